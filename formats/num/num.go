@@ -1,0 +1,3 @@
+// Package num converts between float32 and the narrow number formats that
+// checkpoints and containers store.
+package num
