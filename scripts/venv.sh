@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Creates or updates .venv at the repository root.
+#   scripts/venv.sh         the light set (numpy, safetensors, tokenizers): 20 MB, seconds
+#   scripts/venv.sh full    plus torch, transformers, bitsandbytes: 2.4 GB to download, 4.4 GB on disk
+# PYTHON names another interpreter (3.11 or newer).
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+set_name=${1:-light}
+case $set_name in
+    light) requirements=scripts/requirements.txt ;;
+    full) requirements=scripts/requirements-full.txt ;;
+    *) echo "usage: scripts/venv.sh [light|full]" >&2; exit 2 ;;
+esac
+
+[ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "$requirements"
+.venv/bin/python - "$set_name" <<'PY'
+import sys
+import numpy, safetensors, tokenizers
+if sys.argv[1] == "full":
+    import bitsandbytes, torch, transformers
+    torch.eye(2) @ torch.eye(2)
+PY
+echo ".venv is ready ($set_name set)"
