@@ -1,0 +1,181 @@
+package lutq
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// Method is the value of quant_method, and Version the version of the
+// container that this package reads and writes.
+const (
+	Method  = "lutq"
+	Version = 1
+)
+
+// RowGroup is the value of Format.Group for one scale a row.
+const RowGroup = -1
+
+// Format is how a layer was quantized. In the configuration of a tensor, a
+// zero field means the default.
+type Format struct {
+	Bits      int    `json:"bits,omitempty"`
+	Group     int    `json:"group,omitempty"` // columns that share a scale, or RowGroup
+	Codebook  string `json:"codebook,omitempty"`
+	Method    string `json:"method,omitempty"`
+	Scale     string `json:"scale,omitempty"`
+	ScaleType string `json:"scale_type,omitempty"`
+}
+
+// Columns returns the number of columns that share a scale in rows of k.
+func (f Format) Columns(k int) int {
+	if f.Group == RowGroup {
+		return k
+	}
+	return min(f.Group, k)
+}
+
+// Or returns f with its zero fields taken from defaults.
+func (f Format) Or(defaults Format) Format {
+	if f.Bits == 0 {
+		f.Bits = defaults.Bits
+	}
+	if f.Group == 0 {
+		f.Group = defaults.Group
+	}
+	if f.Codebook == "" {
+		f.Codebook = defaults.Codebook
+	}
+	if f.Method == "" {
+		f.Method = defaults.Method
+	}
+	if f.Scale == "" {
+		f.Scale = defaults.Scale
+	}
+	if f.ScaleType == "" {
+		f.ScaleType = defaults.ScaleType
+	}
+	return f
+}
+
+// Without returns f with the fields that equal those of defaults zeroed: the
+// inverse of [Format.Or].
+func (f Format) Without(defaults Format) Format {
+	if f.Bits == defaults.Bits {
+		f.Bits = 0
+	}
+	if f.Group == defaults.Group {
+		f.Group = 0
+	}
+	if f.Codebook == defaults.Codebook {
+		f.Codebook = ""
+	}
+	if f.Method == defaults.Method {
+		f.Method = ""
+	}
+	if f.Scale == defaults.Scale {
+		f.Scale = ""
+	}
+	if f.ScaleType == defaults.ScaleType {
+		f.ScaleType = ""
+	}
+	return f
+}
+
+// check reports the first field of a complete format that no container has.
+func (f Format) check() error {
+	switch {
+	case f.Bits < lut.MinBits || f.Bits > lut.MaxBits:
+		return fmt.Errorf("bits is %d: want %d to %d", f.Bits, lut.MinBits, lut.MaxBits)
+	case f.Group != RowGroup && f.Group < 1:
+		return fmt.Errorf("group is %d: want a number of columns, or %d for one scale a row", f.Group, RowGroup)
+	}
+	_, err := lut.ParseScaleType(f.ScaleType)
+	return err
+}
+
+// TensorConfig describes one quantized layer.
+type TensorConfig struct {
+	Shape [2]int  `json:"shape"` // N, K
+	Error float64 `json:"error"` // ‖W-Ŵ‖/‖W‖
+	Format
+}
+
+// Config is the quantization_config of a container.
+type Config struct {
+	QuantMethod string `json:"quant_method"`
+	Version     int    `json:"version"`
+	Format
+	Command string                  `json:"command,omitempty"` // that makes the same bytes again from the same model
+	SHA256  string                  `json:"sha256"`
+	Tensors map[string]TensorConfig `json:"tensors"`
+}
+
+// IsContainer reports whether a quantization_config is one of this package's.
+func IsContainer(quantization json.RawMessage) bool {
+	var c struct {
+		QuantMethod string `json:"quant_method"`
+	}
+	return json.Unmarshal(quantization, &c) == nil && c.QuantMethod == Method
+}
+
+// ParseConfig reads a quantization_config and checks every field that does not
+// need the tensors.
+func ParseConfig(quantization json.RawMessage) (*Config, error) {
+	if len(quantization) == 0 {
+		return nil, errors.New("config.json has no quantization_config: not a lutq container")
+	}
+	if !IsContainer(quantization) {
+		return nil, errors.New("quantization_config is not of quant_method lutq")
+	}
+	var c Config
+	if err := json.Unmarshal(quantization, &c); err != nil {
+		return nil, fmt.Errorf("quantization_config: %w", err)
+	}
+	if c.Version != Version {
+		return nil, fmt.Errorf("container version %d: this lutq reads version %d", c.Version, Version)
+	}
+	if err := c.Format.check(); err != nil {
+		return nil, fmt.Errorf("quantization_config: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Tensors)) {
+		t := c.Tensors[name]
+		if t.Shape[0] < 1 || t.Shape[1] < 1 {
+			return nil, fmt.Errorf("quantization_config: %s has shape %v", name, t.Shape)
+		}
+		if err := t.Or(c.Format).check(); err != nil {
+			return nil, fmt.Errorf("quantization_config: %s: %w", name, err)
+		}
+	}
+	return &c, nil
+}
+
+// AddTo returns config.json with the quantization_config added as its last
+// key, and everything else as it stands.
+func (c *Config) AddTo(configJSON []byte) ([]byte, error) {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(configJSON, &keys); err != nil || keys == nil {
+		return nil, errors.New("config.json is not a JSON object")
+	}
+	if _, ok := keys["quantization_config"]; ok {
+		return nil, errors.New("config.json has a quantization_config already: the model is quantized")
+	}
+	value, err := json.MarshalIndent(c, "  ", "  ")
+	if err != nil {
+		return nil, err
+	}
+	end := bytes.LastIndexByte(configJSON, '}')
+	out := bytes.TrimRight(configJSON[:end], " \t\r\n")
+	out = slices.Clone(out)
+	if len(keys) > 0 {
+		out = append(out, ',')
+	}
+	out = append(out, "\n  \"quantization_config\": "...)
+	out = append(out, value...)
+	return append(out, "\n}\n"...), nil
+}

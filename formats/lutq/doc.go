@@ -1,0 +1,38 @@
+// Package lutq reads and describes the lutq container: a Hugging Face folder
+// whose linear layers are stored as codes, scales and a codebook.
+//
+// # Files
+//
+// The folder holds the side files of the original, byte for byte; its
+// config.json with one key added, "quantization_config"; and safetensors
+// shards with an index (or one model.safetensors). Tensors that are not
+// quantized are in the shards as they were, bit for bit. A linear layer P,
+// whose weight P.weight had N rows (output features) and K columns (input
+// features), is three tensors instead:
+//
+//	P.codes     U8  [N, ⌈K·b/8⌉]  a row is a little-endian bit stream: code k in bits [k·b, (k+1)·b), the rest zero
+//	P.scales    F16, BF16, F32 or U8 [N, ⌈K/g⌉]  one for g consecutive columns; the last group of a row may be short
+//	P.codebook  F32 [2^b]  ascending
+//
+// and means the weights
+//
+//	ŵ[n,k] = codebook[code(n,k)] · scale[n, k/g]
+//
+// with one float32 multiplication. U8 scales are bytes of type E4M4 (unsigned)
+// or S1E4M3 (signed); see package num. A power of two that such a type needs to
+// cover a layer's scales is part of the codebook. Nothing in the folder depends
+// on a GPU, a kernel's tiles or the version of the tool.
+//
+// # Configuration
+//
+// quantization_config names the defaults, and under "tensors" every quantized
+// layer with its shape [N, K], its relative error ‖W-Ŵ‖/‖W‖ and whatever
+// differs from the defaults. "group" is -1 where a row has one scale.
+//
+// # Digest
+//
+// "sha256" covers what was quantized: the SHA-256 of one line for each of the
+// tensors P.codebook, P.codes and P.scales of every layer, sorted by name,
+//
+//	name SP dtype SP dimensions separated by "x" SP hex SHA-256 of the data LF
+package lutq

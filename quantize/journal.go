@@ -1,0 +1,144 @@
+package quantize
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/lutq/lutq/formats/lutq"
+)
+
+// journalName is the file in the work folder that lists finished tensors.
+const journalName = "lutq-journal"
+
+// A record says that a tensor is finished, and what its run found out.
+type record struct {
+	Tensor  string     `json:"tensor"`
+	Sums    []lutq.Sum `json:"sums"` // of the stored tensors
+	Energy  float64    `json:"energy,omitempty"`
+	Squared float64    `json:"squared,omitempty"`
+}
+
+// journal is the list of finished tensors of a run, a JSON object a line. Its
+// first line names the plan, so that the files of another are not taken for
+// this one's. A line is trusted only after the stored data is found to have
+// its sums, so nothing needs to reach the disk in a particular order.
+type journal struct {
+	done map[string]record // by earlier runs
+
+	mu   sync.Mutex
+	file *os.File
+}
+
+// ErrOtherRun means that the work folder holds an unfinished run of another
+// plan.
+var ErrOtherRun = errors.New("holds an unfinished run with other options or another model")
+
+// ErrBusy means that another process is at work on the same output.
+var ErrBusy = errors.New("another process is writing this output")
+
+// openJournal opens or starts the journal in a work folder, which it makes.
+func openJournal(work, plan string) (*journal, error) {
+	if err := os.Mkdir(work, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(work, journalName), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	j := &journal{file: f, done: make(map[string]record)}
+	if err := j.load(plan); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", work, err)
+	}
+	return j, nil
+}
+
+func (j *journal) load(plan string) error {
+	if err := syscall.Flock(int(j.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return ErrBusy
+	}
+	data, err := io.ReadAll(bufio.NewReader(j.file))
+	if err != nil {
+		return err
+	}
+	// A line that a kill cut short counts as not written.
+	data = data[:bytes.LastIndexByte(data, '\n')+1]
+	if err := j.file.Truncate(int64(len(data))); err != nil {
+		return err
+	}
+	if _, err := j.file.Seek(int64(len(data)), io.SeekStart); err != nil {
+		return err
+	}
+	lines := bytes.Split(bytes.TrimSuffix(data, []byte("\n")), []byte("\n"))
+	if len(data) == 0 {
+		_, err := fmt.Fprintf(j.file, "%s\n", plan)
+		return err
+	}
+	if string(lines[0]) != plan {
+		return ErrOtherRun
+	}
+	for _, line := range lines[1:] {
+		var r record
+		if err := json.Unmarshal(line, &r); err != nil {
+			continue // not finished, then
+		}
+		j.done[r.Tensor] = r
+	}
+	return nil
+}
+
+// add notes a finished tensor.
+func (j *journal) add(r record) error {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	_, err = j.file.Write(append(line, '\n'))
+	return err
+}
+
+func (j *journal) close() { j.file.Close() }
+
+// remove deletes the journal of a finished run.
+func (j *journal) remove() error { return os.Remove(j.file.Name()) }
+
+// fingerprint names a plan: its recipe with every codebook, and the source's
+// files as far as they can be told apart without reading them.
+func (p *Plan) fingerprint(maxShard int64) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "lutq 1\n%s\nshard %d\n", p.Recipe.Command(), maxShard)
+	for i := range p.Items {
+		it := &p.Items[i]
+		fmt.Fprintf(h, "%s %s %v %s %+v %v\n", it.Tensor.Name, it.Tensor.DType, it.Tensor.Shape, it.Layer, it.Format, it.Codebook.Values)
+	}
+	for _, shard := range p.shards() {
+		info, err := os.Stat(filepath.Join(p.Source.Dir(), shard))
+		if err != nil {
+			continue // reading it will fail with a better message
+		}
+		fmt.Fprintf(h, "%s %d %d\n", shard, info.Size(), info.ModTime().UnixNano())
+	}
+	return "plan " + hex.EncodeToString(h.Sum(nil))
+}
+
+// allocated returns the bytes that a file takes on disk, which for one that
+// was only truncated to its length is less than that.
+func allocated(info fs.FileInfo) int64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Blocks * 512
+	}
+	return info.Size()
+}

@@ -1,0 +1,395 @@
+package lut
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"gonum.org/v1/gonum/stat/distuv"
+	"pgregory.net/rapid"
+)
+
+// quantizeAll quantizes rows of k weights at once.
+func quantizeAll(t testing.TB, o Options, w []float32, k int) (*Matrix, []RowError) {
+	t.Helper()
+	q, err := NewQuantizer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bits, n := o.Codebook.Bits(), len(w)/k
+	group := min(o.Group, k)
+	m := &Matrix{
+		N: n, K: k, Bits: bits, Group: group, ScaleType: o.ScaleType, Codebook: o.Codebook.Values,
+		Codes:  make([]byte, n*RowBytes(k, bits)),
+		Scales: make([]byte, n*GroupsIn(k, group)*o.ScaleType.Size()),
+	}
+	errs := make([]RowError, n)
+	if err := q.Rows(m.Codes, m.Scales, errs, w, k); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return m, errs
+}
+
+func builtin(t testing.TB, name string, bits, group int) Codebook {
+	t.Helper()
+	c, err := NewCodebook(name, bits, group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func normal(seed uint64, n int) []float32 {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	w := make([]float32, n)
+	for i := range w {
+		w[i] = float32(rng.NormFloat64())
+	}
+	return w
+}
+
+func TestCodebooks(t *testing.T) {
+	for _, name := range CodebookNames() {
+		for bits := MinBits; bits <= MaxBits; bits++ {
+			for _, group := range []int{32, 64, 128, 256, 4096} {
+				c := builtin(t, name, bits, group)
+				if err := c.Check(bits); err != nil {
+					t.Error(err)
+				}
+				if c.Max() != 1 || c.Bits() != bits {
+					t.Errorf("%s: reaches %v with %d bits, want 1 with %d", c.Name, c.Max(), c.Bits(), bits)
+				}
+				if got, want := c.OneSided(), name == "js"; got != want {
+					t.Errorf("%s at %d bits: one-sided is %v", name, bits, got)
+				}
+			}
+		}
+	}
+}
+
+// TestNormalFloat holds the tables against the formula in nfValues, which
+// they follow to the rounding of a float32 evaluation.
+func TestNormalFloat(t *testing.T) {
+	const delta = 0.5 * (1.0/32 + 1.0/30)
+	quantile := distuv.UnitNormal.Quantile
+	for bits := MinBits; bits <= MaxBits; bits++ {
+		half := 1 << (bits - 1)
+		var want []float64
+		for i := range half {
+			p := 1 - delta + (delta-0.5)*float64(i)/float64(half-1)
+			want = append(want, -quantile(p)/quantile(1-delta))
+		}
+		for i := 1; i <= half; i++ {
+			p := 0.5 + (0.5-delta)*float64(i)/float64(half)
+			want = append(want, quantile(p)/quantile(1-delta))
+		}
+		for i, v := range nfValues(bits) {
+			if math.Abs(float64(v)-want[i]) > 5e-7 {
+				t.Errorf("%d bits: value %d is %v, the formula gives %v", bits, i, v, want[i])
+			}
+		}
+	}
+}
+
+// TestKbit compares with the constants in bitsandbytes' k-bit branch.
+func TestKbit(t *testing.T) {
+	for bits, want := range map[int][]float32{
+		2: {0.2769935547, 1},
+		3: {0.1025412802, 0.318603654, 0.5782769563, 1},
+		4: {0.0420953837, 0.1273409842, 0.2159463057, 0.3109047375, 0.4168188534, 0.5422090999, 0.7075687706, 1},
+	} {
+		got := kbitValues(bits)[1<<(bits-1):]
+		for i, w := range want {
+			if math.Abs(float64(got[i]-w)) > 1e-7 {
+				t.Errorf("%d bits: positive value %d is %v, want %v", bits, i, got[i], w)
+			}
+		}
+	}
+}
+
+func TestFloatingPoint(t *testing.T) {
+	want := map[int][]float32{
+		2: {-1, 0, 0, 1},
+		3: {-1, -0.5, -0.25, 0, 0, 0.25, 0.5, 1},
+		4: {-1, -4. / 6, -3. / 6, -2. / 6, -1.5 / 6, -1. / 6, -0.5 / 6, 0, 0, 0.5 / 6, 1. / 6, 1.5 / 6, 2. / 6, 3. / 6, 4. / 6, 1},
+	}
+	for bits, w := range want {
+		if got := fpValues(bits); !slices.Equal(got, w) {
+			t.Errorf("%d bits: got %v, want %v", bits, got, w)
+		}
+	}
+}
+
+func TestParseCodebook(t *testing.T) {
+	for _, tc := range []struct {
+		name, json string
+		bits       int
+		ok         bool
+	}{
+		{"array", "[-1, -0.3, 0.3, 1]", 2, true},
+		{"object", `{"values": [-1, 0, 0.5, 1]}`, 2, true},
+		{"too few values", "[-1, 1]", 2, false},
+		{"descending", "[1, 0.5, 0, -1]", 2, false},
+		{"out of range", "[-1e39, 0, 0.5, 1]", 2, false},
+		{"all zero", "[0, 0, 0, 0]", 2, false},
+		{"not JSON", "-1 0 1", 2, false},
+		{"other object", `{"table": [1]}`, 2, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := ParseCodebook([]byte(tc.json), "test", tc.bits)
+			if (err == nil) != tc.ok {
+				t.Errorf("got error %v", err)
+			}
+		})
+	}
+}
+
+// TestNearest checks every code against the definition, a count of midpoints.
+func TestNearest(t *testing.T) {
+	for _, name := range CodebookNames() {
+		for bits := MinBits; bits <= MaxBits; bits++ {
+			c := builtin(t, name, bits, 64)
+			tab := newTable(c)
+			xs := normal(1, 4000)
+			for i := range len(c.Values) - 1 {
+				mid := (c.Values[i] + c.Values[i+1]) * 0.5
+				xs = append(xs, mid, math.Nextafter32(mid, 2), math.Nextafter32(mid, -2), c.Values[i])
+			}
+			xs = append(xs, 0, float32(math.Copysign(0, -1)), 1, -1, 1e30, -1e30, float32(math.Inf(1)), float32(math.Inf(-1)), 1e-45)
+			for _, x := range xs {
+				var want uint8
+				for i := range len(c.Values) - 1 {
+					if (c.Values[i]+c.Values[i+1])*0.5 < x {
+						want++
+					}
+				}
+				if got := tab.code(x); got != want {
+					t.Fatalf("%s at %d bits: code of %v is %d, want %d", name, bits, x, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestRows checks a matrix of odd shape against a slow quantizer in float64,
+// for every format.
+func TestRows(t *testing.T) {
+	const n, k = 5, 172
+	w := normal(7, n*k)
+	clear(w[k : k+64]) // a group of zeros
+	for _, name := range CodebookNames() {
+		for bits := MinBits; bits <= MaxBits; bits++ {
+			for _, group := range []int{32, 64, 128, 256, k} {
+				for st := F16; st <= S1E4M3; st++ {
+					for _, method := range []ScaleMethod{Absmax, MSE} {
+						o := Options{Codebook: builtin(t, name, bits, group), Group: group, Scale: method, ScaleType: st}
+						m, errs := quantizeAll(t, o, w, k)
+						checkMatrix(t, fmt.Sprintf("%s %d bits group %d %v %v", name, bits, group, st, method), m, errs, w)
+					}
+				}
+			}
+		}
+	}
+}
+
+// checkMatrix checks that every code is a nearest one for its stored scale and
+// that the reported errors are the true ones.
+func checkMatrix(t *testing.T, what string, m *Matrix, errs []RowError, w []float32) {
+	t.Helper()
+	codes, scales := make([]uint8, m.K), make([]float32, m.Groups())
+	deq := m.Dequantize()
+	for n := range m.N {
+		m.RowCodes(codes, n)
+		m.RowScales(scales, n)
+		var energy, squared float64
+		for k := range m.K {
+			v, s := float64(w[n*m.K+k]), float64(scales[k/m.Group])
+			d := math.Abs(v - float64(deq[n*m.K+k]))
+			energy += v * v
+			squared += d * d
+			for _, c := range m.Codebook {
+				if other := math.Abs(v - float64(c)*s); other < d-1e-6*(math.Abs(v)+math.Abs(s)) {
+					t.Fatalf("%s: weight [%d, %d] = %v has the code of %v, which is %v off; %v is %v off", what, n, k, v, deq[n*m.K+k], d, float64(c)*s, other)
+				}
+			}
+		}
+		if math.Abs(errs[n].Energy-energy) > 1e-5*energy || math.Abs(errs[n].Squared-squared) > 1e-4*squared+1e-9 {
+			t.Fatalf("%s: row %d has energy %v and error %v, reported %+v", what, n, energy, squared, errs[n])
+		}
+	}
+}
+
+// TestPieces checks that rows quantized apart are the rows quantized together.
+func TestPieces(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		bits := rapid.IntRange(MinBits, MaxBits).Draw(rt, "bits")
+		k := rapid.IntRange(1, 200).Draw(rt, "k")
+		group := rapid.SampledFrom([]int{32, 64, k}).Draw(rt, "group")
+		n := rapid.IntRange(1, 6).Draw(rt, "n")
+		cut := rapid.IntRange(0, n).Draw(rt, "cut")
+		w := normal(rapid.Uint64().Draw(rt, "seed"), n*k)
+		o := Options{Codebook: builtin(t, "js", bits, group), Group: group, Scale: MSE, ScaleType: F16}
+		whole, _ := quantizeAll(t, o, w, k)
+		var codes, scales []byte
+		for _, part := range [][]float32{w[:cut*k], w[cut*k:]} {
+			if len(part) > 0 {
+				m, _ := quantizeAll(t, o, part, k)
+				codes, scales = append(codes, m.Codes...), append(scales, m.Scales...)
+			}
+		}
+		if !slices.Equal(codes, whole.Codes) || !slices.Equal(scales, whole.Scales) {
+			rt.Fatal("rows quantized in two pieces differ from the same rows in one")
+		}
+	})
+}
+
+// TestGaussianError compares the error on normal weights with independently
+// computed figures (relative squared error × 1000).
+func TestGaussianError(t *testing.T) {
+	w := normal(3, 1<<18)
+	for _, tc := range []struct {
+		codebook    string
+		bits, group int
+		scale       ScaleMethod
+		want        float64
+	}{
+		{"nf", 2, 64, Absmax, 317},
+		{"nf", 3, 64, Absmax, 40.6},
+		{"nf", 4, 32, Absmax, 7.61},
+		{"nf", 4, 64, Absmax, 8.46},
+		{"nf", 4, 128, Absmax, 9.13},
+		{"nf", 5, 64, Absmax, 1.96},
+		{"kbit", 3, 64, Absmax, 36.4},
+		{"nf", 3, 64, MSE, 33.0},
+		{"nf", 4, 64, MSE, 7.23},
+		{"nf", 5, 64, MSE, 1.65},
+		{"jt", 2, 64, MSE, 111},
+		{"jt", 3, 64, MSE, 29.2},
+		{"jt", 4, 64, MSE, 6.92},
+		{"jt", 5, 64, MSE, 1.73},
+		{"js", 2, 64, MSE, 105},
+		{"js", 3, 64, MSE, 27.0},
+		{"js", 4, 32, MSE, 5.30},
+		{"js", 4, 64, MSE, 6.47},
+		{"js", 4, 128, MSE, 7.37},
+		{"js", 5, 64, MSE, 1.62},
+	} {
+		t.Run(fmt.Sprintf("%s%d g%d %v", tc.codebook, tc.bits, tc.group, tc.scale), func(t *testing.T) {
+			_, errs := quantizeAll(t, Options{Codebook: builtin(t, tc.codebook, tc.bits, tc.group), Group: tc.group, Scale: tc.scale, ScaleType: F32}, w, tc.group)
+			var energy, squared float64
+			for _, e := range errs {
+				energy += e.Energy
+				squared += e.Squared
+			}
+			if got := 1000 * squared / energy; math.Abs(got/tc.want-1) > 0.025 {
+				t.Errorf("relative squared error is %.3g/1000, want %.3g", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestByteScales checks that the scale bytes cost what they should: a little
+// more error than float32 scales, with codes chosen for the rounded scale.
+func TestByteScales(t *testing.T) {
+	w := normal(5, 1<<17)
+	for _, tc := range []struct {
+		codebook string
+		st       ScaleType
+		most     float64 // error over that with float32 scales
+	}{{"jt", E4M4, 1.04}, {"js", S1E4M3, 1.09}, {"js", BF16, 1.01}, {"js", F16, 1.001}} {
+		var squared [2]float64
+		for i, st := range []ScaleType{F32, tc.st} {
+			_, errs := quantizeAll(t, Options{Codebook: builtin(t, tc.codebook, 4, 32), Group: 32, Scale: MSE, ScaleType: st}, w, 32)
+			for _, e := range errs {
+				squared[i] += e.Squared
+			}
+		}
+		if ratio := squared[1] / squared[0]; ratio > tc.most {
+			t.Errorf("%s with %v scales: %.4f times the error with f32 scales, want at most %v", tc.codebook, tc.st, ratio, tc.most)
+		}
+	}
+}
+
+func TestExtremeGroups(t *testing.T) {
+	inf := float32(math.Inf(1))
+	group := func(v ...float32) []float32 { return append(v, make([]float32, 32-len(v))...) }
+	for _, tc := range []struct {
+		name string
+		w    []float32
+		fail bool
+	}{
+		{"zeros", group(), false},
+		{"one outlier", group(1e4, 1e-4), false},
+		{"subnormal", group(1e-45, -3e-42), false},
+		{"largest", group(math.MaxFloat32, -math.MaxFloat32), false},
+		{"NaN", group(0, float32(math.NaN())), true},
+		{"infinity", group(0, 0, inf), true},
+		{"negative infinity", group(-inf), true},
+	} {
+		for _, o := range []Options{
+			{Codebook: builtin(t, "nf", 4, 32), Group: 32, Scale: Absmax, ScaleType: F32},
+			{Codebook: builtin(t, "js", 3, 32), Group: 32, Scale: MSE, ScaleType: F32},
+		} {
+			t.Run(tc.name+" "+o.Codebook.Name, func(t *testing.T) {
+				q, err := NewQuantizer(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m := Matrix{N: 1, K: 32, Bits: o.Codebook.Bits(), Group: 32, ScaleType: F32, Codebook: o.Codebook.Values, Codes: make([]byte, 20), Scales: make([]byte, 4)}
+				m.Codes = m.Codes[:RowBytes(32, m.Bits)]
+				err = q.Rows(m.Codes, m.Scales, make([]RowError, 1), tc.w, 32)
+				var bad *NotFiniteError
+				if got := errors.As(err, &bad); got != tc.fail || err != nil && !tc.fail {
+					t.Fatalf("got error %v", err)
+				}
+				if err != nil {
+					return
+				}
+				for i, v := range m.Dequantize() {
+					if v-v != 0 {
+						t.Errorf("weight %d = %v comes back as %v", i, tc.w[i], v)
+					}
+				}
+			})
+		}
+	}
+	q, err := NewQuantizer(Options{Codebook: builtin(t, "nf", 4, 32), Group: 32, Scale: Absmax, ScaleType: F16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Rows(make([]byte, 16), make([]byte, 2), make([]RowError, 1), group(1e6), 32); err == nil {
+		t.Error("a scale of 1e6 fits f16, want an error")
+	}
+}
+
+func BenchmarkRows(b *testing.B) {
+	w := normal(1, 1<<18)
+	for _, tc := range []struct {
+		codebook string
+		bits     int
+		scale    ScaleMethod
+	}{{"nf", 4, Absmax}, {"nf", 2, Absmax}, {"nf", 5, Absmax}, {"js", 4, MSE}, {"js", 3, MSE}, {"jt", 4, MSE}} {
+		b.Run(fmt.Sprintf("%s%d/%v", tc.codebook, tc.bits, tc.scale), func(b *testing.B) {
+			const k = 4096
+			q, err := NewQuantizer(Options{Codebook: builtin(b, tc.codebook, tc.bits, 64), Group: 64, Scale: tc.scale, ScaleType: F16})
+			if err != nil {
+				b.Fatal(err)
+			}
+			n := len(w) / k
+			codes, scales := make([]byte, n*RowBytes(k, tc.bits)), make([]byte, n*k/64*2)
+			errs := make([]RowError, n)
+			for b.Loop() {
+				if err := q.Rows(codes, scales, errs, w, k); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(len(w))*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mweights/s")
+		})
+	}
+}

@@ -1,0 +1,95 @@
+package lut
+
+import (
+	"fmt"
+
+	"github.com/lutq/lutq/formats/num"
+)
+
+// ScaleType is the number format that group scales are stored in.
+type ScaleType uint8
+
+// The scale types. E4M4 is unsigned and S1E4M3 signed, a byte each; package
+// num documents both.
+const (
+	F16 ScaleType = iota + 1
+	BF16
+	F32
+	E4M4
+	S1E4M3
+)
+
+// scaleTypeNames lists the spellings that recipes, configs and flags use.
+func scaleTypeNames() [6]string {
+	return [...]string{"", "f16", "bf16", "f32", "e4m4", "s1e4m3"}
+}
+
+// ParseScaleType is the inverse of [ScaleType.String]. It also takes "e4m3",
+// an older spelling of the unsigned byte.
+func ParseScaleType(s string) (ScaleType, error) {
+	if s == "e4m3" {
+		return E4M4, nil
+	}
+	for i, name := range scaleTypeNames() {
+		if name == s && s != "" {
+			return ScaleType(i), nil
+		}
+	}
+	return 0, fmt.Errorf("unknown scale type %q: want f16, bf16, f32, e4m4 or s1e4m3", s)
+}
+
+func (t ScaleType) String() string {
+	if names := scaleTypeNames(); int(t) < len(names) {
+		return names[t]
+	}
+	return fmt.Sprintf("ScaleType(%d)", uint8(t))
+}
+
+// Size returns the bytes of one scale, 0 for an unknown type.
+func (t ScaleType) Size() int {
+	switch t {
+	case F16, BF16:
+		return 2
+	case F32:
+		return 4
+	case E4M4, S1E4M3:
+		return 1
+	}
+	return 0
+}
+
+// Signed reports whether the type can hold a negative scale.
+func (t ScaleType) Signed() bool { return t != E4M4 }
+
+// Decode converts the little-endian numbers in src to float32.
+func (t ScaleType) Decode(dst []float32, src []byte) {
+	switch t {
+	case F16:
+		num.DecodeF16(dst, src)
+	case BF16:
+		num.DecodeBF16(dst, src)
+	case F32:
+		num.DecodeF32(dst, src)
+	case E4M4:
+		num.DecodeE4M4(dst, src)
+	case S1E4M3:
+		num.DecodeS1E4M3(dst, src)
+	}
+}
+
+// Encode rounds src to the type, to nearest with ties to even, and writes it
+// little-endian to dst. What the byte types cannot hold saturates.
+func (t ScaleType) Encode(dst []byte, src []float32) {
+	switch t {
+	case F16:
+		num.EncodeF16(dst, src)
+	case BF16:
+		num.EncodeBF16(dst, src)
+	case F32:
+		num.EncodeF32(dst, src)
+	case E4M4:
+		num.EncodeE4M4(dst, src)
+	case S1E4M3:
+		num.EncodeS1E4M3(dst, src)
+	}
+}

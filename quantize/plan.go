@@ -1,0 +1,261 @@
+package quantize
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// A Plan is what a recipe makes of a checkpoint, before any weight is read.
+type Plan struct {
+	Source *hf.Checkpoint
+	Recipe Recipe // with every default filled in
+	Items  []Item // a tensor of the source each, in the source's order
+}
+
+// An Item is one tensor's part of a plan.
+type Item struct {
+	Tensor *hf.Tensor
+	// Layer is the name of a quantized layer, empty for a tensor that is
+	// copied; the fields below describe the former.
+	Layer    string
+	N, K     int
+	Format   lutq.Format
+	Codebook lut.Codebook
+	BytesOut int64
+}
+
+// Quantized reports whether the item is quantized rather than copied.
+func (it *Item) Quantized() bool { return it.Layer != "" }
+
+// NewPlan decides how each tensor of a checkpoint is stored. It fails on a
+// rule that matches no tensor, a format that does not exist, and fused layers
+// that would differ.
+func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
+	r.Default = r.Default.Or(DefaultFormat())
+	if r.Default.Scale == "" {
+		r.Default.Scale = DefaultScale(r.Default.Codebook)
+	}
+	p := &Plan{Source: src, Recipe: r}
+	matched := make([]bool, len(r.Rules))
+	for _, t := range src.Tensors() {
+		it, err := r.item(t, matched)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", t.Name, err)
+		}
+		p.Items = append(p.Items, it)
+	}
+	for i, m := range matched {
+		if !m {
+			return nil, fmt.Errorf("no tensor matches %q", r.Rules[i].Match)
+		}
+	}
+	if !r.SplitFused {
+		if err := p.checkFused(); err != nil {
+			return nil, err
+		}
+	}
+	for i := range p.Items {
+		if p.Items[i].Quantized() {
+			return p, nil
+		}
+	}
+	return nil, errors.New("no tensor of the checkpoint would be quantized")
+}
+
+// item applies the recipe to one tensor and marks the rules that matched.
+func (r Recipe) item(t *hf.Tensor, matched []bool) (Item, error) {
+	it := Item{Tensor: t, BytesOut: t.Bytes()}
+	quantized := linearWeight(t)
+	var own lutq.Format
+	for i, rule := range r.Rules {
+		if !rule.Match.MatchString(t.Name) {
+			continue
+		}
+		matched[i] = true
+		if rule.Keep {
+			quantized, own = false, lutq.Format{}
+			continue
+		}
+		own = rule.Format.Or(own)
+		if rule.Format.Bits != 0 && !quantized {
+			if err := quantizable(t); err != nil {
+				return it, err
+			}
+			quantized = true
+		}
+	}
+	if !quantized {
+		return it, nil
+	}
+	it.Layer = strings.TrimSuffix(t.Name, lutq.WeightSuffix)
+	it.N, it.K = t.Shape[0], t.Shape[1]
+	if own.Codebook != "" && own.Scale == "" && own.Codebook != r.Default.Codebook {
+		own.Scale = DefaultScale(own.Codebook)
+	}
+	it.Format = own.Or(r.Default)
+	if err := it.resolve(); err != nil {
+		return it, err
+	}
+	codebook, codes, scales, err := lutq.Entries(it.Layer, it.Format, it.N, it.K)
+	if err != nil {
+		return it, err
+	}
+	it.BytesOut = codebook.Bytes() + codes.Bytes() + scales.Bytes()
+	return it, nil
+}
+
+// resolve checks the item's format and loads its codebook.
+func (it *Item) resolve() error {
+	if it.Format.Method != "rtn" {
+		return fmt.Errorf("unknown method %q: want rtn", it.Format.Method)
+	}
+	cb, err := codebook(it.Format, it.K)
+	if err != nil {
+		return err
+	}
+	it.Codebook = cb
+	it.Format.Codebook = cb.Name
+	_, err = it.quantizer(cb)
+	return err
+}
+
+// quantizer returns a quantizer for the item with the given table.
+func (it *Item) quantizer(cb lut.Codebook) (*lut.Quantizer, error) {
+	scale, err := lut.ParseScaleMethod(it.Format.Scale)
+	if err != nil {
+		return nil, err
+	}
+	st, err := lut.ParseScaleType(it.Format.ScaleType)
+	if err != nil {
+		return nil, err
+	}
+	return lut.NewQuantizer(lut.Options{Codebook: cb, Group: it.Format.Columns(it.K), Scale: scale, ScaleType: st})
+}
+
+// linearWeight reports whether a tensor is quantized without being asked for:
+// the weight of a linear layer in a decoder block. Embeddings, the head,
+// norms and a mixture's routers are not.
+func linearWeight(t *hf.Tensor) bool {
+	layer, ok := strings.CutSuffix(t.Name, lutq.WeightSuffix)
+	if !ok || quantizable(t) != nil || !regexp.MustCompile(`(^|\.)(layers|h|blocks)\.\d+\.`).MatchString(layer) {
+		return false
+	}
+	module := layer[strings.LastIndexByte(layer, '.')+1:]
+	return !strings.Contains(module, "norm") && module != "gate" && module != "router" && !strings.HasSuffix(module, "_gate")
+}
+
+// quantizable reports why a tensor cannot be quantized.
+func quantizable(t *hf.Tensor) error {
+	switch {
+	case len(t.Shape) != 2 || t.Elements() == 0:
+		return fmt.Errorf("a tensor of shape %v cannot be quantized: want a matrix", t.Shape)
+	case !strings.HasSuffix(t.Name, lutq.WeightSuffix):
+		return fmt.Errorf("only a tensor called …%s can be quantized", lutq.WeightSuffix)
+	}
+	switch t.DType {
+	case "F64", "F32", "F16", "BF16":
+		return nil
+	}
+	return fmt.Errorf("a tensor of type %s cannot be quantized: want F16, BF16, F32 or F64", t.DType)
+}
+
+// checkFused reports layers that inference engines run as one matrix but that
+// differ in bits or group.
+func (p *Plan) checkFused() error {
+	first := make(map[string]*Item)
+	for i := range p.Items {
+		it := &p.Items[i]
+		set := fusedSet(strings.TrimSuffix(it.Tensor.Name, lutq.WeightSuffix))
+		if set == "" {
+			continue
+		}
+		other, ok := first[set]
+		if !ok {
+			first[set] = it
+			continue
+		}
+		if other.Format.Bits != it.Format.Bits || other.Format.Group != it.Format.Group {
+			return fmt.Errorf("%s and %s would differ in bits or group, but runtimes fuse them: give them the same, or allow it with --split-fused",
+				other.Tensor.Name, it.Tensor.Name)
+		}
+	}
+	return nil
+}
+
+// fusedSet names the set of layers that runtimes fuse a layer with, or "".
+func fusedSet(layer string) string {
+	dot := strings.LastIndexByte(layer, '.')
+	parent, module := layer[:max(dot, 0)], layer[dot+1:]
+	switch module {
+	case "q_proj", "k_proj", "v_proj":
+		return parent + ".qkv"
+	case "gate_proj", "up_proj":
+		return parent + ".gate_up"
+	}
+	return ""
+}
+
+// Totals are a plan's sums over all tensors.
+type Totals struct {
+	Tensors       int   // of the source
+	Quantized     int   // of them
+	Parameters    int64 // elements of all tensors
+	Weights       int64 // elements of the quantized ones
+	BytesIn       int64
+	BytesOut      int64
+	BitsPerWeight float64 // stored bits over all parameters
+}
+
+// Totals sums up the plan.
+func (p *Plan) Totals() Totals {
+	var t Totals
+	for i := range p.Items {
+		it := &p.Items[i]
+		t.Tensors++
+		t.Parameters += it.Tensor.Elements()
+		t.BytesIn += it.Tensor.Bytes()
+		t.BytesOut += it.BytesOut
+		if it.Quantized() {
+			t.Quantized++
+			t.Weights += it.Tensor.Elements()
+		}
+	}
+	t.BitsPerWeight = 8 * float64(t.BytesOut) / float64(max(t.Parameters, 1))
+	return t
+}
+
+// entries returns the stored tensors of a plan, in the source's order.
+func (p *Plan) entries() ([]hf.Entry, error) {
+	var all []hf.Entry
+	for i := range p.Items {
+		it := &p.Items[i]
+		if !it.Quantized() {
+			all = append(all, hf.Entry{Name: it.Tensor.Name, DType: it.Tensor.DType, Shape: it.Tensor.Shape})
+			continue
+		}
+		codebook, codes, scales, err := lutq.Entries(it.Layer, it.Format, it.N, it.K)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", it.Layer, err)
+		}
+		all = append(all, codebook, scales, codes)
+	}
+	return all, nil
+}
+
+// shards returns the names of the source's weight files.
+func (p *Plan) shards() []string {
+	var names []string
+	for i := range p.Items {
+		if s := p.Items[i].Tensor.Shard; !slices.Contains(names, s) {
+			names = append(names, s)
+		}
+	}
+	return names
+}

@@ -1,0 +1,245 @@
+package quantize
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// A Recipe says how each tensor of a checkpoint is stored.
+type Recipe struct {
+	Default lutq.Format
+	// Rules are applied in order to every tensor whose name their pattern
+	// matches; later ones win, field by field.
+	Rules []Rule
+	// SplitFused allows the layers that runtimes fuse, q/k/v and gate/up, to
+	// differ in bits and group.
+	SplitFused bool
+}
+
+// A Rule overrides the defaults for some tensors.
+type Rule struct {
+	Match *regexp.Regexp
+	// Format holds the fields to override. A rule that gives Bits also
+	// quantizes tensors that stay as they are by default, such as lm_head.
+	Format lutq.Format
+	// Keep leaves the tensors as they are.
+	Keep bool
+}
+
+// DefaultFormat is what an empty recipe means: 4-bit NormalFloat, a float16
+// scale for 64 columns, rounding to nearest.
+func DefaultFormat() lutq.Format {
+	return lutq.Format{Bits: 4, Group: 64, Codebook: "nf", Method: "rtn", ScaleType: "f16"}
+}
+
+// DefaultScale is the scale method for a codebook where none is named: the
+// joint tables were fitted together with a searched scale.
+func DefaultScale(codebook string) string {
+	if codebook == "jt" || codebook == "js" {
+		return "mse"
+	}
+	return "absmax"
+}
+
+// ParseGroup reads a group size: one of [GroupSizes] or "row".
+func ParseGroup(s string) (int, error) {
+	if s == "row" {
+		return lutq.RowGroup, nil
+	}
+	g, err := strconv.Atoi(s)
+	if err != nil || !slices.Contains(GroupSizes(), g) {
+		return 0, fmt.Errorf("group %q: want 32, 64, 128, 256 or row", s)
+	}
+	return g, nil
+}
+
+// GroupSizes lists the numbers of columns that may share a scale.
+func GroupSizes() []int { return []int{32, 64, 128, 256} }
+
+// ParseRule reads REGEX=FORMAT. FORMAT is "keep", or bits, group, codebook,
+// scale method and scale type in this order, separated by colons, each of
+// which may be left out: "3:64:js", "5", "::nf:mse:bf16". A file codebook
+// takes its colon: "4:64:file:PATH".
+func ParseRule(s string) (Rule, error) {
+	at := strings.LastIndexByte(s, '=')
+	if at < 0 {
+		return Rule{}, fmt.Errorf("rule %q: want REGEX=bits:group:codebook… or REGEX=keep", s)
+	}
+	re, err := regexp.Compile(s[:at])
+	if err != nil {
+		return Rule{}, fmt.Errorf("rule %q: %w", s, err)
+	}
+	rule := Rule{Match: re}
+	spec := s[at+1:]
+	if spec == "keep" {
+		rule.Keep = true
+		return rule, nil
+	}
+	fields := strings.Split(strings.Replace(spec, "file:", "file\x00", 1), ":")
+	if spec == "" || len(fields) > 5 {
+		return Rule{}, fmt.Errorf("rule %q: want bits:group:codebook:scale:scale-type after the =", s)
+	}
+	for i, f := range fields {
+		f = strings.Replace(f, "\x00", ":", 1)
+		if f == "" {
+			continue
+		}
+		switch i {
+		case 0:
+			rule.Format.Bits, err = strconv.Atoi(f)
+			if err != nil {
+				err = fmt.Errorf("bits %q: want 2 to 5", f)
+			}
+		case 1:
+			rule.Format.Group, err = ParseGroup(f)
+		case 2:
+			rule.Format.Codebook = f
+		case 3:
+			rule.Format.Scale = f
+		case 4:
+			rule.Format.ScaleType = f
+		}
+		if err != nil {
+			return Rule{}, fmt.Errorf("rule %q: %w", s, err)
+		}
+	}
+	return rule, nil
+}
+
+// formatJSON is a format as recipe files spell it.
+type formatJSON struct {
+	Bits      int             `json:"bits"`
+	Group     json.RawMessage `json:"group"` // a number or "row"
+	Codebook  string          `json:"codebook"`
+	Method    string          `json:"method"`
+	Scale     string          `json:"scale"`
+	ScaleType string          `json:"scale_type"`
+}
+
+func (f formatJSON) format() (lutq.Format, error) {
+	out := lutq.Format{Bits: f.Bits, Codebook: f.Codebook, Method: f.Method, Scale: f.Scale, ScaleType: f.ScaleType}
+	if f.Group == nil {
+		return out, nil
+	}
+	var err error
+	out.Group, err = ParseGroup(strings.Trim(string(f.Group), `"`))
+	return out, err
+}
+
+// recipeJSON is a recipe file.
+type recipeJSON struct {
+	formatJSON
+	SplitFused bool `json:"split_fused"`
+	Tensors    []struct {
+		Match string `json:"match"`
+		Keep  bool   `json:"keep"`
+		formatJSON
+	} `json:"tensors"`
+}
+
+// ParseRecipe reads a recipe from JSON. Fields it does not give are zero.
+//
+//	{"bits": 4, "group": 64, "codebook": "js",
+//	 "tensors": [{"match": "down_proj", "bits": 5}, {"match": "layers\\.0\\.", "keep": true}]}
+func ParseRecipe(data []byte) (Recipe, error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	var file recipeJSON
+	if err := dec.Decode(&file); err != nil {
+		return Recipe{}, fmt.Errorf("recipe: %w", err)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return Recipe{}, errors.New("recipe: more follows the JSON object")
+	}
+	r := Recipe{SplitFused: file.SplitFused}
+	var err error
+	if r.Default, err = file.format(); err != nil {
+		return Recipe{}, fmt.Errorf("recipe: %w", err)
+	}
+	for i, t := range file.Tensors {
+		rule := Rule{Keep: t.Keep}
+		if t.Match == "" {
+			return Recipe{}, fmt.Errorf(`recipe: tensors[%d] has no "match"`, i)
+		}
+		if rule.Match, err = regexp.Compile(t.Match); err != nil {
+			return Recipe{}, fmt.Errorf("recipe: tensors[%d]: %w", i, err)
+		}
+		if rule.Format, err = t.format(); err != nil {
+			return Recipe{}, fmt.Errorf("recipe: tensors[%d]: %w", i, err)
+		}
+		if rule.Keep && rule.Format != (lutq.Format{}) {
+			return Recipe{}, fmt.Errorf("recipe: tensors[%d] is kept and quantized", i)
+		}
+		r.Rules = append(r.Rules, rule)
+	}
+	return r, nil
+}
+
+// Command returns the command that repeats the recipe: every flag that has a
+// part in the result, and no other.
+func (r Recipe) Command() string {
+	d := r.Default
+	args := []string{
+		"lutq quantize MODEL OUT", "--bits", strconv.Itoa(d.Bits), "--group", groupName(d.Group), "--codebook", d.Codebook,
+		"--method", d.Method, "--scale", d.Scale, "--scale-type", d.ScaleType,
+	}
+	for _, rule := range r.Rules {
+		args = append(args, "--tensor", "'"+rule.String()+"'")
+	}
+	if r.SplitFused {
+		args = append(args, "--split-fused")
+	}
+	return strings.Join(args, " ")
+}
+
+// String returns the rule as [ParseRule] reads it.
+func (r Rule) String() string {
+	spec := "keep"
+	if !r.Keep {
+		f := r.Format
+		var bits, group string
+		if f.Bits != 0 {
+			bits = strconv.Itoa(f.Bits)
+		}
+		if f.Group != 0 {
+			group = groupName(f.Group)
+		}
+		spec = strings.TrimRight(strings.Join([]string{bits, group, f.Codebook, f.Scale, f.ScaleType}, ":"), ":")
+	}
+	return r.Match.String() + "=" + spec
+}
+
+func groupName(g int) string {
+	if g == lutq.RowGroup {
+		return "row"
+	}
+	return strconv.Itoa(g)
+}
+
+// filePrefix marks a codebook that is read from a JSON file.
+const filePrefix = "file:"
+
+// codebook returns the table of a complete format for rows of k columns.
+func codebook(f lutq.Format, k int) (lut.Codebook, error) {
+	path, ok := strings.CutPrefix(f.Codebook, filePrefix)
+	if !ok {
+		return lut.NewCodebook(f.Codebook, f.Bits, f.Columns(k))
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return lut.Codebook{}, fmt.Errorf("codebook: %w", err)
+	}
+	return lut.ParseCodebook(data, filePrefix+filepath.Base(path), f.Bits)
+}
