@@ -1,0 +1,229 @@
+package hf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Names of the files that hold the weights of a model folder.
+const (
+	singleName = "model.safetensors"
+	indexName  = "model.safetensors.index.json"
+	suffix     = ".safetensors"
+)
+
+// Checkpoint is an open model folder. Its methods may be called from several
+// goroutines.
+type Checkpoint struct {
+	dir      string
+	files    []*os.File
+	tensors  []*Tensor
+	byName   map[string]*Tensor
+	metadata map[string]string
+	side     []string
+}
+
+// Open opens the folder's model.safetensors, or the shards that its
+// model.safetensors.index.json names, and checks the headers of all: names,
+// types, shapes, offsets and file sizes, and that index and shards agree on
+// which tensor lies where. It reads no tensor data. The index's total_size
+// must be a number but need not be right: many published ones are not.
+func Open(dir string) (*Checkpoint, error) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open model folder: %w", err)
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("open model folder: %s is not a folder", dir)
+	}
+	c := &Checkpoint{dir: dir, byName: make(map[string]*Tensor)}
+	if c.side, err = sideFiles(dir); err != nil {
+		return nil, err
+	}
+	if err := c.open(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Checkpoint) open() error {
+	index, err := readIndex(filepath.Join(c.dir, indexName))
+	if err != nil {
+		return err
+	}
+	single, err := exists(filepath.Join(c.dir, singleName))
+	if err != nil {
+		return err
+	}
+	var shards []string
+	switch {
+	case index != nil:
+		shards = slices.Sorted(maps.Keys(index.shards))
+		if single && !index.shards[singleName] {
+			return fmt.Errorf("%s: holds %s as well as an index of other shards: remove one of them", c.dir, singleName)
+		}
+	case single:
+		shards = []string{singleName}
+	default:
+		return fmt.Errorf("%s: no %s or %s", c.dir, singleName, indexName)
+	}
+	buffers := &sync.Pool{New: func() any { return new([chunk]byte) }}
+	for _, shard := range shards {
+		if err := c.addShard(shard, index, buffers); err != nil {
+			return err
+		}
+	}
+	if index != nil {
+		for _, name := range slices.Sorted(maps.Keys(index.weightMap)) {
+			if c.byName[name] == nil {
+				return fmt.Errorf("%s: tensor %q is not in %s", filepath.Join(c.dir, indexName), name, index.weightMap[name])
+			}
+		}
+	}
+	return nil
+}
+
+// addShard opens one file and adds its tensors. index is nil for a folder
+// without one.
+func (c *Checkpoint) addShard(shard string, index *index, buffers *sync.Pool) error {
+	path := filepath.Join(c.dir, shard)
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("open shard: %w", err)
+	}
+	c.files = append(c.files, f)
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("open shard: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: not a regular file", path)
+	}
+	h, err := readHeader(f, info.Size())
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for i := range h.tensors {
+		t := &h.tensors[i]
+		if index != nil && index.weightMap[t.Name] != shard {
+			return fmt.Errorf("%s: tensor %q is not listed there by %s", path, t.Name, indexName)
+		}
+		t.Shard, t.file, t.buffers = shard, f, buffers
+		t.offset += h.size
+		c.tensors = append(c.tensors, t)
+		c.byName[t.Name] = t
+	}
+	for k, v := range h.metadata {
+		if c.metadata == nil {
+			c.metadata = make(map[string]string)
+		}
+		if _, ok := c.metadata[k]; !ok {
+			c.metadata[k] = v
+		}
+	}
+	return nil
+}
+
+// Close closes the files. Tensors cannot be read any more.
+func (c *Checkpoint) Close() error {
+	var errs []error
+	for _, f := range c.files {
+		errs = append(errs, f.Close())
+	}
+	c.files = nil
+	return errors.Join(errs...)
+}
+
+// Dir returns the folder as it was given to [Open].
+func (c *Checkpoint) Dir() string { return c.dir }
+
+// Tensors returns all tensors, by shard name and then by offset.
+func (c *Checkpoint) Tensors() []*Tensor { return slices.Clone(c.tensors) }
+
+// Tensor looks a tensor up by name.
+func (c *Checkpoint) Tensor(name string) (*Tensor, bool) {
+	t, ok := c.byName[name]
+	return t, ok
+}
+
+// Metadata returns the strings that the shards' headers carry beside the
+// tensors. Where shards disagree the first one wins.
+func (c *Checkpoint) Metadata() map[string]string { return maps.Clone(c.metadata) }
+
+// SideFiles returns the base names of the folder's other regular files,
+// sorted: config, tokenizer, licence and so on. Weights in any format, their
+// indexes and hidden files are left out.
+func (c *Checkpoint) SideFiles() []string { return slices.Clone(c.side) }
+
+// Embeddings returns the token embedding and the output head of a decoder,
+// [vocabulary, hidden] both. With tied (the config's tie_word_embeddings) they
+// are one tensor, which may be stored under either name.
+func (c *Checkpoint) Embeddings(tied bool) (in, out *Tensor, err error) {
+	const inName, outName = "model.embed_tokens.weight", "lm_head.weight"
+	in, out = c.byName[inName], c.byName[outName]
+	if tied {
+		if in == nil {
+			in = out
+		}
+		out = in
+	}
+	switch {
+	case in == nil && tied:
+		return nil, nil, fmt.Errorf("%s: neither %s nor %s", c.dir, inName, outName)
+	case in == nil:
+		return nil, nil, fmt.Errorf("%s: no tensor %s", c.dir, inName)
+	case out == nil:
+		return nil, nil, fmt.Errorf("%s: no tensor %s, and tie_word_embeddings is not set", c.dir, outName)
+	}
+	return in, out, nil
+}
+
+// sideFiles lists what [Checkpoint.SideFiles] returns.
+func sideFiles(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open model folder: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, ".") || isWeights(name) {
+			continue
+		}
+		// Follow links: downloaded folders often consist of them.
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		names = append(names, name)
+	}
+	return names, nil // os.ReadDir sorts
+}
+
+// isWeights reports whether a file holds weights, or an index of them, in one
+// of the formats that model folders are published with.
+func isWeights(name string) bool {
+	name = strings.TrimSuffix(strings.ToLower(name), ".index.json")
+	switch filepath.Ext(name) {
+	case suffix, ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".h5", ".msgpack",
+		".onnx", ".onnx_data", ".tflite", ".ot", ".npz":
+		return true
+	}
+	return false
+}
+
+// exists reports whether there is a file at path.
+func exists(path string) (bool, error) {
+	_, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,23 @@
+// Package hf reads and writes Hugging Face model folders: safetensors shards,
+// their index, config.json and the files beside them.
+//
+// [Open] checks everything that a folder says about its tensors before it
+// hands out the first one, and reads no tensor data. Data is read on demand by
+// offset, so that a checkpoint larger than memory can be streamed, and a file
+// that shrinks meanwhile gives an error. [Writer] lays out new shards first
+// and then takes the data in any order from any number of goroutines.
+//
+// # The safetensors format
+//
+// A file is an unsigned 64-bit little-endian length n, n bytes of JSON and the
+// data. The JSON is one object that begins with "{" and may end in spaces. Its
+// keys are tensor names; each value has exactly the keys dtype, shape (a list
+// of natural numbers, empty for a scalar) and data_offsets (begin and end,
+// relative to the end of the JSON). The key __metadata__ holds an object of
+// strings instead. Tensors are row-major and little-endian, and cover the data
+// without overlap or hole.
+//
+// This package is stricter than most readers: it refuses names or keys that
+// appear twice, invalid UTF-8, offsets that are no multiple of the element
+// size, and shapes whose product overflows even where a dimension is zero.
+package hf

@@ -1,0 +1,103 @@
+package hf
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/lutq/lutq/formats/num"
+)
+
+// chunk is the size of the buffers that tensor data passes through.
+const chunk = 1 << 20
+
+// Tensor is one tensor of an open [Checkpoint]. Its data stays in the file
+// until a method reads it. All methods may be called from several goroutines.
+type Tensor struct {
+	Name  string
+	DType DType
+	Shape []int  // row-major, empty for a scalar; not to be changed
+	Shard string // base name of the file
+
+	elements, size int64
+	offset         int64 // of the data, in the file
+	file           *os.File
+	buffers        *sync.Pool // of *[chunk]byte
+}
+
+// Bytes returns the size of the tensor's data.
+func (t *Tensor) Bytes() int64 { return t.size }
+
+// Elements returns the product of the dimensions.
+func (t *Tensor) Elements() int64 { return t.elements }
+
+// ReadAt reads the tensor's data from byte off on, as [io.ReaderAt] says. A
+// file that has become shorter than its header says gives an error that wraps
+// [io.ErrUnexpectedEOF].
+func (t *Tensor) ReadAt(p []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, t.wrap(errors.New("negative offset"))
+	}
+	if off >= t.size {
+		if len(p) == 0 {
+			return 0, nil
+		}
+		return 0, io.EOF
+	}
+	var end error
+	if rest := t.size - off; int64(len(p)) > rest {
+		p, end = p[:rest], io.EOF
+	}
+	n, err := t.file.ReadAt(p, t.offset+off)
+	switch {
+	case n == len(p):
+		return n, end
+	case err == nil || errors.Is(err, io.EOF):
+		err = fmt.Errorf("file is shorter than when it was opened: %w", io.ErrUnexpectedEOF)
+	}
+	return n, t.wrap(err)
+}
+
+// ReadFloat32 reads the elements [start, start+len(dst)) in row-major order.
+// It decodes F32, F16, BF16 and, with rounding, F64; other types are an error,
+// as is a range outside the tensor. NaN and infinities pass.
+func (t *Tensor) ReadFloat32(dst []float32, start int64) error {
+	var decode func([]float32, []byte)
+	switch t.DType {
+	case F32:
+		decode = num.DecodeF32
+	case F16:
+		decode = num.DecodeF16
+	case BF16:
+		decode = num.DecodeBF16
+	case F64:
+		decode = num.DecodeF64
+	default:
+		return t.wrap(fmt.Errorf("elements of type %s: want F32, F16, BF16 or F64", t.DType))
+	}
+	if start < 0 || start > t.elements-int64(len(dst)) {
+		return t.wrap(fmt.Errorf("elements %d to %d of %d", start, start+int64(len(dst)), t.elements))
+	}
+	buf := t.buffers.Get().(*[chunk]byte)
+	defer t.buffers.Put(buf)
+	width := t.DType.Bits() / 8
+	for off := start * int64(width); len(dst) > 0; {
+		n := min(len(dst), chunk/width)
+		raw := buf[:n*width]
+		if _, err := t.ReadAt(raw, off); err != nil {
+			return err
+		}
+		decode(dst[:n], raw)
+		dst = dst[n:]
+		off += int64(len(raw))
+	}
+	return nil
+}
+
+// wrap names tensor and file in an error.
+func (t *Tensor) wrap(err error) error {
+	return fmt.Errorf("tensor %q in %s: %w", t.Name, filepath.Base(t.file.Name()), err)
+}
