@@ -48,7 +48,8 @@ func Open(dir string) (*Checkpoint, error) {
 		return nil, err
 	}
 	if err := c.open(); err != nil {
-		return nil, errors.Join(err, c.Close())
+		c.Close()
+		return nil, err
 	}
 	return c, nil
 }
@@ -133,12 +134,14 @@ func (c *Checkpoint) addShard(shard string, index *index, buffers *sync.Pool) er
 
 // Close closes the files. Tensors cannot be read any more.
 func (c *Checkpoint) Close() error {
-	var errs []error
+	var first error
 	for _, f := range c.files {
-		errs = append(errs, f.Close())
+		if err := f.Close(); err != nil && first == nil {
+			first = err
+		}
 	}
 	c.files = nil
-	return errors.Join(errs...)
+	return first
 }
 
 // Dir returns the folder as it was given to [Open].

@@ -43,7 +43,8 @@ type Writer struct {
 	dir    string
 	files  []*outFile
 	places map[string]*place
-	total  int64 // bytes of tensor data
+	order  []*place // by file and offset
+	total  int64    // bytes of tensor data
 }
 
 // outFile is a shard that is being written.
@@ -90,10 +91,12 @@ func NewWriter(dir string, entries []Entry, o WriterOptions) (*Writer, error) {
 		}
 		w.files = append(w.files, f)
 		for _, e := range s.entries {
-			w.places[e.Name] = &place{
+			p := &place{
 				Entry: e.Entry, file: f,
 				offset: int64(len(s.header)) + e.offset, size: e.size,
 			}
+			w.places[e.Name] = p
+			w.order = append(w.order, p)
 			w.total += e.size
 		}
 	}
@@ -136,12 +139,12 @@ func createShard(path string, s *shardLayout, resume bool) (*outFile, error) {
 		if f != nil || err != nil {
 			return f, err
 		}
+		// Not truncated but removed: it may be a link to another model's file.
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
 	}
-	flags := os.O_RDWR | os.O_CREATE | os.O_EXCL
-	if resume {
-		flags = os.O_RDWR | os.O_CREATE | os.O_TRUNC
-	}
-	f, err := os.OpenFile(path, flags, 0o666)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return nil, err
 	}
@@ -151,28 +154,38 @@ func createShard(path string, s *shardLayout, resume bool) (*outFile, error) {
 		_, err = f.WriteAt(s.header, 0)
 	}
 	if err != nil {
-		return nil, errors.Join(err, f.Close(), os.Remove(path))
+		f.Close()
+		os.Remove(path)
+		return nil, err
 	}
 	return &outFile{File: f, name: s.name}, nil
 }
 
 // reopenShard returns nil where the file is missing or another one.
 func reopenShard(path string, s *shardLayout) (*outFile, error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
-	if err == nil && info.Mode().IsRegular() && info.Size() == s.size {
-		header := make([]byte, len(s.header))
-		if err = readFull(f, header, 0); err == nil && bytes.Equal(header, s.header) {
-			return &outFile{File: f, name: s.name, kept: true}, nil
-		}
+	if !info.Mode().IsRegular() || info.Size() != s.size {
+		return nil, nil
 	}
-	return nil, errors.Join(err, f.Close())
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	header := make([]byte, len(s.header))
+	if err := readFull(f, header, 0); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if !bytes.Equal(header, s.header) {
+		return nil, f.Close()
+	}
+	return &outFile{File: f, name: s.name, kept: true}, nil
 }
 
 // discard removes what an unfinished NewWriter created.
@@ -263,20 +276,21 @@ func (w *Writer) CopyTensor(ctx context.Context, t *Tensor) error {
 // writes the index. A tensor that has not been written in full is an error;
 // of files that an earlier Writer left, Commit cannot know.
 func (w *Writer) Commit() error {
-	for _, f := range w.files {
-		for name, t := range w.places {
-			if n := t.written.Load(); t.file == f && !f.kept && n < t.size {
-				w.Abort()
-				return fmt.Errorf("tensor %q: %d of %d bytes were written to %s", name, n, t.size, f.name)
-			}
+	for _, t := range w.order {
+		if n := t.written.Load(); !t.file.kept && n < t.size {
+			w.Abort()
+			return fmt.Errorf("tensor %q: %d of %d bytes were written to %s", t.Name, n, t.size, t.file.name)
 		}
 	}
-	var errs []error
 	for _, f := range w.files {
-		errs = append(errs, f.Sync(), f.Close())
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("commit: %w", err)
+		err := f.Sync()
+		if err == nil {
+			err = f.Close()
+		}
+		if err != nil {
+			w.Abort()
+			return fmt.Errorf("commit: %w", err)
+		}
 	}
 	if len(w.files) > 1 {
 		if err := w.writeIndex(); err != nil {
@@ -308,19 +322,31 @@ func (w *Writer) writeIndex() error {
 	if err := enc.Encode(x); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(w.dir, "."+indexName+".*")
+	path := filepath.Join(w.dir, "."+indexName+".tmp")
+	err := writeSynced(path, text.Bytes())
+	if err == nil {
+		err = os.Rename(path, filepath.Join(w.dir, indexName))
+	}
+	if err != nil {
+		os.Remove(path)
+	}
+	return err
+}
+
+// writeSynced is [os.WriteFile] for a file that must be durable.
+func writeSynced(path string, data []byte) error {
+	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(text.Bytes())
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(w.dir, indexName))
+	defer f.Close()
+	if _, err := f.Write(data); err != nil {
+		return err
 	}
-	if err != nil {
-		os.Remove(f.Name())
+	if err := f.Sync(); err != nil {
+		return err
 	}
-	return err
+	return f.Close()
 }
 
 // Abort closes the files and leaves them as they are, for a Writer that

@@ -250,7 +250,8 @@ func TestPieces(t *testing.T) {
 }
 
 // TestGaussianError compares the error on normal weights with independently
-// computed figures (relative squared error × 1000).
+// computed figures (relative squared error × 1000). A table of ours may be
+// somewhat better than the one that a figure was computed with.
 func TestGaussianError(t *testing.T) {
 	w := normal(3, 1<<18)
 	for _, tc := range []struct {
@@ -287,7 +288,7 @@ func TestGaussianError(t *testing.T) {
 				energy += e.Energy
 				squared += e.Squared
 			}
-			if got := 1000 * squared / energy; math.Abs(got/tc.want-1) > 0.025 {
+			if got := 1000 * squared / energy; got/tc.want > 1.025 || got/tc.want < 0.92 {
 				t.Errorf("relative squared error is %.3g/1000, want %.3g", got, tc.want)
 			}
 		})
