@@ -29,7 +29,22 @@ type Item struct {
 	Format   lutq.Format
 	Codebook lut.Codebook
 	BytesOut int64
+
+	stored []stored
 }
+
+// stored is one of the tensors that an item becomes.
+type stored struct {
+	hf.Entry
+	size int64 // of the data in bytes
+}
+
+// The order of a quantized item's stored tensors.
+const (
+	codebookPart = iota
+	scalesPart
+	codesPart
+)
 
 // Quantized reports whether the item is quantized rather than copied.
 func (it *Item) Quantized() bool { return it.Layer != "" }
@@ -71,7 +86,7 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 
 // item applies the recipe to one tensor and marks the rules that matched.
 func (r Recipe) item(t *hf.Tensor, matched []bool) (Item, error) {
-	it := Item{Tensor: t, BytesOut: t.Bytes()}
+	it := Item{Tensor: t}
 	quantized := linearWeight(t)
 	var own lutq.Format
 	for i, rule := range r.Rules {
@@ -92,7 +107,7 @@ func (r Recipe) item(t *hf.Tensor, matched []bool) (Item, error) {
 		}
 	}
 	if !quantized {
-		return it, nil
+		return it, it.store(hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape})
 	}
 	it.Layer = strings.TrimSuffix(t.Name, lutq.WeightSuffix)
 	it.N, it.K = t.Shape[0], t.Shape[1]
@@ -107,8 +122,20 @@ func (r Recipe) item(t *hf.Tensor, matched []bool) (Item, error) {
 	if err != nil {
 		return it, err
 	}
-	it.BytesOut = codebook.Bytes() + codes.Bytes() + scales.Bytes()
-	return it, nil
+	return it, it.store(codebook, scales, codes)
+}
+
+// store sets what the item becomes.
+func (it *Item) store(entries ...hf.Entry) error {
+	for _, e := range entries {
+		size, err := e.Bytes()
+		if err != nil {
+			return err
+		}
+		it.stored = append(it.stored, stored{e, size})
+		it.BytesOut += size
+	}
+	return nil
 }
 
 // resolve checks the item's format and loads its codebook.
@@ -232,21 +259,14 @@ func (p *Plan) Totals() Totals {
 }
 
 // entries returns the stored tensors of a plan, in the source's order.
-func (p *Plan) entries() ([]hf.Entry, error) {
+func (p *Plan) entries() []hf.Entry {
 	var all []hf.Entry
 	for i := range p.Items {
-		it := &p.Items[i]
-		if !it.Quantized() {
-			all = append(all, hf.Entry{Name: it.Tensor.Name, DType: it.Tensor.DType, Shape: it.Tensor.Shape})
-			continue
+		for _, s := range p.Items[i].stored {
+			all = append(all, s.Entry)
 		}
-		codebook, codes, scales, err := lutq.Entries(it.Layer, it.Format, it.N, it.K)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", it.Layer, err)
-		}
-		all = append(all, codebook, scales, codes)
 	}
-	return all, nil
+	return all
 }
 
 // shards returns the names of the source's weight files.

@@ -164,14 +164,11 @@ func (r *run) advance(n int64, tensor string) {
 
 // tensors writes every tensor of the plan and returns the finished result.
 func (r *run) tensors(ctx context.Context, work string, maxShard int64) (*Result, error) {
-	entries, err := r.plan.entries()
-	if err != nil {
-		return nil, err
-	}
 	if err := r.checkSpace(work); err != nil {
 		return nil, err
 	}
-	r.writer, err = hf.NewWriter(work, entries, hf.WriterOptions{MaxShardSize: maxShard, Resume: true})
+	var err error
+	r.writer, err = hf.NewWriter(work, r.plan.entries(), hf.WriterOptions{MaxShardSize: maxShard, Resume: true})
 	if err != nil {
 		return nil, err
 	}
@@ -262,8 +259,11 @@ func (r *run) finished(it *Item, rec *record) (bool, error) {
 	if !ok {
 		return false, nil
 	}
-	for i, e := range it.stored() {
-		sum, err := r.sum(e)
+	if len(old.Sums) != len(it.stored) {
+		return false, nil
+	}
+	for i, s := range it.stored {
+		sum, err := r.sum(s)
 		if err != nil {
 			return false, err
 		}
@@ -276,20 +276,8 @@ func (r *run) finished(it *Item, rec *record) (bool, error) {
 }
 
 // sum returns the SHA-256 of a stored tensor, read back from its file.
-func (r *run) sum(e hf.Entry) (lutq.Sum, error) {
-	return lutq.SumOf(e.Bytes(), func(p []byte, off int64) error { return r.writer.ReadAt(e.Name, p, off) })
-}
-
-// stored returns the entries of an item in the order of its journal record.
-func (it *Item) stored() []hf.Entry {
-	if !it.Quantized() {
-		return []hf.Entry{{Name: it.Tensor.Name, DType: it.Tensor.DType, Shape: it.Tensor.Shape}}
-	}
-	codebook, codes, scales, err := lutq.Entries(it.Layer, it.Format, it.N, it.K)
-	if err != nil {
-		panic("lutq: internal error: an item of a plan has an invalid format: " + err.Error())
-	}
-	return []hf.Entry{codebook, scales, codes}
+func (r *run) sum(s stored) (lutq.Sum, error) {
+	return lutq.SumOf(s.size, func(p []byte, off int64) error { return r.writer.ReadAt(s.Name, p, off) })
 }
 
 // task is the shared state of an item's blocks.
@@ -383,8 +371,7 @@ func (w *worker) quantize(b block) error {
 	if err != nil {
 		return err
 	}
-	stored := it.stored()
-	codeBytes, scaleBytes := rowBytes(stored[2]), rowBytes(stored[1])
+	codeBytes, scaleBytes := it.rowBytes(codesPart), it.rowBytes(scalesPart)
 	weights := grow(&w.weights, n*it.K)
 	codes, scales := grow(&w.codes, n*codeBytes), grow(&w.scales, n*scaleBytes)
 	if err := it.Tensor.ReadFloat32(weights, int64(b.from)*int64(it.K)); err != nil {
@@ -397,10 +384,10 @@ func (w *worker) quantize(b block) error {
 		}
 		return err
 	}
-	if err := w.writeChecked(stored[2].Name, codes, int64(b.from)*int64(codeBytes)); err != nil {
+	if err := w.writeChecked(it.stored[codesPart].Name, codes, int64(b.from)*int64(codeBytes)); err != nil {
 		return err
 	}
-	if err := w.writeChecked(stored[1].Name, scales, int64(b.from)*int64(scaleBytes)); err != nil {
+	if err := w.writeChecked(it.stored[scalesPart].Name, scales, int64(b.from)*int64(scaleBytes)); err != nil {
 		return err
 	}
 	w.advance(int64(n)*int64(it.K)*int64(it.Tensor.DType.Bits())/8, it.Tensor.Name)
@@ -409,7 +396,7 @@ func (w *worker) quantize(b block) error {
 	}
 	table := make([]byte, 4*len(cb.Values))
 	num.EncodeF32(table, cb.Values)
-	if err := w.writeChecked(stored[0].Name, table, 0); err != nil {
+	if err := w.writeChecked(it.stored[codebookPart].Name, table, 0); err != nil {
 		return err
 	}
 	return w.finish(b.task)
@@ -478,8 +465,8 @@ func notFinite(dt hf.DType, data []byte) int {
 
 // finish notes a finished item in the journal.
 func (w *worker) finish(t *task) error {
-	for _, e := range t.item.stored() {
-		sum, err := w.sum(e)
+	for _, s := range t.item.stored {
+		sum, err := w.sum(s)
 		if err != nil {
 			return err
 		}
@@ -501,8 +488,8 @@ func grow[T any](buf *[]T, n int) []T {
 	return (*buf)[:n]
 }
 
-// rowBytes returns the bytes of one row of a stored matrix.
-func rowBytes(e hf.Entry) int { return int(e.Bytes()) / e.Shape[0] }
+// rowBytes returns the bytes that a row takes in one of the item's parts.
+func (it *Item) rowBytes(part int) int { return int(it.stored[part].size) / it.N }
 
 // result gathers what the records say.
 func (p *Plan) result(records []record, resumed int) *Result {
@@ -514,8 +501,8 @@ func (p *Plan) result(records []record, resumed int) *Result {
 		if !it.Quantized() {
 			continue
 		}
-		for j, e := range it.stored() {
-			sums = append(sums, lutq.TensorSum{Entry: e, Sum: rec.Sums[j]})
+		for j, s := range it.stored {
+			sums = append(sums, lutq.TensorSum{Entry: s.Entry, Sum: rec.Sums[j]})
 		}
 		energy += rec.Energy
 		squared += rec.Squared

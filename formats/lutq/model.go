@@ -1,8 +1,11 @@
 package lutq
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -68,11 +71,17 @@ func Open(dir string) (*Model, error) {
 }
 
 func open(ckpt *hf.Checkpoint) (*Model, error) {
-	hc, err := ckpt.Config()
+	data, err := os.ReadFile(filepath.Join(ckpt.Dir(), "config.json"))
 	if err != nil {
 		return nil, err
 	}
-	config, err := ParseConfig(hc.Quantization)
+	var keys struct {
+		Quantization json.RawMessage `json:"quantization_config"`
+	}
+	if err := json.Unmarshal(data, &keys); err != nil {
+		return nil, fmt.Errorf("config.json: %w", err)
+	}
+	config, err := ParseConfig(keys.Quantization)
 	if err != nil {
 		return nil, err
 	}
