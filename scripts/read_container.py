@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Reads a lutq container with numpy and safetensors alone: an independent check of the format.
+
+    scripts/read_container.py DIR               one line for each layer: SHA-256, shape, name; then the total
+    scripts/read_container.py DIR --json        the same as one JSON object
+    scripts/read_container.py DIR --out W.safetensors   also write the float32 weights, under P.weight
+
+A quantized linear P is P.codes (U8, each row a little-endian bit stream), P.scales (F16, BF16, F32,
+or U8 for the byte types) and P.codebook (F32); the weights are codebook[code] * scale, one float32
+product. A layer's SHA-256 is over its [N, K] float32 weights, little endian, row by row; the total is
+over all layers' bytes, sorted by name. The digest in config.json, which covers the stored tensors, is
+recomputed and compared; the exit code is 3 when it differs.
+"""
+
+import argparse
+import hashlib
+import json
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+
+def layer(codes: np.ndarray, scales: np.ndarray, codebook: np.ndarray, k: int, group: int) -> np.ndarray:
+    """The float32 weights [N, K] of one linear."""
+    bits = codebook.size.bit_length() - 1
+    stream = np.unpackbits(codes, axis=1, bitorder="little")[:, : k * bits].reshape(codes.shape[0], k, bits)
+    index = stream @ (1 << np.arange(bits, dtype=np.uint8))
+    return codebook[index] * np.repeat(scales, k if group < 0 else group, axis=1)[:, :k]
+
+
+def scale_bytes(b: np.ndarray, kind: str) -> np.ndarray:
+    """The values of byte scales: exponent bias 11, below 2^-10 subnormal; s1e4m3 spends the top bit on a sign."""
+    signed = kind == "s1e4m3"
+    mantissa_bits = 3 if signed else 4
+    e = (b >> mantissa_bits) & 15
+    m = (b & ((1 << mantissa_bits) - 1)) / np.float32(1 << mantissa_bits)
+    value = np.ldexp((e > 0) + m, np.maximum(e.astype(int), 1) - 11)
+    return np.where(signed & (b > 127), -value, value).astype(np.float32)
+
+
+class Folder:
+    """The tensors of a folder's shards, as raw bytes: safetensors hands numpy no bfloat16."""
+
+    def __init__(self, path: Path):
+        self.where = {}
+        for shard in sorted(path.glob("*.safetensors")):
+            safe_open(shard, framework="np").keys()  # the library's own checks of the header
+            with shard.open("rb") as f:
+                (n,) = struct.unpack("<Q", f.read(8))
+                header = json.loads(f.read(n))
+            header.pop("__metadata__", None)
+            for name, info in header.items():
+                self.where[name] = (shard, 8 + n + info["data_offsets"][0], info)
+
+    def raw(self, name: str) -> tuple[str, list[int], bytes]:
+        shard, start, info = self.where[name]
+        begin, end = info["data_offsets"]
+        with shard.open("rb") as f:
+            f.seek(start)
+            return info["dtype"], info["shape"], f.read(end - begin)
+
+    def array(self, name: str, byte_kind: str = "") -> np.ndarray:
+        dtype, shape, data = self.raw(name)
+        if dtype == "BF16":
+            flat = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+        else:
+            flat = np.frombuffer(data, {"U8": "u1", "F16": "<f2", "F32": "<f4"}[dtype])
+            if byte_kind:
+                flat = scale_bytes(flat, byte_kind) if dtype == "U8" else flat.astype(np.float32)
+        return flat.reshape(shape)
+
+
+def layers(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields (P, weights [N, K]) of every quantized linear, sorted by name."""
+    config = quantization(path)
+    folder = Folder(path)
+    for name in sorted(config["tensors"]):
+        c = {**config, **config["tensors"][name]}
+        scales = folder.array(f"{name}.scales", c["scale_type"])
+        yield name, layer(folder.array(f"{name}.codes"), scales, folder.array(f"{name}.codebook"), c["shape"][1], c["group"])
+
+
+def quantization(path: Path) -> dict:
+    config = json.loads((path / "config.json").read_text(encoding="utf-8")).get("quantization_config", {})
+    if (config.get("quant_method"), config.get("version")) != ("lutq", 1):
+        sys.exit(f"read_container.py: {path} is not a lutq container of version 1")
+    return config
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of what is stored: one line for each tensor, as formats/lutq describes it."""
+    folder, h = Folder(path), hashlib.sha256()
+    parts = [f"{p}.{part}" for p in quantization(path)["tensors"] for part in ("codebook", "codes", "scales")]
+    for name in sorted(parts):
+        dtype, shape, data = folder.raw(name)
+        h.update(f"{name} {dtype} {'x'.join(map(str, shape))} {hashlib.sha256(data).hexdigest()}\n".encode())
+    return h.hexdigest()
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("container", type=Path)
+    p.add_argument("--json", action="store_true", help="print one JSON object")
+    p.add_argument("--out", type=Path, help="write the float32 weights to this safetensors file")
+    args = p.parse_args()
+
+    total, sums, weights = hashlib.sha256(), {}, {}
+    for name, w in layers(args.container):
+        data = np.ascontiguousarray(w, "<f4").tobytes()
+        total.update(data)
+        sums[name] = hashlib.sha256(data).hexdigest()
+        if args.out:
+            weights[f"{name}.weight"] = w
+        if not args.json:
+            print(sums[name], "x".join(map(str, w.shape)), name)
+    stored, found = quantization(args.container)["sha256"], digest(args.container)
+    if args.json:
+        print(json.dumps({"layers": sums, "sha256": total.hexdigest(), "stored": stored, "found": found}))
+    else:
+        print(total.hexdigest(), "total")
+    if args.out:
+        save_file(weights, args.out)
+    if stored != found:
+        print(f"read_container.py: config.json has sha256 {stored}, the tensors have {found}", file=sys.stderr)
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()
