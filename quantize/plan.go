@@ -68,7 +68,7 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 	}
 	for i, m := range matched {
 		if !m {
-			return nil, fmt.Errorf("no tensor matches %q", r.Rules[i].Match)
+			return nil, fmt.Errorf("no tensor that can be quantized matches %q", r.Rules[i].Match)
 		}
 	}
 	if !r.SplitFused {
@@ -93,18 +93,15 @@ func (r Recipe) item(t *hf.Tensor, matched []bool) (Item, error) {
 		if !rule.Match.MatchString(t.Name) {
 			continue
 		}
-		matched[i] = true
 		if rule.Keep {
-			quantized, own = false, lutq.Format{}
+			matched[i], quantized, own = true, false, lutq.Format{}
 			continue
 		}
-		own = rule.Format.Or(own)
-		if rule.Format.Bits != 0 && !quantized {
-			if err := quantizable(t); err != nil {
-				return it, err
-			}
-			quantized = true
+		if !quantizable(t) {
+			continue // a pattern for a whole block matches its norms too
 		}
+		matched[i], own = true, rule.Format.Or(own)
+		quantized = quantized || rule.Format.Bits != 0
 	}
 	if !quantized {
 		return it, it.store(hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape})
@@ -167,30 +164,24 @@ func (it *Item) quantizer(cb lut.Codebook) (*lut.Quantizer, error) {
 }
 
 // linearWeight reports whether a tensor is quantized without being asked for:
-// the weight of a linear layer in a decoder block. Embeddings, the head,
-// norms and a mixture's routers are not.
+// the weight of a linear layer in a decoder block. Embeddings and the head are
+// not.
 func linearWeight(t *hf.Tensor) bool {
+	return quantizable(t) && regexp.MustCompile(`(^|\.)(layers|h|blocks)\.\d+\.`).MatchString(t.Name)
+}
+
+// quantizable reports whether a tensor can be quantized: a matrix of floating
+// point weights that is neither a norm nor the router of a mixture.
+func quantizable(t *hf.Tensor) bool {
 	layer, ok := strings.CutSuffix(t.Name, lutq.WeightSuffix)
-	if !ok || quantizable(t) != nil || !regexp.MustCompile(`(^|\.)(layers|h|blocks)\.\d+\.`).MatchString(layer) {
+	if !ok || len(t.Shape) != 2 || t.Elements() == 0 {
 		return false
 	}
 	module := layer[strings.LastIndexByte(layer, '.')+1:]
-	return !strings.Contains(module, "norm") && module != "gate" && module != "router" && !strings.HasSuffix(module, "_gate")
-}
-
-// quantizable reports why a tensor cannot be quantized.
-func quantizable(t *hf.Tensor) error {
-	switch {
-	case len(t.Shape) != 2 || t.Elements() == 0:
-		return fmt.Errorf("a tensor of shape %v cannot be quantized: want a matrix", t.Shape)
-	case !strings.HasSuffix(t.Name, lutq.WeightSuffix):
-		return fmt.Errorf("only a tensor called …%s can be quantized", lutq.WeightSuffix)
+	if strings.Contains(module, "norm") || module == "gate" || module == "router" || strings.HasSuffix(module, "_gate") {
+		return false
 	}
-	switch t.DType {
-	case "F64", "F32", "F16", "BF16":
-		return nil
-	}
-	return fmt.Errorf("a tensor of type %s cannot be quantized: want F16, BF16, F32 or F64", t.DType)
+	return slices.Contains([]hf.DType{"F64", "F32", "F16", "BF16"}, t.DType)
 }
 
 // checkFused reports layers that inference engines run as one matrix but that

@@ -124,6 +124,18 @@ func IsContainer(quantization json.RawMessage) bool {
 	return json.Unmarshal(quantization, &c) == nil && c.QuantMethod == Method
 }
 
+// QuantizationConfig returns the quantization_config of a config.json, nil
+// where there is none.
+func QuantizationConfig(configJSON []byte) json.RawMessage {
+	var keys struct {
+		Quantization json.RawMessage `json:"quantization_config"`
+	}
+	if json.Unmarshal(configJSON, &keys) != nil {
+		return nil
+	}
+	return keys.Quantization
+}
+
 // ParseConfig reads a quantization_config and checks every field that does not
 // need the tensors.
 func ParseConfig(quantization json.RawMessage) (*Config, error) {

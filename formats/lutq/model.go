@@ -1,7 +1,6 @@
 package lutq
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -75,13 +74,7 @@ func open(ckpt *hf.Checkpoint) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	var keys struct {
-		Quantization json.RawMessage `json:"quantization_config"`
-	}
-	if err := json.Unmarshal(data, &keys); err != nil {
-		return nil, fmt.Errorf("config.json: %w", err)
-	}
-	config, err := ParseConfig(keys.Quantization)
+	config, err := ParseConfig(QuantizationConfig(data))
 	if err != nil {
 		return nil, err
 	}

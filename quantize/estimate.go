@@ -1,0 +1,99 @@
+package quantize
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// Estimate is what a run is expected to take.
+type Estimate struct {
+	PeakRAM int64   // bytes
+	Seconds float64 // of wall time
+}
+
+// probeBytes is how much of the source is read to tell the disk's speed.
+const probeBytes = 64 << 20
+
+// Estimate tells what a run of the plan would take. It reads a small part of
+// the source and quantizes some random weights in each of the plan's formats,
+// which takes a second or so.
+func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
+	mem, err := p.memory(o)
+	if err != nil {
+		return Estimate{}, err
+	}
+	e := Estimate{PeakRAM: mem.peak()}
+	perWeight := make(map[lutq.Format]float64) // seconds
+	var work float64
+	for i := range p.Items {
+		it := &p.Items[i]
+		if !it.Quantized() {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return Estimate{}, err
+		}
+		s, ok := perWeight[it.Format]
+		if !ok {
+			if s, err = it.secondsPerWeight(); err != nil {
+				return Estimate{}, fmt.Errorf("%s: %w", it.Tensor.Name, err)
+			}
+			perWeight[it.Format] = s
+		}
+		work += s * float64(it.Tensor.Elements())
+	}
+	read, err := p.secondsPerByte()
+	if err != nil {
+		return Estimate{}, err
+	}
+	t := p.Totals()
+	e.Seconds = work/float64(mem.workers) + read*float64(t.BytesIn+t.BytesOut)
+	return e, nil
+}
+
+// secondsPerWeight times the item's format on normal weights.
+func (it *Item) secondsPerWeight() (float64, error) {
+	const k, n = 4096, 16
+	q, err := it.quantizer(it.Codebook)
+	if err != nil {
+		return 0, err
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	w := make([]float32, n*k)
+	for i := range w {
+		w[i] = float32(0.02 * rng.NormFloat64())
+	}
+	codes := make([]byte, n*lut.RowBytes(k, it.Format.Bits))
+	scales := make([]byte, n*k*4)
+	begin := time.Now()
+	if err := q.Rows(codes, scales, make([]lut.RowError, n), w, k); err != nil {
+		return 0, err
+	}
+	return time.Since(begin).Seconds() / (n * k), nil
+}
+
+// secondsPerByte times a read of the source's largest tensor.
+func (p *Plan) secondsPerByte() (float64, error) {
+	largest := &p.Items[0]
+	for i := range p.Items {
+		if p.Items[i].Tensor.Bytes() > largest.Tensor.Bytes() {
+			largest = &p.Items[i]
+		}
+	}
+	t := largest.Tensor
+	size := min(t.Bytes(), probeBytes)
+	buf := make([]byte, min(size, 1<<20))
+	begin := time.Now()
+	var off int64
+	for ; off+int64(len(buf)) <= size; off += int64(len(buf)) {
+		if _, err := t.ReadAt(buf, off); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(begin).Seconds() / float64(max(off, 1)), nil
+}

@@ -1,0 +1,146 @@
+package quantize
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lutq/lutq/formats/lutq"
+)
+
+func TestParseRule(t *testing.T) {
+	for _, tc := range []struct {
+		text, match string
+		want        lutq.Format
+		keep        bool
+		fail        string
+	}{
+		{text: "down_proj=3", match: "down_proj", want: lutq.Format{Bits: 3}},
+		{text: "a=5:128:js:absmax:f32", match: "a", want: lutq.Format{Bits: 5, Group: 128, Codebook: "js", Scale: "absmax", ScaleType: "f32"}},
+		{text: "a=::fp", match: "a", want: lutq.Format{Codebook: "fp"}},
+		{text: "a=4:row", match: "a", want: lutq.Format{Bits: 4, Group: lutq.RowGroup}},
+		{text: "a=4:64:file:x/y.json:mse", match: "a", want: lutq.Format{Bits: 4, Group: 64, Codebook: "file:x/y.json", Scale: "mse"}},
+		{text: "a=b=keep", match: "a=b", keep: true},
+		{text: "a", fail: "want REGEX="},
+		{text: "(=4", fail: "missing closing"},
+		{text: "a=four", fail: `bits "four"`},
+		{text: "a=4:65", fail: `group "65"`},
+		{text: "a=", fail: "after the ="},
+		{text: "a=4:64:nf:mse:f16:x", fail: "after the ="},
+	} {
+		t.Run(tc.text, func(t *testing.T) {
+			r, err := ParseRule(tc.text)
+			if tc.fail != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.fail) {
+					t.Errorf("got error %v, want %q", err, tc.fail)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Match.String() != tc.match || r.Format != tc.want || r.Keep != tc.keep {
+				t.Errorf("got %q %+v keep %v", r.Match, r.Format, r.Keep)
+			}
+			again, err := ParseRule(r.String())
+			if err != nil || again.Format != r.Format || again.Keep != r.Keep {
+				t.Errorf("%q parses to %+v (%v), want %+v", r.String(), again, err, r)
+			}
+		})
+	}
+}
+
+func TestNewPlan(t *testing.T) {
+	for _, tc := range []struct {
+		name, recipe, fail string
+		want               map[string]string // tensor to format
+	}{
+		{name: "defaults", recipe: `{}`, want: map[string]string{
+			"model.layers.0.self_attn.q_proj.weight": "4 64 nf absmax f16", "model.embed_tokens.weight": "", "model.norm.weight": "",
+		}},
+		{name: "later rules win field by field", recipe: `{"tensors": [{"match": "mlp", "bits": 3}, {"match": "down", "group": 128}, {"match": "layers.3", "keep": true}]}`, want: map[string]string{
+			"model.layers.0.mlp.up_proj.weight": "3 64 nf absmax f16", "model.layers.0.mlp.down_proj.weight": "3 128 nf absmax f16", "model.layers.3.mlp.down_proj.weight": "",
+		}},
+		{name: "a joint codebook searches its scale", recipe: `{"tensors": [{"match": "down", "codebook": "js"}]}`, want: map[string]string{
+			"model.layers.0.mlp.down_proj.weight": "4 64 js mse f16", "model.layers.0.mlp.up_proj.weight": "4 64 nf absmax f16",
+		}},
+		{name: "bits for an embedding", recipe: `{"tensors": [{"match": "embed", "bits": 5}]}`, want: map[string]string{"model.embed_tokens.weight": "5 64 nf absmax f16"}},
+		{name: "a pattern that matches nothing", recipe: `{"tensors": [{"match": "down_prj", "bits": 3}]}`, fail: `no tensor that can be quantized matches "down_prj"`},
+		{name: "fused layers that differ", recipe: `{"tensors": [{"match": "v_proj", "bits": 5}]}`, fail: "would differ in bits or group"},
+		{name: "fused layers kept apart", recipe: `{"tensors": [{"match": "gate_proj", "keep": true}]}`, fail: "would differ in bits or group"},
+		{name: "fused layers that may differ", recipe: `{"split_fused": true, "tensors": [{"match": "v_proj", "bits": 5}]}`, want: map[string]string{"model.layers.0.self_attn.v_proj.weight": "5 64 nf absmax f16"}},
+		{name: "a vector", recipe: `{"tensors": [{"match": "norm", "bits": 4}]}`, fail: `no tensor that can be quantized matches "norm"`},
+		{name: "nothing", recipe: `{"tensors": [{"match": ".", "keep": true}]}`, fail: "no tensor of the checkpoint would be quantized"},
+		{name: "bits out of range", recipe: `{"bits": 6}`, fail: "6 bits"},
+		{name: "unknown codebook", recipe: `{"codebook": "nf4"}`, fail: `unknown codebook "nf4"`},
+		{name: "unknown method", recipe: `{"method": "magic"}`, fail: `unknown method "magic"`},
+		{name: "unknown scale", recipe: `{"scale": "max"}`, fail: `unknown scale method "max"`},
+		{name: "unknown scale type", recipe: `{"scale_type": "f8"}`, fail: `unknown scale type "f8"`},
+		{name: "missing codebook file", recipe: `{"codebook": "file:testdata/none.json"}`, fail: "none.json"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r, err := ParseRecipe([]byte(tc.recipe))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := NewPlan(open(t, tiny), r)
+			if tc.fail != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.fail) {
+					t.Errorf("got error %v, want %q", err, tc.fail)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make(map[string]string)
+			for i := range p.Items {
+				it := &p.Items[i]
+				if _, ok := tc.want[it.Tensor.Name]; !ok {
+					continue
+				}
+				got[it.Tensor.Name] = ""
+				if it.Quantized() {
+					f := it.Format
+					got[it.Tensor.Name] = strings.Join([]string{string(rune('0' + f.Bits)), groupName(f.Group), f.Codebook, f.Scale, f.ScaleType}, " ")
+				}
+			}
+			if d := cmp.Diff(tc.want, got); d != "" {
+				t.Errorf("formats differ (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func FuzzParseRecipe(f *testing.F) {
+	f.Add([]byte(`{"bits": 3, "group": "row", "codebook": "js", "scale": "mse", "scale_type": "bf16", "split_fused": true}`))
+	f.Add([]byte(`{"tensors": [{"match": "down_proj", "bits": 4, "group": 32}, {"match": "a", "keep": true}]}`))
+	f.Add([]byte(`{"tensors": [{"match": "("}]} {`))
+	f.Add([]byte(`{"group": 64.5, "bits": -1}`))
+	ckpt := open(f, tiny)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := ParseRecipe(data)
+		if err != nil {
+			return
+		}
+		if strings.HasPrefix(r.Default.Codebook, filePrefix) {
+			return // whatever file a fuzzer may name
+		}
+		for _, rule := range r.Rules {
+			if strings.HasPrefix(rule.Format.Codebook, filePrefix) {
+				return
+			}
+			if rule.Match == nil {
+				t.Fatal("a rule without a pattern")
+			}
+		}
+		p, err := NewPlan(ckpt, r)
+		if err != nil {
+			return
+		}
+		if tot := p.Totals(); tot.Quantized == 0 || tot.BytesOut <= 0 {
+			t.Fatalf("a plan of %+v", tot)
+		}
+	})
+}

@@ -1,0 +1,422 @@
+package quantize
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+const tiny = "../calib/testdata/lutq-tiny"
+
+// open opens a checkpoint for the length of a test.
+func open(t testing.TB, dir string) *hf.Checkpoint {
+	t.Helper()
+	c, err := hf.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// plan plans a recipe given as JSON.
+func plan(t testing.TB, dir, recipe string) *Plan {
+	t.Helper()
+	r, err := ParseRecipe([]byte(recipe))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewPlan(open(t, dir), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// writeModel writes a checkpoint of float32 tensors with some side files.
+func writeModel(t testing.TB, tensors map[string][]float32, shapes map[string][]int) string {
+	t.Helper()
+	dir := t.TempDir()
+	var names []string
+	for name := range tensors {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var entries []hf.Entry
+	for _, name := range names {
+		entries = append(entries, hf.Entry{Name: name, DType: "F32", Shape: shapes[name]})
+	}
+	w, err := hf.NewWriter(dir, entries, hf.WriterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		b := make([]byte, 4*len(tensors[name]))
+		num.EncodeF32(b, tensors[name])
+		if err := w.WriteAt(name, b, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"config.json": `{"model_type": "llama"}`, "LICENSE": "none\n", "tokenizer.json": "{}"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func random(seed uint64, n int) []float32 {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	w := make([]float32, n)
+	for i := range w {
+		w[i] = float32(0.02 * rng.NormFloat64())
+	}
+	return w
+}
+
+// oddModel is a checkpoint with shapes that no group divides.
+func oddModel(t testing.TB) (dir string, tensors map[string][]float32) {
+	shapes := map[string][]int{
+		"model.embed_tokens.weight":               {31, 45},
+		"model.layers.0.self_attn.q_proj.weight":  {33, 45},
+		"model.layers.0.self_attn.k_proj.weight":  {11, 45},
+		"model.layers.0.self_attn.q_proj.bias":    {33},
+		"model.layers.0.mlp.down_proj.weight":     {45, 301},
+		"model.layers.0.input_layernorm.weight":   {45},
+		"model.layers.0.mlp.gate.weight":          {8, 45},
+		"model.layers.1.self_attn.q_norm.weight":  {1, 45},
+		"model.layers.0.self_attn.rotary.inv_frq": {4},
+	}
+	tensors = make(map[string][]float32)
+	for name, shape := range shapes {
+		n := 1
+		for _, d := range shape {
+			n *= d
+		}
+		tensors[name] = random(uint64(len(name)), n)
+	}
+	return writeModel(t, tensors, shapes), tensors
+}
+
+// folder returns every file of a folder.
+func folder(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	files := make(map[string]string)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[e.Name()] = string(b)
+	}
+	return files
+}
+
+func TestRun(t *testing.T) {
+	src, tensors := oddModel(t)
+	for _, recipe := range []string{
+		`{}`,
+		`{"bits": 3, "group": "row", "codebook": "js"}`,
+		`{"bits": 5, "group": 32, "codebook": "jt", "scale_type": "e4m4"}`,
+		`{"bits": 2, "codebook": "js", "scale_type": "s1e4m3", "tensors": [{"match": "down_proj", "bits": 4, "codebook": "int"}]}`,
+		`{"codebook": "fp", "scale_type": "bf16", "tensors": [{"match": "embed_tokens", "bits": 5}, {"match": "[qk]_proj", "keep": true}]}`,
+	} {
+		t.Run(recipe, func(t *testing.T) {
+			p := plan(t, src, recipe)
+			out := filepath.Join(t.TempDir(), "out")
+			res, err := p.Run(t.Context(), out, RunOptions{Threads: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := lutq.Open(out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			if len(m.Linears()) != res.Quantized || m.Config().SHA256 != res.SHA256 {
+				t.Errorf("the container has layers %v and digest %s, the result says %+v", m.Linears(), m.Config().SHA256, res)
+			}
+			for i := range p.Items {
+				it := &p.Items[i]
+				if it.Quantized() {
+					checkLayer(t, m, it, tensors[it.Tensor.Name])
+					continue
+				}
+				got, ok := m.Checkpoint().Tensor(it.Tensor.Name)
+				if !ok {
+					t.Errorf("%s is missing", it.Tensor.Name)
+					continue
+				}
+				w := make([]float32, got.Elements())
+				if err := got.ReadFloat32(w, 0); err != nil || !slices.Equal(w, tensors[got.Name]) {
+					t.Errorf("%s is not copied as it was (%v)", got.Name, err)
+				}
+			}
+			report, err := m.Verify(t.Context(), lutq.VerifyOptions{Original: p.Source, Threads: 2})
+			if err != nil || len(report.Problems) > 0 {
+				t.Errorf("verification: %v, problems %q", err, report.Problems)
+			}
+			for _, name := range []string{"LICENSE", "tokenizer.json"} {
+				if folder(t, out)[name] != folder(t, src)[name] {
+					t.Errorf("%s is not copied byte for byte", name)
+				}
+			}
+			if _, err := os.Stat(out + partialSuffix); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the work folder is still there: %v", err)
+			}
+		})
+	}
+}
+
+// checkLayer holds a stored layer against one quantized in memory in one go.
+func checkLayer(t *testing.T, m *lutq.Model, it *Item, w []float32) {
+	t.Helper()
+	got, err := m.Linear(it.Layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cb := it.Codebook
+	if got.ScaleType.Size() == 1 {
+		ratio := got.Codebook[0] / cb.Values[0]
+		if f, _ := math.Frexp(float64(ratio)); f != 0.5 {
+			t.Errorf("%s: the table is %v times its original, want a power of two", it.Layer, ratio)
+		}
+		cb = cb.Scaled(ratio)
+	}
+	q, err := it.quantizer(cb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes, scales := make([]byte, len(got.Codes)), make([]byte, len(got.Scales))
+	if err := q.Rows(codes, scales, make([]lut.RowError, it.N), w, it.K); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(codes, got.Codes) || !bytes.Equal(scales, got.Scales) || !slices.Equal(cb.Values, got.Codebook) {
+		t.Errorf("%s differs from the same weights quantized in memory", it.Layer)
+	}
+}
+
+// TestSameBytes checks that threads, memory, shards on the way and repetition
+// have no part in the result.
+func TestSameBytes(t *testing.T) {
+	var want map[string]string
+	for _, o := range []RunOptions{{Threads: 1}, {Threads: 2}, {Threads: 7}, {Threads: 3, MaxRAM: baseRAM + 64<<10}} {
+		out := filepath.Join(t.TempDir(), "out")
+		if _, err := plan(t, tiny, `{"codebook": "js", "bits": 3}`).Run(t.Context(), out, o); err != nil {
+			t.Fatal(err)
+		}
+		got := folder(t, out)
+		if want == nil {
+			want = got
+		}
+		for name := range want {
+			if got[name] != want[name] {
+				t.Errorf("%+v: %s differs", o, name)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%+v: %d files, want %d", o, len(got), len(want))
+		}
+	}
+}
+
+// TestResume stops a run again and again, and damages what it left behind.
+func TestResume(t *testing.T) {
+	const recipe = `{"bits": 4, "group": 32, "tensors": [{"match": "layers\\.1\\.", "bits": 5}]}`
+	want := filepath.Join(t.TempDir(), "want")
+	if _, err := plan(t, tiny, recipe).Run(t.Context(), want, RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	work := out + partialSuffix
+	stopped := 0
+	for after := int32(1); ; after += 5 {
+		ctx, cancel := context.WithCancel(t.Context())
+		var pieces atomic.Int32
+		res, err := plan(t, tiny, recipe).Run(ctx, out, RunOptions{Threads: 2, Progress: func(int64, string) {
+			if pieces.Add(1) == after {
+				cancel()
+			}
+		}})
+		cancel()
+		if err == nil {
+			if res.Resumed == 0 {
+				t.Error("the last run resumed nothing")
+			}
+			break
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		stopped++
+		damage(t, work, stopped)
+	}
+	if stopped < 2 {
+		t.Fatalf("stopped %d times, want more", stopped)
+	}
+	got := folder(t, out)
+	for name, data := range folder(t, want) {
+		if got[name] != data {
+			t.Errorf("%s differs from an uninterrupted run's", name)
+		}
+	}
+}
+
+// damage does to a work folder what a crash may do.
+func damage(t *testing.T, work string, how int) {
+	t.Helper()
+	journal := filepath.Join(work, journalName)
+	switch how % 3 {
+	case 0: // a line cut short
+		f, err := os.OpenFile(journal, os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(`{"tensor": "model.norm.wei`); err != nil {
+			t.Fatal(err)
+		}
+	case 1: // data that never reached the disk
+		f, err := os.OpenFile(filepath.Join(work, "model.safetensors"), os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteAt(make([]byte, 100_000), 200_000); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestOtherRun(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := plan(t, tiny, `{}`).Run(ctx, out, RunOptions{Progress: func(int64, string) { cancel() }})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("got error %v", err)
+	}
+	if _, err = plan(t, tiny, `{"bits": 3}`).Run(t.Context(), out, RunOptions{}); !errors.Is(err, ErrOtherRun) {
+		t.Errorf("another recipe over an unfinished run: got error %v", err)
+	}
+	if _, err := os.Stat(out + partialSuffix); err != nil {
+		t.Errorf("the unfinished run is gone: %v", err)
+	}
+}
+
+func TestExistingOutput(t *testing.T) {
+	out := t.TempDir()
+	if err := os.WriteFile(filepath.Join(out, "keep"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := plan(t, tiny, `{}`)
+	if _, err := p.Run(t.Context(), out, RunOptions{}); !errors.Is(err, ErrExists) {
+		t.Errorf("got error %v, want %v", err, ErrExists)
+	}
+	if len(folder(t, out)) != 1 {
+		t.Error("a refused run changed the output")
+	}
+	if _, err := p.Run(t.Context(), out, RunOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := folder(t, out)["keep"]; ok {
+		t.Error("a forced run left an old file")
+	}
+	if _, err := p.Run(t.Context(), tiny, RunOptions{Force: true}); err == nil {
+		t.Error("the model was allowed to be its own output")
+	}
+}
+
+func TestBadWeights(t *testing.T) {
+	for _, tc := range []struct {
+		name, tensor, want string
+		at                 int
+		value              float32
+	}{
+		{"NaN in a layer", "model.layers.0.mlp.down_proj.weight", "model.layers.0.mlp.down_proj.weight: weight [2, 5] is NaN", 2*301 + 5, float32(math.NaN())},
+		{"infinity in a layer", "model.layers.0.mlp.down_proj.weight", "weight [0, 0] is +Inf", 0, float32(math.Inf(1))},
+		{"NaN in a norm", "model.layers.0.input_layernorm.weight", "weight 7", 7, float32(math.NaN())},
+		{"too large for f16", "model.layers.0.mlp.down_proj.weight", "does not fit f16", 0, 1e9},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, tensors := oddModel(t)
+			shapes := map[string][]int{"model.layers.0.mlp.down_proj.weight": {45, 301}, "model.layers.0.input_layernorm.weight": {45}}
+			for name := range tensors {
+				if shapes[name] == nil {
+					delete(tensors, name)
+				}
+			}
+			tensors[tc.tensor][tc.at] = tc.value
+			out := filepath.Join(t.TempDir(), "out")
+			_, err := plan(t, writeModel(t, tensors, shapes), `{}`).Run(t.Context(), out, RunOptions{})
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got error %v, want %q", err, tc.want)
+			}
+			if left, _ := filepath.Glob(out + "*"); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+func TestConfig(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	p := plan(t, tiny, `{"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}`)
+	if _, err := p.Run(t.Context(), out, RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	before, after := folder(t, tiny)["config.json"], folder(t, out)["config.json"]
+	if head := strings.TrimRight(before, " \n}"); !strings.HasPrefix(after, head) {
+		t.Error("config.json does not begin as it did")
+	}
+	var was, is map[string]any
+	if err := errors.Join(json.Unmarshal([]byte(before), &was), json.Unmarshal([]byte(after), &is)); err != nil {
+		t.Fatal(err)
+	}
+	q, ok := is["quantization_config"].(map[string]any)
+	if !ok || len(is) != len(was)+1 {
+		t.Fatalf("got keys %v", is)
+	}
+	if q["quant_method"] != "lutq" || q["bits"] != 3.0 || q["scale"] != "mse" {
+		t.Errorf("got %v", q)
+	}
+	tc := q["tensors"].(map[string]any)["model.layers.2.mlp.down_proj"].(map[string]any)
+	if tc["bits"] != 4.0 || tc["codebook"] != nil {
+		t.Errorf("down_proj: got %v", tc)
+	}
+	want := "lutq quantize MODEL OUT --bits 3 --group 64 --codebook js --method rtn --scale mse --scale-type f16 --tensor 'down_proj=4'"
+	if q["command"] != want {
+		t.Errorf("got command %v, want %s", q["command"], want)
+	}
+}
+
+func TestEstimate(t *testing.T) {
+	e, err := plan(t, tiny, `{}`).Estimate(t.Context(), RunOptions{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.PeakRAM < baseRAM || e.PeakRAM > baseRAM+16<<20 || e.Seconds <= 0 || e.Seconds > 10 {
+		t.Errorf("got %+v", e)
+	}
+}
