@@ -1,0 +1,190 @@
+// Package tokenizer turns text into token ids and back as a Hugging Face
+// tokenizer.json prescribes.
+//
+// It implements the byte-pair-encoding family that language models use today:
+// byte-level BPE (GPT-2, Llama 3, Qwen 2 and 3, SmolLM2) and SentencePiece-style
+// BPE with byte fallback (Llama 2, Mistral, Gemma). The ids are meant to equal
+// those of the Rust library that defined the file format (PyPI's tokenizers).
+// Whatever the file asks for and this package does not know, be it a component,
+// an option or a split pattern, is refused by [Load]: wrong ids would go
+// unnoticed, an error does not.
+//
+// # Pipeline
+//
+// Encode cuts the text at added tokens that match it as it stands, normalizes
+// what lies between, cuts that at added tokens that match normalized text, splits
+// the rest into words, runs BPE on each word and lets the post-processor put its
+// special tokens around the result. The truncation and padding sections of the
+// file concern batches of short texts and are ignored.
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"sync"
+	"unicode/utf8"
+)
+
+// A Tokenizer encodes and decodes text. Its methods may be called from several
+// goroutines at once.
+type Tokenizer struct {
+	tokens []entry          // by id
+	added  map[string]int32 // ids of added tokens that are not in the model's vocabulary
+
+	raw        *matcher // added tokens that match the text as it stands
+	normalized *matcher // added tokens that match normalized text
+
+	normalizers []normalizer
+	splitters   []splitter
+	model       *bpe
+	prefix      []int // what the post-processor puts before
+	suffix      []int // and behind the text
+	decoders    []decoder
+	bare        bool // no decoder: Decode joins tokens with spaces
+
+	states sync.Pool // of *state
+}
+
+// entry is a place in the table of tokens. Ids may have gaps.
+type entry struct {
+	token string
+	known bool
+}
+
+// Load reads the tokenizer.json at path, or the one in path if that is a folder.
+// Its errors are one line long and name the file.
+func Load(path string) (*Tokenizer, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, "tokenizer.json")
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading tokenizer: %w", err)
+	}
+	t, err := parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+	}
+	return t, nil
+}
+
+// VocabSize is the number of ids, added tokens included: every id lies below it.
+func (t *Tokenizer) VocabSize() int { return len(t.tokens) }
+
+// Token returns the token with this id as the file spells it: in a byte-level
+// vocabulary " the" is spelled "Ġthe".
+func (t *Tokenizer) Token(id int) (string, bool) {
+	if id < 0 || id >= len(t.tokens) {
+		return "", false
+	}
+	return t.tokens[id].token, t.tokens[id].known
+}
+
+// ID is the inverse of [Tokenizer.Token].
+func (t *Tokenizer) ID(token string) (int, bool) {
+	id, ok := t.added[token]
+	if !ok {
+		id, ok = t.model.vocab[token]
+	}
+	return int(id), ok
+}
+
+// BOS returns the token that the post-processor puts before every text. Files
+// whose post-processor adds nothing in front have none.
+func (t *Tokenizer) BOS() (id int, ok bool) {
+	if len(t.prefix) == 0 {
+		return 0, false
+	}
+	return t.prefix[0], true
+}
+
+// Encode returns the ids of text; with special set it lets the post-processor add
+// its tokens (usually BOS). Text that spells an added token, special or not,
+// becomes that token in either case. Invalid UTF-8 is replaced as [strings.ToValidUTF8]
+// would with U+FFFD, except that each maximal ill-formed subsequence gets its own
+// (the practice that Unicode recommends and that Rust and Python follow), so
+// such text does not survive Decode.
+//
+// Characters that the vocabulary cannot express are dropped where the file names no unknown
+// token; Encode fails where the file names one that is not in its vocabulary.
+func (t *Tokenizer) Encode(text string, special bool) ([]int, error) {
+	if len(text) > math.MaxInt32/4 {
+		return nil, fmt.Errorf("text of %d bytes is too long to tokenize at once", len(text))
+	}
+	if !utf8.ValidString(text) {
+		text = validUTF8(text)
+	}
+	s := t.states.Get().(*state)
+	defer t.states.Put(s)
+	s.reset(len(text))
+
+	if special {
+		s.out = append(s.out, t.prefix...)
+	}
+	t.raw.cut(text, func(start, end int, id int32) {
+		if id >= 0 {
+			s.out = append(s.out, int(id))
+			return
+		}
+		t.encodePiece(s, text[start:end], start == 0)
+	})
+	if special {
+		s.out = append(s.out, t.suffix...)
+	}
+	ids := s.out
+	s.out = nil
+	if s.unknown {
+		return nil, errors.New("the text needs the unknown token, which the vocabulary lacks")
+	}
+	return ids, nil
+}
+
+func (t *Tokenizer) normalize(text string) string {
+	for _, n := range t.normalizers {
+		text = n.normalize(text)
+	}
+	return text
+}
+
+// encodePiece encodes text between two added tokens; first tells that it begins
+// the whole text.
+func (t *Tokenizer) encodePiece(s *state, text string, first bool) {
+	text = t.normalize(text)
+	t.normalized.cut(text, func(start, end int, id int32) {
+		if id >= 0 {
+			s.out = append(s.out, int(id))
+			return
+		}
+		t.split(piece{text[start:end], first && start == 0}, 0, s)
+	})
+}
+
+// split runs the splitters from the i-th on and hands what comes out of the last to the model.
+func (t *Tokenizer) split(p piece, i int, s *state) {
+	if i == len(t.splitters) {
+		t.model.encode(p.text, s)
+		return
+	}
+	t.splitters[i].split(p, func(q piece) {
+		if q.text != "" {
+			t.split(q, i+1, s)
+		}
+	})
+}
+
+// Decode returns the text of ids, special tokens included. Bytes that do not add
+// up to UTF-8, as at a cut through a character, become U+FFFD.
+func (t *Tokenizer) Decode(ids []int) (string, error) {
+	tokens := make([]string, len(ids))
+	for i, id := range ids {
+		token, ok := t.Token(id)
+		if !ok {
+			return "", fmt.Errorf("id %d at position %d is not in the vocabulary of %d tokens", id, i, t.VocabSize())
+		}
+		tokens[i] = token
+	}
+	return t.join(tokens), nil
+}
