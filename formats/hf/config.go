@@ -130,9 +130,9 @@ func (c *Config) supportedArchitecture() error {
 		return errors.New("config names no architecture")
 	}
 	if c.nested {
-		return fmt.Errorf("architecture %s is not supported: the language model is nested in text_config", c.Architecture)
+		return fmt.Errorf("architecture %q is not supported: the language model is nested in text_config", c.Architecture)
 	}
-	return fmt.Errorf("architecture %s is not supported: want %s, %s, %s or %s",
+	return fmt.Errorf("architecture %q is not supported: want %s, %s, %s or %s",
 		c.Architecture, llama, mistral, qwen2, qwen3)
 }
 

@@ -1,0 +1,534 @@
+package hf
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/lutq/lutq/formats/num"
+)
+
+// sameFile has cmp compare open files by identity.
+func sameFile(a, b *os.File) bool { return a == b }
+
+const (
+	tinyDir   = "../../calib/testdata/lutq-tiny"
+	sharedDir = "../../../shared"
+)
+
+// modelDirs returns the model folder of the repository and those beside it.
+func modelDirs(t testing.TB) []string {
+	t.Helper()
+	dirs, err := filepath.Glob(sharedDir + "/models/*/config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range dirs {
+		dirs[i] = filepath.Dir(dirs[i])
+	}
+	if len(dirs) == 0 {
+		t.Log("no shared models: only the tiny one is tested")
+	}
+	return append(dirs, tinyDir)
+}
+
+func shardPaths(t testing.TB, dir string) []string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no shards in %s: %v", dir, err)
+	}
+	return paths
+}
+
+func mustOpen(t testing.TB, dir string) *Checkpoint {
+	t.Helper()
+	c, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// folder creates a folder of the given files.
+func folder(t testing.TB, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestOpenModels(t *testing.T) {
+	for _, dir := range modelDirs(t) {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			c := mustOpen(t, dir)
+			cfg, err := ReadConfig(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cfg.Supported(); err != nil {
+				t.Error(err)
+			}
+			in, out, err := c.Embeddings(cfg.TieEmbeddings)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if in != out {
+				t.Error("embedding and head of a tied model differ")
+			}
+			if want := []int{cfg.VocabSize, cfg.HiddenSize}; !slices.Equal(in.Shape, want) {
+				t.Errorf("embedding has shape %v: want %v", in.Shape, want)
+			}
+			q, ok := c.Tensor("model.layers.0.self_attn.q_proj.weight")
+			if !ok {
+				t.Fatal("no q_proj")
+			}
+			if want := []int{cfg.Heads * cfg.HeadDim, cfg.HiddenSize}; !slices.Equal(q.Shape, want) {
+				t.Errorf("q_proj has shape %v: want %v", q.Shape, want)
+			}
+			k, _ := c.Tensor("model.layers.0.self_attn.k_proj.weight")
+			if want := cfg.KVHeads * cfg.HeadDim; k.Shape[0] != want {
+				t.Errorf("k_proj has %d rows: want %d", k.Shape[0], want)
+			}
+			if got := c.Metadata()["format"]; got != "pt" {
+				t.Errorf("metadata format is %q: want pt", got)
+			}
+			side := c.SideFiles()
+			for _, name := range []string{"config.json", "tokenizer.json"} {
+				if !slices.Contains(side, name) {
+					t.Errorf("side files %v lack %s", side, name)
+				}
+			}
+			if c.Dir() != dir {
+				t.Errorf("folder is %q: want %q", c.Dir(), dir)
+			}
+		})
+	}
+}
+
+func TestTensorsAreInFileOrder(t *testing.T) {
+	header := `{"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`
+	c := mustOpen(t, folder(t, map[string]string{
+		"2.safetensors": string(file(header, 8)),
+		"1.safetensors": string(file(strings.NewReplacer(`"a"`, `"y"`, `"b"`, `"z"`).Replace(header), 8)),
+		indexName:       `{"weight_map":{"a":"2.safetensors","b":"2.safetensors","y":"1.safetensors","z":"1.safetensors"}}`,
+	}))
+	var got []string
+	for _, x := range c.Tensors() {
+		got = append(got, x.Shard+" "+x.Name)
+	}
+	want := []string{"1.safetensors z", "1.safetensors y", "2.safetensors b", "2.safetensors a"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+}
+
+func TestBadFolders(t *testing.T) {
+	one := func(name string) string {
+		return string(file(`{"`+name+`":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4))
+	}
+	index := func(entries string) string { return `{"metadata":{"total_size":4},"weight_map":{` + entries + `}}` }
+	tests := []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"empty folder", nil, "no model.safetensors or model.safetensors.index.json"},
+		{"weights of another format", map[string]string{"pytorch_model.bin": "x"}, "no model.safetensors or"},
+		{"bad file", map[string]string{singleName: "x"}, "model.safetensors: file of 1 bytes is too short"},
+		{"folder for a file", map[string]string{singleName + "/x": ""}, "model.safetensors: not a regular file"},
+		{"index is a folder", map[string]string{indexName + "/x": ""}, "index.json: not a regular file"},
+		{"index is no JSON", map[string]string{indexName: "{"}, "index.json: invalid JSON"},
+		{"index is a list", map[string]string{indexName: "[]"}, "index.json: want a JSON object"},
+		{"index of nothing", map[string]string{indexName: `{}`}, `no "weight_map"`},
+		{"empty weight map", map[string]string{indexName: index("")}, "weight_map is empty"},
+		{"weight map twice", map[string]string{indexName: `{"weight_map":{},"weight_map":{}}`}, `key "weight_map" appears twice`},
+		{"weight map a list", map[string]string{indexName: `{"weight_map":[]}`}, "weight_map: want a JSON object"},
+		{"tensor twice", map[string]string{indexName: index(`"a":"m.safetensors","a":"m.safetensors"`)}, `tensor "a" appears twice`},
+		{"shard a number", map[string]string{indexName: index(`"a":1`)}, `tensor "a": want a string`},
+		{"shard path", map[string]string{indexName: index(`"a":"x/m.safetensors"`)}, "not a plain file name"},
+		{"shard in the parent", map[string]string{indexName: index(`"a":"../m.safetensors"`)}, "not a plain file name"},
+		{"absolute shard", map[string]string{indexName: index(`"a":"/m.safetensors"`)}, "not a plain file name"},
+		{"shard path of another system", map[string]string{indexName: index(`"a":"x\\m.safetensors"`)}, "not a plain file name"},
+		{"shard on another drive", map[string]string{indexName: index(`"a":"c:m.safetensors"`)}, "not a plain file name"},
+		{"hidden shard", map[string]string{indexName: index(`"a":".safetensors"`)}, "not a plain file name"},
+		{"nameless shard", map[string]string{indexName: index(`"a":""`)}, "not a plain file name"},
+		{"shard of another format", map[string]string{indexName: index(`"a":"m.bin"`)}, "does not end in .safetensors"},
+		{"missing shard", map[string]string{indexName: index(`"a":"m.safetensors"`)}, "m.safetensors: no such file"},
+		{
+			"tensor missing in its shard",
+			map[string]string{indexName: index(`"a":"m.safetensors","b":"m.safetensors"`), "m.safetensors": one("a")},
+			`tensor "b" is not in m.safetensors`,
+		},
+		{
+			"tensor missing in the index",
+			map[string]string{indexName: index(`"a":"m.safetensors"`), "m.safetensors": string(file(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 2))},
+			`m.safetensors: tensor "b" is not listed there`,
+		},
+		{
+			"tensor in another shard",
+			map[string]string{indexName: index(`"a":"m.safetensors","b":"n.safetensors"`), "m.safetensors": one("b"), "n.safetensors": one("a")},
+			`m.safetensors: tensor "b" is not listed there`,
+		},
+		{
+			"tensor in two shards",
+			map[string]string{indexName: index(`"a":"m.safetensors","b":"n.safetensors"`), "m.safetensors": one("a"), "n.safetensors": one("a")},
+			`n.safetensors: tensor "a" is not listed there`,
+		},
+		{
+			"two models",
+			map[string]string{indexName: index(`"a":"m.safetensors"`), "m.safetensors": one("a"), singleName: one("a")},
+			"remove one of them",
+		},
+		{"total size negative", map[string]string{indexName: `{"metadata":{"total_size":-1},"weight_map":{"a":"m.safetensors"}}`}, "total_size is -1"},
+		{"total size a string", map[string]string{indexName: `{"metadata":{"total_size":"4"},"weight_map":{"a":"m.safetensors"}}`}, `total_size is "4": want a number`},
+		{"total size null", map[string]string{indexName: `{"metadata":{"total_size":null},"weight_map":{"a":"m.safetensors"}}`}, "total_size is null: want a number"},
+		{"metadata a list", map[string]string{indexName: `{"metadata":[1],"weight_map":{"a":"m.safetensors"}}`}, "metadata: want a JSON object"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c, err := Open(folder(t, tt.files))
+			if err == nil {
+				c.Close()
+				t.Fatalf("folder is accepted: want an error with %q", tt.want)
+			}
+			if !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got error %q: want %q in it", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestGoodIndexes(t *testing.T) {
+	one := string(file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4))
+	for name, text := range map[string]string{
+		"no metadata":     `{"weight_map":{"a":"model.safetensors"}}`,
+		"null metadata":   `{"metadata":null,"weight_map":{"a":"model.safetensors"}}`,
+		"wrong size":      `{"metadata":{"total_size":5},"weight_map":{"a":"model.safetensors"}}`,
+		"size as a float": `{"metadata":{"total_size":4.0e0,"x":{"y":[1,"}"]}},"weight_map":{"a":"model.safetensors"}}`,
+		"other keys":      `{"format":[{}],"weight_map":{"a":"model.safetensors"},"x":null}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := mustOpen(t, folder(t, map[string]string{indexName: text, singleName: one}))
+			if _, ok := c.Tensor("a"); !ok {
+				t.Error("no tensor a")
+			}
+		})
+	}
+}
+
+func TestOpenWhatIsNoFolder(t *testing.T) {
+	dir := folder(t, map[string]string{"x": ""})
+	if _, err := Open(filepath.Join(dir, "x")); err == nil || !strings.Contains(err.Error(), "is not a folder") {
+		t.Errorf("got error %v: want that it is not a folder", err)
+	}
+	if _, err := Open(filepath.Join(dir, "y")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got error %v: want %v", err, fs.ErrNotExist)
+	}
+}
+
+func TestSideFiles(t *testing.T) {
+	dir := folder(t, map[string]string{
+		singleName:                      string(file(`{}`, 0)),
+		"config.json":                   "{}",
+		"LICENSE":                       "",
+		"chat_template.jinja":           "",
+		"tokenizer.model":               "",
+		"vocab.json":                    "",
+		"adapter_model.safetensors":     "",
+		"Consolidated.SafeTensors":      "",
+		"pytorch_model.bin":             "",
+		"pytorch_model.bin.index.json":  "",
+		"flax_model.msgpack":            "",
+		"flax_model.msgpack.index.json": "",
+		"model.gguf":                    "",
+		"consolidated.00.pth":           "",
+		"tf_model.h5":                   "",
+		"model.onnx":                    "",
+		".gitattributes":                "",
+		"onnx/model.onnx":               "",
+		"original/params.json":          "",
+	})
+	if err := os.Symlink(filepath.Join(dir, "LICENSE"), filepath.Join(dir, "NOTICE")); err != nil {
+		t.Log(err)
+	} else if err := os.Symlink("nowhere", filepath.Join(dir, "broken")); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"LICENSE", "NOTICE", "chat_template.jinja", "config.json", "tokenizer.model", "vocab.json"}
+	if diff := cmp.Diff(want, mustOpen(t, dir).SideFiles()); diff != "" {
+		t.Errorf("side files (-want +got):\n%s", diff)
+	}
+}
+
+func TestEmbeddings(t *testing.T) {
+	const in, out = `"model.embed_tokens.weight":{"dtype":"U8","shape":[1,1],"data_offsets":[0,1]}`, `"lm_head.weight":{"dtype":"U8","shape":[1,1],"data_offsets":[0,1]}`
+	both := "{" + in + "," + strings.ReplaceAll(out, "[0,1]", "[1,2]") + "}"
+	tests := []struct {
+		name, header     string
+		size             int
+		tied             bool
+		wantIn, wantOut  string
+		wantErrorContain string
+	}{
+		{"both, not tied", both, 2, false, "model.embed_tokens.weight", "lm_head.weight", ""},
+		{"both, tied", both, 2, true, "model.embed_tokens.weight", "model.embed_tokens.weight", ""},
+		{"tied under the embedding", "{" + in + "}", 1, true, "model.embed_tokens.weight", "model.embed_tokens.weight", ""},
+		{"tied under the head", "{" + out + "}", 1, true, "lm_head.weight", "lm_head.weight", ""},
+		{"no head", "{" + in + "}", 1, false, "", "", "no tensor lm_head.weight"},
+		{"no embedding", "{" + out + "}", 1, false, "", "", "no tensor model.embed_tokens.weight"},
+		{"none", "{}", 0, true, "", "", "neither"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c := mustOpen(t, folder(t, map[string]string{singleName: string(file(tt.header, tt.size))}))
+			in, out, err := c.Embeddings(tt.tied)
+			if tt.wantErrorContain != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.wantErrorContain) {
+					t.Errorf("got error %v: want %q in it", err, tt.wantErrorContain)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if in.Name != tt.wantIn || out.Name != tt.wantOut {
+				t.Errorf("got %s and %s: want %s and %s", in.Name, out.Name, tt.wantIn, tt.wantOut)
+			}
+		})
+	}
+}
+
+func TestReadAt(t *testing.T) {
+	raw := file(`{"a":{"dtype":"U8","shape":[10],"data_offsets":[0,10]},"b":{"dtype":"U8","shape":[5],"data_offsets":[10,15]}}`, 15)
+	data := raw[len(raw)-15:][:10]
+	c := mustOpen(t, folder(t, map[string]string{singleName: string(raw)}))
+	a, _ := c.Tensor("a")
+	tests := []struct {
+		name    string
+		n       int
+		off     int64
+		want    []byte
+		wantErr error
+	}{
+		{"all", 10, 0, data, nil},
+		{"middle", 4, 3, data[3:7], nil},
+		{"up to the end", 4, 6, data[6:], nil},
+		{"beyond the end", 4, 8, data[8:], io.EOF},
+		{"from the end", 4, 10, nil, io.EOF},
+		{"nothing at the end", 0, 10, nil, nil},
+		{"far beyond", 4, math.MaxInt64, nil, io.EOF},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := make([]byte, tt.n)
+			n, err := a.ReadAt(p, tt.off)
+			if n != len(tt.want) || err != tt.wantErr {
+				t.Fatalf("got %d bytes and error %v: want %d and %v", n, err, len(tt.want), tt.wantErr)
+			}
+			if !slices.Equal(p[:n], tt.want) {
+				t.Errorf("got %v: want %v", p[:n], tt.want)
+			}
+		})
+	}
+	if _, err := a.ReadAt(make([]byte, 1), -1); err == nil {
+		t.Error("a negative offset is accepted")
+	}
+	if got, err := io.ReadAll(io.NewSectionReader(a, 0, a.Bytes())); err != nil || !slices.Equal(got, data) {
+		t.Errorf("section reader gives %v, %v: want %v", got, err, data)
+	}
+}
+
+func TestFileShrinks(t *testing.T) {
+	dir := folder(t, map[string]string{singleName: string(file(`{"a":{"dtype":"F32","shape":[1000],"data_offsets":[0,4000]}}`, 4000))})
+	c := mustOpen(t, dir)
+	a, _ := c.Tensor("a")
+	if err := os.Truncate(filepath.Join(dir, singleName), 2000); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.ReadFloat32(make([]float32, 10), 0); err != nil {
+		t.Errorf("what is still there cannot be read: %v", err)
+	}
+	err := a.ReadFloat32(make([]float32, 1000), 0)
+	if !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Fatalf("got error %v: want %v", err, io.ErrUnexpectedEOF)
+	}
+	for _, want := range []string{`tensor "a"`, singleName, "shorter than when it was opened"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("got error %q: want %q in it", err, want)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.ReadFloat32(make([]float32, 1), 0); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("after Close: got error %v: want %v", err, fs.ErrClosed)
+	}
+}
+
+func TestReadFloat32Refuses(t *testing.T) {
+	c := mustOpen(t, folder(t, map[string]string{singleName: string(file(
+		`{"f":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"i":{"dtype":"I32","shape":[1],"data_offsets":[24,28]}}`, 28))}))
+	f, _ := c.Tensor("f")
+	i, _ := c.Tensor("i")
+	tests := []struct {
+		name   string
+		tensor *Tensor
+		n      int
+		start  int64
+		want   string
+	}{
+		{"type", i, 1, 0, "elements of type I32"},
+		{"negative start", f, 1, -1, "elements -1 to 0 of 6"},
+		{"beyond the end", f, 2, 5, "elements 5 to 7 of 6"},
+		{"far beyond", f, 1, math.MaxInt64 - 1, "of 6"},
+		{"too many", f, 7, 0, "elements 0 to 7 of 6"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := tt.tensor.ReadFloat32(make([]float32, tt.n), tt.start)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got error %v: want %q in it", err, tt.want)
+			}
+		})
+	}
+	if err := f.ReadFloat32(nil, 6); err != nil {
+		t.Errorf("no elements at the end: %v", err)
+	}
+}
+
+// TestReadFloat32 reads any range, across the buffers' edges, of every type.
+func TestReadFloat32(t *testing.T) {
+	const n = 3*chunk/4 + 77 // F32 takes several buffers
+	want := make([]float32, n)
+	for i := range want {
+		want[i] = float32(i%2039-1000) / 8 // exact in all types but BF16
+	}
+	bf16 := make([]float32, n)
+	for i, v := range want {
+		bf16[i] = num.BF16ToF32(num.F32ToBF16(v))
+	}
+	types := map[DType]struct {
+		encode func([]byte, []float32)
+		want   []float32
+	}{
+		F64: {num.EncodeF64, want}, F32: {num.EncodeF32, want}, F16: {num.EncodeF16, want}, BF16: {num.EncodeBF16, bf16},
+	}
+	var entries []Entry
+	for _, d := range slices.Sorted(maps.Keys(types)) {
+		entries = append(entries, Entry{string(d), d, []int{n}})
+	}
+	dir := t.TempDir()
+	w, err := NewWriter(dir, entries, WriterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		size, _ := e.Bytes()
+		raw := make([]byte, size)
+		types[e.DType].encode(raw, want)
+		if err := w.WriteAt(e.Name, raw, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	c := mustOpen(t, dir)
+	for d, typ := range types {
+		t.Run(string(d), func(t *testing.T) {
+			x, _ := c.Tensor(string(d))
+			var all sync.WaitGroup
+			got := make([]float32, n)
+			const parts = 5
+			for i := range parts {
+				all.Go(func() {
+					lo, hi := i*n/parts, (i+1)*n/parts
+					if err := x.ReadFloat32(got[lo:hi], int64(lo)); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			if !slices.Equal(got, typ.want) {
+				t.Fatal("five goroutines read other values than were written")
+			}
+			rapid.Check(t, func(t *rapid.T) {
+				start := rapid.IntRange(0, n).Draw(t, "start")
+				count := rapid.IntRange(0, min(n-start, 5000)).Draw(t, "count")
+				got := make([]float32, count)
+				if err := x.ReadFloat32(got, int64(start)); err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Equal(got, typ.want[start:start+count]) {
+					t.Fatalf("elements %d to %d differ", start, start+count)
+				}
+			})
+		})
+	}
+}
+
+// FuzzIndex: an index that is accepted names only plain files, of which the
+// shard set is made up.
+func FuzzIndex(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"total_size":4},"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}`))
+	f.Add([]byte(`{"weight_map":{"a":"../x.safetensors"}}`))
+	f.Add([]byte(`{"weight_map":{"a":"\u002e\u002e/x.safetensors"},"x":[{"y":"]"}]}`))
+	f.Add([]byte(`{"metadata":{"total_size":1e400},"weight_map":{}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		x, err := parseIndex(b)
+		if err != nil {
+			if strings.ContainsRune(err.Error(), '\n') {
+				t.Fatalf("error %q has several lines", err)
+			}
+			return
+		}
+		if len(x.weightMap) == 0 {
+			t.Fatal("an index of nothing is accepted")
+		}
+		for name, shard := range x.weightMap {
+			if !x.shards[shard] {
+				t.Fatalf("tensor %q: shard %q is not in the set", name, shard)
+			}
+			if shard != filepath.Base(shard) || strings.ContainsAny(shard, `/\`) || strings.Trim(shard, ".") == "" {
+				t.Fatalf("shard name %q is accepted", shard)
+			}
+		}
+	})
+}
+
+func BenchmarkReadFloat32(b *testing.B) {
+	const n = 8 << 20
+	header := `{"a":{"dtype":"BF16","shape":[8388608],"data_offsets":[0,16777216]}}`
+	raw := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	raw = append(append(raw, header...), make([]byte, 2*n)...)
+	c := mustOpen(b, folder(b, map[string]string{singleName: string(raw)}))
+	a, _ := c.Tensor("a")
+	dst := make([]float32, n)
+	b.SetBytes(2 * n)
+	for b.Loop() {
+		if err := a.ReadFloat32(dst, 0); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
