@@ -1,0 +1,37 @@
+// Package cpu multiplies float32 activations by weights on the CPU.
+//
+// # Products
+//
+// [Engine.MatMul] computes Y = X·Wᵀ, row-major, for X of M×K and a weight
+// matrix W of N×K held in one of two stored forms: [Dense] keeps the F32, F16
+// or BF16 bytes of a checkpoint and [LUT] the packed codes of a quantized
+// layer. Neither is ever expanded as a whole: a worker decodes 16 rows by 256
+// columns at a time into a panel [k][16] of float32, and the register-tiled
+// microkernel runs all M rows of X over that panel before the next is decoded.
+//
+// # Numerics
+//
+// A result depends on the row of X and the row of W alone. It is
+//
+//	y = Σ_b ( fma(x[k], w[k], … fma(x[k₀], w[k₀], 0)) )    k₀ = 256·b
+//
+// in float32: one fused multiply-add per k, in order, from zero within each
+// block of 256 columns, and the block sums added in order. A quantized weight
+// enters as the float32 product of its table value and its group's scale,
+// rounded once, so [LUT] gives the bits that [Dense] gives on the dequantized
+// float32 matrix. The number of threads, the number of rows M, the
+// instruction set and the place of a column change no bit. The portable Go
+// code rounds its fused multiply-adds exactly as the hardware does.
+//
+// The vector functions (ExpSum, Dot and so on) sum in 16 lanes, lane j taking
+// the elements i ≡ j mod 16, and likewise give the same bits on every
+// instruction set. NaNs propagate, but with which payload is not specified.
+//
+// # Instruction sets
+//
+// The assembly in the _amd64.s files is written by the program in
+// internal/asmgen; the build tag noasm leaves it out. Without it, and on other
+// processors, the Go twins in generic.go run.
+package cpu
+
+//go:generate go run ./internal/asmgen -dir .

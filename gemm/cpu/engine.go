@@ -1,0 +1,123 @@
+package cpu
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// Options configure an [Engine].
+type Options struct {
+	// Threads is the number of workers, the calling goroutine included; 0
+	// means GOMAXPROCS.
+	Threads int
+
+	// ISA forces an instruction set: "avx512", "avx2" or "generic". Empty
+	// means $LUTQ_ISA, and where that is unset the best that the machine has.
+	ISA string
+}
+
+// Engine runs products and other parallel work on a fixed set of workers. Its
+// methods may be called from several goroutines; those that run in parallel
+// take turns.
+type Engine struct {
+	isa     isa
+	threads int
+
+	mu    sync.Mutex // serializes parallel sections; guards xbuf
+	xbuf  []float32  // packed activations
+	bufs  [][]float32
+	tiles []edgeTile
+	jobs  []chan *job // one a worker, but for worker 0, the caller
+	done  sync.WaitGroup
+}
+
+// job is one parallel section.
+type job struct {
+	run  func(worker int)
+	wait sync.WaitGroup
+}
+
+// New starts an engine. [Engine.Close] stops its workers.
+func New(o Options) (*Engine, error) {
+	s, err := pickISA(o.ISA)
+	if err != nil {
+		return nil, err
+	}
+	threads := o.Threads
+	if threads <= 0 {
+		threads = runtime.GOMAXPROCS(0)
+	}
+	e := &Engine{
+		isa:     s,
+		threads: threads,
+		bufs:    make([][]float32, threads),
+		tiles:   make([]edgeTile, threads),
+		jobs:    make([]chan *job, threads-1),
+	}
+	for i := range e.jobs {
+		c := make(chan *job, 1)
+		e.jobs[i] = c
+		e.done.Go(func() {
+			for j := range c {
+				j.run(i + 1)
+				j.wait.Done()
+			}
+		})
+	}
+	return e, nil
+}
+
+// Close stops the workers and waits for them. The engine must not be used
+// afterwards.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range e.jobs {
+		close(c)
+	}
+	e.jobs = nil
+	e.done.Wait()
+}
+
+// Threads returns the number of workers.
+func (e *Engine) Threads() int { return e.threads }
+
+// ISA returns the name of the instruction set in use.
+func (e *Engine) ISA() string { return e.isa.String() }
+
+// Parallel calls f(worker, i) for every i from 0 to n-1 and returns when all
+// are done. Calls with the same worker, a number below Threads, do not
+// overlap, so that f may keep scratch memory by worker; which worker gets
+// which i is not fixed. f must not call a method of e that runs in parallel
+// itself.
+func (e *Engine) Parallel(n int, f func(worker, i int)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.parallel(n, f)
+}
+
+// parallel is Parallel with e.mu held.
+func (e *Engine) parallel(n int, f func(worker, i int)) {
+	var next atomic.Int64
+	e.dispatch(n, func(worker int) {
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			f(worker, i)
+		}
+	})
+}
+
+// dispatch runs run on min(threads, n) workers, with e.mu held.
+func (e *Engine) dispatch(n int, run func(worker int)) {
+	if n <= 0 {
+		return
+	}
+	j := &job{run: run}
+	helpers := min(e.threads, n) - 1
+	j.wait.Add(helpers)
+	for _, c := range e.jobs[:helpers] {
+		c <- j
+	}
+	run(0)
+	j.wait.Wait()
+}

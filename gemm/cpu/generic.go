@@ -1,0 +1,216 @@
+package cpu
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/lutq/lutq/formats/num"
+)
+
+// This file holds the portable twins of the assembly. They give the same bits.
+
+// fma32 returns x·y + z rounded once to float32.
+func fma32(x, y, z float32) float32 {
+	// The product of two float32 is exact in float64, so only the sum rounds
+	// before the conversion does. Rounding twice can go wrong only where the
+	// first rounding lands on the middle between two float32, or, for
+	// subnormal results, on a coarser such middle: its last 28 bits are zero.
+	p := float64(x) * float64(y)
+	s := p + float64(z)
+	if math.Float64bits(s)&(1<<28-1) == 0 {
+		s = roundToOdd(p, float64(z), s)
+	}
+	return float32(s)
+}
+
+// roundToOdd returns s = a+b, as rounded to nearest, moved to the odd one of
+// the two float64 around the exact sum unless s is exact. Rounding that to
+// float32 is rounding the exact sum (S. Boldo and G. Melquiond, "Emulation of
+// FMA and correctly rounded sums: proved algorithms using rounding to odd",
+// 2008).
+func roundToOdd(a, b, s float64) float64 {
+	// The error of the sum, exactly (D. Knuth, TAOCP 2, 4.2.2 theorem B).
+	bb := s - a
+	e := (a - (s - bb)) + (b - bb)
+	bits := math.Float64bits(s)
+	if e == 0 || e != e || bits&1 == 1 {
+		return s
+	}
+	if (e > 0) == (s > 0) {
+		return math.Float64frombits(bits + 1)
+	}
+	return math.Float64frombits(bits - 1)
+}
+
+// genericRows is the number of rows of the portable tile.
+const genericRows = 4
+
+// gemmGeneric computes y[m,16] = [y +] alpha · x[m,k] · b, where b is a panel
+// [k][16].
+func gemmGeneric(m int, y []float32, ldy int, x []float32, ldx int, b []float32, k int, alpha float32, add bool) {
+	for r := range m {
+		xr := x[r*ldx:][:k]
+		yr := y[r*ldy:][:16]
+		for j := 0; j < 16; j += 4 {
+			var s0, s1, s2, s3 float32
+			bj := b[j:]
+			for i, v := range xr {
+				w := bj[16*i:][:4]
+				s0 = fma32(v, w[0], s0)
+				s1 = fma32(v, w[1], s1)
+				s2 = fma32(v, w[2], s2)
+				s3 = fma32(v, w[3], s3)
+			}
+			for i, s := range [4]float32{s0, s1, s2, s3} {
+				s = float32(alpha * s)
+				if add {
+					s += yr[j+i]
+				}
+				yr[j+i] = s
+			}
+		}
+	}
+}
+
+// packGeneric writes n ≤ 16 stored rows of k numbers, stride bytes apart, to
+// the panel dst [k][16], with zeros in the lanes of the rows that are missing.
+func packGeneric(dst []float32, src []byte, stride, n, k int, dtype dtype) {
+	dst = dst[:16*k]
+	if n < 16 {
+		clear(dst)
+	}
+	for r := range n {
+		row := src[r*stride:][:k*dtype.size()]
+		switch dtype {
+		case f32:
+			for i := range k {
+				dst[16*i+r] = math.Float32frombits(binary.LittleEndian.Uint32(row[4*i:]))
+			}
+		case f16:
+			for i := range k {
+				dst[16*i+r] = num.F16ToF32(binary.LittleEndian.Uint16(row[2*i:]))
+			}
+		case bf16:
+			for i := range k {
+				dst[16*i+r] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(row[2*i:])) << 16)
+			}
+		}
+	}
+}
+
+// packRowsGeneric is packGeneric for rows of float32 in memory, stride
+// elements apart.
+func packRowsGeneric(dst, src []float32, stride, n, k int) {
+	dst = dst[:16*k]
+	if n < 16 {
+		clear(dst)
+	}
+	for r := range n {
+		for i, v := range src[r*stride:][:k] {
+			dst[16*i+r] = v
+		}
+	}
+}
+
+// exp32 returns e^x for the vector functions: x = n·ln2 + r with n the
+// nearest integer, so that |r| ≤ ln2/2; e^r by a polynomial of degree 6 with
+// constant and linear term 1, minimax in relative error (3.6e-9, fitted with
+// Lawson's iteration for this purpose); then a scaling by 2^n in two exact
+// steps. The result is within 2e-7 of e^x, relative; below -87.33654, where
+// e^x is no longer a normal number, it is 0.
+func exp32(x float32) float32 {
+	if x != x {
+		return x
+	}
+	if x < expLo {
+		return 0
+	}
+	x = min(x, expHi)
+	n := float32(math.RoundToEven(float64(float32(x * expLog2e))))
+	x = fma32(-expLn2Hi, n, x)
+	x = fma32(-expLn2Lo, n, x)
+	p := float32(expC6)
+	p = fma32(p, x, expC5)
+	p = fma32(p, x, expC4)
+	p = fma32(p, x, expC3)
+	p = fma32(p, x, expC2)
+	p = fma32(p, x, 1)
+	p = fma32(p, x, 1)
+	e := int32(n)
+	h := e >> 1
+	p *= math.Float32frombits(uint32(h+127) << 23)
+	return float32(p * math.Float32frombits(uint32(e-h+127)<<23))
+}
+
+// The constants of exp32. internal/asmgen has them too.
+const (
+	expLo    = -87.33654 // just above ln 2^-126
+	expHi    = 89        // overflows
+	expLog2e = 1.44269502
+	expLn2Hi = 0.693147182
+	expLn2Lo = -1.90465421e-09
+	expC6    = 0.00138145394
+	expC5    = 0.00836874545
+	expC4    = 0.041668389
+	expC3    = 0.166665211
+	expC2    = 0.49999994
+)
+
+// The functions below take slices whose length is a multiple of 16.
+
+func expSumGeneric(dst, src []float32, shift float32, lanes *[16]float32) {
+	*lanes = [16]float32{}
+	for i, v := range src {
+		e := exp32(v - shift)
+		if dst != nil {
+			dst[i] = e
+		}
+		lanes[i%16] += e
+	}
+}
+
+func maxGeneric(src []float32, lanes *[16]float32) {
+	copy(lanes[:], src)
+	for i, v := range src {
+		if !(lanes[i%16] > v) {
+			lanes[i%16] = v
+		}
+	}
+}
+
+func siluMulGeneric(dst, gate, up []float32) {
+	for i, g := range gate {
+		dst[i] = float32(g/(1+exp32(0-g))) * up[i]
+	}
+}
+
+func dotGeneric(x, y []float32, lanes *[16]float32) {
+	*lanes = [16]float32{}
+	for i, v := range x {
+		lanes[i%16] = fma32(v, y[i], lanes[i%16])
+	}
+}
+
+func axpyGeneric(y, x []float32, alpha float32) {
+	for i, v := range x {
+		y[i] = fma32(alpha, v, y[i])
+	}
+}
+
+func scaleGeneric(dst, x []float32, alpha float32) {
+	for i, v := range x {
+		dst[i] = alpha * v
+	}
+}
+
+func scaleMulGeneric(dst, x, w []float32, alpha float32) {
+	for i, v := range x {
+		dst[i] = float32(alpha*v) * w[i]
+	}
+}
+
+func addGeneric(dst, x, y []float32) {
+	for i, v := range x {
+		dst[i] = v + y[i]
+	}
+}

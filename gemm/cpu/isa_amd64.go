@@ -1,0 +1,236 @@
+//go:build !noasm
+
+package cpu
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+// available reports whether the machine and this build can run s.
+func (s isa) available() bool {
+	x := &cpu.X86
+	hasAVX2 := x.HasAVX2 && x.HasFMA && x.HasF16C
+	switch s {
+	case generic:
+		return true
+	case avx2:
+		return hasAVX2
+	case avx512:
+		return hasAVX2 && x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL
+	}
+	return false
+}
+
+// The assembly. Strides are in elements but for pack's, which is in bytes; n
+// is a positive multiple of 16 and pack's k one of 8.
+
+//go:noescape
+func gemmAVX512(m int, y *float32, ldy int, x *float32, ldx int, b0, b1 *float32, k int, alpha float32, add int)
+
+//go:noescape
+func gemmAVX2(m int, y *float32, ldy int, x *float32, ldx int, b0, b1 *float32, k int, alpha float32, add int)
+
+//go:noescape
+func packF32AVX2(dst *float32, src *byte, stride, k int)
+
+//go:noescape
+func packF16AVX2(dst *float32, src *byte, stride, k int)
+
+//go:noescape
+func packBF16AVX2(dst *float32, src *byte, stride, k int)
+
+//go:noescape
+func expSumAVX512(dst, src *float32, n int, shift float32, lanes *[16]float32)
+
+//go:noescape
+func expSumAVX2(dst, src *float32, n int, shift float32, lanes *[16]float32)
+
+//go:noescape
+func maxAVX512(src *float32, n int, lanes *[16]float32)
+
+//go:noescape
+func maxAVX2(src *float32, n int, lanes *[16]float32)
+
+//go:noescape
+func siluMulAVX512(dst, gate, up *float32, n int)
+
+//go:noescape
+func siluMulAVX2(dst, gate, up *float32, n int)
+
+//go:noescape
+func dotAVX512(x, y *float32, n int, lanes *[16]float32)
+
+//go:noescape
+func dotAVX2(x, y *float32, n int, lanes *[16]float32)
+
+//go:noescape
+func axpyAVX512(y, x *float32, n int, alpha float32)
+
+//go:noescape
+func axpyAVX2(y, x *float32, n int, alpha float32)
+
+//go:noescape
+func scaleAVX512(dst, x *float32, n int, alpha float32)
+
+//go:noescape
+func scaleAVX2(dst, x *float32, n int, alpha float32)
+
+//go:noescape
+func scaleMulAVX512(dst, x, w *float32, n int, alpha float32)
+
+//go:noescape
+func scaleMulAVX2(dst, x, w *float32, n int, alpha float32)
+
+//go:noescape
+func addAVX512(dst, x, y *float32, n int)
+
+//go:noescape
+func addAVX2(dst, x, y *float32, n int)
+
+// gemm computes y[m, 16·panels] = [y +] alpha · x[m,k] · b for panels b0 and,
+// where the kernel takes two, b1. The callers in gemm.go keep every access in
+// bounds.
+func (s isa) gemm(m int, y []float32, ldy int, x []float32, ldx int, b0, b1 []float32, k int, alpha float32, add bool) {
+	flag := 0
+	if add {
+		flag = 1
+	}
+	switch s {
+	case avx512:
+		gemmAVX512(m, &y[0], ldy, &x[0], ldx, &b0[0], &b1[0], k, alpha, flag)
+	case avx2:
+		gemmAVX2(m, &y[0], ldy, &x[0], ldx, &b0[0], &b0[0], k, alpha, flag)
+	default:
+		gemmGeneric(m, y, ldy, x, ldx, b0, k, alpha, add)
+	}
+}
+
+// pack writes n ≤ 16 stored rows of k numbers, stride bytes apart, to the
+// panel dst [k][16].
+func (s isa) pack(dst []float32, src []byte, stride, n, k int, t dtype) {
+	if s == generic || n < 16 || k < 8 {
+		packGeneric(dst, src, stride, n, k, t)
+		return
+	}
+	whole := k &^ 7
+	_, _ = dst[16*k-1], src[15*stride+k*t.size()-1]
+	switch t {
+	case f32:
+		packF32AVX2(&dst[0], &src[0], stride, whole)
+	case f16:
+		packF16AVX2(&dst[0], &src[0], stride, whole)
+	case bf16:
+		packBF16AVX2(&dst[0], &src[0], stride, whole)
+	}
+	if whole < k {
+		packGeneric(dst[16*whole:], src[whole*t.size():], stride, n, k-whole, t)
+	}
+}
+
+// packRows is pack for rows of float32 in memory, stride elements apart.
+func (s isa) packRows(dst, src []float32, stride, n, k int) {
+	if s == generic || n < 16 || k < 8 {
+		packRowsGeneric(dst, src, stride, n, k)
+		return
+	}
+	whole := k &^ 7
+	_, _ = dst[16*k-1], src[15*stride+k-1]
+	packF32AVX2(&dst[0], (*byte)(unsafe.Pointer(&src[0])), 4*stride, whole)
+	if whole < k {
+		packRowsGeneric(dst[16*whole:], src[whole:], stride, n, k-whole)
+	}
+}
+
+func (s isa) expSum(dst, src []float32, shift float32, lanes *[16]float32) {
+	var d *float32
+	if dst != nil {
+		d = &dst[0]
+	}
+	switch s {
+	case avx512:
+		expSumAVX512(d, &src[0], len(src), shift, lanes)
+	case avx2:
+		expSumAVX2(d, &src[0], len(src), shift, lanes)
+	default:
+		expSumGeneric(dst, src, shift, lanes)
+	}
+}
+
+func (s isa) max(src []float32, lanes *[16]float32) {
+	switch s {
+	case avx512:
+		maxAVX512(&src[0], len(src), lanes)
+	case avx2:
+		maxAVX2(&src[0], len(src), lanes)
+	default:
+		maxGeneric(src, lanes)
+	}
+}
+
+func (s isa) siluMul(dst, gate, up []float32) {
+	switch s {
+	case avx512:
+		siluMulAVX512(&dst[0], &gate[0], &up[0], len(dst))
+	case avx2:
+		siluMulAVX2(&dst[0], &gate[0], &up[0], len(dst))
+	default:
+		siluMulGeneric(dst, gate, up)
+	}
+}
+
+func (s isa) dot(x, y []float32, lanes *[16]float32) {
+	switch s {
+	case avx512:
+		dotAVX512(&x[0], &y[0], len(x), lanes)
+	case avx2:
+		dotAVX2(&x[0], &y[0], len(x), lanes)
+	default:
+		dotGeneric(x, y, lanes)
+	}
+}
+
+func (s isa) axpy(y, x []float32, alpha float32) {
+	switch s {
+	case avx512:
+		axpyAVX512(&y[0], &x[0], len(y), alpha)
+	case avx2:
+		axpyAVX2(&y[0], &x[0], len(y), alpha)
+	default:
+		axpyGeneric(y, x, alpha)
+	}
+}
+
+func (s isa) scale(dst, x []float32, alpha float32) {
+	switch s {
+	case avx512:
+		scaleAVX512(&dst[0], &x[0], len(dst), alpha)
+	case avx2:
+		scaleAVX2(&dst[0], &x[0], len(dst), alpha)
+	default:
+		scaleGeneric(dst, x, alpha)
+	}
+}
+
+func (s isa) scaleMul(dst, x, w []float32, alpha float32) {
+	switch s {
+	case avx512:
+		scaleMulAVX512(&dst[0], &x[0], &w[0], len(dst), alpha)
+	case avx2:
+		scaleMulAVX2(&dst[0], &x[0], &w[0], len(dst), alpha)
+	default:
+		scaleMulGeneric(dst, x, w, alpha)
+	}
+}
+
+func (s isa) add(dst, x, y []float32) {
+	switch s {
+	case avx512:
+		addAVX512(&dst[0], &x[0], &y[0], len(dst))
+	case avx2:
+		addAVX2(&dst[0], &x[0], &y[0], len(dst))
+	default:
+		addGeneric(dst, x, y)
+	}
+}

@@ -1,0 +1,30 @@
+//go:build !amd64 || noasm
+
+package cpu
+
+// available reports whether the machine and this build can run s.
+func (s isa) available() bool { return s == generic }
+
+func (s isa) gemm(m int, y []float32, ldy int, x []float32, ldx int, b0, _ []float32, k int, alpha float32, add bool) {
+	gemmGeneric(m, y, ldy, x, ldx, b0, k, alpha, add)
+}
+
+func (s isa) pack(dst []float32, src []byte, stride, n, k int, t dtype) {
+	packGeneric(dst, src, stride, n, k, t)
+}
+
+func (s isa) packRows(dst, src []float32, stride, n, k int) {
+	packRowsGeneric(dst, src, stride, n, k)
+}
+
+func (s isa) expSum(dst, src []float32, shift float32, lanes *[16]float32) {
+	expSumGeneric(dst, src, shift, lanes)
+}
+
+func (s isa) max(src []float32, lanes *[16]float32)       { maxGeneric(src, lanes) }
+func (s isa) siluMul(dst, gate, up []float32)             { siluMulGeneric(dst, gate, up) }
+func (s isa) dot(x, y []float32, lanes *[16]float32)      { dotGeneric(x, y, lanes) }
+func (s isa) axpy(y, x []float32, alpha float32)          { axpyGeneric(y, x, alpha) }
+func (s isa) scale(dst, x []float32, alpha float32)       { scaleGeneric(dst, x, alpha) }
+func (s isa) scaleMul(dst, x, w []float32, alpha float32) { scaleMulGeneric(dst, x, w, alpha) }
+func (s isa) add(dst, x, y []float32)                     { addGeneric(dst, x, y) }
