@@ -1,0 +1,190 @@
+package repack
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// random returns a matrix of random codes, scales and table.
+func random(seed uint64, n, k, bits, group int, st lut.ScaleType) *lut.Matrix {
+	r := rand.New(rand.NewPCG(seed, 1))
+	m := &lut.Matrix{N: n, K: k, Bits: bits, Group: group, ScaleType: st}
+	codes := make([]uint8, k)
+	m.Codes = make([]byte, n*m.RowBytes())
+	for i := range n {
+		for j := range codes {
+			codes[j] = uint8(r.IntN(1 << bits))
+		}
+		lut.PackCodes(m.Codes[i*m.RowBytes():(i+1)*m.RowBytes()], codes, bits)
+	}
+	scales := make([]float32, n*m.Groups())
+	for i := range scales {
+		scales[i] = r.Float32()
+	}
+	m.Scales = make([]byte, len(scales)*st.Size())
+	st.Encode(m.Scales, scales)
+	for range 1 << bits {
+		m.Codebook = append(m.Codebook, float32(r.NormFloat64()))
+	}
+	return m
+}
+
+func drawMatrix(t *rapid.T) *lut.Matrix {
+	k := rapid.IntRange(1, 300).Draw(t, "k")
+	return random(
+		rapid.Uint64().Draw(t, "seed"),
+		rapid.IntRange(1, 50).Draw(t, "n"), k,
+		rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(t, "bits"),
+		min(k, rapid.OneOf(rapid.SampledFrom([]int{32, 64, 128, 256, 1 << 20}), rapid.IntRange(1, 300)).Draw(t, "group")),
+		rapid.SampledFrom([]lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3}).Draw(t, "scale type"))
+}
+
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := drawMatrix(t)
+		p, err := CPU(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := p.Matrix()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(m, got); diff != "" {
+			t.Errorf("matrix after the round trip (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestSpec reads every code and scale where the package documentation says it
+// lies.
+func TestSpec(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := drawMatrix(t)
+		p, err := CPU(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		halves, groups := (m.K+31)/32, (m.K+m.Group-1)/m.Group
+		word := func(n, h, j int) uint32 {
+			return binary.LittleEndian.Uint32(p.Panels[4*(((n/16*halves+h)*m.Bits+j)*16+n%16):])
+		}
+		codes := make([]uint8, m.K)
+		size := m.ScaleType.Size()
+		for n := range m.N {
+			m.RowCodes(codes, n)
+			for k, want := range codes {
+				h, i := k/32, k%32
+				per := 32 / m.Bits
+				var got uint32
+				if j := i / per; j < m.Bits {
+					got = word(n, h, j) >> (i % per * m.Bits)
+				} else { // one of the two columns left over
+					for b := range m.Bits {
+						bit := (i-30)*m.Bits + b
+						got |= word(n, h, bit/2) >> (30 + bit%2) & 1 << b
+					}
+				}
+				if got &= 1<<m.Bits - 1; got != uint32(want) {
+					t.Fatalf("code of row %d, column %d: got %d, want %d", n, k, got, want)
+				}
+			}
+			for g := range groups {
+				got := p.Scales[((n/16*groups+g)*16+n%16)*size:][:size]
+				if want := m.Scales[(n*groups+g)*size:][:size]; !bytes.Equal(got, want) {
+					t.Fatalf("scale of row %d, group %d: got %x, want %x", n, g, got, want)
+				}
+			}
+		}
+	})
+}
+
+func TestExactBits(t *testing.T) {
+	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
+		p, err := CPU(random(1, 64, 256, bits, 64, lut.F16))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := len(p.Panels), 64*256*bits/8; got != want {
+			t.Errorf("%d bits: codes take %d bytes: want %d", bits, got, want)
+		}
+		if got, want := len(p.Scales), 64*4*2; got != want {
+			t.Errorf("%d bits: scales take %d bytes: want %d", bits, got, want)
+		}
+	}
+}
+
+func TestBadPanels(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		spoil func(*CPUPanels)
+		want  string
+	}{
+		{"no rows", func(p *CPUPanels) { p.N = 0 }, "out of range"},
+		{"huge", func(p *CPUPanels) { p.K = 1 << 62 }, "out of range"},
+		{"width", func(p *CPUPanels) { p.Bits = 6 }, "6 bits a code"},
+		{"group", func(p *CPUPanels) { p.Group = 71 }, "group of 71"},
+		{"scale type", func(p *CPUPanels) { p.ScaleType = 0 }, "scale type"},
+		{"short panels", func(p *CPUPanels) { p.Panels = p.Panels[1:] }, "panels take"},
+		{"short scales", func(p *CPUPanels) { p.Scales = p.Scales[1:] }, "scales take"},
+		{"codebook", func(p *CPUPanels) { p.Codebook = p.Codebook[1:] }, "codebook of 7"},
+		{"padded column", func(p *CPUPanels) { p.Panels[p.PanelBytes()-1] = 0xff }, "padding of row 15"},
+		{"padded row", func(p *CPUPanels) { p.Panels[p.PanelBytes()+4*15] = 1 }, "padding of row 31"},
+		{"padded scale", func(p *CPUPanels) { p.Scales[len(p.Scales)-1] = 1 }, "scale in the padding of row 31"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p, err := CPU(random(1, 20, 70, 3, 32, lut.F16))
+			if err != nil {
+				t.Fatal(err)
+			}
+			test.spoil(p)
+			_, err = p.Matrix()
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got error %v: want one with %q", err, test.want)
+			}
+		})
+	}
+	if _, err := CPU(&lut.Matrix{N: 1, K: 1, Bits: 4, Group: 2}); err == nil {
+		t.Error("no error for a matrix that is not valid")
+	}
+}
+
+// FuzzPanels feeds stored bytes of any kind to the way back. What it accepts
+// must pack to the same bytes.
+func FuzzPanels(f *testing.F) {
+	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
+		p, err := CPU(random(1, 5, 40, bits, 32, lut.F16))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(p.N, p.K, p.Bits, p.Group, uint8(p.ScaleType), p.Panels, p.Scales)
+	}
+	f.Fuzz(func(t *testing.T, n, k, bits, group int, st uint8, panels, scales []byte) {
+		p := &CPUPanels{N: n, K: k, Bits: bits, Group: group, ScaleType: lut.ScaleType(st), Panels: panels, Scales: scales}
+		if bits >= 0 && bits < 8 {
+			p.Codebook = make([]float32, 1<<bits)
+		}
+		m, err := p.Matrix()
+		if err != nil {
+			return
+		}
+		again, err := CPU(m)
+		if err != nil {
+			t.Fatalf("panels give a matrix that is not valid: %v", err)
+		}
+		if !bytes.Equal(again.Panels, panels) || !bytes.Equal(again.Scales, scales) {
+			t.Error("panels changed in the round trip")
+		}
+	})
+}

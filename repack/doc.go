@@ -1,0 +1,35 @@
+// Package repack lays quantized matrices out for the kernels that multiply by
+// them. Each layout is derived from the canonical codes of a [lut.Matrix],
+// takes exactly Bits bits a weight apart from padding, and turns back into
+// the same matrix bit for bit.
+//
+// # CPU panels
+//
+// One layout serves every instruction set and every width. Rows are taken 16
+// at a time, a row to a lane; columns 32 at a time. Let
+//
+//	panels = ⌈N/16⌉      halves = ⌈K/32⌉      groups = ⌈K/Group⌉
+//
+// The codes of a panel are its half-blocks in order of k. A half-block is 32
+// columns of 16 rows, held in Bits vectors of 16 little-endian 32-bit words,
+// lane r for row 16·panel + r. Word j of half-block h of panel p for lane r
+// begins at byte
+//
+//	4 · (((p·halves + h)·Bits + j)·16 + r)
+//
+// With P = ⌊32/Bits⌋ (16, 10, 8, 6 for 2, 3, 4, 5 bits), word j holds the codes
+// of columns 32h + jP … 32h + jP + P−1, the first in the lowest bits. At 3 and
+// 5 bits the words have two spare bits at the top and two columns are left
+// over, 30 and 31: with c30 + c31·2^Bits as a number of 2·Bits bits, its bits
+// 2j and 2j+1 are bits 30 and 31 of word j. So a half-block takes exactly
+// 32·16·Bits bits.
+//
+// Scales lie apart, [panels][groups][16], in the number format of the matrix,
+// little-endian, lane r for row 16·panel + r again. The group of column k is
+// k/Group; Group need not be related to 32, so a half-block may hold columns
+// of several groups, and the last group may be short.
+//
+// Rows beyond N and columns beyond K are padding: their codes are 0, and the
+// scales of the rows are 0, so that every weight of a padded row is 0. Kernels
+// do not read padded columns.
+package repack
