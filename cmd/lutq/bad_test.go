@@ -1,0 +1,356 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const tiny = "../../calib/testdata/lutq-tiny"
+
+// exec runs a command line in this process.
+func exec(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(args, strings.NewReader(""), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// model is a copy of the tiny model, or of a container made from it, that a
+// test may damage.
+type model struct {
+	t   *testing.T
+	dir string
+}
+
+func (m model) path(name string) string { return filepath.Join(m.dir, name) }
+
+func (m model) read(name string) []byte {
+	m.t.Helper()
+	b, err := os.ReadFile(m.path(name))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return b
+}
+
+func (m model) write(name string, data []byte) {
+	m.t.Helper()
+	if err := os.WriteFile(m.path(name), data, 0o644); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m model) remove(name string) {
+	m.t.Helper()
+	if err := os.Remove(m.path(name)); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// replace changes the first occurrence of a text in a file.
+func (m model) replace(name, old, with string) {
+	m.t.Helper()
+	b := m.read(name)
+	if !bytes.Contains(b, []byte(old)) {
+		m.t.Fatalf("%s has no %q", name, old)
+	}
+	m.write(name, bytes.Replace(b, []byte(old), []byte(with), 1))
+}
+
+const weights = "model.safetensors"
+
+// header replaces the JSON header of the weights, whose length it keeps right.
+func (m model) header(edit func(text string) string) {
+	m.t.Helper()
+	b := m.read(weights)
+	n := binary.LittleEndian.Uint64(b)
+	text := edit(string(b[8 : 8+n]))
+	out := binary.LittleEndian.AppendUint64(nil, uint64(len(text)))
+	m.write(weights, slices.Concat(out, []byte(text), b[8+n:]))
+}
+
+// data overwrites the beginning of a tensor.
+func (m model) data(tensor string, with []byte) {
+	m.t.Helper()
+	b := m.read(weights)
+	n := binary.LittleEndian.Uint64(b)
+	var h map[string]struct {
+		Offsets []uint64 `json:"data_offsets"`
+	}
+	if err := json.Unmarshal(b[8:8+n], &h); err != nil {
+		m.t.Fatal(err)
+	}
+	copy(b[8+n+h[tensor].Offsets[0]:], with)
+	m.write(weights, b)
+}
+
+// shard makes the weights the second of two shards with an index.
+func (m model) shard(index string) {
+	m.t.Helper()
+	if err := os.Rename(m.path(weights), m.path("model-00001-of-00002.safetensors")); err != nil {
+		m.t.Fatal(err)
+	}
+	m.write("model.safetensors.index.json", []byte(index))
+}
+
+const (
+	qProj    = "model.layers.0.self_attn.q_proj.weight"
+	config   = "config.json"
+	tokJSON  = "tokenizer.json"
+	downProj = "model.layers.1.mlp.down_proj"
+)
+
+// badInput is a case of input that cannot be worked with.
+type badInput struct {
+	name      string
+	container bool // damage a container instead of the original
+	damage    func(m model)
+	args      []string // MODEL, OUT, TEXT and DIR are replaced; quantize MODEL OUT if nil
+	code      int      // 1 if 0
+	want      string   // part of the message
+}
+
+func badInputs() []badInput {
+	evalArgs := []string{"eval-ppl", "MODEL", "--text", "TEXT", "--windows", "1", "--ctx", "64"}
+	tokenize := []string{"tokenize", "MODEL", "--text", "TEXT"}
+	verify := []string{"verify", "MODEL"}
+	index := func(weightMap string) func(m model) {
+		return func(m model) { m.shard(`{"metadata": {"total_size": 1}, "weight_map": ` + weightMap + `}`) }
+	}
+	return []badInput{
+		{name: "no folder", args: []string{"quantize", "DIR/none", "OUT"}, want: "no such file"},
+		{name: "a file for a folder", args: []string{"quantize", "MODEL/config.json", "OUT"}, want: "config.json"},
+		{name: "empty folder", args: []string{"quantize", "DIR", "OUT"}, want: "model.safetensors"},
+		{name: "empty weights", damage: func(m model) { m.write(weights, nil) }, want: weights},
+		{name: "header length of terabytes", damage: func(m model) { m.write(weights, []byte("\xff\xff\xff\xff\xff\x00\x00\x00{}")) }, want: weights},
+		{name: "weights cut short", damage: func(m model) { b := m.read(weights); m.write(weights, b[:len(b)-100]) }, want: weights},
+		{name: "bytes after the weights", damage: func(m model) { m.write(weights, append(m.read(weights), 0)) }, want: weights},
+		{name: "header that is no object", damage: func(m model) { m.header(func(s string) string { return " " + s[:len(s)-1] }) }, want: weights},
+		{name: "header that is no UTF-8", damage: func(m model) { m.header(func(s string) string { return strings.Replace(s, "q_proj", "q_\xffroj", 1) }) }, want: "UTF-8"},
+		{name: "tensor named twice", damage: func(m model) {
+			m.header(func(s string) string { return strings.Replace(s, "layers.1.mlp.up_proj", "layers.0.mlp.up_proj", 1) })
+		}, want: "model.layers.0.mlp.up_proj.weight"},
+		{name: "unknown type", damage: func(m model) { m.header(func(s string) string { return strings.Replace(s, `"BF16"`, `"BF17"`, 1) }) }, want: "BF17"},
+		{name: "size that is not shape times type", damage: func(m model) { m.header(func(s string) string { return strings.Replace(s, `"BF16"`, `"F32"`, 1) }) }, want: weights},
+		{name: "shape that overflows", damage: func(m model) {
+			m.header(func(s string) string {
+				return strings.Replace(s, "[128,384]", "[4611686018427387904,4611686018427387904]", 1)
+			})
+		}, want: weights},
+		{name: "negative shape", damage: func(m model) {
+			m.header(func(s string) string { return strings.Replace(s, "[128,384]", "[-128,384]", 1) })
+		}, want: weights},
+		{name: "index without its shard", damage: index(`{"a": "model-00002-of-00002.safetensors"}`), want: "model-00002-of-00002.safetensors"},
+		{name: "index that leaves the folder", damage: index(`{"a": "../model-00001-of-00002.safetensors"}`), want: "../model-00001-of-00002.safetensors"},
+		{name: "index with an absolute path", damage: index(`{"a": "/etc/passwd"}`), want: "/etc/passwd"},
+		{name: "index that names no tensor of the shard", damage: index(`{"a": "model-00001-of-00002.safetensors"}`), want: "model-00001-of-00002.safetensors"},
+		{name: "index that is no JSON", damage: func(m model) { m.shard("{") }, want: "model.safetensors.index.json"},
+		{name: "NaN weight", damage: func(m model) { m.data(qProj, []byte{0, 0, 0xc0, 0x7f}) }, want: qProj + ": weight [0, 1] is NaN"},
+		{name: "infinite weight", damage: func(m model) { m.data(qProj, []byte{0x80, 0xff}) }, want: "weight [0, 0] is -Inf"},
+		{name: "NaN norm", damage: func(m model) { m.data("model.norm.weight", []byte{0xc0, 0x7f}) }, want: "model.norm.weight"},
+		{name: "weights of integers", damage: func(m model) { m.header(func(s string) string { return strings.ReplaceAll(s, `"BF16"`, `"I16"`) }) }, want: "no tensor of the checkpoint would be quantized"},
+		{name: "no config", damage: func(m model) { m.remove(config) }, want: config},
+		{name: "config that is no JSON", damage: func(m model) { m.write(config, []byte("{\"a\": ")) }, want: config},
+		{name: "config that is an array", damage: func(m model) { m.write(config, []byte("[]")) }, want: config},
+		{name: "quantized already", container: true, want: "quantized"},
+		{name: "pattern that matches nothing", args: []string{"quantize", "MODEL", "OUT", "--tensor", "dwn_proj=3"}, want: "dwn_proj"},
+		{name: "pattern that is none", args: []string{"quantize", "MODEL", "OUT", "--tensor", "(=3"}, code: 2, want: "missing closing"},
+		{name: "bits out of range", args: []string{"quantize", "MODEL", "OUT", "--bits", "6"}, want: "6 bits"},
+		{name: "bits that are no number", args: []string{"quantize", "MODEL", "OUT", "--bits", "four"}, code: 2, want: "four"},
+		{name: "group that is not offered", args: []string{"quantize", "MODEL", "OUT", "--group", "48"}, code: 2, want: "48"},
+		{name: "unknown codebook", args: []string{"quantize", "MODEL", "OUT", "--codebook", "nf4"}, want: "nf4"},
+		{name: "codebook file with too few values", damage: func(m model) { m.write("cb.json", []byte("[-1, 1]")) },
+			args: []string{"quantize", "MODEL", "OUT", "--codebook", "file:MODEL/cb.json"}, want: "2 values"},
+		{name: "recipe with an unknown key", damage: func(m model) { m.write("r.json", []byte(`{"bit": 4}`)) },
+			args: []string{"quantize", "MODEL", "OUT", "--recipe", "MODEL/r.json"}, want: "bit"},
+		{name: "fused layers that differ", args: []string{"quantize", "MODEL", "OUT", "--tensor", "k_proj=5"}, want: "would differ in bits or group"},
+		{name: "too little memory", args: []string{"quantize", "MODEL", "OUT", "--max-ram", "1MB"}, want: "memory"},
+		{name: "size without sense", args: []string{"quantize", "MODEL", "OUT", "--max-ram", "lots"}, code: 2, want: "lots"},
+		{name: "output that exists", args: []string{"quantize", "MODEL", "DIR/model"}, want: "DIR/model"},
+		{name: "output under a file", args: []string{"quantize", "MODEL", "MODEL/config.json/out"}, want: "not a directory"},
+		{name: "output on a read-only system", args: []string{"quantize", "MODEL", "/sys/lutq"}, want: "/sys/lutq"},
+		{name: "output under nothing", args: []string{"quantize", "MODEL", "DIR/a/b/out"}, want: "no such file"},
+		{name: "unknown flag", args: []string{"quantize", "MODEL", "OUT", "--bit", "4"}, code: 2, want: "--bit"},
+		{name: "missing argument", args: []string{"quantize", "MODEL"}, code: 2, want: "accepts 2 arg"},
+		{name: "unknown command", args: []string{"quantise", "MODEL"}, code: 2, want: "quantise"},
+
+		{name: "digest", container: true, damage: func(m model) { m.replace(config, `"sha256": "`, `"sha256": "0`) }, args: verify, code: 3, want: "1 problems"},
+		{name: "container cut short", container: true, damage: func(m model) { b := m.read(weights); m.write(weights, b[:len(b)/2]) }, args: verify, want: weights},
+		{name: "container of a later version", container: true, damage: func(m model) { m.replace(config, `"version": 1`, `"version": 9`) }, args: verify, want: "version 9"},
+		{name: "container with another group", container: true, damage: func(m model) { m.replace(config, `"group": 64`, `"group": 32`) }, args: verify, want: "has shape"},
+		{name: "container without a tensor", container: true, damage: func(m model) {
+			m.header(func(s string) string { return strings.Replace(s, downProj+".scales", downProj+".scalez", 1) })
+		}, args: verify, want: downProj + ".scales is missing"},
+		{name: "no container", args: verify, want: "not a lutq container"},
+		{name: "infinite scale", container: true, damage: func(m model) { m.data(downProj+".scales", []byte{0, 0x7c}) }, args: evalArgs, want: downProj},
+
+		{name: "no tokenizer", damage: func(m model) { m.remove(tokJSON) }, args: tokenize, want: tokJSON},
+		{name: "tokenizer that is no JSON", damage: func(m model) { m.write(tokJSON, []byte("BPE")) }, args: tokenize, want: tokJSON},
+		{name: "unknown tokenizer model", damage: func(m model) { m.replace(tokJSON, `"BPE"`, `"Unigram"`) }, args: tokenize, want: "Unigram"},
+		{name: "unknown split pattern", damage: func(m model) { m.replace(tokJSON, `\\p{N}{1,3}`, `\\p{N}{1,4}`) }, args: tokenize, want: "pattern"},
+		{name: "no text", args: []string{"eval-ppl", "MODEL", "--text", "DIR/none"}, want: "no such file"},
+		{name: "text without a window", damage: func(m model) { m.write("short", []byte("a b c")) },
+			args: []string{"eval-ppl", "MODEL", "--text", "MODEL/short"}, want: "window"},
+		{name: "unknown protocol", args: append(slices.Clone(evalArgs), "--protocol", "c4"), want: "c4"},
+		{name: "unknown architecture", damage: func(m model) { m.replace(config, "LlamaForCausalLM", "MambaForCausalLM") }, args: evalArgs, want: "MambaForCausalLM"},
+		{name: "unknown rope", damage: func(m model) { m.replace(config, `"rope_type": "default"`, `"rope_type": "yarn", "factor": 4.0`) }, args: evalArgs, want: "yarn"},
+		{name: "heads that do not divide", damage: func(m model) { m.replace(config, `"num_key_value_heads": 2`, `"num_key_value_heads": 3`) }, args: evalArgs, want: "num_key_value_heads"},
+		{name: "hidden size of another model", damage: func(m model) { m.replace(config, `"hidden_size": 128`, `"hidden_size": 256`) }, args: evalArgs, want: "shape"},
+		{name: "more layers than there are", damage: func(m model) { m.replace(config, `"num_hidden_layers": 4`, `"num_hidden_layers": 5`) }, args: evalArgs, want: "model.layers.4."},
+		{name: "weight missing", damage: func(m model) {
+			m.header(func(s string) string {
+				return strings.Replace(s, "layers.0.self_attn.q_proj", "layers.0.self_attn.z_proj", 1)
+			})
+		}, args: evalArgs, want: "q_proj"},
+		{name: "NaN in a model to evaluate", damage: func(m model) { m.data(qProj, bytes.Repeat([]byte{0xc0, 0x7f}, 64)) }, args: evalArgs, want: "NaN"},
+	}
+}
+
+// TestBadInput gives every command input that it cannot work with: each must
+// be met with one line, a hint at most, the right exit code, and no file.
+func TestBadInput(t *testing.T) {
+	text, err := os.ReadFile("../../calib/testdata/harbour.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := t.TempDir()
+	container := filepath.Join(base, "container")
+	if code, _, stderr := exec("quantize", tiny, container); code != 0 {
+		t.Fatal(stderr)
+	}
+	for _, tc := range badInputs() {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			m := model{t, filepath.Join(dir, "model")}
+			from := tiny
+			if tc.container {
+				from = container
+			}
+			if err := os.CopyFS(m.dir, os.DirFS(from)); err != nil {
+				t.Fatal(err)
+			}
+			textFile := filepath.Join(dir, "text.txt")
+			if err := os.WriteFile(textFile, text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if tc.damage != nil {
+				tc.damage(m)
+			}
+			args := slices.Clone(tc.args)
+			if args == nil {
+				args = []string{"quantize", "MODEL", "OUT"}
+			}
+			names := strings.NewReplacer("MODEL", m.dir, "OUT", filepath.Join(dir, "out"), "TEXT", textFile, "DIR", dir)
+			for i := range args {
+				args[i] = names.Replace(args[i])
+			}
+			before := tree(t, dir)
+			code, stdout, stderr := exec(args...)
+			checkRefused(t, tc.code, code, stderr)
+			if want := names.Replace(tc.want); !strings.Contains(stderr+stdout, want) {
+				t.Errorf("the message does not say %q:\n%s", want, stderr)
+			}
+			if after := tree(t, dir); !slices.Equal(before, after) {
+				t.Errorf("files before:\n%v\nafter:\n%v", before, after)
+			}
+		})
+	}
+}
+
+// checkRefused checks an exit code and that the message is one line with at
+// most a hint.
+func checkRefused(t *testing.T, want, code int, stderr string) {
+	t.Helper()
+	if want == 0 {
+		want = exitFailed
+	}
+	if code != want {
+		t.Errorf("exit code %d, want %d; stderr:\n%s", code, want, stderr)
+	}
+	lines := strings.Split(strings.TrimSuffix(stderr, "\n"), "\n")
+	if !strings.HasPrefix(lines[0], "lutq: ") || len(lines) > 2 || len(lines) == 2 && !strings.HasPrefix(lines[1], "hint: ") {
+		t.Errorf("want one line and a hint at most, got:\n%s", stderr)
+	}
+	if len(lines[0]) > 400 {
+		t.Errorf("a line of %d bytes:\n%s", len(lines[0]), lines[0])
+	}
+}
+
+// tree lists the files below a folder with their sizes.
+func tree(t *testing.T, dir string) []string {
+	t.Helper()
+	var files []string
+	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		files = append(files, fmt.Sprint(path, " ", info.Size()))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// TestFullDisk quantizes to a file system that is too small, which only an
+// administrator can make.
+func TestFullDisk(t *testing.T) {
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("mounting a small file system takes Linux and root")
+	}
+	for _, tc := range []struct {
+		name, size, want string
+	}{
+		{"seen before the start", "800k", "not enough space"},
+		{"met on the way", "1536k", "no space left on device"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := syscall.Mount("lutq", dir, "tmpfs", 0, "size="+tc.size); err != nil {
+				t.Skipf("cannot mount a small file system: %v", err)
+			}
+			defer func() {
+				if err := syscall.Unmount(dir, 0); err != nil {
+					t.Error(err)
+				}
+			}()
+			code, _, stderr := exec("quantize", tiny, filepath.Join(dir, "out"))
+			checkRefused(t, exitFailed, code, stderr)
+			if !strings.Contains(stderr, tc.want) {
+				t.Errorf("the message does not say %q:\n%s", tc.want, stderr)
+			}
+			if files := tree(t, dir); len(files) != 1 {
+				t.Errorf("left behind: %v", files)
+			}
+		})
+	}
+}
+
+// TestZeroGroups: a group of zeros is odd but not bad.
+func TestZeroGroups(t *testing.T) {
+	dir := t.TempDir()
+	m := model{t, filepath.Join(dir, "model")}
+	if err := os.CopyFS(m.dir, os.DirFS(tiny)); err != nil {
+		t.Fatal(err)
+	}
+	m.data(qProj, make([]byte, 2*128*3))
+	out := filepath.Join(dir, "out")
+	if code, _, stderr := exec("quantize", m.dir, out, "--codebook", "js"); code != 0 {
+		t.Fatal(stderr)
+	}
+	if code, _, stderr := exec("verify", out, "--against", m.dir); code != 0 {
+		t.Fatal(stderr)
+	}
+	code, stdout, stderr := exec("eval-ppl", out, "--text", "../../calib/testdata/harbour.txt", "--ctx", "64", "--windows", "2", "--json")
+	var r struct{ PPL float64 }
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != 0 || math.IsNaN(r.PPL) || r.PPL <= 1 {
+		t.Errorf("evaluation: exit code %d, %v\n%s%s", code, err, stdout, stderr)
+	}
+}

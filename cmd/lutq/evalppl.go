@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lutq/lutq/calib/corpus"
+	"github.com/lutq/lutq/calib/eval"
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/gemm/cpu"
+)
+
+type evalOptions struct {
+	text, against, protocol, bos, device string
+	windows, ctx, threads                int
+	json                                 bool
+}
+
+func newEvalCommand(u *ui) *cobra.Command {
+	var o evalOptions
+	c := &cobra.Command{
+		Use:   "eval-ppl MODEL... --text FILE",
+		Short: "Measure a model's perplexity on a text",
+		Long: `Eval-ppl measures how well a model predicts a text. MODEL is a Hugging Face
+folder or one that lutq has quantized, which is evaluated from its packed
+weights. With --against the original is evaluated on the same tokens, and the
+report adds the Kullback-Leibler divergence from it (mean, median, 99 %), the
+share of tokens where both find the same token most likely, and the logarithm of
+the ratio of perplexities with a 95 % interval by paired bootstrap over windows.
+Several models share one pass over the original.
+
+Protocols (--protocol):
+  raw        the file as it is, no special tokens, consecutive windows of --ctx
+             tokens, each token after a window's first scored
+  gptq       the same on the rows of the WikiText dataset joined by blank lines,
+             BOS once at the start where the tokenizer adds it: for comparison
+             with published numbers
+  llama.cpp  windows of 512 with BOS, the second half of each scored
+
+The tail that does not fill a window is dropped.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			rep, err := u.eval(c.Context(), args, o)
+			if err != nil {
+				return err
+			}
+			if o.json {
+				return u.printJSON(rep.json())
+			}
+			return u.printEval(rep)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.text, "text", "", "text `FILE` to evaluate on")
+	f.StringVar(&o.against, "against", "", "the original model's `FOLDER`, to compare with")
+	f.StringVar(&o.protocol, "protocol", string(corpus.Raw), "raw, gptq or llama.cpp")
+	f.StringVar(&o.bos, "bos", "", "where BOS goes: none, start or window (default as the protocol says)")
+	f.IntVar(&o.windows, "windows", 0, "evaluate the first `N` windows (default all)")
+	f.IntVar(&o.ctx, "ctx", 0, "tokens in a window (default 2048; llama.cpp 512)")
+	f.IntVar(&o.threads, "threads", 0, "workers (default one for each processor)")
+	f.StringVar(&o.device, "device", "auto", "auto, cpu or cuda")
+	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	if err := c.MarkFlagRequired("text"); err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// evalReport is what eval-ppl prints.
+type evalReport struct {
+	text    string
+	set     *corpus.Set
+	models  []string // of results
+	against string
+	results []eval.Result
+}
+
+// evalJSON is the report on one model as JSON.
+type evalJSON struct {
+	Model string `json:"model"`
+	Text  string `json:"text"`
+	eval.Result
+}
+
+// json returns one object: the result itself for one model, a list under
+// "results" for several.
+func (r *evalReport) json() any {
+	var all []evalJSON
+	for i, res := range r.results {
+		all = append(all, evalJSON{r.models[i], r.text, res})
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	return struct {
+		Results []evalJSON `json:"results"`
+	}{all}
+}
+
+// evalAgainst evaluates a fresh container beside its original.
+func (u *ui) evalAgainst(ctx context.Context, dir, original, text string, threads int) (*evalReport, error) {
+	return u.eval(ctx, []string{dir}, evalOptions{text: text, against: original, protocol: string(corpus.Raw), device: "auto", threads: threads})
+}
+
+func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (*evalReport, error) {
+	switch o.device {
+	case "auto", "cpu":
+	case "cuda":
+		return nil, errors.New("this lutq evaluates on the CPU only")
+	default:
+		return nil, usageError{fmt.Errorf("unknown device %q: want auto, cpu or cuda", o.device)}
+	}
+	if o.windows < 0 || o.ctx < 0 {
+		return nil, usageError{errors.New("--windows and --ctx take positive numbers")}
+	}
+	engine, err := cpu.New(cpu.Options{Threads: o.threads})
+	if err != nil {
+		return nil, err
+	}
+	defer engine.Close()
+
+	var models []eval.Model
+	var first *model.Model
+	for _, dir := range dirs {
+		m, err := model.Open(dir, engine)
+		if err != nil {
+			return nil, err
+		}
+		if first == nil {
+			first = m
+		}
+		models = append(models, m)
+	}
+	var ref eval.Model
+	if o.against != "" {
+		if ref, err = model.Open(o.against, engine); err != nil {
+			return nil, err
+		}
+	}
+	set, err := evalSet(dirs[0], first, o)
+	if err != nil {
+		return nil, err
+	}
+	bar := u.startProgress("evaluating", int64(len(set.Windows)), false)
+	results, err := eval.Run(ctx, ref, models, set, eval.Options{
+		Engine: engine,
+		Progress: func(p eval.Progress) {
+			bar.set(int64(p.Done), fmt.Sprintf("perplexity so far %.3f", math.Exp(p.NLL[0])))
+		},
+	})
+	bar.finish()
+	if err != nil {
+		return nil, err
+	}
+	return &evalReport{text: filepath.Base(o.text), set: set, models: dirs, against: o.against, results: results}, nil
+}
+
+// evalSet cuts the text into windows with the model's tokenizer.
+func evalSet(dir string, m *model.Model, o evalOptions) (*corpus.Set, error) {
+	protocol, err := corpus.ParseProtocol(o.protocol)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	bos, err := corpus.ParseBOS(o.bos)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	text, err := corpus.ReadFile(o.text)
+	if err != nil {
+		return nil, err
+	}
+	set, err := corpus.Build(text, tok, corpus.Options{
+		Protocol: protocol, BOS: bos, Context: o.ctx, MaxWindows: o.windows, BOSToken: m.Config().BOS,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.text, err)
+	}
+	return set, nil
+}
+
+func (u *ui) printEval(r *evalReport) error {
+	s := r.set
+	bos := "no BOS"
+	if s.BOS != corpus.BOSNone {
+		bos = "BOS at every " + string(s.BOS)
+	}
+	fmt.Fprintf(u.stdout, "%s, protocol %s (%s), %d of %d windows of %d tokens, %d tokens scored\n\n",
+		r.text, s.Protocol, bos, len(s.Windows), s.Available, s.Context, s.Targets())
+	return u.table(func(w io.Writer) {
+		if r.against == "" {
+			fmt.Fprintln(w, "model\tperplexity\ttokens/s")
+			for i, res := range r.results {
+				fmt.Fprintf(w, "%s\t%.4f ± %.4f\t%s\n", r.models[i], res.PPL, res.PPLStderr, digits(res.TokensPerSecond, 3))
+			}
+			return
+		}
+		fmt.Fprintln(w, "model\tperplexity\tagainst the original\tKL mean\tmedian\t99 %\tsame top token\ttokens/s")
+		fmt.Fprintf(w, "%s\t%.4f\t\t\t\t\t\t\n", r.against, r.results[0].ReferencePPL)
+		for i, res := range r.results {
+			interval := ""
+			if ci := res.LnRatioCI; ci != nil {
+				interval = fmt.Sprintf(" (%+.4f to %+.4f)", ci[0], ci[1])
+			}
+			fmt.Fprintf(w, "%s\t%.4f ± %.4f\tln ratio %+.4f%s\t%.4f\t%.4f\t%.3f\t%.2f %%\t%s\n", r.models[i], res.PPL, res.PPLStderr,
+				res.LnRatio, interval, res.KLMean, res.KLMedian, res.KLP99, 100*res.Top1, digits(res.TokensPerSecond, 3))
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+)
+
+func newInspectCommand(u *ui) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "inspect MODEL",
+		Short: "List what a model folder stores, and how",
+		Long: `Inspect lists the tensors of a model folder: name, shape, type, bytes and, for
+quantized layers, bits, group, codebook, scales and the relative error
+‖W-Ŵ‖/‖W‖ noted when they were made. It reads no weights; verify does.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return u.inspect(args[0], asJSON) },
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print the list as JSON")
+	return c
+}
+
+// inspection is what inspect prints.
+type inspection struct {
+	Format        string      `json:"format"` // "lutq" or "hf"
+	Tensors       int         `json:"tensors"`
+	Quantized     int         `json:"quantized"`
+	Parameters    int64       `json:"parameters"`
+	Bytes         int64       `json:"bytes"`
+	BitsPerWeight float64     `json:"bits_per_weight"`
+	SHA256        string      `json:"sha256,omitempty"`
+	Command       string      `json:"command,omitempty"`
+	Layers        []layerJSON `json:"layers"`
+}
+
+func (u *ui) inspect(dir string, asJSON bool) error {
+	in, err := inspectModel(dir)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return u.printJSON(in)
+	}
+	err = u.table(func(w io.Writer) {
+		fmt.Fprintln(w, "tensor\tshape\tstored as\tbytes\terror")
+		for _, l := range in.Layers {
+			how, e := l.DType, ""
+			if how == "" {
+				how, e = formatName(l.Format), fmt.Sprintf("%.3f %%", 100*l.Error)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", l.Name, shapeName(l.Shape), how, formatBytes(l.BytesOut), e)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(u.stdout)
+	return u.table(func(w io.Writer) {
+		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", in.Tensors, in.Quantized)
+		fmt.Fprintf(w, "size\t%s\n", formatBytes(in.Bytes))
+		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", in.BitsPerWeight, in.Parameters)
+		if in.SHA256 != "" {
+			fmt.Fprintf(w, "sha256\t%s\n", in.SHA256)
+			fmt.Fprintf(w, "made by\t%s\n", in.Command)
+		}
+	})
+}
+
+// inspectModel gathers what there is to say about a folder.
+func inspectModel(dir string) (*inspection, error) {
+	in := &inspection{Format: "hf"}
+	if !isContainer(dir) {
+		ckpt, err := hf.Open(dir)
+		if err != nil {
+			return nil, err
+		}
+		defer ckpt.Close()
+		for _, t := range ckpt.Tensors() {
+			in.addTensor(t)
+		}
+		in.sum()
+		return in, nil
+	}
+	m, err := lutq.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	in.Format, in.SHA256, in.Command = lutq.Method, m.Config().SHA256, m.Config().Command
+	for _, t := range m.Checkpoint().Tensors() {
+		layer, part := splitName(t.Name)
+		tc, ok := m.Config().Tensors[layer]
+		if !ok || part == "bias" {
+			in.addTensor(t)
+			continue
+		}
+		if part != strings.TrimPrefix(lutq.CodesSuffix, ".") {
+			continue // counted with the codes
+		}
+		var bytes int64
+		for _, suffix := range []string{lutq.CodesSuffix, lutq.ScalesSuffix, lutq.CodebookSuffix} {
+			if s, ok := m.Checkpoint().Tensor(layer + suffix); ok {
+				bytes += s.Bytes()
+			}
+		}
+		in.Quantized++
+		in.Parameters += int64(tc.Shape[0]) * int64(tc.Shape[1])
+		in.Layers = append(in.Layers, layerJSON{
+			Name: layer, Shape: tc.Shape[:], BytesOut: bytes, Error: tc.Error, Format: m.Format(layer),
+		})
+	}
+	in.sum()
+	return in, nil
+}
+
+func (in *inspection) addTensor(t *hf.Tensor) {
+	in.Parameters += t.Elements()
+	in.Layers = append(in.Layers, layerJSON{Name: t.Name, Shape: t.Shape, DType: string(t.DType), BytesOut: t.Bytes()})
+}
+
+func (in *inspection) sum() {
+	in.Tensors = len(in.Layers)
+	for _, l := range in.Layers {
+		in.Bytes += l.BytesOut
+	}
+	in.BitsPerWeight = 8 * float64(in.Bytes) / float64(max(in.Parameters, 1))
+}
+
+// splitName divides a tensor's name at its last dot.
+func splitName(name string) (layer, part string) {
+	dot := strings.LastIndexByte(name, '.')
+	return name[:max(dot, 0)], name[dot+1:]
+}
+
+// isContainer reports whether a folder's config.json says that it is a lutq
+// container. A folder without one is not.
+func isContainer(dir string) bool {
+	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	return err == nil && lutq.IsContainer(lutq.QuantizationConfig(data))
+}

@@ -1,0 +1,148 @@
+// Lutq shrinks large language models: it quantizes the linear layers of a
+// Hugging Face checkpoint through lookup tables, evaluates the result, and
+// times the kernels that multiply by it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// The exit codes.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitCheck       = 3 // a check did not hold
+	exitInterrupted = 130
+)
+
+// usageError is a mistake in the command line itself.
+type usageError struct{ error }
+
+// checkError means that the work was done and that something it checked does
+// not hold.
+type checkError struct{ error }
+
+// hintError carries advice beside an error.
+type hintError struct {
+	error
+	hint string
+}
+
+func (e usageError) Unwrap() error { return e.error }
+func (e checkError) Unwrap() error { return e.error }
+func (e hintError) Unwrap() error  { return e.error }
+
+// run carries out a command line and returns the exit code.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := newRoot(stdin, stdout, stderr)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		fmt.Fprintln(stderr, "lutq: interrupted")
+		printHint(stderr, err)
+		return exitInterrupted
+	}
+	fmt.Fprintf(stderr, "lutq: %v\n", err)
+	printHint(stderr, err)
+	var usage usageError
+	var check checkError
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.As(err, &check):
+		return exitCheck
+	}
+	return exitFailed
+}
+
+func printHint(w io.Writer, err error) {
+	var h hintError
+	if errors.As(err, &h) {
+		fmt.Fprintf(w, "hint: %s\n", h.hint)
+	}
+}
+
+// newRoot returns the whole command tree.
+func newRoot(stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {
+	u := &ui{stdin: stdin, stdout: stdout, stderr: stderr}
+	root := &cobra.Command{
+		Use:   "lutq",
+		Short: "Quantize language models through lookup tables",
+		Long: `Lutq shrinks large language models. It reads a Hugging Face folder, stores the
+linear layers in 2 to 5 bits through lookup tables, and tells what that does to
+the model.
+
+  lutq quantize MODEL OUT --bits 4                  a quantized copy of a model
+  lutq eval-ppl OUT --text FILE --against MODEL     its perplexity beside the original's
+  lutq inspect OUT                                  what is stored how
+  lutq verify OUT --against MODEL                   whether all of it is as it should be
+
+MODEL is a folder with config.json, tokenizer.json and safetensors files.
+
+Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
+130 interrupted.`,
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return hintError{usageError{err}, c.CommandPath() + " --help lists the flags"}
+	})
+	root.PersistentFlags().BoolVarP(&u.quiet, "quiet", "q", false, "show no progress")
+	root.AddCommand(
+		newQuantizeCommand(u),
+		newInspectCommand(u),
+		newVerifyCommand(u),
+		newTokenizeCommand(u),
+		newRepackCommand(u),
+		newBenchCommand(u),
+		newEvalCommand(u),
+	)
+	for _, c := range root.Commands() {
+		c.Args = usageArgs(c.Args)
+	}
+	return root
+}
+
+// usageArgs makes what is wrong with a command's arguments a usage error.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if check == nil {
+			return nil
+		}
+		if err := check(c, args); err != nil {
+			return hintError{usageError{fmt.Errorf("%s: %w", c.Name(), err)}, "usage: " + c.UseLine()}
+		}
+		return nil
+	}
+}
+
+// version returns the version that the binary was built from.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

@@ -1,0 +1,331 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+type quantizeOptions struct {
+	bits, threads                                int
+	group, codebook, method, scale, scaleType    string
+	recipe, evalText                             string
+	rules                                        []string
+	maxRAM, maxShard                             size
+	dryRun, force, splitFused, json              bool
+	bitsSet, groupSet                            bool
+	codebookSet, methodSet, scaleSet, scaleTySet bool
+}
+
+func newQuantizeCommand(u *ui) *cobra.Command {
+	var o quantizeOptions
+	c := &cobra.Command{
+		Use:   "quantize MODEL OUT",
+		Short: "Store a model's linear layers in 2 to 5 bits",
+		Long: `Quantize reads the model folder MODEL and writes the folder OUT, in which every
+linear layer of the decoder is stored as codes, a lookup table and scales for
+groups of columns. Embeddings, the output head, norms and all other files are
+copied as they are.
+
+Codebooks (--codebook):
+  nf         NormalFloat: quantiles of a normal distribution
+  int        equal steps
+  fp         small floating point: e2m1 at 4 bits
+  kbit       normal quantiles without a zero
+  jt, js     fitted to normal weights together with the scale; js lets a scale
+             be negative and is the most accurate
+  file:PATH  2^bits ascending numbers in a JSON array
+
+Scales (--scale): absmax keeps the largest weight of a group exact, mse searches
+the scale with the smallest squared error. The default is mse for jt and js,
+else absmax.
+
+Exceptions (--tensor, repeatable): REGEX=bits:group:codebook:scale:scale-type
+for the tensors whose name matches, with any field left out, or REGEX=keep.
+Later ones win. A pattern that matches nothing is an error.
+
+  lutq quantize MODEL OUT --bits 3 --codebook js --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
+
+A recipe file holds the same in JSON; flags override its defaults:
+  {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}
+
+Work is done in OUT.partial and appears under OUT when it is finished and has
+been read back. Interrupted or killed, the same command goes on where it
+stopped. The same model and options give the same bytes on any number of
+threads; the SHA-256 printed covers everything quantized.`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			changed := c.Flags().Changed
+			o.bitsSet, o.groupSet, o.codebookSet = changed("bits"), changed("group"), changed("codebook")
+			o.methodSet, o.scaleSet, o.scaleTySet = changed("method"), changed("scale"), changed("scale-type")
+			return u.quantize(c.Context(), args[0], args[1], o)
+		},
+	}
+	d := quantize.DefaultFormat()
+	f := c.Flags()
+	f.IntVar(&o.bits, "bits", d.Bits, "bits of a weight's code, 2 to 5")
+	f.StringVar(&o.group, "group", fmt.Sprint(d.Group), "columns that share a scale: 32, 64, 128, 256 or row")
+	f.StringVar(&o.codebook, "codebook", d.Codebook, "lookup table: "+strings.Join(lut.CodebookNames(), ", ")+" or file:PATH")
+	f.StringVar(&o.method, "method", d.Method, "how codes are chosen: rtn rounds to the nearest table value")
+	f.StringVar(&o.scale, "scale", "", "how scales are chosen: absmax or mse (default mse for jt and js, else absmax)")
+	f.StringVar(&o.scaleType, "scale-type", d.ScaleType, "what scales are stored in: f16, bf16, f32, or a byte: e4m4, s1e4m3")
+	f.StringArrayVar(&o.rules, "tensor", nil, "exception, `REGEX=bits:group:codebook:scale:scale-type` or REGEX=keep")
+	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with the above")
+	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v or gate/up of a layer differ in bits or group")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be done, with sizes, memory and time, and write nothing")
+	f.IntVar(&o.threads, "threads", 0, "workers (default one for each processor)")
+	f.Var(&o.maxRAM, "max-ram", "most memory to use, such as 500MB (default what runs best)")
+	f.Var(&o.maxShard, "max-shard-size", "most tensor data in a file (default 5GB)")
+	f.BoolVar(&o.force, "force", false, "replace OUT if it exists")
+	f.StringVar(&o.evalText, "eval-text", "", "afterwards, evaluate OUT beside MODEL on this text `FILE`, as eval-ppl does")
+	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	return c
+}
+
+// recipe puts the recipe file, the flags and the defaults together.
+func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
+	var r quantize.Recipe
+	if o.recipe != "" {
+		data, err := os.ReadFile(o.recipe)
+		if err != nil {
+			return r, err
+		}
+		if r, err = quantize.ParseRecipe(data); err != nil {
+			return r, fmt.Errorf("%s: %w", o.recipe, err)
+		}
+	}
+	if o.bitsSet {
+		r.Default.Bits = o.bits
+	}
+	if o.groupSet {
+		g, err := quantize.ParseGroup(o.group)
+		if err != nil {
+			return r, usageError{err}
+		}
+		r.Default.Group = g
+	}
+	for _, f := range []struct {
+		set   bool
+		value string
+		field *string
+	}{
+		{o.codebookSet, o.codebook, &r.Default.Codebook},
+		{o.methodSet, o.method, &r.Default.Method},
+		{o.scaleSet, o.scale, &r.Default.Scale},
+		{o.scaleTySet, o.scaleType, &r.Default.ScaleType},
+	} {
+		if f.set {
+			*f.field = f.value
+		}
+	}
+	for _, text := range o.rules {
+		rule, err := quantize.ParseRule(text)
+		if err != nil {
+			return r, usageError{err}
+		}
+		r.Rules = append(r.Rules, rule)
+	}
+	r.SplitFused = r.SplitFused || o.splitFused
+	return r, nil
+}
+
+func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions) error {
+	begin := time.Now()
+	recipe, err := o.parseRecipe()
+	if err != nil {
+		return err
+	}
+	src, err := hf.Open(model)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	plan, err := quantize.NewPlan(src, recipe)
+	if err != nil {
+		return err
+	}
+	ro := quantize.RunOptions{Threads: o.threads, MaxRAM: int64(o.maxRAM), MaxShardSize: int64(o.maxShard), Force: o.force}
+	if o.dryRun {
+		return u.dryRun(ctx, plan, ro, o.json)
+	}
+	bar := u.startProgress("quantizing", plan.Totals().BytesIn, true)
+	ro.Progress = bar.set
+	res, err := plan.Run(ctx, out, ro)
+	bar.finish()
+	if err != nil {
+		return quantizeHint(err, out)
+	}
+	seconds := time.Since(begin).Seconds()
+	if o.json && o.evalText == "" {
+		return u.printJSON(newQuantizeJSON(res, seconds))
+	}
+	if o.evalText != "" {
+		eval, err := u.evalAgainst(ctx, out, model, o.evalText, o.threads)
+		if err != nil {
+			return err
+		}
+		if o.json {
+			return u.printJSON(struct {
+				quantizeJSON
+				Eval any `json:"eval"`
+			}{newQuantizeJSON(res, seconds), eval.json()})
+		}
+		u.printQuantized(out, res, seconds)
+		fmt.Fprintln(u.stdout)
+		return u.printEval(eval)
+	}
+	u.printQuantized(out, res, seconds)
+	return nil
+}
+
+// quantizeHint adds what to do about an error.
+func quantizeHint(err error, out string) error {
+	switch {
+	case errors.Is(err, quantize.ErrExists):
+		return hintError{err, "--force replaces it"}
+	case errors.Is(err, quantize.ErrOtherRun):
+		return hintError{err, "give the same options to go on with it, or delete the folder to start anew"}
+	case errors.Is(err, context.Canceled):
+		return hintError{err, "the same command goes on where this one stopped; " + filepath.Clean(out) + ".partial holds what is done"}
+	}
+	return err
+}
+
+// quantizeJSON is what quantize --json prints.
+type quantizeJSON struct {
+	Tensors       int         `json:"tensors"`
+	Quantized     int         `json:"quantized"`
+	Resumed       int         `json:"resumed"`
+	Parameters    int64       `json:"parameters"`
+	BitsPerWeight float64     `json:"bits_per_weight"`
+	BytesIn       int64       `json:"bytes_in"`
+	BytesOut      int64       `json:"bytes_out"`
+	Error         float64     `json:"error"`
+	SHA256        string      `json:"sha256"`
+	PeakRSS       int64       `json:"peak_rss_bytes"`
+	Seconds       float64     `json:"seconds"`
+	Layers        []layerJSON `json:"layers"`
+}
+
+// layerJSON is one stored tensor or layer.
+type layerJSON struct {
+	Name     string  `json:"name"`
+	Shape    []int   `json:"shape"`
+	DType    string  `json:"dtype,omitempty"` // of a tensor that is not quantized
+	BytesIn  int64   `json:"bytes_in,omitempty"`
+	BytesOut int64   `json:"bytes_out"`
+	Error    float64 `json:"error,omitempty"`
+	lutq.Format
+}
+
+func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
+	j := quantizeJSON{
+		Tensors: res.Tensors, Quantized: res.Quantized, Resumed: res.Resumed, Parameters: res.Parameters,
+		BitsPerWeight: res.BitsPerWeight, BytesIn: res.BytesIn, BytesOut: res.BytesOut,
+		Error: res.Error, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds,
+	}
+	for _, l := range res.Layers {
+		j.Layers = append(j.Layers, layerJSON{
+			Name: l.Layer, Shape: []int{l.N, l.K}, BytesIn: l.BytesIn, BytesOut: l.BytesOut, Error: l.Error, Format: l.Format,
+		})
+	}
+	return j
+}
+
+func (u *ui) printQuantized(out string, res *quantize.Result, seconds float64) {
+	_ = u.table(func(w io.Writer) {
+		fmt.Fprintf(w, "output\t%s\n", out)
+		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", res.Tensors, res.Quantized)
+		fmt.Fprintf(w, "size\t%s → %s (%.2fx smaller)\n", formatBytes(res.BytesIn), formatBytes(res.BytesOut), float64(res.BytesIn)/float64(res.BytesOut))
+		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", res.BitsPerWeight, res.Parameters)
+		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*res.Error)
+		fmt.Fprintf(w, "sha256\t%s\n", res.SHA256)
+		fmt.Fprintf(w, "time, memory\t%.1f s, %s\n", seconds, formatBytes(peakRSS()))
+	})
+}
+
+// dryRun prints the plan.
+func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOptions, asJSON bool) error {
+	est, err := plan.Estimate(ctx, o)
+	if err != nil {
+		return err
+	}
+	t := plan.Totals()
+	if asJSON {
+		out := struct {
+			Tensors       int         `json:"tensors"`
+			Quantized     int         `json:"quantized"`
+			Parameters    int64       `json:"parameters"`
+			BitsPerWeight float64     `json:"bits_per_weight"`
+			BytesIn       int64       `json:"bytes_in"`
+			BytesOut      int64       `json:"bytes_out"`
+			PeakRAM       int64       `json:"peak_ram_bytes"`
+			Seconds       float64     `json:"expected_seconds"`
+			Layers        []layerJSON `json:"layers"`
+		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil}
+		for i := range plan.Items {
+			it := &plan.Items[i]
+			out.Layers = append(out.Layers, layerJSON{
+				Name: it.Tensor.Name, Shape: it.Tensor.Shape, DType: string(it.Tensor.DType),
+				BytesIn: it.Tensor.Bytes(), BytesOut: it.BytesOut, Format: it.Format,
+			})
+		}
+		return u.printJSON(out)
+	}
+	err = u.table(func(w io.Writer) {
+		fmt.Fprintln(w, "tensor\tshape\tfrom\tto\tbefore\tafter")
+		for i := range plan.Items {
+			it := &plan.Items[i]
+			to := string(it.Tensor.DType)
+			if it.Quantized() {
+				to = formatName(it.Format)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", it.Tensor.Name, shapeName(it.Tensor.Shape), it.Tensor.DType, to,
+				formatBytes(it.Tensor.Bytes()), formatBytes(it.BytesOut))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(u.stdout)
+	return u.table(func(w io.Writer) {
+		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", t.Tensors, t.Quantized)
+		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(t.BytesIn), formatBytes(t.BytesOut))
+		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", t.BitsPerWeight, t.Parameters)
+		fmt.Fprintf(w, "expected memory\t%s at most\n", formatBytes(est.PeakRAM))
+		fmt.Fprintf(w, "expected time\t%s\n", time.Duration(est.Seconds*float64(time.Second)).Round(100*time.Millisecond))
+	})
+}
+
+// formatName prints a format as a --tensor rule spells it.
+func formatName(f lutq.Format) string {
+	group := fmt.Sprint(f.Group)
+	if f.Group == lutq.RowGroup {
+		group = "row"
+	}
+	return fmt.Sprintf("%d:%s:%s:%s:%s", f.Bits, group, f.Codebook, f.Scale, f.ScaleType)
+}
+
+// shapeName prints a shape as 4096×4096.
+func shapeName(shape []int) string {
+	if len(shape) == 0 {
+		return "scalar"
+	}
+	dims := make([]string, len(shape))
+	for i, d := range shape {
+		dims[i] = fmt.Sprint(d)
+	}
+	return strings.Join(dims, "×")
+}

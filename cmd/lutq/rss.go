@@ -1,0 +1,18 @@
+package main
+
+import (
+	"runtime"
+	"syscall"
+)
+
+// peakRSS returns the most memory that the process has had resident, in bytes.
+func peakRSS() int64 {
+	var r syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
+		return 0
+	}
+	if runtime.GOOS == "darwin" {
+		return r.Maxrss // bytes there, kilobytes elsewhere
+	}
+	return r.Maxrss << 10
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+)
+
+// ui is where a command reads from and prints to: results go to stdout,
+// everything else to stderr.
+type ui struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	quiet  bool
+}
+
+// printJSON prints one object.
+func (u *ui) printJSON(v any) error {
+	enc := json.NewEncoder(u.stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// table prints aligned columns; rows are written tab-separated.
+func (u *ui) table(print func(w io.Writer)) error {
+	w := tabwriter.NewWriter(u.stdout, 0, 0, 2, ' ', 0)
+	print(w)
+	return w.Flush()
+}
+
+// progress shows how far a long job is: one bar with the time left on a
+// terminal, a line every ten seconds elsewhere. Its methods may be called from
+// any goroutine.
+type progress struct {
+	mu    sync.Mutex
+	bar   *progressbar.ProgressBar
+	log   io.Writer // for lines; nil for none
+	what  string
+	total int64
+	bytes bool
+	begin time.Time
+	last  time.Time
+}
+
+// logEvery is the time between two lines of progress.
+const logEvery = 10 * time.Second
+
+// startProgress begins a job of total units, which are bytes or windows.
+func (u *ui) startProgress(what string, total int64, bytes bool) *progress {
+	p := &progress{what: what, total: total, bytes: bytes, begin: time.Now(), last: time.Now()}
+	if u.quiet {
+		return p
+	}
+	if f, ok := u.stderr.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+		p.log = u.stderr
+		return p
+	}
+	p.bar = progressbar.NewOptions64(total,
+		progressbar.OptionSetWriter(u.stderr),
+		progressbar.OptionSetDescription(what),
+		progressbar.OptionShowBytes(bytes),
+		progressbar.OptionShowCount(),
+		progressbar.OptionSetPredictTime(true),
+		progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionFullWidth(),
+		progressbar.OptionClearOnFinish(),
+	)
+	return p
+}
+
+// set tells how much is done and what is at hand.
+func (p *progress) set(done int64, item string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.bar != nil:
+		p.bar.Describe(p.what + " " + shorten(item, 40))
+		_ = p.bar.Set64(done) // an error here is about drawing
+	case p.log != nil && time.Since(p.last) >= logEvery:
+		p.last = time.Now()
+		line := fmt.Sprintf("lutq: %s %d %% (%s)", p.what, 100*done/max(p.total, 1), item)
+		if done > 0 {
+			left := time.Duration(float64(time.Since(p.begin)) * float64(p.total-done) / float64(done))
+			line += fmt.Sprintf(", %s left", left.Round(time.Second))
+		}
+		fmt.Fprintln(p.log, line)
+	}
+}
+
+// finish clears the bar.
+func (p *progress) finish() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bar != nil {
+		_ = p.bar.Finish()
+	}
+}
+
+// shorten keeps the end of a name, which tells more than its beginning.
+func shorten(s string, n int) string {
+	if len(s) <= n {
+		return s + strings.Repeat(" ", n-len(s))
+	}
+	return "…" + s[len(s)-n+1:]
+}
+
+// formatBytes prints a size with three digits and a decimal unit.
+func formatBytes(n int64) string {
+	const units = "kMGTP"
+	v, unit := float64(n), -1
+	for v >= 999.5 && unit < len(units)-1 {
+		v /= 1000
+		unit++
+	}
+	if unit < 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%s %cB", digits(v, 3), units[unit])
+}
+
+// digits prints v with n significant digits, without an exponent.
+func digits(v float64, n int) string {
+	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', max(0, n-1-int(math.Floor(math.Log10(math.Abs(v))))), 64)
+}
+
+// size is a flag of bytes: a number with an optional unit, kB, MB, GB in powers
+// of 1000 and KiB, MiB, GiB of 1024.
+type size int64
+
+func (s *size) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return strconv.FormatInt(int64(*s), 10)
+}
+
+// Type names the flag's value in help texts.
+func (s *size) Type() string { return "SIZE" }
+
+// Set implements pflag.Value.
+func (s *size) Set(text string) error {
+	number := strings.TrimRight(text, "kKMGTiB ")
+	unit := strings.TrimSpace(text[len(number):])
+	factors := map[string]float64{
+		"": 1, "B": 1,
+		"k": 1e3, "kB": 1e3, "K": 1e3, "KB": 1e3, "M": 1e6, "MB": 1e6, "G": 1e9, "GB": 1e9, "T": 1e12, "TB": 1e12,
+		"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+	}
+	f, ok := factors[unit]
+	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if !ok || err != nil || !(v > 0) || v*f > 1<<62 {
+		return fmt.Errorf("%q is no size: want a number with kB, MB, GB, KiB, MiB or GiB", text)
+	}
+	*s = size(v * f)
+	return nil
+}
