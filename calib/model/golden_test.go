@@ -1,0 +1,136 @@
+package model
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/lutq/lutq/gemm/cpu"
+)
+
+// shared is where the larger models are, if they are.
+const shared = "../../../shared"
+
+// tiny is the model of the repository.
+const tiny = "../testdata/lutq-tiny"
+
+// need skips the test without a path that is not part of the repository.
+func need(t testing.TB, path string) string {
+	t.Helper()
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("%s is not here", path)
+	}
+	return path
+}
+
+func newEngine(t testing.TB, threads int) *cpu.Engine {
+	t.Helper()
+	e, err := cpu.New(cpu.Options{Threads: threads})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+func open(t testing.TB, dir string, threads int) *Model {
+	t.Helper()
+	m, err := Open(dir, newEngine(t, threads))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// logits returns all logits of a window.
+func logits(t testing.TB, m *Model, tokens []int) []float32 {
+	t.Helper()
+	h, err := m.Hidden(context.Background(), tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dst := make([]float32, len(tokens)*m.Vocab())
+	if err := m.Logits(dst, h, len(tokens)); err != nil {
+		t.Fatal(err)
+	}
+	return dst
+}
+
+// maxError is the largest difference relative to the largest value.
+func maxError(got []float32, want []float64) float64 {
+	var worst, scale float64
+	for i, w := range want {
+		scale = max(scale, math.Abs(w))
+		d := math.Abs(float64(got[i]) - w)
+		if math.IsNaN(d) {
+			return math.Inf(1)
+		}
+		worst = max(worst, d)
+	}
+	return worst / scale
+}
+
+// The logits of a PyTorch float32 run of transformers.
+func TestGoldenLogits(t *testing.T) {
+	for _, dir := range []string{tiny, filepath.Join(shared, "models/lutq-11m")} {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			data, err := os.ReadFile(need(t, filepath.Join(dir, "golden.json")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var golden struct {
+				IDs   []int     `json:"first64_ids"`
+				Last  []float64 `json:"logits_last_first16"`
+				Row10 []float64 `json:"logits_row10_first16"`
+			}
+			if err := json.Unmarshal(data, &golden); err != nil {
+				t.Fatal(err)
+			}
+			m := open(t, dir, 2)
+			got := logits(t, m, golden.IDs)
+			for _, row := range []struct {
+				at   int
+				want []float64
+			}{{len(golden.IDs) - 1, golden.Last}, {10, golden.Row10}} {
+				if e := maxError(got[row.at*m.Vocab():], row.want); e > 2e-4 {
+					t.Errorf("row %d: relative error %.2g, want at most 2e-4", row.at, e)
+				} else {
+					t.Logf("row %d: relative error %.2g", row.at, e)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkWindow(b *testing.B) {
+	for _, dir := range []string{tiny, filepath.Join(shared, "models/lutq-11m"), os.Getenv("LUTQ_BENCH_MODEL")} {
+		if dir == "" {
+			continue
+		}
+		b.Run(filepath.Base(dir), func(b *testing.B) {
+			m := open(b, need(b, dir), 2)
+			const rows = 128
+			tokens := make([]int, 2048)
+			for i := range tokens {
+				tokens[i] = i * 7919 % m.Vocab()
+			}
+			dst := make([]float32, rows*m.Vocab())
+			width := m.Config().HiddenSize
+			for b.Loop() {
+				h, err := m.Hidden(context.Background(), tokens)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for from := 0; from < len(tokens); from += rows {
+					if err := m.Logits(dst, h[from*width:(from+rows)*width], rows); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			b.ReportMetric(float64(b.N*len(tokens))/b.Elapsed().Seconds(), "tokens/s")
+		})
+	}
+}

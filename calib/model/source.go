@@ -1,0 +1,93 @@
+package model
+
+import (
+	"fmt"
+
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// Source is where a model's weights come from. A model reads everything it
+// needs while it is built and forgets its source.
+type Source interface {
+	// Name is what messages call the source: its folder.
+	Name() string
+	Config() *hf.Config
+	// Tensor returns a tensor by its full name.
+	Tensor(name string) (*hf.Tensor, bool)
+	// Quantized returns the packed matrix of a linear layer, named by its
+	// module path without a suffix, or nil where the layer is stored dense.
+	Quantized(layer string) (*lut.Matrix, error)
+}
+
+// Checkpoint is the source of an unquantized Hugging Face folder.
+type Checkpoint struct {
+	config *hf.Config
+	ckpt   *hf.Checkpoint
+}
+
+// NewCheckpoint returns the source of an open checkpoint.
+func NewCheckpoint(config *hf.Config, ckpt *hf.Checkpoint) *Checkpoint {
+	return &Checkpoint{config: config, ckpt: ckpt}
+}
+
+// Name implements [Source].
+func (c *Checkpoint) Name() string { return c.ckpt.Dir() }
+
+// Config implements [Source].
+func (c *Checkpoint) Config() *hf.Config { return c.config }
+
+// Tensor implements [Source].
+func (c *Checkpoint) Tensor(name string) (*hf.Tensor, bool) { return c.ckpt.Tensor(name) }
+
+// Quantized implements [Source]: nothing is.
+func (c *Checkpoint) Quantized(string) (*lut.Matrix, error) { return nil, nil }
+
+// Container is the source of a lutq container.
+type Container struct {
+	Checkpoint
+	model *lutq.Model
+	packs map[string]bool
+}
+
+// NewContainer returns the source of an open container.
+func NewContainer(config *hf.Config, m *lutq.Model) *Container {
+	c := &Container{Checkpoint: Checkpoint{config: config, ckpt: m.Checkpoint()}, model: m, packs: make(map[string]bool)}
+	for _, layer := range m.Linears() {
+		c.packs[layer] = true
+	}
+	return c
+}
+
+// Quantized implements [Source].
+func (c *Container) Quantized(layer string) (*lut.Matrix, error) {
+	if !c.packs[layer] {
+		return nil, nil
+	}
+	return c.model.Linear(layer)
+}
+
+// openSource opens a folder of either kind. The caller calls done when it has
+// read what it needs.
+func openSource(dir string) (src Source, done func() error, err error) {
+	config, err := hf.ReadConfig(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case config.Quantization == nil:
+		ckpt, err := hf.Open(dir)
+		if err != nil {
+			return nil, nil, err
+		}
+		return NewCheckpoint(config, ckpt), ckpt.Close, nil
+	case lutq.IsContainer(config.Quantization):
+		m, err := lutq.Open(dir)
+		if err != nil {
+			return nil, nil, err
+		}
+		return NewContainer(config, m), m.Close, nil
+	}
+	return nil, nil, fmt.Errorf("%s: weights are quantized in a format that cannot be run: want a lutq container or an unquantized checkpoint", dir)
+}
