@@ -63,7 +63,17 @@ def fastest(path: Path, ids: list[int]) -> tuple[torch.nn.Module, str, dict[str,
 
 def run_lutq(binary: str, args: argparse.Namespace, windows: int) -> dict:
     command = [binary, "eval-ppl", str(args.lutq_model or args.model), "--text", str(args.text), "--protocol", "raw"]
-    command += ["--ctx", str(args.ctx), "--windows", str(windows), "--device", "cpu", "--threads", str(args.threads), "--json"]
+    command += [
+        "--ctx",
+        str(args.ctx),
+        "--windows",
+        str(windows),
+        "--device",
+        "cpu",
+        "--threads",
+        str(args.threads),
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"compare_transformers.py: lutq failed ({done.returncode}): {done.stderr.strip()}")

