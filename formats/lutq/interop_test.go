@@ -1,0 +1,76 @@
+package lutq_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/num"
+)
+
+// TestPythonReader compares the weights of containers in many formats, bit for
+// bit, with those that scripts/read_container.py reads with numpy and the
+// Python safetensors library.
+func TestPythonReader(t *testing.T) {
+	python, err := filepath.Abs("../../.venv/bin/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(python); err != nil {
+		t.Skip("no .venv: scripts/venv.sh makes it")
+	}
+	for _, recipe := range []string{
+		`{}`,
+		`{"bits": 3, "group": 32, "codebook": "js", "scale_type": "bf16"}`,
+		`{"bits": 5, "group": 256, "codebook": "int", "scale_type": "f32"}`,
+		`{"bits": 2, "group": "row", "codebook": "js"}`,
+		`{"bits": 4, "group": 32, "codebook": "jt", "scale_type": "e4m4"}`,
+		`{"bits": 4, "group": 32, "codebook": "js", "scale_type": "s1e4m3"}`,
+		`{"bits": 4, "group": 128, "codebook": "fp", "tensors": [{"match": "down_proj", "bits": 3, "group": 32, "codebook": "kbit", "scale_type": "e4m4"}, {"match": "embed", "bits": 5}]}`,
+	} {
+		t.Run(recipe, func(t *testing.T) {
+			dir := container(t, recipe)
+			cmd := exec.Command(python, "../../scripts/read_container.py", dir, "--json")
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, stderr.String())
+			}
+			var read struct {
+				SHA256 string            `json:"sha256"`
+				Layers map[string]string `json:"layers"`
+			}
+			if err := json.Unmarshal(out, &read); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			m, err := lutq.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			if len(read.Layers) != len(m.Linears()) {
+				t.Errorf("Python reads %d layers, want %d", len(read.Layers), len(m.Linears()))
+			}
+			for _, layer := range m.Linears() {
+				mat, err := m.Linear(layer)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w := mat.Dequantize()
+				data := make([]byte, 4*len(w))
+				num.EncodeF32(data, w)
+				sum := sha256.Sum256(data)
+				if want := hex.EncodeToString(sum[:]); read.Layers[layer] != want {
+					t.Errorf("%s: Python's weights hash to %s, want %s", layer, read.Layers[layer], want)
+				}
+			}
+		})
+	}
+}
