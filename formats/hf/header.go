@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -83,10 +84,12 @@ func parseHeader(text []byte) (*header, error) {
 	if err != nil {
 		return nil, fmt.Errorf("header: %w", err)
 	}
+	// No tensor takes less than 50 bytes of header.
+	n := min(bytes.Count(text, []byte("data_offsets")), len(text)/50)
 	p := headerParser{
 		scanner: s,
-		header:  &header{size: 8 + int64(len(text))},
-		seen:    make(map[string]bool),
+		header:  &header{size: 8 + int64(len(text)), tensors: make([]Tensor, 0, n)},
+		seen:    make(map[string]bool, n+1),
 	}
 	if err := p.object(p.entry); err != nil {
 		return nil, fmt.Errorf("header: %w", err)

@@ -10,8 +10,8 @@ import (
 )
 
 // secondOpinionLimit is the length of the longest header that is read twice.
-// The other parser spends about 25 µs on a tensor, and headers of ordinary
-// checkpoints are far below the limit.
+// The other parser is several times slower than ours, and headers of ordinary
+// checkpoints, of a few hundred tensors, are far below the limit.
 const secondOpinionLimit = 256 << 10
 
 // secondOpinion has nlpodyssey/safetensors, the reader that the rest of the Go
