@@ -35,7 +35,7 @@ func parse(data []byte) (*Tokenizer, error) {
 	if f.Version != "" && f.Version != "1.0" {
 		return nil, fmt.Errorf("version %s is not supported", quote(f.Version))
 	}
-	t := &Tokenizer{added: make(map[string]int32), raw: newMatcher(), normalized: newMatcher()}
+	t := &Tokenizer{added: make(map[string]int32), spellings: make(map[int]string), raw: newMatcher(), normalized: newMatcher()}
 	t.states.New = func() any { return &state{cache: make(map[string][]int32)} }
 	var err error
 	if t.normalizers, err = parseNormalizers(f.Normalizer); err != nil {
@@ -164,7 +164,7 @@ func (t *Tokenizer) enter(token string, id int) error {
 
 // parseAddedTokens fills the matchers. It needs the vocabulary and the normalizers.
 func (t *Tokenizer) parseAddedTokens(raws []json.RawMessage) error {
-	var tokens []*addedToken
+	seen := make(map[string]bool)
 	for i, raw := range raws {
 		token := new(addedToken)
 		if err := fields(raw, token, "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"); err != nil {
@@ -173,6 +173,10 @@ func (t *Tokenizer) parseAddedTokens(raws []json.RawMessage) error {
 		if token.Content == "" {
 			return fmt.Errorf("entry %d is empty", i)
 		}
+		if seen[token.Content] {
+			return fmt.Errorf("token %s is listed twice", quote(token.Content))
+		}
+		seen[token.Content] = true
 		if id, ok := t.ID(token.Content); !ok {
 			if err := t.enter(token.Content, token.ID); err != nil {
 				return err
@@ -181,19 +185,6 @@ func (t *Tokenizer) parseAddedTokens(raws []json.RawMessage) error {
 		} else if id != token.ID {
 			return fmt.Errorf("token %s has id %d here and %d before", quote(token.Content), token.ID, id)
 		}
-		tokens = append(tokens, token)
-	}
-	// Where two normalized spellings are equal the reference prefers special tokens.
-	slices.SortStableFunc(tokens, func(a, b *addedToken) int {
-		switch {
-		case a.Special == b.Special:
-			return 0
-		case a.Special:
-			return -1
-		}
-		return 1
-	})
-	for _, token := range tokens {
 		if !token.Normalized {
 			t.raw.add(token.Content, token)
 			continue
@@ -203,6 +194,7 @@ func (t *Tokenizer) parseAddedTokens(raws []json.RawMessage) error {
 			return fmt.Errorf("nothing of token %s is left after normalization", quote(token.Content))
 		}
 		t.normalized.add(spelling, token)
+		t.spellings[token.ID] = spelling
 	}
 	return nil
 }

@@ -34,8 +34,9 @@ type Tokenizer struct {
 	tokens []entry          // by id
 	added  map[string]int32 // ids of added tokens that are not in the model's vocabulary
 
-	raw        *matcher // added tokens that match the text as it stands
-	normalized *matcher // added tokens that match normalized text
+	raw        *matcher       // added tokens that match the text as it stands
+	normalized *matcher       // added tokens that match normalized text
+	spellings  map[int]string // what the latter match, by id
 
 	normalizers []normalizer
 	splitters   []splitter
@@ -183,6 +184,9 @@ func (t *Tokenizer) Decode(ids []int) (string, error) {
 		token, ok := t.Token(id)
 		if !ok {
 			return "", fmt.Errorf("id %d at position %d is not in the vocabulary of %d tokens", id, i, t.VocabSize())
+		}
+		if spelling, ok := t.spellings[id]; ok {
+			token = spelling // as the decoders expect it
 		}
 		tokens[i] = token
 	}
