@@ -73,7 +73,9 @@ func maxError(got []float32, want []float64) float64 {
 	return worst / scale
 }
 
-// The logits of a PyTorch float32 run of transformers.
+// Logits that transformers computed on a GPU. They are from matrix products of
+// TF32's precision, 2⁻¹¹, where ours agree with float64 to 1e-6
+// (TestAgainstReference and TestTinyAgainstReference).
 func TestGoldenLogits(t *testing.T) {
 	for _, dir := range []string{tiny, filepath.Join(shared, "models/lutq-11m")} {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
@@ -95,10 +97,8 @@ func TestGoldenLogits(t *testing.T) {
 				at   int
 				want []float64
 			}{{len(golden.IDs) - 1, golden.Last}, {10, golden.Row10}} {
-				if e := maxError(got[row.at*m.Vocab():], row.want); e > 2e-4 {
-					t.Errorf("row %d: relative error %.2g, want at most 2e-4", row.at, e)
-				} else {
-					t.Logf("row %d: relative error %.2g", row.at, e)
+				if e := maxError(got[row.at*m.Vocab():], row.want); e > 1e-3 {
+					t.Errorf("row %d: relative error %.2g, want at most 1e-3", row.at, e)
 				}
 			}
 		})

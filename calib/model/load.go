@@ -9,7 +9,6 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/lut"
 )
 
 // linear is y = x·Wᵀ + bias.
@@ -227,11 +226,6 @@ func decode(t hf.DType, dst []float32, src []byte) {
 func denseRows(t hf.DType, data []byte, k int) rowReader {
 	width := k * t.Bits() / 8
 	return func(dst []float32, i int) { decode(t, dst, data[i*width:(i+1)*width]) }
-}
-
-func lutRows(m *lut.Matrix) rowReader {
-	codes, scales := make([]uint8, m.K), make([]float32, m.Groups())
-	return func(dst []float32, i int) { m.Row(dst, i, codes, scales) }
 }
 
 // firstNotFinite returns the index of the first number that is NaN or
