@@ -1,6 +1,10 @@
 package lut
 
-import "math"
+import (
+	"fmt"
+	"math"
+	"os"
+)
 
 // lanes is the number of partial sums that a kernel keeps. It is part of the
 // result: the sums below add element i to lane i%lanes and fold the lanes in
@@ -21,6 +25,8 @@ type table struct {
 	start  [buckets]uint8
 	offset float32 // added to x
 	factor float32 // buckets per unit
+
+	vectors vectors // the same for the assembly kernels
 }
 
 const buckets = 1024
@@ -44,6 +50,7 @@ func newTable(c Codebook) *table {
 		}
 	}
 	t.start[0] = 0
+	t.vectors = newVectors(t)
 	return t
 }
 
@@ -63,54 +70,101 @@ func (t *table) code(x float32) uint8 {
 	return c
 }
 
-// peak returns the bits of the largest magnitude in w. Magnitudes order like
-// their bits, with the infinity and then NaNs above all numbers, so a result of
-// infBits or more tells of a weight that is not finite.
-func peak(w []float32) uint32 {
-	var top uint32
-	for _, v := range w {
-		top = max(top, math.Float32bits(v)&^signBit)
-	}
-	return top
-}
-
 const (
 	signBit = 1 << 31
 	infBits = 0x7f800000
 )
 
-// encode writes the code of w·inv to dst and returns the squared error of the
-// weights dequantized with scale: Σ (w - T[c]·scale)².
-func (t *table) encode(dst []uint8, w []float32, inv, scale float32) float32 {
-	var sum [lanes]float32
-	for i, v := range w {
-		c := t.code(float32(v * inv))
-		dst[i] = c
-		d := v - float32(t.values[c]*scale)
-		sum[i%lanes] += float32(d * d)
-	}
-	return fold(&sum)
+// kernels is one implementation of the inner loops, which all give the same
+// bits. The functions in this file are the definition; the assembly keeps the
+// order of their sums and rounds where they round.
+type kernels struct {
+	isa string
+
+	// peaks writes the bits of the largest magnitude of each group to dst.
+	peaks func(dst []uint32, w []float32, group int)
+
+	// encode writes the codes of w·inv to dst and the sums of each group, whose
+	// weights are dequantized with scale, to sums.
+	encode func(t *table, dst []uint8, w []float32, group int, inv, scale []float32, sums []groupError)
+
+	// correlate writes the moments of the codes of w·inv[i] to dst[i].
+	correlate func(t *table, dst []moments, w, inv []float32)
+
+	// pack is PackCodes.
+	pack func(dst []byte, codes []uint8, bits int)
 }
 
-// correlate returns Σ w·T[c] and Σ T[c]² for the codes c of w·inv. The scale
-// a/b is the best one for those codes, and takes a²/b off Σ w².
-func (t *table) correlate(w []float32, inv float32) (a, b float32) {
-	var as, bs [lanes]float32
-	for i, v := range w {
-		q := t.values[t.code(float32(v*inv))]
-		as[i%lanes] += float32(v * q)
-		bs[i%lanes] += float32(q * q)
-	}
-	return fold(&as), fold(&bs)
+// groupError holds Σ w² and Σ (w - T[c]·scale)² of a group.
+type groupError struct{ energy, squared float32 }
+
+// moments holds Σ w·T[c] and Σ T[c]². The scale wq/qq is the best one for
+// those codes, and takes wq²/qq off Σ w².
+type moments struct{ wq, qq float32 }
+
+// portable returns the kernels in Go.
+func portable() kernels {
+	return kernels{"generic", peaks, (*table).encode, (*table).correlate, PackCodes}
 }
 
-// energy returns Σ w².
-func energy(w []float32) float32 {
-	var sum [lanes]float32
-	for i, v := range w {
-		sum[i%lanes] += float32(v * v)
+// chooseKernels returns the fastest kernels that the processor can run, or
+// those that the environment variable LUTQ_ISA asks for.
+func chooseKernels() (kernels, error) {
+	isa := os.Getenv("LUTQ_ISA")
+	needs := map[string]string{"avx512": "AVX-512 F, BW and VL", "avx2": "AVX2", "generic": ""}
+	for _, k := range available() {
+		if isa == "" || isa == k.isa {
+			return k, nil
+		}
 	}
-	return fold(&sum)
+	if needs[isa] == "" {
+		return kernels{}, fmt.Errorf("LUTQ_ISA=%s: want avx512, avx2 or generic", isa)
+	}
+	if !assembled {
+		return kernels{}, fmt.Errorf("LUTQ_ISA=%s: this program was built without assembly", isa)
+	}
+	return kernels{}, fmt.Errorf("LUTQ_ISA=%s: this processor lacks %s", isa, needs[isa])
+}
+
+// peaks works on the bits: magnitudes order like their bits, with the infinity
+// and then NaNs above all numbers, so a result of infBits or more tells of a
+// weight that is not finite.
+func peaks(dst []uint32, w []float32, group int) {
+	for g := range dst {
+		var top uint32
+		for _, v := range w[g*group : min((g+1)*group, len(w))] {
+			top = max(top, math.Float32bits(v)&^signBit)
+		}
+		dst[g] = top
+	}
+}
+
+func (t *table) encode(dst []uint8, w []float32, group int, inv, scale []float32, sums []groupError) {
+	for g := range sums {
+		var energy, squared [lanes]float32
+		from, to := g*group, min((g+1)*group, len(w))
+		codes, s, r := dst[from:to], scale[g], inv[g]
+		for i, v := range w[from:to] {
+			c := t.code(float32(v * r))
+			codes[i] = c
+			d := v - float32(t.values[c&(1<<MaxBits-1)]*s)
+			squared[i%lanes] += float32(d * d)
+			energy[i%lanes] += float32(v * v)
+		}
+		sums[g] = groupError{fold(&energy), fold(&squared)}
+	}
+}
+
+func (t *table) correlate(dst []moments, w, inv []float32) {
+	for i, r := range inv {
+		var wq, qq [lanes]float32
+		for j, v := range w {
+			q := t.values[t.code(float32(v*r))&(1<<MaxBits-1)]
+			wq[j%lanes] += float32(v * q)
+			qq[j%lanes] += float32(q * q)
+		}
+		dst[i] = moments{fold(&wq), fold(&qq)}
+	}
 }
 
 func fold(sum *[lanes]float32) float32 {

@@ -53,8 +53,17 @@ type Quantizer struct {
 	max    float32 // largest magnitude in the codebook
 	signed bool    // whether a negative scale is worth trying
 	table  *table
-	codes  []uint8
-	scales []float32
+	kernels
+
+	// Scratch for a row and for the scales that a search tries.
+	codes   []uint8
+	tops    []uint32
+	scales  []float32
+	invs    []float32
+	sums    []groupError
+	tried   []float32
+	moments []moments
+	bytes   []float32 // the scales that a byte stands for
 }
 
 // NewQuantizer returns a quantizer for a format.
@@ -73,13 +82,25 @@ func NewQuantizer(o Options) (*Quantizer, error) {
 	if err := o.Codebook.Check(bits); err != nil {
 		return nil, err
 	}
-	return &Quantizer{
-		opt:    o,
-		bits:   bits,
-		max:    o.Codebook.Max(),
-		signed: o.Codebook.OneSided() && o.ScaleType.Signed(),
-		table:  newTable(o.Codebook),
-	}, nil
+	k, err := chooseKernels()
+	if err != nil {
+		return nil, err
+	}
+	q := &Quantizer{
+		opt:     o,
+		bits:    bits,
+		max:     o.Codebook.Max(),
+		signed:  o.Codebook.OneSided() && o.ScaleType.Signed(),
+		table:   newTable(o.Codebook),
+		kernels: k,
+	}
+	if o.ScaleType.Size() == 1 {
+		q.bytes = make([]float32, 256)
+		for i := range q.bytes {
+			o.ScaleType.Decode(q.bytes[i:i+1], []byte{byte(i)})
+		}
+	}
+	return q, nil
 }
 
 // RowError is what quantization did to a row of weights.
@@ -112,7 +133,8 @@ func (q *Quantizer) Rows(codes, scales []byte, errs []RowError, w []float32, k i
 		q.codes = make([]uint8, k)
 	}
 	if len(q.scales) < groups {
-		q.scales = make([]float32, groups)
+		q.scales, q.invs = make([]float32, groups), make([]float32, groups)
+		q.tops, q.sums = make([]uint32, groups), make([]groupError, groups)
 	}
 	rowBytes, scaleBytes := RowBytes(k, q.bits), groups*q.opt.ScaleType.Size()
 	for n := range errs {
@@ -121,14 +143,17 @@ func (q *Quantizer) Rows(codes, scales []byte, errs []RowError, w []float32, k i
 		if err := q.rowScales(stored, row, n); err != nil {
 			return err
 		}
-		var e RowError
 		for g, s := range q.scales[:groups] {
-			from, to := g*q.opt.Group, min((g+1)*q.opt.Group, k)
-			e.Energy += float64(energy(row[from:to]))
-			e.Squared += float64(q.encode(q.codes[from:to], row[from:to], s))
+			q.invs[g] = reciprocal(s)
+		}
+		q.encode(q.table, q.codes, row, q.opt.Group, q.invs, q.scales, q.sums[:groups])
+		var e RowError
+		for _, s := range q.sums[:groups] {
+			e.Energy += float64(s.energy)
+			e.Squared += float64(s.squared)
 		}
 		errs[n] = e
-		PackCodes(codes[n*rowBytes:(n+1)*rowBytes], q.codes[:k], q.bits)
+		q.pack(codes[n*rowBytes:(n+1)*rowBytes], q.codes[:k], q.bits)
 	}
 	return nil
 }
@@ -138,9 +163,10 @@ func (q *Quantizer) Rows(codes, scales []byte, errs []RowError, w []float32, k i
 func (q *Quantizer) rowScales(stored []byte, row []float32, n int) error {
 	k, group := len(row), q.opt.Group
 	scales := q.scales[:GroupsIn(k, group)]
-	for g := range scales {
+	tops := q.tops[:len(scales)]
+	q.peaks(tops, row, group)
+	for g, top := range tops {
 		w := row[g*group : min((g+1)*group, k)]
-		top := peak(w)
 		if top >= infBits {
 			for i, v := range w {
 				if math.Float32bits(v)&^signBit >= infBits {
@@ -167,7 +193,7 @@ func (q *Quantizer) scale(w []float32, top float32) float32 {
 	}
 	end := top / q.max
 	if q.signed {
-		end = q.towards(w, end)
+		end = q.towards(w, end, top)
 	}
 	if q.opt.Scale == Absmax {
 		return end
@@ -175,18 +201,18 @@ func (q *Quantizer) scale(w []float32, top float32) float32 {
 	return q.search(w, end)
 }
 
-// towards gives end the sign that maps the largest weight to the end of the
-// table that reaches Max. Of two weights of equal magnitude, the first counts.
-func (q *Quantizer) towards(w []float32, end float32) float32 {
-	var at float32
-	for _, v := range w {
-		if math.Float32bits(v)&^signBit > math.Float32bits(at)&^signBit {
-			at = v
-		}
-	}
+// towards gives end the sign that maps the weight of magnitude top to the end
+// of the table that reaches Max. Of two weights of that magnitude, the first
+// counts.
+func (q *Quantizer) towards(w []float32, end, top float32) float32 {
 	upper := q.opt.Codebook.Values[len(q.opt.Codebook.Values)-1]
-	if (at < 0) == (upper == q.max) {
-		return -end
+	for _, v := range w {
+		if v == top || v == -top {
+			if (v < 0) == (upper == q.max) {
+				return -end
+			}
+			break
+		}
 	}
 	return end
 }
@@ -209,58 +235,92 @@ func (q *Quantizer) search(w []float32, end float32) float32 {
 	if q.opt.ScaleType.Size() == 1 {
 		return q.searchBytes(w, end)
 	}
-	best, bestGain := end, float32(-1)
-	try := func(s float32) bool {
-		a, b := q.table.correlate(w, reciprocal(s))
-		if b == 0 || a == 0 {
-			return false
-		}
-		// The square root of what the scale takes off Σ w², which would
-		// underflow for small weights.
-		gain := float32(math.Abs(float64(a)) / math.Sqrt(float64(b)))
-		if !(gain > bestGain) || math.IsInf(float64(gain), 0) {
-			return false
-		}
-		best, bestGain = a/b, gain
-		return true
-	}
+	q.tried = q.tried[:0]
 	for i := range searchSteps {
 		m := float32(searchFrom + (searchTo-searchFrom)*float64(i)/(searchSteps-1))
-		try(end * m)
-		if q.signed {
-			try(-end * m)
-		}
+		q.try(end * m)
 	}
+	best := bestFit{scale: end, qq: 1}
+	best.better(q.fits(w))
 	for range refineSteps {
-		if !try(best) {
+		q.tried = append(q.tried[:0], best.scale)
+		if !best.better(q.fits(w)) {
 			break
 		}
 	}
-	if s, e := q.stored(best), q.stored(end); q.encode(q.codes, w, s) < q.encode(q.codes, w, e) {
+	if s, e := q.stored(best.scale), q.stored(end); q.squared(w, s) < q.squared(w, e) {
 		return s
 	}
 	return end
 }
 
+// try appends a scale to those to be tried, with its negative where that may
+// be better.
+func (q *Quantizer) try(scale float32) {
+	q.tried = append(q.tried, scale)
+	if q.signed {
+		q.tried = append(q.tried, -scale)
+	}
+}
+
+// fits returns the moments of the codes that each of the scales to be tried
+// gives. It overwrites the scales with their reciprocals.
+func (q *Quantizer) fits(w []float32) []moments {
+	for i, s := range q.tried {
+		q.tried[i] = reciprocal(s)
+	}
+	if len(q.moments) < len(q.tried) {
+		q.moments = make([]moments, len(q.tried))
+	}
+	m := q.moments[:len(q.tried)]
+	q.correlate(q.table, m, w, q.tried)
+	return m
+}
+
+// bestFit is the best scale so far and what it takes off Σ w²: square over qq.
+type bestFit struct {
+	scale      float32
+	square, qq float64
+}
+
+// better takes the best of some fits, the first of equals, if that is better,
+// and reports whether it was. Squares of float32 moments stay within float64.
+func (b *bestFit) better(fits []moments) bool {
+	found := -1
+	for i, m := range fits {
+		square, qq := float64(m.wq)*float64(m.wq), float64(m.qq)
+		if square*b.qq > b.square*qq && square <= math.MaxFloat32*math.MaxFloat32 && qq > 0 {
+			b.square, b.qq, found = square, qq, i
+		}
+	}
+	if found < 0 {
+		return false
+	}
+	b.scale = fits[found].wq / fits[found].qq
+	return true
+}
+
 // searchBytes tries every scale that a byte can hold between the ends of the
-// search: they are fewer than the steps of the grid.
+// search: they are fewer than the steps of the grid. It compares
+// Σ (w - s·T[c])² - Σ w².
 func (q *Quantizer) searchBytes(w []float32, end float32) float32 {
 	var ends [2]byte
 	size := float32(math.Abs(float64(end)))
 	q.opt.ScaleType.Encode(ends[:], []float32{size * searchFrom, size * searchTo})
+	scales := q.bytes[ends[0] : int(ends[1])+1]
+	q.tried = q.tried[:0]
+	for _, s := range scales {
+		q.try(s)
+	}
 	var best float32
-	bestError := float32(math.Inf(1))
-	var s [1]float32
-	for b := int(ends[0]); b <= int(ends[1]); b++ {
-		q.opt.ScaleType.Decode(s[:], []byte{byte(b)})
-		for range 2 {
-			if e := q.encode(q.codes, w, s[0]); e < bestError {
-				best, bestError = s[0], e
-			}
-			if !q.signed {
-				break
-			}
-			s[0] = -s[0]
+	least := math.Inf(1)
+	for i, m := range q.fits(w) {
+		s := scales[i*len(scales)/len(q.tried)]
+		if q.signed && i%2 == 1 {
+			s = -s
+		}
+		if e := float64(s) * (float64(s)*float64(m.qq) - 2*float64(m.wq)); e < least {
+			best, least = s, e
 		}
 	}
 	return best
@@ -275,10 +335,11 @@ func (q *Quantizer) stored(s float32) float32 {
 	return one[0]
 }
 
-// encode chooses the codes of a group for a stored scale and returns the
-// squared error.
-func (q *Quantizer) encode(dst []uint8, w []float32, scale float32) float32 {
-	return q.table.encode(dst, w, reciprocal(scale), scale)
+// squared returns the squared error of a group with a stored scale.
+func (q *Quantizer) squared(w []float32, scale float32) float32 {
+	q.invs[0], q.tried[0] = reciprocal(scale), scale
+	q.encode(q.table, q.codes, w, len(w), q.invs, q.tried, q.sums[:1])
+	return q.sums[0].squared
 }
 
 // least is the smallest magnitude that a scale is taken for when weights are
