@@ -24,16 +24,16 @@ func exec(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// model is a copy of the tiny model, or of a container made from it, that a
+// victim is a copy of the tiny model, or of a container made from it, that a
 // test may damage.
-type model struct {
+type victim struct {
 	t   *testing.T
 	dir string
 }
 
-func (m model) path(name string) string { return filepath.Join(m.dir, name) }
+func (m victim) path(name string) string { return filepath.Join(m.dir, name) }
 
-func (m model) read(name string) []byte {
+func (m victim) read(name string) []byte {
 	m.t.Helper()
 	b, err := os.ReadFile(m.path(name))
 	if err != nil {
@@ -42,14 +42,14 @@ func (m model) read(name string) []byte {
 	return b
 }
 
-func (m model) write(name string, data []byte) {
+func (m victim) write(name string, data []byte) {
 	m.t.Helper()
 	if err := os.WriteFile(m.path(name), data, 0o644); err != nil {
 		m.t.Fatal(err)
 	}
 }
 
-func (m model) remove(name string) {
+func (m victim) remove(name string) {
 	m.t.Helper()
 	if err := os.Remove(m.path(name)); err != nil {
 		m.t.Fatal(err)
@@ -57,7 +57,7 @@ func (m model) remove(name string) {
 }
 
 // replace changes the first occurrence of a text in a file.
-func (m model) replace(name, old, with string) {
+func (m victim) replace(name, old, with string) {
 	m.t.Helper()
 	b := m.read(name)
 	if !bytes.Contains(b, []byte(old)) {
@@ -69,7 +69,7 @@ func (m model) replace(name, old, with string) {
 const weights = "model.safetensors"
 
 // header replaces the JSON header of the weights, whose length it keeps right.
-func (m model) header(edit func(text string) string) {
+func (m victim) header(edit func(text string) string) {
 	m.t.Helper()
 	b := m.read(weights)
 	n := binary.LittleEndian.Uint64(b)
@@ -79,7 +79,7 @@ func (m model) header(edit func(text string) string) {
 }
 
 // data overwrites the beginning of a tensor.
-func (m model) data(tensor string, with []byte) {
+func (m victim) data(tensor string, with []byte) {
 	m.t.Helper()
 	b := m.read(weights)
 	n := binary.LittleEndian.Uint64(b)
@@ -94,7 +94,7 @@ func (m model) data(tensor string, with []byte) {
 }
 
 // shard makes the weights the second of two shards with an index.
-func (m model) shard(index string) {
+func (m victim) shard(index string) {
 	m.t.Helper()
 	if err := os.Rename(m.path(weights), m.path("model-00001-of-00002.safetensors")); err != nil {
 		m.t.Fatal(err)
@@ -113,7 +113,7 @@ const (
 type badInput struct {
 	name      string
 	container bool // damage a container instead of the original
-	damage    func(m model)
+	damage    func(m victim)
 	args      []string // MODEL, OUT, TEXT and DIR are replaced; quantize MODEL OUT if nil
 	code      int      // 1 if 0
 	want      string   // part of the message
@@ -123,44 +123,46 @@ func badInputs() []badInput {
 	evalArgs := []string{"eval-ppl", "MODEL", "--text", "TEXT", "--windows", "1", "--ctx", "64"}
 	tokenize := []string{"tokenize", "MODEL", "--text", "TEXT"}
 	verify := []string{"verify", "MODEL"}
-	index := func(weightMap string) func(m model) {
-		return func(m model) { m.shard(`{"metadata": {"total_size": 1}, "weight_map": ` + weightMap + `}`) }
+	index := func(weightMap string) func(m victim) {
+		return func(m victim) { m.shard(`{"metadata": {"total_size": 1}, "weight_map": ` + weightMap + `}`) }
 	}
 	return []badInput{
 		{name: "no folder", args: []string{"quantize", "DIR/none", "OUT"}, want: "no such file"},
 		{name: "a file for a folder", args: []string{"quantize", "MODEL/config.json", "OUT"}, want: "config.json"},
 		{name: "empty folder", args: []string{"quantize", "DIR", "OUT"}, want: "model.safetensors"},
-		{name: "empty weights", damage: func(m model) { m.write(weights, nil) }, want: weights},
-		{name: "header length of terabytes", damage: func(m model) { m.write(weights, []byte("\xff\xff\xff\xff\xff\x00\x00\x00{}")) }, want: weights},
-		{name: "weights cut short", damage: func(m model) { b := m.read(weights); m.write(weights, b[:len(b)-100]) }, want: weights},
-		{name: "bytes after the weights", damage: func(m model) { m.write(weights, append(m.read(weights), 0)) }, want: weights},
-		{name: "header that is no object", damage: func(m model) { m.header(func(s string) string { return " " + s[:len(s)-1] }) }, want: weights},
-		{name: "header that is no UTF-8", damage: func(m model) { m.header(func(s string) string { return strings.Replace(s, "q_proj", "q_\xffroj", 1) }) }, want: "UTF-8"},
-		{name: "tensor named twice", damage: func(m model) {
+		{name: "empty weights", damage: func(m victim) { m.write(weights, nil) }, want: weights},
+		{name: "header length of terabytes", damage: func(m victim) { m.write(weights, []byte("\xff\xff\xff\xff\xff\x00\x00\x00{}")) }, want: weights},
+		{name: "weights cut short", damage: func(m victim) { b := m.read(weights); m.write(weights, b[:len(b)-100]) }, want: weights},
+		{name: "bytes after the weights", damage: func(m victim) { m.write(weights, append(m.read(weights), 0)) }, want: weights},
+		{name: "header that is no object", damage: func(m victim) { m.header(func(s string) string { return " " + s[:len(s)-1] }) }, want: weights},
+		{name: "header that is no UTF-8", damage: func(m victim) {
+			m.header(func(s string) string { return strings.Replace(s, "q_proj", "q_\xffroj", 1) })
+		}, want: "UTF-8"},
+		{name: "tensor named twice", damage: func(m victim) {
 			m.header(func(s string) string { return strings.Replace(s, "layers.1.mlp.up_proj", "layers.0.mlp.up_proj", 1) })
 		}, want: "model.layers.0.mlp.up_proj.weight"},
-		{name: "unknown type", damage: func(m model) { m.header(func(s string) string { return strings.Replace(s, `"BF16"`, `"BF17"`, 1) }) }, want: "BF17"},
-		{name: "size that is not shape times type", damage: func(m model) { m.header(func(s string) string { return strings.Replace(s, `"BF16"`, `"F32"`, 1) }) }, want: weights},
-		{name: "shape that overflows", damage: func(m model) {
+		{name: "unknown type", damage: func(m victim) { m.header(func(s string) string { return strings.Replace(s, `"BF16"`, `"BF17"`, 1) }) }, want: "BF17"},
+		{name: "size that is not shape times type", damage: func(m victim) { m.header(func(s string) string { return strings.Replace(s, `"BF16"`, `"F32"`, 1) }) }, want: weights},
+		{name: "shape that overflows", damage: func(m victim) {
 			m.header(func(s string) string {
 				return strings.Replace(s, "[128,384]", "[4611686018427387904,4611686018427387904]", 1)
 			})
 		}, want: weights},
-		{name: "negative shape", damage: func(m model) {
+		{name: "negative shape", damage: func(m victim) {
 			m.header(func(s string) string { return strings.Replace(s, "[128,384]", "[-128,384]", 1) })
 		}, want: weights},
 		{name: "index without its shard", damage: index(`{"a": "model-00002-of-00002.safetensors"}`), want: "model-00002-of-00002.safetensors"},
 		{name: "index that leaves the folder", damage: index(`{"a": "../model-00001-of-00002.safetensors"}`), want: "../model-00001-of-00002.safetensors"},
 		{name: "index with an absolute path", damage: index(`{"a": "/etc/passwd"}`), want: "/etc/passwd"},
 		{name: "index that names no tensor of the shard", damage: index(`{"a": "model-00001-of-00002.safetensors"}`), want: "model-00001-of-00002.safetensors"},
-		{name: "index that is no JSON", damage: func(m model) { m.shard("{") }, want: "model.safetensors.index.json"},
-		{name: "NaN weight", damage: func(m model) { m.data(qProj, []byte{0, 0, 0xc0, 0x7f}) }, want: qProj + ": weight [0, 1] is NaN"},
-		{name: "infinite weight", damage: func(m model) { m.data(qProj, []byte{0x80, 0xff}) }, want: "weight [0, 0] is -Inf"},
-		{name: "NaN norm", damage: func(m model) { m.data("model.norm.weight", []byte{0xc0, 0x7f}) }, want: "model.norm.weight"},
-		{name: "weights of integers", damage: func(m model) { m.header(func(s string) string { return strings.ReplaceAll(s, `"BF16"`, `"I16"`) }) }, want: "no tensor of the checkpoint would be quantized"},
-		{name: "no config", damage: func(m model) { m.remove(config) }, want: config},
-		{name: "config that is no JSON", damage: func(m model) { m.write(config, []byte("{\"a\": ")) }, want: config},
-		{name: "config that is an array", damage: func(m model) { m.write(config, []byte("[]")) }, want: config},
+		{name: "index that is no JSON", damage: func(m victim) { m.shard("{") }, want: "model.safetensors.index.json"},
+		{name: "NaN weight", damage: func(m victim) { m.data(qProj, []byte{0, 0, 0xc0, 0x7f}) }, want: qProj + ": weight [0, 1] is NaN"},
+		{name: "infinite weight", damage: func(m victim) { m.data(qProj, []byte{0x80, 0xff}) }, want: "weight [0, 0] is -Inf"},
+		{name: "NaN norm", damage: func(m victim) { m.data("model.norm.weight", []byte{0xc0, 0x7f}) }, want: "model.norm.weight"},
+		{name: "weights of integers", damage: func(m victim) { m.header(func(s string) string { return strings.ReplaceAll(s, `"BF16"`, `"I16"`) }) }, want: "no tensor of the checkpoint would be quantized"},
+		{name: "no config", damage: func(m victim) { m.remove(config) }, want: config},
+		{name: "config that is no JSON", damage: func(m victim) { m.write(config, []byte("{\"a\": ")) }, want: config},
+		{name: "config that is an array", damage: func(m victim) { m.write(config, []byte("[]")) }, want: config},
 		{name: "quantized already", container: true, want: "quantized"},
 		{name: "pattern that matches nothing", args: []string{"quantize", "MODEL", "OUT", "--tensor", "dwn_proj=3"}, want: "dwn_proj"},
 		{name: "pattern that is none", args: []string{"quantize", "MODEL", "OUT", "--tensor", "(=3"}, code: 2, want: "missing closing"},
@@ -168,9 +170,9 @@ func badInputs() []badInput {
 		{name: "bits that are no number", args: []string{"quantize", "MODEL", "OUT", "--bits", "four"}, code: 2, want: "four"},
 		{name: "group that is not offered", args: []string{"quantize", "MODEL", "OUT", "--group", "48"}, code: 2, want: "48"},
 		{name: "unknown codebook", args: []string{"quantize", "MODEL", "OUT", "--codebook", "nf4"}, want: "nf4"},
-		{name: "codebook file with too few values", damage: func(m model) { m.write("cb.json", []byte("[-1, 1]")) },
+		{name: "codebook file with too few values", damage: func(m victim) { m.write("cb.json", []byte("[-1, 1]")) },
 			args: []string{"quantize", "MODEL", "OUT", "--codebook", "file:MODEL/cb.json"}, want: "2 values"},
-		{name: "recipe with an unknown key", damage: func(m model) { m.write("r.json", []byte(`{"bit": 4}`)) },
+		{name: "recipe with an unknown key", damage: func(m victim) { m.write("r.json", []byte(`{"bit": 4}`)) },
 			args: []string{"quantize", "MODEL", "OUT", "--recipe", "MODEL/r.json"}, want: "bit"},
 		{name: "fused layers that differ", args: []string{"quantize", "MODEL", "OUT", "--tensor", "k_proj=5"}, want: "would differ in bits or group"},
 		{name: "too little memory", args: []string{"quantize", "MODEL", "OUT", "--max-ram", "1MB"}, want: "memory"},
@@ -183,35 +185,35 @@ func badInputs() []badInput {
 		{name: "missing argument", args: []string{"quantize", "MODEL"}, code: 2, want: "accepts 2 arg"},
 		{name: "unknown command", args: []string{"quantise", "MODEL"}, code: 2, want: "quantise"},
 
-		{name: "digest", container: true, damage: func(m model) { m.replace(config, `"sha256": "`, `"sha256": "0`) }, args: verify, code: 3, want: "1 problems"},
-		{name: "container cut short", container: true, damage: func(m model) { b := m.read(weights); m.write(weights, b[:len(b)/2]) }, args: verify, want: weights},
-		{name: "container of a later version", container: true, damage: func(m model) { m.replace(config, `"version": 1`, `"version": 9`) }, args: verify, want: "version 9"},
-		{name: "container with another group", container: true, damage: func(m model) { m.replace(config, `"group": 64`, `"group": 32`) }, args: verify, want: "has shape"},
-		{name: "container without a tensor", container: true, damage: func(m model) {
+		{name: "digest", container: true, damage: func(m victim) { m.replace(config, `"sha256": "`, `"sha256": "0`) }, args: verify, code: 3, want: "1 problems"},
+		{name: "container cut short", container: true, damage: func(m victim) { b := m.read(weights); m.write(weights, b[:len(b)/2]) }, args: verify, want: weights},
+		{name: "container of a later version", container: true, damage: func(m victim) { m.replace(config, `"version": 1`, `"version": 9`) }, args: verify, want: "version 9"},
+		{name: "container with another group", container: true, damage: func(m victim) { m.replace(config, `"group": 64`, `"group": 32`) }, args: verify, want: "has shape"},
+		{name: "container without a tensor", container: true, damage: func(m victim) {
 			m.header(func(s string) string { return strings.Replace(s, downProj+".scales", downProj+".scalez", 1) })
 		}, args: verify, want: downProj + ".scales is missing"},
 		{name: "no container", args: verify, want: "not a lutq container"},
-		{name: "infinite scale", container: true, damage: func(m model) { m.data(downProj+".scales", []byte{0, 0x7c}) }, args: evalArgs, want: downProj},
+		{name: "infinite scale", container: true, damage: func(m victim) { m.data(downProj+".scales", []byte{0, 0x7c}) }, args: evalArgs, want: downProj},
 
-		{name: "no tokenizer", damage: func(m model) { m.remove(tokJSON) }, args: tokenize, want: tokJSON},
-		{name: "tokenizer that is no JSON", damage: func(m model) { m.write(tokJSON, []byte("BPE")) }, args: tokenize, want: tokJSON},
-		{name: "unknown tokenizer model", damage: func(m model) { m.replace(tokJSON, `"BPE"`, `"Unigram"`) }, args: tokenize, want: "Unigram"},
-		{name: "unknown split pattern", damage: func(m model) { m.replace(tokJSON, `\\p{N}{1,3}`, `\\p{N}{1,4}`) }, args: tokenize, want: "pattern"},
+		{name: "no tokenizer", damage: func(m victim) { m.remove(tokJSON) }, args: tokenize, want: tokJSON},
+		{name: "tokenizer that is no JSON", damage: func(m victim) { m.write(tokJSON, []byte("BPE")) }, args: tokenize, want: tokJSON},
+		{name: "unknown tokenizer model", damage: func(m victim) { m.replace(tokJSON, `"BPE"`, `"Unigram"`) }, args: tokenize, want: "Unigram"},
+		{name: "unknown split pattern", damage: func(m victim) { m.replace(tokJSON, `\\p{N}{1,3}`, `\\p{N}{1,4}`) }, args: tokenize, want: "pattern"},
 		{name: "no text", args: []string{"eval-ppl", "MODEL", "--text", "DIR/none"}, want: "no such file"},
-		{name: "text without a window", damage: func(m model) { m.write("short", []byte("a b c")) },
+		{name: "text without a window", damage: func(m victim) { m.write("short", []byte("a b c")) },
 			args: []string{"eval-ppl", "MODEL", "--text", "MODEL/short"}, want: "window"},
-		{name: "unknown protocol", args: append(slices.Clone(evalArgs), "--protocol", "c4"), want: "c4"},
-		{name: "unknown architecture", damage: func(m model) { m.replace(config, "LlamaForCausalLM", "MambaForCausalLM") }, args: evalArgs, want: "MambaForCausalLM"},
-		{name: "unknown rope", damage: func(m model) { m.replace(config, `"rope_type": "default"`, `"rope_type": "yarn", "factor": 4.0`) }, args: evalArgs, want: "yarn"},
-		{name: "heads that do not divide", damage: func(m model) { m.replace(config, `"num_key_value_heads": 2`, `"num_key_value_heads": 3`) }, args: evalArgs, want: "num_key_value_heads"},
-		{name: "hidden size of another model", damage: func(m model) { m.replace(config, `"hidden_size": 128`, `"hidden_size": 256`) }, args: evalArgs, want: "shape"},
-		{name: "more layers than there are", damage: func(m model) { m.replace(config, `"num_hidden_layers": 4`, `"num_hidden_layers": 5`) }, args: evalArgs, want: "model.layers.4."},
-		{name: "weight missing", damage: func(m model) {
+		{name: "unknown protocol", args: append(slices.Clone(evalArgs), "--protocol", "c4"), code: 2, want: "c4"},
+		{name: "unknown architecture", damage: func(m victim) { m.replace(config, "LlamaForCausalLM", "MambaForCausalLM") }, args: evalArgs, want: "MambaForCausalLM"},
+		{name: "unknown rope", damage: func(m victim) { m.replace(config, `"rope_type": "default"`, `"rope_type": "yarn", "factor": 4.0`) }, args: evalArgs, want: "yarn"},
+		{name: "heads that do not divide", damage: func(m victim) { m.replace(config, `"num_key_value_heads": 2`, `"num_key_value_heads": 3`) }, args: evalArgs, want: "num_key_value_heads"},
+		{name: "hidden size of another model", damage: func(m victim) { m.replace(config, `"hidden_size": 128`, `"hidden_size": 256`) }, args: evalArgs, want: "shape"},
+		{name: "more layers than there are", damage: func(m victim) { m.replace(config, `"num_hidden_layers": 4`, `"num_hidden_layers": 5`) }, args: evalArgs, want: "model.layers.4."},
+		{name: "weight missing", damage: func(m victim) {
 			m.header(func(s string) string {
 				return strings.Replace(s, "layers.0.self_attn.q_proj", "layers.0.self_attn.z_proj", 1)
 			})
 		}, args: evalArgs, want: "q_proj"},
-		{name: "NaN in a model to evaluate", damage: func(m model) { m.data(qProj, bytes.Repeat([]byte{0xc0, 0x7f}, 64)) }, args: evalArgs, want: "NaN"},
+		{name: "NaN in a model to evaluate", damage: func(m victim) { m.data(qProj, bytes.Repeat([]byte{0xc0, 0x7f}, 64)) }, args: evalArgs, want: "NaN"},
 	}
 }
 
@@ -230,7 +232,7 @@ func TestBadInput(t *testing.T) {
 	for _, tc := range badInputs() {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
-			m := model{t, filepath.Join(dir, "model")}
+			m := victim{t, filepath.Join(dir, "model")}
 			from := tiny
 			if tc.container {
 				from = container
@@ -336,7 +338,7 @@ func TestFullDisk(t *testing.T) {
 // TestZeroGroups: a group of zeros is odd but not bad.
 func TestZeroGroups(t *testing.T) {
 	dir := t.TempDir()
-	m := model{t, filepath.Join(dir, "model")}
+	m := victim{t, filepath.Join(dir, "model")}
 	if err := os.CopyFS(m.dir, os.DirFS(tiny)); err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ The tail that does not fill a window is dropped.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.text, "text", "", "text `FILE` to evaluate on")
+	f.StringVar(&o.text, "text", "", "text `FILE` to evaluate on (required)")
 	f.StringVar(&o.against, "against", "", "the original model's `FOLDER`, to compare with")
 	f.StringVar(&o.protocol, "protocol", string(corpus.Raw), "raw, gptq or llama.cpp")
 	f.StringVar(&o.bos, "bos", "", "where BOS goes: none, start or window (default as the protocol says)")
@@ -67,9 +67,6 @@ The tail that does not fill a window is dropped.`,
 	f.IntVar(&o.threads, "threads", 0, "workers (default one for each processor)")
 	f.StringVar(&o.device, "device", "auto", "auto, cpu or cuda")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
-	if err := c.MarkFlagRequired("text"); err != nil {
-		panic(err)
-	}
 	return c
 }
 
@@ -116,6 +113,9 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (*evalRepor
 		return nil, errors.New("this lutq evaluates on the CPU only")
 	default:
 		return nil, usageError{fmt.Errorf("unknown device %q: want auto, cpu or cuda", o.device)}
+	}
+	if o.text == "" {
+		return nil, usageError{errors.New("eval-ppl: --text names the file to evaluate on")}
 	}
 	if o.windows < 0 || o.ctx < 0 {
 		return nil, usageError{errors.New("--windows and --ctx take positive numbers")}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -103,6 +104,18 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SuggestionsMinimumDistance = 2
+	root.Args = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		err := usageError{fmt.Errorf("unknown command %q", args[0])}
+		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+			return hintError{err, "did you mean " + strings.Join(near, " or ") + "?"}
+		}
+		return hintError{err, "lutq help lists the commands"}
 	}
 	root.SetIn(stdin)
 	root.SetOut(stdout)
