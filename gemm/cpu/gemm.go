@@ -95,6 +95,12 @@ func (e *Engine) product(x []float32, k, m0, m int, ops []Op) {
 			lo, hi = lo-sp.begin, hi-sp.begin // panel pairs
 			p0, p1 := 2*lo, min(2*hi, ceilDiv(n, 16))
 			y := op.Y[(m0+sp.m0)*n+16*p0:]
+			if w, ok := op.W.(*LUT); ok && m <= e.isa.fusedRows() {
+				for p := p0; p < p1; p++ {
+					w.fused(y[16*(p-p0):], n, min(16, n-16*p), x[sp.m0*k:], sp.m1-sp.m0, p)
+				}
+				continue
+			}
 			for k0 := 0; k0 < k; k0 += kBlock {
 				kc := min(kBlock, k-k0)
 				for p := p0; p < p1; p++ {

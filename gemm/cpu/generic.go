@@ -12,34 +12,41 @@ import (
 // fma32 returns x·y + z rounded once to float32.
 func fma32(x, y, z float32) float32 {
 	// The product of two float32 is exact in float64, so only the sum rounds
-	// before the conversion does. Rounding twice can go wrong only where the
-	// first rounding lands on the middle between two float32, or, for
-	// subnormal results, on a coarser such middle: its last 28 bits are zero.
-	p := float64(x) * float64(y)
-	s := p + float64(z)
-	if math.Float64bits(s)&(1<<28-1) == 0 {
-		s = roundToOdd(p, float64(z), s)
+	// before the conversion does.
+	s := float64(x)*float64(y) + float64(z)
+	if tie(s) {
+		return fmaToOdd(x, y, z)
 	}
 	return float32(s)
 }
 
-// roundToOdd returns s = a+b, as rounded to nearest, moved to the odd one of
-// the two float64 around the exact sum unless s is exact. Rounding that to
-// float32 is rounding the exact sum (S. Boldo and G. Melquiond, "Emulation of
-// FMA and correctly rounded sums: proved algorithms using rounding to odd",
-// 2008).
-func roundToOdd(a, b, s float64) float64 {
+// tie reports whether s may lie in the middle between two neighbouring
+// float32: only then can rounding a sum to float64 first change what it
+// rounds to. In the middle the last 28 bits are zero, and also where the
+// neighbours are subnormal and further apart.
+func tie(s float64) bool { return uint32(math.Float64bits(s))<<4 == 0 }
+
+// fmaToOdd is fma32 for all cases. It rounds the float64 sum to the odd one
+// of its two neighbours, unless it is exact; rounding that to float32 is
+// rounding the exact sum (S. Boldo and G. Melquiond, "Emulation of FMA and
+// correctly rounded sums: proved algorithms using rounding to odd", 2008).
+//
+//go:noinline
+func fmaToOdd(x, y, z float32) float32 {
+	a, b := float64(x)*float64(y), float64(z)
+	s := a + b
 	// The error of the sum, exactly (D. Knuth, TAOCP 2, 4.2.2 theorem B).
-	bb := s - a
-	e := (a - (s - bb)) + (b - bb)
+	t := s - a
+	e := (a - (s - t)) + (b - t)
 	bits := math.Float64bits(s)
-	if e == 0 || e != e || bits&1 == 1 {
-		return s
+	switch {
+	case e == 0 || e != e || bits&1 == 1: // exact, not a number, or odd
+	case (e > 0) == (s > 0):
+		bits++
+	default:
+		bits--
 	}
-	if (e > 0) == (s > 0) {
-		return math.Float64frombits(bits + 1)
-	}
-	return math.Float64frombits(bits - 1)
+	return float32(math.Float64frombits(bits))
 }
 
 // genericRows is the number of rows of the portable tile.
@@ -52,16 +59,9 @@ func gemmGeneric(m int, y []float32, ldy int, x []float32, ldx int, b []float32,
 		xr := x[r*ldx:][:k]
 		yr := y[r*ldy:][:16]
 		for j := 0; j < 16; j += 4 {
-			var s0, s1, s2, s3 float32
-			bj := b[j:]
-			for i, v := range xr {
-				w := bj[16*i:][:4]
-				s0 = fma32(v, w[0], s0)
-				s1 = fma32(v, w[1], s1)
-				s2 = fma32(v, w[2], s2)
-				s3 = fma32(v, w[3], s3)
-			}
-			for i, s := range [4]float32{s0, s1, s2, s3} {
+			var sum [4]float32
+			madd(&sum, xr, b[j:])
+			for i, s := range sum {
 				s = float32(alpha * s)
 				if add {
 					s += yr[j+i]
@@ -70,6 +70,29 @@ func gemmGeneric(m int, y []float32, ldy int, x []float32, ldx int, b []float32,
 			}
 		}
 	}
+}
+
+// madd adds x·b to sum, for four columns of a panel [len(x)][16] that b
+// begins with: one fma32 a row of the panel, in order.
+func madd(sum *[4]float32, x, b []float32) {
+	s0, s1, s2, s3 := sum[0], sum[1], sum[2], sum[3]
+	for i, v := range x {
+		w := (*[4]float32)(b[16*i:])
+		f := float64(v)
+		t0 := f*float64(w[0]) + float64(s0)
+		t1 := f*float64(w[1]) + float64(s1)
+		t2 := f*float64(w[2]) + float64(s2)
+		t3 := f*float64(w[3]) + float64(s3)
+		if tie(t0) || tie(t1) || tie(t2) || tie(t3) {
+			s0 = fma32(v, w[0], s0)
+			s1 = fma32(v, w[1], s1)
+			s2 = fma32(v, w[2], s2)
+			s3 = fma32(v, w[3], s3)
+			continue
+		}
+		s0, s1, s2, s3 = float32(t0), float32(t1), float32(t2), float32(t3)
+	}
+	*sum = [4]float32{s0, s1, s2, s3}
 }
 
 // packGeneric writes n ≤ 16 stored rows of k numbers, stride bytes apart, to
