@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 # requirements: tokenizers==0.23.3
-"""Writes the ids that the Rust tokenizers library gives to seeded random strings.
+"""Writes the ids that the Rust tokenizers library gives to fixed and to seeded random strings.
 
     pip install tokenizers==0.23.3
-    python scripts/tokenizer_fuzz.py OUT TOKENIZER.json... [--variants BASE.json] [--count 3000] [--seed 1] [--text FILE...]
+    python scripts/tokenizer_fuzz.py OUT TOKENIZER.json... [--variants BASE.json]... [--count 3000] [--seed 1] [--text FILE]...
     LUTQ_TOKENIZER_VECTORS=$PWD/OUT go test ./calib/tokenizer -run TestFuzzVectors -v
 
-OUT receives one vector file per tokenizer, and the tokenizer.json beside it for the variants.
---variants derives tokenizers with other split patterns, pre-tokenizers, normalizers and added
-tokens from BASE, which must be a byte-level BPE; their vocabulary stays, so that most of what
-they meet is spelled in short tokens: it is the splitting that they test.
---text adds the ids of whole files. --speed prints how long the library took for them.
-Nothing outside OUT is written.
+OUT receives NAME.vectors.json for each tokenizer, which is found again by its path relative to OUT.
+--variants changes other settings of BASE (split patterns, pre-tokenizers, normalizers, added
+tokens, fallbacks) and leaves its vocabulary, which must hold the ids 0 and 1.
+--text adds the ids of a whole file and prints how fast the library found them, on one thread.
+Nothing outside OUT is written. The vectors in calib/tokenizer/testdata were written by
+
+    cd calib/tokenizer/testdata
+    python ../../../scripts/tokenizer_fuzz.py . ../../testdata/lutq-tiny/tokenizer.json sp/tokenizer.json --count 240
+    python ../../../scripts/tokenizer_fuzz.py . --variants bytelevel/tokenizer.json --variants sp/tokenizer.json --count 12 --no-fixed
 """
 
 import argparse
@@ -26,6 +29,27 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
 import tokenizers  # noqa: E402
+
+FIXED = [
+    "", " ", "  ", "   ", "\n", "\n\n", "\t", " \n ", "\r\n", "a", " a", "a ", "  a", "a  b", "a\nb", "\n\n  a", "a  \n  \n b",
+    "Hello world", " Hello, world!", "Hello  world  ", "The quick brown fox jumps over the lazy dog.",
+    "It's don't I'll you've we'RE THEY'D 'tis 's 't 'S ' 'x", "\u2019s it\u2019s", "'\u017fs", "x'\u017f'\u017f",
+    "1 12 123 1234 12345 123456 1,234.56 0x7f 1e-9 \u00b2\u00b3 \u00bd \u2163 \u0663\u0664 \u4e00\u4e8c \uff11\uff12\uff13",
+    "def f(x):\n    return x ** 2  # square\n\n\nclass A:\n\tpass\n", "for (int i = 0; i < n; ++i) { s += a[i]; }\r\n",
+    "SELECT * FROM t WHERE a='b';", "<html><body>&nbsp;</body></html>", '{"k": [1, 2.5, null]}', "a/b\\c|d~e^f`g",
+    "!!!???...---===", "\"\"\"'''\"\"\"", "https://example.org/a_b?c=d&e=%20#f",
+    "CamelCaseWord snake_case_word kebab-case-word ALLCAPS MiXeD",
+    "Ich grüße Ælfric, façade, naïve, Łódź, İstanbul, straße, ﬁnance, ŒUVRE", "Привет, мир! Ёлка", "Γειά σου Κόσμε",
+    "שלום עולם", "مرحبا بالعالم", "नमस्ते दुनिया", "สวัสดีชาวโลก", "こんにちは世界。カタカナ、ひらがな", "你好，世界！我是一个模型。",
+    "안녕하세요 세계", "កាន់តែពិសេស", "🚀 😶‍🌫️ 👨‍👩‍👧‍👦 🇩🇪 👍🏽 ✅",
+    "e\u0301 e\u0301\u0323 a\u0308\u0301 \u1112\u1161\u11ab q\u0307\u0323", "Z\u0351\u0357a\u030b\u0358l\u0327\u0321g\u0334o\u0321\u0338",
+    "\u0000\u0001\u0002\u007f\u0080\u0085\u009f", "\ufeffbom \u200bzero\u200dwidth\u2060", "\u00a0nbsp\u00a0\u00a0x\u3000y\u2028z\u2029",
+    "\U0001d400\U0001d7d9\U000e0001\U0010ffff\ufffd", "\u1c89 \U00013460\U00013461 \U0002ebf0 \U00010d40", "▁▁a ▁b c▁", "Ġthe Ċ ĉ",
+    "<0x0A><0x41> <0xFF>", "<unk><s></s> <s> </s>x<unk>", "<|begin_of_text|>hi<|end_of_text|>", " <|end_of_text|> ",
+    "<|begin_of_text|", "<|begin_of_text|><|begin_of_text|>", "<|BEGIN_OF_TEXT|>", "<s", "< s>",
+    "a" * 100, "ab" * 100, " " * 100, "\n" * 50, "=" * 80, "the " * 40, "thethethethethethethe",
+    "antidisestablishmentarianism" * 4, "1" * 50, "é" * 60, "日本" * 40,
+]
 
 WORDS = """the The THE a of and to in is was it for on with as I he his at by had this not are
 token Tokenizer unbelievably counter-revolutionary antidisestablishmentarianism Zürich naïve
@@ -85,178 +109,182 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
-def variants(base):
-    """Yields (name, tokenizer.json as a dictionary) for many settings."""
+def changed(base, **changes):
+    """The tokenizer with top-level fields replaced; fields of model one by one."""
+    t = copy.deepcopy(base)
+    t["model"].update(changes.pop("model", {}))
+    t.update(changes)
+    return t
+
+
+def is_byte_level(base):
+    return "ByteLevel" in json.dumps(base["pre_tokenizer"])
+
+
+def added_token(i, content, **kw):
+    return {"id": i, "content": content, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+            "special": False, **kw}
+
+
+def sequence(*steps):
+    return {"type": "Sequence", "pretokenizers": list(steps)}
+
+
+def literal(s, behavior, invert=False):
+    return {"type": "Split", "pattern": {"String": s}, "behavior": behavior, "invert": invert}
+
+
+def byte_level_variants(base):
+    """Yields names and changes for a byte-level tokenizer."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    decoder = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    whole = dict(byte_level, use_regex=True)
 
     def split(regex, **kw):
         return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False, **kw}
 
-    def literal(s, behavior, invert=False):
-        return {"type": "Split", "pattern": {"String": s}, "behavior": behavior, "invert": invert}
+    def make(pre_tokenizer=whole, normalizer=None, **kw):
+        return dict(pre_tokenizer=pre_tokenizer, normalizer=normalizer, **kw)
 
-    def sequence(*steps):
-        return {"type": "Sequence", "pretokenizers": list(steps)}
-
-    def make(**changes):
-        t = copy.deepcopy(base)
-        t["normalizer"], t["decoder"] = None, decoder
-        model = changes.pop("model", {})
-        t.update(changes)
-        t["model"].update(model)
-        return t
-
-    whole = dict(byte_level, use_regex=True)
-    yield "llama3", make(pre_tokenizer=sequence(split(LLAMA3), byte_level))
-    yield "llama3-removed", make(pre_tokenizer=sequence(split(LLAMA3, behavior="Removed", invert=True), byte_level))
-    yield "qwen", make(pre_tokenizer=sequence(split(LLAMA3.replace("{1,3}", "")), byte_level), normalizer={"type": "NFC"})
-    yield "gpt2", make(pre_tokenizer=whole)
-    yield "gpt2-split", make(pre_tokenizer=sequence(split(GPT2), byte_level))
-    yield "gpt2-prefix", make(pre_tokenizer=dict(whole, add_prefix_space=True))
-    yield "prefix-only", make(pre_tokenizer=dict(byte_level, add_prefix_space=True))
+    yield "llama3", make(sequence(split(LLAMA3), byte_level))
+    yield "llama3-removed", make(sequence(split(LLAMA3, behavior="Removed", invert=True), byte_level))
+    yield "qwen", make(sequence(split(LLAMA3.replace("{1,3}", "")), byte_level), {"type": "NFC"})
+    yield "gpt2", make()
+    yield "gpt2-split", make(sequence(split(GPT2), byte_level))
+    yield "gpt2-prefix", make(dict(whole, add_prefix_space=True))
+    yield "prefix-only", make(dict(byte_level, add_prefix_space=True))
     for each in (True, False):
-        digits = {"type": "Digits", "individual_digits": each}
-        yield f"digits-{each}", make(pre_tokenizer=sequence(digits, whole))
-    yield "ignore-merges", make(pre_tokenizer=whole, model={"ignore_merges": True})
+        yield f"digits-{each}", make(sequence({"type": "Digits", "individual_digits": each}, whole))
+    yield "ignore-merges", make(model={"ignore_merges": True})
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
-        yield form.lower(), make(pre_tokenizer=whole, normalizer={"type": form})
-    steps = [{"type": "Strip", "strip_left": True, "strip_right": True}, {"type": "Lowercase"}, {"type": "Prepend", "prepend": "a"},
-             {"type": "Replace", "pattern": {"String": "  "}, "content": "\t"}]
-    yield "steps", make(pre_tokenizer=whole, normalizer={"type": "Sequence", "normalizers": steps})
+        yield form.lower(), make(normalizer={"type": form})
+    yield "steps", make(normalizer={"type": "Sequence", "normalizers": [
+        {"type": "Strip", "strip_left": True, "strip_right": True}, {"type": "Lowercase"}, {"type": "Prepend", "prepend": "a"},
+        {"type": "Replace", "pattern": {"String": "  "}, "content": "\t"}]})
     for behavior in ("Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"):
         for invert in (False, True):
-            yield f"split-{behavior}-{invert}", make(pre_tokenizer=sequence(literal("  ", behavior, invert), byte_level))
-
-    def token(i, content, **kw):
-        return {"id": i, "content": content, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-                "special": False, **kw}
+            yield f"split-{behavior}-{invert}", make(sequence(literal("  ", behavior, invert), byte_level))
 
     known = dict(base["model"]["vocab"])
     flags = {"<left>": {"lstrip": True}, "<right>": {"rstrip": True, "special": True}, "the": {"single_word": True},
              "<both>": {"lstrip": True, "rstrip": True}, "<|begin": {"special": True}, "the The": {"normalized": True},
              "Token": {"normalized": True, "single_word": True}, "TOKEN": {"normalized": True, "special": True},
              "   ": {"normalized": True}, "é": {"normalized": True}, "\n\n": {}}
-    extra = [token(known.setdefault(content, len(known)), content, **kw) for content, kw in flags.items()]
-    added = base["added_tokens"] + extra
+    added = base["added_tokens"] + [added_token(known.setdefault(c, len(known)), c, **kw) for c, kw in flags.items()]
+    single = [{"SpecialToken": {"id": "<x>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+              {"SpecialToken": {"id": "<y>", "type_id": 0}}]
     template = {"type": "Sequence", "processors": [
         {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True},
-        {"type": "TemplateProcessing",
-         "single": [{"SpecialToken": {"id": "<x>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
-                    {"SpecialToken": {"id": "<y>", "type_id": 0}}], "pair": [],
-         "special_tokens": {"<x>": {"id": "<x>", "ids": [0], "tokens": ["<x>"]}, "<y>": {"id": "<y>", "ids": [1, 1], "tokens": ["<y>", "<y>"]}}}]}
-    template["processors"][1]["pair"] = template["processors"][1]["single"] + [{"Sequence": {"id": "B", "type_id": 1}}]
-    yield "added", make(pre_tokenizer=whole, added_tokens=added, post_processor=template)
-    yield "added-lower", make(pre_tokenizer=whole, added_tokens=added, normalizer={"type": "Lowercase"})
-    yield "added-nfd", make(pre_tokenizer=whole, added_tokens=added, normalizer={"type": "NFD"})
+        {"type": "TemplateProcessing", "single": single, "pair": single + [{"Sequence": {"id": "B", "type_id": 1}}],
+         "special_tokens": {"<x>": {"id": "<x>", "ids": [0], "tokens": ["<x>"]},
+                            "<y>": {"id": "<y>", "ids": [1, 1], "tokens": ["<y>", "<y>"]}}}]}
+    yield "added", make(added_tokens=added, post_processor=template)
+    yield "added-lower", make(added_tokens=added, normalizer={"type": "Lowercase"})
+    yield "added-nfd", make(added_tokens=added, normalizer={"type": "NFD"})
+    yield "no-decoder", make(decoder=None)
 
-    # SentencePiece style: the same merges, spelled as text.
-    def spell(s):
-        return s.replace("Ġ", "▁")
 
-    vocab, merges = {}, []
-    for s, i in base["model"]["vocab"].items():
-        if s in [t["content"] for t in base["added_tokens"]] or all(c in "Ġ" or c.isascii() and c.isprintable() for c in s):
-            vocab[spell(s)] = len(vocab)
-    for m in base["model"]["merges"]:
-        a, b = m if isinstance(m, list) else m.split(" ")
-        a, b = spell(a), spell(b)
-        if a in vocab and b in vocab and a + b in vocab:
-            merges.append(f"{a} {b}")
-    for s in ("é", "日", "本", "\n"):
-        vocab.setdefault(s, len(vocab))
-    unknown = base["added_tokens"][0]["content"]
-    bytes_ = {f"<0x{i:02X}>": len(vocab) + i for i in range(256)}
-    names = {t["content"]: vocab[t["content"]] for t in base["added_tokens"]}
-    tokens = [dict(t, id=names[t["content"]]) for t in base["added_tokens"]]
-
-    def sp(scheme=None, split_=True, fallback=True, unk=unknown, fuse=True, normalized=False, norm=None, steps=(), **model):
-        meta = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split_}
-        legacy = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
-                  {"type": "Strip", "content": " ", "start": 1, "stop": 0}]
-        full = vocab | bytes_ if fallback is True else vocab | {k: v for k, v in bytes_.items() if fallback and k < "<0xD0>"}
-        return make(normalizer=norm, pre_tokenizer=sequence(*steps, meta) if scheme else None, post_processor=None,
-                    decoder=meta if scheme else {"type": "Sequence", "decoders": legacy},
-                    added_tokens=[dict(t, normalized=normalized) for t in tokens],
-                    model={"vocab": full, "merges": merges, "byte_fallback": bool(fallback), "unk_token": unk, "fuse_unk": fuse, **model})
-
-    prepend = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
-                                                   {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}
+def sentencepiece_variants(base):
+    """Yields names and changes for a SentencePiece-style tokenizer with byte fallback."""
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    prepend = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace]}
+    vocab = base["model"]["vocab"]
+
+    def make(normalizer=prepend, pre_tokenizer=None, normalized=False, **kw):
+        added = [dict(t, normalized=normalized) for t in base["added_tokens"]]
+        return dict(normalizer=normalizer, pre_tokenizer=pre_tokenizer, added_tokens=added, **kw)
+
+    def meta(scheme, cut=True, steps=(), normalizer=None, **kw):
+        m = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": cut}
+        return make(normalizer, sequence(*steps, m) if steps else m, decoder=m, **kw)
+
     for scheme in ("always", "first", "never"):
         for cut in (True, False):
-            yield f"metaspace-{scheme}-{cut}", sp(scheme, cut)
-    yield "metaspace-first-normalized", sp("first", normalized=True, norm={"type": "NFKC"})
-    yield "metaspace-first-digits", sp("first", steps=[{"type": "Digits", "individual_digits": True}])
-    yield "metaspace-first-replace", sp("first", norm=replace, normalized=True)
-    yield "sp", sp(norm=prepend)
-    yield "sp-normalized", sp(norm=prepend, normalized=True)
-    yield "sp-ignore-merges", sp(norm=prepend, ignore_merges=True)
-    yield "sp-unk", sp(norm=prepend, fallback=False)
-    yield "sp-unk-apart", sp(norm=prepend, fallback=False, fuse=False)
-    yield "sp-unk-dropped", sp(norm=prepend, fallback=False, unk=None)
-    yield "sp-some-bytes", sp(norm=prepend, fallback="some")
-    yield "sp-some-bytes-apart", sp(norm=prepend, fallback="some", fuse=False)
-    gemma = sp(norm=replace)
-    gemma["pre_tokenizer"] = literal(" ", "MergedWithPrevious")
-    yield "gemma", gemma
-    bare = sp(norm=prepend)
-    bare["decoder"] = None
-    yield "no-decoder", bare
+            yield f"metaspace-{scheme}-{cut}", meta(scheme, cut)
+    yield "metaspace-first-normalized", meta("first", normalizer={"type": "NFKC"}, normalized=True)
+    yield "metaspace-first-digits", meta("first", steps=[{"type": "Digits", "individual_digits": True}])
+    yield "metaspace-first-replace", meta("first", normalizer=replace, normalized=True)
+    yield "sp", make()
+    yield "normalized", make(normalized=True)
+    yield "ignore-merges", make(model={"ignore_merges": True})
+    # Tokens of the upper bytes go by another name, so that some characters fall back and some do not.
+    some = {("?" + t if t[:3] == "<0x" and t >= "<0xD0>" else t): i for t, i in vocab.items()}
+    for fuse in (True, False):
+        yield f"no-bytes-fuse-{fuse}", make(model={"byte_fallback": False, "fuse_unk": fuse})
+        yield f"some-bytes-fuse-{fuse}", make(model={"vocab": some, "fuse_unk": fuse})
+    yield "dropped", make(model={"byte_fallback": False, "unk_token": None})
+    yield "gemma", make(replace, literal(" ", "MergedWithPrevious"))
+    yield "no-decoder", make(decoder=None)
+
+
+def suite(name, path, base, changes, args):
+    """The library's answers for a tokenizer with changes."""
+    t = tokenizers.Tokenizer.from_str(json.dumps(changed(base, **changes)))
+    specials = [a.content for a in t.get_added_tokens_decoder().values()]
+    rng = random.Random(f"{args.seed} {name}")
+    texts = ([] if args.no_fixed else FIXED) + [random_text(rng, specials) for _ in range(args.count)]
+    # What the post-processor puts around a text is the same for all texts.
+    probe = next(p for p in ("a", "  ") if t.encode(p, add_special_tokens=False).ids)
+    one, alone = t.encode(probe, add_special_tokens=True).ids, t.encode(probe, add_special_tokens=False).ids
+    at = next(i for i in range(len(one)) if one[i:i + len(alone)] == alone)
+    prefix, suffix = one[:at], one[at + len(alone):]
+    cases = []
+    for text in texts:
+        ids = t.encode(text, add_special_tokens=False).ids
+        special = t.encode(text, add_special_tokens=True).ids
+        assert special == prefix + ids + suffix, (name, text, special, prefix, ids, suffix)
+        case = {"text": text, "ids": ids}
+        decoded = t.decode(ids, skip_special_tokens=False)
+        if decoded != text:
+            case["decoded"] = decoded
+        cases.append(case)
+    for file in args.text:
+        with open(file, encoding="utf-8", newline="") as f:
+            text = f.read()
+        start = time.perf_counter()
+        ids = t.encode(text, add_special_tokens=False).ids
+        seconds = time.perf_counter() - start
+        print(f"{name}: {file}: {len(ids)} ids, {len(text.encode()) / seconds / 1e6:.2f} MB/s", file=sys.stderr)
+        cases.append({"file": os.path.relpath(file, args.out), "ids": ids})
+    return {"name": name, "tokenizer": os.path.relpath(path, args.out), "changes": changes,
+            "vocab_size": t.get_vocab_size(), "prefix": prefix, "suffix": suffix, "cases": cases}
+
+
+def write(out, name, suites):
+    parts = []
+    for s in suites:
+        cases = ",\n".join(json.dumps(c, separators=(",", ":")) for c in s.pop("cases"))
+        parts.append(json.dumps(s, separators=(",", ":"))[:-1] + ',"cases":[\n' + cases + "]}")
+    with open(os.path.join(out, f"{name}.vectors.json"), "w", encoding="utf-8") as f:
+        f.write(f'{{"library":"tokenizers {tokenizers.__version__}","suites":[\n' + ",\n".join(parts) + "]}\n")
+
+
+def load(path):
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)
+
+
+def name_of(path):
+    name = os.path.basename(path).removesuffix(".json")
+    return name if name != "tokenizer" else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("out")
     p.add_argument("tokenizer", nargs="*")
-    p.add_argument("--variants", metavar="BASE")
-    p.add_argument("--count", type=int, default=3000)
+    p.add_argument("--variants", metavar="BASE", action="append", default=[])
+    p.add_argument("--count", type=int, default=3000, help="random strings per tokenizer")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--text", action="append", default=[])
-    p.add_argument("--speed", action="store_true")
+    p.add_argument("--no-fixed", action="store_true", help="random strings only")
+    p.add_argument("--text", metavar="FILE", action="append", default=[])
     args = p.parse_args()
     os.makedirs(args.out, exist_ok=True)
-
-    jobs = []
     for path in args.tokenizer:
-        path = os.path.abspath(path)
-        name = os.path.basename(path).removesuffix(".json")
-        if name == "tokenizer":
-            name = os.path.basename(os.path.dirname(path))
-        jobs.append((name, path))
-    if args.variants:
-        with open(args.variants, encoding="utf-8") as f:
-            base = json.load(f)
-        for name, t in variants(base):
-            path = os.path.join(args.out, f"variant-{name}.tokenizer.json")
-            with open(path, "w", encoding="utf-8") as f:
-                json.dump(t, f, ensure_ascii=False)
-            jobs.append((f"variant-{name}", path))
-
-    for name, path in jobs:
-        t = tokenizers.Tokenizer.from_file(path)
-        specials = [a.content for a in t.get_added_tokens_decoder().values()]
-        rng = random.Random(f"{args.seed} {name}")
-        cases = []
-        for _ in range(args.count):
-            text = random_text(rng, specials)
-            ids = t.encode(text, add_special_tokens=False).ids
-            cases.append({"text": text, "ids": ids, "special": t.encode(text, add_special_tokens=True).ids,
-                          "decoded": t.decode(ids, skip_special_tokens=False)})
-        for file in args.text:
-            with open(file, encoding="utf-8", newline="") as f:
-                text = f.read()
-            start = time.perf_counter()
-            ids = t.encode(text, add_special_tokens=False).ids
-            seconds = time.perf_counter() - start
-            cases.append({"file": os.path.abspath(file), "ids": ids})
-            if args.speed:
-                print(f"{name}: {os.path.basename(file)}: {len(ids)} ids, {len(text.encode()) / seconds / 1e6:.2f} MB/s", file=sys.stderr)
-        vectors = {"library": f"tokenizers {tokenizers.__version__}",
-                   "tokenizer": os.path.relpath(path, args.out) if args.variants and path.startswith(args.out) else path,
-                   "vocab_size": t.get_vocab_size(), "cases": cases}
-        with open(os.path.join(args.out, f"{name}.vectors.json"), "w", encoding="utf-8") as f:
-            json.dump(vectors, f, ensure_ascii=True)
+        write(args.out, name_of(path), [suite(name_of(path), path, load(path), {}, args)])
+    for path in args.variants:
+        base = load(path)
+        variants = byte_level_variants(base) if is_byte_level(base) else sentencepiece_variants(base)
+        write(args.out, f"{name_of(path)}-variants", [suite(name, path, base, changes, args) for name, changes in variants])
 
 
 if __name__ == "__main__":

@@ -118,6 +118,6 @@ func startsWithWord(s string) bool {
 
 // isWord is \w as Unicode's TR 18, annex C defines it.
 func isWord(r rune) bool {
-	return unicode.IsLetter(r) || r == '\u200c' || r == '\u200d' ||
+	return isLetter(r) || r == '\u200c' || r == '\u200d' ||
 		unicode.In(r, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc)
 }

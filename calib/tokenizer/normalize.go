@@ -16,14 +16,11 @@ type normalizer interface {
 }
 
 type (
-	unicodeForm  struct{ form norm.Form }
 	prepender    struct{ text string }
 	replacer     struct{ old, new string }
 	lowercaser   struct{}
 	spaceTrimmer struct{ left, right bool }
 )
-
-func (f unicodeForm) normalize(text string) string { return f.form.String(text) }
 
 func (p prepender) normalize(text string) string {
 	if text == "" {

@@ -67,9 +67,9 @@ func classAt(s string, i int) (class, int) {
 	}
 	r, n := utf8.DecodeRuneInString(s[i:])
 	switch {
-	case unicode.IsLetter(r):
+	case isLetter(r):
 		return letter, n
-	case unicode.IsNumber(r):
+	case isNumber(r):
 		return number, n
 	case unicode.IsSpace(r):
 		return space, n

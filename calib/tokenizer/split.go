@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -136,7 +135,7 @@ func (b byteLevel) split(p piece, emit func(piece)) {
 
 // findNumber finds the next character of \p{N}.
 func findNumber(s string) (start, end int) {
-	start = strings.IndexFunc(s, unicode.IsNumber)
+	start = strings.IndexFunc(s, isNumber)
 	if start < 0 {
 		return -1, 0
 	}
