@@ -14,31 +14,28 @@ import (
 // shared is the folder of large test data beside the repository. Tests that need it skip where it is absent.
 const shared = "../../../shared"
 
-// loadShared loads a tokenizer.json of the shared folder, through xz where it ends in .xz.
-func loadShared(t testing.TB, name string) *Tokenizer {
+// sharedPath returns the path of a file in the shared folder, or of its unpacked copy where it ends in .xz.
+func sharedPath(t testing.TB, name string) string {
 	t.Helper()
 	path := filepath.Join(shared, name)
 	if _, err := os.Stat(path); err != nil {
 		t.Skipf("large test data is not here: %v", err)
 	}
-	if filepath.Ext(path) == ".xz" {
-		if _, err := exec.LookPath("xz"); err != nil {
-			t.Skipf("cannot unpack: %v", err)
-		}
-		data, err := exec.Command("xz", "-dc", path).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		path = filepath.Join(t.TempDir(), "tokenizer.json")
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	if filepath.Ext(path) != ".xz" {
+		return path
 	}
-	tok, err := Load(path)
+	if _, err := exec.LookPath("xz"); err != nil {
+		t.Skipf("cannot unpack: %v", err)
+	}
+	data, err := exec.Command("xz", "-dc", path).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tok
+	path = filepath.Join(t.TempDir(), "tokenizer.json")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // TestConformance checks llama.cpp's vectors, made with the original tokenizers of Llama 2 and 3.
@@ -51,7 +48,7 @@ func TestConformance(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.vectors, func(t *testing.T) {
-			tok := loadShared(t, test.tokenizer)
+			tok := load(t, sharedPath(t, test.tokenizer))
 			inputs, err := os.ReadFile(filepath.Join(shared, "tokenizers/vectors", test.vectors+".inp"))
 			if err != nil {
 				t.Fatal(err)
