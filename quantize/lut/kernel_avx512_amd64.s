@@ -78,7 +78,8 @@
 	VPERMILPS  $0x01, a, tmp    \
 	VADDPS     tmp, a, a
 
-// LANES sets k to the lowest CX lanes, of which there are fewer than 16.
+// LANES sets k to the lowest CX lanes and leaves a bit for each in R12; CX is
+// below 32.
 #define LANES(k) \
 	MOVL  $1, R12  \
 	SHLL  CX, R12  \
@@ -185,8 +186,57 @@ TEXT encode4<>(SB), NOSPLIT, $0-64
 TEXT encode5<>(SB), NOSPLIT, $0-64
 	ENCODE(FIND5, CODE5)
 
-// CORRELATE takes two reciprocals a turn, the last of an odd number twice.
-#define CORRELATE(FIND) \
+// CORRELATE takes two reciprocals, the last of an odd number twice, and 32
+// weights a turn. The four searches of a turn advance side by side, since one
+// alone waits for its own comparisons: x in Z8 to Z11, index in Z12 to Z15,
+// value in Z16 to Z19.
+#define COMPARE4 \
+	VCMPPS $17, Z8, Z16, K1  \
+	VCMPPS $17, Z9, Z17, K2  \
+	VCMPPS $17, Z10, Z18, K3 \
+	VCMPPS $17, Z11, Z19, K4
+
+#define PERMUTE4(from) \
+	VPERMPS from, Z12, Z16 \
+	VPERMPS from, Z13, Z17 \
+	VPERMPS from, Z14, Z18 \
+	VPERMPS from, Z15, Z19
+
+#define NEXT4(thresholds, bit) \
+	PERMUTE4(thresholds)     \
+	COMPARE4                 \
+	VPORD bit, Z12, K1, Z12  \
+	VPORD bit, Z13, K2, Z13  \
+	VPORD bit, Z14, K3, Z14  \
+	VPORD bit, Z15, K4, Z15
+
+#define FIRST4 \
+	VCMPPS      $17, Z8, Z31, K1  \
+	VCMPPS      $17, Z9, Z31, K2  \
+	VCMPPS      $17, Z10, Z31, K3 \
+	VCMPPS      $17, Z11, Z31, K4 \
+	VMOVDQA32.Z Z24, K1, Z12      \
+	VMOVDQA32.Z Z24, K2, Z13      \
+	VMOVDQA32.Z Z24, K3, Z14      \
+	VMOVDQA32.Z Z24, K4, Z15
+
+#define VALUES2 FIRST4; NEXT4(Z30, Z23); PERMUTE4(Z26)
+#define VALUES3 FIRST4; NEXT4(Z30, Z23); NEXT4(Z29, Z22); PERMUTE4(Z26)
+#define VALUES4 FIRST4; NEXT4(Z30, Z23); NEXT4(Z29, Z22); NEXT4(Z28, Z21); PERMUTE4(Z26)
+#define VALUES5 \
+	FIRST4                     \
+	NEXT4(Z30, Z23)            \
+	NEXT4(Z29, Z22)            \
+	NEXT4(Z28, Z21)            \
+	PERMUTE4(Z27)              \
+	COMPARE4                   \
+	PERMUTE4(Z26)              \
+	VPERMPS Z25, Z12, K1, Z16  \
+	VPERMPS Z25, Z13, K2, Z17  \
+	VPERMPS Z25, Z14, K3, Z18  \
+	VPERMPS Z25, Z15, K4, Z19
+
+#define CORRELATE(VALUES) \
 	TABLES                             \
 	MOVQ         dst+8(FP), DI         \
 	MOVQ         w+16(FP), SI          \
@@ -194,7 +244,7 @@ TEXT encode5<>(SB), NOSPLIT, $0-64
 	MOVQ         inv+32(FP), BX        \
 	MOVQ         m+40(FP), R8          \
 	MOVL         $0x1111, R12          \
-	KMOVW        R12, K6               \
+	KMOVW        R12, K5               \
 	                                   \
 pair:                                      \
 	VBROADCASTSS (BX), Z0              \
@@ -208,35 +258,48 @@ single:                                    \
 	VPXORD       Z3, Z3, Z3            \
 	VPXORD       Z4, Z4, Z4            \
 	VPXORD       Z5, Z5, Z5            \
+	KXNORW       K6, K6, K6            \
 	KXNORW       K7, K7, K7            \
 	MOVQ         SI, R9                \
 	MOVQ         DX, CX                \
 	                                   \
 loop:                                      \
-	SUBQ         $16, CX               \
+	SUBQ         $32, CX               \
 	JLT          tail                  \
 	                                   \
 body:                                      \
 	VMOVUPS.Z    (R9), K7, Z6          \
-	VMULPS       Z6, Z0, Z7            \
-	VMULPS       Z6, Z1, Z8            \
-	FIND(Z7, Z9, Z10, K1)              \
-	FIND(Z8, Z11, Z12, K2)             \
-	VMULPS       Z6, Z10, Z7           \
-	VMULPS       Z10, Z10, Z10         \
-	VMULPS       Z6, Z12, Z8           \
-	VMULPS       Z12, Z12, Z12         \
-	VADDPS       Z7, Z2, K7, Z2        \
-	VADDPS       Z10, Z3, K7, Z3       \
-	VADDPS       Z8, Z4, K7, Z4        \
-	VADDPS       Z12, Z5, K7, Z5       \
-	ADDQ         $64, R9               \
+	VMOVUPS.Z    64(R9), K6, Z7        \
+	VMULPS       Z6, Z0, Z8            \
+	VMULPS       Z6, Z1, Z9            \
+	VMULPS       Z7, Z0, Z10           \
+	VMULPS       Z7, Z1, Z11           \
+	VALUES                             \
+	VMULPS       Z6, Z16, Z8           \
+	VMULPS       Z6, Z17, Z9           \
+	VMULPS       Z7, Z18, Z10          \
+	VMULPS       Z7, Z19, Z11          \
+	VMULPS       Z16, Z16, Z16         \
+	VMULPS       Z17, Z17, Z17         \
+	VMULPS       Z18, Z18, Z18         \
+	VMULPS       Z19, Z19, Z19         \
+	VADDPS       Z8, Z2, K7, Z2        \
+	VADDPS       Z16, Z3, K7, Z3       \
+	VADDPS       Z9, Z4, K7, Z4        \
+	VADDPS       Z17, Z5, K7, Z5       \
+	VADDPS       Z10, Z2, K6, Z2       \
+	VADDPS       Z18, Z3, K6, Z3       \
+	VADDPS       Z11, Z4, K6, Z4       \
+	VADDPS       Z19, Z5, K6, Z5       \
+	ADDQ         $128, R9              \
 	JMP          loop                  \
 	                                   \
 tail:                                      \
-	ADDQ         $16, CX               \
+	ADDQ         $32, CX               \
 	JLE          done                  \
 	LANES(K7)                          \
+	SHRL         $16, R12              \
+	KMOVW        R12, K6               \
 	XORL         CX, CX                \
 	JMP          body                  \
 	                                   \
@@ -244,7 +307,7 @@ done:                                      \
 	HALVE(Z2, Z3, Z6)                  \
 	HALVE(Z4, Z5, Z6)                  \
 	FOLD(Z2, Z4, Z6)                   \
-	VCOMPRESSPS  Z2, K6, Z2            \
+	VCOMPRESSPS  Z2, K5, Z2            \
 	CMPQ         R8, $1                \
 	JEQ          last                  \
 	VMOVUPS      X2, (DI)              \
@@ -281,16 +344,16 @@ four:
 	JMP correlate4<>(SB)
 
 TEXT correlate2<>(SB), NOSPLIT, $0-48
-	CORRELATE(FIND2)
+	CORRELATE(VALUES2)
 
 TEXT correlate3<>(SB), NOSPLIT, $0-48
-	CORRELATE(FIND3)
+	CORRELATE(VALUES3)
 
 TEXT correlate4<>(SB), NOSPLIT, $0-48
-	CORRELATE(FIND4)
+	CORRELATE(VALUES4)
 
 TEXT correlate5<>(SB), NOSPLIT, $0-48
-	CORRELATE(FIND5)
+	CORRELATE(VALUES5)
 
 // func peaksAVX512(dst *uint32, w *float32, n, group int)
 TEXT ·peaksAVX512(SB), NOSPLIT, $0-32

@@ -1,0 +1,189 @@
+package quantize
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// byteScaleTop is the scale that the byte types should hold at most: a search
+// may go above the absmax scale, and E4M4 ends at 31, S1E4M3 at 30.
+const byteScaleTop = 16
+
+// scaledCodebook returns the item's table. For scales of one byte it is
+// multiplied by the power of two that brings the largest scale below
+// byteScaleTop, where the narrow range of those types is used best.
+func (r *run) scaledCodebook(it *Item) (lut.Codebook, error) {
+	st, err := lut.ParseScaleType(it.Format.ScaleType)
+	if err != nil || st.Size() > 1 {
+		return it.Codebook, err
+	}
+	var top float32
+	buf := make([]float32, min(int64(r.memory.block), it.Tensor.Elements()))
+	for at := int64(0); at < it.Tensor.Elements(); at += int64(len(buf)) {
+		b := buf[:min(int64(len(buf)), it.Tensor.Elements()-at)]
+		if err := it.Tensor.ReadFloat32(b, at); err != nil {
+			return it.Codebook, err
+		}
+		for _, v := range b {
+			top = max(top, float32(math.Abs(float64(v)))) // NaN stays, and is found with its index later
+		}
+	}
+	if !(top > 0) || math.IsInf(float64(top), 0) {
+		return it.Codebook, nil
+	}
+	_, exp := math.Frexp(float64(top / it.Codebook.Max() / byteScaleTop))
+	return it.Codebook.Scaled(float32(math.Ldexp(1, exp))), nil
+}
+
+// worker does blocks one after the other with buffers of its own.
+type worker struct {
+	*run
+	weights []float32
+	codes   []byte
+	scales  []byte
+	raw     []byte
+}
+
+func (w *worker) do(b block) error {
+	if !b.item.Quantized() {
+		return w.copy(b)
+	}
+	return w.quantize(b)
+}
+
+// quantize does rows [from, to) of a layer.
+func (w *worker) quantize(b block) error {
+	it, n := b.item, b.to-b.from
+	cb, err := b.scaled()
+	if err != nil {
+		return err
+	}
+	q, err := it.quantizer(cb)
+	if err != nil {
+		return err
+	}
+	codeBytes, scaleBytes := it.rowBytes(codesPart), it.rowBytes(scalesPart)
+	weights := grow(&w.weights, n*it.K)
+	codes, scales := grow(&w.codes, n*codeBytes), grow(&w.scales, n*scaleBytes)
+	if err := it.Tensor.ReadFloat32(weights, int64(b.from)*int64(it.K)); err != nil {
+		return err
+	}
+	if err := q.Rows(codes, scales, b.errs[b.from:b.to], weights, it.K); err != nil {
+		var bad *lut.NotFiniteError
+		if errors.As(err, &bad) {
+			bad.Row += b.from
+		}
+		return err
+	}
+	if err := w.writeChecked(it.stored[codesPart].Name, codes, int64(b.from)*int64(codeBytes)); err != nil {
+		return err
+	}
+	if err := w.writeChecked(it.stored[scalesPart].Name, scales, int64(b.from)*int64(scaleBytes)); err != nil {
+		return err
+	}
+	w.advance(int64(n)*int64(it.K)*int64(it.Tensor.DType.Bits())/8, it.Tensor.Name)
+	if b.left.Add(-1) > 0 {
+		return nil
+	}
+	table := make([]byte, 4*len(cb.Values))
+	num.EncodeF32(table, cb.Values)
+	if err := w.writeChecked(it.stored[codebookPart].Name, table, 0); err != nil {
+		return err
+	}
+	return w.finish(b.task)
+}
+
+// writeChecked writes a piece of a stored tensor and reads it back.
+func (w *worker) writeChecked(name string, data []byte, off int64) error {
+	if err := w.writer.WriteAt(name, data, off); err != nil {
+		return err
+	}
+	back := grow(&w.raw, len(data))
+	if err := w.writer.ReadAt(name, back, off); err != nil {
+		return err
+	}
+	if string(back) != string(data) {
+		return fmt.Errorf("%s reads back differently from what was written", name)
+	}
+	return nil
+}
+
+// copy copies a tensor bit for bit.
+func (w *worker) copy(b block) error {
+	const piece = 1 << 20
+	t := b.item.Tensor
+	data := grow(&w.codes, int(min(t.Bytes(), piece)))
+	for off := int64(0); off < t.Bytes(); off += piece {
+		d := data[:min(int64(len(data)), t.Bytes()-off)]
+		if _, err := t.ReadAt(d, off); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if i := notFinite(t.DType, d); i >= 0 {
+			return fmt.Errorf("weight %d is not a number or infinite", off*8/int64(t.DType.Bits())+int64(i))
+		}
+		if err := w.writeChecked(t.Name, d, off); err != nil {
+			return err
+		}
+		w.advance(int64(len(d)), t.Name)
+	}
+	return w.finish(b.task)
+}
+
+// notFinite returns the index of the first infinity or NaN in data of the
+// float types that weights come in, or -1.
+func notFinite(dt hf.DType, data []byte) int {
+	var exp, mask byte // of the last byte of a number, and of the one before
+	var prev byte
+	size := dt.Bits() / 8
+	switch dt {
+	case "F32", "BF16":
+		exp, prev = 0x7f, 0x80
+	case "F64":
+		exp, prev = 0x7f, 0xf0
+	case "F16":
+		exp, prev = 0x7c, 0
+	default:
+		return -1
+	}
+	mask = exp
+	for i := size - 1; i < len(data); i += size {
+		if data[i]&mask == exp && data[i-1]&prev == prev {
+			return i / size
+		}
+	}
+	return -1
+}
+
+// finish notes a finished item in the journal.
+func (w *worker) finish(t *task) error {
+	for _, s := range t.item.stored {
+		sum, err := w.sum(s)
+		if err != nil {
+			return err
+		}
+		t.record.Sums = append(t.record.Sums, sum)
+	}
+	t.record.Tensor = t.item.Tensor.Name
+	for _, e := range t.errs {
+		t.record.Energy += e.Energy
+		t.record.Squared += e.Squared
+	}
+	return w.journal.add(*t.record)
+}
+
+// grow returns a slice of n elements backed by *buf, which it enlarges.
+func grow[T any](buf *[]T, n int) []T {
+	if cap(*buf) < n {
+		*buf = make([]T, n)
+	}
+	return (*buf)[:n]
+}
+
+// rowBytes returns the bytes that a row takes in one of the item's parts.
+func (it *Item) rowBytes(part int) int { return int(it.stored[part].size) / it.N }
