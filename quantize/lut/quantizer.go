@@ -3,6 +3,7 @@ package lut
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // ScaleMethod says how the scale of a group is found.
@@ -55,15 +56,18 @@ type Quantizer struct {
 	table  *table
 	kernels
 
-	// Scratch for a row and for the scales that a search tries.
-	codes   []uint8
-	tops    []uint32
-	scales  []float32
-	invs    []float32
-	sums    []groupError
-	tried   []float32
-	moments []moments
-	bytes   []float32 // the scales that a byte stands for
+	steps []float32 // of the search's grid, multiples of the absmax scale
+	bytes []float32 // the scales that the bytes of a byte type stand for
+
+	// Scratch for a row.
+	codes        []uint8
+	tops         []uint32
+	scales, invs []float32
+	sums         []groupError
+
+	// Scratch for the scales that a search tries, and what they give.
+	tried, triedInvs []float32
+	fits             []moments
 }
 
 // NewQuantizer returns a quantizer for a format.
@@ -93,6 +97,9 @@ func NewQuantizer(o Options) (*Quantizer, error) {
 		signed:  o.Codebook.OneSided() && o.ScaleType.Signed(),
 		table:   newTable(o.Codebook),
 		kernels: k,
+	}
+	for m := float64(searchTo); m > searchLimit; m /= searchRatio {
+		q.steps = append(q.steps, float32(m))
 	}
 	if o.ScaleType.Size() == 1 {
 		q.bytes = make([]float32, 256)
@@ -217,38 +224,60 @@ func (q *Quantizer) towards(w []float32, end, top float32) float32 {
 	return end
 }
 
-// The search tries these multiples of the absmax scale: notes on importance
-// matrices and block scales agree that the best lies well inside, and a factor
-// below the first loses the largest weight altogether.
+// The search begins with a grid of multiples of the absmax scale. Normal
+// weights have their best scale well inside it for groups of any size, also
+// above 1 for small ones, where one weight more or less beyond the table's end
+// matters little. Outliers in a large group push it down, so the grid goes on
+// for as long as its lower end is best.
 const (
-	searchFrom  = 0.35
-	searchTo    = 1.25
-	searchSteps = 72
+	searchTo    = 1.6
+	searchRatio = 1.058 // from step to step
+	searchSteps = 28    // down to 0.35
+	searchMore  = 8
+	searchLimit = 0.02
 	refineSteps = 3
 )
 
-// search returns the scale of least squared error near end: a grid over
-// fractions of it, of both signs where that helps, then alternating between
-// the best codes for a scale and the best scale for those codes. The result is
-// compared with the absmax scale as both will be stored.
+// fineSteps divides a step of the grid, up and down, in three.
+func fineSteps() [4]float32 { return [4]float32{0.963, 0.981, 1.019, 1.038} }
+
+// search returns the scale of least squared error near end: a coarse grid of
+// both signs where that helps, a finer one around its best two steps, then
+// alternating between the best codes for a scale and the best scale for those
+// codes. The result is compared with the absmax scale as both will be stored.
 func (q *Quantizer) search(w []float32, end float32) float32 {
 	if q.opt.ScaleType.Size() == 1 {
 		return q.searchBytes(w, end)
 	}
-	q.tried = q.tried[:0]
-	for i := range searchSteps {
-		m := float32(searchFrom + (searchTo-searchFrom)*float64(i)/(searchSteps-1))
-		q.try(end * m)
-	}
-	best := bestFit{scale: end, qq: 1}
-	best.better(q.fits(w))
-	for range refineSteps {
-		q.tried = append(q.tried[:0], best.scale)
-		if !best.better(q.fits(w)) {
+	b := bestFits{scale: end, from: [2]float32{end, end}, qq: 1}
+	for i, n := 0, searchSteps; i < len(q.steps); i, n = i+n, searchMore {
+		part := q.steps[i:min(i+n, len(q.steps))]
+		q.tried = q.tried[:0]
+		for _, m := range part {
+			q.try(end * m)
+		}
+		q.fit(w)
+		b.update(q.tried, q.fits)
+		if lowest := end * part[len(part)-1]; b.from[0] != lowest && b.from[0] != -lowest {
 			break
 		}
 	}
-	if s, e := q.stored(best.scale), q.stored(end); q.squared(w, s) < q.squared(w, e) {
+	q.tried = q.tried[:0]
+	for _, s := range b.from {
+		for _, m := range fineSteps() {
+			q.tried = append(q.tried, s*m)
+		}
+	}
+	q.fit(w)
+	b.update(q.tried, q.fits)
+	for range refineSteps {
+		q.tried = append(q.tried[:0], b.scale)
+		q.fit(w)
+		if !b.update(q.tried, q.fits) {
+			break
+		}
+	}
+	if s, e := q.stored(b.scale), q.stored(end); q.squared(w, s) < q.squared(w, e) {
 		return s
 	}
 	return end
@@ -263,40 +292,50 @@ func (q *Quantizer) try(scale float32) {
 	}
 }
 
-// fits returns the moments of the codes that each of the scales to be tried
-// gives. It overwrites the scales with their reciprocals.
-func (q *Quantizer) fits(w []float32) []moments {
-	for i, s := range q.tried {
-		q.tried[i] = reciprocal(s)
+// fit sets q.fits to what the codes for each of the scales to be tried give.
+func (q *Quantizer) fit(w []float32) {
+	q.triedInvs = q.triedInvs[:0]
+	for _, s := range q.tried {
+		q.triedInvs = append(q.triedInvs, reciprocal(s))
 	}
-	if len(q.moments) < len(q.tried) {
-		q.moments = make([]moments, len(q.tried))
-	}
-	m := q.moments[:len(q.tried)]
-	q.correlate(q.table, m, w, q.tried)
-	return m
+	q.fits = slices.Grow(q.fits[:0], len(q.tried))[:len(q.tried)]
+	q.correlate(q.table, q.fits, w, q.triedInvs)
 }
 
-// bestFit is the best scale so far and what it takes off Σ w²: square over qq.
-type bestFit struct {
-	scale      float32
-	square, qq float64
+// bestFits keeps the best scale so far.
+type bestFits struct {
+	scale      float32    // the best for its codes
+	from       [2]float32 // the scales tried that gave the best codes and the next best
+	square, qq float64    // what scale takes off Σ w² is square over qq
 }
 
-// better takes the best of some fits, the first of equals, if that is better,
-// and reports whether it was. Squares of float32 moments stay within float64.
-func (b *bestFit) better(fits []moments) bool {
-	found := -1
+// update takes in the fits of some scales, the first of equals, and reports
+// whether the best changed. The squares of float32 moments stay within
+// float64, also those of weights that are very small or large.
+func (b *bestFits) update(tried []float32, fits []moments) bool {
+	at, next := -1, -1
+	var nextSquare, nextQQ float64 = 0, 1
 	for i, m := range fits {
 		square, qq := float64(m.wq)*float64(m.wq), float64(m.qq)
-		if square*b.qq > b.square*qq && square <= math.MaxFloat32*math.MaxFloat32 && qq > 0 {
-			b.square, b.qq, found = square, qq, i
+		switch {
+		case !(square*nextQQ > nextSquare*qq) || math.IsInf(square, 0) || qq == 0:
+		case square*b.qq > b.square*qq:
+			next, nextSquare, nextQQ = at, b.square, b.qq
+			at, b.square, b.qq = i, square, qq
+		default:
+			next, nextSquare, nextQQ = i, square, qq
 		}
 	}
-	if found < 0 {
+	switch {
+	case at < 0:
 		return false
+	case next < 0:
+		b.from[1] = b.from[0]
+	default:
+		b.from[1] = tried[next]
 	}
-	b.scale = fits[found].wq / fits[found].qq
+	b.from[0] = tried[at]
+	b.scale = fits[at].wq / fits[at].qq
 	return true
 }
 
@@ -306,19 +345,16 @@ func (b *bestFit) better(fits []moments) bool {
 func (q *Quantizer) searchBytes(w []float32, end float32) float32 {
 	var ends [2]byte
 	size := float32(math.Abs(float64(end)))
-	q.opt.ScaleType.Encode(ends[:], []float32{size * searchFrom, size * searchTo})
-	scales := q.bytes[ends[0] : int(ends[1])+1]
+	q.opt.ScaleType.Encode(ends[:], []float32{size * q.steps[searchSteps-1], size * searchTo})
 	q.tried = q.tried[:0]
-	for _, s := range scales {
+	for _, s := range q.bytes[ends[0] : int(ends[1])+1] {
 		q.try(s)
 	}
+	q.fit(w)
 	var best float32
 	least := math.Inf(1)
-	for i, m := range q.fits(w) {
-		s := scales[i*len(scales)/len(q.tried)]
-		if q.signed && i%2 == 1 {
-			s = -s
-		}
+	for i, m := range q.fits {
+		s := q.tried[i]
 		if e := float64(s) * (float64(s)*float64(m.qq) - 2*float64(m.wq)); e < least {
 			best, least = s, e
 		}
@@ -337,8 +373,8 @@ func (q *Quantizer) stored(s float32) float32 {
 
 // squared returns the squared error of a group with a stored scale.
 func (q *Quantizer) squared(w []float32, scale float32) float32 {
-	q.invs[0], q.tried[0] = reciprocal(scale), scale
-	q.encode(q.table, q.codes, w, len(w), q.invs, q.tried, q.sums[:1])
+	q.tried, q.triedInvs = append(q.tried[:0], scale), append(q.triedInvs[:0], reciprocal(scale))
+	q.encode(q.table, q.codes, w, len(w), q.triedInvs, q.tried, q.sums[:1])
 	return q.sums[0].squared
 }
 
