@@ -237,3 +237,12 @@ func addGeneric(dst, x, y []float32) {
 		dst[i] = v + y[i]
 	}
 }
+
+func readGeneric(p []byte, lanes *[8]uint64) {
+	*lanes = [8]uint64{}
+	for ; len(p) >= 64; p = p[64:] {
+		for i := range lanes {
+			lanes[i] ^= binary.LittleEndian.Uint64(p[8*i:])
+		}
+	}
+}

@@ -89,6 +89,12 @@ func addAVX512(dst, x, y *float32, n int)
 //go:noescape
 func addAVX2(dst, x, y *float32, n int)
 
+//go:noescape
+func readAVX512(src *byte, n int, lanes *[8]uint64)
+
+//go:noescape
+func readAVX2(src *byte, n int, lanes *[8]uint64)
+
 // gemm computes y[m, 16·panels] = [y +] alpha · x[m,k] · b for panels b0 and,
 // where the kernel takes two, b1. The callers in gemm.go keep every access in
 // bounds.
@@ -232,5 +238,18 @@ func (s isa) add(dst, x, y []float32) {
 		addAVX2(&dst[0], &x[0], &y[0], len(dst))
 	default:
 		addGeneric(dst, x, y)
+	}
+}
+
+// read returns the exclusive or of p, whose length is a multiple of 256, as
+// 64-byte blocks.
+func (s isa) read(p []byte, lanes *[8]uint64) {
+	switch s {
+	case avx512:
+		readAVX512(&p[0], len(p), lanes)
+	case avx2:
+		readAVX2(&p[0], len(p), lanes)
+	default:
+		readGeneric(p, lanes)
 	}
 }

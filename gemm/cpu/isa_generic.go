@@ -28,3 +28,5 @@ func (s isa) axpy(y, x []float32, alpha float32)          { axpyGeneric(y, x, al
 func (s isa) scale(dst, x []float32, alpha float32)       { scaleGeneric(dst, x, alpha) }
 func (s isa) scaleMul(dst, x, w []float32, alpha float32) { scaleMulGeneric(dst, x, w, alpha) }
 func (s isa) add(dst, x, y []float32)                     { addGeneric(dst, x, y) }
+
+func (s isa) read(p []byte, lanes *[8]uint64) { readGeneric(p, lanes) }

@@ -51,6 +51,7 @@ func Files() map[string][]byte {
 				g.scale(v)
 				g.scaleMul(v)
 				g.add(v)
+				g.read(v)
 			}
 		}),
 	}
