@@ -1,0 +1,403 @@
+package gemm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/gemm/ref"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/repack"
+)
+
+// ErrMismatch is in the chain of the error of a kernel whose results are not
+// those of the reference.
+var ErrMismatch = errors.New("result differs from the reference")
+
+// maxRelErr is the relative error that float32 sums stay below.
+const maxRelErr = 4e-6
+
+// Shape is that of a weight matrix.
+type Shape struct {
+	N, K int // output and input features
+}
+
+// ParseShape reads "NxK".
+func ParseShape(s string) (Shape, error) {
+	n, k, ok := strings.Cut(s, "x")
+	if ok {
+		a, errA := strconv.Atoi(n)
+		b, errB := strconv.Atoi(k)
+		if errA == nil && errB == nil && a > 0 && b > 0 && a <= math.MaxInt32/b {
+			return Shape{a, b}, nil
+		}
+	}
+	return Shape{}, fmt.Errorf("shape %q: want NxK, two positive numbers", s)
+}
+
+// Layer is a real layer to measure.
+type Layer struct {
+	Name   string
+	Matrix *lut.Matrix
+}
+
+// Options say what [Bench] measures. Zero values have the defaults given.
+type Options struct {
+	Shapes []Shape // random matrices of every shape, width and M
+	Bits   []int   // 2, 3, 4, 5
+	Group  int     // 64; cut to K where that is smaller
+
+	// Layers are measured besides, each with its own width and group.
+	Layers []Layer
+
+	M []int // rows of X: 1
+
+	Threads int    // GOMAXPROCS
+	ISA     string // see [cpu.Options]
+	Seed    uint64 // of the random data
+
+	// PoolBytes is the least size of the pool that weights rotate through:
+	// eight times the last cache, and a little.
+	PoolBytes int
+
+	// Time is the least time to spend on each of the three measurements of a
+	// row: 300 ms.
+	Time time.Duration
+
+	// Done is called after each row, if not nil, with the number of rows to
+	// come in all.
+	Done func(row Row, total int)
+}
+
+// turns is the number of times that each measurement takes its turn.
+const turns = 5
+
+// Bench measures products on the CPU, in the order layers, shapes; width; M.
+// It fails with [ErrMismatch] at the first result that is wrong.
+func Bench(ctx context.Context, o Options) ([]Row, error) {
+	if len(o.Bits) == 0 {
+		o.Bits = []int{2, 3, 4, 5}
+	}
+	if o.Group == 0 {
+		o.Group = 64
+	}
+	if len(o.M) == 0 {
+		o.M = []int{1}
+	}
+	if o.PoolBytes == 0 {
+		o.PoolBytes = 8*lastCache() + 1<<20
+	}
+	if o.Time == 0 {
+		o.Time = 300 * time.Millisecond
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	e, err := cpu.New(cpu.Options{Threads: o.Threads, ISA: o.ISA})
+	if err != nil {
+		return nil, err
+	}
+	defer e.Close()
+
+	b := bench{Options: o, engine: e, rand: rand.New(rand.NewPCG(o.Seed, 0))}
+	total := len(o.M) * (len(o.Layers) + len(o.Shapes)*len(o.Bits))
+	var rows []Row
+	measure := func(name string, m *lut.Matrix) error {
+		got, err := b.matrix(ctx, name, m, total)
+		rows = append(rows, got...)
+		return err
+	}
+	for _, l := range o.Layers {
+		if err := measure(l.Name, l.Matrix); err != nil {
+			return nil, fmt.Errorf("%s: %w", l.Name, err)
+		}
+	}
+	for _, s := range o.Shapes {
+		for _, bits := range o.Bits {
+			if err := measure("", randomMatrix(b.rand, s, bits, o.Group, lut.F16)); err != nil {
+				return nil, fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
+			}
+		}
+	}
+	return rows, nil
+}
+
+func (o *Options) check() error {
+	for _, s := range o.Shapes {
+		if s.N <= 0 || s.K <= 0 {
+			return fmt.Errorf("shape %d×%d has no elements", s.N, s.K)
+		}
+	}
+	for _, b := range o.Bits {
+		if b < lut.MinBits || b > lut.MaxBits {
+			return fmt.Errorf("%d bits a code: want %d to %d", b, lut.MinBits, lut.MaxBits)
+		}
+	}
+	for _, m := range o.M {
+		if m <= 0 {
+			return fmt.Errorf("%d rows of activations: want at least 1", m)
+		}
+	}
+	if o.Group < 0 || o.PoolBytes < 0 || o.Time < 0 {
+		return errors.New("group, pool size and time must not be negative")
+	}
+	return nil
+}
+
+// bench is a run of [Bench].
+type bench struct {
+	Options
+	engine *cpu.Engine
+	rand   *rand.Rand
+}
+
+// matrix measures one matrix at every M.
+func (b *bench) matrix(ctx context.Context, name string, m *lut.Matrix, total int) ([]Row, error) {
+	panels, err := repack.CPU(m)
+	if err != nil {
+		return nil, err
+	}
+	packed, pool, err := b.packedPool(panels)
+	if err != nil {
+		return nil, err
+	}
+	dense, err := b.densePool(m)
+	if err != nil {
+		return nil, err
+	}
+	var rows []Row
+	for _, batch := range b.M {
+		row, err := b.row(ctx, m, packed, pool, dense, batch)
+		if err != nil {
+			return nil, fmt.Errorf("m %d: %w", batch, err)
+		}
+		row.Name = name
+		rows = append(rows, row)
+		if b.Done != nil {
+			b.Done(row, total)
+		}
+	}
+	return rows, nil
+}
+
+// packedPool returns copies of p that lie one after another in memory, and
+// that memory cut into their parts.
+func (b *bench) packedPool(p *repack.CPUPanels) (weights []cpu.Weights, pool [][]byte, err error) {
+	codes, size := len(p.Panels), len(p.Panels)+len(p.Scales)
+	n := max(2, (b.PoolBytes+size-1)/size)
+	all := make([]byte, n*size)
+	for i := range n {
+		part := all[i*size:][:size:size]
+		c := *p
+		c.Panels, c.Scales = part[:codes:codes], part[codes:]
+		copy(c.Panels, p.Panels)
+		copy(c.Scales, p.Scales)
+		w, err := cpu.NewLUT(&c)
+		if err != nil {
+			return nil, nil, err
+		}
+		weights = append(weights, w)
+		pool = append(pool, part)
+	}
+	return weights, pool, nil
+}
+
+// densePool returns copies of the dequantized matrix.
+func (b *bench) densePool(m *lut.Matrix) ([]cpu.Weights, error) {
+	size := 4 * m.N * m.K
+	one := make([]byte, size)
+	num.EncodeF32(one, m.Dequantize())
+	n := max(2, (b.PoolBytes+size-1)/size)
+	all := make([]byte, n*size)
+	var weights []cpu.Weights
+	for i := range n {
+		part := all[i*size:][:size:size]
+		copy(part, one)
+		w, err := cpu.NewDense(m.N, m.K, "F32", part)
+		if err != nil {
+			return nil, err
+		}
+		weights = append(weights, w)
+	}
+	return weights, nil
+}
+
+// row measures one matrix at one M.
+func (b *bench) row(ctx context.Context, m *lut.Matrix, packed []cpu.Weights, pool [][]byte, dense []cpu.Weights, batch int) (Row, error) {
+	x := make([]float32, batch*m.K)
+	for i := range x {
+		x[i] = float32(b.rand.NormFloat64())
+	}
+	y := make([]float32, batch*m.N)
+	multiply := func(w []cpu.Weights) *series {
+		return &series{call: func(i int) { b.engine.MatMul(y, x, batch, w[i%len(w)]) }}
+	}
+	product, plain := multiply(packed), multiply(dense)
+	probe := &series{call: func(i int) { b.engine.ReadOnly(pool[i%len(pool)]) }}
+	for range turns {
+		for _, s := range []*series{probe, product, plain} {
+			if err := s.turn(ctx, b.Time/turns); err != nil {
+				return Row{}, err
+			}
+		}
+	}
+
+	var worst float64
+	for _, w := range []cpu.Weights{packed[len(packed)-1], dense[len(dense)-1]} {
+		for i := range y {
+			y[i] = float32(math.NaN())
+		}
+		b.engine.MatMul(y, x, batch, w)
+		// max keeps a NaN.
+		worst = max(worst, b.sampledError(y, x, m, batch))
+	}
+	if !(worst <= maxRelErr) {
+		return Row{}, fmt.Errorf("relative error %.3g: %w", worst, ErrMismatch)
+	}
+
+	bytes := packed[0].Bytes()
+	flops := 2 * float64(batch) * float64(m.N) * float64(m.K)
+	us, readUs, denseUs := product.best(), probe.best(), plain.best()
+	return Row{
+		Device: "cpu", N: m.N, K: m.K, M: batch, Bits: m.Bits, Group: m.Group,
+		DType: "f32", Kernel: "lut-" + b.engine.ISA(), Threads: b.engine.Threads(),
+		Us:         us,
+		ReadOnlyUs: readUs, ReadOnlyRatio: readUs / us,
+		DenseUs: denseUs, DenseRatio: denseUs / us,
+		RelErr: worst, Bytes: bytes,
+		GBPerS: float64(bytes) / us / 1e3, ReadGBPerS: float64(bytes) / readUs / 1e3,
+		GFLOPPerS: flops / us / 1e3, DenseGFLOPS: flops / denseUs / 1e3,
+		Noisy: probe.median() > 1.2*probe.best(),
+	}, nil
+}
+
+// sampledError compares up to 16 rows of y, in up to 256 columns, with the
+// reference.
+func (b *bench) sampledError(y, x []float32, m *lut.Matrix, batch int) float64 {
+	row := make([]float32, m.K)
+	codes, scales := make([]uint8, m.K), make([]float32, m.Groups())
+	batches := sample(b.rand, batch, 16)
+	var got, want []float64
+	for _, n := range sample(b.rand, m.N, 256) {
+		m.Row(row, n, codes, scales)
+		for _, i := range batches {
+			got = append(got, float64(y[i*m.N+n]))
+			want = append(want, ref.Dot(x[i*m.K:(i+1)*m.K], row))
+		}
+	}
+	return ref.RelErr(got, want)
+}
+
+// sample returns up to most of the numbers below n, the last among them.
+func sample(r *rand.Rand, n, most int) []int {
+	if n <= most {
+		s := make([]int, n)
+		for i := range s {
+			s[i] = i
+		}
+		return s
+	}
+	s := []int{n - 1}
+	for len(s) < most {
+		s = append(s, r.IntN(n))
+	}
+	return s
+}
+
+// series collects the times of calls that take turns with others. Call i uses
+// the copy i of the pool, and the numbers go on from turn to turn.
+type series struct {
+	call func(i int)
+	next int
+	us   []float64 // of a call, by turn
+}
+
+// turn calls for at least d, and at least once.
+func (s *series) turn(ctx context.Context, d time.Duration) error {
+	start, calls := time.Now(), 0
+	for calls == 0 || time.Since(start) < d {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		s.call(s.next)
+		s.next++
+		calls++
+	}
+	s.us = append(s.us, float64(time.Since(start).Nanoseconds())/1e3/float64(calls))
+	return nil
+}
+
+func (s *series) best() float64 { return slices.Min(s.us) }
+
+func (s *series) median() float64 {
+	return slices.Sorted(slices.Values(s.us))[len(s.us)/2]
+}
+
+// randomMatrix returns a matrix whose codes are all random and whose scales
+// and table are those of weights, normal with mean 0.
+func randomMatrix(r *rand.Rand, s Shape, bits, group int, st lut.ScaleType) *lut.Matrix {
+	m := &lut.Matrix{N: s.N, K: s.K, Bits: bits, Group: min(group, s.K), ScaleType: st}
+	rb := m.RowBytes()
+	m.Codes = make([]byte, m.N*rb)
+	for i := range m.Codes {
+		m.Codes[i] = byte(r.Uint32())
+	}
+	if rest := m.K * bits % 8; rest > 0 {
+		for n := range m.N {
+			m.Codes[(n+1)*rb-1] &= 1<<rest - 1
+		}
+	}
+	scales := make([]float32, m.N*m.Groups())
+	for i := range scales {
+		scales[i] = float32(0.02 * (0.5 + r.Float64()))
+	}
+	m.Scales = make([]byte, len(scales)*st.Size())
+	st.Encode(m.Scales, scales)
+	for range 1 << bits {
+		m.Codebook = append(m.Codebook, float32(r.NormFloat64()))
+	}
+	slices.Sort(m.Codebook)
+	return m
+}
+
+// lastCache returns the size of the last level of cache in bytes, and 32 MiB
+// where the system does not say.
+func lastCache() int {
+	size := 0
+	for i := range 8 {
+		text, err := os.ReadFile(fmt.Sprintf("/sys/devices/system/cpu/cpu0/cache/index%d/size", i))
+		if err != nil {
+			break
+		}
+		size = max(size, parseSize(strings.TrimSpace(string(text))))
+	}
+	if size == 0 {
+		return 32 << 20
+	}
+	return size
+}
+
+// parseSize reads the kernel's spelling of a cache size, 32768K or 32M, and
+// returns 0 for anything else.
+func parseSize(s string) int {
+	unit := 1
+	for suffix, u := range map[string]int{"K": 1 << 10, "M": 1 << 20, "G": 1 << 30} {
+		if rest, ok := strings.CutSuffix(s, suffix); ok {
+			s, unit = rest, u
+		}
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n > math.MaxInt32 {
+		return 0
+	}
+	return n * unit
+}

@@ -1,0 +1,213 @@
+package gemm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/repack"
+)
+
+func quick(o Options) Options {
+	o.PoolBytes, o.Time = 1<<16, time.Millisecond
+	return o
+}
+
+func TestBench(t *testing.T) {
+	layer := randomMatrix(rand.New(rand.NewPCG(1, 2)), Shape{24, 80}, 3, 32, lut.E4M4)
+	calls := 0
+	rows, err := Bench(context.Background(), quick(Options{
+		Shapes:  []Shape{{40, 100}, {33, 31}},
+		Bits:    []int{2, 4},
+		Layers:  []Layer{{"layer", layer}},
+		M:       []int{1, 20},
+		Threads: 2,
+		Done: func(row Row, total int) {
+			calls++
+			if total != 10 {
+				t.Errorf("total: got %d, want 10", total)
+			}
+		},
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if calls != len(rows) {
+		t.Errorf("%d rows were announced: want %d", calls, len(rows))
+	}
+	type key struct {
+		name                 string
+		n, k, m, bits, group int
+	}
+	var got []key
+	for _, r := range rows {
+		got = append(got, key{r.Name, r.N, r.K, r.M, r.Bits, r.Group})
+		for name, v := range map[string]float64{
+			"us": r.Us, "read_only_us": r.ReadOnlyUs, "read_only_ratio": r.ReadOnlyRatio,
+			"dense_us": r.DenseUs, "dense_ratio": r.DenseRatio, "rel_err": r.RelErr,
+			"gb_per_s": r.GBPerS, "gflop_per_s": r.GFLOPPerS,
+		} {
+			if !(v > 0) || math.IsInf(v, 0) {
+				t.Errorf("%+v: %s is %g", got[len(got)-1], name, v)
+			}
+		}
+		if math.Abs(r.ReadOnlyRatio*r.Us/r.ReadOnlyUs-1) > 1e-9 || math.Abs(r.DenseRatio*r.Us/r.DenseUs-1) > 1e-9 {
+			t.Errorf("%+v: ratios do not fit the times", r)
+		}
+		if r.RelErr > 1e-6 {
+			t.Errorf("%+v: relative error %g", got[len(got)-1], r.RelErr)
+		}
+	}
+	want := []key{
+		{"layer", 24, 80, 1, 3, 32},
+		{"layer", 24, 80, 20, 3, 32},
+		{"", 40, 100, 1, 2, 64},
+		{"", 40, 100, 20, 2, 64},
+		{"", 40, 100, 1, 4, 64},
+		{"", 40, 100, 20, 4, 64},
+		{"", 33, 31, 1, 2, 31},
+		{"", 33, 31, 20, 2, 31},
+		{"", 33, 31, 1, 4, 31},
+		{"", 33, 31, 20, 4, 31},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(key{})); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+}
+
+func TestRowKeys(t *testing.T) {
+	text, err := json.Marshal(Row{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys map[string]any
+	if err := json.Unmarshal(text, &keys); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []string{
+		"device", "n", "k", "m", "bits", "group", "dtype", "kernel", "us", "read_only_us",
+		"read_only_ratio", "dense_us", "dense_ratio", "rel_err",
+	} {
+		if _, ok := keys[k]; !ok {
+			t.Errorf("no key %q in %s", k, text)
+		}
+	}
+}
+
+func TestBenchErrors(t *testing.T) {
+	bad := randomMatrix(rand.New(rand.NewPCG(1, 2)), Shape{4, 4}, 3, 4, lut.F16)
+	bad.Codes = bad.Codes[1:]
+	for _, test := range []struct {
+		name string
+		o    Options
+	}{
+		{"shape", Options{Shapes: []Shape{{0, 4}}}},
+		{"bits", Options{Shapes: []Shape{{4, 4}}, Bits: []int{6}}},
+		{"m", Options{Shapes: []Shape{{4, 4}}, M: []int{0}}},
+		{"group", Options{Shapes: []Shape{{4, 4}}, Group: -1}},
+		{"instruction set", Options{Shapes: []Shape{{4, 4}}, ISA: "mmx"}},
+		{"layer", Options{Layers: []Layer{{"x", bad}}}},
+	} {
+		if _, err := Bench(context.Background(), quick(test.o)); err == nil {
+			t.Errorf("%s: no error", test.name)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Bench(ctx, quick(Options{Shapes: []Shape{{4, 4}}})); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: got error %v", err)
+	}
+}
+
+// TestMismatch lets the bench see weights that are not those of the matrix.
+func TestMismatch(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	m := randomMatrix(r, Shape{20, 70}, 4, 32, lut.F16)
+	e, err := cpu.New(cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	b := bench{Options: quick(Options{}), engine: e, rand: r}
+	panels, err := repack.CPU(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dense, err := b.densePool(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, spoil := range []struct {
+		name string
+		do   func(p *repack.CPUPanels)
+	}{
+		{"nothing", func(*repack.CPUPanels) {}},
+		{"a code", func(p *repack.CPUPanels) { p.Panels[0] ^= 15 }},
+		{"a scale", func(p *repack.CPUPanels) { p.Scales[1] ^= 0x40 }},
+	} {
+		c := *panels
+		c.Panels, c.Scales = slices.Clone(panels.Panels), slices.Clone(panels.Scales)
+		spoil.do(&c)
+		packed, pool, err := b.packedPool(&c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.row(context.Background(), m, packed, pool, dense, 3)
+		if want := spoil.name != "nothing"; errors.Is(err, ErrMismatch) != want {
+			t.Errorf("%s changed: got error %v", spoil.name, err)
+		}
+	}
+}
+
+func TestSelftest(t *testing.T) {
+	res, err := Selftest(context.Background(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range res.Failures {
+		t.Error(f)
+	}
+	if want := 4 * 6 * 7 * (1 + 3*2*2*len(cpu.ISAs())); res.Checks != want {
+		t.Errorf("got %d checks, want %d", res.Checks, want)
+	}
+	t.Logf("largest relative error %.3g", res.WorstErr)
+}
+
+func TestParse(t *testing.T) {
+	for _, test := range []struct {
+		in   string
+		want Shape
+	}{
+		{"4096x11008", Shape{4096, 11008}},
+		{"1x1", Shape{1, 1}},
+		{"", Shape{}},
+		{"4096", Shape{}},
+		{"0x5", Shape{}},
+		{"5x-5", Shape{}},
+		{"axb", Shape{}},
+		{"1x2x3", Shape{}},
+		{"2000000000x2000000000", Shape{}},
+	} {
+		got, err := ParseShape(test.in)
+		if got != test.want || (err != nil) != (test.want == Shape{}) {
+			t.Errorf("shape %q: got %v, %v", test.in, got, err)
+		}
+	}
+	for in, want := range map[string]int{"32768K": 32 << 20, "32M": 32 << 20, "512": 512, "": 0, "K": 0, "-1K": 0, "big": 0} {
+		if got := parseSize(in); got != want {
+			t.Errorf("size %q: got %d, want %d", in, got, want)
+		}
+	}
+	if got := lastCache(); got < 1<<10 {
+		t.Errorf("last cache: got %d bytes", got)
+	}
+}

@@ -1,0 +1,43 @@
+package gemm
+
+// Row is one measured product Y = X·Ŵᵀ. Times are those of one call, in
+// microseconds.
+type Row struct {
+	Name   string `json:"name,omitempty"` // of a real layer
+	Device string `json:"device"`
+	N      int    `json:"n"`
+	K      int    `json:"k"`
+	M      int    `json:"m"`
+	Bits   int    `json:"bits"`
+	Group  int    `json:"group"`
+	DType  string `json:"dtype"` // of activations and results
+	Kernel string `json:"kernel"`
+
+	Us float64 `json:"us"`
+
+	// ReadOnlyUs is the time to read the bytes of the weights, and
+	// ReadOnlyRatio the part of Us that this is: 1 means that the kernel is
+	// as fast as memory.
+	ReadOnlyUs    float64 `json:"read_only_us"`
+	ReadOnlyRatio float64 `json:"read_only_ratio"`
+
+	// DenseUs is the time of the product with dense weights, and DenseRatio
+	// is DenseUs/Us: how many times faster the quantized product is.
+	DenseUs    float64 `json:"dense_us"`
+	DenseRatio float64 `json:"dense_ratio"`
+
+	// RelErr is the relative error of the result in the Frobenius norm, on
+	// sampled rows, against float64.
+	RelErr float64 `json:"rel_err"`
+
+	Threads     int     `json:"threads"`
+	Bytes       int64   `json:"bytes"` // of codes, scales and table
+	GBPerS      float64 `json:"gb_per_s"`
+	ReadGBPerS  float64 `json:"read_only_gb_per_s"`
+	GFLOPPerS   float64 `json:"gflop_per_s"`
+	DenseGFLOPS float64 `json:"dense_gflop_per_s"`
+
+	// Noisy is set where the probe's median turn took a fifth longer than
+	// its best.
+	Noisy bool `json:"noisy"`
+}
