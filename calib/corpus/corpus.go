@@ -106,7 +106,13 @@ type Set struct {
 }
 
 // Tokens returns the number of tokens in the windows, BOS included.
-func (s *Set) Tokens() int { return len(s.Windows) * s.Context }
+func (s *Set) Tokens() int {
+	n := 0
+	for _, w := range s.Windows {
+		n += len(w.Tokens)
+	}
+	return n
+}
 
 // Targets returns the number of scored tokens in the windows.
 func (s *Set) Targets() int {

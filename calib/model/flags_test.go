@@ -2,7 +2,6 @@ package model
 
 import (
 	"math/rand/v2"
-	"strings"
 	"testing"
 
 	"github.com/lutq/lutq/formats/hf"
@@ -80,6 +79,17 @@ func TestAgainstReference(t *testing.T) {
 	}
 }
 
+// A window that passes through the MLP in two stretches.
+func TestLongAgainstReference(t *testing.T) {
+	s := small()
+	dir := s.build().folder(t)
+	tokens := randomTokens(1, mlpRows+30, s.vocab)
+	want := flatten(checkpointReference(t, dir).logits(tokens))
+	if e := maxError(logits(t, open(t, dir, 2), tokens), want); e > 5e-6 {
+		t.Errorf("relative error %.2g, want at most 5e-6", e)
+	}
+}
+
 // shapes draws models with any combination of flags.
 func shapes() *rapid.Generator[shape] {
 	return rapid.Custom(func(t *rapid.T) shape {
@@ -135,7 +145,6 @@ func TestTinyAgainstReference(t *testing.T) {
 // Packed layers, of any tensor that can be packed, against their dequantized
 // weights.
 func TestQuantizedAgainstReference(t *testing.T) {
-	body := func(name string) bool { return strings.Contains(name, "proj") }
 	all := func(string) bool { return true }
 	for _, tt := range []struct {
 		name   string
@@ -144,10 +153,10 @@ func TestQuantizedAgainstReference(t *testing.T) {
 		choose func(string) bool
 		change func(*shape)
 	}{
-		{"2 bits", 2, 8, body, func(*shape) {}},
-		{"3 bits, short last group", 3, 16, body, func(*shape) {}},
-		{"4 bits", 4, 8, body, func(s *shape) { s.dtype = hf.BF16 }},
-		{"5 bits, odd sizes", 5, 16, body, func(s *shape) { s.hidden, s.inter = 23, 37 }},
+		{"2 bits", 2, 8, isProjection, func(*shape) {}},
+		{"3 bits, short last group", 3, 16, isProjection, func(*shape) {}},
+		{"4 bits", 4, 8, isProjection, func(s *shape) { s.dtype = hf.BF16 }},
+		{"5 bits, odd sizes", 5, 16, isProjection, func(s *shape) { s.hidden, s.inter = 23, 37 }},
 		{"tied embedding too", 4, 8, all, func(*shape) {}},
 		{"tied embedding under lm_head", 4, 8, all, func(s *shape) { s.sharedNamed = true }},
 		{"untied head too", 3, 24, all, func(s *shape) { s.tied = false }},
@@ -160,9 +169,11 @@ func TestQuantizedAgainstReference(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			src := quantize(t, openCheckpoint(t, dir), lut.Options{
-				Codebook: codebook, Group: tt.group, Scale: lut.Absmax, ScaleType: lut.BF16,
-			}, tt.choose)
+			src := quantizeWith(t, openCheckpoint(t, dir), tt.choose, func(w []float32, n, k int) *lut.Matrix {
+				return quantizeMatrix(t, w, n, k, lut.Options{
+					Codebook: codebook, Group: tt.group, Scale: lut.Absmax, ScaleType: lut.BF16,
+				})
+			})
 			m, err := New(src, newEngine(t, 2))
 			if err != nil {
 				t.Fatal(err)

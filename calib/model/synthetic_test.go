@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/lutq/lutq/formats/hf"
@@ -200,10 +201,12 @@ func openCheckpoint(t testing.TB, dir string) *Checkpoint {
 	return NewCheckpoint(config, ckpt)
 }
 
-// quantize returns the folder's source with every linear layer that choose
-// accepts quantized by o. Groups are those of o or, where a row is shorter, the
-// row.
-func quantize(t testing.TB, src *Checkpoint, o lut.Options, choose func(name string) bool) *quantizedSource {
+// isProjection accepts the linear layers of the decoder blocks.
+func isProjection(name string) bool { return strings.HasSuffix(name, "_proj.weight") }
+
+// quantizeWith returns a checkpoint's source with the matrices that choose
+// accepts replaced.
+func quantizeWith(t testing.TB, src *Checkpoint, choose func(string) bool, quantize func(w []float32, n, k int) *lut.Matrix) *quantizedSource {
 	t.Helper()
 	q := &quantizedSource{Checkpoint: src, layers: make(map[string]*lut.Matrix)}
 	for _, tensor := range src.ckpt.Tensors() {
@@ -215,24 +218,28 @@ func quantize(t testing.TB, src *Checkpoint, o lut.Options, choose func(name str
 		if err := tensor.ReadFloat32(w, 0); err != nil {
 			t.Fatal(err)
 		}
-		opt := o
-		opt.Group = min(o.Group, k)
-		quantizer, err := lut.NewQuantizer(opt)
-		if err != nil {
-			t.Fatal(err)
-		}
-		bits := o.Codebook.Bits()
-		m := &lut.Matrix{
-			N: n, K: k, Bits: bits, Group: opt.Group, ScaleType: o.ScaleType, Codebook: o.Codebook.Values,
-			Codes:  make([]byte, n*lut.RowBytes(k, bits)),
-			Scales: make([]byte, n*lut.GroupsIn(k, opt.Group)*o.ScaleType.Size()),
-		}
-		if err := quantizer.Rows(m.Codes, m.Scales, make([]lut.RowError, n), w, k); err != nil {
-			t.Fatal(err)
-		}
-		q.layers[tensor.Name[:len(tensor.Name)-len(".weight")]] = m
+		q.layers[strings.TrimSuffix(tensor.Name, ".weight")] = quantize(w, n, k)
 	}
 	return q
+}
+
+// quantizeMatrix quantizes by o, with groups no longer than a row.
+func quantizeMatrix(t testing.TB, w []float32, n, k int, o lut.Options) *lut.Matrix {
+	t.Helper()
+	o.Group = min(o.Group, k)
+	q, err := lut.NewQuantizer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &lut.Matrix{
+		N: n, K: k, Bits: o.Codebook.Bits(), Group: o.Group, ScaleType: o.ScaleType, Codebook: o.Codebook.Values,
+	}
+	m.Codes = make([]byte, n*m.RowBytes())
+	m.Scales = make([]byte, n*m.Groups()*o.ScaleType.Size())
+	if err := q.Rows(m.Codes, m.Scales, make([]lut.RowError, n), w, k); err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // quantizedReference computes with the dequantized weights of a source.

