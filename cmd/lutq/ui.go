@@ -98,6 +98,16 @@ func (p *progress) set(done int64, item string) {
 	}
 }
 
+// resize changes the total.
+func (p *progress) resize(total int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total = total
+	if p.bar != nil {
+		p.bar.ChangeMax64(total)
+	}
+}
+
 // finish clears the bar.
 func (p *progress) finish() {
 	p.mu.Lock()
