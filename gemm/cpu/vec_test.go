@@ -272,7 +272,8 @@ func TestFMA32(t *testing.T) {
 	check := func(t interface {
 		Helper()
 		Fatalf(string, ...any)
-	}, x, y, z float32) {
+	}, x, y, z float32,
+	) {
 		t.Helper()
 		got, want := fma32(x, y, z), exact(x, y, z)
 		if got != want {
