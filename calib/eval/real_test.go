@@ -96,3 +96,23 @@ func TestGoldenPerplexity(t *testing.T) {
 		})
 	}
 }
+
+// BenchmarkRun compares a model with itself, which does all the work of
+// comparing it with a quantized one.
+func BenchmarkRun(b *testing.B) {
+	for _, dir := range []string{filepath.Join(shared, "models/lutq-11m"), os.Getenv("LUTQ_SMOLLM2")} {
+		if dir == "" {
+			continue
+		}
+		b.Run(filepath.Base(dir), func(b *testing.B) {
+			m, tok, o := load(b, need(b, dir), 2)
+			set := build(b, need(b, filepath.Join(shared, "text/wiki.test.raw")), tok, corpus.Options{MaxWindows: 1})
+			for b.Loop() {
+				if _, err := Run(context.Background(), m, []Model{m}, set, o); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(2*b.N*set.Tokens())/b.Elapsed().Seconds(), "tokens/s")
+		})
+	}
+}
