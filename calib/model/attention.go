@@ -14,7 +14,6 @@ const queryRows = 56
 type attentionScratch struct {
 	keys, values []cpu.PackedB // of each key-value head
 	scores       [][]float32   // [queryRows, T] for each worker
-	flags        []bool        // one for each token
 }
 
 func newAttentionScratch(c *hf.Config, t, threads int) attentionScratch {
@@ -22,7 +21,6 @@ func newAttentionScratch(c *hf.Config, t, threads int) attentionScratch {
 		keys:   make([]cpu.PackedB, c.KVHeads),
 		values: make([]cpu.PackedB, c.KVHeads),
 		scores: make([][]float32, threads),
-		flags:  make([]bool, t),
 	}
 	for i := range s.scores {
 		s.scores[i] = make([]float32, queryRows*t)

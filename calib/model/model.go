@@ -42,13 +42,14 @@ type Model struct {
 
 // scratch holds the activations of a window; it grows to the longest one.
 type scratch struct {
-	h, n       []float32 // [T, hidden]
-	q          []float32 // [T, heads·head_dim]; attention leaves its result there
-	k, v       []float32 // [T, kv_heads·head_dim]
-	gate, up   []float32 // [mlpRows, intermediate]
-	add        []float32 // [T, hidden]
-	attention  attentionScratch
-	tokensSize int
+	h, n      []float32 // [T, hidden]
+	q         []float32 // [T, heads·head_dim]; attention leaves its result there
+	k, v      []float32 // [T, kv_heads·head_dim]
+	gate, up  []float32 // [mlpRows, intermediate]
+	add       []float32 // [T, hidden]
+	attention attentionScratch
+	bad       []bool // one for each token
+	tokens    int    // T
 }
 
 // Open reads the model in a Hugging Face folder or a lutq container.
@@ -143,22 +144,23 @@ func (m *Model) Logits(dst, h []float32, rows int) error {
 
 // reserve makes room for windows of t tokens.
 func (m *Model) reserve(t int) {
-	if t <= m.s.tokensSize {
+	if t <= m.s.tokens {
 		return
 	}
 	c := m.config
 	rows := min(t, mlpRows)
 	m.s = scratch{
-		h:          make([]float32, t*c.HiddenSize),
-		n:          make([]float32, t*c.HiddenSize),
-		add:        make([]float32, t*c.HiddenSize),
-		q:          make([]float32, t*c.Heads*c.HeadDim),
-		k:          make([]float32, t*c.KVHeads*c.HeadDim),
-		v:          make([]float32, t*c.KVHeads*c.HeadDim),
-		gate:       make([]float32, rows*c.IntermediateSize),
-		up:         make([]float32, rows*c.IntermediateSize),
-		attention:  newAttentionScratch(c, t, m.engine.Threads()),
-		tokensSize: t,
+		h:         make([]float32, t*c.HiddenSize),
+		n:         make([]float32, t*c.HiddenSize),
+		add:       make([]float32, t*c.HiddenSize),
+		q:         make([]float32, t*c.Heads*c.HeadDim),
+		k:         make([]float32, t*c.KVHeads*c.HeadDim),
+		v:         make([]float32, t*c.KVHeads*c.HeadDim),
+		gate:      make([]float32, rows*c.IntermediateSize),
+		up:        make([]float32, rows*c.IntermediateSize),
+		attention: newAttentionScratch(c, t, m.engine.Threads()),
+		bad:       make([]bool, t),
+		tokens:    t,
 	}
 	m.rope.extend(t)
 }
@@ -260,7 +262,7 @@ func (m *Model) mlp(h, n []float32, d *layer, t int) {
 // finite number, which no RMS norm can read, or -1.
 func (m *Model) firstNotFinite(h []float32, t int) int {
 	width := m.config.HiddenSize
-	bad := m.s.attention.flags[:t]
+	bad := m.s.bad[:t]
 	m.overRows(t, func(from, to int) {
 		for i := from; i < to; i++ {
 			row := h[i*width : (i+1)*width]

@@ -26,7 +26,7 @@ type synthetic struct {
 
 // shape describes a synthetic model.
 type shape struct {
-	arch, act                           string
+	arch                                string
 	hidden, inter, layers               int
 	heads, kvHeads, headDim             int
 	vocab                               int
