@@ -44,7 +44,7 @@ FIXED = [
     "안녕하세요 세계", "កាន់តែពិសេស", "🚀 😶‍🌫️ 👨‍👩‍👧‍👦 🇩🇪 👍🏽 ✅",
     "e\u0301 e\u0301\u0323 a\u0308\u0301 \u1112\u1161\u11ab q\u0307\u0323", "Z\u0351\u0357a\u030b\u0358l\u0327\u0321g\u0334o\u0321\u0338",
     "\u0000\u0001\u0002\u007f\u0080\u0085\u009f", "\ufeffbom \u200bzero\u200dwidth\u2060", "\u00a0nbsp\u00a0\u00a0x\u3000y\u2028z\u2029",
-    "\U0001d400\U0001d7d9\U000e0001\U0010ffff\ufffd", "\u1c89 \U00013460\U00013461 \U0002ebf0 \U00010d40", "▁▁a ▁b c▁", "Ġthe Ċ ĉ",
+    "\U0001d400\U0001d7d9\U000e0001\U0010ffff\ufffd", "\u1c8a \U00013460\U00013461 \U0002ebf0 \U00010d40", "▁▁a ▁b c▁", "Ġthe Ċ ĉ",
     "<0x0A><0x41> <0xFF>", "<unk><s></s> <s> </s>x<unk>", "<|begin_of_text|>hi<|end_of_text|>", " <|end_of_text|> ",
     "<|begin_of_text|", "<|begin_of_text|><|begin_of_text|>", "<|BEGIN_OF_TEXT|>", "<s", "< s>",
     "a" * 100, "ab" * 100, " " * 100, "\n" * 50, "=" * 80, "the " * 40, "thethethethethethethe",
@@ -167,7 +167,7 @@ def byte_level_variants(base):
     known = dict(base["model"]["vocab"])
     flags = {"<left>": {"lstrip": True}, "<right>": {"rstrip": True, "special": True}, "the": {"single_word": True},
              "<both>": {"lstrip": True, "rstrip": True}, "<|begin": {"special": True}, "the The": {"normalized": True},
-             "Token": {"normalized": True, "single_word": True}, "TOKEN": {"normalized": True, "special": True},
+             "Token": {"normalized": True, "single_word": True}, "TOKENIZER": {"normalized": True, "special": True},
              "   ": {"normalized": True}, "é": {"normalized": True}, "\n\n": {}}
     added = base["added_tokens"] + [added_token(known.setdefault(c, len(known)), c, **kw) for c, kw in flags.items()]
     single = [{"SpecialToken": {"id": "<x>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},

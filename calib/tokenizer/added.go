@@ -30,7 +30,8 @@ type trieNode struct {
 
 func newMatcher() *matcher { return &matcher{nodes: make([]trieNode, 1)} }
 
-// add enters a token under its spelling, which must not be empty. The first of two tokens with one spelling stays.
+// add enters a token under its spelling, which must not be empty. Of two tokens that normalize to one
+// spelling the first stays; in the reference chance decides.
 func (m *matcher) add(spelling string, token *addedToken) {
 	m.first[spelling[0]] = true
 	n := int32(0)

@@ -141,7 +141,11 @@ func (t *Tokenizer) parseModel(raw json.RawMessage) error {
 	}
 	o := bpeOptions{fuseUnknown: c.FuseUnknown, byteFallback: c.ByteFallback, ignoreMerges: c.IgnoreMerges, unknown: c.Unknown}
 	if n := len(t.splitters); n > 0 {
-		_, o.byteLevel = t.splitters[n-1].(byteLevel)
+		var last byteLevel
+		last, o.byteLevel = t.splitters[n-1].(byteLevel)
+		if o.byteLevel && last == (byteLevel{}) {
+			t.splitters = t.splitters[:n-1] // it does nothing more
+		}
 	}
 	t.model, err = newBPE(ids, c.Merges, o)
 	return err

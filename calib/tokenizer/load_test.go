@@ -185,7 +185,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// FuzzEncodeDecode checks that a byte-level tokenizer loses nothing and that SentencePiece style loses nothing but ▁.
+// FuzzEncodeDecode checks that a byte-level tokenizer loses nothing, and that SentencePiece style loses
+// nothing but ▁ as long as no special token (after which it puts a space) is in the text.
 func FuzzEncodeDecode(f *testing.F) {
 	for _, s := range []string{"", "a", " a  b\n\n c\t", "don't 'S 'ſ", "1234 ½", "e\u0301", "🚀▁<|end_of_text|><s>", "\x00\xff", "日本語 한국어"} {
 		f.Add(s)
@@ -200,6 +201,9 @@ func FuzzEncodeDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, s := range subjects {
+			if s.name == spFile {
+				text = strings.ReplaceAll(text, "<", "(")
+			}
 			ids, err := s.tok.Encode(text, false)
 			if err != nil {
 				t.Fatal(err)

@@ -33,7 +33,7 @@ func (r replacer) normalize(text string) string { return strings.ReplaceAll(text
 
 // normalize lowers character by character, without regard to the neighbours, by
 // the full mapping: that differs from the simple one, which unicode.ToLower has,
-// in one character only.
+// in one character only. (Known difference: the reference also lowers the capitals of Unicode 16 and 17.)
 func (lowercaser) normalize(text string) string {
 	return strings.Map(unicode.ToLower, strings.ReplaceAll(text, "\u0130", "i\u0307"))
 }

@@ -35,11 +35,8 @@ type (
 		scheme      string // always, first or never
 		cut         bool
 	}
-	// byteLevel is the part of ByteLevel that splits. Spelling bytes as characters is the model's business here.
-	byteLevel struct {
-		addPrefixSpace bool
-		scan           scanner // or nil
-	}
+	// byteLevel is the part of ByteLevel that splits, by GPT-2's pattern or not at all. Spelling bytes as characters is the model's business here.
+	byteLevel struct{ addPrefixSpace, gpt2 bool }
 )
 
 func (w patternSplit) split(p piece, emit func(piece)) {
@@ -126,11 +123,11 @@ func (b byteLevel) split(p piece, emit func(piece)) {
 	if b.addPrefixSpace && !strings.HasPrefix(p.text, " ") {
 		p.text = " " + p.text
 	}
-	if b.scan == nil {
+	if !b.gpt2 {
 		emit(p)
 		return
 	}
-	patternSplit{b.scan}.split(p, emit)
+	patternSplit{scanGPT2}.split(p, emit)
 }
 
 // findNumber finds the next character of \p{N}.
@@ -181,11 +178,7 @@ func parseSplitters(raw json.RawMessage) ([]splitter, error) {
 		if err := fields(raw, &c, "add_prefix_space", "trim_offsets"); err != nil {
 			return nil, err
 		}
-		b := byteLevel{addPrefixSpace: c.AddPrefixSpace}
-		if c.UseRegex {
-			b.scan = scanGPT2
-		}
-		return one(b, nil)
+		return one(byteLevel{c.AddPrefixSpace, c.UseRegex}, nil)
 	}
 	return nil, fmt.Errorf("type %s is not supported", quote(kind))
 }

@@ -222,8 +222,8 @@ func TestRoundTrip(t *testing.T) {
 		tok := load(t, path)
 		rapid.Check(t, func(t *rapid.T) {
 			text := randomWord(t, 60) + rapid.String().Draw(t, "text")
-			if path == spFile { // its decoder takes ▁ for a space
-				text = strings.ReplaceAll(text, "▁", "_")
+			if path == spFile { // its decoder takes ▁ for a space, and it puts a space behind <s>
+				text = strings.NewReplacer("▁", "_", "<", "(").Replace(text)
 			}
 			ids, err := tok.Encode(text, false)
 			if err != nil {
