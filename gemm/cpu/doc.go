@@ -29,6 +29,9 @@
 //
 // # Instruction sets
 //
+// Codes are decoded by permutations of the table, which sits in registers:
+// one VPERMPS or VPERMI2PS a column at 512 bits; VPERMPS and blends with AVX2.
+//
 // The assembly in the _amd64.s files is written by the program in
 // internal/asmgen; the build tag noasm leaves it out. Without it, and on other
 // processors, the Go twins in generic.go run.

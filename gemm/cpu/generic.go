@@ -135,6 +135,96 @@ func packRowsGeneric(dst, src []float32, stride, n, k int) {
 	}
 }
 
+// decodeGeneric writes the weights of half-blocks of one group, words, to dst
+// [32·halves][16]. table is the codebook repeated to 32 values.
+func decodeGeneric(dst []float32, words []byte, bits int, table *[32]float32, scales *[16]float32) {
+	for ; len(dst) >= 512; dst = dst[512:] {
+		decodeHalf((*[512]float32)(dst), words, bits, table, scales)
+		words = words[64*bits:]
+	}
+}
+
+func decodeHalf(dst *[512]float32, words []byte, bits int, t *[32]float32, scales *[16]float32) {
+	switch bits {
+	case 2:
+		for j := range 2 {
+			o := (*[256]float32)(dst[256*j:])
+			for lane, s := range scales {
+				d := binary.LittleEndian.Uint32(words[64*j+4*lane:])
+				o[lane] = t[d&3] * s
+				o[lane+16] = t[d>>2&3] * s
+				o[lane+32] = t[d>>4&3] * s
+				o[lane+48] = t[d>>6&3] * s
+				o[lane+64] = t[d>>8&3] * s
+				o[lane+80] = t[d>>10&3] * s
+				o[lane+96] = t[d>>12&3] * s
+				o[lane+112] = t[d>>14&3] * s
+				o[lane+128] = t[d>>16&3] * s
+				o[lane+144] = t[d>>18&3] * s
+				o[lane+160] = t[d>>20&3] * s
+				o[lane+176] = t[d>>22&3] * s
+				o[lane+192] = t[d>>24&3] * s
+				o[lane+208] = t[d>>26&3] * s
+				o[lane+224] = t[d>>28&3] * s
+				o[lane+240] = t[d>>30] * s
+			}
+		}
+	case 3:
+		for lane, s := range scales {
+			var spare uint32
+			for j := range 3 {
+				o := (*[160]float32)(dst[160*j:])
+				d := binary.LittleEndian.Uint32(words[64*j+4*lane:])
+				o[lane] = t[d&7] * s
+				o[lane+16] = t[d>>3&7] * s
+				o[lane+32] = t[d>>6&7] * s
+				o[lane+48] = t[d>>9&7] * s
+				o[lane+64] = t[d>>12&7] * s
+				o[lane+80] = t[d>>15&7] * s
+				o[lane+96] = t[d>>18&7] * s
+				o[lane+112] = t[d>>21&7] * s
+				o[lane+128] = t[d>>24&7] * s
+				o[lane+144] = t[d>>27&7] * s
+				spare |= d >> 30 << (2 * j)
+			}
+			dst[lane+480] = t[spare&7] * s
+			dst[lane+496] = t[spare>>3&7] * s
+		}
+	case 4:
+		for j := range 4 {
+			o := (*[128]float32)(dst[128*j:])
+			for lane, s := range scales {
+				d := binary.LittleEndian.Uint32(words[64*j+4*lane:])
+				o[lane] = t[d&15] * s
+				o[lane+16] = t[d>>4&15] * s
+				o[lane+32] = t[d>>8&15] * s
+				o[lane+48] = t[d>>12&15] * s
+				o[lane+64] = t[d>>16&15] * s
+				o[lane+80] = t[d>>20&15] * s
+				o[lane+96] = t[d>>24&15] * s
+				o[lane+112] = t[d>>28] * s
+			}
+		}
+	case 5:
+		for lane, s := range scales {
+			var spare uint32
+			for j := range 5 {
+				o := (*[96]float32)(dst[96*j:])
+				d := binary.LittleEndian.Uint32(words[64*j+4*lane:])
+				o[lane] = t[d&31] * s
+				o[lane+16] = t[d>>5&31] * s
+				o[lane+32] = t[d>>10&31] * s
+				o[lane+48] = t[d>>15&31] * s
+				o[lane+64] = t[d>>20&31] * s
+				o[lane+80] = t[d>>25&31] * s
+				spare |= d >> 30 << (2 * j)
+			}
+			dst[lane+480] = t[spare&31] * s
+			dst[lane+496] = t[spare>>5&31] * s
+		}
+	}
+}
+
 // exp32 returns e^x for the vector functions: x = n·ln2 + r with n the
 // nearest integer, so that |r| ≤ ln2/2; e^r by a polynomial of degree 6 with
 // constant and linear term 1, minimax in relative error (3.6e-9, fitted with

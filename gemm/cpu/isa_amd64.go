@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
+
+	"github.com/lutq/lutq/quantize/lut"
 )
 
 // available reports whether the machine and this build can run s.
@@ -94,6 +96,36 @@ func readAVX512(src *byte, n int, lanes *[8]uint64)
 
 //go:noescape
 func readAVX2(src *byte, n int, lanes *[8]uint64)
+
+//go:noescape
+func decode2AVX512(dst *float32, words *byte, table, scales *float32, halves int)
+
+//go:noescape
+func decode2AVX2(dst *float32, words *byte, table, scales *float32, halves int)
+
+//go:noescape
+func decode3AVX512(dst *float32, words *byte, table, scales *float32, halves int)
+
+//go:noescape
+func decode3AVX2(dst *float32, words *byte, table, scales *float32, halves int)
+
+//go:noescape
+func decode4AVX512(dst *float32, words *byte, table, scales *float32, halves int)
+
+//go:noescape
+func decode4AVX2(dst *float32, words *byte, table, scales *float32, halves int)
+
+//go:noescape
+func decode5AVX512(dst *float32, words *byte, table, scales *float32, halves int)
+
+//go:noescape
+func decode5AVX2(dst *float32, words *byte, table, scales *float32, halves int)
+
+//go:noescape
+func widenF16AVX2(dst *float32, src *byte, n int)
+
+//go:noescape
+func widenBF16AVX2(dst *float32, src *byte, n int)
 
 // gemm computes y[m, 16·panels] = [y +] alpha · x[m,k] · b for panels b0 and,
 // where the kernel takes two, b1. The callers in gemm.go keep every access in
@@ -251,5 +283,47 @@ func (s isa) read(p []byte, lanes *[8]uint64) {
 		readAVX2(&p[0], len(p), lanes)
 	default:
 		readGeneric(p, lanes)
+	}
+}
+
+// decode writes the weights of half-blocks of one group, words, to dst
+// [32·halves][16]. table is the codebook repeated to 32 values.
+func (s isa) decode(dst []float32, words []byte, bits int, table *[32]float32, scales *[16]float32) {
+	halves := len(dst) / 512
+	if s == generic || halves == 0 {
+		decodeGeneric(dst, words, bits, table, scales)
+		return
+	}
+	_ = words[64*bits*halves-1]
+	d, w, t, c := &dst[0], &words[0], &table[0], &scales[0]
+	switch {
+	case s == avx512 && bits == 2:
+		decode2AVX512(d, w, t, c, halves)
+	case s == avx512 && bits == 3:
+		decode3AVX512(d, w, t, c, halves)
+	case s == avx512 && bits == 4:
+		decode4AVX512(d, w, t, c, halves)
+	case s == avx512 && bits == 5:
+		decode5AVX512(d, w, t, c, halves)
+	case bits == 2:
+		decode2AVX2(d, w, t, c, halves)
+	case bits == 3:
+		decode3AVX2(d, w, t, c, halves)
+	case bits == 4:
+		decode4AVX2(d, w, t, c, halves)
+	case bits == 5:
+		decode5AVX2(d, w, t, c, halves)
+	}
+}
+
+// scales decodes the 16 scales in src.
+func (s isa) scales(dst *[16]float32, src []byte, t lut.ScaleType) {
+	switch {
+	case s != generic && t == lut.F16:
+		widenF16AVX2(&dst[0], &src[:32][0], 16)
+	case s != generic && t == lut.BF16:
+		widenBF16AVX2(&dst[0], &src[:32][0], 16)
+	default:
+		t.Decode(dst[:], src)
 	}
 }

@@ -2,6 +2,8 @@
 
 package cpu
 
+import "github.com/lutq/lutq/quantize/lut"
+
 // available reports whether the machine and this build can run s.
 func (s isa) available() bool { return s == generic }
 
@@ -30,3 +32,9 @@ func (s isa) scaleMul(dst, x, w []float32, alpha float32) { scaleMulGeneric(dst,
 func (s isa) add(dst, x, y []float32)                     { addGeneric(dst, x, y) }
 
 func (s isa) read(p []byte, lanes *[8]uint64) { readGeneric(p, lanes) }
+
+func (s isa) decode(dst []float32, words []byte, bits int, table *[32]float32, scales *[16]float32) {
+	decodeGeneric(dst, words, bits, table, scales)
+}
+
+func (s isa) scales(dst *[16]float32, src []byte, t lut.ScaleType) { t.Decode(dst[:], src) }

@@ -40,6 +40,14 @@ func Files() map[string][]byte {
 			g.pack("F16")
 			g.pack("BF16")
 		}),
+		"lut_amd64.s": file(func(g *gen) {
+			for bits := 2; bits <= 5; bits++ {
+				g.decode(avx512(), bits)
+				g.decode(avx2(), bits)
+			}
+			g.widen("F16")
+			g.widen("BF16")
+		}),
 		"vec_amd64.s": file(func(g *gen) {
 			g.constants()
 			for _, v := range []vec{avx512(), avx2()} {
