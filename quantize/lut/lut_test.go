@@ -344,13 +344,17 @@ func TestExtremeGroups(t *testing.T) {
 				}
 				m := Matrix{N: 1, K: 32, Bits: o.Codebook.Bits(), Group: 32, ScaleType: F32, Codebook: o.Codebook.Values, Codes: make([]byte, 20), Scales: make([]byte, 4)}
 				m.Codes = m.Codes[:RowBytes(32, m.Bits)]
-				err = q.Rows(m.Codes, m.Scales, make([]RowError, 1), tc.w, 32)
+				errs := make([]RowError, 1)
+				err = q.Rows(m.Codes, m.Scales, errs, tc.w, 32)
 				var bad *NotFiniteError
 				if got := errors.As(err, &bad); got != tc.fail || err != nil && !tc.fail {
 					t.Fatalf("got error %v", err)
 				}
 				if err != nil {
 					return
+				}
+				if e := errs[0]; math.IsInf(e.Energy, 0) || math.IsInf(e.Squared, 0) || e.Squared > e.Energy {
+					t.Errorf("the error is %+v", e)
 				}
 				for i, v := range m.Dequantize() {
 					if v-v != 0 {
