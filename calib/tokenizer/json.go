@@ -65,7 +65,7 @@ func flatten[T any](raws []json.RawMessage, parse func(json.RawMessage) ([]T, er
 	var all []T
 	for i, raw := range raws {
 		if absent(raw) {
-			return nil, fmt.Errorf("Sequence: entry %d is null", i)
+			return nil, fmt.Errorf("entry %d of Sequence is null", i)
 		}
 		some, err := parse(raw)
 		if err != nil {

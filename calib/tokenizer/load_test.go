@@ -74,7 +74,7 @@ func TestParseErrors(t *testing.T) {
 		{"replace by regular expression", with("normalizer", `{"type":"Replace","pattern":{"Regex":"a+"},"content":"b"}`), `the regular expression "a+" of Replace`},
 		{"replace without pattern", with("normalizer", `{"type":"Replace","pattern":{"String":""},"content":"b"}`), "pattern of Replace"},
 		{"replace without content", with("normalizer", `{"type":"Replace","pattern":{"String":"a"}}`), "content is missing"},
-		{"null in a sequence", with("normalizer", `{"type":"Sequence","normalizers":[null]}`), "entry 0 is null"},
+		{"null in a sequence", with("normalizer", `{"type":"Sequence","normalizers":[null]}`), "entry 0 of Sequence is null"},
 		{"unknown pre-tokenizer", with("pre_tokenizer", `{"type":"Whitespace"}`), `pre_tokenizer: type "Whitespace" is not supported`},
 		{"unknown pattern", with("pre_tokenizer", `{"type":"Split","pattern":{"Regex":"\\s+"},"behavior":"Isolated","invert":false}`), `the regular expression "\\s+" of Split is not supported`},
 		{"unknown behaviour", with("pre_tokenizer", `{"type":"Split","pattern":{"String":" "},"behavior":"isolated","invert":false}`), `behavior "isolated"`},

@@ -102,15 +102,15 @@ func (t *Tokenizer) BOS() (id int, ok bool) {
 	return t.prefix[0], true
 }
 
-// Encode returns the ids of text; with special set it lets the post-processor add
-// its tokens (usually BOS). Text that spells an added token, special or not,
-// becomes that token in either case. Invalid UTF-8 is replaced as [strings.ToValidUTF8]
-// would with U+FFFD, except that each maximal ill-formed subsequence gets its own
-// (the practice that Unicode recommends and that Rust and Python follow), so
-// such text does not survive Decode.
+// Encode returns the ids of text. With special set the post-processor adds its tokens,
+// usually BOS. Text that spells an added token, special or not, becomes that token in
+// either case.
 //
-// Characters that the vocabulary cannot express are dropped where the file names no unknown
-// token; Encode fails where the file names one that is not in its vocabulary.
+// Invalid UTF-8 is read as U+FFFD, one for each maximal subpart of an ill-formed
+// sequence; this is what the Unicode standard recommends and what decoding such bytes in Rust or
+// Python gives. Characters that the vocabulary cannot express are dropped where the file
+// names no unknown token. Encode fails where the file names one that its vocabulary lacks, and on texts of
+// half a gigabyte.
 func (t *Tokenizer) Encode(text string, special bool) ([]int, error) {
 	if len(text) > math.MaxInt32/4 {
 		return nil, fmt.Errorf("text of %d bytes is too long to tokenize at once", len(text))

@@ -123,8 +123,10 @@ func TestLongMarks(t *testing.T) {
 	}{
 		{"decomposed", "a" + row(40), norm.NFD, "a" + sorted(40)},
 		{"composed", "a" + row(40), norm.NFC, "\u1ea1" + strings.Repeat("\u0323", 39) + strings.Repeat("\u0301", 40)},
-		{"among others", "e\u0301 a" + row(40) + " \u1112\u1161\u11ab", norm.NFC,
-			"é \u1ea1" + strings.Repeat("\u0323", 39) + strings.Repeat("\u0301", 40) + " 한"},
+		{
+			"among others", "e\u0301 a" + row(40) + " \u1112\u1161\u11ab", norm.NFC,
+			"é \u1ea1" + strings.Repeat("\u0323", 39) + strings.Repeat("\u0301", 40) + " 한",
+		},
 		{"without base", row(40), norm.NFC, sorted(40)},
 		{"compatibility", "\ufb01" + row(40), norm.NFKC, "f\u1ecb" + strings.Repeat("\u0323", 39) + strings.Repeat("\u0301", 40)},
 	}
