@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills `lutq quantize` at random moments and resumes it: the digest must always be the same.
 
-    scripts/kill_resume.py MODEL WORK --lutq ./lutq [--trials 20] [--seed 1] [-- --codebook js …]
+    scripts/kill_resume.py MODEL WORK --lutq ./lutq [--trials 20] [--seed 1] [--options '--codebook js']
 
 A first run is left alone and tells the digest, its time and its memory. Each trial starts anew, is sent
 SIGKILL after a random part of that time, and is then resumed with the same command. WORK takes the
@@ -12,6 +12,7 @@ Needs nothing but Python.
 import argparse
 import json
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,11 +27,11 @@ def main() -> int:
     p.add_argument("--lutq", required=True, type=Path)
     p.add_argument("--trials", type=int, default=20)
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("options", nargs="*", help="for lutq quantize, after --")
+    p.add_argument("--options", default="", help="more flags for lutq quantize, in one string")
     a = p.parse_args()
     a.work.mkdir(parents=True, exist_ok=True)
     out = a.work / "killed"
-    command = [str(a.lutq), "quantize", str(a.model), str(out), "--quiet", "--json", *a.options]
+    command = [str(a.lutq), "quantize", str(a.model), str(out), "--quiet", "--json", *shlex.split(a.options)]
 
     def clear() -> None:
         shutil.rmtree(out, ignore_errors=True)
