@@ -1,0 +1,186 @@
+package driver
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"unsafe"
+)
+
+const purposeBLAS = "multiply unquantized matrices on the GPU"
+
+// blasAPI holds the functions of cuBLAS.
+type blasAPI struct {
+	lib     *library
+	version string
+
+	getStatusName, getStatusString, getProperty, create, destroy uintptr
+	setStream, setWorkspace, setMathMode, gemmEx                 uintptr
+}
+
+func openBLAS(p places, majors []int) (*blasAPI, error) {
+	// cuBLAS lies beside cublasLt, which it is linked to.
+	lib, err := p.find(purposeBLAS, sonames("libcublas", majors), []string{"libcublasLt.so.1[23]"})
+	if err != nil {
+		return nil, err
+	}
+	a := &blasAPI{lib: lib}
+	err = lib.resolve(purposeBLAS, []symbol{
+		{"cublasGetStatusName", &a.getStatusName},
+		{"cublasGetStatusString", &a.getStatusString},
+		{"cublasGetProperty", &a.getProperty},
+		{"cublasCreate_v2", &a.create},
+		{"cublasDestroy_v2", &a.destroy},
+		{"cublasSetStream_v2", &a.setStream},
+		{"cublasSetWorkspace_v2", &a.setWorkspace},
+		{"cublasSetMathMode", &a.setMathMode},
+		{"cublasGemmEx", &a.gemmEx},
+	})
+	if err != nil {
+		return nil, err
+	}
+	var parts []string
+	for property := range uintptr(3) { // major, minor, patch level
+		var v int32
+		if err := a.check("cublasGetProperty", call(a.getProperty, property, uintptr(unsafe.Pointer(&v)))); err != nil {
+			return nil, err
+		}
+		parts = append(parts, fmt.Sprint(v))
+	}
+	a.version = strings.Join(parts, ".")
+	return a, nil
+}
+
+func (a *blasAPI) check(op string, result uintptr) error {
+	code := int32(result)
+	if code == 0 {
+		return nil
+	}
+	e := &Error{Op: op, Code: int(code)}
+	name, text := call(a.getStatusName, uintptr(code)), call(a.getStatusString, uintptr(code)) // static strings
+	e.Name = goString(*(**byte)(unsafe.Pointer(&name)))
+	e.Detail = goString(*(**byte)(unsafe.Pointer(&text)))
+	return e
+}
+
+// DType is a type of matrix elements.
+type DType int
+
+// The types, by the numbers of cudaDataType_t.
+const (
+	F32  DType = 0
+	F16  DType = 2
+	BF16 DType = 14
+)
+
+// Size returns the bytes of an element.
+func (t DType) Size() int {
+	if t == F32 {
+		return 4
+	}
+	return 2
+}
+
+func (t DType) String() string {
+	switch t {
+	case F32:
+		return "f32"
+	case F16:
+		return "f16"
+	case BF16:
+		return "bf16"
+	}
+	return fmt.Sprintf("DType(%d)", int(t))
+}
+
+// The numbers of cuBLAS's enumerations.
+const (
+	blasOpN         = 0
+	blasOpT         = 1
+	blasCompute32F  = 68
+	blasGemmDefault = -1
+	blasDefaultMath = 0
+)
+
+// blasWorkspace is the size that cuBLAS recommends for Hopper, and more than
+// others need.
+const blasWorkspace = 32 << 20
+
+// BLAS multiplies dense matrices with cuBLAS on one device. It has its own
+// workspace, so that its calls can be captured in graphs.
+type BLAS struct {
+	api       *blasAPI
+	dev       *Device
+	handle    uintptr
+	stream    *Stream
+	workspace Ptr
+	factors   *[2]float32 // alpha and beta
+	args      []uintptr
+}
+
+// NewBLAS opens cuBLAS for a device. Its calls queue work on one stream.
+func (d *Device) NewBLAS(s *Stream) (*BLAS, error) {
+	a, err := d.cuda.blas()
+	if err != nil {
+		return nil, err
+	}
+	b := &BLAS{api: a, dev: d, factors: &[2]float32{1, 0}, args: make([]uintptr, 19)}
+	if err := a.check("cublasCreate_v2", call(a.create, uintptr(unsafe.Pointer(&b.handle)))); err != nil {
+		return nil, err
+	}
+	if b.workspace, err = d.Alloc(blasWorkspace); err == nil {
+		err = a.check("cublasSetMathMode", call(a.setMathMode, b.handle, blasDefaultMath))
+	}
+	if err == nil {
+		err = b.SetStream(s)
+	}
+	if err != nil {
+		_ = b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// SetStream makes the calls from now on queue their work on s.
+func (b *BLAS) SetStream(s *Stream) error {
+	if err := b.api.check("cublasSetStream_v2", call(b.api.setStream, b.handle, s.handle)); err != nil {
+		return err
+	}
+	b.stream = s
+	// Setting the stream takes the workspace away.
+	return b.api.check("cublasSetWorkspace_v2", call(b.api.setWorkspace, b.handle, uintptr(b.workspace), blasWorkspace))
+}
+
+// MatMul queues Y = X·Wᵀ, all row-major: X is M×K and W N×K, both of type in,
+// and Y is M×N of type out. Sums are taken in float32. in is F16 or BF16, with
+// out the same or F32, or all is F32.
+func (b *BLAS) MatMul(y, x, w Ptr, m, n, k int, in, out DType) error {
+	// cuBLAS is column-major, where row-major Y is Yᵀ = W·Xᵀ: an N×M matrix
+	// with W stored transposed.
+	neg := -1
+	args := [...]uintptr{
+		b.handle, blasOpT, blasOpN, uintptr(n), uintptr(m), uintptr(k),
+		uintptr(unsafe.Pointer(&b.factors[0])),
+		uintptr(w), uintptr(in), uintptr(k),
+		uintptr(x), uintptr(in), uintptr(k),
+		uintptr(unsafe.Pointer(&b.factors[1])),
+		uintptr(y), uintptr(out), uintptr(n),
+		blasCompute32F, uintptr(neg),
+	}
+	copy(b.args, args[:])
+	err := b.api.check("cublasGemmEx", call(b.api.gemmEx, b.args...))
+	runtime.KeepAlive(b)
+	if err != nil {
+		return fmt.Errorf("%d×%d·(%d×%d)ᵀ %s to %s: %w", m, k, n, k, in, out, err)
+	}
+	return nil
+}
+
+// Close releases cuBLAS and its workspace.
+func (b *BLAS) Close() error {
+	err := b.api.check("cublasDestroy_v2", call(b.api.destroy, b.handle))
+	if freeErr := b.dev.Free(b.workspace); err == nil {
+		err = freeErr
+	}
+	return err
+}

@@ -1,0 +1,114 @@
+package driver
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Cache keeps compiled kernels in a folder. Processes may share it: an entry
+// appears whole or not at all, and one that is damaged counts as absent. Where
+// the folder cannot be written, nothing is kept.
+type Cache struct{ dir string }
+
+// NewCache returns the cache in a folder, which is made when it is first
+// needed.
+func NewCache(dir string) *Cache { return &Cache{dir} }
+
+// DefaultCacheDir returns lutq/kernels in the user's folder for caches, or in
+// the one for temporary files where the user has none.
+func DefaultCacheDir() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		dir = os.TempDir()
+	}
+	return filepath.Join(dir, "lutq", "kernels")
+}
+
+// Dir returns the folder.
+func (c *Cache) Dir() string { return c.dir }
+
+// cacheMagic begins an entry; the content's SHA-256 in hexadecimal digits and a
+// newline follow, then the content.
+const cacheMagic = "lutq kernel 1 "
+
+const cacheSuffix = ".cubin"
+
+func (c *Cache) path(key string) string { return filepath.Join(c.dir, key+cacheSuffix) }
+
+// Get returns what is kept under a key.
+func (c *Cache) Get(key string) ([]byte, bool) {
+	if c == nil {
+		return nil, false
+	}
+	data, err := os.ReadFile(c.path(key))
+	if err != nil {
+		return nil, false
+	}
+	head, content, ok := bytes.Cut(data, []byte("\n"))
+	if !ok || string(head) != cacheMagic+digest(content) {
+		return nil, false
+	}
+	return content, true
+}
+
+// Put keeps content under a key.
+func (c *Cache) Put(key string, content []byte) error {
+	if c == nil {
+		return nil
+	}
+	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+		return fmt.Errorf("caching a kernel: %w", err)
+	}
+	// A name of its own, so that several processes can write the same entry:
+	// each rename puts a whole file in place.
+	f, err := os.CreateTemp(c.dir, "*.tmp")
+	if err != nil {
+		return fmt.Errorf("caching a kernel: %w", err)
+	}
+	_, err = fmt.Fprintf(f, "%s%s\n", cacheMagic, digest(content))
+	if err == nil {
+		_, err = f.Write(content)
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), c.path(key))
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("caching a kernel: %w", err)
+	}
+	return nil
+}
+
+// Size returns the number of entries and of bytes in the folder.
+func (c *Cache) Size() (entries int, size int64, err error) {
+	files, err := os.ReadDir(c.dir)
+	if os.IsNotExist(err) {
+		return 0, 0, nil
+	}
+	for _, f := range files {
+		var info fs.FileInfo
+		if info, err = f.Info(); err != nil {
+			err = nil // removed by another process
+			continue
+		}
+		if strings.HasSuffix(f.Name(), cacheSuffix) {
+			entries++
+		}
+		size += info.Size()
+	}
+	return entries, size, err
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

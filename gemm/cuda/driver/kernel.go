@@ -1,0 +1,109 @@
+package driver
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+)
+
+// Kernel is the source of a module, to be compiled for the GPU at hand.
+type Kernel struct {
+	Name    string // for messages
+	Source  string
+	Options CompileOptions // an empty Arch means the GPU's own
+	PTX     []byte         // loaded where there is no compiler that knows the GPU; may be nil
+}
+
+// Cubin returns the machine code of a kernel, from the cache where it is there.
+// It needs no GPU; Options.Arch must be set.
+func (c *CUDA) Cubin(k Kernel) (cubin []byte, cached bool, err error) {
+	key, err := c.cacheKey(k)
+	if err != nil {
+		return nil, false, err
+	}
+	if cubin, ok := c.cache.Get(key); ok {
+		return cubin, true, nil
+	}
+	out, err := c.Compile(k.Source, k.Name, k.Options)
+	if err != nil {
+		return nil, false, err
+	}
+	if len(out.Cubin) == 0 {
+		return nil, false, fmt.Errorf("compiling %s for %s gives no machine code", k.Name, k.Options.Arch)
+	}
+	_ = c.cache.Put(key, out.Cubin) // the cache is allowed not to work
+	return out.Cubin, false, nil
+}
+
+// cacheKey digests everything that the machine code depends on.
+func (c *CUDA) cacheKey(k Kernel) (string, error) {
+	major, minor, err := c.NVRTCVersion()
+	if err != nil {
+		return "", err
+	}
+	driver := 0
+	if api, err := c.api(); err == nil {
+		driver = api.version / 1000
+	}
+	h := sha256.New()
+	put := func(parts ...string) {
+		for _, p := range parts {
+			fmt.Fprintf(h, "%d:", len(p)) // so that no two lists read the same
+			io.WriteString(h, p)
+		}
+		io.WriteString(h, ";")
+	}
+	put(k.Name, k.Source)
+	put(k.Options.flags()...)
+	for _, header := range k.Options.Headers {
+		put(header.Name, header.Source)
+	}
+	put(fmt.Sprintf("nvrtc %d.%d, driver %d", major, minor, driver))
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// LoadKernel compiles a kernel for the device, or takes it from the cache, and
+// loads it. Its PTX, which the driver compiles, stands in where NVRTC is
+// missing or does not know the GPU, or the driver does not know NVRTC's
+// machine code.
+func (d *Device) LoadKernel(k Kernel) (*Module, error) {
+	if k.Options.Arch == "" {
+		k.Options.Arch = d.Info.Arch()
+	}
+	cubin, _, err := d.cuda.Cubin(k)
+	if err == nil {
+		m, loadErr := d.LoadModule(cubin)
+		if loadErr == nil {
+			return m, nil
+		}
+		err = fmt.Errorf("%s for %s: %w", k.Name, k.Options.Arch, loadErr)
+	}
+	if len(k.PTX) == 0 || !replaceable(err) {
+		return nil, err
+	}
+	m, ptxErr := d.LoadModule(k.PTX)
+	if ptxErr != nil {
+		return nil, fmt.Errorf("%w; its PTX: %w", err, ptxErr)
+	}
+	return m, nil
+}
+
+// replaceable reports whether an error means that the compiler or its output
+// does not fit this machine, not that something is wrong with the source.
+func replaceable(err error) bool {
+	var missing *MissingError
+	if errors.As(err, &missing) {
+		return true
+	}
+	var e *Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	if e.Op == "nvrtcCompileProgram" {
+		return e.Code == codeNVRTCInvalidOption // an architecture that it does not know
+	}
+	return slices.Contains([]int{codeInvalidImage, codeNoBinaryForGPU, codeInvalidPTX, codeUnsupportedPTX}, e.Code)
+}
