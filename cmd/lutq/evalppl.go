@@ -60,12 +60,12 @@ The tail that does not fill a window is dropped.`,
 	f := c.Flags()
 	f.StringVar(&o.text, "text", "", "text `FILE` to evaluate on (required)")
 	f.StringVar(&o.against, "against", "", "the original model's `FOLDER`, to compare with")
-	f.StringVar(&o.protocol, "protocol", string(corpus.Raw), "raw, gptq or llama.cpp")
-	f.StringVar(&o.bos, "bos", "", "where BOS goes: none, start or window (default as the protocol says)")
+	f.StringVar(&o.protocol, "protocol", string(corpus.Raw), "`NAME`: raw, gptq or llama.cpp")
+	f.StringVar(&o.bos, "bos", "", "`WHERE` BOS goes: none, start or window (default as the protocol says)")
 	f.IntVar(&o.windows, "windows", 0, "evaluate the first `N` windows (default all)")
-	f.IntVar(&o.ctx, "ctx", 0, "tokens in a window (default 2048; llama.cpp 512)")
-	f.IntVar(&o.threads, "threads", 0, "workers (default one for each processor)")
-	f.StringVar(&o.device, "device", "auto", "auto, cpu or cuda")
+	f.IntVar(&o.ctx, "ctx", 0, "`TOKENS` in a window (default 2048; llama.cpp 512)")
+	f.IntVar(&o.threads, "threads", 0, "`N` workers (default one for each processor)")
+	f.StringVar(&o.device, "device", "auto", "`NAME`: auto, cpu or cuda")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
 }
@@ -147,6 +147,9 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (*evalRepor
 	set, err := evalSet(dirs[0], first, o)
 	if err != nil {
 		return nil, err
+	}
+	if most := first.Config().MaxPositions; most > 0 && set.Context > most {
+		fmt.Fprintf(u.stderr, "lutq: windows of %d tokens are longer than the %d that the model was made for\n", set.Context, most)
 	}
 	bar := u.startProgress("evaluating", int64(len(set.Windows)), false)
 	results, err := eval.Run(ctx, ref, models, set, eval.Options{

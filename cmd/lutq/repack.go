@@ -49,8 +49,8 @@ and P.codebook.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.target, "target", "cpu", "the kernels to lay out for: cpu")
-	f.IntVar(&o.threads, "threads", 0, "workers (default one for each processor)")
+	f.StringVar(&o.target, "target", "cpu", "the kernels to lay out for, `NAME`: cpu")
+	f.IntVar(&o.threads, "threads", 0, "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if it exists")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c

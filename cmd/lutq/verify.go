@@ -31,7 +31,7 @@ Exit code 3 means that something does not hold.`,
 		},
 	}
 	c.Flags().StringVar(&original, "against", "", "the model `FOLDER` that MODEL was made from")
-	c.Flags().IntVar(&threads, "threads", 0, "workers (default one for each processor)")
+	c.Flags().IntVar(&threads, "threads", 0, "`N` workers (default one for each processor)")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
 	return c
 }
