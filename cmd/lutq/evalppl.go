@@ -60,12 +60,12 @@ The tail that does not fill a window is dropped.`,
 	f := c.Flags()
 	f.StringVar(&o.text, "text", "", "text `FILE` to evaluate on (required)")
 	f.StringVar(&o.against, "against", "", "the original model's `FOLDER`, to compare with")
-	f.StringVar(&o.protocol, "protocol", string(corpus.Raw), "`NAME`: raw, gptq or llama.cpp")
+	f.StringVar(&o.protocol, "protocol", string(corpus.Raw), "protocol `NAME`: raw, gptq or llama.cpp")
 	f.StringVar(&o.bos, "bos", "", "`WHERE` BOS goes: none, start or window (default as the protocol says)")
 	f.IntVar(&o.windows, "windows", 0, "evaluate the first `N` windows (default all)")
 	f.IntVar(&o.ctx, "ctx", 0, "`TOKENS` in a window (default 2048; llama.cpp 512)")
 	f.IntVar(&o.threads, "threads", 0, "`N` workers (default one for each processor)")
-	f.StringVar(&o.device, "device", "auto", "`NAME`: auto, cpu or cuda")
+	f.StringVar(&o.device, "device", "auto", "device `NAME`: auto, cpu or cuda")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
 }

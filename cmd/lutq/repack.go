@@ -49,7 +49,7 @@ and P.codebook.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.target, "target", "cpu", "the kernels to lay out for, `NAME`: cpu")
+	f.StringVar(&o.target, "target", "cpu", "target `NAME`: cpu")
 	f.IntVar(&o.threads, "threads", 0, "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if it exists")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
