@@ -24,10 +24,11 @@ type Engine struct {
 	isa     isa
 	threads int
 
-	mu    sync.Mutex // serializes parallel sections; guards xbuf
-	xbuf  []float32  // packed activations
-	bufs  [][]float32
-	tiles []edgeTile
+	mu    sync.Mutex  // serializes parallel sections; guards the scratch
+	xbuf  []float32   // packed activations
+	units []unit      // of the product at hand
+	bufs  [][]float32 // decoded panels, by worker
+	tiles []edgeTile  // by worker
 	jobs  []chan *job // one a worker, but for worker 0, the caller
 	done  sync.WaitGroup
 }

@@ -1,7 +1,5 @@
 package cpu
 
-import "sync/atomic"
-
 const (
 	// kBlock is the number of columns summed from zero; see the package
 	// documentation. A pair of panels of it is 32 KiB.
@@ -11,9 +9,10 @@ const (
 	// line, so that the rows of a tile fall into different cache sets.
 	xStride = kBlock + 16
 
-	// groupPairs is the most panel pairs that a worker decodes before it goes
-	// over the rows of X: 256 KiB of level 2 cache.
-	groupPairs = 8
+	// unitPairs and unitRows are the most panel pairs and rows of x that a
+	// worker takes at a time: 256 KiB of decoded weights for level 2 cache.
+	unitPairs = 8
+	unitRows  = 512
 
 	// xElements bounds the packed activations of a product, in elements
 	// (64 MiB). More rows than fit are done in several turns.
@@ -70,51 +69,94 @@ func (e *Engine) MatMulMany(x []float32, m int, ops ...Op) {
 
 // product computes rows m0 to m0+m of the products; x holds those rows.
 func (e *Engine) product(x []float32, k, m0, m int, ops []Op) {
-	rows := e.isa.rows()
 	// One strip of rows reads x where it is.
 	xAt, ldx := func(k0 int) []float32 { return x[k0:] }, k
-	group := 1
-	if m > rows {
+	if m > e.isa.rows() {
 		xp := e.packX(x, m, k)
 		xAt, ldx = func(k0 int) []float32 { return xp[k0/kBlock*m*xStride:] }, xStride
-		group = groupPairs
 	}
-
-	spans := e.split(m, ops)
-	total := spans[len(spans)-1].end
-	var next atomic.Int64
-	e.dispatch(total, func(worker int) {
-		buf := e.buffer(worker, 2*group*16*kBlock)
-		for {
-			lo, hi, sp := take(&next, spans, e.threads, group)
-			if sp == nil {
-				return
+	units := e.divide(m, ops)
+	e.parallel(len(units), func(worker, i int) {
+		u := units[i]
+		op := ops[u.op]
+		n := op.W.Rows()
+		y := op.Y[(m0+u.m0)*n+16*u.p0:]
+		if w, ok := op.W.(*LUT); ok && m <= e.isa.fusedRows() {
+			for p := u.p0; p < u.p1; p++ {
+				w.fused(y[16*(p-u.p0):], n, min(16, n-16*p), x[u.m0*k:], u.m1-u.m0, p)
 			}
-			op := ops[sp.op]
-			n := op.W.Rows()
-			lo, hi = lo-sp.begin, hi-sp.begin // panel pairs
-			p0, p1 := 2*lo, min(2*hi, ceilDiv(n, 16))
-			y := op.Y[(m0+sp.m0)*n+16*p0:]
-			if w, ok := op.W.(*LUT); ok && m <= e.isa.fusedRows() {
-				for p := p0; p < p1; p++ {
-					w.fused(y[16*(p-p0):], n, min(16, n-16*p), x[sp.m0*k:], sp.m1-sp.m0, p)
-				}
-				continue
+			return
+		}
+		buf := e.buffer(worker, (u.p1-u.p0)*16*kBlock)
+		for k0 := 0; k0 < k; k0 += kBlock {
+			kc := min(kBlock, k-k0)
+			for p := u.p0; p < u.p1; p++ {
+				op.W.decode(e.isa, buf[(p-u.p0)*16*kc:][:16*kc], p, k0, kc)
 			}
-			for k0 := 0; k0 < k; k0 += kBlock {
-				kc := min(kBlock, k-k0)
-				for p := p0; p < p1; p++ {
-					op.W.decode(e.isa, buf[(p-p0)*16*kc:][:16*kc], p, k0, kc)
-				}
-				e.isa.sweep(sweep{
-					y: y, ldy: n,
-					x: xAt(k0)[sp.m0*ldx:], ldx: ldx, m: sp.m1 - sp.m0,
-					b: buf, stride: 16 * kc, n: min(n, 16*p1) - 16*p0, k: kc,
-					alpha: 1, add: k0 > 0,
-				}, &e.tiles[worker])
-			}
+			e.isa.sweep(sweep{
+				y: y, ldy: n,
+				x: xAt(k0)[u.m0*ldx:], ldx: ldx, m: u.m1 - u.m0,
+				b: buf, stride: 16 * kc, n: min(n, 16*u.p1) - 16*u.p0, k: kc,
+				alpha: 1, add: k0 > 0,
+			}, &e.tiles[worker])
 		}
 	})
+}
+
+// unit is the work that is claimed at once: rows m0 to m1 of x times panels
+// p0 to p1 of a product's weights.
+type unit struct {
+	op, m0, m1, p0, p1 int
+}
+
+// divide cuts products into enough units for the workers to finish together,
+// and large enough that decoding a panel is little beside using it.
+func (e *Engine) divide(m int, ops []Op) []unit {
+	rows, group := min(m, unitRows), unitPairs
+	if m <= e.isa.rows() {
+		group = 1
+	}
+	count := func() (n int) {
+		for _, op := range ops {
+			n += ceilDiv(m, rows) * ceilDiv(op.W.Rows(), 32*group)
+		}
+		return n
+	}
+	for count() < 4*e.threads {
+		switch {
+		case rows > unitRows/4:
+			rows = ceilDiv(rows, 2)
+		case group > 1:
+			group /= 2
+		case rows > e.isa.rows():
+			rows = ceilDiv(rows, 2)
+		default:
+			return e.cut(m, ops, rows, group)
+		}
+	}
+	return e.cut(m, ops, rows, group)
+}
+
+// cut lists the units of at most the given rows and panel pairs, row by row.
+func (e *Engine) cut(m int, ops []Op, rows, group int) []unit {
+	units := e.units[:0]
+	parts := ceilDiv(m, rows)
+	for t := range parts {
+		for i, op := range ops {
+			panels := ceilDiv(op.W.Rows(), 16)
+			pairs := ceilDiv(panels, 2)
+			groups := ceilDiv(pairs, group)
+			for g := range groups {
+				units = append(units, unit{
+					op: i,
+					m0: m * t / parts, m1: m * (t + 1) / parts,
+					p0: 2 * (pairs * g / groups), p1: min(panels, 2*(pairs*(g+1)/groups)),
+				})
+			}
+		}
+	}
+	e.units = units
+	return units
 }
 
 // packX copies x[m,k] to blocks [k/kBlock][m][xStride].
@@ -140,63 +182,6 @@ func (e *Engine) buffer(worker, n int) []float32 {
 		e.bufs[worker] = make([]float32, n)
 	}
 	return e.bufs[worker][:n]
-}
-
-// span is the work of one product on rows m0 to m1: a panel pair for each
-// number from begin to end.
-type span struct {
-	op         int
-	m0, m1     int
-	begin, end int
-}
-
-// split lists the spans of a parallel section. Rows are divided only where
-// the panels alone would leave workers idle, since each division decodes the
-// panels once more.
-func (e *Engine) split(m int, ops []Op) []span {
-	pairs := 0
-	for _, op := range ops {
-		pairs += ceilDiv(op.W.Rows(), 32)
-	}
-	parts := 1
-	if pairs < 2*e.threads {
-		parts = min(ceilDiv(2*e.threads, pairs), ceilDiv(m, e.isa.rows()))
-	}
-	var spans []span
-	at := 0
-	for i, op := range ops {
-		for t := range parts {
-			s := span{op: i, m0: m * t / parts, m1: m * (t + 1) / parts, begin: at}
-			at += ceilDiv(op.W.Rows(), 32)
-			s.end = at
-			spans = append(spans, s)
-		}
-	}
-	return spans
-}
-
-// take claims the next pairs of the spans, never across the end of one: up to
-// most of them at first and fewer towards the end, so that workers finish
-// together. It returns a nil span when none are left.
-func take(next *atomic.Int64, spans []span, threads, most int) (lo, hi int, sp *span) {
-	total := spans[len(spans)-1].end
-	for {
-		lo = int(next.Load())
-		if lo >= total {
-			return 0, 0, nil
-		}
-		for i := range spans {
-			if lo < spans[i].end {
-				sp = &spans[i]
-				break
-			}
-		}
-		n := max(1, min(most, (total-lo)/(2*threads)))
-		hi = min(lo+n, sp.end)
-		if next.CompareAndSwap(int64(lo), int64(hi)) {
-			return lo, hi, sp
-		}
-	}
 }
 
 // sweep is the product of m rows of x and the panels of b over one k block:
