@@ -551,3 +551,14 @@ func BenchmarkLoadKernel(b *testing.B) {
 		b.ReportMetric(warm[len(warm)/2], "cached-ms")
 	})
 }
+
+func TestGPUProbe(t *testing.T) {
+	onGPU(t, func(d *Device) {
+		err := d.Probe()
+		var missing *MissingError
+		if errors.As(err, &missing) {
+			t.Skip(err)
+		}
+		must(t, err)
+	})
+}

@@ -130,6 +130,10 @@ func (c *CUDA) Compile(source, name string, o CompileOptions) (*Compiled, error)
 	for _, f := range o.flags() {
 		flags.add(f)
 	}
+	if a.major > 12 || a.major == 12 && a.minor >= 9 {
+		// The compiler's own cache would leave the assembler's log empty.
+		flags.add("--no-cache")
+	}
 	err = a.check("nvrtcCompileProgram", call(a.compileProgram, prog, uintptr(len(flags)), uintptr(flags.pointer())))
 	log, logErr := a.output("nvrtcGetProgramLog", prog, a.getLogSize, a.getLog)
 	out := new(Compiled)

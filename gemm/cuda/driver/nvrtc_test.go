@@ -28,7 +28,7 @@ func TestCompile(t *testing.T) {
 	for _, tc := range []struct {
 		arch  string
 		cubin bool
-	}{{"sm_80", true}, {"sm_90a", true}, {"compute_80", false}} {
+	}{{"sm_80", true}, {"sm_90a", true}, {"sm_90a", true}, {"compute_80", false}} {
 		out, err := c.Compile(addSource, "add.cu", addOptions(tc.arch))
 		if err != nil {
 			t.Errorf("%s: %v", tc.arch, err)
@@ -182,5 +182,15 @@ func BenchmarkCubinCached(b *testing.B) {
 		if _, cached, err := c.Cubin(k); err != nil || !cached {
 			b.Fatal(cached, err)
 		}
+	}
+}
+
+func TestProbeCompiler(t *testing.T) {
+	c := openCompiler(t)
+	if took, err := c.ProbeCompiler("sm_80"); err != nil || took <= 0 {
+		t.Errorf("took %v, error %v", took, err)
+	}
+	if _, err := c.ProbeCompiler("sm_1"); err == nil {
+		t.Error("an unknown architecture compiles")
 	}
 }
