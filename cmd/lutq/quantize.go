@@ -167,27 +167,28 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	if err != nil {
 		return quantizeHint(err, out)
 	}
-	seconds := time.Since(begin).Seconds()
-	if o.json && o.evalText == "" {
-		return u.printJSON(newQuantizeJSON(res, seconds))
-	}
-	if o.evalText != "" {
-		eval, err := u.evalAgainst(ctx, out, model, o.evalText, o.threads)
-		if err != nil {
-			return err
-		}
+	done := newQuantizeJSON(res, time.Since(begin).Seconds())
+	if o.evalText == "" {
 		if o.json {
-			return u.printJSON(struct {
-				quantizeJSON
-				Eval any `json:"eval"`
-			}{newQuantizeJSON(res, seconds), eval.json()})
+			return u.printJSON(done)
 		}
-		u.printQuantized(out, res, seconds)
-		fmt.Fprintln(u.stdout)
-		return u.printEval(eval)
+		return u.printQuantized(out, done)
 	}
-	u.printQuantized(out, res, seconds)
-	return nil
+	report, err := u.evalAgainst(ctx, out, model, o.evalText, o.threads)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return u.printJSON(struct {
+			quantizeJSON
+			Eval any `json:"eval"`
+		}{done, report.json()})
+	}
+	if err := u.printQuantized(out, done); err != nil {
+		return err
+	}
+	fmt.Fprintln(u.stdout)
+	return u.printEval(report)
 }
 
 // quantizeHint adds what to do about an error.
@@ -244,15 +245,15 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 	return j
 }
 
-func (u *ui) printQuantized(out string, res *quantize.Result, seconds float64) {
-	_ = u.table(func(w io.Writer) {
+func (u *ui) printQuantized(out string, q quantizeJSON) error {
+	return u.table(func(w io.Writer) {
 		fmt.Fprintf(w, "output\t%s\n", out)
-		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", res.Tensors, res.Quantized)
-		fmt.Fprintf(w, "size\t%s → %s (%.2fx smaller)\n", formatBytes(res.BytesIn), formatBytes(res.BytesOut), float64(res.BytesIn)/float64(res.BytesOut))
-		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", res.BitsPerWeight, res.Parameters)
-		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*res.Error)
-		fmt.Fprintf(w, "sha256\t%s\n", res.SHA256)
-		fmt.Fprintf(w, "time, memory\t%.1f s, %s\n", seconds, formatBytes(peakRSS()))
+		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", q.Tensors, q.Quantized)
+		fmt.Fprintf(w, "size\t%s → %s (%.2fx smaller)\n", formatBytes(q.BytesIn), formatBytes(q.BytesOut), float64(q.BytesIn)/float64(q.BytesOut))
+		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", q.BitsPerWeight, q.Parameters)
+		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*q.Error)
+		fmt.Fprintf(w, "sha256\t%s\n", q.SHA256)
+		fmt.Fprintf(w, "time, memory\t%.1f s, %s\n", q.Seconds, formatBytes(q.PeakRSS))
 	})
 }
 
