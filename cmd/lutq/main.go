@@ -132,6 +132,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 		newRepackCommand(u),
 		newBenchCommand(u),
 		newEvalCommand(u),
+		newDoctorCommand(u),
 	)
 	for _, c := range root.Commands() {
 		c.Args = usageArgs(c.Args)
