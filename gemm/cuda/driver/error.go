@@ -41,7 +41,6 @@ const (
 	codeNoBinaryForGPU     = 209
 	codeInvalidPTX         = 218
 	codeUnsupportedPTX     = 222
-	codeNotReady           = 600
 	codeNVRTCInvalidOption = 5
 )
 
