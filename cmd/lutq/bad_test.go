@@ -8,10 +8,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -305,40 +303,6 @@ func tree(t *testing.T, dir string) []string {
 		t.Fatal(err)
 	}
 	return files
-}
-
-// TestFullDisk quantizes to a file system that is too small, which only an
-// administrator can make.
-func TestFullDisk(t *testing.T) {
-	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
-		t.Skip("mounting a small file system takes Linux and root")
-	}
-	for _, tc := range []struct {
-		name, size, want string
-	}{
-		{"seen before the start", "800k", "not enough space"},
-		{"met on the way", "1536k", "no space left on device"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := syscall.Mount("lutq", dir, "tmpfs", 0, "size="+tc.size); err != nil {
-				t.Skipf("cannot mount a small file system: %v", err)
-			}
-			defer func() {
-				if err := syscall.Unmount(dir, 0); err != nil {
-					t.Error(err)
-				}
-			}()
-			code, _, stderr := exec("quantize", tiny, filepath.Join(dir, "out"))
-			checkRefused(t, exitFailed, code, stderr)
-			if !strings.Contains(stderr, tc.want) {
-				t.Errorf("the message does not say %q:\n%s", tc.want, stderr)
-			}
-			if files := tree(t, dir); len(files) != 1 {
-				t.Errorf("left behind: %v", files)
-			}
-		})
-	}
 }
 
 // TestZeroGroups: a group of zeros is odd but not bad.
