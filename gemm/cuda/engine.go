@@ -1,0 +1,230 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/repack"
+)
+
+// minMajor is the compute capability that the kernels need: bfloat16 on tensor
+// cores.
+const minMajor = 8
+
+// Engine multiplies by quantized matrices on one device. Its methods are called
+// inside [driver.Device.Do], as everything of a device.
+type Engine struct {
+	dev     *driver.Device
+	cache   *driver.Cache
+	limits  limits
+	modules map[moduleKey]*module
+	choices map[choiceKey]Config
+	args    driver.Args
+}
+
+// moduleKey says what is compiled: PerSM in the configuration is 0, being no
+// part of it.
+type moduleKey struct {
+	format Format
+	config Config
+	tiles  int
+}
+
+type module struct {
+	module     *driver.Module
+	gemm, read *driver.Function
+}
+
+// New returns an engine on a device. The results of [Engine.Tune] are kept in
+// cache, which may be nil.
+func New(d *driver.Device, cache *driver.Cache) (*Engine, error) {
+	if d.Info.Major < minMajor {
+		return nil, fmt.Errorf("%s has compute capability %d.%d: the kernels need %d.0", d.Info.Name, d.Info.Major, d.Info.Minor, minMajor)
+	}
+	return &Engine{
+		dev: d, cache: cache, limits: limitsOf(d.Info),
+		modules: map[moduleKey]*module{}, choices: map[choiceKey]Config{},
+	}, nil
+}
+
+// Close unloads the kernels. Matrices are closed before.
+func (e *Engine) Close() error {
+	var errs []error
+	for _, m := range e.modules {
+		errs = append(errs, m.module.Close())
+	}
+	clear(e.modules)
+	return errors.Join(errs...)
+}
+
+// Matrix is a quantized matrix in a GPU's memory, for activations of one type.
+type Matrix struct {
+	N, K   int
+	Format Format
+
+	dev           *driver.Device
+	codes, scales driver.Ptr
+	codebook      []uint32
+	bytes         int64
+}
+
+// Upload copies a matrix to the GPU and rounds its table to the type of the
+// activations, F16 or BF16. K must be a multiple of 32.
+func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error) {
+	if err := t.Validate(); err != nil {
+		return nil, err
+	}
+	f, err := FormatOf(t, dtype)
+	if err != nil {
+		return nil, err
+	}
+	// Whatever stands in the way of multiplying shows here.
+	if _, _, err := f.plan(f.Configs(1)[0], t.N, t.K, 1, e.limits); err != nil {
+		return nil, err
+	}
+	m := &Matrix{N: t.N, K: t.K, Format: f, dev: e.dev, bytes: int64(len(t.Codes)) + int64(len(t.Scales))}
+	for i, v := range t.Codebook {
+		h := f.convert(v)
+		if f.infinite(h) {
+			return nil, fmt.Errorf("table value %d, %g, does not fit in %v", i, v, dtype)
+		}
+		m.codebook = append(m.codebook, uint32(h))
+	}
+	if m.codes, err = e.dev.Upload(t.Codes); err != nil {
+		return nil, err
+	}
+	if m.scales, err = e.dev.Upload(t.Scales); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// infinite reports whether a number of type f.Type is not finite.
+func (f Format) infinite(h uint16) bool {
+	if f.Type == driver.BF16 {
+		return h&0x7f80 == 0x7f80
+	}
+	return h&0x7c00 == 0x7c00
+}
+
+// Bytes returns what the matrix takes of the GPU's memory, which a
+// multiplication reads once.
+func (m *Matrix) Bytes() int64 { return m.bytes }
+
+// Close frees the matrix.
+func (m *Matrix) Close() error {
+	var errs []error
+	for _, p := range []*driver.Ptr{&m.codes, &m.scales} {
+		if *p != 0 {
+			errs = append(errs, m.dev.Free(*p))
+			*p = 0
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Operands are the dense sides of a multiplication, in the matrix's type and
+// row-major: X [M, K] and Y [M, N]; Bias [N] may be 0. Addresses are multiples of
+// 16 bytes; Y and Bias need only their type's alignment.
+type Operands struct {
+	Y, X, Bias driver.Ptr
+	M          int
+}
+
+func (o Operands) check(w *Matrix) error {
+	switch {
+	case w.codes == 0:
+		return errors.New("the matrix has been closed")
+	case o.M < 1:
+		return fmt.Errorf("%d rows of activations", o.M)
+	case o.X == 0 || o.Y == 0:
+		return errors.New("no memory for activations or results")
+	case o.X%16 != 0:
+		return fmt.Errorf("activations at %#x: want a multiple of 16", uint64(o.X))
+	case o.Y%2 != 0 || o.Bias%2 != 0:
+		return errors.New("results or bias at an odd address")
+	}
+	return nil
+}
+
+// MatMul queues Y = X·Ŵᵀ + Bias. It launches one kernel for every 16 rows of X,
+// each with programmatic dependent launch: a kernel that follows and is launched
+// so may begin early, and must wait before it touches Y. Kernels are compiled when
+// they are first needed.
+func (e *Engine) MatMul(s *driver.Stream, w *Matrix, o Operands) error {
+	return e.each(w, o, func(o Operands) error {
+		return e.launch(s, w, o, e.choice(w, o.M), gemmName)
+	})
+}
+
+// MatMulWith is MatMul under a given configuration.
+func (e *Engine) MatMulWith(s *driver.Stream, w *Matrix, o Operands, c Config) error {
+	return e.each(w, o, func(o Operands) error { return e.launch(s, w, o, c, gemmName) })
+}
+
+// Read queues the read-only twin of a multiplication under a configuration: the
+// same grids and launch attributes, and the same bytes of the matrix read in the
+// same order, without arithmetic or a result. It bounds what MatMul could reach.
+func (e *Engine) Read(s *driver.Stream, w *Matrix, o Operands, c Config) error {
+	return e.each(w, o, func(o Operands) error { return e.launch(s, w, o, c, readName) })
+}
+
+// each calls f with up to 16 rows at a time.
+func (e *Engine) each(w *Matrix, o Operands, f func(Operands) error) error {
+	if err := o.check(w); err != nil {
+		return err
+	}
+	for m := 0; m < o.M; m += MaxRows {
+		part := Operands{
+			Y: o.Y + driver.Ptr(2*m*w.N), X: o.X + driver.Ptr(2*m*w.K),
+			Bias: o.Bias, M: min(MaxRows, o.M-m),
+		}
+		if err := f(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
+	p, launch, err := w.Format.plan(c, w.N, w.K, o.M, e.limits)
+	if err != nil {
+		return err
+	}
+	launch.Programmatic = e.dev.Info.Major >= 9
+	mod, err := e.module(w.Format, c, o.M)
+	if err != nil {
+		return err
+	}
+	p.codes, p.scales = uint64(w.codes), uint64(w.scales)
+	p.x, p.y, p.bias = uint64(o.X), uint64(o.Y), uint64(o.Bias)
+	p.codebook = w.codebook
+	f := mod.gemm
+	if kernel == readName {
+		f = mod.read
+	}
+	return f.Launch(s, launch, e.args.Reset().Struct(p.bytes()))
+}
+
+// module returns the compiled kernels.
+func (e *Engine) module(f Format, c Config, m int) (*module, error) {
+	c.PerSM = 0
+	key := moduleKey{f, c, xTiles(m)}
+	if mod, ok := e.modules[key]; ok {
+		return mod, nil
+	}
+	loaded, err := e.dev.LoadKernel(f.Kernel(c, m))
+	if err != nil {
+		return nil, err
+	}
+	mod := &module{module: loaded}
+	if mod.gemm, err = loaded.Function(gemmName); err == nil {
+		mod.read, err = loaded.Function(readName)
+	}
+	if err != nil {
+		return nil, errors.Join(err, loaded.Close())
+	}
+	e.modules[key] = mod
+	return mod, nil
+}

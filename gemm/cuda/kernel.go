@@ -1,0 +1,69 @@
+package cuda
+
+import (
+	_ "embed"
+	"fmt"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+//go:embed ptx.cuh
+var ptxSource string
+
+//go:embed lutgemm.cu
+var gemmSource string
+
+// The kernels of the module.
+const (
+	gemmName = "lutgemm"
+	readName = "lutread"
+)
+
+// Kernel returns the source of the kernel for up to m rows of X, as it is to be
+// compiled under a configuration. It includes no header.
+func (f Format) Kernel(c Config, m int) driver.Kernel {
+	return driver.Kernel{
+		Name:    fmt.Sprintf("lutgemm.%s.cu", f.name()),
+		Source:  ptxSource + gemmSource,
+		Options: driver.CompileOptions{Defines: f.defines(c, xTiles(m))},
+	}
+}
+
+func (f Format) name() string {
+	group := "row"
+	if f.Group != 0 {
+		group = fmt.Sprint(f.Group)
+	}
+	return fmt.Sprintf("%dbit-%s-%v-%v", f.Bits, group, f.Scale, f.Type)
+}
+
+// Configs returns the configurations worth trying for m rows of X, the best
+// guess first.
+func (f Format) Configs(m int) []Config {
+	switch {
+	case f.Bits == 5 && m > rowsOfB:
+		// The table leaves room for one block.
+		return []Config{{1, 2, 2, 1, 1}, {1, 4, 2, 1, 1}}
+	case f.Bits == 5:
+		return []Config{{2, 2, 2, 1, 1}, {2, 4, 2, 1, 1}}
+	case m > rowsOfB:
+		return []Config{{1, 2, 2, 1, 1}, {1, 4, 2, 1, 1}, {1, 2, 1, 2, 2}}
+	}
+	return []Config{{2, 4, 2, 1, 1}, {2, 2, 1, 2, 2}, {2, 4, 1, 2, 2}, {1, 2, 2, 2, 1}}
+}
+
+// Formats returns every format that kernels exist for.
+func Formats() []Format {
+	var all []Format
+	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
+		for _, group := range []int{32, 64, 128, 256, 0} {
+			for _, scale := range []lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3} {
+				for _, t := range []driver.DType{driver.F16, driver.BF16} {
+					all = append(all, Format{bits, group, scale, t})
+				}
+			}
+		}
+	}
+	return all
+}

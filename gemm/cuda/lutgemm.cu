@@ -1,0 +1,524 @@
+// Y = X·Ŵᵀ for 1 to 16 rows of X, with Ŵ in the tiles of repack.CUDATiles.
+//
+// The weights are the A operand of mma.m16n8k16, looked up in shared memory
+// two (at 2 bits four) at a time and multiplied as they are: scales are applied
+// to the float32 sums of a group. The rows of X are the 8 columns of B.
+//
+// Work. A block owns whole tiles, 16 rows of Ŵ over all of K, so nothing is
+// summed across blocks. Its warps split K: the columns are taken in units of 256,
+// and the warp of slice s holds the fragments of X for unit 8i + s in registers
+// while it runs down the tiles of the block, reading 256 columns of each (one
+// step i). What a step adds to a tile goes to the warp's own slot in shared
+// memory, and at the end the eight slots of a tile are summed in order. The
+// order of every sum is fixed by K alone: neither the grid nor any of the knobs
+// below can change a bit of the result.
+//
+// Latency. Weights pass through a ring of DEPTH atoms in registers, the loads
+// of which are out before the table is filled and before the kernel waits for
+// the one before it. A block takes at most half of the SM's registers and shared
+// memory where the table allows, so that the next kernel's block is resident,
+// its ring full, when this one ends.
+//
+// Set by the host:
+//   BITS         2 to 5
+//   GROUP        32, 64, 128, 256, or 0 for one scale a row
+//   SCALE        lut.ScaleType of the scales
+//   BF16         1 for bfloat16 activations and table, 0 for float16
+//   NT           tiles of 8 rows of X, 1 or 2
+//   KA           atoms of a unit that are read in one step: 1 or 2. At 1 a unit takes
+//                two steps and X half the registers.
+//   DEPTH        atoms in flight a warp, a multiple of KA
+//   TILE_WARPS   groups of eight warps, each at its own tiles
+//   MIN_BLOCKS   blocks that an SM must hold
+
+constexpr u32 SLICES = 8;
+constexpr u32 THREADS = SLICES * TILE_WARPS * 32;
+constexpr u32 ATOM_COLS = 128;
+constexpr u32 ATOM_BYTES = 256 * BITS;
+constexpr u32 HALF_STEPS = 4;  // mma steps of half an atom, 64 columns
+
+// Bytes of a table row: 32 copies of a pair for as many lanes, so that a lane
+// finds every entry in its own bank. At 3 and 4 bits the row is 256 bytes long,
+// for a byte of codes to be byte 1 of the address, and its second half is free.
+constexpr u32 TABLE_PITCH = BITS == 5 ? 128 : 256;
+
+constexpr u32 SCALE_SIZE = SCALE == 3 ? 4 : SCALE >= 4 ? 1 : 2;
+constexpr u32 GROUPS = GROUP == 0 || GROUP >= 128 ? 1 : 128 / GROUP;  // of an atom
+constexpr u32 SCALE_BYTES = GROUP == 0 ? 0 : GROUPS * 2 * SCALE_SIZE;  // of an atom, for a lane
+constexpr u32 SCALE_WORDS = (SCALE_BYTES + 3) / 4;
+
+struct Params {
+    const u8* codes;
+    const u8* scales;
+    const u8* x;     // [m][k]
+    u16* y;          // [m][n]
+    const u16* bias; // [n] or null
+    u32 n, k, m;
+    u32 units;             // of a tile: ⌈k/256⌉
+    u32 tiles_each;        // tiles of a block; the first tiles_over have one more
+    u32 tiles_over;
+    u32 run;               // tiles that have slots at a time
+    u32 pairs;             // ⌈m/2⌉, pairs of rows of X: 16 bytes each of a lane's slot
+    u32 pairs_inverse;     // ⌈2^32/pairs⌉, wrapped
+    u32 slot_base;         // where slots begin in shared memory
+    u32 slot_pitch;        // from one pair's 128 bytes to the next: 128, or 256 in the table's gaps
+    u32 codebook[1 << BITS];  // in the low 16 bits, in the type of X
+};
+
+extern __shared__ __align__(128) u8 shared[];
+
+// Where that lies. The table's addresses hold it as a constant; check_base sees to it
+// that the compiler agrees.
+#if __CUDA_ARCH__ >= 900
+constexpr u32 SHARED_BASE = 1024;
+#else
+constexpr u32 SHARED_BASE = 0;
+#endif
+
+__device__ __forceinline__ void check_base() {
+    if (shared_address(shared) != SHARED_BASE) __trap();
+}
+
+// ---- table ----
+
+__device__ __forceinline__ u32 pair_of(const Params& p, u32 c0, u32 c1) {
+    return p.codebook[c0] | p.codebook[c1] << 16;
+}
+
+// fill_table writes every entry 32 times (at 2 bits 32 times 8 bytes). A thread
+// writes whole rows, beginning at a different 16 bytes than its neighbours, which
+// are in the same banks.
+__device__ __forceinline__ void fill_table(const Params& p) {
+    constexpr u32 entries = BITS == 5 ? 1024 : 256;
+    for (u32 e = threadIdx.x; e < entries; e += THREADS) {
+        u32 lo, hi;
+        if (BITS == 2) {
+            lo = pair_of(p, e & 3, e >> 2 & 3);
+            hi = pair_of(p, e >> 4 & 3, e >> 6);
+        } else {
+            if (BITS == 3)
+                lo = pair_of(p, (e & 3) | (e >> 2 & 4), (e >> 2 & 3) | (e >> 3 & 4));
+            else
+                lo = pair_of(p, e & ((1 << BITS) - 1), e >> BITS);
+            hi = lo;
+        }
+        constexpr u32 chunks = BITS == 2 ? 16 : 8;
+#pragma unroll
+        for (u32 j = 0; j < chunks; j++)
+            *(Words4*)(shared + e * TABLE_PITCH + (j + threadIdx.x) % chunks * 16) = {{lo, hi, lo, hi}};
+    }
+}
+
+// ---- load ----
+
+// Atom is what a lane holds of an atom: the codes, and the scales of its two
+// rows.
+struct Atom {
+    u32 w[2 * BITS];
+    u32 s[SCALE_WORDS == 0 ? 1 : SCALE_WORDS];
+};
+
+__device__ __forceinline__ void load_codes(u32 (&w)[2 * BITS], const u8* p, u32 lane) {
+#pragma unroll
+    for (u32 i = 0; i < BITS / 2; i++) {
+        u32 v[4];
+        load_stream(v, p + 512 * i);
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) w[4 * i + j] = v[j];
+    }
+    if (BITS % 2) {
+        u32 v[2];
+        load_stream(v, p + 512 * (BITS / 2) - 8 * lane);
+        w[2 * BITS - 2] = v[0];
+        w[2 * BITS - 1] = v[1];
+    }
+}
+
+template <u32 WORDS>
+__device__ __forceinline__ void load_scales(u32 (&s)[WORDS], const u8* p) {
+    if constexpr (SCALE_BYTES == 2) {
+        s[0] = load_stream_u16(p);
+    } else if constexpr (WORDS < 4) {
+        load_stream(s, p);
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < WORDS / 4; i++) {
+            u32 v[4];
+            load_stream(v, p + 16 * i);
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) s[4 * i + j] = v[j];
+        }
+    }
+}
+
+struct Warp {
+    u32 lane, slice, group;
+    u32 tile0, tiles;  // of the block
+    u32 steps;
+};
+
+constexpr u32 UNIT_SCALE_BYTES = GROUP == 256 ? 8 * SCALE_BYTES : 16 * SCALE_BYTES;
+
+// Cursor walks the steps of a warp: the tiles of a run, for each step of K, for
+// each run of tiles of the block.
+struct Cursor {
+    u32 first;  // tile of the block that the run begins at
+    u32 step;   // of K
+    u32 left;   // tiles to do in this step, 0 at the end
+    const u8* codes;
+    const u8* scales;
+};
+
+// tiles_of returns how many tiles of the run at first fall to the warp.
+__device__ __forceinline__ u32 tiles_of(const Params& p, const Warp& w, u32 first) {
+    if (first >= w.tiles) return 0;
+    u32 run = min(p.run, w.tiles - first);
+    return (run + TILE_WARPS - 1 - w.group) / TILE_WARPS;
+}
+
+__device__ __forceinline__ void seek(Cursor& c, const Params& p, const Warp& w) {
+    u32 tile = w.tile0 + c.first + w.group;
+    u32 unit = tile * p.units + SLICES * (KA == 2 ? c.step : c.step / 2) + w.slice;
+    u32 second = KA == 2 ? 0 : c.step % 2;
+    c.left = tiles_of(p, w, c.first);
+    c.codes = p.codes + (u64)unit * (2 * ATOM_BYTES) + second * ATOM_BYTES + w.lane * 16;
+    c.scales = p.scales + (u64)unit * UNIT_SCALE_BYTES + w.lane / 4 * SCALE_BYTES +
+               (GROUP == 256 ? 0 : second * 8 * SCALE_BYTES);
+}
+
+__device__ __forceinline__ void advance(Cursor& c, const Params& p, const Warp& w) {
+    if (--c.left > 0) {
+        c.codes += (u64)(p.units * (2 * ATOM_BYTES)) * TILE_WARPS;
+        c.scales += (u64)(p.units * UNIT_SCALE_BYTES) * TILE_WARPS;
+        return;
+    }
+    if (++c.step == w.steps) {
+        c.step = 0;
+        c.first += p.run;
+    }
+    seek(c, p, w);
+}
+
+__device__ __forceinline__ void load_atom(Atom& atom, const Warp& w, const Cursor& c, u32 a) {
+    load_codes(atom.w, c.codes + a * ATOM_BYTES, w.lane);
+    if constexpr (GROUP != 0) load_scales(atom.s, c.scales + (GROUP == 256 ? 0 : a * 8 * SCALE_BYTES));
+}
+
+// ---- unpack and look up ----
+
+// dequantize looks up half an atom: the four registers of A for four steps.
+// self is the offset of the lane's copy in a row.
+__device__ __forceinline__ void dequantize(u32 (&a)[HALF_STEPS][4], const u32 (&w)[2 * BITS], u32 half, u32 self) {
+    if constexpr (BITS == 2) {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {  // a byte is two pairs
+            lookup2<SHARED_BASE>(a[i / 2][i % 2 * 2], a[i / 2][i % 2 * 2 + 1],
+                                 prmt(w[2 * half + i / 4], self, 0x7604 | i % 4 << 4));
+        }
+    }
+    if constexpr (BITS == 3) {
+        // Steps 1 and 3 hold their low bits in the high nibbles; the high bits of
+        // the four steps lie two bits apart. The top two bits of a byte are left
+        // over from other steps: the table has every entry four times.
+        constexpr u32 nibble = 0x0f0f0f0f;
+        u32 a0 = w[2 * half], a1 = w[2 * half + 1], b = w[4 + half];
+        u32 q[4] = {(a0 & nibble) | (b & ~nibble), (a0 >> 4 & nibble) | (b >> 2 & ~nibble),
+                    (a1 & nibble) | (b << 2 & ~nibble), (a1 >> 4 & nibble) | (b << 4 & ~nibble)};
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) a[i / 4][i % 4] = lookup<SHARED_BASE>(prmt(q[i / 4], self, 0x7604 | i % 4 << 4));
+    }
+    if constexpr (BITS == 4) {
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) a[i / 4][i % 4] = lookup<SHARED_BASE>(prmt(w[4 * half + i / 4], self, 0x7604 | i % 4 << 4));
+    }
+    if constexpr (BITS == 5) {
+        // The bits that the first fifteen pairs leave over are the last one's,
+        // each in its place.
+        constexpr u32 field = 0x3ff << 7;
+        u32 last = 0;
+#pragma unroll
+        for (u32 j = 0; j < 5; j++) {
+            u32 v = w[5 * half + j];
+#pragma unroll
+            for (u32 f = 0; f < 3; f++)
+                a[(3 * j + f) / 4][(3 * j + f) % 4] = lookup<SHARED_BASE>((rotr(v, 2 + 2 * j + 10 * f) & field) | self);
+            last |= v & 3u << (7 + 2 * j);
+        }
+        a[3][3] = lookup<SHARED_BASE>(last | self);
+    }
+}
+
+// ---- multiply ----
+
+__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    if (BF16)
+        mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1);
+    else
+        mma_f16(c, a[0], a[1], a[2], a[3], b0, b1);
+}
+
+// scale_at decodes scale i of those that a lane holds of an atom.
+template <u32 WORDS>
+__device__ __forceinline__ float scale_at(const u32 (&s)[WORDS], u32 i) {
+    u32 bits = s[i * SCALE_SIZE / 4] >> (i * SCALE_SIZE % 4 * 8);
+    if (SCALE == 1) return f32_of_f16(bits);
+    if (SCALE == 2) return f32_of_bits(bits << 16);
+    if (SCALE == 3) return f32_of_bits(bits);
+    // The bytes are float16 with fewer bits of mantissa and an exponent biased by
+    // 11 instead of 15.
+    if (SCALE == 4) return f32_of_f16((bits & 0xff) << 6) * 16.0f;
+    return f32_of_f16((bits & 0x80) << 8 | (bits & 0x7f) << 7) * 16.0f;
+}
+
+// Columns is what a lane holds of X for a unit: for each atom and each 32 columns
+// eight consecutive ones, of a row for each tile of 8.
+struct Columns {
+    u32 b[KA][4][NT][4];
+};
+
+__device__ __forceinline__ void load_columns(Columns& x, const Params& p, const Warp& w, u32 step) {
+    u32 unit = SLICES * (KA == 2 ? step : step / 2) + w.slice;
+    u32 col0 = (2 * unit + (KA == 2 ? 0 : step % 2)) * ATOM_COLS + w.lane % 4 * 8;
+#pragma unroll
+    for (u32 a = 0; a < KA; a++)
+#pragma unroll
+        for (u32 c = 0; c < 4; c++)
+#pragma unroll
+            for (u32 t = 0; t < NT; t++) {
+                u32 row = 8 * t + w.lane / 4, col = col0 + a * ATOM_COLS + 32 * c;
+                u32(&b)[4] = x.b[a][c][t];
+                b[0] = b[1] = b[2] = b[3] = 0;
+                if (row < p.m && col < p.k) load_l2(b, p.x + ((u64)row * p.k + col) * 2);
+            }
+}
+
+// Sums are those of a warp's tile over one atom: a lane's rows g and g + 8 for two
+// rows of X, for each tile of X. Several chains of mma run side by side: even and odd
+// steps, or the groups of scales.
+constexpr u32 CHAINS = GROUPS == 4 ? 4 : 2;
+struct Sums {
+    float c[CHAINS][NT][4];
+};
+
+__device__ __forceinline__ void multiply(Sums& sums, const u32 (&a)[HALF_STEPS][4], const u32 (&x)[4][NT][4], u32 half) {
+#pragma unroll
+    for (u32 i = 0; i < HALF_STEPS; i++) {
+        u32 step = half * HALF_STEPS + i;
+        u32 chain = GROUPS == 1 ? step % 2 : step / (8 / CHAINS);
+#pragma unroll
+        for (u32 t = 0; t < NT; t++)
+            mma(sums.c[chain][t], a[i], x[step / 2][t][step % 2 * 2], x[step / 2][t][step % 2 * 2 + 1]);
+    }
+}
+
+__device__ __forceinline__ void scale(float (&total)[NT][4], const Sums& sums, const float (&scales)[GROUPS * 2]) {
+#pragma unroll
+    for (u32 t = 0; t < NT; t++)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            if (GROUPS == 1) {
+                float v = sums.c[0][t][j] + sums.c[1][t][j];
+                total[t][j] = GROUP == 0 ? total[t][j] + v : fmaf(v, scales[j / 2], total[t][j]);
+            } else {
+#pragma unroll
+                for (u32 i = 0; i < GROUPS; i++) total[t][j] = fmaf(sums.c[i][t][j], scales[2 * i + j / 2], total[t][j]);
+            }
+        }
+}
+
+// ---- epilogue ----
+
+// slot returns where pair q of rows of X lies for a tile and slice; the eight
+// values of g follow, turned so that four neighbours in q do not share banks.
+__device__ __forceinline__ u32 slot(const Params& p, u32 tile, u32 slice, u32 q, u32 g) {
+    return p.slot_base + ((tile * SLICES + slice) * p.pairs + q) * p.slot_pitch + (g + 2 * q) % 8 * 16;
+}
+
+__device__ __forceinline__ void store(const Params& p, u32 m, u32 n, float v) {
+    if (m >= p.m || n >= p.n) return;
+    if (p.bias) v += BF16 ? f32_of_bits((u32)p.bias[n] << 16) : f32_of_f16(p.bias[n]);
+    p.y[(u64)m * p.n + n] = BF16 ? bf16_of_f32(v) : f16_of_f32(v);
+}
+
+// finish sums the slots of a run and writes Y.
+__device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first) {
+    __syncthreads();
+    u32 run = min(p.run, w.tiles - first);
+    for (u32 i = threadIdx.x; i < run * p.pairs * 8; i += THREADS) {
+        u32 g = i % 8, tile = p.pairs == 1 ? i / 8 : __umulhi(i / 8, p.pairs_inverse), q = i / 8 - tile * p.pairs;
+        float v[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (u32 s = 0; s < SLICES; s++) {
+            Floats4 part = *(const Floats4*)(shared + slot(p, tile, s, q, g));
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) v[j] += s < p.units ? part.f[j] : 0;  // slices without columns have written none
+        }
+        u32 row = (w.tile0 + first + tile) * 16;
+        if constexpr (GROUP == 0) {
+            u32 s[2 * SCALE_SIZE < 4 ? 1 : 2 * SCALE_SIZE / 4];
+            const u8* at = p.scales + (row + 2 * g) * SCALE_SIZE;
+            if constexpr (SCALE_SIZE == 1)
+                s[0] = load_stream_u16(at);
+            else
+                load_stream(s, at);
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) v[j] *= scale_at(s, j / 2);
+        }
+        store(p, 2 * q, row + g, v[0]);
+        store(p, 2 * q + 1, row + g, v[1]);
+        store(p, 2 * q, row + g + 8, v[2]);
+        store(p, 2 * q + 1, row + g + 8, v[3]);
+    }
+    if (first + p.run < w.tiles) __syncthreads();
+}
+
+// ---- kernels ----
+
+__device__ __forceinline__ Warp warp_of(const Params& p) {
+    Warp w;
+    u32 warp = threadIdx.x / 32;
+    w.lane = threadIdx.x % 32;
+    w.slice = warp % SLICES;
+    w.group = warp / SLICES;
+    w.tile0 = blockIdx.x * p.tiles_each + min(blockIdx.x, p.tiles_over);
+    w.tiles = p.tiles_each + (blockIdx.x < p.tiles_over);
+    w.steps = (p.units + SLICES - 1 - w.slice) / SLICES * (2 / KA);
+    return w;
+}
+
+constexpr u32 RING = DEPTH / KA;  // steps in flight
+
+struct Ring {
+    Atom atom[DEPTH];
+};
+
+__device__ __forceinline__ void fill_ring(Ring& ring, Cursor& ahead, const Params& p, const Warp& w) {
+#pragma unroll
+    for (u32 d = 0; d < RING; d++)
+        if (ahead.left) {
+#pragma unroll
+            for (u32 a = 0; a < KA; a++) load_atom(ring.atom[d * KA + a], w, ahead, a);
+            advance(ahead, p, w);
+        }
+}
+
+// rotate moves the ring on by a step, so that the second comes to the front.
+__device__ __forceinline__ void rotate(Ring& ring) {
+    Atom front[KA];
+#pragma unroll
+    for (u32 d = 0; d < KA; d++) front[d] = ring.atom[d];
+#pragma unroll
+    for (u32 d = 0; d + KA < DEPTH; d++) ring.atom[d] = ring.atom[d + KA];
+#pragma unroll
+    for (u32 d = 0; d < KA; d++) ring.atom[DEPTH - KA + d] = front[d];
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const __grid_constant__ Params p) {
+    launch_next();
+    Warp w = warp_of(p);
+    Cursor ahead = {};
+    if (w.steps) seek(ahead, p, w);
+    Ring ring = {};
+    fill_ring(ring, ahead, p, w);
+
+    check_base();
+    fill_table(p);
+    __syncthreads();
+    wait_previous();
+
+    const u32 self = w.lane * (BITS == 2 ? 8 : 4);
+    const u32 stride = TILE_WARPS * SLICES * p.pairs * p.slot_pitch;
+    const u32 slot0 = slot(p, w.group, w.slice, w.lane % 4, w.lane / 4);
+    Columns x;
+    if (w.steps) load_columns(x, p, w, 0);
+
+    for (u32 first = 0; first < w.tiles; first += p.run) {
+        const u32 tiles = tiles_of(p, w, first);
+        for (u32 step = 0; step < w.steps && tiles; step++) {
+            if (w.steps > 1 && step + first) load_columns(x, p, w, step);
+            u32 left = tiles, at = slot0;
+            while (left) {
+#pragma unroll
+                for (u32 d = 0; d < RING; d++) {
+                    float total[NT][4];
+#pragma unroll
+                    for (u32 t = 0; t < NT; t++) {
+                        Floats4 v = {{0, 0, 0, 0}};
+                        if (step && w.lane % 4 + 4 * t < p.pairs) v = *(const Floats4*)(shared + at + 4 * t * p.slot_pitch);
+#pragma unroll
+                        for (u32 j = 0; j < 4; j++) total[t][j] = v.f[j];
+                    }
+                    const bool more = ahead.left != 0;
+#pragma unroll
+                    for (u32 i = 0; i < KA; i++) {
+                        Atom& atom = ring.atom[d * KA + i];
+                        Sums sums = {};
+                        float scales[GROUPS * 2];
+                        u32 a[2][HALF_STEPS][4];
+                        dequantize(a[0], atom.w, 0, self);
+                        dequantize(a[1], atom.w, 1, self);
+#pragma unroll
+                        for (u32 j = 0; j < GROUPS * 2; j++) scales[j] = GROUP ? scale_at(atom.s, j) : 1.0f;
+                        if (more) load_atom(atom, w, ahead, i);
+                        multiply(sums, a[0], x.b[i], 0);
+                        multiply(sums, a[1], x.b[i], 1);
+                        scale(total, sums, scales);
+                    }
+                    if (more) advance(ahead, p, w);
+#pragma unroll
+                    for (u32 t = 0; t < NT; t++)
+                        if (w.lane % 4 + 4 * t < p.pairs)
+                            *(Floats4*)(shared + at + 4 * t * p.slot_pitch) = {{total[t][0], total[t][1], total[t][2], total[t][3]}};
+                    at += stride;
+                    if (--left == 0) {
+#pragma unroll
+                        for (u32 n = 0; n < (d + 1) % RING; n++) rotate(ring);
+                        break;
+                    }
+                }
+            }
+        }
+        finish(p, w, first);
+    }
+}
+
+// lutread is the read-only twin: the same grid, shared memory and loads, in the
+// same order and at the same distance, and nothing done with them. It bounds what
+// the kernel could reach.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutread(const __grid_constant__ Params p) {
+    launch_next();
+    Warp w = warp_of(p);
+    Cursor ahead = {};
+    if (w.steps) seek(ahead, p, w);
+    Ring ring = {};
+    fill_ring(ring, ahead, p, w);
+    wait_previous();
+
+    u32 sink = 0;
+    for (u32 first = 0; first < w.tiles; first += p.run) {
+        u32 left = tiles_of(p, w, first) * w.steps;
+        while (left) {
+#pragma unroll
+            for (u32 d = 0; d < RING; d++) {
+                const bool more = ahead.left != 0;
+#pragma unroll
+                for (u32 i = 0; i < KA; i++) {
+                    Atom& atom = ring.atom[d * KA + i];
+#pragma unroll
+                    for (u32 j = 0; j < 2 * BITS; j++) sink ^= atom.w[j];
+#pragma unroll
+                    for (u32 j = 0; j != SCALE_WORDS; j++) sink ^= atom.s[j];
+                    if (more) load_atom(atom, w, ahead, i);
+                }
+                if (more) advance(ahead, p, w);
+                if (--left == 0) {
+#pragma unroll
+                    for (u32 n = 0; n < (d + 1) % RING; n++) rotate(ring);
+                    break;
+                }
+            }
+        }
+    }
+    // Never true for the codes of a real matrix; the compiler cannot know.
+    if (sink == 0x9e3779b9 && p.m == 0) p.y[threadIdx.x] = (u16)sink;
+}

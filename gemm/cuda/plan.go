@@ -1,0 +1,187 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/repack"
+)
+
+// MaxRows is the number of rows of X that one launch multiplies.
+const MaxRows = 16
+
+// What the kernel is built on; lutgemm.cu has the same numbers.
+const (
+	kSlices   = 8   // of K, a warp each
+	rowsOfB   = 8   // rows of X in a tile of the mma
+	pairBytes = 128 // of a slot, for a pair of rows of X: 16 bytes for each of eight lanes
+)
+
+// Config is one of the ways to compile and launch the kernel. No choice changes a
+// bit of the result.
+type Config struct {
+	AtomsPerStep int `json:"atoms_per_step"` // atoms of a unit that a warp multiplies in one step: 1 or 2
+	Depth        int `json:"depth"`          // atoms in flight a warp, a multiple of AtomsPerStep
+	TileWarps    int `json:"tile_warps"`     // groups of eight warps in a block, each at its own tiles
+	Resident     int `json:"resident"`       // blocks that must fit on a multiprocessor
+	PerSM        int `json:"per_sm"`         // blocks of a launch for each multiprocessor
+}
+
+func (c Config) String() string {
+	return fmt.Sprintf("a%d d%d w%d r%d s%d", c.AtomsPerStep, c.Depth, c.TileWarps, c.Resident, c.PerSM)
+}
+
+// Format is what a kernel is compiled for.
+type Format struct {
+	Bits  int
+	Group int // 32, 64, 128, 256, or 0 for one scale a row
+	Scale lut.ScaleType
+	Type  driver.DType // of X, Y, the bias and the table: F16 or BF16
+}
+
+// FormatOf returns the format of a matrix multiplied by activations of a type.
+func FormatOf(t *repack.CUDATiles, dtype driver.DType) (Format, error) {
+	f := Format{Bits: t.Bits, Group: t.Group, Scale: t.ScaleType, Type: dtype}
+	if t.RowScale() {
+		f.Group = 0
+	}
+	if dtype != driver.F16 && dtype != driver.BF16 {
+		return Format{}, fmt.Errorf("activations of type %v: want f16 or bf16", dtype)
+	}
+	return f, nil
+}
+
+// defines returns the compiler's definitions for a kernel of up to 8·tiles rows.
+func (f Format) defines(c Config, tiles int) []string {
+	bf16 := 0
+	if f.Type == driver.BF16 {
+		bf16 = 1
+	}
+	return []string{
+		fmt.Sprintf("BITS=%d", f.Bits), fmt.Sprintf("GROUP=%d", f.Group), fmt.Sprintf("SCALE=%d", f.Scale),
+		fmt.Sprintf("BF16=%d", bf16), fmt.Sprintf("NT=%d", tiles), fmt.Sprintf("KA=%d", c.AtomsPerStep),
+		fmt.Sprintf("DEPTH=%d", c.Depth), fmt.Sprintf("TILE_WARPS=%d", c.TileWarps), fmt.Sprintf("MIN_BLOCKS=%d", c.Resident),
+	}
+}
+
+// tableBytes is the shared memory that the table spans, and gaps whether the
+// second half of each of its 256-byte rows is free.
+func (f Format) tableBytes() (size int, gaps bool) {
+	if f.Bits == 5 {
+		return 1024 * 128, false
+	}
+	return 256 * 256, f.Bits != 2
+}
+
+// convert rounds a table value to the type of X.
+func (f Format) convert(v float32) uint16 {
+	if f.Type == driver.BF16 {
+		return num.F32ToBF16(v)
+	}
+	return num.F32ToF16(v)
+}
+
+// xTiles returns how many tiles of 8 rows of X hold m rows.
+func xTiles(m int) int { return (m + rowsOfB - 1) / rowsOfB }
+
+// params is the kernel's argument, in C's layout.
+type params struct {
+	codes, scales, x, y, bias uint64
+	n, k, m                   uint32
+	units                     uint32
+	tilesEach, tilesOver      uint32
+	run                       uint32
+	pairs, pairsInverse       uint32
+	slotBase, slotPitch       uint32
+	codebook                  []uint32
+}
+
+// bytes returns the memory of the C struct.
+func (p *params) bytes() []byte {
+	b := make([]byte, 0, 256)
+	for _, v := range []uint64{p.codes, p.scales, p.x, p.y, p.bias} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	for _, v := range append([]uint32{
+		p.n, p.k, p.m, p.units, p.tilesEach, p.tilesOver, p.run, p.pairs, p.pairsInverse, p.slotBase, p.slotPitch,
+	}, p.codebook...) {
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
+	for len(b)%8 != 0 { // the struct's alignment
+		b = append(b, 0)
+	}
+	return b
+}
+
+// limits are those of a GPU that a plan must keep.
+type limits struct {
+	sms         int
+	sharedBlock int // bytes of shared memory that a block can have
+	sharedSM    int
+}
+
+// reservedShared is what the system takes of a block's shared memory.
+const reservedShared = 1024
+
+func limitsOf(i driver.DeviceInfo) limits { return limits{i.SMs, i.SharedPerBlock, i.SharedPerSM} }
+
+// plan fills in the grid, the shared memory and the arguments that follow from
+// them for m rows of X.
+func (f Format) plan(c Config, n, k, m int, l limits) (params, driver.Launch, error) {
+	fail := func(format string, args ...any) (params, driver.Launch, error) {
+		return params{}, driver.Launch{}, fmt.Errorf(format, args...)
+	}
+	switch {
+	case m < 1 || m > MaxRows:
+		return fail("%d rows of activations in a launch: want 1 to %d", m, MaxRows)
+	case n < 1 || k < 1 || n > math.MaxInt32 || k > math.MaxInt32-repack.UnitCols:
+		return fail("shape %d×%d is out of range", n, k)
+	case k%32 != 0:
+		return fail("%d input features: the kernel wants a multiple of 32", k)
+	}
+	tiles := (n + repack.TileRows - 1) / repack.TileRows
+	grid := min(tiles, l.sms*c.PerSM)
+	p := params{
+		n: uint32(n), k: uint32(k), m: uint32(m),
+		units:     uint32((k + repack.UnitCols - 1) / repack.UnitCols),
+		tilesEach: uint32(tiles / grid), tilesOver: uint32(tiles % grid),
+		pairs: uint32((m + 1) / 2),
+	}
+	p.pairsInverse = uint32((1<<32 + uint64(p.pairs) - 1) / uint64(p.pairs))
+
+	// Slots lie in the gaps of the table as long as that does not cost another
+	// pass over X, behind the table otherwise.
+	table, gaps := f.tableBytes()
+	room := min(l.sharedBlock, l.sharedSM/c.Resident-reservedShared)
+	perTile := kSlices * int(p.pairs) * pairBytes
+	most := (tiles + grid - 1) / grid // tiles of a block
+	behind := (room - table) / perTile
+	fit := behind
+	if inGaps := table / 2 / perTile; gaps && (most <= inGaps || inGaps >= behind) {
+		fit = inGaps
+		p.slotBase, p.slotPitch = pairBytes, 2*pairBytes
+	} else {
+		p.slotBase, p.slotPitch = uint32(table), pairBytes
+	}
+	fit -= fit % c.TileWarps
+	if fit <= 0 || table > room {
+		return fail("%d bits and %d rows need more than the %d bytes of shared memory that a block has here", f.Bits, m, room)
+	}
+	// Runs of equal length, of whole groups of warps.
+	runs := (most + fit - 1) / fit
+	run := (most + runs - 1) / runs
+	run = (run + c.TileWarps - 1) / c.TileWarps * c.TileWarps
+	p.run = uint32(run)
+	shared := table
+	if p.slotPitch == pairBytes {
+		shared += run * perTile
+	}
+	return p, driver.Launch{
+		Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * kSlices * c.TileWarps)},
+		Shared: shared, Programmatic: true,
+	}, nil
+}
