@@ -44,8 +44,10 @@ Codebooks (--codebook):
   int        equal steps
   fp         small floating point: e2m1 at 4 bits
   kbit       normal quantiles without a zero
-  jt, js     fitted to normal weights together with the scale; js lets a scale
-             be negative and is the most accurate
+  jt, js     fitted to normal weights together with the scale, which js lets be
+             negative: the smallest squared error. They have no zero, which a
+             model with outlier channels may need below 4 bits (then try nf with
+             --scale mse)
   file:PATH  2^bits ascending numbers in a JSON array
 
 Scales (--scale): absmax keeps the largest weight of a group exact, mse searches
