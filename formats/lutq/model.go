@@ -171,16 +171,19 @@ func (m *Model) Linear(layer string) (*lut.Matrix, error) {
 	return mat, nil
 }
 
-// checkValues reports a table or scale that cannot be multiplied by.
+// checkValues reports a table or scale that cannot be multiplied by, or whose
+// largest product is not a number.
 func checkValues(m *lut.Matrix) error {
-	if err := (lut.Codebook{Name: "table", Values: m.Codebook}).Check(m.Bits); err != nil {
+	table := lut.Codebook{Name: "table", Values: m.Codebook}
+	if err := table.Check(m.Bits); err != nil {
 		return err
 	}
+	top := table.Max()
 	scales := make([]float32, m.Groups())
 	for n := range m.N {
 		m.RowScales(scales, n)
 		for g, s := range scales {
-			if s-s != 0 { // NaN or infinite
+			if p := s * top; p-p != 0 { // NaN or infinite
 				return fmt.Errorf("scale [%d, %d] is %v", n, g, s)
 			}
 		}
