@@ -25,8 +25,8 @@ type SelftestResult struct {
 // types and awkward shapes on every instruction set of this machine, with one
 // thread and with several, and compares the results with the float64
 // reference, the packed weights with the matrix they were made of, and the
-// results of all instruction sets, thread counts and stored forms with each
-// other bit for bit. Failures are reported in the result; the error is for a
+// results of all instruction sets and thread counts, and for many rows those
+// of packed and dense weights, with each other bit for bit. Failures are reported in the result; the error is for a
 // test that could not be run.
 func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 	res := &SelftestResult{ISAs: cpu.ISAs()}
@@ -60,6 +60,10 @@ func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 	return res, nil
 }
 
+// manyRows is a number of rows of X for which packed and dense weights have
+// the same arithmetic.
+const manyRows = 15
+
 // matrix checks one matrix on all engines.
 func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m *lut.Matrix) error {
 	where := fmt.Sprintf("%d×%d, %d bits, group %d, scales %v", m.N, m.K, m.Bits, m.Group, m.ScaleType)
@@ -84,13 +88,13 @@ func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m *lut.Ma
 		return fmt.Errorf("%s: %w", where, err)
 	}
 
-	for _, batch := range []int{1, 8, 15} {
+	for _, batch := range []int{1, 8, manyRows} {
 		x := make([]float32, batch*m.K)
 		for i := range x {
 			x[i] = float32(r.NormFloat64())
 		}
 		want := ref.LUT(x, m, batch)
-		var first []float32
+		first := make(map[cpu.Weights][]float32)
 		for _, e := range engines {
 			for _, w := range []cpu.Weights{packed, dense} {
 				what := fmt.Sprintf("%s, m %d, %T on %s, %d threads", where, batch, w, e.ISA(), e.Threads())
@@ -108,12 +112,16 @@ func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m *lut.Ma
 				default:
 					res.WorstErr = max(res.WorstErr, err)
 				}
-				if first == nil {
-					first = y
+				form := w
+				if batch == manyRows {
+					form = packed
+				}
+				if first[form] == nil {
+					first[form] = y
 				}
 				for i, v := range y {
-					if math.Float32bits(v) != math.Float32bits(first[i]) {
-						res.fail("%s: element %d is %g, elsewhere %g", what, i, v, first[i])
+					if other := first[form][i]; math.Float32bits(v) != math.Float32bits(other) {
+						res.fail("%s: element %d is %g, elsewhere %g", what, i, v, other)
 						break
 					}
 				}

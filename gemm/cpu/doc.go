@@ -9,6 +9,10 @@
 // columns at a time into a panel [k][16] of float32, and the register-tiled
 // microkernel runs all M rows of X over that panel before the next is decoded.
 //
+// For M ≤ 8 the codes of a [LUT] go straight from memory through the table
+// into sums in registers: the fused kernels. They need groups of a multiple of
+// 32 columns, or of the row.
+//
 // # Numerics
 //
 // A result depends on the row of X and the row of W alone. It is
@@ -19,9 +23,23 @@
 // block of 256 columns, and the block sums added in order. A quantized weight
 // enters as the float32 product of its table value and its group's scale,
 // rounded once, so [LUT] gives the bits that [Dense] gives on the dequantized
-// float32 matrix. The number of threads, the number of rows M, the
-// instruction set and the place of a column change no bit. The portable Go
-// code rounds its fused multiply-adds exactly as the hardware does.
+// float32 matrix.
+//
+// The fused kernels scale once for a segment, which is a group or, of a longer
+// one, 256 columns of it or the rest:
+//
+//	y = fma(scale, Σ c[k]·x[k], y)    segment by segment, y from zero
+//
+// where c[k] is the table value and the sum is one fused multiply-add per k,
+// in order from zero. At 2 bits it is the sum, in order, of the pairs
+// fma(c[k+1], x[k+1], c[k]·x[k]) of even k, rounded after the product, the
+// multiply-add and the addition; K is filled up with zeros in x. The error is
+// no larger than the other's, but the bits differ.
+//
+// The number of threads, the instruction set and the place of a column change
+// no bit; the number of rows M only as it decides between the two. The
+// portable Go code rounds its fused multiply-adds exactly as the hardware
+// does.
 //
 // The vector functions (ExpSum, Dot and so on) sum in 16 lanes, lane j taking
 // the elements i ≡ j mod 16, and likewise give the same bits on every

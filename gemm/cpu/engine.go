@@ -24,13 +24,15 @@ type Engine struct {
 	isa     isa
 	threads int
 
-	mu    sync.Mutex  // serializes parallel sections; guards the scratch
-	xbuf  []float32   // packed activations
-	units []unit      // of the product at hand
-	bufs  [][]float32 // decoded panels, by worker
-	tiles []edgeTile  // by worker
-	jobs  []chan *job // one a worker, but for worker 0, the caller
-	done  sync.WaitGroup
+	mu           sync.Mutex     // serializes parallel sections; guards the scratch
+	xbuf         []float32      // packed activations
+	units        []unit         // of the product at hand
+	bufs         [][]float32    // decoded panels, by worker
+	tiles        []edgeTile     // by worker
+	fused        []fusedOp      // of the product at hand
+	fusedScratch []fusedScratch // by worker
+	jobs         []chan *job    // one a worker, but for worker 0, the caller
+	done         sync.WaitGroup
 }
 
 // job is one parallel section.
@@ -50,11 +52,12 @@ func New(o Options) (*Engine, error) {
 		threads = runtime.GOMAXPROCS(0)
 	}
 	e := &Engine{
-		isa:     s,
-		threads: threads,
-		bufs:    make([][]float32, threads),
-		tiles:   make([]edgeTile, threads),
-		jobs:    make([]chan *job, threads-1),
+		isa:          s,
+		threads:      threads,
+		bufs:         make([][]float32, threads),
+		tiles:        make([]edgeTile, threads),
+		fusedScratch: make([]fusedScratch, threads),
+		jobs:         make([]chan *job, threads-1),
 	}
 	for i := range e.jobs {
 		c := make(chan *job, 1)

@@ -57,6 +57,11 @@ func (e *Engine) MatMulMany(x []float32, m int, ops ...Op) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if m <= fusedRows {
+		if ops = e.fuse(x, k, m, ops); len(ops) == 0 {
+			return
+		}
+	}
 	turns := 1
 	if m > e.isa.rows() {
 		turns = ceilDiv(m*blocks(k)*xStride, xElements)
@@ -65,6 +70,23 @@ func (e *Engine) MatMulMany(x []float32, m int, ops ...Op) {
 		m0, m1 := m*t/turns, m*(t+1)/turns
 		e.product(x[m0*k:m1*k], k, m0, m1-m0, ops)
 	}
+}
+
+// fuse computes those products that the fused kernels can, and returns the
+// others.
+func (e *Engine) fuse(x []float32, k, m int, ops []Op) (others []Op) {
+	e.fused = e.fused[:0]
+	for _, op := range ops {
+		if w, ok := op.W.(*LUT); ok && w.fusable() {
+			e.fused = append(e.fused, fusedOp{op.Y, w})
+		} else {
+			others = append(others, op)
+		}
+	}
+	if len(e.fused) > 0 {
+		e.fusedProduct(x, k, m, e.fused)
+	}
+	return others
 }
 
 // product computes rows m0 to m0+m of the products; x holds those rows.
@@ -81,12 +103,6 @@ func (e *Engine) product(x []float32, k, m0, m int, ops []Op) {
 		op := ops[u.op]
 		n := op.W.Rows()
 		y := op.Y[(m0+u.m0)*n+16*u.p0:]
-		if w, ok := op.W.(*LUT); ok && m <= e.isa.fusedRows() {
-			for p := u.p0; p < u.p1; p++ {
-				w.fused(y[16*(p-u.p0):], n, min(16, n-16*p), x[u.m0*k:], u.m1-u.m0, p)
-			}
-			return
-		}
 		buf := e.buffer(worker, (u.p1-u.p0)*16*kBlock)
 		for k0 := 0; k0 < k; k0 += kBlock {
 			kc := min(kBlock, k-k0)

@@ -60,3 +60,14 @@ func (s isa) rows() int { return [...]int{genericRows, 6, 14}[s] }
 
 // panels is the number of panels of 16 columns that the gemm kernel takes.
 func (s isa) panels() int { return [...]int{1, 1, 2}[s] }
+
+// fusedPanels is the number of panels that the fused kernel takes for m rows.
+func (s isa) fusedPanels(bits, m int) int {
+	switch {
+	case s == avx512:
+		return 4
+	case s == avx2 && m == 1 && bits != 5:
+		return 2
+	}
+	return 1
+}

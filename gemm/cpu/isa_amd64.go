@@ -127,6 +127,30 @@ func widenF16AVX2(dst *float32, src *byte, n int)
 //go:noescape
 func widenBF16AVX2(dst *float32, src *byte, n int)
 
+//go:noescape
+func fused2AVX512(m, np int, y, x *float32, ldx int, words *byte, stride int, scales *byte, sstride, stype int, table *float32, halves, group int)
+
+//go:noescape
+func fused2AVX2(m, np int, y, x *float32, ldx int, words *byte, stride int, scales *byte, sstride, stype int, table *float32, halves, group int)
+
+//go:noescape
+func fused3AVX512(m, np int, y, x *float32, ldx int, words *byte, stride int, scales *byte, sstride, stype int, table *float32, halves, group int)
+
+//go:noescape
+func fused3AVX2(m, np int, y, x *float32, ldx int, words *byte, stride int, scales *byte, sstride, stype int, table *float32, halves, group int)
+
+//go:noescape
+func fused4AVX512(m, np int, y, x *float32, ldx int, words *byte, stride int, scales *byte, sstride, stype int, table *float32, halves, group int)
+
+//go:noescape
+func fused4AVX2(m, np int, y, x *float32, ldx int, words *byte, stride int, scales *byte, sstride, stype int, table *float32, halves, group int)
+
+//go:noescape
+func fused5AVX512(m, np int, y, x *float32, ldx int, words *byte, stride int, scales *byte, sstride, stype int, table *float32, halves, group int)
+
+//go:noescape
+func fused5AVX2(m, np int, y, x *float32, ldx int, words *byte, stride int, scales *byte, sstride, stype int, table *float32, halves, group int)
+
 // gemm computes y[m, 16·panels] = [y +] alpha · x[m,k] · b for panels b0 and,
 // where the kernel takes two, b1. The callers in gemm.go keep every access in
 // bounds.
@@ -325,5 +349,41 @@ func (s isa) scales(dst *[16]float32, src []byte, t lut.ScaleType) {
 		widenBF16AVX2(&dst[0], &src[:32][0], 16)
 	default:
 		t.Decode(dst[:], src)
+	}
+}
+
+// fused computes the product c; see fusedGeneric.
+func (s isa) fused(y []float32, c *fusedCall) {
+	if s == generic {
+		fusedGeneric(y, c)
+		return
+	}
+	_ = y[16*c.m*c.np-1]
+	_ = c.x[(c.m-1)*c.ldx+32*c.halves-1]
+	_ = c.words[(c.np-1)*c.stride+64*c.bits*c.halves-1]
+	size := 32
+	if c.stype == scalesF32 {
+		size = 64
+	}
+	_ = c.scales[(c.np-1)*c.sstride+size*ceilDiv(c.halves, c.group)-1]
+	m, np, ldx, stride, sstride, stype, halves, group := c.m, c.np, 4*c.ldx, c.stride, c.sstride, c.stype, c.halves, c.group
+	o, x, w, f, t := &y[0], &c.x[0], &c.words[0], &c.scales[0], &c.table[0]
+	switch {
+	case s == avx512 && c.bits == 2:
+		fused2AVX512(m, np, o, x, ldx, w, stride, f, sstride, stype, t, halves, group)
+	case s == avx512 && c.bits == 3:
+		fused3AVX512(m, np, o, x, ldx, w, stride, f, sstride, stype, t, halves, group)
+	case s == avx512 && c.bits == 4:
+		fused4AVX512(m, np, o, x, ldx, w, stride, f, sstride, stype, t, halves, group)
+	case s == avx512 && c.bits == 5:
+		fused5AVX512(m, np, o, x, ldx, w, stride, f, sstride, stype, t, halves, group)
+	case c.bits == 2:
+		fused2AVX2(m, np, o, x, ldx, w, stride, f, sstride, stype, t, halves, group)
+	case c.bits == 3:
+		fused3AVX2(m, np, o, x, ldx, w, stride, f, sstride, stype, t, halves, group)
+	case c.bits == 4:
+		fused4AVX2(m, np, o, x, ldx, w, stride, f, sstride, stype, t, halves, group)
+	case c.bits == 5:
+		fused5AVX2(m, np, o, x, ldx, w, stride, f, sstride, stype, t, halves, group)
 	}
 }

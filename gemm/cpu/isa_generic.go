@@ -38,3 +38,5 @@ func (s isa) decode(dst []float32, words []byte, bits int, table *[32]float32, s
 }
 
 func (s isa) scales(dst *[16]float32, src []byte, t lut.ScaleType) { t.Decode(dst[:], src) }
+
+func (s isa) fused(y []float32, c *fusedCall) { fusedGeneric(y, c) }

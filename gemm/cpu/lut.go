@@ -7,7 +7,7 @@ import "github.com/lutq/lutq/repack"
 // group's scale.
 type LUT struct {
 	p     *repack.CPUPanels
-	table [32]float32 // the codebook, over and over
+	table [32]float32 // the codebook over and over; at 2 bits see NewLUT
 }
 
 // NewLUT wraps p, which it keeps.
@@ -18,6 +18,12 @@ func NewLUT(p *repack.CPUPanels) (*LUT, error) {
 	w := &LUT{p: p}
 	for i := range w.table {
 		w.table[i] = p.Codebook[i%len(p.Codebook)]
+	}
+	if p.Bits == 2 {
+		// The second half takes the upper code of a pair to its value.
+		for i := range 16 {
+			w.table[16+i] = p.Codebook[i/4]
+		}
 	}
 	return w, nil
 }
@@ -76,43 +82,6 @@ func (w *LUT) decodeEdge(s isa, dst []float32, words []byte, panel, k int) {
 		}
 		for lane, c := range scales {
 			dst[i+lane] = values[i+lane] * c
-		}
-	}
-}
-
-// fusedRows is the largest number of rows of x that the fused path takes on
-// s. With vector registers it pays to decode whole panels first.
-func (s isa) fusedRows() int { return [...]int{maxFusedRows, 0, 0}[s] }
-
-const maxFusedRows = 8
-
-// fused computes y[m,n] = x[m,K] · Ŵᵀ for the n ≤ 16 rows of a panel, rows of
-// y being ldy apart, without a panel between: the weights of a half-block go
-// from codes through the table into the sums of all m ≤ maxFusedRows rows.
-// The bits are those of decode and gemm.
-func (w *LUT) fused(y []float32, ldy, n int, x []float32, m, panel int) {
-	var total, block [maxFusedRows][16]float32
-	var values [512]float32
-	k := w.p.K
-	for k0 := 0; k0 < k; k0 += 32 {
-		if k0 > 0 && k0%kBlock == 0 {
-			for r := range m {
-				addGeneric(total[r][:], total[r][:], block[r][:])
-			}
-			block = [maxFusedRows][16]float32{}
-		}
-		cols := min(32, k-k0)
-		w.decode(generic, values[:], panel, k0, cols)
-		for r := range m {
-			xr := x[r*k+k0:][:cols]
-			for j := 0; j < 16; j += 4 {
-				madd((*[4]float32)(block[r][j:]), xr, values[j:])
-			}
-		}
-	}
-	for r := range m {
-		for j := range n {
-			y[r*ldy+j] = total[r][j] + block[r][j]
 		}
 	}
 }

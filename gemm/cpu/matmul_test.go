@@ -208,8 +208,8 @@ func TestMatMul(t *testing.T) {
 	}
 }
 
-// TestBitsOfWeights holds LUT against Dense of the dequantized matrix, and
-// one row of X against many.
+// TestBitsOfWeights holds LUT against Dense of the dequantized matrix, and few
+// rows of X against many: quantized weights have a second arithmetic for few.
 func TestBitsOfWeights(t *testing.T) {
 	es := engines(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -233,18 +233,28 @@ func TestBitsOfWeights(t *testing.T) {
 		x := normal(r, m*k)
 		want := poisoned(m * n)
 		es[0].MatMul(want, x, m, dense)
+		few := poisoned(m * n) // what few rows of X give
+		for i := range m {
+			es[0].MatMul(few[i*n:(i+1)*n], x[i*k:(i+1)*k], 1, packed)
+		}
 		for _, e := range es {
 			y := poisoned(m * n)
 			e.MatMul(y, x, m, packed)
 			if i := diff(y, want); i >= 0 {
 				t.Errorf("%d bits, %s: element %d: got %g, want %g as from dense weights", bits, e.label(), i, y[i], want[i])
 			}
-			for i := range m {
-				for _, w := range []Weights{packed, dense} {
-					row := poisoned(n)
-					e.MatMul(row, x[i*k:(i+1)*k], 1, w)
-					if j := diff(row, want[i*n:(i+1)*n]); j >= 0 {
-						t.Fatalf("%d bits, %s: row %d alone, column %d: got %g, want %g", bits, e.label(), i, j, row[j], want[i*n+j])
+			for at, rows := 0, 1; at+rows <= m; at, rows = at+rows, rows%12+1 {
+				for _, test := range []struct {
+					w    Weights
+					want []float32
+				}{{packed, want}, {dense, want}} {
+					if test.w == packed && rows <= fusedRows {
+						test.want = few
+					}
+					y := poisoned(rows * n)
+					e.MatMul(y, x[at*k:(at+rows)*k], rows, test.w)
+					if j := diff(y, test.want[at*n:(at+rows)*n]); j >= 0 {
+						t.Fatalf("%d bits, %T, %s: %d rows from %d, element %d: got %g, want %g", bits, test.w, e.label(), rows, at, j, y[j], test.want[at*n+j])
 					}
 				}
 			}

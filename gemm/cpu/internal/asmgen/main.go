@@ -48,6 +48,12 @@ func Files() map[string][]byte {
 			g.widen("F16")
 			g.widen("BF16")
 		}),
+		"fused_amd64.s": file(func(g *gen) {
+			for bits := 2; bits <= 5; bits++ {
+				g.fused(avx512(), bits)
+				g.fused(avx2(), bits)
+			}
+		}),
 		"vec_amd64.s": file(func(g *gen) {
 			g.constants()
 			for _, v := range []vec{avx512(), avx2()} {

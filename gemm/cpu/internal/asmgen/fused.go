@@ -1,0 +1,469 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+)
+
+// The signature of the fused kernels. Strides are in bytes.
+const (
+	fusedSig  = "m, np int, y, x *float32, ldx int, words *byte, stride int, scales *byte, sstride, stype int, table *float32, halves, group int"
+	fusedArgs = 104
+)
+
+// fusedSegment is the largest number of half-blocks between two scalings.
+const fusedSegment = 8
+
+// fused emits y[m][np][16] = x[m] · Ŵᵀ for np panels of the CPU layout of
+// package repack, whose rows are of the given number of half-blocks and whose
+// groups, but perhaps the last, are of group half-blocks; see fused.go in
+// package cpu for the arithmetic. Codes go from the words through the table
+// into the sums of all rows of x without touching memory between. A stream is
+// one vector register of codes: a panel, or half of one. Several panels at
+// once hide the latency of the sums, which are one chain a stream, and share
+// the broadcasts of x.
+func (g *gen) fused(v vec, bits int) {
+	g.text(fmt.Sprintf("fused%d%s", bits, v.suffix), fusedSig, fusedArgs)
+	g.i("MOVQ x+24(FP), SI")
+	g.i("MOVQ ldx+32(FP), DX")
+	g.i("MOVQ words+40(FP), AX")
+	g.i("MOVQ stride+48(FP), CX")
+	g.i("MOVQ scales+56(FP), R8")
+	g.i("MOVQ sstride+64(FP), R9")
+	g.i("MOVQ table+80(FP), BX")
+	g.i("MOVQ halves+88(FP), R10")
+	g.i("MOVQ m+0(FP), R12")
+	g.i("MOVQ np+8(FP), R13")
+	for _, f := range fusedVariants(v, bits) {
+		g.i("CMPQ R12, $%d", f.m)
+		g.i("JNE  not%dx%d", f.m, f.np)
+		g.i("CMPQ R13, $%d", f.np)
+		g.i("JEQ  kernel%dx%d", f.m, f.np)
+		g.label(fmt.Sprintf("not%dx%d", f.m, f.np))
+	}
+	g.i("UD2")
+	for _, f := range fusedVariants(v, bits) {
+		f.emit(g)
+	}
+}
+
+// fusedKernel is a fused kernel for m rows of x and np panels.
+type fusedKernel struct {
+	v     vec
+	bits  int
+	m, np int
+
+	n int // registers given out
+
+	table   []string // vectors of the table, or memory operands
+	lo, hi  string   // of pairs, at 512 bits
+	acc     [][]string
+	idx     []string // by stream
+	mask    []string // by stream: for the choice between two halves of a table of pairs
+	pair    [2]string
+	tmp     []string
+	shifted []string // by stream, at 512 bits and 2 bits a code
+	xb      string
+}
+
+// fusedVariants lists the shapes of kernels. Package cpu picks among them.
+func fusedVariants(v vec, bits int) []*fusedKernel {
+	var ks []*fusedKernel
+	for m := 1; m <= 4; m++ {
+		wide := 4
+		switch {
+		case v.reg != "Z" && m == 1 && bits != 5:
+			wide = 2
+		case v.reg != "Z":
+			wide = 1
+		}
+		ks = append(ks, &fusedKernel{v: v, bits: bits, m: m, np: wide})
+		if wide > 1 {
+			ks = append(ks, &fusedKernel{v: v, bits: bits, m: m, np: 1})
+		}
+	}
+	return ks
+}
+
+func (f *fusedKernel) reg() string {
+	f.n++
+	return f.v.r(f.n - 1)
+}
+
+func (f *fusedKernel) regs(n int) []string {
+	var r []string
+	for range n {
+		r = append(r, f.reg())
+	}
+	return r
+}
+
+func (f *fusedKernel) wide() bool { return f.v.reg == "Z" }
+
+// allocate gives out the registers and loads the constants.
+func (f *fusedKernel) allocate(g *gen) {
+	streams := f.np * f.v.parts()
+	for range f.m {
+		f.acc = append(f.acc, f.regs(streams))
+	}
+	f.idx = f.regs(streams)
+	load := func(disp int) string {
+		r := f.reg()
+		g.i("VMOVUPS %d(BX), %s", disp, r)
+		return r
+	}
+	switch {
+	case f.bits == 2 && f.wide():
+		f.lo, f.hi = load(0), load(64)
+		f.pair[0] = f.reg()
+		f.tmp, f.shifted = f.regs(streams), f.regs(streams)
+	case f.bits == 2:
+		if f.mask = f.regs(1); f.m > 1 {
+			f.mask = append(f.mask, f.regs(streams-1)...)
+		} else {
+			f.mask = slices.Repeat(f.mask, streams)
+		}
+		f.pair[0], f.pair[1] = f.reg(), f.reg()
+		f.tmp = f.regs(2)
+	case f.wide():
+		for i := range max(1, 1<<f.bits/16) {
+			f.table = append(f.table, load(64*i))
+		}
+		f.tmp = f.regs(streams)
+	case f.bits == 5:
+		for i := range 4 {
+			f.table = append(f.table, fmt.Sprintf("%d(BX)", 32*i))
+		}
+		f.tmp = f.regs(4)
+		f.xb = f.tmp[1]
+	default:
+		for i := range 1 << f.bits / 8 {
+			f.table = append(f.table, load(32*i))
+		}
+		if f.tmp = f.regs(3); f.bits == 3 {
+			f.tmp = append(f.tmp, f.reg())
+		}
+		f.xb = f.reg()
+	}
+	if most := 32 * f.v.bytes / 64; f.n > most {
+		panic(fmt.Sprintf("%d bits, %d rows, %d panels: %d registers", f.bits, f.m, f.np, f.n))
+	}
+}
+
+// emit emits the kernel. AX (and DI behind it, for the fourth panel) points
+// at the words at hand, SI (and R14) at the columns of x.
+func (f *fusedKernel) emit(g *gen) {
+	name := func(s string) string { return fmt.Sprintf("%s%dx%d", s, f.m, f.np) }
+	words := rows{bases: []string{"AX", "DI"}, stride: "CX"}
+	x := rows{bases: []string{"SI", "R14"}, stride: "DX"}
+	per := 32 / f.bits
+
+	g.label(name("kernel"))
+	f.allocate(g)
+	words.setup(g, f.np)
+	x.setup(g, f.m)
+	g.i("MOVQ y+16(FP), R13")
+	f.zero(g, f.tmp[0])
+	for i := 0; i < f.m*f.np*64; i += f.v.bytes {
+		g.i("VMOVUPS %s, %d(R13)", f.tmp[0], i)
+	}
+
+	g.label(name("group"))
+	g.i("MOVQ group+96(FP), R11")
+	g.i("CMPQ R11, R10")
+	g.i("CMOVQGT R10, R11")
+	g.i("SUBQ R11, R10")
+
+	g.label(name("segment"))
+	g.i("MOVQ $%d, R12", fusedSegment)
+	g.i("CMPQ R12, R11")
+	g.i("CMOVQGT R11, R12")
+	g.i("SUBQ R12, R11")
+	for _, row := range f.acc {
+		for _, a := range row {
+			f.zero(g, a)
+		}
+	}
+
+	g.label(name("half"))
+	g.i("MOVQ $%d, R13", f.bits)
+	g.label(name("word"))
+	for p := range f.np {
+		g.i("PREFETCHT0 %s", words.at(p, fusedAhead/f.np))
+	}
+	for s, r := range f.idx {
+		g.i("VMOVUPS %s, %s", words.at(s/f.v.parts(), s%f.v.parts()*f.v.bytes), r)
+	}
+	f.columns(g, x, per)
+	g.i("ADDQ $64, AX")
+	if f.np > 3 {
+		g.i("ADDQ $64, DI")
+	}
+	f.advance(g, per)
+	g.i("DECQ R13")
+	g.i("JNE  %s", name("word"))
+	if per*f.bits < 32 {
+		f.leftOver(g, words)
+		f.columns(g, x, 2)
+		f.advance(g, 2)
+	}
+	g.i("DECQ R12")
+	g.i("JNE  %s", name("half"))
+
+	f.scale(g, name)
+	g.i("TESTQ R11, R11")
+	g.i("JNE  %s", name("segment"))
+	// The scales of a panel lie 16 to a group.
+	g.i("MOVQ $32, R12")
+	g.i("CMPQ stype+72(FP), $2")
+	g.i("JNE  %s", name("next"))
+	g.i("MOVQ $64, R12")
+	g.label(name("next"))
+	g.i("ADDQ R12, R8")
+	g.i("TESTQ R10, R10")
+	g.i("JNE  %s", name("group"))
+	g.i("VZEROUPPER")
+	g.i("RET")
+}
+
+// fusedAhead is the distance, in bytes, of the prefetches, over all panels.
+const fusedAhead = 4096
+
+func (f *fusedKernel) zero(g *gen, r string) {
+	if f.wide() {
+		g.i("VPXORQ %s, %s, %s", r, r, r)
+	} else {
+		g.i("VXORPS %s, %s, %s", r, r, r)
+	}
+}
+
+// leftOver puts the codes of the last two columns of the half-block, whose
+// words have been passed, into idx: the top two bits of each word.
+func (f *fusedKernel) leftOver(g *gen, words rows) {
+	parts := f.v.parts()
+	or := "VPOR"
+	if f.wide() {
+		or = "VPORD"
+	}
+	for j := range f.bits {
+		for s, idx := range f.idx {
+			r := idx
+			if j > 0 {
+				r = f.tmp[s%len(f.tmp)]
+			}
+			g.i("VMOVUPS %s, %s", words.at(s/parts, 64*(j-f.bits)+s%parts*f.v.bytes), r)
+			g.i("VPSRLD $30, %s, %s", r, r)
+			if j > 0 {
+				g.i("VPSLLD $%d, %s, %s", 2*j, r, r)
+				g.i("%s %s, %s, %s", or, r, idx, idx)
+			}
+		}
+	}
+}
+
+// advance moves x by n columns.
+func (f *fusedKernel) advance(g *gen, n int) {
+	g.i("ADDQ $%d, SI", 4*n)
+	if f.m > 3 {
+		g.i("ADDQ $%d, R14", 4*n)
+	}
+}
+
+// columns adds n columns to the sums, their codes in the low bits of idx.
+// Every column shifts idx anew: a chain of shifts would be the bottleneck.
+func (f *fusedKernel) columns(g *gen, x rows, n int) {
+	if f.bits == 2 {
+		f.pairs(g, x, n)
+		return
+	}
+	for i := range n {
+		if f.wide() {
+			src := f.idx
+			if i > 0 {
+				src = f.tmp
+				for s, r := range f.idx {
+					g.i("VPSRLD $%d, %s, %s", f.bits*i, r, f.tmp[s])
+				}
+			}
+			for s, r := range src {
+				f.lookup(g, f.idx[s], f.bits*i, r, f.tmp[s])
+			}
+			for r, acc := range f.acc {
+				for s, a := range acc {
+					g.i("VFMADD231PS.BCST %s, %s, %s", x.at(r, 4*i), f.tmp[s], a)
+				}
+			}
+			continue
+		}
+		if len(f.table) == 1 {
+			for s, r := range f.idx {
+				if i > 0 {
+					r = f.tmp[s]
+					g.i("VPSRLD $%d, %s, %s", f.bits*i, f.idx[s], r)
+				}
+				f.lookup(g, f.idx[s], f.bits*i, r, f.tmp[s])
+			}
+			for r, acc := range f.acc {
+				g.i("VBROADCASTSS %s, %s", x.at(r, 4*i), f.xb)
+				for s, a := range acc {
+					g.i("VFMADD231PS %s, %s, %s", f.tmp[s], f.xb, a)
+				}
+			}
+			continue
+		}
+		once := f.m == 1 && f.bits != 5
+		if once {
+			g.i("VBROADCASTSS %s, %s", x.at(0, 4*i), f.xb)
+		}
+		for s, r := range f.idx {
+			if i > 0 {
+				r = f.tmp[0]
+				g.i("VPSRLD $%d, %s, %s", f.bits*i, f.idx[s], r)
+			}
+			f.lookup(g, f.idx[s], f.bits*i, r, f.tmp[0])
+			for r, acc := range f.acc {
+				if !once {
+					g.i("VBROADCASTSS %s, %s", x.at(r, 4*i), f.xb)
+				}
+				g.i("VFMADD231PS %s, %s, %s", f.tmp[0], f.xb, acc[s])
+			}
+		}
+	}
+}
+
+// lookup sets dst, which may be idx, to the table entries that the low bits
+// of idx name. idx is word shifted right by the given bits.
+func (f *fusedKernel) lookup(g *gen, word string, shifted int, idx, dst string) {
+	if len(f.table) == 1 {
+		g.i("VPERMPS %s, %s, %s", f.table[0], idx, dst)
+		return
+	}
+	if f.wide() {
+		if idx != dst {
+			g.i("VMOVAPS %s, %s", idx, dst)
+		}
+		g.i("VPERMI2PS %s, %s, %s", f.table[1], f.table[0], dst)
+		return
+	}
+	// Two registers of 8 entries and a choice by index bit 3, moved to where
+	// the blend looks; of four, by bit 4 then. The last permutation may
+	// overwrite idx.
+	mask := f.tmp[len(f.tmp)-1]
+	choose := func(table int, a, b string) {
+		g.i("VPERMPS %s, %s, %s", f.table[table+1], idx, b)
+		g.i("VPERMPS %s, %s, %s", f.table[table], idx, a)
+		g.i("VBLENDVPS %s, %s, %s, %s", mask, b, a, a)
+	}
+	g.i("VPSLLD $%d, %s, %s", 28-shifted, word, mask)
+	if len(f.table) == 4 {
+		choose(2, f.tmp[2], f.tmp[1])
+	}
+	choose(0, dst, f.tmp[1])
+	if len(f.table) == 4 {
+		g.i("VPSLLD $%d, %s, %s", 27-shifted, word, mask)
+		g.i("VBLENDVPS %s, %s, %s, %s", mask, f.tmp[2], dst, dst)
+	}
+}
+
+// pairs adds n columns of 2 bits, two at a time: four bits name one of the 16
+// values c·x[k] + c'·x[k+1], which all rows of W share.
+func (f *fusedKernel) pairs(g *gen, x rows, n int) {
+	if f.wide() {
+		f.pairs512(g, x, n)
+		return
+	}
+	t0, t1 := f.pair[0], f.pair[1]
+	a, b := f.tmp[0], f.tmp[1]
+	for i := 0; i < n; i += 2 {
+		for s, r := range f.idx {
+			if f.m > 1 {
+				g.i("VPSLLD $28, %s, %s", r, f.mask[s])
+			}
+		}
+		for r, acc := range f.acc {
+			g.i("VBROADCASTSS %s, %s", x.at(r, 4*i), a)
+			g.i("VBROADCASTSS %s, %s", x.at(r, 4*i+4), b)
+			g.i("VMULPS (BX), %s, %s", a, t0) // the same for both
+			g.i("VMOVAPS %s, %s", t0, t1)
+			g.i("VFMADD231PS 64(BX), %s, %s", b, t0)
+			g.i("VFMADD231PS 96(BX), %s, %s", b, t1)
+			for s, sum := range acc {
+				idx, mask := f.idx[s], f.mask[s]
+				if f.m == 1 {
+					if i > 0 {
+						idx = a
+						g.i("VPSRLD $%d, %s, %s", 2*i, f.idx[s], idx)
+					}
+					g.i("VPSLLD $%d, %s, %s", 28-2*i, f.idx[s], mask)
+				}
+				g.i("VPERMPS %s, %s, %s", t1, idx, b)
+				g.i("VPERMPS %s, %s, %s", t0, idx, a)
+				g.i("VBLENDVPS %s, %s, %s, %s", mask, b, a, a)
+				g.i("VADDPS %s, %s, %s", a, sum, sum)
+			}
+		}
+		for _, r := range f.idx {
+			if f.m > 1 && i < n-2 {
+				g.i("VPSRLD $4, %s, %s", r, r)
+			}
+		}
+	}
+}
+
+func (f *fusedKernel) pairs512(g *gen, x rows, n int) {
+	t := f.pair[0]
+	for i := 0; i < n; i += 2 {
+		src := f.idx
+		if i > 0 {
+			src = f.shifted
+			for s, r := range f.idx {
+				g.i("VPSRLD $%d, %s, %s", 2*i, r, src[s])
+			}
+		}
+		for r, acc := range f.acc {
+			g.i("VMULPS.BCST %s, %s, %s", x.at(r, 4*i), f.lo, t)
+			g.i("VFMADD231PS.BCST %s, %s, %s", x.at(r, 4*i+4), f.hi, t)
+			for s := range acc {
+				g.i("VPERMPS %s, %s, %s", t, src[s], f.tmp[s])
+			}
+			for s, a := range acc {
+				g.i("VADDPS %s, %s, %s", f.tmp[s], a, a)
+			}
+		}
+	}
+}
+
+// scale adds the sums of a segment, times the scales of its group, to y.
+func (f *fusedKernel) scale(g *gen, name func(string) string) {
+	scales := rows{bases: []string{"R8", "R12"}, stride: "R9"}
+	scales.setup(g, f.np)
+	parts := f.v.parts()
+	load := func(width int, emit func(mem, r string)) {
+		for s, r := range f.idx {
+			emit(scales.at(s/parts, s%parts*width), r)
+		}
+	}
+	half := f.v.bytes / 2
+	g.i("MOVQ y+16(FP), R13")
+	g.i("CMPQ stype+72(FP), $1")
+	g.i("JEQ  %s", name("bf16"))
+	g.i("JGT  %s", name("f32"))
+	load(half, func(mem, r string) { g.i("VCVTPH2PS %s, %s", mem, r) })
+	g.i("JMP  %s", name("scaled"))
+	g.label(name("bf16"))
+	load(half, func(mem, r string) {
+		g.i("VPMOVZXWD %s, %s", mem, r)
+		g.i("VPSLLD $16, %s, %s", r, r)
+	})
+	g.i("JMP  %s", name("scaled"))
+	g.label(name("f32"))
+	load(f.v.bytes, func(mem, r string) { g.i("VMOVUPS %s, %s", mem, r) })
+	g.label(name("scaled"))
+	for r, acc := range f.acc {
+		for s, a := range acc {
+			y := fmt.Sprintf("%d(R13)", 64*f.np*r+f.v.bytes*s)
+			g.i("VFMADD213PS %s, %s, %s", y, f.idx[s], a)
+			g.i("VMOVUPS %s, %s", a, y)
+		}
+	}
+}
