@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Options configure an [Engine].
@@ -31,14 +32,7 @@ type Engine struct {
 	tiles        []edgeTile     // by worker
 	fused        []fusedOp      // of the product at hand
 	fusedScratch []fusedScratch // by worker
-	jobs         []chan *job    // one a worker, but for worker 0, the caller
-	done         sync.WaitGroup
-}
-
-// job is one parallel section.
-type job struct {
-	run  func(worker int)
-	wait sync.WaitGroup
+	pool         *pool          // the workers but for worker 0, the caller
 }
 
 // New starts an engine. [Engine.Close] stops its workers.
@@ -57,18 +51,12 @@ func New(o Options) (*Engine, error) {
 		bufs:         make([][]float32, threads),
 		tiles:        make([]edgeTile, threads),
 		fusedScratch: make([]fusedScratch, threads),
-		jobs:         make([]chan *job, threads-1),
 	}
-	for i := range e.jobs {
-		c := make(chan *job, 1)
-		e.jobs[i] = c
-		e.done.Go(func() {
-			for j := range c {
-				j.run(i + 1)
-				j.wait.Done()
-			}
-		})
+	var spin time.Duration
+	if threads <= runtime.GOMAXPROCS(0) {
+		spin = spinTime
 	}
+	e.pool = newPool(threads-1, spin)
 	return e, nil
 }
 
@@ -77,11 +65,8 @@ func New(o Options) (*Engine, error) {
 func (e *Engine) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, c := range e.jobs {
-		close(c)
-	}
-	e.jobs = nil
-	e.done.Wait()
+	e.pool.stop()
+	e.pool.workers = nil
 }
 
 // Threads returns the number of workers.
@@ -103,25 +88,13 @@ func (e *Engine) Parallel(n int, f func(worker, i int)) {
 
 // parallel is Parallel with e.mu held.
 func (e *Engine) parallel(n int, f func(worker, i int)) {
+	if n <= 0 {
+		return
+	}
 	var next atomic.Int64
-	e.dispatch(n, func(worker int) {
+	e.pool.run(min(e.threads, n)-1, func(worker int) {
 		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 			f(worker, i)
 		}
 	})
-}
-
-// dispatch runs run on min(threads, n) workers, with e.mu held.
-func (e *Engine) dispatch(n int, run func(worker int)) {
-	if n <= 0 {
-		return
-	}
-	j := &job{run: run}
-	helpers := min(e.threads, n) - 1
-	j.wait.Add(helpers)
-	for _, c := range e.jobs[:helpers] {
-		c <- j
-	}
-	run(0)
-	j.wait.Wait()
 }
