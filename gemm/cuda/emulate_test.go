@@ -376,7 +376,7 @@ func TestEmulated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		configs := f.Configs(rows)
+		configs := f.configs(rows)
 		c := rapid.SampledFrom(configs).Draw(t, "config")
 		// Few multiprocessors, so that blocks have several tiles, in several runs.
 		l := limits{sms: rapid.IntRange(1, 3).Draw(t, "sms"), sharedBlock: 227 << 10, sharedSM: 228 << 10}

@@ -80,7 +80,7 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 		return nil, err
 	}
 	// Whatever stands in the way of multiplying shows here.
-	if _, _, err := f.plan(f.Configs(1)[0], t.N, t.K, 1, e.limits); err != nil {
+	if _, _, err := f.plan(f.configs(1)[0], t.N, t.K, 1, e.limits); err != nil {
 		return nil, err
 	}
 	m := &Matrix{N: t.N, K: t.K, Format: f, dev: e.dev, bytes: int64(len(t.Codes)) + int64(len(t.Scales))}
@@ -221,6 +221,12 @@ func (e *Engine) module(f Format, c Config, m int) (*module, error) {
 	mod := &module{module: loaded}
 	if mod.gemm, err = loaded.Function(gemmName); err == nil {
 		mod.read, err = loaded.Function(readName)
+	}
+	for _, f := range []*driver.Function{mod.gemm, mod.read} {
+		// All of the cache that can be shared memory, for two blocks side by side.
+		if err == nil {
+			err = errors.Join(f.SetMaxDynamicShared(e.limits.sharedBlock), f.SetSharedCarveout(100))
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, loaded.Close())

@@ -38,19 +38,32 @@ func (f Format) name() string {
 	return fmt.Sprintf("%dbit-%s-%v-%v", f.Bits, group, f.Scale, f.Type)
 }
 
-// Configs returns the configurations worth trying for m rows of X, the best
-// guess first.
-func (f Format) Configs(m int) []Config {
+// configs returns the configurations worth trying for m rows of X, the best
+// guess first. The first works for every K.
+func (f Format) configs(m int) []Config {
 	switch {
-	case f.Bits == 5 && m > rowsOfB:
-		// The table leaves room for one block.
+	case m > rowsOfB && f.Bits == 5: // the table leaves room for one block
 		return []Config{{1, 2, 2, 1, 1}, {1, 4, 2, 1, 1}}
+	case m > rowsOfB:
+		return []Config{{1, 2, 2, 1, 1}, {1, 3, 2, 1, 1}, {1, 2, 1, 2, 2}}
 	case f.Bits == 5:
 		return []Config{{2, 2, 2, 1, 1}, {2, 4, 2, 1, 1}}
-	case m > rowsOfB:
-		return []Config{{1, 2, 2, 1, 1}, {1, 4, 2, 1, 1}, {1, 2, 1, 2, 2}}
 	}
-	return []Config{{2, 4, 2, 1, 1}, {2, 2, 1, 2, 2}, {2, 4, 1, 2, 2}, {1, 2, 2, 2, 1}}
+	return []Config{{2, 2, 2, 1, 1}, {2, 4, 2, 1, 1}, {2, 2, 1, 2, 2}}
+}
+
+// Configs returns the configurations that m rows of X can be multiplied under by
+// an N×K matrix of the engine's device, the best guess first. For more than
+// [MaxRows] rows they are those of MaxRows.
+func (e *Engine) Configs(f Format, n, k, m int) []Config {
+	m = min(m, MaxRows)
+	var all []Config
+	for _, c := range f.configs(m) {
+		if _, _, err := f.plan(c, n, k, m, e.limits); err == nil {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 // Formats returns every format that kernels exist for.

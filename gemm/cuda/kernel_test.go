@@ -11,7 +11,7 @@ import (
 	"github.com/lutq/lutq/quantize/lut"
 )
 
-var long = flag.Bool("long", false, "compile every kernel for every architecture")
+var long = flag.Bool("long", false, "compile every kernel for every architecture; multiply in more formats")
 
 // compiler returns a way to NVRTC, which needs no GPU.
 func compiler(t testing.TB) *driver.CUDA {
@@ -42,7 +42,7 @@ func TestCompile(t *testing.T) {
 	if *long {
 		for _, f := range Formats() {
 			for _, rows := range []int{rowsOfB, MaxRows} {
-				for _, config := range f.Configs(rows) {
+				for _, config := range f.configs(rows) {
 					for _, arch := range []string{"sm_80", "sm_90a"} {
 						variants = append(variants, variant{f, config, rows, arch})
 					}
@@ -52,15 +52,15 @@ func TestCompile(t *testing.T) {
 	} else {
 		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 			f := Format{bits, 128, lut.F16, driver.F16}
-			variants = append(variants, variant{f, f.Configs(1)[0], 1, "sm_90a"})
+			variants = append(variants, variant{f, f.configs(1)[0], 1, "sm_90a"})
 		}
 		wide := Format{4, 64, lut.BF16, driver.BF16}
 		bytes := Format{3, 32, lut.E4M4, driver.F16}
 		row := Format{4, 0, lut.F32, driver.F16}
 		variants = append(variants,
-			variant{wide, wide.Configs(16)[0], 16, "sm_90a"},
-			variant{bytes, bytes.Configs(1)[0], 1, "sm_90a"},
-			variant{row, row.Configs(1)[0], 1, "sm_80"})
+			variant{wide, wide.configs(16)[0], 16, "sm_90a"},
+			variant{bytes, bytes.configs(1)[0], 1, "sm_90a"},
+			variant{row, row.configs(1)[0], 1, "sm_80"})
 	}
 	for _, v := range variants {
 		t.Run(fmt.Sprintf("%s/%d rows/%v/%s", v.format.name(), v.rows, v.config, v.arch), func(t *testing.T) {

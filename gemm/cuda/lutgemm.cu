@@ -13,11 +13,12 @@
 // order of every sum is fixed by K alone: neither the grid nor any of the knobs
 // below can change a bit of the result.
 //
-// Latency. Weights pass through a ring of DEPTH atoms in registers, the loads
-// of which are out before the table is filled and before the kernel waits for
-// the one before it. A block takes at most half of the SM's registers and shared
-// memory where the table allows, so that the next kernel's block is resident,
-// its ring full, when this one ends.
+// Latency. Weights pass through a ring of DEPTH atoms in registers, straight from
+// memory: the shared-memory port is busy with the table. The ring's first loads are
+// out before the table is filled and before the kernel waits for the one in front of
+// it. Sixteen warps with 128 registers each hide the latency of table and tensor
+// cores best: in one block that has the SM to itself, or in two of eight warps that
+// are replaced by the next kernel's as each of them ends.
 //
 // Set by the host:
 //   BITS         2 to 5
@@ -288,7 +289,7 @@ __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const 
                 u32 row = 8 * t + w.lane / 4, col = col0 + a * ATOM_COLS + 32 * c;
                 u32(&b)[4] = x.b[a][c][t];
                 b[0] = b[1] = b[2] = b[3] = 0;
-                if (row < p.m && col < p.k) load_l2(b, p.x + ((u64)row * p.k + col) * 2);
+                if (row < p.m && col < p.k) load_cached(b, p.x + ((u64)row * p.k + col) * 2);
             }
 }
 
@@ -334,42 +335,69 @@ __device__ __forceinline__ u32 slot(const Params& p, u32 tile, u32 slice, u32 q,
     return p.slot_base + ((tile * SLICES + slice) * p.pairs + q) * p.slot_pitch + (g + 2 * q) % 8 * 16;
 }
 
-__device__ __forceinline__ void store(const Params& p, u32 m, u32 n, float v) {
-    if (m >= p.m || n >= p.n) return;
-    if (p.bias) v += BF16 ? f32_of_bits((u32)p.bias[n] << 16) : f32_of_f16(p.bias[n]);
-    p.y[(u64)m * p.n + n] = BF16 ? bf16_of_f32(v) : f16_of_f32(v);
+// Output is what one thread finishes: of a tile the rows g and g + 8 of Ŵ, for a pair
+// of rows of X.
+struct Output {
+    u32 slot;        // of slice 0
+    u32 row, m;      // of Ŵ, the first of two eight apart; of X, the first of two
+    float scale[2];  // of the rows, where each has one
+    float bias[2];
+};
+
+__device__ __forceinline__ Output output_of(const Params& p, const Warp& w, u32 first, u32 i) {
+    Output o;
+    u32 g = i % 8, tile = p.pairs == 1 ? i / 8 : __umulhi(i / 8, p.pairs_inverse), q = i / 8 - tile * p.pairs;
+    o.slot = slot(p, tile, 0, q, g);
+    o.row = (w.tile0 + first + tile) * 16 + g;
+    o.m = 2 * q;
+    o.scale[0] = o.scale[1] = 1;
+    if constexpr (GROUP == 0) {
+        u32 s[2 * SCALE_SIZE < 4 ? 1 : 2 * SCALE_SIZE / 4];
+        const u8* at = p.scales + (o.row + g) * SCALE_SIZE;
+        if constexpr (SCALE_SIZE == 1)
+            s[0] = load_stream_u16(at);
+        else
+            load_stream(s, at);
+        o.scale[0] = scale_at(s, 0);
+        o.scale[1] = scale_at(s, 1);
+    }
+#pragma unroll
+    for (u32 j = 0; j < 2; j++) {
+        u32 n = o.row + 8 * j;
+        o.bias[j] = 0;
+        if (p.bias && n < p.n) o.bias[j] = BF16 ? f32_of_bits((u32)p.bias[n] << 16) : f32_of_f16(p.bias[n]);
+    }
+    return o;
 }
 
-// finish sums the slots of a run and writes Y.
+// finish sums the slots of a run and writes Y. The kernel behind this one waits for
+// a block's last instructions, so all that can be is done before the barrier.
 __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first) {
+    const u32 count = min(p.run, w.tiles - first) * p.pairs * 8;
+    const u32 pitch = p.pairs * p.slot_pitch;
+    u32 i = threadIdx.x;
+    Output o;
+    if (i < count) o = output_of(p, w, first, i);
     __syncthreads();
-    u32 run = min(p.run, w.tiles - first);
-    for (u32 i = threadIdx.x; i < run * p.pairs * 8; i += THREADS) {
-        u32 g = i % 8, tile = p.pairs == 1 ? i / 8 : __umulhi(i / 8, p.pairs_inverse), q = i / 8 - tile * p.pairs;
+    while (i < count) {
         float v[4] = {0, 0, 0, 0};
 #pragma unroll
         for (u32 s = 0; s < SLICES; s++) {
-            Floats4 part = *(const Floats4*)(shared + slot(p, tile, s, q, g));
+            Floats4 part = *(const Floats4*)(shared + o.slot + s * pitch);
 #pragma unroll
             for (u32 j = 0; j < 4; j++) v[j] += s < p.units ? part.f[j] : 0;  // slices without columns have written none
         }
-        u32 row = (w.tile0 + first + tile) * 16;
-        if constexpr (GROUP == 0) {
-            u32 s[2 * SCALE_SIZE < 4 ? 1 : 2 * SCALE_SIZE / 4];
-            const u8* at = p.scales + (row + 2 * g) * SCALE_SIZE;
-            if constexpr (SCALE_SIZE == 1)
-                s[0] = load_stream_u16(at);
-            else
-                load_stream(s, at);
+        u16* y = p.y + ((u64)o.m * p.n + o.row);
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) v[j] *= scale_at(s, j / 2);
+        for (u32 j = 0; j < 4; j++) {
+            u32 row = j / 2 * 8, m = j % 2;
+            float r = GROUP == 0 ? v[j] * o.scale[j / 2] : v[j];
+            r += o.bias[j / 2];
+            if (o.row + row < p.n && o.m + m < p.m) y[m * p.n + row] = BF16 ? bf16_of_f32(r) : f16_of_f32(r);
         }
-        store(p, 2 * q, row + g, v[0]);
-        store(p, 2 * q + 1, row + g, v[1]);
-        store(p, 2 * q, row + g + 8, v[2]);
-        store(p, 2 * q + 1, row + g + 8, v[3]);
+        i += THREADS;
+        if (i < count) o = output_of(p, w, first, i);
     }
-    if (first + p.run < w.tiles) __syncthreads();
 }
 
 // ---- kernels ----
@@ -431,7 +459,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
     const u32 slot0 = slot(p, w.group, w.slice, w.lane % 4, w.lane / 4);
     Columns x;
     if (w.steps) load_columns(x, p, w, 0);
-
     for (u32 first = 0; first < w.tiles; first += p.run) {
         const u32 tiles = tiles_of(p, w, first);
         for (u32 step = 0; step < w.steps && tiles; step++) {
@@ -479,6 +506,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
             }
         }
         finish(p, w, first);
+        if (first + p.run < w.tiles) __syncthreads();  // before the slots are written again
     }
 }
 

@@ -169,7 +169,7 @@ func (f Format) plan(c Config, n, k, m int, l limits) (params, driver.Launch, er
 	}
 	fit -= fit % c.TileWarps
 	if fit <= 0 || table > room {
-		return fail("%d bits and %d rows need more than the %d bytes of shared memory that a block has here", f.Bits, m, room)
+		return fail("%d bits, %d rows and %d columns need more shared memory than a block has here", f.Bits, m, k)
 	}
 	// Runs of equal length, of whole groups of warps.
 	runs := (most + fit - 1) / fit

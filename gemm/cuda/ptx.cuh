@@ -29,10 +29,10 @@ __device__ __forceinline__ u32 load_stream_u16(const void* p) {
     return v;
 }
 
-// Activations come from the kernel before, which may have run beside this one:
-// they are read from L2, where its writes are seen.
-__device__ __forceinline__ void load_l2(u32 (&w)[4], const void* p) {
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+// Activations are read by several warps of a block, so they go through L1.
+// Volatile, to stay behind wait_previous.
+__device__ __forceinline__ void load_cached(u32 (&w)[4], const void* p) {
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "l"(p) : "memory");
 }
 

@@ -36,8 +36,11 @@ func (e *Engine) choice(w *Matrix, m int) Config {
 	if c, ok := e.choices[key]; ok {
 		return c
 	}
-	all := w.Format.Configs(m)
-	c := all[0]
+	all := e.Configs(w.Format, w.N, w.K, m)
+	c := w.Format.configs(m)[0] // and launching says why, where all is empty
+	if len(all) > 0 {
+		c = all[0]
+	}
 	if kept, ok := e.cache.Get(e.cacheKey(key)); ok {
 		var k Config
 		if json.Unmarshal(kept, &k) == nil && slices.Contains(all, k) {
@@ -90,7 +93,7 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 		}
 	}
 	var all []Timing
-	for _, c := range w.Format.Configs(o.M) {
+	for _, c := range e.Configs(w.Format, w.N, w.K, o.M) {
 		t, err := Time(e.dev, s, tuneCalls, tuneRounds, func(i int) error {
 			return e.MatMulWith(s, ring[i%len(ring)], o, c)
 		})
@@ -98,6 +101,10 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 			return nil, fmt.Errorf("tuning %v: %w", c, err)
 		}
 		all = append(all, Timing{c, t})
+	}
+	if len(all) == 0 {
+		_, _, err := w.Format.plan(w.Format.configs(o.M)[0], w.N, w.K, o.M, e.limits)
+		return nil, err
 	}
 	slices.SortStableFunc(all, func(a, b Timing) int { return int(a.Time - b.Time) })
 	key := choiceKey{w.Format, w.N, w.K, bucket(o.M)}
