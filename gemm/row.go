@@ -37,6 +37,15 @@ type Row struct {
 	GFLOPPerS   float64 `json:"gflop_per_s"`
 	DenseGFLOPS float64 `json:"dense_gflop_per_s"`
 
+	// What only a GPU's rows have: its name, the names of the layers that a row
+	// stands for where they are several, the largest error of an element in
+	// terms of the results' root mean square, and the relative error of the
+	// results that rounding the table to DType makes, which RelErr leaves out.
+	GPU         string   `json:"gpu,omitempty"`
+	Layers      []string `json:"layers,omitempty"`
+	MaxErr      float64  `json:"max_err,omitempty"`
+	TableRelErr float64  `json:"table_rel_err,omitempty"`
+
 	// Noisy is set where the probe's median turn took a fifth longer than
 	// its best.
 	Noisy bool `json:"noisy"`

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -18,6 +20,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm"
 	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize"
 )
 
@@ -28,6 +31,8 @@ type benchOptions struct {
 	format           string
 	threads          int
 	selftest, asJSON bool
+
+	given func(flag string) bool // whether a flag is in the command line
 }
 
 func newBenchCommand(u *ui) *cobra.Command {
@@ -40,21 +45,32 @@ by is, in this order: the shapes given by --shapes, with random weights; the
 layers of the quantized model MODEL; or the shapes of the layers of an ordinary
 model folder or config.json, with random weights.
 
-Weights rotate through a pool larger than the caches, so that they come from
-memory as in a model. Beside each time stands what reading the same bytes takes
-in the same run (read ratio 1.00 means as fast as memory), and how many times
-faster the product is than the same one with dense float32 weights.
+On the cpu, weights rotate through a pool larger than the caches, so that they
+come from memory as in a model. Beside each time stands what reading the same
+bytes takes in the same run (read ratio 1.00 means as fast as memory), and how
+many times faster the product is than the same one with dense float32 weights.
+
+On cuda, weights rotate through a ring of four times the level-2 cache, and
+graphs of at least 64 calls are timed in turns, the median counting: the
+product; the fastest kernel that only reads the same bytes, launched alike; and
+cuBLAS with dense weights of the type of X. Kernels are compiled and tuned
+first, and both is remembered. Layers of MODEL with one shape and format make
+one row, timed over all of them. The table is rounded to the type of X, which
+"rel err" takes as given; "table err" is what that changes in the result.
 
 --selftest instead runs every kernel of this machine on random data of awkward
-shapes.
+shapes: those of the cpu, and those of a GPU where there is one. --device leaves
+one of them out; --bits, --group and --dtype narrow the GPU's down.
 
-Exit code 3 means that an error exceeds its bound.`,
+Exit code 3 means that an error exceeds its bound: 1e-5 for f32, 3e-4 for f16,
+2.5e-3 for bf16.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			model := ""
 			if len(args) == 1 {
 				model = args[0]
 			}
+			o.given = c.Flags().Changed
 			return u.bench(c.Context(), model, o)
 		},
 	}
@@ -63,41 +79,46 @@ Exit code 3 means that an error exceeds its bound.`,
 	f.StringSliceVar(&o.bits, "bits", []string{"4"}, "`BITS` of a code, a list")
 	f.StringVar(&o.group, "group", "128", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
-	f.StringVar(&o.dtype, "dtype", "f32", "`TYPE` of X and Y: f32 on the cpu")
-	f.StringVar(&o.device, "device", "cpu", "device `NAME`: cpu")
+	f.StringVar(&o.dtype, "dtype", "", "`TYPE` of X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
+	f.StringVar(&o.device, "device", "auto", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU, unless --dtype is f32")
 	f.StringVar(&o.format, "format", "table", "output `NAME`: table, md, json or csv")
-	f.IntVar(&o.threads, "threads", 0, "`N` workers (default one for each processor)")
+	f.IntVar(&o.threads, "threads", 0, "`N` workers on the cpu (default one for each processor)")
 	f.BoolVar(&o.selftest, "selftest", false, "check every kernel instead of timing")
 	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
 	return c
 }
-
-// errorBound is the relative error that a float32 product may have.
-const errorBound = 1e-5
 
 func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	if o.asJSON {
 		o.format = "json"
 	}
 	switch {
-	case o.device != "cpu":
-		return usageError{fmt.Errorf("unknown device %q: want cpu", o.device)}
-	case o.dtype != "f32":
-		return usageError{fmt.Errorf("unknown type %q: want f32 on the cpu", o.dtype)}
+	case o.device != "auto" && o.device != "cpu" && o.device != "cuda":
+		return usageError{fmt.Errorf("unknown device %q: want auto, cpu or cuda", o.device)}
+	case o.dtype != "" && o.dtype != "f32" && o.dtype != "f16" && o.dtype != "bf16":
+		return usageError{fmt.Errorf("unknown type %q: want f32 on the cpu, f16 or bf16 on cuda", o.dtype)}
+	case o.device == "cpu" && o.dtype != "" && o.dtype != "f32":
+		return usageError{fmt.Errorf("type %s: the cpu multiplies in f32", o.dtype)}
+	case o.device == "cuda" && o.dtype == "f32":
+		return usageError{errors.New("type f32: cuda multiplies in f16 or bf16")}
 	case o.format != "table" && o.format != "md" && o.format != "json" && o.format != "csv":
 		return usageError{fmt.Errorf("unknown format %q: want table, md, json or csv", o.format)}
-	}
-	if o.selftest {
-		return u.selftest(ctx, o.format == "json")
 	}
 	bo, err := o.parse()
 	if err != nil {
 		return usageError{err}
 	}
+	if o.selftest {
+		return u.selftest(ctx, o, bo)
+	}
+	if len(bo.Shapes) == 0 && model == "" {
+		return usageError{errors.New("bench: give a model folder, a config.json or --shapes")}
+	}
+	cuda, err := o.onGPU()
+	if err != nil {
+		return err
+	}
 	if len(bo.Shapes) == 0 {
-		if model == "" {
-			return usageError{errors.New("bench: give a model folder, a config.json or --shapes")}
-		}
 		if err := addLayers(&bo, model); err != nil {
 			return err
 		}
@@ -109,20 +130,56 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 		bar.resize(int64(total))
 		bar.set(done, fmt.Sprintf("%dx%d, %d bits, m %d", r.N, r.K, r.Bits, r.M))
 	}
-	rows, err := gemm.Bench(ctx, bo)
+	var rows []gemm.Row
+	if cuda {
+		rows, err = gemm.BenchCUDA(ctx, gemm.CUDAOptions{
+			Shapes: bo.Shapes, Bits: bo.Bits, Group: bo.Group, Layers: bo.Layers, M: bo.M,
+			DType: o.dtype, Seed: bo.Seed, Done: bo.Done,
+		})
+		err = hintDoctor(err)
+	} else {
+		rows, err = gemm.Bench(ctx, bo)
+	}
 	bar.finish()
+	if errors.Is(err, gemm.ErrMismatch) {
+		return checkError{err}
+	}
 	if err != nil {
 		return err
 	}
 	if err := u.printRows(rows, o.format); err != nil {
 		return err
 	}
+	if cuda && len(rows) > 0 && rows[0].DenseUs == 0 {
+		fmt.Fprintln(u.stderr, "lutq: cuBLAS was not found, so that nothing is compared with it")
+	}
 	for _, r := range rows {
-		if !(r.RelErr <= errorBound) {
-			return checkError{fmt.Errorf("%dx%d, %d bits, m %d: relative error %.2g is above %.0e", r.N, r.K, r.Bits, r.M, r.RelErr, errorBound)}
+		if bound := gemm.ErrorBound(r.DType); !(r.RelErr <= bound) {
+			return checkError{fmt.Errorf("%dx%d, %d bits, m %d: relative error %.2g is above %.2g", r.N, r.K, r.Bits, r.M, r.RelErr, bound)}
 		}
 	}
 	return nil
+}
+
+// onGPU chooses the device. Asked for the GPU, it fails where there is none.
+func (o *benchOptions) onGPU() (bool, error) {
+	if o.device == "cpu" || o.dtype == "f32" {
+		return false, nil
+	}
+	_, err := gemm.GPU()
+	if o.device == "auto" && o.dtype == "" {
+		return err == nil, nil
+	}
+	return err == nil, hintDoctor(err)
+}
+
+// hintDoctor adds a hint to the error of what CUDA needs and is not there.
+func hintDoctor(err error) error {
+	var missing *driver.MissingError
+	if errors.Is(err, gemm.ErrNoGPU) || errors.As(err, &missing) {
+		return hintError{err, "lutq doctor tells what this machine has"}
+	}
+	return err
 }
 
 // parse reads the lists among the flags.
@@ -216,53 +273,140 @@ func layerShapes(c *hf.Config) []gemm.Shape {
 	return shapes
 }
 
-func (u *ui) selftest(ctx context.Context, asJSON bool) error {
-	r, err := gemm.Selftest(ctx, 1)
+func (u *ui) selftest(ctx context.Context, o benchOptions, bo gemm.Options) error {
+	cuda, err := o.onGPU()
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		err = u.printJSON(struct {
-			OK       bool     `json:"ok"`
-			ISAs     []string `json:"isas"`
-			Checks   int      `json:"checks"`
-			WorstErr float64  `json:"worst_rel_err"`
-			Failures []string `json:"failures"`
-		}{len(r.Failures) == 0, r.ISAs, r.Checks, r.WorstErr, append([]string{}, r.Failures...)})
+	var r struct {
+		OK       bool         `json:"ok"`
+		ISAs     []string     `json:"isas"`
+		Checks   int          `json:"checks"`
+		WorstErr float64      `json:"worst_rel_err"`
+		Failures []string     `json:"failures"`
+		GPU      *gpuSelftest `json:"gpu,omitempty"`
+	}
+	r.ISAs, r.Failures = []string{}, []string{}
+	checks := 0
+	if o.device != "cuda" {
+		c, err := gemm.Selftest(ctx, bo.Seed)
 		if err != nil {
+			return err
+		}
+		r.ISAs, r.Checks, r.WorstErr = c.ISAs, c.Checks, c.WorstErr
+		r.Failures = append(r.Failures, c.Failures...)
+		checks += c.Checks
+	}
+	if cuda {
+		if r.GPU, err = u.selftestGPU(ctx, o, bo); err != nil {
+			return hintDoctor(err)
+		}
+		checks += r.GPU.Checks
+		r.Failures = append(r.Failures, r.GPU.failures...)
+	}
+	r.OK = len(r.Failures) == 0
+	if o.format == "json" {
+		if err := u.printJSON(r); err != nil {
 			return err
 		}
 	} else {
 		for _, f := range r.Failures {
 			fmt.Fprintln(u.stdout, f)
 		}
-		fmt.Fprintf(u.stdout, "%d checks on %s, worst relative error %.2g\n", r.Checks, strings.Join(r.ISAs, ", "), r.WorstErr)
+		if o.device != "cuda" {
+			fmt.Fprintf(u.stdout, "%d checks on %s, worst relative error %.2g\n", r.Checks, strings.Join(r.ISAs, ", "), r.WorstErr)
+		}
+		if g := r.GPU; g != nil {
+			fmt.Fprintf(u.stdout, "%d checks of %d kernels on %s, worst relative error", g.Checks, g.Kernels, g.Name)
+			for _, t := range slices.Sorted(maps.Keys(g.WorstErr)) {
+				fmt.Fprintf(u.stdout, " %.2g (%s)", g.WorstErr[t], t)
+			}
+			fmt.Fprintln(u.stdout)
+		}
 	}
 	if n := len(r.Failures); n > 0 {
-		return checkError{fmt.Errorf("%d of %d checks failed", n, r.Checks)}
+		return checkError{fmt.Errorf("%d of %d checks failed", n, checks)}
 	}
 	return nil
 }
 
-// printRows prints the measurements in one of the formats.
+// gpuSelftest is what is told of the GPU's part of the self-test.
+type gpuSelftest struct {
+	Name     string             `json:"name"`
+	Formats  int                `json:"formats"`
+	Kernels  int                `json:"kernels"`
+	Checks   int                `json:"checks"`
+	WorstErr map[string]float64 `json:"worst_rel_err"` // by type
+
+	failures []string
+}
+
+func (u *ui) selftestGPU(ctx context.Context, o benchOptions, bo gemm.Options) (*gpuSelftest, error) {
+	so := gemm.CUDASelftestOptions{Seed: bo.Seed}
+	if o.given("bits") {
+		so.Bits = bo.Bits
+	}
+	if o.given("group") {
+		so.Groups = []int{bo.Group}
+		if bo.Group == math.MaxInt32 {
+			so.Groups = []int{0}
+		}
+	}
+	if o.dtype != "" {
+		so.DTypes = []string{o.dtype}
+	}
+	bar := u.startProgress("testing", 1, false)
+	defer bar.finish()
+	so.Done = func(done, total int) {
+		bar.resize(int64(total))
+		bar.set(int64(done), "formats")
+	}
+	r, err := gemm.SelftestCUDA(ctx, so)
+	if err != nil {
+		return nil, err
+	}
+	return &gpuSelftest{r.GPU, r.Formats, r.Kernels, r.Checks, r.WorstErr, r.Failures}, nil
+}
+
+// printRows prints the measurements, all of one device, in one of the formats.
 func (u *ui) printRows(rows []gemm.Row, format string) error {
-	if format == "json" {
+	cuda := len(rows) > 0 && rows[0].Device == "cuda"
+	switch {
+	case format == "json" && cuda:
+		return u.printJSON(struct {
+			GPU  string     `json:"gpu"`
+			Rows []gemm.Row `json:"rows"`
+		}{rows[0].GPU, rows})
+	case format == "json":
 		return u.printJSON(struct {
 			ISA  string     `json:"isa"`
 			Rows []gemm.Row `json:"rows"`
 		}{isaName(), rows})
 	}
 	header := []string{"layer", "n", "k", "m", "bits", "group", "kernel", "us", "read ratio", "dense ratio", "GB/s", "rel err"}
+	if cuda {
+		header = append(header, "max err", "table err", "dtype")
+	}
 	var cells [][]string
 	for _, r := range rows {
-		noisy := ""
+		name, noisy, dense := r.Name, "", "–"
+		if len(r.Layers) > 0 {
+			name = summarize(r.Layers)
+		}
 		if r.Noisy {
 			noisy = "*"
 		}
-		cells = append(cells, []string{
-			r.Name, strconv.Itoa(r.N), strconv.Itoa(r.K), strconv.Itoa(r.M), strconv.Itoa(r.Bits), strconv.Itoa(r.Group), r.Kernel,
-			digits(r.Us, 4) + noisy, fmt.Sprintf("%.3f", r.ReadOnlyRatio), fmt.Sprintf("%.2f", r.DenseRatio), fmt.Sprintf("%.2f", r.GBPerS), fmt.Sprintf("%.1e", r.RelErr),
-		})
+		if r.DenseUs > 0 {
+			dense = fmt.Sprintf("%.2f", r.DenseRatio)
+		}
+		line := []string{
+			name, strconv.Itoa(r.N), strconv.Itoa(r.K), strconv.Itoa(r.M), strconv.Itoa(r.Bits), strconv.Itoa(r.Group), r.Kernel,
+			digits(r.Us, 4) + noisy, fmt.Sprintf("%.3f", r.ReadOnlyRatio), dense, fmt.Sprintf("%.2f", r.GBPerS), fmt.Sprintf("%.1e", r.RelErr),
+		}
+		if cuda {
+			line = append(line, fmt.Sprintf("%.1e", r.MaxErr), fmt.Sprintf("%.1e", r.TableRelErr), r.DType)
+		}
+		cells = append(cells, line)
 	}
 	switch format {
 	case "csv":
@@ -286,6 +430,30 @@ func (u *ui) printRows(rows []gemm.Row, format string) error {
 		return err
 	}
 	return noteNoise(u.stdout, rows)
+}
+
+// summarize shortens a list of layers: those that differ in numbers alone are
+// named once, with their count.
+func summarize(layers []string) string {
+	count := make(map[string]int)
+	var order []string
+	for _, name := range layers {
+		parts := strings.Split(name, ".")
+		for i, p := range parts {
+			if _, err := strconv.Atoi(p); err == nil {
+				parts[i] = "*"
+			}
+		}
+		pattern := strings.Join(parts, ".")
+		if count[pattern] == 0 {
+			order = append(order, pattern)
+		}
+		count[pattern]++
+	}
+	for i, pattern := range order {
+		order[i] = fmt.Sprintf("%s (%d)", pattern, count[pattern])
+	}
+	return strings.Join(order, ", ")
 }
 
 // noteNoise explains the mark of rows that the machine disturbed.

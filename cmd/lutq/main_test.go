@@ -16,6 +16,7 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/gemm"
 )
 
 func TestMain(m *testing.M) {
@@ -32,6 +33,13 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("DATA", data)
 			return nil
+		},
+		Condition: func(name string) (bool, error) {
+			if name != "gpu" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			_, err := gemm.GPU()
+			return err == nil, nil
 		},
 	})
 }

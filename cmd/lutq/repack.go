@@ -36,9 +36,10 @@ them to the folder OUT, by default one named after the model's digest in the
 user's cache folder. Tiles are a cache: they can be deleted, and made again from
 MODEL. Every layer is turned back and compared before it is written.
 
-For the target cpu a layer P becomes P.panels and P.panel_scales (bytes in
-16-row panels; the documentation of package repack has the layout bit by bit)
-and P.codebook.`,
+For the target cpu a layer P becomes P.panels and P.panel_scales, bytes in
+16-row panels. For the target cuda it becomes P.tiles and P.tile_scales, bytes in
+16-row tiles, the same for every NVIDIA GPU. Both have P.codebook besides. The
+documentation of package repack has the layouts bit by bit.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			out := ""
@@ -49,7 +50,7 @@ and P.codebook.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.target, "target", "cpu", "target `NAME`: cpu")
+	f.StringVar(&o.target, "target", "cpu", "target `NAME`: cpu or cuda")
 	f.IntVar(&o.threads, "threads", 0, "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if it exists")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
@@ -57,8 +58,9 @@ and P.codebook.`,
 }
 
 func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err error) {
-	if o.target != "cpu" {
-		return usageError{fmt.Errorf("unknown target %q: want cpu", o.target)}
+	target, ok := targets()[o.target]
+	if !ok {
+		return usageError{fmt.Errorf("unknown target %q: want cpu or cuda", o.target)}
 	}
 	m, err := lutq.Open(dir)
 	if err != nil {
@@ -83,7 +85,7 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	bytes, err := u.writePanels(ctx, m, work, o.threads)
+	bytes, err := u.writeTiles(ctx, m, target, work, o.threads)
 	if err != nil {
 		return err
 	}
@@ -101,24 +103,77 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 			Bytes  int64  `json:"bytes"`
 		}{out, o.target, len(m.Linears()), bytes})
 	}
-	fmt.Fprintf(u.stdout, "%s: %d layers in panels, %s\n", out, len(m.Linears()), formatBytes(bytes))
+	fmt.Fprintf(u.stdout, "%s: %d layers in %s, %s\n", out, len(m.Linears()), target.unit, formatBytes(bytes))
 	return nil
 }
 
-// panelEntries returns the tensors that hold a layer's panels, in the order
-// panels, scales, codebook.
-func panelEntries(layer string, p *repack.CPUPanels) []hf.Entry {
-	return []hf.Entry{
-		{Name: layer + ".panels", DType: "U8", Shape: []int{p.PanelCount(), p.PanelBytes()}},
-		{Name: layer + ".panel_scales", DType: "U8", Shape: []int{p.PanelCount(), p.PanelScaleBytes()}},
-		{Name: layer + lutq.CodebookSuffix, DType: "F32", Shape: []int{1 << p.Bits}},
+// target is a layout that layers can be given.
+type target struct {
+	format string // in the files' metadata
+	unit   string // what a matrix is cut into
+	// entries returns the tensors that hold a layer of the shape and format of
+	// m, whose data does not matter.
+	entries func(layer string, m *lut.Matrix) []hf.Entry
+	// pack lays m out and returns what the tensors hold, in their order, and m
+	// made from that again.
+	pack func(m *lut.Matrix) (data [][]byte, back *lut.Matrix, err error)
+}
+
+func targets() map[string]target {
+	return map[string]target{
+		"cpu": {
+			format: "lutq-panels", unit: "panels",
+			entries: func(layer string, m *lut.Matrix) []hf.Entry {
+				p := &repack.CPUPanels{N: m.N, K: m.K, Bits: m.Bits, Group: m.Group, ScaleType: m.ScaleType}
+				return entries(layer, m.Bits, p.PanelCount(), ".panels", p.PanelBytes(), ".panel_scales", p.PanelScaleBytes())
+			},
+			pack: func(m *lut.Matrix) ([][]byte, *lut.Matrix, error) {
+				p, err := repack.CPU(m)
+				if err != nil {
+					return nil, nil, err
+				}
+				back, err := p.Matrix()
+				return [][]byte{p.Panels, p.Scales, tableBytes(p.Codebook)}, back, err
+			},
+		},
+		"cuda": {
+			format: "lutq-tiles", unit: "tiles",
+			entries: func(layer string, m *lut.Matrix) []hf.Entry {
+				p := &repack.CUDATiles{N: m.N, K: m.K, Bits: m.Bits, Group: m.Group, ScaleType: m.ScaleType}
+				return entries(layer, m.Bits, p.Tiles(), ".tiles", p.TileBytes(), ".tile_scales", p.TileScaleBytes())
+			},
+			pack: func(m *lut.Matrix) ([][]byte, *lut.Matrix, error) {
+				p, err := repack.CUDA(m)
+				if err != nil {
+					return nil, nil, err
+				}
+				back, err := p.Matrix()
+				return [][]byte{p.Codes, p.Scales, tableBytes(p.Codebook)}, back, err
+			},
+		},
 	}
 }
 
-// writePanels writes the panels of every layer to a folder and returns their
-// size.
-func (u *ui) writePanels(ctx context.Context, m *lutq.Model, dir string, threads int) (int64, error) {
-	var entries []hf.Entry
+// entries returns the tensors of a layer in a number of panels or tiles: bytes
+// of codes and of scales, and the table.
+func entries(layer string, bits, count int, codes string, codeBytes int, scales string, scaleBytes int) []hf.Entry {
+	return []hf.Entry{
+		{Name: layer + codes, DType: "U8", Shape: []int{count, codeBytes}},
+		{Name: layer + scales, DType: "U8", Shape: []int{count, scaleBytes}},
+		{Name: layer + lutq.CodebookSuffix, DType: "F32", Shape: []int{1 << bits}},
+	}
+}
+
+func tableBytes(table []float32) []byte {
+	b := make([]byte, 4*len(table))
+	num.EncodeF32(b, table)
+	return b
+}
+
+// writeTiles writes every layer in a target's layout to a folder and returns
+// their size.
+func (u *ui) writeTiles(ctx context.Context, m *lutq.Model, t target, dir string, threads int) (int64, error) {
+	var all []hf.Entry
 	var total int64
 	for _, layer := range m.Linears() {
 		tc, f := m.Config().Tensors[layer], m.Format(layer)
@@ -126,18 +181,18 @@ func (u *ui) writePanels(ctx context.Context, m *lutq.Model, dir string, threads
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", layer, err)
 		}
-		shape := &repack.CPUPanels{N: tc.Shape[0], K: tc.Shape[1], Bits: f.Bits, Group: f.Columns(tc.Shape[1]), ScaleType: st}
-		for _, e := range panelEntries(layer, shape) {
+		shape := &lut.Matrix{N: tc.Shape[0], K: tc.Shape[1], Bits: f.Bits, Group: f.Columns(tc.Shape[1]), ScaleType: st}
+		for _, e := range t.entries(layer, shape) {
 			size, err := e.Bytes()
 			if err != nil {
 				return 0, err
 			}
 			total += size
-			entries = append(entries, e)
+			all = append(all, e)
 		}
 	}
-	w, err := hf.NewWriter(dir, entries, hf.WriterOptions{Metadata: map[string]string{
-		"format": "lutq-panels", "version": "1", "sha256": m.Config().SHA256,
+	w, err := hf.NewWriter(dir, all, hf.WriterOptions{Metadata: map[string]string{
+		"format": t.format, "version": "1", "sha256": m.Config().SHA256,
 	}})
 	if err != nil {
 		return 0, err
@@ -156,7 +211,7 @@ func (u *ui) writePanels(ctx context.Context, m *lutq.Model, dir string, threads
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			n, err := writeLayerPanels(w, m, layer)
+			n, err := writeLayer(w, m, t, layer)
 			if err != nil {
 				return fmt.Errorf("%s: %w", layer, err)
 			}
@@ -170,29 +225,25 @@ func (u *ui) writePanels(ctx context.Context, m *lutq.Model, dir string, threads
 	return total, w.Commit()
 }
 
-// writeLayerPanels lays one layer out, checks it, and writes it.
-func writeLayerPanels(w *hf.Writer, m *lutq.Model, layer string) (int64, error) {
+// writeLayer lays one layer out, checks it, writes it and returns its size.
+func writeLayer(w *hf.Writer, m *lutq.Model, t target, layer string) (int64, error) {
 	mat, err := m.Linear(layer)
 	if err != nil {
 		return 0, err
 	}
-	p, err := repack.CPU(mat)
-	if err != nil {
-		return 0, err
-	}
-	back, err := p.Matrix()
+	data, back, err := t.pack(mat)
 	if err != nil {
 		return 0, err
 	}
 	if string(back.Codes) != string(mat.Codes) || string(back.Scales) != string(mat.Scales) {
-		return 0, errors.New("the panels do not turn back into the layer")
+		return 0, fmt.Errorf("the %s do not turn back into the layer", t.unit)
 	}
-	table := make([]byte, 4*len(p.Codebook))
-	num.EncodeF32(table, p.Codebook)
-	for i, data := range [][]byte{p.Panels, p.Scales, table} {
-		if err := w.WriteAt(panelEntries(layer, p)[i].Name, data, 0); err != nil {
+	var size int64
+	for i, e := range t.entries(layer, mat) {
+		if err := w.WriteAt(e.Name, data[i], 0); err != nil {
 			return 0, err
 		}
+		size += int64(len(data[i]))
 	}
-	return p.Bytes(), nil
+	return size, nil
 }

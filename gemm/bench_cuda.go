@@ -1,0 +1,461 @@
+package gemm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/repack"
+)
+
+// ErrNoGPU is in the chain of the error of a machine or a build without a GPU
+// to use.
+var ErrNoGPU = errors.New("no GPU")
+
+// GPU describes the GPU that [BenchCUDA] and [SelftestCUDA] use, or fails with
+// [ErrNoGPU] and the reason.
+func GPU() (driver.DeviceInfo, error) {
+	c, err := openCUDA()
+	if err != nil {
+		return driver.DeviceInfo{}, err
+	}
+	return c.DeviceInfo(0)
+}
+
+func openCUDA() (*driver.CUDA, error) {
+	c, err := driver.Open(driver.Options{})
+	if err == nil {
+		var n int
+		if n, err = c.DeviceCount(); err == nil && n == 0 {
+			err = errors.New("the NVIDIA driver sees none")
+		}
+	}
+	var missing *driver.MissingError
+	switch {
+	case err == nil:
+		return c, nil
+	case errors.As(err, &missing) && len(missing.Broken) == 0:
+		err = errors.New("no NVIDIA driver found") // where it was looked for, doctor tells
+	}
+	return nil, fmt.Errorf("%w: %w", ErrNoGPU, err)
+}
+
+// CUDAOptions say what [BenchCUDA] measures. Zero values have the defaults
+// given.
+type CUDAOptions struct {
+	Shapes []Shape // random matrices of every shape, width and M
+	Bits   []int   // 4
+	Group  int     // 128; cut to K where that is smaller
+
+	// Layers are measured besides, each with its own width and group. Those of
+	// one shape and format make one row, which is timed over all of them and
+	// has the largest error of any.
+	Layers []Layer
+
+	M     []int  // rows of X: 1
+	DType string // of X and Y: f16 or bf16; f16
+	Seed  uint64 // of the random data
+
+	// RingBytes is the least size of the ring that weights rotate through:
+	// four times the level-2 cache.
+	RingBytes int
+
+	// Replays is the number of times that each graph is timed: 25.
+	Replays int
+
+	// Done is called after each row, if not nil, with the number of rows to
+	// come in all.
+	Done func(row Row, total int)
+}
+
+func (o *CUDAOptions) setDefaults() error {
+	if len(o.Bits) == 0 {
+		o.Bits = []int{4}
+	}
+	if o.Group == 0 {
+		o.Group = 128
+	}
+	if len(o.M) == 0 {
+		o.M = []int{1}
+	}
+	if o.DType == "" {
+		o.DType = driver.F16.String()
+	}
+	if o.Replays == 0 {
+		o.Replays = 25
+	}
+	if o.RingBytes < 0 || o.Replays < 0 {
+		return errors.New("ring size and replays must not be negative")
+	}
+	return (&Options{Shapes: o.Shapes, Bits: o.Bits, Group: o.Group, M: o.M}).check()
+}
+
+// halfType returns the type of a name.
+func halfType(name string) (driver.DType, error) {
+	for _, t := range []driver.DType{driver.F16, driver.BF16} {
+		if t.String() == name {
+			return t, nil
+		}
+	}
+	return 0, fmt.Errorf("type %q: want f16 or bf16", name)
+}
+
+// BenchCUDA measures products on the first GPU, in the order layers, shapes;
+// width; M. It fails with [ErrNoGPU] where there is none, and with
+// [ErrMismatch] at the first result that is not written whole or not the same
+// every time; how far results are from float64 stands in the rows, for the
+// caller to hold against [ErrorBound].
+//
+// Before the timing, every matrix of the ring multiplies into poisoned memory,
+// twice. Then graphs of the product, of its read-only twin and of cuBLAS take
+// turns, see the package's documentation. Kernels are tuned for each row first.
+func BenchCUDA(ctx context.Context, o CUDAOptions) ([]Row, error) {
+	if err := o.setDefaults(); err != nil {
+		return nil, err
+	}
+	dtype, err := halfType(o.DType)
+	if err != nil {
+		return nil, err
+	}
+	c, err := openCUDA()
+	if err != nil {
+		return nil, err
+	}
+	var rows []Row
+	err = onGPU(c, func(g *gpu) error {
+		if o.RingBytes == 0 {
+			o.RingBytes = 4 * g.dev.Info.L2
+		}
+		b := cudaBench{CUDAOptions: o, gpu: g, dtype: dtype, rand: rand.New(rand.NewPCG(o.Seed, 0))}
+		rows, err = b.run(ctx)
+		return errors.Join(err, b.close())
+	})
+	return rows, err
+}
+
+// gpu is a GPU in use.
+type gpu struct {
+	dev    *driver.Device
+	engine *cuda.Engine
+	stream *driver.Stream
+}
+
+// onGPU runs f on the first GPU.
+func onGPU(c *driver.CUDA, f func(g *gpu) error) error {
+	dev, err := c.OpenDevice(0)
+	if err != nil {
+		return err
+	}
+	err = dev.Do(func() (err error) {
+		g := &gpu{dev: dev}
+		if g.engine, err = cuda.New(dev, c.Cache()); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, g.engine.Close()) }()
+		if g.stream, err = dev.NewStream(); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, g.stream.Close()) }()
+		return f(g)
+	})
+	return errors.Join(err, dev.Close())
+}
+
+// cudaBench is a run of [BenchCUDA].
+type cudaBench struct {
+	CUDAOptions
+	*gpu
+	dtype driver.DType
+	rand  *rand.Rand
+	dense *denseRing // of the last shape
+	total int
+	rows  []Row
+}
+
+func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
+	sets := layerSets(b.Layers)
+	b.total = len(b.M) * (len(sets) + len(b.Shapes)*len(b.Bits))
+	for _, set := range sets {
+		if err := b.set(ctx, set); err != nil {
+			return b.rows, fmt.Errorf("%s: %w", set[0].Name, err)
+		}
+	}
+	for _, s := range b.Shapes {
+		for _, bits := range b.Bits {
+			m := randomMatrix(b.rand, s, bits, b.Group, lut.F16)
+			if err := b.set(ctx, []Layer{{Matrix: m}}); err != nil {
+				return b.rows, fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
+			}
+		}
+	}
+	return b.rows, nil
+}
+
+// layerSets puts layers that run the same kernel on the same shape together, in
+// the order of their first.
+func layerSets(layers []Layer) [][]Layer {
+	type kind struct {
+		n, k, bits, group int
+		scale             lut.ScaleType
+	}
+	at := make(map[kind]int)
+	var sets [][]Layer
+	for _, l := range layers {
+		m := l.Matrix
+		k := kind{m.N, m.K, m.Bits, m.Group, m.ScaleType}
+		i, ok := at[k]
+		if !ok {
+			i = len(sets)
+			at[k] = i
+			sets = append(sets, nil)
+		}
+		sets[i] = append(sets[i], l)
+	}
+	return sets
+}
+
+// set measures the layers of one set at every M.
+func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
+	var ring []*cuda.Matrix
+	defer func() {
+		for _, w := range ring {
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	// A copy of each layer, then of each again, until the ring is long enough.
+	var tiles []*repack.CUDATiles
+	for i := 0; i < max(2, len(set)) || len(ring)*int(ring[0].Bytes()) < b.RingBytes; i++ {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		l := set[i%len(set)]
+		if i < len(set) {
+			t, err := repack.CUDA(l.Matrix)
+			if err != nil {
+				return err
+			}
+			tiles = append(tiles, t)
+		}
+		w, err := b.engine.Upload(tiles[i%len(set)], b.dtype)
+		if err != nil {
+			return err
+		}
+		ring = append(ring, w)
+	}
+	if err := b.makeDense(set[0].Matrix); err != nil {
+		return err
+	}
+	for _, m := range b.M {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		row, err := b.row(set, ring, m)
+		if err != nil {
+			return fmt.Errorf("m %d: %w", m, err)
+		}
+		b.rows = append(b.rows, row)
+		if b.Done != nil {
+			b.Done(row, b.total)
+		}
+	}
+	return nil
+}
+
+// row measures a ring of the layers of one set, which stand in it in turn.
+func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err error) {
+	first := set[0].Matrix
+	n, k := first.N, first.K
+	x := make([]uint16, m*k)
+	for i := range x {
+		x[i] = toHalf(b.dtype, float32(b.rand.NormFloat64()))
+	}
+	mem := memory{dev: b.dev}
+	defer func() { err = errors.Join(err, mem.free()) }()
+	o := cuda.Operands{M: m, X: mem.upload(driver.Bytes(x)), Y: mem.alloc(2 * (m*n + guardElements))}
+	denseY := mem.alloc(2 * m * n)
+	if mem.err != nil {
+		return Row{}, mem.err
+	}
+
+	timings, err := b.tune(ring, o)
+	if err != nil {
+		return Row{}, err
+	}
+	row := Row{
+		Name: set[0].Name, Device: "cuda", GPU: b.dev.Info.Name, N: n, K: k, M: m, Bits: first.Bits, Group: first.Group,
+		DType: b.DType, Kernel: timings[0].Config.String(), Bytes: ring[0].Bytes() + 4*int64(len(first.Codebook)),
+	}
+	if len(set) > 1 {
+		for _, l := range set {
+			row.Layers = append(row.Layers, l.Name)
+		}
+	}
+
+	multiply := func(i int) error { return b.engine.MatMul(b.stream, ring[i%len(ring)], o) }
+	last, err := b.check(&row, set, len(ring), x, o.Y, multiply)
+	if err != nil {
+		return Row{}, err
+	}
+
+	read, err := b.fastestRead(ring, o, timings)
+	if err != nil {
+		return Row{}, err
+	}
+	product, probe := &arm{call: multiply, ring: len(ring)}, &arm{call: read, ring: len(ring)}
+	arms := []*arm{probe, product}
+	var plain *arm
+	if d := b.dense; d.blas != nil {
+		plain = &arm{ring: len(d.weights), call: func(i int) error {
+			return d.blas.MatMul(denseY, o.X, d.weights[i%len(d.weights)], m, n, k, b.dtype, b.dtype)
+		}}
+		arms = append(arms, plain)
+	}
+	if err := b.timeArms(arms, b.Replays); err != nil {
+		return Row{}, err
+	}
+	y, err := b.readResult(o.Y, m*n)
+	if err != nil {
+		return Row{}, err
+	}
+	if !slices.Equal(y, last) {
+		return Row{}, fmt.Errorf("other bits in a graph than alone: %w", ErrMismatch)
+	}
+
+	flops := 2 * float64(m) * float64(n) * float64(k)
+	row.Us, row.ReadOnlyUs = product.median(), probe.median()
+	row.ReadOnlyRatio = row.ReadOnlyUs / row.Us
+	row.GBPerS, row.ReadGBPerS = float64(row.Bytes)/row.Us/1e3, float64(row.Bytes)/row.ReadOnlyUs/1e3
+	row.GFLOPPerS = flops / row.Us / 1e3
+	if plain != nil {
+		row.DenseUs = plain.median()
+		row.DenseRatio, row.DenseGFLOPS = row.DenseUs/row.Us, flops/row.DenseUs/1e3
+	}
+	row.Noisy = probe.median() > 1.2*probe.best()
+	return row, nil
+}
+
+// tune chooses the configurations of the launches that a multiplication by o.M
+// rows takes, and returns the timings of the first.
+func (b *cudaBench) tune(ring []*cuda.Matrix, o cuda.Operands) ([]cuda.Timing, error) {
+	if rest := o.M % cuda.MaxRows; o.M > cuda.MaxRows && rest > 0 {
+		part := o
+		part.M = rest
+		if _, err := b.engine.Tune(b.stream, ring, part); err != nil {
+			return nil, err
+		}
+	}
+	o.M = min(o.M, cuda.MaxRows)
+	return b.engine.Tune(b.stream, ring, o)
+}
+
+// fastestRead returns the call of the read-only twin under the configuration
+// that it is fastest in. It reads the weights once, whatever M is.
+func (b *cudaBench) fastestRead(ring []*cuda.Matrix, o cuda.Operands, timings []cuda.Timing) (func(i int) error, error) {
+	o.M = min(o.M, cuda.MaxRows)
+	var candidates []*arm
+	for _, t := range timings {
+		candidates = append(candidates, &arm{ring: len(ring), call: func(i int) error {
+			return b.engine.Read(b.stream, ring[i%len(ring)], o, t.Config)
+		}})
+	}
+	const replays = 7
+	if err := b.timeArms(candidates, replays); err != nil {
+		return nil, err
+	}
+	best := slices.MinFunc(candidates, func(a, b *arm) int { return cmp.Compare(a.median(), b.median()) })
+	return best.call, nil
+}
+
+// check multiplies by each of the ring's matrices twice, fills in the errors of
+// the row, and returns the result of the last.
+func (b *cudaBench) check(row *Row, set []Layer, ring int, x []uint16, y driver.Ptr, multiply func(i int) error) ([]uint16, error) {
+	xf := fromHalves(b.dtype, x)
+	results := make([][]uint16, len(set)) // of the first time
+	var last []uint16
+	for i := range ring {
+		for range 2 {
+			if err := b.dev.Fill8(y, poison, 2*(row.M*row.N+guardElements)); err != nil {
+				return nil, err
+			}
+			err := multiply(i)
+			if err == nil {
+				last, err = b.readResult(y, row.M*row.N)
+			}
+			if err != nil {
+				return nil, err
+			}
+			first := &results[i%len(set)]
+			if *first == nil {
+				*first = last
+				if err := checkWritten(last, b.dtype); err != nil {
+					return nil, err
+				}
+				r := newReference(b.rand, set[i%len(set)].Matrix, xf, row.M, len(set), b.dtype)
+				rel, largest := r.errors(last, b.dtype)
+				// max keeps a NaN.
+				row.RelErr, row.MaxErr = max(row.RelErr, rel), max(row.MaxErr, largest)
+				row.TableRelErr = max(row.TableRelErr, r.tableErr)
+			}
+			if !slices.Equal(last, *first) {
+				return nil, fmt.Errorf("other bits the second time: %w", ErrMismatch)
+			}
+		}
+	}
+	return last, nil
+}
+
+// readResult waits and returns n elements of Y, checking that those behind them
+// are as they were.
+func (g *gpu) readResult(y driver.Ptr, n int) ([]uint16, error) {
+	all := make([]uint16, n+guardElements)
+	if err := errors.Join(g.stream.Sync(), g.dev.Read(driver.Bytes(all), y)); err != nil {
+		return nil, err
+	}
+	if err := checkGuard(all[n:]); err != nil {
+		return nil, err
+	}
+	return all[:n:n], nil
+}
+
+// memory is what a row takes of the GPU's, apart from weights. After a failure
+// it allocates no more.
+type memory struct {
+	dev *driver.Device
+	all []driver.Ptr
+	err error
+}
+
+func (m *memory) keep(p driver.Ptr, err error) driver.Ptr {
+	m.all = append(m.all, p)
+	m.err = err
+	return p
+}
+
+func (m *memory) alloc(n int) driver.Ptr {
+	if m.err != nil {
+		return 0
+	}
+	return m.keep(m.dev.Alloc(n))
+}
+
+func (m *memory) upload(data []byte) driver.Ptr {
+	if m.err != nil {
+		return 0
+	}
+	return m.keep(m.dev.Upload(data))
+}
+
+func (m *memory) free() error {
+	var errs []error
+	for _, p := range m.all {
+		errs = append(errs, m.dev.Free(p))
+	}
+	m.all = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,126 @@
+package gemm
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// denseBound is the relative error that cuBLAS's product may have of weights
+// rounded to 16 bits: that of a wrong call is about 1.
+const denseBound = 1e-2
+
+// denseRing holds copies of the dense weights of a shape, for cuBLAS.
+type denseRing struct {
+	n, k    int
+	mem     memory
+	weights []driver.Ptr
+	blas    *driver.BLAS // nil where cuBLAS is not there
+}
+
+// makeDense makes b.dense the ring for a matrix's shape: the one that is there,
+// if it is of that shape, since the values do not matter for its time.
+func (b *cudaBench) makeDense(m *lut.Matrix) error {
+	if d := b.dense; d != nil && d.n == m.N && d.k == m.K {
+		return nil
+	}
+	if err := b.close(); err != nil {
+		return err
+	}
+	d := &denseRing{n: m.N, k: m.K, mem: memory{dev: b.dev}}
+	b.dense = d
+	blas, err := b.dev.NewBLAS(b.stream)
+	var missing *driver.MissingError
+	if errors.As(err, &missing) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	d.blas = blas
+	data := denseHalves(m, b.dtype)
+	size := 2 * len(data)
+	for len(d.weights) < 2 || len(d.weights)*size < b.RingBytes {
+		if len(d.weights) == 0 {
+			d.weights = append(d.weights, d.mem.upload(driver.Bytes(data)))
+		} else {
+			d.weights = append(d.weights, d.mem.alloc(size))
+		}
+		if d.mem.err != nil {
+			return d.mem.err
+		}
+		if i := len(d.weights) - 1; i > 0 {
+			if err := b.dev.Copy(d.weights[i], d.weights[0], size); err != nil {
+				return err
+			}
+		}
+	}
+	return b.checkDense(m)
+}
+
+// checkDense compares a product of cuBLAS with the reference.
+func (b *cudaBench) checkDense(m *lut.Matrix) (err error) {
+	x := make([]uint16, m.K)
+	for i := range x {
+		x[i] = toHalf(b.dtype, float32(b.rand.NormFloat64()))
+	}
+	mem := memory{dev: b.dev}
+	defer func() { err = errors.Join(err, mem.free()) }()
+	xp, yp := mem.upload(driver.Bytes(x)), mem.alloc(2*m.N)
+	if mem.err != nil {
+		return mem.err
+	}
+	y := make([]uint16, m.N)
+	d := b.dense
+	err = errors.Join(
+		d.blas.MatMul(yp, xp, d.weights[len(d.weights)-1], 1, m.N, m.K, b.dtype, b.dtype),
+		b.stream.Sync(), b.dev.Read(driver.Bytes(y), yp))
+	if err != nil {
+		return err
+	}
+	rel, _ := newReference(b.rand, m, fromHalves(b.dtype, x), 1, 1, b.dtype).errors(y, b.dtype)
+	if !(rel <= denseBound) {
+		return fmt.Errorf("cuBLAS: relative error %.3g: %w", rel, ErrMismatch)
+	}
+	return nil
+}
+
+// close releases the dense weights.
+func (b *cudaBench) close() error {
+	d := b.dense
+	if d == nil {
+		return nil
+	}
+	b.dense = nil
+	err := d.mem.free()
+	if d.blas != nil {
+		err = errors.Join(err, d.blas.Close())
+	}
+	return err
+}
+
+// denseHalves returns the weights rounded to a type.
+func denseHalves(m *lut.Matrix, t driver.DType) []uint16 {
+	data := make([]uint16, m.N*m.K)
+	var group errgroup.Group
+	workers := runtime.GOMAXPROCS(0)
+	for w := range workers {
+		group.Go(func() error {
+			row, codes, scales := make([]float32, m.K), make([]uint8, m.K), make([]float32, m.Groups())
+			for n := w; n < m.N; n += workers {
+				m.Row(row, n, codes, scales)
+				for k, v := range row {
+					data[n*m.K+k] = toHalf(t, v)
+				}
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // no worker fails
+	return data
+}
