@@ -36,10 +36,8 @@
 // multiply-add and the addition; K is filled up with zeros in x. The error is
 // no larger than the other's, but the bits differ.
 //
-// The number of threads, the instruction set and the place of a column change
-// no bit; the number of rows M only as it decides between the two. The
-// portable Go code rounds its fused multiply-adds exactly as the hardware
-// does.
+// The number of threads and the instruction set change no bit; the number of rows M only as it decides between the two. The portable Go
+// code rounds its fused multiply-adds exactly as the hardware does.
 //
 // The vector functions (ExpSum, Dot and so on) sum in 16 lanes, lane j taking
 // the elements i ≡ j mod 16, and likewise give the same bits on every

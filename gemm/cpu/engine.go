@@ -98,3 +98,12 @@ func (e *Engine) parallel(n int, f func(worker, i int)) {
 		}
 	})
 }
+
+// split calls f for parts of the numbers from 0 to n-1, from s0 to s1, with
+// e.mu held. There are a few parts for every worker, so that one who is late
+// or disturbed leaves his to the others.
+func (e *Engine) split(n int, f func(worker, s0, s1 int)) {
+	const each = 4
+	parts := min(n, each*e.threads)
+	e.parallel(parts, func(worker, i int) { f(worker, n*i/parts, n*(i+1)/parts) })
+}

@@ -17,10 +17,6 @@ const (
 
 	// fusedSegment is the largest number of half-blocks between two scalings.
 	fusedSegment = 8
-
-	// fusedChunks is the number of parts that each worker gets of a product,
-	// so that one who is late or disturbed leaves his to the others.
-	fusedChunks = 4
 )
 
 // Forms of scales that the fused kernels read. Other types are decoded to
@@ -118,18 +114,13 @@ func (e *Engine) fusedProduct(x []float32, k, m int, ops []fusedOp) {
 	for _, op := range ops {
 		sets += op.sets()
 	}
-	parts := min(sets, fusedChunks*e.threads)
-	e.parallel(parts, func(worker, i int) {
-		at := 0
+	e.split(sets, func(worker, s0, s1 int) {
 		for _, op := range ops {
-			// The sets of this part among those of the product.
-			s0, s1 := max(at, sets*i/parts)-at, min(at+op.sets(), sets*(i+1)/parts)-at
-			at += op.sets()
-			if s0 >= s1 {
-				continue
+			own := op.sets()
+			if p0, p1 := fusedPanels*max(0, s0), min(op.w.p.PanelCount(), fusedPanels*s1); p0 < p1 {
+				op.w.fused(e.isa, op.y[16*p0:], x, ldx, m, p0, p1, &e.fusedScratch[worker])
 			}
-			p0, p1 := fusedPanels*s0, min(fusedPanels*s1, op.w.p.PanelCount())
-			op.w.fused(e.isa, op.y[16*p0:], x, ldx, m, p0, p1, &e.fusedScratch[worker])
+			s0, s1 = s0-own, s1-own
 		}
 	})
 }

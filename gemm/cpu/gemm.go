@@ -83,9 +83,7 @@ func (e *Engine) fuse(x []float32, k, m int, ops []Op) (others []Op) {
 			others = append(others, op)
 		}
 	}
-	if len(e.fused) > 0 {
-		e.fusedProduct(x, k, m, e.fused)
-	}
+	e.fusedProduct(x, k, m, e.fused)
 	return others
 }
 

@@ -208,8 +208,8 @@ func TestMatMul(t *testing.T) {
 	}
 }
 
-// TestBitsOfWeights holds LUT against Dense of the dequantized matrix, and few
-// rows of X against many: quantized weights have a second arithmetic for few.
+// TestBitsOfWeights holds LUT against Dense of the dequantized matrix, and few rows of X
+// against many: quantized weights have a second arithmetic for few.
 func TestBitsOfWeights(t *testing.T) {
 	es := engines(t)
 	r := rand.New(rand.NewPCG(1, 2))

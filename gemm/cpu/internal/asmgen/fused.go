@@ -154,7 +154,10 @@ func (f *fusedKernel) allocate(g *gen) {
 // at the words at hand, SI (and R14) at the columns of x.
 func (f *fusedKernel) emit(g *gen) {
 	name := func(s string) string { return fmt.Sprintf("%s%dx%d", s, f.m, f.np) }
-	words := rows{bases: []string{"AX", "DI"}, stride: "CX"}
+	words, ahead := rows{bases: []string{"AX"}, stride: "CX"}, rows{bases: []string{"R15"}, stride: "CX"}
+	if f.np > 3 {
+		words.bases, ahead.bases = append(words.bases, "DI"), append(ahead.bases, "BX")
+	}
 	x := rows{bases: []string{"SI", "R14"}, stride: "DX"}
 	per := 32 / f.bits
 
@@ -162,6 +165,16 @@ func (f *fusedKernel) emit(g *gen) {
 	f.allocate(g)
 	words.setup(g, f.np)
 	x.setup(g, f.m)
+	// The end of the first panel takes the place of the number of half-blocks.
+	g.i("IMUL3Q $%d, R10, R12", 64*f.bits)
+	g.i("ADDQ AX, R12")
+	g.i("MOVQ R12, halves+88(FP)")
+	g.i("LEAQ %d(AX), R15", fusedAhead/(64*f.bits)*64*f.bits)
+	g.i("CMPQ R15, R12")
+	g.i("JLE  %s", name("near"))
+	f.skip(g)
+	g.label(name("near"))
+	ahead.setup(g, f.np)
 	g.i("MOVQ y+16(FP), R13")
 	f.zero(g, f.tmp[0])
 	for i := 0; i < f.m*f.np*64; i += f.v.bytes {
@@ -186,18 +199,22 @@ func (f *fusedKernel) emit(g *gen) {
 	}
 
 	g.label(name("half"))
+	g.i("CMPQ R15, halves+88(FP)")
+	g.i("JNE  %s", name("same"))
+	f.skip(g)
+	ahead.setup(g, f.np)
+	g.label(name("same"))
 	g.i("MOVQ $%d, R13", f.bits)
 	g.label(name("word"))
 	for p := range f.np {
-		g.i("PREFETCHT0 %s", words.at(p, fusedAhead/f.np))
+		g.i("PREFETCHT1 %s", ahead.at(p, 0))
 	}
 	for s, r := range f.idx {
 		g.i("VMOVUPS %s, %s", words.at(s/f.v.parts(), s%f.v.parts()*f.v.bytes), r)
 	}
 	f.columns(g, x, per)
-	g.i("ADDQ $64, AX")
-	if f.np > 3 {
-		g.i("ADDQ $64, DI")
+	for _, base := range append(words.bases, ahead.bases...) {
+		g.i("ADDQ $64, %s", base)
 	}
 	f.advance(g, per)
 	g.i("DECQ R13")
@@ -226,8 +243,17 @@ func (f *fusedKernel) emit(g *gen) {
 	g.i("RET")
 }
 
-// fusedAhead is the distance, in bytes, of the prefetches, over all panels.
+// fusedAhead is about the distance of the prefetches in each panel, in bytes.
+// They go to level 2, as level 1 is full of x.
 const fusedAhead = 4096
+
+// skip moves the prefetches, which have come to the ends of the panels, over
+// the other panels at hand to the ones behind them.
+func (f *fusedKernel) skip(g *gen) {
+	for range f.np - 1 {
+		g.i("ADDQ CX, R15")
+	}
+}
 
 func (f *fusedKernel) zero(g *gen, r string) {
 	if f.wide() {

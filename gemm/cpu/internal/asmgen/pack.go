@@ -25,6 +25,11 @@ func (g *gen) pack(dtype string) {
 		x.setup(g, 8)
 		g.label(fmt.Sprintf("half%d", half))
 		for r := range 8 {
+			// The next block of 256 columns: rows are too many streams for
+			// the hardware to follow.
+			g.i("PREFETCHT1 %s", x.at(r, 256*size))
+		}
+		for r := range 8 {
 			switch dtype {
 			case "F32":
 				g.i("VMOVUPS %s, Y%d", x.at(r, 0), r)
