@@ -62,8 +62,8 @@ type CUDAOptions struct {
 	DType string // of X and Y: f16 or bf16; f16
 	Seed  uint64 // of the random data
 
-	// RingBytes is the least size of the ring that weights rotate through:
-	// four times the level-2 cache.
+	// RingBytes is the least size of the ring that weights rotate through,
+	// unless that takes more than 4096 matrices: four times the level-2 cache.
 	RingBytes int
 
 	// Replays is the number of times that each graph is timed: 25.
@@ -230,12 +230,11 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 	}()
 	// A copy of each layer, then of each again, until the ring is long enough.
 	var tiles []*repack.CUDATiles
-	for i := 0; i < max(2, len(set)) || len(ring)*int(ring[0].Bytes()) < b.RingBytes; i++ {
+	for i := 0; i < len(set) || !ringIsLong(i, int(tiles[0].Bytes()), b.RingBytes); i++ {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		l := set[i%len(set)]
-		if i < len(set) {
+		if l := set[i%len(set)]; i < len(set) {
 			t, err := repack.CUDA(l.Matrix)
 			if err != nil {
 				return err
@@ -267,6 +266,15 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 	return nil
 }
 
+// maxRing is the greatest number of copies in a ring. Very small matrices do
+// not fill four caches with them; what counts for those is the launching.
+const maxRing = 4096
+
+// ringIsLong reports whether n matrices of some bytes each make a ring.
+func ringIsLong(n, bytes, least int) bool {
+	return n >= maxRing || n >= 2 && n*bytes >= least
+}
+
 // row measures a ring of the layers of one set, which stand in it in turn.
 func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err error) {
 	first := set[0].Matrix
@@ -289,7 +297,7 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 	}
 	row := Row{
 		Name: set[0].Name, Device: "cuda", GPU: b.dev.Info.Name, N: n, K: k, M: m, Bits: first.Bits, Group: first.Group,
-		DType: b.DType, Kernel: timings[0].Config.String(), Bytes: ring[0].Bytes() + 4*int64(len(first.Codebook)),
+		DType: b.DType, Kernel: timings[0].Config.String(), Ring: len(ring), Bytes: ring[0].Bytes() + 4*int64(len(first.Codebook)),
 	}
 	if len(set) > 1 {
 		for _, l := range set {

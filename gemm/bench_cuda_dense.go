@@ -45,7 +45,7 @@ func (b *cudaBench) makeDense(m *lut.Matrix) error {
 	d.blas = blas
 	data := denseHalves(m, b.dtype)
 	size := 2 * len(data)
-	for len(d.weights) < 2 || len(d.weights)*size < b.RingBytes {
+	for !ringIsLong(len(d.weights), size, b.RingBytes) {
 		if len(d.weights) == 0 {
 			d.weights = append(d.weights, d.mem.upload(driver.Bytes(data)))
 		} else {

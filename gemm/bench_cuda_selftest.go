@@ -147,9 +147,12 @@ func (t *cudaSelftest) compile(ctx context.Context, c *driver.CUDA, next []cuda.
 	return group.Wait()
 }
 
+// shape returns the shape of format i. Formats come in order of width, group
+// size (five), scale type (five) and type (two): each of these meets every
+// shape.
 func (t *cudaSelftest) shape(i int) Shape {
 	shapes := selftestShapes()
-	return shapes[i%len(shapes)]
+	return shapes[(i+i/10+i/50)%len(shapes)]
 }
 
 // format checks the kernels of one format on one shape.

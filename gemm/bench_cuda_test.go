@@ -23,6 +23,25 @@ func TestGraphCalls(t *testing.T) {
 	}
 }
 
+func TestRingIsLong(t *testing.T) {
+	for _, test := range []struct {
+		n, bytes, least int
+		want            bool
+	}{
+		{0, 100, 1000, false},
+		{1, 5000, 1000, false},
+		{2, 5000, 1000, true},
+		{9, 100, 1000, false},
+		{10, 100, 1000, true},
+		{maxRing - 1, 1, 1 << 20, false},
+		{maxRing, 1, 1 << 20, true},
+	} {
+		if got := ringIsLong(test.n, test.bytes, test.least); got != test.want {
+			t.Errorf("%d matrices of %d bytes for %d: got %v", test.n, test.bytes, test.least, got)
+		}
+	}
+}
+
 func TestLayerSets(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	layer := func(name string, n, bits int, st lut.ScaleType) Layer {
@@ -152,6 +171,20 @@ func TestSelftestFormats(t *testing.T) {
 	} {
 		if _, err := o.formats(); err == nil {
 			t.Errorf("%s: no error", name)
+		}
+	}
+	met := make(map[any]map[Shape]bool)
+	for i, f := range all {
+		for _, part := range []any{f.Bits, [1]int{f.Group}, f.Scale, f.Type} {
+			if met[part] == nil {
+				met[part] = make(map[Shape]bool)
+			}
+			met[part][(&cudaSelftest{}).shape(i)] = true
+		}
+	}
+	for part, shapes := range met {
+		if len(shapes) != len(selftestShapes()) {
+			t.Errorf("%T %v meets %d shapes, want all", part, part, len(shapes))
 		}
 	}
 	// Every format has a group that fits into every shape, and K that is no

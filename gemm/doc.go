@@ -1,7 +1,7 @@
 // Package gemm measures and checks the multiplication kernels below it: ref,
-// the float64 reference, and cpu.
+// the float64 reference, cpu and cuda.
 //
-// # How a product is timed
+// # How a product is timed on the CPU
 //
 // Weights rotate through a pool of copies larger than eight times the last
 // cache, so that every call finds them in memory, as a model's forward pass
@@ -10,4 +10,19 @@
 // take ([cpu.Engine.ReadOnly]), and the product with the same weights in
 // float32. The best turn of each counts; a row is marked noisy where the
 // probe's turns differ so much that the machine was not its own.
+//
+// # How a product is timed on a GPU
+//
+// Weights rotate through a ring of matrices, each with memory of its own, of at
+// least four times the level-2 cache together. At least 64 calls, in whole
+// rounds of the ring, are captured in a CUDA graph; graphs of the product, of
+// its read-only twin and of cuBLAS with dense weights of the type of X are
+// replayed in turns, and the median replay counts, divided by its calls, with
+// the gaps between launches in it. The twin is the fastest of the kernels that
+// read the weights as the product does under one of its configurations, with
+// the same grid and launch attributes, and do nothing else; it reads them once,
+// whatever M is.
+//
+// Errors are relative to the float64 product with the table rounded to the type
+// of X, which is what kernels hold; what that rounding changes is told beside.
 package gemm

@@ -38,11 +38,13 @@ type Row struct {
 	DenseGFLOPS float64 `json:"dense_gflop_per_s"`
 
 	// What only a GPU's rows have: its name, the names of the layers that a row
-	// stands for where they are several, the largest error of an element in
+	// stands for where they are several, the number of copies that the weights
+	// rotated through, the largest error of an element in
 	// terms of the results' root mean square, and the relative error of the
 	// results that rounding the table to DType makes, which RelErr leaves out.
 	GPU         string   `json:"gpu,omitempty"`
 	Layers      []string `json:"layers,omitempty"`
+	Ring        int      `json:"ring,omitempty"`
 	MaxErr      float64  `json:"max_err,omitempty"`
 	TableRelErr float64  `json:"table_rel_err,omitempty"`
 

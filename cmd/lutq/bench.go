@@ -50,13 +50,14 @@ come from memory as in a model. Beside each time stands what reading the same
 bytes takes in the same run (read ratio 1.00 means as fast as memory), and how
 many times faster the product is than the same one with dense float32 weights.
 
-On cuda, weights rotate through a ring of four times the level-2 cache, and
-graphs of at least 64 calls are timed in turns, the median counting: the
-product; the fastest kernel that only reads the same bytes, launched alike; and
-cuBLAS with dense weights of the type of X. Kernels are compiled and tuned
-first, and both is remembered. Layers of MODEL with one shape and format make
-one row, timed over all of them. The table is rounded to the type of X, which
-"rel err" takes as given; "table err" is what that changes in the result.
+On cuda, weights rotate through a ring of four times the level-2 cache (of 4096
+copies, where they are too small for that), and graphs of at least 64 calls are
+timed in turns, the median counting: the product; the fastest kernel that only
+reads the same bytes, launched alike; and cuBLAS with dense weights of the type
+of X. Kernels are compiled and tuned first, and what comes of it is kept in the
+cache folder. Layers of MODEL with one shape and format make one row, timed over
+all of them. The table is rounded to the type of X, which "rel err" takes as
+given; "table err" is what that changes in the result.
 
 --selftest instead runs every kernel of this machine on random data of awkward
 shapes: those of the cpu, and those of a GPU where there is one. --device leaves

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/lutq/lutq/gemm"
+)
+
+// gpuRows are as of a GPU: a row of several layers, and one without cuBLAS.
+func gpuRows() []gemm.Row {
+	return []gemm.Row{
+		{
+			Name: "a.0.q", Layers: []string{"a.0.q", "a.0.o", "a.1.q", "a.1.o"},
+			Device: "cuda", GPU: "NVIDIA X", N: 64, K: 32, M: 1, Bits: 4, Group: 32, DType: "f16", Kernel: "a2 d2",
+			Us: 17.25, ReadOnlyUs: 15.5, ReadOnlyRatio: 0.8986, DenseUs: 54, DenseRatio: 3.13, GBPerS: 3500,
+			RelErr: 2e-4, TableRelErr: 1.5e-4, MaxErr: 1e-3,
+		},
+		{Device: "cuda", GPU: "NVIDIA X", N: 64, K: 32, M: 8, Bits: 4, Group: 32, DType: "f16", Kernel: "a2 d2", Us: 18},
+	}
+}
+
+func TestPrintGPURows(t *testing.T) {
+	for format, wants := range map[string][]string{
+		"table": {"layer   n   k  m", "table err", "a.*.q (2), a.*.o (2)  64  32  1     4     32   a2 d2  17.25       0.899         3.13", "–"},
+		"md":    {"| layer | n |", "| a.*.q (2), a.*.o (2) | 64 |", "| 1.0e-03 | 1.5e-04 | f16 |"},
+		"csv":   {"layer,n,k", `"a.*.q (2), a.*.o (2)",64,32,1,4,32,a2 d2,17.25,0.899,3.13`},
+	} {
+		var out bytes.Buffer
+		if err := (&ui{stdout: &out}).printRows(gpuRows(), format); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range wants {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s has no %q:\n%s", format, want, out.String())
+			}
+		}
+	}
+	var out bytes.Buffer
+	if err := (&ui{stdout: &out}).printRows(gpuRows(), "json"); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	rows, _ := got["rows"].([]any)
+	if got["gpu"] != "NVIDIA X" || got["isa"] != nil || len(rows) != 2 {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestOnGPU(t *testing.T) {
+	_, noGPU := gemm.GPU()
+	for _, test := range []struct {
+		device, dtype string
+		want          bool
+	}{
+		{"cpu", "", false},
+		{"auto", "f32", false},
+		{"auto", "", noGPU == nil},
+		{"auto", "bf16", true},
+		{"cuda", "", true},
+	} {
+		got, err := (&benchOptions{device: test.device, dtype: test.dtype}).onGPU()
+		if noGPU != nil && test.want {
+			if err == nil {
+				t.Errorf("%s, type %q: got error %v without a GPU", test.device, test.dtype, err)
+			}
+			continue
+		}
+		if got != test.want || err != nil {
+			t.Errorf("%s, type %q: got %v, %v", test.device, test.dtype, got, err)
+		}
+	}
+}
