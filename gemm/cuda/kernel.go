@@ -41,15 +41,19 @@ func (f Format) name() string {
 // configs returns the configurations worth trying for m rows of X, the best
 // guess first. The first works for every K.
 func (f Format) configs(m int) []Config {
-	switch {
-	case m > rowsOfB && f.Bits == 5: // the table leaves room for one block
-		return []Config{{1, 2, 2, 1, 1}, {1, 4, 2, 1, 1}}
-	case m > rowsOfB:
-		return []Config{{1, 2, 2, 1, 1}, {1, 3, 2, 1, 1}, {1, 2, 1, 2, 2}}
-	case f.Bits == 5:
-		return []Config{{2, 2, 2, 1, 1}, {2, 4, 2, 1, 1}}
+	if m > rowsOfB {
+		// The fragments of X fill the registers of sixteen warps at half a unit;
+		// eight warps have room for the whole.
+		return []Config{{1, 2, 2, 1, 1}, {2, 4, 1, 1, 1}}
 	}
-	return []Config{{2, 2, 2, 1, 1}, {2, 4, 2, 1, 1}, {2, 2, 1, 2, 2}}
+	all := []Config{{2, 2, 2, 1, 1}}
+	if f.Group != 32 { // the scales of which take the registers
+		all = append(all, Config{2, 4, 2, 1, 1})
+	}
+	if f.Bits < 5 { // the table of which leaves room for one block
+		all = append(all, Config{2, 2, 1, 2, 2})
+	}
+	return all
 }
 
 // Configs returns the configurations that m rows of X can be multiplied under by
