@@ -69,7 +69,7 @@ type Options struct {
 	// eight times the last cache, and a little.
 	PoolBytes int
 
-	// Time is the least time to spend on each of the three measurements of a
+	// Time is the least time to spend on each of the four measurements of a
 	// row: 300 ms.
 	Time time.Duration
 
@@ -170,13 +170,16 @@ func (b *bench) matrix(ctx context.Context, name string, m *lut.Matrix, total in
 	if err != nil {
 		return nil, err
 	}
-	dense, err := b.densePool(m)
-	if err != nil {
+	w := pools{packed: packed, bytes: pool}
+	if w.f32, err = b.densePool(m, "F32"); err != nil {
+		return nil, err
+	}
+	if w.f16, err = b.densePool(m, "F16"); err != nil {
 		return nil, err
 	}
 	var rows []Row
 	for _, batch := range b.M {
-		row, err := b.row(ctx, m, packed, pool, dense, batch)
+		row, err := b.row(ctx, m, w, batch)
 		if err != nil {
 			return nil, fmt.Errorf("m %d: %w", batch, err)
 		}
@@ -211,18 +214,28 @@ func (b *bench) packedPool(p *repack.CPUPanels) (weights []cpu.Weights, pool [][
 	return weights, pool, nil
 }
 
-// densePool returns copies of the dequantized matrix.
-func (b *bench) densePool(m *lut.Matrix) ([]cpu.Weights, error) {
-	size := 4 * m.N * m.K
+// pools are the copies of a matrix that the measurements rotate through.
+type pools struct {
+	packed   []cpu.Weights
+	bytes    [][]byte // of packed
+	f32, f16 []cpu.Weights
+}
+
+// densePool returns copies of the dequantized matrix in the given type.
+func (b *bench) densePool(m *lut.Matrix, dtype string) ([]cpu.Weights, error) {
+	size, encode := 4*m.N*m.K, num.EncodeF32
+	if dtype == "F16" {
+		size, encode = 2*m.N*m.K, num.EncodeF16
+	}
 	one := make([]byte, size)
-	num.EncodeF32(one, m.Dequantize())
+	encode(one, m.Dequantize())
 	n := max(2, (b.PoolBytes+size-1)/size)
 	all := make([]byte, n*size)
 	var weights []cpu.Weights
 	for i := range n {
 		part := all[i*size:][:size:size]
 		copy(part, one)
-		w, err := cpu.NewDense(m.N, m.K, "F32", part)
+		w, err := cpu.NewDense(m.N, m.K, dtype, part)
 		if err != nil {
 			return nil, err
 		}
@@ -232,7 +245,7 @@ func (b *bench) densePool(m *lut.Matrix) ([]cpu.Weights, error) {
 }
 
 // row measures one matrix at one M.
-func (b *bench) row(ctx context.Context, m *lut.Matrix, packed []cpu.Weights, pool [][]byte, dense []cpu.Weights, batch int) (Row, error) {
+func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) (Row, error) {
 	x := make([]float32, batch*m.K)
 	for i := range x {
 		x[i] = float32(b.rand.NormFloat64())
@@ -241,10 +254,10 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, packed []cpu.Weights, po
 	multiply := func(w []cpu.Weights) *series {
 		return &series{call: func(i int) { b.engine.MatMul(y, x, batch, w[i%len(w)]) }}
 	}
-	product, plain := multiply(packed), multiply(dense)
-	probe := &series{call: func(i int) { b.engine.ReadOnly(pool[i%len(pool)]) }}
+	product, plain, half := multiply(w.packed), multiply(w.f32), multiply(w.f16)
+	probe := &series{call: func(i int) { b.engine.ReadOnly(w.bytes[i%len(w.bytes)]) }}
 	for range turns {
-		for _, s := range []*series{probe, product, plain} {
+		for _, s := range []*series{probe, product, plain, half} {
 			if err := s.turn(ctx, b.Time/turns); err != nil {
 				return Row{}, err
 			}
@@ -252,27 +265,32 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, packed []cpu.Weights, po
 	}
 
 	var worst float64
-	for _, w := range []cpu.Weights{packed[len(packed)-1], dense[len(dense)-1]} {
+	asIs := func([]float32) {}
+	for _, check := range []struct {
+		w     cpu.Weights
+		round func(row []float32)
+	}{{w.packed[len(w.packed)-1], asIs}, {w.f32[len(w.f32)-1], asIs}, {w.f16[len(w.f16)-1], roundF16}} {
 		for i := range y {
 			y[i] = float32(math.NaN())
 		}
-		b.engine.MatMul(y, x, batch, w)
+		b.engine.MatMul(y, x, batch, check.w)
 		// max keeps a NaN.
-		worst = max(worst, b.sampledError(y, x, m, batch))
+		worst = max(worst, b.sampledError(y, x, m, batch, check.round))
 	}
 	if !(worst <= maxRelErr) {
 		return Row{}, fmt.Errorf("relative error %.3g: %w", worst, ErrMismatch)
 	}
 
-	bytes := packed[0].Bytes()
+	bytes := w.packed[0].Bytes()
 	flops := 2 * float64(batch) * float64(m.N) * float64(m.K)
-	us, readUs, denseUs := product.best(), probe.best(), plain.best()
+	us, readUs, denseUs, f16Us := product.best(), probe.best(), plain.best(), half.best()
 	return Row{
 		Device: "cpu", N: m.N, K: m.K, M: batch, Bits: m.Bits, Group: m.Group,
 		DType: "f32", Kernel: "lut-" + b.engine.ISA(), Threads: b.engine.Threads(),
 		Us:         us,
 		ReadOnlyUs: readUs, ReadOnlyRatio: readUs / us,
 		DenseUs: denseUs, DenseRatio: denseUs / us,
+		DenseF16Us: f16Us, DenseF16Ratio: f16Us / us,
 		RelErr: worst, Bytes: bytes,
 		GBPerS: float64(bytes) / us / 1e3, ReadGBPerS: float64(bytes) / readUs / 1e3,
 		GFLOPPerS: flops / us / 1e3, DenseGFLOPS: flops / denseUs / 1e3,
@@ -280,15 +298,23 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, packed []cpu.Weights, po
 	}, nil
 }
 
+// roundF16 rounds row to float16.
+func roundF16(row []float32) {
+	half := make([]byte, 2*len(row))
+	num.EncodeF16(half, row)
+	num.DecodeF16(row, half)
+}
+
 // sampledError compares up to 16 rows of y, in up to 256 columns, with the
-// reference.
-func (b *bench) sampledError(y, x []float32, m *lut.Matrix, batch int) float64 {
+// reference for the weights of m, rounded by round.
+func (b *bench) sampledError(y, x []float32, m *lut.Matrix, batch int, round func(row []float32)) float64 {
 	row := make([]float32, m.K)
 	codes, scales := make([]uint8, m.K), make([]float32, m.Groups())
 	batches := sample(b.rand, batch, 16)
 	var got, want []float64
 	for _, n := range sample(b.rand, m.N, 256) {
 		m.Row(row, n, codes, scales)
+		round(row)
 		for _, i := range batches {
 			got = append(got, float64(y[i*m.N+n]))
 			want = append(want, ref.Dot(x[i*m.K:(i+1)*m.K], row))

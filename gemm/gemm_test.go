@@ -54,6 +54,7 @@ func TestBench(t *testing.T) {
 		for name, v := range map[string]float64{
 			"us": r.Us, "read_only_us": r.ReadOnlyUs, "read_only_ratio": r.ReadOnlyRatio,
 			"dense_us": r.DenseUs, "dense_ratio": r.DenseRatio, "rel_err": r.RelErr,
+			"dense_f16_us": r.DenseF16Us, "dense_f16_ratio": r.DenseF16Ratio,
 			"gb_per_s": r.GBPerS, "gflop_per_s": r.GFLOPPerS,
 		} {
 			if !(v > 0) || math.IsInf(v, 0) {
@@ -142,7 +143,11 @@ func TestMismatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dense, err := b.densePool(m)
+	dense, err := b.densePool(m, "F32")
+	if err != nil {
+		t.Fatal(err)
+	}
+	half, err := b.densePool(m, "F16")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +166,7 @@ func TestMismatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = b.row(context.Background(), m, packed, pool, dense, 3)
+		_, err = b.row(context.Background(), m, pools{packed: packed, bytes: pool, f32: dense, f16: half}, 3)
 		if want := spoil.name != "nothing"; errors.Is(err, ErrMismatch) != want {
 			t.Errorf("%s changed: got error %v", spoil.name, err)
 		}

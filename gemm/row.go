@@ -26,6 +26,11 @@ type Row struct {
 	DenseUs    float64 `json:"dense_us"`
 	DenseRatio float64 `json:"dense_ratio"`
 
+	// DenseF16Us and DenseF16Ratio are the same on the CPU with dense weights
+	// stored as float16.
+	DenseF16Us    float64 `json:"dense_f16_us,omitempty"`
+	DenseF16Ratio float64 `json:"dense_f16_ratio,omitempty"`
+
 	// RelErr is the relative error of the result in the Frobenius norm, on
 	// sampled rows, against float64.
 	RelErr float64 `json:"rel_err"`
