@@ -57,6 +57,7 @@ type fusedKernel struct {
 
 	table   []string // vectors of the table, or memory operands
 	lo, hi  string   // of pairs, at 512 bits
+	one     string   // 1, the same
 	acc     [][]string
 	idx     []string // by stream
 	mask    []string // by stream: for the choice between two halves of a table of pairs
@@ -114,7 +115,8 @@ func (f *fusedKernel) allocate(g *gen) {
 	}
 	switch {
 	case f.bits == 2 && f.wide():
-		f.lo, f.hi = load(0), load(64)
+		f.lo, f.hi, f.one = load(0), load(64), f.reg()
+		g.i("VPTERNLOGD $0xFF, %s, %s, %s", f.one, f.one, f.one)
 		f.pair[0] = f.reg()
 		f.tmp, f.shifted = f.regs(streams), f.regs(streams)
 	case f.bits == 2:
@@ -125,6 +127,10 @@ func (f *fusedKernel) allocate(g *gen) {
 		}
 		f.pair[0], f.pair[1] = f.reg(), f.reg()
 		f.tmp = f.regs(2)
+		if f.m == 1 {
+			f.one = f.reg()
+			g.i("VPCMPEQD %s, %s, %s", f.one, f.one, f.one)
+		}
 	case f.wide():
 		for i := range max(1, 1<<f.bits/16) {
 			f.table = append(f.table, load(64*i))
@@ -144,6 +150,10 @@ func (f *fusedKernel) allocate(g *gen) {
 			f.tmp = append(f.tmp, f.reg())
 		}
 		f.xb = f.reg()
+	}
+	if f.one != "" { // of all bits
+		g.i("VPSRLD $25, %s, %s", f.one, f.one)
+		g.i("VPSLLD $23, %s, %s", f.one, f.one)
 	}
 	if most := 32 * f.v.bytes / 64; f.n > most {
 		panic(fmt.Sprintf("%d bits, %d rows, %d panels: %d registers", f.bits, f.m, f.np, f.n))
@@ -436,6 +446,16 @@ func (f *fusedKernel) pairs(g *gen, x rows, n int) {
 	}
 }
 
+// sum adds a to dst, the sum of a stream. A multiplication by one gives the
+// same bits on ports that have less to do.
+func (f *fusedKernel) sum(g *gen, stream int, a, dst string) {
+	if f.one != "" && (stream%2 == 0 || !f.wide()) {
+		g.i("VFMADD231PS %s, %s, %s", f.one, a, dst)
+	} else {
+		g.i("VADDPS %s, %s, %s", a, dst, dst)
+	}
+}
+
 func (f *fusedKernel) pairs512(g *gen, x rows, n int) {
 	t := f.pair[0]
 	for i := 0; i < n; i += 2 {
@@ -453,7 +473,7 @@ func (f *fusedKernel) pairs512(g *gen, x rows, n int) {
 				g.i("VPERMPS %s, %s, %s", t, src[s], f.tmp[s])
 			}
 			for s, a := range acc {
-				g.i("VADDPS %s, %s, %s", f.tmp[s], a, a)
+				f.sum(g, s, f.tmp[s], a)
 			}
 		}
 	}
