@@ -59,12 +59,12 @@ type fusedKernel struct {
 	lo, hi  string   // of pairs, at 512 bits
 	one     string   // 1, the same
 	acc     [][]string
-	idx     []string // by stream
-	mask    []string // by stream: for the choice between two halves of a table of pairs
-	pair    [2]string
+	idx     []string  // by stream
+	mask    []string  // by stream: for the choice between two halves of a table of pairs
+	pair    [2]string // tables of pairs
 	tmp     []string
 	shifted []string // by stream, at 512 bits and 2 bits a code
-	xb      string
+	xb      string   // of x, where it is no memory operand
 }
 
 // fusedVariants lists the shapes of kernels. Package cpu picks among them.
