@@ -54,9 +54,3 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 func (m memory) peak() int64 {
 	return baseRAM + int64(float64(m.workers)*float64(m.block)*bytesPerWeight)
 }
-
-// PeakRAM estimates the resident memory of a run in bytes.
-func (p *Plan) PeakRAM(o RunOptions) (int64, error) {
-	m, err := p.memory(o)
-	return m.peak(), err
-}
