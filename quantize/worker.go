@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 
-	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -124,7 +123,7 @@ func (w *worker) copy(b block) error {
 		if _, err := t.ReadAt(d, off); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		if i := notFinite(t.DType, d); i >= 0 {
+		if i := t.DType.FirstNotFinite(d); i >= 0 {
 			return fmt.Errorf("weight %d is not a number or infinite", off*8/int64(t.DType.Bits())+int64(i))
 		}
 		if err := w.writeChecked(t.Name, d, off); err != nil {
@@ -133,31 +132,6 @@ func (w *worker) copy(b block) error {
 		w.advance(int64(len(d)), t.Name)
 	}
 	return w.finish(b.task)
-}
-
-// notFinite returns the index of the first infinity or NaN in data of the
-// float types that weights come in, or -1.
-func notFinite(dt hf.DType, data []byte) int {
-	var exp, mask byte // of the last byte of a number, and of the one before
-	var prev byte
-	size := dt.Bits() / 8
-	switch dt {
-	case "F32", "BF16":
-		exp, prev = 0x7f, 0x80
-	case "F64":
-		exp, prev = 0x7f, 0xf0
-	case "F16":
-		exp, prev = 0x7c, 0
-	default:
-		return -1
-	}
-	mask = exp
-	for i := size - 1; i < len(data); i += size {
-		if data[i]&mask == exp && data[i-1]&prev == prev {
-			return i / size
-		}
-	}
-	return -1
 }
 
 // finish notes a finished item in the journal.

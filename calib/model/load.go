@@ -1,9 +1,7 @@
 package model
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/lutq/lutq/formats/hf"
@@ -206,7 +204,7 @@ func (l *loader) read(name string, shape ...int) (*hf.Tensor, []byte) {
 			return fail(err)
 		}
 	}
-	if i := firstNotFinite(t.DType, data); i >= 0 {
+	if i := t.DType.FirstNotFinite(data); i >= 0 {
 		return fail(fmt.Errorf("element %d is NaN or infinite", i))
 	}
 	return t, data
@@ -226,37 +224,4 @@ func decode(t hf.DType, dst []float32, src []byte) {
 func denseRows(t hf.DType, data []byte, k int) rowReader {
 	width := k * t.Bits() / 8
 	return func(dst []float32, i int) { decode(t, dst, data[i*width:(i+1)*width]) }
-}
-
-// firstNotFinite returns the index of the first number that is NaN or
-// infinite, or -1: one whose exponent bits are all set.
-func firstNotFinite(t hf.DType, data []byte) int {
-	size := t.Bits() / 8
-	var exponent, low uint64 // exponent bits, and lowest bit, of every lane
-	switch t {
-	case hf.F32:
-		exponent, low = 0x7f800000_7f800000, 0x00000001_00000001
-	case hf.F16:
-		exponent, low = 0x7c00_7c00_7c00_7c00, 0x0001_0001_0001_0001
-	case hf.BF16:
-		exponent, low = 0x7f80_7f80_7f80_7f80, 0x0001_0001_0001_0001
-	}
-	high := low << (8*size - 1) // sign bit of every lane
-	i := 0
-	// A word at a time: some lane of ^x&exponent is zero where an exponent is
-	// full, and subtracting 1 from a zero lane sets its sign bit.
-	for ; i+8 <= len(data); i += 8 {
-		v := ^binary.LittleEndian.Uint64(data[i:]) & exponent
-		if (v-low)&^v&high != 0 {
-			break
-		}
-	}
-	one := make([]float32, 1)
-	for ; i+size <= len(data); i += size {
-		decode(t, one, data[i:i+size])
-		if f := float64(one[0]); math.IsNaN(f) || math.IsInf(f, 0) {
-			return i / size
-		}
-	}
-	return -1
 }
