@@ -58,9 +58,13 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 		r.Default.Scale = DefaultScale(r.Default.Codebook)
 	}
 	p := &Plan{Source: src, Recipe: r}
+	inBlock := regexp.MustCompile(`(^|\.)(layers|h|blocks)\.\d+\.`)
 	matched := make([]bool, len(r.Rules))
 	for _, t := range src.Tensors() {
-		it, err := r.item(t, matched)
+		// Without being asked for, the linear layers of the decoder's blocks
+		// are quantized; embeddings and the head are not.
+		linear := quantizable(t) && inBlock.MatchString(t.Name)
+		it, err := r.item(t, linear, matched)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", t.Name, err)
 		}
@@ -84,10 +88,10 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 	return nil, errors.New("no tensor of the checkpoint would be quantized")
 }
 
-// item applies the recipe to one tensor and marks the rules that matched.
-func (r Recipe) item(t *hf.Tensor, matched []bool) (Item, error) {
+// item applies the recipe to one tensor, which is quantized or not where no
+// rule says otherwise, and marks the rules that matched.
+func (r Recipe) item(t *hf.Tensor, quantized bool, matched []bool) (Item, error) {
 	it := Item{Tensor: t}
-	quantized := linearWeight(t)
 	var own lutq.Format
 	for i, rule := range r.Rules {
 		if !rule.Match.MatchString(t.Name) {
@@ -161,13 +165,6 @@ func (it *Item) quantizer(cb lut.Codebook) (*lut.Quantizer, error) {
 		return nil, err
 	}
 	return lut.NewQuantizer(lut.Options{Codebook: cb, Group: it.Format.Columns(it.K), Scale: scale, ScaleType: st})
-}
-
-// linearWeight reports whether a tensor is quantized without being asked for:
-// the weight of a linear layer in a decoder block. Embeddings and the head are
-// not.
-func linearWeight(t *hf.Tensor) bool {
-	return quantizable(t) && regexp.MustCompile(`(^|\.)(layers|h|blocks)\.\d+\.`).MatchString(t.Name)
 }
 
 // quantizable reports whether a tensor can be quantized: a matrix of floating

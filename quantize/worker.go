@@ -43,10 +43,12 @@ func (r *run) scaledCodebook(it *Item) (lut.Codebook, error) {
 // worker does blocks one after the other with buffers of its own.
 type worker struct {
 	*run
-	weights []float32
-	codes   []byte
-	scales  []byte
-	raw     []byte
+	task      *task          // that quantizer is for
+	quantizer *lut.Quantizer // with scratch and tables that blocks of a task share
+	weights   []float32
+	codes     []byte
+	scales    []byte
+	raw       []byte
 }
 
 func (w *worker) do(b block) error {
@@ -63,9 +65,11 @@ func (w *worker) quantize(b block) error {
 	if err != nil {
 		return err
 	}
-	q, err := it.quantizer(cb)
-	if err != nil {
-		return err
+	if w.task != b.task {
+		if w.quantizer, err = it.quantizer(cb); err != nil {
+			return err
+		}
+		w.task = b.task
 	}
 	codeBytes, scaleBytes := it.rowBytes(codesPart), it.rowBytes(scalesPart)
 	weights := grow(&w.weights, n*it.K)
@@ -73,7 +77,7 @@ func (w *worker) quantize(b block) error {
 	if err := it.Tensor.ReadFloat32(weights, int64(b.from)*int64(it.K)); err != nil {
 		return err
 	}
-	if err := q.Rows(codes, scales, b.errs[b.from:b.to], weights, it.K); err != nil {
+	if err := w.quantizer.Rows(codes, scales, b.errs[b.from:b.to], weights, it.K); err != nil {
 		var bad *lut.NotFiniteError
 		if errors.As(err, &bad) {
 			bad.Row += b.from
