@@ -1,0 +1,169 @@
+package model
+
+import (
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// Ops are the operations that decoders are made of, on one device. The decoder is
+// written once over them; [CPU] and calib/model/cuda implement them.
+//
+// Arrays are row-major. An operation may be queued: what it wrote is there for the
+// operations after it, and for the host through Read. Sums are taken in float32 or
+// wider and in an order that depends on shapes alone, so that the same operations give
+// the same bits again. Sizes that do not fit are a programming error and panic; what
+// fails while the program runs (memory, the device) is kept: operations after it do
+// nothing, and Err returns the first.
+type Ops interface {
+	// Name is the device's, for reports: "cpu" or "cuda".
+	Name() string
+	// Err waits for what is queued and returns the first error of any operation.
+	Err() error
+
+	// Floats allocates n float32 elements, zeroed; Acts n elements in the device's
+	// type of activations, zeroed: float32 on the CPU, and float16, bfloat16 or float32 on a GPU.
+	Floats(n int) Array
+	Acts(n int) Array
+	// Free gives arrays back. Nil ones are skipped.
+	Free(a ...Array)
+	// Write fills an array from the host, rounding to its type, and Read the host's
+	// slice from an array. Lengths are equal.
+	Write(dst Array, src []float32)
+	Read(dst []float32, src Array)
+	// Copy converts src to dst's type. Zero clears.
+	Copy(dst, src Array)
+	Zero(a Array)
+
+	// Dense uploads an [n, k] matrix of F32, F16 or BF16 numbers.
+	Dense(n, k int, t hf.DType, data []byte) (Weight, error)
+	// Packed uploads a quantized matrix, to be multiplied as it is packed.
+	Packed(m *lut.Matrix) (Weight, error)
+	// FreeWeight gives a weight back.
+	FreeWeight(w Weight)
+
+	// Embed writes rows tokens[i] of w to h [len(tokens), K], floats.
+	Embed(h Array, tokens []int, w Weight)
+	// RMSNorm writes y = x/√(mean x² + eps)·w for rows of len(w) elements. x is
+	// floats or acts, y acts, w floats. y may be x.
+	RMSNorm(y, x, w Array, rows int, eps float64)
+	// Linear multiplies x [rows, K], acts, by several weights of equal K.
+	Linear(x Array, rows int, to ...Product)
+	// Rope rotates the heads of x [rows, heads, 2·half], acts, in place: (a, b) at
+	// (i, i+half) becomes (a·cos − b·sin, b·cos + a·sin) with the angles
+	// at [row, i] of cos and sin, floats [≥ rows, half]. back turns the other way, which is the gradient.
+	Rope(x Array, rows, heads int, cos, sin Array, back bool)
+	// Attention is causal attention: token i sees tokens max(0, i−Window+1) to i.
+	// q and o are acts [T, Heads, Dim], k and v acts [T, KVHeads, Dim]. lse, floats [Heads, T] or nil,
+	// takes ln Σ exp of the scaled scores, which the gradient needs. o may be q where lse is nil.
+	// No more than a block of queries' scores exists at a time.
+	Attention(o, lse, q, k, v Array, s AttentionShape)
+	// SwiGLU writes y = silu(g)∘u, n = len elements of acts. y may be g.
+	SwiGLU(y, g, u Array)
+	// Add adds acts or floats x to floats h.
+	Add(h, x Array)
+
+	// CrossEntropy writes loss[i] = ln Σ exp(logits[i]) − logits[i, targets[i]], floats,
+	// for rows of vocab logits, floats. Where dlogits, acts, is not nil it takes
+	// scale·∂loss/∂logits. A logit that is not finite gives a loss that is not.
+	CrossEntropy(loss, dlogits, logits Array, targets []int, vocab int, scale float32)
+	// Divergence is the same for loss[i] = KL(teacher[i]‖softmax(logits[i])).
+	Divergence(loss, dlogits, logits, teacher Array, rows, vocab int, scale float32)
+	// ArgMax writes the index of the largest of each row, the first of equals, as a float.
+	ArgMax(dst, x Array, rows, cols int)
+	// NotFinite returns the first row of x [rows, cols] with a NaN or infinity, or −1.
+	NotFinite(x Array, rows, cols int) int
+
+	// MLPRows is how many tokens best pass through an MLP at a time when no gradient is wanted; 0 is all.
+	MLPRows() int
+}
+
+// Array is memory of a device.
+type Array interface {
+	Len() int // elements
+	// Slice is the elements [from, to), in the same memory.
+	Slice(from, to int) Array
+}
+
+// Weight is an [N, K] matrix on a device, in the form that its Ops multiply by.
+type Weight interface {
+	Shape() (n, k int)
+}
+
+// Product asks [Ops.Linear] for Y = x·Wᵀ + Bias. Y [rows, N] is acts or floats;
+// Bias is floats or nil.
+type Product struct {
+	Y    Array
+	W    Weight
+	Bias Array
+}
+
+// AttentionShape are the sizes of an attention.
+type AttentionShape struct {
+	T, Heads, KVHeads, Dim int
+	Window                 int     // tokens that a token sees, itself among them; 0 is all before it
+	Scale                  float32 // of the scores
+}
+
+// Gradients are operations with which scales are learned.
+type Gradients interface {
+	Ops
+
+	// RMSNormBack adds (add) or writes the gradient of RMSNorm to dx, of x's type,
+	// given dy, floats or acts.
+	RMSNormBack(dx, dy, x, w Array, rows int, eps float64, add bool)
+	// LinearBack adds or writes dy·W to dx [rows, K], floats or acts. dy [rows, N] is acts.
+	LinearBack(dx, dy Array, rows int, w Weight, add bool)
+	// AttentionBack writes dq, dk and dv from do, o and the lse of Attention; all of them acts but lse.
+	AttentionBack(dq, dk, dv, do, o, lse, q, k, v Array, s AttentionShape)
+	// SwiGLUBack writes dg and du. They may be g and u.
+	SwiGLUBack(dg, du, dy, g, u Array)
+
+	// Trainable uploads a weight whose scales are learned. LinearBack and Linear take it as any other.
+	Trainable(t Trainable) (Weight, error)
+	// SetScales gives a trainable weight new scales, floats [N·groups], rounded to its ScaleType.
+	SetScales(w Weight, scales Array)
+	// SetTable gives it a new codebook, floats.
+	SetTable(w Weight, table Array)
+	// Recode chooses the codes anew: the entry nearest to original/scale, the lower
+	// one of equals; code of zero where the scale is 0. bf16 rounds the quotient to bfloat16 first.
+	Recode(w Weight, bf16 bool)
+	// Codes reads the codes [N·K].
+	Codes(dst []uint8, w Weight)
+	// ScaleGrad adds Σ_{k in group} G[n,k]·u[n,k] to ds, floats [N·groups], where G = dyᵀ·x
+	// is the gradient of the weight, which is never stored whole. u is the table value v (STE with the code held),
+	// or, where lsq is set, v − original/scale for weights inside the table's range and v outside.
+	// dtable, floats or nil, takes Σ G[n,k]·scale over the weights of each code in addition.
+	ScaleGrad(ds, dtable, dy, x Array, rows int, w Weight, lsq bool)
+
+	// Adam takes one step of the optimizer for every element.
+	Adam(a Adam)
+	// ExpScale writes s = base·exp(theta), and ExpScaleBack multiplies g by s, which is ∂s/∂theta. All floats.
+	ExpScale(s, base, theta Array)
+	ExpScaleBack(g, s Array)
+	// SumSquares returns Σ x² over all arrays, floats.
+	SumSquares(x ...Array) float64
+}
+
+// Trainable is a linear layer ŵ[n,k] = v[n,k]·scale[n, k/Group], with v the table value of
+// the code, or the original weight itself where Table is nil.
+type Trainable struct {
+	N, K, Group int
+	Codes       []uint8   // [N·K], one each
+	Table       []float32 // ascending
+	Scales      []float32 // [N·⌈K/Group⌉]
+	ScaleType   lut.ScaleType
+	// Original is a dense weight of the same Ops, or nil where neither Recode nor lsq nor a nil Table needs it.
+	Original Weight
+}
+
+// Adam is a step of Kingma and Ba's optimizer, without weight decay:
+//
+//	m = β1·m + (1−β1)·g    v = β2·v + (1−β2)·g²    (g times Scale first)
+//	p −= LR · m/(1−β1^Step) / (√(v/(1−β2^Step)) + Eps)
+type Adam struct {
+	P, M, V, G      Array // floats of equal length
+	LR, B1, B2, Eps float64
+	Scale           float64 // of the gradient, where it is clipped; 0 is 1
+	Step            int     // from 1
+	BF16            bool    // keep P, M and V in bfloat16, as PyTorch does where parameters are
+}
