@@ -65,6 +65,10 @@ type Options struct {
 	ISA     string // see [cpu.Options]
 	Seed    uint64 // of the random data
 
+	// BLAS names a CBLAS library, such as libopenblas.so.0, to time sgemm of
+	// on the dequantized matrix; "" times none.
+	BLAS string
+
 	// PoolBytes is the least size of the pool that weights rotate through:
 	// eight times the last cache, and a little.
 	PoolBytes int
@@ -108,7 +112,11 @@ func Bench(ctx context.Context, o Options) ([]Row, error) {
 	}
 	defer e.Close()
 
-	b := bench{Options: o, engine: e, rand: rand.New(rand.NewPCG(o.Seed, 0))}
+	blas, err := o.openBLAS(e)
+	if err != nil {
+		return nil, err
+	}
+	b := bench{Options: o, engine: e, blas: blas, rand: rand.New(rand.NewPCG(o.Seed, 0))}
 	total := len(o.M) * (len(o.Layers) + len(o.Shapes)*len(o.Bits))
 	var rows []Row
 	measure := func(name string, m *lut.Matrix) error {
@@ -157,6 +165,7 @@ func (o *Options) check() error {
 type bench struct {
 	Options
 	engine *cpu.Engine
+	blas   sgemm // nil: none
 	rand   *rand.Rand
 }
 
@@ -176,6 +185,9 @@ func (b *bench) matrix(ctx context.Context, name string, m *lut.Matrix, total in
 	}
 	if w.f16, err = b.densePool(m, "F16"); err != nil {
 		return nil, err
+	}
+	if b.blas != nil {
+		w.blas = b.blasPool(m.Dequantize())
 	}
 	var rows []Row
 	for _, batch := range b.M {
@@ -219,6 +231,7 @@ type pools struct {
 	packed   []cpu.Weights
 	bytes    [][]byte // of packed
 	f32, f16 []cpu.Weights
+	blas     [][]float32
 }
 
 // densePool returns copies of the dequantized matrix in the given type.
@@ -256,8 +269,14 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) (Row
 	}
 	product, plain, half := multiply(w.packed), multiply(w.f32), multiply(w.f16)
 	probe := &series{call: func(i int) { b.engine.ReadOnly(w.bytes[i%len(w.bytes)]) }}
+	all := []*series{probe, product, plain, half}
+	var blas *series
+	if b.blas != nil {
+		blas = b.blas.times(make([]float32, len(y)), x, batch, m.N, m.K, w.blas)
+		all = append(all, blas)
+	}
 	for range turns {
-		for _, s := range []*series{probe, product, plain, half} {
+		for _, s := range all {
 			if err := s.turn(ctx, b.Time/turns); err != nil {
 				return Row{}, err
 			}
@@ -284,7 +303,7 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) (Row
 	bytes := w.packed[0].Bytes()
 	flops := 2 * float64(batch) * float64(m.N) * float64(m.K)
 	us, readUs, denseUs, f16Us := product.best(), probe.best(), plain.best(), half.best()
-	return Row{
+	row := Row{
 		Device: "cpu", N: m.N, K: m.K, M: batch, Bits: m.Bits, Group: m.Group,
 		DType: "f32", Kernel: "lut-" + b.engine.ISA(), Threads: b.engine.Threads(),
 		Us:         us,
@@ -295,7 +314,12 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) (Row
 		GBPerS: float64(bytes) / us / 1e3, ReadGBPerS: float64(bytes) / readUs / 1e3,
 		GFLOPPerS: flops / us / 1e3, DenseGFLOPS: flops / denseUs / 1e3,
 		Noisy: probe.median() > 1.2*probe.best(),
-	}, nil
+	}
+	if blas != nil {
+		row.BLASUs = blas.best()
+		row.BLASRatio = row.BLASUs / us
+	}
+	return row, nil
 }
 
 // roundF16 rounds row to float16.

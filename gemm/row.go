@@ -31,6 +31,10 @@ type Row struct {
 	DenseF16Us    float64 `json:"dense_f16_us,omitempty"`
 	DenseF16Ratio float64 `json:"dense_f16_ratio,omitempty"`
 
+	// BLASUs and BLASRatio are the same for sgemm of [Options].BLAS.
+	BLASUs    float64 `json:"blas_us,omitempty"`
+	BLASRatio float64 `json:"blas_ratio,omitempty"`
+
 	// RelErr is the relative error of the result in the Frobenius norm, on
 	// sampled rows, against float64.
 	RelErr float64 `json:"rel_err"`

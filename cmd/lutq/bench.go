@@ -28,6 +28,7 @@ type benchOptions struct {
 	shapes, m, bits  []string
 	group            string
 	dtype, device    string
+	blas             string
 	format           string
 	threads          int
 	selftest, asJSON bool
@@ -85,6 +86,7 @@ Exit code 3 means that an error exceeds its bound: 1e-5 for f32, 3e-4 for f16,
 	f.StringVar(&o.device, "device", "auto", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU, unless --dtype is f32")
 	f.StringVar(&o.format, "format", "table", "output `NAME`: table, md, json or csv")
 	f.IntVar(&o.threads, "threads", 0, "`N` workers on the cpu (default one for each processor)")
+	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0")
 	f.BoolVar(&o.selftest, "selftest", false, "check every kernel instead of timing")
 	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
 	return c
@@ -186,7 +188,7 @@ func hintDoctor(err error) error {
 
 // parse reads the lists among the flags.
 func (o *benchOptions) parse() (gemm.Options, error) {
-	b := gemm.Options{Threads: o.threads, Seed: 1}
+	b := gemm.Options{Threads: o.threads, Seed: 1, BLAS: o.blas}
 	for _, s := range o.shapes {
 		shape, err := gemm.ParseShape(s)
 		if err != nil {
@@ -389,6 +391,10 @@ func (u *ui) printRows(rows []gemm.Row, format string) error {
 	if cuda {
 		header = append(header, "max err", "table err", "dtype")
 	}
+	blas := slices.ContainsFunc(rows, func(r gemm.Row) bool { return r.BLASUs > 0 })
+	if blas {
+		header = append(header, "blas ratio")
+	}
 	var cells [][]string
 	for _, r := range rows {
 		name, noisy, dense := r.Name, "", "–"
@@ -407,6 +413,9 @@ func (u *ui) printRows(rows []gemm.Row, format string) error {
 		}
 		if cuda {
 			line = append(line, fmt.Sprintf("%.1e", r.MaxErr), fmt.Sprintf("%.1e", r.TableRelErr), r.DType)
+		}
+		if blas {
+			line = append(line, fmt.Sprintf("%.2f", r.BLASRatio))
 		}
 		cells = append(cells, line)
 	}

@@ -1,0 +1,45 @@
+package gemm
+
+import (
+	"github.com/lutq/lutq/gemm/cpu"
+)
+
+// sgemm is cblas_sgemm of a CBLAS library: C = alpha·op(A)·op(B) + beta·C with float32 matrices.
+type sgemm func(order, transA, transB, m, n, k int32, alpha float32, a *float32, lda int32, b *float32, ldb int32, beta float32, c *float32, ldc int32)
+
+// The numbers of cblas.h.
+const (
+	cblasRowMajor = 101
+	cblasNoTrans  = 111
+	cblasTrans    = 112
+)
+
+// times returns the series that multiplies x [m, k] by the transposes of the
+// matrices [n, k] in turn.
+func (f sgemm) times(y, x []float32, m, n, k int, pool [][]float32) *series {
+	return &series{call: func(i int) {
+		w := pool[i%len(pool)]
+		f(cblasRowMajor, cblasNoTrans, cblasTrans, int32(m), int32(n), int32(k), 1, &x[0], int32(k), &w[0], int32(k), 0, &y[0], int32(n))
+	}}
+}
+
+// blasPool returns copies of the dequantized matrix for a BLAS.
+func (b *bench) blasPool(dense []float32) [][]float32 {
+	n := max(2, (b.PoolBytes+4*len(dense)-1)/(4*len(dense)))
+	all := make([]float32, n*len(dense))
+	var pool [][]float32
+	for i := range n {
+		part := all[i*len(dense):][:len(dense)]
+		copy(part, dense)
+		pool = append(pool, part)
+	}
+	return pool
+}
+
+// openBLAS opens the library that the options name, if they do.
+func (o *Options) openBLAS(e *cpu.Engine) (sgemm, error) {
+	if o.BLAS == "" {
+		return nil, nil
+	}
+	return openSgemm(o.BLAS, e.Threads())
+}
