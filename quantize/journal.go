@@ -120,6 +120,9 @@ func (j *journal) remove() error { return os.Remove(j.file.Name()) }
 func (p *Plan) fingerprint(maxShard int64) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "lutq 1\n%s\nshard %d\n", p.Recipe.Command(), maxShard)
+	if p.Recipe.Refine != nil {
+		fmt.Fprintf(h, "refine %s\n", p.Recipe.Refine.Key())
+	}
 	for i := range p.Items {
 		it := &p.Items[i]
 		fmt.Fprintf(h, "%s %s %v %s %+v %v\n", it.Tensor.Name, it.Tensor.DType, it.Tensor.Shape, it.Layer, it.Format, it.Codebook.Values)

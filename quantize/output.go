@@ -59,8 +59,11 @@ func install(work, out string) error {
 }
 
 // result gathers what the records say.
-func (p *Plan) result(records []record, resumed int) *Result {
+func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 	res := &Result{Totals: p.Totals(), Resumed: resumed}
+	if ref != nil {
+		res.Learn = ref.learning
+	}
 	var sums []lutq.TensorSum
 	var energy, squared float64
 	for i := range p.Items {
@@ -73,8 +76,12 @@ func (p *Plan) result(records []record, resumed int) *Result {
 		}
 		energy += rec.Energy
 		squared += rec.Squared
+		format := it.Format
+		if ref != nil && ref.better[it.Layer] {
+			format.Method = refinedMethod(format)
+		}
 		res.Layers = append(res.Layers, LayerResult{
-			Layer: it.Layer, N: it.N, K: it.K, Format: it.Format,
+			Layer: it.Layer, N: it.N, K: it.K, Format: format,
 			BytesIn: it.Tensor.Bytes(), BytesOut: it.BytesOut, Error: relative(rec.Squared, rec.Energy),
 		})
 	}
@@ -107,7 +114,10 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 	c := lutq.Config{
 		QuantMethod: lutq.Method, Version: lutq.Version,
 		Format: p.Recipe.Default, Command: p.Recipe.Command(), SHA256: res.SHA256,
-		Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
+		Learn: res.Learn, Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
+	}
+	if p.Recipe.Refine != nil {
+		c.Method = refinedMethod(c.Format)
 	}
 	c.Codebook = storedName(c.Codebook)
 	for _, l := range res.Layers {

@@ -57,6 +57,9 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 	if r.Default.Scale == "" {
 		r.Default.Scale = DefaultScale(r.Default.Codebook)
 	}
+	if r.Default.Method == methodNFL && r.Default.Codebook != "nf" {
+		return nil, fmt.Errorf("method nfl is for the codebook nf: %s is refined with method rtn", r.Default.Codebook)
+	}
 	p := &Plan{Source: src, Recipe: r}
 	inBlock := regexp.MustCompile(`(^|\.)(layers|h|blocks)\.\d+\.`)
 	matched := make([]bool, len(r.Rules))
@@ -116,6 +119,12 @@ func (r Recipe) item(t *hf.Tensor, quantized bool, matched []bool) (Item, error)
 		own.Scale = DefaultScale(own.Codebook)
 	}
 	it.Format = own.Or(r.Default)
+	if it.Format.Method == methodNFL {
+		if r.Refine == nil {
+			return it, errors.New("method nfl: there is no text to learn from")
+		}
+		it.Format.Method = methodRTN // to begin with
+	}
 	if err := it.resolve(); err != nil {
 		return it, err
 	}
@@ -141,8 +150,8 @@ func (it *Item) store(entries ...hf.Entry) error {
 
 // resolve checks the item's format and loads its codebook.
 func (it *Item) resolve() error {
-	if it.Format.Method != "rtn" {
-		return fmt.Errorf("unknown method %q: want rtn", it.Format.Method)
+	if it.Format.Method != methodRTN {
+		return fmt.Errorf("unknown method %q: want rtn or nfl", it.Format.Method)
 	}
 	cb, err := codebook(it.Format, it.K)
 	if err != nil {

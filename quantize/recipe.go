@@ -26,6 +26,9 @@ type Recipe struct {
 	// SplitFused allows the layers that runtimes fuse, q/k/v and gate/up, to
 	// differ in bits and group.
 	SplitFused bool
+	// Refine, if set, improves the quantized layers before they are written.
+	// The method nfl, learned scales on NormalFloat tables, needs one.
+	Refine Refiner
 }
 
 // A Rule overrides the defaults for some tensors.
@@ -200,6 +203,9 @@ func (r Recipe) Command() string {
 	}
 	if r.SplitFused {
 		args = append(args, "--split-fused")
+	}
+	if r.Refine != nil {
+		args = append(args, r.Refine.Flags()...)
 	}
 	return strings.Join(args, " ")
 }

@@ -34,8 +34,9 @@ type Result struct {
 	Totals
 	SHA256  string // digest of the quantized tensors
 	Error   float64
-	Layers  []LayerResult // quantized layers in the source's order
-	Resumed int           // tensors that an earlier run had finished
+	Layers  []LayerResult  // quantized layers in the source's order
+	Resumed int            // tensors that an earlier run had finished
+	Learn   *lutq.Learning // how scales were learned, if they were
 }
 
 // LayerResult is the outcome for one quantized layer.
@@ -83,6 +84,9 @@ func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, 
 	if err := p.sideFiles(work, res); err != nil {
 		return nil, err
 	}
+	if err := r.dropState(work); err != nil {
+		return nil, err
+	}
 	if err := j.remove(); err != nil {
 		return nil, err
 	}
@@ -96,6 +100,9 @@ type run struct {
 	memory   memory
 	writer   *hf.Writer
 	progress func(done int64, tensor string)
+
+	initial map[string]*lut.Matrix // being made, where a refiner wants it
+	refined *refined               // then
 
 	mu   sync.Mutex
 	done int64
@@ -123,6 +130,11 @@ func (r *run) tensors(ctx context.Context, work string, maxShard int64) (*Result
 	}
 	defer r.writer.Abort() // does nothing after Commit
 
+	if r.plan.Recipe.Refine != nil {
+		if err := r.refine(ctx, work); err != nil {
+			return nil, err
+		}
+	}
 	records := make([]record, len(r.plan.Items))
 	resumed, err := r.schedule(ctx, records)
 	if err != nil {
@@ -131,7 +143,7 @@ func (r *run) tensors(ctx context.Context, work string, maxShard int64) (*Result
 	if err := r.writer.Commit(); err != nil {
 		return nil, err
 	}
-	return r.plan.result(records, resumed), nil
+	return r.plan.result(records, resumed, r.refined), nil
 }
 
 // checkSpace fails early where the output cannot fit.
@@ -179,6 +191,9 @@ func (r *run) schedule(ctx context.Context, records []record) (resumed int, err 
 		defer close(blocks)
 		for i := range r.plan.Items {
 			it := &r.plan.Items[i]
+			if r.initial != nil && !it.Quantized() {
+				continue
+			}
 			done, err := r.finished(it, &records[i])
 			if err != nil {
 				return err
@@ -204,11 +219,11 @@ func (r *run) schedule(ctx context.Context, records []record) (resumed int, err 
 // finished reports whether an earlier run wrote an item, and whether it still
 // stands as it was written.
 func (r *run) finished(it *Item, rec *record) (bool, error) {
-	old, ok := r.journal.done[it.Tensor.Name]
-	if !ok {
-		return false, nil
+	if it.Quantized() && r.plan.Recipe.Refine != nil {
+		return false, nil // known only once it is refined, and soon written
 	}
-	if len(old.Sums) != len(it.stored) {
+	old, ok := r.journal.done[it.Tensor.Name]
+	if !ok || len(old.Sums) != len(it.stored) {
 		return false, nil
 	}
 	for i, s := range it.stored {
@@ -261,4 +276,9 @@ func (r *run) blocks(it *Item, rec *record) []block {
 	}
 	t.left.Store(int64(len(bs)))
 	return bs
+}
+
+// bytes returns what the block's rows take in the source.
+func (b block) bytes() int64 {
+	return int64(b.to-b.from) * int64(b.item.K) * int64(b.item.Tensor.DType.Bits()) / 8
 }

@@ -52,50 +52,66 @@ type worker struct {
 }
 
 func (w *worker) do(b block) error {
-	if !b.item.Quantized() {
+	switch {
+	case !b.item.Quantized():
 		return w.copy(b)
+	case w.initial != nil:
+		return w.keep(b)
+	case w.refined != nil:
+		return w.place(b)
 	}
-	return w.quantize(b)
-}
-
-// quantize does rows [from, to) of a layer.
-func (w *worker) quantize(b block) error {
-	it, n := b.item, b.to-b.from
-	cb, err := b.scaled()
+	cb, codes, scales, err := w.quantize(b)
 	if err != nil {
 		return err
 	}
+	w.advance(b.bytes(), b.item.Tensor.Name)
+	return w.store(b, cb.Values, codes, scales)
+}
+
+// quantize returns the codes and scales of rows [from, to) of a layer, which
+// stay until the next call, and their table.
+func (w *worker) quantize(b block) (cb lut.Codebook, codes, scales []byte, err error) {
+	it, n := b.item, b.to-b.from
+	if cb, err = b.scaled(); err != nil {
+		return cb, nil, nil, err
+	}
 	if w.task != b.task {
 		if w.quantizer, err = it.quantizer(cb); err != nil {
-			return err
+			return cb, nil, nil, err
 		}
 		w.task = b.task
 	}
 	codeBytes, scaleBytes := it.rowBytes(codesPart), it.rowBytes(scalesPart)
 	weights := grow(&w.weights, n*it.K)
-	codes, scales := grow(&w.codes, n*codeBytes), grow(&w.scales, n*scaleBytes)
+	codes, scales = grow(&w.codes, n*codeBytes), grow(&w.scales, n*scaleBytes)
 	if err := it.Tensor.ReadFloat32(weights, int64(b.from)*int64(it.K)); err != nil {
-		return err
+		return cb, nil, nil, err
 	}
 	if err := w.quantizer.Rows(codes, scales, b.errs[b.from:b.to], weights, it.K); err != nil {
 		var bad *lut.NotFiniteError
 		if errors.As(err, &bad) {
 			bad.Row += b.from
 		}
-		return err
+		return cb, nil, nil, err
 	}
+	return cb, codes, scales, nil
+}
+
+// store writes a block's codes and scales, and with the last of them the table.
+func (w *worker) store(b block, values []float32, codes, scales []byte) error {
+	it := b.item
+	codeBytes, scaleBytes := it.rowBytes(codesPart), it.rowBytes(scalesPart)
 	if err := w.writeChecked(it.stored[codesPart].Name, codes, int64(b.from)*int64(codeBytes)); err != nil {
 		return err
 	}
 	if err := w.writeChecked(it.stored[scalesPart].Name, scales, int64(b.from)*int64(scaleBytes)); err != nil {
 		return err
 	}
-	w.advance(int64(n)*int64(it.K)*int64(it.Tensor.DType.Bits())/8, it.Tensor.Name)
 	if b.left.Add(-1) > 0 {
 		return nil
 	}
-	table := make([]byte, 4*len(cb.Values))
-	num.EncodeF32(table, cb.Values)
+	table := make([]byte, 4*len(values))
+	num.EncodeF32(table, values)
 	if err := w.writeChecked(it.stored[codebookPart].Name, table, 0); err != nil {
 		return err
 	}

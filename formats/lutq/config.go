@@ -112,8 +112,35 @@ type Config struct {
 	Version     int    `json:"version"`
 	Format
 	Command string                  `json:"command,omitempty"` // that makes the same bytes again from the same model
+	Learn   *Learning               `json:"learn,omitempty"`   // nil: nothing was learned
 	SHA256  string                  `json:"sha256"`
 	Tensors map[string]TensorConfig `json:"tensors"`
+}
+
+// Learning says how the scales of a container were learned.
+type Learning struct {
+	Mode      string      `json:"mode"`      // lutq or flute
+	Objective string      `json:"objective"` // kl or nll
+	Texts     []CalibText `json:"texts"`     // mixed in equal parts
+	Windows   int         `json:"windows"`   // that steps were taken on
+	Context   int         `json:"context"`   // tokens of a window
+	BOS       string      `json:"bos"`       // where it went: none or window
+	Tokens    int         `json:"tokens"`    // of all steps
+	Steps     int         `json:"steps"`
+	Rate      float64     `json:"rate"`
+	Seed      uint64      `json:"seed"`
+	Device    string      `json:"device"`
+	// The loss on windows that no step was taken on, before and after; 0 where there are none.
+	ValidWindows int     `json:"valid_windows,omitempty"`
+	InitialLoss  float64 `json:"initial_loss,omitempty"`
+	Loss         float64 `json:"loss,omitempty"`
+	BestStep     int     `json:"best_step"` // whose state was kept
+}
+
+// CalibText is a text that scales were learned on.
+type CalibText struct {
+	Name   string `json:"name"` // of the file, without its folder
+	SHA256 string `json:"sha256"`
 }
 
 // IsContainer reports whether a quantization_config is one of this package's.

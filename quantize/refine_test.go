@@ -1,0 +1,209 @@
+package quantize
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// halver is a refiner that halves the scales of the layers it knows.
+type halver struct {
+	knows  func(layer string) bool
+	spoil  func(m *lut.Matrix)
+	before func(state string) error
+	calls  int
+}
+
+func (h *halver) Flags() []string { return []string{"--halve"} }
+func (h *halver) Key() string     { return "halve" }
+
+func (h *halver) Refine(_ context.Context, initial map[string]*lut.Matrix, state string) (map[string]*lut.Matrix, *lutq.Learning, error) {
+	h.calls++
+	if h.before != nil {
+		if err := h.before(state); err != nil {
+			return nil, nil, err
+		}
+	}
+	out := make(map[string]*lut.Matrix)
+	for layer, m := range initial {
+		if !h.knows(layer) {
+			continue
+		}
+		better := *m
+		s := make([]float32, m.N*m.Groups())
+		m.ScaleType.Decode(s, m.Scales)
+		for i := range s {
+			s[i] /= 2
+		}
+		better.Scales = make([]byte, len(m.Scales))
+		m.ScaleType.Encode(better.Scales, s)
+		if h.spoil != nil {
+			h.spoil(&better)
+		}
+		out[layer] = &better
+	}
+	return out, &lutq.Learning{Mode: "halve", Steps: 1}, nil
+}
+
+// refinePlan plans a recipe with a refiner.
+func refinePlan(t *testing.T, dir, recipe string, f Refiner) *Plan {
+	t.Helper()
+	r, err := ParseRecipe([]byte(recipe))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Refine = f
+	p, err := NewPlan(open(t, dir), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestRefine(t *testing.T) {
+	src, _ := oddModel(t)
+	const recipe = `{"bits": 3, "group": 32, "method": "nfl", "scale_type": "bf16", "tensors": [{"match": "k_proj", "codebook": "int"}]}`
+	plainDir, out := filepath.Join(t.TempDir(), "plain"), filepath.Join(t.TempDir(), "out")
+	if _, err := plan(t, src, strings.Replace(recipe, "nfl", "rtn", 1)).Run(t.Context(), plainDir, RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	h := &halver{knows: func(layer string) bool { return !strings.Contains(layer, "down_proj") }}
+	p := refinePlan(t, src, recipe, h)
+	if _, err := p.Run(t.Context(), out, RunOptions{Threads: 3, MaxRAM: baseRAM + 64<<10}); err != nil {
+		t.Fatal(err)
+	}
+	plain, err := lutq.Open(plainDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	got, err := lutq.Open(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	for layer, method := range map[string]string{
+		"model.layers.0.self_attn.q_proj": "nfl",
+		"model.layers.0.self_attn.k_proj": "rtn+learn",
+		"model.layers.0.mlp.down_proj":    "rtn",
+	} {
+		if m := got.Format(layer).Method; m != method {
+			t.Errorf("%s has the method %q, want %q", layer, m, method)
+		}
+		was, err := plain.Linear(layer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		is, err := got.Linear(layer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		factor := float32(0.5)
+		if method == "rtn" {
+			factor = 1
+		}
+		want := was.Dequantize()
+		for i := range want {
+			want[i] *= factor
+		}
+		if !slices.Equal(is.Dequantize(), want) || !bytes.Equal(is.Codes, was.Codes) {
+			t.Errorf("%s is not what the refiner returned", layer)
+		}
+	}
+	if l := got.Config().Learn; l == nil || l.Mode != "halve" {
+		t.Errorf("the configuration says %+v of learning", l)
+	}
+	if c := got.Config().Command; !strings.HasSuffix(c, "--halve") || !strings.Contains(c, "--method nfl") {
+		t.Errorf("the command is %q", c)
+	}
+	rep, err := got.Verify(t.Context(), lutq.VerifyOptions{Original: p.Source})
+	if err != nil || len(rep.Problems) > 0 {
+		t.Errorf("verification: %v, problems %q", err, rep.Problems)
+	}
+	if _, err := os.Stat(filepath.Join(out, stateName)); err == nil {
+		t.Error("the refiner's state is in the output")
+	}
+}
+
+// TestRefineResume stops a run within the refiner, whose state must be there
+// when it goes on, and gone in the end.
+func TestRefineResume(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	ctx, cancel := context.WithCancel(t.Context())
+	h := &halver{knows: func(string) bool { return true }}
+	h.before = func(state string) error {
+		cancel()
+		if err := os.WriteFile(state, []byte("half"), 0o644); err != nil {
+			return err
+		}
+		return ctx.Err()
+	}
+	if _, err := refinePlan(t, tiny, `{}`, h).Run(ctx, out, RunOptions{}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got error %v", err)
+	}
+	h.before = func(state string) error {
+		data, err := os.ReadFile(state)
+		if string(data) != "half" {
+			t.Errorf("the state is %q (%v)", data, err)
+		}
+		return nil
+	}
+	if _, err := plan(t, tiny, `{}`).Run(t.Context(), out, RunOptions{}); !errors.Is(err, ErrOtherRun) {
+		t.Errorf("without the refiner: got error %v, want %v", err, ErrOtherRun)
+	}
+	if _, err := refinePlan(t, tiny, `{}`, h).Run(t.Context(), out, RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if h.calls != 2 {
+		t.Errorf("the refiner was called %d times, want 2", h.calls)
+	}
+	if _, ok := folder(t, out)[stateName]; ok {
+		t.Error("the refiner's state is in the output")
+	}
+}
+
+func TestRefineBad(t *testing.T) {
+	all := func(string) bool { return true }
+	for _, tc := range []struct {
+		name, want string
+		refiner    Refiner
+		recipe     string
+	}{
+		{"no refiner", "no text to learn from", nil, `{"method": "nfl"}`},
+		{"not normal", "nfl is for the codebook nf", &halver{knows: all}, `{"method": "nfl", "codebook": "int"}`},
+		{"other format", "format is not the one", &halver{knows: all, spoil: func(m *lut.Matrix) { m.Group = 32 }}, `{}`},
+		{"short", "codes take", &halver{knows: all, spoil: func(m *lut.Matrix) { m.Codes = m.Codes[1:] }}, `{}`},
+		{"table", "is below the one before", &halver{knows: all, spoil: func(m *lut.Matrix) {
+			m.Codebook = slices.Clone(m.Codebook)
+			slices.Reverse(m.Codebook)
+		}}, `{}`},
+		{"failing", "learning failed", &halver{before: func(string) error { return errors.New("learning failed") }}, `{}`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r, err := ParseRecipe([]byte(tc.recipe))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Refine = tc.refiner
+			out := filepath.Join(t.TempDir(), "out")
+			p, err := NewPlan(open(t, tiny), r)
+			if err == nil {
+				_, err = p.Run(t.Context(), out, RunOptions{})
+			}
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got error %v, want %q", err, tc.want)
+			}
+			if left, _ := filepath.Glob(out + "*"); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
