@@ -25,11 +25,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/lutq/lutq/calib/corpus"
-	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/calib/model"
 )
 
 // Model is a language model under evaluation.
@@ -39,16 +38,15 @@ type Model interface {
 	// Hidden returns the states [len(tokens), hidden] that the output head
 	// reads, for one window of tokens from position 0. They stay valid until
 	// the next call.
-	Hidden(ctx context.Context, tokens []int) ([]float32, error)
-	// Logits applies the output head to rows states and writes [rows, Vocab].
-	Logits(dst, h []float32, rows int) error
+	Hidden(ctx context.Context, tokens []int) (model.Array, error)
+	// Logits applies the output head to rows states and writes floats [rows, Vocab].
+	Logits(dst, h model.Array, rows int) error
 }
 
-// Options of a run. Engine is required.
+// Options of a run. Ops are required.
 type Options struct {
-	Engine   *cpu.Engine // reduces the logits
-	Device   string      // what the models run on, for the report; "" is cpu
-	Seed     uint64      // of the bootstrap
+	Ops      model.Ops // of the models; they reduce the logits
+	Seed     uint64    // of the bootstrap
 	Progress func(Progress)
 }
 
@@ -109,6 +107,7 @@ func Run(ctx context.Context, ref Model, candidates []Model, set *corpus.Set, o 
 	if err != nil {
 		return nil, err
 	}
+	defer r.free()
 	for i, w := range set.Windows {
 		if err := r.window(ctx, w); err != nil {
 			if ctx.Err() != nil {
@@ -139,11 +138,13 @@ type run struct {
 	vocab      int
 	rows       int // of logits computed at a time
 
-	refLogits, logits []float32
-	refRows, rowStats []rowStat   // of the chunk
-	scratch           [][]float32 // a row of logits for each worker
-	refTally          tally
-	tallies           []tally
+	// Of the chunk at hand: floats [rows, vocab] and [rows].
+	refLogits, logits model.Array
+	stat              model.Array
+	refTop            []float32
+
+	refTally tally
+	tallies  []tally
 }
 
 func newRun(ref Model, candidates []Model, set *corpus.Set, o Options) (*run, error) {
@@ -152,9 +153,6 @@ func newRun(ref Model, candidates []Model, set *corpus.Set, o Options) (*run, er
 		return nil, errors.New("no model to evaluate")
 	case len(set.Windows) == 0:
 		return nil, errors.New("no windows to evaluate on")
-	}
-	if o.Device == "" {
-		o.Device = "cpu"
 	}
 	vocab := candidates[0].Vocab()
 	if ref != nil {
@@ -169,16 +167,10 @@ func newRun(ref Model, candidates []Model, set *corpus.Set, o Options) (*run, er
 	r := &run{
 		o: o, set: set, ref: ref, candidates: candidates, vocab: vocab,
 		rows: min(rows, set.Context), tallies: make([]tally, len(candidates)),
-		scratch: make([][]float32, o.Engine.Threads()),
 	}
-	r.logits = make([]float32, r.rows*vocab)
-	r.rowStats = make([]rowStat, r.rows)
+	r.logits, r.stat = o.Ops.Floats(r.rows*vocab), o.Ops.Floats(r.rows)
 	if ref != nil {
-		r.refLogits = make([]float32, r.rows*vocab)
-		r.refRows = make([]rowStat, r.rows)
-	}
-	for i := range r.scratch {
-		r.scratch[i] = make([]float32, vocab)
+		r.refLogits = o.Ops.Floats(r.rows * vocab)
 	}
 	return r, nil
 }
@@ -196,7 +188,7 @@ func (r *run) window(ctx context.Context, w corpus.Window) error {
 	if w.ScoreFrom < 1 || w.Targets() < 1 {
 		return fmt.Errorf("%d tokens scored from %d", len(w.Tokens), w.ScoreFrom)
 	}
-	var refHidden []float32
+	var refHidden model.Array
 	if r.ref != nil {
 		r.refTally.begin()
 		var err error
@@ -204,7 +196,7 @@ func (r *run) window(ctx context.Context, w corpus.Window) error {
 			return fmt.Errorf("reference: %w", err)
 		}
 	}
-	hidden := make([][]float32, len(r.candidates))
+	hidden := make([]model.Array, len(r.candidates))
 	for i, c := range r.candidates {
 		r.tallies[i].begin()
 		start := time.Now()
@@ -225,8 +217,7 @@ func (r *run) window(ctx context.Context, w corpus.Window) error {
 			if err := r.ref.Logits(r.refLogits, h, len(targets)); err != nil {
 				return fmt.Errorf("reference: %w", err)
 			}
-			r.reduceReference(targets)
-			if err := r.refTally.add(r.refRows[:len(targets)], from); err != nil {
+			if err := r.refTally.add(r.reduceReference(targets), from); err != nil {
 				return fmt.Errorf("reference: %w", err)
 			}
 		}
@@ -236,8 +227,7 @@ func (r *run) window(ctx context.Context, w corpus.Window) error {
 			if err := c.Logits(r.logits, h, len(targets)); err != nil {
 				return fmt.Errorf("%s: %w", name(i, len(r.candidates)), err)
 			}
-			r.reduce(targets)
-			if err := r.tallies[i].add(r.rowStats[:len(targets)], from); err != nil {
+			if err := r.tallies[i].add(r.reduce(targets), from); err != nil {
 				return fmt.Errorf("%s: %w", name(i, len(r.candidates)), err)
 			}
 			r.tallies[i].elapsed += time.Since(start)
@@ -247,71 +237,67 @@ func (r *run) window(ctx context.Context, w corpus.Window) error {
 }
 
 // rowsOf returns n rows of the states [rows, width] from the first on.
-func rowsOf(h []float32, rows, first, n int) []float32 {
-	width := len(h) / rows
-	return h[first*width : (first+n)*width]
+func rowsOf(h model.Array, rows, first, n int) model.Array {
+	width := h.Len() / rows
+	return h.Slice(first*width, (first+n)*width)
 }
+
+// free gives the memory of the chunks back.
+func (r *run) free() { r.o.Ops.Free(r.refLogits, r.logits, r.stat) }
 
 // rowStat is what remains of a row of logits.
 type rowStat struct {
-	nll  float64
-	lse  float64 // ln Σ exp
-	top  int     // index of the largest logit, the first of equals
-	kl   float64
-	same bool // top is the reference's
+	nll, kl float64
+	same    bool // the most likely token is the reference's
 }
 
-func (r *run) reduceReference(targets []int) {
-	r.o.Engine.Parallel(len(targets), func(_, i int) {
-		r.refRows[i] = r.row(r.refLogits[i*r.vocab:(i+1)*r.vocab], targets[i])
-	})
-}
-
-func (r *run) reduce(targets []int) {
-	r.o.Engine.Parallel(len(targets), func(worker, i int) {
-		logits := r.logits[i*r.vocab : (i+1)*r.vocab]
-		s := r.row(logits, targets[i])
-		if r.ref != nil {
-			ref := r.refRows[i]
-			refLogits := r.refLogits[i*r.vocab : (i+1)*r.vocab]
-			s.kl = r.divergence(r.scratch[worker], refLogits, logits, ref.lse, s.lse)
-			s.same = s.top == ref.top
-		}
-		r.rowStats[i] = s
-	})
-}
-
-// row reduces one row of logits. Anything that is not finite shows in nll.
-func (r *run) row(logits []float32, target int) rowStat {
-	top := r.o.Engine.Max(logits)
-	lse := float64(top) + math.Log(r.o.Engine.SumExp(logits, top))
-	s := rowStat{lse: lse, nll: lse - float64(logits[target])}
-	if r.ref != nil {
-		for i, v := range logits {
-			if v == top {
-				s.top = i
-				break
-			}
-		}
+// reduceReference reduces the reference's logits for some targets.
+func (r *run) reduceReference(targets []int) []rowStat {
+	rows := make([]rowStat, len(targets))
+	for i, v := range r.nll(r.refLogits, targets) {
+		rows[i].nll = float64(v)
 	}
-	return s
+	r.refTop = r.top(r.refLogits, len(targets))
+	return rows
 }
 
-// divergence returns KL(p_ref‖p) of two rows of logits whose log sums of
-// exponentials are given. e is scratch.
-//
-// The difference of the two log probabilities is formed first, for each token
-// by itself, so that what is summed is small where the models agree.
-func (r *run) divergence(e, refLogits, logits []float32, refLSE, lse float64) float64 {
-	r.o.Engine.ExpSum(e, refLogits, float32(refLSE))
-	shift := refLSE - lse
-	logits, refLogits = logits[:len(e)], refLogits[:len(e)]
-	var kl, sum [4]float64 // independent chains of additions
-	for i, p := range e {
-		d := float64(refLogits[i]-logits[i]) - shift
-		kl[i%4] += float64(p) * d
-		sum[i%4] += float64(p)
+// reduce reduces a candidate's logits, and compares them with the reference's.
+func (r *run) reduce(targets []int) []rowStat {
+	n := len(targets)
+	rows := make([]rowStat, n)
+	for i, v := range r.nll(r.logits, targets) {
+		rows[i].nll = float64(v)
 	}
-	// The probabilities sum to 1 but for the rounding of refLSE to float32.
-	return (kl[0] + kl[1] + kl[2] + kl[3]) / (sum[0] + sum[1] + sum[2] + sum[3])
+	if r.ref == nil {
+		return rows
+	}
+	for i, v := range r.top(r.logits, n) {
+		rows[i].same = v == r.refTop[i]
+	}
+	kl := r.stat.Slice(0, n)
+	r.o.Ops.Divergence(kl, nil, r.logits.Slice(0, n*r.vocab), r.refLogits.Slice(0, n*r.vocab), n, r.vocab, 1)
+	for i, v := range r.read(kl) {
+		rows[i].kl = float64(v)
+	}
+	return rows
+}
+
+// nll returns −ln p of each target. Logits that are not finite show in it.
+func (r *run) nll(logits model.Array, targets []int) []float32 {
+	stat := r.stat.Slice(0, len(targets))
+	r.o.Ops.CrossEntropy(stat, nil, logits.Slice(0, len(targets)*r.vocab), targets, r.vocab, 1)
+	return r.read(stat)
+}
+
+// top returns the most likely token of each row, the first of equals.
+func (r *run) top(logits model.Array, rows int) []float32 {
+	stat := r.stat.Slice(0, rows)
+	r.o.Ops.ArgMax(stat, logits.Slice(0, rows*r.vocab), rows, r.vocab)
+	return r.read(stat)
+}
+
+func (r *run) read(a model.Array) []float32 {
+	v := make([]float32, a.Len())
+	r.o.Ops.Read(v, a)
+	return v
 }

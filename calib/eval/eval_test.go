@@ -13,21 +13,31 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/lutq/lutq/calib/corpus"
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/gemm/cpu"
 )
 
 // fake is a bigram model: the state is the token, the logits a row of a table.
 type fake struct {
+	ops   model.Ops
 	table [][]float32
-	state []float32
 	calls int // of Logits
 	rows  int // of logits
 	err   error
 }
 
+// hostOps are for a fake's arrays: an engine of one thread has none to stop.
+func hostOps() model.Ops {
+	e, err := cpu.New(cpu.Options{Threads: 1})
+	if err != nil {
+		panic(err)
+	}
+	return model.NewCPU(e)
+}
+
 func newFake(vocab int, seed uint64, sd float64) *fake {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	f := &fake{table: make([][]float32, vocab)}
+	f := &fake{ops: hostOps(), table: make([][]float32, vocab)}
 	for i := range f.table {
 		f.table[i] = make([]float32, vocab)
 		for j := range f.table[i] {
@@ -50,34 +60,38 @@ func (f *fake) near(seed uint64, sd float64) *fake {
 
 func (f *fake) Vocab() int { return len(f.table) }
 
-func (f *fake) Hidden(ctx context.Context, tokens []int) ([]float32, error) {
+func (f *fake) Hidden(ctx context.Context, tokens []int) (model.Array, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	f.state = f.state[:0]
-	for _, id := range tokens {
-		f.state = append(f.state, float32(id))
+	state := make([]float32, len(tokens))
+	for i, id := range tokens {
+		state[i] = float32(id)
 	}
-	return f.state, ctx.Err()
+	h := f.ops.Acts(len(state))
+	f.ops.Write(h, state)
+	return h, ctx.Err()
 }
 
-func (f *fake) Logits(dst, h []float32, rows int) error {
+func (f *fake) Logits(dst, h model.Array, rows int) error {
 	f.calls++
 	f.rows += rows
-	for i, v := range h[:rows] {
-		copy(dst[i*len(f.table):], f.table[int(v)])
+	state := make([]float32, rows)
+	f.ops.Read(state, h)
+	for i, v := range state {
+		f.ops.Write(dst.Slice(i*len(f.table), (i+1)*len(f.table)), f.table[int(v)])
 	}
 	return nil
 }
 
-func newEngine(t testing.TB, threads int) *cpu.Engine {
+func newOps(t testing.TB, threads int) model.Ops {
 	t.Helper()
 	e, err := cpu.New(cpu.Options{Threads: threads})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	return e
+	return model.NewCPU(e)
 }
 
 func windows(vocab, n, ctx, scoreFrom int) *corpus.Set {
@@ -150,7 +164,7 @@ func TestRunAgainstDefinitions(t *testing.T) {
 			set := windows(tt.vocab, tt.n, tt.ctx, tt.from)
 			ref := newFake(tt.vocab, 1, tt.sdModel)
 			m := ref.near(2, tt.sdDifference)
-			got, err := Run(context.Background(), ref, []Model{m}, set, Options{Engine: newEngine(t, 2)})
+			got, err := Run(context.Background(), ref, []Model{m}, set, Options{Ops: newOps(t, 2)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -195,7 +209,7 @@ func TestRunAgainstDefinitions(t *testing.T) {
 // A model is at no distance from itself, to the last bit.
 func TestIdenticalModels(t *testing.T) {
 	ref := newFake(64, 1, 5)
-	got, err := Run(context.Background(), ref, []Model{ref}, windows(64, 3, 30, 1), Options{Engine: newEngine(t, 1)})
+	got, err := Run(context.Background(), ref, []Model{ref}, windows(64, 3, 30, 1), Options{Ops: newOps(t, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +226,7 @@ func TestSeveralCandidates(t *testing.T) {
 	ref := newFake(64, 1, 2)
 	a, b := ref.near(2, 0.1), ref.near(3, 0.5)
 	run := func(threads int, m ...Model) []Result {
-		got, err := Run(context.Background(), ref, m, set, Options{Engine: newEngine(t, threads), Seed: 5})
+		got, err := Run(context.Background(), ref, m, set, Options{Ops: newOps(t, threads), Seed: 5})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,7 +248,7 @@ func TestWithoutReference(t *testing.T) {
 	m := newFake(30, 1, 1)
 	var seen []Progress
 	got, err := Run(context.Background(), nil, []Model{m}, windows(30, 2, 10, 1), Options{
-		Engine: newEngine(t, 2), Progress: func(p Progress) { seen = append(seen, p) },
+		Ops: newOps(t, 2), Progress: func(p Progress) { seen = append(seen, p) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -263,7 +277,7 @@ func TestJSON(t *testing.T) {
 		{"compared", ref, 2, slices.Concat(always, compared, []string{"ln_ratio_ci", "kl_mean_ci", "top1_ci"})},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Run(context.Background(), tt.ref, []Model{m}, windows(30, tt.windows, 10, 1), Options{Engine: newEngine(t, 1)})
+			got, err := Run(context.Background(), tt.ref, []Model{m}, windows(30, tt.windows, 10, 1), Options{Ops: newOps(t, 1)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -299,7 +313,7 @@ func TestErrors(t *testing.T) {
 		}
 		return f
 	}
-	broken := &fake{table: good.table, err: errors.New("boom")}
+	broken := &fake{ops: good.ops, table: good.table, err: errors.New("boom")}
 	for _, tt := range []struct {
 		name       string
 		ref        Model
@@ -319,7 +333,7 @@ func TestErrors(t *testing.T) {
 		{"reference fails", broken, []Model{good}, 1, "window 1 of 1: reference: boom"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := Run(context.Background(), tt.ref, tt.candidates, windows(30, tt.windows, 10, 1), Options{Engine: newEngine(t, 2)})
+			_, err := Run(context.Background(), tt.ref, tt.candidates, windows(30, tt.windows, 10, 1), Options{Ops: newOps(t, 2)})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
@@ -331,7 +345,7 @@ func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := newFake(30, 1, 1)
 	_, err := Run(ctx, nil, []Model{m}, windows(30, 3, 10, 1), Options{
-		Engine: newEngine(t, 1), Progress: func(Progress) { cancel() },
+		Ops: newOps(t, 1), Progress: func(Progress) { cancel() },
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)

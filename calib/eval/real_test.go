@@ -29,8 +29,8 @@ func need(t testing.TB, path string) string {
 // load opens a model with its tokenizer.
 func load(t testing.TB, dir string, threads int) (*model.Model, *tokenizer.Tokenizer, Options) {
 	t.Helper()
-	e := newEngine(t, threads)
-	m, err := model.Open(dir, e)
+	ops := newOps(t, threads)
+	m, err := model.Open(dir, ops)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func load(t testing.TB, dir string, threads int) (*model.Model, *tokenizer.Token
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m, tok, Options{Engine: e}
+	return m, tok, Options{Ops: ops}
 }
 
 func build(t testing.TB, path string, tok corpus.Tokenizer, o corpus.Options) *corpus.Set {

@@ -99,7 +99,7 @@ func (r *run) results() []Result {
 			Windows: len(r.set.Windows), Tokens: r.set.Tokens(), TokensScored: t.nll.n,
 			TextTokens: r.set.TextTokens, Vocab: r.vocab,
 			NLL: t.nll.mean(), PPL: ppl, PPLStderr: min(ppl*t.nll.stderr(), math.MaxFloat64),
-			Device:    r.o.Device,
+			Device:    r.o.Ops.Name(),
 			WindowNLL: t.nll.windowMeans(),
 		}
 		if s := t.elapsed.Seconds(); s > 0 {

@@ -1,9 +1,10 @@
-package model
+package model_test
 
 import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
 	"pgregory.net/rapid"
@@ -70,7 +71,7 @@ func TestAgainstReference(t *testing.T) {
 			tt.change(&s)
 			dir := s.build().folder(t)
 			// More than two query blocks, the last one short.
-			tokens := randomTokens(1, 2*queryRows+9, s.vocab)
+			tokens := randomTokens(1, 2*model.QueryRows+9, s.vocab)
 			want := flatten(checkpointReference(t, dir).logits(tokens))
 			if e := maxError(logits(t, open(t, dir, 2), tokens), want); e > 5e-6 {
 				t.Errorf("relative error %.2g, want at most 5e-6", e)
@@ -83,7 +84,7 @@ func TestAgainstReference(t *testing.T) {
 func TestLongAgainstReference(t *testing.T) {
 	s := small()
 	dir := s.build().folder(t)
-	tokens := randomTokens(1, mlpRows+30, s.vocab)
+	tokens := randomTokens(1, model.MLPRows+30, s.vocab)
 	want := flatten(checkpointReference(t, dir).logits(tokens))
 	if e := maxError(logits(t, open(t, dir, 2), tokens), want); e > 5e-6 {
 		t.Errorf("relative error %.2g, want at most 5e-6", e)
@@ -174,11 +175,11 @@ func TestQuantizedAgainstReference(t *testing.T) {
 					Codebook: codebook, Group: tt.group, Scale: lut.Absmax, ScaleType: lut.BF16,
 				})
 			})
-			m, err := New(src, newEngine(t, 2))
+			m, err := model.New(src, newOps(t, 2))
 			if err != nil {
 				t.Fatal(err)
 			}
-			tokens := randomTokens(1, queryRows+9, s.vocab)
+			tokens := randomTokens(1, model.QueryRows+9, s.vocab)
 			want := flatten(quantizedReference(t, dir, src).logits(tokens))
 			if e := maxError(logits(t, m, tokens), want); e > 5e-6 {
 				t.Errorf("relative error %.2g, want at most 5e-6", e)

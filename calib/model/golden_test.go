@@ -1,4 +1,4 @@
-package model
+package model_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/gemm/cpu"
 )
 
@@ -26,19 +27,19 @@ func need(t testing.TB, path string) string {
 	return path
 }
 
-func newEngine(t testing.TB, threads int) *cpu.Engine {
+func newOps(t testing.TB, threads int) *model.CPU {
 	t.Helper()
 	e, err := cpu.New(cpu.Options{Threads: threads})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	return e
+	return model.NewCPU(e)
 }
 
-func open(t testing.TB, dir string, threads int) *Model {
+func open(t testing.TB, dir string, threads int) *model.Model {
 	t.Helper()
-	m, err := Open(dir, newEngine(t, threads))
+	m, err := model.Open(dir, newOps(t, threads))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,16 +47,18 @@ func open(t testing.TB, dir string, threads int) *Model {
 }
 
 // logits returns all logits of a window.
-func logits(t testing.TB, m *Model, tokens []int) []float32 {
+func logits(t testing.TB, m *model.Model, tokens []int) []float32 {
 	t.Helper()
 	h, err := m.Hidden(context.Background(), tokens)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dst := make([]float32, len(tokens)*m.Vocab())
-	if err := m.Logits(dst, h, len(tokens)); err != nil {
+	l := m.Ops().Floats(len(tokens) * m.Vocab())
+	if err := m.Logits(l, h, len(tokens)); err != nil {
 		t.Fatal(err)
 	}
+	dst := make([]float32, l.Len())
+	m.Ops().Read(dst, l)
 	return dst
 }
 
@@ -117,7 +120,7 @@ func BenchmarkWindow(b *testing.B) {
 			for i := range tokens {
 				tokens[i] = i * 7919 % m.Vocab()
 			}
-			dst := make([]float32, rows*m.Vocab())
+			dst := m.Ops().Floats(rows * m.Vocab())
 			width := m.Config().HiddenSize
 			for b.Loop() {
 				h, err := m.Hidden(context.Background(), tokens)
@@ -125,7 +128,7 @@ func BenchmarkWindow(b *testing.B) {
 					b.Fatal(err)
 				}
 				for from := 0; from < len(tokens); from += rows {
-					if err := m.Logits(dst, h[from*width:(from+rows)*width], rows); err != nil {
+					if err := m.Logits(dst, h.Slice(from*width, (from+rows)*width), rows); err != nil {
 						b.Fatal(err)
 					}
 				}

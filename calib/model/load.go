@@ -6,37 +6,14 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/gemm/cpu"
-)
-
-// linear is y = x·Wᵀ + bias.
-type linear struct {
-	w    cpu.Weights
-	bias []float32 // nil: none
-}
-
-// layer is one decoder block.
-type layer struct {
-	inputNorm, postNorm []float32
-	q, k, v, o          linear
-	qNorm, kNorm        []float32 // nil: none
-	gate, up, down      linear
-}
-
-// Module paths below a decoder block that name linear layers.
-const (
-	qProj    = "self_attn.q_proj"
-	kProj    = "self_attn.k_proj"
-	vProj    = "self_attn.v_proj"
-	oProj    = "self_attn.o_proj"
-	gateProj = "mlp.gate_proj"
-	upProj   = "mlp.up_proj"
-	downProj = "mlp.down_proj"
+	"github.com/lutq/lutq/quantize/lut"
 )
 
 // loader reads the parts of a model and remembers the first error.
 type loader struct {
 	src Source
+	ops Ops
+	own *owned
 	err error
 }
 
@@ -47,7 +24,7 @@ func (l *loader) fail(err error) {
 }
 
 // model fills in the weights.
-func (l *loader) model(m *Model) error {
+func (l *loader) model(m *Model) {
 	c := m.config
 	l.embeddings(m)
 	m.norm = l.vector("model.norm.weight", c.HiddenSize)
@@ -55,7 +32,6 @@ func (l *loader) model(m *Model) error {
 	for i := range m.layers {
 		l.layer(&m.layers[i], c, fmt.Sprintf("model.layers.%d.", i))
 	}
-	return l.err
 }
 
 func (l *loader) layer(d *layer, c *hf.Config, prefix string) {
@@ -80,18 +56,16 @@ func (l *loader) layer(d *layer, c *hf.Config, prefix string) {
 // embeddings reads the token embedding and the output head. Where they are
 // tied, the one matrix may lie under either name.
 func (l *loader) embeddings(m *Model) {
-	const in, out = "model.embed_tokens", "lm_head"
 	c := m.config
-	name := in
-	if c.TieEmbeddings && !l.has(in) && l.has(out) {
-		name = out
+	name := embedTokens
+	if c.TieEmbeddings && !l.has(embedTokens) && l.has(lmHead) {
+		name = lmHead
 	}
-	w, row := l.matrix(name, c.VocabSize, c.HiddenSize)
-	m.embed = row
+	m.embed = l.matrix(name, c.VocabSize, c.HiddenSize)
+	m.head = linear{path: name, w: m.embed}
 	if !c.TieEmbeddings {
-		w, _ = l.matrix(out, c.VocabSize, c.HiddenSize)
+		m.head = linear{path: lmHead, w: l.matrix(lmHead, c.VocabSize, c.HiddenSize)}
 	}
-	m.head = w
 }
 
 // has reports whether a matrix is there, dense or quantized.
@@ -116,63 +90,75 @@ func (l *loader) refuse(names ...string) {
 	}
 }
 
-func (l *loader) linear(name string, n, k int, bias bool) linear {
-	var lin linear
-	lin.w, _ = l.matrix(name, n, k)
+func (l *loader) linear(path string, n, k int, bias bool) linear {
+	lin := linear{path: path, w: l.matrix(path, n, k)}
 	if bias {
-		lin.bias = l.vector(name+".bias", n)
+		lin.bias = l.vector(path+".bias", n)
 	} else {
-		l.refuse(name + ".bias")
+		l.refuse(path + ".bias")
 	}
 	return lin
 }
 
-// rowReader decodes row i of a matrix to dst.
-type rowReader func(dst []float32, i int)
-
 // matrix reads an [n, k] matrix in the form in which it is stored.
-func (l *loader) matrix(name string, n, k int) (cpu.Weights, rowReader) {
+func (l *loader) matrix(path string, n, k int) Weight {
 	if l.err != nil {
-		return nil, nil
+		return nil
 	}
-	q, err := l.src.Quantized(name)
+	q, err := l.src.Quantized(path)
 	if err != nil {
 		l.fail(fmt.Errorf("%s: %w", l.src.Name(), err))
-		return nil, nil
+		return nil
 	}
 	if q != nil {
-		if q.N != n || q.K != k {
-			l.fail(fmt.Errorf("%s: quantized %s has shape [%d, %d]: want [%d, %d]", l.src.Name(), name, q.N, q.K, n, k))
-			return nil, nil
-		}
-		w, err := newLUT(q)
-		if err != nil {
-			l.fail(fmt.Errorf("%s: %s: %w", l.src.Name(), name, err))
-			return nil, nil
-		}
-		return w, lutRows(q)
+		return l.packed(path, q, n, k)
 	}
-	t, data := l.read(name+".weight", n, k)
+	t, data := l.read(path+".weight", n, k)
 	if l.err != nil {
-		return nil, nil
+		return nil
 	}
-	w, err := cpu.NewDense(n, k, string(t.DType), data)
+	w, err := l.ops.Dense(n, k, t.DType, data)
 	if err != nil {
 		l.fail(fmt.Errorf("%s: %s in %s: %w", l.src.Name(), t.Name, t.Shard, err))
-		return nil, nil
+		return nil
 	}
-	return w, denseRows(t.DType, data, k)
+	l.own.weights = append(l.own.weights, w)
+	return w
 }
 
-// vector reads n numbers as float32.
-func (l *loader) vector(name string, n int) []float32 {
+func (l *loader) packed(path string, q *lut.Matrix, n, k int) Weight {
+	if q.N != n || q.K != k {
+		l.fail(fmt.Errorf("%s: quantized %s has shape [%d, %d]: want [%d, %d]", l.src.Name(), path, q.N, q.K, n, k))
+		return nil
+	}
+	w, err := l.ops.Packed(q)
+	if err != nil {
+		l.fail(fmt.Errorf("%s: %s: %w", l.src.Name(), path, err))
+		return nil
+	}
+	l.own.weights = append(l.own.weights, w)
+	return w
+}
+
+// vector reads n numbers as floats.
+func (l *loader) vector(name string, n int) Array {
 	t, data := l.read(name, n)
 	if l.err != nil {
 		return nil
 	}
 	v := make([]float32, n)
-	decode(t.DType, v, data)
-	return v
+	switch t.DType {
+	case hf.F32:
+		num.DecodeF32(v, data)
+	case hf.F16:
+		num.DecodeF16(v, data)
+	case hf.BF16:
+		num.DecodeBF16(v, data)
+	}
+	a := l.ops.Floats(n)
+	l.ops.Write(a, v)
+	l.own.arrays = append(l.own.arrays, a)
+	return a
 }
 
 // read returns the bytes of a tensor of the given shape, all of them finite
@@ -208,20 +194,4 @@ func (l *loader) read(name string, shape ...int) (*hf.Tensor, []byte) {
 		return fail(fmt.Errorf("element %d is NaN or infinite", i))
 	}
 	return t, data
-}
-
-func decode(t hf.DType, dst []float32, src []byte) {
-	switch t {
-	case hf.F32:
-		num.DecodeF32(dst, src)
-	case hf.F16:
-		num.DecodeF16(dst, src)
-	case hf.BF16:
-		num.DecodeBF16(dst, src)
-	}
-}
-
-func denseRows(t hf.DType, data []byte, k int) rowReader {
-	width := k * t.Bits() / 8
-	return func(dst []float32, i int) { decode(t, dst, data[i*width:(i+1)*width]) }
 }

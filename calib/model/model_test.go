@@ -1,4 +1,4 @@
-package model
+package model_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -23,7 +24,7 @@ func TestSameBitsOnAnyNumberOfThreads(t *testing.T) {
 	s := small()
 	s.arch, s.headDim, s.dtype = "Qwen3ForCausalLM", 8, hf.BF16
 	dir := s.build().folder(t)
-	tokens := randomTokens(1, mlpRows+70, s.vocab)
+	tokens := randomTokens(1, model.MLPRows+70, s.vocab)
 	want := logits(t, open(t, dir, 1), tokens)
 	for _, threads := range []int{2, 3, 7} {
 		m := open(t, dir, threads)
@@ -49,7 +50,7 @@ func TestSameBitsOnAnyISA(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := Open(dir, e)
+		m, err := model.Open(dir, model.NewCPU(e))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +71,7 @@ func TestPrefix(t *testing.T) {
 	m := open(t, s.build().folder(t), 2)
 	tokens := randomTokens(1, 150, s.vocab)
 	all := logits(t, m, tokens)
-	for _, n := range []int{1, 2, queryRows, queryRows + 1, 149} {
+	for _, n := range []int{1, 2, model.QueryRows, model.QueryRows + 1, 149} {
 		if got := logits(t, m, tokens[:n]); !slices.Equal(got, all[:len(got)]) {
 			t.Errorf("logits of the first %d tokens differ when more follow", n)
 		}
@@ -106,7 +107,7 @@ func TestBadInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Logits(make([]float32, 2*s.vocab-1), h, 2); err == nil {
+	if err := m.Logits(m.Ops().Floats(2*s.vocab-1), h, 2); err == nil {
 		t.Error("logits into too short a slice: got no error")
 	}
 }
@@ -164,7 +165,7 @@ func TestOpenErrors(t *testing.T) {
 			m := s.build()
 			tt.change(m)
 			dir := m.folder(t)
-			_, err := Open(dir, newEngine(t, 1))
+			_, err := model.Open(dir, newOps(t, 1))
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) {
 				t.Errorf("got %v, want the folder and %q", err, tt.want)
 			}
@@ -174,7 +175,7 @@ func TestOpenErrors(t *testing.T) {
 		})
 	}
 	t.Run("no folder", func(t *testing.T) {
-		if _, err := Open(filepath.Join(t.TempDir(), "absent"), newEngine(t, 1)); !errors.Is(err, os.ErrNotExist) {
+		if _, err := model.Open(filepath.Join(t.TempDir(), "absent"), newOps(t, 1)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("got %v, want %v", err, os.ErrNotExist)
 		}
 	})
@@ -185,7 +186,7 @@ func TestOpenErrors(t *testing.T) {
 func TestOverflow(t *testing.T) {
 	s := small()
 	m := s.build()
-	for _, name := range []string{oProj, downProj} {
+	for _, name := range []string{model.OProj, model.DownProj} {
 		v := m.data["model.layers.1."+name+".weight"]
 		for i := range v {
 			v[i] *= 1e30
@@ -203,7 +204,7 @@ func TestContainer(t *testing.T) {
 	dir := small().build().folder(t)
 	src := openCheckpoint(t, dir)
 	format := lutq.Format{Bits: 3, Group: 16, Codebook: "nf", Method: "rtn", Scale: "absmax", ScaleType: "bf16"}
-	plan, err := quantize.NewPlan(src.ckpt, quantize.Recipe{Default: format})
+	plan, err := quantize.NewPlan(src.Files(), quantize.Recipe{Default: format})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,8 @@ type Ops interface {
 	Divergence(loss, dlogits, logits, teacher Array, rows, vocab int, scale float32)
 	// ArgMax writes the index of the largest of each row, the first of equals, as a float.
 	ArgMax(dst, x Array, rows, cols int)
-	// NotFinite returns the first row of x [rows, cols] with a NaN or infinity, or −1.
+	// NotFinite returns the first row of x [rows, cols] with a NaN or infinity, in it or in the
+	// float32 sum of its squares, which no RMS norm can read; or −1.
 	NotFinite(x Array, rows, cols int) int
 
 	// MLPRows is how many tokens best pass through an MLP at a time when no gradient is wanted; 0 is all.

@@ -1,10 +1,11 @@
-package model
+package model_test
 
 import (
 	"fmt"
 	"math"
 	"testing"
 
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
 )
 
@@ -149,8 +150,8 @@ func (r *reference) logits(tokens []int) [][]float64 {
 		var keys, values [][]float64
 		for t := range h {
 			n := r.rmsNorm(h[t], r.must(p+"input_layernorm.weight"))
-			q, k := r.linear(n, p+qProj), r.linear(n, p+kProj)
-			v := r.linear(n, p+vProj)
+			q, k := r.linear(n, p+model.QProj), r.linear(n, p+model.KProj)
+			v := r.linear(n, p+model.VProj)
 			for i := range c.Heads {
 				r.finish(r.head(q, i), p+"self_attn.q_norm.weight", t)
 			}
@@ -162,17 +163,17 @@ func (r *reference) logits(tokens []int) [][]float64 {
 			for i := range c.Heads {
 				r.attend(r.head(mixed, i), r.head(q, i), keys, values, i*c.KVHeads/c.Heads)
 			}
-			for i, v := range r.linear(mixed, p+oProj) {
+			for i, v := range r.linear(mixed, p+model.OProj) {
 				h[t][i] += v
 			}
 		}
 		for t := range h {
 			n := r.rmsNorm(h[t], r.must(p+"post_attention_layernorm.weight"))
-			gate, up := r.linear(n, p+gateProj), r.linear(n, p+upProj)
+			gate, up := r.linear(n, p+model.GateProj), r.linear(n, p+model.UpProj)
 			for i, g := range gate {
 				gate[i] = g / (1 + math.Exp(-g)) * up[i]
 			}
-			for i, v := range r.linear(gate, p+downProj) {
+			for i, v := range r.linear(gate, p+model.DownProj) {
 				h[t][i] += v
 			}
 		}

@@ -6,10 +6,11 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 )
 
-// rope holds cosines and sines of the rotary embedding, [position][dim/2].
+// rope holds cosines and sines of the rotary embedding, floats [positions, dim/2].
 type rope struct {
-	freqs    []float64 // radians per position
-	cos, sin []float32
+	freqs     []float64 // radians per position
+	positions int
+	cos, sin  Array
 }
 
 func newRope(c *hf.Config) rope { return rope{freqs: frequencies(c)} }
@@ -45,26 +46,25 @@ func frequencies(c *hf.Config) []float64 {
 	return f
 }
 
-// extend makes the table cover positions below n.
-func (r *rope) extend(n int) {
-	half := len(r.freqs)
-	for pos := len(r.cos) / half; pos < n; pos++ {
+// extend makes the tables cover positions below n.
+func (r *rope) extend(n int, ops Ops) {
+	if n <= r.positions {
+		return
+	}
+	cos, sin := make([]float32, 0, n*len(r.freqs)), make([]float32, 0, n*len(r.freqs))
+	for pos := range n {
 		for _, f := range r.freqs {
-			sin, cos := math.Sincos(float64(pos) * f)
-			r.cos = append(r.cos, float32(cos))
-			r.sin = append(r.sin, float32(sin))
+			s, c := math.Sincos(float64(pos) * f)
+			cos, sin = append(cos, float32(c)), append(sin, float32(s))
 		}
 	}
+	r.free(ops)
+	r.positions, r.cos, r.sin = n, ops.Floats(len(cos)), ops.Floats(len(sin))
+	ops.Write(r.cos, cos)
+	ops.Write(r.sin, sin)
 }
 
-// rotate turns the pairs (x[i], x[i+half]) of one head, scaled by s.
-func (r *rope) rotate(x []float32, pos int, s float32) {
-	half := len(r.freqs)
-	cos, sin := r.cos[pos*half:(pos+1)*half], r.sin[pos*half:(pos+1)*half]
-	lo, hi := x[:half], x[half:2*half]
-	for i, c := range cos {
-		a, b := lo[i], hi[i]
-		lo[i] = (float32(a*c) - float32(b*sin[i])) * s
-		hi[i] = (float32(b*c) + float32(a*sin[i])) * s
-	}
+func (r *rope) free(ops Ops) {
+	ops.Free(r.cos, r.sin)
+	r.positions, r.cos, r.sin = 0, nil, nil
 }

@@ -1,4 +1,4 @@
-package model
+package model_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/eval"
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/quantize/lut"
 	"gonum.org/v1/gonum/stat/distuv"
@@ -46,14 +47,14 @@ func stories(t testing.TB, tok *tokenizer.Tokenizer) *corpus.Set {
 }
 
 // storyPerplexity evaluates a source on the stories.
-func storyPerplexity(t testing.TB, src Source, set *corpus.Set) (ppl float64, scored int) {
+func storyPerplexity(t testing.TB, src model.Source, set *corpus.Set) (ppl float64, scored int) {
 	t.Helper()
-	e := newEngine(t, 2)
-	m, err := New(src, e)
+	ops := newOps(t, 2)
+	m, err := model.New(src, ops)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := eval.Run(context.Background(), nil, []eval.Model{m}, set, eval.Options{Engine: e})
+	r, err := eval.Run(context.Background(), nil, []eval.Model{m}, set, eval.Options{Ops: ops})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package model
+package model_test
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
@@ -93,17 +94,17 @@ func (s shape) build() *synthetic {
 		p := fmt.Sprintf("model.layers.%d.", i)
 		add(p+"input_layernorm.weight", 1, 0.2, s.hidden)
 		add(p+"post_attention_layernorm.weight", 1, 0.2, s.hidden)
-		linear(p+qProj, q, s.hidden, qkvBias)
-		linear(p+kProj, kv, s.hidden, qkvBias)
-		linear(p+vProj, kv, s.hidden, qkvBias)
-		linear(p+oProj, s.hidden, q, s.attentionBias)
+		linear(p+model.QProj, q, s.hidden, qkvBias)
+		linear(p+model.KProj, kv, s.hidden, qkvBias)
+		linear(p+model.VProj, kv, s.hidden, qkvBias)
+		linear(p+model.OProj, s.hidden, q, s.attentionBias)
 		if s.arch == "Qwen3ForCausalLM" {
 			add(p+"self_attn.q_norm.weight", 1, 0.2, s.headDim)
 			add(p+"self_attn.k_norm.weight", 1, 0.2, s.headDim)
 		}
-		linear(p+gateProj, s.inter, s.hidden, s.mlpBias)
-		linear(p+upProj, s.inter, s.hidden, s.mlpBias)
-		linear(p+downProj, s.hidden, s.inter, s.mlpBias)
+		linear(p+model.GateProj, s.inter, s.hidden, s.mlpBias)
+		linear(p+model.UpProj, s.inter, s.hidden, s.mlpBias)
+		linear(p+model.DownProj, s.hidden, s.inter, s.mlpBias)
 	}
 	add("model.norm.weight", 1, 0.2, s.hidden)
 	if !s.tied {
@@ -171,7 +172,7 @@ func (m *synthetic) folder(t *testing.T) string {
 
 // quantizedSource is a checkpoint some of whose layers are quantized.
 type quantizedSource struct {
-	*Checkpoint
+	*model.Checkpoint
 	layers map[string]*lut.Matrix
 }
 
@@ -187,7 +188,7 @@ func (s *quantizedSource) Tensor(name string) (*hf.Tensor, bool) {
 }
 
 // openCheckpoint opens a folder as a source.
-func openCheckpoint(t testing.TB, dir string) *Checkpoint {
+func openCheckpoint(t testing.TB, dir string) *model.Checkpoint {
 	t.Helper()
 	config, err := hf.ReadConfig(dir)
 	if err != nil {
@@ -198,7 +199,7 @@ func openCheckpoint(t testing.TB, dir string) *Checkpoint {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ckpt.Close() })
-	return NewCheckpoint(config, ckpt)
+	return model.NewCheckpoint(config, ckpt)
 }
 
 // isProjection accepts the linear layers of the decoder blocks.
@@ -206,10 +207,10 @@ func isProjection(name string) bool { return strings.HasSuffix(name, "_proj.weig
 
 // quantizeWith returns a checkpoint's source with the matrices that choose
 // accepts replaced.
-func quantizeWith(t testing.TB, src *Checkpoint, choose func(string) bool, quantize func(w []float32, n, k int) *lut.Matrix) *quantizedSource {
+func quantizeWith(t testing.TB, src *model.Checkpoint, choose func(string) bool, quantize func(w []float32, n, k int) *lut.Matrix) *quantizedSource {
 	t.Helper()
 	q := &quantizedSource{Checkpoint: src, layers: make(map[string]*lut.Matrix)}
-	for _, tensor := range src.ckpt.Tensors() {
+	for _, tensor := range src.Files().Tensors() {
 		if len(tensor.Shape) != 2 || !choose(tensor.Name) {
 			continue
 		}

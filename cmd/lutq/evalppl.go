@@ -125,11 +125,12 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (*evalRepor
 		return nil, err
 	}
 	defer engine.Close()
+	ops := model.NewCPU(engine)
 
 	var models []eval.Model
 	var first *model.Model
 	for _, dir := range dirs {
-		m, err := model.Open(dir, engine)
+		m, err := model.Open(dir, ops)
 		if err != nil {
 			return nil, err
 		}
@@ -140,7 +141,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (*evalRepor
 	}
 	var ref eval.Model
 	if o.against != "" {
-		if ref, err = model.Open(o.against, engine); err != nil {
+		if ref, err = model.Open(o.against, ops); err != nil {
 			return nil, err
 		}
 	}
@@ -153,7 +154,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (*evalRepor
 	}
 	bar := u.startProgress("evaluating", int64(len(set.Windows)), false)
 	results, err := eval.Run(ctx, ref, models, set, eval.Options{
-		Engine: engine,
+		Ops: ops,
 		Progress: func(p eval.Progress) {
 			bar.set(int64(p.Done), fmt.Sprintf("perplexity so far %.3f", math.Exp(p.NLL[0])))
 		},

@@ -1,0 +1,138 @@
+package model
+
+import (
+	"math"
+
+	"github.com/lutq/lutq/gemm/cpu"
+)
+
+// Embed implements [Ops].
+func (c *CPU) Embed(h Array, tokens []int, w Weight) {
+	c.engine.Gather(host(h), operand(w), tokens)
+}
+
+// RMSNorm implements [Ops].
+func (c *CPU) RMSNorm(y, x, w Array, rows int, eps float64) {
+	dst, src, weight := host(y), host(x), host(w)
+	width := len(weight)
+	if len(dst) != rows*width || len(src) != len(dst) {
+		panic(badSize)
+	}
+	c.overRows(rows, func(_, from, to int) {
+		for i := from * width; i < to*width; i += width {
+			c.engine.RMSNorm(dst[i:i+width], src[i:i+width], weight, eps)
+		}
+	})
+}
+
+// Linear implements [Ops].
+func (c *CPU) Linear(x Array, rows int, to ...Product) {
+	products := make([]cpu.Op, len(to))
+	for i, p := range to {
+		products[i] = cpu.Op{Y: host(p.Y), W: operand(p.W)}
+	}
+	c.engine.MatMulMany(host(x), rows, products...)
+	for i, p := range to {
+		if p.Bias != nil {
+			c.addBias(products[i].Y, rows, host(p.Bias))
+		}
+	}
+}
+
+// addBias adds a vector to each row of y.
+func (c *CPU) addBias(y []float32, rows int, bias []float32) {
+	width := len(bias)
+	c.overRows(rows, func(_, from, to int) {
+		for i := from * width; i < to*width; i += width {
+			c.engine.Add(y[i:i+width], y[i:i+width], bias)
+		}
+	})
+}
+
+// Rope implements [Ops].
+func (c *CPU) Rope(x Array, rows, heads int, cos, sin Array, back bool) {
+	if rows == 0 || heads == 0 {
+		return
+	}
+	v, cosines, sines := host(x), host(cos), host(sin)
+	half := len(v) / (rows * heads) / 2
+	if len(v) != rows*heads*2*half || len(cosines) < rows*half || len(sines) < rows*half {
+		panic(badSize)
+	}
+	c.overRows(rows, func(_, from, to int) {
+		for r := from; r < to; r++ {
+			co, si := cosines[r*half:(r+1)*half], sines[r*half:(r+1)*half]
+			for row := v[r*heads*2*half : (r+1)*heads*2*half]; len(row) > 0; row = row[2*half:] {
+				if back {
+					rotateBack(row[:half], row[half:2*half], co, si)
+				} else {
+					rotate(row[:half], row[half:2*half], co, si)
+				}
+			}
+		}
+	})
+}
+
+// rotate turns the pairs (x[i], y[i]).
+func rotate(x, y, cos, sin []float32) {
+	y, sin = y[:len(x)], sin[:len(cos)]
+	for i, c := range cos {
+		a, b := x[i], y[i]
+		x[i] = float32(a*c) - float32(b*sin[i])
+		y[i] = float32(b*c) + float32(a*sin[i])
+	}
+}
+
+// rotateBack turns them by the negative angles.
+func rotateBack(x, y, cos, sin []float32) {
+	y, sin = y[:len(x)], sin[:len(cos)]
+	for i, c := range cos {
+		a, b := x[i], y[i]
+		x[i] = float32(a*c) + float32(b*sin[i])
+		y[i] = float32(b*c) - float32(a*sin[i])
+	}
+}
+
+// SwiGLU implements [Ops].
+func (c *CPU) SwiGLU(y, g, u Array) {
+	dst, gate, up := host(y), host(g), host(u)
+	if len(dst) != len(gate) || len(up) != len(gate) {
+		panic(badSize)
+	}
+	c.overElements(len(dst), func(from, to int) {
+		c.engine.SiLUMul(dst[from:to], gate[from:to], up[from:to])
+	})
+}
+
+// Add implements [Ops].
+func (c *CPU) Add(h, x Array) {
+	dst, src := host(h), host(x)
+	if len(dst) != len(src) {
+		panic(badSize)
+	}
+	c.overElements(len(dst), func(from, to int) {
+		c.engine.Add(dst[from:to], dst[from:to], src[from:to])
+	})
+}
+
+// NotFinite implements [Ops].
+func (c *CPU) NotFinite(x Array, rows, cols int) int {
+	src := host(x)
+	if cap(c.bad) < rows {
+		c.bad = make([]bool, rows)
+	}
+	bad := c.bad[:rows]
+	c.overRows(rows, func(_, from, to int) {
+		for i := from; i < to; i++ {
+			row := src[i*cols : (i+1)*cols]
+			sum := c.engine.Dot(row, row)
+			bad[i] = math.IsNaN(sum) || math.IsInf(sum, 0)
+		}
+	})
+	for i, b := range bad {
+		if b {
+			return i
+		}
+	}
+	return -1
+}

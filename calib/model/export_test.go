@@ -1,0 +1,20 @@
+package model
+
+import "github.com/lutq/lutq/formats/hf"
+
+// What the tests, which use this package from outside, see of its insides.
+const (
+	QueryRows = queryRows
+	MLPRows   = mlpRows
+
+	QProj    = qProj
+	KProj    = kProj
+	VProj    = vProj
+	OProj    = oProj
+	GateProj = gateProj
+	UpProj   = upProj
+	DownProj = downProj
+)
+
+// Files returns the checkpoint behind a source.
+func (c *Checkpoint) Files() *hf.Checkpoint { return c.ckpt }

@@ -1,0 +1,6 @@
+package model
+
+// trainScratch is filled in with the backward pass.
+type trainScratch struct{}
+
+func (s *trainScratch) free(Ops) {}
