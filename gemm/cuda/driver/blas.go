@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"strings"
@@ -15,7 +16,8 @@ type blasAPI struct {
 	version string
 
 	getStatusName, getStatusString, getProperty, create, destroy uintptr
-	setStream, setWorkspace, setMathMode, gemmEx                 uintptr
+	setStream, setWorkspace, setMathMode                         uintptr
+	gemmEx, gemmStridedBatchedEx                                 uintptr
 }
 
 func openBLAS(p places, majors []int) (*blasAPI, error) {
@@ -35,6 +37,7 @@ func openBLAS(p places, majors []int) (*blasAPI, error) {
 		{"cublasSetWorkspace_v2", &a.setWorkspace},
 		{"cublasSetMathMode", &a.setMathMode},
 		{"cublasGemmEx", &a.gemmEx},
+		{"cublasGemmStridedBatchedEx", &a.gemmStridedBatchedEx},
 	})
 	if err != nil {
 		return nil, err
@@ -100,6 +103,7 @@ const (
 	blasCompute32F  = 68
 	blasGemmDefault = -1
 	blasDefaultMath = 0
+	blasFullSums    = 16 // CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 )
 
 // blasWorkspace is the size that cuBLAS recommends for Hopper, and more than
@@ -124,7 +128,7 @@ func (d *Device) NewBLAS(s *Stream) (*BLAS, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &BLAS{api: a, dev: d, factors: &[2]float32{1, 0}, args: make([]uintptr, 19)}
+	b := &BLAS{api: a, dev: d, factors: &[2]float32{1, 0}, args: make([]uintptr, 23)}
 	if err := a.check("cublasCreate_v2", call(a.create, uintptr(unsafe.Pointer(&b.handle)))); err != nil {
 		return nil, err
 	}
@@ -151,29 +155,82 @@ func (b *BLAS) SetStream(s *Stream) error {
 	return b.api.check("cublasSetWorkspace_v2", call(b.api.setWorkspace, b.handle, uintptr(b.workspace), blasWorkspace))
 }
 
+// SumInFloat32 keeps every partial sum of the calls from now on in float32, where
+// cuBLAS would otherwise be free to add the parts of a long sum in the type of the
+// result.
+func (b *BLAS) SumInFloat32() error {
+	return b.api.check("cublasSetMathMode", call(b.api.setMathMode, b.handle, blasDefaultMath|blasFullSums))
+}
+
+// Operand is a row-major matrix on the GPU, or a batch of them.
+type Operand struct {
+	Ptr    Ptr
+	Ld     int // elements from one row to the next; 0 means that rows are contiguous
+	Stride int // elements from one matrix of a batch to the next; 0, of what is read, is the same matrix for all
+}
+
+// GEMM is a product C = Alpha·op(A)·op(B) + Beta·C of row-major matrices: op(A) is
+// M×K, op(B) K×N and C M×N, where op transposes the matrices that TransA and TransB
+// name. A and B are of type In, C of type Out. Sums are taken in float32. In is F16
+// or BF16, with Out the same or F32, or all is F32. With Beta 0, C is not read.
+type GEMM struct {
+	M, N, K        int
+	A, B, C        Operand
+	TransA, TransB bool
+	In, Out        DType
+	Alpha, Beta    float32
+	Batch          int // number of products; 0 counts as 1
+}
+
+// GEMM queues a product.
+func (b *BLAS) GEMM(g GEMM) error {
+	// cuBLAS is column-major, where a row-major matrix is its transpose: it is asked
+	// for Cᵀ = op(B)ᵀ·op(A)ᵀ.
+	opA, ldA := blasOpN, g.K
+	if g.TransA {
+		opA, ldA = blasOpT, g.M
+	}
+	opB, ldB := blasOpN, g.N
+	if g.TransB {
+		opB, ldB = blasOpT, g.K
+	}
+	*b.factors = [2]float32{g.Alpha, g.Beta}
+	alpha, beta := uintptr(unsafe.Pointer(&b.factors[0])), uintptr(unsafe.Pointer(&b.factors[1]))
+	op, f := "cublasGemmEx", b.api.gemmEx
+	args := append(b.args[:0], b.handle, uintptr(opB), uintptr(opA), uintptr(g.N), uintptr(g.M), uintptr(g.K), alpha)
+	matrix := func(m Operand, t DType, ld int) {
+		args = append(args, uintptr(m.Ptr), uintptr(t), uintptr(cmp.Or(m.Ld, ld)))
+		if g.Batch > 1 {
+			args = append(args, uintptr(m.Stride))
+		}
+	}
+	matrix(g.B, g.In, ldB)
+	matrix(g.A, g.In, ldA)
+	args = append(args, beta)
+	matrix(g.C, g.Out, g.N)
+	if g.Batch > 1 {
+		op, f = "cublasGemmStridedBatchedEx", b.api.gemmStridedBatchedEx
+		args = append(args, uintptr(g.Batch))
+	}
+	algorithm := blasGemmDefault
+	args = append(args, blasCompute32F, uintptr(algorithm))
+	err := b.api.check(op, call(f, args...))
+	runtime.KeepAlive(b)
+	if err != nil {
+		return fmt.Errorf("product %d×%d×%d, %s to %s: %w", g.M, g.N, g.K, g.In, g.Out, err)
+	}
+	return nil
+}
+
 // MatMul queues Y = X·Wᵀ, all row-major: X is M×K and W N×K, both of type in,
 // and Y is M×N of type out. Sums are taken in float32. in is F16 or BF16, with
 // out the same or F32, or all is F32.
 func (b *BLAS) MatMul(y, x, w Ptr, m, n, k int, in, out DType) error {
-	// cuBLAS is column-major, where row-major Y is Yᵀ = W·Xᵀ: an N×M matrix
-	// with W stored transposed.
-	neg := -1
-	args := [...]uintptr{
-		b.handle, blasOpT, blasOpN, uintptr(n), uintptr(m), uintptr(k),
-		uintptr(unsafe.Pointer(&b.factors[0])),
-		uintptr(w), uintptr(in), uintptr(k),
-		uintptr(x), uintptr(in), uintptr(k),
-		uintptr(unsafe.Pointer(&b.factors[1])),
-		uintptr(y), uintptr(out), uintptr(n),
-		blasCompute32F, uintptr(neg),
-	}
-	copy(b.args, args[:])
-	err := b.api.check("cublasGemmEx", call(b.api.gemmEx, b.args...))
-	runtime.KeepAlive(b)
-	if err != nil {
-		return fmt.Errorf("%d×%d·(%d×%d)ᵀ %s to %s: %w", m, k, n, k, in, out, err)
-	}
-	return nil
+	return b.GEMM(GEMM{
+		M: m, N: n, K: k,
+		A: Operand{Ptr: x}, B: Operand{Ptr: w}, C: Operand{Ptr: y}, TransB: true,
+		In: in, Out: out, Alpha: 1,
+	})
 }
 
 // Close releases cuBLAS and its workspace.

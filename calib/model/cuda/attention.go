@@ -1,0 +1,156 @@
+package cuda
+
+import (
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+// The sizes of a block of queries: as many as whose scores fit in attentionBytes, but
+// no more than keep the part of them that the causal mask throws away small.
+const (
+	attentionBytes = 256 << 20
+	attentionRows  = 512
+)
+
+// attentionBlock is a block of queries and the keys that any of them sees.
+type attentionBlock struct {
+	from, to int // queries
+	lo, hi   int // keys
+	ld       int // elements of a row of scores, a multiple of 8
+}
+
+func (b attentionBlock) rows() int { return b.to - b.from }
+func (b attentionBlock) keys() int { return b.hi - b.lo }
+
+// attentionBlocks cuts the queries into blocks whose scores take bytes bytes each. It
+// returns them and the number of scores of the largest block.
+func attentionBlocks(s model.AttentionShape, bytes int) (blocks []attentionBlock, scores int) {
+	span := s.T // keys that a query's block may see
+	if s.Window > 0 {
+		span = min(s.T, s.Window+attentionRows)
+	}
+	rows := min(max(attentionBytes/(bytes*s.Heads*ceil(span, 8)*8), 1), attentionRows)
+	if rows >= 16 {
+		rows -= rows % 16
+	}
+	for from := 0; from < s.T; from += rows {
+		b := attentionBlock{from: from, to: min(from+rows, s.T)}
+		b.hi = b.to
+		if s.Window > 0 {
+			b.lo = max(from-s.Window+1, 0)
+		}
+		b.ld = ceil(b.keys(), 8) * 8
+		blocks = append(blocks, b)
+		scores = max(scores, s.Heads*b.rows()*b.ld)
+	}
+	return blocks, scores
+}
+
+// heads is a matrix of every head: of every query head, or of every head of keys and
+// values.
+type heads struct {
+	ptr    driver.Ptr
+	dtype  driver.DType
+	ld     int  // elements from one row to the next
+	stride int  // elements from one head to the next
+	kv     bool // heads of keys and values
+}
+
+// queryHeads are the heads of an array [T, Heads, Dim], from a token on.
+func queryHeads(a model.Array, s model.AttentionShape, from int) heads {
+	return headsOf(a.(*array), s.Heads, s.Dim, from, false)
+}
+
+// kvHeads are the heads of an array [T, KVHeads, Dim], from a token on.
+func kvHeads(a model.Array, s model.AttentionShape, from int) heads {
+	return headsOf(a.(*array), s.KVHeads, s.Dim, from, true)
+}
+
+func headsOf(a *array, n, dim, from int, kv bool) heads {
+	return heads{a.ptr + driver.Ptr(from*n*dim*a.dtype.Size()), a.dtype, n * dim, dim, kv}
+}
+
+// blockHeads are the scores [Heads, rows, ld] of a block of queries.
+func blockHeads(at driver.Ptr, t driver.DType, b attentionBlock) heads {
+	return heads{at, t, b.ld, b.rows() * b.ld, false}
+}
+
+// operand returns n heads from head i on, step apart.
+func (h heads) operand(i, step int) driver.Operand {
+	return driver.Operand{Ptr: h.ptr + driver.Ptr(i*h.stride*h.dtype.Size()), Ld: h.ld, Stride: step * h.stride}
+}
+
+// gemmHeads queues the product g for every query head, with operands of its own or of
+// its head of keys and values. Where c is of the latter, the products of a group
+// are added up in turn. g holds all but operands, types and batch.
+func (o *Ops) gemmHeads(s model.AttentionShape, g driver.GEMM, a, b, c heads) {
+	g.In, g.Out = a.dtype, c.dtype
+	group := s.Heads / s.KVHeads
+	// A call takes one query head of every group, or the heads of one group, whichever
+	// needs fewer calls.
+	if group <= s.KVHeads || c.kv {
+		g.Batch = s.KVHeads
+		for j := range group {
+			of := func(h heads) driver.Operand {
+				if h.kv {
+					return h.operand(0, 1)
+				}
+				return h.operand(j, group)
+			}
+			g.A, g.B, g.C = of(a), of(b), of(c)
+			o.gemm(g)
+			if c.kv {
+				g.Beta = 1
+			}
+		}
+		return
+	}
+	g.Batch = group
+	for i := range s.KVHeads {
+		of := func(h heads) driver.Operand {
+			if h.kv {
+				return h.operand(i, 0)
+			}
+			return h.operand(i*group, 1)
+		}
+		g.A, g.B, g.C = of(a), of(b), of(c)
+		o.gemm(g)
+	}
+}
+
+// scoresOf queues the scaled scores of a block, float32 [Heads, rows, ld].
+func (o *Ops) scoresOf(scores driver.Ptr, q, k model.Array, s model.AttentionShape, b attentionBlock) {
+	g := driver.GEMM{M: b.rows(), N: b.keys(), K: s.Dim, TransB: true, Alpha: s.Scale}
+	o.gemmHeads(s, g, queryHeads(q, s, b.from), kvHeads(k, s, b.lo), blockHeads(scores, driver.F32, b))
+}
+
+// Attention is causal attention. For a block of queries after the other it stores the
+// scores of all heads and the probabilities, in the type of activations.
+func (o *Ops) Attention(out, lse, q, k, v model.Array, s model.AttentionShape) {
+	checkAttention(s, out, q, k, v)
+	check(lse == nil || lse.Len() == s.Heads*s.T, "room for lse of %d heads of %d tokens: wrong length", s.Heads, s.T)
+	if s.T == 0 {
+		return
+	}
+	o.do(func() {
+		blocks, n := attentionBlocks(s, driver.F32.Size()+o.acts.Size())
+		scores, p := o.scratch(n*driver.F32.Size()), o.scratch(n*o.acts.Size())
+		for _, b := range blocks {
+			o.scoresOf(scores, q, k, s, b)
+			_, block := perRow(1, b.ld)
+			o.launch("softmax", driver.Dim{X: uint32(b.rows()), Y: uint32(s.Heads)}, block,
+				p, lse, scores, b.ld, b.from, b.lo, s.Window, s.T)
+			g := driver.GEMM{M: b.rows(), N: s.Dim, K: b.keys(), Alpha: 1}
+			o.gemmHeads(s, g, blockHeads(p, o.acts, b), kvHeads(v, s, b.lo), queryHeads(out, s, b.from))
+		}
+		o.release(scores)
+		o.release(p)
+	})
+}
+
+func checkAttention(s model.AttentionShape, out, q, k, v model.Array) {
+	check(s.KVHeads > 0 && s.Heads%s.KVHeads == 0, "%d heads with %d of keys and values", s.Heads, s.KVHeads)
+	wide, narrow := s.T*s.Heads*s.Dim, s.T*s.KVHeads*s.Dim
+	check(out.Len() == wide && q.Len() == wide && k.Len() == narrow && v.Len() == narrow,
+		"attention over %+v: q, k, v and o have %d, %d, %d and %d elements", s, q.Len(), k.Len(), v.Len(), out.Len())
+}

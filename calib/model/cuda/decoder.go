@@ -1,0 +1,144 @@
+package cuda
+
+import (
+	"slices"
+
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+// MLPRows returns 0: all tokens pass through an MLP at a time.
+func (o *Ops) MLPRows() int { return 0 }
+
+// Embed writes rows of a weight to h.
+func (o *Ops) Embed(h model.Array, tokens []int, w model.Weight) {
+	n, k := w.Shape()
+	check(h.Len() == len(tokens)*k, "%d elements for %d tokens of %d", h.Len(), len(tokens), k)
+	for _, t := range tokens {
+		check(0 <= t && t < n, "row %d of an embedding of %d", t, n)
+	}
+	if len(tokens) == 0 {
+		return
+	}
+	o.do(func() {
+		m := w.(weight).base()
+		rows := o.uploadInts(tokens)
+		grid, block := perRow(len(tokens), k)
+		o.launch("embed", grid, block, h, rows, m.dense, k)
+		o.release(rows)
+	})
+}
+
+// RMSNorm normalizes rows.
+func (o *Ops) RMSNorm(y, x, w model.Array, rows int, eps float64) {
+	cols := w.Len()
+	check(y.Len() == rows*cols && x.Len() == rows*cols, "norm of %d rows of %d: %d to %d elements", rows, cols, x.Len(), y.Len())
+	if rows == 0 {
+		return
+	}
+	grid, block := perRow(rows, cols)
+	o.do(func() { o.launch(o.of("rmsnorm", x), grid, block, y, x, w, cols, float32(eps)) })
+}
+
+// Rope rotates heads.
+func (o *Ops) Rope(x model.Array, rows, heads int, cos, sin model.Array, back bool) {
+	if rows == 0 {
+		return
+	}
+	width := x.Len() / rows
+	half := width / heads / 2
+	check(x.Len() == rows*heads*2*half, "%d elements for %d rows of %d heads", x.Len(), rows, heads)
+	check(cos.Len() >= rows*half && sin.Len() >= rows*half, "%d and %d angles for %d rows of %d", cos.Len(), sin.Len(), rows, half)
+	sign := float32(1)
+	if back {
+		sign = -1
+	}
+	n := rows * heads * half
+	grid, block := elements(n)
+	o.do(func() { o.launch("rope", grid, block, x, cos, sin, heads, half, sign, int64(n)) })
+}
+
+// SwiGLU writes silu(g)∘u.
+func (o *Ops) SwiGLU(y, g, u model.Array) {
+	check(y.Len() == g.Len() && y.Len() == u.Len(), "swiglu of %d and %d to %d elements", g.Len(), u.Len(), y.Len())
+	o.elementwise("swiglu", y.Len(), y, g, u)
+}
+
+// Add adds x to h.
+func (o *Ops) Add(h, x model.Array) {
+	check(h.Len() == x.Len(), "adding %d to %d elements", x.Len(), h.Len())
+	o.elementwise(o.of("add", x), h.Len(), h, x)
+}
+
+// elementwise queues a kernel over n elements of some arrays.
+func (o *Ops) elementwise(kernel string, n int, arrays ...any) {
+	if n == 0 {
+		return
+	}
+	grid, block := elements(n)
+	o.do(func() { o.launch(kernel, grid, block, append(arrays, int64(n))...) })
+}
+
+// CrossEntropy writes each row's loss and its gradient.
+func (o *Ops) CrossEntropy(loss, dlogits, logits model.Array, targets []int, vocab int, scale float32) {
+	rows := len(targets)
+	checkLoss(loss, dlogits, logits, rows, vocab)
+	for _, t := range targets {
+		check(0 <= t && t < vocab, "target %d of %d", t, vocab)
+	}
+	if rows == 0 {
+		return
+	}
+	grid, block := perRow(rows, vocab)
+	o.do(func() {
+		at := o.uploadInts(targets)
+		o.launch("cross_entropy", grid, block, loss, dlogits, logits, at, vocab, scale)
+		o.release(at)
+	})
+}
+
+// Divergence is the same against a teacher.
+func (o *Ops) Divergence(loss, dlogits, logits, teacher model.Array, rows, vocab int, scale float32) {
+	checkLoss(loss, dlogits, logits, rows, vocab)
+	check(teacher.Len() == rows*vocab, "%d elements for %d rows of %d logits", teacher.Len(), rows, vocab)
+	if rows == 0 {
+		return
+	}
+	grid, block := perRow(rows, vocab)
+	o.do(func() { o.launch("divergence", grid, block, loss, dlogits, logits, teacher, vocab, scale) })
+}
+
+func checkLoss(loss, dlogits, logits model.Array, rows, vocab int) {
+	check(loss.Len() == rows, "%d losses for %d rows", loss.Len(), rows)
+	check(logits.Len() == rows*vocab, "%d elements for %d rows of %d logits", logits.Len(), rows, vocab)
+	check(dlogits == nil || dlogits.Len() == rows*vocab, "gradient and logits differ in length")
+}
+
+// ArgMax writes the index of the largest of each row.
+func (o *Ops) ArgMax(dst, x model.Array, rows, cols int) {
+	check(dst.Len() == rows && x.Len() == rows*cols, "%d indices of %d rows of %d: %d elements", dst.Len(), rows, cols, x.Len())
+	if rows == 0 {
+		return
+	}
+	grid, block := perRow(rows, cols)
+	o.do(func() { o.launch(o.of("argmax", x), grid, block, dst, x, cols) })
+}
+
+// NotFinite returns the first row that is not finite, or −1.
+func (o *Ops) NotFinite(x model.Array, rows, cols int) int {
+	check(x.Len() == rows*cols, "%d elements for %d rows of %d", x.Len(), rows, cols)
+	if rows == 0 {
+		return -1
+	}
+	grid, block := perRow(rows, cols)
+	bad := make([]uint32, rows)
+	o.do(func() {
+		at := o.scratch(4 * rows)
+		o.launch(o.of("not_finite", x), grid, block, at, x, cols)
+		if o.err == nil {
+			o.fail(o.dev.Read(driver.Bytes(bad), at))
+		}
+		o.release(at)
+	})
+	return slices.Index(bad, 1)
+}

@@ -1,0 +1,68 @@
+// Kernels that treat every element alike.
+
+#define CONVERT(name, From, To)                                                                     \
+    extern "C" __global__ void __launch_bounds__(256) convert_##name(To* y, const From* x, u64 n) { \
+        Elements e(n);                                                                              \
+        float f[EACH];                                                                              \
+        e.load(f, x);                                                                               \
+        e.store(y, f);                                                                              \
+    }
+CONVERT(f32_f16, F32, F16)
+CONVERT(f32_bf16, F32, BF16)
+CONVERT(f16_f32, F16, F32)
+CONVERT(f16_bf16, F16, BF16)
+CONVERT(bf16_f32, BF16, F32)
+CONVERT(bf16_f16, BF16, F16)
+
+template <class T>
+__device__ __forceinline__ void add(F32* h, const T* x, u64 n) {
+    Elements e(n);
+    float a[EACH], b[EACH];
+    e.load(a, h);
+    e.load(b, x);
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) a[i] += b[i];
+    e.store(h, a);
+}
+extern "C" __global__ void __launch_bounds__(256) add_f(F32* h, const F32* x, u64 n) { add(h, x, n); }
+extern "C" __global__ void __launch_bounds__(256) add_a(F32* h, const Act* x, u64 n) { add(h, x, n); }
+
+// bias adds b[cols] to the rows of y.
+template <class T>
+__device__ __forceinline__ void bias(T* y, const float* b, u32 cols, u64 n) {
+    Elements e(n);
+    float a[EACH];
+    e.load(a, y);
+    u32 col = (u32)(e.from % cols);
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+        if (i < e.count) a[i] += b[col];
+        if (++col == cols) col = 0;
+    }
+    e.store(y, a);
+}
+extern "C" __global__ void __launch_bounds__(256) bias_f(F32* y, const float* b, u32 cols, u64 n) { bias(y, b, cols, n); }
+extern "C" __global__ void __launch_bounds__(256) bias_a(Act* y, const float* b, u32 cols, u64 n) { bias(y, b, cols, n); }
+
+extern "C" __global__ void __launch_bounds__(256) swiglu(Act* y, const Act* g, const Act* u, u64 n) {
+    Elements e(n);
+    float a[EACH], b[EACH];
+    e.load(a, g);
+    e.load(b, u);
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) a[i] = a[i] / (1 + expf(-a[i])) * b[i];
+    e.store(y, a);
+}
+
+// rope turns pairs (i, i + half) of every head by the angles of the row; an element
+// is a pair.
+extern "C" __global__ void __launch_bounds__(256) rope(Act* x, const float* cos, const float* sin, u32 heads, u32 half, float sign, u64 n) {
+    for (u64 pair = (u64)blockIdx.x * EACH * blockDim.x + threadIdx.x, end = pair + EACH * blockDim.x; pair < end && pair < n; pair += blockDim.x) {
+        u32 i = (u32)(pair % half);
+        u64 head = pair / half, angle = head / heads * half + i;
+        Act* at = x + head * 2 * half + i;
+        float a = value(at[0]), b = value(at[half]), c = cos[angle], s = sign * sin[angle];
+        set(at[0], a * c - b * s);
+        set(at[half], b * c + a * s);
+    }
+}

@@ -1,0 +1,115 @@
+package cuda
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+var (
+	//go:embed prelude.cuh
+	preludeSource string
+	//go:embed elements.cu
+	elementsSource string
+	//go:embed rows.cu
+	rowsSource string
+)
+
+// actsDefine is what ACTS is in the kernels.
+var actsDefine = map[driver.DType]int{driver.F32: 0, driver.F16: 1, driver.BF16: 2}
+
+// Kernels returns the sources of the kernels for a type of activations, a module
+// each.
+func Kernels(acts driver.DType) []driver.Kernel {
+	var all []driver.Kernel
+	for _, f := range []struct{ name, source string }{
+		{"elements", elementsSource},
+		{"rows", rowsSource},
+	} {
+		all = append(all, driver.Kernel{
+			Name:    fmt.Sprintf("%s.%v.cu", f.name, acts),
+			Source:  preludeSource + f.source,
+			Options: driver.CompileOptions{Defines: []string{fmt.Sprintf("ACTS=%d", actsDefine[acts])}},
+		})
+	}
+	return all
+}
+
+// function returns a kernel by its name.
+func (o *Ops) function(name string) (*driver.Function, error) {
+	if f, ok := o.functions[name]; ok {
+		return f, nil
+	}
+	var errs []error
+	for _, m := range o.modules {
+		f, err := m.Function(name)
+		if err == nil {
+			o.functions[name] = f
+			return f, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+func addArg(a *driver.Args, v any) {
+	switch v := v.(type) {
+	case nil:
+		a.Ptr(0)
+	case model.Array:
+		a.Ptr(ptr(v))
+	case driver.Ptr:
+		a.Ptr(v)
+	case int:
+		a.Int(v)
+	case int64:
+		a.I64(v)
+	case uint32:
+		a.U32(v)
+	case float32:
+		a.F32(v)
+	case float64:
+		a.U64(math.Float64bits(v))
+	default:
+		panic(fmt.Sprintf("cuda: a kernel's argument of type %T", v))
+	}
+}
+
+// of returns the kernel of a family for the types of some arrays: kernels are named
+// family_xy with x and y 'f' for floats and 'a' for activations.
+func (o *Ops) of(family string, arrays ...model.Array) string {
+	name := []byte(family + "_")
+	for _, a := range arrays {
+		if a.(*array).dtype == driver.F32 {
+			name = append(name, 'f')
+		} else {
+			name = append(name, 'a')
+		}
+	}
+	return string(name)
+}
+
+// The block size of kernels that treat every element alike, and the number of
+// elements that a thread of them takes.
+const (
+	elementThreads = 256
+	elementEach    = 8
+)
+
+// elements returns grid and block for n elements.
+func elements(n int) (grid, block driver.Dim) {
+	return driver.Dim{X: uint32(ceil(n, elementThreads*elementEach))}, driver.Dim{X: elementThreads}
+}
+
+// perRow returns grid and block for a block a row of cols elements.
+func perRow(rows, cols int) (grid, block driver.Dim) {
+	threads := 32
+	for threads < 1024 && threads*elementEach < cols {
+		threads *= 2
+	}
+	return driver.Dim{X: uint32(rows)}, driver.Dim{X: uint32(threads)}
+}

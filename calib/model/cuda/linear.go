@@ -1,0 +1,227 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/num"
+	gemmcuda "github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/repack"
+)
+
+// weight is a weight of any kind.
+type weight interface {
+	model.Weight
+	base() *matrix
+	// free gives the memory back. It is called on the device's goroutine.
+	free(o *Ops) error
+}
+
+// matrix is an [n, k] weight: dense, of the type of activations, or packed.
+type matrix struct {
+	n, k   int
+	dense  driver.Ptr
+	packed *gemmcuda.Matrix
+}
+
+// Shape returns [N, K].
+func (m *matrix) Shape() (n, k int) { return m.n, m.k }
+
+func (m *matrix) base() *matrix { return m }
+
+func (m *matrix) free(o *Ops) error {
+	if m.packed != nil {
+		err := m.packed.Close()
+		m.packed = nil
+		return err
+	}
+	o.release(m.dense)
+	m.dense = 0
+	return nil
+}
+
+// FreeWeight gives a weight back.
+func (o *Ops) FreeWeight(w model.Weight) {
+	if w == nil {
+		return
+	}
+	_ = o.dev.Do(func() error { // after a failure too
+		err := o.stream.Sync()
+		o.fail(errors.Join(err, w.(weight).free(o)))
+		return nil
+	})
+}
+
+// now runs f on the device's goroutine, and returns its error or the first of what
+// was queued before.
+func (o *Ops) now(f func()) error {
+	return o.dev.Do(func() error {
+		if o.err == nil {
+			f()
+		}
+		return o.err
+	})
+}
+
+// Dense uploads a matrix and converts it to the type of activations.
+func (o *Ops) Dense(n, k int, t hf.DType, data []byte) (model.Weight, error) {
+	from, ok := map[hf.DType]driver.DType{hf.F32: driver.F32, hf.F16: driver.F16, hf.BF16: driver.BF16}[t]
+	if !ok {
+		return nil, fmt.Errorf("weights of type %s: want F32, F16 or BF16", t)
+	}
+	if n <= 0 || k <= 0 || len(data) != n*k*from.Size() {
+		return nil, fmt.Errorf("%d bytes for a matrix of shape [%d, %d], type %s", len(data), n, k, t)
+	}
+	m := &matrix{n: n, k: k}
+	err := o.now(func() {
+		m.dense = o.scratch(n * k * o.acts.Size())
+		o.uploadAs(m.dense, data, from)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// conversionBytes is what is converted at a time.
+const conversionBytes = 64 << 20
+
+// uploadAs queues a copy of the host's numbers of a type as activations.
+func (o *Ops) uploadAs(dst driver.Ptr, data []byte, from driver.DType) {
+	if from == o.acts {
+		o.upload(dst, data)
+		return
+	}
+	buffer := o.scratch(min(len(data), conversionBytes))
+	for len(data) > 0 && o.err == nil {
+		part := data[:min(len(data), conversionBytes)]
+		n := len(part) / from.Size()
+		o.upload(buffer, part)
+		o.convert(dst, o.acts, buffer, from, n)
+		dst, data = dst+driver.Ptr(n*o.acts.Size()), data[len(part):]
+	}
+	o.release(buffer)
+}
+
+// Packed uploads a quantized matrix. The fused kernels multiply by it in 16-bit
+// activations where they have a layout for it, K a multiple of 32 and groups of 32,
+// 64, 128, 256 or K; others are kept dense.
+func (o *Ops) Packed(m *lut.Matrix) (model.Weight, error) {
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	w := &matrix{n: m.N, k: m.K}
+	var err error
+	if o.fuses(m) {
+		err = o.uploadTiles(w, m)
+	} else {
+		data := o.dequantize(m)
+		err = o.now(func() {
+			w.dense = o.scratch(len(data))
+			o.upload(w.dense, data)
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+func (o *Ops) uploadTiles(w *matrix, m *lut.Matrix) error {
+	tiles, err := repack.CUDA(m)
+	if err != nil {
+		return err
+	}
+	return o.dev.Do(func() error {
+		w.packed, err = o.engine.Upload(tiles, o.acts)
+		return err
+	})
+}
+
+// dequantize returns the weights as activations.
+func (o *Ops) dequantize(m *lut.Matrix) []byte {
+	size := o.acts.Size()
+	data := make([]byte, m.N*m.K*size)
+	row, codes, scales := make([]float32, m.K), make([]uint8, m.K), make([]float32, m.Groups())
+	for n := range m.N {
+		m.Row(row, n, codes, scales)
+		to := data[n*m.K*size:]
+		switch o.acts {
+		case driver.F16:
+			num.EncodeF16(to, row)
+		case driver.BF16:
+			num.EncodeBF16(to, row)
+		default:
+			num.EncodeF32(to, row)
+		}
+	}
+	return data
+}
+
+// fuses reports whether the fused kernels multiply by a matrix.
+func (o *Ops) fuses(m *lut.Matrix) bool {
+	if o.acts == driver.F32 || m.K%32 != 0 {
+		return false
+	}
+	switch m.Group {
+	case 32, 64, 128, 256, m.K:
+		return true
+	}
+	return false
+}
+
+// Linear multiplies x by several weights.
+func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
+	in := x.(*array)
+	for _, p := range to {
+		n, k := p.W.Shape()
+		check(in.dtype == o.acts && in.n == rows*k, "%d elements of %v for %d rows of a weight with K = %d", in.n, in.dtype, rows, k)
+		check(p.Y.Len() == rows*n, "%d results for %d rows of a weight with N = %d", p.Y.Len(), rows, n)
+		check(p.Bias == nil || p.Bias.Len() == n, "a bias for a weight with N = %d has another length", n)
+	}
+	if rows == 0 {
+		return
+	}
+	o.do(func() {
+		for _, p := range to {
+			y, w := p.Y.(*array), p.W.(weight).base()
+			if w.packed != nil {
+				o.fused(y, in, rows, w)
+			} else {
+				o.gemm(driver.GEMM{
+					M: rows, N: w.n, K: w.k, A: driver.Operand{Ptr: in.ptr}, B: driver.Operand{Ptr: w.dense}, C: driver.Operand{Ptr: y.ptr},
+					TransB: true, In: o.acts, Out: y.dtype, Alpha: 1,
+				})
+			}
+			if p.Bias != nil {
+				grid, block := elements(y.n)
+				o.launch(o.of("bias", y), grid, block, y, p.Bias, w.n, int64(y.n))
+			}
+		}
+	})
+}
+
+// fused queues a product by a packed weight.
+func (o *Ops) fused(y, x *array, rows int, w *matrix) {
+	from, to := x.ptr, y.ptr
+	if from%16 != 0 { // which the kernel needs
+		from = o.scratch(x.bytes())
+		o.convert(from, x.dtype, x.ptr, x.dtype, x.n)
+		defer o.release(from)
+	}
+	if y.dtype != o.acts {
+		to = o.scratch(y.n * o.acts.Size())
+		defer o.release(to)
+	}
+	if o.err != nil {
+		return
+	}
+	o.fail(o.engine.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: to, X: from, M: rows}))
+	if y.dtype != o.acts {
+		o.convert(y.ptr, y.dtype, to, o.acts, y.n)
+	}
+}

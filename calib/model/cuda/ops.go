@@ -1,0 +1,171 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lutq/lutq/calib/model"
+	gemmcuda "github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+var _ model.Ops = (*Ops)(nil)
+
+// Options adjust [New].
+type Options struct {
+	// Type is the type of activations: F16, BF16, or F32, in which packed weights are
+	// multiplied as dense ones.
+	Type driver.DType
+}
+
+// Ops are the operations on one device. They may be called from any goroutine, not
+// from several at a time.
+type Ops struct {
+	dev    *driver.Device
+	engine *gemmcuda.Engine
+	acts   driver.DType
+	stream *driver.Stream
+	blas   *driver.BLAS
+
+	modules   []*driver.Module
+	functions map[string]*driver.Function
+	args      driver.Args
+
+	pool    pool
+	staging *driver.HostBuffer
+	staged  int // bytes of staging that a queued copy may still read
+
+	err error // the first; touched on the device's goroutine only
+}
+
+// stagingBytes is the page-locked memory through which the host's data goes.
+const stagingBytes = 4 << 20
+
+// New returns the operations on a device, with e to multiply by packed weights.
+// It compiles the kernels, or takes them from the device's cache.
+func New(dev *driver.Device, e *gemmcuda.Engine, o Options) (*Ops, error) {
+	if _, ok := actsDefine[o.Type]; !ok {
+		return nil, fmt.Errorf("activations of type %v: want f16, bf16 or f32", o.Type)
+	}
+	ops := &Ops{dev: dev, engine: e, acts: o.Type, functions: map[string]*driver.Function{}}
+	ops.pool.init()
+	if err := dev.Do(ops.open); err != nil {
+		return nil, errors.Join(err, ops.Close())
+	}
+	return ops, nil
+}
+
+func (o *Ops) open() (err error) {
+	if o.stream, err = o.dev.NewStream(); err != nil {
+		return err
+	}
+	if o.blas, err = o.dev.NewBLAS(o.stream); err != nil {
+		return err
+	}
+	if err = o.blas.SumInFloat32(); err != nil {
+		return err
+	}
+	if o.staging, err = o.dev.AllocHost(stagingBytes); err != nil {
+		return err
+	}
+	for _, k := range Kernels(o.acts) {
+		m, err := o.dev.LoadKernel(k)
+		if err != nil {
+			return err
+		}
+		o.modules = append(o.modules, m)
+	}
+	return nil
+}
+
+// Close waits for what is queued and gives everything back, arrays and weights
+// that were not freed among it.
+func (o *Ops) Close() error {
+	return o.dev.Do(func() error {
+		var errs []error
+		if o.stream != nil {
+			errs = append(errs, o.stream.Sync())
+		}
+		errs = append(errs, o.pool.close(o.dev))
+		for _, m := range o.modules {
+			errs = append(errs, m.Close())
+		}
+		if o.staging != nil {
+			errs = append(errs, o.staging.Close())
+		}
+		if o.blas != nil {
+			errs = append(errs, o.blas.Close())
+		}
+		if o.stream != nil {
+			errs = append(errs, o.stream.Close())
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// Name returns "cuda".
+func (o *Ops) Name() string { return "cuda" }
+
+// Err waits for what is queued and returns the first error.
+func (o *Ops) Err() error {
+	return o.dev.Do(func() error {
+		if o.err == nil {
+			o.fail(o.stream.Sync())
+		}
+		return o.err
+	})
+}
+
+// do runs f on the device's goroutine, unless something failed before. What f calls
+// of o does nothing once something has failed, so f need not look.
+func (o *Ops) do(f func()) {
+	// An error of Do itself, that the device is closed, shows in Err.
+	_ = o.dev.Do(func() error {
+		if o.err == nil {
+			f()
+		}
+		return nil
+	})
+}
+
+// fail keeps the first error.
+func (o *Ops) fail(err error) {
+	if o.err == nil {
+		o.err = err
+	}
+}
+
+// launch queues a kernel. Arguments are arrays, also nil ones, and their addresses,
+// int (a 32-bit integer), int64, uint32, float32 and float64. It is called inside do.
+func (o *Ops) launch(name string, grid, block driver.Dim, args ...any) {
+	if o.err != nil {
+		return
+	}
+	f, err := o.function(name)
+	if err != nil {
+		o.fail(err)
+		return
+	}
+	a := o.args.Reset()
+	for _, v := range args {
+		addArg(a, v)
+	}
+	o.fail(f.Launch(o.stream, driver.Launch{Grid: grid, Block: block}, a))
+}
+
+// gemm queues a product. It is called inside do.
+func (o *Ops) gemm(g driver.GEMM) {
+	if o.err == nil {
+		o.fail(o.blas.GEMM(g))
+	}
+}
+
+// check panics with a message unless sizes fit.
+func check(ok bool, format string, args ...any) {
+	if !ok {
+		panic(fmt.Sprintf("cuda: "+format, args...))
+	}
+}
+
+// ceil returns ⌈a/b⌉.
+func ceil(a, b int) int { return (a + b - 1) / b }

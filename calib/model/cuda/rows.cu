@@ -1,0 +1,143 @@
+// Kernels with a block for each row.
+
+// embed copies a row of the weight for every token.
+extern "C" __global__ void __launch_bounds__(1024) embed(F32* h, const u32* tokens, const Act* w, u32 cols) {
+    const Act* from = w + (u64)tokens[blockIdx.x] * cols;
+    F32* to = h + (u64)blockIdx.x * cols;
+    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) set(to[i], value(from[i]));
+}
+
+template <class T>
+__device__ __forceinline__ void rmsnorm(Act* y, const T* x, const float* w, u32 cols, float eps) {
+    x += (u64)blockIdx.x * cols;
+    y += (u64)blockIdx.x * cols;
+    float sum = 0;
+    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) {
+        float v = value(x[i]);
+        sum += v * v;
+    }
+    float scale = 1 / sqrtf(reduce(sum, Sum()) / cols + eps);
+    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) set(y[i], value(x[i]) * scale * w[i]);
+}
+extern "C" __global__ void __launch_bounds__(1024) rmsnorm_f(Act* y, const F32* x, const float* w, u32 cols, float eps) { rmsnorm(y, x, w, cols, eps); }
+extern "C" __global__ void __launch_bounds__(1024) rmsnorm_a(Act* y, const Act* x, const float* w, u32 cols, float eps) { rmsnorm(y, x, w, cols, eps); }
+
+// softmax turns the scores [heads][rows][ld] of a block of queries, the first of which
+// is token from, into probabilities. Column j is the key lo + j. Keys that a query
+// does not see have probability 0. lse [heads][tokens] may be null.
+extern "C" __global__ void __launch_bounds__(1024)
+softmax(Act* p, float* lse, const float* scores, u32 ld, u32 from, u32 lo, u32 window, u32 tokens) {
+    const u32 token = from + blockIdx.x;
+    const u32 begin = window && token + 1 > window + lo ? token + 1 - window - lo : 0, end = token + 1 - lo;
+    const u64 row = ((u64)blockIdx.y * gridDim.x + blockIdx.x) * ld;
+    scores += row;
+    p += row;
+    float m = -__int_as_float(0x7f800000);
+    for (u32 j = begin + threadIdx.x; j < end; j += blockDim.x) m = fmaxf(m, scores[j]);
+    m = reduce(m, Max());
+    float sum = 0;
+    for (u32 j = begin + threadIdx.x; j < end; j += blockDim.x) sum += expf(scores[j] - m);
+    sum = reduce(sum, Sum());
+    for (u32 j = threadIdx.x; j < ld; j += blockDim.x)
+        set(p[j], j >= begin && j < end ? expf(scores[j] - m) / sum : 0);
+    if (lse && threadIdx.x == 0) lse[(u64)blockIdx.y * tokens + token] = m + logf(sum);
+}
+
+// ---- losses ----
+
+// Exponentials are float32, and sums of them float64: the losses are differences of
+// such sums, and there are two additions for each of hundreds of bytes.
+
+__device__ __forceinline__ float row_max(const float* x, u32 n) {
+    float m = -__int_as_float(0x7f800000);
+    for (u32 i = threadIdx.x; i < n; i += blockDim.x) m = fmaxf(m, finite(x[i]) ? x[i] : not_a_number());
+    return reduce(m, Max());
+}
+
+// exponential is e^(x−m), and not a number for an x that is not finite.
+__device__ __forceinline__ float exponential(float x, float m) { return finite(x) ? expf(x - m) : not_a_number(); }
+
+extern "C" __global__ void __launch_bounds__(1024)
+cross_entropy(float* loss, Act* dlogits, const float* logits, const u32* targets, u32 n, float scale) {
+    const u64 row = (u64)blockIdx.x * n;
+    const u32 target = targets[blockIdx.x];
+    logits += row;
+    const float m = row_max(logits, n);
+    double sum = 0;
+    for (u32 i = threadIdx.x; i < n; i += blockDim.x) sum += exponential(logits[i], m);
+    sum = reduce(sum, Sum());
+    if (threadIdx.x == 0) loss[blockIdx.x] = (float)(log(sum) - ((double)logits[target] - m));
+    if (!dlogits) return;
+    const float inverse = (float)(1 / sum);
+    for (u32 i = threadIdx.x; i < n; i += blockDim.x)
+        set(dlogits[row + i], scale * (expf(logits[i] - m) * inverse - (i == target ? 1.0f : 0.0f)));
+}
+
+// KL(t‖s) = Σ p_t·(t − s) − ln Σ eᵗ + ln Σ eˢ with p_t = eᵗ/Σ eᵗ
+extern "C" __global__ void __launch_bounds__(1024)
+divergence(float* loss, Act* dlogits, const float* logits, const float* teacher, u32 n, float scale) {
+    const u64 row = (u64)blockIdx.x * n;
+    logits += row;
+    teacher += row;
+    const float ms = row_max(logits, n), mt = row_max(teacher, n);
+    double zs = 0, zt = 0, apart = 0;
+    for (u32 i = threadIdx.x; i < n; i += blockDim.x) {
+        float s = logits[i], t = teacher[i], e = exponential(t, mt);
+        zs += exponential(s, ms);
+        zt += e;
+        apart += e * ((double)t - s);
+    }
+    zs = reduce(zs, Sum());
+    zt = reduce(zt, Sum());
+    apart = reduce(apart, Sum());
+    if (threadIdx.x == 0) loss[blockIdx.x] = (float)(apart / zt - (log(zt) + mt) + (log(zs) + ms));
+    if (!dlogits) return;
+    const float is = (float)(1 / zs), it = (float)(1 / zt);
+    for (u32 i = threadIdx.x; i < n; i += blockDim.x)
+        set(dlogits[row + i], scale * (expf(logits[i] - ms) * is - expf(teacher[i] - mt) * it));
+}
+
+// ---- others ----
+
+// Best is the largest value and its first index.
+struct Best {
+    float v;
+    u32 i;
+};
+__device__ __forceinline__ bool better(Best a, Best b) { return a.v > b.v || (a.v == b.v && a.i < b.i); }
+
+template <class T>
+__device__ __forceinline__ void argmax(float* index, const T* x, u32 n) {
+    __shared__ Best part[32];
+    x += (u64)blockIdx.x * n;
+    Best best = {value(x[0]), 0};
+    for (u32 i = threadIdx.x; i < n; i += blockDim.x) {
+        Best at = {value(x[i]), i};
+        if (better(at, best)) best = at;
+    }
+#pragma unroll
+    for (u32 lane = 16; lane > 0; lane /= 2) {
+        Best other = {__shfl_xor_sync(0xffffffff, best.v, lane), __shfl_xor_sync(0xffffffff, best.i, lane)};
+        if (better(other, best)) best = other;
+    }
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = best;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (u32 warp = 1; warp < blockDim.x / 32; warp++)
+        if (better(part[warp], best)) best = part[warp];
+    index[blockIdx.x] = (float)best.i;
+}
+extern "C" __global__ void __launch_bounds__(1024) argmax_f(float* index, const F32* x, u32 n) { argmax(index, x, n); }
+extern "C" __global__ void __launch_bounds__(1024) argmax_a(float* index, const Act* x, u32 n) { argmax(index, x, n); }
+
+// not_finite notes 1 for a row with a NaN or infinity, and 0 for others.
+template <class T>
+__device__ __forceinline__ void not_finite(u32* bad, const T* x, u32 n) {
+    x += (u64)blockIdx.x * n;
+    bool any = false;
+    for (u32 i = threadIdx.x; i < n; i += blockDim.x) any |= !finite(value(x[i]));
+    any = __syncthreads_or(any);
+    if (threadIdx.x == 0) bad[blockIdx.x] = any;
+}
+extern "C" __global__ void __launch_bounds__(1024) not_finite_f(u32* bad, const F32* x, u32 n) { not_finite(bad, x, n); }
+extern "C" __global__ void __launch_bounds__(1024) not_finite_a(u32* bad, const Act* x, u32 n) { not_finite(bad, x, n); }
