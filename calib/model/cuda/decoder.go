@@ -23,8 +23,14 @@ func (o *Ops) Embed(h model.Array, tokens []int, w model.Weight) {
 	o.do(func() {
 		m := w.(weight).base()
 		rows := o.uploadInts(tokens)
-		grid, block := perRow(len(tokens), k)
-		o.launch("embed", grid, block, h, rows, m.dense, k)
+		switch {
+		case o.err != nil:
+		case m.packed != nil:
+			o.fail(o.unpack.Rows(o.stream, m.packed, ptr(h), driver.F32, rows, 0, len(tokens)))
+		default:
+			grid, block := perRow(len(tokens), k)
+			o.launch("embed", grid, block, h, rows, m.dense, k)
+		}
 		o.release(rows)
 	})
 }

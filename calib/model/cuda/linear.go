@@ -225,3 +225,16 @@ func (o *Ops) fused(y, x *array, rows int, w *matrix) {
 		o.convert(y.ptr, y.dtype, to, o.acts, y.n)
 	}
 }
+
+// denseOf returns the numbers of a weight, in the type of activations, and whether
+// they lie in scratch memory, to be released. It is called inside do.
+func (o *Ops) denseOf(w *matrix) (at driver.Ptr, scratch bool) {
+	if w.packed == nil {
+		return w.dense, false
+	}
+	at = o.scratch(w.n * w.k * o.acts.Size())
+	if o.err == nil {
+		o.fail(o.unpack.Rows(o.stream, w.packed, at, o.acts, 0, 0, w.n))
+	}
+	return at, true
+}

@@ -23,6 +23,7 @@ type Options struct {
 type Ops struct {
 	dev    *driver.Device
 	engine *gemmcuda.Engine
+	unpack *gemmcuda.Dequantizer
 	acts   driver.DType
 	stream *driver.Stream
 	blas   *driver.BLAS
@@ -47,7 +48,7 @@ func New(dev *driver.Device, e *gemmcuda.Engine, o Options) (*Ops, error) {
 	if _, ok := actsDefine[o.Type]; !ok {
 		return nil, fmt.Errorf("activations of type %v: want f16, bf16 or f32", o.Type)
 	}
-	ops := &Ops{dev: dev, engine: e, acts: o.Type, functions: map[string]*driver.Function{}}
+	ops := &Ops{dev: dev, engine: e, unpack: gemmcuda.NewDequantizer(dev), acts: o.Type, functions: map[string]*driver.Function{}}
 	ops.pool.init()
 	if err := dev.Do(ops.open); err != nil {
 		return nil, errors.Join(err, ops.Close())
@@ -86,7 +87,7 @@ func (o *Ops) Close() error {
 		if o.stream != nil {
 			errs = append(errs, o.stream.Sync())
 		}
-		errs = append(errs, o.pool.close(o.dev))
+		errs = append(errs, o.pool.close(o.dev), o.unpack.Close())
 		for _, m := range o.modules {
 			errs = append(errs, m.Close())
 		}

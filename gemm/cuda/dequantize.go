@@ -1,0 +1,117 @@
+package cuda
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/repack"
+)
+
+//go:embed lutrows.cu
+var rowsSource string
+
+const rowsName = "lutrows"
+
+// rowsKey says what is compiled to dequantize.
+type rowsKey struct {
+	format Format
+	out    driver.DType
+}
+
+// rowsKernel returns the source of the kernel that writes rows as numbers of type out.
+func (f Format) rowsKernel(out driver.DType) driver.Kernel {
+	same := 0
+	if out == f.Type {
+		same = 1
+	}
+	return driver.Kernel{
+		Name:    fmt.Sprintf("lutrows.%s-%v.cu", f.name(), out),
+		Source:  ptxSource + rowsSource,
+		Options: driver.CompileOptions{Defines: append(f.defines(Config{}, 0), fmt.Sprintf("OUT=%d", same))},
+	}
+}
+
+// Dequantizer writes rows of quantized matrices as dense numbers, on one device. Its
+// methods are called inside [driver.Device.Do].
+type Dequantizer struct {
+	dev     *driver.Device
+	kernels map[rowsKey]loadedRows
+	args    driver.Args
+}
+
+type loadedRows struct {
+	module   *driver.Module
+	function *driver.Function
+}
+
+// NewDequantizer returns a dequantizer. Kernels are compiled when they are first
+// needed.
+func NewDequantizer(d *driver.Device) *Dequantizer {
+	return &Dequantizer{dev: d, kernels: map[rowsKey]loadedRows{}}
+}
+
+// Close unloads the kernels.
+func (d *Dequantizer) Close() error {
+	var errs []error
+	for _, k := range d.kernels {
+		errs = append(errs, k.module.Close())
+	}
+	clear(d.kernels)
+	return errors.Join(errs...)
+}
+
+// Rows queues the writing of count rows of a matrix to dst [count, K], as numbers of
+// the matrix's type or as F32: the products of rounded table values and scales.
+// The rows are those whose numbers, 32 bits each, lie at index, or where index is 0
+// those from first on.
+func (d *Dequantizer) Rows(s *driver.Stream, w *Matrix, dst driver.Ptr, out driver.DType, index driver.Ptr, first, count int) error {
+	switch {
+	case w.codes == 0:
+		return errors.New("the matrix has been closed")
+	case out != w.Format.Type && out != driver.F32:
+		return fmt.Errorf("rows of type %v of a matrix of type %v", out, w.Format.Type)
+	case first < 0 || count < 0 || index == 0 && first+count > w.N:
+		return fmt.Errorf("%d rows from row %d of a matrix of %d", count, first, w.N)
+	case count == 0:
+		return nil
+	}
+	f, err := d.function(rowsKey{w.Format, out})
+	if err != nil {
+		return err
+	}
+	atoms := (w.K + repack.UnitCols - 1) / repack.UnitCols * (repack.UnitCols / repack.AtomCols)
+	var p []byte
+	for _, address := range []driver.Ptr{w.codes, w.scales, dst, index} {
+		p = binary.LittleEndian.AppendUint64(p, uint64(address))
+	}
+	for _, n := range append([]uint32{uint32(first), uint32(w.K), uint32(atoms)}, w.codebook...) {
+		p = binary.LittleEndian.AppendUint32(p, n)
+	}
+	for len(p)%8 != 0 { // the struct's alignment
+		p = append(p, 0)
+	}
+	const threads, most = 256, 8 // of a block; blocks for a row
+	return f.Launch(s, driver.Launch{
+		Grid:  driver.Dim{X: uint32(count), Y: uint32(min((w.K+threads-1)/threads, most))},
+		Block: driver.Dim{X: threads},
+	}, d.args.Reset().Struct(p))
+}
+
+func (d *Dequantizer) function(key rowsKey) (*driver.Function, error) {
+	if k, ok := d.kernels[key]; ok {
+		return k.function, nil
+	}
+	m, err := d.dev.LoadKernel(key.format.rowsKernel(key.out))
+	if err != nil {
+		return nil, err
+	}
+	f, err := m.Function(rowsName)
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	d.kernels[key] = loadedRows{m, f}
+	return f, nil
+}
