@@ -1,0 +1,279 @@
+package opstest
+
+import (
+	"errors"
+	"math"
+
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// RMSNormBack implements [model.Gradients]. With r = 1/√(mean x² + eps),
+//
+//	dx[i] = r·w[i]·dy[i] − x[i]·r³/n · Σ_j w[j]·dy[j]·x[j]
+func (Reference) RMSNormBack(dx, dy, x, w model.Array, rows int, eps float64, add bool) {
+	d, g, xv, wv := values(dx), values(dy), values(x), values(w)
+	n := len(wv)
+	exactly(rows*n, "dx", d)
+	exactly(rows*n, "dy", g)
+	exactly(rows*n, "x", xv)
+	for r := range rows {
+		row := xv[r*n : (r+1)*n]
+		inv := inverseRMS(row, eps)
+		var sum float64
+		for i, v := range row {
+			sum += wv[i] * g[r*n+i] * v
+		}
+		for i, v := range row {
+			put(&d[r*n+i], inv*wv[i]*g[r*n+i]-v*inv*inv*inv/float64(n)*sum, add)
+		}
+	}
+}
+
+func put(dst *float64, v float64, add bool) {
+	if add {
+		v += *dst
+	}
+	*dst = v
+}
+
+// LinearBack implements [model.Gradients].
+func (Reference) LinearBack(dx, dy model.Array, rows int, w model.Weight, add bool) {
+	d, g, m := values(dx), values(dy), w.(*matrix)
+	exactly(rows*m.k, "dx", d)
+	exactly(rows*m.n, "dy", g)
+	dense := m.dense()
+	for r := range rows {
+		for k := range m.k {
+			var sum float64
+			for n := range m.n {
+				sum += g[r*m.n+n] * dense[n*m.k+k]
+			}
+			put(&d[r*m.k+k], sum, add)
+		}
+	}
+}
+
+// AttentionBack implements [model.Gradients]. With p the probabilities,
+//
+//	dv[j] = Σ_i p[i,j]·do[i]
+//	ds[i,j] = p[i,j]·(do[i]·v[j] − do[i]·o[i])
+//	dq[i] = scale·Σ_j ds[i,j]·k[j]    dk[j] = scale·Σ_i ds[i,j]·q[i]
+func (Reference) AttentionBack(dq, dk, dv, do, o, lse, q, k, v model.Array, s model.AttentionShape) {
+	exactly(s.Heads*s.T, "lse", values(lse))
+	exactly(s.T*s.Heads*s.Dim, "o", values(o))
+	clear(values(dq))
+	clear(values(dk))
+	clear(values(dv))
+	for h := range s.Heads {
+		q, k, v := heads(s, h, values(q), values(k), values(v))
+		dq, dk, dv := heads(s, h, values(dq), values(dk), values(dv))
+		o, _, _ := heads(s, h, values(o), k.v, v.v)
+		do, _, _ := heads(s, h, values(do), k.v, v.v)
+		for i := range s.T {
+			mean := product(do.token(i), o.token(i))
+			for j := sees(s, i); j <= i; j++ {
+				p := math.Exp(float64(s.Scale)*product(q.token(i), k.token(j)) - values(lse)[h*s.T+i])
+				ds := p * (product(do.token(i), v.token(j)) - mean) * float64(s.Scale)
+				for d := range s.Dim {
+					dv.token(j)[d] += p * do.token(i)[d]
+					dq.token(i)[d] += ds * k.token(j)[d]
+					dk.token(j)[d] += ds * q.token(i)[d]
+				}
+			}
+		}
+	}
+}
+
+// SwiGLUBack implements [model.Gradients].
+func (Reference) SwiGLUBack(dg, du, dy, g, u model.Array) {
+	dgv, duv, dyv, gv, uv := values(dg), values(du), values(dy), values(g), values(u)
+	exactly(len(dyv), "dg", dgv)
+	exactly(len(dyv), "du", duv)
+	exactly(len(dyv), "g", gv)
+	exactly(len(dyv), "u", uv)
+	for i, d := range dyv {
+		x, y, s := gv[i], uv[i], sigmoid(gv[i])
+		dgv[i] = d * y * s * (1 + x*(1-s))
+		duv[i] = d * x * s
+	}
+}
+
+// Trainable implements [model.Gradients].
+func (r Reference) Trainable(t model.Trainable) (model.Weight, error) {
+	m := &matrix{
+		n: t.N, k: t.K, group: t.Group, scaleType: t.ScaleType,
+		scales: make([]float64, t.N*lut.GroupsIn(t.K, t.Group)),
+	}
+	if t.Original != nil {
+		m.original = t.Original.(*matrix)
+	}
+	if t.Table != nil {
+		m.table = widen(t.Table)
+		m.codes = append(m.codes, t.Codes...)
+	} else if m.original == nil {
+		return nil, errors.New("a trainable weight needs a table or an original")
+	}
+	r.SetScales(m, Array(widen(t.Scales)))
+	return m, nil
+}
+
+// SetScales implements [model.Gradients].
+func (Reference) SetScales(w model.Weight, scales model.Array) {
+	m, s := w.(*matrix), values(scales)
+	exactly(len(m.scales), "scales", s)
+	for i, v := range s {
+		m.scales[i] = rounded(m.scaleType, v)
+	}
+}
+
+// rounded is v as a scale type holds it.
+func rounded(t lut.ScaleType, v float64) float64 {
+	if t == lut.F32 {
+		return v
+	}
+	var b [4]byte
+	var f [1]float32
+	t.Encode(b[:], []float32{float32(v)})
+	t.Decode(f[:], b[:t.Size()])
+	return float64(f[0])
+}
+
+func bf16(v float64) float64 { return float64(num.BF16ToF32(num.F32ToBF16(float32(v)))) }
+
+// SetTable implements [model.Gradients].
+func (Reference) SetTable(w model.Weight, table model.Array) {
+	m := w.(*matrix)
+	exactly(len(m.table), "table", values(table))
+	copy(m.table, values(table))
+}
+
+// nearest returns the index of the entry nearest to q, the lower of two.
+func nearest(table []float64, q float64) uint8 {
+	best := 0
+	for i, v := range table {
+		if math.Abs(q-v) < math.Abs(q-table[best]) {
+			best = i
+		}
+	}
+	return uint8(best)
+}
+
+// quotient is what Recode looks up in the table.
+func (m *matrix) quotient(n, k int, round bool) float64 {
+	s := m.scale(n, k)
+	if s == 0 {
+		return 0
+	}
+	q := m.original.at(n, k) / s
+	if round {
+		q = bf16(q)
+	}
+	return q
+}
+
+// Recode implements [model.Gradients].
+func (Reference) Recode(w model.Weight, bf16 bool) {
+	m := w.(*matrix)
+	for i := range m.codes {
+		m.codes[i] = nearest(m.table, m.quotient(i/m.k, i%m.k, bf16))
+	}
+}
+
+// Codes implements [model.Gradients].
+func (Reference) Codes(dst []uint8, w model.Weight) {
+	m := w.(*matrix)
+	if len(dst) != len(m.codes) {
+		panic("opstest: codes of another length")
+	}
+	copy(dst, m.codes)
+}
+
+// ScaleGrad implements [model.Gradients]. A quotient equal to the first or
+// last table value lies inside the range; where the scale is 0 there is no
+// quotient, and the weight counts as outside.
+func (Reference) ScaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weight, lsq bool) {
+	m := w.(*matrix)
+	d, dt, g, xv := values(ds), values(dtable), values(dy), values(x)
+	exactly(len(m.scales), "ds", d)
+	exactly(rows*m.n, "dy", g)
+	exactly(rows*m.k, "x", xv)
+	if dt != nil {
+		exactly(len(m.table), "dtable", dt)
+	}
+	for n := range m.n {
+		for k := range m.k {
+			var sum float64
+			for r := range rows {
+				sum += g[r*m.n+n] * xv[r*m.k+k]
+			}
+			u := m.entry(n, k)
+			if lsq && m.table != nil && m.scale(n, k) != 0 {
+				q := m.original.at(n, k) / m.scale(n, k)
+				if q >= m.table[0] && q <= m.table[len(m.table)-1] {
+					u -= q
+				}
+			}
+			d[n*lut.GroupsIn(m.k, m.group)+k/m.group] += sum * u
+			if dt != nil {
+				dt[m.codes[n*m.k+k]] += sum * m.scale(n, k)
+			}
+		}
+	}
+}
+
+// Adam implements [model.Gradients]. In bfloat16 the step is computed from the
+// rounded moments and the three are rounded where they are stored.
+func (Reference) Adam(a model.Adam) {
+	p, m, v, g := values(a.P), values(a.M), values(a.V), values(a.G)
+	exactly(len(p), "m", m)
+	exactly(len(p), "v", v)
+	exactly(len(p), "g", g)
+	keep := func(x float64) float64 { return x }
+	if a.BF16 {
+		keep = bf16
+	}
+	factor := a.Scale
+	if factor == 0 {
+		factor = 1
+	}
+	for i := range p {
+		d := g[i] * factor
+		m[i] = keep(a.B1*m[i] + (1-a.B1)*d)
+		v[i] = keep(a.B2*v[i] + (1-a.B2)*d*d)
+		mean := m[i] / (1 - math.Pow(a.B1, float64(a.Step)))
+		square := v[i] / (1 - math.Pow(a.B2, float64(a.Step)))
+		p[i] = keep(p[i] - a.LR*mean/(math.Sqrt(square)+a.Eps))
+	}
+}
+
+// ExpScale implements [model.Gradients].
+func (Reference) ExpScale(s, base, theta model.Array) {
+	sv, b, t := values(s), values(base), values(theta)
+	exactly(len(sv), "base", b)
+	exactly(len(sv), "theta", t)
+	for i := range sv {
+		sv[i] = b[i] * math.Exp(t[i])
+	}
+}
+
+// ExpScaleBack implements [model.Gradients].
+func (Reference) ExpScaleBack(g, s model.Array) {
+	gv, sv := values(g), values(s)
+	exactly(len(gv), "s", sv)
+	for i, v := range sv {
+		gv[i] *= v
+	}
+}
+
+// SumSquares implements [model.Gradients].
+func (Reference) SumSquares(x ...model.Array) float64 {
+	var sum float64
+	for _, a := range x {
+		for _, v := range values(a) {
+			sum += v * v
+		}
+	}
+	return sum
+}

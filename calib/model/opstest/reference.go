@@ -1,0 +1,434 @@
+package opstest
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// Array is float64 memory of a [Reference]; both floats and acts are of it.
+type Array []float64
+
+// Len returns the number of elements.
+func (a Array) Len() int { return len(a) }
+
+// Slice returns the elements [from, to).
+func (a Array) Slice(from, to int) model.Array { return a[from:to:to] }
+
+// Reference computes everything in float64, one number at a time. It has no
+// state, so copies and the zero value are as good as any.
+//
+// It rounds where an operation says so: SetScales to a scale type other than
+// F32, Recode and Adam to bfloat16. Scales of type F32 keep their float64
+// value, so that finite differences can be taken of them.
+type Reference struct{}
+
+var _ model.Gradients = Reference{}
+
+// values is an array's elements; nil for no array.
+func values(a model.Array) []float64 {
+	if a == nil {
+		return nil
+	}
+	return a.(Array)
+}
+
+// exactly panics unless v has n elements.
+func exactly(n int, what string, v []float64) {
+	if len(v) != n {
+		panic(fmt.Sprintf("opstest: %s has %d elements: want %d", what, len(v), n))
+	}
+}
+
+// Name returns "reference".
+func (Reference) Name() string { return "reference" }
+
+// Err returns nil: nothing can fail.
+func (Reference) Err() error { return nil }
+
+// Floats allocates n elements.
+func (Reference) Floats(n int) model.Array { return make(Array, n) }
+
+// Acts allocates n elements.
+func (Reference) Acts(n int) model.Array { return make(Array, n) }
+
+// Free does nothing.
+func (Reference) Free(...model.Array) {}
+
+// Write fills dst.
+func (Reference) Write(dst model.Array, src []float32) {
+	d := values(dst)
+	exactly(len(src), "dst", d)
+	for i, v := range src {
+		d[i] = float64(v)
+	}
+}
+
+// Read rounds src to float32.
+func (Reference) Read(dst []float32, src model.Array) {
+	s := values(src)
+	exactly(len(dst), "src", s)
+	for i, v := range s {
+		dst[i] = float32(v)
+	}
+}
+
+// Copy copies.
+func (Reference) Copy(dst, src model.Array) {
+	d, s := values(dst), values(src)
+	exactly(len(s), "dst", d)
+	copy(d, s)
+}
+
+// Zero clears.
+func (Reference) Zero(a model.Array) { clear(values(a)) }
+
+// Embed implements [model.Ops].
+func (Reference) Embed(h model.Array, tokens []int, w model.Weight) {
+	d, m := values(h), w.(*matrix)
+	exactly(len(tokens)*m.k, "h", d)
+	for i, id := range tokens {
+		for k := range m.k {
+			d[i*m.k+k] = m.at(id, k)
+		}
+	}
+}
+
+// RMSNorm implements [model.Ops].
+func (Reference) RMSNorm(y, x, w model.Array, rows int, eps float64) {
+	yv, xv, wv := values(y), values(x), values(w)
+	n := len(wv)
+	exactly(rows*n, "y", yv)
+	exactly(rows*n, "x", xv)
+	for r := range rows {
+		inv := inverseRMS(xv[r*n:(r+1)*n], eps)
+		for i := range n {
+			yv[r*n+i] = xv[r*n+i] * inv * wv[i]
+		}
+	}
+}
+
+func inverseRMS(x []float64, eps float64) float64 {
+	var sum float64
+	for _, v := range x {
+		sum += v * v
+	}
+	return 1 / math.Sqrt(sum/float64(len(x))+eps)
+}
+
+// Linear implements [model.Ops].
+func (Reference) Linear(x model.Array, rows int, to ...model.Product) {
+	xv := values(x)
+	for _, p := range to {
+		m, y, bias := p.W.(*matrix), values(p.Y), values(p.Bias)
+		exactly(rows*m.k, "x", xv)
+		exactly(rows*m.n, "y", y)
+		if bias != nil {
+			exactly(m.n, "bias", bias)
+		}
+		w := m.dense()
+		for r := range rows {
+			for n := range m.n {
+				var sum float64
+				for k := range m.k {
+					sum += xv[r*m.k+k] * w[n*m.k+k]
+				}
+				if bias != nil {
+					sum += bias[n]
+				}
+				y[r*m.n+n] = sum
+			}
+		}
+	}
+}
+
+// Rope implements [model.Ops].
+func (Reference) Rope(x model.Array, rows, heads int, cos, sin model.Array, back bool) {
+	xv, c, s := values(x), values(cos), values(sin)
+	if rows == 0 || heads == 0 {
+		return
+	}
+	half := len(xv) / (rows * heads) / 2
+	exactly(rows*heads*2*half, "x", xv)
+	for r := range rows {
+		for h := range heads {
+			head := xv[(r*heads+h)*2*half:][:2*half]
+			for i := range half {
+				cos, sin := c[r*half+i], s[r*half+i]
+				if back {
+					sin = -sin
+				}
+				a, b := head[i], head[i+half]
+				head[i], head[i+half] = a*cos-b*sin, b*cos+a*sin
+			}
+		}
+	}
+}
+
+// sees returns the first token that token i attends to.
+func sees(s model.AttentionShape, i int) int {
+	if s.Window > 0 {
+		return max(0, i-s.Window+1)
+	}
+	return 0
+}
+
+// attention is one head's view of an array [T, heads, Dim].
+type attention struct {
+	v                []float64
+	heads, head, dim int
+}
+
+func (a attention) token(t int) []float64 { return a.v[(t*a.heads+a.head)*a.dim:][:a.dim] }
+
+func product(a, b []float64) float64 {
+	var sum float64
+	for i, v := range a {
+		sum += v * b[i]
+	}
+	return sum
+}
+
+// Attention implements [model.Ops].
+func (Reference) Attention(o, lse, q, k, v model.Array, s model.AttentionShape) {
+	ov, lv := values(o), values(lse)
+	exactly(s.T*s.Heads*s.Dim, "o", ov)
+	if lv != nil {
+		exactly(s.Heads*s.T, "lse", lv)
+	}
+	out := make([]float64, len(ov))
+	for h := range s.Heads {
+		q, k, v := heads(s, h, values(q), values(k), values(v))
+		for i := range s.T {
+			p := make([]float64, i+1)
+			top := math.Inf(-1)
+			for j := sees(s, i); j <= i; j++ {
+				p[j] = float64(s.Scale) * product(q.token(i), k.token(j))
+				top = max(top, p[j])
+			}
+			var sum float64
+			for j := sees(s, i); j <= i; j++ {
+				p[j] = math.Exp(p[j] - top)
+				sum += p[j]
+			}
+			row := attention{out, s.Heads, h, s.Dim}.token(i)
+			for j := sees(s, i); j <= i; j++ {
+				for d, x := range v.token(j) {
+					row[d] += p[j] / sum * x
+				}
+			}
+			if lv != nil {
+				lv[h*s.T+i] = top + math.Log(sum)
+			}
+		}
+	}
+	copy(ov, out)
+}
+
+// heads returns query head h with the key and value head that it shares.
+func heads(s model.AttentionShape, h int, q, k, v []float64) (hq, hk, hv attention) {
+	exactly(s.T*s.Heads*s.Dim, "q", q)
+	exactly(s.T*s.KVHeads*s.Dim, "k", k)
+	exactly(s.T*s.KVHeads*s.Dim, "v", v)
+	kv := h / (s.Heads / s.KVHeads)
+	return attention{q, s.Heads, h, s.Dim}, attention{k, s.KVHeads, kv, s.Dim}, attention{v, s.KVHeads, kv, s.Dim}
+}
+
+// SwiGLU implements [model.Ops].
+func (Reference) SwiGLU(y, g, u model.Array) {
+	yv, gv, uv := values(y), values(g), values(u)
+	exactly(len(yv), "g", gv)
+	exactly(len(yv), "u", uv)
+	for i := range yv {
+		yv[i] = gv[i] * sigmoid(gv[i]) * uv[i]
+	}
+}
+
+func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+
+// Add implements [model.Ops].
+func (Reference) Add(h, x model.Array) {
+	hv, xv := values(h), values(x)
+	exactly(len(hv), "x", xv)
+	for i, v := range xv {
+		hv[i] += v
+	}
+}
+
+// logSoftmax returns ln softmax(x), not finite anywhere if an x is not.
+func logSoftmax(x []float64) []float64 {
+	top := math.Inf(-1)
+	for _, v := range x {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			top = math.NaN()
+			break
+		}
+		top = max(top, v)
+	}
+	var sum float64
+	for _, v := range x {
+		sum += math.Exp(v - top)
+	}
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = v - top - math.Log(sum)
+	}
+	return y
+}
+
+// CrossEntropy implements [model.Ops].
+func (Reference) CrossEntropy(loss, dlogits, logits model.Array, targets []int, vocab int, scale float32) {
+	lv, x := values(loss), values(logits)
+	exactly(len(targets), "loss", lv)
+	exactly(len(targets)*vocab, "logits", x)
+	for r, target := range targets {
+		log := logSoftmax(x[r*vocab : (r+1)*vocab])
+		lv[r] = -log[target]
+		if dlogits == nil {
+			continue
+		}
+		d := values(dlogits)[r*vocab : (r+1)*vocab]
+		for i, l := range log {
+			d[i] = float64(scale) * math.Exp(l)
+		}
+		d[target] -= float64(scale)
+	}
+}
+
+// Divergence implements [model.Ops]; teacher holds logits too.
+func (Reference) Divergence(loss, dlogits, logits, teacher model.Array, rows, vocab int, scale float32) {
+	lv, x, t := values(loss), values(logits), values(teacher)
+	exactly(rows, "loss", lv)
+	exactly(rows*vocab, "logits", x)
+	exactly(rows*vocab, "teacher", t)
+	for r := range rows {
+		own, other := logSoftmax(x[r*vocab:(r+1)*vocab]), logSoftmax(t[r*vocab:(r+1)*vocab])
+		lv[r] = 0
+		for i := range own {
+			lv[r] += math.Exp(other[i]) * (other[i] - own[i])
+		}
+		if dlogits == nil {
+			continue
+		}
+		for i := range own {
+			values(dlogits)[r*vocab+i] = float64(scale) * (math.Exp(own[i]) - math.Exp(other[i]))
+		}
+	}
+}
+
+// ArgMax implements [model.Ops].
+func (Reference) ArgMax(dst, x model.Array, rows, cols int) {
+	d, v := values(dst), values(x)
+	exactly(rows, "dst", d)
+	exactly(rows*cols, "x", v)
+	for r := range rows {
+		best := 0
+		for c := range cols {
+			if v[r*cols+c] > v[r*cols+best] {
+				best = c
+			}
+		}
+		d[r] = float64(best)
+	}
+}
+
+// NotFinite implements [model.Ops].
+func (Reference) NotFinite(x model.Array, rows, cols int) int {
+	v := values(x)
+	exactly(rows*cols, "x", v)
+	for i, e := range v {
+		if math.IsNaN(e) || math.IsInf(e, 0) {
+			return i / cols
+		}
+	}
+	return -1
+}
+
+// MLPRows returns 0.
+func (Reference) MLPRows() int { return 0 }
+
+// matrix is a weight of the reference: dense, or with codes and scales.
+type matrix struct {
+	n, k   int
+	values []float64 // [n, k] of a dense weight
+
+	// Of a trainable one:
+	group     int
+	codes     []uint8
+	table     []float64 // nil: the original's elements
+	scales    []float64
+	scaleType lut.ScaleType
+	original  *matrix
+}
+
+// Shape returns N and K.
+func (m *matrix) Shape() (n, k int) { return m.n, m.k }
+
+func (m *matrix) trainable() bool { return m.scales != nil }
+
+func (m *matrix) scale(n, k int) float64 { return m.scales[n*lut.GroupsIn(m.k, m.group)+k/m.group] }
+
+// entry is the table value of a weight.
+func (m *matrix) entry(n, k int) float64 {
+	if m.table == nil {
+		return m.original.at(n, k)
+	}
+	return m.table[m.codes[n*m.k+k]]
+}
+
+func (m *matrix) at(n, k int) float64 {
+	if m.trainable() {
+		return m.entry(n, k) * m.scale(n, k)
+	}
+	return m.values[n*m.k+k]
+}
+
+func (m *matrix) dense() []float64 {
+	if !m.trainable() {
+		return m.values
+	}
+	w := make([]float64, m.n*m.k)
+	for i := range w {
+		w[i] = m.at(i/m.k, i%m.k)
+	}
+	return w
+}
+
+// Dense implements [model.Ops].
+func (Reference) Dense(n, k int, t hf.DType, data []byte) (model.Weight, error) {
+	w := make([]float32, n*k)
+	switch t {
+	case hf.F32:
+		num.DecodeF32(w, data)
+	case hf.F16:
+		num.DecodeF16(w, data)
+	case hf.BF16:
+		num.DecodeBF16(w, data)
+	default:
+		return nil, fmt.Errorf("dense weights of type %q: want F32, F16 or BF16", t)
+	}
+	return &matrix{n: n, k: k, values: widen(w)}, nil
+}
+
+// Packed implements [model.Ops].
+func (Reference) Packed(m *lut.Matrix) (model.Weight, error) {
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	return &matrix{n: m.N, k: m.K, values: widen(m.Dequantize())}, nil
+}
+
+func widen(v []float32) []float64 {
+	w := make([]float64, len(v))
+	for i, x := range v {
+		w[i] = float64(x)
+	}
+	return w
+}
+
+// FreeWeight does nothing.
+func (Reference) FreeWeight(model.Weight) {}
