@@ -132,17 +132,22 @@ func (m *Model) normalize(y, x, w Array, rows int) {
 
 // attend adds the attention half of a layer to the residual stream.
 func (m *Model) attend(a activations, d *layer) {
-	c := m.config
 	m.normalize(a.n, a.h, d.inputNorm, a.t)
-	m.ops.Linear(a.n, a.t, d.q.to(a.q), d.k.to(a.k), d.v.to(a.v))
-	if d.qNorm != nil {
-		m.normalize(a.q, a.q, d.qNorm, a.t*c.Heads)
-		m.normalize(a.k, a.k, d.kNorm, a.t*c.KVHeads)
-	}
-	m.rotate(a.q, a.k, a.t, false)
+	m.queries(a, d, a.q, a.k)
 	m.ops.Attention(a.q, nil, a.q, a.k, a.v, m.attention(a.t))
 	m.ops.Linear(a.q, a.t, d.o.to(a.add))
 	m.ops.Add(a.h, a.add)
+}
+
+// queries computes queries, keys and values of a.n. q0 and k0 take queries and
+// keys as they are before their norm; they are a.q and a.k where that is not to be kept.
+func (m *Model) queries(a activations, d *layer, q0, k0 Array) {
+	m.ops.Linear(a.n, a.t, d.q.to(q0), d.k.to(k0), d.v.to(a.v))
+	if d.qNorm != nil {
+		m.normalize(a.q, q0, d.qNorm, a.t*m.config.Heads)
+		m.normalize(a.k, k0, d.kNorm, a.t*m.config.KVHeads)
+	}
+	m.rotate(a.q, a.k, a.t, false)
 }
 
 // rotate applies the rotary embedding to queries and keys.

@@ -68,7 +68,8 @@ func (m *Model) Weight(path string) Weight {
 func (m *Model) With(weights map[string]Weight) (*Model, error) {
 	w := &Model{
 		name: m.name, config: m.config, ops: m.ops,
-		embed: m.embed, layers: slices.Clone(m.layers), norm: m.norm, head: m.head, rope: newRope(m.config),
+		embed: m.embed, layers: slices.Clone(m.layers), norm: m.norm, head: m.head,
+		rope: newRope(m.config), lossRows: m.lossRows,
 	}
 	found := 0
 	for _, l := range w.linears() {

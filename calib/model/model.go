@@ -37,9 +37,11 @@ type Model struct {
 	head   linear // its weight is embed where they are tied
 	rope   rope
 
-	own     owned
-	scratch scratch
-	train   trainScratch
+	own      owned
+	scratch  scratch
+	losses   lossScratch
+	lossRows int // positions whose logits exist at a time
+	train    trainScratch
 }
 
 // owned is what a model gives back when it is closed.
@@ -72,7 +74,7 @@ func New(src Source, ops Ops) (*Model, error) {
 	if err := c.Supported(); err != nil {
 		return nil, fmt.Errorf("%s: %w", src.Name(), err)
 	}
-	m := &Model{name: src.Name(), config: c, ops: ops, rope: newRope(c)}
+	m := &Model{name: src.Name(), config: c, ops: ops, rope: newRope(c), lossRows: max(lossBytes/4/c.VocabSize, 1)}
 	l := loader{src: src, ops: ops, own: &m.own}
 	l.model(m)
 	if l.err == nil {
@@ -96,6 +98,7 @@ func (m *Model) Close() {
 	m.ops.Free(m.own.arrays...)
 	m.own = owned{}
 	m.scratch.free(m.ops)
+	m.losses.free(m.ops)
 	m.train.free(m.ops)
 	m.rope.free(m.ops)
 }
