@@ -17,6 +17,12 @@ var (
 	elementsSource string
 	//go:embed rows.cu
 	rowsSource string
+	//go:embed vectors.cuh
+	vectorsSource string
+	//go:embed grad.cu
+	gradSource string
+	//go:embed train.cu
+	trainSource string
 )
 
 // actsDefine is what ACTS is in the kernels.
@@ -29,6 +35,8 @@ func Kernels(acts driver.DType) []driver.Kernel {
 	for _, f := range []struct{ name, source string }{
 		{"elements", elementsSource},
 		{"rows", rowsSource},
+		{"grad", vectorsSource + gradSource},
+		{"train", vectorsSource + trainSource},
 	} {
 		all = append(all, driver.Kernel{
 			Name:    fmt.Sprintf("%s.%v.cu", f.name, acts),

@@ -36,6 +36,11 @@ type Ops struct {
 	staging *driver.HostBuffer
 	staged  int // bytes of staging that a queued copy may still read
 
+	dequantized struct { // the trainable weight at hand
+		at driver.Ptr
+		n  int // bytes
+	}
+
 	err error // the first; touched on the device's goroutine only
 }
 

@@ -37,8 +37,11 @@ __device__ __forceinline__ void store(T* p, const float (&f)[V]) {
 // team_sum adds up over a warp, or over a block of TEAM threads.
 template <u32 TEAM>
 __device__ __forceinline__ float team_sum(float v) {
-    if constexpr (TEAM > 32) return reduce(v, Sum());
+    if constexpr (TEAM > 32) {
+        return reduce(v, Sum());
+    } else {
 #pragma unroll
-    for (u32 half = 16; half; half /= 2) v += __shfl_xor_sync(0xffffffff, v, half);
-    return v;
+        for (u32 half = 16; half; half /= 2) v += __shfl_xor_sync(0xffffffff, v, half);
+        return v;
+    }
 }
