@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -71,25 +72,31 @@ func (m *Model) With(weights map[string]Weight) (*Model, error) {
 		embed: m.embed, layers: slices.Clone(m.layers), norm: m.norm, head: m.head,
 		rope: newRope(m.config), lossRows: m.lossRows,
 	}
-	found := 0
+	if err := known(m, weights); err != nil {
+		return nil, err
+	}
 	for _, l := range w.linears() {
 		to, ok := weights[l.path]
 		if !ok {
 			continue
 		}
-		found++
 		n, k := l.w.Shape()
 		if gotN, gotK := to.Shape(); gotN != n || gotK != k {
 			return nil, fmt.Errorf("%s: a weight of shape [%d, %d] for %s: want [%d, %d]", m.name, gotN, gotK, l.path, n, k)
 		}
 		l.w = to
 	}
-	if found != len(weights) {
-		for path := range weights {
-			if m.Weight(path) == nil {
-				return nil, fmt.Errorf("%s: no linear layer %s", m.name, path)
-			}
-		}
-	}
 	return w, nil
+}
+
+// known refuses paths that name no linear layer of m.
+func known[V any](m *Model, paths map[string]V) error {
+	unknown := maps.Clone(paths)
+	for _, l := range m.linears() {
+		delete(unknown, l.path)
+	}
+	for path := range unknown {
+		return fmt.Errorf("%s: no linear layer %s", m.name, path)
+	}
+	return nil
 }

@@ -41,10 +41,8 @@ func (m *Model) Gradient(ctx context.Context, tokens []int, teacher *Model, grad
 	if !ok {
 		return 0, fmt.Errorf("%s: no gradients on device %s", m.name, m.ops.Name())
 	}
-	for path := range grads {
-		if m.Weight(path) == nil {
-			return 0, fmt.Errorf("%s: no linear layer %s", m.name, path)
-		}
+	if err := known(m, grads); err != nil {
+		return 0, err
 	}
 	ref, err := m.teach(ctx, tokens, teacher)
 	if err != nil {
@@ -145,7 +143,7 @@ func (m *Model) loss(ctx context.Context, n Array, tokens []int, teacher *Model,
 		to := min(from+most, count)
 		rows := to - from
 		loss, scale := losses.Slice(from, to), float32(1/float64(count))
-		logits, dlogits := logits.Slice(0, rows*vocab), head(dlogits, rows*vocab)
+		logits, dlogits := logits.Slice(0, rows*vocab), first(dlogits, rows*vocab)
 		ops.Linear(rowsOf(n, len(tokens), from, to), rows, m.head.to(logits))
 		if teacher == nil {
 			ops.CrossEntropy(loss, dlogits, logits, tokens[from+1:to+1], vocab, scale)
@@ -161,8 +159,8 @@ func (m *Model) loss(ctx context.Context, n Array, tokens []int, teacher *Model,
 	return m.mean(losses)
 }
 
-// head returns the first n elements of an array, nil of a nil one.
-func head(a Array, n int) Array {
+// first returns the first n elements of an array, nil of a nil one.
+func first(a Array, n int) Array {
 	if a == nil {
 		return nil
 	}
