@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize"
@@ -27,10 +28,14 @@ type quantizeOptions struct {
 	dryRun, force, splitFused, json              bool
 	bitsSet, groupSet                            bool
 	codebookSet, methodSet, scaleSet, scaleTySet bool
+
+	learn    learnOptions
+	learnSet string // a flag of learning that was given, or ""
 }
 
 func newQuantizeCommand(u *ui) *cobra.Command {
 	var o quantizeOptions
+	var learning []string // names of flags
 	c := &cobra.Command{
 		Use:   "quantize MODEL OUT",
 		Short: "Store a model's linear layers in 2 to 5 bits",
@@ -63,6 +68,18 @@ Later ones win. A pattern that matches nothing is an error.
 A recipe file holds the same in JSON; flags override its defaults:
   {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}
 
+Learned scales (--method nfl, or --learn with any codebook): the scales of all
+layers are refined together by gradient descent on the windows of one or more
+text files. The windows held out tell how that went, and the state that does best
+on them is kept. Ways to learn (--learn-mode):
+  lutq   logarithms of scales, codes that stay as they are, divergence from the
+         original model
+  flute  what FLUTE's code does: codes chosen anew at every step, likelihood of
+         the text, a constant rate, the last state, no windows drawn but the first
+         ones of a text after BOS. With --learn-params bf16 as published
+
+  lutq quantize MODEL OUT --bits 3 --method nfl --calib wiki.txt --calib books.txt
+
 Work is done in OUT.partial and appears under OUT when it is finished and has
 been read back. Interrupted or killed, the same command goes on where it
 stopped. The same model and options give the same bytes on any number of
@@ -72,6 +89,11 @@ threads; the SHA-256 printed covers everything quantized.`,
 			changed := c.Flags().Changed
 			o.bitsSet, o.groupSet, o.codebookSet = changed("bits"), changed("group"), changed("codebook")
 			o.methodSet, o.scaleSet, o.scaleTySet = changed("method"), changed("scale"), changed("scale-type")
+			for _, name := range learning {
+				if changed(name) {
+					o.learnSet = name
+				}
+			}
 			return u.quantize(c.Context(), args[0], args[1], o)
 		},
 	}
@@ -80,7 +102,7 @@ threads; the SHA-256 printed covers everything quantized.`,
 	f.IntVar(&o.bits, "bits", d.Bits, "`BITS` of a weight's code, 2 to 5")
 	f.StringVar(&o.group, "group", fmt.Sprint(d.Group), "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
 	f.StringVar(&o.codebook, "codebook", d.Codebook, "lookup table `NAME`: "+strings.Join(lut.CodebookNames(), ", ")+" or file:PATH")
-	f.StringVar(&o.method, "method", d.Method, "method `NAME`: rtn rounds to the nearest table value")
+	f.StringVar(&o.method, "method", d.Method, "method `NAME`: rtn rounds to the nearest table value; nfl is the codebook nf with learned scales")
 	f.StringVar(&o.scale, "scale", "", "scale method `NAME`: absmax or mse (default mse for jt and js, else absmax)")
 	f.StringVar(&o.scaleType, "scale-type", d.ScaleType, "`TYPE` that scales are stored in: f16, bf16, f32, or a byte: e4m4, s1e4m3")
 	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")
@@ -91,6 +113,7 @@ threads; the SHA-256 printed covers everything quantized.`,
 	f.Var(&o.maxRAM, "max-ram", "most memory to use, such as 500MB (default what runs best)")
 	f.Var(&o.maxShard, "max-shard-size", "most tensor data in a file (default 5GB)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if it exists")
+	learning = o.learn.register(c)
 	f.StringVar(&o.evalText, "eval-text", "", "afterwards, evaluate OUT beside MODEL on this text `FILE`, as eval-ppl does")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
@@ -154,6 +177,10 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		return err
 	}
 	defer src.Close()
+	learner, err := u.addLearner(model, &recipe, o)
+	if err != nil {
+		return err
+	}
 	plan, err := quantize.NewPlan(src, recipe)
 	if err != nil {
 		return err
@@ -163,13 +190,22 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		return u.dryRun(ctx, plan, ro, o.json)
 	}
 	bar := u.startProgress("quantizing", plan.Totals().BytesIn, true)
-	ro.Progress = bar.set
+	ro.Progress = func(done int64, tensor string) { bar.set(done, tensor) }
+	if learner != nil {
+		learner.pause = func() func() {
+			bar.finish()
+			return func() { bar = u.startProgress("writing", plan.Totals().BytesIn, true) }
+		}
+	}
 	res, err := plan.Run(ctx, out, ro)
 	bar.finish()
 	if err != nil {
 		return quantizeHint(err, out)
 	}
 	done := newQuantizeJSON(res, time.Since(begin).Seconds())
+	if learner != nil {
+		done.Learn = learner.report
+	}
 	if o.evalText == "" {
 		if o.json {
 			return u.printJSON(done)
@@ -191,6 +227,26 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	}
 	fmt.Fprintln(u.stdout)
 	return u.printEval(report)
+}
+
+// addLearner adds what learns scales to a recipe that asks for it, and what
+// follows from it. It returns nil where none does.
+func (u *ui) addLearner(model string, r *quantize.Recipe, o quantizeOptions) (*learner, error) {
+	if r.Default.Method != "nfl" && !o.learn.on {
+		if o.learnSet != "" {
+			return nil, usageError{fmt.Errorf("--%s is for learned scales: --method nfl or --learn", o.learnSet)}
+		}
+		return nil, nil
+	}
+	l, err := u.newLearner(model, o.learn, o.threads)
+	if err != nil {
+		return nil, err
+	}
+	if o.learn.params == "bf16" && r.Default.ScaleType == "" {
+		r.Default.ScaleType = "bf16" // which the learned ones are
+	}
+	r.Refine = l
+	return l, nil
 }
 
 // quantizeHint adds what to do about an error.
@@ -220,6 +276,8 @@ type quantizeJSON struct {
 	PeakRSS       int64       `json:"peak_rss_bytes"`
 	Seconds       float64     `json:"seconds"`
 	Layers        []layerJSON `json:"layers"`
+
+	Learn *learn.Report `json:"learn,omitempty"`
 }
 
 // layerJSON is one stored tensor or layer.
@@ -254,6 +312,14 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		fmt.Fprintf(w, "size\t%s → %s (%.2fx smaller)\n", formatBytes(q.BytesIn), formatBytes(q.BytesOut), float64(q.BytesIn)/float64(q.BytesOut))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", q.BitsPerWeight, q.Parameters)
 		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*q.Error)
+		if r := q.Learn; r != nil {
+			fmt.Fprintf(w, "learned\t%d scales and table values of %d layers, mode %s, %d steps, %d tokens on %s\n",
+				r.Parameters, r.Layers, r.Mode, r.Steps, r.Tokens, r.Device)
+			if len(r.Validation) > 0 {
+				fmt.Fprintf(w, "held-out %s\t%.4f → %.4f (step %d)\n", r.Objective, r.InitialLoss, r.Loss, r.BestStep)
+			}
+			fmt.Fprintf(w, "learning took\t%.1f s, %s tokens/s\n", r.Seconds, digits(r.TokensPerSecond, 3))
+		}
 		fmt.Fprintf(w, "sha256\t%s\n", q.SHA256)
 		fmt.Fprintf(w, "time, memory\t%.1f s, %s\n", q.Seconds, formatBytes(q.PeakRSS))
 	})

@@ -1,0 +1,269 @@
+// Package learn refines the scales of a quantized model by gradient descent on
+// text, through the quantizer.
+//
+// The loop is one: the gradient of a loss over a window of text with respect to
+// every group's scale, a step of Adam, new scales. What differs is how a scale
+// depends on its parameter p, and which codes a weight has:
+//
+//	direct       s = p         FLUTE's code (flute/integrations/learnable.py)
+//	logarithmic  s = s₀·eᵖ     p = 0 to begin with; a step changes every scale by the same share
+//
+// FLUTE's paper has a third form: σ of the normal distribution stays as it is,
+// σ̃ is learned, and s·σ̃/σ is stored. It is no other method. With c = σ/s, one
+// constant for a table, the stored scale is σ̃/c, so that ∂L/∂σ̃ = (1/c)·∂L/∂s.
+// Gradient descent on σ̃ at the rate η moves the stored scale as descent on s at
+// η/c² does, and Adam, whose step does not depend on the gradient's size, as Adam
+// on s at η/c. With ρ = σ̃/σ as the parameter, s = s₀·ρ, Adam moves a scale as
+// the direct form does at the rate η·s₀, group by group, and since s₀·ρ is
+// s₀·e^(ρ−1) up to second order, as the logarithmic form does at η. So the two
+// forms above are all there is.
+//
+// The codes are constants of the gradient. They stay what they are, or are
+// chosen anew from the moving scale every so many steps: at every one of them
+// in FLUTE.
+package learn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// Mode is a way to learn.
+type Mode string
+
+// The modes. Flute is what FLUTE's code does: direct scales, codes chosen anew
+// at every step, a constant rate of 1e-4, no clipping, the last state. Lutq has
+// logarithmic scales, codes that stay, a rate that rises and falls, clipped
+// gradients, and keeps the state that does best on held-out windows.
+const (
+	Lutq  Mode = "lutq"
+	Flute Mode = "flute"
+)
+
+// ParseMode checks the spelling of a mode.
+func ParseMode(s string) (Mode, error) {
+	switch m := Mode(s); m {
+	case Lutq, Flute:
+		return m, nil
+	}
+	return "", fmt.Errorf("unknown mode %q: want lutq or flute", s)
+}
+
+// Objective is what learning makes small.
+type Objective string
+
+// The objectives: the Kullback-Leibler divergence of the quantized model from
+// the original, or the mean negative log-likelihood of the text.
+const (
+	KL  Objective = "kl"
+	NLL Objective = "nll"
+)
+
+// ParseObjective checks the spelling of an objective; "" is the mode's own.
+func ParseObjective(s string) (Objective, error) {
+	switch o := Objective(s); o {
+	case "", KL, NLL:
+		return o, nil
+	}
+	return "", fmt.Errorf("unknown objective %q: want kl or nll", s)
+}
+
+// Options say how to learn. Fields that are zero are the mode's own.
+type Options struct {
+	Mode      Mode
+	Objective Objective // lutq: KL; flute: NLL
+
+	Windows [][]int // of tokens; a step takes Batch of them
+	Valid   [][]int // that no step is taken on; may be none
+	Epochs  int     // passes over Windows; 1
+	Batch   int     // 1
+	Rate    float64 // of Adam; lutq: see DefaultRate, flute: 1e-4
+	Recode  int     // choose codes anew every so many steps; lutq: never, flute: 1
+	Seed    uint64  // of the order of windows in lutq
+
+	BF16  bool // flute: parameters, optimizer, table and quotients in bfloat16, as published
+	LSQ   bool // the gradient of LSQ, in which codes move with the scale
+	Table bool // lutq: learn every layer's table as well, at a tenth of the rate
+
+	// State is a file that the work done is kept in, so that a run which was
+	// stopped goes on; "" is none. It is written every SaveEvery (a minute),
+	// when ctx is done, and at the end.
+	State     string
+	SaveEvery time.Duration
+
+	Progress func(Progress) // told of every step; may be nil
+	Warn     func(string)   // told of what is worth a message; may be nil
+}
+
+// Progress is how far learning is.
+type Progress struct {
+	Step, Steps     int
+	Loss            float64 // of the last step, nats a token
+	Valid           float64 // the last one on held-out windows; 0 where there are none
+	TokensPerSecond float64
+	Left            time.Duration
+}
+
+// Report is what learning did. Losses are in nats a token.
+type Report struct {
+	Mode       Mode      `json:"mode"`
+	Objective  Objective `json:"objective"`
+	Device     string    `json:"device"`
+	Layers     int       `json:"layers"`
+	Parameters int       `json:"parameters"`
+	Rate       float64   `json:"rate"`
+	Steps      int       `json:"steps"`
+	Tokens     int       `json:"tokens"` // of all steps
+
+	Losses      []float64    `json:"losses"` // of each step, before it
+	Validation  []Validation `json:"validation,omitempty"`
+	InitialLoss float64      `json:"initial_loss,omitempty"` // on held-out windows
+	Loss        float64      `json:"loss,omitempty"`         // of the state that was kept, on the same
+	BestStep    int          `json:"best_step"`              // after which the state was kept
+
+	ResumedAt       int     `json:"resumed_at,omitempty"` // steps that an earlier run had done
+	Seconds         float64 `json:"seconds"`              // of this run
+	TokensPerSecond float64 `json:"tokens_per_second,omitempty"`
+}
+
+// Validation is the loss on the held-out windows after a step.
+type Validation struct {
+	Step int     `json:"step"`
+	Loss float64 `json:"loss"`
+}
+
+// DefaultRate is the rate of mode lutq for codes of so many bits: coarser codes
+// leave more to gain.
+func DefaultRate(bits int) float64 {
+	switch bits {
+	case 2:
+		return 4e-3
+	case 3:
+		return 2e-3
+	}
+	return 1e-3
+}
+
+// settings are options with everything said.
+type settings struct {
+	Options
+	log    bool
+	warmup float64 // share of the steps in which the rate rises
+	cosine bool    // whether it falls to zero after that
+	clip   float64 // norm of the gradient; 0 is none
+	b2     float64
+	best   bool // whether the best state is kept rather than the last
+	every  int  // steps between two validations
+	steps  int
+}
+
+// resolve checks the options and fills them in.
+func (o Options) resolve(bits int) (*settings, error) {
+	s := &settings{Options: o}
+	mode, err := ParseMode(string(o.Mode))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := ParseObjective(string(o.Objective)); err != nil {
+		return nil, err
+	}
+	defaults := Options{Objective: NLL, Epochs: 1, Batch: 1, Rate: 1e-4, Recode: 1}
+	s.b2 = 0.999
+	if mode == Lutq {
+		defaults = Options{Objective: KL, Epochs: 1, Batch: 1, Rate: DefaultRate(bits)}
+		s.log, s.warmup, s.cosine, s.clip, s.b2, s.best = true, 0.05, true, 1, 0.99, true
+	}
+	if s.Objective == "" {
+		s.Objective = defaults.Objective
+	}
+	for _, f := range []struct {
+		name  string
+		value *int
+		or    int
+	}{{"epochs", &s.Epochs, defaults.Epochs}, {"windows a step", &s.Batch, defaults.Batch}, {"steps between recodings", &s.Recode, defaults.Recode}} {
+		if *f.value < 0 {
+			return nil, fmt.Errorf("%d %s: want a positive number", *f.value, f.name)
+		}
+		if *f.value == 0 {
+			*f.value = f.or
+		}
+	}
+	if s.Rate == 0 {
+		s.Rate = defaults.Rate
+	}
+	switch {
+	case !(s.Rate > 0 && s.Rate < 1):
+		return nil, fmt.Errorf("rate %v: want one above 0 and below 1", s.Rate)
+	case mode == Lutq && s.BF16:
+		return nil, errors.New("parameters in bf16 are for mode flute")
+	case mode == Flute && s.Table:
+		return nil, errors.New("tables are learned in mode lutq only")
+	case len(s.Windows) == 0:
+		return nil, errors.New("no windows to learn on")
+	}
+	for _, w := range append(s.Windows[:len(s.Windows):len(s.Windows)], s.Valid...) {
+		if len(w) < 2 {
+			return nil, fmt.Errorf("window of %d tokens: want at least 2", len(w))
+		}
+	}
+	if s.SaveEvery == 0 {
+		s.SaveEvery = time.Minute
+	}
+	s.steps = (s.Epochs*len(s.Windows) + s.Batch - 1) / s.Batch
+	s.every = (s.steps + validations - 1) / validations
+	return s, nil
+}
+
+// validations is how often the held-out windows are looked at after the first time.
+const validations = 4
+
+// Run learns the scales of the quantized layers of m, which holds the original
+// weights: those that are linear layers of the model. It returns new matrices
+// for them; the initial ones are not changed. The operations of m must be
+// [model.Gradients].
+//
+// Where there are held-out windows, mode lutq returns the initial matrices
+// sooner than ones that do worse on them. A run that ctx ends keeps its state.
+func Run(ctx context.Context, m *model.Model, initial map[string]*lut.Matrix, o Options) (map[string]*lut.Matrix, *Report, error) {
+	t, err := newTrainer(m, initial, o, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer t.close()
+	report, err := t.run(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	matrices, err := t.matrices()
+	return matrices, report, err
+}
+
+// Factors are what the weights of a layer [n, k] are multiplied by, a number
+// for every group of Group columns of a row.
+type Factors struct {
+	Group  int
+	Values []float32
+}
+
+// Control learns factors, as many as the matrices have scales, for the
+// original weights: what is gained by them is the text's part in the gain of
+// learned scales, not the repair of what quantization did. With the objective
+// KL there is nothing to learn.
+func Control(ctx context.Context, m *model.Model, initial map[string]*lut.Matrix, o Options) (map[string]Factors, *Report, error) {
+	t, err := newTrainer(m, initial, o, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer t.close()
+	report, err := t.run(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	factors, err := t.factors()
+	return factors, report, err
+}

@@ -1,0 +1,577 @@
+package learn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// trainer is a model whose scales are being learned.
+//
+// The parameters of all layers lie in one array, scales first and, where they
+// are learned, tables after them, so that the optimizer takes few steps however
+// many layers there are.
+type trainer struct {
+	*settings
+	ops     model.Gradients
+	teacher *model.Model // of the objective; nil for NLL
+	student *model.Model
+	layers  []layer
+	grads   map[string]model.Grad
+	control bool
+	key     string // names all that the state depends on
+
+	scaleCount, tableCount int
+
+	now, best    point       // the parameters at hand, and those that did best
+	m, v, g      model.Array // of the optimizer; gradients
+	scales, base model.Array // in the logarithmic form
+	progress     progress
+	saved        time.Time
+	begin        time.Time
+	begunAt      int // steps done when this run began
+}
+
+// layer is one that is learned.
+type layer struct {
+	name             string
+	initial          *lut.Matrix
+	weight           model.Weight
+	scaleAt, tableAt int // of its part in the parameters
+	tableMax         float64
+}
+
+// point is a value of all parameters, and of those that its codes were chosen with.
+type point struct {
+	p, coded model.Array
+	recoded  bool // whether they were, or are the initial ones
+}
+
+// progress is what the state file keeps besides arrays.
+type progress struct {
+	Step       int          `json:"step"`    // done
+	Settled    bool         `json:"settled"` // whether what was due after it is done
+	Losses     []float64    `json:"losses"`
+	Validation []Validation `json:"validation"`
+	BestStep   int          `json:"best_step"`
+	BestLoss   float64      `json:"best_loss"`
+}
+
+func newTrainer(m *model.Model, initial map[string]*lut.Matrix, o Options, control bool) (*trainer, error) {
+	ops, ok := m.Ops().(model.Gradients)
+	if !ok {
+		return nil, fmt.Errorf("scales cannot be learned on the device %s", m.Ops().Name())
+	}
+	t := &trainer{ops: ops, control: control, grads: make(map[string]model.Grad)}
+	bits := lut.MaxBits
+	for _, name := range m.Linears() {
+		mat, ok := initial[name]
+		if !ok {
+			continue
+		}
+		if err := mat.Validate(); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		bits = min(bits, mat.Bits)
+		t.layers = append(t.layers, layer{name: name, initial: mat})
+	}
+	if len(t.layers) == 0 {
+		return nil, errors.New("no linear layer of the model is quantized: there is nothing to learn")
+	}
+	var err error
+	if t.settings, err = o.resolve(bits); err != nil {
+		return nil, err
+	}
+	if control {
+		t.Recode, t.LSQ, t.Table, t.BF16 = 0, false, false, false
+	}
+	if t.Objective == KL {
+		t.teacher = m
+	}
+	t.key = t.digest(m)
+	if err := t.upload(m); err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// upload brings layers and parameters to the device.
+func (t *trainer) upload(m *model.Model) error {
+	for i := range t.layers {
+		l := &t.layers[i]
+		l.scaleAt = t.scaleCount
+		t.scaleCount += l.initial.N * l.initial.Groups()
+	}
+	for i := range t.layers {
+		l := &t.layers[i]
+		l.tableAt = t.scaleCount + t.tableCount
+		if t.Table {
+			t.tableCount += len(l.initial.Codebook)
+		}
+	}
+	total := t.scaleCount + t.tableCount
+	t.now.p, t.m, t.v, t.g = t.ops.Floats(total), t.ops.Floats(total), t.ops.Floats(total), t.ops.Floats(total)
+	if t.log {
+		t.scales, t.base = t.ops.Floats(t.scaleCount), t.ops.Floats(t.scaleCount)
+	}
+	if t.Recode > 0 {
+		t.now.coded = t.ops.Floats(total)
+	}
+	if t.keepsBest() {
+		t.best.p = t.ops.Floats(total)
+		if t.Recode > 0 {
+			t.best.coded = t.ops.Floats(total)
+		}
+	}
+	weights := make(map[string]model.Weight, len(t.layers))
+	for i := range t.layers {
+		l := &t.layers[i]
+		if err := t.uploadLayer(l, m); err != nil {
+			return fmt.Errorf("%s: %w", l.name, err)
+		}
+		weights[l.name] = l.weight
+		g := model.Grad{Scales: t.g.Slice(l.scaleAt, l.scaleEnd()), LSQ: t.LSQ}
+		if t.Table {
+			g.Table = t.g.Slice(l.tableAt, l.tableAt+len(l.initial.Codebook))
+		}
+		t.grads[l.name] = g
+	}
+	var err error
+	t.student, err = m.With(weights)
+	return err
+}
+
+func (l *layer) scaleEnd() int { return l.scaleAt + l.initial.N*l.initial.Groups() }
+
+// keepsBest reports whether the state that is best on held-out windows is the result.
+func (t *trainer) keepsBest() bool { return t.settings.best && len(t.Valid) > 0 }
+
+// uploadLayer makes the layer's weight and sets its parameters.
+func (t *trainer) uploadLayer(l *layer, m *model.Model) error {
+	mat := l.initial
+	tr := model.Trainable{
+		N: mat.N, K: mat.K, Group: mat.Group,
+		Codes: make([]uint8, mat.N*mat.K), Table: slices.Clone(mat.Codebook),
+		Scales: make([]float32, mat.N*mat.Groups()), ScaleType: mat.ScaleType,
+	}
+	if t.control {
+		tr.Codes, tr.Table, tr.ScaleType = nil, nil, lut.F32
+		for i := range tr.Scales {
+			tr.Scales[i] = 1
+		}
+	} else {
+		for n := range mat.N {
+			mat.RowCodes(tr.Codes[n*mat.K:(n+1)*mat.K], n)
+			mat.RowScales(tr.Scales[n*mat.Groups():(n+1)*mat.Groups()], n)
+		}
+	}
+	if t.BF16 {
+		roundBF16(tr.Table)
+		roundBF16(tr.Scales)
+	}
+	if t.control || t.Recode > 0 || t.LSQ {
+		tr.Original = m.Weight(l.name)
+	}
+	var err error
+	if l.weight, err = t.ops.Trainable(tr); err != nil {
+		return err
+	}
+	if t.log {
+		t.ops.Write(t.base.Slice(l.scaleAt, l.scaleEnd()), tr.Scales)
+	} else {
+		t.ops.Write(t.now.p.Slice(l.scaleAt, l.scaleEnd()), tr.Scales)
+	}
+	if t.Table {
+		t.ops.Write(t.now.p.Slice(l.tableAt, l.tableAt+len(tr.Table)), tr.Table)
+	}
+	l.tableMax = float64(lut.Codebook{Values: mat.Codebook}.Max())
+	return nil
+}
+
+// roundBF16 rounds numbers to bfloat16, in place.
+func roundBF16(v []float32) {
+	b := make([]byte, 2*len(v))
+	num.EncodeBF16(b, v)
+	num.DecodeBF16(v, b)
+}
+
+// close gives the device's memory back.
+func (t *trainer) close() {
+	if t.student != nil {
+		t.student.Close()
+	}
+	for i := range t.layers {
+		if w := t.layers[i].weight; w != nil {
+			t.ops.FreeWeight(w)
+		}
+	}
+	for _, a := range []model.Array{t.now.p, t.now.coded, t.best.p, t.best.coded, t.m, t.v, t.g, t.scales, t.base} {
+		if a != nil {
+			t.ops.Free(a)
+		}
+	}
+}
+
+// run takes all steps, or those that are left of them.
+func (t *trainer) run(ctx context.Context) (*Report, error) {
+	t.begin, t.saved = time.Now(), time.Now()
+	if err := t.resume(); err != nil {
+		return nil, err
+	}
+	t.begunAt = t.progress.Step
+	err := t.loop(ctx)
+	if err == nil {
+		err = t.ops.Err()
+	}
+	if err != nil && ctx.Err() != nil && t.progress.Step > t.begunAt {
+		// What a stopped run has done is kept.
+		err = errors.Join(err, t.save())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t.report(), nil
+}
+
+func (t *trainer) loop(ctx context.Context) error {
+	if !t.progress.Settled {
+		if err := t.settle(ctx); err != nil {
+			return err
+		}
+	}
+	for t.progress.Step < t.steps {
+		if err := t.step(ctx); err != nil {
+			return err
+		}
+		if t.State != "" && (time.Since(t.saved) >= t.SaveEvery || t.progress.Step == t.steps) {
+			if err := t.save(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// step takes one step of the optimizer and does what is due after it.
+func (t *trainer) step(ctx context.Context) error {
+	t.ops.Zero(t.g)
+	windows := t.windows(t.progress.Step)
+	var loss float64
+	for _, w := range windows {
+		l, err := t.student.Gradient(ctx, w, t.teacher, t.grads)
+		if err != nil {
+			return err
+		}
+		loss += l / float64(len(windows))
+	}
+	if math.IsNaN(loss) || math.IsInf(loss, 0) {
+		return fmt.Errorf("step %d: the loss is %v", t.progress.Step+1, loss)
+	}
+	if t.log {
+		t.ops.ExpScaleBack(t.g.Slice(0, t.scaleCount), t.scales)
+	}
+	scale := 1 / float64(len(windows))
+	if t.clip > 0 {
+		norm := math.Sqrt(t.ops.SumSquares(t.g)) * scale
+		if math.IsNaN(norm) || math.IsInf(norm, 0) {
+			return fmt.Errorf("step %d: the gradient's norm is %v", t.progress.Step+1, norm)
+		}
+		if norm > t.clip {
+			scale *= t.clip / norm
+		}
+	}
+	t.update(scale)
+	t.apply()
+	t.progress.Step++
+	t.progress.Losses = append(t.progress.Losses, loss)
+	t.progress.Settled = false
+	if err := t.settle(ctx); err != nil {
+		return err
+	}
+	t.tell(loss)
+	return nil
+}
+
+// windows returns those of a step. In mode flute they come in the order given,
+// otherwise every epoch has its own.
+func (t *trainer) windows(step int) [][]int {
+	var out [][]int
+	n := len(t.Windows)
+	for i := step * t.Batch; i < min((step+1)*t.Batch, n*t.Epochs); i++ {
+		at := i % n
+		if t.Mode != Flute {
+			at = rand.New(rand.NewPCG(t.Seed, uint64(i/n))).Perm(n)[at]
+		}
+		out = append(out, t.Windows[at])
+	}
+	return out
+}
+
+// update moves the parameters by gradients times scale.
+func (t *trainer) update(scale float64) {
+	step := func(from, to int, rate float64) {
+		t.ops.Adam(model.Adam{
+			P: t.now.p.Slice(from, to), M: t.m.Slice(from, to), V: t.v.Slice(from, to), G: t.g.Slice(from, to),
+			LR: rate, B1: 0.9, B2: t.b2, Eps: 1e-8, Scale: scale, Step: t.progress.Step + 1, BF16: t.BF16,
+		})
+	}
+	rate := t.rate(t.progress.Step)
+	step(0, t.scaleCount, rate)
+	if !t.Table {
+		return
+	}
+	for i := range t.layers {
+		l := &t.layers[i]
+		step(l.tableAt, l.tableAt+len(l.initial.Codebook), 0.1*rate*l.tableMax)
+	}
+	t.sortTables()
+}
+
+// sortTables keeps learned tables ascending: a value that fell below its
+// predecessor takes that one's place.
+func (t *trainer) sortTables() {
+	all := t.now.p.Slice(t.scaleCount, t.scaleCount+t.tableCount)
+	values := make([]float32, t.tableCount)
+	t.ops.Read(values, all)
+	for i := range t.layers {
+		l := &t.layers[i]
+		v := values[l.tableAt-t.scaleCount:][:len(l.initial.Codebook)]
+		for j := 1; j < len(v); j++ {
+			v[j] = max(v[j], v[j-1])
+		}
+	}
+	t.ops.Write(all, values)
+}
+
+// rate is that of the step after so many.
+func (t *trainer) rate(step int) float64 {
+	if !t.cosine {
+		return t.Rate
+	}
+	rise := max(1, math.Round(t.warmup*float64(t.steps)))
+	if s := float64(step); s < rise {
+		return t.Rate * (s + 1) / rise
+	}
+	return t.Rate * 0.5 * (1 + math.Cos(math.Pi*(float64(step)-rise)/(float64(t.steps)-rise)))
+}
+
+// apply gives the layers the scales and tables of the parameters at hand.
+func (t *trainer) apply() {
+	scales := t.now.p
+	if t.log {
+		t.ops.ExpScale(t.scales, t.base, t.now.p.Slice(0, t.scaleCount))
+		scales = t.scales
+	}
+	for i := range t.layers {
+		l := &t.layers[i]
+		t.ops.SetScales(l.weight, scales.Slice(l.scaleAt, l.scaleEnd()))
+		if t.Table {
+			t.ops.SetTable(l.weight, t.now.p.Slice(l.tableAt, l.tableAt+len(l.initial.Codebook)))
+		}
+	}
+}
+
+// recode chooses codes with the scales at hand.
+func (t *trainer) recode() {
+	for i := range t.layers {
+		t.ops.Recode(t.layers[i].weight, t.BF16)
+	}
+	t.ops.Copy(t.now.coded, t.now.p)
+	t.now.recoded = true
+}
+
+// settle does what is due between two steps: new codes, and a look at the
+// held-out windows. Codes that move at every step are chosen before the first
+// and after the last one too; others are not changed when nothing follows that
+// could make up for it.
+func (t *trainer) settle(ctx context.Context) error {
+	step := t.progress.Step
+	if step == 0 {
+		t.apply()
+	}
+	if t.Recode == 1 || t.Recode > 0 && step%t.Recode == 0 && step > 0 && step < t.steps {
+		t.recode()
+	}
+	if len(t.Valid) > 0 && (step%t.every == 0 || step == t.steps) {
+		if err := t.validate(ctx); err != nil {
+			return err
+		}
+	}
+	t.progress.Settled = true
+	return nil
+}
+
+// validate takes the loss on the held-out windows, and the point at hand for
+// the best where it is.
+func (t *trainer) validate(ctx context.Context) error {
+	step := t.progress.Step
+	var loss float64
+	for _, w := range t.Valid {
+		l, err := t.student.Loss(ctx, w, t.teacher)
+		if err != nil {
+			return err
+		}
+		loss += l / float64(len(t.Valid))
+	}
+	if math.IsNaN(loss) || math.IsInf(loss, 0) {
+		return fmt.Errorf("after step %d the loss on the held-out windows is %v", step, loss)
+	}
+	t.progress.Validation = append(t.progress.Validation, Validation{Step: step, Loss: loss})
+	if t.keepsBest() && (step == 0 || loss < t.progress.BestLoss) {
+		t.progress.BestStep, t.progress.BestLoss = step, loss
+		t.ops.Copy(t.best.p, t.now.p)
+		if t.best.recoded = t.now.recoded; t.best.recoded {
+			t.ops.Copy(t.best.coded, t.now.coded)
+		}
+	}
+	return nil
+}
+
+// tell reports progress.
+func (t *trainer) tell(loss float64) {
+	if t.Progress == nil {
+		return
+	}
+	p := Progress{Step: t.progress.Step, Steps: t.steps, Loss: loss}
+	if v := t.progress.Validation; len(v) > 0 {
+		p.Valid = v[len(v)-1].Loss
+	}
+	seconds := time.Since(t.begin).Seconds()
+	p.TokensPerSecond = float64(t.tokens(t.begunAt, t.progress.Step)) / seconds
+	p.Left = time.Duration(seconds / float64(p.Step-t.begunAt) * float64(p.Steps-p.Step) * float64(time.Second))
+	t.Progress(p)
+}
+
+// tokens counts those of steps [from, to).
+func (t *trainer) tokens(from, to int) int {
+	n := 0
+	for i := from; i < to; i++ {
+		for _, w := range t.windows(i) {
+			n += len(w)
+		}
+	}
+	return n
+}
+
+func (t *trainer) report() *Report {
+	r := &Report{
+		Mode: t.Mode, Objective: t.Objective, Device: t.ops.Name(),
+		Layers: len(t.layers), Parameters: t.scaleCount + t.tableCount, Rate: t.Rate,
+		Steps: t.steps, Tokens: t.tokens(0, t.steps),
+		Losses: t.progress.Losses, Validation: t.progress.Validation,
+		BestStep: t.steps, ResumedAt: t.begunAt, Seconds: time.Since(t.begin).Seconds(),
+	}
+	if t.keepsBest() {
+		r.BestStep = t.progress.BestStep
+	}
+	for _, v := range t.progress.Validation {
+		if v.Step == 0 {
+			r.InitialLoss = v.Loss
+		}
+		if v.Step == r.BestStep {
+			r.Loss = v.Loss
+		}
+	}
+	if n := t.tokens(t.begunAt, t.steps); n > 0 {
+		r.TokensPerSecond = float64(n) / r.Seconds
+	}
+	return r
+}
+
+// result makes the state that is kept the one at hand.
+func (t *trainer) result() error {
+	if t.keepsBest() {
+		t.ops.Copy(t.now.p, t.best.p)
+		if t.now.recoded = t.best.recoded; t.now.recoded {
+			t.ops.Copy(t.now.coded, t.best.coded)
+		}
+	}
+	t.restore()
+	return t.ops.Err()
+}
+
+// restore gives the layers the codes, scales and tables of the point at hand.
+// Codes that were never chosen anew are left as they are.
+func (t *trainer) restore() {
+	if t.now.recoded {
+		p := t.now.p
+		t.now.p = t.now.coded
+		t.apply()
+		t.now.p = p
+		for i := range t.layers {
+			t.ops.Recode(t.layers[i].weight, t.BF16)
+		}
+	}
+	t.apply()
+}
+
+// matrices returns the layers as they were learned.
+func (t *trainer) matrices() (map[string]*lut.Matrix, error) {
+	if err := t.result(); err != nil {
+		return nil, err
+	}
+	out := make(map[string]*lut.Matrix, len(t.layers))
+	for i := range t.layers {
+		l := &t.layers[i]
+		m := *l.initial
+		m.Codebook = slices.Clone(m.Codebook)
+		switch {
+		case t.BF16:
+			roundBF16(m.Codebook)
+		case t.Table:
+			t.ops.Read(m.Codebook, t.now.p.Slice(l.tableAt, l.tableAt+len(m.Codebook)))
+		}
+		scales := t.readScales(l)
+		m.Scales = make([]byte, len(m.Scales))
+		m.ScaleType.Encode(m.Scales, scales)
+		m.ScaleType.Decode(scales, m.Scales)
+		for j, s := range scales {
+			if math.IsNaN(float64(s)) || math.IsInf(float64(s), 0) {
+				return nil, fmt.Errorf("%s: learned scale %d is %v", l.name, j, s)
+			}
+		}
+		if t.now.recoded {
+			codes := make([]uint8, m.N*m.K)
+			t.ops.Codes(codes, l.weight)
+			m.Codes = make([]byte, len(m.Codes))
+			rb := m.RowBytes()
+			for n := range m.N {
+				lut.PackCodes(m.Codes[n*rb:(n+1)*rb], codes[n*m.K:(n+1)*m.K], m.Bits)
+			}
+		}
+		out[l.name] = &m
+	}
+	return out, t.ops.Err()
+}
+
+// factors returns what the weights of a control are multiplied by.
+func (t *trainer) factors() (map[string]Factors, error) {
+	if err := t.result(); err != nil {
+		return nil, err
+	}
+	out := make(map[string]Factors, len(t.layers))
+	for i := range t.layers {
+		l := &t.layers[i]
+		out[l.name] = Factors{Group: l.initial.Group, Values: t.readScales(l)}
+	}
+	return out, t.ops.Err()
+}
+
+func (t *trainer) readScales(l *layer) []float32 {
+	from := t.now.p
+	if t.log {
+		from = t.scales
+	}
+	s := make([]float32, l.initial.N*l.initial.Groups())
+	t.ops.Read(s, from.Slice(l.scaleAt, l.scaleEnd()))
+	return s
+}

@@ -1,0 +1,103 @@
+package learn
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lutq/lutq/calib/corpus"
+)
+
+// letters is a tokenizer with a token for each byte.
+type letters struct{ bos bool }
+
+func (letters) Encode(text string, _ bool) ([]int, error) {
+	ids := make([]int, len(text))
+	for i := range ids {
+		ids[i] = int(text[i])
+	}
+	return ids, nil
+}
+
+func (l letters) BOS() (int, bool) { return 1, l.bos }
+
+func TestWindows(t *testing.T) {
+	a, b := strings.Repeat("a", 64), strings.Repeat("b", 64)
+	both := []Text{{"a", a}, {"b", b}}
+	train, valid, err := Windows(both, letters{}, WindowOptions{Windows: 7, Valid: 3, Context: 8, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := func(windows [][]int) (s string) {
+		for _, w := range windows {
+			if len(w) != 8 {
+				t.Errorf("window of %d tokens", len(w))
+			}
+			s += string(rune(w[0]))
+		}
+		return s
+	}
+	if got := first(train); got != "abababa" {
+		t.Errorf("the texts take turns as %s", got)
+	}
+	if got := first(valid); got != "aba" {
+		t.Errorf("held out: the texts take turns as %s", got)
+	}
+}
+
+// TestWindowsDisjoint checks that no window is drawn twice, that the seed
+// decides, and that windows in order begin with BOS and the text.
+func TestWindowsDisjoint(t *testing.T) {
+	var b strings.Builder
+	for i := range 40 {
+		b.WriteString(strings.Repeat(string(rune('0'+i)), 8))
+	}
+	text := []Text{{"text", b.String()}}
+	draw := func(seed uint64) string {
+		train, valid, err := Windows(text, letters{}, WindowOptions{Windows: 30, Valid: 10, Context: 8, Seed: seed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []byte
+		for _, w := range slices.Concat(train, valid) {
+			all = append(all, byte(w[0]))
+		}
+		sorted := slices.Sorted(slices.Values(all))
+		if len(slices.Compact(sorted)) != 40 {
+			t.Errorf("windows are drawn twice: %q", all)
+		}
+		return string(all)
+	}
+	if draw(1) != draw(1) || draw(1) == draw(2) {
+		t.Error("the seed does not decide what is drawn")
+	}
+	train, valid, err := Windows(text, letters{bos: true}, WindowOptions{Windows: 2, Valid: 1, Context: 9, BOS: corpus.BOSWindow, InOrder: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, w := range slices.Concat(train, valid) {
+		if w[0] != 1 || w[1] != '0'+i || len(w) != 9 {
+			t.Errorf("window %d is %v", i, w)
+		}
+	}
+}
+
+func TestWindowsBad(t *testing.T) {
+	for _, tc := range []struct {
+		name, want string
+		texts      []Text
+		o          WindowOptions
+	}{
+		{"too short", "a has 2 windows of 8 tokens: want 2 to learn on and 1 to hold out", []Text{{"a", strings.Repeat("a", 20)}}, WindowOptions{Windows: 2, Valid: 1, Context: 8}},
+		{"no window", "a: text has 4 tokens", []Text{{"a", "aaaa"}}, WindowOptions{Windows: 1, Context: 8}},
+		{"more texts than windows", "1 windows of 2 texts", []Text{{"a", "aaaa"}, {"b", "bbbb"}}, WindowOptions{Windows: 1, Context: 4}},
+		{"negative", "-1 held-out windows", []Text{{"a", "aaaa"}}, WindowOptions{Windows: 1, Valid: -1, Context: 4}},
+		{"no BOS", "neither tokenizer nor configuration names a BOS token", []Text{{"a", "aaaa"}}, WindowOptions{Windows: 1, Context: 4, BOS: corpus.BOSWindow}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if _, _, err := Windows(tc.texts, letters{}, tc.o); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lutq/lutq/calib/model"
+	modelcuda "github.com/lutq/lutq/calib/model/cuda"
+	"github.com/lutq/lutq/gemm"
+	"github.com/lutq/lutq/gemm/cpu"
+	gemmcuda "github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+// chooseDevice resolves the --device flag of commands that run a model: auto is
+// cuda where there is a GPU. Asked for the GPU, it fails where there is none.
+func chooseDevice(name string) (string, error) {
+	switch name {
+	case "cpu":
+		return name, nil
+	case "auto", "cuda":
+		_, err := gemm.GPU()
+		if err == nil {
+			return "cuda", nil
+		}
+		if name == "auto" {
+			return "cpu", nil
+		}
+		return "", hintDoctor(err)
+	}
+	return "", usageError{fmt.Errorf("unknown device %q: want auto, cpu or cuda", name)}
+}
+
+// openOps opens the operations that models are run by: those of the device auto,
+// cpu or cuda, with activations of type f16, bf16 or f32 on a GPU and that many
+// threads on the CPU. The caller calls done when models are closed.
+func openOps(device, dtype string, threads int) (ops model.Ops, done func() error, err error) {
+	if device, err = chooseDevice(device); err != nil {
+		return nil, nil, err
+	}
+	if device == "cuda" {
+		ops, done, err = openCUDAOps(dtype)
+		return ops, done, hintDoctor(err)
+	}
+	engine, err := cpu.New(cpu.Options{Threads: threads})
+	if err != nil {
+		return nil, nil, err
+	}
+	return model.NewCPU(engine), func() error { engine.Close(); return nil }, nil
+}
+
+func openCUDAOps(dtype string) (ops *modelcuda.Ops, done func() error, err error) {
+	types := map[string]driver.DType{"f16": driver.F16, "bf16": driver.BF16, "f32": driver.F32}
+	acts, ok := types[dtype]
+	if !ok {
+		return nil, nil, usageError{fmt.Errorf("unknown type %q: want f16, bf16 or f32", dtype)}
+	}
+	c, err := driver.Open(driver.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	dev, err := c.OpenDevice(0)
+	if err != nil {
+		return nil, nil, err
+	}
+	var engine *gemmcuda.Engine
+	done = func() error {
+		var errs []error
+		if ops != nil {
+			errs = append(errs, ops.Close())
+		}
+		if engine != nil {
+			errs = append(errs, dev.Do(engine.Close))
+		}
+		return errors.Join(append(errs, dev.Close())...)
+	}
+	err = dev.Do(func() (err error) {
+		engine, err = gemmcuda.New(dev, c.Cache())
+		return err
+	})
+	if err == nil {
+		ops, err = modelcuda.New(dev, engine, modelcuda.Options{Type: acts})
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, done())
+	}
+	return ops, done, nil
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lutq/lutq/calib/corpus"
+	"github.com/lutq/lutq/calib/learn"
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// learnOptions are the flags of learned scales.
+type learnOptions struct {
+	on, table, control            bool // on: asked for beside another method
+	mode, objective, params, grad string
+	device                        string
+	texts                         []string
+	windows, valid, ctx           int
+	epochs, batch, recode         int
+	rate                          float64
+	seed                          uint64
+}
+
+// register adds the flags of learned scales, and returns the names of those that
+// say nothing where none are learned.
+func (o *learnOptions) register(c *cobra.Command) (names []string) {
+	own := func(name string) string {
+		names = append(names, name)
+		return name
+	}
+	f := c.Flags()
+	f.BoolVar(&o.on, "learn", false, "learn scales, whatever the codebook")
+	f.StringArrayVar(&o.texts, own("calib"), nil, "text `FILE` to learn scales on; repeatable, all give an equal part")
+	f.IntVar(&o.windows, own("calib-windows"), 128, "`N` windows of text to learn on")
+	f.IntVar(&o.ctx, own("calib-ctx"), 2048, "`TOKENS` in a window")
+	f.IntVar(&o.valid, own("valid-windows"), 8, "`N` more windows to hold out")
+	f.StringVar(&o.mode, own("learn-mode"), string(learn.Lutq), "`NAME` of the way to learn: lutq or flute")
+	f.StringVar(&o.objective, own("learn-objective"), "", "`NAME` of the loss: kl, the divergence from MODEL, or nll, the text's (default kl; flute nll)")
+	f.Float64Var(&o.rate, own("learn-rate"), 0, "learning `RATE` (default by bits: 4e-3 for 2, 2e-3 for 3, 1e-3 above; flute 1e-4)")
+	f.IntVar(&o.epochs, own("learn-epochs"), 1, "`N` passes over the windows")
+	f.IntVar(&o.batch, own("learn-batch"), 1, "`N` windows a step")
+	f.IntVar(&o.recode, own("learn-recode"), 0, "choose codes anew every `N` steps (default never; flute 1)")
+	f.StringVar(&o.grad, own("learn-grad"), "ste", "`NAME` of the gradient: ste holds codes fixed, lsq lets them move with the scale")
+	f.StringVar(&o.params, own("learn-params"), "f32", "`TYPE` of parameters in mode flute: f32, or bf16 as published")
+	f.BoolVar(&o.table, own("learn-table"), false, "learn the tables as well (mode lutq)")
+	f.BoolVar(&o.control, own("learn-control"), false, "write MODEL with its weights multiplied by as many learned factors instead of quantizing it")
+	f.Uint64Var(&o.seed, own("seed"), 0, "`N` that the choice and order of windows depend on")
+	f.StringVar(&o.device, own("device"), "auto", "device `NAME` to learn on: auto, cpu or cuda")
+	_ = f.MarkHidden("learn-control") // it is there
+	return names
+}
+
+// learner refines a plan's layers by learning their scales. It implements
+// quantize.Refiner.
+type learner struct {
+	ui          *ui
+	model       string
+	o           learnOptions
+	threads     int
+	bos         corpus.BOS
+	texts       []lutq.CalibText
+	train, hold [][]int
+	// pause, if set, takes other progress off the screen, and returns what brings it back.
+	pause  func() (resume func())
+	report *learn.Report
+}
+
+// newLearner checks the options and reads the texts.
+func (u *ui) newLearner(dir string, o learnOptions, threads int) (*learner, error) {
+	if len(o.texts) == 0 {
+		return nil, usageError{errors.New("learned scales need a text: name it with --calib FILE")}
+	}
+	mode, err := learn.ParseMode(o.mode)
+	if err == nil {
+		_, err = learn.ParseObjective(o.objective)
+	}
+	switch {
+	case err != nil:
+	case o.params != "f32" && o.params != "bf16":
+		err = fmt.Errorf("unknown type %q of parameters: want f32 or bf16", o.params)
+	case o.grad != "ste" && o.grad != "lsq":
+		err = fmt.Errorf("unknown gradient %q: want ste or lsq", o.grad)
+	case o.params == "bf16" && mode != learn.Flute:
+		err = errors.New("--learn-params bf16 is for --learn-mode flute")
+	case o.table && mode == learn.Flute:
+		err = errors.New("--learn-table is for --learn-mode lutq")
+	case o.windows < 1 || o.valid < 0 || o.epochs < 1 || o.batch < 1 || o.recode < 0 || o.ctx < 3:
+		err = errors.New("--calib-windows, --learn-epochs and --learn-batch take positive numbers, --calib-ctx at least 3")
+	case o.rate < 0 || o.rate >= 1:
+		err = errors.New("--learn-rate takes a number above 0 and below 1")
+	case o.windows < len(o.texts):
+		err = fmt.Errorf("%d texts need as many windows at least: --calib-windows is %d", len(o.texts), o.windows)
+	}
+	if err != nil {
+		return nil, usageError{err}
+	}
+	if o.device, err = chooseDevice(o.device); err != nil {
+		return nil, err
+	}
+	config, err := hf.ReadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := config.Supported(); err != nil {
+		return nil, fmt.Errorf("%s: scales cannot be learned: %w", dir, err)
+	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	l := &learner{ui: u, model: dir, o: o, threads: threads, bos: corpus.BOSNone}
+	if _, added := tok.BOS(); added || mode == learn.Flute {
+		l.bos = corpus.BOSWindow
+	}
+	var texts []learn.Text
+	for _, path := range o.texts {
+		text, err := corpus.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256([]byte(text))
+		l.texts = append(l.texts, lutq.CalibText{Name: filepath.Base(path), SHA256: hex.EncodeToString(sum[:])})
+		texts = append(texts, learn.Text{Name: path, Text: text})
+	}
+	l.train, l.hold, err = learn.Windows(texts, tok, learn.WindowOptions{
+		Windows: o.windows, Valid: o.valid, Context: o.ctx, BOS: l.bos, BOSToken: config.BOS,
+		InOrder: mode == learn.Flute, Seed: o.seed,
+	})
+	return l, err
+}
+
+// Flags implements quantize.Refiner. Of a text the name is given, not its folder.
+func (l *learner) Flags() []string {
+	o := l.o
+	var args []string
+	if o.on {
+		args = append(args, "--learn")
+	}
+	for _, t := range l.texts {
+		args = append(args, "--calib", quoted(t.Name))
+	}
+	args = append(args, "--calib-windows", strconv.Itoa(o.windows), "--calib-ctx", strconv.Itoa(o.ctx),
+		"--valid-windows", strconv.Itoa(o.valid), "--learn-mode", o.mode)
+	for _, f := range []struct {
+		name, value string
+		given       bool
+	}{
+		{"--learn-objective", o.objective, o.objective != ""},
+		{"--learn-rate", strconv.FormatFloat(o.rate, 'g', -1, 64), o.rate != 0},
+		{"--learn-epochs", strconv.Itoa(o.epochs), o.epochs != 1},
+		{"--learn-batch", strconv.Itoa(o.batch), o.batch != 1},
+		{"--learn-recode", strconv.Itoa(o.recode), o.recode != 0},
+		{"--learn-grad", o.grad, o.grad != "ste"},
+		{"--learn-params", o.params, o.params != "f32"},
+	} {
+		if f.given {
+			args = append(args, f.name, f.value)
+		}
+	}
+	if o.table {
+		args = append(args, "--learn-table")
+	}
+	return append(args, "--seed", strconv.FormatUint(o.seed, 10), "--device", o.device)
+}
+
+// quoted is a shell's word.
+func quoted(s string) string {
+	if strings.ContainsAny(s, " \t\n'\"\\$&|;<>()*?[]#~`!{}") {
+		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	}
+	return s
+}
+
+// Key implements quantize.Refiner.
+func (l *learner) Key() string {
+	key := strings.Join(l.Flags(), " ")
+	for _, t := range l.texts {
+		key += " " + t.SHA256
+	}
+	return key
+}
+
+// Refine implements quantize.Refiner.
+func (l *learner) Refine(ctx context.Context, initial map[string]*lut.Matrix, state string) (map[string]*lut.Matrix, *lutq.Learning, error) {
+	var better map[string]*lut.Matrix
+	err := l.run(func(m *model.Model, o learn.Options) (rep *learn.Report, err error) {
+		o.State = state
+		better, rep, err = learn.Run(ctx, m, initial, o)
+		return rep, err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	r := l.report
+	return better, &lutq.Learning{
+		Mode: string(r.Mode), Objective: string(r.Objective), Texts: l.texts, Windows: len(l.train), Context: l.o.ctx, BOS: string(l.bos),
+		Tokens: r.Tokens, Steps: r.Steps, Rate: r.Rate, Seed: l.o.seed, Device: r.Device,
+		ValidWindows: len(l.hold), InitialLoss: r.InitialLoss, Loss: r.Loss, BestStep: r.BestStep,
+	}, nil
+}
+
+// run opens the model and has do learn with it.
+func (l *learner) run(do func(*model.Model, learn.Options) (*learn.Report, error)) (err error) {
+	if l.pause != nil {
+		defer l.pause()()
+	}
+	ops, done, err := openOps(l.o.device, "bf16", l.threads)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	m, err := model.Open(l.model, ops)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	bar := l.ui.startProgress("learning", 1, false)
+	defer bar.finish()
+	l.report, err = do(m, learn.Options{
+		Mode: learn.Mode(l.o.mode), Objective: learn.Objective(l.o.objective), Windows: l.train, Valid: l.hold,
+		Epochs: l.o.epochs, Batch: l.o.batch, Rate: l.o.rate, Recode: l.o.recode, Seed: l.o.seed,
+		BF16: l.o.params == "bf16", LSQ: l.o.grad == "lsq", Table: l.o.table,
+		Progress: func(p learn.Progress) {
+			bar.resize(int64(p.Steps))
+			bar.set(int64(p.Step), progressLine(p))
+		},
+		Warn: func(s string) { fmt.Fprintf(l.ui.stderr, "lutq: %s\n", s) },
+	})
+	return err
+}
+
+func progressLine(p learn.Progress) string {
+	held := ""
+	if p.Valid != 0 {
+		held = fmt.Sprintf(" (held out %.4f)", p.Valid)
+	}
+	return fmt.Sprintf("loss %.4f%s, %s tokens/s", p.Loss, held, digits(p.TokensPerSecond, 3))
+}
