@@ -193,7 +193,7 @@ func TestGradientAgainstDifferences(t *testing.T) {
 					got := grads[path][which]
 					for range 2 {
 						i := rng.IntN(len(v))
-						want := slope(v, i, 1e-3, func(v []float64) float64 {
+						want := slope(v, i, 3e-4, func(v []float64) float64 {
 							set(l.weights[path], opstest.Array(v))
 							return exactLoss(t, l.Model, teacher, tokens)
 						})
