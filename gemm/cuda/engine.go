@@ -21,6 +21,8 @@ type Engine struct {
 	modules map[moduleKey]*module
 	choices map[choiceKey]Config
 	args    driver.Args
+
+	noCompiler error // why only prebuilt kernels can be loaded, or nil
 }
 
 // moduleKey says what is compiled: PerSM in the configuration is 0, being no
@@ -44,7 +46,7 @@ func New(d *driver.Device, cache *driver.Cache) (*Engine, error) {
 	}
 	return &Engine{
 		dev: d, cache: cache, limits: limitsOf(d.Info),
-		modules: map[moduleKey]*module{}, choices: map[choiceKey]Config{},
+		modules: map[moduleKey]*module{}, choices: map[choiceKey]Config{}, noCompiler: d.CanCompile(),
 	}, nil
 }
 
@@ -82,6 +84,11 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 	// Whatever stands in the way of multiplying shows here.
 	if _, _, err := f.plan(f.configs(1)[0], t.N, t.K, 1, e.limits); err != nil {
 		return nil, err
+	}
+	if e.noCompiler != nil {
+		if _, err := f.ptx(prebuiltConfig, e.dev.Info); err != nil {
+			return nil, fmt.Errorf("%w; %w", e.noCompiler, err)
+		}
 	}
 	m := &Matrix{N: t.N, K: t.K, Format: f, dev: e.dev, bytes: int64(len(t.Codes)) + int64(len(t.Scales))}
 	for i, v := range t.Codebook {

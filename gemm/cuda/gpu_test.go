@@ -17,7 +17,12 @@ import (
 // onGPU runs a test inside Do of the first GPU, with an engine.
 func onGPU(t testing.TB, test func(e *Engine, s *driver.Stream)) {
 	t.Helper()
-	c, err := driver.Open(driver.Options{CacheDir: t.TempDir()})
+	onGPUWith(t, driver.Options{CacheDir: t.TempDir()}, test)
+}
+
+func onGPUWith(t testing.TB, o driver.Options, test func(e *Engine, s *driver.Stream)) {
+	t.Helper()
+	c, err := driver.Open(o)
 	if err != nil {
 		t.Skip(err)
 	}
@@ -228,6 +233,55 @@ func TestGPUIdentity(t *testing.T) {
 			p.close(t)
 		}
 	})
+}
+
+// TestGPUPrebuilt multiplies with the kernels that need no compiler. They give the
+// bits that the compiled ones give.
+func TestGPUPrebuilt(t *testing.T) {
+	const n, k = 200, 544
+	rows := []int{1, 2, 5, 8, 9, 16, 33}
+	multiply := func(e *Engine, s *driver.Stream) (all [][]uint16) {
+		for i, f := range Formats() {
+			if !f.prebuilt() || !*long && i%3 != 0 {
+				continue
+			}
+			m := randomMatrix(uint64(i), n, k, f.Bits, f.Group, f.Scale)
+			for _, r := range rows {
+				p := newProblem(t, e, m, randomX(1, r*k, f.Type), randomX(2, n, f.Type), r, f.Type)
+				configs := e.Configs(f, n, k, r)
+				for _, c := range configs {
+					y := p.run(t, e, s, c)
+					if c == configs[0] {
+						all = append(all, y)
+					} else if !slices.Equal(y, all[len(all)-1]) {
+						t.Errorf("%s, %d rows: %v and %v give different bits", f.name(), r, configs[0], c)
+					}
+				}
+				p.close(t)
+			}
+		}
+		return all
+	}
+	var want, got [][]uint16
+	onGPU(t, func(e *Engine, s *driver.Stream) {
+		if e.noCompiler != nil {
+			t.Skip(e.noCompiler)
+		}
+		want = multiply(e, s)
+	})
+	onGPUWith(t, driver.Options{CacheDir: t.TempDir(), NoCompiler: true}, func(e *Engine, s *driver.Stream) {
+		got = multiply(e, s)
+		m := randomMatrix(1, n, k, 4, 32, lut.E4M4)
+		var missing *driver.MissingError
+		if _, err := e.Upload(must(repack.CUDA(m))(t), driver.F16); !errors.As(err, &missing) {
+			t.Errorf("a format that is not prebuilt: got error %v, want the missing compiler's", err)
+		}
+	})
+	for i := range want {
+		if i >= len(got) || !slices.Equal(want[i], got[i]) {
+			t.Errorf("product %d: the prebuilt kernel gives other bits than the compiled one", i)
+		}
+	}
 }
 
 // TestGPUTune tunes and looks for the choice in a new engine.

@@ -27,6 +27,7 @@ func (f Format) Kernel(c Config, m int) driver.Kernel {
 		Name:    fmt.Sprintf("lutgemm.%s.cu", f.name()),
 		Source:  ptxSource + gemmSource,
 		Options: driver.CompileOptions{Defines: f.defines(c, xTiles(m))},
+		PTX:     func(i driver.DeviceInfo) ([]byte, error) { return f.ptx(c, i) },
 	}
 }
 
@@ -56,13 +57,17 @@ func (f Format) configs(m int) []Config {
 	return all
 }
 
-// Configs returns the configurations that m rows of X can be multiplied under by
-// an N×K matrix of the engine's device, the best guess first. For more than
-// [MaxRows] rows they are those of MaxRows.
+// Configs returns the configurations that m rows of X can be multiplied under by an
+// N×K matrix of the engine's device, the best guess first. For more than
+// [MaxRows] rows they are those of MaxRows. Without a compiler they are those that
+// a prebuilt kernel stands in for.
 func (e *Engine) Configs(f Format, n, k, m int) []Config {
 	m = min(m, MaxRows)
 	var all []Config
 	for _, c := range f.configs(m) {
+		if e.noCompiler != nil && !c.standsIn() {
+			continue
+		}
 		if _, _, err := f.plan(c, n, k, m, e.limits); err == nil {
 			all = append(all, c)
 		}

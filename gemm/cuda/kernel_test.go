@@ -3,94 +3,71 @@ package cuda
 import (
 	"flag"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 	"github.com/lutq/lutq/quantize/lut"
 )
 
-var long = flag.Bool("long", false, "compile and multiply in more formats")
+var (
+	long   = flag.Bool("long", false, "compile all kernels, and multiply in more formats")
+	update = flag.Bool("update", false, "write prebuilt.zip")
+)
 
-// compiler returns a way to NVRTC, which needs no GPU.
-func compiler(t testing.TB) *driver.CUDA {
-	t.Helper()
-	// The environment that the scripts make stands at the repository's root.
-	venv, _ := filepath.Glob("../../.venv/lib/python3*/site-packages/nvidia/cu13/lib")
-	c, err := driver.Open(driver.Options{Path: venv, NoCache: true})
-	if err != nil {
-		t.Skip(err)
-	}
-	if _, _, err := c.NVRTCVersion(); err != nil {
-		t.Skip(err)
-	}
-	return c
-}
+// mostSpills is what a thread of the kernels may spill, in bytes: values that are
+// read once a tile, where 128 registers are all that sixteen warps can have.
+const mostSpills = 64
 
-// TestCompile compiles the kernels with the options that the program uses. A
+// TestCompile compiles the kernels with the options that the program uses: with
+// -long every one, as the architectures that the compiler makes code for. A
 // configuration that does not leave its loop in registers has no place in the list.
 func TestCompile(t *testing.T) {
-	c := compiler(t)
-	type variant struct {
-		format Format
-		config Config
-		rows   int
-		arch   string
+	c := kerneltest.Compiler(t, *long)
+	var variants []kerneltest.Variant
+	add := func(f Format, config Config, rows int, arch string) {
+		k := f.Kernel(config, rows)
+		k.Options.Arch = arch
+		variants = append(variants, kerneltest.Variant{
+			Group:  fmt.Sprintf("%d bits, to %d rows, %v", f.Bits, rows, config),
+			Kernel: k, Spills: mostSpills,
+		})
 	}
-	var variants []variant
 	if *long {
-		// Every width, group and type of X with one scale type each, and every
-		// scale type with every width.
-		for i, f := range Formats() {
-			if i/2%5 != (f.Bits+i/10)%5 {
-				continue
-			}
+		for _, f := range Formats() {
 			for _, rows := range []int{rowsOfB, MaxRows} {
-				for j, config := range f.configs(rows) {
-					variants = append(variants, variant{f, config, rows, "sm_90a"})
-					if j == 0 {
-						variants = append(variants, variant{f, config, rows, "sm_80"})
-					}
+				for _, config := range f.configs(rows) {
+					add(f, config, rows, "sm_80")
+					add(f, config, rows, "sm_90a")
 				}
 			}
 		}
 	} else {
 		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 			f := Format{bits, 128, lut.F16, driver.F16}
-			variants = append(variants, variant{f, f.configs(1)[0], 1, "sm_90a"})
+			add(f, f.configs(1)[0], rowsOfB, "sm_90a")
 		}
 		wide := Format{4, 64, lut.BF16, driver.BF16}
+		add(wide, wide.configs(16)[0], MaxRows, "sm_90a")
 		bytes := Format{3, 32, lut.E4M4, driver.F16}
+		add(bytes, bytes.configs(1)[0], rowsOfB, "sm_90a")
 		row := Format{4, 0, lut.F32, driver.F16}
-		variants = append(variants,
-			variant{wide, wide.configs(16)[0], 16, "sm_90a"},
-			variant{bytes, bytes.configs(1)[0], 1, "sm_90a"},
-			variant{row, row.configs(1)[0], 1, "sm_80"})
+		add(row, row.configs(1)[0], rowsOfB, "sm_80")
 	}
-	for _, v := range variants {
-		t.Run(fmt.Sprintf("%s/%d rows/%v/%s", v.format.name(), v.rows, v.config, v.arch), func(t *testing.T) {
-			t.Parallel()
-			k := v.format.Kernel(v.config, v.rows)
-			k.Options.Arch = v.arch
-			out, err := c.Compile(k.Source, k.Name, k.Options)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if out.Log != "" {
-				t.Errorf("got log %q, want none", out.Log)
-			}
-			if len(out.Kernels) != 2 {
-				t.Fatalf("got kernels %+v: want %s and %s", out.Kernels, gemmName, readName)
-			}
-			for _, info := range out.Kernels {
-				t.Logf("%+v", info)
-				if v.arch == "sm_90a" && info.SpillLoads > 64 {
-					t.Errorf("%s spills %d bytes of registers", info.Name, info.SpillLoads)
-				}
-			}
-		})
+	kerneltest.Compile(t, c, variants)
+}
+
+// TestPrebuilt checks, and with -update writes, the PTX that stands in where there
+// is no compiler.
+func TestPrebuilt(t *testing.T) {
+	var kernels []driver.Kernel
+	for _, f := range Formats() {
+		if f.prebuilt() {
+			kernels = append(kernels, f.Kernel(prebuiltConfig, MaxRows))
+		}
 	}
+	kerneltest.Prebuilt(t, "prebuilt.zip", kernels, *update)
 }
 
 // TestNoHeaders holds the kernels to what NVRTC has without a toolkit.

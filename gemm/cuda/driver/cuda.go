@@ -13,6 +13,10 @@ type Options struct {
 	Path     []string // folders to look for libraries in before all others
 	CacheDir string   // compiled kernels; empty means DefaultCacheDir
 	NoCache  bool     // compile every time
+
+	// NoCompiler does as on a machine without NVRTC: kernels are loaded from the
+	// PTX that was built ahead of time.
+	NoCompiler bool
 }
 
 // CUDA is the way to the libraries. Each is opened when it is first needed, so
@@ -42,6 +46,11 @@ func Open(o Options) (*CUDA, error) {
 	}
 	c.api = sync.OnceValues(func() (*cudaAPI, error) { return openCUDA(c.places) })
 	c.nvrtc = sync.OnceValues(func() (*nvrtcAPI, error) { return openNVRTC(c.places, c.majors()) })
+	if o.NoCompiler {
+		c.nvrtc = func() (*nvrtcAPI, error) {
+			return nil, &MissingError{Library: "NVRTC", Purpose: purposeNVRTC, Broken: []string{"it is not to be used"}}
+		}
+	}
 	c.blas = sync.OnceValues(func() (*blasAPI, error) { return openBLAS(c.places, c.majors()) })
 	return c, nil
 }

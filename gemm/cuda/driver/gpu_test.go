@@ -382,7 +382,7 @@ func TestGPUFallback(t *testing.T) {
 		}
 		run("compiled", k)
 		run("cached", k)
-		k.PTX = out.PTX
+		k.PTX = func(DeviceInfo) ([]byte, error) { return out.PTX, nil }
 		k.Options.Arch = "sm_1"
 		run("an unknown architecture", k)
 		d.cuda.nvrtc = func() (*nvrtcAPI, error) { return nil, &MissingError{Library: "NVRTC"} }
@@ -393,7 +393,7 @@ func TestGPUFallback(t *testing.T) {
 		if _, err := d.LoadKernel(k); !errors.As(err, &missing) {
 			t.Errorf("no compiler and no PTX: got error %v, want a MissingError", err)
 		}
-		k.PTX = []byte("nonsense")
+		k.PTX = func(DeviceInfo) ([]byte, error) { return []byte("nonsense"), nil }
 		_, err = d.LoadKernel(k)
 		var e *Error
 		if !errors.As(err, &e) || e.Op != "cuModuleLoadDataEx" {

@@ -14,7 +14,10 @@ type Kernel struct {
 	Name    string // for messages
 	Source  string
 	Options CompileOptions // an empty Arch means the GPU's own
-	PTX     []byte         // loaded where there is no compiler that knows the GPU; may be nil
+
+	// PTX returns what stands in where there is no compiler that knows the GPU.
+	// It may be nil.
+	PTX func(DeviceInfo) ([]byte, error)
 }
 
 // Cubin returns the machine code of a kernel, from the cache where it is there.
@@ -49,20 +52,27 @@ func (c *CUDA) cacheKey(k Kernel) (string, error) {
 		driver = api.version / 1000
 	}
 	h := sha256.New()
-	put := func(parts ...string) {
-		for _, p := range parts {
-			fmt.Fprintf(h, "%d:", len(p)) // so that no two lists read the same
-			io.WriteString(h, p)
-		}
-		io.WriteString(h, ";")
-	}
-	put(k.Name, k.Source)
-	put(k.Options.flags()...)
-	for _, header := range k.Options.Headers {
-		put(header.Name, header.Source)
-	}
-	put(fmt.Sprintf("nvrtc %d.%d, driver %d", major, minor, driver))
+	digestKernel(h, k)
+	digestStrings(h, fmt.Sprintf("nvrtc %d.%d, driver %d", major, minor, driver))
 	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// digestKernel writes all that the compiler is told.
+func digestKernel(h io.Writer, k Kernel) {
+	digestStrings(h, k.Name, k.Source)
+	digestStrings(h, k.Options.flags()...)
+	for _, header := range k.Options.Headers {
+		digestStrings(h, header.Name, header.Source)
+	}
+}
+
+// digestStrings writes a list so that no two read the same.
+func digestStrings(h io.Writer, parts ...string) {
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d:", len(p))
+		io.WriteString(h, p)
+	}
+	io.WriteString(h, ";")
 }
 
 // LoadKernel compiles a kernel for the device, or takes it from the cache, and
@@ -81,14 +91,25 @@ func (d *Device) LoadKernel(k Kernel) (*Module, error) {
 		}
 		err = fmt.Errorf("%s for %s: %w", k.Name, k.Options.Arch, loadErr)
 	}
-	if len(k.PTX) == 0 || !replaceable(err) {
+	if k.PTX == nil || !replaceable(err) {
 		return nil, err
 	}
-	m, ptxErr := d.LoadModule(k.PTX)
+	ptx, ptxErr := k.PTX(d.Info)
+	if ptxErr != nil {
+		return nil, fmt.Errorf("%w; %w", err, ptxErr)
+	}
+	m, ptxErr := d.LoadModule(ptx)
 	if ptxErr != nil {
 		return nil, fmt.Errorf("%w; its PTX: %w", err, ptxErr)
 	}
 	return m, nil
+}
+
+// CanCompile returns nil where kernels can be compiled, and else why not: then
+// LoadKernel loads those that have PTX.
+func (d *Device) CanCompile() error {
+	_, _, err := d.cuda.NVRTCVersion()
+	return err
 }
 
 // replaceable reports whether an error means that the compiler or its output

@@ -1,0 +1,250 @@
+// Package kerneltest checks CUDA kernels on machines without a GPU: that they
+// compile, what they take, and that the PTX built ahead of time is theirs.
+package kerneltest
+
+import (
+	"archive/zip"
+	"bytes"
+	"cmp"
+	"compress/flate"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+// Compiler returns a way to NVRTC, which needs no GPU and may lie in the
+// environment that scripts/venv.sh makes. Where there is none the test is
+// skipped, or fails if it cannot do without.
+func Compiler(t testing.TB, need bool) *driver.CUDA {
+	t.Helper()
+	c, err := driver.Open(driver.Options{Path: environment(), NoCache: true})
+	if err == nil {
+		_, _, err = c.NVRTCVersion()
+	}
+	if err != nil && need {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Skip(err)
+	}
+	return c
+}
+
+// environment returns the folder of NVRTC in the repository's .venv.
+func environment() []string {
+	dir, err := filepath.Abs(".")
+	for err == nil && dir != filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			found, _ := filepath.Glob(filepath.Join(dir, ".venv/lib/python3*/site-packages/nvidia/cu13/lib"))
+			return found
+		}
+		dir = filepath.Dir(dir)
+	}
+	return nil
+}
+
+// Variant is a kernel with the architecture to compile it for.
+type Variant struct {
+	Group  string // that it shares a line of the table with
+	Kernel driver.Kernel
+	Spills int // bytes of spilled registers a thread that it may read
+}
+
+// Compile compiles the variants on all processors and logs a table with a line
+// for each group and architecture. Errors, warnings and spills are failures.
+func Compile(t *testing.T, c *driver.CUDA, variants []Variant) {
+	t.Helper()
+	compiled := make([]*driver.Compiled, len(variants))
+	errs := make([]error, len(variants))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, v := range variants {
+		group.Go(func() error {
+			compiled[i], errs[i] = c.Compile(v.Kernel.Source, v.Kernel.Name, v.Kernel.Options)
+			return nil
+		})
+	}
+	_ = group.Wait() // the errors are in their places
+
+	type line struct{ variants, kernels, registers, spilling, spills, code int }
+	lines := make(map[[2]string]*line)
+	for i, v := range variants {
+		what := fmt.Sprintf("%s for %s, %s", v.Kernel.Name, v.Kernel.Options.Arch, strings.Join(v.Kernel.Options.Defines, " "))
+		out := compiled[i]
+		if errs[i] != nil {
+			t.Errorf("%s: %v", what, errs[i])
+			continue
+		}
+		if out.Log != "" {
+			t.Errorf("%s: the compiler says %q", what, out.Log)
+		}
+		if len(out.Kernels) == 0 {
+			t.Errorf("%s: no kernels", what)
+		}
+		key := [2]string{v.Kernel.Options.Arch, v.Group}
+		l := lines[key]
+		if l == nil {
+			l = new(line)
+			lines[key] = l
+		}
+		l.variants++
+		l.code = max(l.code, len(out.Cubin))
+		for _, k := range out.Kernels {
+			l.kernels++
+			l.registers = max(l.registers, k.Registers)
+			l.spills = max(l.spills, k.SpillLoads)
+			if k.SpillLoads > 0 || k.SpillStores > 0 {
+				l.spilling++
+			}
+			if k.SpillLoads > v.Spills || k.SpillStores > v.Spills {
+				t.Errorf("%s: %s spills registers: %d bytes a thread stored, %d loaded", what, k.Name, k.SpillStores, k.SpillLoads)
+			}
+		}
+	}
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "arch\tgroup\tvariants\tkernels\tregisters\tspilling\tspill bytes\tlargest code")
+	for _, key := range slices.SortedFunc(maps.Keys(lines), func(a, b [2]string) int {
+		return cmp.Or(strings.Compare(a[0], b[0]), strings.Compare(a[1], b[1]))
+	}) {
+		l := lines[key]
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", key[0], key[1], l.variants, l.kernels, l.registers, l.spilling, l.spills, l.code)
+	}
+	_ = w.Flush()
+	major, minor, _ := c.NVRTCVersion()
+	t.Logf("%d variants, NVRTC %d.%d\n%s", len(variants), major, minor, table.String())
+}
+
+// Prebuilt checks that an archive holds the PTX of just these kernels, which
+// carry no architecture, in all of [driver.PrebuiltArchs]. It needs no compiler
+// for that: entries are named by what they were compiled from. With write it
+// compiles the kernels first, and replaces the archive unless it holds that already.
+func Prebuilt(t *testing.T, path string, kernels []driver.Kernel, write bool) {
+	t.Helper()
+	var want []driver.Kernel
+	for _, k := range kernels {
+		for _, arch := range driver.PrebuiltArchs() {
+			k.Options.Arch = arch
+			want = append(want, k)
+		}
+	}
+	if write {
+		if err := build(Compiler(t, true), path, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := readArchive(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range want {
+		name := driver.PrebuiltName(k)
+		ptx, ok := have[name]
+		if !ok {
+			t.Fatalf("%s holds no PTX of today's %s: run go generate", path, name)
+		}
+		if !strings.Contains(ptx, ".visible .entry") {
+			t.Errorf("%s in %s has no kernel", name, path)
+		}
+		delete(have, name)
+	}
+	for name := range have {
+		t.Errorf("%s holds %s, which nothing asks for: run go generate", path, name)
+	}
+}
+
+func readArchive(path string) (map[string]string, error) {
+	r, err := zip.OpenReader(path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	content := make(map[string]string)
+	for _, f := range r.File {
+		in, err := f.Open()
+		if err != nil {
+			return nil, err
+		}
+		ptx, err := io.ReadAll(in)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		content[f.Name] = string(ptx)
+	}
+	return content, nil
+}
+
+// build compiles kernels and writes the archive, unless it is there with the
+// same content.
+func build(c *driver.CUDA, path string, kernels []driver.Kernel) error {
+	ptx := make([]string, len(kernels))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, k := range kernels {
+		group.Go(func() error {
+			out, err := c.Compile(k.Source, k.Name, k.Options)
+			if err == nil {
+				ptx[i], err = portable(string(out.PTX))
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	content := make(map[string]string, len(kernels))
+	for i, k := range kernels {
+		content[driver.PrebuiltName(k)] = ptx[i]
+	}
+	if old, err := readArchive(path); err == nil && maps.Equal(old, content) {
+		return nil
+	}
+	var archive bytes.Buffer
+	w := zip.NewWriter(&archive)
+	w.RegisterCompressor(zip.Deflate, func(to io.Writer) (io.WriteCloser, error) {
+		return flate.NewWriter(to, flate.BestCompression)
+	})
+	for _, name := range slices.Sorted(maps.Keys(content)) {
+		entry, err := w.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Deflate}) // without a time
+		if err != nil {
+			return err
+		}
+		if _, err := io.WriteString(entry, content[name]); err != nil {
+			return err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile(path, archive.Bytes(), 0o644)
+}
+
+// ptxVersion is the version of the language that prebuilt PTX claims. Drivers
+// refuse what is newer than they are; this one, of CUDA 12.0, has all that the
+// kernels use. The compiler writes its own.
+const ptxVersion = "8.0"
+
+var (
+	versionLine = regexp.MustCompile(`(?m)^\.version [0-9.]+$`)
+	commentLine = regexp.MustCompile(`(?m)^\s*//.*\n`)
+)
+
+// portable claims ptxVersion and drops comments.
+func portable(ptx string) (string, error) {
+	if n := len(versionLine.FindAllString(ptx, -1)); n != 1 {
+		return "", fmt.Errorf("PTX with %d lines that give its version: want one", n)
+	}
+	return commentLine.ReplaceAllString(versionLine.ReplaceAllString(ptx, ".version "+ptxVersion), ""), nil
+}

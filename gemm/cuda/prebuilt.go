@@ -1,0 +1,38 @@
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// The archive is written anew whenever a kernel has changed, which takes NVRTC.
+//go:generate go test -run ^TestPrebuilt$ -update .
+
+// prebuiltConfig is how the kernels that are built ahead of time are compiled:
+// once for any number of rows up to MaxRows.
+var prebuiltConfig = Config{AtomsPerStep: 1, Depth: 2, TileWarps: 2, Resident: 1, PerSM: 1}
+
+// prebuilt reports whether a kernel of the format is built ahead of time: with the
+// groups and scales that models mostly have, to keep the program small.
+func (f Format) prebuilt() bool {
+	return (f.Group == 64 || f.Group == 128) && (f.Scale == lut.F16 || f.Scale == lut.BF16)
+}
+
+// standsIn reports whether the kernel that is built ahead of time can be launched
+// as one that is compiled for a configuration, which differs in its registers alone.
+func (c Config) standsIn() bool {
+	return c.TileWarps == prebuiltConfig.TileWarps && c.Resident == prebuiltConfig.Resident
+}
+
+// ptx returns a kernel for use without a compiler.
+func (f Format) ptx(c Config, i driver.DeviceInfo) ([]byte, error) {
+	if !f.prebuilt() {
+		return nil, fmt.Errorf("without it there are kernels for groups of 64 and 128 with f16 or bf16 scales, and none for %s", f.name())
+	}
+	if !c.standsIn() {
+		return nil, fmt.Errorf("without it there is no kernel for the configuration %v", c)
+	}
+	return prebuiltPTX().PTX(f.Kernel(prebuiltConfig, MaxRows), i)
+}
