@@ -7,7 +7,7 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
-// CPU implements [Ops] on the processors of the host. Arrays are float32 and weights
+// CPU implements [Gradients] on the processors of the host. Arrays are float32 and weights
 // stay as they are stored, dense ones in their own type and quantized ones
 // packed. Its methods may not be called concurrently: they share scratch memory.
 // Results do not depend on the number of threads.
@@ -15,6 +15,7 @@ type CPU struct {
 	engine *cpu.Engine
 
 	attention attentionScratch
+	back      attentionBackScratch
 	rows      [][]float32 // scratch of each worker, see row
 	bad       []bool      // of NotFinite
 }

@@ -30,6 +30,7 @@ type Engine struct {
 	units        []unit         // of the product at hand
 	bufs         [][]float32    // decoded panels, by worker
 	tiles        []edgeTile     // by worker
+	back         packed         // of MatMulBack and Outer
 	fused        []fusedOp      // of the product at hand
 	fusedScratch []fusedScratch // by worker
 	pool         *pool          // the workers but for worker 0, the caller

@@ -62,14 +62,20 @@ func (e *Engine) MatMulMany(x []float32, m int, ops ...Op) {
 			return
 		}
 	}
-	turns := 1
-	if m > e.isa.rows() {
-		turns = ceilDiv(m*blocks(k)*xStride, xElements)
-	}
+	turns := e.turns(m, k)
 	for t := range turns {
 		m0, m1 := m*t/turns, m*(t+1)/turns
-		e.product(x[m0*k:m1*k], k, m0, m1-m0, ops)
+		e.product(x[m0*k:m1*k], k, k, m0, m1-m0, ops, false)
 	}
+}
+
+// turns returns in how many turns m rows of x go through, for the packed ones to
+// stay within bounds.
+func (e *Engine) turns(m, k int) int {
+	if m <= e.isa.rows() {
+		return 1
+	}
+	return ceilDiv(m*blocks(k)*xStride, xElements)
 }
 
 // fuse computes those products that the fused kernels can, and returns the
@@ -87,12 +93,13 @@ func (e *Engine) fuse(x []float32, k, m int, ops []Op) (others []Op) {
 	return others
 }
 
-// product computes rows m0 to m0+m of the products; x holds those rows.
-func (e *Engine) product(x []float32, k, m0, m int, ops []Op) {
+// product computes rows m0 to m0+m of the products, or adds them to what is
+// there; x holds those rows, ldx elements apart.
+func (e *Engine) product(x []float32, ldx, k, m0, m int, ops []Op, add bool) {
 	// One strip of rows reads x where it is.
-	xAt, ldx := func(k0 int) []float32 { return x[k0:] }, k
+	xAt := func(k0 int) []float32 { return x[k0:] }
 	if m > e.isa.rows() {
-		xp := e.packX(x, m, k)
+		xp := e.packX(x, m, k, ldx)
 		xAt, ldx = func(k0 int) []float32 { return xp[k0/kBlock*m*xStride:] }, xStride
 	}
 	units := e.divide(m, ops)
@@ -111,7 +118,7 @@ func (e *Engine) product(x []float32, k, m0, m int, ops []Op) {
 				y: y, ldy: n,
 				x: xAt(k0)[u.m0*ldx:], ldx: ldx, m: u.m1 - u.m0,
 				b: buf, stride: 16 * kc, n: min(n, 16*u.p1) - 16*u.p0, k: kc,
-				alpha: 1, add: k0 > 0,
+				alpha: 1, add: add || k0 > 0,
 			}, &e.tiles[worker])
 		}
 	})
@@ -173,8 +180,9 @@ func (e *Engine) cut(m int, ops []Op, rows, group int) []unit {
 	return units
 }
 
-// packX copies x[m,k] to blocks [k/kBlock][m][xStride].
-func (e *Engine) packX(x []float32, m, k int) []float32 {
+// packX copies x[m,k], whose rows are ldx elements apart, to blocks
+// [k/kBlock][m][xStride].
+func (e *Engine) packX(x []float32, m, k, ldx int) []float32 {
 	if need := blocks(k) * m * xStride; cap(e.xbuf) < need {
 		e.xbuf = make([]float32, need)
 	}
@@ -183,7 +191,7 @@ func (e *Engine) packX(x []float32, m, k int) []float32 {
 	e.parallel(ceilDiv(m, chunk), func(_, i int) {
 		for r := i * chunk; r < min(m, (i+1)*chunk); r++ {
 			for k0 := 0; k0 < k; k0 += kBlock {
-				copy(xp[(k0/kBlock*m+r)*xStride:], x[r*k+k0:r*k+min(k0+kBlock, k)])
+				copy(xp[(k0/kBlock*m+r)*xStride:], x[r*ldx+k0:r*ldx+min(k0+kBlock, k)])
 			}
 		}
 	})

@@ -223,8 +223,9 @@ func (Reference) ScaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weig
 	}
 }
 
-// Adam implements [model.Gradients]. In bfloat16 the step is computed from the
-// rounded moments and the three are rounded where they are stored.
+// Adam implements [model.Gradients]. In bfloat16 it rounds wherever PyTorch's
+// optimizer stores a tensor of that type: after lerp, mul, addcmul, sqrt, div,
+// add and addcdiv (torch/optim/adam.py, _multi_tensor_adam).
 func (Reference) Adam(a model.Adam) {
 	p, m, v, g := values(a.P), values(a.M), values(a.V), values(a.G)
 	exactly(len(p), "m", m)
@@ -238,13 +239,13 @@ func (Reference) Adam(a model.Adam) {
 	if factor == 0 {
 		factor = 1
 	}
+	first, second := 1-math.Pow(a.B1, float64(a.Step)), 1-math.Pow(a.B2, float64(a.Step))
 	for i := range p {
-		d := g[i] * factor
-		m[i] = keep(a.B1*m[i] + (1-a.B1)*d)
-		v[i] = keep(a.B2*v[i] + (1-a.B2)*d*d)
-		mean := m[i] / (1 - math.Pow(a.B1, float64(a.Step)))
-		square := v[i] / (1 - math.Pow(a.B2, float64(a.Step)))
-		p[i] = keep(p[i] - a.LR*mean/(math.Sqrt(square)+a.Eps))
+		d := keep(g[i] * factor)
+		m[i] = keep(m[i] + (1-a.B1)*(d-m[i]))
+		v[i] = keep(keep(a.B2*v[i]) + (1-a.B2)*d*d)
+		root := keep(keep(keep(math.Sqrt(v[i]))/math.Sqrt(second)) + a.Eps)
+		p[i] = keep(p[i] - a.LR/first*(m[i]/root))
 	}
 }
 

@@ -337,7 +337,7 @@ func testAttention(t *testing.T, ops model.Gradients, o Options) {
 			yIn, lseIn := back.acts("o", narrowed(y.ref)), back.floats("lse", narrowed(lse.ref))
 			dy := back.acts("do", back.normal(wide, 1))
 			// Where a token sees but itself, dq and dk are differences of equals.
-			dq, dk, dv := back.acts("dq", poison(wide)).out(0.1), back.acts("dk", poison(narrow)).out(0.1), back.actsOut("dv", narrow)
+			dq, dk, dv := back.acts("dq", poison(wide)).out(0.5), back.acts("dk", poison(narrow)).out(0.5), back.actsOut("dv", narrow)
 			back.both(func(side side) {
 				side.AttentionBack(side.a(dq), side.a(dk), side.a(dv), side.a(dy), side.a(yIn), side.a(lseIn), side.a(q), side.a(k), side.a(v), s)
 			})

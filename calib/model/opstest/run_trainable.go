@@ -105,6 +105,9 @@ func (l layer) codesAgree(t testing.TB, ops model.Gradients, o Options, recoded,
 	}
 	wrong, first := 0, -1
 	for i, code := range got {
+		if int(code) >= len(m.table) {
+			t.Fatalf("code %d of row %d column %d is not in a table of %d", code, i/l.k, i%l.k, len(m.table))
+		}
 		ok := code == m.codes[i]
 		if !ok && recoded {
 			q := m.quotient(i/l.k, i%l.k, false)
