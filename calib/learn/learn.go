@@ -91,10 +91,9 @@ type Options struct {
 	Table bool // lutq: learn every layer's table as well, at a tenth of the rate
 
 	// State is a file that the work done is kept in, so that a run which was
-	// stopped goes on; "" is none. It is written every SaveEvery (a minute),
-	// when ctx is done, and at the end.
-	State     string
-	SaveEvery time.Duration
+	// stopped goes on; "" is none. It is written as often as costs little, when
+	// ctx is done, and at the end.
+	State string
 
 	Progress func(Progress) // told of every step; may be nil
 	Warn     func(string)   // told of what is worth a message; may be nil
@@ -210,9 +209,6 @@ func (o Options) resolve(bits int) (*settings, error) {
 		if len(w) < 2 {
 			return nil, fmt.Errorf("window of %d tokens: want at least 2", len(w))
 		}
-	}
-	if s.SaveEvery == 0 {
-		s.SaveEvery = time.Minute
 	}
 	s.steps = (s.Epochs*len(s.Windows) + s.Batch - 1) / s.Batch
 	s.every = (s.steps + validations - 1) / validations

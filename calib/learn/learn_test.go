@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -250,7 +249,6 @@ func TestResume(t *testing.T) {
 				t.Fatal(err)
 			}
 			o.State = filepath.Join(t.TempDir(), "state")
-			o.SaveEvery = time.Nanosecond
 			o.Warn = func(s string) { t.Error(s) }
 			m := openTiny(t, 2)
 			stopped := 0

@@ -177,7 +177,7 @@ func (t *trainer) save() error {
 		Key: t.key, Parameters: t.scaleCount + t.tableCount, Recoded: t.now.recoded,
 		HasBest: t.keepsBest(), BestRecoded: t.best.recoded, progress: t.progress,
 	}
-	arrays := t.arrays(h)
+	begin, arrays := time.Now(), t.arrays(h)
 	next := t.State + ".next"
 	f, err := os.Create(next)
 	if err != nil {
@@ -187,7 +187,7 @@ func (t *trainer) save() error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(next))
 	}
-	t.saved = time.Now()
+	t.saved, t.saving = time.Now(), time.Since(begin)
 	return os.Rename(next, t.State)
 }
 

@@ -35,7 +35,8 @@ type trainer struct {
 	m, v, g      model.Array // of the optimizer; gradients
 	scales, base model.Array // in the logarithmic form
 	progress     progress
-	saved        time.Time
+	saved        time.Time     // when the state was
+	saving       time.Duration // what that took
 	begin        time.Time
 	begunAt      int // steps done when this run began
 }
@@ -64,6 +65,9 @@ type progress struct {
 	BestStep   int          `json:"best_step"`
 	BestLoss   float64      `json:"best_loss"`
 }
+
+// savingShare is how much longer than the state took to write the next writing waits.
+const savingShare = 30
 
 func newTrainer(m *model.Model, initial map[string]*lut.Matrix, o Options, control bool) (*trainer, error) {
 	ops, ok := m.Ops().(model.Gradients)
@@ -252,7 +256,7 @@ func (t *trainer) loop(ctx context.Context) error {
 		if err := t.step(ctx); err != nil {
 			return err
 		}
-		if t.State != "" && (time.Since(t.saved) >= t.SaveEvery || t.progress.Step == t.steps) {
+		if t.State != "" && (time.Since(t.saved) >= savingShare*t.saving || t.progress.Step == t.steps) {
 			if err := t.save(); err != nil {
 				return err
 			}

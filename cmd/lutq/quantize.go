@@ -189,6 +189,9 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	if o.dryRun {
 		return u.dryRun(ctx, plan, ro, o.json)
 	}
+	if o.learn.control {
+		return u.learnControl(ctx, plan, learner, out, o.json)
+	}
 	bar := u.startProgress("quantizing", plan.Totals().BytesIn, true)
 	ro.Progress = func(done int64, tensor string) { bar.set(done, tensor) }
 	if learner != nil {
@@ -374,7 +377,11 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(t.BytesIn), formatBytes(t.BytesOut))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", t.BitsPerWeight, t.Parameters)
 		fmt.Fprintf(w, "expected memory\t%s at most\n", formatBytes(est.PeakRAM))
-		fmt.Fprintf(w, "expected time\t%s\n", time.Duration(est.Seconds*float64(time.Second)).Round(100*time.Millisecond))
+		learning := ""
+		if plan.Recipe.Refine != nil {
+			learning = " besides learning"
+		}
+		fmt.Fprintf(w, "expected time\t%s%s\n", time.Duration(est.Seconds*float64(time.Second)).Round(100*time.Millisecond), learning)
 	})
 }
 

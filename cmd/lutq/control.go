@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/lutq/lutq/calib/learn"
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// learnControl writes the control of an experiment with learned scales: the
+// model itself, with as many factors learned for its weights as a plan has
+// scales. What it gains on a text is not the repair of quantization. Its layers
+// are of type F32, so that the factors are exact.
+func (u *ui) learnControl(ctx context.Context, plan *quantize.Plan, l *learner, out string, asJSON bool) (err error) {
+	if _, err := os.Stat(out); err == nil {
+		return fmt.Errorf("%s: %w", out, quantize.ErrExists)
+	}
+	shapes := make(map[string]*lut.Matrix)
+	for i := range plan.Items {
+		it := &plan.Items[i]
+		if !it.Quantized() {
+			continue
+		}
+		m := &lut.Matrix{
+			N: it.N, K: it.K, Bits: it.Format.Bits, Group: it.Format.Columns(it.K), ScaleType: lut.F32, Codebook: it.Codebook.Values,
+		}
+		m.Codes, m.Scales = make([]byte, m.N*m.RowBytes()), make([]byte, 4*m.N*m.Groups())
+		shapes[it.Layer] = m
+	}
+	var factors map[string]learn.Factors
+	err = l.run(func(m *model.Model, o learn.Options) (rep *learn.Report, err error) {
+		factors, rep, err = learn.Control(ctx, m, shapes, o)
+		return rep, err
+	})
+	if err != nil {
+		return err
+	}
+	work := filepath.Clean(out) + ".partial"
+	if err := os.Mkdir(work, 0o755); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(work))
+		}
+	}()
+	if err := writeMultiplied(plan.Source, work, factors); err != nil {
+		return err
+	}
+	if err := os.Rename(work, out); err != nil {
+		return err
+	}
+	if asJSON {
+		return u.printJSON(struct {
+			Learn *learn.Report `json:"learn"`
+		}{l.report})
+	}
+	fmt.Fprintf(u.stdout, "%s: %d factors learned; on held-out windows %s went from %.4f to %.4f\n",
+		out, l.report.Parameters, l.report.Objective, l.report.InitialLoss, l.report.Loss)
+	return nil
+}
+
+// writeMultiplied writes a checkpoint with the weights of some layers multiplied.
+func writeMultiplied(src *hf.Checkpoint, dir string, factors map[string]learn.Factors) error {
+	tensors := src.Tensors()
+	entries := make([]hf.Entry, len(tensors))
+	of := make([]*learn.Factors, len(tensors))
+	for i, t := range tensors {
+		entries[i] = hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape}
+		for layer, f := range factors {
+			if t.Name == layer+lutq.WeightSuffix {
+				entries[i].DType, of[i] = hf.F32, &f
+			}
+		}
+	}
+	w, err := hf.NewWriter(dir, entries, hf.WriterOptions{})
+	if err != nil {
+		return err
+	}
+	defer w.Abort() // does nothing after Commit
+	for i, t := range tensors {
+		if of[i] == nil {
+			err = w.CopyTensor(context.Background(), t)
+		} else {
+			err = multiply(w, t, of[i])
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", t.Name, err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		return err
+	}
+	for _, name := range src.SideFiles() {
+		data, err := os.ReadFile(filepath.Join(src.Dir(), name))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func multiply(w *hf.Writer, t *hf.Tensor, f *learn.Factors) error {
+	n, k := t.Shape[0], t.Shape[1]
+	groups := lut.GroupsIn(k, f.Group)
+	row, data := make([]float32, k), make([]byte, 4*k)
+	for i := range n {
+		if err := t.ReadFloat32(row, int64(i)*int64(k)); err != nil {
+			return err
+		}
+		for j := range row {
+			row[j] *= f.Values[i*groups+j/f.Group]
+		}
+		num.EncodeF32(data, row)
+		if err := w.WriteAt(t.Name, data, 4*int64(i)*int64(k)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
