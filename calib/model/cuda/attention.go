@@ -46,86 +46,49 @@ func attentionBlocks(s model.AttentionShape, bytes int) (blocks []attentionBlock
 	return blocks, scores
 }
 
-// heads is a matrix of every head: of every query head, or of every head of keys and
-// values.
+// heads is a matrix of every head.
 type heads struct {
 	ptr    driver.Ptr
 	dtype  driver.DType
-	ld     int  // elements from one row to the next
-	stride int  // elements from one head to the next
-	kv     bool // heads of keys and values
+	ld     int // elements from one row to the next
+	stride int // elements from one head to the next
 }
 
-// queryHeads are the heads of an array [T, Heads, Dim], from a token on.
-func queryHeads(a model.Array, s model.AttentionShape, from int) heads {
-	return headsOf(a.(*array), s.Heads, s.Dim, from, false)
+// headsOf are the n heads of an array [T, n, dim], from a token on.
+func headsOf(m model.Array, n, dim, from int) heads {
+	a := m.(*array)
+	return heads{a.ptr + driver.Ptr(from*n*dim*a.dtype.Size()), a.dtype, n * dim, dim}
 }
 
-// kvHeads are the heads of an array [T, KVHeads, Dim], from a token on.
-func kvHeads(a model.Array, s model.AttentionShape, from int) heads {
-	return headsOf(a.(*array), s.KVHeads, s.Dim, from, true)
-}
-
-func headsOf(a *array, n, dim, from int, kv bool) heads {
-	return heads{a.ptr + driver.Ptr(from*n*dim*a.dtype.Size()), a.dtype, n * dim, dim, kv}
-}
-
-// blockHeads are the scores [Heads, rows, ld] of a block of queries.
-func blockHeads(at driver.Ptr, t driver.DType, b attentionBlock) heads {
-	return heads{at, t, b.ld, b.rows() * b.ld, false}
-}
-
-// operand returns n heads from head i on, step apart.
+// operand returns every step-th head from head i on.
 func (h heads) operand(i, step int) driver.Operand {
 	return driver.Operand{Ptr: h.ptr + driver.Ptr(i*h.stride*h.dtype.Size()), Ld: h.ld, Stride: step * h.stride}
 }
 
-// gemmHeads queues the product g for every query head, with operands of its own or of
-// its head of keys and values. Where c is of the latter, the products of a group
-// are added up in turn. g holds all but operands, types and batch.
+// gemmHeads queues the product g for every query head: A and C are its own, and B is
+// of its head of keys or values. g holds all but operands, types and batch.
 func (o *Ops) gemmHeads(s model.AttentionShape, g driver.GEMM, a, b, c heads) {
 	g.In, g.Out = a.dtype, c.dtype
 	group := s.Heads / s.KVHeads
 	// A call takes one query head of every group, or the heads of one group, whichever
 	// needs fewer calls.
-	if group <= s.KVHeads || c.kv {
+	if group <= s.KVHeads {
 		g.Batch = s.KVHeads
 		for j := range group {
-			of := func(h heads) driver.Operand {
-				if h.kv {
-					return h.operand(0, 1)
-				}
-				return h.operand(j, group)
-			}
-			g.A, g.B, g.C = of(a), of(b), of(c)
+			g.A, g.B, g.C = a.operand(j, group), b.operand(0, 1), c.operand(j, group)
 			o.gemm(g)
-			if c.kv {
-				g.Beta = 1
-			}
 		}
 		return
 	}
 	g.Batch = group
 	for i := range s.KVHeads {
-		of := func(h heads) driver.Operand {
-			if h.kv {
-				return h.operand(i, 0)
-			}
-			return h.operand(i*group, 1)
-		}
-		g.A, g.B, g.C = of(a), of(b), of(c)
+		g.A, g.B, g.C = a.operand(i*group, 1), b.operand(i, 0), c.operand(i*group, 1)
 		o.gemm(g)
 	}
 }
 
-// scoresOf queues the scaled scores of a block, float32 [Heads, rows, ld].
-func (o *Ops) scoresOf(scores driver.Ptr, q, k model.Array, s model.AttentionShape, b attentionBlock) {
-	g := driver.GEMM{M: b.rows(), N: b.keys(), K: s.Dim, TransB: true, Alpha: s.Scale}
-	o.gemmHeads(s, g, queryHeads(q, s, b.from), kvHeads(k, s, b.lo), blockHeads(scores, driver.F32, b))
-}
-
-// Attention is causal attention. For a block of queries after the other it stores the
-// scores of all heads and the probabilities, in the type of activations.
+// Attention is causal attention. For one block of queries after the other it stores
+// the scores of all heads, and the probabilities in the type of activations.
 func (o *Ops) Attention(out, lse, q, k, v model.Array, s model.AttentionShape) {
 	checkAttention(s, out, q, k, v)
 	check(lse == nil || lse.Len() == s.Heads*s.T, "room for lse of %d heads of %d tokens: wrong length", s.Heads, s.T)
@@ -134,16 +97,18 @@ func (o *Ops) Attention(out, lse, q, k, v model.Array, s model.AttentionShape) {
 	}
 	o.do(func() {
 		blocks, n := attentionBlocks(s, driver.F32.Size()+o.acts.Size())
-		scores, p := o.scratch(n*driver.F32.Size()), o.scratch(n*o.acts.Size())
+		at, p := o.scratch(n*driver.F32.Size()), o.scratch(n*o.acts.Size())
 		for _, b := range blocks {
-			o.scoresOf(scores, q, k, s, b)
-			_, block := perRow(1, b.ld)
-			o.launch("softmax", driver.Dim{X: uint32(b.rows()), Y: uint32(s.Heads)}, block,
-				p, lse, scores, b.ld, b.from, b.lo, s.Window, s.T)
-			g := driver.GEMM{M: b.rows(), N: s.Dim, K: b.keys(), Alpha: 1}
-			o.gemmHeads(s, g, blockHeads(p, o.acts, b), kvHeads(v, s, b.lo), queryHeads(out, s, b.from))
+			scores := heads{at, driver.F32, b.ld, b.rows() * b.ld}
+			o.gemmHeads(s, driver.GEMM{M: b.rows(), N: b.keys(), K: s.Dim, TransB: true, Alpha: s.Scale},
+				headsOf(q, s.Heads, s.Dim, b.from), headsOf(k, s.KVHeads, s.Dim, b.lo), scores)
+			_, threads := perRow(1, b.ld)
+			o.launch("softmax", driver.Dim{X: uint32(b.rows()), Y: uint32(s.Heads)}, threads,
+				p, lse, at, b.ld, b.from, b.lo, s.Window, s.T)
+			o.gemmHeads(s, driver.GEMM{M: b.rows(), N: s.Dim, K: b.keys(), Alpha: 1},
+				heads{p, o.acts, scores.ld, scores.stride}, headsOf(v, s.KVHeads, s.Dim, b.lo), headsOf(out, s.Heads, s.Dim, b.from))
 		}
-		o.release(scores)
+		o.release(at)
 		o.release(p)
 	})
 }

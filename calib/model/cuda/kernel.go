@@ -1,8 +1,8 @@
 package cuda
 
 import (
+	"cmp"
 	_ "embed"
-	"errors"
 	"fmt"
 	"math"
 
@@ -47,21 +47,39 @@ func Kernels(acts driver.DType) []driver.Kernel {
 	return all
 }
 
-// function returns a kernel by its name.
+// load loads the next module.
+func (o *Ops) load() error {
+	m, err := o.dev.LoadKernel(o.kernels[0])
+	if err != nil {
+		return err
+	}
+	o.kernels, o.modules = o.kernels[1:], append(o.modules, m)
+	return nil
+}
+
+// function returns a kernel by its name: what a model needs to compute lies in the
+// first modules, and what it needs to learn in the last.
 func (o *Ops) function(name string) (*driver.Function, error) {
 	if f, ok := o.functions[name]; ok {
 		return f, nil
 	}
-	var errs []error
-	for _, m := range o.modules {
-		f, err := m.Function(name)
+	var first error
+	for i := 0; ; i++ {
+		if i == len(o.modules) {
+			if len(o.kernels) == 0 {
+				return nil, first
+			}
+			if err := o.load(); err != nil {
+				return nil, err
+			}
+		}
+		f, err := o.modules[i].Function(name)
 		if err == nil {
 			o.functions[name] = f
 			return f, nil
 		}
-		errs = append(errs, err)
+		first = cmp.Or(first, err)
 	}
-	return nil, errors.Join(errs...)
 }
 
 func addArg(a *driver.Args, v any) {

@@ -1,57 +1,38 @@
-package cuda
+package cuda_test
 
 import (
-	"path/filepath"
+	"flag"
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/calib/model/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 )
 
-// compiler returns a way to NVRTC, which needs no GPU.
-func compiler(t testing.TB) *driver.CUDA {
-	t.Helper()
-	// The environment that the scripts make stands at the repository's root.
-	venv, _ := filepath.Glob("../../../.venv/lib/python3*/site-packages/nvidia/cu13/lib")
-	c, err := driver.Open(driver.Options{Path: venv, NoCache: true})
-	if err != nil {
-		t.Skip(err)
-	}
-	if _, _, err := c.NVRTCVersion(); err != nil {
-		t.Skip(err)
-	}
-	return c
-}
+var long = flag.Bool("long", false, "compile all kernels")
 
-// TestCompile compiles the kernels for every type of activations.
+// TestCompile compiles the kernels as the program does: with -long for every type of
+// activations and both architectures.
 func TestCompile(t *testing.T) {
-	c := compiler(t)
-	for _, arch := range []string{"sm_80", "sm_90a"} {
-		for acts := range actsDefine {
-			for _, k := range Kernels(acts) {
-				t.Run(k.Name+"/"+arch, func(t *testing.T) {
-					k.Options.Arch = arch
-					out, err := c.Compile(k.Source, k.Name, k.Options)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if out.Log != "" {
-						t.Errorf("got log %q, want none", out.Log)
-					}
-					for _, info := range out.Kernels {
-						if info.SpillLoads > 0 {
-							t.Errorf("%s spills %d bytes of registers", info.Name, info.SpillLoads)
-						}
-					}
-				})
+	var variants []kerneltest.Variant
+	for i, acts := range []driver.DType{driver.F16, driver.BF16, driver.F32} {
+		for j, arch := range []string{"sm_90a", "sm_80"} {
+			if i != j && !*long {
+				continue
+			}
+			for _, k := range cuda.Kernels(acts) {
+				k.Options.Arch = arch
+				variants = append(variants, kerneltest.Variant{Group: k.Name, Kernel: k})
 			}
 		}
 	}
+	kerneltest.Compile(t, kerneltest.Compiler(t, *long), variants)
 }
 
 // TestNoHeaders holds the kernels to what NVRTC has without a toolkit.
 func TestNoHeaders(t *testing.T) {
-	for _, k := range Kernels(driver.F16) {
+	for _, k := range cuda.Kernels(driver.F16) {
 		if strings.Contains(k.Source, "#include") {
 			t.Errorf("%s includes a header", k.Name)
 		}

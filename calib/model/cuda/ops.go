@@ -28,6 +28,7 @@ type Ops struct {
 	stream *driver.Stream
 	blas   *driver.BLAS
 
+	kernels   []driver.Kernel // to be loaded
 	modules   []*driver.Module
 	functions map[string]*driver.Function
 	args      driver.Args
@@ -48,7 +49,7 @@ type Ops struct {
 const stagingBytes = 4 << 20
 
 // New returns the operations on a device, with e to multiply by packed weights.
-// It compiles the kernels, or takes them from the device's cache.
+// Kernels are compiled, or taken from the device's cache, when they are first needed.
 func New(dev *driver.Device, e *gemmcuda.Engine, o Options) (*Ops, error) {
 	if _, ok := actsDefine[o.Type]; !ok {
 		return nil, fmt.Errorf("activations of type %v: want f16, bf16 or f32", o.Type)
@@ -74,14 +75,9 @@ func (o *Ops) open() (err error) {
 	if o.staging, err = o.dev.AllocHost(stagingBytes); err != nil {
 		return err
 	}
-	for _, k := range Kernels(o.acts) {
-		m, err := o.dev.LoadKernel(k)
-		if err != nil {
-			return err
-		}
-		o.modules = append(o.modules, m)
-	}
-	return nil
+	// The rest is loaded when it is first needed.
+	o.kernels = Kernels(o.acts)
+	return o.load()
 }
 
 // Close waits for what is queued and gives everything back, arrays and weights
