@@ -48,6 +48,11 @@ const backElements = 16 << 20
 // [Engine.MatMul] by x, or adds it to dx. The numerics are those of a product
 // with Wᵀ, whose sums are over N; where dx is added to, it comes first.
 func (e *Engine) MatMulBack(dx, dy []float32, m int, w Weights, add bool) {
+	e.matMulBack(dx, dy, m, w, add, backElements)
+}
+
+// matMulBack is MatMulBack with so many elements of w at a time, or a block's rows.
+func (e *Engine) matMulBack(dx, dy []float32, m int, w Weights, add bool, elements int) {
 	n, k := w.Rows(), w.Cols()
 	if m <= 0 {
 		return
@@ -57,7 +62,7 @@ func (e *Engine) MatMulBack(dx, dy []float32, m int, w Weights, add bool) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	most := max(backElements/(16*ceilDiv(k, 16))/kBlock, 1) * kBlock
+	most := max(elements/(16*ceilDiv(k, 16))/kBlock, 1) * kBlock
 	for n0 := 0; n0 < n; n0 += most {
 		rows := min(most, n-n0)
 		e.transpose(&e.back.PackedB, w, n0, rows)
