@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -203,6 +204,60 @@ func TestGradientAgainstDifferences(t *testing.T) {
 					}
 					set(l.weights[path], opstest.Array(v))
 				}
+			}
+		})
+	}
+}
+
+// The gradients of the processor against those of float64, with windows of
+// several blocks of queries, and their bits on any number of threads.
+func TestCPUGradient(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		teacher bool
+		change  func(*shape)
+	}{
+		{"llama with a teacher", true, func(*shape) {}},
+		{"untied qwen2", false, func(s *shape) { s.arch, s.tied = "Qwen2ForCausalLM", false }},
+		{"qwen3", true, func(s *shape) { s.arch, s.headDim = "Qwen3ForCausalLM", 8 }},
+		{"mistral with a window", false, func(s *shape) { s.arch, s.window = "MistralForCausalLM", 20 }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := small()
+			tt.change(&s)
+			dir := s.build().folder(t)
+			tokens := randomTokens(3, 2*model.QueryRows+9, s.vocab)
+			run := func(ops model.Gradients) (float64, map[string][2][]float64) {
+				l := newLearner(t, dir, ops)
+				l.SetLossRows(50)
+				var teacher *model.Model
+				if tt.teacher {
+					var err error
+					if teacher, err = model.Open(dir, ops); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return l.gradient(t, tokens, teacher, l.Linears(), false)
+			}
+			wantLoss, want := run(opstest.Reference{})
+			gotLoss, got := run(newOps(t, 2))
+			if math.Abs(gotLoss/wantLoss-1) > 1e-6 {
+				t.Errorf("loss: got %v, want %v", gotLoss, wantLoss)
+			}
+			for path := range want {
+				for which, name := range []string{"scales", "table"} {
+					w, g := want[path][which], got[path][which]
+					var diff, norm float64
+					for i := range w {
+						diff, norm = diff+(g[i]-w[i])*(g[i]-w[i]), norm+w[i]*w[i]
+					}
+					if e := math.Sqrt(diff / norm); !(e <= 1e-5) {
+						t.Errorf("%s: relative error of the gradient of the %s: %.2g, want at most 1e-5", path, name, e)
+					}
+				}
+			}
+			if loss, again := run(newOps(t, 3)); loss != gotLoss || !reflect.DeepEqual(again, got) {
+				t.Error("three threads give other bits than two")
 			}
 		})
 	}
