@@ -46,6 +46,7 @@ type Model interface {
 // Options of a run. Ops are required.
 type Options struct {
 	Ops      model.Ops // of the models; they reduce the logits
+	DType    string    // of activations, for the report; "" is f32
 	Seed     uint64    // of the bootstrap
 	Progress func(Progress)
 }
@@ -74,6 +75,7 @@ type Result struct {
 	*Comparison
 
 	Device string `json:"device"`
+	DType  string `json:"dtype"` // of activations
 	// TokensPerSecond counts the time of this model alone, its output head
 	// and the reduction of its logits included.
 	TokensPerSecond float64 `json:"tokens_per_second"`
@@ -126,8 +128,12 @@ func Run(ctx context.Context, ref Model, candidates []Model, set *corpus.Set, o 
 	return r.results(), nil
 }
 
-// chunkBytes bounds the logits of one model that exist at a time.
-const chunkBytes = 32 << 20
+// chunkBytes bounds the logits of one model that exist at a time. Other devices
+// have more memory bandwidth than the host, and want larger products.
+const (
+	chunkBytes       = 32 << 20
+	deviceChunkBytes = 256 << 20
+)
 
 // run is the state of one [Run].
 type run struct {
@@ -163,7 +169,13 @@ func newRun(ref Model, candidates []Model, set *corpus.Set, o Options) (*run, er
 			return nil, fmt.Errorf("%s has a vocabulary of %d tokens: want %d as the others", name(i, len(candidates)), v, vocab)
 		}
 	}
+	if o.DType == "" {
+		o.DType = "f32"
+	}
 	rows := max(chunkBytes/4/vocab, 1)
+	if o.Ops.Name() != "cpu" {
+		rows = max(deviceChunkBytes/4/vocab, 1)
+	}
 	r := &run{
 		o: o, set: set, ref: ref, candidates: candidates, vocab: vocab,
 		rows: min(rows, set.Context), tallies: make([]tally, len(candidates)),
@@ -171,6 +183,10 @@ func newRun(ref Model, candidates []Model, set *corpus.Set, o Options) (*run, er
 	r.logits, r.stat = o.Ops.Floats(r.rows*vocab), o.Ops.Floats(r.rows)
 	if ref != nil {
 		r.refLogits = o.Ops.Floats(r.rows * vocab)
+	}
+	if err := o.Ops.Err(); err != nil {
+		r.free()
+		return nil, err
 	}
 	return r, nil
 }
@@ -217,7 +233,11 @@ func (r *run) window(ctx context.Context, w corpus.Window) error {
 			if err := r.ref.Logits(r.refLogits, h, len(targets)); err != nil {
 				return fmt.Errorf("reference: %w", err)
 			}
-			if err := r.refTally.add(r.reduceReference(targets), from); err != nil {
+			rows, err := r.reduceReference(targets)
+			if err == nil {
+				err = r.refTally.add(rows, from)
+			}
+			if err != nil {
 				return fmt.Errorf("reference: %w", err)
 			}
 		}
@@ -227,7 +247,11 @@ func (r *run) window(ctx context.Context, w corpus.Window) error {
 			if err := c.Logits(r.logits, h, len(targets)); err != nil {
 				return fmt.Errorf("%s: %w", name(i, len(r.candidates)), err)
 			}
-			if err := r.tallies[i].add(r.reduce(targets), from); err != nil {
+			rows, err := r.reduce(targets)
+			if err == nil {
+				err = r.tallies[i].add(rows, from)
+			}
+			if err != nil {
 				return fmt.Errorf("%s: %w", name(i, len(r.candidates)), err)
 			}
 			r.tallies[i].elapsed += time.Since(start)
@@ -252,24 +276,24 @@ type rowStat struct {
 }
 
 // reduceReference reduces the reference's logits for some targets.
-func (r *run) reduceReference(targets []int) []rowStat {
+func (r *run) reduceReference(targets []int) ([]rowStat, error) {
 	rows := make([]rowStat, len(targets))
 	for i, v := range r.nll(r.refLogits, targets) {
 		rows[i].nll = float64(v)
 	}
 	r.refTop = r.top(r.refLogits, len(targets))
-	return rows
+	return rows, r.o.Ops.Err()
 }
 
 // reduce reduces a candidate's logits, and compares them with the reference's.
-func (r *run) reduce(targets []int) []rowStat {
+func (r *run) reduce(targets []int) ([]rowStat, error) {
 	n := len(targets)
 	rows := make([]rowStat, n)
 	for i, v := range r.nll(r.logits, targets) {
 		rows[i].nll = float64(v)
 	}
 	if r.ref == nil {
-		return rows
+		return rows, r.o.Ops.Err()
 	}
 	for i, v := range r.top(r.logits, n) {
 		rows[i].same = v == r.refTop[i]
@@ -279,7 +303,7 @@ func (r *run) reduce(targets []int) []rowStat {
 	for i, v := range r.read(kl) {
 		rows[i].kl = float64(v)
 	}
-	return rows
+	return rows, r.o.Ops.Err()
 }
 
 // nll returns −ln p of each target. Logits that are not finite show in it.

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/lutq/lutq/calib/model"
 )
 
 // sum is a running sum of values and of their squares.
@@ -69,7 +71,7 @@ func (t *tally) begin() {
 func (t *tally) add(rows []rowStat, from int) error {
 	for i, r := range rows {
 		if !finite(r.nll) || !finite(r.kl) {
-			return fmt.Errorf("logits at token %d are not finite", from+i-1)
+			return fmt.Errorf("logits at token %d are %w", from+i-1, model.ErrNotFinite)
 		}
 		t.nll.add(r.nll)
 		t.kl.add(r.kl)
@@ -99,7 +101,7 @@ func (r *run) results() []Result {
 			Windows: len(r.set.Windows), Tokens: r.set.Tokens(), TokensScored: t.nll.n,
 			TextTokens: r.set.TextTokens, Vocab: r.vocab,
 			NLL: t.nll.mean(), PPL: ppl, PPLStderr: min(ppl*t.nll.stderr(), math.MaxFloat64),
-			Device:    r.o.Ops.Name(),
+			Device: r.o.Ops.Name(), DType: r.o.DType,
 			WindowNLL: t.nll.windowMeans(),
 		}
 		if s := t.elapsed.Seconds(); s > 0 {

@@ -106,6 +106,10 @@ func (m *Model) forward(ctx context.Context, a activations, tokens []int, before
 	return nil
 }
 
+// ErrNotFinite is in the error of a forward pass that overflows the device's type
+// of activations, or float32.
+var ErrNotFinite = errors.New("not finite")
+
 // notFinite finds the layer after which the residual stream is not finite.
 func (m *Model) notFinite(a activations, tokens []int) error {
 	m.ops.Embed(a.h, tokens, m.embed)
@@ -113,10 +117,10 @@ func (m *Model) notFinite(a activations, tokens []int) error {
 		m.attend(a, &m.layers[i])
 		m.mlp(a, &m.layers[i])
 		if at := m.ops.NotFinite(a.h, a.t, m.config.HiddenSize); at >= 0 {
-			return fmt.Errorf("%s: the hidden state of token %d is not finite after layer %d", m.name, at, i)
+			return fmt.Errorf("%s: the hidden state of token %d is %w after layer %d", m.name, at, ErrNotFinite, i)
 		}
 	}
-	return fmt.Errorf("%s: a hidden state is not finite, but not again", m.name)
+	return fmt.Errorf("%s: a hidden state is %w, but not again", m.name, ErrNotFinite)
 }
 
 // states applies the final norm to the residual stream.

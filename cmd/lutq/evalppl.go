@@ -14,13 +14,13 @@ import (
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
-	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
 type evalOptions struct {
-	text, against, protocol, bos, device string
-	windows, ctx, threads                int
-	json                                 bool
+	text, against, protocol, bos, device, dtype string
+	windows, ctx, threads                       int
+	json                                        bool
 }
 
 func newEvalCommand(u *ui) *cobra.Command {
@@ -44,7 +44,10 @@ Protocols (--protocol):
              with published numbers
   llama.cpp  windows of 512 with BOS, the second half of each scored
 
-The tail that does not fill a window is dropped.`,
+The tail that does not fill a window is dropped.
+
+On the cpu activations are float32. On cuda they are float16, or bfloat16 for
+models that overflow it; the residual stream is float32 on both.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			rep, err := u.eval(c.Context(), args, o)
@@ -65,7 +68,8 @@ The tail that does not fill a window is dropped.`,
 	f.IntVar(&o.windows, "windows", 0, "evaluate the first `N` windows (default all)")
 	f.IntVar(&o.ctx, "ctx", 0, "`TOKENS` in a window (default 2048; llama.cpp 512)")
 	f.IntVar(&o.threads, "threads", 0, "`N` workers (default one for each processor)")
-	f.StringVar(&o.device, "device", "auto", "device `NAME`: auto, cpu or cuda")
+	f.StringVar(&o.device, "device", "auto", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU that can be used")
+	f.StringVar(&o.dtype, "dtype", "", "`TYPE` of activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
 }
@@ -106,45 +110,46 @@ func (u *ui) evalAgainst(ctx context.Context, dir, original, text string, thread
 	return u.eval(ctx, []string{dir}, evalOptions{text: text, against: original, protocol: string(corpus.Raw), device: "auto", threads: threads})
 }
 
-func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (*evalReport, error) {
-	switch o.device {
-	case "auto", "cpu":
-	case "cuda":
-		return nil, errors.New("this lutq evaluates on the CPU only")
-	default:
-		return nil, usageError{fmt.Errorf("unknown device %q: want auto, cpu or cuda", o.device)}
-	}
+func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalReport, err error) {
 	if o.text == "" {
 		return nil, usageError{errors.New("eval-ppl: --text names the file to evaluate on")}
 	}
 	if o.windows < 0 || o.ctx < 0 {
 		return nil, usageError{errors.New("--windows and --ctx take positive numbers")}
 	}
-	engine, err := cpu.New(cpu.Options{Threads: o.threads})
+	ops, done, err := u.openEvalOps(&o)
 	if err != nil {
 		return nil, err
 	}
-	defer engine.Close()
-	ops := model.NewCPU(engine)
-
-	var models []eval.Model
-	var first *model.Model
-	for _, dir := range dirs {
+	defer func() { err = errors.Join(hintEval(err, o), done()) }()
+	var opened []*model.Model
+	defer func() {
+		for _, m := range opened {
+			m.Close()
+		}
+	}()
+	open := func(dir string) (*model.Model, error) {
 		m, err := model.Open(dir, ops)
+		if err == nil {
+			opened = append(opened, m)
+		}
+		return m, err
+	}
+	var models []eval.Model
+	for _, dir := range dirs {
+		m, err := open(dir)
 		if err != nil {
 			return nil, err
-		}
-		if first == nil {
-			first = m
 		}
 		models = append(models, m)
 	}
 	var ref eval.Model
 	if o.against != "" {
-		if ref, err = model.Open(o.against, ops); err != nil {
+		if ref, err = open(o.against); err != nil {
 			return nil, err
 		}
 	}
+	first := opened[0]
 	set, err := evalSet(dirs[0], first, o)
 	if err != nil {
 		return nil, err
@@ -154,7 +159,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (*evalRepor
 	}
 	bar := u.startProgress("evaluating", int64(len(set.Windows)), false)
 	results, err := eval.Run(ctx, ref, models, set, eval.Options{
-		Ops: ops,
+		Ops: ops, DType: o.dtype,
 		Progress: func(p eval.Progress) {
 			bar.set(int64(p.Done), fmt.Sprintf("perplexity so far %.3f", math.Exp(p.NLL[0])))
 		},
@@ -164,6 +169,50 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (*evalRepor
 		return nil, err
 	}
 	return &evalReport{text: filepath.Base(o.text), set: set, models: dirs, against: o.against, results: results}, nil
+}
+
+// openEvalOps opens the device that the options name, and puts what has been
+// chosen into them.
+func (u *ui) openEvalOps(o *evalOptions) (ops model.Ops, done func() error, err error) {
+	switch {
+	case o.dtype != "" && o.dtype != "f32" && o.dtype != "f16" && o.dtype != "bf16":
+		return nil, nil, usageError{fmt.Errorf("unknown type %q: want f16 or bf16 on cuda, or f32", o.dtype)}
+	case o.device == "cpu" && o.dtype != "" && o.dtype != "f32":
+		return nil, nil, usageError{fmt.Errorf("type %s: the cpu evaluates in f32", o.dtype)}
+	}
+	device, err := chooseDevice(o.device)
+	if err != nil {
+		return nil, nil, err
+	}
+	if device == "cuda" {
+		dtype := o.dtype
+		if dtype == "" {
+			dtype = "f16"
+		}
+		ops, done, err = openOps(device, dtype, o.threads)
+		var missing *driver.MissingError
+		if err == nil || o.device == "cuda" || !errors.As(err, &missing) {
+			o.dtype = dtype
+			return ops, done, err
+		}
+		fmt.Fprintf(u.stderr, "lutq: the GPU is left alone: %v\n", err)
+	}
+	if o.dtype != "" && o.dtype != "f32" {
+		fmt.Fprintf(u.stderr, "lutq: evaluating on the cpu, in f32 instead of %s\n", o.dtype)
+	}
+	o.dtype = "f32"
+	return openOps("cpu", o.dtype, o.threads)
+}
+
+// hintEval adds what to do about an error.
+func hintEval(err error, o evalOptions) error {
+	switch {
+	case errors.Is(err, model.ErrNotFinite) && o.dtype == "f16":
+		return hintError{err, "--dtype bf16 has the range that this model may need"}
+	case driver.IsOutOfMemory(err):
+		return hintError{err, "--device cpu has the host's memory, and a smaller --ctx needs less"}
+	}
+	return err
 }
 
 // evalSet cuts the text into windows with the model's tokenizer.
@@ -199,8 +248,8 @@ func (u *ui) printEval(r *evalReport) error {
 	if s.BOS != corpus.BOSNone {
 		bos = "BOS at every " + string(s.BOS)
 	}
-	fmt.Fprintf(u.stdout, "%s, protocol %s (%s), %d of %d windows of %d tokens, %d tokens scored\n\n",
-		r.text, s.Protocol, bos, len(s.Windows), s.Available, s.Context, s.Targets())
+	fmt.Fprintf(u.stdout, "%s, protocol %s (%s), %d of %d windows of %d tokens, %d tokens scored, on %s in %s\n\n",
+		r.text, s.Protocol, bos, len(s.Windows), s.Available, s.Context, s.Targets(), r.results[0].Device, r.results[0].DType)
 	return u.table(func(w io.Writer) {
 		if r.against == "" {
 			fmt.Fprintln(w, "model\tperplexity\ttokens/s")
