@@ -72,20 +72,17 @@ func (c *CPU) SwiGLUBack(dg, du, dy, g, u Array) {
 
 // gateBack is SwiGLUBack of a few elements, with as many of scratch.
 func (c *CPU) gateBack(e, dg, du, dy, g, u []float32) {
-	// The exponential of −|g| does not overflow.
+	// Where exp(−g) is infinite, its product with s would be no number.
 	for i, x := range g {
-		e[i] = float32(-math.Abs(float64(x)))
+		e[i] = min(-x, 80)
 	}
 	c.engine.ExpSum(e, e, 0)
 	dg, du, dy, u, e = dg[:len(g)], du[:len(g)], dy[:len(g)], u[:len(g)], e[:len(g)]
 	for i, x := range g {
-		s, rest := 1/(1+e[i]), e[i]/(1+e[i]) // of |g|
-		if x < 0 {
-			s, rest = rest, s
-		}
-		d, y := dy[i], u[i]
-		dg[i] = float32(float32(d*y)*s) * (1 + float32(x*rest))
-		du[i] = float32(d*x) * s
+		s := 1 / (1 + e[i])
+		ds := float32(dy[i] * s)
+		dg[i] = float32(ds*u[i]) * (1 + float32(x*float32(e[i]*s)))
+		du[i] = float32(ds * x)
 	}
 }
 

@@ -201,10 +201,12 @@ func ordinal(x float32) int64 {
 
 // code returns the number of boundaries strictly below x, by halving.
 func (b *boundaries) code(x float32) uint8 {
-	o, code := ordinal(x), int64(0)
-	for half := int64(maxTable / 2); half > 0; half /= 2 {
-		code += half & ((b[(code+half-1)%maxTable] - o) >> 63)
-	}
+	o := ordinal(x)
+	code := uint64(b[15]-o) >> 63 << 4
+	code += uint64(b[code+7]-o) >> 63 << 3
+	code += uint64(b[(code+3)%maxTable]-o) >> 63 << 2
+	code += uint64(b[(code+1)%maxTable]-o) >> 63 << 1
+	code += uint64(b[code%maxTable]-o) >> 63
 	return uint8(code)
 }
 
