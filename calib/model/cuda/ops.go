@@ -80,8 +80,8 @@ func (o *Ops) open() (err error) {
 	return o.load()
 }
 
-// Close waits for what is queued and gives everything back, arrays and weights
-// that were not freed among it.
+// Close waits for what is queued and gives everything back, but for packed weights
+// that were not freed.
 func (o *Ops) Close() error {
 	return o.dev.Do(func() error {
 		var errs []error
