@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -24,8 +25,8 @@ type learner struct {
 	scales, tables map[string][]float32
 }
 
-// newLearner quantizes the model in a folder, most layers to 3 bits.
-func newLearner(t testing.TB, dir string, ops model.Gradients) *learner {
+// newLearner quantizes the model in a folder, to 2 to 5 bits in turn.
+func newLearner(t testing.TB, dir string, ops model.Gradients, group int) *learner {
 	t.Helper()
 	src := openCheckpoint(t, dir)
 	m, err := model.New(src, ops)
@@ -46,11 +47,11 @@ func newLearner(t testing.TB, dir string, ops model.Gradients) *learner {
 		if err := tensor.ReadFloat32(w, 0); err != nil {
 			t.Fatal(err)
 		}
-		codebook, err := lut.NewCodebook("nf", 2+i%4, 8)
+		codebook, err := lut.NewCodebook("nf", 2+i%4, group)
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := quantizeMatrix(t, w, n, k, lut.Options{Codebook: codebook, Group: 8, Scale: lut.Absmax, ScaleType: lut.F32})
+		q := quantizeMatrix(t, w, n, k, lut.Options{Codebook: codebook, Group: group, Scale: lut.Absmax, ScaleType: lut.F32})
 		tr := model.Trainable{
 			N: n, K: k, Group: q.Group, Codes: make([]uint8, n*k), Table: q.Codebook,
 			Scales: make([]float32, n*q.Groups()), ScaleType: lut.F32, Original: m.Weight(path),
@@ -170,7 +171,7 @@ func TestGradientAgainstDifferences(t *testing.T) {
 			s.hidden, s.inter, s.vocab = 16, 20, 23
 			tt.change(&s)
 			dir := s.build().folder(t)
-			l := newLearner(t, dir, opstest.Reference{})
+			l := newLearner(t, dir, opstest.Reference{}, 8)
 			var teacher *model.Model
 			if tt.teacher {
 				var err error
@@ -228,7 +229,7 @@ func TestCPUGradient(t *testing.T) {
 			dir := s.build().folder(t)
 			tokens := randomTokens(3, 2*model.QueryRows+9, s.vocab)
 			run := func(ops model.Gradients) (float64, map[string][2][]float64) {
-				l := newLearner(t, dir, ops)
+				l := newLearner(t, dir, ops, 8)
 				l.SetLossRows(50)
 				var teacher *model.Model
 				if tt.teacher {
@@ -267,7 +268,7 @@ func TestCPUGradient(t *testing.T) {
 func TestGradientOfSomeLayers(t *testing.T) {
 	s := small()
 	s.arch, s.headDim, s.tied = "Qwen3ForCausalLM", 8, false
-	l := newLearner(t, s.build().folder(t), opstest.Reference{})
+	l := newLearner(t, s.build().folder(t), opstest.Reference{}, 8)
 	tokens := randomTokens(3, 9, s.vocab)
 	loss, all := l.gradient(t, tokens, nil, l.Linears(), false)
 	for _, paths := range [][]string{
@@ -300,7 +301,7 @@ func TestGradientOfSomeLayers(t *testing.T) {
 // Windows of other lengths in between change nothing.
 func TestGradientAfterOtherWindows(t *testing.T) {
 	s := small()
-	l := newLearner(t, s.build().folder(t), opstest.Reference{})
+	l := newLearner(t, s.build().folder(t), opstest.Reference{}, 8)
 	tokens := randomTokens(3, 9, s.vocab)
 	_, want := l.gradient(t, tokens, nil, l.Linears(), false)
 	for _, n := range []int{2, 14} {
@@ -317,7 +318,7 @@ func TestGradientAfterOtherWindows(t *testing.T) {
 func TestGradientErrors(t *testing.T) {
 	s := small()
 	dir := s.build().folder(t)
-	l := newLearner(t, dir, opstest.Reference{})
+	l := newLearner(t, dir, opstest.Reference{}, 8)
 	other := small()
 	other.vocab++
 	stranger, err := model.Open(other.build().folder(t), l.ops)
@@ -386,4 +387,26 @@ func TestWith(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", tt.path, err, tt.want)
 		}
 	}
+}
+
+// A step of learning without the optimizer: gradient of all layers by the teacher.
+func BenchmarkGradient(b *testing.B) {
+	dir := need(b, filepath.Join(shared, "models/lutq-11m"))
+	ops := newOps(b, 0)
+	teacher, err := model.Open(dir, ops)
+	if err != nil {
+		b.Fatal(err)
+	}
+	l := newLearner(b, dir, ops, 64)
+	tokens := randomTokens(1, 512, l.Vocab())
+	grads := make(map[string]model.Grad)
+	for path, scales := range l.scales {
+		grads[path] = model.Grad{Scales: ops.Floats(len(scales))}
+	}
+	for b.Loop() {
+		if _, err := l.Gradient(context.Background(), tokens, teacher, grads); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N*len(tokens))/b.Elapsed().Seconds(), "tokens/s")
 }
