@@ -230,7 +230,7 @@ func (r *run) window(ctx context.Context, w corpus.Window) error {
 		}
 		if r.ref != nil {
 			h := rowsOf(refHidden, len(w.Tokens), from-1, len(targets))
-			if err := r.ref.Logits(r.refLogits, h, len(targets)); err != nil {
+			if err := r.ref.Logits(r.refLogits.Slice(0, len(targets)*r.vocab), h, len(targets)); err != nil {
 				return fmt.Errorf("reference: %w", err)
 			}
 			rows, err := r.reduceReference(targets)
@@ -244,7 +244,7 @@ func (r *run) window(ctx context.Context, w corpus.Window) error {
 		for i, c := range r.candidates {
 			start := time.Now()
 			h := rowsOf(hidden[i], len(w.Tokens), from-1, len(targets))
-			if err := c.Logits(r.logits, h, len(targets)); err != nil {
+			if err := c.Logits(r.logits.Slice(0, len(targets)*r.vocab), h, len(targets)); err != nil {
 				return fmt.Errorf("%s: %w", name(i, len(r.candidates)), err)
 			}
 			rows, err := r.reduce(targets)

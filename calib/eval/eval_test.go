@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -74,6 +75,9 @@ func (f *fake) Hidden(ctx context.Context, tokens []int) (model.Array, error) {
 }
 
 func (f *fake) Logits(dst, h model.Array, rows int) error {
+	if dst.Len() != rows*len(f.table) || h.Len() != rows {
+		return fmt.Errorf("%d logits and %d states for %d rows", dst.Len(), h.Len(), rows)
+	}
 	f.calls++
 	f.rows += rows
 	state := make([]float32, rows)
