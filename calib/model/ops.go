@@ -66,7 +66,7 @@ type Ops interface {
 	// for rows of vocab logits, floats. Where dlogits, acts, is not nil it takes
 	// scale·∂loss/∂logits. A logit that is not finite gives a loss that is not.
 	CrossEntropy(loss, dlogits, logits Array, targets []int, vocab int, scale float32)
-	// Divergence is the same for loss[i] = KL(teacher[i]‖softmax(logits[i])).
+	// Divergence is the same for loss[i] = KL(softmax(teacher[i])‖softmax(logits[i])).
 	Divergence(loss, dlogits, logits, teacher Array, rows, vocab int, scale float32)
 	// ArgMax writes the index of the largest of each row, the first of equals, as a float.
 	ArgMax(dst, x Array, rows, cols int)
@@ -132,7 +132,8 @@ type Gradients interface {
 	Codes(dst []uint8, w Weight)
 	// ScaleGrad adds Σ_{k in group} G[n,k]·u[n,k] to ds, floats [N·groups], where G = dyᵀ·x
 	// is the gradient of the weight, which is never stored whole. u is the table value v (STE with the code held),
-	// or, where lsq is set, v − original/scale for weights inside the table's range and v outside.
+	// or, where lsq is set, v − original/scale for weights inside the table's range, its ends included,
+	// and v outside, as where scale is 0.
 	// dtable, floats or nil, takes Σ G[n,k]·scale over the weights of each code in addition.
 	ScaleGrad(ds, dtable, dy, x Array, rows int, w Weight, lsq bool)
 
@@ -166,5 +167,6 @@ type Adam struct {
 	LR, B1, B2, Eps float64
 	Scale           float64 // of the gradient, where it is clipped; 0 is 1
 	Step            int     // from 1
-	BF16            bool    // keep P, M and V in bfloat16, as PyTorch does where parameters are
+	// BF16 keeps P, M and V in bfloat16 and rounds wherever PyTorch stores a tensor where parameters are.
+	BF16 bool
 }

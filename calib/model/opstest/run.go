@@ -314,6 +314,8 @@ func testAttention(t *testing.T, ops model.Gradients, o Options) {
 		{T: 150, Heads: 8, KVHeads: 2, Dim: 64},
 		{T: 150, Heads: 5, KVHeads: 5, Dim: 16, Window: 40},
 		{T: 257, Heads: 2, KVHeads: 1, Dim: 96, Window: 100},
+		{T: 600, Heads: 3, KVHeads: 1, Dim: 16},
+		{T: 1100, Heads: 1, KVHeads: 1, Dim: 16, Window: 300},
 	} {
 		s.Scale = float32(1 / math.Sqrt(float64(s.Dim)))
 		t.Run(fmt.Sprintf("T %d heads %d of %d dim %d window %d", s.T, s.Heads, s.KVHeads, s.Dim, s.Window), func(t *testing.T) {
