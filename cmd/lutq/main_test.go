@@ -96,10 +96,32 @@ func synthetic(t *testing.T, layers, n, k int) string {
 // TestKill kills a run again and again until one finishes: its digest and
 // files must be those of a run left alone.
 func TestKill(t *testing.T) {
-	src := synthetic(t, 24, 512, 1024)
+	text, err := filepath.Abs("../../calib/testdata/harbour.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tiny, err := filepath.Abs("../../calib/testdata/lutq-tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	learning := []string{"--method", "nfl", "--calib", text, "--calib-windows", "12", "--calib-ctx", "64", "--valid-windows", "1", "--device", "cpu"}
+	for _, tc := range []struct {
+		name, src string
+		args      []string
+	}{
+		{"rtn", synthetic(t, 24, 512, 1024), []string{"--codebook", "jt"}},
+		{"learned", tiny, append(learning[:len(learning):len(learning)], "--bits", "3", "--learn-recode", "5")},
+		{"learned as FLUTE does", tiny, append(learning[:len(learning):len(learning)], "--learn-mode", "flute")},
+	} {
+		t.Run(tc.name, func(t *testing.T) { killed(t, tc.src, tc.args...) })
+	}
+}
+
+// killed is TestKill for some arguments.
+func killed(t *testing.T, src string, args ...string) {
 	base := t.TempDir()
 	quantize := func(out string) *osexec.Cmd {
-		return osexec.Command("lutq", "quantize", src, out, "--threads", "2", "--codebook", "jt", "--json")
+		return osexec.Command("lutq", append([]string{"quantize", src, out, "--threads", "2", "--json"}, args...)...)
 	}
 	begin := time.Now()
 	want, err := quantize(filepath.Join(base, "want")).Output()
