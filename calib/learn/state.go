@@ -11,7 +11,6 @@ import (
 	"hash"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"slices"
 	"time"
@@ -236,15 +235,17 @@ func (t *trainer) digest(m *model.Model) string {
 			fmt.Fprintln(h, w)
 		}
 	}
-	matrices := make(map[string]*layer, len(t.layers))
+	sums := make([][sha256.Size]byte, 2*len(t.layers))
+	parallel(len(sums), func(i int) {
+		if x := t.layers[i/2].initial; i%2 == 0 {
+			sums[i] = sha256.Sum256(x.Codes)
+		} else {
+			sums[i] = sha256.Sum256(x.Scales)
+		}
+	})
 	for i := range t.layers {
-		matrices[t.layers[i].name] = &t.layers[i]
-	}
-	for _, name := range slices.Sorted(maps.Keys(matrices)) {
-		x := matrices[name].initial
-		fmt.Fprintln(h, name, x.N, x.K, x.Bits, x.Group, x.ScaleType, x.Codebook)
-		h.Write(x.Codes)
-		h.Write(x.Scales)
+		x := t.layers[i].initial
+		fmt.Fprintf(h, "%s %d %d %d %d %v %v %x\n", t.layers[i].name, x.N, x.K, x.Bits, x.Group, x.ScaleType, x.Codebook, sums[2*i:2*i+2])
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }

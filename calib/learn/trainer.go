@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/num"
@@ -173,10 +176,10 @@ func (t *trainer) uploadLayer(l *layer, m *model.Model) error {
 			tr.Scales[i] = 1
 		}
 	} else {
-		for n := range mat.N {
+		parallel(mat.N, func(n int) {
 			mat.RowCodes(tr.Codes[n*mat.K:(n+1)*mat.K], n)
 			mat.RowScales(tr.Scales[n*mat.Groups():(n+1)*mat.Groups()], n)
-		}
+		})
 	}
 	if t.BF16 {
 		roundBF16(tr.Table)
@@ -199,6 +202,21 @@ func (t *trainer) uploadLayer(l *layer, m *model.Model) error {
 	}
 	l.tableMax = float64(lut.Codebook{Values: mat.Codebook}.Max())
 	return nil
+}
+
+// parallel calls f for 0 to n−1 on all processors.
+func parallel(n int, f func(i int)) {
+	var group errgroup.Group
+	parts := min(n, runtime.GOMAXPROCS(0))
+	for p := range parts {
+		group.Go(func() error {
+			for i := p * n / parts; i < (p+1)*n/parts; i++ {
+				f(i)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // nothing fails
 }
 
 // roundBF16 rounds numbers to bfloat16, in place.
@@ -548,9 +566,7 @@ func (t *trainer) matrices() (map[string]*lut.Matrix, error) {
 			t.ops.Codes(codes, l.weight)
 			m.Codes = make([]byte, len(m.Codes))
 			rb := m.RowBytes()
-			for n := range m.N {
-				lut.PackCodes(m.Codes[n*rb:(n+1)*rb], codes[n*m.K:(n+1)*m.K], m.Bits)
-			}
+			parallel(m.N, func(n int) { lut.PackCodes(m.Codes[n*rb:(n+1)*rb], codes[n*m.K:(n+1)*m.K], m.Bits) })
 		}
 		out[l.name] = &m
 	}
