@@ -10,6 +10,8 @@ import (
 	"github.com/lutq/lutq/quantize/lut"
 )
 
+var _ Gradients = (*CPU)(nil)
+
 // maxTable is the largest number of table values.
 const maxTable = 1 << lut.MaxBits
 

@@ -9,6 +9,9 @@
 // columns at a time into a panel [k][16] of float32, and the register-tiled
 // microkernel runs all M rows of X over that panel before the next is decoded.
 //
+// [Engine.MatMulBack] and [Engine.Outer] are the gradients of a product, by X
+// and by W. They run the same microkernel, over panels of Wᵀ and of X.
+//
 // For M ≤ 8 the codes of a [LUT] go straight from memory through the table
 // into sums in registers: the fused kernels. They need groups of a multiple of
 // 32 columns, or of the row.
