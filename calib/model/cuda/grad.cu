@@ -93,102 +93,140 @@ extern "C" __global__ void __launch_bounds__(THREADS) swiglu_back_1(Act* dg, Act
 // The queries of the heads that share keys and values are put side by side, as the
 // rows of one matrix for each key-value head: row token·group + head of the group. So
 // one product gives the scores of all of them, and one sums their gradients of keys and values.
+//
+// Things come in pairs, so that one batch of products does both: queries with the
+// gradient of the output, whose rows are multiplied by keys with values, to give scores
+// with dP; then dS with P, by the first pair, for the gradients of keys with values.
+// [kv][2] is before the other dimensions of all of them.
 
 struct Heads {
     u32 tokens, kv, group, dim;
 };
+#define HEADS u32 tokens, u32 kv, u32 group, u32 dim
+#define THE_HEADS {tokens, kv, group, dim}
 
-// row_of is the row, in that order, of token t and head h.
-__device__ __forceinline__ u64 row_of(const Heads& s, u32 t, u32 h) {
-    return ((u64)(h / s.group) * s.tokens + t) * s.group + h % s.group;
+// query_row is the row of token t and head h among all first ones of pairs of
+// queries. That of the second is Heads::tokens·group rows on.
+__device__ __forceinline__ u64 query_row(const Heads& s, u32 t, u32 h) {
+    return ((u64)(h / s.group) * 2 * s.tokens + t) * s.group + h % s.group;
 }
 
-// attention_gather puts q and dout in that order, and beside them the two numbers of
-// a row that the gradient of its softmax needs: lse, and Σ dout∘o = Σ P∘dP.
+// attention_queries gathers queries and dout.
 template <u32 V>
-__device__ __forceinline__ void attention_gather(Act* qs, Act* douts, float* lses, float* dots, const Act* q, const Act* dout,
-                                                 const Act* o, const float* lse, const Heads& s) {
-    const u32 heads = s.kv * s.group, lane = threadIdx.x % 32;
-    const u64 i = (u64)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
-    if (i >= (u64)s.tokens * heads) return;
-    const u32 t = (u32)(i / heads), h = (u32)(i % heads);
-    const u64 to = row_of(s, t, h);
-    float dot = 0;
-    for (u32 d = lane * V; d < s.dim; d += 32 * V) {
-        float a[V], b[V], c[V];
-        load(a, q + i * s.dim + d);
-        load(b, dout + i * s.dim + d);
-        load(c, o + i * s.dim + d);
-#pragma unroll
-        for (u32 j = 0; j < V; j++) dot = fmaf(b[j], c[j], dot);
-        store(qs + to * s.dim + d, a);
-        store(douts + to * s.dim + d, b);
-    }
-    dot = team_sum<32>(dot);
-    if (lane == 0) {
-        lses[to] = lse[(u64)h * s.tokens + t];
-        dots[to] = dot;
-    }
-}
-extern "C" __global__ void __launch_bounds__(THREADS) attention_gather_4(
-    Act* qs, Act* douts, float* lses, float* dots, const Act* q, const Act* dout, const Act* o, const float* lse,
-    u32 tokens, u32 kv, u32 group, u32 dim) {
-    attention_gather<4>(qs, douts, lses, dots, q, dout, o, lse, {tokens, kv, group, dim});
-}
-extern "C" __global__ void __launch_bounds__(THREADS) attention_gather_1(
-    Act* qs, Act* douts, float* lses, float* dots, const Act* q, const Act* dout, const Act* o, const float* lse,
-    u32 tokens, u32 kv, u32 group, u32 dim) {
-    attention_gather<1>(qs, douts, lses, dots, q, dout, o, lse, {tokens, kv, group, dim});
-}
-
-// attention_scatter puts rows back.
-template <u32 V>
-__device__ __forceinline__ void attention_scatter(Act* dq, const Act* dqs, const Heads& s) {
+__device__ __forceinline__ void attention_queries(Act* pairs, const Act* q, const Act* dout, const Heads& s) {
     const u64 i = ((u64)blockIdx.x * THREADS + threadIdx.x) * V;
-    const u32 heads = s.kv * s.group;
-    if (i >= (u64)s.tokens * heads * s.dim) return;
-    const u64 row = i / s.dim;
+    const u32 heads = s.kv * s.group, row = (u32)(i / s.dim), t = row / heads;
+    if (t >= s.tokens) return;
+    Act* to = pairs + query_row(s, t, row - t * heads) * s.dim + i % s.dim;
+    float a[V], b[V];
+    load(a, q + i);
+    load(b, dout + i);
+    store(to, a);
+    store(to + (u64)s.tokens * s.group * s.dim, b);
+}
+
+// attention_queries_back puts the gradients of queries back; they lie like the first
+// of pairs.
+template <u32 V>
+__device__ __forceinline__ void attention_queries_back(Act* dq, const Act* pairs, const Heads& s) {
+    const u64 i = ((u64)blockIdx.x * THREADS + threadIdx.x) * V;
+    const u32 heads = s.kv * s.group, row = (u32)(i / s.dim), t = row / heads;
+    if (t >= s.tokens) return;
     float a[V];
-    load(a, dqs + row_of(s, (u32)(row / heads), (u32)(row % heads)) * s.dim + i % s.dim);
+    load(a, pairs + query_row(s, t, row - t * heads) * s.dim + i % s.dim);
     store(dq + i, a);
 }
-extern "C" __global__ void __launch_bounds__(THREADS) attention_scatter_4(
-    Act* dq, const Act* dqs, u32 tokens, u32 kv, u32 group, u32 dim) {
-    attention_scatter<4>(dq, dqs, {tokens, kv, group, dim});
-}
-extern "C" __global__ void __launch_bounds__(THREADS) attention_scatter_1(
-    Act* dq, const Act* dqs, u32 tokens, u32 kv, u32 group, u32 dim) {
-    attention_scatter<1>(dq, dqs, {tokens, kv, group, dim});
+
+// key_pair is where element i of keys, [tokens, kv, dim], has its place among pairs.
+// That of values is tokens·dim on.
+__device__ __forceinline__ u64 key_pair(const Heads& s, u64 i) {
+    const u32 row = (u32)(i / s.dim), t = row / s.kv, head = row - t * s.kv;
+    return ((u64)head * 2 * s.tokens + t) * s.dim + i % s.dim;
 }
 
-// softmax_back turns the scores of a block and dP into P = exp(scale·score − lse) and
-// dS = scale·P∘(dP − Σ P∘dP), both 0 where a query does not look. Its rows begin at the
-// queries of token query0, its columns at key0; pitch, a multiple of 8, is from one row to the
-// next. lse and dots have tokens·group rows for each key-value head. A warp takes a row.
+template <u32 V>
+__device__ __forceinline__ void attention_keys(Act* pairs, const Act* k, const Act* v, const Heads& s) {
+    const u64 i = ((u64)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (i >= (u64)s.tokens * s.kv * s.dim) return;
+    float a[V], b[V];
+    load(a, k + i);
+    load(b, v + i);
+    const u64 to = key_pair(s, i);
+    store(pairs + to, a);
+    store(pairs + to + (u64)s.tokens * s.dim, b);
+}
+
+template <u32 V>
+__device__ __forceinline__ void attention_keys_back(Act* dk, Act* dv, const float* pairs, const Heads& s) {
+    const u64 i = ((u64)blockIdx.x * THREADS + threadIdx.x) * V;
+    if (i >= (u64)s.tokens * s.kv * s.dim) return;
+    const u64 from = key_pair(s, i);
+    float a[V], b[V];
+    load(a, pairs + from);
+    load(b, pairs + from + (u64)s.tokens * s.dim);
+    store(dk + i, a);
+    store(dv + i, b);
+}
+
+#define ATTENTION(V)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS) attention_queries_##V(                                    \
+        Act* pairs, const Act* q, const Act* dout, HEADS) {                                                         \
+        attention_queries<V>(pairs, q, dout, THE_HEADS);                                                            \
+    }                                                                                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS) attention_queries_back_##V(Act* dq, const Act* pairs, HEADS) { \
+        attention_queries_back<V>(dq, pairs, THE_HEADS);                                                            \
+    }                                                                                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS) attention_keys_##V(                                       \
+        Act* pairs, const Act* k, const Act* v, HEADS) {                                                            \
+        attention_keys<V>(pairs, k, v, THE_HEADS);                                                                  \
+    }                                                                                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS) attention_keys_back_##V(                                  \
+        Act* dk, Act* dv, const float* pairs, HEADS) {                                                              \
+        attention_keys_back<V>(dk, dv, pairs, THE_HEADS);                                                           \
+    }
+ATTENTION(4)
+ATTENTION(1)
+
+// softmax_back turns pairs of scores and dP of a block into pairs of dS and P, with
+// P = exp(scale·score − lse) and dS = scale·P∘(dP − Σ P∘dP), both 0 where a query does not
+// look. Its rows begin at the queries of token query0, its columns at key0; pitch, a
+// multiple of 8, is from one row to the next. lse is of the first head. A warp takes a row,
+// twice: the sum could be had as that of dout∘o, but o is rounded, and dS a difference.
 extern "C" __global__ void __launch_bounds__(THREADS) softmax_back(
-    Act* p, Act* ds, const float* scores, const float* dp, const float* lse, const float* dots,
+    Act* to, const float* from, const float* lse,
     u32 rows, u32 pitch, u32 query0, u32 key0, u32 window, u32 group, u32 tokens, float scale) {
     const u32 r = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     if (r >= rows) return;
-    const u64 at = ((u64)blockIdx.y * rows + r) * pitch;
-    const u64 of = ((u64)blockIdx.y * tokens + query0) * group + r;
-    const u32 query = query0 + r / group;
+    const u64 at = ((u64)blockIdx.y * 2 * rows + r) * pitch, second = (u64)rows * pitch;
+    const u32 query = query0 + r / group, lane = threadIdx.x % 32 * 8;
     const u32 end = query + 1 - key0;  // the columns from begin to end are seen
     const u32 begin = end > window ? end - window : 0;
-    const float shift = lse[of], dot = dots[of];
-    for (u32 i = threadIdx.x % 32 * 8; i < pitch; i += 32 * 8) {
-        float s[8] = {}, d[8] = {};
+    const float shift = lse[(u64)(blockIdx.y * group + r % group) * tokens + query];
+    from += at;
+    to += at;
+    float dot = 0;
+    for (u32 i = begin / 256 * 256 + lane; i < end; i += 32 * 8) {
+        float p[8], d[8];
+        load(p, from + i);
+        load(d, from + second + i);
+#pragma unroll
+        for (u32 j = 0; j < 8; j++)
+            if (i + j >= begin && i + j < end) dot = fmaf(__expf(fmaf(scale, p[j], -shift)), d[j], dot);
+    }
+    dot = team_sum<32>(dot);
+    for (u32 i = lane; i < pitch; i += 32 * 8) {
+        float p[8] = {}, d[8] = {};
         if (i < end && i + 8 > begin) {
-            load(s, scores + at + i);
-            load(d, dp + at + i);
+            load(p, from + i);
+            load(d, from + second + i);
 #pragma unroll
             for (u32 j = 0; j < 8; j++) {
                 const bool seen = i + j >= begin && i + j < end;
-                s[j] = seen ? __expf(fmaf(scale, s[j], -shift)) : 0.0f;
-                d[j] = seen ? scale * s[j] * (d[j] - dot) : 0.0f;
+                p[j] = seen ? __expf(fmaf(scale, p[j], -shift)) : 0.0f;
+                d[j] = seen ? scale * p[j] * (d[j] - dot) : 0.0f;
             }
         }
-        store(p + at + i, s);
-        store(ds + at + i, d);
+        store(to + i, d);
+        store(to + second + i, p);
     }
 }

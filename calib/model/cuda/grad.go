@@ -46,11 +46,11 @@ func (o *Ops) RMSNormBack(dx, dy, x, w model.Array, rows int, eps float64, add b
 	}
 	kernel := fmt.Sprintf("%s_%d_%d", o.of("rms_norm_back", x, dy), team, vector(8, []int{cols}, dx, dy, x, w))
 	grid, block := pieces(rows * team)
-	o.do(func() { o.launch(kernel, grid, block, dx, dy, x, w, rows, cols, float32(eps), flag(add)) })
+	o.do(func() { o.launch(kernel, grid, block, dx, dy, x, w, rows, cols, float32(eps), truth(add)) })
 }
 
-// flag is a bool as a kernel's argument.
-func flag(b bool) int {
+// truth is a bool as a kernel's argument.
+func truth(b bool) int {
 	if b {
 		return 1
 	}
@@ -70,7 +70,7 @@ func (o *Ops) LinearBack(dx, dy model.Array, rows int, w model.Weight, add bool)
 		at, scratch := o.denseOf(w.(weight).base())
 		o.gemm(driver.GEMM{
 			M: rows, N: k, K: n, A: driver.Operand{Ptr: g.ptr}, B: driver.Operand{Ptr: at}, C: driver.Operand{Ptr: d.ptr},
-			In: o.acts, Out: d.dtype, Alpha: 1, Beta: float32(flag(add)),
+			In: o.acts, Out: d.dtype, Alpha: 1, Beta: float32(truth(add)),
 		})
 		if scratch {
 			o.release(at)
@@ -94,7 +94,7 @@ func (o *Ops) SwiGLUBack(dg, du, dy, g, u model.Array) {
 // The sizes of a block in AttentionBack: queries of a block, and bytes of its scores and
 // their gradient for all heads of keys and values that are taken at a time.
 const (
-	attentionBackRows  = 128
+	attentionBackRows  = 256
 	attentionBackBytes = 256 << 20
 )
 
@@ -110,111 +110,116 @@ func (o *Ops) AttentionBack(dq, dk, dv, do, out, lse, q, k, v model.Array, s mod
 	if s.T == 0 {
 		return
 	}
-	o.do(func() {
-		group, size := s.Heads/s.KVHeads, o.acts.Size()
-		wide, narrow, rows := s.T*s.Heads*s.Dim, s.T*s.KVHeads*s.Dim, s.T*s.Heads
-		b := attentionBack{
-			s: s, group: group, window: s.Window,
-			q: o.scratch(wide * size), do: o.scratch(wide * size), dq: o.scratch(wide * size),
-			lse: o.scratch(rows * 4), dot: o.scratch(rows * 4),
-			dk: o.scratch(narrow * 4), dv: o.scratch(narrow * 4),
-			k: ptr(k), v: ptr(v),
-		}
-		if b.window <= 0 {
-			b.window = s.T
-		}
-		each := vector(4, []int{s.Dim}, q, do, out, dq)
-		grid, block := pieces(rows * 32)
-		o.launch(fmt.Sprintf("attention_gather_%d", each), grid, block,
-			b.q, b.do, b.lse, b.dot, q, do, out, lse, s.T, s.KVHeads, group, s.Dim)
-		for _, at := range []driver.Ptr{b.dk, b.dv} {
-			if o.err == nil {
-				o.fail(o.stream.Fill8(at, 0, narrow*4))
-			}
-		}
-		o.attentionBack(&b)
-		grid, block = pieces(wide / each)
-		o.launch(fmt.Sprintf("attention_scatter_%d", each), grid, block, dq, b.dq, s.T, s.KVHeads, group, s.Dim)
-		o.convert(ptr(dk), o.acts, b.dk, driver.F32, narrow)
-		o.convert(ptr(dv), o.acts, b.dv, driver.F32, narrow)
-		for _, at := range []driver.Ptr{b.q, b.do, b.dq, b.lse, b.dot, b.dk, b.dv} {
-			o.release(at)
-		}
-	})
+	b := newAttentionBack(s, o.acts, attentionBackRows, attentionBackBytes)
+	o.do(func() { o.attentionBack(&b, dq, dk, dv, do, lse, q, k, v) })
 }
 
-// attentionBack is what the blocks of a gradient share. q, do and dq are acts
-// [KVHeads, T, group, Dim], lse and dot, the products of do and o, floats [KVHeads, T,
-// group], k and v acts [T, KVHeads, Dim], and dk and dv the same of floats.
+// attentionBack is what the blocks of a gradient share. A pair is two matrices, one
+// behind the other: see grad.cu.
 type attentionBack struct {
-	s                             model.AttentionShape
-	group, window                 int
-	q, do, dq, lse, dot, k, v, dk driver.Ptr
-	dv                            driver.Ptr
+	s             model.AttentionShape
+	group, window int
+
+	queries, heads, scores int // of a block, at most
+
+	query     driver.Ptr // acts [KVHeads] pairs [T, group, Dim]: queries, and the gradient of the output
+	key       driver.Ptr // acts [KVHeads] pairs [T, Dim]: keys, and values
+	dquery    driver.Ptr // like the first ones of query
+	dkey      driver.Ptr // like key, floats
+	lse       driver.Ptr // floats [Heads, T]
+	score, ds driver.Ptr // floats [heads] pairs [queries, group, keys]: scores, and dP; acts: dS, and P
 }
 
-// sizes returns the most queries, heads of keys and values, and scores of a block.
-func (b *attentionBack) sizes(acts driver.DType) (queries, heads, scores int) {
-	queries = min(attentionBackRows, b.s.T)
-	pitch := ceil(min(b.s.T, b.window+queries-1), 8) * 8
-	each := b.group * pitch * 2 * (driver.F32.Size() + acts.Size()) // bytes for a query
-	heads = min(max(attentionBackBytes/(each*queries), 1), b.s.KVHeads)
-	if heads == 1 {
-		queries = min(max(attentionBackBytes/each, 1), queries)
+// newAttentionBack sizes blocks, of which a pair of scores and one of their
+// gradients take no more than some bytes where one query does not.
+func newAttentionBack(s model.AttentionShape, acts driver.DType, queries, bytes int) attentionBack {
+	b := attentionBack{s: s, group: s.Heads / s.KVHeads, window: s.Window, queries: min(queries, s.T)}
+	if b.window <= 0 {
+		b.window = s.T
 	}
-	return queries, heads, heads * queries * b.group * pitch
+	pitch := ceil(min(s.T, b.window+b.queries-1), 8) * 8
+	each := b.group * pitch * 2 * (driver.F32.Size() + acts.Size()) // bytes for a query
+	b.heads = min(max(bytes/(each*b.queries), 1), s.KVHeads)
+	if b.heads == 1 {
+		b.queries = min(max(bytes/each, 1), b.queries)
+	}
+	b.scores = b.heads * b.queries * b.group * pitch
+	return b
 }
 
-func (o *Ops) attentionBack(b *attentionBack) {
-	size, s := o.acts.Size(), b.s
-	queries, most, n := b.sizes(o.acts)
-	scores, dp := o.scratch(4*n), o.scratch(4*n)
-	p, ds := o.scratch(size*n), o.scratch(size*n)
-	for head := 0; head < s.KVHeads; head += most {
-		for from := 0; from < s.T; from += queries {
-			heads, to := min(most, s.KVHeads-head), min(from+queries, s.T)
-			key := max(from-b.window+1, 0)
-			rows, keys := (to-from)*b.group, to-key
-			pitch := ceil(keys, 8) * 8
-			wide := func(at driver.Ptr) driver.Operand {
-				return driver.Operand{
-					Ptr: at + driver.Ptr((head*s.T+from)*b.group*s.Dim*size),
-					Ld:  s.Dim, Stride: s.T * b.group * s.Dim,
-				}
-			}
-			narrow := func(at driver.Ptr, size int) driver.Operand {
-				return driver.Operand{
-					Ptr: at + driver.Ptr((key*s.KVHeads+head)*s.Dim*size),
-					Ld:  s.KVHeads * s.Dim, Stride: s.Dim,
-				}
-			}
-			block := func(at driver.Ptr) driver.Operand {
-				return driver.Operand{Ptr: at, Ld: pitch, Stride: rows * pitch}
-			}
-			product := driver.GEMM{M: rows, N: keys, K: s.Dim, TransB: true, In: o.acts, Out: driver.F32, Alpha: 1, Batch: heads}
-			product.A, product.B, product.C = wide(b.q), narrow(b.k, size), block(scores)
-			o.gemm(product)
-			product.A, product.B, product.C = wide(b.do), narrow(b.v, size), block(dp)
-			o.gemm(product)
-
-			at := driver.Ptr(4 * head * s.T * b.group)
-			grid, threads := pieces(rows * 32)
-			grid.Y = uint32(heads)
-			o.launch("softmax_back", grid, threads, p, ds, scores, dp, b.lse+at, b.dot+at,
-				rows, pitch, from, key, b.window, b.group, s.T, s.Scale)
-
-			sum := driver.GEMM{M: keys, N: s.Dim, K: rows, TransA: true, In: o.acts, Out: driver.F32, Alpha: 1, Beta: 1, Batch: heads}
-			sum.A, sum.B, sum.C = block(p), wide(b.do), narrow(b.dv, 4)
-			o.gemm(sum)
-			sum.A, sum.B, sum.C = block(ds), wide(b.q), narrow(b.dk, 4)
-			o.gemm(sum)
-			o.gemm(driver.GEMM{
-				M: rows, N: s.Dim, K: keys, A: block(ds), B: narrow(b.k, size), C: wide(b.dq),
-				In: o.acts, Out: o.acts, Alpha: 1, Batch: heads,
-			})
+func (o *Ops) attentionBack(b *attentionBack, dq, dk, dv, do, lse, q, k, v model.Array) {
+	s, size := b.s, o.acts.Size()
+	wide, narrow := s.T*s.Heads*s.Dim, s.T*s.KVHeads*s.Dim
+	for _, m := range []struct {
+		at *driver.Ptr
+		n  int
+	}{
+		{&b.query, 2 * wide * size},
+		{&b.key, 2 * narrow * size},
+		{&b.dquery, 2 * wide * size},
+		{&b.dkey, 2 * narrow * 4},
+		{&b.score, 2 * b.scores * 4},
+		{&b.ds, 2 * b.scores * size},
+	} {
+		*m.at = o.scratch(m.n)
+		defer o.release(*m.at)
+	}
+	if o.err != nil {
+		return
+	}
+	b.lse = ptr(lse)
+	each := vector(4, []int{s.Dim}, q, k, v, do, dq, dk, dv)
+	kernel := func(name string, n int, args ...any) {
+		grid, block := pieces(n)
+		o.launch(fmt.Sprintf("attention_%s_%d", name, each), grid, block, append(args, s.T, s.KVHeads, b.group, s.Dim)...)
+	}
+	kernel("queries", wide/each, b.query, q, do)
+	kernel("keys", narrow/each, b.key, k, v)
+	o.fail(o.stream.Fill8(b.dkey, 0, 2*narrow*4))
+	for head := 0; head < s.KVHeads; head += b.heads {
+		for from := 0; from < s.T; from += b.queries {
+			o.attentionBlockBack(b, head, min(head+b.heads, s.KVHeads), from, min(from+b.queries, s.T))
 		}
 	}
-	for _, at := range []driver.Ptr{scores, dp, p, ds} {
-		o.release(at)
+	kernel("queries_back", wide/each, dq, b.dquery)
+	kernel("keys_back", narrow/each, dk, dv, b.dkey)
+}
+
+// attentionBlockBack takes the heads [head, headTo) of keys and values and the
+// queries of tokens [from, to).
+func (o *Ops) attentionBlockBack(b *attentionBack, head, headTo, from, to int) {
+	s, size := b.s, o.acts.Size()
+	first := max(from-b.window+1, 0) // key
+	rows, keys, heads := (to-from)*b.group, to-first, headTo-head
+	pitch := ceil(keys, 8) * 8
+	// Matrices of pairs, and of every first or second one.
+	queries := func(at driver.Ptr) driver.Operand {
+		n := s.T * b.group * s.Dim
+		return driver.Operand{Ptr: at + driver.Ptr((2*head*n+from*b.group*s.Dim)*size), Ld: s.Dim, Stride: n}
 	}
+	theKeys := func(at driver.Ptr, size int) driver.Operand {
+		n := s.T * s.Dim
+		return driver.Operand{Ptr: at + driver.Ptr((2*head*n+first*s.Dim)*size), Ld: s.Dim, Stride: n}
+	}
+	scores := func(at driver.Ptr) driver.Operand { return driver.Operand{Ptr: at, Ld: pitch, Stride: rows * pitch} }
+	every2 := func(x driver.Operand) driver.Operand {
+		x.Stride *= 2
+		return x
+	}
+	o.gemm(driver.GEMM{
+		M: rows, N: keys, K: s.Dim, A: queries(b.query), B: theKeys(b.key, size), C: scores(b.score),
+		TransB: true, In: o.acts, Out: driver.F32, Alpha: 1, Batch: 2 * heads,
+	})
+	grid, threads := pieces(rows * 32)
+	grid.Y = uint32(heads)
+	o.launch("softmax_back", grid, threads, b.ds, b.score, b.lse+driver.Ptr(4*head*b.group*s.T),
+		rows, pitch, from, first, b.window, b.group, s.T, s.Scale)
+	o.gemm(driver.GEMM{
+		M: keys, N: s.Dim, K: rows, A: scores(b.ds), B: queries(b.query), C: theKeys(b.dkey, 4),
+		TransA: true, In: o.acts, Out: driver.F32, Alpha: 1, Beta: 1, Batch: 2 * heads,
+	})
+	o.gemm(driver.GEMM{
+		M: rows, N: s.Dim, K: keys, A: every2(scores(b.ds)), B: every2(theKeys(b.key, size)), C: every2(queries(b.dquery)),
+		In: o.acts, Out: o.acts, Alpha: 1, Batch: heads,
+	})
 }

@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) set_scales(float* dst, con
 
 // ---- weights ----
 
-// Matrix is a stretch of rows of a trainable weight.
+// Matrix is a stretch of rows of a trainable weight, of fewer than 2^32 elements.
 struct Matrix {
     const u8* codes;      // [rows, k], or none
     const float* table;   // entries
@@ -74,23 +74,22 @@ template <bool CODES, u32 V>
 __device__ __forceinline__ void dequantize(Act* w, const Matrix& m) {
     __shared__ float table[MAX_TABLE];
     if (CODES) load_table(table, m);
-    const u32 pieces = m.k / V;
-    const u64 i = (u64)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= (u64)m.rows * pieces) return;
-    const u32 row = (u32)(i / pieces), col = (u32)(i - (u64)row * pieces) * V;
-    const float s = m.scales[(u64)row * m.groups + col / m.group];
+    const u32 pieces = m.k / V, i = blockIdx.x * THREADS + threadIdx.x;
+    if (i >= m.rows * pieces) return;
+    const u32 row = i / pieces, col = (i - row * pieces) * V;
+    const float s = m.scales[row * m.groups + col / m.group];
     float v[V];
     if constexpr (CODES) {
         u32 c[V];
-        load_codes(c, m.codes + i * V);
+        load_codes(c, m.codes + (u64)i * V);
 #pragma unroll
         for (u32 j = 0; j < V; j++) v[j] = table[c[j]] * s;
     } else {
-        load(v, m.original + i * V);
+        load(v, m.original + (u64)i * V);
 #pragma unroll
         for (u32 j = 0; j < V; j++) v[j] *= s;
     }
-    store(w + i * V, v);
+    store(w + (u64)i * V, v);
 }
 #define DEQUANTIZE(NAME, CODES, V)                                                           \
     extern "C" __global__ void __launch_bounds__(THREADS) NAME##_##V(Act* w, MATRIX) {       \
@@ -101,48 +100,70 @@ DEQUANTIZE(dequantize_codes, true, 1)
 DEQUANTIZE(dequantize_original, false, 16)
 DEQUANTIZE(dequantize_original, false, 1)
 
-// recode finds the table entry nearest to original/scale by halving. The code is the
-// number of midpoints strictly below, so that a tie goes to the lower code.
-template <u32 V>
+// Divisor gives x/s for several x, with r = 1/s rounded to nearest: the remainder of the
+// first guess corrects it to what a division gives (Markstein), where nothing is near
+// the ends of float32's range.
+struct Divisor {
+    float s, r;
+    bool plain;
+    __device__ __forceinline__ Divisor(float scale) : s(scale), r(__frcp_rn(scale)), plain(fabsf(scale) > 0x1p-60f && fabsf(scale) < 0x1p60f) {}
+    __device__ __forceinline__ float quotient(float x) const {
+        if (!plain) return __fdiv_rn(x, s);
+        const float q = x * r;
+        return fmaf(fmaf(-q, s, x), r, q);
+    }
+};
+
+// recode finds the table entry nearest to original/scale, among up to MOST, by halving.
+// The code is the number of midpoints strictly below, so that a tie goes to the lower code.
+template <u32 MOST, u32 V>
 __device__ __forceinline__ void recode(u8* codes, const Matrix& m, bool round) {
-    __shared__ float mids[MAX_TABLE];
+    __shared__ float mids[MOST];
     const float infinity = __int_as_float(0x7f800000);
-    if (threadIdx.x < MAX_TABLE)
+    if (threadIdx.x < MOST)
         mids[threadIdx.x] = threadIdx.x + 1 < m.entries ? (m.table[threadIdx.x] + m.table[threadIdx.x + 1]) * 0.5f : infinity;
     __syncthreads();
-    const u32 pieces = m.k / V;
-    const u64 i = (u64)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= (u64)m.rows * pieces) return;
-    const u32 row = (u32)(i / pieces), col = (u32)(i - (u64)row * pieces) * V;
-    const float s = m.scales[(u64)row * m.groups + col / m.group];
+    const u32 pieces = m.k / V, i = blockIdx.x * THREADS + threadIdx.x;
+    if (i >= m.rows * pieces) return;
+    const u32 row = i / pieces, col = (i - row * pieces) * V;
+    const float s = m.scales[row * m.groups + col / m.group];
+    const Divisor by(s);
     float x[V];
-    load(x, m.original + i * V);
+    load(x, m.original + (u64)i * V);
     Vector<u8, V> c;
 #pragma unroll
     for (u32 j = 0; j < V; j++) {
-        float q = s == 0 ? 0.0f : __fdiv_rn(x[j], s);
+        float q = s == 0 ? 0.0f : by.quotient(x[j]);
         if (round) q = rounded<BF16>(q);
         u32 code = 0;
 #pragma unroll
-        for (u32 half = MAX_TABLE / 2; half; half /= 2)
+        for (u32 half = MOST / 2; half; half /= 2)
             if (q > mids[code + half - 1]) code += half;
         c.at[j] = (u8)code;
     }
-    *(Vector<u8, V>*)(codes + i * V) = c;
+    *(Vector<u8, V>*)(codes + (u64)i * V) = c;
 }
-extern "C" __global__ void __launch_bounds__(THREADS) recode_16(u8* to, u32 round, MATRIX) { recode<16>(to, THE_MATRIX, round); }
-extern "C" __global__ void __launch_bounds__(THREADS) recode_1(u8* to, u32 round, MATRIX) { recode<1>(to, THE_MATRIX, round); }
+#define RECODE(MOST, V)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS) recode_##MOST##_##V(u8* to, u32 round, MATRIX) {         \
+        recode<MOST, V>(to, THE_MATRIX, round);                                                                    \
+    }
+RECODE(16, 16)
+RECODE(16, 1)
+RECODE(32, 16)
+RECODE(32, 1)
 
 // ---- gradients ----
 
 // scale_grad adds Σ G·u over each group to ds. team lanes of a warp, a power of 2,
-// take a group, V elements at a time; V divides k and group. u is the table value
-// (HELD), less original/scale inside the table's range (LSQ), or the original (FREE).
+// take a group, and a lane PIECES times V elements of it at a time, so that enough loads are on
+// their way; V divides k and group. u is the table value (HELD), less original/scale inside
+// the table's range (LSQ), or the original (FREE).
 //
 // With TABLE, Σ G·scale over the weights of each code goes to a row of sums for each
 // block, whose number the host fixes. Each thread has a column of shared memory, so
 // that no two add to the same sum and the order is always the same.
 enum Mode { HELD, LSQ, FREE };
+constexpr u32 PIECES = 4;
 template <Mode MODE, bool TABLE, u32 V>
 __device__ __forceinline__ void scale_grad(float* ds, float* sums, const float* grad, const Matrix& m, u32 team) {
     __shared__ float table[MAX_TABLE];
@@ -150,37 +171,41 @@ __device__ __forceinline__ void scale_grad(float* ds, float* sums, const float* 
     if (MODE != FREE) load_table(table, m);
     if (TABLE)
         for (u32 c = 0; c < m.entries; c++) columns[c][threadIdx.x] = 0;
-    const u64 teams = (u64)m.rows * m.groups;
-    const u32 lane = threadIdx.x % team, per_block = THREADS / team;
+    const u32 all = m.rows * m.groups, each = THREADS / team, step = team * V;
     // All lanes of a warp go round together, for the sum at the end.
-    for (u64 base = (u64)blockIdx.x * per_block; base < teams; base += (u64)gridDim.x * per_block) {
-        const u64 i = base + threadIdx.x / team;
+    for (u32 base = blockIdx.x * each; base < all; base += gridDim.x * each) {
+        const u32 i = base + threadIdx.x / team, row = i / m.groups, col = (i - row * m.groups) * m.group;
+        const u32 at = row * m.k + col, len = i < all ? min(m.group, m.k - col) : 0;
+        const Divisor by((MODE == LSQ || TABLE) && i < all ? m.scales[i] : 1.0f);
         float sum = 0;
-        if (i < teams) {
-            const u32 row = (u32)(i / m.groups), col = (u32)(i - (u64)row * m.groups) * m.group;
-            const u64 at = (u64)row * m.k + col;
-            const u32 len = min(m.group, m.k - col);
-            const float s = MODE == LSQ || TABLE ? m.scales[i] : 0.0f;
-            for (u32 k = lane * V; k < len; k += team * V) {
-                float g[V], x[V];
-                u32 c[V];
-                load(g, grad + at + k);
-                if (MODE != FREE) load_codes(c, m.codes + at + k);
-                if (MODE != HELD) load(x, m.original + at + k);
+        for (u32 from = threadIdx.x % team * V; from < len; from += PIECES * step) {
+            float g[PIECES][V], x[PIECES][V];
+            u32 c[PIECES][V];
+#pragma unroll
+            for (u32 n = 0; n < PIECES; n++) {
+                const u32 k = from + n * step;
+                if (k >= len) continue;
+                load(g[n], grad + at + k);
+                if (MODE != FREE) load_codes(c[n], m.codes + at + k);
+                if (MODE != HELD) load(x[n], m.original + at + k);
+            }
+#pragma unroll
+            for (u32 n = 0; n < PIECES; n++) {
+                if (from + n * step >= len) continue;
 #pragma unroll
                 for (u32 j = 0; j < V; j++) {
-                    float u = MODE == FREE ? x[j] : table[c[j]];
+                    float u = MODE == FREE ? x[n][j] : table[c[n][j]];
                     if (MODE == LSQ) {
-                        const float q = __fdiv_rn(x[j], s);
+                        const float q = by.quotient(x[n][j]);
                         if (q >= table[0] && q <= table[m.entries - 1]) u -= q;
                     }
-                    sum = fmaf(g[j], u, sum);
-                    if (TABLE) columns[c[j]][threadIdx.x] += g[j] * s;
+                    sum = fmaf(g[n][j], u, sum);
+                    if (TABLE) columns[c[n][j]][threadIdx.x] += g[n][j] * by.s;
                 }
             }
         }
         for (u32 half = team / 2; half; half /= 2) sum += __shfl_xor_sync(0xffffffff, sum, half);
-        if (lane == 0 && i < teams) ds[i] += sum;
+        if (threadIdx.x % team == 0 && i < all) ds[i] += sum;
     }
     if (TABLE) {
         __syncthreads();

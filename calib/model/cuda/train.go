@@ -37,6 +37,8 @@ func checkTrainable(t model.Trainable) error {
 	switch {
 	case t.N <= 0 || t.K <= 0 || t.Group <= 0:
 		return fmt.Errorf("shape %d×%d in groups of %d", t.N, t.K, t.Group)
+	case t.N*t.K > math.MaxInt32:
+		return fmt.Errorf("shape %d×%d has more elements than the kernels count", t.N, t.K)
 	case len(t.Scales) != t.N*lut.GroupsIn(t.K, t.Group):
 		return fmt.Errorf("%d scales: want %d", len(t.Scales), t.N*lut.GroupsIn(t.K, t.Group))
 	case t.ScaleType.Size() == 0:
@@ -172,10 +174,13 @@ func (o *Ops) SetTable(w model.Weight, table model.Array) {
 func (o *Ops) Recode(w model.Weight, bf16 bool) {
 	t := w.(*trainable)
 	check(t.codes != 0 && t.original != 0, "choosing codes of a weight without a table or an original")
-	each := t.vector(16)
+	most, each := maxTable, t.vector(16)
+	if t.entries <= 16 {
+		most = 16
+	}
 	grid, block := pieces(t.n * t.k / each)
 	o.do(func() {
-		o.launch(fmt.Sprintf("recode_%d", each), grid, block, append([]any{t.codes, flag(bf16)}, t.rows(0, t.n)...)...)
+		o.launch(fmt.Sprintf("recode_%d_%d", most, each), grid, block, append([]any{t.codes, truth(bf16)}, t.rows(0, t.n)...)...)
 	})
 }
 
@@ -187,9 +192,10 @@ func (o *Ops) Codes(dst []uint8, w model.Weight) {
 }
 
 const (
-	// gradBytes is how much of a weight's gradient exists at a time: what a level 2
-	// cache holds beside the product's operands.
-	gradBytes = 32 << 20
+	// gradBytes is how much of a weight's gradient exists at a time.
+	gradBytes = 128 << 20
+	// gradPieces is how many vectors of a group a thread takes at a time.
+	gradPieces = 4
 	// tableBlocks is how many partial sums a table's gradient is added up from.
 	tableBlocks = 512
 )
@@ -197,6 +203,10 @@ const (
 // ScaleGrad adds the gradient of a weight's scales to ds, and of its table to dtable.
 // The weight's own gradient, float32, exists for some rows at a time.
 func (o *Ops) ScaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weight, lsq bool) {
+	o.scaleGrad(ds, dtable, dy, x, rows, w, lsq, gradBytes)
+}
+
+func (o *Ops) scaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weight, lsq bool, bytes int) {
 	t, s, g, in := w.(*trainable), floats(ds), dy.(*array), x.(*array)
 	check(s.n == t.n*t.groups(), "%d gradients of %d×%d scales", s.n, t.n, t.groups())
 	check(g.dtype == o.acts && in.dtype == o.acts && g.n == rows*t.n && in.n == rows*t.k,
@@ -219,10 +229,10 @@ func (o *Ops) ScaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weight,
 	each := t.vector(4)
 	kernel = fmt.Sprintf("%s_%d", kernel, each)
 	team := 1 // threads of a group
-	for team < 32 && team*each < min(t.group, t.k) {
+	for team < 32 && team*each*gradPieces < min(t.group, t.k) {
 		team *= 2
 	}
-	most := gradBytes / (4 * t.k)
+	most := bytes / (4 * t.k)
 	if most > 128 {
 		most -= most % 128 // whole tiles of a product
 	}
