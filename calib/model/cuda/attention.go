@@ -102,9 +102,8 @@ func (o *Ops) Attention(out, lse, q, k, v model.Array, s model.AttentionShape) {
 			scores := heads{at, driver.F32, b.ld, b.rows() * b.ld}
 			o.gemmHeads(s, driver.GEMM{M: b.rows(), N: b.keys(), K: s.Dim, TransB: true, Alpha: s.Scale},
 				headsOf(q, s.Heads, s.Dim, b.from), headsOf(k, s.KVHeads, s.Dim, b.lo), scores)
-			_, threads := perRow(1, b.ld)
-			o.launch("softmax", driver.Dim{X: uint32(b.rows()), Y: uint32(s.Heads)}, threads,
-				p, lse, at, b.ld, b.from, b.lo, s.Window, s.T)
+			grid := driver.Dim{X: uint32(ceil(b.rows(), elementThreads/32)), Y: uint32(s.Heads)}
+			o.launch("softmax", grid, driver.Dim{X: elementThreads}, p, lse, at, b.rows(), b.ld, b.from, b.lo, s.Window, s.T)
 			o.gemmHeads(s, driver.GEMM{M: b.rows(), N: s.Dim, K: b.keys(), Alpha: 1},
 				heads{p, o.acts, scores.ld, scores.stride}, headsOf(v, s.KVHeads, s.Dim, b.lo), headsOf(out, s.Heads, s.Dim, b.from))
 		}

@@ -24,23 +24,51 @@ extern "C" __global__ void __launch_bounds__(1024) rmsnorm_a(Act* y, const Act* 
 
 // softmax turns the scores [heads][rows][ld] of a block of queries, the first of which
 // is token from, into probabilities. Column j is the key lo + j. Keys that a query
-// does not see have probability 0. lse [heads][tokens] may be null.
-extern "C" __global__ void __launch_bounds__(1024)
-softmax(Act* p, float* lse, const float* scores, u32 ld, u32 from, u32 lo, u32 window, u32 tokens) {
-    const u32 token = from + blockIdx.x;
+// does not see have probability 0. lse [heads][tokens] may be null. A warp takes a row: first
+// for the largest score and the sum of exponentials beside it, which shrinks as a larger one
+// turns up, then for the probabilities. ld is a multiple of EACH.
+extern "C" __global__ void __launch_bounds__(256)
+softmax(Act* p, float* lse, const float* scores, u32 rows, u32 ld, u32 from, u32 lo, u32 window, u32 tokens) {
+    const u32 r = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    if (r >= rows) return;
+    const u32 token = from + r;
     const u32 begin = window && token + 1 > window + lo ? token + 1 - window - lo : 0, end = token + 1 - lo;
-    const u64 row = ((u64)blockIdx.y * gridDim.x + blockIdx.x) * ld;
+    const u64 row = ((u64)blockIdx.y * rows + r) * ld;
     scores += row;
     p += row;
-    float m = -__int_as_float(0x7f800000);
-    for (u32 j = begin + threadIdx.x; j < end; j += blockDim.x) m = fmaxf(m, scores[j]);
-    m = reduce(m, Max());
-    float sum = 0;
-    for (u32 j = begin + threadIdx.x; j < end; j += blockDim.x) sum += expf(scores[j] - m);
-    sum = reduce(sum, Sum());
-    for (u32 j = threadIdx.x; j < ld; j += blockDim.x)
-        set(p[j], j >= begin && j < end ? expf(scores[j] - m) / sum : 0);
-    if (lse && threadIdx.x == 0) lse[(u64)blockIdx.y * tokens + token] = m + logf(sum);
+    float m = -__int_as_float(0x7f800000), sum = 0;
+    for (u32 i = (begin / EACH / 32 * 32 + lane) * EACH; i < end; i += 32 * EACH) {
+        const Pack<F32> x = *(const Pack<F32>*)(scores + i);
+        float top = m;
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++)
+            if (i + j >= begin && i + j < end) top = fmaxf(top, value(x.at[j]));
+        sum *= top == m ? 1.0f : __expf(m - top);
+        m = top;
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++)
+            if (i + j >= begin && i + j < end) sum += __expf(value(x.at[j]) - m);
+    }
+    float top = m;
+#pragma unroll
+    for (u32 half = 16; half > 0; half /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, half));
+    sum = m == top ? sum : sum * __expf(m - top);
+#pragma unroll
+    for (u32 half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffff, sum, half);
+    const float inverse = 1 / sum;
+    for (u32 i = lane * EACH; i < ld; i += 32 * EACH) {
+        Pack<Act> to;
+        if (i < end && i + EACH > begin) {
+            const Pack<F32> x = *(const Pack<F32>*)(scores + i);
+#pragma unroll
+            for (u32 j = 0; j < EACH; j++) set(to.at[j], i + j >= begin && i + j < end ? __expf(value(x.at[j]) - top) * inverse : 0);
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < EACH; j++) set(to.at[j], 0);
+        }
+        *(Pack<Act>*)(p + i) = to;
+    }
+    if (lse && lane == 0) lse[(u64)blockIdx.y * tokens + token] = top + logf(sum);
 }
 
 // ---- losses ----

@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/num"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
@@ -161,12 +162,19 @@ func (l *learning) close(ops model.Ops) {
 	}
 }
 
-// TestGPUGradient compares the gradient of a model's scales with float64.
+// TestGPUGradient compares the gradient of a model's scales with float64. That of the
+// divergence from a teacher starts at a difference of distributions that are nearly
+// the same, in which the roundings of the forward pass weigh more.
 func TestGPUGradient(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) {
 		for _, test := range []struct {
 			teacher, lsq bool
-		}{{false, false}, {true, true}} {
+			tol          [3]float64 // of float32, float16 and bfloat16
+		}{
+			{false, false, [...]float64{1e-4, 1e-2, 5e-2}},
+			{true, true, [...]float64{1e-4, 2e-2, 0.12}},
+		} {
+			tol := test.tol[i]
 			t.Run(fmt.Sprintf("teacher %v, lsq %v", test.teacher, test.lsq), func(t *testing.T) {
 				tokens := window(t, 48)
 				run := func(ops model.Gradients) (float64, map[string][]float32) {
@@ -196,14 +204,9 @@ func TestGPUGradient(t *testing.T) {
 						worst, where = e, path
 					}
 				}
-				if testing.Verbose() {
-					for _, path := range slices.Sorted(maps.Keys(want)) {
-						t.Logf("%s %.4f", path, distance(got[path], want[path]))
-					}
-				}
 				t.Logf("loss %.6f differs by %.2g, gradients by %.2g at most (%s)", wantLoss, loss-wantLoss, worst, where)
-				if !(worst <= types[i].deep) || !(math.Abs(loss-wantLoss) <= types[i].deep*wantLoss) {
-					t.Errorf("loss %.6f differs by %.2g, the gradient of %s by %.2g: want at most %.2g", wantLoss, loss-wantLoss, where, worst, types[i].deep)
+				if !(worst <= tol) || !(math.Abs(loss-wantLoss) <= tol*wantLoss) {
+					t.Errorf("loss %.6f differs by %.2g, the gradient of %s by %.2g: want at most %.2g", wantLoss, loss-wantLoss, where, worst, tol)
 				}
 				_, again := run(o)
 				if !maps.EqualFunc(again, got, slices.Equal) {
@@ -430,7 +433,7 @@ func BenchmarkGPUTrain(b *testing.B) {
 					}
 				}
 				seconds := b.Elapsed().Seconds() / float64(n)
-				b.ReportMetric(0, "ns/op") // none
+				b.ReportMetric(0, "ns/op") // microseconds of one call stand for it
 				b.ReportMetric(1e6*seconds, "µs")
 				if flops > 0 {
 					b.ReportMetric(flops/seconds/1e12, "TFLOP/s")
@@ -463,22 +466,6 @@ func BenchmarkGPUTrain(b *testing.B) {
 			time("LinearBack/"+name, flops, 0, func() { o.LinearBack(in, out, t, w, false) })
 			o.Copy(in, wide3.Slice(0, t*k))
 			time("ScaleGrad/"+name, flops, 0, func() { o.ScaleGrad(ds, nil, out, in, t, w, false) })
-			for _, megabytes := range []int{32, 64, 128, 256} {
-				time(fmt.Sprintf("ScaleGrad/%s/%dMB", name, megabytes), flops, 0, func() { o.scaleGrad(ds, nil, out, in, t, w, false, megabytes<<20) })
-			}
-			grad := o.Floats(n * k)
-			time("WeightGrad/"+name, flops, 0, func() {
-				o.do(func() {
-					o.gemm(driver.GEMM{M: n, N: k, K: t, TransA: true, A: driver.Operand{Ptr: ptr(out)}, B: driver.Operand{Ptr: ptr(in)}, C: driver.Operand{Ptr: ptr(grad)}, In: o.acts, Out: driver.F32, Alpha: 1})
-				})
-			})
-			time("GroupSums/"+name, 0, 5*size, func() {
-				o.do(func() {
-					grid, block := pieces(n * k / 64 * 4)
-					o.launch("scale_grad_held_4", grid, block, append([]any{ds, nil, grad, 4}, w.(*trainable).rows(0, n)...)...)
-				})
-			})
-			o.Free(grad)
 			time("ScaleGradLSQ/"+name, flops, 0, func() { o.ScaleGrad(ds, nil, out, in, t, w, true) })
 			time("Recode/"+name, 0, 3*size, func() { o.Recode(w, true) })
 			o.FreeWeight(w)
@@ -495,15 +482,65 @@ func BenchmarkGPUTrain(b *testing.B) {
 		dk, dv := o.Acts(t*1024), o.Acts(t*1024)
 		time("Attention", 2*t*t*hidden, 0, func() { o.Attention(out, lse, q, k, v, s) })
 		time("AttentionBack", 5*t*t*hidden, 0, func() { o.AttentionBack(x, dk, dv, do, out, lse, q, k, v, s) })
-		for _, queries := range []int{64, 128, 256, 512} {
-			time(fmt.Sprintf("AttentionBack/%d", queries), 5*t*t*hidden, 0, func() {
-				b := newAttentionBack(s, o.acts, queries, 1<<30)
-				o.do(func() { o.attentionBack(&b, x, dk, dv, do, lse, q, k, v) })
-			})
-		}
 		n := 1 << 26
 		p := model.Adam{P: o.Floats(n), M: o.Floats(n), V: o.Floats(n), G: o.Floats(n), LR: 1e-4, B1: 0.9, B2: 0.999, Eps: 1e-8, Step: 1}
 		time("Adam", 0, 28*float64(n), func() { o.Adam(p) })
 		time("SumSquares", 0, 4*float64(n), func() { o.SumSquares(p.G) })
 	})
+}
+
+// adamBF16 is a step of PyTorch's optimizer on bfloat16 tensors, an operation after
+// the other (torch/optim/adam.py, _multi_tensor_adam): each is computed in float32 and stored.
+func adamBF16(a model.Adam, p, m, v, g float32) (float32, float32, float32) {
+	r := func(x float32) float32 { return num.BF16ToF32(num.F32ToBF16(x)) }
+	g = r(g)
+	m = r(m + float32(float32(1-a.B1)*(g-m)))
+	v = r(float32(a.B2) * v)
+	v = r(v + float32(float32(1-a.B2)*float32(g*g)))
+	d := r(float32(math.Sqrt(float64(v))))
+	d = r(d / float32(math.Sqrt(1-math.Pow(a.B2, float64(a.Step)))))
+	d = r(d + float32(a.Eps))
+	p = r(p - float32(float32(a.LR/(1-math.Pow(a.B1, float64(a.Step))))*float32(m/d)))
+	return p, m, v
+}
+
+// TestGPUAdamBF16 takes steps beside PyTorch's order of rounding. Where a float32
+// result lies on the edge of two bfloat16 numbers, a fused multiplication may fall to the
+// other side, which is rare.
+func TestGPUAdamBF16(t *testing.T) {
+	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		const n = 40_001
+		p, m, v := randoms(1, n, 0.05), make([]float32, n), make([]float32, n)
+		lut.BF16.Decode(p, encode(lut.BF16, p))
+		a := model.Adam{P: o.Floats(n), M: o.Floats(n), V: o.Floats(n), G: o.Floats(n), LR: 1e-3, B1: 0.9, B2: 0.999, Eps: 1e-8, BF16: true}
+		o.Write(a.P, p)
+		for a.Step = 1; a.Step <= 5; a.Step++ {
+			g := randoms(uint64(a.Step), n, 0.1)
+			o.Write(a.G, g)
+			o.Adam(a)
+			for i := range p {
+				p[i], m[i], v[i] = adamBF16(a, p[i], m[i], v[i], g[i])
+			}
+			for j, want := range [][]float32{p, m, v} {
+				got, differ := make([]float32, n), 0
+				o.Read(got, []model.Array{a.P, a.M, a.V}[j])
+				for i, w := range want {
+					if got[i] != w {
+						differ++
+					}
+				}
+				if differ > n/200 {
+					t.Errorf("step %d: %d of %d elements of %q are not PyTorch's", a.Step, differ, n, "pmv"[j:j+1])
+				}
+				copy(want, got) // so that differences do not grow
+			}
+		}
+		o.Free(a.P, a.M, a.V, a.G)
+	})
+}
+
+func encode(s lut.ScaleType, v []float32) []byte {
+	b := make([]byte, len(v)*s.Size())
+	s.Encode(b, v)
+	return b
 }
