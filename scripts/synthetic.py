@@ -1,26 +1,33 @@
 #!/usr/bin/env python3
 """Writes a synthetic checkpoint shaped like Llama-3-8B, for trying large inputs: quantizing,
-resuming, memory limits. It needs numpy and little memory, and writes as fast as the disk takes it.
+resuming, memory limits, learned scales. It needs numpy and little memory, and writes on all processors as fast as
+the disk takes it.
 
     scripts/synthetic.py OUTDIR --gigabytes 16      32 layers, the size of the original
     scripts/synthetic.py OUTDIR --gigabytes 1       fewer layers: the first ones of the same model
 
-Weights are bfloat16, normal with a deviation around 0.02. A pool of normals is drawn once and kept in
-several spreads; each piece of a tensor is a stretch of one of them from a random start, under a random
-sign: rows differ, nothing is constant, and the same seed gives the same bytes. Norm weights are near 1.
-There is no tokenizer: the folder is for work on weights.
+Weights are bfloat16, normal with a deviation around 0.02, as such models are initialized, so that activations stay
+in range and the loss on any text is that of guessing, about 12.6 nats. A pool of normals is drawn once and kept in
+several spreads; each piece of a tensor is a stretch of one of them from a random start, under a random sign: rows
+differ, nothing is constant, and the same seed gives the same bytes. Norm weights are near 1.
+
+The tokenizer is one of bytes, with Llama-3's BOS: a token for each byte of a text, so that any text of 262 kB holds
+128 windows of 2048 tokens. It uses 257 of the 128256 tokens.
 """
 
 import argparse
 import json
+import os
 import struct
 import sys
 import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCAB, LAYERS = 4096, 14336, 32, 8, 128, 128256, 32
+HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCAB, BOS = 4096, 14336, 32, 8, 128, 128256, 128000
 POOL = 1 << 23  # values; 16 MB for each of the spreads
 SPREADS = (0.7, 0.85, 1.0, 1.2, 1.4)
 PIECE = 1 << 20  # values of a tensor that share a start, a sign and a spread
@@ -63,30 +70,39 @@ def to_bf16(x: np.ndarray) -> np.ndarray:
 
 
 class Source:
-    """Random bfloat16 bits."""
+    """Random bfloat16 bits: of a tensor by its name, whatever is drawn before or beside it."""
 
     def __init__(self, seed: int):
-        self.rng = np.random.default_rng(seed)
-        normals = self.rng.standard_normal(POOL, np.float32) * np.float32(0.02)
+        self.seed = seed
+        normals = np.random.default_rng(seed).standard_normal(POOL, np.float32) * np.float32(0.02)
         self.pools = [to_bf16(normals * np.float32(s)) for s in SPREADS]
-        self.buffer = np.empty(PIECE, "<u2")
 
-    def pieces(self, shape: Shape):
-        """Yields the data of a tensor, in buffers that the next piece overwrites."""
+    def pieces(self, name: str, shape: Shape):
+        """Yields the data of a tensor, in a buffer that the next piece overwrites."""
+        rng = np.random.default_rng([self.seed, zlib.crc32(name.encode())])
         left = int(np.prod(shape))
         if len(shape) == 1:
-            yield to_bf16(1 + 0.1 * self.rng.standard_normal(left))
+            yield to_bf16(1 + 0.1 * rng.standard_normal(left))
             return
+        buffer = np.empty(PIECE, "<u2")
         while left:
             n = min(left, PIECE)
-            pool = self.pools[self.rng.integers(len(self.pools))]
-            start = self.rng.integers(POOL - n)
-            sign = np.uint16(self.rng.integers(2) << 15)
-            yield np.bitwise_xor(pool[start : start + n], sign, out=self.buffer[:n])
+            pool = self.pools[rng.integers(len(self.pools))]
+            start = rng.integers(POOL - n)
+            sign = np.uint16(rng.integers(2) << 15)
+            yield np.bitwise_xor(pool[start : start + n], sign, out=buffer[:n])
             left -= n
 
 
-def write(out: Path, tensors: dict[str, Shape], shard_bytes: int, seed: int) -> int:
+def write_tensor(file: int, offset: int, source: Source, name: str, shape: Shape) -> None:
+    for piece in source.pieces(name, shape):
+        data = memoryview(piece).cast("B")
+        while data:
+            n = os.pwrite(file, data, offset)
+            data, offset = data[n:], offset + n
+
+
+def write(out: Path, tensors: dict[str, Shape], shard_bytes: int, seed: int, threads: int) -> int:
     shards: list[dict[str, Shape]] = [{}]
     room = shard_bytes
     for name, shape in tensors.items():
@@ -97,32 +113,69 @@ def write(out: Path, tensors: dict[str, Shape], shard_bytes: int, seed: int) -> 
         room -= size(shape)
 
     source, index, total = Source(seed), {}, 0
-    for i, shard in enumerate(shards, 1):
-        file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-        header, offset = {"__metadata__": {"format": "pt"}}, 0
-        for name, shape in shard.items():
-            header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size(shape)]}
-            offset += size(shape)
-            index[name] = file
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        with (out / file).open("wb") as f:
-            f.write(struct.pack("<Q", len(text)) + text)
-            for shape in shard.values():
-                for piece in source.pieces(shape):
-                    f.write(piece)
-        total += offset
-        print(f"{file}: {offset / 1e9:.2f} GB", file=sys.stderr)
+    with ThreadPoolExecutor(threads) as pool:  # numpy and pwrite work side by side
+        for i, shard in enumerate(shards, 1):
+            file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+            header, offset = {"__metadata__": {"format": "pt"}}, 0
+            for name, shape in shard.items():
+                header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size(shape)]}
+                offset += size(shape)
+                index[name] = file
+            text = json.dumps(header, separators=(",", ":")).encode()
+            text += b" " * (-len(text) % 8)
+            with (out / file).open("wb") as f:
+                f.write(struct.pack("<Q", len(text)) + text)
+                f.flush()
+                start = 8 + len(text)
+                jobs = [
+                    pool.submit(write_tensor, f.fileno(), start + header[name]["data_offsets"][0], source, name, shape)
+                    for name, shape in shard.items()
+                ]
+                for job in jobs:
+                    job.result()
+            total += offset
+            print(f"{file}: {offset / 1e9:.2f} GB", file=sys.stderr)
     metadata = {"metadata": {"total_size": total}, "weight_map": index}
     (out / "model.safetensors.index.json").write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
     return total
+
+
+def tokenizer() -> dict:
+    """A byte-level BPE without merges, its bytes spelled as GPT-2 does."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in printable]
+    spelling = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+    bos = "<|begin_of_text|>"
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": BOS, "content": bos, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        ],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {bos: {"id": bos, "ids": [BOS], "tokens": [bos]}},
+        },
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+            "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+            "vocab": {spelling[b]: b for b in range(256)}, "merges": [],
+        },
+    }  # fmt: skip
 
 
 def config(layers: int) -> dict:
     return {
         "architectures": ["LlamaForCausalLM"],
         "attention_bias": False,
-        "bos_token_id": 128000,
+        "bos_token_id": BOS,
         "dtype": "bfloat16",
         "eos_token_id": 128001,
         "head_dim": HEAD_DIM,
@@ -148,13 +201,15 @@ def main() -> None:
     p.add_argument("--gigabytes", type=float, default=16, help="about this size, in 10^9 bytes (default 16: 32 layers)")
     p.add_argument("--shard", type=float, default=5, help="largest shard in 10^9 bytes (default 5)")
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--threads", type=int, default=min(os.cpu_count() or 1, 16), help="tensors written at a time (default one a processor)")
     args = p.parse_args()
 
     layers = layers_for(args.gigabytes)
     args.outdir.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    total = write(args.outdir, shapes(layers), int(args.shard * 1e9), args.seed)
+    total = write(args.outdir, shapes(layers), int(args.shard * 1e9), args.seed, args.threads)
     (args.outdir / "config.json").write_text(json.dumps(config(layers), indent=2) + "\n", encoding="utf-8")
+    (args.outdir / "tokenizer.json").write_text(json.dumps(tokenizer(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     took = time.perf_counter() - start
     print(f"{args.outdir}: {layers} layers, {total / 1e9:.2f} GB in {took:.0f} s ({total / 1e9 / took:.2f} GB/s)")
 
