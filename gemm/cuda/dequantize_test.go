@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/lutq/lutq/formats/num"
@@ -10,17 +11,26 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
-// TestCompileRows compiles the kernel that dequantizes.
+// TestCompileRows compiles the kernel that dequantizes, with -long for every format.
 func TestCompileRows(t *testing.T) {
+	formats := testFormats()
+	if *long {
+		formats = Formats()
+	}
 	var variants []kerneltest.Variant
-	for i, f := range testFormats() {
+	for i, f := range formats {
 		for _, out := range []driver.DType{f.Type, driver.F32} {
-			k := f.rowsKernel(out)
-			k.Options.Arch = []string{"sm_80", "sm_90a"}[i%2]
-			variants = append(variants, kerneltest.Variant{Group: out.String(), Kernel: k})
+			for j, arch := range []string{"sm_80", "sm_90a"} {
+				if !*long && i%2 != j {
+					continue
+				}
+				k := f.rowsKernel(out)
+				k.Options.Arch = arch
+				variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("rows of %d bits as %v", f.Bits, out), Kernel: k})
+			}
 		}
 	}
-	kerneltest.Compile(t, kerneltest.Compiler(t, false), variants)
+	kerneltest.Compile(t, kerneltest.Compiler(t, *long), variants)
 }
 
 // TestGPUDequantize compares every weight with the product of table value and scale.

@@ -63,8 +63,18 @@ func TestCompile(t *testing.T) {
 func TestPrebuilt(t *testing.T) {
 	var kernels []driver.Kernel
 	for _, f := range Formats() {
-		if f.prebuilt() {
-			kernels = append(kernels, f.Kernel(prebuiltConfig, MaxRows))
+		if !f.prebuilt() {
+			continue
+		}
+		for _, arch := range driver.PrebuiltArchs() {
+			k := f.Kernel(prebuiltConfig, MaxRows)
+			k.Options.Arch = arch
+			kernels = append(kernels, k)
+		}
+		for _, out := range []driver.DType{f.Type, driver.F32} {
+			k := f.rowsKernel(out)
+			k.Options.Arch = "compute_80"
+			kernels = append(kernels, k)
 		}
 	}
 	kerneltest.Prebuilt(t, "prebuilt.zip", kernels, *update)

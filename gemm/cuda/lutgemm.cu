@@ -66,6 +66,11 @@ struct Params {
     u32 codebook[1 << BITS];  // in the low 16 bits, in the type of X
 };
 
+// At 2 bits the table is looked up faster than the shared-memory port allows, which
+// reads 64 weights a clock. So the last 32 columns of each atom are looked up in
+// registers, which costs instructions instead: a quarter is about where both run out.
+constexpr u32 PLANES_CHUNK = BITS == 2 ? 3 : 4;  // of the four of 32 columns; 4 is none
+
 extern __shared__ __align__(128) u8 shared[];
 
 // Where that lies. The table's addresses hold it as a constant; check_base sees to it
@@ -154,6 +159,7 @@ __device__ __forceinline__ void load_scales(u32 (&s)[WORDS], const u8* p) {
 
 struct Warp {
     u32 lane, slice, group;
+    bool writes[NT];  // whether the lane holds sums of rows of X, for each tile of 8
     u32 tile0, tiles;  // of the block
     u32 steps;
 };
@@ -207,14 +213,54 @@ __device__ __forceinline__ void load_atom(Atom& atom, const Warp& w, const Curso
 
 // ---- unpack and look up ----
 
-// dequantize looks up half an atom: the four registers of A for four steps.
-// self is the offset of the lane's copy in a row.
-__device__ __forceinline__ void dequantize(u32 (&a)[HALF_STEPS][4], const u32 (&w)[2 * BITS], u32 half, u32 self) {
+// Table is what a lane looks codes up with.
+struct Table {
+    u32 self;       // the offset of its copy in a row
+    u32 low, high;  // at 2 bits, the low bytes of the four values and the high ones
+};
+
+__device__ __forceinline__ Table table_of(const Params& p, const Warp& w) {
+    Table t = {};
+    t.self = w.lane * (BITS == 2 ? 8 : 4);
     if constexpr (BITS == 2) {
 #pragma unroll
-        for (u32 i = 0; i < 8; i++) {  // a byte is two pairs
-            lookup2<SHARED_BASE>(a[i / 2][i % 2 * 2], a[i / 2][i % 2 * 2 + 1],
-                                 prmt(w[2 * half + i / 4], self, 0x7604 | i % 4 << 4));
+        for (u32 i = 0; i < 4; i++) {
+            t.low |= (p.codebook[i] & 0xff) << 8 * i;
+            t.high |= p.codebook[i] >> 8 << 8 * i;
+        }
+        t.low = opaque(t.low);
+        t.high = opaque(t.high);
+    }
+    return t;
+}
+
+// look_up_planes looks up a word of sixteen 2-bit codes, two steps, without shared
+// memory: code c selects byte c of low and byte c of high, so that four nibbles, made
+// from two codes by one multiplication, select two weights. The two are neighbours
+// but one in K, of two bytes; load_columns turns X accordingly.
+__device__ __forceinline__ void look_up_planes(u32 (&even)[4], u32 (&odd)[4], u32 word, const Table& t) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {  // row g, columns 0 and 2 of four, 1 and 3; row g + 8, the same
+        u32 selectors = (word >> 2 * i & 0x03030303) * 0x11 + 0x40404040;
+        even[i / 2 + i % 2 * 2] = prmt(t.low, t.high, selectors);
+        odd[i / 2 + i % 2 * 2] = prmt(t.low, t.high, selectors >> 16);
+    }
+}
+
+// dequantize looks up half an atom: the four registers of A for four steps.
+__device__ __forceinline__ void dequantize(u32 (&a)[HALF_STEPS][4], const u32 (&w)[2 * BITS], u32 half, const Table& t) {
+    const u32 self = t.self;
+    if constexpr (BITS == 2) {
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            if (2 * half + i == PLANES_CHUNK) {
+                look_up_planes(a[2 * i], a[2 * i + 1], w[2 * half + i], t);
+                continue;
+            }
+#pragma unroll
+            for (u32 b = 0; b < 4; b++)  // a byte is two pairs
+                lookup2<SHARED_BASE>(a[2 * i + b / 2][b % 2 * 2], a[2 * i + b / 2][b % 2 * 2 + 1],
+                                     prmt(w[2 * half + i], self, 0x7604 | b << 4));
         }
     }
     if constexpr (BITS == 3) {
@@ -223,8 +269,8 @@ __device__ __forceinline__ void dequantize(u32 (&a)[HALF_STEPS][4], const u32 (&
         // over from other steps: the table has every entry four times.
         constexpr u32 nibble = 0x0f0f0f0f;
         u32 a0 = w[2 * half], a1 = w[2 * half + 1], b = w[4 + half];
-        u32 q[4] = {(a0 & nibble) | (b & ~nibble), (a0 >> 4 & nibble) | (b >> 2 & ~nibble),
-                    (a1 & nibble) | (b << 2 & ~nibble), (a1 >> 4 & nibble) | (b << 4 & ~nibble)};
+        u32 q[4] = {select<nibble>(a0, b), select<nibble>(a0 >> 4, b >> 2),
+                    select<nibble>(a1, b << 2), select<nibble>(a1 >> 4, b << 4)};
 #pragma unroll
         for (u32 i = 0; i < 16; i++) a[i / 4][i % 4] = lookup<SHARED_BASE>(prmt(q[i / 4], self, 0x7604 | i % 4 << 4));
     }
@@ -272,7 +318,8 @@ __device__ __forceinline__ float scale_at(const u32 (&s)[WORDS], u32 i) {
 }
 
 // Columns is what a lane holds of X for a unit: for each atom and each 32 columns
-// eight consecutive ones, of a row for each tile of 8.
+// eight consecutive ones, of a row for each tile of 8; pairs of neighbours, but of
+// neighbours but one where the weights are looked up in registers.
 struct Columns {
     u32 b[KA][4][NT][4];
 };
@@ -290,25 +337,30 @@ __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const 
                 u32(&b)[4] = x.b[a][c][t];
                 b[0] = b[1] = b[2] = b[3] = 0;
                 if (row < p.m && col < p.k) load_cached(b, p.x + ((u64)row * p.k + col) * 2);
+                if (c == PLANES_CHUNK) {
+#pragma unroll
+                    for (u32 i = 0; i < 4; i += 2) {
+                        u32 lo = b[i], hi = b[i + 1];
+                        b[i] = prmt(lo, hi, 0x5410);
+                        b[i + 1] = prmt(lo, hi, 0x7632);
+                    }
+                }
             }
 }
 
-// Sums are those of a warp's tile over one atom: a lane's rows g and g + 8 for two
-// rows of X, for each tile of X. Several chains of mma run side by side: even and odd
-// steps, or the groups of scales.
-constexpr u32 CHAINS = GROUPS == 4 ? 4 : 2;
+// Sums are those of a warp's tile over one atom, for each group of scales: a lane's
+// rows g and g + 8 for two rows of X, for each tile of X.
 struct Sums {
-    float c[CHAINS][NT][4];
+    float c[GROUPS][NT][4];
 };
 
 __device__ __forceinline__ void multiply(Sums& sums, const u32 (&a)[HALF_STEPS][4], const u32 (&x)[4][NT][4], u32 half) {
 #pragma unroll
     for (u32 i = 0; i < HALF_STEPS; i++) {
         u32 step = half * HALF_STEPS + i;
-        u32 chain = GROUPS == 1 ? step % 2 : step / (8 / CHAINS);
 #pragma unroll
         for (u32 t = 0; t < NT; t++)
-            mma(sums.c[chain][t], a[i], x[step / 2][t][step % 2 * 2], x[step / 2][t][step % 2 * 2 + 1]);
+            mma(sums.c[step / (8 / GROUPS)][t], a[i], x[step / 2][t][step % 2 * 2], x[step / 2][t][step % 2 * 2 + 1]);
     }
 }
 
@@ -316,15 +368,12 @@ __device__ __forceinline__ void scale(float (&total)[NT][4], const Sums& sums, c
 #pragma unroll
     for (u32 t = 0; t < NT; t++)
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            if (GROUPS == 1) {
-                float v = sums.c[0][t][j] + sums.c[1][t][j];
-                total[t][j] = GROUP == 0 ? total[t][j] + v : fmaf(v, scales[j / 2], total[t][j]);
-            } else {
+        for (u32 j = 0; j < 4; j++)
 #pragma unroll
-                for (u32 i = 0; i < GROUPS; i++) total[t][j] = fmaf(sums.c[i][t][j], scales[2 * i + j / 2], total[t][j]);
+            for (u32 i = 0; i < GROUPS; i++) {
+                float v = sums.c[i][t][j];
+                total[t][j] = GROUP == 0 ? total[t][j] + v : fmaf(v, scales[2 * i + j / 2], total[t][j]);
             }
-        }
 }
 
 // ---- epilogue ----
@@ -408,6 +457,8 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
     w.lane = threadIdx.x % 32;
     w.slice = warp % SLICES;
     w.group = warp / SLICES;
+#pragma unroll
+    for (u32 t = 0; t < NT; t++) w.writes[t] = w.lane % 4 + 4 * t < p.pairs;
     w.tile0 = blockIdx.x * p.tiles_each + min(blockIdx.x, p.tiles_over);
     w.tiles = p.tiles_each + (blockIdx.x < p.tiles_over);
     w.steps = (p.units + SLICES - 1 - w.slice) / SLICES * (2 / KA);
@@ -441,6 +492,39 @@ __device__ __forceinline__ void rotate(Ring& ring) {
     for (u32 d = 0; d < KA; d++) ring.atom[DEPTH - KA + d] = front[d];
 }
 
+// turn multiplies by one step of the ring, adds to the slots at an address, or begins
+// them, and loads the step that ahead points to in place of it.
+__device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table& table, const Columns& x, Ring& ring, u32 d,
+                                     const Cursor& ahead, bool load, u32 at, bool add) {
+    float total[NT][4];
+#pragma unroll
+    for (u32 t = 0; t < NT; t++) {
+        Floats4 v = {{0, 0, 0, 0}};
+        if (add && w.writes[t]) v = *(const Floats4*)(shared + at + 4 * t * p.slot_pitch);
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) total[t][j] = v.f[j];
+    }
+#pragma unroll
+    for (u32 i = 0; i < KA; i++) {
+        Atom& atom = ring.atom[d * KA + i];
+        Sums sums = {};
+        float scales[GROUPS * 2];
+        u32 a[2][HALF_STEPS][4];
+        dequantize(a[0], atom.w, 0, table);
+        dequantize(a[1], atom.w, 1, table);
+#pragma unroll
+        for (u32 j = 0; j < GROUPS * 2; j++) scales[j] = GROUP ? scale_at(atom.s, j) : 1.0f;
+        if (load) load_atom(atom, w, ahead, i);
+        multiply(sums, a[0], x.b[i], 0);
+        multiply(sums, a[1], x.b[i], 1);
+        scale(total, sums, scales);
+    }
+#pragma unroll
+    for (u32 t = 0; t < NT; t++)
+        if (w.writes[t])
+            *(Floats4*)(shared + at + 4 * t * p.slot_pitch) = {{total[t][0], total[t][1], total[t][2], total[t][3]}};
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const __grid_constant__ Params p) {
     launch_next();
     Warp w = warp_of(p);
@@ -454,48 +538,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
     __syncthreads();
     wait_previous();
 
-    const u32 self = w.lane * (BITS == 2 ? 8 : 4);
+    const Table table = table_of(p, w);
     const u32 stride = TILE_WARPS * SLICES * p.pairs * p.slot_pitch;
     const u32 slot0 = slot(p, w.group, w.slice, w.lane % 4, w.lane / 4);
+    // From one tile to the next, kept in registers: read anew, they would be waited for.
+    const u32 code_stride = opaque(p.units * (2 * ATOM_BYTES) * TILE_WARPS);
+    const u32 scale_stride = opaque(p.units * UNIT_SCALE_BYTES * TILE_WARPS);
     Columns x;
     if (w.steps) load_columns(x, p, w, 0);
     for (u32 first = 0; first < w.tiles; first += p.run) {
         const u32 tiles = tiles_of(p, w, first);
         for (u32 step = 0; step < w.steps && tiles; step++) {
-            if (w.steps > 1 && step + first) load_columns(x, p, w, step);
+            if (step) load_columns(x, p, w, step);
             u32 left = tiles, at = slot0;
             while (left) {
+                // As long as the loads stay inside a step of K, there is little to decide.
+                u32 inside = ahead.left ? min(left, ahead.left - 1) : 0;
+                inside -= inside % RING;
+                left -= inside;
+                ahead.left -= inside;
+                const u32 not_zero = opaque(inside);
+                while (inside) {
+#pragma unroll
+                    for (u32 d = 0; d < RING; d++) {
+                        turn(p, w, table, x, ring, d, ahead, true, at, step != 0);
+                        // Within straight code the compiler moves loads down to their use,
+                        // and their lead is gone; over a branch, never taken, it does not.
+                        if (!not_zero) __trap();
+                        ahead.codes += code_stride;
+                        ahead.scales += scale_stride;
+                        at += stride;
+                    }
+                    inside -= RING;
+                }
+                if (!left) break;
 #pragma unroll
                 for (u32 d = 0; d < RING; d++) {
-                    float total[NT][4];
-#pragma unroll
-                    for (u32 t = 0; t < NT; t++) {
-                        Floats4 v = {{0, 0, 0, 0}};
-                        if (step && w.lane % 4 + 4 * t < p.pairs) v = *(const Floats4*)(shared + at + 4 * t * p.slot_pitch);
-#pragma unroll
-                        for (u32 j = 0; j < 4; j++) total[t][j] = v.f[j];
-                    }
                     const bool more = ahead.left != 0;
-#pragma unroll
-                    for (u32 i = 0; i < KA; i++) {
-                        Atom& atom = ring.atom[d * KA + i];
-                        Sums sums = {};
-                        float scales[GROUPS * 2];
-                        u32 a[2][HALF_STEPS][4];
-                        dequantize(a[0], atom.w, 0, self);
-                        dequantize(a[1], atom.w, 1, self);
-#pragma unroll
-                        for (u32 j = 0; j < GROUPS * 2; j++) scales[j] = GROUP ? scale_at(atom.s, j) : 1.0f;
-                        if (more) load_atom(atom, w, ahead, i);
-                        multiply(sums, a[0], x.b[i], 0);
-                        multiply(sums, a[1], x.b[i], 1);
-                        scale(total, sums, scales);
-                    }
+                    turn(p, w, table, x, ring, d, ahead, more, at, step != 0);
                     if (more) advance(ahead, p, w);
-#pragma unroll
-                    for (u32 t = 0; t < NT; t++)
-                        if (w.lane % 4 + 4 * t < p.pairs)
-                            *(Floats4*)(shared + at + 4 * t * p.slot_pitch) = {{total[t][0], total[t][1], total[t][2], total[t][3]}};
                     at += stride;
                     if (--left == 0) {
 #pragma unroll
@@ -505,8 +586,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
                 }
             }
         }
+        const bool again = first + p.run < w.tiles;
+        if (again && w.steps > 1) load_columns(x, p, w, 0);
         finish(p, w, first);
-        if (first + p.run < w.tiles) __syncthreads();  // before the slots are written again
+        if (again) __syncthreads();  // before the slots are written again
     }
 }
 

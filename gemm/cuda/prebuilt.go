@@ -26,13 +26,29 @@ func (c Config) standsIn() bool {
 	return c.TileWarps == prebuiltConfig.TileWarps && c.Resident == prebuiltConfig.Resident
 }
 
-// ptx returns a kernel for use without a compiler.
+// check returns an error where there is no kernel without a compiler.
+func (f Format) check() error {
+	if f.prebuilt() {
+		return nil
+	}
+	return fmt.Errorf("without it there are kernels for groups of 64 and 128 with f16 or bf16 scales, and none for %s", f.name())
+}
+
+// ptx returns the kernel that multiplies, for use without a compiler.
 func (f Format) ptx(c Config, i driver.DeviceInfo) ([]byte, error) {
-	if !f.prebuilt() {
-		return nil, fmt.Errorf("without it there are kernels for groups of 64 and 128 with f16 or bf16 scales, and none for %s", f.name())
+	if err := f.check(); err != nil {
+		return nil, err
 	}
 	if !c.standsIn() {
 		return nil, fmt.Errorf("without it there is no kernel for the configuration %v", c)
 	}
 	return prebuiltPTX().PTX(f.Kernel(prebuiltConfig, MaxRows), i)
+}
+
+// rowsPTX returns the kernel that dequantizes, for use without a compiler.
+func (f Format) rowsPTX(out driver.DType, i driver.DeviceInfo) ([]byte, error) {
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	return prebuiltPTX().PTX(f.rowsKernel(out), i)
 }

@@ -64,6 +64,22 @@ __device__ __forceinline__ u32 prmt(u32 a, u32 b, u32 selector) {
     return d;
 }
 
+// select takes the bits of MASK from a and the others from b. What the compiler knows
+// of a and b would lead it to two instructions.
+template <u32 MASK>
+__device__ __forceinline__ u32 select(u32 a, u32 b) {
+    u32 d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(d) : "r"(a), "r"(b), "n"(MASK));
+    return d;
+}
+
+// opaque hides from the compiler where a value comes from: it is kept, not computed
+// anew, and nothing is concluded from it.
+__device__ __forceinline__ u32 opaque(u32 v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
 // rotr rotates right by a constant: one funnel shift.
 __device__ __forceinline__ u32 rotr(u32 a, u32 n) {
     u32 d;

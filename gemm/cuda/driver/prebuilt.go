@@ -33,7 +33,8 @@ func NewPrebuilt(archive []byte) *Prebuilt {
 	})}
 }
 
-// PrebuiltArchs returns the architectures that PTX is built for, newest first.
+// PrebuiltArchs returns the architectures that PTX may be built for, newest first.
+// That of the last does for all GPUs, unless the source asks for the architecture.
 func PrebuiltArchs() []string { return []string{"compute_90", "compute_80"} }
 
 // PrebuiltName returns the name of a kernel's entry in an archive. It holds a
