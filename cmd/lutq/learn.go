@@ -48,7 +48,7 @@ func (o *learnOptions) register(c *cobra.Command) (names []string) {
 	f.IntVar(&o.valid, own("valid-windows"), 8, "`N` more windows to hold out")
 	f.StringVar(&o.mode, own("learn-mode"), string(learn.Lutq), "`NAME` of the way to learn: lutq or flute")
 	f.StringVar(&o.objective, own("learn-objective"), "", "`NAME` of the loss: kl, the divergence from MODEL, or nll, the text's (default kl; flute nll)")
-	f.Float64Var(&o.rate, own("learn-rate"), 0, "learning `RATE` (default by bits: 4e-3 for 2, 2e-3 for 3, 1e-3 above; flute 1e-4)")
+	f.Float64Var(&o.rate, own("learn-rate"), 0, "learning `RATE` (default by bits: 0.016 for 2, 0.006 for 3, 0.003 above; flute 1e-4)")
 	f.IntVar(&o.epochs, own("learn-epochs"), 1, "`N` passes over the windows")
 	f.IntVar(&o.batch, own("learn-batch"), 1, "`N` windows a step")
 	f.IntVar(&o.recode, own("learn-recode"), 0, "choose codes anew every `N` steps (default never; flute 1)")

@@ -73,7 +73,7 @@ layers are refined together by gradient descent on the windows of one or more
 text files. The windows held out tell how that went, and the state that does best
 on them is kept. Ways to learn (--learn-mode):
   lutq   logarithms of scales, codes that stay as they are, divergence from the
-         original model
+         original model. --scale mse is the better beginning
   flute  what FLUTE's code does: codes chosen anew at every step, likelihood of
          the text, a constant rate, the last state, no windows drawn but the first
          ones of a text after BOS. With --learn-params bf16 as published
