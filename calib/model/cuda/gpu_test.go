@@ -53,7 +53,12 @@ func TestMain(m *testing.M) {
 // activations.
 func onGPU(t *testing.T, test func(t *testing.T, o *Ops, i int)) {
 	t.Helper()
-	c, err := driver.Open(driver.Options{CacheDir: cacheDir})
+	onGPUWith(t, driver.Options{CacheDir: cacheDir}, test)
+}
+
+func onGPUWith(t *testing.T, options driver.Options, test func(t *testing.T, o *Ops, i int)) {
+	t.Helper()
+	c, err := driver.Open(options)
 	if err != nil {
 		t.Skip(err)
 	}
@@ -296,6 +301,19 @@ func mean(v []float32) float64 {
 		sum += float64(x)
 	}
 	return sum / float64(len(v))
+}
+
+// TestGPUPrebuilt runs a model without a compiler.
+func TestGPUPrebuilt(t *testing.T) {
+	onGPUWith(t, driver.Options{CacheDir: cacheDir, NoCompiler: true}, func(t *testing.T, o *Ops, i int) {
+		for _, bits := range []int{0, 4} {
+			src, tokens := source(t, bits, 64, true), window(t, 100)
+			want, got := evaluate(t, src, newCPU(t), tokens), evaluate(t, src, o, tokens)
+			if d := distance(got.logits, want.logits); !(d <= types[i].deep) {
+				t.Errorf("%d bits: logits differ by %.2g, want at most %.2g", bits, d, types[i].deep)
+			}
+		}
+	})
 }
 
 // TestGPUModel compares a model, dense and quantized, with the CPU.

@@ -38,11 +38,13 @@ func Kernels(acts driver.DType) []driver.Kernel {
 		{"grad", vectorsSource + gradSource},
 		{"train", vectorsSource + trainSource},
 	} {
-		all = append(all, driver.Kernel{
+		k := driver.Kernel{
 			Name:    fmt.Sprintf("%s.%v.cu", f.name, acts),
 			Source:  preludeSource + f.source,
 			Options: driver.CompileOptions{Defines: []string{fmt.Sprintf("ACTS=%d", actsDefine[acts])}},
-		})
+		}
+		k.PTX = ptx(k)
+		all = append(all, k)
 	}
 	return all
 }

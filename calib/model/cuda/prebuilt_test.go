@@ -1,0 +1,25 @@
+package cuda_test
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/lutq/lutq/calib/model/cuda"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/kerneltest"
+)
+
+var update = flag.Bool("update", false, "write prebuilt.zip")
+
+// TestPrebuilt checks, and with -update writes, the PTX that stands in where there
+// is no compiler.
+func TestPrebuilt(t *testing.T) {
+	var kernels []driver.Kernel
+	for _, acts := range []driver.DType{driver.F16, driver.BF16, driver.F32} {
+		for _, k := range cuda.Kernels(acts) {
+			k.Options.Arch = "compute_80" // none of them asks for more
+			kernels = append(kernels, k)
+		}
+	}
+	kerneltest.Prebuilt(t, "prebuilt.zip", kernels, *update)
+}
