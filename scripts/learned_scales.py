@@ -4,7 +4,7 @@
     scripts/learned_scales.py MODEL WORK --lutq ./lutq --bits 3 --calib wiki.valid.raw --mix stories.txt --text wiki.test.raw --text books.txt
 
 The ways: integers and NormalFloat by rounding; NormalFloat with scales learned as FLUTE's code does (bfloat16 parameters
-as published, and float32); and in lutq's own mode by likelihood and by divergence, on --calib alone and on --calib with
+as published, and float32); and in lutq's own mode (from searched scales, unless it says absmax) by likelihood and by divergence, on --calib alone and on --calib with
 --mix in equal parts. The control is the unquantized model with as many factors learned by likelihood. Every way is one
 `lutq quantize`; all are then evaluated together against MODEL on each text. JSON on stdout, a Markdown table on stderr.
 Needs nothing but Python.
@@ -20,21 +20,18 @@ from pathlib import Path
 
 
 def ways(a: argparse.Namespace) -> dict[str, list[str]]:
-    w = {"int": ["--codebook", "int"], "nf": ["--codebook", "nf"]}
-    if a.more:
-        w["nf, mse"] = ["--codebook", "nf", "--scale", "mse"]
+    w = {"int": ["--codebook", "int"], "nf": ["--codebook", "nf"], "nf, mse": ["--codebook", "nf", "--scale", "mse"]}
     texts = {a.calib.stem.split(".")[0]: [a.calib]}
     if a.mix:
         texts["mix"] = [a.calib, *a.mix]
     for name, files in texts.items():
-        calib = [x for f in files for x in ("--calib", str(f))] + ["--calib-windows", str(a.calib_windows)]
+        calib = [x for f in files for x in ("--calib", str(f))] + ["--calib-windows", str(a.calib_windows), "--calib-ctx", str(a.calib_ctx)]
         nfl = ["--method", "nfl", *calib]
         w[f"flute bf16, {name}"] = [*nfl, "--learn-mode", "flute", "--learn-params", "bf16"]
         w[f"flute f32, {name}"] = [*nfl, "--learn-mode", "flute"]
         w[f"lutq nll, {name}"] = [*nfl, "--learn-objective", "nll"]
-        w[f"lutq kl, {name}"] = [*nfl, "--learn-objective", "kl"]
-        if a.more:
-            w[f"lutq kl + mse, {name}"] = [*nfl, "--scale", "mse"]
+        w[f"lutq kl from absmax, {name}"] = [*nfl, "--scale", "absmax"]
+        w[f"lutq kl, {name}"] = nfl
         w[f"control, {name}"] = [*nfl, "--learn-objective", "nll", "--learn-control"]
     return w
 
@@ -50,10 +47,10 @@ def main() -> int:
     p.add_argument("--mix", type=Path, action="append")
     p.add_argument("--text", type=Path, action="append", required=True)
     p.add_argument("--calib-windows", type=int, default=128)
+    p.add_argument("--calib-ctx", type=int, default=2048)
     p.add_argument("--windows", type=int, default=40, help="of each text, to evaluate on; 0 is all")
     p.add_argument("--device", default="auto")
     p.add_argument("--jobs", type=int, default=1, help="models to learn at a time")
-    p.add_argument("--more", action="store_true", help="rows for searched scales as well")
     a = p.parse_args()
     a.work.mkdir(parents=True, exist_ok=True)
 

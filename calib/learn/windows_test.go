@@ -68,7 +68,7 @@ func TestWindowsDisjoint(t *testing.T) {
 		}
 		return string(all)
 	}
-	if draw(1) != draw(1) || draw(1) == draw(2) {
+	if first, again := draw(1), draw(1); first != again || first == draw(2) {
 		t.Error("the seed does not decide what is drawn")
 	}
 	train, valid, err := Windows(text, letters{bos: true}, WindowOptions{Windows: 2, Valid: 1, Context: 9, BOS: corpus.BOSWindow, InOrder: true})

@@ -56,8 +56,8 @@ Codebooks (--codebook):
   file:PATH  2^bits ascending numbers in a JSON array
 
 Scales (--scale): absmax keeps the largest weight of a group exact, mse searches
-the scale with the smallest squared error. The default is mse for jt and js,
-else absmax.
+the scale with the smallest squared error. The default is mse for jt and js and
+before scales are learned in mode lutq, else absmax.
 
 Exceptions (--tensor, repeatable): REGEX=bits:group:codebook:scale:scale-type
 for the tensors whose name matches, with any field left out, or REGEX=keep.
@@ -73,7 +73,7 @@ layers are refined together by gradient descent on the windows of one or more
 text files. The windows held out tell how that went, and the state that does best
 on them is kept. Ways to learn (--learn-mode):
   lutq   logarithms of scales, codes that stay as they are, divergence from the
-         original model. --scale mse is the better beginning
+         original model, from searched scales (--scale absmax is the other beginning)
   flute  what FLUTE's code does: codes chosen anew at every step, likelihood of
          the text, a constant rate, the last state, no windows drawn but the first
          ones of a text after BOS. With --learn-params bf16 as published
@@ -103,7 +103,7 @@ threads; the SHA-256 printed covers everything quantized.`,
 	f.StringVar(&o.group, "group", fmt.Sprint(d.Group), "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
 	f.StringVar(&o.codebook, "codebook", d.Codebook, "lookup table `NAME`: "+strings.Join(lut.CodebookNames(), ", ")+" or file:PATH")
 	f.StringVar(&o.method, "method", d.Method, "method `NAME`: rtn rounds to the nearest table value; nfl is the codebook nf with learned scales")
-	f.StringVar(&o.scale, "scale", "", "scale method `NAME`: absmax or mse (default mse for jt and js, else absmax)")
+	f.StringVar(&o.scale, "scale", "", "scale method `NAME`: absmax or mse (default mse for jt, js and learned scales, else absmax)")
 	f.StringVar(&o.scaleType, "scale-type", d.ScaleType, "`TYPE` that scales are stored in: f16, bf16, f32, or a byte: e4m4, s1e4m3")
 	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
@@ -247,6 +247,9 @@ func (u *ui) addLearner(model string, r *quantize.Recipe, o quantizeOptions) (*l
 	}
 	if o.learn.params == "bf16" && r.Default.ScaleType == "" {
 		r.Default.ScaleType = "bf16" // which the learned ones are
+	}
+	if o.learn.mode == string(learn.Lutq) && r.Default.Scale == "" {
+		r.Default.Scale = "mse" // codes stay as they begin, so they had better begin well
 	}
 	r.Refine = l
 	return l, nil
