@@ -88,6 +88,10 @@ func (e *emulator) dequantize(w []uint32, half int, lane uint32) (a [4][4]uint32
 	case 2:
 		self = 8 * lane
 		for i := range 8 {
+			if 2*half+i/4 == planesChunk {
+				e.lookUpPlanes(&a, w[planesChunk])
+				break
+			}
 			at := prmt(w[2*half+i/4], self, i%4)
 			a[i/2][i%2*2], a[i/2][i%2*2+1] = e.lookup(at), e.lookup(at+4)
 		}
@@ -115,6 +119,34 @@ func (e *emulator) dequantize(w []uint32, half int, lane uint32) (a [4][4]uint32
 		a[3][3] = e.lookup(last | self)
 	}
 	return a
+}
+
+// planesChunk is which 32 columns of an atom are looked up in registers at 2 bits:
+// the last.
+const planesChunk = 3
+
+// lookUpPlanes looks up the last two steps of an atom byte by byte, as the general
+// form of prmt picks them.
+func (e *emulator) lookUpPlanes(a *[4][4]uint32, word uint32) {
+	var planes [8]byte // the low bytes of the four values, then the high ones
+	for i, v := range e.p.codebook {
+		planes[i], planes[4+i] = byte(v), byte(v>>8)
+	}
+	pick := func(selector uint32) (d uint32) {
+		for i := range 4 {
+			nibble := selector >> (4 * i) & 15
+			if nibble > 7 {
+				e.t.Fatalf("selector %#x repeats a sign", selector)
+			}
+			d |= uint32(planes[nibble]) << (8 * i)
+		}
+		return d
+	}
+	for i := range 4 {
+		selectors := (word>>(2*i)&0x03030303)*0x11 + 0x40404040
+		a[2][i/2+i%2*2] = pick(selectors)
+		a[3][i/2+i%2*2] = pick(selectors >> 16)
+	}
 }
 
 // words loads what a lane holds of the codes of an atom.
@@ -218,9 +250,12 @@ func (e *emulator) atom(tile, slotTile, slice, unit, a, groups, size int) {
 				}
 				row, col := 8*xt+g, (2*unit+a)*128+s/2*32+8*t
 				for i := range 4 { // registers b0, b1 of this step: half of a 16-byte load
-					v := 0.0
+					v, at := 0.0, i
+					if e.f.Bits == 2 && s/2 == planesChunk {
+						at = i/2 + i%2*2 // neighbours but one
+					}
 					if row < int(p.m) && col < int(p.k) {
-						v = e.float(e.x[row*int(p.k)+col+s%2*4+i])
+						v = e.float(e.x[row*int(p.k)+col+s%2*4+at])
 					}
 					xB[2*t+i%2+i/2*8][g] = v
 				}

@@ -48,7 +48,8 @@ func (f Format) configs(m int) []Config {
 		return []Config{{1, 2, 2, 1, 1}, {2, 4, 1, 1, 1}}
 	}
 	all := []Config{{2, 2, 2, 1, 1}}
-	if f.Group != 32 { // the scales of which take the registers
+	wide := f.Group == 64 && f.Bits == 5 && f.Scale == lut.F32
+	if f.Group != 32 && !wide { // the scales of which take the registers
 		all = append(all, Config{2, 4, 2, 1, 1})
 	}
 	if f.Bits < 5 { // the table of which leaves room for one block

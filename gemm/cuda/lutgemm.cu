@@ -20,6 +20,15 @@
 // cores best: in one block that has the SM to itself, or in two of eight warps that
 // are replaced by the next kernel's as each of them ends.
 //
+// Limits, as Nsight Compute sees them on an H200 at 57344×8192, group 128, M = 1 (busy
+// time of DRAM, of the shared-memory port and of issue, in percent): 2 bits 61, 74, 49;
+// 3 bits 73, 79, 57; 4 bits 79, 69, 41; 5 bits 77, 60, 47. So 4 and 5 bits wait for
+// memory; at 2 and 3 bits nothing is full, but each of four warps a scheduler waits its
+// turn at the port, and every instruction of the loop counts. M = 8 passes 128 bytes
+// through the port six times more a step than M = 1, for the slots. Kept up for long, all
+// of it meets the card's 700 W, and clocks fall from 1980 to 1500-1900 MHz: time in short
+// bursts.
+//
 // Set by the host:
 //   BITS         2 to 5
 //   GROUP        32, 64, 128, 256, or 0 for one scale a row
@@ -68,7 +77,8 @@ struct Params {
 
 // At 2 bits the table is looked up faster than the shared-memory port allows, which
 // reads 64 weights a clock. So the last 32 columns of each atom are looked up in
-// registers, which costs instructions instead: a quarter is about where both run out.
+// registers, which costs instructions instead: a quarter of the weights gains 6 %, half
+// of them 2 %. (At 3 bits, where it takes an instruction a weight, a quarter loses 3 %.)
 constexpr u32 PLANES_CHUNK = BITS == 2 ? 3 : 4;  // of the four of 32 columns; 4 is none
 
 extern __shared__ __align__(128) u8 shared[];
@@ -467,6 +477,10 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
 
 constexpr u32 RING = DEPTH / KA;  // steps in flight
 
+// Whether the registers, of which ring and scales take the most, suffice for a second,
+// shorter copy of the loop, and for X beside the end of a run.
+constexpr bool ROOM = DEPTH * (2 * BITS + SCALE_WORDS) + 4 * GROUPS <= 40;
+
 struct Ring {
     Atom atom[DEPTH];
 };
@@ -541,9 +555,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
     const Table table = table_of(p, w);
     const u32 stride = TILE_WARPS * SLICES * p.pairs * p.slot_pitch;
     const u32 slot0 = slot(p, w.group, w.slice, w.lane % 4, w.lane / 4);
-    // From one tile to the next, kept in registers: read anew, they would be waited for.
-    const u32 code_stride = opaque(p.units * (2 * ATOM_BYTES) * TILE_WARPS);
-    const u32 scale_stride = opaque(p.units * UNIT_SCALE_BYTES * TILE_WARPS);
+    const u32 code_stride = p.units * (2 * ATOM_BYTES) * TILE_WARPS;  // from one tile to the next
+    const u32 scale_stride = p.units * UNIT_SCALE_BYTES * TILE_WARPS;
     Columns x;
     if (w.steps) load_columns(x, p, w, 0);
     for (u32 first = 0; first < w.tiles; first += p.run) {
@@ -553,18 +566,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
             u32 left = tiles, at = slot0;
             while (left) {
                 // As long as the loads stay inside a step of K, there is little to decide.
-                u32 inside = ahead.left ? min(left, ahead.left - 1) : 0;
+                u32 inside = ROOM && ahead.left ? min(left, ahead.left - 1) : 0;
                 inside -= inside % RING;
                 left -= inside;
                 ahead.left -= inside;
-                const u32 not_zero = opaque(inside);
                 while (inside) {
 #pragma unroll
                     for (u32 d = 0; d < RING; d++) {
                         turn(p, w, table, x, ring, d, ahead, true, at, step != 0);
                         // Within straight code the compiler moves loads down to their use,
                         // and their lead is gone; over a branch, never taken, it does not.
-                        if (!not_zero) __trap();
+                        at = opaque(at);
+                        if (at == ~0u) __trap();
                         ahead.codes += code_stride;
                         ahead.scales += scale_stride;
                         at += stride;
@@ -587,9 +600,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
             }
         }
         const bool again = first + p.run < w.tiles;
-        if (again && w.steps > 1) load_columns(x, p, w, 0);
+        if (ROOM && again && w.steps > 1) load_columns(x, p, w, 0);
         finish(p, w, first);
         if (again) __syncthreads();  // before the slots are written again
+        if (!ROOM && again && w.steps > 1) load_columns(x, p, w, 0);
     }
 }
 

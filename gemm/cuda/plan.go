@@ -14,6 +14,10 @@ import (
 // MaxRows is the number of rows of X that one launch multiplies.
 const MaxRows = 16
 
+// maxColumns is the number of input features up to which two tiles lie less than
+// 2^32 bytes apart, as the kernel's strides want it.
+const maxColumns = 1 << 27
+
 // What the kernel is built on; lutgemm.cu has the same numbers.
 const (
 	kSlices   = 8   // of K, a warp each
@@ -138,7 +142,7 @@ func (f Format) plan(c Config, n, k, m int, l limits) (params, driver.Launch, er
 	switch {
 	case m < 1 || m > MaxRows:
 		return fail("%d rows of activations in a launch: want 1 to %d", m, MaxRows)
-	case n < 1 || k < 1 || n > math.MaxInt32 || k > math.MaxInt32-repack.UnitCols:
+	case n < 1 || k < 1 || n > math.MaxInt32 || k > maxColumns:
 		return fail("shape %d×%d is out of range", n, k)
 	case k%32 != 0:
 		return fail("%d input features: the kernel wants a multiple of 32", k)
