@@ -98,6 +98,17 @@ func (t *trainer) upload(m *model.Model) error {
 	return err
 }
 
+// Memory returns about how many bytes of a device's memory learning takes for the
+// layers, the model itself left out: a byte for each code, and up to eight numbers
+// for each scale.
+func Memory(initial map[string]*lut.Matrix) int64 {
+	var n int64
+	for _, m := range initial {
+		n += int64(m.N) * (int64(m.K) + 8*4*int64(m.Groups()))
+	}
+	return n
+}
+
 func (l *layer) scaleEnd() int { return l.scaleAt + l.initial.N*l.initial.Groups() }
 
 // keepsBest reports whether the state that is best on held-out windows is the result.

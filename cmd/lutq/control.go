@@ -37,7 +37,7 @@ func (u *ui) learnControl(ctx context.Context, plan *quantize.Plan, l *learner, 
 		shapes[it.Layer] = m
 	}
 	var factors map[string]learn.Factors
-	err = l.run(func(m *model.Model, o learn.Options) (rep *learn.Report, err error) {
+	err = l.run(learn.Memory(shapes), func(m *model.Model, o learn.Options) (rep *learn.Report, err error) {
 		factors, rep, err = learn.Control(ctx, m, shapes, o)
 		return rep, err
 	})

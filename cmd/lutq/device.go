@@ -33,13 +33,14 @@ func chooseDevice(name string) (string, error) {
 
 // openOps opens the operations that models are run by: those of the device auto,
 // cpu or cuda, with activations of type f16, bf16 or f32 on a GPU and that many
-// threads on the CPU. The caller calls done when models are closed.
-func openOps(device, dtype string, threads int) (ops model.Ops, done func() error, err error) {
+// threads on the CPU. On a GPU reserve bytes stay free for more than the model. The
+// caller calls done when models are closed.
+func openOps(device, dtype string, threads int, reserve int64) (ops model.Ops, done func() error, err error) {
 	if device, err = chooseDevice(device); err != nil {
 		return nil, nil, err
 	}
 	if device == "cuda" {
-		ops, done, err = openCUDAOps(dtype)
+		ops, done, err = openCUDAOps(dtype, reserve)
 		return ops, done, hintDoctor(err)
 	}
 	engine, err := cpu.New(cpu.Options{Threads: threads})
@@ -49,7 +50,7 @@ func openOps(device, dtype string, threads int) (ops model.Ops, done func() erro
 	return model.NewCPU(engine), func() error { engine.Close(); return nil }, nil
 }
 
-func openCUDAOps(dtype string) (ops *modelcuda.Ops, done func() error, err error) {
+func openCUDAOps(dtype string, reserve int64) (ops *modelcuda.Ops, done func() error, err error) {
 	types := map[string]driver.DType{"f16": driver.F16, "bf16": driver.BF16, "f32": driver.F32}
 	acts, ok := types[dtype]
 	if !ok {
@@ -79,7 +80,7 @@ func openCUDAOps(dtype string) (ops *modelcuda.Ops, done func() error, err error
 		return err
 	})
 	if err == nil {
-		ops, err = modelcuda.New(dev, engine, modelcuda.Options{Type: acts})
+		ops, err = modelcuda.New(dev, engine, modelcuda.Options{Type: acts, Reserve: reserve})
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, done())

@@ -189,7 +189,7 @@ func (u *ui) openEvalOps(o *evalOptions) (ops model.Ops, done func() error, err 
 		if dtype == "" {
 			dtype = "f16"
 		}
-		ops, done, err = openOps(device, dtype, o.threads)
+		ops, done, err = openOps(device, dtype, o.threads, 0)
 		var missing *driver.MissingError
 		if err == nil || o.device == "cuda" || !errors.As(err, &missing) {
 			o.dtype = dtype
@@ -201,7 +201,7 @@ func (u *ui) openEvalOps(o *evalOptions) (ops model.Ops, done func() error, err 
 		fmt.Fprintf(u.stderr, "lutq: evaluating on the cpu, in f32 instead of %s\n", o.dtype)
 	}
 	o.dtype = "f32"
-	return openOps("cpu", o.dtype, o.threads)
+	return openOps("cpu", o.dtype, o.threads, 0)
 }
 
 // hintEval adds what to do about an error.

@@ -195,7 +195,7 @@ func (l *learner) Key() string {
 // Refine implements quantize.Refiner.
 func (l *learner) Refine(ctx context.Context, initial map[string]*lut.Matrix, state string) (map[string]*lut.Matrix, *lutq.Learning, error) {
 	var better map[string]*lut.Matrix
-	err := l.run(func(m *model.Model, o learn.Options) (rep *learn.Report, err error) {
+	err := l.run(learn.Memory(initial), func(m *model.Model, o learn.Options) (rep *learn.Report, err error) {
 		o.State = state
 		better, rep, err = learn.Run(ctx, m, initial, o)
 		return rep, err
@@ -211,12 +211,13 @@ func (l *learner) Refine(ctx context.Context, initial map[string]*lut.Matrix, st
 	}, nil
 }
 
-// run opens the model and has do learn with it.
-func (l *learner) run(do func(*model.Model, learn.Options) (*learn.Report, error)) (err error) {
+// run opens the model and has do learn with it, in so many bytes of the device's memory
+// besides the model's.
+func (l *learner) run(memory int64, do func(*model.Model, learn.Options) (*learn.Report, error)) (err error) {
 	if l.pause != nil {
 		defer l.pause()()
 	}
-	ops, done, err := openOps(l.o.device, "bf16", l.threads)
+	ops, done, err := openOps(l.o.device, "bf16", l.threads, memory)
 	if err != nil {
 		return err
 	}

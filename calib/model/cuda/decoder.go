@@ -29,7 +29,7 @@ func (o *Ops) Embed(h model.Array, tokens []int, w model.Weight) {
 			o.fail(o.unpack.Rows(o.stream, m.packed, ptr(h), driver.F32, rows, 0, len(tokens)))
 		default:
 			grid, block := perRow(len(tokens), k)
-			o.launch("embed", grid, block, h, rows, m.dense, k)
+			o.launch("embed", grid, block, h, rows, o.numbers(m), k)
 		}
 		o.release(rows)
 	})

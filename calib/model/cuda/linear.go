@@ -21,10 +21,12 @@ type weight interface {
 	free(o *Ops) error
 }
 
-// matrix is an [n, k] weight: dense, of the type of activations, or packed.
+// matrix is an [n, k] weight: dense, of the type of activations, on the device or at
+// home on the host, or packed. [Ops.numbers] tells where the dense one lies.
 type matrix struct {
 	n, k   int
 	dense  driver.Ptr
+	home   *driver.HostBuffer
 	packed *gemmcuda.Matrix
 }
 
@@ -39,9 +41,7 @@ func (m *matrix) free(o *Ops) error {
 		m.packed = nil
 		return err
 	}
-	o.release(m.dense)
-	m.dense = 0
-	return nil
+	return o.leave(m)
 }
 
 // FreeWeight gives a weight back.
@@ -67,7 +67,8 @@ func (o *Ops) now(f func()) error {
 	})
 }
 
-// Dense uploads a matrix and converts it to the type of activations.
+// Dense uploads a matrix and converts it to the type of activations. One that the
+// device has no room for stays on the host and is copied whenever it is used.
 func (o *Ops) Dense(n, k int, t hf.DType, data []byte) (model.Weight, error) {
 	from, ok := map[hf.DType]driver.DType{hf.F32: driver.F32, hf.F16: driver.F16, hf.BF16: driver.BF16}[t]
 	if !ok {
@@ -77,11 +78,7 @@ func (o *Ops) Dense(n, k int, t hf.DType, data []byte) (model.Weight, error) {
 		return nil, fmt.Errorf("%d bytes for a matrix of shape [%d, %d], type %s", len(data), n, k, t)
 	}
 	m := &matrix{n: n, k: k}
-	err := o.now(func() {
-		m.dense = o.scratch(n * k * o.acts.Size())
-		o.uploadAs(m.dense, data, from)
-	})
-	if err != nil {
+	if err := o.now(func() { o.settle(m, data, from) }); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -120,10 +117,7 @@ func (o *Ops) Packed(m *lut.Matrix) (model.Weight, error) {
 		err = o.uploadTiles(w, m)
 	} else {
 		data := o.dequantize(m)
-		err = o.now(func() {
-			w.dense = o.scratch(len(data))
-			o.upload(w.dense, data)
-		})
+		err = o.now(func() { o.settle(w, data, o.acts) })
 	}
 	if err != nil {
 		return nil, err
@@ -193,7 +187,7 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 				o.fused(y, in, rows, w)
 			} else {
 				o.gemm(driver.GEMM{
-					M: rows, N: w.n, K: w.k, A: driver.Operand{Ptr: in.ptr}, B: driver.Operand{Ptr: w.dense}, C: driver.Operand{Ptr: y.ptr},
+					M: rows, N: w.n, K: w.k, A: driver.Operand{Ptr: in.ptr}, B: driver.Operand{Ptr: o.numbers(w)}, C: driver.Operand{Ptr: y.ptr},
 					TransB: true, In: o.acts, Out: y.dtype, Alpha: 1,
 				})
 			}
@@ -230,7 +224,7 @@ func (o *Ops) fused(y, x *array, rows int, w *matrix) {
 // they lie in scratch memory, to be released. It is called inside do.
 func (o *Ops) denseOf(w *matrix) (at driver.Ptr, scratch bool) {
 	if w.packed == nil {
-		return w.dense, false
+		return o.numbers(w), false
 	}
 	at = o.scratch(w.n * w.k * o.acts.Size())
 	if o.err == nil {

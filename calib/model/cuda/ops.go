@@ -16,6 +16,12 @@ type Options struct {
 	// Type is the type of activations: F16, BF16, or F32, in which packed weights are
 	// multiplied as dense ones.
 	Type driver.DType
+
+	// Reserve is how many bytes of the device's memory dense weights leave free for what
+	// comes after them, besides an eighth of it. What finds no room is streamed from the host.
+	Reserve int64
+	// Resident, if not 0, is instead how many bytes of dense weights the device holds.
+	Resident int64
 }
 
 // Ops are the operations on one device. They may be called from any goroutine, not
@@ -34,6 +40,9 @@ type Ops struct {
 	args      driver.Args
 
 	pool    pool
+	homes   homes
+	limit   int64 // Options.Resident
+	reserve int64
 	staging *driver.HostBuffer
 	staged  int // bytes of staging that a queued copy may still read
 
@@ -54,7 +63,8 @@ func New(dev *driver.Device, e *gemmcuda.Engine, o Options) (*Ops, error) {
 	if _, ok := actsDefine[o.Type]; !ok {
 		return nil, fmt.Errorf("activations of type %v: want f16, bf16 or f32", o.Type)
 	}
-	ops := &Ops{dev: dev, engine: e, unpack: gemmcuda.NewDequantizer(dev), acts: o.Type, functions: map[string]*driver.Function{}}
+	ops := &Ops{dev: dev, engine: e, unpack: gemmcuda.NewDequantizer(dev), acts: o.Type, limit: o.Resident, reserve: o.Reserve, functions: map[string]*driver.Function{}}
+	ops.homes.buffers = map[*driver.HostBuffer]struct{}{}
 	ops.pool.init()
 	if err := dev.Do(ops.open); err != nil {
 		return nil, errors.Join(err, ops.Close())
@@ -88,7 +98,7 @@ func (o *Ops) Close() error {
 		if o.stream != nil {
 			errs = append(errs, o.stream.Sync())
 		}
-		errs = append(errs, o.pool.close(o.dev), o.unpack.Close())
+		errs = append(errs, o.homes.close(), o.pool.close(o.dev), o.unpack.Close())
 		for _, m := range o.modules {
 			errs = append(errs, m.Close())
 		}

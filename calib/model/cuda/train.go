@@ -20,7 +20,7 @@ type trainable struct {
 	table, scales driver.Ptr // floats; of scales [n, groups]
 	entries       int        // of the table
 	scaleType     lut.ScaleType
-	original      driver.Ptr // acts [n, k], another weight's; may be 0
+	original      *matrix    // acts [n, k], another weight; may be nil
 	o             *Ops
 }
 
@@ -74,7 +74,7 @@ func (o *Ops) Trainable(t model.Trainable) (model.Weight, error) {
 	}
 	w := &trainable{n: t.N, k: t.K, group: t.Group, entries: len(t.Table), scaleType: t.ScaleType, o: o}
 	if t.Original != nil {
-		w.original = t.Original.(*matrix).dense
+		w.original = t.Original.(*matrix)
 	}
 	err := o.now(func() {
 		if t.Table != nil {
@@ -115,7 +115,7 @@ func (t *trainable) base() *matrix {
 	}
 	each := t.vector(16)
 	grid, block := pieces(t.n * t.k / each)
-	o.launch(fmt.Sprintf("%s_%d", kernel, each), grid, block, append([]any{at}, t.rows(0, t.n)...)...)
+	o.launch(fmt.Sprintf("%s_%d", kernel, each), grid, block, append([]any{at}, t.rows(0, t.n, t.codes == 0)...)...)
 	return &matrix{n: t.n, k: t.k, dense: at}
 }
 
@@ -128,15 +128,15 @@ func (t *trainable) vector(v int) int {
 	return v
 }
 
-// rows are the arguments for some rows.
-func (t *trainable) rows(from, to int) []any {
+// rows are the arguments for some rows, with the original's where that is read.
+func (t *trainable) rows(from, to int, reads bool) []any {
 	at := driver.Ptr(from * t.k)
-	codes, original := t.codes, t.original
+	codes, original := t.codes, driver.Ptr(0)
 	if codes != 0 {
 		codes += at
 	}
-	if original != 0 {
-		original += at * driver.Ptr(t.o.acts.Size())
+	if reads {
+		original = t.o.numbers(t.original) + at*driver.Ptr(t.o.acts.Size())
 	}
 	scales := t.scales + driver.Ptr(4*from*t.groups())
 	return []any{codes, t.table, scales, original, to - from, t.k, t.group, t.groups(), t.entries}
@@ -173,14 +173,14 @@ func (o *Ops) SetTable(w model.Weight, table model.Array) {
 // Recode chooses a weight's codes anew.
 func (o *Ops) Recode(w model.Weight, bf16 bool) {
 	t := w.(*trainable)
-	check(t.codes != 0 && t.original != 0, "choosing codes of a weight without a table or an original")
+	check(t.codes != 0 && t.original != nil, "choosing codes of a weight without a table or an original")
 	most, each := maxTable, t.vector(16)
 	if t.entries <= 16 {
 		most = 16
 	}
 	grid, block := pieces(t.n * t.k / each)
 	o.do(func() {
-		o.launch(fmt.Sprintf("recode_%d_%d", most, each), grid, block, append([]any{t.codes, truth(bf16)}, t.rows(0, t.n)...)...)
+		o.launch(fmt.Sprintf("recode_%d_%d", most, each), grid, block, append([]any{t.codes, truth(bf16)}, t.rows(0, t.n, true)...)...)
 	})
 }
 
@@ -212,7 +212,7 @@ func (o *Ops) scaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weight,
 	check(g.dtype == o.acts && in.dtype == o.acts && g.n == rows*t.n && in.n == rows*t.k,
 		"gradient of a weight of shape [%d, %d] from %d rows: %d and %d elements", t.n, t.k, rows, g.n, in.n)
 	check(dtable == nil || t.codes != 0 && floats(dtable).n == t.entries, "gradient of a table of %d entries has another length", t.entries)
-	check(!lsq || t.codes == 0 || t.original != 0, "the gradient of LSQ of a weight without its original")
+	check(!lsq || t.codes == 0 || t.original != nil, "the gradient of LSQ of a weight without its original")
 	if rows == 0 {
 		return
 	}
@@ -255,7 +255,7 @@ func (o *Ops) scaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weight,
 				grid.X = min(grid.X, tableBlocks)
 			}
 			at := s.ptr + driver.Ptr(4*from*t.groups())
-			o.launch(kernel, grid, block, append([]any{at, sums, grad, team}, t.rows(from, to)...)...)
+			o.launch(kernel, grid, block, append([]any{at, sums, grad, team}, t.rows(from, to, lsq || t.codes == 0)...)...)
 			if dtable != nil {
 				o.launch("table_grad", driver.Dim{X: uint32(t.entries)}, driver.Dim{X: 32}, dtable, sums, int(grid.X))
 			}
