@@ -20,7 +20,7 @@ type trainable struct {
 	table, scales driver.Ptr // floats; of scales [n, groups]
 	entries       int        // of the table
 	scaleType     lut.ScaleType
-	original      *matrix    // acts [n, k], another weight; may be nil
+	original      *matrix // acts [n, k], another weight; may be nil
 	o             *Ops
 }
 
