@@ -1,0 +1,474 @@
+// What a kernel finds around itself where a CPU runs it: CUDA's words and functions,
+// and PTX's instructions, a function each, which asm statements are turned into.
+//
+// The blocks of a grid run one after the other. The threads of a block are fibers of one
+// thread: each runs until it meets others, the lanes of its warp run before those of the
+// next warp, and the order can be turned around. So what a barrier is missing for shows
+// as a wrong result. Shared memory begins as NaNs. Memory is mapped where the host says and
+// ends at an unmapped page; what lies beside it in its pages is checked.
+
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __grid_constant__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __shared__ static __attribute__((section("shared_memory")))
+
+using std::max;
+using std::min;
+
+static struct Dim { uint32_t x, y, z; } threadIdx, blockIdx, blockDim, gridDim;
+
+namespace host {
+
+// fail ends the process with a message that names the thread.
+[[noreturn]] static void fail(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "block (%u, %u), thread %u: ", blockIdx.x, blockIdx.y, threadIdx.x);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    _exit(3);
+}
+
+// ---- threads ----
+
+constexpr uint32_t WARP = 32;
+constexpr size_t STACK = 256 << 10;
+
+struct Thread;
+
+// Collective is what threads wait for each other at. run gets all of them, with the
+// operands of each.
+struct Collective {
+    const char* name;
+    bool block;  // of the block's threads, not the warp's
+    void (*run)(Thread* threads, uint32_t n);
+};
+
+struct Thread {
+    ucontext_t context;
+    const Collective* at;  // that it waits at, or null
+    void* operands;
+    bool done;
+    bool waited;  // for the grids before
+
+    template <class T>
+    T& as() { return *(T*)operands; }
+};
+
+static Thread* self;
+static ucontext_t scheduler;
+static const std::function<void()>* body;
+
+// meet waits for the others, and until the collective has been run.
+static void meet(const Collective& c, void* operands) {
+    self->at = &c;
+    self->operands = operands;
+    swapcontext(&self->context, &scheduler);
+}
+
+static void begin() {
+    (*body)();
+    self->done = true;
+}
+
+struct Block {
+    std::vector<Thread> threads;
+    bool reverse;
+
+    uint32_t ordered(uint32_t i, uint32_t n) const { return reverse ? n - 1 - i : i; }
+
+    void resume(uint32_t i) {
+        self = &threads[i];
+        threadIdx = {i, 0, 0};
+        swapcontext(&scheduler, &self->context);
+    }
+
+    // together runs the collective that threads wait at.
+    void together(uint32_t first, uint32_t n) {
+        const Collective* c = nullptr;
+        for (uint32_t i = first; i < first + n; i++) {
+            Thread& t = threads[i];
+            threadIdx.x = i;
+            if (t.done) {
+                // A barrier does without threads that have ended.
+                if (c && !c->block) fail("ended where others of its warp are at %s", c->name);
+                continue;
+            }
+            if (c && t.at != c) fail("is at %s where others are at %s", t.at->name, c->name);
+            if (!t.at->block && i > first && !c) fail("is at %s where others of its warp have ended", t.at->name);
+            c = t.at;
+        }
+        if (!c) return;
+        c->run(&threads[first], n);
+        for (uint32_t i = first; i < first + n; i++) threads[i].at = nullptr;
+    }
+
+    // run_warp runs a warp until each lane waits for the block or is done.
+    void run_warp(uint32_t first) {
+        for (;;) {
+            bool waits = true;
+            for (uint32_t i = 0; i < WARP; i++) {
+                const uint32_t lane = first + ordered(i, WARP);
+                if (!threads[lane].done && !threads[lane].at) resume(lane);
+                waits &= threads[lane].done || threads[lane].at->block;
+            }
+            if (waits) return;
+            together(first, WARP);
+        }
+    }
+
+    void run() {
+        const uint32_t n = threads.size();
+        while (!std::all_of(threads.begin(), threads.end(), [](const Thread& t) { return t.done; })) {
+            for (uint32_t w = 0; w < n / WARP; w++) run_warp(ordered(w, n / WARP) * WARP);
+            together(0, n);
+        }
+    }
+};
+
+// ---- shared memory ----
+
+constexpr size_t SHARED_MOST = 256 << 10;
+__shared__ __align__(1024) uint8_t dynamic_shared[SHARED_MOST];
+static size_t shared_bytes;  // of the launch
+
+#if __CUDA_ARCH__ >= 900
+constexpr uint32_t SHARED_FIRST = 1024;  // the system has what is before
+#else
+constexpr uint32_t SHARED_FIRST = 0;
+#endif
+
+template <class T>
+static const T* shared_at(uint32_t address) {
+    if (address < SHARED_FIRST || address - SHARED_FIRST + sizeof(T) > shared_bytes || address % sizeof(T) != 0)
+        fail("reads %zu bytes at %u of shared memory, %zu from %u on", sizeof(T), address, shared_bytes, SHARED_FIRST);
+    return (const T*)(dynamic_shared + (address - SHARED_FIRST));
+}
+
+// ---- numbers ----
+
+inline uint32_t bits_of(float f) { uint32_t b; memcpy(&b, &f, 4); return b; }
+inline float float_of(uint32_t b) { float f; memcpy(&f, &b, 4); return f; }
+
+inline float float_of_f16(uint16_t h) {
+    const uint32_t exponent = h >> 10 & 31, mantissa = h & 0x3ff;
+    float a = exponent == 0 ? ldexpf(mantissa, -24) : ldexpf(1024 + mantissa, (int)exponent - 25);
+    if (exponent == 31) a = mantissa ? NAN : INFINITY;
+    return h & 0x8000 ? -a : a;
+}
+inline float float_of_bf16(uint16_t h) { return float_of((uint32_t)h << 16); }
+
+// To nearest, ties to even.
+inline uint16_t f16_of(float f) {
+    const uint32_t b = bits_of(f), sign = b >> 16 & 0x8000, mag = b & 0x7fffffff;
+    const float a = float_of(mag);
+    if (a != a) return 0x7fff;
+    if (a >= 65520.0f) return sign | 0x7c00;
+    if (a < 0x1p-14f) return sign | (uint32_t)nearbyintf(a * 0x1p24f);
+    return sign | ((mag + 0xfff + (mag >> 13 & 1)) >> 13) - (112 << 10);
+}
+inline uint16_t bf16_of(float f) {
+    const uint32_t b = bits_of(f);
+    return f != f ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
+}
+
+// ---- collectives ----
+
+static const Collective barrier = {"a barrier", true, [](Thread*, uint32_t) {}};
+static const Collective barrier_or = {"a barrier with a vote", true, [](Thread* t, uint32_t n) {
+    int any = 0;
+    for (uint32_t i = 0; i < n; i++) any |= !t[i].done && t[i].as<int>();
+    for (uint32_t i = 0; i < n; i++)
+        if (!t[i].done) t[i].as<int>() = any != 0;
+}};
+static const Collective warp_barrier = {"a warp's barrier", false, [](Thread*, uint32_t) {}};
+
+struct Shuffle {
+    uint64_t from, to;
+    uint32_t lane;  // that to comes from
+};
+static const Collective shuffle = {"a shuffle", false, [](Thread* t, uint32_t) {
+    for (uint32_t i = 0; i < WARP; i++) t[i].as<Shuffle>().to = t[t[i].as<Shuffle>().lane].as<Shuffle>().from;
+}};
+
+// Mma is what a lane holds of D = A·B + C, with C in d.
+struct Mma {
+    uint32_t a[4], b[2];
+    float d[4];
+};
+
+// The places of the fragments are those of PTX's "Matrix fragments for mma.m16n8k16": with lane =
+// 4g + t, pair r of A is of row g + 8(r%2) and columns 2t + 8(r/2), that of B of column g
+// and rows 2t + 8r, and element j of D is of row g + 8(j/2) and column 2t + j%2.
+template <float (*VALUE)(uint16_t)>
+static void multiply(Thread* threads, uint32_t) {
+    float a[16][16], b[16][8];
+    for (uint32_t lane = 0; lane < WARP; lane++) {
+        const Mma& m = threads[lane].as<Mma>();
+        const uint32_t g = lane / 4, t = lane % 4;
+        for (uint32_t e = 0; e < 2; e++) {
+            for (uint32_t r = 0; r < 4; r++) a[g + r % 2 * 8][2 * t + e + r / 2 * 8] = VALUE(m.a[r] >> 16 * e);
+            for (uint32_t r = 0; r < 2; r++) b[2 * t + e + r * 8][g] = VALUE(m.b[r] >> 16 * e);
+        }
+    }
+    for (uint32_t lane = 0; lane < WARP; lane++) {
+        Mma& m = threads[lane].as<Mma>();
+        for (uint32_t j = 0; j < 4; j++) {
+            const uint32_t row = lane / 4 + j / 2 * 8, col = lane % 4 * 2 + j % 2;
+            double sum = m.d[j];
+            for (uint32_t k = 0; k < 16; k++) sum += (double)a[row][k] * b[k][col];
+            m.d[j] = (float)sum;
+        }
+    }
+}
+static const Collective mma_f16 = {"mma", false, multiply<float_of_f16>};
+static const Collective mma_bf16 = {"mma", false, multiply<float_of_bf16>};
+
+// ---- memory ----
+
+template <class T, size_t N>
+static void load_global(std::array<T*, N> to, const void* from) {
+    if ((uint64_t)from % (N * sizeof(T)) != 0) fail("reads %zu bytes at %p, which is not a multiple", N * sizeof(T), from);
+    for (size_t i = 0; i < N; i++) *to[i] = ((const T*)from)[i];
+}
+
+static bool programmatic;
+
+// after_wait is said before what the grids before may have written is read.
+static void after_wait() {
+    if (programmatic && !self->waited) fail("reads activations before the grids before have ended");
+}
+
+}  // namespace host
+
+// ---- CUDA's functions ----
+
+inline void __syncthreads() { host::meet(host::barrier, nullptr); }
+inline int __syncthreads_or(int any) {
+    host::meet(host::barrier_or, &any);
+    return any;
+}
+inline void __syncwarp(uint32_t = ~0u) { host::meet(host::warp_barrier, nullptr); }
+
+template <class T>
+inline T __shfl_xor_sync(uint32_t mask, T v, uint32_t lane) {
+    if (mask != ~0u) host::fail("a shuffle among lanes %#x", mask);
+    host::Shuffle s = {0, 0, (threadIdx.x ^ lane) % host::WARP};
+    memcpy(&s.from, &v, sizeof v);
+    host::meet(host::shuffle, &s);
+    memcpy(&v, &s.to, sizeof v);
+    return v;
+}
+
+[[noreturn]] inline void __trap() { host::fail("trap"); }
+inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint64_t)a * b >> 32; }
+inline float __int_as_float(int b) { return host::float_of(b); }
+inline int __float_as_int(float f) { return host::bits_of(f); }
+inline float __expf(float f) { return expf(f); }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __frcp_rn(float f) { return 1 / f; }
+
+// ---- PTX's instructions: operands in PTX's order, results first ----
+
+inline void ld_global_nc_L1_no_allocate_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, const void* p) {
+    host::load_global<uint32_t, 4>({&a, &b, &c, &d}, p);
+}
+inline void ld_global_nc_L1_no_allocate_v2_u32(uint32_t& a, uint32_t& b, const void* p) { host::load_global<uint32_t, 2>({&a, &b}, p); }
+inline void ld_global_nc_L1_no_allocate_u32(uint32_t& a, const void* p) { host::load_global<uint32_t, 1>({&a}, p); }
+inline void ld_global_nc_L1_no_allocate_u16(uint16_t& a, const void* p) { host::load_global<uint16_t, 1>({&a}, p); }
+inline void ld_global_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, const void* p) {
+    host::after_wait();
+    host::load_global<uint32_t, 4>({&a, &b, &c, &d}, p);
+}
+
+inline void cvta_to_shared_u64(unsigned long long& a, const void* p) {
+    a = (const uint8_t*)p - host::dynamic_shared + host::SHARED_FIRST;
+}
+inline void ld_shared_u32(uint32_t& v, uint32_t address) { v = *host::shared_at<uint32_t>(address); }
+inline void ld_shared_v2_u32(uint32_t& lo, uint32_t& hi, uint32_t address) {
+    const uint64_t v = *host::shared_at<uint64_t>(address);
+    lo = (uint32_t)v;
+    hi = v >> 32;
+}
+
+inline void prmt_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t selector) {
+    const uint64_t bytes = (uint64_t)b << 32 | a;
+    uint32_t v = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t s = selector >> 4 * i & 15;
+        uint32_t byte = bytes >> s % 8 * 8 & 0xff;
+        if (s & 8) byte = byte & 0x80 ? 0xff : 0;  // its sign, repeated
+        v |= byte << 8 * i;
+    }
+    d = v;
+}
+inline void lop3_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t c, uint32_t table) {
+    uint32_t v = 0;
+    for (uint32_t i = 0; i < 32; i++) v |= (table >> ((a >> i & 1) << 2 | (b >> i & 1) << 1 | (c >> i & 1)) & 1) << i;
+    d = v;
+}
+inline void shf_r_wrap_b32(uint32_t& d, uint32_t lo, uint32_t hi, uint32_t n) { d = ((uint64_t)hi << 32 | lo) >> n % 32; }
+
+inline void cvt_f32_f16(float& f, uint16_t h) { f = host::float_of_f16(h); }
+inline void cvt_rn_f16_f32(uint16_t& h, float f) { h = host::f16_of(f); }
+inline void cvt_rn_bf16_f32(uint16_t& h, float f) { h = host::bf16_of(f); }
+
+#define MMA(TYPE)                                                                                                             \
+    inline void mma_sync_aligned_m16n8k16_row_col_f32_##TYPE##_##TYPE##_f32(                                                  \
+        float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, \
+        float c0, float c1, float c2, float c3) {                                                                             \
+        host::Mma m = {{a0, a1, a2, a3}, {b0, b1}, {c0, c1, c2, c3}};                                                         \
+        host::meet(host::mma_##TYPE, &m);                                                                                     \
+        d0 = m.d[0], d1 = m.d[1], d2 = m.d[2], d3 = m.d[3];                                                                   \
+    }
+MMA(f16)
+MMA(bf16)
+#undef MMA
+
+inline void griddepcontrol_launch_dependents() {}
+inline void griddepcontrol_wait() { host::self->waited = true; }
+
+// ---- launches ----
+
+extern "C" uint8_t __start_shared_memory[], __stop_shared_memory[];  // the linker's
+
+namespace host {
+
+constexpr uint64_t PAGES = 64 << 10;  // a multiple of every machine's page
+constexpr uint8_t BESIDE = 0xa5;
+
+static void read_all(void* to, size_t n) {
+    if (n && fread(to, 1, n, stdin) != n) fail("the launch ends too soon");
+}
+static uint32_t read_u32() { uint32_t v; read_all(&v, 4); return v; }
+static uint64_t read_u64() { uint64_t v; read_all(&v, 8); return v; }
+static std::string read_string() {
+    std::string s(read_u32(), 0);
+    read_all(&s[0], s.size());
+    return s;
+}
+
+// Buffer is memory of a launch.
+struct Buffer {
+    uint8_t *pages, *at;
+    uint64_t mapped, size;
+
+    Buffer() {
+        at = (uint8_t*)read_u64();
+        size = read_u64();
+        pages = (uint8_t*)((uint64_t)at / PAGES * PAGES);
+        mapped = (at + size - pages + PAGES - 1) / PAGES * PAGES;
+        if (mmap(pages, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != pages) fail("no memory at %p", pages);
+        memset(pages, BESIDE, mapped);
+        read_all(at, size);
+    }
+    void check() const {
+        for (uint8_t* p = pages; p < pages + mapped; p++)
+            if ((p < at || p >= at + size) && *p != BESIDE) fail("wrote at %td of %llu bytes", p - at, (unsigned long long)size);
+    }
+};
+
+// take reads an argument, which lies at a multiple of its alignment.
+template <class T>
+static T take(const std::string& args, size_t& at) {
+    at = (at + alignof(T) - 1) / alignof(T) * alignof(T);
+    T v;
+    if (at + sizeof v > args.size()) fail("%zu bytes of arguments are too few", args.size());
+    memcpy(&v, &args[at], sizeof v);
+    at += sizeof v;
+    return v;
+}
+
+// Kernel calls a kernel with arguments.
+using Kernel = std::function<std::function<void()>(const std::string& args)>;
+
+template <class... A>
+Kernel kernel(void (*f)(A...)) {
+    return [f](const std::string& bytes) {
+        size_t at = 0;
+        std::tuple<A...> args{take<A>(bytes, at)...};
+        if (at != bytes.size()) fail("%zu bytes of arguments where the kernel takes %zu", bytes.size(), at);
+        return [f, args] { std::apply(f, args); };
+    };
+}
+
+static void on_fault(int, siginfo_t* info, void*) { fail("accesses %p, where no memory is", info->si_addr); }
+
+// serve runs the launch that standard input describes, and writes what is in memory then.
+static int serve(const std::map<std::string, Kernel>& kernels) {
+    const std::string name = read_string();
+    gridDim = {read_u32(), read_u32(), read_u32()};
+    const uint32_t n = read_u32();
+    blockDim = {n, 1, 1};
+    shared_bytes = read_u32();
+    programmatic = read_u32();
+    Block block;
+    block.reverse = read_u32();
+    const std::string args = read_string();
+    std::vector<Buffer> buffers(read_u32());
+
+    const auto found = kernels.find(name);
+    if (found == kernels.end()) fail("there is no kernel %s", name.c_str());
+    if (n % WARP != 0 || n > 1024 || shared_bytes > SHARED_MOST) fail("a block of %u threads with %zu bytes", n, shared_bytes);
+    const std::function<void()> call = found->second(args);
+    body = &call;
+
+    stack_t stack = {};
+    stack.ss_size = 64 << 10;
+    stack.ss_sp = malloc(stack.ss_size);
+    sigaltstack(&stack, nullptr);
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigaction(SIGSEGV, &action, nullptr);
+    sigaction(SIGBUS, &action, nullptr);
+
+    uint8_t* stacks = (uint8_t*)mmap(nullptr, n * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stacks == MAP_FAILED) fail("no memory for stacks");
+    block.threads.resize(n);
+    for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
+                memset(__start_shared_memory, 0xff, __stop_shared_memory - __start_shared_memory);
+                for (uint32_t i = 0; i < n; i++) {
+                    Thread& t = block.threads[i];
+                    t = {};
+                    getcontext(&t.context);
+                    t.context.uc_stack.ss_sp = stacks + i * STACK;
+                    t.context.uc_stack.ss_size = STACK;
+                    t.context.uc_link = &scheduler;
+                    makecontext(&t.context, begin, 0);
+                }
+                block.run();
+                for (size_t i = shared_bytes; i < SHARED_MOST; i++)
+                    if (dynamic_shared[i] != 0xff) fail("wrote at %zu of %zu bytes of shared memory", i, shared_bytes);
+            }
+    for (const Buffer& b : buffers) {
+        b.check();
+        fwrite(b.at, 1, b.size, stdout);
+    }
+    return fflush(stdout) ? 1 : 0;
+}
+
+}  // namespace host
