@@ -12,10 +12,7 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
-// small is a GPU of few multiprocessors, whose blocks have several tiles each.
-var small = limits{sms: 2, sharedBlock: 227 << 10, sharedSM: 228 << 10}
-
-// hostCase is a kernel that the host runs, and the shapes that it multiplies.
+// hostCase is a kernel that the host runs, and what it multiplies.
 type hostCase struct {
 	f      Format
 	c      Config
@@ -36,27 +33,24 @@ func (f Format) bound() float64 {
 	return 3e-4
 }
 
-// hostCases covers what the kernel's source distinguishes, with -long in every
-// combination of width, group and configuration.
+// hostCases covers what the kernel's source distinguishes; with -long it is every width
+// and group in every configuration.
 func hostCases() []hostCase {
 	var all []hostCase
-	add := func(i int, f Format, c Config, tiles int) {
-		// Rows: odd numbers and whole tiles, an odd pair. Columns: less than a unit, a
-		// part of one, and more than eight, so that slices take several steps.
-		rows := [][]int{{1, 3, 5}, {2, 7, 8}, {4, 1, 6}}[i%3]
-		if tiles == 2 {
-			rows = [][]int{{9, 16, 11}, {14, 10, 13}, {12, 15, 3}}[i%3]
-		}
-		all = append(all, hostCase{f, c, tiles, []int{900, 800}[i%2], [][3]int{
-			{1 + 200*(1+i%2), 2080 + 32*(i%5), rows[0]}, {33 + i%20, 1024, rows[1]}, {16 * (i%6 + 1), 96 + 32*(i%7), rows[2]},
-		}})
-	}
 	for i, f := range testFormats() {
+		// Features: with a part of a tile, and so many that a warp has several tiles.
+		// Columns: two steps for some slices, none for some, and less than a unit or little
+		// more. Rows of X: one, some, a whole tile and more.
+		some := 2 + i%7
+		shapes := [][3]int{
+			{201 + 32*(i%7), 2080 + 32*(i%5), 1}, {33 + i%20, 1024, some},
+			{16 * (1 + i%6), f.Group + 32*(1+i%7), 8}, {401, 256 + 32*(i%9), 9 + i%8},
+		}
 		for tiles := 1; tiles <= 2; tiles++ {
-			configs := f.configs(8 * tiles)
+			configs := f.configs(rowsOfB * tiles)
 			for j, c := range configs {
-				if *long || (i+j)%(2*len(configs)) == 0 && i%2 == tiles-1 {
-					add(i+j, f, c, tiles)
+				if *long || (i/2+j)%len(configs) == 0 && i%2 == tiles-1 {
+					all = append(all, hostCase{f, c, tiles, []int{900, 800}[(i+j)%2], shapes[:2+tiles]})
 				}
 			}
 		}
@@ -66,7 +60,7 @@ func hostCases() []hostCase {
 
 // TestHost runs the kernel that multiplies on the host's processor. The product must agree
 // with float64, be there as a whole with nothing beside it, and be the same in
-// either order of the threads, in shorter runs and under the other configurations.
+// either order of the threads and under every configuration.
 func TestHost(t *testing.T) {
 	var results sharedBits
 	for _, c := range hostCases() {
@@ -74,40 +68,41 @@ func TestHost(t *testing.T) {
 			t.Parallel()
 			k := c.f.Kernel(c.c, 8*c.tiles)
 			h := kerneltest.OnHost(t, k, c.arch, gemmName, readName)
-			for i, s := range c.shapes {
-				c.run(t, h, s[0], s[1], s[2], i, &results)
+			for i := range c.shapes {
+				c.run(t, h, i, &results)
 			}
 		})
 	}
 }
 
-func (c hostCase) run(t *testing.T, h *kerneltest.Host, n, k, rows, i int, results *sharedBits) {
+// run multiplies shape i.
+func (c hostCase) run(t *testing.T, h *kerneltest.Host, i int, results *sharedBits) {
+	n, k, rows := c.shapes[i][0], c.shapes[i][1], c.shapes[i][2]
+	name := fmt.Sprintf("%s, %d×%d, %d rows", c.f.name(), n, k, rows)
 	group := c.f.Group
 	if group == 0 {
 		group = k
 	}
 	m := randomMatrix(uint64(n+k), n, k, c.f.Bits, group, c.f.Scale)
 	tiles := must(repack.CUDA(m))(t)
-	if tiles.RowScale() && c.f.Group != 0 {
-		return // a group as long as the row is another format
-	}
 	x, bias := randomX(uint64(rows), rows*k, c.f.Type), randomX(2, n, c.f.Type)
 	rm, rx := rounded(m, x, c.f)
 	want := product(rm, rx, rows)
 
-	p, launch, err := c.f.plan(c.c, n, k, rows, small)
+	// Few multiprocessors, so that blocks have many tiles.
+	p, launch, err := c.f.plan(c.c, n, k, rows, limits{sms: 2 + i%2, sharedBlock: 227 << 10, sharedSM: 228 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, v := range tiles.Codebook {
 		p.codebook = append(p.codebook, uint32(c.f.convert(v)))
 	}
-	if i%2 == 1 && p.run > uint32(c.c.TileWarps) {
-		p.run = uint32(c.c.TileWarps) // many runs
+	if i > 0 {
+		p.run = min(p.run, uint32(i*c.c.TileWarps)) // several runs
 	}
 	var mem kerneltest.Memory
-	codes, scales, xs := mem.Upload(tiles.Codes), mem.Upload(tiles.Scales), mem.Upload(driver.Bytes(x))
-	p.codes, p.scales, p.x = uint64(codes), uint64(scales), uint64(xs)
+	p.codes, p.scales = uint64(mem.Upload(tiles.Codes)), uint64(mem.Upload(tiles.Scales))
+	p.x = uint64(mem.Upload(driver.Bytes(x)))
 	if i%2 == 0 {
 		p.bias = uint64(mem.Upload(driver.Bytes(bias)))
 		for j, b := range floats(bias, c.f.Type) {
@@ -116,26 +111,26 @@ func (c hostCase) run(t *testing.T, h *kerneltest.Host, n, k, rows, i int, resul
 			}
 		}
 	}
-	untouched := slices.Repeat([]uint16{0xffff}, rows*n)
-	y := mem.Upload(driver.Bytes(untouched))
-	p.y = uint64(y)
-	h.Launch(t, &mem, readName, launch, false, kerneltest.Struct(p.bytes()))
-	got := halves(mem.Read(y))
-	if !slices.Equal(got, untouched) {
-		t.Errorf("%d×%d, %d rows: the twin that only reads writes", n, k, rows)
+	y := make([]uint16, rows*n)
+	clean := slices.Repeat([]uint16{0xffff}, len(y))
+	at := mem.Upload(driver.Bytes(clean))
+	p.y = uint64(at)
+	run := func(kernel string, reverse bool) {
+		h.Launch(t, &mem, kernel, launch, reverse, kerneltest.Struct(p.bytes()))
+		copy(driver.Bytes(y), mem.Read(at))
 	}
-	h.Launch(t, &mem, gemmName, launch, i%2 == 1, kerneltest.Struct(p.bytes()))
-	got = halves(mem.Read(y))
-	if err := ref.RelErr(floats(got, c.f.Type), want); !(err <= c.f.bound()) {
-		t.Errorf("%d×%d, %d rows: relative error %g", n, k, rows, err)
+	run(readName, false)
+	if !slices.Equal(y, clean) {
+		t.Errorf("%s: the twin that only reads writes", name)
 	}
-	results.compare(t, fmt.Sprintf("%s, %d×%d, %d rows", c.f.name(), n, k, rows), got)
-}
-
-func halves(b []byte) []uint16 {
-	v := make([]uint16, len(b)/2)
-	copy(driver.Bytes(v), b)
-	return v
+	for _, reverse := range []bool{false, true} {
+		run(gemmName, reverse)
+		if err := ref.RelErr(floats(y, c.f.Type), want); !(err <= c.f.bound()) {
+			t.Errorf("%s: relative error %g", name, err)
+		}
+		results.compare(t, name, y)
+		copy(mem.Read(at), driver.Bytes(clean))
+	}
 }
 
 // sharedBits are the first results of products.
@@ -153,7 +148,7 @@ func (r *sharedBits) compare(t *testing.T, name string, y []uint16) {
 		r.of = map[string][]uint16{}
 	}
 	if r.of[name] == nil {
-		r.of[name] = y
+		r.of[name] = slices.Clone(y)
 	}
 	if !slices.Equal(r.of[name], y) {
 		t.Errorf("%s: other bits than under another configuration", name)
