@@ -83,6 +83,12 @@ func (d *Dequantizer) Rows(s *driver.Stream, w *Matrix, dst driver.Ptr, out driv
 	if err != nil {
 		return err
 	}
+	l, args := w.rowsLaunch(dst, index, first, count)
+	return f.Launch(s, l, d.args.Reset().Struct(args))
+}
+
+// rowsLaunch returns how the kernel is launched, and its argument in C's layout.
+func (w *Matrix) rowsLaunch(dst, index driver.Ptr, first, count int) (driver.Launch, []byte) {
 	atoms := (w.K + repack.UnitCols - 1) / repack.UnitCols * (repack.UnitCols / repack.AtomCols)
 	var p []byte
 	for _, address := range []driver.Ptr{w.codes, w.scales, dst, index} {
@@ -95,10 +101,10 @@ func (d *Dequantizer) Rows(s *driver.Stream, w *Matrix, dst driver.Ptr, out driv
 		p = append(p, 0)
 	}
 	const threads, most = 256, 8 // of a block; blocks for a row
-	return f.Launch(s, driver.Launch{
+	return driver.Launch{
 		Grid:  driver.Dim{X: uint32(count), Y: uint32(min((w.K+threads-1)/threads, most))},
 		Block: driver.Dim{X: threads},
-	}, d.args.Reset().Struct(p))
+	}, p
 }
 
 func (d *Dequantizer) function(key rowsKey) (*driver.Function, error) {

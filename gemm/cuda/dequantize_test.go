@@ -89,3 +89,55 @@ func TestGPUDequantize(t *testing.T) {
 		}
 	})
 }
+
+// TestHostDequantize runs the kernel that dequantizes on the host's processor.
+func TestHostDequantize(t *testing.T) {
+	for i, f := range testFormats() {
+		if !*long && i%6 != 0 { // each width and group but one
+			continue
+		}
+		t.Run(f.name(), func(t *testing.T) {
+			t.Parallel()
+			n, k := 37, 800
+			if i%2 == 1 {
+				k = 2336 // more than a block for each 256 columns of a row
+			}
+			group := f.Group
+			if group == 0 {
+				group = k
+			}
+			m := randomMatrix(uint64(i), n, k, f.Bits, group, f.Scale)
+			tiles := must(repack.CUDA(m))(t)
+			var mem kerneltest.Memory
+			w := &Matrix{N: n, K: k, Format: f, codes: mem.Upload(tiles.Codes), scales: mem.Upload(tiles.Scales)}
+			for _, v := range tiles.Codebook {
+				w.codebook = append(w.codebook, uint32(f.convert(v)))
+			}
+			rm, _ := rounded(m, nil, f)
+			want := rm.Dequantize()
+
+			halves := make([]uint16, (n-5)*k)
+			dst := mem.Upload(make([]byte, 2*len(halves)))
+			l, args := w.rowsLaunch(dst, 0, 5, n-5)
+			kerneltest.OnHost(t, f.rowsKernel(f.Type), 800, rowsName).Launch(t, &mem, rowsName, l, false, kerneltest.Struct(args))
+			copy(driver.Bytes(halves), mem.Read(dst))
+			for j, v := range halves {
+				if got, want := v, f.convert(want[5*k+j]); got != want {
+					t.Fatalf("weight %d,%d is %#x, want %#x", 5+j/k, j%k, got, want)
+				}
+			}
+
+			index := []uint32{36, 0, 17, 17, 5}
+			picked := make([]float32, len(index)*k)
+			dst = mem.Upload(make([]byte, 4*len(picked)))
+			l, args = w.rowsLaunch(dst, mem.Upload(driver.Bytes(index)), 0, len(index))
+			kerneltest.OnHost(t, f.rowsKernel(driver.F32), 800, rowsName).Launch(t, &mem, rowsName, l, true, kerneltest.Struct(args))
+			copy(driver.Bytes(picked), mem.Read(dst))
+			for j, v := range picked {
+				if want := want[int(index[j/k])*k+j%k]; v != want {
+					t.Fatalf("element %d of row %d is %g, want %g", j%k, index[j/k], v, want)
+				}
+			}
+		})
+	}
+}
