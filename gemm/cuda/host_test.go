@@ -43,13 +43,15 @@ func hostCases() []hostCase {
 		// more. Rows of X: one, some, a whole tile and more.
 		some := 2 + i%7
 		shapes := [][3]int{
-			{201 + 32*(i%7), 2080 + 32*(i%5), 1}, {33 + i%20, 1024, some},
-			{16 * (1 + i%6), f.Group + 32*(1+i%7), 8}, {401, 256 + 32*(i%9), 9 + i%8},
+			{201 + 32*(i%7), 2080 + 32*(i%5), 1},
+			{33 + i%20, 1024, some},
+			{16 * (1 + i%6), f.Group + 32*(1+i%7), 8},
+			{401, 256 + 32*(i%9), 9 + i%8},
 		}
 		for tiles := 1; tiles <= 2; tiles++ {
 			configs := f.configs(rowsOfB * tiles)
 			for j, c := range configs {
-				if *long || i%4 < 2 && i/4%2 == tiles-1 && (i/2+j)%len(configs) == 0 {
+				if *long || i%4 < 2 && i/4%2 == tiles-1 && (i/2+i+1+j)%len(configs) == 0 {
 					all = append(all, hostCase{f, c, tiles, []int{900, 800}[(i+j)%2], shapes[:2+tiles]})
 				}
 			}

@@ -31,6 +31,9 @@ type Host struct {
 // arch/100, 8.0 as 800. Where there is no C++ compiler the test is skipped.
 func OnHost(t testing.TB, k driver.Kernel, arch int, names ...string) *Host {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("kernels are compiled for the host where tests may be long")
+	}
 	compiler := ""
 	for _, name := range []string{"c++", "g++", "clang++"} {
 		if path, err := exec.LookPath(name); err == nil {
