@@ -119,7 +119,7 @@ func TestHostDequantize(t *testing.T) {
 			halves := make([]uint16, (n-5)*k)
 			dst := mem.Upload(make([]byte, 2*len(halves)))
 			l, args := w.rowsLaunch(dst, 0, 5, n-5)
-			kerneltest.OnHost(t, f.rowsKernel(f.Type), 800, rowsName).Launch(t, &mem, rowsName, l, false, kerneltest.Struct(args))
+			kerneltest.OnHost(t, f.rowsKernel(f.Type), 800).Launch(t, &mem, rowsName, l, false, kerneltest.Struct(args))
 			copy(driver.Bytes(halves), mem.Read(dst))
 			for j, v := range halves {
 				if got, want := v, f.convert(want[5*k+j]); got != want {
@@ -131,7 +131,7 @@ func TestHostDequantize(t *testing.T) {
 			picked := make([]float32, len(index)*k)
 			dst = mem.Upload(make([]byte, 4*len(picked)))
 			l, args = w.rowsLaunch(dst, mem.Upload(driver.Bytes(index)), 0, len(index))
-			kerneltest.OnHost(t, f.rowsKernel(driver.F32), 800, rowsName).Launch(t, &mem, rowsName, l, true, kerneltest.Struct(args))
+			kerneltest.OnHost(t, f.rowsKernel(driver.F32), 800).Launch(t, &mem, rowsName, l, true, kerneltest.Struct(args))
 			copy(driver.Bytes(picked), mem.Read(dst))
 			for j, v := range picked {
 				if want := want[int(index[j/k])*k+j%k]; v != want {

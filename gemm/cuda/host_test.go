@@ -69,7 +69,7 @@ func TestHost(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
 			k := c.f.Kernel(c.c, 8*c.tiles)
-			h := kerneltest.OnHost(t, k, c.arch, gemmName, readName)
+			h := kerneltest.OnHost(t, k, c.arch)
 			for i := range c.shapes {
 				c.run(t, h, i, &results)
 			}

@@ -19,6 +19,9 @@ import (
 //go:embed host.h
 var hostSource string
 
+//go:embed host_main.h
+var hostMainSource string
+
 // Host is a kernel's module, compiled for the machine that runs the test: what the GPU
 // would compile, but for asm statements, which become calls of functions named like
 // the instruction.
@@ -27,48 +30,83 @@ type Host struct {
 	arch    int
 }
 
-// OnHost compiles the named kernels of a module as for a GPU of compute capability
-// arch/100, 8.0 as 800. Where there is no C++ compiler the test is skipped.
-func OnHost(t testing.TB, k driver.Kernel, arch int, names ...string) *Host {
+// OnHost compiles a module as for a GPU of compute capability arch/100, 8.0 as 800.
+// Where there is no C++ compiler the test is skipped, and with -short.
+func OnHost(t testing.TB, k driver.Kernel, arch int) *Host {
+	t.Helper()
+	h := &Host{program: filepath.Join(t.TempDir(), "kernels"), arch: arch}
+	source, err := hostKernels(cpp(t), k.Source, hostDefines(arch, k.Options.Defines))
+	if err == nil {
+		err = compileHost(cpp(t), hostSource+hostMainSource+source+"int main() { return host::serve(kernels()); }\n", h.program, fmt.Sprintf("-D__CUDA_ARCH__=%d", arch))
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", k.Name, err)
+	}
+	return h
+}
+
+// cpp returns the C++ compiler.
+func cpp(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("kernels are compiled for the host where tests may be long")
 	}
-	compiler := ""
 	for _, name := range []string{"c++", "g++", "clang++"} {
 		if path, err := exec.LookPath(name); err == nil {
-			compiler = path
-			break
+			return path
 		}
 	}
-	if compiler == "" {
-		t.Skip("no C++ compiler")
-	}
-	source, err := withoutAssembly(k.Source)
-	if err != nil {
-		t.Fatalf("%s: %v", k.Name, err)
-	}
-	// In a namespace without a name, functions that no kernel calls are not compiled.
-	var text strings.Builder
-	fmt.Fprintf(&text, "%s\nnamespace {\nconstexpr auto& shared = host::dynamic_shared;\n#line 1 %q\n%s\n}\n", hostSource, k.Name,
-		dynamicShared.ReplaceAllString(source, ""))
-	text.WriteString("int main() {\n    return host::serve({")
-	for _, name := range names {
-		fmt.Fprintf(&text, "{%q, host::kernel(%s)}, ", name, name)
-	}
-	text.WriteString("});\n}\n")
+	t.Skip("no C++ compiler")
+	return ""
+}
 
-	h := &Host{program: filepath.Join(t.TempDir(), "kernels"), arch: arch}
-	args := []string{"-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", fmt.Sprintf("-D__CUDA_ARCH__=%d", arch)}
-	for _, d := range k.Options.Defines {
+func hostDefines(arch int, defines []string) []string {
+	args := []string{fmt.Sprintf("-D__CUDA_ARCH__=%d", arch)}
+	for _, d := range defines {
 		args = append(args, "-D"+d)
 	}
-	c := exec.Command(compiler, append(args, "-x", "c++", "-", "-o", h.program)...)
-	c.Stdin = strings.NewReader(text.String())
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", k.Name, err, out)
+	return args
+}
+
+// kernelName is how a kernel begins once its macros are expanded.
+var kernelName = regexp.MustCompile(`__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(`)
+
+// hostKernels returns a module's source for the host: with what the preprocessor makes
+// of it, a function that returns its kernels by name, and what the sources of
+// the host are told of the architecture.
+func hostKernels(compiler, source string, defines []string) (string, error) {
+	c := exec.Command(compiler, append(defines, "-std=c++17", "-E", "-x", "c++", "-")...)
+	c.Stdin = strings.NewReader(source)
+	var messages bytes.Buffer
+	c.Stderr = &messages
+	expanded, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("%w\n%s", err, messages.String())
 	}
-	return h
+	text, err := withoutAssembly(dynamicShared.ReplaceAllString(string(expanded), ""))
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	// In a namespace without a name, functions that nothing calls are not compiled.
+	fmt.Fprintf(&out, "\nnamespace {\nconstexpr auto& shared = host::dynamic_shared;\n%s\n}\n", text)
+	out.WriteString("static const std::map<std::string, host::Kernel>& kernels() {\n    static const std::map<std::string, host::Kernel> all = {")
+	for _, m := range kernelName.FindAllStringSubmatch(text, -1) {
+		fmt.Fprintf(&out, "{%q, host::kernel(%s)}, ", m[1], m[1])
+	}
+	out.WriteString("};\n    return all;\n}\n")
+	return out.String(), nil
+}
+
+// compileHost compiles C++. What FORTIFY_SOURCE checks forbids to jump from stack to stack.
+func compileHost(compiler, source, to string, options ...string) error {
+	args := append([]string{"-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE"}, options...)
+	c := exec.Command(compiler, append(args, "-x", "c++", "-", "-o", to)...)
+	c.Stdin = strings.NewReader(source)
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
 }
 
 // dynamicShared is how a kernel declares the shared memory whose size the launch sets.
@@ -200,7 +238,7 @@ func (m *Memory) Read(at driver.Ptr) []byte {
 type Struct []byte
 
 // Launch runs a kernel, the threads of a block forward or in reverse. Arguments are
-// addresses, int (32 bits), int64, float32, or one Struct.
+// addresses, int (32 bits), int64, float32 and Struct.
 func (h *Host) Launch(t testing.TB, m *Memory, kernel string, l driver.Launch, reverse bool, args ...any) {
 	t.Helper()
 	if err := h.launch(m, kernel, l, reverse, args); err != nil {
@@ -221,19 +259,23 @@ func (h *Host) launch(m *Memory, kernel string, l driver.Launch, reverse bool, a
 	}
 	u32(uint32(len(kernel)))
 	in = append(in, kernel...)
-	u32(max(l.Grid.X, 1))
-	u32(max(l.Grid.Y, 1))
-	u32(max(l.Grid.Z, 1))
-	u32(l.Block.X)
+	for _, d := range []driver.Dim{l.Grid, l.Block} {
+		u32(max(d.X, 1))
+		u32(max(d.Y, 1))
+		u32(max(d.Z, 1))
+	}
 	u32(uint32(l.Shared))
 	truth(l.Programmatic && h.arch >= 900)
 	truth(reverse)
-	a, err := arguments(args)
-	if err != nil {
-		return err
+	u32(uint32(len(args)))
+	for _, a := range args {
+		b, err := argument(a)
+		if err != nil {
+			return err
+		}
+		u32(uint32(len(b)))
+		in = append(in, b...)
 	}
-	u32(uint32(len(a)))
-	in = append(in, a...)
 	u32(uint32(len(m.buffers)))
 	total := 0
 	for _, b := range m.buffers {
@@ -259,33 +301,18 @@ func (h *Host) launch(m *Memory, kernel string, l driver.Launch, reverse bool, a
 	return nil
 }
 
-// arguments lays arguments out, each at a multiple of its size.
-func arguments(args []any) ([]byte, error) {
-	var b []byte
-	put := func(v any, size int) {
-		for len(b)%size != 0 {
-			b = append(b, 0)
+// argument returns the memory of an argument.
+func argument(v any) ([]byte, error) {
+	switch v := v.(type) {
+	case driver.Ptr, int64, float32:
+		return binary.Append(nil, binary.LittleEndian, v)
+	case int:
+		if v < math.MinInt32 || v > math.MaxUint32 {
+			return nil, fmt.Errorf("argument %d has more than 32 bits", v)
 		}
-		b, _ = binary.Append(b, binary.LittleEndian, v) // of fixed size
+		return binary.LittleEndian.AppendUint32(nil, uint32(v)), nil
+	case Struct:
+		return v, nil
 	}
-	for _, v := range args {
-		switch v := v.(type) {
-		case driver.Ptr:
-			put(uint64(v), 8)
-		case int64:
-			put(v, 8)
-		case int:
-			if v < math.MinInt32 || v > math.MaxUint32 {
-				return nil, fmt.Errorf("argument %d has more than 32 bits", v)
-			}
-			put(uint32(v), 4)
-		case float32:
-			put(v, 4)
-		case Struct:
-			b = append(b, v...)
-		default:
-			return nil, fmt.Errorf("an argument of type %T", v)
-		}
-	}
-	return b, nil
+	return nil, fmt.Errorf("an argument of type %T", v)
 }

@@ -4,16 +4,16 @@
 // The blocks of a grid run one after the other. The threads of a block are fibers of one
 // thread: each runs until it meets others, the lanes of its warp run before those of the
 // next warp, and the order can be turned around. So what a barrier is missing for shows
-// as a wrong result. Shared memory begins as NaNs. Memory is mapped where the host says and
-// ends at an unmapped page; what lies beside it in its pages is checked.
+// as a wrong result. Shared memory begins as NaNs. What goes wrong ends the process.
 
 #include <sys/mman.h>
+#include <setjmp.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <csignal>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -52,7 +52,7 @@ namespace host {
 
 // ---- threads ----
 
-constexpr uint32_t WARP = 32;
+constexpr uint32_t WARP = 32, MOST_THREADS = 1024;
 constexpr size_t STACK = 256 << 10;
 
 struct Thread;
@@ -66,7 +66,9 @@ struct Collective {
 };
 
 struct Thread {
-    ucontext_t context;
+    ucontext_t context;  // to begin with
+    bool begun;
+    jmp_buf place;         // to go on at: switching contexts would take system calls
     const Collective* at;  // that it waits at, or null
     void* operands;
     bool done;
@@ -76,33 +78,45 @@ struct Thread {
     T& as() { return *(T*)operands; }
 };
 
+static Thread threads[MOST_THREADS];  // of the block
 static Thread* self;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static const std::function<void()>* body;
+
+// leave goes back to the scheduler until the thread is resumed.
+static __attribute__((noinline)) void leave() {
+    if (!_setjmp(self->place)) _longjmp(scheduler, 1);
+}
+
+static __attribute__((noinline)) void resume(Thread& t) {
+    self = &t;
+    if (_setjmp(scheduler)) return;
+    if (t.begun) _longjmp(t.place, 1);
+    t.begun = true;
+    setcontext(&t.context);
+}
 
 // meet waits for the others, and until the collective has been run.
 static void meet(const Collective& c, void* operands) {
     self->at = &c;
     self->operands = operands;
-    swapcontext(&self->context, &scheduler);
+    leave();
 }
 
-static void begin() {
-    (*body)();
-    self->done = true;
+// live is the life of a thread, in block after block.
+static void live() {
+    for (;;) {
+        (*body)();
+        self->done = true;
+        leave();
+    }
 }
 
 struct Block {
-    std::vector<Thread> threads;
+    uint32_t n;  // threads
     bool reverse;
 
     uint32_t ordered(uint32_t i, uint32_t n) const { return reverse ? n - 1 - i : i; }
-
-    void resume(uint32_t i) {
-        self = &threads[i];
-        threadIdx = {i, 0, 0};
-        swapcontext(&scheduler, &self->context);
-    }
 
     // together runs the collective that threads wait at.
     void together(uint32_t first, uint32_t n) {
@@ -130,7 +144,8 @@ struct Block {
             bool waits = true;
             for (uint32_t i = 0; i < WARP; i++) {
                 const uint32_t lane = first + ordered(i, WARP);
-                if (!threads[lane].done && !threads[lane].at) resume(lane);
+                threadIdx.x = lane;
+                if (!threads[lane].done && !threads[lane].at) resume(threads[lane]);
                 waits &= threads[lane].done || threads[lane].at->block;
             }
             if (waits) return;
@@ -139,8 +154,8 @@ struct Block {
     }
 
     void run() {
-        const uint32_t n = threads.size();
-        while (!std::all_of(threads.begin(), threads.end(), [](const Thread& t) { return t.done; })) {
+        for (uint32_t i = 0; i < n; i++) threads[i].done = threads[i].waited = false;
+        while (!std::all_of(threads, threads + n, [](const Thread& t) { return t.done; })) {
             for (uint32_t w = 0; w < n / WARP; w++) run_warp(ordered(w, n / WARP) * WARP);
             together(0, n);
         }
@@ -149,8 +164,9 @@ struct Block {
 
 // ---- shared memory ----
 
-constexpr size_t SHARED_MOST = 256 << 10;
-__shared__ __align__(1024) uint8_t dynamic_shared[SHARED_MOST];
+constexpr size_t SHARED_MOST = 256 << 10, SHARED_BESIDE = 4 << 10;
+static __align__(1024) uint8_t dynamic_shared[SHARED_MOST];
+__shared__ __attribute__((used)) uint8_t static_shared;  // so that there is some
 static size_t shared_bytes;  // of the launch
 
 #if __CUDA_ARCH__ >= 900
@@ -355,120 +371,58 @@ extern "C" uint8_t __start_shared_memory[], __stop_shared_memory[];  // the link
 
 namespace host {
 
-constexpr uint64_t PAGES = 64 << 10;  // a multiple of every machine's page
-constexpr uint8_t BESIDE = 0xa5;
-
-static void read_all(void* to, size_t n) {
-    if (n && fread(to, 1, n, stdin) != n) fail("the launch ends too soon");
-}
-static uint32_t read_u32() { uint32_t v; read_all(&v, 4); return v; }
-static uint64_t read_u64() { uint64_t v; read_all(&v, 8); return v; }
-static std::string read_string() {
-    std::string s(read_u32(), 0);
-    read_all(&s[0], s.size());
-    return s;
-}
-
-// Buffer is memory of a launch.
-struct Buffer {
-    uint8_t *pages, *at;
-    uint64_t mapped, size;
-
-    Buffer() {
-        at = (uint8_t*)read_u64();
-        size = read_u64();
-        pages = (uint8_t*)((uint64_t)at / PAGES * PAGES);
-        mapped = (at + size - pages + PAGES - 1) / PAGES * PAGES;
-        if (mmap(pages, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != pages) fail("no memory at %p", pages);
-        memset(pages, BESIDE, mapped);
-        read_all(at, size);
-    }
-    void check() const {
-        for (uint8_t* p = pages; p < pages + mapped; p++)
-            if ((p < at || p >= at + size) && *p != BESIDE) fail("wrote at %td of %llu bytes", p - at, (unsigned long long)size);
-    }
+// Launch is how a kernel runs.
+struct Launch {
+    Dim grid, block;
+    uint32_t shared;       // bytes
+    uint32_t programmatic; // whether the grids before may still run
+    uint32_t reverse;      // the order of threads
 };
 
-// take reads an argument, which lies at a multiple of its alignment.
-template <class T>
-static T take(const std::string& args, size_t& at) {
-    at = (at + alignof(T) - 1) / alignof(T) * alignof(T);
-    T v;
-    if (at + sizeof v > args.size()) fail("%zu bytes of arguments are too few", args.size());
-    memcpy(&v, &args[at], sizeof v);
-    at += sizeof v;
-    return v;
-}
+// Kernel calls a kernel with the arguments at some addresses.
+struct Kernel {
+    std::vector<size_t> sizes;  // of the arguments
+    std::function<std::function<void()>(void**)> bind;
+};
 
-// Kernel calls a kernel with arguments.
-using Kernel = std::function<std::function<void()>(const std::string& args)>;
+template <class... A, size_t... I>
+std::function<void()> bound(void (*f)(A...), void** values, std::index_sequence<I...>) {
+    std::tuple<A...> args{*(A*)values[I]...};
+    return [f, args] { std::apply(f, args); };
+}
 
 template <class... A>
 Kernel kernel(void (*f)(A...)) {
-    return [f](const std::string& bytes) {
-        size_t at = 0;
-        std::tuple<A...> args{take<A>(bytes, at)...};
-        if (at != bytes.size()) fail("%zu bytes of arguments where the kernel takes %zu", bytes.size(), at);
-        return [f, args] { std::apply(f, args); };
-    };
+    return {{sizeof(A)...}, [f](void** values) { return bound(f, values, std::index_sequence_for<A...>()); }};
 }
 
-static void on_fault(int, siginfo_t* info, void*) { fail("accesses %p, where no memory is", info->si_addr); }
-
-// serve runs the launch that standard input describes, and writes what is in memory then.
-static int serve(const std::map<std::string, Kernel>& kernels) {
-    const std::string name = read_string();
-    gridDim = {read_u32(), read_u32(), read_u32()};
-    const uint32_t n = read_u32();
-    blockDim = {n, 1, 1};
-    shared_bytes = read_u32();
-    programmatic = read_u32();
-    Block block;
-    block.reverse = read_u32();
-    const std::string args = read_string();
-    std::vector<Buffer> buffers(read_u32());
-
-    const auto found = kernels.find(name);
-    if (found == kernels.end()) fail("there is no kernel %s", name.c_str());
-    if (n % WARP != 0 || n > 1024 || shared_bytes > SHARED_MOST) fail("a block of %u threads with %zu bytes", n, shared_bytes);
-    const std::function<void()> call = found->second(args);
+static void run(const Kernel& kernel, const Launch& launch, void** values) {
+    const uint32_t n = launch.block.x;
+    if (n == 0 || n % WARP != 0 || n > MOST_THREADS || launch.block.y > 1 || launch.block.z > 1 || launch.shared + SHARED_BESIDE > SHARED_MOST)
+        fail("a block of %u×%u×%u threads with %u bytes", n, launch.block.y, launch.block.z, launch.shared);
+    const std::function<void()> call = kernel.bind(values);
     body = &call;
-
-    stack_t stack = {};
-    stack.ss_size = 64 << 10;
-    stack.ss_sp = malloc(stack.ss_size);
-    sigaltstack(&stack, nullptr);
-    struct sigaction action = {};
-    action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigaction(SIGSEGV, &action, nullptr);
-    sigaction(SIGBUS, &action, nullptr);
-
-    uint8_t* stacks = (uint8_t*)mmap(nullptr, n * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stacks == MAP_FAILED) fail("no memory for stacks");
-    block.threads.resize(n);
+    gridDim = launch.grid;
+    blockDim = {n, 1, 1};
+    shared_bytes = launch.shared;
+    programmatic = launch.programmatic;
+    for (uint32_t i = 0; i < n; i++) {
+        ucontext_t& c = threads[i].context;
+        if (c.uc_stack.ss_sp) continue;
+        getcontext(&c);
+        c.uc_stack.ss_sp = malloc(STACK);
+        c.uc_stack.ss_size = STACK;
+        makecontext(&c, live, 0);
+    }
     for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
         for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
             for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
                 memset(__start_shared_memory, 0xff, __stop_shared_memory - __start_shared_memory);
-                for (uint32_t i = 0; i < n; i++) {
-                    Thread& t = block.threads[i];
-                    t = {};
-                    getcontext(&t.context);
-                    t.context.uc_stack.ss_sp = stacks + i * STACK;
-                    t.context.uc_stack.ss_size = STACK;
-                    t.context.uc_link = &scheduler;
-                    makecontext(&t.context, begin, 0);
-                }
-                block.run();
-                for (size_t i = shared_bytes; i < SHARED_MOST; i++)
+                memset(dynamic_shared, 0xff, shared_bytes + SHARED_BESIDE);
+                Block{n, launch.reverse != 0}.run();
+                for (size_t i = shared_bytes; i < shared_bytes + SHARED_BESIDE; i++)
                     if (dynamic_shared[i] != 0xff) fail("wrote at %zu of %zu bytes of shared memory", i, shared_bytes);
             }
-    for (const Buffer& b : buffers) {
-        b.check();
-        fwrite(b.at, 1, b.size, stdout);
-    }
-    return fflush(stdout) ? 1 : 0;
 }
 
 }  // namespace host

@@ -1,0 +1,95 @@
+//go:build linux && (amd64 || arm64) && !nocuda
+
+package kerneltest
+
+import (
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+//go:embed host_gpu.h
+var hostGPUSource string
+
+// HostGPU makes package driver find a GPU, until the test ends, that is none: the
+// libraries of CUDA are ones that run kernels on the host, compiled when they are asked for.
+// It has compute capability major.0 and few multiprocessors, so that blocks have much to
+// do; reverse turns the order of a block's threads around. What a kernel does wrong
+// ends the process, with a message. Where there is no C++ compiler the test is skipped,
+// and with -short.
+func HostGPU(t *testing.T, major int, reverse bool) {
+	t.Helper()
+	compiler, dir := cpp(t), t.TempDir()
+	path := filepath.Join(dir, "libcuda.so.1")
+	if err := compileHost(compiler, hostSource+hostGPUSource, path, "-fPIC", "-shared", "-ldl"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"libnvrtc.so.13", "libcublas.so.13"} {
+		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	library, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := purego.Dlsym(library, "host_set")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compile := purego.NewCallback(func(source, options, to *byte) uintptr {
+		if err := compileModule(compiler, text(source), strings.Fields(text(options)), text(to)); err != nil {
+			fmt.Fprintln(os.Stderr, err) // the test gets an error without details
+			return 1
+		}
+		return 0
+	})
+	const multiprocessors = 2
+	order := 0
+	if reverse {
+		order = 1
+	}
+	purego.SyscallN(set, compile, uintptr(major), multiprocessors, uintptr(order))
+	t.Setenv("LUTQ_CUDA_PATH", dir)
+}
+
+// text returns a C string.
+func text(s *byte) string {
+	n := 0
+	for *(*byte)(unsafe.Add(unsafe.Pointer(s), n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice(s, n))
+}
+
+// compileModule compiles a module, with NVRTC's options, to a library that host_gpu.h loads.
+func compileModule(compiler, source string, options []string, to string) error {
+	arch := 0
+	var defines []string
+	for _, o := range options {
+		if d, ok := strings.CutPrefix(o, "-D"); ok {
+			defines = append(defines, d)
+		}
+		if _, err := fmt.Sscanf(o, "--gpu-architecture=sm_%d", &arch); err == nil {
+			arch *= 10
+		}
+	}
+	args := hostDefines(arch, defines)
+	kernels, err := hostKernels(compiler, source, args)
+	if err != nil {
+		return err
+	}
+	return compileHost(compiler, hostSource+kernels+`
+extern "C" int32_t host_has(const char* name) { return kernels().count(name); }
+extern "C" int32_t host_launch(const char* name, const host::Launch* launch, void** values) {
+    host::run(kernels().at(name), *launch, values);
+    return 0;
+}
+`, to, fmt.Sprintf("-D__CUDA_ARCH__=%d", arch), "-fPIC", "-shared")
+}
