@@ -1,0 +1,39 @@
+package cuda
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/lutq/lutq/calib/model/opstest"
+	"github.com/lutq/lutq/gemm/cuda/kerneltest"
+)
+
+// TestHost compares operations with float64 on the host, with kernels compiled for it: in
+// float32, and with -long in all types. -long runs other tests for a GPU there too, and
+// all in either order of a block's threads.
+func TestHost(t *testing.T) {
+	long := flag.Lookup("long").Value.String() == "true"
+	for _, order := range []struct {
+		name    string
+		major   int
+		reverse bool
+	}{{"forward", 8, false}, {"in reverse", 9, true}} {
+		if order.reverse && !long {
+			continue
+		}
+		t.Run(order.name, func(t *testing.T) {
+			kerneltest.HostGPU(t, order.major, order.reverse)
+			onGPU(t, func(t *testing.T, o *Ops, i int) {
+				if long || i == 0 {
+					opstest.Run(t, o, opstest.Options{Acts: types[i].tol})
+				}
+			})
+			if long {
+				t.Run("AdamBF16", TestGPUAdamBF16)
+				t.Run("AttentionBackBlocks", TestGPUAttentionBackBlocks)
+				t.Run("Gradient", TestGPUGradient)
+				t.Run("Errors", TestGPUErrors)
+			}
+		})
+	}
+}
