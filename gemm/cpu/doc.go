@@ -49,7 +49,8 @@
 // # Instruction sets
 //
 // Codes are decoded by permutations of the table, which sits in registers:
-// one VPERMPS or VPERMI2PS a column at 512 bits; VPERMPS and blends with AVX2.
+// one VPERMPS or VPERMI2PS a column at 512 bits; with AVX2 VPERMPS and blends,
+// and VPERMILPS at 2 bits.
 //
 // The assembly in the _amd64.s files is written by the program in
 // internal/asmgen; the build tag noasm leaves it out. Without it, and on other

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // The signature of the fused kernels. Strides are in bytes.
 const (
@@ -59,9 +56,8 @@ type fusedKernel struct {
 	lo, hi  string   // of pairs, at 512 bits
 	one     string   // 1, the same
 	acc     [][]string
-	idx     []string  // by stream
-	mask    []string  // by stream: for the choice between two halves of a table of pairs
-	pair    [2]string // tables of pairs
+	idx     []string // by stream
+	pair    string   // table of pairs, or of the lower codes of pairs
 	tmp     []string
 	shifted []string // by stream, at 512 bits and 2 bits a code
 	xb      string   // of x, where it is no memory operand
@@ -117,25 +113,21 @@ func (f *fusedKernel) allocate(g *gen) {
 	case f.bits == 2 && f.wide():
 		f.lo, f.hi, f.one = load(0), load(64), f.reg()
 		g.i("VPTERNLOGD $0xFF, %s, %s, %s", f.one, f.one, f.one)
-		f.pair[0] = f.reg()
+		g.i("VPSRLD $25, %s, %s", f.one, f.one)
+		g.i("VPSLLD $23, %s, %s", f.one, f.one)
+		f.pair = f.reg()
 		f.tmp, f.shifted = f.regs(streams), f.regs(streams)
 	case f.bits == 2:
-		if f.mask = f.regs(1); f.m > 1 {
-			f.mask = append(f.mask, f.regs(streams-1)...)
-		} else {
-			f.mask = slices.Repeat(f.mask, streams)
-		}
-		f.pair[0], f.pair[1] = f.reg(), f.reg()
-		f.tmp = f.regs(2)
-		if f.m == 1 {
-			f.one = f.reg()
-			g.i("VPCMPEQD %s, %s, %s", f.one, f.one, f.one)
-		}
+		f.table = []string{load(0)}
+		f.pair, f.xb = f.reg(), f.reg()
+		f.tmp = f.regs(streams + 1)
 	case f.wide():
 		for i := range max(1, 1<<f.bits/16) {
 			f.table = append(f.table, load(64*i))
 		}
-		f.tmp = f.regs(streams)
+		if f.tmp = f.regs(streams); len(f.tmp) == 1 {
+			f.tmp = append(f.tmp, f.reg())
+		}
 	case f.bits == 5:
 		for i := range 4 {
 			f.table = append(f.table, fmt.Sprintf("%d(BX)", 32*i))
@@ -150,10 +142,6 @@ func (f *fusedKernel) allocate(g *gen) {
 			f.tmp = append(f.tmp, f.reg())
 		}
 		f.xb = f.reg()
-	}
-	if f.one != "" { // of all bits
-		g.i("VPSRLD $25, %s, %s", f.one, f.one)
-		g.i("VPSLLD $23, %s, %s", f.one, f.one)
 	}
 	if most := 32 * f.v.bytes / 64; f.n > most {
 		panic(fmt.Sprintf("%d bits, %d rows, %d panels: %d registers", f.bits, f.m, f.np, f.n))
@@ -277,22 +265,33 @@ func (f *fusedKernel) zero(g *gen, r string) {
 // words have been passed, into idx: the top two bits of each word.
 func (f *fusedKernel) leftOver(g *gen, words rows) {
 	parts := f.v.parts()
-	or := "VPOR"
-	if f.wide() {
-		or = "VPORD"
-	}
-	for j := range f.bits {
-		for s, idx := range f.idx {
-			r := idx
-			if j > 0 {
-				r = f.tmp[s%len(f.tmp)]
-			}
-			g.i("VMOVUPS %s, %s", words.at(s/parts, 64*(j-f.bits)+s%parts*f.v.bytes), r)
+	top := func(s, j int, r string) {
+		at := words.at(s/parts, 64*(j-f.bits)+s%parts*f.v.bytes)
+		if f.wide() {
+			g.i("VPSRLD $30, %s, %s", at, r)
+		} else {
+			g.i("VMOVUPS %s, %s", at, r)
 			g.i("VPSRLD $30, %s, %s", r, r)
-			if j > 0 {
-				g.i("VPSLLD $%d, %s, %s", 2*j, r, r)
-				g.i("%s %s, %s, %s", or, r, idx, idx)
+		}
+		if j > 0 {
+			g.i("VPSLLD $%d, %s, %s", 2*j, r, r)
+		}
+	}
+	for s, idx := range f.idx {
+		top(s, 0, idx)
+		if !f.wide() {
+			for j := 1; j < f.bits; j++ {
+				r := f.tmp[s%len(f.tmp)]
+				top(s, j, r)
+				g.i("VPOR %s, %s, %s", r, idx, idx)
 			}
+			continue
+		}
+		a, b := f.tmp[s], f.tmp[(s+1)%len(f.tmp)]
+		for j := 1; j < f.bits; j += 2 {
+			top(s, j, a)
+			top(s, j+1, b)
+			g.i("VPTERNLOGD $0xFE, %s, %s, %s", a, b, idx) // the or of all three
 		}
 	}
 }
@@ -316,7 +315,7 @@ func (f *fusedKernel) columns(g *gen, x rows, n int) {
 		if f.wide() {
 			src := f.idx
 			if i > 0 {
-				src = f.tmp
+				src = f.tmp[:len(f.idx)]
 				for s, r := range f.idx {
 					g.i("VPSRLD $%d, %s, %s", f.bits*i, r, f.tmp[s])
 				}
@@ -401,45 +400,43 @@ func (f *fusedKernel) lookup(g *gen, word string, shifted int, idx, dst string) 
 	}
 }
 
-// pairs adds n columns of 2 bits, two at a time: four bits name one of the 16
-// values c·x[k] + c'·x[k+1], which all rows of W share.
+// pairs adds n columns of 2 bits, two at a time: what is added is the sum of
+// c·x[k], rounded, and c'·x[k+1].
 func (f *fusedKernel) pairs(g *gen, x rows, n int) {
 	if f.wide() {
 		f.pairs512(g, x, n)
 		return
 	}
-	t0, t1 := f.pair[0], f.pair[1]
-	a, b := f.tmp[0], f.tmp[1]
+	// The four values of a code, or of its product, fit the permutation within
+	// 128 bits, which looks at the low two bits of an index. All rows of x
+	// share the upper values of pairs.
+	lower, v := f.pair, f.tmp[len(f.idx)]
 	for i := 0; i < n; i += 2 {
+		bit := 2 * i
+		if f.m > 1 {
+			bit = 0 // idx is shifted in place
+		}
 		for s, r := range f.idx {
-			if f.m > 1 {
-				g.i("VPSLLD $28, %s, %s", r, f.mask[s])
-			}
+			g.i("VPSRLD $%d, %s, %s", bit+2, r, f.tmp[s])
+			g.i("VPERMILPS %s, %s, %s", f.tmp[s], f.table[0], f.tmp[s])
 		}
 		for r, acc := range f.acc {
-			g.i("VBROADCASTSS %s, %s", x.at(r, 4*i), a)
-			g.i("VBROADCASTSS %s, %s", x.at(r, 4*i+4), b)
-			g.i("VMULPS (BX), %s, %s", a, t0) // the same for both
-			g.i("VMOVAPS %s, %s", t0, t1)
-			g.i("VFMADD231PS 64(BX), %s, %s", b, t0)
-			g.i("VFMADD231PS 96(BX), %s, %s", b, t1)
+			g.i("VBROADCASTSS %s, %s", x.at(r, 4*i), lower)
+			g.i("VBROADCASTSS %s, %s", x.at(r, 4*i+4), f.xb)
+			g.i("VMULPS %s, %s, %s", f.table[0], lower, lower)
 			for s, sum := range acc {
-				idx, mask := f.idx[s], f.mask[s]
-				if f.m == 1 {
-					if i > 0 {
-						idx = a
-						g.i("VPSRLD $%d, %s, %s", 2*i, f.idx[s], idx)
-					}
-					g.i("VPSLLD $%d, %s, %s", 28-2*i, f.idx[s], mask)
+				idx := f.idx[s]
+				if bit > 0 {
+					g.i("VPSRLD $%d, %s, %s", bit, idx, v)
+					idx = v
 				}
-				g.i("VPERMPS %s, %s, %s", t1, idx, b)
-				g.i("VPERMPS %s, %s, %s", t0, idx, a)
-				g.i("VBLENDVPS %s, %s, %s, %s", mask, b, a, a)
-				g.i("VADDPS %s, %s, %s", a, sum, sum)
+				g.i("VPERMILPS %s, %s, %s", idx, lower, v)
+				g.i("VFMADD231PS %s, %s, %s", f.tmp[s], f.xb, v)
+				g.i("VADDPS %s, %s, %s", v, sum, sum)
 			}
 		}
-		for _, r := range f.idx {
-			if f.m > 1 && i < n-2 {
+		if f.m > 1 && i < n-2 {
+			for _, r := range f.idx {
 				g.i("VPSRLD $4, %s, %s", r, r)
 			}
 		}
@@ -449,15 +446,17 @@ func (f *fusedKernel) pairs(g *gen, x rows, n int) {
 // sum adds a to dst, the sum of a stream. A multiplication by one gives the
 // same bits on ports that have less to do.
 func (f *fusedKernel) sum(g *gen, stream int, a, dst string) {
-	if f.one != "" && (stream%2 == 0 || !f.wide()) {
+	if stream%2 == 0 {
 		g.i("VFMADD231PS %s, %s, %s", f.one, a, dst)
 	} else {
 		g.i("VADDPS %s, %s, %s", a, dst, dst)
 	}
 }
 
+// pairs512 looks up the sum itself: four bits name one of 16, which all rows
+// of W share.
 func (f *fusedKernel) pairs512(g *gen, x rows, n int) {
-	t := f.pair[0]
+	t := f.pair
 	for i := 0; i < n; i += 2 {
 		src := f.idx
 		if i > 0 {
