@@ -2,6 +2,7 @@ package kerneltest
 
 import (
 	"bytes"
+	"context"
 	_ "embed"
 	"encoding/binary"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
@@ -234,6 +236,9 @@ func (m *Memory) Read(at driver.Ptr) []byte {
 	return nil
 }
 
+// mostTime ends a kernel that does not end.
+const mostTime = 5 * time.Minute
+
 // Struct is an argument that is a struct: its memory.
 type Struct []byte
 
@@ -284,7 +289,9 @@ func (h *Host) launch(m *Memory, kernel string, l driver.Launch, reverse bool, a
 		in = append(in, b.data...)
 		total += len(b.data)
 	}
-	c := exec.Command(h.program)
+	ctx, cancel := context.WithTimeout(context.Background(), mostTime)
+	defer cancel()
+	c := exec.CommandContext(ctx, h.program)
 	c.Stdin = bytes.NewReader(in)
 	var messages bytes.Buffer
 	c.Stderr = &messages
