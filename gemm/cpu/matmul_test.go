@@ -147,13 +147,10 @@ func tolerance(n int) float64 {
 	return 1e-6
 }
 
-// checkMatMul compares every engine with the reference and, bit for bit, with
-// the others and with want, where that is not nil. It returns the product.
-func checkMatMul(t *rapid.T, es []*Engine, w Weights, values []float32, x []float32, m int, want []float32) []float32 {
-	n, k := w.Rows(), w.Cols()
-	exact := ref.MatMul(x, values, m, n, k)
-	// The error is relative to the terms' root sum of squares. That is near
-	// the norm of the result, but for a few elements that happen to cancel.
+// cancelled returns what makes an error relative to x·valuesᵀ, exact, or to a
+// sum with that, one relative to the terms' root sum of squares. That is near
+// the norm of the result, but for a few elements that happen to cancel.
+func cancelled(exact []float64, x, values []float32, n, k int) float64 {
 	var norm, terms float64
 	for i, v := range exact {
 		norm += v * v
@@ -162,7 +159,15 @@ func checkMatMul(t *rapid.T, es []*Engine, w Weights, values []float32, x []floa
 			terms += term * term
 		}
 	}
-	shrunk := min(1, math.Sqrt(norm/terms))
+	return min(1, math.Sqrt(norm/terms))
+}
+
+// checkMatMul compares every engine with the reference and, bit for bit, with
+// the others and with want, where that is not nil. It returns the product.
+func checkMatMul(t *rapid.T, es []*Engine, w Weights, values []float32, x []float32, m int, want []float32) []float32 {
+	n, k := w.Rows(), w.Cols()
+	exact := ref.MatMul(x, values, m, n, k)
+	shrunk := cancelled(exact, x, values, n, k)
 	for _, e := range es {
 		y := poisoned(m*n + 3)
 		e.MatMul(y, x, m, w)
