@@ -125,9 +125,7 @@ func (f *fusedKernel) allocate(g *gen) {
 		for i := range max(1, 1<<f.bits/16) {
 			f.table = append(f.table, load(64*i))
 		}
-		if f.tmp = f.regs(streams); len(f.tmp) == 1 {
-			f.tmp = append(f.tmp, f.reg())
-		}
+		f.tmp = f.regs(max(2, (f.lag()+1)*streams))
 	case f.bits == 5:
 		for i := range 4 {
 			f.table = append(f.table, fmt.Sprintf("%d(BX)", 32*i))
@@ -202,24 +200,34 @@ func (f *fusedKernel) emit(g *gen) {
 	f.skip(g)
 	ahead.setup(g, f.np)
 	g.label(name("same"))
-	g.i("MOVQ $%d, R13", f.bits)
+	word := func(reload *rows) {
+		for p := range f.np {
+			g.i("PREFETCHT1 %s", ahead.at(p, 0))
+		}
+		for s, r := range f.idx {
+			g.i("VMOVUPS %s, %s", words.at(s/f.v.parts(), s%f.v.parts()*f.v.bytes), r)
+		}
+		f.columns(g, x, per, reload)
+		for _, base := range append(words.bases, ahead.bases...) {
+			g.i("ADDQ $64, %s", base)
+		}
+		f.advance(g, per)
+	}
+	loop := f.bits
+	if f.reload() > 0 {
+		loop-- // the last word may be the last in memory
+	}
+	g.i("MOVQ $%d, R13", loop)
 	g.label(name("word"))
-	for p := range f.np {
-		g.i("PREFETCHT1 %s", ahead.at(p, 0))
-	}
-	for s, r := range f.idx {
-		g.i("VMOVUPS %s, %s", words.at(s/f.v.parts(), s%f.v.parts()*f.v.bytes), r)
-	}
-	f.columns(g, x, per)
-	for _, base := range append(words.bases, ahead.bases...) {
-		g.i("ADDQ $64, %s", base)
-	}
-	f.advance(g, per)
+	word(&words)
 	g.i("DECQ R13")
 	g.i("JNE  %s", name("word"))
+	if loop < f.bits {
+		word(nil)
+	}
 	if per*f.bits < 32 {
 		f.leftOver(g, words)
-		f.columns(g, x, 2)
+		f.columns(g, x, 2, nil)
 		f.advance(g, 2)
 	}
 	g.i("DECQ R12")
@@ -306,30 +314,17 @@ func (f *fusedKernel) advance(g *gen, n int) {
 
 // columns adds n columns to the sums, their codes in the low bits of idx.
 // Every column shifts idx anew: a chain of shifts would be the bottleneck.
-func (f *fusedKernel) columns(g *gen, x rows, n int) {
-	if f.bits == 2 {
+// With words, those at hand, it may read up to three bytes beyond their end.
+func (f *fusedKernel) columns(g *gen, x rows, n int, words *rows) {
+	switch {
+	case f.bits == 2:
 		f.pairs(g, x, n)
+		return
+	case f.wide():
+		f.columns512(g, x, n, words)
 		return
 	}
 	for i := range n {
-		if f.wide() {
-			src := f.idx
-			if i > 0 {
-				src = f.tmp[:len(f.idx)]
-				for s, r := range f.idx {
-					g.i("VPSRLD $%d, %s, %s", f.bits*i, r, f.tmp[s])
-				}
-			}
-			for s, r := range src {
-				f.lookup(g, f.idx[s], f.bits*i, r, f.tmp[s])
-			}
-			for r, acc := range f.acc {
-				for s, a := range acc {
-					g.i("VFMADD231PS.BCST %s, %s, %s", x.at(r, 4*i), f.tmp[s], a)
-				}
-			}
-			continue
-		}
 		if len(f.table) == 1 {
 			for s, r := range f.idx {
 				if i > 0 {
@@ -364,6 +359,61 @@ func (f *fusedKernel) columns(g *gen, x rows, n int) {
 			}
 		}
 	}
+}
+
+func (f *fusedKernel) columns512(g *gen, x rows, n int, words *rows) {
+	streams := len(f.idx)
+	tmp := func(c int) []string { return f.tmp[c%(f.lag()+1)*streams:][:streams] }
+	for c := range n + f.lag() {
+		if c < n {
+			src, bit := f.idx, f.bits*c
+			if c > 0 {
+				src = tmp(c)
+			}
+			for s, r := range src {
+				switch {
+				case c == 0:
+				case c == f.reload() && words != nil:
+					g.i("VMOVUPS %s, %s", words.at(s, bit/8), r)
+				default:
+					g.i("VPSRLD $%d, %s, %s", bit, f.idx[s], r)
+				}
+			}
+			for s, r := range src {
+				f.lookup(g, f.idx[s], bit, r, tmp(c)[s])
+			}
+		}
+		if c -= f.lag(); c >= 0 {
+			for r, acc := range f.acc {
+				for s, a := range acc {
+					g.i("VFMADD231PS.BCST %s, %s, %s", x.at(r, 4*c), tmp(c)[s], a)
+				}
+			}
+		}
+	}
+}
+
+// reload returns the column of a word that is loaded again, from the byte that
+// its codes begin at, instead of shifted; 0 means none. Shifts, permutations
+// and multiply-adds at 512 bits keep all vector ports of a Zen 4 busy, while
+// those of level 1 cache have time for one such load in a word.
+func (f *fusedKernel) reload() int {
+	switch {
+	case f.wide() && f.bits == 3:
+		return 8
+	case f.wide() && f.bits == 4:
+		return 4
+	}
+	return 0
+}
+
+// lag is by how many columns the sums lag behind the lookups, at 512 bits and
+// more than 2 bits a code. With many rows of x the sums have all the time.
+func (f *fusedKernel) lag() int {
+	if f.m > 2 {
+		return 0
+	}
+	return 3
 }
 
 // lookup sets dst, which may be idx, to the table entries that the low bits
