@@ -156,3 +156,12 @@ func (r *sharedBits) compare(t *testing.T, name string, y []uint16) {
 		t.Errorf("%s: other bits than under another configuration", name)
 	}
 }
+
+// TestHostEngine runs the engine on the host.
+func TestHostEngine(t *testing.T) {
+	if !*long {
+		t.Skip("with -long")
+	}
+	kerneltest.HostGPU(t, 9, true)
+	t.Run("Identity", TestGPUIdentity)
+}

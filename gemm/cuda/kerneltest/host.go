@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,7 +34,8 @@ type Host struct {
 }
 
 // OnHost compiles a module as for a GPU of compute capability arch/100, 8.0 as 800.
-// Where there is no C++ compiler the test is skipped, and with -short.
+// The test is skipped where there is no Linux or no C++ compiler, and with
+// -short.
 func OnHost(t testing.TB, k driver.Kernel, arch int) *Host {
 	t.Helper()
 	h := &Host{program: filepath.Join(t.TempDir(), "kernels"), arch: arch}
@@ -52,6 +54,9 @@ func cpp(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("kernels are compiled for the host where tests may be long")
+	}
+	if runtime.GOOS != "linux" {
+		t.Skip("shared memory has a section of its own, as Linux's linkers make it")
 	}
 	for _, name := range []string{"c++", "g++", "clang++"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -100,9 +105,14 @@ func hostKernels(compiler, source string, defines []string) (string, error) {
 	return out.String(), nil
 }
 
-// compileHost compiles C++. What FORTIFY_SOURCE checks forbids to jump from stack to stack.
+// compileHost compiles C++. A shift by too much, on which processors differ, an index
+// beyond an array and an address that a type's alignment does not divide end the
+// program. What FORTIFY_SOURCE checks forbids to jump from stack to stack.
 func compileHost(compiler, source, to string, options ...string) error {
-	args := append([]string{"-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE"}, options...)
+	args := append([]string{
+		"-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE",
+		"-fsanitize=shift,bounds,alignment", "-fsanitize-undefined-trap-on-error",
+	}, options...)
 	c := exec.Command(compiler, append(args, "-x", "c++", "-", "-o", to)...)
 	c.Stdin = strings.NewReader(source)
 	if out, err := c.CombinedOutput(); err != nil {

@@ -41,7 +41,10 @@ struct Buffer {
     }
 };
 
-static void on_fault(int, siginfo_t* info, void*) { fail("accesses %p, where no memory is", info->si_addr); }
+static void on_fault(int signal, siginfo_t* info, void*) {
+    if (signal != SIGSEGV && signal != SIGBUS) fail("shifts by too much, or accesses an array beyond its end or at a wrong address");
+    fail("accesses %p, where no memory is", info->si_addr);
+}
 
 // serve runs the launch that standard input describes, and writes what is in memory then.
 static int serve(const std::map<std::string, Kernel>& kernels) {
@@ -70,8 +73,7 @@ static int serve(const std::map<std::string, Kernel>& kernels) {
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigaction(SIGSEGV, &action, nullptr);
-    sigaction(SIGBUS, &action, nullptr);
+    for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGTRAP}) sigaction(signal, &action, nullptr);
 
     run(found->second, launch, values.data());
     for (const Buffer& b : buffers) {

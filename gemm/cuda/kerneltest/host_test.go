@@ -34,6 +34,7 @@ KERNEL(far, y[1 << 20] = 1;)
 KERNEL(beside, y[n + 1] = 1;)
 KERNEL(before, y[-1] = 1;)
 KERNEL(shared_beside, shared[256] = 1;)
+KERNEL(shifts, y[i] = 1u << n;)
 KERNEL(unaligned, u32 v[2]; asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(x + 1));)
 
 extern "C" __global__ void from_f16(u32* y) {
@@ -89,6 +90,7 @@ func TestHostThreads(t *testing.T) {
 		{"beside", nil, "wrote at 772 of 772 bytes"},
 		{"before", nil, "wrote at -4 of 772 bytes"},
 		{"shared_beside", nil, "wrote at 256 of 256 bytes of shared memory"},
+		{"shifts", nil, "shifts by too much"},
 		{"unaligned", nil, "reads 8 bytes at"},
 		{"missing", nil, "there is no kernel missing"},
 	} {

@@ -1,5 +1,7 @@
 // Package kerneltest checks CUDA kernels on machines without a GPU: that they
-// compile, what they take, and that the PTX built ahead of time is theirs.
+// compile, what they take, what they compute, and that the PTX built ahead of time is
+// theirs. To compute they are compiled for the host, [OnHost] one at a time and
+// [HostGPU] as package driver asks for them.
 package kerneltest
 
 import (

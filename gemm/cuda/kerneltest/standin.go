@@ -21,8 +21,7 @@ var hostGPUSource string
 // libraries of CUDA are ones that run kernels on the host, compiled when they are asked for.
 // It has compute capability major.0 and few multiprocessors, so that blocks have much to
 // do; reverse turns the order of a block's threads around. What a kernel does wrong
-// ends the process, with a message. Where there is no C++ compiler the test is skipped,
-// and with -short.
+// ends the process, with a message. The test is skipped where [OnHost] skips it.
 func HostGPU(t *testing.T, major int, reverse bool) {
 	t.Helper()
 	compiler, dir := cpp(t), t.TempDir()
