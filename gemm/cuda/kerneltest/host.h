@@ -6,7 +6,6 @@
 // next warp, and the order can be turned around. So what a barrier is missing for shows
 // as a wrong result. Shared memory begins as NaNs. What goes wrong ends the process.
 
-#include <sys/mman.h>
 #include <setjmp.h>
 #include <ucontext.h>
 #include <unistd.h>
