@@ -108,11 +108,11 @@ func TestGoldenLogits(t *testing.T) {
 	}
 }
 
+// BenchmarkWindow runs windows of 2048 tokens through a model, with and without its
+// output head. LUTQ_BENCH_MODEL names more models, in a list.
 func BenchmarkWindow(b *testing.B) {
-	for _, dir := range []string{tiny, filepath.Join(shared, "models/lutq-11m"), os.Getenv("LUTQ_BENCH_MODEL")} {
-		if dir == "" {
-			continue
-		}
+	dirs := append([]string{tiny, filepath.Join(shared, "models/lutq-11m")}, filepath.SplitList(os.Getenv("LUTQ_BENCH_MODEL"))...)
+	for _, dir := range dirs {
 		b.Run(filepath.Base(dir), func(b *testing.B) {
 			m := open(b, need(b, dir), 2)
 			const rows = 128
@@ -122,18 +122,22 @@ func BenchmarkWindow(b *testing.B) {
 			}
 			dst := m.Ops().Floats(rows * m.Vocab())
 			width := m.Config().HiddenSize
-			for b.Loop() {
-				h, err := m.Hidden(context.Background(), tokens)
-				if err != nil {
-					b.Fatal(err)
-				}
-				for from := 0; from < len(tokens); from += rows {
-					if err := m.Logits(dst, h.Slice(from*width, (from+rows)*width), rows); err != nil {
-						b.Fatal(err)
+			for _, head := range []bool{true, false} {
+				b.Run(map[bool]string{true: "all", false: "no-head"}[head], func(b *testing.B) {
+					for b.Loop() {
+						h, err := m.Hidden(context.Background(), tokens)
+						if err != nil {
+							b.Fatal(err)
+						}
+						for from := 0; head && from < len(tokens); from += rows {
+							if err := m.Logits(dst, h.Slice(from*width, (from+rows)*width), rows); err != nil {
+								b.Fatal(err)
+							}
+						}
 					}
-				}
+					b.ReportMetric(float64(b.N*len(tokens))/b.Elapsed().Seconds(), "tokens/s")
+				})
 			}
-			b.ReportMetric(float64(b.N*len(tokens))/b.Elapsed().Seconds(), "tokens/s")
 		})
 	}
 }
