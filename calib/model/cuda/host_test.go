@@ -33,6 +33,7 @@ func TestHost(t *testing.T) {
 				t.Run("AttentionBackBlocks", TestGPUAttentionBackBlocks)
 				t.Run("Gradient", TestGPUGradient)
 				t.Run("Errors", TestGPUErrors)
+				t.Run("Streamed", TestGPUStreamed)
 			}
 		})
 	}
