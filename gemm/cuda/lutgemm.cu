@@ -479,7 +479,7 @@ constexpr u32 RING = DEPTH / KA;  // steps in flight
 
 // Whether the registers, of which ring and scales take the most, suffice for a second,
 // shorter copy of the loop, and for X beside the end of a run.
-constexpr bool ROOM = DEPTH * (2 * BITS + SCALE_WORDS) + 4 * GROUPS <= 40;
+constexpr bool ROOM = DEPTH * (2 * BITS + SCALE_WORDS) + 4 * GROUPS <= 35;
 
 struct Ring {
     Atom atom[DEPTH];
