@@ -13,7 +13,7 @@ func (t *trainer) report() *Report {
 	r := &Report{
 		Mode: t.Mode, Objective: t.Objective, Device: t.ops.Name(),
 		Layers: len(t.layers), Parameters: t.scaleCount + t.tableCount, Rate: t.Rate,
-		Steps: t.steps, Tokens: t.tokens(0, t.steps),
+		Steps: t.steps, Tokens: t.Epochs * tokens(t.Windows),
 		Losses: t.progress.Losses, Validation: t.progress.Validation,
 		BestStep: t.steps, ResumedAt: t.begunAt, Seconds: time.Since(t.begin).Seconds(),
 	}
@@ -28,10 +28,18 @@ func (t *trainer) report() *Report {
 			r.Loss = v.Loss
 		}
 	}
-	if n := t.tokens(t.begunAt, t.steps); n > 0 {
-		r.TokensPerSecond = float64(n) / r.Seconds
+	if t.seen > 0 {
+		r.TokensPerSecond = float64(t.seen) / r.Seconds
 	}
 	return r
+}
+
+func tokens(windows [][]int) int {
+	n := 0
+	for _, w := range windows {
+		n += len(w)
+	}
+	return n
 }
 
 // result makes the state that is kept the one at hand.

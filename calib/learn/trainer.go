@@ -37,6 +37,7 @@ type trainer struct {
 	saving       time.Duration // what that took
 	begin        time.Time
 	begunAt      int // steps done when this run began
+	seen         int // tokens of the steps since
 }
 
 // layer is one that is learned.
@@ -118,6 +119,7 @@ func (t *trainer) step(ctx context.Context) error {
 			return err
 		}
 		loss += l / float64(len(windows))
+		t.seen += len(w)
 	}
 	if math.IsNaN(loss) || math.IsInf(loss, 0) {
 		return fmt.Errorf("step %d: the loss is %v", t.progress.Step+1, loss)
@@ -292,18 +294,7 @@ func (t *trainer) tell(loss float64) {
 		p.Valid = v[len(v)-1].Loss
 	}
 	seconds := time.Since(t.begin).Seconds()
-	p.TokensPerSecond = float64(t.tokens(t.begunAt, t.progress.Step)) / seconds
+	p.TokensPerSecond = float64(t.seen) / seconds
 	p.Left = time.Duration(seconds / float64(p.Step-t.begunAt) * float64(p.Steps-p.Step) * float64(time.Second))
 	t.Progress(p)
-}
-
-// tokens counts those of steps [from, to).
-func (t *trainer) tokens(from, to int) int {
-	n := 0
-	for i := from; i < to; i++ {
-		for _, w := range t.windows(i) {
-			n += len(w)
-		}
-	}
-	return n
 }
