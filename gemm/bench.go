@@ -180,14 +180,11 @@ func (b *bench) matrix(ctx context.Context, name string, m *lut.Matrix, total in
 		return nil, err
 	}
 	w := pools{packed: packed, bytes: pool}
-	if w.f32, err = b.densePool(m, "F32"); err != nil {
+	if w.f32, w.f32Bytes, err = b.densePool(m, "F32"); err != nil {
 		return nil, err
 	}
-	if w.f16, err = b.densePool(m, "F16"); err != nil {
+	if w.f16, _, err = b.densePool(m, "F16"); err != nil {
 		return nil, err
-	}
-	if b.blas != nil {
-		w.blas = b.blasPool(m.Dequantize())
 	}
 	var rows []Row
 	for _, batch := range b.M {
@@ -231,11 +228,12 @@ type pools struct {
 	packed   []cpu.Weights
 	bytes    [][]byte // of packed
 	f32, f16 []cpu.Weights
-	blas     [][]float32
+	f32Bytes [][]byte // of f32
 }
 
-// densePool returns copies of the dequantized matrix in the given type.
-func (b *bench) densePool(m *lut.Matrix, dtype string) ([]cpu.Weights, error) {
+// densePool returns copies of the dequantized matrix in the given type, and their
+// memory.
+func (b *bench) densePool(m *lut.Matrix, dtype string) (weights []cpu.Weights, pool [][]byte, err error) {
 	size, encode := 4*m.N*m.K, num.EncodeF32
 	if dtype == "F16" {
 		size, encode = 2*m.N*m.K, num.EncodeF16
@@ -244,17 +242,17 @@ func (b *bench) densePool(m *lut.Matrix, dtype string) ([]cpu.Weights, error) {
 	encode(one, m.Dequantize())
 	n := max(2, (b.PoolBytes+size-1)/size)
 	all := make([]byte, n*size)
-	var weights []cpu.Weights
 	for i := range n {
 		part := all[i*size:][:size:size]
 		copy(part, one)
 		w, err := cpu.NewDense(m.N, m.K, dtype, part)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		weights = append(weights, w)
+		pool = append(pool, part)
 	}
-	return weights, nil
+	return weights, pool, nil
 }
 
 // row measures one matrix at one M.
@@ -272,7 +270,7 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) (Row
 	all := []*series{probe, product, plain, half}
 	var blas *series
 	if b.blas != nil {
-		blas = b.blas.times(make([]float32, len(y)), x, batch, m.N, m.K, w.blas)
+		blas = b.blas.times(make([]float32, len(y)), x, batch, m.N, m.K, w.f32Bytes)
 		all = append(all, blas)
 	}
 	for range turns {

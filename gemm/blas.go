@@ -5,7 +5,7 @@ import (
 )
 
 // sgemm is cblas_sgemm of a CBLAS library: C = alpha·op(A)·op(B) + beta·C with float32 matrices.
-type sgemm func(order, transA, transB, m, n, k int32, alpha float32, a *float32, lda int32, b *float32, ldb int32, beta float32, c *float32, ldc int32)
+type sgemm func(order, transA, transB, m, n, k int32, alpha float32, a *float32, lda int32, b *byte, ldb int32, beta float32, c *float32, ldc int32)
 
 // The numbers of cblas.h.
 const (
@@ -15,25 +15,12 @@ const (
 )
 
 // times returns the series that multiplies x [m, k] by the transposes of the
-// matrices [n, k] in turn.
-func (f sgemm) times(y, x []float32, m, n, k int, pool [][]float32) *series {
+// matrices [n, k] in turn, the memory of float32 numbers.
+func (f sgemm) times(y, x []float32, m, n, k int, pool [][]byte) *series {
 	return &series{call: func(i int) {
 		w := pool[i%len(pool)]
 		f(cblasRowMajor, cblasNoTrans, cblasTrans, int32(m), int32(n), int32(k), 1, &x[0], int32(k), &w[0], int32(k), 0, &y[0], int32(n))
 	}}
-}
-
-// blasPool returns copies of the dequantized matrix for a BLAS.
-func (b *bench) blasPool(dense []float32) [][]float32 {
-	n := max(2, (b.PoolBytes+4*len(dense)-1)/(4*len(dense)))
-	all := make([]float32, n*len(dense))
-	var pool [][]float32
-	for i := range n {
-		part := all[i*len(dense):][:len(dense)]
-		copy(part, dense)
-		pool = append(pool, part)
-	}
-	return pool
 }
 
 // openBLAS opens the library that the options name, if they do.

@@ -143,11 +143,11 @@ func TestMismatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dense, err := b.densePool(m, "F32")
+	dense, _, err := b.densePool(m, "F32")
 	if err != nil {
 		t.Fatal(err)
 	}
-	half, err := b.densePool(m, "F16")
+	half, _, err := b.densePool(m, "F16")
 	if err != nil {
 		t.Fatal(err)
 	}
