@@ -6,7 +6,6 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/num"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
@@ -143,15 +142,7 @@ func (o *Ops) dequantize(m *lut.Matrix) []byte {
 	row, codes, scales := make([]float32, m.K), make([]uint8, m.K), make([]float32, m.Groups())
 	for n := range m.N {
 		m.Row(row, n, codes, scales)
-		to := data[n*m.K*size:]
-		switch o.acts {
-		case driver.F16:
-			num.EncodeF16(to, row)
-		case driver.BF16:
-			num.EncodeBF16(to, row)
-		default:
-			num.EncodeF32(to, row)
-		}
+		encodeAs(o.acts, data[n*m.K*size:], row)
 	}
 	return data
 }

@@ -183,11 +183,7 @@ func (o *Ops) Write(dst model.Array, src []float32) {
 	raw := driver.Bytes(src)
 	if a.dtype != driver.F32 {
 		raw = make([]byte, a.bytes())
-		if a.dtype == driver.F16 {
-			num.EncodeF16(raw, src)
-		} else {
-			num.EncodeBF16(raw, src)
-		}
+		encodeAs(a.dtype, raw, src)
 	}
 	o.do(func() { o.upload(a.ptr, raw) })
 }
@@ -201,11 +197,32 @@ func (o *Ops) Read(dst []float32, src model.Array) {
 		raw = make([]byte, a.bytes())
 	}
 	o.do(func() { o.fail(o.dev.Read(raw, a.ptr)) })
-	switch a.dtype {
+	if a.dtype != driver.F32 {
+		decodeFrom(a.dtype, dst, raw)
+	}
+}
+
+// encodeAs rounds numbers to a type.
+func encodeAs(t driver.DType, dst []byte, src []float32) {
+	switch t {
 	case driver.F16:
-		num.DecodeF16(dst, raw)
+		num.EncodeF16(dst, src)
 	case driver.BF16:
-		num.DecodeBF16(dst, raw)
+		num.EncodeBF16(dst, src)
+	default:
+		num.EncodeF32(dst, src)
+	}
+}
+
+// decodeFrom reads len(dst) numbers of a type.
+func decodeFrom(t driver.DType, dst []float32, src []byte) {
+	switch t {
+	case driver.F16:
+		num.DecodeF16(dst, src)
+	case driver.BF16:
+		num.DecodeBF16(dst, src)
+	default:
+		num.DecodeF32(dst, src)
 	}
 }
 

@@ -3,7 +3,6 @@ package cuda
 import (
 	"errors"
 
-	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -114,13 +113,11 @@ func transcode(dst []byte, to driver.DType, src []byte, from driver.DType) {
 		copy(dst, src)
 		return
 	}
-	decode := map[driver.DType]func([]float32, []byte){driver.F32: num.DecodeF32, driver.F16: num.DecodeF16, driver.BF16: num.DecodeBF16}[from]
-	encode := map[driver.DType]func([]byte, []float32){driver.F32: num.EncodeF32, driver.F16: num.EncodeF16, driver.BF16: num.EncodeBF16}[to]
 	values := make([]float32, 1<<14)
 	for len(src) > 0 {
 		v := values[:min(len(values), len(src)/from.Size())]
-		decode(v, src)
-		encode(dst, v)
+		decodeFrom(from, v, src)
+		encodeAs(to, dst, v)
 		src, dst = src[len(v)*from.Size():], dst[len(v)*to.Size():]
 	}
 }
