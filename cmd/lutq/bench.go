@@ -86,7 +86,7 @@ Exit code 3 means that an error exceeds its bound: 1e-5 for f32, 3e-4 for f16,
 	f.StringVar(&o.device, "device", "auto", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU, unless --dtype is f32")
 	f.StringVar(&o.format, "format", "table", "output `NAME`: table, md, json or csv")
 	f.IntVar(&o.threads, "threads", 0, "`N` workers on the cpu (default one for each processor)")
-	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0")
+	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0 (default none)")
 	f.BoolVar(&o.selftest, "selftest", false, "check every kernel instead of timing")
 	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
 	return c

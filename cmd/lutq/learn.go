@@ -55,10 +55,9 @@ func (o *learnOptions) register(c *cobra.Command) (names []string) {
 	f.StringVar(&o.grad, own("learn-grad"), "ste", "`NAME` of the gradient: ste holds codes fixed, lsq lets them move with the scale")
 	f.StringVar(&o.params, own("learn-params"), "f32", "`TYPE` of parameters in mode flute: f32, or bf16 as published")
 	f.BoolVar(&o.table, own("learn-table"), false, "learn the tables as well (mode lutq)")
-	f.BoolVar(&o.control, own("learn-control"), false, "write MODEL with its weights multiplied by as many learned factors instead of quantizing it")
+	f.BoolVar(&o.control, own("learn-control"), false, "the control of an experiment: write MODEL with its weights multiplied by as many learned factors, not quantized")
 	f.Uint64Var(&o.seed, own("seed"), 0, "`N` that the choice and order of windows depend on")
 	f.StringVar(&o.device, own("device"), "auto", "device `NAME` to learn on: auto, cpu or cuda")
-	_ = f.MarkHidden("learn-control") // it is there
 	return names
 }
 
