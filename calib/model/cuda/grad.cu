@@ -190,43 +190,77 @@ ATTENTION(1)
 // softmax_back turns pairs of scores and dP of a block into pairs of dS and P, with
 // P = exp(scale·score − lse) and dS = scale·P∘(dP − Σ P∘dP), both 0 where a query does not
 // look. Its rows begin at the queries of token query0, its columns at key0; pitch, a
-// multiple of 8, is from one row to the next. lse is of the first head. A warp takes a row,
-// twice: the sum could be had as that of dout∘o, but o is rounded, and dS a difference.
-extern "C" __global__ void __launch_bounds__(THREADS) softmax_back(
-    Act* to, const float* from, const float* lse,
-    u32 rows, u32 pitch, u32 query0, u32 key0, u32 window, u32 group, u32 tokens, float scale) {
-    const u32 r = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
-    if (r >= rows) return;
-    const u64 at = ((u64)blockIdx.y * 2 * rows + r) * pitch, second = (u64)rows * pitch;
-    const u32 query = query0 + r / group, lane = threadIdx.x % 32 * 8;
-    const u32 end = query + 1 - key0;  // the columns from begin to end are seen
-    const u32 begin = end > window ? end - window : 0;
-    const float shift = lse[(u64)(blockIdx.y * group + r % group) * tokens + query];
-    from += at;
-    to += at;
-    float dot = 0;
-    for (u32 i = begin / 256 * 256 + lane; i < end; i += 32 * 8) {
-        float p[8], d[8];
-        load(p, from + i);
-        load(d, from + second + i);
-#pragma unroll
-        for (u32 j = 0; j < 8; j++)
-            if (i + j >= begin && i + j < end) dot = fmaf(__expf(fmaf(scale, p[j], -shift)), d[j], dot);
-    }
-    dot = team_sum<32>(dot);
-    for (u32 i = lane; i < pitch; i += 32 * 8) {
-        float p[8] = {}, d[8] = {};
-        if (i < end && i + 8 > begin) {
+// multiple of 8, is from one row to the next. lse is of the first head.
+//
+// A block takes a row and holds it in registers, HELD times 8 elements a thread; what
+// they do not hold it reads twice. Σ P∘dP is also Σ dout∘o, but o has been rounded, and dS is a
+// difference.
+constexpr u32 EIGHT = 8;
+
+struct Row {
+    u32 begin, end;  // the columns that are seen
+    float scale, shift;
+
+    // probabilities turns scores into them and returns its part of Σ P∘dP.
+    __device__ __forceinline__ float probabilities(float (&p)[EIGHT], float (&d)[EIGHT], const float* from, u64 second, u32 i) const {
+        float dot = 0;
+        if (i < end && i + EIGHT > begin) {
             load(p, from + i);
             load(d, from + second + i);
-#pragma unroll
-            for (u32 j = 0; j < 8; j++) {
-                const bool seen = i + j >= begin && i + j < end;
-                p[j] = seen ? __expf(fmaf(scale, p[j], -shift)) : 0.0f;
-                d[j] = seen ? scale * p[j] * (d[j] - dot) : 0.0f;
-            }
         }
+#pragma unroll
+        for (u32 j = 0; j < EIGHT; j++) {
+            const bool seen = i + j >= begin && i + j < end;
+            p[j] = seen ? __expf(fmaf(scale, p[j], -shift)) : 0.0f;
+            d[j] = seen ? d[j] : 0.0f;
+            dot = fmaf(p[j], d[j], dot);
+        }
+        return dot;
+    }
+    __device__ __forceinline__ void finish(Act* to, float (&p)[EIGHT], float (&d)[EIGHT], float dot, u64 second, u32 i) const {
+#pragma unroll
+        for (u32 j = 0; j < EIGHT; j++) d[j] = scale * p[j] * (d[j] - dot);
         store(to + i, d);
         store(to + second + i, p);
     }
+};
+
+template <u32 HELD>
+__device__ __forceinline__ void softmax_back(Act* to, const float* from, const float* lse, u32 pitch, u32 query0, u32 key0,
+                                             u32 window, u32 group, u32 tokens, float scale) {
+    const u32 r = blockIdx.x, query = query0 + r / group;
+    const u64 at = ((u64)blockIdx.y * 2 * gridDim.x + r) * pitch, second = (u64)gridDim.x * pitch;
+    Row row;
+    row.end = query + 1 - key0;
+    row.begin = row.end > window ? row.end - window : 0;
+    row.scale = scale;
+    row.shift = lse[(u64)(blockIdx.y * group + r % group) * tokens + query];
+    from += at;
+    to += at;
+    const u32 first = threadIdx.x * EIGHT, step = blockDim.x * EIGHT, rest = first + HELD * step;
+    float p[HELD][EIGHT], d[HELD][EIGHT], dot = 0;
+#pragma unroll
+    for (u32 n = 0; n < HELD; n++) dot += row.probabilities(p[n], d[n], from, second, first + n * step);
+    for (u32 i = rest; i < row.end; i += step) {
+        float p[EIGHT], d[EIGHT];
+        dot += row.probabilities(p, d, from, second, i);
+    }
+    dot = reduce(dot, Sum());
+#pragma unroll
+    for (u32 n = 0; n < HELD; n++)
+        if (first + n * step < pitch) row.finish(to, p[n], d[n], dot, second, first + n * step);
+    for (u32 i = rest; i < pitch; i += step) {
+        float p[EIGHT], d[EIGHT];
+        row.probabilities(p, d, from, second, i);
+        row.finish(to, p, d, dot, second, i);
+    }
 }
+#define SOFTMAX_BACK(HELD)                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS) softmax_back_##HELD(                              \
+        Act* to, const float* from, const float* lse, u32 pitch, u32 query0, u32 key0, u32 window, u32 group, \
+        u32 tokens, float scale) {                                                                          \
+        softmax_back<HELD>(to, from, lse, pitch, query0, key0, window, group, tokens, scale);               \
+    }
+SOFTMAX_BACK(1)
+SOFTMAX_BACK(2)
+SOFTMAX_BACK(4)

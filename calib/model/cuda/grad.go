@@ -210,10 +210,9 @@ func (o *Ops) attentionBlockBack(b *attentionBack, head, headTo, from, to int) {
 		M: rows, N: keys, K: s.Dim, A: queries(b.query), B: theKeys(b.key, size), C: scores(b.score),
 		TransB: true, In: o.acts, Out: driver.F32, Alpha: 1, Batch: 2 * heads,
 	})
-	grid, threads := pieces(rows * 32)
-	grid.Y = uint32(heads)
-	o.launch("softmax_back", grid, threads, b.ds, b.score, b.lse+driver.Ptr(4*head*b.group*s.T),
-		rows, pitch, from, first, b.window, b.group, s.T, s.Scale)
+	kernel, threads := softmaxBack(pitch)
+	o.launch(kernel, driver.Dim{X: uint32(rows), Y: uint32(heads)}, driver.Dim{X: uint32(threads)},
+		b.ds, b.score, b.lse+driver.Ptr(4*head*b.group*s.T), pitch, from, first, b.window, b.group, s.T, s.Scale)
 	o.gemm(driver.GEMM{
 		M: keys, N: s.Dim, K: rows, A: scores(b.ds), B: queries(b.query), C: theKeys(b.dkey, 4),
 		TransA: true, In: o.acts, Out: driver.F32, Alpha: 1, Beta: 1, Batch: 2 * heads,
@@ -222,4 +221,14 @@ func (o *Ops) attentionBlockBack(b *attentionBack, head, headTo, from, to int) {
 		M: rows, N: s.Dim, K: keys, A: every2(scores(b.ds)), B: every2(theKeys(b.key, size)), C: every2(queries(b.dquery)),
 		In: o.acts, Out: o.acts, Alpha: 1, Batch: heads,
 	})
+}
+
+// softmaxBack returns the kernel for rows of a pitch, and its threads: so many that
+// they hold a row in registers, where it is not longer than 8192.
+func softmaxBack(pitch int) (kernel string, threads int) {
+	held := 1
+	for held < 4 && held*gradThreads*8 < pitch {
+		held *= 2
+	}
+	return fmt.Sprintf("softmax_back_%d", held), min(ceil(pitch, held*8*32)*32, gradThreads)
 }

@@ -73,15 +73,18 @@ __device__ __forceinline__ void load_codes(u32 (&c)[V], const u8* p) {
 template <bool CODES, u32 V>
 __device__ __forceinline__ void dequantize(Act* w, const Matrix& m) {
     __shared__ float table[MAX_TABLE];
-    if (CODES) load_table(table, m);
     const u32 pieces = m.k / V, i = blockIdx.x * THREADS + threadIdx.x;
-    if (i >= m.rows * pieces) return;
+    const bool inside = i < m.rows * pieces;
     const u32 row = i / pieces, col = (i - row * pieces) * V;
-    const float s = m.scales[row * m.groups + col / m.group];
-    float v[V];
+    u32 c[V];
+    float v[V], s;
+    if (inside) {  // before the wait for the table
+        if constexpr (CODES) load_codes(c, m.codes + (u64)i * V);
+        s = m.scales[row * m.groups + col / m.group];
+    }
+    if (CODES) load_table(table, m);
+    if (!inside) return;
     if constexpr (CODES) {
-        u32 c[V];
-        load_codes(c, m.codes + (u64)i * V);
 #pragma unroll
         for (u32 j = 0; j < V; j++) v[j] = table[c[j]] * s;
     } else {
@@ -120,16 +123,19 @@ template <u32 MOST, u32 V>
 __device__ __forceinline__ void recode(u8* codes, const Matrix& m, bool round) {
     __shared__ float mids[MOST];
     const float infinity = __int_as_float(0x7f800000);
+    const u32 pieces = m.k / V, i = blockIdx.x * THREADS + threadIdx.x;
+    const bool inside = i < m.rows * pieces;
+    const u32 row = i / pieces, col = (i - row * pieces) * V;
+    float x[V], s;
+    if (inside) {
+        load(x, m.original + (u64)i * V);
+        s = m.scales[row * m.groups + col / m.group];
+    }
     if (threadIdx.x < MOST)
         mids[threadIdx.x] = threadIdx.x + 1 < m.entries ? (m.table[threadIdx.x] + m.table[threadIdx.x + 1]) * 0.5f : infinity;
     __syncthreads();
-    const u32 pieces = m.k / V, i = blockIdx.x * THREADS + threadIdx.x;
-    if (i >= m.rows * pieces) return;
-    const u32 row = i / pieces, col = (i - row * pieces) * V;
-    const float s = m.scales[row * m.groups + col / m.group];
+    if (!inside) return;
     const Divisor by(s);
-    float x[V];
-    load(x, m.original + (u64)i * V);
     Vector<u8, V> c;
 #pragma unroll
     for (u32 j = 0; j < V; j++) {

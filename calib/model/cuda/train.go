@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/gemm/cuda/driver"
@@ -51,10 +52,8 @@ func checkTrainable(t model.Trainable) error {
 		return fmt.Errorf("%d codes: want %d", len(t.Codes), t.N*t.K)
 	}
 	if t.Table != nil {
-		for i, c := range t.Codes {
-			if int(c) >= len(t.Table) {
-				return fmt.Errorf("code [%d, %d] is %d in a table of %d", i/t.K, i%t.K, c, len(t.Table))
-			}
+		if i := slices.IndexFunc(t.Codes, func(c uint8) bool { return int(c) >= len(t.Table) }); i >= 0 {
+			return fmt.Errorf("code [%d, %d] is %d in a table of %d", i/t.K, i%t.K, t.Codes[i], len(t.Table))
 		}
 	}
 	if t.Original != nil {
@@ -237,6 +236,12 @@ func (o *Ops) scaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weight,
 		most -= most % 128 // whole tiles of a product
 	}
 	most = min(max(most, 1), t.n)
+	// Blocks go on to other groups, so that each fetches the table once. Only for the
+	// table's sums does their number matter.
+	blocks := uint32(8 * o.dev.Info.SMs)
+	if dtable != nil {
+		blocks = tableBlocks
+	}
 	o.do(func() {
 		grad := o.scratch(4 * most * t.k)
 		var sums driver.Ptr
@@ -251,9 +256,7 @@ func (o *Ops) scaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weight,
 				In: o.acts, Out: driver.F32, Alpha: 1,
 			})
 			grid, block := pieces((to - from) * t.groups() * team)
-			if dtable != nil {
-				grid.X = min(grid.X, tableBlocks)
-			}
+			grid.X = min(grid.X, blocks)
 			at := s.ptr + driver.Ptr(4*from*t.groups())
 			o.launch(kernel, grid, block, append([]any{at, sums, grad, team}, t.rows(from, to, lsq || t.codes == 0)...)...)
 			if dtable != nil {

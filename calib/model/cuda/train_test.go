@@ -31,15 +31,25 @@ func randoms(seed uint64, n int, sigma float64) []float32 {
 	return v
 }
 
-// TestGPUAttentionBackBlocks takes several blocks of queries, and blocks of one or
-// two of the heads.
+// TestGPUAttentionBackBlocks takes several blocks of queries, blocks of one or two of
+// the heads, and rows that registers hold and do not hold.
 func TestGPUAttentionBackBlocks(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) {
-		for _, s := range []model.AttentionShape{
+		shapes := []model.AttentionShape{
 			{T: 300, Heads: 6, KVHeads: 3, Dim: 16},
 			{T: 261, Heads: 2, KVHeads: 2, Dim: 20, Window: 150},
 			{T: 290, Heads: 6, KVHeads: 2, Dim: 12, Window: 33},
-		} {
+		}
+		if i == 0 {
+			for _, t := range []int{2300, 4500, 8500} {
+				shapes = append(shapes, model.AttentionShape{T: t, Heads: 1, KVHeads: 1, Dim: 3})
+			}
+		}
+		for _, s := range shapes {
+			budgets := []int{attentionBackBytes, 2 << 20, 50_000, 50_000}
+			if s.T > 1000 {
+				budgets = budgets[:1]
+			}
 			s.Scale = float32(1 / math.Sqrt(float64(s.Dim)))
 			wide, narrow := s.T*s.Heads*s.Dim, s.T*s.KVHeads*s.Dim
 			run := func(ops model.Gradients, back func(dq, dk, dv, do, out, lse, q, k, v model.Array)) [3][]float32 {
@@ -70,7 +80,7 @@ func TestGPUAttentionBackBlocks(t *testing.T) {
 				ref.AttentionBack(dq, dk, dv, do, out, lse, q, k, v, s)
 			})
 			var first [3][]float32
-			for _, bytes := range []int{attentionBackBytes, 2 << 20, 50_000, 50_000} {
+			for _, bytes := range budgets {
 				got := run(o, func(dq, dk, dv, do, out, lse, q, k, v model.Array) {
 					b := newAttentionBack(s, o.acts, attentionBackRows, bytes)
 					o.do(func() { o.attentionBack(&b, dq, dk, dv, do, lse, q, k, v) })
@@ -109,6 +119,21 @@ func TestAttentionBackSizes(t *testing.T) {
 		}
 		if span := min(s.T, b.window+queries-1); scores < heads*queries*b.group*span {
 			t.Errorf("%+v: room for %d scores of %d queries, %d heads and %d keys", s, scores, queries, heads, span)
+		}
+	}
+}
+
+// TestSoftmaxBack finds a kernel with threads enough for every pitch that registers
+// can hold.
+func TestSoftmaxBack(t *testing.T) {
+	for pitch := 8; pitch <= 20_000; pitch += 8 {
+		kernel, threads := softmaxBack(pitch)
+		var held int
+		if _, err := fmt.Sscanf(kernel, "softmax_back_%d", &held); err != nil {
+			t.Fatal(err)
+		}
+		if threads%32 != 0 || threads < 32 || threads > gradThreads || pitch <= 8192 && held*threads*8 < pitch {
+			t.Fatalf("pitch %d: %s with %d threads", pitch, kernel, threads)
 		}
 	}
 }
