@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Creates or updates .venv at the repository root.
-#   scripts/venv.sh         the light set (numpy, safetensors, tokenizers, NVRTC): 110 MB to download
+#   scripts/venv.sh         the light set (numpy, safetensors, tokenizers, NVRTC, ptxas): 150 MB to download
 #   scripts/venv.sh full    plus torch, transformers, bitsandbytes: 2.4 GB to download, 4.4 GB on disk
 # PYTHON names another interpreter (3.11 or newer).
 set -euo pipefail

@@ -14,7 +14,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -31,7 +30,7 @@ import (
 // skipped, or fails if it cannot do without.
 func Compiler(t testing.TB, need bool) *driver.CUDA {
 	t.Helper()
-	c, err := driver.Open(driver.Options{Path: environment(), NoCache: true})
+	c, err := driver.Open(driver.Options{Path: environment("lib"), NoCache: true})
 	if err == nil {
 		_, _, err = c.NVRTCVersion()
 	}
@@ -44,12 +43,12 @@ func Compiler(t testing.TB, need bool) *driver.CUDA {
 	return c
 }
 
-// environment returns the folder of NVRTC in the repository's .venv.
-func environment() []string {
+// environment returns where a part of CUDA lies in the repository's .venv, if it does.
+func environment(name string) []string {
 	dir, err := filepath.Abs(".")
 	for err == nil && dir != filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			found, _ := filepath.Glob(filepath.Join(dir, ".venv/lib/python3*/site-packages/nvidia/cu13/lib"))
+			found, _ := filepath.Glob(filepath.Join(dir, ".venv/lib/python3*/site-packages/nvidia/cu13", name))
 			return found
 		}
 		dir = filepath.Dir(dir)
@@ -130,9 +129,10 @@ func Compile(t *testing.T, c *driver.CUDA, variants []Variant) {
 }
 
 // Prebuilt checks that an archive holds the PTX of just these kernels, for one of
-// [driver.PrebuiltArchs] each. It needs no compiler for that: entries are named by
-// what they were compiled from. With write it compiles the kernels first, and
-// replaces the archive unless it holds that already.
+// [driver.PrebuiltArchs] each, and that drivers take it. It needs no compiler for
+// that: entries are named by what they were compiled from. Where there is an
+// assembler, it assembles all of them. With write it compiles the kernels first,
+// and replaces the archive unless it holds that already.
 func Prebuilt(t *testing.T, path string, kernels []driver.Kernel, write bool) {
 	t.Helper()
 	if write {
@@ -144,6 +144,7 @@ func Prebuilt(t *testing.T, path string, kernels []driver.Kernel, write bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	wanted := make(map[string]bool)
 	for _, k := range kernels {
 		name := driver.PrebuiltName(k)
 		ptx, ok := have[name]
@@ -153,11 +154,17 @@ func Prebuilt(t *testing.T, path string, kernels []driver.Kernel, write bool) {
 		if !strings.Contains(ptx, ".visible .entry") {
 			t.Errorf("%s in %s has no kernel", name, path)
 		}
-		delete(have, name)
+		if err := checkPTX(ptx); err != nil {
+			t.Errorf("%s in %s: %v", name, path, err)
+		}
+		wanted[name] = true
 	}
 	for name := range have {
-		t.Errorf("%s holds %s, which nothing asks for: run go generate", path, name)
+		if !wanted[name] {
+			t.Errorf("%s holds %s, which nothing asks for: run go generate", path, name)
+		}
 	}
+	t.Run("assemble", func(t *testing.T) { assemble(t, have) })
 }
 
 func readArchive(path string) (map[string]string, error) {
@@ -224,22 +231,4 @@ func build(c *driver.CUDA, path string, kernels []driver.Kernel) error {
 		return err
 	}
 	return os.WriteFile(path, archive.Bytes(), 0o644)
-}
-
-// ptxVersion is the version of the language that prebuilt PTX claims. Drivers
-// refuse what is newer than they are; this one, of CUDA 12.0, has all that the
-// kernels use. The compiler writes its own.
-const ptxVersion = "8.0"
-
-var (
-	versionLine = regexp.MustCompile(`(?m)^\.version [0-9.]+$`)
-	commentLine = regexp.MustCompile(`(?m)^\s*//.*\n`)
-)
-
-// portable claims ptxVersion and drops comments.
-func portable(ptx string) (string, error) {
-	if n := len(versionLine.FindAllString(ptx, -1)); n != 1 {
-		return "", fmt.Errorf("PTX with %d lines that give its version: want one", n)
-	}
-	return commentLine.ReplaceAllString(versionLine.ReplaceAllString(ptx, ".version "+ptxVersion), ""), nil
 }
