@@ -54,8 +54,13 @@ func onGPUWith(t testing.TB, o driver.Options, test func(e *Engine, s *driver.St
 		test(e, s)
 		return errors.Join(s.Close(), e.Close())
 	})
-	if err != nil && !t.Failed() && !t.Skipped() {
-		t.Error(err)
+	switch { // the function may have ended the device's goroutine, and ends this one too
+	case err != nil && t.Skipped():
+		t.SkipNow()
+	case err != nil && t.Failed():
+		t.FailNow()
+	case err != nil:
+		t.Fatal(err)
 	}
 }
 
@@ -240,7 +245,11 @@ func TestGPUIdentity(t *testing.T) {
 func TestGPUPrebuilt(t *testing.T) {
 	const n, k = 200, 544
 	rows := []int{1, 2, 5, 8, 9, 16, 33}
-	multiply := func(e *Engine, s *driver.Stream) (all [][]uint16) {
+	type result struct {
+		of string
+		y  []uint16
+	}
+	multiply := func(e *Engine, s *driver.Stream) (all []result) {
 		for i, f := range Formats() {
 			if !f.prebuilt() || !*long && i%3 != 0 {
 				continue
@@ -248,13 +257,14 @@ func TestGPUPrebuilt(t *testing.T) {
 			m := randomMatrix(uint64(i), n, k, f.Bits, f.Group, f.Scale)
 			for _, r := range rows {
 				p := newProblem(t, e, m, randomX(1, r*k, f.Type), randomX(2, n, f.Type), r, f.Type)
+				name := fmt.Sprintf("%s, %d rows", f.name(), r)
 				configs := e.Configs(f, n, k, r)
 				for _, c := range configs {
 					y := p.run(t, e, s, c)
 					if c == configs[0] {
-						all = append(all, y)
-					} else if !slices.Equal(y, all[len(all)-1]) {
-						t.Errorf("%s, %d rows: %v and %v give different bits", f.name(), r, configs[0], c)
+						all = append(all, result{name, y})
+					} else if !slices.Equal(y, all[len(all)-1].y) {
+						t.Fatalf("%s: %v and %v give different bits", name, configs[0], c)
 					}
 				}
 				p.close(t)
@@ -262,7 +272,7 @@ func TestGPUPrebuilt(t *testing.T) {
 		}
 		return all
 	}
-	var want, got [][]uint16
+	var want, got []result
 	onGPU(t, func(e *Engine, s *driver.Stream) {
 		if e.noCompiler != nil {
 			t.Skip(e.noCompiler)
@@ -277,9 +287,12 @@ func TestGPUPrebuilt(t *testing.T) {
 			t.Errorf("a format that is not prebuilt: got error %v, want the missing compiler's", err)
 		}
 	})
+	if len(got) != len(want) {
+		t.Fatalf("%d products without a compiler, %d with one", len(got), len(want))
+	}
 	for i := range want {
-		if i >= len(got) || !slices.Equal(want[i], got[i]) {
-			t.Errorf("product %d: the prebuilt kernel gives other bits than the compiled one", i)
+		if !slices.Equal(want[i].y, got[i].y) {
+			t.Fatalf("%s: the prebuilt kernel gives other bits than the compiled one", want[i].of)
 		}
 	}
 }
