@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -20,7 +21,8 @@ import (
 type CUDASelftestOptions struct {
 	Seed   uint64
 	Bits   []int
-	Groups []int    // 0 is one scale a row
+	Groups []int // 0 is one scale a row
+	Scales []lut.ScaleType
 	DTypes []string // f16, bf16
 
 	// Done is called after each format, if not nil, with the number of formats
@@ -43,7 +45,8 @@ type CUDASelftestResult struct {
 // for numbers of rows of every kind. Results start out poisoned, are compared
 // with the float64 reference, and must have the same bits under all
 // configurations and the second time. An X of unit vectors must give the
-// weights exactly. Failures are reported in the result; the error is for a test
+// weights exactly. Kernels that the cache does not have are compiled on all processors
+// meanwhile. Failures are reported in the result; the error is for a test
 // that could not be run, [ErrNoGPU] among them.
 func SelftestCUDA(ctx context.Context, o CUDASelftestOptions) (*CUDASelftestResult, error) {
 	formats, err := o.formats()
@@ -54,23 +57,24 @@ func SelftestCUDA(ctx context.Context, o CUDASelftestOptions) (*CUDASelftestResu
 	if err != nil {
 		return nil, err
 	}
-	t := &cudaSelftest{rand: rand.New(rand.NewPCG(o.Seed, 2)), kernels: make(map[string]bool)}
+	t := &cudaSelftest{kernels: make(map[string]bool)}
 	t.WorstErr = make(map[string]float64)
 	err = onGPU(c, func(g *gpu) error {
 		t.gpu, t.GPU = g, g.dev.Info.Name
+		tests := make([]*formatTest, len(formats))
 		for i, f := range formats {
-			if err := t.compile(ctx, c, formats[i:]); err != nil {
-				return err
-			}
-			if err := t.format(ctx, i, f); err != nil {
-				return fmt.Errorf("%+v: %w", f, err)
+			tests[i] = t.test(c, i, f, o.Seed)
+		}
+		return inOrder(ctx, tests, (*formatTest).preparation, func(f *formatTest) error {
+			if err := t.run(ctx, f); err != nil {
+				return fmt.Errorf("%+v: %w", f.format, err)
 			}
 			t.Formats++
 			if o.Done != nil {
 				o.Done(t.Formats, len(formats))
 			}
-		}
-		return nil
+			return nil
+		})
 	})
 	t.Kernels = len(t.kernels)
 	return &t.CUDASelftestResult, err
@@ -86,6 +90,7 @@ func (o *CUDASelftestOptions) formats() ([]cuda.Format, error) {
 	formats := slices.DeleteFunc(cuda.Formats(), func(f cuda.Format) bool {
 		return len(o.Bits) > 0 && !slices.Contains(o.Bits, f.Bits) ||
 			len(o.Groups) > 0 && !slices.Contains(o.Groups, f.Group) ||
+			len(o.Scales) > 0 && !slices.Contains(o.Scales, f.Scale) ||
 			len(o.DTypes) > 0 && !slices.Contains(o.DTypes, f.Type.String())
 	})
 	if len(formats) == 0 {
@@ -98,9 +103,7 @@ func (o *CUDASelftestOptions) formats() ([]cuda.Format, error) {
 type cudaSelftest struct {
 	CUDASelftestResult
 	*gpu
-	rand     *rand.Rand
-	compiled int             // formats that have been
-	kernels  map[string]bool // by what the compiler is told
+	kernels map[string]bool // by what the compiler is told
 }
 
 // selftestRows are the numbers of rows of X: for both ends of each kind of
@@ -113,95 +116,104 @@ func selftestShapes() []Shape {
 	return []Shape{{95, 1056}, {17, 288}, {1, 992}, {201, 544}, {33, 2080}}
 }
 
-// compile compiles the kernels of the next formats on all processors at once.
-// They come from the cache when they are loaded.
-func (t *cudaSelftest) compile(ctx context.Context, c *driver.CUDA, next []cuda.Format) error {
-	if t.compiled > t.Formats {
-		return nil
-	}
-	next = next[:min(len(next), runtime.GOMAXPROCS(0))]
-	t.compiled += len(next)
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for i, f := range next {
-		s := t.shape(t.Formats + i)
-		for _, m := range selftestRows() {
-			for _, config := range t.engine.Configs(f, s.N, s.K, m) {
-				k := f.Kernel(config, min(m, cuda.MaxRows))
-				k.Options.Arch = t.dev.Info.Arch()
-				key := fmt.Sprint(k.Name, k.Options.Defines)
-				if t.kernels[key] {
-					continue
-				}
-				t.kernels[key] = true
-				group.Go(func() error {
-					if err := ctx.Err(); err != nil {
-						return err
-					}
-					_, _, err := c.Cubin(k)
-					return err
-				})
-			}
-		}
-	}
-	return group.Wait()
-}
-
-// shape returns the shape of format i. Formats come in order of width, group
+// selftestShape returns the shape of format i. Formats come in order of width, group
 // size (five), scale type (five) and type (two): each of these meets every
 // shape.
-func (t *cudaSelftest) shape(i int) Shape {
+func selftestShape(i int) Shape {
 	shapes := selftestShapes()
 	return shapes[(i+i/10+i/50)%len(shapes)]
 }
 
-// format checks the kernels of one format on one shape.
-func (t *cudaSelftest) format(ctx context.Context, i int, f cuda.Format) (err error) {
-	s := t.shape(i)
-	group := f.Group
-	if group == 0 {
-		group = s.K
-	}
-	m := randomMatrix(t.rand, s, f.Bits, group, f.Scale)
-	tiles, err := repack.CUDA(m)
-	if err != nil {
+// formatTest is the test of the kernels of one format on one shape.
+type formatTest struct {
+	format   cuda.Format
+	tiles    *repack.CUDATiles
+	products []productTest
+	steps    []func() error // that make the above and compile the kernels, in any order
+}
+
+func (f *formatTest) preparation() []func() error { return f.steps }
+
+// productTest is a product with the check of its result, which returns what is wrong.
+type productTest struct {
+	rows    int
+	x, bias []uint16
+	check   func(y []uint16) string
+}
+
+// test returns the test of format i, to be prepared.
+func (t *cudaSelftest) test(c *driver.CUDA, i int, f cuda.Format, seed uint64) *formatTest {
+	s := selftestShape(i)
+	test := &formatTest{format: f}
+	test.steps = append(test.steps, func() error {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		group := f.Group
+		if group == 0 {
+			group = s.K
+		}
+		m := randomMatrix(r, s, f.Bits, group, f.Scale)
+		held := *m
+		held.Codebook = roundedTable(m.Codebook, f.Type)
+		weights := held.Dequantize()
+		for j, rows := range selftestRows() {
+			test.products = append(test.products,
+				t.random(r, m, f.Type, rows, (i+j)%2 == 0), identity(r, weights, s, f.Type, rows))
+		}
+		var err error
+		test.tiles, err = repack.CUDA(m)
 		return err
+	})
+	for _, m := range selftestRows() {
+		for _, config := range t.engine.Configs(f, s.N, s.K, m) {
+			k := f.Kernel(config, min(m, cuda.MaxRows))
+			k.Options.Arch = t.dev.Info.Arch()
+			key := fmt.Sprint(k.Name, k.Options.Defines)
+			if t.kernels[key] {
+				continue
+			}
+			t.kernels[key] = true
+			test.steps = append(test.steps, func() error {
+				_, _, _ = c.Cubin(k) // for the cache; what is wrong, loading it will say
+				return nil
+			})
+		}
 	}
-	w, err := t.engine.Upload(tiles, f.Type)
+	return test
+}
+
+// run checks the kernels of one format.
+func (t *cudaSelftest) run(ctx context.Context, f *formatTest) (err error) {
+	w, err := t.engine.Upload(f.tiles, f.format.Type)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	for j, rows := range selftestRows() {
+	for _, p := range f.products {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := t.random(m, w, rows, (i+j)%2 == 0); err != nil {
-			return err
-		}
-		if err := t.identity(m, w, rows); err != nil {
+		if err := t.configs(w, p); err != nil {
 			return err
 		}
 	}
+	*f = formatTest{} // for others' room
 	return nil
 }
 
-// random checks products with a random X.
-func (t *cudaSelftest) random(m *lut.Matrix, w *cuda.Matrix, rows int, withBias bool) error {
-	dtype := w.Format.Type
-	x := make([]uint16, rows*m.K)
-	for i := range x {
-		x[i] = toHalf(dtype, float32(t.rand.NormFloat64()))
+// random returns the test of a product with a random X.
+func (t *cudaSelftest) random(r *rand.Rand, m *lut.Matrix, dtype driver.DType, rows int, withBias bool) productTest {
+	p := productTest{rows: rows, x: make([]uint16, rows*m.K)}
+	for i := range p.x {
+		p.x[i] = toHalf(dtype, float32(r.NormFloat64()))
 	}
-	var bias []uint16
-	r := newReference(t.rand, m, fromHalves(dtype, x), rows, 1, dtype)
+	f := newReference(r, m, fromHalves(dtype, p.x), rows, 1, dtype)
 	if withBias {
 		for range m.N {
-			bias = append(bias, toHalf(dtype, float32(t.rand.NormFloat64())))
+			p.bias = append(p.bias, toHalf(dtype, float32(r.NormFloat64())))
 		}
-		for _, row := range r.want {
-			for j, n := range r.columns {
-				row[j] += float64(fromHalf(dtype, bias[n]))
+		for _, row := range f.want {
+			for j, n := range f.columns {
+				row[j] += float64(fromHalf(dtype, p.bias[n]))
 			}
 		}
 	}
@@ -210,74 +222,84 @@ func (t *cudaSelftest) random(m *lut.Matrix, w *cuda.Matrix, rows int, withBias 
 	if rows*m.N < 256 {
 		limit *= 2
 	}
-	return t.configs(w, x, bias, rows, func(y []uint16) string {
-		rel, _ := r.errors(y, dtype)
+	p.check = func(y []uint16) string {
+		rel, _ := f.errors(y, dtype)
 		if !(rel <= limit) {
 			return fmt.Sprintf("relative error %.3g", rel)
 		}
 		t.WorstErr[dtype.String()] = max(t.WorstErr[dtype.String()], rel)
 		return ""
-	})
+	}
+	return p
 }
 
-// identity checks that an X of unit vectors gives the weights of their columns,
+// identity returns the test that an X of unit vectors gives the weights of their columns,
 // rounded once.
-func (t *cudaSelftest) identity(m *lut.Matrix, w *cuda.Matrix, rows int) error {
-	dtype := w.Format.Type
+func identity(r *rand.Rand, weights []float32, s Shape, dtype driver.DType, rows int) productTest {
 	if rows > cuda.MaxRows {
-		rows = m.K // all columns
+		rows = s.K // all columns
 	}
-	x := make([]uint16, rows*m.K)
-	columns := t.rand.Perm(m.K)[:rows]
+	p := productTest{rows: rows, x: make([]uint16, rows*s.K)}
+	columns := r.Perm(s.K)[:rows]
 	for i, k := range columns {
-		x[i*m.K+k] = toHalf(dtype, 1)
+		p.x[i*s.K+k] = toHalf(dtype, 1)
 	}
-	held := *m
-	held.Codebook = roundedTable(m.Codebook, dtype)
-	weights := held.Dequantize()
-	return t.configs(w, x, nil, rows, func(y []uint16) string {
+	p.check = func(y []uint16) string {
 		for i, k := range columns {
-			for n := range m.N {
-				got, want := fromHalf(dtype, y[i*m.N+n]), fromHalf(dtype, toHalf(dtype, weights[n*m.K+k]))
+			for n := range s.N {
+				got, want := fromHalf(dtype, y[i*s.N+n]), fromHalf(dtype, toHalf(dtype, weights[n*s.K+k]))
 				if got != want {
 					return fmt.Sprintf("identity: weight %d,%d is %g, want %g", n, k, got, want)
 				}
 			}
 		}
 		return ""
-	})
+	}
+	return p
 }
 
-// configs multiplies under every configuration, twice each, and has the first
-// result checked, which all others must equal.
-func (t *cudaSelftest) configs(w *cuda.Matrix, x, bias []uint16, rows int, check func(y []uint16) string) (err error) {
+// configs multiplies under every configuration, and what takes several launches as
+// MatMul chooses too, twice each, and has the first result checked, which all
+// others must equal.
+func (t *cudaSelftest) configs(w *cuda.Matrix, p productTest) (err error) {
 	mem := memory{dev: t.dev}
 	defer func() { err = errors.Join(err, mem.free()) }()
-	o := cuda.Operands{M: rows, X: mem.upload(driver.Bytes(x)), Y: mem.alloc(2 * (rows*w.N + guardElements))}
-	if bias != nil {
-		o.Bias = mem.upload(driver.Bytes(bias))
+	n := p.rows * w.N
+	o := cuda.Operands{M: p.rows, X: mem.upload(driver.Bytes(p.x)), Y: mem.alloc(2 * (n + guardElements))}
+	if p.bias != nil {
+		o.Bias = mem.upload(driver.Bytes(p.bias))
 	}
 	if mem.err != nil {
 		return mem.err
 	}
-	configs := t.engine.Configs(w.Format, w.N, w.K, rows)
-	if len(configs) == 0 {
-		return fmt.Errorf("no configuration for %d rows", rows)
+	type way struct {
+		name     string
+		multiply func() error
+	}
+	var ways []way
+	for _, c := range t.engine.Configs(w.Format, w.N, w.K, p.rows) {
+		ways = append(ways, way{c.String(), func() error { return t.engine.MatMulWith(t.stream, w, o, c) }})
+	}
+	if len(ways) == 0 {
+		return fmt.Errorf("no configuration for %d rows", p.rows)
+	}
+	if p.rows > cuda.MaxRows {
+		ways = append(ways, way{"chosen", func() error { return t.engine.MatMul(t.stream, w, o) }})
 	}
 	var first []uint16
-	for _, c := range configs {
+	for _, way := range ways {
 		fail := func(what any) {
-			t.Failures = append(t.Failures, fmt.Sprintf("%+v, %d×%d, %d rows, %v: %v", w.Format, w.N, w.K, rows, c, what))
+			t.Failures = append(t.Failures, fmt.Sprintf("%+v, %d×%d, %d rows, %s: %v", w.Format, w.N, w.K, p.rows, way.name, what))
 		}
 		for range 2 {
 			t.Checks++
-			if err := t.dev.Fill8(o.Y, poison, 2*(rows*w.N+guardElements)); err != nil {
+			if err := t.dev.Fill8(o.Y, poison, 2*(n+guardElements)); err != nil {
 				return err
 			}
-			if err := t.engine.MatMulWith(t.stream, w, o, c); err != nil {
+			if err := way.multiply(); err != nil {
 				return err
 			}
-			y, err := t.readResult(o.Y, rows*w.N)
+			y, err := t.readResult(o.Y, n)
 			if err == nil {
 				err = checkWritten(y, w.Format.Type)
 			}
@@ -290,7 +312,7 @@ func (t *cudaSelftest) configs(w *cuda.Matrix, x, bias []uint16, rows int, check
 			}
 			if first == nil {
 				first = y
-				if what := check(y); what != "" {
+				if what := p.check(y); what != "" {
 					fail(what)
 				}
 			}
@@ -298,6 +320,63 @@ func (t *cudaSelftest) configs(w *cuda.Matrix, x, bias []uint16, rows int, check
 				fail("not the bits of the first time")
 			}
 		}
+	}
+	return nil
+}
+
+// inOrder takes the steps of each job on all processors, in any order and ahead of the job
+// that is run, and runs jobs whose steps are done in their order, on this goroutine.
+// A job has at least one step. It returns the first error and then leaves the rest.
+func inOrder[T any](ctx context.Context, jobs []T, steps func(T) []func() error, run func(T) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	defer func() {
+		stop()
+		_ = group.Wait() // its error, if it has one, has been returned
+	}()
+	processors := runtime.GOMAXPROCS(0)
+	group.SetLimit(processors + 1)           // and what starts them
+	ahead := make(chan struct{}, processors) // jobs begun and not yet run
+	prepared := make([]chan struct{}, len(jobs))
+	for i := range jobs {
+		prepared[i] = make(chan struct{})
+	}
+	group.Go(func() error {
+		for i, job := range jobs {
+			select {
+			case ahead <- struct{}{}:
+			case <-ctx.Done():
+				return nil
+			}
+			var done atomic.Int64
+			all := steps(job)
+			for _, step := range all {
+				group.Go(func() error {
+					if ctx.Err() != nil {
+						return nil
+					}
+					if err := step(); err != nil {
+						return err
+					}
+					if done.Add(1) == int64(len(all)) {
+						close(prepared[i])
+					}
+					return nil
+				})
+			}
+		}
+		return nil
+	})
+	for i, job := range jobs {
+		select {
+		case <-prepared[i]:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err := run(job); err != nil {
+			return err
+		}
+		<-ahead
 	}
 	return nil
 }

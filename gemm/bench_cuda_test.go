@@ -5,12 +5,14 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -179,7 +181,7 @@ func TestSelftestFormats(t *testing.T) {
 			if met[part] == nil {
 				met[part] = make(map[Shape]bool)
 			}
-			met[part][(&cudaSelftest{}).shape(i)] = true
+			met[part][selftestShape(i)] = true
 		}
 	}
 	for part, shapes := range met {
@@ -257,5 +259,100 @@ func TestBenchCUDA(t *testing.T) {
 		if want := i < 2; (len(row.Layers) == 3) != want {
 			t.Errorf("row %d has layers %v", i, row.Layers)
 		}
+	}
+}
+
+func TestInOrder(t *testing.T) {
+	type job struct{ prepared [3]bool }
+	const n = 100
+	jobs := make([]*job, n)
+	for i := range jobs {
+		jobs[i] = new(job)
+	}
+	broken := errors.New("broken")
+	for _, tc := range []struct {
+		name           string
+		failsIn        int // a job's step
+		endsAt, stopAt int // a job that fails, and that cancels
+		want           error
+		ran            int
+	}{
+		{"all", -1, -1, -1, nil, n},
+		{"a step fails", 40, -1, -1, broken, 40},
+		{"a job fails", -1, 30, -1, broken, 30},
+		{"both, the job first", 90, 3, -1, broken, 3},
+		{"cancelled", -1, -1, 20, context.Canceled, 21},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			clear(jobs)
+			for i := range jobs {
+				jobs[i] = new(job)
+			}
+			ran := 0
+			err := inOrder(ctx, jobs, func(j *job) []func() error {
+				i := slices.Index(jobs, j)
+				var steps []func() error
+				for s := range j.prepared {
+					steps = append(steps, func() error {
+						if i == tc.failsIn && s == 1 {
+							return broken
+						}
+						j.prepared[s] = true
+						return nil
+					})
+				}
+				return steps
+			}, func(j *job) error {
+				switch {
+				case j != jobs[ran]:
+					t.Errorf("job %d in the place of %d", slices.Index(jobs, j), ran)
+				case j.prepared != [3]bool{true, true, true}:
+					t.Errorf("job %d is prepared %v", ran, j.prepared)
+				case ran == tc.endsAt:
+					return broken
+				case ran == tc.stopAt:
+					cancel()
+				}
+				ran++
+				return nil
+			})
+			if !errors.Is(err, tc.want) {
+				t.Errorf("got error %v, want %v", err, tc.want)
+			}
+			// A step's error may come before jobs ahead of its own have run.
+			if ran > tc.ran || ran < tc.ran && tc.failsIn < 0 {
+				t.Errorf("%d jobs have run, want %d", ran, tc.ran)
+			}
+		})
+	}
+}
+
+// TestSelftestHost runs the self-test of one format on a GPU that is the host's processor.
+// No kernel may be compiled that is not compiled ahead.
+func TestSelftestHost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles kernels for the host")
+	}
+	kerneltest.HostGPU(t, 9, false)
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	done := 0
+	r, err := SelftestCUDA(context.Background(), CUDASelftestOptions{
+		Seed: 1, Bits: []int{4}, Groups: []int{64}, Scales: []lut.ScaleType{lut.E4M4}, DTypes: []string{"bf16"},
+		Done: func(int, int) { done++ },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Formats != 1 || done != 1 || r.Checks < 50 || len(r.Failures) > 0 {
+		t.Errorf("%d formats, told %d times, %d checks, failures %q: want 1 format, many checks, no failures", r.Formats, done, r.Checks, r.Failures)
+	}
+	if e := r.WorstErr["bf16"]; !(e > 1e-4) || e > ErrorBound("bf16") {
+		t.Errorf("worst error %g", e)
+	}
+	entries, _, err := driver.NewCache(driver.DefaultCacheDir()).Size()
+	if err != nil || entries != r.Kernels {
+		t.Errorf("%d kernels in the cache, %v: want the %d compiled ahead", entries, err, r.Kernels)
 	}
 }

@@ -61,9 +61,9 @@ all of them. The table is rounded to the type of X, which "rel err" takes as
 given; "table err" is what that changes in the result.
 
 --selftest instead runs every kernel of this machine on random data of awkward
-shapes: those of the cpu, and those of a GPU where there is one, which take
-minutes to compile the first time. --device leaves one of them out; --bits,
---group and --dtype narrow the GPU's down.
+shapes: those of the cpu, and those of a GPU where there is one, which are
+compiled the first time, on all processors. --device leaves one of them out;
+--bits, --group and --dtype narrow the GPU's down.
 
 Exit code 3 means that an error exceeds its bound: 1e-5 for f32, 3e-4 for f16,
 2.5e-3 for bf16.`,

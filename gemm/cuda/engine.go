@@ -161,20 +161,27 @@ func (o Operands) check(w *Matrix) error {
 // they are first needed.
 func (e *Engine) MatMul(s *driver.Stream, w *Matrix, o Operands) error {
 	return e.each(w, o, func(o Operands) error {
-		return e.launch(s, w, o, e.choice(w, o.M), gemmName)
+		return e.launch(s, w, o, e.choice(w, o.M), gemmName, o.M)
 	})
 }
 
-// MatMulWith is MatMul under a given configuration.
+// MatMulWith is MatMul under a given configuration, with one kernel for all rows:
+// that of f.Kernel(c, min(o.M, MaxRows)).
 func (e *Engine) MatMulWith(s *driver.Stream, w *Matrix, o Operands, c Config) error {
-	return e.each(w, o, func(o Operands) error { return e.launch(s, w, o, c, gemmName) })
+	return e.launchAll(s, w, o, c, gemmName)
 }
 
 // Read queues the read-only twin of a multiplication under a configuration: the
 // same grids and launch attributes, and the same bytes of the matrix read in the
 // same order, without arithmetic or a result. It bounds what MatMul could reach.
 func (e *Engine) Read(s *driver.Stream, w *Matrix, o Operands, c Config) error {
-	return e.each(w, o, func(o Operands) error { return e.launch(s, w, o, c, readName) })
+	return e.launchAll(s, w, o, c, readName)
+}
+
+// launchAll launches one kernel for all rows.
+func (e *Engine) launchAll(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
+	rows := min(o.M, MaxRows)
+	return e.each(w, o, func(o Operands) error { return e.launch(s, w, o, c, kernel, rows) })
 }
 
 // each calls f with up to 16 rows at a time.
@@ -194,13 +201,14 @@ func (e *Engine) each(w *Matrix, o Operands, f func(Operands) error) error {
 	return nil
 }
 
-func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
+// launch launches a kernel that is compiled for a number of rows, o.M or more.
+func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string, rows int) error {
 	p, launch, err := w.Format.plan(c, w.N, w.K, o.M, e.limits)
 	if err != nil {
 		return err
 	}
 	launch.Programmatic = e.dev.Info.Major >= 9
-	mod, err := e.module(w.Format, c, o.M)
+	mod, err := e.module(w.Format, c, rows)
 	if err != nil {
 		return err
 	}

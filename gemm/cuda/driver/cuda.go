@@ -25,6 +25,7 @@ type Options struct {
 type CUDA struct {
 	places places
 	cache  *Cache
+	kept   sync.Map // machine code that the cache could not take, by key
 	api    func() (*cudaAPI, error)
 	nvrtc  func() (*nvrtcAPI, error)
 	blas   func() (*blasAPI, error)

@@ -21,7 +21,7 @@ type Kernel struct {
 }
 
 // Cubin returns the machine code of a kernel, from the cache where it is there.
-// It needs no GPU; Options.Arch must be set.
+// What the cache cannot keep stays in memory. It needs no GPU; Options.Arch must be set.
 func (c *CUDA) Cubin(k Kernel) (cubin []byte, cached bool, err error) {
 	key, err := c.cacheKey(k)
 	if err != nil {
@@ -30,6 +30,9 @@ func (c *CUDA) Cubin(k Kernel) (cubin []byte, cached bool, err error) {
 	if cubin, ok := c.cache.Get(key); ok {
 		return cubin, true, nil
 	}
+	if cubin, ok := c.kept.Load(key); ok {
+		return cubin.([]byte), true, nil
+	}
 	out, err := c.Compile(k.Source, k.Name, k.Options)
 	if err != nil {
 		return nil, false, err
@@ -37,7 +40,9 @@ func (c *CUDA) Cubin(k Kernel) (cubin []byte, cached bool, err error) {
 	if len(out.Cubin) == 0 {
 		return nil, false, fmt.Errorf("compiling %s for %s gives no machine code", k.Name, k.Options.Arch)
 	}
-	_ = c.cache.Put(key, out.Cubin) // the cache is allowed not to work
+	if c.cache.Put(key, out.Cubin) != nil { // which is allowed
+		c.kept.Store(key, out.Cubin)
+	}
 	return out.Cubin, false, nil
 }
 
