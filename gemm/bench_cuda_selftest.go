@@ -111,9 +111,10 @@ type cudaSelftest struct {
 func selftestRows() []int { return []int{1, 2, 5, 8, 9, 16, 33} }
 
 // selftestShapes have odd numbers of rows, and columns that end anywhere in a
-// unit of 256. Every group size goes into each.
+// unit of 256; so many in one that all warps of a block split them. Every group size
+// goes into each.
 func selftestShapes() []Shape {
-	return []Shape{{95, 1056}, {17, 288}, {1, 992}, {201, 544}, {33, 2080}}
+	return []Shape{{95, 1056}, {17, 288}, {1, 992}, {201, 544}, {33, 2080}, {21, 8288}}
 }
 
 // selftestShape returns the shape of format i. Formats come in order of width, group
@@ -237,7 +238,7 @@ func (t *cudaSelftest) random(r *rand.Rand, m *lut.Matrix, dtype driver.DType, r
 // rounded once.
 func identity(r *rand.Rand, weights []float32, s Shape, dtype driver.DType, rows int) productTest {
 	if rows > cuda.MaxRows {
-		rows = s.K // all columns
+		rows = min(s.K, 2080) // all columns, or many
 	}
 	p := productTest{rows: rows, x: make([]uint16, rows*s.K)}
 	columns := r.Perm(s.K)[:rows]

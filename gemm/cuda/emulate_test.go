@@ -174,7 +174,7 @@ func (e *emulator) scaleAt(at int) float64 {
 }
 
 func (e *emulator) slot(tile, slice, q, g uint32) uint32 {
-	at := e.p.slotBase + ((tile*kSlices+slice)*e.p.pairs+q)*e.p.slotPitch + (g+2*q)%8*16
+	at := e.p.slotBase + ((tile*e.p.slices+slice)*e.p.pairs+q)*e.p.slotPitch + (g+2*q)%8*16
 	if int(at)+16 > e.launch.Shared {
 		e.t.Fatalf("slot at %d of %d bytes of shared memory", at, e.launch.Shared)
 	}
@@ -207,11 +207,12 @@ func (e *emulator) block(block int) {
 	for first := 0; first < tiles; first += int(p.run) {
 		e.slots = map[uint32]float64{}
 		run := min(int(p.run), tiles-first)
-		for w := range kSlices * e.c.TileWarps {
-			slice, group := w%kSlices, w/kSlices
-			for unit := slice; unit < int(p.units); unit += kSlices {
+		slices := int(p.slices)
+		for w := range e.c.Warps {
+			slice, group := w%slices, w/slices
+			for unit := slice; unit < int(p.units); unit += slices {
 				for a := range 2 {
-					for tile := group; tile < run; tile += e.c.TileWarps {
+					for tile := group; tile < run; tile += int(p.groups) {
 						e.atom(tile0+first+tile, tile, slice, unit, a, groups, size)
 					}
 				}
@@ -307,7 +308,7 @@ func (e *emulator) finish(tile0, first, run, size int) {
 		q := i/8 - tile*p.pairs
 		for j := range uint32(4) {
 			v := 0.0
-			for s := range uint32(kSlices) {
+			for s := range p.slices {
 				if s < p.units {
 					v += e.slots[e.slot(tile, s, q, g)+4*j]
 				}
@@ -415,15 +416,16 @@ func TestEmulated(t *testing.T) {
 		c := rapid.SampledFrom(configs).Draw(t, "config")
 		// Few multiprocessors, so that blocks have several tiles, in several runs.
 		l := limits{sms: rapid.IntRange(1, 3).Draw(t, "sms"), sharedBlock: 227 << 10, sharedSM: 228 << 10}
-		p, launch, err := f.plan(c, n, k, rows, l)
+		slices := min(rapid.SampledFrom([]int{minSlices, maxSlices}).Draw(t, "slices"), c.Warps)
+		p, launch, err := f.planSliced(c, n, k, rows, slices, l)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, v := range tiles.Codebook {
 			p.codebook = append(p.codebook, uint32(f.convert(v)))
 		}
-		if b := rapid.Bool().Draw(t, "short runs"); b && p.run > uint32(c.TileWarps) {
-			p.run = uint32(c.TileWarps)
+		if b := rapid.Bool().Draw(t, "short runs"); b && p.run > p.groups {
+			p.run = p.groups
 		}
 		e := &emulator{
 			t: t, f: f, c: c, p: p, launch: launch, codes: tiles.Codes, scales: tiles.Scales,

@@ -18,7 +18,7 @@ type hostCase struct {
 	c      Config
 	tiles  int // of 8 rows of X, that the kernel is compiled for
 	arch   int
-	shapes [][3]int // N, K and M
+	shapes [][4]int // N, K, M and slices of K
 }
 
 func (c hostCase) String() string {
@@ -40,13 +40,14 @@ func hostCases() []hostCase {
 	for i, f := range testFormats() {
 		// Features: with a part of a tile, and so many that a warp has several tiles.
 		// Columns: two steps for some slices, none for some, and less than a unit or little
-		// more. Rows of X: one, some, a whole tile and more.
+		// more. Rows of X: one, some, a whole tile and more. Slices of K, as far as there are
+		// warps.
 		some := 2 + i%7
-		shapes := [][3]int{
-			{201 + 32*(i%7), 2080 + 32*(i%5), 1},
-			{33 + i%20, 1024, some},
-			{16 * (1 + i%6), f.Group + 32*(1+i%7), 8},
-			{401, 256 + 32*(i%9), 9 + i%8},
+		shapes := [][4]int{
+			{201 + 32*(i%7), 2080 + 32*(i%5), 1, minSlices},
+			{33 + i%20, 4352 + 32*(i%3), some, maxSlices},
+			{16 * (1 + i%6), f.Group + 32*(1+i%7), 8, minSlices << (i % 2)},
+			{401, 256 + 32*(i%9), 9 + i%8, minSlices << (i / 2 % 2)},
 		}
 		for tiles := 1; tiles <= 2; tiles++ {
 			configs := f.configs(rowsOfB * tiles)
@@ -79,8 +80,8 @@ func TestHost(t *testing.T) {
 
 // run multiplies shape i.
 func (c hostCase) run(t *testing.T, h *kerneltest.Host, i int, results *sharedBits) {
-	n, k, rows := c.shapes[i][0], c.shapes[i][1], c.shapes[i][2]
-	name := fmt.Sprintf("%s, %d×%d, %d rows", c.f.name(), n, k, rows)
+	n, k, rows, split := c.shapes[i][0], c.shapes[i][1], c.shapes[i][2], min(c.shapes[i][3], c.c.Warps)
+	name := fmt.Sprintf("%s, %d×%d in %d slices, %d rows", c.f.name(), n, k, split, rows)
 	group := c.f.Group
 	if group == 0 {
 		group = k
@@ -92,7 +93,7 @@ func (c hostCase) run(t *testing.T, h *kerneltest.Host, i int, results *sharedBi
 	want := product(rm, rx, rows)
 
 	// Few multiprocessors, so that blocks have many tiles.
-	p, launch, err := c.f.plan(c.c, n, k, rows, limits{sms: 2 + i%2, sharedBlock: 227 << 10, sharedSM: 228 << 10})
+	p, launch, err := c.f.planSliced(c.c, n, k, rows, split, limits{sms: 2 + i%2, sharedBlock: 227 << 10, sharedSM: 228 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,7 @@ func (c hostCase) run(t *testing.T, h *kerneltest.Host, i int, results *sharedBi
 		p.codebook = append(p.codebook, uint32(c.f.convert(v)))
 	}
 	if i > 0 {
-		p.run = min(p.run, uint32(i*c.c.TileWarps)) // several runs
+		p.run = min(p.run, uint32(i)*p.groups) // several runs
 	}
 	var mem kerneltest.Memory
 	p.codes, p.scales = uint64(mem.Upload(tiles.Codes)), uint64(mem.Upload(tiles.Scales))

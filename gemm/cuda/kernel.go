@@ -40,20 +40,20 @@ func (f Format) name() string {
 }
 
 // configs returns the configurations worth trying for m rows of X, the best
-// guess first. The first works for every K.
+// guess first. The first works for every shape.
 func (f Format) configs(m int) []Config {
 	if m > rowsOfB {
 		// The fragments of X fill the registers of sixteen warps at half a unit;
 		// eight warps have room for the whole.
-		return []Config{{1, 2, 2, 1, 1}, {2, 4, 1, 1, 1}}
+		return []Config{{1, 2, 16, 1, 1}, {2, 4, 8, 1, 1}}
 	}
-	all := []Config{{2, 2, 2, 1, 1}}
+	all := []Config{{2, 2, 16, 1, 1}}
 	wide := f.Group == 64 && f.Bits == 5 && f.Scale == lut.F32
 	if f.Group != 32 && !wide { // the scales of which take the registers
-		all = append(all, Config{2, 4, 2, 1, 1})
+		all = append(all, Config{2, 4, 16, 1, 1})
 	}
 	if f.Bits < 5 { // the table of which leaves room for one block
-		all = append(all, Config{2, 2, 1, 2, 2})
+		all = append(all, Config{2, 2, 8, 2, 2})
 	}
 	return all
 }

@@ -5,13 +5,16 @@
 // to the float32 sums of a group. The rows of X are the 8 columns of B.
 //
 // Work. A block owns whole tiles, 16 rows of Ŵ over all of K, so nothing is
-// summed across blocks. Its warps split K: the columns are taken in units of 256,
-// and the warp of slice s holds the fragments of X for unit 8i + s in registers
-// while it runs down the tiles of the block, reading 256 columns of each (one
-// step i). What a step adds to a tile goes to the warp's own slot in shared
-// memory, and at the end the eight slots of a tile are summed in order. The
-// order of every sum is fixed by K alone: neither the grid nor any of the knobs
-// below can change a bit of the result.
+// summed across blocks. Its warps split K into S slices: the columns are taken in
+// units of 256, and the warp of slice s holds the fragments of X for unit S·i + s in
+// registers while it runs down the tiles of the block, reading 256 columns of each
+// (one step i). What a step adds to a tile goes to the warp's own slot in shared
+// memory, and at the end the S slots of a tile are summed in order. S is 8, and the
+// other eight warps of a block have tiles of their own; but 16 where K is long and a
+// block has few tiles: X is then read once a block and not twice, which there costs
+// as much as the weights (8192×8192, 4 bits: 12.0 for 13.0 µs at M = 8, 15.4 for 17.7
+// at M = 16). The order of every sum is fixed by the shape of Ŵ: neither the grid nor
+// any of the knobs below can change a bit of the result.
 //
 // Latency. Weights pass through a ring of DEPTH atoms in registers, straight from
 // memory: the shared-memory port is busy with the table. The ring's first loads are
@@ -38,11 +41,10 @@
 //   KA           atoms of a unit that are read in one step: 1 or 2. At 1 a unit takes
 //                two steps and X half the registers.
 //   DEPTH        atoms in flight a warp, a multiple of KA
-//   TILE_WARPS   groups of eight warps, each at its own tiles
+//   WARPS        of a block, 8 or 16
 //   MIN_BLOCKS   blocks that an SM must hold
 
-constexpr u32 SLICES = 8;
-constexpr u32 THREADS = SLICES * TILE_WARPS * 32;
+constexpr u32 THREADS = WARPS * 32;
 constexpr u32 ATOM_COLS = 128;
 constexpr u32 ATOM_BYTES = 256 * BITS;
 constexpr u32 HALF_STEPS = 4;  // mma steps of half an atom, 64 columns
@@ -65,6 +67,8 @@ struct Params {
     const u16* bias; // [n] or null
     u32 n, k, m;
     u32 units;             // of a tile: ⌈k/256⌉
+    u32 slices;            // of K: 8, or 16 if a block has as many warps
+    u32 groups;            // of warps, each at its own tiles: 1 or 2, slices·groups = WARPS
     u32 tiles_each;        // tiles of a block; the first tiles_over have one more
     u32 tiles_over;
     u32 run;               // tiles that have slots at a time
@@ -190,12 +194,12 @@ struct Cursor {
 __device__ __forceinline__ u32 tiles_of(const Params& p, const Warp& w, u32 first) {
     if (first >= w.tiles) return 0;
     u32 run = min(p.run, w.tiles - first);
-    return (run + TILE_WARPS - 1 - w.group) / TILE_WARPS;
+    return p.groups == 2 ? (run + 1 - w.group) / 2 : run;
 }
 
 __device__ __forceinline__ void seek(Cursor& c, const Params& p, const Warp& w) {
     u32 tile = w.tile0 + c.first + w.group;
-    u32 unit = tile * p.units + SLICES * (KA == 2 ? c.step : c.step / 2) + w.slice;
+    u32 unit = tile * p.units + p.slices * (KA == 2 ? c.step : c.step / 2) + w.slice;
     u32 second = KA == 2 ? 0 : c.step % 2;
     c.left = tiles_of(p, w, c.first);
     c.codes = p.codes + (u64)unit * (2 * ATOM_BYTES) + second * ATOM_BYTES + w.lane * 16;
@@ -205,8 +209,8 @@ __device__ __forceinline__ void seek(Cursor& c, const Params& p, const Warp& w) 
 
 __device__ __forceinline__ void advance(Cursor& c, const Params& p, const Warp& w) {
     if (--c.left > 0) {
-        c.codes += (u64)(p.units * (2 * ATOM_BYTES)) * TILE_WARPS;
-        c.scales += (u64)(p.units * UNIT_SCALE_BYTES) * TILE_WARPS;
+        c.codes += (u64)(p.units * (2 * ATOM_BYTES)) * p.groups;
+        c.scales += (u64)(p.units * UNIT_SCALE_BYTES) * p.groups;
         return;
     }
     if (++c.step == w.steps) {
@@ -335,7 +339,7 @@ struct Columns {
 };
 
 __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const Warp& w, u32 step) {
-    u32 unit = SLICES * (KA == 2 ? step : step / 2) + w.slice;
+    u32 unit = p.slices * (KA == 2 ? step : step / 2) + w.slice;
     u32 col0 = (2 * unit + (KA == 2 ? 0 : step % 2)) * ATOM_COLS + w.lane % 4 * 8;
 #pragma unroll
     for (u32 a = 0; a < KA; a++)
@@ -374,16 +378,14 @@ __device__ __forceinline__ void multiply(Sums& sums, const u32 (&a)[HALF_STEPS][
     }
 }
 
-__device__ __forceinline__ void scale(float (&total)[NT][4], const Sums& sums, const float (&scales)[GROUPS * 2]) {
+__device__ __forceinline__ void scale(Floats4& total, const Sums& sums, u32 t, const float (&scales)[GROUPS * 2]) {
 #pragma unroll
-    for (u32 t = 0; t < NT; t++)
+    for (u32 j = 0; j < 4; j++)
 #pragma unroll
-        for (u32 j = 0; j < 4; j++)
-#pragma unroll
-            for (u32 i = 0; i < GROUPS; i++) {
-                float v = sums.c[i][t][j];
-                total[t][j] = GROUP == 0 ? total[t][j] + v : fmaf(v, scales[2 * i + j / 2], total[t][j]);
-            }
+        for (u32 i = 0; i < GROUPS; i++) {
+            float v = sums.c[i][t][j];
+            total.f[j] = GROUP == 0 ? total.f[j] + v : fmaf(v, scales[2 * i + j / 2], total.f[j]);
+        }
 }
 
 // ---- epilogue ----
@@ -391,7 +393,7 @@ __device__ __forceinline__ void scale(float (&total)[NT][4], const Sums& sums, c
 // slot returns where pair q of rows of X lies for a tile and slice; the eight
 // values of g follow, turned so that four neighbours in q do not share banks.
 __device__ __forceinline__ u32 slot(const Params& p, u32 tile, u32 slice, u32 q, u32 g) {
-    return p.slot_base + ((tile * SLICES + slice) * p.pairs + q) * p.slot_pitch + (g + 2 * q) % 8 * 16;
+    return p.slot_base + ((tile * p.slices + slice) * p.pairs + q) * p.slot_pitch + (g + 2 * q) % 8 * 16;
 }
 
 // Output is what one thread finishes: of a tile the rows g and g + 8 of Ŵ, for a pair
@@ -440,8 +442,8 @@ __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first
     __syncthreads();
     while (i < count) {
         float v[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (u32 s = 0; s < SLICES; s++) {
+#pragma unroll 4
+        for (u32 s = 0; s < p.slices; s++) {
             Floats4 part = *(const Floats4*)(shared + o.slot + s * pitch);
 #pragma unroll
             for (u32 j = 0; j < 4; j++) v[j] += s < p.units ? part.f[j] : 0;  // slices without columns have written none
@@ -465,13 +467,13 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
     Warp w;
     u32 warp = threadIdx.x / 32;
     w.lane = threadIdx.x % 32;
-    w.slice = warp % SLICES;
-    w.group = warp / SLICES;
+    w.group = p.groups == 2 ? warp / 8 : 0;
+    w.slice = warp - 8 * w.group;
 #pragma unroll
     for (u32 t = 0; t < NT; t++) w.writes[t] = w.lane % 4 + 4 * t < p.pairs;
     w.tile0 = blockIdx.x * p.tiles_each + min(blockIdx.x, p.tiles_over);
     w.tiles = p.tiles_each + (blockIdx.x < p.tiles_over);
-    w.steps = (p.units + SLICES - 1 - w.slice) / SLICES * (2 / KA);
+    w.steps = (p.units + p.slices - 1 - w.slice >> (p.slices == 16 ? 4 : 3)) * (2 / KA);
     return w;
 }
 
@@ -510,33 +512,31 @@ __device__ __forceinline__ void rotate(Ring& ring) {
 // them, and loads the step that ahead points to in place of it.
 __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table& table, const Columns& x, Ring& ring, u32 d,
                                      const Cursor& ahead, bool load, u32 at, bool add) {
-    float total[NT][4];
-#pragma unroll
-    for (u32 t = 0; t < NT; t++) {
-        Floats4 v = {{0, 0, 0, 0}};
-        if (add && w.writes[t]) v = *(const Floats4*)(shared + at + 4 * t * p.slot_pitch);
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) total[t][j] = v.f[j];
-    }
+    Sums sums[KA] = {};
+    float scales[KA][GROUPS * 2];
 #pragma unroll
     for (u32 i = 0; i < KA; i++) {
         Atom& atom = ring.atom[d * KA + i];
-        Sums sums = {};
-        float scales[GROUPS * 2];
         u32 a[2][HALF_STEPS][4];
         dequantize(a[0], atom.w, 0, table);
+        if (WARPS == 16) multiply(sums[i], a[0], x.b[i], 0);  // eight have the registers for both halves
         dequantize(a[1], atom.w, 1, table);
 #pragma unroll
-        for (u32 j = 0; j < GROUPS * 2; j++) scales[j] = GROUP ? scale_at(atom.s, j) : 1.0f;
+        for (u32 j = 0; j < GROUPS * 2; j++) scales[i][j] = GROUP ? scale_at(atom.s, j) : 1.0f;
         if (load) load_atom(atom, w, ahead, i);
-        multiply(sums, a[0], x.b[i], 0);
-        multiply(sums, a[1], x.b[i], 1);
-        scale(total, sums, scales);
+        if (WARPS != 16) multiply(sums[i], a[0], x.b[i], 0);
+        multiply(sums[i], a[1], x.b[i], 1);
     }
 #pragma unroll
     for (u32 t = 0; t < NT; t++)
-        if (w.writes[t])
-            *(Floats4*)(shared + at + 4 * t * p.slot_pitch) = {{total[t][0], total[t][1], total[t][2], total[t][3]}};
+        if (w.writes[t]) {
+            Floats4* slot = (Floats4*)(shared + at + 4 * t * p.slot_pitch);
+            Floats4 total = {{0, 0, 0, 0}};
+            if (add) total = *slot;
+#pragma unroll
+            for (u32 i = 0; i < KA; i++) scale(total, sums[i], t, scales[i]);
+            *slot = total;
+        }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const __grid_constant__ Params p) {
@@ -553,10 +553,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
     wait_previous();
 
     const Table table = table_of(p, w);
-    const u32 stride = TILE_WARPS * SLICES * p.pairs * p.slot_pitch;
+    const u32 stride = p.groups * p.slices * p.pairs * p.slot_pitch;
     const u32 slot0 = slot(p, w.group, w.slice, w.lane % 4, w.lane / 4);
-    const u32 code_stride = p.units * (2 * ATOM_BYTES) * TILE_WARPS;  // from one tile to the next
-    const u32 scale_stride = p.units * UNIT_SCALE_BYTES * TILE_WARPS;
+    const u32 code_stride = p.units * (2 * ATOM_BYTES) * p.groups;  // from one tile to the next
+    const u32 scale_stride = p.units * UNIT_SCALE_BYTES * p.groups;
     Columns x;
     if (w.steps) load_columns(x, p, w, 0);
     for (u32 first = 0; first < w.tiles; first += p.run) {

@@ -20,7 +20,8 @@ const maxColumns = 1 << 27
 
 // What the kernel is built on; lutgemm.cu has the same numbers.
 const (
-	kSlices   = 8   // of K, a warp each
+	minSlices = 8 // of K, a warp each
+	maxSlices = 16
 	rowsOfB   = 8   // rows of X in a tile of the mma
 	pairBytes = 128 // of a slot, for a pair of rows of X: 16 bytes for each of eight lanes
 )
@@ -30,13 +31,13 @@ const (
 type Config struct {
 	AtomsPerStep int `json:"atoms_per_step"` // atoms of a unit that a warp multiplies in one step: 1 or 2
 	Depth        int `json:"depth"`          // atoms in flight a warp, a multiple of AtomsPerStep
-	TileWarps    int `json:"tile_warps"`     // groups of eight warps in a block, each at its own tiles
+	Warps        int `json:"warps"`          // of a block: 8 or 16
 	Resident     int `json:"resident"`       // blocks that must fit on a multiprocessor
 	PerSM        int `json:"per_sm"`         // blocks of a launch for each multiprocessor
 }
 
 func (c Config) String() string {
-	return fmt.Sprintf("a%d d%d w%d r%d s%d", c.AtomsPerStep, c.Depth, c.TileWarps, c.Resident, c.PerSM)
+	return fmt.Sprintf("a%d d%d w%d r%d s%d", c.AtomsPerStep, c.Depth, c.Warps, c.Resident, c.PerSM)
 }
 
 // Format is what a kernel is compiled for.
@@ -68,7 +69,7 @@ func (f Format) defines(c Config, tiles int) []string {
 	return []string{
 		fmt.Sprintf("BITS=%d", f.Bits), fmt.Sprintf("GROUP=%d", f.Group), fmt.Sprintf("SCALE=%d", f.Scale),
 		fmt.Sprintf("BF16=%d", bf16), fmt.Sprintf("NT=%d", tiles), fmt.Sprintf("KA=%d", c.AtomsPerStep),
-		fmt.Sprintf("DEPTH=%d", c.Depth), fmt.Sprintf("TILE_WARPS=%d", c.TileWarps), fmt.Sprintf("MIN_BLOCKS=%d", c.Resident),
+		fmt.Sprintf("DEPTH=%d", c.Depth), fmt.Sprintf("WARPS=%d", c.Warps), fmt.Sprintf("MIN_BLOCKS=%d", c.Resident),
 	}
 }
 
@@ -97,6 +98,7 @@ type params struct {
 	codes, scales, x, y, bias uint64
 	n, k, m                   uint32
 	units                     uint32
+	slices, groups            uint32
 	tilesEach, tilesOver      uint32
 	run                       uint32
 	pairs, pairsInverse       uint32
@@ -111,7 +113,7 @@ func (p *params) bytes() []byte {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	for _, v := range append([]uint32{
-		p.n, p.k, p.m, p.units, p.tilesEach, p.tilesOver, p.run, p.pairs, p.pairsInverse, p.slotBase, p.slotPitch,
+		p.n, p.k, p.m, p.units, p.slices, p.groups, p.tilesEach, p.tilesOver, p.run, p.pairs, p.pairsInverse, p.slotBase, p.slotPitch,
 	}, p.codebook...) {
 		b = binary.LittleEndian.AppendUint32(b, v)
 	}
@@ -133,9 +135,24 @@ const reservedShared = 1024
 
 func limitsOf(i driver.DeviceInfo) limits { return limits{i.SMs, i.SharedPerBlock, i.SharedPerSM} }
 
+// slicesOf returns into how many slices a product's K is split. It is a matter of the
+// shape alone, as the order of the sums hangs on it. Eight warps to a tile suffice
+// where a block has many tiles; with few tiles and a long K, all sixteen split it, so
+// that a block reads X once.
+func slicesOf(n, k int) int {
+	if k >= 8192 && n <= 16384 {
+		return maxSlices
+	}
+	return minSlices
+}
+
 // plan fills in the grid, the shared memory and the arguments that follow from
 // them for m rows of X.
 func (f Format) plan(c Config, n, k, m int, l limits) (params, driver.Launch, error) {
+	return f.planSliced(c, n, k, m, slicesOf(n, k), l)
+}
+
+func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, driver.Launch, error) {
 	fail := func(format string, args ...any) (params, driver.Launch, error) {
 		return params{}, driver.Launch{}, fmt.Errorf(format, args...)
 	}
@@ -146,12 +163,16 @@ func (f Format) plan(c Config, n, k, m int, l limits) (params, driver.Launch, er
 		return fail("shape %d×%d is out of range", n, k)
 	case k%32 != 0:
 		return fail("%d input features: the kernel wants a multiple of 32", k)
+	case slices > c.Warps:
+		return fail("%d slices of K for %d warps", slices, c.Warps)
 	}
 	tiles := (n + repack.TileRows - 1) / repack.TileRows
+	groups := c.Warps / slices
 	grid := min(tiles, l.sms*c.PerSM)
 	p := params{
 		n: uint32(n), k: uint32(k), m: uint32(m),
-		units:     uint32((k + repack.UnitCols - 1) / repack.UnitCols),
+		units:  uint32((k + repack.UnitCols - 1) / repack.UnitCols),
+		slices: uint32(slices), groups: uint32(groups),
 		tilesEach: uint32(tiles / grid), tilesOver: uint32(tiles % grid),
 		pairs: uint32((m + 1) / 2),
 	}
@@ -161,7 +182,7 @@ func (f Format) plan(c Config, n, k, m int, l limits) (params, driver.Launch, er
 	// pass over X, behind the table otherwise.
 	table, gaps := f.tableBytes()
 	room := min(l.sharedBlock, l.sharedSM/c.Resident-reservedShared)
-	perTile := kSlices * int(p.pairs) * pairBytes
+	perTile := slices * int(p.pairs) * pairBytes
 	most := (tiles + grid - 1) / grid // tiles of a block
 	behind := (room - table) / perTile
 	fit := behind
@@ -171,21 +192,21 @@ func (f Format) plan(c Config, n, k, m int, l limits) (params, driver.Launch, er
 	} else {
 		p.slotBase, p.slotPitch = uint32(table), pairBytes
 	}
-	fit -= fit % c.TileWarps
+	fit -= fit % groups
 	if fit <= 0 || table > room {
 		return fail("%d bits, %d rows and %d columns need more shared memory than a block has here", f.Bits, m, k)
 	}
 	// Runs of equal length, of whole groups of warps.
 	runs := (most + fit - 1) / fit
 	run := (most + runs - 1) / runs
-	run = (run + c.TileWarps - 1) / c.TileWarps * c.TileWarps
+	run = (run + groups - 1) / groups * groups
 	p.run = uint32(run)
 	shared := table
 	if p.slotPitch == pairBytes {
 		shared += run * perTile
 	}
 	return p, driver.Launch{
-		Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * kSlices * c.TileWarps)},
+		Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * c.Warps)},
 		Shared: shared, Programmatic: true,
 	}, nil
 }
