@@ -14,11 +14,12 @@ type backward struct {
 
 // trainScratch holds what the way back needs beside [activations]. Those are used
 // anew: h for the residual stream between the halves of a layer, n for the
-// attention's input, add for the gradient as acts.
+// attention's input.
 type trainScratch struct {
 	t              int
 	inputs         []Array // floats [t, hidden], of the layers from the lowest
 	dh, dn         Array   // floats [t, hidden]: gradients of the residual stream and of a norm's result
+	dy             Array   // acts [t, hidden]: dh
 	n              Array   // acts [t, hidden], the MLP's input
 	o, do, dq      Array   // acts [t, heads·head_dim]
 	dk, dv         Array   // acts [t, kv_heads·head_dim]
@@ -30,7 +31,7 @@ type trainScratch struct {
 
 func (s *trainScratch) free(ops Ops) {
 	ops.Free(s.inputs...)
-	ops.Free(s.dh, s.dn, s.n, s.o, s.do, s.dq, s.dk, s.dv, s.q0, s.k0, s.lse, s.gate, s.up, s.product, s.dprod)
+	ops.Free(s.dh, s.dn, s.dy, s.n, s.o, s.do, s.dq, s.dk, s.dv, s.q0, s.k0, s.lse, s.gate, s.up, s.product, s.dprod)
 	*s = trainScratch{}
 }
 
@@ -41,7 +42,7 @@ func (m *Model) reserve(t, layers int) *trainScratch {
 	if t != s.t {
 		s.free(ops)
 		*s = trainScratch{
-			t: t, dh: ops.Floats(hidden), dn: ops.Floats(hidden), n: ops.Acts(hidden),
+			t: t, dh: ops.Floats(hidden), dn: ops.Floats(hidden), dy: ops.Acts(hidden), n: ops.Acts(hidden),
 			o: ops.Acts(q), do: ops.Acts(q), dq: ops.Acts(q), dk: ops.Acts(kv), dv: ops.Acts(kv),
 			lse:  ops.Floats(c.Heads * t),
 			gate: ops.Acts(inter), up: ops.Acts(inter), product: ops.Acts(inter), dprod: ops.Acts(inter),
@@ -102,9 +103,8 @@ func (b *backward) again(d *layer, input Array) {
 		m.queries(a, d, a.q, a.k)
 	}
 	ops.Attention(b.o, b.lse, a.q, a.k, a.v, m.attention(a.t))
-	ops.Linear(b.o, a.t, d.o.to(a.add))
 	ops.Copy(a.h, input)
-	ops.Add(a.h, a.add)
+	ops.Linear(b.o, a.t, d.o.addTo(a.h))
 	m.normalize(b.n, a.h, d.postNorm, a.t)
 	ops.Linear(b.n, a.t, d.gate.to(b.gate), d.up.to(b.up))
 	ops.SwiGLU(b.product, b.gate, b.up)
@@ -113,7 +113,7 @@ func (b *backward) again(d *layer, input Array) {
 // mlp takes dh through the MLP half of a layer.
 func (b *backward) mlp(d *layer) {
 	a, ops := b.a, b.ops
-	dy := a.add
+	dy := b.dy
 	ops.Copy(dy, b.dh)
 	b.scales(&d.down, dy, b.product, a.t)
 	ops.LinearBack(b.dprod, dy, a.t, d.down.w, false)
@@ -130,7 +130,7 @@ func (b *backward) mlp(d *layer) {
 // input where there is more below.
 func (b *backward) attention(d *layer, input Array, more bool) {
 	m, a, ops := b.m, b.a, b.ops
-	dy := a.add
+	dy := b.dy
 	ops.Copy(dy, b.dh)
 	b.scales(&d.o, dy, b.o, a.t)
 	ops.LinearBack(b.do, dy, a.t, d.o.w, false)

@@ -17,6 +17,7 @@ type CPU struct {
 	attention attentionScratch
 	back      attentionBackScratch
 	rows      [][]float32 // scratch of each worker, see row
+	products  [][]float32 // of Linear, that are added to something
 	bad       []bool      // of NotFinite
 }
 

@@ -29,14 +29,39 @@ func (c *CPU) RMSNorm(y, x, w Array, rows int, eps float64) {
 func (c *CPU) Linear(x Array, rows int, to ...Product) {
 	products := make([]cpu.Op, len(to))
 	for i, p := range to {
-		products[i] = cpu.Op{Y: host(p.Y), W: operand(p.W)}
+		y := host(p.Y)
+		if p.Add {
+			y = c.product(i, len(y))
+		}
+		products[i] = cpu.Op{Y: y, W: operand(p.W)}
 	}
 	c.engine.MatMulMany(host(x), rows, products...)
 	for i, p := range to {
 		if p.Bias != nil {
 			c.addBias(products[i].Y, rows, host(p.Bias))
 		}
+		if p.Add {
+			c.add(host(p.Y), products[i].Y)
+		}
 	}
+}
+
+// product returns n elements of scratch for the i-th product of a Linear.
+func (c *CPU) product(i, n int) []float32 {
+	for len(c.products) <= i {
+		c.products = append(c.products, nil)
+	}
+	if len(c.products[i]) < n {
+		c.products[i] = make([]float32, n)
+	}
+	return c.products[i][:n]
+}
+
+// add adds x to h.
+func (c *CPU) add(h, x []float32) {
+	c.overElements(len(h), func(from, to int) {
+		c.engine.Add(h[from:to], h[from:to], x[from:to])
+	})
 }
 
 // addBias adds a vector to each row of y.
@@ -101,17 +126,6 @@ func (c *CPU) SwiGLU(y, g, u Array) {
 	}
 	c.overElements(len(dst), func(from, to int) {
 		c.engine.SiLUMul(dst[from:to], gate[from:to], up[from:to])
-	})
-}
-
-// Add implements [Ops].
-func (c *CPU) Add(h, x Array) {
-	dst, src := host(h), host(x)
-	if len(dst) != len(src) {
-		panic(badSize)
-	}
-	c.overElements(len(dst), func(from, to int) {
-		c.engine.Add(dst[from:to], dst[from:to], src[from:to])
 	})
 }
 

@@ -22,14 +22,16 @@ type linear struct {
 	bias Array // nil: none
 }
 
-// to asks for y = l(x).
+// to asks for y = l(x), and addTo for y += l(x).
 func (l *linear) to(y Array) Product { return Product{Y: y, W: l.w, Bias: l.bias} }
+
+func (l *linear) addTo(y Array) Product { return Product{Y: y, W: l.w, Bias: l.bias, Add: true} }
 
 // activations are those of a window of t tokens. All but h are acts.
 type activations struct {
 	t        int
 	h        Array // floats [t, hidden], the residual stream
-	n, add   Array // [t, hidden]
+	n        Array // [t, hidden]
 	q        Array // [t, heads·head_dim]; attention leaves its result there
 	k, v     Array // [t, kv_heads·head_dim]
 	gate, up Array // [mlpRows, intermediate]
@@ -42,7 +44,7 @@ type scratch struct {
 }
 
 func (s *scratch) free(ops Ops) {
-	ops.Free(s.h, s.n, s.add, s.q, s.k, s.v, s.gate, s.up)
+	ops.Free(s.h, s.n, s.q, s.k, s.v, s.gate, s.up)
 	*s = scratch{}
 }
 
@@ -62,14 +64,14 @@ func (m *Model) start(tokens []int) (activations, error) {
 	if t > s.tokens {
 		s.free(m.ops)
 		*s = scratch{tokens: t, activations: activations{
-			h: m.ops.Floats(hidden), n: m.ops.Acts(hidden), add: m.ops.Acts(hidden),
+			h: m.ops.Floats(hidden), n: m.ops.Acts(hidden),
 			q: m.ops.Acts(q), k: m.ops.Acts(kv), v: m.ops.Acts(kv),
 			gate: m.ops.Acts(mlp), up: m.ops.Acts(mlp),
 		}}
 		m.rope.extend(t, m.ops)
 	}
 	return activations{
-		t: t, h: s.h.Slice(0, hidden), n: s.n.Slice(0, hidden), add: s.add.Slice(0, hidden),
+		t: t, h: s.h.Slice(0, hidden), n: s.n.Slice(0, hidden),
 		q: s.q.Slice(0, q), k: s.k.Slice(0, kv), v: s.v.Slice(0, kv),
 		gate: s.gate.Slice(0, mlp), up: s.up.Slice(0, mlp),
 	}, m.ops.Err()
@@ -139,8 +141,7 @@ func (m *Model) attend(a activations, d *layer) {
 	m.normalize(a.n, a.h, d.inputNorm, a.t)
 	m.queries(a, d, a.q, a.k)
 	m.ops.Attention(a.q, nil, a.q, a.k, a.v, m.attention(a.t))
-	m.ops.Linear(a.q, a.t, d.o.to(a.add))
-	m.ops.Add(a.h, a.add)
+	m.ops.Linear(a.q, a.t, d.o.addTo(a.h))
 }
 
 // queries computes queries, keys and values of a.n. q0 and k0 take queries and
@@ -179,8 +180,6 @@ func (m *Model) mlp(a activations, d *layer) {
 		gate, up := a.gate.Slice(0, rows*inter), a.up.Slice(0, rows*inter)
 		m.ops.Linear(a.n.Slice(from*hidden, (from+rows)*hidden), rows, d.gate.to(gate), d.up.to(up))
 		m.ops.SwiGLU(gate, gate, up)
-		add := a.add.Slice(0, rows*hidden)
-		m.ops.Linear(gate, rows, d.down.to(add))
-		m.ops.Add(a.h.Slice(from*hidden, (from+rows)*hidden), add)
+		m.ops.Linear(gate, rows, d.down.addTo(a.h.Slice(from*hidden, (from+rows)*hidden)))
 	}
 }

@@ -59,8 +59,6 @@ type Ops interface {
 	Attention(o, lse, q, k, v Array, s AttentionShape)
 	// SwiGLU writes y = silu(g)∘u, n = len elements of acts. y may be g.
 	SwiGLU(y, g, u Array)
-	// Add adds acts or floats x to floats h.
-	Add(h, x Array)
 
 	// CrossEntropy writes loss[i] = ln Σ exp(logits[i]) − logits[i, targets[i]], floats,
 	// for rows of vocab logits, floats. Where dlogits, acts, is not nil it takes
@@ -91,11 +89,13 @@ type Weight interface {
 }
 
 // Product asks [Ops.Linear] for Y = x·Wᵀ + Bias. Y [rows, N] is acts or floats;
-// Bias is floats or nil.
+// Bias is floats or nil. Add adds it to Y, which is floats then, instead of writing it:
+// the sums of a dense product without rounding.
 type Product struct {
 	Y    Array
 	W    Weight
 	Bias Array
+	Add  bool
 }
 
 // AttentionShape are the sizes of an attention.

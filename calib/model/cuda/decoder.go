@@ -70,12 +70,6 @@ func (o *Ops) SwiGLU(y, g, u model.Array) {
 	o.elementwise("swiglu", y.Len(), y, g, u)
 }
 
-// Add adds x to h.
-func (o *Ops) Add(h, x model.Array) {
-	check(h.Len() == x.Len(), "adding %d to %d elements", x.Len(), h.Len())
-	o.elementwise(o.of("add", x), h.Len(), h, x)
-}
-
 // elementwise queues a kernel over n elements of some arrays.
 func (o *Ops) elementwise(kernel string, n int, arrays ...any) {
 	if n == 0 {

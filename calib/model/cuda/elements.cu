@@ -14,8 +14,7 @@ CONVERT(f16_bf16, F16, BF16)
 CONVERT(bf16_f32, BF16, F32)
 CONVERT(bf16_f16, BF16, F16)
 
-template <class T>
-__device__ __forceinline__ void add(F32* h, const T* x, u64 n) {
+extern "C" __global__ void __launch_bounds__(256) add(F32* h, const Act* x, u64 n) {
     Elements e(n);
     float a[EACH], b[EACH];
     e.load(a, h);
@@ -24,8 +23,6 @@ __device__ __forceinline__ void add(F32* h, const T* x, u64 n) {
     for (u32 i = 0; i < EACH; i++) a[i] += b[i];
     e.store(h, a);
 }
-extern "C" __global__ void __launch_bounds__(256) add_f(F32* h, const F32* x, u64 n) { add(h, x, n); }
-extern "C" __global__ void __launch_bounds__(256) add_a(F32* h, const Act* x, u64 n) { add(h, x, n); }
 
 // bias adds b[cols] to the rows of y.
 template <class T>

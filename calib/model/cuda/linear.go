@@ -167,6 +167,7 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 		check(in.dtype == o.acts && in.n == rows*k, "%d elements of %v for %d rows of a weight with K = %d", in.n, in.dtype, rows, k)
 		check(p.Y.Len() == rows*n, "%d results for %d rows of a weight with N = %d", p.Y.Len(), rows, n)
 		check(p.Bias == nil || p.Bias.Len() == n, "a bias for a weight with N = %d has another length", n)
+		check(!p.Add || p.Y.(*array).dtype == driver.F32, "results for a weight with N = %d are added to what is not float32", n)
 	}
 	if rows == 0 {
 		return
@@ -175,11 +176,11 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 		for _, p := range to {
 			y, w := p.Y.(*array), p.W.(weight).base()
 			if w.packed != nil {
-				o.fused(y, in, rows, w)
+				o.fused(y, in, rows, w, p.Add)
 			} else {
 				o.gemm(driver.GEMM{
 					M: rows, N: w.n, K: w.k, A: driver.Operand{Ptr: in.ptr}, B: driver.Operand{Ptr: o.numbers(w)}, C: driver.Operand{Ptr: y.ptr},
-					TransB: true, In: o.acts, Out: y.dtype, Alpha: 1,
+					TransB: true, In: o.acts, Out: y.dtype, Alpha: 1, Beta: float32(truth(p.Add)),
 				})
 			}
 			if p.Bias != nil {
@@ -190,8 +191,8 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 	})
 }
 
-// fused queues a product by a packed weight.
-func (o *Ops) fused(y, x *array, rows int, w *matrix) {
+// fused queues a product by a packed weight. The kernel writes activations.
+func (o *Ops) fused(y, x *array, rows int, w *matrix, add bool) {
 	from, to := x.ptr, y.ptr
 	if from%16 != 0 { // which the kernel needs
 		from = o.scratch(x.bytes())
@@ -206,7 +207,12 @@ func (o *Ops) fused(y, x *array, rows int, w *matrix) {
 		return
 	}
 	o.fail(o.engine.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: to, X: from, M: rows}))
-	if y.dtype != o.acts {
+	switch {
+	case y.dtype == o.acts:
+	case add:
+		grid, block := elements(y.n)
+		o.launch("add", grid, block, y, to, int64(y.n))
+	default:
 		o.convert(y.ptr, y.dtype, to, o.acts, y.n)
 	}
 }

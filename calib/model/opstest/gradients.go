@@ -58,8 +58,11 @@ func (Reference) LinearBack(dx, dy model.Array, rows int, w model.Weight, add bo
 // AttentionBack implements [model.Gradients]. With p the probabilities,
 //
 //	dv[j] = Σ_i p[i,j]·do[i]
-//	ds[i,j] = p[i,j]·(do[i]·v[j] − do[i]·o[i])
+//	dp[i,j] = do[i]·v[j]
+//	ds[i,j] = p[i,j]·(dp[i,j] − Σ_j p[i,j]·dp[i,j])
 //	dq[i] = scale·Σ_j ds[i,j]·k[j]    dk[j] = scale·Σ_i ds[i,j]·q[i]
+//
+// The sum is also do[i]·o[i], but o may have been rounded.
 func (Reference) AttentionBack(dq, dk, dv, do, o, lse, q, k, v model.Array, s model.AttentionShape) {
 	exactly(s.Heads*s.T, "lse", values(lse))
 	exactly(s.T*s.Heads*s.Dim, "o", values(o))
@@ -69,15 +72,19 @@ func (Reference) AttentionBack(dq, dk, dv, do, o, lse, q, k, v model.Array, s mo
 	for h := range s.Heads {
 		q, k, v := heads(s, h, values(q), values(k), values(v))
 		dq, dk, dv := heads(s, h, values(dq), values(dk), values(dv))
-		o, _, _ := heads(s, h, values(o), k.v, v.v)
 		do, _, _ := heads(s, h, values(do), k.v, v.v)
 		for i := range s.T {
-			mean := product(do.token(i), o.token(i))
+			p, dp := make([]float64, i+1), make([]float64, i+1)
+			var mean float64
 			for j := sees(s, i); j <= i; j++ {
-				p := math.Exp(float64(s.Scale)*product(q.token(i), k.token(j)) - values(lse)[h*s.T+i])
-				ds := p * (product(do.token(i), v.token(j)) - mean) * float64(s.Scale)
+				p[j] = math.Exp(float64(s.Scale)*product(q.token(i), k.token(j)) - values(lse)[h*s.T+i])
+				dp[j] = product(do.token(i), v.token(j))
+				mean += p[j] * dp[j]
+			}
+			for j := sees(s, i); j <= i; j++ {
+				ds := p[j] * (dp[j] - mean) * float64(s.Scale)
 				for d := range s.Dim {
-					dv.token(j)[d] += p * do.token(i)[d]
+					dv.token(j)[d] += p[j] * do.token(i)[d]
 					dq.token(i)[d] += ds * k.token(j)[d]
 					dk.token(j)[d] += ds * q.token(i)[d]
 				}

@@ -140,7 +140,7 @@ func (Reference) Linear(x model.Array, rows int, to ...model.Product) {
 				if bias != nil {
 					sum += bias[n]
 				}
-				y[r*m.n+n] = sum
+				put(&y[r*m.n+n], sum, p.Add)
 			}
 		}
 	}
@@ -249,15 +249,6 @@ func (Reference) SwiGLU(y, g, u model.Array) {
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
-
-// Add implements [model.Ops].
-func (Reference) Add(h, x model.Array) {
-	hv, xv := values(h), values(x)
-	exactly(len(hv), "x", xv)
-	for i, v := range xv {
-		hv[i] += v
-	}
-}
 
 // logSoftmax returns ln softmax(x), not finite anywhere if an x is not.
 func logSoftmax(x []float64) []float64 {

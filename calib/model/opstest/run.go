@@ -70,15 +70,13 @@ func testArrays(t *testing.T, ops model.Gradients, o Options) {
 			f, a := c.floats("floats", c.normal(n, 1)), c.acts("acts", c.normal(n, 1))
 			fromFloats, fromActs := c.actsOut("acts from floats", n), c.floatsOut("floats from acts", n)
 			own := c.actsOut("acts from acts", n)
-			zero, sum, sum2 := c.actsOut("zeros", n), c.floats("sum of acts", c.normal(n, 1)).out(0), c.floats("sum of floats", c.normal(n, 1)).out(0)
+			zero := c.actsOut("zeros", n)
 			part := c.floats("part", c.normal(n, 1)).out(0)
 			c.both(func(s side) {
 				s.Copy(s.a(fromFloats), s.a(f))
 				s.Copy(s.a(fromActs), s.a(a))
 				s.Copy(s.a(own), s.a(a))
 				s.Zero(s.a(zero))
-				s.Add(s.a(sum), s.a(a))
-				s.Add(s.a(sum2), s.a(f))
 				s.Zero(s.a(part).Slice(n/3, n/2))
 			})
 			// Copies round as Write does, the rest is exact.
@@ -247,6 +245,8 @@ func testLinear(t *testing.T, ops model.Gradients, o Options) {
 				x, bias := c.acts("x", c.normal(rows*k, 1)), c.floats("bias", c.normal(n, 1))
 				plain, biased := c.actsOut("y", rows*n), c.actsOut("y with bias", rows*n)
 				wide, second := c.floatsOut("y of floats", rows*n), c.floatsOut("second y", rows*(n+5))
+				sumY, sumBiased := c.floats("y added to", c.normal(rows*n, 1)).out(0.1), c.floats("y with bias added to", c.normal(rows*(n+5), 1)).out(0.1)
+				bias5 := c.floats("bias of the second", c.normal(n+5, 1))
 				dy := c.acts("dy", c.normal(rows*n, 1))
 				dx, dx32 := c.actsOut("dx", rows*k), c.floatsOut("dx of floats", rows*k)
 				sum, sum32 := c.acts("dx added to", c.normal(rows*k, 1)).out(0), c.floats("dx of floats added to", c.normal(rows*k, 1)).out(0)
@@ -256,6 +256,9 @@ func testLinear(t *testing.T, ops model.Gradients, o Options) {
 						model.Product{Y: s.a(biased), W: s.w(w), Bias: s.a(bias)},
 						model.Product{Y: s.a(second), W: s.w(other)},
 						model.Product{Y: s.a(wide), W: s.w(w), Bias: s.a(bias)})
+					s.Linear(s.a(x), rows,
+						model.Product{Y: s.a(sumY), W: s.w(w), Add: true},
+						model.Product{Y: s.a(sumBiased), W: s.w(other), Bias: s.a(bias5), Add: true})
 					s.LinearBack(s.a(dx), s.a(dy), rows, s.w(w), false)
 					s.LinearBack(s.a(dx32), s.a(dy), rows, s.w(w), false)
 					s.LinearBack(s.a(sum), s.a(dy), rows, s.w(w), true)

@@ -60,8 +60,9 @@ func (l layer) products(t *testing.T, ops model.Gradients, o Options, seed uint6
 		c := o.check(t, ops, seed)
 		x, dy := c.acts("x", c.normal(rows*l.k, 1)), c.acts("dy", c.normal(rows*l.n, 1))
 		y, dx := c.actsOut("y", rows*l.n), c.actsOut("dx", rows*l.k)
+		sum := c.floats("y added to", c.normal(rows*l.n, 1)).out(0.1)
 		c.both(func(s side) {
-			s.Linear(s.a(x), rows, model.Product{Y: s.a(y), W: s.w(l.w)})
+			s.Linear(s.a(x), rows, model.Product{Y: s.a(y), W: s.w(l.w)}, model.Product{Y: s.a(sum), W: s.w(l.w), Add: true})
 			s.LinearBack(s.a(dx), s.a(dy), rows, s.w(l.w), false)
 		})
 		c.compare(o.Acts)
