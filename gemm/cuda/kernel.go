@@ -42,6 +42,9 @@ func (f Format) name() string {
 // configs returns the configurations worth trying for m rows of X, the best
 // guess first. The first works for every shape.
 func (f Format) configs(m int) []Config {
+	if f.Group == 32 && f.Scale == lut.F32 { // whose scales take as many registers as the codes
+		return []Config{{1, 1, 16, 1, 1}}
+	}
 	if m > rowsOfB {
 		// The fragments of X fill the registers of sixteen warps at half a unit;
 		// eight warps have room for the whole.

@@ -378,14 +378,16 @@ __device__ __forceinline__ void multiply(Sums& sums, const u32 (&a)[HALF_STEPS][
     }
 }
 
-__device__ __forceinline__ void scale(Floats4& total, const Sums& sums, u32 t, const float (&scales)[GROUPS * 2]) {
+__device__ __forceinline__ void scale(float (&total)[NT][4], const Sums& sums, const float (&scales)[GROUPS * 2]) {
 #pragma unroll
-    for (u32 j = 0; j < 4; j++)
+    for (u32 t = 0; t < NT; t++)
 #pragma unroll
-        for (u32 i = 0; i < GROUPS; i++) {
-            float v = sums.c[i][t][j];
-            total.f[j] = GROUP == 0 ? total.f[j] + v : fmaf(v, scales[2 * i + j / 2], total.f[j]);
-        }
+        for (u32 j = 0; j < 4; j++)
+#pragma unroll
+            for (u32 i = 0; i < GROUPS; i++) {
+                float v = sums.c[i][t][j];
+                total[t][j] = GROUP == 0 ? total[t][j] + v : fmaf(v, scales[2 * i + j / 2], total[t][j]);
+            }
 }
 
 // ---- epilogue ----
@@ -512,30 +514,32 @@ __device__ __forceinline__ void rotate(Ring& ring) {
 // them, and loads the step that ahead points to in place of it.
 __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table& table, const Columns& x, Ring& ring, u32 d,
                                      const Cursor& ahead, bool load, u32 at, bool add) {
-    Sums sums[KA] = {};
-    float scales[KA][GROUPS * 2];
+    float total[NT][4] = {};
 #pragma unroll
     for (u32 i = 0; i < KA; i++) {
         Atom& atom = ring.atom[d * KA + i];
+        Sums sums = {};
+        float scales[GROUPS * 2];
         u32 a[2][HALF_STEPS][4];
         dequantize(a[0], atom.w, 0, table);
-        if (WARPS == 16) multiply(sums[i], a[0], x.b[i], 0);  // eight have the registers for both halves
+        if (WARPS == 16) multiply(sums, a[0], x.b[i], 0);  // eight have the registers for both halves
         dequantize(a[1], atom.w, 1, table);
 #pragma unroll
-        for (u32 j = 0; j < GROUPS * 2; j++) scales[i][j] = GROUP ? scale_at(atom.s, j) : 1.0f;
+        for (u32 j = 0; j < GROUPS * 2; j++) scales[j] = GROUP ? scale_at(atom.s, j) : 1.0f;
         if (load) load_atom(atom, w, ahead, i);
-        if (WARPS != 16) multiply(sums[i], a[0], x.b[i], 0);
-        multiply(sums[i], a[1], x.b[i], 1);
+        if (WARPS != 16) multiply(sums, a[0], x.b[i], 0);
+        multiply(sums, a[1], x.b[i], 1);
+        scale(total, sums, scales);
     }
 #pragma unroll
     for (u32 t = 0; t < NT; t++)
         if (w.writes[t]) {
             Floats4* slot = (Floats4*)(shared + at + 4 * t * p.slot_pitch);
-            Floats4 total = {{0, 0, 0, 0}};
-            if (add) total = *slot;
+            Floats4 v = {{0, 0, 0, 0}};
+            if (add) v = *slot;
 #pragma unroll
-            for (u32 i = 0; i < KA; i++) scale(total, sums[i], t, scales[i]);
-            *slot = total;
+            for (u32 j = 0; j < 4; j++) v.f[j] += total[t][j];
+            *slot = v;
         }
 }
 
