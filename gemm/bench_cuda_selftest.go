@@ -372,6 +372,8 @@ func inOrder[T any](ctx context.Context, jobs []T, steps func(T) []func() error,
 		select {
 		case <-prepared[i]:
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil { // also where both have come
 			return context.Cause(ctx)
 		}
 		if err := run(job); err != nil {
