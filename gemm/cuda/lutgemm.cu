@@ -514,7 +514,7 @@ __device__ __forceinline__ void rotate(Ring& ring) {
 // them, and loads the step that ahead points to in place of it.
 __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table& table, const Columns& x, Ring& ring, u32 d,
                                      const Cursor& ahead, bool load, u32 at, bool add) {
-    float total[NT][4] = {};
+    float total[KA][NT][4] = {};
 #pragma unroll
     for (u32 i = 0; i < KA; i++) {
         Atom& atom = ring.atom[d * KA + i];
@@ -529,7 +529,7 @@ __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table
         if (load) load_atom(atom, w, ahead, i);
         if (WARPS != 16) multiply(sums, a[0], x.b[i], 0);
         multiply(sums, a[1], x.b[i], 1);
-        scale(total, sums, scales);
+        scale(total[i], sums, scales);
     }
 #pragma unroll
     for (u32 t = 0; t < NT; t++)
@@ -538,7 +538,9 @@ __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table
             Floats4 v = {{0, 0, 0, 0}};
             if (add) v = *slot;
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) v.f[j] += total[t][j];
+            for (u32 i = 0; i < KA; i++)  // one after the other, whatever KA
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) v.f[j] += total[i][t][j];
             *slot = v;
         }
 }
