@@ -42,7 +42,7 @@ func (f Format) name() string {
 // configs returns the configurations worth trying for m rows of X, the best
 // guess first. The first works for every shape.
 func (f Format) configs(m int) []Config {
-	if f.Group == 32 && f.Scale == lut.F32 { // whose scales take as many registers as the codes
+	if f.Group == 32 && (f.Scale == lut.F32 || f.Bits == 5 && f.Scale == lut.BF16) { // whose scales take the registers
 		return []Config{{1, 1, 16, 1, 1}}
 	}
 	if m > rowsOfB {
