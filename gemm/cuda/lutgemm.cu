@@ -28,9 +28,21 @@
 // 3 bits 73, 79, 57; 4 bits 79, 69, 41; 5 bits 77, 60, 47. So 4 and 5 bits wait for
 // memory; at 2 and 3 bits nothing is full, but each of four warps a scheduler waits its
 // turn at the port, and every instruction of the loop counts. M = 8 passes 128 bytes
-// through the port six times more a step than M = 1, for the slots. Kept up for long, all
-// of it meets the card's 700 W, and clocks fall from 1980 to 1500-1900 MHz: time in short
-// bursts.
+// through the port six times more a step than M = 1, for the slots.
+//
+// At M = 16 (28672×4096, 4 bits: 22.4 µs, read-only 15) X fills the registers, so a step is
+// half a unit, slots are read and written twice as often, and every block fetches all of
+// X, 17 MB on the whole, from the L2. Left out for a trial, the lookups save 2.5 µs, the
+// fetches of X but the first 1.7 (of 17.8 at 8192×8192, 4.3), the slots' reads 0.2, and
+// every second mma 0.7; without all of them it still takes 20.
+//
+// Tried, and slower: codes through a ring in shared memory, filled by bulk copies (by 1 to
+// 5 µs at M = 8 and 16: the port again); X staged there a step ahead (by 0.5 to 3.5); 24 or
+// 32 warps of fewer registers (by 0.5 to 2); the tiles of a step two or four at a time
+// in one basic block; wgmma, whose groups of 64 rows do not divide evenly.
+//
+// Clocks are 1800 MHz as soon as the tensor cores work, of 1980 otherwise; kept up for long,
+// large shapes meet the card's 700 W and fall to 1500: time in short bursts.
 //
 // Set by the host:
 //   BITS         2 to 5
