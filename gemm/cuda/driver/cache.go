@@ -50,6 +50,11 @@ func (c *Cache) Get(key string) ([]byte, bool) {
 	if err != nil {
 		return nil, false
 	}
+	return parseEntry(data)
+}
+
+// parseEntry returns the content of an entry's file, or false where that is damaged.
+func parseEntry(data []byte) ([]byte, bool) {
 	head, content, ok := bytes.Cut(data, []byte("\n"))
 	if !ok || string(head) != cacheMagic+digest(content) {
 		return nil, false
