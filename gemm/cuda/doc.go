@@ -4,7 +4,7 @@
 // [repack.CUDATiles], looked up, multiplied on tensor cores and scaled in one
 // kernel, lutgemm.cu. It is compiled for the GPU at hand when it is first needed,
 // by package driver, for a width, group size, scale type and activation type; N, K
-// and M are arguments. Sums are float32 in an order that K alone fixes and are
+// and M are arguments. Sums are float32 in an order that N and K alone fix and are
 // rounded once, so the result is the same bits on every run, under every [Config],
 // and for a row of X whatever other rows come with it.
 //
