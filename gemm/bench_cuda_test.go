@@ -265,10 +265,6 @@ func TestBenchCUDA(t *testing.T) {
 func TestInOrder(t *testing.T) {
 	type job struct{ prepared [3]bool }
 	const n = 100
-	jobs := make([]*job, n)
-	for i := range jobs {
-		jobs[i] = new(job)
-	}
 	broken := errors.New("broken")
 	for _, tc := range []struct {
 		name           string
@@ -286,7 +282,7 @@ func TestInOrder(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
-			clear(jobs)
+			jobs := make([]*job, n)
 			for i := range jobs {
 				jobs[i] = new(job)
 			}

@@ -11,9 +11,9 @@
 // (one step i). What a step adds to a tile goes to the warp's own slot in shared
 // memory, and at the end the S slots of a tile are summed in order. S is 8, and the
 // other eight warps of a block have tiles of their own; but 16 where K is long and a
-// block has few tiles: X is then read once a block and not twice, which there costs
-// as much as the weights (8192×8192, 4 bits: 12.0 for 13.0 µs at M = 8, 15.4 for 17.7
-// at M = 16). The order of every sum is fixed by the shape of Ŵ: neither the grid nor
+// block has few tiles: X is then read once a block and not twice, and once by all blocks
+// is as many bytes as the weights (8192×8192, 4 bits: 12.2 for 13.0 µs at M = 8, 15.4
+// for 16.8 at M = 16). The order of every sum is fixed by the shape of Ŵ: neither the grid nor
 // any of the knobs below can change a bit of the result.
 //
 // Latency. Weights pass through a ring of DEPTH atoms in registers, straight from
@@ -32,9 +32,9 @@
 //
 // At M = 16 (28672×4096, 4 bits: 22.4 µs, read-only 15) X fills the registers, so a step is
 // half a unit, slots are read and written twice as often, and every block fetches all of
-// X, 17 MB on the whole, from the L2. Left out for a trial, the lookups save 2.5 µs, the
-// fetches of X but the first 1.7 (of 17.8 at 8192×8192, 4.3), the slots' reads 0.2, and
-// every second mma 0.7; without all of them it still takes 20.
+// X, 17 MB on the whole, from the L2. Left out for a trial when it took 24.1, the lookups
+// saved 2.5 µs, the fetches of X but the first 1.7 (of 17.8 at 8192×8192, 4.3), the slots'
+// reads 0.2, and every second mma 0.7; without all of them it took 20.
 //
 // Tried, and slower: codes through a ring in shared memory, filled by bulk copies (by 1 to
 // 5 µs at M = 8 and 16: the port again); X staged there a step ahead (by 0.5 to 3.5); 24 or
@@ -487,7 +487,7 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
     for (u32 t = 0; t < NT; t++) w.writes[t] = w.lane % 4 + 4 * t < p.pairs;
     w.tile0 = blockIdx.x * p.tiles_each + min(blockIdx.x, p.tiles_over);
     w.tiles = p.tiles_each + (blockIdx.x < p.tiles_over);
-    w.steps = (p.units + p.slices - 1 - w.slice >> (p.slices == 16 ? 4 : 3)) * (2 / KA);
+    w.steps = ((p.units + p.slices - 1 - w.slice) >> (p.slices == 16 ? 4 : 3)) * (2 / KA);
     return w;
 }
 
@@ -575,6 +575,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
     wait_previous();
 
     const Table table = table_of(p, w);
+    // That is WARPS times, but written so, the compiler spills at five bits.
     const u32 stride = p.groups * p.slices * p.pairs * p.slot_pitch;
     const u32 slot0 = slot(p, w.group, w.slice, w.lane % 4, w.lane / 4);
     const u32 code_stride = p.units * (2 * ATOM_BYTES) * p.groups;  // from one tile to the next

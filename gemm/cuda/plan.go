@@ -152,6 +152,7 @@ func (f Format) plan(c Config, n, k, m int, l limits) (params, driver.Launch, er
 	return f.planSliced(c, n, k, m, slicesOf(n, k), l)
 }
 
+// planSliced is plan with K in a given number of slices.
 func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, driver.Launch, error) {
 	fail := func(format string, args ...any) (params, driver.Launch, error) {
 		return params{}, driver.Launch{}, fmt.Errorf(format, args...)
