@@ -9,12 +9,13 @@
 // units of 256, and the warp of slice s holds the fragments of X for unit S·i + s in
 // registers while it runs down the tiles of the block, reading 256 columns of each
 // (one step i). What a step adds to a tile goes to the warp's own slot in shared
-// memory, and at the end the S slots of a tile are summed in order. S is 8, and the
-// other eight warps of a block have tiles of their own; but 16 where K is long and a
-// block has few tiles: X is then read once a block and not twice, and once by all blocks
-// is as many bytes as the weights (8192×8192, 4 bits: 12.2 for 13.0 µs at M = 8, 15.4
-// for 16.8 at M = 16). The order of every sum is fixed by the shape of Ŵ: neither the grid nor
-// any of the knobs below can change a bit of the result.
+// memory, and at the end the S slots of a tile are summed in order. S is 16 where shared
+// memory has room for the slots of all tiles: warps are then loaded evenly, a block reads X
+// once and steps are half as many (28672×4096, 4 bits, M = 1 and 8: 15.8 and 17.1 for 16.3
+// and 17.6 µs; 8192×28672, 2 bits, M = 1: 24.1 for 30.5). Otherwise it is 8, and the other
+// eight warps of a block have tiles of their own. The order of every sum is fixed by the
+// shape of Ŵ and by whether X has more than 8 rows: neither the grid nor any of the
+// knobs below can change a bit of the result.
 //
 // Latency. Weights pass through a ring of DEPTH atoms in registers, straight from
 // memory: the shared-memory port is busy with the table. The ring's first loads are
@@ -30,16 +31,28 @@
 // turn at the port, and every instruction of the loop counts. M = 8 passes 128 bytes
 // through the port six times more a step than M = 1, for the slots.
 //
-// At M = 16 (28672×4096, 4 bits: 22.4 µs, read-only 15) X fills the registers, so a step is
-// half a unit, slots are read and written twice as often, and every block fetches all of
-// X, 17 MB on the whole, from the L2. Left out for a trial when it took 24.1, the lookups
-// saved 2.5 µs, the fetches of X but the first 1.7 (of 17.8 at 8192×8192, 4.3), the slots'
-// reads 0.2, and every second mma 0.7; without all of them it took 20.
+// Where a call goes at 28672×4096, 4 bits, M = 8 (cycles of 1800 MHz by the SM's own clock, when
+// it took 17.8 µs): 800 to the filled table, 700 until the grid before has ended, 1900
+// until X is there, 25,300 of products, 1100 from the first warp's last one to the last warp's,
+// 1350 for the slots, 1100 until the next block begins. Memory idles for a fifth of it.
+//
+// At M = 16 X fills the registers, so a step is half a unit and slots are read and written
+// twice as often: 32,800 cycles of products, 9.4 for a 16×16 tile of weights. The port is
+// what they share: it takes 4 for the lookups, 2 for slots, 1 to 2 for codes and almost 1 for
+// X. It takes 19.4 of 22.6 µs when no codes are loaded in the loop at all.
 //
 // Tried, and slower: codes through a ring in shared memory, filled by bulk copies (by 1 to
 // 5 µs at M = 8 and 16: the port again); X staged there a step ahead (by 0.5 to 3.5); 24 or
 // 32 warps of fewer registers (by 0.5 to 2); the tiles of a step two or four at a time
-// in one basic block; wgmma, whose groups of 64 rows do not divide evenly.
+// in one basic block; wgmma, whose groups of 64 rows do not divide evenly. Sums in registers
+// along all of K and X in shared memory, for 32 or 64 rows a warp: no slots in the loop, and
+// 6.1 cycles a tile without loads, but with them 8 warps of 255 registers wait for each ring
+// as one (24.4 µs at M = 16, 17.6 to 19.4 at M = 1 and 8): ptxas puts all the global loads
+// of a loop on one scoreboard, so every wait is for the newest of them, and a deep ring
+// is worth no more than what is loaded between two waits. A quarter of the 4-bit
+// weights looked up in registers by byte planes (M = 16: 23.9, half of them 26.6). The first
+// codes behind the ring, or later ones, prefetched into the level-2 cache: 2 % gained at
+// large shapes, 10 % lost at small ones. The next step's X prefetched into the L1: no change.
 //
 // Clocks are 1800 MHz as soon as the tensor cores work, of 1980 otherwise; kept up for long,
 // large shapes meet the card's 700 W and fall to 1500: time in short bursts.
@@ -54,6 +67,7 @@
 //                two steps and X half the registers.
 //   DEPTH        atoms in flight a warp, a multiple of KA
 //   WARPS        of a block, 8 or 16
+//   BY_TILE      1 if tiles are finished one by one, 0 if all of a run are at its end
 //   MIN_BLOCKS   blocks that an SM must hold
 
 constexpr u32 THREADS = WARPS * 32;
@@ -86,6 +100,7 @@ struct Params {
     u32 run;               // tiles that have slots at a time
     u32 pairs;             // ⌈m/2⌉, pairs of rows of X: 16 bytes each of a lane's slot
     u32 pairs_inverse;     // ⌈2^32/pairs⌉, wrapped
+    u32 barriers;          // with BY_TILE, where they begin in shared memory: one for each tile of a run
     u32 slot_base;         // where slots begin in shared memory
     u32 slot_pitch;        // from one pair's 128 bytes to the next: 128, or 256 in the table's gaps
     u32 codebook[1 << BITS];  // in the low 16 bits, in the type of X
@@ -419,9 +434,8 @@ struct Output {
     float bias[2];
 };
 
-__device__ __forceinline__ Output output_of(const Params& p, const Warp& w, u32 first, u32 i) {
+__device__ __forceinline__ Output output_of(const Params& p, const Warp& w, u32 first, u32 tile, u32 q, u32 g) {
     Output o;
-    u32 g = i % 8, tile = p.pairs == 1 ? i / 8 : __umulhi(i / 8, p.pairs_inverse), q = i / 8 - tile * p.pairs;
     o.slot = slot(p, tile, 0, q, g);
     o.row = (w.tile0 + first + tile) * 16 + g;
     o.m = 2 * q;
@@ -445,33 +459,73 @@ __device__ __forceinline__ Output output_of(const Params& p, const Warp& w, u32 
     return o;
 }
 
-// finish sums the slots of a run and writes Y. The kernel behind this one waits for
+// write sums the slots and writes Y.
+__device__ __forceinline__ void write(const Params& p, const Output& o) {
+    const u32 pitch = p.pairs * p.slot_pitch;
+    float v[4] = {0, 0, 0, 0};
+#pragma unroll 4
+    for (u32 s = 0; s < p.slices; s++) {
+        Floats4 part = *(const Floats4*)(shared + o.slot + s * pitch);
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) v[j] += s < p.units ? part.f[j] : 0;  // slices without columns have written none
+    }
+    u16* y = p.y + ((u64)o.m * p.n + o.row);
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+        u32 row = j / 2 * 8, m = j % 2;
+        float r = GROUP == 0 ? v[j] * o.scale[j / 2] : v[j];
+        r += o.bias[j / 2];
+        if (o.row + row < p.n && o.m + m < p.m) y[m * p.n + row] = BF16 ? bf16_of_f32(r) : f16_of_f32(r);
+    }
+}
+
+__device__ __forceinline__ Output output_of(const Params& p, const Warp& w, u32 first, u32 i) {
+    const u32 tile = p.pairs == 1 ? i / 8 : __umulhi(i / 8, p.pairs_inverse);
+    return output_of(p, w, first, tile, i / 8 - tile * p.pairs, i % 8);
+}
+
+// finish waits for the block and writes Y for a run. The kernel behind this one waits for
 // a block's last instructions, so all that can be is done before the barrier.
 __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first) {
     const u32 count = min(p.run, w.tiles - first) * p.pairs * 8;
-    const u32 pitch = p.pairs * p.slot_pitch;
     u32 i = threadIdx.x;
     Output o;
     if (i < count) o = output_of(p, w, first, i);
     __syncthreads();
     while (i < count) {
-        float v[4] = {0, 0, 0, 0};
-#pragma unroll 4
-        for (u32 s = 0; s < p.slices; s++) {
-            Floats4 part = *(const Floats4*)(shared + o.slot + s * pitch);
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) v[j] += s < p.units ? part.f[j] : 0;  // slices without columns have written none
-        }
-        u16* y = p.y + ((u64)o.m * p.n + o.row);
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            u32 row = j / 2 * 8, m = j % 2;
-            float r = GROUP == 0 ? v[j] * o.scale[j / 2] : v[j];
-            r += o.bias[j / 2];
-            if (o.row + row < p.n && o.m + m < p.m) y[m * p.n + row] = BF16 ? bf16_of_f32(r) : f16_of_f32(r);
-        }
+        write(p, o);
         i += THREADS;
         if (i < count) o = output_of(p, w, first, i);
+    }
+}
+
+// With many rows of X there are many slots, and to read them all at the end, through one port,
+// takes up to a microsecond. BY_TILE gives each tile a barrier, and a warp writes it when
+// all slices are there: mostly while others still multiply. At 4 and 5 bits that gains 2 %
+// with 8 or 16 rows; with few rows, or where the loop is shorter, it loses as much.
+__device__ __forceinline__ u32 barrier_of(const Params& p, u32 tile) { return SHARED_BASE + p.barriers + 8 * tile; }
+
+__device__ __forceinline__ void init_barriers(const Params& p) {
+    for (u32 i = threadIdx.x; i < p.run; i += THREADS) barrier_init(barrier_of(p, i), min(p.slices, p.units));
+}
+
+// arrive tells that the warp has added its last to a tile.
+__device__ __forceinline__ void arrive(const Warp& w, u32 barrier) {
+    __syncwarp();
+    if (w.lane == 0) barrier_arrive(barrier);
+}
+
+// finish_tile waits for a tile of the run and writes it. The parity is that of the run.
+__device__ __forceinline__ void finish_tile(const Params& p, const Warp& w, u32 first, u32 tile, u32 parity) {
+    u32 q = w.lane / 8;
+    Output o;
+    if (q < p.pairs) o = output_of(p, w, first, tile, q, w.lane % 8);
+    while (!barrier_passed(barrier_of(p, tile), parity)) {
+    }
+    while (q < p.pairs) {
+        write(p, o);
+        q += 4;
+        if (q < p.pairs) o = output_of(p, w, first, tile, q, w.lane % 8);
     }
 }
 
@@ -509,6 +563,16 @@ __device__ __forceinline__ void fill_ring(Ring& ring, Cursor& ahead, const Param
             for (u32 a = 0; a < KA; a++) load_atom(ring.atom[d * KA + a], w, ahead, a);
             advance(ahead, p, w);
         }
+}
+
+// prefetch_scales brings the scales of a step into the level-2 cache: a tile for each lane.
+// They are few and lie scattered, and memory reads the codes faster when it is not
+// asked for a sector of scales between them.
+__device__ __forceinline__ void prefetch_scales(const Params& p, const Warp& w, u32 first, u32 step) {
+    if (GROUP == 0 || (KA == 1 && step % 2 == 1) || step >= w.steps) return;  // a unit's scales are of two steps
+    const u32 unit = p.slices * (KA == 2 ? step : step / 2) + w.slice;
+    for (u32 i = w.lane; i < tiles_of(p, w, first); i += 32)
+        prefetch(p.scales + (u64)((w.tile0 + first + w.group + i * p.groups) * p.units + unit) * UNIT_SCALE_BYTES);
 }
 
 // rotate moves the ring on by a step, so that the second comes to the front.
@@ -568,9 +632,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
     if (w.steps) seek(ahead, p, w);
     Ring ring = {};
     fill_ring(ring, ahead, p, w);
+    prefetch_scales(p, w, 0, 0);
 
     check_base();
     fill_table(p);
+    if (BY_TILE) init_barriers(p);
     __syncthreads();
     wait_previous();
 
@@ -582,11 +648,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
     const u32 scale_stride = p.units * UNIT_SCALE_BYTES * p.groups;
     Columns x;
     if (w.steps) load_columns(x, p, w, 0);
-    for (u32 first = 0; first < w.tiles; first += p.run) {
+    for (u32 first = 0, parity = 0; first < w.tiles; first += p.run, parity ^= 1) {
         const u32 tiles = tiles_of(p, w, first);
         for (u32 step = 0; step < w.steps && tiles; step++) {
             if (step) load_columns(x, p, w, step);
-            u32 left = tiles, at = slot0;
+            prefetch_scales(p, w, first, step + 3 - KA);
+            const bool tell = BY_TILE && step + 1 == w.steps;
+            u32 left = tiles, at = slot0, barrier = barrier_of(p, w.group);
             while (left) {
                 // As long as the loads stay inside a step of K, there is little to decide.
                 u32 inside = ROOM && ahead.left ? min(left, ahead.left - 1) : 0;
@@ -597,6 +665,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
 #pragma unroll
                     for (u32 d = 0; d < RING; d++) {
                         turn(p, w, table, x, ring, d, ahead, true, at, step != 0);
+                        if (tell) arrive(w, barrier);
                         // Within straight code the compiler moves loads down to their use,
                         // and their lead is gone; over a branch, never taken, it does not.
                         at = opaque(at);
@@ -604,6 +673,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
                         ahead.codes += code_stride;
                         ahead.scales += scale_stride;
                         at += stride;
+                        barrier += 8 * p.groups;
                     }
                     inside -= RING;
                 }
@@ -612,8 +682,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
                 for (u32 d = 0; d < RING; d++) {
                     const bool more = ahead.left != 0;
                     turn(p, w, table, x, ring, d, ahead, more, at, step != 0);
+                    if (tell) arrive(w, barrier);
                     if (more) advance(ahead, p, w);
                     at += stride;
+                    barrier += 8 * p.groups;
                     if (--left == 0) {
 #pragma unroll
                         for (u32 n = 0; n < (d + 1) % RING; n++) rotate(ring);
@@ -624,7 +696,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
         }
         const bool again = first + p.run < w.tiles;
         if (ROOM && again && w.steps > 1) load_columns(x, p, w, 0);
-        finish(p, w, first);
+        if constexpr (BY_TILE)
+            for (u32 i = w.slice; i < tiles; i += p.slices) finish_tile(p, w, first, w.group + i * p.groups, parity);
+        else
+            finish(p, w, first);
         if (again) __syncthreads();  // before the slots are written again
         if (!ROOM && again && w.steps > 1) load_columns(x, p, w, 0);
     }
@@ -640,6 +715,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutread(const 
     if (w.steps) seek(ahead, p, w);
     Ring ring = {};
     fill_ring(ring, ahead, p, w);
+    for (u32 first = 0; first < w.tiles; first += p.run)
+        for (u32 step = 0; step < w.steps; step++) prefetch_scales(p, w, first, step);
     wait_previous();
 
     u32 sink = 0;

@@ -24,6 +24,8 @@ const (
 	maxSlices = 16
 	rowsOfB   = 8   // rows of X in a tile of the mma
 	pairBytes = 128 // of a slot, for a pair of rows of X: 16 bytes for each of eight lanes
+
+	barrierBytes = 8
 )
 
 // Config is one of the ways to compile and launch the kernel. No choice changes a
@@ -34,10 +36,16 @@ type Config struct {
 	Warps        int `json:"warps"`          // of a block: 8 or 16
 	Resident     int `json:"resident"`       // blocks that must fit on a multiprocessor
 	PerSM        int `json:"per_sm"`         // blocks of a launch for each multiprocessor
+
+	ByTile bool `json:"by_tile"` // whether tiles are finished one by one, not all at the end
 }
 
 func (c Config) String() string {
-	return fmt.Sprintf("a%d d%d w%d r%d s%d", c.AtomsPerStep, c.Depth, c.Warps, c.Resident, c.PerSM)
+	s := fmt.Sprintf("a%d d%d w%d r%d s%d", c.AtomsPerStep, c.Depth, c.Warps, c.Resident, c.PerSM)
+	if c.ByTile {
+		s += " t"
+	}
+	return s
 }
 
 // Format is what a kernel is compiled for.
@@ -62,14 +70,18 @@ func FormatOf(t *repack.CUDATiles, dtype driver.DType) (Format, error) {
 
 // defines returns the compiler's definitions for a kernel of up to 8·tiles rows.
 func (f Format) defines(c Config, tiles int) []string {
-	bf16 := 0
+	bf16, byTile := 0, 0
 	if f.Type == driver.BF16 {
 		bf16 = 1
+	}
+	if c.ByTile {
+		byTile = 1
 	}
 	return []string{
 		fmt.Sprintf("BITS=%d", f.Bits), fmt.Sprintf("GROUP=%d", f.Group), fmt.Sprintf("SCALE=%d", f.Scale),
 		fmt.Sprintf("BF16=%d", bf16), fmt.Sprintf("NT=%d", tiles), fmt.Sprintf("KA=%d", c.AtomsPerStep),
 		fmt.Sprintf("DEPTH=%d", c.Depth), fmt.Sprintf("WARPS=%d", c.Warps), fmt.Sprintf("MIN_BLOCKS=%d", c.Resident),
+		fmt.Sprintf("BY_TILE=%d", byTile),
 	}
 }
 
@@ -102,6 +114,7 @@ type params struct {
 	tilesEach, tilesOver      uint32
 	run                       uint32
 	pairs, pairsInverse       uint32
+	barriers                  uint32
 	slotBase, slotPitch       uint32
 	codebook                  []uint32
 }
@@ -113,7 +126,7 @@ func (p *params) bytes() []byte {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	for _, v := range append([]uint32{
-		p.n, p.k, p.m, p.units, p.slices, p.groups, p.tilesEach, p.tilesOver, p.run, p.pairs, p.pairsInverse, p.slotBase, p.slotPitch,
+		p.n, p.k, p.m, p.units, p.slices, p.groups, p.tilesEach, p.tilesOver, p.run, p.pairs, p.pairsInverse, p.barriers, p.slotBase, p.slotPitch,
 	}, p.codebook...) {
 		b = binary.LittleEndian.AppendUint32(b, v)
 	}
@@ -136,11 +149,16 @@ const reservedShared = 1024
 func limitsOf(i driver.DeviceInfo) limits { return limits{i.SMs, i.SharedPerBlock, i.SharedPerSM} }
 
 // slicesOf returns into how many slices a product's K is split. It is a matter of the
-// shape alone, as the order of the sums hangs on it. Eight warps to a tile suffice
-// where a block has many tiles; with few tiles and a long K, all sixteen split it, so
-// that a block reads X once.
-func slicesOf(n, k int) int {
-	if k >= 8192 && n <= 16384 {
+// shape alone, as the order of the sums hangs on it. All sixteen warps of a block split
+// it where each has columns then and shared memory holds as many slots for all tiles:
+// warps and blocks are loaded more evenly, and a block reads X once. Otherwise eight
+// warps are to a tile, and eight to another one.
+func slicesOf(n, k, m int) int {
+	most := 32 << 10 // rows of Ŵ
+	if m > rowsOfB {
+		most /= 2
+	}
+	if k > (maxSlices-1)*repack.UnitCols && n <= most {
 		return maxSlices
 	}
 	return minSlices
@@ -149,7 +167,7 @@ func slicesOf(n, k int) int {
 // plan fills in the grid, the shared memory and the arguments that follow from
 // them for m rows of X.
 func (f Format) plan(c Config, n, k, m int, l limits) (params, driver.Launch, error) {
-	return f.planSliced(c, n, k, m, slicesOf(n, k), l)
+	return f.planSliced(c, n, k, m, slicesOf(n, k, m), l)
 }
 
 // planSliced is plan with K in a given number of slices.
@@ -184,8 +202,12 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	table, gaps := f.tableBytes()
 	room := min(l.sharedBlock, l.sharedSM/c.Resident-reservedShared)
 	perTile := slices * int(p.pairs) * pairBytes
+	perBarrier := 0
+	if c.ByTile {
+		perBarrier = barrierBytes
+	}
 	most := (tiles + grid - 1) / grid // tiles of a block
-	behind := (room - table) / perTile
+	behind := (room - table) / (perTile + perBarrier)
 	fit := behind
 	if inGaps := table / 2 / perTile; gaps && (most <= inGaps || inGaps >= behind) {
 		fit = inGaps
@@ -206,6 +228,8 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	if p.slotPitch == pairBytes {
 		shared += run * perTile
 	}
+	p.barriers = uint32(shared)
+	shared += run * perBarrier
 	return p, driver.Launch{
 		Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * c.Warps)},
 		Shared: shared, Programmatic: true,
