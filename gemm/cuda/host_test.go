@@ -50,10 +50,12 @@ func hostCases() []hostCase {
 			{16 * (1 + i%6), f.Group + 32*(1+i%7), 8, minSlices << (i % 2)},
 			{401, 256 + 32*(i%9), 9 + i%8, minSlices << (i / 2 % 2)},
 		}
-		variants := variantsOf(f)
-		for j, v := range variants {
-			if tiles := xTiles(v.rows); *long || i%4 == 0 && i/4 < 2 || i%4 == 1 && (i/4+j)%len(variants) == 0 {
-				all = append(all, hostCase{f, v.Config, tiles, []int{900, 800}[(i+j)%2], shapes[:2+tiles]})
+		for tiles := 1; tiles <= 2; tiles++ {
+			configs := f.configs(rowsOfB * tiles)
+			for j, c := range configs {
+				if *long || i == 4*(tiles-1) || i%4 < 2 && i/4%2 == tiles-1 && (i/2+i+1+j)%len(configs) == 0 {
+					all = append(all, hostCase{f, c, tiles, []int{900, 800}[(i+j)%2], shapes[:2+tiles]})
+				}
 			}
 		}
 	}

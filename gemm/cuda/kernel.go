@@ -42,27 +42,21 @@ func (f Format) name() string {
 // configs returns the configurations worth trying for m rows of X, the best
 // guess first. The first works for every shape.
 func (f Format) configs(m int) []Config {
-	// Many rows have many slots: then it pays to finish tile by tile.
-	many := f.Bits >= 4 && m > rowsOfB/2
-
 	if f.Group == 32 && (f.Scale == lut.F32 || f.Bits == 5 && f.Scale == lut.BF16) { // whose scales take the registers
-		return []Config{{1, 1, 16, 1, 1, many}}
+		return []Config{{1, 1, 16, 1, 1}}
 	}
 	if m > rowsOfB {
 		// The fragments of X fill the registers of sixteen warps at half a unit;
 		// eight warps have room for the whole.
-		return []Config{{1, 2, 16, 1, 1, many}, {2, 4, 8, 1, 1, many}}
+		return []Config{{1, 2, 16, 1, 1}, {2, 4, 8, 1, 1}}
 	}
-	all := []Config{{2, 2, 16, 1, 1, many}}
-	if many {
-		return all
-	}
+	all := []Config{{2, 2, 16, 1, 1}}
 	wide := f.Group == 64 && f.Bits == 5 && f.Scale == lut.F32
 	if f.Group != 32 && !wide { // the scales of which take the registers
-		all = append(all, Config{2, 4, 16, 1, 1, false})
+		all = append(all, Config{2, 4, 16, 1, 1})
 	}
 	if f.Bits < 5 { // the table of which leaves room for one block
-		all = append(all, Config{2, 2, 8, 2, 2, false})
+		all = append(all, Config{2, 2, 8, 2, 2})
 	}
 	return all
 }

@@ -3,7 +3,6 @@ package cuda
 import (
 	"flag"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -21,25 +20,6 @@ var (
 // read once a tile, where 128 registers are all that sixteen warps can have.
 const mostSpills = 64
 
-// variant is a way to compile a kernel: under a configuration, for up to some rows of X.
-type variant struct {
-	Config
-	rows int
-}
-
-// variantsOf returns all that the program compiles for a format.
-func variantsOf(f Format) []variant {
-	var all []variant
-	for _, m := range []int{1, rowsOfB, MaxRows} {
-		for _, c := range f.configs(m) {
-			if v := (variant{c, rowsOfB * xTiles(m)}); !slices.Contains(all, v) {
-				all = append(all, v)
-			}
-		}
-	}
-	return all
-}
-
 // TestCompile compiles the kernels with the options that the program uses: with
 // -long every one, as the architectures that the compiler makes code for. A
 // configuration that does not leave its loop in registers has no place in the list.
@@ -56,9 +36,11 @@ func TestCompile(t *testing.T) {
 	}
 	if *long {
 		for _, f := range Formats() {
-			for _, v := range variantsOf(f) {
-				add(f, v.Config, v.rows, "sm_80")
-				add(f, v.Config, v.rows, "sm_90a")
+			for _, rows := range []int{rowsOfB, MaxRows} {
+				for _, config := range f.configs(rows) {
+					add(f, config, rows, "sm_80")
+					add(f, config, rows, "sm_90a")
+				}
 			}
 		}
 	} else {
@@ -100,7 +82,7 @@ func TestPrebuilt(t *testing.T) {
 
 // TestNoHeaders holds the kernels to what NVRTC has without a toolkit.
 func TestNoHeaders(t *testing.T) {
-	k := Format{4, 128, lut.F16, driver.F16}.Kernel(Config{2, 4, 2, 1, 1, false}, 1)
+	k := Format{4, 128, lut.F16, driver.F16}.Kernel(Config{2, 4, 2, 1, 1}, 1)
 	if strings.Contains(k.Source, "#include") {
 		t.Error("the kernel includes a header")
 	}

@@ -52,7 +52,8 @@
 // is worth no more than what is loaded between two waits. A quarter of the 4-bit
 // weights looked up in registers by byte planes (M = 16: 23.9, half of them 26.6). The first
 // codes behind the ring, or later ones, prefetched into the level-2 cache: 2 % gained at
-// large shapes, 10 % lost at small ones. The next step's X prefetched into the L1: no change.
+// large shapes, 10 % lost at small ones. The next step's X prefetched into the L1: no change. A
+// barrier for each tile, so that it is finished while others are multiplied: no change.
 //
 // Clocks are 1800 MHz as soon as the tensor cores work, of 1980 otherwise; kept up for long,
 // large shapes meet the card's 700 W and fall to 1500: time in short bursts.
@@ -67,7 +68,6 @@
 //                two steps and X half the registers.
 //   DEPTH        atoms in flight a warp, a multiple of KA
 //   WARPS        of a block, 8 or 16
-//   BY_TILE      1 if tiles are finished one by one, 0 if all of a run are at its end
 //   MIN_BLOCKS   blocks that an SM must hold
 
 constexpr u32 THREADS = WARPS * 32;
@@ -100,7 +100,6 @@ struct Params {
     u32 run;               // tiles that have slots at a time
     u32 pairs;             // ⌈m/2⌉, pairs of rows of X: 16 bytes each of a lane's slot
     u32 pairs_inverse;     // ⌈2^32/pairs⌉, wrapped
-    u32 barriers;          // with BY_TILE, where they begin in shared memory: one for each tile of a run
     u32 slot_base;         // where slots begin in shared memory
     u32 slot_pitch;        // from one pair's 128 bytes to the next: 128, or 256 in the table's gaps
     u32 codebook[1 << BITS];  // in the low 16 bits, in the type of X
@@ -434,8 +433,9 @@ struct Output {
     float bias[2];
 };
 
-__device__ __forceinline__ Output output_of(const Params& p, const Warp& w, u32 first, u32 tile, u32 q, u32 g) {
+__device__ __forceinline__ Output output_of(const Params& p, const Warp& w, u32 first, u32 i) {
     Output o;
+    u32 g = i % 8, tile = p.pairs == 1 ? i / 8 : __umulhi(i / 8, p.pairs_inverse), q = i / 8 - tile * p.pairs;
     o.slot = slot(p, tile, 0, q, g);
     o.row = (w.tile0 + first + tile) * 16 + g;
     o.m = 2 * q;
@@ -459,73 +459,33 @@ __device__ __forceinline__ Output output_of(const Params& p, const Warp& w, u32 
     return o;
 }
 
-// write sums the slots and writes Y.
-__device__ __forceinline__ void write(const Params& p, const Output& o) {
-    const u32 pitch = p.pairs * p.slot_pitch;
-    float v[4] = {0, 0, 0, 0};
-#pragma unroll 4
-    for (u32 s = 0; s < p.slices; s++) {
-        Floats4 part = *(const Floats4*)(shared + o.slot + s * pitch);
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) v[j] += s < p.units ? part.f[j] : 0;  // slices without columns have written none
-    }
-    u16* y = p.y + ((u64)o.m * p.n + o.row);
-#pragma unroll
-    for (u32 j = 0; j < 4; j++) {
-        u32 row = j / 2 * 8, m = j % 2;
-        float r = GROUP == 0 ? v[j] * o.scale[j / 2] : v[j];
-        r += o.bias[j / 2];
-        if (o.row + row < p.n && o.m + m < p.m) y[m * p.n + row] = BF16 ? bf16_of_f32(r) : f16_of_f32(r);
-    }
-}
-
-__device__ __forceinline__ Output output_of(const Params& p, const Warp& w, u32 first, u32 i) {
-    const u32 tile = p.pairs == 1 ? i / 8 : __umulhi(i / 8, p.pairs_inverse);
-    return output_of(p, w, first, tile, i / 8 - tile * p.pairs, i % 8);
-}
-
-// finish waits for the block and writes Y for a run. The kernel behind this one waits for
+// finish sums the slots of a run and writes Y. The kernel behind this one waits for
 // a block's last instructions, so all that can be is done before the barrier.
 __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first) {
     const u32 count = min(p.run, w.tiles - first) * p.pairs * 8;
+    const u32 pitch = p.pairs * p.slot_pitch;
     u32 i = threadIdx.x;
     Output o;
     if (i < count) o = output_of(p, w, first, i);
     __syncthreads();
     while (i < count) {
-        write(p, o);
+        float v[4] = {0, 0, 0, 0};
+#pragma unroll 4
+        for (u32 s = 0; s < p.slices; s++) {
+            Floats4 part = *(const Floats4*)(shared + o.slot + s * pitch);
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) v[j] += s < p.units ? part.f[j] : 0;  // slices without columns have written none
+        }
+        u16* y = p.y + ((u64)o.m * p.n + o.row);
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            u32 row = j / 2 * 8, m = j % 2;
+            float r = GROUP == 0 ? v[j] * o.scale[j / 2] : v[j];
+            r += o.bias[j / 2];
+            if (o.row + row < p.n && o.m + m < p.m) y[m * p.n + row] = BF16 ? bf16_of_f32(r) : f16_of_f32(r);
+        }
         i += THREADS;
         if (i < count) o = output_of(p, w, first, i);
-    }
-}
-
-// With many rows of X there are many slots, and to read them all at the end, through one port,
-// takes up to a microsecond. BY_TILE gives each tile a barrier, and a warp writes it when
-// all slices are there: mostly while others still multiply. At 4 and 5 bits that gains 2 %
-// with 8 or 16 rows; with few rows, or where the loop is shorter, it loses as much.
-__device__ __forceinline__ u32 barrier_of(const Params& p, u32 tile) { return SHARED_BASE + p.barriers + 8 * tile; }
-
-__device__ __forceinline__ void init_barriers(const Params& p) {
-    for (u32 i = threadIdx.x; i < p.run; i += THREADS) barrier_init(barrier_of(p, i), min(p.slices, p.units));
-}
-
-// arrive tells that the warp has added its last to a tile.
-__device__ __forceinline__ void arrive(const Warp& w, u32 barrier) {
-    __syncwarp();
-    if (w.lane == 0) barrier_arrive(barrier);
-}
-
-// finish_tile waits for a tile of the run and writes it. The parity is that of the run.
-__device__ __forceinline__ void finish_tile(const Params& p, const Warp& w, u32 first, u32 tile, u32 parity) {
-    u32 q = w.lane / 8;
-    Output o;
-    if (q < p.pairs) o = output_of(p, w, first, tile, q, w.lane % 8);
-    while (!barrier_passed(barrier_of(p, tile), parity)) {
-    }
-    while (q < p.pairs) {
-        write(p, o);
-        q += 4;
-        if (q < p.pairs) o = output_of(p, w, first, tile, q, w.lane % 8);
     }
 }
 
@@ -636,7 +596,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
 
     check_base();
     fill_table(p);
-    if (BY_TILE) init_barriers(p);
     __syncthreads();
     wait_previous();
 
@@ -648,13 +607,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
     const u32 scale_stride = p.units * UNIT_SCALE_BYTES * p.groups;
     Columns x;
     if (w.steps) load_columns(x, p, w, 0);
-    for (u32 first = 0, parity = 0; first < w.tiles; first += p.run, parity ^= 1) {
+    for (u32 first = 0; first < w.tiles; first += p.run) {
         const u32 tiles = tiles_of(p, w, first);
         for (u32 step = 0; step < w.steps && tiles; step++) {
             if (step) load_columns(x, p, w, step);
             prefetch_scales(p, w, first, step + 3 - KA);
-            const bool tell = BY_TILE && step + 1 == w.steps;
-            u32 left = tiles, at = slot0, barrier = barrier_of(p, w.group);
+            u32 left = tiles, at = slot0;
             while (left) {
                 // As long as the loads stay inside a step of K, there is little to decide.
                 u32 inside = ROOM && ahead.left ? min(left, ahead.left - 1) : 0;
@@ -665,7 +623,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
 #pragma unroll
                     for (u32 d = 0; d < RING; d++) {
                         turn(p, w, table, x, ring, d, ahead, true, at, step != 0);
-                        if (tell) arrive(w, barrier);
                         // Within straight code the compiler moves loads down to their use,
                         // and their lead is gone; over a branch, never taken, it does not.
                         at = opaque(at);
@@ -673,7 +630,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
                         ahead.codes += code_stride;
                         ahead.scales += scale_stride;
                         at += stride;
-                        barrier += 8 * p.groups;
                     }
                     inside -= RING;
                 }
@@ -682,10 +638,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
                 for (u32 d = 0; d < RING; d++) {
                     const bool more = ahead.left != 0;
                     turn(p, w, table, x, ring, d, ahead, more, at, step != 0);
-                    if (tell) arrive(w, barrier);
                     if (more) advance(ahead, p, w);
                     at += stride;
-                    barrier += 8 * p.groups;
                     if (--left == 0) {
 #pragma unroll
                         for (u32 n = 0; n < (d + 1) % RING; n++) rotate(ring);
@@ -696,10 +650,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
         }
         const bool again = first + p.run < w.tiles;
         if (ROOM && again && w.steps > 1) load_columns(x, p, w, 0);
-        if constexpr (BY_TILE)
-            for (u32 i = w.slice; i < tiles; i += p.slices) finish_tile(p, w, first, w.group + i * p.groups, parity);
-        else
-            finish(p, w, first);
+        finish(p, w, first);
         if (again) __syncthreads();  // before the slots are written again
         if (!ROOM && again && w.steps > 1) load_columns(x, p, w, 0);
     }

@@ -24,8 +24,6 @@ const (
 	maxSlices = 16
 	rowsOfB   = 8   // rows of X in a tile of the mma
 	pairBytes = 128 // of a slot, for a pair of rows of X: 16 bytes for each of eight lanes
-
-	barrierBytes = 8
 )
 
 // Config is one of the ways to compile and launch the kernel. No choice changes a
@@ -36,16 +34,10 @@ type Config struct {
 	Warps        int `json:"warps"`          // of a block: 8 or 16
 	Resident     int `json:"resident"`       // blocks that must fit on a multiprocessor
 	PerSM        int `json:"per_sm"`         // blocks of a launch for each multiprocessor
-
-	ByTile bool `json:"by_tile"` // whether tiles are finished one by one, not all at the end
 }
 
 func (c Config) String() string {
-	s := fmt.Sprintf("a%d d%d w%d r%d s%d", c.AtomsPerStep, c.Depth, c.Warps, c.Resident, c.PerSM)
-	if c.ByTile {
-		s += " t"
-	}
-	return s
+	return fmt.Sprintf("a%d d%d w%d r%d s%d", c.AtomsPerStep, c.Depth, c.Warps, c.Resident, c.PerSM)
 }
 
 // Format is what a kernel is compiled for.
@@ -70,18 +62,14 @@ func FormatOf(t *repack.CUDATiles, dtype driver.DType) (Format, error) {
 
 // defines returns the compiler's definitions for a kernel of up to 8·tiles rows.
 func (f Format) defines(c Config, tiles int) []string {
-	bf16, byTile := 0, 0
+	bf16 := 0
 	if f.Type == driver.BF16 {
 		bf16 = 1
-	}
-	if c.ByTile {
-		byTile = 1
 	}
 	return []string{
 		fmt.Sprintf("BITS=%d", f.Bits), fmt.Sprintf("GROUP=%d", f.Group), fmt.Sprintf("SCALE=%d", f.Scale),
 		fmt.Sprintf("BF16=%d", bf16), fmt.Sprintf("NT=%d", tiles), fmt.Sprintf("KA=%d", c.AtomsPerStep),
 		fmt.Sprintf("DEPTH=%d", c.Depth), fmt.Sprintf("WARPS=%d", c.Warps), fmt.Sprintf("MIN_BLOCKS=%d", c.Resident),
-		fmt.Sprintf("BY_TILE=%d", byTile),
 	}
 }
 
@@ -114,7 +102,6 @@ type params struct {
 	tilesEach, tilesOver      uint32
 	run                       uint32
 	pairs, pairsInverse       uint32
-	barriers                  uint32
 	slotBase, slotPitch       uint32
 	codebook                  []uint32
 }
@@ -126,7 +113,7 @@ func (p *params) bytes() []byte {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	for _, v := range append([]uint32{
-		p.n, p.k, p.m, p.units, p.slices, p.groups, p.tilesEach, p.tilesOver, p.run, p.pairs, p.pairsInverse, p.barriers, p.slotBase, p.slotPitch,
+		p.n, p.k, p.m, p.units, p.slices, p.groups, p.tilesEach, p.tilesOver, p.run, p.pairs, p.pairsInverse, p.slotBase, p.slotPitch,
 	}, p.codebook...) {
 		b = binary.LittleEndian.AppendUint32(b, v)
 	}
@@ -202,12 +189,8 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	table, gaps := f.tableBytes()
 	room := min(l.sharedBlock, l.sharedSM/c.Resident-reservedShared)
 	perTile := slices * int(p.pairs) * pairBytes
-	perBarrier := 0
-	if c.ByTile {
-		perBarrier = barrierBytes
-	}
 	most := (tiles + grid - 1) / grid // tiles of a block
-	behind := (room - table) / (perTile + perBarrier)
+	behind := (room - table) / perTile
 	fit := behind
 	if inGaps := table / 2 / perTile; gaps && (most <= inGaps || inGaps >= behind) {
 		fit = inGaps
@@ -228,8 +211,6 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	if p.slotPitch == pairBytes {
 		shared += run * perTile
 	}
-	p.barriers = uint32(shared)
-	shared += run * perBarrier
 	return p, driver.Launch{
 		Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * c.Warps)},
 		Shared: shared, Programmatic: true,

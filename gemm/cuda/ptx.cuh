@@ -39,24 +39,6 @@ __device__ __forceinline__ void load_cached(u32 (&w)[4], const void* p) {
 // prefetch brings a line into the level-2 cache.
 __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// A barrier in shared memory counts arrivals and passes when all of a phase are there. What a
-// thread wrote before it arrived, or a warp before a __syncwarp and the arrival, is visible
-// to who finds it passed.
-__device__ __forceinline__ void barrier_init(u32 at, u32 count) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
-}
-__device__ __forceinline__ u64 barrier_arrive(u32 at) {
-    u64 state;
-    asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(state) : "r"(at) : "memory");
-    return state;  // of the phase, which nobody needs
-}
-__device__ __forceinline__ bool barrier_passed(u32 at, u32 parity) {
-    u32 passed;
-    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                 : "=r"(passed) : "r"(at), "r"(parity) : "memory");
-    return passed;
-}
-
 // shared_address is an address in shared memory's own window.
 __device__ __forceinline__ u32 shared_address(const void* p) {
     u64 a;

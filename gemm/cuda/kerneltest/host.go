@@ -129,12 +129,10 @@ var (
 	operand     = regexp.MustCompile(`%\d+`)
 	notInNames  = regexp.MustCompile(`\W+`)
 	constrained = regexp.MustCompile(`^\s*,?\s*"[^"]*"\s*\(`)
-	predicate   = regexp.MustCompile(`^\{\.reg \.pred (\w+); (\S+) (\w+), (.*); selp\.u32 (%\d+), 1, 0, (\w+);\}$`)
 )
 
 // withoutAssembly replaces asm("instruction %0, [%1+%2];" : "=r"(a) : "r"(b), "n"(C)) by
-// instruction((a), ((b)+(C))). An instruction whose result is a predicate may be beside
-// what moves that to a register: "{.reg .pred p; instruction p, …; selp.u32 %0, 1, 0, p;}".
+// instruction((a), ((b)+(C))).
 func withoutAssembly(source string) (string, error) {
 	var out strings.Builder
 	for {
@@ -195,11 +193,7 @@ func callOf(asm string) (string, error) {
 		operands = append(operands, "("+rest[:end]+")")
 		rest = rest[end+1:]
 	}
-	text := strings.TrimSuffix(parts[1], ";")
-	if m := predicate.FindStringSubmatch(text); m != nil && m[1] == m[3] && m[1] == m[6] {
-		text = m[2] + " " + m[5] + ", " + m[4]
-	}
-	instruction, rest, _ := strings.Cut(text, " ")
+	instruction, rest, _ := strings.Cut(strings.TrimSuffix(parts[1], ";"), " ")
 	if instruction == "" {
 		return "", nil
 	}

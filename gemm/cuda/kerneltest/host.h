@@ -80,7 +80,6 @@ struct Thread {
 static Thread threads[MOST_THREADS];  // of the block
 static Thread* self;
 static jmp_buf scheduler;
-static uint64_t arrivals;  // at barriers in shared memory
 static const std::function<void()>* body;
 
 // leave goes back to the scheduler until the thread is resumed.
@@ -102,10 +101,6 @@ static void meet(const Collective& c, void* operands) {
     self->operands = operands;
     leave();
 }
-
-// later lets the others go on, and the thread when they wait or have ended.
-static const Collective polling = {"a wait for arrivals", true, nullptr};
-static void later() { meet(polling, nullptr); }
 
 // live is the life of a thread, in block after block.
 static void live() {
@@ -160,17 +155,8 @@ struct Block {
     void run() {
         for (uint32_t i = 0; i < n; i++) threads[i].done = threads[i].waited = false;
         while (!std::all_of(threads, threads + n, [](const Thread& t) { return t.done; })) {
-            const uint64_t before = arrivals;
             for (uint32_t w = 0; w < n / WARP; w++) run_warp(ordered(w, n / WARP) * WARP);
-            bool polls = false;
-            for (uint32_t i = 0; i < n; i++)
-                if (!threads[i].done && threads[i].at == &polling) {
-                    threadIdx.x = i;
-                    if (arrivals == before) fail("waits for arrivals that do not come");
-                    threads[i].at = nullptr;
-                    polls = true;
-                }
-            if (!polls) together(0, n);
+            together(0, n);
         }
     }
 };
@@ -193,24 +179,6 @@ static const T* shared_at(uint32_t address) {
     if (address < SHARED_FIRST || address - SHARED_FIRST + sizeof(T) > shared_bytes || address % sizeof(T) != 0)
         fail("reads %zu bytes at %u of shared memory, %zu from %u on", sizeof(T), address, shared_bytes, SHARED_FIRST);
     return (const T*)(dynamic_shared + (address - SHARED_FIRST));
-}
-
-// Barrier is a barrier in shared memory.
-struct Barrier {
-    uint16_t count, missing;  // of arrivals, in a phase and yet in this one
-    uint16_t phase, made;
-};
-constexpr uint16_t MADE = 0x5a5a;
-
-static Barrier& barrier_at(uint32_t address) {
-    Barrier& b = const_cast<Barrier&>(*shared_at<Barrier>(address));
-    if (address % 8 != 0) fail("a barrier at %u of shared memory, not a multiple of 8", address);
-    return b;
-}
-static Barrier& made_at(uint32_t address) {
-    Barrier& b = barrier_at(address);
-    if (b.made != MADE) fail("there is no barrier at %u of shared memory", address);
-    return b;
 }
 
 // ---- numbers ----
@@ -349,23 +317,7 @@ inline void ld_global_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
     host::load_global<uint32_t, 4>({&a, &b, &c, &d}, p);
 }
 
-inline void prefetch_global_L2(const void* p) { (void)*(const volatile uint8_t*)p; }
-
-inline void mbarrier_init_shared_b64(uint32_t address, uint32_t count) {
-    if (count == 0 || count > 0xffff) host::fail("a barrier for %u arrivals", count);
-    host::barrier_at(address) = {(uint16_t)count, (uint16_t)count, 0, host::MADE};
-}
-inline void mbarrier_arrive_shared_b64(unsigned long long& state, uint32_t address) {
-    host::Barrier& b = host::made_at(address);
-    host::arrivals++;
-    state = b.phase;
-    if (--b.missing == 0) b = {b.count, b.count, (uint16_t)(b.phase + 1), host::MADE};
-}
-inline void mbarrier_test_wait_parity_shared_b64(uint32_t& passed, uint32_t address, uint32_t parity) {
-    if (parity > 1) host::fail("parity %u", parity);
-    passed = host::made_at(address).phase % 2 != parity;
-    if (!passed) host::later();
-}
+inline void prefetch_global_L2(const void* p) { (void)*(const volatile uint8_t*)p; }  // which is to be memory
 
 inline void cvta_to_shared_u64(unsigned long long& a, const void* p) {
     a = (const uint8_t*)p - host::dynamic_shared + host::SHARED_FIRST;

@@ -16,19 +16,7 @@ const hostTestKernels = `
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
-typedef unsigned long long u64;
 extern __shared__ __align__(128) u8 shared[];
-
-__device__ void make(u32 at) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(at), "r"(1)); }
-__device__ void arrive(u32 at) {
-    u64 state;
-    asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(state) : "r"(at));
-}
-__device__ bool passed(u32 at, u32 parity) {
-    u32 v;
-    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}" : "=r"(v) : "r"(at), "r"(parity));
-    return v;
-}
 
 #define KERNEL(name, body)                                                                \
     extern "C" __global__ void __launch_bounds__(64) name(u32* y, const u32* x, u32 n) { \
@@ -40,11 +28,6 @@ KERNEL(races, ((u32*)shared)[threadIdx.x] = x[i]; y[i] = ((u32*)shared)[63 - thr
 KERNEL(shuffles, y[i] = __shfl_xor_sync(0xffffffff, x[i], 5);)
 KERNEL(votes, y[i] = __syncthreads_or(x[i] == 77);)
 KERNEL(diverges, if (threadIdx.x == 7) __syncthreads(); else __syncwarp();)
-KERNEL(hands_over, u32* const v = (u32*)shared; if (threadIdx.x == 0) make(128); __syncthreads();
-    if (threadIdx.x < 32) { while (!passed(128, 0)) { } y[i] = v[threadIdx.x]; }
-    else { v[threadIdx.x - 32] = x[i]; __syncwarp(); if (threadIdx.x == 32) arrive(128); y[i] = x[i]; })
-KERNEL(waits, if (threadIdx.x == 0) make(128); __syncthreads(); while (!passed(128, 0)) { })
-KERNEL(unmade, y[i] = passed(128, 0);)
 KERNEL(leaves, if (threadIdx.x == 40) return; __syncwarp();)
 KERNEL(traps, if (i == 70) __trap();)
 KERNEL(far, y[1 << 20] = 1;)
@@ -101,14 +84,6 @@ func TestHostThreads(t *testing.T) {
 		{"shuffles", func(i uint32) uint32 { return i ^ 5 }, ""},
 		{"votes", func(i uint32) uint32 { return (^(i/64 ^ 1)) & 1 & ^(i / 128) }, ""},
 		{"diverges", nil, "thread 7: is at a barrier where others are at a warp's barrier"},
-		{"hands_over", func(i uint32) uint32 {
-			if i%64 < 32 {
-				return i + 32
-			}
-			return i
-		}, ""},
-		{"waits", nil, "thread 0: waits for arrivals that do not come"},
-		{"unmade", nil, "there is no barrier at 128"},
 		{"leaves", nil, "thread 40: ended where others of its warp are at a warp's barrier"},
 		{"traps", nil, "block (1, 0), thread 6: trap"},
 		{"far", nil, "where no memory is"},
