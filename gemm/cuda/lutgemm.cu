@@ -657,9 +657,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
     }
 }
 
-// lutread is the read-only twin: the same grid, shared memory and loads, in the
-// same order and at the same distance, and nothing done with them. It bounds what
-// the kernel could reach.
+// lutread is the read-only twin: the same grid, shared memory, prefetched scales and
+// loads, in the same order and at the same distance, and nothing done with them. It
+// bounds what the kernel could reach.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutread(const __grid_constant__ Params p) {
     launch_next();
     Warp w = warp_of(p);
