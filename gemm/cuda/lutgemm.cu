@@ -11,7 +11,7 @@
 // (one step i). What a step adds to a tile goes to the warp's own slot in shared
 // memory, and at the end the S slots of a tile are summed in order. S is 16 where shared
 // memory has room for the slots of all tiles: warps are then loaded evenly, a block reads X
-// once and steps are half as many (28672×4096, 4 bits, M = 1 and 8: 15.8 and 17.1 for 16.3
+// once and steps are half as many (28672×4096, 4 bits, M = 1 and 8: 15.8 and 17.3 for 16.3
 // and 17.6 µs; 8192×28672, 2 bits, M = 1: 24.1 for 30.5). Otherwise it is 8, and the other
 // eight warps of a block have tiles of their own. The order of every sum is fixed by the
 // shape of Ŵ and by whether X has more than 8 rows: neither the grid nor any of the

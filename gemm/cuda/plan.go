@@ -135,11 +135,12 @@ const reservedShared = 1024
 
 func limitsOf(i driver.DeviceInfo) limits { return limits{i.SMs, i.SharedPerBlock, i.SharedPerSM} }
 
-// slicesOf returns into how many slices a product's K is split. It is a matter of the
-// shape alone, as the order of the sums hangs on it. All sixteen warps of a block split
-// it where each has columns then and shared memory holds as many slots for all tiles,
-// up to 4 bits and on large GPUs: warps are loaded more evenly, and a block reads X
-// once. Otherwise eight warps are to a tile, and eight to another one.
+// slicesOf returns into how many slices a product's K is split. The order of the sums
+// hangs on it, so it is a matter of Ŵ's shape and of whether X has more than 8 rows, not
+// of the GPU. All sixteen warps of a block split K where each has columns then and shared
+// memory holds as many slots for all tiles, up to 4 bits and on large GPUs: warps are
+// loaded more evenly, and a block reads X once. Otherwise eight warps are to a tile, and
+// eight to another one.
 func slicesOf(n, k, m int) int {
 	most := 32 << 10 // rows of Ŵ
 	if m > rowsOfB {
