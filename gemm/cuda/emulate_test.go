@@ -81,15 +81,15 @@ func prmt(q, l uint32, i int) uint32 { return l&^0xff00 | q>>(8*i)&0xff<<8 }
 func (e *emulator) lookup(at uint32) uint32 { return binary.LittleEndian.Uint32(e.shared[at:]) }
 
 // dequantize looks up half an atom, as the kernel's function of that name.
-func (e *emulator) dequantize(w []uint32, half int, lane uint32) (a [4][4]uint32) {
+func (e *emulator) dequantize(w []uint32, atom, half int, lane uint32) (a [4][4]uint32) {
 	b := e.f.Bits
 	self := 4 * lane
 	switch b {
 	case 2:
 		self = 8 * lane
 		for i := range 8 {
-			if 2*half+i/4 == planesChunk {
-				e.lookUpPlanes(&a, w[planesChunk])
+			if 2*half+i/4 == planesChunk(atom) {
+				e.lookUpPlanes(&a, w[planesChunk(atom)])
 				break
 			}
 			at := prmt(w[2*half+i/4], self, i%4)
@@ -121,11 +121,11 @@ func (e *emulator) dequantize(w []uint32, half int, lane uint32) (a [4][4]uint32
 	return a
 }
 
-// planesChunk is which 32 columns of an atom are looked up in registers at 2 bits:
-// the last.
-const planesChunk = 3
+// planesChunk returns which 32 columns of an atom of a unit are looked up in registers
+// at 2 bits.
+func planesChunk(atom int) int { return 2*atom + 1 }
 
-// lookUpPlanes looks up the last two steps of an atom byte by byte, as the general
+// lookUpPlanes looks up the last two steps of half an atom byte by byte, as the general
 // form of prmt picks them.
 func (e *emulator) lookUpPlanes(a *[4][4]uint32, word uint32) {
 	var planes [8]byte // the low bytes of the four values, then the high ones
@@ -229,7 +229,7 @@ func (e *emulator) atom(tile, slotTile, slice, unit, a, groups, size int) {
 	for lane := range 32 {
 		w := e.words(((tile*int(p.units)+unit)*2+a)*256*e.f.Bits, lane)
 		for half := range 2 {
-			r := e.dequantize(w, half, uint32(lane))
+			r := e.dequantize(w, a, half, uint32(lane))
 			for s := range 4 {
 				frag[4*half+s][lane] = r[s]
 			}
@@ -252,7 +252,7 @@ func (e *emulator) atom(tile, slotTile, slice, unit, a, groups, size int) {
 				row, col := 8*xt+g, (2*unit+a)*128+s/2*32+8*t
 				for i := range 4 { // registers b0, b1 of this step: half of a 16-byte load
 					v, at := 0.0, i
-					if e.f.Bits == 2 && s/2 == planesChunk {
+					if e.f.Bits == 2 && s/2 == planesChunk(a) {
 						at = i/2 + i%2*2 // neighbours but one
 					}
 					if row < int(p.m) && col < int(p.k) {

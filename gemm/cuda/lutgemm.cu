@@ -105,11 +105,14 @@ struct Params {
     u32 codebook[1 << BITS];  // in the low 16 bits, in the type of X
 };
 
-// At 2 bits the table is looked up faster than the shared-memory port allows, which
-// reads 64 weights a clock. So the last 32 columns of each atom are looked up in
-// registers, which costs instructions instead: a quarter of the weights gains 6 %, half
-// of them 2 %. (At 3 bits, where it takes an instruction a weight, a quarter loses 3 %.)
-constexpr u32 PLANES_CHUNK = BITS == 2 ? 3 : 4;  // of the four of 32 columns; 4 is none
+// planes_chunk returns which of the four times 32 columns of an atom, the first or the
+// second of a unit, are looked up in registers; 4 is none. At 2 bits the table is looked
+// up faster than the shared-memory port allows, which reads 64 weights a clock, and
+// registers cost instructions instead: a quarter of the weights gains 6 %, three eighths 5,
+// half of them 2. Which quarter makes up to 4 %, for how it falls between the others: the
+// second 32 columns of one atom and the last of the next are the best of all sixteen
+// pairs. (At 3 bits, where it takes an instruction a weight, a quarter loses 3 %.)
+__device__ __forceinline__ constexpr u32 planes_chunk(u32 atom) { return BITS == 2 ? 2 * atom + 1 : 4; }
 
 extern __shared__ __align__(128) u8 shared[];
 
@@ -287,13 +290,13 @@ __device__ __forceinline__ void look_up_planes(u32 (&even)[4], u32 (&odd)[4], u3
     }
 }
 
-// dequantize looks up half an atom: the four registers of A for four steps.
-__device__ __forceinline__ void dequantize(u32 (&a)[HALF_STEPS][4], const u32 (&w)[2 * BITS], u32 half, const Table& t) {
+// dequantize looks up half of an atom of a unit: the four registers of A for four steps.
+__device__ __forceinline__ void dequantize(u32 (&a)[HALF_STEPS][4], const u32 (&w)[2 * BITS], u32 atom, u32 half, const Table& t) {
     const u32 self = t.self;
     if constexpr (BITS == 2) {
 #pragma unroll
         for (u32 i = 0; i < 2; i++) {
-            if (2 * half + i == PLANES_CHUNK) {
+            if (2 * half + i == planes_chunk(atom)) {
                 look_up_planes(a[2 * i], a[2 * i + 1], w[2 * half + i], t);
                 continue;
             }
@@ -377,7 +380,7 @@ __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const 
                 u32(&b)[4] = x.b[a][c][t];
                 b[0] = b[1] = b[2] = b[3] = 0;
                 if (row < p.m && col < p.k) load_cached(b, p.x + ((u64)row * p.k + col) * 2);
-                if (c == PLANES_CHUNK) {
+                if (c == planes_chunk(KA == 2 ? a : step % 2)) {
 #pragma unroll
                     for (u32 i = 0; i < 4; i += 2) {
                         u32 lo = b[i], hi = b[i + 1];
@@ -552,10 +555,11 @@ __device__ __forceinline__ void rotate(Ring& ring) {
 // rows of X sixteen warps have no registers for both, and gain 7 %; eight have, and lose 4 %.
 constexpr bool HALVES = NT == 2 && WARPS == 16;
 
-// turn multiplies by one step of the ring, adds to the slots at an address, or begins
-// them, and loads the step that ahead points to in place of it.
+// turn multiplies by one step of the ring, adds to the slots at an address, or in step 0
+// begins them, and loads the step that ahead points to in place of it.
+template <u32 ATOM>
 __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table& table, const Columns& x, Ring& ring, u32 d,
-                                     const Cursor& ahead, bool load, u32 at, bool add) {
+                                     const Cursor& ahead, bool load, u32 at, u32 step) {
     float total[KA][NT][4] = {};
 #pragma unroll
     for (u32 i = 0; i < KA; i++) {
@@ -563,9 +567,9 @@ __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table
         Sums sums = {};
         float scales[GROUPS * 2];
         u32 a[2][HALF_STEPS][4];
-        dequantize(a[0], atom.w, 0, table);
+        dequantize(a[0], atom.w, ATOM + i, 0, table);
         if (HALVES) multiply(sums, a[0], x.b[i], 0);
-        dequantize(a[1], atom.w, 1, table);
+        dequantize(a[1], atom.w, ATOM + i, 1, table);
 #pragma unroll
         for (u32 j = 0; j < GROUPS * 2; j++) scales[j] = GROUP ? scale_at(atom.s, j) : 1.0f;
         if (load) load_atom(atom, w, ahead, i);
@@ -578,13 +582,59 @@ __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table
         if (w.writes[t]) {
             Floats4* slot = (Floats4*)(shared + at + 4 * t * p.slot_pitch);
             Floats4 v = {{0, 0, 0, 0}};
-            if (add) v = *slot;
+            if (step) v = *slot;
 #pragma unroll
             for (u32 i = 0; i < KA; i++)  // one after the other, whatever KA
 #pragma unroll
                 for (u32 j = 0; j < 4; j++) v.f[j] += total[i][t][j];
             *slot = v;
         }
+}
+
+// multiply_tiles multiplies the tiles of a run by the columns of a step. ATOM says which
+// of its unit that is, at 2 bits and where a step is one atom.
+template <u32 ATOM>
+__device__ __forceinline__ void multiply_tiles(const Params& p, const Warp& w, const Table& table, const Columns& x, Ring& ring, Cursor& ahead, u32 tiles, u32 step) {
+    // That is WARPS times, but written so, the compiler spills at five bits.
+    const u32 stride = p.groups * p.slices * p.pairs * p.slot_pitch;
+    const u32 slot0 = slot(p, w.group, w.slice, w.lane % 4, w.lane / 4);
+    const u32 code_stride = p.units * (2 * ATOM_BYTES) * p.groups;  // from one tile to the next
+    const u32 scale_stride = p.units * UNIT_SCALE_BYTES * p.groups;
+    u32 left = tiles, at = slot0;
+    while (left) {
+        // As long as the loads stay inside a step of K, there is little to decide.
+        u32 inside = ROOM && ahead.left ? min(left, ahead.left - 1) : 0;
+        inside -= inside % RING;
+        left -= inside;
+        ahead.left -= inside;
+        while (inside) {
+#pragma unroll
+            for (u32 d = 0; d < RING; d++) {
+                turn<ATOM>(p, w, table, x, ring, d, ahead, true, at, step);
+                // Within straight code the compiler moves loads down to their use,
+                // and their lead is gone; over a branch, never taken, it does not.
+                at = opaque(at);
+                if (at == ~0u) __trap();
+                ahead.codes += code_stride;
+                ahead.scales += scale_stride;
+                at += stride;
+            }
+            inside -= RING;
+        }
+        if (!left) break;
+#pragma unroll
+        for (u32 d = 0; d < RING; d++) {
+            const bool more = ahead.left != 0;
+            turn<ATOM>(p, w, table, x, ring, d, ahead, more, at, step);
+            if (more) advance(ahead, p, w);
+            at += stride;
+            if (--left == 0) {
+#pragma unroll
+                for (u32 n = 0; n < (d + 1) % RING; n++) rotate(ring);
+                break;
+            }
+        }
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const __grid_constant__ Params p) {
@@ -602,52 +652,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
     wait_previous();
 
     const Table table = table_of(p, w);
-    // That is WARPS times, but written so, the compiler spills at five bits.
-    const u32 stride = p.groups * p.slices * p.pairs * p.slot_pitch;
-    const u32 slot0 = slot(p, w.group, w.slice, w.lane % 4, w.lane / 4);
-    const u32 code_stride = p.units * (2 * ATOM_BYTES) * p.groups;  // from one tile to the next
-    const u32 scale_stride = p.units * UNIT_SCALE_BYTES * p.groups;
     Columns x;
     if (w.steps) load_columns(x, p, w, 0);
     for (u32 first = 0; first < w.tiles; first += p.run) {
         const u32 tiles = tiles_of(p, w, first);
         for (u32 step = 0; step < w.steps && tiles; step++) {
             if (step) load_columns(x, p, w, step);
-            u32 left = tiles, at = slot0;
-            while (left) {
-                // As long as the loads stay inside a step of K, there is little to decide.
-                u32 inside = ROOM && ahead.left ? min(left, ahead.left - 1) : 0;
-                inside -= inside % RING;
-                left -= inside;
-                ahead.left -= inside;
-                while (inside) {
-#pragma unroll
-                    for (u32 d = 0; d < RING; d++) {
-                        turn(p, w, table, x, ring, d, ahead, true, at, step != 0);
-                        // Within straight code the compiler moves loads down to their use,
-                        // and their lead is gone; over a branch, never taken, it does not.
-                        at = opaque(at);
-                        if (at == ~0u) __trap();
-                        ahead.codes += code_stride;
-                        ahead.scales += scale_stride;
-                        at += stride;
-                    }
-                    inside -= RING;
-                }
-                if (!left) break;
-#pragma unroll
-                for (u32 d = 0; d < RING; d++) {
-                    const bool more = ahead.left != 0;
-                    turn(p, w, table, x, ring, d, ahead, more, at, step != 0);
-                    if (more) advance(ahead, p, w);
-                    at += stride;
-                    if (--left == 0) {
-#pragma unroll
-                        for (u32 n = 0; n < (d + 1) % RING; n++) rotate(ring);
-                        break;
-                    }
-                }
-            }
+            if (BITS == 2 && KA == 1 && step % 2)
+                multiply_tiles<1>(p, w, table, x, ring, ahead, tiles, step);
+            else
+                multiply_tiles<0>(p, w, table, x, ring, ahead, tiles, step);
         }
         const bool again = first + p.run < w.tiles;
         if (ROOM && again && w.steps > 1) load_columns(x, p, w, 0);
