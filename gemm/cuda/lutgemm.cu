@@ -38,22 +38,34 @@
 //
 // At M = 16 X fills the registers, so a step is half a unit and slots are read and written
 // twice as often: 32,800 cycles of products, 9.4 for a 16×16 tile of weights. The port is
-// what they share: it takes 4 for the lookups, 2 for slots, 1 to 2 for codes and almost 1 for
-// X. It takes 19.4 of 22.6 µs when no codes are loaded in the loop at all.
+// what they share, and it is full: Nsight Compute counts 8.9 wavefronts a tile (6.3 at
+// M = 8, 5.7 at M = 1), 4 of lookups, 2 of slots, 1 of codes and more than 1 of X, while issue
+// is busy half of the time and the tensor cores a quarter. It takes 19.4 of 22.6 µs when no
+// codes are loaded in the loop at all.
 //
-// Tried, and slower: codes through a ring in shared memory, filled by bulk copies (by 1 to
-// 5 µs at M = 8 and 16: the port again); X staged there a step ahead (by 0.5 to 3.5); 24 or
-// 32 warps of fewer registers (by 0.5 to 2); the tiles of a step two or four at a time
-// in one basic block; wgmma, whose groups of 64 rows do not divide evenly. Sums in registers
-// along all of K and X in shared memory, for 32 or 64 rows a warp: no slots in the loop, and
-// 6.1 cycles a tile without loads, but with them 8 warps of 255 registers wait for each ring
-// as one (24.4 µs at M = 16, 17.6 to 19.4 at M = 1 and 8): ptxas puts all the global loads
-// of a loop on one scoreboard, so every wait is for the newest of them, and a deep ring
-// is worth no more than what is loaded between two waits. A quarter of the 4-bit
-// weights looked up in registers by byte planes (M = 16: 23.9, half of them 26.6). The first
-// codes behind the ring, or later ones, prefetched into the level-2 cache: 2 % gained at
-// large shapes, 10 % lost at small ones. The next step's X prefetched into the L1: no change. A
-// barrier for each tile, so that it is finished while others are multiplied: no change.
+// Tried, right, and slower (µs at 28672×4096, 4 bits):
+//   - Codes through a ring in shared memory, by bulk copies (M = 8 and 16: 1 to 5 more), of which
+//     a multiprocessor begins one in 20 cycles, however small; or by each lane for itself with
+//     cp.async (1.5 to 4 more), where ptxas puts three idle loads before a copy. Either way they
+//     pass the port twice.
+//   - X staged in shared memory a step ahead (0.5 to 3.5 more), or prefetched into the L1 (no
+//     change); its rows loaded in turns, so as not to meet in the same banks (no change).
+//   - At M = 16 whole units a step (0.3 to 0.8 more): slots halve, but registers spill and
+//     one step is in flight.
+//   - Sums in registers along all of K, X in shared memory, 32 or 64 rows a warp: no slots in the
+//     loop and 6.1 cycles a tile without loads. With them M = 16 takes 24.4 and M = 1 and 8 17.6 to
+//     19.4, as 8 warps of 255 registers wait as one: ptxas puts all the global loads of a loop
+//     on one scoreboard, so every wait is for the newest, and a deep ring is worth no more than
+//     what is loaded between two waits. With bulk copies 25.1 and 18.7, with cp.async and 16
+//     warps 29.0 and 22.2.
+//   - wgmma with K split over four warpgroups, also without slots: 25.9 at M = 16 (19.6 without
+//     loads). Its groups of 64 rows do not divide evenly, which is 18 % more lookups.
+//   - 24 or 32 warps of fewer registers (0.5 to 2 more); the tiles of a step two or four at a time
+//     in one basic block.
+//   - A quarter of the 4-bit weights looked up in registers by byte planes (M = 16: 23.9; half
+//     of them: 26.6).
+//   - Codes prefetched into the level-2 cache: 2 % gained at large shapes, 10 % lost at small ones.
+//   - A barrier for each tile, to finish it while others are multiplied (no change).
 //
 // Clocks are 1800 MHz as soon as the tensor cores work, of 1980 otherwise; kept up for long,
 // large shapes meet the card's 700 W and fall to 1500: time in short bursts.
