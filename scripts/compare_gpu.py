@@ -6,8 +6,8 @@
 The same protocol for all: a ring of different weights of at least four times the L2 cache, so that every
 call reads its weights from memory; at least 64 calls over whole rounds of that ring in one CUDA graph;
 the median of at least 20 replays divided by the calls, with the gaps between kernels in it. The kernels
-of one shape and M take turns, one replay each. Weights and activations are fresh normal numbers, with an X
-of its own for every weight of a ring.
+of one shape and M take turns, one replay each. Weights and activations are fresh normal numbers; all weights
+of a ring multiply the same X, which stays in the L2 cache as activations do in a decoder.
 
     cuBLAS     torch.mm in float16
     bnb NF4    bitsandbytes.matmul_4bit, NormalFloat, float32 scales of blocks of 64
@@ -73,7 +73,7 @@ class Timed:
     calls: int
     graph: torch.cuda.CUDAGraph
     rel_err: float | None  # None is no number
-    inputs: list[torch.Tensor]  # which the graph knows only by their addresses
+    x: torch.Tensor  # which the graph knows only by its address
     us: list[float] = field(default_factory=list)
 
 
@@ -254,19 +254,19 @@ def replay(graph: torch.cuda.CUDAGraph) -> tuple[torch.cuda.Event, torch.cuda.Ev
 
 
 def prepare(arm: Arm, m: int, k: int, g: torch.Generator) -> Timed:
-    xs = [torch.randn(m, k, dtype=torch.float16, device="cuda", generator=g) for _ in range(arm.slots)]
-    graph, calls, out = capture(arm.slots, lambda i: arm.call(i, xs[i]))
+    x = torch.randn(m, k, dtype=torch.float16, device="cuda", generator=g)
+    graph, calls, out = capture(arm.slots, lambda i: arm.call(i, x))
     worst = 0.0
     if arm.weight:
         for y in out.values():
             y.fill_(math.nan)
         graph.replay()
         for i in checked(arm.slots):
-            want = xs[i].double() @ arm.weight(i).t()
+            want = x.double() @ arm.weight(i).t()
             worst = max(worst, ((out[i].double() - want).norm() / want.norm()).item())
         if not all(y.isfinite().all() for y in out.values()):
             worst = None
-    return Timed(arm, m, calls, graph, worst, xs)
+    return Timed(arm, m, calls, graph, worst, x)
 
 
 def measure(timed: list[Timed], replays: int) -> None:
