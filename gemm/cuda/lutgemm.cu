@@ -48,8 +48,10 @@
 //     a multiprocessor begins one in 20 cycles, however small; or by each lane for itself with
 //     cp.async (1.5 to 4 more), where ptxas puts three idle loads before a copy. Either way they
 //     pass the port twice.
-//   - X staged in shared memory a step ahead (0.5 to 3.5 more), or prefetched into the L1 (no
-//     change); its rows loaded in turns, so as not to meet in the same banks (no change).
+//   - X of the next step, fetching which costs 1.5 at M = 16 (at 8192×8192 2.5, at M = 8 0.8):
+//     staged in shared memory (0.5 to 3.5 more), prefetched into the L1 (no change), loaded into
+//     the registers that the last tile of a step lets go of, in a copy of the loop of its own
+//     (1.4 to 2.4 more); its rows loaded in turns, so as not to meet in the same banks (no change).
 //   - At M = 16 whole units a step (0.3 to 0.8 more): slots halve, but registers spill and
 //     one step is in flight.
 //   - Sums in registers along all of K, X in shared memory, 32 or 64 rows a warp: no slots in the
