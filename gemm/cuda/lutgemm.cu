@@ -20,9 +20,11 @@
 // Latency. Weights pass through a ring of DEPTH atoms in registers, straight from
 // memory: the shared-memory port is busy with the table. The ring's first loads are
 // out before the table is filled and before the kernel waits for the one in front of
-// it. Sixteen warps with 128 registers each hide the latency of table and tensor
-// cores best: in one block that has the SM to itself, or in two of eight warps that
-// are replaced by the next kernel's as each of them ends.
+// it. As ptxas puts all the global loads of a loop on one scoreboard, every wait is for
+// the newest of them: what counts is how long before the next wait a load begins. Sixteen
+// warps with 128 registers each hide the latency of table and tensor cores best: in one
+// block that has the SM to itself, or in two of eight warps that are replaced by the next
+// kernel's as each of them ends.
 //
 // Limits, as Nsight Compute sees them on an H200 at 57344×8192, group 128, M = 1 (busy
 // time of DRAM, of the shared-memory port and of issue, in percent): 2 bits 61, 74, 49;
@@ -56,10 +58,8 @@
 //     one step is in flight.
 //   - Sums in registers along all of K, X in shared memory, 32 or 64 rows a warp: no slots in the
 //     loop and 6.1 cycles a tile without loads. With them M = 16 takes 24.4 and M = 1 and 8 17.6 to
-//     19.4, as 8 warps of 255 registers wait as one: ptxas puts all the global loads of a loop
-//     on one scoreboard, so every wait is for the newest, and a deep ring is worth no more than
-//     what is loaded between two waits. With bulk copies 25.1 and 18.7, with cp.async and 16
-//     warps 29.0 and 22.2.
+//     19.4, as 8 warps of 255 registers wait for their loads as one. With bulk copies 25.1 and
+//     18.7, with cp.async and 16 warps 29.0 and 22.2.
 //   - wgmma with K split over four warpgroups, also without slots: 25.9 at M = 16 (19.6 without
 //     loads). Its groups of 64 rows do not divide evenly, which is 18 % more lookups.
 //   - 24 or 32 warps of fewer registers (0.5 to 2 more); the tiles of a step two or four at a time
@@ -263,9 +263,10 @@ __device__ __forceinline__ void advance(Cursor& c, const Params& p, const Warp& 
     seek(c, p, w);
 }
 
-__device__ __forceinline__ void load_atom(Atom& atom, const Warp& w, const Cursor& c, u32 a) {
-    load_codes(atom.w, c.codes + a * ATOM_BYTES, w.lane);
-    if constexpr (GROUP != 0) load_scales(atom.s, c.scales + (GROUP == 256 ? 0 : a * 8 * SCALE_BYTES));
+// load_atom loads an atom from delay bytes behind its place.
+__device__ __forceinline__ void load_atom(Atom& atom, const Warp& w, const Cursor& c, u32 a, u32 delay = 0) {
+    load_codes(atom.w, c.codes + delay + a * ATOM_BYTES, w.lane);
+    if constexpr (GROUP != 0) load_scales(atom.s, c.scales + delay + (GROUP == 256 ? 0 : a * 8 * SCALE_BYTES));
 }
 
 // ---- unpack and look up ----
@@ -522,11 +523,17 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
     return w;
 }
 
-constexpr u32 RING = DEPTH / KA;  // steps in flight
+constexpr u32 RING = DEPTH / KA;  // steps in registers
+
+// Whether the ring is a double buffer, of two steps one in flight: the next is loaded as soon as the first codes
+// of the one at work are looked up, and has the time of a whole step. With codes of 4 and
+// 5 bits, which give way to those of the next step late, that gains 1 to 3 % up to 8 rows;
+// with fewer bits it loses 1 to 4, and with more rows 1 to 5.
+constexpr bool DOUBLE = RING == 2 && BITS >= 4 && NT == 1;
 
 // Whether the registers, of which ring and scales take the most, suffice for a second,
 // shorter copy of the loop, and for X beside the end of a run.
-constexpr bool ROOM = DEPTH * (2 * BITS + SCALE_WORDS) + 4 * GROUPS <= 35;
+constexpr bool ROOM = DEPTH * (2 * BITS + SCALE_WORDS) + 4 * GROUPS <= (DOUBLE ? 48 : 35);
 
 struct Ring {
     Atom atom[DEPTH];
@@ -534,7 +541,7 @@ struct Ring {
 
 __device__ __forceinline__ void fill_ring(Ring& ring, Cursor& ahead, const Params& p, const Warp& w) {
 #pragma unroll
-    for (u32 d = 0; d < RING; d++)
+    for (u32 d = 0; d < (DOUBLE ? 1 : RING); d++)
         if (ahead.left) {
 #pragma unroll
             for (u32 a = 0; a < KA; a++) load_atom(ring.atom[d * KA + a], w, ahead, a);
@@ -569,8 +576,8 @@ __device__ __forceinline__ void rotate(Ring& ring) {
 // rows of X sixteen warps have no registers for both, and gain 7 %; eight have, and lose 4 %.
 constexpr bool HALVES = NT == 2 && WARPS == 16;
 
-// turn multiplies by one step of the ring, adds to the slots at an address, or in step 0
-// begins them, and loads the step that ahead points to in place of it.
+// turn multiplies by step d of the ring, adds to the slots at an address, or in step 0
+// begins them, and loads the step that ahead points to, in place of it or beside it.
 template <u32 ATOM>
 __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table& table, const Columns& x, Ring& ring, u32 d,
                                      const Cursor& ahead, bool load, u32 at, u32 step) {
@@ -582,11 +589,18 @@ __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table
         float scales[GROUPS * 2];
         u32 a[2][HALF_STEPS][4];
         dequantize(a[0], atom.w, ATOM + i, 0, table);
+        if (DOUBLE && i == 0 && load) {
+            // Nothing, but not known before a first weight is: were these loads to begin
+            // sooner, the wait for the step at work would be one for them, on the one scoreboard.
+            const u32 delay = a[0][0][0] & p.n >> 31;
+#pragma unroll
+            for (u32 j = 0; j < KA; j++) load_atom(ring.atom[(1 - d) * KA + j], w, ahead, j, delay);
+        }
         if (HALVES) multiply(sums, a[0], x.b[i], 0);
         dequantize(a[1], atom.w, ATOM + i, 1, table);
 #pragma unroll
         for (u32 j = 0; j < GROUPS * 2; j++) scales[j] = GROUP ? scale_at(atom.s, j) : 1.0f;
-        if (load) load_atom(atom, w, ahead, i);
+        if (!DOUBLE && load) load_atom(atom, w, ahead, i);
         if (!HALVES) multiply(sums, a[0], x.b[i], 0);
         multiply(sums, a[1], x.b[i], 1);
         scale(total[i], sums, scales);
@@ -712,7 +726,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutread(const 
                     for (u32 j = 0; j < 2 * BITS; j++) sink ^= atom.w[j];
 #pragma unroll
                     for (u32 j = 0; j != SCALE_WORDS; j++) sink ^= atom.s[j];
-                    if (more) load_atom(atom, w, ahead, i);
+                    if (!DOUBLE && more) load_atom(atom, w, ahead, i);
+                }
+                if (DOUBLE && more) {
+#pragma unroll
+                    for (u32 i = 0; i < KA; i++) load_atom(ring.atom[(1 - d) * KA + i], w, ahead, i, sink & p.n >> 31);
                 }
                 if (more) advance(ahead, p, w);
                 if (--left == 0) {
