@@ -3,6 +3,7 @@ package cuda
 import (
 	_ "embed"
 	"fmt"
+	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
@@ -54,6 +55,9 @@ func (f Format) configs(m int) []Config {
 	wide := f.Group == 64 && f.Bits == 5 && f.Scale == lut.F32
 	if f.Group != 32 && !wide { // the scales of which take the registers
 		all = append(all, Config{2, 4, 16, 1, 1})
+		if f.Bits == 4 { // which the longer lead of a double buffer helps the most
+			slices.Reverse(all)
+		}
 	}
 	if f.Bits < 5 { // the table of which leaves room for one block
 		all = append(all, Config{2, 2, 8, 2, 2})

@@ -525,10 +525,10 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
 
 constexpr u32 RING = DEPTH / KA;  // steps in registers
 
-// Whether the ring is a double buffer, of two steps one in flight: the next is loaded as soon as the first codes
-// of the one at work are looked up, and has the time of a whole step. With codes of 4 and
-// 5 bits, which give way to those of the next step late, that gains 1 to 3 % up to 8 rows;
-// with fewer bits it loses 1 to 4, and with more rows 1 to 5.
+// Whether the ring is a double buffer, of two steps one in flight: the next is loaded as
+// soon as the first codes of the one at work are looked up, and has the time of a whole
+// step. With codes of 4 and 5 bits, which give way to those of the next step late, that
+// gains 1 to 3 % up to 8 rows; with fewer bits it loses 1 to 4, and with more rows 1 to 5.
 constexpr bool DOUBLE = RING == 2 && BITS >= 4 && NT == 1;
 
 // Whether the registers, of which ring and scales take the most, suffice for a second,
@@ -539,9 +539,10 @@ struct Ring {
     Atom atom[DEPTH];
 };
 
+template <u32 STEPS>
 __device__ __forceinline__ void fill_ring(Ring& ring, Cursor& ahead, const Params& p, const Warp& w) {
 #pragma unroll
-    for (u32 d = 0; d < (DOUBLE ? 1 : RING); d++)
+    for (u32 d = 0; d < STEPS; d++)
         if (ahead.left) {
 #pragma unroll
             for (u32 a = 0; a < KA; a++) load_atom(ring.atom[d * KA + a], w, ahead, a);
@@ -671,7 +672,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
     Cursor ahead = {};
     if (w.steps) seek(ahead, p, w);
     Ring ring = {};
-    fill_ring(ring, ahead, p, w);
+    fill_ring<DOUBLE ? 1 : RING>(ring, ahead, p, w);
     if (GROUP) prefetch_scales(p, w);
 
     check_base();
@@ -700,15 +701,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
 }
 
 // lutread is the read-only twin: the same grid, shared memory, prefetched scales and
-// loads, in the same order and at the same distance, and nothing done with them. It
-// bounds what the kernel could reach.
+// loads, in the same order and at the distance of a full ring, and nothing done with them.
+// It bounds what the kernel could reach.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutread(const __grid_constant__ Params p) {
     launch_next();
     Warp w = warp_of(p);
     Cursor ahead = {};
     if (w.steps) seek(ahead, p, w);
     Ring ring = {};
-    fill_ring(ring, ahead, p, w);
+    fill_ring<RING>(ring, ahead, p, w);
     if (GROUP) prefetch_scales(p, w);
     wait_previous();
 
@@ -726,11 +727,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutread(const 
                     for (u32 j = 0; j < 2 * BITS; j++) sink ^= atom.w[j];
 #pragma unroll
                     for (u32 j = 0; j != SCALE_WORDS; j++) sink ^= atom.s[j];
-                    if (!DOUBLE && more) load_atom(atom, w, ahead, i);
-                }
-                if (DOUBLE && more) {
-#pragma unroll
-                    for (u32 i = 0; i < KA; i++) load_atom(ring.atom[(1 - d) * KA + i], w, ahead, i, sink & p.n >> 31);
+                    if (more) load_atom(atom, w, ahead, i);
                 }
                 if (more) advance(ahead, p, w);
                 if (--left == 0) {
