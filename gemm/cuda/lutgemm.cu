@@ -80,7 +80,7 @@
 //   NT           tiles of 8 rows of X, 1 or 2
 //   KA           atoms of a unit that are read in one step: 1 or 2. At 1 a unit takes
 //                two steps and X half the registers.
-//   DEPTH        atoms in flight a warp, a multiple of KA
+//   DEPTH        atoms that a warp has registers for, a multiple of KA
 //   WARPS        of a block, 8 or 16
 //   MIN_BLOCKS   blocks that an SM must hold
 

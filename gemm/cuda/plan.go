@@ -30,7 +30,7 @@ const (
 // bit of the result.
 type Config struct {
 	AtomsPerStep int `json:"atoms_per_step"` // atoms of a unit that a warp multiplies in one step: 1 or 2
-	Depth        int `json:"depth"`          // atoms in flight a warp, a multiple of AtomsPerStep
+	Depth        int `json:"depth"`          // atoms a warp has registers for, a multiple of AtomsPerStep
 	Warps        int `json:"warps"`          // of a block: 8 or 16
 	Resident     int `json:"resident"`       // blocks that must fit on a multiprocessor
 	PerSM        int `json:"per_sm"`         // blocks of a launch for each multiprocessor
