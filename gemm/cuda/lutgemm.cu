@@ -125,7 +125,8 @@ struct Params {
 // registers cost instructions instead: a quarter of the weights gains 6 %, three eighths 5,
 // half of them 2. Which quarter makes up to 4 %, for how it falls between the others: the
 // second 32 columns of one atom and the last of the next are the best of all sixteen
-// pairs. (At 3 bits, where it takes an instruction a weight, a quarter loses 3 %.)
+// pairs. (At 3 bits, where it takes an instruction a weight, a quarter loses 3 %, an
+// eighth up to 5, and a sixteenth gains 1 at the best of its places.)
 __device__ __forceinline__ constexpr u32 planes_chunk(u32 atom) { return BITS == 2 ? 2 * atom + 1 : 4; }
 
 extern __shared__ __align__(128) u8 shared[];
@@ -528,7 +529,8 @@ constexpr u32 RING = DEPTH / KA;  // steps in registers
 // Whether the ring is a double buffer, of two steps one in flight: the next is loaded as
 // soon as the first codes of the one at work are looked up, and has the time of a whole
 // step. With codes of 4 and 5 bits, which give way to those of the next step late, that
-// gains 1 to 3 % up to 8 rows; with fewer bits it loses 1 to 4, and with more rows 1 to 5.
+// gains up to 3 % up to 8 rows (at 4096×4096, and at 5 bits with 8 rows, it loses as much);
+// with fewer bits it loses up to 5, and with more rows up to 7.
 constexpr bool DOUBLE = RING == 2 && BITS >= 4 && NT == 1;
 
 // Whether the registers, of which ring and scales take the most, suffice for a second,
@@ -577,11 +579,11 @@ __device__ __forceinline__ void rotate(Ring& ring) {
 // rows of X sixteen warps have no registers for both, and gain 7 %; eight have, and lose 4 %.
 constexpr bool HALVES = NT == 2 && WARPS == 16;
 
-// turn multiplies by step d of the ring, adds to the slots at an address, or in step 0
-// begins them, and loads the step that ahead points to, in place of it or beside it.
+// turn multiplies by step d of the ring, adds to the slots at an address, or begins them,
+// and loads the step that ahead points to, in place of it or beside it.
 template <u32 ATOM>
 __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table& table, const Columns& x, Ring& ring, u32 d,
-                                     const Cursor& ahead, bool load, u32 at, u32 step) {
+                                     const Cursor& ahead, bool load, u32 at, bool add) {
     float total[KA][NT][4] = {};
 #pragma unroll
     for (u32 i = 0; i < KA; i++) {
@@ -611,7 +613,7 @@ __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table
         if (w.writes[t]) {
             Floats4* slot = (Floats4*)(shared + at + 4 * t * p.slot_pitch);
             Floats4 v = {{0, 0, 0, 0}};
-            if (step) v = *slot;
+            if (add) v = *slot;
 #pragma unroll
             for (u32 i = 0; i < KA; i++)  // one after the other, whatever KA
 #pragma unroll
@@ -623,7 +625,8 @@ __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table
 // multiply_tiles multiplies the tiles of a run by the columns of a step. ATOM says which
 // of its unit that is, at 2 bits and where a step is one atom.
 template <u32 ATOM>
-__device__ __forceinline__ void multiply_tiles(const Params& p, const Warp& w, const Table& table, const Columns& x, Ring& ring, Cursor& ahead, u32 tiles, u32 step) {
+__device__ __forceinline__ void multiply_tiles(const Params& p, const Warp& w, const Table& table, const Columns& x, Ring& ring,
+                                               Cursor& ahead, u32 tiles, u32 step) {
     // That is WARPS times, but written so, the compiler spills at five bits.
     const u32 stride = p.groups * p.slices * p.pairs * p.slot_pitch;
     const u32 slot0 = slot(p, w.group, w.slice, w.lane % 4, w.lane / 4);
@@ -639,7 +642,7 @@ __device__ __forceinline__ void multiply_tiles(const Params& p, const Warp& w, c
         while (inside) {
 #pragma unroll
             for (u32 d = 0; d < RING; d++) {
-                turn<ATOM>(p, w, table, x, ring, d, ahead, true, at, step);
+                turn<ATOM>(p, w, table, x, ring, d, ahead, true, at, step != 0);
                 // Within straight code the compiler moves loads down to their use,
                 // and their lead is gone; over a branch, never taken, it does not.
                 at = opaque(at);
@@ -654,7 +657,7 @@ __device__ __forceinline__ void multiply_tiles(const Params& p, const Warp& w, c
 #pragma unroll
         for (u32 d = 0; d < RING; d++) {
             const bool more = ahead.left != 0;
-            turn<ATOM>(p, w, table, x, ring, d, ahead, more, at, step);
+            turn<ATOM>(p, w, table, x, ring, d, ahead, more, at, step != 0);
             if (more) advance(ahead, p, w);
             at += stride;
             if (--left == 0) {
