@@ -93,8 +93,9 @@ func synthetic(t *testing.T, layers, n, k int) string {
 	return dir
 }
 
-// TestKill kills a run again and again until its output is there: its digest
-// and files must be those of a run left alone.
+// TestKill kills a run again and again until one finishes: its digest and
+// files must be those of a run left alone, and so must the files of one that
+// was killed when they were in place.
 func TestKill(t *testing.T) {
 	text, err := filepath.Abs("../../calib/testdata/harbour.txt")
 	if err != nil {
@@ -133,7 +134,7 @@ func killed(t *testing.T, src string, args ...string) {
 	out := filepath.Join(base, "out")
 	var got []byte
 	kills := 0
-	for tries, ended := 0, false; !ended; tries++ {
+	for tries := 0; got == nil; tries++ {
 		c := quantize(out)
 		var stdout, stderr bytes.Buffer
 		c.Stdout, c.Stderr = &stdout, &stderr
@@ -147,26 +148,24 @@ func killed(t *testing.T, src string, args ...string) {
 		timer.Stop()
 		switch {
 		case err == nil:
-			got, ended = stdout.Bytes(), true
+			got = stdout.Bytes()
 		case !strings.Contains(err.Error(), "killed"):
 			t.Fatalf("%v\n%s", err, stderr.String())
 		default:
 			kills++
-			// Killed on its way out, it leaves the output, which is then whole.
-			_, err := os.Stat(out)
-			ended = err == nil
+			// Killed on its way out, it leaves the output, whole: then once more from the start.
+			if _, err := os.Stat(out); err == nil {
+				sameFolders(t, filepath.Join(base, "want"), out)
+				if err := os.RemoveAll(out); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
 	}
 	if kills == 0 {
 		t.Skip("no run was slow enough to be killed")
 	}
 	t.Logf("killed %d times", kills)
-	if d, err := osexec.Command("diff", "-r", filepath.Join(base, "want"), out).CombinedOutput(); err != nil {
-		t.Errorf("the folders differ: %v\n%s", err, d)
-	}
-	if got == nil { // no run lived to print a digest
-		return
-	}
 	var a, b struct {
 		SHA256  string
 		Resumed int
@@ -179,5 +178,13 @@ func killed(t *testing.T, src string, args ...string) {
 	}
 	if a.SHA256 != b.SHA256 {
 		t.Errorf("digest %s, want %s", b.SHA256, a.SHA256)
+	}
+	sameFolders(t, filepath.Join(base, "want"), out)
+}
+
+func sameFolders(t *testing.T, want, got string) {
+	t.Helper()
+	if d, err := osexec.Command("diff", "-r", want, got).CombinedOutput(); err != nil {
+		t.Fatalf("the folders differ: %v\n%s", err, d)
 	}
 }
