@@ -392,6 +392,19 @@ func product(m *lut.Matrix, x []float32, rows int) []float64 {
 	return ref.MatMul(x, w, rows, m.N, m.K)
 }
 
+// slicesFor returns into how many slices a kernel can split K for some rows of X.
+func slicesFor(c Config, rows int) []int {
+	switch {
+	case c.Tiles != 0:
+		return []int{c.Slices}
+	case c.Warps == 8:
+		return []int{8}
+	case rows > rowsOfB:
+		return []int{4, 8, 16}
+	}
+	return []int{8, 16}
+}
+
 func TestEmulated(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := 32 * rapid.OneOf(rapid.IntRange(1, 20), rapid.IntRange(65, 80)).Draw(t, "k/32")
@@ -416,7 +429,7 @@ func TestEmulated(t *testing.T) {
 		c := rapid.SampledFrom(configs).Draw(t, "config")
 		// Few multiprocessors, so that blocks have several tiles, in several runs.
 		l := limits{sms: rapid.IntRange(1, 3).Draw(t, "sms"), sharedBlock: 227 << 10, sharedSM: 228 << 10}
-		slices := min(rapid.SampledFrom([]int{minSlices, maxSlices}).Draw(t, "slices"), c.Warps)
+		slices := rapid.SampledFrom(slicesFor(c, rows)).Draw(t, "slices")
 		p, launch, err := f.planSliced(c, n, k, rows, slices, l)
 		if err != nil {
 			t.Fatal(err)

@@ -165,8 +165,9 @@ func (e *Engine) MatMul(s *driver.Stream, w *Matrix, o Operands) error {
 	})
 }
 
-// MatMulWith is MatMul under a given configuration, with one kernel for all rows:
-// that of f.Kernel(c, min(o.M, MaxRows)).
+// MatMulWith is MatMul under a given configuration, with one kernel for all rows, that of
+// f.Kernel(c, min(o.M, MaxRows)); but where that is made for 16 rows and few are left, these
+// are multiplied as MatMul does it.
 func (e *Engine) MatMulWith(s *driver.Stream, w *Matrix, o Operands, c Config) error {
 	return e.launchAll(s, w, o, c, gemmName)
 }
@@ -178,10 +179,15 @@ func (e *Engine) Read(s *driver.Stream, w *Matrix, o Operands, c Config) error {
 	return e.launchAll(s, w, o, c, readName)
 }
 
-// launchAll launches one kernel for all rows.
+// launchAll launches one kernel for all rows, as far as it is for them.
 func (e *Engine) launchAll(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
 	rows := min(o.M, MaxRows)
-	return e.each(w, o, func(o Operands) error { return e.launch(s, w, o, c, kernel, rows) })
+	return e.each(w, o, func(o Operands) error {
+		if c.Tiles != 0 && xTiles(o.M) != xTiles(rows) {
+			return e.launch(s, w, o, e.choice(w, o.M), kernel, o.M)
+		}
+		return e.launch(s, w, o, c, kernel, rows)
+	})
 }
 
 // each calls f with up to 16 rows at a time.

@@ -45,16 +45,17 @@ func hostCases() []hostCase {
 		// warps.
 		some := 2 + i%7
 		shapes := [][4]int{
-			{201 + 32*(i%7), 2080 + 32*(i%5), 1, minSlices},
-			{33 + i%20, 4352 + 32*(i%3), some, maxSlices},
-			{16 * (1 + i%6), f.Group + 32*(1+i%7), 8, minSlices << (i % 2)},
-			{401, 256 + 32*(i%9), 9 + i%8, minSlices << (i / 2 % 2)},
+			{201 + 32*(i%7), 2080 + 32*(i%5), 1, 8},
+			{33 + i%20, 4352 + 32*(i%3), some, 16},
+			{16 * (1 + i%6), f.Group + 32*(1+i%7), 8, 8 << (i % 2)},
+			{401, 256 + 32*(i%9), 9 + i%8, 4 << (i / 2 % 3)},
+			{225 + 16*(i%3), 3104 + 32*(i%4), 16 - i%3, 4 << (i % 2)},
 		}
 		for tiles := 1; tiles <= 2; tiles++ {
-			configs := f.configs(rowsOfB * tiles)
+			configs := slices.Concat(f.configs(rowsOfB*tiles), f.wideConfigs(rowsOfB*tiles))
 			for j, c := range configs {
 				if *long || i == 4*(tiles-1) || i%4 < 2 && i/4%2 == tiles-1 && (i/2+i+1+j)%len(configs) == 0 {
-					all = append(all, hostCase{f, c, tiles, []int{900, 800}[(i+j)%2], shapes[:2+tiles]})
+					all = append(all, hostCase{f, c, tiles, []int{900, 800}[(i+j)%2], shapes[:1+2*tiles]})
 				}
 			}
 		}
@@ -81,7 +82,13 @@ func TestHost(t *testing.T) {
 
 // run multiplies shape i.
 func (c hostCase) run(t *testing.T, h *kerneltest.Host, i int, results *sharedBits) {
-	n, k, rows, split := c.shapes[i][0], c.shapes[i][1], c.shapes[i][2], min(c.shapes[i][3], c.c.Warps)
+	n, k, rows, split := c.shapes[i][0], c.shapes[i][1], c.shapes[i][2], c.shapes[i][3]
+	if xTiles(rows) != c.tiles && c.c.Tiles != 0 {
+		return
+	}
+	if can := slicesFor(c.c, rowsOfB*c.tiles); !slices.Contains(can, split) {
+		split = can[0]
+	}
 	name := fmt.Sprintf("%s, %d×%d in %d slices, %d rows", c.f.name(), n, k, split, rows)
 	group := c.f.Group
 	if group == 0 {

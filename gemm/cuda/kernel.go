@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"slices"
@@ -12,10 +13,16 @@ import (
 //go:embed ptx.cuh
 var ptxSource string
 
+//go:embed lut.cuh
+var lutSource string
+
 //go:embed lutgemm.cu
 var gemmSource string
 
-// The kernels of the module.
+//go:embed lutwide.cu
+var wideSource string
+
+// The kernels of either module.
 const (
 	gemmName = "lutgemm"
 	readName = "lutread"
@@ -24,9 +31,13 @@ const (
 // Kernel returns the source of the kernel for up to m rows of X, as it is to be
 // compiled under a configuration. It includes no header.
 func (f Format) Kernel(c Config, m int) driver.Kernel {
+	name, source := "lutgemm", gemmSource
+	if c.Tiles != 0 {
+		name, source = "lutwide", wideSource
+	}
 	return driver.Kernel{
-		Name:    fmt.Sprintf("lutgemm.%s.cu", f.name()),
-		Source:  ptxSource + gemmSource,
+		Name:    fmt.Sprintf("%s.%s.cu", name, f.name()),
+		Source:  ptxSource + lutSource + source,
 		Options: driver.CompileOptions{Defines: f.defines(c, xTiles(m))},
 		PTX:     func(i driver.DeviceInfo) ([]byte, error) { return f.ptx(c, i) },
 	}
@@ -40,27 +51,49 @@ func (f Format) name() string {
 	return fmt.Sprintf("%dbit-%s-%v-%v", f.Bits, group, f.Scale, f.Type)
 }
 
-// configs returns the configurations worth trying for m rows of X, the best
+// configs returns the configurations of lutgemm.cu worth trying for m rows of X, the best
 // guess first. The first works for every shape.
 func (f Format) configs(m int) []Config {
+	one := Config{AtomsPerStep: 1, Depth: 1, Warps: 16, Resident: 1, PerSM: 1}
 	if f.Group == 32 && (f.Scale == lut.F32 || f.Bits == 5 && f.Scale == lut.BF16) { // whose scales take the registers
-		return []Config{{1, 1, 16, 1, 1}}
+		return []Config{one}
 	}
 	if m > rowsOfB {
-		// The fragments of X fill the registers of sixteen warps at half a unit;
-		// eight warps have room for the whole.
-		return []Config{{1, 2, 16, 1, 1}, {2, 4, 8, 1, 1}}
+		// The fragments of X fill the registers at half a unit. This is for GPUs that have no
+		// room for lutwide.cu, and for those without a compiler.
+		one.Depth = 2
+		return []Config{one}
 	}
-	all := []Config{{2, 2, 16, 1, 1}}
+	all := []Config{{AtomsPerStep: 2, Depth: 2, Warps: 16, Resident: 1, PerSM: 1}}
 	wide := f.Group == 64 && f.Bits == 5 && f.Scale == lut.F32
 	if f.Group != 32 && !wide { // the scales of which take the registers
-		all = append(all, Config{2, 4, 16, 1, 1})
+		all = append(all, Config{AtomsPerStep: 2, Depth: 4, Warps: 16, Resident: 1, PerSM: 1})
 		if f.Bits == 4 { // which the longer lead of a double buffer helps the most
 			slices.Reverse(all)
 		}
 	}
 	if f.Bits < 5 { // the table of which leaves room for one block
-		all = append(all, Config{2, 2, 8, 2, 2})
+		all = append(all, Config{AtomsPerStep: 2, Depth: 2, Warps: 8, Resident: 2, PerSM: 2})
+	}
+	return all
+}
+
+// wideConfigs returns the configurations of lutwide.cu for m rows of X.
+func (f Format) wideConfigs(m int) []Config {
+	few := Config{AtomsPerStep: 1, Depth: 8, Warps: wideWarps, Resident: 1, PerSM: 1, Tiles: 4}
+	if f.Group == 32 { // whose scales take the registers
+		few.Depth = few.Tiles
+	}
+	var all []Config
+	if f.Bits < 5 {
+		few.Slices = 8
+		all = append(all, few)
+	}
+	if m > rowsOfB {
+		few.Slices = 4
+		many := few
+		many.Tiles, many.Depth = 7, 7
+		all = append(all, few, many)
 	}
 	return all
 }
@@ -71,7 +104,23 @@ func (f Format) configs(m int) []Config {
 // a prebuilt kernel stands in for.
 func (e *Engine) Configs(f Format, n, k, m int) []Config {
 	m = min(m, MaxRows)
+	type guess struct {
+		Config
+		passes uint32 // over X
+	}
+	var wide []guess
+	if f.wide(n, k, m) && e.noCompiler == nil {
+		for _, c := range f.wideConfigs(m) {
+			if p, _, err := f.plan(c, n, k, m, e.limits); err == nil {
+				wide = append(wide, guess{c, (p.tilesEach + min(p.tilesOver, 1) + p.run - 1) / p.run})
+			}
+		}
+	}
+	slices.SortStableFunc(wide, func(a, b guess) int { return cmp.Compare(a.passes, b.passes) })
 	var all []Config
+	for _, g := range wide {
+		all = append(all, g.Config)
+	}
 	for _, c := range f.configs(m) {
 		if e.noCompiler != nil && !c.standsIn() {
 			continue

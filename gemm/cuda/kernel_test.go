@@ -3,6 +3,7 @@ package cuda
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,7 +38,7 @@ func TestCompile(t *testing.T) {
 	if *long {
 		for _, f := range Formats() {
 			for _, rows := range []int{rowsOfB, MaxRows} {
-				for _, config := range f.configs(rows) {
+				for _, config := range slices.Concat(f.configs(rows), f.wideConfigs(rows)) {
 					add(f, config, rows, "sm_80")
 					add(f, config, rows, "sm_90a")
 				}
@@ -54,6 +55,9 @@ func TestCompile(t *testing.T) {
 		add(bytes, bytes.configs(1)[0], rowsOfB, "sm_90a")
 		row := Format{4, 0, lut.F32, driver.F16}
 		add(row, row.configs(1)[0], rowsOfB, "sm_80")
+		for _, config := range wide.wideConfigs(MaxRows) {
+			add(wide, config, MaxRows, "sm_90a")
+		}
 	}
 	kerneltest.Compile(t, c, variants)
 }
@@ -82,8 +86,10 @@ func TestPrebuilt(t *testing.T) {
 
 // TestNoHeaders holds the kernels to what NVRTC has without a toolkit.
 func TestNoHeaders(t *testing.T) {
-	k := Format{4, 128, lut.F16, driver.F16}.Kernel(Config{2, 4, 2, 1, 1}, 1)
-	if strings.Contains(k.Source, "#include") {
-		t.Error("the kernel includes a header")
+	f := Format{4, 128, lut.F16, driver.F16}
+	for _, c := range []Config{f.configs(1)[0], f.wideConfigs(MaxRows)[0]} {
+		if k := f.Kernel(c, 1); strings.Contains(k.Source, "#include") {
+			t.Errorf("the kernel of %v includes a header", c)
+		}
 	}
 }

@@ -84,145 +84,12 @@
 //   WARPS        of a block, 8 or 16
 //   MIN_BLOCKS   blocks that an SM must hold
 
-constexpr u32 THREADS = WARPS * 32;
-constexpr u32 ATOM_COLS = 128;
-constexpr u32 ATOM_BYTES = 256 * BITS;
-constexpr u32 HALF_STEPS = 4;  // mma steps of half an atom, 64 columns
-
-// Bytes of a table row: 32 copies of a pair for as many lanes, so that a lane
-// finds every entry in its own bank. At 3 and 4 bits the row is 256 bytes long,
-// for a byte of codes to be byte 1 of the address, and its second half is free.
-constexpr u32 TABLE_PITCH = BITS == 5 ? 128 : 256;
-
-constexpr u32 SCALE_SIZE = SCALE == 3 ? 4 : SCALE >= 4 ? 1 : 2;
-constexpr u32 GROUPS = GROUP == 0 || GROUP >= 128 ? 1 : 128 / GROUP;  // of an atom
-constexpr u32 SCALE_BYTES = GROUP == 0 ? 0 : GROUPS * 2 * SCALE_SIZE;  // of an atom, for a lane
-constexpr u32 SCALE_WORDS = (SCALE_BYTES + 3) / 4;
-
-struct Params {
-    const u8* codes;
-    const u8* scales;
-    const u8* x;     // [m][k]
-    u16* y;          // [m][n]
-    const u16* bias; // [n] or null
-    u32 n, k, m;
-    u32 units;             // of a tile: ⌈k/256⌉
-    u32 slices;            // of K: 8, or 16 if a block has as many warps
-    u32 groups;            // of warps, each at its own tiles: 1 or 2, slices·groups = WARPS
-    u32 tiles_each;        // tiles of a block; the first tiles_over have one more
-    u32 tiles_over;
-    u32 run;               // tiles that have slots at a time
-    u32 pairs;             // ⌈m/2⌉, pairs of rows of X: 16 bytes each of a lane's slot
-    u32 pairs_inverse;     // ⌈2^32/pairs⌉, wrapped
-    u32 slot_base;         // where slots begin in shared memory
-    u32 slot_pitch;        // from one pair's 128 bytes to the next: 128, or 256 in the table's gaps
-    u32 codebook[1 << BITS];  // in the low 16 bits, in the type of X
-};
-
-// planes_chunk returns which of the four times 32 columns of an atom, the first or the
-// second of a unit, are looked up in registers; 4 is none. At 2 bits the table is looked
-// up faster than the shared-memory port allows, which reads 64 weights a clock, and
-// registers cost instructions instead: a quarter of the weights gains 6 %, three eighths 5,
-// half of them 2. Which quarter makes up to 4 %, for how it falls between the others: the
-// second 32 columns of one atom and the last of the next are the best of all sixteen
-// pairs. (At 3 bits, where it takes an instruction a weight, a quarter loses 3 %, an
-// eighth up to 5, and a sixteenth gains 1 at the best of its places.)
-__device__ __forceinline__ constexpr u32 planes_chunk(u32 atom) { return BITS == 2 ? 2 * atom + 1 : 4; }
-
-extern __shared__ __align__(128) u8 shared[];
-
-// Where that lies. The table's addresses hold it as a constant; check_base sees to it
-// that the compiler agrees.
-#if __CUDA_ARCH__ >= 900
-constexpr u32 SHARED_BASE = 1024;
-#else
-constexpr u32 SHARED_BASE = 0;
-#endif
-
-__device__ __forceinline__ void check_base() {
-    if (shared_address(shared) != SHARED_BASE) __trap();
-}
-
-// ---- table ----
-
-__device__ __forceinline__ u32 pair_of(const Params& p, u32 c0, u32 c1) {
-    return p.codebook[c0] | p.codebook[c1] << 16;
-}
-
-// fill_table writes every entry 32 times (at 2 bits 32 times 8 bytes). A thread
-// writes whole rows, beginning at a different 16 bytes than its neighbours, which
-// are in the same banks.
-__device__ __forceinline__ void fill_table(const Params& p) {
-    constexpr u32 entries = BITS == 5 ? 1024 : 256;
-    for (u32 e = threadIdx.x; e < entries; e += THREADS) {
-        u32 lo, hi;
-        if (BITS == 2) {
-            lo = pair_of(p, e & 3, e >> 2 & 3);
-            hi = pair_of(p, e >> 4 & 3, e >> 6);
-        } else {
-            if (BITS == 3)
-                lo = pair_of(p, (e & 3) | (e >> 2 & 4), (e >> 2 & 3) | (e >> 3 & 4));
-            else
-                lo = pair_of(p, e & ((1 << BITS) - 1), e >> BITS);
-            hi = lo;
-        }
-        constexpr u32 chunks = BITS == 2 ? 16 : 8;
-#pragma unroll
-        for (u32 j = 0; j < chunks; j++)
-            *(Words4*)(shared + e * TABLE_PITCH + (j + threadIdx.x) % chunks * 16) = {{lo, hi, lo, hi}};
-    }
-}
-
-// ---- load ----
-
-// Atom is what a lane holds of an atom: the codes, and the scales of its two
-// rows.
-struct Atom {
-    u32 w[2 * BITS];
-    u32 s[SCALE_WORDS == 0 ? 1 : SCALE_WORDS];
-};
-
-__device__ __forceinline__ void load_codes(u32 (&w)[2 * BITS], const u8* p, u32 lane) {
-#pragma unroll
-    for (u32 i = 0; i < BITS / 2; i++) {
-        u32 v[4];
-        load_stream(v, p + 512 * i);
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) w[4 * i + j] = v[j];
-    }
-    if (BITS % 2) {
-        u32 v[2];
-        load_stream(v, p + 512 * (BITS / 2) - 8 * lane);
-        w[2 * BITS - 2] = v[0];
-        w[2 * BITS - 1] = v[1];
-    }
-}
-
-template <u32 WORDS>
-__device__ __forceinline__ void load_scales(u32 (&s)[WORDS], const u8* p) {
-    if constexpr (SCALE_BYTES == 2) {
-        s[0] = load_stream_u16(p);
-    } else if constexpr (WORDS < 4) {
-        load_stream(s, p);
-    } else {
-#pragma unroll
-        for (u32 i = 0; i < WORDS / 4; i++) {
-            u32 v[4];
-            load_stream(v, p + 16 * i);
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) s[4 * i + j] = v[j];
-        }
-    }
-}
-
 struct Warp {
     u32 lane, slice, group;
     bool writes[NT];  // whether the lane holds sums of rows of X, for each tile of 8
     u32 tile0, tiles;  // of the block
     u32 steps;
 };
-
-constexpr u32 UNIT_SCALE_BYTES = GROUP == 256 ? 8 * SCALE_BYTES : 16 * SCALE_BYTES;
 
 // Cursor walks the steps of a warp: the tiles of a run, for each step of K, for
 // each run of tiles of the block.
@@ -238,6 +105,7 @@ struct Cursor {
 __device__ __forceinline__ u32 tiles_of(const Params& p, const Warp& w, u32 first) {
     if (first >= w.tiles) return 0;
     u32 run = min(p.run, w.tiles - first);
+    if (NT == 2) return (run + p.groups - 1 - w.group) / p.groups;
     return p.groups == 2 ? (run + 1 - w.group) / 2 : run;
 }
 
@@ -270,111 +138,7 @@ __device__ __forceinline__ void load_atom(Atom& atom, const Warp& w, const Curso
     if constexpr (GROUP != 0) load_scales(atom.s, c.scales + delay + (GROUP == 256 ? 0 : a * 8 * SCALE_BYTES));
 }
 
-// ---- unpack and look up ----
-
-// Table is what a lane looks codes up with.
-struct Table {
-    u32 self;       // the offset of its copy in a row
-    u32 low, high;  // at 2 bits, the low bytes of the four values and the high ones
-};
-
-__device__ __forceinline__ Table table_of(const Params& p, const Warp& w) {
-    Table t = {};
-    t.self = w.lane * (BITS == 2 ? 8 : 4);
-    if constexpr (BITS == 2) {
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            t.low |= (p.codebook[i] & 0xff) << 8 * i;
-            t.high |= p.codebook[i] >> 8 << 8 * i;
-        }
-        t.low = opaque(t.low);
-        t.high = opaque(t.high);
-    }
-    return t;
-}
-
-// look_up_planes looks up a word of sixteen 2-bit codes, two steps, without shared
-// memory: code c selects byte c of low and byte c of high, so that four nibbles, made
-// from two codes by one multiplication, select two weights. The two are neighbours
-// but one in K, of two bytes; load_columns turns X accordingly.
-__device__ __forceinline__ void look_up_planes(u32 (&even)[4], u32 (&odd)[4], u32 word, const Table& t) {
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {  // row g, columns 0 and 2 of four, 1 and 3; row g + 8, the same
-        u32 selectors = (word >> 2 * i & 0x03030303) * 0x11 + 0x40404040;
-        even[i / 2 + i % 2 * 2] = prmt(t.low, t.high, selectors);
-        odd[i / 2 + i % 2 * 2] = prmt(t.low, t.high, selectors >> 16);
-    }
-}
-
-// dequantize looks up half of an atom of a unit: the four registers of A for four steps.
-__device__ __forceinline__ void dequantize(u32 (&a)[HALF_STEPS][4], const u32 (&w)[2 * BITS], u32 atom, u32 half, const Table& t) {
-    const u32 self = t.self;
-    if constexpr (BITS == 2) {
-#pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-            if (2 * half + i == planes_chunk(atom)) {
-                look_up_planes(a[2 * i], a[2 * i + 1], w[2 * half + i], t);
-                continue;
-            }
-#pragma unroll
-            for (u32 b = 0; b < 4; b++)  // a byte is two pairs
-                lookup2<SHARED_BASE>(a[2 * i + b / 2][b % 2 * 2], a[2 * i + b / 2][b % 2 * 2 + 1],
-                                     prmt(w[2 * half + i], self, 0x7604 | b << 4));
-        }
-    }
-    if constexpr (BITS == 3) {
-        // Steps 1 and 3 hold their low bits in the high nibbles; the high bits of
-        // the four steps lie two bits apart. The top two bits of a byte are left
-        // over from other steps: the table has every entry four times.
-        constexpr u32 nibble = 0x0f0f0f0f;
-        u32 a0 = w[2 * half], a1 = w[2 * half + 1], b = w[4 + half];
-        u32 q[4] = {select<nibble>(a0, b), select<nibble>(a0 >> 4, b >> 2),
-                    select<nibble>(a1, b << 2), select<nibble>(a1 >> 4, b << 4)};
-#pragma unroll
-        for (u32 i = 0; i < 16; i++) a[i / 4][i % 4] = lookup<SHARED_BASE>(prmt(q[i / 4], self, 0x7604 | i % 4 << 4));
-    }
-    if constexpr (BITS == 4) {
-#pragma unroll
-        for (u32 i = 0; i < 16; i++) a[i / 4][i % 4] = lookup<SHARED_BASE>(prmt(w[4 * half + i / 4], self, 0x7604 | i % 4 << 4));
-    }
-    if constexpr (BITS == 5) {
-        // The bits that the first fifteen pairs leave over are the last one's,
-        // each in its place.
-        constexpr u32 field = 0x3ff << 7;
-        u32 last = 0;
-#pragma unroll
-        for (u32 j = 0; j < 5; j++) {
-            u32 v = w[5 * half + j];
-#pragma unroll
-            for (u32 f = 0; f < 3; f++)
-                a[(3 * j + f) / 4][(3 * j + f) % 4] = lookup<SHARED_BASE>((rotr(v, 2 + 2 * j + 10 * f) & field) | self);
-            last |= v & 3u << (7 + 2 * j);
-        }
-        a[3][3] = lookup<SHARED_BASE>(last | self);
-    }
-}
-
 // ---- multiply ----
-
-__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    if (BF16)
-        mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1);
-    else
-        mma_f16(c, a[0], a[1], a[2], a[3], b0, b1);
-}
-
-// scale_at decodes scale i of those that a lane holds of an atom.
-template <u32 WORDS>
-__device__ __forceinline__ float scale_at(const u32 (&s)[WORDS], u32 i) {
-    u32 bits = s[i * SCALE_SIZE / 4] >> (i * SCALE_SIZE % 4 * 8);
-    if (SCALE == 1) return f32_of_f16(bits);
-    if (SCALE == 2) return f32_of_bits(bits << 16);
-    if (SCALE == 3) return f32_of_bits(bits);
-    // The bytes are float16 with fewer bits of mantissa and an exponent biased by
-    // 11 instead of 15.
-    if (SCALE == 4) return f32_of_f16((bits & 0xff) << 6) * 16.0f;
-    return f32_of_f16((bits & 0x80) << 8 | (bits & 0x7f) << 7) * 16.0f;
-}
 
 // Columns is what a lane holds of X for a unit: for each atom and each 32 columns
 // eight consecutive ones, of a row for each tile of 8; pairs of neighbours, but of
@@ -396,86 +160,17 @@ __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const 
                 u32(&b)[4] = x.b[a][c][t];
                 b[0] = b[1] = b[2] = b[3] = 0;
                 if (row < p.m && col < p.k) load_cached(b, p.x + ((u64)row * p.k + col) * 2);
-                if (c == planes_chunk(KA == 2 ? a : step % 2)) {
-#pragma unroll
-                    for (u32 i = 0; i < 4; i += 2) {
-                        u32 lo = b[i], hi = b[i + 1];
-                        b[i] = prmt(lo, hi, 0x5410);
-                        b[i + 1] = prmt(lo, hi, 0x7632);
-                    }
-                }
-            }
-}
-
-// Sums are those of a warp's tile over one atom, for each group of scales: a lane's
-// rows g and g + 8 for two rows of X, for each tile of X.
-struct Sums {
-    float c[GROUPS][NT][4];
-};
-
-__device__ __forceinline__ void multiply(Sums& sums, const u32 (&a)[HALF_STEPS][4], const u32 (&x)[4][NT][4], u32 half) {
-#pragma unroll
-    for (u32 i = 0; i < HALF_STEPS; i++) {
-        u32 step = half * HALF_STEPS + i;
-#pragma unroll
-        for (u32 t = 0; t < NT; t++)
-            mma(sums.c[step / (8 / GROUPS)][t], a[i], x[step / 2][t][step % 2 * 2], x[step / 2][t][step % 2 * 2 + 1]);
-    }
-}
-
-__device__ __forceinline__ void scale(float (&total)[NT][4], const Sums& sums, const float (&scales)[GROUPS * 2]) {
-#pragma unroll
-    for (u32 t = 0; t < NT; t++)
-#pragma unroll
-        for (u32 j = 0; j < 4; j++)
-#pragma unroll
-            for (u32 i = 0; i < GROUPS; i++) {
-                float v = sums.c[i][t][j];
-                total[t][j] = GROUP == 0 ? total[t][j] + v : fmaf(v, scales[2 * i + j / 2], total[t][j]);
+                if (c == planes_chunk(KA == 2 ? a : step % 2)) turn_columns(b);
             }
 }
 
 // ---- epilogue ----
 
-// slot returns where pair q of rows of X lies for a tile and slice; the eight
-// values of g follow, turned so that four neighbours in q do not share banks.
-__device__ __forceinline__ u32 slot(const Params& p, u32 tile, u32 slice, u32 q, u32 g) {
-    return p.slot_base + ((tile * p.slices + slice) * p.pairs + q) * p.slot_pitch + (g + 2 * q) % 8 * 16;
-}
-
-// Output is what one thread finishes: of a tile the rows g and g + 8 of Ŵ, for a pair
-// of rows of X.
-struct Output {
-    u32 slot;        // of slice 0
-    u32 row, m;      // of Ŵ, the first of two eight apart; of X, the first of two
-    float scale[2];  // of the rows, where each has one
-    float bias[2];
-};
-
-__device__ __forceinline__ Output output_of(const Params& p, const Warp& w, u32 first, u32 i) {
-    Output o;
+// place returns the output that a run's thread i finishes, and where its slot of slice 0 lies.
+__device__ __forceinline__ Output place(const Params& p, const Warp& w, u32 first, u32 i, u32& at) {
     u32 g = i % 8, tile = p.pairs == 1 ? i / 8 : __umulhi(i / 8, p.pairs_inverse), q = i / 8 - tile * p.pairs;
-    o.slot = slot(p, tile, 0, q, g);
-    o.row = (w.tile0 + first + tile) * 16 + g;
-    o.m = 2 * q;
-    o.scale[0] = o.scale[1] = 1;
-    if constexpr (GROUP == 0) {
-        u32 s[2 * SCALE_SIZE < 4 ? 1 : 2 * SCALE_SIZE / 4];
-        const u8* at = p.scales + (o.row + g) * SCALE_SIZE;
-        if constexpr (SCALE_SIZE == 1)
-            s[0] = load_stream_u16(at);
-        else
-            load_stream(s, at);
-        o.scale[0] = scale_at(s, 0);
-        o.scale[1] = scale_at(s, 1);
-    }
-#pragma unroll
-    for (u32 j = 0; j < 2; j++) {
-        u32 n = o.row + 8 * j;
-        o.bias[j] = 0;
-        if (p.bias && n < p.n) o.bias[j] = BF16 ? f32_of_bits((u32)p.bias[n] << 16) : f32_of_f16(p.bias[n]);
-    }
-    return o;
+    at = slot(p, tile, 0, q, g);
+    return output_of(p, w.tile0 + first + tile, q, g);
 }
 
 // finish sums the slots of a run and writes Y. The kernel behind this one waits for
@@ -483,28 +178,21 @@ __device__ __forceinline__ Output output_of(const Params& p, const Warp& w, u32 
 __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first) {
     const u32 count = min(p.run, w.tiles - first) * p.pairs * 8;
     const u32 pitch = p.pairs * p.slot_pitch;
-    u32 i = threadIdx.x;
+    u32 i = threadIdx.x, at;
     Output o;
-    if (i < count) o = output_of(p, w, first, i);
+    if (i < count) o = place(p, w, first, i, at);
     __syncthreads();
     while (i < count) {
         float v[4] = {0, 0, 0, 0};
 #pragma unroll 4
         for (u32 s = 0; s < p.slices; s++) {
-            Floats4 part = *(const Floats4*)(shared + o.slot + s * pitch);
+            Floats4 part = *(const Floats4*)(shared + at + s * pitch);
 #pragma unroll
             for (u32 j = 0; j < 4; j++) v[j] += s < p.units ? part.f[j] : 0;  // slices without columns have written none
         }
-        u16* y = p.y + ((u64)o.m * p.n + o.row);
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            u32 row = j / 2 * 8, m = j % 2;
-            float r = GROUP == 0 ? v[j] * o.scale[j / 2] : v[j];
-            r += o.bias[j / 2];
-            if (o.row + row < p.n && o.m + m < p.m) y[m * p.n + row] = BF16 ? bf16_of_f32(r) : f16_of_f32(r);
-        }
+        write(p, o, v);
         i += THREADS;
-        if (i < count) o = output_of(p, w, first, i);
+        if (i < count) o = place(p, w, first, i, at);
     }
 }
 
@@ -514,13 +202,14 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
     Warp w;
     u32 warp = threadIdx.x / 32;
     w.lane = threadIdx.x % 32;
-    w.group = p.groups == 2 ? warp / 8 : 0;
-    w.slice = warp - 8 * w.group;
+    w.group = NT == 2 ? warp / p.slices : p.groups == 2 ? warp / 8 : 0;
+    w.slice = warp - (NT == 2 ? p.slices : 8) * w.group;
 #pragma unroll
     for (u32 t = 0; t < NT; t++) w.writes[t] = w.lane % 4 + 4 * t < p.pairs;
     w.tile0 = blockIdx.x * p.tiles_each + min(blockIdx.x, p.tiles_over);
     w.tiles = p.tiles_each + (blockIdx.x < p.tiles_over);
-    w.steps = ((p.units + p.slices - 1 - w.slice) >> (p.slices == 16 ? 4 : 3)) * (2 / KA);
+    const u32 units = p.units + p.slices - 1 - w.slice;
+    w.steps = (NT == 2 ? units / p.slices : units >> (p.slices == 16 ? 4 : 3)) * (2 / KA);
     return w;
 }
 
@@ -552,18 +241,6 @@ __device__ __forceinline__ void fill_ring(Ring& ring, Cursor& ahead, const Param
         }
 }
 
-// Scales that are brought into the level-2 cache at once, in bytes of a block: together with
-// those of all others a part of that cache.
-constexpr u32 MOST_AHEAD = 128 << 10;
-
-// prefetch_scales brings the block's scales into the level-2 cache. They are few and
-// lie scattered, and memory reads codes 2 to 4 % faster when it is not asked for a sector of
-// scales between them.
-__device__ __forceinline__ void prefetch_scales(const Params& p, const Warp& w) {
-    const u32 tile = p.units * UNIT_SCALE_BYTES, bytes = min(w.tiles * tile, MOST_AHEAD);
-    for (u32 i = threadIdx.x * 128; i < bytes; i += THREADS * 128) prefetch(p.scales + (u64)w.tile0 * tile + i);
-}
-
 // rotate moves the ring on by a step, so that the second comes to the front.
 __device__ __forceinline__ void rotate(Ring& ring) {
     Atom front[KA];
@@ -576,15 +253,24 @@ __device__ __forceinline__ void rotate(Ring& ring) {
 }
 
 // Whether the first half of an atom is multiplied before the second is looked up: with 16
-// rows of X sixteen warps have no registers for both, and gain 7 %; eight have, and lose 4 %.
-constexpr bool HALVES = NT == 2 && WARPS == 16;
+// rows of X there are no registers for both, and it gains 7 %.
+constexpr bool HALVES = NT == 2;
 
 // turn multiplies by step d of the ring, adds to the slots at an address, or begins them,
 // and loads the step that ahead points to, in place of it or beside it.
 template <u32 ATOM>
 __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table& table, const Columns& x, Ring& ring, u32 d,
                                      const Cursor& ahead, bool load, u32 at, bool add) {
-    float total[KA][NT][4] = {};
+    float total[NT][4] = {};
+    if (add) {
+#pragma unroll
+        for (u32 t = 0; t < NT; t++)
+            if (w.writes[t]) {
+                const Floats4 v = *(const Floats4*)(shared + at + 4 * t * p.slot_pitch);
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) total[t][j] = v.f[j];
+            }
+    }
 #pragma unroll
     for (u32 i = 0; i < KA; i++) {
         Atom& atom = ring.atom[d * KA + i];
@@ -606,20 +292,11 @@ __device__ __forceinline__ void turn(const Params& p, const Warp& w, const Table
         if (!DOUBLE && load) load_atom(atom, w, ahead, i);
         if (!HALVES) multiply(sums, a[0], x.b[i], 0);
         multiply(sums, a[1], x.b[i], 1);
-        scale(total[i], sums, scales);
+        scale(total, sums, scales);
     }
 #pragma unroll
     for (u32 t = 0; t < NT; t++)
-        if (w.writes[t]) {
-            Floats4* slot = (Floats4*)(shared + at + 4 * t * p.slot_pitch);
-            Floats4 v = {{0, 0, 0, 0}};
-            if (add) v = *slot;
-#pragma unroll
-            for (u32 i = 0; i < KA; i++)  // one after the other, whatever KA
-#pragma unroll
-                for (u32 j = 0; j < 4; j++) v.f[j] += total[i][t][j];
-            *slot = v;
-        }
+        if (w.writes[t]) *(Floats4*)(shared + at + 4 * t * p.slot_pitch) = {{total[t][0], total[t][1], total[t][2], total[t][3]}};
 }
 
 // multiply_tiles multiplies the tiles of a run by the columns of a step. ATOM says which
@@ -676,14 +353,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
     if (w.steps) seek(ahead, p, w);
     Ring ring = {};
     fill_ring<DOUBLE ? 1 : RING>(ring, ahead, p, w);
-    if (GROUP) prefetch_scales(p, w);
+    if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
 
     check_base();
     fill_table(p);
     __syncthreads();
     wait_previous();
 
-    const Table table = table_of(p, w);
+    const Table table = table_of(p, w.lane);
     Columns x;
     if (w.steps) load_columns(x, p, w, 0);
     for (u32 first = 0; first < w.tiles; first += p.run) {
@@ -713,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutread(const 
     if (w.steps) seek(ahead, p, w);
     Ring ring = {};
     fill_ring<RING>(ring, ahead, p, w);
-    if (GROUP) prefetch_scales(p, w);
+    if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
     wait_previous();
 
     u32 sink = 0;

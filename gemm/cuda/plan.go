@@ -18,26 +18,33 @@ const MaxRows = 16
 // 2^32 bytes apart, as the kernel's strides want it.
 const maxColumns = 1 << 27
 
-// What the kernel is built on; lutgemm.cu has the same numbers.
+// What the kernels are built on; lut.cuh and lutwide.cu have the same numbers.
 const (
-	minSlices = 8 // of K, a warp each
-	maxSlices = 16
 	rowsOfB   = 8   // rows of X in a tile of the mma
 	pairBytes = 128 // of a slot, for a pair of rows of X: 16 bytes for each of eight lanes
+	wideWarps = 8   // of a block of lutwide.cu
+	// Bytes of one of the two stages that lutwide.cu has for each slice of K, for a row of X.
+	stageRow = 2*repack.UnitCols + 64
 )
 
-// Config is one of the ways to compile and launch the kernel. No choice changes a
-// bit of the result.
+// Config is one of the ways to compile and launch a kernel: lutgemm.cu, or where Tiles is
+// not 0 lutwide.cu. No choice changes a bit of the result.
 type Config struct {
-	AtomsPerStep int `json:"atoms_per_step"` // atoms of a unit that a warp multiplies in one step: 1 or 2
-	Depth        int `json:"depth"`          // atoms a warp has registers for, a multiple of AtomsPerStep
-	Warps        int `json:"warps"`          // of a block: 8 or 16
-	Resident     int `json:"resident"`       // blocks that must fit on a multiprocessor
-	PerSM        int `json:"per_sm"`         // blocks of a launch for each multiprocessor
+	AtomsPerStep int `json:"atoms_per_step"`   // atoms of a unit that a warp multiplies in one step: 1 or 2
+	Depth        int `json:"depth"`            // atoms a warp has registers for, a multiple of AtomsPerStep, or of Tiles
+	Warps        int `json:"warps"`            // of a block: 8 or 16
+	Resident     int `json:"resident"`         // blocks that must fit on a multiprocessor
+	PerSM        int `json:"per_sm"`           // blocks of a launch for each multiprocessor
+	Tiles        int `json:"tiles,omitempty"`  // whose sums a warp holds in registers
+	Slices       int `json:"slices,omitempty"` // of K, which a kernel with Tiles is compiled for
 }
 
 func (c Config) String() string {
-	return fmt.Sprintf("a%d d%d w%d r%d s%d", c.AtomsPerStep, c.Depth, c.Warps, c.Resident, c.PerSM)
+	s := fmt.Sprintf("a%d d%d w%d r%d s%d", c.AtomsPerStep, c.Depth, c.Warps, c.Resident, c.PerSM)
+	if c.Tiles != 0 {
+		s += fmt.Sprintf(" t%d k%d", c.Tiles, c.Slices)
+	}
+	return s
 }
 
 // Format is what a kernel is compiled for.
@@ -66,11 +73,15 @@ func (f Format) defines(c Config, tiles int) []string {
 	if f.Type == driver.BF16 {
 		bf16 = 1
 	}
-	return []string{
+	all := []string{
 		fmt.Sprintf("BITS=%d", f.Bits), fmt.Sprintf("GROUP=%d", f.Group), fmt.Sprintf("SCALE=%d", f.Scale),
 		fmt.Sprintf("BF16=%d", bf16), fmt.Sprintf("NT=%d", tiles), fmt.Sprintf("KA=%d", c.AtomsPerStep),
 		fmt.Sprintf("DEPTH=%d", c.Depth), fmt.Sprintf("WARPS=%d", c.Warps), fmt.Sprintf("MIN_BLOCKS=%d", c.Resident),
 	}
+	if c.Tiles != 0 {
+		all = append(all, fmt.Sprintf("TILES=%d", c.Tiles), fmt.Sprintf("SLICES=%d", c.Slices))
+	}
+	return all
 }
 
 // tableBytes is the shared memory that the table spans, and gaps whether the
@@ -135,27 +146,40 @@ const reservedShared = 1024
 
 func limitsOf(i driver.DeviceInfo) limits { return limits{i.SMs, i.SharedPerBlock, i.SharedPerSM} }
 
+// wide reports whether a product is lutwide.cu's: with more than 8 rows of X, or more than 4
+// where a large GPU's blocks have up to four tiles.
+func (f Format) wide(n, k, m int) bool {
+	return m > rowsOfB || m > rowsOfB/2 && f.slicesOf(n, k, MaxRows) == 8
+}
+
 // slicesOf returns into how many slices a product's K is split. The order of the sums
-// hangs on it, so it is a matter of Ŵ's shape and of whether X has more than 8 rows, not
-// of the GPU. All sixteen warps of a block split K where each has columns then and shared
-// memory holds as many slots for all tiles, up to 4 bits and on large GPUs: warps are
-// loaded more evenly, and a block reads X once. Otherwise eight warps are to a tile, and
-// eight to another one.
-func slicesOf(n, k, m int) int {
-	most := 32 << 10 // rows of Ŵ
-	if m > rowsOfB {
-		most /= 2
+// hangs on it, so it is a matter of Ŵ and of whether X has more than 4 and more than 8 rows,
+// not of the GPU or of the kernel.
+//
+// For lutgemm.cu it is as many as a block has warps, sixteen, where each has columns then and
+// shared memory holds as many slots for all tiles, up to 4 bits and on large GPUs: warps are
+// loaded more evenly, and a block reads X once. Otherwise eight warps are to a tile, and eight to
+// another one. For lutwide.cu it is eight where a large GPU's blocks have up to four tiles, which
+// then are a warp's, and four where they have more, and at 5 bits, whose table leaves no room for
+// as many stages of X.
+func (f Format) slicesOf(n, k, m int) int {
+	const small = 8 << 10 // rows of Ŵ
+	eight := n <= small && k > 7*repack.UnitCols && f.Bits < 5
+	switch {
+	case m > rowsOfB && !eight:
+		return 4
+	case m > rowsOfB/2 && eight:
+		return 8
+	case n <= 4*small && k > 15*repack.UnitCols:
+		return 16
 	}
-	if k > (maxSlices-1)*repack.UnitCols && n <= most {
-		return maxSlices
-	}
-	return minSlices
+	return 8
 }
 
 // plan fills in the grid, the shared memory and the arguments that follow from
 // them for m rows of X.
 func (f Format) plan(c Config, n, k, m int, l limits) (params, driver.Launch, error) {
-	return f.planSliced(c, n, k, m, slicesOf(n, k, m), l)
+	return f.planSliced(c, n, k, m, f.slicesOf(n, k, m), l)
 }
 
 // planSliced is plan with K in a given number of slices.
@@ -170,8 +194,8 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 		return fail("shape %d×%d is out of range", n, k)
 	case k%32 != 0:
 		return fail("%d input features: the kernel wants a multiple of 32", k)
-	case slices > c.Warps:
-		return fail("%d slices of K for %d warps", slices, c.Warps)
+	case slices > c.Warps || c.Tiles != 0 && slices != c.Slices:
+		return fail("%d slices of K for the configuration %v", slices, c)
 	}
 	tiles := (n + repack.TileRows - 1) / repack.TileRows
 	groups := c.Warps / slices
@@ -184,6 +208,7 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 		pairs: uint32((m + 1) / 2),
 	}
 	p.pairsInverse = uint32((1<<32 + uint64(p.pairs) - 1) / uint64(p.pairs))
+	launch := driver.Launch{Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * c.Warps)}, Programmatic: true}
 
 	// Slots lie in the gaps of the table as long as that does not cost another
 	// pass over X, behind the table otherwise.
@@ -193,11 +218,17 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	most := (tiles + grid - 1) / grid // tiles of a block
 	behind := (room - table) / perTile
 	fit := behind
-	if inGaps := table / 2 / perTile; gaps && (most <= inGaps || inGaps >= behind) {
+	inGaps := table / 2 / perTile
+	stages := 0
+	p.slotBase, p.slotPitch = uint32(table), pairBytes
+	switch {
+	case c.Tiles != 0: // where the stages of X were
+		stages = slices * 2 * rowsOfB * xTiles(m) * stageRow
+		fit = min(c.Tiles*groups, behind)
+		room -= stages
+	case gaps && (most <= inGaps || inGaps >= behind):
 		fit = inGaps
 		p.slotBase, p.slotPitch = pairBytes, 2*pairBytes
-	} else {
-		p.slotBase, p.slotPitch = uint32(table), pairBytes
 	}
 	fit -= fit % groups
 	if fit <= 0 || table > room {
@@ -208,12 +239,9 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	run := (most + runs - 1) / runs
 	run = (run + groups - 1) / groups * groups
 	p.run = uint32(run)
-	shared := table
+	launch.Shared = table
 	if p.slotPitch == pairBytes {
-		shared += run * perTile
+		launch.Shared += max(stages, run*perTile)
 	}
-	return p, driver.Launch{
-		Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * c.Warps)},
-		Shared: shared, Programmatic: true,
-	}, nil
+	return p, launch, nil
 }

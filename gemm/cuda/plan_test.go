@@ -11,21 +11,33 @@ import (
 // are for: one run over a block's tiles, each warp with columns of its own.
 func TestSlices(t *testing.T) {
 	h200 := limits{sms: 132, sharedBlock: 227 << 10, sharedSM: 228 << 10}
-	for _, test := range []struct{ n, k, m, want int }{
-		{4096, 3840, 1, minSlices},
-		{4096, 3872, 1, maxSlices},
-		{28672, 4096, 8, maxSlices},
-		{28672, 4096, 9, minSlices},
-		{32768, 4096, 8, maxSlices},
-		{32769, 4096, 1, minSlices},
-		{16384, 28672, 16, maxSlices},
-		{16385, 28672, 16, minSlices},
+	for _, test := range []struct{ n, k, m, want, wantOf5 int }{
+		{4096, 3840, 1, 8, 8},
+		{4096, 3872, 1, 16, 16},
+		{28672, 4096, 8, 16, 16},
+		{28672, 4096, 9, 4, 4},
+		{32768, 4096, 8, 16, 16},
+		{32769, 4096, 1, 8, 8},
+		{8192, 28672, 4, 16, 16},
+		{8192, 28672, 5, 8, 16},
+		{8193, 28672, 8, 16, 16},
+		{8192, 28672, 16, 8, 4},
+		{8193, 28672, 16, 4, 4},
+		{8192, 1792, 16, 4, 4},
+		{8192, 1824, 16, 8, 4},
 	} {
-		if got := slicesOf(test.n, test.k, test.m); got != test.want {
-			t.Errorf("%d×%d, %d rows: %d slices, want %d", test.n, test.k, test.m, got, test.want)
-		}
-		for bits := 2; bits <= 4 && test.want == maxSlices; bits++ {
+		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 			f := Format{bits, 128, lut.F16, driver.F16}
+			want := test.want
+			if bits == 5 {
+				want = test.wantOf5
+			}
+			if got := f.slicesOf(test.n, test.k, test.m); got != want {
+				t.Errorf("%d bits, %d×%d, %d rows: %d slices, want %d", bits, test.n, test.k, test.m, got, want)
+			}
+			if want != 16 || bits == 5 {
+				continue
+			}
 			p, _, err := f.plan(f.configs(test.m)[0], test.n, test.k, test.m, h200)
 			if err != nil {
 				t.Fatal(err)
@@ -33,6 +45,50 @@ func TestSlices(t *testing.T) {
 			if tiles := p.tilesEach + min(p.tilesOver, 1); p.run < tiles || p.slices > p.units {
 				t.Errorf("%d bits, %d×%d, %d rows: %d tiles of a block in runs of %d, %d slices of %d units",
 					bits, test.n, test.k, test.m, tiles, p.run, p.slices, p.units)
+			}
+		}
+	}
+}
+
+// TestWide holds lutwide.cu to where it is for: a large GPU has a configuration of it exactly
+// where wide says so, and one whose warps hold all tiles of a block in registers where they are
+// up to 14.
+func TestWide(t *testing.T) {
+	h200 := limits{sms: 132, sharedBlock: 227 << 10, sharedSM: 228 << 10}
+	for _, test := range []struct {
+		n, k, m int
+		want    bool
+		passes  uint32
+	}{
+		{8192, 8192, 4, false, 0},
+		{8192, 8192, 5, true, 1},
+		{8192, 8192, 16, true, 1},
+		{16896, 4096, 8, false, 0},
+		{16896, 4096, 9, true, 1},
+		{28672, 4096, 8, false, 0},
+		{28672, 4096, 16, true, 1},
+		{57344, 8192, 16, true, 2},
+		{16, 32, 16, true, 1},
+	} {
+		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
+			f := Format{bits, 128, lut.F16, driver.F16}
+			if got, want := f.wide(test.n, test.k, test.m), test.want && (test.m > rowsOfB || bits < 5); got != want {
+				t.Errorf("%d bits, %d×%d, %d rows: wide is %v", bits, test.n, test.k, test.m, got)
+				continue
+			} else if !want {
+				continue
+			}
+			fewest := ^uint32(0)
+			for _, c := range f.wideConfigs(test.m) {
+				if p, launch, err := f.plan(c, test.n, test.k, test.m, h200); err == nil {
+					fewest = min(fewest, (p.tilesEach+min(p.tilesOver, 1)+p.run-1)/p.run)
+					if launch.Shared > h200.sharedBlock || p.run > p.groups*uint32(c.Tiles) {
+						t.Errorf("%d bits, %d×%d, %d rows, %v: %d bytes of shared memory, runs of %d tiles", bits, test.n, test.k, test.m, c, launch.Shared, p.run)
+					}
+				}
+			}
+			if fewest != test.passes {
+				t.Errorf("%d bits, %d×%d, %d rows: %d passes over X, want %d", bits, test.n, test.k, test.m, fewest, test.passes)
 			}
 		}
 	}

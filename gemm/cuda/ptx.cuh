@@ -60,6 +60,24 @@ __device__ __forceinline__ void lookup2(u32& lo, u32& hi, u32 offset) {
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2+%3];" : "=r"(lo), "=r"(hi) : "r"(offset), "n"(BASE));
 }
 
+__device__ __forceinline__ void read_shared(u32 (&w)[4], u32 address) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(address));
+}
+
+// copy_async copies 16 bytes to shared memory, of which those behind the first few are
+// zeros. A thread waits for its own copies with wait_copies, for all but those of the
+// last LEFT groups, each ended by end_copies; a barrier makes them visible to others.
+__device__ __forceinline__ void copy_async(u32 to, const void* from, u32 bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <u32 LEFT>
+__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+
+// barrier waits for a number of threads, whole warps, at barrier id, 1 to 15.
+template <u32 COUNT>
+__device__ __forceinline__ void barrier(u32 id) { asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(COUNT) : "memory"); }
+
 // prmt picks the bytes of the result from those of a (0 to 3) and b (4 to 7).
 __device__ __forceinline__ u32 prmt(u32 a, u32 b, u32 selector) {
     u32 d;

@@ -54,7 +54,7 @@ func (e *Engine) choice(w *Matrix, m int) Config {
 // cacheKey digests the key, the GPU and the kernel.
 func (e *Engine) cacheKey(key choiceKey) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "choice %s %d %+v\n%s%s", e.dev.Info.Name, e.dev.Info.SMs, key, ptxSource, gemmSource)
+	fmt.Fprintf(h, "choice %s %d %+v\n%s%s%s%s", e.dev.Info.Name, e.dev.Info.SMs, key, ptxSource, lutSource, gemmSource, wideSource)
 	return hex.EncodeToString(h.Sum(nil))
 }
 

@@ -56,6 +56,12 @@ constexpr size_t STACK = 256 << 10;
 
 struct Thread;
 
+// Copy is one of 16 bytes to shared memory, done when the thread waits for it.
+struct Copy {
+    uint32_t group, to, bytes;  // of which the others are zeros
+    const void* from;
+};
+
 // Collective is what threads wait for each other at. run gets all of them, with the
 // operands of each.
 struct Collective {
@@ -72,6 +78,8 @@ struct Thread {
     void* operands;
     bool done;
     bool waited;  // for the grids before
+    std::vector<Copy> copies;  // to shared memory that are under way
+    uint32_t copy_groups;      // that have been ended
 
     template <class T>
     T& as() { return *(T*)operands; }
@@ -106,10 +114,14 @@ static void meet(const Collective& c, void* operands) {
 static void live() {
     for (;;) {
         (*body)();
+        if (!self->copies.empty()) fail("ends while copies are under way");
         self->done = true;
         leave();
     }
 }
+
+// numbered are the barriers for a part of a block's threads, whose operand is for how many.
+static Collective numbered[16];
 
 struct Block {
     uint32_t n;  // threads
@@ -152,11 +164,37 @@ struct Block {
         }
     }
 
+    // release lets threads go that are as many at a barrier with a number as it is for, and
+    // returns whether there were any.
+    bool release() {
+        bool any = false, waiting = false;
+        for (const Collective& c : numbered) {
+            uint32_t there = 0, want = 0;
+            for (uint32_t i = 0; i < n; i++)
+                if (!threads[i].done && threads[i].at == &c) {
+                    threadIdx.x = i;
+                    const uint32_t count = threads[i].as<uint32_t>();
+                    if (there++ && count != want) fail("is at a barrier for %u threads where others are at one for %u", count, want);
+                    want = count;
+                }
+            waiting |= there > 0;
+            if (there != want) continue;
+            any |= there > 0;
+            for (uint32_t i = 0; i < n; i++)
+                if (threads[i].at == &c) threads[i].at = nullptr;
+        }
+        if (waiting && !any) fail("and others wait for threads that do not come");
+        return any;
+    }
+
     void run() {
-        for (uint32_t i = 0; i < n; i++) threads[i].done = threads[i].waited = false;
+        for (uint32_t i = 0; i < n; i++) {
+            threads[i].done = threads[i].waited = false;
+            threads[i].copy_groups = 0;
+        }
         while (!std::all_of(threads, threads + n, [](const Thread& t) { return t.done; })) {
             for (uint32_t w = 0; w < n / WARP; w++) run_warp(ordered(w, n / WARP) * WARP);
-            together(0, n);
+            if (!release()) together(0, n);
         }
     }
 };
@@ -275,6 +313,21 @@ static void after_wait() {
     if (programmatic && !self->waited) fail("reads activations before the grids before have ended");
 }
 
+// wait_copies does a thread's copies but for those of the last groups.
+static void wait_copies(uint32_t groups) {
+    std::vector<Copy> left;
+    for (const Copy& c : self->copies) {
+        if (c.group + groups >= self->copy_groups) {
+            left.push_back(c);
+            continue;
+        }
+        auto& to = *(std::array<uint8_t, 16>*)shared_at<std::array<uint8_t, 16>>(c.to);
+        to = {};
+        memcpy(&to, c.from, c.bytes);
+    }
+    self->copies = left;
+}
+
 }  // namespace host
 
 // ---- CUDA's functions ----
@@ -327,6 +380,22 @@ inline void ld_shared_v2_u32(uint32_t& lo, uint32_t& hi, uint32_t address) {
     const uint64_t v = *host::shared_at<uint64_t>(address);
     lo = (uint32_t)v;
     hi = v >> 32;
+}
+
+inline void ld_shared_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t address) {
+    const auto v = *host::shared_at<std::array<uint32_t, 4>>(address);
+    a = v[0], b = v[1], c = v[2], d = v[3];
+}
+inline void cp_async_cg_shared_global(uint32_t to, const void* from, uint32_t size, uint32_t bytes) {
+    host::after_wait();
+    if (size != 16 || bytes > 16 || (uint64_t)from % 16 != 0) host::fail("copies %u of %u bytes from %p", bytes, size, from);
+    host::self->copies.push_back({host::self->copy_groups, to, bytes, from});
+}
+inline void cp_async_commit_group() { host::self->copy_groups++; }
+inline void cp_async_wait_group(uint32_t groups) { host::wait_copies(groups); }
+inline void bar_sync(uint32_t id, uint32_t count) {
+    if (id == 0 || id > 15 || count % host::WARP != 0) host::fail("a barrier %u for %u threads", id, count);
+    host::meet(host::numbered[id], &count);
 }
 
 inline void prmt_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t selector) {
@@ -403,6 +472,7 @@ static void run(const Kernel& kernel, const Launch& launch, void** values) {
         fail("a block of %u×%u×%u threads with %u bytes", n, launch.block.y, launch.block.z, launch.shared);
     const std::function<void()> call = kernel.bind(values);
     body = &call;
+    for (Collective& c : numbered) c = {"a barrier with a number", true, nullptr};
     gridDim = launch.grid;
     blockDim = {n, 1, 1};
     shared_bytes = launch.shared;

@@ -1,0 +1,351 @@
+// Y = X·Ŵᵀ with the sums in registers, for many rows of X: lut.cuh tells what is computed.
+//
+// Work. A block owns whole tiles, 16 rows of Ŵ over all of K. Its eight warps are SLICES
+// slices of K times as many groups as are left, each with up to TILES tiles of its own. A warp
+// walks the columns of its slice once, an atom of 128 after the other, and keeps the sums of its
+// tiles in registers until the end; so nothing but lookups, codes and X passes the port of
+// shared memory, and X once for TILES tiles. A unit of X, two atoms, is copied to shared
+// memory one unit ahead, by the warps of the slice together, which wait for each other once a
+// unit. At the end the slices' sums meet in slots, where the stages of X were, and are
+// added in order.
+//
+// Latency. Eight warps of up to 255 registers are two to a scheduler, which cannot hide
+// much. Codes come in two batches, one at work and one on the way: the batch that has been
+// used up is loaded anew as soon as the first codes of the other are looked up. (ptxas has one
+// scoreboard for the loads of a loop, and each wait is for the newest of them; so a batch that
+// began sooner would be waited for with the one at work.) With DEPTH = 2·TILES a batch is all
+// tiles of an atom, else half of them. And two tiles are in one basic block, for the lookups of
+// one to pass while the other is multiplied: a tile alone takes 270 cycles without a wait for
+// memory, two take 360.
+//
+// Measured on an H200, µs at M = 16, against lutgemm.cu's sums in shared memory: 4 bits
+// 28672×4096 20.0 for 22.5, 57344×8192 70 for 82, 8192×8192 13.9 for 15.6, 4096×14336 13.9 for
+// 17.9, 4096×4096 5.9 for 6.7; 28672×4096 with 2, 3 and 5 bits 17.3, 19.3 and 26.0 for 19.9, 22.0
+// and 30.0.
+//
+// Where a call goes at 28672×4096, 4 bits, M = 16 (cycles of 1800 MHz by the SM's own clock): 1700
+// until the grid before has ended, the table filled in the meantime; 1800 until X is there, which
+// waits in line behind the first codes; 27,000 of products, 480 for two warps' tile and atom where
+// the port alone takes 365; 4200 from the first warp's end through the slots to the last write;
+// 1200 until the next block begins.
+//
+// Tried, right, and slower (µs at 28672×4096, 4 bits, M = 16, where this took 20.0 to 20.6):
+//   - half an atom a phase, with the lookups of the next in it: ptxas moves them back to their use
+//     (24.9, or 21.5 without branches to hold them);
+//   - 12 warps of 168 registers, 5 tiles each (21.0), or 16 of 128, 4 tiles each (23.6);
+//   - X loaded into registers an atom ahead, not staged (22.1); staged by atoms (21.2);
+//   - codes brought into the level-2 cache a unit or two ahead (24.4, 24.9);
+//   - a warp finishing tiles of its own out of registers and the others' slots (20.9);
+//   - three or four tiles a basic block (20.9, 22.4), two batches of sums a tile (20.2).
+// Up to 8 rows it is slower but on small matrices: 17.3 and 18.3 µs for 15.1 and 16.5 at M = 1 and 8.
+//
+// Set by the host, beside what lut.cuh names:
+//   TILES    whose sums a warp holds
+//   SLICES   of K
+//   DEPTH    TILES, or twice as many
+// and WARPS is 8.
+
+constexpr u32 TEAM = WARPS / SLICES;  // warps that share a slice, each with tiles of its own
+constexpr u32 FIRST = DEPTH == TILES ? (TILES + 1) / 2 : TILES;  // tiles of the first batch
+
+// Tiles that are multiplied in one basic block: with four groups an atom the registers do not
+// suffice for two.
+constexpr u32 TOGETHER = GROUPS == 4 ? 1 : 2;
+
+// Stages of X: rows of a unit, 64 bytes apart in banks from one to the next, so that the eight
+// lanes that read at once, of two rows, do not share any.
+constexpr u32 X_PITCH = 2 * 256 + 64;
+constexpr u32 X_STAGE = 8 * NT * X_PITCH;
+
+struct Warp {
+    u32 lane, slice, group;
+    u32 tile0, tiles;  // of the block
+    u32 units;         // of the slice
+};
+
+__device__ __forceinline__ Warp warp_of(const Params& p) {
+    Warp w;
+    const u32 warp = threadIdx.x / 32;
+    w.lane = threadIdx.x % 32;
+    w.group = warp % TEAM;
+    w.slice = warp / TEAM;
+    w.tile0 = blockIdx.x * p.tiles_each + min(blockIdx.x, p.tiles_over);
+    w.tiles = p.tiles_each + (blockIdx.x < p.tiles_over);
+    w.units = p.units > w.slice ? (p.units - 1 - w.slice) / SLICES + 1 : 0;
+    return w;
+}
+
+// ---- X ----
+
+// copy_atom copies this warp's rows of half a unit of X to a stage, 16 lanes each.
+__device__ __forceinline__ void copy_atom(const Params& p, const Warp& w, u32 unit, u32 atom, u32 stage) {
+    const u32 col = unit * 256 + atom * 128 + w.lane % 16 * 8;
+#pragma unroll
+    for (u32 j = 0; j < 4 * NT / TEAM; j++) {
+        const u32 row = (j * TEAM + w.group) * 2 + w.lane / 16;
+        const bool in = row < p.m && col < p.k;
+        copy_async(stage + row * X_PITCH + atom * 256 + w.lane % 16 * 16, p.x + (in ? ((u64)row * p.k + col) * 2 : 0), in ? 16 : 0);
+    }
+}
+
+// copy_unit does so with a unit, a lane for 16 bytes.
+__device__ __forceinline__ void copy_unit(const Params& p, const Warp& w, u32 unit, u32 stage) {
+    const u32 col = unit * 256 + w.lane * 8;
+#pragma unroll
+    for (u32 j = 0; j < 8 * NT / TEAM; j++) {
+        const u32 row = j * TEAM + w.group;
+        const bool in = row < p.m && col < p.k;
+        copy_async(stage + row * X_PITCH + w.lane * 16, p.x + (in ? ((u64)row * p.k + col) * 2 : 0), in ? 16 : 0);
+    }
+}
+
+// meet waits for the warps of the slice.
+__device__ __forceinline__ void meet(const Warp& w) {
+    if (TEAM > 1)
+        barrier<32 * TEAM>(1 + w.slice);
+    else
+        __syncwarp();
+}
+
+// Columns is what a lane holds of X for an atom: for each 32 columns eight consecutive ones of
+// a row, for each tile of 8 rows.
+struct Columns {
+    u32 b[4][NT][4];
+};
+
+template <u32 ATOM>
+__device__ __forceinline__ void read_columns(Columns& x, const Warp& w, u32 stage) {
+#pragma unroll
+    for (u32 c = 0; c < 4; c++)
+#pragma unroll
+        for (u32 t = 0; t < NT; t++) {
+            read_shared(x.b[c][t], stage + (8 * t + w.lane / 4) * X_PITCH + ATOM * 256 + c * 64 + w.lane % 4 * 16);
+            if (c == planes_chunk(ATOM)) turn_columns(x.b[c][t]);
+        }
+}
+
+// ---- codes ----
+
+struct Ring {
+    Atom atom[TILES];
+};
+
+// Place is where a lane's codes and scales of an atom lie for the first tile of its warp.
+struct Place {
+    const u8* codes;
+    const u8* scales;
+};
+
+__device__ __forceinline__ Place second(const Place& at) {
+    return {at.codes + ATOM_BYTES, at.scales + (GROUP == 256 ? 0 : 8 * SCALE_BYTES)};
+}
+
+// load loads tiles FROM to TO of an atom, as far as there are that many, from delay bytes behind.
+template <u32 FROM, u32 TO>
+__device__ __forceinline__ void load(Ring& ring, const Params& p, const Warp& w, const Place& at, u32 tiles, u32 delay = 0) {
+    if (tiles == 0) return;
+#pragma unroll
+    for (u32 t = FROM; t < TO; t++)
+        if (t < tiles) {
+            load_codes(ring.atom[t].w, at.codes + delay + (u64)(t * TEAM) * (p.units * (2 * ATOM_BYTES)), w.lane);
+            if constexpr (GROUP != 0) load_scales(ring.atom[t].s, at.scales + delay + (u64)(t * TEAM) * (p.units * UNIT_SCALE_BYTES));
+        }
+}
+
+// ---- multiply ----
+
+// Batch is the next one to be loaded, if any.
+struct Batch {
+    Ring& ring;
+    const Place& at;
+    u32 tiles;
+};
+
+// multiply_batch multiplies tiles FROM to TO of an atom by X, and loads tiles LOAD to END of the
+// next batch when the first codes are looked up. Of the tiles of a basic block the first decides
+// whether they are there; what is done in vain changes sums that nobody reads.
+template <u32 ATOM, u32 FROM, u32 TO, u32 LOAD, u32 END>
+__device__ __forceinline__ void multiply_batch(float (&total)[TILES][NT][4], const Ring& ring, u32 tiles, const Columns& x, const Batch& next,
+                                               const Params& p, const Warp& w, const Table& table) {
+    if (FROM != 0 && FROM >= tiles) {
+        load<LOAD, END>(next.ring, p, w, next.at, next.tiles);
+        return;
+    }
+#pragma unroll
+    for (u32 t0 = FROM; t0 < TO; t0 += TOGETHER)
+        if (t0 == FROM || t0 < tiles)
+#pragma unroll
+            for (u32 t = t0; t < t0 + TOGETHER && t < TO; t++) {
+                const Atom& atom = ring.atom[t];
+                u32 a[2][HALF_STEPS][4];
+                Sums sums = {};
+                dequantize(a[0], atom.w, ATOM, 0, table);
+                // Nothing, but not known before a first weight is.
+                if (t == FROM) load<LOAD, END>(next.ring, p, w, next.at, next.tiles, a[0][0][0] & p.n >> 31);
+                multiply(sums, a[0], x.b, 0);
+                dequantize(a[1], atom.w, ATOM, 1, table);
+                float scales[GROUPS * 2];
+#pragma unroll
+                for (u32 j = 0; j < GROUPS * 2; j++) scales[j] = GROUP ? scale_at(atom.s, j) : 1.0f;
+                multiply(sums, a[1], x.b, 1);
+                scale(total[t], sums, scales);
+            }
+}
+
+// ---- epilogue ----
+
+// finish sums the slots of a run and writes Y, a warp for 8 rows of X and a tile at a time.
+__device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first, u32 run) {
+    const u32 q0 = w.lane % 4, g = w.lane / 4, pitch = p.pairs * p.slot_pitch;
+    const u32 each = p.pairs > 4 ? 2 : 1, jobs = run * each;
+    __syncthreads();
+    for (u32 i = threadIdx.x / 32; i < jobs; i += WARPS) {
+        const u32 tile = i / each, q = q0 + i % each * 4;
+        if (q >= p.pairs) continue;
+        const u32 at = slot(p, tile, 0, q, g);
+        Floats4 part[SLICES];
+#pragma unroll
+        for (u32 s = 0; s < SLICES; s++) part[s] = *(const Floats4*)(shared + at + s * pitch);
+        float v[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (u32 s = 0; s < SLICES; s++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) v[j] += s < p.units ? part[s].f[j] : 0;  // slices without columns have written none
+        write(p, output_of(p, w.tile0 + first + tile, q, g), v);
+    }
+}
+
+// ---- kernels ----
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const __grid_constant__ Params p) {
+    launch_next();
+    const Warp w = warp_of(p);
+    const u32 stages = SHARED_BASE + TABLE_BYTES + w.slice * 2 * X_STAGE;
+    bool filled = false;
+    for (u32 first = 0; first < w.tiles; first += p.run) {
+        const u32 run = min(p.run, w.tiles - first);
+        const u32 tiles = w.units ? (run + TEAM - 1 - w.group) / TEAM : 0;
+        const u32 unit0 = (w.tile0 + first + w.group) * p.units + w.slice;
+        Place at = {p.codes + (u64)unit0 * (2 * ATOM_BYTES) + w.lane * 16, p.scales + (u64)unit0 * UNIT_SCALE_BYTES + w.lane / 4 * SCALE_BYTES};
+        Ring ring = {}, ring1 = {};  // ring1 is the second atom's, where a batch is all tiles
+        load<0, FIRST>(ring, p, w, at, tiles);
+        if (FIRST == TILES) load<0, TILES>(ring1, p, w, second(at), tiles);
+        if (!filled) {
+            if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
+            check_base();
+            fill_table(p);
+            __syncthreads();
+            wait_previous();
+            filled = true;
+        }
+        const Table table = table_of(p, w.lane);
+        float total[TILES][NT][4] = {};
+
+        // The first atom's columns are to be there soon, so the others' come behind the second batch.
+        u32 unit = w.slice, stage = 0;
+        if (w.units > 0) copy_atom(p, w, unit, 0, stages);
+        end_copies();
+        load<FIRST, TILES>(ring, p, w, at, tiles);
+        if (w.units > 0) copy_atom(p, w, unit, 1, stages);
+        end_copies();
+        if (w.units > 1) copy_unit(p, w, unit + SLICES, stages + X_STAGE);
+        end_copies();
+        for (u32 i = 0; i < w.units; i++) {
+            if (i == 0)
+                wait_copies<2>();
+            else
+                wait_copies<0>();
+            meet(w);
+            if (i > 0 && i + 1 < w.units) copy_unit(p, w, unit + SLICES, stages + (stage ^ X_STAGE));
+            end_copies();
+            const u32 here = stages + stage;
+            const u32 same = i ? tiles : 0, more = i + 1 < w.units ? tiles : 0;  // tiles to load, of this unit and of the next
+            const Place at1 = second(at);
+            Columns x;
+            read_columns<0>(x, w, here);
+            if (tiles) {
+                if constexpr (FIRST == TILES) {
+                    multiply_batch<0, 0, TILES, 0, TILES>(total, ring, tiles, x, {ring1, at1, same}, p, w, table);
+                } else {
+                    multiply_batch<0, 0, FIRST, FIRST, TILES>(total, ring, tiles, x, {ring, at, same}, p, w, table);
+                    multiply_batch<0, FIRST, TILES, 0, FIRST>(total, ring, tiles, x, {ring, at1, tiles}, p, w, table);
+                }
+            }
+            if (i == 0) {
+                wait_copies<1>();
+                meet(w);
+            }
+            read_columns<1>(x, w, here);
+            at.codes += SLICES * (2 * ATOM_BYTES);
+            at.scales += SLICES * UNIT_SCALE_BYTES;
+            if (tiles) {
+                if constexpr (FIRST == TILES) {
+                    multiply_batch<1, 0, TILES, 0, TILES>(total, ring1, tiles, x, {ring, at, more}, p, w, table);
+                } else {
+                    multiply_batch<1, 0, FIRST, FIRST, TILES>(total, ring, tiles, x, {ring, at1, tiles}, p, w, table);
+                    multiply_batch<1, FIRST, TILES, 0, FIRST>(total, ring, tiles, x, {ring, at, more}, p, w, table);
+                }
+            }
+            unit += SLICES;
+            stage ^= X_STAGE;
+        }
+        __syncthreads();  // stages become slots
+#pragma unroll
+        for (u32 t = 0; t < TILES; t++)
+            if (t < tiles) {
+                const u32 to = slot(p, t * TEAM + w.group, w.slice, w.lane % 4, w.lane / 4);
+#pragma unroll
+                for (u32 n = 0; n < NT; n++)
+                    if (w.lane % 4 + 4 * n < p.pairs)
+                        *(Floats4*)(shared + to + 4 * n * p.slot_pitch) = {{total[t][n][0], total[t][n][1], total[t][n][2], total[t][n][3]}};
+            }
+        finish(p, w, first, run);
+        if (first + p.run < w.tiles) __syncthreads();  // before the slots become stages again
+    }
+}
+
+// lutread is the read-only twin: the same grid, shared memory, prefetched scales and loads, in the
+// same order and as far ahead, and nothing done with them. It bounds what the kernel could reach.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutread(const __grid_constant__ Params p) {
+    launch_next();
+    const Warp w = warp_of(p);
+    bool begun = false;
+    u32 sink = 0;
+    for (u32 first = 0; first < w.tiles; first += p.run) {
+        const u32 run = min(p.run, w.tiles - first);
+        const u32 tiles = w.units ? (run + TEAM - 1 - w.group) / TEAM : 0;
+        const u32 unit0 = (w.tile0 + first + w.group) * p.units + w.slice;
+        Place at = {p.codes + (u64)unit0 * (2 * ATOM_BYTES) + w.lane * 16, p.scales + (u64)unit0 * UNIT_SCALE_BYTES + w.lane / 4 * SCALE_BYTES};
+        Ring ring[DEPTH / TILES] = {};
+        load<0, TILES>(ring[0], p, w, at, tiles);
+        if (DEPTH > TILES) load<0, TILES>(ring[DEPTH / TILES - 1], p, w, second(at), tiles);
+        if (!begun) {
+            if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
+            wait_previous();
+            begun = true;
+        }
+        for (u32 i = 0; i < w.units; i++) {
+            const Place unit = {at.codes + SLICES * (2 * ATOM_BYTES), at.scales + SLICES * UNIT_SCALE_BYTES};  // the next one
+            const bool last = i + 1 == w.units;
+#pragma unroll
+            for (u32 a = 0; a < 2; a++) {
+                Ring& r = ring[DEPTH > TILES ? a : 0];
+#pragma unroll
+                for (u32 t = 0; t < TILES; t++) {
+                    const Atom& atom = r.atom[t];
+#pragma unroll
+                    for (u32 j = 0; j < 2 * BITS; j++) sink ^= atom.w[j];
+#pragma unroll
+                    for (u32 j = 0; j != SCALE_WORDS; j++) sink ^= atom.s[j];
+                }
+                if (DEPTH > TILES)
+                    load<0, TILES>(r, p, w, a ? second(unit) : unit, last ? 0 : tiles);
+                else
+                    load<0, TILES>(r, p, w, a ? unit : second(at), a && last ? 0 : tiles);
+            }
+            at = unit;
+        }
+    }
+    // Never true for the codes of a real matrix; the compiler cannot know.
+    if (sink == 0x9e3779b9 && p.m == 0) p.y[threadIdx.x] = (u16)sink;
+}
