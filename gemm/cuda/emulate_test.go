@@ -208,7 +208,7 @@ func (e *emulator) block(block int) {
 		e.slots = map[uint32]float64{}
 		run := min(int(p.run), tiles-first)
 		slices := int(p.slices)
-		for w := range e.c.Warps {
+		for w := range e.c.warps() {
 			slice, group := w%slices, w/slices
 			for unit := slice; unit < int(p.units); unit += slices {
 				for a := range 2 {
@@ -397,8 +397,6 @@ func slicesFor(c Config, rows int) []int {
 	switch {
 	case c.Tiles != 0:
 		return []int{c.Slices}
-	case c.Warps == 8:
-		return []int{8}
 	case rows > rowsOfB:
 		return []int{4, 8, 16}
 	}
@@ -428,7 +426,7 @@ func TestEmulated(t *testing.T) {
 		configs := f.configs(rows)
 		c := rapid.SampledFrom(configs).Draw(t, "config")
 		// Few multiprocessors, so that blocks have several tiles, in several runs.
-		l := limits{sms: rapid.IntRange(1, 3).Draw(t, "sms"), sharedBlock: 227 << 10, sharedSM: 228 << 10}
+		l := limits{sms: rapid.IntRange(1, 3).Draw(t, "sms"), sharedBlock: 227 << 10}
 		slices := rapid.SampledFrom(slicesFor(c, rows)).Draw(t, "slices")
 		p, launch, err := f.planSliced(c, n, k, rows, slices, l)
 		if err != nil {

@@ -319,7 +319,7 @@ func TestGPUTune(t *testing.T) {
 }
 
 func TestBadOperands(t *testing.T) {
-	l := limits{132, 227 << 10, 228 << 10}
+	l := limits{132, 227 << 10}
 	f := Format{4, 128, lut.F16, driver.F16}
 	for _, test := range []struct {
 		name    string
@@ -337,7 +337,7 @@ func TestBadOperands(t *testing.T) {
 			t.Errorf("%s: got error %v", test.name, err)
 		}
 	}
-	if _, _, err := f.plan(f.configs(1)[0], 64, 256, 1, limits{100, 48 << 10, 64 << 10}); err == nil {
+	if _, _, err := f.plan(f.configs(1)[0], 64, 256, 1, limits{100, 48 << 10}); err == nil {
 		t.Error("a GPU of little shared memory: no error")
 	}
 	open := &Matrix{N: 8, K: 32, Format: f, codes: 1}

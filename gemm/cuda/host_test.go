@@ -101,7 +101,7 @@ func (c hostCase) run(t *testing.T, h *kerneltest.Host, i int, results *sharedBi
 	want := product(rm, rx, rows)
 
 	// Few multiprocessors, so that blocks have many tiles.
-	p, launch, err := c.f.planSliced(c.c, n, k, rows, split, limits{sms: 2 + i%2, sharedBlock: 227 << 10, sharedSM: 228 << 10})
+	p, launch, err := c.f.planSliced(c.c, n, k, rows, split, limits{sms: 2 + i%2, sharedBlock: 227 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,46 +54,45 @@ func (f Format) name() string {
 // configs returns the configurations of lutgemm.cu worth trying for m rows of X, the best
 // guess first. The first works for every shape.
 func (f Format) configs(m int) []Config {
-	one := Config{AtomsPerStep: 1, Depth: 1, Warps: 16, Resident: 1, PerSM: 1}
-	if f.Group == 32 && (f.Scale == lut.F32 || f.Bits == 5 && f.Scale == lut.BF16) { // whose scales take the registers
-		return []Config{one}
-	}
-	if m > rowsOfB {
+	manyScales := f.Group == 32 && (f.Scale == lut.F32 || f.Bits == 5 && f.Scale == lut.BF16) // for the registers
+	switch {
+	case manyScales:
+		return []Config{{AtomsPerStep: 1, Depth: 1}}
+	case m > rowsOfB:
 		// The fragments of X fill the registers at half a unit. This is for GPUs that have no
 		// room for lutwide.cu, and for those without a compiler.
-		one.Depth = 2
-		return []Config{one}
+		return []Config{{AtomsPerStep: 1, Depth: 2}}
 	}
-	all := []Config{{AtomsPerStep: 2, Depth: 2, Warps: 16, Resident: 1, PerSM: 1}}
+	all := []Config{{AtomsPerStep: 2, Depth: 2}}
 	wide := f.Group == 64 && f.Bits == 5 && f.Scale == lut.F32
 	if f.Group != 32 && !wide { // the scales of which take the registers
-		all = append(all, Config{AtomsPerStep: 2, Depth: 4, Warps: 16, Resident: 1, PerSM: 1})
+		all = append(all, Config{AtomsPerStep: 2, Depth: 4})
 		if f.Bits == 4 { // which the longer lead of a double buffer helps the most
 			slices.Reverse(all)
 		}
 	}
-	if f.Bits < 5 { // the table of which leaves room for one block
-		all = append(all, Config{AtomsPerStep: 2, Depth: 2, Warps: 8, Resident: 2, PerSM: 2})
-	}
 	return all
 }
 
-// wideConfigs returns the configurations of lutwide.cu for m rows of X.
+// wideConfigs returns the configurations of lutwide.cu for m rows of X, those of fewer tiles
+// first.
 func (f Format) wideConfigs(m int) []Config {
-	few := Config{AtomsPerStep: 1, Depth: 8, Warps: wideWarps, Resident: 1, PerSM: 1, Tiles: 4}
+	few, many := Config{AtomsPerStep: 1, Depth: 8, Tiles: 4}, Config{AtomsPerStep: 1, Depth: 7, Tiles: 7}
 	if f.Group == 32 { // whose scales take the registers
 		few.Depth = few.Tiles
 	}
 	var all []Config
-	if f.Bits < 5 {
-		few.Slices = 8
-		all = append(all, few)
-	}
-	if m > rowsOfB {
-		few.Slices = 4
-		many := few
-		many.Tiles, many.Depth = 7, 7
-		all = append(all, few, many)
+	for _, slices := range []int{8, 4} {
+		few.Slices, many.Slices = slices, slices
+		if f.Bits == 5 && slices == 8 {
+			continue
+		}
+		if m > rowsOfB || slices == 8 {
+			all = append(all, few)
+		}
+		if m > rowsOfB && (f.Group != 32 || f.Scale != lut.F32) {
+			all = append(all, many)
+		}
 	}
 	return all
 }

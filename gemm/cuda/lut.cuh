@@ -21,7 +21,6 @@
 //   BF16         1 for bfloat16 activations and table, 0 for float16
 //   NT           tiles of 8 rows of X, 1 or 2
 //   WARPS        of a block
-//   MIN_BLOCKS   blocks that an SM must hold
 //   DEPTH        atoms that a warp has registers for
 
 constexpr u32 THREADS = WARPS * 32;

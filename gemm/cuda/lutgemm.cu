@@ -1,30 +1,25 @@
-// Y = X·Ŵᵀ for 1 to 16 rows of X, with Ŵ in the tiles of repack.CUDATiles.
+// Y = X·Ŵᵀ with the sums in shared memory, for few rows of X: lut.cuh tells what is computed.
+// With more than 8, and on small matrices with more than 4, it is for GPUs that have no room for
+// lutwide.cu, and for those without a compiler.
 //
-// The weights are the A operand of mma.m16n8k16, looked up in shared memory
-// two (at 2 bits four) at a time and multiplied as they are: scales are applied
-// to the float32 sums of a group. The rows of X are the 8 columns of B.
-//
-// Work. A block owns whole tiles, 16 rows of Ŵ over all of K, so nothing is
-// summed across blocks. Its warps split K into S slices: the columns are taken in
-// units of 256, and the warp of slice s holds the fragments of X for unit S·i + s in
-// registers while it runs down the tiles of the block, reading 256 columns of each
-// (one step i). What a step adds to a tile goes to the warp's own slot in shared
-// memory, and at the end the S slots of a tile are summed in order. S is 16 where shared
-// memory has room for the slots of all tiles: warps are then loaded evenly, a block reads X
-// once and steps are half as many (28672×4096, 4 bits, M = 1 and 8: 15.8 and 17.3 for 16.3
-// and 17.6 µs; 8192×28672, 2 bits, M = 1: 24.1 for 30.5). Otherwise it is 8, and the other
-// eight warps of a block have tiles of their own. The order of every sum is fixed by the
-// shape of Ŵ and by whether X has more than 8 rows: neither the grid nor any of the
-// knobs below can change a bit of the result.
+// Work. A block owns whole tiles, 16 rows of Ŵ over all of K, so nothing is summed across
+// blocks. Its sixteen warps are the slices of K times as many groups as are left. The warp of
+// slice s holds the fragments of X for unit slices·i + s in registers while it runs down the
+// tiles of the block, reading 256 columns of each (one step i). What a step adds to a tile goes to
+// the warp's own slot in shared memory, and at the end the slots of a tile are summed in
+// order. There are sixteen slices where shared memory has room for the slots of all tiles: warps
+// are then loaded evenly, a block reads X once and steps are half as many (28672×4096, 4 bits,
+// M = 1 and 8: 15.8 and 17.3 for 16.3 and 17.6 µs; 8192×28672, 2 bits, M = 1: 24.1 for 30.5).
+// Otherwise there are eight, and the other eight warps of a block have tiles of their own.
 //
 // Latency. Weights pass through a ring of DEPTH atoms in registers, straight from
 // memory: the shared-memory port is busy with the table. The ring's first loads are
 // out before the table is filled and before the kernel waits for the one in front of
 // it. As ptxas puts all the global loads of a loop on one scoreboard, every wait is for
 // the newest of them: what counts is how long before the next wait a load begins. Sixteen
-// warps with 128 registers each hide the latency of table and tensor cores best: in one
-// block that has the SM to itself, or in two of eight warps that are replaced by the next
-// kernel's as each of them ends.
+// warps with 128 registers each hide the latency of table and tensor cores best, in one
+// block that has the SM to itself: two of eight warps, each replaced by the next kernel's as it
+// ends, take 6 to 20 % longer.
 //
 // Limits, as Nsight Compute sees them on an H200 at 57344×8192, group 128, M = 1 (busy
 // time of DRAM, of the shared-memory port and of issue, in percent): 2 bits 61, 74, 49;
@@ -39,50 +34,36 @@
 // 1350 for the slots, 1100 until the next block begins. Memory idles for a fifth of it.
 //
 // At M = 16 X fills the registers, so a step is half a unit and slots are read and written
-// twice as often: 32,800 cycles of products, 9.4 for a 16×16 tile of weights. The port is
-// what they share, and it is full: Nsight Compute counts 8.9 wavefronts a tile (6.3 at
-// M = 8, 5.7 at M = 1), 4 of lookups, 2 of slots, 1 of codes and more than 1 of X, while issue
-// is busy half of the time and the tensor cores a quarter. It takes 19.4 of 22.6 µs when no
-// codes are loaded in the loop at all.
+// twice as often; then the port is full, with 8.9 wavefronts for 256 weights (6.3 at M = 8,
+// 5.7 at M = 1): 4 of lookups, 2 of slots, 1 of codes and more than 1 of X.
 //
 // Tried, right, and slower (µs at 28672×4096, 4 bits):
-//   - Codes through a ring in shared memory, by bulk copies (M = 8 and 16: 1 to 5 more), of which
-//     a multiprocessor begins one in 20 cycles, however small; or by each lane for itself with
+//   - Codes through a ring in shared memory, by bulk copies (M = 8: 1 to 5 more), of which a
+//     multiprocessor begins one in 20 cycles, however small; or by each lane for itself with
 //     cp.async (1.5 to 4 more), where ptxas puts three idle loads before a copy. Either way they
 //     pass the port twice.
-//   - X of the next step, fetching which costs 1.5 at M = 16 (at 8192×8192 2.5, at M = 8 0.8):
-//     staged in shared memory (0.5 to 3.5 more), prefetched into the L1 (no change), loaded into
-//     the registers that the last tile of a step lets go of, in a copy of the loop of its own
-//     (1.4 to 2.4 more); its rows loaded in turns, so as not to meet in the same banks (no change).
-//   - At M = 16 whole units a step (0.3 to 0.8 more): slots halve, but registers spill and
-//     one step is in flight.
-//   - Sums in registers along all of K, X in shared memory, 32 or 64 rows a warp: no slots in the
-//     loop and 6.1 cycles a tile without loads. With them M = 16 takes 24.4 and M = 1 and 8 17.6 to
-//     19.4, as 8 warps of 255 registers wait for their loads as one. With bulk copies 25.1 and
-//     18.7, with cp.async and 16 warps 29.0 and 22.2.
+//   - X of the next step, fetching which costs 0.8 at M = 8: staged in shared memory (0.5 to 3.5
+//     more), prefetched into the L1 (no change), loaded into the registers that the last tile of a
+//     step lets go of, in a copy of the loop of its own (1.4 to 2.4 more); its rows loaded in turns,
+//     so as not to meet in the same banks (no change).
 //   - wgmma with K split over four warpgroups, also without slots: 25.9 at M = 16 (19.6 without
 //     loads). Its groups of 64 rows do not divide evenly, which is 18 % more lookups.
 //   - 24 or 32 warps of fewer registers (0.5 to 2 more); the tiles of a step two or four at a time
 //     in one basic block.
-//   - A quarter of the 4-bit weights looked up in registers by byte planes (M = 16: 23.9; half
-//     of them: 26.6).
-//   - Codes prefetched into the level-2 cache: 2 % gained at large shapes, 10 % lost at small ones.
+//   - A quarter of the 4-bit weights looked up in registers by byte planes (M = 16: 1.3 more).
+//   - Codes prefetched into the level-2 cache: behind the ring 2 % gained at large shapes and 10 %
+//     lost at small ones; before X and the ring, the step that the ring then loads: no change at
+//     M = 1, 1 % gained at M = 8, 2 to 4 % lost at 8192×8192 and 4096×4096, and each step more
+//     0.4 more.
 //   - A barrier for each tile, to finish it while others are multiplied (no change).
 //
 // Clocks are 1800 MHz as soon as the tensor cores work, of 1980 otherwise; kept up for long,
 // large shapes meet the card's 700 W and fall to 1500: time in short bursts.
 //
-// Set by the host:
-//   BITS         2 to 5
-//   GROUP        32, 64, 128, 256, or 0 for one scale a row
-//   SCALE        lut.ScaleType of the scales
-//   BF16         1 for bfloat16 activations and table, 0 for float16
-//   NT           tiles of 8 rows of X, 1 or 2
-//   KA           atoms of a unit that are read in one step: 1 or 2. At 1 a unit takes
-//                two steps and X half the registers.
-//   DEPTH        atoms that a warp has registers for, a multiple of KA
-//   WARPS        of a block, 8 or 16
-//   MIN_BLOCKS   blocks that an SM must hold
+// Set by the host, beside what lut.cuh names:
+//   KA       atoms of a unit that are read in one step: 1 or 2. At 1 a unit takes two steps and
+//            X half the registers.
+// and WARPS is 16, DEPTH a multiple of KA.
 
 struct Warp {
     u32 lane, slice, group;
@@ -346,7 +327,7 @@ __device__ __forceinline__ void multiply_tiles(const Params& p, const Warp& w, c
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_constant__ Params p) {
     launch_next();
     Warp w = warp_of(p);
     Cursor ahead = {};
@@ -383,7 +364,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
 // lutread is the read-only twin: the same grid, shared memory, prefetched scales and
 // loads, in the same order and at the distance of a full ring, and nothing done with them.
 // It bounds what the kernel could reach.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutread(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) lutread(const __grid_constant__ Params p) {
     launch_next();
     Warp w = warp_of(p);
     Cursor ahead = {};

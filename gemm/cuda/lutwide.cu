@@ -1,61 +1,66 @@
 // Y = X·Ŵᵀ with the sums in registers, for many rows of X: lut.cuh tells what is computed.
 //
-// Work. A block owns whole tiles, 16 rows of Ŵ over all of K. Its eight warps are SLICES
-// slices of K times as many groups as are left, each with up to TILES tiles of its own. A warp
+// Work. A block owns whole tiles, 16 rows of Ŵ over all of K. Its eight warps are SLICES teams,
+// one for each slice of K, whose members have up to TILES tiles each. A warp
 // walks the columns of its slice once, an atom of 128 after the other, and keeps the sums of its
 // tiles in registers until the end; so nothing but lookups, codes and X passes the port of
-// shared memory, and X once for TILES tiles. A unit of X, two atoms, is copied to shared
-// memory one unit ahead, by the warps of the slice together, which wait for each other once a
-// unit. At the end the slices' sums meet in slots, where the stages of X were, and are
-// added in order.
+// shared memory, and X once for TILES tiles. X is copied to shared memory an atom ahead, by the
+// team of the slice together, which waits for each other at each atom. At the end the slices' sums
+// meet in slots, where X was, and are added in order.
 //
 // Latency. Eight warps of up to 255 registers are two to a scheduler, which cannot hide
-// much. Codes come in two batches, one at work and one on the way: the batch that has been
-// used up is loaded anew as soon as the first codes of the other are looked up. (ptxas has one
-// scoreboard for the loads of a loop, and each wait is for the newest of them; so a batch that
-// began sooner would be waited for with the one at work.) With DEPTH = 2·TILES a batch is all
-// tiles of an atom, else half of them. And two tiles are in one basic block, for the lookups of
-// one to pass while the other is multiplied: a tile alone takes 270 cycles without a wait for
-// memory, two take 360.
+// much. Codes come in batches, one at work and one on the way: the batch that has been used up is
+// loaded anew as soon as the first codes of the other are looked up. (ptxas has one scoreboard
+// for the loads of a loop, and each wait is for the newest of them; so a batch that began
+// sooner would be waited for with the one at work.) With DEPTH = 2·TILES a batch is all tiles of
+// an atom, else half of them. And two tiles are in one basic block, for the lookups of one to pass
+// while the other is multiplied: a tile alone takes 270 cycles without a wait, two take 360. The
+// lines of loads under way lie in what shared memory leaves of the cache, so it counts
+// that X takes little: with two units of it instead of one 8192×8192 took 4 % longer.
 //
-// Measured on an H200, µs at M = 16, against lutgemm.cu's sums in shared memory: 4 bits
-// 28672×4096 20.0 for 22.5, 57344×8192 70 for 82, 8192×8192 13.9 for 15.6, 4096×14336 13.9 for
-// 17.9, 4096×4096 5.9 for 6.7; 28672×4096 with 2, 3 and 5 bits 17.3, 19.3 and 26.0 for 19.9, 22.0
-// and 30.0.
+// Measured on an H200, µs at M = 16, against lutgemm.cu: 4 bits 28672×4096 19.9 for 22.5,
+// 57344×8192 69 for 82, 14336×4096 11.7 for 12.6, 8192×8192 13.3 for 15.6, 4096×14336 14.0 for 17.9,
+// 4096×4096 5.6 for 6.7; 28672×4096 with 2, 3 and 5 bits 17.3, 19.3 and 26.0 for 19.9, 22.0 and 30.0.
+// At M = 8: 8192×8192 11.3 for 11.8, 4096×4096 4.7 for 5.0; but 28672×4096 18.0 for 16.5, and at
+// M = 1 17.0 for 15.1.
 //
 // Where a call goes at 28672×4096, 4 bits, M = 16 (cycles of 1800 MHz by the SM's own clock): 1700
 // until the grid before has ended, the table filled in the meantime; 1800 until X is there, which
-// waits in line behind the first codes; 27,000 of products, 480 for two warps' tile and atom where
-// the port alone takes 365; 4200 from the first warp's end through the slots to the last write;
-// 1200 until the next block begins.
+// waits in line behind the first codes; 27,000 of products, 480 for two warps' atom of a tile each
+// where the port alone takes 365; 4200 from the first warp's end through the slots to the last
+// write; 1200 until the next block begins.
 //
 // Tried, right, and slower (µs at 28672×4096, 4 bits, M = 16, where this took 20.0 to 20.6):
 //   - half an atom a phase, with the lookups of the next in it: ptxas moves them back to their use
 //     (24.9, or 21.5 without branches to hold them);
 //   - 12 warps of 168 registers, 5 tiles each (21.0), or 16 of 128, 4 tiles each (23.6);
-//   - X loaded into registers an atom ahead, not staged (22.1); staged by atoms (21.2);
+//   - X loaded into registers an atom ahead, not staged (22.1);
 //   - codes brought into the level-2 cache a unit or two ahead (24.4, 24.9);
 //   - a warp finishing tiles of its own out of registers and the others' slots (20.9);
-//   - three or four tiles a basic block (20.9, 22.4), two batches of sums a tile (20.2).
-// Up to 8 rows it is slower but on small matrices: 17.3 and 18.3 µs for 15.1 and 16.5 at M = 1 and 8.
+//   - three or four tiles a basic block (20.9, 22.4), two batches of sums a tile (20.2);
+//   - bulk copies of codes (25.1), one ring in which each tile's load follows its use (24.4).
 //
 // Set by the host, beside what lut.cuh names:
 //   TILES    whose sums a warp holds
 //   SLICES   of K
-//   DEPTH    TILES, or twice as many
-// and WARPS is 8.
+// and WARPS is 8, DEPTH TILES or twice as many.
 
-constexpr u32 TEAM = WARPS / SLICES;  // warps that share a slice, each with tiles of its own
-constexpr u32 FIRST = DEPTH == TILES ? (TILES + 1) / 2 : TILES;  // tiles of the first batch
+constexpr u32 TEAM = WARPS / SLICES;  // warps of a slice, each with tiles of its own
+constexpr bool DOUBLE = DEPTH > TILES;  // whether a batch is all tiles of an atom
+constexpr u32 FIRST = DOUBLE ? TILES : (TILES + 1) / 2;  // tiles of the first batch
+
+// Whether both atoms of a unit have code of their own: with registers of their own, or with
+// columns that are looked up differently.
+constexpr bool UNROLLED = DOUBLE || BITS == 2;
 
 // Tiles that are multiplied in one basic block: with four groups an atom the registers do not
 // suffice for two.
 constexpr u32 TOGETHER = GROUPS == 4 ? 1 : 2;
 
-// Stages of X: rows of a unit, 64 bytes apart in banks from one to the next, so that the eight
-// lanes that read at once, of two rows, do not share any.
+// X in shared memory: of each slice a unit, each row 64 bytes further in the banks than the one
+// before, so that the eight lanes that read at once, of two rows, do not share any.
 constexpr u32 X_PITCH = 2 * 256 + 64;
-constexpr u32 X_STAGE = 8 * NT * X_PITCH;
+constexpr u32 X_BYTES = 8 * NT * X_PITCH;
 
 struct Warp {
     u32 lane, slice, group;
@@ -77,25 +82,14 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
 
 // ---- X ----
 
-// copy_atom copies this warp's rows of half a unit of X to a stage, 16 lanes each.
-__device__ __forceinline__ void copy_atom(const Params& p, const Warp& w, u32 unit, u32 atom, u32 stage) {
+// copy_atom copies this warp's rows of an atom of a unit to shared memory, 16 lanes each.
+__device__ __forceinline__ void copy_atom(const Params& p, const Warp& w, u32 unit, u32 atom, u32 columns) {
     const u32 col = unit * 256 + atom * 128 + w.lane % 16 * 8;
 #pragma unroll
     for (u32 j = 0; j < 4 * NT / TEAM; j++) {
         const u32 row = (j * TEAM + w.group) * 2 + w.lane / 16;
         const bool in = row < p.m && col < p.k;
-        copy_async(stage + row * X_PITCH + atom * 256 + w.lane % 16 * 16, p.x + (in ? ((u64)row * p.k + col) * 2 : 0), in ? 16 : 0);
-    }
-}
-
-// copy_unit does so with a unit, a lane for 16 bytes.
-__device__ __forceinline__ void copy_unit(const Params& p, const Warp& w, u32 unit, u32 stage) {
-    const u32 col = unit * 256 + w.lane * 8;
-#pragma unroll
-    for (u32 j = 0; j < 8 * NT / TEAM; j++) {
-        const u32 row = j * TEAM + w.group;
-        const bool in = row < p.m && col < p.k;
-        copy_async(stage + row * X_PITCH + w.lane * 16, p.x + (in ? ((u64)row * p.k + col) * 2 : 0), in ? 16 : 0);
+        copy_async(columns + row * X_PITCH + atom * 256 + w.lane % 16 * 16, p.x + (in ? ((u64)row * p.k + col) * 2 : 0), in ? 16 : 0);
     }
 }
 
@@ -114,12 +108,12 @@ struct Columns {
 };
 
 template <u32 ATOM>
-__device__ __forceinline__ void read_columns(Columns& x, const Warp& w, u32 stage) {
+__device__ __forceinline__ void read_columns(Columns& x, const Warp& w, u32 at) {
 #pragma unroll
     for (u32 c = 0; c < 4; c++)
 #pragma unroll
         for (u32 t = 0; t < NT; t++) {
-            read_shared(x.b[c][t], stage + (8 * t + w.lane / 4) * X_PITCH + ATOM * 256 + c * 64 + w.lane % 4 * 16);
+            read_shared(x.b[c][t], at + (8 * t + w.lane / 4) * X_PITCH + c * 64 + w.lane % 4 * 16);
             if (c == planes_chunk(ATOM)) turn_columns(x.b[c][t]);
         }
 }
@@ -192,6 +186,49 @@ __device__ __forceinline__ void multiply_batch(float (&total)[TILES][NT][4], con
             }
 }
 
+// Walk is where a warp is in its slice.
+struct Walk {
+    Place at;    // of the atom at work
+    u32 unit;    // that it is of
+    u32 odd;     // whether it is the second of its unit
+    u32 left;    // atoms, with this one
+    bool first;  // whether it is the slice's first
+};
+
+// multiply_atom multiplies the tiles of a run by the atom at work, of which ATOM says which of its
+// unit it is where that makes other code, and goes on to the next.
+template <u32 ATOM>
+__device__ __forceinline__ void multiply_atom(float (&total)[TILES][NT][4], Ring& ring, Ring& other, Walk& k, u32 tiles, u32 columns,
+                                              const Params& p, const Warp& w, const Table& table) {
+    const u32 odd = UNROLLED ? ATOM : k.odd;
+    const Place next = odd ? Place{k.at.codes + (SLICES * (2 * ATOM_BYTES) - ATOM_BYTES),
+                                   k.at.scales + (SLICES * UNIT_SCALE_BYTES - (GROUP == 256 ? 0 : 8 * SCALE_BYTES))}
+                           : second(k.at);
+    if (k.first)
+        wait_copies<1>();
+    else
+        wait_copies<0>();
+    meet(w);  // so that the columns are there, and those before have been read
+    if (!k.first && k.left > 1) copy_atom(p, w, k.unit + odd * SLICES, 1 - odd, columns);
+    end_copies();
+    Columns x;
+    read_columns<ATOM>(x, w, columns + odd * 256);
+    const u32 more = k.left > 1 ? tiles : 0;
+    if (tiles) {
+        if constexpr (DOUBLE) {
+            multiply_batch<ATOM, 0, TILES, 0, TILES>(total, ring, tiles, x, {other, next, k.first ? 0 : more}, p, w, table);
+        } else {
+            multiply_batch<ATOM, 0, FIRST, FIRST, TILES>(total, ring, tiles, x, {ring, k.at, k.first ? 0 : tiles}, p, w, table);
+            multiply_batch<ATOM, FIRST, TILES, 0, FIRST>(total, ring, tiles, x, {ring, next, more}, p, w, table);
+        }
+    }
+    k.at = next;
+    k.unit += odd * SLICES;
+    k.odd ^= 1;
+    k.left--;
+    k.first = false;
+}
+
 // ---- epilogue ----
 
 // finish sums the slots of a run and writes Y, a warp for 8 rows of X and a tile at a time.
@@ -217,19 +254,19 @@ __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first
 
 // ---- kernels ----
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_constant__ Params p) {
     launch_next();
     const Warp w = warp_of(p);
-    const u32 stages = SHARED_BASE + TABLE_BYTES + w.slice * 2 * X_STAGE;
+    const u32 columns = SHARED_BASE + TABLE_BYTES + w.slice * X_BYTES;
     bool filled = false;
     for (u32 first = 0; first < w.tiles; first += p.run) {
         const u32 run = min(p.run, w.tiles - first);
         const u32 tiles = w.units ? (run + TEAM - 1 - w.group) / TEAM : 0;
         const u32 unit0 = (w.tile0 + first + w.group) * p.units + w.slice;
-        Place at = {p.codes + (u64)unit0 * (2 * ATOM_BYTES) + w.lane * 16, p.scales + (u64)unit0 * UNIT_SCALE_BYTES + w.lane / 4 * SCALE_BYTES};
+        const Place at = {p.codes + (u64)unit0 * (2 * ATOM_BYTES) + w.lane * 16, p.scales + (u64)unit0 * UNIT_SCALE_BYTES + w.lane / 4 * SCALE_BYTES};
         Ring ring = {}, ring1 = {};  // ring1 is the second atom's, where a batch is all tiles
         load<0, FIRST>(ring, p, w, at, tiles);
-        if (FIRST == TILES) load<0, TILES>(ring1, p, w, second(at), tiles);
+        if (DOUBLE) load<0, TILES>(ring1, p, w, second(at), tiles);
         if (!filled) {
             if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
             check_base();
@@ -241,55 +278,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
         const Table table = table_of(p, w.lane);
         float total[TILES][NT][4] = {};
 
-        // The first atom's columns are to be there soon, so the others' come behind the second batch.
-        u32 unit = w.slice, stage = 0;
-        if (w.units > 0) copy_atom(p, w, unit, 0, stages);
+        // The first atom's columns are to be there soon, so the second's come behind the second batch.
+        if (w.units > 0) copy_atom(p, w, w.slice, 0, columns);
         end_copies();
         load<FIRST, TILES>(ring, p, w, at, tiles);
-        if (w.units > 0) copy_atom(p, w, unit, 1, stages);
+        if (w.units > 0) copy_atom(p, w, w.slice, 1, columns);
         end_copies();
-        if (w.units > 1) copy_unit(p, w, unit + SLICES, stages + X_STAGE);
-        end_copies();
-        for (u32 i = 0; i < w.units; i++) {
-            if (i == 0)
-                wait_copies<2>();
-            else
-                wait_copies<0>();
-            meet(w);
-            if (i > 0 && i + 1 < w.units) copy_unit(p, w, unit + SLICES, stages + (stage ^ X_STAGE));
-            end_copies();
-            const u32 here = stages + stage;
-            const u32 same = i ? tiles : 0, more = i + 1 < w.units ? tiles : 0;  // tiles to load, of this unit and of the next
-            const Place at1 = second(at);
-            Columns x;
-            read_columns<0>(x, w, here);
-            if (tiles) {
-                if constexpr (FIRST == TILES) {
-                    multiply_batch<0, 0, TILES, 0, TILES>(total, ring, tiles, x, {ring1, at1, same}, p, w, table);
-                } else {
-                    multiply_batch<0, 0, FIRST, FIRST, TILES>(total, ring, tiles, x, {ring, at, same}, p, w, table);
-                    multiply_batch<0, FIRST, TILES, 0, FIRST>(total, ring, tiles, x, {ring, at1, tiles}, p, w, table);
-                }
-            }
-            if (i == 0) {
-                wait_copies<1>();
-                meet(w);
-            }
-            read_columns<1>(x, w, here);
-            at.codes += SLICES * (2 * ATOM_BYTES);
-            at.scales += SLICES * UNIT_SCALE_BYTES;
-            if (tiles) {
-                if constexpr (FIRST == TILES) {
-                    multiply_batch<1, 0, TILES, 0, TILES>(total, ring1, tiles, x, {ring, at, more}, p, w, table);
-                } else {
-                    multiply_batch<1, 0, FIRST, FIRST, TILES>(total, ring, tiles, x, {ring, at1, tiles}, p, w, table);
-                    multiply_batch<1, FIRST, TILES, 0, FIRST>(total, ring, tiles, x, {ring, at, more}, p, w, table);
-                }
-            }
-            unit += SLICES;
-            stage ^= X_STAGE;
+        Walk k = {at, w.slice, 0, 2 * w.units, true};
+        while (k.left) {
+            multiply_atom<0>(total, ring, DOUBLE ? ring1 : ring, k, tiles, columns, p, w, table);
+            if (UNROLLED) multiply_atom<1>(total, DOUBLE ? ring1 : ring, ring, k, tiles, columns, p, w, table);
         }
-        __syncthreads();  // stages become slots
+        __syncthreads();  // slots are where X was
 #pragma unroll
         for (u32 t = 0; t < TILES; t++)
             if (t < tiles) {
@@ -300,13 +300,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutgemm(const 
                         *(Floats4*)(shared + to + 4 * n * p.slot_pitch) = {{total[t][n][0], total[t][n][1], total[t][n][2], total[t][n][3]}};
             }
         finish(p, w, first, run);
-        if (first + p.run < w.tiles) __syncthreads();  // before the slots become stages again
+        if (first + p.run < w.tiles) __syncthreads();  // and X where slots were
     }
 }
 
 // lutread is the read-only twin: the same grid, shared memory, prefetched scales and loads, in the
 // same order and as far ahead, and nothing done with them. It bounds what the kernel could reach.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) lutread(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) lutread(const __grid_constant__ Params p) {
     launch_next();
     const Warp w = warp_of(p);
     bool begun = false;

@@ -22,9 +22,8 @@ const maxColumns = 1 << 27
 const (
 	rowsOfB   = 8   // rows of X in a tile of the mma
 	pairBytes = 128 // of a slot, for a pair of rows of X: 16 bytes for each of eight lanes
-	wideWarps = 8   // of a block of lutwide.cu
-	// Bytes of one of the two stages that lutwide.cu has for each slice of K, for a row of X.
-	stageRow = 2*repack.UnitCols + 64
+	// Bytes that lutwide.cu has for a unit of a row of X, for each slice of K.
+	columnsRow = 2*repack.UnitCols + 64
 )
 
 // Config is one of the ways to compile and launch a kernel: lutgemm.cu, or where Tiles is
@@ -32,19 +31,23 @@ const (
 type Config struct {
 	AtomsPerStep int `json:"atoms_per_step"`   // atoms of a unit that a warp multiplies in one step: 1 or 2
 	Depth        int `json:"depth"`            // atoms a warp has registers for, a multiple of AtomsPerStep, or of Tiles
-	Warps        int `json:"warps"`            // of a block: 8 or 16
-	Resident     int `json:"resident"`         // blocks that must fit on a multiprocessor
-	PerSM        int `json:"per_sm"`           // blocks of a launch for each multiprocessor
 	Tiles        int `json:"tiles,omitempty"`  // whose sums a warp holds in registers
 	Slices       int `json:"slices,omitempty"` // of K, which a kernel with Tiles is compiled for
 }
 
-func (c Config) String() string {
-	s := fmt.Sprintf("a%d d%d w%d r%d s%d", c.AtomsPerStep, c.Depth, c.Warps, c.Resident, c.PerSM)
+// warps returns those of a block.
+func (c Config) warps() int {
 	if c.Tiles != 0 {
-		s += fmt.Sprintf(" t%d k%d", c.Tiles, c.Slices)
+		return 8
 	}
-	return s
+	return 16
+}
+
+func (c Config) String() string {
+	if c.Tiles != 0 {
+		return fmt.Sprintf("t%d d%d k%d", c.Tiles, c.Depth, c.Slices)
+	}
+	return fmt.Sprintf("a%d d%d", c.AtomsPerStep, c.Depth)
 }
 
 // Format is what a kernel is compiled for.
@@ -75,13 +78,12 @@ func (f Format) defines(c Config, tiles int) []string {
 	}
 	all := []string{
 		fmt.Sprintf("BITS=%d", f.Bits), fmt.Sprintf("GROUP=%d", f.Group), fmt.Sprintf("SCALE=%d", f.Scale),
-		fmt.Sprintf("BF16=%d", bf16), fmt.Sprintf("NT=%d", tiles), fmt.Sprintf("KA=%d", c.AtomsPerStep),
-		fmt.Sprintf("DEPTH=%d", c.Depth), fmt.Sprintf("WARPS=%d", c.Warps), fmt.Sprintf("MIN_BLOCKS=%d", c.Resident),
+		fmt.Sprintf("BF16=%d", bf16), fmt.Sprintf("NT=%d", tiles), fmt.Sprintf("DEPTH=%d", c.Depth), fmt.Sprintf("WARPS=%d", c.warps()),
 	}
 	if c.Tiles != 0 {
-		all = append(all, fmt.Sprintf("TILES=%d", c.Tiles), fmt.Sprintf("SLICES=%d", c.Slices))
+		return append(all, fmt.Sprintf("TILES=%d", c.Tiles), fmt.Sprintf("SLICES=%d", c.Slices))
 	}
-	return all
+	return append(all, fmt.Sprintf("KA=%d", c.AtomsPerStep))
 }
 
 // tableBytes is the shared memory that the table spans, and gaps whether the
@@ -138,18 +140,21 @@ func (p *params) bytes() []byte {
 type limits struct {
 	sms         int
 	sharedBlock int // bytes of shared memory that a block can have
-	sharedSM    int
 }
 
-// reservedShared is what the system takes of a block's shared memory.
-const reservedShared = 1024
+func limitsOf(i driver.DeviceInfo) limits { return limits{i.SMs, i.SharedPerBlock} }
 
-func limitsOf(i driver.DeviceInfo) limits { return limits{i.SMs, i.SharedPerBlock, i.SharedPerSM} }
+// Rows of Ŵ up to which a large GPU's blocks have up to four and seven tiles, if not more
+// than a few.
+const (
+	fourTiles  = 8 << 10
+	sevenTiles = 14 << 10
+)
 
-// wide reports whether a product is lutwide.cu's: with more than 8 rows of X, or more than 4
-// where a large GPU's blocks have up to four tiles.
+// wide reports whether a product is lutwide.cu's, where the GPU has room for it: with more
+// than 8 rows of X, and with more than 4 where that gains up to 8 % over lutgemm.cu.
 func (f Format) wide(n, k, m int) bool {
-	return m > rowsOfB || m > rowsOfB/2 && f.slicesOf(n, k, MaxRows) == 8
+	return m > rowsOfB || m > rowsOfB/2 && n <= fourTiles && f.slicesOf(n, k, MaxRows) == 8
 }
 
 // slicesOf returns into how many slices a product's K is split. The order of the sums
@@ -159,18 +164,17 @@ func (f Format) wide(n, k, m int) bool {
 // For lutgemm.cu it is as many as a block has warps, sixteen, where each has columns then and
 // shared memory holds as many slots for all tiles, up to 4 bits and on large GPUs: warps are
 // loaded more evenly, and a block reads X once. Otherwise eight warps are to a tile, and eight to
-// another one. For lutwide.cu it is eight where a large GPU's blocks have up to four tiles, which
-// then are a warp's, and four where they have more, and at 5 bits, whose table leaves no room for
-// as many stages of X.
+// another one. For lutwide.cu it is as many as a block has warps, eight, where the tiles of a large
+// GPU's block are no more than those whose sums a warp can hold, and four where they are, and at
+// 5 bits, whose table leaves little room beside X.
 func (f Format) slicesOf(n, k, m int) int {
-	const small = 8 << 10 // rows of Ŵ
-	eight := n <= small && k > 7*repack.UnitCols && f.Bits < 5
+	wideEight := n <= sevenTiles && k > 7*repack.UnitCols && f.Bits < 5
 	switch {
-	case m > rowsOfB && !eight:
+	case m > rowsOfB && !wideEight:
 		return 4
-	case m > rowsOfB/2 && eight:
+	case m > rowsOfB || m > rowsOfB/2 && wideEight && n <= fourTiles:
 		return 8
-	case n <= 4*small && k > 15*repack.UnitCols:
+	case n <= 32<<10 && k > 15*repack.UnitCols:
 		return 16
 	}
 	return 8
@@ -194,12 +198,12 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 		return fail("shape %d×%d is out of range", n, k)
 	case k%32 != 0:
 		return fail("%d input features: the kernel wants a multiple of 32", k)
-	case slices > c.Warps || c.Tiles != 0 && slices != c.Slices:
+	case slices > c.warps() || c.Tiles != 0 && slices != c.Slices:
 		return fail("%d slices of K for the configuration %v", slices, c)
 	}
 	tiles := (n + repack.TileRows - 1) / repack.TileRows
-	groups := c.Warps / slices
-	grid := min(tiles, l.sms*c.PerSM)
+	groups := c.warps() / slices
+	grid := min(tiles, l.sms)
 	p := params{
 		n: uint32(n), k: uint32(k), m: uint32(m),
 		units:  uint32((k + repack.UnitCols - 1) / repack.UnitCols),
@@ -208,24 +212,24 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 		pairs: uint32((m + 1) / 2),
 	}
 	p.pairsInverse = uint32((1<<32 + uint64(p.pairs) - 1) / uint64(p.pairs))
-	launch := driver.Launch{Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * c.Warps)}, Programmatic: true}
+	launch := driver.Launch{Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * c.warps())}, Programmatic: true}
 
 	// Slots lie in the gaps of the table as long as that does not cost another
 	// pass over X, behind the table otherwise.
 	table, gaps := f.tableBytes()
-	room := min(l.sharedBlock, l.sharedSM/c.Resident-reservedShared)
+	room := l.sharedBlock
 	perTile := slices * int(p.pairs) * pairBytes
 	most := (tiles + grid - 1) / grid // tiles of a block
 	behind := (room - table) / perTile
 	fit := behind
 	inGaps := table / 2 / perTile
-	stages := 0
+	columns := 0 // bytes of X
 	p.slotBase, p.slotPitch = uint32(table), pairBytes
 	switch {
-	case c.Tiles != 0: // where the stages of X were
-		stages = slices * 2 * rowsOfB * xTiles(m) * stageRow
+	case c.Tiles != 0: // where X was
+		columns = slices * rowsOfB * xTiles(m) * columnsRow
 		fit = min(c.Tiles*groups, behind)
-		room -= stages
+		room -= columns
 	case gaps && (most <= inGaps || inGaps >= behind):
 		fit = inGaps
 		p.slotBase, p.slotPitch = pairBytes, 2*pairBytes
@@ -241,7 +245,7 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	p.run = uint32(run)
 	launch.Shared = table
 	if p.slotPitch == pairBytes {
-		launch.Shared += max(stages, run*perTile)
+		launch.Shared += max(columns, run*perTile)
 	}
 	return p, launch, nil
 }

@@ -10,7 +10,7 @@ import (
 // TestSlices holds the split of K to where it changes, and sixteen slices to what they
 // are for: one run over a block's tiles, each warp with columns of its own.
 func TestSlices(t *testing.T) {
-	h200 := limits{sms: 132, sharedBlock: 227 << 10, sharedSM: 228 << 10}
+	h200 := limits{sms: 132, sharedBlock: 227 << 10}
 	for _, test := range []struct{ n, k, m, want, wantOf5 int }{
 		{4096, 3840, 1, 8, 8},
 		{4096, 3872, 1, 16, 16},
@@ -22,7 +22,9 @@ func TestSlices(t *testing.T) {
 		{8192, 28672, 5, 8, 16},
 		{8193, 28672, 8, 16, 16},
 		{8192, 28672, 16, 8, 4},
-		{8193, 28672, 16, 4, 4},
+		{8193, 28672, 16, 8, 4},
+		{14336, 4096, 16, 8, 4},
+		{14337, 4096, 16, 4, 4},
 		{8192, 1792, 16, 4, 4},
 		{8192, 1824, 16, 8, 4},
 	} {
@@ -54,7 +56,7 @@ func TestSlices(t *testing.T) {
 // where wide says so, and one whose warps hold all tiles of a block in registers where they are
 // up to 14.
 func TestWide(t *testing.T) {
-	h200 := limits{sms: 132, sharedBlock: 227 << 10, sharedSM: 228 << 10}
+	h200 := limits{sms: 132, sharedBlock: 227 << 10}
 	for _, test := range []struct {
 		n, k, m int
 		want    bool
@@ -64,6 +66,7 @@ func TestWide(t *testing.T) {
 		{8192, 8192, 5, true, 1},
 		{8192, 8192, 16, true, 1},
 		{16896, 4096, 8, false, 0},
+		{14336, 4096, 9, true, 1},
 		{16896, 4096, 9, true, 1},
 		{28672, 4096, 8, false, 0},
 		{28672, 4096, 16, true, 1},

@@ -12,7 +12,7 @@ import (
 
 // prebuiltConfig is how the kernels that are built ahead of time are compiled:
 // once for any number of rows up to MaxRows.
-var prebuiltConfig = Config{AtomsPerStep: 1, Depth: 2, Warps: 16, Resident: 1, PerSM: 1}
+var prebuiltConfig = Config{AtomsPerStep: 1, Depth: 2}
 
 // prebuilt reports whether a kernel of the format is built ahead of time: with the
 // groups and scales that models mostly have, to keep the program small.
@@ -23,7 +23,7 @@ func (f Format) prebuilt() bool {
 // standsIn reports whether the kernel that is built ahead of time can be launched
 // as one that is compiled for a configuration, which differs in its registers alone.
 func (c Config) standsIn() bool {
-	return c.Warps == prebuiltConfig.Warps && c.Resident == prebuiltConfig.Resident
+	return c.Tiles == 0
 }
 
 // check returns an error where there is no kernel without a compiler.

@@ -113,7 +113,6 @@ const (
 	funcRegisters          = 4
 	funcBinaryVersion      = 6
 	funcMaxDynamicShared   = 8
-	funcSharedCarveout     = 9
 	funcNonPortableCluster = 14
 )
 
@@ -144,10 +143,6 @@ func (f *Function) Info() (FunctionInfo, error) {
 // SetMaxDynamicShared lets launches ask for up to n bytes of dynamic shared
 // memory, which without this call is 48 KiB.
 func (f *Function) SetMaxDynamicShared(n int) error { return f.set(funcMaxDynamicShared, n) }
-
-// SetSharedCarveout asks for the percentage of the level-1 cache to be used as
-// shared memory.
-func (f *Function) SetSharedCarveout(percent int) error { return f.set(funcSharedCarveout, percent) }
 
 // AllowLargeClusters lets launches use clusters of more than 8 blocks.
 func (f *Function) AllowLargeClusters() error { return f.set(funcNonPortableCluster, 1) }
