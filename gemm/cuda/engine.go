@@ -33,8 +33,9 @@ type moduleKey struct {
 }
 
 type module struct {
-	module     *driver.Module
-	gemm, read *driver.Function
+	module *driver.Module
+	gemm   *driver.Function
+	read   *driver.Function // or nil
 }
 
 // New returns an engine on a device. The results of [Engine.Tune] are kept in
@@ -173,9 +174,16 @@ func (e *Engine) MatMulWith(s *driver.Stream, w *Matrix, o Operands, c Config) e
 
 // Read queues the read-only twin of a multiplication under a configuration: the
 // same grids and launch attributes, and the same bytes of the matrix read in the
-// same order, without arithmetic or a result. It bounds what MatMul could reach.
+// same order, without arithmetic or a result. It bounds what MatMul could reach. Where
+// that is lutwide.cu, which has no such twin, it is the one of a row of X.
 func (e *Engine) Read(s *driver.Stream, w *Matrix, o Operands, c Config) error {
-	return e.launchAll(s, w, o, c, readName)
+	if c.Tiles == 0 {
+		return e.launchAll(s, w, o, c, readName)
+	}
+	return e.each(w, o, func(o Operands) error {
+		o.M = 1
+		return e.launch(s, w, o, e.choice(w, 1), readName, 1)
+	})
 }
 
 // launchAll launches one kernel for all rows, as far as it is for them.
@@ -238,14 +246,14 @@ func (e *Engine) module(f Format, c Config, m int) (*module, error) {
 		return nil, err
 	}
 	mod := &module{module: loaded}
+	// No more of the cache becomes shared memory than is needed: what is left holds the lines
+	// of loads under way, and with a seventh of it lutwide.cu takes up to 12 % longer.
 	if mod.gemm, err = loaded.Function(gemmName); err == nil {
-		mod.read, err = loaded.Function(readName)
+		err = mod.gemm.SetMaxDynamicShared(e.limits.sharedBlock)
 	}
-	for _, f := range []*driver.Function{mod.gemm, mod.read} {
-		// No more of the cache becomes shared memory than is needed: what is left holds the lines
-		// of loads under way, and with a seventh of it lutwide.cu takes up to 12 % longer.
-		if err == nil {
-			err = f.SetMaxDynamicShared(e.limits.sharedBlock)
+	if err == nil && c.Tiles == 0 {
+		if mod.read, err = loaded.Function(readName); err == nil {
+			err = mod.read.SetMaxDynamicShared(e.limits.sharedBlock)
 		}
 	}
 	if err != nil {

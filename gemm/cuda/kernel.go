@@ -22,7 +22,7 @@ var gemmSource string
 //go:embed lutwide.cu
 var wideSource string
 
-// The kernels of either module.
+// The kernels of a module; lutwide.cu has no twin that only reads.
 const (
 	gemmName = "lutgemm"
 	readName = "lutread"
@@ -77,6 +77,9 @@ func (f Format) configs(m int) []Config {
 // wideConfigs returns the configurations of lutwide.cu for m rows of X, those of fewer tiles
 // first.
 func (f Format) wideConfigs(m int) []Config {
+	if !f.mayBeWide() {
+		return nil
+	}
 	few, many := Config{AtomsPerStep: 1, Depth: 8, Tiles: 4}, Config{AtomsPerStep: 1, Depth: 7, Tiles: 7}
 	if f.Group == 32 { // whose scales take the registers
 		few.Depth = few.Tiles
@@ -84,14 +87,12 @@ func (f Format) wideConfigs(m int) []Config {
 	var all []Config
 	for _, slices := range []int{8, 4} {
 		few.Slices, many.Slices = slices, slices
-		if f.Bits == 5 && slices == 8 {
-			continue
-		}
-		if m > rowsOfB || slices == 8 {
+		switch {
+		case f.Bits == 5 && slices == 8: // for which there is no room
+		case m > rowsOfB:
+			all = append(all, few, many)
+		case slices == 8:
 			all = append(all, few)
-		}
-		if m > rowsOfB && (f.Group != 32 || f.Scale != lut.F32) {
-			all = append(all, many)
 		}
 	}
 	return all

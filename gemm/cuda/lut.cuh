@@ -24,7 +24,6 @@
 //   DEPTH        atoms that a warp has registers for
 
 constexpr u32 THREADS = WARPS * 32;
-constexpr u32 ATOM_COLS = 128;
 constexpr u32 ATOM_BYTES = 256 * BITS;
 constexpr u32 HALF_STEPS = 4;  // mma steps of half an atom, 64 columns
 
@@ -33,7 +32,6 @@ constexpr u32 HALF_STEPS = 4;  // mma steps of half an atom, 64 columns
 // for a byte of codes to be byte 1 of the address, and its second half is free.
 constexpr u32 TABLE_PITCH = BITS == 5 ? 128 : 256;
 constexpr u32 ENTRIES = BITS == 5 ? 1024 : 256;
-constexpr u32 TABLE_BYTES = ENTRIES * TABLE_PITCH;
 
 constexpr u32 SCALE_SIZE = SCALE == 3 ? 4 : SCALE >= 4 ? 1 : 2;
 constexpr u32 GROUPS = GROUP == 0 || GROUP >= 128 ? 1 : 128 / GROUP;  // of an atom

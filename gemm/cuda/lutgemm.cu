@@ -65,6 +65,8 @@
 //            X half the registers.
 // and WARPS is 16, DEPTH a multiple of KA.
 
+constexpr u32 ATOM_COLS = 128;
+
 struct Warp {
     u32 lane, slice, group;
     bool writes[NT];  // whether the lane holds sums of rows of X, for each tile of 8

@@ -61,6 +61,7 @@ constexpr u32 TOGETHER = GROUPS == 4 ? 1 : 2;
 // before, so that the eight lanes that read at once, of two rows, do not share any.
 constexpr u32 X_PITCH = 2 * 256 + 64;
 constexpr u32 X_BYTES = 8 * NT * X_PITCH;
+constexpr u32 TABLE_BYTES = ENTRIES * TABLE_PITCH;  // before it
 
 struct Warp {
     u32 lane, slice, group;
@@ -289,6 +290,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
             multiply_atom<0>(total, ring, DOUBLE ? ring1 : ring, k, tiles, columns, p, w, table);
             if (UNROLLED) multiply_atom<1>(total, DOUBLE ? ring1 : ring, ring, k, tiles, columns, p, w, table);
         }
+        // The others meet as often, though nobody waits for them: racecheck of compute-sanitizer
+        // numbers a thread's barriers, whichever they are, and would see races behind.
+        if (TEAM > 1)
+            for (u32 i = 2 * w.units; i < 2 * ((p.units + SLICES - 1) / SLICES); i++) meet(w);
         __syncthreads();  // slots are where X was
 #pragma unroll
         for (u32 t = 0; t < TILES; t++)
@@ -302,50 +307,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
         finish(p, w, first, run);
         if (first + p.run < w.tiles) __syncthreads();  // and X where slots were
     }
-}
-
-// lutread is the read-only twin: the same grid, shared memory, prefetched scales and loads, in the
-// same order and as far ahead, and nothing done with them. It bounds what the kernel could reach.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) lutread(const __grid_constant__ Params p) {
-    launch_next();
-    const Warp w = warp_of(p);
-    bool begun = false;
-    u32 sink = 0;
-    for (u32 first = 0; first < w.tiles; first += p.run) {
-        const u32 run = min(p.run, w.tiles - first);
-        const u32 tiles = w.units ? (run + TEAM - 1 - w.group) / TEAM : 0;
-        const u32 unit0 = (w.tile0 + first + w.group) * p.units + w.slice;
-        Place at = {p.codes + (u64)unit0 * (2 * ATOM_BYTES) + w.lane * 16, p.scales + (u64)unit0 * UNIT_SCALE_BYTES + w.lane / 4 * SCALE_BYTES};
-        Ring ring[DEPTH / TILES] = {};
-        load<0, TILES>(ring[0], p, w, at, tiles);
-        if (DEPTH > TILES) load<0, TILES>(ring[DEPTH / TILES - 1], p, w, second(at), tiles);
-        if (!begun) {
-            if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
-            wait_previous();
-            begun = true;
-        }
-        for (u32 i = 0; i < w.units; i++) {
-            const Place unit = {at.codes + SLICES * (2 * ATOM_BYTES), at.scales + SLICES * UNIT_SCALE_BYTES};  // the next one
-            const bool last = i + 1 == w.units;
-#pragma unroll
-            for (u32 a = 0; a < 2; a++) {
-                Ring& r = ring[DEPTH > TILES ? a : 0];
-#pragma unroll
-                for (u32 t = 0; t < TILES; t++) {
-                    const Atom& atom = r.atom[t];
-#pragma unroll
-                    for (u32 j = 0; j < 2 * BITS; j++) sink ^= atom.w[j];
-#pragma unroll
-                    for (u32 j = 0; j != SCALE_WORDS; j++) sink ^= atom.s[j];
-                }
-                if (DEPTH > TILES)
-                    load<0, TILES>(r, p, w, a ? second(unit) : unit, last ? 0 : tiles);
-                else
-                    load<0, TILES>(r, p, w, a ? unit : second(at), a && last ? 0 : tiles);
-            }
-            at = unit;
-        }
-    }
-    // Never true for the codes of a real matrix; the compiler cannot know.
-    if (sink == 0x9e3779b9 && p.m == 0) p.y[threadIdx.x] = (u16)sink;
 }

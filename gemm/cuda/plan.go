@@ -151,9 +151,24 @@ const (
 	sevenTiles = 14 << 10
 )
 
+// mayBeWide reports whether there is a lutwide.cu of the format: not of scales that are rare,
+// bytes but for groups of 32 and float32 for these, to compile less.
+func (f Format) mayBeWide() bool {
+	switch f.Scale {
+	case lut.F16, lut.BF16:
+		return true
+	case lut.F32:
+		return f.Group != 32
+	}
+	return f.Group == 32
+}
+
 // wide reports whether a product is lutwide.cu's, where the GPU has room for it: with more
-// than 8 rows of X, and with more than 4 where that gains up to 8 % over lutgemm.cu.
+// than 8 rows of X, and with more than 4 where that gains up to 7 % over lutgemm.cu.
 func (f Format) wide(n, k, m int) bool {
+	if !f.mayBeWide() {
+		return false
+	}
 	return m > rowsOfB || m > rowsOfB/2 && n <= fourTiles && f.slicesOf(n, k, MaxRows) == 8
 }
 
@@ -168,13 +183,17 @@ func (f Format) wide(n, k, m int) bool {
 // GPU's block are no more than those whose sums a warp can hold, and four where they are, and at
 // 5 bits, whose table leaves little room beside X.
 func (f Format) slicesOf(n, k, m int) int {
+	most := 32 << 10 // rows of Ŵ
+	if m > rowsOfB {
+		most /= 2
+	}
 	wideEight := n <= sevenTiles && k > 7*repack.UnitCols && f.Bits < 5
 	switch {
-	case m > rowsOfB && !wideEight:
+	case f.mayBeWide() && m > rowsOfB && !wideEight:
 		return 4
-	case m > rowsOfB || m > rowsOfB/2 && wideEight && n <= fourTiles:
+	case f.mayBeWide() && wideEight && (m > rowsOfB || m > rowsOfB/2 && n <= fourTiles):
 		return 8
-	case n <= 32<<10 && k > 15*repack.UnitCols:
+	case n <= most && k > 15*repack.UnitCols:
 		return 16
 	}
 	return 8
