@@ -315,16 +315,16 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 	if err != nil {
 		return Row{}, err
 	}
-	product, probe := &arm{call: multiply, ring: len(ring)}, &arm{call: read, ring: len(ring)}
-	arms := []*arm{probe, product}
-	var plain *arm
+	product, probe := &cuda.Arm{Call: multiply, Ring: len(ring)}, &cuda.Arm{Call: read, Ring: len(ring)}
+	arms := []*cuda.Arm{probe, product}
+	var plain *cuda.Arm
 	if d := b.dense; d.blas != nil {
-		plain = &arm{ring: len(d.weights), call: func(i int) error {
+		plain = &cuda.Arm{Ring: len(d.weights), Call: func(i int) error {
 			return d.blas.MatMul(denseY, o.X, d.weights[i%len(d.weights)], m, n, k, b.dtype, b.dtype)
 		}}
 		arms = append(arms, plain)
 	}
-	if err := b.timeArms(arms, b.Replays); err != nil {
+	if err := cuda.TimeArms(b.dev, b.stream, arms, b.Replays); err != nil {
 		return Row{}, err
 	}
 	y, err := b.readResult(o.Y, m*n)
@@ -336,15 +336,15 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 	}
 
 	flops := 2 * float64(m) * float64(n) * float64(k)
-	row.Us, row.ReadOnlyUs = product.median(), probe.median()
+	row.Us, row.ReadOnlyUs = product.Median(), probe.Median()
 	row.ReadOnlyRatio = row.ReadOnlyUs / row.Us
 	row.GBPerS, row.ReadGBPerS = float64(row.Bytes)/row.Us/1e3, float64(row.Bytes)/row.ReadOnlyUs/1e3
 	row.GFLOPPerS = flops / row.Us / 1e3
 	if plain != nil {
-		row.DenseUs = plain.median()
+		row.DenseUs = plain.Median()
 		row.DenseRatio, row.DenseGFLOPS = row.DenseUs/row.Us, flops/row.DenseUs/1e3
 	}
-	row.Noisy = probe.median() > 1.2*probe.best()
+	row.Noisy = probe.Median() > 1.2*probe.Best()
 	return row, nil
 }
 
@@ -366,18 +366,18 @@ func (b *cudaBench) tune(ring []*cuda.Matrix, o cuda.Operands) ([]cuda.Timing, e
 // that it is fastest in. It reads the weights once, whatever M is.
 func (b *cudaBench) fastestRead(ring []*cuda.Matrix, o cuda.Operands, timings []cuda.Timing) (func(i int) error, error) {
 	o.M = min(o.M, cuda.MaxRows)
-	var candidates []*arm
+	var candidates []*cuda.Arm
 	for _, t := range timings {
-		candidates = append(candidates, &arm{ring: len(ring), call: func(i int) error {
+		candidates = append(candidates, &cuda.Arm{Ring: len(ring), Call: func(i int) error {
 			return b.engine.Read(b.stream, ring[i%len(ring)], o, t.Config)
 		}})
 	}
 	const replays = 7
-	if err := b.timeArms(candidates, replays); err != nil {
+	if err := cuda.TimeArms(b.dev, b.stream, candidates, replays); err != nil {
 		return nil, err
 	}
-	best := slices.MinFunc(candidates, func(a, b *arm) int { return cmp.Compare(a.median(), b.median()) })
-	return best.call, nil
+	best := slices.MinFunc(candidates, func(a, b *cuda.Arm) int { return cmp.Compare(a.Median(), b.Median()) })
+	return best.Call, nil
 }
 
 // check multiplies by each of the ring's matrices twice, fills in the errors of

@@ -304,7 +304,7 @@ func TestGPUTune(t *testing.T) {
 		p := newProblem(t, e, m, randomX(1, 1024, driver.F16), nil, 1, driver.F16)
 		before := p.run(t, e, s, p.w.Format.configs(1)[0])
 		timings := must(e.Tune(s, []*Matrix{p.w}, p.o))(t)
-		if len(timings) != len(e.Configs(p.w.Format, 512, 1024, 1)) || timings[0].Time <= 0 {
+		if len(timings) != len(e.Configs(p.w.Format, 512, 1024, 1)) || timings[0].Us <= 0 {
 			t.Errorf("got timings %v", timings)
 		}
 		again := must(New(e.dev, e.cache))(t)

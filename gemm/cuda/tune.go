@@ -1,13 +1,13 @@
 package cuda
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
@@ -58,23 +58,19 @@ func (e *Engine) cacheKey(key choiceKey) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Timing is how long a configuration takes for one multiplication.
+// Timing is how long a configuration takes for one multiplication, in microseconds.
 type Timing struct {
 	Config Config
-	Time   time.Duration
+	Us     float64
 }
 
-// tuneCalls is how many multiplications are timed at once, and tuneRounds how
-// often.
-const (
-	tuneCalls  = 64
-	tuneRounds = 7
-)
+// tuneReplays is how often each configuration's graph is timed.
+const tuneReplays = 7
 
 // Tune times the configurations for o.M rows, at most 16, on matrices of one
 // shape and format, used in turn as a decoder does its layers': together they
 // should be several times as large as the level-2 cache. The fastest one is used
-// from now on and kept in the cache. It returns all timings, fastest first.
+// from now on and kept in the cache. It returns the timings, medians, fastest first.
 // Y is overwritten; no choice changes its bits.
 func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, error) {
 	if len(ring) == 0 {
@@ -92,21 +88,28 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 			return nil, err
 		}
 	}
-	var all []Timing
-	for _, c := range e.Configs(w.Format, w.N, w.K, o.M) {
-		t, err := Time(e.dev, s, tuneCalls, tuneRounds, func(i int) error {
-			return e.MatMulWith(s, ring[i%len(ring)], o, c)
-		})
-		if err != nil {
-			return nil, fmt.Errorf("tuning %v: %w", c, err)
-		}
-		all = append(all, Timing{c, t})
-	}
-	if len(all) == 0 {
+	configs := e.Configs(w.Format, w.N, w.K, o.M)
+	if len(configs) == 0 {
 		_, _, err := w.Format.plan(w.Format.configs(o.M)[0], w.N, w.K, o.M, e.limits)
 		return nil, err
 	}
-	slices.SortStableFunc(all, func(a, b Timing) int { return int(a.Time - b.Time) })
+	var arms []*Arm
+	for _, c := range configs {
+		arms = append(arms, &Arm{Ring: len(ring), Call: func(i int) error {
+			if err := e.MatMulWith(s, ring[i%len(ring)], o, c); err != nil {
+				return fmt.Errorf("tuning %v: %w", c, err)
+			}
+			return nil
+		}})
+	}
+	if err := TimeArms(e.dev, s, arms, tuneReplays); err != nil {
+		return nil, err
+	}
+	var all []Timing
+	for i, a := range arms {
+		all = append(all, Timing{configs[i], a.Median()})
+	}
+	slices.SortStableFunc(all, func(a, b Timing) int { return cmp.Compare(a.Us, b.Us) })
 	key := choiceKey{w.Format, w.N, w.K, bucket(o.M)}
 	e.choices[key] = all[0].Config
 	kept, err := json.Marshal(all[0].Config)
@@ -114,60 +117,4 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 		return nil, err
 	}
 	return all, e.cache.Put(e.cacheKey(key), kept)
-}
-
-// Time returns the time of one of calls to f, which queues work on s: they are
-// recorded in one graph, the graph is run a few times to warm up and then rounds
-// times, and the median counts. Gaps between launches are part of it.
-func Time(d *driver.Device, s *driver.Stream, calls, rounds int, f func(i int) error) (t time.Duration, err error) {
-	if err := f(0); err != nil { // compiles, which a recording must not
-		return 0, err
-	}
-	if err := s.Sync(); err != nil {
-		return 0, err
-	}
-	graph, err := s.Capture(func() error {
-		for i := range calls {
-			if err := f(i); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, graph.Close()) }()
-	exec, err := graph.Instantiate()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, exec.Close()) }()
-	start, err := d.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, start.Close()) }()
-	end, err := d.NewEvent()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, end.Close()) }()
-
-	const warmUp = 3
-	var times []time.Duration
-	for i := range warmUp + rounds {
-		if err := errors.Join(start.Record(s), exec.Launch(s), end.Record(s), end.Sync()); err != nil {
-			return 0, err
-		}
-		t, err := end.Since(start)
-		if err != nil {
-			return 0, err
-		}
-		if i >= warmUp {
-			times = append(times, t)
-		}
-	}
-	slices.Sort(times)
-	return times[len(times)/2] / time.Duration(calls), nil
 }
