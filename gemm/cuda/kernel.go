@@ -8,6 +8,7 @@ import (
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/repack"
 )
 
 //go:embed ptx.cuh
@@ -121,7 +122,12 @@ func (e *Engine) Configs(f Format, n, k, m int) []Config {
 	for _, g := range wide {
 		all = append(all, g.Config)
 	}
-	for _, c := range f.configs(m) {
+	narrow := f.configs(m)
+	if n <= 2*repack.TileRows*e.limits.sms {
+		// A block of one or two tiles has nothing to load far ahead.
+		slices.SortStableFunc(narrow, func(a, b Config) int { return cmp.Compare(a.Depth, b.Depth) })
+	}
+	for _, c := range narrow {
 		if e.noCompiler != nil && !c.standsIn() {
 			continue
 		}

@@ -48,11 +48,11 @@ struct Params {
     const u16* bias; // [n] or null
     u32 n, k, m;
     u32 units;             // of a tile: ⌈k/256⌉
-    u32 slices;            // of K: 8, or 16 if a block has as many warps
-    u32 groups;            // of warps, each at its own tiles: 1 or 2, slices·groups = WARPS
+    u32 slices;            // of K: 4, 8 or 16
+    u32 groups;            // of warps, each at its own tiles: slices·groups = WARPS
     u32 tiles_each;        // tiles of a block; the first tiles_over have one more
     u32 tiles_over;
-    u32 run;               // tiles that have slots at a time
+    u32 run;               // tiles that are summed at a time
     u32 pairs;             // ⌈m/2⌉, pairs of rows of X: 16 bytes each of a lane's slot
     u32 pairs_inverse;     // ⌈2^32/pairs⌉, wrapped
     u32 slot_base;         // where slots begin in shared memory

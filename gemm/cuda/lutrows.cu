@@ -4,7 +4,7 @@
 // the cache holds: the kernel is for what is not read for every token, an embedding's
 // rows and the dense form that a gradient is multiplied by.
 //
-// Set by the host, beside BITS, GROUP, SCALE and BF16, which lutgemm.cu explains:
+// Set by the host, beside BITS, GROUP, SCALE and BF16, which lut.cuh explains:
 //   OUT   0 for float32 results, 1 for the type of the table
 
 struct Rows {

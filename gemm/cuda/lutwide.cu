@@ -18,9 +18,9 @@
 // lines of loads under way lie in what shared memory leaves of the cache, so it counts
 // that X takes little: with two units of it instead of one 8192×8192 took 4 % longer.
 //
-// Measured on an H200, µs at M = 16, against lutgemm.cu: 4 bits 28672×4096 19.9 for 22.5,
-// 57344×8192 69 for 82, 14336×4096 11.7 for 12.6, 8192×8192 13.3 for 15.6, 4096×14336 14.0 for 17.9,
-// 4096×4096 5.6 for 6.7; 28672×4096 with 2, 3 and 5 bits 17.3, 19.3 and 26.0 for 19.9, 22.0 and 30.0.
+// Measured on an H200, µs at M = 16, against lutgemm.cu: 4 bits 28672×4096 19.8 for 22.4,
+// 57344×8192 70 for 82, 14336×4096 11.6 for 12.6, 8192×8192 13.1 for 15.6, 4096×14336 13.8 for 17.9,
+// 4096×4096 5.6 for 6.7; 28672×4096 with 2, 3 and 5 bits 17.2, 19.7 and 26.0 for 19.9, 22.0 and 30.0.
 // At M = 8: 8192×8192 11.3 for 11.8, 4096×4096 4.7 for 5.0; but 28672×4096 18.0 for 16.5, and at
 // M = 1 17.0 for 15.1.
 //
@@ -38,7 +38,8 @@
 //   - codes brought into the level-2 cache a unit or two ahead (24.4, 24.9);
 //   - a warp finishing tiles of its own out of registers and the others' slots (20.9);
 //   - three or four tiles a basic block (20.9, 22.4), two batches of sums a tile (20.2);
-//   - bulk copies of codes (25.1), one ring in which each tile's load follows its use (24.4).
+//   - bulk copies of codes (25.1), one ring in which each tile's load follows its use (24.4);
+//   - the number of slices as an argument, not compiled in: 4 to 7 % more.
 //
 // Set by the host, beside what lut.cuh names:
 //   TILES    whose sums a warp holds
