@@ -65,8 +65,7 @@ func (f Format) configs(m int) []Config {
 		return []Config{{AtomsPerStep: 1, Depth: 2}}
 	}
 	all := []Config{{AtomsPerStep: 2, Depth: 2}}
-	wide := f.Group == 64 && f.Bits == 5 && f.Scale == lut.F32
-	if f.Group != 32 && !wide { // the scales of which take the registers
+	if f.Group != 32 && (f.Group != 64 || f.Bits != 5 || f.Scale != lut.F32) { // whose scales take the registers
 		all = append(all, Config{AtomsPerStep: 2, Depth: 4})
 		if f.Bits == 4 { // which the longer lead of a double buffer helps the most
 			slices.Reverse(all)
@@ -86,13 +85,13 @@ func (f Format) wideConfigs(m int) []Config {
 		few.Depth = few.Tiles
 	}
 	var all []Config
-	for _, slices := range []int{8, 4} {
-		few.Slices, many.Slices = slices, slices
+	for _, s := range []int{8, 4} { // as slicesOf has them
+		few.Slices, many.Slices = s, s
 		switch {
-		case f.Bits == 5 && slices == 8: // for which there is no room
+		case f.Bits == 5 && s == 8:
 		case m > rowsOfB:
 			all = append(all, few, many)
-		case slices == 8:
+		case s == 8:
 			all = append(all, few)
 		}
 	}

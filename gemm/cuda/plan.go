@@ -144,8 +144,7 @@ type limits struct {
 
 func limitsOf(i driver.DeviceInfo) limits { return limits{i.SMs, i.SharedPerBlock} }
 
-// Rows of Ŵ up to which a large GPU's blocks have up to four and seven tiles, if not more
-// than a few.
+// Rows of Ŵ up to which the blocks of a GPU of 132 multiprocessors have four and seven tiles.
 const (
 	fourTiles  = 8 << 10
 	sevenTiles = 14 << 10

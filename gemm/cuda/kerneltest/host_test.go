@@ -37,6 +37,17 @@ KERNEL(shared_beside, shared[256] = 1;)
 KERNEL(shifts, y[i] = 1u << n;)
 KERNEL(unaligned, u32 v[2]; asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(x + 1));)
 
+#define COPY asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(threadIdx.x * 4), "l"(x + i), "r"(threadIdx.x == 60 ? 8 : 16) : "memory");
+#define END asm volatile("cp.async.commit_group;" ::: "memory");
+#define WAIT(left) asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+#define BARRIER(id, n) asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
+#define READ y[i] = ((u32*)shared)[63 - threadIdx.x];
+KERNEL(copies, if (i % 4 == 0) { COPY } END END WAIT(1) __syncthreads(); READ)
+KERNEL(copies_under_way, if (i % 4 == 0) { COPY } END WAIT(1) __syncthreads(); READ)
+KERNEL(meets, ((u32*)shared)[threadIdx.x] = x[i]; BARRIER(1 + threadIdx.x / 32, 32) y[i] = ((u32*)shared)[threadIdx.x ^ 31];)
+KERNEL(waits, if (threadIdx.x < 32) { BARRIER(1, 64) } else __syncthreads();)
+KERNEL(counts, BARRIER(1, threadIdx.x < 32 ? 32 : 64))
+
 extern "C" __global__ void from_f16(u32* y) {
     const u32 i = blockIdx.x * 64 + threadIdx.x;
     float f;
@@ -83,6 +94,16 @@ func TestHostThreads(t *testing.T) {
 		{"turns", func(i uint32) uint32 { return i/64*64 + 63 - i%64 }, ""},
 		{"shuffles", func(i uint32) uint32 { return i ^ 5 }, ""},
 		{"votes", func(i uint32) uint32 { return (^(i/64 ^ 1)) & 1 & ^(i / 128) }, ""},
+		{"copies", func(i uint32) uint32 {
+			if i%64 < 2 { // of the last 16 bytes only 8
+				return 0
+			}
+			return i/64*64 + 63 - i%64
+		}, ""},
+		{"meets", func(i uint32) uint32 { return i ^ 31 }, ""},
+		{"copies_under_way", nil, "thread 0: ends while copies are under way"},
+		{"waits", nil, "wait for threads that do not come"},
+		{"counts", nil, "is at a barrier for 64 threads where others are at one for 32"},
 		{"diverges", nil, "thread 7: is at a barrier where others are at a warp's barrier"},
 		{"leaves", nil, "thread 40: ended where others of its warp are at a warp's barrier"},
 		{"traps", nil, "block (1, 0), thread 6: trap"},
