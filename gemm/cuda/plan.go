@@ -151,15 +151,9 @@ const (
 )
 
 // mayBeWide reports whether there is a lutwide.cu of the format: not of scales that are rare,
-// bytes but for groups of 32 and float32 for these, to compile less.
+// float32, and bytes but for groups of 32, to compile less.
 func (f Format) mayBeWide() bool {
-	switch f.Scale {
-	case lut.F16, lut.BF16:
-		return true
-	case lut.F32:
-		return f.Group != 32
-	}
-	return f.Group == 32
+	return f.Scale == lut.F16 || f.Scale == lut.BF16 || f.Scale != lut.F32 && f.Group == 32
 }
 
 // wide reports whether a product is lutwide.cu's, where the GPU has room for it: with more
