@@ -318,8 +318,7 @@ func TestInOrder(t *testing.T) {
 }
 
 // TestSelftestHost runs the self-test of one format, which both kernels are for, on a GPU that is
-// the host's processor.
-// No kernel may be compiled that is not compiled ahead.
+// the host's processor. No kernel may be compiled that is not compiled ahead.
 func TestSelftestHost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles kernels for the host")

@@ -60,8 +60,8 @@ func (f Format) configs(m int) []Config {
 	case manyScales:
 		return []Config{{AtomsPerStep: 1, Depth: 1}}
 	case m > rowsOfB:
-		// The fragments of X fill the registers at half a unit. This is for GPUs that have no
-		// room for lutwide.cu, and for those without a compiler.
+		// The fragments of X fill the registers at half a unit. This is for where lutwide.cu is
+		// not: on GPUs without room for it or without a compiler, and with rare scales.
 		return []Config{{AtomsPerStep: 1, Depth: 2}}
 	}
 	all := []Config{{AtomsPerStep: 2, Depth: 2}}
@@ -106,13 +106,13 @@ func (e *Engine) Configs(f Format, n, k, m int) []Config {
 	m = min(m, MaxRows)
 	type guess struct {
 		Config
-		passes uint32 // over X
+		passes uint32
 	}
 	var wide []guess
 	if f.wide(n, k, m) && e.noCompiler == nil {
 		for _, c := range f.wideConfigs(m) {
 			if p, _, err := f.plan(c, n, k, m, e.limits); err == nil {
-				wide = append(wide, guess{c, (p.tilesEach + min(p.tilesOver, 1) + p.run - 1) / p.run})
+				wide = append(wide, guess{c, p.passes()})
 			}
 		}
 	}
@@ -127,9 +127,6 @@ func (e *Engine) Configs(f Format, n, k, m int) []Config {
 		slices.SortStableFunc(narrow, func(a, b Config) int { return cmp.Compare(a.Depth, b.Depth) })
 	}
 	for _, c := range narrow {
-		if e.noCompiler != nil && !c.standsIn() {
-			continue
-		}
 		if _, _, err := f.plan(c, n, k, m, e.limits); err == nil {
 			all = append(all, c)
 		}

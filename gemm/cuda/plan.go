@@ -136,6 +136,9 @@ func (p *params) bytes() []byte {
 	return b
 }
 
+// passes returns how often a block goes over X, for its tiles run by run.
+func (p *params) passes() uint32 { return (p.tilesEach + min(p.tilesOver, 1) + p.run - 1) / p.run }
+
 // limits are those of a GPU that a plan must keep.
 type limits struct {
 	sms         int
@@ -159,34 +162,36 @@ func (f Format) mayBeWide() bool {
 // wide reports whether a product is lutwide.cu's, where the GPU has room for it: with more
 // than 8 rows of X, and with more than 4 where that gains up to 7 % over lutgemm.cu.
 func (f Format) wide(n, k, m int) bool {
-	if !f.mayBeWide() {
-		return false
+	return f.mayBeWide() && (m > rowsOfB || m > rowsOfB/2 && n <= fourTiles && f.wideSlices(n, k) == 8)
+}
+
+// wideSlices returns into how many slices lutwide.cu splits K: as many as a block has warps,
+// eight, where the tiles of a large GPU's block are no more than those whose sums a warp can hold,
+// and four where they are, and at 5 bits, whose table leaves little room beside X.
+func (f Format) wideSlices(n, k int) int {
+	if n <= sevenTiles && k > 7*repack.UnitCols && f.Bits < 5 {
+		return 8
 	}
-	return m > rowsOfB || m > rowsOfB/2 && n <= fourTiles && f.slicesOf(n, k, MaxRows) == 8
+	return 4
 }
 
 // slicesOf returns into how many slices a product's K is split. The order of the sums
 // hangs on it, so it is a matter of Ŵ and of whether X has more than 4 and more than 8 rows,
 // not of the GPU or of the kernel.
 //
-// For lutgemm.cu it is as many as a block has warps, sixteen, where each has columns then and
-// shared memory holds as many slots for all tiles, up to 4 bits and on large GPUs: warps are
-// loaded more evenly, and a block reads X once. Otherwise eight warps are to a tile, and eight to
-// another one. For lutwide.cu it is as many as a block has warps, eight, where the tiles of a large
-// GPU's block are no more than those whose sums a warp can hold, and four where they are, and at
-// 5 bits, whose table leaves little room beside X.
+// Where the product is not lutwide.cu's, it is as many as a block of lutgemm.cu has warps, sixteen,
+// where each has columns then and shared memory holds as many slots for all tiles, up to 4 bits and
+// on large GPUs: warps are loaded more evenly, and a block reads X once. Otherwise eight warps are
+// to a tile, and eight to another one.
 func (f Format) slicesOf(n, k, m int) int {
+	if f.wide(n, k, m) {
+		return f.wideSlices(n, k)
+	}
 	most := 32 << 10 // rows of Ŵ
 	if m > rowsOfB {
 		most /= 2
 	}
-	wideEight := n <= sevenTiles && k > 7*repack.UnitCols && f.Bits < 5
-	switch {
-	case f.mayBeWide() && m > rowsOfB && !wideEight:
-		return 4
-	case f.mayBeWide() && wideEight && (m > rowsOfB || m > rowsOfB/2 && n <= fourTiles):
-		return 8
-	case n <= most && k > 15*repack.UnitCols:
+	if k > 15*repack.UnitCols && n <= most {
 		return 16
 	}
 	return 8

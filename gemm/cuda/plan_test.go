@@ -84,7 +84,7 @@ func TestWide(t *testing.T) {
 			fewest := ^uint32(0)
 			for _, c := range f.wideConfigs(test.m) {
 				if p, launch, err := f.plan(c, test.n, test.k, test.m, h200); err == nil {
-					fewest = min(fewest, (p.tilesEach+min(p.tilesOver, 1)+p.run-1)/p.run)
+					fewest = min(fewest, p.passes())
 					if launch.Shared > h200.sharedBlock || p.run > p.groups*uint32(c.Tiles) {
 						t.Errorf("%d bits, %d×%d, %d rows, %v: %d bytes of shared memory, runs of %d tiles", bits, test.n, test.k, test.m, c, launch.Shared, p.run)
 					}

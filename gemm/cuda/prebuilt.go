@@ -10,20 +10,15 @@ import (
 // The archive is written anew whenever a kernel has changed, which takes NVRTC.
 //go:generate go test -run ^TestPrebuilt$ -update .
 
-// prebuiltConfig is how the kernels that are built ahead of time are compiled:
-// once for any number of rows up to MaxRows.
+// prebuiltConfig is how the kernels that are built ahead of time are compiled: once for any
+// number of rows up to MaxRows. They stand in for those of every other configuration of
+// lutgemm.cu, which differ in their registers alone.
 var prebuiltConfig = Config{AtomsPerStep: 1, Depth: 2}
 
 // prebuilt reports whether a kernel of the format is built ahead of time: with the
 // groups and scales that models mostly have, to keep the program small.
 func (f Format) prebuilt() bool {
 	return (f.Group == 64 || f.Group == 128) && (f.Scale == lut.F16 || f.Scale == lut.BF16)
-}
-
-// standsIn reports whether the kernel that is built ahead of time can be launched
-// as one that is compiled for a configuration, which differs in its registers alone.
-func (c Config) standsIn() bool {
-	return c.Tiles == 0
 }
 
 // check returns an error where there is no kernel without a compiler.
@@ -39,7 +34,7 @@ func (f Format) ptx(c Config, i driver.DeviceInfo) ([]byte, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	if !c.standsIn() {
+	if c.Tiles != 0 {
 		return nil, fmt.Errorf("without it there is no kernel for the configuration %v", c)
 	}
 	return prebuiltPTX().PTX(f.Kernel(prebuiltConfig, MaxRows), i)
