@@ -88,8 +88,8 @@ func (e *emulator) dequantize(w []uint32, atom, half int, lane uint32) (a [4][4]
 	case 2:
 		self = 8 * lane
 		for i := range 8 {
-			if 2*half+i/4 == planesChunk(atom) {
-				e.lookUpPlanes(&a, w[planesChunk(atom)])
+			if 2*half+i/4 == e.planesChunk(atom) {
+				e.lookUpPlanes(&a, w[e.planesChunk(atom)])
 				break
 			}
 			at := prmt(w[2*half+i/4], self, i%4)
@@ -122,8 +122,13 @@ func (e *emulator) dequantize(w []uint32, atom, half int, lane uint32) (a [4][4]
 }
 
 // planesChunk returns which 32 columns of an atom of a unit are looked up in registers
-// at 2 bits.
-func planesChunk(atom int) int { return 2*atom + 1 }
+// at 2 bits, 4 for none.
+func (e *emulator) planesChunk(atom int) int {
+	if e.p.m > rowsOfB {
+		return 4
+	}
+	return 2*atom + 1
+}
 
 // lookUpPlanes looks up the last two steps of half an atom byte by byte, as the general
 // form of prmt picks them.
@@ -252,7 +257,7 @@ func (e *emulator) atom(tile, slotTile, slice, unit, a, groups, size int) {
 				row, col := 8*xt+g, (2*unit+a)*128+s/2*32+8*t
 				for i := range 4 { // registers b0, b1 of this step: half of a 16-byte load
 					v, at := 0.0, i
-					if e.f.Bits == 2 && s/2 == planesChunk(a) {
+					if e.f.Bits == 2 && s/2 == e.planesChunk(a) {
 						at = i/2 + i%2*2 // neighbours but one
 					}
 					if row < int(p.m) && col < int(p.k) {
@@ -398,7 +403,7 @@ func slicesFor(c Config, rows int) []int {
 	case c.Tiles != 0:
 		return []int{c.Slices}
 	case rows > rowsOfB:
-		return []int{4, 8, 16}
+		return []int{2, 4, 8, 16}
 	}
 	return []int{8, 16}
 }

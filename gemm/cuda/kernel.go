@@ -85,10 +85,12 @@ func (f Format) wideConfigs(m int) []Config {
 		few.Depth = few.Tiles
 	}
 	var all []Config
-	for _, s := range []int{8, 4} { // as slicesOf has them
+	for _, s := range []int{8, 4, 2} { // as wideSlices has them
 		few.Slices, many.Slices = s, s
 		switch {
 		case f.Bits == 5 && s == 8:
+		case m > rowsOfB && s == 2: // for blocks of many tiles
+			all = append(all, many)
 		case m > rowsOfB:
 			all = append(all, few, many)
 		case s == 8:

@@ -48,7 +48,7 @@ struct Params {
     const u16* bias; // [n] or null
     u32 n, k, m;
     u32 units;             // of a tile: ⌈k/256⌉
-    u32 slices;            // of K: 4, 8 or 16
+    u32 slices;            // of K: 2, 4, 8 or 16
     u32 groups;            // of warps, each at its own tiles: slices·groups = WARPS
     u32 tiles_each;        // tiles of a block; the first tiles_over have one more
     u32 tiles_over;
@@ -66,9 +66,10 @@ struct Params {
 // registers cost instructions instead: a quarter of the weights gains 6 %, three eighths 5,
 // half of them 2. Which quarter makes up to 4 %, for how it falls between the others: the
 // second 32 columns of one atom and the last of the next are the best of all sixteen
-// pairs. (At 3 bits, where it takes an instruction a weight, a quarter loses 3 %, an
-// eighth up to 5, and a sixteenth gains 1 at the best of its places.)
-__device__ __forceinline__ constexpr u32 planes_chunk(u32 atom) { return BITS == 2 ? 2 * atom + 1 : 4; }
+// pairs. With more than 8 rows of X it loses 5 %, a quarter or any other. (At 3 bits, where it
+// takes an instruction a weight, a quarter loses 3 %, an eighth up to 5, and a sixteenth gains 1
+// at the best of its places.)
+__device__ __forceinline__ constexpr u32 planes_chunk(u32 atom) { return BITS == 2 && NT == 1 ? 2 * atom + 1 : 4; }
 
 extern __shared__ __align__(128) u8 shared[];
 
@@ -310,57 +311,4 @@ __device__ __forceinline__ void scale(float (&total)[NT][4], const Sums& sums, c
                 float v = sums.c[i][t][j];
                 total[t][j] = GROUP == 0 ? total[t][j] + v : fmaf(v, scales[2 * i + j / 2], total[t][j]);
             }
-}
-
-// ---- epilogue ----
-
-// slot returns where pair q of rows of X lies for a tile and slice; the eight
-// values of g follow, turned so that four neighbours in q do not share banks.
-__device__ __forceinline__ u32 slot(const Params& p, u32 tile, u32 slice, u32 q, u32 g) {
-    return p.slot_base + ((tile * p.slices + slice) * p.pairs + q) * p.slot_pitch + (g + 2 * q) % 8 * 16;
-}
-
-// Output is what a thread finishes at once: of a tile the rows g and g + 8 of Ŵ, for a pair
-// of rows of X.
-struct Output {
-    u32 row, m;      // of Ŵ, the first of two eight apart; of X, the first of two
-    float scale[2];  // of the rows, where each has one
-    float bias[2];
-};
-
-// output_of returns the output for row g of a tile of the matrix.
-__device__ __forceinline__ Output output_of(const Params& p, u32 tile, u32 q, u32 g) {
-    Output o;
-    o.row = tile * 16 + g;
-    o.m = 2 * q;
-    o.scale[0] = o.scale[1] = 1;
-    if constexpr (GROUP == 0) {
-        u32 s[2 * SCALE_SIZE < 4 ? 1 : 2 * SCALE_SIZE / 4];
-        const u8* at = p.scales + (o.row + g) * SCALE_SIZE;
-        if constexpr (SCALE_SIZE == 1)
-            s[0] = load_stream_u16(at);
-        else
-            load_stream(s, at);
-        o.scale[0] = scale_at(s, 0);
-        o.scale[1] = scale_at(s, 1);
-    }
-#pragma unroll
-    for (u32 j = 0; j < 2; j++) {
-        u32 n = o.row + 8 * j;
-        o.bias[j] = 0;
-        if (p.bias && n < p.n) o.bias[j] = BF16 ? f32_of_bits((u32)p.bias[n] << 16) : f32_of_f16(p.bias[n]);
-    }
-    return o;
-}
-
-// write rounds the sums of an output to Y.
-__device__ __forceinline__ void write(const Params& p, const Output& o, const float (&v)[4]) {
-    u16* y = p.y + ((u64)o.m * p.n + o.row);
-#pragma unroll
-    for (u32 j = 0; j < 4; j++) {
-        u32 row = j / 2 * 8, m = j % 2;
-        float r = GROUP == 0 ? v[j] * o.scale[j / 2] : v[j];
-        r += o.bias[j / 2];
-        if (o.row + row < p.n && o.m + m < p.m) y[m * p.n + row] = BF16 ? bf16_of_f32(r) : f16_of_f32(r);
-    }
 }

@@ -149,6 +149,57 @@ __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const 
 
 // ---- epilogue ----
 
+// slot returns where pair q of rows of X lies for a tile and slice; the eight
+// values of g follow, turned so that four neighbours in q do not share banks.
+__device__ __forceinline__ u32 slot(const Params& p, u32 tile, u32 slice, u32 q, u32 g) {
+    return p.slot_base + ((tile * p.slices + slice) * p.pairs + q) * p.slot_pitch + (g + 2 * q) % 8 * 16;
+}
+
+// Output is what a thread finishes at once: of a tile the rows g and g + 8 of Ŵ, for a pair
+// of rows of X.
+struct Output {
+    u32 row, m;      // of Ŵ, the first of two eight apart; of X, the first of two
+    float scale[2];  // of the rows, where each has one
+    float bias[2];
+};
+
+// output_of returns the output for row g of a tile of the matrix.
+__device__ __forceinline__ Output output_of(const Params& p, u32 tile, u32 q, u32 g) {
+    Output o;
+    o.row = tile * 16 + g;
+    o.m = 2 * q;
+    o.scale[0] = o.scale[1] = 1;
+    if constexpr (GROUP == 0) {
+        u32 s[2 * SCALE_SIZE < 4 ? 1 : 2 * SCALE_SIZE / 4];
+        const u8* at = p.scales + (o.row + g) * SCALE_SIZE;
+        if constexpr (SCALE_SIZE == 1)
+            s[0] = load_stream_u16(at);
+        else
+            load_stream(s, at);
+        o.scale[0] = scale_at(s, 0);
+        o.scale[1] = scale_at(s, 1);
+    }
+#pragma unroll
+    for (u32 j = 0; j < 2; j++) {
+        u32 n = o.row + 8 * j;
+        o.bias[j] = 0;
+        if (p.bias && n < p.n) o.bias[j] = BF16 ? f32_of_bits((u32)p.bias[n] << 16) : f32_of_f16(p.bias[n]);
+    }
+    return o;
+}
+
+// write rounds the sums of an output to Y.
+__device__ __forceinline__ void write(const Params& p, const Output& o, const float (&v)[4]) {
+    u16* y = p.y + ((u64)o.m * p.n + o.row);
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+        u32 row = j / 2 * 8, m = j % 2;
+        float r = GROUP == 0 ? v[j] * o.scale[j / 2] : v[j];
+        r += o.bias[j / 2];
+        if (o.row + row < p.n && o.m + m < p.m) y[m * p.n + row] = BF16 ? bf16_of_f32(r) : f16_of_f32(r);
+    }
+}
+
 // place returns the output that a run's thread i finishes, and where its slot of slice 0 lies.
 __device__ __forceinline__ Output place(const Params& p, const Warp& w, u32 first, u32 i, u32& at) {
     u32 g = i % 8, tile = p.pairs == 1 ? i / 8 : __umulhi(i / 8, p.pairs_inverse), q = i / 8 - tile * p.pairs;

@@ -5,8 +5,9 @@
 // walks the columns of its slice once, an atom of 128 after the other, and keeps the sums of its
 // tiles in registers until the end; so nothing but lookups, codes and X passes the port of
 // shared memory, and X once for TILES tiles. X is copied to shared memory an atom ahead, by the
-// team of the slice together, which waits for each other at each atom. At the end the slices' sums
-// meet in slots, where X was, and are added in order.
+// team of the slice together: a warp says that its part is there in the middle of the atom before,
+// and nobody waits unless another is half an atom behind. At the end the slices' sums meet in
+// slots, where X was, and are added in order.
 //
 // Latency. Eight warps of up to 255 registers are two to a scheduler, which cannot hide
 // much. Codes come in batches, one at work and one on the way: the batch that has been used up is
@@ -52,7 +53,7 @@ constexpr u32 FIRST = DOUBLE ? TILES : (TILES + 1) / 2;  // tiles of the first b
 
 // Whether both atoms of a unit have code of their own: with registers of their own, or with
 // columns that are looked up differently.
-constexpr bool UNROLLED = DOUBLE || BITS == 2;
+constexpr bool UNROLLED = DOUBLE || planes_chunk(0) != planes_chunk(1);
 
 // Tiles that are multiplied in one basic block: with four groups an atom the registers do not
 // suffice for two.
@@ -63,6 +64,8 @@ constexpr u32 TOGETHER = GROUPS == 4 ? 1 : 2;
 constexpr u32 X_PITCH = 2 * 256 + 64;
 constexpr u32 X_BYTES = 8 * NT * X_PITCH;
 constexpr u32 TABLE_BYTES = ENTRIES * TABLE_PITCH;  // before it
+constexpr u32 PHASES_BYTES = 128;                   // and eight of each slice, in between
+constexpr u32 COPIES = 4 * NT / TEAM;               // that a lane makes of an atom, 16 bytes each
 
 struct Warp {
     u32 lane, slice, group;
@@ -84,23 +87,41 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
 
 // ---- X ----
 
-// copy_atom copies this warp's rows of an atom of a unit to shared memory, 16 lanes each.
-__device__ __forceinline__ void copy_atom(const Params& p, const Warp& w, u32 unit, u32 atom, u32 columns) {
-    const u32 col = unit * 256 + atom * 128 + w.lane % 16 * 8;
+// Source is what a lane copies: the same 8 columns of an atom of every 2·TEAM-th row.
+struct Source {
+    u32 row[COPIES];  // of X, in bytes from its begin
+    u32 rows;         // that there are; of the others nothing is read
+    u32 at;           // the lane's columns of the next atom, in bytes from the begin of a row
+    u32 to;           // where they go in shared memory, for the first row and a first atom
+};
+
+// source_of returns what a lane copies of its slice. That it is opaque keeps it in registers.
+__device__ __forceinline__ Source source_of(const Params& p, const Warp& w, u32 columns) {
+    Source s;
+    const u32 row = w.group * 2 + w.lane / 16;
 #pragma unroll
-    for (u32 j = 0; j < 4 * NT / TEAM; j++) {
-        const u32 row = (j * TEAM + w.group) * 2 + w.lane / 16;
-        const bool in = row < p.m && col < p.k;
-        copy_async(columns + row * X_PITCH + atom * 256 + w.lane % 16 * 16, p.x + (in ? ((u64)row * p.k + col) * 2 : 0), in ? 16 : 0);
-    }
+    for (u32 j = 0; j < COPIES; j++) s.row[j] = opaque(min(row + 2 * TEAM * j, p.m - 1) * p.k * 2);
+    s.rows = opaque(p.m > row ? (p.m - row + 2 * TEAM - 1) / (2 * TEAM) : 0);
+    s.at = w.slice * 512 + w.lane % 16 * 16;
+    s.to = opaque(columns + row * X_PITCH + w.lane % 16 * 16);
+    return s;
 }
 
-// meet waits for the warps of the slice.
-__device__ __forceinline__ void meet(const Warp& w) {
-    if (TEAM > 1)
-        barrier<32 * TEAM>(1 + w.slice);
-    else
-        __syncwarp();
+// copy_atom begins to copy the next atom, of which ODD says which of its unit it is.
+__device__ __forceinline__ void copy_atom(const Params& p, Source& s, u32 odd) {
+    const bool inside = s.at < p.k * 2;
+#pragma unroll
+    for (u32 j = 0; j < COPIES; j++)
+        copy_async(s.to + odd * 256 + j * (2 * TEAM * X_PITCH), p.x + (s.row[j] + s.at), inside && j < s.rows ? 16 : 0);
+    s.at += odd ? SLICES * 512 - 256 : 256;
+}
+
+// end_copy waits for what the warp copies, and tells its team that it is there, and that the warp
+// has read the columns before.
+__device__ __forceinline__ void end_copy(const Warp& w, u32 phases) {
+    wait_copies();
+    __syncwarp();
+    if (TEAM > 1 && w.lane == 0) arrive(phases);
 }
 
 // Columns is what a lane holds of X for an atom: for each 32 columns eight consecutive ones of
@@ -110,12 +131,12 @@ struct Columns {
 };
 
 template <u32 ATOM>
-__device__ __forceinline__ void read_columns(Columns& x, const Warp& w, u32 at) {
+__device__ __forceinline__ void read_columns(Columns& x, u32 at) {
 #pragma unroll
     for (u32 c = 0; c < 4; c++)
 #pragma unroll
         for (u32 t = 0; t < NT; t++) {
-            read_shared(x.b[c][t], at + (8 * t + w.lane / 4) * X_PITCH + c * 64 + w.lane % 4 * 16);
+            read_shared(x.b[c][t], at + 8 * t * X_PITCH + c * 64);
             if (c == planes_chunk(ATOM)) turn_columns(x.b[c][t]);
         }
 }
@@ -136,16 +157,25 @@ __device__ __forceinline__ Place second(const Place& at) {
     return {at.codes + ATOM_BYTES, at.scales + (GROUP == 256 ? 0 : 8 * SCALE_BYTES)};
 }
 
+// Strides are the bytes from a tile of a warp to its next.
+struct Strides {
+    u32 codes, scales;
+};
+
 // load loads tiles FROM to TO of an atom, as far as there are that many, from delay bytes behind.
 template <u32 FROM, u32 TO>
-__device__ __forceinline__ void load(Ring& ring, const Params& p, const Warp& w, const Place& at, u32 tiles, u32 delay = 0) {
+__device__ __forceinline__ void load(Ring& ring, const Strides& stride, const Warp& w, const Place& at, u32 tiles, u32 delay = 0) {
     if (tiles == 0) return;
+    Place tile = {at.codes + (FROM * stride.codes + delay), at.scales + (FROM * stride.scales + delay)};
 #pragma unroll
-    for (u32 t = FROM; t < TO; t++)
+    for (u32 t = FROM; t < TO; t++) {
         if (t < tiles) {
-            load_codes(ring.atom[t].w, at.codes + delay + (u64)(t * TEAM) * (p.units * (2 * ATOM_BYTES)), w.lane);
-            if constexpr (GROUP != 0) load_scales(ring.atom[t].s, at.scales + delay + (u64)(t * TEAM) * (p.units * UNIT_SCALE_BYTES));
+            load_codes(ring.atom[t].w, tile.codes, w.lane);
+            if constexpr (GROUP != 0) load_scales(ring.atom[t].s, tile.scales);
         }
+        tile.codes += stride.codes;
+        tile.scales += stride.scales;
+    }
 }
 
 // ---- multiply ----
@@ -162,9 +192,9 @@ struct Batch {
 // whether they are there; what is done in vain changes sums that nobody reads.
 template <u32 ATOM, u32 FROM, u32 TO, u32 LOAD, u32 END>
 __device__ __forceinline__ void multiply_batch(float (&total)[TILES][NT][4], const Ring& ring, u32 tiles, const Columns& x, const Batch& next,
-                                               const Params& p, const Warp& w, const Table& table) {
+                                               const Params& p, const Strides& stride, const Warp& w, const Table& table) {
     if (FROM != 0 && FROM >= tiles) {
-        load<LOAD, END>(next.ring, p, w, next.at, next.tiles);
+        load<LOAD, END>(next.ring, stride, w, next.at, next.tiles);
         return;
     }
 #pragma unroll
@@ -177,7 +207,7 @@ __device__ __forceinline__ void multiply_batch(float (&total)[TILES][NT][4], con
                 Sums sums = {};
                 dequantize(a[0], atom.w, ATOM, 0, table);
                 // Nothing, but not known before a first weight is.
-                if (t == FROM) load<LOAD, END>(next.ring, p, w, next.at, next.tiles, a[0][0][0] & p.n >> 31);
+                if (t == FROM) load<LOAD, END>(next.ring, stride, w, next.at, next.tiles, a[0][0][0] & p.n >> 31);
                 multiply(sums, a[0], x.b, 0);
                 dequantize(a[1], atom.w, ATOM, 1, table);
                 float scales[GROUPS * 2];
@@ -190,42 +220,37 @@ __device__ __forceinline__ void multiply_batch(float (&total)[TILES][NT][4], con
 
 // Walk is where a warp is in its slice.
 struct Walk {
-    Place at;    // of the atom at work
-    u32 unit;    // that it is of
-    u32 odd;     // whether it is the second of its unit
-    u32 left;    // atoms, with this one
-    bool first;  // whether it is the slice's first
+    Place at;       // of the atom at work
+    Source ahead;   // of the one behind it
+    u32 odd;        // whether it is the second of its unit
+    u32 left;       // atoms, with this one
+    bool first;     // whether it is the slice's first
 };
 
 // multiply_atom multiplies the tiles of a run by the atom at work, of which ATOM says which of its
-// unit it is where that makes other code, and goes on to the next.
+// unit it is where that makes other code, and goes on to the next. Columns are where the lane's
+// of a first atom are.
 template <u32 ATOM>
-__device__ __forceinline__ void multiply_atom(float (&total)[TILES][NT][4], Ring& ring, Ring& other, Walk& k, u32 tiles, u32 columns,
-                                              const Params& p, const Warp& w, const Table& table) {
+__device__ __forceinline__ void multiply_atom(float (&total)[TILES][NT][4], Ring& ring, Ring& other, Walk& k, u32 tiles, u32 columns, u32 phases,
+                                              const Params& p, const Strides& stride, const Warp& w, const Table& table) {
     const u32 odd = UNROLLED ? ATOM : k.odd;
     const Place next = odd ? Place{k.at.codes + (SLICES * (2 * ATOM_BYTES) - ATOM_BYTES),
                                    k.at.scales + (SLICES * UNIT_SCALE_BYTES - (GROUP == 256 ? 0 : 8 * SCALE_BYTES))}
                            : second(k.at);
-    if (k.first)
-        wait_copies<1>();
-    else
-        wait_copies<0>();
-    meet(w);  // so that the columns are there, and those before have been read
-    if (!k.first && k.left > 1) copy_atom(p, w, k.unit + odd * SLICES, 1 - odd, columns);
-    end_copies();
-    Columns x;
-    read_columns<ATOM>(x, w, columns + odd * 256);
     const u32 more = k.left > 1 ? tiles : 0;
-    if (tiles) {
-        if constexpr (DOUBLE) {
-            multiply_batch<ATOM, 0, TILES, 0, TILES>(total, ring, tiles, x, {other, next, k.first ? 0 : more}, p, w, table);
-        } else {
-            multiply_batch<ATOM, 0, FIRST, FIRST, TILES>(total, ring, tiles, x, {ring, k.at, k.first ? 0 : tiles}, p, w, table);
-            multiply_batch<ATOM, FIRST, TILES, 0, FIRST>(total, ring, tiles, x, {ring, next, more}, p, w, table);
-        }
+    if (TEAM > 1) wait_phase(phases, odd);
+    if (k.left > 1) copy_atom(p, k.ahead, 1 - odd);
+    Columns x;
+    read_columns<ATOM>(x, columns + odd * 256);
+    if constexpr (DOUBLE) {
+        multiply_batch<ATOM, 0, TILES, 0, TILES>(total, ring, tiles, x, {other, next, k.first ? 0 : more}, p, stride, w, table);
+        if (k.left > 1) end_copy(w, phases);
+    } else {
+        multiply_batch<ATOM, 0, FIRST, FIRST, TILES>(total, ring, tiles, x, {ring, k.at, tiles}, p, stride, w, table);
+        if (k.left > 1) end_copy(w, phases);
+        multiply_batch<ATOM, FIRST, TILES, 0, FIRST>(total, ring, tiles, x, {ring, next, more}, p, stride, w, table);
     }
     k.at = next;
-    k.unit += odd * SLICES;
     k.odd ^= 1;
     k.left--;
     k.first = false;
@@ -233,24 +258,66 @@ __device__ __forceinline__ void multiply_atom(float (&total)[TILES][NT][4], Ring
 
 // ---- epilogue ----
 
-// finish sums the slots of a run and writes Y, a warp for 8 rows of X and a tile at a time.
-__device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first, u32 run) {
-    const u32 q0 = w.lane % 4, g = w.lane / 4, pitch = p.pairs * p.slot_pitch;
-    const u32 each = p.pairs > 4 ? 2 : 1, jobs = run * each;
-    __syncthreads();
-    for (u32 i = threadIdx.x / 32; i < jobs; i += WARPS) {
-        const u32 tile = i / each, q = q0 + i % each * 4;
-        if (q >= p.pairs) continue;
-        const u32 at = slot(p, tile, 0, q, g);
-        Floats4 part[SLICES];
+// A slice's sums of a tile in shared memory, at the end: for each row of X the 16 rows of Ŵ, and 16
+// bytes more, so that neither the lanes that write nor those that read share banks.
+constexpr u32 SLOT_PITCH = 16 * 4 + 16;
+constexpr u32 SLOT_BYTES = 8 * NT * SLOT_PITCH;
+
+// put writes a lane's sums of a tile to its slot.
+__device__ __forceinline__ void put(const float (&total)[NT][4], u32 slot, u32 lane) {
 #pragma unroll
-        for (u32 s = 0; s < SLICES; s++) part[s] = *(const Floats4*)(shared + at + s * pitch);
-        float v[4] = {0, 0, 0, 0};
+    for (u32 t = 0; t < NT; t++)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++)
+            *(float*)(shared + slot + (8 * t + lane % 4 * 2 + j % 2) * SLOT_PITCH + (lane / 4 + j / 2 * 8) * 4) = total[t][j];
+}
+
+// write_row rounds eight neighbours of a row of Y, the first at a multiple of 8, with their
+// scales, where each row of Ŵ has one, and bias.
+__device__ __forceinline__ void write_row(const Params& p, u32 m, u32 n0, float (&v)[8]) {
+    u16 h[8];
+#pragma unroll
+    for (u32 j = 0; j < 8; j++) {
+        const u32 n = n0 + j;
+        if constexpr (GROUP == 0) {
+            const u32 at = (n / 16 * 16 + n % 8 * 2 + n % 16 / 8) * SCALE_SIZE;  // rows g and g + 8 lie together
+            u32 bits[1] = {};
+            for (u32 b = 0; b < SCALE_SIZE; b++) bits[0] |= (u32)p.scales[at + b] << 8 * b;
+            v[j] *= scale_at(bits, 0);
+        }
+        float bias = 0;
+        if (p.bias && n < p.n) bias = BF16 ? f32_of_bits((u32)p.bias[n] << 16) : f32_of_f16(p.bias[n]);
+        v[j] += bias;
+        h[j] = BF16 ? bf16_of_f32(v[j]) : f16_of_f32(v[j]);
+    }
+    u16* y = p.y + ((u64)m * p.n + n0);
+    if (n0 + 8 <= p.n && (u64)y % 16 == 0) {
+        *(Words4*)y = {{h[0] | (u32)h[1] << 16, h[2] | (u32)h[3] << 16, h[4] | (u32)h[5] << 16, h[6] | (u32)h[7] << 16}};
+        return;
+    }
+#pragma unroll
+    for (u32 j = 0; j < 8; j++)
+        if (n0 + j < p.n) y[j] = h[j];
+}
+
+// finish sums the slots of a run and writes Y, a thread eight rows of Ŵ for a row of X.
+__device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first, u32 run) {
+    const u32 row = threadIdx.x / (8 * NT) % 2 * 8, m = threadIdx.x % (8 * NT);
+    __syncthreads();
+    for (u32 tile = threadIdx.x / (16 * NT); tile < run; tile += THREADS / (16 * NT)) {
+        const u32 n0 = (w.tile0 + first + tile) * 16 + row;
+        if (m >= p.m || n0 >= p.n) continue;
+        const u8* at = shared + p.slot_base + tile * SLICES * SLOT_BYTES + m * SLOT_PITCH + row * 4;
+        float v[8] = {};
 #pragma unroll
         for (u32 s = 0; s < SLICES; s++)
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) v[j] += s < p.units ? part[s].f[j] : 0;  // slices without columns have written none
-        write(p, output_of(p, w.tile0 + first + tile, q, g), v);
+            for (u32 h = 0; h < 2; h++) {
+                const Floats4 part = *(const Floats4*)(at + s * SLOT_BYTES + h * 16);
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) v[4 * h + j] += s < p.units ? part.f[j] : 0;  // slices without columns have written none
+            }
+        write_row(p, m, n0, v);
     }
 }
 
@@ -259,20 +326,26 @@ __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first
 extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_constant__ Params p) {
     launch_next();
     const Warp w = warp_of(p);
-    const u32 columns = SHARED_BASE + TABLE_BYTES + w.slice * X_BYTES;
+    const u32 phases = opaque(SHARED_BASE + TABLE_BYTES + w.slice * 8);
+    const u32 staged = SHARED_BASE + TABLE_BYTES + PHASES_BYTES + w.slice * X_BYTES;
+    const u32 columns = opaque(staged + w.lane / 4 * X_PITCH + w.lane % 4 * 16);
+    const u32 tile_codes = p.units * (2 * ATOM_BYTES), tile_scales = p.units * UNIT_SCALE_BYTES;
+    const Strides stride = {opaque(TEAM * tile_codes), opaque(TEAM * tile_scales)};
     bool filled = false;
     for (u32 first = 0; first < w.tiles; first += p.run) {
         const u32 run = min(p.run, w.tiles - first);
         const u32 tiles = w.units ? (run + TEAM - 1 - w.group) / TEAM : 0;
-        const u32 unit0 = (w.tile0 + first + w.group) * p.units + w.slice;
-        const Place at = {p.codes + (u64)unit0 * (2 * ATOM_BYTES) + w.lane * 16, p.scales + (u64)unit0 * UNIT_SCALE_BYTES + w.lane / 4 * SCALE_BYTES};
+        const u64 tile = w.tile0 + first + w.group;
+        const Place at = {p.codes + (tile * tile_codes + w.slice * (2 * ATOM_BYTES) + w.lane * 16),
+                          p.scales + (tile * tile_scales + w.slice * UNIT_SCALE_BYTES + w.lane / 4 * SCALE_BYTES)};
         Ring ring = {}, ring1 = {};  // ring1 is the second atom's, where a batch is all tiles
-        load<0, FIRST>(ring, p, w, at, tiles);
-        if (DOUBLE) load<0, TILES>(ring1, p, w, second(at), tiles);
+        load<0, FIRST>(ring, stride, w, at, tiles);
+        if (DOUBLE) load<0, TILES>(ring1, stride, w, second(at), tiles);
         if (!filled) {
             if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
             check_base();
             fill_table(p);
+            if (TEAM > 1 && threadIdx.x < SLICES) begin_phases(SHARED_BASE + TABLE_BYTES + threadIdx.x * 8, TEAM);
             __syncthreads();
             wait_previous();
             filled = true;
@@ -280,31 +353,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
         const Table table = table_of(p, w.lane);
         float total[TILES][NT][4] = {};
 
-        // The first atom's columns are to be there soon, so the second's come behind the second batch.
-        if (w.units > 0) copy_atom(p, w, w.slice, 0, columns);
-        end_copies();
-        load<FIRST, TILES>(ring, p, w, at, tiles);
-        if (w.units > 0) copy_atom(p, w, w.slice, 1, columns);
-        end_copies();
-        Walk k = {at, w.slice, 0, 2 * w.units, true};
-        while (k.left) {
-            multiply_atom<0>(total, ring, DOUBLE ? ring1 : ring, k, tiles, columns, p, w, table);
-            if (UNROLLED) multiply_atom<1>(total, DOUBLE ? ring1 : ring, ring, k, tiles, columns, p, w, table);
+        // As many phases end as there are atoms, an even number: each run begins with an even one.
+        Walk k = {at, source_of(p, w, staged), 0, 2 * w.units, true};
+        if (k.left) {
+            copy_atom(p, k.ahead, 0);
+            end_copy(w, phases);
         }
-        // The others meet as often, though nobody waits for them: racecheck of compute-sanitizer
-        // numbers a thread's barriers, whichever they are, and would see races behind.
-        if (TEAM > 1)
-            for (u32 i = 2 * w.units; i < 2 * ((p.units + SLICES - 1) / SLICES); i++) meet(w);
+        while (k.left) {
+            multiply_atom<0>(total, ring, DOUBLE ? ring1 : ring, k, tiles, columns, phases, p, stride, w, table);
+            if (UNROLLED) multiply_atom<1>(total, DOUBLE ? ring1 : ring, ring, k, tiles, columns, phases, p, stride, w, table);
+        }
         __syncthreads();  // slots are where X was
 #pragma unroll
         for (u32 t = 0; t < TILES; t++)
-            if (t < tiles) {
-                const u32 to = slot(p, t * TEAM + w.group, w.slice, w.lane % 4, w.lane / 4);
-#pragma unroll
-                for (u32 n = 0; n < NT; n++)
-                    if (w.lane % 4 + 4 * n < p.pairs)
-                        *(Floats4*)(shared + to + 4 * n * p.slot_pitch) = {{total[t][n][0], total[t][n][1], total[t][n][2], total[t][n][3]}};
-            }
+            if (t < tiles) put(total[t], p.slot_base + ((t * TEAM + w.group) * SLICES + w.slice) * SLOT_BYTES, w.lane);
         finish(p, w, first, run);
         if (first + p.run < w.tiles) __syncthreads();  // and X where slots were
     }

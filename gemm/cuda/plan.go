@@ -18,12 +18,18 @@ const MaxRows = 16
 // 2^32 bytes apart, as the kernel's strides want it.
 const maxColumns = 1 << 27
 
+// maxWideColumns is the same for lutwide.cu and all tiles of a block.
+const maxWideColumns = 1 << 23
+
 // What the kernels are built on; lut.cuh and lutwide.cu have the same numbers.
 const (
 	rowsOfB   = 8   // rows of X in a tile of the mma
 	pairBytes = 128 // of a slot, for a pair of rows of X: 16 bytes for each of eight lanes
-	// Bytes that lutwide.cu has for a unit of a row of X, for each slice of K.
+	// Bytes that lutwide.cu has for a unit of a row of X, for each slice of K; for a row of X in a
+	// slot; and for the phases of its slices.
 	columnsRow = 2*repack.UnitCols + 64
+	slotRow    = 4*repack.TileRows + 16
+	phases     = 128
 )
 
 // Config is one of the ways to compile and launch a kernel: lutgemm.cu, or where Tiles is
@@ -167,12 +173,16 @@ func (f Format) wide(n, k, m int) bool {
 
 // wideSlices returns into how many slices lutwide.cu splits K: as many as a block has warps,
 // eight, where the tiles of a large GPU's block are no more than those whose sums a warp can hold,
-// and four where they are, and at 5 bits, whose table leaves little room beside X.
+// and not at 5 bits, whose table leaves little room beside X. Where there are more tiles two or
+// four warps have them together: as few as hold the sums of all.
 func (f Format) wideSlices(n, k int) int {
-	if n <= sevenTiles && k > 7*repack.UnitCols && f.Bits < 5 {
+	switch {
+	case n <= sevenTiles && k > 7*repack.UnitCols && f.Bits < 5:
 		return 8
+	case n <= 2*sevenTiles:
+		return 4
 	}
-	return 4
+	return 2
 }
 
 // slicesOf returns into how many slices a product's K is split. The order of the sums
@@ -217,6 +227,8 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 		return fail("%d input features: the kernel wants a multiple of 32", k)
 	case slices > c.warps() || c.Tiles != 0 && slices != c.Slices:
 		return fail("%d slices of K for the configuration %v", slices, c)
+	case c.Tiles != 0 && k > maxWideColumns:
+		return fail("%d input features: the configuration %v wants at most %d", k, c, maxWideColumns)
 	}
 	tiles := (n + repack.TileRows - 1) / repack.TileRows
 	groups := c.warps() / slices
@@ -243,10 +255,12 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	columns := 0 // bytes of X
 	p.slotBase, p.slotPitch = uint32(table), pairBytes
 	switch {
-	case c.Tiles != 0: // where X was
-		columns = slices * rowsOfB * xTiles(m) * columnsRow
-		fit = min(c.Tiles*groups, behind)
-		room -= columns
+	case c.Tiles != 0: // where X was, behind the phases
+		p.slotBase += phases
+		rows := slices * rowsOfB * xTiles(m)
+		perTile, columns = rows*slotRow, rows*columnsRow
+		fit = min(c.Tiles*groups, (room-table-phases)/perTile)
+		room -= phases + columns
 	case gaps && (most <= inGaps || inGaps >= behind):
 		fit = inGaps
 		p.slotBase, p.slotPitch = pairBytes, 2*pairBytes
@@ -261,6 +275,9 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	run = (run + groups - 1) / groups * groups
 	p.run = uint32(run)
 	launch.Shared = table
+	if c.Tiles != 0 {
+		launch.Shared += phases
+	}
 	if p.slotPitch == pairBytes {
 		launch.Shared += max(columns, run*perTile)
 	}

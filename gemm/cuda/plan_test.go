@@ -27,6 +27,8 @@ func TestSlices(t *testing.T) {
 		{14337, 4096, 16, 4, 4},
 		{8192, 1792, 16, 4, 4},
 		{8192, 1824, 16, 8, 4},
+		{28673, 4096, 8, 16, 16},
+		{28673, 4096, 9, 2, 2},
 	} {
 		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 			f := Format{bits, 128, lut.F16, driver.F16}
@@ -54,7 +56,7 @@ func TestSlices(t *testing.T) {
 
 // TestWide holds lutwide.cu to where it is for: a large GPU has a configuration of it exactly
 // where wide says so, and one whose warps hold all tiles of a block in registers where they are
-// up to 14.
+// up to 28.
 func TestWide(t *testing.T) {
 	h200 := limits{sms: 132, sharedBlock: 227 << 10}
 	for _, test := range []struct {
@@ -70,7 +72,9 @@ func TestWide(t *testing.T) {
 		{16896, 4096, 9, true, 1},
 		{28672, 4096, 8, false, 0},
 		{28672, 4096, 16, true, 1},
-		{57344, 8192, 16, true, 2},
+		{29568, 4096, 16, true, 1},
+		{57344, 8192, 16, true, 1},
+		{61440, 8192, 16, true, 2},
 		{16, 32, 16, true, 1},
 	} {
 		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {

@@ -65,18 +65,35 @@ __device__ __forceinline__ void read_shared(u32 (&w)[4], u32 address) {
 }
 
 // copy_async copies 16 bytes to shared memory, of which those behind the first few are
-// zeros. A thread waits for its own copies with wait_copies, for all but those of the
-// last LEFT groups, each ended by end_copies; a barrier makes them visible to others.
+// zeros. A thread waits for its own copies with wait_copies; a barrier or a phase makes them
+// visible to others.
 __device__ __forceinline__ void copy_async(u32 to, const void* from, u32 bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <u32 LEFT>
-__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// barrier waits for a number of threads, whole warps, at barrier id, 1 to 15.
-template <u32 COUNT>
-__device__ __forceinline__ void barrier(u32 id) { asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(COUNT) : "memory"); }
+// begin_phases makes 8 bytes of shared memory count phases: one ends, and the next begins, when
+// count threads have arrived. What they did before is seen by who has waited for the phase, which
+// is known by whether its number is odd: it is the one that has not ended or the one before.
+__device__ __forceinline__ void begin_phases(u32 at, u32 count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
+}
+__device__ __forceinline__ void arrive(u32 at) {
+    [[maybe_unused]] u64 state;
+    asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(state) : "r"(at) : "memory");
+}
+__device__ __forceinline__ void wait_phase(u32 at, u32 odd) {
+    u32 ended;
+    do {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(ended) : "r"(at), "r"(odd) : "memory");
+#else
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(ended) : "r"(at), "r"(odd) : "memory");
+#endif
+    } while (!ended);
+}
 
 // prmt picks the bytes of the result from those of a (0 to 3) and b (4 to 7).
 __device__ __forceinline__ u32 prmt(u32 a, u32 b, u32 selector) {

@@ -129,10 +129,12 @@ var (
 	operand     = regexp.MustCompile(`%\d+`)
 	notInNames  = regexp.MustCompile(`\W+`)
 	constrained = regexp.MustCompile(`^\s*,?\s*"[^"]*"\s*\(`)
+	predicate   = regexp.MustCompile(`^\{ \.reg \.pred p; (\S+) p, (.*); selp\.u32 (%\d+), 1, 0, p; \}$`)
 )
 
 // withoutAssembly replaces asm("instruction %0, [%1+%2];" : "=r"(a) : "r"(b), "n"(C)) by
-// instruction((a), ((b)+(C))).
+// instruction((a), ((b)+(C))), and so where the result is a predicate that a second
+// instruction makes a number of.
 func withoutAssembly(source string) (string, error) {
 	var out strings.Builder
 	for {
@@ -193,7 +195,7 @@ func callOf(asm string) (string, error) {
 		operands = append(operands, "("+rest[:end]+")")
 		rest = rest[end+1:]
 	}
-	instruction, rest, _ := strings.Cut(strings.TrimSuffix(parts[1], ";"), " ")
+	instruction, rest, _ := strings.Cut(strings.TrimSuffix(predicate.ReplaceAllString(parts[1], "$1 $3, $2"), ";"), " ")
 	if instruction == "" {
 		return "", nil
 	}

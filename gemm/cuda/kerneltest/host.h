@@ -58,7 +58,7 @@ struct Thread;
 
 // Copy is one of 16 bytes to shared memory, done when the thread waits for it.
 struct Copy {
-    uint32_t group, to, bytes;  // of which the others are zeros
+    uint32_t to, bytes;  // of which the others are zeros
     const void* from;
 };
 
@@ -79,7 +79,6 @@ struct Thread {
     bool done;
     bool waited;  // for the grids before
     std::vector<Copy> copies;  // to shared memory that are under way
-    uint32_t copy_groups;      // that have been ended
 
     template <class T>
     T& as() { return *(T*)operands; }
@@ -120,8 +119,12 @@ static void live() {
     }
 }
 
-// numbered are the barriers for a part of a block's threads, whose operand is for how many.
-static Collective numbered[16];
+// A thread waits for a phase alone; its operand is which.
+struct Phase {
+    uint32_t at, odd;
+};
+static const Collective phase_end = {"the end of a phase", true, nullptr};
+static bool has_ended(const Phase&);
 
 struct Block {
     uint32_t n;  // threads
@@ -164,34 +167,23 @@ struct Block {
         }
     }
 
-    // release lets threads go that are as many at a barrier with a number as it is for, and
-    // returns whether there were any.
+    // release lets threads go whose phase has ended, and returns whether there were any.
     bool release() {
         bool any = false, waiting = false;
-        for (const Collective& c : numbered) {
-            uint32_t there = 0, want = 0;
-            for (uint32_t i = 0; i < n; i++)
-                if (!threads[i].done && threads[i].at == &c) {
-                    threadIdx.x = i;
-                    const uint32_t count = threads[i].as<uint32_t>();
-                    if (there++ && count != want) fail("is at a barrier for %u threads where others are at one for %u", count, want);
-                    want = count;
-                }
-            waiting |= there > 0;
-            if (there != want) continue;
-            any |= there > 0;
-            for (uint32_t i = 0; i < n; i++)
-                if (threads[i].at == &c) threads[i].at = nullptr;
+        for (uint32_t i = 0; i < n; i++) {
+            if (threads[i].done || threads[i].at != &phase_end) continue;
+            threadIdx.x = i;
+            waiting = true;
+            if (!has_ended(threads[i].as<Phase>())) continue;
+            threads[i].at = nullptr;
+            any = true;
         }
-        if (waiting && !any) fail("and others wait for threads that do not come");
+        if (waiting && !any) fail("waits for a phase that does not end");
         return any;
     }
 
     void run() {
-        for (uint32_t i = 0; i < n; i++) {
-            threads[i].done = threads[i].waited = false;
-            threads[i].copy_groups = 0;
-        }
+        for (uint32_t i = 0; i < n; i++) threads[i].done = threads[i].waited = false;
         while (!std::all_of(threads, threads + n, [](const Thread& t) { return t.done; })) {
             for (uint32_t w = 0; w < n / WARP; w++) run_warp(ordered(w, n / WARP) * WARP);
             if (!release()) together(0, n);
@@ -313,20 +305,21 @@ static void after_wait() {
     if (programmatic && !self->waited) fail("reads activations before the grids before have ended");
 }
 
-// wait_copies does a thread's copies but for those of the last groups.
-static void wait_copies(uint32_t groups) {
-    std::vector<Copy> left;
-    for (const Copy& c : self->copies) {
-        if (c.group + groups >= self->copy_groups) {
-            left.push_back(c);
-            continue;
-        }
-        auto& to = *(std::array<uint8_t, 16>*)shared_at<std::array<uint8_t, 16>>(c.to);
-        to = {};
-        memcpy(&to, c.from, c.bytes);
-    }
-    self->copies = left;
+// Phases is what 8 bytes of shared memory hold that count phases.
+struct Phases {
+    uint16_t mark;         // BEGUN, unless others have written there
+    uint16_t count, left;  // threads that end a phase, and that are still to arrive
+    uint16_t number;       // of the phase
+};
+constexpr uint16_t BEGUN = 0xba55;
+
+static Phases& phases_at(uint32_t address) {
+    Phases& p = *(Phases*)shared_at<uint64_t>(address);
+    if (p.mark != BEGUN) fail("no phases have begun at %u of shared memory", address);
+    return p;
 }
+
+static bool has_ended(const Phase& phase) { return phases_at(phase.at).number % 2 != phase.odd; }
 
 }  // namespace host
 
@@ -389,14 +382,31 @@ inline void ld_shared_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
 inline void cp_async_cg_shared_global(uint32_t to, const void* from, uint32_t size, uint32_t bytes) {
     host::after_wait();
     if (size != 16 || bytes > 16 || (uint64_t)from % 16 != 0) host::fail("copies %u of %u bytes from %p", bytes, size, from);
-    host::self->copies.push_back({host::self->copy_groups, to, bytes, from});
+    host::self->copies.push_back({to, bytes, from});
 }
-inline void cp_async_commit_group() { host::self->copy_groups++; }
-inline void cp_async_wait_group(uint32_t groups) { host::wait_copies(groups); }
-inline void bar_sync(uint32_t id, uint32_t count) {
-    if (id == 0 || id > 15 || count % host::WARP != 0) host::fail("a barrier %u for %u threads", id, count);
-    host::meet(host::numbered[id], &count);
+inline void cp_async_wait_all() {
+    for (const host::Copy& c : host::self->copies) {
+        auto& to = *(std::array<uint8_t, 16>*)host::shared_at<std::array<uint8_t, 16>>(c.to);
+        to = {};
+        memcpy(&to, c.from, c.bytes);
+    }
+    host::self->copies.clear();
 }
+
+inline void mbarrier_init_shared_b64(uint32_t at, uint32_t count) {
+    *(host::Phases*)host::shared_at<uint64_t>(at) = {host::BEGUN, (uint16_t)count, (uint16_t)count, 0};
+}
+inline void mbarrier_arrive_shared_b64(unsigned long long& state, uint32_t at) {
+    host::Phases& p = host::phases_at(at);
+    state = p.number;
+    if (--p.left == 0) p.left = p.count, p.number++;
+}
+inline void mbarrier_test_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd) {
+    host::Phase phase = {at, odd};
+    host::meet(host::phase_end, &phase);  // or it would be asked for ever
+    ended = 1;
+}
+inline void mbarrier_try_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd) { mbarrier_test_wait_parity_shared_b64(ended, at, odd); }
 
 inline void prmt_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t selector) {
     const uint64_t bytes = (uint64_t)b << 32 | a;
@@ -472,7 +482,6 @@ static void run(const Kernel& kernel, const Launch& launch, void** values) {
         fail("a block of %u×%u×%u threads with %u bytes", n, launch.block.y, launch.block.z, launch.shared);
     const std::function<void()> call = kernel.bind(values);
     body = &call;
-    for (Collective& c : numbered) c = {"a barrier with a number", true, nullptr};
     gridDim = launch.grid;
     blockDim = {n, 1, 1};
     shared_bytes = launch.shared;

@@ -33,20 +33,25 @@ KERNEL(traps, if (i == 70) __trap();)
 KERNEL(far, y[1 << 20] = 1;)
 KERNEL(beside, y[n + 1] = 1;)
 KERNEL(before, y[-1] = 1;)
-KERNEL(shared_beside, shared[256] = 1;)
+KERNEL(shared_beside, shared[264] = 1;)
 KERNEL(shifts, y[i] = 1u << n;)
 KERNEL(unaligned, u32 v[2]; asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(x + 1));)
 
 #define COPY asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(threadIdx.x * 4), "l"(x + i), "r"(threadIdx.x == 60 ? 8 : 16) : "memory");
-#define END asm volatile("cp.async.commit_group;" ::: "memory");
-#define WAIT(left) asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
-#define BARRIER(id, n) asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
+#define WAIT asm volatile("cp.async.wait_all;" ::: "memory");
 #define READ y[i] = ((u32*)shared)[63 - threadIdx.x];
-KERNEL(copies, if (i % 4 == 0) { COPY } END END WAIT(1) __syncthreads(); READ)
-KERNEL(copies_under_way, if (i % 4 == 0) { COPY } END WAIT(1) __syncthreads(); READ)
-KERNEL(meets, ((u32*)shared)[threadIdx.x] = x[i]; BARRIER(1 + threadIdx.x / 32, 32) y[i] = ((u32*)shared)[threadIdx.x ^ 31];)
-KERNEL(waits, if (threadIdx.x < 32) { BARRIER(1, 64) } else __syncthreads();)
-KERNEL(counts, BARRIER(1, threadIdx.x < 32 ? 32 : 64))
+KERNEL(copies, if (i % 4 == 0) { COPY } WAIT __syncthreads(); READ)
+KERNEL(copies_under_way, if (i % 4 == 0) { COPY } __syncthreads(); READ)
+
+#define PHASES(count) if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(256), "r"(count) : "memory"); __syncthreads();
+#define ARRIVE { unsigned long long s; asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(s) : "r"(256) : "memory"); }
+#define AWAIT(odd) { u32 ended; do asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" \
+    : "=r"(ended) : "r"(256), "r"(odd) : "memory"); while (!ended); }
+#define TURN(write) write __syncwarp(); if (threadIdx.x % 32 == 0) ARRIVE
+KERNEL(phases, PHASES(2) TURN(((u32*)shared)[threadIdx.x] = x[i];) AWAIT(0) u32 v = ((u32*)shared)[63 - threadIdx.x];
+    TURN() AWAIT(1) TURN(((u32*)shared)[threadIdx.x] = v;) AWAIT(0) y[i] = ((u32*)shared)[threadIdx.x ^ 32];)
+KERNEL(endless, PHASES(3) TURN() AWAIT(0))
+KERNEL(not_begun, ARRIVE)
 
 extern "C" __global__ void from_f16(u32* y) {
     const u32 i = blockIdx.x * 64 + threadIdx.x;
@@ -100,17 +105,17 @@ func TestHostThreads(t *testing.T) {
 			}
 			return i/64*64 + 63 - i%64
 		}, ""},
-		{"meets", func(i uint32) uint32 { return i ^ 31 }, ""},
+		{"phases", func(i uint32) uint32 { return i ^ 31 }, ""},
 		{"copies_under_way", nil, "thread 0: ends while copies are under way"},
-		{"waits", nil, "wait for threads that do not come"},
-		{"counts", nil, "is at a barrier for 64 threads where others are at one for 32"},
+		{"endless", nil, "waits for a phase that does not end"},
+		{"not_begun", nil, "no phases have begun at 256 of shared memory"},
 		{"diverges", nil, "thread 7: is at a barrier where others are at a warp's barrier"},
 		{"leaves", nil, "thread 40: ended where others of its warp are at a warp's barrier"},
 		{"traps", nil, "block (1, 0), thread 6: trap"},
 		{"far", nil, "where no memory is"},
 		{"beside", nil, "wrote at 772 of 772 bytes"},
 		{"before", nil, "wrote at -4 of 772 bytes"},
-		{"shared_beside", nil, "wrote at 256 of 256 bytes of shared memory"},
+		{"shared_beside", nil, "wrote at 264 of 264 bytes of shared memory"},
 		{"shifts", nil, "shifts by too much"},
 		{"unaligned", nil, "reads 8 bytes at"},
 		{"missing", nil, "there is no kernel missing"},
@@ -118,7 +123,7 @@ func TestHostThreads(t *testing.T) {
 		for _, reverse := range []bool{false, true} {
 			var m Memory
 			y, from := m.Upload(make([]byte, 4*(n+1))), m.Upload(driver.Bytes(x))
-			l := driver.Launch{Grid: driver.Dim{X: n / 64}, Block: driver.Dim{X: 64}, Shared: 256}
+			l := driver.Launch{Grid: driver.Dim{X: n / 64}, Block: driver.Dim{X: 64}, Shared: 264}
 			err := h.launch(&m, test.kernel, l, reverse, []any{y, from, n})
 			if test.err != "" {
 				if err == nil || !reverse && !strings.Contains(err.Error(), test.err) {
@@ -142,7 +147,7 @@ func TestHostThreads(t *testing.T) {
 	for i, reverse := range []bool{false, true} {
 		var m Memory
 		y, from := m.Upload(make([]byte, 4*n)), m.Upload(driver.Bytes(x))
-		h.Launch(t, &m, "races", driver.Launch{Grid: driver.Dim{X: n / 64}, Block: driver.Dim{X: 64}, Shared: 256}, reverse, y, from, n)
+		h.Launch(t, &m, "races", driver.Launch{Grid: driver.Dim{X: n / 64}, Block: driver.Dim{X: 64}, Shared: 264}, reverse, y, from, n)
 		results[i] = words(m.Read(y))
 	}
 	if slices.Equal(results[0], results[1]) {
@@ -213,6 +218,7 @@ func TestWithoutAssembly(t *testing.T) {
 		{`asm("shf.r.wrap.b32 %0, %1, %1, %2;" : "=r"(d) : "r"(a), "r"(n & 31));`, `shf_r_wrap_b32((d), (a), (a), (n & 31));`},
 		{`asm volatile("griddepcontrol.wait;" ::: "memory");`, `griddepcontrol_wait();`},
 		{`asm volatile("" : "+r"(v)); x;`, `; x;`},
+		{`asm("{ .reg .pred p; a.b p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(d) : "r"(a), "r"(b));`, `a_b((d), ((a)), (b));`},
 		{"asm(\"a.b {%0},\" : \"=r\"(d)\n: \"l\"(p) : \"memory\"); y;", "a_b((d),)\n; y;"},
 	} {
 		if got, err := withoutAssembly(test.asm); got != test.want || err != nil {
