@@ -40,19 +40,23 @@ constexpr u32 SCALE_WORDS = (SCALE_BYTES + 3) / 4;
 
 constexpr u32 UNIT_SCALE_BYTES = GROUP == 256 ? 8 * SCALE_BYTES : 16 * SCALE_BYTES;
 
+// What the first loads hang on comes first: the constant cache has it in one line, and each
+// line that is asked for anew takes 200 cycles.
 struct Params {
     const u8* codes;
     const u8* scales;
-    const u8* x;     // [m][k]
-    u16* y;          // [m][n]
-    const u16* bias; // [n] or null
-    u32 n, k, m;
     u32 units;             // of a tile: ⌈k/256⌉
     u32 slices;            // of K: 2, 4, 8 or 16
     u32 groups;            // of warps, each at its own tiles: slices·groups = WARPS
     u32 tiles_each;        // tiles of a block; the first tiles_over have one more
     u32 tiles_over;
     u32 run;               // tiles that are summed at a time
+    u32 n, k;
+
+    const u8* x;     // [m][k]
+    u16* y;          // [m][n]
+    const u16* bias; // [n] or null
+    u32 m;
     u32 pairs;             // ⌈m/2⌉, pairs of rows of X: 16 bytes each of a lane's slot
     u32 pairs_inverse;     // ⌈2^32/pairs⌉, wrapped
     u32 slot_base;         // where slots begin in shared memory

@@ -212,6 +212,7 @@ __device__ __forceinline__ Output place(const Params& p, const Warp& w, u32 firs
 __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first) {
     const u32 count = min(p.run, w.tiles - first) * p.pairs * 8;
     const u32 pitch = p.pairs * p.slot_pitch;
+    const u32 slices = min(p.slices, p.units);  // those without columns have written none
     u32 i = threadIdx.x, at;
     Output o;
     if (i < count) o = place(p, w, first, i, at);
@@ -219,10 +220,10 @@ __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first
     while (i < count) {
         float v[4] = {0, 0, 0, 0};
 #pragma unroll 4
-        for (u32 s = 0; s < p.slices; s++) {
-            Floats4 part = *(const Floats4*)(shared + at + s * pitch);
+        for (u32 s = 0; s < slices; s++) {
+            const Floats4 part = *(const Floats4*)(shared + at + s * pitch);
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) v[j] += s < p.units ? part.f[j] : 0;  // slices without columns have written none
+            for (u32 j = 0; j < 4; j++) v[j] += part.f[j];
         }
         write(p, o, v);
         i += THREADS;

@@ -113,15 +113,19 @@ __device__ __forceinline__ void copy_atom(const Params& p, Source& s, u32 odd) {
 #pragma unroll
     for (u32 j = 0; j < COPIES; j++)
         copy_async(s.to + odd * 256 + j * (2 * TEAM * X_PITCH), p.x + (s.row[j] + s.at), inside && j < s.rows ? 16 : 0);
+    end_copies();
     s.at += odd ? SLICES * 512 - 256 : 256;
 }
 
-// end_copy waits for what the warp copies, and tells its team that it is there, and that the warp
-// has read the columns before.
-__device__ __forceinline__ void end_copy(const Warp& w, u32 phases) {
-    wait_copies();
-    __syncwarp();
-    if (TEAM > 1 && w.lane == 0) arrive(phases);
+// copied waits for what the lane copies but for the last LEFT atoms, and tells its team that it
+// is there, and that the lane has read the columns before.
+template <u32 LEFT>
+__device__ __forceinline__ void copied(u32 phases) {
+    wait_copies<LEFT>();
+    if (TEAM > 1)
+        arrive(phases);  // each lane: racecheck of compute-sanitizer would not follow one for all
+    else
+        __syncwarp();
 }
 
 // Columns is what a lane holds of X for an atom: for each 32 columns eight consecutive ones of
@@ -221,7 +225,7 @@ __device__ __forceinline__ void multiply_batch(float (&total)[TILES][NT][4], con
 // Walk is where a warp is in its slice.
 struct Walk {
     Place at;       // of the atom at work
-    Source ahead;   // of the one behind it
+    Source ahead;   // of those behind it
     u32 odd;        // whether it is the second of its unit
     u32 left;       // atoms, with this one
     bool first;     // whether it is the slice's first
@@ -239,15 +243,15 @@ __device__ __forceinline__ void multiply_atom(float (&total)[TILES][NT][4], Ring
                            : second(k.at);
     const u32 more = k.left > 1 ? tiles : 0;
     if (TEAM > 1) wait_phase(phases, odd);
-    if (k.left > 1) copy_atom(p, k.ahead, 1 - odd);
+    if (k.left > 1 && !k.first) copy_atom(p, k.ahead, 1 - odd);
     Columns x;
     read_columns<ATOM>(x, columns + odd * 256);
     if constexpr (DOUBLE) {
         multiply_batch<ATOM, 0, TILES, 0, TILES>(total, ring, tiles, x, {other, next, k.first ? 0 : more}, p, stride, w, table);
-        if (k.left > 1) end_copy(w, phases);
+        if (k.left > 1) copied<0>(phases);
     } else {
         multiply_batch<ATOM, 0, FIRST, FIRST, TILES>(total, ring, tiles, x, {ring, k.at, tiles}, p, stride, w, table);
-        if (k.left > 1) end_copy(w, phases);
+        if (k.left > 1) copied<0>(phases);
         multiply_batch<ATOM, FIRST, TILES, 0, FIRST>(total, ring, tiles, x, {ring, next, more}, p, stride, w, table);
     }
     k.at = next;
@@ -275,21 +279,26 @@ __device__ __forceinline__ void put(const float (&total)[NT][4], u32 slot, u32 l
 // write_row rounds eight neighbours of a row of Y, the first at a multiple of 8, with their
 // scales, where each row of Ŵ has one, and bias.
 __device__ __forceinline__ void write_row(const Params& p, u32 m, u32 n0, float (&v)[8]) {
-    u16 h[8];
+    if constexpr (GROUP == 0) {
 #pragma unroll
-    for (u32 j = 0; j < 8; j++) {
-        const u32 n = n0 + j;
-        if constexpr (GROUP == 0) {
-            const u32 at = (n / 16 * 16 + n % 8 * 2 + n % 16 / 8) * SCALE_SIZE;  // rows g and g + 8 lie together
+        for (u32 j = 0; j < 8; j++) {
+            const u32 at = (n0 / 16 * 16 + j * 2 + n0 % 16 / 8) * SCALE_SIZE;  // rows g and g + 8 lie together
             u32 bits[1] = {};
             for (u32 b = 0; b < SCALE_SIZE; b++) bits[0] |= (u32)p.scales[at + b] << 8 * b;
             v[j] *= scale_at(bits, 0);
         }
-        float bias = 0;
-        if (p.bias && n < p.n) bias = BF16 ? f32_of_bits((u32)p.bias[n] << 16) : f32_of_f16(p.bias[n]);
-        v[j] += bias;
-        h[j] = BF16 ? bf16_of_f32(v[j]) : f16_of_f32(v[j]);
     }
+    if (p.bias || GROUP == 0) {  // a negative zero becomes a positive one
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) {
+            float bias = 0;
+            if (p.bias && n0 + j < p.n) bias = BF16 ? f32_of_bits((u32)p.bias[n0 + j] << 16) : f32_of_f16(p.bias[n0 + j]);
+            v[j] += bias;
+        }
+    }
+    u16 h[8];
+#pragma unroll
+    for (u32 j = 0; j < 8; j++) h[j] = BF16 ? bf16_of_f32(v[j]) : f16_of_f32(v[j]);
     u16* y = p.y + ((u64)m * p.n + n0);
     if (n0 + 8 <= p.n && (u64)y % 16 == 0) {
         *(Words4*)y = {{h[0] | (u32)h[1] << 16, h[2] | (u32)h[3] << 16, h[4] | (u32)h[5] << 16, h[6] | (u32)h[7] << 16}};
@@ -310,13 +319,15 @@ __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first
         const u8* at = shared + p.slot_base + tile * SLICES * SLOT_BYTES + m * SLOT_PITCH + row * 4;
         float v[8] = {};
 #pragma unroll
-        for (u32 s = 0; s < SLICES; s++)
+        for (u32 s = 0; s < SLICES; s++) {
+            if (s >= p.units) break;  // slices without columns have written none
 #pragma unroll
             for (u32 h = 0; h < 2; h++) {
                 const Floats4 part = *(const Floats4*)(at + s * SLOT_BYTES + h * 16);
 #pragma unroll
-                for (u32 j = 0; j < 4; j++) v[4 * h + j] += s < p.units ? part.f[j] : 0;  // slices without columns have written none
+                for (u32 j = 0; j < 4; j++) v[4 * h + j] += part.f[j];
             }
+        }
         write_row(p, m, n0, v);
     }
 }
@@ -341,11 +352,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
         Ring ring = {}, ring1 = {};  // ring1 is the second atom's, where a batch is all tiles
         load<0, FIRST>(ring, stride, w, at, tiles);
         if (DOUBLE) load<0, TILES>(ring1, stride, w, second(at), tiles);
+        Walk k = {at, source_of(p, w, staged), 0, 2 * w.units, true};
         if (!filled) {
             if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
             check_base();
             fill_table(p);
-            if (TEAM > 1 && threadIdx.x < SLICES) begin_phases(SHARED_BASE + TABLE_BYTES + threadIdx.x * 8, TEAM);
+            if (TEAM > 1 && threadIdx.x % (32 * TEAM) == 0) begin_phases(phases, 32 * TEAM);
             __syncthreads();
             wait_previous();
             filled = true;
@@ -354,10 +366,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
         float total[TILES][NT][4] = {};
 
         // As many phases end as there are atoms, an even number: each run begins with an even one.
-        Walk k = {at, source_of(p, w, staged), 0, 2 * w.units, true};
         if (k.left) {
             copy_atom(p, k.ahead, 0);
-            end_copy(w, phases);
+            copy_atom(p, k.ahead, 1);
+            copied<1>(phases);
         }
         while (k.left) {
             multiply_atom<0>(total, ring, DOUBLE ? ring1 : ring, k, tiles, columns, phases, p, stride, w, table);

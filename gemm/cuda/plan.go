@@ -114,28 +114,37 @@ func xTiles(m int) int { return (m + rowsOfB - 1) / rowsOfB }
 
 // params is the kernel's argument, in C's layout.
 type params struct {
-	codes, scales, x, y, bias uint64
-	n, k, m                   uint32
-	units                     uint32
-	slices, groups            uint32
-	tilesEach, tilesOver      uint32
-	run                       uint32
-	pairs, pairsInverse       uint32
-	slotBase, slotPitch       uint32
-	codebook                  []uint32
+	codes, scales        uint64
+	units                uint32
+	slices, groups       uint32
+	tilesEach, tilesOver uint32
+	run                  uint32
+	n, k                 uint32
+	x, y, bias           uint64
+	m                    uint32
+	pairs, pairsInverse  uint32
+	slotBase, slotPitch  uint32
+	codebook             []uint32
 }
 
 // bytes returns the memory of the C struct.
 func (p *params) bytes() []byte {
 	b := make([]byte, 0, 256)
-	for _, v := range []uint64{p.codes, p.scales, p.x, p.y, p.bias} {
-		b = binary.LittleEndian.AppendUint64(b, v)
+	wide := func(all ...uint64) {
+		for _, v := range all {
+			b = binary.LittleEndian.AppendUint64(b, v)
+		}
 	}
-	for _, v := range append([]uint32{
-		p.n, p.k, p.m, p.units, p.slices, p.groups, p.tilesEach, p.tilesOver, p.run, p.pairs, p.pairsInverse, p.slotBase, p.slotPitch,
-	}, p.codebook...) {
-		b = binary.LittleEndian.AppendUint32(b, v)
+	words := func(all ...uint32) {
+		for _, v := range all {
+			b = binary.LittleEndian.AppendUint32(b, v)
+		}
 	}
+	wide(p.codes, p.scales)
+	words(p.units, p.slices, p.groups, p.tilesEach, p.tilesOver, p.run, p.n, p.k)
+	wide(p.x, p.y, p.bias)
+	words(p.m, p.pairs, p.pairsInverse, p.slotBase, p.slotPitch)
+	words(p.codebook...)
 	for len(b)%8 != 0 { // the struct's alignment
 		b = append(b, 0)
 	}

@@ -65,12 +65,14 @@ __device__ __forceinline__ void read_shared(u32 (&w)[4], u32 address) {
 }
 
 // copy_async copies 16 bytes to shared memory, of which those behind the first few are
-// zeros. A thread waits for its own copies with wait_copies; a barrier or a phase makes them
-// visible to others.
+// zeros. A thread waits for its own copies with wait_copies, for all but those of the
+// last LEFT groups, each ended by end_copies; a barrier or a phase makes them visible to others.
 __device__ __forceinline__ void copy_async(u32 to, const void* from, u32 bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <u32 LEFT>
+__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
 // begin_phases makes 8 bytes of shared memory count phases: one ends, and the next begins, when
 // count threads have arrived. What they did before is seen by who has waited for the phase, which

@@ -58,7 +58,7 @@ struct Thread;
 
 // Copy is one of 16 bytes to shared memory, done when the thread waits for it.
 struct Copy {
-    uint32_t to, bytes;  // of which the others are zeros
+    uint32_t group, to, bytes;  // of which the others are zeros
     const void* from;
 };
 
@@ -79,6 +79,7 @@ struct Thread {
     bool done;
     bool waited;  // for the grids before
     std::vector<Copy> copies;  // to shared memory that are under way
+    uint32_t copy_groups;      // that have been ended
 
     template <class T>
     T& as() { return *(T*)operands; }
@@ -183,7 +184,10 @@ struct Block {
     }
 
     void run() {
-        for (uint32_t i = 0; i < n; i++) threads[i].done = threads[i].waited = false;
+        for (uint32_t i = 0; i < n; i++) {
+            threads[i].done = threads[i].waited = false;
+            threads[i].copy_groups = 0;
+        }
         while (!std::all_of(threads, threads + n, [](const Thread& t) { return t.done; })) {
             for (uint32_t w = 0; w < n / WARP; w++) run_warp(ordered(w, n / WARP) * WARP);
             if (!release()) together(0, n);
@@ -305,6 +309,21 @@ static void after_wait() {
     if (programmatic && !self->waited) fail("reads activations before the grids before have ended");
 }
 
+// wait_copies does a thread's copies but for those of the last groups.
+static void wait_copies(uint32_t groups) {
+    std::vector<Copy> left;
+    for (const Copy& c : self->copies) {
+        if (c.group + groups >= self->copy_groups) {
+            left.push_back(c);
+            continue;
+        }
+        auto& to = *(std::array<uint8_t, 16>*)shared_at<std::array<uint8_t, 16>>(c.to);
+        to = {};
+        memcpy(&to, c.from, c.bytes);
+    }
+    self->copies = left;
+}
+
 // Phases is what 8 bytes of shared memory hold that count phases.
 struct Phases {
     uint16_t mark;         // BEGUN, unless others have written there
@@ -382,16 +401,10 @@ inline void ld_shared_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
 inline void cp_async_cg_shared_global(uint32_t to, const void* from, uint32_t size, uint32_t bytes) {
     host::after_wait();
     if (size != 16 || bytes > 16 || (uint64_t)from % 16 != 0) host::fail("copies %u of %u bytes from %p", bytes, size, from);
-    host::self->copies.push_back({to, bytes, from});
+    host::self->copies.push_back({host::self->copy_groups, to, bytes, from});
 }
-inline void cp_async_wait_all() {
-    for (const host::Copy& c : host::self->copies) {
-        auto& to = *(std::array<uint8_t, 16>*)host::shared_at<std::array<uint8_t, 16>>(c.to);
-        to = {};
-        memcpy(&to, c.from, c.bytes);
-    }
-    host::self->copies.clear();
-}
+inline void cp_async_commit_group() { host::self->copy_groups++; }
+inline void cp_async_wait_group(uint32_t groups) { host::wait_copies(groups); }
 
 inline void mbarrier_init_shared_b64(uint32_t at, uint32_t count) {
     *(host::Phases*)host::shared_at<uint64_t>(at) = {host::BEGUN, (uint16_t)count, (uint16_t)count, 0};

@@ -38,10 +38,11 @@ KERNEL(shifts, y[i] = 1u << n;)
 KERNEL(unaligned, u32 v[2]; asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(x + 1));)
 
 #define COPY asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(threadIdx.x * 4), "l"(x + i), "r"(threadIdx.x == 60 ? 8 : 16) : "memory");
-#define WAIT asm volatile("cp.async.wait_all;" ::: "memory");
+#define END asm volatile("cp.async.commit_group;" ::: "memory");
+#define WAIT(left) asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 #define READ y[i] = ((u32*)shared)[63 - threadIdx.x];
-KERNEL(copies, if (i % 4 == 0) { COPY } WAIT __syncthreads(); READ)
-KERNEL(copies_under_way, if (i % 4 == 0) { COPY } __syncthreads(); READ)
+KERNEL(copies, if (i % 4 == 0) { COPY } END END WAIT(1) __syncthreads(); READ)
+KERNEL(copies_under_way, if (i % 4 == 0) { COPY } END WAIT(1) __syncthreads(); READ)
 
 #define PHASES(count) if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(256), "r"(count) : "memory"); __syncthreads();
 #define ARRIVE { unsigned long long s; asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(s) : "r"(256) : "memory"); }
