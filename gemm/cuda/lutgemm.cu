@@ -24,9 +24,10 @@
 // Limits, as Nsight Compute sees them on an H200 at 57344×8192, group 128, M = 1 (busy
 // time of DRAM, of the shared-memory port and of issue, in percent): 2 bits 61, 74, 49;
 // 3 bits 73, 79, 57; 4 bits 79, 69, 41; 5 bits 77, 60, 47. So 4 and 5 bits wait for
-// memory; at 2 and 3 bits nothing is full, but each of four warps a scheduler waits its
-// turn at the port, and every instruction of the loop counts. M = 8 passes 128 bytes
-// through the port six times more a step than M = 1, for the slots.
+// memory, and 2 and 3 bits for the port: what loads bring into the cache passes it too, which
+// these numbers leave out. With it an atom of a tile takes 46 wavefronts at 3 bits, 32 of them
+// lookups: that is 96 % of the time. M = 8 passes 128 bytes through the port six times more a
+// step than M = 1, for the slots.
 //
 // Where a call goes at 28672×4096, 4 bits, M = 8 (cycles of 1800 MHz by the SM's own clock, when
 // it took 17.8 µs): 800 to the filled table, 700 until the grid before has ended, 1900
@@ -50,7 +51,10 @@
 //     loads). Its groups of 64 rows do not divide evenly, which is 18 % more lookups.
 //   - 24 or 32 warps of fewer registers (0.5 to 2 more); the tiles of a step two or four at a time
 //     in one basic block.
-//   - A quarter of the 4-bit weights looked up in registers by byte planes (M = 16: 1.3 more).
+//   - A quarter of the 4-bit weights looked up in registers by byte planes (M = 16: 1.3 more). At 3
+//     bits, 57344×8192, a second table in the free half of the rows, of bytes whose nibbles change
+//     places, spares six of a hundred instructions: no change; with it an eighth of the weights by
+//     planes gains 4 % of the cycles at M = 1, 5 at M = 8, but of the time 1.5, for the clock falls.
 //   - Codes prefetched into the level-2 cache: behind the ring 2 % gained at large shapes and 10 %
 //     lost at small ones; before X and the ring, the step that the ring then loads: no change at
 //     M = 1, 1 % gained at M = 8, 2 to 4 % lost at 8192×8192 and 4096×4096, and each step more

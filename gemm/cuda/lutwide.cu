@@ -19,28 +19,40 @@
 // lines of loads under way lie in what shared memory leaves of the cache, so it counts
 // that X takes little: with two units of it instead of one 8192×8192 took 4 % longer.
 //
-// Measured on an H200, µs at M = 16, against lutgemm.cu: 4 bits 28672×4096 19.8 for 22.4,
-// 57344×8192 70 for 82, 14336×4096 11.6 for 12.6, 8192×8192 13.1 for 15.6, 4096×14336 13.8 for 17.9,
-// 4096×4096 5.6 for 6.7; 28672×4096 with 2, 3 and 5 bits 17.2, 19.7 and 26.0 for 19.9, 22.0 and 30.0.
-// At M = 8: 8192×8192 11.3 for 11.8, 4096×4096 4.7 for 5.0; but 28672×4096 18.0 for 16.5, and at
-// M = 1 17.0 for 15.1.
+// Measured on an H200, µs at M = 16, against lutgemm.cu: 4 bits 28672×4096 18.6 for 22.4,
+// 57344×8192 64 for 82, 14336×4096 10.9 for 12.6, 8192×8192 12.5 for 15.6, 4096×14336 13.4 for 17.9,
+// 4096×4096 5.6 for 6.7; 28672×4096 with 2, 3 and 5 bits 15.5, 18.4 and 24.4 for 19.9, 22.0 and 30.0.
+// At M = 8: 8192×8192 11.3 for 11.8, 5120×5120 6.8 for 7.6; but 6144×4096 6.3 for 5.8, 28672×4096
+// 18.0 for 16.5, and at M = 1 17.0 for 15.1; 57344×8192 58 for 58, with 2, 3 and 5 bits 47, 56 and
+// 77 for 40, 51 and 75.
 //
-// Where a call goes at 28672×4096, 4 bits, M = 16 (cycles of 1800 MHz by the SM's own clock): 1700
-// until the grid before has ended, the table filled in the meantime; 1800 until X is there, which
-// waits in line behind the first codes; 27,000 of products, 480 for two warps' atom of a tile each
-// where the port alone takes 365; 4200 from the first warp's end through the slots to the last
-// write; 1200 until the next block begins.
+// Limits. The port of shared memory is the cache's too: for an atom of a tile it passes 32
+// wavefronts of lookups, 4·BITS of codes, as they come and as they are read, and 7 of X; 55 at 4 bits,
+// and 448 such atoms at 28672×4096. By Nsight Compute at M = 16 that is two thirds of the call, and
+// the busiest: issue has 38 %, the tensor cores 27. Of a call's 34,000 cycles of 1800 MHz 26,000 are
+// products; 1700 go by until the grid before has ended, the table filled in the meantime; 1800 until X
+// is there, of which all multiprocessors want the same lines at once; 3000 from the first warp's end
+// through the slots to the last write; 1200 until the next block begins.
 //
-// Tried, right, and slower (µs at 28672×4096, 4 bits, M = 16, where this took 20.0 to 20.6):
+// Tried, right, and slower (µs at 28672×4096, 4 bits, M = 16, where this took 20.0 to 20.6, at the
+// end of the list 19.0):
 //   - half an atom a phase, with the lookups of the next in it: ptxas moves them back to their use
 //     (24.9, or 21.5 without branches to hold them);
 //   - 12 warps of 168 registers, 5 tiles each (21.0), or 16 of 128, 4 tiles each (23.6);
 //   - X loaded into registers an atom ahead, not staged (22.1);
 //   - codes brought into the level-2 cache a unit or two ahead (24.4, 24.9);
 //   - a warp finishing tiles of its own out of registers and the others' slots (20.9);
-//   - three or four tiles a basic block (20.9, 22.4), two batches of sums a tile (20.2);
+//   - three or four tiles a basic block (20.9, 22.4; the last three of seven: no change), two batches
+//     of sums a tile (20.2);
+//   - an eighth of the weights by byte planes (0.5 to 1 more, each eighth more 1 more, at 3 bits
+//     0.7; at 2 bits a quarter 0.7, which few rows gain by);
+//   - each row that X has not copied from its last one, to need no test: at M = 9 22.0 for 19.0, for
+//     all multiprocessors want the same lines;
+//   - two tiles at once summed and written (0.1 more).
 //   - bulk copies of codes (25.1), one ring in which each tile's load follows its use (24.4);
 //   - the number of slices as an argument, not compiled in: 4 to 7 % more.
+// X copied by half (and so wrong) takes 1.5 % less, at 8192×8192 6 %: so much two blocks that share X
+// could gain.
 //
 // Set by the host, beside what lut.cuh names:
 //   TILES    whose sums a warp holds

@@ -162,8 +162,9 @@ type limits struct {
 
 func limitsOf(i driver.DeviceInfo) limits { return limits{i.SMs, i.SharedPerBlock} }
 
-// Rows of Ŵ up to which the blocks of a GPU of 132 multiprocessors have four and seven tiles.
+// Rows of Ŵ up to which the blocks of a GPU of 132 multiprocessors have one, four and seven tiles.
 const (
+	oneTile    = 2 << 10
 	fourTiles  = 8 << 10
 	sevenTiles = 14 << 10
 )
@@ -175,9 +176,11 @@ func (f Format) mayBeWide() bool {
 }
 
 // wide reports whether a product is lutwide.cu's, where the GPU has room for it: with more
-// than 8 rows of X, and with more than 4 where that gains up to 7 % over lutgemm.cu.
+// than 8 rows of X, and with more than 4 where that gains up to 10 % over lutgemm.cu: with a few
+// tiles in a block, and so many columns that each of that one's sixteen warps has several units.
 func (f Format) wide(n, k, m int) bool {
-	return f.mayBeWide() && (m > rowsOfB || m > rowsOfB/2 && n <= fourTiles && f.wideSlices(n, k) == 8)
+	few := n > oneTile && n <= fourTiles && k > 16*repack.UnitCols && f.wideSlices(n, k) == 8
+	return f.mayBeWide() && (m > rowsOfB || m > rowsOfB/2 && few)
 }
 
 // wideSlices returns into how many slices lutwide.cu splits K: as many as a block has warps,
