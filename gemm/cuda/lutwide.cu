@@ -34,8 +34,8 @@
 // is there, of which all multiprocessors want the same lines at once; 3000 from the first warp's end
 // through the slots to the last write; 1200 until the next block begins.
 //
-// Tried, right, and slower (µs at 28672×4096, 4 bits, M = 16, where this took 20.0 to 20.6, at the
-// end of the list 19.0):
+// Tried, right, and slower (µs at 28672×4096, 4 bits, M = 16, where this took 20.0 to 20.6, from the
+// planes on 19.0):
 //   - half an atom a phase, with the lookups of the next in it: ptxas moves them back to their use
 //     (24.9, or 21.5 without branches to hold them);
 //   - 12 warps of 168 registers, 5 tiles each (21.0), or 16 of 128, 4 tiles each (23.6);
@@ -44,13 +44,15 @@
 //   - a warp finishing tiles of its own out of registers and the others' slots (20.9);
 //   - three or four tiles a basic block (20.9, 22.4; the last three of seven: no change), two batches
 //     of sums a tile (20.2);
+//   - bulk copies of codes (25.1), one ring in which each tile's load follows its use (24.4);
+//   - the number of slices as an argument, not compiled in: 4 to 7 % more;
 //   - an eighth of the weights by byte planes (0.5 to 1 more, each eighth more 1 more, at 3 bits
 //     0.7; at 2 bits a quarter 0.7, which few rows gain by);
 //   - each row that X has not copied from its last one, to need no test: at M = 9 22.0 for 19.0, for
 //     all multiprocessors want the same lines;
-//   - two tiles at once summed and written (0.1 more).
-//   - bulk copies of codes (25.1), one ring in which each tile's load follows its use (24.4);
-//   - the number of slices as an argument, not compiled in: 4 to 7 % more.
+//   - two tiles at once summed and written (0.1 more);
+//   - the first lookups of an atom before X is waited for (21.8, and no change where a batch is all
+//     tiles).
 // X copied by half (and so wrong) takes 1.5 % less, at 8192×8192 6 %: so much two blocks that share X
 // could gain.
 //
