@@ -27,9 +27,9 @@ const (
 	pairBytes = 128 // of a slot, for a pair of rows of X: 16 bytes for each of eight lanes
 	// Bytes that lutwide.cu has for a unit of a row of X, for each slice of K; for a row of X in a
 	// slot; and for the phases of its slices.
-	columnsRow = 2*repack.UnitCols + 64
-	slotRow    = 4*repack.TileRows + 16
-	phases     = 128
+	columnsRow  = 2*repack.UnitCols + 64
+	slotRow     = 4*repack.TileRows + 16
+	phasesBytes = 128
 )
 
 // Config is one of the ways to compile and launch a kernel: lutgemm.cu, or where Tiles is
@@ -268,11 +268,11 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	p.slotBase, p.slotPitch = uint32(table), pairBytes
 	switch {
 	case c.Tiles != 0: // where X was, behind the phases
-		p.slotBase += phases
+		p.slotBase += phasesBytes
 		rows := slices * rowsOfB * xTiles(m)
 		perTile, columns = rows*slotRow, rows*columnsRow
-		fit = min(c.Tiles*groups, (room-table-phases)/perTile)
-		room -= phases + columns
+		fit = min(c.Tiles*groups, (room-table-phasesBytes)/perTile)
+		room -= phasesBytes + columns
 	case gaps && (most <= inGaps || inGaps >= behind):
 		fit = inGaps
 		p.slotBase, p.slotPitch = pairBytes, 2*pairBytes
@@ -288,7 +288,7 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	p.run = uint32(run)
 	launch.Shared = table
 	if c.Tiles != 0 {
-		launch.Shared += phases
+		launch.Shared += phasesBytes
 	}
 	if p.slotPitch == pairBytes {
 		launch.Shared += max(columns, run*perTile)

@@ -105,3 +105,27 @@ func TestWide(t *testing.T) {
 		}
 	}
 }
+
+// TestMostColumns holds lutwide.cu to offsets of 32 bits; what it refuses lutgemm.cu takes.
+func TestMostColumns(t *testing.T) {
+	h200 := limits{sms: 132, sharedBlock: 227 << 10}
+	f := Format{5, 128, lut.F16, driver.F16}
+	for _, test := range []struct {
+		k  int
+		ok bool
+	}{{maxWideColumns, true}, {maxWideColumns + 32, false}} {
+		for _, c := range f.wideConfigs(MaxRows) {
+			n := map[int]int{4: 16, 2: 2*sevenTiles + 1}[c.Slices]
+			p, _, err := f.plan(c, n, test.k, MaxRows, h200)
+			if (err == nil) != test.ok {
+				t.Errorf("%v, %d columns: error %v", c, test.k, err)
+			}
+			if far := uint64(p.run) * uint64(p.units) * 2 * 256 * 5; far >= 1<<32 {
+				t.Errorf("%v, %d columns: a run spans %d bytes", c, test.k, far)
+			}
+			if _, _, err := f.plan(f.configs(MaxRows)[0], n, test.k, MaxRows, h200); err != nil {
+				t.Errorf("lutgemm, %d columns: %v", test.k, err)
+			}
+		}
+	}
+}
