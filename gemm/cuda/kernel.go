@@ -80,7 +80,7 @@ func (f Format) wideConfigs(m int) []Config {
 	if !f.mayBeWide() {
 		return nil
 	}
-	few, many := Config{AtomsPerStep: 1, Depth: 8, Tiles: 4}, Config{AtomsPerStep: 1, Depth: 7, Tiles: 7}
+	few, many := Config{Depth: 8, Tiles: 4}, Config{Depth: 7, Tiles: 7}
 	if f.Group == 32 { // whose scales take the registers
 		few.Depth = few.Tiles
 	}

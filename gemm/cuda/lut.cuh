@@ -70,9 +70,11 @@ struct Params {
 // registers cost instructions instead: a quarter of the weights gains 6 %, three eighths 5,
 // half of them 2. Which quarter makes up to 4 %, for how it falls between the others: the
 // second 32 columns of one atom and the last of the next are the best of all sixteen
-// pairs. With more than 8 rows of X it loses 5 %, a quarter or any other. (At 3 bits, where it
-// takes an instruction a weight, a quarter loses 3 %, an eighth up to 5, and a sixteenth gains 1
-// at the best of its places.)
+// pairs. With more than 8 rows of X it loses 5 %, a quarter or any other. So a kernel for up to
+// 16 rows puts other columns of a step beside each other than one for up to 8; to the bits of a
+// sum that makes no difference on Hopper, where TestGPUPrebuilt compares them, and on other GPUs it
+// has not been tried. (At 3 bits, where it takes an instruction a weight, a quarter loses 3 %, an
+// eighth up to 5, and a sixteenth gains 1 at the best of its places.)
 __device__ __forceinline__ constexpr u32 planes_chunk(u32 atom) { return BITS == 2 && NT == 1 ? 2 * atom + 1 : 4; }
 
 extern __shared__ __align__(128) u8 shared[];
@@ -257,6 +259,10 @@ __device__ __forceinline__ void dequantize(u32 (&a)[HALF_STEPS][4], const u32 (&
 }
 
 // ---- multiply ----
+
+// float_of and rounded_of turn the bits of a bias into a number and a number into those of Y.
+__device__ __forceinline__ float float_of(u16 h) { return BF16 ? f32_of_bits((u32)h << 16) : f32_of_f16(h); }
+__device__ __forceinline__ u16 rounded_of(float f) { return BF16 ? bf16_of_f32(f) : f16_of_f32(f); }
 
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     if (BF16)

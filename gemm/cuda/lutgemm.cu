@@ -187,7 +187,7 @@ __device__ __forceinline__ Output output_of(const Params& p, u32 tile, u32 q, u3
     for (u32 j = 0; j < 2; j++) {
         u32 n = o.row + 8 * j;
         o.bias[j] = 0;
-        if (p.bias && n < p.n) o.bias[j] = BF16 ? f32_of_bits((u32)p.bias[n] << 16) : f32_of_f16(p.bias[n]);
+        if (p.bias && n < p.n) o.bias[j] = float_of(p.bias[n]);
     }
     return o;
 }
@@ -200,7 +200,7 @@ __device__ __forceinline__ void write(const Params& p, const Output& o, const fl
         u32 row = j / 2 * 8, m = j % 2;
         float r = GROUP == 0 ? v[j] * o.scale[j / 2] : v[j];
         r += o.bias[j / 2];
-        if (o.row + row < p.n && o.m + m < p.m) y[m * p.n + row] = BF16 ? bf16_of_f32(r) : f16_of_f32(r);
+        if (o.row + row < p.n && o.m + m < p.m) y[m * p.n + row] = rounded_of(r);
     }
 }
 

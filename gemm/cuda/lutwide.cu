@@ -306,13 +306,13 @@ __device__ __forceinline__ void write_row(const Params& p, u32 m, u32 n0, float 
 #pragma unroll
         for (u32 j = 0; j < 8; j++) {
             float bias = 0;
-            if (p.bias && n0 + j < p.n) bias = BF16 ? f32_of_bits((u32)p.bias[n0 + j] << 16) : f32_of_f16(p.bias[n0 + j]);
+            if (p.bias && n0 + j < p.n) bias = float_of(p.bias[n0 + j]);
             v[j] += bias;
         }
     }
     u16 h[8];
 #pragma unroll
-    for (u32 j = 0; j < 8; j++) h[j] = BF16 ? bf16_of_f32(v[j]) : f16_of_f32(v[j]);
+    for (u32 j = 0; j < 8; j++) h[j] = rounded_of(v[j]);
     u16* y = p.y + ((u64)m * p.n + n0);
     if (n0 + 8 <= p.n && (u64)y % 16 == 0) {
         *(Words4*)y = {{h[0] | (u32)h[1] << 16, h[2] | (u32)h[3] << 16, h[4] | (u32)h[5] << 16, h[6] | (u32)h[7] << 16}};

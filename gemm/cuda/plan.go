@@ -35,7 +35,7 @@ const (
 // Config is one of the ways to compile and launch a kernel: lutgemm.cu, or where Tiles is
 // not 0 lutwide.cu. No choice changes a bit of the result.
 type Config struct {
-	AtomsPerStep int `json:"atoms_per_step"`   // atoms of a unit that a warp multiplies in one step: 1 or 2
+	AtomsPerStep int `json:"atoms_per_step"`   // atoms of a unit that a warp of lutgemm.cu multiplies in one step: 1 or 2
 	Depth        int `json:"depth"`            // atoms a warp has registers for, a multiple of AtomsPerStep, or of Tiles
 	Tiles        int `json:"tiles,omitempty"`  // whose sums a warp holds in registers
 	Slices       int `json:"slices,omitempty"` // of K, which a kernel with Tiles is compiled for
@@ -287,11 +287,8 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	run = (run + groups - 1) / groups * groups
 	p.run = uint32(run)
 	launch.Shared = table
-	if c.Tiles != 0 {
-		launch.Shared += phasesBytes
-	}
 	if p.slotPitch == pairBytes {
-		launch.Shared += max(columns, run*perTile)
+		launch.Shared = int(p.slotBase) + max(columns, run*perTile)
 	}
 	return p, launch, nil
 }
