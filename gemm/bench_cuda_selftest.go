@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -44,7 +45,7 @@ type CUDASelftestResult struct {
 // format and awkward shapes, with and without a bias, under every configuration
 // for numbers of rows of every kind. Results start out poisoned, are compared
 // with the float64 reference, and must have the same bits under all
-// configurations and the second time. An X of unit vectors must give the
+// configurations of as many slices of K and the second time. An X of unit vectors must give the
 // weights exactly. Kernels that the cache does not have are compiled on all processors
 // meanwhile. Failures are reported in the result; the error is for a test
 // that could not be run, [ErrNoGPU] among them.
@@ -114,7 +115,7 @@ func selftestRows() []int { return []int{1, 2, 5, 8, 9, 16, 33} }
 // unit of 256; so many in one that all warps of a block split them. Every group size
 // goes into each.
 func selftestShapes() []Shape {
-	return []Shape{{95, 1056}, {17, 288}, {1, 992}, {201, 544}, {33, 2080}, {21, 8288}}
+	return []Shape{{95, 1056}, {17, 288}, {1, 992}, {473, 544}, {33, 2080}, {21, 8288}}
 }
 
 // selftestShape returns the shape of format i. Formats come in order of width, group
@@ -165,8 +166,8 @@ func (t *cudaSelftest) test(c *driver.CUDA, i int, f cuda.Format, seed uint64) *
 		return err
 	})
 	for _, m := range selftestRows() {
-		for _, config := range t.engine.Configs(f, s.N, s.K, m) {
-			k := f.Kernel(config, min(m, cuda.MaxRows))
+		for _, config := range slices.Concat(t.engine.Configs(f, s.N, s.K, m), t.engine.OtherConfigs(f, s.N, s.K, m)) {
+			k := f.Kernel(config)
 			k.Options.Arch = t.dev.Info.Arch()
 			key := fmt.Sprint(k.Name, k.Options.Defines)
 			if t.kernels[key] {
@@ -189,10 +190,17 @@ func (t *cudaSelftest) run(ctx context.Context, f *formatTest) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	for _, p := range f.products {
+	for i, p := range f.products {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		// A block for each tile, or one for all of them, and so other ways through a kernel: for
+		// each number of rows one with a random X and the other with unit vectors.
+		blocks := math.MaxInt
+		if (i+i/2+t.Formats)%2 == 1 {
+			blocks = 1
+		}
+		t.engine.LimitBlocks(blocks)
 		if err := t.configs(w, p); err != nil {
 			return err
 		}
@@ -261,7 +269,7 @@ func identity(r *rand.Rand, weights []float32, s Shape, dtype driver.DType, rows
 
 // configs multiplies under every configuration, and what takes several launches as
 // MatMul chooses too, twice each, and has the first result checked, which all
-// others must equal.
+// others must equal that add in the same order.
 func (t *cudaSelftest) configs(w *cuda.Matrix, p productTest) (err error) {
 	mem := memory{dev: t.dev}
 	defer func() { err = errors.Join(err, mem.free()) }()
@@ -273,31 +281,21 @@ func (t *cudaSelftest) configs(w *cuda.Matrix, p productTest) (err error) {
 	if mem.err != nil {
 		return mem.err
 	}
-	type way struct {
-		name     string
-		multiply func() error
-	}
-	var ways []way
-	for _, c := range t.engine.Configs(w.Format, w.N, w.K, p.rows) {
-		ways = append(ways, way{c.String(), func() error { return t.engine.MatMulWith(t.stream, w, o, c) }})
-	}
-	if len(ways) == 0 {
+	chosen := t.engine.Configs(w.Format, w.N, w.K, p.rows)
+	if len(chosen) == 0 {
 		return fmt.Errorf("no configuration for %d rows", p.rows)
 	}
-	if p.rows > cuda.MaxRows {
-		ways = append(ways, way{"chosen", func() error { return t.engine.MatMul(t.stream, w, o) }})
-	}
-	var first []uint16
-	for _, way := range ways {
+	results := map[int][]uint16{} // by slices of K, 0 for the product's own
+	check := func(name string, slicesOfK int, multiply func() error) error {
 		fail := func(what any) {
-			t.Failures = append(t.Failures, fmt.Sprintf("%+v, %d×%d, %d rows, %s: %v", w.Format, w.N, w.K, p.rows, way.name, what))
+			t.Failures = append(t.Failures, fmt.Sprintf("%+v, %d×%d, %d rows, %s: %v", w.Format, w.N, w.K, p.rows, name, what))
 		}
 		for range 2 {
 			t.Checks++
 			if err := t.dev.Fill8(o.Y, poison, 2*(n+guardElements)); err != nil {
 				return err
 			}
-			if err := way.multiply(); err != nil {
+			if err := multiply(); err != nil {
 				return err
 			}
 			y, err := t.readResult(o.Y, n)
@@ -311,8 +309,9 @@ func (t *cudaSelftest) configs(w *cuda.Matrix, p productTest) (err error) {
 			case err != nil:
 				return err
 			}
-			if first == nil {
-				first = y
+			first, ok := results[slicesOfK]
+			if !ok {
+				results[slicesOfK], first = y, y
 				if what := p.check(y); what != "" {
 					fail(what)
 				}
@@ -321,6 +320,20 @@ func (t *cudaSelftest) configs(w *cuda.Matrix, p productTest) (err error) {
 				fail("not the bits of the first time")
 			}
 		}
+		return nil
+	}
+	for _, c := range chosen {
+		if err := check(c.String(), 0, func() error { return t.engine.MatMulWith(t.stream, w, o, c) }); err != nil {
+			return err
+		}
+	}
+	for _, c := range t.engine.OtherConfigs(w.Format, w.N, w.K, p.rows) {
+		if err := check(c.String(), c.Slices, func() error { return t.engine.MatMulWith(t.stream, w, o, c) }); err != nil {
+			return err
+		}
+	}
+	if p.rows > cuda.MaxRows {
+		return check("chosen", 0, func() error { return t.engine.MatMul(t.stream, w, o) })
 	}
 	return nil
 }

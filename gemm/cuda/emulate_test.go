@@ -240,7 +240,7 @@ func (e *emulator) atom(tile, slotTile, slice, unit, a, groups, size int) {
 			}
 		}
 	}
-	for xt := range xTiles(int(p.m)) {
+	for xt := range (int(p.m) + rowsOfB - 1) / rowsOfB {
 		var sum [32][4]float64 // of the lanes' C fragments
 		for s := range 8 {
 			// The 16×16 and 16×8 operands, out of the lanes' registers as PTX
@@ -397,13 +397,13 @@ func product(m *lut.Matrix, x []float32, rows int) []float64 {
 	return ref.MatMul(x, w, rows, m.N, m.K)
 }
 
-// slicesFor returns into how many slices a kernel can split K for some rows of X.
-func slicesFor(c Config, rows int) []int {
+// slicesFor returns into how many slices a kernel can split K.
+func slicesFor(c Config) []int {
 	switch {
 	case c.Tiles != 0:
 		return []int{c.Slices}
-	case rows > rowsOfB:
-		return []int{2, 4, 8, 16}
+	case c.Rows > rowsOfB:
+		return []int{2, 3, 4, 8, 16}
 	}
 	return []int{8, 16}
 }
@@ -428,11 +428,11 @@ func TestEmulated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		configs := f.configs(rows)
+		configs := f.configs(n, rows)
 		c := rapid.SampledFrom(configs).Draw(t, "config")
 		// Few multiprocessors, so that blocks have several tiles, in several runs.
 		l := limits{sms: rapid.IntRange(1, 3).Draw(t, "sms"), sharedBlock: 227 << 10}
-		slices := rapid.SampledFrom(slicesFor(c, rows)).Draw(t, "slices")
+		slices := rapid.SampledFrom(slicesFor(c)).Draw(t, "slices")
 		p, launch, err := f.planSliced(c, n, k, rows, slices, l)
 		if err != nil {
 			t.Fatal(err)

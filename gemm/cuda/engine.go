@@ -29,7 +29,6 @@ type Engine struct {
 type moduleKey struct {
 	format Format
 	config Config
-	tiles  int
 }
 
 type module struct {
@@ -49,6 +48,10 @@ func New(d *driver.Device, cache *driver.Cache) (*Engine, error) {
 		modules: map[moduleKey]*module{}, choices: map[choiceKey]Config{}, noCompiler: d.CanCompile(),
 	}, nil
 }
+
+// LimitBlocks makes grids of at most so many blocks, for small matrices to be multiplied as large
+// ones are, many tiles a block. It changes no bit of a result.
+func (e *Engine) LimitBlocks(most int) { e.limits.sms = min(most, e.dev.Info.SMs) }
 
 // Close unloads the kernels. Matrices are closed before.
 func (e *Engine) Close() error {
@@ -82,7 +85,7 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 		return nil, err
 	}
 	// Whatever stands in the way of multiplying shows here.
-	if _, _, err := f.plan(f.configs(1)[0], t.N, t.K, 1, e.limits); err != nil {
+	if _, _, err := f.plan(f.configs(t.N, 1)[0], t.N, t.K, 1, e.limits); err != nil {
 		return nil, err
 	}
 	if e.noCompiler != nil {
@@ -161,13 +164,13 @@ func (o Operands) check(w *Matrix) error {
 // they are first needed.
 func (e *Engine) MatMul(s *driver.Stream, w *Matrix, o Operands) error {
 	return e.each(w, o, func(o Operands) error {
-		return e.launch(s, w, o, e.choice(w, o.M), gemmName, o.M)
+		return e.launch(s, w, o, e.choice(w, o.M), gemmName)
 	})
 }
 
 // MatMulWith is MatMul under a given configuration, with one kernel for all rows, that of
-// f.Kernel(c, min(o.M, MaxRows)); but where that is made for 16 rows and few are left, these
-// are multiplied as MatMul does it.
+// f.Kernel(c); but where that is lutwide.cu for 16 rows and few are left, these are multiplied as
+// MatMul does it. Under one of [Engine.OtherConfigs] the bits differ.
 func (e *Engine) MatMulWith(s *driver.Stream, w *Matrix, o Operands, c Config) error {
 	return e.launchAll(s, w, o, c, gemmName)
 }
@@ -182,18 +185,17 @@ func (e *Engine) Read(s *driver.Stream, w *Matrix, o Operands, c Config) error {
 	}
 	return e.each(w, o, func(o Operands) error {
 		o.M = 1
-		return e.launch(s, w, o, e.choice(w, 1), readName, 1)
+		return e.launch(s, w, o, e.choice(w, 1), readName)
 	})
 }
 
 // launchAll launches one kernel for all rows, as far as it is for them.
 func (e *Engine) launchAll(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
-	rows := min(o.M, MaxRows)
 	return e.each(w, o, func(o Operands) error {
-		if c.Tiles != 0 && xTiles(o.M) != xTiles(rows) {
-			return e.launch(s, w, o, e.choice(w, o.M), kernel, o.M)
+		if c.Tiles != 0 && c.Rows == MaxRows && o.M <= rowsOfB {
+			c = e.choice(w, o.M)
 		}
-		return e.launch(s, w, o, c, kernel, rows)
+		return e.launch(s, w, o, c, kernel)
 	})
 }
 
@@ -214,14 +216,18 @@ func (e *Engine) each(w *Matrix, o Operands, f func(Operands) error) error {
 	return nil
 }
 
-// launch launches a kernel that is compiled for a number of rows, o.M or more.
-func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string, rows int) error {
-	p, launch, err := w.Format.plan(c, w.N, w.K, o.M, e.limits)
+// launch launches a kernel for as many rows as it is compiled for, or fewer.
+func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
+	slices := w.Format.slicesOf(w.N, w.K, o.M)
+	if c.Tiles != 0 {
+		slices = c.Slices
+	}
+	p, launch, err := w.Format.planSliced(c, w.N, w.K, o.M, slices, e.limits)
 	if err != nil {
 		return err
 	}
 	launch.Programmatic = e.dev.Info.Major >= 9
-	mod, err := e.module(w.Format, c, rows)
+	mod, err := e.module(w.Format, c)
 	if err != nil {
 		return err
 	}
@@ -236,12 +242,12 @@ func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kerne
 }
 
 // module returns the compiled kernels.
-func (e *Engine) module(f Format, c Config, m int) (*module, error) {
-	key := moduleKey{f, c, xTiles(m)}
+func (e *Engine) module(f Format, c Config) (*module, error) {
+	key := moduleKey{f, c}
 	if mod, ok := e.modules[key]; ok {
 		return mod, nil
 	}
-	loaded, err := e.dev.LoadKernel(f.Kernel(c, m))
+	loaded, err := e.dev.LoadKernel(f.Kernel(c))
 	if err != nil {
 		return nil, err
 	}

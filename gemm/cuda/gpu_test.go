@@ -147,11 +147,15 @@ func floats(y []uint16, dtype driver.DType) []float32 {
 // float64 and give the same bits as the others and as itself.
 func TestGPU(t *testing.T) {
 	onGPU(t, func(e *Engine, s *driver.Stream) {
-		for i, f := range testFormats() {
-			if !*long && i%3 != 0 {
+		many := Format{4, 128, lut.F16, driver.F16} // in three slices
+		for i, f := range append(testFormats(), many) {
+			if !*long && i%3 != 0 && f != many {
 				continue
 			}
 			shape := [][2]int{{1000, 992}, {520, 1056}, {17, 8288}, {2144, 512}}[i%4]
+			if f == many {
+				shape = [2]int{3*sevenTiles + 40, 544}
+			}
 			k := shape[1]
 			group := f.Group
 			if group == 0 {
@@ -225,7 +229,7 @@ func TestGPUIdentity(t *testing.T) {
 				x[i*k+i] = num.F32ToF16(1)
 			}
 			p := newProblem(t, e, m, x, nil, k, f.Type)
-			y := p.run(t, e, s, f.configs(MaxRows)[0])
+			y := p.run(t, e, s, f.configs(n, MaxRows)[0])
 			rm, _ := rounded(m, nil, f)
 			w := rm.Dequantize()
 			for i := range k {
@@ -302,7 +306,7 @@ func TestGPUTune(t *testing.T) {
 	onGPU(t, func(e *Engine, s *driver.Stream) {
 		m := randomMatrix(1, 512, 1024, 4, 128, lut.F16)
 		p := newProblem(t, e, m, randomX(1, 1024, driver.F16), nil, 1, driver.F16)
-		before := p.run(t, e, s, p.w.Format.configs(1)[0])
+		before := p.run(t, e, s, p.w.Format.configs(512, 1)[0])
 		timings := must(e.Tune(s, []*Matrix{p.w}, p.o))(t)
 		if len(timings) != len(e.Configs(p.w.Format, 512, 1024, 1)) || timings[0].Us <= 0 {
 			t.Errorf("got timings %v", timings)
@@ -333,11 +337,11 @@ func TestBadOperands(t *testing.T) {
 		{"no features", 0, 992, 1, false},
 		{"huge", 1, math.MaxInt32 - 31, 1, false},
 	} {
-		if _, _, err := f.plan(f.configs(1)[0], test.n, test.k, test.m, l); (err == nil) != test.ok {
+		if _, _, err := f.plan(f.configs(test.n, test.m)[0], test.n, test.k, test.m, l); (err == nil) != test.ok {
 			t.Errorf("%s: got error %v", test.name, err)
 		}
 	}
-	if _, _, err := f.plan(f.configs(1)[0], 64, 256, 1, limits{100, 48 << 10}); err == nil {
+	if _, _, err := f.plan(f.configs(64, 1)[0], 64, 256, 1, limits{100, 48 << 10}); err == nil {
 		t.Error("a GPU of little shared memory: no error")
 	}
 	open := &Matrix{N: 8, K: 32, Format: f, codes: 1}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	_ "embed"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
@@ -29,9 +30,9 @@ const (
 	readName = "lutread"
 )
 
-// Kernel returns the source of the kernel for up to m rows of X, as it is to be
-// compiled under a configuration. It includes no header.
-func (f Format) Kernel(c Config, m int) driver.Kernel {
+// Kernel returns the source of a kernel as it is to be compiled under a configuration. It
+// includes no header.
+func (f Format) Kernel(c Config) driver.Kernel {
 	name, source := "lutgemm", gemmSource
 	if c.Tiles != 0 {
 		name, source = "lutwide", wideSource
@@ -39,7 +40,7 @@ func (f Format) Kernel(c Config, m int) driver.Kernel {
 	return driver.Kernel{
 		Name:    fmt.Sprintf("%s.%s.cu", name, f.name()),
 		Source:  ptxSource + lutSource + source,
-		Options: driver.CompileOptions{Defines: f.defines(c, xTiles(m))},
+		Options: driver.CompileOptions{Defines: f.defines(c)},
 		PTX:     func(i driver.DeviceInfo) ([]byte, error) { return f.ptx(c, i) },
 	}
 }
@@ -52,21 +53,22 @@ func (f Format) name() string {
 	return fmt.Sprintf("%dbit-%s-%v-%v", f.Bits, group, f.Scale, f.Type)
 }
 
-// configs returns the configurations of lutgemm.cu worth trying for m rows of X, the best
-// guess first. The first works for every shape.
-func (f Format) configs(m int) []Config {
+// configs returns the configurations of lutgemm.cu worth trying for m rows of X and Ŵ of n, the
+// best guess first. The first works for every shape.
+func (f Format) configs(n, m int) []Config {
 	manyScales := f.Group == 32 && (f.Scale == lut.F32 || f.Bits == 5 && f.Scale == lut.BF16) // for the registers
 	switch {
 	case manyScales:
-		return []Config{{AtomsPerStep: 1, Depth: 1}}
-	case m > rowsOfB:
+		return []Config{{AtomsPerStep: 1, Depth: 1, Rows: rowsOfB * (1 + (m-1)/rowsOfB)}}
+	case m > rowsOfB || f.inThree(n, m):
 		// The fragments of X fill the registers at half a unit. This is for where lutwide.cu is
-		// not: on GPUs without room for it or without a compiler, and with rare scales.
-		return []Config{{AtomsPerStep: 1, Depth: 2}}
+		// not: on GPUs without room for it or without a compiler, and with rare scales. What is
+		// compiled for up to 8 rows knows of eight and sixteen slices alone.
+		return []Config{{AtomsPerStep: 1, Depth: 2, Rows: MaxRows}}
 	}
-	all := []Config{{AtomsPerStep: 2, Depth: 2}}
-	if f.Group != 32 && (f.Group != 64 || f.Bits != 5 || f.Scale != lut.F32) { // whose scales take the registers
-		all = append(all, Config{AtomsPerStep: 2, Depth: 4})
+	all := []Config{{AtomsPerStep: 2, Depth: 2, Rows: rowsOfB}}
+	if f.Group != 32 && !f.rareScale() { // whose scales take the registers, or to compile less
+		all = append(all, Config{AtomsPerStep: 2, Depth: 4, Rows: rowsOfB})
 		if f.Bits == 4 { // which the longer lead of a double buffer helps the most
 			slices.Reverse(all)
 		}
@@ -77,27 +79,72 @@ func (f Format) configs(m int) []Config {
 // wideConfigs returns the configurations of lutwide.cu for m rows of X, those of fewer tiles
 // first.
 func (f Format) wideConfigs(m int) []Config {
-	if !f.mayBeWide() {
+	switch {
+	case !f.mayBeWide(m):
 		return nil
-	}
-	few, many := Config{Depth: 8, Tiles: 4}, Config{Depth: 7, Tiles: 7}
-	if f.Group == 32 { // whose scales take the registers
-		few.Depth = few.Tiles
+	case m <= rowsOfB:
+		return f.fewRowsConfigs()
 	}
 	var all []Config
 	for _, s := range []int{8, 4, 2} { // as wideSlices has them
-		few.Slices, many.Slices = s, s
-		switch {
-		case f.Bits == 5 && s == 8:
-		case m > rowsOfB && s == 2: // for blocks of many tiles
-			all = append(all, many)
-		case m > rowsOfB:
-			all = append(all, few, many)
-		case s == 8:
-			all = append(all, few)
+		few := Config{Tiles: 5, Depth: 10, Slices: s, Warps: 8, Rows: MaxRows}
+		if s == 8 {
+			few.Tiles, few.Depth = 4, 8
 		}
+		if f.Group == 32 || f.Group == 64 && f.Bits == 5 && s != 8 { // whose scales take the registers
+			few.Depth = few.Tiles
+		}
+		all = append(all, few, Config{Tiles: 7, Depth: 7, Slices: s, Warps: 8, Rows: MaxRows})
 	}
 	return all
+}
+
+// fewRowsConfigs is wideConfigs for up to 8 rows, where registers suffice for more warps.
+func (f Format) fewRowsConfigs() []Config {
+	var all []Config
+	add := func(tiles, depth, slices, warps int) {
+		all = append(all, Config{Tiles: tiles, Depth: depth, Slices: slices, Warps: warps, Rows: rowsOfB})
+	}
+	switch {
+	case f.Group == 32: // whose scales take the registers
+	case f.Bits == 5:
+		add(2, 4, 16, 16)
+	default:
+		add(3, 6, 16, 16)
+	}
+	add(4, 4, 16, 16)
+	if f.inThree(math.MaxInt, rowsOfB) {
+		add(7, 7, 3, 12)
+	}
+	return all
+}
+
+// wide reports whether the configurations of lutwide.cu that split K as it is split are worth
+// trying for a product: with more than 8 rows of X; with more than 2 where blocks have two to four tiles and warps
+// several units, which gains up to 20 %; and in three slices.
+func (f Format) wide(n, k, m int) bool {
+	return m > rowsOfB || m > 2 && n > oneTile && n <= fourTiles && k > 16*repack.UnitCols || f.inThree(n, m)
+}
+
+// allConfigs returns every configuration that kernels of the format are compiled under for m rows
+// of X.
+func (f Format) allConfigs(m int) []Config {
+	return slices.Concat(f.configs(1, m), f.wideConfigs(m))
+}
+
+// OtherConfigs returns the configurations that Configs leaves out for a product, but that have
+// kernels for as many rows of X and room on the engine's device: under them sums are added in
+// another order, which is the same for those of as many slices.
+func (e *Engine) OtherConfigs(f Format, n, k, m int) []Config {
+	m = min(m, MaxRows)
+	if e.noCompiler != nil {
+		return nil
+	}
+	chosen := e.Configs(f, n, k, m)
+	return slices.DeleteFunc(f.wideConfigs(m), func(c Config) bool {
+		_, _, err := f.planSliced(c, n, k, m, c.Slices, e.limits)
+		return err != nil || slices.Contains(chosen, c)
+	})
 }
 
 // Configs returns the configurations that m rows of X can be multiplied under by an
@@ -123,7 +170,7 @@ func (e *Engine) Configs(f Format, n, k, m int) []Config {
 	for _, g := range wide {
 		all = append(all, g.Config)
 	}
-	narrow := f.configs(m)
+	narrow := f.configs(n, m)
 	if n <= 2*repack.TileRows*e.limits.sms {
 		// A block of one or two tiles has nothing to load far ahead.
 		slices.SortStableFunc(narrow, func(a, b Config) int { return cmp.Compare(a.Depth, b.Depth) })

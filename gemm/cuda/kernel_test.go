@@ -27,36 +27,35 @@ const mostSpills = 64
 func TestCompile(t *testing.T) {
 	c := kerneltest.Compiler(t, *long)
 	var variants []kerneltest.Variant
-	add := func(f Format, config Config, rows int, arch string) {
-		k := f.Kernel(config, rows)
+	add := func(f Format, config Config, arch string) {
+		k := f.Kernel(config)
 		k.Options.Arch = arch
 		variants = append(variants, kerneltest.Variant{
-			Group:  fmt.Sprintf("%d bits, to %d rows, %v", f.Bits, rows, config),
+			Group:  fmt.Sprintf("%d bits, to %d rows, %v", f.Bits, config.Rows, config),
 			Kernel: k, Spills: mostSpills,
 		})
 	}
 	if *long {
 		for _, f := range Formats() {
 			for _, rows := range []int{rowsOfB, MaxRows} {
-				for _, config := range slices.Concat(f.configs(rows), f.wideConfigs(rows)) {
-					add(f, config, rows, "sm_80")
-					add(f, config, rows, "sm_90a")
+				for _, config := range f.allConfigs(rows) {
+					add(f, config, "sm_80")
+					add(f, config, "sm_90a")
 				}
 			}
 		}
 	} else {
 		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 			f := Format{bits, 128, lut.F16, driver.F16}
-			add(f, f.configs(1)[0], rowsOfB, "sm_90a")
+			add(f, f.configs(1, 1)[0], "sm_90a")
 		}
 		wide := Format{4, 64, lut.BF16, driver.BF16}
-		add(wide, wide.configs(16)[0], MaxRows, "sm_90a")
 		bytes := Format{3, 32, lut.E4M4, driver.F16}
-		add(bytes, bytes.configs(1)[0], rowsOfB, "sm_90a")
+		add(bytes, bytes.configs(1, 1)[0], "sm_90a")
 		row := Format{4, 0, lut.F32, driver.F16}
-		add(row, row.configs(1)[0], rowsOfB, "sm_80")
-		for _, config := range wide.wideConfigs(MaxRows) {
-			add(wide, config, MaxRows, "sm_90a")
+		add(row, row.configs(1, 1)[0], "sm_80")
+		for _, config := range slices.Concat(wide.allConfigs(rowsOfB), wide.allConfigs(MaxRows)) {
+			add(wide, config, "sm_90a")
 		}
 	}
 	kerneltest.Compile(t, c, variants)
@@ -71,7 +70,7 @@ func TestPrebuilt(t *testing.T) {
 			continue
 		}
 		for _, arch := range driver.PrebuiltArchs() {
-			k := f.Kernel(prebuiltConfig, MaxRows)
+			k := f.Kernel(prebuiltConfig)
 			k.Options.Arch = arch
 			kernels = append(kernels, k)
 		}
@@ -87,8 +86,8 @@ func TestPrebuilt(t *testing.T) {
 // TestNoHeaders holds the kernels to what NVRTC has without a toolkit.
 func TestNoHeaders(t *testing.T) {
 	f := Format{4, 128, lut.F16, driver.F16}
-	for _, c := range []Config{f.configs(1)[0], f.wideConfigs(MaxRows)[0]} {
-		if k := f.Kernel(c, 1); strings.Contains(k.Source, "#include") {
+	for _, c := range []Config{f.configs(1, 1)[0], f.wideConfigs(MaxRows)[0]} {
+		if k := f.Kernel(c); strings.Contains(k.Source, "#include") {
 			t.Errorf("the kernel of %v includes a header", c)
 		}
 	}

@@ -10,7 +10,8 @@
 // order. There are sixteen slices where shared memory has room for the slots of all tiles: warps
 // are then loaded evenly, a block reads X once and steps are half as many (28672×4096, 4 bits,
 // M = 1 and 8: 15.8 and 17.3 for 16.3 and 17.6 µs; 8192×28672, 2 bits, M = 1: 24.1 for 30.5).
-// Otherwise there are eight, and the other eight warps of a block have tiles of their own.
+// Otherwise there are eight, and the other eight warps of a block have tiles of their own; or, in the
+// kernel for up to 16 rows, as many as lutwide.cu has.
 //
 // Latency. Weights pass through a ring of DEPTH atoms in registers, straight from
 // memory: the shared-memory port is busy with the table. The ring's first loads are
@@ -247,7 +248,8 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
     for (u32 t = 0; t < NT; t++) w.writes[t] = w.lane % 4 + 4 * t < p.pairs;
     w.tile0 = blockIdx.x * p.tiles_each + min(blockIdx.x, p.tiles_over);
     w.tiles = p.tiles_each + (blockIdx.x < p.tiles_over);
-    const u32 units = p.units + p.slices - 1 - w.slice;
+    // With three slices a warp is left over.
+    const u32 units = NT == 2 && w.group >= p.groups ? 0 : p.units + p.slices - 1 - w.slice;
     w.steps = (NT == 2 ? units / p.slices : units >> (p.slices == 16 ? 4 : 3)) * (2 / KA);
     return w;
 }

@@ -73,13 +73,15 @@ constexpr bool UNROLLED = DOUBLE || planes_chunk(0) != planes_chunk(1);
 // suffice for two.
 constexpr u32 TOGETHER = GROUPS == 4 ? 1 : 2;
 
-// X in shared memory: of each slice a unit, each row 64 bytes further in the banks than the one
-// before, so that the eight lanes that read at once, of two rows, do not share any.
-constexpr u32 X_PITCH = 2 * 256 + 64;
+// X in shared memory, behind the table: of each slice a unit. In odd rows neighbouring 64 bytes
+// change places (other_half), so that the eight lanes that read at once, of two rows, do not share
+// banks. Eight bytes of each slice for its phases follow.
+constexpr u32 X_PITCH = 2 * 256;
 constexpr u32 X_BYTES = 8 * NT * X_PITCH;
-constexpr u32 TABLE_BYTES = ENTRIES * TABLE_PITCH;  // before it
-constexpr u32 PHASES_BYTES = 128;                   // and eight of each slice, in between
-constexpr u32 COPIES = 4 * NT / TEAM;               // that a lane makes of an atom, 16 bytes each
+constexpr u32 TABLE_BYTES = ENTRIES * TABLE_PITCH;
+constexpr u32 COPIES = 4 * NT / TEAM;  // that a lane makes of an atom, 16 bytes each
+
+__device__ __forceinline__ u32 other_half(u32 at, u32 odd) { return at ^ odd % 2 * 64; }
 
 struct Warp {
     u32 lane, slice, group;
@@ -117,7 +119,7 @@ __device__ __forceinline__ Source source_of(const Params& p, const Warp& w, u32 
     for (u32 j = 0; j < COPIES; j++) s.row[j] = opaque(min(row + 2 * TEAM * j, p.m - 1) * p.k * 2);
     s.rows = opaque(p.m > row ? (p.m - row + 2 * TEAM - 1) / (2 * TEAM) : 0);
     s.at = w.slice * 512 + w.lane % 16 * 16;
-    s.to = opaque(columns + row * X_PITCH + w.lane % 16 * 16);
+    s.to = opaque(other_half(columns + row * X_PITCH + w.lane % 16 * 16, row));
     return s;
 }
 
@@ -154,7 +156,7 @@ __device__ __forceinline__ void read_columns(Columns& x, u32 at) {
     for (u32 c = 0; c < 4; c++)
 #pragma unroll
         for (u32 t = 0; t < NT; t++) {
-            read_shared(x.b[c][t], at + 8 * t * X_PITCH + c * 64);
+            read_shared(x.b[c][t], other_half(at, c) + 8 * t * X_PITCH + c / 2 * 128);
             if (c == planes_chunk(ATOM)) turn_columns(x.b[c][t]);
         }
 }
@@ -165,7 +167,7 @@ struct Ring {
     Atom atom[TILES];
 };
 
-// Place is where a lane's codes and scales of an atom lie for the first tile of its warp.
+// Place is where a lane's codes and scales of an atom lie for a tile of its warp.
 struct Place {
     const u8* codes;
     const u8* scales;
@@ -180,14 +182,27 @@ struct Strides {
     u32 codes, scales;
 };
 
-// load loads tiles FROM to TO of an atom, as far as there are that many, from delay bytes behind.
+// Share is how many tiles a warp has of a run, in its first batch and in its second.
+struct Share {
+    u32 first, second;
+};
+
+// share_of splits the tiles of a warp. Where two are missing they are of the first batch, so that
+// there is a second to load ahead of.
+__device__ __forceinline__ Share share_of(u32 tiles) {
+    const u32 first = min(tiles, !DOUBLE && FIRST > 2 && tiles + 2 <= TILES ? FIRST - 2 : FIRST);
+    return {first, tiles - first};
+}
+
+// load loads count tiles of an atom, the first from delay bytes behind a place, to FROM and what
+// follows it in the ring, before TO.
 template <u32 FROM, u32 TO>
-__device__ __forceinline__ void load(Ring& ring, const Strides& stride, const Warp& w, const Place& at, u32 tiles, u32 delay = 0) {
-    if (tiles == 0) return;
-    Place tile = {at.codes + (FROM * stride.codes + delay), at.scales + (FROM * stride.scales + delay)};
+__device__ __forceinline__ void load(Ring& ring, const Strides& stride, const Warp& w, const Place& at, u32 count, u32 delay = 0) {
+    if (count == 0) return;
+    Place tile = {at.codes + delay, at.scales + delay};
 #pragma unroll
     for (u32 t = FROM; t < TO; t++) {
-        if (t < tiles) {
+        if (t - FROM < count) {
             load_codes(ring.atom[t].w, tile.codes, w.lane);
             if constexpr (GROUP != 0) load_scales(ring.atom[t].s, tile.scales);
         }
@@ -201,23 +216,23 @@ __device__ __forceinline__ void load(Ring& ring, const Strides& stride, const Wa
 // Batch is the next one to be loaded, if any.
 struct Batch {
     Ring& ring;
-    const Place& at;
-    u32 tiles;
+    Place at;
+    u32 count;
 };
 
-// multiply_batch multiplies tiles FROM to TO of an atom by X, and loads tiles LOAD to END of the
-// next batch when the first codes are looked up. Of the tiles of a basic block the first decides
-// whether they are there; what is done in vain changes sums that nobody reads.
+// multiply_batch multiplies a batch of count tiles, at FROM and behind it in the ring, by X, and
+// loads the next batch to LOAD to END when the first codes are looked up. Of the tiles of a basic
+// block the first decides whether they are there; what is done in vain changes sums that nobody reads.
 template <u32 ATOM, u32 FROM, u32 TO, u32 LOAD, u32 END>
-__device__ __forceinline__ void multiply_batch(float (&total)[TILES][NT][4], const Ring& ring, u32 tiles, const Columns& x, const Batch& next,
+__device__ __forceinline__ void multiply_batch(float (&total)[TILES][NT][4], const Ring& ring, u32 count, const Columns& x, const Batch& next,
                                                const Params& p, const Strides& stride, const Warp& w, const Table& table) {
-    if (FROM != 0 && FROM >= tiles) {
-        load<LOAD, END>(next.ring, stride, w, next.at, next.tiles);
+    if (FROM != 0 && count == 0) {
+        load<LOAD, END>(next.ring, stride, w, next.at, next.count);
         return;
     }
 #pragma unroll
     for (u32 t0 = FROM; t0 < TO; t0 += TOGETHER)
-        if (t0 == FROM || t0 < tiles)
+        if (t0 == FROM || t0 - FROM < count)
 #pragma unroll
             for (u32 t = t0; t < t0 + TOGETHER && t < TO; t++) {
                 const Atom& atom = ring.atom[t];
@@ -225,7 +240,7 @@ __device__ __forceinline__ void multiply_batch(float (&total)[TILES][NT][4], con
                 Sums sums = {};
                 dequantize(a[0], atom.w, ATOM, 0, table);
                 // Nothing, but not known before a first weight is.
-                if (t == FROM) load<LOAD, END>(next.ring, stride, w, next.at, next.tiles, a[0][0][0] & p.n >> 31);
+                if (t == FROM) load<LOAD, END>(next.ring, stride, w, next.at, next.count, a[0][0][0] & p.n >> 31);
                 multiply(sums, a[0], x.b, 0);
                 dequantize(a[1], atom.w, ATOM, 1, table);
                 float scales[GROUPS * 2];
@@ -247,26 +262,27 @@ struct Walk {
 
 // multiply_atom multiplies the tiles of a run by the atom at work, of which ATOM says which of its
 // unit it is where that makes other code, and goes on to the next. Columns are where the lane's
-// of a first atom are.
+// of a first atom are; skip are the bytes from the first batch to the second.
 template <u32 ATOM>
-__device__ __forceinline__ void multiply_atom(float (&total)[TILES][NT][4], Ring& ring, Ring& other, Walk& k, u32 tiles, u32 columns, u32 phases,
-                                              const Params& p, const Strides& stride, const Warp& w, const Table& table) {
+__device__ __forceinline__ void multiply_atom(float (&total)[TILES][NT][4], Ring& ring, Ring& other, Walk& k, const Share& tiles, const Strides& skip,
+                                              u32 columns, u32 phases, const Params& p, const Strides& stride, const Warp& w, const Table& table) {
     const u32 odd = UNROLLED ? ATOM : k.odd;
     const Place next = odd ? Place{k.at.codes + (SLICES * (2 * ATOM_BYTES) - ATOM_BYTES),
                                    k.at.scales + (SLICES * UNIT_SCALE_BYTES - (GROUP == 256 ? 0 : 8 * SCALE_BYTES))}
                            : second(k.at);
-    const u32 more = k.left > 1 ? tiles : 0;
+    const u32 more = k.left > 1 ? tiles.first : 0;
     if (TEAM > 1) wait_phase(phases, odd);
     if (k.left > 1 && !k.first) copy_atom(p, k.ahead, 1 - odd);
     Columns x;
     read_columns<ATOM>(x, columns + odd * 256);
     if constexpr (DOUBLE) {
-        multiply_batch<ATOM, 0, TILES, 0, TILES>(total, ring, tiles, x, {other, next, k.first ? 0 : more}, p, stride, w, table);
+        multiply_batch<ATOM, 0, TILES, 0, TILES>(total, ring, tiles.first, x, {other, next, k.first ? 0 : more}, p, stride, w, table);
         if (k.left > 1) copied<0>(phases);
     } else {
-        multiply_batch<ATOM, 0, FIRST, FIRST, TILES>(total, ring, tiles, x, {ring, k.at, tiles}, p, stride, w, table);
+        const Place rest = {k.at.codes + skip.codes, k.at.scales + skip.scales};
+        multiply_batch<ATOM, 0, FIRST, FIRST, TILES>(total, ring, tiles.first, x, {ring, rest, tiles.second}, p, stride, w, table);
         if (k.left > 1) copied<0>(phases);
-        multiply_batch<ATOM, FIRST, TILES, 0, FIRST>(total, ring, tiles, x, {ring, next, more}, p, stride, w, table);
+        multiply_batch<ATOM, FIRST, TILES, 0, FIRST>(total, ring, tiles.second, x, {ring, next, more}, p, stride, w, table);
     }
     k.at = next;
     k.odd ^= 1;
@@ -330,7 +346,7 @@ __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first
     for (u32 tile = threadIdx.x / (16 * NT); tile < run; tile += THREADS / (16 * NT)) {
         const u32 n0 = (w.tile0 + first + tile) * 16 + row;
         if (m >= p.m || n0 >= p.n) continue;
-        const u8* at = shared + p.slot_base + tile * SLICES * SLOT_BYTES + m * SLOT_PITCH + row * 4;
+        const u8* at = shared + tile * SLICES * SLOT_BYTES + m * SLOT_PITCH + row * 4;
         float v[8] = {};
 #pragma unroll
         for (u32 s = 0; s < SLICES; s++) {
@@ -351,31 +367,30 @@ __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first
 extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_constant__ Params p) {
     launch_next();
     const Warp w = warp_of(p);
-    const u32 phases = opaque(SHARED_BASE + TABLE_BYTES + w.slice * 8);
-    const u32 staged = SHARED_BASE + TABLE_BYTES + PHASES_BYTES + w.slice * X_BYTES;
-    const u32 columns = opaque(staged + w.lane / 4 * X_PITCH + w.lane % 4 * 16);
+    const u32 phases = opaque(SHARED_BASE + TABLE_BYTES + SLICES * X_BYTES + w.slice * 8);
+    const u32 staged = SHARED_BASE + TABLE_BYTES + w.slice * X_BYTES;
+    const u32 columns = opaque(other_half(staged + w.lane / 4 * X_PITCH + w.lane % 4 * 16, w.lane / 4));
     const u32 tile_codes = p.units * (2 * ATOM_BYTES), tile_scales = p.units * UNIT_SCALE_BYTES;
     const Strides stride = {opaque(TEAM * tile_codes), opaque(TEAM * tile_scales)};
-    bool filled = false;
     for (u32 first = 0; first < w.tiles; first += p.run) {
         const u32 run = min(p.run, w.tiles - first);
-        const u32 tiles = w.units ? (run + TEAM - 1 - w.group) / TEAM : 0;
+        const Share tiles = share_of(w.units ? (run + TEAM - 1 - w.group) / TEAM : 0);
+        const Strides skip = {tiles.first * stride.codes, tiles.first * stride.scales};
         const u64 tile = w.tile0 + first + w.group;
         const Place at = {p.codes + (tile * tile_codes + w.slice * (2 * ATOM_BYTES) + w.lane * 16),
                           p.scales + (tile * tile_scales + w.slice * UNIT_SCALE_BYTES + w.lane / 4 * SCALE_BYTES)};
         Ring ring = {}, ring1 = {};  // ring1 is the second atom's, where a batch is all tiles
-        load<0, FIRST>(ring, stride, w, at, tiles);
-        if (DOUBLE) load<0, TILES>(ring1, stride, w, second(at), tiles);
+        load<0, FIRST>(ring, stride, w, at, tiles.first);
+        if (DOUBLE) load<0, TILES>(ring1, stride, w, second(at), tiles.first);
         Walk k = {at, source_of(p, w, staged), 0, 2 * w.units, true};
-        if (!filled) {
+        if (first == 0) {
             if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
             check_base();
-            fill_table(p);
             if (TEAM > 1 && threadIdx.x % (32 * TEAM) == 0) begin_phases(phases, 32 * TEAM);
-            __syncthreads();
-            wait_previous();
-            filled = true;
         }
+        fill_table(p);
+        __syncthreads();
+        if (first == 0) wait_previous();
         const Table table = table_of(p, w.lane);
         float total[TILES][NT][4] = {};
 
@@ -386,14 +401,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
             copied<1>(phases);
         }
         while (k.left) {
-            multiply_atom<0>(total, ring, DOUBLE ? ring1 : ring, k, tiles, columns, phases, p, stride, w, table);
-            if (UNROLLED) multiply_atom<1>(total, DOUBLE ? ring1 : ring, ring, k, tiles, columns, phases, p, stride, w, table);
+            multiply_atom<0>(total, ring, DOUBLE ? ring1 : ring, k, tiles, skip, columns, phases, p, stride, w, table);
+            if (UNROLLED) multiply_atom<1>(total, DOUBLE ? ring1 : ring, ring, k, tiles, skip, columns, phases, p, stride, w, table);
         }
-        __syncthreads();  // slots are where X was
+        __syncthreads();  // slots are where the table and X were: so the cache keeps more
 #pragma unroll
-        for (u32 t = 0; t < TILES; t++)
-            if (t < tiles) put(total[t], p.slot_base + ((t * TEAM + w.group) * SLICES + w.slice) * SLOT_BYTES, w.lane);
+        for (u32 t = 0; t < TILES; t++) {
+            const u32 tile = t < FIRST ? t : t - FIRST + tiles.first;
+            if (t < FIRST ? t < tiles.first : t - FIRST < tiles.second)
+                put(total[t], ((tile * TEAM + w.group) * SLICES + w.slice) * SLOT_BYTES, w.lane);
+        }
         finish(p, w, first, run);
-        if (first + p.run < w.tiles) __syncthreads();  // and X where slots were
+        if (first + p.run < w.tiles) __syncthreads();  // and the table where slots were
     }
 }

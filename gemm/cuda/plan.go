@@ -27,7 +27,7 @@ const (
 	pairBytes = 128 // of a slot, for a pair of rows of X: 16 bytes for each of eight lanes
 	// Bytes that lutwide.cu has for a unit of a row of X, for each slice of K; for a row of X in a
 	// slot; and for the phases of its slices.
-	columnsRow  = 2*repack.UnitCols + 64
+	columnsRow  = 2 * repack.UnitCols
 	slotRow     = 4*repack.TileRows + 16
 	phasesBytes = 128
 )
@@ -39,19 +39,21 @@ type Config struct {
 	Depth        int `json:"depth"`            // atoms a warp has registers for, a multiple of AtomsPerStep, or of Tiles
 	Tiles        int `json:"tiles,omitempty"`  // whose sums a warp holds in registers
 	Slices       int `json:"slices,omitempty"` // of K, which a kernel with Tiles is compiled for
+	Warps        int `json:"warps,omitempty"`  // of a block of a kernel with Tiles
+	Rows         int `json:"rows"`             // of X that the kernel is compiled for: 8 or 16
 }
 
 // warps returns those of a block.
 func (c Config) warps() int {
 	if c.Tiles != 0 {
-		return 8
+		return c.Warps
 	}
 	return 16
 }
 
 func (c Config) String() string {
 	if c.Tiles != 0 {
-		return fmt.Sprintf("t%d d%d k%d", c.Tiles, c.Depth, c.Slices)
+		return fmt.Sprintf("t%d d%d k%d w%d", c.Tiles, c.Depth, c.Slices, c.Warps)
 	}
 	return fmt.Sprintf("a%d d%d", c.AtomsPerStep, c.Depth)
 }
@@ -76,15 +78,15 @@ func FormatOf(t *repack.CUDATiles, dtype driver.DType) (Format, error) {
 	return f, nil
 }
 
-// defines returns the compiler's definitions for a kernel of up to 8·tiles rows.
-func (f Format) defines(c Config, tiles int) []string {
+// defines returns the compiler's definitions.
+func (f Format) defines(c Config) []string {
 	bf16 := 0
 	if f.Type == driver.BF16 {
 		bf16 = 1
 	}
 	all := []string{
 		fmt.Sprintf("BITS=%d", f.Bits), fmt.Sprintf("GROUP=%d", f.Group), fmt.Sprintf("SCALE=%d", f.Scale),
-		fmt.Sprintf("BF16=%d", bf16), fmt.Sprintf("NT=%d", tiles), fmt.Sprintf("DEPTH=%d", c.Depth), fmt.Sprintf("WARPS=%d", c.warps()),
+		fmt.Sprintf("BF16=%d", bf16), fmt.Sprintf("NT=%d", c.Rows/rowsOfB), fmt.Sprintf("DEPTH=%d", c.Depth), fmt.Sprintf("WARPS=%d", c.warps()),
 	}
 	if c.Tiles != 0 {
 		return append(all, fmt.Sprintf("TILES=%d", c.Tiles), fmt.Sprintf("SLICES=%d", c.Slices))
@@ -108,9 +110,6 @@ func (f Format) convert(v float32) uint16 {
 	}
 	return num.F32ToF16(v)
 }
-
-// xTiles returns how many tiles of 8 rows of X hold m rows.
-func xTiles(m int) int { return (m + rowsOfB - 1) / rowsOfB }
 
 // params is the kernel's argument, in C's layout.
 type params struct {
@@ -164,32 +163,30 @@ func limitsOf(i driver.DeviceInfo) limits { return limits{i.SMs, i.SharedPerBloc
 
 // Rows of Ŵ up to which the blocks of a GPU of 132 multiprocessors have one, four and seven tiles.
 const (
-	oneTile    = 2 << 10
-	fourTiles  = 8 << 10
-	sevenTiles = 14 << 10
+	oneTile    = 132 * repack.TileRows
+	fourTiles  = 4 * oneTile
+	sevenTiles = 7 * oneTile
 )
 
-// mayBeWide reports whether there is a lutwide.cu of the format: not of scales that are rare,
-// float32, and bytes but for groups of 32, to compile less.
-func (f Format) mayBeWide() bool {
-	return f.Scale == lut.F16 || f.Scale == lut.BF16 || f.Scale != lut.F32 && f.Group == 32
+// mayBeWide reports whether there are kernels of lutwide.cu for a format and m rows of X. To
+// compile less there are none for scales that are rare, float32, and bytes but for groups of 32,
+// and for up to 8 rows none for groups that are.
+func (f Format) mayBeWide(m int) bool {
+	return !f.rareScale() && (m > rowsOfB || 0 < f.Group && f.Group <= 128)
 }
 
-// wide reports whether a product is lutwide.cu's, where the GPU has room for it: with more
-// than 8 rows of X, and with more than 4 where that gains up to 10 % over lutgemm.cu: with a few
-// tiles in a block, and so many columns that each of that one's sixteen warps has several units.
-func (f Format) wide(n, k, m int) bool {
-	few := n > oneTile && n <= fourTiles && k > 16*repack.UnitCols && f.wideSlices(n, k) == 8
-	return f.mayBeWide() && (m > rowsOfB || m > rowsOfB/2 && few)
+// rareScale reports whether fewer kernels are built for the type of the scales.
+func (f Format) rareScale() bool {
+	return f.Scale == lut.F32 || f.Scale != lut.F16 && f.Scale != lut.BF16 && f.Group != 32
 }
 
-// wideSlices returns into how many slices lutwide.cu splits K: as many as a block has warps,
-// eight, where the tiles of a large GPU's block are no more than those whose sums a warp can hold,
-// and not at 5 bits, whose table leaves little room beside X. Where there are more tiles two or
-// four warps have them together: as few as hold the sums of all.
-func (f Format) wideSlices(n, k int) int {
+// wideSlices returns into how many slices K is split for lutwide.cu with more than 8 rows of X: as
+// many as a block has warps, eight, where the tiles of a large GPU's block are no more than those
+// whose sums a warp can hold. Where there are more tiles two or four warps have them together: as
+// few as hold the sums of all.
+func wideSlices(n, k int) int {
 	switch {
-	case n <= sevenTiles && k > 7*repack.UnitCols && f.Bits < 5:
+	case n <= sevenTiles && k > 7*repack.UnitCols:
 		return 8
 	case n <= 2*sevenTiles:
 		return 4
@@ -197,20 +194,29 @@ func (f Format) wideSlices(n, k int) int {
 	return 2
 }
 
+// inThree reports whether up to 8 rows are multiplied in three slices, by twelve warps of
+// lutwide.cu: with more than 4 rows, where the slots of lutgemm.cu for so many tiles would take much
+// of the cache. At 4 bits that gains 2 %, with others nothing.
+func (f Format) inThree(n, m int) bool {
+	return f.Bits == 4 && f.Group >= 64 && f.mayBeWide(m) && m > rowsOfB/2 && m <= rowsOfB && n > 3*sevenTiles
+}
+
 // slicesOf returns into how many slices a product's K is split. The order of the sums
 // hangs on it, so it is a matter of Ŵ and of whether X has more than 4 and more than 8 rows,
 // not of the GPU or of the kernel.
 //
-// Where the product is not lutwide.cu's, it is as many as a block of lutgemm.cu has warps, sixteen,
-// where each has columns then and shared memory holds as many slots for all tiles, up to 4 bits and
+// But for what is said above it is as many as a block of lutgemm.cu has warps, sixteen, where each
+// has columns then and shared memory holds as many slots for all tiles, up to 4 bits and
 // on large GPUs: warps are loaded more evenly, and a block reads X once. Otherwise eight warps are
 // to a tile, and eight to another one.
 func (f Format) slicesOf(n, k, m int) int {
-	if f.wide(n, k, m) {
-		return f.wideSlices(n, k)
-	}
 	most := 32 << 10 // rows of Ŵ
-	if m > rowsOfB {
+	switch {
+	case f.inThree(n, m):
+		return 3
+	case m > rowsOfB && f.mayBeWide(m):
+		return wideSlices(n, k)
+	case m > rowsOfB:
 		most /= 2
 	}
 	if k > 15*repack.UnitCols && n <= most {
@@ -231,8 +237,8 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 		return params{}, driver.Launch{}, fmt.Errorf(format, args...)
 	}
 	switch {
-	case m < 1 || m > MaxRows:
-		return fail("%d rows of activations in a launch: want 1 to %d", m, MaxRows)
+	case m < 1 || m > c.Rows:
+		return fail("%d rows of activations in a launch: want 1 to %d", m, c.Rows)
 	case n < 1 || k < 1 || n > math.MaxInt32 || k > maxColumns:
 		return fail("shape %d×%d is out of range", n, k)
 	case k%32 != 0:
@@ -255,30 +261,31 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	p.pairsInverse = uint32((1<<32 + uint64(p.pairs) - 1) / uint64(p.pairs))
 	launch := driver.Launch{Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * c.warps())}, Programmatic: true}
 
-	// Slots lie in the gaps of the table as long as that does not cost another
+	// Slots of lutgemm.cu lie in the gaps of the table as long as that does not cost another
 	// pass over X, behind the table otherwise.
 	table, gaps := f.tableBytes()
-	room := l.sharedBlock
 	perTile := slices * int(p.pairs) * pairBytes
 	most := (tiles + grid - 1) / grid // tiles of a block
-	behind := (room - table) / perTile
-	fit := behind
+	behind := (l.sharedBlock - table) / perTile
 	inGaps := table / 2 / perTile
-	columns := 0 // bytes of X
-	p.slotBase, p.slotPitch = uint32(table), pairBytes
+	launch.Shared = table
+	var fit int
 	switch {
-	case c.Tiles != 0: // where X was, behind the phases
-		p.slotBase += phasesBytes
-		rows := slices * rowsOfB * xTiles(m)
-		perTile, columns = rows*slotRow, rows*columnsRow
-		fit = min(c.Tiles*groups, (room-table-phasesBytes)/perTile)
-		room -= phasesBytes + columns
+	case c.Tiles != 0: // where the table and X were
+		rows := slices * c.Rows
+		fit = min(c.Tiles*groups, (table+rows*columnsRow)/(rows*slotRow))
+		launch.Shared += rows*columnsRow + phasesBytes
+		perTile = 0
 	case gaps && (most <= inGaps || inGaps >= behind):
 		fit = inGaps
 		p.slotBase, p.slotPitch = pairBytes, 2*pairBytes
+		perTile = 0
+	default:
+		fit = behind
+		p.slotBase, p.slotPitch = uint32(table), pairBytes
 	}
 	fit -= fit % groups
-	if fit <= 0 || table > room {
+	if fit <= 0 || launch.Shared > l.sharedBlock {
 		return fail("%d bits, %d rows and %d columns need more shared memory than a block has here", f.Bits, m, k)
 	}
 	// Runs of equal length, of whole groups of warps.
@@ -286,9 +293,6 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	run := (most + runs - 1) / runs
 	run = (run + groups - 1) / groups * groups
 	p.run = uint32(run)
-	launch.Shared = table
-	if p.slotPitch == pairBytes {
-		launch.Shared = int(p.slotBase) + max(columns, run*perTile)
-	}
+	launch.Shared += run * perTile
 	return p, launch, nil
 }

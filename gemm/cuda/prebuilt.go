@@ -13,7 +13,7 @@ import (
 // prebuiltConfig is how the kernels that are built ahead of time are compiled: once for any
 // number of rows up to MaxRows. They stand in for those of every other configuration of
 // lutgemm.cu, which differ in their registers alone.
-var prebuiltConfig = Config{AtomsPerStep: 1, Depth: 2}
+var prebuiltConfig = Config{AtomsPerStep: 1, Depth: 2, Rows: MaxRows}
 
 // prebuilt reports whether a kernel of the format is built ahead of time: with the
 // groups and scales that models mostly have, to keep the program small.
@@ -37,7 +37,7 @@ func (f Format) ptx(c Config, i driver.DeviceInfo) ([]byte, error) {
 	if c.Tiles != 0 {
 		return nil, fmt.Errorf("without it there is no kernel for the configuration %v", c)
 	}
-	return prebuiltPTX().PTX(f.Kernel(prebuiltConfig, MaxRows), i)
+	return prebuiltPTX().PTX(f.Kernel(prebuiltConfig), i)
 }
 
 // rowsPTX returns the kernel that dequantizes, for use without a compiler.

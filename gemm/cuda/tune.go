@@ -37,7 +37,7 @@ func (e *Engine) choice(w *Matrix, m int) Config {
 		return c
 	}
 	all := e.Configs(w.Format, w.N, w.K, m)
-	c := w.Format.configs(m)[0] // and launching says why, where all is empty
+	c := w.Format.configs(w.N, m)[0] // and launching says why, where all is empty
 	if len(all) > 0 {
 		c = all[0]
 	}
@@ -90,7 +90,7 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 	}
 	configs := e.Configs(w.Format, w.N, w.K, o.M)
 	if len(configs) == 0 {
-		_, _, err := w.Format.plan(w.Format.configs(o.M)[0], w.N, w.K, o.M, e.limits)
+		_, _, err := w.Format.plan(w.Format.configs(w.N, o.M)[0], w.N, w.K, o.M, e.limits)
 		return nil, err
 	}
 	var arms []*Arm
