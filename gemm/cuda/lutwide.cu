@@ -220,9 +220,29 @@ struct Batch {
     u32 count;
 };
 
+// multiply_tile multiplies a tile of an atom by X, and the first of a batch loads the next one to
+// LOAD to END when its first codes are looked up.
+template <u32 ATOM, u32 LOAD, u32 END>
+__device__ __forceinline__ void multiply_tile(float (&total)[NT][4], const Atom& atom, const Columns& x, const Batch& next, bool first,
+                                              const Params& p, const Strides& stride, const Warp& w, const Table& table) {
+    u32 a[2][HALF_STEPS][4];
+    Sums sums = {};
+    dequantize(a[0], atom.w, ATOM, 0, table);
+    // Nothing, but not known before a first weight is.
+    if (first) load<LOAD, END>(next.ring, stride, w, next.at, next.count, a[0][0][0] & p.n >> 31);
+    multiply(sums, a[0], x.b, 0);
+    dequantize(a[1], atom.w, ATOM, 1, table);
+    float scales[GROUPS * 2];
+#pragma unroll
+    for (u32 j = 0; j < GROUPS * 2; j++) scales[j] = GROUP ? scale_at(atom.s, j) : 1.0f;
+    multiply(sums, a[1], x.b, 1);
+    scale(total, sums, scales);
+}
+
 // multiply_batch multiplies a batch of count tiles, at FROM and behind it in the ring, by X, and
-// loads the next batch to LOAD to END when the first codes are looked up. Of the tiles of a basic
-// block the first decides whether they are there; what is done in vain changes sums that nobody reads.
+// meanwhile loads the next batch to LOAD to END. Of two tiles in a basic block the first decides
+// whether they are there; what is done in vain changes sums that nobody reads. But where TILES is
+// even, blocks of large GPUs often have one tile or three, and the last of them is done alone.
 template <u32 ATOM, u32 FROM, u32 TO, u32 LOAD, u32 END>
 __device__ __forceinline__ void multiply_batch(float (&total)[TILES][NT][4], const Ring& ring, u32 count, const Columns& x, const Batch& next,
                                                const Params& p, const Strides& stride, const Warp& w, const Table& table) {
@@ -231,24 +251,15 @@ __device__ __forceinline__ void multiply_batch(float (&total)[TILES][NT][4], con
         return;
     }
 #pragma unroll
-    for (u32 t0 = FROM; t0 < TO; t0 += TOGETHER)
-        if (t0 == FROM || t0 - FROM < count)
-#pragma unroll
-            for (u32 t = t0; t < t0 + TOGETHER && t < TO; t++) {
-                const Atom& atom = ring.atom[t];
-                u32 a[2][HALF_STEPS][4];
-                Sums sums = {};
-                dequantize(a[0], atom.w, ATOM, 0, table);
-                // Nothing, but not known before a first weight is.
-                if (t == FROM) load<LOAD, END>(next.ring, stride, w, next.at, next.count, a[0][0][0] & p.n >> 31);
-                multiply(sums, a[0], x.b, 0);
-                dequantize(a[1], atom.w, ATOM, 1, table);
-                float scales[GROUPS * 2];
-#pragma unroll
-                for (u32 j = 0; j < GROUPS * 2; j++) scales[j] = GROUP ? scale_at(atom.s, j) : 1.0f;
-                multiply(sums, a[1], x.b, 1);
-                scale(total[t], sums, scales);
-            }
+    for (u32 t = FROM; t < TO; t += TOGETHER) {
+        if (t != FROM && t - FROM >= count) continue;
+        if (TOGETHER == 1 || t + 1 == TO || TILES % 2 == 0 && t + 1 - FROM == count) {
+            multiply_tile<ATOM, LOAD, END>(total[t], ring.atom[t], x, next, t == FROM, p, stride, w, table);
+        } else {
+            multiply_tile<ATOM, LOAD, END>(total[t], ring.atom[t], x, next, t == FROM, p, stride, w, table);
+            multiply_tile<ATOM, LOAD, END>(total[t + 1], ring.atom[t + 1], x, next, false, p, stride, w, table);
+        }
+    }
 }
 
 // Walk is where a warp is in its slice.
