@@ -119,9 +119,9 @@ func (f Format) fewRowsConfigs() []Config {
 	return all
 }
 
-// wide reports whether the configurations of lutwide.cu that split K as it is split are worth
-// trying for a product: with more than 8 rows of X; with more than 2 where blocks have two to four tiles and warps
-// several units, which gains up to 20 %; and in three slices.
+// wide reports whether the configurations of lutwide.cu are worth trying for a product, as far as
+// they split K as it is split: with more than 8 rows of X; with more than 2 where blocks have two to
+// four tiles and warps several units, which gains up to 20 %; and in three slices.
 func (f Format) wide(n, k, m int) bool {
 	return m > rowsOfB || m > 2 && n > oneTile && n <= fourTiles && k > 16*repack.UnitCols || f.inThree(n, m)
 }

@@ -1,23 +1,32 @@
 // Y = X·Ŵᵀ with the sums in registers, for many rows of X: lut.cuh tells what is computed.
 //
-// Work. A block owns whole tiles, 16 rows of Ŵ over all of K. Its eight warps are SLICES teams,
-// one for each slice of K, whose members have up to TILES tiles each. A warp
+// Work. A block owns whole tiles, 16 rows of Ŵ over all of K. Its warps are SLICES teams, one for
+// each slice of K, whose members have up to TILES tiles each. A warp
 // walks the columns of its slice once, an atom of 128 after the other, and keeps the sums of its
 // tiles in registers until the end; so nothing but lookups, codes and X passes the port of
 // shared memory, and X once for TILES tiles. X is copied to shared memory an atom ahead, by the
 // team of the slice together: a warp says that its part is there in the middle of the atom before,
 // and nobody waits unless another is half an atom behind. At the end the slices' sums meet in
-// slots, where X was, and are added in order.
+// slots, where the table and X were, and are added in order.
 //
-// Latency. Eight warps of up to 255 registers are two to a scheduler, which cannot hide
-// much. Codes come in batches, one at work and one on the way: the batch that has been used up is
+// Latency. Codes come in batches, one at work and one on the way: the batch that has been used up is
 // loaded anew as soon as the first codes of the other are looked up. (ptxas has one scoreboard
 // for the loads of a loop, and each wait is for the newest of them; so a batch that began
 // sooner would be waited for with the one at work.) With DEPTH = 2·TILES a batch is all tiles of
 // an atom, else half of them. And two tiles are in one basic block, for the lookups of one to pass
-// while the other is multiplied: a tile alone takes 270 cycles without a wait, two take 360. The
-// lines of loads under way lie in what shared memory leaves of the cache, so it counts
-// that X takes little: with two units of it instead of one 8192×8192 took 4 % longer.
+// while the other is multiplied: a tile alone takes 270 cycles without a wait, two take 360. With 16
+// rows of X a warp needs up to 255 registers, and eight are two to a scheduler, which cannot hide
+// much; with 8 rows there are sixteen for few tiles, and twelve for many.
+//
+// Cache. The lines of loads under way lie in what shared memory leaves of the level-1 cache, which
+// is divided in steps. So it counts that X takes little, two atoms of each slice and no padding,
+// and that slots lie where the table was: with slots behind X and rows of 64 bytes more, 4096×4096
+// took 9 % longer at M = 16, 14784×4096 5, 8192×8192 4 and 28672×4096 1.5.
+//
+// Tiles. A block has 1.9 to 28 tiles in models' layers. Warps that hold the sums of fewer tiles than
+// a kernel is made for load too late or multiply in vain, so there are kernels for up to four or five
+// tiles and up to seven: at M = 16 18944×3584 and 36864×4608 take 13.2 and 27.7 µs with five, 15.7 and
+// 32.5 with seven.
 //
 // Measured on an H200, µs at M = 16, against lutgemm.cu: 4 bits 28672×4096 18.6 for 22.4,
 // 57344×8192 64 for 82, 14336×4096 10.9 for 12.6, 8192×8192 12.5 for 15.6, 4096×14336 13.4 for 17.9,
@@ -38,7 +47,9 @@
 // planes on 19.0):
 //   - half an atom a phase, with the lookups of the next in it: ptxas moves them back to their use
 //     (24.9, or 21.5 without branches to hold them);
-//   - 12 warps of 168 registers, 5 tiles each (21.0), or 16 of 128, 4 tiles each (23.6);
+//   - 12 warps of 168 registers, 5 tiles each (21.0), or 16 of 128, 4 tiles each (23.6); at M = 8 8
+//     warps (17.2), 12 in six slices (16.5) or three (18.1), 16 in four (17.2), where lutgemm.cu takes
+//     16.2;
 //   - X loaded into registers an atom ahead, not staged (22.1);
 //   - codes brought into the level-2 cache a unit or two ahead (24.4, 24.9);
 //   - a warp finishing tiles of its own out of registers and the others' slots (20.9);
@@ -58,8 +69,8 @@
 //
 // Set by the host, beside what lut.cuh names:
 //   TILES    whose sums a warp holds
-//   SLICES   of K
-// and WARPS is 8, DEPTH TILES or twice as many.
+//   SLICES   of K, which divide WARPS, into teams of no more than 4·NT
+// and DEPTH is TILES or twice as many.
 
 constexpr u32 TEAM = WARPS / SLICES;  // warps of a slice, each with tiles of its own
 constexpr bool DOUBLE = DEPTH > TILES;  // whether a batch is all tiles of an atom
