@@ -28,12 +28,12 @@
 // tiles and up to seven: at M = 16 18944×3584 and 36864×4608 take 13.2 and 27.7 µs with five, 15.7 and
 // 32.5 with seven.
 //
-// Measured on an H200, µs at M = 16, against lutgemm.cu: 4 bits 28672×4096 18.6 for 22.4,
-// 57344×8192 64 for 82, 14336×4096 10.9 for 12.6, 8192×8192 12.5 for 15.6, 4096×14336 13.4 for 17.9,
-// 4096×4096 5.6 for 6.7; 28672×4096 with 2, 3 and 5 bits 15.5, 18.4 and 24.4 for 19.9, 22.0 and 30.0.
-// At M = 8: 8192×8192 11.3 for 11.8, 5120×5120 6.8 for 7.6; but 6144×4096 6.3 for 5.8, 28672×4096
-// 18.0 for 16.5, and at M = 1 17.0 for 15.1; 57344×8192 58 for 58, with 2, 3 and 5 bits 47, 56 and
-// 77 for 40, 51 and 75.
+// Measured on an H200, µs at M = 16, against lutgemm.cu: 4 bits 28672×4096 18.5 for 22.4,
+// 57344×8192 64 for 82, 14336×4096 10.5 for 12.6, 8192×8192 12.1 for 15.6, 4096×14336 12.5 for 17.9,
+// 4096×4096 5.1 for 6.7; 28672×4096 with 2, 3 and 5 bits 15.4, 18.1 and 26.8 for 19.9, 22.0 and 30.0.
+// At M = 8, with sixteen warps: 8192×8192 10.2 for 11.3, 5120×13824 11.8 for 15.0, 5120×5120 6.9 for
+// 7.6, but 6144×4096 6.0 for 5.8; with twelve: 57344×8192 55.9 for 57.5, but with 2, 3 and 5 bits 41.3,
+// 51.2 and 81 for 39.7, 51.0 and 75.
 //
 // Limits. The port of shared memory is the cache's too: for an atom of a tile it passes 32
 // wavefronts of lookups, 4·BITS of codes, as they come and as they are read, and 7 of X; 55 at 4 bits,
@@ -253,7 +253,8 @@ __device__ __forceinline__ void multiply_tile(float (&total)[NT][4], const Atom&
 // multiply_batch multiplies a batch of count tiles, at FROM and behind it in the ring, by X, and
 // meanwhile loads the next batch to LOAD to END. Of two tiles in a basic block the first decides
 // whether they are there; what is done in vain changes sums that nobody reads. But where TILES is
-// even, blocks of large GPUs often have one tile or three, and the last of them is done alone.
+// even, the last of an odd number is done alone: one tile and three are common then, and three took
+// 10 % longer as four.
 template <u32 ATOM, u32 FROM, u32 TO, u32 LOAD, u32 END>
 __device__ __forceinline__ void multiply_batch(float (&total)[TILES][NT][4], const Ring& ring, u32 count, const Columns& x, const Batch& next,
                                                const Params& p, const Strides& stride, const Warp& w, const Table& table) {
