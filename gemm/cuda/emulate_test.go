@@ -444,7 +444,7 @@ func TestEmulated(t *testing.T) {
 			p.run = p.groups
 		}
 		e := &emulator{
-			t: t, f: f, c: c, p: p, launch: launch, codes: tiles.Codes, scales: tiles.Scales,
+			t: t, f: f, c: c, p: p, launch: launch, codes: tiles.Codes, scales: f.scales(tiles),
 			x: randomX(1, rows*k, f.Type), y: make([]float64, rows*n), shared: make([]byte, max(launch.Shared, 1<<17)),
 		}
 		for i := range e.y {

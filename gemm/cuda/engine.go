@@ -93,7 +93,8 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 			return nil, fmt.Errorf("%w; %w", e.noCompiler, err)
 		}
 	}
-	m := &Matrix{N: t.N, K: t.K, Format: f, dev: e.dev, bytes: int64(len(t.Codes)) + int64(len(t.Scales))}
+	scales := f.scales(t)
+	m := &Matrix{N: t.N, K: t.K, Format: f, dev: e.dev, bytes: int64(len(t.Codes)) + int64(len(scales))}
 	for i, v := range t.Codebook {
 		h := f.convert(v)
 		if f.infinite(h) {
@@ -104,7 +105,7 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 	if m.codes, err = e.dev.Upload(t.Codes); err != nil {
 		return nil, err
 	}
-	if m.scales, err = e.dev.Upload(t.Scales); err != nil {
+	if m.scales, err = e.dev.Upload(scales); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil

@@ -210,7 +210,11 @@ func testFormats() []Format {
 			if (bits+i)%2 == 1 {
 				dtype = driver.BF16
 			}
-			all = append(all, Format{bits, group, scales[(bits+i)%len(scales)], dtype})
+			f := Format{bits, group, scales[(bits+i)%len(scales)], dtype}
+			if group != 32 && f.Scale.Size() == 1 {
+				f.Scale = scales[(bits+i)%3]
+			}
+			all = append(all, f)
 		}
 	}
 	return all
@@ -221,9 +225,9 @@ func testFormats() []Format {
 func TestGPUIdentity(t *testing.T) {
 	onGPU(t, func(e *Engine, s *driver.Stream) {
 		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-			const n, k = 48, 288
-			f := Format{bits, 32, lut.F16, driver.F16}
-			m := randomMatrix(5, n, k, bits, 32, lut.F16)
+			const n, k, group = 48, 288, 64
+			f := Format{bits, group, lut.F16, driver.F16}
+			m := randomMatrix(5, n, k, bits, group, []lut.ScaleType{lut.F16, lut.E4M4, lut.S1E4M3}[bits%3])
 			x := make([]uint16, k*k)
 			for i := range k {
 				x[i*k+i] = num.F32ToF16(1)

@@ -62,12 +62,12 @@ func (f Format) configs(n, m int) []Config {
 		return []Config{{AtomsPerStep: 1, Depth: 1, Rows: rowsOfB * (1 + (m-1)/rowsOfB)}}
 	case m > rowsOfB || f.inThree(n, m):
 		// The fragments of X fill the registers at half a unit. This is for where lutwide.cu is
-		// not: on GPUs without room for it or without a compiler, and with rare scales. What is
+		// not: on GPUs without room for it or without a compiler, and with float32 scales. What is
 		// compiled for up to 8 rows knows of eight and sixteen slices alone.
 		return []Config{{AtomsPerStep: 1, Depth: 2, Rows: MaxRows}}
 	}
 	all := []Config{{AtomsPerStep: 2, Depth: 2, Rows: rowsOfB}}
-	if f.Group != 32 && !f.rareScale() { // whose scales take the registers, or to compile less
+	if f.Group != 32 && f.Scale != lut.F32 { // whose scales take the registers
 		all = append(all, Config{AtomsPerStep: 2, Depth: 4, Rows: rowsOfB})
 		if f.Bits == 4 { // which the longer lead of a double buffer helps the most
 			slices.Reverse(all)
@@ -188,7 +188,11 @@ func Formats() []Format {
 	var all []Format
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 		for _, group := range []int{32, 64, 128, 256, 0} {
-			for _, scale := range []lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3} {
+			scales := []lut.ScaleType{lut.F16, lut.BF16, lut.F32}
+			if group == 32 {
+				scales = append(scales, lut.E4M4, lut.S1E4M3)
+			}
+			for _, scale := range scales {
 				for _, t := range []driver.DType{driver.F16, driver.BF16} {
 					all = append(all, Format{bits, group, scale, t})
 				}

@@ -1,6 +1,6 @@
 // Y = X·Ŵᵀ with the sums in shared memory, for few rows of X: lut.cuh tells what is computed.
 // With more than 8, and on some matrices with more than 2, it is for where lutwide.cu is not: on
-// GPUs without room for it or without a compiler, and with rare scales.
+// GPUs without room for it or without a compiler, and with float32 scales.
 //
 // Work. A block owns whole tiles, 16 rows of Ŵ over all of K, so nothing is summed across
 // blocks. Its sixteen warps are the slices of K times as many groups as are left. The warp of

@@ -61,21 +61,38 @@ func (c Config) String() string {
 // Format is what a kernel is compiled for.
 type Format struct {
 	Bits  int
-	Group int // 32, 64, 128, 256, or 0 for one scale a row
-	Scale lut.ScaleType
-	Type  driver.DType // of X, Y, the bias and the table: F16 or BF16
+	Group int           // 32, 64, 128, 256, or 0 for one scale a row
+	Scale lut.ScaleType // E4M4 and S1E4M3 with groups of 32 alone
+	Type  driver.DType  // of X, Y, the bias and the table: F16 or BF16
 }
 
-// FormatOf returns the format of a matrix multiplied by activations of a type.
+// FormatOf returns the format of a matrix multiplied by activations of a type. Scales of a byte
+// become float16, which has all their values, where groups are so large that it takes 3 % more
+// memory at most: so there are fewer kernels, of which the usual ones have more variants.
 func FormatOf(t *repack.CUDATiles, dtype driver.DType) (Format, error) {
 	f := Format{Bits: t.Bits, Group: t.Group, Scale: t.ScaleType, Type: dtype}
 	if t.RowScale() {
 		f.Group = 0
 	}
+	if f.Group != 32 && t.ScaleType.Size() == 1 {
+		f.Scale = lut.F16
+	}
 	if dtype != driver.F16 && dtype != driver.BF16 {
 		return Format{}, fmt.Errorf("activations of type %v: want f16 or bf16", dtype)
 	}
 	return f, nil
+}
+
+// scales returns the scales of a matrix in the type of the format.
+func (f Format) scales(t *repack.CUDATiles) []byte {
+	if f.Scale == t.ScaleType {
+		return t.Scales
+	}
+	values := make([]float32, len(t.Scales)/t.ScaleType.Size())
+	t.ScaleType.Decode(values, t.Scales)
+	scales := make([]byte, len(values)*f.Scale.Size())
+	f.Scale.Encode(scales, values)
+	return scales
 }
 
 // defines returns the compiler's definitions.
@@ -169,15 +186,10 @@ const (
 )
 
 // mayBeWide reports whether there are kernels of lutwide.cu for a format and m rows of X. To
-// compile less there are none for scales that are rare, float32, and bytes but for groups of 32,
-// and for up to 8 rows none for groups that are.
+// compile less there are none for float32 scales, and for up to 8 rows none for groups of 256 and
+// of a row.
 func (f Format) mayBeWide(m int) bool {
-	return !f.rareScale() && (m > rowsOfB || 0 < f.Group && f.Group <= 128)
-}
-
-// rareScale reports whether fewer kernels are built for the type of the scales.
-func (f Format) rareScale() bool {
-	return f.Scale == lut.F32 || f.Scale != lut.F16 && f.Scale != lut.BF16 && f.Group != 32
+	return f.Scale != lut.F32 && (m > rowsOfB || 0 < f.Group && f.Group <= 128)
 }
 
 // wideSlices returns into how many slices K is split for lutwide.cu with more than 8 rows of X: as

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/repack"
 )
 
 // TestSlices holds the split of K to where it changes, and sixteen slices to what they
@@ -144,6 +145,27 @@ func TestMostColumns(t *testing.T) {
 			if _, _, err := f.plan(f.configs(n, MaxRows)[0], n, test.k, MaxRows, h200); err != nil {
 				t.Errorf("lutgemm, %d columns: %v", test.k, err)
 			}
+		}
+	}
+}
+
+// TestScalesOfAByte holds scales of a byte to their values, and to one scale after the other.
+func TestScalesOfAByte(t *testing.T) {
+	for _, st := range []lut.ScaleType{lut.E4M4, lut.S1E4M3} {
+		tiles := &repack.CUDATiles{K: 512, Bits: 4, Group: 64, ScaleType: st}
+		for b := range 256 {
+			tiles.Scales = append(tiles.Scales, byte(b))
+		}
+		f := must(FormatOf(tiles, driver.F16))(t)
+		var want, got [256]float32
+		st.Decode(want[:], tiles.Scales)
+		f.Scale.Decode(got[:], f.scales(tiles))
+		if f.Scale != lut.F16 || got != want {
+			t.Errorf("%v becomes %v, %v", st, f.Scale, got)
+		}
+		tiles.Group = 32
+		if f := must(FormatOf(tiles, driver.F16))(t); f.Scale != st {
+			t.Errorf("groups of 32: %v becomes %v", st, f.Scale)
 		}
 	}
 }
