@@ -194,7 +194,7 @@ func (e *Engine) Read(s *driver.Stream, w *Matrix, o Operands, c Config) error {
 func (e *Engine) launchAll(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
 	return e.each(w, o, func(o Operands) error {
 		if c.Tiles != 0 && c.Rows == MaxRows && o.M <= rowsOfB {
-			c = e.choice(w, o.M)
+			return e.launch(s, w, o, e.choice(w, o.M), kernel)
 		}
 		return e.launch(s, w, o, c, kernel)
 	})
