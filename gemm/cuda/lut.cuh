@@ -17,7 +17,7 @@
 // Set by the host:
 //   BITS         2 to 5
 //   GROUP        32, 64, 128, 256, or 0 for one scale a row
-//   SCALE        lut.ScaleType of the scales
+//   SCALE        lut.ScaleType of the scales; that of a byte where GROUP is 32
 //   BF16         1 for bfloat16 activations and table, 0 for float16
 //   NT           tiles of 8 rows of X, 1 or 2
 //   WARPS        of a block
@@ -36,7 +36,7 @@ constexpr u32 ENTRIES = BITS == 5 ? 1024 : 256;
 constexpr u32 SCALE_SIZE = SCALE == 3 ? 4 : SCALE >= 4 ? 1 : 2;
 constexpr u32 GROUPS = GROUP == 0 || GROUP >= 128 ? 1 : 128 / GROUP;  // of an atom
 constexpr u32 SCALE_BYTES = GROUP == 0 ? 0 : GROUPS * 2 * SCALE_SIZE;  // of an atom, for a lane
-constexpr u32 SCALE_WORDS = (SCALE_BYTES + 3) / 4;
+constexpr u32 SCALE_WORDS = SCALE_BYTES / 4;
 
 constexpr u32 UNIT_SCALE_BYTES = GROUP == 256 ? 8 * SCALE_BYTES : 16 * SCALE_BYTES;
 
@@ -147,9 +147,7 @@ __device__ __forceinline__ void load_codes(u32 (&w)[2 * BITS], const u8* p, u32 
 
 template <u32 WORDS>
 __device__ __forceinline__ void load_scales(u32 (&s)[WORDS], const u8* p) {
-    if constexpr (SCALE_BYTES == 2) {
-        s[0] = load_stream_u16(p);
-    } else if constexpr (WORDS < 4) {
+    if constexpr (WORDS < 4) {
         load_stream(s, p);
     } else {
 #pragma unroll

@@ -179,12 +179,8 @@ __device__ __forceinline__ Output output_of(const Params& p, u32 tile, u32 q, u3
     o.m = 2 * q;
     o.scale[0] = o.scale[1] = 1;
     if constexpr (GROUP == 0) {
-        u32 s[2 * SCALE_SIZE < 4 ? 1 : 2 * SCALE_SIZE / 4];
-        const u8* at = p.scales + (o.row + g) * SCALE_SIZE;
-        if constexpr (SCALE_SIZE == 1)
-            s[0] = load_stream_u16(at);
-        else
-            load_stream(s, at);
+        u32 s[SCALE_SIZE == 4 ? 2 : 1];
+        load_stream(s, p.scales + (o.row + g) * SCALE_SIZE);
         o.scale[0] = scale_at(s, 0);
         o.scale[1] = scale_at(s, 1);
     }

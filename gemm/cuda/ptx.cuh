@@ -23,11 +23,6 @@ __device__ __forceinline__ void load_stream(u32 (&w)[2], const void* p) {
 __device__ __forceinline__ void load_stream(u32 (&w)[1], const void* p) {
     asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(w[0]) : "l"(p));
 }
-__device__ __forceinline__ u32 load_stream_u16(const void* p) {
-    u16 v;
-    asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(p));
-    return v;
-}
 
 // Activations are read by several warps of a block, so they go through L1.
 // Volatile, to stay behind wait_previous.

@@ -376,7 +376,6 @@ inline void ld_global_nc_L1_no_allocate_v4_u32(uint32_t& a, uint32_t& b, uint32_
 }
 inline void ld_global_nc_L1_no_allocate_v2_u32(uint32_t& a, uint32_t& b, const void* p) { host::load_global<uint32_t, 2>({&a, &b}, p); }
 inline void ld_global_nc_L1_no_allocate_u32(uint32_t& a, const void* p) { host::load_global<uint32_t, 1>({&a}, p); }
-inline void ld_global_nc_L1_no_allocate_u16(uint16_t& a, const void* p) { host::load_global<uint16_t, 1>({&a}, p); }
 inline void ld_global_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, const void* p) {
     host::after_wait();
     host::load_global<uint32_t, 4>({&a, &b, &c, &d}, p);
