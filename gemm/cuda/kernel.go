@@ -188,11 +188,10 @@ func Formats() []Format {
 	var all []Format
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 		for _, group := range []int{32, 64, 128, 256, 0} {
-			scales := []lut.ScaleType{lut.F16, lut.BF16, lut.F32}
-			if group == 32 {
-				scales = append(scales, lut.E4M4, lut.S1E4M3)
-			}
-			for _, scale := range scales {
+			for _, scale := range []lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3} {
+				if heldScale(group, scale) != scale {
+					continue
+				}
 				for _, t := range []driver.DType{driver.F16, driver.BF16} {
 					all = append(all, Format{bits, group, scale, t})
 				}

@@ -66,17 +66,23 @@ type Format struct {
 	Type  driver.DType  // of X, Y, the bias and the table: F16 or BF16
 }
 
-// FormatOf returns the format of a matrix multiplied by activations of a type. Scales of a byte
-// become float16, which has all their values, where groups are so large that it takes 3 % more
-// memory at most: so there are fewer kernels, of which the usual ones have more variants.
+// heldScale returns the type that scales have in a GPU's memory. Those of a byte become float16,
+// which has all their values, where groups are so large that it takes 3 % more memory at most: so
+// there are fewer kernels, of which the usual ones have more variants.
+func heldScale(group int, st lut.ScaleType) lut.ScaleType {
+	if group != 32 && st.Size() == 1 {
+		return lut.F16
+	}
+	return st
+}
+
+// FormatOf returns the format of a matrix multiplied by activations of a type.
 func FormatOf(t *repack.CUDATiles, dtype driver.DType) (Format, error) {
-	f := Format{Bits: t.Bits, Group: t.Group, Scale: t.ScaleType, Type: dtype}
+	f := Format{Bits: t.Bits, Group: t.Group, Type: dtype}
 	if t.RowScale() {
 		f.Group = 0
 	}
-	if f.Group != 32 && t.ScaleType.Size() == 1 {
-		f.Scale = lut.F16
-	}
+	f.Scale = heldScale(f.Group, t.ScaleType)
 	if dtype != driver.F16 && dtype != driver.BF16 {
 		return Format{}, fmt.Errorf("activations of type %v: want f16 or bf16", dtype)
 	}
@@ -281,19 +287,17 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	behind := (l.sharedBlock - table) / perTile
 	inGaps := table / 2 / perTile
 	launch.Shared = table
-	var fit int
+	var fit, extra int // tiles of a run, and the bytes behind the table that each takes
 	switch {
 	case c.Tiles != 0: // where the table and X were
 		rows := slices * c.Rows
 		fit = min(c.Tiles*groups, (table+rows*columnsRow)/(rows*slotRow))
 		launch.Shared += rows*columnsRow + phasesBytes
-		perTile = 0
 	case gaps && (most <= inGaps || inGaps >= behind):
 		fit = inGaps
 		p.slotBase, p.slotPitch = pairBytes, 2*pairBytes
-		perTile = 0
 	default:
-		fit = behind
+		fit, extra = behind, perTile
 		p.slotBase, p.slotPitch = uint32(table), pairBytes
 	}
 	fit -= fit % groups
@@ -305,6 +309,6 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 	run := (most + runs - 1) / runs
 	run = (run + groups - 1) / groups * groups
 	p.run = uint32(run)
-	launch.Shared += run * perTile
+	launch.Shared += run * extra
 	return p, launch, nil
 }
