@@ -311,7 +311,7 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 		return Row{}, err
 	}
 
-	read, err := b.fastestRead(ring, o, timings)
+	read, err := b.fastestRead(ring, o)
 	if err != nil {
 		return Row{}, err
 	}
@@ -362,15 +362,18 @@ func (b *cudaBench) tune(ring []*cuda.Matrix, o cuda.Operands) ([]cuda.Timing, e
 	return b.engine.Tune(b.stream, ring, o)
 }
 
-// fastestRead returns the call of the read-only twin under the configuration
-// that it is fastest in. It reads the weights once, whatever M is.
-func (b *cudaBench) fastestRead(ring []*cuda.Matrix, o cuda.Operands, timings []cuda.Timing) (func(i int) error, error) {
-	o.M = min(o.M, cuda.MaxRows)
+// fastestRead returns the call of the read-only twin, for as many rows or for one, under the
+// configuration that it is fastest in. It reads the weights once, whatever M is.
+func (b *cudaBench) fastestRead(ring []*cuda.Matrix, o cuda.Operands) (func(i int) error, error) {
 	var candidates []*cuda.Arm
-	for _, t := range timings {
-		candidates = append(candidates, &cuda.Arm{Ring: len(ring), Call: func(i int) error {
-			return b.engine.Read(b.stream, ring[i%len(ring)], o, t.Config)
-		}})
+	for _, m := range []int{min(o.M, cuda.MaxRows), 1} {
+		of := o
+		of.M = m
+		for _, c := range b.engine.ReadConfigs(ring[0].Format, ring[0].N, ring[0].K, m) {
+			candidates = append(candidates, &cuda.Arm{Ring: len(ring), Call: func(i int) error {
+				return b.engine.Read(b.stream, ring[i%len(ring)], of, c)
+			}})
+		}
 	}
 	const replays = 7
 	if err := cuda.TimeArms(b.dev, b.stream, candidates, replays); err != nil {

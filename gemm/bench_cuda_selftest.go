@@ -1,6 +1,7 @@
 package gemm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -284,7 +285,7 @@ func (t *cudaSelftest) configs(w *cuda.Matrix, p productTest) (err error) {
 	if len(chosen) == 0 {
 		return fmt.Errorf("no configuration for %d rows", p.rows)
 	}
-	results := map[int][]uint16{} // by slices of K, 0 for the product's own
+	results := map[int][]uint16{} // by slices of K
 	check := func(name string, slicesOfK int, multiply func() error) error {
 		fail := func(what any) {
 			t.Failures = append(t.Failures, fmt.Sprintf("%+v, %d×%d, %d rows, %s: %v", w.Format, w.N, w.K, p.rows, name, what))
@@ -321,18 +322,15 @@ func (t *cudaSelftest) configs(w *cuda.Matrix, p productTest) (err error) {
 		}
 		return nil
 	}
-	for _, c := range chosen {
-		if err := check(c.String(), 0, func() error { return t.engine.MatMulWith(t.stream, w, o, c) }); err != nil {
-			return err
-		}
-	}
-	for _, c := range t.engine.OtherConfigs(w.Format, w.N, w.K, p.rows) {
-		if err := check(c.String(), c.Slices, func() error { return t.engine.MatMulWith(t.stream, w, o, c) }); err != nil {
+	own := w.Format.Slices(chosen[0], w.N, w.K, min(p.rows, cuda.MaxRows))
+	for _, c := range slices.Concat(chosen, t.engine.OtherConfigs(w.Format, w.N, w.K, p.rows)) {
+		slicesOfK := cmp.Or(c.Slices, own)
+		if err := check(c.String(), slicesOfK, func() error { return t.engine.MatMulWith(t.stream, w, o, c) }); err != nil {
 			return err
 		}
 	}
 	if p.rows > cuda.MaxRows {
-		return check("chosen", 0, func() error { return t.engine.MatMul(t.stream, w, o) })
+		return check("chosen", own, func() error { return t.engine.MatMul(t.stream, w, o) })
 	}
 	return nil
 }

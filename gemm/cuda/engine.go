@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/repack"
@@ -170,30 +171,28 @@ func (e *Engine) MatMul(s *driver.Stream, w *Matrix, o Operands) error {
 }
 
 // MatMulWith is MatMul under a given configuration, with one kernel for all rows, that of
-// f.Kernel(c); but where that is lutwide.cu for 16 rows and few are left, these are multiplied as
-// MatMul does it. Under one of [Engine.OtherConfigs] the bits differ.
+// f.Kernel(c); but where that is for 16 rows in a number of slices of its own and few are left, these
+// are multiplied as MatMul does it. See [Format.Slices] for when the bits differ.
 func (e *Engine) MatMulWith(s *driver.Stream, w *Matrix, o Operands, c Config) error {
 	return e.launchAll(s, w, o, c, gemmName)
 }
 
-// Read queues the read-only twin of a multiplication under a configuration: the
-// same grids and launch attributes, and the same bytes of the matrix read in the
-// same order, without arithmetic or a result. It bounds what MatMul could reach. Where
-// that is lutwide.cu, which has no such twin, it is the one of a row of X.
+// Read queues the read-only twin of a multiplication under a configuration of lutgemm.cu: the
+// same grids and launch attributes, and the same bytes of the matrix read in the same order,
+// without arithmetic or a result. It bounds what MatMul could reach.
 func (e *Engine) Read(s *driver.Stream, w *Matrix, o Operands, c Config) error {
-	if c.Tiles == 0 {
-		return e.launchAll(s, w, o, c, readName)
-	}
-	return e.each(w, o, func(o Operands) error {
-		o.M = 1
-		return e.launch(s, w, o, e.choice(w, 1), readName)
-	})
+	return e.launchAll(s, w, o, c, readName)
+}
+
+// ReadConfigs returns the configurations for m rows of X that have a twin for [Engine.Read].
+func (e *Engine) ReadConfigs(f Format, n, k, m int) []Config {
+	return slices.DeleteFunc(e.Configs(f, n, k, m), func(c Config) bool { return c.Tiles != 0 })
 }
 
 // launchAll launches one kernel for all rows, as far as it is for them.
 func (e *Engine) launchAll(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
 	return e.each(w, o, func(o Operands) error {
-		if c.Tiles != 0 && c.Rows == MaxRows && o.M <= rowsOfB {
+		if c.Slices != 0 && c.Rows == MaxRows && o.M <= rowsOfB {
 			return e.launch(s, w, o, e.choice(w, o.M), kernel)
 		}
 		return e.launch(s, w, o, c, kernel)
@@ -219,11 +218,7 @@ func (e *Engine) each(w *Matrix, o Operands, f func(Operands) error) error {
 
 // launch launches a kernel for as many rows as it is compiled for, or fewer.
 func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
-	slices := w.Format.slicesOf(w.N, w.K, o.M)
-	if c.Tiles != 0 {
-		slices = c.Slices
-	}
-	p, launch, err := w.Format.planSliced(c, w.N, w.K, o.M, slices, e.limits)
+	p, launch, err := w.Format.planSliced(c, w.N, w.K, o.M, w.Format.Slices(c, w.N, w.K, o.M), e.limits)
 	if err != nil {
 		return err
 	}

@@ -76,6 +76,11 @@ func (f Format) configs(n, m int) []Config {
 	return all
 }
 
+// rare reports whether few models have such a format. To compile less it has fewer kernels.
+func (f Format) rare() bool {
+	return f.Scale.Size() == 1 || f.Group == 256 || f.Group == 0
+}
+
 // wideConfigs returns the configurations of lutwide.cu for m rows of X, those of fewer tiles
 // first.
 func (f Format) wideConfigs(m int) []Config {
@@ -87,14 +92,25 @@ func (f Format) wideConfigs(m int) []Config {
 	}
 	var all []Config
 	for _, s := range []int{8, 4, 2} { // as wideSlices has them
-		few := Config{Tiles: 5, Depth: 10, Slices: s, Warps: 8, Rows: MaxRows}
+		add := func(tiles, depth int) {
+			all = append(all, Config{Tiles: tiles, Depth: depth, Slices: s, Warps: 8, Rows: MaxRows})
+		}
+		few := 5
 		if s == 8 {
-			few.Tiles, few.Depth = 4, 8
+			few = 4
 		}
-		if f.Group == 32 || f.Group == 64 && f.Bits == 5 && s != 8 { // whose scales take the registers
-			few.Depth = few.Tiles
+		manyScales := f.Group == 32 || f.Group == 64 && f.Bits == 5 && s != 8 // for the registers
+		if s == 8 && !f.rare() {
+			add(2, 4)
 		}
-		all = append(all, few, Config{Tiles: 7, Depth: 7, Slices: s, Warps: 8, Rows: MaxRows})
+		switch {
+		case s == 2 && f.rare():
+		case manyScales:
+			add(few, few)
+		default:
+			add(few, 2*few)
+		}
+		add(7, 7)
 	}
 	return all
 }
@@ -105,14 +121,15 @@ func (f Format) fewRowsConfigs() []Config {
 	add := func(tiles, depth, slices, warps int) {
 		all = append(all, Config{Tiles: tiles, Depth: depth, Slices: slices, Warps: warps, Rows: rowsOfB})
 	}
-	switch {
-	case f.Group == 32: // whose scales take the registers
-	case f.Bits == 5:
+	if !f.rare() {
 		add(2, 4, 16, 16)
-	default:
-		add(3, 6, 16, 16)
+		if f.Group != 32 && f.Bits != 5 { // which take the registers
+			add(3, 6, 16, 16)
+		}
+		add(2, 4, 8, 8)
 	}
 	add(4, 4, 16, 16)
+	add(4, 8, 8, 8)
 	if f.inThree(math.MaxInt, rowsOfB) {
 		add(7, 7, 3, 12)
 	}
@@ -120,10 +137,15 @@ func (f Format) fewRowsConfigs() []Config {
 }
 
 // wide reports whether the configurations of lutwide.cu are worth trying for a product, as far as
-// they split K as it is split: with more than 8 rows of X; with more than 2 where blocks have two to
-// four tiles and warps several units, which gains up to 20 %; and in three slices.
-func (f Format) wide(n, k, m int) bool {
-	return m > rowsOfB || m > 2 && n > oneTile && n <= fourTiles && k > 16*repack.UnitCols || f.inThree(n, m)
+// they split K as it is split: with more than 8 rows of X; where blocks have up to four tiles; and
+// in three slices.
+func (f Format) wide(n, m int) bool {
+	return m > rowsOfB || n <= fourTiles || f.inThree(n, m)
+}
+
+// wideFirst reports whether lutwide.cu, where it is worth trying, is the better guess.
+func wideFirst(n, k, m int) bool {
+	return m > rowsOfB/2 || n > twoTiles && k > 16*repack.UnitCols
 }
 
 // allConfigs returns every configuration that kernels of the format are compiled under for m rows
@@ -133,17 +155,33 @@ func (f Format) allConfigs(m int) []Config {
 }
 
 // OtherConfigs returns the configurations that Configs leaves out for a product, but that have
-// kernels for as many rows of X and room on the engine's device: under them sums are added in
-// another order, which is the same for those of as many slices.
+// kernels for as many rows of X and room on the engine's device, for tests: they split K otherwise
+// or are slower.
 func (e *Engine) OtherConfigs(f Format, n, k, m int) []Config {
 	m = min(m, MaxRows)
-	if e.noCompiler != nil {
-		return nil
+	narrow := f.configs(n, m)[0]
+	slicings := []int{8, 16}
+	if narrow.Rows == MaxRows {
+		slicings = []int{2, 3, 4, 8, 16}
 	}
-	chosen := e.Configs(f, n, k, m)
-	return slices.DeleteFunc(f.wideConfigs(m), func(c Config) bool {
+	var all []Config
+	for _, s := range slicings {
+		if s != f.slicesOf(n, k, m) {
+			narrow.Slices = s
+			all = append(all, narrow)
+		}
+	}
+	if e.noCompiler == nil {
+		chosen := e.Configs(f, n, k, m)
+		for _, c := range f.wideConfigs(m) {
+			if !slices.Contains(chosen, c) {
+				all = append(all, c)
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(c Config) bool {
 		_, _, err := f.planSliced(c, n, k, m, c.Slices, e.limits)
-		return err != nil || slices.Contains(chosen, c)
+		return err != nil
 	})
 }
 
@@ -153,34 +191,30 @@ func (e *Engine) OtherConfigs(f Format, n, k, m int) []Config {
 // a prebuilt kernel stands in for.
 func (e *Engine) Configs(f Format, n, k, m int) []Config {
 	m = min(m, MaxRows)
-	type guess struct {
-		Config
-		passes uint32
-	}
-	var wide []guess
-	if f.wide(n, k, m) && e.noCompiler == nil {
-		for _, c := range f.wideConfigs(m) {
-			if p, _, err := f.plan(c, n, k, m, e.limits); err == nil {
-				wide = append(wide, guess{c, p.passes()})
-			}
-		}
-	}
-	slices.SortStableFunc(wide, func(a, b guess) int { return cmp.Compare(a.passes, b.passes) })
-	var all []Config
-	for _, g := range wide {
-		all = append(all, g.Config)
-	}
-	narrow := f.configs(n, m)
+	all := f.configs(n, m)
 	if n <= 2*repack.TileRows*e.limits.sms {
 		// A block of one or two tiles has nothing to load far ahead.
-		slices.SortStableFunc(narrow, func(a, b Config) int { return cmp.Compare(a.Depth, b.Depth) })
+		slices.SortStableFunc(all, func(a, b Config) int { return cmp.Compare(a.Depth, b.Depth) })
 	}
-	for _, c := range narrow {
-		if _, _, err := f.plan(c, n, k, m, e.limits); err == nil {
-			all = append(all, c)
+	all = slices.DeleteFunc(all, func(c Config) bool {
+		_, _, err := f.plan(c, n, k, m, e.limits)
+		return err != nil
+	})
+	if !f.wide(n, m) || e.noCompiler != nil {
+		return all
+	}
+	// Of lutwide.cu the one that goes over X the least, with no more tiles than that takes.
+	var wide []Config
+	fewest := uint32(math.MaxUint32)
+	for _, c := range f.wideConfigs(m) {
+		if p, _, err := f.plan(c, n, k, m, e.limits); err == nil && p.passes() < fewest {
+			wide, fewest = []Config{c}, p.passes()
 		}
 	}
-	return all
+	if wideFirst(n, k, m) {
+		return append(wide, all...)
+	}
+	return append(all, wide...)
 }
 
 // Formats returns every format that kernels exist for.

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"slices"
@@ -22,8 +23,8 @@ var (
 const mostSpills = 64
 
 // TestCompile compiles the kernels with the options that the program uses: with
-// -long every one, as the architectures that the compiler makes code for. A
-// configuration that does not leave its loop in registers has no place in the list.
+// -long every one, for the architectures that the compiler makes code for, as far as their GPUs have
+// room for it. A configuration that does not leave its loop in registers has no place in the list.
 func TestCompile(t *testing.T) {
 	c := kerneltest.Compiler(t, *long)
 	var variants []kerneltest.Variant
@@ -39,8 +40,11 @@ func TestCompile(t *testing.T) {
 		for _, f := range Formats() {
 			for _, rows := range []int{rowsOfB, MaxRows} {
 				for _, config := range f.allConfigs(rows) {
-					add(f, config, "sm_80")
 					add(f, config, "sm_90a")
+					slicesOfK := cmp.Or(config.Slices, 8)
+					if _, _, err := f.planSliced(config, 1, 32, rows, slicesOfK, limits{sms: 108, sharedBlock: 163 << 10}); err == nil {
+						add(f, config, "sm_80")
+					}
 				}
 			}
 		}

@@ -23,17 +23,18 @@
 // and that slots lie where the table was: with slots behind X and rows of 64 bytes more, 4096×4096
 // took 9 % longer at M = 16, 14784×4096 5, 8192×8192 4 and 28672×4096 1.5.
 //
-// Tiles. A block has 1.9 to 28 tiles in models' layers. Warps that hold the sums of fewer tiles than
-// a kernel is made for load too late or multiply in vain, so there are kernels for up to four or five
-// tiles and up to seven: at M = 16 18944×3584 and 36864×4608 take 13.2 and 27.7 µs with five, 15.7 and
-// 32.5 with seven.
+// Tiles. A block has up to 28 tiles in models' layers. Warps that hold the sums of fewer tiles than
+// a kernel is made for load too late or multiply in vain, so there are kernels for up to two, for four
+// or five, and for seven tiles: at M = 16 18944×3584 and 36864×4608 take 13.2 and 27.7 µs with five,
+// 15.7 and 32.5 with seven, and 4096×4096 takes 4.9 with two and 5.1 with four.
 //
 // Measured on an H200, µs at M = 16, against lutgemm.cu: 4 bits 28672×4096 18.5 for 22.4,
-// 57344×8192 64 for 82, 14336×4096 10.5 for 12.6, 8192×8192 12.1 for 15.6, 4096×14336 12.5 for 17.9,
-// 4096×4096 5.1 for 6.7; 28672×4096 with 2, 3 and 5 bits 15.4, 18.1 and 26.8 for 19.9, 22.0 and 30.0.
-// At M = 8, with sixteen warps: 8192×8192 10.2 for 11.3, 5120×13824 11.8 for 15.0, 5120×5120 6.9 for
-// 7.6, but 6144×4096 6.0 for 5.8; with twelve: 57344×8192 55.9 for 57.5, but with 2, 3 and 5 bits 41.3,
-// 51.2 and 81 for 39.7, 51.0 and 75.
+// 57344×8192 64 for 82, 14336×4096 10.4 for 12.6, 8192×8192 12.0 for 15.6, 4096×14336 12.0 for 17.9,
+// 4096×4096 4.8 for 6.7; 28672×4096 with 2, 3 and 5 bits 15.4, 18.1 and 26.4 for 19.9, 22.0 and 30.0.
+// At M = 8, with sixteen warps: 8192×8192 9.9 for 11.5, 5120×13824 11.8 for 14.7, 2560×2560 2.8 for
+// 3.3; with eight: 5120×5120 6.0 for 7.3, 4096×4096 4.2 for 4.7; with twelve: 57344×8192 55.9 for 57.5,
+// but with 2, 3 and 5 bits 41.3, 51.2 and 81 for 39.7, 51.0 and 75. At M = 1 with three or four tiles
+// a block: 8192×8192 9.8 for 10.0, 5120×5120 6.0 for 6.6.
 //
 // Limits. The port of shared memory is the cache's too: for an atom of a tile it passes 32
 // wavefronts of lookups, 4·BITS of codes, as they come and as they are read, and 7 of X; 55 at 4 bits,
@@ -62,10 +63,14 @@
 //   - each row that X has not copied from its last one, to need no test: at M = 9 22.0 for 19.0, for
 //     all multiprocessors want the same lines;
 //   - two tiles at once summed and written (0.1 more);
+//   - slots of a warp that has its slice alone where its own X was, with nobody to wait for before they
+//     are written (3 to 15 % more at all shapes of up to four tiles);
 //   - the first lookups of an atom before X is waited for (21.8, and no change where a batch is all
-//     tiles).
-// X copied by half (and so wrong) takes 1.5 % less, at 8192×8192 6 %: so much two blocks that share X
-// could gain.
+//     tiles);
+//   - a cluster of two blocks with half of the slices each, and twice the tiles: so each has half of X
+//     (M = 16: 8192×8192 13.8 for 12.1, 4096×4096 6.2 for 5.2, 28672×4096 20.1 for 18.8). Sums written
+//     to the other block's shared memory and two barriers cost 1.3 µs; without them, and so wrong, it
+//     is still 2 % slower than a warp alone with its slice, which waits for no other.
 //
 // Set by the host, beside what lut.cuh names:
 //   TILES    whose sums a warp holds
@@ -329,56 +334,66 @@ __device__ __forceinline__ void put(const float (&total)[NT][4], u32 slot, u32 l
             *(float*)(shared + slot + (8 * t + lane % 4 * 2 + j % 2) * SLOT_PITCH + (lane / 4 + j / 2 * 8) * 4) = total[t][j];
 }
 
-// write_row rounds eight neighbours of a row of Y, the first at a multiple of 8, with their
+// Neighbours in a row of Y that a thread finishes at once: as few as leave no thread without.
+constexpr u32 EACH = TILES * 4 * NT / SLICES > 4 ? 8 : TILES * 4 * NT / SLICES > 2 ? 4 : 2;
+
+struct alignas(2 * EACH) Rounded { u32 w[EACH / 2]; };
+
+constexpr u32 PART = EACH < 4 ? EACH : 4;  // of them, that are read from a slot at once
+struct alignas(4 * PART) Part { float f[PART]; };
+
+// write_row rounds neighbours of a row of Y, the first at a multiple of their number, with their
 // scales, where each row of Ŵ has one, and bias.
-__device__ __forceinline__ void write_row(const Params& p, u32 m, u32 n0, float (&v)[8]) {
-    if constexpr (GROUP == 0) {
+__device__ __forceinline__ void write_row(const Params& p, u32 m, u32 n0, float (&v)[EACH]) {
+    if (p.bias || GROUP == 0) {
 #pragma unroll
-        for (u32 j = 0; j < 8; j++) {
-            const u32 at = (n0 / 16 * 16 + j * 2 + n0 % 16 / 8) * SCALE_SIZE;  // rows g and g + 8 lie together
-            u32 bits[1] = {};
-            for (u32 b = 0; b < SCALE_SIZE; b++) bits[0] |= (u32)p.scales[at + b] << 8 * b;
-            v[j] *= scale_at(bits, 0);
-        }
-    }
-    if (p.bias || GROUP == 0) {  // a negative zero becomes a positive one
-#pragma unroll
-        for (u32 j = 0; j < 8; j++) {
-            float bias = 0;
+        for (u32 j = 0; j < EACH; j++) {
+            float bias = 0, scale = 1;
             if (p.bias && n0 + j < p.n) bias = float_of(p.bias[n0 + j]);
-            v[j] += bias;
+            if constexpr (GROUP == 0) {
+                const u32 row = n0 % 16 + j;
+                const u32 at = (n0 / 16 * 16 + row % 8 * 2 + row / 8) * SCALE_SIZE;  // rows g and g + 8 lie together
+                u32 bits[1] = {};
+                for (u32 b = 0; b < SCALE_SIZE; b++) bits[0] |= (u32)p.scales[at + b] << 8 * b;
+                scale = scale_at(bits, 0);
+            }
+            v[j] = fmaf(v[j], scale, bias);
         }
     }
-    u16 h[8];
+    Rounded r;
 #pragma unroll
-    for (u32 j = 0; j < 8; j++) h[j] = rounded_of(v[j]);
+    for (u32 j = 0; j < EACH; j += 2) r.w[j / 2] = rounded_of(v[j]) | (u32)rounded_of(v[j + 1]) << 16;
     u16* y = p.y + ((u64)m * p.n + n0);
-    if (n0 + 8 <= p.n && (u64)y % 16 == 0) {
-        *(Words4*)y = {{h[0] | (u32)h[1] << 16, h[2] | (u32)h[3] << 16, h[4] | (u32)h[5] << 16, h[6] | (u32)h[7] << 16}};
+    if (n0 + EACH <= p.n && (u64)y % sizeof r == 0) {
+        *(Rounded*)y = r;
         return;
     }
 #pragma unroll
-    for (u32 j = 0; j < 8; j++)
-        if (n0 + j < p.n) y[j] = h[j];
+    for (u32 j = 0; j < EACH; j++)
+        if (n0 + j < p.n) y[j] = (u16)(r.w[j / 2] >> j % 2 * 16);
 }
 
-// finish sums the slots of a run and writes Y, a thread eight rows of Ŵ for a row of X.
+// finish sums the slots of a run and writes Y. Threads beside each other have rows of X beside each
+// other, eight of them, so as not to share banks. A block ends when this does, and only then the next
+// can begin: that all threads have some of it, and read all its slots at once, gains up to 9 % on small
+// matrices.
 __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first, u32 run) {
-    const u32 row = threadIdx.x / (8 * NT) % 2 * 8, m = threadIdx.x % (8 * NT);
     __syncthreads();
-    for (u32 tile = threadIdx.x / (16 * NT); tile < run; tile += THREADS / (16 * NT)) {
+    constexpr u32 rows = 16 / EACH;  // threads for a tile's column of Y
+    for (u32 i = threadIdx.x; i < run * (8 * NT * rows); i += THREADS) {
+        const u32 row = i / 8 % rows * EACH, m = i % 8 + i / (8 * rows) % NT * 8, tile = i / (8 * NT * rows);
         const u32 n0 = (w.tile0 + first + tile) * 16 + row;
         if (m >= p.m || n0 >= p.n) continue;
         const u8* at = shared + tile * SLICES * SLOT_BYTES + m * SLOT_PITCH + row * 4;
-        float v[8] = {};
+        float v[EACH] = {};
 #pragma unroll
         for (u32 s = 0; s < SLICES; s++) {
-            if (s >= p.units) break;  // slices without columns have written none
 #pragma unroll
-            for (u32 h = 0; h < 2; h++) {
-                const Floats4 part = *(const Floats4*)(at + s * SLOT_BYTES + h * 16);
+            for (u32 h = 0; h < EACH; h += PART) {
+                Part part = {};
+                if (s < p.units) part = *(const Part*)(at + s * SLOT_BYTES + h * 4);  // the others have written none
 #pragma unroll
-                for (u32 j = 0; j < 4; j++) v[4 * h + j] += part.f[j];
+                for (u32 j = 0; j < PART; j++) v[h + j] += part.f[j];
             }
         }
         write_row(p, m, n0, v);

@@ -33,12 +33,12 @@ const (
 )
 
 // Config is one of the ways to compile and launch a kernel: lutgemm.cu, or where Tiles is
-// not 0 lutwide.cu. No choice changes a bit of the result.
+// not 0 lutwide.cu. No choice changes a bit of the result, but for that of Slices.
 type Config struct {
 	AtomsPerStep int `json:"atoms_per_step"`   // atoms of a unit that a warp of lutgemm.cu multiplies in one step: 1 or 2
 	Depth        int `json:"depth"`            // atoms a warp has registers for, a multiple of AtomsPerStep, or of Tiles
 	Tiles        int `json:"tiles,omitempty"`  // whose sums a warp holds in registers
-	Slices       int `json:"slices,omitempty"` // of K, which a kernel with Tiles is compiled for
+	Slices       int `json:"slices,omitempty"` // of K: what a kernel with Tiles is compiled for; in lutgemm.cu 0 is the product's own
 	Warps        int `json:"warps,omitempty"`  // of a block of a kernel with Tiles
 	Rows         int `json:"rows"`             // of X that the kernel is compiled for: 8 or 16
 }
@@ -54,6 +54,9 @@ func (c Config) warps() int {
 func (c Config) String() string {
 	if c.Tiles != 0 {
 		return fmt.Sprintf("t%d d%d k%d w%d", c.Tiles, c.Depth, c.Slices, c.Warps)
+	}
+	if c.Slices != 0 {
+		return fmt.Sprintf("a%d d%d k%d", c.AtomsPerStep, c.Depth, c.Slices)
 	}
 	return fmt.Sprintf("a%d d%d", c.AtomsPerStep, c.Depth)
 }
@@ -184,9 +187,11 @@ type limits struct {
 
 func limitsOf(i driver.DeviceInfo) limits { return limits{i.SMs, i.SharedPerBlock} }
 
-// Rows of Ŵ up to which the blocks of a GPU of 132 multiprocessors have one, four and seven tiles.
+// Rows of Ŵ up to which the blocks of a GPU of 132 multiprocessors have one, two, four and seven
+// tiles.
 const (
 	oneTile    = 132 * repack.TileRows
+	twoTiles   = 2 * oneTile
 	fourTiles  = 4 * oneTile
 	sevenTiles = 7 * oneTile
 )
@@ -198,13 +203,14 @@ func (f Format) mayBeWide(m int) bool {
 	return f.Scale != lut.F32 && (m > rowsOfB || 0 < f.Group && f.Group <= 128)
 }
 
-// wideSlices returns into how many slices K is split for lutwide.cu with more than 8 rows of X: as
-// many as a block has warps, eight, where the tiles of a large GPU's block are no more than those
-// whose sums a warp can hold. Where there are more tiles two or four warps have them together: as
-// few as hold the sums of all.
-func wideSlices(n, k int) int {
+// wideSlices returns into how many slices K of some units is split for lutwide.cu with more than 8
+// rows of X: as many as a block has warps, eight, where the tiles of a large GPU's block are no more
+// than those whose sums a warp can hold. Where there are more tiles two or four warps have them
+// together, as few as hold the sums of all; and four warps also where eight would have one unit
+// or two, and four three at most.
+func wideSlices(n, units int) int {
 	switch {
-	case n <= sevenTiles && k > 7*repack.UnitCols:
+	case n <= twoTiles || n <= sevenTiles && (units <= 8 || units > 12):
 		return 8
 	case n <= 2*sevenTiles:
 		return 4
@@ -219,28 +225,65 @@ func (f Format) inThree(n, m int) bool {
 	return f.Bits == 4 && f.Group >= 64 && f.mayBeWide(m) && m > rowsOfB/2 && m <= rowsOfB && n > 3*sevenTiles
 }
 
+// fewRowsSlices returns into how many slices K of some units is split for up to 8 rows of X: eight or
+// sixteen. A block of lutgemm.cu has as many warps as sixteen, which are loaded most evenly so, and it
+// reads X once; of eight slices each has two warps, with tiles of their own. Measured on an H200 over
+// the layers of 30 models, µs at 4 bits:
+//   - Sixteen are faster as soon as there are nine units, also where some have no columns (M = 1:
+//     3072×3072 3.1 for 3.6, 9728×2560 5.35 for 6.3), and with less for blocks of one tile.
+//   - With 17 to 24 units the busiest warp has two of sixteen slices, but no more than three of eight
+//     (27648×5120 20.0 for 22.5; no gain up to two tiles).
+//   - Eight warps of lutwide.cu are the fastest at two tiles with more than 4 rows (3584×3584 at M = 8
+//     4.1 for 4.3), from 13 units on to 24.
+//   - Where shared memory has no room for sixteen slots of all tiles eight are as fast.
+func (f Format) fewRowsSlices(n, units, m int) int {
+	const most = 32 << 10
+	two := f.mayBeWide(m) && m > rowsOfB/2 && n > oneTile && n <= twoTiles
+	var eight bool
+	switch {
+	case units <= 8:
+		eight = n > oneTile
+	case units <= 12:
+	case units <= 15:
+		eight = two
+	case units == 16:
+		eight = two || n > most
+	case units <= 24:
+		eight = two || n > twoTiles
+	default:
+		eight = n > most
+	}
+	if eight {
+		return 8
+	}
+	return 16
+}
+
 // slicesOf returns into how many slices a product's K is split. The order of the sums
 // hangs on it, so it is a matter of Ŵ and of whether X has more than 4 and more than 8 rows,
 // not of the GPU or of the kernel.
-//
-// But for what is said above it is as many as a block of lutgemm.cu has warps, sixteen, where each
-// has columns then and shared memory holds as many slots for all tiles, up to 4 bits and
-// on large GPUs: warps are loaded more evenly, and a block reads X once. Otherwise eight warps are
-// to a tile, and eight to another one.
 func (f Format) slicesOf(n, k, m int) int {
-	most := 32 << 10 // rows of Ŵ
+	units := (k + repack.UnitCols - 1) / repack.UnitCols
 	switch {
 	case f.inThree(n, m):
 		return 3
-	case m > rowsOfB && f.mayBeWide(m):
-		return wideSlices(n, k)
-	case m > rowsOfB:
-		most /= 2
-	}
-	if k > 15*repack.UnitCols && n <= most {
+	case m <= rowsOfB:
+		return f.fewRowsSlices(n, units, m)
+	case f.mayBeWide(m):
+		return wideSlices(n, units)
+	case units > 15 && n <= 16<<10: // slots for so many rows of X take twice as much
 		return 16
 	}
 	return 8
+}
+
+// Slices returns into how many slices K is split for m rows of X, at most 16, by an N×K matrix
+// under a configuration. Configurations of as many slices give the same bits.
+func (f Format) Slices(c Config, n, k, m int) int {
+	if c.Slices != 0 {
+		return c.Slices
+	}
+	return f.slicesOf(n, k, m)
 }
 
 // plan fills in the grid, the shared memory and the arguments that follow from
@@ -261,7 +304,7 @@ func (f Format) planSliced(c Config, n, k, m, slices int, l limits) (params, dri
 		return fail("shape %d×%d is out of range", n, k)
 	case k%32 != 0:
 		return fail("%d input features: the kernel wants a multiple of 32", k)
-	case slices > c.warps() || c.Tiles != 0 && slices != c.Slices:
+	case slices > c.warps() || c.Slices != 0 && slices != c.Slices:
 		return fail("%d slices of K for the configuration %v", slices, c)
 	case c.Tiles != 0 && k > maxWideColumns:
 		return fail("%d input features: the configuration %v wants at most %d", k, c, maxWideColumns)

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
@@ -8,16 +9,28 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
-// TestSlices holds the split of K to where it changes, and sixteen slices to what they
-// are for: one run over a block's tiles, each warp with columns of its own.
+// TestSlices holds the split of K to where it changes, and sixteen slices to one run over a block's
+// tiles.
 func TestSlices(t *testing.T) {
 	h200 := limits{sms: 132, sharedBlock: 227 << 10}
 	for _, test := range []struct {
 		n, k, m, want int
 		in3           bool // at 4 bits
 	}{
-		{4096, 3840, 1, 8, false},
-		{4096, 3872, 1, 16, false},
+		{oneTile, 2048, 8, 16, false},
+		{oneTile + 1, 2048, 1, 8, false},
+		{oneTile + 1, 2080, 1, 16, false},
+		{twoTiles, 3072, 5, 16, false},
+		{twoTiles, 3104, 4, 16, false},
+		{twoTiles, 3104, 5, 8, false},
+		{twoTiles, 6144, 4, 16, false},
+		{twoTiles, 6144, 5, 8, false},
+		{twoTiles, 6176, 5, 16, false},
+		{twoTiles + 1, 3104, 5, 16, false},
+		{twoTiles + 1, 4096, 5, 16, false},
+		{twoTiles + 1, 4128, 1, 8, false},
+		{27648, 6144, 1, 8, false},
+		{27648, 6176, 1, 16, false},
 		{28672, 4096, 8, 16, false},
 		{28672, 4096, 9, 4, false},
 		{32768, 4096, 8, 16, false},
@@ -27,8 +40,11 @@ func TestSlices(t *testing.T) {
 		{8192, 28672, 16, 8, false},
 		{14784, 4096, 16, 8, false},
 		{14785, 4096, 16, 4, false},
-		{8192, 1792, 16, 4, false},
-		{8192, 1824, 16, 8, false},
+		{8192, 2048, 16, 8, false},
+		{8192, 2080, 16, 4, false},
+		{8192, 3072, 16, 4, false},
+		{8192, 3104, 16, 8, false},
+		{twoTiles, 3072, 16, 8, false},
 		{29568, 4096, 16, 4, false},
 		{29569, 4096, 16, 2, false},
 		{44352, 4096, 8, 8, false},
@@ -53,9 +69,9 @@ func TestSlices(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if tiles := p.tilesEach + min(p.tilesOver, 1); p.run < tiles || p.slices > p.units {
-				t.Errorf("%d bits, %d×%d, %d rows: %d tiles of a block in runs of %d, %d slices of %d units",
-					bits, test.n, test.k, test.m, tiles, p.run, p.slices, p.units)
+			if tiles := p.tilesEach + min(p.tilesOver, 1); p.run < tiles {
+				t.Errorf("%d bits, %d×%d, %d rows: %d tiles of a block in runs of %d",
+					bits, test.n, test.k, test.m, tiles, p.run)
 			}
 		}
 	}
@@ -69,13 +85,14 @@ func TestWide(t *testing.T) {
 		n, k, m int
 		passes  uint32 // over X, the fewest; 0 where there is no configuration
 	}{
-		{8192, 8192, 2, 0},
-		{8192, 8192, 3, 1},
+		{8192, 8192, 1, 1},
 		{8192, 8192, 8, 1},
 		{8192, 8192, 16, 1},
-		{8192, 4096, 8, 0},
-		{2112, 8192, 8, 0},
-		{16896, 8192, 8, 0},
+		{8192, 5120, 1, 1},
+		{4096, 4096, 8, 1},
+		{2048, 2048, 8, 1},
+		{fourTiles, 8192, 8, 1},
+		{fourTiles + 1, 8192, 8, 0},
 		{14336, 4096, 9, 1},
 		{16896, 4096, 9, 1},
 		{28672, 4096, 8, 0},
@@ -90,7 +107,7 @@ func TestWide(t *testing.T) {
 			f := Format{bits, 128, lut.F16, driver.F16}
 			fewest := ^uint32(0)
 			for _, c := range f.wideConfigs(test.m) {
-				if p, launch, err := f.plan(c, test.n, test.k, test.m, h200); err == nil && f.wide(test.n, test.k, test.m) {
+				if p, launch, err := f.plan(c, test.n, test.k, test.m, h200); err == nil && f.wide(test.n, test.m) {
 					fewest = min(fewest, p.passes())
 					if launch.Shared > h200.sharedBlock || p.run > p.groups*uint32(c.Tiles) {
 						t.Errorf("%d bits, %d×%d, %d rows, %v: %d bytes of shared memory, runs of %d tiles", bits, test.n, test.k, test.m, c, launch.Shared, p.run)
@@ -166,6 +183,38 @@ func TestScalesOfAByte(t *testing.T) {
 		tiles.Group = 32
 		if f := must(FormatOf(tiles, driver.F16))(t); f.Scale != st {
 			t.Errorf("groups of 32: %v becomes %v", st, f.Scale)
+		}
+	}
+}
+
+// TestConfigs holds what is tried for a product, and guessed without trying, to one kernel of
+// lutwide.cu with as few tiles as its warps have, and to those of lutgemm.cu.
+func TestConfigs(t *testing.T) {
+	e := &Engine{limits: limits{sms: 132, sharedBlock: 227 << 10}}
+	for _, test := range []struct {
+		n, k, m int
+		want    string
+	}{
+		{1024, 4096, 1, "a2 d2, a2 d4, t2 d4 k16 w16"},
+		{4096, 4096, 8, "t2 d4 k8 w8, a2 d2, a2 d4"},
+		{5120, 5120, 1, "t4 d8 k8 w8, a2 d4, a2 d2"},
+		{5120, 13824, 8, "t3 d6 k16 w16, a2 d4, a2 d2"},
+		{8192, 8192, 8, "t4 d4 k16 w16, a2 d4, a2 d2"},
+		{14336, 4096, 8, "a2 d4, a2 d2"},
+		{57344, 8192, 4, "a2 d4, a2 d2"},
+		{57344, 8192, 8, "t7 d7 k3 w12, a1 d2"},
+		{4096, 4096, 16, "t2 d4 k8 w8, a1 d2"},
+		{8192, 8192, 16, "t4 d8 k8 w8, a1 d2"},
+		{18944, 3584, 16, "t5 d10 k4 w8, a1 d2"},
+		{28672, 4096, 16, "t7 d7 k4 w8, a1 d2"},
+		{61440, 8192, 16, "t5 d10 k2 w8, a1 d2"}, // twice 15 tiles, of which four warps hold 20
+	} {
+		var got []string
+		for _, c := range e.Configs(Format{4, 128, lut.F16, driver.F16}, test.n, test.k, test.m) {
+			got = append(got, c.String())
+		}
+		if got := strings.Join(got, ", "); got != test.want {
+			t.Errorf("%d×%d, %d rows: %s, want %s", test.n, test.k, test.m, got, test.want)
 		}
 	}
 }
