@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/ref"
@@ -422,7 +422,7 @@ func randomMatrix(r *rand.Rand, s Shape, bits, group int, st lut.ScaleType) *lut
 func lastCache() int {
 	size := 0
 	for i := range 8 {
-		text, err := os.ReadFile(fmt.Sprintf("/sys/devices/system/cpu/cpu0/cache/index%d/size", i))
+		text, err := input.ReadFile(fmt.Sprintf("/sys/devices/system/cpu/cpu0/cache/index%d/size", i), input.System)
 		if err != nil {
 			break
 		}

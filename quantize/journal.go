@@ -1,7 +1,6 @@
 package quantize
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -15,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 )
 
@@ -52,7 +52,7 @@ func openJournal(work, plan string) (*journal, error) {
 	if err := os.Mkdir(work, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(work, journalName), os.O_RDWR|os.O_CREATE, 0o644)
+	f, err := input.OpenFile(filepath.Join(work, journalName), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (j *journal) load(plan string) error {
 	if err := syscall.Flock(int(j.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return ErrBusy
 	}
-	data, err := io.ReadAll(bufio.NewReader(j.file))
+	data, err := input.ReadOpen(j.file, input.Journal)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 )
 
@@ -107,7 +108,7 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 			return err
 		}
 	}
-	config, err := os.ReadFile(filepath.Join(p.Source.Dir(), configName))
+	config, err := input.ReadFile(filepath.Join(p.Source.Dir(), configName), input.Config)
 	if err != nil {
 		return err
 	}
@@ -149,7 +150,7 @@ func round6(x float64) float64 {
 }
 
 func copyFile(dst, src string) error {
-	in, err := os.Open(src)
+	in, err := input.Open(src)
 	if err != nil {
 		return err
 	}

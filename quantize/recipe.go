@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -243,7 +243,7 @@ func codebook(f lutq.Format, k int) (lut.Codebook, error) {
 	if !ok {
 		return lut.NewCodebook(f.Codebook, f.Bits, f.Columns(k))
 	}
-	data, err := os.ReadFile(path)
+	data, err := input.ReadFile(path, input.Codebook)
 	if err != nil {
 		return lut.Codebook{}, fmt.Errorf("codebook: %w", err)
 	}

@@ -17,10 +17,11 @@ package corpus
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // Tokenizer is what a corpus needs to know about a tokenizer.
@@ -138,7 +139,7 @@ type Options struct {
 
 // ReadFile returns the bytes of a text file, unchanged.
 func ReadFile(path string) (string, error) {
-	b, err := os.ReadFile(path)
+	b, err := input.ReadFile(path, input.Text)
 	if err != nil {
 		return "", fmt.Errorf("read text: %w", err)
 	}

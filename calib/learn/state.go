@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/num"
 )
 
@@ -29,7 +30,6 @@ import (
 //	SHA-256 of all that
 const (
 	stateMagic = "lutqlrn1"
-	maxHeader  = 64 << 20
 )
 
 // header describes a state.
@@ -96,7 +96,7 @@ func readState(r io.Reader, key string, parameters int) (*header, [][]float32, e
 		return nil, nil, err
 	}
 	size := binary.LittleEndian.Uint32(start[len(stateMagic):])
-	if string(start[:len(stateMagic)]) != stateMagic || size > maxHeader {
+	if string(start[:len(stateMagic)]) != stateMagic || int64(size) > input.State.Limit() {
 		return nil, nil, errCorrupt
 	}
 	// The length may be anything: no more is held than there is.
@@ -195,7 +195,7 @@ func (t *trainer) resume() error {
 	if t.State == "" {
 		return nil
 	}
-	f, err := os.Open(t.State)
+	f, err := input.Open(t.State)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

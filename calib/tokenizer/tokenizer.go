@@ -26,6 +26,8 @@ import (
 	"path/filepath"
 	"sync"
 	"unicode/utf8"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // A Tokenizer encodes and decodes text. Its methods may be called from several
@@ -61,7 +63,7 @@ func Load(path string) (*Tokenizer, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "tokenizer.json")
 	}
-	data, err := os.ReadFile(path)
+	data, err := input.ReadFile(path, input.Tokenizer)
 	if err != nil {
 		return nil, fmt.Errorf("reading tokenizer: %w", err)
 	}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize"
@@ -101,15 +103,25 @@ func writeMultiplied(src *hf.Checkpoint, dir string, factors map[string]learn.Fa
 		return err
 	}
 	for _, name := range src.SideFiles() {
-		data, err := os.ReadFile(filepath.Join(src.Dir(), name))
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+		if err := copyFile(filepath.Join(dir, name), filepath.Join(src.Dir(), name)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func copyFile(dst, src string) error {
+	in, err := input.Open(src)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.Create(dst)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
 }
 
 func multiply(w *hf.Writer, t *hf.Tensor, f *learn.Factors) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
@@ -286,7 +287,7 @@ func cpuName() string {
 // colonFile reads a file of lines "key : value", the first of each key; of a
 // file that is not there it returns nothing.
 func colonFile(path string) map[string]string {
-	data, err := os.ReadFile(path)
+	data, err := input.ReadFile(path, input.System)
 	if err != nil {
 		return nil
 	}

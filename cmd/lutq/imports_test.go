@@ -1,6 +1,7 @@
 package main
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -13,35 +14,11 @@ import (
 
 const modulePath = "github.com/lutq/lutq/"
 
-// TestImports holds the packages to their places: a folder may import only
-// what stands beside it here, and the terminal belongs to cmd.
-func TestImports(t *testing.T) {
-	allowed := []struct {
-		folder  string // the first match counts
-		imports []string
-	}{
-		{"formats/num", nil},
-		{"quantize/lut", []string{"formats/num"}},
-		{"formats", []string{"formats", "quantize/lut"}},
-		{"quantize", []string{"formats", "quantize"}},
-		{"repack", []string{"quantize/lut", "formats/num"}},
-		{"gemm", []string{"repack", "formats/num", "quantize/lut", "gemm"}},
-		{"calib", []string{"formats", "quantize/lut", "gemm", "repack", "calib"}},
-		{"cmd", []string{"formats", "quantize", "repack", "gemm", "calib"}},
-	}
-	onlyIn := map[string]string{
-		"github.com/spf13/cobra":             "cmd",
-		"github.com/schollz/progressbar/v3":  "cmd",
-		"golang.org/x/term":                  "cmd",
-		"github.com/nlpodyssey/safetensors":  "formats/hf",
-		"github.com/ebitengine/purego":       "gemm",
-		"gonum.org/v1/gonum/blas/blas32":     "none: it is too slow",
-		"golang.org/x/text/unicode/norm":     "calib/tokenizer",
-		"github.com/stretchr/testify/assert": "none",
-	}
-	within := func(path, folder string) bool { return path == folder || strings.HasPrefix(path, folder+"/") }
+// walkSources calls visit with the path, relative to the repository, of every
+// file of the program itself.
+func walkSources(t *testing.T, mode parser.Mode, visit func(path string, file *ast.File)) {
+	t.Helper()
 	root := filepath.Join("..", "..")
-	parsers := make(map[string]int) // files that import the safetensors parser
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -56,18 +33,97 @@ func TestImports(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		rel = filepath.ToSlash(rel)
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly|parser.ParseComments)
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, mode|parser.ParseComments)
 		if err != nil {
 			return err
 		}
 		if len(file.Comments) > 0 && file.Comments[0].List[0].Text == "//go:build ignore" {
 			return nil
 		}
+		visit(filepath.ToSlash(rel), file)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func within(path, folder string) bool { return path == folder || strings.HasPrefix(path, folder+"/") }
+
+// TestInputs: files are opened for reading by package input alone, which never
+// waits for a pipe and knows how large they may be.
+func TestInputs(t *testing.T) {
+	forbidden := map[string]bool{
+		"os.ReadFile": true, "os.Open": true, "os.OpenFile": true, "os.OpenInRoot": true, "os.DirFS": true,
+		"io.ReadAll": true, "ioutil.ReadAll": true, "ioutil.ReadFile": true,
+	}
+	allowed := map[string]string{
+		"formats/hf/disk_unix.go os.Open":               "a folder, to make its names durable",
+		"formats/hf/writer.go os.OpenFile":              "creates a file that must not be there",
+		"gemm/cuda/driver/prebuilt.go io.ReadAll":       "part of the program",
+		"gemm/cuda/kerneltest/kerneltest.go io.ReadAll": "part of the program",
+		"calib/learn/state.go io.ReadAll":               "of a header whose length is checked",
+	}
+	seen := make(map[string]bool)
+	walkSources(t, 0, func(path string, file *ast.File) {
+		if within(path, "formats/input") || strings.Contains(path, "/internal/") {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if from, ok := call.X.(*ast.Ident); ok && forbidden[from.Name+"."+call.Sel.Name] {
+				what := path + " " + from.Name + "." + call.Sel.Name
+				seen[what] = true
+				if allowed[what] == "" {
+					t.Errorf("%s: want package input to open and read files", what)
+				}
+			}
+			return true
+		})
+	})
+	for what := range allowed {
+		if !seen[what] {
+			t.Errorf("%s is allowed and not there", what)
+		}
+	}
+}
+
+// TestImports holds the packages to their places: a folder may import only
+// what stands beside it here, and the terminal belongs to cmd.
+func TestImports(t *testing.T) {
+	allowed := []struct {
+		folder  string // the first match counts
+		imports []string
+	}{
+		{"formats/num", nil},
+		{"formats/input", nil},
+		{"quantize/lut", []string{"formats/num"}},
+		{"formats", []string{"formats", "quantize/lut"}},
+		{"quantize", []string{"formats", "quantize"}},
+		{"repack", []string{"quantize/lut", "formats/num"}},
+		{"gemm", []string{"repack", "formats/num", "formats/input", "quantize/lut", "gemm"}},
+		{"calib", []string{"formats", "quantize/lut", "gemm", "repack", "calib"}},
+		{"cmd", []string{"formats", "quantize", "repack", "gemm", "calib"}},
+	}
+	onlyIn := map[string]string{
+		"github.com/spf13/cobra":             "cmd",
+		"github.com/schollz/progressbar/v3":  "cmd",
+		"golang.org/x/term":                  "cmd",
+		"github.com/nlpodyssey/safetensors":  "formats/hf",
+		"github.com/ebitengine/purego":       "gemm",
+		"gonum.org/v1/gonum/blas/blas32":     "none: it is too slow",
+		"golang.org/x/text/unicode/norm":     "calib/tokenizer",
+		"github.com/stretchr/testify/assert": "none",
+	}
+	parsers := make(map[string]int) // files that import the safetensors parser
+	walkSources(t, parser.ImportsOnly, func(rel string, file *ast.File) {
 		for _, spec := range file.Imports {
 			name, err := strconv.Unquote(spec.Path.Value)
 			if err != nil {
-				return err
+				t.Fatal(err)
 			}
 			if place, ok := onlyIn[name]; ok && !within(rel, place) {
 				t.Errorf("%s imports %s, which belongs to %s", rel, name, place)
@@ -89,11 +145,7 @@ func TestImports(t *testing.T) {
 				break
 			}
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if len(parsers) != 1 {
 		t.Errorf("the safetensors parser is imported by %v: want one file, so that it can be replaced", parsers)
 	}

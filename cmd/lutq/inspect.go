@@ -3,13 +3,13 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 )
 
@@ -143,6 +143,6 @@ func splitName(name string) (layer, part string) {
 // isContainer reports whether a folder's config.json says that it is a lutq
 // container. A folder without one is not.
 func isContainer(dir string) bool {
-	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	data, err := input.ReadFile(filepath.Join(dir, "config.json"), input.Config)
 	return err == nil && lutq.IsContainer(lutq.QuantizationConfig(data))
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/lut"
@@ -123,7 +123,7 @@ threads; the SHA-256 printed covers everything quantized.`,
 func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 	var r quantize.Recipe
 	if o.recipe != "" {
-		data, err := os.ReadFile(o.recipe)
+		data, err := input.ReadFile(o.recipe, input.Recipe)
 		if err != nil {
 			return r, err
 		}

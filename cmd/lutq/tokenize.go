@@ -2,13 +2,12 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/formats/input"
 )
 
 func newTokenizeCommand(u *ui) *cobra.Command {
@@ -36,9 +35,9 @@ func (u *ui) tokenize(model, file string, special, asJSON bool) error {
 	}
 	var text []byte
 	if file == "" {
-		text, err = io.ReadAll(u.stdin)
+		text, err = input.ReadAll(u.stdin, input.Text, 0)
 	} else {
-		text, err = os.ReadFile(file)
+		text, err = input.ReadFile(file, input.Text)
 	}
 	if err != nil {
 		return err

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // Names of the files that hold the weights of a model folder.
@@ -95,7 +97,7 @@ func (c *Checkpoint) open() error {
 // without one.
 func (c *Checkpoint) addShard(shard string, index *index, buffers *sync.Pool) error {
 	path := filepath.Join(c.dir, shard)
-	f, err := os.Open(path)
+	f, err := input.Open(path)
 	if err != nil {
 		return fmt.Errorf("open shard: %w", err)
 	}
@@ -103,9 +105,6 @@ func (c *Checkpoint) addShard(shard string, index *index, buffers *sync.Pool) er
 	info, err := f.Stat()
 	if err != nil {
 		return fmt.Errorf("open shard: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s: not a regular file", path)
 	}
 	h, err := readHeader(f, info.Size())
 	if err != nil {

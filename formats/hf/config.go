@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // Architectures that [Config.Supported] accepts.
@@ -87,7 +89,7 @@ func ReadConfig(path string) (*Config, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "config.json")
 	}
-	text, err := readText(path)
+	text, err := input.ReadFile(path, input.Config)
 	if err != nil {
 		return nil, fmt.Errorf("read config: %w", err)
 	}

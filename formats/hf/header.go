@@ -9,14 +9,11 @@ import (
 	"io"
 	"math"
 	"slices"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
-const (
-	// maxHeader is the largest header that readers of safetensors accept.
-	maxHeader = 100_000_000
-
-	metadataKey = "__metadata__"
-)
+const metadataKey = "__metadata__"
 
 // header is what the JSON of a safetensors file says, checked against the size
 // of the file.
@@ -36,8 +33,8 @@ func readHeader(r io.ReaderAt, fileSize int64) (*header, error) {
 		return nil, fmt.Errorf("read header length: %w", err)
 	}
 	n := binary.LittleEndian.Uint64(length[:])
-	if n > maxHeader {
-		return nil, fmt.Errorf("header length %d exceeds %d: not a safetensors file", n, maxHeader)
+	if limit := uint64(input.Header.Limit()); n > limit {
+		return nil, fmt.Errorf("header length %d exceeds %d: not a safetensors file", n, limit)
 	}
 	if int64(n) > fileSize-8 {
 		return nil, fmt.Errorf("header length %d exceeds the file of %d bytes", n, fileSize)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // file returns a safetensors file of the given header and n bytes of data.
@@ -43,7 +45,7 @@ func TestBadHeaders(t *testing.T) {
 		{"no JSON", make([]byte, 8), `does not begin with "{"`},
 		{"length beyond the file", length(100, "{}"), "header length 100 exceeds the file of 10 bytes"},
 		{"huge length", length(math.MaxUint64, "{}"), "header length 18446744073709551615 exceeds 100000000"},
-		{"length over the limit", length(maxHeader+1, "{}"), "not a safetensors file"},
+		{"length over the limit", length(uint64(input.Header.Limit())+1, "{}"), "not a safetensors file"},
 		{"leading space", file(` {}`, 0), `does not begin with "{"`},
 		{"null", file(`null`, 0), `does not begin with "{"`},
 		{"list", file(`[]`, 0), `does not begin with "{"`},

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
-)
 
-// maxJSON is the largest index or config that is read.
-const maxJSON = 256 << 20
+	"github.com/lutq/lutq/formats/input"
+)
 
 // index is the content of a model.safetensors.index.json.
 type index struct {
@@ -22,7 +20,7 @@ type index struct {
 
 // readIndex returns nil where there is no index.
 func readIndex(path string) (*index, error) {
-	text, err := readText(path)
+	text, err := input.ReadFile(path, input.Index)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -34,21 +32,6 @@ func readIndex(path string) (*index, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return x, nil
-}
-
-// readText reads a file of at most maxJSON bytes.
-func readText(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file", path)
-	}
-	if info.Size() > maxJSON {
-		return nil, fmt.Errorf("%s: %d bytes: want at most %d", path, info.Size(), maxJSON)
-	}
-	return os.ReadFile(path)
 }
 
 func parseIndex(text []byte) (*index, error) {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // Entry describes a tensor to be written.
@@ -120,8 +122,8 @@ func (s *shardLayout) place(metadata map[string]string) error {
 		text = append(text, ' ')
 	}
 	n := len(text) - 8
-	if n > maxHeader {
-		return fmt.Errorf("header of %d bytes exceeds %d: use smaller shards", n, maxHeader)
+	if limit := input.Header.Limit(); int64(n) > limit {
+		return fmt.Errorf("header of %d bytes exceeds %d: use smaller shards", n, limit)
 	}
 	binary.LittleEndian.PutUint64(text, uint64(n))
 	s.header = text

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // defaultShardSize is the limit that transformers splits at.
@@ -173,7 +175,7 @@ func reopenShard(path string, s *shardLayout) (*outFile, error) {
 	if !info.Mode().IsRegular() || info.Size() != s.size {
 		return nil, nil
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := input.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}

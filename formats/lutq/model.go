@@ -3,12 +3,12 @@ package lutq
 import (
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -70,7 +70,7 @@ func Open(dir string) (*Model, error) {
 }
 
 func open(ckpt *hf.Checkpoint) (*Model, error) {
-	data, err := os.ReadFile(filepath.Join(ckpt.Dir(), "config.json"))
+	data, err := input.ReadFile(filepath.Join(ckpt.Dir(), "config.json"), input.Config)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // Cache keeps compiled kernels in a folder. Processes may share it: an entry
@@ -46,7 +48,7 @@ func (c *Cache) Get(key string) ([]byte, bool) {
 	if c == nil {
 		return nil, false
 	}
-	data, err := os.ReadFile(c.path(key))
+	data, err := input.ReadFile(c.path(key), input.Kernel)
 	if err != nil {
 		return nil, false
 	}
