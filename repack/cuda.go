@@ -164,6 +164,9 @@ func (p *CUDATiles) Validate() error {
 func checkCUDAGroup(group, k int) error {
 	switch group {
 	case k, 32, 64, 128, 256:
+		if group > k {
+			return fmt.Errorf("group of %d columns in a row of %d", group, k)
+		}
 		return nil
 	}
 	return fmt.Errorf("no CUDA layout for groups of %d columns: want 32, 64, 128, 256 or the whole row of %d", group, k)

@@ -138,6 +138,7 @@ func TestBadTiles(t *testing.T) {
 		{"huge", func(p *CUDATiles) { p.K = 1 << 62 }, "out of range"},
 		{"width", func(p *CUDATiles) { p.Bits = 6 }, "6 bits a code"},
 		{"group", func(p *CUDATiles) { p.Group = 96 }, "no CUDA layout for groups of 96"},
+		{"group beyond the row", func(p *CUDATiles) { p.Group = 128 }, "group of 128 columns in a row of 70"},
 		{"scale type", func(p *CUDATiles) { p.ScaleType = 0 }, "scale type"},
 		{"short codes", func(p *CUDATiles) { p.Codes = p.Codes[1:] }, "codes take"},
 		{"short scales", func(p *CUDATiles) { p.Scales = p.Scales[1:] }, "scales take"},
@@ -168,20 +169,19 @@ func TestBadTiles(t *testing.T) {
 	}
 }
 
-// FuzzTiles feeds stored bytes of any kind to the way back. What it accepts
-// must pack to the same bytes.
+// FuzzTiles feeds stored bytes to the way back, laid over zeros as [lay] does.
+// What it accepts must pack to the same bytes.
 func FuzzTiles(f *testing.F) {
 	for b := lut.MinBits; b <= lut.MaxBits; b++ {
-		p, err := CUDA(random(1, 5, 40, b, 32, lut.F16))
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(p.N, p.K, p.Bits, p.Group, uint8(p.ScaleType), p.Codes, p.Scales)
+		f.Add(uint8(5), uint16(40), uint8(b), uint16(32), uint8(lut.F16), uint16(0), []byte{}, []byte{0, 60})
+		f.Add(uint8(16), uint16(256), uint8(b), uint16(256), uint8(lut.E4M4), uint16(999), []byte("codes"), []byte("s"))
 	}
-	f.Fuzz(func(t *testing.T, n, k, b, group int, st uint8, codes, scales []byte) {
-		p := &CUDATiles{N: n, K: k, Bits: b, Group: group, ScaleType: lut.ScaleType(st), Codes: codes, Scales: scales}
-		if b >= 0 && b < 8 {
-			p.Codebook = make([]float32, 1<<b)
+	f.Fuzz(func(t *testing.T, n uint8, k uint16, b uint8, group uint16, st uint8, at uint16, codes, scales []byte) {
+		p := &CUDATiles{N: int(n % 20), K: int(k % 520), Bits: int(b % 8), Group: int(group), ScaleType: lut.ScaleType(st)}
+		p.Codebook = make([]float32, 1<<p.Bits)
+		p.Codes = lay(codes, at, p.Tiles()*p.TileBytes())
+		if p.Group > 0 {
+			p.Scales = lay(scales, at, p.Tiles()*p.TileScaleBytes())
 		}
 		m, err := p.Matrix()
 		if err != nil {
@@ -191,7 +191,7 @@ func FuzzTiles(f *testing.F) {
 		if err != nil {
 			t.Fatalf("tiles give a matrix that is not valid: %v", err)
 		}
-		if !bytes.Equal(again.Codes, codes) || !bytes.Equal(again.Scales, scales) {
+		if !bytes.Equal(again.Codes, p.Codes) || !bytes.Equal(again.Scales, p.Scales) {
 			t.Error("tiles changed in the round trip")
 		}
 	})
