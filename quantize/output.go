@@ -61,7 +61,7 @@ func install(work, out string) error {
 
 // result gathers what the records say.
 func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
-	res := &Result{Totals: p.Totals(), Resumed: resumed}
+	res := &Result{Totals: p.Totals(), Kept: p.Kept(), Resumed: resumed}
 	if ref != nil {
 		res.Learn = ref.learning
 	}

@@ -3,7 +3,6 @@ package quantize
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -29,6 +28,7 @@ type Item struct {
 	Format   lutq.Format
 	Codebook lut.Codebook
 	BytesOut int64
+	Kept     Reason // why the tensor is copied; empty for a layer
 
 	stored []stored
 }
@@ -50,9 +50,12 @@ const (
 func (it *Item) Quantized() bool { return it.Layer != "" }
 
 // NewPlan decides how each tensor of a checkpoint is stored. It fails on a
-// rule that matches no tensor, a format that does not exist, and fused layers
-// that would differ.
+// checkpoint that is quantized already, a rule that matches no tensor, a format
+// that does not exist, and fused layers that would differ.
 func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
+	if err := src.CheckPlain(); err != nil {
+		return nil, err
+	}
 	r.Default = r.Default.Or(DefaultFormat())
 	if r.Default.Scale == "" {
 		r.Default.Scale = DefaultScale(r.Default.Codebook)
@@ -61,13 +64,9 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 		return nil, fmt.Errorf("method nfl is for the codebook nf: %s is refined with method rtn", r.Default.Codebook)
 	}
 	p := &Plan{Source: src, Recipe: r}
-	inBlock := regexp.MustCompile(`(^|\.)(layers|h|blocks)\.\d+\.`)
 	matched := make([]bool, len(r.Rules))
 	for _, t := range src.Tensors() {
-		// Without being asked for, the linear layers of the decoder's blocks
-		// are quantized; embeddings and the head are not.
-		linear := quantizable(t) && inBlock.MatchString(t.Name)
-		it, err := r.item(t, linear, matched)
+		it, err := r.item(t, matched)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", t.Name, err)
 		}
@@ -88,29 +87,33 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 			return p, nil
 		}
 	}
-	return nil, errors.New("no tensor of the checkpoint would be quantized")
+	return nil, fmt.Errorf("no tensor of the checkpoint would be quantized: %s", p.keptInShort())
 }
 
-// item applies the recipe to one tensor, which is quantized or not where no
-// rule says otherwise, and marks the rules that matched.
-func (r Recipe) item(t *hf.Tensor, quantized bool, matched []bool) (Item, error) {
-	it := Item{Tensor: t}
+// item applies the recipe to one tensor and marks the rules that matched.
+func (r Recipe) item(t *hf.Tensor, matched []bool) (Item, error) {
+	it := Item{Tensor: t, Kept: keptByDefault(t)}
 	var own lutq.Format
 	for i, rule := range r.Rules {
 		if !rule.Match.MatchString(t.Name) {
 			continue
 		}
 		if rule.Keep {
-			matched[i], quantized, own = true, false, lutq.Format{}
+			matched[i], it.Kept, own = true, KeptByRule, lutq.Format{}
 			continue
 		}
 		if !quantizable(t) {
 			continue // a pattern for a whole block matches its norms too
 		}
 		matched[i], own = true, rule.Format.Or(own)
-		quantized = quantized || rule.Format.Bits != 0
+		if rule.Format.Bits != 0 {
+			it.Kept = ""
+		}
 	}
-	if !quantized {
+	if it.Kept == KeptType && t.Packed() {
+		return it, &PackedError{Type: t.DType}
+	}
+	if it.Kept != "" {
 		return it, it.store(hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape})
 	}
 	it.Layer = strings.TrimSuffix(t.Name, lutq.WeightSuffix)
@@ -174,20 +177,6 @@ func (it *Item) quantizer(cb lut.Codebook) (*lut.Quantizer, error) {
 		return nil, err
 	}
 	return lut.NewQuantizer(lut.Options{Codebook: cb, Group: it.Format.Columns(it.K), Scale: scale, ScaleType: st})
-}
-
-// quantizable reports whether a tensor can be quantized: a matrix of floating
-// point weights that is neither a norm nor the router of a mixture.
-func quantizable(t *hf.Tensor) bool {
-	layer, ok := strings.CutSuffix(t.Name, lutq.WeightSuffix)
-	if !ok || len(t.Shape) != 2 || t.Elements() == 0 {
-		return false
-	}
-	module := layer[strings.LastIndexByte(layer, '.')+1:]
-	if strings.Contains(module, "norm") || module == "gate" || module == "router" || strings.HasSuffix(module, "_gate") {
-		return false
-	}
-	return slices.Contains([]hf.DType{"F64", "F32", "F16", "BF16"}, t.DType)
 }
 
 // checkFused reports layers that inference engines run as one matrix but that

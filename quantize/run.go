@@ -35,6 +35,7 @@ type Result struct {
 	SHA256  string // digest of the quantized tensors
 	Error   float64
 	Layers  []LayerResult  // quantized layers in the source's order
+	Kept    []Kept         // the other tensors, by reason
 	Resumed int            // tensors that an earlier run had finished
 	Learn   *lutq.Learning // how scales were learned, if they were
 }

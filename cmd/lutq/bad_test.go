@@ -157,11 +157,38 @@ func badInputs() []badInput {
 		{name: "NaN weight", damage: func(m victim) { m.data(qProj, []byte{0, 0, 0xc0, 0x7f}) }, want: qProj + ": weight [0, 1] is NaN"},
 		{name: "infinite weight", damage: func(m victim) { m.data(qProj, []byte{0x80, 0xff}) }, want: "weight [0, 0] is -Inf"},
 		{name: "NaN norm", damage: func(m victim) { m.data("model.norm.weight", []byte{0xc0, 0x7f}) }, want: "model.norm.weight"},
-		{name: "weights of integers", damage: func(m victim) { m.header(func(s string) string { return strings.ReplaceAll(s, `"BF16"`, `"I16"`) }) }, want: "no tensor of the checkpoint would be quantized"},
+		{name: "weights of integers", damage: func(m victim) { m.header(func(s string) string { return strings.ReplaceAll(s, `"BF16"`, `"I16"`) }) }, want: "weights of type I16 in no format that is known"},
+		{name: "a layer of bytes among others", damage: func(m victim) {
+			m.header(func(s string) string {
+				return strings.Replace(s, `"`+qProj+`":{"dtype":"BF16","shape":[128,128]`, `"`+qProj+`":{"dtype":"I8","shape":[128,256]`, 1)
+			})
+		}, want: qProj + ": weights of type I8 in no format that is known"},
+		{name: "no layer of a decoder", damage: func(m victim) {
+			m.header(func(s string) string { return strings.ReplaceAll(s, "model.layers.", "model.towers.") })
+		}, want: "no tensor of the checkpoint would be quantized: embedding (1), norm (9), outside the decoder's blocks (28)"},
+		{name: "GPT-2", damage: func(m victim) { m.replace(config, `"model_type": "llama"`, `"model_type": "gpt2"`) }, want: "gpt2 stores its linear layers transposed"},
+		{name: "weights of PyTorch", damage: func(m victim) { m.write("pytorch_model.bin", m.read(weights)); m.remove(weights) }, want: "save_pretrained(o)"},
+		{
+			name: "quantized by GPTQ", damage: func(m victim) { m.replace(config, "{", `{"quantization_config": {"quant_method": "gptq"},`) },
+			want: "MODEL: already quantized by GPTQ: its config.json says so",
+		},
+		{
+			name: "evaluation of another family", damage: func(m victim) { m.replace(config, "LlamaForCausalLM", "MambaForCausalLM") },
+			args: []string{"quantize", "MODEL", "OUT", "--eval-text", "TEXT"}, want: "cannot be evaluated: architecture \"MambaForCausalLM\"",
+		},
+		{
+			name: "evaluation without a tokenizer", damage: func(m victim) { m.remove(tokJSON) },
+			args: []string{"quantize", "MODEL", "OUT", "--eval-text", "TEXT"}, want: tokJSON,
+		},
+		{name: "evaluation on no text", args: []string{"quantize", "MODEL", "OUT", "--eval-text", "DIR/none"}, want: "no such file"},
+		{
+			name: "evaluation on too little text", damage: func(m victim) { m.write("short", []byte("a b c")) },
+			args: []string{"quantize", "MODEL", "OUT", "--eval-text", "MODEL/short"}, want: "fewer than one window",
+		},
 		{name: "no config", damage: func(m victim) { m.remove(config) }, want: config},
 		{name: "config that is no JSON", damage: func(m victim) { m.write(config, []byte("{\"a\": ")) }, want: config},
 		{name: "config that is an array", damage: func(m victim) { m.write(config, []byte("[]")) }, want: config},
-		{name: "quantized already", container: true, want: "quantized"},
+		{name: "quantized already", container: true, want: "MODEL: already quantized by lutq: "},
 		{name: "pattern that matches nothing", args: []string{"quantize", "MODEL", "OUT", "--tensor", "dwn_proj=3"}, want: "dwn_proj"},
 		{name: "pattern that is none", args: []string{"quantize", "MODEL", "OUT", "--tensor", "(=3"}, code: 2, want: "missing closing"},
 		{name: "bits out of range", args: []string{"quantize", "MODEL", "OUT", "--bits", "6"}, want: "6 bits"},
@@ -324,5 +351,24 @@ func TestZeroGroups(t *testing.T) {
 	var r struct{ PPL float64 }
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != 0 || math.IsNaN(r.PPL) || r.PPL <= 1 {
 		t.Errorf("evaluation: exit code %d, %v\n%s%s", code, err, stdout, stderr)
+	}
+}
+
+// TestStacks: experts in one tensor are copied, and said to be.
+func TestStacks(t *testing.T) {
+	dir := t.TempDir()
+	m := victim{t, filepath.Join(dir, "model")}
+	if err := os.CopyFS(m.dir, os.DirFS(tiny)); err != nil {
+		t.Fatal(err)
+	}
+	m.header(func(s string) string {
+		return strings.Replace(s, `"model.layers.0.mlp.up_proj.weight":{"dtype":"BF16","shape":[384,128]`, `"model.layers.0.mlp.experts.up_proj":{"dtype":"BF16","shape":[3,128,128]`, 1)
+	})
+	code, stdout, stderr := exec("quantize", m.dir, filepath.Join(dir, "out"))
+	if want := "lutq: 98.3 kB of 2.62 MB stay as they are: stacks of matrices in one tensor are not quantized (model.layers.*.mlp.experts.up_proj)\n"; code != 0 || stderr != want {
+		t.Errorf("exit code %d, stderr %q, want %q", code, stderr, want)
+	}
+	if !strings.Contains(stdout, "stack of matrices: 1, 98.3 kB (model.layers.*.mlp.experts.up_proj)") {
+		t.Errorf("the report does not name the stack:\n%s", stdout)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -110,6 +111,20 @@ func (u *ui) evalAgainst(ctx context.Context, dir, original, text string, thread
 	return u.eval(ctx, []string{dir}, evalOptions{text: text, against: original, protocol: string(corpus.Raw), device: "auto", threads: threads})
 }
 
+// canEval reports what would stand against evalAgainst, before there is a
+// container: the model's family, its tokenizer, or the text.
+func canEval(original, text string) error {
+	config, err := hf.ReadConfig(original)
+	if err != nil {
+		return err
+	}
+	if err := config.Supported(); err != nil {
+		return fmt.Errorf("%s: cannot be evaluated: %w", original, err)
+	}
+	_, err = evalSet(original, config, evalOptions{text: text, protocol: string(corpus.Raw), windows: 1})
+	return err
+}
+
 func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalReport, err error) {
 	if o.text == "" {
 		return nil, usageError{errors.New("eval-ppl: --text names the file to evaluate on")}
@@ -150,7 +165,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 		}
 	}
 	first := opened[0]
-	set, err := evalSet(dirs[0], first, o)
+	set, err := evalSet(dirs[0], first.Config(), o)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +231,7 @@ func hintEval(err error, o evalOptions) error {
 }
 
 // evalSet cuts the text into windows with the model's tokenizer.
-func evalSet(dir string, m *model.Model, o evalOptions) (*corpus.Set, error) {
+func evalSet(dir string, config *hf.Config, o evalOptions) (*corpus.Set, error) {
 	protocol, err := corpus.ParseProtocol(o.protocol)
 	if err != nil {
 		return nil, usageError{err}
@@ -234,7 +249,7 @@ func evalSet(dir string, m *model.Model, o evalOptions) (*corpus.Set, error) {
 		return nil, err
 	}
 	set, err := corpus.Build(text, tok, corpus.Options{
-		Protocol: protocol, BOS: bos, Context: o.ctx, MaxWindows: o.windows, BOSToken: m.Config().BOS,
+		Protocol: protocol, BOS: bos, Context: o.ctx, MaxWindows: o.windows, BOSToken: config.BOS,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.text, err)

@@ -46,6 +46,7 @@ type hintError struct {
 func (e usageError) Unwrap() error { return e.error }
 func (e checkError) Unwrap() error { return e.error }
 func (e hintError) Unwrap() error  { return e.error }
+func (e hintError) Hint() string   { return e.hint }
 
 // run carries out a command line and returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -76,9 +77,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 func printHint(w io.Writer, err error) {
-	var h hintError
+	// Errors of packages that know what to do about them say it themselves.
+	var h interface{ Hint() string }
 	if errors.As(err, &h) {
-		fmt.Fprintf(w, "hint: %s\n", h.hint)
+		fmt.Fprintf(w, "hint: %s\n", h.Hint())
 	}
 }
 

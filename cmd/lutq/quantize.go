@@ -185,6 +185,12 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	if err != nil {
 		return err
 	}
+	if o.evalText != "" {
+		if err := canEval(model, o.evalText); err != nil {
+			return err
+		}
+	}
+	u.warnStacks(plan)
 	ro := quantize.RunOptions{Threads: o.threads, MaxRAM: int64(o.maxRAM), MaxShardSize: int64(o.maxShard), Force: o.force}
 	if o.dryRun {
 		return u.dryRun(ctx, plan, ro, o.json)
@@ -283,7 +289,8 @@ type quantizeJSON struct {
 	Seconds       float64     `json:"seconds"`
 	Layers        []layerJSON `json:"layers"`
 
-	Learn *learn.Report `json:"learn,omitempty"`
+	Kept  []quantize.Kept `json:"kept"`
+	Learn *learn.Report   `json:"learn,omitempty"`
 }
 
 // layerJSON is one stored tensor or layer.
@@ -301,7 +308,7 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 	j := quantizeJSON{
 		Tensors: res.Tensors, Quantized: res.Quantized, Resumed: res.Resumed, Parameters: res.Parameters,
 		BitsPerWeight: res.BitsPerWeight, BytesIn: res.BytesIn, BytesOut: res.BytesOut,
-		Error: res.Error, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds,
+		Error: res.Error, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Kept: res.Kept,
 	}
 	for _, l := range res.Layers {
 		j.Layers = append(j.Layers, layerJSON{
@@ -317,6 +324,7 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", q.Tensors, q.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s (%.2fx smaller)\n", formatBytes(q.BytesIn), formatBytes(q.BytesOut), float64(q.BytesIn)/float64(q.BytesOut))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", q.BitsPerWeight, q.Parameters)
+		printKept(w, q.Kept)
 		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*q.Error)
 		if r := q.Learn; r != nil {
 			fmt.Fprintf(w, "learned\t%d scales and table values of %d layers, mode %s, %d steps, %d tokens on %s\n",
@@ -329,6 +337,33 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		fmt.Fprintf(w, "sha256\t%s\n", q.SHA256)
 		fmt.Fprintf(w, "time, memory\t%.1f s, %s\n", q.Seconds, formatBytes(q.PeakRSS))
 	})
+}
+
+// warnStacks says that experts stored in one tensor, which may be most of a
+// model, are left out.
+func (u *ui) warnStacks(plan *quantize.Plan) {
+	for _, k := range plan.Kept() {
+		if k.Reason == quantize.KeptRank {
+			fmt.Fprintf(u.stderr, "lutq: %s of %s stay as they are: stacks of matrices in one tensor are not quantized (%s)\n",
+				formatBytes(k.Bytes), formatBytes(plan.Totals().BytesIn), input.Name(k.Names[0]))
+		}
+	}
+}
+
+// printKept prints what is copied as it is, and why, a line for each reason.
+func printKept(w io.Writer, kept []quantize.Kept) {
+	label := "kept as they are"
+	for _, k := range kept {
+		names := input.Name(k.Names[0])
+		if len(k.Names) > 1 {
+			names += ", " + input.Name(k.Names[1])
+		}
+		if more := len(k.Names) - 2; more > 0 {
+			names += fmt.Sprintf(" and %d more", more)
+		}
+		fmt.Fprintf(w, "%s\t%s: %d, %s (%s)\n", label, k.Reason, k.Tensors, formatBytes(k.Bytes), names)
+		label = ""
+	}
 }
 
 // dryRun prints the plan.
@@ -349,7 +384,9 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 			PeakRAM       int64       `json:"peak_ram_bytes"`
 			Seconds       float64     `json:"expected_seconds"`
 			Layers        []layerJSON `json:"layers"`
-		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil}
+
+			Kept []quantize.Kept `json:"kept"`
+		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, plan.Kept()}
 		for i := range plan.Items {
 			it := &plan.Items[i]
 			out.Layers = append(out.Layers, layerJSON{
@@ -379,6 +416,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", t.Tensors, t.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(t.BytesIn), formatBytes(t.BytesOut))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", t.BitsPerWeight, t.Parameters)
+		printKept(w, plan.Kept())
 		fmt.Fprintf(w, "expected memory\t%s at most\n", formatBytes(est.PeakRAM))
 		learning := ""
 		if plan.Recipe.Refine != nil {

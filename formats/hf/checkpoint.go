@@ -75,6 +75,13 @@ func (c *Checkpoint) open() error {
 	case single:
 		shards = []string{singleName}
 	default:
+		other, err := otherWeights(c.dir)
+		if err != nil {
+			return err
+		}
+		if other != "" {
+			return &UnreadableError{Dir: c.dir, File: other}
+		}
 		return fmt.Errorf("%s: no %s or %s", c.dir, singleName, indexName)
 	}
 	buffers := &sync.Pool{New: func() any { return new([chunk]byte) }}
@@ -219,6 +226,26 @@ func isWeights(name string) bool {
 		return true
 	}
 	return false
+}
+
+// otherWeights returns the largest file of weights that are no safetensors, ""
+// where there is none: optimizer states and the like are smaller, or beside them.
+func otherWeights(dir string) (string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", fmt.Errorf("open model folder: %w", err)
+	}
+	largest, most := "", int64(-1)
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, ".") || !isWeights(name) || strings.HasSuffix(name, suffix) || strings.HasSuffix(name, ".index.json") {
+			continue
+		}
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.Size() > most {
+			largest, most = name, info.Size()
+		}
+	}
+	return largest, nil
 }
 
 // exists reports whether there is a file at path.

@@ -155,7 +155,7 @@ func TestBadFolders(t *testing.T) {
 		want  string
 	}{
 		{"empty folder", nil, "no model.safetensors or model.safetensors.index.json"},
-		{"weights of another format", map[string]string{"pytorch_model.bin": "x"}, "no model.safetensors or"},
+		{"weights of another format", map[string]string{"pytorch_model.bin": "x"}, "want safetensors"},
 		{"bad file", map[string]string{singleName: "x"}, "model.safetensors: file of 1 bytes is too short"},
 		{"folder for a file", map[string]string{singleName + "/x": ""}, "model.safetensors is a folder"},
 		{"index is a folder", map[string]string{indexName + "/x": ""}, "index.json is a folder"},

@@ -356,8 +356,13 @@ func FuzzConfig(f *testing.F) {
 	f.Add(configText(map[string]string{"architectures": `["Qwen2ForCausalLM"]`, "use_sliding_window": "true"}))
 	f.Add(configText(map[string]string{"rope_parameters": `{"full_attention":{"full_attention":{}}}`, "eos_token_id": "[1]"}))
 	f.Add(configText(map[string]string{"rope_scaling": `{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192}`}))
-	f.Add([]byte(`{"text_config":{}}`))
+	f.Add([]byte(`{"text_config":{"quantization_config":{"quant_method":"a\nb"}}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if keys, err := readFields(b); err == nil {
+			if by := keys.quantizedBy(); strings.ContainsRune(by, '\n') || len(by) > 400 {
+				t.Fatalf("quantized by %q", by)
+			}
+		}
 		c, err := parseConfig(b)
 		if err == nil {
 			err = c.Supported()

@@ -1,0 +1,127 @@
+package quantize
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+)
+
+// A Reason says why a tensor is copied as it is.
+type Reason string
+
+// The reasons, as reports spell them.
+const (
+	KeptByRule    Reason = "keep rule"
+	KeptEmbedding Reason = "embedding"
+	KeptHead      Reason = "output head"
+	KeptNorm      Reason = "norm"
+	KeptRouter    Reason = "router"
+	KeptVector    Reason = "bias or vector"
+	KeptRank      Reason = "stack of matrices" // such as the experts of a layer in one tensor
+	KeptType      Reason = "type"              // no type of floating point weights
+	KeptEmpty     Reason = "empty"
+	KeptOther     Reason = "no linear layer"
+	KeptOutside   Reason = "outside the decoder's blocks"
+)
+
+// PackedError means that a tensor looks like weights that another program has
+// packed, which a copy would leave as they are in silence.
+type PackedError struct{ Type hf.DType }
+
+func (e *PackedError) Error() string {
+	return fmt.Sprintf("weights of type %s in no format that is known: want 16 or 32 bits", e.Type)
+}
+
+// Hint says how to insist.
+func (e *PackedError) Hint() string { return "--tensor 'NAME=keep' copies what is no weight as it is" }
+
+var (
+	// inBlock matches names of what belongs to a decoder's layers.
+	inBlock = regexp.MustCompile(`(^|\.)(layers|h|blocks)\.\d+\.`)
+	// number matches the index of a layer or an expert in a name.
+	number = regexp.MustCompile(`\b\d+\b`)
+)
+
+// keptByDefault returns why a tensor is copied where no rule names it, "" for
+// those that are quantized: the linear layers of the decoder's blocks.
+func keptByDefault(t *hf.Tensor) Reason {
+	layer, ok := strings.CutSuffix(t.Name, lutq.WeightSuffix)
+	module := layer[strings.LastIndexByte(layer, '.')+1:]
+	switch {
+	case t.Elements() == 0:
+		return KeptEmpty
+	case ok && strings.Contains(module, "norm"):
+		return KeptNorm
+	case !slices.Contains([]hf.DType{hf.F64, hf.F32, hf.F16, hf.BF16}, t.DType):
+		return KeptType
+	case len(t.Shape) < 2:
+		return KeptVector
+	case len(t.Shape) > 2:
+		return KeptRank
+	case module == "gate" || module == "router" || strings.HasSuffix(module, "_gate"):
+		return KeptRouter
+	case !ok:
+		return KeptOther
+	case inBlock.MatchString(t.Name):
+		return ""
+	case module == "lm_head" || module == "embed_out":
+		return KeptHead
+	case strings.Contains(module, "embed") || module == "wte" || module == "wpe":
+		return KeptEmbedding
+	}
+	return KeptOutside
+}
+
+// quantizable reports whether a rule may have a tensor quantized: a matrix of
+// floating point weights that is neither a norm nor the router of a mixture.
+func quantizable(t *hf.Tensor) bool {
+	switch keptByDefault(t) {
+	case "", KeptEmbedding, KeptHead, KeptOutside:
+		return true
+	}
+	return false
+}
+
+// Kept are the tensors that a plan copies for one reason.
+type Kept struct {
+	Reason  Reason   `json:"reason"`
+	Tensors int      `json:"tensors"`
+	Bytes   int64    `json:"bytes"`
+	Names   []string `json:"names"` // once for all layers, with * for their numbers
+}
+
+// Kept groups what the plan copies by reason, in the order of the source.
+func (p *Plan) Kept() []Kept {
+	all := []Kept{}
+	for i := range p.Items {
+		it := &p.Items[i]
+		if it.Quantized() {
+			continue
+		}
+		at := slices.IndexFunc(all, func(k Kept) bool { return k.Reason == it.Kept })
+		if at < 0 {
+			at = len(all)
+			all = append(all, Kept{Reason: it.Kept})
+		}
+		k := &all[at]
+		k.Tensors++
+		k.Bytes += it.Tensor.Bytes()
+		if name := number.ReplaceAllString(it.Tensor.Name, "*"); !slices.Contains(k.Names, name) {
+			k.Names = append(k.Names, name)
+		}
+	}
+	return all
+}
+
+// keptInShort counts what the plan copies, by reason.
+func (p *Plan) keptInShort() string {
+	var parts []string
+	for _, k := range p.Kept() {
+		parts = append(parts, fmt.Sprintf("%s (%d)", k.Reason, k.Tensors))
+	}
+	return strings.Join(parts, ", ")
+}
