@@ -108,10 +108,6 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 			return err
 		}
 	}
-	config, err := input.ReadFile(filepath.Join(p.Source.Dir(), configName), input.Config)
-	if err != nil {
-		return err
-	}
 	c := lutq.Config{
 		QuantMethod: lutq.Method, Version: lutq.Version,
 		Format: p.Recipe.Default, Command: p.Recipe.Command(), SHA256: res.SHA256,
@@ -126,11 +122,23 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 			Shape: [2]int{l.N, l.K}, Error: round6(l.Error), Format: l.Format.Without(c.Format),
 		}
 	}
-	config, err = c.AddTo(config)
+	config, err := p.configJSON(&c)
 	if err != nil {
-		return fmt.Errorf("%s: %w", p.Source.Dir(), err)
+		return err
 	}
 	return os.WriteFile(filepath.Join(work, configName), config, 0o644)
+}
+
+// configJSON returns the source's config.json with c in it.
+func (p *Plan) configJSON(c *lutq.Config) ([]byte, error) {
+	config, err := input.ReadFile(filepath.Join(p.Source.Dir(), configName), input.Config)
+	if err != nil {
+		return nil, err
+	}
+	if config, err = c.AddTo(config); err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Source.Dir(), err)
+	}
+	return config, nil
 }
 
 const configName = "config.json"

@@ -82,12 +82,14 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 			return nil, err
 		}
 	}
-	for i := range p.Items {
-		if p.Items[i].Quantized() {
-			return p, nil
-		}
+	if !slices.ContainsFunc(p.Items, func(it Item) bool { return it.Quantized() }) {
+		return nil, fmt.Errorf("no tensor of the checkpoint would be quantized: %s", p.keptInShort())
 	}
-	return nil, fmt.Errorf("no tensor of the checkpoint would be quantized: %s", p.keptInShort())
+	// What cannot be written at the end is better known before the work.
+	if _, err := p.configJSON(&lutq.Config{}); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // item applies the recipe to one tensor and marks the rules that matched.

@@ -231,7 +231,13 @@ func addLayers(b *gemm.Options, path string) error {
 	if err != nil {
 		return err
 	}
-	if info.IsDir() && isContainer(path) {
+	container := false
+	if info.IsDir() {
+		if container, err = isContainer(path); err != nil {
+			return err
+		}
+	}
+	if container {
 		m, err := lutq.Open(path)
 		if err != nil {
 			return err

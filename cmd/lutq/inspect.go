@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"strings"
 
@@ -56,7 +58,7 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 			if how == "" {
 				how, e = formatName(l.Format), fmt.Sprintf("%.3f %%", 100*l.Error)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", l.Name, shapeName(l.Shape), how, formatBytes(l.BytesOut), e)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", input.Name(l.Name), shapeName(l.Shape), input.Name(how), formatBytes(l.BytesOut), e)
 		}
 	})
 	if err != nil {
@@ -68,8 +70,8 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 		fmt.Fprintf(w, "size\t%s\n", formatBytes(in.Bytes))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", in.BitsPerWeight, in.Parameters)
 		if in.SHA256 != "" {
-			fmt.Fprintf(w, "sha256\t%s\n", in.SHA256)
-			fmt.Fprintf(w, "made by\t%s\n", in.Command)
+			fmt.Fprintf(w, "sha256\t%s\n", input.Name(in.SHA256))
+			fmt.Fprintf(w, "made by\t%s\n", input.Printable(in.Command))
 		}
 	})
 }
@@ -77,7 +79,11 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 // inspectModel gathers what there is to say about a folder.
 func inspectModel(dir string) (*inspection, error) {
 	in := &inspection{Format: "hf"}
-	if !isContainer(dir) {
+	container, err := isContainer(dir)
+	if err != nil {
+		return nil, err
+	}
+	if !container {
 		ckpt, err := hf.Open(dir)
 		if err != nil {
 			return nil, err
@@ -142,7 +148,10 @@ func splitName(name string) (layer, part string) {
 
 // isContainer reports whether a folder's config.json says that it is a lutq
 // container. A folder without one is not.
-func isContainer(dir string) bool {
+func isContainer(dir string) (bool, error) {
 	data, err := input.ReadFile(filepath.Join(dir, "config.json"), input.Config)
-	return err == nil && lutq.IsContainer(lutq.QuantizationConfig(data))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return lutq.IsContainer(lutq.QuantizationConfig(data)), err
 }

@@ -15,6 +15,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 func main() {
@@ -50,7 +52,7 @@ func (e hintError) Hint() string   { return e.hint }
 
 // run carries out a command line and returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := interruptible(context.Background(), stderr)
 	defer stop()
 	root := newRoot(stdin, stdout, stderr)
 	root.SetArgs(args)
@@ -59,11 +61,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitDone
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		fmt.Fprintln(stderr, "lutq: interrupted")
+		fmt.Fprintln(stderr, interrupted)
 		printHint(stderr, err)
 		return exitInterrupted
 	}
-	fmt.Fprintf(stderr, "lutq: %v\n", err)
+	fmt.Fprintf(stderr, "lutq: %s\n", input.Message(err.Error()))
 	printHint(stderr, err)
 	var usage usageError
 	var check checkError
@@ -80,7 +82,37 @@ func printHint(w io.Writer, err error) {
 	// Errors of packages that know what to do about them say it themselves.
 	var h interface{ Hint() string }
 	if errors.As(err, &h) {
-		fmt.Fprintf(w, "hint: %s\n", h.Hint())
+		fmt.Fprintf(w, "hint: %s\n", input.Message(h.Hint()))
+	}
+}
+
+const interrupted = "lutq: interrupted"
+
+// interruptible returns a context that the first signal to end cancels, so
+// that work comes to a good end. The second ends the process, since what
+// blocks may never look at a context.
+func interruptible(parent context.Context, stderr io.Writer) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(parent)
+	signals, done := make(chan os.Signal, 2), make(chan struct{})
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-done:
+			return
+		}
+		select {
+		case <-signals:
+			fmt.Fprintln(stderr, interrupted)
+			os.Exit(exitInterrupted)
+		case <-done:
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(done)
+		cancel()
 	}
 }
 

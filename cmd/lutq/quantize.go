@@ -404,7 +404,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 			if it.Quantized() {
 				to = formatName(it.Format)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", it.Tensor.Name, shapeName(it.Tensor.Shape), it.Tensor.DType, to,
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", input.Name(it.Tensor.Name), shapeName(it.Tensor.Shape), it.Tensor.DType, to,
 				formatBytes(it.Tensor.Bytes()), formatBytes(it.BytesOut))
 		}
 	})

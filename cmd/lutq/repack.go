@@ -103,8 +103,7 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 			Bytes  int64  `json:"bytes"`
 		}{out, o.target, len(m.Linears()), bytes})
 	}
-	fmt.Fprintf(u.stdout, "%s: %d layers in %s, %s\n", out, len(m.Linears()), target.unit, formatBytes(bytes))
-	return nil
+	return u.printLine("%s: %d layers in %s, %s", out, len(m.Linears()), target.unit, formatBytes(bytes))
 }
 
 // target is a layout that layers can be given.

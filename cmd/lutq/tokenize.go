@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 
@@ -20,7 +21,9 @@ func newTokenizeCommand(u *ui) *cobra.Command {
 spaces. The text is the file given by --text, byte for byte, or the standard
 input. MODEL may also be a tokenizer.json itself.`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return u.tokenize(args[0], text, special, asJSON) },
+		RunE: func(c *cobra.Command, args []string) error {
+			return u.tokenize(c.Context(), args[0], text, special, asJSON)
+		},
 	}
 	c.Flags().StringVar(&text, "text", "", "text `FILE` (default the standard input)")
 	c.Flags().BoolVar(&special, "special", false, "add what the tokenizer puts around a text, such as a BOS token")
@@ -28,14 +31,14 @@ input. MODEL may also be a tokenizer.json itself.`,
 	return c
 }
 
-func (u *ui) tokenize(model, file string, special, asJSON bool) error {
+func (u *ui) tokenize(ctx context.Context, model, file string, special, asJSON bool) error {
 	tok, err := tokenizer.Load(model)
 	if err != nil {
 		return err
 	}
 	var text []byte
 	if file == "" {
-		text, err = input.ReadAll(u.stdin, input.Text, 0)
+		text, err = u.readStdin(ctx, input.Text)
 	} else {
 		text, err = input.ReadFile(file, input.Text)
 	}

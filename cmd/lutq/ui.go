@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,6 +16,8 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // ui is where a command reads from and prints to: results go to stdout,
@@ -25,6 +29,29 @@ type ui struct {
 	quiet  bool
 }
 
+// readStdin reads the standard input, which is something of a kind. It gives up
+// when the context ends: nobody may ever write there.
+func (u *ui) readStdin(ctx context.Context, kind input.Kind) ([]byte, error) {
+	type result struct {
+		data []byte
+		err  error
+	}
+	read := make(chan result, 1)
+	go func() {
+		data, err := input.ReadAll(u.stdin, kind, 0)
+		read <- result{data, err}
+	}()
+	select {
+	case r := <-read:
+		if r.err != nil {
+			return nil, fmt.Errorf("standard input: %w", r.err)
+		}
+		return r.data, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // printJSON prints one object.
 func (u *ui) printJSON(v any) error {
 	enc := json.NewEncoder(u.stdout)
@@ -32,9 +59,34 @@ func (u *ui) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// table prints aligned columns; rows are written tab-separated.
+// printLine prints a line, of which everything shows as what it is: it may
+// hold names from a file.
+func (u *ui) printLine(format string, args ...any) error {
+	_, err := fmt.Fprintln(u.stdout, input.Printable(fmt.Sprintf(format, args...)))
+	return err
+}
+
+// visible writes text to w of which each line shows as what it is.
+type visible struct{ w io.Writer }
+
+func (v visible) Write(p []byte) (int, error) {
+	for line := range bytes.Lines(p) {
+		text, end := bytes.CutSuffix(line, []byte("\n"))
+		out := input.Printable(string(text))
+		if end {
+			out += "\n"
+		}
+		if _, err := io.WriteString(v.w, out); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+// table prints aligned columns; rows are written tab-separated. Names from a
+// file, which may hold a tab, go through [input.Name] or [input.Printable].
 func (u *ui) table(print func(w io.Writer)) error {
-	w := tabwriter.NewWriter(u.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(visible{u.stdout}, 0, 0, 2, ' ', 0)
 	print(w)
 	return w.Flush()
 }
@@ -85,11 +137,11 @@ func (p *progress) set(done int64, item string) {
 	defer p.mu.Unlock()
 	switch {
 	case p.bar != nil:
-		p.bar.Describe(p.what + " " + shorten(item, 40))
+		p.bar.Describe(p.what + " " + shorten(input.Printable(item), 40))
 		_ = p.bar.Set64(done) // an error here is about drawing
 	case p.log != nil && time.Since(p.last) >= logEvery:
 		p.last = time.Now()
-		line := fmt.Sprintf("lutq: %s %d %% (%s)", p.what, 100*done/max(p.total, 1), item)
+		line := fmt.Sprintf("lutq: %s %d %% (%s)", p.what, 100*done/max(p.total, 1), input.Name(item))
 		if done > 0 {
 			left := time.Duration(float64(time.Since(p.begin)) * float64(p.total-done) / float64(done))
 			line += fmt.Sprintf(", %s left", left.Round(time.Second))
@@ -119,10 +171,11 @@ func (p *progress) finish() {
 
 // shorten keeps the end of a name, which tells more than its beginning.
 func shorten(s string, n int) string {
-	if len(s) <= n {
-		return s + strings.Repeat(" ", n-len(s))
+	r := []rune(s)
+	if len(r) <= n {
+		return s + strings.Repeat(" ", n-len(r))
 	}
-	return "…" + s[len(s)-n+1:]
+	return "…" + string(r[len(r)-n+1:])
 }
 
 // formatBytes prints a size with three digits and a decimal unit.

@@ -77,14 +77,16 @@ func (u *ui) verify(ctx context.Context, dir, original string, threads int, asJS
 		}
 	} else {
 		for _, p := range r.Problems {
-			fmt.Fprintln(u.stdout, p)
+			if err := u.printLine("%s", p); err != nil {
+				return err
+			}
 		}
 	}
 	if n := len(r.Problems); n > 0 {
 		return checkError{fmt.Errorf("%s: %d problems", dir, n)}
 	}
 	if !asJSON {
-		fmt.Fprintf(u.stdout, "%s: %d layers are as they should be, sha256 %s\n", dir, r.Layers, r.SHA256)
+		return u.printLine("%s: %d layers are as they should be, sha256 %s", dir, r.Layers, r.SHA256)
 	}
 	return nil
 }

@@ -182,7 +182,9 @@ func (c *Config) readSizes(f *fields, required bool) {
 	}
 	c.HiddenSize = f.size("hidden_size", missing)
 	c.IntermediateSize = f.size("intermediate_size", missing)
-	c.Layers = f.size("num_hidden_layers", missing)
+	if c.Layers = f.size("num_hidden_layers", missing); c.Layers > maxLayers {
+		f.fail("num_hidden_layers", fmt.Errorf("%d: want at most %d", c.Layers, maxLayers))
+	}
 	c.Heads = f.size("num_attention_heads", missing)
 	c.VocabSize = f.size("vocab_size", missing)
 
@@ -345,8 +347,14 @@ func (c *Config) readTokens(f *fields) {
 	}
 }
 
-// maxSize bounds sizes so that the product of two fits an int64.
-const maxSize = math.MaxInt32
+const (
+	// maxSize bounds sizes so that the product of two fits an int64.
+	maxSize = math.MaxInt32
+
+	// maxLayers bounds what is in memory for each layer before its weights are
+	// looked for.
+	maxLayers = 1 << 14
+)
 
 // fields is a JSON object of which the first wrong value is remembered, so
 // that reading many fields takes one check.
@@ -364,7 +372,7 @@ func readFields(text []byte) (*fields, error) {
 	return f, s.object(func(key []byte) error {
 		k := string(key)
 		if _, ok := f.values[k]; ok {
-			return fmt.Errorf("key %q appears twice", k)
+			return fmt.Errorf("key %.40q appears twice", k)
 		}
 		f.values[k] = s.value()
 		return nil
@@ -427,7 +435,7 @@ func integer(raw json.RawMessage, least int) (int, error) {
 		return 0, fmt.Errorf("%.40q is not an integer", raw)
 	}
 	if v < float64(least) || v > maxSize {
-		return 0, fmt.Errorf("%s is outside %d to %d", raw, least, maxSize)
+		return 0, fmt.Errorf("%.40s is outside %d to %d", raw, least, maxSize)
 	}
 	return int(v), nil
 }

@@ -13,7 +13,15 @@ import (
 	"github.com/lutq/lutq/formats/input"
 )
 
-const metadataKey = "__metadata__"
+const (
+	metadataKey = "__metadata__"
+
+	// maxName and maxRank are the longest name in bytes and the largest rank of
+	// a tensor. Those of models are below a tenth of it, and PyTorch has no more
+	// dimensions.
+	maxName = 4096
+	maxRank = 64
+)
 
 // header is what the JSON of a safetensors file says, checked against the size
 // of the file.
@@ -104,6 +112,9 @@ type headerParser struct {
 // entry reads one value of the header's object.
 func (p *headerParser) entry(key []byte) error {
 	name := string(key)
+	if err := checkLength(name); err != nil {
+		return err
+	}
 	if p.seen[name] {
 		return fmt.Errorf("%q appears twice", name)
 	}
@@ -119,10 +130,21 @@ func (p *headerParser) entry(key []byte) error {
 	return nil
 }
 
+// checkLength refuses names that no message could show.
+func checkLength(name string) error {
+	if len(name) > maxName {
+		return fmt.Errorf("name of %d bytes: want at most %d: %.40q…", len(name), maxName, name)
+	}
+	return nil
+}
+
 func (p *headerParser) readMetadata() error {
 	p.metadata = make(map[string]string)
 	err := p.object(func(key []byte) error {
 		k := string(key)
+		if err := checkLength(k); err != nil {
+			return err
+		}
 		if _, ok := p.metadata[k]; ok {
 			return fmt.Errorf("key %q appears twice", k)
 		}
@@ -158,7 +180,7 @@ func (p *headerParser) tensor(t *Tensor) error {
 			field = offsets
 			begin, end, err = p.offsets()
 		default:
-			return fmt.Errorf("unexpected key %q", key)
+			return fmt.Errorf("unexpected key %.40q", key)
 		}
 		if seen&field != 0 {
 			return fmt.Errorf("key %q appears twice", key)
@@ -204,7 +226,7 @@ func (p *headerParser) dtype() (DType, error) {
 	}
 	d := DType(raw)
 	if d.Bits() == 0 {
-		return "", fmt.Errorf("unknown dtype %q", raw)
+		return "", fmt.Errorf("unknown dtype %.40q", raw)
 	}
 	return d, nil
 }
@@ -221,6 +243,9 @@ func (p *headerParser) shape() ([]int, error) {
 		}
 		if n > math.MaxInt {
 			return fmt.Errorf("dimension %d is too large", n)
+		}
+		if len(p.dims)-start == maxRank {
+			return fmt.Errorf("more than %d dimensions", maxRank)
 		}
 		p.dims = append(p.dims, int(n))
 		return nil

@@ -44,7 +44,7 @@ func parseIndex(text []byte) (*index, error) {
 	err = s.object(func(key []byte) error {
 		k := string(key)
 		if found[k] {
-			return fmt.Errorf("key %q appears twice", k)
+			return fmt.Errorf("key %.40q appears twice", k)
 		}
 		found[k] = true
 		var err error
@@ -76,6 +76,9 @@ func parseIndex(text []byte) (*index, error) {
 func (x *index) readWeightMap(s *scanner) error {
 	return s.object(func(key []byte) error {
 		name := string(key)
+		if err := checkLength(name); err != nil {
+			return err
+		}
 		if _, ok := x.weightMap[name]; ok {
 			return fmt.Errorf("tensor %q appears twice", name)
 		}
@@ -95,6 +98,9 @@ func (x *index) readWeightMap(s *scanner) error {
 
 // checkShardName refuses names that lead out of the folder, on any system.
 func checkShardName(name string) error {
+	if err := checkLength(name); err != nil {
+		return err
+	}
 	if strings.ContainsAny(name, "/\\:\x00") || !filepath.IsLocal(name) || strings.HasPrefix(name, ".") {
 		return fmt.Errorf("shard name %q is not a plain file name", name)
 	}

@@ -101,7 +101,7 @@ func checkName(name string) error {
 	case !utf8.ValidString(name):
 		return fmt.Errorf("tensor name %q is not valid UTF-8", name)
 	}
-	return nil
+	return checkLength(name)
 }
 
 // place orders the entries, sets their offsets and writes the header.

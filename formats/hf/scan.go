@@ -108,14 +108,14 @@ func (s *scanner) str() ([]byte, error) {
 	}
 	var unescaped string
 	if err := json.Unmarshal(raw, &unescaped); err != nil {
-		return nil, fmt.Errorf("invalid string %s: %w", raw, err)
+		return nil, fmt.Errorf("invalid string %.40s: %w", raw, err)
 	}
 	// encoding/json turns half of a surrogate pair, which is no character, into
 	// U+FFFD. Such a rune is in order only where the text has it.
 	const replacement = string(utf8.RuneError)
 	given := strings.Count(string(raw), replacement) + strings.Count(strings.ToLower(string(raw)), `\ufffd`)
 	if strings.Count(unescaped, replacement) > given {
-		return nil, fmt.Errorf("invalid escape in string %s", raw)
+		return nil, fmt.Errorf("invalid escape in string %.40s", raw)
 	}
 	return []byte(unescaped), nil
 }
