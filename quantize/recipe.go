@@ -71,6 +71,9 @@ func ParseGroup(s string) (int, error) {
 // GroupSizes lists the numbers of columns that may share a scale.
 func GroupSizes() []int { return []int{32, 64, 128, 256} }
 
+// Methods lists the methods that a recipe may name.
+func Methods() []string { return []string{methodRTN, methodNFL} }
+
 // ParseRule reads REGEX=FORMAT. FORMAT is "keep", or bits, group, codebook,
 // scale method and scale type in this order, separated by colons, each of
 // which may be left out: "3:64:js", "5", "::nf:mse:bf16". A file codebook
@@ -102,8 +105,8 @@ func ParseRule(s string) (Rule, error) {
 		switch i {
 		case 0:
 			rule.Format.Bits, err = strconv.Atoi(f)
-			if err != nil {
-				err = fmt.Errorf("bits %q: want 2 to 5", f)
+			if err != nil || rule.Format.Bits == 0 {
+				err = fmt.Errorf("bits %q: want %d to %d", f, lut.MinBits, lut.MaxBits)
 			}
 		case 1:
 			rule.Format.Group, err = ParseGroup(f)
@@ -118,7 +121,37 @@ func ParseRule(s string) (Rule, error) {
 			return Rule{}, fmt.Errorf("rule %q: %w", s, err)
 		}
 	}
+	if err := checkFormat(rule.Format); err != nil {
+		return Rule{}, fmt.Errorf("rule %q: %w", s, err)
+	}
 	return rule, nil
+}
+
+// checkFormat reports the first field of a format that names nothing. Fields that
+// are zero are not given, and the file of a codebook is not read.
+func checkFormat(f lutq.Format) error {
+	if f.Bits != 0 && (f.Bits < lut.MinBits || f.Bits > lut.MaxBits) {
+		return fmt.Errorf("%d bits: want %d to %d", f.Bits, lut.MinBits, lut.MaxBits)
+	}
+	if f.Codebook != "" && !strings.HasPrefix(f.Codebook, filePrefix) {
+		if _, err := lut.NewCodebook(f.Codebook, lut.MinBits, GroupSizes()[0]); err != nil {
+			return err
+		}
+	}
+	if f.Method != "" && !slices.Contains(Methods(), f.Method) {
+		return fmt.Errorf("unknown method %q: want %s", f.Method, strings.Join(Methods(), " or "))
+	}
+	if f.Scale != "" {
+		if _, err := lut.ParseScaleMethod(f.Scale); err != nil {
+			return err
+		}
+	}
+	if f.ScaleType != "" {
+		if _, err := lut.ParseScaleType(f.ScaleType); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // formatJSON is a format as recipe files spell it.
@@ -133,12 +166,13 @@ type formatJSON struct {
 
 func (f formatJSON) format() (lutq.Format, error) {
 	out := lutq.Format{Bits: f.Bits, Codebook: f.Codebook, Method: f.Method, Scale: f.Scale, ScaleType: f.ScaleType}
-	if f.Group == nil {
-		return out, nil
+	if f.Group != nil {
+		var err error
+		if out.Group, err = ParseGroup(strings.Trim(string(f.Group), `"`)); err != nil {
+			return out, err
+		}
 	}
-	var err error
-	out.Group, err = ParseGroup(strings.Trim(string(f.Group), `"`))
-	return out, err
+	return out, checkFormat(out)
 }
 
 // recipeJSON is a recipe file.

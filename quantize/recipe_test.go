@@ -25,7 +25,12 @@ func TestParseRule(t *testing.T) {
 		{text: "a", fail: "want REGEX="},
 		{text: "(=4", fail: "missing closing"},
 		{text: "a=four", fail: `bits "four"`},
+		{text: "a=0", fail: `bits "0"`},
+		{text: "a=6", fail: "6 bits: want 2 to 5"},
 		{text: "a=4:65", fail: `group "65"`},
+		{text: "a=4:64:nf4", fail: `unknown codebook "nf4"`},
+		{text: "a=4:64:nf:max", fail: `unknown scale method "max"`},
+		{text: "a=4:64:nf:mse:f8", fail: `unknown scale type "f8"`},
 		{text: "a=", fail: "after the ="},
 		{text: "a=4:64:nf:mse:f16:x", fail: "after the ="},
 	} {
@@ -80,11 +85,11 @@ func TestNewPlan(t *testing.T) {
 		{name: "missing codebook file", recipe: `{"codebook": "file:testdata/none.json"}`, fail: "none.json"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			var p *Plan
 			r, err := ParseRecipe([]byte(tc.recipe))
-			if err != nil {
-				t.Fatal(err)
+			if err == nil {
+				p, err = NewPlan(open(t, tiny), r)
 			}
-			p, err := NewPlan(open(t, tiny), r)
 			if tc.fail != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.fail) {
 					t.Errorf("got error %v, want %q", err, tc.fail)

@@ -191,10 +191,10 @@ func badInputs() []badInput {
 		{name: "quantized already", container: true, want: "MODEL: already quantized by lutq: "},
 		{name: "pattern that matches nothing", args: []string{"quantize", "MODEL", "OUT", "--tensor", "dwn_proj=3"}, want: "dwn_proj"},
 		{name: "pattern that is none", args: []string{"quantize", "MODEL", "OUT", "--tensor", "(=3"}, code: 2, want: "missing closing"},
-		{name: "bits out of range", args: []string{"quantize", "MODEL", "OUT", "--bits", "6"}, want: "6 bits"},
+		{name: "bits out of range", args: []string{"quantize", "MODEL", "OUT", "--bits", "6"}, code: 2, want: "2 to 5"},
 		{name: "bits that are no number", args: []string{"quantize", "MODEL", "OUT", "--bits", "four"}, code: 2, want: "four"},
 		{name: "group that is not offered", args: []string{"quantize", "MODEL", "OUT", "--group", "48"}, code: 2, want: "48"},
-		{name: "unknown codebook", args: []string{"quantize", "MODEL", "OUT", "--codebook", "nf4"}, want: "nf4"},
+		{name: "unknown codebook", args: []string{"quantize", "MODEL", "OUT", "--codebook", "nf4"}, code: 2, want: "nf4"},
 		{
 			name: "codebook file with too few values", damage: func(m victim) { m.write("cb.json", []byte("[-1, 1]")) },
 			args: []string{"quantize", "MODEL", "OUT", "--codebook", "file:MODEL/cb.json"}, want: "2 values",
@@ -202,6 +202,14 @@ func badInputs() []badInput {
 		{
 			name: "recipe with an unknown key", damage: func(m victim) { m.write("r.json", []byte(`{"bit": 4}`)) },
 			args: []string{"quantize", "MODEL", "OUT", "--recipe", "MODEL/r.json"}, want: "bit",
+		},
+		{
+			name: "recipe with bits out of range", damage: func(m victim) { m.write("r.json", []byte(`{"tensors": [{"match": "down", "bits": 9}]}`)) },
+			args: []string{"quantize", "MODEL", "OUT", "--recipe", "MODEL/r.json"}, want: "r.json: recipe: tensors[0]: 9 bits",
+		},
+		{
+			name: "recipe that flags contradict", damage: func(m victim) { m.write("r.json", []byte(`{"codebook": "js"}`)) },
+			args: []string{"quantize", "MODEL", "OUT", "--recipe", "MODEL/r.json", "--method", "nfl", "--calib", "TEXT", "--calib-ctx", "32"}, want: "method nfl is for the codebook nf",
 		},
 		{name: "fused layers that differ", args: []string{"quantize", "MODEL", "OUT", "--tensor", "k_proj=5"}, want: "would differ in bits or group"},
 		{name: "too little memory", args: []string{"quantize", "MODEL", "OUT", "--max-ram", "1MB"}, want: "memory"},

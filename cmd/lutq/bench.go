@@ -80,12 +80,12 @@ Exit code 3 means that an error exceeds its bound: 1e-5 for f32, 3e-4 for f16,
 	f := c.Flags()
 	f.StringSliceVar(&o.shapes, "shapes", nil, "output by input features, such as `NxK,…`")
 	f.StringSliceVar(&o.bits, "bits", []string{"4"}, "`BITS` of a code, a list")
-	f.StringVar(&o.group, "group", "128", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
+	f.Var(newWord(&o.group, "128", groupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
-	f.StringVar(&o.dtype, "dtype", "", "`TYPE` of X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
-	f.StringVar(&o.device, "device", "auto", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU, unless --dtype is f32")
-	f.StringVar(&o.format, "format", "table", "output `NAME`: table, md, json or csv")
-	f.IntVar(&o.threads, "threads", 0, "`N` workers on the cpu (default one for each processor)")
+	f.Var(newWord(&o.dtype, "", "f32", "f16", "bf16"), "dtype", "`TYPE` of X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
+	f.Var(newWord(&o.device, "auto", devices()...), "device", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU, unless --dtype is f32")
+	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
+	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers on the cpu (default one for each processor)")
 	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0 (default none)")
 	f.BoolVar(&o.selftest, "selftest", false, "check every kernel instead of timing")
 	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
@@ -93,20 +93,11 @@ Exit code 3 means that an error exceeds its bound: 1e-5 for f32, 3e-4 for f16,
 }
 
 func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
+	if err := o.check(model); err != nil {
+		return err
+	}
 	if o.asJSON {
 		o.format = "json"
-	}
-	switch {
-	case o.device != "auto" && o.device != "cpu" && o.device != "cuda":
-		return usageError{fmt.Errorf("unknown device %q: want auto, cpu or cuda", o.device)}
-	case o.dtype != "" && o.dtype != "f32" && o.dtype != "f16" && o.dtype != "bf16":
-		return usageError{fmt.Errorf("unknown type %q: want f32 on the cpu, f16 or bf16 on cuda", o.dtype)}
-	case o.device == "cpu" && o.dtype != "" && o.dtype != "f32":
-		return usageError{fmt.Errorf("type %s: the cpu multiplies in f32", o.dtype)}
-	case o.device == "cuda" && o.dtype == "f32":
-		return usageError{errors.New("type f32: cuda multiplies in f16 or bf16")}
-	case o.format != "table" && o.format != "md" && o.format != "json" && o.format != "csv":
-		return usageError{fmt.Errorf("unknown format %q: want table, md, json or csv", o.format)}
 	}
 	bo, err := o.parse()
 	if err != nil {
@@ -114,9 +105,6 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	}
 	if o.selftest {
 		return u.selftest(ctx, o, bo)
-	}
-	if len(bo.Shapes) == 0 && model == "" {
-		return usageError{errors.New("bench: give a model folder, a config.json or --shapes")}
 	}
 	cuda, err := o.onGPU()
 	if err != nil {
@@ -160,6 +148,30 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	for _, r := range rows {
 		if bound := gemm.ErrorBound(r.DType); !(r.RelErr <= bound) {
 			return checkError{fmt.Errorf("%dx%d, %d bits, m %d: relative error %.2g is above %.2g", r.N, r.K, r.Bits, r.M, r.RelErr, bound)}
+		}
+	}
+	return nil
+}
+
+// check refuses flags that are no use together.
+func (o *benchOptions) check(model string) error {
+	switch {
+	case o.device == "cpu" && o.dtype != "" && o.dtype != "f32":
+		return usage("type %s: the cpu multiplies in f32", o.dtype)
+	case o.device == "cuda" && o.dtype == "f32":
+		return usage("type f32: cuda multiplies in f16 or bf16")
+	case o.device == "cuda" && o.blas != "":
+		return usage("--blas is for the cpu")
+	case o.asJSON && o.given("format") && o.format != "json":
+		return usage("--json and --format %s do not go together", o.format)
+	case !o.selftest && len(o.shapes) == 0 && model == "":
+		return usage("bench: give a model folder, a config.json or --shapes")
+	case o.selftest && model != "":
+		return usage("--selftest takes no model: its data is random")
+	}
+	for _, name := range []string{"shapes", "m", "blas"} {
+		if o.selftest && o.given(name) {
+			return usage("--selftest and --%s do not go together", name)
 		}
 	}
 	return nil

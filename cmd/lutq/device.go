@@ -12,23 +12,23 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
+// devices are the names that --device takes.
+func devices() []string { return []string{"auto", "cpu", "cuda"} }
+
 // chooseDevice resolves the --device flag of commands that run a model: auto is
 // cuda where there is a GPU. Asked for the GPU, it fails where there is none.
 func chooseDevice(name string) (string, error) {
-	switch name {
-	case "cpu":
+	if name == "cpu" {
 		return name, nil
-	case "auto", "cuda":
-		_, err := gemm.GPU()
-		if err == nil {
-			return "cuda", nil
-		}
-		if name == "auto" {
-			return "cpu", nil
-		}
-		return "", hintDoctor(err)
 	}
-	return "", usageError{fmt.Errorf("unknown device %q: want auto, cpu or cuda", name)}
+	_, err := gemm.GPU()
+	switch {
+	case err == nil:
+		return "cuda", nil
+	case name == "auto":
+		return "cpu", nil
+	}
+	return "", hintDoctor(err)
 }
 
 // openOps opens the operations that models are run by: those of the device auto,

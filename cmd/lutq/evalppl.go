@@ -49,7 +49,8 @@ The tail that does not fill a window is dropped.
 
 On the cpu activations are float32. On cuda they are float16, or bfloat16 for
 models that overflow it; the residual stream is float32 on both.`,
-		Args: cobra.MinimumNArgs(1),
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: completeFolders,
 		RunE: func(c *cobra.Command, args []string) error {
 			rep, err := u.eval(c.Context(), args, o)
 			if err != nil {
@@ -64,13 +65,13 @@ models that overflow it; the residual stream is float32 on both.`,
 	f := c.Flags()
 	f.StringVar(&o.text, "text", "", "text `FILE` to evaluate on (required)")
 	f.StringVar(&o.against, "against", "", "the original model's `FOLDER`, to compare with")
-	f.StringVar(&o.protocol, "protocol", string(corpus.Raw), "protocol `NAME`: raw, gptq or llama.cpp")
-	f.StringVar(&o.bos, "bos", "", "`WHERE` BOS goes: none, start or window (default as the protocol says)")
-	f.IntVar(&o.windows, "windows", 0, "evaluate the first `N` windows (default all)")
-	f.IntVar(&o.ctx, "ctx", 0, "`TOKENS` in a window (default 2048; llama.cpp 512)")
-	f.IntVar(&o.threads, "threads", 0, "`N` workers (default one for each processor)")
-	f.StringVar(&o.device, "device", "auto", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU that can be used")
-	f.StringVar(&o.dtype, "dtype", "", "`TYPE` of activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
+	f.Var(newWord(&o.protocol, string(corpus.Raw), string(corpus.Raw), string(corpus.GPTQ), string(corpus.LlamaCPP)), "protocol", "protocol `NAME`: raw, gptq or llama.cpp")
+	f.Var(newWord(&o.bos, "", string(corpus.BOSNone), string(corpus.BOSStart), string(corpus.BOSWindow)), "bos", "`WHERE` BOS goes: none, start or window (default as the protocol says)")
+	f.Var(newNumber(&o.windows, 0, 0, 0), "windows", "evaluate the first `N` windows (default all)")
+	f.Var(newNumber(&o.ctx, 0, 2, 0), "ctx", "`TOKENS` in a window (default 2048; llama.cpp 512)")
+	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
+	f.Var(newWord(&o.device, "auto", devices()...), "device", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU that can be used")
+	f.Var(newWord(&o.dtype, "", "f32", "f16", "bf16"), "dtype", "`TYPE` of activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
 }
@@ -127,10 +128,7 @@ func canEval(original, text string) error {
 
 func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalReport, err error) {
 	if o.text == "" {
-		return nil, usageError{errors.New("eval-ppl: --text names the file to evaluate on")}
-	}
-	if o.windows < 0 || o.ctx < 0 {
-		return nil, usageError{errors.New("--windows and --ctx take positive numbers")}
+		return nil, usage("eval-ppl: --text names the file to evaluate on")
 	}
 	ops, done, err := u.openEvalOps(&o)
 	if err != nil {
@@ -189,11 +187,8 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 // openEvalOps opens the device that the options name, and puts what has been
 // chosen into them.
 func (u *ui) openEvalOps(o *evalOptions) (ops model.Ops, done func() error, err error) {
-	switch {
-	case o.dtype != "" && o.dtype != "f32" && o.dtype != "f16" && o.dtype != "bf16":
-		return nil, nil, usageError{fmt.Errorf("unknown type %q: want f16 or bf16 on cuda, or f32", o.dtype)}
-	case o.device == "cpu" && o.dtype != "" && o.dtype != "f32":
-		return nil, nil, usageError{fmt.Errorf("type %s: the cpu evaluates in f32", o.dtype)}
+	if o.device == "cpu" && o.dtype != "" && o.dtype != "f32" {
+		return nil, nil, usage("type %s: the cpu evaluates in f32", o.dtype)
 	}
 	device, err := chooseDevice(o.device)
 	if err != nil {

@@ -23,8 +23,9 @@ func newInspectCommand(u *ui) *cobra.Command {
 		Long: `Inspect lists the tensors of a model folder: name, shape, type, bytes and, for
 quantized layers, bits, group, codebook, scales and the relative error
 ‖W-Ŵ‖/‖W‖ noted when they were made. It reads no weights; verify does.`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return u.inspect(args[0], asJSON) },
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: folders(1),
+		RunE:              func(_ *cobra.Command, args []string) error { return u.inspect(args[0], asJSON) },
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print the list as JSON")
 	return c

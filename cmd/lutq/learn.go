@@ -43,21 +43,22 @@ func (o *learnOptions) register(c *cobra.Command) (names []string) {
 	f := c.Flags()
 	f.BoolVar(&o.on, "learn", false, "learn scales, whatever the codebook")
 	f.StringArrayVar(&o.texts, own("calib"), nil, "text `FILE` to learn scales on; repeatable, all give an equal part")
-	f.IntVar(&o.windows, own("calib-windows"), 128, "`N` windows of text to learn on")
-	f.IntVar(&o.ctx, own("calib-ctx"), 2048, "`TOKENS` in a window")
-	f.IntVar(&o.valid, own("valid-windows"), 8, "`N` more windows to hold out")
-	f.StringVar(&o.mode, own("learn-mode"), string(learn.Lutq), "`NAME` of the way to learn: lutq or flute")
-	f.StringVar(&o.objective, own("learn-objective"), "", "`NAME` of the loss: kl, the divergence from MODEL, or nll, the text's (default kl; flute nll)")
+	f.Var(newNumber(&o.windows, 128, 1, 0), own("calib-windows"), "`N` windows of text to learn on")
+	f.Var(newNumber(&o.ctx, 2048, 3, 0), own("calib-ctx"), "`TOKENS` in a window")
+	f.Var(newNumber(&o.valid, 8, 0, 0), own("valid-windows"), "`N` more windows to hold out")
+	f.Var(newWord(&o.mode, string(learn.Lutq), string(learn.Lutq), string(learn.Flute)), own("learn-mode"), "`NAME` of the way to learn: lutq or flute")
+	f.Var(newWord(&o.objective, "", string(learn.KL), string(learn.NLL)), own("learn-objective"), "`NAME` of the loss: kl, the divergence from MODEL, or nll, the text's (default kl; flute nll)")
 	f.Float64Var(&o.rate, own("learn-rate"), 0, "learning `RATE` (default by bits: 0.016 for 2, 0.006 for 3, 0.003 above; flute 1e-4)")
-	f.IntVar(&o.epochs, own("learn-epochs"), 1, "`N` passes over the windows")
-	f.IntVar(&o.batch, own("learn-batch"), 1, "`N` windows a step")
-	f.IntVar(&o.recode, own("learn-recode"), 0, "choose codes anew every `N` steps (default never; flute 1)")
-	f.StringVar(&o.grad, own("learn-grad"), "ste", "`NAME` of the gradient: ste holds codes fixed, lsq lets them move with the scale")
-	f.StringVar(&o.params, own("learn-params"), "f32", "`TYPE` of parameters in mode flute: f32, or bf16 as published")
+	f.Var(newNumber(&o.epochs, 1, 1, 0), own("learn-epochs"), "`N` passes over the windows")
+	f.Var(newNumber(&o.batch, 1, 1, 0), own("learn-batch"), "`N` windows a step")
+	f.Var(newNumber(&o.recode, 0, 0, 0), own("learn-recode"), "choose codes anew every `N` steps (default never; flute 1)")
+	f.Var(newWord(&o.grad, "ste", "ste", "lsq"), own("learn-grad"), "`NAME` of the gradient: ste holds codes fixed, lsq lets them move with the scale")
+	f.Var(newWord(&o.params, "f32", "f32", "bf16"), own("learn-params"), "`TYPE` of parameters in mode flute: f32, or bf16 as published")
 	f.BoolVar(&o.table, own("learn-table"), false, "learn the tables as well (mode lutq)")
 	f.BoolVar(&o.control, own("learn-control"), false, "the control of an experiment: write MODEL with its weights multiplied by as many learned factors, not quantized")
 	f.Uint64Var(&o.seed, own("seed"), 0, "`N` that the choice and order of windows depend on")
-	f.StringVar(&o.device, own("device"), "auto", "device `NAME` to learn on: auto, cpu or cuda")
+	f.Var(newWord(&o.device, "auto", devices()...), own("device"), "device `NAME` to learn on: auto, cpu or cuda")
+	setGroup(f, "Learned scales (--method nfl, --learn)", append(names, "learn")...)
 	return names
 }
 
@@ -76,38 +77,30 @@ type learner struct {
 	report *learn.Report
 }
 
-// newLearner checks the options and reads the texts.
-func (u *ui) newLearner(dir string, o learnOptions, threads int) (*learner, error) {
-	if len(o.texts) == 0 {
-		return nil, usageError{errors.New("learned scales need a text: name it with --calib FILE")}
-	}
-	mode, err := learn.ParseMode(o.mode)
-	if err == nil {
-		_, err = learn.ParseObjective(o.objective)
-	}
+// check refuses flags that are no use together, or without others.
+func (o *learnOptions) check() error {
+	mode := learn.Mode(o.mode)
 	switch {
-	case err != nil:
-	case o.params != "f32" && o.params != "bf16":
-		err = fmt.Errorf("unknown type %q of parameters: want f32 or bf16", o.params)
-	case o.grad != "ste" && o.grad != "lsq":
-		err = fmt.Errorf("unknown gradient %q: want ste or lsq", o.grad)
+	case len(o.texts) == 0:
+		return usage("learned scales need a text: name it with --calib FILE")
 	case o.params == "bf16" && mode != learn.Flute:
-		err = errors.New("--learn-params bf16 is for --learn-mode flute")
+		return usage("--learn-params bf16 is for --learn-mode flute")
 	case o.table && mode == learn.Flute:
-		err = errors.New("--learn-table is for --learn-mode lutq")
-	case o.windows < 1 || o.valid < 0 || o.epochs < 1 || o.batch < 1 || o.recode < 0 || o.ctx < 3:
-		err = errors.New("--calib-windows, --learn-epochs and --learn-batch take positive numbers, --calib-ctx at least 3")
-	case o.rate < 0 || o.rate >= 1:
-		err = errors.New("--learn-rate takes a number above 0 and below 1")
+		return usage("--learn-table is for --learn-mode lutq")
+	case !(o.rate >= 0 && o.rate < 1):
+		return usage("--learn-rate takes a number above 0 and below 1")
 	case o.windows < len(o.texts):
-		err = fmt.Errorf("%d texts need as many windows at least: --calib-windows is %d", len(o.texts), o.windows)
+		return usage("%d texts need as many windows at least: --calib-windows is %d", len(o.texts), o.windows)
 	}
-	if err != nil {
-		return nil, usageError{err}
-	}
+	return nil
+}
+
+// newLearner reads the texts.
+func (u *ui) newLearner(dir string, o learnOptions, threads int) (_ *learner, err error) {
 	if o.device, err = chooseDevice(o.device); err != nil {
 		return nil, err
 	}
+	mode := learn.Mode(o.mode)
 	config, err := hf.ReadConfig(dir)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -54,9 +53,13 @@ func (e hintError) Hint() string   { return e.hint }
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := interruptible(context.Background(), stderr)
 	defer stop()
-	root := newRoot(stdin, stdout, stderr)
+	out := &output{w: stdout}
+	root := newRoot(stdin, out, stderr)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if err == nil && out.err != nil {
+		err = fmt.Errorf("standard output: %w", out.err)
+	}
 	if err == nil {
 		return exitDone
 	}
@@ -116,6 +119,21 @@ func interruptible(parent context.Context, stderr io.Writer) (ctx context.Contex
 	}
 }
 
+// output is the standard output, with the first error of writing to it: results
+// that nobody got are a failure, though whoever prints them need not look.
+type output struct {
+	w   io.Writer
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
 // newRoot returns the whole command tree.
 func newRoot(stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {
 	u := &ui{stdin: stdin, stdout: stdout, stderr: stderr}
@@ -135,28 +153,23 @@ MODEL is a folder with config.json, tokenizer.json and safetensors files.
 
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 130 interrupted.`,
-		Version:       version(),
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	root.SuggestionsMinimumDistance = 2
-	root.Args = func(c *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return nil
-		}
-		err := usageError{fmt.Errorf("unknown command %q", args[0])}
-		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-			return hintError{err, "did you mean " + strings.Join(near, " or ") + "?"}
-		}
-		return hintError{err, "lutq help lists the commands"}
+		Version:           version(),
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true}, // there is an own one
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return unknownCommand(c, args[0])
+		},
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return hintError{usageError{err}, c.CommandPath() + " --help lists the flags"}
-	})
+	root.SetFlagErrorFunc(flagError)
+	root.SetUsageFunc(printUsage)
 	root.PersistentFlags().BoolVarP(&u.quiet, "quiet", "q", false, "show no progress")
 	root.AddCommand(
 		newQuantizeCommand(u),
@@ -167,23 +180,41 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 		newBenchCommand(u),
 		newEvalCommand(u),
 		newDoctorCommand(u),
+		newCompletionCommand(u),
+		newEnvironmentTopic(),
 	)
+	root.SetHelpCommand(newHelpCommand(u))
+	root.InitDefaultHelpCmd() // adds it
 	for _, c := range root.Commands() {
 		c.Args = usageArgs(c.Args)
+		c.Flags().SortFlags = false // but in the order of the source
+		completeFlags(c)
 	}
 	return root
+}
+
+// unknownCommand is the error for a command or topic that is none.
+func unknownCommand(root *cobra.Command, name string) error {
+	var names []string
+	for _, c := range root.Commands() {
+		names = append(names, c.Name())
+	}
+	err := usage("unknown command %q", name)
+	if hint := suggestion(name, names); hint != "" {
+		return hintError{err, hint}
+	}
+	return hintError{err, "lutq help lists the commands"}
 }
 
 // usageArgs makes what is wrong with a command's arguments a usage error.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
-		if check == nil {
-			return nil
+		if check != nil {
+			if err := check(c, args); err != nil {
+				return hintError{usage("%s: %w", c.Name(), err), "usage: " + c.UseLine()}
+			}
 		}
-		if err := check(c, args); err != nil {
-			return hintError{usageError{fmt.Errorf("%s: %w", c.Name(), err)}, "usage: " + c.UseLine()}
-		}
-		return nil
+		return checkLine(c, args)
 	}
 }
 

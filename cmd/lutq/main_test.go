@@ -49,7 +49,7 @@ func TestScripts(t *testing.T) {
 func TestHelp(t *testing.T) {
 	root := newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{})
 	for _, c := range root.Commands() {
-		if c.Name() == "help" || c.Name() == "completion" {
+		if c.Name() == "help" || c.Name() == "completion" || c.IsAdditionalHelpTopicCommand() {
 			continue
 		}
 		if c.Short == "" || len(c.Long) < 100 {

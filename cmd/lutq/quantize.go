@@ -70,13 +70,14 @@ A recipe file holds the same in JSON; flags override its defaults:
 
 Learned scales (--method nfl, or --learn with any codebook): the scales of all
 layers are refined together by gradient descent on the windows of one or more
-text files. The windows held out tell how that went, and the state that does best
-on them is kept. Ways to learn (--learn-mode):
+text files. The windows held out tell how that went, and the state that does
+best on them is kept. Ways to learn (--learn-mode):
   lutq   logarithms of scales, codes that stay as they are, divergence from the
-         original model, from searched scales (--scale absmax is the other beginning)
+         original model, from searched scales (--scale absmax is the other
+         beginning)
   flute  what FLUTE's code does: codes chosen anew at every step, likelihood of
-         the text, a constant rate, the last state, no windows drawn but the first
-         ones of a text after BOS. With --learn-params bf16 as published
+         the text, a constant rate, the last state, no windows drawn but the
+         first ones of a text after BOS. With --learn-params bf16 as published
 
   lutq quantize MODEL OUT --bits 3 --method nfl --calib wiki.txt --calib books.txt
 
@@ -84,7 +85,8 @@ Work is done in OUT.partial and appears under OUT when it is finished and has
 been read back. Interrupted or killed, the same command goes on where it
 stopped. The same model and options give the same bytes on any number of
 threads; the SHA-256 printed covers everything quantized.`,
-		Args: cobra.ExactArgs(2),
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			changed := c.Flags().Changed
 			o.bitsSet, o.groupSet, o.codebookSet = changed("bits"), changed("group"), changed("codebook")
@@ -99,29 +101,57 @@ threads; the SHA-256 printed covers everything quantized.`,
 	}
 	d := quantize.DefaultFormat()
 	f := c.Flags()
-	f.IntVar(&o.bits, "bits", d.Bits, "`BITS` of a weight's code, 2 to 5")
-	f.StringVar(&o.group, "group", fmt.Sprint(d.Group), "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
-	f.StringVar(&o.codebook, "codebook", d.Codebook, "lookup table `NAME`: "+strings.Join(lut.CodebookNames(), ", ")+" or file:PATH")
-	f.StringVar(&o.method, "method", d.Method, "method `NAME`: rtn rounds to the nearest table value; nfl is the codebook nf with learned scales")
-	f.StringVar(&o.scale, "scale", "", "scale method `NAME`: absmax or mse (default mse for jt, js and learned scales, else absmax)")
-	f.StringVar(&o.scaleType, "scale-type", d.ScaleType, "`TYPE` that scales are stored in: f16, bf16, f32, or a byte: e4m4, s1e4m3")
+	f.Var(newNumber(&o.bits, d.Bits, lut.MinBits, lut.MaxBits), "bits", "`BITS` of a weight's code, 2 to 5")
+	f.Var(newWord(&o.group, fmt.Sprint(d.Group), groupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
+	codebook := newWord(&o.codebook, d.Codebook, lut.CodebookNames()...)
+	codebook.also = "file:"
+	f.Var(codebook, "codebook", "lookup table `NAME`: "+strings.Join(lut.CodebookNames(), ", ")+" or file:PATH")
+	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "method `NAME`: rtn rounds to the nearest table value; nfl is the codebook nf with learned scales")
+	f.Var(newWord(&o.scale, "", lut.ScaleMethods()...), "scale", "scale method `NAME`: absmax or mse (default mse for jt, js and learned scales, else absmax)")
+	f.Var(newWord(&o.scaleType, d.ScaleType, append(lut.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE` that scales are stored in: f16, bf16, f32, or a byte: e4m4, s1e4m3")
 	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
 	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v or gate/up of a layer differ in bits or group")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be done, with sizes, memory and time, and write nothing")
-	f.IntVar(&o.threads, "threads", 0, "`N` workers (default one for each processor)")
+	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
 	f.Var(&o.maxRAM, "max-ram", "most memory to use, such as 500MB (default what runs best)")
 	f.Var(&o.maxShard, "max-shard-size", "most tensor data in a file (default 5GB)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if it exists")
 	learning = o.learn.register(c)
 	f.StringVar(&o.evalText, "eval-text", "", "afterwards, evaluate OUT beside MODEL on this text `FILE`, as eval-ppl does")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	setGroup(f, "The run", "dry-run", "threads", "max-ram", "max-shard-size", "force", "eval-text", "json")
 	return c
 }
 
-// recipe puts the recipe file, the flags and the defaults together.
+// check refuses flags that are no use together. It opens nothing.
+func (o *quantizeOptions) check(r quantize.Recipe) error {
+	learned := r.Default.Method == "nfl" || o.learn.on
+	switch {
+	case o.methodSet && o.method == "nfl" && o.codebookSet && o.codebook != "nf":
+		return usage("method nfl is for the codebook nf: %s is refined with --learn", o.codebook)
+	case !learned && o.learnSet != "":
+		return usage("--%s is for learned scales: --method nfl or --learn", o.learnSet)
+	case o.learn.control && o.evalText != "":
+		return usage("--learn-control and --eval-text do not go together")
+	case learned:
+		return o.learn.check()
+	}
+	return nil
+}
+
+// parseRecipe puts the recipe file, the flags and the defaults together. What is
+// wrong in the file is bad input, not bad usage.
 func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 	var r quantize.Recipe
+	var rules []quantize.Rule
+	for _, text := range o.rules {
+		rule, err := quantize.ParseRule(text)
+		if err != nil {
+			return r, usageError{err}
+		}
+		rules = append(rules, rule)
+	}
 	if o.recipe != "" {
 		data, err := input.ReadFile(o.recipe, input.Recipe)
 		if err != nil {
@@ -155,13 +185,7 @@ func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 			*f.field = f.value
 		}
 	}
-	for _, text := range o.rules {
-		rule, err := quantize.ParseRule(text)
-		if err != nil {
-			return r, usageError{err}
-		}
-		r.Rules = append(r.Rules, rule)
-	}
+	r.Rules = append(r.Rules, rules...)
 	r.SplitFused = r.SplitFused || o.splitFused
 	return r, nil
 }
@@ -170,6 +194,9 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	begin := time.Now()
 	recipe, err := o.parseRecipe()
 	if err != nil {
+		return err
+	}
+	if err := o.check(recipe); err != nil {
 		return err
 	}
 	src, err := hf.Open(model)
@@ -242,9 +269,6 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 // follows from it. It returns nil where none does.
 func (u *ui) addLearner(model string, r *quantize.Recipe, o quantizeOptions) (*learner, error) {
 	if r.Default.Method != "nfl" && !o.learn.on {
-		if o.learnSet != "" {
-			return nil, usageError{fmt.Errorf("--%s is for learned scales: --method nfl or --learn", o.learnSet)}
-		}
 		return nil, nil
 	}
 	l, err := u.newLearner(model, o.learn, o.threads)

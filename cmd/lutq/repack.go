@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -37,10 +39,11 @@ user's cache folder. Tiles are a cache: they can be deleted, and made again from
 MODEL. Every layer is turned back and compared before it is written.
 
 For the target cpu a layer P becomes P.panels and P.panel_scales, bytes in
-16-row panels. For the target cuda it becomes P.tiles and P.tile_scales, bytes in
-16-row tiles, the same for every NVIDIA GPU. Both have P.codebook besides. The
-documentation of package repack has the layouts bit by bit.`,
-		Args: cobra.RangeArgs(1, 2),
+16-row panels. For the target cuda it becomes P.tiles and P.tile_scales, bytes
+in 16-row tiles, the same for every NVIDIA GPU. Both have P.codebook besides.
+The documentation of package repack has the layouts bit by bit.`,
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			out := ""
 			if len(args) == 2 {
@@ -50,18 +53,15 @@ documentation of package repack has the layouts bit by bit.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.target, "target", "cpu", "target `NAME`: cpu or cuda")
-	f.IntVar(&o.threads, "threads", 0, "`N` workers (default one for each processor)")
+	f.Var(newWord(&o.target, "cpu", slices.Sorted(maps.Keys(targets()))...), "target", "target `NAME`: cpu or cuda")
+	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if it exists")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
 }
 
 func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err error) {
-	target, ok := targets()[o.target]
-	if !ok {
-		return usageError{fmt.Errorf("unknown target %q: want cpu or cuda", o.target)}
-	}
+	target := targets()[o.target]
 	m, err := lutq.Open(dir)
 	if err != nil {
 		return err

@@ -25,13 +25,14 @@ With --against it also recomputes every layer's error, checks that each code is
 the nearest one (method rtn), and that all other tensors equal the original's.
 
 Exit code 3 means that something does not hold.`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: folders(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return u.verify(c.Context(), args[0], original, threads, asJSON)
 		},
 	}
 	c.Flags().StringVar(&original, "against", "", "the model `FOLDER` that MODEL was made from")
-	c.Flags().IntVar(&threads, "threads", 0, "`N` workers (default one for each processor)")
+	c.Flags().Var(newNumber(&threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
 	return c
 }

@@ -16,6 +16,9 @@ const (
 	MSE
 )
 
+// ScaleMethods lists the spellings of scale methods.
+func ScaleMethods() []string { return []string{Absmax.String(), MSE.String()} }
+
 // ParseScaleMethod is the inverse of [ScaleMethod.String].
 func ParseScaleMethod(s string) (ScaleMethod, error) {
 	switch s {

@@ -24,6 +24,12 @@ func scaleTypeNames() [6]string {
 	return [...]string{"", "f16", "bf16", "f32", "e4m4", "s1e4m3"}
 }
 
+// ScaleTypes lists the spellings of scale types.
+func ScaleTypes() []string {
+	names := scaleTypeNames()
+	return names[1:]
+}
+
 // ParseScaleType is the inverse of [ScaleType.String]. It also takes "e4m3",
 // an older spelling of the unsigned byte.
 func ParseScaleType(s string) (ScaleType, error) {

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"go/ast"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// TestEnvironment finds what the sources read of the environment: the topic and the
+// manual must name it.
+func TestEnvironment(t *testing.T) {
+	read := make(map[string]string) // to a place
+	walkSources(t, 0, func(path string, file *ast.File) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			lit, ok := n.(*ast.BasicLit)
+			if !ok || lit.Kind != token.STRING {
+				return true
+			}
+			name, err := strconv.Unquote(lit.Value)
+			if err == nil && strings.HasPrefix(name, "LUTQ_") && strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == "" {
+				read[name] = path
+			}
+			return true
+		})
+	})
+	for _, name := range []string{"LUTQ_ISA", "LUTQ_CUDA_PATH", "LUTQ_PTXAS"} {
+		if read[name] == "" {
+			t.Errorf("nothing reads %s", name)
+		}
+	}
+	for _, name := range []string{"XDG_CACHE_HOME", "HOME", "VIRTUAL_ENV", "CONDA_PREFIX"} {
+		read[name] = "the standard library or a list"
+	}
+	code, topic, stderr := exec("help", "environment")
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	dir := filepath.Join(t.TempDir(), "man1")
+	if code, _, stderr := exec("help", "--man", dir); code != 0 {
+		t.Fatal(stderr)
+	}
+	page, err := os.ReadFile(filepath.Join(dir, "lutq.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(read)) {
+		if !strings.Contains(topic, name) {
+			t.Errorf("the topic does not name %s, which %s reads", name, read[name])
+		}
+		if !strings.Contains(string(page), name) {
+			t.Errorf("the manual does not name %s, which %s reads", name, read[name])
+		}
+	}
+}
+
+func TestManual(t *testing.T) {
+	dir := t.TempDir()
+	write := func(want int) (stderr string) {
+		t.Helper()
+		code, stdout, stderr := exec("help", "--man", dir)
+		if code != want || stdout != "" {
+			t.Fatalf("exit code %d, want %d\n%s%s", code, want, stdout, stderr)
+		}
+		return stderr
+	}
+	write(exitDone)
+	pages, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"lutq.1", "lutq-quantize.1", "lutq-eval-ppl.1", "lutq-help.1", "lutq-completion.1"} {
+		if !slices.Contains(pages, filepath.Join(dir, name)) {
+			t.Errorf("there is no %s among %v", name, pages)
+		}
+	}
+	page, err := os.ReadFile(filepath.Join(dir, "lutq-quantize.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`.TH "LUTQ-QUANTIZE" "1"`, "\nint        equal steps\n", `\fB--codebook\fP`} {
+		if !bytes.Contains(page, []byte(want)) {
+			t.Errorf("the page has no %q:\n%s", want, page)
+		}
+	}
+
+	// Its own pages are replaced.
+	quantize, other := filepath.Join(dir, "lutq-quantize.1"), filepath.Join(dir, "lutq-inspect.1")
+	if err := os.WriteFile(quantize, append([]byte(manualMark), "of an older version"...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	write(exitDone)
+	if again, err := os.ReadFile(quantize); err != nil || !bytes.Equal(again, page) {
+		t.Errorf("an older page is not replaced (%v):\n%s", err, again)
+	}
+
+	// The user's are not, nor is any of the others then.
+	for name, place := range map[string]func(path string) error{
+		"a page by hand": func(path string) error { return os.WriteFile(path, []byte(".TH MINE\n"), 0o644) },
+		"a link":         func(path string) error { return os.Symlink(quantize, path) },
+		"a folder":       func(path string) error { return os.Mkdir(path, 0o755) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, p := range pages {
+				if err := os.RemoveAll(p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := place(other); err != nil {
+				t.Fatal(err)
+			}
+			before := tree(t, dir)
+			if got := write(exitFailed); !strings.Contains(got, "lutq-inspect.1: not a file that lutq wrote") {
+				t.Errorf("got %s", got)
+			}
+			if after := tree(t, dir); !slices.Equal(before, after) {
+				t.Errorf("files before:\n%v\nafter:\n%v", before, after)
+			}
+		})
+	}
+}
+
+// TestHelpWidth: help fits a terminal, but for example lines that a shell takes.
+func TestHelpWidth(t *testing.T) {
+	for _, c := range newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{}).Commands() {
+		code, stdout, stderr := exec("help", c.Name())
+		if code != 0 {
+			t.Fatal(stderr)
+		}
+		for line := range strings.Lines(stdout) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth && !strings.HasPrefix(line, "  lutq ") {
+				t.Errorf("%s: %d columns: %s", c.Name(), n, line)
+			}
+		}
+	}
+}
+
+// TestFlagGroups: what learned scales take stands apart, in the order of the source.
+func TestFlagGroups(t *testing.T) {
+	_, stdout, _ := exec("quantize", "--help")
+	at := 0
+	for _, want := range []string{"\nFlags:\n", "--bits BITS", "--codebook NAME", "--recipe FILE", "\nThe run:\n", "--dry-run", "\nLearned scales", "--learn ", "--calib FILE"} {
+		i := strings.Index(stdout[at:], want)
+		if i < 0 {
+			t.Fatalf("%q does not follow what should come before it:\n%s", want, stdout)
+		}
+		at += i
+	}
+}

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// refusedUsage runs a command line in an empty folder, where no model is: that a
+// mistake in it is told before anything is read. It returns the message.
+func refusedUsage(t *testing.T, args ...string) string {
+	t.Helper()
+	code, stdout, stderr := exec(args...)
+	checkRefused(t, exitUsage, code, stderr)
+	if stdout != "" {
+		t.Errorf("printed:\n%s", stdout)
+	}
+	if files := tree(t, "."); len(files) != 1 {
+		t.Errorf("left behind: %v", files)
+	}
+	return stderr
+}
+
+// TestFlagValues gives every flag of every command values that its kind has no use
+// for.
+func TestFlagValues(t *testing.T) {
+	t.Chdir(t.TempDir())
+	nonsense := map[string][]string{
+		"bool":        {"maybe", ""},
+		"int":         {"x", "-3", "1e3", ""},
+		"uint64":      {"x", "-3", ""},
+		"float64":     {"x", "-3", ""},
+		"SIZE":        {"lots", "-3", "0", "1 XB", ""},
+		"NAME":        {"nosuch", "file:", ""},
+		"string":      {""},
+		"stringArray": {""},
+		"stringSlice": {""},
+	}
+	root := newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{})
+	for _, c := range root.Commands() {
+		positional := map[string][]string{
+			"quantize": {"none", "out"}, "doctor": nil, "help": nil, "completion": {"bash"}, "environment": nil,
+		}
+		args, ok := positional[c.Name()]
+		if !ok {
+			args = []string{"none"}
+		}
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			values, ok := nonsense[f.Value.Type()]
+			if !ok {
+				t.Errorf("%s --%s takes values of type %s, of which there are none here", c.Name(), f.Name, f.Value.Type())
+			}
+			for _, v := range values {
+				line := append([]string{c.Name(), "--" + f.Name + "=" + v}, args...)
+				t.Run(strings.Join(line[:2], " "), func(t *testing.T) { refusedUsage(t, line...) })
+			}
+		})
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, tc := range []struct{ line, want string }{
+		{"quantise none out", `lutq: unknown command "quantise"` + "\nhint: did you mean quantize?\n"},
+		{"xyzzy", "hint: lutq help lists the commands"},
+		{"help quantise", "did you mean quantize?"},
+		{"help nosuch", `unknown command "nosuch"`},
+		{"help quantize bench", "usage: lutq help"},
+		{"help quantize --man man", "--man writes all pages"},
+		{"completion bsh", "did you mean bash?"},
+		{"completion", "accepts 1 arg"},
+		{"doctor now", "doctor"},
+		{"--color", "unknown flag --color"},
+		{"-x", "unknown shorthand flag"},
+
+		{"quantize none", "usage: lutq quantize MODEL OUT"},
+		{"quantize none out third", "accepts 2 arg"},
+		{"quantize EMPTY out", "quantize: an argument is empty"},
+		{"quantize none EMPTY", "quantize: an argument is empty"},
+		{"quantize none out --bit 3", "lutq: unknown flag --bit\nhint: did you mean --bits?\n"},
+		{"quantize none out --bits 9", `lutq: --bits "9": want a whole number, 2 to 5`},
+		{"quantize none out --bits 0", "2 to 5"},
+		{"quantize none out --bits", "flag needs an argument: --bits"},
+		{"quantize none out --codebook nf5", "lutq: --codebook \"nf5\": want nf, int, fp, kbit, jt, js or file:…\nhint: did you mean nf?\n"},
+		{"quantize none out --scale mes", "did you mean mse?"},
+		{"quantize none out --method ntl", "did you mean nfl?"},
+		{"quantize none out --scale-type f8", "want f16, bf16"},
+		{"quantize none out --group 48", "32, 64, 128, 256 or row"},
+		{"quantize none out --max-ram lots", "want a number with kB"},
+		{"quantize none out --tensor down", "want REGEX="},
+		{"quantize none out --tensor (=3", "missing closing"},
+		{"quantize none out --tensor down=6", "6 bits: want 2 to 5"},
+		{"quantize none out --tensor down=0", `bits "0"`},
+		{"quantize none out --tensor down=4:64:nf4", `unknown codebook "nf4"`},
+		{"quantize none out --tensor down=4:64:nf:max", `unknown scale method "max"`},
+		{"quantize none out --tensor down=4:64:nf:mse:f8", `unknown scale type "f8"`},
+		{"quantize none out --tensor down=3 --recipe none.json --tensor up=7", "7 bits"},
+		{"quantize none out --method nfl", "learned scales need a text"},
+		{"quantize none out --method nfl --codebook js --calib none", "method nfl is for the codebook nf"},
+		{"quantize none out --calib none", "--calib is for learned scales"},
+		{"quantize none out --learn --calib none --learn-params bf16", "--learn-mode flute"},
+		{"quantize none out --learn --calib none --learn-table --learn-mode flute", "--learn-mode lutq"},
+		{"quantize none out --learn --calib none --learn-rate 1", "--learn-rate"},
+		{"quantize none out --learn --calib a --calib b --calib-windows 1", "2 texts need as many windows"},
+		{"quantize none out --learn --calib none --learn-control --eval-text t", "do not go together"},
+		{"quantize none out --learn --calib none --learn-mode flote", "did you mean flute?"},
+
+		{"inspect", "accepts 1 arg"},
+		{"inspect EMPTY", "an argument is empty"},
+		{"verify EMPTY", "an argument is empty"},
+		{"verify none --against", "needs an argument"},
+		{"tokenize EMPTY", "an argument is empty"},
+		{"repack none EMPTY", "an argument is empty"},
+		{"repack none --target cud", "did you mean cuda?"},
+		{"eval-ppl none", "eval-ppl: --text names"},
+		{"eval-ppl none EMPTY --text none", "an argument is empty"},
+		{"eval-ppl none --text none --protocol rav", "did you mean raw?"},
+		{"eval-ppl none --text none --bos middle", "want none, start or window"},
+		{"eval-ppl none --text none --device cud", "did you mean cuda?"},
+		{"eval-ppl none --text none --device cpu --dtype f16", "the cpu evaluates in f32"},
+		{"eval-ppl none --text none --ctx 1", "at least 2"},
+		{"bench", "give a model folder"},
+		{"bench EMPTY", "an argument is empty"},
+		{"bench --shapes 64", "want NxK"},
+		{"bench --shapes 64x-64", "want NxK"},
+		{"bench --shapes 64x64 --bits 6", "--bits 6: want 2 to 5"},
+		{"bench --shapes 64x64 --m 0", "want positive numbers"},
+		{"bench --shapes 64x64 --device cuda --dtype f32", "cuda multiplies in"},
+		{"bench --shapes 64x64 --device cuda --blas lib", "--blas is for the cpu"},
+		{"bench --shapes 64x64 --device cpu --dtype f16", "the cpu multiplies in f32"},
+		{"bench --shapes 64x64 --json --format csv", "do not go together"},
+		{"bench none --selftest", "--selftest takes no model"},
+		{"bench --selftest --shapes 64x64", "--selftest and --shapes"},
+	} {
+		t.Run(tc.line, func(t *testing.T) {
+			args := strings.Fields(tc.line)
+			for i := range args {
+				if args[i] == "EMPTY" {
+					args[i] = ""
+				}
+			}
+			if got := refusedUsage(t, args...); !strings.Contains(got, tc.want) {
+				t.Errorf("the message does not say %q:\n%s", tc.want, got)
+			}
+		})
+	}
+}
+
+func TestSuggestion(t *testing.T) {
+	names := []string{"bench", "completion", "quantize", "eval-ppl", "js", "nf", "raw", "--bits", "--threads"}
+	for _, tc := range []struct{ given, want string }{
+		{"quantise", "quantize"},
+		{"QUANTIZE", "quantize"},
+		{"qunatize", "quantize"},
+		{"quant", "quantize"},
+		{"eval", "eval-ppl"},
+		{"nf4", "nf"},
+		{"rwa", "raw"},
+		{"--bit", "--bits"},
+		{"--thread", "--threads"},
+		{"--nthreads", "--threads"},
+		{"xyz", ""},
+		{"q", ""},
+		{"--x", ""},
+		{"", ""},
+		{"--", ""},
+		{"completely other", ""},
+	} {
+		want := tc.want
+		if want != "" {
+			want = "did you mean " + want + "?"
+		}
+		if got := suggestion(tc.given, names); got != want {
+			t.Errorf("%q: got %q, want %q", tc.given, got, want)
+		}
+	}
+	for _, tc := range []struct {
+		a, b string
+		want int
+	}{{"", "abc", 3}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"flaw", "lawn", 2}, {"Same", "same", 0}} {
+		if got := distance(tc.a, tc.b); got != tc.want {
+			t.Errorf("%q to %q: got %d, want %d", tc.a, tc.b, got, tc.want)
+		}
+	}
+}
+
+// TestComplete asks for completions as a shell's script does, which then takes those
+// that begin like the word.
+func TestComplete(t *testing.T) {
+	for _, tc := range []struct {
+		line string // the last word is begun
+		want []string
+		then cobra.ShellCompDirective
+	}{
+		{"quantize --codebook ", []string{"nf", "int", "fp", "kbit", "jt", "js"}, cobra.ShellCompDirectiveNoFileComp},
+		{"quantize --scale ", []string{"absmax", "mse"}, cobra.ShellCompDirectiveNoFileComp},
+		{"quantize --scale-type ", []string{"f16", "bf16", "f32", "e4m4", "s1e4m3", "e4m3"}, cobra.ShellCompDirectiveNoFileComp},
+		{"quantize --method ", []string{"rtn", "nfl"}, cobra.ShellCompDirectiveNoFileComp},
+		{"quantize --bits ", nil, cobra.ShellCompDirectiveNoFileComp},
+		{"quantize --recipe ", nil, cobra.ShellCompDirectiveDefault},
+		{"quantize --calib ", nil, cobra.ShellCompDirectiveDefault},
+		{"quantize ", nil, cobra.ShellCompDirectiveFilterDirs},
+		{"quantize in ", nil, cobra.ShellCompDirectiveFilterDirs},
+		{"quantize in out ", nil, cobra.ShellCompDirectiveNoFileComp},
+		{"eval-ppl --text ", nil, cobra.ShellCompDirectiveDefault},
+		{"eval-ppl --against ", nil, cobra.ShellCompDirectiveFilterDirs},
+		{"eval-ppl --protocol ", []string{"raw", "gptq", "llama.cpp"}, cobra.ShellCompDirectiveNoFileComp},
+		{"eval-ppl a b ", nil, cobra.ShellCompDirectiveFilterDirs},
+		{"bench --device ", []string{"auto", "cpu", "cuda"}, cobra.ShellCompDirectiveNoFileComp},
+		{"bench --format ", []string{"table", "md", "json", "csv"}, cobra.ShellCompDirectiveNoFileComp},
+		{"bench ", nil, cobra.ShellCompDirectiveDefault},
+		{"repack --target ", []string{"cpu", "cuda"}, cobra.ShellCompDirectiveNoFileComp},
+		{"tokenize ", nil, cobra.ShellCompDirectiveDefault},
+		{"completion ", []string{"bash", "zsh", "fish", "powershell"}, cobra.ShellCompDirectiveNoFileComp},
+		{"help ", []string{"bench", "completion", "doctor", "environment", "eval-ppl", "help", "inspect", "quantize", "repack", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
+		{"help --man ", nil, cobra.ShellCompDirectiveFilterDirs},
+		{"ver", []string{"verify"}, cobra.ShellCompDirectiveNoFileComp},
+	} {
+		t.Run(tc.line, func(t *testing.T) {
+			code, stdout, _ := exec(append([]string{"__completeNoDesc"}, strings.Split(tc.line, " ")...)...)
+			lines := strings.Fields(stdout)
+			if code != 0 || len(lines) == 0 {
+				t.Fatalf("exit code %d, %q", code, stdout)
+			}
+			last := len(lines) - 1
+			if got := lines[:last]; !slices.Equal(got, tc.want) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			if got, want := lines[last], ":"+string('0'+rune(tc.then)); tc.then < 10 && got != want || tc.then >= 10 && got != ":16" {
+				t.Errorf("then %s, want %d", got, tc.then)
+			}
+		})
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if code, stdout, stderr := exec("completion", shell); code != 0 || !strings.Contains(stdout, "__complete") {
+			t.Errorf("%s: exit code %d\n%s%s", shell, code, stdout, stderr)
+		}
+	}
+}
+
+// full is a device that has no room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, os.ErrClosed }
+
+// TestFullOutput: whatever prints and cannot fails, with a line.
+func TestFullOutput(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	if code, _, stderr := exec("quantize", tiny, out); code != 0 {
+		t.Fatal(stderr)
+	}
+	text := "testdata/script/usage.txt"
+	for _, args := range [][]string{
+		{},
+		{"--help"},
+		{"help"},
+		{"help", "environment"},
+		{"quantize", "--help"},
+		{"--version"},
+		{"completion", "bash"},
+		{"completion", "fish"},
+		{"inspect", out},
+		{"inspect", out, "--json"},
+		{"verify", out},
+		{"verify", out, "--json"},
+		{"quantize", tiny, out + "2", "--dry-run"},
+		{"tokenize", tiny, "--text", text},
+		{"tokenize", tiny, "--text", text, "--json"},
+		{"doctor"},
+		{"repack", out, filepath.Join(t.TempDir(), "tiles")},
+		{"eval-ppl", tiny, "--text", "../../calib/testdata/harbour.txt", "--ctx", "64", "--windows", "1", "--device", "cpu"},
+		{"bench", "--device", "cpu", "--shapes", "16x32", "--m", "1", "--format", "md", "--quiet"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			var stderr bytes.Buffer
+			code := run(args, strings.NewReader(""), full{}, &stderr)
+			checkRefused(t, exitFailed, code, stderr.String())
+		})
+	}
+}
