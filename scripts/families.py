@@ -130,7 +130,7 @@ def fill(name: str, shape: tuple[int, ...], dtype: str, family: str, tied: bool)
 
 BASE = dict(
     vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-    max_position_embeddings=128, pad_token_id=None, bos_token_id=1, eos_token_id=2,
+    max_position_embeddings=128, rms_norm_eps=1e-3, pad_token_id=None, bos_token_id=1, eos_token_id=2,
 )  # fmt: skip
 
 
@@ -252,7 +252,7 @@ VARIANTS = {
     "llama-longrope": Variant(
         LLAMA,
         rope(
-            "longrope", short_factor=factors(8, 0.25), long_factor=factors(8, 1.5), factor=4.0,
+            "longrope", short_factor=factors(8, 0.25), long_factor=factors(8, 1.5), factor=6.0,
             original_max_position_embeddings=ORIGINAL,
         ),
     ),
@@ -265,6 +265,11 @@ VARIANTS = {
     "mixtral-fused": Variant(MIXTRAL, dict(sliding_window=WINDOW, **MIXTRAL_EXPERTS), original_format=False),
     "qwen2": Variant(QWEN2, dict(tie_word_embeddings=True)),
     "qwen2-sliding": Variant(QWEN2, dict(num_hidden_layers=3, max_window_layers=1, **SLIDING), old_config=True),
+    "qwen2-yarn": Variant(
+        QWEN2,
+        dict(num_hidden_layers=1, **rope("yarn", factor=4.0, original_max_position_embeddings=ORIGINAL)),
+        old_config=True,
+    ),
     "qwen2-moe": Variant(QWEN2_MOE, SHARED, old_config=True),
     "qwen2-moe-fused": Variant(
         QWEN2_MOE,
@@ -331,7 +336,10 @@ def older(config: Config, options: Config) -> Config:
         config["partial_rotary_factor"] = parameters.pop("partial_rotary_factor")
     if config["model_type"] == "phi3":
         parameters.pop("original_max_position_embeddings", None)
-    config["rope_scaling"] = None if parameters["rope_type"] == "default" else parameters
+    kind = parameters["rope_type"]
+    if config["model_type"] == "qwen2":
+        parameters["type"] = parameters.pop("rope_type")  # the key of Qwen's own files
+    config["rope_scaling"] = None if kind == "default" else parameters
     return dict(sorted(config.items()))
 
 
@@ -349,10 +357,6 @@ def double() -> Iterator[None]:
             yield
         finally:
             torch.set_default_dtype(default)
-
-
-def class_of(config: Any) -> type:
-    return getattr(transformers, config.architectures[0])
 
 
 EAGER = dict(attn_implementation="eager", experts_implementation="eager")
