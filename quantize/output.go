@@ -1,6 +1,7 @@
 package quantize
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 )
@@ -65,10 +67,14 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 	if ref != nil {
 		res.Learn = ref.learning
 	}
+	res.sums = make(map[string]lutq.Sum)
 	var sums []lutq.TensorSum
 	var energy, squared float64
 	for i := range p.Items {
 		it, rec := &p.Items[i], &records[i]
+		for j, s := range it.stored {
+			res.sums[s.Name] = rec.Sums[j]
+		}
 		if !it.Quantized() {
 			continue
 		}
@@ -100,18 +106,25 @@ func relative(squared, energy float64) float64 {
 
 // sideFiles copies what is no tensor and writes the new config.json.
 func (p *Plan) sideFiles(work string, res *Result) error {
+	digests, err := frameDigests(work)
+	if err != nil {
+		return err
+	}
+	digests.Tensors = res.sums
 	for _, name := range p.Source.SideFiles() {
 		if name == configName {
 			continue
 		}
-		if err := copyFile(filepath.Join(work, name), filepath.Join(p.Source.Dir(), name)); err != nil {
+		sum, err := copyFile(filepath.Join(work, name), filepath.Join(p.Source.Dir(), name))
+		if err != nil {
 			return err
 		}
+		digests.Files[name] = sum
 	}
 	c := lutq.Config{
 		QuantMethod: lutq.Method, Version: lutq.Version,
 		Format: p.Recipe.Default, Command: p.Recipe.Command(), SHA256: res.SHA256,
-		Learn: res.Learn, Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
+		Learn: res.Learn, Digests: digests, Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
 	}
 	if p.Recipe.Refine != nil {
 		c.Method = refinedMethod(c.Format)
@@ -157,16 +170,39 @@ func round6(x float64) float64 {
 	return x
 }
 
-func copyFile(dst, src string) error {
+// frameDigests returns the digests of what stands around the tensors in a work
+// folder: the headers of the shards and their index.
+func frameDigests(work string) (*lutq.Digests, error) {
+	ckpt, err := hf.Open(work)
+	if err != nil {
+		return nil, err
+	}
+	defer ckpt.Close()
+	d := &lutq.Digests{Files: make(map[string]lutq.Sum)}
+	if d.Headers, err = lutq.HeaderSums(ckpt); err != nil {
+		return nil, err
+	}
+	if index := ckpt.Index(); index != "" {
+		if d.Files[index], err = lutq.FileSum(filepath.Join(work, index)); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// copyFile copies a file and returns the SHA-256 of what it wrote.
+func copyFile(dst, src string) (sum lutq.Sum, err error) {
 	in, err := input.Open(src)
 	if err != nil {
-		return err
+		return sum, err
 	}
 	defer in.Close()
 	out, err := os.Create(dst)
 	if err != nil {
-		return err
+		return sum, err
 	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
+	h := sha256.New()
+	_, err = io.Copy(io.MultiWriter(out, h), in)
+	h.Sum(sum[:0])
+	return sum, errors.Join(err, out.Close())
 }

@@ -38,6 +38,8 @@ type Result struct {
 	Kept    []Kept         // the other tensors, by reason
 	Resumed int            // tensors that an earlier run had finished
 	Learn   *lutq.Learning // how scales were learned, if they were
+
+	sums map[string]lutq.Sum // of every stored tensor
 }
 
 // LayerResult is the outcome for one quantized layer.

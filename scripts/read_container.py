@@ -8,8 +8,8 @@
 A quantized linear P is P.codes (U8, each row a little-endian bit stream), P.scales (F16, BF16, F32,
 or U8 for the byte types) and P.codebook (F32); the weights are codebook[code] * scale, one float32
 product. A layer's SHA-256 is over its [N, K] float32 weights, little endian, row by row; the total is
-over all layers' bytes, sorted by name. The digest in config.json, which covers the stored tensors, is
-recomputed and compared; the exit code is 3 when it differs.
+over all layers' bytes, sorted by name. The digests in config.json, of what was quantized and, where there
+are any, of every tensor, header and file, are recomputed and compared; the exit code is 3 when one differs.
 """
 
 import argparse
@@ -105,6 +105,30 @@ def digest(path: Path) -> str:
     return h.hexdigest()
 
 
+def damaged(path: Path) -> list[str]:
+    """What differs from what was written, by the SHA-256 of everything that newer containers have."""
+    digests, folder = quantization(path).get("digests"), Folder(path)
+    if digests is None:
+        return []
+
+    def sha(data: bytes) -> str:
+        return hashlib.sha256(data).hexdigest()
+
+    found = {name: sha(folder.raw(name)[2]) for name in folder.where}
+    for shard in path.glob("*.safetensors"):
+        with shard.open("rb") as f:
+            length = f.read(8)
+            found[shard.name] = sha(length + f.read(struct.unpack("<Q", length)[0]))
+    hidden = {p.name for p in path.iterdir() if p.name.startswith(".")}
+    for name in {p.name for p in path.iterdir()} - found.keys() - hidden - {"config.json"}:
+        found[name] = sha((path / name).read_bytes())
+    config = (path / "config.json").read_bytes()
+    own = config.rpartition(b'"config_sha256": "')[2]
+    found["config.json"] = sha(config[: -len(own)] + b"0" * 64 + own[64:])
+    wanted = {**digests["tensors"], **digests["headers"], **digests["files"], "config.json": own[:64].decode()}
+    return sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("container", type=Path)
@@ -130,6 +154,9 @@ def main() -> None:
         save_file(weights, args.out)
     if stored != found:
         print(f"read_container.py: config.json has sha256 {stored}, the tensors have {found}", file=sys.stderr)
+        sys.exit(3)
+    if names := damaged(args.container):
+        print(f"read_container.py: differs from what was written: {', '.join(names)}", file=sys.stderr)
         sys.exit(3)
 
 

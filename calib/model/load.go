@@ -184,11 +184,9 @@ func (l *loader) read(name string, shape ...int) (*hf.Tensor, []byte) {
 	if !slices.Equal(t.Shape, shape) {
 		return fail(fmt.Errorf("shape %v: want %v", t.Shape, shape))
 	}
-	data := make([]byte, t.Bytes())
-	if len(data) > 0 {
-		if _, err := t.ReadAt(data, 0); err != nil {
-			return fail(err)
-		}
+	data, err := l.src.Read(t)
+	if err != nil {
+		return fail(err)
 	}
 	if i := t.DType.FirstNotFinite(data); i >= 0 {
 		return fail(fmt.Errorf("element %d is NaN or infinite", i))

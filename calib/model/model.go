@@ -22,6 +22,7 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
 )
 
 // Model is a decoder on a device. Its methods, and those of models on the same
@@ -50,9 +51,15 @@ type owned struct {
 	arrays  []Array
 }
 
-// Open reads the model in a Hugging Face folder or a lutq container.
-func Open(dir string, ops Ops) (*Model, error) {
-	src, done, err := openSource(dir)
+// Open reads the model in a Hugging Face folder or a lutq container, and checks
+// the latter by its digests.
+func Open(dir string, ops Ops) (*Model, error) { return open(dir, ops, lutq.Open) }
+
+// OpenUnchecked is [Open] without a look at digests.
+func OpenUnchecked(dir string, ops Ops) (*Model, error) { return open(dir, ops, lutq.OpenUnchecked) }
+
+func open(dir string, ops Ops, container func(dir string) (*lutq.Model, error)) (*Model, error) {
+	src, done, err := openSource(dir, container)
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +84,9 @@ func New(src Source, ops Ops) (*Model, error) {
 	m := &Model{name: src.Name(), config: c, ops: ops, rope: newRope(c), lossRows: max(lossBytes/4/c.VocabSize, 1)}
 	l := loader{src: src, ops: ops, own: &m.own}
 	l.model(m)
+	if err := src.Wait(); err != nil {
+		l.err = fmt.Errorf("%s: %w", src.Name(), err) // which explains what else is wrong
+	}
 	if l.err == nil {
 		if err := ops.Err(); err != nil {
 			l.err = fmt.Errorf("%s: %w", src.Name(), err)

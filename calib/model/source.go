@@ -16,9 +16,14 @@ type Source interface {
 	Config() *hf.Config
 	// Tensor returns a tensor by its full name.
 	Tensor(name string) (*hf.Tensor, bool)
+	// Read reads the data of a tensor that Tensor returned.
+	Read(t *hf.Tensor) ([]byte, error)
 	// Quantized returns the packed matrix of a linear layer, named by its
 	// module path without a suffix, or nil where the layer is stored dense.
 	Quantized(layer string) (*lut.Matrix, error)
+	// Wait waits for checks of what was read, which may go on beside the reading
+	// and during which the bytes may not change, and returns the first to fail.
+	Wait() error
 }
 
 // Checkpoint is the source of an unquantized Hugging Face folder.
@@ -41,19 +46,33 @@ func (c *Checkpoint) Config() *hf.Config { return c.config }
 // Tensor implements [Source].
 func (c *Checkpoint) Tensor(name string) (*hf.Tensor, bool) { return c.ckpt.Tensor(name) }
 
+// Read implements [Source].
+func (c *Checkpoint) Read(t *hf.Tensor) ([]byte, error) {
+	data := make([]byte, t.Bytes())
+	if len(data) == 0 {
+		return data, nil
+	}
+	_, err := t.ReadAt(data, 0)
+	return data, err
+}
+
 // Quantized implements [Source]: nothing is.
 func (c *Checkpoint) Quantized(string) (*lut.Matrix, error) { return nil, nil }
 
-// Container is the source of a lutq container.
+// Wait implements [Source]: nothing is checked.
+func (c *Checkpoint) Wait() error { return nil }
+
+// Container is the source of a lutq container. It checks what it reads against
+// the digests that the container has.
 type Container struct {
 	Checkpoint
-	model *lutq.Model
-	packs map[string]bool
+	reader *lutq.Reader
+	packs  map[string]bool
 }
 
 // NewContainer returns the source of an open container.
 func NewContainer(config *hf.Config, m *lutq.Model) *Container {
-	c := &Container{Checkpoint: Checkpoint{config: config, ckpt: m.Checkpoint()}, model: m, packs: make(map[string]bool)}
+	c := &Container{Checkpoint: Checkpoint{config: config, ckpt: m.Checkpoint()}, reader: m.Reader(), packs: make(map[string]bool)}
 	for _, layer := range m.Linears() {
 		c.packs[layer] = true
 	}
@@ -65,12 +84,18 @@ func (c *Container) Quantized(layer string) (*lut.Matrix, error) {
 	if !c.packs[layer] {
 		return nil, nil
 	}
-	return c.model.Linear(layer)
+	return c.reader.Linear(layer)
 }
 
-// openSource opens a folder of either kind. The caller calls done when it has
-// read what it needs.
-func openSource(dir string) (src Source, done func() error, err error) {
+// Read implements [Source].
+func (c *Container) Read(t *hf.Tensor) ([]byte, error) { return c.reader.Tensor(t) }
+
+// Wait implements [Source].
+func (c *Container) Wait() error { return c.reader.Wait() }
+
+// openSource opens a folder of either kind, a container with a function of
+// package lutq. The caller calls done when it has read what it needs.
+func openSource(dir string, container func(dir string) (*lutq.Model, error)) (src Source, done func() error, err error) {
 	config, err := hf.ReadConfig(dir)
 	if err != nil {
 		return nil, nil, err
@@ -83,7 +108,7 @@ func openSource(dir string) (src Source, done func() error, err error) {
 		}
 		return NewCheckpoint(config, ckpt), ckpt.Close, nil
 	case lutq.IsContainer(config.Quantization):
-		m, err := lutq.Open(dir)
+		m, err := container(dir)
 		if err != nil {
 			return nil, nil, err
 		}

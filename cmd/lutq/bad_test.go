@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lutq/lutq/gemm"
 )
 
 const tiny = "../../calib/testdata/lutq-tiny"
@@ -222,7 +224,14 @@ func badInputs() []badInput {
 		{name: "missing argument", args: []string{"quantize", "MODEL"}, code: 2, want: "accepts 2 arg"},
 		{name: "unknown command", args: []string{"quantise", "MODEL"}, code: 2, want: "quantise"},
 
-		{name: "digest", container: true, damage: func(m victim) { m.replace(config, `"sha256": "`, `"sha256": "0`) }, args: verify, code: 3, want: "1 problems"},
+		{name: "digest", container: true, damage: func(m victim) { m.replace(config, `"sha256": "`, `"sha256": "0`) }, args: verify, code: 3, want: "config.json differs from what was written"},
+		{name: "damaged norm", container: true, damage: func(m victim) { m.data("model.norm.weight", []byte{1}) }, args: evalArgs, code: 3, want: weights + ": model.norm.weight differs from what was written"},
+		{name: "damaged codes", container: true, damage: func(m victim) { m.data(downProj+".codes", []byte{1, 2, 3}) }, args: evalArgs, code: 3, want: weights + ": " + downProj + ".codes differs from what was written"},
+		{name: "damaged codes to time", container: true, damage: func(m victim) { m.data(downProj+".codes", []byte{1, 2, 3}) }, args: []string{"bench", "MODEL", "--device", "cpu"}, code: 3, want: weights + ": " + downProj + ".codes differs from what was written"},
+		{name: "damaged codes to repack", container: true, damage: func(m victim) { m.data(downProj+".codes", []byte{1, 2, 3}) }, args: []string{"repack", "MODEL", "OUT"}, code: 3, want: weights + ": " + downProj + ".codes differs from what was written"},
+		{name: "damaged config", container: true, damage: func(m victim) { m.replace(config, `10000.0`, `10001.0`) }, args: evalArgs, code: 3, want: "config.json differs from what was written"},
+		{name: "damaged tokenizer", container: true, damage: func(m victim) { m.replace(tokJSON, `"version"`, `"vErsion"`) }, args: evalArgs, code: 3, want: "tokenizer.json differs from what was written"},
+		{name: "quick and against", args: []string{"verify", "MODEL", "--quick", "--against", "MODEL"}, code: 2, want: "--quick"},
 		{name: "container cut short", container: true, damage: func(m victim) { b := m.read(weights); m.write(weights, b[:len(b)/2]) }, args: verify, want: weights},
 		{name: "container of a later version", container: true, damage: func(m victim) { m.replace(config, `"version": 1`, `"version": 9`) }, args: verify, want: "version 9"},
 		{name: "container with another group", container: true, damage: func(m victim) { m.replace(config, `"group": 64`, `"group": 32`) }, args: verify, want: "has shape"},
@@ -230,7 +239,7 @@ func badInputs() []badInput {
 			m.header(func(s string) string { return strings.Replace(s, downProj+".scales", downProj+".scalez", 1) })
 		}, args: verify, want: downProj + ".scales is missing"},
 		{name: "no container", args: verify, want: "not a lutq container"},
-		{name: "infinite scale", container: true, damage: func(m victim) { m.data(downProj+".scales", []byte{0, 0x7c}) }, args: evalArgs, want: downProj},
+		{name: "infinite scale", container: true, damage: func(m victim) { m.data(downProj+".scales", []byte{0, 0x7c}) }, args: append([]string{"eval-ppl", "--no-verify"}, evalArgs[1:]...), want: downProj + ": scale [0, 0]"},
 
 		{name: "no tokenizer", damage: func(m victim) { m.remove(tokJSON) }, args: tokenize, want: tokJSON},
 		{name: "tokenizer that is no JSON", damage: func(m victim) { m.write(tokJSON, []byte("BPE")) }, args: tokenize, want: tokJSON},
@@ -304,6 +313,35 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("files before:\n%v\nafter:\n%v", before, after)
 			}
 		})
+	}
+}
+
+// TestNoVerify has damage taken as it is.
+func TestNoVerify(t *testing.T) {
+	dir := t.TempDir()
+	m := victim{t, filepath.Join(dir, "model")}
+	if code, _, stderr := exec("quantize", tiny, m.dir); code != 0 {
+		t.Fatal(stderr)
+	}
+	m.data("model.norm.weight", []byte{1})
+	m.data(downProj+".codes", []byte{1, 2, 3})
+	m.replace(config, `10000.0`, `10001.0`)
+	m.replace(tokJSON, `"version"`, `"vErsion"`)
+	for _, args := range [][]string{
+		{"eval-ppl", m.dir, "--text", "../../calib/testdata/harbour.txt", "--ctx", "64", "--windows", "1", "--device", "cpu"},
+		{"repack", m.dir, filepath.Join(dir, "tiles")},
+	} {
+		if code, _, _ := exec(args...); code != exitCheck {
+			t.Errorf("%v: exit code %d, want %d", args, code, exitCheck)
+		}
+		if code, _, stderr := exec(append(args, "--no-verify")...); code != exitDone {
+			t.Errorf("%v: exit code %d: %s", args, code, stderr)
+		}
+	}
+	// Of bench, what reads: the rest takes long.
+	var o gemm.Options
+	if err := addLayers(&o, m.dir, true); err != nil || len(o.Layers) != 28 {
+		t.Errorf("%d layers to time, %v", len(o.Layers), err)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/lut"
 )
 
 type benchOptions struct {
@@ -32,6 +33,7 @@ type benchOptions struct {
 	format           string
 	threads          int
 	selftest, asJSON bool
+	noVerify         bool
 
 	given func(flag string) bool // whether a flag is in the command line
 }
@@ -65,8 +67,11 @@ shapes: those of the cpu, and those of a GPU where there is one, which are
 compiled the first time, on all processors. --device leaves one of them out;
 --bits, --group and --dtype narrow the GPU's down.
 
-Exit code 3 means that an error exceeds its bound: 1e-5 for f32, 3e-4 for f16,
-2.5e-3 for bf16.`,
+The layers of MODEL are checked while they are read, by the SHA-256 that they
+were written with; --no-verify takes them as they are.
+
+Exit code 3 means that one differs, or that an error exceeds its bound: 1e-5 for
+f32, 3e-4 for f16, 2.5e-3 for bf16.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			model := ""
@@ -87,6 +92,7 @@ Exit code 3 means that an error exceeds its bound: 1e-5 for f32, 3e-4 for f16,
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers on the cpu (default one for each processor)")
 	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0 (default none)")
+	f.BoolVar(&o.noVerify, "no-verify", false, "do not check the quantized model while reading it")
 	f.BoolVar(&o.selftest, "selftest", false, "check every kernel instead of timing")
 	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
 	return c
@@ -111,8 +117,8 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 		return err
 	}
 	if len(bo.Shapes) == 0 {
-		if err := addLayers(&bo, model); err != nil {
-			return err
+		if err := addLayers(&bo, model, o.noVerify); err != nil {
+			return hintDiffers(err)
 		}
 	}
 	bar := u.startProgress("timing", 1, false)
@@ -238,7 +244,7 @@ func (o *benchOptions) parse() (gemm.Options, error) {
 }
 
 // addLayers adds the layers of a container, or the shapes of a model.
-func addLayers(b *gemm.Options, path string) error {
+func addLayers(b *gemm.Options, path string, noVerify bool) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -250,17 +256,14 @@ func addLayers(b *gemm.Options, path string) error {
 		}
 	}
 	if container {
-		m, err := lutq.Open(path)
+		m, err := openContainer(path, noVerify)
 		if err != nil {
 			return err
 		}
 		defer m.Close()
-		for _, name := range m.Linears() {
-			mat, err := m.Linear(name)
-			if err != nil {
-				return err
-			}
-			b.Layers = append(b.Layers, gemm.Layer{Name: name, Matrix: mat})
+		b.Layers, err = readLayers(m)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
 		}
 		return nil
 	}
@@ -273,6 +276,31 @@ func addLayers(b *gemm.Options, path string) error {
 	}
 	b.Shapes = layerShapes(c)
 	return nil
+}
+
+// openContainer opens a quantized model, to be checked while it is read or not.
+func openContainer(dir string, noVerify bool) (*lutq.Model, error) {
+	if noVerify {
+		return lutq.OpenUnchecked(dir)
+	}
+	return lutq.Open(dir)
+}
+
+// readLayers reads all layers of a container.
+func readLayers(m *lutq.Model) (layers []gemm.Layer, err error) {
+	r := m.Reader()
+	for _, name := range m.Linears() {
+		var mat *lut.Matrix
+		if mat, err = r.Linear(name); err != nil {
+			break
+		}
+		layers = append(layers, gemm.Layer{Name: name, Matrix: mat})
+	}
+	// Damage also explains values that make no sense.
+	if err := r.Wait(); err != nil {
+		return nil, err
+	}
+	return layers, err
 }
 
 // layerShapes returns the different shapes of a decoder's linear layers, in

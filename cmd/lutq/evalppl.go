@@ -15,13 +15,14 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
 type evalOptions struct {
 	text, against, protocol, bos, device, dtype string
 	windows, ctx, threads                       int
-	json                                        bool
+	noVerify, json                              bool
 }
 
 func newEvalCommand(u *ui) *cobra.Command {
@@ -46,6 +47,10 @@ Protocols (--protocol):
   llama.cpp  windows of 512 with BOS, the second half of each scored
 
 The tail that does not fill a window is dropped.
+
+A quantized model is checked while it is read: config.json, tokenizer.json,
+headers and tensors by the SHA-256 that they were written with. --no-verify
+takes them as they are. Exit code 3 means that one differs.
 
 On the cpu activations are float32. On cuda they are float16, or bfloat16 for
 models that overflow it; the residual stream is float32 on both.`,
@@ -72,6 +77,7 @@ models that overflow it; the residual stream is float32 on both.`,
 	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
 	f.Var(newWord(&o.device, "auto", devices()...), "device", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU that can be used")
 	f.Var(newWord(&o.dtype, "", "f32", "f16", "bf16"), "dtype", "`TYPE` of activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
+	f.BoolVar(&o.noVerify, "no-verify", false, "do not check quantized models while reading them")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
 }
@@ -141,12 +147,16 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 			m.Close()
 		}
 	}()
+	read := model.Open
+	if o.noVerify {
+		read = model.OpenUnchecked
+	}
 	open := func(dir string) (*model.Model, error) {
-		m, err := model.Open(dir, ops)
+		m, err := read(dir, ops)
 		if err == nil {
 			opened = append(opened, m)
 		}
-		return m, err
+		return m, hintDiffers(err)
 	}
 	var models []eval.Model
 	for _, dir := range dirs {
@@ -214,6 +224,14 @@ func (u *ui) openEvalOps(o *evalOptions) (ops model.Ops, done func() error, err 
 	return openOps("cpu", o.dtype, o.threads, 0)
 }
 
+// hintDiffers says that damage failed a check, and what to do about it.
+func hintDiffers(err error) error {
+	if errors.Is(err, lutq.ErrDiffers) {
+		return hintError{checkError{err}, "lutq verify names all that differs; --no-verify takes it as it is"}
+	}
+	return err
+}
+
 // hintEval adds what to do about an error.
 func hintEval(err error, o evalOptions) error {
 	switch {
@@ -234,6 +252,11 @@ func evalSet(dir string, config *hf.Config, o evalOptions) (*corpus.Set, error) 
 	bos, err := corpus.ParseBOS(o.bos)
 	if err != nil {
 		return nil, usageError{err}
+	}
+	if !o.noVerify {
+		if err := lutq.CheckFile(dir, "tokenizer.json"); err != nil {
+			return nil, hintDiffers(err)
+		}
 	}
 	tok, err := tokenizer.Load(dir)
 	if err != nil {

@@ -40,6 +40,7 @@ type inspection struct {
 	Bytes         int64       `json:"bytes"`
 	BitsPerWeight float64     `json:"bits_per_weight"`
 	SHA256        string      `json:"sha256,omitempty"`
+	Digests       bool        `json:"digests,omitempty"` // whether there are those of everything else
 	Command       string      `json:"command,omitempty"`
 	Layers        []layerJSON `json:"layers"`
 }
@@ -72,6 +73,11 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", in.BitsPerWeight, in.Parameters)
 		if in.SHA256 != "" {
 			fmt.Fprintf(w, "sha256\t%s\n", input.Name(in.SHA256))
+			digests := "of every tensor and file: lutq verify checks them"
+			if !in.Digests {
+				digests = "of the quantized tensors alone"
+			}
+			fmt.Fprintf(w, "digests\t%s\n", digests)
 			fmt.Fprintf(w, "made by\t%s\n", input.Printable(in.Command))
 		}
 	})
@@ -96,11 +102,12 @@ func inspectModel(dir string) (*inspection, error) {
 		in.sum()
 		return in, nil
 	}
-	m, err := lutq.Open(dir)
+	m, err := lutq.OpenUnchecked(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer m.Close()
+	in.Digests = m.Config().Digests != nil
 	in.Format, in.SHA256, in.Command = lutq.Method, m.Config().SHA256, m.Config().Command
 	for _, t := range m.Checkpoint().Tensors() {
 		layer, part := splitName(t.Name)

@@ -26,6 +26,8 @@ type repackOptions struct {
 	threads int
 	force   bool
 	json    bool
+
+	noVerify bool
 }
 
 func newRepackCommand(u *ui) *cobra.Command {
@@ -36,7 +38,8 @@ func newRepackCommand(u *ui) *cobra.Command {
 		Long: `Repack lays the quantized layers of MODEL out as a kernel reads them, and writes
 them to the folder OUT, by default one named after the model's digest in the
 user's cache folder. Tiles are a cache: they can be deleted, and made again from
-MODEL. Every layer is turned back and compared before it is written.
+MODEL. Every layer is checked by the SHA-256 that it was written with, unless
+--no-verify is given, and turned back and compared before its tiles are written.
 
 For the target cpu a layer P becomes P.panels and P.panel_scales, bytes in
 16-row panels. For the target cuda it becomes P.tiles and P.tile_scales, bytes
@@ -56,13 +59,15 @@ The documentation of package repack has the layouts bit by bit.`,
 	f.Var(newWord(&o.target, "cpu", slices.Sorted(maps.Keys(targets()))...), "target", "target `NAME`: cpu or cuda")
 	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if it exists")
+	f.BoolVar(&o.noVerify, "no-verify", false, "do not check MODEL while reading it")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
 }
 
 func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err error) {
 	target := targets()[o.target]
-	m, err := lutq.Open(dir)
+	defer func() { err = hintDiffers(err) }()
+	m, err := openContainer(dir, o.noVerify)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 
@@ -11,68 +12,86 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 )
 
+type verifyOptions struct {
+	original    string
+	quick, json bool
+	threads     int
+}
+
 func newVerifyCommand(u *ui) *cobra.Command {
-	var original string
-	var threads int
-	var asJSON bool
+	var o verifyOptions
 	c := &cobra.Command{
 		Use:   "verify MODEL",
 		Short: "Check a quantized model",
-		Long: `Verify reads all of the quantized model MODEL and recomputes what can be
-recomputed: the shape and size of every tensor, tables and scales that are
-numbers, unused bits that are zero, and the SHA-256 over what was quantized.
+		Long: `Verify reads all of the quantized model MODEL, and names everything that is not
+as it was written: each tensor, quantized or copied, the headers of the
+safetensors files, their index, config.json and every other file have a SHA-256
+in the configuration. Missing and additional tensors and files are named too. It
+also checks that tables and scales are numbers, that unused bits are zero, and
+the SHA-256 over what was quantized. In models written before all of this had a
+SHA-256, only the quantized tensors can be checked.
+
 With --against it also recomputes every layer's error, checks that each code is
 the nearest one (method rtn), and that all other tensors equal the original's.
+
+With --quick it reads no tensor: it checks config.json, headers, the index, the
+shape and size of every tensor, and all other files.
 
 Exit code 3 means that something does not hold.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: folders(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return u.verify(c.Context(), args[0], original, threads, asJSON)
+			return u.verify(c.Context(), args[0], o)
 		},
 	}
-	c.Flags().StringVar(&original, "against", "", "the model `FOLDER` that MODEL was made from")
-	c.Flags().Var(newNumber(&threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
-	c.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
+	f := c.Flags()
+	f.StringVar(&o.original, "against", "", "the model `FOLDER` that MODEL was made from")
+	f.BoolVar(&o.quick, "quick", false, "check everything but the data of tensors")
+	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
+	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
 }
 
-func (u *ui) verify(ctx context.Context, dir, original string, threads int, asJSON bool) error {
-	m, err := lutq.Open(dir)
+func (u *ui) verify(ctx context.Context, dir string, o verifyOptions) error {
+	if o.quick && o.original != "" {
+		return usageError{errors.New("verify: --against compares the tensors, which --quick does not read")}
+	}
+	m, err := lutq.OpenUnchecked(dir) // what does not hold is reported
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	if threads <= 0 {
-		threads = runtime.GOMAXPROCS(0)
+	if o.threads <= 0 {
+		o.threads = runtime.GOMAXPROCS(0)
 	}
-	total := len(m.Linears())
-	o := lutq.VerifyOptions{Threads: threads}
-	if original != "" {
-		if o.Original, err = hf.Open(original); err != nil {
+	vo := lutq.VerifyOptions{Threads: o.threads, Quick: o.quick}
+	if o.original != "" {
+		if vo.Original, err = hf.Open(o.original); err != nil {
 			return err
 		}
-		defer o.Original.Close()
-		total = len(o.Original.Tensors())
+		defer vo.Original.Close()
 	}
-	bar := u.startProgress("verifying", int64(total), false)
-	done := int64(0)
-	o.Progress = func(tensor string) {
-		done++
-		bar.set(done, tensor)
+	bar := u.startProgress("verifying", 1, false)
+	vo.Progress = func(done, total int, tensor string) {
+		bar.resize(int64(total))
+		bar.set(int64(done), tensor)
 	}
-	r, err := m.Verify(ctx, o)
+	r, err := m.Verify(ctx, vo)
 	bar.finish()
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	digests := m.Config().Digests != nil
+	if o.json {
 		err = u.printJSON(struct {
 			OK       bool     `json:"ok"`
 			Layers   int      `json:"layers"`
-			SHA256   string   `json:"sha256"`
+			Tensors  int      `json:"other_tensors"`
+			Files    int      `json:"files"`
+			Digests  bool     `json:"digests"` // whether the model has those of everything
+			SHA256   string   `json:"sha256,omitempty"`
 			Problems []string `json:"problems"`
-		}{len(r.Problems) == 0, r.Layers, r.SHA256, append([]string{}, r.Problems...)})
+		}{len(r.Problems) == 0, r.Layers, r.Tensors, r.Files, digests, r.SHA256, append([]string{}, r.Problems...)})
 		if err != nil {
 			return err
 		}
@@ -83,11 +102,32 @@ func (u *ui) verify(ctx context.Context, dir, original string, threads int, asJS
 			}
 		}
 	}
+	if !digests {
+		fmt.Fprintf(u.stderr, "lutq: %s was written without digests of everything: only quantized tensors can be checked, and no other tensor or file\n", dir)
+	}
 	if n := len(r.Problems); n > 0 {
 		return checkError{fmt.Errorf("%s: %d problems", dir, n)}
 	}
-	if !asJSON {
-		return u.printLine("%s: %d layers are as they should be, sha256 %s", dir, r.Layers, r.SHA256)
+	if !o.json {
+		return u.printLine("%s: %s", dir, verified(r, o.quick))
 	}
 	return nil
+}
+
+// verified says what a report without problems is about.
+func verified(r *lutq.Report, quick bool) string {
+	if quick && r.Files == 0 {
+		return "tensors have the shapes and sizes that they should have; none was read"
+	}
+	if quick {
+		return fmt.Sprintf("headers and %d files are as they should be; no tensor was read", r.Files)
+	}
+	what := fmt.Sprintf("%d layers", r.Layers)
+	if r.Tensors > 0 {
+		what += fmt.Sprintf(", %d other tensors", r.Tensors)
+	}
+	if r.Files > 0 {
+		what += fmt.Sprintf(", %d files", r.Files)
+	}
+	return what + " are as they should be, sha256 " + r.SHA256
 }

@@ -25,7 +25,9 @@ const (
 // goroutines.
 type Checkpoint struct {
 	dir      string
-	files    []*os.File
+	files    []*os.File // the shards
+	headers  []int64    // their headers' sizes
+	index    bool       // whether there is one
 	tensors  []*Tensor
 	byName   map[string]*Tensor
 	metadata map[string]string
@@ -65,6 +67,7 @@ func (c *Checkpoint) open() error {
 	if err != nil {
 		return err
 	}
+	c.index = index != nil
 	var shards []string
 	switch {
 	case index != nil:
@@ -117,6 +120,7 @@ func (c *Checkpoint) addShard(shard string, index *index, buffers *sync.Pool) er
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	c.headers = append(c.headers, h.size)
 	for i := range h.tensors {
 		t := &h.tensors[i]
 		if index != nil && index.weightMap[t.Name] != shard {
@@ -165,6 +169,39 @@ func (c *Checkpoint) Tensor(name string) (*Tensor, bool) {
 // Metadata returns the strings that the shards' headers carry beside the
 // tensors. Where shards disagree the first one wins.
 func (c *Checkpoint) Metadata() map[string]string { return maps.Clone(c.metadata) }
+
+// Shards returns the base names of the files that hold the tensors, sorted.
+func (c *Checkpoint) Shards() []string {
+	names := make([]string, len(c.files))
+	for i, f := range c.files {
+		names[i] = filepath.Base(f.Name())
+	}
+	return names
+}
+
+// Index returns the base name of the shards' index, "" where there is none.
+func (c *Checkpoint) Index() string {
+	if c.index {
+		return indexName
+	}
+	return ""
+}
+
+// Header reads what stands before the data in a shard of [Checkpoint.Shards]:
+// the JSON behind its length.
+func (c *Checkpoint) Header(shard string) ([]byte, error) {
+	for i, f := range c.files {
+		if filepath.Base(f.Name()) != shard {
+			continue
+		}
+		b := make([]byte, c.headers[i])
+		if err := readFull(f, b, 0); err != nil {
+			return nil, fmt.Errorf("%s: read header: %w", shard, err)
+		}
+		return b, nil
+	}
+	return nil, fmt.Errorf("%s: no shard %s", c.dir, shard)
+}
 
 // SideFiles returns the base names of the folder's other regular files,
 // sorted: config, tokenizer, licence and so on. Weights in any format, their

@@ -115,6 +115,8 @@ type Config struct {
 	Learn   *Learning               `json:"learn,omitempty"`   // nil: nothing was learned
 	SHA256  string                  `json:"sha256"`
 	Tensors map[string]TensorConfig `json:"tensors"`
+	Digests *Digests                `json:"digests,omitempty"` // nil: written before there were any
+	Seal    string                  `json:"config_sha256,omitempty"`
 }
 
 // Learning says how the scales of a container were learned.
@@ -195,7 +197,8 @@ func ParseConfig(quantization json.RawMessage) (*Config, error) {
 }
 
 // AddTo returns config.json with the quantization_config added as its last
-// key, and everything else as it stands.
+// key, and everything else as it stands. Where c has digests, it adds the one of
+// the result itself.
 func (c *Config) AddTo(configJSON []byte) ([]byte, error) {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(configJSON, &keys); err != nil || keys == nil {
@@ -204,7 +207,11 @@ func (c *Config) AddTo(configJSON []byte) ([]byte, error) {
 	if _, ok := keys["quantization_config"]; ok {
 		return nil, errors.New("config.json has a quantization_config already: the model is quantized")
 	}
-	value, err := json.MarshalIndent(c, "  ", "  ")
+	sealing := *c
+	if c.Digests != nil {
+		sealing.Seal = unsealed
+	}
+	value, err := json.MarshalIndent(sealing, "  ", "  ")
 	if err != nil {
 		return nil, err
 	}
@@ -216,5 +223,9 @@ func (c *Config) AddTo(configJSON []byte) ([]byte, error) {
 	}
 	out = append(out, "\n  \"quantization_config\": "...)
 	out = append(out, value...)
-	return append(out, "\n}\n"...), nil
+	out = append(out, "\n}\n"...)
+	if c.Digests != nil {
+		seal(out)
+	}
+	return out, nil
 }

@@ -32,10 +32,25 @@
 // NormalFloat tables and rtn+learn for those on others; "learn" then says how
 // and on which texts, see [Learning].
 //
-// # Digest
+// # Digests
 //
 // "sha256" covers what was quantized: the SHA-256 of one line for each of the
 // tensors P.codebook, P.codes and P.scales of every layer, sorted by name,
 //
 //	name SP dtype SP dimensions separated by "x" SP hex SHA-256 of the data LF
+//
+// "digests" has the hex SHA-256 of everything else as well, so that damage is
+// found wherever it is:
+//
+//	"tensors"  by name, of the data of every tensor in the shards, quantized or copied
+//	"headers"  by shard, of the length and the JSON before the data
+//	"files"    by name, of every side file and of the shards' index
+//
+// and "config_sha256", the last key, that of config.json itself, as it is with
+// 64 zeros for these digits. Nothing else belongs in the folder, hidden files apart.
+// The two keys are there together or not at all: containers
+// written before there were any are read as they are.
+//
+// [Open] checks config.json and the headers, [Reader] and [Model.Linear] each
+// tensor that they read, [Model.Verify] all of it.
 package lutq

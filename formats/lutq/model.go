@@ -9,9 +9,11 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
 )
+
+// configName is the file that holds a container's configuration.
+const configName = "config.json"
 
 // The suffixes of a quantized layer's tensors.
 const (
@@ -48,20 +50,30 @@ func scaleDType(t lut.ScaleType) hf.DType {
 
 // Model is an open container.
 type Model struct {
-	ckpt   *hf.Checkpoint
-	config *Config
-	layers []string
+	ckpt    *hf.Checkpoint
+	config  *Config
+	sealed  bool // config.json is what was written, or has no digest
+	checked bool // what is read is held against its digest
+	layers  []string
 }
 
 // Open opens a container and checks that its configuration and its tensors
-// agree. The data of the tensors is read when asked for; [Model.Verify] reads
-// all of it.
-func Open(dir string) (*Model, error) {
+// agree, and by their digests that config.json and the headers are what was
+// written. The data of the tensors is read when asked for, and checked then;
+// [Model.Verify] reads all of it. A container without digests is not checked
+// against any.
+func Open(dir string) (*Model, error) { return openFolder(dir, true) }
+
+// OpenUnchecked opens a container as [Open] does, without a look at digests
+// then or later.
+func OpenUnchecked(dir string) (*Model, error) { return openFolder(dir, false) }
+
+func openFolder(dir string, checked bool) (*Model, error) {
 	ckpt, err := hf.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	m, err := open(ckpt)
+	m, err := open(ckpt, checked)
 	if err != nil {
 		ckpt.Close()
 		return nil, fmt.Errorf("%s: %w", dir, err)
@@ -69,8 +81,8 @@ func Open(dir string) (*Model, error) {
 	return m, nil
 }
 
-func open(ckpt *hf.Checkpoint) (*Model, error) {
-	data, err := input.ReadFile(filepath.Join(ckpt.Dir(), "config.json"), input.Config)
+func open(ckpt *hf.Checkpoint, checked bool) (*Model, error) {
+	data, err := input.ReadFile(filepath.Join(ckpt.Dir(), configName), input.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +91,18 @@ func open(ckpt *hf.Checkpoint) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{ckpt: ckpt, config: config, layers: slices.Sorted(maps.Keys(config.Tensors))}
+	// Either key without the other is what damage to a key leaves.
+	m.sealed = config.Digests == nil && config.Seal == "" || config.Digests != nil && sealed(data)
+	m.checked = checked && config.Digests != nil
+	if checked {
+		problems, err := m.frame()
+		if err != nil {
+			return nil, err
+		}
+		if len(problems) > 0 {
+			return nil, problems[0]
+		}
+	}
 	for _, t := range ckpt.Tensors() {
 		if layer, ok := strings.CutSuffix(t.Name, CodesSuffix); ok {
 			if _, ok := config.Tensors[layer]; !ok {
@@ -135,40 +159,45 @@ func (m *Model) Format(layer string) Format {
 	return m.config.Tensors[layer].Or(m.config.Format)
 }
 
-// Linear reads a quantized layer. The name has no suffix. It fails on a table
-// that is not ascending or a scale that is not finite.
-func (m *Model) Linear(layer string) (*lut.Matrix, error) {
-	tc, ok := m.config.Tensors[layer]
-	if !ok {
-		return nil, fmt.Errorf("%s is not a quantized layer", layer)
+// frame returns what differs from what was written in all but the data of
+// tensors and the side files.
+func (m *Model) frame() (problems []error, err error) {
+	if !m.sealed {
+		problems = append(problems, differs(configName))
 	}
-	f := m.Format(layer)
-	st, err := lut.ParseScaleType(f.ScaleType)
+	if m.config.Digests == nil {
+		return problems, nil
+	}
+	headers, err := HeaderSums(m.ckpt)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", layer, err)
+		return nil, err
 	}
-	var data [3][]byte
-	for i, suffix := range []string{CodebookSuffix, CodesSuffix, ScalesSuffix} {
-		t, _ := m.ckpt.Tensor(layer + suffix)
-		data[i] = make([]byte, t.Bytes())
-		if _, err := t.ReadAt(data[i], 0); err != nil {
-			return nil, err
+	written := m.config.Digests.Headers
+	problems = append(problems, otherNames(m.ckpt.Shards(), written)...)
+	for _, shard := range m.ckpt.Shards() {
+		if want, ok := written[shard]; ok && headers[shard] != want {
+			problems = append(problems, differs(shard+": the header"))
 		}
 	}
-	mat := &lut.Matrix{
-		N: tc.Shape[0], K: tc.Shape[1],
-		Bits: f.Bits, Group: f.Columns(tc.Shape[1]),
-		Codes: data[1], Scales: data[2], ScaleType: st,
-		Codebook: make([]float32, 1<<f.Bits),
+	return problems, nil
+}
+
+// otherNames reports the names that are missing from what was written, and the
+// ones that are there besides.
+func otherNames(found []string, written map[string]Sum) (problems []error) {
+	there := make(map[string]bool, len(found))
+	for _, name := range found {
+		there[name] = true
+		if _, ok := written[name]; !ok {
+			problems = append(problems, fmt.Errorf("%s is no part of what was written", name))
+		}
 	}
-	num.DecodeF32(mat.Codebook, data[0])
-	if err := mat.Validate(); err != nil {
-		return nil, fmt.Errorf("%s: %w", layer, err)
+	for _, name := range slices.Sorted(maps.Keys(written)) {
+		if !there[name] {
+			problems = append(problems, fmt.Errorf("%s is missing", name))
+		}
 	}
-	if err := checkValues(mat); err != nil {
-		return nil, fmt.Errorf("%s: %w", layer, err)
-	}
-	return mat, nil
+	return problems
 }
 
 // checkValues reports a table or scale that cannot be multiplied by, or whose

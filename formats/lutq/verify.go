@@ -3,10 +3,13 @@ package lutq
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -23,28 +26,50 @@ type VerifyOptions struct {
 	// recomputed, codes of the method rtn must be nearest ones, and the
 	// tensors that were not quantized must be equal.
 	Original *hf.Checkpoint
-	Threads  int // 0: one worker
-	// Progress, if set, is told of every verified tensor. It is called from
-	// several goroutines, one at a time.
-	Progress func(tensor string)
+	Quick    bool // leave the data of tensors alone
+	Threads  int  // 0: one worker
+	// Progress, if set, is told of every verified layer and other tensor, and how
+	// many there are. It is called from several goroutines, one at a time.
+	Progress func(done, total int, tensor string)
 }
 
 // Report is what verification found.
 type Report struct {
-	SHA256   string // recomputed
-	Layers   int
+	SHA256   string   // recomputed, "" by a quick one
+	Layers   int      // quantized ones, verified
+	Tensors  int      // other ones, verified
+	Files    int      // verified: config.json, the index and side files
 	Problems []string // one line each; none if all is well
 }
 
-// Verify reads all of a container and checks what can be checked: tables and
-// scales are numbers, the bits after a row's last code are zero, the digest is
-// the one in the configuration, and what [VerifyOptions.Original] adds. What
-// does not hold is a problem in the report; an error means that the
-// verification itself failed.
+// Verify reads all of a container and checks what can be checked: every tensor,
+// header and file has its digest, and none is missing or was added; tables and
+// scales are numbers, the bits after a row's last code are zero, the digest of
+// what was quantized is the one in the configuration, and what
+// [VerifyOptions.Original] adds. Of a container without digests it checks what
+// was quantized. What does not hold is a problem in the report; an error means
+// that the verification itself failed.
 func (m *Model) Verify(ctx context.Context, o VerifyOptions) (*Report, error) {
 	v := &verifier{model: m, opt: o}
+	if err := v.frame(); err != nil {
+		return nil, err
+	}
+	if o.Quick {
+		return v.finish(), nil
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(max(o.Threads, 1))
+	// Copied tensors first: among them are the largest, which one worker reads alone.
+	copied := v.copies()
+	v.total = len(copied) + len(m.layers)
+	for _, t := range copied {
+		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return v.copied(t)
+		})
+	}
 	for _, layer := range m.layers {
 		group.Go(func() error {
 			if err := ctx.Err(); err != nil {
@@ -54,19 +79,10 @@ func (m *Model) Verify(ctx context.Context, o VerifyOptions) (*Report, error) {
 		})
 	}
 	if o.Original != nil {
-		for _, t := range m.ckpt.Tensors() {
-			if _, ok := m.config.Tensors[layerOf(t.Name)]; ok {
-				continue
-			}
-			group.Go(func() error {
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				return v.copied(t)
-			})
-		}
 		for _, t := range o.Original.Tensors() {
-			if _, ok := m.ckpt.Tensor(t.Name); !ok && !slices.Contains(m.layers, layerOf(t.Name)) {
+			_, copied := m.ckpt.Tensor(t.Name)
+			_, quantized := m.config.Tensors[strings.TrimSuffix(t.Name, WeightSuffix)]
+			if !copied && !quantized {
 				v.problem("%s is missing from the container", t.Name)
 			}
 		}
@@ -74,56 +90,176 @@ func (m *Model) Verify(ctx context.Context, o VerifyOptions) (*Report, error) {
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	r := &Report{SHA256: Digest(v.sums), Layers: len(m.layers), Problems: v.problems}
-	if r.SHA256 != m.config.SHA256 {
-		r.Problems = append(r.Problems, fmt.Sprintf("the digest is %s: the configuration says %s", r.SHA256, m.config.SHA256))
+	v.report.Layers, v.report.Tensors = len(m.layers), len(copied)
+	v.report.SHA256 = Digest(v.sums)
+	if v.report.SHA256 != m.config.SHA256 && !v.named {
+		v.problem("the digest is %s: the configuration says %s", v.report.SHA256, m.config.SHA256)
 	}
-	slices.Sort(r.Problems)
-	return r, nil
-}
-
-// layerOf strips a tensor's last component.
-func layerOf(tensor string) string {
-	return tensor[:max(strings.LastIndexByte(tensor, '.'), 0)]
+	return v.finish(), nil
 }
 
 type verifier struct {
 	model *Model
 	opt   VerifyOptions
+	total int // of layers and other tensors
 
-	mu       sync.Mutex
-	sums     []TensorSum
-	problems []string
+	mu     sync.Mutex
+	done   int
+	sums   []TensorSum
+	named  bool // some tensor differs from what was written
+	report Report
 }
 
 func (v *verifier) problem(format string, args ...any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.problems = append(v.problems, fmt.Sprintf(format, args...))
+	v.report.Problems = append(v.report.Problems, fmt.Sprintf(format, args...))
 }
 
-// done notes a verified tensor and its sums.
-func (v *verifier) done(name string, sums ...TensorSum) {
+// finish returns the report.
+func (v *verifier) finish() *Report {
+	slices.Sort(v.report.Problems)
+	return &v.report
+}
+
+// step notes a verified layer or other tensor.
+func (v *verifier) step(name string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.sums = append(v.sums, sums...)
+	v.done++
 	if v.opt.Progress != nil {
-		v.opt.Progress(name)
+		v.opt.Progress(v.done, v.total, name)
+	}
+}
+
+// add notes the sum of a part of a layer.
+func (v *verifier) add(s TensorSum) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.sums = append(v.sums, s)
+}
+
+// frame verifies everything but the data of tensors.
+func (v *verifier) frame() error {
+	m := v.model
+	problems, err := m.frame()
+	if err != nil {
+		return err
+	}
+	if d := m.config.Digests; d != nil {
+		var tensors []string
+		for _, t := range m.ckpt.Tensors() {
+			tensors = append(tensors, t.Name)
+		}
+		problems = append(problems, otherNames(tensors, d.Tensors)...)
+		files, err := m.files()
+		if err != nil {
+			return err
+		}
+		problems = append(problems, files...)
+		v.report.Files = len(d.Files) + 1
+	}
+	for _, p := range problems {
+		v.problem("%v", p)
+	}
+	return nil
+}
+
+// files returns what differs from what was written among the index and the
+// side files, and what else lies in the folder. Hidden files do not count.
+func (m *Model) files() (problems []error, err error) {
+	entries, err := os.ReadDir(m.ckpt.Dir())
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, e := range entries {
+		name := e.Name()
+		if name == configName || strings.HasPrefix(name, ".") || slices.Contains(m.ckpt.Shards(), name) {
+			continue
+		}
+		found = append(found, name)
+	}
+	written := m.config.Digests.Files
+	problems = otherNames(found, written)
+	for _, name := range found {
+		want, ok := written[name]
+		if !ok {
+			continue
+		}
+		path := filepath.Join(m.ckpt.Dir(), name)
+		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+			problems = append(problems, differs(name)) // a dangling link, a folder, a pipe
+			continue
+		}
+		got, err := FileSum(path)
+		if err != nil {
+			return nil, err
+		}
+		if got != want {
+			problems = append(problems, differs(name))
+		}
+	}
+	return problems, nil
+}
+
+// copies returns the tensors that were not quantized, as far as there is
+// something to hold them against.
+func (v *verifier) copies() (ts []*hf.Tensor) {
+	if v.model.config.Digests == nil && v.opt.Original == nil {
+		return nil
+	}
+	for _, t := range v.model.ckpt.Tensors() {
+		if !v.model.stores(t.Name) {
+			ts = append(ts, t)
+		}
+	}
+	return ts
+}
+
+// stores reports whether a tensor is part of a quantized layer.
+func (m *Model) stores(tensor string) bool {
+	for _, suffix := range []string{CodebookSuffix, CodesSuffix, ScalesSuffix} {
+		if layer, ok := strings.CutSuffix(tensor, suffix); ok {
+			if _, ok := m.config.Tensors[layer]; ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// check holds a tensor's digest against the one that was written, where there
+// is one: what was not written has been named.
+func (v *verifier) check(t *hf.Tensor, sum Sum) {
+	d := v.model.config.Digests
+	if d == nil {
+		return
+	}
+	if _, ok := d.Tensors[t.Name]; !ok {
+		return
+	}
+	if err := v.model.check(t, sum); err != nil {
+		v.problem("%v", err)
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.named = true
 	}
 }
 
 func (v *verifier) layer(layer string) error {
-	var sums []TensorSum
-	for _, suffix := range []string{CodebookSuffix, CodesSuffix, ScalesSuffix} {
-		t, _ := v.model.ckpt.Tensor(layer + suffix) // Open saw to it
-		sum, err := SumOf(t.Bytes(), func(p []byte, off int64) error { return readFull(t, p, off) })
-		if err != nil {
+	defer v.step(layer)
+	var data [3][]byte
+	for i, t := range v.model.parts(layer) {
+		var err error
+		if data[i], err = readAll(t); err != nil {
 			return err
 		}
-		sums = append(sums, TensorSum{Entry: hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape}, Sum: sum})
+		sum := Sum(sha256.Sum256(data[i]))
+		v.check(t, sum)
+		v.add(TensorSum{Entry: hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape}, Sum: sum})
 	}
-	v.done(layer, sums...)
-	mat, err := v.model.Linear(layer)
+	mat, err := v.model.matrix(layer, data)
 	if err != nil {
 		v.problem("%v", err)
 		return nil
@@ -210,9 +346,37 @@ func isNearest(table []float32, c int, s, w float32) bool {
 	return true
 }
 
-// copied holds a tensor that was not quantized against the original.
+// copied verifies a tensor that was not quantized, by its digest and against
+// the original.
 func (v *verifier) copied(t *hf.Tensor) error {
-	defer v.done(t.Name)
+	defer v.step(t.Name)
+	original := v.original(t)
+	differs := false
+	back := make([]byte, min(t.Bytes(), 1<<20))
+	sum, err := SumOf(t.Bytes(), func(p []byte, off int64) error {
+		if err := readFull(t, p, off); err != nil || original == nil {
+			return err
+		}
+		err := readFull(original, back[:len(p)], off)
+		differs = differs || !bytes.Equal(p, back[:len(p)])
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	v.check(t, sum)
+	if differs {
+		v.problem("%s differs from the original", t.Name)
+	}
+	return nil
+}
+
+// original returns what a copied tensor is a copy of, nil where that is not
+// known, or where it is a problem.
+func (v *verifier) original(t *hf.Tensor) *hf.Tensor {
+	if v.opt.Original == nil {
+		return nil
+	}
 	o, ok := v.opt.Original.Tensor(t.Name)
 	switch {
 	case !ok:
@@ -222,18 +386,7 @@ func (v *verifier) copied(t *hf.Tensor) error {
 		v.problem("%s is %s %v: the original's is %s %v", t.Name, t.DType, t.Shape, o.DType, o.Shape)
 		return nil
 	}
-	a, b := make([]byte, min(t.Bytes(), 1<<20)), make([]byte, min(t.Bytes(), 1<<20))
-	for off := int64(0); off < t.Bytes(); off += int64(len(a)) {
-		n := min(int64(len(a)), t.Bytes()-off)
-		if err := errors.Join(readFull(t, a[:n], off), readFull(o, b[:n], off)); err != nil {
-			return err
-		}
-		if !bytes.Equal(a[:n], b[:n]) {
-			v.problem("%s differs from the original", t.Name)
-			return nil
-		}
-	}
-	return nil
+	return o
 }
 
 // readFull fills p from a tensor's data.

@@ -1,0 +1,164 @@
+package lutq
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"runtime"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// Reader reads the tensors of a container. What it has read is held against the
+// digests beside the caller's own work, so nothing of it may be trusted, and
+// none of its bytes changed, before [Reader.Wait]. One SHA-256 cannot be spread
+// over processors, but those of several tensors are: as many as there are
+// processors, for which the next read waits.
+//
+// A Reader is for one goroutine.
+type Reader struct {
+	model  *Model
+	hashes errgroup.Group
+}
+
+// Reader returns a reader of the container's tensors.
+func (m *Model) Reader() *Reader {
+	r := &Reader{model: m}
+	r.hashes.SetLimit(runtime.GOMAXPROCS(0))
+	return r
+}
+
+// Tensor reads all of the data of a tensor of the container.
+func (r *Reader) Tensor(t *hf.Tensor) ([]byte, error) {
+	data, err := readAll(t)
+	if err != nil {
+		return nil, err
+	}
+	if r.model.checked {
+		r.hashes.Go(func() error { return r.model.check(t, sha256.Sum256(data)) })
+	}
+	return data, nil
+}
+
+// Linear reads a quantized layer. The name has no suffix. It fails on a table
+// that is not ascending or a scale that is not finite.
+func (r *Reader) Linear(layer string) (*lut.Matrix, error) {
+	if _, ok := r.model.config.Tensors[layer]; !ok {
+		return nil, fmt.Errorf("%s is not a quantized layer", layer)
+	}
+	var data [3][]byte
+	for i, t := range r.model.parts(layer) {
+		var err error
+		if data[i], err = r.Tensor(t); err != nil {
+			return nil, err
+		}
+	}
+	return r.model.matrix(layer, data)
+}
+
+// Wait waits until all that was read is checked. The error names the first
+// tensor found that differs from what was written, and wraps [ErrDiffers].
+func (r *Reader) Wait() error { return r.hashes.Wait() }
+
+// Linear reads a quantized layer as [Reader.Linear] does, and checks it.
+func (m *Model) Linear(layer string) (*lut.Matrix, error) {
+	r := m.Reader()
+	mat, err := r.Linear(layer)
+	// Damage also explains values that make no sense.
+	if err := r.Wait(); err != nil {
+		return nil, err
+	}
+	return mat, err
+}
+
+// check holds a tensor's digest against the one that was written.
+func (m *Model) check(t *hf.Tensor, sum Sum) error {
+	if want, ok := m.config.Digests.Tensors[t.Name]; !ok || sum != want {
+		return differs(t.Shard + ": " + t.Name)
+	}
+	return nil
+}
+
+// CheckFile holds a side file of a container against its digest. A folder or a
+// file without one passes, and so does a file that is missing.
+func CheckFile(dir, name string) error {
+	data, err := input.ReadFile(filepath.Join(dir, configName), input.Config)
+	if err != nil {
+		return err
+	}
+	q := QuantizationConfig(data)
+	if !IsContainer(q) {
+		return nil
+	}
+	config, err := ParseConfig(q)
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	if config.Digests == nil {
+		return nil
+	}
+	want, ok := config.Digests.Files[name]
+	if !ok {
+		return nil
+	}
+	got, err := FileSum(filepath.Join(dir, name))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case got != want:
+		return fmt.Errorf("%s: %w", dir, differs(name))
+	}
+	return nil
+}
+
+// parts returns the tensors that store a layer: codebook, codes and scales.
+func (m *Model) parts(layer string) (parts [3]*hf.Tensor) {
+	for i, suffix := range []string{CodebookSuffix, CodesSuffix, ScalesSuffix} {
+		parts[i], _ = m.ckpt.Tensor(layer + suffix) // Open saw to it
+	}
+	return parts
+}
+
+// matrix makes a layer's matrix of the data of its parts.
+func (m *Model) matrix(layer string, data [3][]byte) (*lut.Matrix, error) {
+	tc, f := m.config.Tensors[layer], m.Format(layer)
+	st, err := lut.ParseScaleType(f.ScaleType)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", layer, err)
+	}
+	mat := &lut.Matrix{
+		N: tc.Shape[0], K: tc.Shape[1],
+		Bits: f.Bits, Group: f.Columns(tc.Shape[1]),
+		Codes: data[1], Scales: data[2], ScaleType: st,
+		Codebook: make([]float32, 1<<f.Bits),
+	}
+	num.DecodeF32(mat.Codebook, data[0])
+	if err := mat.Validate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", layer, err)
+	}
+	if err := checkValues(mat); err != nil {
+		return nil, fmt.Errorf("%s: %w", layer, err)
+	}
+	return mat, nil
+}
+
+// readAll reads a tensor's data.
+func readAll(t *hf.Tensor) ([]byte, error) {
+	data := make([]byte, t.Bytes())
+	if len(data) == 0 {
+		return data, nil
+	}
+	if _, err := t.ReadAt(data, 0); err != nil {
+		return nil, err
+	}
+	return data, nil
+}
