@@ -53,6 +53,13 @@ func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
 	}
 	t := p.Totals()
 	e.Seconds = work/float64(mem.workers) + read*float64(t.BytesIn+t.BytesOut)
+	if r := p.Recipe.Refine; r != nil {
+		learning, err := r.Seconds(ctx)
+		if err != nil {
+			return Estimate{}, err
+		}
+		e.Seconds += learning
+	}
 	return e, nil
 }
 

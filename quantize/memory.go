@@ -9,6 +9,9 @@ import (
 type memory struct {
 	workers int
 	block   int // weights that a worker holds at a time
+	// Bytes of all layers, quantized, and of what a refiner takes besides; 0
+	// where there is none.
+	held, refiner int64
 }
 
 // blockWeights is what a worker holds where memory is no concern: enough to
@@ -34,8 +37,23 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 		widest = max(widest, p.Items[i].K)
 	}
 	m.block = max(m.block, widest)
+	if r := p.Recipe.Refine; r != nil {
+		layers, err := p.Matrices()
+		if err != nil {
+			return m, err
+		}
+		for i := range p.Items {
+			if p.Items[i].Quantized() {
+				m.held += p.Items[i].BytesOut
+			}
+		}
+		m.refiner = r.Memory(layers)
+	}
 	if o.MaxRAM == 0 {
 		return m, nil
+	}
+	if need := m.held + m.refiner; need > o.MaxRAM {
+		return m, &MemoryError{Limit: o.MaxRAM, Need: need}
 	}
 	for m.peak() > o.MaxRAM {
 		switch {
@@ -50,7 +68,26 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 	return m, nil
 }
 
-// peak estimates the resident memory of a run in bytes.
+// CheckMemory returns an error where a run cannot keep to o.MaxRAM.
+func (p *Plan) CheckMemory(o RunOptions) error {
+	_, err := p.memory(o)
+	return err
+}
+
+// peak estimates the resident memory of a run in bytes. A refiner and the
+// workers take their turns.
 func (m memory) peak() int64 {
-	return baseRAM + int64(float64(m.workers)*float64(m.block)*bytesPerWeight)
+	return m.held + max(m.refiner, baseRAM+int64(float64(m.workers)*float64(m.block)*bytesPerWeight))
+}
+
+// MemoryError means that a refiner takes more than a run may.
+type MemoryError struct{ Limit, Need int64 } // bytes
+
+func (e *MemoryError) Error() string {
+	return fmt.Sprintf("%d bytes of memory are not enough: learning scales takes about %d", e.Limit, e.Need)
+}
+
+// Hint says what takes less.
+func (e *MemoryError) Hint() string {
+	return "shorter windows take less (--calib-ctx), and rounding without learning takes little"
 }

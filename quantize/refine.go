@@ -19,6 +19,11 @@ type Refiner interface {
 	Flags() []string
 	// Key names all that its result depends on besides the matrices it is given.
 	Key() string
+	// Memory returns about how many bytes Refine takes at most besides the
+	// initial matrices, of which it looks at the shapes only, and Seconds about how
+	// long it takes.
+	Memory(initial map[string]*lut.Matrix) int64
+	Seconds(ctx context.Context) (float64, error)
 	// Refine returns better matrices for some of the initial ones, by layer, of
 	// the same shape and format and with sound scales. Between runs that are
 	// interrupted it may keep what it has in the file state, which goes away
@@ -54,19 +59,14 @@ type refined struct {
 
 // refine quantizes every layer into memory and has the refiner improve them.
 func (r *run) refine(ctx context.Context, work string) error {
-	r.initial = make(map[string]*lut.Matrix)
+	var err error
+	if r.initial, err = r.plan.Matrices(); err != nil {
+		return err
+	}
 	for i := range r.plan.Items {
-		it := &r.plan.Items[i]
-		if !it.Quantized() {
-			continue
-		}
-		st, err := lut.ParseScaleType(it.Format.ScaleType)
-		if err != nil {
-			return err
-		}
-		r.initial[it.Layer] = &lut.Matrix{
-			N: it.N, K: it.K, Bits: it.Format.Bits, Group: it.Format.Columns(it.K), ScaleType: st,
-			Codes: make([]byte, it.stored[codesPart].size), Scales: make([]byte, it.stored[scalesPart].size),
+		if it := &r.plan.Items[i]; it.Quantized() {
+			m := r.initial[it.Layer]
+			m.Codes, m.Scales = make([]byte, it.stored[codesPart].size), make([]byte, it.stored[scalesPart].size)
 		}
 	}
 	if _, err := r.schedule(ctx, make([]record, len(r.plan.Items))); err != nil {
@@ -87,6 +87,25 @@ func (r *run) refine(ctx context.Context, work string) error {
 		r.refined.better[layer] = true
 	}
 	return nil
+}
+
+// Matrices returns the plan's layers as matrices without codes and scales.
+func (p *Plan) Matrices() (map[string]*lut.Matrix, error) {
+	all := make(map[string]*lut.Matrix)
+	for i := range p.Items {
+		it := &p.Items[i]
+		if !it.Quantized() {
+			continue
+		}
+		st, err := lut.ParseScaleType(it.Format.ScaleType)
+		if err != nil {
+			return nil, err
+		}
+		all[it.Layer] = &lut.Matrix{
+			N: it.N, K: it.K, Bits: it.Format.Bits, Group: it.Format.Columns(it.K), ScaleType: st, Codebook: it.Codebook.Values,
+		}
+	}
+	return all, nil
 }
 
 // sameFormat reports a refined matrix that cannot take its initial one's place.

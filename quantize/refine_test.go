@@ -19,8 +19,13 @@ type halver struct {
 	knows  func(layer string) bool
 	spoil  func(m *lut.Matrix)
 	before func(state string) error
+	memory int64 // bytes
 	calls  int
 }
+
+func (h *halver) Memory(map[string]*lut.Matrix) int64 { return h.memory }
+
+func (h *halver) Seconds(context.Context) (float64, error) { return 1e6, nil }
 
 func (h *halver) Flags() []string { return []string{"--halve"} }
 func (h *halver) Key() string     { return "halve" }
@@ -205,5 +210,28 @@ func TestRefineBad(t *testing.T) {
 				t.Errorf("left behind: %v", left)
 			}
 		})
+	}
+}
+
+// TestRefineMemory checks that what a refiner takes counts, and that a run which
+// may not take it does nothing.
+func TestRefineMemory(t *testing.T) {
+	const need = 28 << 30
+	halve := &halver{knows: func(string) bool { return true }, memory: need}
+	p := refinePlan(t, tiny, `{"bits": 3}`, halve)
+	e, err := p.Estimate(t.Context(), RunOptions{})
+	if err != nil || e.PeakRAM < need || e.PeakRAM > need+need/10 || e.Seconds < 1e6 {
+		t.Errorf("estimate %+v, %v: want a little above %d bytes, and 1e6 seconds", e, err, need)
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	var memory *MemoryError
+	if _, err := p.Run(t.Context(), out, RunOptions{MaxRAM: need}); !errors.As(err, &memory) || memory.Need <= need || memory.Hint() == "" {
+		t.Errorf("with %d bytes: %v, want an error on memory", need, err)
+	}
+	if halve.calls > 0 || len(folder(t, filepath.Dir(out))) > 0 {
+		t.Errorf("%d layers were refined and %v written all the same", halve.calls, folder(t, filepath.Dir(out)))
+	}
+	if _, err := p.Run(t.Context(), out, RunOptions{MaxRAM: e.PeakRAM}); err != nil {
+		t.Errorf("with as much as was estimated: %v", err)
 	}
 }

@@ -20,7 +20,7 @@ import (
 // result, except that MaxShardSize places tensors in files.
 type RunOptions struct {
 	Threads      int   // 0: one for each processor
-	MaxRAM       int64 // bytes the buffers may take together, without what a refiner holds; 0: what runs best
+	MaxRAM       int64 // bytes the run may take, a refiner included; 0: what runs best
 	MaxShardSize int64 // bytes; 0: 5 GB
 	Force        bool  // replace an output that exists
 	// Progress, if set, is told of every finished piece of work: the bytes of

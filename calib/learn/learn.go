@@ -174,15 +174,13 @@ func (o Options) resolve(bits int) (*settings, error) {
 	if _, err := ParseObjective(string(o.Objective)); err != nil {
 		return nil, err
 	}
-	defaults := Options{Objective: NLL, Epochs: 1, Batch: 1, Rate: 1e-4, Recode: 1}
+	defaults := Options{Epochs: 1, Batch: 1, Rate: 1e-4, Recode: 1}
 	s.b2 = 0.999
 	if mode == Lutq {
-		defaults = Options{Objective: KL, Epochs: 1, Batch: 1, Rate: DefaultRate(bits)}
+		defaults = Options{Epochs: 1, Batch: 1, Rate: DefaultRate(bits)}
 		s.log, s.warmup, s.cosine, s.clip, s.b2, s.best = true, 0.05, true, 1, 0.99, true
 	}
-	if s.Objective == "" {
-		s.Objective = defaults.Objective
-	}
+	s.Objective = o.objective()
 	for _, f := range []struct {
 		name  string
 		value *int

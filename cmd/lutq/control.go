@@ -26,17 +26,13 @@ func (u *ui) learnControl(ctx context.Context, plan *quantize.Plan, l *learner, 
 	if _, err := os.Stat(out); err == nil {
 		return fmt.Errorf("%s: %w", out, quantize.ErrExists)
 	}
-	shapes := make(map[string]*lut.Matrix)
-	for i := range plan.Items {
-		it := &plan.Items[i]
-		if !it.Quantized() {
-			continue
-		}
-		m := &lut.Matrix{
-			N: it.N, K: it.K, Bits: it.Format.Bits, Group: it.Format.Columns(it.K), ScaleType: lut.F32, Codebook: it.Codebook.Values,
-		}
+	shapes, err := plan.Matrices()
+	if err != nil {
+		return err
+	}
+	for _, m := range shapes {
+		m.ScaleType = lut.F32
 		m.Codes, m.Scales = make([]byte, m.N*m.RowBytes()), make([]byte, 4*m.N*m.Groups())
-		shapes[it.Layer] = m
 	}
 	var factors map[string]learn.Factors
 	err = l.run(learn.Memory(shapes), func(m *model.Model, o learn.Options) (rep *learn.Report, err error) {

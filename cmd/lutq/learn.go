@@ -72,6 +72,8 @@ type learner struct {
 	bos         corpus.BOS
 	texts       []lutq.CalibText
 	train, hold [][]int
+	config      *hf.Config
+	weights     int64 // bytes of the model's tensors
 	// pause, if set, takes other progress off the screen, and returns what brings it back.
 	pause  func() (resume func())
 	report *learn.Report
@@ -112,7 +114,7 @@ func (u *ui) newLearner(dir string, o learnOptions, threads int) (_ *learner, er
 	if err != nil {
 		return nil, err
 	}
-	l := &learner{ui: u, model: dir, o: o, threads: threads, bos: corpus.BOSNone}
+	l := &learner{ui: u, model: dir, o: o, threads: threads, bos: corpus.BOSNone, config: config}
 	if _, added := tok.BOS(); added || mode == learn.Flute {
 		l.bos = corpus.BOSWindow
 	}
@@ -221,17 +223,38 @@ func (l *learner) run(memory int64, do func(*model.Model, learn.Options) (*learn
 	defer m.Close()
 	bar := l.ui.startProgress("learning", 1, false)
 	defer bar.finish()
-	l.report, err = do(m, learn.Options{
+	o := l.options()
+	o.Progress = func(p learn.Progress) {
+		bar.resize(int64(p.Steps))
+		bar.set(int64(p.Step), progressLine(p))
+	}
+	o.Warn = func(s string) { fmt.Fprintf(l.ui.stderr, "lutq: %s\n", s) }
+	l.report, err = do(m, o)
+	return err
+}
+
+// options are the flags as package learn takes them.
+func (l *learner) options() learn.Options {
+	return learn.Options{
 		Mode: learn.Mode(l.o.mode), Objective: learn.Objective(l.o.objective), Windows: l.train, Valid: l.hold,
 		Epochs: l.o.epochs, Batch: l.o.batch, Rate: l.o.rate, Recode: l.o.recode, Seed: l.o.seed,
 		BF16: l.o.params == "bf16", LSQ: l.o.grad == "lsq", Table: l.o.table,
-		Progress: func(p learn.Progress) {
-			bar.resize(int64(p.Steps))
-			bar.set(int64(p.Step), progressLine(p))
-		},
-		Warn: func(s string) { fmt.Fprintf(l.ui.stderr, "lutq: %s\n", s) },
-	})
-	return err
+	}
+}
+
+// Memory implements quantize.Refiner.
+func (l *learner) Memory(initial map[string]*lut.Matrix) int64 {
+	return learn.HostMemory(l.config, l.weights, initial, l.o.device, l.options())
+}
+
+// Seconds implements quantize.Refiner.
+func (l *learner) Seconds(context.Context) (seconds float64, err error) {
+	ops, done, err := openOps(l.o.device, "bf16", l.threads, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	return learn.Seconds(ops, l.config, l.options())
 }
 
 func progressLine(p learn.Progress) string {

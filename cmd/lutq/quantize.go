@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -204,7 +205,11 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		return err
 	}
 	defer src.Close()
-	learner, err := u.addLearner(model, &recipe, o)
+	if o.maxRAM > 0 {
+		// What is freed is collected in time.
+		defer debug.SetMemoryLimit(debug.SetMemoryLimit(max(int64(o.maxRAM)-programBytes, 1)))
+	}
+	learner, err := u.addLearner(src, &recipe, o)
 	if err != nil {
 		return err
 	}
@@ -223,6 +228,9 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		return u.dryRun(ctx, plan, ro, o.json)
 	}
 	if o.learn.control {
+		if err := plan.CheckMemory(ro); err != nil {
+			return err
+		}
 		return u.learnControl(ctx, plan, learner, out, o.json)
 	}
 	bar := u.startProgress("quantizing", plan.Totals().BytesIn, true)
@@ -265,15 +273,22 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	return u.printEval(report)
 }
 
+// programBytes is the program's own part of its memory, which Go's limit on the
+// heap does not count.
+const programBytes = 12 << 20
+
 // addLearner adds what learns scales to a recipe that asks for it, and what
 // follows from it. It returns nil where none does.
-func (u *ui) addLearner(model string, r *quantize.Recipe, o quantizeOptions) (*learner, error) {
+func (u *ui) addLearner(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOptions) (*learner, error) {
 	if r.Default.Method != "nfl" && !o.learn.on {
 		return nil, nil
 	}
-	l, err := u.newLearner(model, o.learn, o.threads)
+	l, err := u.newLearner(src.Dir(), o.learn, o.threads)
 	if err != nil {
 		return nil, err
+	}
+	for _, t := range src.Tensors() {
+		l.weights += t.Bytes()
 	}
 	if o.learn.params == "bf16" && r.Default.ScaleType == "" {
 		r.Default.ScaleType = "bf16" // which the learned ones are
@@ -444,7 +459,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 		fmt.Fprintf(w, "expected memory\t%s at most\n", formatBytes(est.PeakRAM))
 		learning := ""
 		if plan.Recipe.Refine != nil {
-			learning = " besides learning"
+			learning = ", learning included"
 		}
 		fmt.Fprintf(w, "expected time\t%s%s\n", time.Duration(est.Seconds*float64(time.Second)).Round(100*time.Millisecond), learning)
 	})
