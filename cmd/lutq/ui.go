@@ -7,15 +7,9 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"text/tabwriter"
-	"time"
-
-	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
 
 	"github.com/lutq/lutq/formats/input"
 )
@@ -89,93 +83,6 @@ func (u *ui) table(print func(w io.Writer)) error {
 	w := tabwriter.NewWriter(visible{u.stdout}, 0, 0, 2, ' ', 0)
 	print(w)
 	return w.Flush()
-}
-
-// progress shows how far a long job is: one bar with the time left on a
-// terminal, a line every ten seconds elsewhere. Its methods may be called from
-// any goroutine.
-type progress struct {
-	mu    sync.Mutex
-	bar   *progressbar.ProgressBar
-	log   io.Writer // for lines; nil for none
-	what  string
-	total int64
-	bytes bool
-	begin time.Time
-	last  time.Time
-}
-
-// logEvery is the time between two lines of progress.
-const logEvery = 10 * time.Second
-
-// startProgress begins a job of total units, which are bytes or windows.
-func (u *ui) startProgress(what string, total int64, bytes bool) *progress {
-	p := &progress{what: what, total: total, bytes: bytes, begin: time.Now(), last: time.Now()}
-	if u.quiet {
-		return p
-	}
-	if f, ok := u.stderr.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
-		p.log = u.stderr
-		return p
-	}
-	p.bar = progressbar.NewOptions64(total,
-		progressbar.OptionSetWriter(u.stderr),
-		progressbar.OptionSetDescription(what),
-		progressbar.OptionShowBytes(bytes),
-		progressbar.OptionShowCount(),
-		progressbar.OptionSetPredictTime(true),
-		progressbar.OptionThrottle(100*time.Millisecond),
-		progressbar.OptionFullWidth(),
-		progressbar.OptionClearOnFinish(),
-	)
-	return p
-}
-
-// set tells how much is done and what is at hand.
-func (p *progress) set(done int64, item string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.bar != nil:
-		p.bar.Describe(p.what + " " + shorten(input.Printable(item), 40))
-		_ = p.bar.Set64(done) // an error here is about drawing
-	case p.log != nil && time.Since(p.last) >= logEvery:
-		p.last = time.Now()
-		line := fmt.Sprintf("lutq: %s %d %% (%s)", p.what, 100*done/max(p.total, 1), input.Name(item))
-		if done > 0 {
-			left := time.Duration(float64(time.Since(p.begin)) * float64(p.total-done) / float64(done))
-			line += fmt.Sprintf(", %s left", left.Round(time.Second))
-		}
-		fmt.Fprintln(p.log, line)
-	}
-}
-
-// resize changes the total.
-func (p *progress) resize(total int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.total = total
-	if p.bar != nil {
-		p.bar.ChangeMax64(total)
-	}
-}
-
-// finish clears the bar.
-func (p *progress) finish() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.bar != nil {
-		_ = p.bar.Finish()
-	}
-}
-
-// shorten keeps the end of a name, which tells more than its beginning.
-func shorten(s string, n int) string {
-	r := []rune(s)
-	if len(r) <= n {
-		return s + strings.Repeat(" ", n-len(r))
-	}
-	return "…" + string(r[len(r)-n+1:])
 }
 
 // formatBytes prints a size with three digits and a decimal unit.
