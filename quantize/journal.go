@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -18,7 +17,8 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 )
 
-// journalName is the file in the work folder that lists finished tensors.
+// journalName is the file beside an output being built that lists finished
+// tensors.
 const journalName = "lutq-journal"
 
 // A record says that a tensor is finished, and what its run found out.
@@ -29,10 +29,9 @@ type record struct {
 	Squared float64    `json:"squared,omitempty"`
 }
 
-// journal is the list of finished tensors of a run, a JSON object a line. Its
-// first line names the plan, so that the files of another are not taken for
-// this one's. A line is trusted only after the stored data is found to have
-// its sums, so nothing needs to reach the disk in a particular order.
+// journal is the list of finished tensors of a run, a JSON object a line. A
+// line is trusted only after the stored data is found to have its sums, so
+// nothing needs to reach the disk in a particular order.
 type journal struct {
 	done map[string]record // by earlier runs
 
@@ -40,34 +39,21 @@ type journal struct {
 	file *os.File
 }
 
-// ErrOtherRun means that the work folder holds an unfinished run of another
-// plan.
-var ErrOtherRun = errors.New("holds an unfinished run with other options or another model")
-
-// ErrBusy means that another process is at work on the same output.
-var ErrBusy = errors.New("another process is writing this output")
-
-// openJournal opens or starts the journal in a work folder, which it makes.
-func openJournal(work, plan string) (*journal, error) {
-	if err := os.Mkdir(work, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
-	}
-	f, err := input.OpenFile(filepath.Join(work, journalName), os.O_RDWR|os.O_CREATE, 0o644)
+// openJournal opens or starts a journal.
+func openJournal(path string) (*journal, error) {
+	f, err := input.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
 		return nil, err
 	}
 	j := &journal{file: f, done: make(map[string]record)}
-	if err := j.load(plan); err != nil {
+	if err := j.load(); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("%s: %w", work, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return j, nil
 }
 
-func (j *journal) load(plan string) error {
-	if err := syscall.Flock(int(j.file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return ErrBusy
-	}
+func (j *journal) load() error {
 	data, err := input.ReadOpen(j.file, input.Journal)
 	if err != nil {
 		return err
@@ -80,15 +66,7 @@ func (j *journal) load(plan string) error {
 	if _, err := j.file.Seek(int64(len(data)), io.SeekStart); err != nil {
 		return err
 	}
-	lines := bytes.Split(bytes.TrimSuffix(data, []byte("\n")), []byte("\n"))
-	if len(data) == 0 {
-		_, err := fmt.Fprintf(j.file, "%s\n", plan)
-		return err
-	}
-	if string(lines[0]) != plan {
-		return ErrOtherRun
-	}
-	for _, line := range lines[1:] {
+	for line := range bytes.Lines(data) {
 		var r record
 		if err := json.Unmarshal(line, &r); err != nil {
 			continue // not finished, then
@@ -112,9 +90,6 @@ func (j *journal) add(r record) error {
 
 func (j *journal) close() { j.file.Close() }
 
-// remove deletes the journal of a finished run.
-func (j *journal) remove() error { return os.Remove(j.file.Name()) }
-
 // fingerprint names a plan: its recipe with every codebook, and the source's
 // files as far as they can be told apart without reading them.
 func (p *Plan) fingerprint(maxShard int64) string {
@@ -134,7 +109,7 @@ func (p *Plan) fingerprint(maxShard int64) string {
 		}
 		fmt.Fprintf(h, "%s %d %d\n", shard, info.Size(), info.ModTime().UnixNano())
 	}
-	return "plan " + hex.EncodeToString(h.Sum(nil))
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // allocated returns the bytes that a file takes on disk, which for one that

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -16,50 +15,6 @@ import (
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 )
-
-// checkOutput refuses an output that exists or that is the source.
-func (p *Plan) checkOutput(out string, force bool) error {
-	src, err := filepath.EvalSymlinks(p.Source.Dir())
-	if err != nil {
-		return err
-	}
-	if dst, err := filepath.EvalSymlinks(out); err == nil && dst == src {
-		return fmt.Errorf("%s: the output is the model itself", out)
-	}
-	entries, err := os.ReadDir(out)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case len(entries) > 0 && !force:
-		return fmt.Errorf("%s: %w", out, ErrExists)
-	}
-	return nil
-}
-
-// install moves the finished folder to its place. A folder that stands there
-// goes only when the new one is ready.
-func install(work, out string) error {
-	err := os.Rename(work, out)
-	if err == nil {
-		return nil
-	}
-	if _, statErr := os.Stat(out); statErr != nil {
-		return err
-	}
-	old := filepath.Clean(out) + ".replaced"
-	if err := os.RemoveAll(old); err != nil {
-		return err
-	}
-	if err := os.Rename(out, old); err != nil {
-		return err
-	}
-	if err := os.Rename(work, out); err != nil {
-		return errors.Join(err, os.Rename(old, out))
-	}
-	return os.RemoveAll(old)
-}
 
 // result gathers what the records say.
 func (p *Plan) result(records []record, resumed int, ref *refined) *Result {

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/lut"
@@ -47,7 +44,8 @@ func refinedMethod(f lutq.Format) string {
 	return methodLearn
 }
 
-// stateName is the file in the work folder that a refiner keeps its state in.
+// stateName is the file beside an output being built that a refiner keeps its
+// state in.
 const stateName = "lutq-learning"
 
 // refined is what came of a plan's refiner.
@@ -58,7 +56,7 @@ type refined struct {
 }
 
 // refine quantizes every layer into memory and has the refiner improve them.
-func (r *run) refine(ctx context.Context, work string) error {
+func (r *run) refine(ctx context.Context, state string) error {
 	var err error
 	if r.initial, err = r.plan.Matrices(); err != nil {
 		return err
@@ -74,7 +72,7 @@ func (r *run) refine(ctx context.Context, work string) error {
 	}
 	initial := r.initial
 	r.initial = nil
-	better, learning, err := r.plan.Recipe.Refine.Refine(ctx, initial, filepath.Join(work, stateName))
+	better, learning, err := r.plan.Recipe.Refine.Refine(ctx, initial, state)
 	if err != nil {
 		return err
 	}
@@ -158,16 +156,4 @@ func (w *worker) place(b block) error {
 	}
 	codeBytes, scaleBytes := it.rowBytes(codesPart), it.rowBytes(scalesPart)
 	return w.store(b, m.Codebook, m.Codes[b.from*codeBytes:b.to*codeBytes], m.Scales[b.from*scaleBytes:b.to*scaleBytes])
-}
-
-// dropState removes the refiner's state from a finished work folder.
-func (r *run) dropState(work string) error {
-	if r.refined == nil {
-		return nil
-	}
-	err := os.Remove(filepath.Join(work, stateName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }

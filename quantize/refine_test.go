@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -161,8 +162,8 @@ func TestRefineResume(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := plan(t, tiny, `{}`).Run(t.Context(), out, RunOptions{}); !errors.Is(err, ErrOtherRun) {
-		t.Errorf("without the refiner: got error %v, want %v", err, ErrOtherRun)
+	if _, err := plan(t, tiny, `{}`).Run(t.Context(), out, RunOptions{}); !errors.Is(err, folder.ErrOtherRun) {
+		t.Errorf("without the refiner: got error %v, want %v", err, folder.ErrOtherRun)
 	}
 	if _, err := refinePlan(t, tiny, `{}`, h).Run(t.Context(), out, RunOptions{}); err != nil {
 		t.Fatal(err)
@@ -170,7 +171,7 @@ func TestRefineResume(t *testing.T) {
 	if h.calls != 2 {
 		t.Errorf("the refiner was called %d times, want 2", h.calls)
 	}
-	if _, ok := folder(t, out)[stateName]; ok {
+	if _, ok := files(t, out)[stateName]; ok {
 		t.Error("the refiner's state is in the output")
 	}
 }
@@ -228,8 +229,8 @@ func TestRefineMemory(t *testing.T) {
 	if _, err := p.Run(t.Context(), out, RunOptions{MaxRAM: need}); !errors.As(err, &memory) || memory.Need <= need || memory.Hint() == "" {
 		t.Errorf("with %d bytes: %v, want an error on memory", need, err)
 	}
-	if halve.calls > 0 || len(folder(t, filepath.Dir(out))) > 0 {
-		t.Errorf("%d layers were refined and %v written all the same", halve.calls, folder(t, filepath.Dir(out)))
+	if halve.calls > 0 || len(files(t, filepath.Dir(out))) > 0 {
+		t.Errorf("%d layers were refined and %v written all the same", halve.calls, files(t, filepath.Dir(out)))
 	}
 	if _, err := p.Run(t.Context(), out, RunOptions{MaxRAM: e.PeakRAM}); err != nil {
 		t.Errorf("with as much as was estimated: %v", err)

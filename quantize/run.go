@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/lut"
@@ -19,10 +20,14 @@ import (
 // RunOptions say how a plan is carried out. None of them has a part in the
 // result, except that MaxShardSize places tensors in files.
 type RunOptions struct {
-	Threads      int   // 0: one for each processor
-	MaxRAM       int64 // bytes the run may take, a refiner included; 0: what runs best
-	MaxShardSize int64 // bytes; 0: 5 GB
-	Force        bool  // replace an output that exists
+	Threads      int      // 0: one for each processor
+	MaxRAM       int64    // bytes the run may take, a refiner included; 0: what runs best
+	MaxShardSize int64    // bytes; 0: 5 GB
+	Force        bool     // replace an output that lutq wrote
+	Inputs       []string // files that are read besides the model, which the output may not touch either
+	// Resumed, if set, is told how many of the tensors an interrupted run says to
+	// have finished, before they are read back.
+	Resumed func(tensors int)
 	// Progress, if set, is told of every finished piece of work: the bytes of
 	// the source done so far, and the tensor at hand. It is called from
 	// several goroutines, one at a time.
@@ -52,48 +57,44 @@ type LayerResult struct {
 	Error    float64 // ‖W-Ŵ‖/‖W‖
 }
 
-// ErrExists means that the output exists and may not be replaced.
-var ErrExists = errors.New("already exists")
-
-// partialSuffix marks the folder that an output is built in.
-const partialSuffix = ".partial"
-
-// Run carries out the plan and moves the finished container to out. When ctx
-// is done it stops and keeps what is finished for the next run; after any
-// other error nothing is left.
+// Run carries out the plan and moves the finished container to out, as
+// [folder.Create] allows. When ctx is done it stops and keeps what is finished
+// for the next run; after any other error nothing is left.
 func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, err error) {
-	if err := p.checkOutput(out, o.Force); err != nil {
-		return nil, err
-	}
 	mem, err := p.memory(o)
 	if err != nil {
 		return nil, err
 	}
-	work := filepath.Clean(out) + partialSuffix
-	j, err := openJournal(work, p.fingerprint(o.MaxShardSize))
+	work, err := folder.Create(out, folder.Options{
+		Inputs: append([]string{p.Source.Dir()}, o.Inputs...), Force: o.Force,
+		Plan: p.fingerprint(o.MaxShardSize), Resume: true,
+	})
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		j.close()
-		if err != nil && ctx.Err() == nil {
-			os.RemoveAll(work)
+		if err == nil || ctx.Err() != nil {
+			err = errors.Join(err, work.Close())
+			return
 		}
+		err = errors.Join(err, work.Discard())
 	}()
+	j, err := openJournal(work.Scratch(journalName))
+	if err != nil {
+		return nil, err
+	}
+	defer j.close()
+	if o.Resumed != nil && len(j.done) > 0 {
+		o.Resumed(len(j.done))
+	}
 	r := &run{plan: p, journal: j, memory: mem, progress: o.Progress}
 	if res, err = r.tensors(ctx, work, o.MaxShardSize); err != nil {
 		return nil, err
 	}
-	if err := p.sideFiles(work, res); err != nil {
+	if err := p.sideFiles(work.Dir(), res); err != nil {
 		return nil, err
 	}
-	if err := r.dropState(work); err != nil {
-		return nil, err
-	}
-	if err := j.remove(); err != nil {
-		return nil, err
-	}
-	return res, install(work, out)
+	return res, work.Install()
 }
 
 // run is the state of a plan being carried out.
@@ -122,19 +123,19 @@ func (r *run) advance(n int64, tensor string) {
 }
 
 // tensors writes every tensor of the plan and returns the finished result.
-func (r *run) tensors(ctx context.Context, work string, maxShard int64) (*Result, error) {
-	if err := r.checkSpace(work); err != nil {
+func (r *run) tensors(ctx context.Context, work *folder.Work, maxShard int64) (*Result, error) {
+	if err := r.checkSpace(work.Dir()); err != nil {
 		return nil, err
 	}
 	var err error
-	r.writer, err = hf.NewWriter(work, r.plan.entries(), hf.WriterOptions{MaxShardSize: maxShard, Resume: true})
+	r.writer, err = hf.NewWriter(work.Dir(), r.plan.entries(), hf.WriterOptions{MaxShardSize: maxShard, Resume: true})
 	if err != nil {
 		return nil, err
 	}
 	defer r.writer.Abort() // does nothing after Commit
 
 	if r.plan.Recipe.Refine != nil {
-		if err := r.refine(ctx, work); err != nil {
+		if err := r.refine(ctx, work.Scratch(stateName)); err != nil {
 			return nil, err
 		}
 	}
@@ -150,14 +151,14 @@ func (r *run) tensors(ctx context.Context, work string, maxShard int64) (*Result
 }
 
 // checkSpace fails early where the output cannot fit.
-func (r *run) checkSpace(work string) error {
-	free, err := hf.FreeSpace(work)
+func (r *run) checkSpace(dir string) error {
+	free, err := hf.FreeSpace(dir)
 	if err != nil {
 		return err
 	}
 	// What an earlier run wrote is allocated already.
 	var have int64
-	files, err := filepath.Glob(filepath.Join(work, "*"))
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
 		return err
 	}
@@ -167,7 +168,7 @@ func (r *run) checkSpace(work string) error {
 		}
 	}
 	if need := r.plan.Totals().BytesOut; need > free+have {
-		return fmt.Errorf("%s: not enough space: the output takes %d bytes, %d are free", filepath.Dir(work), need, free)
+		return fmt.Errorf("%s: not enough space: the output takes %d bytes, %d are free", filepath.Dir(filepath.Dir(dir)), need, free)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
@@ -116,10 +118,10 @@ func oddModel(t testing.TB) (dir string, tensors map[string][]float32) {
 	return writeModel(t, tensors, shapes), tensors
 }
 
-// folder returns every file of a folder.
-func folder(t testing.TB, dir string) map[string]string {
+// files returns every file of a folder.
+func files(t testing.TB, dir string) map[string]string {
 	t.Helper()
-	files := make(map[string]string)
+	all := make(map[string]string)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -129,9 +131,9 @@ func folder(t testing.TB, dir string) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		files[e.Name()] = string(b)
+		all[e.Name()] = string(b)
 	}
-	return files
+	return all
 }
 
 func TestRun(t *testing.T) {
@@ -179,11 +181,11 @@ func TestRun(t *testing.T) {
 				t.Errorf("verification: %v, problems %q", err, report.Problems)
 			}
 			for _, name := range []string{"LICENSE", "tokenizer.json"} {
-				if folder(t, out)[name] != folder(t, src)[name] {
+				if files(t, out)[name] != files(t, src)[name] {
 					t.Errorf("%s is not copied byte for byte", name)
 				}
 			}
-			if _, err := os.Stat(out + partialSuffix); !errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Stat(out + ".partial"); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("the work folder is still there: %v", err)
 			}
 		})
@@ -227,7 +229,7 @@ func TestSameBytes(t *testing.T) {
 		if _, err := plan(t, tiny, `{"codebook": "js", "bits": 3}`).Run(t.Context(), out, o); err != nil {
 			t.Fatal(err)
 		}
-		got := folder(t, out)
+		got := files(t, out)
 		if want == nil {
 			want = got
 		}
@@ -250,7 +252,7 @@ func TestResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	work := out + partialSuffix
+	work := out + ".partial"
 	stopped := 0
 	for after := int32(1); ; after += 5 {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -276,8 +278,8 @@ func TestResume(t *testing.T) {
 	if stopped < 2 {
 		t.Fatalf("stopped %d times, want more", stopped)
 	}
-	got := folder(t, out)
-	for name, data := range folder(t, want) {
+	got := files(t, out)
+	for name, data := range files(t, want) {
 		if got[name] != data {
 			t.Errorf("%s differs from an uninterrupted run's", name)
 		}
@@ -299,7 +301,7 @@ func damage(t *testing.T, work string, how int) {
 			t.Fatal(err)
 		}
 	case 1: // data that never reached the disk
-		f, err := os.OpenFile(filepath.Join(work, "model.safetensors"), os.O_WRONLY, 0)
+		f, err := os.OpenFile(filepath.Join(work, "new", "model.safetensors"), os.O_WRONLY, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -317,34 +319,54 @@ func TestOtherRun(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("got error %v", err)
 	}
-	if _, err = plan(t, tiny, `{"bits": 3}`).Run(t.Context(), out, RunOptions{}); !errors.Is(err, ErrOtherRun) {
+	if _, err = plan(t, tiny, `{"bits": 3}`).Run(t.Context(), out, RunOptions{}); !errors.Is(err, folder.ErrOtherRun) {
 		t.Errorf("another recipe over an unfinished run: got error %v", err)
 	}
-	if _, err := os.Stat(out + partialSuffix); err != nil {
+	if _, err := os.Stat(out + ".partial"); err != nil {
 		t.Errorf("the unfinished run is gone: %v", err)
 	}
 }
 
 func TestExistingOutput(t *testing.T) {
-	out := t.TempDir()
-	if err := os.WriteFile(filepath.Join(out, "keep"), []byte("x"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	out := filepath.Join(t.TempDir(), "out")
 	p := plan(t, tiny, `{}`)
-	if _, err := p.Run(t.Context(), out, RunOptions{}); !errors.Is(err, ErrExists) {
-		t.Errorf("got error %v, want %v", err, ErrExists)
-	}
-	if len(folder(t, out)) != 1 {
-		t.Error("a refused run changed the output")
-	}
-	if _, err := p.Run(t.Context(), out, RunOptions{Force: true}); err != nil {
+	res, err := p.Run(t.Context(), out, RunOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := folder(t, out)["keep"]; ok {
-		t.Error("a forced run left an old file")
+	if _, err := p.Run(t.Context(), out, RunOptions{}); !errors.Is(err, folder.ErrExists) {
+		t.Errorf("got error %v, want %v", err, folder.ErrExists)
 	}
-	if _, err := p.Run(t.Context(), tiny, RunOptions{Force: true}); err == nil {
-		t.Error("the model was allowed to be its own output")
+	before := files(t, out)
+	again, err := plan(t, tiny, `{"bits": 3}`).Run(t.Context(), out, RunOptions{Force: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := files(t, out); again.SHA256 == res.SHA256 || len(after) != len(before) || after["model.safetensors"] == before["model.safetensors"] {
+		t.Error("a forced run did not replace its output")
+	}
+	foreign := t.TempDir()
+	if err := os.WriteFile(filepath.Join(foreign, "keep"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	text := filepath.Join(out, "config.json")
+	for _, tc := range []struct {
+		name, out string
+		inputs    []string
+	}{
+		{"a foreign folder", foreign, nil},
+		{"the model", tiny, nil},
+		{"above the model", filepath.Dir(tiny), nil},
+		{"in the model", filepath.Join(tiny, "out"), nil},
+		{"with another input", out, []string{text}},
+	} {
+		before := files(t, out)
+		if _, err := p.Run(t.Context(), tc.out, RunOptions{Force: true, Inputs: tc.inputs}); err == nil {
+			t.Errorf("%s was replaced", tc.name)
+		}
+		if len(files(t, foreign)) != 1 || !maps.Equal(before, files(t, out)) {
+			t.Errorf("%s: a refused run changed files", tc.name)
+		}
 	}
 }
 
@@ -386,7 +408,7 @@ func TestConfig(t *testing.T) {
 	if _, err := p.Run(t.Context(), out, RunOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	before, after := folder(t, tiny)["config.json"], folder(t, out)["config.json"]
+	before, after := files(t, tiny)["config.json"], files(t, out)["config.json"]
 	if head := strings.TrimRight(before, " \n}"); !strings.HasPrefix(after, head) {
 		t.Error("config.json does not begin as it did")
 	}

@@ -95,8 +95,9 @@ type Options struct {
 	// ctx is done, and at the end.
 	State string
 
-	Progress func(Progress) // told of every step; may be nil
-	Warn     func(string)   // told of what is worth a message; may be nil
+	Progress func(Progress)        // told of every step; may be nil
+	Resumed  func(step, steps int) // told how many steps an earlier run had done, if any; may be nil
+	Warn     func(string)          // told of what is worth a message; may be nil
 }
 
 // Progress is how far learning is.

@@ -75,6 +75,9 @@ func (t *trainer) run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	t.begunAt = t.progress.Step
+	if t.begunAt > 0 && t.Resumed != nil {
+		t.Resumed(t.begunAt, t.steps)
+	}
 	err := t.loop(ctx)
 	if err == nil {
 		err = t.ops.Err()

@@ -27,6 +27,7 @@ const (
 	Recipe    Kind = "recipe"
 	Codebook  Kind = "codebook file"
 	Journal   Kind = "journal"
+	Mark      Kind = "mark of a folder"
 	State     Kind = "header of the learning state"
 	Kernel    Kind = "cached kernel"
 	System    Kind = "system file" // of /proc and /sys, which say that they are empty
@@ -44,7 +45,7 @@ func (k Kind) Limit() int64 {
 		return 256e6
 	case Text:
 		return 500e6
-	case Recipe:
+	case Recipe, Mark:
 		return 16e6
 	case Codebook, System:
 		return 1e6

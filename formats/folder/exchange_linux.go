@@ -1,0 +1,17 @@
+package folder
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// exchange gives each of two folders the other's name in one step. Where the
+// file system cannot, the error wraps [errors.ErrUnsupported].
+func exchange(a, b string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
+	if errors.Is(err, unix.EINVAL) {
+		return errors.ErrUnsupported // what file systems say, and old kernels ENOSYS
+	}
+	return err
+}
