@@ -271,6 +271,21 @@ func groupName(g int) string {
 // filePrefix marks a codebook that is read from a JSON file.
 const filePrefix = "file:"
 
+// CodebookFiles returns the paths of the files that codebooks are read from.
+func (r *Recipe) CodebookFiles() []string {
+	formats := []lutq.Format{r.Default}
+	for _, rule := range r.Rules {
+		formats = append(formats, rule.Format)
+	}
+	var paths []string
+	for _, f := range formats {
+		if path, ok := strings.CutPrefix(f.Codebook, filePrefix); ok {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
 // codebook returns the table of a complete format for rows of k columns.
 func codebook(f lutq.Format, k int) (lut.Codebook, error) {
 	path, ok := strings.CutPrefix(f.Codebook, filePrefix)

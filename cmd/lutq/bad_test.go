@@ -56,6 +56,18 @@ func (m victim) remove(name string) {
 	}
 }
 
+// folder makes a folder beside the model, with a file of some text.
+func (m victim) folder(name, file string) {
+	m.t.Helper()
+	dir := filepath.Join(filepath.Dir(m.dir), name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, file), []byte("not lutq's"), 0o644); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
 // replace changes the first occurrence of a text in a file.
 func (m victim) replace(name, old, with string) {
 	m.t.Helper()
@@ -129,7 +141,14 @@ func badInputs() []badInput {
 	return []badInput{
 		{name: "no folder", args: []string{"quantize", "DIR/none", "OUT"}, want: "no such file"},
 		{name: "a file for a folder", args: []string{"quantize", "MODEL/config.json", "OUT"}, want: "config.json"},
-		{name: "empty folder", args: []string{"quantize", "DIR", "OUT"}, want: "model.safetensors"},
+		{name: "empty folder", damage: func(m victim) {
+			if err := os.RemoveAll(m.dir); err != nil {
+				m.t.Fatal(err)
+			}
+			if err := os.Mkdir(m.dir, 0o755); err != nil {
+				m.t.Fatal(err)
+			}
+		}, want: "model.safetensors"},
 		{name: "empty weights", damage: func(m victim) { m.write(weights, nil) }, want: weights},
 		{name: "header length of terabytes", damage: func(m victim) { m.write(weights, []byte("\xff\xff\xff\xff\xff\x00\x00\x00{}")) }, want: weights},
 		{name: "weights cut short", damage: func(m victim) { b := m.read(weights); m.write(weights, b[:len(b)-100]) }, want: weights},
@@ -219,7 +238,36 @@ func badInputs() []badInput {
 		{name: "output that exists", args: []string{"quantize", "MODEL", "DIR/model"}, want: "DIR/model"},
 		{name: "output under a file", args: []string{"quantize", "MODEL", "MODEL/config.json/out"}, want: "not a directory"},
 		{name: "output on a read-only system", args: []string{"quantize", "MODEL", "/sys/lutq"}, want: "/sys/lutq"},
-		{name: "output under nothing", args: []string{"quantize", "MODEL", "DIR/a/b/out"}, want: "no such file"},
+		{name: "output under what cannot be quantized", container: true, args: []string{"quantize", "MODEL", "DIR/a/b/out"}, want: "quantized"},
+		{name: "output without a name", args: []string{"quantize", "MODEL", ""}, code: 2, want: " is empty: name a folder"},
+		{name: "output without a name, dry", args: []string{"quantize", "MODEL", "", "--dry-run"}, code: 2, want: " is empty: name a folder"},
+		{name: "output that is a file", args: []string{"quantize", "MODEL", "TEXT", "--force"}, want: "text.txt: is a file"},
+		{name: "output that is the model", args: []string{"quantize", "MODEL", "MODEL", "--force"}, want: "is the input"},
+		{name: "output that is the model in another spelling", args: []string{"quantize", "MODEL", "MODEL/../model/", "--force"}, want: "is the input"},
+		{name: "output that holds the model", args: []string{"quantize", "MODEL", "DIR", "--force"}, want: "contains the input"},
+		{name: "output in the model", args: []string{"quantize", "MODEL", "MODEL/out", "--force"}, want: "lies in the input"},
+		{
+			name: "output with the calibration text", args: []string{"quantize", "MODEL", "DIR/other", "--force", "--learn", "--calib", "DIR/other/text"},
+			damage: func(m victim) { m.folder("other", "text") }, want: "contains the input",
+		},
+		{
+			name: "output that lutq did not write", args: []string{"quantize", "MODEL", "DIR/other", "--force"},
+			damage: func(m victim) { m.folder("other", "notes") }, want: "lutq did not write it",
+		},
+		{
+			name: "work folder that lutq did not write", args: []string{"quantize", "MODEL", "OUT", "--force"},
+			damage: func(m victim) { m.folder("out.partial", "notes") }, want: "out.partial: is in the way",
+		},
+		{name: "tiles over their model", container: true, args: []string{"repack", "MODEL", "MODEL", "--force"}, want: "is the input"},
+		{name: "tiles without a name", container: true, args: []string{"repack", "MODEL", ""}, code: 2, want: " is empty: name a folder"},
+		{
+			name: "tiles over what lutq did not write", container: true, args: []string{"repack", "MODEL", "DIR/other", "--force"},
+			damage: func(m victim) { m.folder("other", "notes") }, want: "lutq did not write it",
+		},
+		{
+			name: "control over what lutq did not write", damage: func(m victim) { m.folder("other", "notes") },
+			args: []string{"quantize", "MODEL", "DIR/other", "--force", "--learn", "--learn-control", "--calib", "TEXT"}, want: "lutq did not write it",
+		},
 		{name: "unknown flag", args: []string{"quantize", "MODEL", "OUT", "--bit", "4"}, code: 2, want: "--bit"},
 		{name: "missing argument", args: []string{"quantize", "MODEL"}, code: 2, want: "accepts 2 arg"},
 		{name: "unknown command", args: []string{"quantise", "MODEL"}, code: 2, want: "quantise"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
@@ -22,10 +23,21 @@ import (
 // model itself, with as many factors learned for its weights as a plan has
 // scales. What it gains on a text is not the repair of quantization. Its layers
 // are of type F32, so that the factors are exact.
-func (u *ui) learnControl(ctx context.Context, plan *quantize.Plan, l *learner, out string, asJSON bool) (err error) {
-	if _, err := os.Stat(out); err == nil {
-		return fmt.Errorf("%s: %w", out, quantize.ErrExists)
+func (u *ui) learnControl(ctx context.Context, plan *quantize.Plan, l *learner, out string, ro quantize.RunOptions, asJSON bool) (err error) {
+	work, err := folder.Create(out, folder.Options{
+		Inputs: append([]string{plan.Source.Dir()}, ro.Inputs...), Force: ro.Force,
+		Plan: "control of " + plan.Recipe.Command() + " " + l.Key(), Resume: true,
+	})
+	if err != nil {
+		return outputHint(err)
 	}
+	defer func() {
+		if err != nil && ctx.Err() == nil {
+			err = errors.Join(err, work.Discard())
+		} else {
+			err = errors.Join(err, work.Close())
+		}
+	}()
 	shapes, err := plan.Matrices()
 	if err != nil {
 		return err
@@ -36,26 +48,18 @@ func (u *ui) learnControl(ctx context.Context, plan *quantize.Plan, l *learner, 
 	}
 	var factors map[string]learn.Factors
 	err = l.run(learn.Memory(shapes), func(m *model.Model, o learn.Options) (rep *learn.Report, err error) {
+		o.State = work.Scratch("lutq-learning")
 		factors, rep, err = learn.Control(ctx, m, shapes, o)
 		return rep, err
 	})
 	if err != nil {
-		return err
+		return quantizeHint(err, out)
 	}
-	work := filepath.Clean(out) + ".partial"
-	if err := os.Mkdir(work, 0o755); err != nil {
-		return err
+	if err := writeMultiplied(ctx, plan.Source, work.Dir(), factors); err != nil {
+		return quantizeHint(err, out)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(work))
-		}
-	}()
-	if err := writeMultiplied(plan.Source, work, factors); err != nil {
-		return err
-	}
-	if err := os.Rename(work, out); err != nil {
-		return err
+	if err := work.Install(); err != nil {
+		return outputHint(err)
 	}
 	if asJSON {
 		return u.printJSON(struct {
@@ -68,7 +72,7 @@ func (u *ui) learnControl(ctx context.Context, plan *quantize.Plan, l *learner, 
 }
 
 // writeMultiplied writes a checkpoint with the weights of some layers multiplied.
-func writeMultiplied(src *hf.Checkpoint, dir string, factors map[string]learn.Factors) error {
+func writeMultiplied(ctx context.Context, src *hf.Checkpoint, dir string, factors map[string]learn.Factors) error {
 	tensors := src.Tensors()
 	entries := make([]hf.Entry, len(tensors))
 	of := make([]*learn.Factors, len(tensors))
@@ -80,14 +84,17 @@ func writeMultiplied(src *hf.Checkpoint, dir string, factors map[string]learn.Fa
 			}
 		}
 	}
-	w, err := hf.NewWriter(dir, entries, hf.WriterOptions{})
+	w, err := hf.NewWriter(dir, entries, hf.WriterOptions{Resume: true})
 	if err != nil {
 		return err
 	}
 	defer w.Abort() // does nothing after Commit
 	for i, t := range tensors {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if of[i] == nil {
-			err = w.CopyTensor(context.Background(), t)
+			err = w.CopyTensor(ctx, t)
 		} else {
 			err = multiply(w, t, of[i])
 		}

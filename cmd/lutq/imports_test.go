@@ -101,6 +101,7 @@ func TestImports(t *testing.T) {
 	}{
 		{"formats/num", nil},
 		{"formats/input", nil},
+		{"formats/folder", []string{"formats/input"}},
 		{"quantize/lut", []string{"formats/num"}},
 		{"formats", []string{"formats", "quantize/lut"}},
 		{"quantize", []string{"formats", "quantize"}},

@@ -228,6 +228,9 @@ func (l *learner) run(memory int64, do func(*model.Model, learn.Options) (*learn
 		bar.resize(int64(p.Steps))
 		bar.set(int64(p.Step), progressLine(p))
 	}
+	o.Resumed = func(step, steps int) {
+		l.ui.note("going on where learning stopped: %d of %d steps are done", step, steps)
+	}
 	o.Warn = func(s string) { fmt.Fprintf(l.ui.stderr, "lutq: %s\n", s) }
 	l.report, err = do(m, o)
 	return err

@@ -9,6 +9,7 @@ import (
 	osexec "os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -93,9 +94,10 @@ func synthetic(t *testing.T, layers, n, k int) string {
 	return dir
 }
 
-// TestKill kills a run again and again until one finishes: its digest and
-// files must be those of a run left alone, and so must the files of one that
-// was killed when they were in place.
+// TestKill kills runs again and again until one finishes: its files must be
+// those of a run left alone, and so must the files of one that was killed when
+// they were in place. In the end nothing else may be left, and a folder of the
+// user's that stands in the place of an old output must be as it was.
 func TestKill(t *testing.T) {
 	text, err := filepath.Abs("../../calib/testdata/harbour.txt")
 	if err != nil {
@@ -105,39 +107,62 @@ func TestKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	learning := []string{"--method", "nfl", "--calib", text, "--calib-windows", "12", "--calib-ctx", "64", "--valid-windows", "1", "--device", "cpu"}
+	random := synthetic(t, 24, 512, 1024)
+	quantized := filepath.Join(t.TempDir(), "quantized")
+	if code, _, stderr := exec("quantize", random, quantized); code != 0 {
+		t.Fatal(stderr)
+	}
+	learning := []string{"quantize", tiny, "OUT", "--method", "nfl", "--calib", text, "--calib-windows", "12", "--calib-ctx", "64", "--valid-windows", "1", "--device", "cpu"}
+	more := func(args []string, more ...string) []string { return append(args[:len(args):len(args)], more...) }
 	for _, tc := range []struct {
-		name, src string
-		args      []string
+		name string
+		args []string
 	}{
-		{"rtn", synthetic(t, 24, 512, 1024), []string{"--codebook", "jt"}},
-		{"learned", tiny, append(learning[:len(learning):len(learning)], "--bits", "3", "--learn-recode", "5")},
-		{"learned as FLUTE does", tiny, append(learning[:len(learning):len(learning)], "--learn-mode", "flute")},
+		{"rtn", []string{"quantize", random, "OUT", "--codebook", "jt"}},
+		{"learned", more(learning, "--bits", "3", "--learn-recode", "5")},
+		{"learned as FLUTE does", more(learning, "--learn-mode", "flute")},
+		{"the control of learning", more(learning, "--learn-control")},
+		{"tiles", []string{"repack", quantized, "OUT", "--target", "cuda"}},
 	} {
-		t.Run(tc.name, func(t *testing.T) { killed(t, tc.src, tc.args...) })
+		t.Run(tc.name, func(t *testing.T) { killed(t, tc.args...) })
 	}
 }
 
-// killed is TestKill for some arguments.
-func killed(t *testing.T, src string, args ...string) {
-	base := t.TempDir()
-	quantize := func(out string) *osexec.Cmd {
-		return osexec.Command("lutq", append([]string{"quantize", src, out, "--threads", "2", "--json"}, args...)...)
+// killed is TestKill for a command, which writes OUT.
+func killed(t *testing.T, args ...string) {
+	wantDir, dir := t.TempDir(), t.TempDir()
+	want, out := filepath.Join(wantDir, "out"), filepath.Join(dir, "out")
+	command := func(out string, more ...string) *osexec.Cmd {
+		args := append(append([]string{}, args...), append(more, "--threads", "2", "--json")...)
+		args[2] = out
+		return osexec.Command("lutq", args...)
+	}
+	run := func(out string, more ...string) {
+		t.Helper()
+		if text, err := command(out, more...).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
 	}
 	begin := time.Now()
-	want, err := quantize(filepath.Join(base, "want")).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	run(want)
 	whole := time.Since(begin)
+	for _, d := range []string{wantDir, dir} {
+		if err := os.WriteFile(filepath.Join(d, "out.replaced"), []byte("mine"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	rng := rand.New(rand.NewPCG(uint64(begin.UnixNano()), 0))
-	out := filepath.Join(base, "out")
-	var got []byte
-	kills := 0
-	for tries := 0; got == nil; tries++ {
-		c := quantize(out)
-		var stdout, stderr bytes.Buffer
-		c.Stdout, c.Stderr = &stdout, &stderr
+	kills, finished := 0, false
+	for tries := 0; !finished; tries++ {
+		var more []string
+		if _, err := os.Stat(out); err == nil {
+			// Killed on its way out, or after it: it must be whole then, and is replaced.
+			sameFolders(t, want, out)
+			more = []string{"--force"}
+		}
+		c := command(out, more...)
+		var stderr bytes.Buffer
+		c.Stderr = &stderr
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -148,38 +173,67 @@ func killed(t *testing.T, src string, args ...string) {
 		timer.Stop()
 		switch {
 		case err == nil:
-			got = stdout.Bytes()
+			finished = true
 		case !strings.Contains(err.Error(), "killed"):
 			t.Fatalf("%v\n%s", err, stderr.String())
 		default:
 			kills++
-			// Killed on its way out, it leaves the output, whole: then once more from the start.
-			if _, err := os.Stat(out); err == nil {
-				sameFolders(t, filepath.Join(base, "want"), out)
-				if err := os.RemoveAll(out); err != nil {
-					t.Fatal(err)
-				}
-			}
 		}
 	}
 	if kills == 0 {
 		t.Skip("no run was slow enough to be killed")
 	}
 	t.Logf("killed %d times", kills)
-	var a, b struct {
-		SHA256  string
-		Resumed int
+	sameFolders(t, wantDir, dir)
+	// An output that is replaced goes without a trace too.
+	run(out, "--force")
+	sameFolders(t, wantDir, dir)
+}
+
+// TestInterrupt sends signals to a run that would take hours: it ends with the
+// code of an interrupted one and says how to go on, and the next run says that
+// it does.
+func TestInterrupt(t *testing.T) {
+	args := []string{
+		"quantize", tiny, filepath.Join(t.TempDir(), "out"), "--method", "nfl", "--calib", "../../calib/testdata/harbour.txt",
+		"--calib-windows", "8", "--calib-ctx", "64", "--valid-windows", "0", "--learn-epochs", "100000", "--device", "cpu",
 	}
-	if err := json.Unmarshal(want, &a); err != nil {
-		t.Fatal(err)
+	state := args[2] + ".partial/lutq-learning"
+	for i, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		c := osexec.Command("lutq", args...)
+		var stderr bytes.Buffer
+		c.Stderr = &stderr
+		before, _ := os.Stat(state)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// It has done something worth keeping when it has written that down.
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+			if now, err := os.Stat(state); err == nil && !os.SameFile(now, before) {
+				break
+			}
+			if time.Now().After(deadline) {
+				_ = c.Process.Kill()
+				_ = c.Wait()
+				t.Fatalf("nothing was learned; stderr:\n%s", stderr.String())
+			}
+		}
+		if err := c.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Wait() // which fails with the code
+		if code := c.ProcessState.ExitCode(); code != 130 {
+			t.Errorf("%v: exit code %d, want 130", signal, code)
+		}
+		want := "lutq: interrupted\nhint: the same command goes on where this one stopped; " + args[2] + ".partial holds what is done\n"
+		got := stderr.String()
+		if !strings.HasSuffix(got, want) {
+			t.Errorf("%v: stderr is\n%swant at its end\n%s", signal, got, want)
+		}
+		if on := "lutq: going on where learning stopped: "; i > 0 != strings.HasPrefix(got, on) {
+			t.Errorf("%v: stderr is\n%swant %q at its beginning if something was learned before", signal, got, on)
+		}
 	}
-	if err := json.Unmarshal(got, &b); err != nil {
-		t.Fatal(err)
-	}
-	if a.SHA256 != b.SHA256 {
-		t.Errorf("digest %s, want %s", b.SHA256, a.SHA256)
-	}
-	sameFolders(t, filepath.Join(base, "want"), out)
 }
 
 func sameFolders(t *testing.T, want, got string) {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/calib/learn"
+	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
@@ -84,8 +85,12 @@ best on them is kept. Ways to learn (--learn-mode):
 
 Work is done in OUT.partial and appears under OUT when it is finished and has
 been read back. Interrupted or killed, the same command goes on where it
-stopped. The same model and options give the same bytes on any number of
-threads; the SHA-256 printed covers everything quantized.`,
+stopped. An OUT that exists stays until then, and is replaced only with --force,
+and only if lutq wrote all that is in it: a file .lutq in OUT lists what it wrote.
+OUT may not be, contain or lie in MODEL or another input.
+
+The same model and options give the same bytes on any number of threads; the
+SHA-256 printed covers everything quantized.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -117,7 +122,7 @@ threads; the SHA-256 printed covers everything quantized.`,
 	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
 	f.Var(&o.maxRAM, "max-ram", "most memory to use, such as 500MB (default what runs best)")
 	f.Var(&o.maxShard, "max-shard-size", "most tensor data in a file (default 5GB)")
-	f.BoolVar(&o.force, "force", false, "replace OUT if it exists")
+	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	learning = o.learn.register(c)
 	f.StringVar(&o.evalText, "eval-text", "", "afterwards, evaluate OUT beside MODEL on this text `FILE`, as eval-ppl does")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
@@ -200,6 +205,16 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	if err := o.check(recipe); err != nil {
 		return err
 	}
+	inputs := o.files(&recipe)
+	if err := checkName(out); err != nil {
+		return err
+	}
+	if !o.dryRun {
+		fo := folder.Options{Inputs: append([]string{model}, inputs...), Force: o.force}
+		if err := folder.Check(out, fo); err != nil {
+			return outputHint(err)
+		}
+	}
 	src, err := hf.Open(model)
 	if err != nil {
 		return err
@@ -223,7 +238,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		}
 	}
 	u.warnStacks(plan)
-	ro := quantize.RunOptions{Threads: o.threads, MaxRAM: int64(o.maxRAM), MaxShardSize: int64(o.maxShard), Force: o.force}
+	ro := quantize.RunOptions{Threads: o.threads, MaxRAM: int64(o.maxRAM), MaxShardSize: int64(o.maxShard), Force: o.force, Inputs: inputs}
 	if o.dryRun {
 		return u.dryRun(ctx, plan, ro, o.json)
 	}
@@ -231,10 +246,13 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		if err := plan.CheckMemory(ro); err != nil {
 			return err
 		}
-		return u.learnControl(ctx, plan, learner, out, o.json)
+		return u.learnControl(ctx, plan, learner, out, ro, o.json)
 	}
 	bar := u.startProgress("quantizing", plan.Totals().BytesIn, true)
 	ro.Progress = func(done int64, tensor string) { bar.set(done, tensor) }
+	ro.Resumed = func(tensors int) {
+		u.note("going on where an interrupted run stopped: %d of %d tensors are finished", tensors, len(plan.Items))
+	}
 	if learner != nil {
 		learner.pause = func() func() {
 			bar.finish()
@@ -300,17 +318,24 @@ func (u *ui) addLearner(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOption
 	return l, nil
 }
 
+// files returns the files besides the model that the options name, and the
+// recipe made of them.
+func (o *quantizeOptions) files(r *quantize.Recipe) []string {
+	files := r.CodebookFiles()
+	for _, f := range append([]string{o.recipe, o.evalText}, o.learn.texts...) {
+		if f != "" {
+			files = append(files, f)
+		}
+	}
+	return files
+}
+
 // quantizeHint adds what to do about an error.
 func quantizeHint(err error, out string) error {
-	switch {
-	case errors.Is(err, quantize.ErrExists):
-		return hintError{err, "--force replaces it"}
-	case errors.Is(err, quantize.ErrOtherRun):
-		return hintError{err, "give the same options to go on with it, or delete the folder to start anew"}
-	case errors.Is(err, context.Canceled):
+	if errors.Is(err, context.Canceled) {
 		return hintError{err, "the same command goes on where this one stopped; " + filepath.Clean(out) + ".partial holds what is done"}
 	}
-	return err
+	return outputHint(err)
 }
 
 // quantizeJSON is what quantize --json prints.

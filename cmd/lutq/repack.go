@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
@@ -51,6 +52,9 @@ The documentation of package repack has the layouts bit by bit.`,
 			out := ""
 			if len(args) == 2 {
 				out = args[1]
+				if err := checkName(out); err != nil {
+					return err
+				}
 			}
 			return u.repack(c.Context(), args[0], out, o)
 		},
@@ -58,7 +62,7 @@ The documentation of package repack has the layouts bit by bit.`,
 	f := c.Flags()
 	f.Var(newWord(&o.target, "cpu", slices.Sorted(maps.Keys(targets()))...), "target", "target `NAME`: cpu or cuda")
 	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
-	f.BoolVar(&o.force, "force", false, "replace OUT if it exists")
+	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check MODEL while reading it")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
@@ -79,26 +83,18 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 		}
 		out = filepath.Join(cache, "lutq", "tiles", m.Config().SHA256+"-"+o.target)
 	}
-	if _, err := os.Stat(out); err == nil && !o.force {
-		return hintError{fmt.Errorf("%s: already exists", out), "--force replaces it"}
+	// A run that was killed is not gone on with: it takes seconds.
+	work, err := folder.Create(out, folder.Options{Inputs: []string{dir}, Force: o.force, Plan: "repack"})
+	if err != nil {
+		return outputHint(err)
 	}
-	if err := os.MkdirAll(filepath.Dir(filepath.Clean(out)), 0o755); err != nil {
-		return err
-	}
-	work, err := os.MkdirTemp(filepath.Dir(filepath.Clean(out)), filepath.Base(out)+".partial-")
+	defer func() { err = errors.Join(err, work.Discard()) }() // nothing after Install
+	bytes, err := u.writeTiles(ctx, m, target, work.Dir(), o.threads)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	bytes, err := u.writeTiles(ctx, m, target, work, o.threads)
-	if err != nil {
-		return err
-	}
-	if err := os.RemoveAll(out); err != nil {
-		return err
-	}
-	if err := os.Rename(work, out); err != nil {
-		return err
+	if err := work.Install(); err != nil {
+		return outputHint(err)
 	}
 	if o.json {
 		return u.printJSON(struct {

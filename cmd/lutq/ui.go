@@ -53,6 +53,13 @@ func (u *ui) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
+// note tells of something worth knowing that is no result.
+func (u *ui) note(format string, args ...any) {
+	if !u.quiet {
+		fmt.Fprintf(u.stderr, "lutq: "+format+"\n", args...)
+	}
+}
+
 // printLine prints a line, of which everything shows as what it is: it may
 // hold names from a file.
 func (u *ui) printLine(format string, args ...any) error {

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/lutq/lutq/formats/folder"
+)
+
+// checkName reports an OUT that is no name.
+func checkName(out string) error {
+	if out == "" {
+		return usageError{errors.New("OUT is empty: name a folder")}
+	}
+	return nil
+}
+
+// outputHint adds what to do about an output that cannot be written.
+func outputHint(err error) error {
+	switch {
+	case errors.Is(err, folder.ErrExists):
+		return hintError{err, "--force replaces it"}
+	case errors.Is(err, folder.ErrForeign):
+		return hintError{err, "name another OUT, or move away yourself what is there"}
+	case errors.Is(err, folder.ErrOtherRun):
+		return hintError{err, "give the same options to go on with it, or delete the folder to start anew"}
+	}
+	return err
+}
