@@ -6,14 +6,6 @@ import (
 	"github.com/lutq/lutq/formats/folder"
 )
 
-// checkName reports an OUT that is no name.
-func checkName(out string) error {
-	if out == "" {
-		return usageError{errors.New("OUT is empty: name a folder")}
-	}
-	return nil
-}
-
 // outputHint adds what to do about an output that cannot be written.
 func outputHint(err error) error {
 	switch {

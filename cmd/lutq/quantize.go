@@ -85,9 +85,9 @@ best on them is kept. Ways to learn (--learn-mode):
 
 Work is done in OUT.partial and appears under OUT when it is finished and has
 been read back. Interrupted or killed, the same command goes on where it
-stopped. An OUT that exists stays until then, and is replaced only with --force,
-and only if lutq wrote all that is in it: a file .lutq in OUT lists what it wrote.
-OUT may not be, contain or lie in MODEL or another input.
+stopped. An OUT that exists stays until then, and is replaced only with --force
+and if lutq wrote all that is in it, which its file .lutq lists. OUT may not be,
+contain or lie in MODEL or another input.
 
 The same model and options give the same bytes on any number of threads; the
 SHA-256 printed covers everything quantized.`,
@@ -206,9 +206,6 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		return err
 	}
 	inputs := o.files(&recipe)
-	if err := checkName(out); err != nil {
-		return err
-	}
 	if !o.dryRun {
 		fo := folder.Options{Inputs: append([]string{model}, inputs...), Force: o.force}
 		if err := folder.Check(out, fo); err != nil {

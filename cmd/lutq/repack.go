@@ -52,9 +52,6 @@ The documentation of package repack has the layouts bit by bit.`,
 			out := ""
 			if len(args) == 2 {
 				out = args[1]
-				if err := checkName(out); err != nil {
-					return err
-				}
 			}
 			return u.repack(c.Context(), args[0], out, o)
 		},

@@ -16,9 +16,9 @@ import (
 	"github.com/lutq/lutq/formats/input"
 )
 
-// markName is the file that tells lutq's folders from all others. Its name
+// MarkName is the file that tells lutq's folders from all others. Its name
 // begins with a dot, so that it is not taken for a part of a model.
-const markName = ".lutq"
+const MarkName = ".lutq"
 
 // mark is the content of a mark, a JSON object.
 type mark struct {
@@ -88,12 +88,31 @@ func (m mark) bytes() ([]byte, error) {
 
 // readMark reads the mark of an output. Whatever is no mark counts as none.
 func readMark(dir string) (*mark, bool) {
-	data, err := input.ReadFile(filepath.Join(dir, markName), input.Mark)
+	data, err := input.ReadFile(filepath.Join(dir, MarkName), input.Mark)
 	if err != nil {
 		return nil, false
 	}
 	m, err := parseMark(data)
 	return m, err == nil && m.Kind == kindOutput
+}
+
+// outputMark returns the mark of an output with the given files.
+func outputMark(files []string) ([]byte, error) {
+	return mark{Kind: kindOutput, Version: markVersion, Files: files}.bytes()
+}
+
+// SoundMark reports whether the mark of an output is the one that was written
+// with the given files, in any order. A folder without a mark has a sound one.
+func SoundMark(dir string, files []string) (bool, error) {
+	data, err := input.ReadFile(filepath.Join(dir, MarkName), input.Mark)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, nil
+	}
+	want, err := outputMark(slices.Sorted(slices.Values(files)))
+	return bytes.Equal(data, want), err
 }
 
 // writeMark lists the files of a finished folder in its mark, and makes all of
@@ -103,26 +122,26 @@ func writeMark(dir string) error {
 	if err != nil {
 		return err
 	}
-	m := mark{Kind: kindOutput, Version: markVersion}
+	var files []string
 	for _, e := range entries {
-		if e.Name() == markName {
+		if e.Name() == MarkName {
 			continue
 		}
 		if !e.Type().IsRegular() {
 			return fmt.Errorf("%s: is no regular file", filepath.Join(dir, e.Name()))
 		}
-		m.Files = append(m.Files, e.Name())
+		files = append(files, e.Name())
 	}
-	data, err := m.bytes()
+	data, err := outputMark(files)
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, markName), data, 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, MarkName), data, 0o666); err != nil {
 		return err
 	}
-	// At once, which costs a disk little more than one of them.
+	// Together, which costs a disk little more than one of them.
 	var group errgroup.Group
-	for _, name := range append(m.Files, markName, ".") {
+	for _, name := range append(files, MarkName, ".") {
 		group.Go(func() error { return syncFile(filepath.Join(dir, name)) })
 	}
 	return group.Wait()
@@ -166,7 +185,7 @@ func (p *place) replaceable(force bool) error {
 	}
 	var others []string
 	for _, e := range entries {
-		if !e.Type().IsRegular() || e.Name() != markName && !slices.Contains(m.Files, e.Name()) {
+		if !e.Type().IsRegular() || e.Name() != MarkName && !slices.Contains(m.Files, e.Name()) {
 			others = append(others, e.Name())
 		}
 	}

@@ -139,7 +139,7 @@ func (p *place) lock(create bool) (*Work, error) {
 		}
 		marked := false
 		for _, e := range entries {
-			marked = marked || e.Name() == markName && e.Type().IsRegular()
+			marked = marked || e.Name() == MarkName && e.Type().IsRegular()
 		}
 		if len(entries) > 0 && !marked {
 			return nil, p.foreignWork()
@@ -148,7 +148,7 @@ func (p *place) lock(create bool) (*Work, error) {
 			// Its run was killed before it had begun, or after it had ended.
 			return nil, removeEmpty(p.work)
 		}
-		f, err := input.OpenFile(filepath.Join(p.work, markName), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o666)
+		f, err := input.OpenFile(filepath.Join(p.work, MarkName), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o666)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -374,7 +374,7 @@ func (w *Work) empty() error {
 		return err
 	}
 	for _, e := range entries {
-		if e.Name() == markName {
+		if e.Name() == MarkName {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(w.work, e.Name())); err != nil {
@@ -390,7 +390,7 @@ func (w *Work) clear() error {
 	if err := w.empty(); err != nil {
 		return err
 	}
-	if err := os.Remove(filepath.Join(w.work, markName)); err != nil {
+	if err := os.Remove(filepath.Join(w.work, MarkName)); err != nil {
 		return err
 	}
 	return removeEmpty(w.work)

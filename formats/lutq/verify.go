@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -166,7 +168,8 @@ func (v *verifier) frame() error {
 }
 
 // files returns what differs from what was written among the index and the
-// side files, and what else lies in the folder. Hidden files do not count.
+// side files, and what else lies in the folder. Of hidden files only the mark
+// counts, which lists the others.
 func (m *Model) files() (problems []error, err error) {
 	entries, err := os.ReadDir(m.ckpt.Dir())
 	if err != nil {
@@ -200,7 +203,12 @@ func (m *Model) files() (problems []error, err error) {
 			problems = append(problems, differs(name))
 		}
 	}
-	return problems, nil
+	names := append(slices.Collect(maps.Keys(written)), configName)
+	sound, err := folder.SoundMark(m.ckpt.Dir(), append(names, m.ckpt.Shards()...))
+	if !sound {
+		problems = append(problems, differs(folder.MarkName))
+	}
+	return problems, err
 }
 
 // copies returns the tensors that were not quantized, as far as there is
