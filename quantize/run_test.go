@@ -244,6 +244,33 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
+// TestProgress has the bytes done grow to those that a plan reads, in a run that
+// goes on too.
+func TestProgress(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	p := plan(t, tiny, `{}`)
+	total, stop := p.Totals().BytesIn, p.Totals().BytesIn/2
+	for _, want := range []error{context.Canceled, nil} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var last int64
+		_, err := p.Run(ctx, out, RunOptions{Threads: 2, Progress: func(done int64, tensor string) {
+			if done <= last || done > total {
+				t.Errorf("%s: %d bytes done after %d: want more, of %d", tensor, done, last, total)
+			}
+			if last = done; want != nil && done > stop {
+				cancel()
+			}
+		}})
+		cancel()
+		if !errors.Is(err, want) {
+			t.Fatalf("got error %v, want %v", err, want)
+		}
+		if want == nil && last != total {
+			t.Errorf("%d bytes done at the end: want %d", last, total)
+		}
+	}
+}
+
 // TestResume stops a run again and again, and damages what it left behind.
 func TestResume(t *testing.T) {
 	const recipe = `{"bits": 4, "group": 32, "tensors": [{"match": "layers\\.1\\.", "bits": 5}]}`

@@ -180,6 +180,69 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// TestVerifyOtherOriginal verifies against a model that the container was not
+// made from.
+func TestVerifyOtherOriginal(t *testing.T) {
+	const norm = "model.norm.weight"
+	for _, tc := range []struct {
+		name, tensor string
+		edit         func(e *hf.Entry) bool // of that tensor of the original, or false: it has none
+		want         string
+	}{
+		{"no layer", layer + lutq.WeightSuffix, func(*hf.Entry) bool { return false }, layer + ".weight is not in the original"},
+		{"layer's shape", layer + lutq.WeightSuffix, func(e *hf.Entry) bool { e.Shape = []int{384, 128}; return true }, layer + " has shape [128 384]: the original's is [384 128]"},
+		{"no norm", norm, func(*hf.Entry) bool { return false }, norm + " is not in the original"},
+		{"norm's type", norm, func(e *hf.Entry) bool { e.DType = hf.F32; return true }, norm + " is BF16 [128]: the original's is F32 [128]"},
+		{"norm's shape", norm, func(e *hf.Entry) bool { e.Shape = []int{2, 64}; return true }, norm + " is BF16 [128]: the original's is BF16 [2 64]"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			src, dir := open(t, tiny), t.TempDir()
+			var entries []hf.Entry
+			for _, x := range src.Tensors() {
+				e := hf.Entry{Name: x.Name, DType: x.DType, Shape: x.Shape}
+				if x.Name != tc.tensor || tc.edit(&e) {
+					entries = append(entries, e)
+				}
+			}
+			w, err := hf.NewWriter(dir, entries, hf.WriterOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				x, ok := src.Tensor(e.Name)
+				if !ok {
+					t.Fatalf("no tensor %s", e.Name)
+				}
+				data := make([]byte, x.Bytes())
+				if _, err := x.ReadAt(data, 0); err != nil {
+					t.Fatal(err)
+				}
+				if e.DType != x.DType {
+					data = append(data, data...) // twice as wide
+				}
+				if err := w.WriteAt(e.Name, data, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			m, err := lutq.Open(container(t, `{}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			r, err := m.Verify(t.Context(), lutq.VerifyOptions{Original: open(t, dir)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(r.Problems, "\n"); got != tc.want {
+				t.Errorf("got problems %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestVerifyError(t *testing.T) {
 	dir := container(t, `{}`)
 	editConfig(t, dir, func(q map[string]any) {
