@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -443,9 +444,9 @@ func (u *ui) printRows(rows []gemm.Row, format string) error {
 	}
 	var cells [][]string
 	for _, r := range rows {
-		name, noisy, dense := r.Name, "", "–"
+		name, noisy, dense := input.Name(r.Name), "", "–"
 		if len(r.Layers) > 0 {
-			name = summarize(r.Layers)
+			name = input.Printable(summarize(r.Layers))
 		}
 		if r.Noisy {
 			noisy = "*"

@@ -1,14 +1,21 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"io"
 	"os"
+	osexec "os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // replaceFile puts another file in a file's place.
@@ -116,5 +123,172 @@ func TestOddFiles(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestSecondSignal: the first signal ends work that looks at its context, and
+// the second the process, whatever it is at.
+func TestSecondSignal(t *testing.T) {
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		t.Run(sig.String(), func(t *testing.T) {
+			dir := t.TempDir()
+			// Writing the result to a pipe that nobody reads blocks for good.
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			text := filepath.Join(dir, "text")
+			if err := os.WriteFile(text, []byte(strings.Repeat("many tokens ", 1<<16)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			var stderr bytes.Buffer
+			c := osexec.Command("lutq", "tokenize", tiny, "--text", text)
+			c.Stdout, c.Stderr = w, &stderr
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			w.Close()
+			if _, err := io.ReadFull(r, make([]byte, 1)); err != nil { // it is at work
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- c.Wait() }()
+			if err := c.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-done:
+				t.Fatalf("one signal ended a blocked process: %v\n%s", err, stderr.String())
+			case <-time.After(200 * time.Millisecond):
+			}
+			if err := c.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			<-done
+			if code := c.ProcessState.ExitCode(); code != exitInterrupted || stderr.String() != interrupted+"\n" {
+				t.Errorf("exit code %d, stderr %q", code, stderr.String())
+			}
+		})
+	}
+}
+
+// TestSignalWhileReading: waiting for the standard input ends at the first signal.
+func TestSignalWhileReading(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	defer r.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	u := &ui{stdin: r}
+	cancel()
+	if _, err := u.readStdin(ctx, input.Text); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	large := &ui{stdin: zeros{}}
+	var limit *input.TooLargeError
+	if _, err := large.readStdin(t.Context(), input.Codebook); !errors.As(err, &limit) {
+		t.Errorf("endless input: error %v", err)
+	}
+}
+
+// zeros gives zeros for ever.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// hostileName is a tensor's name that would turn a terminal red, rename its
+// window, turn the direction of writing and begin a line.
+const hostileName = "model.layers.9.\x1b[31m\x1b]0;gone\a\u202e\u009b2J\n\tlutq: done"
+
+// TestHostileNames: control characters in names are seen, and not obeyed.
+func TestHostileNames(t *testing.T) {
+	quoted := func(s string) string {
+		return strings.NewReplacer("\x1b", `\u001b`, "\a", `\u0007`, "\n", `\n`, "\t", `\t`).Replace(s)
+	}
+	rename := func(m victim, from, to string) {
+		m.header(func(s string) string { return strings.ReplaceAll(s, from, quoted(to)) })
+	}
+	const norm = "model.layers.0.input_layernorm.weight"
+	hostileLayer := hostileName + ".mlp.down_proj"
+	for _, tc := range []struct {
+		name      string
+		container bool
+		damage    func(m victim)
+		args      []string
+		code      int
+	}{
+		{name: "inspect", damage: func(m victim) { rename(m, norm, hostileName) }, args: []string{"inspect", "MODEL"}},
+		{name: "inspect a layer", container: true, damage: func(m victim) {
+			rename(m, downProj, hostileLayer)
+			m.write(config, bytes.Replace(m.read(config), []byte(downProj), []byte(quoted(hostileLayer)), 1))
+		}, args: []string{"inspect", "MODEL"}},
+		{name: "dry run", damage: func(m victim) { rename(m, downProj, hostileLayer) }, args: []string{"quantize", "MODEL", "OUT", "--dry-run"}},
+		{name: "quantize", damage: func(m victim) { rename(m, norm, hostileName) }, args: []string{"quantize", "MODEL", "OUT"}},
+		{name: "verify", container: true, damage: func(m victim) {
+			rename(m, downProj, hostileLayer)
+			m.write(config, bytes.Replace(m.read(config), []byte(downProj), []byte(quoted(hostileLayer)), 1))
+			m.data(hostileLayer+".scales", bytes.Repeat([]byte{0, 0x7c}, 8))
+		}, args: []string{"verify", "MODEL"}, code: exitCheck},
+		{name: "not a number", damage: func(m victim) {
+			rename(m, downProj, hostileLayer)
+			m.data(hostileLayer+".weight", []byte{0xc0, 0x7f})
+		}, args: []string{"quantize", "MODEL", "OUT"}, code: exitFailed},
+		{name: "shard", damage: func(m victim) {
+			m.shard(`{"weight_map": {"a": "` + quoted(hostileName) + `.safetensors"}}`)
+		}, args: []string{"inspect", "MODEL"}, code: exitFailed},
+		{name: "made by", container: true, damage: func(m victim) {
+			m.replace(config, `"command": "`, `"command": "`+quoted(hostileName))
+		}, args: []string{"inspect", "MODEL"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			m := victim{t, filepath.Join(dir, "model")}
+			if err := os.CopyFS(m.dir, os.DirFS(tiny)); err != nil {
+				t.Fatal(err)
+			}
+			if tc.container {
+				made := filepath.Join(dir, "made")
+				if code, _, stderr := exec("quantize", m.dir, made); code != 0 {
+					t.Fatal(stderr)
+				}
+				m.dir = made
+			}
+			tc.damage(m)
+			names := strings.NewReplacer("MODEL", m.dir, "OUT", filepath.Join(dir, "out"))
+			for i := range tc.args {
+				tc.args[i] = names.Replace(tc.args[i])
+			}
+			code, stdout, stderr := exec(tc.args...)
+			if code != tc.code {
+				t.Errorf("exit code %d, want %d", code, tc.code)
+			}
+			if tc.name != "quantize" && !strings.Contains(stdout+stderr, `\x1b`) {
+				t.Errorf("the name is not shown:\n%s%s", stdout, stderr)
+			}
+			for _, text := range []string{stdout, stderr} {
+				for line := range strings.Lines(text) {
+					line = strings.TrimSuffix(line, "\n")
+					if shown := input.Printable(line); shown != line {
+						t.Errorf("printed %q", line)
+					}
+					if strings.HasPrefix(line, "lutq: done") || len(line) > 1000 {
+						t.Errorf("printed %.200q", line)
+					}
+				}
+			}
+			if tc.code != 0 || tc.args[0] != "inspect" {
+				return
+			}
+			_, stdout, _ = exec(append(tc.args, "--json")...)
+			if !strings.Contains(stdout, `\u001b[31m`) {
+				t.Errorf("JSON is not exact:\n%s", stdout)
+			}
+		})
 	}
 }
