@@ -77,6 +77,9 @@ type Options struct {
 	// row: 300 ms.
 	Time time.Duration
 
+	// Memory is the most memory of the host to take in bytes; 0 is no limit.
+	Memory int64
+
 	// Done is called after each row, if not nil, with the number of rows to
 	// come in all.
 	Done func(row Row, total int)
@@ -158,7 +161,26 @@ func (o *Options) check() error {
 	if o.Group < 0 || o.PoolBytes < 0 || o.Time < 0 {
 		return errors.New("group, pool size and time must not be negative")
 	}
+	for _, s := range o.Shapes {
+		for _, m := range o.M {
+			if need := o.bytes(s, m); o.Memory > 0 && need > float64(o.Memory) {
+				return fmt.Errorf("%d×%d, m %d: needs about %.3g GB of memory: %.3g GB are available", s.N, s.K, m, need/1e9, float64(o.Memory)/1e9)
+			}
+		}
+	}
 	return nil
+}
+
+// bytes estimates the host's memory that measuring m rows on a shape takes: X
+// and Y with what they are packed into, the matrix in float32, and two copies of
+// it in each type that is measured, or as many as fill the pool.
+func (o *Options) bytes(s Shape, m int) float64 {
+	n, k := float64(s.N), float64(s.K)
+	copies := 0.0
+	for _, width := range []float64{1, 2, 4} {
+		copies += max(2*width*n*k, float64(o.PoolBytes)+width*n*k)
+	}
+	return 12*float64(m)*(n+k) + 5*n*k + copies
 }
 
 // bench is a run of [Bench].

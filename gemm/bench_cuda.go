@@ -69,6 +69,9 @@ type CUDAOptions struct {
 	// Replays is the number of times that each graph is timed: 25.
 	Replays int
 
+	// Memory is the most memory of the host to take in bytes; 0 is no limit.
+	Memory int64
+
 	// Done is called after each row, if not nil, with the number of rows to
 	// come in all.
 	Done func(row Row, total int)
@@ -93,7 +96,7 @@ func (o *CUDAOptions) setDefaults() error {
 	if o.RingBytes < 0 || o.Replays < 0 {
 		return errors.New("ring size and replays must not be negative")
 	}
-	return (&Options{Shapes: o.Shapes, Bits: o.Bits, Group: o.Group, M: o.M}).check()
+	return (&Options{Shapes: o.Shapes, Bits: o.Bits, Group: o.Group, M: o.M, Memory: o.Memory}).check()
 }
 
 // halfType returns the type of a name.

@@ -77,6 +77,14 @@ func (m *Model) start(tokens []int) (activations, error) {
 	}, m.ops.Err()
 }
 
+// ActivationBytes returns about how much memory a window of tokens takes on the
+// cpu besides the weights.
+func (m *Model) ActivationBytes(tokens int) int64 {
+	c := m.config
+	row := 2*c.HiddenSize + c.Heads*c.HeadDim + 4*c.KVHeads*c.HeadDim + c.HeadDim // keys and values are packed as well
+	return 4 * (int64(tokens)*int64(row) + 2*int64(m.mlpRows(tokens))*int64(c.IntermediateSize))
+}
+
 // mlpRows is how many of t tokens pass through the MLP at a time.
 func (m *Model) mlpRows(t int) int {
 	if rows := m.ops.MLPRows(); rows > 0 {

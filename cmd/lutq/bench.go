@@ -91,7 +91,7 @@ f32, 3e-4 for f16, 2.5e-3 for bf16.`,
 	f.Var(newWord(&o.dtype, "", "f32", "f16", "bf16"), "dtype", "`TYPE` of X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
 	f.Var(newWord(&o.device, "auto", devices()...), "device", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU, unless --dtype is f32")
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
-	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers on the cpu (default one for each processor)")
+	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")
 	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0 (default none)")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check the quantized model while reading it")
 	f.BoolVar(&o.selftest, "selftest", false, "check every kernel instead of timing")
@@ -133,7 +133,7 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	if cuda {
 		rows, err = gemm.BenchCUDA(ctx, gemm.CUDAOptions{
 			Shapes: bo.Shapes, Bits: bo.Bits, Group: bo.Group, Layers: bo.Layers, M: bo.M,
-			DType: o.dtype, Seed: bo.Seed, Done: bo.Done,
+			DType: o.dtype, Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
 		})
 		err = hintDoctor(err)
 	} else {
@@ -207,7 +207,7 @@ func hintDoctor(err error) error {
 
 // parse reads the lists among the flags.
 func (o *benchOptions) parse() (gemm.Options, error) {
-	b := gemm.Options{Threads: o.threads, Seed: 1, BLAS: o.blas}
+	b := gemm.Options{Threads: o.threads, Seed: 1, BLAS: o.blas, Memory: availableMemory()}
 	for _, s := range o.shapes {
 		shape, err := gemm.ParseShape(s)
 		if err != nil {
@@ -216,21 +216,20 @@ func (o *benchOptions) parse() (gemm.Options, error) {
 		b.Shapes = append(b.Shapes, shape)
 	}
 	for _, list := range []struct {
-		name string
-		text []string
-		to   *[]int
-	}{{"bits", o.bits, &b.Bits}, {"m", o.m, &b.M}} {
+		name        string
+		text        []string
+		to          *[]int
+		least, most int
+	}{
+		{"bits", o.bits, &b.Bits, lut.MinBits, lut.MaxBits},
+		{"m", o.m, &b.M, 1, maxRows},
+	} {
 		for _, s := range list.text {
-			v, err := strconv.Atoi(s)
-			if err != nil || v < 1 {
-				return b, fmt.Errorf("--%s %q: want positive numbers", list.name, s)
+			var v int
+			if err := newNumber(&v, 0, list.least, list.most).Set(s); err != nil {
+				return b, fmt.Errorf("--%s %q: %w", list.name, s, err)
 			}
 			*list.to = append(*list.to, v)
-		}
-	}
-	for _, v := range b.Bits {
-		if v < 2 || v > 5 {
-			return b, fmt.Errorf("--bits %d: want 2 to 5", v)
 		}
 	}
 	g, err := quantize.ParseGroup(o.group)

@@ -112,8 +112,7 @@ func diagnose() *diagnosis {
 		d.CPU.ISA = e.ISA()
 		e.Close()
 	}
-	info := colonFile("/proc/meminfo")
-	d.Memory.Total, d.Memory.Available = kibibytes(info["MemTotal"]), kibibytes(info["MemAvailable"])
+	d.Memory.Total, d.Memory.Available = kibibytes(colonFile("/proc/meminfo")["MemTotal"]), availableMemory()
 	d.findCache()
 	d.findCUDA()
 	return d
@@ -301,6 +300,10 @@ func colonFile(path string) map[string]string {
 	}
 	return m
 }
+
+// availableMemory returns the bytes of memory that programs may still take, 0
+// where the system does not say.
+func availableMemory() int64 { return kibibytes(colonFile("/proc/meminfo")["MemAvailable"]) }
 
 // kibibytes converts "123 kB" of /proc/meminfo, where kB are 1024 bytes.
 func kibibytes(s string) int64 {

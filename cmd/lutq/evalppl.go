@@ -72,9 +72,9 @@ models that overflow it; the residual stream is float32 on both.`,
 	f.StringVar(&o.against, "against", "", "the original model's `FOLDER`, to compare with")
 	f.Var(newWord(&o.protocol, string(corpus.Raw), string(corpus.Raw), string(corpus.GPTQ), string(corpus.LlamaCPP)), "protocol", "protocol `NAME`: raw, gptq or llama.cpp")
 	f.Var(newWord(&o.bos, "", string(corpus.BOSNone), string(corpus.BOSStart), string(corpus.BOSWindow)), "bos", "`WHERE` BOS goes: none, start or window (default as the protocol says)")
-	f.Var(newNumber(&o.windows, 0, 0, 0), "windows", "evaluate the first `N` windows (default all)")
-	f.Var(newNumber(&o.ctx, 0, 2, 0), "ctx", "`TOKENS` in a window (default 2048; llama.cpp 512)")
-	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
+	f.Var(newNumber(&o.windows, 0, 0, maxWindows), "windows", "evaluate the first `N` windows (default all)")
+	f.Var(newNumber(&o.ctx, 0, 3, maxContext), "ctx", "`TOKENS` in a window (default 2048; llama.cpp 512)")
+	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.Var(newWord(&o.device, "auto", devices()...), "device", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU that can be used")
 	f.Var(newWord(&o.dtype, "", "f32", "f16", "bf16"), "dtype", "`TYPE` of activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check quantized models while reading them")
@@ -179,6 +179,18 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	}
 	if most := first.Config().MaxPositions; most > 0 && set.Context > most {
 		fmt.Fprintf(u.stderr, "lutq: windows of %d tokens are longer than the %d that the model was made for\n", set.Context, most)
+	}
+	if ops.Name() == "cpu" {
+		need := int64(0)
+		for _, m := range opened {
+			need += m.ActivationBytes(set.Context)
+		}
+		if free := availableMemory(); free > 0 && need > free {
+			return nil, hintError{
+				fmt.Errorf("windows of %d tokens need %s of memory: %s are available", set.Context, formatBytes(need), formatBytes(free)),
+				"a smaller --ctx needs less",
+			}
+		}
 	}
 	bar := u.startProgress("evaluating", int64(len(set.Windows)), false)
 	results, err := eval.Run(ctx, ref, models, set, eval.Options{

@@ -60,10 +60,19 @@ func alternatives(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
+// The largest numbers that flags take: far above what makes sense anywhere, and
+// so small that no sum or size made of them overflows.
+const (
+	maxThreads = 1024
+	maxWindows = 1 << 24 // and steps and passes
+	maxContext = 1 << 24 // tokens
+	maxRows    = 1 << 16 // of X
+)
+
 // number is a flag that takes a whole number of a range.
 type number struct {
 	value       *int
-	least, most int // most 0: no limit
+	least, most int
 }
 
 // newNumber returns the flag for a variable, which it sets to the default; that
@@ -86,12 +95,9 @@ func (n *number) Type() string { return "int" }
 // Set implements pflag.Value.
 func (n *number) Set(s string) error {
 	v, err := strconv.Atoi(s)
-	switch {
-	case err == nil && v >= n.least && (n.most == 0 || v <= n.most):
+	if err == nil && v >= n.least && v <= n.most {
 		*n.value = v
 		return nil
-	case n.most == 0:
-		return fmt.Errorf("want a whole number, at least %d", n.least)
 	}
 	return fmt.Errorf("want a whole number, %d to %d", n.least, n.most)
 }

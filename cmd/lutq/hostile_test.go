@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/lutq/lutq/formats/input"
 )
 
@@ -290,5 +292,60 @@ func TestHostileNames(t *testing.T) {
 				t.Errorf("JSON is not exact:\n%s", stdout)
 			}
 		})
+	}
+}
+
+// TestHostileNumbers gives every flag that takes a number those that make no
+// sense: a usage error each, before any work.
+func TestHostileNumbers(t *testing.T) {
+	numbers := map[string]bool{"int": true, "float64": true, "uint64": true, "SIZE": true}
+	// Those that make sense, and fail for want of a folder.
+	const sizes = "seed max-ram max-shard-size"
+	valid := map[string]string{
+		"0": "seed learn-rate threads learn-recode valid-windows windows", "1e9": "max-ram max-shard-size",
+		"2147483648": sizes, "4611686018427387904": sizes, "9223372036854775807": "seed", "9223372036854775808": "seed",
+	}
+	seen := 0
+	for _, c := range newRoot(nil, io.Discard, io.Discard).Commands() {
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if !numbers[f.Value.Type()] {
+				return
+			}
+			seen++
+			for _, value := range []string{"0", "-1", "2147483648", "4611686018427387904", "9223372036854775807", "9223372036854775808", "NaN", "Inf", "1e9", ""} {
+				args := []string{c.Name(), "NONE", "NONE", "--" + f.Name + "=" + value}
+				code, _, stderr := exec(args...)
+				want := exitUsage
+				if slices.Contains(strings.Fields(valid[value]), f.Name) && code == exitFailed {
+					want = exitFailed
+				}
+				if code != want || !strings.HasPrefix(stderr, "lutq: ") || len(stderr) > 400 {
+					t.Errorf("%q: exit code %d\n%s", args, code, stderr)
+				}
+			}
+		})
+	}
+	if seen < 15 {
+		t.Errorf("%d flags take numbers", seen)
+	}
+	for _, tc := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"--m 100000000 --shapes 64x64", exitUsage, "1 to 65536"},
+		{"--m 0 --shapes 64x64", exitUsage, "1 to 65536"},
+		{"--bits 9 --shapes 64x64", exitUsage, "2 to 5"},
+		{"--shapes 9223372036854775807x2", exitUsage, "shape"},
+		{"--shapes -1x2", exitUsage, "shape"},
+		{"--shapes NaNx2", exitUsage, "shape"},
+		{"--m 65536 --shapes 1x2147483647", exitFailed, "of memory"},
+		{"--m 65536 --shapes 64x64,2147483647x1", exitFailed, "of memory"},
+	} {
+		code, stdout, stderr := exec(append([]string{"bench", "--device", "cpu"}, strings.Fields(tc.args)...)...)
+		checkRefused(t, tc.code, code, stderr)
+		if !strings.Contains(stderr, tc.want) || stdout != "" {
+			t.Errorf("%s: want %q\n%s%s", tc.args, tc.want, stdout, stderr)
+		}
 	}
 }

@@ -119,7 +119,7 @@ SHA-256 printed covers everything quantized.`,
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
 	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v or gate/up of a layer differ in bits or group")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be done, with sizes, memory and time, and write nothing")
-	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
+	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.Var(&o.maxRAM, "max-ram", "most memory to use, such as 500MB (default what runs best)")
 	f.Var(&o.maxShard, "max-shard-size", "most tensor data in a file (default 5GB)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")

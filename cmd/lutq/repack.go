@@ -58,7 +58,7 @@ The documentation of package repack has the layouts bit by bit.`,
 	}
 	f := c.Flags()
 	f.Var(newWord(&o.target, "cpu", slices.Sorted(maps.Keys(targets()))...), "target", "target `NAME`: cpu or cuda")
-	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
+	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check MODEL while reading it")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")

@@ -47,7 +47,7 @@ Exit code 3 means that something does not hold.`,
 	f := c.Flags()
 	f.StringVar(&o.original, "against", "", "the model `FOLDER` that MODEL was made from")
 	f.BoolVar(&o.quick, "quick", false, "check everything but the data of tensors")
-	f.Var(newNumber(&o.threads, 0, 0, 0), "threads", "`N` workers (default one for each processor)")
+	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
 }
