@@ -66,6 +66,7 @@ type diagnosis struct {
 		Dir     string `json:"dir"`
 		Bytes   int64  `json:"bytes"`
 		Kernels int    `json:"kernels"`
+		Error   string `json:"error,omitempty"` // why it is not used
 	} `json:"cache"`
 	CUDA struct {
 		Error     string            `json:"error,omitempty"` // why there is nothing to list
@@ -131,7 +132,11 @@ func (d *diagnosis) findCache() {
 		}
 		return nil
 	})
-	d.Cache.Kernels, _, _ = driver.NewCache(kernels).Size()
+	cache := driver.NewCache(kernels)
+	d.Cache.Kernels, _, _ = cache.Size()
+	if err := cache.Check(); err != nil {
+		d.Cache.Error = err.Error()
+	}
 }
 
 func (d *diagnosis) findCUDA() {
@@ -229,6 +234,9 @@ func (d *diagnosis) print(w io.Writer) {
 		row("memory", "%s, %s available", formatBytes(d.Memory.Total), formatBytes(d.Memory.Available))
 	}
 	row("cache", "%s, %s, %d kernels", d.Cache.Dir, formatBytes(d.Cache.Bytes), d.Cache.Kernels)
+	if d.Cache.Error != "" {
+		row("", "not used, so that kernels are compiled each time: %s", d.Cache.Error)
+	}
 	if d.CUDA.Error != "" {
 		row("CUDA", "%s", d.CUDA.Error)
 		return

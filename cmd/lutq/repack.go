@@ -16,6 +16,7 @@ import (
 
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
@@ -79,6 +80,9 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 			return err
 		}
 		out = filepath.Join(cache, "lutq", "tiles", m.Config().SHA256+"-"+o.target)
+		if err := input.Private(filepath.Dir(out)); err != nil {
+			return hintError{err, "name a folder OUT, or another cache folder with XDG_CACHE_HOME"}
+		}
 	}
 	// A run that was killed is not gone on with: it takes seconds.
 	work, err := folder.Create(out, folder.Options{Inputs: []string{dir}, Force: o.force, Plan: "repack"})

@@ -15,7 +15,8 @@ import (
 
 // Cache keeps compiled kernels in a folder. Processes may share it: an entry
 // appears whole or not at all, and one that is damaged counts as absent. Where
-// the folder cannot be written, nothing is kept.
+// the folder cannot be written, nothing is kept, and where another user could
+// write, nothing is taken from it either.
 type Cache struct{ dir string }
 
 // NewCache returns the cache in a folder, which is made when it is first
@@ -35,6 +36,10 @@ func DefaultCacheDir() string {
 // Dir returns the folder.
 func (c *Cache) Dir() string { return c.dir }
 
+// Check returns the reason why the folder is not used, if there is one: machine
+// code is run without another look, so it must come from nobody else.
+func (c *Cache) Check() error { return input.Private(c.dir) }
+
 // cacheMagic begins an entry; the content's SHA-256 in hexadecimal digits and a
 // newline follow, then the content.
 const cacheMagic = "lutq kernel 1 "
@@ -45,7 +50,7 @@ func (c *Cache) path(key string) string { return filepath.Join(c.dir, key+cacheS
 
 // Get returns what is kept under a key.
 func (c *Cache) Get(key string) ([]byte, bool) {
-	if c == nil {
+	if c == nil || c.Check() != nil {
 		return nil, false
 	}
 	data, err := input.ReadFile(c.path(key), input.Kernel)
@@ -69,7 +74,10 @@ func (c *Cache) Put(key string, content []byte) error {
 	if c == nil {
 		return nil
 	}
-	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return fmt.Errorf("caching a kernel: %w", err)
+	}
+	if err := c.Check(); err != nil {
 		return fmt.Errorf("caching a kernel: %w", err)
 	}
 	// A name of its own, so that several processes can write the same entry:

@@ -165,3 +165,34 @@ func TestCacheProcesses(t *testing.T) {
 		t.Errorf("%d files are left, error %v: want the entry alone", len(files), err)
 	}
 }
+
+// TestCacheOfOthers: nothing is taken from a folder that others may write, and
+// nothing is put there.
+func TestCacheOfOthers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "kernels")
+	c := NewCache(dir)
+	if err := c.Put("a", []byte("own")); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the folder: %v, %v", info.Mode(), err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := c.Get("a"); ok {
+		t.Error("an entry of a folder that others may write is taken")
+	}
+	if err := c.Put("b", []byte("own")); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("put in a folder that others may write: error %v", err)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Errorf("%d files, %v", len(files), err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := c.Get("a"); !ok || string(got) != "own" {
+		t.Errorf("got %q, %t", got, ok)
+	}
+}
