@@ -1,6 +1,7 @@
 package lutq
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"runtime"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
@@ -16,35 +18,77 @@ import (
 	"github.com/lutq/lutq/quantize/lut"
 )
 
-// Reader reads the tensors of a container. What it has read is held against the
+// Reader reads the tensors of a container. What it reads is held against the
 // digests beside the caller's own work, so nothing of it may be trusted, and
 // none of its bytes changed, before [Reader.Wait]. One SHA-256 cannot be spread
-// over processors, but those of several tensors are: as many as there are
-// processors, for which the next read waits.
+// over processors, but those of several tensors are, over all but the one that
+// the caller keeps busy. At most 2 GiB, or one tensor, wait for theirs.
 //
 // A Reader is for one goroutine.
 type Reader struct {
-	model  *Model
-	hashes errgroup.Group
+	model   *Model
+	checks  errgroup.Group
+	hashing chan struct{}       // holds a token for each tensor being hashed
+	waiting *semaphore.Weighted // bytes of data that is not hashed yet
 }
+
+// maxWaiting bounds the data that waits for its hash: the embeddings and the
+// head of a large model, which are read first.
+const maxWaiting = 2 << 30
 
 // Reader returns a reader of the container's tensors.
 func (m *Model) Reader() *Reader {
-	r := &Reader{model: m}
-	r.hashes.SetLimit(runtime.GOMAXPROCS(0))
-	return r
+	return &Reader{
+		model:   m,
+		hashing: make(chan struct{}, max(runtime.GOMAXPROCS(0)-1, 1)),
+		waiting: semaphore.NewWeighted(maxWaiting),
+	}
 }
+
+// readPiece is how much is read before the hash follows, while it is in cache.
+const readPiece = 256 << 10
 
 // Tensor reads all of the data of a tensor of the container.
 func (r *Reader) Tensor(t *hf.Tensor) ([]byte, error) {
-	data, err := readAll(t)
-	if err != nil {
+	if !r.model.checked {
+		return readAll(t)
+	}
+	size := min(t.Bytes(), maxWaiting)
+	if err := r.waiting.Acquire(context.Background(), size); err != nil {
 		return nil, err
 	}
-	if r.model.checked {
-		r.hashes.Go(func() error { return r.model.check(t, sha256.Sum256(data)) })
+	data := make([]byte, t.Bytes())
+	pieces := make(chan []byte, len(data)/readPiece+1) // of data, as they are read
+	r.checks.Go(func() error {
+		defer r.waiting.Release(size)
+		r.hashing <- struct{}{}
+		defer func() { <-r.hashing }()
+		return r.model.follow(t, pieces)
+	})
+	defer close(pieces)
+	for off := 0; off < len(data); off += readPiece {
+		piece := data[off:min(off+readPiece, len(data))]
+		if err := readFull(t, piece, int64(off)); err != nil {
+			return nil, err
+		}
+		pieces <- piece
 	}
 	return data, nil
+}
+
+// follow checks a tensor's data piece by piece. Of data that could not be read
+// in full there is nothing to say.
+func (m *Model) follow(t *hf.Tensor, pieces <-chan []byte) error {
+	h := sha256.New()
+	read := int64(0)
+	for p := range pieces {
+		h.Write(p)
+		read += int64(len(p))
+	}
+	if read < t.Bytes() {
+		return nil
+	}
+	return m.check(t, Sum(h.Sum(nil)))
 }
 
 // Linear reads a quantized layer. The name has no suffix. It fails on a table
@@ -65,7 +109,7 @@ func (r *Reader) Linear(layer string) (*lut.Matrix, error) {
 
 // Wait waits until all that was read is checked. The error names the first
 // tensor found that differs from what was written, and wraps [ErrDiffers].
-func (r *Reader) Wait() error { return r.hashes.Wait() }
+func (r *Reader) Wait() error { return r.checks.Wait() }
 
 // Linear reads a quantized layer as [Reader.Linear] does, and checks it.
 func (m *Model) Linear(layer string) (*lut.Matrix, error) {
