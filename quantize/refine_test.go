@@ -21,6 +21,7 @@ type halver struct {
 	spoil  func(m *lut.Matrix)
 	before func(state string) error
 	memory int64 // bytes
+	key    string
 	calls  int
 }
 
@@ -29,7 +30,7 @@ func (h *halver) Memory(map[string]*lut.Matrix) int64 { return h.memory }
 func (h *halver) Seconds(context.Context) (float64, error) { return 1e6, nil }
 
 func (h *halver) Flags() []string { return []string{"--halve"} }
-func (h *halver) Key() string     { return "halve" }
+func (h *halver) Key() string     { return "halve" + h.key }
 
 func (h *halver) Refine(_ context.Context, initial map[string]*lut.Matrix, state string) (map[string]*lut.Matrix, *lutq.Learning, error) {
 	h.calls++
@@ -234,5 +235,26 @@ func TestRefineMemory(t *testing.T) {
 	}
 	if _, err := p.Run(t.Context(), out, RunOptions{MaxRAM: e.PeakRAM}); err != nil {
 		t.Errorf("with as much as was estimated: %v", err)
+	}
+}
+
+// TestRefineOtherRun goes on with a run of another refiner, and of none.
+func TestRefineOtherRun(t *testing.T) {
+	src, _ := oddModel(t)
+	const recipe = `{"bits": 3, "group": 32, "method": "nfl"}`
+	out := filepath.Join(t.TempDir(), "out")
+	all := func(string) bool { return true }
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	h := &halver{knows: all, before: func(string) error { cancel(); return ctx.Err() }}
+	if _, err := refinePlan(t, src, recipe, h).Run(ctx, out, RunOptions{}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got error %v", err)
+	}
+	other := &halver{knows: all, key: " twice"}
+	if _, err := refinePlan(t, src, recipe, other).Run(t.Context(), out, RunOptions{}); !errors.Is(err, folder.ErrOtherRun) || other.calls > 0 {
+		t.Errorf("another refiner over an unfinished run, called %d times: got error %v", other.calls, err)
+	}
+	if _, err := refinePlan(t, src, recipe, &halver{knows: all}).Run(t.Context(), out, RunOptions{}); err != nil {
+		t.Errorf("the same refiner: %v", err)
 	}
 }

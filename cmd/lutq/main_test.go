@@ -62,6 +62,32 @@ func TestHelp(t *testing.T) {
 	}
 }
 
+// TestSpellings has every command take the flags that scripts are written with.
+func TestSpellings(t *testing.T) {
+	root := newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{})
+	for command, flags := range map[string]string{
+		"quantize": "bits group codebook method scale scale-type tensor recipe calib learn dry-run threads max-ram force eval-text json",
+		"inspect":  "json",
+		"verify":   "against quick json",
+		"tokenize": "text json",
+		"repack":   "target force json",
+		"bench":    "shapes bits group m dtype device format selftest json",
+		"eval-ppl": "text against protocol bos windows ctx device dtype json",
+		"doctor":   "json",
+	} {
+		c, _, err := root.Find([]string{command})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, name := range strings.Fields(flags + " quiet") {
+			if c.Flag(name) == nil {
+				t.Errorf("%s has no --%s", command, name)
+			}
+		}
+	}
+}
+
 // synthetic writes a checkpoint of random bf16 layers.
 func synthetic(t *testing.T, layers, n, k int) string {
 	t.Helper()
