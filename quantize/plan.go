@@ -56,10 +56,7 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 	if err := src.CheckPlain(); err != nil {
 		return nil, err
 	}
-	r.Default = r.Default.Or(DefaultFormat())
-	if r.Default.Scale == "" {
-		r.Default.Scale = DefaultScale(r.Default.Codebook)
-	}
+	r = r.complete()
 	if r.Default.Method == methodNFL && r.Default.Codebook != "nf" {
 		return nil, fmt.Errorf("method nfl is for the codebook nf: %s is refined with method rtn", r.Default.Codebook)
 	}

@@ -41,19 +41,73 @@ type Rule struct {
 	Keep bool
 }
 
-// DefaultFormat is what an empty recipe means: 4-bit NormalFloat, a float16
-// scale for 64 columns, rounding to nearest.
-func DefaultFormat() lutq.Format {
-	return lutq.Format{Bits: 4, Group: 64, Codebook: "nf", Method: "rtn", ScaleType: "f16"}
+// DefaultBits is the width of a code where none is named.
+const DefaultBits = 4
+
+// DefaultFormat is what an empty recipe means for codes of so many bits: the
+// table and scales whose worst result without a text was best among the models
+// measured, see NOTES.md. Before scales are learned a table with the smallest
+// error serves better than one that spares outliers, which learning repairs.
+// Other formats of the same width differ from it only where a recipe says so.
+func DefaultFormat(bits int, learned bool) lutq.Format {
+	f := lutq.Format{Bits: bits, Group: 64, Codebook: "js", Method: methodRTN, Scale: "mse", ScaleType: "f16"}
+	if bits == 3 && !learned {
+		f.Codebook = "nf"
+	}
+	return f
 }
 
-// DefaultScale is the scale method for a codebook where none is named: the
-// joint tables were fitted together with a searched scale.
+// DefaultScale is the scale method for a codebook that is named without one:
+// the joint tables were fitted together with a searched scale.
 func DefaultScale(codebook string) string {
 	if codebook == "jt" || codebook == "js" {
 		return "mse"
 	}
 	return "absmax"
+}
+
+// complete fills in the defaults.
+func (r Recipe) complete() Recipe {
+	d := &r.Default
+	if d.Bits == 0 {
+		d.Bits = DefaultBits
+	}
+	switch {
+	case d.Codebook != "" && d.Scale == "":
+		d.Scale = DefaultScale(d.Codebook)
+	case d.Codebook == "" && d.Method == methodNFL:
+		d.Codebook = "nf"
+		if d.Scale == "" {
+			d.Scale = DefaultScale("nf")
+		}
+	case d.Codebook == "":
+		r.Rules = append(r.widths(), r.Rules...)
+	}
+	*d = d.Or(DefaultFormat(d.Bits, r.Refine != nil))
+	return r
+}
+
+// widths returns a rule for each one that changes the width of some layers to
+// one with another table. They go in front of all others, so that these may
+// still name another.
+func (r Recipe) widths() []Rule {
+	var rules []Rule
+	usual := DefaultFormat(r.Default.Bits, r.Refine != nil).Codebook
+	for _, rule := range r.Rules {
+		if rule.Format.Bits == 0 || rule.Format.Codebook != "" {
+			continue
+		}
+		f := DefaultFormat(rule.Format.Bits, r.Refine != nil)
+		if f.Codebook == usual {
+			continue
+		}
+		own := lutq.Format{Codebook: f.Codebook}
+		if r.Default.Scale == "" {
+			own.Scale = f.Scale
+		}
+		rules = append(rules, Rule{Match: rule.Match, Format: own})
+	}
+	return rules
 }
 
 // ParseGroup reads a group size: one of [GroupSizes] or "row".

@@ -1,6 +1,7 @@
 package quantize
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -57,24 +58,36 @@ func TestParseRule(t *testing.T) {
 }
 
 func TestNewPlan(t *testing.T) {
+	const up0, down0 = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"
 	for _, tc := range []struct {
 		name, recipe, fail string
 		want               map[string]string // tensor to format
 	}{
 		{name: "defaults", recipe: `{}`, want: map[string]string{
-			"model.layers.0.self_attn.q_proj.weight": "4 64 nf absmax f16", "model.embed_tokens.weight": "", "model.norm.weight": "",
+			"model.layers.0.self_attn.q_proj.weight": "4 64 js mse f16", "model.embed_tokens.weight": "", "model.norm.weight": "",
 		}},
+		{name: "2 bits", recipe: `{"bits": 2}`, want: map[string]string{up0: "2 64 js mse f16"}},
+		{name: "3 bits", recipe: `{"bits": 3}`, want: map[string]string{up0: "3 64 nf mse f16"}},
+		{name: "5 bits", recipe: `{"bits": 5, "group": "row"}`, want: map[string]string{up0: "5 row js mse f16"}},
+		{name: "3 bits, scale named", recipe: `{"bits": 3, "scale": "absmax"}`, want: map[string]string{up0: "3 64 nf absmax f16"}},
+		{name: "3 bits, codebook named", recipe: `{"bits": 3, "codebook": "nf"}`, want: map[string]string{up0: "3 64 nf absmax f16"}},
+		{name: "a codebook named", recipe: `{"codebook": "int"}`, want: map[string]string{up0: "4 64 int absmax f16"}},
+		{name: "each width has its own table", recipe: `{"bits": 3, "tensors": [{"match": "down", "bits": 4}]}`, want: map[string]string{up0: "3 64 nf mse f16", down0: "4 64 js mse f16"}},
+		{name: "and scales", recipe: `{"tensors": [{"match": "down", "bits": 3, "group": 32}]}`, want: map[string]string{up0: "4 64 js mse f16", down0: "3 32 nf mse f16"}},
+		{name: "unless scales are named", recipe: `{"scale": "absmax", "tensors": [{"match": "down", "bits": 3}]}`, want: map[string]string{up0: "4 64 js absmax f16", down0: "3 64 nf absmax f16"}},
+		{name: "or a codebook for all", recipe: `{"codebook": "js", "tensors": [{"match": "down", "bits": 3}]}`, want: map[string]string{down0: "3 64 js mse f16"}},
+		{name: "or by another rule", recipe: `{"tensors": [{"match": "layers.0", "codebook": "kbit"}, {"match": "down", "bits": 3}]}`, want: map[string]string{up0: "4 64 kbit absmax f16", down0: "3 64 kbit mse f16"}},
 		{name: "later rules win field by field", recipe: `{"tensors": [{"match": "mlp", "bits": 3}, {"match": "down", "group": 128}, {"match": "layers.3", "keep": true}]}`, want: map[string]string{
-			"model.layers.0.mlp.up_proj.weight": "3 64 nf absmax f16", "model.layers.0.mlp.down_proj.weight": "3 128 nf absmax f16", "model.layers.3.mlp.down_proj.weight": "",
+			"model.layers.0.mlp.up_proj.weight": "3 64 nf mse f16", "model.layers.0.mlp.down_proj.weight": "3 128 nf mse f16", "model.layers.3.mlp.down_proj.weight": "",
 		}},
-		{name: "a joint codebook searches its scale", recipe: `{"tensors": [{"match": "down", "codebook": "js"}]}`, want: map[string]string{
+		{name: "a joint codebook searches its scale", recipe: `{"codebook": "nf", "tensors": [{"match": "down", "codebook": "js"}]}`, want: map[string]string{
 			"model.layers.0.mlp.down_proj.weight": "4 64 js mse f16", "model.layers.0.mlp.up_proj.weight": "4 64 nf absmax f16",
 		}},
-		{name: "bits for an embedding", recipe: `{"tensors": [{"match": "embed", "bits": 5}]}`, want: map[string]string{"model.embed_tokens.weight": "5 64 nf absmax f16"}},
+		{name: "bits for an embedding", recipe: `{"tensors": [{"match": "embed", "bits": 5}]}`, want: map[string]string{"model.embed_tokens.weight": "5 64 js mse f16"}},
 		{name: "a pattern that matches nothing", recipe: `{"tensors": [{"match": "down_prj", "bits": 3}]}`, fail: `no tensor that can be quantized matches "down_prj"`},
 		{name: "fused layers that differ", recipe: `{"tensors": [{"match": "v_proj", "bits": 5}]}`, fail: "would differ in bits or group"},
 		{name: "fused layers kept apart", recipe: `{"tensors": [{"match": "gate_proj", "keep": true}]}`, fail: "would differ in bits or group"},
-		{name: "fused layers that may differ", recipe: `{"split_fused": true, "tensors": [{"match": "v_proj", "bits": 5}]}`, want: map[string]string{"model.layers.0.self_attn.v_proj.weight": "5 64 nf absmax f16"}},
+		{name: "fused layers that may differ", recipe: `{"split_fused": true, "tensors": [{"match": "v_proj", "bits": 5}]}`, want: map[string]string{"model.layers.0.self_attn.v_proj.weight": "5 64 js mse f16"}},
 		{name: "a vector", recipe: `{"tensors": [{"match": "norm", "bits": 4}]}`, fail: `no tensor that can be quantized matches "norm"`},
 		{name: "nothing", recipe: `{"tensors": [{"match": ".", "keep": true}]}`, fail: "no tensor of the checkpoint would be quantized"},
 		{name: "bits out of range", recipe: `{"bits": 6}`, fail: "6 bits"},
@@ -99,6 +112,7 @@ func TestNewPlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			sameCommand(t, p)
 			got := make(map[string]string)
 			for i := range p.Items {
 				it := &p.Items[i]
@@ -115,6 +129,55 @@ func TestNewPlan(t *testing.T) {
 				t.Errorf("formats differ (-want +got):\n%s", d)
 			}
 		})
+	}
+}
+
+// sameCommand checks that what a container says made it makes it again, with
+// whatever defaults.
+func sameCommand(t *testing.T, p *Plan) {
+	t.Helper()
+	var r Recipe
+	for args := strings.Fields(p.Recipe.Command())[4:]; len(args) > 0; {
+		flag := args[0]
+		if args = args[1:]; flag == "--split-fused" {
+			r.SplitFused = true
+			continue
+		}
+		value := strings.Trim(args[0], "'")
+		args = args[1:]
+		var err error
+		switch flag {
+		case "--bits":
+			r.Default.Bits, err = strconv.Atoi(value)
+		case "--group":
+			r.Default.Group, err = ParseGroup(value)
+		case "--codebook":
+			r.Default.Codebook = value
+		case "--method":
+			r.Default.Method = value
+		case "--scale":
+			r.Default.Scale = value
+		case "--scale-type":
+			r.Default.ScaleType = value
+		case "--tensor":
+			var rule Rule
+			rule, err = ParseRule(value)
+			r.Rules = append(r.Rules, rule)
+		default:
+			t.Errorf("unknown flag %s", flag)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", p.Recipe.Command(), err)
+		}
+	}
+	again, err := NewPlan(p.Source, r)
+	if err != nil {
+		t.Fatalf("%s: %v", p.Recipe.Command(), err)
+	}
+	for i := range p.Items {
+		if got, want := again.Items[i].Format, p.Items[i].Format; got != want {
+			t.Errorf("%s gives %s the format %+v, want %+v", p.Recipe.Command(), p.Items[i].Tensor.Name, got, want)
+		}
 	}
 }
 

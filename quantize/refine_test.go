@@ -77,7 +77,7 @@ func refinePlan(t *testing.T, dir, recipe string, f Refiner) *Plan {
 
 func TestRefine(t *testing.T) {
 	src, _ := oddModel(t)
-	const recipe = `{"bits": 3, "group": 32, "method": "nfl", "scale_type": "bf16", "tensors": [{"match": "k_proj", "codebook": "int"}]}`
+	const recipe = `{"bits": 3, "group": 32, "codebook": "nf", "method": "nfl", "scale_type": "bf16", "tensors": [{"match": "k_proj", "codebook": "int"}]}`
 	plainDir, out := filepath.Join(t.TempDir(), "plain"), filepath.Join(t.TempDir(), "out")
 	if _, err := plan(t, src, strings.Replace(recipe, "nfl", "rtn", 1)).Run(t.Context(), plainDir, RunOptions{}); err != nil {
 		t.Fatal(err)

@@ -44,36 +44,38 @@ func newQuantizeCommand(u *ui) *cobra.Command {
 		Long: `Quantize reads the model folder MODEL and writes the folder OUT, in which every
 linear layer of the decoder is stored as codes, a lookup table and scales for
 groups of columns. Embeddings, the output head, norms and all other files are
-copied as they are.
+copied as they are; the report says what was kept and why.
 
-Codebooks (--codebook):
+Codebooks (--codebook). Where none is named it is js with searched scales, but
+for 3 bits without learning nf with searched scales: what did best at the width
+on the models measured.
   nf         NormalFloat: quantiles of a normal distribution
   int        equal steps
   fp         small floating point: e2m1 at 4 bits
   kbit       normal quantiles without a zero
   jt, js     fitted to normal weights together with the scale, which js lets be
              negative: the smallest squared error. They have no zero, which a
-             model with outlier channels may need below 4 bits (then try nf with
-             --scale mse)
+             model with outlier channels may need below 4 bits
   file:PATH  2^bits ascending numbers in a JSON array
 
 Scales (--scale): absmax keeps the largest weight of a group exact, mse searches
-the scale with the smallest squared error. The default is mse for jt and js and
-before scales are learned in mode lutq, else absmax.
+the scale with the smallest squared error. The default is mse where no codebook
+is named, for jt and js and before scales are learned in mode lutq, else absmax.
 
 Exceptions (--tensor, repeatable): REGEX=bits:group:codebook:scale:scale-type
 for the tensors whose name matches, with any field left out, or REGEX=keep.
 Later ones win. A pattern that matches nothing is an error.
 
-  lutq quantize MODEL OUT --bits 3 --codebook js --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
+  lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
 
 A recipe file holds the same in JSON; flags override its defaults:
   {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}
 
-Learned scales (--method nfl, or --learn with any codebook): the scales of all
-layers are refined together by gradient descent on the windows of one or more
-text files. The windows held out tell how that went, and the state that does
-best on them is kept. Ways to learn (--learn-mode):
+Learned scales (--learn, with any codebook; --method nfl is the same with the
+codebook nf): the scales of all layers are refined together by gradient descent
+on the windows of one or more text files. The windows held out tell how that
+went, and the state that does best on them is kept. Ways to learn
+(--learn-mode):
   lutq   logarithms of scales, codes that stay as they are, divergence from the
          original model, from searched scales (--scale absmax is the other
          beginning)
@@ -81,7 +83,7 @@ best on them is kept. Ways to learn (--learn-mode):
          the text, a constant rate, the last state, no windows drawn but the
          first ones of a text after BOS. With --learn-params bf16 as published
 
-  lutq quantize MODEL OUT --bits 3 --method nfl --calib wiki.txt --calib books.txt
+  lutq quantize MODEL OUT --bits 3 --learn --calib wiki.txt --calib books.txt
 
 Work is done in OUT.partial and appears under OUT when it is finished and has
 been read back. Interrupted or killed, the same command goes on where it
@@ -105,15 +107,15 @@ SHA-256 printed covers everything quantized.`,
 			return u.quantize(c.Context(), args[0], args[1], o)
 		},
 	}
-	d := quantize.DefaultFormat()
+	d := quantize.DefaultFormat(quantize.DefaultBits, false)
 	f := c.Flags()
 	f.Var(newNumber(&o.bits, d.Bits, lut.MinBits, lut.MaxBits), "bits", "`BITS` of a weight's code, 2 to 5")
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), groupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
-	codebook := newWord(&o.codebook, d.Codebook, lut.CodebookNames()...)
+	codebook := newWord(&o.codebook, "", lut.CodebookNames()...)
 	codebook.also = "file:"
-	f.Var(codebook, "codebook", "lookup table `NAME`: "+strings.Join(lut.CodebookNames(), ", ")+" or file:PATH")
+	f.Var(codebook, "codebook", "lookup table `NAME`: "+strings.Join(lut.CodebookNames(), ", ")+" or file:PATH (default js; nf for 3 bits without learning)")
 	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "method `NAME`: rtn rounds to the nearest table value; nfl is the codebook nf with learned scales")
-	f.Var(newWord(&o.scale, "", lut.ScaleMethods()...), "scale", "scale method `NAME`: absmax or mse (default mse for jt, js and learned scales, else absmax)")
+	f.Var(newWord(&o.scale, "", lut.ScaleMethods()...), "scale", "scale method `NAME`: absmax or mse (default mse for the default codebook, jt, js and learned scales, else absmax)")
 	f.Var(newWord(&o.scaleType, d.ScaleType, append(lut.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE` that scales are stored in: f16, bf16, f32, or a byte: e4m4, s1e4m3")
 	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
@@ -261,6 +263,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	if err != nil {
 		return quantizeHint(err, out)
 	}
+	u.warnRuin(res)
 	done := newQuantizeJSON(res, time.Since(begin).Seconds())
 	if learner != nil {
 		done.Learn = learner.report
@@ -409,6 +412,21 @@ func (u *ui) warnStacks(plan *quantize.Plan) {
 				formatBytes(k.Bytes), formatBytes(plan.Totals().BytesIn), input.Name(k.Names[0]))
 		}
 	}
+}
+
+// warnRuin says where rounding has cost more than a model survives.
+func (u *ui) warnRuin(res *quantize.Result) {
+	worst, all := res.Ruined()
+	switch {
+	case all:
+		fmt.Fprintf(u.stderr, "lutq: a relative error of %.1f %%: few models are of use above %.0f %%\n", 100*res.Error, 100*quantize.RuinError)
+	case worst != nil:
+		fmt.Fprintf(u.stderr, "lutq: %s has a relative error of %.1f %%: above %.0f %% one layer may ruin a model\n",
+			input.Name(worst.Layer), 100*worst.Error, 100*quantize.RuinLayerError)
+	default:
+		return
+	}
+	fmt.Fprintln(u.stderr, "hint: more --bits, smaller groups (--group 32), or scales learned from text (--learn --calib FILE) help")
 }
 
 // printKept prints what is copied as it is, and why, a line for each reason.

@@ -1,0 +1,45 @@
+package quantize
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/lutq/lutq/formats/lutq"
+)
+
+// TestRuined holds the bounds against a real model: plain rounding to 3 bits and
+// more stays below them in every table, 2 bits without a search is beyond.
+func TestRuined(t *testing.T) {
+	for _, tc := range []struct {
+		recipe string
+		all    bool
+		worst  string
+	}{
+		{`{"bits": 4}`, false, ""},
+		{`{"bits": 3}`, false, ""},
+		{`{"bits": 3, "codebook": "int"}`, false, ""},
+		{`{"bits": 2}`, true, ""},
+		{`{"bits": 2, "codebook": "nf"}`, true, "model.layers.2.self_attn.k_proj"},
+		{`{"tensors": [{"match": "layers\\.1\\.mlp\\.down", "bits": 2}]}`, false, ""},
+		{`{"tensors": [{"match": "layers\\.1\\.mlp\\.down", "bits": 2, "codebook": "nf"}]}`, false, "model.layers.1.mlp.down_proj"},
+	} {
+		t.Run(tc.recipe, func(t *testing.T) {
+			res, err := plan(t, tiny, tc.recipe).Run(t.Context(), filepath.Join(t.TempDir(), "out"), RunOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := ""
+			worst, all := res.Ruined()
+			if worst != nil {
+				name = worst.Layer
+			}
+			if all != tc.all || name != tc.worst {
+				t.Errorf("ruined %v, worst layer %q (error %.3f): want %v, %q", all, name, res.Error, tc.all, tc.worst)
+			}
+			res.Learn = &lutq.Learning{}
+			if worst, all := res.Ruined(); worst != nil || all {
+				t.Error("learned scales are judged by their error")
+			}
+		})
+	}
+}
