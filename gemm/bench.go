@@ -295,12 +295,17 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) (Row
 		blas = b.blas.times(make([]float32, len(y)), x, batch, m.N, m.K, w.f32Bytes)
 		all = append(all, blas)
 	}
+	before, known := cpuTimeNow()
 	for range turns {
 		for _, s := range all {
 			if err := s.turn(ctx, b.Time/turns); err != nil {
 				return Row{}, err
 			}
 		}
+	}
+	var otherCPUs float64
+	if after, ok := cpuTimeNow(); known && ok {
+		otherCPUs = after.others(before)
 	}
 
 	var worst float64
@@ -333,8 +338,8 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) (Row
 		RelErr: worst, Bytes: bytes,
 		GBPerS: float64(bytes) / us / 1e3, ReadGBPerS: float64(bytes) / readUs / 1e3,
 		GFLOPPerS: flops / us / 1e3, DenseGFLOPS: flops / denseUs / 1e3,
-		Noisy: probe.median() > 1.2*probe.best(),
 	}
+	row.setNoise(otherCPUs, product.us, probe.us, plain.us, half.us)
 	if blas != nil {
 		row.BLASUs = blas.best()
 		row.BLASRatio = row.BLASUs / us
@@ -407,10 +412,6 @@ func (s *series) turn(ctx context.Context, d time.Duration) error {
 }
 
 func (s *series) best() float64 { return slices.Min(s.us) }
-
-func (s *series) median() float64 {
-	return slices.Sorted(slices.Values(s.us))[len(s.us)/2]
-}
 
 // randomMatrix returns a matrix whose codes are all random and whose scales
 // and table are those of weights, normal with mean 0.

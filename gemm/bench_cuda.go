@@ -343,11 +343,12 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 	row.ReadOnlyRatio = row.ReadOnlyUs / row.Us
 	row.GBPerS, row.ReadGBPerS = float64(row.Bytes)/row.Us/1e3, float64(row.Bytes)/row.ReadOnlyUs/1e3
 	row.GFLOPPerS = flops / row.Us / 1e3
+	row.setNoise(0, product.Us, probe.Us)
 	if plain != nil {
 		row.DenseUs = plain.Median()
 		row.DenseRatio, row.DenseGFLOPS = row.DenseUs/row.Us, flops/row.DenseUs/1e3
+		row.setNoise(0, plain.Us)
 	}
-	row.Noisy = probe.Median() > 1.2*probe.Best()
 	return row, nil
 }
 

@@ -8,8 +8,8 @@
 // does. Four things are timed over pools of that size, in turns within one run:
 // the quantized product, the plain reading of as many bytes as its weights take
 // ([cpu.Engine.ReadOnly]), and the products with the same weights in float32
-// and in float16. The best turn of each counts; a row is marked noisy where the
-// probe's turns differ so much that the machine was not its own.
+// and in float16. The best turn of each counts; a row is marked noisy where turns
+// differ by more than a tenth, or other processes worked meanwhile.
 //
 // # How a product is timed on a GPU
 //

@@ -57,7 +57,12 @@ type Row struct {
 	MaxErr      float64  `json:"max_err,omitempty"`
 	TableRelErr float64  `json:"table_rel_err,omitempty"`
 
-	// Noisy is set where the probe's median turn took a fifth longer than
-	// its best.
-	Noisy bool `json:"noisy"`
+	// Spread is how much repetitions differ, of whichever of the times above they
+	// differ most: the range of their middle half over their median. OtherCPUs is
+	// the number of processors that other processes kept busy meanwhile, on the
+	// CPU of a system that tells. Noisy is set where the first is above 0.1, or
+	// the second above 0.1 and a fiftieth of the processors.
+	Spread    float64 `json:"spread"`
+	OtherCPUs float64 `json:"other_cpus,omitempty"`
+	Noisy     bool    `json:"noisy"`
 }

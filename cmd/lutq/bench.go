@@ -63,6 +63,11 @@ cache folder. Layers of MODEL with one shape and format make one row, timed over
 all of them. The table is rounded to the type of X, which "rel err" takes as
 given; "table err" is what that changes in the result.
 
+A row is noisy, and its time marked by a star, where repeated timings differ by
+more than 10 % (the range of their middle half over their median), or where on
+the cpu other processes kept more than a tenth of a processor busy meanwhile,
+and more than a fiftieth of all.
+
 --selftest instead runs every kernel of this machine on random data of awkward
 shapes: those of the cpu, and those of a GPU where there is one, which are
 compiled the first time, on all processors. --device leaves one of them out;
@@ -441,13 +446,16 @@ func (u *ui) printRows(rows []gemm.Row, format string) error {
 	if blas {
 		header = append(header, "blas ratio")
 	}
+	if format == "csv" {
+		header = append(header, "noisy")
+	}
 	var cells [][]string
 	for _, r := range rows {
 		name, noisy, dense := input.Name(r.Name), "", "–"
 		if len(r.Layers) > 0 {
 			name = input.Printable(summarize(r.Layers))
 		}
-		if r.Noisy {
+		if r.Noisy && format != "csv" { // whose numbers are read by programs
 			noisy = "*"
 		}
 		if r.DenseUs > 0 {
@@ -463,6 +471,9 @@ func (u *ui) printRows(rows []gemm.Row, format string) error {
 		if blas {
 			line = append(line, fmt.Sprintf("%.2f", r.BLASRatio))
 		}
+		if format == "csv" {
+			line = append(line, strconv.FormatBool(r.Noisy))
+		}
 		cells = append(cells, line)
 	}
 	switch format {
@@ -477,7 +488,7 @@ func (u *ui) printRows(rows []gemm.Row, format string) error {
 		for _, c := range cells {
 			fmt.Fprintf(u.stdout, "| %s |\n", strings.Join(c, " | "))
 		}
-		return nil
+		return noteNoise(u.stdout, "\n\\", rows)
 	}
 	w := tabwriter.NewWriter(u.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, c := range append([][]string{header}, cells...) {
@@ -486,7 +497,7 @@ func (u *ui) printRows(rows []gemm.Row, format string) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	return noteNoise(u.stdout, rows)
+	return noteNoise(u.stdout, "", rows)
 }
 
 // summarize shortens a list of layers: those that differ in numbers alone are
@@ -513,15 +524,26 @@ func summarize(layers []string) string {
 	return strings.Join(order, ", ")
 }
 
-// noteNoise explains the mark of rows that the machine disturbed.
-func noteNoise(w io.Writer, rows []gemm.Row) error {
+// noteNoise explains the mark of rows that other work disturbed, which a prefix
+// keeps from being markup.
+func noteNoise(w io.Writer, prefix string, rows []gemm.Row) error {
+	var noisy int
+	var spread, others float64
 	for _, r := range rows {
 		if r.Noisy {
-			_, err := fmt.Fprintln(w, "* the machine was busy: the probe's speed varied by more than a fifth")
-			return err
+			noisy++
+			spread, others = max(spread, r.Spread), max(others, r.OtherCPUs)
 		}
 	}
-	return nil
+	if noisy == 0 {
+		return nil
+	}
+	note := fmt.Sprintf("%s* noisy: repeated timings differ by up to %.0f %%", prefix, 100*spread)
+	if others > 0 {
+		note += fmt.Sprintf(", and other work kept up to %.1f processors busy", others)
+	}
+	_, err := fmt.Fprintln(w, note)
+	return err
 }
 
 // isaName returns the instruction set that products use here.

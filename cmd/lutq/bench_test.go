@@ -76,3 +76,33 @@ func TestOnGPU(t *testing.T) {
 		}
 	}
 }
+
+func TestPrintNoisyRows(t *testing.T) {
+	rows := []gemm.Row{
+		{Device: "cpu", N: 64, K: 32, M: 1, Us: 17.25, Spread: 0.02},
+		{Device: "cpu", N: 64, K: 32, M: 2, Us: 18.25, Spread: 0.231, OtherCPUs: 1.26, Noisy: true},
+		{Device: "cpu", N: 64, K: 32, M: 4, Us: 19.25, Spread: 0.04, OtherCPUs: 0.5, Noisy: true},
+	}
+	const note = "* noisy: repeated timings differ by up to 23 %, and other work kept up to 1.3 processors busy\n"
+	for format, want := range map[string]struct{ row, end string }{
+		"table": {" 18.25* ", note},
+		"md":    {"| 18.25* |", "\n\\" + note},
+		"csv":   {",18.25,", ",true\n"},
+		"json":  {`"us": 18.25,`, "\n}\n"},
+	} {
+		var out bytes.Buffer
+		if err := (&ui{stdout: &out}).printRows(rows, format); err != nil {
+			t.Fatal(err)
+		}
+		if got := out.String(); !strings.Contains(got, want.row) || !strings.HasSuffix(got, want.end) || strings.Contains(got, "17.25*") {
+			t.Errorf("%s: want %q, and %q at the end:\n%s", format, want.row, want.end, got)
+		}
+		out.Reset()
+		if err := (&ui{stdout: &out}).printRows(rows[:1], format); err != nil {
+			t.Fatal(err)
+		}
+		if got := out.String(); strings.Contains(got, "*") {
+			t.Errorf("%s of a quiet machine:\n%s", format, got)
+		}
+	}
+}
