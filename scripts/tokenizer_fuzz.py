@@ -3,18 +3,23 @@
 """Writes the ids that the Rust tokenizers library gives to fixed and to seeded random strings.
 
     pip install tokenizers==0.23.3
-    python scripts/tokenizer_fuzz.py OUT TOKENIZER.json... [--variants BASE.json]... [--count 3000] [--seed 1] [--text FILE]...
+    python scripts/tokenizer_fuzz.py OUT TOKENIZER.json... [--variants BASE.json]... [--families BASE.json]... [--count 3000] [--seed 1] [--text FILE]...
     LUTQ_TOKENIZER_VECTORS=$PWD/OUT go test ./calib/tokenizer -run TestFuzzVectors -v
 
 OUT receives NAME.vectors.json for each tokenizer, which is found again by its path relative to OUT.
 --variants changes other settings of BASE (split patterns, pre-tokenizers, normalizers, added
 tokens, fallbacks) and leaves its vocabulary, which must hold the ids 0 and 1.
+--families does the same with the split patterns of model families, other regular expressions and the
+remaining components, on strings that also have characters of all Unicode versions. Its BASE, a byte-level
+tokenizer, should have tokens across every place where a pattern may cut; --train writes one.
 --text adds the ids of a whole file and prints how fast the library found them, on one thread.
 Nothing outside OUT is written. The vectors in calib/tokenizer/testdata were written by
 
     cd calib/tokenizer/testdata
     python ../../../scripts/tokenizer_fuzz.py . ../../testdata/lutq-tiny/tokenizer.json sp/tokenizer.json --count 240
     python ../../../scripts/tokenizer_fuzz.py . --variants bytelevel/tokenizer.json --variants sp/tokenizer.json --count 12 --no-fixed
+    python ../../../scripts/tokenizer_fuzz.py . --train ../../testdata/harbour.txt families/tokenizer.json
+    python ../../../scripts/tokenizer_fuzz.py . --families families/tokenizer.json --count 4 --no-fixed
 """
 
 import argparse
@@ -104,6 +109,28 @@ def random_text(rng, specials):
     return sep.join(one() for _ in range(rng.randint(0, 25)))
 
 
+# Where characters came in Unicode 9 to 17, and where the parts of the library disagree about them.
+NEWER = [(0x7FD, 0x7FD), (0x890, 0x89F), (0x8CA, 0x8D3), (0x9F9, 0x9FE), (0xB55, 0xB57), (0xC3C, 0xC3C), (0x1715, 0x1715),
+         (0x1AB0, 0x1ACE), (0x1C89, 0x1C8A), (0x1CF2, 0x1CF7), (0x1DF6, 0x1DFB), (0x2E43, 0x2E5D), (0x2427, 0x2429),
+         (0x2FFC, 0x2FFF), (0x32FF, 0x32FF), (0x2160, 0x2188), (0x24B6, 0x24EA), (0xA7CB, 0xA7F4), (0xAB68, 0xAB6B),
+         (0x10780, 0x107BA), (0x10D40, 0x10D8F), (0x10EAB, 0x10EFF), (0x10F46, 0x10F59), (0x111C9, 0x111CF),
+         (0x11380, 0x113E2), (0x1171D, 0x1172B), (0x11930, 0x11946), (0x11A00, 0x11A47), (0x11BC0, 0x11BF9),
+         (0x11D40, 0x11D47), (0x11DE0, 0x11DE9), (0x11F00, 0x11F5A), (0x13460, 0x13470), (0x16100, 0x16139),
+         (0x16D40, 0x16D79), (0x16EA0, 0x16ED3), (0x16FF0, 0x16FF6), (0x1CCF0, 0x1CCF9), (0x1E030, 0x1E08F),
+         (0x1E130, 0x1E136), (0x1E4EC, 0x1E4EF), (0x1E5D0, 0x1E5FF), (0x1F130, 0x1F189), (0x1FAE0, 0x1FAE9),
+         (0x1FBF0, 0x1FBF9), (0x2EBF0, 0x2EBFF), (0x300, 0x36F), (0x80, 0xD7FF), (0x10000, 0x1FFFF)]
+
+
+def with_newer(rng, text):
+    """The text with characters of all Unicode versions put in, marks among them in a row."""
+    chars = list(text)
+    for _ in range(rng.choice([0, 1, 3, 10])):
+        low, high = rng.choice(NEWER)
+        at = rng.randint(0, len(chars))
+        chars[at:at] = [chr(rng.randint(low, high))] + rng.choices(MARKS, k=rng.choice([0, 0, 0, 1, 2]))
+    return "".join(chars)
+
+
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -160,7 +187,7 @@ def byte_level_variants(base):
     yield "steps", make(normalizer={"type": "Sequence", "normalizers": [
         {"type": "Strip", "strip_left": True, "strip_right": True}, {"type": "Lowercase"}, {"type": "Prepend", "prepend": "a"},
         {"type": "Replace", "pattern": {"String": "  "}, "content": "\t"}]})
-    for behavior in ("Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"):
+    for behavior in BEHAVIORS:
         for invert in (False, True):
             yield f"split-{behavior}-{invert}", make(sequence(literal("  ", behavior, invert), byte_level))
 
@@ -216,16 +243,110 @@ def sentencepiece_variants(base):
     yield "no-decoder", make(decoder=None)
 
 
-def suite(name, path, base, changes, args):
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+LINES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{CONTRACTIONS}?"
+         rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{LINES}")
+# The split patterns of families, each a sequence.
+FAMILIES = {
+    "o200k": [O200K],  # gpt-oss, Llama 4
+    "tekken": [O200K.replace(CONTRACTIONS + "?", "").replace("{1,3}", "")],  # Mistral Nemo, Small
+    "deepseek": [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",  # V3, R1
+                 r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+                 rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{LINES}"],
+    "deepseek-llm": [r"[\r\n]", r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-Ֆ]+",
+                     r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+", r"\p{N}+"],
+    "qwen35": [rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{LINES}"],
+    "cl100k": [r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"],
+    "kimi": [r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+             rf"{CONTRACTIONS}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{LINES}"],
+    "bloom": [r" ?[^(\s|.,!?…。，、।۔،)]+"],
+    "falcon": [r"[0-9][0-9][0-9]"],
+}
+# One or more of every construct that the translation knows.
+REGEXES = [r"x*", r"a*?", r"\b", r"\B", r"^.", r".$", r"^", r"$", r"\A.|.\z|.\Z", r".+", r"(?<=\d)\p{L}|(?<!a)n", r"t(?=h)|e(?!r)",
+           r"\p{Han}+|\P{L}", r"[^\W\d_]+", r"\w+|[^\w\s]+", r"[a-z&&[^aeiou]]+", r"[a-z&&aeiou&&[^e]]", r"(?i:[sdmt]|ll|ve|re)",
+           r"(?i)the|AN|k", r"(?i:[^s])+", r"(?i:t(?-i:h)e)", r"e{2}+", r"o{2}?", r"(?:th|he){1,2}?", r"(a|e){2,}", r".{,3}", r".{2,3}+",
+           r"(?>t|th)e", r"t?+h", r"(?<name>t)h", r"\h+", r"\H", r"\R", r"[\p{^L}\s]", r"\p{^Lu}", r"\x41|\x{e9}|\u0151|\t|\-|\/",
+           r"\p{Lu}\p{Ll}*", r"\p{Mn}+|\p{Mc}|\p{Me}", r"\p{Sc}|\p{Sm}|\p{Sk}|\p{So}", r"\p{Cn}+", r"\p{C}", r"\p{greek}+",
+           r"\p{Uppercase_Letter}|\p{decimal number}", r"\p{Latin}+", r"\p{Arabic}|\p{Common}+", r"\W+", r"\S\s", r"\D\d",
+           r"[\w\-]+", r"[^\n-a]", r"[-a]|[b-]", r"{|}|]", r"e{x", r"[一-龥]", r"\p{P}|[\p{S}&&[^\p{Sm}]]", r"\p{LC}+|\p{Lt}|\p{Lm}|\p{Lo}",
+           r"\p{Nd}|\p{Nl}|\p{No}", r"\p{Zs}|\p{Zl}|\p{Zp}", r"\p{Pc}|\p{Pd}|\p{Ps}|\p{Pe}|\p{Pi}|\p{Pf}|\p{Po}", r"\p{Cf}|\p{Cc}|\p{Co}"]
+BEHAVIORS = ("Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext")
+
+
+def family_variants(base):
+    """Yields names and changes for what model families split by, and for components that few of them use."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    whole = dict(byte_level, use_regex=True)
+
+    def make(*steps, normalizer=None, **kw):
+        return dict(pre_tokenizer=sequence(*steps, *([] if steps and steps[-1] is whole else [byte_level])), normalizer=normalizer, **kw)
+
+    def split(regex, behavior="Isolated", invert=False):
+        return {"type": "Split", "pattern": {"Regex": regex}, "behavior": behavior, "invert": invert}
+
+    for name, patterns in FAMILIES.items():
+        yield name, make(*map(split, patterns))
+    yield "command-r", make({"type": "Digits", "individual_digits": True}, whole, normalizer={"type": "NFC"})
+    yield "phi4", make(split(LLAMA3, "Removed", True))
+    for i, regex in enumerate(REGEXES):
+        yield f"regex-{i}", make(split(regex))
+    for behavior in BEHAVIORS:
+        for invert in (False, True):
+            yield f"words-{behavior}-{invert}", make(split(r"\w+|\d", behavior, invert))
+            yield f"empty-{behavior}-{invert}", make(split(r"e*", behavior, invert))
+            yield f"llama3-{behavior}-{invert}", make(split(LLAMA3, behavior, invert))
+        yield f"punctuation-{behavior}", make({"type": "Punctuation", "behavior": behavior})
+    for kind in ("Whitespace", "WhitespaceSplit", "BertPreTokenizer"):
+        yield kind, make({"type": kind})
+    for each in (True, False):
+        yield f"digits-{each}", make({"type": "Digits", "individual_digits": each})
+    for kind in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt"):
+        yield kind, make(normalizer={"type": kind})
+    yield "accents", make(normalizer={"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}, {"type": "NFC"}]})
+    for i, regex in enumerate([r"\s+", r"\p{N}", r"(?<=t)h"]):
+        yield f"replace-{i}", make(normalizer={"type": "Replace", "pattern": {"Regex": regex}, "content": "aé"})
+    yield "replace-decoder", make(decoder={"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"Regex": r"[aeiou]+|Ġ$"}, "content": "_"}, {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}]})
+    known = dict(base["model"]["vocab"])
+    added = [added_token(known.setdefault(c, len(known)), c, single_word=True) for c in ("the", "x", "é", "1")]
+    yield "single-word", make(added_tokens=base["added_tokens"] + added)
+    tokens = {"cls": [base["added_tokens"][0]["content"], 0], "sep": ["!", known["!"]]}
+    yield "roberta", make(post_processor={"type": "RobertaProcessing", **tokens, "trim_offsets": True, "add_prefix_space": False})
+    yield "bert", make(post_processor={"type": "BertProcessing", **tokens})
+
+
+def train(text, path, args):
+    """Writes a byte-level tokenizer whose tokens go across all that patterns split: it was trained without splitting."""
+    rng = random.Random(args.seed)
+    with open(text, encoding="utf-8") as f:
+        lines = f.read().split("\n\n")
+    lines = lines[:200] + [with_newer(rng, random_text(rng, ["<|end|>"])) for _ in range(1500)]
+    t = tokenizers.Tokenizer(tokenizers.models.BPE())
+    t.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    t.decoder = tokenizers.decoders.ByteLevel()
+    t.train_from_iterator(lines, tokenizers.trainers.BpeTrainer(
+        vocab_size=640, special_tokens=["<|end|>"], initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    t.save(path, pretty=False)
+
+
+def suite(name, path, base, changes, args, newer=False):
     """The library's answers for a tokenizer with changes."""
     t = tokenizers.Tokenizer.from_str(json.dumps(changed(base, **changes)))
     specials = [a.content for a in t.get_added_tokens_decoder().values()]
     rng = random.Random(f"{args.seed} {name}")
-    texts = ([] if args.no_fixed else FIXED) + [random_text(rng, specials) for _ in range(args.count)]
+    texts = [random_text(rng, specials) for _ in range(args.count)]
+    if newer:
+        texts = [with_newer(rng, text) for text in texts]
+    if not args.no_fixed:
+        texts = FIXED + texts
     # What the post-processor puts around a text is the same for all texts.
-    probe = next(p for p in ("a", "  ") if t.encode(p, add_special_tokens=False).ids)
+    probe = next((p for p in ("a", "  ", *texts) if t.encode(p, add_special_tokens=False).ids), "")
     one, alone = t.encode(probe, add_special_tokens=True).ids, t.encode(probe, add_special_tokens=False).ids
-    at = next(i for i in range(len(one)) if one[i:i + len(alone)] == alone)
+    at = next(i for i in range(len(one) + 1) if one[i:i + len(alone)] == alone)
     prefix, suffix = one[:at], one[at + len(alone):]
     cases = []
     for text in texts:
@@ -273,18 +394,26 @@ def main():
     p.add_argument("out")
     p.add_argument("tokenizer", nargs="*")
     p.add_argument("--variants", metavar="BASE", action="append", default=[])
+    p.add_argument("--families", metavar="BASE", action="append", default=[])
+    p.add_argument("--train", nargs=2, metavar=("TEXT", "BASE"))
     p.add_argument("--count", type=int, default=3000, help="random strings per tokenizer")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--no-fixed", action="store_true", help="random strings only")
     p.add_argument("--text", metavar="FILE", action="append", default=[])
     args = p.parse_args()
     os.makedirs(args.out, exist_ok=True)
+    if args.train:
+        train(*args.train, args)
     for path in args.tokenizer:
         write(args.out, name_of(path), [suite(name_of(path), path, load(path), {}, args)])
     for path in args.variants:
         base = load(path)
         variants = byte_level_variants(base) if is_byte_level(base) else sentencepiece_variants(base)
         write(args.out, f"{name_of(path)}-variants", [suite(name, path, base, changes, args) for name, changes in variants])
+    for path in args.families:
+        base = load(path)
+        suites = [suite(name, path, base, changes, args, newer=True) for name, changes in family_variants(base)]
+        write(args.out, name_of(path), suites)
 
 
 if __name__ == "__main__":

@@ -116,9 +116,3 @@ func startsWithWord(s string) bool {
 	r, n := utf8.DecodeRuneInString(s)
 	return n > 0 && isWord(r)
 }
-
-// isWord is \w as Unicode's TR 18, annex C defines it.
-func isWord(r rune) bool {
-	return isLetter(r) || r == '\u200c' || r == '\u200d' ||
-		unicode.In(r, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc)
-}

@@ -11,7 +11,7 @@ import (
 
 // A decoder rewrites a list of tokens on its way to text.
 type decoder interface {
-	decode(tokens []string) []string
+	decode(tokens []string) ([]string, error)
 }
 
 type (
@@ -30,7 +30,7 @@ type (
 
 // decode reads tokens as spelled bytes. A token with another character in it, as
 // added tokens may have, stands for itself.
-func (d byteLevelDecoder) decode(tokens []string) []string {
+func (d byteLevelDecoder) decode(tokens []string) ([]string, error) {
 	var text []byte
 	for _, token := range tokens {
 		n := len(text)
@@ -43,11 +43,11 @@ func (d byteLevelDecoder) decode(tokens []string) []string {
 			text = append(text, b)
 		}
 	}
-	return []string{validUTF8(string(text))}
+	return []string{validUTF8(string(text))}, nil
 }
 
 // decode joins runs of byte tokens. A run that is not UTF-8 becomes one U+FFFD for each byte.
-func (fallbackDecoder) decode(tokens []string) []string {
+func (fallbackDecoder) decode(tokens []string) ([]string, error) {
 	var out []string
 	var run []byte
 	flush := func() {
@@ -70,7 +70,7 @@ func (fallbackDecoder) decode(tokens []string) []string {
 		out = append(out, token)
 	}
 	flush()
-	return out
+	return out, nil
 }
 
 // byteToken reads tokens of the form <0x0A>.
@@ -82,9 +82,11 @@ func byteToken(token string) (byte, bool) {
 	return byte(b), err == nil
 }
 
-func (fuser) decode(tokens []string) []string { return []string{strings.Join(tokens, "")} }
+func (fuser) decode(tokens []string) ([]string, error) {
+	return []string{strings.Join(tokens, "")}, nil
+}
 
-func (t charTrimmer) decode(tokens []string) []string {
+func (t charTrimmer) decode(tokens []string) ([]string, error) {
 	for i := range tokens {
 		for range t.start {
 			rest, found := strings.CutPrefix(tokens[i], t.char)
@@ -101,17 +103,21 @@ func (t charTrimmer) decode(tokens []string) []string {
 			tokens[i] = rest
 		}
 	}
-	return tokens
+	return tokens, nil
 }
 
-func (r replacer) decode(tokens []string) []string {
+func (r replacer) decode(tokens []string) ([]string, error) {
+	deadline := deadlineFor(len(tokens))
 	for i := range tokens {
-		tokens[i] = r.normalize(tokens[i])
+		var err error
+		if tokens[i], err = r.replace(tokens[i], deadline); err != nil {
+			return nil, err
+		}
 	}
-	return tokens
+	return tokens, nil
 }
 
-func (d metaspaceDecoder) decode(tokens []string) []string {
+func (d metaspaceDecoder) decode(tokens []string) ([]string, error) {
 	for i := range tokens {
 		space := " "
 		if i == 0 && d.prefixed {
@@ -119,18 +125,21 @@ func (d metaspaceDecoder) decode(tokens []string) []string {
 		}
 		tokens[i] = strings.ReplaceAll(tokens[i], d.replacement, space)
 	}
-	return tokens
+	return tokens, nil
 }
 
 // join turns tokens into text. It may change the slice.
-func (t *Tokenizer) join(tokens []string) string {
+func (t *Tokenizer) join(tokens []string) (string, error) {
 	if t.bare {
-		return strings.Join(tokens, " ")
+		return strings.Join(tokens, " "), nil
 	}
 	for _, d := range t.decoders {
-		tokens = d.decode(tokens)
+		var err error
+		if tokens, err = d.decode(tokens); err != nil {
+			return "", err
+		}
 	}
-	return strings.Join(tokens, "")
+	return strings.Join(tokens, ""), nil
 }
 
 // parseDecoders reads the file's decoder as a list of steps.

@@ -2,22 +2,46 @@ package tokenizer
 
 import (
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 )
 
 // unicodeForm is one of the four normalization forms.
-//
-// Known differences from the reference: it knows the combining classes and compatibility
-// decompositions of Unicode 9, x/text those of 15, so that text with marks or
-// ligatures that came between may come out in another order or form.
 type unicodeForm struct{ form norm.Form }
 
 func (f unicodeForm) normalize(text string) string {
 	if f.form.IsNormalString(text) {
 		return text
 	}
+	// The reference knows the forms of Unicode 9: a newer character stands for itself, and parts what lies around it.
+	var b strings.Builder
+	for {
+		i := strings.IndexFunc(text, f.isNew)
+		if i < 0 {
+			break
+		}
+		_, n := utf8.DecodeRuneInString(text[i:])
+		b.WriteString(f.normalizeOld(text[:i]))
+		b.WriteString(text[i : i+n])
+		text = text[i+n:]
+	}
+	if b.Len() == 0 {
+		return f.normalizeOld(text)
+	}
+	b.WriteString(f.normalizeOld(text))
+	return b.String()
+}
+
+// isNew tells whether a character came after Unicode 9 and the form would change it or its neighbours.
+func (f unicodeForm) isNew(r rune) bool {
+	compatibility := f.form == norm.NFKC || f.form == norm.NFKD
+	return newForms.contains(r) || compatibility && newCompatibility.contains(r)
+}
+
+// normalizeOld normalizes text without characters that came after Unicode 9.
+func (f unicodeForm) normalizeOld(text string) string {
 	// x/text normalizes "stream-safe": into long rows of marks it puts U+034F.
 	if hasLongMarks(text) {
 		return f.normalizeExactly(text)

@@ -176,3 +176,18 @@ func (m *merges) fromLines(lines []string) error {
 	}
 	return nil
 }
+
+// around is a token and its id as RobertaProcessing and BertProcessing spell them: ["</s>", 2].
+type around struct {
+	token string
+	id    int
+}
+
+func (a *around) UnmarshalJSON(data []byte) error {
+	var pair []json.RawMessage
+	if json.Unmarshal(data, &pair) != nil || len(pair) != 2 ||
+		json.Unmarshal(pair[0], &a.token) != nil || json.Unmarshal(pair[1], &a.id) != nil {
+		return errors.New("cls or sep is not a token and its id")
+	}
+	return nil
+}

@@ -74,23 +74,12 @@ func checkSteps(normalizers []normalizer, splitters []splitter) error {
 			}
 		case metaspace:
 			// The reference asks where the first character was before normalization.
-			if s.scheme == "first" && slices.ContainsFunc(normalizers, movesStart) {
+			if s.scheme == "first" && slices.ContainsFunc(normalizers, func(n normalizer) bool { return n.movesStart }) {
 				return errors.New("prepend_scheme first of Metaspace is not supported behind a normalizer that may take away the first character")
 			}
 		}
 	}
 	return nil
-}
-
-// movesStart tells whether a normalizer may make text begin at another than its first character.
-func movesStart(n normalizer) bool {
-	switch n := n.(type) {
-	case spaceTrimmer:
-		return n.left
-	case replacer:
-		return len(n.old) > 1 || n.new == ""
-	}
-	return false
 }
 
 // parseModel sets the vocabulary and the model.
@@ -169,6 +158,7 @@ func (t *Tokenizer) enter(token string, id int) error {
 // parseAddedTokens fills the matchers. It needs the vocabulary and the normalizers.
 func (t *Tokenizer) parseAddedTokens(raws []json.RawMessage) error {
 	seen := make(map[string]bool)
+	deadline := deadlineFor(len(raws))
 	for i, raw := range raws {
 		token := new(addedToken)
 		if err := fields(raw, token, "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"); err != nil {
@@ -193,7 +183,10 @@ func (t *Tokenizer) parseAddedTokens(raws []json.RawMessage) error {
 			t.raw.add(token.Content, token)
 			continue
 		}
-		spelling := t.normalize(token.Content)
+		spelling, err := t.normalize(token.Content, deadline)
+		if err != nil {
+			return fmt.Errorf("normalizing token %s: %w", quote(token.Content), err)
+		}
 		if spelling == "" {
 			return fmt.Errorf("nothing of token %s is left after normalization", quote(token.Content))
 		}
@@ -230,6 +223,8 @@ func (t *Tokenizer) parsePostProcessor(raw json.RawMessage) (prefix, suffix []in
 		return nil, nil, fields(raw, &byteLevelFields{}, "add_prefix_space", "trim_offsets")
 	case "TemplateProcessing":
 		return t.parseTemplate(raw)
+	case "RobertaProcessing", "BertProcessing":
+		return t.parseAround(raw)
 	}
 	return nil, nil, fmt.Errorf("type %s is not supported", quote(kind))
 }
@@ -284,4 +279,24 @@ func (t *Tokenizer) parseTemplate(raw json.RawMessage) (prefix, suffix []int, er
 		return nil, nil, errors.New("TemplateProcessing: the template for single texts lacks the text")
 	}
 	return prefix, suffix, nil
+}
+
+// parseAround reads RobertaProcessing or BertProcessing, which put one token before and one behind.
+func (t *Tokenizer) parseAround(raw json.RawMessage) (prefix, suffix []int, err error) {
+	var c struct {
+		component
+		Before         around `json:"cls"`
+		Behind         around `json:"sep"`
+		TrimOffsets    bool   `json:"trim_offsets"`
+		AddPrefixSpace bool   `json:"add_prefix_space"`
+	}
+	if err := fields(raw, &c, "cls", "sep"); err != nil {
+		return nil, nil, err
+	}
+	for _, a := range []around{c.Before, c.Behind} {
+		if _, ok := t.Token(a.id); !ok {
+			return nil, nil, fmt.Errorf("%s: id %d of %s is not in the vocabulary", c.Type, a.id, quote(a.token))
+		}
+	}
+	return []int{c.Before.id}, []int{c.Behind.id}, nil
 }

@@ -6,8 +6,7 @@ import (
 )
 
 // The split patterns of the known tokenizers, as their files spell them, and
-// hand-written scanners for them: regular expressions with look-ahead are beyond
-// the standard library, and a scanner is many times faster.
+// hand-written scanners for them, which are many times faster than regular expressions.
 //
 // A scanner returns the length of the word at the start of a text that is not
 // empty. Every character belongs to a word: each pattern ends in alternatives for

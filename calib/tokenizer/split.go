@@ -2,10 +2,11 @@ package tokenizer
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -15,17 +16,18 @@ type piece struct {
 	first bool // nothing of the original text lies before it
 }
 
-// A splitter is a pre-tokenizer: it cuts a piece and may rewrite it. Empty pieces that it emits are dropped.
+// A splitter is a pre-tokenizer: it cuts a piece and may rewrite it. Empty pieces that it emits are dropped. It
+// fails after the deadline.
 type splitter interface {
-	split(p piece, emit func(piece))
+	split(p piece, deadline time.Time, emit func(piece)) error
 }
 
 type (
 	// patternSplit cuts a text into the words of a pattern.
 	patternSplit struct{ scan scanner }
-	// matchSplit cuts at what find finds.
+	// matchSplit cuts at what the pattern finds.
 	matchSplit struct {
-		find     func(s string) (start, end int) // the next match; start < 0: none
+		pattern  finder
 		invert   bool
 		behavior string
 	}
@@ -39,12 +41,13 @@ type (
 	byteLevel struct{ addPrefixSpace, gpt2 bool }
 )
 
-func (w patternSplit) split(p piece, emit func(piece)) {
+func (w patternSplit) split(p piece, _ time.Time, emit func(piece)) error {
 	for s, first := p.text, p.first; s != ""; first = false {
 		n := w.scan(s)
 		emit(piece{s[:n], first})
 		s = s[n:]
 	}
+	return nil
 }
 
 // span is a part of a text that is a match or lies between two.
@@ -53,24 +56,35 @@ type span struct {
 	match      bool
 }
 
-func (m matchSplit) split(p piece, emit func(piece)) {
+func (m matchSplit) split(p piece, deadline time.Time, emit func(piece)) error {
 	var spans []span
-	for at := 0; at < len(p.text); {
-		start, end := m.find(p.text[at:])
-		if start < 0 {
-			start, end = len(p.text)-at, len(p.text)-at
+	done := 0
+	err := m.pattern.find(p.text, deadline, func(start, end int) {
+		if done < start {
+			spans = append(spans, span{done, start, m.invert})
 		}
-		if start > 0 {
-			spans = append(spans, span{at, at + start, m.invert})
-		}
-		if end > start {
-			spans = append(spans, span{at + start, at + end, !m.invert})
-		}
-		at += end
+		spans = append(spans, span{start, end, !m.invert})
+		done = end
+	})
+	if err != nil {
+		return err
+	}
+	if done < len(p.text) {
+		spans = append(spans, span{done, len(p.text), m.invert})
 	}
 	for _, s := range joinSpans(spans, m.behavior) {
 		emit(piece{p.text[s.start:s.end], p.first && s.start == 0})
 	}
+	return nil
+}
+
+// checkBehavior refuses what joinSpans does not know.
+func checkBehavior(kind, behavior string) error {
+	switch behavior {
+	case "Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext":
+		return nil
+	}
+	return fmt.Errorf("behavior %s of %s is not supported", quote(behavior), kind)
 }
 
 // joinSpans applies a split behaviour: what becomes of the matches. It may reuse spans.
@@ -99,14 +113,14 @@ func joinSpans(spans []span, behavior string) []span {
 	return spans // Isolated
 }
 
-func (m metaspace) split(p piece, emit func(piece)) {
+func (m metaspace) split(p piece, _ time.Time, emit func(piece)) error {
 	p.text = strings.ReplaceAll(p.text, " ", m.replacement)
 	if (m.scheme == "always" || m.scheme == "first" && p.first) && !strings.HasPrefix(p.text, m.replacement) {
 		p.text = m.replacement + p.text
 	}
 	if !m.cut {
 		emit(p)
-		return
+		return nil
 	}
 	for p.text != "" {
 		_, n := utf8.DecodeRuneInString(p.text)
@@ -117,27 +131,18 @@ func (m metaspace) split(p piece, emit func(piece)) {
 		emit(piece{p.text[:word], p.first})
 		p = piece{p.text[word:], false}
 	}
+	return nil
 }
 
-func (b byteLevel) split(p piece, emit func(piece)) {
+func (b byteLevel) split(p piece, deadline time.Time, emit func(piece)) error {
 	if b.addPrefixSpace && !strings.HasPrefix(p.text, " ") {
 		p.text = " " + p.text
 	}
 	if !b.gpt2 {
 		emit(p)
-		return
+		return nil
 	}
-	patternSplit{scanGPT2}.split(p, emit)
-}
-
-// findNumber finds the next character of \p{N}.
-func findNumber(s string) (start, end int) {
-	start = strings.IndexFunc(s, isNumber)
-	if start < 0 {
-		return -1, 0
-	}
-	_, n := utf8.DecodeRuneInString(s[start:])
-	return start, start + n
+	return patternSplit{scanGPT2}.split(p, deadline, emit)
 }
 
 // parseSplitters reads the file's pre_tokenizer as a list of steps.
@@ -172,7 +177,25 @@ func parseSplitters(raw json.RawMessage) ([]splitter, error) {
 		if c.Individual {
 			behavior = "Isolated"
 		}
-		return one(matchSplit{find: findNumber, behavior: behavior}, err)
+		return one(matchSplit{pattern: oneOf(isDigit), behavior: behavior}, err)
+	case "Punctuation":
+		c := struct {
+			component
+			Behavior string `json:"behavior"`
+		}{Behavior: "Isolated"}
+		if err := fields(raw, &c); err != nil {
+			return nil, err
+		}
+		return one(matchSplit{pattern: oneOf(isPunctuation), behavior: c.Behavior}, checkBehavior(kind, c.Behavior))
+	case "Whitespace":
+		return one(matchSplit{runs(wordClass), true, "Removed"}, fields(raw, &component{}))
+	case "WhitespaceSplit":
+		return one(matchSplit{pattern: oneOf(unicode.IsSpace), behavior: "Removed"}, fields(raw, &component{}))
+	case "BertPreTokenizer":
+		return []splitter{
+			matchSplit{pattern: oneOf(unicode.IsSpace), behavior: "Removed"},
+			matchSplit{pattern: oneOf(isPunctuation), behavior: "Isolated"},
+		}, fields(raw, &component{})
 	case "ByteLevel":
 		c := byteLevelFields{UseRegex: true}
 		if err := fields(raw, &c, "add_prefix_space", "trim_offsets"); err != nil {
@@ -201,29 +224,19 @@ func parseSplit(raw json.RawMessage) (splitter, error) {
 	if err := fields(raw, &c, "pattern", "behavior", "invert"); err != nil {
 		return nil, err
 	}
-	switch c.Behavior {
-	case "Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext":
-	default:
-		return nil, fmt.Errorf("behavior %s of Split is not supported", quote(c.Behavior))
+	if err := checkBehavior("Split", c.Behavior); err != nil {
+		return nil, err
 	}
-	if c.Pattern.Regex != nil {
-		scan := scannerFor(*c.Pattern.Regex)
-		if scan == nil {
-			return nil, fmt.Errorf("the regular expression %s of Split is not supported", quote(*c.Pattern.Regex))
-		}
-		// The known patterns leave nothing between two matches, so keeping the matches apart and
-		// removing what is no match come to the same.
-		if c.Behavior == "Isolated" || c.Behavior == "Removed" && c.Invert {
+	// The patterns that have a scanner leave nothing between two matches, so keeping the matches apart and
+	// removing what is no match come to the same.
+	if r := c.Pattern.Regex; r != nil && (c.Behavior == "Isolated" || c.Behavior == "Removed" && c.Invert) {
+		if scan := scannerFor(*r); scan != nil {
 			return patternSplit{scan}, nil
 		}
-		return nil, fmt.Errorf("behavior %s (invert %t) of Split is not supported with a regular expression", c.Behavior, c.Invert)
 	}
-	if c.Pattern.String == nil || *c.Pattern.String == "" {
-		return nil, errors.New("pattern of Split is neither a string nor a regular expression, or empty")
-	}
-	find := func(s string) (start, end int) {
-		start = strings.Index(s, *c.Pattern.String)
-		return start, start + len(*c.Pattern.String)
+	find, err := c.Pattern.finder()
+	if err != nil {
+		return nil, fmt.Errorf("pattern of Split: %w", err)
 	}
 	return matchSplit{find, c.Invert, c.Behavior}, nil
 }

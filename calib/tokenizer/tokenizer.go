@@ -2,12 +2,16 @@
 // tokenizer.json prescribes.
 //
 // It implements the byte-pair-encoding family that language models use today:
-// byte-level BPE (GPT-2, Llama 3, Qwen 2 and 3, SmolLM2) and SentencePiece-style
-// BPE with byte fallback (Llama 2, Mistral, Gemma). The ids are meant to equal
-// those of the Rust library that defined the file format (PyPI's tokenizers).
-// Whatever the file asks for and this package does not know, be it a component,
-// an option or a split pattern, is refused by [Load]: wrong ids would go
-// unnoticed, an error does not.
+// byte-level BPE (GPT-2, Llama 3 and 4, Qwen, SmolLM2, Mistral's Tekken, gpt-oss,
+// DeepSeek, Phi-4, Command R) and SentencePiece-style BPE with byte fallback (Llama 2,
+// Mistral, Mixtral, Phi-3, Gemma). The ids are meant to equal those of the Rust
+// library that defined the file format (PyPI's tokenizers). Whatever the file asks for
+// and this package does not know, be it a component, an option or a construct of a
+// regular expression, is refused by [Load]: wrong ids would go unnoticed, an error does not.
+//
+// Split patterns that many models share have a scanner written by hand; others are
+// translated from Oniguruma's syntax for regexp2. What a regular expression may take is
+// bounded: past that Encode fails, in place of taking for ever on a hostile file.
 //
 // # Pipeline
 //
@@ -19,12 +23,14 @@
 package tokenizer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/lutq/lutq/formats/input"
@@ -111,8 +117,8 @@ func (t *Tokenizer) BOS() (id int, ok bool) {
 // Invalid UTF-8 is read as U+FFFD, one for each maximal subpart of an ill-formed
 // sequence; this is what the Unicode standard recommends and what decoding such bytes in Rust or
 // Python gives. Characters that the vocabulary cannot express are dropped where the file
-// names no unknown token. Encode fails where the file names one that its vocabulary lacks, and on texts of
-// half a gigabyte.
+// names no unknown token. Encode fails where the file names one that its vocabulary lacks, on texts of
+// half a gigabyte, and where a regular expression of the file takes too much time or memory.
 func (t *Tokenizer) Encode(text string, special bool) ([]int, error) {
 	if len(text) > math.MaxInt32/4 {
 		return nil, fmt.Errorf("text of %d bytes is too long to tokenize at once", len(text))
@@ -127,55 +133,73 @@ func (t *Tokenizer) Encode(text string, special bool) ([]int, error) {
 	if special {
 		s.out = append(s.out, t.prefix...)
 	}
+	var failed error
+	deadline := deadlineFor(len(text))
 	t.raw.cut(text, func(start, end int, id int32) {
-		if id >= 0 {
+		switch {
+		case failed != nil:
+		case id >= 0:
 			s.out = append(s.out, int(id))
-			return
+		default:
+			failed = t.encodePiece(s, text[start:end], start == 0, deadline)
 		}
-		t.encodePiece(s, text[start:end], start == 0)
 	})
 	if special {
 		s.out = append(s.out, t.suffix...)
 	}
 	ids := s.out
 	s.out = nil
+	if failed != nil {
+		return nil, failed
+	}
 	if s.unknown {
 		return nil, errors.New("the text needs the unknown token, which the vocabulary lacks")
 	}
 	return ids, nil
 }
 
-func (t *Tokenizer) normalize(text string) string {
+func (t *Tokenizer) normalize(text string, deadline time.Time) (string, error) {
 	for _, n := range t.normalizers {
-		text = n.normalize(text)
+		var err error
+		if text, err = n.normalize(text, deadline); err != nil {
+			return "", err
+		}
 	}
-	return text
+	return text, nil
 }
 
 // encodePiece encodes text between two added tokens; first tells that it begins
 // the whole text.
-func (t *Tokenizer) encodePiece(s *state, text string, first bool) {
-	text = t.normalize(text)
+func (t *Tokenizer) encodePiece(s *state, text string, first bool, deadline time.Time) error {
+	text, err := t.normalize(text, deadline)
+	if err != nil {
+		return err
+	}
 	t.normalized.cut(text, func(start, end int, id int32) {
-		if id >= 0 {
+		switch {
+		case err != nil:
+		case id >= 0:
 			s.out = append(s.out, int(id))
-			return
+		default:
+			err = t.split(piece{text[start:end], first && start == 0}, 0, s, deadline)
 		}
-		t.split(piece{text[start:end], first && start == 0}, 0, s)
 	})
+	return err
 }
 
 // split runs the splitters from the i-th on and hands what comes out of the last to the model.
-func (t *Tokenizer) split(p piece, i int, s *state) {
+func (t *Tokenizer) split(p piece, i int, s *state, deadline time.Time) error {
 	if i == len(t.splitters) {
 		t.model.encode(p.text, s)
-		return
+		return nil
 	}
-	t.splitters[i].split(p, func(q piece) {
-		if q.text != "" {
-			t.split(q, i+1, s)
+	var failed error
+	err := t.splitters[i].split(p, deadline, func(q piece) {
+		if q.text != "" && failed == nil {
+			failed = t.split(q, i+1, s, deadline)
 		}
 	})
+	return cmp.Or(failed, err)
 }
 
 // Decode returns the text of ids, special tokens included. Bytes that do not add
@@ -192,5 +216,5 @@ func (t *Tokenizer) Decode(ids []int) (string, error) {
 		}
 		tokens[i] = token
 	}
-	return t.join(tokens), nil
+	return t.join(tokens)
 }

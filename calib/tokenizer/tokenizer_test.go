@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -349,6 +350,35 @@ func BenchmarkEncode(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := tok.Encode(string(text), false); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkSplit reports the speed of split patterns by themselves: by scanner, and as regular expressions.
+func BenchmarkSplit(b *testing.B) {
+	text, err := os.ReadFile(filepath.Join(shared, "text/wiki.test.raw"))
+	if err != nil {
+		b.Skipf("large test data is not here: %v", err)
+	}
+	const words = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
+	for _, test := range []struct{ name, pattern string }{
+		{"scanner", llama3Pattern},
+		{"regexp", "(?:" + llama3Pattern + ")"},
+		{"tekken", words + `|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`},
+		{"digits", `\p{N}{1,3}`},
+	} {
+		b.Run(test.name, func(b *testing.B) {
+			step := `{"type":"Split","pattern":{"Regex":` + strconv.Quote(test.pattern) + `},"behavior":"Isolated","invert":false}`
+			steps, err := parseSplitters([]byte(step))
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				if err := steps[0].split(piece{string(text), true}, deadlineFor(len(text)), func(piece) {}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -118,6 +118,7 @@ func TestImports(t *testing.T) {
 		"github.com/ebitengine/purego":       "gemm",
 		"gonum.org/v1/gonum/blas/blas32":     "none: it is too slow",
 		"golang.org/x/text/unicode/norm":     "calib/tokenizer",
+		"github.com/dlclark/regexp2/v2":      "calib/tokenizer",
 		"github.com/stretchr/testify/assert": "none",
 	}
 	parsers := make(map[string]int) // files that import the safetensors parser
