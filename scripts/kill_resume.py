@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Kills `lutq quantize` at random moments and resumes it: the digest must always be the same.
+"""Kills lutq at random moments and runs the same command again: its files must always be the same.
 
     scripts/kill_resume.py MODEL WORK --lutq ./lutq [--trials 20] [--seed 1] [--options '--codebook js']
+    scripts/kill_resume.py MODEL WORK --lutq ./lutq --learn TEXT [--trials 20]
+    scripts/kill_resume.py CONTAINER WORK --lutq ./lutq --repack cuda [--trials 20]
 
-A first run is left alone and tells the digest, its time and its memory. Each trial starts anew, is sent
-SIGKILL after a random part of that time, and is then resumed with the same command. WORK takes the
-output, which is deleted after each trial. One JSON object on stdout; the exit code is 3 when a digest differs.
-Needs nothing but Python.
+A first run is left alone and tells the files, its time and its memory. Each trial sends SIGKILL after a
+random part of that time to the command, as often as --kills says, and then lets it finish. In every other
+trial an output is there and is replaced with --force: until then it must be there, whole. WORK takes the
+output; nothing but the output may lie there in the end. One JSON object on stdout; the exit code is 3 when
+something differs or is left behind. Needs nothing but Python.
 """
 
 import argparse
+import hashlib
 import json
 import random
 import shlex
@@ -20,48 +24,91 @@ import time
 from pathlib import Path
 
 
+def digest(folder: Path) -> str:
+    """The SHA-256 of a folder's names and files."""
+    h = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        h.update(f"{path.relative_to(folder)}\n".encode())
+        with path.open("rb") as f:
+            h.update(hashlib.file_digest(f, "sha256").digest())
+    return h.hexdigest()
+
+
 def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", type=Path)
     p.add_argument("work", type=Path)
     p.add_argument("--lutq", required=True, type=Path)
     p.add_argument("--trials", type=int, default=20)
+    p.add_argument("--kills", type=int, default=1, help="SIGKILLs in a trial, before the run that is left alone")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--options", default="", help="more flags for lutq quantize, in one string")
+    p.add_argument("--learn", metavar="TEXT", help="learn scales on TEXT")
+    p.add_argument("--repack", metavar="TARGET", help="lay out tiles for TARGET instead")
+    p.add_argument("--options", default="", help="more flags for lutq, in one string")
     a = p.parse_args()
-    a.work.mkdir(parents=True, exist_ok=True)
-    out = a.work / "killed"
-    command = [str(a.lutq), "quantize", str(a.model), str(out), "--quiet", "--json", *shlex.split(a.options)]
+    work = a.work / "killed"
+    out = work / "out"
+    command = [str(a.lutq.resolve()), "repack" if a.repack else "quantize", str(a.model), str(out), "--quiet", "--json"]
+    if a.repack:
+        command += ["--target", a.repack]
+    if a.learn:
+        command += ["--learn", "--calib", a.learn]
+    command += shlex.split(a.options)
 
-    def clear() -> None:
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.rmtree(out.with_name(out.name + ".partial"), ignore_errors=True)
+    def finish(*more: str) -> dict:
+        return json.loads(subprocess.run([*command, *more], check=True, capture_output=True, text=True).stdout)
 
-    def finish() -> dict:
-        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    def left_behind() -> list[str]:
+        return sorted(path.name for path in work.iterdir() if path != out)
 
-    clear()
-    want = finish()
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    begin = time.monotonic()
+    run = finish()
+    whole = time.monotonic() - begin
+    want = digest(out)
     rng = random.Random(a.seed)
     trials = []
+    kills = 0
     while len(trials) < a.trials:
-        clear()
-        after = rng.uniform(0.02, 0.95) * want["seconds"]
-        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(after)
-        run.kill()
-        if run.wait() == 0:
-            continue  # it was quicker this time
-        if out.exists():
-            sys.exit(f"{out} is there although the run was killed")
-        got = finish()
-        trials.append({"killed_after": round(after, 2), "resumed_tensors": got["resumed"], "same": got["sha256"] == want["sha256"]})
+        replace = len(trials) % 2 == 1
+        if not replace:
+            shutil.rmtree(out)
+        after = []
+        damaged = False
+        while len(after) < a.kills:
+            # A run that was killed with its output in place is followed by one that replaces it.
+            force = ["--force"] if out.exists() else []
+            wait = rng.uniform(0.02, 1.05) * whole
+            process = subprocess.Popen([*command, *force], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(wait)
+            process.kill()
+            code = process.wait()
+            if code not in (0, -9):
+                sys.exit(f"exit code {code} of {shlex.join([*command, *force])}")
+            if code == -9:
+                after.append(round(wait, 3))
+            if out.exists():
+                damaged |= digest(out) != want
+            elif replace:
+                damaged = True
+                break
+        kills += len(after)
+        got = finish(*(["--force"] if out.exists() else []))
+        trials.append({
+            "killed_after": after, "replaced": replace, "resumed_tensors": got.get("resumed"),
+            "same": not damaged and digest(out) == want, "left_behind": left_behind(),
+        })
         print(f"trial {len(trials)}: {trials[-1]}", file=sys.stderr)
-    clear()
+    shutil.rmtree(work)
     same = sum(t["same"] for t in trials)
-    keys = ("sha256", "seconds", "peak_rss_bytes", "parameters", "bytes_in", "bytes_out", "bits_per_weight")
-    print(json.dumps({"run": {k: want[k] for k in keys}, "same": same, "of": len(trials), "trials": trials}))
-    return 0 if same == len(trials) else 3
+    clean = sum(not t["left_behind"] for t in trials)
+    keys = ("sha256", "seconds", "peak_rss_bytes", "parameters", "bytes_in", "bytes_out", "bits_per_weight", "bytes")
+    print(json.dumps({
+        "run": {k: run[k] for k in keys if k in run}, "files": want,
+        "kills": kills, "same": same, "clean": clean, "of": len(trials), "trials": trials,
+    }))
+    return 0 if same == clean == len(trials) else 3
 
 
 if __name__ == "__main__":

@@ -7,9 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sync/errgroup"
 )
 
 // write writes files, whose folders it makes.
@@ -106,6 +109,12 @@ func TestInstall(t *testing.T) {
 					dir + "/above/it/other.partial/too": "mine",
 				})
 				tc.before(t, out)
+				if err := Check(out, Options{Force: true}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := os.Stat(out + ".partial"); err == nil {
+					t.Error("a look left the rest of a run that had not begun")
+				}
 				w := create(t, out, Options{Force: true})
 				w.swap = step.swap
 				write(t, map[string]string{w.Dir() + "/weights": "new", w.Dir() + "/config": "new", w.Scratch("journal"): "x"})
@@ -170,6 +179,7 @@ func TestPlaces(t *testing.T) {
 		{"a foreign work folder with a mark of its own", "copied", "copied.partial: is in the way"},
 		{"the work folder of another output", "moved", "moved.partial: is in the way"},
 		{"a work folder of a later version", "later", "later.partial: is in the way"},
+		{"a work folder with half a mark and more", "torn", "torn.partial: is in the way"},
 		{"a file for a work folder", "filed", "filed.partial: is in the way"},
 		{"a link for a work folder", "tied", "tied.partial: is in the way"},
 	} {
@@ -186,7 +196,8 @@ func TestPlaces(t *testing.T) {
 				"full/.lutq": marked, "full/weights": "w", "full/1": "x", "full/2": "x", "full/3": "x", "full/4": "x", "full/5": "x",
 				"grown/.lutq": marked, "grown/config/notes": "n",
 				"begun.partial/.lutq": `{"lutq":"work","version":1,"out":"begun"}` + "\n", "begun.partial/new/weights": "w",
-				"copied.partial/.lutq": marked, "copied.partial/weights": "w",
+				"copied.partial/.lutq": `{"lutq":"output","version":1,"out":"copied"}` + "\n", "copied.partial/weights": "w",
+				"torn.partial/.lutq": `{"lutq":"wo`, "torn.partial/notes": "n",
 				"later.partial/.lutq": `{"lutq":"work","version":9,"out":"later"}` + "\n", "later.partial/new/weights": "w",
 				"moved.partial/.lutq": `{"lutq":"work","version":1,"out":"other"}` + "\n", "moved.partial/new/weights": "w",
 			})
@@ -406,10 +417,112 @@ func TestDiscardKeepsOld(t *testing.T) {
 	}
 }
 
+// TestFailedInstall checks that the old output is there again when the new one
+// cannot be put in its place.
+func TestFailedInstall(t *testing.T) {
+	dir := t.TempDir()
+	out := filepath.Join(dir, "out")
+	output(t, out, "old")
+	before := tree(t, dir)
+	w := create(t, out, Options{Force: true})
+	w.swap = func(from, _ string) error { return errors.Join(os.RemoveAll(from), errors.ErrUnsupported) }
+	if err := w.Install(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got error %v, want %v", err, fs.ErrNotExist)
+	}
+	if got := tree(t, out); len(got) != 3 || got["weights"] != "old" {
+		t.Errorf("the output is %v", got)
+	}
+	if err := w.Discard(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, tree(t, dir)); diff != "" {
+		t.Errorf("before -, after +:\n%s", diff)
+	}
+}
+
+// TestKilledInInstall ends an install right after the one step in which both
+// folders change their names.
+func TestKilledInInstall(t *testing.T) {
+	dir := t.TempDir()
+	out := filepath.Join(dir, "out")
+	output(t, out, "old")
+	w := create(t, out, Options{Force: true})
+	write(t, map[string]string{w.Dir() + "/weights": "new", w.Dir() + "/config": "new", w.Scratch("journal"): "x"})
+	killed := errors.New("killed")
+	w.swap = func(a, b string) error { return errors.Join(exchange(a, b), killed) }
+	if err := w.Install(); !errors.Is(err, killed) {
+		t.Fatalf("got error %v", err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Check(out, Options{}); !errors.Is(err, ErrExists) {
+		t.Errorf("got error %v, want %v", err, ErrExists)
+	}
+	want := map[string]string{"out": "", "out/weights": "new", "out/config": "new", "out/.lutq": marked}
+	if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
+		t.Errorf("want -, got +:\n%s", diff)
+	}
+}
+
+// TestManyAtOnce has processes begin and end the same output, of which one at a
+// time may hold it, whatever the others delete meanwhile.
+func TestManyAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	out := filepath.Join(dir, "out")
+	var holders, held atomic.Int32
+	var group errgroup.Group
+	for range 4 {
+		group.Go(func() error {
+			for range 10 {
+				w, err := Create(out, Options{})
+				if errors.Is(err, ErrBusy) {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				if holders.Add(1) > 1 {
+					return errors.New("two hold the same output")
+				}
+				held.Add(1)
+				holders.Add(-1)
+				if err := w.Discard(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
+	}
+	if held.Load() == 0 || len(tree(t, dir)) > 0 {
+		t.Errorf("held %d times, left %v", held.Load(), tree(t, dir))
+	}
+}
+
+// TestDeletedLock opens a lock that is deleted before it can be held.
+func TestDeletedLock(t *testing.T) {
+	w := create(t, filepath.Join(t.TempDir(), "out"), Options{})
+	f, err := os.OpenFile(w.lockFile.Name(), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := w.Discard(); err != nil {
+		t.Fatal(err)
+	}
+	if held, err := (&Work{place: w.place, lockFile: f}).hold(); held || err != nil {
+		t.Errorf("got %v, %v, want a lock that is not held", held, err)
+	}
+}
+
 func FuzzMark(f *testing.F) {
 	f.Add([]byte(marked))
 	f.Add([]byte(`{"lutq":"work","version":1,"out":"out","plan":"p"}` + "\nready 12\nready 1"))
 	f.Add([]byte(`{"lutq":"work","vers`))
+	f.Add([]byte(`{"lutq":"output","version":1,"files":[]}` + "\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m, ready, err := parseWork(data)
 		if err != nil || m == nil {
@@ -426,7 +539,7 @@ func FuzzMark(f *testing.F) {
 		if err != nil || n != ready {
 			t.Fatalf("got %d and error %v, want %d", n, err, ready)
 		}
-		if diff := cmp.Diff(m, again); diff != "" {
+		if diff := cmp.Diff(m, again, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("read -, written and read again +:\n%s", diff)
 		}
 	})

@@ -68,7 +68,7 @@ func follow(name string) (string, error) {
 		return "", err
 	}
 	dir, base := filepath.Split(trim(name))
-	if _, lstatErr := os.Lstat(dir + base); lstatErr == nil || base == ".." || base == "." {
+	if _, lstatErr := os.Lstat(dir + base); lstatErr == nil || base == ".." {
 		return "", err // a link that leads nowhere, or a step out of nothing
 	}
 	if dir == "" {

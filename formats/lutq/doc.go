@@ -21,7 +21,9 @@
 // with one float32 multiplication. U8 scales are bytes of type E4M4 (unsigned)
 // or S1E4M3 (signed); see package num. A power of two that such a type needs to
 // cover a layer's scales is part of the codebook. Nothing in the folder depends
-// on a GPU, a kernel's tiles or the version of the tool.
+// on a GPU, a kernel's tiles or the version of the tool. The file .lutq lists
+// the others, so that lutq replaces no folder with files of somebody else's; see
+// package folder. It may be left out.
 //
 // # Configuration
 //
