@@ -14,11 +14,19 @@
 //	BF16       1        8        7            127  ~3.39e38  2^-133
 //	E4M4       0        4        4             11  31        2^-14
 //	S1E4M3     1        4        3             11  30        2^-13
+//	F8E4M3     1        4        3              7  448       2^-9
+//	F8E5M2     1        5        2             15  57344     2^-16
+//	F8E8M0     0        8        0            127  2^127     2^-127
+//	F4E2M1     1        2        1              1  6         1/2
 //
-// F16 and BF16 have infinities and NaNs. E4M4 and S1E4M3 are bytes for group
-// scales without either: every code is a finite number, the exponent sits in
-// the bits above the mantissa, and exponent 0 is the subnormal range. E4M4 is
+// F16, BF16 and F8E5M2 have infinities and NaNs. E4M4 and S1E4M3 are bytes for
+// group scales without either: every code is a finite number, the exponent sits
+// in the bits above the mantissa, and exponent 0 is the subnormal range. E4M4 is
 // the scale format of bitsandbytes' k-bit kernels.
+//
+// The last four are those of the Open Compute Project, which checkpoints are
+// published in; they are only decoded. F8E4M3 has no infinities and a NaN of
+// either sign, F8E8M0 is a power of two or NaN, and F4E2M1 has neither.
 package num
 
 import (

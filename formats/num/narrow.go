@@ -1,0 +1,56 @@
+package num
+
+import "math"
+
+// F8E4M3ToF32 returns the value of a byte with the sign in bit 7, exponent e in
+// bits 3 to 6 and mantissa m in bits 0 to 2:
+//
+//	e > 0:  ±2^(e-7) · (1 + m/8)
+//	e = 0:  ±2^-6 · m/8
+//
+// The code of all ones, with either sign, is NaN.
+func F8E4M3ToF32(b uint8) float32 {
+	sign, mag := uint32(b&0x80)<<24, uint32(b&0x7f)
+	switch {
+	case mag == 0x7f:
+		return math.Float32frombits(0x7fc00000 | sign)
+	case mag < 1<<3:
+		return math.Float32frombits(math.Float32bits(float32(mag)*0x1p-9) | sign)
+	}
+	return math.Float32frombits(mag<<20 + (127-7)<<23 | sign)
+}
+
+// F8E5M2ToF32 returns the value of the upper half of an F16 number.
+func F8E5M2ToF32(b uint8) float32 { return F16ToF32(uint16(b) << 8) }
+
+// F8E8M0ToF32 returns 2^(b-127), and NaN for 255.
+func F8E8M0ToF32(b uint8) float32 {
+	switch b {
+	case 0: // a subnormal float32
+		return 0x1p-127
+	case 0xff:
+		return float32(math.NaN())
+	}
+	return math.Float32frombits(uint32(b) << 23)
+}
+
+// F4E2M1ToF32 returns the value of the low four bits: the sign in bit 3,
+// exponent e in bits 1 and 2 and mantissa m in bit 0:
+//
+//	e > 0:  ±2^(e-1) · (1 + m/2)
+//	e = 0:  ±m/2
+func F4E2M1ToF32(b uint8) float32 {
+	sign, mag := uint32(b&8)<<28, uint32(b&7)
+	if mag < 2 {
+		return math.Float32frombits(math.Float32bits(float32(mag)*0.5) | sign)
+	}
+	return math.Float32frombits(mag<<22 + (127-1)<<23 | sign)
+}
+
+// DecodeF8E8M0 converts len(dst) F8E8M0 bytes.
+func DecodeF8E8M0(dst []float32, src []byte) {
+	src = src[:len(dst)]
+	for i, b := range src {
+		dst[i] = F8E8M0ToF32(b)
+	}
+}
