@@ -30,6 +30,8 @@ type Checkpoint struct {
 	index    bool       // whether there is one
 	tensors  []*Tensor
 	byName   map[string]*Tensor
+	stored   map[string]*Tensor // as the files have them
+	decodes  bool               // whether config.json has them decoded
 	metadata map[string]string
 	side     []string
 }
@@ -39,6 +41,9 @@ type Checkpoint struct {
 // types, shapes, offsets and file sizes, and that index and shards agree on
 // which tensor lies where. It reads no tensor data. The index's total_size
 // must be a number but need not be right: many published ones are not.
+//
+// Where config.json says that weights are stored as FP8 with scales or as MXFP4,
+// the checkpoint's tensors are those that this stores; see [Encoding].
 func Open(dir string) (*Checkpoint, error) {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -47,7 +52,7 @@ func Open(dir string) (*Checkpoint, error) {
 	if !info.IsDir() {
 		return nil, fmt.Errorf("open model folder: %s is not a folder", dir)
 	}
-	c := &Checkpoint{dir: dir, byName: make(map[string]*Tensor)}
+	c := &Checkpoint{dir: dir, stored: make(map[string]*Tensor)}
 	if c.side, err = sideFiles(dir); err != nil {
 		return nil, err
 	}
@@ -95,12 +100,12 @@ func (c *Checkpoint) open() error {
 	}
 	if index != nil {
 		for _, name := range slices.Sorted(maps.Keys(index.weightMap)) {
-			if c.byName[name] == nil {
+			if c.stored[name] == nil {
 				return fmt.Errorf("%s: tensor %q is not in %s", filepath.Join(c.dir, indexName), name, index.weightMap[name])
 			}
 		}
 	}
-	return nil
+	return c.decode()
 }
 
 // addShard opens one file and adds its tensors. index is nil for a folder
@@ -129,7 +134,7 @@ func (c *Checkpoint) addShard(shard string, index *index, buffers *sync.Pool) er
 		t.Shard, t.file, t.buffers = shard, f, buffers
 		t.offset += h.size
 		c.tensors = append(c.tensors, t)
-		c.byName[t.Name] = t
+		c.stored[t.Name] = t
 	}
 	for k, v := range h.metadata {
 		if c.metadata == nil {
@@ -165,6 +170,10 @@ func (c *Checkpoint) Tensor(name string) (*Tensor, bool) {
 	t, ok := c.byName[name]
 	return t, ok
 }
+
+// Stores reports whether the files have a tensor of that name, be it one of those
+// that an encoded tensor is stored in.
+func (c *Checkpoint) Stores(name string) bool { return c.stored[name] != nil }
 
 // Metadata returns the strings that the shards' headers carry beside the
 // tensors. Where shards disagree the first one wins.
@@ -205,7 +214,8 @@ func (c *Checkpoint) Header(shard string) ([]byte, error) {
 
 // SideFiles returns the base names of the folder's other regular files,
 // sorted: config, tokenizer, licence and so on. Weights in any format, their
-// indexes and hidden files are left out.
+// indexes and hidden files are left out, and of a folder whose weights are decoded
+// what says how they were quantized.
 func (c *Checkpoint) SideFiles() []string { return slices.Clone(c.side) }
 
 // Embeddings returns the token embedding and the output head of a decoder,

@@ -67,8 +67,8 @@ func (e *TransposedError) Error() string {
 func conv1D() []string { return []string{"gpt2", "openai-gpt", "imagegpt", "decision_transformer"} }
 
 // CheckPlain returns nil for a checkpoint whose linear layers are matrices
-// [out, in] of the model's own weights, as far as config.json and the names of
-// tensors tell, and otherwise a [QuantizedError] or a [TransposedError]. A
+// [out, in] of the model's own weights, or are decoded to such, as far as
+// config.json and the names of tensors tell, and otherwise a [QuantizedError] or a [TransposedError]. A
 // folder whose config.json cannot be read is an error too.
 func (c *Checkpoint) CheckPlain() error {
 	text, err := input.ReadFile(filepath.Join(c.dir, "config.json"), input.Config)
@@ -79,7 +79,7 @@ func (c *Checkpoint) CheckPlain() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(c.dir, "config.json"), err)
 	}
-	if by := f.quantizedBy(); by != "" {
+	if by := f.quantizedBy(); by != "" && !c.decodes {
 		return &QuantizedError{Dir: c.dir, By: by}
 	}
 	if by, tensor := c.packedBy(); by != "" {
@@ -91,17 +91,26 @@ func (c *Checkpoint) CheckPlain() error {
 	return nil
 }
 
-// quantizedBy names what a config.json says it was quantized by, "" where it
-// says nothing. A model of several parts may have the key in its text_config.
-func (f *fields) quantizedBy() string {
+// textPart is the key of the language model in the config.json of a model of several
+// parts, which may say there how it is quantized.
+const textPart = "text_config"
+
+// parts returns the fields of a config.json and of its language model.
+func (f *fields) parts() []*fields {
 	parts := []*fields{f}
-	if f.has("text_config") {
-		if in, err := readFields(f.values["text_config"]); err == nil {
+	if f.has(textPart) {
+		if in, err := readFields(f.values[textPart]); err == nil {
 			parts = append(parts, in)
 		}
 	}
-	for _, f := range parts {
-		for _, key := range []string{"quantization_config", "compression_config", "quantization"} {
+	return parts
+}
+
+// quantizedBy names what a config.json says it was quantized by, "" where it
+// says nothing.
+func (f *fields) quantizedBy() string {
+	for _, f := range f.parts() {
+		for _, key := range append(quantizationKeys(), "quantization") {
 			if f.has(key) {
 				return toolName(key, f.values[key])
 			}

@@ -53,8 +53,12 @@ func TestCheckPlain(t *testing.T) {
 		{"gptq by config", `{"quantization_config": {"quant_method": "gptq", "bits": 4}}`, nil, "GPTQ"},
 		{"awq by config", `{"quantization_config": {"quant_method": "AWQ"}}`, nil, "AWQ"},
 		{"lutq by config", `{"quantization_config": {"quant_method": "lutq"}}`, nil, "lutq"},
-		{"fp8 by config", `{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}`, nil, "FP8 in blocks"},
-		{"mxfp4 by config", `{"quantization_config": {"quant_method": "mxfp4"}}`, nil, "MXFP4"},
+		{"fp8 that is none any more", `{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}`, nil, ""},
+		{"mxfp4 that is none any more", `{"quantization_config": {"quant_method": "mxfp4"}}`, nil, ""},
+		{"fp8", `{"quantization_config": {"quant_method": "fp8", "weight_block_size": [1, 1]}}`, layer1(".weight", "F8_E4M3", ".weight_scale_inv", "F32"), ""},
+		{"mxfp4 that is fp8", `{"quantization_config": {"quant_method": "mxfp4"}}`, layer1(".weight", "F8_E4M3", ".weight_scale_inv", "F32"), "FP8 in blocks"},
+		{"fp8 that is gptq", `{"quantization_config": {"quant_method": "fp8"}}`, layer1(".qweight", "I32", ".qzeros", "I32", ".scales", "F16", ".g_idx", "I32"), "GPTQ"},
+		{"integers of compressed-tensors", `{"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized"}}`, nil, "compressed-tensors"},
 		{"bitsandbytes of old", `{"quantization_config": {"load_in_8bit": true}}`, nil, "bitsandbytes"},
 		{"unknown to us", `{"quantization_config": {"quant_method": "frobnicate"}}`, nil, `"frobnicate"`},
 		{"unnamed", `{"quantization_config": {"bits": 4}}`, nil, "a tool that it does not name"},
@@ -71,7 +75,7 @@ func TestCheckPlain(t *testing.T) {
 		{"bitsandbytes 4", `{}`, layer1(".weight", "U8", ".weight.absmax", "F32"), "bitsandbytes (4 bits)"},
 		{"bitsandbytes 8", `{}`, layer1(".weight", "I8", ".SCB", "F32"), "bitsandbytes (8 bits)"},
 		{"deepseek", `{}`, layer1(".weight", "F8_E4M3", ".weight_scale_inv", "F32"), "FP8 in blocks"},
-		{"fp8", `{}`, layer1(".weight", "F8_E4M3", ".weight_scale", "F32"), "FP8"},
+		{"fp8 that no config tells of", `{}`, layer1(".weight", "F8_E4M3", ".weight_scale", "F32"), "FP8"},
 		{"nvfp4", `{}`, layer1(".weight", "U8", ".weight_scale", "F8_E4M3", ".weight_scale_2", "F32"), "NVFP4"},
 		{"int8", `{}`, layer1(".weight", "I8", ".weight_scale", "F32"), "int8 with scales"},
 		{"gpt-oss", `{}`, layer1("_blocks", "U8", "_scales", "U8"), "MXFP4"},
@@ -95,7 +99,7 @@ func TestCheckPlain(t *testing.T) {
 			case tc.by != "" && (e.By != tc.by || e.Hint() == ""):
 				t.Errorf("got %q (hint %q), want by %s", e, e.Hint(), tc.by)
 			}
-			if tc.by != "" && tc.config == "{}" && !strings.Contains(err.Error(), "model.layers.1.mlp.up_proj") {
+			if tc.by != "" && tc.entries != nil && len(tc.entries) > 1 && !strings.Contains(err.Error(), "model.layers.1.mlp.up_proj") {
 				t.Errorf("%q does not name a tensor", err)
 			}
 		})

@@ -16,6 +16,9 @@ const chunk = 1 << 20
 
 // Tensor is one tensor of an open [Checkpoint]. Its data stays in the file
 // until a method reads it. All methods may be called from several goroutines.
+//
+// A tensor with an [Encoding] is stored in two, of codes and of their scales, and
+// is decoded when it is read: its type, shape and data are those of its values.
 type Tensor struct {
 	Name  string
 	DType DType
@@ -26,10 +29,32 @@ type Tensor struct {
 	offset         int64 // of the data, in the file
 	file           *os.File
 	buffers        *sync.Pool // of *[chunk]byte
+	encoding       *Encoding
 }
 
-// Bytes returns the size of the tensor's data.
+// Bytes returns the size of the tensor's data, which is what
+// [Tensor.ReadAt] reads.
 func (t *Tensor) Bytes() int64 { return t.size }
+
+// Encoding returns how the tensor's values are stored, nil where that is as
+// they are read.
+func (t *Tensor) Encoding() *Encoding { return t.encoding }
+
+// StoredAs names the type, or the encoding, that the tensor is stored in.
+func (t *Tensor) StoredAs() string {
+	if t.encoding != nil {
+		return t.encoding.String()
+	}
+	return string(t.DType)
+}
+
+// StoredBytes returns what the tensor takes in the files.
+func (t *Tensor) StoredBytes() int64 {
+	if t.encoding != nil {
+		return t.encoding.bytes()
+	}
+	return t.size
+}
 
 // Elements returns the product of the dimensions.
 func (t *Tensor) Elements() int64 { return t.elements }
@@ -51,6 +76,13 @@ func (t *Tensor) ReadAt(p []byte, off int64) (int, error) {
 	if rest := t.size - off; int64(len(p)) > rest {
 		p, end = p[:rest], io.EOF
 	}
+	if t.encoding != nil {
+		n, err := t.readValues(p, off)
+		if err == nil {
+			err = end
+		}
+		return n, err
+	}
 	n, err := t.file.ReadAt(p, t.offset+off)
 	switch {
 	case n == len(p):
@@ -62,8 +94,9 @@ func (t *Tensor) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // ReadFloat32 reads the elements [start, start+len(dst)) in row-major order.
-// It decodes F32, F16, BF16 and, with rounding, F64; other types are an error,
-// as is a range outside the tensor. NaN and infinities pass.
+// It decodes F32, F16, BF16, F8E8M0, what has an [Encoding] and, with rounding,
+// F64; other types are an error, as is a range outside the tensor, or a scale that
+// is none. NaN and infinities pass.
 func (t *Tensor) ReadFloat32(dst []float32, start int64) error {
 	var decode func([]float32, []byte)
 	switch t.DType {
@@ -75,11 +108,16 @@ func (t *Tensor) ReadFloat32(dst []float32, start int64) error {
 		decode = num.DecodeBF16
 	case F64:
 		decode = num.DecodeF64
+	case F8E8M0:
+		decode = num.DecodeF8E8M0
 	default:
 		return t.wrap(fmt.Errorf("elements of type %s: want F32, F16, BF16 or F64", t.DType))
 	}
 	if start < 0 || start > t.elements-int64(len(dst)) {
 		return t.wrap(fmt.Errorf("elements %d to %d of %d", start, start+int64(len(dst)), t.elements))
+	}
+	if t.encoding != nil {
+		return t.encoding.readFloat32(dst, start)
 	}
 	buf := t.buffers.Get().(*[chunk]byte)
 	defer t.buffers.Put(buf)

@@ -24,17 +24,28 @@ func TestWrite(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			names := 0
+			var bytes, want int64
 			for _, list := range g.tensors {
 				for _, name := range expand(list.Names) {
-					names++
-					if got, ok := c.Tensor(name); !ok || got.DType != list.DType || !slices.Equal(got.Shape, list.Shape) {
+					size, err := hf.Entry{Name: name, DType: list.DType, Shape: list.Shape}.Bytes()
+					if err != nil {
+						t.Fatal(err)
+					}
+					want += size
+					got, ok := c.Tensor(name)
+					switch {
+					case !c.Stores(name):
+						t.Errorf("there is no tensor %q", name)
+					case ok && got.Encoding() == nil && (got.DType != list.DType || !slices.Equal(got.Shape, list.Shape)):
 						t.Errorf("tensor %q is %+v: want %s %v", name, got, list.DType, list.Shape)
 					}
 				}
 			}
-			if got := len(c.Tensors()); got != names {
-				t.Errorf("checkpoint has %d tensors: want %d", got, names)
+			for _, x := range c.Tensors() {
+				bytes += x.StoredBytes()
+			}
+			if bytes != want {
+				t.Errorf("checkpoint has %d bytes of tensors: want %d", bytes, want)
 			}
 		})
 	}

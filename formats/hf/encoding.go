@@ -1,0 +1,254 @@
+package hf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/lutq/lutq/formats/num"
+)
+
+// Types of stored codes. MXFP4 is none of safetensors: two F4E2M1 codes a byte,
+// the lower bits first, of which 32 share a scale.
+const (
+	F8E4M3 DType = "F8_E4M3"
+	F8E5M2 DType = "F8_E5M2"
+	F8E8M0 DType = "F8_E8M0"
+	MXFP4  DType = "MXFP4"
+)
+
+// Encoding says how the values of a tensor are stored where that is in codes,
+// each of which times a scale is a value.
+type Encoding struct {
+	Type DType // of the codes: F8E4M3, F8E5M2 or MXFP4
+
+	// Rows and Cols are the block of a matrix that shares a scale, cut off at the
+	// matrix's end.
+	Rows, Cols int
+
+	n, k    int // of a matrix, of which a tensor of three dimensions has several
+	codes   *Tensor
+	scales  *Tensor
+	unused  []*Tensor // scales of activations, which a value does not depend on
+	values  *[256]float32
+	nibbles bool // two codes a byte
+}
+
+// String names the encoding, as in "F8_E4M3, a scale per 128×128".
+func (e *Encoding) String() string {
+	switch {
+	case e.nibbles:
+		return string(e.Type) // whose block is a part of the name
+	case e.Rows >= e.n && e.Cols >= e.k:
+		return string(e.Type) + ", one scale"
+	case e.Rows == 1 && e.Cols >= e.k:
+		return string(e.Type) + ", a scale per row"
+	}
+	return fmt.Sprintf("%s, a scale per %d×%d", e.Type, e.Rows, e.Cols)
+}
+
+// bytes returns what codes and scales take in the files.
+func (e *Encoding) bytes() int64 {
+	sum := e.codes.size + e.scales.size
+	for _, t := range e.unused {
+		sum += t.size
+	}
+	return sum
+}
+
+// run is how many values are decoded at a time.
+const run = chunk / 4
+
+// readFloat32 decodes the values [start, start+len(dst)), which exist.
+func (e *Encoding) readFloat32(dst []float32, start int64) error {
+	if len(dst) == 0 {
+		return nil
+	}
+	buf := e.codes.buffers.Get().(*[chunk]byte)
+	defer e.codes.buffers.Put(buf)
+	var scales []float32
+	for len(dst) > 0 {
+		// Either whole rows or a part of one, so that there are no more scales
+		// than values, whatever the shape.
+		row, col := start/int64(e.k), int(start%int64(e.k))
+		n := min(len(dst), e.k-col, run)
+		if col == 0 && n == e.k {
+			n *= min(len(dst), run) / e.k
+		}
+		first, last := e.scaleOf(row, col), e.scaleOf(row+int64((n-1)/e.k), (col+n-1)%e.k)
+		if int(last-first) >= cap(scales) {
+			scales = make([]float32, last-first+1)
+		}
+		scales = scales[:last-first+1]
+		if err := e.readScales(scales, first); err != nil {
+			return err
+		}
+		raw, err := e.readCodes(buf, start, n)
+		if err != nil {
+			return err
+		}
+		for at := 0; at < n; {
+			// What of a row shares a scale, one block after the other.
+			r, c := row+int64((col+at)/e.k), (col+at)%e.k
+			index := e.scaleOf(r, c)
+			for end := at + min(n-at, e.k-c); at < end; index++ {
+				m := min(end-at, e.Cols-c%e.Cols)
+				switch s := scales[index-first]; {
+				case e.nibbles:
+					e.decodeNibbles(dst[at:at+m], raw, int(start&1)+at, s)
+				case !e.decodeBytes(dst[at:at+m], raw[at:], s):
+					return e.scales.wrap(fmt.Errorf("element %d is 0, but the weights that it is the scale of are not", index))
+				}
+				at, c = at+m, c+m
+			}
+		}
+		dst, start = dst[n:], start+int64(n)
+	}
+	return nil
+}
+
+// scaleOf returns the index of the scale of an element in a row of all matrices.
+func (e *Encoding) scaleOf(row int64, col int) int64 {
+	down, across := int64(blocks(e.n, e.Rows)), int64(blocks(e.k, e.Cols))
+	matrix, n := row/int64(e.n), row%int64(e.n)
+	return (matrix*down+n/int64(e.Rows))*across + int64(col/e.Cols)
+}
+
+// blocks returns how many blocks of a size cover n.
+func blocks(n, size int) int {
+	if n == 0 {
+		return 0
+	}
+	return (n-1)/size + 1
+}
+
+// readScales reads scales and sees to it that they are some.
+func (e *Encoding) readScales(dst []float32, start int64) error {
+	if err := e.scales.ReadFloat32(dst, start); err != nil {
+		return err
+	}
+	for i, s := range dst {
+		if !(s >= 0) || s > math.MaxFloat32 {
+			return e.scales.wrap(fmt.Errorf("element %d is %v: want a scale", start+int64(i), s))
+		}
+	}
+	return nil
+}
+
+// readCodes returns the bytes that hold n codes from start on.
+func (e *Encoding) readCodes(buf *[chunk]byte, start int64, n int) ([]byte, error) {
+	from, to := start, start+int64(n)
+	if e.nibbles {
+		from, to = from/2, (to+1)/2
+	}
+	raw := buf[:to-from]
+	_, err := e.codes.ReadAt(raw, from)
+	return raw, err
+}
+
+// decodeBytes decodes codes of a byte that share a scale. It reports whether a
+// scale of 0 is one of values that are 0.
+func (e *Encoding) decodeBytes(dst []float32, codes []byte, scale float32) bool {
+	values := e.values
+	codes = codes[:len(dst)]
+	if scale == 0 {
+		for _, c := range codes {
+			if values[c] != 0 {
+				return false
+			}
+		}
+	}
+	for len(dst) >= 8 {
+		u, d := binary.LittleEndian.Uint64(codes), dst[:8:8]
+		d[0] = values[uint8(u)] * scale
+		d[1] = values[uint8(u>>8)] * scale
+		d[2] = values[uint8(u>>16)] * scale
+		d[3] = values[uint8(u>>24)] * scale
+		d[4] = values[uint8(u>>32)] * scale
+		d[5] = values[uint8(u>>40)] * scale
+		d[6] = values[uint8(u>>48)] * scale
+		d[7] = values[uint8(u>>56)] * scale
+		dst, codes = dst[8:], codes[8:]
+	}
+	for i := range dst {
+		dst[i] = values[codes[i]] * scale
+	}
+	return true
+}
+
+// decodeNibbles decodes codes of half a byte that share a scale, the first of
+// which is the at-th of raw.
+func (e *Encoding) decodeNibbles(dst []float32, raw []byte, at int, scale float32) {
+	values := e.values
+	if at&1 == 1 && len(dst) > 0 {
+		dst[0] = values[raw[at>>1]>>4] * scale
+		dst, at = dst[1:], at+1
+	}
+	raw = raw[at>>1:]
+	for len(dst) >= 8 {
+		u, d := binary.LittleEndian.Uint32(raw), dst[:8:8]
+		d[0] = values[u&15] * scale
+		d[1] = values[u>>4&15] * scale
+		d[2] = values[u>>8&15] * scale
+		d[3] = values[u>>12&15] * scale
+		d[4] = values[u>>16&15] * scale
+		d[5] = values[u>>20&15] * scale
+		d[6] = values[u>>24&15] * scale
+		d[7] = values[u>>28&15] * scale
+		dst, raw = dst[8:], raw[4:]
+	}
+	for i := range dst {
+		dst[i] = values[raw[i>>1]>>(4*(i&1))&15] * scale
+	}
+}
+
+// readValues reads the values as the bytes of the tensor's type; the range exists.
+func (t *Tensor) readValues(p []byte, off int64) (n int, err error) {
+	encode, width := num.EncodeF32, 4
+	if t.DType == BF16 {
+		encode, width = num.EncodeBF16, 2
+	}
+	values := make([]float32, min(len(p)/width+2, run))
+	raw := make([]byte, len(values)*width)
+	for n < len(p) {
+		skip := int((off + int64(n)) % int64(width)) // of the first element
+		v := values[:min((skip+len(p)-n+width-1)/width, len(values))]
+		if err := t.encoding.readFloat32(v, (off+int64(n))/int64(width)); err != nil {
+			return n, err
+		}
+		encode(raw, v)
+		n += copy(p[n:], raw[skip:len(v)*width])
+	}
+	return n, nil
+}
+
+// valueTable returns the values of all codes of a type.
+func valueTable(t DType) *[256]float32 {
+	var decode func(uint8) float32
+	switch t {
+	case F8E4M3:
+		decode = num.F8E4M3ToF32
+	case F8E5M2:
+		decode = num.F8E5M2ToF32
+	case MXFP4:
+		decode = num.F4E2M1ToF32
+	}
+	v := new([256]float32)
+	for c := range v {
+		v[c] = decode(uint8(c))
+	}
+	return v
+}
+
+// newEncoded returns the tensor of a shape that an encoding stores, with the type
+// that its values are read in.
+func newEncoded(name string, shape []int, e *Encoding) (*Tensor, error) {
+	t := &Tensor{Name: name, DType: F32, Shape: shape, Shard: e.codes.Shard, file: e.codes.file, buffers: e.codes.buffers, encoding: e}
+	// Times a power of two, the few bits of a code are a BF16.
+	if e.scales.DType == F8E8M0 || e.nibbles {
+		t.DType = BF16
+	}
+	var err error
+	t.elements, t.size, err = sizeOf(t.DType, shape)
+	return t, err
+}
