@@ -84,7 +84,7 @@ func (it *Item) secondsPerWeight() (float64, error) {
 	return time.Since(begin).Seconds() / (n * k), nil
 }
 
-// secondsPerByte times a read of the source's largest tensor.
+// secondsPerByte times a read of the source's largest tensor, with its decoding.
 func (p *Plan) secondsPerByte() (float64, error) {
 	largest := &p.Items[0]
 	for i := range p.Items {
@@ -102,5 +102,5 @@ func (p *Plan) secondsPerByte() (float64, error) {
 			return 0, err
 		}
 	}
-	return time.Since(begin).Seconds() / float64(max(off, 1)), nil
+	return time.Since(begin).Seconds() / float64(max(share(t, off, t.Bytes()), 1)), nil
 }

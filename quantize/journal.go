@@ -102,7 +102,7 @@ func (p *Plan) fingerprint(maxShard int64) string {
 		it := &p.Items[i]
 		fmt.Fprintf(h, "%s %s %v %s %+v %v\n", it.Tensor.Name, it.Tensor.DType, it.Tensor.Shape, it.Layer, it.Format, it.Codebook.Values)
 	}
-	for _, shard := range p.shards() {
+	for _, shard := range p.Source.Shards() {
 		info, err := os.Stat(filepath.Join(p.Source.Dir(), shard))
 		if err != nil {
 			continue // reading it will fail with a better message

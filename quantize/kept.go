@@ -90,7 +90,7 @@ func quantizable(t *hf.Tensor) bool {
 type Kept struct {
 	Reason  Reason   `json:"reason"`
 	Tensors int      `json:"tensors"`
-	Bytes   int64    `json:"bytes"`
+	Bytes   int64    `json:"bytes"` // in the output
 	Names   []string `json:"names"` // once for all layers, with * for their numbers
 }
 
@@ -109,9 +109,39 @@ func (p *Plan) Kept() []Kept {
 		}
 		k := &all[at]
 		k.Tensors++
-		k.Bytes += it.Tensor.Bytes()
+		k.Bytes += it.BytesOut
 		if name := number.ReplaceAllString(it.Tensor.Name, "*"); !slices.Contains(k.Names, name) {
 			k.Names = append(k.Names, name)
+		}
+	}
+	return all
+}
+
+// Decoded are the tensors that the source stores in one encoding.
+type Decoded struct {
+	Encoding string `json:"encoding"` // as [hf.Encoding] names it
+	Tensors  int    `json:"tensors"`
+	Kept     int    `json:"kept"`    // not quantized, and so written decoded
+	KeptAs   string `json:"kept_as"` // the type that they are written in
+}
+
+// Decoded groups what the source stores in an encoding by which one that is.
+func (p *Plan) Decoded() []Decoded {
+	all := []Decoded{}
+	for i := range p.Items {
+		it := &p.Items[i]
+		if it.Tensor.Encoding() == nil {
+			continue
+		}
+		how := it.Tensor.StoredAs()
+		at := slices.IndexFunc(all, func(d Decoded) bool { return d.Encoding == how })
+		if at < 0 {
+			at = len(all)
+			all = append(all, Decoded{Encoding: how, KeptAs: string(it.Tensor.DType)})
+		}
+		all[at].Tensors++
+		if !it.Quantized() {
+			all[at].Kept++
 		}
 	}
 	return all

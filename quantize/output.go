@@ -18,7 +18,7 @@ import (
 
 // result gathers what the records say.
 func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
-	res := &Result{Totals: p.Totals(), Kept: p.Kept(), Resumed: resumed}
+	res := &Result{Totals: p.Totals(), Kept: p.Kept(), Decoded: p.Decoded(), Resumed: resumed}
 	if ref != nil {
 		res.Learn = ref.learning
 	}
@@ -44,7 +44,7 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 		}
 		res.Layers = append(res.Layers, LayerResult{
 			Layer: it.Layer, N: it.N, K: it.K, Format: format,
-			BytesIn: it.Tensor.Bytes(), BytesOut: it.BytesOut, Error: relative(rec.Squared, rec.Energy),
+			BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Error: relative(rec.Squared, rec.Energy),
 		})
 	}
 	res.SHA256 = lutq.Digest(sums)
@@ -99,7 +99,7 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 
 // configJSON returns the source's config.json with c in it.
 func (p *Plan) configJSON(c *lutq.Config) ([]byte, error) {
-	config, err := input.ReadFile(filepath.Join(p.Source.Dir(), configName), input.Config)
+	config, err := p.Source.ConfigJSON()
 	if err != nil {
 		return nil, err
 	}

@@ -113,6 +113,9 @@ func (r Recipe) item(t *hf.Tensor, matched []bool) (Item, error) {
 		return it, &PackedError{Type: t.DType}
 	}
 	if it.Kept != "" {
+		if e := t.Encoding(); e != nil && e.Type == hf.MXFP4 {
+			return it, fmt.Errorf("stored as %s, with its rows where 16 bits have columns: it can be quantized, but not kept (%s)", e, it.Kept)
+		}
 		return it, it.store(hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape})
 	}
 	it.Layer = strings.TrimSuffix(t.Name, lutq.WeightSuffix)
@@ -232,7 +235,7 @@ func (p *Plan) Totals() Totals {
 		it := &p.Items[i]
 		t.Tensors++
 		t.Parameters += it.Tensor.Elements()
-		t.BytesIn += it.Tensor.Bytes()
+		t.BytesIn += it.Tensor.StoredBytes()
 		t.BytesOut += it.BytesOut
 		if it.Quantized() {
 			t.Quantized++
@@ -252,15 +255,4 @@ func (p *Plan) entries() []hf.Entry {
 		}
 	}
 	return all
-}
-
-// shards returns the names of the source's weight files.
-func (p *Plan) shards() []string {
-	var names []string
-	for i := range p.Items {
-		if s := p.Items[i].Tensor.Shard; !slices.Contains(names, s) {
-			names = append(names, s)
-		}
-	}
-	return names
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"sync"
@@ -41,6 +42,7 @@ type Result struct {
 	Error   float64
 	Layers  []LayerResult  // quantized layers in the source's order
 	Kept    []Kept         // the other tensors, by reason
+	Decoded []Decoded      // what the source does not store in 16 bits or more
 	Resumed int            // tensors that an earlier run had finished
 	Learn   *lutq.Learning // how scales were learned, if they were
 
@@ -204,7 +206,7 @@ func (r *run) schedule(ctx context.Context, records []record) (resumed int, err 
 			}
 			if done {
 				resumed++
-				r.advance(it.Tensor.Bytes(), it.Tensor.Name)
+				r.advance(it.Tensor.StoredBytes(), it.Tensor.Name)
 				continue
 			}
 			for _, b := range r.blocks(it, &records[i]) {
@@ -284,5 +286,16 @@ func (r *run) blocks(it *Item, rec *record) []block {
 
 // bytes returns what the block's rows take in the source.
 func (b block) bytes() int64 {
-	return int64(b.to-b.from) * int64(b.item.K) * int64(b.item.Tensor.DType.Bits()) / 8
+	rows := int64(b.item.N)
+	return share(b.item.Tensor, int64(b.to), rows) - share(b.item.Tensor, int64(b.from), rows)
+}
+
+// share returns what the first done of all equal parts of a tensor take in the source.
+func share(t *hf.Tensor, done, all int64) int64 {
+	if all == 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(t.StoredBytes()), uint64(done))
+	q, _ := bits.Div64(hi, lo, uint64(all))
+	return int64(q)
 }

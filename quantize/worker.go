@@ -133,7 +133,7 @@ func (w *worker) writeChecked(name string, data []byte, off int64) error {
 	return nil
 }
 
-// copy copies a tensor bit for bit.
+// copy copies a tensor bit for bit, or its values where they are encoded.
 func (w *worker) copy(b block) error {
 	const piece = 1 << 20
 	t := b.item.Tensor
@@ -149,7 +149,7 @@ func (w *worker) copy(b block) error {
 		if err := w.writeChecked(t.Name, d, off); err != nil {
 			return err
 		}
-		w.advance(int64(len(d)), t.Name)
+		w.advance(share(t, off+int64(len(d)), t.Bytes())-share(t, off, t.Bytes()), t.Name)
 	}
 	return w.finish(b.task)
 }

@@ -105,7 +105,18 @@ func writeMultiplied(ctx context.Context, src *hf.Checkpoint, dir string, factor
 	if err := w.Commit(); err != nil {
 		return err
 	}
+	config, err := src.ConfigJSON()
+	if err != nil {
+		return err
+	}
+	const configName = "config.json"
+	if err := os.WriteFile(filepath.Join(dir, configName), config, 0o644); err != nil {
+		return err
+	}
 	for _, name := range src.SideFiles() {
+		if name == configName {
+			continue
+		}
 		if err := copyFile(filepath.Join(dir, name), filepath.Join(src.Dir(), name)); err != nil {
 			return err
 		}

@@ -57,6 +57,9 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 		fmt.Fprintln(w, "tensor\tshape\tstored as\tbytes\terror")
 		for _, l := range in.Layers {
 			how, e := l.DType, ""
+			if e := l.encodingJSON; e != nil {
+				how += fmt.Sprintf(", a scale per %s, read as %s", shapeName(e.ScaleBlock[:]), e.ReadAs)
+			}
 			if how == "" {
 				how, e = formatName(l.Format), fmt.Sprintf("%.3f %%", 100*l.Error)
 			}
@@ -137,7 +140,9 @@ func inspectModel(dir string) (*inspection, error) {
 
 func (in *inspection) addTensor(t *hf.Tensor) {
 	in.Parameters += t.Elements()
-	in.Layers = append(in.Layers, layerJSON{Name: t.Name, Shape: t.Shape, DType: string(t.DType), BytesOut: t.Bytes()})
+	l := layerJSON{Name: t.Name, Shape: t.Shape, BytesOut: t.StoredBytes()}
+	l.DType, l.encodingJSON = storedAs(t)
+	in.Layers = append(in.Layers, l)
 }
 
 func (in *inspection) sum() {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm"
@@ -29,10 +30,21 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sources := t.TempDir()
+	for _, g := range archtest.Goldens(t) {
+		if strings.HasSuffix(g.Name, "fp8") || strings.HasSuffix(g.Name, "mxfp4") {
+			dir := filepath.Join(sources, g.Name)
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			g.Write(t, dir)
+		}
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("DATA", data)
+			e.Setenv("SOURCES", sources)
 			return nil
 		},
 		Condition: func(name string) (bool, error) {

@@ -353,8 +353,9 @@ type quantizeJSON struct {
 	Seconds       float64     `json:"seconds"`
 	Layers        []layerJSON `json:"layers"`
 
-	Kept  []quantize.Kept `json:"kept"`
-	Learn *learn.Report   `json:"learn,omitempty"`
+	Kept    []quantize.Kept    `json:"kept"`
+	Decoded []quantize.Decoded `json:"decoded,omitempty"` // of a source that stores codes
+	Learn   *learn.Report      `json:"learn,omitempty"`
 }
 
 // layerJSON is one stored tensor or layer.
@@ -366,13 +367,31 @@ type layerJSON struct {
 	BytesOut int64   `json:"bytes_out"`
 	Error    float64 `json:"error,omitempty"`
 	lutq.Format
+	*encodingJSON
+}
+
+// encodingJSON is how a tensor is stored whose values are decoded when they are
+// read.
+type encodingJSON struct {
+	ReadAs     hf.DType `json:"read_as"`     // the type of its values; dtype is that of the codes
+	ScaleBlock [2]int   `json:"scale_block"` // rows and columns that share a scale
+}
+
+// storedAs returns the type that a tensor is stored in and, of one that is decoded,
+// how.
+func storedAs(t *hf.Tensor) (string, *encodingJSON) {
+	e := t.Encoding()
+	if e == nil {
+		return string(t.DType), nil
+	}
+	return string(e.Type), &encodingJSON{ReadAs: t.DType, ScaleBlock: [2]int{e.Rows, e.Cols}}
 }
 
 func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 	j := quantizeJSON{
 		Tensors: res.Tensors, Quantized: res.Quantized, Resumed: res.Resumed, Parameters: res.Parameters,
 		BitsPerWeight: res.BitsPerWeight, BytesIn: res.BytesIn, BytesOut: res.BytesOut,
-		Error: res.Error, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Kept: res.Kept,
+		Error: res.Error, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Kept: res.Kept, Decoded: res.Decoded,
 	}
 	for _, l := range res.Layers {
 		j.Layers = append(j.Layers, layerJSON{
@@ -388,6 +407,7 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", q.Tensors, q.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s (%.2fx smaller)\n", formatBytes(q.BytesIn), formatBytes(q.BytesOut), float64(q.BytesIn)/float64(q.BytesOut))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", q.BitsPerWeight, q.Parameters)
+		printDecoded(w, q.Decoded)
 		printKept(w, q.Kept)
 		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*q.Error)
 		if r := q.Learn; r != nil {
@@ -429,6 +449,18 @@ func (u *ui) warnRuin(res *quantize.Result) {
 	fmt.Fprintln(u.stderr, "hint: more --bits, smaller groups (--group 32), or scales learned from text (--learn --calib FILE) help")
 }
 
+// printDecoded prints what the source stores in codes, and what is written of them as
+// values.
+func printDecoded(w io.Writer, decoded []quantize.Decoded) {
+	for _, d := range decoded {
+		kept := ""
+		if d.Kept > 0 {
+			kept = fmt.Sprintf("; %d are kept, written as %s", d.Kept, d.KeptAs)
+		}
+		fmt.Fprintf(w, "decoded\t%d tensors from %s%s\n", d.Tensors, d.Encoding, kept)
+	}
+}
+
 // printKept prints what is copied as it is, and why, a line for each reason.
 func printKept(w io.Writer, kept []quantize.Kept) {
 	label := "kept as they are"
@@ -464,14 +496,17 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 			Seconds       float64     `json:"expected_seconds"`
 			Layers        []layerJSON `json:"layers"`
 
-			Kept []quantize.Kept `json:"kept"`
-		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, plan.Kept()}
+			Kept    []quantize.Kept    `json:"kept"`
+			Decoded []quantize.Decoded `json:"decoded,omitempty"`
+		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, plan.Kept(), plan.Decoded()}
 		for i := range plan.Items {
 			it := &plan.Items[i]
-			out.Layers = append(out.Layers, layerJSON{
-				Name: it.Tensor.Name, Shape: it.Tensor.Shape, DType: string(it.Tensor.DType),
-				BytesIn: it.Tensor.Bytes(), BytesOut: it.BytesOut, Format: it.Format,
-			})
+			l := layerJSON{
+				Name: it.Tensor.Name, Shape: it.Tensor.Shape,
+				BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Format: it.Format,
+			}
+			l.DType, l.encodingJSON = storedAs(it.Tensor)
+			out.Layers = append(out.Layers, l)
 		}
 		return u.printJSON(out)
 	}
@@ -483,8 +518,8 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 			if it.Quantized() {
 				to = formatName(it.Format)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", input.Name(it.Tensor.Name), shapeName(it.Tensor.Shape), it.Tensor.DType, to,
-				formatBytes(it.Tensor.Bytes()), formatBytes(it.BytesOut))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", input.Name(it.Tensor.Name), shapeName(it.Tensor.Shape), it.Tensor.StoredAs(), to,
+				formatBytes(it.Tensor.StoredBytes()), formatBytes(it.BytesOut))
 		}
 	})
 	if err != nil {
@@ -495,6 +530,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", t.Tensors, t.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(t.BytesIn), formatBytes(t.BytesOut))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", t.BitsPerWeight, t.Parameters)
+		printDecoded(w, plan.Decoded())
 		printKept(w, plan.Kept())
 		fmt.Fprintf(w, "expected memory\t%s at most\n", formatBytes(est.PeakRAM))
 		learning := ""
