@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -125,7 +126,7 @@ func TestDamage(t *testing.T) {
 			for _, bit := range []int{0, 7} {
 				flip(t, path, begin+off, bit)
 				want := tt.Shard + ": " + tensor + differs
-				if got := verify(t, dir, lutq.VerifyOptions{Threads: 2}); !slices.Contains(got, want) {
+				if got := verify(t, dir, lutq.VerifyOptions{Threads: 2}); !slices.Contains(got, want) || strings.Contains(strings.Join(got, ""), "the digest is") {
 					t.Errorf("byte %d, bit %d of %s: problems %q", off, bit, tensor, got)
 				}
 				if err := load(dir, lutq.Open); !errors.Is(err, lutq.ErrDiffers) || err.Error() != want {
@@ -335,6 +336,36 @@ func TestWithoutDigests(t *testing.T) {
 	}
 }
 
+// TestProgress counts the layers and other tensors that verification tells of.
+func TestProgress(t *testing.T) {
+	dir := sharded(t)
+	var told []int
+	names := make(map[string]bool)
+	got := verify(t, dir, lutq.VerifyOptions{Threads: 3, Progress: func(done, total int, tensor string) {
+		if total != 38 {
+			t.Errorf("%d of %d", done, total)
+		}
+		told, names[tensor] = append(told, done), true
+	}})
+	if len(got) > 0 || len(told) != 38 || len(names) != 38 || told[0] != 1 || told[37] != 38 || !slices.IsSorted(told) {
+		t.Errorf("problems %q, told of %d tensors: %v", got, len(names), told)
+	}
+}
+
+// TestMissingAgainst looks for the original's tensors in a container without
+// digests, which knows of none that is gone.
+func TestMissingAgainst(t *testing.T) {
+	dir := sharded(t)
+	if err := rewrite(dir, "model.norm.weight", hf.Entry{}); err != nil {
+		t.Fatal(err)
+	}
+	editConfig(t, dir, func(map[string]any) {})
+	got := verify(t, dir, lutq.VerifyOptions{Original: open(t, tiny)})
+	if !slices.Equal(got, []string{"model.norm.weight is missing from the container"}) {
+		t.Errorf("got problems %q", got)
+	}
+}
+
 func TestCheckFile(t *testing.T) {
 	dir := container(t, `{}`)
 	path := filepath.Join(dir, "tokenizer.json")
@@ -357,4 +388,71 @@ func TestCheckFile(t *testing.T) {
 			t.Errorf("%s in %s: %v", other.name, other.dir, err)
 		}
 	}
+}
+
+// TestReaderWaits has tensors wait for each other: the second for the hash of
+// the first.
+func TestReaderWaits(t *testing.T) {
+	m, err := lutq.Open(container(t, `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	r := m.Reader()
+	r.Limit(1000)
+	for _, layer := range m.Linears() {
+		if _, err := r.Linear(layer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReadsShortFile has a shard cut short after it was opened, which is not
+// damage but an error of its own.
+func TestReadsShortFile(t *testing.T) {
+	dir := container(t, `{}`)
+	m, err := lutq.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := os.Truncate(filepath.Join(dir, "model.safetensors"), 1<<16); err != nil {
+		t.Fatal(err)
+	}
+	r := m.Reader()
+	embed, _ := m.Checkpoint().Tensor("model.embed_tokens.weight")
+	if _, err := r.Tensor(embed); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got error %v", err)
+	}
+	if err := r.Wait(); err != nil {
+		t.Errorf("of what could not be read, got error %v", err)
+	}
+}
+
+// FuzzSeal seals any configuration: it holds as it is, and with no byte changed.
+func FuzzSeal(f *testing.F) {
+	f.Add([]byte("{\n  \"a\": 1\n}\n"), 3, byte(1))
+	f.Add([]byte(`{"config_sha256": "0000000000000000000000000000000000000000000000000000000000000000"}`), 20, byte(0x20))
+	f.Add([]byte(`{"config_sha256": "`), 1000, byte(4))
+	f.Fuzz(func(t *testing.T, config []byte, at int, with byte) {
+		lutq.Sealed(config) // whatever it is
+		c := lutq.Config{QuantMethod: lutq.Method, Version: lutq.Version, Digests: &lutq.Digests{}}
+		text, err := c.AddTo(config)
+		if err != nil {
+			return
+		}
+		if !lutq.Sealed(text) {
+			t.Fatalf("not sealed: %s", text)
+		}
+		if at < 0 || with == 0 {
+			return
+		}
+		text[at%len(text)] ^= with
+		if lutq.Sealed(text) {
+			t.Fatalf("sealed in spite of a change at %d: %s", at%len(text), text)
+		}
+	})
 }

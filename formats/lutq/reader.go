@@ -29,7 +29,8 @@ type Reader struct {
 	model   *Model
 	checks  errgroup.Group
 	hashing chan struct{}       // holds a token for each tensor being hashed
-	waiting *semaphore.Weighted // bytes of data that is not hashed yet
+	limit   int64               // of bytes that wait for their hash
+	waiting *semaphore.Weighted // those bytes
 }
 
 // maxWaiting bounds the data that waits for its hash: the embeddings and the
@@ -41,6 +42,7 @@ func (m *Model) Reader() *Reader {
 	return &Reader{
 		model:   m,
 		hashing: make(chan struct{}, max(runtime.GOMAXPROCS(0)-1, 1)),
+		limit:   maxWaiting,
 		waiting: semaphore.NewWeighted(maxWaiting),
 	}
 }
@@ -53,7 +55,7 @@ func (r *Reader) Tensor(t *hf.Tensor) ([]byte, error) {
 	if !r.model.checked {
 		return readAll(t)
 	}
-	size := min(t.Bytes(), maxWaiting)
+	size := min(t.Bytes(), r.limit)
 	if err := r.waiting.Acquire(context.Background(), size); err != nil {
 		return nil, err
 	}
@@ -124,7 +126,7 @@ func (m *Model) Linear(layer string) (*lut.Matrix, error) {
 
 // check holds a tensor's digest against the one that was written.
 func (m *Model) check(t *hf.Tensor, sum Sum) error {
-	if want, ok := m.config.Digests.Tensors[t.Name]; !ok || sum != want {
+	if sum != m.config.Digests.Tensors[t.Name] {
 		return differs(t.Shard + ": " + t.Name)
 	}
 	return nil
