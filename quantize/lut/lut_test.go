@@ -54,6 +54,39 @@ func normal(seed uint64, n int) []float32 {
 	return w
 }
 
+func TestValidate(t *testing.T) {
+	o := Options{Codebook: builtin(t, "nf", 3, 32), Group: 32, Scale: Absmax, ScaleType: F16}
+	for _, tc := range []struct {
+		name  string
+		spoil func(m *Matrix)
+		want  string // empty: it is valid
+	}{
+		{"whole", func(*Matrix) {}, ""},
+		{"no rows", func(m *Matrix) { m.N, m.Codes, m.Scales = 0, nil, nil }, "shape 0×40 has no elements"},
+		{"no columns", func(m *Matrix) { m.K, m.Codes, m.Scales = 0, nil, nil }, "shape 2×0 has no elements"},
+		{"too few bits", func(m *Matrix) { m.Bits = MinBits - 1 }, "1 bits a code: want 2 to 5"},
+		{"too many bits", func(m *Matrix) { m.Bits = MaxBits + 1 }, "6 bits a code: want 2 to 5"},
+		{"no group", func(m *Matrix) { m.Group = 0 }, "group of 0 columns in a row of 40"},
+		{"group", func(m *Matrix) { m.Group = 41 }, "group of 41 columns in a row of 40"},
+		{"codes", func(m *Matrix) { m.Codes = m.Codes[1:] }, "codes take 29 bytes: want 30"},
+		{"scale type", func(m *Matrix) { m.ScaleType = 0 }, "unknown scale type"},
+		{"scales", func(m *Matrix) { m.Scales = m.Scales[1:] }, "scales take 7 bytes: want 8"},
+		{"table", func(m *Matrix) { m.Codebook = m.Codebook[1:] }, "codebook of 7 values: want 8"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m, _ := quantizeAll(t, o, normal(1, 80), 40)
+			tc.spoil(m)
+			got := ""
+			if err := m.Validate(); err != nil {
+				got = err.Error()
+			}
+			if got != tc.want {
+				t.Errorf("got error %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestCodebooks(t *testing.T) {
 	for _, name := range CodebookNames() {
 		for bits := MinBits; bits <= MaxBits; bits++ {
