@@ -28,6 +28,7 @@ func TestParseRule(t *testing.T) {
 		{text: "a=four", fail: `bits "four"`},
 		{text: "a=0", fail: `bits "0"`},
 		{text: "a=6", fail: "6 bits: want 2 to 5"},
+		{text: "a=1", fail: "1 bits: want 2 to 5"},
 		{text: "a=4:65", fail: `group "65"`},
 		{text: "a=4:64:nf4", fail: `unknown codebook "nf4"`},
 		{text: "a=4:64:nf:max", fail: `unknown scale method "max"`},

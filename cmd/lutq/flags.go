@@ -146,7 +146,7 @@ func flagError(c *cobra.Command, err error) error {
 }
 
 // checkLine refuses what no command has a use for: arguments and values that are
-// empty, as those of a shell's variable that is not set, and numbers below zero.
+// empty, as those of a shell's variable that is not set.
 func checkLine(c *cobra.Command, args []string) error {
 	if slices.Contains(args, "") {
 		return usage("%s: an argument is empty", c.Name())
@@ -157,13 +157,8 @@ func checkLine(c *cobra.Command, args []string) error {
 		if s, ok := f.Value.(pflag.SliceValue); ok {
 			values = s.GetSlice()
 		}
-		numeric := f.Value.Type() == "int" || f.Value.Type() == "float64"
-		switch {
-		case err != nil:
-		case len(values) == 0 || slices.Contains(values, ""):
+		if err == nil && (len(values) == 0 || slices.Contains(values, "")) {
 			err = usage("--%s is empty", f.Name)
-		case numeric && strings.HasPrefix(values[0], "-"):
-			err = usage("--%s %s: want no number below 0", f.Name, values[0])
 		}
 	})
 	return err

@@ -28,9 +28,11 @@ const environment = `Lutq reads these environment variables:
                   Python environments, whose CUDA packages are found too
   XDG_CACHE_HOME  where caches lie: compiled kernels in lutq/kernels, tiles in
                   lutq/tiles (default $HOME/.cache; on macOS always
-                  $HOME/Library/Caches). Both can be deleted
+                  $HOME/Library/Caches). Both can be deleted. A folder that
+                  another user could write is not used
   HOME            the user's folder: the default above, and Python packages
                   that were installed for the user
+  TMPDIR          where compiled kernels lie if neither of these is set
 
 Lutq's own tests also read LUTQ_PTXAS, the path of NVIDIA's assembler. What of
 this is in force on a machine lutq doctor tells.`

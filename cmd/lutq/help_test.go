@@ -36,7 +36,7 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("nothing reads %s", name)
 		}
 	}
-	for _, name := range []string{"XDG_CACHE_HOME", "HOME", "VIRTUAL_ENV", "CONDA_PREFIX"} {
+	for _, name := range []string{"XDG_CACHE_HOME", "HOME", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX"} {
 		read[name] = "the standard library or a list"
 	}
 	code, topic, stderr := exec("help", "environment")
@@ -103,7 +103,7 @@ func TestManual(t *testing.T) {
 
 	// The user's are not, nor is any of the others then.
 	for name, place := range map[string]func(path string) error{
-		"a page by hand": func(path string) error { return os.WriteFile(path, []byte(".TH MINE\n"), 0o644) },
+		"a page by hand": func(path string) error { return os.WriteFile(path, []byte(strings.Repeat(".TH MINE\n", 9)), 0o644) },
 		"a link":         func(path string) error { return os.Symlink(quantize, path) },
 		"a folder":       func(path string) error { return os.Mkdir(path, 0o755) },
 	} {

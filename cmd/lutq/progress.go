@@ -114,7 +114,7 @@ func (s status) describe(columns int) string {
 	room := columns - uniseg.StringWidth(text)
 	take := func(part, joint string) string {
 		n := uniseg.StringWidth(joint + part)
-		if part == "" || n > room {
+		if n > room {
 			room = min(room, 0) // nothing that matters less comes in its place
 			return ""
 		}

@@ -269,7 +269,7 @@ func TestFullOutput(t *testing.T) {
 		{"inspect", out, "--json"},
 		{"verify", out},
 		{"verify", out, "--json"},
-		{"quantize", tiny, out + "2", "--dry-run"},
+		{"quantize", tiny, out + "2", "--dry-run"}, {"quantize", tiny, out + "3"}, {"quantize", tiny, out + "4", "--json"},
 		{"tokenize", tiny, "--text", text},
 		{"tokenize", tiny, "--text", text, "--json"},
 		{"doctor"},
