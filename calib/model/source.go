@@ -1,7 +1,7 @@
 package model
 
 import (
-	"fmt"
+	"errors"
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
@@ -100,19 +100,19 @@ func openSource(dir string, container func(dir string) (*lutq.Model, error)) (sr
 	if err != nil {
 		return nil, nil, err
 	}
-	switch {
-	case config.Quantization == nil:
-		ckpt, err := hf.Open(dir)
-		if err != nil {
-			return nil, nil, err
-		}
-		return NewCheckpoint(config, ckpt), ckpt.Close, nil
-	case lutq.IsContainer(config.Quantization):
+	if lutq.IsContainer(config.Quantization) {
 		m, err := container(dir)
 		if err != nil {
 			return nil, nil, err
 		}
 		return NewContainer(config, m), m.Close, nil
 	}
-	return nil, nil, fmt.Errorf("%s: weights are quantized in a format that cannot be run: want a lutq container or an unquantized checkpoint", dir)
+	ckpt, err := hf.Open(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := ckpt.CheckUnquantized(); err != nil {
+		return nil, nil, errors.Join(err, ckpt.Close())
+	}
+	return NewCheckpoint(config, ckpt), ckpt.Close, nil
 }

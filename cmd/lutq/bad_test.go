@@ -194,6 +194,10 @@ func badInputs() []badInput {
 			want: "MODEL: already quantized by GPTQ: its config.json says so",
 		},
 		{
+			name: "evaluation of weights quantized by GPTQ", damage: func(m victim) { m.replace(config, "{", `{"quantization_config": {"quant_method": "gptq"},`) },
+			args: evalArgs, want: "MODEL: already quantized by GPTQ: its config.json says so",
+		},
+		{
 			name: "evaluation of another family", damage: func(m victim) { m.replace(config, "LlamaForCausalLM", "MambaForCausalLM") },
 			args: []string{"quantize", "MODEL", "OUT", "--eval-text", "TEXT"}, want: "cannot be evaluated: architecture \"MambaForCausalLM\"",
 		},

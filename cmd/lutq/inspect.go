@@ -40,7 +40,8 @@ type inspection struct {
 	Bytes         int64       `json:"bytes"`
 	BitsPerWeight float64     `json:"bits_per_weight"`
 	SHA256        string      `json:"sha256,omitempty"`
-	Digests       bool        `json:"digests,omitempty"` // whether there are those of everything else
+	QuantizedBy   string      `json:"quantized_by,omitempty"` // another program, in a format of its own
+	Digests       bool        `json:"digests,omitempty"`      // whether there are those of everything else
 	Command       string      `json:"command,omitempty"`
 	Layers        []layerJSON `json:"layers"`
 }
@@ -74,6 +75,9 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", in.Tensors, in.Quantized)
 		fmt.Fprintf(w, "size\t%s\n", formatBytes(in.Bytes))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", in.BitsPerWeight, in.Parameters)
+		if in.QuantizedBy != "" {
+			fmt.Fprintf(w, "quantized by\t%s\n", input.Name(in.QuantizedBy))
+		}
 		if in.SHA256 != "" {
 			fmt.Fprintf(w, "sha256\t%s\n", input.Name(in.SHA256))
 			digests := "of every tensor and file: lutq verify checks them"
@@ -103,6 +107,10 @@ func inspectModel(dir string) (*inspection, error) {
 			in.addTensor(t)
 		}
 		in.sum()
+		var quantized *hf.QuantizedError
+		if errors.As(ckpt.CheckUnquantized(), &quantized) {
+			in.QuantizedBy = quantized.By
+		}
 		return in, nil
 	}
 	m, err := lutq.OpenUnchecked(dir)

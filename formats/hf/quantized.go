@@ -68,25 +68,53 @@ func conv1D() []string { return []string{"gpt2", "openai-gpt", "imagegpt", "deci
 
 // CheckPlain returns nil for a checkpoint whose linear layers are matrices
 // [out, in] of the model's own weights, or are decoded to such, as far as
-// config.json and the names of tensors tell, and otherwise a [QuantizedError] or a [TransposedError]. A
-// folder whose config.json cannot be read is an error too.
+// config.json and the names of tensors tell, and otherwise a [QuantizedError]
+// or a [TransposedError]. A folder whose config.json cannot be read is an error
+// too.
 func (c *Checkpoint) CheckPlain() error {
-	text, err := input.ReadFile(filepath.Join(c.dir, "config.json"), input.Config)
+	f, err := c.configFields()
 	if err != nil {
-		return fmt.Errorf("read config: %w", err)
+		return err
+	}
+	if err := c.checkUnquantized(f); err != nil {
+		return err
+	}
+	if t := f.text("model_type", ""); slices.Contains(conv1D(), t) {
+		return &TransposedError{Dir: c.dir, ModelType: t}
+	}
+	return nil
+}
+
+// CheckUnquantized is the part of [Checkpoint.CheckPlain] that says whether
+// the weights were quantized before.
+func (c *Checkpoint) CheckUnquantized() error {
+	f, err := c.configFields()
+	if err != nil {
+		return err
+	}
+	return c.checkUnquantized(f)
+}
+
+// configFields reads config.json, whatever it describes.
+func (c *Checkpoint) configFields() (*fields, error) {
+	path := filepath.Join(c.dir, "config.json")
+	text, err := input.ReadFile(path, input.Config)
+	if err != nil {
+		return nil, fmt.Errorf("read config: %w", err)
 	}
 	f, err := readFields(text)
 	if err != nil {
-		return fmt.Errorf("%s: %w", filepath.Join(c.dir, "config.json"), err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	return f, nil
+}
+
+func (c *Checkpoint) checkUnquantized(f *fields) error {
 	if by := f.quantizedBy(); by != "" && !c.decodes {
 		return &QuantizedError{Dir: c.dir, By: by}
 	}
 	if by, tensor := c.packedBy(); by != "" {
 		return &QuantizedError{Dir: c.dir, By: by, Tensor: tensor}
-	}
-	if t := f.text("model_type", ""); slices.Contains(conv1D(), t) {
-		return &TransposedError{Dir: c.dir, ModelType: t}
 	}
 	return nil
 }
