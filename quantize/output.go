@@ -97,6 +97,24 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 	return os.WriteFile(filepath.Join(work, configName), config, 0o644)
 }
 
+// dropSideFiles removes what an interrupted run copied: the model may have
+// other side files now.
+func dropSideFiles(work string) error {
+	entries, err := os.ReadDir(work)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if filepath.Ext(e.Name()) == ".safetensors" {
+			continue
+		}
+		if err := os.Remove(filepath.Join(work, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // configJSON returns the source's config.json with c in it.
 func (p *Plan) configJSON(c *lutq.Config) ([]byte, error) {
 	config, err := p.Source.ConfigJSON()

@@ -89,6 +89,9 @@ func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, 
 	if o.Resumed != nil && len(j.done) > 0 {
 		o.Resumed(len(j.done))
 	}
+	if err := dropSideFiles(work.Dir()); err != nil {
+		return nil, err
+	}
 	r := &run{plan: p, journal: j, memory: mem, progress: o.Progress}
 	if res, err = r.tensors(ctx, work, o.MaxShardSize); err != nil {
 		return nil, err

@@ -284,20 +284,29 @@ func TestResume(t *testing.T) {
 	for after := int32(1); ; after += 5 {
 		ctx, cancel := context.WithCancel(t.Context())
 		var pieces atomic.Int32
-		res, err := plan(t, tiny, recipe).Run(ctx, out, RunOptions{Threads: 2, Progress: func(int64, string) {
-			if pieces.Add(1) == after {
-				cancel()
-			}
-		}})
+		said := 0
+		res, err := plan(t, tiny, recipe).Run(ctx, out, RunOptions{
+			Threads: 2,
+			Progress: func(int64, string) {
+				if pieces.Add(1) == after {
+					cancel()
+				}
+			},
+			Resumed: func(n int) { said = n },
+		})
 		cancel()
 		if err == nil {
-			if res.Resumed == 0 {
-				t.Error("the last run resumed nothing")
+			// Of those it was told of some may be damaged.
+			if res.Resumed == 0 || said < res.Resumed {
+				t.Errorf("the last run resumed %d tensors, and was told of %d", res.Resumed, said)
 			}
 			break
 		}
 		if !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
+		}
+		if stopped == 0 && said > 0 {
+			t.Errorf("the first run was told of %d tensors", said)
 		}
 		stopped++
 		damage(t, work, stopped)
@@ -306,6 +315,9 @@ func TestResume(t *testing.T) {
 		t.Fatalf("stopped %d times, want more", stopped)
 	}
 	got := files(t, out)
+	if len(got) != len(files(t, want)) {
+		t.Errorf("%d files, want those of an uninterrupted run", len(got))
+	}
 	for name, data := range files(t, want) {
 		if got[name] != data {
 			t.Errorf("%s differs from an uninterrupted run's", name)
@@ -316,6 +328,10 @@ func TestResume(t *testing.T) {
 // damage does to a work folder what a crash may do.
 func damage(t *testing.T, work string, how int) {
 	t.Helper()
+	// A side file that the model had then.
+	if err := os.WriteFile(filepath.Join(work, "new", "merges.txt"), []byte("#"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	journal := filepath.Join(work, journalName)
 	switch how % 3 {
 	case 0: // a line cut short
