@@ -66,7 +66,7 @@ func writeState(w io.Writer, h *header, read func(i int, dst []float32)) error {
 		return err
 	}
 	sum := sha256.New()
-	out := bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<20)
+	out := bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<16)
 	_, _ = out.WriteString(stateMagic) // errors stay until Flush
 	_, _ = out.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(head))))
 	_, _ = out.Write(head)
@@ -90,7 +90,7 @@ func writeState(w io.Writer, h *header, read func(i int, dst []float32)) error {
 // in it is to be trusted before its sum is found to be right, at the end.
 func readState(r io.Reader, key string, parameters int) (*header, [][]float32, error) {
 	sum := sha256.New()
-	in := &summed{bufio.NewReaderSize(r, 1<<20), sum}
+	in := &summed{bufio.NewReaderSize(r, 1<<16), sum}
 	start := make([]byte, len(stateMagic)+4)
 	if err := in.fill(start); err != nil {
 		return nil, nil, err
