@@ -1,0 +1,257 @@
+package arch
+
+import (
+	"encoding/json"
+	"iter"
+)
+
+// Decoder describes a decoder language model:
+//
+//	h = EmbedScale · embed[token]
+//	for each block:
+//	    h += AttnOut(O · attention(rope(QNorm(Q·n)), rope(KNorm(K·n)), V·n))    n = AttnNorm(h)
+//	    h += MLPOut(mlp(n))                                                     n = MLPNorm(h)
+//	logits = cap(Head · Norm(h))
+//
+// with mlp(n) = Down · (act(Gate·n) ∘ Up·n), or the sum of such over the experts
+// that a router chooses. What a block has not is the identity.
+type Decoder struct {
+	Family       string // the name of a file of this package, such as "llama"
+	Architecture string // the first of the config's "architectures"; may be empty
+	ModelType    string
+
+	Vocab, Hidden int
+	MaxPositions  int
+
+	Embed      string  // module path of the token embedding, [Vocab, Hidden]
+	EmbedScale float64 // 1 for most
+	Tied       bool    // Head is the embedding; the one matrix may lie under either name
+	Head       *Linear
+	LogitCap   float64 // c in c·tanh(logit/c); 0: none
+	Norm       Norm
+	Blocks     []Block
+
+	BOS   *int // nil where there is none
+	EOS   []int
+	DType string // as transformers spells it, such as "bfloat16"; may be empty
+
+	// Quantization is the quantization_config as it stands, nil where there is none.
+	Quantization json.RawMessage
+
+	roles map[string]Role
+}
+
+// Block is one layer of a decoder.
+type Block struct {
+	Path     string // of the module, such as "model.layers.0"
+	AttnNorm Norm
+	Attn     Attention
+	AttnOut  *Norm // nil: none
+	MLPNorm  Norm
+	MLP      *MLP // nil where MoE is not
+	MoE      *MoE
+	MLPOut   *Norm // nil: none
+}
+
+// Norm is x/√(mean x² + Eps) · (Offset + weight).
+type Norm struct {
+	Tensor string
+	Eps    float64
+	Offset float32
+}
+
+// Attention is causal attention of Heads queries over KVHeads keys and values of Dim elements.
+type Attention struct {
+	Heads, KVHeads, Dim int
+	Q, K, V, O          *Linear
+	QNorm, KNorm        *Norm // of each head, before it is turned; nil: none
+	Rope                *Rope
+	Window              int     // positions that a token sees, itself among them; 0: all before it
+	Scale               float64 // of the scores
+	ScoreCap            float64 // c in c·tanh(score/c); 0: none
+	Sinks               string  // tensor [Heads] of logits that take part in each softmax, without a value; or ""
+}
+
+// Activation is the function of a gate.
+type Activation string
+
+// The activations. SwiGLUOAI is gpt-oss's: with the gate g at most 7 and the other
+// factor u within ±7, g·sigmoid(1.702·g)·(u+1).
+const (
+	SiLU      Activation = "silu"
+	GELU      Activation = "gelu"      // x·Φ(x)
+	GELUTanh  Activation = "gelu_tanh" // its approximation by tanh
+	ReLU      Activation = "relu"
+	SwiGLUOAI Activation = "swiglu_oai"
+)
+
+// MLP is Down · (Act(Gate·x) ∘ Up·x).
+type MLP struct {
+	Gate, Up, Down *Linear
+	Act            Activation
+}
+
+// MoE is a mixture: of the Top experts whose router logits are largest, the sum
+// weighted by the softmax of the logits over all experts, which Normalize makes sum to 1.
+type MoE struct {
+	Router    *Linear // logits, [experts]
+	Experts   []MLP
+	Top       int
+	Normalize bool
+	// Shared is an expert of every token; the sigmoid of SharedGate, [1], is its weight. nil: none.
+	Shared     *MLP
+	SharedGate *Linear
+}
+
+// Linear is y = x·Wᵀ + b as a model computes it. Its weight is all of what is
+// stored, or rows of it.
+type Linear struct {
+	Name string // unique in a model: the stored path, and where it is a part, which
+	N, K int
+
+	Stored *Stored
+	Expert int // which matrix of a stack; 0 where there is one
+	Row    int // row i of the layer is row Row + i·Step of that matrix
+	Step   int
+
+	Reads *State
+	Fuse  string // layers of the same name here are one matrix in runtimes; "": none
+	Split Axis
+}
+
+// Whole reports whether the layer is all that is stored.
+func (l *Linear) Whole() bool {
+	return l.Stored.Experts == 0 && l.Row == 0 && l.Step == 1 && l.N == l.Stored.N
+}
+
+// Axis is what a layer is split along over several GPUs.
+type Axis int
+
+// The axes: rows (output features), or columns (input features), after which sums are added up.
+const (
+	SplitRows Axis = iota
+	SplitColumns
+	Replicated
+)
+
+// Stored is a matrix, or a stack of matrices, as a checkpoint holds it.
+type Stored struct {
+	Path   string // module path: the name of the layer in a container
+	Tensor string // that holds the weights in a checkpoint
+	Bias   string // tensor [N], of a stack [Experts, N]; "": none
+
+	Experts    int // matrices in the stack; 0: not a stack
+	N, K       int // of a matrix
+	Transposed bool
+
+	Role Role
+}
+
+// Matrices returns how many matrices are stored, 1 for what is no stack.
+func (s *Stored) Matrices() int { return max(s.Experts, 1) }
+
+// Shape returns the shape that the tensor has in a checkpoint.
+func (s *Stored) Shape() []int {
+	shape := []int{s.N, s.K}
+	if s.Transposed {
+		shape = []int{s.K, s.N}
+	}
+	if s.Experts > 0 {
+		shape = append([]int{s.Experts}, shape...)
+	}
+	return shape
+}
+
+// State is what linear layers read. Those that read one share its statistics.
+type State struct {
+	Name  string // unique in a model
+	Width int
+	// Absorb are tensors that take a factor on the state: where the state's component
+	// i is to be divided by f[i], row (or element) j of each is divided by f[i] for all i with
+	// Source(i) = j. Empty where nothing can.
+	Absorb []string
+	// Heads, KVHeads and Dim, if set, are those of an attention whose values the state
+	// is a mixture of: component i comes from row (i/Dim)/(Heads/KVHeads)·Dim + i%Dim.
+	Heads, KVHeads, Dim int
+	From                int     // first row of the absorbing tensors that counts
+	Offset              float32 // that the absorbing tensors' elements are taken with, see [Norm]
+}
+
+// Source returns the row of the absorbing tensors that component i comes from.
+func (s *State) Source(i int) int {
+	if s.Dim > 0 {
+		i = i/s.Dim/(s.Heads/s.KVHeads)*s.Dim + i%s.Dim
+	}
+	return s.From + i
+}
+
+// Role is what a tensor is for.
+type Role int
+
+// The roles. A tensor that the description does not name is [Other].
+const (
+	Other Role = iota
+	LinearWeight
+	EmbeddingWeight
+	HeadWeight
+	RouterWeight // of a mixture, and the gates of shared experts
+	NormWeight
+	BiasVector
+	SinkVector
+)
+
+// String names a role in reports.
+func (r Role) String() string {
+	return [...]string{"other", "linear layer", "embedding", "output head", "router", "norm", "bias", "attention sink"}[r]
+}
+
+// Role returns what a tensor of a checkpoint, by its full name, is for.
+func (d *Decoder) Role(tensor string) Role { return d.roles[tensor] }
+
+// Linears returns the layers of the blocks that are quantized, in order, and the head where it is no
+// embedding.
+func (d *Decoder) Linears() iter.Seq[*Linear] {
+	return func(yield func(*Linear) bool) {
+		for i := range d.Blocks {
+			for _, l := range d.Blocks[i].Linears() {
+				if !yield(l) {
+					return
+				}
+			}
+		}
+		if !d.Tied {
+			yield(d.Head)
+		}
+	}
+}
+
+// Linears returns the layers of a block in order, without routers.
+func (b *Block) Linears() []*Linear {
+	ls := []*Linear{b.Attn.Q, b.Attn.K, b.Attn.V, b.Attn.O}
+	if b.MLP != nil {
+		return b.MLP.append(ls)
+	}
+	for i := range b.MoE.Experts {
+		ls = b.MoE.Experts[i].append(ls)
+	}
+	if b.MoE.Shared != nil {
+		ls = b.MoE.Shared.append(ls)
+	}
+	return ls
+}
+
+func (m *MLP) append(ls []*Linear) []*Linear { return append(ls, m.Gate, m.Up, m.Down) }
+
+// Stored returns what the linear layers of the blocks are stored as, and the head where it is no
+// embedding, each once and in order.
+func (d *Decoder) Stored() []*Stored {
+	var all []*Stored
+	seen := make(map[*Stored]bool)
+	for l := range d.Linears() {
+		if !seen[l.Stored] {
+			seen[l.Stored] = true
+			all = append(all, l.Stored)
+		}
+	}
+	return all
+}

@@ -1,0 +1,110 @@
+package arch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// family is one entry of the list: how its models are known, and what describes them.
+type family struct {
+	name          string
+	architectures []string // of config.json; what a nested text_config implies is found by its type
+	modelTypes    []string
+	describe      func(*builder)
+}
+
+// families lists every family there is. A new one is a file and a line here.
+func families() []family {
+	return []family{
+		llama(), mistral(), qwen2(), qwen3(),
+		mixtral(), qwen2MoE(), qwen3MoE(),
+		gemma2(), gemma3(), phi3(), gptOSS(),
+	}
+}
+
+// Names lists the families, sorted.
+func Names() []string {
+	var names []string
+	for _, f := range families() {
+		names = append(names, f.name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// UnknownError is the error for a model of no family that this package knows.
+type UnknownError struct {
+	Architecture, ModelType string
+}
+
+func (e *UnknownError) Error() string {
+	name := e.Architecture
+	if name == "" {
+		name = e.ModelType
+	}
+	if name == "" {
+		return "config names no architecture"
+	}
+	return fmt.Sprintf("architecture %.80q is not one that is known: want one of the families %s", name, strings.Join(Names(), ", "))
+}
+
+// Describe makes the description of a model of its config.json. has reports
+// whether the checkpoint has a tensor, for families whose models are stored in
+// more than one way; nil is for a config without a checkpoint, which is taken
+// to be stored as its family mostly is.
+//
+// A model of no known family gives an [UnknownError]. Any other error names
+// the key whose value is missing, makes no sense or is not supported.
+func Describe(config []byte, has func(tensor string) bool) (*Decoder, error) {
+	outer, err := readFields(config)
+	if err != nil {
+		return nil, err
+	}
+	in, nested := outer, outer.has("text_config")
+	if nested {
+		if in, err = readFields(outer.values["text_config"]); err != nil {
+			return nil, fmt.Errorf("text_config: %w", err)
+		}
+	}
+	arch, modelType := outer.architecture(), in.text("model_type", outer.text("model_type", ""))
+	f, ok := find(arch, modelType, nested)
+	if !ok {
+		return nil, &UnknownError{arch, modelType}
+	}
+	b := &builder{
+		fields: in, hasTensor: has,
+		d: &Decoder{Family: f.name, Architecture: arch, ModelType: modelType, EmbedScale: 1, roles: make(map[string]Role)},
+	}
+	b.names(nested)
+	f.describe(b)
+	b.tokens(outer)
+	b.d.DType = in.text("dtype", in.text("torch_dtype", outer.text("dtype", outer.text("torch_dtype", ""))))
+	for _, from := range []*fields{outer, in} {
+		if b.d.Quantization == nil {
+			b.d.Quantization = from.object("quantization_config")
+		}
+	}
+	for _, from := range []*fields{in, outer} {
+		if from.err != nil {
+			return nil, from.err
+		}
+	}
+	return b.d, nil
+}
+
+// find returns the family of a model: by its architecture, or where there is
+// none or the model is nested in one of several modes, by its type.
+func find(arch, modelType string, nested bool) (family, bool) {
+	for _, f := range families() {
+		switch {
+		case arch != "" && !nested:
+			if slices.Contains(f.architectures, arch) {
+				return f, true
+			}
+		case slices.Contains(f.modelTypes, modelType):
+			return f, true
+		}
+	}
+	return family{}, false
+}

@@ -1,0 +1,266 @@
+package arch
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+)
+
+// Rope is a rotary embedding: the pairs (i, i+Dim/2) of a head's first Dim elements
+// turn by position · frequency i. Formulas are those of transformers'
+// modeling_rope_utils.
+type Rope struct {
+	Type  string // default, linear, dynamic, llama3, yarn or longrope
+	Dim   int
+	Theta float64
+
+	Factor   float64 // by which the context is stretched; 1 for type default
+	Original int     // positions before that
+
+	// Type llama3: wavelengths above Original/LowFreq are stretched by Factor, those
+	// below Original/HighFreq not, those between in part.
+	LowFreq, HighFreq float64
+
+	// Type yarn: pairs that turn more than BetaFast times in the original context stay, those that
+	// turn less than BetaSlow times are stretched, with a ramp between, whose ends Truncate makes whole.
+	BetaFast, BetaSlow float64
+	Truncate           bool
+
+	// Type longrope: divisors of the frequencies [Dim/2], Short up to the original context and Long beyond.
+	Short, Long []float64
+
+	// Amplitude is what cosines and sines are multiplied by, in types yarn and longrope; 1 elsewhere.
+	Amplitude float64
+}
+
+// Frequencies returns the Dim/2 frequencies, in radians per position, of a
+// window of so many tokens, on which they depend in types dynamic and longrope.
+func (r *Rope) Frequencies(tokens int) []float64 {
+	f := make([]float64, r.Dim/2)
+	theta := r.Theta
+	if r.Type == "dynamic" && tokens > r.Original {
+		stretch := r.Factor*float64(tokens)/float64(r.Original) - (r.Factor - 1)
+		theta *= math.Pow(stretch, float64(r.Dim)/float64(r.Dim-2))
+	}
+	for i := range f {
+		f[i] = math.Pow(theta, -2*float64(i)/float64(r.Dim))
+	}
+	switch r.Type {
+	case "linear":
+		for i := range f {
+			f[i] /= r.Factor
+		}
+	case "llama3":
+		r.llama3(f)
+	case "yarn":
+		r.yarn(f)
+	case "longrope":
+		divisors := r.Short
+		if tokens > r.Original {
+			divisors = r.Long
+		}
+		for i := range f {
+			f[i] /= divisors[i]
+		}
+	}
+	return f
+}
+
+// Limit returns the largest window whose frequencies are those of a window of
+// so many tokens; 0 is any.
+func (r *Rope) Limit(tokens int) int {
+	switch {
+	case r.Type != "dynamic" && r.Type != "longrope":
+		return 0
+	case tokens <= r.Original:
+		return r.Original
+	case r.Type == "dynamic":
+		return tokens
+	}
+	return 0
+}
+
+// llama3 is Meta's way for Llama 3.1.
+func (r *Rope) llama3(f []float64) {
+	old := float64(r.Original)
+	for i, v := range f {
+		wavelength := 2 * math.Pi / v
+		switch {
+		case wavelength > old/r.LowFreq:
+			f[i] = v / r.Factor
+		case wavelength >= old/r.HighFreq:
+			s := (old/wavelength - r.LowFreq) / (r.HighFreq - r.LowFreq)
+			f[i] = v * ((1-s)/r.Factor + s)
+		}
+	}
+}
+
+// yarn is the way of Peng et al., https://arxiv.org/abs/2309.00071.
+func (r *Rope) yarn(f []float64) {
+	// The pair that turns so many times in the original context.
+	pair := func(turns float64) float64 {
+		return float64(r.Dim) * math.Log(float64(r.Original)/(turns*2*math.Pi)) / (2 * math.Log(r.Theta))
+	}
+	low, high := pair(r.BetaFast), pair(r.BetaSlow)
+	if r.Truncate {
+		low, high = math.Floor(low), math.Ceil(high)
+	}
+	low, high = max(low, 0), min(high, float64(r.Dim-1))
+	if low == high {
+		high += 0.001
+	}
+	for i, v := range f {
+		stretched := min(max((float64(i)-low)/(high-low), 0), 1)
+		f[i] = v*(1-stretched) + v/r.Factor*stretched
+	}
+}
+
+// rope reads rope_theta beside rope_scaling, as transformers 4 writes them, or
+// rope_parameters, which holds both and has an object for each kind of layer
+// where layers differ: kind names it. theta is the family's default.
+func (b *builder) rope(kind string, theta float64) *Rope {
+	old, current := b.ropeUnder("rope_scaling", kind, theta), b.ropeUnder("rope_parameters", kind, theta)
+	switch {
+	case old == nil && current == nil:
+		return b.plainRope(b.positiveFloat("rope_theta", theta))
+	case old == nil:
+		return current
+	case current != nil && !reflect.DeepEqual(old, current):
+		b.fail("rope_parameters", errors.New("disagrees with rope_scaling"))
+	}
+	return old
+}
+
+// plainRope is a rotary embedding of type default.
+func (b *builder) plainRope(theta float64) *Rope {
+	return &Rope{Type: "default", Factor: 1, Amplitude: 1, Theta: theta, Dim: b.rotated(b.positiveFloat("partial_rotary_factor", 1))}
+}
+
+// ropeUnder reads one of the two objects, nil where it is not there.
+func (b *builder) ropeUnder(key, kind string, theta float64) *Rope {
+	in := b.scaling(key, kind)
+	if in == nil {
+		return nil
+	}
+	r := &Rope{Factor: 1, Amplitude: 1, Theta: b.positiveFloat("rope_theta", theta)}
+	if t := in.positiveFloat("rope_theta", r.Theta); t != r.Theta {
+		if b.has("rope_theta") && kind == "" {
+			b.fail(key, fmt.Errorf("rope_theta %v disagrees with the %v outside", t, r.Theta))
+		}
+		r.Theta = t
+	}
+	r.Dim = b.rotated(in.positiveFloat("partial_rotary_factor", b.positiveFloat("partial_rotary_factor", 1)))
+	if b.err == nil {
+		b.readRope(r, in)
+	}
+	if in.err != nil {
+		b.fail(key, in.err)
+	}
+	return r
+}
+
+// rotated returns how many elements of a head turn.
+func (b *builder) rotated(share float64) int {
+	if share > 1 {
+		b.fail("partial_rotary_factor", fmt.Errorf("%v is above 1", share))
+		return b.headDim
+	}
+	dim := int(float64(b.headDim) * share)
+	if dim%2 != 0 || dim == 0 {
+		b.fail("head_dim", fmt.Errorf("%d of the %d elements of a head would be rotated: want pairs", dim, b.headDim))
+	}
+	return dim
+}
+
+// scaling returns one of the two objects, of the kind of layer where it has several.
+func (b *builder) scaling(key, kind string) *fields {
+	if !b.has(key) {
+		return nil
+	}
+	in, err := readFields(b.values[key])
+	if err != nil {
+		b.fail(key, err)
+		return nil
+	}
+	if kind == "" {
+		kind = fullAttention
+	}
+	if !in.has(kind) {
+		return in
+	}
+	inner, err := readFields(in.values[kind])
+	if err != nil {
+		b.fail(key, fmt.Errorf("%s: %w", kind, err))
+		return nil
+	}
+	return inner
+}
+
+// readRope reads what a type needs.
+func (b *builder) readRope(r *Rope, in *fields) {
+	r.Type = in.text("rope_type", in.text("type", "default"))
+	switch r.Type {
+	case "default":
+		return
+	case "linear", "dynamic":
+		in.require("factor")
+	case "llama3":
+		in.require("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+	case "su": // what Phi-3 called it first
+		r.Type = "longrope"
+	case "yarn", "longrope":
+	default:
+		in.fail("rope_type", fmt.Errorf("%.40q is not supported: want default, linear, dynamic, llama3, yarn or longrope", r.Type))
+		return
+	}
+	if r.Type != "linear" && r.Type != "dynamic" {
+		// The key outside wins, as in Phi-3.
+		r.Original = b.size("original_max_position_embeddings", in.size("original_max_position_embeddings", b.d.MaxPositions))
+	}
+	r.Factor = in.positiveFloat("factor", float64(b.d.MaxPositions)/float64(max(r.Original, 1)))
+	switch r.Type {
+	case "dynamic":
+		r.Original = b.d.MaxPositions
+		if r.Dim <= 2 {
+			in.fail("rope_type", errors.New("dynamic wants more than one pair"))
+		}
+	case "llama3":
+		r.LowFreq, r.HighFreq = in.positiveFloat("low_freq_factor", 1), in.positiveFloat("high_freq_factor", 4)
+		if r.HighFreq <= r.LowFreq {
+			in.fail("high_freq_factor", fmt.Errorf("%v is not above low_freq_factor %v", r.HighFreq, r.LowFreq))
+		}
+	case "yarn":
+		r.BetaFast, r.BetaSlow = in.positiveFloat("beta_fast", 32), in.positiveFloat("beta_slow", 1)
+		r.Truncate = in.boolean("truncate", true)
+		r.Amplitude = in.positiveFloat("attention_factor", yarnAmplitude(r.Factor, in))
+		if r.Theta <= 1 {
+			in.fail("rope_theta", fmt.Errorf("%v: rope type yarn wants more than 1", r.Theta))
+		}
+	case "longrope":
+		in.require("long_factor", "short_factor")
+		if in.err != nil {
+			return
+		}
+		r.Long, r.Short = in.positives("long_factor", r.Dim/2), in.positives("short_factor", r.Dim/2)
+		amplitude := 1.0
+		if r.Factor > 1 && r.Original > 1 {
+			amplitude = math.Sqrt(1 + math.Log(r.Factor)/math.Log(float64(r.Original)))
+		}
+		r.Amplitude = in.positiveFloat("attention_factor", amplitude)
+	}
+}
+
+// yarnAmplitude is what the paper, and DeepSeek after it, make of the factor.
+func yarnAmplitude(factor float64, in *fields) float64 {
+	of := func(scale float64) float64 {
+		if factor <= 1 {
+			return 1
+		}
+		return 0.1*scale*math.Log(factor) + 1
+	}
+	if in.has("mscale") && in.has("mscale_all_dim") {
+		return of(in.positiveFloat("mscale", 1)) / of(in.positiveFloat("mscale_all_dim", 1))
+	}
+	return of(1)
+}
