@@ -1,0 +1,474 @@
+package arch_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lutq/lutq/formats/arch"
+)
+
+// without leaves a key out of a test's config.
+const without = "\x00"
+
+// config returns a small Llama config with some values replaced; each change is
+// "key: JSON value", or a key and [without].
+func config(changes map[string]string) []byte {
+	values := map[string]string{
+		"architectures": `["LlamaForCausalLM"]`, "model_type": `"llama"`,
+		"hidden_size": "64", "intermediate_size": "172", "num_hidden_layers": "3",
+		"num_attention_heads": "8", "num_key_value_heads": "4", "vocab_size": "512",
+	}
+	maps.Copy(values, changes)
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		if values[k] != without {
+			parts = append(parts, fmt.Sprintf("%q: %s", k, values[k]))
+		}
+	}
+	return []byte("{" + strings.Join(parts, ",\n") + "}")
+}
+
+// changes builds what [config] takes: pairs of key and value.
+func changes(pairs ...string) map[string]string {
+	m := make(map[string]string)
+	for i := 0; i < len(pairs); i += 2 {
+		m[pairs[i]] = pairs[i+1]
+	}
+	return m
+}
+
+// of names an architecture and its type.
+func of(architecture, modelType string, more ...string) map[string]string {
+	return changes(append([]string{"architectures", fmt.Sprintf("[%q]", architecture), "model_type", fmt.Sprintf("%q", modelType)}, more...)...)
+}
+
+func describe(t *testing.T, text []byte, tensors ...string) *arch.Decoder {
+	t.Helper()
+	d, err := arch.Describe(text, func(name string) bool { return slices.Contains(tensors, name) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// layer prints a layer of a description: its name, shape, where it lies and its bias.
+func layer(l *arch.Linear) string {
+	s := fmt.Sprintf("%s %dx%d", l.Name, l.N, l.K)
+	if !l.Whole() {
+		s += fmt.Sprintf(" = %s%v[%d] rows %d by %d", l.Stored.Tensor, l.Stored.Shape(), l.Expert, l.Row, l.Step)
+	}
+	if l.Stored.Bias != "" {
+		s += " + " + l.Stored.Bias
+	}
+	return s
+}
+
+func TestLayers(t *testing.T) {
+	const p = "model.layers.0."
+	llama := []string{
+		p + "self_attn.q_proj 64x64", p + "self_attn.k_proj 32x64", p + "self_attn.v_proj 32x64", p + "self_attn.o_proj 64x64",
+		p + "mlp.gate_proj 172x64", p + "mlp.up_proj 172x64", p + "mlp.down_proj 64x172",
+	}
+	biased := func(from, to int) []string {
+		ls := slices.Clone(llama)
+		for i := from; i < to; i++ {
+			ls[i] += " + " + strings.Fields(ls[i])[0] + ".bias"
+		}
+		return ls
+	}
+	for _, tc := range []struct {
+		name    string
+		changes map[string]string
+		has     []string
+		want    []string
+	}{
+		{"llama", nil, nil, llama},
+		{"llama with biases", changes("attention_bias", "true", "mlp_bias", "true"), nil, biased(0, 7)},
+		{"qwen2", of("Qwen2ForCausalLM", "qwen2"), nil, biased(0, 3)},
+		{"wide heads", changes("head_dim", "16"), nil, []string{
+			p + "self_attn.q_proj 128x64", p + "self_attn.k_proj 64x64", p + "self_attn.v_proj 64x64", p + "self_attn.o_proj 64x128",
+			p + "mlp.gate_proj 172x64", p + "mlp.up_proj 172x64", p + "mlp.down_proj 64x172",
+		}},
+		{"phi3", of("Phi3ForCausalLM", "phi3"), nil, []string{
+			p + "self_attn.qkv_proj.q 64x64 = " + p + "self_attn.qkv_proj.weight[128 64][0] rows 0 by 1",
+			p + "self_attn.qkv_proj.k 32x64 = " + p + "self_attn.qkv_proj.weight[128 64][0] rows 64 by 1",
+			p + "self_attn.qkv_proj.v 32x64 = " + p + "self_attn.qkv_proj.weight[128 64][0] rows 96 by 1",
+			p + "self_attn.o_proj 64x64",
+			p + "mlp.gate_up_proj.gate 172x64 = " + p + "mlp.gate_up_proj.weight[344 64][0] rows 0 by 1",
+			p + "mlp.gate_up_proj.up 172x64 = " + p + "mlp.gate_up_proj.weight[344 64][0] rows 172 by 1",
+			p + "mlp.down_proj 64x172",
+		}},
+		{"mixtral", of("MixtralForCausalLM", "mixtral", "num_local_experts", "2"), nil, append(
+			llama[:4:4],
+			p+"block_sparse_moe.experts.0.w1 172x64", p+"block_sparse_moe.experts.0.w3 172x64", p+"block_sparse_moe.experts.0.w2 64x172",
+			p+"block_sparse_moe.experts.1.w1 172x64", p+"block_sparse_moe.experts.1.w3 172x64", p+"block_sparse_moe.experts.1.w2 64x172",
+		)},
+		{
+			"mixtral in stacks", of("MixtralForCausalLM", "mixtral", "num_local_experts", "1", "num_experts_per_tok", "1"),
+			[]string{p + "mlp.gate.weight", p + "mlp.experts.gate_up_proj", p + "mlp.experts.down_proj"},
+			append(
+				llama[:4:4],
+				p+"mlp.experts.gate_up_proj.0.gate 172x64 = "+p+"mlp.experts.gate_up_proj[1 344 64][0] rows 0 by 1",
+				p+"mlp.experts.gate_up_proj.0.up 172x64 = "+p+"mlp.experts.gate_up_proj[1 344 64][0] rows 172 by 1",
+				p+"mlp.experts.down_proj.0.down 64x172 = "+p+"mlp.experts.down_proj[1 64 172][0] rows 0 by 1",
+			),
+		},
+		{"qwen2_moe", of("Qwen2MoeForCausalLM", "qwen2_moe", "num_experts", "1", "num_experts_per_tok", "1", "moe_intermediate_size", "16", "shared_expert_intermediate_size", "24"), nil, append(
+			biased(0, 3)[:4:4],
+			p+"mlp.experts.0.gate_proj 16x64", p+"mlp.experts.0.up_proj 16x64", p+"mlp.experts.0.down_proj 64x16",
+			p+"mlp.shared_expert.gate_proj 24x64", p+"mlp.shared_expert.up_proj 24x64", p+"mlp.shared_expert.down_proj 64x24",
+		)},
+		{"gpt-oss", of("GptOssForCausalLM", "gpt_oss", "num_local_experts", "1", "num_experts_per_tok", "1", "head_dim", "8"), nil, append(
+			biased(0, 4)[:4:4],
+			p+"mlp.experts.gate_up_proj.0.gate 172x64 = "+p+"mlp.experts.gate_up_proj[1 64 344][0] rows 0 by 2 + "+p+"mlp.experts.gate_up_proj_bias",
+			p+"mlp.experts.gate_up_proj.0.up 172x64 = "+p+"mlp.experts.gate_up_proj[1 64 344][0] rows 1 by 2 + "+p+"mlp.experts.gate_up_proj_bias",
+			p+"mlp.experts.down_proj.0.down 64x172 = "+p+"mlp.experts.down_proj[1 172 64][0] rows 0 by 1 + "+p+"mlp.experts.down_proj_bias",
+		)},
+		{
+			"gpt-oss in MXFP4", of("GptOssForCausalLM", "gpt_oss", "num_local_experts", "1", "num_experts_per_tok", "1", "head_dim", "8", "attention_bias", "false"),
+			[]string{p + "mlp.experts.gate_up_proj_blocks"},
+			append(
+				llama[:4:4],
+				p+"mlp.experts.gate_up_proj.0.gate 172x64 = "+p+"mlp.experts.gate_up_proj[1 344 64][0] rows 0 by 2 + "+p+"mlp.experts.gate_up_proj_bias",
+				p+"mlp.experts.gate_up_proj.0.up 172x64 = "+p+"mlp.experts.gate_up_proj[1 344 64][0] rows 1 by 2 + "+p+"mlp.experts.gate_up_proj_bias",
+				p+"mlp.experts.down_proj.0.down 64x172 = "+p+"mlp.experts.down_proj[1 64 172][0] rows 0 by 1 + "+p+"mlp.experts.down_proj_bias",
+			),
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := describe(t, config(tc.changes), tc.has...)
+			var got []string
+			for _, l := range d.Blocks[0].Linears() {
+				got = append(got, layer(l))
+				if d.Role(l.Stored.Tensor) != arch.LinearWeight {
+					t.Errorf("%s is a %v", l.Stored.Tensor, d.Role(l.Stored.Tensor))
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("layers (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRoles(t *testing.T) {
+	const p = "model.layers.2."
+	d := describe(t, config(of("Qwen2MoeForCausalLM", "qwen2_moe")))
+	for tensor, want := range map[string]arch.Role{
+		"model.embed_tokens.weight":             arch.EmbeddingWeight,
+		"lm_head.weight":                        arch.HeadWeight,
+		"model.norm.weight":                     arch.NormWeight,
+		p + "input_layernorm.weight":            arch.NormWeight,
+		p + "self_attn.q_proj.weight":           arch.LinearWeight,
+		p + "self_attn.q_proj.bias":             arch.BiasVector,
+		p + "self_attn.o_proj.bias":             arch.Other,
+		p + "mlp.gate.weight":                   arch.RouterWeight,
+		p + "mlp.shared_expert_gate.weight":     arch.RouterWeight,
+		p + "mlp.experts.59.down_proj.weight":   arch.LinearWeight,
+		p + "mlp.experts.60.down_proj.weight":   arch.Other,
+		p + "mlp.shared_expert.up_proj.weight":  arch.LinearWeight,
+		"model.layers.3.input_layernorm.weight": arch.Other,
+		"visual.patch_embed.proj.weight":        arch.Other,
+	} {
+		if got := d.Role(tensor); got != want {
+			t.Errorf("%s is a %v: want %v", tensor, got, want)
+		}
+	}
+}
+
+// TestStates: layers that read the same state share it, and a factor on a state
+// goes where the state comes from.
+func TestStates(t *testing.T) {
+	b := &describe(t, config(nil)).Blocks[0]
+	if b.Attn.Q.Reads != b.Attn.V.Reads || b.Attn.Q.Reads == b.Attn.O.Reads || b.MLP.Gate.Reads != b.MLP.Up.Reads {
+		t.Error("the states that layers share are others than those they read")
+	}
+	if got := b.Attn.K.Reads.Absorb; !slices.Equal(got, []string{"model.layers.0.input_layernorm.weight"}) {
+		t.Errorf("the input of k is absorbed by %q", got)
+	}
+	// 8 heads of 8 over 4: heads 2j and 2j+1 read the values of head j.
+	for i, want := range map[int]int{0: 0, 7: 7, 8: 0, 15: 7, 16: 8, 63: 31} {
+		if got := b.Attn.O.Reads.Source(i); got != want {
+			t.Errorf("component %d of the input of o comes from row %d of v: want %d", i, got, want)
+		}
+	}
+	phi := &describe(t, config(of("Phi3ForCausalLM", "phi3"))).Blocks[0]
+	if got := phi.Attn.O.Reads.Source(8); got != 96 {
+		t.Errorf("component 8 of the input of o comes from row %d of qkv: want 96", got)
+	}
+	if got := phi.MLP.Down.Reads.Source(3); got != 175 {
+		t.Errorf("component 3 of the input of down comes from row %d of gate_up: want 175", got)
+	}
+}
+
+func TestWindows(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		changes map[string]string
+		want    []int
+	}{
+		{"llama has none", changes("sliding_window", "16"), []int{0, 0, 0}},
+		{"mistral by default", of("MistralForCausalLM", "mistral"), []int{4096, 4096, 4096}},
+		{"mistral off", of("MistralForCausalLM", "mistral", "sliding_window", "null"), []int{0, 0, 0}},
+		{"mixtral by default", of("MixtralForCausalLM", "mixtral"), []int{0, 0, 0}},
+		{"qwen2 off", of("Qwen2ForCausalLM", "qwen2", "sliding_window", "16"), []int{0, 0, 0}},
+		{"qwen2 from a layer on", of("Qwen2ForCausalLM", "qwen2", "sliding_window", "16", "use_sliding_window", "true", "max_window_layers", "2"), []int{0, 0, 16}},
+		{"qwen3 by types", of("Qwen3ForCausalLM", "qwen3", "sliding_window", "16", "use_sliding_window", "true", "layer_types", `["sliding_attention","full_attention","sliding_attention"]`), []int{16, 0, 16}},
+		{"qwen2_moe", of("Qwen2MoeForCausalLM", "qwen2_moe", "sliding_window", "16", "use_sliding_window", "true"), []int{16, 0, 16}},
+		{"qwen3_moe", of("Qwen3MoeForCausalLM", "qwen3_moe", "sliding_window", "16", "use_sliding_window", "true", "max_window_layers", "2"), []int{16, 16, 16}},
+		{"gemma2", of("Gemma2ForCausalLM", "gemma2", "sliding_window", "16"), []int{16, 0, 16}},
+		{"gemma3", of("Gemma3ForCausalLM", "gemma3_text", "sliding_window", "16", "sliding_window_pattern", "3"), []int{16, 16, 0}},
+		{"gpt-oss", of("GptOssForCausalLM", "gpt_oss"), []int{128, 0, 128}},
+		{"phi3 off", of("Phi3ForCausalLM", "phi3"), []int{0, 0, 0}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var got []int
+			for _, b := range describe(t, config(tc.changes)).Blocks {
+				got = append(got, b.Attn.Window)
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("windows %v: want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestRope(t *testing.T) {
+	const llama3 = `"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":8192`
+	wantLlama3 := &arch.Rope{Type: "llama3", Dim: 8, Theta: 5e5, Factor: 8, Original: 8192, LowFreq: 1, HighFreq: 4, Amplitude: 1}
+	longFactors := `"long_factor":[1,2,3],"short_factor":[1,1,1]`
+	for _, tc := range []struct {
+		name    string
+		changes map[string]string
+		want    *arch.Rope
+	}{
+		{"plain", nil, &arch.Rope{Type: "default", Dim: 8, Theta: 1e4, Factor: 1, Amplitude: 1}},
+		{"nulls", changes("rope_scaling", "null", "rope_parameters", "null"), &arch.Rope{Type: "default", Dim: 8, Theta: 1e4, Factor: 1, Amplitude: 1}},
+		{"empty", changes("rope_scaling", "{}"), &arch.Rope{Type: "default", Dim: 8, Theta: 1e4, Factor: 1, Amplitude: 1}},
+		{"of version 4", changes("rope_theta", "500000", "rope_scaling", "{"+llama3+"}"), wantLlama3},
+		{"of version 5", changes("rope_parameters", `{"rope_theta":500000.0,`+llama3+"}"), wantLlama3},
+		{"of both", changes("rope_theta", "500000", "rope_scaling", "{"+llama3+"}", "rope_parameters", `{"rope_theta":500000.0,`+llama3+"}"), wantLlama3},
+		{"rope_type wins over type", changes("rope_scaling", `{"type":"default","rope_type":"linear","factor":2}`), &arch.Rope{Type: "linear", Dim: 8, Theta: 1e4, Factor: 2, Amplitude: 1}},
+		{"dynamic", changes("rope_scaling", `{"type":"dynamic","factor":4}`), &arch.Rope{Type: "dynamic", Dim: 8, Theta: 1e4, Factor: 4, Original: 2048, Amplitude: 1}},
+		{"yarn", changes("rope_scaling", `{"type":"yarn","factor":4,"original_max_position_embeddings":512}`), &arch.Rope{
+			Type: "yarn", Dim: 8, Theta: 1e4, Factor: 4, Original: 512, BetaFast: 32, BetaSlow: 1, Truncate: true, Amplitude: 0.1*math.Log(4) + 1,
+		}},
+		{"partial", changes("partial_rotary_factor", "0.75"), &arch.Rope{Type: "default", Dim: 6, Theta: 1e4, Factor: 1, Amplitude: 1}},
+		{"phi3", of("Phi3ForCausalLM", "phi3", "max_position_embeddings", "16384", "partial_rotary_factor", "0.75", "rope_scaling", `{"type":"su",`+longFactors+`}`), &arch.Rope{
+			Type: "longrope", Dim: 6, Theta: 1e4, Factor: 4, Original: 4096, Long: []float64{1, 2, 3}, Short: []float64{1, 1, 1},
+			Amplitude: math.Sqrt(1 + math.Log(4)/math.Log(4096)),
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, describe(t, config(tc.changes)).Blocks[0].Attn.Rope); diff != "" {
+				t.Errorf("rope (-want +got):\n%s", diff)
+			}
+		})
+	}
+	gemma := describe(t, config(of("Gemma3ForCausalLM", "gemma3_text", "num_hidden_layers", "6", "rope_scaling", `{"rope_type":"linear","factor":8}`)))
+	local, global := gemma.Blocks[0].Attn.Rope, gemma.Blocks[5].Attn.Rope
+	if local.Theta != 1e4 || local.Type != "default" || global.Theta != 1e6 || global.Factor != 8 {
+		t.Errorf("gemma3 turns by %+v and %+v", local, global)
+	}
+}
+
+// TestNested: the text model of a model with several modes, under each of the names it has.
+func TestNested(t *testing.T) {
+	text := `{"architectures":["Gemma3ForConditionalGeneration"],"model_type":"gemma3","eos_token_id":[1,106],"tie_word_embeddings":true,` +
+		`"text_config":{"model_type":"gemma3_text","hidden_size":64,"intermediate_size":128,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,"head_dim":32}}`
+	for _, root := range []string{"language_model.model.", "model.language_model."} {
+		d := describe(t, []byte(text), root+"embed_tokens.weight")
+		if got := d.Blocks[0].Attn.Q.Stored.Tensor; got != root+"layers.0.self_attn.q_proj.weight" {
+			t.Errorf("q is in %s", got)
+		}
+		if !slices.Equal(d.EOS, []int{1, 106}) || d.Family != "gemma3" || !d.Tied {
+			t.Errorf("got %+v", d)
+		}
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for _, tc := range []struct{ name, key, value, want string }{
+		{"hidden_size missing", "hidden_size", without, "hidden_size: missing"},
+		{"hidden_size null", "hidden_size", "null", "hidden_size: missing"},
+		{"hidden_size zero", "hidden_size", "0", "hidden_size: 0 is outside 1 to 2147483647"},
+		{"hidden_size negative", "hidden_size", "-64", "hidden_size: -64 is outside"},
+		{"hidden_size fractional", "hidden_size", "64.5", `hidden_size: "64.5" is not an integer`},
+		{"hidden_size huge", "hidden_size", "1e300", "hidden_size: 1e300 is outside"},
+		{"hidden_size overflows", "hidden_size", "1e999", "is not an integer"},
+		{"hidden_size a string", "hidden_size", `"64"`, `hidden_size: "\"64\"" is not an integer`},
+		{"heads do not divide", "hidden_size", "65", "hidden_size: 65 is not a multiple of 8 num_attention_heads"},
+		{"kv heads do not divide", "num_key_value_heads", "3", "num_attention_heads: 8 is not a multiple of 3"},
+		{"kv heads zero", "num_key_value_heads", "0", "num_key_value_heads: 0 is outside"},
+		{"intermediate_size missing", "intermediate_size", without, "intermediate_size: missing"},
+		{"layers missing", "num_hidden_layers", without, "num_hidden_layers: missing"},
+		{"layers without number", "num_hidden_layers", "2000000000", "num_hidden_layers: 2000000000: want at most"},
+		{"heads missing", "num_attention_heads", without, "num_attention_heads: missing"},
+		{"heads zero", "num_attention_heads", "0", "num_attention_heads: 0 is outside"},
+		{"vocabulary missing", "vocab_size", without, "vocab_size: missing"},
+		{"head_dim zero", "head_dim", "0", "head_dim: 0 is outside"},
+		{"head_dim odd", "head_dim", "7", "head_dim: 7 of the 7 elements"},
+		{"head_dim huge", "head_dim", "2147483646", "head_dim: 8 heads of 2147483646 are too wide"},
+		{"positions negative", "max_position_embeddings", "-1", "max_position_embeddings: -1 is outside"},
+		{"eps zero", "rms_norm_eps", "0", `rms_norm_eps: "0" is not a positive number`},
+		{"theta negative", "rope_theta", "-1", `rope_theta: "-1" is not a positive number`},
+		{"tied a number", "tie_word_embeddings", "1", `tie_word_embeddings: "1" is not true or false`},
+		{"act a list", "hidden_act", "[]", "hidden_act: want a string"},
+		{"act unknown", "hidden_act", `"tanhexp"`, `hidden_act: "tanhexp" is not supported`},
+		{"eos a string", "eos_token_id", `"</s>"`, "eos_token_id:"},
+		{"bos a list", "bos_token_id", `[1]`, "bos_token_id:"},
+		{"architectures a string", "architectures", `"LlamaForCausalLM"`, "architectures: want a list of strings"},
+		{"quantization a string", "quantization_config", `"gptq"`, "quantization_config: want a JSON object"},
+		{"rope a list", "rope_scaling", "[]", "rope_scaling: want a JSON object"},
+		{"rope key twice", "rope_scaling", `{"type":"linear","type":"linear","factor":2}`, `rope_scaling: key "type" appears twice`},
+		{"rope type unknown", "rope_scaling", `{"type":"mrope"}`, `rope_type: "mrope" is not supported`},
+		{"linear without factor", "rope_scaling", `{"type":"linear"}`, "rope_scaling: factor: missing"},
+		{"linear with factor zero", "rope_scaling", `{"type":"linear","factor":0}`, `rope_scaling: factor: "0" is not a positive number`},
+		{"llama3 without factor", "rope_parameters", `{"rope_type":"llama3","low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192}`, "rope_parameters: factor: missing"},
+		{"llama3 with equal bounds", "rope_scaling", `{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4,"original_max_position_embeddings":8192}`, "high_freq_factor: 4 is not above low_freq_factor 4"},
+		{"longrope with other lengths", "rope_scaling", `{"type":"longrope","long_factor":[1],"short_factor":[1,1,1,1]}`, "long_factor: 1 numbers: want 4"},
+		{"partial above one", "partial_rotary_factor", "1.5", "partial_rotary_factor: 1.5 is above 1"},
+		{"partial and odd", "partial_rotary_factor", "0.4", "head_dim: 3 of the 8 elements"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := arch.Describe(config(changes(tc.key, tc.value)), nil)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got error %v: want %q in it", err, tc.want)
+			}
+		})
+	}
+	for _, tc := range []struct {
+		name    string
+		changes map[string]string
+		want    string
+	}{
+		{"theta twice", changes("rope_theta", "6", "rope_parameters", `{"rope_theta":5}`), "rope_theta 5 disagrees with the 6 outside"},
+		{"rope twice", changes("rope_scaling", `{"type":"linear","factor":2}`, "rope_parameters", `{"rope_type":"linear","factor":4}`), "disagrees with rope_scaling"},
+		{"layer types", of("Qwen3ForCausalLM", "qwen3", "layer_types", `["full_attention"]`), "layer_types: 1 layers: want 3"},
+		{"layer type unknown", of("Qwen3ForCausalLM", "qwen3", "layer_types", `["full_attention","linear_attention","full_attention"]`), `"linear_attention" is not supported`},
+		{"more experts than there are", of("MixtralForCausalLM", "mixtral", "num_local_experts", "2", "num_experts_per_tok", "3"), "3 of 2 experts"},
+		{"experts without number", of("Qwen3MoeForCausalLM", "qwen3_moe", "num_experts", "2000000000"), "num_experts: 2000000000"},
+		{"looks ahead", of("Gemma3ForCausalLM", "gemma3_text", "use_bidirectional_attention", "true"), "use_bidirectional_attention"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if _, err := arch.Describe(config(tc.changes), nil); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got error %v: want %q in it", err, tc.want)
+			}
+		})
+	}
+	for text, want := range map[string]string{
+		"":                                "invalid JSON",
+		"{":                               "invalid JSON",
+		"[]":                              "want a JSON object",
+		"{} {}":                           "more follows",
+		"\xff":                            "invalid UTF-8",
+		`{"vocab_size":1,"vocab_size":2}`: `key "vocab_size" appears twice`,
+		`{"rope_theta": NaN}`:             "invalid JSON",
+	} {
+		if _, err := arch.Describe([]byte(text), nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got error %v: want %q in it", text, err, want)
+		}
+	}
+}
+
+func TestUnknown(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		changes map[string]string
+		want    string
+	}{
+		{"architecture", changes("architectures", `["FooForCausalLM"]`), `architecture "FooForCausalLM" is not one that is known`},
+		{"none", changes("architectures", without, "model_type", without), "names no architecture"},
+		{"strange sizes of a strange architecture", changes("architectures", `["FooForCausalLM"]`, "hidden_size", "[]"), `architecture "FooForCausalLM"`},
+		{"nested", changes("architectures", `["BarForConditionalGeneration"]`, "text_config", `{"model_type":"bar"}`), `architecture "BarForConditionalGeneration"`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := arch.Describe(config(tc.changes), nil)
+			var unknown *arch.UnknownError
+			if !errors.As(err, &unknown) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got error %v: want %q in it", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestPublished reads configs as they were published.
+func TestPublished(t *testing.T) {
+	const dir = "../../../shared/configs"
+	if _, err := os.Stat(dir); err != nil {
+		t.Skipf("no published configs: %v", err)
+	}
+	for file, want := range map[string]string{
+		"llama-2-7b.json":     "llama 32 of 4096/11008, 32/32x128, vocab 32000, rope default 10000, window 0, tied false",
+		"llama3_1_8b.json":    "llama 32 of 4096/14336, 32/8x128, vocab 128256, rope llama3 500000, window 0, tied false",
+		"llama3_1_70b.json":   "llama 80 of 8192/28672, 64/8x128, vocab 128256, rope llama3 500000, window 0, tied false",
+		"smollm2_135m.json":   "llama 30 of 576/1536, 9/3x64, vocab 49152, rope default 100000, window 0, tied true",
+		"mistral_7b_v03.json": "mistral 32 of 4096/14336, 32/8x128, vocab 32768, rope default 1e+06, window 0, tied false",
+		"qwen2.5_3b.json":     "qwen2 36 of 2048/11008, 16/2x128, vocab 151936, rope default 1e+06, window 0, tied true",
+		"qwen3_0.6b.json":     "qwen3 28 of 1024/3072, 16/8x128, vocab 151936, rope default 1e+06, window 0, tied true",
+		"gemma2_9b.json":      "gemma2 42 of 3584/14336, 16/8x256, vocab 256000, rope default 10000, window 4096, tied true",
+		"gemma3_1b_it.json":   "gemma3 26 of 1152/6912, 4/1x256, vocab 262144, rope default 10000, window 512, tied true",
+		"phi-4.json":          "phi3 32 of 3072/8192, 24/8x128, vocab 200064, rope longrope 10000, window 262144, tied true",
+	} {
+		text, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := describe(t, text)
+		b := d.Blocks[0]
+		got := fmt.Sprintf("%s %d of %d/%d, %d/%dx%d, vocab %d, rope %s %v, window %d, tied %v", d.Family, len(d.Blocks), d.Hidden, b.MLP.Gate.N,
+			b.Attn.Heads, b.Attn.KVHeads, b.Attn.Dim, d.Vocab, b.Attn.Rope.Type, b.Attn.Rope.Theta, b.Attn.Window, d.Tied)
+		if got != want {
+			t.Errorf("%s: %s\nwant %s", file, got, want)
+		}
+	}
+}
+
+// FuzzDescribe: of a model that is described, every size can be computed with.
+func FuzzDescribe(f *testing.F) {
+	f.Add(config(nil), true)
+	for _, a := range [][2]string{
+		{"Qwen3ForCausalLM", "qwen3"}, {"Qwen2ForCausalLM", "qwen2"}, {"MixtralForCausalLM", "mixtral"}, {"Gemma3ForCausalLM", "gemma3_text"},
+		{"Phi3ForCausalLM", "phi3"}, {"GptOssForCausalLM", "gpt_oss"}, {"Qwen2MoeForCausalLM", "qwen2_moe"},
+	} {
+		f.Add(config(of(a[0], a[1], "num_experts", "2", "num_local_experts", "2", "num_experts_per_tok", "1")), false)
+	}
+	f.Add(config(changes("rope_scaling", `{"rope_type":"yarn","factor":8}`)), false)
+	f.Add(config(changes("rope_parameters", `{"full_attention":{"full_attention":{}}}`, "eos_token_id", "[1]")), false)
+	f.Add([]byte(`{"text_config":{"model_type":"gemma3_text"}}`), true)
+	f.Fuzz(func(t *testing.T, text []byte, has bool) {
+		d, err := arch.Describe(text, func(string) bool { return has })
+		if err != nil {
+			if strings.ContainsRune(err.Error(), '\n') {
+				t.Fatalf("error %q has several lines", err)
+			}
+			return
+		}
+		for l := range d.Linears() {
+			if l.N <= 0 || l.K <= 0 || l.Row+(l.N-1)*l.Step >= l.Stored.N || l.Expert >= l.Stored.Matrices() || l.K != l.Stored.K {
+				t.Fatalf("layer %+v of %+v", l, l.Stored)
+			}
+			if d.Role(l.Stored.Tensor) == arch.Other {
+				t.Fatalf("%s has no role", l.Stored.Tensor)
+			}
+		}
+		for i := range d.Blocks {
+			a := &d.Blocks[i].Attn
+			if a.Heads%a.KVHeads != 0 || a.Rope.Dim%2 != 0 || a.Rope.Dim > a.Dim {
+				t.Fatalf("attention %+v", a)
+			}
+			if len(a.Rope.Frequencies(10)) != a.Rope.Dim/2 {
+				t.Fatalf("frequencies of %+v", a.Rope)
+			}
+		}
+	})
+}
