@@ -26,29 +26,34 @@ type trainScratch struct {
 	q0, k0         Array   // queries and keys before their norm; nil: none
 	lse            Array   // floats [heads, t]
 	gate, up       Array   // acts [t, intermediate]
-	product, dprod Array   // acts [t, intermediate], of silu(gate) and up
+	product, dprod Array   // acts [t, intermediate], of act(gate) and up
+	attnOut        Array   // floats [t, hidden], what the attention adds, before its norm; nil: none has one
+	d32            Array   // floats [t, hidden], its gradient; nil likewise
 }
 
 func (s *trainScratch) free(ops Ops) {
 	ops.Free(s.inputs...)
-	ops.Free(s.dh, s.dn, s.dy, s.n, s.o, s.do, s.dq, s.dk, s.dv, s.q0, s.k0, s.lse, s.gate, s.up, s.product, s.dprod)
+	ops.Free(s.dh, s.dn, s.dy, s.n, s.o, s.do, s.dq, s.dk, s.dv, s.q0, s.k0, s.lse, s.gate, s.up, s.product, s.dprod, s.attnOut, s.d32)
 	*s = trainScratch{}
 }
 
 // reserve makes room for windows of t tokens and a way back through some layers.
 func (m *Model) reserve(t, layers int) *trainScratch {
-	s, ops, c := &m.train, m.ops, m.config
-	hidden, q, kv, inter := t*c.HiddenSize, t*c.Heads*c.HeadDim, t*c.KVHeads*c.HeadDim, t*c.IntermediateSize
+	s, ops, w := &m.train, m.ops, m.widths()
+	hidden, q, kv, inter := t*m.desc.Hidden, t*w.q, t*w.kv, t*w.mlp
 	if t != s.t {
 		s.free(ops)
 		*s = trainScratch{
 			t: t, dh: ops.Floats(hidden), dn: ops.Floats(hidden), dy: ops.Acts(hidden), n: ops.Acts(hidden),
 			o: ops.Acts(q), do: ops.Acts(q), dq: ops.Acts(q), dk: ops.Acts(kv), dv: ops.Acts(kv),
-			lse:  ops.Floats(c.Heads * t),
+			lse:  ops.Floats(m.desc.Blocks[0].Attn.Heads * t),
 			gate: ops.Acts(inter), up: ops.Acts(inter), product: ops.Acts(inter), dprod: ops.Acts(inter),
 		}
-		if c.QKNorm {
+		if m.layers[0].qNorm != nil {
 			s.q0, s.k0 = ops.Acts(q), ops.Acts(kv)
+		}
+		if m.normsOutputs() {
+			s.attnOut, s.d32 = ops.Floats(hidden), ops.Floats(hidden)
 		}
 	}
 	for len(s.inputs) < layers {
@@ -80,67 +85,194 @@ func (b *backward) layers(ctx context.Context) error {
 		return nil
 	}
 	b.ops.Zero(rowsOf(b.dn, t, t-1, t)) // the last token predicts none
-	b.norm(b.dh, b.dn, b.a.h, m.norm, t, false)
+	b.ops.RMSNormBack(b.dh, b.dn, b.a.h, m.norm, t, m.desc.Norm.Eps, false)
 	for i := len(m.layers) - 1; i >= b.lowest; i-- {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		d, input := &m.layers[i], b.inputs[i-b.lowest]
 		b.again(d, input)
-		b.mlp(d)
+		if d.moe != nil {
+			b.mixture(d)
+		} else {
+			b.feed(d)
+		}
 		b.attention(d, input, i > b.lowest)
 	}
 	return nil
 }
 
-// again computes what lies within a layer once more.
+// again computes what lies within a layer once more, up to the input of its MLP.
 func (b *backward) again(d *layer, input Array) {
 	m, a, ops := b.m, b.a, b.ops
-	m.normalize(a.n, input, d.inputNorm, a.t)
+	ops.RMSNorm(a.n, input, d.attnNorm, a.t, d.block.AttnNorm.Eps)
 	if d.qNorm != nil {
 		m.queries(a, d, b.q0, b.k0)
 	} else {
 		m.queries(a, d, a.q, a.k)
 	}
-	ops.Attention(b.o, b.lse, a.q, a.k, a.v, m.attention(a.t))
+	ops.Attention(b.o, b.lse, a.q, a.k, a.v, d.attention(a.t))
 	ops.Copy(a.h, input)
-	ops.Linear(b.o, a.t, d.o.addTo(a.h))
-	m.normalize(b.n, a.h, d.postNorm, a.t)
-	ops.Linear(b.n, a.t, d.gate.to(b.gate), d.up.to(b.up))
-	ops.SwiGLU(b.product, b.gate, b.up)
+	if d.attnOut == nil {
+		ops.Linear(b.o, a.t, d.o.addTo(a.h))
+	} else {
+		ops.Linear(b.o, a.t, d.o.to(b.attnOut))
+		ops.RMSNorm(b.n, b.attnOut, d.attnOut, a.t, d.block.AttnNorm.Eps)
+		ops.AddTo(a.h, b.n)
+	}
+	ops.RMSNorm(b.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
 }
 
-// mlp takes dh through the MLP half of a layer.
-func (b *backward) mlp(d *layer) {
-	a, ops := b.a, b.ops
-	dy := b.dy
-	ops.Copy(dy, b.dh)
-	b.scales(&d.down, dy, b.product, a.t)
-	ops.LinearBack(b.dprod, dy, a.t, d.down.w, false)
-	dgate, dup := b.gate, b.up
-	ops.SwiGLUBack(dgate, dup, b.dprod, b.gate, b.up)
-	b.scales(&d.gate, dgate, b.n, a.t)
-	b.scales(&d.up, dup, b.n, a.t)
-	ops.LinearBack(b.dn, dgate, a.t, d.gate.w, false)
-	ops.LinearBack(b.dn, dup, a.t, d.up.w, true)
-	b.norm(b.dh, b.dn, a.h, d.postNorm, a.t, true)
+// output returns dh as the gradient of what is added to the residual stream: through the
+// norm out of x where there is one.
+func (b *backward) output(out, x Array, eps float64) Array {
+	if out == nil {
+		b.ops.Copy(b.dy, b.dh)
+		return b.dy
+	}
+	b.ops.RMSNormBack(b.d32, b.dh, x, out, b.a.t, eps, false)
+	b.ops.Copy(b.dy, b.d32)
+	return b.dy
+}
+
+// feed takes dh through the MLP half of a layer.
+func (b *backward) feed(d *layer) {
+	b.hidden(d.mlp, b.n, b.a.t)
+	if d.mlpOut != nil {
+		size := b.a.t * width(d.mlp.gate.w)
+		b.ops.Linear(b.product.Slice(0, size), b.a.t, d.mlp.down.to(b.a.y))
+	}
+	dy := b.output(d.mlpOut, b.a.y, d.block.MLPNorm.Eps)
+	b.mlp(d.mlp, b.dn, dy, b.n, b.a.t, false)
+	b.ops.RMSNormBack(b.dh, b.dn, b.a.h, d.mlpNorm, b.a.t, d.block.MLPNorm.Eps, true)
+}
+
+// hidden computes what lies within an MLP of rows states n.
+func (b *backward) hidden(d *mlp, n Array, rows int) {
+	size := rows * width(d.gate.w)
+	gate, up := b.gate.Slice(0, size), b.up.Slice(0, size)
+	b.ops.Linear(n, rows, d.gate.to(gate), d.up.to(up))
+	b.ops.GLU(b.product.Slice(0, size), gate, up, d.act)
+}
+
+// mlp takes the gradient dy of an MLP's result, acts, to that of its rows states n, which it adds
+// (add) or writes to dn. [backward.hidden] was called for them.
+func (b *backward) mlp(d *mlp, dn, dy, n Array, rows int, add bool) {
+	ops, size := b.ops, rows*width(d.gate.w)
+	gate, up, dprod := b.gate.Slice(0, size), b.up.Slice(0, size), b.dprod.Slice(0, size)
+	b.scales(&d.down, dy, b.product.Slice(0, size), rows)
+	ops.LinearBack(dprod, dy, rows, d.down.w, false)
+	dgate, dup := gate, up
+	ops.GLUBack(dgate, dup, dprod, gate, up, d.act)
+	b.scales(&d.gate, dgate, n, rows)
+	b.scales(&d.up, dup, n, rows)
+	ops.LinearBack(dn, dgate, rows, d.gate.w, add)
+	ops.LinearBack(dn, dup, rows, d.up.w, true)
+}
+
+// mixture takes dh through a mixture of experts: through each expert, and through
+// the weights that the router gave them.
+func (b *backward) mixture(d *layer) {
+	m, ops, t, hidden := b.m, b.ops, b.a.t, b.m.desc.Hidden
+	r := m.route(b.n, t, d.moe)
+	ops.Zero(b.dn)
+	experts := len(d.moe.experts)
+	dweights := make([]float32, t*experts) // gradient of the weight that a token gives an expert
+	x, dy, y, dx := ops.Acts(t*hidden), ops.Acts(t*hidden), ops.Floats(t*hidden), ops.Floats(t*hidden)
+	dots := ops.Floats(t)
+	defer ops.Free(x, dy, y, dx, dots)
+	// one takes the gradient through an expert of some tokens, and returns that of its weights.
+	one := func(e *mlp, tokens []int, weights []float32) []float32 {
+		rows := len(tokens)
+		size := rows * hidden
+		x, dy, y, dx, dots := x.Slice(0, size), dy.Slice(0, size), y.Slice(0, size), dx.Slice(0, size), dots.Slice(0, rows)
+		ops.Gather(x, b.n, tokens, nil)
+		b.hidden(e, x, rows)
+		ops.Linear(b.product.Slice(0, rows*width(e.gate.w)), rows, e.down.to(y))
+		ops.Gather(dy, b.dh, tokens, nil)
+		ops.RowDots(dots, dy, y, rows)
+		ops.Gather(dy, b.dh, tokens, weights)
+		b.mlp(e, dx, dy, x, rows, false)
+		ops.Scatter(b.dn, dx, tokens, nil)
+		v := make([]float32, rows)
+		ops.Read(v, dots)
+		return v
+	}
+	for e := range d.moe.experts {
+		if len(r.tokens[e]) == 0 {
+			continue
+		}
+		for i, v := range one(&d.moe.experts[e], r.tokens[e], r.weights[e]) {
+			dweights[r.tokens[e][i]*experts+e] = v
+		}
+	}
+	b.small(&d.moe.router, r.back(dweights, d.moe))
+	if d.moe.shared != nil {
+		dgate := one(d.moe.shared, all(t), r.shared)
+		for i, s := range r.shared {
+			dgate[i] *= s * (1 - s)
+		}
+		b.small(&d.moe.sharedGate, dgate)
+	}
+	ops.RMSNormBack(b.dh, b.dn, b.a.h, d.mlpNorm, t, d.block.MLPNorm.Eps, true)
+}
+
+// small adds the gradient of a layer's result, which the host has, to that of the MLP's input.
+func (b *backward) small(l *linear, dy []float32) {
+	grad := b.ops.Acts(len(dy))
+	defer b.ops.Free(grad)
+	b.ops.Write(grad, dy)
+	b.ops.LinearBack(b.dn, grad, b.a.t, l.w, true)
+}
+
+// back takes the gradient by the weights of experts, [t, experts], to that by the router's logits.
+// With p the softmax, w[e] = p[e]/total over the chosen ones, total their sum or 1, and c = Σ dw[e]·w[e],
+//
+//	dlogit[e] = w[e]·(dw[e] − c)                       where weights sum to 1
+//	dlogit[e] = p[e]·(dw[e] of the chosen or 0 − c)    otherwise
+func (r *routing) back(dw []float32, d *moe) []float32 {
+	experts, top := len(d.experts), d.desc.Top
+	out := make([]float32, len(dw))
+	for t := range len(dw) / experts {
+		chosen, p, g := r.chosen[t*top:(t+1)*top], r.probs[t*experts:(t+1)*experts], dw[t*experts:(t+1)*experts]
+		total := 1.0
+		if d.desc.Normalize {
+			total = 0
+			for _, e := range chosen {
+				total += p[e]
+			}
+		}
+		var mean float64
+		for _, e := range chosen {
+			mean += float64(g[e]) * p[e] / total
+		}
+		if !d.desc.Normalize {
+			for e := range p {
+				out[t*experts+e] = float32(p[e] * (float64(g[e]) - mean)) // g is 0 where e is not chosen
+			}
+			continue
+		}
+		for _, e := range chosen {
+			out[t*experts+e] = float32(p[e] / total * (float64(g[e]) - mean))
+		}
+	}
+	return out
 }
 
 // attention takes dh through the attention half of a layer, to the layer's
 // input where there is more below.
 func (b *backward) attention(d *layer, input Array, more bool) {
-	m, a, ops := b.m, b.a, b.ops
-	dy := b.dy
-	ops.Copy(dy, b.dh)
+	m, a, ops, at := b.m, b.a, b.ops, &d.block.Attn
+	dy := b.output(d.attnOut, b.attnOut, d.block.AttnNorm.Eps)
 	b.scales(&d.o, dy, b.o, a.t)
 	ops.LinearBack(b.do, dy, a.t, d.o.w, false)
-	ops.AttentionBack(b.dq, b.dk, b.dv, b.do, b.o, b.lse, a.q, a.k, a.v, m.attention(a.t))
+	ops.AttentionBack(b.dq, b.dk, b.dv, b.do, b.o, b.lse, a.q, a.k, a.v, d.attention(a.t))
 	dq, dk := b.dq, b.dk
-	m.rotate(dq, dk, a.t, true)
+	m.rotate(d, dq, dk, a.t, true)
 	if d.qNorm != nil {
 		dq, dk = a.q, a.k
-		b.norm(dq, b.dq, b.q0, d.qNorm, a.t*m.config.Heads, false)
-		b.norm(dk, b.dk, b.k0, d.kNorm, a.t*m.config.KVHeads, false)
+		ops.RMSNormBack(dq, b.dq, b.q0, d.qNorm, a.t*at.Heads, at.QNorm.Eps, false)
+		ops.RMSNormBack(dk, b.dk, b.k0, d.kNorm, a.t*at.KVHeads, at.KNorm.Eps, false)
 	}
 	b.scales(&d.q, dq, a.n, a.t)
 	b.scales(&d.k, dk, a.n, a.t)
@@ -151,17 +283,12 @@ func (b *backward) attention(d *layer, input Array, more bool) {
 	ops.LinearBack(b.dn, dq, a.t, d.q.w, false)
 	ops.LinearBack(b.dn, dk, a.t, d.k.w, true)
 	ops.LinearBack(b.dn, b.dv, a.t, d.v.w, true)
-	b.norm(b.dh, b.dn, input, d.inputNorm, a.t, true)
-}
-
-// norm adds or writes the gradient of an RMS norm of x to dx.
-func (b *backward) norm(dx, dy, x, w Array, rows int, add bool) {
-	b.ops.RMSNormBack(dx, dy, x, w, rows, b.m.config.RMSNormEps, add)
+	ops.RMSNormBack(b.dh, b.dn, input, d.attnNorm, a.t, d.block.AttnNorm.Eps, true)
 }
 
 // scales adds the gradient of a layer's scales where it is wanted.
 func (b *backward) scales(l *linear, dy, x Array, rows int) {
-	if g, ok := b.grads[l.path]; ok {
+	if g, ok := b.grads[l.name]; ok {
 		b.ops.ScaleGrad(g.Scales, g.Table, dy, x, rows, l.w, g.LSQ)
 	}
 }

@@ -58,6 +58,9 @@ func (c *CPU) Attention(o, lse, q, k, v Array, a AttentionShape) {
 		kv := head / (a.Heads / a.KVHeads)
 		b := queryBlock{from: from, to: to, keys: &s.keys[kv], values: &s.values[kv], scores: s.scores[worker]}
 		at := from*qWidth + head*a.Dim
+		if a.Sinks != nil {
+			b.sink = &host(a.Sinks)[head]
+		}
 		if lse != nil {
 			b.lse = sums[head*a.T+from : head*a.T+to]
 		}
@@ -71,6 +74,7 @@ type queryBlock struct {
 	keys, values *cpu.PackedB
 	scores       []float32
 	lse          []float32 // nil: not wanted
+	sink         *float32  // nil: none
 }
 
 // queryBlock computes the attention of the queries that start at q. o may be q.
@@ -82,8 +86,17 @@ func (c *CPU) queryBlock(o, q []float32, b queryBlock, a AttentionShape) {
 	for r := range rows {
 		row := b.scores[r*seen : (r+1)*seen]
 		lo, hi := a.visible(b.from + r)
+		if a.Cap > 0 {
+			softCap(row[lo:hi], float64(a.Cap))
+		}
 		top := c.engine.Max(row[lo:hi])
+		if b.sink != nil {
+			top = max(top, *b.sink)
+		}
 		sums[r] = c.engine.ExpSum(row[lo:hi], row[lo:hi], top)
+		if b.sink != nil {
+			sums[r] += math.Exp(float64(*b.sink) - float64(top))
+		}
 		if b.lse != nil {
 			b.lse[r] = float32(float64(top) + math.Log(sums[r]))
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -68,7 +69,7 @@ func BenchmarkGradients(b *testing.B) {
 		}
 
 		g, u := array(rows*inter), array(rows*inter)
-		bench("SwiGLUBack", rows*inter, "elements/ns", func() { ops.SwiGLUBack(g, u, y, g, u) })
+		bench("GLUBack", rows*inter, "elements/ns", func() { ops.GLUBack(g, u, y, g, u, arch.SiLU) })
 		norm := array(hidden)
 		bench("RMSNormBack", rows*hidden, "elements/ns", func() { ops.RMSNormBack(dx, x, x, norm, rows, 1e-5, false) })
 		adam := model.Adam{P: array(1 << 16), M: ops.Floats(1 << 16), V: ops.Floats(1 << 16), G: array(1 << 16), LR: 1e-4, B1: 0.9, B2: 0.999, Eps: 1e-8, Step: 1}

@@ -7,8 +7,12 @@ import (
 )
 
 // Embed implements [Ops].
-func (c *CPU) Embed(h Array, tokens []int, w Weight) {
-	c.engine.Gather(host(h), operand(w), tokens)
+func (c *CPU) Embed(h Array, tokens []int, w Weight, scale float32) {
+	dst := host(h)
+	c.engine.Gather(dst, operand(w), tokens)
+	if scale != 1 {
+		c.overElements(len(dst), func(from, to int) { c.engine.Scale(dst[from:to], dst[from:to], scale) })
+	}
 }
 
 // RMSNorm implements [Ops].
@@ -75,19 +79,19 @@ func (c *CPU) addBias(y []float32, rows int, bias []float32) {
 }
 
 // Rope implements [Ops].
-func (c *CPU) Rope(x Array, rows, heads int, cos, sin Array, back bool) {
+func (c *CPU) Rope(x Array, rows, heads, half int, cos, sin Array, back bool) {
 	if rows == 0 || heads == 0 {
 		return
 	}
 	v, cosines, sines := host(x), host(cos), host(sin)
-	half := len(v) / (rows * heads) / 2
-	if len(v) != rows*heads*2*half || len(cosines) < rows*half || len(sines) < rows*half {
+	dim := len(v) / (rows * heads)
+	if len(v) != rows*heads*dim || dim < 2*half || len(cosines) < rows*half || len(sines) < rows*half {
 		panic(badSize)
 	}
 	c.overRows(rows, func(_, from, to int) {
 		for r := from; r < to; r++ {
 			co, si := cosines[r*half:(r+1)*half], sines[r*half:(r+1)*half]
-			for row := v[r*heads*2*half : (r+1)*heads*2*half]; len(row) > 0; row = row[2*half:] {
+			for row := v[r*heads*dim : (r+1)*heads*dim]; len(row) > 0; row = row[dim:] {
 				if back {
 					rotateBack(row[:half], row[half:2*half], co, si)
 				} else {
@@ -116,17 +120,6 @@ func rotateBack(x, y, cos, sin []float32) {
 		x[i] = float32(a*c) + float32(b*sin[i])
 		y[i] = float32(b*c) - float32(a*sin[i])
 	}
-}
-
-// SwiGLU implements [Ops].
-func (c *CPU) SwiGLU(y, g, u Array) {
-	dst, gate, up := host(y), host(g), host(u)
-	if len(dst) != len(gate) || len(up) != len(gate) {
-		panic(badSize)
-	}
-	c.overElements(len(dst), func(from, to int) {
-		c.engine.SiLUMul(dst[from:to], gate[from:to], up[from:to])
-	})
 }
 
 // NotFinite implements [Ops].

@@ -52,40 +52,6 @@ func (c *CPU) LinearBack(dx, dy Array, rows int, w Weight, add bool) {
 	c.engine.MatMulBack(dst, grad, rows, operand(w), add)
 }
 
-// SwiGLUBack implements [Gradients]. With s the logistic function of g,
-//
-//	dg = dy·u·s·(1 + g·(1−s))    du = dy·g·s
-func (c *CPU) SwiGLUBack(dg, du, dy, g, u Array) {
-	dgate, dup, grad, gate, up := host(dg), host(du), host(dy), host(g), host(u)
-	n := len(grad)
-	if len(dgate) != n || len(dup) != n || len(gate) != n || len(up) != n {
-		panic(badSize)
-	}
-	c.overElements(n, func(from, to int) {
-		var e [256]float32
-		for ; from < to; from += len(e) {
-			n := min(len(e), to-from)
-			c.gateBack(e[:n], dgate[from:from+n], dup[from:from+n], grad[from:from+n], gate[from:from+n], up[from:from+n])
-		}
-	})
-}
-
-// gateBack is SwiGLUBack of a few elements, with as many of scratch.
-func (c *CPU) gateBack(e, dg, du, dy, g, u []float32) {
-	// Where exp(−g) is infinite, its product with s would be no number.
-	for i, x := range g {
-		e[i] = min(-x, 80)
-	}
-	c.engine.ExpSum(e, e, 0)
-	dg, du, dy, u, e = dg[:len(g)], du[:len(g)], dy[:len(g)], u[:len(g)], e[:len(g)]
-	for i, x := range g {
-		s := 1 / (1 + e[i])
-		ds := float32(dy[i] * s)
-		dg[i] = float32(ds*u[i]) * (1 + float32(x*float32(e[i]*s)))
-		du[i] = float32(ds * x)
-	}
-}
-
 const (
 	// keyBlock is the number of keys in a tile of scores: two tiles of queryRows ×
 	// keyBlock numbers and their packed forms fit in a level 2 cache of 1 MiB.
@@ -248,9 +214,10 @@ func (b *attentionBack) queries(s *attentionTile, dk, dv []float32, head, from i
 			clear(row[:x])
 			clear(row[to:])
 			if x < to {
-				e.ExpSum(row[x:to], row[x:to], b.lse[head*a.T+from+r])
+				b.row(row[x:to], dp[r*n:][x:to], b.lse[head*a.T+from+r], means[r])
 			}
-			scoreBack(dp[r*n:(r+1)*n], row, means[r])
+			clear(dp[r*n:][:x])
+			clear(dp[r*n:][to:n])
 		}
 		e.PackCols(&s.packed, p, n, rows, n)
 		e.Block(dv[lo:], b.ld, s.do, rows, a.Dim, &s.packed, n, rows, 1, true)
@@ -260,11 +227,21 @@ func (b *attentionBack) queries(s *attentionTile, dk, dv []float32, head, from i
 	}
 }
 
-// scoreBack writes the gradient p·(dp − mean) of scores to dp.
-func scoreBack(dp, p []float32, mean float32) {
+// row makes probabilities p of scores, and of their gradient dp that of the
+// scores: p·(dp − mean), through the cap where there is one.
+func (b *attentionBack) row(p, dp []float32, lse, mean float32) {
 	dp = dp[:len(p)]
-	for i, v := range p {
-		dp[i] = v * (dp[i] - mean)
+	if b.a.Cap == 0 {
+		b.engine.ExpSum(p, p, lse)
+		for i, v := range p {
+			dp[i] = v * (dp[i] - mean)
+		}
+		return
+	}
+	for i, score := range p {
+		t := math.Tanh(float64(score / b.a.Cap))
+		v := float32(math.Exp(float64(b.a.Cap)*t - float64(lse)))
+		p[i], dp[i] = v, v*(dp[i]-mean)*float32(1-t*t)
 	}
 }
 

@@ -6,14 +6,6 @@ import "github.com/lutq/lutq/formats/hf"
 const (
 	QueryRows = queryRows
 	MLPRows   = mlpRows
-
-	QProj    = qProj
-	KProj    = kProj
-	VProj    = vProj
-	OProj    = oProj
-	GateProj = gateProj
-	UpProj   = upProj
-	DownProj = downProj
 )
 
 // Files returns the checkpoint behind a source.

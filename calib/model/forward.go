@@ -4,20 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"slices"
+
+	"github.com/lutq/lutq/formats/arch"
 )
 
-// layer is one decoder block.
+// layer is one decoder block. Norms that it has not are nil.
 type layer struct {
-	inputNorm, postNorm Array
-	q, k, v, o          linear
-	qNorm, kNorm        Array // nil: none
-	gate, up, down      linear
+	block *arch.Block
+	rope  *rope
+
+	attnNorm, attnOut Array
+	mlpNorm, mlpOut   Array
+	q, k, v, o        linear
+	qNorm, kNorm      Array
+	sinks             Array
+
+	mlp *mlp // or
+	moe *moe
+}
+
+// mlp is down · (act(gate·x) ∘ up·x).
+type mlp struct {
+	gate, up, down linear
+	act            arch.Activation
 }
 
 // linear is y = x·Wᵀ + bias.
 type linear struct {
-	path string // of the module
+	name string
 	w    Weight
 	bias Array // nil: none
 }
@@ -25,12 +40,18 @@ type linear struct {
 // to asks for y = l(x), and addTo for y += l(x).
 func (l *linear) to(y Array) Product { return Product{Y: y, W: l.w, Bias: l.bias} }
 
-func (l *linear) addTo(y Array) Product { return Product{Y: y, W: l.w, Bias: l.bias, Add: true} }
+func (l *linear) addTo(y Array) Product { return l.into(y, true) }
 
-// activations are those of a window of t tokens. All but h are acts.
+// into asks for y += l(x), or with add unset for y = l(x).
+func (l *linear) into(y Array, add bool) Product {
+	return Product{Y: y, W: l.w, Bias: l.bias, Add: add}
+}
+
+// activations are those of a window of t tokens. All but h and y are acts.
 type activations struct {
 	t        int
 	h        Array // floats [t, hidden], the residual stream
+	y        Array // floats [t, hidden], what is added to it, where that is not added at once; else nil
 	n        Array // [t, hidden]
 	q        Array // [t, heads·head_dim]; attention leaves its result there
 	k, v     Array // [t, kv_heads·head_dim]
@@ -44,22 +65,50 @@ type scratch struct {
 }
 
 func (s *scratch) free(ops Ops) {
-	ops.Free(s.h, s.n, s.q, s.k, s.v, s.gate, s.up)
+	ops.Free(s.h, s.y, s.n, s.q, s.k, s.v, s.gate, s.up)
 	*s = scratch{}
+}
+
+// widths are the most elements of a token in the activations of any layer.
+type widths struct{ q, kv, mlp int }
+
+func (m *Model) widths() widths {
+	var w widths
+	for i := range m.desc.Blocks {
+		b := &m.desc.Blocks[i]
+		w.q, w.kv = max(w.q, b.Attn.Q.N), max(w.kv, b.Attn.K.N)
+		if b.MLP != nil {
+			w.mlp = max(w.mlp, b.MLP.Gate.N)
+			continue
+		}
+		for j := range b.MoE.Experts {
+			w.mlp = max(w.mlp, b.MoE.Experts[j].Gate.N)
+		}
+		if b.MoE.Shared != nil {
+			w.mlp = max(w.mlp, b.MoE.Shared.Gate.N)
+		}
+	}
+	return w
+}
+
+// normsOutputs reports whether what a layer adds to the residual stream is normalized.
+func (m *Model) normsOutputs() bool {
+	return slices.ContainsFunc(m.layers, func(d layer) bool { return d.attnOut != nil || d.mlpOut != nil })
 }
 
 // start checks a window and returns room for its activations.
 func (m *Model) start(tokens []int) (activations, error) {
-	t, c := len(tokens), m.config
+	t, d := len(tokens), m.desc
 	if t == 0 {
 		return activations{}, errors.New("no tokens")
 	}
 	for i, id := range tokens {
-		if id < 0 || id >= c.VocabSize {
-			return activations{}, fmt.Errorf("token %d at position %d is outside the vocabulary of %d", id, i, c.VocabSize)
+		if id < 0 || id >= d.Vocab {
+			return activations{}, fmt.Errorf("token %d at position %d is outside the vocabulary of %d", id, i, d.Vocab)
 		}
 	}
-	hidden, q, kv, mlp := t*c.HiddenSize, t*c.Heads*c.HeadDim, t*c.KVHeads*c.HeadDim, m.mlpRows(t)*c.IntermediateSize
+	w := m.widths()
+	hidden, q, kv, mlp := t*d.Hidden, t*w.q, t*w.kv, m.mlpRows(t)*w.mlp
 	s := &m.scratch
 	if t > s.tokens {
 		s.free(m.ops)
@@ -68,10 +117,15 @@ func (m *Model) start(tokens []int) (activations, error) {
 			q: m.ops.Acts(q), k: m.ops.Acts(kv), v: m.ops.Acts(kv),
 			gate: m.ops.Acts(mlp), up: m.ops.Acts(mlp),
 		}}
-		m.rope.extend(t, m.ops)
+		if m.normsOutputs() {
+			s.y = m.ops.Floats(hidden)
+		}
+	}
+	for _, r := range m.ropes {
+		r.extend(t, m.ops)
 	}
 	return activations{
-		t: t, h: s.h.Slice(0, hidden), n: s.n.Slice(0, hidden),
+		t: t, h: s.h.Slice(0, hidden), y: first(s.y, hidden), n: s.n.Slice(0, hidden),
 		q: s.q.Slice(0, q), k: s.k.Slice(0, kv), v: s.v.Slice(0, kv),
 		gate: s.gate.Slice(0, mlp), up: s.up.Slice(0, mlp),
 	}, m.ops.Err()
@@ -99,7 +153,7 @@ func (m *Model) mlpRows(t int) int {
 // What is not finite stays so, and is looked for at the end: to look after each
 // layer would make the host wait for the device.
 func (m *Model) forward(ctx context.Context, a activations, tokens []int, before func(layer int)) error {
-	m.ops.Embed(a.h, tokens, m.embed)
+	m.ops.Embed(a.h, tokens, m.embed, float32(m.desc.EmbedScale))
 	for i := range m.layers {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -108,9 +162,9 @@ func (m *Model) forward(ctx context.Context, a activations, tokens []int, before
 			before(i)
 		}
 		m.attend(a, &m.layers[i])
-		m.mlp(a, &m.layers[i])
+		m.feed(a, &m.layers[i])
 	}
-	if m.ops.NotFinite(a.h, a.t, m.config.HiddenSize) >= 0 {
+	if m.ops.NotFinite(a.h, a.t, m.desc.Hidden) >= 0 {
 		return m.notFinite(a, tokens)
 	}
 	return nil
@@ -122,11 +176,11 @@ var ErrNotFinite = errors.New("not finite")
 
 // notFinite finds the layer after which the residual stream is not finite.
 func (m *Model) notFinite(a activations, tokens []int) error {
-	m.ops.Embed(a.h, tokens, m.embed)
+	m.ops.Embed(a.h, tokens, m.embed, float32(m.desc.EmbedScale))
 	for i := range m.layers {
 		m.attend(a, &m.layers[i])
-		m.mlp(a, &m.layers[i])
-		if at := m.ops.NotFinite(a.h, a.t, m.config.HiddenSize); at >= 0 {
+		m.feed(a, &m.layers[i])
+		if at := m.ops.NotFinite(a.h, a.t, m.desc.Hidden); at >= 0 {
 			return fmt.Errorf("%s: the hidden state of token %d is %w after layer %d", m.name, at, ErrNotFinite, i)
 		}
 	}
@@ -135,21 +189,30 @@ func (m *Model) notFinite(a activations, tokens []int) error {
 
 // states applies the final norm to the residual stream.
 func (m *Model) states(a activations) Array {
-	m.normalize(a.n, a.h, m.norm, a.t)
+	m.ops.RMSNorm(a.n, a.h, m.norm, a.t, m.desc.Norm.Eps)
 	return a.n
 }
 
-// normalize writes the RMS norm of rows of x to y.
-func (m *Model) normalize(y, x, w Array, rows int) {
-	m.ops.RMSNorm(y, x, w, rows, m.config.RMSNormEps)
+// residual adds what product writes to the residual stream, through norm out where
+// there is one. product adds to y, or writes it.
+func (m *Model) residual(a activations, out Array, eps float64, product func(y Array, add bool)) {
+	if out == nil {
+		product(a.h, true)
+		return
+	}
+	product(a.y, false)
+	m.ops.RMSNorm(a.n, a.y, out, a.t, eps)
+	m.ops.AddTo(a.h, a.n)
 }
 
 // attend adds the attention half of a layer to the residual stream.
 func (m *Model) attend(a activations, d *layer) {
-	m.normalize(a.n, a.h, d.inputNorm, a.t)
+	m.ops.RMSNorm(a.n, a.h, d.attnNorm, a.t, d.block.AttnNorm.Eps)
 	m.queries(a, d, a.q, a.k)
-	m.ops.Attention(a.q, nil, a.q, a.k, a.v, m.attention(a.t))
-	m.ops.Linear(a.q, a.t, d.o.addTo(a.h))
+	m.ops.Attention(a.q, nil, a.q, a.k, a.v, d.attention(a.t))
+	m.residual(a, d.attnOut, d.block.AttnNorm.Eps, func(y Array, add bool) {
+		m.ops.Linear(a.q, a.t, d.o.into(y, add))
+	})
 }
 
 // queries computes queries, keys and values of a.n. q0 and k0 take queries and
@@ -157,37 +220,54 @@ func (m *Model) attend(a activations, d *layer) {
 func (m *Model) queries(a activations, d *layer, q0, k0 Array) {
 	m.ops.Linear(a.n, a.t, d.q.to(q0), d.k.to(k0), d.v.to(a.v))
 	if d.qNorm != nil {
-		m.normalize(a.q, q0, d.qNorm, a.t*m.config.Heads)
-		m.normalize(a.k, k0, d.kNorm, a.t*m.config.KVHeads)
+		at := &d.block.Attn
+		m.ops.RMSNorm(a.q, q0, d.qNorm, a.t*at.Heads, at.QNorm.Eps)
+		m.ops.RMSNorm(a.k, k0, d.kNorm, a.t*at.KVHeads, at.KNorm.Eps)
 	}
-	m.rotate(a.q, a.k, a.t, false)
+	m.rotate(d, a.q, a.k, a.t, false)
 }
 
 // rotate applies the rotary embedding to queries and keys.
-func (m *Model) rotate(q, k Array, t int, back bool) {
-	m.ops.Rope(q, t, m.config.Heads, m.rope.cos, m.rope.sin, back)
-	m.ops.Rope(k, t, m.config.KVHeads, m.rope.cos, m.rope.sin, back)
+func (m *Model) rotate(d *layer, q, k Array, t int, back bool) {
+	r, at := d.rope, &d.block.Attn
+	m.ops.Rope(q, t, at.Heads, r.half(), r.cos, r.sin, back)
+	m.ops.Rope(k, t, at.KVHeads, r.half(), r.cos, r.sin, back)
 }
 
 // attention returns the sizes of the attention over a window of t tokens.
-func (m *Model) attention(t int) AttentionShape {
-	c := m.config
+func (d *layer) attention(t int) AttentionShape {
+	at := &d.block.Attn
 	return AttentionShape{
-		T: t, Heads: c.Heads, KVHeads: c.KVHeads, Dim: c.HeadDim, Window: c.SlidingWindow,
-		Scale: float32(1 / math.Sqrt(float64(c.HeadDim))),
+		T: t, Heads: at.Heads, KVHeads: at.KVHeads, Dim: at.Dim, Window: at.Window,
+		Scale: float32(at.Scale), Cap: float32(at.ScoreCap), Sinks: d.sinks,
 	}
 }
 
-// mlp adds the MLP half of a layer to the residual stream, some rows at a time.
-func (m *Model) mlp(a activations, d *layer) {
-	hidden, inter := m.config.HiddenSize, m.config.IntermediateSize
-	m.normalize(a.n, a.h, d.postNorm, a.t)
-	most := m.mlpRows(a.t)
-	for from := 0; from < a.t; from += most {
-		rows := min(most, a.t-from)
-		gate, up := a.gate.Slice(0, rows*inter), a.up.Slice(0, rows*inter)
-		m.ops.Linear(a.n.Slice(from*hidden, (from+rows)*hidden), rows, d.gate.to(gate), d.up.to(up))
-		m.ops.SwiGLU(gate, gate, up)
-		m.ops.Linear(gate, rows, d.down.addTo(a.h.Slice(from*hidden, (from+rows)*hidden)))
+// feed adds the MLP half of a layer to the residual stream.
+func (m *Model) feed(a activations, d *layer) {
+	m.ops.RMSNorm(a.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
+	if d.moe != nil {
+		m.mixture(a, d.moe)
+		return
 	}
+	m.residual(a, d.mlpOut, d.block.MLPNorm.Eps, func(y Array, add bool) { m.mlp(y, a.n, a, d.mlp, a.t, add) })
+}
+
+// mlp adds an MLP of rows states n to y, or writes it, some rows at a time.
+func (m *Model) mlp(y, n Array, a activations, d *mlp, rows int, add bool) {
+	hidden, inter := m.desc.Hidden, width(d.gate.w)
+	most := m.mlpRows(a.t)
+	for from := 0; from < rows; from += most {
+		to := min(from+most, rows)
+		gate, up := a.gate.Slice(0, (to-from)*inter), a.up.Slice(0, (to-from)*inter)
+		m.ops.Linear(n.Slice(from*hidden, to*hidden), to-from, d.gate.to(gate), d.up.to(up))
+		m.ops.GLU(gate, gate, up, d.act)
+		m.ops.Linear(gate, to-from, d.down.into(y.Slice(from*hidden, to*hidden), add))
+	}
+}
+
+// width is the number of features that a weight makes.
+func width(w Weight) int {
+	n, _ := w.Shape()
+	return n
 }

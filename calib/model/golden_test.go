@@ -121,7 +121,7 @@ func BenchmarkWindow(b *testing.B) {
 				tokens[i] = i * 7919 % m.Vocab()
 			}
 			dst := m.Ops().Floats(rows * m.Vocab())
-			width := m.Config().HiddenSize
+			width := m.Decoder().Hidden
 			for _, head := range []bool{true, false} {
 				b.Run(map[bool]string{true: "all", false: "no-head"}[head], func(b *testing.B) {
 					for b.Loop() {

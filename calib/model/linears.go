@@ -6,26 +6,41 @@ import (
 	"slices"
 )
 
-// Module paths below a decoder block that name linear layers.
-const (
-	qProj    = "self_attn.q_proj"
-	kProj    = "self_attn.k_proj"
-	vProj    = "self_attn.v_proj"
-	oProj    = "self_attn.o_proj"
-	gateProj = "mlp.gate_proj"
-	upProj   = "mlp.up_proj"
-	downProj = "mlp.down_proj"
-)
-
-// Module paths of the matrices outside of the blocks.
-const (
-	embedTokens = "model.embed_tokens"
-	lmHead      = "lm_head"
-)
-
-// linears returns the linear layers of a block in order.
+// linears returns the linear layers of a block whose scales can be learned, in the order of
+// arch.Block's.
 func (d *layer) linears() []*linear {
-	return []*linear{&d.q, &d.k, &d.v, &d.o, &d.gate, &d.up, &d.down}
+	ls := []*linear{&d.q, &d.k, &d.v, &d.o}
+	if d.mlp != nil {
+		return d.mlp.append(ls)
+	}
+	for i := range d.moe.experts {
+		ls = d.moe.experts[i].append(ls)
+	}
+	if d.moe.shared != nil {
+		ls = d.moe.shared.append(ls)
+	}
+	return ls
+}
+
+func (m *mlp) append(ls []*linear) []*linear { return append(ls, &m.gate, &m.up, &m.down) }
+
+// clone returns a layer whose linear layers can be replaced.
+func (d *layer) clone() layer {
+	c := *d
+	if d.mlp != nil {
+		own := *d.mlp
+		c.mlp = &own
+	}
+	if d.moe != nil {
+		own := *d.moe
+		own.experts = slices.Clone(d.moe.experts)
+		if d.moe.shared != nil {
+			shared := *d.moe.shared
+			own.shared = &shared
+		}
+		c.moe = &own
+	}
+	return c
 }
 
 // linears returns the linear layers of the model in order: those of the blocks, and the
@@ -35,28 +50,28 @@ func (m *Model) linears() []*linear {
 	for i := range m.layers {
 		all = append(all, m.layers[i].linears()...)
 	}
-	if !m.config.TieEmbeddings {
+	if !m.desc.Tied {
 		all = append(all, &m.head)
 	}
 	return all
 }
 
-// Linears returns the module paths of the linear layers in order: those of the
-// blocks, such as model.layers.0.self_attn.q_proj, and lm_head where it is not
+// Linears returns the names of the linear layers in order, as the model's description has them: those of
+// the blocks, such as model.layers.0.self_attn.q_proj, and lm_head where it is not
 // tied to the embedding.
 func (m *Model) Linears() []string {
-	var paths []string
+	var names []string
 	for _, l := range m.linears() {
-		paths = append(paths, l.path)
+		names = append(names, l.name)
 	}
-	return paths
+	return names
 }
 
 // Weight returns the weight of a linear layer, nil where there is none of that
-// path.
-func (m *Model) Weight(path string) Weight {
+// name.
+func (m *Model) Weight(name string) Weight {
 	for _, l := range m.linears() {
-		if l.path == path {
+		if l.name == name {
 			return l.w
 		}
 	}
@@ -64,39 +79,44 @@ func (m *Model) Weight(path string) Weight {
 }
 
 // With returns a model with the weights of some linear layers replaced, by
-// their module paths. It shares everything else with m, and ends when m is closed; the
+// their names. It shares everything else with m, and ends when m is closed; the
 // given weights stay the caller's. It has activations of its own, so that both can be run in turn.
 func (m *Model) With(weights map[string]Weight) (*Model, error) {
-	w := &Model{
-		name: m.name, config: m.config, ops: m.ops,
-		embed: m.embed, layers: slices.Clone(m.layers), norm: m.norm, head: m.head,
-		rope: newRope(m.config), lossRows: m.lossRows,
+	w := &Model{name: m.name, desc: m.desc, ops: m.ops, embed: m.embed, norm: m.norm, head: m.head, lossRows: m.lossRows}
+	shared := ropes(m.desc)
+	for _, r := range shared {
+		w.ropes = append(w.ropes, r)
+	}
+	for i := range m.layers {
+		l := m.layers[i].clone()
+		l.rope = shared[l.rope.desc]
+		w.layers = append(w.layers, l)
 	}
 	if err := known(m, weights); err != nil {
 		return nil, err
 	}
 	for _, l := range w.linears() {
-		to, ok := weights[l.path]
+		to, ok := weights[l.name]
 		if !ok {
 			continue
 		}
 		n, k := l.w.Shape()
 		if gotN, gotK := to.Shape(); gotN != n || gotK != k {
-			return nil, fmt.Errorf("%s: a weight of shape [%d, %d] for %s: want [%d, %d]", m.name, gotN, gotK, l.path, n, k)
+			return nil, fmt.Errorf("%s: a weight of shape [%d, %d] for %s: want [%d, %d]", m.name, gotN, gotK, l.name, n, k)
 		}
 		l.w = to
 	}
 	return w, nil
 }
 
-// known refuses paths that name no linear layer of m.
-func known[V any](m *Model, paths map[string]V) error {
-	unknown := maps.Clone(paths)
+// known refuses names of no linear layer of m.
+func known[V any](m *Model, names map[string]V) error {
+	unknown := maps.Clone(names)
 	for _, l := range m.linears() {
-		delete(unknown, l.path)
+		delete(unknown, l.name)
 	}
-	for path := range unknown {
-		return fmt.Errorf("%s: no linear layer %s", m.name, path)
+	for name := range unknown {
+		return fmt.Errorf("%s: no linear layer %s", m.name, name)
 	}
 	return nil
 }

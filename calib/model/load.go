@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
@@ -15,6 +16,20 @@ type loader struct {
 	ops Ops
 	own *owned
 	err error
+
+	// last is what was read last of each matrix or stack: the parts of one follow each other.
+	last map[*arch.Stored]rows
+}
+
+// rows are those of which layers take theirs: of a packed matrix, which a stack of
+// experts is one of, or of one matrix in dense data.
+type rows struct {
+	packed *lut.Matrix
+
+	dtype  hf.DType
+	data   []byte // of all matrices
+	expert int    // whose matrix this is:
+	matrix []byte
 }
 
 func (l *loader) fail(err error) {
@@ -25,62 +40,93 @@ func (l *loader) fail(err error) {
 
 // model fills in the weights.
 func (l *loader) model(m *Model) {
-	c := m.config
+	d := m.desc
+	l.last = make(map[*arch.Stored]rows)
 	l.embeddings(m)
-	m.norm = l.vector("model.norm.weight", c.HiddenSize)
-	m.layers = make([]layer, c.Layers)
+	m.norm = l.norm(&d.Norm, d.Hidden)
+	shared := ropes(d)
+	for _, r := range shared {
+		m.ropes = append(m.ropes, r)
+	}
+	m.layers = make([]layer, len(d.Blocks))
 	for i := range m.layers {
-		l.layer(&m.layers[i], c, fmt.Sprintf("model.layers.%d.", i))
+		l.layer(&m.layers[i], &d.Blocks[i], d.Hidden)
+		m.layers[i].rope = shared[d.Blocks[i].Attn.Rope]
 	}
 }
 
-func (l *loader) layer(d *layer, c *hf.Config, prefix string) {
-	qWidth, kvWidth := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	d.inputNorm = l.vector(prefix+"input_layernorm.weight", c.HiddenSize)
-	d.postNorm = l.vector(prefix+"post_attention_layernorm.weight", c.HiddenSize)
-	d.q = l.linear(prefix+qProj, qWidth, c.HiddenSize, c.AttentionBias)
-	d.k = l.linear(prefix+kProj, kvWidth, c.HiddenSize, c.AttentionBias)
-	d.v = l.linear(prefix+vProj, kvWidth, c.HiddenSize, c.AttentionBias)
-	d.o = l.linear(prefix+oProj, c.HiddenSize, qWidth, c.OutputBias)
-	if c.QKNorm {
-		d.qNorm = l.vector(prefix+"self_attn.q_norm.weight", c.HeadDim)
-		d.kNorm = l.vector(prefix+"self_attn.k_norm.weight", c.HeadDim)
-	} else {
-		l.refuse(prefix+"self_attn.q_norm.weight", prefix+"self_attn.k_norm.weight")
+func (l *loader) layer(to *layer, b *arch.Block, hidden int) {
+	l.last = make(map[*arch.Stored]rows)
+	a := &b.Attn
+	*to = layer{
+		block:    b,
+		attnNorm: l.norm(&b.AttnNorm, hidden), mlpNorm: l.norm(&b.MLPNorm, hidden),
+		q: l.linear(a.Q), k: l.linear(a.K), v: l.linear(a.V), o: l.linear(a.O),
 	}
-	d.gate = l.linear(prefix+gateProj, c.IntermediateSize, c.HiddenSize, c.MLPBias)
-	d.up = l.linear(prefix+upProj, c.IntermediateSize, c.HiddenSize, c.MLPBias)
-	d.down = l.linear(prefix+downProj, c.HiddenSize, c.IntermediateSize, c.MLPBias)
+	if b.AttnOut != nil {
+		to.attnOut = l.norm(b.AttnOut, hidden)
+	}
+	if b.MLPOut != nil {
+		to.mlpOut = l.norm(b.MLPOut, hidden)
+	}
+	if a.QNorm != nil {
+		to.qNorm, to.kNorm = l.norm(a.QNorm, a.Dim), l.norm(a.KNorm, a.Dim)
+	} else {
+		l.refuse(b.Path+".self_attn.q_norm.weight", b.Path+".self_attn.k_norm.weight")
+	}
+	if a.Sinks != "" {
+		to.sinks = l.vector(a.Sinks, 0, a.Heads)
+	}
+	if b.MLP != nil {
+		to.mlp = l.mlp(b.MLP)
+		return
+	}
+	to.moe = &moe{desc: b.MoE, router: l.linear(b.MoE.Router)}
+	for i := range b.MoE.Experts {
+		to.moe.experts = append(to.moe.experts, *l.mlp(&b.MoE.Experts[i]))
+	}
+	if b.MoE.Shared != nil {
+		to.moe.shared, to.moe.sharedGate = l.mlp(b.MoE.Shared), l.linear(b.MoE.SharedGate)
+	}
+}
+
+func (l *loader) mlp(m *arch.MLP) *mlp {
+	return &mlp{gate: l.linear(m.Gate), up: l.linear(m.Up), down: l.linear(m.Down), act: m.Act}
 }
 
 // embeddings reads the token embedding and the output head. Where they are
 // tied, the one matrix may lie under either name.
 func (l *loader) embeddings(m *Model) {
-	c := m.config
-	name := embedTokens
-	if c.TieEmbeddings && !l.has(embedTokens) && l.has(lmHead) {
-		name = lmHead
+	d := m.desc
+	embed := &arch.Stored{Path: d.Embed, Tensor: d.Embed + ".weight", N: d.Vocab, K: d.Hidden}
+	if d.Tied && !l.has(embed) && l.has(d.Head.Stored) {
+		embed = d.Head.Stored
 	}
-	m.embed = l.matrix(name, c.VocabSize, c.HiddenSize)
-	m.head = linear{path: name, w: m.embed}
-	if !c.TieEmbeddings {
-		m.head = linear{path: lmHead, w: l.matrix(lmHead, c.VocabSize, c.HiddenSize)}
+	m.embed = l.weight(embed, 0, whole(embed))
+	m.head = linear{name: embed.Path, w: m.embed}
+	if !d.Tied {
+		m.head = l.linear(d.Head)
 	}
 }
 
+// part says which rows of a stored matrix a layer has: n from first, step apart.
+type part struct{ n, first, step int }
+
+func whole(s *arch.Stored) part { return part{s.N, 0, 1} }
+
 // has reports whether a matrix is there, dense or quantized.
-func (l *loader) has(layer string) bool {
-	if _, ok := l.src.Tensor(layer + ".weight"); ok {
+func (l *loader) has(s *arch.Stored) bool {
+	if _, ok := l.src.Tensor(s.Tensor); ok {
 		return true
 	}
-	q, err := l.src.Quantized(layer)
+	q, err := l.src.Quantized(s.Path)
 	if err != nil {
 		l.fail(err)
 	}
 	return q != nil
 }
 
-// refuse fails on tensors that a model with these flags would not use: left
+// refuse fails on tensors that a model of this description would not use: left
 // out in silence they would change what it computes.
 func (l *loader) refuse(names ...string) {
 	for _, name := range names {
@@ -90,63 +136,155 @@ func (l *loader) refuse(names ...string) {
 	}
 }
 
-func (l *loader) linear(path string, n, k int, bias bool) linear {
-	lin := linear{path: path, w: l.matrix(path, n, k)}
-	if bias {
-		lin.bias = l.vector(path+".bias", n)
+func (l *loader) linear(from *arch.Linear) linear {
+	s, p := from.Stored, part{from.N, from.Row, from.Step}
+	lin := linear{name: from.Name, w: l.weight(s, from.Expert, p)}
+	if s.Bias != "" {
+		lin.bias = l.bias(s, from.Expert, p)
 	} else {
-		l.refuse(path + ".bias")
+		l.refuse(s.Path + ".bias")
 	}
 	return lin
 }
 
-// matrix reads an [n, k] matrix in the form in which it is stored.
-func (l *loader) matrix(path string, n, k int) Weight {
+// bias reads the elements of a bias that belong to some rows of a matrix.
+func (l *loader) bias(s *arch.Stored, expert int, p part) Array {
+	shape := []int{s.N}
+	if s.Experts > 0 {
+		shape = []int{s.Experts, s.N}
+	}
+	all := l.floats(s.Bias, shape...)
 	if l.err != nil {
 		return nil
 	}
-	q, err := l.src.Quantized(path)
+	v := make([]float32, p.n)
+	for i := range v {
+		v[i] = all[expert*s.N+p.first+i*p.step]
+	}
+	return l.upload(v)
+}
+
+// weight reads some rows of a matrix in the form in which they are stored.
+func (l *loader) weight(s *arch.Stored, expert int, p part) Weight {
+	r := l.rows(s, expert)
+	if l.err != nil {
+		return nil
+	}
+	var w Weight
+	var err error
+	switch {
+	case r.packed == nil:
+		w, err = l.ops.Dense(p.n, s.K, r.dtype, p.of(r.matrix, s.N))
+	case p.n == r.packed.N:
+		w, err = l.ops.Packed(r.packed)
+	default:
+		w, err = l.ops.Packed(r.packed.Rows(expert*s.N+p.first, p.step, p.n))
+	}
 	if err != nil {
+		l.fail(fmt.Errorf("%s: %s: %w", l.src.Name(), s.Path, err))
+		return nil
+	}
+	l.own.weights = append(l.own.weights, w)
+	return w
+}
+
+// of returns a part of n rows of data.
+func (p part) of(data []byte, n int) []byte {
+	size := len(data) / n
+	if p.step == 1 {
+		return data[p.first*size : (p.first+p.n)*size : (p.first+p.n)*size]
+	}
+	out := make([]byte, 0, p.n*size)
+	for i := range p.n {
+		at := (p.first + i*p.step) * size
+		out = append(out, data[at:at+size]...)
+	}
+	return out
+}
+
+// rows reads what is stored, and of a stack turns to one expert's matrix.
+func (l *loader) rows(s *arch.Stored, expert int) rows {
+	if l.err != nil {
+		return rows{}
+	}
+	r, ok := l.last[s]
+	if !ok {
+		r = l.stored(s)
+	}
+	if r.packed == nil && (r.matrix == nil || r.expert != expert) {
+		size := len(r.data) / s.Matrices()
+		r.expert, r.matrix = expert, r.data[expert*size:(expert+1)*size:(expert+1)*size]
+		if s.Transposed {
+			r.matrix = transpose(r.matrix, s.K, s.N)
+		}
+	}
+	l.last[s] = r
+	return r
+}
+
+// stored reads all that is stored.
+func (l *loader) stored(s *arch.Stored) (r rows) {
+	q, err := l.src.Quantized(s.Path)
+	switch {
+	case err != nil:
 		l.fail(fmt.Errorf("%s: %w", l.src.Name(), err))
-		return nil
+	case q != nil && (q.N != s.Matrices()*s.N || q.K != s.K):
+		l.fail(fmt.Errorf("%s: quantized %s has shape [%d, %d]: want [%d, %d]", l.src.Name(), s.Path, q.N, q.K, s.Matrices()*s.N, s.K))
+	case q != nil:
+		r.packed = q
+	default:
+		if t := l.tensor(s.Tensor, s.Shape()...); l.err == nil {
+			r.dtype, r.data = t.DType, l.bytes(t)
+		}
 	}
-	if q != nil {
-		return l.packed(path, q, n, k)
+	return r
+}
+
+// transpose returns the rows of the columns of a matrix of n rows of k elements.
+func transpose(data []byte, n, k int) []byte {
+	out := make([]byte, len(data))
+	size := len(data) / (n * k)
+	for i := range n {
+		for j := range k {
+			copy(out[(j*n+i)*size:(j*n+i+1)*size], data[(i*k+j)*size:])
+		}
 	}
-	t, data := l.read(path+".weight", n, k)
+	return out
+}
+
+// norm reads the factors of a norm.
+func (l *loader) norm(n *arch.Norm, width int) Array { return l.vector(n.Tensor, n.Offset, width) }
+
+// vector reads n numbers as floats and adds an offset to each.
+func (l *loader) vector(name string, offset float32, n int) Array {
+	v := l.floats(name, n)
 	if l.err != nil {
 		return nil
 	}
-	w, err := l.ops.Dense(n, k, t.DType, data)
-	if err != nil {
-		l.fail(fmt.Errorf("%s: %s in %s: %w", l.src.Name(), t.Name, t.Shard, err))
-		return nil
+	for i := range v {
+		v[i] += offset
 	}
-	l.own.weights = append(l.own.weights, w)
-	return w
+	return l.upload(v)
 }
 
-func (l *loader) packed(path string, q *lut.Matrix, n, k int) Weight {
-	if q.N != n || q.K != k {
-		l.fail(fmt.Errorf("%s: quantized %s has shape [%d, %d]: want [%d, %d]", l.src.Name(), path, q.N, q.K, n, k))
-		return nil
-	}
-	w, err := l.ops.Packed(q)
-	if err != nil {
-		l.fail(fmt.Errorf("%s: %s: %w", l.src.Name(), path, err))
-		return nil
-	}
-	l.own.weights = append(l.own.weights, w)
-	return w
+func (l *loader) upload(v []float32) Array {
+	a := l.ops.Floats(len(v))
+	l.ops.Write(a, v)
+	l.own.arrays = append(l.own.arrays, a)
+	return a
 }
 
-// vector reads n numbers as floats.
-func (l *loader) vector(name string, n int) Array {
-	t, data := l.read(name, n)
+// floats reads a tensor's elements.
+func (l *loader) floats(name string, shape ...int) []float32 {
+	t := l.tensor(name, shape...)
 	if l.err != nil {
 		return nil
 	}
-	v := make([]float32, n)
+	data := l.bytes(t)
+	if l.err != nil {
+		return nil
+	}
+	v := make([]float32, t.Elements())
 	switch t.DType {
 	case hf.F32:
 		num.DecodeF32(v, data)
@@ -155,41 +293,47 @@ func (l *loader) vector(name string, n int) Array {
 	case hf.BF16:
 		num.DecodeBF16(v, data)
 	}
-	a := l.ops.Floats(n)
-	l.ops.Write(a, v)
-	l.own.arrays = append(l.own.arrays, a)
-	return a
+	return v
 }
 
-// read returns the bytes of a tensor of the given shape, all of them finite
-// numbers of a type that the kernels multiply by.
-func (l *loader) read(name string, shape ...int) (*hf.Tensor, []byte) {
+// tensor finds a tensor of the given shape, of a type that the kernels multiply by.
+func (l *loader) tensor(name string, shape ...int) *hf.Tensor {
 	if l.err != nil {
-		return nil, nil
+		return nil
 	}
 	t, ok := l.src.Tensor(name)
 	if !ok {
 		l.fail(fmt.Errorf("%s: no tensor %s", l.src.Name(), name))
-		return nil, nil
-	}
-	fail := func(err error) (*hf.Tensor, []byte) {
-		l.fail(fmt.Errorf("%s: %s in %s: %w", l.src.Name(), name, t.Shard, err))
-		return nil, nil
+		return nil
 	}
 	switch t.DType {
 	case hf.F32, hf.F16, hf.BF16:
 	default:
-		return fail(fmt.Errorf("type %s: want F32, F16 or BF16", t.DType))
+		l.fail(l.wrap(t, fmt.Errorf("type %s: want F32, F16 or BF16", t.DType)))
 	}
 	if !slices.Equal(t.Shape, shape) {
-		return fail(fmt.Errorf("shape %v: want %v", t.Shape, shape))
+		l.fail(l.wrap(t, fmt.Errorf("shape %v: want %v", t.Shape, shape)))
+	}
+	return t
+}
+
+// bytes reads a tensor's bytes, all of them finite numbers.
+func (l *loader) bytes(t *hf.Tensor) []byte {
+	if l.err != nil {
+		return nil
 	}
 	data, err := l.src.Read(t)
 	if err != nil {
-		return fail(err)
+		l.fail(l.wrap(t, err))
+		return nil
 	}
 	if i := t.DType.FirstNotFinite(data); i >= 0 {
-		return fail(fmt.Errorf("element %d is NaN or infinite", i))
+		l.fail(l.wrap(t, fmt.Errorf("element %d is NaN or infinite", i)))
+		return nil
 	}
-	return t, data
+	return data
+}
+
+func (l *loader) wrap(t *hf.Tensor, err error) error {
+	return fmt.Errorf("%s: %s in %s: %w", l.src.Name(), t.Name, t.Shard, err)
 }

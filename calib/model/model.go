@@ -1,15 +1,7 @@
 // Package model runs decoder language models on text, and learns the scales of
 // their quantized layers.
 //
-// One decoder described by flags covers Llama, Mistral, SmolLM2, Qwen2, Qwen2.5
-// and Qwen3: grouped-query attention, biases, normalized queries and keys, free
-// head size, tied embeddings, and the rotary types default, linear and llama3.
-//
-//	h = embed[token]
-//	for each block:
-//	    h += O · attention(rope(norm(Q·n)), rope(norm(K·n)), V·n)    n = rmsnorm(h)
-//	    h += Down · (silu(Gate·n) ∘ Up·n)                            n = rmsnorm(h)
-//	logits = head · rmsnorm(h)
+// What is computed is the decoder that package arch describes, whatever its family.
 //
 // It is written once over a small set of operations, [Ops], that a device
 // implements. The residual stream h and its gradient are float32, all other
@@ -21,22 +13,22 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/lutq"
 )
 
 // Model is a decoder on a device. Its methods, and those of models on the same
 // [Ops], may not be called concurrently: they share scratch memory and the device.
 type Model struct {
-	name   string
-	config *hf.Config
-	ops    Ops
+	name string
+	desc *arch.Decoder
+	ops  Ops
 
 	embed  Weight
 	layers []layer
 	norm   Array
-	head   linear // its weight is embed where they are tied
-	rope   rope
+	head   linear  // its weight is embed where they are tied
+	ropes  []*rope // that layers share
 
 	own      owned
 	scratch  scratch
@@ -77,11 +69,8 @@ func open(dir string, ops Ops, container func(dir string) (*lutq.Model, error)) 
 // another shape or type than the configuration asks for, is an error that
 // names it.
 func New(src Source, ops Ops) (*Model, error) {
-	c := src.Config()
-	if err := c.Supported(); err != nil {
-		return nil, fmt.Errorf("%s: %w", src.Name(), err)
-	}
-	m := &Model{name: src.Name(), config: c, ops: ops, rope: newRope(c), lossRows: max(lossBytes/4/c.VocabSize, 1)}
+	d := src.Decoder()
+	m := &Model{name: src.Name(), desc: d, ops: ops, lossRows: max(lossBytes/4/d.Vocab, 1)}
 	l := loader{src: src, ops: ops, own: &m.own}
 	l.model(m)
 	if err := src.Wait(); err != nil {
@@ -110,17 +99,19 @@ func (m *Model) Close() {
 	m.scratch.free(m.ops)
 	m.losses.free(m.ops)
 	m.train.free(m.ops)
-	m.rope.free(m.ops)
+	for _, r := range m.ropes {
+		r.free(m.ops)
+	}
 }
 
 // Ops returns the operations that the model is computed by.
 func (m *Model) Ops() Ops { return m.ops }
 
-// Config returns the configuration that the model was built by.
-func (m *Model) Config() *hf.Config { return m.config }
+// Decoder returns the description that the model was built by.
+func (m *Model) Decoder() *arch.Decoder { return m.desc }
 
 // Vocab returns the number of logits of a token.
-func (m *Model) Vocab() int { return m.config.VocabSize }
+func (m *Model) Vocab() int { return m.desc.Vocab }
 
 // Hidden returns the states, acts [len(tokens), hidden], after the final norm, for
 // one window of tokens from position 0 with causal attention. They stay valid
@@ -140,9 +131,17 @@ func (m *Model) Hidden(ctx context.Context, tokens []int) (Array, error) {
 // Logits applies the output head to rows states of [Model.Hidden] and writes
 // floats [rows, Vocab].
 func (m *Model) Logits(dst, h Array, rows int) error {
-	if h.Len() != rows*m.config.HiddenSize || dst.Len() < rows*m.config.VocabSize {
-		return fmt.Errorf("%d rows of logits: got %d states and room for %d", rows, h.Len()/m.config.HiddenSize, dst.Len()/m.config.VocabSize)
+	if h.Len() != rows*m.desc.Hidden || dst.Len() < rows*m.desc.Vocab {
+		return fmt.Errorf("%d rows of logits: got %d states and room for %d", rows, h.Len()/m.desc.Hidden, dst.Len()/m.desc.Vocab)
 	}
-	m.ops.Linear(h, rows, Product{Y: dst, W: m.head.w})
+	m.logits(dst.Slice(0, rows*m.desc.Vocab), h, rows)
 	return m.ops.Err()
+}
+
+// logits queues the output head.
+func (m *Model) logits(dst, h Array, rows int) {
+	m.ops.Linear(h, rows, m.head.to(dst))
+	if m.desc.LogitCap > 0 {
+		m.ops.SoftCap(dst, m.desc.LogitCap)
+	}
 }

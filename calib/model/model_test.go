@@ -186,7 +186,7 @@ func TestOpenErrors(t *testing.T) {
 func TestOverflow(t *testing.T) {
 	s := small()
 	m := s.build()
-	for _, name := range []string{model.OProj, model.DownProj} {
+	for _, name := range []string{"self_attn.o_proj", "mlp.down_proj"} {
 		v := m.data["model.layers.1."+name+".weight"]
 		for i := range v {
 			v[i] *= 1e30

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -41,24 +42,35 @@ type Ops interface {
 	// FreeWeight gives a weight back.
 	FreeWeight(w Weight)
 
-	// Embed writes rows tokens[i] of w to h [len(tokens), K], floats.
-	Embed(h Array, tokens []int, w Weight)
+	// Embed writes rows tokens[i] of w, times scale, to h [len(tokens), K], floats.
+	Embed(h Array, tokens []int, w Weight, scale float32)
 	// RMSNorm writes y = x/√(mean x² + eps)·w for rows of len(w) elements. x is
 	// floats or acts, y acts, w floats. y may be x.
 	RMSNorm(y, x, w Array, rows int, eps float64)
 	// Linear multiplies x [rows, K], acts, by several weights of equal K.
 	Linear(x Array, rows int, to ...Product)
-	// Rope rotates the heads of x [rows, heads, 2·half], acts, in place: (a, b) at
-	// (i, i+half) becomes (a·cos − b·sin, b·cos + a·sin) with the angles
-	// at [row, i] of cos and sin, floats [≥ rows, half]. back turns the other way, which is the gradient.
-	Rope(x Array, rows, heads int, cos, sin Array, back bool)
+	// Rope rotates the first 2·half elements of the heads of x [rows, heads, dim], acts, in
+	// place: (a, b) at (i, i+half) becomes (a·cos − b·sin, b·cos + a·sin) with cos and sin
+	// at [row, i] of two floats [≥ rows, half]. back takes −sin, which is the gradient.
+	Rope(x Array, rows, heads, half int, cos, sin Array, back bool)
 	// Attention is causal attention: token i sees tokens max(0, i−Window+1) to i.
 	// q and o are acts [T, Heads, Dim], k and v acts [T, KVHeads, Dim]. lse, floats [Heads, T] or nil,
-	// takes ln Σ exp of the scaled scores, which the gradient needs. o may be q where lse is nil.
+	// takes ln Σ exp of the scores, a sink's among them, which the gradient needs. o may be q where lse is nil.
 	// No more than a block of queries' scores exists at a time.
 	Attention(o, lse, q, k, v Array, s AttentionShape)
-	// SwiGLU writes y = silu(g)∘u, n = len elements of acts. y may be g.
-	SwiGLU(y, g, u Array)
+	// GLU writes y = act(g)∘u, n = len elements of acts; for arch.SwiGLUOAI what is said there.
+	// y may be g.
+	GLU(y, g, u Array, act arch.Activation)
+	// SoftCap writes x = c·tanh(x/c), floats.
+	SoftCap(x Array, c float64)
+	// AddTo adds x, acts or floats, to h, floats.
+	AddTo(h, x Array)
+	// Gather writes rows[i] of src, acts or floats, times weights[i] where those are not nil, to row
+	// i of dst, acts.
+	Gather(dst, src Array, rows []int, weights []float32)
+	// Scatter adds row i of src, acts or floats, times weights[i] where those are not nil, to row rows[i]
+	// of h, floats. No row is named twice.
+	Scatter(h, src Array, rows []int, weights []float32)
 
 	// CrossEntropy writes loss[i] = ln Σ exp(logits[i]) − logits[i, targets[i]], floats,
 	// for rows of vocab logits, floats. Where dlogits, acts, is not nil it takes
@@ -103,6 +115,8 @@ type AttentionShape struct {
 	T, Heads, KVHeads, Dim int
 	Window                 int     // tokens that a token sees, itself among them; 0 is all before it
 	Scale                  float32 // of the scores
+	Cap                    float32 // c in c·tanh(score/c), after that; 0 is none
+	Sinks                  Array   // floats [Heads]: a score that every softmax has beside the tokens', without a value; or nil
 }
 
 // Gradients are operations with which scales are learned.
@@ -116,8 +130,12 @@ type Gradients interface {
 	LinearBack(dx, dy Array, rows int, w Weight, add bool)
 	// AttentionBack writes dq, dk and dv from do, o and the lse of Attention; all of them acts but lse.
 	AttentionBack(dq, dk, dv, do, o, lse, q, k, v Array, s AttentionShape)
-	// SwiGLUBack writes dg and du. They may be g and u.
-	SwiGLUBack(dg, du, dy, g, u Array)
+	// GLUBack writes dg and du. They may be g and u.
+	GLUBack(dg, du, dy, g, u Array, act arch.Activation)
+	// SoftCapBack multiplies dx, acts, by 1 − (y/c)², with y, floats, what [Ops] SoftCap wrote.
+	SoftCapBack(dx, y Array, c float64)
+	// RowDots writes Σ a[i]·b[i] of each row of a and b, acts or floats, to dst, floats [rows].
+	RowDots(dst, a, b Array, rows int)
 
 	// Trainable uploads a weight whose scales are learned. LinearBack and Linear take it as any other.
 	Trainable(t Trainable) (Weight, error)

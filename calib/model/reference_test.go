@@ -5,32 +5,40 @@ import (
 	"math"
 	"testing"
 
-	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/arch"
 )
 
 // reference is the decoder once more, in float64 and as plainly as it can be
 // said: one number at a time, no packing, no blocks.
 type reference struct {
 	t   testing.TB
-	c   *hf.Config
+	c   referenceConfig
 	get func(name string) ([]float64, bool) // a tensor's elements
+}
+
+// referenceConfig is what the reference knows of a model of Llama's kind.
+type referenceConfig struct {
+	HiddenSize, Layers, Heads, KVHeads, HeadDim, SlidingWindow int
+	RMSNormEps                                                 float64
+	TieEmbeddings, QKNorm                                      bool
+	Rope                                                       *arch.Rope
+}
+
+func newReferenceConfig(t testing.TB, dir string) referenceConfig {
+	d := openCheckpoint(t, dir).Decoder()
+	a := &d.Blocks[0].Attn
+	return referenceConfig{
+		HiddenSize: d.Hidden, Layers: len(d.Blocks), Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.Dim, SlidingWindow: a.Window,
+		RMSNormEps: d.Norm.Eps, TieEmbeddings: d.Tied, QKNorm: a.QNorm != nil, Rope: a.Rope,
+	}
 }
 
 // checkpointReference reads its weights from a folder.
 func checkpointReference(t testing.TB, dir string) *reference {
 	t.Helper()
-	config, err := hf.ReadConfig(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ckpt, err := hf.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ckpt.Close() })
+	ckpt := openCheckpoint(t, dir).Files()
 	cache := make(map[string][]float64)
-	return &reference{t: t, c: config, get: func(name string) ([]float64, bool) {
+	return &reference{t: t, c: newReferenceConfig(t, dir), get: func(name string) ([]float64, bool) {
 		if v, ok := cache[name]; ok {
 			return v, true
 		}
@@ -106,7 +114,7 @@ func (r *reference) rope(x []float64, pos int) []float64 {
 }
 
 func (r *reference) frequency(i int) float64 {
-	f := 1 / math.Pow(r.c.RopeTheta, 2*float64(i)/float64(r.c.HeadDim))
+	f := 1 / math.Pow(r.c.Rope.Theta, 2*float64(i)/float64(r.c.HeadDim))
 	s := r.c.Rope
 	switch s.Type {
 	case "default":
@@ -114,15 +122,15 @@ func (r *reference) frequency(i int) float64 {
 	case "linear":
 		return f / s.Factor
 	case "llama3":
-		old := float64(s.OriginalMaxPositions)
+		old := float64(s.Original)
 		waves := old * f / (2 * math.Pi) // turns within the original context
-		if waves < s.LowFreqFactor {
+		if waves < s.LowFreq {
 			return f / s.Factor
 		}
-		if waves > s.HighFreqFactor {
+		if waves > s.HighFreq {
 			return f
 		}
-		smooth := (waves - s.LowFreqFactor) / (s.HighFreqFactor - s.LowFreqFactor)
+		smooth := (waves - s.LowFreq) / (s.HighFreq - s.LowFreq)
 		return (1-smooth)*f/s.Factor + smooth*f
 	}
 	r.t.Fatalf("reference: rope type %s", s.Type)
@@ -150,8 +158,8 @@ func (r *reference) logits(tokens []int) [][]float64 {
 		var keys, values [][]float64
 		for t := range h {
 			n := r.rmsNorm(h[t], r.must(p+"input_layernorm.weight"))
-			q, k := r.linear(n, p+model.QProj), r.linear(n, p+model.KProj)
-			v := r.linear(n, p+model.VProj)
+			q, k := r.linear(n, p+"self_attn.q_proj"), r.linear(n, p+"self_attn.k_proj")
+			v := r.linear(n, p+"self_attn.v_proj")
 			for i := range c.Heads {
 				r.finish(r.head(q, i), p+"self_attn.q_norm.weight", t)
 			}
@@ -163,17 +171,17 @@ func (r *reference) logits(tokens []int) [][]float64 {
 			for i := range c.Heads {
 				r.attend(r.head(mixed, i), r.head(q, i), keys, values, i*c.KVHeads/c.Heads)
 			}
-			for i, v := range r.linear(mixed, p+model.OProj) {
+			for i, v := range r.linear(mixed, p+"self_attn.o_proj") {
 				h[t][i] += v
 			}
 		}
 		for t := range h {
 			n := r.rmsNorm(h[t], r.must(p+"post_attention_layernorm.weight"))
-			gate, up := r.linear(n, p+model.GateProj), r.linear(n, p+model.UpProj)
+			gate, up := r.linear(n, p+"mlp.gate_proj"), r.linear(n, p+"mlp.up_proj")
 			for i, g := range gate {
 				gate[i] = g / (1 + math.Exp(-g)) * up[i]
 			}
-			for i, v := range r.linear(gate, p+model.DownProj) {
+			for i, v := range r.linear(gate, p+"mlp.down_proj") {
 				h[t][i] += v
 			}
 		}

@@ -2,8 +2,13 @@ package model
 
 import (
 	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
 
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -13,7 +18,7 @@ import (
 type Source interface {
 	// Name is what messages call the source: its folder.
 	Name() string
-	Config() *hf.Config
+	Decoder() *arch.Decoder
 	// Tensor returns a tensor by its full name.
 	Tensor(name string) (*hf.Tensor, bool)
 	// Read reads the data of a tensor that Tensor returned.
@@ -28,20 +33,23 @@ type Source interface {
 
 // Checkpoint is the source of an unquantized Hugging Face folder.
 type Checkpoint struct {
-	config *hf.Config
-	ckpt   *hf.Checkpoint
+	desc *arch.Decoder
+	ckpt *hf.Checkpoint
 }
 
 // NewCheckpoint returns the source of an open checkpoint.
-func NewCheckpoint(config *hf.Config, ckpt *hf.Checkpoint) *Checkpoint {
-	return &Checkpoint{config: config, ckpt: ckpt}
+func NewCheckpoint(ckpt *hf.Checkpoint) (*Checkpoint, error) {
+	c := &Checkpoint{ckpt: ckpt}
+	var err error
+	c.desc, err = arch.Read(ckpt.Dir(), func(name string) bool { _, ok := ckpt.Tensor(name); return ok })
+	return c, err
 }
 
 // Name implements [Source].
 func (c *Checkpoint) Name() string { return c.ckpt.Dir() }
 
-// Config implements [Source].
-func (c *Checkpoint) Config() *hf.Config { return c.config }
+// Decoder implements [Source].
+func (c *Checkpoint) Decoder() *arch.Decoder { return c.desc }
 
 // Tensor implements [Source].
 func (c *Checkpoint) Tensor(name string) (*hf.Tensor, bool) { return c.ckpt.Tensor(name) }
@@ -71,12 +79,18 @@ type Container struct {
 }
 
 // NewContainer returns the source of an open container.
-func NewContainer(config *hf.Config, m *lutq.Model) *Container {
-	c := &Container{Checkpoint: Checkpoint{config: config, ckpt: m.Checkpoint()}, reader: m.Reader(), packs: make(map[string]bool)}
+func NewContainer(m *lutq.Model) (*Container, error) {
+	c := &Container{Checkpoint: Checkpoint{ckpt: m.Checkpoint()}, reader: m.Reader(), packs: make(map[string]bool)}
 	for _, layer := range m.Linears() {
 		c.packs[layer] = true
 	}
-	return c
+	var err error
+	// A container has the tensors that it was made from, as far as names go.
+	c.desc, err = arch.Read(c.Name(), func(name string) bool {
+		_, ok := c.Tensor(name)
+		return ok || c.packs[name] || c.packs[strings.TrimSuffix(name, lutq.WeightSuffix)]
+	})
+	return c, err
 }
 
 // Quantized implements [Source].
@@ -96,16 +110,26 @@ func (c *Container) Wait() error { return c.reader.Wait() }
 // openSource opens a folder of either kind, a container with a function of
 // package lutq. The caller calls done when it has read what it needs.
 func openSource(dir string, container func(dir string) (*lutq.Model, error)) (src Source, done func() error, err error) {
-	config, err := hf.ReadConfig(dir)
+	text, err := input.ReadFile(filepath.Join(dir, "config.json"), input.Config)
 	if err != nil {
 		return nil, nil, err
 	}
-	if lutq.IsContainer(config.Quantization) {
+	quantization := lutq.QuantizationConfig(text)
+	switch {
+	case quantization == nil:
+		ckpt, err := hf.Open(dir)
+		if err != nil {
+			return nil, nil, err
+		}
+		src, err = NewCheckpoint(ckpt)
+		return src, ckpt.Close, closing(err, ckpt.Close)
+	case lutq.IsContainer(quantization):
 		m, err := container(dir)
 		if err != nil {
 			return nil, nil, err
 		}
-		return NewContainer(config, m), m.Close, nil
+		src, err = NewContainer(m)
+		return src, m.Close, closing(err, m.Close)
 	}
 	ckpt, err := hf.Open(dir)
 	if err != nil {
@@ -115,4 +139,12 @@ func openSource(dir string, container func(dir string) (*lutq.Model, error)) (sr
 		return nil, nil, errors.Join(err, ckpt.Close())
 	}
 	return NewCheckpoint(config, ckpt), ckpt.Close, nil
+}
+
+// closing returns err, after which it closes what was opened.
+func closing(err error, done func() error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.Join(err, done())
 }

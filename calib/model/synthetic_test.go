@@ -94,17 +94,17 @@ func (s shape) build() *synthetic {
 		p := fmt.Sprintf("model.layers.%d.", i)
 		add(p+"input_layernorm.weight", 1, 0.2, s.hidden)
 		add(p+"post_attention_layernorm.weight", 1, 0.2, s.hidden)
-		linear(p+model.QProj, q, s.hidden, qkvBias)
-		linear(p+model.KProj, kv, s.hidden, qkvBias)
-		linear(p+model.VProj, kv, s.hidden, qkvBias)
-		linear(p+model.OProj, s.hidden, q, s.attentionBias)
+		linear(p+"self_attn.q_proj", q, s.hidden, qkvBias)
+		linear(p+"self_attn.k_proj", kv, s.hidden, qkvBias)
+		linear(p+"self_attn.v_proj", kv, s.hidden, qkvBias)
+		linear(p+"self_attn.o_proj", s.hidden, q, s.attentionBias)
 		if s.arch == "Qwen3ForCausalLM" {
 			add(p+"self_attn.q_norm.weight", 1, 0.2, s.headDim)
 			add(p+"self_attn.k_norm.weight", 1, 0.2, s.headDim)
 		}
-		linear(p+model.GateProj, s.inter, s.hidden, s.mlpBias)
-		linear(p+model.UpProj, s.inter, s.hidden, s.mlpBias)
-		linear(p+model.DownProj, s.hidden, s.inter, s.mlpBias)
+		linear(p+"mlp.gate_proj", s.inter, s.hidden, s.mlpBias)
+		linear(p+"mlp.up_proj", s.inter, s.hidden, s.mlpBias)
+		linear(p+"mlp.down_proj", s.hidden, s.inter, s.mlpBias)
 	}
 	add("model.norm.weight", 1, 0.2, s.hidden)
 	if !s.tied {
@@ -190,16 +190,16 @@ func (s *quantizedSource) Tensor(name string) (*hf.Tensor, bool) {
 // openCheckpoint opens a folder as a source.
 func openCheckpoint(t testing.TB, dir string) *model.Checkpoint {
 	t.Helper()
-	config, err := hf.ReadConfig(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ckpt, err := hf.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ckpt.Close() })
-	return model.NewCheckpoint(config, ckpt)
+	src, err := model.NewCheckpoint(ckpt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src
 }
 
 // isProjection accepts the linear layers of the decoder blocks.

@@ -30,7 +30,7 @@ func (m *Model) Loss(ctx context.Context, tokens []int, teacher *Model) (float64
 }
 
 // Gradient returns what [Model.Loss] does and adds its gradient by the scales of
-// the layers in grads, by their module paths. Their weights are trainable ones,
+// the layers in grads, by their names. Their weights are trainable ones,
 // see [Model.With]; there are none in a tied head. The operations must be [Gradients].
 //
 // Each layer's input is kept, and what lies within the layer computed again on the way
@@ -71,7 +71,7 @@ func (m *Model) Gradient(ctx context.Context, tokens []int, teacher *Model, grad
 func (m *Model) lowest(grads map[string]Grad) int {
 	for i := range m.layers {
 		for _, l := range m.layers[i].linears() {
-			if _, ok := grads[l.path]; ok {
+			if _, ok := grads[l.name]; ok {
 				return i
 			}
 		}
@@ -144,15 +144,18 @@ func (m *Model) loss(ctx context.Context, n Array, tokens []int, teacher *Model,
 		rows := to - from
 		loss, scale := losses.Slice(from, to), float32(1/float64(count))
 		logits, dlogits := logits.Slice(0, rows*vocab), first(dlogits, rows*vocab)
-		ops.Linear(rowsOf(n, len(tokens), from, to), rows, m.head.to(logits))
+		m.logits(logits, rowsOf(n, len(tokens), from, to), rows)
 		if teacher == nil {
 			ops.CrossEntropy(loss, dlogits, logits, tokens[from+1:to+1], vocab, scale)
 		} else {
 			want := want.Slice(0, rows*vocab)
-			ops.Linear(rowsOf(ref, len(tokens), from, to), rows, teacher.head.to(want))
+			teacher.logits(want, rowsOf(ref, len(tokens), from, to), rows)
 			ops.Divergence(loss, dlogits, logits, want, rows, vocab, scale)
 		}
 		if back != nil {
+			if m.desc.LogitCap > 0 {
+				ops.(Gradients).SoftCapBack(dlogits, logits, m.desc.LogitCap)
+			}
 			back(from, to, dlogits)
 		}
 	}

@@ -109,7 +109,7 @@ func exactLoss(t testing.TB, m, teacher *model.Model, tokens []int) float64 {
 			t.Fatal(err)
 		}
 		dst := ops.Floats(rows * vocab)
-		if err := m.Logits(dst, h.Slice(0, rows*m.Config().HiddenSize), rows); err != nil {
+		if err := m.Logits(dst, h.Slice(0, rows*m.Decoder().Hidden), rows); err != nil {
 			t.Fatal(err)
 		}
 		return dst
@@ -273,9 +273,9 @@ func TestGradientOfSomeLayers(t *testing.T) {
 	loss, all := l.gradient(t, tokens, nil, l.Linears(), false)
 	for _, paths := range [][]string{
 		{"lm_head"},
-		{"model.layers.1." + model.DownProj},
-		{"model.layers.1." + model.KProj, "lm_head"},
-		{"model.layers.0." + model.VProj},
+		{"model.layers.1." + "mlp.down_proj"},
+		{"model.layers.1." + "self_attn.k_proj", "lm_head"},
+		{"model.layers.0." + "self_attn.v_proj"},
 		{},
 	} {
 		got, some := l.gradient(t, tokens, nil, paths, false)
@@ -359,7 +359,7 @@ func TestWith(t *testing.T) {
 	m := open(t, dir, 1)
 	tokens := randomTokens(1, 20, s.vocab)
 	want := logits(t, m, tokens)
-	const path = "model.layers.0." + model.UpProj
+	const path = "model.layers.0." + "mlp.up_proj"
 	n, k := m.Weight(path).Shape()
 	zero, err := m.Ops().Dense(n, k, hf.F32, make([]byte, 4*n*k))
 	if err != nil {
@@ -381,7 +381,7 @@ func TestWith(t *testing.T) {
 	}
 	for _, tt := range []struct{ path, want string }{
 		{"lm_head", "no linear layer lm_head"},
-		{"model.layers.0." + model.DownProj, "a weight of shape [40, 24]"},
+		{"model.layers.0." + "mlp.down_proj", "a weight of shape [40, 24]"},
 	} {
 		if _, err := m.With(map[string]model.Weight{tt.path: zero}); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", tt.path, err, tt.want)

@@ -2,8 +2,11 @@ package arch
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // family is one entry of the list: how its models are known, and what describes them.
@@ -47,6 +50,20 @@ func (e *UnknownError) Error() string {
 		return "config names no architecture"
 	}
 	return fmt.Sprintf("architecture %.80q is not one that is known: want one of the families %s", name, strings.Join(Names(), ", "))
+}
+
+// Read reads the description of the model in a folder; see [Describe].
+func Read(dir string, has func(tensor string) bool) (*Decoder, error) {
+	path := filepath.Join(dir, "config.json")
+	text, err := input.ReadFile(path, input.Config)
+	if err != nil {
+		return nil, err
+	}
+	d, err := Describe(text, has)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return d, nil
 }
 
 // Describe makes the description of a model of its config.json. has reports

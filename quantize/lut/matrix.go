@@ -111,3 +111,27 @@ func (m *Matrix) Dequantize() []float32 {
 	}
 	return w
 }
+
+// Rows returns the matrix of n rows of m: first, and every step-th after it.
+func (m *Matrix) Rows(first, step, n int) *Matrix {
+	r := *m
+	r.N = n
+	codes, scales := m.RowBytes(), m.Groups()*m.ScaleType.Size()
+	r.Codes, r.Scales = make([]byte, n*codes), make([]byte, n*scales)
+	for i := range n {
+		from := first + i*step
+		copy(r.Codes[i*codes:(i+1)*codes], m.Codes[from*codes:])
+		copy(r.Scales[i*scales:(i+1)*scales], m.Scales[from*scales:])
+	}
+	return &r
+}
+
+// SetRows is the inverse of [Matrix.Rows]: it writes the rows of part to m.
+func (m *Matrix) SetRows(part *Matrix, first, step int) {
+	codes, scales := m.RowBytes(), m.Groups()*m.ScaleType.Size()
+	for i := range part.N {
+		to := first + i*step
+		copy(m.Codes[to*codes:(to+1)*codes], part.Codes[i*codes:])
+		copy(m.Scales[to*scales:(to+1)*scales], part.Scales[i*scales:])
+	}
+}

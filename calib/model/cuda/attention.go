@@ -103,7 +103,7 @@ func (o *Ops) Attention(out, lse, q, k, v model.Array, s model.AttentionShape) {
 			o.gemmHeads(s, driver.GEMM{M: b.rows(), N: b.keys(), K: s.Dim, TransB: true, Alpha: s.Scale},
 				headsOf(q, s.Heads, s.Dim, b.from), headsOf(k, s.KVHeads, s.Dim, b.lo), scores)
 			grid := driver.Dim{X: uint32(ceil(b.rows(), elementThreads/32)), Y: uint32(s.Heads)}
-			o.launch("softmax", grid, driver.Dim{X: elementThreads}, p, lse, at, b.rows(), b.ld, b.from, b.lo, s.Window, s.T)
+			o.launch("softmax_"+capName(s.Cap > 0), grid, driver.Dim{X: elementThreads}, p, lse, at, b.rows(), b.ld, b.from, b.lo, s.Window, s.T, s.Sinks, s.Cap)
 			o.gemmHeads(s, driver.GEMM{M: b.rows(), N: s.Dim, K: b.keys(), Alpha: 1},
 				heads{p, o.acts, scores.ld, scores.stride}, headsOf(v, s.KVHeads, s.Dim, b.lo), headsOf(out, s.Heads, s.Dim, b.from))
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -11,7 +12,7 @@ import (
 func (o *Ops) MLPRows() int { return 0 }
 
 // Embed writes rows of a weight to h.
-func (o *Ops) Embed(h model.Array, tokens []int, w model.Weight) {
+func (o *Ops) Embed(h model.Array, tokens []int, w model.Weight, scale float32) {
 	n, k := w.Shape()
 	check(h.Len() == len(tokens)*k, "%d elements for %d tokens of %d", h.Len(), len(tokens), k)
 	for _, t := range tokens {
@@ -27,9 +28,13 @@ func (o *Ops) Embed(h model.Array, tokens []int, w model.Weight) {
 		case o.err != nil:
 		case m.packed != nil:
 			o.fail(o.unpack.Rows(o.stream, m.packed, ptr(h), driver.F32, rows, 0, len(tokens)))
+			if scale != 1 {
+				grid, block := elements(h.Len())
+				o.launch("multiply", grid, block, h, scale, int64(h.Len()))
+			}
 		default:
 			grid, block := perRow(len(tokens), k)
-			o.launch("embed", grid, block, h, rows, o.numbers(m), k)
+			o.launch("embed", grid, block, h, rows, o.numbers(m), k, scale)
 		}
 		o.release(rows)
 	})
@@ -47,13 +52,12 @@ func (o *Ops) RMSNorm(y, x, w model.Array, rows int, eps float64) {
 }
 
 // Rope rotates heads.
-func (o *Ops) Rope(x model.Array, rows, heads int, cos, sin model.Array, back bool) {
+func (o *Ops) Rope(x model.Array, rows, heads, half int, cos, sin model.Array, back bool) {
 	if rows == 0 {
 		return
 	}
-	width := x.Len() / rows
-	half := width / heads / 2
-	check(x.Len() == rows*heads*2*half, "%d elements for %d rows of %d heads", x.Len(), rows, heads)
+	dim := x.Len() / rows / heads
+	check(x.Len() == rows*heads*dim && dim >= 2*half, "%d elements for %d rows of %d heads of %d pairs", x.Len(), rows, heads, half)
 	check(cos.Len() >= rows*half && sin.Len() >= rows*half, "%d and %d angles for %d rows of %d", cos.Len(), sin.Len(), rows, half)
 	sign := float32(1)
 	if back {
@@ -61,13 +65,58 @@ func (o *Ops) Rope(x model.Array, rows, heads int, cos, sin model.Array, back bo
 	}
 	n := rows * heads * half
 	grid, block := elements(n)
-	o.do(func() { o.launch("rope", grid, block, x, cos, sin, heads, half, sign, int64(n)) })
+	o.do(func() { o.launch("rope", grid, block, x, cos, sin, heads, half, dim, sign, int64(n)) })
 }
 
-// SwiGLU writes silu(g)∘u.
-func (o *Ops) SwiGLU(y, g, u model.Array) {
-	check(y.Len() == g.Len() && y.Len() == u.Len(), "swiglu of %d and %d to %d elements", g.Len(), u.Len(), y.Len())
-	o.elementwise("swiglu", y.Len(), y, g, u)
+// GLU writes act(g)∘u.
+func (o *Ops) GLU(y, g, u model.Array, act arch.Activation) {
+	check(y.Len() == g.Len() && y.Len() == u.Len(), "glu of %d and %d to %d elements", g.Len(), u.Len(), y.Len())
+	o.elementwise("glu_"+string(act), y.Len(), y, g, u)
+}
+
+// SoftCap writes c·tanh(x/c).
+func (o *Ops) SoftCap(x model.Array, limit float64) {
+	o.elementwise("soft_cap", floats(x).n, x, float32(limit))
+}
+
+// AddTo adds x to h.
+func (o *Ops) AddTo(h, x model.Array) {
+	check(floats(h).n == x.Len(), "adding %d elements to %d", x.Len(), h.Len())
+	o.elementwise(o.of("add", x), h.Len(), h, x)
+}
+
+// Gather copies rows.
+func (o *Ops) Gather(dst, src model.Array, rows []int, weights []float32) {
+	o.someRows(o.of("gather", src), dst, src, dst.Len(), rows, weights)
+}
+
+// Scatter adds to rows.
+func (o *Ops) Scatter(h, src model.Array, rows []int, weights []float32) {
+	o.someRows(o.of("scatter", src), floats(h), src, src.Len(), rows, weights)
+}
+
+// someRows queues a kernel for rows of dst or src, of which the other has just these, in n elements.
+func (o *Ops) someRows(kernel string, dst, src model.Array, n int, rows []int, weights []float32) {
+	if len(rows) == 0 {
+		return
+	}
+	cols := n / len(rows)
+	check(n == len(rows)*cols && (weights == nil || len(weights) == len(rows)), "%d rows of %d elements with %d weights", len(rows), n, len(weights))
+	for _, r := range rows {
+		check(0 <= r && (r+1)*cols <= max(dst.Len(), src.Len()), "row %d of %d elements", r, max(dst.Len(), src.Len()))
+	}
+	grid, block := perRow(len(rows), cols)
+	o.do(func() {
+		at := o.uploadInts(rows)
+		var w driver.Ptr
+		if weights != nil {
+			w = o.scratch(4 * len(weights))
+			o.upload(w, driver.Bytes(weights))
+		}
+		o.launch(kernel, grid, block, dst, src, at, w, cols)
+		o.release(at)
+		o.release(w)
+	})
 }
 
 // elementwise queues a kernel over n elements of some arrays.

@@ -14,7 +14,8 @@ CONVERT(f16_bf16, F16, BF16)
 CONVERT(bf16_f32, BF16, F32)
 CONVERT(bf16_f16, BF16, F16)
 
-extern "C" __global__ void __launch_bounds__(256) add(F32* h, const Act* x, u64 n) {
+template <class T>
+__device__ __forceinline__ void add(F32* h, const T* x, u64 n) {
     Elements e(n);
     float a[EACH], b[EACH];
     e.load(a, h);
@@ -22,6 +23,17 @@ extern "C" __global__ void __launch_bounds__(256) add(F32* h, const Act* x, u64 
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) a[i] += b[i];
     e.store(h, a);
+}
+extern "C" __global__ void __launch_bounds__(256) add_f(F32* h, const F32* x, u64 n) { add(h, x, n); }
+extern "C" __global__ void __launch_bounds__(256) add_a(F32* h, const Act* x, u64 n) { add(h, x, n); }
+
+extern "C" __global__ void __launch_bounds__(256) multiply(F32* x, float by, u64 n) {
+    Elements e(n);
+    float a[EACH];
+    e.load(a, x);
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) a[i] *= by;
+    e.store(x, a);
 }
 
 // bias adds b[cols] to the rows of y.
@@ -41,23 +53,53 @@ __device__ __forceinline__ void bias(T* y, const float* b, u32 cols, u64 n) {
 extern "C" __global__ void __launch_bounds__(256) bias_f(F32* y, const float* b, u32 cols, u64 n) { bias(y, b, cols, n); }
 extern "C" __global__ void __launch_bounds__(256) bias_a(Act* y, const float* b, u32 cols, u64 n) { bias(y, b, cols, n); }
 
-extern "C" __global__ void __launch_bounds__(256) swiglu(Act* y, const Act* g, const Act* u, u64 n) {
+// glu applies an activation to the gates and multiplies by the other factor.
+template <Activation A>
+__device__ __forceinline__ void glu(Act* y, const Act* g, const Act* u, u64 n) {
     Elements e(n);
     float a[EACH], b[EACH];
     e.load(a, g);
     e.load(b, u);
 #pragma unroll
-    for (u32 i = 0; i < EACH; i++) a[i] = a[i] / (1 + expf(-a[i])) * b[i];
+    for (u32 i = 0; i < EACH; i++) a[i] = activated<A>(a[i]) * other_factor<A>(b[i]);
     e.store(y, a);
 }
+#define GLU(NAME, A) \
+    extern "C" __global__ void __launch_bounds__(256) glu_##NAME(Act* y, const Act* g, const Act* u, u64 n) { glu<A>(y, g, u, n); }
+GLU(silu, SILU)
+GLU(gelu, GELU)
+GLU(gelu_tanh, GELU_TANH)
+GLU(relu, RELU)
+GLU(swiglu_oai, SWIGLU_OAI)
 
-// rope turns pairs (i, i + half) of every head by the angles of the row; an element
+extern "C" __global__ void __launch_bounds__(256) soft_cap(F32* x, float cap, u64 n) {
+    Elements e(n);
+    float a[EACH];
+    e.load(a, x);
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) a[i] = cap * tanhf(a[i] / cap);
+    e.store(x, a);
+}
+
+// soft_cap_back multiplies by 1 − tanh², y being what soft_cap wrote.
+extern "C" __global__ void __launch_bounds__(256) soft_cap_back(Act* dx, const F32* y, float cap, u64 n) {
+    Elements e(n);
+    float a[EACH], b[EACH];
+    e.load(a, dx);
+    e.load(b, y);
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) a[i] *= 1 - (b[i] / cap) * (b[i] / cap);
+    e.store(dx, a);
+}
+
+// rope turns pairs (i, i + half) of every head of dim elements by the angles of the row; an element
 // is a pair.
-extern "C" __global__ void __launch_bounds__(256) rope(Act* x, const float* cos, const float* sin, u32 heads, u32 half, float sign, u64 n) {
+extern "C" __global__ void __launch_bounds__(256)
+rope(Act* x, const float* cos, const float* sin, u32 heads, u32 half, u32 dim, float sign, u64 n) {
     for (u64 pair = (u64)blockIdx.x * EACH * blockDim.x + threadIdx.x, end = pair + EACH * blockDim.x; pair < end && pair < n; pair += blockDim.x) {
         u32 i = (u32)(pair % half);
         u64 head = pair / half, angle = head / heads * half + i;
-        Act* at = x + head * 2 * half + i;
+        Act* at = x + head * dim + i;
         float a = value(at[0]), b = value(at[half]), c = cos[angle], s = sign * sin[angle];
         set(at[0], a * c - b * s);
         set(at[half], b * c + a * s);

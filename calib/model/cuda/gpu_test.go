@@ -204,16 +204,16 @@ func (q *quantized) Tensor(name string) (*hf.Tensor, bool) {
 // all of it with the embedding.
 func source(t testing.TB, bits, group int, embedding bool) model.Source {
 	t.Helper()
-	config, err := hf.ReadConfig(tiny)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ckpt, err := hf.Open(tiny)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ckpt.Close() })
-	q := &quantized{Checkpoint: model.NewCheckpoint(config, ckpt), layers: map[string]*lut.Matrix{}}
+	src, err := model.NewCheckpoint(ckpt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &quantized{Checkpoint: src, layers: map[string]*lut.Matrix{}}
 	for _, tensor := range ckpt.Tensors() {
 		layer := strings.TrimSuffix(tensor.Name, ".weight")
 		if bits == 0 || len(tensor.Shape) != 2 || !strings.HasSuffix(layer, "_proj") && !embedding {
@@ -282,7 +282,7 @@ func evaluate(t testing.TB, src model.Source, ops model.Ops, tokens []int) resul
 	rows := len(tokens) - 1
 	logits, loss := ops.Floats(rows*m.Vocab()), ops.Floats(rows)
 	defer ops.Free(logits, loss)
-	if err := m.Logits(logits, h.Slice(0, rows*m.Config().HiddenSize), rows); err != nil {
+	if err := m.Logits(logits, h.Slice(0, rows*m.Decoder().Hidden), rows); err != nil {
 		t.Fatal(err)
 	}
 	ops.CrossEntropy(loss, nil, logits, tokens[1:], m.Vocab(), 1)

@@ -61,9 +61,9 @@ RMS_NORM_BACKS(aa, Act, Act)
 
 // ---- gate ----
 
-// y = g·σ(g)·u. dg and du may be g and u: a thread reads before it writes.
-template <u32 V>
-__device__ __forceinline__ void swiglu_back(Act* dg, Act* du, const Act* dy, const Act* g, const Act* u, u64 n) {
+// y = act(g)·u. dg and du may be g and u: a thread reads before it writes.
+template <Activation A, u32 V>
+__device__ __forceinline__ void glu_back(Act* dg, Act* du, const Act* dy, const Act* g, const Act* u, u64 n) {
     u64 i = ((u64)blockIdx.x * THREADS + threadIdx.x) * V;
     if (i >= n) return;
     float y[V], a[V], b[V];
@@ -72,21 +72,28 @@ __device__ __forceinline__ void swiglu_back(Act* dg, Act* du, const Act* dy, con
     load(b, u + i);
 #pragma unroll
     for (u32 j = 0; j < V; j++) {
-        float s = 1.0f / (1.0f + __expf(-a[j]));
-        float silu = a[j] * s;
-        float slope = s + silu * (1.0f - s);
-        a[j] = y[j] * b[j] * slope;
-        b[j] = y[j] * silu;
+        const float gate = y[j] * other_factor<A>(b[j]) * slope<A>(a[j]);
+        const float act = A == SILU ? a[j] * (1.0f / (1.0f + __expf(-a[j]))) : activated<A>(a[j]);
+        const bool through = A != SWIGLU_OAI || fabsf(b[j]) <= OAI_LIMIT;
+        a[j] = gate;
+        b[j] = through ? y[j] * act : 0.0f;
     }
     store(dg + i, a);
     store(du + i, b);
 }
-extern "C" __global__ void __launch_bounds__(THREADS) swiglu_back_8(Act* dg, Act* du, const Act* dy, const Act* g, const Act* u, u64 n) {
-    swiglu_back<8>(dg, du, dy, g, u, n);
-}
-extern "C" __global__ void __launch_bounds__(THREADS) swiglu_back_1(Act* dg, Act* du, const Act* dy, const Act* g, const Act* u, u64 n) {
-    swiglu_back<1>(dg, du, dy, g, u, n);
-}
+#define GLU_BACK(NAME, A, V)                                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS) glu_back_##NAME##_##V(           \
+        Act* dg, Act* du, const Act* dy, const Act* g, const Act* u, u64 n) {              \
+        glu_back<A, V>(dg, du, dy, g, u, n);                                               \
+    }
+#define GLU_BACKS(NAME, A) \
+    GLU_BACK(NAME, A, 1)   \
+    GLU_BACK(NAME, A, 8)
+GLU_BACKS(silu, SILU)
+GLU_BACKS(gelu, GELU)
+GLU_BACKS(gelu_tanh, GELU_TANH)
+GLU_BACKS(relu, RELU)
+GLU_BACKS(swiglu_oai, SWIGLU_OAI)
 
 // ---- attention ----
 //
@@ -197,12 +204,13 @@ ATTENTION(1)
 // difference.
 constexpr u32 EIGHT = 8;
 
+template <bool CAPPED>
 struct Row {
     u32 begin, end;  // the columns that are seen
-    float scale, shift;
+    float scale, shift, cap;
 
-    // probabilities turns scores into them and returns its part of Σ P∘dP.
-    __device__ __forceinline__ float probabilities(float (&p)[EIGHT], float (&d)[EIGHT], const float* from, u64 second, u32 i) const {
+    // probabilities turns scores into them, notes the slopes of their cap, and returns its part of Σ P∘dP.
+    __device__ __forceinline__ float probabilities(float (&p)[EIGHT], float (&d)[EIGHT], float (&slopes)[EIGHT], const float* from, u64 second, u32 i) const {
         float dot = 0;
         if (i < end && i + EIGHT > begin) {
             load(p, from + i);
@@ -211,56 +219,69 @@ struct Row {
 #pragma unroll
         for (u32 j = 0; j < EIGHT; j++) {
             const bool seen = i + j >= begin && i + j < end;
-            p[j] = seen ? __expf(fmaf(scale, p[j], -shift)) : 0.0f;
+            if (CAPPED) {
+                const float t = seen ? tanhf(scale * p[j] / cap) : 0.0f;
+                p[j] = seen ? __expf(fmaf(cap, t, -shift)) : 0.0f;
+                slopes[j] = 1.0f - t * t;
+            } else {
+                p[j] = seen ? __expf(fmaf(scale, p[j], -shift)) : 0.0f;
+            }
             d[j] = seen ? d[j] : 0.0f;
             dot = fmaf(p[j], d[j], dot);
         }
         return dot;
     }
-    __device__ __forceinline__ void finish(Act* to, float (&p)[EIGHT], float (&d)[EIGHT], float dot, u64 second, u32 i) const {
+    __device__ __forceinline__ void finish(Act* to, float (&p)[EIGHT], float (&d)[EIGHT], const float (&slopes)[EIGHT], float dot, u64 second, u32 i) const {
 #pragma unroll
-        for (u32 j = 0; j < EIGHT; j++) d[j] = scale * p[j] * (d[j] - dot);
+        for (u32 j = 0; j < EIGHT; j++) {
+            d[j] = scale * p[j] * (d[j] - dot);
+            if (CAPPED) d[j] *= slopes[j];
+        }
         store(to + i, d);
         store(to + second + i, p);
     }
 };
 
-template <u32 HELD>
+template <u32 HELD, bool CAPPED>
 __device__ __forceinline__ void softmax_back(Act* to, const float* from, const float* lse, u32 pitch, u32 query0, u32 key0,
-                                             u32 window, u32 group, u32 tokens, float scale) {
+                                             u32 window, u32 group, u32 tokens, float scale, float cap) {
     const u32 r = blockIdx.x, query = query0 + r / group;
     const u64 at = ((u64)blockIdx.y * 2 * gridDim.x + r) * pitch, second = (u64)gridDim.x * pitch;
-    Row row;
+    Row<CAPPED> row;
     row.end = query + 1 - key0;
     row.begin = row.end > window ? row.end - window : 0;
     row.scale = scale;
+    row.cap = cap;
     row.shift = lse[(u64)(blockIdx.y * group + r % group) * tokens + query];
     from += at;
     to += at;
     const u32 first = threadIdx.x * EIGHT, step = blockDim.x * EIGHT, rest = first + HELD * step;
-    float p[HELD][EIGHT], d[HELD][EIGHT], dot = 0;
+    float p[HELD][EIGHT], d[HELD][EIGHT], slopes[HELD][EIGHT], dot = 0;
 #pragma unroll
-    for (u32 n = 0; n < HELD; n++) dot += row.probabilities(p[n], d[n], from, second, first + n * step);
+    for (u32 n = 0; n < HELD; n++) dot += row.probabilities(p[n], d[n], slopes[n], from, second, first + n * step);
     for (u32 i = rest; i < row.end; i += step) {
-        float p[EIGHT], d[EIGHT];
-        dot += row.probabilities(p, d, from, second, i);
+        float p[EIGHT], d[EIGHT], slopes[EIGHT];
+        dot += row.probabilities(p, d, slopes, from, second, i);
     }
     dot = reduce(dot, Sum());
 #pragma unroll
     for (u32 n = 0; n < HELD; n++)
-        if (first + n * step < pitch) row.finish(to, p[n], d[n], dot, second, first + n * step);
+        if (first + n * step < pitch) row.finish(to, p[n], d[n], slopes[n], dot, second, first + n * step);
     for (u32 i = rest; i < pitch; i += step) {
-        float p[EIGHT], d[EIGHT];
-        row.probabilities(p, d, from, second, i);
-        row.finish(to, p, d, dot, second, i);
+        float p[EIGHT], d[EIGHT], slopes[EIGHT];
+        row.probabilities(p, d, slopes, from, second, i);
+        row.finish(to, p, d, slopes, dot, second, i);
     }
 }
-#define SOFTMAX_BACK(HELD)                                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS) softmax_back_##HELD(                              \
+#define SOFTMAX_BACK(NAME, HELD, CAPPED)                                                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS) softmax_back_##NAME##_##HELD(                     \
         Act* to, const float* from, const float* lse, u32 pitch, u32 query0, u32 key0, u32 window, u32 group, \
-        u32 tokens, float scale) {                                                                          \
-        softmax_back<HELD>(to, from, lse, pitch, query0, key0, window, group, tokens, scale);               \
+        u32 tokens, float scale, float cap) {                                                               \
+        softmax_back<HELD, CAPPED>(to, from, lse, pitch, query0, key0, window, group, tokens, scale, cap);  \
     }
-SOFTMAX_BACK(1)
-SOFTMAX_BACK(2)
-SOFTMAX_BACK(4)
+SOFTMAX_BACK(plain, 1, false)
+SOFTMAX_BACK(plain, 2, false)
+SOFTMAX_BACK(plain, 4, false)
+SOFTMAX_BACK(capped, 1, true)
+SOFTMAX_BACK(capped, 2, true)
+SOFTMAX_BACK(capped, 4, true)

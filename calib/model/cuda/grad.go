@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -78,17 +79,17 @@ func (o *Ops) LinearBack(dx, dy model.Array, rows int, w model.Weight, add bool)
 	})
 }
 
-// SwiGLUBack writes the gradients of gate and up.
-func (o *Ops) SwiGLUBack(dg, du, dy, g, u model.Array) {
+// GLUBack writes the gradients of gate and up.
+func (o *Ops) GLUBack(dg, du, dy, g, u model.Array, act arch.Activation) {
 	n := dy.Len()
 	check(dg.Len() == n && du.Len() == n && g.Len() == n && u.Len() == n,
-		"gradient of swiglu of %d elements: %d, %d, %d and %d", n, dg.Len(), du.Len(), g.Len(), u.Len())
+		"gradient of glu of %d elements: %d, %d, %d and %d", n, dg.Len(), du.Len(), g.Len(), u.Len())
 	if n == 0 {
 		return
 	}
 	each := vector(8, []int{n}, dg, du, dy, g, u)
 	grid, block := pieces(n / each)
-	o.do(func() { o.launch(fmt.Sprintf("swiglu_back_%d", each), grid, block, dg, du, dy, g, u, int64(n)) })
+	o.do(func() { o.launch(fmt.Sprintf("glu_back_%s_%d", act, each), grid, block, dg, du, dy, g, u, int64(n)) })
 }
 
 // The sizes of a block in AttentionBack: queries of a block, and bytes of its scores and
@@ -210,9 +211,9 @@ func (o *Ops) attentionBlockBack(b *attentionBack, head, headTo, from, to int) {
 		M: rows, N: keys, K: s.Dim, A: queries(b.query), B: theKeys(b.key, size), C: scores(b.score),
 		TransB: true, In: o.acts, Out: driver.F32, Alpha: 1, Batch: 2 * heads,
 	})
-	kernel, threads := softmaxBack(pitch)
+	kernel, threads := softmaxBack(pitch, s.Cap > 0)
 	o.launch(kernel, driver.Dim{X: uint32(rows), Y: uint32(heads)}, driver.Dim{X: uint32(threads)},
-		b.ds, b.score, b.lse+driver.Ptr(4*head*b.group*s.T), pitch, from, first, b.window, b.group, s.T, s.Scale)
+		b.ds, b.score, b.lse+driver.Ptr(4*head*b.group*s.T), pitch, from, first, b.window, b.group, s.T, s.Scale, s.Cap)
 	o.gemm(driver.GEMM{
 		M: keys, N: s.Dim, K: rows, A: scores(b.ds), B: queries(b.query), C: theKeys(b.dkey, 4),
 		TransA: true, In: o.acts, Out: driver.F32, Alpha: 1, Beta: 1, Batch: 2 * heads,
@@ -225,10 +226,35 @@ func (o *Ops) attentionBlockBack(b *attentionBack, head, headTo, from, to int) {
 
 // softmaxBack returns the kernel for rows of a pitch, and its threads: so many that
 // they hold a row in registers, where it is not longer than 8192.
-func softmaxBack(pitch int) (kernel string, threads int) {
+func softmaxBack(pitch int, capped bool) (kernel string, threads int) {
 	held := 1
 	for held < 4 && held*gradThreads*8 < pitch {
 		held *= 2
 	}
-	return fmt.Sprintf("softmax_back_%d", held), min(ceil(pitch, held*8*32)*32, gradThreads)
+	return fmt.Sprintf("softmax_back_%s_%d", capName(capped), held), min(ceil(pitch, held*8*32)*32, gradThreads)
+}
+
+// capName is what kernels with and without a cap on scores are called.
+func capName(capped bool) string {
+	if capped {
+		return "capped"
+	}
+	return "plain"
+}
+
+// SoftCapBack multiplies a gradient by the slope of a cap.
+func (o *Ops) SoftCapBack(dx, y model.Array, limit float64) {
+	check(dx.Len() == y.Len() && floats(y).n == y.Len(), "gradient of %d capped numbers of %d", dx.Len(), y.Len())
+	o.elementwise("soft_cap_back", y.Len(), dx, y, float32(limit))
+}
+
+// RowDots writes the products of rows.
+func (o *Ops) RowDots(dst, a, b model.Array, rows int) {
+	check(floats(dst).n == rows && a.Len() == b.Len(), "%d products of %d rows of %d and %d elements", dst.Len(), rows, a.Len(), b.Len())
+	if rows == 0 {
+		return
+	}
+	cols := a.Len() / rows
+	grid, block := perRow(rows, cols)
+	o.do(func() { o.launch(o.of("row_dots", a, b), grid, block, dst, a, b, cols) })
 }

@@ -1,11 +1,46 @@
 // Kernels with a block for each row.
 
 // embed copies a row of the weight for every token.
-extern "C" __global__ void __launch_bounds__(1024) embed(F32* h, const u32* tokens, const Act* w, u32 cols) {
+extern "C" __global__ void __launch_bounds__(1024) embed(F32* h, const u32* tokens, const Act* w, u32 cols, float scale) {
     const Act* from = w + (u64)tokens[blockIdx.x] * cols;
     F32* to = h + (u64)blockIdx.x * cols;
-    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) set(to[i], value(from[i]));
+    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) set(to[i], scale * value(from[i]));
 }
+
+// gather copies rows, each times its weight; weights may be null.
+template <class T>
+__device__ __forceinline__ void gather(Act* dst, const T* src, const u32* rows, const float* weights, u32 cols) {
+    const T* from = src + (u64)rows[blockIdx.x] * cols;
+    Act* to = dst + (u64)blockIdx.x * cols;
+    const float w = weights ? weights[blockIdx.x] : 1.0f;
+    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) set(to[i], w * value(from[i]));
+}
+extern "C" __global__ void __launch_bounds__(1024) gather_f(Act* dst, const F32* src, const u32* rows, const float* weights, u32 cols) { gather(dst, src, rows, weights, cols); }
+extern "C" __global__ void __launch_bounds__(1024) gather_a(Act* dst, const Act* src, const u32* rows, const float* weights, u32 cols) { gather(dst, src, rows, weights, cols); }
+
+// scatter adds to rows, of which none is named twice.
+template <class T>
+__device__ __forceinline__ void scatter(F32* h, const T* src, const u32* rows, const float* weights, u32 cols) {
+    const T* from = src + (u64)blockIdx.x * cols;
+    F32* to = h + (u64)rows[blockIdx.x] * cols;
+    const float w = weights ? weights[blockIdx.x] : 1.0f;
+    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) set(to[i], fmaf(w, value(from[i]), value(to[i])));
+}
+extern "C" __global__ void __launch_bounds__(1024) scatter_f(F32* h, const F32* src, const u32* rows, const float* weights, u32 cols) { scatter(h, src, rows, weights, cols); }
+extern "C" __global__ void __launch_bounds__(1024) scatter_a(F32* h, const Act* src, const u32* rows, const float* weights, u32 cols) { scatter(h, src, rows, weights, cols); }
+
+template <class A, class B>
+__device__ __forceinline__ void row_dots(float* dst, const A* a, const B* b, u32 cols) {
+    const u64 at = (u64)blockIdx.x * cols;
+    float sum = 0;
+    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) sum = fmaf(value(a[at + i]), value(b[at + i]), sum);
+    sum = reduce(sum, Sum());
+    if (threadIdx.x == 0) dst[blockIdx.x] = sum;
+}
+extern "C" __global__ void __launch_bounds__(1024) row_dots_ff(float* dst, const F32* a, const F32* b, u32 cols) { row_dots(dst, a, b, cols); }
+extern "C" __global__ void __launch_bounds__(1024) row_dots_fa(float* dst, const F32* a, const Act* b, u32 cols) { row_dots(dst, a, b, cols); }
+extern "C" __global__ void __launch_bounds__(1024) row_dots_af(float* dst, const Act* a, const F32* b, u32 cols) { row_dots(dst, a, b, cols); }
+extern "C" __global__ void __launch_bounds__(1024) row_dots_aa(float* dst, const Act* a, const Act* b, u32 cols) { row_dots(dst, a, b, cols); }
 
 template <class T>
 __device__ __forceinline__ void rmsnorm(Act* y, const T* x, const float* w, u32 cols, float eps) {
@@ -22,13 +57,21 @@ __device__ __forceinline__ void rmsnorm(Act* y, const T* x, const float* w, u32 
 extern "C" __global__ void __launch_bounds__(1024) rmsnorm_f(Act* y, const F32* x, const float* w, u32 cols, float eps) { rmsnorm(y, x, w, cols, eps); }
 extern "C" __global__ void __launch_bounds__(1024) rmsnorm_a(Act* y, const Act* x, const float* w, u32 cols, float eps) { rmsnorm(y, x, w, cols, eps); }
 
+// score is one under the cap.
+template <bool CAPPED>
+__device__ __forceinline__ float score(F32 x, float cap) {
+    return CAPPED ? cap * tanhf(value(x) / cap) : value(x);
+}
+
 // softmax turns the scores [heads][rows][ld] of a block of queries, the first of which
 // is token from, into probabilities. Column j is the key lo + j. Keys that a query
 // does not see have probability 0. lse [heads][tokens] may be null. A warp takes a row: first
 // for the largest score and the sum of exponentials beside it, which shrinks as a larger one
-// turns up, then for the probabilities. ld is a multiple of EACH.
-extern "C" __global__ void __launch_bounds__(256)
-softmax(Act* p, float* lse, const float* scores, u32 rows, u32 ld, u32 from, u32 lo, u32 window, u32 tokens) {
+// turns up, then for the probabilities. ld is a multiple of EACH. A cap of 0 is none; sinks [heads], a score
+// of each row besides its own, may be null.
+template <bool CAPPED>
+__device__ __forceinline__ void softmax(Act* p, float* lse, const float* scores, u32 rows, u32 ld, u32 from, u32 lo, u32 window, u32 tokens,
+                                        const float* sinks, float cap) {
     const u32 r = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
     if (r >= rows) return;
     const u32 token = from + r;
@@ -42,12 +85,12 @@ softmax(Act* p, float* lse, const float* scores, u32 rows, u32 ld, u32 from, u32
         float top = m;
 #pragma unroll
         for (u32 j = 0; j < EACH; j++)
-            if (i + j >= begin && i + j < end) top = fmaxf(top, value(x.at[j]));
+            if (i + j >= begin && i + j < end) top = fmaxf(top, score<CAPPED>(x.at[j], cap));
         sum *= top == m ? 1.0f : __expf(m - top);
         m = top;
 #pragma unroll
         for (u32 j = 0; j < EACH; j++)
-            if (i + j >= begin && i + j < end) sum += __expf(value(x.at[j]) - m);
+            if (i + j >= begin && i + j < end) sum += __expf(score<CAPPED>(x.at[j], cap) - m);
     }
     float top = m;
 #pragma unroll
@@ -55,13 +98,18 @@ softmax(Act* p, float* lse, const float* scores, u32 rows, u32 ld, u32 from, u32
     sum = m == top ? sum : sum * __expf(m - top);
 #pragma unroll
     for (u32 half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffff, sum, half);
+    if (sinks) {
+        const float sink = sinks[blockIdx.y], above = fmaxf(top, sink);
+        sum = sum * __expf(top - above) + __expf(sink - above);
+        top = above;
+    }
     const float inverse = 1 / sum;
     for (u32 i = lane * EACH; i < ld; i += 32 * EACH) {
         Pack<Act> to;
         if (i < end && i + EACH > begin) {
             const Pack<F32> x = *(const Pack<F32>*)(scores + i);
 #pragma unroll
-            for (u32 j = 0; j < EACH; j++) set(to.at[j], i + j >= begin && i + j < end ? __expf(value(x.at[j]) - top) * inverse : 0);
+            for (u32 j = 0; j < EACH; j++) set(to.at[j], i + j >= begin && i + j < end ? __expf(score<CAPPED>(x.at[j], cap) - top) * inverse : 0);
         } else {
 #pragma unroll
             for (u32 j = 0; j < EACH; j++) set(to.at[j], 0);
@@ -70,6 +118,13 @@ softmax(Act* p, float* lse, const float* scores, u32 rows, u32 ld, u32 from, u32
     }
     if (lse && lane == 0) lse[(u64)blockIdx.y * tokens + token] = top + logf(sum);
 }
+#define SOFTMAX(NAME, CAPPED)                                                                                         \
+    extern "C" __global__ void __launch_bounds__(256) NAME(Act* p, float* lse, const float* scores, u32 rows, u32 ld, \
+                                                           u32 from, u32 lo, u32 window, u32 tokens, const float* sinks, float cap) { \
+        softmax<CAPPED>(p, lse, scores, rows, ld, from, lo, window, tokens, sinks, cap);                              \
+    }
+SOFTMAX(softmax_plain, false)
+SOFTMAX(softmax_capped, true)
 
 // ---- losses ----
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/opstest"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 )
 
@@ -107,8 +108,8 @@ func (t twin) FreeWeight(w model.Weight) { t.Ops.FreeWeight(w.(twinWeight).gpu) 
 
 // ---- there ----
 
-func (t twin) Embed(h model.Array, tokens []int, w model.Weight) {
-	t.Ops.Embed(device(h), tokens, w.(twinWeight).gpu)
+func (t twin) Embed(h model.Array, tokens []int, w model.Weight, scale float32) {
+	t.Ops.Embed(device(h), tokens, w.(twinWeight).gpu, scale)
 	t.follow(h)
 }
 
@@ -127,13 +128,34 @@ func (t twin) Linear(x model.Array, rows int, to ...model.Product) {
 }
 
 func (t twin) Attention(o, lse, q, k, v model.Array, s model.AttentionShape) {
+	s.Sinks = device(s.Sinks)
 	t.Ops.Attention(device(o), device(lse), device(q), device(k), device(v), s)
 	t.follow(o, lse)
 }
 
-func (t twin) SwiGLU(y, g, u model.Array) {
-	t.Ops.SwiGLU(device(y), device(g), device(u))
+func (t twin) GLU(y, g, u model.Array, act arch.Activation) {
+	t.Ops.GLU(device(y), device(g), device(u), act)
 	t.follow(y)
+}
+
+func (t twin) SoftCap(x model.Array, c float64) {
+	t.Ops.SoftCap(device(x), c)
+	t.follow(x)
+}
+
+func (t twin) AddTo(h, x model.Array) {
+	t.Ops.AddTo(device(h), device(x))
+	t.follow(h)
+}
+
+func (t twin) Gather(dst, src model.Array, rows []int, weights []float32) {
+	t.Ops.Gather(device(dst), device(src), rows, weights)
+	t.follow(dst)
+}
+
+func (t twin) Scatter(h, src model.Array, rows []int, weights []float32) {
+	t.Ops.Scatter(device(h), device(src), rows, weights)
+	t.follow(h)
 }
 
 func (t twin) NotFinite(x model.Array, rows, cols int) int {
@@ -142,10 +164,10 @@ func (t twin) NotFinite(x model.Array, rows, cols int) int {
 
 // ---- back ----
 
-func (t twin) Rope(x model.Array, rows, heads int, cos, sin model.Array, back bool) {
-	t.Ops.Rope(device(x), rows, heads, device(cos), device(sin), back)
+func (t twin) Rope(x model.Array, rows, heads, half int, cos, sin model.Array, back bool) {
+	t.Ops.Rope(device(x), rows, heads, half, device(cos), device(sin), back)
 	if back {
-		t.ref.Rope(exact(x), rows, heads, exact(cos), exact(sin), back)
+		t.ref.Rope(exact(x), rows, heads, half, exact(cos), exact(sin), back)
 	} else {
 		t.follow(x)
 	}
@@ -172,13 +194,26 @@ func (t twin) LinearBack(dx, dy model.Array, rows int, w model.Weight, add bool)
 }
 
 func (t twin) AttentionBack(dq, dk, dv, do, o, lse, q, k, v model.Array, s model.AttentionShape) {
-	t.Ops.AttentionBack(device(dq), device(dk), device(dv), device(do), device(o), device(lse), device(q), device(k), device(v), s)
+	own := s
+	own.Sinks = device(s.Sinks)
+	s.Sinks = exact(s.Sinks)
+	t.Ops.AttentionBack(device(dq), device(dk), device(dv), device(do), device(o), device(lse), device(q), device(k), device(v), own)
 	t.ref.AttentionBack(exact(dq), exact(dk), exact(dv), exact(do), exact(o), exact(lse), exact(q), exact(k), exact(v), s)
 }
 
-func (t twin) SwiGLUBack(dg, du, dy, g, u model.Array) {
-	t.Ops.SwiGLUBack(device(dg), device(du), device(dy), device(g), device(u))
-	t.ref.SwiGLUBack(exact(dg), exact(du), exact(dy), exact(g), exact(u))
+func (t twin) GLUBack(dg, du, dy, g, u model.Array, act arch.Activation) {
+	t.Ops.GLUBack(device(dg), device(du), device(dy), device(g), device(u), act)
+	t.ref.GLUBack(exact(dg), exact(du), exact(dy), exact(g), exact(u), act)
+}
+
+func (t twin) SoftCapBack(dx, y model.Array, c float64) {
+	t.Ops.SoftCapBack(device(dx), device(y), c)
+	t.ref.SoftCapBack(exact(dx), exact(y), c)
+}
+
+func (t twin) RowDots(dst, a, b model.Array, rows int) {
+	t.Ops.RowDots(device(dst), device(a), device(b), rows)
+	t.ref.RowDots(exact(dst), exact(a), exact(b), rows)
 }
 
 func (t twin) ScaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weight, lsq bool) {

@@ -37,6 +37,15 @@ func (o Options) check(t testing.TB, ops model.Gradients, seed uint64) *check {
 	return &check{TB: t, ops: ops, o: o, r: rand.New(rand.NewPCG(seed, 1))}
 }
 
+// uniform returns n numbers within ±top.
+func (c *check) uniform(n int, top float64) []float32 {
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = float32(top * (2*c.r.Float64() - 1))
+	}
+	return v
+}
+
 // normal returns n normally distributed numbers.
 func (c *check) normal(n int, sigma float64) []float32 {
 	v := make([]float32, n)

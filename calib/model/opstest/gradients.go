@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -59,7 +60,7 @@ func (Reference) LinearBack(dx, dy model.Array, rows int, w model.Weight, add bo
 //
 //	dv[j] = Σ_i p[i,j]·do[i]
 //	dp[i,j] = do[i]·v[j]
-//	ds[i,j] = p[i,j]·(dp[i,j] − Σ_j p[i,j]·dp[i,j])
+//	ds[i,j] = p[i,j]·(dp[i,j] − Σ_j p[i,j]·dp[i,j])    times 1 − tanh² of a capped score
 //	dq[i] = scale·Σ_j ds[i,j]·k[j]    dk[j] = scale·Σ_i ds[i,j]·q[i]
 //
 // The sum is also do[i]·o[i], but o may have been rounded.
@@ -74,15 +75,21 @@ func (Reference) AttentionBack(dq, dk, dv, do, o, lse, q, k, v model.Array, s mo
 		dq, dk, dv := heads(s, h, values(dq), values(dk), values(dv))
 		do, _, _ := heads(s, h, values(do), k.v, v.v)
 		for i := range s.T {
-			p, dp := make([]float64, i+1), make([]float64, i+1)
+			p, dp, slope := make([]float64, i+1), make([]float64, i+1), make([]float64, i+1)
 			var mean float64
 			for j := sees(s, i); j <= i; j++ {
-				p[j] = math.Exp(float64(s.Scale)*product(q.token(i), k.token(j)) - values(lse)[h*s.T+i])
+				score := float64(s.Scale) * product(q.token(i), k.token(j))
+				p[j] = math.Exp(capped(s, score) - values(lse)[h*s.T+i])
+				if s.Cap > 0 {
+					slope[j] = 1 - math.Pow(math.Tanh(score/float64(s.Cap)), 2)
+				} else {
+					slope[j] = 1
+				}
 				dp[j] = product(do.token(i), v.token(j))
 				mean += p[j] * dp[j]
 			}
 			for j := sees(s, i); j <= i; j++ {
-				ds := p[j] * (dp[j] - mean) * float64(s.Scale)
+				ds := p[j] * (dp[j] - mean) * slope[j] * float64(s.Scale)
 				for d := range s.Dim {
 					dv.token(j)[d] += p[j] * do.token(i)[d]
 					dq.token(i)[d] += ds * k.token(j)[d]
@@ -93,17 +100,68 @@ func (Reference) AttentionBack(dq, dk, dv, do, o, lse, q, k, v model.Array, s mo
 	}
 }
 
-// SwiGLUBack implements [model.Gradients].
-func (Reference) SwiGLUBack(dg, du, dy, g, u model.Array) {
+// GLUBack implements [model.Gradients], by derivatives that are written out.
+func (Reference) GLUBack(dg, du, dy, g, u model.Array, act arch.Activation) {
 	dgv, duv, dyv, gv, uv := values(dg), values(du), values(dy), values(g), values(u)
 	exactly(len(dyv), "dg", dgv)
 	exactly(len(dyv), "du", duv)
 	exactly(len(dyv), "g", gv)
 	exactly(len(dyv), "u", uv)
 	for i, d := range dyv {
-		x, y, s := gv[i], uv[i], sigmoid(gv[i])
-		dgv[i] = d * y * s * (1 + x*(1-s))
-		duv[i] = d * x * s
+		byGate, byUp := gluBack(act, gv[i], uv[i])
+		dgv[i], duv[i] = d*byGate, d*byUp
+	}
+}
+
+// gluBack returns the derivatives of [glu].
+func gluBack(act arch.Activation, g, u float64) (byGate, byUp float64) {
+	switch act {
+	case arch.SiLU:
+		s := sigmoid(g)
+		return u * s * (1 + g*(1-s)), g * s
+	case arch.GELU:
+		normal := math.Exp(-g*g/2) / math.Sqrt(2*math.Pi)
+		return u * (0.5*(1+math.Erf(g/math.Sqrt2)) + g*normal), glu(act, g, 1)
+	case arch.GELUTanh:
+		c := math.Sqrt(2 / math.Pi)
+		t := math.Tanh(c * (g + 0.044715*g*g*g))
+		return u * (0.5*(1+t) + 0.5*g*(1-t*t)*c*(1+3*0.044715*g*g)), glu(act, g, 1)
+	case arch.ReLU:
+		if g > 0 {
+			return u, g
+		}
+		return 0, 0
+	case arch.SwiGLUOAI:
+		byUp = min(g, 7) * sigmoid(1.702*min(g, 7))
+		if math.Abs(u) > 7 {
+			byUp = 0
+		}
+		if g > 7 {
+			return 0, byUp
+		}
+		s := sigmoid(1.702 * g)
+		return (min(max(u, -7), 7) + 1) * s * (1 + 1.702*g*(1-s)), byUp
+	}
+	panic("opstest: activation " + act)
+}
+
+// SoftCapBack implements [model.Gradients].
+func (Reference) SoftCapBack(dx, y model.Array, c float64) {
+	d, v := values(dx), values(y)
+	exactly(len(d), "y", v)
+	for i := range d {
+		d[i] *= 1 - v[i]*v[i]/(c*c)
+	}
+}
+
+// RowDots implements [model.Gradients].
+func (Reference) RowDots(dst, a, b model.Array, rows int) {
+	d, av, bv := values(dst), values(a), values(b)
+	exactly(rows, "dst", d)
+	exactly(len(av), "b", bv)
+	for i := range d {
+		n := len(av) / rows
+		d[i] = product(av[i*n:(i+1)*n], bv[i*n:(i+1)*n])
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/quantize/lut"
 )
 
@@ -58,20 +59,20 @@ func gradients(r *rand.Rand) []gradient {
 		})
 	}
 	{
-		const rows, heads, half = 4, 3, 5
+		const rows, heads, half, dim = 4, 3, 5, 12
 		cos, sin := make(Array, rows*half), make(Array, rows*half)
 		for i := range cos {
 			sin[i], cos[i] = math.Sincos(float64(i))
 		}
 		list = append(list, gradient{
-			name: "Rope", in: []Array{random(r, rows*heads*2*half, 1)}, out: rows * heads * 2 * half,
+			name: "Rope", in: []Array{random(r, rows*heads*dim, 1)}, out: rows * heads * dim,
 			f: func(y Array, in []Array) {
 				copy(y, in[0])
-				ref.Rope(y, rows, heads, cos, sin, false)
+				ref.Rope(y, rows, heads, half, cos, sin, false)
 			},
 			back: func(d []Array, dy Array) {
 				copy(d[0], dy)
-				ref.Rope(d[0], rows, heads, cos, sin, true)
+				ref.Rope(d[0], rows, heads, half, cos, sin, true)
 			},
 		})
 	}
@@ -79,6 +80,8 @@ func gradients(r *rand.Rand) []gradient {
 		{T: 1, Heads: 2, KVHeads: 1, Dim: 4},
 		{T: 9, Heads: 4, KVHeads: 2, Dim: 6},
 		{T: 9, Heads: 3, KVHeads: 3, Dim: 4, Window: 4},
+		{T: 9, Heads: 4, KVHeads: 2, Dim: 6, Cap: 0.7},
+		{T: 9, Heads: 4, KVHeads: 2, Dim: 6, Cap: 2, Sinks: Array{-1, 0.5, 1, 3}},
 	} {
 		s.Scale = 0.4
 		wide, narrow := s.T*s.Heads*s.Dim, s.T*s.KVHeads*s.Dim
@@ -93,12 +96,28 @@ func gradients(r *rand.Rand) []gradient {
 			},
 		})
 	}
-	{
-		in := []Array{random(r, 50, 3), random(r, 50, 1)}
+	for _, act := range []arch.Activation{arch.SiLU, arch.GELU, arch.GELUTanh, arch.ReLU, arch.SwiGLUOAI} {
+		in := []Array{random(r, 50, 3), random(r, 50, 4)}
 		list = append(list, gradient{
-			name: "SwiGLU", in: in, out: 50,
-			f:    func(y Array, in []Array) { ref.SwiGLU(y, in[0], in[1]) },
-			back: func(d []Array, dy Array) { ref.SwiGLUBack(d[0], d[1], dy, in[0], in[1]) },
+			name: "GLU " + string(act), in: in, out: 50,
+			f:    func(y Array, in []Array) { ref.GLU(y, in[0], in[1], act) },
+			back: func(d []Array, dy Array) { ref.GLUBack(d[0], d[1], dy, in[0], in[1], act) },
+		})
+	}
+	{
+		in := []Array{random(r, 50, 40)}
+		cap := func(x Array) Array {
+			y := append(Array(nil), x...)
+			ref.SoftCap(y, 30)
+			return y
+		}
+		list = append(list, gradient{
+			name: "SoftCap", in: in, out: 50,
+			f: func(y Array, in []Array) { copy(y, cap(in[0])) },
+			back: func(d []Array, dy Array) {
+				copy(d[0], dy)
+				ref.SoftCapBack(d[0], cap(in[0]), 30)
+			},
 		})
 	}
 	{

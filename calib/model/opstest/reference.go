@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
@@ -88,12 +89,12 @@ func (Reference) Copy(dst, src model.Array) {
 func (Reference) Zero(a model.Array) { clear(values(a)) }
 
 // Embed implements [model.Ops].
-func (Reference) Embed(h model.Array, tokens []int, w model.Weight) {
+func (Reference) Embed(h model.Array, tokens []int, w model.Weight, scale float32) {
 	d, m := values(h), w.(*matrix)
 	exactly(len(tokens)*m.k, "h", d)
 	for i, id := range tokens {
 		for k := range m.k {
-			d[i*m.k+k] = m.at(id, k)
+			d[i*m.k+k] = m.at(id, k) * float64(scale)
 		}
 	}
 }
@@ -147,16 +148,16 @@ func (Reference) Linear(x model.Array, rows int, to ...model.Product) {
 }
 
 // Rope implements [model.Ops].
-func (Reference) Rope(x model.Array, rows, heads int, cos, sin model.Array, back bool) {
+func (Reference) Rope(x model.Array, rows, heads, half int, cos, sin model.Array, back bool) {
 	xv, c, s := values(x), values(cos), values(sin)
 	if rows == 0 || heads == 0 {
 		return
 	}
-	half := len(xv) / (rows * heads) / 2
-	exactly(rows*heads*2*half, "x", xv)
+	dim := len(xv) / (rows * heads)
+	exactly(rows*heads*dim, "x", xv)
 	for r := range rows {
 		for h := range heads {
-			head := xv[(r*heads+h)*2*half:][:2*half]
+			head := xv[(r*heads+h)*dim:][:2*half]
 			for i := range half {
 				cos, sin := c[r*half+i], s[r*half+i]
 				if back {
@@ -207,10 +208,15 @@ func (Reference) Attention(o, lse, q, k, v model.Array, s model.AttentionShape) 
 			p := make([]float64, i+1)
 			top := math.Inf(-1)
 			for j := sees(s, i); j <= i; j++ {
-				p[j] = float64(s.Scale) * product(q.token(i), k.token(j))
+				p[j] = capped(s, float64(s.Scale)*product(q.token(i), k.token(j)))
 				top = max(top, p[j])
 			}
 			var sum float64
+			if s.Sinks != nil {
+				sink := values(s.Sinks)[h]
+				top = max(top, sink)
+				sum = math.Exp(sink - top)
+			}
 			for j := sees(s, i); j <= i; j++ {
 				p[j] = math.Exp(p[j] - top)
 				sum += p[j]
@@ -238,14 +244,85 @@ func heads(s model.AttentionShape, h int, q, k, v []float64) (hq, hk, hv attenti
 	return attention{q, s.Heads, h, s.Dim}, attention{k, s.KVHeads, kv, s.Dim}, attention{v, s.KVHeads, kv, s.Dim}
 }
 
-// SwiGLU implements [model.Ops].
-func (Reference) SwiGLU(y, g, u model.Array) {
+// capped is a score under the cap of an attention.
+func capped(s model.AttentionShape, score float64) float64 {
+	if s.Cap == 0 {
+		return score
+	}
+	return float64(s.Cap) * math.Tanh(score/float64(s.Cap))
+}
+
+// GLU implements [model.Ops].
+func (Reference) GLU(y, g, u model.Array, act arch.Activation) {
 	yv, gv, uv := values(y), values(g), values(u)
 	exactly(len(yv), "g", gv)
 	exactly(len(yv), "u", uv)
 	for i := range yv {
-		yv[i] = gv[i] * sigmoid(gv[i]) * uv[i]
+		yv[i] = glu(act, gv[i], uv[i])
 	}
+}
+
+// glu is an activation of g times u.
+func glu(act arch.Activation, g, u float64) float64 {
+	switch act {
+	case arch.SiLU:
+		return g * sigmoid(g) * u
+	case arch.GELU:
+		return g * 0.5 * (1 + math.Erf(g/math.Sqrt2)) * u
+	case arch.GELUTanh:
+		return 0.5 * g * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(g+0.044715*math.Pow(g, 3)))) * u
+	case arch.ReLU:
+		return max(g, 0) * u
+	case arch.SwiGLUOAI:
+		g, u = min(g, 7), min(max(u, -7), 7)
+		return g * sigmoid(1.702*g) * (u + 1)
+	}
+	panic("opstest: activation " + act)
+}
+
+// SoftCap implements [model.Ops].
+func (Reference) SoftCap(x model.Array, c float64) {
+	for i, v := range values(x) {
+		values(x)[i] = c * math.Tanh(v/c)
+	}
+}
+
+// AddTo implements [model.Ops].
+func (Reference) AddTo(h, x model.Array) {
+	d, s := values(h), values(x)
+	exactly(len(d), "x", s)
+	for i, v := range s {
+		d[i] += v
+	}
+}
+
+// Gather implements [model.Ops].
+func (Reference) Gather(dst, src model.Array, rows []int, weights []float32) {
+	d, s := values(dst), values(src)
+	for i, row := range rows {
+		n := len(d) / len(rows)
+		for j := range n {
+			d[i*n+j] = s[row*n+j] * weight(weights, i)
+		}
+	}
+}
+
+// Scatter implements [model.Ops].
+func (Reference) Scatter(h, src model.Array, rows []int, weights []float32) {
+	d, s := values(h), values(src)
+	for i, row := range rows {
+		n := len(s) / len(rows)
+		for j := range n {
+			d[row*n+j] += s[i*n+j] * weight(weights, i)
+		}
+	}
+}
+
+func weight(w []float32, i int) float64 {
+	if w == nil {
+		return 1
+	}
+	return float64(w[i])
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }

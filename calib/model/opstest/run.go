@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
@@ -41,7 +42,9 @@ func Run(t *testing.T, ops model.Gradients, o Options) {
 		{"Linear", testLinear},
 		{"Rope", testRope},
 		{"Attention", testAttention},
-		{"SwiGLU", testSwiGLU},
+		{"GLU", testGLU},
+		{"SoftCap", testSoftCap},
+		{"Rows", testRows},
 		{"CrossEntropy", testCrossEntropy},
 		{"Divergence", testDivergence},
 		{"ArgMax", testArgMax},
@@ -191,7 +194,11 @@ func testEmbed(t *testing.T, ops model.Gradients, o Options) {
 			w := upload(c)
 			defer c.done(w)
 			h := c.floatsOut("h", len(tokens)*k)
-			c.both(func(s side) { s.Embed(s.a(h), tokens, s.w(w)) })
+			scaled := c.floatsOut("h scaled", len(tokens)*k)
+			c.both(func(s side) {
+				s.Embed(s.a(h), tokens, s.w(w), 1)
+				s.Embed(s.a(scaled), tokens, s.w(w), 22.6)
+			})
 			c.compare(o.Acts)
 		})
 	}
@@ -284,9 +291,9 @@ func testLinear(t *testing.T, ops model.Gradients, o Options) {
 }
 
 func testRope(t *testing.T, ops model.Gradients, o Options) {
-	for _, size := range [][3]int{{1, 1, 4}, {7, 3, 12}, {33, 9, 32}, {130, 2, 64}} {
-		rows, heads, half := size[0], size[1], size[2]
-		t.Run(fmt.Sprintf("rows %d heads %d half %d", rows, heads, half), func(t *testing.T) {
+	for _, size := range [][4]int{{1, 1, 4, 8}, {7, 3, 12, 24}, {33, 9, 32, 64}, {130, 2, 64, 128}, {9, 3, 12, 32}, {17, 2, 48, 128}} {
+		rows, heads, half, dim := size[0], size[1], size[2], size[3]
+		t.Run(fmt.Sprintf("rows %d heads %d half %d of %d", rows, heads, half, dim), func(t *testing.T) {
 			c := o.check(t, ops, uint64(rows))
 			defer c.done()
 			cos, sin := make([]float32, (rows+3)*half), make([]float32, (rows+3)*half)
@@ -295,10 +302,10 @@ func testRope(t *testing.T, ops model.Gradients, o Options) {
 				cos[i], sin[i] = float32(co), float32(s)
 			}
 			ct, st := c.floats("cos", cos), c.floats("sin", sin)
-			x, back := c.acts("x", c.normal(rows*heads*2*half, 1)).out(0), c.acts("x turned back", c.normal(rows*heads*2*half, 1)).out(0)
+			x, back := c.acts("x", c.normal(rows*heads*dim, 1)).out(0), c.acts("x turned back", c.normal(rows*heads*dim, 1)).out(0)
 			c.both(func(s side) {
-				s.Rope(s.a(x), rows, heads, s.a(ct), s.a(st), false)
-				s.Rope(s.a(back), rows, heads, s.a(ct), s.a(st), true)
+				s.Rope(s.a(x), rows, heads, half, s.a(ct), s.a(st), false)
+				s.Rope(s.a(back), rows, heads, half, s.a(ct), s.a(st), true)
 			})
 			c.compare(o.Acts)
 		})
@@ -319,9 +326,15 @@ func testAttention(t *testing.T, ops model.Gradients, o Options) {
 		{T: 257, Heads: 2, KVHeads: 1, Dim: 96, Window: 100},
 		{T: 600, Heads: 2, KVHeads: 1, Dim: 16},
 		{T: 1100, Heads: 1, KVHeads: 1, Dim: 16, Window: 300},
+		{T: 57, Heads: 4, KVHeads: 2, Dim: 32, Cap: 5},
+		{T: 150, Heads: 4, KVHeads: 1, Dim: 64, Window: 40, Cap: 50},
+		{T: 64, Heads: 8, KVHeads: 2, Dim: 64, Window: 16},
+		{T: 257, Heads: 2, KVHeads: 1, Dim: 96, Cap: 3},
 	} {
+		sunk := i >= 14 // the last two have sinks
+
 		s.Scale = float32(1 / math.Sqrt(float64(s.Dim)))
-		t.Run(fmt.Sprintf("T %d heads %d of %d dim %d window %d", s.T, s.Heads, s.KVHeads, s.Dim, s.Window), func(t *testing.T) {
+		t.Run(fmt.Sprintf("T %d heads %d of %d dim %d window %d cap %v sinks %v", s.T, s.Heads, s.KVHeads, s.Dim, s.Window, s.Cap, sunk), func(t *testing.T) {
 			c := o.check(t, ops, uint64(i))
 			defer c.done()
 			wide, narrow := s.T*s.Heads*s.Dim, s.T*s.KVHeads*s.Dim
@@ -329,7 +342,16 @@ func testAttention(t *testing.T, ops model.Gradients, o Options) {
 			q, k, v := c.acts("q", c.normal(wide, 4)), c.acts("k", c.normal(narrow, 1)), c.acts("v", c.normal(narrow, 1))
 			in := c.acts("q in place", c.before(q)).out(0)
 			y, lse := c.actsOut("o", wide), c.floatsOut("lse", s.Heads*s.T)
+			sinks := make([]float32, s.Heads)
+			for h := range sinks {
+				sinks[h] = float32(20*h - 30)
+			}
+			sink := c.floats("sinks", sinks)
 			c.both(func(side side) {
+				s := s
+				if sunk {
+					s.Sinks = side.a(sink)
+				}
 				side.Attention(side.a(y), side.a(lse), side.a(q), side.a(k), side.a(v), s)
 				side.Attention(side.a(in), nil, side.a(in), side.a(k), side.a(v), s)
 			})
@@ -359,27 +381,80 @@ func narrowed(v []float64) []float32 {
 	return w
 }
 
-func testSwiGLU(t *testing.T, ops model.Gradients, o Options) {
-	for _, n := range []int{1, 15, 64, 4099} {
+func testGLU(t *testing.T, ops model.Gradients, o Options) {
+	for _, act := range []arch.Activation{arch.SiLU, arch.GELU, arch.GELUTanh, arch.ReLU, arch.SwiGLUOAI} {
+		for _, n := range []int{1, 15, 64, 4099} {
+			t.Run(fmt.Sprintf("%s %d", act, n), func(t *testing.T) {
+				c := o.check(t, ops, uint64(n))
+				defer c.done()
+				// Gates from where the exponential of either sign overflows.
+				gates := c.normal(n, 8)
+				for i, v := range []float32{0, -120, 120, -88, 88, -20} {
+					if i+1 < n {
+						gates[i] = v
+					}
+				}
+				g, u, dy := c.acts("g", gates), c.acts("u", c.normal(n, 5)), c.acts("dy", c.normal(n, 1))
+				y, in := c.actsOut("y", n), c.acts("g in place", gates).out(0)
+				dg, du := c.actsOut("dg", n), c.actsOut("du", n)
+				dgIn, duIn := c.acts("dg in place", gates).out(0), c.acts("du in place", c.normal(n, 1)).out(0)
+				c.both(func(s side) {
+					s.GLU(s.a(y), s.a(g), s.a(u), act)
+					s.GLU(s.a(in), s.a(in), s.a(u), act)
+					s.GLUBack(s.a(dg), s.a(du), s.a(dy), s.a(g), s.a(u), act)
+					s.GLUBack(s.a(dgIn), s.a(duIn), s.a(dy), s.a(dgIn), s.a(duIn), act)
+				})
+				c.compare(o.Acts)
+			})
+		}
+	}
+}
+
+func testSoftCap(t *testing.T, ops model.Gradients, o Options) {
+	for _, n := range []int{1, 64, 4099} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			c := o.check(t, ops, uint64(n))
 			defer c.done()
-			// Gates from where the exponential of either sign overflows.
-			gates := c.normal(n, 8)
-			for i, v := range []float32{0, -120, 120, -88, 88, -20} {
-				if i+1 < n {
-					gates[i] = v
+			x := c.floats("x", c.normal(n, 40)).out(0)
+			y, dx := c.floats("y", c.uniform(n, 30)), c.acts("dx", c.normal(n, 1)).out(1e-4)
+			c.both(func(s side) {
+				s.SoftCap(s.a(x), 30)
+				s.SoftCapBack(s.a(dx), s.a(y), 30)
+			})
+			c.compare(o.Acts)
+		})
+	}
+}
+
+// testRows: rows that are gathered, scattered and multiplied.
+func testRows(t *testing.T, ops model.Gradients, o Options) {
+	for _, size := range [][2]int{{1, 1}, {7, 24}, {33, 129}, {130, 576}} {
+		total, width := size[0], size[1]
+		t.Run(fmt.Sprintf("rows %d width %d", total, width), func(t *testing.T) {
+			c := o.check(t, ops, uint64(total))
+			defer c.done()
+			var rows []int
+			for i := range total {
+				if i%3 != 1 {
+					rows = append(rows, i)
 				}
 			}
-			g, u, dy := c.acts("g", gates), c.acts("u", c.normal(n, 1)), c.acts("dy", c.normal(n, 1))
-			y, in := c.actsOut("y", n), c.acts("g in place", gates).out(0)
-			dg, du := c.actsOut("dg", n), c.actsOut("du", n)
-			dgIn, duIn := c.acts("dg in place", gates).out(0), c.acts("du in place", c.normal(n, 1)).out(0)
+			n := len(rows)
+			weights := c.uniform(n, 1)
+			a, f := c.acts("acts", c.normal(total*width, 1)), c.floats("floats", c.normal(total*width, 1))
+			plain, weighted := c.actsOut("gathered", n*width), c.actsOut("gathered floats", n*width)
+			pa, pf := c.acts("packed acts", c.normal(n*width, 1)), c.floats("packed floats", c.normal(n*width, 1))
+			h, hw := c.floats("scattered", c.normal(total*width, 1)).out(0), c.floats("scattered floats", c.normal(total*width, 1)).out(0)
+			sum, sumFloats := c.floats("sum", c.normal(total*width, 1)).out(0), c.floats("sum of floats", c.normal(total*width, 1)).out(0)
+			dots := c.floats("dots", poison(n)).out(1)
 			c.both(func(s side) {
-				s.SwiGLU(s.a(y), s.a(g), s.a(u))
-				s.SwiGLU(s.a(in), s.a(in), s.a(u))
-				s.SwiGLUBack(s.a(dg), s.a(du), s.a(dy), s.a(g), s.a(u))
-				s.SwiGLUBack(s.a(dgIn), s.a(duIn), s.a(dy), s.a(dgIn), s.a(duIn))
+				s.Gather(s.a(plain), s.a(a), rows, nil)
+				s.Gather(s.a(weighted), s.a(f), rows, weights)
+				s.Scatter(s.a(h), s.a(pa), rows, nil)
+				s.Scatter(s.a(hw), s.a(pf), rows, weights)
+				s.AddTo(s.a(sum), s.a(a))
+				s.AddTo(s.a(sumFloats), s.a(f))
+				s.RowDots(s.a(dots), s.a(pa), s.a(pf), n)
 			})
 			c.compare(o.Acts)
 		})
