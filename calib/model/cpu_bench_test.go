@@ -69,7 +69,7 @@ func BenchmarkGradients(b *testing.B) {
 		}
 
 		g, u := array(rows*inter), array(rows*inter)
-		bench("GLUBack", rows*inter, "elements/ns", func() { ops.GLUBack(g, u, y, g, u, arch.SiLU) })
+		bench("GLUBack", rows*inter, "elements/ns", func() { ops.GLUBack(g, u, y, g, u, arch.Gating{Act: arch.SiLU}) })
 		norm := array(hidden)
 		bench("RMSNormBack", rows*hidden, "elements/ns", func() { ops.RMSNormBack(dx, x, x, norm, rows, 1e-5, false) })
 		adam := model.Adam{P: array(1 << 16), M: ops.Floats(1 << 16), V: ops.Floats(1 << 16), G: array(1 << 16), LR: 1e-4, B1: 0.9, B2: 0.999, Eps: 1e-8, Step: 1}

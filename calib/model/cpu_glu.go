@@ -7,14 +7,14 @@ import (
 )
 
 // GLU implements [Ops].
-func (c *CPU) GLU(y, g, u Array, act arch.Activation) {
+func (c *CPU) GLU(y, g, u Array, act arch.Gating) {
 	dst, gate, up := host(y), host(g), host(u)
 	if len(dst) != len(gate) || len(up) != len(gate) {
 		panic(badSize)
 	}
 	c.overElements(len(dst), func(from, to int) {
 		dst, gate, up := dst[from:to], gate[from:to], up[from:to]
-		if act == arch.SiLU {
+		if act.Act == arch.SiLU {
 			c.engine.SiLUMul(dst, gate, up)
 			return
 		}
@@ -26,14 +26,14 @@ func (c *CPU) GLU(y, g, u Array, act arch.Activation) {
 }
 
 // GLUBack implements [Gradients].
-func (c *CPU) GLUBack(dg, du, dy, g, u Array, act arch.Activation) {
+func (c *CPU) GLUBack(dg, du, dy, g, u Array, act arch.Gating) {
 	dgate, dup, grad, gate, up := host(dg), host(du), host(dy), host(g), host(u)
 	n := len(grad)
 	if len(dgate) != n || len(dup) != n || len(gate) != n || len(up) != n {
 		panic(badSize)
 	}
 	c.overElements(n, func(from, to int) {
-		if act == arch.SiLU {
+		if act.Act == arch.SiLU {
 			var e [256]float32
 			for ; from < to; from += len(e) {
 				n := min(len(e), to-from)
@@ -51,8 +51,8 @@ func (c *CPU) GLUBack(dg, du, dy, g, u Array, act arch.Activation) {
 
 // activate returns f(g) and f'(g) of an activation, and the factor that up becomes
 // with its derivative by up.
-func activate(act arch.Activation, g, u float64) (value, slope, factor, through float64) {
-	switch act {
+func activate(act arch.Gating, g, u float64) (value, slope, factor, through float64) {
+	switch act.Act {
 	case arch.SiLU:
 		s := logistic(g)
 		return g * s, s * (1 + g*(1-s)), u, 1
@@ -69,8 +69,7 @@ func activate(act arch.Activation, g, u float64) (value, slope, factor, through 
 		}
 		return 0, 0, u, 1
 	case arch.SwiGLUOAI:
-		const alpha, limit = 1.702, 7
-		through := 1.0
+		alpha, limit, through := act.Alpha, act.Limit, 1.0
 		if u > limit || u < -limit {
 			u, through = math.Copysign(limit, u), 0
 		}
@@ -80,7 +79,7 @@ func activate(act arch.Activation, g, u float64) (value, slope, factor, through 
 		s := logistic(alpha * g)
 		return g * s, s * (1 + alpha*g*(1-s)), u + 1, through
 	}
-	panic("model: unknown activation " + string(act))
+	panic("model: unknown activation " + string(act.Act))
 }
 
 // logistic is 1/(1+e^−x).

@@ -27,7 +27,7 @@ type layer struct {
 // mlp is down · (act(gate·x) ∘ up·x).
 type mlp struct {
 	gate, up, down linear
-	act            arch.Activation
+	act            arch.Gating
 }
 
 // linear is y = x·Wᵀ + bias.

@@ -60,7 +60,7 @@ type Ops interface {
 	Attention(o, lse, q, k, v Array, s AttentionShape)
 	// GLU writes y = act(g)∘u, n = len elements of acts; for arch.SwiGLUOAI what is said there.
 	// y may be g.
-	GLU(y, g, u Array, act arch.Activation)
+	GLU(y, g, u Array, act arch.Gating)
 	// SoftCap writes x = c·tanh(x/c), floats.
 	SoftCap(x Array, c float64)
 	// AddTo adds x, acts or floats, to h, floats.
@@ -131,7 +131,7 @@ type Gradients interface {
 	// AttentionBack writes dq, dk and dv from do, o and the lse of Attention; all of them acts but lse.
 	AttentionBack(dq, dk, dv, do, o, lse, q, k, v Array, s AttentionShape)
 	// GLUBack writes dg and du. They may be g and u.
-	GLUBack(dg, du, dy, g, u Array, act arch.Activation)
+	GLUBack(dg, du, dy, g, u Array, act arch.Gating)
 	// SoftCapBack multiplies dx, acts, by 1 − (y/c)², with y, floats, what [Ops] SoftCap wrote.
 	SoftCapBack(dx, y Array, c float64)
 	// RowDots writes Σ a[i]·b[i] of each row of a and b, acts or floats, to dst, floats [rows].

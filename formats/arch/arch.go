@@ -75,8 +75,7 @@ type Attention struct {
 // Activation is the function of a gate.
 type Activation string
 
-// The activations. SwiGLUOAI is gpt-oss's: with the gate g at most 7 and the other
-// factor u within ±7, g·sigmoid(1.702·g)·(u+1).
+// The activations. SwiGLUOAI is gpt-oss's, see [Gating].
 const (
 	SiLU      Activation = "silu"
 	GELU      Activation = "gelu"      // x·Φ(x)
@@ -85,10 +84,17 @@ const (
 	SwiGLUOAI Activation = "swiglu_oai"
 )
 
+// Gating is how the gate g and the other factor u of an MLP become one: Act(g)·u. For SwiGLUOAI it is
+// g·sigmoid(Alpha·g)·(u+1), with g at most Limit and u within ±Limit.
+type Gating struct {
+	Act          Activation
+	Alpha, Limit float64 // of SwiGLUOAI
+}
+
 // MLP is Down · (Act(Gate·x) ∘ Up·x).
 type MLP struct {
 	Gate, Up, Down *Linear
-	Act            Activation
+	Act            Gating
 }
 
 // MoE is a mixture: of the Top experts whose router logits are largest, the sum

@@ -42,6 +42,7 @@ func (b *builder) exists(tensor string) bool { return b.hasTensor != nil && b.ha
 
 // sizes are what families differ in where a config leaves them out.
 type sizes struct {
+	heads     int // required where it is 0
 	positions int
 	kvHeads   int // 0: as many as heads
 	headDim   int // 0: hidden / heads
@@ -55,10 +56,13 @@ func (b *builder) read(s sizes) {
 	if s.vocab == 0 {
 		s.vocab = required
 	}
+	if s.heads == 0 {
+		s.heads = required
+	}
 	b.d.Hidden = b.size("hidden_size", required)
 	b.inter = b.size("intermediate_size", required)
 	b.layers = b.size("num_hidden_layers", required)
-	b.heads = b.size("num_attention_heads", required)
+	b.heads = b.size("num_attention_heads", s.heads)
 	b.d.Vocab = b.size("vocab_size", s.vocab)
 	b.d.MaxPositions = b.size("max_position_embeddings", s.positions)
 	if s.kvHeads == 0 || b.isNull("num_key_value_heads") {
@@ -200,7 +204,7 @@ type mlpNames struct{ gate, up, down string }
 func projNames() mlpNames { return mlpNames{"gate_proj", "up_proj", "down_proj"} }
 
 // mlp describes an MLP whose projections are modules of their own.
-func (b *builder) mlp(path string, names mlpNames, inter int, bias bool, act Activation, in *State) *MLP {
+func (b *builder) mlp(path string, names mlpNames, inter int, bias bool, act Gating, in *State) *MLP {
 	up := path + "." + names.up
 	mid := &State{Name: path + ".mid", Width: inter, Absorb: []string{up + ".weight"}}
 	if bias {
@@ -227,7 +231,7 @@ type mixture struct {
 	experts, top  int
 	inter         int
 	normalize     bool
-	act           Activation
+	act           Gating
 	routerBias    bool
 	bias          bool // of the experts
 	transposed    bool // a stack's matrices are stored [K, N]
@@ -298,20 +302,20 @@ func (b *builder) stacked(m *MoE, path string, x mixture, in *State) {
 }
 
 // activation reads the activation of an MLP.
-func (b *builder) activation(key, missing string) Activation {
+func (b *builder) activation(key, missing string) Gating {
 	name := b.text(key, missing)
 	switch name {
 	case "silu", "swish":
-		return SiLU
+		return Gating{Act: SiLU}
 	case "gelu":
-		return GELU
+		return Gating{Act: GELU}
 	case "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python_tanh":
-		return GELUTanh
+		return Gating{Act: GELUTanh}
 	case "relu":
-		return ReLU
+		return Gating{Act: ReLU}
 	}
 	b.fail(key, fmt.Errorf("%.40q is not supported: want silu, gelu, gelu_pytorch_tanh, gelu_new or relu", name))
-	return SiLU
+	return Gating{Act: SiLU}
 }
 
 // The kinds of attention that layer_types names.

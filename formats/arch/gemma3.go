@@ -8,7 +8,7 @@ func gemma3() family {
 	return family{
 		name: "gemma3", architectures: []string{"Gemma3ForCausalLM"}, modelTypes: []string{"gemma3_text", "gemma3"},
 		describe: func(b *builder) {
-			b.gemma(sizes{positions: 131072, kvHeads: 4, headDim: 256, eps: 1e-6, tied: true, vocab: 262208})
+			b.gemma(sizes{positions: 131072, heads: 8, kvHeads: 4, headDim: 256, eps: 1e-6, tied: true, vocab: 262208})
 			if b.boolean("use_bidirectional_attention", false) {
 				b.fail("use_bidirectional_attention", errors.New("attention that looks ahead is not supported"))
 			}

@@ -22,5 +22,5 @@ func (b *builder) slidingOrNull(missing int) int {
 	if b.isNull("sliding_window") {
 		return 0
 	}
-	return b.size("sliding_window", missing)
+	return b.natural("sliding_window", missing) // 0 is what version 5 of transformers may write for none
 }

@@ -43,7 +43,7 @@ func (b *builder) fusedAttention(blk *Block) {
 }
 
 // fusedMLP describes an MLP with one matrix gate_up_proj.
-func (b *builder) fusedMLP(blk *Block, act Activation) *MLP {
+func (b *builder) fusedMLP(blk *Block, act Gating) *MLP {
 	p, in := blk.Path+".mlp.", b.mlpState(blk)
 	s := b.matrix(p+"gate_up_proj", 2*b.inter, b.d.Hidden, false, LinearWeight)
 	mid := &State{Name: p + "mid", Width: b.inter, Absorb: []string{s.Tensor}, From: b.inter}

@@ -10,7 +10,7 @@ func qwen3MoE() family {
 			act, rope := b.activation("hidden_act", "silu"), b.rope("", 1e4)
 			sparse := b.qwenSparse()
 			x := mixture{
-				router: "gate", names: projNames(), experts: b.size("num_experts", 128), top: b.size("num_experts_per_tok", 8),
+				router: "gate", names: projNames(), experts: b.size("num_experts", b.size("num_local_experts", 128)), top: b.size("num_experts_per_tok", 8),
 				inter: b.size("moe_intermediate_size", 768), normalize: b.boolean("norm_topk_prob", false), act: act,
 			}
 			b.blocks(func(i int, blk *Block) {

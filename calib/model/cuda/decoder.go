@@ -69,9 +69,9 @@ func (o *Ops) Rope(x model.Array, rows, heads, half int, cos, sin model.Array, b
 }
 
 // GLU writes act(g)∘u.
-func (o *Ops) GLU(y, g, u model.Array, act arch.Activation) {
+func (o *Ops) GLU(y, g, u model.Array, act arch.Gating) {
 	check(y.Len() == g.Len() && y.Len() == u.Len(), "glu of %d and %d to %d elements", g.Len(), u.Len(), y.Len())
-	o.elementwise("glu_"+string(act), y.Len(), y, g, u)
+	o.elementwise("glu_"+string(act.Act), y.Len(), y, g, u, float32(act.Alpha), float32(act.Limit))
 }
 
 // SoftCap writes c·tanh(x/c).

@@ -55,17 +55,19 @@ extern "C" __global__ void __launch_bounds__(256) bias_a(Act* y, const float* b,
 
 // glu applies an activation to the gates and multiplies by the other factor.
 template <Activation A>
-__device__ __forceinline__ void glu(Act* y, const Act* g, const Act* u, u64 n) {
+__device__ __forceinline__ void glu(Act* y, const Act* g, const Act* u, Gating gating, u64 n) {
     Elements e(n);
     float a[EACH], b[EACH];
     e.load(a, g);
     e.load(b, u);
 #pragma unroll
-    for (u32 i = 0; i < EACH; i++) a[i] = activated<A>(a[i]) * other_factor<A>(b[i]);
+    for (u32 i = 0; i < EACH; i++) a[i] = activated<A>(a[i], gating) * other_factor<A>(b[i], gating);
     e.store(y, a);
 }
-#define GLU(NAME, A) \
-    extern "C" __global__ void __launch_bounds__(256) glu_##NAME(Act* y, const Act* g, const Act* u, u64 n) { glu<A>(y, g, u, n); }
+#define GLU(NAME, A)                                                                                                              \
+    extern "C" __global__ void __launch_bounds__(256) glu_##NAME(Act* y, const Act* g, const Act* u, float alpha, float limit, u64 n) { \
+        glu<A>(y, g, u, {alpha, limit}, n);                                                                                       \
+    }
 GLU(silu, SILU)
 GLU(gelu, GELU)
 GLU(gelu_tanh, GELU_TANH)

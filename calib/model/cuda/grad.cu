@@ -63,7 +63,7 @@ RMS_NORM_BACKS(aa, Act, Act)
 
 // y = act(g)·u. dg and du may be g and u: a thread reads before it writes.
 template <Activation A, u32 V>
-__device__ __forceinline__ void glu_back(Act* dg, Act* du, const Act* dy, const Act* g, const Act* u, u64 n) {
+__device__ __forceinline__ void glu_back(Act* dg, Act* du, const Act* dy, const Act* g, const Act* u, Gating gating, u64 n) {
     u64 i = ((u64)blockIdx.x * THREADS + threadIdx.x) * V;
     if (i >= n) return;
     float y[V], a[V], b[V];
@@ -72,9 +72,9 @@ __device__ __forceinline__ void glu_back(Act* dg, Act* du, const Act* dy, const 
     load(b, u + i);
 #pragma unroll
     for (u32 j = 0; j < V; j++) {
-        const float gate = y[j] * other_factor<A>(b[j]) * slope<A>(a[j]);
-        const float act = A == SILU ? a[j] * (1.0f / (1.0f + __expf(-a[j]))) : activated<A>(a[j]);
-        const bool through = A != SWIGLU_OAI || fabsf(b[j]) <= OAI_LIMIT;
+        const float gate = y[j] * other_factor<A>(b[j], gating) * slope<A>(a[j], gating);
+        const float act = A == SILU ? a[j] * (1.0f / (1.0f + __expf(-a[j]))) : activated<A>(a[j], gating);
+        const bool through = A != SWIGLU_OAI || fabsf(b[j]) <= gating.limit;
         a[j] = gate;
         b[j] = through ? y[j] * act : 0.0f;
     }
@@ -83,8 +83,8 @@ __device__ __forceinline__ void glu_back(Act* dg, Act* du, const Act* dy, const 
 }
 #define GLU_BACK(NAME, A, V)                                                               \
     extern "C" __global__ void __launch_bounds__(THREADS) glu_back_##NAME##_##V(           \
-        Act* dg, Act* du, const Act* dy, const Act* g, const Act* u, u64 n) {              \
-        glu_back<A, V>(dg, du, dy, g, u, n);                                               \
+        Act* dg, Act* du, const Act* dy, const Act* g, const Act* u, float alpha, float limit, u64 n) { \
+        glu_back<A, V>(dg, du, dy, g, u, {alpha, limit}, n);                               \
     }
 #define GLU_BACKS(NAME, A) \
     GLU_BACK(NAME, A, 1)   \

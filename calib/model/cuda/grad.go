@@ -80,7 +80,7 @@ func (o *Ops) LinearBack(dx, dy model.Array, rows int, w model.Weight, add bool)
 }
 
 // GLUBack writes the gradients of gate and up.
-func (o *Ops) GLUBack(dg, du, dy, g, u model.Array, act arch.Activation) {
+func (o *Ops) GLUBack(dg, du, dy, g, u model.Array, act arch.Gating) {
 	n := dy.Len()
 	check(dg.Len() == n && du.Len() == n && g.Len() == n && u.Len() == n,
 		"gradient of glu of %d elements: %d, %d, %d and %d", n, dg.Len(), du.Len(), g.Len(), u.Len())
@@ -89,7 +89,9 @@ func (o *Ops) GLUBack(dg, du, dy, g, u model.Array, act arch.Activation) {
 	}
 	each := vector(8, []int{n}, dg, du, dy, g, u)
 	grid, block := pieces(n / each)
-	o.do(func() { o.launch(fmt.Sprintf("glu_back_%s_%d", act, each), grid, block, dg, du, dy, g, u, int64(n)) })
+	o.do(func() {
+		o.launch(fmt.Sprintf("glu_back_%s_%d", act.Act, each), grid, block, dg, du, dy, g, u, float32(act.Alpha), float32(act.Limit), int64(n))
+	})
 }
 
 // The sizes of a block in AttentionBack: queries of a block, and bytes of its scores and

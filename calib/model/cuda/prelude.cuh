@@ -45,39 +45,43 @@ __device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fc000
 
 // The names are those of package arch. SWIGLU_OAI clamps both factors.
 enum Activation { SILU, GELU, GELU_TANH, RELU, SWIGLU_OAI };
-constexpr float OAI_ALPHA = 1.702f, OAI_LIMIT = 7.0f;
+
+// Gating has what SWIGLU_OAI needs besides.
+struct Gating {
+    float alpha, limit;
+};
 
 __device__ __forceinline__ float gelu_angle(float g) { return 0.7978845608f * (g + 0.044715f * g * g * g); }
 __device__ __forceinline__ float normal_below(float g) { return 0.5f * (1.0f + erff(g * 0.70710678f)); }
 
 template <Activation A>
-__device__ __forceinline__ float activated(float g) {
+__device__ __forceinline__ float activated(float g, Gating a) {
     if (A == SILU) return g / (1 + expf(-g));
     if (A == GELU) return g * normal_below(g);
     if (A == GELU_TANH) return 0.5f * g * (1.0f + tanhf(gelu_angle(g)));
     if (A == RELU) return fmaxf(g, 0.0f);
-    g = fminf(g, OAI_LIMIT);
-    return g / (1 + expf(-OAI_ALPHA * g));
+    g = fminf(g, a.limit);
+    return g / (1 + expf(-a.alpha * g));
 }
 
 // other_factor is what stands beside the activated gate.
 template <Activation A>
-__device__ __forceinline__ float other_factor(float u) {
+__device__ __forceinline__ float other_factor(float u, Gating a) {
     if (A != SWIGLU_OAI) return u;
-    return fminf(fmaxf(u, -OAI_LIMIT), OAI_LIMIT) + 1;
+    return fminf(fmaxf(u, -a.limit), a.limit) + 1;
 }
 
 // slope is the derivative of activated.
 template <Activation A>
-__device__ __forceinline__ float slope(float g) {
+__device__ __forceinline__ float slope(float g, Gating a) {
     if (A == GELU) return normal_below(g) + g * 0.3989422804f * expf(-0.5f * g * g);
     if (A == GELU_TANH) {
         const float t = tanhf(gelu_angle(g));
         return 0.5f * (1.0f + t) + 0.5f * g * (1.0f - t * t) * 0.7978845608f * (1.0f + 3 * 0.044715f * g * g);
     }
     if (A == RELU) return g > 0 ? 1.0f : 0.0f;
-    const float alpha = A == SWIGLU_OAI ? OAI_ALPHA : 1.0f;
-    if (A == SWIGLU_OAI && g > OAI_LIMIT) return 0;
+    const float alpha = A == SWIGLU_OAI ? a.alpha : 1.0f;
+    if (A == SWIGLU_OAI && g > a.limit) return 0;
     const float s = 1.0f / (1.0f + __expf(-alpha * g));
     return s + alpha * g * s * (1.0f - s);
 }

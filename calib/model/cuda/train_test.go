@@ -524,8 +524,8 @@ func BenchmarkGPUTrain(b *testing.B) {
 		}
 		time("RMSNormBack", 0, t*hidden*16, func() { o.RMSNormBack(dh, h, h, norm, t, 1e-5, true) })
 		time("RMSNorm", 0, t*hidden*6, func() { o.RMSNorm(x, h, norm, t, 1e-5) })
-		time("GLUBack", 0, t*inter*10, func() { o.GLUBack(wide, wide2, wide3, wide, wide2, arch.SiLU) })
-		time("GLU", 0, t*inter*6, func() { o.GLU(wide, wide3, wide2, arch.SiLU) })
+		time("GLUBack", 0, t*inter*10, func() { o.GLUBack(wide, wide2, wide3, wide, wide2, arch.Gating{Act: arch.SiLU}) })
+		time("GLU", 0, t*inter*6, func() { o.GLU(wide, wide3, wide2, arch.Gating{Act: arch.SiLU}) })
 		s := model.AttentionShape{T: t, Heads: 32, KVHeads: 8, Dim: 128, Scale: 0.088}
 		q, k, v, do := acts(t*hidden), acts(t*1024), acts(t*1024), acts(t*hidden)
 		out, lse := o.Acts(t*hidden), o.Floats(s.Heads*t)

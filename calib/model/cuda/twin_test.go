@@ -133,7 +133,7 @@ func (t twin) Attention(o, lse, q, k, v model.Array, s model.AttentionShape) {
 	t.follow(o, lse)
 }
 
-func (t twin) GLU(y, g, u model.Array, act arch.Activation) {
+func (t twin) GLU(y, g, u model.Array, act arch.Gating) {
 	t.Ops.GLU(device(y), device(g), device(u), act)
 	t.follow(y)
 }
@@ -201,7 +201,7 @@ func (t twin) AttentionBack(dq, dk, dv, do, o, lse, q, k, v model.Array, s model
 	t.ref.AttentionBack(exact(dq), exact(dk), exact(dv), exact(do), exact(o), exact(lse), exact(q), exact(k), exact(v), s)
 }
 
-func (t twin) GLUBack(dg, du, dy, g, u model.Array, act arch.Activation) {
+func (t twin) GLUBack(dg, du, dy, g, u model.Array, act arch.Gating) {
 	t.Ops.GLUBack(device(dg), device(du), device(dy), device(g), device(u), act)
 	t.ref.GLUBack(exact(dg), exact(du), exact(dy), exact(g), exact(u), act)
 }

@@ -101,7 +101,7 @@ func (Reference) AttentionBack(dq, dk, dv, do, o, lse, q, k, v model.Array, s mo
 }
 
 // GLUBack implements [model.Gradients], by derivatives that are written out.
-func (Reference) GLUBack(dg, du, dy, g, u model.Array, act arch.Activation) {
+func (Reference) GLUBack(dg, du, dy, g, u model.Array, act arch.Gating) {
 	dgv, duv, dyv, gv, uv := values(dg), values(du), values(dy), values(g), values(u)
 	exactly(len(dyv), "dg", dgv)
 	exactly(len(dyv), "du", duv)
@@ -114,8 +114,8 @@ func (Reference) GLUBack(dg, du, dy, g, u model.Array, act arch.Activation) {
 }
 
 // gluBack returns the derivatives of [glu].
-func gluBack(act arch.Activation, g, u float64) (byGate, byUp float64) {
-	switch act {
+func gluBack(act arch.Gating, g, u float64) (byGate, byUp float64) {
+	switch act.Act {
 	case arch.SiLU:
 		s := sigmoid(g)
 		return u * s * (1 + g*(1-s)), g * s
@@ -132,17 +132,18 @@ func gluBack(act arch.Activation, g, u float64) (byGate, byUp float64) {
 		}
 		return 0, 0
 	case arch.SwiGLUOAI:
-		byUp = min(g, 7) * sigmoid(1.702*min(g, 7))
-		if math.Abs(u) > 7 {
+		top, alpha := act.Limit, act.Alpha
+		byUp = min(g, top) * sigmoid(alpha*min(g, top))
+		if math.Abs(u) > top {
 			byUp = 0
 		}
-		if g > 7 {
+		if g > top {
 			return 0, byUp
 		}
-		s := sigmoid(1.702 * g)
-		return (min(max(u, -7), 7) + 1) * s * (1 + 1.702*g*(1-s)), byUp
+		s := sigmoid(alpha * g)
+		return (min(max(u, -top), top) + 1) * s * (1 + alpha*g*(1-s)), byUp
 	}
-	panic("opstest: activation " + act)
+	panic("opstest: activation " + act.Act)
 }
 
 // SoftCapBack implements [model.Gradients].

@@ -96,10 +96,12 @@ func gradients(r *rand.Rand) []gradient {
 			},
 		})
 	}
-	for _, act := range []arch.Activation{arch.SiLU, arch.GELU, arch.GELUTanh, arch.ReLU, arch.SwiGLUOAI} {
+	for _, act := range []arch.Gating{
+		{Act: arch.SiLU}, {Act: arch.GELU}, {Act: arch.GELUTanh}, {Act: arch.ReLU}, {Act: arch.SwiGLUOAI, Alpha: 1.702, Limit: 7},
+	} {
 		in := []Array{random(r, 50, 3), random(r, 50, 4)}
 		list = append(list, gradient{
-			name: "GLU " + string(act), in: in, out: 50,
+			name: "GLU " + string(act.Act), in: in, out: 50,
 			f:    func(y Array, in []Array) { ref.GLU(y, in[0], in[1], act) },
 			back: func(d []Array, dy Array) { ref.GLUBack(d[0], d[1], dy, in[0], in[1], act) },
 		})

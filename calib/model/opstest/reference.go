@@ -253,7 +253,7 @@ func capped(s model.AttentionShape, score float64) float64 {
 }
 
 // GLU implements [model.Ops].
-func (Reference) GLU(y, g, u model.Array, act arch.Activation) {
+func (Reference) GLU(y, g, u model.Array, act arch.Gating) {
 	yv, gv, uv := values(y), values(g), values(u)
 	exactly(len(yv), "g", gv)
 	exactly(len(yv), "u", uv)
@@ -263,8 +263,8 @@ func (Reference) GLU(y, g, u model.Array, act arch.Activation) {
 }
 
 // glu is an activation of g times u.
-func glu(act arch.Activation, g, u float64) float64 {
-	switch act {
+func glu(act arch.Gating, g, u float64) float64 {
+	switch act.Act {
 	case arch.SiLU:
 		return g * sigmoid(g) * u
 	case arch.GELU:
@@ -274,10 +274,10 @@ func glu(act arch.Activation, g, u float64) float64 {
 	case arch.ReLU:
 		return max(g, 0) * u
 	case arch.SwiGLUOAI:
-		g, u = min(g, 7), min(max(u, -7), 7)
-		return g * sigmoid(1.702*g) * (u + 1)
+		g, u = min(g, act.Limit), min(max(u, -act.Limit), act.Limit)
+		return g * sigmoid(act.Alpha*g) * (u + 1)
 	}
-	panic("opstest: activation " + act)
+	panic("opstest: activation " + act.Act)
 }
 
 // SoftCap implements [model.Ops].

@@ -382,9 +382,11 @@ func narrowed(v []float64) []float32 {
 }
 
 func testGLU(t *testing.T, ops model.Gradients, o Options) {
-	for _, act := range []arch.Activation{arch.SiLU, arch.GELU, arch.GELUTanh, arch.ReLU, arch.SwiGLUOAI} {
+	for _, act := range []arch.Gating{
+		{Act: arch.SiLU}, {Act: arch.GELU}, {Act: arch.GELUTanh}, {Act: arch.ReLU}, {Act: arch.SwiGLUOAI, Alpha: 1.702, Limit: 7},
+	} {
 		for _, n := range []int{1, 15, 64, 4099} {
-			t.Run(fmt.Sprintf("%s %d", act, n), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s %d", act.Act, n), func(t *testing.T) {
 				c := o.check(t, ops, uint64(n))
 				defer c.done()
 				// Gates from where the exponential of either sign overflows.
