@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 )
@@ -39,47 +40,45 @@ func (e *PackedError) Error() string {
 // Hint says how to insist.
 func (e *PackedError) Hint() string { return "--tensor 'NAME=keep' copies what is no weight as it is" }
 
-var (
-	// inBlock matches names of what belongs to a decoder's layers.
-	inBlock = regexp.MustCompile(`(^|\.)(layers|h|blocks)\.\d+\.`)
-	// number matches the index of a layer or an expert in a name.
-	number = regexp.MustCompile(`\b\d+\b`)
-)
+// number matches the index of a layer or an expert in a name.
+var number = regexp.MustCompile(`\b\d+\b`)
 
-// keptByDefault returns why a tensor is copied where no rule names it, "" for
-// those that are quantized: the linear layers of the decoder's blocks.
-func keptByDefault(t *hf.Tensor) Reason {
-	layer, ok := strings.CutSuffix(t.Name, lutq.WeightSuffix)
-	module := layer[strings.LastIndexByte(layer, '.')+1:]
+// kept returns why a tensor is copied where no rule names it, "" for those that
+// are quantized: the linear layers of the decoder's blocks.
+func (m *modelNames) kept(t *hf.Tensor) Reason {
+	role := m.role(t)
 	switch {
 	case t.Elements() == 0:
 		return KeptEmpty
-	case ok && strings.Contains(module, "norm"):
+	case role == arch.NormWeight:
 		return KeptNorm
 	case !slices.Contains([]hf.DType{hf.F64, hf.F32, hf.F16, hf.BF16}, t.DType):
 		return KeptType
-	case len(t.Shape) < 2:
+	case len(t.Shape) < 2 || role == arch.BiasVector:
 		return KeptVector
-	case len(t.Shape) > 2:
+	case len(t.Shape) > 2 && m.stored[t.Name] == nil:
 		return KeptRank
-	case module == "gate" || module == "router" || strings.HasSuffix(module, "_gate"):
+	}
+	switch role {
+	case arch.RouterWeight:
 		return KeptRouter
-	case !ok:
-		return KeptOther
-	case inBlock.MatchString(t.Name):
+	case arch.LinearWeight:
 		return ""
-	case module == "lm_head" || module == "embed_out":
+	case arch.HeadWeight:
 		return KeptHead
-	case strings.Contains(module, "embed") || module == "wte" || module == "wpe":
+	case arch.EmbeddingWeight:
 		return KeptEmbedding
 	}
-	return KeptOutside
+	if strings.HasSuffix(t.Name, lutq.WeightSuffix) {
+		return KeptOutside
+	}
+	return KeptOther
 }
 
 // quantizable reports whether a rule may have a tensor quantized: a matrix of
 // floating point weights that is neither a norm nor the router of a mixture.
-func quantizable(t *hf.Tensor) bool {
-	switch keptByDefault(t) {
+func (m *modelNames) quantizable(t *hf.Tensor) bool {
+	switch m.kept(t) {
 	case "", KeptEmbedding, KeptHead, KeptOutside:
 		return true
 	}

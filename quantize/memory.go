@@ -34,7 +34,9 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 	}
 	widest := 0
 	for i := range p.Items {
-		widest = max(widest, p.Items[i].K)
+		if it := &p.Items[i]; it.Quantized() {
+			widest = max(widest, it.unit()*it.K)
+		}
 	}
 	m.block = max(m.block, widest)
 	if r := p.Recipe.Refine; r != nil {

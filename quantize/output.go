@@ -43,7 +43,7 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 			format.Method = refinedMethod(format)
 		}
 		res.Layers = append(res.Layers, LayerResult{
-			Layer: it.Layer, N: it.N, K: it.K, Format: format,
+			Layer: it.Layer, N: it.N, K: it.K, Experts: it.Experts, Transposed: it.Transposed, Format: format,
 			BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Error: relative(rec.Squared, rec.Energy),
 		})
 	}
@@ -87,7 +87,7 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 	c.Codebook = storedName(c.Codebook)
 	for _, l := range res.Layers {
 		c.Tensors[l.Layer] = lutq.TensorConfig{
-			Shape: [2]int{l.N, l.K}, Error: round6(l.Error), Format: l.Format.Without(c.Format),
+			Shape: [2]int{l.N, l.K}, Experts: l.Experts, Transposed: l.Transposed, Error: round6(l.Error), Format: l.Format.Without(c.Format),
 		}
 	}
 	config, err := p.configJSON(&c)

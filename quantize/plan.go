@@ -16,6 +16,8 @@ type Plan struct {
 	Source *hf.Checkpoint
 	Recipe Recipe // with every default filled in
 	Items  []Item // a tensor of the source each, in the source's order
+
+	names *modelNames
 }
 
 // An Item is one tensor's part of a plan.
@@ -23,8 +25,13 @@ type Item struct {
 	Tensor *hf.Tensor
 	// Layer is the name of a quantized layer, empty for a tensor that is
 	// copied; the fields below describe the former.
-	Layer    string
-	N, K     int
+	Layer string
+	N, K  int // rows and columns; of a stack, the rows of all its matrices
+	// Experts is how many matrices a stack has, 0 for what is none. Transposed says that the
+	// source has them as [K, N].
+	Experts    int
+	Transposed bool
+
 	Format   lutq.Format
 	Codebook lut.Codebook
 	BytesOut int64
@@ -46,6 +53,15 @@ const (
 	codesPart
 )
 
+// unit is the number of rows that have to be read together: the columns of a
+// matrix that is stored transposed lie side by side.
+func (it *Item) unit() int {
+	if it.Transposed {
+		return it.N / max(it.Experts, 1)
+	}
+	return 1
+}
+
 // Quantized reports whether the item is quantized rather than copied.
 func (it *Item) Quantized() bool { return it.Layer != "" }
 
@@ -60,10 +76,10 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 	if r.Default.Method == methodNFL && r.Default.Codebook != "nf" {
 		return nil, fmt.Errorf("method nfl is for the codebook nf: %s is refined with method rtn", r.Default.Codebook)
 	}
-	p := &Plan{Source: src, Recipe: r}
+	p := &Plan{Source: src, Recipe: r, names: newNames(src)}
 	matched := make([]bool, len(r.Rules))
 	for _, t := range src.Tensors() {
-		it, err := r.item(t, matched)
+		it, err := r.item(t, p.names, matched)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", t.Name, err)
 		}
@@ -90,8 +106,8 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 }
 
 // item applies the recipe to one tensor and marks the rules that matched.
-func (r Recipe) item(t *hf.Tensor, matched []bool) (Item, error) {
-	it := Item{Tensor: t, Kept: keptByDefault(t)}
+func (r Recipe) item(t *hf.Tensor, names *modelNames, matched []bool) (Item, error) {
+	it := Item{Tensor: t, Kept: names.kept(t)}
 	var own lutq.Format
 	for i, rule := range r.Rules {
 		if !rule.Match.MatchString(t.Name) {
@@ -101,7 +117,7 @@ func (r Recipe) item(t *hf.Tensor, matched []bool) (Item, error) {
 			matched[i], it.Kept, own = true, KeptByRule, lutq.Format{}
 			continue
 		}
-		if !quantizable(t) {
+		if !names.quantizable(t) {
 			continue // a pattern for a whole block matches its norms too
 		}
 		matched[i], own = true, rule.Format.Or(own)
@@ -118,8 +134,8 @@ func (r Recipe) item(t *hf.Tensor, matched []bool) (Item, error) {
 		}
 		return it, it.store(hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape})
 	}
-	it.Layer = strings.TrimSuffix(t.Name, lutq.WeightSuffix)
-	it.N, it.K = t.Shape[0], t.Shape[1]
+	as := names.layer(t)
+	it.Layer, it.N, it.K, it.Experts, it.Transposed = as.Path, as.Matrices()*as.N, as.K, as.Experts, as.Transposed
 	if own.Codebook != "" && own.Scale == "" && own.Codebook != r.Default.Codebook {
 		own.Scale = DefaultScale(own.Codebook)
 	}
@@ -187,7 +203,7 @@ func (p *Plan) checkFused() error {
 	first := make(map[string]*Item)
 	for i := range p.Items {
 		it := &p.Items[i]
-		set := fusedSet(strings.TrimSuffix(it.Tensor.Name, lutq.WeightSuffix))
+		set := p.names.fused(strings.TrimSuffix(it.Tensor.Name, lutq.WeightSuffix))
 		if set == "" {
 			continue
 		}
@@ -202,19 +218,6 @@ func (p *Plan) checkFused() error {
 		}
 	}
 	return nil
-}
-
-// fusedSet names the set of layers that runtimes fuse a layer with, or "".
-func fusedSet(layer string) string {
-	dot := strings.LastIndexByte(layer, '.')
-	parent, module := layer[:max(dot, 0)], layer[dot+1:]
-	switch module {
-	case "q_proj", "k_proj", "v_proj":
-		return parent + ".qkv"
-	case "gate_proj", "up_proj":
-		return parent + ".gate_up"
-	}
-	return ""
 }
 
 // Totals are a plan's sums over all tensors.

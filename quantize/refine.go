@@ -139,12 +139,13 @@ func (w *worker) keep(b block) error {
 // place writes a block of a refined matrix, and notes its error.
 func (w *worker) place(b block) error {
 	it, m := b.item, w.refined.matrices[b.item.Layer]
-	weights := grow(&w.weights, it.K)
+	all, err := w.rows(it, b.from, b.to)
+	if err != nil {
+		return err
+	}
 	row, codes, scales := make([]float32, it.K), make([]uint8, it.K), make([]float32, m.Groups())
 	for n := b.from; n < b.to; n++ {
-		if err := it.Tensor.ReadFloat32(weights, int64(n)*int64(it.K)); err != nil {
-			return err
-		}
+		weights := all[(n-b.from)*it.K:][:it.K]
 		m.Row(row, n, codes, scales)
 		var e lut.RowError
 		for k, v := range weights {

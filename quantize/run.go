@@ -51,12 +51,14 @@ type Result struct {
 
 // LayerResult is the outcome for one quantized layer.
 type LayerResult struct {
-	Layer    string
-	N, K     int
-	Format   lutq.Format
-	BytesIn  int64
-	BytesOut int64
-	Error    float64 // ‖W-Ŵ‖/‖W‖
+	Layer      string
+	N, K       int
+	Experts    int // matrices of a stack, see [Item]
+	Transposed bool
+	Format     lutq.Format
+	BytesIn    int64
+	BytesOut   int64
+	Error      float64 // ‖W-Ŵ‖/‖W‖
 }
 
 // Run carries out the plan and moves the finished container to out, as
@@ -278,7 +280,7 @@ func (r *run) blocks(it *Item, rec *record) []block {
 	}
 	t.errs = make([]lut.RowError, it.N)
 	t.scaled = sync.OnceValues(func() (lut.Codebook, error) { return r.scaledCodebook(it) })
-	rows := max(1, r.memory.block/it.K)
+	rows := max(it.unit(), r.memory.block/it.K/it.unit()*it.unit())
 	var bs []block
 	for from := 0; from < it.N; from += rows {
 		bs = append(bs, block{task: t, from: from, to: min(from+rows, it.N)})

@@ -82,9 +82,9 @@ func (w *worker) quantize(b block) (cb lut.Codebook, codes, scales []byte, err e
 		w.task = b.task
 	}
 	codeBytes, scaleBytes := it.rowBytes(codesPart), it.rowBytes(scalesPart)
-	weights := grow(&w.weights, n*it.K)
 	codes, scales = grow(&w.codes, n*codeBytes), grow(&w.scales, n*scaleBytes)
-	if err := it.Tensor.ReadFloat32(weights, int64(b.from)*int64(it.K)); err != nil {
+	weights, err := w.rows(it, b.from, b.to)
+	if err != nil {
 		return cb, nil, nil, err
 	}
 	if err := w.quantizer.Rows(codes, scales, b.errs[b.from:b.to], weights, it.K); err != nil {
@@ -95,6 +95,23 @@ func (w *worker) quantize(b block) (cb lut.Codebook, codes, scales []byte, err e
 		return cb, nil, nil, err
 	}
 	return cb, codes, scales, nil
+}
+
+// rows reads rows [from, to) of a layer, which stay until the next call. Of one that is
+// stored transposed they are whole matrices.
+func (w *worker) rows(it *Item, from, to int) ([]float32, error) {
+	weights := grow(&w.weights, (to-from)*it.K)
+	if !it.Transposed {
+		return weights, it.Tensor.ReadFloat32(weights, int64(from)*int64(it.K))
+	}
+	unit := it.unit()
+	for n := from; n < to; n += unit {
+		dst := weights[(n-from)*it.K:][:unit*it.K]
+		if err := it.Tensor.ReadTransposed(dst, int64(n)*int64(it.K), it.K, unit); err != nil {
+			return nil, err
+		}
+	}
+	return weights, nil
 }
 
 // store writes a block's codes and scales, and with the last of them the table.

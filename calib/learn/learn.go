@@ -237,7 +237,7 @@ func Run(ctx context.Context, m *model.Model, initial map[string]*lut.Matrix, o 
 	if err != nil {
 		return nil, nil, err
 	}
-	matrices, err := t.matrices()
+	matrices, err := t.matrices(initial)
 	return matrices, report, err
 }
 

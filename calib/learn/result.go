@@ -69,8 +69,9 @@ func (t *trainer) restore() {
 	t.apply()
 }
 
-// matrices returns the layers as they were learned.
-func (t *trainer) matrices() (map[string]*lut.Matrix, error) {
+// matrices returns what was learned, by the paths of what is stored; initial is what
+// its layers were before.
+func (t *trainer) matrices(initial map[string]*lut.Matrix) (map[string]*lut.Matrix, error) {
 	if err := t.result(); err != nil {
 		return nil, err
 	}
@@ -101,7 +102,17 @@ func (t *trainer) matrices() (map[string]*lut.Matrix, error) {
 			rb := m.RowBytes()
 			parallel(m.N, func(n int) { lut.PackCodes(m.Codes[n*rb:(n+1)*rb], codes[n*m.K:(n+1)*m.K], m.Bits) })
 		}
-		out[l.name] = &m
+		s := l.of.Stored
+		if l.of.Whole() {
+			out[s.Path] = &m
+			continue
+		}
+		if out[s.Path] == nil {
+			all := *initial[s.Path]
+			all.Codes, all.Scales, all.Codebook = slices.Clone(all.Codes), slices.Clone(all.Scales), m.Codebook
+			out[s.Path] = &all
+		}
+		out[s.Path].SetRows(&m, l.of.Expert*s.N+l.of.Row, l.of.Step)
 	}
 	return out, t.ops.Err()
 }
@@ -114,7 +125,17 @@ func (t *trainer) factors() (map[string]Factors, error) {
 	out := make(map[string]Factors, len(t.layers))
 	for i := range t.layers {
 		l := &t.layers[i]
-		out[l.name] = Factors{Group: l.initial.Group, Values: t.readScales(l)}
+		values := t.readScales(l)
+		s, groups := l.of.Stored, l.initial.Groups()
+		f, ok := out[s.Path]
+		if !ok {
+			f = Factors{Group: l.initial.Group, Values: make([]float32, s.Matrices()*s.N*groups)}
+			out[s.Path] = f
+		}
+		for i := range l.of.N {
+			to := l.of.Expert*s.N + l.of.Row + i*l.of.Step
+			copy(f.Values[to*groups:(to+1)*groups], values[i*groups:])
+		}
 	}
 	return out, t.ops.Err()
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -20,16 +21,19 @@ func newTrainer(m *model.Model, initial map[string]*lut.Matrix, o Options, contr
 	}
 	t := &trainer{ops: ops, control: control, grads: make(map[string]model.Grad)}
 	bits := lut.MaxBits
-	for _, name := range m.Linears() {
-		mat, ok := initial[name]
+	for l := range m.Decoder().Linears() {
+		mat, ok := initial[l.Stored.Path]
 		if !ok {
 			continue
 		}
 		if err := mat.Validate(); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", l.Name, err)
+		}
+		if !l.Whole() && o.Table {
+			return nil, fmt.Errorf("%s: its table is that of other layers too: tables cannot be learned", l.Name)
 		}
 		bits = min(bits, mat.Bits)
-		t.layers = append(t.layers, layer{name: name, initial: mat})
+		t.layers = append(t.layers, layer{name: l.Name, of: l, initial: partOf(mat, l)})
 	}
 	if len(t.layers) == 0 {
 		return nil, errors.New("no linear layer of the model is quantized: there is nothing to learn")
@@ -50,6 +54,14 @@ func newTrainer(m *model.Model, initial map[string]*lut.Matrix, o Options, contr
 		return nil, err
 	}
 	return t, nil
+}
+
+// partOf returns the rows of a stored matrix that are a layer's.
+func partOf(m *lut.Matrix, l *arch.Linear) *lut.Matrix {
+	if l.Whole() {
+		return m
+	}
+	return m.Rows(l.Expert*l.Stored.N+l.Row, l.Step, l.N)
 }
 
 // upload brings layers and parameters to the device.

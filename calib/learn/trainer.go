@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/quantize/lut"
 )
 
@@ -43,6 +44,7 @@ type trainer struct {
 // layer is one that is learned.
 type layer struct {
 	name             string
+	of               *arch.Linear
 	initial          *lut.Matrix
 	weight           model.Weight
 	scaleAt, tableAt int // of its part in the parameters

@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm"
@@ -272,14 +272,11 @@ func addLayers(b *gemm.Options, path string, noVerify bool) error {
 		}
 		return nil
 	}
-	c, err := hf.ReadConfig(path)
+	d, err := arch.Read(path, nil)
 	if err != nil {
 		return err
 	}
-	if err := c.Supported(); err != nil {
-		return err
-	}
-	b.Shapes = layerShapes(c)
+	b.Shapes = layerShapes(d)
 	return nil
 }
 
@@ -309,20 +306,14 @@ func readLayers(m *lutq.Model) (layers []gemm.Layer, err error) {
 }
 
 // layerShapes returns the different shapes of a decoder's linear layers, in
-// the order q, k, o, gate, down.
-func layerShapes(c *hf.Config) []gemm.Shape {
+// order.
+func layerShapes(d *arch.Decoder) []gemm.Shape {
 	var shapes []gemm.Shape
-	seen := make(map[gemm.Shape]bool)
-	for _, s := range []gemm.Shape{
-		{N: c.Heads * c.HeadDim, K: c.HiddenSize},
-		{N: c.KVHeads * c.HeadDim, K: c.HiddenSize},
-		{N: c.HiddenSize, K: c.Heads * c.HeadDim},
-		{N: c.IntermediateSize, K: c.HiddenSize},
-		{N: c.HiddenSize, K: c.IntermediateSize},
-	} {
-		if !seen[s] {
-			seen[s] = true
-			shapes = append(shapes, s)
+	for i := range d.Blocks {
+		for _, l := range d.Blocks[i].Linears() {
+			if s := (gemm.Shape{N: l.N, K: l.K}); !slices.Contains(shapes, s) {
+				shapes = append(shapes, s)
+			}
 		}
 	}
 	return shapes

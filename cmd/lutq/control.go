@@ -79,7 +79,7 @@ func writeMultiplied(ctx context.Context, src *hf.Checkpoint, dir string, factor
 	for i, t := range tensors {
 		entries[i] = hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape}
 		for layer, f := range factors {
-			if t.Name == layer+lutq.WeightSuffix {
+			if len(t.Shape) == 2 && t.Name == layer+lutq.WeightSuffix {
 				entries[i].DType, of[i] = hf.F32, &f
 			}
 		}

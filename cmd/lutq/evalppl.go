@@ -14,6 +14,7 @@ import (
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm/cuda/driver"
@@ -121,14 +122,16 @@ func (u *ui) evalAgainst(ctx context.Context, dir, original, text string, thread
 // canEval reports what would stand against evalAgainst, before there is a
 // container: the model's family, its tokenizer, or the text.
 func canEval(original, text string) error {
-	config, err := hf.ReadConfig(original)
+	src, err := hf.Open(original)
 	if err != nil {
 		return err
 	}
-	if err := config.Supported(); err != nil {
+	defer src.Close()
+	d, err := arch.Read(original, func(name string) bool { _, ok := src.Tensor(name); return ok })
+	if err != nil {
 		return fmt.Errorf("%s: cannot be evaluated: %w", original, err)
 	}
-	_, err = evalSet(original, config, evalOptions{text: text, protocol: string(corpus.Raw), windows: 1})
+	_, err = evalSet(original, d, evalOptions{text: text, protocol: string(corpus.Raw), windows: 1})
 	return err
 }
 
@@ -173,11 +176,11 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 		}
 	}
 	first := opened[0]
-	set, err := evalSet(dirs[0], first.Config(), o)
+	set, err := evalSet(dirs[0], first.Decoder(), o)
 	if err != nil {
 		return nil, err
 	}
-	if most := first.Config().MaxPositions; most > 0 && set.Context > most {
+	if most := first.Decoder().MaxPositions; most > 0 && set.Context > most {
 		fmt.Fprintf(u.stderr, "lutq: windows of %d tokens are longer than the %d that the model was made for\n", set.Context, most)
 	}
 	if ops.Name() == "cpu" {
@@ -256,7 +259,7 @@ func hintEval(err error, o evalOptions) error {
 }
 
 // evalSet cuts the text into windows with the model's tokenizer.
-func evalSet(dir string, config *hf.Config, o evalOptions) (*corpus.Set, error) {
+func evalSet(dir string, d *arch.Decoder, o evalOptions) (*corpus.Set, error) {
 	protocol, err := corpus.ParseProtocol(o.protocol)
 	if err != nil {
 		return nil, usageError{err}
@@ -279,7 +282,7 @@ func evalSet(dir string, config *hf.Config, o evalOptions) (*corpus.Set, error) 
 		return nil, err
 	}
 	set, err := corpus.Build(text, tok, corpus.Options{
-		Protocol: protocol, BOS: bos, Context: o.ctx, MaxWindows: o.windows, BOSToken: config.BOS,
+		Protocol: protocol, BOS: bos, Context: o.ctx, MaxWindows: o.windows, BOSToken: d.BOS,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.text, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
-	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -103,11 +103,8 @@ func (u *ui) newLearner(dir string, o learnOptions, threads int) (_ *learner, er
 		return nil, err
 	}
 	mode := learn.Mode(o.mode)
-	config, err := hf.ReadConfig(dir)
+	d, err := arch.Read(dir, nil)
 	if err != nil {
-		return nil, err
-	}
-	if err := config.Supported(); err != nil {
 		return nil, fmt.Errorf("%s: scales cannot be learned: %w", dir, err)
 	}
 	tok, err := tokenizer.Load(dir)
@@ -129,7 +126,7 @@ func (u *ui) newLearner(dir string, o learnOptions, threads int) (_ *learner, er
 		texts = append(texts, learn.Text{Name: path, Text: text})
 	}
 	l.train, l.hold, err = learn.Windows(texts, tok, learn.WindowOptions{
-		Windows: o.windows, Valid: o.valid, Context: o.ctx, BOS: l.bos, BOSToken: config.BOS,
+		Windows: o.windows, Valid: o.valid, Context: o.ctx, BOS: l.bos, BOSToken: d.BOS,
 		InOrder: mode == learn.Flute, Seed: o.seed,
 	})
 	return l, err

@@ -472,3 +472,31 @@ func FuzzDescribe(f *testing.F) {
 		}
 	})
 }
+
+func TestByName(t *testing.T) {
+	for tensor, want := range map[string]arch.Role{
+		"model.layers.3.self_attn.q_proj.weight":   arch.LinearWeight,
+		"transformer.h.0.mlp.c_fc.weight":          arch.LinearWeight,
+		"gpt_neox.layers.1.attention.dense.weight": arch.LinearWeight,
+		"model.layers.3.input_layernorm.weight":    arch.NormWeight,
+		"model.layers.3.self_attn.q_norm.weight":   arch.NormWeight,
+		"model.layers.3.mlp.gate.weight":           arch.RouterWeight,
+		"model.layers.3.mlp.gate_proj.weight":      arch.LinearWeight,
+		"model.layers.3.self_attn.q_proj.bias":     arch.Other,
+		"model.embed_tokens.weight":                arch.EmbeddingWeight,
+		"transformer.wte.weight":                   arch.EmbeddingWeight,
+		"lm_head.weight":                           arch.HeadWeight,
+		"vision.proj.weight":                       arch.Other,
+	} {
+		if got := arch.ByName(tensor); got != want {
+			t.Errorf("%s is a %v: want %v", tensor, got, want)
+		}
+	}
+	for layer, want := range map[string]string{
+		"a.0.self_attn.k_proj": "a.0.self_attn.qkv", "a.0.mlp.up_proj": "a.0.mlp.gate_up", "a.0.mlp.down_proj": "", "up": "",
+	} {
+		if got := arch.FuseByName(layer); got != want {
+			t.Errorf("%s is fused in %q: want %q", layer, got, want)
+		}
+	}
+}

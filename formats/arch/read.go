@@ -2,6 +2,7 @@ package arch
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -52,9 +53,11 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("architecture %.80q is not one that is known: want one of the families %s", name, strings.Join(Names(), ", "))
 }
 
-// Read reads the description of the model in a folder; see [Describe].
-func Read(dir string, has func(tensor string) bool) (*Decoder, error) {
-	path := filepath.Join(dir, "config.json")
+// Read reads the description of the model in a folder, or of a config.json; see [Describe].
+func Read(path string, has func(tensor string) bool) (*Decoder, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, "config.json")
+	}
 	text, err := input.ReadFile(path, input.Config)
 	if err != nil {
 		return nil, err

@@ -218,29 +218,6 @@ func (c *Checkpoint) Header(shard string) ([]byte, error) {
 // what says how they were quantized.
 func (c *Checkpoint) SideFiles() []string { return slices.Clone(c.side) }
 
-// Embeddings returns the token embedding and the output head of a decoder,
-// [vocabulary, hidden] both. With tied (the config's tie_word_embeddings) they
-// are one tensor, which may be stored under either name.
-func (c *Checkpoint) Embeddings(tied bool) (in, out *Tensor, err error) {
-	const inName, outName = "model.embed_tokens.weight", "lm_head.weight"
-	in, out = c.byName[inName], c.byName[outName]
-	if tied {
-		if in == nil {
-			in = out
-		}
-		out = in
-	}
-	switch {
-	case in == nil && tied:
-		return nil, nil, fmt.Errorf("%s: neither %s nor %s", c.dir, inName, outName)
-	case in == nil:
-		return nil, nil, fmt.Errorf("%s: no tensor %s", c.dir, inName)
-	case out == nil:
-		return nil, nil, fmt.Errorf("%s: no tensor %s, and tie_word_embeddings is not set", c.dir, outName)
-	}
-	return in, out, nil
-}
-
 // sideFiles lists what [Checkpoint.SideFiles] returns.
 func sideFiles(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)

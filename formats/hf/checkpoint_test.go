@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lutq/lutq/formats/arch"
 	"pgregory.net/rapid"
 
 	"github.com/lutq/lutq/formats/num"
@@ -79,37 +81,28 @@ func folder(t testing.TB, files map[string]string) string {
 	return dir
 }
 
+// TestOpenModels holds real models' tensors against their descriptions.
 func TestOpenModels(t *testing.T) {
 	for _, dir := range modelDirs(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			c := mustOpen(t, dir)
-			cfg, err := ReadConfig(dir)
+			d, err := arch.Read(dir, func(name string) bool { _, ok := c.Tensor(name); return ok })
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := cfg.Supported(); err != nil {
-				t.Error(err)
+			for _, s := range d.Stored() {
+				tensor, ok := c.Tensor(s.Tensor)
+				if !ok {
+					t.Fatalf("no %s", s.Tensor)
+				}
+				if !slices.Equal(tensor.Shape, s.Shape()) {
+					t.Errorf("%s has shape %v: want %v", s.Tensor, tensor.Shape, s.Shape())
+				}
 			}
-			in, out, err := c.Embeddings(cfg.TieEmbeddings)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if in != out {
-				t.Error("embedding and head of a tied model differ")
-			}
-			if want := []int{cfg.VocabSize, cfg.HiddenSize}; !slices.Equal(in.Shape, want) {
-				t.Errorf("embedding has shape %v: want %v", in.Shape, want)
-			}
-			q, ok := c.Tensor("model.layers.0.self_attn.q_proj.weight")
-			if !ok {
-				t.Fatal("no q_proj")
-			}
-			if want := []int{cfg.Heads * cfg.HeadDim, cfg.HiddenSize}; !slices.Equal(q.Shape, want) {
-				t.Errorf("q_proj has shape %v: want %v", q.Shape, want)
-			}
-			k, _ := c.Tensor("model.layers.0.self_attn.k_proj.weight")
-			if want := cfg.KVHeads * cfg.HeadDim; k.Shape[0] != want {
-				t.Errorf("k_proj has %d rows: want %d", k.Shape[0], want)
+			for _, tensor := range c.Tensors() {
+				if d.Role(tensor.Name) == arch.Other {
+					t.Errorf("%s has no role", tensor.Name)
+				}
 			}
 			if got := c.Metadata()["format"]; got != "pt" {
 				t.Errorf("metadata format is %q: want pt", got)
@@ -278,44 +271,6 @@ func TestSideFiles(t *testing.T) {
 	want := []string{"LICENSE", "NOTICE", "chat_template.jinja", "config.json", "tokenizer.model", "vocab.json"}
 	if diff := cmp.Diff(want, mustOpen(t, dir).SideFiles()); diff != "" {
 		t.Errorf("side files (-want +got):\n%s", diff)
-	}
-}
-
-func TestEmbeddings(t *testing.T) {
-	const in, out = `"model.embed_tokens.weight":{"dtype":"U8","shape":[1,1],"data_offsets":[0,1]}`, `"lm_head.weight":{"dtype":"U8","shape":[1,1],"data_offsets":[0,1]}`
-	both := "{" + in + "," + strings.ReplaceAll(out, "[0,1]", "[1,2]") + "}"
-	tests := []struct {
-		name, header     string
-		size             int
-		tied             bool
-		wantIn, wantOut  string
-		wantErrorContain string
-	}{
-		{"both, not tied", both, 2, false, "model.embed_tokens.weight", "lm_head.weight", ""},
-		{"both, tied", both, 2, true, "model.embed_tokens.weight", "model.embed_tokens.weight", ""},
-		{"tied under the embedding", "{" + in + "}", 1, true, "model.embed_tokens.weight", "model.embed_tokens.weight", ""},
-		{"tied under the head", "{" + out + "}", 1, true, "lm_head.weight", "lm_head.weight", ""},
-		{"no head", "{" + in + "}", 1, false, "", "", "no tensor lm_head.weight"},
-		{"no embedding", "{" + out + "}", 1, false, "", "", "no tensor model.embed_tokens.weight"},
-		{"none", "{}", 0, true, "", "", "neither"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			c := mustOpen(t, folder(t, map[string]string{singleName: string(file(tt.header, tt.size))}))
-			in, out, err := c.Embeddings(tt.tied)
-			if tt.wantErrorContain != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.wantErrorContain) {
-					t.Errorf("got error %v: want %q in it", err, tt.wantErrorContain)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if in.Name != tt.wantIn || out.Name != tt.wantOut {
-				t.Errorf("got %s and %s: want %s and %s", in.Name, out.Name, tt.wantIn, tt.wantOut)
-			}
-		})
 	}
 }
 

@@ -6,12 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/lutq/lutq/formats/input"
 )
+
+// maxSize bounds sizes so that the product of two fits an int64.
+const maxSize = math.MaxInt32
 
 // scheme is what a config.json says about how weights are stored, of what is
 // decoded.
@@ -27,13 +31,13 @@ type scheme struct {
 func quantizationKeys() []string { return []string{"quantization_config", "compression_config"} }
 
 // readScheme returns nil where a config.json speaks of no scheme that is decoded.
-func (f *fields) readScheme() (*scheme, error) {
-	for _, part := range f.parts() {
+func (o object) readScheme() (*scheme, error) {
+	for _, part := range o.parts() {
 		for _, key := range quantizationKeys() {
 			if !part.has(key) {
 				continue
 			}
-			s, err := parseScheme(part.values[key])
+			s, err := parseScheme(part[key])
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", key, err)
 			}
@@ -122,11 +126,11 @@ func (c *Checkpoint) decode() error {
 	if err != nil {
 		return fmt.Errorf("read config: %w", err)
 	}
-	f, err := readFields(text)
-	if err != nil {
+	var config object
+	if json.Unmarshal(text, &config) != nil {
 		return nil
 	}
-	s, err := f.readScheme()
+	s, err := config.readScheme()
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -102,9 +102,9 @@ func (c *Checkpoint) configFields() (*fields, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read config: %w", err)
 	}
-	f, err := readFields(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	var f object
+	if err := json.Unmarshal(text, &f); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(c.dir, "config.json"), err)
 	}
 	return f, nil
 }
@@ -116,31 +116,40 @@ func (c *Checkpoint) checkUnquantized(f *fields) error {
 	if by, tensor := c.packedBy(); by != "" {
 		return &QuantizedError{Dir: c.dir, By: by, Tensor: tensor}
 	}
+	var t string
+	if json.Unmarshal(f["model_type"], &t) == nil && slices.Contains(conv1D(), t) {
+		return &TransposedError{Dir: c.dir, ModelType: t}
+	}
 	return nil
 }
+
+// object is a JSON object, value by value.
+type object map[string]json.RawMessage
+
+// has reports whether a key is there with a value.
+func (o object) has(key string) bool { return o[key] != nil && string(o[key]) != "null" }
 
 // textPart is the key of the language model in the config.json of a model of several
 // parts, which may say there how it is quantized.
 const textPart = "text_config"
 
-// parts returns the fields of a config.json and of its language model.
-func (f *fields) parts() []*fields {
-	parts := []*fields{f}
-	if f.has(textPart) {
-		if in, err := readFields(f.values[textPart]); err == nil {
-			parts = append(parts, in)
-		}
+// parts returns a config.json and what it has of its language model.
+func (o object) parts() []object {
+	parts := []object{o}
+	var in object
+	if o.has(textPart) && json.Unmarshal(o[textPart], &in) == nil {
+		parts = append(parts, in)
 	}
 	return parts
 }
 
 // quantizedBy names what a config.json says it was quantized by, "" where it
 // says nothing.
-func (f *fields) quantizedBy() string {
-	for _, f := range f.parts() {
+func (o object) quantizedBy() string {
+	for _, f := range o.parts() {
 		for _, key := range append(quantizationKeys(), "quantization") {
 			if f.has(key) {
-				return toolName(key, f.values[key])
+				return toolName(key, f[key])
 			}
 		}
 	}

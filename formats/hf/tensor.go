@@ -135,6 +135,21 @@ func (t *Tensor) ReadFloat32(dst []float32, start int64) error {
 	return nil
 }
 
+// ReadTransposed reads the elements [start, start+rows·cols), which are rows rows of
+// cols columns, and writes them to dst as cols rows.
+func (t *Tensor) ReadTransposed(dst []float32, start int64, rows, cols int) error {
+	row := make([]float32, cols)
+	for r := range rows {
+		if err := t.ReadFloat32(row, start+int64(r)*int64(cols)); err != nil {
+			return err
+		}
+		for c, v := range row {
+			dst[c*rows+r] = v
+		}
+	}
+	return nil
+}
+
 // wrap names tensor and file in an error.
 func (t *Tensor) wrap(err error) error {
 	return fmt.Errorf("tensor %q in %s: %w", t.Name, filepath.Base(t.file.Name()), err)

@@ -101,9 +101,25 @@ func (f Format) check() error {
 
 // TensorConfig describes one quantized layer.
 type TensorConfig struct {
-	Shape [2]int  `json:"shape"` // N, K
-	Error float64 `json:"error"` // ‖W-Ŵ‖/‖W‖
+	Shape [2]int `json:"shape"` // N, K
+	// Experts, if not 0, is how many matrices of N/Experts rows each the original has in one tensor P,
+	// [Experts, N/Experts, K], or with Transposed [Experts, K, N/Experts].
+	Experts    int     `json:"experts,omitempty"`
+	Transposed bool    `json:"transposed,omitempty"`
+	Error      float64 `json:"error"` // ‖W-Ŵ‖/‖W‖
 	Format
+}
+
+// Original returns the name and the shape of the tensor that a layer was made from.
+func (t TensorConfig) Original(layer string) (tensor string, shape []int) {
+	if t.Experts == 0 {
+		return layer + WeightSuffix, t.Shape[:]
+	}
+	n, k := t.Shape[0]/t.Experts, t.Shape[1]
+	if t.Transposed {
+		n, k = k, n
+	}
+	return layer, []int{t.Experts, n, k}
 }
 
 // Config is the quantization_config of a container.
@@ -188,6 +204,9 @@ func ParseConfig(quantization json.RawMessage) (*Config, error) {
 		t := c.Tensors[name]
 		if t.Shape[0] < 1 || t.Shape[1] < 1 {
 			return nil, fmt.Errorf("quantization_config: %s has shape %v", name, t.Shape)
+		}
+		if t.Experts < 0 || t.Experts > 0 && t.Shape[0]%t.Experts != 0 || t.Transposed && t.Experts == 0 {
+			return nil, fmt.Errorf("quantization_config: %s has %d rows of %d experts", name, t.Shape[0], t.Experts)
 		}
 		if err := t.Or(c.Format).check(); err != nil {
 			return nil, fmt.Errorf("quantization_config: %s: %w", name, err)

@@ -25,6 +25,10 @@
 // the others, so that lutq replaces no folder with files of somebody else's; see
 // package folder. It may be left out.
 //
+// A stack of experts, one tensor P of shape [E, N, K] in the original, is stored as the
+// matrix of all its rows, [E·N, K]: rows e·N to (e+1)·N are expert e's. Its entry in the
+// configuration says "experts": E, and "transposed" where the original is [E, K, N].
+//
 // # Configuration
 //
 // quantization_config names the defaults, and under "tensors" every quantized

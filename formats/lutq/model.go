@@ -136,10 +136,23 @@ func (m *Model) checkLayer(layer string) error {
 			return fmt.Errorf("%s: %s has shape %v: want %v", got.Shard, got.Name, got.Shape, want.Shape)
 		}
 	}
-	if t, ok := m.ckpt.Tensor(layer + WeightSuffix); ok {
+	original, _ := tc.Original(layer)
+	if t, ok := m.ckpt.Tensor(original); ok {
 		return fmt.Errorf("%s: %s stands beside its quantized form", t.Shard, t.Name)
 	}
 	return nil
+}
+
+// quantized reports whether a tensor of the original is one that is quantized here.
+func (m *Model) quantized(tensor string) bool {
+	for _, layer := range []string{tensor, strings.TrimSuffix(tensor, WeightSuffix)} {
+		if tc, ok := m.config.Tensors[layer]; ok {
+			if name, _ := tc.Original(layer); name == tensor {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Close closes the container's files.

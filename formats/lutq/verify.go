@@ -83,8 +83,7 @@ func (m *Model) Verify(ctx context.Context, o VerifyOptions) (*Report, error) {
 	if o.Original != nil {
 		for _, t := range o.Original.Tensors() {
 			_, copied := m.ckpt.Tensor(t.Name)
-			_, quantized := m.config.Tensors[strings.TrimSuffix(t.Name, WeightSuffix)]
-			if !copied && !quantized {
+			if !copied && !m.quantized(t.Name) {
 				v.problem("%s is missing from the container", t.Name)
 			}
 		}
@@ -302,22 +301,36 @@ const errorSlack = 1e-4
 
 // against holds a layer against the weights that it was made from.
 func (v *verifier) against(layer string, m *lut.Matrix) error {
-	t, ok := v.opt.Original.Tensor(layer + WeightSuffix)
+	tc := v.model.config.Tensors[layer]
+	name, shape := tc.Original(layer)
+	t, ok := v.opt.Original.Tensor(name)
 	if !ok {
-		v.problem("%s%s is not in the original", layer, WeightSuffix)
+		v.problem("%s is not in the original", name)
 		return nil
 	}
-	if !slices.Equal(t.Shape, []int{m.N, m.K}) {
-		v.problem("%s has shape [%d %d]: the original's is %v", layer, m.N, m.K, t.Shape)
+	if !slices.Equal(t.Shape, shape) {
+		v.problem("%s is of a tensor of shape %v: the original's is %v", layer, shape, t.Shape)
 		return nil
 	}
 	nearest := v.model.Format(layer).Method == "rtn"
-	w, codes, scales := make([]float32, m.K), make([]uint8, m.K), make([]float32, m.Groups())
+	unit := 1 // rows that are read together
+	if tc.Transposed {
+		unit = m.N / tc.Experts
+	}
+	rows, codes, scales := make([]float32, unit*m.K), make([]uint8, m.K), make([]float32, m.Groups())
 	var energy, squared float64
 	for n := range m.N {
-		if err := t.ReadFloat32(w, int64(n)*int64(m.K)); err != nil {
-			return err
+		if n%unit == 0 {
+			at := int64(n) * int64(m.K)
+			read := func() error { return t.ReadFloat32(rows, at) }
+			if tc.Transposed {
+				read = func() error { return t.ReadTransposed(rows, at, m.K, unit) }
+			}
+			if err := read(); err != nil {
+				return err
+			}
 		}
+		w := rows[n%unit*m.K:][:m.K]
 		m.RowCodes(codes, n)
 		m.RowScales(scales, n)
 		for k, c := range codes {

@@ -1,0 +1,45 @@
+package arch
+
+import (
+	"regexp"
+	"strings"
+)
+
+// inBlock matches names of what belongs to a decoder's layers.
+var inBlock = regexp.MustCompile(`(^|\.)(layers|h|blocks)\.\d+\.`)
+
+// ByName says what a matrix is for by its name alone. It is the rule for models of
+// families that this package does not know: a ".weight" below a numbered layer is a linear layer,
+// unless it is called a norm, a gate or a router; embeddings and heads are those that are called so.
+func ByName(tensor string) Role {
+	layer, ok := strings.CutSuffix(tensor, ".weight")
+	module := layer[strings.LastIndexByte(layer, '.')+1:]
+	switch {
+	case ok && strings.Contains(module, "norm"):
+		return NormWeight
+	case module == "gate" || module == "router" || strings.HasSuffix(module, "_gate"):
+		return RouterWeight
+	case !ok:
+		return Other
+	case inBlock.MatchString(tensor):
+		return LinearWeight
+	case module == "lm_head" || module == "embed_out":
+		return HeadWeight
+	case strings.Contains(module, "embed") || module == "wte" || module == "wpe":
+		return EmbeddingWeight
+	}
+	return Other
+}
+
+// FuseByName is [Linear].Fuse by the name of a layer alone.
+func FuseByName(layer string) string {
+	dot := strings.LastIndexByte(layer, '.')
+	parent, module := layer[:max(dot, 0)], layer[dot+1:]
+	switch module {
+	case "q_proj", "k_proj", "v_proj":
+		return parent + ".qkv"
+	case "gate_proj", "up_proj":
+		return parent + ".gate_up"
+	}
+	return ""
+}

@@ -1,0 +1,77 @@
+package quantize
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+)
+
+// modelNames says what the tensors of a checkpoint are for: by the description of
+// its family, or by the rule for others, which is [arch.ByName].
+type modelNames struct {
+	model  *arch.Decoder // nil: of no known family
+	why    error         // then
+	stored map[string]*arch.Stored
+	fuse   map[string]string // of stored paths; see [arch.Linear]
+}
+
+// newNames reads the description of a checkpoint's model. A model that is not
+// known, or whose description does not agree with its tensors, is no error.
+func newNames(src *hf.Checkpoint) *modelNames {
+	m := &modelNames{}
+	d, err := arch.Read(src.Dir(), func(name string) bool { _, ok := src.Tensor(name); return ok })
+	if err != nil {
+		m.why = err
+		return m
+	}
+	m.stored, m.fuse = make(map[string]*arch.Stored), make(map[string]string)
+	for l := range d.Linears() {
+		m.stored[l.Stored.Tensor] = l.Stored
+		if l.Whole() {
+			m.fuse[l.Stored.Path] = l.Fuse
+		}
+	}
+	m.model = d
+	return m
+}
+
+// role says what a tensor is for.
+func (m *modelNames) role(t *hf.Tensor) arch.Role {
+	if m.model == nil {
+		return arch.ByName(t.Name)
+	}
+	role := m.model.Role(t.Name)
+	if s := m.stored[t.Name]; s != nil && !slices.Equal(t.Shape, s.Shape()) {
+		return arch.Other // no layer of this model
+	}
+	return role
+}
+
+// layer says how the tensor of a quantized item is stored: as the description
+// has it, or as a matrix [N, K].
+func (m *modelNames) layer(t *hf.Tensor) arch.Stored {
+	if s := m.stored[t.Name]; s != nil && slices.Equal(t.Shape, s.Shape()) {
+		return *s
+	}
+	return arch.Stored{Path: strings.TrimSuffix(t.Name, lutq.WeightSuffix), Tensor: t.Name, N: t.Shape[0], K: t.Shape[1]}
+}
+
+// fused names the set of layers that runtimes fuse a layer with, or "".
+func (m *modelNames) fused(layer string) string {
+	if m.model == nil {
+		return arch.FuseByName(layer)
+	}
+	return m.fuse[layer]
+}
+
+// Family names the family of a plan's model; "" is none that is known, for the
+// reason given.
+func (p *Plan) Family() (name string, why error) {
+	if p.names.model == nil {
+		return "", p.names.why
+	}
+	return p.names.model.Family, nil
+}
