@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -21,7 +22,7 @@ const (
 // HostMemory returns about how many bytes of the host learning on the device
 // takes at most, besides the initial matrices: for a model of so many bytes of
 // weights. Of the initial matrices only their shapes are looked at.
-func HostMemory(c *hf.Config, weights int64, initial map[string]*lut.Matrix, device string, o Options) int64 {
+func HostMemory(d *arch.Decoder, weights int64, initial map[string]*lut.Matrix, device string, o Options) int64 {
 	var layers, packed int64
 	for _, m := range initial {
 		n, k, groups := int64(m.N), int64(m.K), int64(m.Groups())
@@ -32,13 +33,13 @@ func HostMemory(c *hf.Config, weights int64, initial map[string]*lut.Matrix, dev
 	if device != "cpu" {
 		// The model streams through to the device, a matrix at a time, of which the
 		// embedding is the largest. The state of learning is read and written there.
-		return baseBytes + 2*4*int64(c.VocabSize)*int64(c.HiddenSize) + packed
+		return baseBytes + 2*4*int64(d.Vocab)*int64(d.Hidden) + packed
 	}
 	window := 0
 	for _, w := range o.Windows {
 		window = max(window, len(w))
 	}
-	arrays := model.GradientBytes(c, window, o.objective() == KL)
+	arrays := model.GradientBytes(d, window, o.objective() == KL)
 	return baseBytes + int64(uncollected*float64(weights+layers+packed+arrays))
 }
 
@@ -55,18 +56,18 @@ func (o Options) objective() Objective {
 
 // Seconds returns about how long learning takes for a model on a device, which
 // it times at a product of the model's own width.
-func Seconds(ops model.Ops, c *hf.Config, o Options) (float64, error) {
+func Seconds(ops model.Ops, d *arch.Decoder, o Options) (float64, error) {
 	teacher := o.objective() == KL
 	var work float64
 	window := 0
 	for _, w := range o.Windows {
-		work += float64(max(o.Epochs, 1)) * model.GradientWork(c, len(w), teacher)
+		work += float64(max(o.Epochs, 1)) * model.GradientWork(d, len(w), teacher)
 		window = max(window, len(w))
 	}
 	for _, w := range o.Valid {
-		work += (validations + 1) * model.LossWork(c, len(w), teacher)
+		work += (validations + 1) * model.LossWork(d, len(w), teacher)
 	}
-	perSecond, err := speed(ops, c, min(window, 512))
+	perSecond, err := speed(ops, d, min(window, 512))
 	if err != nil {
 		return 0, err
 	}
@@ -74,8 +75,9 @@ func Seconds(ops model.Ops, c *hf.Config, o Options) (float64, error) {
 }
 
 // speed returns the multiplications of a device in a second.
-func speed(ops model.Ops, c *hf.Config, rows int) (float64, error) {
-	n, k := c.IntermediateSize, c.HiddenSize
+func speed(ops model.Ops, d *arch.Decoder, rows int) (float64, error) {
+	gate := d.Blocks[0].MLPs()[0].Gate
+	n, k := gate.N, gate.K
 	if n < 1 || k < 1 || rows < 1 {
 		return 0, errors.New("a model without a width")
 	}

@@ -39,7 +39,7 @@ func (s *trainScratch) free(ops Ops) {
 
 // reserve makes room for windows of t tokens and a way back through some layers.
 func (m *Model) reserve(t, layers int) *trainScratch {
-	s, ops, w := &m.train, m.ops, m.widths()
+	s, ops, w := &m.train, m.ops, widthsOf(m.desc)
 	hidden, q, kv, inter := t*m.desc.Hidden, t*w.q, t*w.kv, t*w.mlp
 	if t != s.t {
 		s.free(ops)

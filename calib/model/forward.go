@@ -69,28 +69,6 @@ func (s *scratch) free(ops Ops) {
 	*s = scratch{}
 }
 
-// widths are the most elements of a token in the activations of any layer.
-type widths struct{ q, kv, mlp int }
-
-func (m *Model) widths() widths {
-	var w widths
-	for i := range m.desc.Blocks {
-		b := &m.desc.Blocks[i]
-		w.q, w.kv = max(w.q, b.Attn.Q.N), max(w.kv, b.Attn.K.N)
-		if b.MLP != nil {
-			w.mlp = max(w.mlp, b.MLP.Gate.N)
-			continue
-		}
-		for j := range b.MoE.Experts {
-			w.mlp = max(w.mlp, b.MoE.Experts[j].Gate.N)
-		}
-		if b.MoE.Shared != nil {
-			w.mlp = max(w.mlp, b.MoE.Shared.Gate.N)
-		}
-	}
-	return w
-}
-
 // normsOutputs reports whether what a layer adds to the residual stream is normalized.
 func (m *Model) normsOutputs() bool {
 	return slices.ContainsFunc(m.layers, func(d layer) bool { return d.attnOut != nil || d.mlpOut != nil })
@@ -107,7 +85,7 @@ func (m *Model) start(tokens []int) (activations, error) {
 			return activations{}, fmt.Errorf("token %d at position %d is outside the vocabulary of %d", id, i, d.Vocab)
 		}
 	}
-	w := m.widths()
+	w := widthsOf(d)
 	hidden, q, kv, mlp := t*d.Hidden, t*w.q, t*w.kv, m.mlpRows(t)*w.mlp
 	s := &m.scratch
 	if t > s.tokens {
@@ -134,9 +112,12 @@ func (m *Model) start(tokens []int) (activations, error) {
 // ActivationBytes returns about how much memory a window of tokens takes on the
 // cpu besides the weights.
 func (m *Model) ActivationBytes(tokens int) int64 {
-	c := m.config
-	row := 2*c.HiddenSize + c.Heads*c.HeadDim + 4*c.KVHeads*c.HeadDim + c.HeadDim // keys and values are packed as well
-	return 4 * (int64(tokens)*int64(row) + 2*int64(m.mlpRows(tokens))*int64(c.IntermediateSize))
+	w := widthsOf(m.desc)
+	row := 2*m.desc.Hidden + w.q + 4*w.kv + m.desc.Blocks[0].Attn.Dim // keys and values are packed as well
+	if m.normsOutputs() || m.layers[0].moe != nil {
+		row += 2 * m.desc.Hidden
+	}
+	return 4 * (int64(tokens)*int64(row) + 2*int64(m.mlpRows(tokens))*int64(w.mlp))
 }
 
 // mlpRows is how many of t tokens pass through the MLP at a time.

@@ -72,7 +72,7 @@ type learner struct {
 	bos         corpus.BOS
 	texts       []lutq.CalibText
 	train, hold [][]int
-	config      *hf.Config
+	decoder     *arch.Decoder
 	weights     int64 // bytes of the model's tensors
 	// pause, if set, takes other progress off the screen, and returns what brings it back.
 	pause  func() (resume func())
@@ -111,7 +111,7 @@ func (u *ui) newLearner(dir string, o learnOptions, threads int) (_ *learner, er
 	if err != nil {
 		return nil, err
 	}
-	l := &learner{ui: u, model: dir, o: o, threads: threads, bos: corpus.BOSNone, config: config}
+	l := &learner{ui: u, model: dir, o: o, threads: threads, bos: corpus.BOSNone, decoder: d}
 	if _, added := tok.BOS(); added || mode == learn.Flute {
 		l.bos = corpus.BOSWindow
 	}
@@ -244,7 +244,7 @@ func (l *learner) options() learn.Options {
 
 // Memory implements quantize.Refiner.
 func (l *learner) Memory(initial map[string]*lut.Matrix) int64 {
-	return learn.HostMemory(l.config, l.weights, initial, l.o.device, l.options())
+	return learn.HostMemory(l.decoder, l.weights, initial, l.o.device, l.options())
 }
 
 // Seconds implements quantize.Refiner.
@@ -254,7 +254,7 @@ func (l *learner) Seconds(context.Context) (seconds float64, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	return learn.Seconds(ops, l.config, l.options())
+	return learn.Seconds(ops, l.decoder, l.options())
 }
 
 func progressLine(p learn.Progress) string {

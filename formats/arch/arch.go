@@ -234,19 +234,26 @@ func (d *Decoder) Linears() iter.Seq[*Linear] {
 // Linears returns the layers of a block in order, without routers.
 func (b *Block) Linears() []*Linear {
 	ls := []*Linear{b.Attn.Q, b.Attn.K, b.Attn.V, b.Attn.O}
-	if b.MLP != nil {
-		return b.MLP.append(ls)
-	}
-	for i := range b.MoE.Experts {
-		ls = b.MoE.Experts[i].append(ls)
-	}
-	if b.MoE.Shared != nil {
-		ls = b.MoE.Shared.append(ls)
+	for _, m := range b.MLPs() {
+		ls = append(ls, m.Gate, m.Up, m.Down)
 	}
 	return ls
 }
 
-func (m *MLP) append(ls []*Linear) []*Linear { return append(ls, m.Gate, m.Up, m.Down) }
+// MLPs returns the MLPs of a block: one, or every expert and the shared one after them.
+func (b *Block) MLPs() []*MLP {
+	if b.MLP != nil {
+		return []*MLP{b.MLP}
+	}
+	var all []*MLP
+	for i := range b.MoE.Experts {
+		all = append(all, &b.MoE.Experts[i])
+	}
+	if b.MoE.Shared != nil {
+		all = append(all, b.MoE.Shared)
+	}
+	return all
+}
 
 // Stored returns what the linear layers of the blocks are stored as, and the head where it is no
 // embedding, each once and in order.
