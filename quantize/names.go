@@ -45,7 +45,12 @@ func (m *modelNames) role(t *hf.Tensor) arch.Role {
 	}
 	role := m.model.Role(t.Name)
 	if s := m.stored[t.Name]; s != nil && !slices.Equal(t.Shape, s.Shape()) {
-		return arch.Other // no layer of this model
+		role = arch.Other // no layer of this model
+	}
+	if role == arch.Other { // but what it is can still be said
+		if role = arch.ByName(t.Name); role == arch.LinearWeight {
+			role = arch.Other
+		}
 	}
 	return role
 }

@@ -199,7 +199,7 @@ func badInputs() []badInput {
 		},
 		{
 			name: "evaluation of another family", damage: func(m victim) { m.replace(config, "LlamaForCausalLM", "MambaForCausalLM") },
-			args: []string{"quantize", "MODEL", "OUT", "--eval-text", "TEXT"}, want: "cannot be evaluated: architecture \"MambaForCausalLM\"",
+			args: []string{"quantize", "MODEL", "OUT", "--eval-text", "TEXT"}, want: "architecture \"MambaForCausalLM\" is not one that is known",
 		},
 		{
 			name: "evaluation without a tokenizer", damage: func(m victim) { m.remove(tokJSON) },
@@ -304,7 +304,7 @@ func badInputs() []badInput {
 		},
 		{name: "unknown protocol", args: append(slices.Clone(evalArgs), "--protocol", "c4"), code: 2, want: "c4"},
 		{name: "unknown architecture", damage: func(m victim) { m.replace(config, "LlamaForCausalLM", "MambaForCausalLM") }, args: evalArgs, want: "MambaForCausalLM"},
-		{name: "unknown rope", damage: func(m victim) { m.replace(config, `"rope_type": "default"`, `"rope_type": "yarn", "factor": 4.0`) }, args: evalArgs, want: "yarn"},
+		{name: "unknown rope", damage: func(m victim) { m.replace(config, `"rope_type": "default"`, `"rope_type": "mrope", "factor": 4.0`) }, args: evalArgs, want: "mrope"},
 		{name: "heads that do not divide", damage: func(m victim) { m.replace(config, `"num_key_value_heads": 2`, `"num_key_value_heads": 3`) }, args: evalArgs, want: "num_key_value_heads"},
 		{name: "hidden size of another model", damage: func(m victim) { m.replace(config, `"hidden_size": 128`, `"hidden_size": 256`) }, args: evalArgs, want: "shape"},
 		{name: "more layers than there are", damage: func(m victim) { m.replace(config, `"num_hidden_layers": 4`, `"num_hidden_layers": 5`) }, args: evalArgs, want: "model.layers.4."},

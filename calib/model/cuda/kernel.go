@@ -29,21 +29,27 @@ var (
 var actsDefine = map[driver.DType]int{driver.F32: 0, driver.F16: 1, driver.BF16: 2}
 
 // Kernels returns the sources of the kernels for a type of activations, a module
-// each.
+// each. Those that a model is run by have PTX for where there is no compiler; to
+// learn takes one.
 func Kernels(acts driver.DType) []driver.Kernel {
 	var all []driver.Kernel
-	for _, f := range []struct{ name, source string }{
-		{"elements", elementsSource},
-		{"rows", rowsSource},
-		{"grad", vectorsSource + gradSource},
-		{"train", vectorsSource + trainSource},
+	for _, f := range []struct {
+		name, source string
+		prebuilt     bool
+	}{
+		{"elements", elementsSource, true},
+		{"rows", rowsSource, true},
+		{"grad", vectorsSource + gradSource, false},
+		{"train", vectorsSource + trainSource, false},
 	} {
 		k := driver.Kernel{
 			Name:    fmt.Sprintf("%s.%v.cu", f.name, acts),
 			Source:  preludeSource + f.source,
 			Options: driver.CompileOptions{Defines: []string{fmt.Sprintf("ACTS=%d", actsDefine[acts])}},
 		}
-		k.PTX = ptx(k)
+		if f.prebuilt && acts != driver.F32 {
+			k.PTX = ptx(k)
+		}
 		all = append(all, k)
 	}
 	return all
