@@ -309,7 +309,7 @@ func (v *verifier) against(layer string, m *lut.Matrix) error {
 		return nil
 	}
 	if !slices.Equal(t.Shape, shape) {
-		v.problem("%s is of a tensor of shape %v: the original's is %v", layer, shape, t.Shape)
+		v.problem("%s has shape %v: the original's is %v", layer, shape, t.Shape)
 		return nil
 	}
 	nearest := v.model.Format(layer).Method == "rtn"
