@@ -41,7 +41,7 @@ type Checkpoint struct {
 func NewCheckpoint(ckpt *hf.Checkpoint) (*Checkpoint, error) {
 	c := &Checkpoint{ckpt: ckpt}
 	var err error
-	c.desc, err = arch.Read(ckpt.Dir(), func(name string) bool { _, ok := ckpt.Tensor(name); return ok })
+	c.desc, err = arch.Read(ckpt.Dir(), ckpt.Has)
 	return c, err
 }
 
@@ -87,8 +87,7 @@ func NewContainer(m *lutq.Model) (*Container, error) {
 	var err error
 	// A container has the tensors that it was made from, as far as names go.
 	c.desc, err = arch.Read(c.Name(), func(name string) bool {
-		_, ok := c.Tensor(name)
-		return ok || c.packs[name] || c.packs[strings.TrimSuffix(name, lutq.WeightSuffix)]
+		return m.Checkpoint().Has(name) || c.packs[name] || c.packs[strings.TrimSuffix(name, lutq.WeightSuffix)]
 	})
 	return c, err
 }

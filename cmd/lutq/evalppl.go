@@ -127,7 +127,7 @@ func canEval(original, text string) error {
 		return err
 	}
 	defer src.Close()
-	d, err := arch.Read(original, func(name string) bool { _, ok := src.Tensor(name); return ok })
+	d, err := arch.Read(original, src.Has)
 	if err != nil {
 		return fmt.Errorf("%s: cannot be evaluated: %w", original, err)
 	}

@@ -175,6 +175,9 @@ func (c *Checkpoint) Tensor(name string) (*Tensor, bool) {
 // that an encoded tensor is stored in.
 func (c *Checkpoint) Stores(name string) bool { return c.stored[name] != nil }
 
+// Has reports whether there is a tensor of that name, or the files have one.
+func (c *Checkpoint) Has(name string) bool { return c.byName[name] != nil || c.Stores(name) }
+
 // Metadata returns the strings that the shards' headers carry beside the
 // tensors. Where shards disagree the first one wins.
 func (c *Checkpoint) Metadata() map[string]string { return maps.Clone(c.metadata) }

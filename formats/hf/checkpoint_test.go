@@ -86,7 +86,7 @@ func TestOpenModels(t *testing.T) {
 	for _, dir := range modelDirs(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			c := mustOpen(t, dir)
-			d, err := arch.Read(dir, func(name string) bool { _, ok := c.Tensor(name); return ok })
+			d, err := arch.Read(dir, c.Has)
 			if err != nil {
 				t.Fatal(err)
 			}
