@@ -2,7 +2,6 @@ package model
 
 import (
 	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -113,16 +112,7 @@ func openSource(dir string, container func(dir string) (*lutq.Model, error)) (sr
 	if err != nil {
 		return nil, nil, err
 	}
-	quantization := lutq.QuantizationConfig(text)
-	switch {
-	case quantization == nil:
-		ckpt, err := hf.Open(dir)
-		if err != nil {
-			return nil, nil, err
-		}
-		src, err = NewCheckpoint(ckpt)
-		return src, ckpt.Close, closing(err, ckpt.Close)
-	case lutq.IsContainer(quantization):
+	if lutq.IsContainer(lutq.QuantizationConfig(text)) {
 		m, err := container(dir)
 		if err != nil {
 			return nil, nil, err
@@ -135,9 +125,10 @@ func openSource(dir string, container func(dir string) (*lutq.Model, error)) (sr
 		return nil, nil, err
 	}
 	if err := ckpt.CheckUnquantized(); err != nil {
-		return nil, nil, errors.Join(err, ckpt.Close())
+		return nil, nil, closing(err, ckpt.Close)
 	}
-	return NewCheckpoint(config, ckpt), ckpt.Close, nil
+	src, err = NewCheckpoint(ckpt)
+	return src, ckpt.Close, closing(err, ckpt.Close)
 }
 
 // closing returns err, after which it closes what was opened.

@@ -72,14 +72,15 @@ func conv1D() []string { return []string{"gpt2", "openai-gpt", "imagegpt", "deci
 // or a [TransposedError]. A folder whose config.json cannot be read is an error
 // too.
 func (c *Checkpoint) CheckPlain() error {
-	f, err := c.configFields()
+	config, err := c.config()
 	if err != nil {
 		return err
 	}
-	if err := c.checkUnquantized(f); err != nil {
+	if err := c.checkUnquantized(config); err != nil {
 		return err
 	}
-	if t := f.text("model_type", ""); slices.Contains(conv1D(), t) {
+	var t string
+	if json.Unmarshal(config["model_type"], &t) == nil && slices.Contains(conv1D(), t) {
 		return &TransposedError{Dir: c.dir, ModelType: t}
 	}
 	return nil
@@ -88,37 +89,33 @@ func (c *Checkpoint) CheckPlain() error {
 // CheckUnquantized is the part of [Checkpoint.CheckPlain] that says whether
 // the weights were quantized before.
 func (c *Checkpoint) CheckUnquantized() error {
-	f, err := c.configFields()
+	config, err := c.config()
 	if err != nil {
 		return err
 	}
-	return c.checkUnquantized(f)
+	return c.checkUnquantized(config)
 }
 
-// configFields reads config.json, whatever it describes.
-func (c *Checkpoint) configFields() (*fields, error) {
+// config reads config.json, whatever it describes.
+func (c *Checkpoint) config() (object, error) {
 	path := filepath.Join(c.dir, "config.json")
 	text, err := input.ReadFile(path, input.Config)
 	if err != nil {
 		return nil, fmt.Errorf("read config: %w", err)
 	}
-	var f object
-	if err := json.Unmarshal(text, &f); err != nil {
-		return fmt.Errorf("%s: %w", filepath.Join(c.dir, "config.json"), err)
+	var config object
+	if err := json.Unmarshal(text, &config); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return f, nil
+	return config, nil
 }
 
-func (c *Checkpoint) checkUnquantized(f *fields) error {
-	if by := f.quantizedBy(); by != "" && !c.decodes {
+func (c *Checkpoint) checkUnquantized(config object) error {
+	if by := config.quantizedBy(); by != "" && !c.decodes {
 		return &QuantizedError{Dir: c.dir, By: by}
 	}
 	if by, tensor := c.packedBy(); by != "" {
 		return &QuantizedError{Dir: c.dir, By: by, Tensor: tensor}
-	}
-	var t string
-	if json.Unmarshal(f["model_type"], &t) == nil && slices.Contains(conv1D(), t) {
-		return &TransposedError{Dir: c.dir, ModelType: t}
 	}
 	return nil
 }
