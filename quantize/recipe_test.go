@@ -77,6 +77,7 @@ func TestNewPlan(t *testing.T) {
 		{name: "and scales", recipe: `{"tensors": [{"match": "down", "bits": 3, "group": 32}]}`, want: map[string]string{up0: "4 64 js mse f16", down0: "3 32 nf mse f16"}},
 		{name: "unless scales are named", recipe: `{"scale": "absmax", "tensors": [{"match": "down", "bits": 3}]}`, want: map[string]string{up0: "4 64 js absmax f16", down0: "3 64 nf absmax f16"}},
 		{name: "or a codebook for all", recipe: `{"codebook": "js", "tensors": [{"match": "down", "bits": 3}]}`, want: map[string]string{down0: "3 64 js mse f16"}},
+		{name: "or a codebook by the rule", recipe: `{"tensors": [{"match": "down", "bits": 3, "codebook": "int"}]}`, want: map[string]string{down0: "3 64 int absmax f16"}},
 		{name: "or by another rule", recipe: `{"tensors": [{"match": "layers.0", "codebook": "kbit"}, {"match": "down", "bits": 3}]}`, want: map[string]string{up0: "4 64 kbit absmax f16", down0: "3 64 kbit mse f16"}},
 		{name: "later rules win field by field", recipe: `{"tensors": [{"match": "mlp", "bits": 3}, {"match": "down", "group": 128}, {"match": "layers.3", "keep": true}]}`, want: map[string]string{
 			"model.layers.0.mlp.up_proj.weight": "3 64 nf mse f16", "model.layers.0.mlp.down_proj.weight": "3 128 nf mse f16", "model.layers.3.mlp.down_proj.weight": "",

@@ -258,3 +258,21 @@ func TestRefineOtherRun(t *testing.T) {
 		t.Errorf("the same refiner: %v", err)
 	}
 }
+
+// TestRefineDefaults checks the table and scales of layers that are refined,
+// where none are named.
+func TestRefineDefaults(t *testing.T) {
+	for recipe, want := range map[string]lutq.Format{
+		`{"bits": 3}`:                  {Codebook: "js", Scale: "mse"},
+		`{"bits": 4}`:                  {Codebook: "js", Scale: "mse"},
+		`{"bits": 3, "method": "nfl"}`: {Codebook: "nf", Scale: "absmax"},
+		`{"bits": 3, "method": "nfl", "scale": "mse"}`: {Codebook: "nf", Scale: "mse"},
+	} {
+		for _, it := range refinePlan(t, tiny, recipe, &halver{}).Items {
+			if got := (lutq.Format{Codebook: it.Format.Codebook, Scale: it.Format.Scale}); it.Quantized() && got != want {
+				t.Errorf("%s: %s has %+v, want %+v", recipe, it.Layer, got, want)
+				break
+			}
+		}
+	}
+}
