@@ -17,19 +17,20 @@ package corpus
 import (
 	"errors"
 	"fmt"
-	"strings"
-	"unicode"
-	"unicode/utf8"
+	"io"
+	"iter"
+	"os"
 
 	"github.com/lutq/lutq/formats/input"
 )
 
 // Tokenizer is what a corpus needs to know about a tokenizer.
 type Tokenizer interface {
-	// Encode returns the ids of text; special asks for the special tokens that
-	// the tokenizer puts around a text. A corpus always encodes without them
-	// and places BOS itself, where its protocol says.
-	Encode(text string, special bool) ([]int, error)
+	// Stream yields the ids of a text, a part of it at a time, and reads no more
+	// of it than is asked for. They do not include the special tokens that the
+	// tokenizer puts around a text: a corpus places BOS itself, where its
+	// protocol says.
+	Stream(text io.Reader) iter.Seq2[[]int, error]
 	// BOS returns the id that the tokenizer puts before a text, if it does.
 	BOS() (id int, ok bool)
 }
@@ -100,10 +101,14 @@ type Set struct {
 	BOS      BOS // where BOS went: none, start or window
 	Context  int // tokens of a window
 
-	TextTokens int // tokens of the whole text, without BOS
+	Windows []Window
+
+	// Whole tells that all of the text was read, and not only as much as
+	// MaxWindows need. The counts are then of all of it, else of what was read.
+	Whole      bool
+	TextTokens int // tokens of the text, without BOS
 	Dropped    int // tokens of the text after the last full window
 	Available  int // full windows in the text, of which Windows may be the first few
-	Windows    []Window
 }
 
 // Tokens returns the number of tokens in the windows, BOS included.
@@ -127,65 +132,104 @@ func (s *Set) Targets() int {
 // Options says how to cut a text. The zero value is the raw protocol as it is
 // defined, over the whole text.
 type Options struct {
-	Protocol   Protocol // "" is Raw
-	BOS        BOS      // overrides the protocol's placement
-	Context    int      // tokens of a window; 0 is the protocol's default
-	MaxWindows int      // 0 is all
+	Protocol Protocol // "" is Raw
+	BOS      BOS      // overrides the protocol's placement
+	Context  int      // tokens of a window; 0 is the protocol's default
+	// MaxWindows is the number of windows to take from the beginning; 0 is all.
+	// A long text is read only as far as they need.
+	MaxWindows int
 
 	// BOSToken is the id to use where BOS asks for one and the tokenizer adds
 	// none by itself; a model's configuration often names it.
 	BOSToken *int
 }
 
-// ReadFile returns the bytes of a text file, unchanged.
-func ReadFile(path string) (string, error) {
-	b, err := input.ReadFile(path, input.Text)
+// countedBytes is how much of a text is read in any case: to count the windows of
+// an ordinary one takes a second.
+const countedBytes = 4 << 20
+
+// BuildFile cuts the text in a file into windows. Its errors name the file.
+// Without MaxWindows the file must be within the limit of [input.Text].
+func BuildFile(path string, tok Tokenizer, o Options) (*Set, error) {
+	f, err := Open(path, o.MaxWindows)
 	if err != nil {
-		return "", fmt.Errorf("read text: %w", err)
+		return nil, err
 	}
-	text := string(b)
-	if err := check(text); err != nil {
-		return "", fmt.Errorf("%s: %w", path, err)
+	defer f.Close()
+	s, err := Build(f, tok, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return text, nil
+	return s, nil
 }
 
-func check(text string) error {
-	if text == "" {
-		return errors.New("text is empty")
+// Open opens a text of which so many windows are needed; 0 is all.
+func Open(path string, maxWindows int) (*os.File, error) {
+	f, err := input.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read text: %w", err)
 	}
-	for i := 0; i < len(text); {
-		r, n := utf8.DecodeRuneInString(text[i:])
-		if r == utf8.RuneError && n == 1 {
-			return fmt.Errorf("text is not UTF-8 at byte %d", i)
-		}
-		i += n
+	if maxWindows == 0 {
+		err = input.CheckSize(f, input.Text)
 	}
-	return nil
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("read text: %w", err)
+	}
+	return f, nil
 }
 
-// Build tokenizes text and cuts it into windows.
-func Build(text string, tok Tokenizer, o Options) (*Set, error) {
+// Build tokenizes a text and cuts it into windows.
+func Build(text io.Reader, tok Tokenizer, o Options) (*Set, error) {
 	s, bos, err := o.resolve(tok)
 	if err != nil {
 		return nil, err
 	}
-	if err := check(text); err != nil {
-		return nil, err
-	}
+	read := &counter{r: input.UTF8(text)}
+	text = read
 	if s.Protocol == GPTQ {
-		text = JoinRows(text)
+		text = JoinRows(read)
 	}
-	ids, err := tok.Encode(text, false)
-	if err != nil {
-		return nil, fmt.Errorf("tokenize text: %w", err)
+	var ids []int
+	if s.shifted() {
+		ids = append(ids, bos)
 	}
-	s.TextTokens = len(ids)
+	enough := o.MaxWindows * s.step()
+	s.Whole = true
+	for some, err := range tok.Stream(text) {
+		if err != nil {
+			var invalid *input.NotUTF8Error
+			if errors.As(err, &invalid) {
+				return nil, err
+			}
+			return nil, fmt.Errorf("tokenize text: %w", err)
+		}
+		ids = append(ids, some...)
+		if enough > 0 && len(ids) >= enough && read.n > countedBytes {
+			s.Whole = false
+			break
+		}
+	}
+	if read.n == 0 {
+		return nil, errors.New("text is empty")
+	}
 	s.cut(ids, bos, o.MaxWindows)
 	if len(s.Windows) == 0 {
 		return nil, fmt.Errorf("text has %d tokens: fewer than one window of %d", s.TextTokens, s.Context)
 	}
 	return s, nil
+}
+
+// counter counts the bytes that are read.
+type counter struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
 }
 
 // resolve checks the options and fills in what they leave to the protocol and
@@ -238,23 +282,34 @@ func (o Options) resolve(tok Tokenizer) (*Set, int, error) {
 	return s, bos, nil
 }
 
-// cut fills the windows from the ids of the text.
+// shifted tells whether BOS stands before the text's first token. llama.cpp
+// tokenizes with BOS in front and then overwrites the first token of each window:
+// the text stays shifted by one throughout.
+func (s *Set) shifted() bool {
+	return s.BOS == BOSStart || s.BOS == BOSWindow && s.Protocol == LlamaCPP
+}
+
+// step is how many tokens lie between the beginnings of two windows.
+func (s *Set) step() int {
+	if s.BOS == BOSWindow && !s.shifted() {
+		return s.Context - 1
+	}
+	return s.Context
+}
+
+// cut fills the windows from the ids of the text, with BOS in front where they
+// are shifted.
 func (s *Set) cut(ids []int, bos, limit int) {
-	// llama.cpp tokenizes with BOS in front and then overwrites the first
-	// token of each window: the text stays shifted by one throughout.
-	shifted := s.BOS == BOSStart || s.BOS == BOSWindow && s.Protocol == LlamaCPP
-	if shifted {
-		ids = append([]int{bos}, ids...)
-	}
-	step := s.Context
-	if s.BOS == BOSWindow && !shifted {
-		step--
-	}
+	step := s.step()
 	scoreFrom := 1
 	if s.Protocol == LlamaCPP {
 		scoreFrom = s.Context/2 + 1
 	}
 
+	s.TextTokens = len(ids)
+	if s.shifted() {
+		s.TextTokens--
+	}
 	s.Available = len(ids) / step
 	s.Dropped = len(ids) - s.Available*step
 	n := s.Available
@@ -265,7 +320,7 @@ func (s *Set) cut(ids []int, bos, limit int) {
 	for i := range s.Windows {
 		tokens := ids[i*step : (i+1)*step : (i+1)*step]
 		switch {
-		case s.BOS == BOSWindow && shifted:
+		case s.BOS == BOSWindow && s.shifted():
 			tokens[0] = bos
 		case s.BOS == BOSWindow:
 			tokens = append([]int{bos}, tokens...)
@@ -273,28 +328,3 @@ func (s *Set) cut(ids []int, bos, limit int) {
 		s.Windows[i] = Window{Tokens: tokens, ScoreFrom: scoreFrom}
 	}
 }
-
-// JoinRows rebuilds from WikiText's raw file the string that the Hugging Face
-// dataset gives when its rows are joined with "\n\n": every line is a row, with
-// its newline if there is something on it and empty otherwise. Line ends are
-// those of Python's text mode.
-func JoinRows(text string) string {
-	text = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(text)
-	var b strings.Builder
-	b.Grow(len(text) + len(text)/8)
-	first := true
-	for line := range strings.Lines(text) {
-		if !first {
-			b.WriteString("\n\n")
-		}
-		first = false
-		if strings.TrimFunc(line, isSpace) != "" {
-			b.WriteString(line)
-		}
-	}
-	return b.String()
-}
-
-// isSpace is Python's str.isspace, which counts the four information
-// separators as well.
-func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }

@@ -2,14 +2,19 @@ package corpus
 
 import (
 	"errors"
+	"io"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // byteTokenizer gives every byte its own id.
@@ -18,18 +23,28 @@ type byteTokenizer struct {
 	err error
 }
 
-func (t byteTokenizer) Encode(text string, special bool) ([]int, error) {
-	if t.err != nil {
-		return nil, t.err
+func (t byteTokenizer) Stream(text io.Reader) iter.Seq2[[]int, error] {
+	return func(yield func([]int, error) bool) {
+		if t.err != nil {
+			yield(nil, t.err)
+			return
+		}
+		part := make([]byte, 1000)
+		for {
+			n, err := text.Read(part)
+			ids := make([]int, n)
+			for i := range ids {
+				ids[i] = int(part[i])
+			}
+			if errors.Is(err, io.EOF) {
+				yield(ids, nil)
+				return
+			}
+			if !yield(ids, err) || err != nil {
+				return
+			}
+		}
 	}
-	if special {
-		return nil, errors.New("a corpus places special tokens itself")
-	}
-	ids := make([]int, len(text))
-	for i := range ids {
-		ids[i] = int(text[i])
-	}
-	return ids, nil
 }
 
 func (t byteTokenizer) BOS() (int, bool) { return t.bos, t.bos != 0 }
@@ -69,7 +84,7 @@ func TestBuild(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s, err := Build(text, tt.tok, tt.o)
+			s, err := Build(strings.NewReader(text), tt.tok, tt.o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,7 +119,7 @@ func TestDefaultContext(t *testing.T) {
 		{GPTQ, 2048, 2, 1, 2 * 2047},
 		{LlamaCPP, 512, 9, 257, 9 * 255},
 	} {
-		s, err := Build(text, byteTokenizer{}, Options{Protocol: tt.p})
+		s, err := Build(strings.NewReader(text), byteTokenizer{}, Options{Protocol: tt.p})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +151,7 @@ func TestBuildErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := Build(tt.text, tt.tok, tt.o)
+			_, err := Build(strings.NewReader(tt.text), tt.tok, tt.o)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
@@ -154,26 +169,98 @@ func TestJoinRows(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := JoinRows(tt.text); got != tt.want {
+			if got := joinRows(t, tt.text); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
 	}
 }
 
-func TestReadFile(t *testing.T) {
+func joinRows(t interface{ Fatal(...any) }, text string) string {
+	joined, err := io.ReadAll(JoinRows(iotest.HalfReader(strings.NewReader(text))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(joined)
+}
+
+// TestJoinRowsWhole compares with the definition, applied to the whole text.
+func TestJoinRowsWhole(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		parts := rapid.SliceOf(rapid.SampledFrom([]string{"a", " ", "\n", "\r", "\r\n", "\t", "é", "\u00a0", "\x1c", " = b = "})).Draw(t, "parts")
+		text := strings.Join(parts, "")
+		var rows []string
+		for line := range strings.Lines(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(text)) {
+			if strings.TrimFunc(line, isSpace) == "" {
+				line = ""
+			}
+			rows = append(rows, line)
+		}
+		if got, want := joinRows(t, text), strings.Join(rows, "\n\n"); got != want {
+			t.Fatalf("%q: got %q, want %q", text, got, want)
+		}
+	})
+}
+
+func TestBuildFile(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"good": " a\r\n\xc3\xa9", "bad": "a\xff", "empty": ""} {
+	for name, text := range map[string]string{"good": " a\r\n\xc3\xa9", "bad": "abc\xff", "empty": ""} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got, err := ReadFile(filepath.Join(dir, "good")); err != nil || got != " a\r\n\xc3\xa9" {
-		t.Errorf("got %q, %v", got, err)
+	s, err := BuildFile(filepath.Join(dir, "good"), byteTokenizer{}, Options{Context: 6})
+	if err != nil || !cmp.Equal(s.Windows[0].Tokens, []int{' ', 'a', '\r', '\n', 0xc3, 0xa9}) {
+		t.Errorf("got %v, %v", s, err)
 	}
 	for _, name := range []string{"bad", "empty", "absent"} {
-		if _, err := ReadFile(filepath.Join(dir, name)); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := BuildFile(filepath.Join(dir, name), byteTokenizer{}, Options{Context: 3}); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v, want an error that names the file", name, err)
+		}
+	}
+	// A file of 64 GB, of which nothing is read where all of it would have to be.
+	large := filepath.Join(dir, "large")
+	if err := os.WriteFile(large, []byte(strings.Repeat("text ", 1000)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(large, 64<<30); err != nil {
+		t.Fatal(err)
+	}
+	var limit *input.TooLargeError
+	if _, err := BuildFile(large, byteTokenizer{}, Options{}); !errors.As(err, &limit) || !strings.Contains(err.Error(), large) {
+		t.Errorf("a file of 64 GB: error %v", err)
+	}
+	s, err = BuildFile(large, byteTokenizer{}, Options{Context: 100, MaxWindows: 2})
+	if err != nil || len(s.Windows) != 2 || s.Whole {
+		t.Errorf("two windows of 64 GB: %v", err)
+	}
+}
+
+// endless gives a text for ever.
+type endless struct{ read int }
+
+func (e *endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = "some words\n"[(e.read+i)%11]
+	}
+	e.read += len(p)
+	return len(p), nil
+}
+
+// TestBuildEndless: windows at the beginning of a text without an end.
+func TestBuildEndless(t *testing.T) {
+	for _, p := range []Protocol{Raw, GPTQ, LlamaCPP} {
+		text := new(endless)
+		s, err := Build(text, byteTokenizer{bos: 1}, Options{Protocol: p, MaxWindows: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Windows) != 2 || s.Whole || s.Available < 2 || text.read > 2*countedBytes {
+			t.Errorf("%s: %d windows, whole %t, %d available, %d bytes read", p, len(s.Windows), s.Whole, s.Available, text.read)
+		}
+		whole, err := Build(strings.NewReader(strings.Repeat("some words\n", 1000)), byteTokenizer{bos: 1}, Options{Protocol: p, MaxWindows: 2})
+		if err != nil || !whole.Whole || !cmp.Equal(s.Windows, whole.Windows) {
+			t.Errorf("%s: the windows of a shorter text differ: %v", p, err)
 		}
 	}
 }
@@ -188,7 +275,7 @@ func TestWindowsCoverText(t *testing.T) {
 			BOS:      rapid.SampledFrom([]BOS{BOSDefault, BOSNone, BOSStart, BOSWindow}).Draw(t, "bos"),
 			Context:  rapid.IntRange(3, 40).Draw(t, "ctx"),
 		}
-		s, err := Build(text, byteTokenizer{bos: 1}, o)
+		s, err := Build(strings.NewReader(text), byteTokenizer{bos: 1}, o)
 		if err != nil {
 			if len(text)+1 < o.Context {
 				return
@@ -223,7 +310,7 @@ func FuzzBuild(f *testing.F) {
 		if ctx > 1<<16 {
 			return
 		}
-		s, err := Build(text, byteTokenizer{bos: 7}, Options{Protocol: Protocol(protocol), BOS: BOS(bos), Context: ctx, MaxWindows: limit})
+		s, err := Build(strings.NewReader(text), byteTokenizer{bos: 7}, Options{Protocol: Protocol(protocol), BOS: BOS(bos), Context: ctx, MaxWindows: limit})
 		if err != nil {
 			return
 		}

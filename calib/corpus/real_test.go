@@ -58,11 +58,7 @@ func TestWikiTextCounts(t *testing.T) {
 			if _, err := os.Stat(path); err != nil {
 				t.Skipf("%s is not here", path)
 			}
-			text, err := corpus.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			set, err := corpus.Build(text, tok, corpus.Options{Protocol: tt.protocol, BOS: tt.bos, BOSToken: &tt.id})
+			set, err := corpus.BuildFile(path, tok, corpus.Options{Protocol: tt.protocol, BOS: tt.bos, BOSToken: &tt.id})
 			if err != nil {
 				t.Fatal(err)
 			}

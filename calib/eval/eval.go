@@ -63,9 +63,9 @@ type Result struct {
 	BOS          corpus.BOS      `json:"bos"`
 	Context      int             `json:"ctx"`
 	Windows      int             `json:"windows"`
-	Tokens       int             `json:"tokens"`        // in the windows
-	TokensScored int             `json:"tokens_scored"` // of those
-	TextTokens   int             `json:"text_tokens"`   // in the whole text
+	Tokens       int             `json:"tokens"`                // in the windows
+	TokensScored int             `json:"tokens_scored"`         // of those
+	TextTokens   int             `json:"text_tokens,omitempty"` // in the whole text, 0 where that was not read
 	Vocab        int             `json:"vocab"`
 	NLL          float64         `json:"nll"`
 	PPL          float64         `json:"ppl"`

@@ -44,11 +44,7 @@ func load(t testing.TB, dir string, threads int) (*model.Model, *tokenizer.Token
 
 func build(t testing.TB, path string, tok corpus.Tokenizer, o corpus.Options) *corpus.Set {
 	t.Helper()
-	text, err := corpus.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := corpus.Build(text, tok, o)
+	set, err := corpus.BuildFile(path, tok, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,6 +92,10 @@ func perplexity(nll float64) float64 { return min(math.Exp(nll), math.MaxFloat64
 
 // results closes the tallies.
 func (r *run) results() []Result {
+	textTokens := 0
+	if r.set.Whole {
+		textTokens = r.set.TextTokens
+	}
 	out := make([]Result, len(r.candidates))
 	for i := range out {
 		t := &r.tallies[i]
@@ -99,7 +103,7 @@ func (r *run) results() []Result {
 		out[i] = Result{
 			Protocol: r.set.Protocol, BOS: r.set.BOS, Context: r.set.Context,
 			Windows: len(r.set.Windows), Tokens: r.set.Tokens(), TokensScored: t.nll.n,
-			TextTokens: r.set.TextTokens, Vocab: r.vocab,
+			TextTokens: textTokens, Vocab: r.vocab,
 			NLL: t.nll.mean(), PPL: ppl, PPLStderr: min(ppl*t.nll.stderr(), math.MaxFloat64),
 			Device: r.o.Ops.Name(), DType: r.o.DType,
 			WindowNLL: t.nll.windowMeans(),

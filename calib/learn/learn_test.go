@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/calib/tokenizer"
@@ -92,10 +91,11 @@ func texts(t testing.TB, windows, valid, ctx int) (train, hold [][]int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := corpus.ReadFile("../testdata/harbour.txt")
+	text, err := os.Open("../testdata/harbour.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer text.Close()
 	train, hold, err = Windows([]Text{{"harbour.txt", text}}, tok, WindowOptions{Windows: windows, Valid: valid, Context: ctx})
 	if err != nil {
 		t.Fatal(err)

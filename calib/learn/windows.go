@@ -2,6 +2,7 @@ package learn
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 
 	"github.com/lutq/lutq/calib/corpus"
@@ -10,7 +11,7 @@ import (
 // Text is a text to learn on.
 type Text struct {
 	Name string // for messages
-	Text string
+	Text io.Reader
 }
 
 // WindowOptions say which windows of texts are used.
@@ -36,11 +37,15 @@ func Windows(texts []Text, tok corpus.Tokenizer, o WindowOptions) (train, valid 
 	}
 	parts := make([][2][][]int, len(texts))
 	for i, text := range texts {
-		set, err := corpus.Build(text.Text, tok, corpus.Options{BOS: o.BOS, Context: o.Context, BOSToken: o.BOSToken})
+		learn, hold := share(o.Windows, len(texts), i), share(o.Valid, len(texts), i)
+		co := corpus.Options{BOS: o.BOS, Context: o.Context, BOSToken: o.BOSToken}
+		if o.InOrder {
+			co.MaxWindows = learn + hold
+		}
+		set, err := corpus.Build(text.Text, tok, co)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", text.Name, err)
 		}
-		learn, hold := share(o.Windows, len(texts), i), share(o.Valid, len(texts), i)
 		if len(set.Windows) < learn+hold {
 			return nil, nil, fmt.Errorf("%s has %d windows of %d tokens: want %d to learn on and %d to hold out",
 				text.Name, len(set.Windows), set.Context, learn, hold)

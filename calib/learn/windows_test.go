@@ -1,6 +1,8 @@
 package learn
 
 import (
+	"io"
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -11,19 +13,25 @@ import (
 // letters is a tokenizer with a token for each byte.
 type letters struct{ bos bool }
 
-func (letters) Encode(text string, _ bool) ([]int, error) {
-	ids := make([]int, len(text))
-	for i := range ids {
-		ids[i] = int(text[i])
+func (letters) Stream(text io.Reader) iter.Seq2[[]int, error] {
+	return func(yield func([]int, error) bool) {
+		data, err := io.ReadAll(text)
+		ids := make([]int, len(data))
+		for i := range ids {
+			ids[i] = int(data[i])
+		}
+		yield(ids, err)
 	}
-	return ids, nil
 }
+
+// text is a text with a name.
+func text(name, s string) Text { return Text{name, strings.NewReader(s)} }
 
 func (l letters) BOS() (int, bool) { return 1, l.bos }
 
 func TestWindows(t *testing.T) {
 	a, b := strings.Repeat("a", 64), strings.Repeat("b", 64)
-	both := []Text{{"a", a}, {"b", b}}
+	both := []Text{text("a", a), text("b", b)}
 	train, valid, err := Windows(both, letters{}, WindowOptions{Windows: 7, Valid: 3, Context: 8, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -52,9 +60,8 @@ func TestWindowsDisjoint(t *testing.T) {
 	for i := range 40 {
 		b.WriteString(strings.Repeat(string(rune('0'+i)), 8))
 	}
-	text := []Text{{"text", b.String()}}
 	draw := func(seed uint64) string {
-		train, valid, err := Windows(text, letters{}, WindowOptions{Windows: 30, Valid: 10, Context: 8, Seed: seed})
+		train, valid, err := Windows([]Text{text("text", b.String())}, letters{}, WindowOptions{Windows: 30, Valid: 10, Context: 8, Seed: seed})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +78,7 @@ func TestWindowsDisjoint(t *testing.T) {
 	if first, again := draw(1), draw(1); first != again || first == draw(2) {
 		t.Error("the seed does not decide what is drawn")
 	}
-	train, valid, err := Windows(text, letters{bos: true}, WindowOptions{Windows: 2, Valid: 1, Context: 9, BOS: corpus.BOSWindow, InOrder: true})
+	train, valid, err := Windows([]Text{text("text", b.String())}, letters{bos: true}, WindowOptions{Windows: 2, Valid: 1, Context: 9, BOS: corpus.BOSWindow, InOrder: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,11 +95,11 @@ func TestWindowsBad(t *testing.T) {
 		texts      []Text
 		o          WindowOptions
 	}{
-		{"too short", "a has 2 windows of 8 tokens: want 2 to learn on and 1 to hold out", []Text{{"a", strings.Repeat("a", 20)}}, WindowOptions{Windows: 2, Valid: 1, Context: 8}},
-		{"no window", "a: text has 4 tokens", []Text{{"a", "aaaa"}}, WindowOptions{Windows: 1, Context: 8}},
-		{"more texts than windows", "1 windows of 2 texts", []Text{{"a", "aaaa"}, {"b", "bbbb"}}, WindowOptions{Windows: 1, Context: 4}},
-		{"negative", "-1 held-out windows", []Text{{"a", "aaaa"}}, WindowOptions{Windows: 1, Valid: -1, Context: 4}},
-		{"no BOS", "neither tokenizer nor configuration names a BOS token", []Text{{"a", "aaaa"}}, WindowOptions{Windows: 1, Context: 4, BOS: corpus.BOSWindow}},
+		{"too short", "a has 2 windows of 8 tokens: want 2 to learn on and 1 to hold out", []Text{text("a", strings.Repeat("a", 20))}, WindowOptions{Windows: 2, Valid: 1, Context: 8}},
+		{"no window", "a: text has 4 tokens", []Text{text("a", "aaaa")}, WindowOptions{Windows: 1, Context: 8}},
+		{"more texts than windows", "1 windows of 2 texts", []Text{text("a", "aaaa"), text("b", "bbbb")}, WindowOptions{Windows: 1, Context: 4}},
+		{"negative", "-1 held-out windows", []Text{text("a", "aaaa")}, WindowOptions{Windows: 1, Valid: -1, Context: 4}},
+		{"no BOS", "neither tokenizer nor configuration names a BOS token", []Text{text("a", "aaaa")}, WindowOptions{Windows: 1, Context: 4, BOS: corpus.BOSWindow}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if _, _, err := Windows(tc.texts, letters{}, tc.o); err == nil || !strings.Contains(err.Error(), tc.want) {

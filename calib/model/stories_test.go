@@ -23,12 +23,12 @@ import (
 // front, at most 512 tokens of each, all but the first scored.
 func stories(t testing.TB, tok *tokenizer.Tokenizer) *corpus.Set {
 	t.Helper()
-	text, err := corpus.ReadFile(need(t, filepath.Join(shared, "text/tinystories.txt")))
+	text, err := os.ReadFile(need(t, filepath.Join(shared, "text/tinystories.txt")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	set := &corpus.Set{Context: 512}
-	for story := range strings.SplitSeq(text, "<|endoftext|>") {
+	for story := range strings.SplitSeq(string(text), "<|endoftext|>") {
 		story = strings.TrimSpace(story)
 		if story == "" || len([]rune(story)) >= 900 {
 			continue

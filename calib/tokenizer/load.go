@@ -50,6 +50,7 @@ func parse(data []byte) (*Tokenizer, error) {
 	if err := t.parseModel(f.Model); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
+	t.cuts = t.newCutter(f.Normalizer, f.PreTokenizer)
 	if err := t.parseAddedTokens(f.AddedTokens); err != nil {
 		return nil, fmt.Errorf("added_tokens: %w", err)
 	}
@@ -181,9 +182,10 @@ func (t *Tokenizer) parseAddedTokens(raws []json.RawMessage) error {
 		}
 		if !token.Normalized {
 			t.raw.add(token.Content, token)
+			t.cuts.addToken(token, token.Content)
 			continue
 		}
-		spelling, err := t.normalize(token.Content, deadline)
+		spelling, err := normalize(token.Content, t.normalizers, deadline)
 		if err != nil {
 			return fmt.Errorf("normalizing token %s: %w", quote(token.Content), err)
 		}
@@ -191,6 +193,7 @@ func (t *Tokenizer) parseAddedTokens(raws []json.RawMessage) error {
 			return fmt.Errorf("nothing of token %s is left after normalization", quote(token.Content))
 		}
 		t.normalized.add(spelling, token)
+		t.cuts.addToken(token, spelling)
 		t.spellings[token.ID] = spelling
 	}
 	return nil

@@ -169,7 +169,7 @@ func TestDeadlineReaches(t *testing.T) {
 		}
 		s := tok.states.New().(*state)
 		s.reset(0)
-		if err := tok.encodePiece(s, "ab ba", true, time.Now().Add(-time.Hour)); !errors.Is(err, errPatience) {
+		if err := tok.encodePiece(s, "ab ba", tok.normalizers, true, time.Now().Add(-time.Hour)); !errors.Is(err, errPatience) {
 			t.Errorf("%s: got error %v, want %v", file, err, errPatience)
 		}
 	}

@@ -29,6 +29,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -53,6 +54,8 @@ type Tokenizer struct {
 	suffix      []int // and behind the text
 	decoders    []decoder
 	bare        bool // no decoder: Decode joins tokens with spaces
+
+	cuts *cutter // of long texts; nil: none are known
 
 	states sync.Pool // of *state
 }
@@ -120,6 +123,20 @@ func (t *Tokenizer) BOS() (id int, ok bool) {
 // names no unknown token. Encode fails where the file names one that its vocabulary lacks, on texts of
 // half a gigabyte, and where a regular expression of the file takes too much time or memory.
 func (t *Tokenizer) Encode(text string, special bool) ([]int, error) {
+	ids, err := t.encode(text, false)
+	if err == nil && special {
+		ids = slices.Concat(t.prefix, ids, t.suffix)
+	}
+	return ids, err
+}
+
+// Special returns the tokens that the post-processor puts before and behind a text.
+func (t *Tokenizer) Special() (before, behind []int) {
+	return slices.Clone(t.prefix), slices.Clone(t.suffix)
+}
+
+// encode returns the ids of text, which may begin at a cut in a longer one.
+func (t *Tokenizer) encode(text string, cut bool) ([]int, error) {
 	if len(text) > math.MaxInt32/4 {
 		return nil, fmt.Errorf("text of %d bytes is too long to tokenize at once", len(text))
 	}
@@ -129,10 +146,6 @@ func (t *Tokenizer) Encode(text string, special bool) ([]int, error) {
 	s := t.states.Get().(*state)
 	defer t.states.Put(s)
 	s.reset(len(text))
-
-	if special {
-		s.out = append(s.out, t.prefix...)
-	}
 	var failed error
 	deadline := deadlineFor(len(text))
 	t.raw.cut(text, func(start, end int, id int32) {
@@ -141,12 +154,13 @@ func (t *Tokenizer) Encode(text string, special bool) ([]int, error) {
 		case id >= 0:
 			s.out = append(s.out, int(id))
 		default:
-			failed = t.encodePiece(s, text[start:end], start == 0, deadline)
+			normalizers := t.normalizers
+			if cut && start == 0 {
+				normalizers = t.cuts.normalizers
+			}
+			failed = t.encodePiece(s, text[start:end], normalizers, start == 0 && !cut, deadline)
 		}
 	})
-	if special {
-		s.out = append(s.out, t.suffix...)
-	}
 	ids := s.out
 	s.out = nil
 	if failed != nil {
@@ -158,8 +172,8 @@ func (t *Tokenizer) Encode(text string, special bool) ([]int, error) {
 	return ids, nil
 }
 
-func (t *Tokenizer) normalize(text string, deadline time.Time) (string, error) {
-	for _, n := range t.normalizers {
+func normalize(text string, normalizers []normalizer, deadline time.Time) (string, error) {
+	for _, n := range normalizers {
 		var err error
 		if text, err = n.normalize(text, deadline); err != nil {
 			return "", err
@@ -170,8 +184,8 @@ func (t *Tokenizer) normalize(text string, deadline time.Time) (string, error) {
 
 // encodePiece encodes text between two added tokens; first tells that it begins
 // the whole text.
-func (t *Tokenizer) encodePiece(s *state, text string, first bool, deadline time.Time) error {
-	text, err := t.normalize(text, deadline)
+func (t *Tokenizer) encodePiece(s *state, text string, normalizers []normalizer, first bool, deadline time.Time) error {
+	text, err := normalize(text, normalizers, deadline)
 	if err != nil {
 		return err
 	}

@@ -297,6 +297,18 @@ func badInputs() []badInput {
 		{name: "tokenizer that is no JSON", damage: func(m victim) { m.write(tokJSON, []byte("BPE")) }, args: tokenize, want: tokJSON},
 		{name: "unknown tokenizer model", damage: func(m victim) { m.replace(tokJSON, `"BPE"`, `"Unigram"`) }, args: tokenize, want: "Unigram"},
 		{name: "split pattern that is none", damage: func(m victim) { m.replace(tokJSON, `\\p{N}{1,3}`, `(\\p{N}{1,3}`) }, args: tokenize, want: "pattern"},
+		{
+			name: "text that is not UTF-8", damage: func(m victim) { m.write("bad", []byte("text \xff and on")) },
+			args: []string{"tokenize", "MODEL", "--text", "MODEL/bad"}, want: "MODEL/bad: text is not UTF-8 at byte 5",
+		},
+		{
+			name: "text to evaluate that is not UTF-8", damage: func(m victim) { m.write("bad", []byte("text \xc3")) },
+			args: []string{"eval-ppl", "MODEL", "--text", "MODEL/bad", "--ctx", "3"}, want: "MODEL/bad: text is not UTF-8 at byte 5",
+		},
+		{
+			name: "text to learn on that is not UTF-8", damage: func(m victim) { m.write("bad", []byte("text \xe2\x82 more")) },
+			args: []string{"quantize", "MODEL", "OUT", "--learn", "--calib", "MODEL/bad", "--calib-ctx", "3"}, want: "MODEL/bad: text is not UTF-8 at byte 5",
+		},
 		{name: "no text", args: []string{"eval-ppl", "MODEL", "--text", "DIR/none"}, want: "no such file"},
 		{
 			name: "text without a window", damage: func(m victim) { m.write("short", []byte("a b c")) },

@@ -44,7 +44,7 @@ func newBenchCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench [MODEL | config.json]",
 		Short: "Time the multiplication by quantized weights",
-		Long: `Bench times Y = X·Ŵᵀ and checks every result against float64. What it multiplies
+		Long: withLimits(`Bench times Y = X·Ŵᵀ and checks every result against float64. What it multiplies
 by is, in this order: the shapes given by --shapes, with random weights; the
 layers of the quantized model MODEL; or the shapes of the layers of an ordinary
 model folder or config.json, with random weights.
@@ -77,7 +77,7 @@ The layers of MODEL are checked while they are read, by the SHA-256 that they
 were written with; --no-verify takes them as they are.
 
 Exit code 3 means that one differs, or that an error exceeds its bound: 1e-5 for
-f32, 3e-4 for f16, 2.5e-3 for bf16.`,
+f32, 3e-4 for f16, 2.5e-3 for bf16.`, input.Config, input.Index, input.Header),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			model := ""

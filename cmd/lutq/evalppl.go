@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
@@ -31,7 +32,7 @@ func newEvalCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "eval-ppl MODEL... --text FILE",
 		Short: "Measure a model's perplexity on a text",
-		Long: `Eval-ppl measures how well a model predicts a text. MODEL is a Hugging Face
+		Long: withLimits(`Eval-ppl measures how well a model predicts a text. MODEL is a Hugging Face
 folder or one that lutq has quantized, which is evaluated from its packed
 weights. With --against the original is evaluated on the same tokens, and the
 report adds the Kullback-Leibler divergence from it (mean, median, 99 %), the
@@ -54,7 +55,7 @@ headers and tensors by the SHA-256 that they were written with. --no-verify
 takes them as they are. Exit code 3 means that one differs.
 
 On the cpu activations are float32. On cuda they are float16, or bfloat16 for
-models that overflow it; the residual stream is float32 on both.`,
+models that overflow it; the residual stream is float32 on both.`, input.Config, input.Index, input.Header, input.Tokenizer, input.Text),
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: completeFolders,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -73,7 +74,7 @@ models that overflow it; the residual stream is float32 on both.`,
 	f.StringVar(&o.against, "against", "", "the original model's `FOLDER`, to compare with")
 	f.Var(newWord(&o.protocol, string(corpus.Raw), string(corpus.Raw), string(corpus.GPTQ), string(corpus.LlamaCPP)), "protocol", "protocol `NAME`: raw, gptq or llama.cpp")
 	f.Var(newWord(&o.bos, "", string(corpus.BOSNone), string(corpus.BOSStart), string(corpus.BOSWindow)), "bos", "`WHERE` BOS goes: none, start or window (default as the protocol says)")
-	f.Var(newNumber(&o.windows, 0, 0, maxWindows), "windows", "evaluate the first `N` windows (default all)")
+	f.Var(newNumber(&o.windows, 0, 0, maxWindows), "windows", "evaluate the first `N` windows, and read no more of the text than they need (default all)")
 	f.Var(newNumber(&o.ctx, 0, 3, maxContext), "ctx", "`TOKENS` in a window (default 2048; llama.cpp 512)")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.Var(newWord(&o.device, "auto", devices()...), "device", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU that can be used")
@@ -277,17 +278,14 @@ func evalSet(dir string, d *arch.Decoder, o evalOptions) (*corpus.Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := corpus.ReadFile(o.text)
-	if err != nil {
-		return nil, err
-	}
-	set, err := corpus.Build(text, tok, corpus.Options{
+	set, err := corpus.BuildFile(o.text, tok, corpus.Options{
 		Protocol: protocol, BOS: bos, Context: o.ctx, MaxWindows: o.windows, BOSToken: d.BOS,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", o.text, err)
+	var large *input.TooLargeError
+	if errors.As(err, &large) && large.Kind == input.Text {
+		return nil, hintError{err, "with --windows N no more of it is read than they need"}
 	}
-	return set, nil
+	return set, err
 }
 
 func (u *ui) printEval(r *evalReport) error {
@@ -296,8 +294,16 @@ func (u *ui) printEval(r *evalReport) error {
 	if s.BOS != corpus.BOSNone {
 		bos = "BOS at every " + string(s.BOS)
 	}
-	fmt.Fprintf(u.stdout, "%s, protocol %s (%s), %d of %d windows of %d tokens, %d tokens scored, on %s in %s\n\n",
-		r.text, s.Protocol, bos, len(s.Windows), s.Available, s.Context, s.Targets(), r.results[0].Device, r.results[0].DType)
+	of := fmt.Sprintf("%d of %d", len(s.Windows), s.Available)
+	if !s.Whole {
+		of = fmt.Sprintf("the first %d", len(s.Windows))
+	}
+	err := u.printLine("%s, protocol %s (%s), %s windows of %d tokens, %d tokens scored, on %s in %s",
+		r.text, s.Protocol, bos, of, s.Context, s.Targets(), r.results[0].Device, r.results[0].DType)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(u.stdout)
 	return u.table(func(w io.Writer) {
 		if r.against == "" {
 			fmt.Fprintln(w, "model\tperplexity\ttokens/s")

@@ -43,6 +43,23 @@ func newEnvironmentTopic() *cobra.Command {
 	return &cobra.Command{Use: "environment", Short: "The environment variables that lutq reads", Long: environment}
 }
 
+// withLimits adds to a help text how large the files may be that the command reads.
+func withLimits(text string, kinds ...input.Kind) string {
+	limits := make([]string, len(kinds))
+	for i, k := range kinds {
+		limits[i] = fmt.Sprintf("%s %s", k, formatBytes(k.Limit()))
+	}
+	line := "\n\nFiles that it reads whole may have at most:"
+	for word := range strings.FieldsSeq(strings.Join(limits, ", ") + ".") {
+		if len(line)+1+len(word) > 80 {
+			text, line = text+line+"\n", word
+		} else {
+			line += " " + word
+		}
+	}
+	return text + line
+}
+
 func newHelpCommand(u *ui) *cobra.Command {
 	var man string
 	c := &cobra.Command{

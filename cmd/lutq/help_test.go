@@ -12,7 +12,32 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/lutq/lutq/formats/input"
 )
+
+// TestLimits: the help of a command names the limit of every kind of file that
+// its work is known to read, as the table has it.
+func TestLimits(t *testing.T) {
+	files := []input.Kind{input.Config, input.Index, input.Header}
+	text := []input.Kind{input.Tokenizer, input.Text}
+	for name, kinds := range map[string][]input.Kind{
+		"quantize": slices.Concat(files, text, []input.Kind{input.Recipe, input.Codebook}),
+		"inspect":  files, "verify": files, "repack": files, "bench": files,
+		"eval-ppl": slices.Concat(files, text), "tokenize": text,
+	} {
+		code, help, stderr := exec("help", name)
+		if code != 0 {
+			t.Fatal(stderr)
+		}
+		flat := strings.Join(strings.Fields(help), " ")
+		for _, k := range kinds {
+			if want := string(k) + " " + formatBytes(k.Limit()); !strings.Contains(flat, want) {
+				t.Errorf("%s: the help does not say %q", name, want)
+			}
+		}
+	}
+}
 
 // TestEnvironment finds what the sources read of the environment: the topic and the
 // manual must name it.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -186,12 +187,12 @@ func TestSignalWhileReading(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	u := &ui{stdin: r}
 	cancel()
-	if _, err := u.readStdin(ctx, input.Text); !errors.Is(err, context.Canceled) {
+	if _, err := io.ReadAll(u.stdinOf(ctx, input.Text)); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 	large := &ui{stdin: zeros{}}
 	var limit *input.TooLargeError
-	if _, err := large.readStdin(t.Context(), input.Codebook); !errors.As(err, &limit) {
+	if _, err := io.ReadAll(large.stdinOf(t.Context(), input.Codebook)); !errors.As(err, &limit) {
 		t.Errorf("endless input: error %v", err)
 	}
 }
@@ -347,5 +348,63 @@ func TestHostileNumbers(t *testing.T) {
 		if !strings.Contains(stderr, tc.want) || stdout != "" {
 			t.Errorf("%s: want %q\n%s%s", tc.args, tc.want, stdout, stderr)
 		}
+	}
+}
+
+// TestLongText evaluates two windows of 64 GB: no more is read than they need, and
+// what they are does not depend on what follows.
+func TestLongText(t *testing.T) {
+	text, err := os.ReadFile("../../calib/testdata/harbour.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	long, short := filepath.Join(dir, "long"), filepath.Join(dir, "short")
+	if err := os.WriteFile(long, bytes.Repeat(text, 10<<20/len(text)+1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(long, 64<<30); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(short, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var ppl [2]string
+	for i, path := range []string{short, long} {
+		args := []string{"eval-ppl", tiny, "--text", path, "--ctx", "64", "--windows", "2", "--device", "cpu"}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		code, stdout, stderr := exec(append(args, "--json")...)
+		runtime.ReadMemStats(&after)
+		if code != 0 {
+			t.Fatal(stderr)
+		}
+		if n := after.TotalAlloc - before.TotalAlloc; n > 512<<20 {
+			t.Errorf("%s: %d MB of memory allocated", path, n>>20)
+		}
+		// Of what was not read nothing is told.
+		if told := strings.Contains(stdout, `"text_tokens"`); told != (path == short) {
+			t.Errorf("%s: the text's tokens are told: %t", path, told)
+		}
+		var r struct{ PPL json.Number }
+		if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+			t.Fatal(err)
+		}
+		ppl[i] = r.PPL.String()
+		want := " 2 of "
+		if path == long {
+			want = " the first 2 windows of 64 tokens"
+		}
+		if _, stdout, _ := exec(args...); !strings.Contains(stdout, want) {
+			t.Errorf("%s: want %q:\n%s", path, want, stdout)
+		}
+	}
+	if ppl[0] != ppl[1] {
+		t.Errorf("perplexity %s, and %s of the long text", ppl[0], ppl[1])
+	}
+	code, _, stderr := exec("eval-ppl", tiny, "--text", long, "--device", "cpu")
+	checkRefused(t, exitFailed, code, stderr)
+	if !strings.Contains(stderr, "a text may have at most") || !strings.Contains(stderr, "--windows") {
+		t.Errorf("all of 64 GB:\n%s", stderr)
 	}
 }

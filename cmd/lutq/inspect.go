@@ -20,9 +20,9 @@ func newInspectCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "inspect MODEL",
 		Short: "List what a model folder stores, and how",
-		Long: `Inspect lists the tensors of a model folder: name, shape, type, bytes and, for
+		Long: withLimits(`Inspect lists the tensors of a model folder: name, shape, type, bytes and, for
 quantized layers, bits, group, codebook, scales and the relative error
-‖W-Ŵ‖/‖W‖ noted when they were made. It reads no weights; verify does.`,
+‖W-Ŵ‖/‖W‖ noted when they were made. It reads no weights; verify does.`, input.Config, input.Index, input.Header),
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: folders(1),
 		RunE:              func(_ *cobra.Command, args []string) error { return u.inspect(args[0], asJSON) },

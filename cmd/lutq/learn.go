@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
+	"io"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -115,21 +117,37 @@ func (u *ui) newLearner(dir string, o learnOptions, threads int) (_ *learner, er
 	if _, added := tok.BOS(); added || mode == learn.Flute {
 		l.bos = corpus.BOSWindow
 	}
+	wo := learn.WindowOptions{
+		Windows: o.windows, Valid: o.valid, Context: o.ctx, BOS: l.bos, BOSToken: d.BOS,
+		InOrder: mode == learn.Flute, Seed: o.seed,
+	}
+	most := 0 // windows are drawn from all of a text
+	if wo.InOrder {
+		most = wo.Windows + wo.Valid
+	}
 	var texts []learn.Text
+	var sums []hash.Hash
 	for _, path := range o.texts {
-		text, err := corpus.ReadFile(path)
+		f, err := corpus.Open(path, most)
 		if err != nil {
 			return nil, err
 		}
-		sum := sha256.Sum256([]byte(text))
-		l.texts = append(l.texts, lutq.CalibText{Name: filepath.Base(path), SHA256: hex.EncodeToString(sum[:])})
-		texts = append(texts, learn.Text{Name: path, Text: text})
+		defer f.Close()
+		sum := sha256.New()
+		sums = append(sums, sum)
+		texts = append(texts, learn.Text{Name: path, Text: io.TeeReader(f, sum)})
 	}
-	l.train, l.hold, err = learn.Windows(texts, tok, learn.WindowOptions{
-		Windows: o.windows, Valid: o.valid, Context: o.ctx, BOS: l.bos, BOSToken: d.BOS,
-		InOrder: mode == learn.Flute, Seed: o.seed,
-	})
-	return l, err
+	if l.train, l.hold, err = learn.Windows(texts, tok, wo); err != nil {
+		return nil, err
+	}
+	for i, text := range texts {
+		// The sum is of the whole file, also where a part of it sufficed.
+		if _, err := io.Copy(io.Discard, text.Text); err != nil {
+			return nil, fmt.Errorf("%s: %w", text.Name, err)
+		}
+		l.texts = append(l.texts, lutq.CalibText{Name: filepath.Base(text.Name), SHA256: hex.EncodeToString(sums[i].Sum(nil))})
+	}
+	return l, nil
 }
 
 // Flags implements quantize.Refiner. Of a text the name is given, not its folder.

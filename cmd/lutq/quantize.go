@@ -41,7 +41,7 @@ func newQuantizeCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "quantize MODEL OUT",
 		Short: "Store a model's linear layers in 2 to 5 bits",
-		Long: `Quantize reads the model folder MODEL and writes the folder OUT, in which every
+		Long: withLimits(`Quantize reads the model folder MODEL and writes the folder OUT, in which every
 linear layer of the decoder is stored as codes, a lookup table and scales for
 groups of columns. Embeddings, the output head, norms and all other files are
 copied as they are; the report says what was kept and why.
@@ -92,7 +92,7 @@ and if lutq wrote all that is in it, which its file .lutq lists. OUT may not be,
 contain or lie in MODEL or another input.
 
 The same model and options give the same bytes on any number of threads; the
-SHA-256 printed covers everything quantized.`,
+SHA-256 printed covers everything quantized.`, input.Config, input.Index, input.Header, input.Recipe, input.Codebook, input.Tokenizer, input.Text),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {

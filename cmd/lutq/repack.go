@@ -37,7 +37,7 @@ func newRepackCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "repack MODEL [OUT]",
 		Short: "Derive a kernel's tiles from a quantized model",
-		Long: `Repack lays the quantized layers of MODEL out as a kernel reads them, and writes
+		Long: withLimits(`Repack lays the quantized layers of MODEL out as a kernel reads them, and writes
 them to the folder OUT, by default one named after the model's digest in the
 user's cache folder. Tiles are a cache: they can be deleted, and made again from
 MODEL. Every layer is checked by the SHA-256 that it was written with, unless
@@ -46,7 +46,7 @@ MODEL. Every layer is checked by the SHA-256 that it was written with, unless
 For the target cpu a layer P becomes P.panels and P.panel_scales, bytes in
 16-row panels. For the target cuda it becomes P.tiles and P.tile_scales, bytes
 in 16-row tiles, the same for every NVIDIA GPU. Both have P.codebook besides.
-The documentation of package repack has the layouts bit by bit.`,
+The documentation of package repack has the layouts bit by bit.`, input.Config, input.Index, input.Header),
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/input"
 )
@@ -17,9 +19,9 @@ func newTokenizeCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tokenize MODEL",
 		Short: "Print the token ids of a text",
-		Long: `Tokenize prints the ids that MODEL's tokenizer.json gives a text, separated by
+		Long: withLimits(`Tokenize prints the ids that MODEL's tokenizer.json gives a text, separated by
 spaces. The text is the file given by --text, byte for byte, or the standard
-input. MODEL may also be a tokenizer.json itself.`,
+input; it must be UTF-8. MODEL may also be a tokenizer.json itself.`, input.Tokenizer, input.Text),
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return u.tokenize(c.Context(), args[0], text, special, asJSON)
@@ -36,23 +38,30 @@ func (u *ui) tokenize(ctx context.Context, model, file string, special, asJSON b
 	if err != nil {
 		return err
 	}
-	var text []byte
-	if file == "" {
-		text, err = u.readStdin(ctx, input.Text)
-	} else {
-		text, err = input.ReadFile(file, input.Text)
+	name, text := "standard input", u.stdinOf(ctx, input.Text)
+	if file != "" {
+		f, err := corpus.Open(file, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		name, text = file, f
 	}
-	if err != nil {
-		return err
+	ids := []int{}
+	for some, err := range tok.Stream(input.UTF8(text)) {
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		ids = append(ids, some...)
 	}
-	ids, err := tok.Encode(string(text), special)
-	if err != nil {
-		return err
+	if special {
+		before, behind := tok.Special()
+		ids = slices.Concat(before, ids, behind)
 	}
 	if asJSON {
 		return u.printJSON(struct {
 			IDs []int `json:"ids"`
-		}{append([]int{}, ids...)})
+		}{ids})
 	}
 	var line []byte
 	for i, id := range ids {

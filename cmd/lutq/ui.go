@@ -23,26 +23,34 @@ type ui struct {
 	quiet  bool
 }
 
-// readStdin reads the standard input, which is something of a kind. It gives up
-// when the context ends: nobody may ever write there.
-func (u *ui) readStdin(ctx context.Context, kind input.Kind) ([]byte, error) {
+// stdinOf returns the standard input, which is something of a kind. Reading it
+// fails when the context ends: nobody may ever write there.
+func (u *ui) stdinOf(ctx context.Context, kind input.Kind) io.Reader {
+	return input.Limited(&untilDone{ctx, u.stdin}, kind)
+}
+
+// untilDone reads until its context ends.
+type untilDone struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (u *untilDone) Read(p []byte) (int, error) {
 	type result struct {
 		data []byte
 		err  error
 	}
 	read := make(chan result, 1)
 	go func() {
-		data, err := input.ReadAll(u.stdin, kind, 0)
-		read <- result{data, err}
+		data := make([]byte, len(p)) // p is the caller's again when this gives up
+		n, err := u.r.Read(data)
+		read <- result{data[:n], err}
 	}()
 	select {
 	case r := <-read:
-		if r.err != nil {
-			return nil, fmt.Errorf("standard input: %w", r.err)
-		}
-		return r.data, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
+		return copy(p, r.data), r.err
+	case <-u.ctx.Done():
+		return 0, u.ctx.Err()
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 )
 
@@ -23,7 +24,7 @@ func newVerifyCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify MODEL",
 		Short: "Check a quantized model",
-		Long: `Verify reads all of the quantized model MODEL, and names everything that is not
+		Long: withLimits(`Verify reads all of the quantized model MODEL, and names everything that is not
 as it was written: each tensor, quantized or copied, the headers of the
 safetensors files, their index, config.json and every other file have a SHA-256
 in the configuration. Missing and additional tensors and files are named too. It
@@ -37,7 +38,7 @@ the nearest one (method rtn), and that all other tensors equal the original's.
 With --quick it reads no tensor: it checks config.json, headers, the index, the
 shape and size of every tensor, and all other files.
 
-Exit code 3 means that something does not hold.`,
+Exit code 3 means that something does not hold.`, input.Config, input.Index, input.Header),
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: folders(1),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -127,15 +127,27 @@ func ReadFile(path string, kind Kind) ([]byte, error) {
 	return ReadOpen(f, kind)
 }
 
+// CheckSize returns an error if a file is larger than its kind may be.
+func CheckSize(f *os.File, kind Kind) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if size := info.Size(); size > kind.Limit() {
+		return fmt.Errorf("%s: %w", f.Name(), &TooLargeError{kind, size})
+	}
+	return nil
+}
+
 // ReadOpen reads what is left of an open file, of which all must be within the
 // kind's limit.
 func ReadOpen(f *os.File, kind Kind) ([]byte, error) {
+	if err := CheckSize(f, kind); err != nil {
+		return nil, err
+	}
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
-	}
-	if size := info.Size(); size > kind.Limit() {
-		return nil, fmt.Errorf("%s: %w", f.Name(), &TooLargeError{kind, size})
 	}
 	data, err := ReadAll(f, kind, info.Size())
 	if err != nil {
@@ -144,16 +156,31 @@ func ReadOpen(f *os.File, kind Kind) ([]byte, error) {
 	return data, nil
 }
 
+// Limited returns a reader of r, which is something of a kind, that fails beyond
+// the kind's limit.
+func Limited(r io.Reader, kind Kind) io.Reader { return &limited{r, kind, kind.Limit()} }
+
+type limited struct {
+	r    io.Reader
+	kind Kind
+	left int64
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, &TooLargeError{Kind: l.kind}
+	}
+	return n, err
+}
+
 // ReadAll reads all of r, which is something of a kind and has about size bytes.
 func ReadAll(r io.Reader, kind Kind, size int64) ([]byte, error) {
-	limit := kind.Limit()
-	data := make([]byte, 0, min(max(size, 0), limit)+512)
+	r = Limited(r, kind)
+	data := make([]byte, 0, min(max(size, 0), kind.Limit())+512)
 	for {
 		n, err := r.Read(data[len(data):cap(data)])
 		data = data[:len(data)+n]
-		if int64(len(data)) > limit {
-			return nil, &TooLargeError{Kind: kind}
-		}
 		if err == io.EOF {
 			return data, nil
 		}
