@@ -437,8 +437,13 @@ func TestPublished(t *testing.T) {
 func FuzzDescribe(f *testing.F) {
 	f.Add(config(nil), true)
 	for _, a := range [][2]string{
-		{"Qwen3ForCausalLM", "qwen3"}, {"Qwen2ForCausalLM", "qwen2"}, {"MixtralForCausalLM", "mixtral"}, {"Gemma3ForCausalLM", "gemma3_text"},
-		{"Phi3ForCausalLM", "phi3"}, {"GptOssForCausalLM", "gpt_oss"}, {"Qwen2MoeForCausalLM", "qwen2_moe"},
+		{"Qwen3ForCausalLM", "qwen3"},
+		{"Qwen2ForCausalLM", "qwen2"},
+		{"MixtralForCausalLM", "mixtral"},
+		{"Gemma3ForCausalLM", "gemma3_text"},
+		{"Phi3ForCausalLM", "phi3"},
+		{"GptOssForCausalLM", "gpt_oss"},
+		{"Qwen2MoeForCausalLM", "qwen2_moe"},
 	} {
 		f.Add(config(of(a[0], a[1], "num_experts", "2", "num_local_experts", "2", "num_experts_per_tok", "1")), false)
 	}
