@@ -46,6 +46,10 @@ linear layer of the decoder is stored as codes, a lookup table and scales for
 groups of columns. Embeddings, the output head, norms and all other files are
 copied as they are; the report says what was kept and why.
 
+Weights in FP8 with scales, for blocks, rows or whole layers, or in MXFP4, as
+gpt-oss has them, are decoded when they are read. What is kept of FP8 is
+written as float32.
+
 Codebooks (--codebook). Where none is named it is js with searched scales, but
 for 3 bits without learning nf with searched scales: what did best at the width
 on the models measured.

@@ -475,6 +475,7 @@ func FuzzDecode(f *testing.F) {
 			f.Fatal(err)
 		}
 		f.Add([]byte(s.config), weights)
+		f.Add([]byte(`{"text_config":{"quantization_config":{"quant_method":"a\nb"}}}`), weights)
 	}
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, config, weights []byte) {
@@ -486,10 +487,16 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		c, err := Open(dir)
+		if err == nil {
+			defer c.Close()
+			err = c.CheckPlain()
+		}
 		if err != nil {
+			if text := err.Error(); strings.ContainsRune(text, '\n') || len(text) > 10_000 {
+				t.Fatalf("error is %q", err)
+			}
 			return
 		}
-		defer c.Close()
 		var stored int64
 		for _, x := range c.Tensors() {
 			stored += x.StoredBytes()

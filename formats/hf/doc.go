@@ -7,6 +7,9 @@
 // that shrinks meanwhile gives an error. [Writer] lays out new shards first
 // and then takes the data in any order from any number of goroutines.
 //
+// Weights that are published in 8 or 4 bits with scales are read as the values that
+// they stand for; see [Encoding].
+//
 // # The safetensors format
 //
 // A file is an unsigned 64-bit little-endian length n, n bytes of JSON and the

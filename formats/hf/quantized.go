@@ -28,7 +28,7 @@ func (e *QuantizedError) Error() string {
 
 // Hint says what to do about it.
 func (e *QuantizedError) Hint() string {
-	return "take the model that it was made from, with weights of 16 or 32 bits"
+	return "take the model that it was made from, with weights of 16 or 32 bits, in FP8 or in MXFP4"
 }
 
 // UnreadableError means that a folder has weights, but none in safetensors.
