@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/model"
+	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/gemm/cpu"
 )
 
@@ -33,7 +34,7 @@ func hostOps() model.Ops {
 	if err != nil {
 		panic(err)
 	}
-	return model.NewCPU(e)
+	return modelcpu.New(e)
 }
 
 func newFake(vocab int, seed uint64, sd float64) *fake {
@@ -95,7 +96,7 @@ func newOps(t testing.TB, threads int) model.Ops {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	return model.NewCPU(e)
+	return modelcpu.New(e)
 }
 
 func windows(vocab, n, ctx, scoreFrom int) *corpus.Set {

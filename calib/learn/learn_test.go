@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/lutq/lutq/calib/model"
+	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/hf"
@@ -33,7 +34,7 @@ func openTiny(t testing.TB, threads int) *model.Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	var ops model.Ops = model.NewCPU(e)
+	var ops model.Ops = modelcpu.New(e)
 	if _, ok := ops.(model.Gradients); !ok {
 		ops = opstest.Reference{}
 	}

@@ -18,9 +18,9 @@ func widthsOf(d *arch.Decoder) widths {
 }
 
 // GradientBytes returns about how many bytes the arrays of [Model.Gradient] take
-// on the CPU for windows of t tokens, weights left out. A teacher has
-// activations and logits of its own.
-func GradientBytes(d *arch.Decoder, t int, teacher bool) int64 {
+// on the CPU for windows of t tokens, of which mlpRows pass through an MLP at a time
+// (see [Ops]), weights left out. A teacher has activations and logits of its own.
+func GradientBytes(d *arch.Decoder, t, mlpRows int, teacher bool) int64 {
 	w := widthsOf(d)
 	hidden, q, kv, inter, vocab := int64(d.Hidden), int64(w.q), int64(w.kv), int64(w.mlp), int64(d.Vocab)
 	models := int64(1)

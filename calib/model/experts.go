@@ -69,6 +69,9 @@ func (m *Model) route(n Array, t int, d *moe) *routing {
 	return r
 }
 
+// logistic is 1/(1+e^−x).
+func logistic(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+
 // softmax writes the probabilities of logits.
 func softmax(dst []float64, logits []float32) {
 	top := float64(slices.Max(logits))

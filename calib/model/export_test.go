@@ -2,12 +2,6 @@ package model
 
 import "github.com/lutq/lutq/formats/hf"
 
-// What the tests, which use this package from outside, see of its insides.
-const (
-	QueryRows = queryRows
-	MLPRows   = mlpRows
-)
-
 // Files returns the checkpoint behind a source.
 func (c *Checkpoint) Files() *hf.Checkpoint { return c.ckpt }
 

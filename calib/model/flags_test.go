@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
 	"pgregory.net/rapid"
@@ -71,7 +72,7 @@ func TestAgainstReference(t *testing.T) {
 			tt.change(&s)
 			dir := s.build().folder(t)
 			// More than two query blocks, the last one short.
-			tokens := randomTokens(1, 2*model.QueryRows+9, s.vocab)
+			tokens := randomTokens(1, 2*queryRows+9, s.vocab)
 			want := flatten(checkpointReference(t, dir).logits(tokens))
 			if e := maxError(logits(t, open(t, dir, 2), tokens), want); e > 5e-6 {
 				t.Errorf("relative error %.2g, want at most 5e-6", e)
@@ -84,7 +85,7 @@ func TestAgainstReference(t *testing.T) {
 func TestLongAgainstReference(t *testing.T) {
 	s := small()
 	dir := s.build().folder(t)
-	tokens := randomTokens(1, model.MLPRows+30, s.vocab)
+	tokens := randomTokens(1, cpu.MLPRows+30, s.vocab)
 	want := flatten(checkpointReference(t, dir).logits(tokens))
 	if e := maxError(logits(t, open(t, dir, 2), tokens), want); e > 5e-6 {
 		t.Errorf("relative error %.2g, want at most 5e-6", e)
@@ -179,7 +180,7 @@ func TestQuantizedAgainstReference(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tokens := randomTokens(1, model.QueryRows+9, s.vocab)
+			tokens := randomTokens(1, queryRows+9, s.vocab)
 			want := flatten(quantizedReference(t, dir, src).logits(tokens))
 			if e := maxError(logits(t, m, tokens), want); e > 5e-6 {
 				t.Errorf("relative error %.2g, want at most 5e-6", e)

@@ -9,11 +9,16 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/gemm/cpu"
 )
 
 // shared is where the larger models are, if they are.
 const shared = "../../../shared"
+
+// queryRows is how many queries of a head package cpu takes at a time: windows are to
+// have more, and parts of as many.
+const queryRows = 56
 
 // tiny is the model of the repository.
 const tiny = "../testdata/lutq-tiny"
@@ -27,14 +32,14 @@ func need(t testing.TB, path string) string {
 	return path
 }
 
-func newOps(t testing.TB, threads int) *model.CPU {
+func newOps(t testing.TB, threads int) *modelcpu.Ops {
 	t.Helper()
 	e, err := cpu.New(cpu.Options{Threads: threads})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	return model.NewCPU(e)
+	return modelcpu.New(e)
 }
 
 func open(t testing.TB, dir string, threads int) *model.Model {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -24,7 +25,7 @@ func TestSameBitsOnAnyNumberOfThreads(t *testing.T) {
 	s := small()
 	s.arch, s.headDim, s.dtype = "Qwen3ForCausalLM", 8, hf.BF16
 	dir := s.build().folder(t)
-	tokens := randomTokens(1, model.MLPRows+70, s.vocab)
+	tokens := randomTokens(1, modelcpu.MLPRows+70, s.vocab)
 	want := logits(t, open(t, dir, 1), tokens)
 	for _, threads := range []int{2, 3, 7} {
 		m := open(t, dir, threads)
@@ -50,7 +51,7 @@ func TestSameBitsOnAnyISA(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := model.Open(dir, model.NewCPU(e))
+		m, err := model.Open(dir, modelcpu.New(e))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +72,7 @@ func TestPrefix(t *testing.T) {
 	m := open(t, s.build().folder(t), 2)
 	tokens := randomTokens(1, 150, s.vocab)
 	all := logits(t, m, tokens)
-	for _, n := range []int{1, 2, model.QueryRows, model.QueryRows + 1, 149} {
+	for _, n := range []int{1, 2, queryRows, queryRows + 1, 149} {
 		if got := logits(t, m, tokens[:n]); !slices.Equal(got, all[:len(got)]) {
 			t.Errorf("logits of the first %d tokens differ when more follow", n)
 		}

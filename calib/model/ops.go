@@ -7,7 +7,7 @@ import (
 )
 
 // Ops are the operations that decoders are made of, on one device. The decoder is
-// written once over them; [CPU] and calib/model/cuda implement them.
+// written once over them; calib/model/cpu and calib/model/cuda implement them.
 //
 // Arrays are row-major. An operation may be queued: what it wrote is there for the
 // operations after it, and for the host through Read. Sums are taken in float32 or

@@ -227,7 +227,7 @@ func TestCPUGradient(t *testing.T) {
 			s := small()
 			tt.change(&s)
 			dir := s.build().folder(t)
-			tokens := randomTokens(3, 2*model.QueryRows+9, s.vocab)
+			tokens := randomTokens(3, 2*queryRows+9, s.vocab)
 			run := func(ops model.Gradients) (float64, map[string][2][]float64) {
 				l := newLearner(t, dir, ops, 8)
 				l.SetLossRows(50)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/calib/model"
+	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	modelcuda "github.com/lutq/lutq/calib/model/cuda"
 	"github.com/lutq/lutq/gemm"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -47,7 +48,7 @@ func openOps(device, dtype string, threads int, reserve int64) (ops model.Ops, d
 	if err != nil {
 		return nil, nil, err
 	}
-	return model.NewCPU(engine), func() error { engine.Close(); return nil }, nil
+	return modelcpu.New(engine), func() error { engine.Close(); return nil }, nil
 }
 
 func openCUDAOps(dtype string, reserve int64) (ops *modelcuda.Ops, done func() error, err error) {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -110,14 +111,14 @@ func TestGPUOps(t *testing.T) {
 	})
 }
 
-func newCPU(t testing.TB) *model.CPU {
+func newCPU(t testing.TB) *modelcpu.Ops {
 	t.Helper()
 	e, err := cpu.New(cpu.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	return model.NewCPU(e)
+	return modelcpu.New(e)
 }
 
 // distance is ‖got − want‖/‖want‖.

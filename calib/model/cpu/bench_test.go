@@ -1,4 +1,4 @@
-package model_test
+package cpu_test
 
 import (
 	"fmt"
@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/gemm/cpu"
+	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/lut"
 )
 
@@ -21,11 +22,11 @@ func BenchmarkGradients(b *testing.B) {
 	const rows, hidden, inter, group, bits = 512, 576, 1536, 64, 4
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, threads := range []int{1, 2} {
-		e, err := cpu.New(cpu.Options{Threads: threads})
+		e, err := gemmcpu.New(gemmcpu.Options{Threads: threads})
 		if err != nil {
 			b.Fatal(err)
 		}
-		ops := model.NewCPU(e)
+		ops := cpu.New(e)
 		array := func(n int) model.Array {
 			v := make([]float32, n)
 			for i := range v {

@@ -1,16 +1,17 @@
-package model
+package cpu
 
 import (
 	"errors"
 	"fmt"
 	"math"
 
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/gemm/cpu"
+	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/lut"
 )
 
-var _ Gradients = (*CPU)(nil)
+var _ model.Gradients = (*Ops)(nil)
 
 // maxTable is the largest number of table values.
 const maxTable = 1 << lut.MaxBits
@@ -23,17 +24,17 @@ type trained struct {
 	table               []float32 // nil: the original's elements
 	scales              []float32
 	scaleType           lut.ScaleType
-	original            cpu.Weights // or nil
-	values              []float32   // [n, k]
-	w                   *cpu.Plain  // of values
+	original            gemmcpu.Weights // or nil
+	values              []float32       // [n, k]
+	w                   *gemmcpu.Plain  // of values
 }
 
 func (w *trained) Shape() (n, k int) { return w.n, w.k }
 
-func (w *trained) operand() cpu.Weights { return w.w }
+func (w *trained) operand() gemmcpu.Weights { return w.w }
 
-// Trainable implements [Gradients]. It copies what it keeps but for the original.
-func (c *CPU) Trainable(t Trainable) (Weight, error) {
+// Trainable implements [model.Gradients]. It copies what it keeps but for the original.
+func (c *Ops) Trainable(t model.Trainable) (model.Weight, error) {
 	if t.N <= 0 || t.K <= 0 || t.Group <= 0 {
 		return nil, fmt.Errorf("trainable weights of shape %d×%d in groups of %d", t.N, t.K, t.Group)
 	}
@@ -41,7 +42,7 @@ func (c *CPU) Trainable(t Trainable) (Weight, error) {
 		n: t.N, k: t.K, group: t.Group, groups: lut.GroupsIn(t.K, t.Group),
 		scaleType: t.ScaleType, values: make([]float32, t.N*t.K),
 	}
-	w.w = cpu.NewPlain(w.n, w.k, w.values)
+	w.w = gemmcpu.NewPlain(w.n, w.k, w.values)
 	if len(t.Scales) != w.n*w.groups {
 		return nil, fmt.Errorf("trainable weights of shape %d×%d with %d scales: want %d", w.n, w.k, len(t.Scales), w.n*w.groups)
 	}
@@ -96,8 +97,8 @@ func (w *trained) round(scales []float32) {
 	}
 }
 
-// SetScales implements [Gradients].
-func (c *CPU) SetScales(w Weight, scales Array) {
+// SetScales implements [model.Gradients].
+func (c *Ops) SetScales(w model.Weight, scales model.Array) {
 	t, s := w.(*trained), host(scales)
 	if len(s) != len(t.scales) {
 		panic(badSize)
@@ -106,20 +107,20 @@ func (c *CPU) SetScales(w Weight, scales Array) {
 	c.refresh(t)
 }
 
-// SetTable implements [Gradients].
-func (c *CPU) SetTable(w Weight, table Array) {
+// SetTable implements [model.Gradients].
+func (c *Ops) SetTable(w model.Weight, table model.Array) {
 	t := w.(*trained)
 	copySame(t.table, host(table))
 	c.refresh(t)
 }
 
 // refresh makes the values of all weights.
-func (c *CPU) refresh(w *trained) {
+func (c *Ops) refresh(w *trained) {
 	c.overRows(w.n, func(_, from, to int) { c.refreshRows(w, from, to) })
 }
 
 // refreshRows makes those of at most 16 rows.
-func (c *CPU) refreshRows(w *trained, from, to int) {
+func (c *Ops) refreshRows(w *trained, from, to int) {
 	if w.table == nil {
 		c.engine.Rows(w.values[from*w.k:to*w.k], w.original, from)
 	}
@@ -150,9 +151,9 @@ func (w *trained) groupsOf(from, to int, f func(i, lo, hi int)) {
 	}
 }
 
-// Recode implements [Gradients]. Boundaries are the mean of two table values, rounded to
+// Recode implements [model.Gradients]. Boundaries are the mean of two table values, rounded to
 // float32, as in package lut.
-func (c *CPU) Recode(w Weight, bf16 bool) {
+func (c *Ops) Recode(w model.Weight, bf16 bool) {
 	t := w.(*trained)
 	mids := newBoundaries(t.table)
 	c.overRows(t.n, func(worker, from, to int) {
@@ -212,8 +213,8 @@ func (b *boundaries) code(x float32) uint8 {
 	return uint8(code)
 }
 
-// Codes implements [Gradients].
-func (c *CPU) Codes(dst []uint8, w Weight) {
+// Codes implements [model.Gradients].
+func (c *Ops) Codes(dst []uint8, w model.Weight) {
 	t := w.(*trained)
 	if len(dst) != len(t.codes) {
 		panic(badSize)
@@ -221,9 +222,9 @@ func (c *CPU) Codes(dst []uint8, w Weight) {
 	copy(dst, t.codes)
 }
 
-// ScaleGrad implements [Gradients]. A quotient equal to the first or last table
+// ScaleGrad implements [model.Gradients]. A quotient equal to the first or last table
 // value lies inside the range, one by a scale of 0 does not.
-func (c *CPU) ScaleGrad(ds, dtable, dy, x Array, rows int, w Weight, lsq bool) {
+func (c *Ops) ScaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weight, lsq bool) {
 	t, dst, table, grad, src := w.(*trained), host(ds), host(dtable), host(dy), host(x)
 	if len(dst) != len(t.scales) || len(grad) != rows*t.n || len(src) != rows*t.k || table != nil && len(table) != len(t.table) {
 		panic(badSize)
@@ -259,7 +260,7 @@ const smallest = 0x1p-100
 
 // scaleGrad adds Σ g·v of each group to ds, for the rows from n0. The values
 // are ŵ = v·scale, so that Σ g·ŵ/scale is the same where the scale is not 0.
-func (c *CPU) scaleGrad(w *trained, ds []float32, n0 int, g []float32, worker int) {
+func (c *Ops) scaleGrad(w *trained, ds []float32, n0 int, g []float32, worker int) {
 	var free []float32 // one row of the original
 	if w.table == nil {
 		free = c.row(worker, 16*w.k)
@@ -286,7 +287,7 @@ func (c *CPU) scaleGrad(w *trained, ds []float32, n0 int, g []float32, worker in
 
 // lsqGrad adds Σ g·u of each group to ds, u being v − original/scale inside the
 // table's range and v outside.
-func (c *CPU) lsqGrad(w *trained, ds []float32, n0 int, g []float32, worker int) {
+func (c *Ops) lsqGrad(w *trained, ds []float32, n0 int, g []float32, worker int) {
 	lowest, highest := w.table[0], w.table[len(w.table)-1]
 	n1 := n0 + len(g)/w.k
 	for from := n0; from < n1; from += 16 {
@@ -324,8 +325,8 @@ func (w *trained) tableGrad(sums *[maxTable]float64, n int, g []float32) {
 	}
 }
 
-// Adam implements [Gradients].
-func (c *CPU) Adam(a Adam) {
+// Adam implements [model.Gradients].
+func (c *Ops) Adam(a model.Adam) {
 	p, m, v, g := host(a.P), host(a.M), host(a.V), host(a.G)
 	if len(m) != len(p) || len(v) != len(p) || len(g) != len(p) {
 		panic(badSize)
@@ -344,12 +345,12 @@ func (c *CPU) Adam(a Adam) {
 
 // step holds the numbers that a step of Adam has for all elements.
 type step struct {
-	a             Adam
+	a             model.Adam
 	scale         float64
 	first, second float64 // 1 − β^t
 }
 
-func newStep(a Adam) step {
+func newStep(a model.Adam) step {
 	s := step{a: a, scale: a.Scale}
 	if s.scale == 0 {
 		s.scale = 1
@@ -385,8 +386,8 @@ func (s *step) bf16(p, m, v *float32, g float32) {
 
 func toBF16(v float32) float32 { return num.BF16ToF32(num.F32ToBF16(v)) }
 
-// ExpScale implements [Gradients].
-func (c *CPU) ExpScale(s, base, theta Array) {
+// ExpScale implements [model.Gradients].
+func (c *Ops) ExpScale(s, base, theta model.Array) {
 	dst, b, t := host(s), host(base), host(theta)
 	if len(b) != len(dst) || len(t) != len(dst) {
 		panic(badSize)
@@ -398,8 +399,8 @@ func (c *CPU) ExpScale(s, base, theta Array) {
 	})
 }
 
-// ExpScaleBack implements [Gradients].
-func (c *CPU) ExpScaleBack(g, s Array) {
+// ExpScaleBack implements [model.Gradients].
+func (c *Ops) ExpScaleBack(g, s model.Array) {
 	dst, by := host(g), host(s)
 	if len(by) != len(dst) {
 		panic(badSize)
@@ -411,8 +412,8 @@ func (c *CPU) ExpScaleBack(g, s Array) {
 	})
 }
 
-// SumSquares implements [Gradients]: in order, from parts of a fixed size.
-func (c *CPU) SumSquares(x ...Array) float64 {
+// SumSquares implements [model.Gradients]: in order, from parts of a fixed size.
+func (c *Ops) SumSquares(x ...model.Array) float64 {
 	var sum float64
 	for _, a := range x {
 		v := host(a)

@@ -1,9 +1,10 @@
-package model
+package cpu
 
 import (
 	"math"
 
-	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/calib/model"
+	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 )
 
 // queryRows is the number of queries of a head that one task handles: a
@@ -13,15 +14,15 @@ const queryRows = 56
 
 // attentionScratch holds what attention needs beside queries, keys and values.
 type attentionScratch struct {
-	keys, values []cpu.PackedB // of each key-value head
-	scores       [][]float32   // [queryRows, T] for each worker
+	keys, values []gemmcpu.PackedB // of each key-value head
+	scores       [][]float32       // [queryRows, T] for each worker
 }
 
 // reserve makes room for an attention of the given sizes.
-func (s *attentionScratch) reserve(a AttentionShape, threads int) {
+func (s *attentionScratch) reserve(a model.AttentionShape, threads int) {
 	if len(s.keys) < a.KVHeads {
-		s.keys = append(s.keys, make([]cpu.PackedB, a.KVHeads-len(s.keys))...)
-		s.values = append(s.values, make([]cpu.PackedB, a.KVHeads-len(s.values))...)
+		s.keys = append(s.keys, make([]gemmcpu.PackedB, a.KVHeads-len(s.keys))...)
+		s.values = append(s.values, make([]gemmcpu.PackedB, a.KVHeads-len(s.values))...)
 	}
 	if len(s.scores) == 0 || len(s.scores[0]) < queryRows*a.T {
 		s.scores = make([][]float32, threads)
@@ -31,8 +32,8 @@ func (s *attentionScratch) reserve(a AttentionShape, threads int) {
 	}
 }
 
-// Attention implements [Ops].
-func (c *CPU) Attention(o, lse, q, k, v Array, a AttentionShape) {
+// Attention implements [model.Ops].
+func (c *Ops) Attention(o, lse, q, k, v model.Array, a model.AttentionShape) {
 	out, sums, queries, keys, values := host(o), host(lse), host(q), host(k), host(v)
 	qWidth, kvWidth := a.Heads*a.Dim, a.KVHeads*a.Dim
 	if len(out) != a.T*qWidth || len(queries) != len(out) || len(keys) != a.T*kvWidth || len(values) != len(keys) ||
@@ -71,21 +72,21 @@ func (c *CPU) Attention(o, lse, q, k, v Array, a AttentionShape) {
 // queryBlock are the queries from ≤ i < to of one head.
 type queryBlock struct {
 	from, to     int
-	keys, values *cpu.PackedB
+	keys, values *gemmcpu.PackedB
 	scores       []float32
 	lse          []float32 // nil: not wanted
 	sink         *float32  // nil: none
 }
 
 // queryBlock computes the attention of the queries that start at q. o may be q.
-func (c *CPU) queryBlock(o, q []float32, b queryBlock, a AttentionShape) {
+func (c *Ops) queryBlock(o, q []float32, b queryBlock, a model.AttentionShape) {
 	qWidth := a.Heads * a.Dim
 	rows, seen := b.to-b.from, b.to // the last query sees the keys before to
 	c.engine.Block(b.scores, seen, q, qWidth, rows, b.keys, seen, a.Dim, a.Scale, false)
 	sums := [queryRows]float64{}
 	for r := range rows {
 		row := b.scores[r*seen : (r+1)*seen]
-		lo, hi := a.visible(b.from + r)
+		lo, hi := visible(a, b.from+r)
 		if a.Cap > 0 {
 			softCap(row[lo:hi], float64(a.Cap))
 		}
@@ -111,7 +112,7 @@ func (c *CPU) queryBlock(o, q []float32, b queryBlock, a AttentionShape) {
 }
 
 // visible returns the tokens [lo, hi) that token i sees.
-func (a AttentionShape) visible(i int) (lo, hi int) {
+func visible(a model.AttentionShape, i int) (lo, hi int) {
 	if a.Window > 0 {
 		lo = max(i+1-a.Window, 0)
 	}

@@ -1,13 +1,14 @@
-package model
+package cpu
 
 import (
 	"math"
 
-	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/calib/model"
+	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 )
 
-// Embed implements [Ops].
-func (c *CPU) Embed(h Array, tokens []int, w Weight, scale float32) {
+// Embed implements [model.Ops].
+func (c *Ops) Embed(h model.Array, tokens []int, w model.Weight, scale float32) {
 	dst := host(h)
 	c.engine.Gather(dst, operand(w), tokens)
 	if scale != 1 {
@@ -15,8 +16,8 @@ func (c *CPU) Embed(h Array, tokens []int, w Weight, scale float32) {
 	}
 }
 
-// RMSNorm implements [Ops].
-func (c *CPU) RMSNorm(y, x, w Array, rows int, eps float64) {
+// RMSNorm implements [model.Ops].
+func (c *Ops) RMSNorm(y, x, w model.Array, rows int, eps float64) {
 	dst, src, weight := host(y), host(x), host(w)
 	width := len(weight)
 	if len(dst) != rows*width || len(src) != len(dst) {
@@ -29,15 +30,15 @@ func (c *CPU) RMSNorm(y, x, w Array, rows int, eps float64) {
 	})
 }
 
-// Linear implements [Ops].
-func (c *CPU) Linear(x Array, rows int, to ...Product) {
-	products := make([]cpu.Op, len(to))
+// Linear implements [model.Ops].
+func (c *Ops) Linear(x model.Array, rows int, to ...model.Product) {
+	products := make([]gemmcpu.Op, len(to))
 	for i, p := range to {
 		y := host(p.Y)
 		if p.Add {
 			y = c.product(i, len(y))
 		}
-		products[i] = cpu.Op{Y: y, W: operand(p.W)}
+		products[i] = gemmcpu.Op{Y: y, W: operand(p.W)}
 	}
 	c.engine.MatMulMany(host(x), rows, products...)
 	for i, p := range to {
@@ -51,7 +52,7 @@ func (c *CPU) Linear(x Array, rows int, to ...Product) {
 }
 
 // product returns n elements of scratch for the i-th product of a Linear.
-func (c *CPU) product(i, n int) []float32 {
+func (c *Ops) product(i, n int) []float32 {
 	for len(c.products) <= i {
 		c.products = append(c.products, nil)
 	}
@@ -62,14 +63,14 @@ func (c *CPU) product(i, n int) []float32 {
 }
 
 // add adds x to h.
-func (c *CPU) add(h, x []float32) {
+func (c *Ops) add(h, x []float32) {
 	c.overElements(len(h), func(from, to int) {
 		c.engine.Add(h[from:to], h[from:to], x[from:to])
 	})
 }
 
 // addBias adds a vector to each row of y.
-func (c *CPU) addBias(y []float32, rows int, bias []float32) {
+func (c *Ops) addBias(y []float32, rows int, bias []float32) {
 	width := len(bias)
 	c.overRows(rows, func(_, from, to int) {
 		for i := from * width; i < to*width; i += width {
@@ -78,8 +79,8 @@ func (c *CPU) addBias(y []float32, rows int, bias []float32) {
 	})
 }
 
-// Rope implements [Ops].
-func (c *CPU) Rope(x Array, rows, heads, half int, cos, sin Array, back bool) {
+// Rope implements [model.Ops].
+func (c *Ops) Rope(x model.Array, rows, heads, half int, cos, sin model.Array, back bool) {
 	if rows == 0 || heads == 0 {
 		return
 	}
@@ -122,8 +123,8 @@ func rotateBack(x, y, cos, sin []float32) {
 	}
 }
 
-// NotFinite implements [Ops].
-func (c *CPU) NotFinite(x Array, rows, cols int) int {
+// NotFinite implements [model.Ops].
+func (c *Ops) NotFinite(x model.Array, rows, cols int) int {
 	src := host(x)
 	if cap(c.bad) < rows {
 		c.bad = make([]bool, rows)

@@ -1,7 +1,9 @@
-package model
+package cpu
 
-// AddTo implements [Ops].
-func (c *CPU) AddTo(h, x Array) {
+import "github.com/lutq/lutq/calib/model"
+
+// AddTo implements [model.Ops].
+func (c *Ops) AddTo(h, x model.Array) {
 	dst, src := host(h), host(x)
 	if len(dst) != len(src) {
 		panic(badSize)
@@ -9,8 +11,8 @@ func (c *CPU) AddTo(h, x Array) {
 	c.add(dst, src)
 }
 
-// Gather implements [Ops].
-func (c *CPU) Gather(dst, src Array, rows []int, weights []float32) {
+// Gather implements [model.Ops].
+func (c *Ops) Gather(dst, src model.Array, rows []int, weights []float32) {
 	out, in := host(dst), host(src)
 	c.eachRow(out, rows, weights, func(i, at, width int, w float32) {
 		row := out[i*width : (i+1)*width]
@@ -22,8 +24,8 @@ func (c *CPU) Gather(dst, src Array, rows []int, weights []float32) {
 	})
 }
 
-// Scatter implements [Ops].
-func (c *CPU) Scatter(h, src Array, rows []int, weights []float32) {
+// Scatter implements [model.Ops].
+func (c *Ops) Scatter(h, src model.Array, rows []int, weights []float32) {
 	out, in := host(h), host(src)
 	c.eachRow(in, rows, weights, func(i, at, width int, w float32) {
 		row := in[i*width : (i+1)*width]
@@ -37,7 +39,7 @@ func (c *CPU) Scatter(h, src Array, rows []int, weights []float32) {
 
 // eachRow calls f for every row of packed [len(rows), width], in parallel, with where row rows[i] begins
 // in an array of rows as wide, and its weight.
-func (c *CPU) eachRow(packed []float32, rows []int, weights []float32, f func(i, at, width int, w float32)) {
+func (c *Ops) eachRow(packed []float32, rows []int, weights []float32, f func(i, at, width int, w float32)) {
 	if len(rows) == 0 {
 		return
 	}
@@ -56,8 +58,8 @@ func (c *CPU) eachRow(packed []float32, rows []int, weights []float32, f func(i,
 	})
 }
 
-// RowDots implements [Gradients].
-func (c *CPU) RowDots(dst, a, b Array, rows int) {
+// RowDots implements [model.Gradients].
+func (c *Ops) RowDots(dst, a, b model.Array, rows int) {
 	out, x, y := host(dst), host(a), host(b)
 	if len(out) != rows || len(x) != len(y) {
 		panic(badSize)

@@ -1,9 +1,13 @@
-package model
+package cpu
 
-import "math"
+import (
+	"math"
 
-// CrossEntropy implements [Ops].
-func (c *CPU) CrossEntropy(loss, dlogits, logits Array, targets []int, vocab int, scale float32) {
+	"github.com/lutq/lutq/calib/model"
+)
+
+// CrossEntropy implements [model.Ops].
+func (c *Ops) CrossEntropy(loss, dlogits, logits model.Array, targets []int, vocab int, scale float32) {
 	losses, grads, all := host(loss), host(dlogits), host(logits)
 	c.checkLoss(losses, grads, all, len(targets), vocab)
 	c.engine.Parallel(len(targets), func(_, i int) {
@@ -18,7 +22,7 @@ func (c *CPU) CrossEntropy(loss, dlogits, logits Array, targets []int, vocab int
 }
 
 // checkLoss panics where the arrays of a loss do not fit.
-func (c *CPU) checkLoss(loss, grads, logits []float32, rows, vocab int) {
+func (c *Ops) checkLoss(loss, grads, logits []float32, rows, vocab int) {
 	if len(loss) != rows || len(logits) != rows*vocab || grads != nil && len(grads) != len(logits) {
 		panic(badSize)
 	}
@@ -26,7 +30,7 @@ func (c *CPU) checkLoss(loss, grads, logits []float32, rows, vocab int) {
 
 // logSumExp returns ln Σ exp of a row of logits. It is not finite where one of
 // them is not.
-func (c *CPU) logSumExp(row []float32) float64 {
+func (c *Ops) logSumExp(row []float32) float64 {
 	if s := c.engine.Dot(row, row); math.IsNaN(s) || math.IsInf(s, 0) {
 		return math.NaN() // an exponential hides −Inf
 	}
@@ -35,16 +39,16 @@ func (c *CPU) logSumExp(row []float32) float64 {
 }
 
 // softmax writes scale times the probabilities of a row of logits.
-func (c *CPU) softmax(dst, row []float32, scale float32) {
+func (c *Ops) softmax(dst, row []float32, scale float32) {
 	sum := c.engine.ExpSum(dst, row, c.engine.Max(row))
 	c.engine.Scale(dst, dst, float32(float64(scale)/sum))
 }
 
-// Divergence implements [Ops].
+// Divergence implements [model.Ops].
 //
 // The difference of the two log probabilities is formed first, for each token
 // by itself, so that what is summed is small where the models agree.
-func (c *CPU) Divergence(loss, dlogits, logits, teacher Array, rows, vocab int, scale float32) {
+func (c *Ops) Divergence(loss, dlogits, logits, teacher model.Array, rows, vocab int, scale float32) {
 	losses, grads, all, want := host(loss), host(dlogits), host(logits), host(teacher)
 	c.checkLoss(losses, grads, all, rows, vocab)
 	c.checkLoss(losses, grads, want, rows, vocab)
@@ -78,8 +82,8 @@ func divergence(p, teacher, logits []float32, shift float64) (kl, sum float64) {
 	return (k[0] + k[1] + k[2] + k[3]) / sum, sum
 }
 
-// ArgMax implements [Ops].
-func (c *CPU) ArgMax(dst, x Array, rows, cols int) {
+// ArgMax implements [model.Ops].
+func (c *Ops) ArgMax(dst, x model.Array, rows, cols int) {
 	out, all := host(dst), host(x)
 	if len(out) != rows || len(all) != rows*cols {
 		panic(badSize)

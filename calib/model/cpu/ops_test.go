@@ -1,4 +1,4 @@
-package model_test
+package cpu_test
 
 import (
 	"fmt"
@@ -8,25 +8,26 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/gemm/cpu"
+	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/lut"
 )
 
-// TestCPU compares the operations with the reference, on one thread and on
+// TestOps compares the operations with the reference, on one thread and on
 // two, which must give the same bits.
-func TestCPU(t *testing.T) {
+func TestOps(t *testing.T) {
 	first := make(map[string][]float32)
 	for _, threads := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d threads", threads), func(t *testing.T) {
-			e, err := cpu.New(cpu.Options{Threads: threads})
+			e, err := gemmcpu.New(gemmcpu.Options{Threads: threads})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer e.Close()
 			calls := make(map[string]int) // of the outputs of a name
-			opstest.Run(t, model.NewCPU(e), opstest.Options{
+			opstest.Run(t, cpu.New(e), opstest.Options{
 				Floats: 1e-5,
 				Output: func(name string, v []float32) {
 					name = name[len(t.Name()):]
@@ -53,19 +54,19 @@ func TestCPU(t *testing.T) {
 	}
 }
 
-func newCPU(t *testing.T) *model.CPU {
+func newOps(t *testing.T) *cpu.Ops {
 	t.Helper()
-	e, err := cpu.New(cpu.Options{Threads: 2})
+	e, err := gemmcpu.New(gemmcpu.Options{Threads: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	return model.NewCPU(e)
+	return cpu.New(e)
 }
 
 // A trainable weight with codes that are held needs no original.
 func TestTrainableWithoutOriginal(t *testing.T) {
-	ops := newCPU(t)
+	ops := newOps(t)
 	w, err := ops.Trainable(model.Trainable{
 		N: 2, K: 3, Group: 2, Codes: []uint8{0, 1, 2, 3, 1, 0},
 		Table: []float32{-1, -0.5, 0.25, 1}, Scales: []float32{2, 4, 8, 0}, ScaleType: lut.F32,
@@ -92,7 +93,7 @@ func TestTrainableWithoutOriginal(t *testing.T) {
 }
 
 func TestTrainableErrors(t *testing.T) {
-	ops := newCPU(t)
+	ops := newOps(t)
 	other, err := ops.Dense(2, 4, hf.F32, make([]byte, 32))
 	if err != nil {
 		t.Fatal(err)

@@ -1,16 +1,17 @@
-package model
+package cpu
 
 import (
 	"math"
 
-	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/calib/model"
+	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 )
 
-// RMSNormBack implements [Gradients]. With r = 1/√(mean x² + eps) over n
+// RMSNormBack implements [model.Gradients]. With r = 1/√(mean x² + eps) over n
 // elements,
 //
 //	dx[i] = r·w[i]·dy[i] − x[i]·r³/n · Σ_j w[j]·dy[j]·x[j]
-func (c *CPU) RMSNormBack(dx, dy, x, w Array, rows int, eps float64, add bool) {
+func (c *Ops) RMSNormBack(dx, dy, x, w model.Array, rows int, eps float64, add bool) {
 	dst, grad, src, weight := host(dx), host(dy), host(x), host(w)
 	width := len(weight)
 	if len(dst) != rows*width || len(grad) != len(dst) || len(src) != len(dst) {
@@ -43,8 +44,8 @@ func normBack(dx, dy, x, w []float32, r float64, add bool) {
 	}
 }
 
-// LinearBack implements [Gradients].
-func (c *CPU) LinearBack(dx, dy Array, rows int, w Weight, add bool) {
+// LinearBack implements [model.Gradients].
+func (c *Ops) LinearBack(dx, dy model.Array, rows int, w model.Weight, add bool) {
 	dst, grad := host(dx), host(dy)
 	if n, k := w.Shape(); len(dst) != rows*k || len(grad) != rows*n {
 		panic(badSize)
@@ -71,12 +72,12 @@ type attentionBackScratch struct {
 }
 
 // keyValues are packed keys and values of a block.
-type keyValues struct{ keys, keyCols, values cpu.PackedB }
+type keyValues struct{ keys, keyCols, values gemmcpu.PackedB }
 
 // attentionTile is a worker's scratch.
 type attentionTile struct {
 	p, dp  [queryRows * keyBlock]float32
-	packed cpu.PackedB
+	packed gemmcpu.PackedB
 	q, do  []float32 // [dim, queryRows]
 }
 
@@ -88,20 +89,20 @@ type attentionTile struct {
 // the order of tokens, and those of the tasks of a head, and of the heads that share a
 // key-value head, added up thereafter.
 type attentionBack struct {
-	*CPU
-	a                        AttentionShape
+	*Ops
+	a                        model.AttentionShape
 	dq, do, o, lse, q        []float32
 	blocks, keyBlocks, parts int // of queries, of keys, and of a head's blocks of queries
 	ld                       int // of the sums
 }
 
-// AttentionBack implements [Gradients]. With p the probabilities,
+// AttentionBack implements [model.Gradients]. With p the probabilities,
 //
 //	dv[j] = Σ_i p[i,j]·do[i]
 //	ds[i,j] = p[i,j]·(do[i]·v[j] − do[i]·o[i])
 //	dq[i] = scale·Σ_j ds[i,j]·k[j]    dk[j] = scale·Σ_i ds[i,j]·q[i]
-func (c *CPU) AttentionBack(dq, dk, dv, do, o, lse, q, k, v Array, a AttentionShape) {
-	b := attentionBack{CPU: c, a: a, dq: host(dq), do: host(do), o: host(o), lse: host(lse), q: host(q)}
+func (c *Ops) AttentionBack(dq, dk, dv, do, o, lse, q, k, v model.Array, a model.AttentionShape) {
+	b := attentionBack{Ops: c, a: a, dq: host(dq), do: host(do), o: host(o), lse: host(lse), q: host(q)}
 	dkeys, dvalues, keys, values := host(dk), host(dv), host(k), host(v)
 	wide, narrow := a.T*a.Heads*a.Dim, a.T*a.KVHeads*a.Dim
 	for _, x := range [][]float32{b.dq, b.do, b.o, b.q} {
@@ -198,7 +199,7 @@ func (b *attentionBack) queries(s *attentionTile, dk, dv []float32, head, from i
 	for r := range rows {
 		means[r] = float32(e.Dot(do[r*width:r*width+a.Dim], o[r*width:r*width+a.Dim]))
 	}
-	first, _ := a.visible(from)
+	first, _ := visible(a, from)
 	first /= keyBlock
 	for j := first; j*keyBlock < from+rows; j++ {
 		lo := j * keyBlock
@@ -208,7 +209,7 @@ func (b *attentionBack) queries(s *attentionTile, dk, dv []float32, head, from i
 		e.Block(p, n, q, width, rows, &kv.keys, n, a.Dim, a.Scale, false)
 		e.Block(dp, n, do, width, rows, &kv.values, n, a.Dim, 1, false)
 		for r := range rows {
-			x, to := a.visible(from + r)
+			x, to := visible(a, from+r)
 			x, to = min(max(x-lo, 0), n), min(max(to-lo, 0), n)
 			row := p[r*n : (r+1)*n]
 			clear(row[:x])

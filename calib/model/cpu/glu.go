@@ -1,13 +1,14 @@
-package model
+package cpu
 
 import (
 	"math"
 
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
 )
 
-// GLU implements [Ops].
-func (c *CPU) GLU(y, g, u Array, act arch.Gating) {
+// GLU implements [model.Ops].
+func (c *Ops) GLU(y, g, u model.Array, act arch.Gating) {
 	dst, gate, up := host(y), host(g), host(u)
 	if len(dst) != len(gate) || len(up) != len(gate) {
 		panic(badSize)
@@ -25,8 +26,8 @@ func (c *CPU) GLU(y, g, u Array, act arch.Gating) {
 	})
 }
 
-// GLUBack implements [Gradients].
-func (c *CPU) GLUBack(dg, du, dy, g, u Array, act arch.Gating) {
+// GLUBack implements [model.Gradients].
+func (c *Ops) GLUBack(dg, du, dy, g, u model.Array, act arch.Gating) {
 	dgate, dup, grad, gate, up := host(dg), host(du), host(dy), host(g), host(u)
 	n := len(grad)
 	if len(dgate) != n || len(dup) != n || len(gate) != n || len(up) != n {
@@ -79,7 +80,7 @@ func activate(act arch.Gating, g, u float64) (value, slope, factor, through floa
 		s := logistic(alpha * g)
 		return g * s, s * (1 + alpha*g*(1-s)), u + 1, through
 	}
-	panic("model: unknown activation " + string(act.Act))
+	panic("cpu: unknown activation " + string(act.Act))
 }
 
 // logistic is 1/(1+e^−x).
@@ -89,7 +90,7 @@ func logistic(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 // the logistic function of g,
 //
 //	dg = dy·u·s·(1 + g·(1−s))    du = dy·g·s
-func (c *CPU) siluBack(e, dg, du, dy, g, u []float32) {
+func (c *Ops) siluBack(e, dg, du, dy, g, u []float32) {
 	// Where exp(−g) is infinite, its product with s would be no number.
 	for i, x := range g {
 		e[i] = min(-x, 80)
@@ -104,8 +105,8 @@ func (c *CPU) siluBack(e, dg, du, dy, g, u []float32) {
 	}
 }
 
-// SoftCap implements [Ops].
-func (c *CPU) SoftCap(x Array, limit float64) {
+// SoftCap implements [model.Ops].
+func (c *Ops) SoftCap(x model.Array, limit float64) {
 	v := host(x)
 	c.overElements(len(v), func(from, to int) { softCap(v[from:to], limit) })
 }
@@ -116,8 +117,8 @@ func softCap(x []float32, limit float64) {
 	}
 }
 
-// SoftCapBack implements [Gradients].
-func (c *CPU) SoftCapBack(dx, y Array, limit float64) {
+// SoftCapBack implements [model.Gradients].
+func (c *Ops) SoftCapBack(dx, y model.Array, limit float64) {
 	d, v := host(dx), host(y)
 	if len(d) != len(v) {
 		panic(badSize)
