@@ -266,6 +266,9 @@ func addLayers(b *gemm.Options, path string, noVerify bool) error {
 			return err
 		}
 		defer m.Close()
+		if err := checkMemory(m.Checkpoint(), true); err != nil {
+			return err
+		}
 		b.Layers, err = readLayers(m)
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)

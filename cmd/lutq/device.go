@@ -7,6 +7,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	modelcuda "github.com/lutq/lutq/calib/model/cuda"
+	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/gemm"
 	"github.com/lutq/lutq/gemm/cpu"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
@@ -49,6 +50,34 @@ func openOps(device, dtype string, threads int, reserve int64) (ops model.Ops, d
 		return nil, nil, err
 	}
 	return modelcpu.New(engine), func() error { engine.Close(); return nil }, nil
+}
+
+// checkModelMemory refuses a model for whose tensors the host has no memory: for
+// all of them where it runs the model, and for each on its way to a GPU.
+func checkModelMemory(dir string, ops model.Ops) error {
+	ckpt, err := hf.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(checkMemory(ckpt, ops.Name() == "cpu"), ckpt.Close())
+}
+
+// checkMemory refuses a folder of which not all tensors, or not each by itself, can
+// be in memory.
+func checkMemory(ckpt *hf.Checkpoint, all bool) error {
+	var sum, largest int64
+	for _, t := range ckpt.Tensors() {
+		sum += t.Bytes()
+		largest = max(largest, t.Bytes())
+	}
+	need := largest
+	if all {
+		need = sum
+	}
+	if free := availableMemory(); free > 0 && need > free {
+		return fmt.Errorf("%s: needs %s of memory: %s are available", ckpt.Dir(), formatBytes(need), formatBytes(free))
+	}
+	return nil
 }
 
 func openCUDAOps(dtype string, reserve int64) (ops *modelcuda.Ops, done func() error, err error) {

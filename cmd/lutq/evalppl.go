@@ -156,6 +156,9 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 		read = model.OpenUnchecked
 	}
 	open := func(dir string) (*model.Model, error) {
+		if err := checkModelMemory(dir, ops); err != nil {
+			return nil, err
+		}
 		m, err := read(dir, ops)
 		if err == nil {
 			opened = append(opened, m)

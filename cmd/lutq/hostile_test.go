@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	osexec "os/exec"
@@ -406,5 +408,56 @@ func TestLongText(t *testing.T) {
 	checkRefused(t, exitFailed, code, stderr)
 	if !strings.Contains(stderr, "a text may have at most") || !strings.Contains(stderr, "--windows") {
 		t.Errorf("all of 64 GB:\n%s", stderr)
+	}
+}
+
+// TestHugeModel: a model that no machine has memory for can be listed, and is
+// refused where it would have to be in memory.
+func TestHugeModel(t *testing.T) {
+	dir := t.TempDir()
+	m := victim{t, filepath.Join(dir, "model")}
+	if err := os.CopyFS(m.dir, os.DirFS(tiny)); err != nil {
+		t.Fatal(err)
+	}
+	const rows, hidden = 1<<31 - 1, 128
+	m.write(weights, nil)
+	header := fmt.Appendf(nil, `{"model.embed_tokens.weight":{"dtype":"F32","shape":[%d,%d],"data_offsets":[0,%d]}}`, rows, hidden, 4*rows*hidden)
+	m.write(weights, append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...))
+	if err := os.Truncate(m.path(weights), int64(8+len(header)+4*rows*hidden)); err != nil {
+		t.Fatal(err)
+	}
+	m.replace(config, `"vocab_size": 4096`, fmt.Sprintf(`"vocab_size": %d`, rows))
+	if code, stdout, stderr := exec("inspect", m.dir); code != 0 || !strings.Contains(stdout, "1.10 TB") {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	const harbour = "../../calib/testdata/harbour.txt"
+	code, stdout, stderr := exec("eval-ppl", m.dir, "--text", harbour, "--device", "cpu", "--windows", "1", "--ctx", "64")
+	checkRefused(t, exitFailed, code, stderr)
+	if !strings.Contains(stderr, "needs 1.10 TB of memory") || stdout != "" {
+		t.Errorf("got:\n%s%s", stdout, stderr)
+	}
+
+	made := victim{t, filepath.Join(dir, "made")}
+	if code, _, stderr := exec("quantize", tiny, made.dir); code != 0 {
+		t.Fatal(stderr)
+	}
+	const codes = 64
+	header = fmt.Appendf(nil, `{"P.codes":{"dtype":"U8","shape":[%d,%d],"data_offsets":[0,%d]},`+
+		`"P.scales":{"dtype":"F16","shape":[%d,2],"data_offsets":[%d,%d]},"P.codebook":{"dtype":"F32","shape":[16],"data_offsets":[%d,%d]}}`,
+		8*rows, codes, 8*rows*codes, 8*rows, 8*rows*codes, 8*rows*(codes+4), 8*rows*(codes+4), 8*rows*(codes+4)+64)
+	made.write(weights, append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...))
+	if err := os.Truncate(made.path(weights), int64(8+len(header)+8*rows*(codes+4)+64)); err != nil {
+		t.Fatal(err)
+	}
+	made.write(config, fmt.Appendf(nil, `{"quantization_config": {"quant_method": "lutq", "version": 1, "bits": 4, "group": 64, "codebook": "nf",
+		"method": "rtn", "scale": "absmax", "scale_type": "f16", "sha256": "", "tensors": {"P": {"shape": [%d, %d], "error": 0}}}}`, 8*rows, 2*codes))
+	for _, args := range [][]string{
+		{"verify", made.dir}, {"repack", made.dir, filepath.Join(dir, "out"), "--no-verify"}, {"bench", made.dir, "--device", "cpu", "--no-verify"},
+	} {
+		code, stdout, stderr := exec(args...)
+		checkRefused(t, exitFailed, code, stderr)
+		if !strings.Contains(stderr, "needs 1.10 TB of memory") && !strings.Contains(stderr, "needs 1.17 TB of memory") || stdout != "" {
+			t.Errorf("%q: got:\n%s%s", args, stdout, stderr)
+		}
 	}
 }

@@ -231,6 +231,9 @@ func (l *learner) run(memory int64, do func(*model.Model, learn.Options) (*learn
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
+	if err := checkModelMemory(l.model, ops); err != nil {
+		return err
+	}
 	m, err := model.Open(l.model, ops)
 	if err != nil {
 		return err

@@ -74,6 +74,9 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 		return err
 	}
 	defer m.Close()
+	if err := checkMemory(m.Checkpoint(), false); err != nil {
+		return err
+	}
 	if out == "" {
 		cache, err := os.UserCacheDir()
 		if err != nil {

@@ -62,6 +62,11 @@ func (u *ui) verify(ctx context.Context, dir string, o verifyOptions) error {
 		return err
 	}
 	defer m.Close()
+	if !o.quick {
+		if err := checkMemory(m.Checkpoint(), false); err != nil {
+			return err
+		}
+	}
 	if o.threads <= 0 {
 		o.threads = runtime.GOMAXPROCS(0)
 	}
