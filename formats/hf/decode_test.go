@@ -450,6 +450,25 @@ func TestConfigJSON(t *testing.T) {
 	}
 }
 
+// TestSideFilesOfDecoded: what says how the weights were quantized stays behind with
+// the codes.
+func TestSideFilesOfDecoded(t *testing.T) {
+	for config, want := range map[string][]string{
+		`{"quantization_config": {"quant_method": "fp8"}}`:  {"config.json", "vocab.json"},
+		`{"quantization_config": {"quant_method": "gptq"}}`: {"config.json", "quantize_config.json", "vocab.json"},
+	} {
+		dir := encodedFolder(t, config, part{Entry{"a", BF16, []int{1}}, []byte{1, 2}}).Dir()
+		for _, name := range []string{"quantize_config.json", "vocab.json"} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("{}"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := mustOpen(t, dir).SideFiles(); !slices.Equal(got, want) {
+			t.Errorf("%s: side files are %q: want %q", config, got, want)
+		}
+	}
+}
+
 // FuzzDecode opens folders of any config and weights, and reads all there is.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []struct {
