@@ -171,3 +171,22 @@ func TestUnreadable(t *testing.T) {
 		})
 	}
 }
+
+// FuzzQuantizedBy: whatever a config.json holds, what is said of it fits a line.
+func FuzzQuantizedBy(f *testing.F) {
+	f.Add([]byte(`{"quantization_config":{"quant_method":"gptq"}}`))
+	f.Add([]byte(`{"text_config":{"quantization_config":{"quant_method":"a\nb"}}}`))
+	f.Add([]byte(`{"quantization_config":{"quant_method":"fp8","weight_block_size":[128,128]}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var config object
+		if json.Unmarshal(text, &config) != nil {
+			return
+		}
+		if by := config.quantizedBy(); strings.ContainsRune(by, '\n') || len(by) > 400 {
+			t.Fatalf("quantized by %q", by)
+		}
+		if _, err := config.readScheme(); err != nil && strings.ContainsRune(err.Error(), '\n') {
+			t.Fatalf("error %q has several lines", err)
+		}
+	})
+}

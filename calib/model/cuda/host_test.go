@@ -28,6 +28,13 @@ func TestHost(t *testing.T) {
 					opstest.Run(t, o, opstest.Options{Acts: types[i].tol})
 				}
 			})
+			t.Run("Families", func(t *testing.T) {
+				onGPU(t, func(t *testing.T, o *Ops, i int) {
+					if long || i == 0 {
+						opstest.Families(t, o, familyBounds(i))
+					}
+				})
+			})
 			if long {
 				t.Run("AdamBF16", TestGPUAdamBF16)
 				t.Run("AttentionBackBlocks", TestGPUAttentionBackBlocks)

@@ -1,0 +1,143 @@
+package opstest
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/arch/archtest"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// FamilyBounds say how close a tiny model of every family has to be to what transformers
+// computes of it in float64.
+type FamilyBounds struct {
+	Logits    float64 // ‖got − want‖/‖want‖ of the logits of a position
+	Loss      float64 // relative
+	Gradients float64 // of a layer's gradient, relative to its norm; 0: not compared
+}
+
+// Families compares a tiny model of every family on ops with transformers.
+func Families(t *testing.T, ops model.Ops, b FamilyBounds) {
+	for _, g := range archtest.Goldens(t) {
+		t.Run(g.Name, func(t *testing.T) {
+			dir := t.TempDir()
+			g.Write(t, dir)
+			m, err := model.Open(dir, ops)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			b.logits(t, m, g)
+			loss, err := m.Loss(context.Background(), g.Tokens, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e := math.Abs(loss - g.Loss); !(e <= b.Loss*g.Loss) {
+				t.Errorf("loss %.7f, want %.7f", loss, g.Loss)
+			}
+			if b.Gradients > 0 {
+				b.gradients(t, m, g)
+			}
+		})
+	}
+}
+
+func (b FamilyBounds) logits(t *testing.T, m *model.Model, g archtest.Golden) {
+	h, err := m.Hidden(context.Background(), g.Tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops, vocab := m.Ops(), m.Vocab()
+	l := ops.Floats(len(g.Tokens) * vocab)
+	defer ops.Free(l)
+	if err := m.Logits(l, h, len(g.Tokens)); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]float32, l.Len())
+	ops.Read(got, l)
+	for i, at := range g.Positions {
+		var diff, norm float64
+		for j, want := range g.Logits[i] {
+			d := float64(got[at*vocab+j]) - float64(want)
+			diff += d * d
+			norm += float64(want) * float64(want)
+		}
+		if e := math.Sqrt(diff / norm); !(e <= b.Logits) {
+			t.Errorf("logits at %d: relative error %.2g, want at most %.2g", at, e, b.Logits)
+		}
+	}
+}
+
+// gradients compares the gradient by a scale of every row of every layer.
+func (b FamilyBounds) gradients(t *testing.T, m *model.Model, g archtest.Golden) {
+	ops := m.Ops().(model.Gradients)
+	weights, grads := make(map[string]model.Weight), make(map[string]model.Grad)
+	for _, name := range m.Linears() {
+		w := m.Weight(name)
+		n, k := w.Shape()
+		ones := make([]float32, n)
+		for i := range ones {
+			ones[i] = 1
+		}
+		trained, err := ops.Trainable(model.Trainable{N: n, K: k, Group: k, Scales: ones, ScaleType: lut.F32, Original: w})
+		if err != nil {
+			t.Fatal(err)
+		}
+		weights[name], grads[name] = trained, model.Grad{Scales: ops.Floats(n)}
+	}
+	student, err := m.With(weights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := student.Gradient(context.Background(), g.Tokens, nil, grads); err != nil {
+		t.Fatal(err)
+	}
+	// Of what is stored, the gradients of all rows of each matrix.
+	rows := make(map[*arch.Stored][][]float64)
+	for l := range m.Decoder().Linears() {
+		if rows[l.Stored] == nil {
+			rows[l.Stored] = make([][]float64, l.Stored.Matrices())
+		}
+		of := &rows[l.Stored][l.Expert]
+		if *of == nil {
+			*of = make([]float64, l.Stored.N)
+		}
+		v := make([]float32, l.N)
+		ops.Read(v, grads[l.Name].Scales)
+		for i, x := range v {
+			(*of)[l.Row+i*l.Step] = float64(x)
+		}
+	}
+	seen := 0
+	for s, experts := range rows {
+		for e, v := range experts {
+			expert := e
+			if s.Experts == 0 {
+				expert = -1
+			}
+			for _, want := range g.Gradients {
+				if want.Layer != strings.TrimSuffix(s.Tensor, ".weight") || want.Expert != expert {
+					continue
+				}
+				seen++
+				var alternating, norm float64
+				for n, x := range v {
+					alternating += x * float64(1-2*(n%2))
+					norm += x * x
+				}
+				norm = math.Sqrt(norm)
+				if d := math.Abs(norm-want.Norm) + math.Abs(alternating-want.Alternating); !(d <= b.Gradients*want.Norm+1e-9) {
+					t.Errorf("gradient of %s, expert %d: norm %.8g and alternating sum %.8g, want %.8g and %.8g",
+						s.Tensor, e, norm, alternating, want.Norm, want.Alternating)
+				}
+			}
+		}
+	}
+	if seen != len(g.Gradients) {
+		t.Errorf("%d of %d gradients were compared", seen, len(g.Gradients))
+	}
+}
