@@ -47,6 +47,7 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 			BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Error: relative(rec.Squared, rec.Energy),
 		})
 	}
+	res.Family, _ = p.Family()
 	res.SHA256 = lutq.Digest(sums)
 	res.Error = relative(squared, energy)
 	return res

@@ -38,6 +38,7 @@ type RunOptions struct {
 // Result is what a run did.
 type Result struct {
 	Totals
+	Family  string // of the model, see [Plan.Family]
 	SHA256  string // digest of the quantized tensors
 	Error   float64
 	Layers  []LayerResult  // quantized layers in the source's order

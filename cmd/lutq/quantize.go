@@ -240,6 +240,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 			return err
 		}
 	}
+	u.warnFamily(plan)
 	u.warnStacks(plan)
 	ro := quantize.RunOptions{Threads: o.threads, MaxRAM: int64(o.maxRAM), MaxShardSize: int64(o.maxShard), Force: o.force, Inputs: inputs}
 	if o.dryRun {
@@ -357,6 +358,7 @@ type quantizeJSON struct {
 	Seconds       float64     `json:"seconds"`
 	Layers        []layerJSON `json:"layers"`
 
+	Family  string             `json:"family,omitempty"` // of the model, where it is known
 	Kept    []quantize.Kept    `json:"kept"`
 	Decoded []quantize.Decoded `json:"decoded,omitempty"` // of a source that stores codes
 	Learn   *learn.Report      `json:"learn,omitempty"`
@@ -395,7 +397,7 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 	j := quantizeJSON{
 		Tensors: res.Tensors, Quantized: res.Quantized, Resumed: res.Resumed, Parameters: res.Parameters,
 		BitsPerWeight: res.BitsPerWeight, BytesIn: res.BytesIn, BytesOut: res.BytesOut,
-		Error: res.Error, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Kept: res.Kept, Decoded: res.Decoded,
+		Error: res.Error, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Family: res.Family, Kept: res.Kept, Decoded: res.Decoded,
 	}
 	for _, l := range res.Layers {
 		j.Layers = append(j.Layers, layerJSON{
@@ -408,6 +410,7 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 func (u *ui) printQuantized(out string, q quantizeJSON) error {
 	return u.table(func(w io.Writer) {
 		fmt.Fprintf(w, "output\t%s\n", out)
+		fmt.Fprintf(w, "family\t%s\n", familyName(q.Family))
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", q.Tensors, q.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s (%.2fx smaller)\n", formatBytes(q.BytesIn), formatBytes(q.BytesOut), float64(q.BytesIn)/float64(q.BytesOut))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", q.BitsPerWeight, q.Parameters)
@@ -425,6 +428,21 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		fmt.Fprintf(w, "sha256\t%s\n", q.SHA256)
 		fmt.Fprintf(w, "time, memory\t%.1f s, %s\n", q.Seconds, formatBytes(q.PeakRSS))
 	})
+}
+
+// familyName is a model's family as tables print it.
+func familyName(family string) string {
+	if family == "" {
+		return "none that is known"
+	}
+	return family
+}
+
+// warnFamily says by what rule the layers of a model of no known family are found.
+func (u *ui) warnFamily(plan *quantize.Plan) {
+	if _, why := plan.Family(); why != nil {
+		fmt.Fprintf(u.stderr, "lutq: %s: so its linear layers are those that their names tell\n", input.Message(why.Error()))
+	}
 }
 
 // warnStacks says that experts stored in one tensor, which may be most of a
@@ -500,9 +518,11 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 			Seconds       float64     `json:"expected_seconds"`
 			Layers        []layerJSON `json:"layers"`
 
+			Family  string             `json:"family,omitempty"`
 			Kept    []quantize.Kept    `json:"kept"`
 			Decoded []quantize.Decoded `json:"decoded,omitempty"`
-		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, plan.Kept(), plan.Decoded()}
+		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, "", plan.Kept(), plan.Decoded()}
+		out.Family, _ = plan.Family()
 		for i := range plan.Items {
 			it := &plan.Items[i]
 			l := layerJSON{
@@ -530,7 +550,9 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 		return err
 	}
 	fmt.Fprintln(u.stdout)
+	family, _ := plan.Family()
 	return u.table(func(w io.Writer) {
+		fmt.Fprintf(w, "family\t%s\n", familyName(family))
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", t.Tensors, t.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(t.BytesIn), formatBytes(t.BytesOut))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", t.BitsPerWeight, t.Parameters)
