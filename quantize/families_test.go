@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
@@ -28,7 +29,7 @@ func TestFamilies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	ops := model.NewCPU(e)
+	ops := modelcpu.New(e)
 	for _, g := range archtest.Goldens(t) {
 		t.Run(g.Name, func(t *testing.T) {
 			dir, out, dense := t.TempDir(), filepath.Join(t.TempDir(), "out"), t.TempDir()
