@@ -1,7 +1,6 @@
 package repack
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -78,7 +77,7 @@ func (p *CPUPanels) Validate() error {
 // overflow.
 func isProduct(n, a, b int) bool { return n%a == 0 && n/a == b }
 
-// CPU lays m out in panels. Equal matrices give equal bytes.
+// CPU lays m out in panels, on all processors. Equal matrices give equal bytes.
 func CPU(m *lut.Matrix) (*CPUPanels, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
@@ -88,20 +87,38 @@ func CPU(m *lut.Matrix) (*CPUPanels, error) {
 	p.Scales = make([]byte, p.PanelCount()*p.PanelScaleBytes())
 	p.Codebook = append(p.Codebook, m.Codebook...)
 
-	codes := make([]uint8, p.Halves()*Half) // stays 0 beyond K
-	groups, size := p.Groups(), p.ScaleType.Size()
-	for n := range m.N {
-		panel, lane := n/Lanes, n%Lanes
-		m.RowCodes(codes[:m.K], n)
-		for h := range p.Halves() {
-			p.packHalf(p.half(panel, h), codes[h*Half:], lane)
+	return p, overTiles(p.PanelCount(), func(from, to int) error {
+		rows := make([]byte, Lanes*p.rowBytes()+slack)
+		for panel := from; panel < to; panel++ {
+			p.pack(panel, rows, m)
 		}
-		scales := p.Scales[panel*p.PanelScaleBytes():]
+		return nil
+	})
+}
+
+// rowBytes returns the size of a row of canonical codes with its padding.
+func (p *CPUPanels) rowBytes() int { return p.Halves() * Half / 8 * p.Bits }
+
+// pack writes a panel. rows is scratch for its rows of canonical codes.
+func (p *CPUPanels) pack(panel int, rows []byte, m *lut.Matrix) {
+	width, groups, size := p.rowBytes(), p.Groups(), p.ScaleType.Size()
+	scales := p.Scales[panel*p.PanelScaleBytes():]
+	for lane := range Lanes {
+		n := panel*Lanes + lane
+		copyRow(rows[lane*width:][:width], m, n)
+		if n >= m.N {
+			continue
+		}
 		for g := range groups {
 			copy(scales[(g*Lanes+lane)*size:][:size], m.Scales[(n*groups+g)*size:])
 		}
 	}
-	return p, nil
+	for h := range p.Halves() {
+		words := p.half(panel, h)
+		for lane := range Lanes {
+			p.packHalf(words, rows[lane*width+h*Half/8*p.Bits:], lane)
+		}
+	}
 }
 
 // Matrix returns the canonical form. It fails where the padding is not 0,
@@ -111,38 +128,50 @@ func (p *CPUPanels) Matrix() (*lut.Matrix, error) {
 		return nil, err
 	}
 	m := &lut.Matrix{N: p.N, K: p.K, Bits: p.Bits, Group: p.Group, ScaleType: p.ScaleType}
-	groups, size := p.Groups(), p.ScaleType.Size()
 	m.Codes = make([]byte, m.N*m.RowBytes())
-	m.Scales = make([]byte, m.N*groups*size)
+	m.Scales = make([]byte, m.N*p.Groups()*p.ScaleType.Size())
 	m.Codebook = append(m.Codebook, p.Codebook...)
 
-	codes := make([]uint8, p.Halves()*Half)
-	for n := range p.PanelCount() * Lanes {
-		panel, lane := n/Lanes, n%Lanes
-		for h := range p.Halves() {
-			p.unpackHalf(codes[h*Half:], p.half(panel, h), lane)
+	err := overTiles(p.PanelCount(), func(from, to int) error {
+		rows := make([]byte, Lanes*p.rowBytes()+slack)
+		for panel := from; panel < to; panel++ {
+			if err := p.unpack(panel, rows, m); err != nil {
+				return err
+			}
 		}
-		pad := codes[m.K:]
-		if n >= m.N {
-			pad = codes
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// unpack reads a panel. rows is scratch for its rows of canonical codes.
+func (p *CPUPanels) unpack(panel int, rows []byte, m *lut.Matrix) error {
+	width, groups, size := p.rowBytes(), p.Groups(), p.ScaleType.Size()
+	for h := range p.Halves() {
+		words := p.half(panel, h)
+		for lane := range Lanes {
+			p.unpackHalf(rows[lane*width+h*Half/8*p.Bits:], words, lane)
 		}
-		if len(bytes.Trim(pad, "\x00")) > 0 {
-			return nil, fmt.Errorf("codes in the padding of row %d", n)
+	}
+	scales := p.Scales[panel*p.PanelScaleBytes():]
+	for lane := range Lanes {
+		n := panel*Lanes + lane
+		if !takeRow(m, n, rows[lane*width:][:width]) {
+			return fmt.Errorf("codes in the padding of row %d", n)
 		}
-		scales := p.Scales[panel*p.PanelScaleBytes():]
 		for g := range groups {
 			s := scales[(g*Lanes+lane)*size:][:size]
 			if n < m.N {
 				copy(m.Scales[(n*groups+g)*size:], s)
-			} else if len(bytes.Trim(s, "\x00")) > 0 {
-				return nil, fmt.Errorf("scale in the padding of row %d", n)
+			} else if !zeros(s) {
+				return fmt.Errorf("scale in the padding of row %d", n)
 			}
 		}
-		if n < m.N {
-			lut.PackCodes(m.Codes[n*m.RowBytes():(n+1)*m.RowBytes()], codes[:m.K], m.Bits)
-		}
 	}
-	return m, nil
+	return nil
 }
 
 // half returns the words of a half-block.
@@ -151,38 +180,27 @@ func (p *CPUPanels) half(panel, h int) []byte {
 	return p.Panels[panel*p.PanelBytes()+h*hb:][:hb]
 }
 
-// packHalf writes 32 codes to a lane of the words of a half-block.
-func (p *CPUPanels) packHalf(words []byte, codes []uint8, lane int) {
-	bits := p.Bits
-	per := 32 / bits
-	spare := uint32(codes[30]) | uint32(codes[31])<<bits
-	for j := range bits {
-		var w uint32
-		for i, c := range codes[j*per : (j+1)*per] {
-			w |= uint32(c) << (i * bits)
-		}
-		if per*bits < 32 {
-			w |= spare >> (2 * j) << 30
-		}
-		binary.LittleEndian.PutUint32(words[4*(j*Lanes+lane):], w)
+// packHalf writes 32 canonical codes to a lane of the words of a half-block.
+func (p *CPUPanels) packHalf(words, codes []byte, lane int) {
+	used := 32 / p.Bits * p.Bits // bits of a word that are whole codes
+	spare := field(codes, p.Bits*used, p.Bits*(32-used))
+	for j := range p.Bits {
+		w := field(codes, j*used, used) | spare>>(2*j)<<30
+		binary.LittleEndian.PutUint32(words[4*(j*Lanes+lane):], uint32(w))
 	}
 }
 
 // unpackHalf is the inverse of packHalf.
-func (p *CPUPanels) unpackHalf(codes []uint8, words []byte, lane int) {
-	bits := p.Bits
-	per := 32 / bits
-	mask := uint32(1)<<bits - 1
-	var spare uint32
-	for j := range bits {
-		w := binary.LittleEndian.Uint32(words[4*(j*Lanes+lane):])
-		spare |= w >> 30 << (2 * j)
-		for i := range per {
-			codes[j*per+i] = uint8(w >> (i * bits) & mask)
-		}
+func (p *CPUPanels) unpackHalf(codes, words []byte, lane int) {
+	used := 32 / p.Bits * p.Bits
+	clear(codes[:4*p.Bits])
+	var spare uint64
+	for j := range p.Bits {
+		w := uint64(binary.LittleEndian.Uint32(words[4*(j*Lanes+lane):]))
+		setField(codes, j*used, w&(1<<used-1))
+		spare |= w >> used << (j * (32 - used))
 	}
-	if per*bits < 32 {
-		codes[30] = uint8(spare & mask)
-		codes[31] = uint8(spare >> bits & mask)
+	if used < 32 {
+		setField(codes, p.Bits*used, spare)
 	}
 }

@@ -1,7 +1,6 @@
 package repack
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,12 +12,10 @@ import (
 
 // The sizes of the CUDA layout.
 const (
-	TileRows  = 16  // rows of a tile: the m of mma.m16n8k16
-	AtomCols  = 128 // columns of an atom
-	UnitCols  = 256 // columns of a unit, which K is padded to
-	AtomPairs = 32  // pairs of weights of an atom that a lane holds
-	halfPairs = AtomPairs / 2
-	warp      = 32
+	TileRows = 16  // rows of a tile: the m of mma.m16n8k16
+	AtomCols = 128 // columns of an atom
+	UnitCols = 256 // columns of a unit, which K is padded to
+	warp     = 32
 )
 
 // CUDATiles is a quantized matrix in the layout of the CUDA kernels, the same
@@ -172,7 +169,7 @@ func checkCUDAGroup(group, k int) error {
 	return fmt.Errorf("no CUDA layout for groups of %d columns: want 32, 64, 128, 256 or the whole row of %d", group, k)
 }
 
-// CUDA lays m out in tiles. Equal matrices give equal bytes. It fails where
+// CUDA lays m out in tiles, on all processors. Equal matrices give equal bytes. It fails where
 // the group of m has no layout.
 func CUDA(m *lut.Matrix) (*CUDATiles, error) {
 	if err := m.Validate(); err != nil {
@@ -186,39 +183,46 @@ func CUDA(m *lut.Matrix) (*CUDATiles, error) {
 	p.Scales = make([]byte, p.Tiles()*p.TileScaleBytes())
 	p.Codebook = append(p.Codebook, m.Codebook...)
 
-	width := p.Atoms() * AtomCols
-	codes := make([]uint8, TileRows*width)
-	groups, size := m.Groups(), p.ScaleType.Size()
-	for tile := range p.Tiles() {
-		clear(codes)
-		for row := range TileRows {
-			n := tile*TileRows + row
-			if n >= m.N {
-				break
-			}
-			m.RowCodes(codes[row*width:][:m.K], n)
-			for g := range groups {
-				copy(p.scale(tile, row, g), m.Scales[(n*groups+g)*size:][:size])
-			}
+	return p, overTiles(p.Tiles(), func(from, to int) error {
+		rows := make([]byte, TileRows*p.rowBytes()+slack)
+		for tile := from; tile < to; tile++ {
+			p.pack(tile, rows, m)
 		}
-		for atom := range p.Atoms() {
-			dst := p.atom(tile, atom)
-			for lane := range warp {
-				var pairs [AtomPairs]uint16
-				for i := range pairs {
-					row, col := pairAt(lane, i)
-					c := codes[row*width+atom*AtomCols+col:]
-					pairs[i] = uint16(c[0]) | uint16(c[1])<<p.Bits
-				}
-				var words [2 * lut.MaxBits]uint32
-				packPairs(&words, &pairs, p.Bits)
-				for j, w := range words[:2*p.Bits] {
-					binary.LittleEndian.PutUint32(dst[wordAt(p.Bits, lane, j):], w)
-				}
+		return nil
+	})
+}
+
+// rowBytes returns the size of a row of canonical codes with its padding.
+func (p *CUDATiles) rowBytes() int { return p.Atoms() * AtomCols / 8 * p.Bits }
+
+// pack writes a tile. rows is scratch for its rows of canonical codes.
+func (p *CUDATiles) pack(tile int, rows []byte, m *lut.Matrix) {
+	width, groups, size := p.rowBytes(), m.Groups(), p.ScaleType.Size()
+	for row := range TileRows {
+		n := tile*TileRows + row
+		copyRow(rows[row*width:][:width], m, n)
+		if n >= m.N {
+			continue
+		}
+		for g := range groups {
+			copy(p.scale(tile, row, g), m.Scales[(n*groups+g)*size:][:size])
+		}
+	}
+	for atom := range p.Atoms() {
+		dst := p.atom(tile, atom)
+		for lane := range warp {
+			var upper, lower [4]uint64
+			for i := range upper {
+				at := eight(lane, i, width, p.Bits) + atom*AtomCols/8*p.Bits
+				upper[i], lower[i] = load(rows[at:], p.Bits), load(rows[at+TileRows/2*width:], p.Bits)
+			}
+			var words [2 * lut.MaxBits]uint32
+			packLane(&words, &upper, &lower, p.Bits)
+			for j, w := range words[:2*p.Bits] {
+				binary.LittleEndian.PutUint32(dst[wordAt(p.Bits, lane, j):], w)
 			}
 		}
 	}
-	return p, nil
 }
 
 // Matrix returns the canonical form. It fails where the padding is not 0,
@@ -228,56 +232,68 @@ func (p *CUDATiles) Matrix() (*lut.Matrix, error) {
 		return nil, err
 	}
 	m := &lut.Matrix{N: p.N, K: p.K, Bits: p.Bits, Group: p.Group, ScaleType: p.ScaleType}
-	groups, size := m.Groups(), p.ScaleType.Size()
 	m.Codes = make([]byte, m.N*m.RowBytes())
-	m.Scales = make([]byte, m.N*groups*size)
+	m.Scales = make([]byte, m.N*m.Groups()*p.ScaleType.Size())
 	m.Codebook = append(m.Codebook, p.Codebook...)
-
-	width := p.Atoms() * AtomCols
-	codes := make([]uint8, TileRows*width)
-	mask := uint16(1)<<p.Bits - 1
-	for tile := range p.Tiles() {
-		for atom := range p.Atoms() {
-			src := p.atom(tile, atom)
-			for lane := range warp {
-				var words [2 * lut.MaxBits]uint32
-				for j := range words[:2*p.Bits] {
-					words[j] = binary.LittleEndian.Uint32(src[wordAt(p.Bits, lane, j):])
-				}
-				var pairs [AtomPairs]uint16
-				unpackPairs(&pairs, &words, p.Bits)
-				for i, pair := range pairs {
-					row, col := pairAt(lane, i)
-					c := codes[row*width+atom*AtomCols+col:]
-					c[0], c[1] = uint8(pair&mask), uint8(pair>>p.Bits)
-				}
+	err := overTiles(p.Tiles(), func(from, to int) error {
+		rows := make([]byte, TileRows*p.rowBytes()+slack)
+		for tile := from; tile < to; tile++ {
+			if err := p.unpack(tile, rows, m); err != nil {
+				return err
 			}
 		}
-		for row := range TileRows {
-			n := tile*TileRows + row
-			c := codes[row*width:][:width]
-			pad, used := c[m.K:], groups
-			if n >= m.N {
-				pad, used = c, 0
-			}
-			if len(bytes.Trim(pad, "\x00")) > 0 {
-				return nil, fmt.Errorf("codes in the padding of row %d", n)
-			}
-			for g := range p.ScaleSlots() {
-				s := p.scale(tile, row, g)
-				if g < used {
-					copy(m.Scales[(n*groups+g)*size:], s)
-				} else if len(bytes.Trim(s, "\x00")) > 0 {
-					return nil, fmt.Errorf("scale in the padding of row %d", n)
-				}
-			}
-			if n < m.N {
-				lut.PackCodes(m.Codes[n*m.RowBytes():(n+1)*m.RowBytes()], c[:m.K], m.Bits)
-			}
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return m, nil
 }
+
+// unpack reads a tile. rows is scratch for its rows of canonical codes.
+func (p *CUDATiles) unpack(tile int, rows []byte, m *lut.Matrix) error {
+	width, groups, size := p.rowBytes(), m.Groups(), p.ScaleType.Size()
+	for atom := range p.Atoms() {
+		src := p.atom(tile, atom)
+		for lane := range warp {
+			var words [2 * lut.MaxBits]uint32
+			for j := range words[:2*p.Bits] {
+				words[j] = binary.LittleEndian.Uint32(src[wordAt(p.Bits, lane, j):])
+			}
+			var upper, lower [4]uint64
+			unpackLane(&upper, &lower, &words, p.Bits)
+			for i := range upper {
+				at := eight(lane, i, width, p.Bits) + atom*AtomCols/8*p.Bits
+				store(rows[at:], upper[i], p.Bits)
+				store(rows[at+TileRows/2*width:], lower[i], p.Bits)
+			}
+		}
+	}
+	for row := range TileRows {
+		n := tile*TileRows + row
+		if !takeRow(m, n, rows[row*width:][:width]) {
+			return fmt.Errorf("codes in the padding of row %d", n)
+		}
+		used := groups
+		if n >= m.N {
+			used = 0
+		}
+		for g := range p.ScaleSlots() {
+			s := p.scale(tile, row, g)
+			if g < used {
+				copy(m.Scales[(n*groups+g)*size:], s)
+			} else if !zeros(s) {
+				return fmt.Errorf("scale in the padding of row %d", n)
+			}
+		}
+	}
+	return nil
+}
+
+// eight returns where, in rows of canonical codes of a width in bytes, eight columns of an
+// atom lie that a lane has of row g, for i = 0 to 3: 32·i + 8·t and those after it. It has
+// the same of row g + 8.
+func eight(lane, i, width, bits int) int { return lane/4*width + (4*i+lane%4)*bits }
 
 // atom returns the codes of an atom.
 func (p *CUDATiles) atom(tile, atom int) []byte {
@@ -295,14 +311,6 @@ func (p *CUDATiles) scale(tile, row, group int) []byte {
 	return p.Scales[tile*p.TileScaleBytes()+i*size:][:size]
 }
 
-// pairAt returns the row and the first column, within an atom, of pair p of a
-// lane.
-func pairAt(lane, p int) (row, col int) {
-	g, t := lane/4, lane%4
-	s, r := p/4, p%4
-	return g + r%2*8, s/2*32 + t*8 + s%2*4 + r/2*2
-}
-
 // wordAt returns the byte of word j of a lane in an atom.
 func wordAt(bits, lane, j int) int {
 	four := j / 4
@@ -310,58 +318,144 @@ func wordAt(bits, lane, j int) int {
 	return four*4*4*warp + lane*4*per + j%4*4
 }
 
-// highBit returns where in a byte the high bits of the pairs of a step lie, at
-// 3 bits.
-func highBit(step int) int { return [4]int{4, 6, 2, 0}[step%4] }
-
-// packPairs writes the words of a lane.
-func packPairs(words *[2 * lut.MaxBits]uint32, pairs *[AtomPairs]uint16, width int) {
-	for p, pair := range pairs {
-		h, q, s, r := p/halfPairs, p%halfPairs, p/4%4, p%4
-		v := uint32(pair)
-		switch width {
-		case 2:
-			words[2*h+q/8] |= v << (q % 8 * 4)
-		case 3:
-			words[2*h+s/2] |= (v&3 | v>>1&0xc) << (8*r + 4*(s%2))
-			words[4+h] |= (v>>2&1 | v>>4&2) << (8*r + highBit(s))
-		case 4:
-			words[4*h+q/4] |= v << (8 * r)
-		case 5:
-			if q == halfPairs-1 {
-				for j := range 5 {
-					words[5*h+j] |= bits.RotateLeft32(v>>(2*j)&3, 7+2*j)
-				}
-				break
+// packLane writes the words of a lane: of four times eight columns of each of its two
+// rows, as they lie in canonical codes. Pairs of the upper row are even ones.
+func packLane(words *[2 * lut.MaxBits]uint32, upper, lower *[4]uint64, width int) {
+	switch width {
+	case 2:
+		for i := range upper {
+			words[i] = uint32(spreadNibbles(upper[i]) | spreadNibbles(lower[i])<<4)
+		}
+	case 3:
+		for i := range upper {
+			low, high := planes(upper[i] | lower[i]<<32)
+			words[i] = weave((low | low>>12) & 0x0000ffff_0000ffff)
+			if i%2 == 0 {
+				high = (high | high>>14) << 4
+			} else {
+				high = high<<2 | high>>16
 			}
-			words[5*h+q/3] |= bits.RotateLeft32(v, 9+2*(q/3)+10*(q%3))
+			words[4+i/2] |= weave(high & 0x0000ffff_0000ffff)
+		}
+	case 4:
+		for i := range upper {
+			w := spreadBytes(upper[i]) | spreadBytes(lower[i])<<8
+			words[2*i], words[2*i+1] = uint32(w), uint32(w>>32)
+		}
+	case 5:
+		for half := range 2 {
+			a, b := upper[2*half:], lower[2*half:]
+			first := spreadTens(a[0]) | spreadTens(b[0])<<10
+			last := spreadTens(b[1]) | spreadTens(a[1]>>10)<<10
+			for j, v := range [5]uint64{first, first >> 30, a[0]>>30 | b[0]>>30<<10 | a[1]<<20, last, last >> 30} {
+				v = v<<2 | b[1]>>30>>(2*j)&3
+				words[5*half+j] = bits.RotateLeft32(uint32(v), 7+2*j)
+			}
 		}
 	}
 }
 
-// unpackPairs is the inverse of packPairs.
-func unpackPairs(pairs *[AtomPairs]uint16, words *[2 * lut.MaxBits]uint32, width int) {
-	for p := range pairs {
-		h, q, s, r := p/halfPairs, p%halfPairs, p/4%4, p%4
-		var v uint32
-		switch width {
-		case 2:
-			v = words[2*h+q/8] >> (q % 8 * 4) & 0xf
-		case 3:
-			low := words[2*h+s/2] >> (8*r + 4*(s%2))
-			high := words[4+h] >> (8*r + highBit(s))
-			v = low&3 | high&1<<2 | low&0xc<<1 | high&2<<4
-		case 4:
-			v = words[4*h+q/4] >> (8 * r) & 0xff
-		case 5:
-			if q == halfPairs-1 {
-				for j := range 5 {
-					v |= bits.RotateLeft32(words[5*h+j], -7-2*j) & 3 << (2 * j)
-				}
-				break
-			}
-			v = bits.RotateLeft32(words[5*h+q/3], -9-2*(q/3)-10*(q%3)) & 0x3ff
+// unpackLane is the inverse of packLane.
+func unpackLane(upper, lower *[4]uint64, words *[2 * lut.MaxBits]uint32, width int) {
+	switch width {
+	case 2:
+		for i := range upper {
+			w := uint64(words[i])
+			upper[i], lower[i] = gatherNibbles(w), gatherNibbles(w>>4)
 		}
-		pairs[p] = uint16(v)
+	case 3:
+		for i := range upper {
+			low, high := unweave(words[i]), unweave(words[4+i/2])
+			low = low&0x00000f0f_00000f0f | low<<12&0x0f0f0000_0f0f0000
+			if i%2 == 0 {
+				high = high>>4&0x00000303_00000303 | high<<10&0x03030000_03030000
+			} else {
+				high = high>>2&0x00000303_00000303 | high<<16&0x03030000_03030000
+			}
+			both := unite(low, high)
+			upper[i], lower[i] = both&(1<<24-1), both>>32
+		}
+	case 4:
+		for i := range upper {
+			w := uint64(words[2*i]) | uint64(words[2*i+1])<<32
+			upper[i], lower[i] = gatherBytes(w), gatherBytes(w>>8)
+		}
+	case 5:
+		for half := range 2 {
+			var v [5]uint64 // three pairs each
+			var end uint64  // the last pair
+			for j := range v {
+				w := uint64(bits.RotateLeft32(words[5*half+j], -7-2*j))
+				v[j] = w >> 2
+				end |= w & 3 << (2 * j)
+			}
+			first, last := v[0]|v[1]<<30, v[3]|v[4]<<30
+			a, b := upper[2*half:], lower[2*half:]
+			a[0] = gatherTens(first) | v[2]&0x3ff<<30
+			b[0] = gatherTens(first>>10) | v[2]>>10&0x3ff<<30
+			a[1] = v[2]>>20 | gatherTens(last>>10)<<10
+			b[1] = gatherTens(last) | end<<30
+		}
 	}
+}
+
+// spreadNibbles moves four nibbles to the even ones of eight.
+func spreadNibbles(v uint64) uint64 {
+	v = (v | v<<8) & 0x00ff00ff
+	return (v | v<<4) & 0x0f0f0f0f
+}
+
+// gatherNibbles is the inverse of spreadNibbles, whatever the odd nibbles are.
+func gatherNibbles(v uint64) uint64 {
+	v &= 0x0f0f0f0f
+	v = (v | v>>4) & 0x00ff00ff
+	return (v | v>>8) & 0xffff
+}
+
+// spreadBytes moves four bytes to the even ones of eight.
+func spreadBytes(v uint64) uint64 {
+	v = (v | v<<16) & 0x0000ffff_0000ffff
+	return (v | v<<8) & 0x00ff00ff_00ff00ff
+}
+
+// gatherBytes is the inverse of spreadBytes, whatever the odd bytes are.
+func gatherBytes(v uint64) uint64 {
+	v &= 0x00ff00ff_00ff00ff
+	v = (v | v>>8) & 0x0000ffff_0000ffff
+	return (v | v>>16) & 0xffffffff
+}
+
+// spreadTens moves the first three fields of ten bits to the even ones of six.
+func spreadTens(v uint64) uint64 { return v&0x3ff | v>>10&0x3ff<<20 | v>>20&0x3ff<<40 }
+
+// gatherTens is the inverse of spreadTens, whatever the odd fields are.
+func gatherTens(v uint64) uint64 { return v&0x3ff | v>>20&0x3ff<<10 | v>>40&0x3ff<<20 }
+
+// planes parts codes of 3 bits, eight in each half of v: a byte has the low bits of a
+// pair, or its high bits.
+func planes(v uint64) (low, high uint64) {
+	v = v&0x00000fff_00000fff | v<<4&0x0fff0000_0fff0000
+	v = v&0x003f003f_003f003f | v<<2&0x3f003f00_3f003f00
+	low = v&0x03030303_03030303 | v>>1&0x0c0c0c0c_0c0c0c0c
+	high = v>>2&0x01010101_01010101 | v>>4&0x02020202_02020202
+	return low, high
+}
+
+// unite is the inverse of planes.
+func unite(low, high uint64) uint64 {
+	v := low&0x03030303_03030303 | high&0x01010101_01010101<<2 | low&0x0c0c0c0c_0c0c0c0c<<1 | high&0x02020202_02020202<<4
+	v = v&0x003f003f_003f003f | v>>2&0x0fc00fc0_0fc00fc0
+	return v&0x00000fff_00000fff | v>>4&0x00fff000_00fff000
+}
+
+// weave takes two bytes of each half of v in turn.
+func weave(v uint64) uint32 {
+	v = (v | v<<8) & 0x00ff00ff_00ff00ff
+	return uint32(v | v>>24)
+}
+
+// unweave is the inverse of weave.
+func unweave(w uint32) uint64 {
+	v := (uint64(w) | uint64(w)<<24) & 0x00ff00ff_00ff00ff
+	return (v | v>>8) & 0x0000ffff_0000ffff
 }
