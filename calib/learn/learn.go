@@ -223,7 +223,7 @@ const validations = 4
 // Run learns the scales of the quantized layers of m, which holds the original
 // weights: those that are linear layers of the model. It returns new matrices
 // for them; the initial ones are not changed. The operations of m must be
-// [model.Gradients].
+// [Ops] and [model.BackwardOps].
 //
 // Where there are held-out windows, mode lutq returns the initial matrices
 // sooner than ones that do worse on them. A run that ctx ends keeps its state.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
-	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
@@ -34,11 +33,7 @@ func openTiny(t testing.TB, threads int) *model.Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	var ops model.Ops = modelcpu.New(e)
-	if _, ok := ops.(model.Gradients); !ok {
-		ops = opstest.Reference{}
-	}
-	m, err := model.Open(tinyDir, ops)
+	m, err := model.Open(tinyDir, modelcpu.New(e))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +357,7 @@ func TestSeed(t *testing.T) {
 // TestParameterizations shows that learning σ̃ with s·σ̃/σ stored, or the ratio
 // ρ = σ̃/σ, is learning s at another rate, with the optimizer's own code.
 func TestParameterizations(t *testing.T) {
-	ops := openTiny(t, 1).Ops().(model.Gradients)
+	ops := openTiny(t, 1).Ops().(Ops)
 	const (
 		n     = 9
 		rate  = 1e-3

@@ -15,7 +15,7 @@ import (
 )
 
 func newTrainer(m *model.Model, initial map[string]*lut.Matrix, o Options, control bool) (*trainer, error) {
-	ops, ok := m.Ops().(model.Gradients)
+	ops, ok := m.Ops().(Ops)
 	if !ok {
 		return nil, fmt.Errorf("scales cannot be learned on the device %s", m.Ops().Name())
 	}

@@ -20,7 +20,7 @@ import (
 // many layers there are.
 type trainer struct {
 	*settings
-	ops     model.Gradients
+	ops     Ops
 	teacher *model.Model // of the objective; nil for NLL
 	student *model.Model
 	layers  []layer

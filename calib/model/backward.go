@@ -1,11 +1,41 @@
 package model
 
-import "context"
+import (
+	"context"
+
+	"github.com/lutq/lutq/formats/arch"
+)
+
+// BackwardOps are the operations of a model's way back, to the gradient of its scales.
+type BackwardOps interface {
+	Ops
+
+	// RMSNormBack adds (add) or writes the gradient of RMSNorm to dx, of x's type,
+	// given dy, floats or acts.
+	RMSNormBack(dx, dy, x, w Array, rows int, eps float64, add bool)
+	// LinearBack adds or writes dy·W to dx [rows, K], floats or acts. dy [rows, N] is acts.
+	LinearBack(dx, dy Array, rows int, w Weight, add bool)
+	// AttentionBack writes dq, dk and dv from do, o and the lse of Attention; all of them acts but lse.
+	AttentionBack(dq, dk, dv, do, o, lse, q, k, v Array, s AttentionShape)
+	// GLUBack writes dg and du. They may be g and u.
+	GLUBack(dg, du, dy, g, u Array, act arch.Gating)
+	// SoftCapBack multiplies dx, acts, by 1 − (y/c)², with y, floats, what [Ops] SoftCap wrote.
+	SoftCapBack(dx, y Array, c float64)
+	// RowDots writes Σ a[i]·b[i] of each row of a and b, acts or floats, to dst, floats [rows].
+	RowDots(dst, a, b Array, rows int)
+
+	// ScaleGrad adds Σ_{k in group} G[n,k]·u[n,k] to ds, floats [N·groups], where G = dyᵀ·x
+	// is the gradient of the weight, which is never stored whole. u is the table value v (STE with the code held),
+	// or, where lsq is set, v − original/scale for weights inside the table's range, its ends included,
+	// and v outside, as where scale is 0.
+	// dtable, floats or nil, takes Σ G[n,k]·scale over the weights of each code in addition.
+	ScaleGrad(ds, dtable, dy, x Array, rows int, w Weight, lsq bool)
+}
 
 // backward takes the gradient of a window through a model.
 type backward struct {
 	m      *Model
-	ops    Gradients
+	ops    BackwardOps
 	grads  map[string]Grad
 	a      activations
 	lowest int // layer with a gradient

@@ -11,7 +11,7 @@ import (
 type Grad struct {
 	Scales Array // floats [N·groups]
 	Table  Array // floats, of the codebook's entries; or nil
-	LSQ    bool  // the gradient of learned step size quantization, see [Gradients]
+	LSQ    bool  // the gradient of learned step size quantization, see [BackwardOps]
 }
 
 // Loss returns the mean loss over the positions of a window but the last: of
@@ -31,13 +31,13 @@ func (m *Model) Loss(ctx context.Context, tokens []int, teacher *Model) (float64
 
 // Gradient returns what [Model.Loss] does and adds its gradient by the scales of
 // the layers in grads, by their names. Their weights are trainable ones,
-// see [Model.With]; there are none in a tied head. The operations must be [Gradients].
+// see [Model.With]; there are none in a tied head. The operations must be [BackwardOps].
 //
 // Each layer's input is kept, and what lies within the layer computed again on the way
 // back. Layers below the lowest in grads are only run forward. After an error the
 // gradients hold parts of sums.
 func (m *Model) Gradient(ctx context.Context, tokens []int, teacher *Model, grads map[string]Grad) (float64, error) {
-	ops, ok := m.ops.(Gradients)
+	ops, ok := m.ops.(BackwardOps)
 	if !ok {
 		return 0, fmt.Errorf("%s: no gradients on device %s", m.name, m.ops.Name())
 	}
@@ -154,7 +154,7 @@ func (m *Model) loss(ctx context.Context, n Array, tokens []int, teacher *Model,
 		}
 		if back != nil {
 			if m.desc.LogitCap > 0 {
-				ops.(Gradients).SoftCapBack(dlogits, logits, m.desc.LogitCap)
+				ops.(BackwardOps).SoftCapBack(dlogits, logits, m.desc.LogitCap)
 			}
 			back(from, to, dlogits)
 		}

@@ -20,13 +20,13 @@ import (
 // learner is a model all of whose linear layers have trainable scales.
 type learner struct {
 	*model.Model
-	ops            model.Gradients
+	ops            opstest.Ops
 	weights        map[string]model.Weight
 	scales, tables map[string][]float32
 }
 
 // newLearner quantizes the model in a folder, to 2 to 5 bits in turn.
-func newLearner(t testing.TB, dir string, ops model.Gradients, group int) *learner {
+func newLearner(t testing.TB, dir string, ops opstest.Ops, group int) *learner {
 	t.Helper()
 	src := openCheckpoint(t, dir)
 	m, err := model.New(src, ops)
@@ -228,7 +228,7 @@ func TestCPUGradient(t *testing.T) {
 			tt.change(&s)
 			dir := s.build().folder(t)
 			tokens := randomTokens(3, 2*queryRows+9, s.vocab)
-			run := func(ops model.Gradients) (float64, map[string][2][]float64) {
+			run := func(ops opstest.Ops) (float64, map[string][2][]float64) {
 				l := newLearner(t, dir, ops, 8)
 				l.SetLossRows(50)
 				var teacher *model.Model

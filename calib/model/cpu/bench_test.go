@@ -8,6 +8,7 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/cpu"
+	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
@@ -83,7 +84,7 @@ func BenchmarkGradients(b *testing.B) {
 }
 
 // benchLayer uploads a random trainable layer of absmax scales.
-func benchLayer(b *testing.B, ops model.Gradients, r *rand.Rand, n, k, group, bits int) model.Weight {
+func benchLayer(b *testing.B, ops opstest.Ops, r *rand.Rand, n, k, group, bits int) model.Weight {
 	b.Helper()
 	book, err := lut.NewCodebook("nf", bits, group)
 	if err != nil {

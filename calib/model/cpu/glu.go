@@ -26,7 +26,7 @@ func (c *Ops) GLU(y, g, u model.Array, act arch.Gating) {
 	})
 }
 
-// GLUBack implements [model.Gradients].
+// GLUBack implements [model.BackwardOps].
 func (c *Ops) GLUBack(dg, du, dy, g, u model.Array, act arch.Gating) {
 	dgate, dup, grad, gate, up := host(dg), host(du), host(dy), host(g), host(u)
 	n := len(grad)
@@ -117,7 +117,7 @@ func softCap(x []float32, limit float64) {
 	}
 }
 
-// SoftCapBack implements [model.Gradients].
+// SoftCapBack implements [model.BackwardOps].
 func (c *Ops) SoftCapBack(dx, y model.Array, limit float64) {
 	d, v := host(dx), host(y)
 	if len(d) != len(v) {

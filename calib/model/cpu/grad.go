@@ -7,7 +7,7 @@ import (
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 )
 
-// RMSNormBack implements [model.Gradients]. With r = 1/√(mean x² + eps) over n
+// RMSNormBack implements [model.BackwardOps]. With r = 1/√(mean x² + eps) over n
 // elements,
 //
 //	dx[i] = r·w[i]·dy[i] − x[i]·r³/n · Σ_j w[j]·dy[j]·x[j]
@@ -44,7 +44,7 @@ func normBack(dx, dy, x, w []float32, r float64, add bool) {
 	}
 }
 
-// LinearBack implements [model.Gradients].
+// LinearBack implements [model.BackwardOps].
 func (c *Ops) LinearBack(dx, dy model.Array, rows int, w model.Weight, add bool) {
 	dst, grad := host(dx), host(dy)
 	if n, k := w.Shape(); len(dst) != rows*k || len(grad) != rows*n {
@@ -96,7 +96,7 @@ type attentionBack struct {
 	ld                       int // of the sums
 }
 
-// AttentionBack implements [model.Gradients]. With p the probabilities,
+// AttentionBack implements [model.BackwardOps]. With p the probabilities,
 //
 //	dv[j] = Σ_i p[i,j]·do[i]
 //	ds[i,j] = p[i,j]·(do[i]·v[j] − do[i]·o[i])

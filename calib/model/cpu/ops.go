@@ -12,7 +12,9 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
-// Ops implements [model.Gradients] on the processors of the host. Arrays are float32 and weights
+var _ model.BackwardOps = (*Ops)(nil)
+
+// Ops implements [model.BackwardOps], and learn.Ops, on the processors of the host. Arrays are float32 and weights
 // stay as they are stored, dense ones in their own type and quantized ones
 // packed. Its methods may not be called concurrently: they share scratch memory.
 // Results do not depend on the number of threads.

@@ -4,13 +4,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/model/opstest"
-	"github.com/lutq/lutq/formats/hf"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -89,38 +87,5 @@ func TestTrainableWithoutOriginal(t *testing.T) {
 	ops.Read(grads, ds)
 	if want := []float32{-1 - 5, 25, 3 - 15, -300}; !slices.Equal(grads, want) {
 		t.Errorf("gradient: got %v, want %v", grads, want)
-	}
-}
-
-func TestTrainableErrors(t *testing.T) {
-	ops := newOps(t)
-	other, err := ops.Dense(2, 4, hf.F32, make([]byte, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, test := range []struct {
-		name   string
-		change func(*model.Trainable)
-		want   string
-	}{
-		{"shape", func(x *model.Trainable) { x.Group = 0 }, "groups of 0"},
-		{"scales", func(x *model.Trainable) { x.Scales = x.Scales[:3] }, "3 scales: want 4"},
-		{"scale type", func(x *model.Trainable) { x.ScaleType = 0 }, "unknown type"},
-		{"codes", func(x *model.Trainable) { x.Codes = x.Codes[:5] }, "5 codes"},
-		{"code", func(x *model.Trainable) { x.Codes[4] = 4 }, "code 4 at row 1 column 1 of a table of 4"},
-		{"table", func(x *model.Trainable) { x.Table = make([]float32, 33) }, "33 values"},
-		{"original", func(x *model.Trainable) { x.Original = other }, "of an original of 2×4"},
-		{"nothing", func(x *model.Trainable) { x.Table = nil }, "neither table nor original"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			x := model.Trainable{
-				N: 2, K: 3, Group: 2, Codes: make([]uint8, 6),
-				Table: []float32{-1, 0, 0.5, 1}, Scales: make([]float32, 4), ScaleType: lut.F16,
-			}
-			test.change(&x)
-			if _, err := ops.Trainable(x); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got error %v: want one with %q", err, test.want)
-			}
-		})
 	}
 }

@@ -58,7 +58,7 @@ func (c *Ops) eachRow(packed []float32, rows []int, weights []float32, f func(i,
 	})
 }
 
-// RowDots implements [model.Gradients].
+// RowDots implements [model.BackwardOps].
 func (c *Ops) RowDots(dst, a, b model.Array, rows int) {
 	out, x, y := host(dst), host(a), host(b)
 	if len(out) != rows || len(x) != len(y) {

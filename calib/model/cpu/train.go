@@ -1,17 +1,15 @@
 package cpu
 
 import (
-	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/num"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/lut"
 )
-
-var _ model.Gradients = (*Ops)(nil)
 
 // maxTable is the largest number of table values.
 const maxTable = 1 << lut.MaxBits
@@ -33,53 +31,25 @@ func (w *trained) Shape() (n, k int) { return w.n, w.k }
 
 func (w *trained) operand() gemmcpu.Weights { return w.w }
 
-// Trainable implements [model.Gradients]. It copies what it keeps but for the original.
+// Trainable implements learn.Ops. It copies what it keeps but for the original.
 func (c *Ops) Trainable(t model.Trainable) (model.Weight, error) {
-	if t.N <= 0 || t.K <= 0 || t.Group <= 0 {
-		return nil, fmt.Errorf("trainable weights of shape %d×%d in groups of %d", t.N, t.K, t.Group)
+	if err := t.Validate(); err != nil {
+		return nil, fmt.Errorf("trainable weight: %w", err)
 	}
 	w := &trained{
 		n: t.N, k: t.K, group: t.Group, groups: lut.GroupsIn(t.K, t.Group),
-		scaleType: t.ScaleType, values: make([]float32, t.N*t.K),
+		scaleType: t.ScaleType, scales: make([]float32, len(t.Scales)), values: make([]float32, t.N*t.K),
 	}
 	w.w = gemmcpu.NewPlain(w.n, w.k, w.values)
-	if len(t.Scales) != w.n*w.groups {
-		return nil, fmt.Errorf("trainable weights of shape %d×%d with %d scales: want %d", w.n, w.k, len(t.Scales), w.n*w.groups)
-	}
-	if w.scaleType.Size() == 0 {
-		return nil, errors.New("trainable weights with scales of an unknown type")
-	}
-	w.scales = make([]float32, len(t.Scales))
 	if t.Original != nil {
-		if n, k := t.Original.Shape(); n != w.n || k != w.k {
-			return nil, fmt.Errorf("trainable weights of shape %d×%d of an original of %d×%d", w.n, w.k, n, k)
-		}
 		w.original = operand(t.Original)
 	}
-	if t.Table == nil {
-		if w.original == nil {
-			return nil, errors.New("trainable weights with neither table nor original")
-		}
-	} else if err := w.encode(t.Codes, t.Table); err != nil {
-		return nil, err
+	if t.Table != nil {
+		w.codes, w.table = slices.Clone(t.Codes), slices.Clone(t.Table)
 	}
 	w.round(t.Scales)
 	c.refresh(w)
 	return w, nil
-}
-
-// encode sets codes and table.
-func (w *trained) encode(codes []uint8, table []float32) error {
-	if len(codes) != w.n*w.k || len(table) > maxTable {
-		return fmt.Errorf("trainable weights of shape %d×%d with %d codes of %d values", w.n, w.k, len(codes), len(table))
-	}
-	for i, code := range codes {
-		if int(code) >= len(table) {
-			return fmt.Errorf("trainable weights: code %d at row %d column %d of a table of %d values", code, i/w.k, i%w.k, len(table))
-		}
-	}
-	w.codes, w.table = append(w.codes, codes...), append(w.table, table...)
-	return nil
 }
 
 // round sets the scales, as their type holds them.
@@ -97,7 +67,7 @@ func (w *trained) round(scales []float32) {
 	}
 }
 
-// SetScales implements [model.Gradients].
+// SetScales implements learn.Ops.
 func (c *Ops) SetScales(w model.Weight, scales model.Array) {
 	t, s := w.(*trained), host(scales)
 	if len(s) != len(t.scales) {
@@ -107,7 +77,7 @@ func (c *Ops) SetScales(w model.Weight, scales model.Array) {
 	c.refresh(t)
 }
 
-// SetTable implements [model.Gradients].
+// SetTable implements learn.Ops.
 func (c *Ops) SetTable(w model.Weight, table model.Array) {
 	t := w.(*trained)
 	copySame(t.table, host(table))
@@ -151,7 +121,7 @@ func (w *trained) groupsOf(from, to int, f func(i, lo, hi int)) {
 	}
 }
 
-// Recode implements [model.Gradients]. Boundaries are the mean of two table values, rounded to
+// Recode implements learn.Ops. Boundaries are the mean of two table values, rounded to
 // float32, as in package lut.
 func (c *Ops) Recode(w model.Weight, bf16 bool) {
 	t := w.(*trained)
@@ -213,7 +183,7 @@ func (b *boundaries) code(x float32) uint8 {
 	return uint8(code)
 }
 
-// Codes implements [model.Gradients].
+// Codes implements learn.Ops.
 func (c *Ops) Codes(dst []uint8, w model.Weight) {
 	t := w.(*trained)
 	if len(dst) != len(t.codes) {
@@ -222,7 +192,7 @@ func (c *Ops) Codes(dst []uint8, w model.Weight) {
 	copy(dst, t.codes)
 }
 
-// ScaleGrad implements [model.Gradients]. A quotient equal to the first or last table
+// ScaleGrad implements [model.BackwardOps]. A quotient equal to the first or last table
 // value lies inside the range, one by a scale of 0 does not.
 func (c *Ops) ScaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weight, lsq bool) {
 	t, dst, table, grad, src := w.(*trained), host(ds), host(dtable), host(dy), host(x)
@@ -325,7 +295,7 @@ func (w *trained) tableGrad(sums *[maxTable]float64, n int, g []float32) {
 	}
 }
 
-// Adam implements [model.Gradients].
+// Adam implements learn.Ops.
 func (c *Ops) Adam(a model.Adam) {
 	p, m, v, g := host(a.P), host(a.M), host(a.V), host(a.G)
 	if len(m) != len(p) || len(v) != len(p) || len(g) != len(p) {
@@ -386,7 +356,7 @@ func (s *step) bf16(p, m, v *float32, g float32) {
 
 func toBF16(v float32) float32 { return num.BF16ToF32(num.F32ToBF16(v)) }
 
-// ExpScale implements [model.Gradients].
+// ExpScale implements learn.Ops.
 func (c *Ops) ExpScale(s, base, theta model.Array) {
 	dst, b, t := host(s), host(base), host(theta)
 	if len(b) != len(dst) || len(t) != len(dst) {
@@ -399,7 +369,7 @@ func (c *Ops) ExpScale(s, base, theta model.Array) {
 	})
 }
 
-// ExpScaleBack implements [model.Gradients].
+// ExpScaleBack implements learn.Ops.
 func (c *Ops) ExpScaleBack(g, s model.Array) {
 	dst, by := host(g), host(s)
 	if len(by) != len(dst) {
@@ -412,7 +382,7 @@ func (c *Ops) ExpScaleBack(g, s model.Array) {
 	})
 }
 
-// SumSquares implements [model.Gradients]: in order, from parts of a fixed size.
+// SumSquares implements learn.Ops: in order, from parts of a fixed size.
 func (c *Ops) SumSquares(x ...model.Array) float64 {
 	var sum float64
 	for _, a := range x {

@@ -4,14 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
 )
 
-var _ model.Gradients = (*Ops)(nil)
+var _ model.BackwardOps = (*Ops)(nil)
 
 // trainable is a weight whose scales are learned. A product with it dequantizes it
 // into memory that all trainable weights share.
@@ -33,34 +32,16 @@ func (t *trainable) groups() int { return lut.GroupsIn(t.k, t.group) }
 // maxTable is the most entries that the kernels take of a table.
 const maxTable = 1 << lut.MaxBits
 
-// checkTrainable returns the first reason why a weight cannot be trained.
+// checkTrainable returns the first reason why a weight cannot be learned here.
 func checkTrainable(t model.Trainable) error {
-	switch {
-	case t.N <= 0 || t.K <= 0 || t.Group <= 0:
-		return fmt.Errorf("shape %d×%d in groups of %d", t.N, t.K, t.Group)
-	case t.N*t.K > math.MaxInt32:
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	if t.N*t.K > math.MaxInt32 {
 		return fmt.Errorf("shape %d×%d has more elements than the kernels count", t.N, t.K)
-	case len(t.Scales) != t.N*lut.GroupsIn(t.K, t.Group):
-		return fmt.Errorf("%d scales: want %d", len(t.Scales), t.N*lut.GroupsIn(t.K, t.Group))
-	case t.ScaleType.Size() == 0:
-		return fmt.Errorf("scales of type %v", t.ScaleType)
-	case t.Table == nil && t.Original == nil:
-		return errors.New("neither a table nor an original")
-	case t.Table != nil && (len(t.Table) < 2 || len(t.Table) > maxTable):
-		return fmt.Errorf("a table of %d values: want 2 to %d", len(t.Table), maxTable)
-	case t.Table != nil && len(t.Codes) != t.N*t.K:
-		return fmt.Errorf("%d codes: want %d", len(t.Codes), t.N*t.K)
 	}
-	if t.Table != nil {
-		if i := slices.IndexFunc(t.Codes, func(c uint8) bool { return int(c) >= len(t.Table) }); i >= 0 {
-			return fmt.Errorf("code [%d, %d] is %d in a table of %d", i/t.K, i%t.K, t.Codes[i], len(t.Table))
-		}
-	}
-	if t.Original != nil {
-		w, ok := t.Original.(*matrix)
-		if !ok || w.packed != nil || w.n != t.N || w.k != t.K {
-			return errors.New("the original is not a dense weight of the same shape")
-		}
+	if w, ok := t.Original.(*matrix); t.Original != nil && (!ok || w.packed != nil) {
+		return errors.New("the original is not a dense weight")
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ const guard = 64
 // check compares one call of one operation.
 type check struct {
 	testing.TB
-	ops     model.Gradients
+	ops     Ops
 	o       Options
 	r       *rand.Rand
 	tensors []*tensor
@@ -33,7 +33,7 @@ type tensor struct {
 	floor  float64
 }
 
-func (o Options) check(t testing.TB, ops model.Gradients, seed uint64) *check {
+func (o Options) check(t testing.TB, ops Ops, seed uint64) *check {
 	return &check{TB: t, ops: ops, o: o, r: rand.New(rand.NewPCG(seed, 1))}
 }
 
@@ -102,7 +102,7 @@ type weights struct {
 }
 
 // weight uploads to both.
-func (c *check) weight(upload func(ops model.Gradients) (model.Weight, error)) weights {
+func (c *check) weight(upload func(ops Ops) (model.Weight, error)) weights {
 	c.Helper()
 	dev, err := upload(c.ops)
 	if err != nil {
@@ -122,7 +122,7 @@ func (c *check) weight(upload func(ops model.Gradients) (model.Weight, error)) w
 
 // side is one of the two that are compared.
 type side struct {
-	model.Gradients
+	Ops
 	reference bool
 }
 

@@ -1,5 +1,4 @@
-// Package opstest holds implementations of [model.Gradients] to what they have
-// to compute.
+// Package opstest holds implementations of [Ops] to what they have to compute.
 //
 // [Reference] is one in float64, each operation written as its formula reads.
 // [Run] compares any other with it, operation by operation, and so says which
@@ -7,3 +6,14 @@
 //
 // The package is for tests.
 package opstest
+
+import (
+	"github.com/lutq/lutq/calib/learn"
+	"github.com/lutq/lutq/calib/model"
+)
+
+// Ops are all operations of a device.
+type Ops interface {
+	model.BackwardOps
+	learn.Ops
+}

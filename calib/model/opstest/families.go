@@ -74,7 +74,7 @@ func (b FamilyBounds) logits(t *testing.T, m *model.Model, g archtest.Golden) {
 
 // gradients compares the gradient by a scale of every row of every layer.
 func (b FamilyBounds) gradients(t *testing.T, m *model.Model, g archtest.Golden) {
-	ops := m.Ops().(model.Gradients)
+	ops := m.Ops().(Ops)
 	weights, grads := make(map[string]model.Weight), make(map[string]model.Grad)
 	for _, name := range m.Linears() {
 		w := m.Weight(name)

@@ -1,7 +1,7 @@
 package opstest
 
 import (
-	"errors"
+	"fmt"
 	"math"
 
 	"github.com/lutq/lutq/calib/model"
@@ -10,7 +10,7 @@ import (
 	"github.com/lutq/lutq/quantize/lut"
 )
 
-// RMSNormBack implements [model.Gradients]. With r = 1/√(mean x² + eps),
+// RMSNormBack implements [model.BackwardOps]. With r = 1/√(mean x² + eps),
 //
 //	dx[i] = r·w[i]·dy[i] − x[i]·r³/n · Σ_j w[j]·dy[j]·x[j]
 func (Reference) RMSNormBack(dx, dy, x, w model.Array, rows int, eps float64, add bool) {
@@ -39,7 +39,7 @@ func put(dst *float64, v float64, add bool) {
 	*dst = v
 }
 
-// LinearBack implements [model.Gradients].
+// LinearBack implements [model.BackwardOps].
 func (Reference) LinearBack(dx, dy model.Array, rows int, w model.Weight, add bool) {
 	d, g, m := values(dx), values(dy), w.(*matrix)
 	exactly(rows*m.k, "dx", d)
@@ -56,7 +56,7 @@ func (Reference) LinearBack(dx, dy model.Array, rows int, w model.Weight, add bo
 	}
 }
 
-// AttentionBack implements [model.Gradients]. With p the probabilities,
+// AttentionBack implements [model.BackwardOps]. With p the probabilities,
 //
 //	dv[j] = Σ_i p[i,j]·do[i]
 //	dp[i,j] = do[i]·v[j]
@@ -100,7 +100,7 @@ func (Reference) AttentionBack(dq, dk, dv, do, o, lse, q, k, v model.Array, s mo
 	}
 }
 
-// GLUBack implements [model.Gradients], by derivatives that are written out.
+// GLUBack implements [model.BackwardOps], by derivatives that are written out.
 func (Reference) GLUBack(dg, du, dy, g, u model.Array, act arch.Gating) {
 	dgv, duv, dyv, gv, uv := values(dg), values(du), values(dy), values(g), values(u)
 	exactly(len(dyv), "dg", dgv)
@@ -146,7 +146,7 @@ func gluBack(act arch.Gating, g, u float64) (byGate, byUp float64) {
 	panic("opstest: activation " + act.Act)
 }
 
-// SoftCapBack implements [model.Gradients].
+// SoftCapBack implements [model.BackwardOps].
 func (Reference) SoftCapBack(dx, y model.Array, c float64) {
 	d, v := values(dx), values(y)
 	exactly(len(d), "y", v)
@@ -155,7 +155,7 @@ func (Reference) SoftCapBack(dx, y model.Array, c float64) {
 	}
 }
 
-// RowDots implements [model.Gradients].
+// RowDots implements [model.BackwardOps].
 func (Reference) RowDots(dst, a, b model.Array, rows int) {
 	d, av, bv := values(dst), values(a), values(b)
 	exactly(rows, "dst", d)
@@ -166,8 +166,11 @@ func (Reference) RowDots(dst, a, b model.Array, rows int) {
 	}
 }
 
-// Trainable implements [model.Gradients].
+// Trainable implements learn.Ops.
 func (r Reference) Trainable(t model.Trainable) (model.Weight, error) {
+	if err := t.Validate(); err != nil {
+		return nil, fmt.Errorf("trainable weight: %w", err)
+	}
 	m := &matrix{
 		n: t.N, k: t.K, group: t.Group, scaleType: t.ScaleType,
 		scales: make([]float64, t.N*lut.GroupsIn(t.K, t.Group)),
@@ -178,14 +181,12 @@ func (r Reference) Trainable(t model.Trainable) (model.Weight, error) {
 	if t.Table != nil {
 		m.table = widen(t.Table)
 		m.codes = append(m.codes, t.Codes...)
-	} else if m.original == nil {
-		return nil, errors.New("a trainable weight needs a table or an original")
 	}
 	r.SetScales(m, Array(widen(t.Scales)))
 	return m, nil
 }
 
-// SetScales implements [model.Gradients].
+// SetScales implements learn.Ops.
 func (Reference) SetScales(w model.Weight, scales model.Array) {
 	m, s := w.(*matrix), values(scales)
 	exactly(len(m.scales), "scales", s)
@@ -208,7 +209,7 @@ func rounded(t lut.ScaleType, v float64) float64 {
 
 func bf16(v float64) float64 { return float64(num.BF16ToF32(num.F32ToBF16(float32(v)))) }
 
-// SetTable implements [model.Gradients].
+// SetTable implements learn.Ops.
 func (Reference) SetTable(w model.Weight, table model.Array) {
 	m := w.(*matrix)
 	exactly(len(m.table), "table", values(table))
@@ -239,7 +240,7 @@ func (m *matrix) quotient(n, k int, round bool) float64 {
 	return q
 }
 
-// Recode implements [model.Gradients].
+// Recode implements learn.Ops.
 func (Reference) Recode(w model.Weight, bf16 bool) {
 	m := w.(*matrix)
 	for i := range m.codes {
@@ -247,7 +248,7 @@ func (Reference) Recode(w model.Weight, bf16 bool) {
 	}
 }
 
-// Codes implements [model.Gradients].
+// Codes implements learn.Ops.
 func (Reference) Codes(dst []uint8, w model.Weight) {
 	m := w.(*matrix)
 	if len(dst) != len(m.codes) {
@@ -256,7 +257,7 @@ func (Reference) Codes(dst []uint8, w model.Weight) {
 	copy(dst, m.codes)
 }
 
-// ScaleGrad implements [model.Gradients]. A quotient equal to the first or
+// ScaleGrad implements [model.BackwardOps]. A quotient equal to the first or
 // last table value lies inside the range; where the scale is 0 there is no
 // quotient, and the weight counts as outside.
 func (Reference) ScaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weight, lsq bool) {
@@ -289,7 +290,7 @@ func (Reference) ScaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weig
 	}
 }
 
-// Adam implements [model.Gradients]. In bfloat16 it rounds wherever PyTorch's
+// Adam implements learn.Ops. In bfloat16 it rounds wherever PyTorch's
 // optimizer stores a tensor of that type: after lerp, mul, addcmul, sqrt, div,
 // add and addcdiv (torch/optim/adam.py, _multi_tensor_adam).
 func (Reference) Adam(a model.Adam) {
@@ -315,7 +316,7 @@ func (Reference) Adam(a model.Adam) {
 	}
 }
 
-// ExpScale implements [model.Gradients].
+// ExpScale implements learn.Ops.
 func (Reference) ExpScale(s, base, theta model.Array) {
 	sv, b, t := values(s), values(base), values(theta)
 	exactly(len(sv), "base", b)
@@ -325,7 +326,7 @@ func (Reference) ExpScale(s, base, theta model.Array) {
 	}
 }
 
-// ExpScaleBack implements [model.Gradients].
+// ExpScaleBack implements learn.Ops.
 func (Reference) ExpScaleBack(g, s model.Array) {
 	gv, sv := values(g), values(s)
 	exactly(len(gv), "s", sv)
@@ -334,7 +335,7 @@ func (Reference) ExpScaleBack(g, s model.Array) {
 	}
 }
 
-// SumSquares implements [model.Gradients].
+// SumSquares implements learn.Ops.
 func (Reference) SumSquares(x ...model.Array) float64 {
 	var sum float64
 	for _, a := range x {

@@ -28,7 +28,7 @@ func (a Array) Slice(from, to int) model.Array { return a[from:to:to] }
 // value, so that finite differences can be taken of them.
 type Reference struct{}
 
-var _ model.Gradients = Reference{}
+var _ Ops = Reference{}
 
 // values is an array's elements; nil for no array.
 func values(a model.Array) []float64 {

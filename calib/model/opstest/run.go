@@ -25,7 +25,7 @@ type Options struct {
 
 // Run compares ops with the [Reference]. Inputs are those that ops can hold:
 // what an array is filled with is read back for the reference.
-func Run(t *testing.T, ops model.Gradients, o Options) {
+func Run(t *testing.T, ops Ops, o Options) {
 	if o.Floats == 0 {
 		o.Floats = 1e-5
 	}
@@ -34,7 +34,7 @@ func Run(t *testing.T, ops model.Gradients, o Options) {
 	}
 	for _, test := range []struct {
 		name string
-		run  func(t *testing.T, ops model.Gradients, o Options)
+		run  func(t *testing.T, ops Ops, o Options)
 	}{
 		{"Arrays", testArrays},
 		{"Embed", testEmbed},
@@ -51,6 +51,7 @@ func Run(t *testing.T, ops model.Gradients, o Options) {
 		{"NotFinite", testNotFinite},
 		{"Trainable", testTrainable},
 		{"TrainableOriginal", testTrainableOriginal},
+		{"TrainableErrors", testTrainableErrors},
 		{"Adam", testAdam},
 		{"ExpScale", testExpScale},
 		{"SumSquares", testSumSquares},
@@ -65,7 +66,7 @@ func Run(t *testing.T, ops model.Gradients, o Options) {
 	}
 }
 
-func testArrays(t *testing.T, ops model.Gradients, o Options) {
+func testArrays(t *testing.T, ops Ops, o Options) {
 	for i, n := range []int{1, 7, 64, 1000, 4099} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			c := o.check(t, ops, uint64(i))
@@ -127,7 +128,7 @@ var denseTypes = []hf.DType{hf.F32, hf.F16, hf.BF16}
 // dense uploads a random matrix.
 func (c *check) dense(n, k int, t hf.DType) weights {
 	data := encode(t, c.normal(n*k, 0.1))
-	return c.weight(func(ops model.Gradients) (model.Weight, error) { return ops.Dense(n, k, t, data) })
+	return c.weight(func(ops Ops) (model.Weight, error) { return ops.Dense(n, k, t, data) })
 }
 
 // packed uploads a random quantized matrix.
@@ -139,7 +140,7 @@ func (c *check) packed(n, k, bits, group int, st lut.ScaleType) weights {
 	}
 	m.Scales = make([]byte, n*m.Groups()*st.Size())
 	st.Encode(m.Scales, c.scales(n*m.Groups(), st))
-	return c.weight(func(ops model.Gradients) (model.Weight, error) { return ops.Packed(m) })
+	return c.weight(func(ops Ops) (model.Weight, error) { return ops.Packed(m) })
 }
 
 // table returns a codebook of 2^bits distinct values in order, unevenly
@@ -186,7 +187,7 @@ func (c *check) scales(n int, st lut.ScaleType) []float32 {
 
 var scaleTypes = []lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3}
 
-func testEmbed(t *testing.T, ops model.Gradients, o Options) {
+func testEmbed(t *testing.T, ops Ops, o Options) {
 	tokens := []int{3, 0, 28, 28, 7, 1, 16}
 	run := func(name string, k int, upload func(c *check) weights) {
 		t.Run(name, func(t *testing.T) {
@@ -210,7 +211,7 @@ func testEmbed(t *testing.T, ops model.Gradients, o Options) {
 	run("packed", 75, func(c *check) weights { return c.packed(29, 75, 3, 32, lut.F16) })
 }
 
-func testRMSNorm(t *testing.T, ops model.Gradients, o Options) {
+func testRMSNorm(t *testing.T, ops Ops, o Options) {
 	const eps = 1e-5
 	for _, rows := range []int{1, 7, 130} {
 		for _, n := range []int{1, 24, 64, 129, 1100} {
@@ -242,7 +243,7 @@ func testRMSNorm(t *testing.T, ops model.Gradients, o Options) {
 // linearRows are numbers of rows about which kernels change.
 var linearRows = []int{1, 2, 7, 8, 9, 33, 130}
 
-func testLinear(t *testing.T, ops model.Gradients, o Options) {
+func testLinear(t *testing.T, ops Ops, o Options) {
 	run := func(name string, n, k int, upload func(c *check, n, k int) weights) {
 		for _, rows := range linearRows {
 			t.Run(fmt.Sprintf("%s %d×%d rows %d", name, n, k, rows), func(t *testing.T) {
@@ -290,7 +291,7 @@ func testLinear(t *testing.T, ops model.Gradients, o Options) {
 	}
 }
 
-func testRope(t *testing.T, ops model.Gradients, o Options) {
+func testRope(t *testing.T, ops Ops, o Options) {
 	for _, size := range [][4]int{{1, 1, 4, 8}, {7, 3, 12, 24}, {33, 9, 32, 64}, {130, 2, 64, 128}, {9, 3, 12, 32}, {17, 2, 48, 128}} {
 		rows, heads, half, dim := size[0], size[1], size[2], size[3]
 		t.Run(fmt.Sprintf("rows %d heads %d half %d of %d", rows, heads, half, dim), func(t *testing.T) {
@@ -312,7 +313,7 @@ func testRope(t *testing.T, ops model.Gradients, o Options) {
 	}
 }
 
-func testAttention(t *testing.T, ops model.Gradients, o Options) {
+func testAttention(t *testing.T, ops Ops, o Options) {
 	for i, s := range []model.AttentionShape{
 		{T: 1, Heads: 1, KVHeads: 1, Dim: 32},
 		{T: 1, Heads: 6, KVHeads: 2, Dim: 64},
@@ -381,7 +382,7 @@ func narrowed(v []float64) []float32 {
 	return w
 }
 
-func testGLU(t *testing.T, ops model.Gradients, o Options) {
+func testGLU(t *testing.T, ops Ops, o Options) {
 	for _, act := range []arch.Gating{
 		{Act: arch.SiLU}, {Act: arch.GELU}, {Act: arch.GELUTanh}, {Act: arch.ReLU}, {Act: arch.SwiGLUOAI, Alpha: 1.702, Limit: 7},
 	} {
@@ -412,7 +413,7 @@ func testGLU(t *testing.T, ops model.Gradients, o Options) {
 	}
 }
 
-func testSoftCap(t *testing.T, ops model.Gradients, o Options) {
+func testSoftCap(t *testing.T, ops Ops, o Options) {
 	for _, n := range []int{1, 64, 4099} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			c := o.check(t, ops, uint64(n))
@@ -429,7 +430,7 @@ func testSoftCap(t *testing.T, ops model.Gradients, o Options) {
 }
 
 // testRows: rows that are gathered, scattered and multiplied.
-func testRows(t *testing.T, ops model.Gradients, o Options) {
+func testRows(t *testing.T, ops Ops, o Options) {
 	for _, size := range [][2]int{{1, 1}, {7, 24}, {33, 129}, {130, 576}} {
 		total, width := size[0], size[1]
 		t.Run(fmt.Sprintf("rows %d width %d", total, width), func(t *testing.T) {
@@ -465,7 +466,7 @@ func testRows(t *testing.T, ops model.Gradients, o Options) {
 
 var lossShapes = [][2]int{{1, 1}, {1, 1000}, {7, 33}, {33, 4099}, {5, 50257}}
 
-func testCrossEntropy(t *testing.T, ops model.Gradients, o Options) {
+func testCrossEntropy(t *testing.T, ops Ops, o Options) {
 	for _, shape := range lossShapes {
 		rows, vocab := shape[0], shape[1]
 		t.Run(fmt.Sprintf("rows %d vocab %d", rows, vocab), func(t *testing.T) {
@@ -509,7 +510,7 @@ func spoilt(x []float32, cols int) []float32 {
 	return x
 }
 
-func testDivergence(t *testing.T, ops model.Gradients, o Options) {
+func testDivergence(t *testing.T, ops Ops, o Options) {
 	for _, shape := range lossShapes {
 		rows, vocab := shape[0], shape[1]
 		t.Run(fmt.Sprintf("rows %d vocab %d", rows, vocab), func(t *testing.T) {
@@ -545,7 +546,7 @@ func testDivergence(t *testing.T, ops model.Gradients, o Options) {
 	})
 }
 
-func testArgMax(t *testing.T, ops model.Gradients, o Options) {
+func testArgMax(t *testing.T, ops Ops, o Options) {
 	for _, cols := range []int{1, 33, 1000, 50257} {
 		t.Run(fmt.Sprint(cols), func(t *testing.T) {
 			c := o.check(t, ops, uint64(cols))
@@ -564,7 +565,7 @@ func testArgMax(t *testing.T, ops model.Gradients, o Options) {
 	}
 }
 
-func testNotFinite(t *testing.T, ops model.Gradients, o Options) {
+func testNotFinite(t *testing.T, ops Ops, o Options) {
 	const rows, cols = 130, 77
 	for _, test := range []struct {
 		name string
@@ -595,7 +596,7 @@ func testNotFinite(t *testing.T, ops model.Gradients, o Options) {
 	}
 }
 
-func testAdam(t *testing.T, ops model.Gradients, o Options) {
+func testAdam(t *testing.T, ops Ops, o Options) {
 	for _, n := range []int{1, 33, 4099} {
 		for _, test := range []struct {
 			name  string
@@ -656,7 +657,7 @@ func (c *check) is16(x *tensor) {
 	}
 }
 
-func testExpScale(t *testing.T, ops model.Gradients, o Options) {
+func testExpScale(t *testing.T, ops Ops, o Options) {
 	for _, n := range []int{1, 33, 4099} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			c := o.check(t, ops, uint64(n))
@@ -672,7 +673,7 @@ func testExpScale(t *testing.T, ops model.Gradients, o Options) {
 	}
 }
 
-func testSumSquares(t *testing.T, ops model.Gradients, o Options) {
+func testSumSquares(t *testing.T, ops Ops, o Options) {
 	for _, lens := range [][]int{nil, {1}, {33, 1, 4099}, {100003}} {
 		t.Run(fmt.Sprint(lens), func(t *testing.T) {
 			c := o.check(t, ops, 1)

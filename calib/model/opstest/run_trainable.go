@@ -2,6 +2,7 @@ package opstest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
@@ -27,7 +28,7 @@ func (c *check) trainable(n, k, bits, group int, dt hf.DType, st lut.ScaleType) 
 		v[i] = both16(v[i])
 	}
 	data := encode(dt, v)
-	original := c.weight(func(ops model.Gradients) (model.Weight, error) { return ops.Dense(n, k, dt, data) })
+	original := c.weight(func(ops Ops) (model.Weight, error) { return ops.Dense(n, k, dt, data) })
 	scales := make([]float32, n*groups)
 	for i, x := range v {
 		s := &scales[i/k*groups+i%k/group]
@@ -45,16 +46,16 @@ func (c *check) trainable(n, k, bits, group int, dt hf.DType, st lut.ScaleType) 
 			}
 		}
 	}
-	w := c.weight(func(ops model.Gradients) (model.Weight, error) {
+	w := c.weight(func(ops Ops) (model.Weight, error) {
 		t := t
-		t.Original = side{ops, ops == model.Gradients(Reference{})}.w(original)
+		t.Original = side{ops, ops == Ops(Reference{})}.w(original)
 		return ops.Trainable(t)
 	})
 	return layer{original, w, n, k, group, n * groups}
 }
 
 // products compares the products by a layer's weights, forward and back.
-func (l layer) products(t *testing.T, ops model.Gradients, o Options, seed uint64) {
+func (l layer) products(t *testing.T, ops Ops, o Options, seed uint64) {
 	t.Helper()
 	for _, rows := range []int{1, 33} {
 		c := o.check(t, ops, seed)
@@ -71,7 +72,7 @@ func (l layer) products(t *testing.T, ops model.Gradients, o Options, seed uint6
 }
 
 // gradients compares ScaleGrad.
-func (l layer) gradients(t *testing.T, ops model.Gradients, o Options, rows int) {
+func (l layer) gradients(t *testing.T, ops Ops, o Options, rows int) {
 	t.Helper()
 	c := o.check(t, ops, uint64(rows))
 	defer c.done()
@@ -93,7 +94,7 @@ func (l layer) gradients(t *testing.T, ops model.Gradients, o Options, rows int)
 // two entries may round to either side: a code is right if it is that of
 // a quotient within 2^-21 of the reference's, itself rounded in bfloat16. The
 // reference then takes the codes, so that what follows compares.
-func (l layer) codesAgree(t testing.TB, ops model.Gradients, o Options, recoded, bf bool) {
+func (l layer) codesAgree(t testing.TB, ops Ops, o Options, recoded, bf bool) {
 	t.Helper()
 	got, m := make([]uint8, l.n*l.k), l.w.ref
 	ops.Codes(got, l.w.dev)
@@ -134,7 +135,7 @@ func (l layer) codesAgree(t testing.TB, ops model.Gradients, o Options, recoded,
 
 var trainableShapes = [][3]int{{64, 128, 64}, {17, 45, 32}, {129, 300, 300}, {48, 77, 20}, {1, 64, 16}, {70, 33, 1}}
 
-func testTrainable(t *testing.T, ops model.Gradients, o Options) {
+func testTrainable(t *testing.T, ops Ops, o Options) {
 	for i, st := range scaleTypes {
 		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 			shape := trainableShapes[(5*i+bits)%len(trainableShapes)]
@@ -183,7 +184,7 @@ func testTrainable(t *testing.T, ops model.Gradients, o Options) {
 
 // testTies codes quotients half way between two entries, and those of a scale
 // of zero. All of it is exact.
-func testTies(t *testing.T, ops model.Gradients, o Options) {
+func testTies(t *testing.T, ops Ops, o Options) {
 	c := o.check(t, ops, 1)
 	const k = 16
 	v, scales := make([]float32, 3*k), []float32{0.5, -0.25, 0}
@@ -193,11 +194,11 @@ func testTies(t *testing.T, ops model.Gradients, o Options) {
 		v[i], v[k+i], v[2*k+i] = q*0.5, q*-0.25, q
 	}
 	data := encode(hf.F32, v)
-	original := c.weight(func(ops model.Gradients) (model.Weight, error) { return ops.Dense(3, k, hf.F32, data) })
-	w := c.weight(func(ops model.Gradients) (model.Weight, error) {
+	original := c.weight(func(ops Ops) (model.Weight, error) { return ops.Dense(3, k, hf.F32, data) })
+	w := c.weight(func(ops Ops) (model.Weight, error) {
 		return ops.Trainable(model.Trainable{
 			N: 3, K: k, Group: k, Codes: make([]uint8, 3*k), Table: table, Scales: scales, ScaleType: lut.F32,
-			Original: side{ops, ops == model.Gradients(Reference{})}.w(original),
+			Original: side{ops, ops == Ops(Reference{})}.w(original),
 		})
 	})
 	defer c.done(w, original)
@@ -224,7 +225,7 @@ func testTies(t *testing.T, ops model.Gradients, o Options) {
 	c.compare(0)
 }
 
-func testTrainableOriginal(t *testing.T, ops model.Gradients, o Options) {
+func testTrainableOriginal(t *testing.T, ops Ops, o Options) {
 	for i, shape := range trainableShapes {
 		n, k, group := shape[0], shape[1], shape[2]
 		st := scaleTypes[i%len(scaleTypes)]
@@ -240,5 +241,14 @@ func testTrainableOriginal(t *testing.T, ops model.Gradients, o Options) {
 			l.gradients(t, ops, o, 7)
 			c.compare(0)
 		})
+	}
+}
+
+// testTrainableErrors: what no device can learn is refused, before it is read.
+func testTrainableErrors(t *testing.T, ops Ops, _ Options) {
+	w := model.Trainable{N: 1, K: 2, Group: 2, Codes: []uint8{0, 2}, Table: []float32{-1, 1}, Scales: []float32{1}, ScaleType: lut.F32}
+	want := w.Validate()
+	if _, err := ops.Trainable(w); want == nil || err == nil || !strings.Contains(err.Error(), want.Error()) {
+		t.Errorf("a code outside of the table: got error %v, want one with %v", err, want)
 	}
 }
