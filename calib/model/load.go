@@ -12,10 +12,11 @@ import (
 
 // loader reads the parts of a model and remembers the first error.
 type loader struct {
-	src Source
-	ops Ops
-	own *owned
-	err error
+	src   Source
+	ahead *ahead
+	ops   Ops
+	own   *owned
+	err   error
 
 	// last is what was read last of each matrix or stack: the parts of one follow each other.
 	last map[*arch.Stored]rows
@@ -209,7 +210,11 @@ func (l *loader) rows(s *arch.Stored, expert int) rows {
 	}
 	r, ok := l.last[s]
 	if !ok {
-		r = l.stored(s)
+		var err error
+		if r, err = l.ahead.take(s); err != nil {
+			l.fail(err)
+			return rows{}
+		}
 	}
 	if r.packed == nil && (r.matrix == nil || r.expert != expert) {
 		size := len(r.data) / s.Matrices()
@@ -219,24 +224,6 @@ func (l *loader) rows(s *arch.Stored, expert int) rows {
 		}
 	}
 	l.last[s] = r
-	return r
-}
-
-// stored reads all that is stored.
-func (l *loader) stored(s *arch.Stored) (r rows) {
-	q, err := l.src.Quantized(s.Path)
-	switch {
-	case err != nil:
-		l.fail(fmt.Errorf("%s: %w", l.src.Name(), err))
-	case q != nil && (q.N != s.Matrices()*s.N || q.K != s.K):
-		l.fail(fmt.Errorf("%s: quantized %s has shape [%d, %d]: want [%d, %d]", l.src.Name(), s.Path, q.N, q.K, s.Matrices()*s.N, s.K))
-	case q != nil:
-		r.packed = q
-	default:
-		if t := l.tensor(s.Tensor, s.Shape()...); l.err == nil {
-			r.dtype, r.data = t.DType, l.bytes(t)
-		}
-	}
 	return r
 }
 
@@ -276,12 +263,12 @@ func (l *loader) upload(v []float32) Array {
 
 // floats reads a tensor's elements.
 func (l *loader) floats(name string, shape ...int) []float32 {
-	t := l.tensor(name, shape...)
 	if l.err != nil {
 		return nil
 	}
-	data := l.bytes(t)
-	if l.err != nil {
+	t, data, err := numbers(l.src, name, shape...)
+	if err != nil {
+		l.fail(err)
 		return nil
 	}
 	v := make([]float32, t.Elements())
@@ -296,44 +283,48 @@ func (l *loader) floats(name string, shape ...int) []float32 {
 	return v
 }
 
-// tensor finds a tensor of the given shape, of a type that the kernels multiply by.
-func (l *loader) tensor(name string, shape ...int) *hf.Tensor {
-	if l.err != nil {
-		return nil
+// stored reads all that is stored as s.
+func stored(src Source, s *arch.Stored) (r rows, err error) {
+	q, err := src.Quantized(s.Path)
+	switch {
+	case err != nil:
+		return r, fmt.Errorf("%s: %w", src.Name(), err)
+	case q == nil:
+		t, data, err := numbers(src, s.Tensor, s.Shape()...)
+		if err != nil {
+			return r, err
+		}
+		return rows{dtype: t.DType, data: data}, nil
+	case q.N != s.Matrices()*s.N || q.K != s.K:
+		return r, fmt.Errorf("%s: quantized %s has shape [%d, %d]: want [%d, %d]", src.Name(), s.Path, q.N, q.K, s.Matrices()*s.N, s.K)
 	}
-	t, ok := l.src.Tensor(name)
+	return rows{packed: q}, nil
+}
+
+// numbers finds a tensor of the given shape, of a type that the kernels multiply by, and
+// reads its bytes, all of them finite numbers.
+func numbers(src Source, name string, shape ...int) (*hf.Tensor, []byte, error) {
+	t, ok := src.Tensor(name)
 	if !ok {
-		l.fail(fmt.Errorf("%s: no tensor %s", l.src.Name(), name))
-		return nil
+		return nil, nil, fmt.Errorf("%s: no tensor %s", src.Name(), name)
+	}
+	fail := func(err error) (*hf.Tensor, []byte, error) {
+		return nil, nil, fmt.Errorf("%s: %s in %s: %w", src.Name(), t.Name, t.Shard, err)
 	}
 	switch t.DType {
 	case hf.F32, hf.F16, hf.BF16:
 	default:
-		l.fail(l.wrap(t, fmt.Errorf("type %s: want F32, F16 or BF16", t.DType)))
+		return fail(fmt.Errorf("type %s: want F32, F16 or BF16", t.DType))
 	}
 	if !slices.Equal(t.Shape, shape) {
-		l.fail(l.wrap(t, fmt.Errorf("shape %v: want %v", t.Shape, shape)))
+		return fail(fmt.Errorf("shape %v: want %v", t.Shape, shape))
 	}
-	return t
-}
-
-// bytes reads a tensor's bytes, all of them finite numbers.
-func (l *loader) bytes(t *hf.Tensor) []byte {
-	if l.err != nil {
-		return nil
-	}
-	data, err := l.src.Read(t)
+	data, err := src.Read(t)
 	if err != nil {
-		l.fail(l.wrap(t, err))
-		return nil
+		return fail(err)
 	}
 	if i := t.DType.FirstNotFinite(data); i >= 0 {
-		l.fail(l.wrap(t, fmt.Errorf("element %d is NaN or infinite", i)))
-		return nil
+		return fail(fmt.Errorf("element %d is NaN or infinite", i))
 	}
-	return data
-}
-
-func (l *loader) wrap(t *hf.Tensor, err error) error {
-	return fmt.Errorf("%s: %s in %s: %w", l.src.Name(), t.Name, t.Shard, err)
+	return t, data, nil
 }

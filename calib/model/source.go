@@ -13,7 +13,7 @@ import (
 )
 
 // Source is where a model's weights come from. A model reads everything it
-// needs while it is built and forgets its source.
+// needs while it is built, several tensors at a time, and forgets its source.
 type Source interface {
 	// Name is what messages call the source: its folder.
 	Name() string

@@ -9,12 +9,14 @@ import (
 	"maps"
 	"math"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
@@ -292,15 +294,19 @@ func openContainer(dir string, noVerify bool) (*lutq.Model, error) {
 }
 
 // readLayers reads all layers of a container.
-func readLayers(m *lutq.Model) (layers []gemm.Layer, err error) {
+func readLayers(m *lutq.Model) ([]gemm.Layer, error) {
 	r := m.Reader()
-	for _, name := range m.Linears() {
-		var mat *lut.Matrix
-		if mat, err = r.Linear(name); err != nil {
-			break
-		}
-		layers = append(layers, gemm.Layer{Name: name, Matrix: mat})
+	layers := make([]gemm.Layer, len(m.Linears()))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, name := range m.Linears() {
+		group.Go(func() error {
+			mat, err := r.Linear(name)
+			layers[i] = gemm.Layer{Name: name, Matrix: mat}
+			return err
+		})
 	}
+	err := group.Wait()
 	// Damage also explains values that make no sense.
 	if err := r.Wait(); err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ import (
 // over processors, but those of several tensors are, over all but the one that
 // the caller keeps busy. At most 2 GiB, or one tensor, wait for theirs.
 //
-// A Reader is for one goroutine.
+// Tensors may be read from several goroutines, all of which end before [Reader.Wait].
 type Reader struct {
 	model   *Model
 	checks  errgroup.Group
