@@ -1,18 +1,15 @@
 package quantize
 
 import (
-	"crypto/sha256"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
+	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 )
 
@@ -71,7 +68,7 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 		if name == configName {
 			continue
 		}
-		sum, err := copyFile(filepath.Join(work, name), filepath.Join(p.Source.Dir(), name))
+		sum, err := folder.CopyFile(filepath.Join(work, name), filepath.Join(p.Source.Dir(), name))
 		if err != nil {
 			return err
 		}
@@ -162,21 +159,4 @@ func frameDigests(work string) (*lutq.Digests, error) {
 		}
 	}
 	return d, nil
-}
-
-// copyFile copies a file and returns the SHA-256 of what it wrote.
-func copyFile(dst, src string) (sum lutq.Sum, err error) {
-	in, err := input.Open(src)
-	if err != nil {
-		return sum, err
-	}
-	defer in.Close()
-	out, err := os.Create(dst)
-	if err != nil {
-		return sum, err
-	}
-	h := sha256.New()
-	_, err = io.Copy(io.MultiWriter(out, h), in)
-	h.Sum(sum[:0])
-	return sum, errors.Join(err, out.Close())
 }

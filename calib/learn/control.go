@@ -2,21 +2,19 @@ package learn
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
+	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
 )
 
-// WriteMultiplied writes a checkpoint with the weights of some layers multiplied.
-func WriteMultiplied(ctx context.Context, src *hf.Checkpoint, dir string, factors map[string]Factors) error {
+// writeMultiplied writes a checkpoint with the weights of some layers multiplied.
+func writeMultiplied(ctx context.Context, src *hf.Checkpoint, dir string, factors map[string]Factors) error {
 	tensors := src.Tensors()
 	entries := make([]hf.Entry, len(tensors))
 	of := make([]*Factors, len(tensors))
@@ -61,25 +59,11 @@ func WriteMultiplied(ctx context.Context, src *hf.Checkpoint, dir string, factor
 		if name == configName {
 			continue
 		}
-		if err := copyFile(filepath.Join(dir, name), filepath.Join(src.Dir(), name)); err != nil {
+		if _, err := folder.CopyFile(filepath.Join(dir, name), filepath.Join(src.Dir(), name)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func copyFile(dst, src string) error {
-	in, err := input.Open(src)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.Create(dst)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
 }
 
 func multiply(w *hf.Writer, t *hf.Tensor, f *Factors) error {

@@ -2,24 +2,19 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
-	"io"
-	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/calib/tokenizer"
-	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/folder"
+	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/lut"
 )
 
@@ -64,21 +59,16 @@ func (o *learnOptions) register(c *cobra.Command) (names []string) {
 	return names
 }
 
-// learner refines a plan's layers by learning their scales. It implements
+// learner learns scales as the flags say, and shows how far that is. It implements
 // quantize.Refiner.
 type learner struct {
-	ui          *ui
-	model       string
-	o           learnOptions
-	threads     int
-	bos         corpus.BOS
-	texts       []lutq.CalibText
-	train, hold [][]int
-	decoder     *arch.Decoder
-	weights     int64 // bytes of the model's tensors
+	*learn.Refiner
+	ui  *ui
+	o   learnOptions
+	src *hf.Checkpoint
+	bar *progress
 	// pause, if set, takes other progress off the screen, and returns what brings it back.
-	pause  func() (resume func())
-	report *learn.Report
+	pause func() (resume func())
 }
 
 // check refuses flags that are no use together, or without others.
@@ -100,54 +90,35 @@ func (o *learnOptions) check() error {
 }
 
 // newLearner reads the texts.
-func (u *ui) newLearner(dir string, o learnOptions, threads int) (_ *learner, err error) {
+func (u *ui) newLearner(src *hf.Checkpoint, o learnOptions, threads int) (*learner, error) {
+	var err error
 	if o.device, err = chooseDevice(o.device); err != nil {
 		return nil, err
 	}
-	mode := learn.Mode(o.mode)
-	d, err := arch.Read(dir, nil)
-	if err != nil {
-		return nil, fmt.Errorf("%s: scales cannot be learned: %w", dir, err)
-	}
-	tok, err := tokenizer.Load(dir)
-	if err != nil {
-		return nil, err
-	}
-	l := &learner{ui: u, model: dir, o: o, threads: threads, bos: corpus.BOSNone, decoder: d}
-	if _, added := tok.BOS(); added || mode == learn.Flute {
-		l.bos = corpus.BOSWindow
-	}
-	wo := learn.WindowOptions{
-		Windows: o.windows, Valid: o.valid, Context: o.ctx, BOS: l.bos, BOSToken: d.BOS,
-		InOrder: mode == learn.Flute, Seed: o.seed,
-	}
-	most := 0 // windows are drawn from all of a text
-	if wo.InOrder {
-		most = wo.Windows + wo.Valid
-	}
-	var texts []learn.Text
-	var sums []hash.Hash
-	for _, path := range o.texts {
-		f, err := corpus.Open(path, most)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		sum := sha256.New()
-		sums = append(sums, sum)
-		texts = append(texts, learn.Text{Name: path, Text: io.TeeReader(f, sum)})
-	}
-	if l.train, l.hold, err = learn.Windows(texts, tok, wo); err != nil {
-		return nil, err
-	}
-	for i, text := range texts {
-		// The sum is of the whole file, also where a part of it sufficed.
-		if _, err := io.Copy(io.Discard, text.Text); err != nil {
-			return nil, fmt.Errorf("%s: %w", text.Name, err)
-		}
-		l.texts = append(l.texts, lutq.CalibText{Name: filepath.Base(text.Name), SHA256: hex.EncodeToString(sums[i].Sum(nil))})
-	}
-	return l, nil
+	l := &learner{ui: u, o: o, src: src}
+	l.Refiner, err = learn.NewRefiner(src, learn.RefinerOptions{
+		Options: learn.Options{
+			Mode: learn.Mode(o.mode), Objective: learn.Objective(o.objective),
+			Epochs: o.epochs, Batch: o.batch, Rate: o.rate, Recode: o.recode, Seed: o.seed,
+			BF16: o.params == "bf16", LSQ: o.grad == "lsq", Table: o.table,
+			Progress: func(p learn.Progress) {
+				l.bar.resize(int64(p.Steps))
+				l.bar.set(int64(p.Step), progressLine(p))
+			},
+			Resumed: func(step, steps int) {
+				u.note("going on where learning stopped: %d of %d steps are done", step, steps)
+			},
+			Warn: func(s string) { fmt.Fprintf(u.stderr, "lutq: %s\n", s) },
+		},
+		Texts:  o.texts,
+		Cut:    learn.WindowOptions{Windows: o.windows, Valid: o.valid, Context: o.ctx},
+		Device: o.device,
+		Open: func(reserve int64) (model.Ops, func() error, error) {
+			return openOps(o.device, "bf16", threads, reserve)
+		},
+		Begin: func() { l.bar = u.startProgress("learning", 1, false) },
+	})
+	return l, err
 }
 
 // Flags implements quantize.Refiner. Of a text the name is given, not its folder.
@@ -157,7 +128,7 @@ func (l *learner) Flags() []string {
 	if o.on {
 		args = append(args, "--learn")
 	}
-	for _, t := range l.texts {
+	for _, t := range l.Texts() {
 		args = append(args, "--calib", quoted(t.Name))
 	}
 	args = append(args, "--calib-windows", strconv.Itoa(o.windows), "--calib-ctx", strconv.Itoa(o.ctx),
@@ -195,87 +166,40 @@ func quoted(s string) string {
 // Key implements quantize.Refiner.
 func (l *learner) Key() string {
 	key := strings.Join(l.Flags(), " ")
-	for _, t := range l.texts {
+	for _, t := range l.Texts() {
 		key += " " + t.SHA256
 	}
 	return key
 }
 
 // Refine implements quantize.Refiner.
-func (l *learner) Refine(ctx context.Context, initial map[string]*lut.Matrix, state string) (map[string]*lut.Matrix, *lutq.Learning, error) {
-	var better map[string]*lut.Matrix
-	err := l.run(learn.Memory(initial), func(m *model.Model, o learn.Options) (rep *learn.Report, err error) {
-		o.State = state
-		better, rep, err = learn.Run(ctx, m, initial, o)
-		return rep, err
+func (l *learner) Refine(ctx context.Context, initial map[string]*lut.Matrix, state string) (better map[string]*lut.Matrix, record *lutq.Learning, err error) {
+	err = l.show(func() (err error) {
+		better, record, err = l.Refiner.Refine(ctx, initial, state)
+		return err
 	})
-	if err != nil {
-		return nil, nil, err
-	}
-	r := l.report
-	return better, &lutq.Learning{
-		Mode: string(r.Mode), Objective: string(r.Objective), Texts: l.texts, Windows: len(l.train), Context: l.o.ctx, BOS: string(l.bos),
-		Tokens: r.Tokens, Steps: r.Steps, Rate: r.Rate, Seed: l.o.seed, Device: r.Device,
-		ValidWindows: len(l.hold), InitialLoss: r.InitialLoss, Loss: r.Loss, BestStep: r.BestStep,
-	}, nil
+	return better, record, err
 }
 
-// run opens the model and has do learn with it, in so many bytes of the device's memory
-// besides the model's.
-func (l *learner) run(memory int64, do func(*model.Model, learn.Options) (*learn.Report, error)) (err error) {
+// writeControl is that of the refiner.
+func (l *learner) writeControl(ctx context.Context, dir string, shapes map[string]*lut.Matrix, state string) error {
+	return l.show(func() error { return l.WriteControl(ctx, dir, shapes, state) })
+}
+
+// show runs what learns, with its progress in the place of other.
+func (l *learner) show(do func() error) error {
 	if l.pause != nil {
 		defer l.pause()()
 	}
-	ops, done, err := openOps(l.o.device, "bf16", l.threads, memory)
-	if err != nil {
+	if err := checkMemory(l.src, l.o.device == "cpu"); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, done()) }()
-	if err := checkModelMemory(l.model, ops); err != nil {
-		return err
-	}
-	m, err := model.Open(l.model, ops)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	bar := l.ui.startProgress("learning", 1, false)
-	defer bar.finish()
-	o := l.options()
-	o.Progress = func(p learn.Progress) {
-		bar.resize(int64(p.Steps))
-		bar.set(int64(p.Step), progressLine(p))
-	}
-	o.Resumed = func(step, steps int) {
-		l.ui.note("going on where learning stopped: %d of %d steps are done", step, steps)
-	}
-	o.Warn = func(s string) { fmt.Fprintf(l.ui.stderr, "lutq: %s\n", s) }
-	l.report, err = do(m, o)
-	return err
-}
-
-// options are the flags as package learn takes them.
-func (l *learner) options() learn.Options {
-	return learn.Options{
-		Mode: learn.Mode(l.o.mode), Objective: learn.Objective(l.o.objective), Windows: l.train, Valid: l.hold,
-		Epochs: l.o.epochs, Batch: l.o.batch, Rate: l.o.rate, Recode: l.o.recode, Seed: l.o.seed,
-		BF16: l.o.params == "bf16", LSQ: l.o.grad == "lsq", Table: l.o.table,
-	}
-}
-
-// Memory implements quantize.Refiner.
-func (l *learner) Memory(initial map[string]*lut.Matrix) int64 {
-	return learn.HostMemory(l.decoder, l.weights, initial, l.o.device, l.options())
-}
-
-// Seconds implements quantize.Refiner.
-func (l *learner) Seconds(context.Context) (seconds float64, err error) {
-	ops, done, err := openOps(l.o.device, "bf16", l.threads, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, done()) }()
-	return learn.Seconds(ops, l.decoder, l.options())
+	defer func() {
+		if l.bar != nil {
+			l.bar.finish()
+		}
+	}()
+	return do()
 }
 
 func progressLine(p learn.Progress) string {
@@ -284,4 +208,42 @@ func progressLine(p learn.Progress) string {
 		held = fmt.Sprintf(" (held out %.4f)", p.Valid)
 	}
 	return fmt.Sprintf("loss %.4f%s, %s tokens/s", p.Loss, held, digits(p.TokensPerSecond, 3))
+}
+
+// learnControl writes the control of an experiment with learned scales, see
+// [learn.Refiner.WriteControl].
+func (u *ui) learnControl(ctx context.Context, plan *quantize.Plan, l *learner, out string, ro quantize.RunOptions, asJSON bool) (err error) {
+	work, err := folder.Create(out, folder.Options{
+		Inputs: append([]string{plan.Source.Dir()}, ro.Inputs...), Force: ro.Force,
+		Plan: "control of " + plan.Recipe.Command() + " " + l.Key(), Resume: true,
+	})
+	if err != nil {
+		return outputHint(err)
+	}
+	defer func() {
+		if err != nil && ctx.Err() == nil {
+			err = errors.Join(err, work.Discard())
+		} else {
+			err = errors.Join(err, work.Close())
+		}
+	}()
+	shapes, err := plan.Matrices()
+	if err != nil {
+		return err
+	}
+	if err := l.writeControl(ctx, work.Dir(), shapes, work.Scratch("lutq-learning")); err != nil {
+		return quantizeHint(err, out)
+	}
+	if err := work.Install(); err != nil {
+		return outputHint(err)
+	}
+	r := l.Report()
+	if asJSON {
+		return u.printJSON(struct {
+			Learn *learn.Report `json:"learn"`
+		}{r})
+	}
+	fmt.Fprintf(u.stdout, "%s: %d factors learned; on held-out windows %s went from %.4f to %.4f\n",
+		out, r.Parameters, r.Objective, r.InitialLoss, r.Loss)
+	return nil
 }

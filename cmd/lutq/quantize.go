@@ -271,7 +271,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	u.warnRuin(res)
 	done := newQuantizeJSON(res, time.Since(begin).Seconds())
 	if learner != nil {
-		done.Learn = learner.report
+		done.Learn = learner.Report()
 	}
 	if o.evalText == "" {
 		if o.json {
@@ -306,12 +306,9 @@ func (u *ui) addLearner(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOption
 	if r.Default.Method != "nfl" && !o.learn.on {
 		return nil, nil
 	}
-	l, err := u.newLearner(src.Dir(), o.learn, o.threads)
+	l, err := u.newLearner(src, o.learn, o.threads)
 	if err != nil {
 		return nil, err
-	}
-	for _, t := range src.Tensors() {
-		l.weights += t.Bytes()
 	}
 	if o.learn.params == "bf16" && r.Default.ScaleType == "" {
 		r.Default.ScaleType = "bf16" // which the learned ones are
