@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -173,6 +174,13 @@ func FuzzLoad(f *testing.F) {
 				t.Errorf("error of several lines: %q", err)
 			}
 			return
+		}
+		for _, s := range tok.splitters {
+			if m, ok := s.(matchSplit); ok {
+				if r, ok := m.pattern.(regex); ok {
+					r.re.MatchTimeout = 10 * time.Millisecond
+				}
+			}
 		}
 		ids, err := tok.Encode("<s> abba  12▁\té A sAs\xff", true)
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 
 const (
 	maxPattern    = 1 << 14 // bytes of a regular expression: real ones have a few hundred
-	maxTranslated = 1 << 22 // bytes of what becomes of it: a class of letters takes five thousand
+	maxTranslated = 1 << 18 // bytes of what becomes of it: forty thousand for o200k, five thousand for a class of letters
 	maxNested     = 50      // groups and classes in each other
 	maxRepeat     = 100_000 // as in the reference
 )
@@ -29,7 +29,7 @@ func translate(pattern string) (string, error) {
 		return "", errors.New("the character 0 is not supported")
 	}
 	t := &translator{in: pattern, sets: make(map[string]runeSet)}
-	err := t.alternatives(false)
+	_, err := t.alternatives(false)
 	if err == nil && t.in != "" { // alternatives ends early at a parenthesis only
 		err = errors.New("a closing parenthesis without an opening one")
 	}
@@ -44,7 +44,9 @@ type translator struct {
 	in    string
 	out   []byte
 	depth int
-	sets  map[string]runeSet // by name, as making them takes a while
+	// atomic tells that the group being read has an atomic group or a possessive quantifier.
+	atomic bool
+	sets   map[string]runeSet // by name, as making them takes a while
 }
 
 // take removes a prefix from the input if it is there.
@@ -71,40 +73,46 @@ func (t *translator) enter() error {
 	return nil
 }
 
-// alternatives reads up to the end or to a closing parenthesis.
-func (t *translator) alternatives(fold bool) error {
+// alternatives reads up to the end or to a closing parenthesis. It tells whether it may match no characters.
+func (t *translator) alternatives(fold bool) (mayBeEmpty bool, err error) {
 	if err := t.enter(); err != nil {
-		return err
+		return false, err
 	}
 	defer func() { t.depth-- }()
 	if strings.HasPrefix(t.in, "(?i)") { // in Ruby's syntax it reaches to the end of the group
 		t.take("(?i)")
 		fold = true
 	}
+	empty := true   // nothing in this alternative must match a character
 	last := rune(0) // the letter before, where it stood for itself
 	for t.in != "" && t.in[0] != ')' {
 		if t.take("|") {
 			t.print("|")
-			last = 0
+			mayBeEmpty = mayBeEmpty || empty
+			empty, last = true, 0
 			continue
 		}
 		start := len(t.out)
 		r, err := t.atom(fold)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if fold && foldTogether(last, r) {
-			return errors.New("letters that may stand for a ligature where case is ignored are not supported")
+			return false, errors.New("letters that may stand for a ligature where case is ignored are not supported")
 		}
 		last = r
 		if len(t.out) > maxTranslated {
-			return errors.New("too many classes of characters")
+			return false, errors.New("too many classes of characters")
 		}
-		if err := t.quantifier(start, r); err != nil {
-			return err
+		mayBeNone, err := t.quantifier(start, r)
+		if err != nil {
+			return false, err
+		}
+		if !mayBeNone && r >= atomic {
+			empty = false
 		}
 	}
-	return nil
+	return mayBeEmpty || empty, nil
 }
 
 // foldTogether tells whether two letters in a row equal one character where case is ignored, as ss equals ß.
@@ -116,10 +124,12 @@ func foldTogether(a, b rune) bool {
 	return false
 }
 
-// Results of atom for what is not a letter that stands for itself.
+// Results of atom for what is not a character that stands for itself.
 const (
 	notLiteral = 0
-	assertion  = -1 // matches no characters and must not be repeated
+	atomic     = -1 // a group that has an atomic group or a possessive quantifier in it
+	optional   = -2 // a group that may match no characters
+	assertion  = -3 // matches no characters
 )
 
 // atom translates what a quantifier may follow. It returns the character that stands for itself, or another kind.
@@ -168,6 +178,7 @@ func (t *translator) group(fold bool) (rune, error) {
 		fold = false
 		t.print("(?:")
 	case t.take("?>"):
+		kind = atomic
 		t.print("(?>")
 	default:
 		for _, look := range []string{"?=", "?!", "?<=", "?<!"} {
@@ -176,17 +187,28 @@ func (t *translator) group(fold bool) (rune, error) {
 				kind = assertion
 			}
 		}
-		if kind == notLiteral {
+		if kind != assertion {
 			return 0, errors.New("this kind of group is not supported")
 		}
 	}
-	if err := t.alternatives(fold); err != nil {
+	before := t.atomic
+	t.atomic = false
+	empty, err := t.alternatives(fold)
+	if err != nil {
 		return 0, err
 	}
 	if !t.take(")") {
 		return 0, errors.New("a closing parenthesis is missing")
 	}
 	t.print(")")
+	switch {
+	case kind != notLiteral:
+	case t.atomic:
+		kind = atomic
+	case empty:
+		kind = optional
+	}
+	t.atomic = before || kind == atomic
 	return kind, nil
 }
 
@@ -202,73 +224,94 @@ func (t *translator) name() bool {
 	return found
 }
 
-// quantifier translates how often the atom matches that was written from start on.
-func (t *translator) quantifier(start int, atom rune) error {
-	count, interval, exact, err := t.count()
-	if err != nil || count == "" {
-		return err
+// quantifier translates how often the atom matches that was written from start on. It tells whether that may be no time.
+func (t *translator) quantifier(start int, atom rune) (mayBeNone bool, err error) {
+	q, err := t.count()
+	if err != nil || q.text == "" {
+		return false, err
 	}
-	if atom == assertion {
-		return errors.New("a repeated assertion is not supported")
+	switch {
+	case atom == assertion:
+		return false, errors.New("a repeated assertion is not supported")
+	case atom == atomic: // regexp2 takes (?:a++)? for a*+
+		return false, errors.New("a quantifier behind a group with a possessive quantifier is not supported")
+	case atom == optional && q.interval: // Oniguruma stops counting when nothing matched
+		return false, errors.New("an interval behind what may match nothing is not supported")
 	}
-	t.out = append(t.out, count...)
+	t.print(q.text)
 	wrap := func(suffix string) {
 		t.out = append(slices.Insert(t.out, start, []byte("(?:")...), suffix...)
 	}
+	mayBeNone = q.least == 0
 	switch {
 	case t.take("?"):
-		if exact { // in Ruby's syntax not a lazy interval
+		if q.exact { // in Ruby's syntax not a lazy interval
 			wrap(")?")
+			mayBeNone = true
 		} else {
-			t.out = append(t.out, '?')
+			t.print("?")
 		}
 	case t.take("+"):
-		if interval { // in Ruby's syntax not a possessive one
+		if q.interval { // in Ruby's syntax not a possessive one
 			wrap(")+")
 		} else {
-			t.out = append(t.out, '+')
+			t.print("+")
+			t.atomic = true
 		}
 	}
-	if again, _, _, err := t.count(); err != nil || again != "" {
-		return errors.New("a quantifier behind a quantifier is not supported")
+	if again, err := t.count(); err != nil || again.text != "" {
+		return false, errors.New("a quantifier behind a quantifier is not supported")
 	}
-	return nil
+	return mayBeNone, nil
 }
 
-// count reads *, +, ? or an interval, which may be exact, as {2}. What only looks like an interval is none, and
-// its brace stands for itself.
-func (t *translator) count() (count string, interval, exact bool, err error) {
-	for _, c := range []string{"*", "+", "?"} {
-		if t.take(c) {
-			return c, false, false, nil
-		}
+// repetitions is *, +, ? or an interval, which may be exact, as {2}.
+type repetitions struct {
+	text            string // for regexp2; empty if there is none
+	least           int
+	interval, exact bool
+}
+
+// count reads a quantifier. What only looks like an interval is none, and its brace stands for itself.
+func (t *translator) count() (repetitions, error) {
+	switch {
+	case t.take("*"):
+		return repetitions{text: "*"}, nil
+	case t.take("+"):
+		return repetitions{text: "+", least: 1}, nil
+	case t.take("?"):
+		return repetitions{text: "?"}, nil
 	}
 	inside, rest, found := strings.Cut(t.in, "}")
 	inside, open := strings.CutPrefix(inside, "{")
 	low, high, comma := strings.Cut(inside, ",")
 	if !found || !open || low == "" && high == "" || strings.Trim(low+high, "0123456789") != "" {
-		return "", false, false, nil
+		return repetitions{}, nil
 	}
 	bounds := [2]int{0, maxRepeat}
 	for i, digits := range []string{low, high} {
 		if digits == "" {
 			continue
 		}
+		var err error
 		if bounds[i], err = strconv.Atoi(digits); err != nil || bounds[i] > maxRepeat {
-			return "", false, false, fmt.Errorf("more than %d repetitions", maxRepeat)
+			return repetitions{}, fmt.Errorf("more than %d repetitions", maxRepeat)
 		}
 	}
 	if bounds[0] > bounds[1] {
-		return "", false, false, errors.New("an interval that ends before it begins")
+		return repetitions{}, errors.New("an interval that ends before it begins")
 	}
 	t.in = rest
+	q := repetitions{least: bounds[0], interval: true, exact: !comma}
 	switch {
 	case !comma:
-		return fmt.Sprintf("{%d}", bounds[0]), true, true, nil
+		q.text = fmt.Sprintf("{%d}", bounds[0])
 	case high == "":
-		return fmt.Sprintf("{%d,}", bounds[0]), true, false, nil
+		q.text = fmt.Sprintf("{%d,}", bounds[0])
+	default:
+		q.text = fmt.Sprintf("{%d,%d}", bounds[0], bounds[1])
 	}
-	return fmt.Sprintf("{%d,%d}", bounds[0], bounds[1]), true, false, nil
+	return q, nil
 }
 
 // escape translates what follows a backslash outside of a class.

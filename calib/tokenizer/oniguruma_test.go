@@ -42,6 +42,10 @@ func TestTranslateRefuses(t *testing.T) {
 		{"twice repeated", `a+*`, "a quantifier behind a quantifier"},
 		{"twice repeated interval", `a{2}{3}`, "a quantifier behind a quantifier"},
 		{"interval backwards", `a{3,2}`, "ends before it begins"},
+		{"interval of what may be empty", `(?:a?|b*){2}`, "an interval behind what may match nothing"},
+		{"interval of an empty alternative", `(?:ab|){2}`, "an interval behind what may match nothing"},
+		{"repeated possessive", `(?:a(?:b++|c))?`, "a group with a possessive quantifier"},
+		{"repeated atomic group", `(?>a+)*`, "a group with a possessive quantifier"},
 		{"interval too long", `a{1,100001}`, "more than 100000 repetitions"},
 		{"back reference", `(a)\1`, `\1 is not supported`},
 		{"call", `(?<x>a)\g<x>`, `\g is not supported`},
@@ -181,7 +185,7 @@ func FuzzTranslate(f *testing.F) {
 		f.Add(s, "aé 1")
 	}
 	f.Fuzz(func(t *testing.T, pattern, text string) {
-		if len(text) > 20 || len(pattern) > 100 {
+		if len(text) > 20 || len(pattern) > 40 {
 			return
 		}
 		translated, err := translate(pattern)
