@@ -173,6 +173,8 @@ func TestStreamAddedTokens(t *testing.T) {
 		{"over a newline", "g\no", ""},
 		{"that is a word", "\n", `,"single_word":true`},
 		{"that begins a word", "onx", `,"single_word":true`},
+		{"that is a word behind a blank", " on", `,"single_word":true`},
+		{"that swallows a newline", "onx", `,"lstrip":true`},
 		{"normalized", "go on", `,"normalized":true`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -185,6 +187,35 @@ func TestStreamAddedTokens(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				words := rapid.SliceOfN(rapid.SampledFrom([]string{"go", "on", "onx", "go on", " ", "\n", "g\no", "a", "to ", "x\ny"}), 1, 60).Draw(t, "words")
 				checkStream(t, tok, strings.Join(words, rapid.SampledFrom([]string{"", " ", "\n"}).Draw(t, "between")), 8)
+			})
+		})
+	}
+}
+
+// TestStreamNewlines cuts behind newlines where words go on: what a step puts
+// before the first one is put nowhere else.
+func TestStreamNewlines(t *testing.T) {
+	const model = `{"type":"BPE","vocab":{"a":0,"b":1,"\n":2,"▁":3,"ab":4,"▁a":5,".":6,"\n\n":7},"merges":[["a","b"],["▁","a"],["\n","\n"]]}`
+	for _, tc := range []struct {
+		name, steps string
+		cut         bool
+	}{
+		{"first", `"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first","split":false}`, true},
+		{"never", `"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"never","split":true}`, true},
+		{"always", `"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":false}`, false},
+		{"prepend", `"normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"String":" "},"content":"▁"}]}`, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tok, err := parse([]byte(`{` + tc.steps + `,"model":` + model + `}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if parts := checkStream(t, tok, strings.Repeat(".\nab.\na", 20), 16); (parts > 1) != tc.cut {
+				t.Errorf("%d parts", parts)
+			}
+			rapid.Check(t, func(t *rapid.T) {
+				text := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "\n", " ", ".", ".\na", "ab"}), 1, 60).Draw(t, "text")
+				checkStream(t, tok, strings.Join(text, ""), 8)
 			})
 		})
 	}

@@ -297,6 +297,19 @@ func badInputs() []badInput {
 		{name: "tokenizer that is no JSON", damage: func(m victim) { m.write(tokJSON, []byte("BPE")) }, args: tokenize, want: tokJSON},
 		{name: "unknown tokenizer model", damage: func(m victim) { m.replace(tokJSON, `"BPE"`, `"Unigram"`) }, args: tokenize, want: "Unigram"},
 		{name: "split pattern that is none", damage: func(m victim) { m.replace(tokJSON, `\\p{N}{1,3}`, `(\\p{N}{1,3}`) }, args: tokenize, want: "pattern"},
+		{name: "a million dimensions", damage: func(m victim) {
+			m.header(func(s string) string {
+				return strings.Replace(s, `"shape":[128]`, `"shape":[`+strings.Repeat("1,", 1_000_000)+`128]`, 1)
+			})
+		}, args: []string{"inspect", "MODEL"}, want: "more than 64 dimensions"},
+		{name: "tensor's name of megabytes", damage: func(m victim) {
+			m.header(func(s string) string {
+				return strings.Replace(s, "model.norm.weight", strings.Repeat("n", 5_000_000), 1)
+			})
+		}, args: []string{"inspect", "MODEL"}, want: "name of 5000000 bytes"},
+		{name: "architecture's name of megabytes", damage: func(m victim) {
+			m.replace(config, "LlamaForCausalLM", strings.Repeat("L", 5_000_000))
+		}, args: evalArgs, want: "is not one that is known"},
 		{
 			name: "text that is not UTF-8", damage: func(m victim) { m.write("bad", []byte("text \xff and on")) },
 			args: []string{"tokenize", "MODEL", "--text", "MODEL/bad"}, want: "MODEL/bad: text is not UTF-8 at byte 5",

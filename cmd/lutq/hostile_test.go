@@ -276,6 +276,9 @@ func TestHostileNames(t *testing.T) {
 			if tc.name != "quantize" && !strings.Contains(stdout+stderr, `\x1b`) {
 				t.Errorf("the name is not shown:\n%s%s", stdout, stderr)
 			}
+			if whole := input.Printable(hostileName); tc.code == 0 && tc.name != "quantize" && !strings.Contains(stdout, whole) {
+				t.Errorf("a name is not one cell: want %s in\n%s", whole, stdout)
+			}
 			for _, text := range []string{stdout, stderr} {
 				for line := range strings.Lines(text) {
 					line = strings.TrimSuffix(line, "\n")
