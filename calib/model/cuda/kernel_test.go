@@ -2,6 +2,9 @@ package cuda_test
 
 import (
 	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -36,5 +39,35 @@ func TestNoHeaders(t *testing.T) {
 		if strings.Contains(k.Source, "#include") {
 			t.Errorf("%s includes a header", k.Name)
 		}
+	}
+}
+
+// TestKernelNames finds every kernel that is launched by a literal name in the sources: the
+// stand-in for a GPU does not run products of packed weights, which launch some of them.
+func TestKernelNames(t *testing.T) {
+	var sources strings.Builder
+	for _, k := range cuda.Kernels(driver.F16) {
+		sources.WriteString(k.Source)
+	}
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	launched := regexp.MustCompile(`\.launch\("([a-z0-9_]+)",`)
+	names := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range launched.FindAllStringSubmatch(string(text), -1) {
+			names++
+			if !regexp.MustCompile(`__launch_bounds__\(\w+\)\s+` + m[1] + `\(`).MatchString(sources.String()) {
+				t.Errorf("%s launches %s, which is no kernel", file, m[1])
+			}
+		}
+	}
+	if names == 0 {
+		t.Error("no launch was found")
 	}
 }

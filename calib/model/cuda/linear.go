@@ -211,7 +211,7 @@ func (o *Ops) fused(y, x *array, rows int, w *matrix, add bool) {
 	case y.dtype == o.acts:
 	case add:
 		grid, block := elements(y.n)
-		o.launch("add", grid, block, y, to, int64(y.n))
+		o.launch("add_a", grid, block, y, to, int64(y.n))
 	default:
 		o.convert(y.ptr, y.dtype, to, o.acts, y.n)
 	}
