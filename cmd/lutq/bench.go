@@ -29,9 +29,9 @@ import (
 )
 
 type benchOptions struct {
-	shapes, m, bits  []string
-	group            string
-	dtype, device    string
+	shapes, m, bits []string
+	group           string
+	deviceFlags
 	blas             string
 	format           string
 	threads          int
@@ -95,8 +95,8 @@ f32, 3e-4 for f16, 2.5e-3 for bf16.`, input.Config, input.Index, input.Header),
 	f.StringSliceVar(&o.bits, "bits", []string{"4"}, "`BITS` of a code, a list")
 	f.Var(newWord(&o.group, "128", groupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
-	f.Var(newWord(&o.dtype, "", "f32", "f16", "bf16"), "dtype", "`TYPE` of X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
-	f.Var(newWord(&o.device, "auto", devices()...), "device", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU, unless --dtype is f32")
+	o.addDType(f, "X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
+	o.addDevice(f, "cuda where there is a GPU, unless --dtype is f32")
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")
 	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0 (default none)")
@@ -169,9 +169,10 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 
 // check refuses flags that are no use together.
 func (o *benchOptions) check(model string) error {
+	if err := o.deviceFlags.check(); err != nil {
+		return err
+	}
 	switch {
-	case o.device == "cpu" && o.dtype != "" && o.dtype != "f32":
-		return usage("type %s: the cpu multiplies in f32", o.dtype)
 	case o.device == "cuda" && o.dtype == "f32":
 		return usage("type f32: cuda multiplies in f16 or bf16")
 	case o.device == "cuda" && o.blas != "":

@@ -64,7 +64,7 @@ func TestOnGPU(t *testing.T) {
 		{"auto", "bf16", true},
 		{"cuda", "", true},
 	} {
-		got, err := (&benchOptions{device: test.device, dtype: test.dtype}).onGPU()
+		got, err := (&benchOptions{deviceFlags: deviceFlags{test.device, test.dtype}}).onGPU()
 		if noGPU != nil && test.want {
 			if err == nil {
 				t.Errorf("%s, type %q: got error %v without a GPU", test.device, test.dtype, err)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/spf13/pflag"
+
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	modelcuda "github.com/lutq/lutq/calib/model/cuda"
@@ -14,8 +16,26 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
-// devices are the names that --device takes.
-func devices() []string { return []string{"auto", "cpu", "cuda"} }
+// deviceFlags say where a command computes, and in which type.
+type deviceFlags struct{ device, dtype string }
+
+// addDevice adds --device to a command's flags, with what auto is there.
+func (d *deviceFlags) addDevice(f *pflag.FlagSet, auto string) {
+	f.Var(newWord(&d.device, "auto", "auto", "cpu", "cuda"), "device", "device `NAME`: cpu, cuda, or auto: "+auto)
+}
+
+// addDType adds --dtype, the type of what is computed.
+func (d *deviceFlags) addDType(f *pflag.FlagSet, what string) {
+	f.Var(newWord(&d.dtype, "", "f32", "f16", "bf16"), "dtype", "`TYPE` of "+what)
+}
+
+// check refuses a type that the device does not compute in.
+func (d *deviceFlags) check() error {
+	if d.device == "cpu" && d.dtype != "" && d.dtype != "f32" {
+		return usage("type %s: the cpu computes in f32", d.dtype)
+	}
+	return nil
+}
 
 // chooseDevice resolves the --device flag of commands that run a model: auto is
 // cuda where there is a GPU. Asked for the GPU, it fails where there is none.

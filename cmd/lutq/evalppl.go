@@ -22,9 +22,10 @@ import (
 )
 
 type evalOptions struct {
-	text, against, protocol, bos, device, dtype string
-	windows, ctx, threads                       int
-	noVerify, json                              bool
+	text, against, protocol, bos string
+	windows, ctx, threads        int
+	noVerify, json               bool
+	deviceFlags
 }
 
 func newEvalCommand(u *ui) *cobra.Command {
@@ -77,8 +78,8 @@ models that overflow it; the residual stream is float32 on both.`, input.Config,
 	f.Var(newNumber(&o.windows, 0, 0, maxWindows), "windows", "evaluate the first `N` windows, and read no more of the text than they need (default all)")
 	f.Var(newNumber(&o.ctx, 0, 3, maxContext), "ctx", "`TOKENS` in a window (default 2048; llama.cpp 512)")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
-	f.Var(newWord(&o.device, "auto", devices()...), "device", "device `NAME`: cpu, cuda, or auto: cuda where there is a GPU that can be used")
-	f.Var(newWord(&o.dtype, "", "f32", "f16", "bf16"), "dtype", "`TYPE` of activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
+	o.addDevice(f, "cuda where there is a GPU that can be used")
+	o.addDType(f, "activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check quantized models while reading them")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
@@ -117,7 +118,7 @@ func (r *evalReport) json() any {
 
 // evalAgainst evaluates a fresh container beside its original.
 func (u *ui) evalAgainst(ctx context.Context, dir, original, text string, threads int) (*evalReport, error) {
-	return u.eval(ctx, []string{dir}, evalOptions{text: text, against: original, protocol: string(corpus.Raw), device: "auto", threads: threads})
+	return u.eval(ctx, []string{dir}, evalOptions{text: text, against: original, protocol: string(corpus.Raw), threads: threads, deviceFlags: deviceFlags{device: "auto"}})
 }
 
 // canEval reports what would stand against evalAgainst, before there is a
@@ -216,8 +217,8 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 // openEvalOps opens the device that the options name, and puts what has been
 // chosen into them.
 func (u *ui) openEvalOps(o *evalOptions) (ops model.Ops, done func() error, err error) {
-	if o.device == "cpu" && o.dtype != "" && o.dtype != "f32" {
-		return nil, nil, usage("type %s: the cpu evaluates in f32", o.dtype)
+	if err := o.check(); err != nil {
+		return nil, nil, err
 	}
 	device, err := chooseDevice(o.device)
 	if err != nil {

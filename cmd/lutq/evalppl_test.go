@@ -70,7 +70,7 @@ func TestHintEval(t *testing.T) {
 		{"none", nil, "f16", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := hintEval(tc.err, evalOptions{dtype: tc.dtype})
+			err := hintEval(tc.err, evalOptions{deviceFlags: deviceFlags{dtype: tc.dtype}})
 			var h hintError
 			if errors.As(err, &h) != tc.hint || !errors.Is(err, tc.err) {
 				t.Errorf("got %#v, want a hint: %t", err, tc.hint)

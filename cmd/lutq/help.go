@@ -17,32 +17,6 @@ import (
 	"github.com/lutq/lutq/formats/input"
 )
 
-// environment is the help topic of that name.
-const environment = `Lutq reads these environment variables:
-
-  LUTQ_ISA        instruction set of the processor's kernels: avx512, avx2 or
-                  generic (default the best that the processor has)
-  LUTQ_CUDA_PATH  folders with CUDA libraries, looked into before all others;
-                  separated by colons
-  VIRTUAL_ENV, CONDA_PREFIX
-                  Python environments, whose CUDA packages are found too
-  XDG_CACHE_HOME  where caches lie: compiled kernels in lutq/kernels, tiles in
-                  lutq/tiles (default $HOME/.cache; on macOS always
-                  $HOME/Library/Caches). Both can be deleted. A folder that
-                  another user could write is not used
-  HOME            the user's folder: the default above, and Python packages
-                  that were installed for the user
-  TMPDIR          where compiled kernels lie if neither of these is set
-
-Lutq's own tests also read LUTQ_PTXAS, the path of NVIDIA's assembler. What of
-this is in force on a machine lutq doctor tells.`
-
-// newEnvironmentTopic returns what "lutq help environment" prints: a command that
-// does nothing else.
-func newEnvironmentTopic() *cobra.Command {
-	return &cobra.Command{Use: "environment", Short: "The environment variables that lutq reads", Long: environment}
-}
-
 // withLimits adds to a help text how large the files may be that the command reads.
 func withLimits(text string, kinds ...input.Kind) string {
 	limits := make([]string, len(kinds))
@@ -211,15 +185,16 @@ const manualMark = `.\" Written by lutq help --man, which replaces it.` + "\n"
 // commands' texts are changed.
 func writeManual(root *cobra.Command, dir string) error {
 	root.DisableAutoGenTag = true
-	topic := "\n\n# ENVIRONMENT\n\n" + markdown(environment)
 	pages := make(map[string][]byte) // by file
 	for _, c := range append([]*cobra.Command{root}, root.Commands()...) {
 		if c.IsAdditionalHelpTopicCommand() || c.Hidden {
 			continue
 		}
 		c.Long = markdown(c.Long)
-		if c == root {
-			c.Long += topic
+		for _, t := range topics() {
+			if t.page == c.Name() {
+				c.Long += "\n\n# " + strings.ToUpper(t.name) + "\n\n" + markdown(t.long)
+			}
 		}
 		page := bytes.NewBufferString(manualMark)
 		if err := doc.GenMan(c, &doc.GenManHeader{Source: "lutq " + version(), Manual: "lutq"}, page); err != nil {

@@ -152,6 +152,19 @@ func TestManual(t *testing.T) {
 	}
 }
 
+// TestHelpLength: the help of a command fits three screens.
+func TestHelpLength(t *testing.T) {
+	for _, c := range newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{}).Commands() {
+		code, stdout, stderr := exec(c.Name(), "--help")
+		if code != 0 {
+			t.Fatal(stderr)
+		}
+		if n := strings.Count(stdout, "\n"); n > 3*24 {
+			t.Errorf("%s: %d lines, want at most %d", c.Name(), n, 3*24)
+		}
+	}
+}
+
 // TestHelpWidth: help fits a terminal, but for example lines that a shell takes.
 func TestHelpWidth(t *testing.T) {
 	for _, c := range newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{}).Commands() {

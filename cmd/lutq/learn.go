@@ -22,41 +22,42 @@ import (
 type learnOptions struct {
 	on, table, control            bool // on: asked for beside another method
 	mode, objective, params, grad string
-	device                        string
-	texts                         []string
-	windows, valid, ctx           int
-	epochs, batch, recode         int
-	rate                          float64
-	seed                          uint64
+	deviceFlags
+	texts                 []string
+	windows, valid, ctx   int
+	epochs, batch, recode int
+	rate                  float64
+	seed                  uint64
+
+	names []string // of the flags that say nothing where no scales are learned
 }
 
-// register adds the flags of learned scales, and returns the names of those that
-// say nothing where none are learned.
-func (o *learnOptions) register(c *cobra.Command) (names []string) {
+// register adds the flags of learned scales.
+func (o *learnOptions) register(c *cobra.Command) {
 	own := func(name string) string {
-		names = append(names, name)
+		o.names = append(o.names, name)
 		return name
 	}
 	f := c.Flags()
 	f.BoolVar(&o.on, "learn", false, "learn scales, whatever the codebook")
-	f.StringArrayVar(&o.texts, own("calib"), nil, "text `FILE` to learn scales on; repeatable, all give an equal part")
+	f.StringArrayVar(&o.texts, own("calib"), nil, "text `FILE` to learn on; repeatable")
 	f.Var(newNumber(&o.windows, 128, 1, maxWindows), own("calib-windows"), "`N` windows of text to learn on")
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), own("calib-ctx"), "`TOKENS` in a window")
 	f.Var(newNumber(&o.valid, 8, 0, maxWindows), own("valid-windows"), "`N` more windows to hold out")
-	f.Var(newWord(&o.mode, string(learn.Lutq), string(learn.Lutq), string(learn.Flute)), own("learn-mode"), "`NAME` of the way to learn: lutq or flute")
-	f.Var(newWord(&o.objective, "", string(learn.KL), string(learn.NLL)), own("learn-objective"), "`NAME` of the loss: kl, the divergence from MODEL, or nll, the text's (default kl; flute nll)")
-	f.Float64Var(&o.rate, own("learn-rate"), 0, "learning `RATE` (default by bits: 0.016 for 2, 0.006 for 3, 0.003 above; flute 1e-4)")
+	f.Var(newWord(&o.mode, string(learn.Lutq), string(learn.Lutq), string(learn.Flute)), own("learn-mode"), "way `NAME`: lutq or flute")
+	f.Var(newWord(&o.objective, "", string(learn.KL), string(learn.NLL)), own("learn-objective"), "loss `NAME`: kl or nll (default kl; flute nll)")
+	f.Float64Var(&o.rate, own("learn-rate"), 0, "learning `RATE` (default by bits; flute 1e-4)")
 	f.Var(newNumber(&o.epochs, 1, 1, maxWindows), own("learn-epochs"), "`N` passes over the windows")
 	f.Var(newNumber(&o.batch, 1, 1, maxWindows), own("learn-batch"), "`N` windows a step")
-	f.Var(newNumber(&o.recode, 0, 0, maxWindows), own("learn-recode"), "choose codes anew every `N` steps (default never; flute 1)")
-	f.Var(newWord(&o.grad, "ste", "ste", "lsq"), own("learn-grad"), "`NAME` of the gradient: ste holds codes fixed, lsq lets them move with the scale")
-	f.Var(newWord(&o.params, "f32", "f32", "bf16"), own("learn-params"), "`TYPE` of parameters in mode flute: f32, or bf16 as published")
+	f.Var(newNumber(&o.recode, 0, 0, maxWindows), own("learn-recode"), "recode every `N` steps (default never; flute 1)")
+	f.Var(newWord(&o.grad, "ste", "ste", "lsq"), own("learn-grad"), "gradient `NAME`: ste or lsq")
+	f.Var(newWord(&o.params, "f32", "f32", "bf16"), own("learn-params"), "`TYPE` of parameters: f32 or bf16")
 	f.BoolVar(&o.table, own("learn-table"), false, "learn the tables as well (mode lutq)")
-	f.BoolVar(&o.control, own("learn-control"), false, "the control of an experiment: write MODEL with its weights multiplied by as many learned factors, not quantized")
-	f.Uint64Var(&o.seed, own("seed"), 0, "`N` that the choice and order of windows depend on")
-	f.Var(newWord(&o.device, "auto", devices()...), own("device"), "device `NAME` to learn on: auto, cpu or cuda")
-	setGroup(f, "Learned scales (--method nfl, --learn)", append(names, "learn")...)
-	return names
+	f.BoolVar(&o.control, own("learn-control"), false, "write the control of an experiment instead")
+	f.Uint64Var(&o.seed, own("seed"), 0, "`N` that windows are drawn by (default 0)")
+	o.addDevice(f, "cuda where there is a GPU")
+	own("device")
+	setGroup(f, "Learned scales (--learn, --method nfl)", append(o.names, "learn")...)
 }
 
 // learner learns scales as the flags say, and shows how far that is. It implements

@@ -181,8 +181,8 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 		newEvalCommand(u),
 		newDoctorCommand(u),
 		newCompletionCommand(u),
-		newEnvironmentTopic(),
 	)
+	root.AddCommand(newTopics()...)
 	root.SetHelpCommand(newHelpCommand(u))
 	root.InitDefaultHelpCmd() // adds it
 	for _, c := range root.Commands() {

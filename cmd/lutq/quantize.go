@@ -7,6 +7,7 @@ import (
 	"io"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,92 +23,44 @@ import (
 )
 
 type quantizeOptions struct {
-	bits, threads                                int
-	group, codebook, method, scale, scaleType    string
-	recipe, evalText                             string
-	rules                                        []string
-	maxRAM, maxShard                             size
-	dryRun, force, splitFused, json              bool
-	bitsSet, groupSet                            bool
-	codebookSet, methodSet, scaleSet, scaleTySet bool
+	bits, threads                             int
+	group, codebook, method, scale, scaleType string
+	recipe, evalText                          string
+	rules                                     []string
+	maxRAM, maxShard                          size
+	dryRun, force, splitFused, json           bool
 
-	learn    learnOptions
-	learnSet string // a flag of learning that was given, or ""
+	learn learnOptions
+	given func(flag string) bool // whether a flag is in the command line
 }
 
 func newQuantizeCommand(u *ui) *cobra.Command {
 	var o quantizeOptions
-	var learning []string // names of flags
 	c := &cobra.Command{
 		Use:   "quantize MODEL OUT",
 		Short: "Store a model's linear layers in 2 to 5 bits",
 		Long: withLimits(`Quantize reads the model folder MODEL and writes the folder OUT, in which every
 linear layer of the decoder is stored as codes, a lookup table and scales for
-groups of columns. Embeddings, the output head, norms and all other files are
-copied as they are; the report says what was kept and why.
+groups of columns. The rest is copied as it is; the report says what and why.
 
-Weights in FP8 with scales, for blocks, rows or whole layers, or in MXFP4, as
-gpt-oss has them, are decoded when they are read. What is kept of FP8 is
-written as float32.
+Codebooks are nf, int, fp, kbit, jt, js and file:PATH. Where none is named it is
+js, but for 3 bits without learning nf, and scales are searched. "lutq help
+formats" tells about them all, "lutq help learning" about --learn.
 
-Codebooks (--codebook). Where none is named it is js with searched scales, but
-for 3 bits without learning nf with searched scales: what did best at the width
-on the models measured.
-  nf         NormalFloat: quantiles of a normal distribution
-  int        equal steps
-  fp         small floating point: e2m1 at 4 bits
-  kbit       normal quantiles without a zero
-  jt, js     fitted to normal weights together with the scale, which js lets be
-             negative: the smallest squared error. They have no zero, which a
-             model with outlier channels may need below 4 bits
-  file:PATH  2^bits ascending numbers in a JSON array
-
-Scales (--scale): absmax keeps the largest weight of a group exact, mse searches
-the scale with the smallest squared error. The default is mse where no codebook
-is named, for jt and js and before scales are learned in mode lutq, else absmax.
-
-Exceptions (--tensor, repeatable): REGEX=bits:group:codebook:scale:scale-type
-for the tensors whose name matches, with any field left out, or REGEX=keep.
-Later ones win. A pattern that matches nothing is an error.
+--tensor REGEX=bits:group:codebook:scale:scale-type with any field left out, or
+REGEX=keep, makes an exception of the tensors whose name matches. A recipe file
+holds the same in JSON; flags override its defaults:
 
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
-
-A recipe file holds the same in JSON; flags override its defaults:
   {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}
 
-Learned scales (--learn, with any codebook; --method nfl is the same with the
-codebook nf): the scales of all layers are refined together by gradient descent
-on the windows of one or more text files. The windows held out tell how that
-went, and the state that does best on them is kept. Ways to learn
-(--learn-mode):
-  lutq   logarithms of scales, codes that stay as they are, divergence from the
-         original model, from searched scales (--scale absmax is the other
-         beginning)
-  flute  what FLUTE's code does: codes chosen anew at every step, likelihood of
-         the text, a constant rate, the last state, no windows drawn but the
-         first ones of a text after BOS. With --learn-params bf16 as published
-
-  lutq quantize MODEL OUT --bits 3 --learn --calib wiki.txt --calib books.txt
-
-Work is done in OUT.partial and appears under OUT when it is finished and has
-been read back. Interrupted or killed, the same command goes on where it
-stopped. An OUT that exists stays until then, and is replaced only with --force
-and if lutq wrote all that is in it, which its file .lutq lists. OUT may not be,
-contain or lie in MODEL or another input.
-
-The same model and options give the same bytes on any number of threads; the
-SHA-256 printed covers everything quantized.`, input.Config, input.Index, input.Header, input.Recipe, input.Codebook, input.Tokenizer, input.Text),
+Interrupted, the same command goes on where it stopped. An OUT that exists is
+replaced when the new one is finished, with --force and if lutq wrote all that
+is in it. Any number of threads gives the same bytes.`, input.Config, input.Index, input.Header, input.Recipe, input.Codebook, input.Tokenizer, input.Text),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			changed := c.Flags().Changed
-			o.bitsSet, o.groupSet, o.codebookSet = changed("bits"), changed("group"), changed("codebook")
-			o.methodSet, o.scaleSet, o.scaleTySet = changed("method"), changed("scale"), changed("scale-type")
-			for _, name := range learning {
-				if changed(name) {
-					o.learnSet = name
-				}
-			}
+			o.given = c.Flags().Changed
 			return u.quantize(c.Context(), args[0], args[1], o)
 		},
 	}
@@ -117,20 +70,20 @@ SHA-256 printed covers everything quantized.`, input.Config, input.Index, input.
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), groupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
 	codebook := newWord(&o.codebook, "", lut.CodebookNames()...)
 	codebook.also = "file:"
-	f.Var(codebook, "codebook", "lookup table `NAME`: "+strings.Join(lut.CodebookNames(), ", ")+" or file:PATH (default js; nf for 3 bits without learning)")
-	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "method `NAME`: rtn rounds to the nearest table value; nfl is the codebook nf with learned scales")
-	f.Var(newWord(&o.scale, "", lut.ScaleMethods()...), "scale", "scale method `NAME`: absmax or mse (default mse for the default codebook, jt, js and learned scales, else absmax)")
-	f.Var(newWord(&o.scaleType, d.ScaleType, append(lut.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE` that scales are stored in: f16, bf16, f32, or a byte: e4m4, s1e4m3")
+	f.Var(codebook, "codebook", "lookup table `NAME` (default js; nf for 3 bits without learning)")
+	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "method `NAME`: rtn rounds to nearest; nfl is the codebook nf with --learn")
+	f.Var(newWord(&o.scale, "", lut.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
+	f.Var(newWord(&o.scaleType, d.ScaleType, append(lut.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32, e4m4, s1e4m3")
 	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
-	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v or gate/up of a layer differ in bits or group")
-	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be done, with sizes, memory and time, and write nothing")
+	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v, or gate/up, differ in bits or group")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print sizes, memory and time, write nothing")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
-	f.Var(&o.maxRAM, "max-ram", "most memory to use, such as 500MB (default what runs best)")
+	f.Var(&o.maxRAM, "max-ram", "most memory, such as 8GB (default what is best)")
 	f.Var(&o.maxShard, "max-shard-size", "most tensor data in a file (default 5GB)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
-	learning = o.learn.register(c)
-	f.StringVar(&o.evalText, "eval-text", "", "afterwards, evaluate OUT beside MODEL on this text `FILE`, as eval-ppl does")
+	o.learn.register(c)
+	f.StringVar(&o.evalText, "eval-text", "", "then evaluate OUT beside MODEL on text `FILE`")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	setGroup(f, "The run", "dry-run", "threads", "max-ram", "max-shard-size", "force", "eval-text", "json")
 	return c
@@ -139,11 +92,12 @@ SHA-256 printed covers everything quantized.`, input.Config, input.Index, input.
 // check refuses flags that are no use together. It opens nothing.
 func (o *quantizeOptions) check(r quantize.Recipe) error {
 	learned := r.Default.Method == "nfl" || o.learn.on
+	idle := slices.IndexFunc(o.learn.names, o.given) // of a flag that says something of learning
 	switch {
-	case o.methodSet && o.method == "nfl" && o.codebookSet && o.codebook != "nf":
+	case o.given("method") && o.method == "nfl" && o.given("codebook") && o.codebook != "nf":
 		return usage("method nfl is for the codebook nf: %s is refined with --learn", o.codebook)
-	case !learned && o.learnSet != "":
-		return usage("--%s is for learned scales: --method nfl or --learn", o.learnSet)
+	case !learned && idle >= 0:
+		return usage("--%s is for learned scales: --method nfl or --learn", o.learn.names[idle])
 	case o.learn.control && o.evalText != "":
 		return usage("--learn-control and --eval-text do not go together")
 	case learned:
@@ -173,10 +127,10 @@ func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 			return r, fmt.Errorf("%s: %w", o.recipe, err)
 		}
 	}
-	if o.bitsSet {
+	if o.given("bits") {
 		r.Default.Bits = o.bits
 	}
-	if o.groupSet {
+	if o.given("group") {
 		g, err := quantize.ParseGroup(o.group)
 		if err != nil {
 			return r, usageError{err}
@@ -184,16 +138,15 @@ func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 		r.Default.Group = g
 	}
 	for _, f := range []struct {
-		set   bool
-		value string
-		field *string
+		flag, value string
+		field       *string
 	}{
-		{o.codebookSet, o.codebook, &r.Default.Codebook},
-		{o.methodSet, o.method, &r.Default.Method},
-		{o.scaleSet, o.scale, &r.Default.Scale},
-		{o.scaleTySet, o.scaleType, &r.Default.ScaleType},
+		{"codebook", o.codebook, &r.Default.Codebook},
+		{"method", o.method, &r.Default.Method},
+		{"scale", o.scale, &r.Default.Scale},
+		{"scale-type", o.scaleType, &r.Default.ScaleType},
 	} {
-		if f.set {
+		if o.given(f.flag) {
 			*f.field = f.value
 		}
 	}

@@ -45,7 +45,7 @@ func TestFlagValues(t *testing.T) {
 	root := newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{})
 	for _, c := range root.Commands() {
 		positional := map[string][]string{
-			"quantize": {"none", "out"}, "doctor": nil, "help": nil, "completion": {"bash"}, "environment": nil,
+			"quantize": {"none", "out"}, "doctor": nil, "help": nil, "completion": {"bash"}, "environment": nil, "formats": nil, "learning": nil,
 		}
 		args, ok := positional[c.Name()]
 		if !ok {
@@ -123,7 +123,7 @@ func TestUsageErrors(t *testing.T) {
 		{"eval-ppl none --text none --protocol rav", "did you mean raw?"},
 		{"eval-ppl none --text none --bos middle", "want none, start or window"},
 		{"eval-ppl none --text none --device cud", "did you mean cuda?"},
-		{"eval-ppl none --text none --device cpu --dtype f16", "the cpu evaluates in f32"},
+		{"eval-ppl none --text none --device cpu --dtype f16", "the cpu computes in f32"},
 		{"eval-ppl none --text none --ctx 1", "3 to 16777216"},
 		{"bench", "give a model folder"},
 		{"bench EMPTY", "an argument is empty"},
@@ -133,7 +133,7 @@ func TestUsageErrors(t *testing.T) {
 		{"bench --shapes 64x64 --m 0", "1 to 65536"},
 		{"bench --shapes 64x64 --device cuda --dtype f32", "cuda multiplies in"},
 		{"bench --shapes 64x64 --device cuda --blas lib", "--blas is for the cpu"},
-		{"bench --shapes 64x64 --device cpu --dtype f16", "the cpu multiplies in f32"},
+		{"bench --shapes 64x64 --device cpu --dtype f16", "the cpu computes in f32"},
 		{"bench --shapes 64x64 --json --format csv", "do not go together"},
 		{"bench none --selftest", "--selftest takes no model"},
 		{"bench --selftest --shapes 64x64", "--selftest and --shapes"},
@@ -218,7 +218,7 @@ func TestComplete(t *testing.T) {
 		{"repack --target ", []string{"cpu", "cuda"}, cobra.ShellCompDirectiveNoFileComp},
 		{"tokenize ", nil, cobra.ShellCompDirectiveDefault},
 		{"completion ", []string{"bash", "zsh", "fish", "powershell"}, cobra.ShellCompDirectiveNoFileComp},
-		{"help ", []string{"bench", "completion", "doctor", "environment", "eval-ppl", "help", "inspect", "quantize", "repack", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
+		{"help ", []string{"bench", "completion", "doctor", "environment", "eval-ppl", "formats", "help", "inspect", "learning", "quantize", "repack", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
 		{"help --man ", nil, cobra.ShellCompDirectiveFilterDirs},
 		{"ver", []string{"verify"}, cobra.ShellCompDirectiveNoFileComp},
 	} {
@@ -261,6 +261,7 @@ func TestFullOutput(t *testing.T) {
 		{"--help"},
 		{"help"},
 		{"help", "environment"},
+		{"help", "learning"},
 		{"quantize", "--help"},
 		{"--version"},
 		{"completion", "bash"},

@@ -1,0 +1,119 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// topic is a text that "lutq help NAME" prints and that no command does.
+type topic struct {
+	name, short string
+	page        string // the command in whose manual page it stands
+	long        string
+}
+
+func topics() []topic {
+	return []topic{
+		{"formats", "What quantize can store weights as, and from what", "quantize", formatsTopic},
+		{"learning", "How quantize learns scales from text", "quantize", learningTopic},
+		{"environment", "The environment variables that lutq reads", "lutq", environmentTopic},
+	}
+}
+
+// newTopics returns the topics as commands that do nothing else.
+func newTopics() []*cobra.Command {
+	var all []*cobra.Command
+	for _, t := range topics() {
+		all = append(all, &cobra.Command{Use: t.name, Short: t.short, Long: t.long})
+	}
+	return all
+}
+
+const formatsTopic = `Codebooks (--codebook). Where none is named it is js with searched scales, but
+for 3 bits without learning nf with searched scales: what did best at the width
+on the models measured.
+  nf         NormalFloat: quantiles of a normal distribution
+  int        equal steps
+  fp         small floating point: e2m1 at 4 bits
+  kbit       normal quantiles without a zero
+  jt, js     fitted to normal weights together with the scale, which js lets be
+             negative: the smallest squared error. They have no zero, which a
+             model with outlier channels may need below 4 bits
+  file:PATH  2^bits ascending numbers in a JSON array
+
+Methods (--method): rtn rounds to the nearest table value; nfl is the codebook
+nf with learned scales.
+
+Scales (--scale): absmax keeps the largest weight of a group exact, mse searches
+the scale with the smallest squared error. The default is mse where no codebook
+is named, for jt and js and before scales are learned in mode lutq, else absmax.
+They are stored in 16 bits, 32, or a byte: e4m4, which has no sign, or s1e4m3.
+
+Exceptions (--tensor, repeatable): REGEX=bits:group:codebook:scale:scale-type
+for the tensors whose name matches, with any field left out, or REGEX=keep.
+Later ones win. A pattern that matches nothing is an error.
+
+  lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
+
+Runtimes store q, k and v of a layer, and its gate and up, as one matrix: they
+have the same bits and group unless --split-fused is given.
+
+Sources. Weights in FP8 with scales, for blocks, rows or whole layers, or in
+MXFP4, as gpt-oss has them, are decoded when they are read. What is kept of FP8
+is written as float32.
+
+The output. Work is done in OUT.partial and appears under OUT when it is
+finished and has been read back. Interrupted or killed, the same command goes on
+where it stopped. An OUT that exists stays until then, and is replaced only with
+--force and if lutq wrote all that is in it, which its file .lutq lists. OUT may
+not be, contain or lie in MODEL or another input. The SHA-256 printed covers
+everything quantized.`
+
+const learningTopic = `With --learn and any codebook, or --method nfl, which is the same with the
+codebook nf, the scales of all layers are refined together by gradient descent
+on the windows of one or more text files (--calib), which give an equal part
+each. The windows held out tell how that went, and the state that does best on
+them is kept.
+
+  lutq quantize MODEL OUT --bits 3 --learn --calib wiki.txt --calib books.txt
+
+Ways to learn (--learn-mode):
+  lutq   logarithms of scales, codes that stay as they are, divergence from the
+         original model, from searched scales (--scale absmax is the other
+         beginning)
+  flute  what FLUTE's code does: codes chosen anew at every step, likelihood of
+         the text, a constant rate, the last state, no windows drawn but the
+         first ones of a text after BOS. With --learn-params bf16 as published
+
+The loss (--learn-objective): kl, the divergence from MODEL, is that of mode
+lutq; nll, the negative log-likelihood of the text, that of flute.
+
+The rate (--learn-rate) of mode lutq follows the bits: 0.016 for 2, 0.006 for 3,
+0.003 above; that of flute is 1e-4.
+
+The gradient (--learn-grad): ste holds codes fixed, lsq lets them move with the
+scale. With --learn-recode N codes are chosen anew every N steps. --learn-table
+learns the tables as well, in mode lutq.
+
+--learn-control writes the control of an experiment instead: MODEL with its
+weights multiplied by as many learned factors as there would be scales, not
+quantized. What it gains on a text is not the repair of quantization.
+
+The same seed, text and device give the same bytes. Learning that was
+interrupted goes on where it stopped.`
+
+const environmentTopic = `Lutq reads these environment variables:
+
+  LUTQ_ISA        instruction set of the processor's kernels: avx512, avx2 or
+                  generic (default the best that the processor has)
+  LUTQ_CUDA_PATH  folders with CUDA libraries, looked into before all others;
+                  separated by colons
+  VIRTUAL_ENV, CONDA_PREFIX
+                  Python environments, whose CUDA packages are found too
+  XDG_CACHE_HOME  where caches lie: compiled kernels in lutq/kernels, tiles in
+                  lutq/tiles (default $HOME/.cache; on macOS always
+                  $HOME/Library/Caches). Both can be deleted. A folder that
+                  another user could write is not used
+  HOME            the user's folder: the default above, and Python packages
+                  that were installed for the user
+  TMPDIR          where compiled kernels lie if neither of these is set
+
+Lutq's own tests also read LUTQ_PTXAS, the path of NVIDIA's assembler. What of
+this is in force on a machine lutq doctor tells.`
