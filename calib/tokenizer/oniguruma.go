@@ -185,6 +185,7 @@ func (t *translator) group(fold bool) (rune, error) {
 			if t.take(look) {
 				t.print("(" + look)
 				kind = assertion
+				break
 			}
 		}
 		if kind != assertion {
