@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -51,9 +52,10 @@ const (
 
 // state is what one Encode call works with. It holds no results of consequence, so any state serves any call.
 type state struct {
-	out     []int
-	unknown bool // the unknown token was needed and is not there
-	cache   map[string][]int32
+	out      []int
+	unknown  bool // the unknown token was needed and is not there
+	deadline time.Time
+	cache    map[string][]int32
 
 	spelled []byte
 	symbols []int32

@@ -173,7 +173,8 @@ func TestDeadlineReaches(t *testing.T) {
 		}
 		s := tok.states.New().(*state)
 		s.reset(0)
-		if err := tok.encodePiece(s, "ab ba", tok.normalizers, true, time.Now().Add(-time.Hour)); !errors.Is(err, errPatience) {
+		s.deadline = time.Now().Add(-time.Hour)
+		if err := tok.encodePiece(s, "ab ba", tok.normalizers, true); !errors.Is(err, errPatience) {
 			t.Errorf("%s: got error %v, want %v", file, err, errPatience)
 		}
 	}

@@ -146,8 +146,8 @@ func (t *Tokenizer) encode(text string, cut bool) ([]int, error) {
 	s := t.states.Get().(*state)
 	defer t.states.Put(s)
 	s.reset(len(text))
+	s.deadline = deadlineFor(len(text))
 	var failed error
-	deadline := deadlineFor(len(text))
 	t.raw.cut(text, func(start, end int, id int32) {
 		switch {
 		case failed != nil:
@@ -158,7 +158,7 @@ func (t *Tokenizer) encode(text string, cut bool) ([]int, error) {
 			if cut && start == 0 {
 				normalizers = t.cuts.normalizers
 			}
-			failed = t.encodePiece(s, text[start:end], normalizers, start == 0 && !cut, deadline)
+			failed = t.encodePiece(s, text[start:end], normalizers, start == 0 && !cut)
 		}
 	})
 	ids := s.out
@@ -184,8 +184,8 @@ func normalize(text string, normalizers []normalizer, deadline time.Time) (strin
 
 // encodePiece encodes text between two added tokens; first tells that it begins
 // the whole text.
-func (t *Tokenizer) encodePiece(s *state, text string, normalizers []normalizer, first bool, deadline time.Time) error {
-	text, err := normalize(text, normalizers, deadline)
+func (t *Tokenizer) encodePiece(s *state, text string, normalizers []normalizer, first bool) error {
+	text, err := normalize(text, normalizers, s.deadline)
 	if err != nil {
 		return err
 	}
@@ -195,22 +195,22 @@ func (t *Tokenizer) encodePiece(s *state, text string, normalizers []normalizer,
 		case id >= 0:
 			s.out = append(s.out, int(id))
 		default:
-			err = t.split(piece{text[start:end], first && start == 0}, 0, s, deadline)
+			err = t.split(piece{text[start:end], first && start == 0}, 0, s)
 		}
 	})
 	return err
 }
 
 // split runs the splitters from the i-th on and hands what comes out of the last to the model.
-func (t *Tokenizer) split(p piece, i int, s *state, deadline time.Time) error {
+func (t *Tokenizer) split(p piece, i int, s *state) error {
 	if i == len(t.splitters) {
 		t.model.encode(p.text, s)
 		return nil
 	}
 	var failed error
-	err := t.splitters[i].split(p, deadline, func(q piece) {
+	err := t.splitters[i].split(p, s.deadline, func(q piece) {
 		if q.text != "" && failed == nil {
-			failed = t.split(q, i+1, s, deadline)
+			failed = t.split(q, i+1, s)
 		}
 	})
 	return cmp.Or(failed, err)

@@ -363,11 +363,11 @@ func BenchmarkSplit(b *testing.B) {
 	if err != nil {
 		b.Skipf("large test data is not here: %v", err)
 	}
-	const words = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
 	for _, test := range []struct{ name, pattern string }{
 		{"scanner", llama3Pattern},
 		{"regexp", "(?:" + llama3Pattern + ")"},
-		{"tekken", words + `|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`},
+		{"tekken", tekkenPattern},
+		{"o200k", o200kPattern},
 		{"digits", `\p{N}{1,3}`},
 	} {
 		b.Run(test.name, func(b *testing.B) {
