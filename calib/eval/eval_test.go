@@ -101,7 +101,7 @@ func newOps(t testing.TB, threads int) model.Ops {
 
 func windows(vocab, n, ctx, scoreFrom int) *corpus.Set {
 	rng := rand.New(rand.NewPCG(7, 7))
-	s := &corpus.Set{Protocol: corpus.Raw, BOS: corpus.BOSNone, Context: ctx, TextTokens: n*ctx + 3}
+	s := &corpus.Set{Protocol: corpus.Raw, BOS: corpus.BOSNone, Context: ctx, Whole: true, TextTokens: n*ctx + 3}
 	for range n {
 		w := corpus.Window{ScoreFrom: scoreFrom}
 		for range ctx {
