@@ -11,26 +11,38 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
-// TestCompileRows compiles the kernel that dequantizes, with -long for every format.
+// TestCompileRows compiles the kernel that dequantizes, in as many formats as [TestCompile].
 func TestCompileRows(t *testing.T) {
+	type rows struct {
+		rowsKey
+		arch string
+	}
 	formats := testFormats()
-	if *long {
+	if *long || *cover {
 		formats = Formats()
 	}
-	var variants []kerneltest.Variant
+	var all []rows
 	for i, f := range formats {
 		for _, out := range []driver.DType{f.Type, driver.F32} {
 			for j, arch := range []string{"sm_80", "sm_90a"} {
-				if !*long && i%2 != j {
-					continue
+				if *long || *cover || i%2 == j {
+					all = append(all, rows{rowsKey{f, out}, arch})
 				}
-				k := f.rowsKernel(out)
-				k.Options.Arch = arch
-				variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("rows of %d bits as %v", f.Bits, out), Kernel: k})
 			}
 		}
 	}
-	kerneltest.Compile(t, kerneltest.Compiler(t, *long), variants)
+	if *cover && !*long {
+		all = covering(all, func(r rows) []string {
+			return append(variant{format: r.format, arch: r.arch}.traits(), "as "+r.out.String())
+		})
+	}
+	var variants []kerneltest.Variant
+	for _, r := range all {
+		k := r.format.rowsKernel(r.out)
+		k.Options.Arch = r.arch
+		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("rows of %d bits as %v", r.format.Bits, r.out), Kernel: k})
+	}
+	kerneltest.Compile(t, kerneltest.Compiler(t, *long || *cover), variants)
 }
 
 // TestGPUDequantize compares every weight with the product of table value and scale.

@@ -15,54 +15,170 @@ import (
 
 var (
 	long   = flag.Bool("long", false, "compile all kernels, and multiply in more formats")
-	update = flag.Bool("update", false, "write prebuilt.zip")
+	cover  = flag.Bool("covering", false, "compile kernels that cover what all are compiled for")
+	update = flag.Bool("update", false, "write prebuilt.gz")
 )
 
 // mostSpills is what a thread of the kernels may spill, in bytes: values that are
 // read once a tile, where 128 registers are all that sixteen warps can have.
 const mostSpills = 64
 
-// TestCompile compiles the kernels with the options that the program uses: with
-// -long every one, for the architectures that the compiler makes code for, as far as their GPUs have
-// room for it. A configuration that does not leave its loop in registers has no place in the list.
+// someSpills is what they may spill that are not in the list of those that spill the most.
+const someSpills = 32
+
+// spilling returns the kernels that spill more than someSpills, of all that there are: with groups of
+// 32, whose scales take the most registers, the unpacking of 5 bits beside the sums of a warp's tiles,
+// and that of 2 bits beside the fragments of 16 rows of X.
+func spilling() []variant {
+	var all []variant
+	for _, scale := range []lut.ScaleType{lut.F16, lut.BF16} {
+		for _, t := range []driver.DType{driver.F16, driver.BF16} {
+			two, five := Format{2, 32, scale, t}, Format{5, 32, scale, t}
+			all = append(all,
+				variant{two, two.configs(1, MaxRows)[0], "sm_80"},
+				variant{five, Config{Tiles: 4, Depth: 4, Slices: 16, Warps: 16, Rows: rowsOfB}, "sm_90a"})
+			if !five.rare() {
+				all = append(all, variant{five, Config{Tiles: 2, Depth: 4, Slices: 16, Warps: 16, Rows: rowsOfB}, "sm_90a"})
+			}
+			if scale == lut.BF16 {
+				all = append(all, variant{two, two.configs(1, MaxRows)[0], "sm_90a"})
+			}
+		}
+	}
+	return all
+}
+
+// TestCompile compiles the kernels with the options that the program uses, for the architectures
+// that the compiler makes code for, as far as their GPUs have room for it: a few, with -covering
+// those that together have every pair of what kernels are compiled for and those that spill the
+// most, and with -long all, half an hour of a processor. A configuration that does not leave its
+// loop in registers has no place in the list.
 func TestCompile(t *testing.T) {
-	c := kerneltest.Compiler(t, *long)
+	c := kerneltest.Compiler(t, *long || *cover)
+	compiled := fewVariants()
+	switch {
+	case *long:
+		compiled = allVariants()
+	case *cover:
+		compiled = append(covering(allVariants(), variant.traits), spilling()...)
+	}
+	most := spilling()
 	var variants []kerneltest.Variant
-	add := func(f Format, config Config, arch string) {
-		k := f.Kernel(config)
-		k.Options.Arch = arch
+	for _, v := range compiled {
+		k := v.format.Kernel(v.config)
+		k.Options.Arch = v.arch
+		spills := someSpills
+		if slices.Contains(most, v) {
+			spills = mostSpills
+		}
 		variants = append(variants, kerneltest.Variant{
-			Group:  fmt.Sprintf("%d bits, to %d rows, %v", f.Bits, config.Rows, config),
-			Kernel: k, Spills: mostSpills,
+			Group:  fmt.Sprintf("%d bits, to %d rows, %v", v.format.Bits, v.config.Rows, v.config),
+			Kernel: k, Spills: spills,
 		})
 	}
-	if *long {
-		for _, f := range Formats() {
-			for _, rows := range []int{rowsOfB, MaxRows} {
-				for _, config := range f.allConfigs(rows) {
-					add(f, config, "sm_90a")
-					slicesOfK := cmp.Or(config.Slices, 8)
-					if _, _, err := f.planSliced(config, 1, 32, rows, slicesOfK, limits{sms: 108, sharedBlock: 163 << 10}); err == nil {
-						add(f, config, "sm_80")
-					}
+	kerneltest.Compile(t, c, variants)
+}
+
+// variant is a kernel and an architecture to compile it for.
+type variant struct {
+	format Format
+	config Config
+	arch   string
+}
+
+// traits returns what the kernel is compiled for.
+func (v variant) traits() []string {
+	f := v.format
+	return []string{
+		fmt.Sprintf("%d bits", f.Bits), fmt.Sprintf("groups of %d", f.Group), fmt.Sprintf("scales %v", f.Scale),
+		f.Type.String(), fmt.Sprintf("%v to %d rows", v.config, v.config.Rows), v.arch,
+	}
+}
+
+// allVariants returns every kernel for every architecture.
+func allVariants() []variant {
+	var all []variant
+	for _, f := range Formats() {
+		for _, rows := range []int{rowsOfB, MaxRows} {
+			for _, config := range f.allConfigs(rows) {
+				all = append(all, variant{f, config, "sm_90a"})
+				slicesOfK := cmp.Or(config.Slices, 8)
+				if _, _, err := f.planSliced(config, 1, 32, rows, slicesOfK, limits{sms: 108, sharedBlock: 163 << 10}); err == nil {
+					all = append(all, variant{f, config, "sm_80"})
 				}
 			}
 		}
-	} else {
-		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-			f := Format{bits, 128, lut.F16, driver.F16}
-			add(f, f.configs(1, 1)[0], "sm_90a")
-		}
-		wide := Format{4, 64, lut.BF16, driver.BF16}
-		bytes := Format{3, 32, lut.E4M4, driver.F16}
-		add(bytes, bytes.configs(1, 1)[0], "sm_90a")
-		row := Format{4, 0, lut.F32, driver.F16}
-		add(row, row.configs(1, 1)[0], "sm_80")
-		for _, config := range slices.Concat(wide.allConfigs(rowsOfB), wide.allConfigs(MaxRows)) {
-			add(wide, config, "sm_90a")
+	}
+	return all
+}
+
+// fewVariants returns each width, each way to hold scales, and one format's kernels.
+func fewVariants() []variant {
+	var all []variant
+	add := func(f Format, arch string, configs ...Config) {
+		for _, c := range configs {
+			all = append(all, variant{f, c, arch})
 		}
 	}
-	kerneltest.Compile(t, c, variants)
+	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
+		f := Format{bits, 128, lut.F16, driver.F16}
+		add(f, "sm_90a", f.configs(1, 1)[0])
+	}
+	bytes := Format{3, 32, lut.E4M4, driver.F16}
+	add(bytes, "sm_90a", bytes.configs(1, 1)[0])
+	row := Format{4, 0, lut.F32, driver.F16}
+	add(row, "sm_80", row.configs(1, 1)[0])
+	wide := Format{4, 64, lut.BF16, driver.BF16}
+	add(wide, "sm_90a", slices.Concat(wide.allConfigs(rowsOfB), wide.allConfigs(MaxRows))...)
+	return all
+}
+
+// covering returns some of all that together have every pair of traits that any has.
+func covering[V any](all []V, traits func(V) []string) []V {
+	var some []V
+	seen := map[[2]string]bool{}
+	for _, v := range all {
+		before := len(seen)
+		of := traits(v)
+		for i, a := range of {
+			for _, b := range of[i+1:] {
+				seen[[2]string{a, b}] = true
+			}
+		}
+		if len(seen) > before {
+			some = append(some, v)
+		}
+	}
+	return some
+}
+
+// TestCovering holds the kernels that are always compiled to all widths under every configuration,
+// and to few.
+func TestCovering(t *testing.T) {
+	all := allVariants()
+	some := covering(all, variant.traits)
+	type pair struct {
+		config Config
+		bits   int
+	}
+	missing := map[pair]bool{}
+	for _, v := range all {
+		missing[pair{v.config, v.format.Bits}] = true
+	}
+	for _, v := range some {
+		delete(missing, pair{v.config, v.format.Bits})
+	}
+	for p := range missing {
+		t.Errorf("no kernel of %d bits for %v", p.bits, p.config)
+	}
+	if len(some) > len(all)/8 {
+		t.Errorf("%d kernels of %d cover", len(some), len(all))
+	}
+	for _, v := range spilling() {
+		if !slices.Contains(all, v) {
+			t.Errorf("%v is no kernel", v)
+		}
+	}
 }
 
 // TestPrebuilt checks, and with -update writes, the PTX that stands in where there
@@ -84,7 +200,7 @@ func TestPrebuilt(t *testing.T) {
 			kernels = append(kernels, k)
 		}
 	}
-	kerneltest.Prebuilt(t, "prebuilt.zip", kernels, *update)
+	kerneltest.Prebuilt(t, "prebuilt.gz", kernels, *update)
 }
 
 // TestNoHeaders holds the kernels to what NVRTC has without a toolkit.
