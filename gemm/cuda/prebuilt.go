@@ -12,13 +12,15 @@ import (
 
 // prebuiltConfig is how the kernels that are built ahead of time are compiled: once for any
 // number of rows up to MaxRows. They stand in for those of every other configuration of
-// lutgemm.cu, which differ in their registers alone.
-var prebuiltConfig = Config{AtomsPerStep: 1, Depth: 2, Rows: MaxRows}
+// lutgemm.cu, which differ in their registers alone. Of its configurations it is the one of the
+// least code: another atom to load ahead would take a third more of the program.
+var prebuiltConfig = Config{AtomsPerStep: 1, Depth: 1, Rows: MaxRows}
 
 // prebuilt reports whether a kernel of the format is built ahead of time: with the
-// groups and scales that models mostly have, to keep the program small.
+// groups and scales that models mostly have, to keep the program small. Scales of a byte
+// are held as float16, and so have them too.
 func (f Format) prebuilt() bool {
-	return (f.Group == 64 || f.Group == 128) && (f.Scale == lut.F16 || f.Scale == lut.BF16)
+	return (f.Group == 64 || f.Group == 128) && f.Scale == lut.F16
 }
 
 // check returns an error where there is no kernel without a compiler.
@@ -26,7 +28,7 @@ func (f Format) check() error {
 	if f.prebuilt() {
 		return nil
 	}
-	return fmt.Errorf("without it there are kernels for groups of 64 and 128 with f16 or bf16 scales, and none for %s", f.name())
+	return fmt.Errorf("without it there are kernels for groups of 64 and 128 with f16 scales or scales of a byte, and none for %s", f.name())
 }
 
 // ptx returns the kernel that multiplies, for use without a compiler.

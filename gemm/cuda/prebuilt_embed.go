@@ -9,7 +9,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
-//go:embed prebuilt.zip
+//go:embed prebuilt.gz
 var prebuiltArchive []byte
 
 var prebuiltPTX = sync.OnceValue(func() *driver.Prebuilt { return driver.NewPrebuilt(prebuiltArchive) })

@@ -9,7 +9,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 )
 
-var update = flag.Bool("update", false, "write prebuilt.zip")
+var update = flag.Bool("update", false, "write prebuilt.gz")
 
 // TestPrebuilt checks, and with -update writes, the PTX that stands in where there
 // is no compiler.
@@ -24,5 +24,5 @@ func TestPrebuilt(t *testing.T) {
 			kernels = append(kernels, k)
 		}
 	}
-	kerneltest.Prebuilt(t, "prebuilt.zip", kernels, *update)
+	kerneltest.Prebuilt(t, "prebuilt.gz", kernels, *update)
 }

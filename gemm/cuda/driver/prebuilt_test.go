@@ -1,8 +1,10 @@
 package driver
 
 import (
-	"archive/zip"
 	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"strings"
 	"testing"
 )
@@ -12,28 +14,22 @@ func TestPrebuilt(t *testing.T) {
 		return Kernel{Name: name, Source: source, Options: CompileOptions{Arch: "sm_1", Defines: []string{"A=1"}}}
 	}
 	both, old, stale := kernel("both.cu", "x"), kernel("old.cu", "x"), kernel("stale.cu", "before")
-	var archive bytes.Buffer
-	w := zip.NewWriter(&archive)
+	files := map[string][]byte{}
 	add := func(k Kernel, arch string) {
 		k.Options.Arch = arch
-		f, err := w.Create(PrebuiltName(k))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.Write([]byte(k.Name + " " + arch)); err != nil {
-			t.Fatal(err)
-		}
+		files[PrebuiltName(k)] = []byte(k.Name + " " + arch)
 	}
 	add(both, "compute_80")
 	add(both, "compute_90")
 	add(old, "compute_80")
 	add(stale, "compute_90")
-	if err := w.Close(); err != nil {
+	archive, err := PackPrebuilt(files)
+	if err != nil {
 		t.Fatal(err)
 	}
 	other := both
 	other.Options.Defines = []string{"A=2"}
-	p := NewPrebuilt(archive.Bytes())
+	p := NewPrebuilt(archive)
 	for _, tc := range []struct {
 		name         string
 		kernel       Kernel
@@ -59,9 +55,40 @@ func TestPrebuilt(t *testing.T) {
 			}
 		})
 	}
-	for name, archive := range map[string][]byte{"none": nil, "cut": archive.Bytes()[:50]} {
+	for name, archive := range map[string][]byte{"none": nil, "cut": archive[:50]} {
 		if _, err := NewPrebuilt(archive).PTX(both, DeviceInfo{Major: 9}); err == nil {
 			t.Errorf("archive %s: no error", name)
 		}
+	}
+}
+
+// TestPackPrebuilt packs texts of all lengths, and many that are nearly alike in little.
+func TestPackPrebuilt(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	same := make([]byte, 100<<10)
+	for i := range same {
+		same[i] = byte(r.Uint32())
+	}
+	files := map[string][]byte{}
+	for i := range 3 * prebuiltTogether {
+		files[fmt.Sprintf("alike.%d", i)] = append(bytes.Clone(same[i:]), byte(i))
+	}
+	alike, err := PackPrebuilt(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := 4 * len(same); len(alike) > most {
+		t.Errorf("%d that are alike take %d bytes, want at most %d", len(files), len(alike), most)
+	}
+	for i, n := range []int{0, 1, 7, prebuiltSlice, prebuiltSlice + 1, 9*prebuiltSlice + 5, 50} {
+		files[fmt.Sprintf("other.%d", i)] = same[n/2 : n/2+n]
+	}
+	archive, err := PackPrebuilt(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := UnpackPrebuilt(archive)
+	if err != nil || !maps.EqualFunc(got, files, bytes.Equal) {
+		t.Errorf("got %d files, error %v: want the %d packed", len(got), err, len(files))
 	}
 }

@@ -5,12 +5,9 @@
 package kerneltest
 
 import (
-	"archive/zip"
 	"bytes"
 	"cmp"
-	"compress/flate"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -130,7 +127,7 @@ func Compile(t *testing.T, c *driver.CUDA, variants []Variant) {
 
 // Prebuilt checks that an archive holds the PTX of just these kernels, for one of
 // [driver.PrebuiltArchs] each, and that drivers take it. It needs no compiler for
-// that: entries are named by what they were compiled from. Where there is an
+// that: all of it is named by what it was compiled from. Where there is an
 // assembler, it assembles all of them. With write it compiles the kernels first,
 // and replaces the archive unless it holds that already.
 func Prebuilt(t *testing.T, path string, kernels []driver.Kernel, write bool) {
@@ -147,8 +144,8 @@ func Prebuilt(t *testing.T, path string, kernels []driver.Kernel, write bool) {
 	wanted := make(map[string]bool)
 	for _, k := range kernels {
 		name := driver.PrebuiltName(k)
-		ptx, ok := have[name]
-		if !ok {
+		ptx := string(have[name])
+		if ptx == "" {
 			t.Fatalf("%s holds no PTX of today's %s: run go generate", path, name)
 		}
 		if !strings.Contains(ptx, ".visible .entry") {
@@ -167,25 +164,12 @@ func Prebuilt(t *testing.T, path string, kernels []driver.Kernel, write bool) {
 	t.Run("assemble", func(t *testing.T) { assemble(t, have) })
 }
 
-func readArchive(path string) (map[string]string, error) {
-	r, err := zip.OpenReader(path)
+func readArchive(path string) (map[string][]byte, error) {
+	archive, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close()
-	content := make(map[string]string)
-	for _, f := range r.File {
-		in, err := f.Open()
-		if err != nil {
-			return nil, err
-		}
-		ptx, err := io.ReadAll(in)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", f.Name, err)
-		}
-		content[f.Name] = string(ptx)
-	}
-	return content, nil
+	return driver.UnpackPrebuilt(archive)
 }
 
 // build compiles kernels and writes the archive, unless it is there with the
@@ -206,29 +190,16 @@ func build(c *driver.CUDA, path string, kernels []driver.Kernel) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	content := make(map[string]string, len(kernels))
+	content := make(map[string][]byte, len(kernels))
 	for i, k := range kernels {
-		content[driver.PrebuiltName(k)] = ptx[i]
+		content[driver.PrebuiltName(k)] = []byte(ptx[i])
 	}
-	if old, err := readArchive(path); err == nil && maps.Equal(old, content) {
+	if old, err := readArchive(path); err == nil && maps.EqualFunc(old, content, bytes.Equal) {
 		return nil
 	}
-	var archive bytes.Buffer
-	w := zip.NewWriter(&archive)
-	w.RegisterCompressor(zip.Deflate, func(to io.Writer) (io.WriteCloser, error) {
-		return flate.NewWriter(to, flate.BestCompression)
-	})
-	for _, name := range slices.Sorted(maps.Keys(content)) {
-		entry, err := w.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Deflate}) // without a time
-		if err != nil {
-			return err
-		}
-		if _, err := io.WriteString(entry, content[name]); err != nil {
-			return err
-		}
-	}
-	if err := w.Close(); err != nil {
+	archive, err := driver.PackPrebuilt(content)
+	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, archive.Bytes(), 0o644)
+	return os.WriteFile(path, archive, 0o644)
 }

@@ -1,6 +1,7 @@
 package kerneltest
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -95,7 +95,7 @@ func assembler() (string, error) {
 
 // assemble makes machine code of PTX as drivers do, for the architecture that it is of
 // and for sm_90, where all of it may be loaded.
-func assemble(t *testing.T, content map[string]string) {
+func assemble(t *testing.T, content map[string][]byte) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("takes ten seconds on two processors")
@@ -111,7 +111,7 @@ func assemble(t *testing.T, content map[string]string) {
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for _, name := range slices.Sorted(maps.Keys(content)) {
-		target := targetLine.FindStringSubmatch(content[name])
+		target := targetLine.FindStringSubmatch(string(content[name]))
 		if target == nil {
 			t.Errorf("%s: no target", name)
 			continue
@@ -120,7 +120,7 @@ func assemble(t *testing.T, content map[string]string) {
 			group.Go(func() error {
 				out := filepath.Join(dir, name+"."+arch)
 				run := exec.Command(ptxas, "-arch="+arch, "-o", out, "-")
-				run.Stdin = strings.NewReader(content[name])
+				run.Stdin = bytes.NewReader(content[name])
 				if log, err := run.CombinedOutput(); err != nil || len(log) > 0 {
 					t.Errorf("%s for %s: %v\n%s", name, arch, err, log)
 				}
