@@ -26,6 +26,7 @@ type loader struct {
 // experts is one of, or of one matrix in dense data.
 type rows struct {
 	packed *lut.Matrix
+	layout lut.Layout // of the same, instead of packed
 
 	dtype  hf.DType
 	data   []byte // of all matrices
@@ -173,7 +174,15 @@ func (l *loader) weight(s *arch.Stored, expert int, p part) Weight {
 	}
 	var w Weight
 	var err error
+	if r.layout != nil && p.n != s.Matrices()*s.N { // single rows are those of the canonical form
+		r.packed, err = r.layout.Matrix()
+		r.layout = nil
+		l.last[s] = r
+	}
 	switch {
+	case err != nil:
+	case r.layout != nil:
+		w, err = l.ops.Layout(r.layout)
 	case r.packed == nil:
 		w, err = l.ops.Dense(p.n, s.K, r.dtype, p.of(r.matrix, s.N))
 	case p.n == r.packed.N:
@@ -216,7 +225,7 @@ func (l *loader) rows(s *arch.Stored, expert int) rows {
 			return rows{}
 		}
 	}
-	if r.packed == nil && (r.matrix == nil || r.expert != expert) {
+	if r.data != nil && (r.matrix == nil || r.expert != expert) {
 		size := len(r.data) / s.Matrices()
 		r.expert, r.matrix = expert, r.data[expert*size:(expert+1)*size:(expert+1)*size]
 		if s.Transposed {
@@ -283,8 +292,22 @@ func (l *loader) floats(name string, shape ...int) []float32 {
 	return v
 }
 
+// layoutSource is a source that has some layers as the device's kernels read them.
+type layoutSource interface {
+	Layout(layer string) (lut.Layout, error)
+}
+
 // stored reads all that is stored as s.
 func stored(src Source, s *arch.Stored) (r rows, err error) {
+	if ls, ok := src.(layoutSource); ok {
+		switch l, err := ls.Layout(s.Path); {
+		case err != nil:
+			return r, err
+		case l != nil:
+			n, k := l.Shape()
+			return rows{layout: l}, wantShape(src, s, n, k)
+		}
+	}
 	q, err := src.Quantized(s.Path)
 	switch {
 	case err != nil:
@@ -295,10 +318,16 @@ func stored(src Source, s *arch.Stored) (r rows, err error) {
 			return r, err
 		}
 		return rows{dtype: t.DType, data: data}, nil
-	case q.N != s.Matrices()*s.N || q.K != s.K:
-		return r, fmt.Errorf("%s: quantized %s has shape [%d, %d]: want [%d, %d]", src.Name(), s.Path, q.N, q.K, s.Matrices()*s.N, s.K)
 	}
-	return rows{packed: q}, nil
+	return rows{packed: q}, wantShape(src, s, q.N, q.K)
+}
+
+// wantShape fails where a quantized matrix is not that of the description.
+func wantShape(src Source, s *arch.Stored, n, k int) error {
+	if want := s.Matrices() * s.N; n != want || k != s.K {
+		return fmt.Errorf("%s: quantized %s has shape [%d, %d]: want [%d, %d]", src.Name(), s.Path, n, k, want, s.K)
+	}
+	return nil
 }
 
 // numbers finds a tensor of the given shape, of a type that the kernels multiply by, and

@@ -43,15 +43,22 @@ type owned struct {
 	arrays  []Array
 }
 
+// OpenOptions adjust [OpenWith].
+type OpenOptions struct {
+	// Unchecked leaves the digests of a container alone.
+	Unchecked bool
+	// Layouts, if not nil, returns the layers of a container as the device's kernels read
+	// them, or nil where it has none.
+	Layouts func(m *lutq.Model) (Layouts, error)
+}
+
 // Open reads the model in a Hugging Face folder or a lutq container, and checks
 // the latter by its digests.
-func Open(dir string, ops Ops) (*Model, error) { return open(dir, ops, lutq.Open) }
+func Open(dir string, ops Ops) (*Model, error) { return OpenWith(dir, ops, OpenOptions{}) }
 
-// OpenUnchecked is [Open] without a look at digests.
-func OpenUnchecked(dir string, ops Ops) (*Model, error) { return open(dir, ops, lutq.OpenUnchecked) }
-
-func open(dir string, ops Ops, container func(dir string) (*lutq.Model, error)) (*Model, error) {
-	src, done, err := openSource(dir, container)
+// OpenWith is [Open] under options.
+func OpenWith(dir string, ops Ops, o OpenOptions) (*Model, error) {
+	src, done, err := openSource(dir, o)
 	if err != nil {
 		return nil, err
 	}

@@ -39,6 +39,8 @@ type Ops interface {
 	Dense(n, k int, t hf.DType, data []byte) (Weight, error)
 	// Packed uploads a quantized matrix, to be multiplied as it is packed.
 	Packed(m *lut.Matrix) (Weight, error)
+	// Layout uploads a quantized matrix in one of the layouts, best the device's own.
+	Layout(l lut.Layout) (Weight, error)
 	// FreeWeight gives a weight back.
 	FreeWeight(w Weight)
 

@@ -73,8 +73,16 @@ func (c *Checkpoint) Wait() error { return nil }
 // the digests that the container has.
 type Container struct {
 	Checkpoint
-	reader *lutq.Reader
-	packs  map[string]bool
+	reader  *lutq.Reader
+	packs   map[string]bool
+	layouts Layouts // or nil
+}
+
+// Layouts are the layers of a container as a device's kernels read them.
+type Layouts interface {
+	// Layer returns a layer, or nil where it is to be laid out anew.
+	Layer(name string) (lut.Layout, error)
+	Close() error
 }
 
 // NewContainer returns the source of an open container.
@@ -99,26 +107,29 @@ func (c *Container) Quantized(layer string) (*lut.Matrix, error) {
 	return c.reader.Linear(layer)
 }
 
+// Layout returns a layer as the device's kernels read it, or nil where it is not at hand so.
+func (c *Container) Layout(layer string) (lut.Layout, error) {
+	if c.layouts == nil || !c.packs[layer] {
+		return nil, nil
+	}
+	return c.layouts.Layer(layer)
+}
+
 // Read implements [Source].
 func (c *Container) Read(t *hf.Tensor) ([]byte, error) { return c.reader.Tensor(t) }
 
 // Wait implements [Source].
 func (c *Container) Wait() error { return c.reader.Wait() }
 
-// openSource opens a folder of either kind, a container with a function of
-// package lutq. The caller calls done when it has read what it needs.
-func openSource(dir string, container func(dir string) (*lutq.Model, error)) (src Source, done func() error, err error) {
+// openSource opens a folder of either kind. The caller calls done when it has read what
+// it needs.
+func openSource(dir string, o OpenOptions) (src Source, done func() error, err error) {
 	text, err := input.ReadFile(filepath.Join(dir, "config.json"), input.Config)
 	if err != nil {
 		return nil, nil, err
 	}
 	if lutq.IsContainer(lutq.QuantizationConfig(text)) {
-		m, err := container(dir)
-		if err != nil {
-			return nil, nil, err
-		}
-		src, err = NewContainer(m)
-		return src, m.Close, closing(err, m.Close)
+		return openContainer(dir, o)
 	}
 	ckpt, err := hf.Open(dir)
 	if err != nil {
@@ -129,6 +140,26 @@ func openSource(dir string, container func(dir string) (*lutq.Model, error)) (sr
 	}
 	src, err = NewCheckpoint(ckpt)
 	return src, ckpt.Close, closing(err, ckpt.Close)
+}
+
+func openContainer(dir string, o OpenOptions) (src Source, done func() error, err error) {
+	open := lutq.Open
+	if o.Unchecked {
+		open = lutq.OpenUnchecked
+	}
+	m, err := open(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	done = m.Close
+	c, err := NewContainer(m)
+	if err == nil && o.Layouts != nil {
+		c.layouts, err = o.Layouts(m)
+	}
+	if c.layouts != nil {
+		done = func() error { return errors.Join(c.layouts.Close(), m.Close()) }
+	}
+	return c, done, closing(err, done)
 }
 
 // closing returns err, after which it closes what was opened.

@@ -26,10 +26,12 @@ type evalOptions struct {
 	windows, ctx, threads        int
 	noVerify, json               bool
 	deviceFlags
+
+	tiles tileFolders
 }
 
 func newEvalCommand(u *ui) *cobra.Command {
-	var o evalOptions
+	o := evalOptions{tiles: tileFolders{ui: u}}
 	c := &cobra.Command{
 		Use:   "eval-ppl MODEL... --text FILE",
 		Short: "Measure a model's perplexity on a text",
@@ -54,6 +56,9 @@ The tail that does not fill a window is dropped.
 A quantized model is checked while it is read: config.json, tokenizer.json,
 headers and tensors by the SHA-256 that they were written with. --no-verify
 takes them as they are. Exit code 3 means that one differs.
+
+Where lutq repack has laid a model out for the device, in the cache folder or in
+one named by --tiles, its layers are read from there, and checked by a checksum.
 
 On the cpu activations are float32. On cuda they are float16, or bfloat16 for
 models that overflow it; the residual stream is float32 on both.`, input.Config, input.Index, input.Header, input.Tokenizer, input.Text),
@@ -80,6 +85,7 @@ models that overflow it; the residual stream is float32 on both.`, input.Config,
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	o.addDevice(f, "cuda where there is a GPU that can be used")
 	o.addDType(f, "activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
+	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check quantized models while reading them")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
@@ -118,7 +124,10 @@ func (r *evalReport) json() any {
 
 // evalAgainst evaluates a fresh container beside its original.
 func (u *ui) evalAgainst(ctx context.Context, dir, original, text string, threads int) (*evalReport, error) {
-	return u.eval(ctx, []string{dir}, evalOptions{text: text, against: original, protocol: string(corpus.Raw), threads: threads, deviceFlags: deviceFlags{device: "auto"}})
+	return u.eval(ctx, []string{dir}, evalOptions{
+		text: text, against: original, protocol: string(corpus.Raw), threads: threads,
+		deviceFlags: deviceFlags{device: "auto"}, tiles: tileFolders{ui: u},
+	})
 }
 
 // canEval reports what would stand against evalAgainst, before there is a
@@ -152,15 +161,15 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 			m.Close()
 		}
 	}()
-	read := model.Open
-	if o.noVerify {
-		read = model.OpenUnchecked
+	mo := model.OpenOptions{
+		Unchecked: o.noVerify,
+		Layouts:   func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
 	}
 	open := func(dir string) (*model.Model, error) {
 		if err := checkModelMemory(dir, ops); err != nil {
 			return nil, err
 		}
-		m, err := read(dir, ops)
+		m, err := model.OpenWith(dir, ops, mo)
 		if err == nil {
 			opened = append(opened, m)
 		}
@@ -179,6 +188,9 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 		if ref, err = open(o.against); err != nil {
 			return nil, err
 		}
+	}
+	if err := o.tiles.unused(ops.Name()); err != nil {
+		return nil, err
 	}
 	first := opened[0]
 	set, err := evalSet(dirs[0], first.Decoder(), o)

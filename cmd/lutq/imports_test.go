@@ -109,6 +109,7 @@ func TestImports(t *testing.T) {
 		{"formats", []string{"formats/", "quantize/lut"}},
 		{"quantize/lut", []string{"formats/num"}},
 		{"quantize", []string{"formats/", "quantize/"}},
+		{"repack/tiles", []string{"formats/", "quantize/lut", "repack"}},
 		{"repack", []string{"quantize/lut", "formats/num"}},
 		{"gemm/ref", []string{"quantize/lut"}},
 		{"gemm/cpu", []string{"repack", "quantize/lut", "formats/num", "gemm/cpu/"}},

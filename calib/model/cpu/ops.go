@@ -123,6 +123,19 @@ func (c *Ops) Packed(m *lut.Matrix) (model.Weight, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.Layout(panels)
+}
+
+// Layout implements [model.Ops]. It keeps panels.
+func (c *Ops) Layout(l lut.Layout) (model.Weight, error) {
+	panels, ok := l.(*repack.CPUPanels)
+	if !ok {
+		m, err := l.Matrix()
+		if err != nil {
+			return nil, err
+		}
+		return c.Packed(m)
+	}
 	w, err := gemmcpu.NewLUT(panels)
 	if err != nil {
 		return nil, err

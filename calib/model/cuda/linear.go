@@ -110,29 +110,44 @@ func (o *Ops) Packed(m *lut.Matrix) (model.Weight, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
-	w := &matrix{n: m.N, k: m.K}
-	var err error
-	if o.fuses(m) {
-		err = o.uploadTiles(w, m)
-	} else {
-		data := o.dequantize(m)
-		err = o.now(func() { o.settle(w, data, o.acts) })
+	if o.fuses(m.K, m.Group) {
+		tiles, err := repack.CUDA(m)
+		if err != nil {
+			return nil, err
+		}
+		return o.tiles(tiles)
 	}
-	if err != nil {
+	w := &matrix{n: m.N, k: m.K}
+	data := o.dequantize(m)
+	if err := o.now(func() { o.settle(w, data, o.acts) }); err != nil {
 		return nil, err
 	}
 	return w, nil
 }
 
-func (o *Ops) uploadTiles(w *matrix, m *lut.Matrix) error {
-	tiles, err := repack.CUDA(m)
-	if err != nil {
-		return err
+// Layout uploads a matrix as [Ops.Packed] does, tiles that the fused kernels multiply by as
+// they are.
+func (o *Ops) Layout(l lut.Layout) (model.Weight, error) {
+	if tiles, ok := l.(*repack.CUDATiles); ok && o.fuses(tiles.K, tiles.Group) {
+		return o.tiles(tiles)
 	}
-	return o.dev.Do(func() error {
-		w.packed, err = o.engine.Upload(tiles, o.acts)
+	m, err := l.Matrix()
+	if err != nil {
+		return nil, err
+	}
+	return o.Packed(m)
+}
+
+func (o *Ops) tiles(t *repack.CUDATiles) (model.Weight, error) {
+	w := &matrix{n: t.N, k: t.K}
+	err := o.dev.Do(func() (err error) {
+		w.packed, err = o.engine.Upload(t, o.acts)
 		return err
 	})
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
 // dequantize returns the weights as activations.
@@ -147,13 +162,13 @@ func (o *Ops) dequantize(m *lut.Matrix) []byte {
 	return data
 }
 
-// fuses reports whether the fused kernels multiply by a matrix.
-func (o *Ops) fuses(m *lut.Matrix) bool {
-	if o.acts == driver.F32 || m.K%32 != 0 {
+// fuses reports whether the fused kernels multiply by a matrix of rows of k weights, in groups.
+func (o *Ops) fuses(k, group int) bool {
+	if o.acts == driver.F32 || k%32 != 0 {
 		return false
 	}
-	switch m.Group {
-	case 32, 64, 128, 256, m.K:
+	switch group {
+	case 32, 64, 128, 256, k:
 		return true
 	}
 	return false

@@ -490,6 +490,15 @@ func (Reference) Packed(m *lut.Matrix) (model.Weight, error) {
 	return &matrix{n: m.N, k: m.K, values: widen(m.Dequantize())}, nil
 }
 
+// Layout implements [model.Ops].
+func (r Reference) Layout(l lut.Layout) (model.Weight, error) {
+	m, err := l.Matrix()
+	if err != nil {
+		return nil, err
+	}
+	return r.Packed(m)
+}
+
 func widen(v []float32) []float64 {
 	w := make([]float64, len(v))
 	for i, x := range v {
