@@ -1,0 +1,158 @@
+package learn
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lutq/lutq/calib/corpus"
+	"github.com/lutq/lutq/calib/model"
+	modelcpu "github.com/lutq/lutq/calib/model/cpu"
+	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// refiner learns on the small text with the small model, and counts what it opens.
+func refiner(t *testing.T, o Options) (r *Refiner, open *int) {
+	t.Helper()
+	src, err := hf.Open(tinyDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { src.Close() })
+	open = new(int)
+	r, err = NewRefiner(src, RefinerOptions{
+		Options: o, Texts: []string{"../testdata/harbour.txt"}, Device: "cpu",
+		Cut: WindowOptions{Windows: 3, Valid: 1, Context: 32},
+		Open: func(int64) (model.Ops, func() error, error) {
+			e, err := cpu.New(cpu.Options{Threads: 2})
+			if err != nil {
+				return nil, nil, err
+			}
+			*open++
+			return modelcpu.New(e), func() error { *open--; e.Close(); return nil }, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, open
+}
+
+// TestRefiner: what a refiner returns is that of Run on the same windows, and what is
+// kept of it tells where they come from.
+func TestRefiner(t *testing.T) {
+	begun := 0
+	r, open := refiner(t, Options{Mode: Lutq, Seed: 5})
+	r.o.Begin = func() { begun++ }
+	initial := quantized(t, "_proj", 2, 32, lut.F16)
+	better, record, err := r.Refine(context.Background(), initial, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.Load(tinyDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../testdata/harbour.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	train, hold, err := Windows([]Text{{"harbour.txt", bytes.NewReader(text)}}, tok, WindowOptions{
+		Windows: 3, Valid: 1, Context: 32, BOS: corpus.BOSWindow, Seed: 5,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, report, err := Run(context.Background(), openTiny(t, 2), initial, Options{Mode: Lutq, Seed: 5, Windows: train, Valid: hold})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !same(better, want) {
+		t.Error("the matrices are not those of Run")
+	}
+	if report.BestStep == 0 {
+		t.Fatal("nothing was learned")
+	}
+	sum := sha256.Sum256(text)
+	diff := cmp.Diff(&lutq.Learning{
+		Mode: "lutq", Objective: "kl", Texts: []lutq.CalibText{{Name: "harbour.txt", SHA256: hex.EncodeToString(sum[:])}},
+		Windows: 3, Context: 32, BOS: string(corpus.BOSWindow), Tokens: 96, Steps: 3, Rate: report.Rate, Seed: 5, Device: "cpu",
+		ValidWindows: 1, InitialLoss: report.InitialLoss, Loss: report.Loss, BestStep: report.BestStep,
+	}, record)
+	if diff != "" {
+		t.Errorf("what is kept (-want +got):\n%s", diff)
+	}
+	if begun != 1 || *open != 0 {
+		t.Errorf("begun %d times, and %d devices are open: want 1 and 0", begun, *open)
+	}
+}
+
+// TestWriteControl: the weights of the layers are multiplied and in float32, all else is
+// as it was, the given shapes too.
+func TestWriteControl(t *testing.T) {
+	r, open := refiner(t, Options{Mode: Lutq, Objective: NLL})
+	const layer = "model.layers.1.self_attn.q_proj"
+	shape := quantized(t, "layers.1.self_attn.q_proj", 2, 32, lut.F16)[layer]
+	shape.Codes, shape.Scales = nil, nil
+	dir := t.TempDir()
+	if err := r.WriteControl(context.Background(), dir, map[string]*lut.Matrix{layer: shape}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if shape.ScaleType != lut.F16 || shape.Codes != nil || shape.Scales != nil || *open != 0 {
+		t.Errorf("shape %+v, %d devices open", shape, *open)
+	}
+	matrix := *shape
+	matrix.ScaleType, matrix.Codes, matrix.Scales = lut.F32, make([]byte, shape.N*shape.RowBytes()), make([]byte, 4*shape.N*shape.Groups())
+	factors, _, err := Control(context.Background(), openTiny(t, 2), map[string]*lut.Matrix{layer: &matrix}, r.o.Options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := hf.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Close()
+	for _, was := range r.src.Tensors() {
+		now, ok := got.Tensor(was.Name)
+		if !ok {
+			t.Errorf("%s is missing", was.Name)
+			continue
+		}
+		a, b := make([]float32, was.Elements()), make([]float32, was.Elements())
+		if err := was.ReadFloat32(a, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := now.ReadFloat32(b, 0); err != nil {
+			t.Fatal(err)
+		}
+		if was.Name == layer+".weight" {
+			for i := range a {
+				a[i] *= factors[layer].Values[i/32]
+			}
+			if now.DType != hf.F32 || !cmp.Equal(a, b) {
+				t.Errorf("%s of type %s is not multiplied by what was learned", was.Name, now.DType)
+			}
+		} else if now.DType != was.DType || !cmp.Equal(a, b) {
+			t.Errorf("%s of type %s has changed", was.Name, now.DType)
+		}
+	}
+	for _, name := range r.src.SideFiles() {
+		want, err := os.ReadFile(filepath.Join(tinyDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != string(want) {
+			t.Errorf("%s is not copied (%v)", name, err)
+		}
+	}
+}
