@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lutq/lutq/gemm"
+	"github.com/lutq/lutq/gemm/bench"
 )
 
 const tiny = "../../calib/testdata/lutq-tiny"
@@ -416,7 +416,7 @@ func TestNoVerify(t *testing.T) {
 		}
 	}
 	// Of bench, what reads: the rest takes long.
-	var o gemm.Options
+	var o bench.Options
 	if err := addLayers(&o, m.dir, true); err != nil || len(o.Layers) != 28 {
 		t.Errorf("%d layers to time, %v", len(o.Layers), err)
 	}

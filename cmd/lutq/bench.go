@@ -21,7 +21,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/gemm"
+	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize"
@@ -131,23 +131,23 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	}
 	bar := u.startProgress("timing", 1, false)
 	done := int64(0)
-	bo.Done = func(r gemm.Row, total int) {
+	bo.Done = func(r bench.Row, total int) {
 		done++
 		bar.resize(int64(total))
 		bar.set(done, fmt.Sprintf("%dx%d, %d bits, m %d", r.N, r.K, r.Bits, r.M))
 	}
-	var rows []gemm.Row
+	var rows []bench.Row
 	if cuda {
-		rows, err = gemm.BenchCUDA(ctx, gemm.CUDAOptions{
+		rows, err = bench.BenchCUDA(ctx, bench.CUDAOptions{
 			Shapes: bo.Shapes, Bits: bo.Bits, Group: bo.Group, Layers: bo.Layers, M: bo.M,
 			DType: o.dtype, Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
 		})
 		err = hintDoctor(err)
 	} else {
-		rows, err = gemm.Bench(ctx, bo)
+		rows, err = bench.Bench(ctx, bo)
 	}
 	bar.finish()
-	if errors.Is(err, gemm.ErrMismatch) {
+	if errors.Is(err, bench.ErrMismatch) {
 		return checkError{err}
 	}
 	if err != nil {
@@ -160,7 +160,7 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 		fmt.Fprintln(u.stderr, "lutq: cuBLAS was not found, so that nothing is compared with it")
 	}
 	for _, r := range rows {
-		if bound := gemm.ErrorBound(r.DType); !(r.RelErr <= bound) {
+		if bound := bench.ErrorBound(r.DType); !(r.RelErr <= bound) {
 			return checkError{fmt.Errorf("%dx%d, %d bits, m %d: relative error %.2g is above %.2g", r.N, r.K, r.Bits, r.M, r.RelErr, bound)}
 		}
 	}
@@ -197,7 +197,7 @@ func (o *benchOptions) onGPU() (bool, error) {
 	if o.device == "cpu" || o.dtype == "f32" {
 		return false, nil
 	}
-	_, err := gemm.GPU()
+	_, err := bench.GPU()
 	if o.device == "auto" && o.dtype == "" {
 		return err == nil, nil
 	}
@@ -207,17 +207,17 @@ func (o *benchOptions) onGPU() (bool, error) {
 // hintDoctor adds a hint to the error of what CUDA needs and is not there.
 func hintDoctor(err error) error {
 	var missing *driver.MissingError
-	if errors.Is(err, gemm.ErrNoGPU) || errors.As(err, &missing) {
+	if errors.Is(err, bench.ErrNoGPU) || errors.As(err, &missing) {
 		return hintError{err, "lutq doctor tells what this machine has"}
 	}
 	return err
 }
 
 // parse reads the lists among the flags.
-func (o *benchOptions) parse() (gemm.Options, error) {
-	b := gemm.Options{Threads: o.threads, Seed: 1, BLAS: o.blas, Memory: availableMemory()}
+func (o *benchOptions) parse() (bench.Options, error) {
+	b := bench.Options{Threads: o.threads, Seed: 1, BLAS: o.blas, Memory: availableMemory()}
 	for _, s := range o.shapes {
-		shape, err := gemm.ParseShape(s)
+		shape, err := bench.ParseShape(s)
 		if err != nil {
 			return b, err
 		}
@@ -252,7 +252,7 @@ func (o *benchOptions) parse() (gemm.Options, error) {
 }
 
 // addLayers adds the layers of a container, or the shapes of a model.
-func addLayers(b *gemm.Options, path string, noVerify bool) error {
+func addLayers(b *bench.Options, path string, noVerify bool) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -295,15 +295,15 @@ func openContainer(dir string, noVerify bool) (*lutq.Model, error) {
 }
 
 // readLayers reads all layers of a container.
-func readLayers(m *lutq.Model) ([]gemm.Layer, error) {
+func readLayers(m *lutq.Model) ([]bench.Layer, error) {
 	r := m.Reader()
-	layers := make([]gemm.Layer, len(m.Linears()))
+	layers := make([]bench.Layer, len(m.Linears()))
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, name := range m.Linears() {
 		group.Go(func() error {
 			mat, err := r.Linear(name)
-			layers[i] = gemm.Layer{Name: name, Matrix: mat}
+			layers[i] = bench.Layer{Name: name, Matrix: mat}
 			return err
 		})
 	}
@@ -317,11 +317,11 @@ func readLayers(m *lutq.Model) ([]gemm.Layer, error) {
 
 // layerShapes returns the different shapes of a decoder's linear layers, in
 // order.
-func layerShapes(d *arch.Decoder) []gemm.Shape {
-	var shapes []gemm.Shape
+func layerShapes(d *arch.Decoder) []bench.Shape {
+	var shapes []bench.Shape
 	for i := range d.Blocks {
 		for _, l := range d.Blocks[i].Linears() {
-			if s := (gemm.Shape{N: l.N, K: l.K}); !slices.Contains(shapes, s) {
+			if s := (bench.Shape{N: l.N, K: l.K}); !slices.Contains(shapes, s) {
 				shapes = append(shapes, s)
 			}
 		}
@@ -329,7 +329,7 @@ func layerShapes(d *arch.Decoder) []gemm.Shape {
 	return shapes
 }
 
-func (u *ui) selftest(ctx context.Context, o benchOptions, bo gemm.Options) error {
+func (u *ui) selftest(ctx context.Context, o benchOptions, bo bench.Options) error {
 	cuda, err := o.onGPU()
 	if err != nil {
 		return err
@@ -345,7 +345,7 @@ func (u *ui) selftest(ctx context.Context, o benchOptions, bo gemm.Options) erro
 	r.ISAs, r.Failures = []string{}, []string{}
 	checks := 0
 	if o.device != "cuda" {
-		c, err := gemm.Selftest(ctx, bo.Seed)
+		c, err := bench.Selftest(ctx, bo.Seed)
 		if err != nil {
 			return err
 		}
@@ -397,8 +397,8 @@ type gpuSelftest struct {
 	failures []string
 }
 
-func (u *ui) selftestGPU(ctx context.Context, o benchOptions, bo gemm.Options) (*gpuSelftest, error) {
-	so := gemm.CUDASelftestOptions{Seed: bo.Seed}
+func (u *ui) selftestGPU(ctx context.Context, o benchOptions, bo bench.Options) (*gpuSelftest, error) {
+	so := bench.CUDASelftestOptions{Seed: bo.Seed}
 	if o.given("bits") {
 		so.Bits = bo.Bits
 	}
@@ -417,7 +417,7 @@ func (u *ui) selftestGPU(ctx context.Context, o benchOptions, bo gemm.Options) (
 		bar.resize(int64(total))
 		bar.set(int64(done), "formats")
 	}
-	r, err := gemm.SelftestCUDA(ctx, so)
+	r, err := bench.SelftestCUDA(ctx, so)
 	if err != nil {
 		return nil, err
 	}
@@ -425,25 +425,25 @@ func (u *ui) selftestGPU(ctx context.Context, o benchOptions, bo gemm.Options) (
 }
 
 // printRows prints the measurements, all of one device, in one of the formats.
-func (u *ui) printRows(rows []gemm.Row, format string) error {
+func (u *ui) printRows(rows []bench.Row, format string) error {
 	cuda := len(rows) > 0 && rows[0].Device == "cuda"
 	switch {
 	case format == "json" && cuda:
 		return u.printJSON(struct {
-			GPU  string     `json:"gpu"`
-			Rows []gemm.Row `json:"rows"`
+			GPU  string      `json:"gpu"`
+			Rows []bench.Row `json:"rows"`
 		}{rows[0].GPU, rows})
 	case format == "json":
 		return u.printJSON(struct {
-			ISA  string     `json:"isa"`
-			Rows []gemm.Row `json:"rows"`
+			ISA  string      `json:"isa"`
+			Rows []bench.Row `json:"rows"`
 		}{isaName(), rows})
 	}
 	header := []string{"layer", "n", "k", "m", "bits", "group", "kernel", "us", "read ratio", "dense ratio", "GB/s", "rel err"}
 	if cuda {
 		header = append(header, "max err", "table err", "dtype")
 	}
-	blas := slices.ContainsFunc(rows, func(r gemm.Row) bool { return r.BLASUs > 0 })
+	blas := slices.ContainsFunc(rows, func(r bench.Row) bool { return r.BLASUs > 0 })
 	if blas {
 		header = append(header, "blas ratio")
 	}
@@ -527,7 +527,7 @@ func summarize(layers []string) string {
 
 // noteNoise explains the mark of rows that other work disturbed, which a prefix
 // keeps from being markup.
-func noteNoise(w io.Writer, prefix string, rows []gemm.Row) error {
+func noteNoise(w io.Writer, prefix string, rows []bench.Row) error {
 	var noisy int
 	var spread, others float64
 	for _, r := range rows {

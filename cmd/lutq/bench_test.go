@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lutq/lutq/gemm"
+	"github.com/lutq/lutq/gemm/bench"
 )
 
 // gpuRows are as of a GPU: a row of several layers, and one without cuBLAS.
-func gpuRows() []gemm.Row {
-	return []gemm.Row{
+func gpuRows() []bench.Row {
+	return []bench.Row{
 		{
 			Name: "a.0.q", Layers: []string{"a.0.q", "a.0.o", "a.1.q", "a.1.o"},
 			Device: "cuda", GPU: "NVIDIA X", N: 64, K: 32, M: 1, Bits: 4, Group: 32, DType: "f16", Kernel: "a2 d2",
@@ -53,7 +53,7 @@ func TestPrintGPURows(t *testing.T) {
 }
 
 func TestOnGPU(t *testing.T) {
-	_, noGPU := gemm.GPU()
+	_, noGPU := bench.GPU()
 	for _, test := range []struct {
 		device, dtype string
 		want          bool
@@ -78,7 +78,7 @@ func TestOnGPU(t *testing.T) {
 }
 
 func TestPrintNoisyRows(t *testing.T) {
-	rows := []gemm.Row{
+	rows := []bench.Row{
 		{Device: "cpu", N: 64, K: 32, M: 1, Us: 17.25, Spread: 0.02},
 		{Device: "cpu", N: 64, K: 32, M: 2, Us: 18.25, Spread: 0.231, OtherCPUs: 1.26, Noisy: true},
 		{Device: "cpu", N: 64, K: 32, M: 4, Us: 19.25, Spread: 0.04, OtherCPUs: 0.5, Noisy: true},

@@ -18,7 +18,7 @@ import (
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/gemm"
+	"github.com/lutq/lutq/gemm/bench"
 )
 
 func TestMain(m *testing.M) {
@@ -51,7 +51,7 @@ func TestScripts(t *testing.T) {
 			if name != "gpu" {
 				return false, fmt.Errorf("unknown condition %q", name)
 			}
-			_, err := gemm.GPU()
+			_, err := bench.GPU()
 			return err == nil, nil
 		},
 	})

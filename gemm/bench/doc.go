@@ -1,4 +1,4 @@
-// Package gemm measures and checks the multiplication kernels below it: ref,
+// Package bench measures and checks the multiplication kernels beside it: ref,
 // the float64 reference, cpu and cuda.
 //
 // # How a product is timed on the CPU
@@ -25,4 +25,4 @@
 //
 // Errors are relative to the float64 product with the table rounded to the type
 // of X, which is what kernels hold; what that rounding changes is told beside.
-package gemm
+package bench

@@ -1,6 +1,6 @@
 //go:build !linux || (!amd64 && !arm64) || nocuda
 
-package gemm
+package bench
 
 import "errors"
 

@@ -1,4 +1,4 @@
-package gemm
+package bench
 
 // Row is one measured product Y = X·Ŵᵀ. Times are those of one call, in
 // microseconds.
