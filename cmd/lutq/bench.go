@@ -138,13 +138,13 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	}
 	var rows []bench.Row
 	if cuda {
-		rows, err = bench.BenchCUDA(ctx, bench.CUDAOptions{
+		rows, err = bench.CUDA(ctx, bench.CUDAOptions{
 			Shapes: bo.Shapes, Bits: bo.Bits, Group: bo.Group, Layers: bo.Layers, M: bo.M,
 			DType: o.dtype, Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
 		})
 		err = hintDoctor(err)
 	} else {
-		rows, err = bench.Bench(ctx, bo)
+		rows, err = bench.CPU(ctx, bo)
 	}
 	bar.finish()
 	if errors.Is(err, bench.ErrMismatch) {
@@ -197,7 +197,7 @@ func (o *benchOptions) onGPU() (bool, error) {
 	if o.device == "cpu" || o.dtype == "f32" {
 		return false, nil
 	}
-	_, err := bench.GPU()
+	_, err := driver.FirstGPU()
 	if o.device == "auto" && o.dtype == "" {
 		return err == nil, nil
 	}
@@ -207,7 +207,7 @@ func (o *benchOptions) onGPU() (bool, error) {
 // hintDoctor adds a hint to the error of what CUDA needs and is not there.
 func hintDoctor(err error) error {
 	var missing *driver.MissingError
-	if errors.Is(err, bench.ErrNoGPU) || errors.As(err, &missing) {
+	if errors.Is(err, driver.ErrNoGPU) || errors.As(err, &missing) {
 		return hintError{err, "lutq doctor tells what this machine has"}
 	}
 	return err

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/gemm/bench"
+	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
 // gpuRows are as of a GPU: a row of several layers, and one without cuBLAS.
@@ -53,7 +54,7 @@ func TestPrintGPURows(t *testing.T) {
 }
 
 func TestOnGPU(t *testing.T) {
-	_, noGPU := bench.GPU()
+	_, noGPU := driver.FirstGPU()
 	for _, test := range []struct {
 		device, dtype string
 		want          bool

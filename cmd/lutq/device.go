@@ -10,7 +10,6 @@ import (
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	modelcuda "github.com/lutq/lutq/calib/model/cuda"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/cpu"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
@@ -43,7 +42,7 @@ func chooseDevice(name string) (string, error) {
 	if name == "cpu" {
 		return name, nil
 	}
-	_, err := bench.GPU()
+	_, err := driver.FirstGPU()
 	switch {
 	case err == nil:
 		return "cuda", nil

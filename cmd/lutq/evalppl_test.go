@@ -9,13 +9,13 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/gemm/bench"
+	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
 // TestEvalDevices holds the perplexity on a GPU to that on the CPU, from dense and
 // from packed weights.
 func TestEvalDevices(t *testing.T) {
-	if _, err := bench.GPU(); err != nil {
+	if _, err := driver.FirstGPU(); err != nil {
 		t.Skip(err)
 	}
 	const data = "../../calib/testdata/"

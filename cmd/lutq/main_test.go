@@ -18,7 +18,7 @@ import (
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/gemm/bench"
+	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
 func TestMain(m *testing.M) {
@@ -51,7 +51,7 @@ func TestScripts(t *testing.T) {
 			if name != "gpu" {
 				return false, fmt.Errorf("unknown condition %q", name)
 			}
-			_, err := bench.GPU()
+			_, err := driver.FirstGPU()
 			return err == nil, nil
 		},
 	})

@@ -25,7 +25,7 @@ func quick(o Options) Options {
 func TestBench(t *testing.T) {
 	layer := randomMatrix(rand.New(rand.NewPCG(1, 2)), Shape{24, 80}, 3, 32, lut.E4M4)
 	calls := 0
-	rows, err := Bench(context.Background(), quick(Options{
+	rows, err := CPU(context.Background(), quick(Options{
 		Shapes:  []Shape{{40, 100}, {33, 31}},
 		Bits:    []int{2, 4},
 		Layers:  []Layer{{"layer", layer}},
@@ -118,13 +118,13 @@ func TestBenchErrors(t *testing.T) {
 		{"instruction set", Options{Shapes: []Shape{{4, 4}}, ISA: "mmx"}},
 		{"layer", Options{Layers: []Layer{{"x", bad}}}},
 	} {
-		if _, err := Bench(context.Background(), quick(test.o)); err == nil {
+		if _, err := CPU(context.Background(), quick(test.o)); err == nil {
 			t.Errorf("%s: no error", test.name)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Bench(ctx, quick(Options{Shapes: []Shape{{4, 4}}})); !errors.Is(err, context.Canceled) {
+	if _, err := CPU(ctx, quick(Options{Shapes: []Shape{{4, 4}}})); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got error %v", err)
 	}
 }

@@ -50,7 +50,7 @@ type Layer struct {
 	Matrix *lut.Matrix
 }
 
-// Options say what [Bench] measures. Zero values have the defaults given.
+// Options say what [CPU] measures. Zero values have the defaults given.
 type Options struct {
 	Shapes []Shape // random matrices of every shape, width and M
 	Bits   []int   // 2, 3, 4, 5
@@ -88,9 +88,9 @@ type Options struct {
 // turns is the number of times that each measurement takes its turn.
 const turns = 5
 
-// Bench measures products on the CPU, in the order layers, shapes; width; M.
+// CPU measures products on the CPU, in the order layers, shapes; width; M.
 // It fails with [ErrMismatch] at the first result that is wrong.
-func Bench(ctx context.Context, o Options) ([]Row, error) {
+func CPU(ctx context.Context, o Options) ([]Row, error) {
 	if len(o.Bits) == 0 {
 		o.Bits = []int{2, 3, 4, 5}
 	}
@@ -183,7 +183,7 @@ func (o *Options) bytes(s Shape, m int) float64 {
 	return 12*float64(m)*(n+k) + 5*n*k + copies
 }
 
-// bench is a run of [Bench].
+// bench is a run of [CPU].
 type bench struct {
 	Options
 	engine *cpu.Engine

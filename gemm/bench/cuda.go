@@ -14,39 +14,7 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
-// ErrNoGPU is in the chain of the error of a machine or a build without a GPU
-// to use.
-var ErrNoGPU = errors.New("no GPU")
-
-// GPU describes the GPU that [BenchCUDA] and [SelftestCUDA] use, or fails with
-// [ErrNoGPU] and the reason.
-func GPU() (driver.DeviceInfo, error) {
-	c, err := openCUDA()
-	if err != nil {
-		return driver.DeviceInfo{}, err
-	}
-	return c.DeviceInfo(0)
-}
-
-func openCUDA() (*driver.CUDA, error) {
-	c, err := driver.Open(driver.Options{})
-	if err == nil {
-		var n int
-		if n, err = c.DeviceCount(); err == nil && n == 0 {
-			err = errors.New("the NVIDIA driver sees none")
-		}
-	}
-	var missing *driver.MissingError
-	switch {
-	case err == nil:
-		return c, nil
-	case errors.As(err, &missing) && len(missing.Broken) == 0:
-		err = errors.New("no NVIDIA driver found") // where it was looked for, doctor tells
-	}
-	return nil, fmt.Errorf("%w: %w", ErrNoGPU, err)
-}
-
-// CUDAOptions say what [BenchCUDA] measures. Zero values have the defaults
+// CUDAOptions say what [CUDA] measures. Zero values have the defaults
 // given.
 type CUDAOptions struct {
 	Shapes []Shape // random matrices of every shape, width and M
@@ -109,8 +77,8 @@ func halfType(name string) (driver.DType, error) {
 	return 0, fmt.Errorf("type %q: want f16 or bf16", name)
 }
 
-// BenchCUDA measures products on the first GPU, in the order layers, shapes;
-// width; M. It fails with [ErrNoGPU] where there is none, and with
+// CUDA measures products on the first GPU, in the order layers, shapes;
+// width; M. It fails with [driver.ErrNoGPU] where there is none, and with
 // [ErrMismatch] at the first result that is not written whole or not the same
 // every time; how far results are from float64 stands in the rows, for the
 // caller to hold against [ErrorBound].
@@ -118,7 +86,7 @@ func halfType(name string) (driver.DType, error) {
 // Before the timing, every matrix of the ring multiplies into poisoned memory,
 // twice. Then graphs of the product, of its read-only twin and of cuBLAS take
 // turns, see the package's documentation. Kernels are tuned for each row first.
-func BenchCUDA(ctx context.Context, o CUDAOptions) ([]Row, error) {
+func CUDA(ctx context.Context, o CUDAOptions) ([]Row, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
@@ -126,7 +94,7 @@ func BenchCUDA(ctx context.Context, o CUDAOptions) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := openCUDA()
+	c, err := driver.OpenGPU()
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +138,7 @@ func onGPU(c *driver.CUDA, f func(g *gpu) error) error {
 	return errors.Join(err, dev.Close())
 }
 
-// cudaBench is a run of [BenchCUDA].
+// cudaBench is a run of [CUDA].
 type cudaBench struct {
 	CUDAOptions
 	*gpu

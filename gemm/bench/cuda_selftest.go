@@ -49,13 +49,13 @@ type CUDASelftestResult struct {
 // configurations of as many slices of K and the second time. An X of unit vectors must give the
 // weights exactly. Kernels that the cache does not have are compiled on all processors
 // meanwhile. Failures are reported in the result; the error is for a test
-// that could not be run, [ErrNoGPU] among them.
+// that could not be run, [driver.ErrNoGPU] among them.
 func SelftestCUDA(ctx context.Context, o CUDASelftestOptions) (*CUDASelftestResult, error) {
 	formats, err := o.formats()
 	if err != nil {
 		return nil, err
 	}
-	c, err := openCUDA()
+	c, err := driver.OpenGPU()
 	if err != nil {
 		return nil, err
 	}

@@ -190,7 +190,7 @@ func TestSelftestFormats(t *testing.T) {
 	}
 }
 
-func TestBenchCUDAErrors(t *testing.T) {
+func TestCUDAErrors(t *testing.T) {
 	shapes := []Shape{{64, 64}}
 	for name, o := range map[string]CUDAOptions{
 		"shape":   {Shapes: []Shape{{0, 4}}},
@@ -200,29 +200,29 @@ func TestBenchCUDAErrors(t *testing.T) {
 		"ring":    {Shapes: shapes, RingBytes: -1},
 		"replays": {Shapes: shapes, Replays: -1},
 	} {
-		if _, err := BenchCUDA(context.Background(), o); err == nil || errors.Is(err, ErrNoGPU) {
+		if _, err := CUDA(context.Background(), o); err == nil || errors.Is(err, driver.ErrNoGPU) {
 			t.Errorf("%s: got error %v", name, err)
 		}
 	}
-	if _, err := GPU(); err == nil {
+	if _, err := driver.FirstGPU(); err == nil {
 		t.Skip("there is a GPU")
 	}
-	if _, err := BenchCUDA(context.Background(), CUDAOptions{Shapes: shapes}); !errors.Is(err, ErrNoGPU) {
+	if _, err := CUDA(context.Background(), CUDAOptions{Shapes: shapes}); !errors.Is(err, driver.ErrNoGPU) {
 		t.Errorf("without a GPU: got error %v", err)
 	}
-	if _, err := SelftestCUDA(context.Background(), CUDASelftestOptions{}); !errors.Is(err, ErrNoGPU) {
+	if _, err := SelftestCUDA(context.Background(), CUDASelftestOptions{}); !errors.Is(err, driver.ErrNoGPU) {
 		t.Errorf("self-test without a GPU: got error %v", err)
 	}
 }
 
-// TestBenchCUDA measures small matrices where there is a GPU.
-func TestBenchCUDA(t *testing.T) {
-	if _, err := GPU(); err != nil {
+// TestCUDA measures small matrices where there is a GPU.
+func TestCUDA(t *testing.T) {
+	if _, err := driver.FirstGPU(); err != nil {
 		t.Skip(err)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	layer := func(name string) Layer { return Layer{name, randomMatrix(r, Shape{512, 1024}, 3, 64, lut.F16)} }
-	rows, err := BenchCUDA(context.Background(), CUDAOptions{
+	rows, err := CUDA(context.Background(), CUDAOptions{
 		Shapes: []Shape{{1000, 992}}, Bits: []int{4, 5}, Layers: []Layer{layer("a"), layer("b"), layer("c")},
 		M: []int{1, 21}, DType: "bf16", RingBytes: 8 << 20, Replays: 3,
 	})

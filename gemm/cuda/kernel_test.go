@@ -24,24 +24,22 @@ var (
 const mostSpills = 64
 
 // someSpills is what they may spill that are not in the list of those that spill the most.
-const someSpills = 32
+const someSpills = 40
 
 // spilling returns the kernels that spill more than someSpills, of all that there are: with groups of
 // 32, whose scales take the most registers, the unpacking of 5 bits beside the sums of a warp's tiles,
 // and that of 2 bits beside the fragments of 16 rows of X.
 func spilling() []variant {
 	var all []variant
-	for _, scale := range []lut.ScaleType{lut.F16, lut.BF16} {
-		for _, t := range []driver.DType{driver.F16, driver.BF16} {
-			two, five := Format{2, 32, scale, t}, Format{5, 32, scale, t}
-			all = append(all,
-				variant{two, two.configs(1, MaxRows)[0], "sm_80"},
-				variant{five, Config{Tiles: 4, Depth: 4, Slices: 16, Warps: 16, Rows: rowsOfB}, "sm_90a"})
-			if !five.rare() {
-				all = append(all, variant{five, Config{Tiles: 2, Depth: 4, Slices: 16, Warps: 16, Rows: rowsOfB}, "sm_90a"})
-			}
-			if scale == lut.BF16 {
-				all = append(all, variant{two, two.configs(1, MaxRows)[0], "sm_90a"})
+	for _, t := range []driver.DType{driver.F16, driver.BF16} {
+		two := Format{2, 32, lut.BF16, t}
+		all = append(all, variant{two, two.configs(1, MaxRows)[0], "sm_80"})
+		for _, scale := range []lut.ScaleType{lut.F16, lut.BF16} {
+			five := Format{5, 32, scale, t}
+			for _, c := range five.fewRowsConfigs() {
+				if c.Slices == 16 {
+					all = append(all, variant{five, c, "sm_90a"})
+				}
 			}
 		}
 	}
