@@ -16,7 +16,7 @@ import (
 var (
 	long   = flag.Bool("long", false, "compile all kernels, and multiply in more formats")
 	cover  = flag.Bool("covering", false, "compile kernels that cover what all are compiled for")
-	update = flag.Bool("update", false, "write prebuilt.gz")
+	update = flag.Bool("update", false, "write prebuilt.gz and the files in testdata")
 )
 
 // mostSpills is what a thread of the kernels may spill, in bytes: values that are

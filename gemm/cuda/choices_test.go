@@ -1,0 +1,59 @@
+package cuda
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut"
+)
+
+// TestChoices holds what is tried for a product, the guess first, and into how many slices its K
+// is split, to a file that -update writes: for the layers of usual models and shapes beside the
+// bounds, on an H200 and on a GPU of less shared memory. Whoever changes a choice on purpose sees
+// there what else it changes, and that these bits do.
+func TestChoices(t *testing.T) {
+	var got strings.Builder
+	for _, l := range []limits{{132, 227 << 10}, {108, 163 << 10}, {84, 99 << 10}} {
+		e := &Engine{limits: l}
+		for i, s := range [][2]int{
+			{1024, 4096}, {2112, 2048}, {2113, 2080}, {4096, 4096}, {4224, 6176}, {4225, 3104}, {5120, 13824},
+			{8192, 3072}, {8449, 8192}, {14336, 4096}, {14785, 4096}, {28672, 4096}, {32769, 4096}, {44353, 4096}, {61440, 8192},
+		} {
+			for j, m := range []int{1, 4, 5, 8, 9, 16} {
+				f := Format{
+					Bits: lut.MinBits + (i+j)%4, Group: []int{64, 128, 32, 256, 0}[(i+2*j)%5],
+					Scale: []lut.ScaleType{lut.F16, lut.BF16, lut.F16, lut.F32}[(i/2+j)%4],
+					Type:  []driver.DType{driver.F16, driver.BF16}[(i+j/2)%2],
+				}
+				for _, f := range []Format{f, {4, 128, lut.F16, driver.F16}} {
+					fmt.Fprintf(&got, "%d %d %s %d×%d %d: %d slices, %v\n",
+						l.sms, l.sharedBlock>>10, f.name(), s[0], s[1], m, f.slicesOf(s[0], s[1], m), e.Configs(f, s[0], s[1], m))
+				}
+			}
+		}
+	}
+	const path = "testdata/choices.txt"
+	if *update {
+		if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Equal(want, []byte(got.String())) {
+		return
+	}
+	lines := strings.Split(string(want), "\n")
+	for i, line := range strings.Split(got.String(), "\n") {
+		if i >= len(lines) || line != lines[i] {
+			t.Fatalf("line %d: %s, want %s", i+1, line, lines[min(i, len(lines)-1)])
+		}
+	}
+	t.Fatalf("%d lines are missing", len(lines)-strings.Count(got.String(), "\n")-1)
+}
