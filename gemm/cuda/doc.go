@@ -5,7 +5,7 @@
 // kernel: lutgemm.cu for few rows, lutwide.cu for many, of common parts in lut.cuh. It is
 // compiled for the GPU at hand when it is first needed, by package driver, for a width, group
 // size, scale type and activation type; N, K and M are arguments. Sums are float32 and are
-// rounded once. Their order hangs on N, K and the format, and on whether more than 4 and more
+// rounded once. Their order depends on N, K and the format, and on whether more than 4 and more
 // than 8 rows are multiplied at once; so the result is the same bits on every run and under every
 // [Config], and for a row of X whatever up to 3 other rows come with it.
 //

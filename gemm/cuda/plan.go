@@ -260,7 +260,7 @@ func (f Format) fewRowsSlices(n, units, m int) int {
 }
 
 // slicesOf returns into how many slices a product's K is split. The order of the sums
-// hangs on it, so it is a matter of Ŵ and of whether X has more than 4 and more than 8 rows,
+// depends on it, so it is a matter of Ŵ and of whether X has more than 4 and more than 8 rows,
 // not of the GPU or of the kernel.
 func (f Format) slicesOf(n, k, m int) int {
 	units := (k + repack.UnitCols - 1) / repack.UnitCols
