@@ -1,72 +1,21 @@
 // Y = X·Ŵᵀ with the sums in shared memory, for few rows of X: lut.cuh tells what is computed.
 // With more than 8, and on some matrices with more than 2, it is for where lutwide.cu is not: on
 // GPUs without room for it or without a compiler, and with float32 scales.
+// What was measured, and tried and lost, is in NOTES.md.
 //
-// Work. A block owns whole tiles, 16 rows of Ŵ over all of K, so nothing is summed across
-// blocks. Its sixteen warps are the slices of K times as many groups as are left. The warp of
-// slice s holds the fragments of X for unit slices·i + s in registers while it runs down the
-// tiles of the block, reading 256 columns of each (one step i). What a step adds to a tile goes to
-// the warp's own slot in shared memory, and at the end the slots of a tile are summed in
-// order. There are mostly sixteen slices: warps are then loaded evenly, a block reads X once and
-// steps are half as many (28672×4096, 4 bits, M = 1 and 8: 15.8 and 17.3 for 16.3 and 17.6 µs;
-// 8192×28672, 2 bits, M = 1: 24.1 for 30.5). Where there are eight, the other eight warps of a block
-// have tiles of their own. In the kernel for up to 16 rows there are as many as lutwide.cu has.
+// Words. A tile is 16 rows of Ŵ over all of K; a unit 256 of its columns and an atom half a unit;
+// a slice every slices-th unit, which one warp of each group multiplies; a run the tiles that a block
+// takes at once; a slot the place in shared memory of the sums of a tile in a slice.
 //
-// Latency. Weights pass through a ring of DEPTH atoms in registers, straight from
-// memory: the shared-memory port is busy with the table. The ring's first loads are
-// out before the table is filled and before the kernel waits for the one in front of
-// it. As ptxas puts all the global loads of a loop on one scoreboard, every wait is for
-// the newest of them: what counts is how long before the next wait a load begins. Sixteen
-// warps with 128 registers each hide the latency of table and tensor cores best, in one
-// block that has the SM to itself: two of eight warps, each replaced by the next kernel's as it
-// ends, take 6 to 20 % longer.
+// Work. A block owns whole tiles, so nothing is summed across blocks. Its sixteen warps are the slices
+// of K times as many groups as are left. The warp of slice s holds the fragments of X for unit
+// slices·i + s in registers while it runs down the tiles of the block, reading 256 columns of each
+// (one step i). What a step adds to a tile goes to the warp's own slot, and at the end the slots of a
+// tile are summed in order.
 //
-// Limits, as Nsight Compute sees them on an H200 at 57344×8192, group 128, M = 1 (busy
-// time of DRAM, of the shared-memory port and of issue, in percent): 2 bits 61, 74, 49;
-// 3 bits 73, 79, 57; 4 bits 79, 69, 41; 5 bits 77, 60, 47. So 4 and 5 bits wait for
-// memory, and 2 and 3 bits for the port: what loads bring into the cache passes it too, which
-// these numbers leave out. With it an atom of a tile takes 46 wavefronts at 3 bits, 32 of them
-// lookups: that is 96 % of the time. M = 8 passes 128 bytes through the port six times more a
-// step than M = 1, for the slots.
-//
-// Where a call goes at 28672×4096, 4 bits, M = 8 (cycles of 1800 MHz by the SM's own clock, when
-// it took 17.8 µs): 800 to the filled table, 700 until the grid before has ended, 1900
-// until X is there, 25,300 of products, 1100 from the first warp's last one to the last warp's,
-// 1350 for the slots, 1100 until the next block begins. Memory idles for a fifth of it.
-//
-// At M = 16 X fills the registers, so a step is half a unit and slots are read and written
-// twice as often; then the port is full, with 8.9 wavefronts for 256 weights (6.3 at M = 8,
-// 5.7 at M = 1): 4 of lookups, 2 of slots, 1 of codes and more than 1 of X.
-//
-// Tried, right, and slower (µs at 28672×4096, 4 bits):
-//   - Codes through a ring in shared memory, by bulk copies (M = 8: 1 to 5 more), of which a
-//     multiprocessor begins one in 20 cycles, however small; or by each lane for itself with
-//     cp.async (1.5 to 4 more), where ptxas puts three idle loads before a copy. Either way they
-//     pass the port twice.
-//   - X of the next step, fetching which costs 0.8 at M = 8: staged in shared memory (0.5 to 3.5
-//     more), prefetched into the L1 (no change), loaded into the registers that the last tile of a
-//     step lets go of, in a copy of the loop of its own (1.4 to 2.4 more); its rows loaded in turns,
-//     so as not to meet in the same banks (no change).
-//   - wgmma with K split over four warpgroups, also without slots: 25.9 at M = 16 (19.6 without
-//     loads). Its groups of 64 rows do not divide evenly, which is 18 % more lookups.
-//   - 24 or 32 warps of fewer registers (0.5 to 2 more); the tiles of a step two or four at a time
-//     in one basic block.
-//   - A quarter of the 4-bit weights looked up in registers by byte planes (M = 16: 1.3 more). At 3
-//     bits, 57344×8192, a second table in the free half of the rows, of bytes whose nibbles change
-//     places, spares six of a hundred instructions: no change; with it an eighth of the weights by
-//     planes gains 4 % of the cycles at M = 1, 5 at M = 8, but of the time 1.5, for the clock falls.
-//   - Codes prefetched into the level-2 cache: behind the ring 2 % gained at large shapes and 10 %
-//     lost at small ones; before X and the ring, the step that the ring then loads: no change at
-//     M = 1, 1 % gained at M = 8, 2 to 4 % lost at 8192×8192 and 4096×4096, and each step more
-//     0.4 more.
-//   - A barrier for each tile, to finish it while others are multiplied (no change).
-//   - Shorter runs or eight slices, for fewer slots to leave more of the cache, at M = 4 and 8 (2 to 8
-//     more, and 33 where X is read four times; at 5 bits no change).
-// And tiles that do not divide evenly cost little: 57024, 57344 and 59136 rows of 8192, 27, 27.2 and
-// 28 tiles a block, take the same time a row at 3 bits, but for 1 % less of the last.
-//
-// Clocks are 1800 MHz as soon as the tensor cores work, of 1980 otherwise; kept up for long,
-// large shapes meet the card's 700 W and fall to 1500: time in short bursts.
+// Latency. Weights pass through a ring of DEPTH atoms in registers, straight from memory: the
+// shared-memory port is busy with the table. The ring's first loads are out before the table is
+// filled and before the kernel waits for the one in front of it.
 //
 // Set by the host, beside what lut.cuh names:
 //   KA       atoms of a unit that are read in one step: 1 or 2. At 1 a unit takes two steps and
@@ -82,7 +31,7 @@ struct Warp {
     u32 steps;
 };
 
-// Cursor walks the steps of a warp: the tiles of a run, for each step of K, for
+// Cursor goes through the steps of a warp: the tiles of a run, for each step of K, for
 // each run of tiles of the block.
 struct Cursor {
     u32 first;  // tile of the block that the run begins at

@@ -1,8 +1,13 @@
 // Y = X·Ŵᵀ with the sums in registers, for many rows of X: lut.cuh tells what is computed.
+// What was measured, and tried and lost, is in NOTES.md.
+//
+// Words. A tile is 16 rows of Ŵ over all of K; a unit 256 of its columns and an atom half a unit;
+// a slice every SLICES-th unit, which one team of warps multiplies; a run the tiles that a block
+// takes at once; a slot the place in shared memory of the sums of a tile in a slice.
 //
 // Work. A block owns whole tiles, 16 rows of Ŵ over all of K. Its warps are SLICES teams, one for
 // each slice of K, whose members have up to TILES tiles each. A warp
-// walks the columns of its slice once, an atom of 128 after the other, and keeps the sums of its
+// passes over the columns of its slice once, an atom of 128 after the other, and keeps the sums of its
 // tiles in registers until the end; so nothing but lookups, codes and X passes the port of
 // shared memory, and X once for TILES tiles. X is copied to shared memory an atom ahead, by the
 // team of the slice together: a warp says that its part is there in the middle of the atom before,
@@ -10,67 +15,9 @@
 // slots, where the table and X were, and are added in order.
 //
 // Latency. Codes come in batches, one at work and one on the way: the batch that has been used up is
-// loaded anew as soon as the first codes of the other are looked up. (ptxas has one scoreboard
-// for the loads of a loop, and each wait is for the newest of them; so a batch that began
-// sooner would be waited for with the one at work.) With DEPTH = 2·TILES a batch is all tiles of
-// an atom, else half of them. And two tiles are in one basic block, for the lookups of one to pass
-// while the other is multiplied: a tile alone takes 270 cycles without a wait, two take 360. With 16
-// rows of X a warp needs up to 255 registers, and eight are two to a scheduler, which cannot hide
-// much; with 8 rows there are sixteen for few tiles, and twelve for many.
-//
-// Cache. The lines of loads under way lie in what shared memory leaves of the level-1 cache, which
-// is divided in steps. So it counts that X takes little, two atoms of each slice and no padding,
-// and that slots lie where the table was: with slots behind X and rows of 64 bytes more, 4096×4096
-// took 9 % longer at M = 16, 14784×4096 5, 8192×8192 4 and 28672×4096 1.5.
-//
-// Tiles. A block has up to 28 tiles in models' layers. Warps that hold the sums of fewer tiles than
-// a kernel is made for load too late or multiply in vain, so there are kernels for up to two, for four
-// or five, and for seven tiles: at M = 16 18944×3584 and 36864×4608 take 13.2 and 27.7 µs with five,
-// 15.7 and 32.5 with seven, and 4096×4096 takes 4.9 with two and 5.1 with four.
-//
-// Measured on an H200, µs at M = 16, against lutgemm.cu: 4 bits 28672×4096 18.5 for 22.4,
-// 57344×8192 64 for 82, 14336×4096 10.4 for 12.6, 8192×8192 12.0 for 15.6, 4096×14336 12.0 for 17.9,
-// 4096×4096 4.8 for 6.7; 28672×4096 with 2, 3 and 5 bits 15.4, 18.1 and 26.4 for 19.9, 22.0 and 30.0.
-// At M = 8, with sixteen warps: 8192×8192 9.9 for 11.5, 5120×13824 11.8 for 14.7, 2560×2560 2.8 for
-// 3.3; with eight: 5120×5120 6.0 for 7.3, 4096×4096 4.2 for 4.7; with twelve: 57344×8192 55.9 for 57.5,
-// but with 2, 3 and 5 bits 41.3, 51.2 and 81 for 39.7, 51.0 and 75. At M = 1 with three or four tiles
-// a block: 8192×8192 9.8 for 10.0, 5120×5120 6.0 for 6.6.
-//
-// Limits. The port of shared memory is the cache's too: for an atom of a tile it passes 32
-// wavefronts of lookups, 4·BITS of codes, as they come and as they are read, and 7 of X; 55 at 4 bits,
-// and 448 such atoms at 28672×4096. By Nsight Compute at M = 16 that is two thirds of the call, and
-// the busiest: issue has 38 %, the tensor cores 27. Of a call's 34,000 cycles of 1800 MHz 26,000 are
-// products; 1700 go by until the grid before has ended, the table filled in the meantime; 1800 until X
-// is there, of which all multiprocessors want the same lines at once; 3000 from the first warp's end
-// through the slots to the last write; 1200 until the next block begins.
-//
-// Tried, right, and slower (µs at 28672×4096, 4 bits, M = 16, where this took 20.0 to 20.6, from the
-// planes on 19.0):
-//   - half an atom a phase, with the lookups of the next in it: ptxas moves them back to their use
-//     (24.9, or 21.5 without branches to hold them);
-//   - 12 warps of 168 registers, 5 tiles each (21.0), or 16 of 128, 4 tiles each (23.6); at M = 8 8
-//     warps (17.2), 12 in six slices (16.5) or three (18.1), 16 in four (17.2), where lutgemm.cu takes
-//     16.2;
-//   - X loaded into registers an atom ahead, not staged (22.1);
-//   - codes brought into the level-2 cache a unit or two ahead (24.4, 24.9);
-//   - a warp finishing tiles of its own out of registers and the others' slots (20.9);
-//   - three or four tiles a basic block (20.9, 22.4; the last three of seven: no change), two batches
-//     of sums a tile (20.2);
-//   - bulk copies of codes (25.1), one ring in which each tile's load follows its use (24.4);
-//   - the number of slices as an argument, not compiled in: 4 to 7 % more;
-//   - an eighth of the weights by byte planes (0.5 to 1 more, each eighth more 1 more, at 3 bits
-//     0.7; at 2 bits a quarter 0.7, which few rows gain by);
-//   - each row that X has not copied from its last one, to need no test: at M = 9 22.0 for 19.0, for
-//     all multiprocessors want the same lines;
-//   - two tiles at once summed and written (0.1 more);
-//   - slots of a warp that has its slice alone where its own X was, with nobody to wait for before they
-//     are written (3 to 15 % more at all shapes of up to four tiles);
-//   - the first lookups of an atom before X is waited for (21.8, and no change where a batch is all
-//     tiles);
-//   - a cluster of two blocks with half of the slices each, and twice the tiles: so each has half of X
-//     (M = 16: 8192×8192 13.8 for 12.1, 4096×4096 6.2 for 5.2, 28672×4096 20.1 for 18.8). Sums written
-//     to the other block's shared memory and two barriers cost 1.3 µs; without them, and so wrong, it
-//     is still 2 % slower than a warp alone with its slice, which waits for no other.
+// loaded anew as soon as the first codes of the other are looked up. With DEPTH = 2·TILES a batch is
+// all tiles of an atom, else half of them. Two tiles are in one basic block, for the lookups of one
+// to pass while the other is multiplied.
 //
 // Set by the host, beside what lut.cuh names:
 //   TILES    whose sums a warp holds
