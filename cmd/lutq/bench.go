@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
@@ -38,11 +39,12 @@ type benchOptions struct {
 	selftest, asJSON bool
 	noVerify         bool
 
+	tiles tileFolders
 	given func(flag string) bool // whether a flag is in the command line
 }
 
 func newBenchCommand(u *ui) *cobra.Command {
-	var o benchOptions
+	o := benchOptions{tiles: tileFolders{ui: u}}
 	c := &cobra.Command{
 		Use:   "bench [MODEL | config.json]",
 		Short: "Time the multiplication by quantized weights",
@@ -100,6 +102,7 @@ f32, 3e-4 for f16, 2.5e-3 for bf16.`, input.Config, input.Index, input.Header),
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")
 	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0 (default none)")
+	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check the quantized model while reading it")
 	f.BoolVar(&o.selftest, "selftest", false, "check every kernel instead of timing")
 	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
@@ -125,7 +128,11 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 		return err
 	}
 	if len(bo.Shapes) == 0 {
-		if err := addLayers(&bo, model, o.noVerify); err != nil {
+		device := "cpu"
+		if cuda {
+			device = "cuda"
+		}
+		if err := o.addLayers(&bo, model, device); err != nil {
 			return hintDiffers(err)
 		}
 	}
@@ -251,8 +258,9 @@ func (o *benchOptions) parse() (bench.Options, error) {
 	return b, nil
 }
 
-// addLayers adds the layers of a container, or the shapes of a model.
-func addLayers(b *bench.Options, path string, noVerify bool) error {
+// addLayers adds the layers of a container, as they are laid out for a device where they
+// are, or the shapes of a model.
+func (o *benchOptions) addLayers(b *bench.Options, path, device string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -264,7 +272,7 @@ func addLayers(b *bench.Options, path string, noVerify bool) error {
 		}
 	}
 	if container {
-		m, err := openContainer(path, noVerify)
+		m, err := openContainer(path, o.noVerify)
 		if err != nil {
 			return err
 		}
@@ -272,7 +280,17 @@ func addLayers(b *bench.Options, path string, noVerify bool) error {
 		if err := checkMemory(m.Checkpoint(), true); err != nil {
 			return err
 		}
-		b.Layers, err = readLayers(m)
+		laid, err := o.tiles.of(m, device)
+		if err != nil {
+			return err
+		}
+		if laid != nil {
+			defer laid.Close()
+		}
+		if err := o.tiles.unused(device); err != nil {
+			return err
+		}
+		b.Layers, err = readLayers(m, laid)
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
@@ -294,16 +312,27 @@ func openContainer(dir string, noVerify bool) (*lutq.Model, error) {
 	return lutq.Open(dir)
 }
 
-// readLayers reads all layers of a container.
-func readLayers(m *lutq.Model) ([]bench.Layer, error) {
+// readLayers reads all layers of a container, those that are laid out from there.
+func readLayers(m *lutq.Model, laid model.Layouts) ([]bench.Layer, error) {
 	r := m.Reader()
 	layers := make([]bench.Layer, len(m.Linears()))
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, name := range m.Linears() {
 		group.Go(func() error {
-			mat, err := r.Linear(name)
-			layers[i] = bench.Layer{Name: name, Matrix: mat}
+			l := bench.Layer{Name: name}
+			var err error
+			if laid != nil {
+				if l.Layout, err = laid.Layer(name); err != nil {
+					return err
+				}
+			}
+			if l.Layout != nil {
+				l.Matrix, err = l.Layout.Matrix()
+			} else {
+				l.Matrix, err = r.Linear(name)
+			}
+			layers[i] = l
 			return err
 		})
 	}

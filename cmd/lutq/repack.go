@@ -29,7 +29,7 @@ func newRepackCommand(u *ui) *cobra.Command {
 		Short: "Derive a kernel's tiles from a quantized model",
 		Long: withLimits(`Repack lays the quantized layers of MODEL out as a kernel reads them, and writes
 them to the folder OUT, by default one named after the model's digest in the
-user's cache folder, where eval-ppl finds them; it takes others by --tiles.
+user's cache folder, where bench and eval-ppl find them; others by --tiles.
 Tiles are a cache: they can be deleted, and made again from MODEL. Every layer
 is checked by the SHA-256 that it was written with, unless --no-verify is given,
 and turned back and compared before its tiles are written.

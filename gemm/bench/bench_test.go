@@ -28,7 +28,7 @@ func TestBench(t *testing.T) {
 	rows, err := CPU(context.Background(), quick(Options{
 		Shapes:  []Shape{{40, 100}, {33, 31}},
 		Bits:    []int{2, 4},
-		Layers:  []Layer{{"layer", layer}},
+		Layers:  []Layer{{Name: "layer", Matrix: layer}},
 		M:       []int{1, 20},
 		Threads: 2,
 		Done: func(row Row, total int) {
@@ -116,7 +116,7 @@ func TestBenchErrors(t *testing.T) {
 		{"m", Options{Shapes: []Shape{{4, 4}}, M: []int{0}}},
 		{"group", Options{Shapes: []Shape{{4, 4}}, Group: -1}},
 		{"instruction set", Options{Shapes: []Shape{{4, 4}}, ISA: "mmx"}},
-		{"layer", Options{Layers: []Layer{{"x", bad}}}},
+		{"layer", Options{Layers: []Layer{{Name: "x", Matrix: bad}}}},
 	} {
 		if _, err := CPU(context.Background(), quick(test.o)); err == nil {
 			t.Errorf("%s: no error", test.name)

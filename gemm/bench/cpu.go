@@ -48,6 +48,7 @@ func ParseShape(s string) (Shape, error) {
 type Layer struct {
 	Name   string
 	Matrix *lut.Matrix
+	Layout lut.Layout // of Matrix, for the device; nil: it is laid out
 }
 
 // Options say what [CPU] measures. Zero values have the defaults given.
@@ -122,19 +123,19 @@ func CPU(ctx context.Context, o Options) ([]Row, error) {
 	b := bench{Options: o, engine: e, blas: blas, rand: rand.New(rand.NewPCG(o.Seed, 0))}
 	total := len(o.M) * (len(o.Layers) + len(o.Shapes)*len(o.Bits))
 	var rows []Row
-	measure := func(name string, m *lut.Matrix) error {
-		got, err := b.matrix(ctx, name, m, total)
+	measure := func(l Layer) error {
+		got, err := b.matrix(ctx, l, total)
 		rows = append(rows, got...)
 		return err
 	}
 	for _, l := range o.Layers {
-		if err := measure(l.Name, l.Matrix); err != nil {
+		if err := measure(l); err != nil {
 			return nil, fmt.Errorf("%s: %w", l.Name, err)
 		}
 	}
 	for _, s := range o.Shapes {
 		for _, bits := range o.Bits {
-			if err := measure("", randomMatrix(b.rand, s, bits, o.Group, lut.F16)); err != nil {
+			if err := measure(Layer{Matrix: randomMatrix(b.rand, s, bits, o.Group, lut.F16)}); err != nil {
 				return nil, fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
 			}
 		}
@@ -192,10 +193,14 @@ type bench struct {
 }
 
 // matrix measures one matrix at every M.
-func (b *bench) matrix(ctx context.Context, name string, m *lut.Matrix, total int) ([]Row, error) {
-	panels, err := repack.CPU(m)
-	if err != nil {
-		return nil, err
+func (b *bench) matrix(ctx context.Context, l Layer, total int) ([]Row, error) {
+	m := l.Matrix
+	panels, ok := l.Layout.(*repack.CPUPanels)
+	if !ok {
+		var err error
+		if panels, err = repack.CPU(m); err != nil {
+			return nil, err
+		}
 	}
 	packed, pool, err := b.packedPool(panels)
 	if err != nil {
@@ -214,7 +219,7 @@ func (b *bench) matrix(ctx context.Context, name string, m *lut.Matrix, total in
 		if err != nil {
 			return nil, fmt.Errorf("m %d: %w", batch, err)
 		}
-		row.Name = name
+		row.Name = l.Name
 		rows = append(rows, row)
 		if b.Done != nil {
 			b.Done(row, total)

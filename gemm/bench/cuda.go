@@ -206,9 +206,12 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 			return err
 		}
 		if l := set[i%len(set)]; i < len(set) {
-			t, err := repack.CUDA(l.Matrix)
-			if err != nil {
-				return err
+			t, ok := l.Layout.(*repack.CUDATiles)
+			if !ok {
+				var err error
+				if t, err = repack.CUDA(l.Matrix); err != nil {
+					return err
+				}
 			}
 			tiles = append(tiles, t)
 		}

@@ -39,7 +39,7 @@ func TestRingIsLong(t *testing.T) {
 func TestLayerSets(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	layer := func(name string, n, bits int, st lut.ScaleType) Layer {
-		return Layer{name, randomMatrix(r, Shape{n, 64}, bits, 32, st)}
+		return Layer{Name: name, Matrix: randomMatrix(r, Shape{n, 64}, bits, 32, st)}
 	}
 	var got [][]string
 	for _, set := range layerSets([]Layer{
@@ -221,7 +221,9 @@ func TestCUDA(t *testing.T) {
 		t.Skip(err)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	layer := func(name string) Layer { return Layer{name, randomMatrix(r, Shape{512, 1024}, 3, 64, lut.F16)} }
+	layer := func(name string) Layer {
+		return Layer{Name: name, Matrix: randomMatrix(r, Shape{512, 1024}, 3, 64, lut.F16)}
+	}
 	rows, err := CUDA(context.Background(), CUDAOptions{
 		Shapes: []Shape{{1000, 992}}, Bits: []int{4, 5}, Layers: []Layer{layer("a"), layer("b"), layer("c")},
 		M: []int{1, 21}, DType: "bf16", RingBytes: 8 << 20, Replays: 3,
