@@ -15,88 +15,13 @@ the rotary pairs; the tokenizer's digits are split one by one before the GPT-2 p
 import argparse
 import importlib.util
 import json
-import struct
 import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
-F32, F16, Q4_1, Q8_0 = 0, 1, 3, 8
-BLOCK = 32  # weights per block of both quantized types
-
-SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
-STRING, ARRAY = 8, 9
-
-
-class GGUF:
-    """A GGUF file of version 3: metadata, and tensors dequantized on demand."""
-
-    def __init__(self, data: memoryview):
-        self.data, self.pos = data, 0
-        if bytes(data[:4]) != b"GGUF":
-            raise ValueError("not a GGUF file")
-        self.pos = 4
-        version, tensors, pairs = self._scalar("<I"), self._scalar("<q"), self._scalar("<q")
-        if version != 3:
-            raise ValueError(f"GGUF version {version} is not supported")
-        self.meta = {self._string(): self._value(self._scalar("<I")) for _ in range(pairs)}
-        self.infos = {}
-        for _ in range(tensors):
-            name = self._string()
-            dims = [self._scalar("<q") for _ in range(self._scalar("<I"))]
-            # The first dimension is the contiguous one, so the shape reads backwards.
-            self.infos[name] = (dims[::-1], self._scalar("<I"), self._scalar("<Q"))
-        align = self.meta.get("general.alignment", 32)
-        self.base = (self.pos + align - 1) // align * align
-
-    def _scalar(self, fmt: str):
-        (value,) = struct.unpack_from(fmt, self.data, self.pos)
-        self.pos += struct.calcsize(fmt)
-        return value
-
-    def _string(self) -> str:
-        n = self._scalar("<Q")
-        self.pos += n
-        return bytes(self.data[self.pos - n : self.pos]).decode("utf-8")
-
-    def _value(self, kind: int):
-        if kind == STRING:
-            return self._string()
-        if kind == ARRAY:
-            inner, n = self._scalar("<I"), self._scalar("<Q")
-            return [self._value(inner) for _ in range(n)]
-        return self._scalar(SCALARS[kind])
-
-    def tensor(self, name: str) -> np.ndarray:
-        """The tensor in float32."""
-        shape, kind, offset = self.infos[name]
-        count = int(np.prod(shape))
-        raw = self.data[self.base + offset :]
-
-        def blocks(dtype: np.dtype) -> np.ndarray:
-            return np.frombuffer(raw, dtype, count // BLOCK)
-
-        if kind == F32:
-            flat = np.frombuffer(raw, "<f4", count)
-        elif kind == F16:
-            flat = np.frombuffer(raw, "<f2", count).astype(np.float32)
-        elif kind == Q8_0:  # value = d * q
-            b = blocks(np.dtype([("d", "<f2"), ("q", "i1", BLOCK)]))
-            flat = b["d"].astype(np.float32)[:, None] * b["q"].astype(np.float32)
-        elif kind == Q4_1:  # value = d * q + m; the low nibbles are the block's first half
-            b = blocks(np.dtype([("d", "<f2"), ("m", "<f2"), ("q", "u1", BLOCK // 2)]))
-            q = np.concatenate([b["q"] & 15, b["q"] >> 4], axis=1).astype(np.float32)
-            flat = b["d"].astype(np.float32)[:, None] * q + b["m"].astype(np.float32)[:, None]
-        else:
-            raise ValueError(f"{name}: GGUF tensor type {kind} is not supported")
-        return flat.reshape(shape)
-
-
-def to_bf16(x: np.ndarray) -> np.ndarray:
-    """Rounds finite float32 values to bfloat16, ties to even; the bits come back as uint16."""
-    bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+from gguf_file import GGUF, to_bf16, write_safetensors
 
 
 def unpermute(w: np.ndarray, heads: int) -> np.ndarray:
@@ -130,20 +55,6 @@ def tensors(g: GGUF, config: dict):
                 w = unpermute(w, kv)
             yield f"model.layers.{i}.{ours}.weight", to_bf16(w)
     yield "model.norm.weight", to_bf16(g.tensor("output_norm.weight"))
-
-
-def write_safetensors(path: Path, items: dict[str, np.ndarray]) -> None:
-    """Writes bfloat16 tensors, given as uint16 bits (numpy has no bfloat16 of its own)."""
-    header, offset = {"__metadata__": {"format": "pt"}}, 0
-    for name, w in items.items():
-        header[name] = {"dtype": "BF16", "shape": list(w.shape), "data_offsets": [offset, offset + w.nbytes]}
-        offset += w.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        for w in items.values():
-            f.write(w.astype("<u2", copy=False).tobytes())
 
 
 def model_config(meta: dict) -> dict:
