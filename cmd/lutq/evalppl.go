@@ -60,6 +60,10 @@ takes them as they are. Exit code 3 means that one differs.
 Where lutq repack has laid a model out for the device, in the cache folder or in
 one named by --tiles, its layers are read from there, and checked by a checksum.
 
+It knows Llama, Mistral, SmolLM2, Qwen2, 2.5 and 3, Gemma 2 and 3, Phi-3 and 4,
+gpt-oss, Mixtral, Qwen2-MoE and Qwen3-MoE, their weights in 16 or 32 bits, in
+FP8 with scales or in MXFP4. Text models only.
+
 On the cpu activations are float32. On cuda they are float16, or bfloat16 for
 models that overflow it; the residual stream is float32 on both.`, input.Config, input.Index, input.Header, input.Tokenizer, input.Text),
 		Args:              cobra.MinimumNArgs(1),
