@@ -244,6 +244,10 @@ func testRMSNorm(t *testing.T, ops Ops, o Options) {
 var linearRows = []int{1, 2, 7, 8, 9, 33, 130}
 
 func testLinear(t *testing.T, ops Ops, o Options) {
+	linearRows := linearRows
+	if testing.Short() {
+		linearRows = []int{1, 9, 33}
+	}
 	run := func(name string, n, k int, upload func(c *check, n, k int) weights) {
 		for _, rows := range linearRows {
 			t.Run(fmt.Sprintf("%s %d×%d rows %d", name, n, k, rows), func(t *testing.T) {
@@ -332,6 +336,9 @@ func testAttention(t *testing.T, ops Ops, o Options) {
 		{T: 64, Heads: 8, KVHeads: 2, Dim: 64, Window: 16},
 		{T: 257, Heads: 2, KVHeads: 1, Dim: 96, Cap: 3},
 	} {
+		if testing.Short() && s.T > 200 {
+			continue
+		}
 		sunk := i >= 14 // the last two have sinks
 
 		s.Scale = float32(1 / math.Sqrt(float64(s.Dim)))
