@@ -144,7 +144,7 @@ func (b *backward) again(d *layer, input Array) {
 	ops.Attention(b.o, b.lse, a.q, a.k, a.v, d.attention(a.t))
 	ops.Copy(a.h, input)
 	if d.attnOut == nil {
-		ops.Linear(b.o, a.t, d.o.addTo(a.h))
+		ops.Linear(b.o, a.t, d.o.into(a.h, true))
 	} else {
 		ops.Linear(b.o, a.t, d.o.to(b.attnOut))
 		ops.RMSNorm(b.n, b.attnOut, d.attnOut, a.t, d.block.AttnNorm.Eps)

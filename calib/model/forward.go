@@ -37,10 +37,8 @@ type linear struct {
 	bias Array // nil: none
 }
 
-// to asks for y = l(x), and addTo for y += l(x).
+// to asks for y = l(x).
 func (l *linear) to(y Array) Product { return Product{Y: y, W: l.w, Bias: l.bias} }
-
-func (l *linear) addTo(y Array) Product { return l.into(y, true) }
 
 // into asks for y += l(x), or with add unset for y = l(x).
 func (l *linear) into(y Array, add bool) Product {

@@ -237,7 +237,6 @@ type mixture struct {
 	transposed    bool // a stack's matrices are stored [K, N]
 	interleaved   bool // rows of gate and up take turns in a stack
 	alwaysStacked bool
-	stackedPath   string // of the experts where they are stacks, if it is another
 }
 
 // maxExperts bounds what a config alone can make a description allocate.
@@ -258,9 +257,6 @@ func (b *builder) moe(x mixture, in *State) *MoE {
 		Router: b.whole(b.matrix(x.path+"."+x.router, x.experts, b.d.Hidden, x.routerBias, RouterWeight), in, Replicated, ""),
 	}
 	stacks := x.path + ".experts"
-	if x.stackedPath != "" {
-		stacks = x.stackedPath
-	}
 	if x.alwaysStacked || b.exists(stacks+".gate_up_proj") {
 		b.stacked(m, stacks, x, in)
 		return m

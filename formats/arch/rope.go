@@ -67,20 +67,6 @@ func (r *Rope) Frequencies(tokens int) []float64 {
 	return f
 }
 
-// Limit returns the largest window whose frequencies are those of a window of
-// so many tokens; 0 is any.
-func (r *Rope) Limit(tokens int) int {
-	switch {
-	case r.Type != "dynamic" && r.Type != "longrope":
-		return 0
-	case tokens <= r.Original:
-		return r.Original
-	case r.Type == "dynamic":
-		return tokens
-	}
-	return 0
-}
-
 // llama3 is Meta's way for Llama 3.1.
 func (r *Rope) llama3(f []float64) {
 	old := float64(r.Original)
