@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
@@ -40,7 +39,7 @@ func HostMemory(d *arch.Decoder, weights int64, initial map[string]*lut.Matrix, 
 	for _, w := range o.Windows {
 		window = max(window, len(w))
 	}
-	arrays := model.GradientBytes(d, window, cpu.MLPRows, o.objective() == KL)
+	arrays := model.GradientBytes(d, window, o.objective() == KL)
 	return baseBytes + int64(uncollected*float64(weights+layers+packed+arrays))
 }
 

@@ -17,10 +17,14 @@ func widthsOf(d *arch.Decoder) widths {
 	return w
 }
 
+// HostMLPRows is how many tokens pass through an MLP at a time on the processors of the host: enough
+// rows to decode packed weights seldom, few enough for the wide activations to stay in cache.
+const HostMLPRows = 512
+
 // GradientBytes returns about how many bytes the arrays of [Model.Gradient] take
-// on the CPU for windows of t tokens, of which mlpRows pass through an MLP at a time
-// (see [Ops]), weights left out. A teacher has activations and logits of its own.
-func GradientBytes(d *arch.Decoder, t, mlpRows int, teacher bool) int64 {
+// on the CPU for windows of t tokens, weights left out. A teacher has activations
+// and logits of its own.
+func GradientBytes(d *arch.Decoder, t int, teacher bool) int64 {
 	w := widthsOf(d)
 	hidden, q, kv, inter, vocab := int64(d.Hidden), int64(w.q), int64(w.kv), int64(w.mlp), int64(d.Vocab)
 	models := int64(1)
@@ -28,7 +32,7 @@ func GradientBytes(d *arch.Decoder, t, mlpRows int, teacher bool) int64 {
 	if teacher {
 		models, logits = 2, 4
 	}
-	forward := int64(t)*(2*hidden+q+2*kv) + int64(min(t, mlpRows))*2*inter
+	forward := int64(t)*(2*hidden+q+2*kv) + int64(min(t, HostMLPRows))*2*inter
 	back := int64(t) * (4*hidden + 3*q + 2*kv + 4*inter + int64(len(d.Blocks))*hidden + int64(d.Blocks[0].Attn.Heads))
 	if d.Blocks[0].MoE != nil || d.Blocks[0].AttnOut != nil {
 		forward += int64(t) * 2 * hidden

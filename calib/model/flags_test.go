@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
 	"pgregory.net/rapid"
@@ -85,7 +84,7 @@ func TestAgainstReference(t *testing.T) {
 func TestLongAgainstReference(t *testing.T) {
 	s := small()
 	dir := s.build().folder(t)
-	tokens := randomTokens(1, cpu.MLPRows+30, s.vocab)
+	tokens := randomTokens(1, model.HostMLPRows+30, s.vocab)
 	want := flatten(checkpointReference(t, dir).logits(tokens))
 	if e := maxError(logits(t, open(t, dir, 2), tokens), want); e > 5e-6 {
 		t.Errorf("relative error %.2g, want at most 5e-6", e)

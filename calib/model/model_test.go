@@ -25,7 +25,7 @@ func TestSameBitsOnAnyNumberOfThreads(t *testing.T) {
 	s := small()
 	s.arch, s.headDim, s.dtype = "Qwen3ForCausalLM", 8, hf.BF16
 	dir := s.build().folder(t)
-	tokens := randomTokens(1, modelcpu.MLPRows+70, s.vocab)
+	tokens := randomTokens(1, model.HostMLPRows+70, s.vocab)
 	want := logits(t, open(t, dir, 1), tokens)
 	for _, threads := range []int{2, 3, 7} {
 		m := open(t, dir, threads)

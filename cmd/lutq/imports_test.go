@@ -123,7 +123,7 @@ func TestImports(t *testing.T) {
 		{"calib/model/opstest", []string{"calib/model", "calib/learn", "formats/", "quantize/lut"}},
 		{"calib/model", []string{"formats/", "quantize/lut"}}, // a decoder knows no device
 		{"calib/eval", []string{"calib/model", "calib/corpus"}},
-		{"calib/learn", []string{"calib/model", "calib/model/cpu", "calib/corpus", "calib/tokenizer", "formats/", "quantize/lut"}},
+		{"calib/learn", []string{"calib/model", "calib/corpus", "calib/tokenizer", "formats/", "quantize/lut"}},
 		{"cmd", []string{"formats/", "quantize/", "repack/", "gemm/", "calib/"}},
 	}
 	onlyIn := map[string]string{

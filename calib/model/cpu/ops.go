@@ -40,11 +40,7 @@ func (c *Ops) Name() string { return "cpu" }
 func (c *Ops) Err() error { return nil }
 
 // MLPRows implements [model.Ops].
-func (c *Ops) MLPRows() int { return MLPRows }
-
-// MLPRows is how many tokens pass through an MLP at a time: enough rows to decode packed
-// weights seldom, few enough for the wide activations to stay in cache.
-const MLPRows = 512
+func (c *Ops) MLPRows() int { return model.HostMLPRows }
 
 // floats is memory of the host.
 type floats []float32
