@@ -9,16 +9,13 @@ import (
 	"maps"
 	"math"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
-	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
@@ -290,7 +287,7 @@ func (o *benchOptions) addLayers(b *bench.Options, path, device string) error {
 		if err := o.tiles.unused(device); err != nil {
 			return err
 		}
-		b.Layers, err = readLayers(m, laid)
+		b.Layers, err = bench.ReadLayers(m.Linears(), m.Reader(), laid)
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
@@ -310,38 +307,6 @@ func openContainer(dir string, noVerify bool) (*lutq.Model, error) {
 		return lutq.OpenUnchecked(dir)
 	}
 	return lutq.Open(dir)
-}
-
-// readLayers reads all layers of a container, those that are laid out from there.
-func readLayers(m *lutq.Model, laid model.Layouts) ([]bench.Layer, error) {
-	r := m.Reader()
-	layers := make([]bench.Layer, len(m.Linears()))
-	var group errgroup.Group
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for i, name := range m.Linears() {
-		group.Go(func() error {
-			l := bench.Layer{Name: name}
-			var err error
-			if laid != nil {
-				if l.Layout, err = laid.Layer(name); err != nil {
-					return err
-				}
-			}
-			if l.Layout != nil {
-				l.Matrix, err = l.Layout.Matrix()
-			} else {
-				l.Matrix, err = r.Linear(name)
-			}
-			layers[i] = l
-			return err
-		})
-	}
-	err := group.Wait()
-	// Damage also explains values that make no sense.
-	if err := r.Wait(); err != nil {
-		return nil, err
-	}
-	return layers, err
 }
 
 // layerShapes returns the different shapes of a decoder's linear layers, in

@@ -1,0 +1,56 @@
+package bench
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/repack"
+)
+
+// fakeModel has layers in memory. Where damage is set its layers cannot be read, and Wait says why.
+type fakeModel struct {
+	layers map[string]*lut.Matrix
+	damage error
+}
+
+func (f fakeModel) Linear(name string) (*lut.Matrix, error) {
+	if f.damage != nil {
+		return nil, errors.New("a scale that makes no sense")
+	}
+	return f.layers[name], nil
+}
+
+func (f fakeModel) Wait() error { return f.damage }
+
+type fakeLayouts map[string]lut.Layout
+
+func (f fakeLayouts) Layer(name string) (lut.Layout, error) { return f[name], nil }
+
+func TestReadLayers(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	read, laid := randomMatrix(r, Shape{5, 64}, 4, 32, lut.F16), randomMatrix(r, Shape{7, 64}, 3, 32, lut.F16)
+	layout, err := repack.CPU(laid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := fakeModel{layers: map[string]*lut.Matrix{"read": read}}
+	layers, err := ReadLayers([]string{"read", "laid"}, model, fakeLayouts{"laid": layout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := layers[0]; l.Name != "read" || l.Matrix != read || l.Layout != nil {
+		t.Errorf("a layer that is not laid out came as %+v", l)
+	}
+	if l := layers[1]; l.Name != "laid" || l.Layout != layout || l.Matrix.N != laid.N {
+		t.Errorf("a layer that is laid out came as %+v", l)
+	}
+	if layers, err := ReadLayers([]string{"read"}, model, nil); err != nil || layers[0].Matrix != read {
+		t.Errorf("without layouts: %+v, %v", layers, err)
+	}
+	model.damage = errors.New("damage")
+	if _, err := ReadLayers([]string{"read"}, model, nil); !errors.Is(err, model.damage) {
+		t.Errorf("got error %v, want what explains it", err)
+	}
+}
