@@ -18,7 +18,8 @@
 // choice of the text, which two models share. What tells two models apart is
 // ln_ratio with its interval: a paired bootstrap over windows, which keeps
 // neighbouring tokens together, percentiles 2.5 and 97.5 of resampled sets of
-// as many windows.
+// as many windows. Two candidates are compared the same way, see [Compare]: their
+// intervals against the reference may overlap where that of the difference has no zero.
 package eval
 
 import (
@@ -81,6 +82,8 @@ type Result struct {
 	TokensPerSecond float64 `json:"tokens_per_second"`
 
 	WindowNLL []float64 `json:"-"` // mean of each window
+
+	tally *tally
 }
 
 // Comparison holds a model against the reference on the same tokens. The

@@ -224,6 +224,46 @@ func TestIdenticalModels(t *testing.T) {
 	}
 }
 
+// A candidate differs from one that is the reference itself as it differs from the
+// reference, the other way round with the other sign, and not at all from itself.
+func TestCompare(t *testing.T) {
+	set := windows(64, 5, 30, 1)
+	ref := newFake(64, 1, 2)
+	got, err := Run(context.Background(), ref, []Model{ref, ref.near(2, 0.1), ref.near(3, 0.5)}, set, Options{Ops: newOps(t, 2), Seed: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(r Result) Difference {
+		return Difference{r.LnRatio, r.LnRatioCI, &Distance{r.KLMean, r.KLMeanCI, r.Top1 - 1, &[2]float64{r.Top1CI[0] - 1, r.Top1CI[1] - 1}}}
+	}
+	near := cmpopts.EquateApprox(0, 1e-12)
+	for i, r := range got {
+		if d := cmp.Diff(want(r), Compare(r, got[0], 5), near); d != "" {
+			t.Errorf("candidate %d against the reference (-want +got):\n%s", i, d)
+		}
+	}
+	a, b := got[1], got[2]
+	ab, ba := Compare(a, b, 5), Compare(b, a, 5)
+	if ab.LnRatio != -ba.LnRatio || ab.KLMean != a.KLMean-b.KLMean || ab.KLMean >= 0 || ab.KLMeanCI[1] >= 0 {
+		t.Errorf("a against b: %+v %+v, b against a: %+v %+v", ab, ab.Distance, ba, ba.Distance)
+	}
+	if math.Abs(ab.LnRatioCI[0]+ba.LnRatioCI[1]) > 1e-12 {
+		t.Errorf("intervals %v and %v", *ab.LnRatioCI, *ba.LnRatioCI)
+	}
+	if d := Compare(b, b, 5); d.LnRatio != 0 || *d.LnRatioCI != [2]float64{} || *d.KLMeanCI != [2]float64{} || *d.Top1CI != [2]float64{} {
+		t.Errorf("b against itself: %+v %+v", d, d.Distance)
+	}
+
+	// Without a reference, and with one window.
+	got, err = Run(context.Background(), nil, []Model{ref, ref.near(2, 0.1)}, windows(64, 1, 30, 1), Options{Ops: newOps(t, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := Compare(got[0], got[1], 5); d.LnRatio != got[0].NLL-got[1].NLL || d.LnRatioCI != nil || d.Distance != nil {
+		t.Errorf("got %+v", d)
+	}
+}
+
 // Several candidates share the logits of the reference, and each gets what it
 // gets alone.
 func TestSeveralCandidates(t *testing.T) {
@@ -242,7 +282,7 @@ func TestSeveralCandidates(t *testing.T) {
 	if ref.calls != 3 {
 		t.Errorf("the reference computed %d chunks of logits, want 3", ref.calls)
 	}
-	same := cmpopts.IgnoreFields(Result{}, "TokensPerSecond")
+	same := cmp.Options{cmpopts.IgnoreFields(Result{}, "TokensPerSecond"), cmpopts.IgnoreUnexported(Result{})}
 	alone := append(run(3, a), run(2, b)...)
 	if d := cmp.Diff(alone, both, same); d != "" {
 		t.Errorf("together (-alone +together):\n%s", d)

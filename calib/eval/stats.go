@@ -106,7 +106,7 @@ func (r *run) results() []Result {
 			TextTokens: textTokens, Vocab: r.vocab,
 			NLL: t.nll.mean(), PPL: ppl, PPLStderr: min(ppl*t.nll.stderr(), math.MaxFloat64),
 			Device: r.o.Ops.Name(), DType: r.o.DType,
-			WindowNLL: t.nll.windowMeans(),
+			WindowNLL: t.nll.windowMeans(), tally: t,
 		}
 		if s := t.elapsed.Seconds(); s > 0 {
 			out[i].TokensPerSecond = float64(r.set.Tokens()) / s
@@ -132,13 +132,56 @@ func (t *tally) compare(ref *tally, seed uint64) *Comparison {
 	if len(t.nll.windows) < 2 {
 		return c
 	}
-	ratios := make([]part, len(t.nll.windows))
-	for i, w := range t.nll.windows {
-		ratios[i] = part{n: w.n, x: w.x - ref.nll.windows[i].x}
-	}
-	ci := bootstrap(seed, ratios, t.kl.windows, t.same.windows)
+	ci := bootstrap(seed, differences(&t.nll, &ref.nll), t.kl.windows, t.same.windows)
 	c.LnRatioCI, c.KLMeanCI, c.Top1CI = &ci[0], &ci[1], &ci[2]
 	return c
+}
+
+// differences returns a − b by window.
+func differences(a, b *sum) []part {
+	d := make([]part, len(a.windows))
+	for i, w := range a.windows {
+		d[i] = part{n: w.n, x: w.x - b.windows[i].x}
+	}
+	return d
+}
+
+// Difference is what one model has more than another on the same tokens. The
+// intervals are of 95 %, paired by window, and nil where there are fewer than two.
+type Difference struct {
+	LnRatio   float64     `json:"ln_ratio"` // of the perplexities
+	LnRatioCI *[2]float64 `json:"ln_ratio_ci,omitempty"`
+
+	// Against the reference both have; nil where there is none.
+	*Distance
+}
+
+// Distance is what one model is further from the reference than another.
+type Distance struct {
+	KLMean   float64     `json:"kl_mean_difference"`
+	KLMeanCI *[2]float64 `json:"kl_mean_difference_ci,omitempty"`
+	Top1     float64     `json:"top1_difference"`
+	Top1CI   *[2]float64 `json:"top1_difference_ci,omitempty"`
+}
+
+// Compare holds model a against model b, two results of one [Run].
+func Compare(a, b Result, seed uint64) Difference {
+	x, y := a.tally, b.tally
+	d := Difference{LnRatio: x.nll.mean() - y.nll.mean()}
+	quantities := [][]part{differences(&x.nll, &y.nll)}
+	if a.Comparison != nil {
+		d.Distance = &Distance{KLMean: x.kl.mean() - y.kl.mean(), Top1: x.same.mean() - y.same.mean()}
+		quantities = append(quantities, differences(&x.kl, &y.kl), differences(&x.same, &y.same))
+	}
+	if len(x.nll.windows) < 2 {
+		return d
+	}
+	ci := bootstrap(seed, quantities...)
+	d.LnRatioCI = &ci[0]
+	if d.Distance != nil {
+		d.KLMeanCI, d.Top1CI = &ci[1], &ci[2]
+	}
+	return d
 }
 
 // resamples is the number of bootstrap samples.

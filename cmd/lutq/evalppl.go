@@ -41,7 +41,8 @@ weights. With --against the original is evaluated on the same tokens, and the
 report adds the Kullback-Leibler divergence from it (mean, median, 99 %), the
 share of tokens where both find the same token most likely, and the logarithm of
 the ratio of perplexities with a 95 % interval by paired bootstrap over windows.
-Several models share one pass over the original.
+Several models share one pass over the original, and each is held against those
+before it, with intervals of the differences.
 
 Protocols (--protocol):
   raw        the file as it is, no special tokens, consecutive windows of --ctx
@@ -111,8 +112,26 @@ type evalJSON struct {
 	eval.Result
 }
 
+// pairJSON holds two of the models against each other as JSON.
+type pairJSON struct {
+	A string `json:"a"`
+	B string `json:"b"`
+	eval.Difference
+}
+
+// pairs holds each model against those before it.
+func (r *evalReport) pairs() []pairJSON {
+	var all []pairJSON
+	for b := range r.results {
+		for a := b + 1; a < len(r.results); a++ {
+			all = append(all, pairJSON{r.models[a], r.models[b], eval.Compare(r.results[a], r.results[b], 0)})
+		}
+	}
+	return all
+}
+
 // json returns one object: the result itself for one model, a list under
-// "results" for several.
+// "results" for several, and one under "pairs" of what tells them apart.
 func (r *evalReport) json() any {
 	var all []evalJSON
 	for i, res := range r.results {
@@ -123,7 +142,8 @@ func (r *evalReport) json() any {
 	}
 	return struct {
 		Results []evalJSON `json:"results"`
-	}{all}
+		Pairs   []pairJSON `json:"pairs"`
+	}{all, r.pairs()}
 }
 
 // evalAgainst evaluates a fresh container beside its original.
@@ -324,23 +344,50 @@ func (u *ui) printEval(r *evalReport) error {
 		return err
 	}
 	fmt.Fprintln(u.stdout)
-	return u.table(func(w io.Writer) {
-		if r.against == "" {
-			fmt.Fprintln(w, "model\tperplexity\ttokens/s")
-			for i, res := range r.results {
-				fmt.Fprintf(w, "%s\t%.4f ± %.4f\t%s\n", r.models[i], res.PPL, res.PPLStderr, digits(res.TokensPerSecond, 3))
-			}
-			return
+	if err := u.table(r.print); err != nil || len(r.results) < 2 {
+		return err
+	}
+	fmt.Fprintln(u.stdout)
+	return u.table(r.printPairs)
+}
+
+// interval prints a number and, if there is one, its interval.
+func interval(x float64, ci *[2]float64) string {
+	if ci == nil {
+		return fmt.Sprintf("%+.4f", x)
+	}
+	return fmt.Sprintf("%+.4f (%+.4f to %+.4f)", x, ci[0], ci[1])
+}
+
+// printPairs prints what tells the models apart. An interval without zero does.
+func (r *evalReport) printPairs(w io.Writer) {
+	fmt.Fprint(w, "model\tagainst\tln ratio")
+	if r.against != "" {
+		fmt.Fprint(w, "\tKL mean\tsame top token")
+	}
+	fmt.Fprintln(w)
+	for _, p := range r.pairs() {
+		fmt.Fprintf(w, "%s\t%s\t%s", p.A, p.B, interval(p.LnRatio, p.LnRatioCI))
+		if p.Distance != nil {
+			fmt.Fprintf(w, "\t%s\t%+.2f %%", interval(p.KLMean, p.KLMeanCI), 100*p.Top1)
 		}
-		fmt.Fprintln(w, "model\tperplexity\tagainst the original\tKL mean\tmedian\t99 %\tsame top token\ttokens/s")
-		fmt.Fprintf(w, "%s\t%.4f\t\t\t\t\t\t\n", r.against, r.results[0].ReferencePPL)
+		fmt.Fprintln(w)
+	}
+}
+
+// print prints what each model is measured to be.
+func (r *evalReport) print(w io.Writer) {
+	if r.against == "" {
+		fmt.Fprintln(w, "model\tperplexity\ttokens/s")
 		for i, res := range r.results {
-			interval := ""
-			if ci := res.LnRatioCI; ci != nil {
-				interval = fmt.Sprintf(" (%+.4f to %+.4f)", ci[0], ci[1])
-			}
-			fmt.Fprintf(w, "%s\t%.4f ± %.4f\tln ratio %+.4f%s\t%.4f\t%.4f\t%.3f\t%.2f %%\t%s\n", r.models[i], res.PPL, res.PPLStderr,
-				res.LnRatio, interval, res.KLMean, res.KLMedian, res.KLP99, 100*res.Top1, digits(res.TokensPerSecond, 3))
+			fmt.Fprintf(w, "%s\t%.4f ± %.4f\t%s\n", r.models[i], res.PPL, res.PPLStderr, digits(res.TokensPerSecond, 3))
 		}
-	})
+		return
+	}
+	fmt.Fprintln(w, "model\tperplexity\tln ratio to the original\tKL mean\tmedian\t99 %\tsame top token\ttokens/s")
+	fmt.Fprintf(w, "%s\t%.4f\t\t\t\t\t\t\n", r.against, r.results[0].ReferencePPL)
+	for i, res := range r.results {
+		fmt.Fprintf(w, "%s\t%.4f ± %.4f\t%s\t%.4f\t%.4f\t%.3f\t%.2f %%\t%s\n", r.models[i], res.PPL, res.PPLStderr,
+			interval(res.LnRatio, res.LnRatioCI), res.KLMean, res.KLMedian, res.KLP99, 100*res.Top1, digits(res.TokensPerSecond, 3))
+	}
 }
