@@ -13,6 +13,7 @@ import (
 
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
@@ -22,6 +23,15 @@ import (
 // ErrMismatch is in the chain of the error of a kernel whose results are not
 // those of the reference.
 var ErrMismatch = errors.New("result differs from the reference")
+
+// ErrorBound returns the relative error that a product may have whose results
+// are of a type.
+func ErrorBound(dtype string) float64 {
+	if t, err := halfType(dtype); err == nil {
+		return conform.Bound(t)
+	}
+	return 1e-5
+}
 
 // maxRelErr is the relative error that float32 sums stay below.
 const maxRelErr = 4e-6
@@ -135,7 +145,7 @@ func CPU(ctx context.Context, o Options) ([]Row, error) {
 	}
 	for _, s := range o.Shapes {
 		for _, bits := range o.Bits {
-			if err := measure(Layer{Matrix: randomMatrix(b.rand, s, bits, o.Group, lut.F16)}); err != nil {
+			if err := measure(Layer{Matrix: conform.RandomMatrix(b.rand, s.N, s.K, bits, o.Group, lut.F16)}); err != nil {
 				return nil, fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
 			}
 		}
@@ -364,9 +374,9 @@ func roundF16(row []float32) {
 func (b *bench) sampledError(y, x []float32, m *lut.Matrix, batch int, round func(row []float32)) float64 {
 	row := make([]float32, m.K)
 	codes, scales := make([]uint8, m.K), make([]float32, m.Groups())
-	batches := sample(b.rand, batch, 16)
+	batches := conform.Sample(b.rand, batch, 16)
 	var got, want []float64
-	for _, n := range sample(b.rand, m.N, 256) {
+	for _, n := range conform.Sample(b.rand, m.N, 256) {
 		m.Row(row, n, codes, scales)
 		round(row)
 		for _, i := range batches {
@@ -375,22 +385,6 @@ func (b *bench) sampledError(y, x []float32, m *lut.Matrix, batch int, round fun
 		}
 	}
 	return ref.RelErr(got, want)
-}
-
-// sample returns up to most of the numbers below n, the last among them.
-func sample(r *rand.Rand, n, most int) []int {
-	if n <= most {
-		s := make([]int, n)
-		for i := range s {
-			s[i] = i
-		}
-		return s
-	}
-	s := []int{n - 1}
-	for len(s) < most {
-		s = append(s, r.IntN(n))
-	}
-	return s
 }
 
 // series collects the times of calls that take turns with others. Call i uses
@@ -417,33 +411,6 @@ func (s *series) turn(ctx context.Context, d time.Duration) error {
 }
 
 func (s *series) best() float64 { return slices.Min(s.us) }
-
-// randomMatrix returns a matrix whose codes are all random and whose scales
-// and table are those of weights, normal with mean 0.
-func randomMatrix(r *rand.Rand, s Shape, bits, group int, st lut.ScaleType) *lut.Matrix {
-	m := &lut.Matrix{N: s.N, K: s.K, Bits: bits, Group: min(group, s.K), ScaleType: st}
-	rb := m.RowBytes()
-	m.Codes = make([]byte, m.N*rb)
-	for i := range m.Codes {
-		m.Codes[i] = byte(r.Uint32())
-	}
-	if rest := m.K * bits % 8; rest > 0 {
-		for n := range m.N {
-			m.Codes[(n+1)*rb-1] &= 1<<rest - 1
-		}
-	}
-	scales := make([]float32, m.N*m.Groups())
-	for i := range scales {
-		scales[i] = float32(0.02 * (0.5 + r.Float64()))
-	}
-	m.Scales = make([]byte, len(scales)*st.Size())
-	st.Encode(m.Scales, scales)
-	for range 1 << bits {
-		m.Codebook = append(m.Codebook, float32(r.NormFloat64()))
-	}
-	slices.Sort(m.Codebook)
-	return m
-}
 
 // lastCache returns the size of the last level of cache in bytes, and 32 MiB
 // where the system does not say.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
@@ -159,7 +160,7 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 	}
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
-			m := randomMatrix(b.rand, s, bits, b.Group, lut.F16)
+			m := conform.RandomMatrix(b.rand, s.N, s.K, bits, b.Group, lut.F16)
 			if err := b.set(ctx, []Layer{{Matrix: m}}); err != nil {
 				return b.rows, fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
 			}
@@ -253,13 +254,10 @@ func ringIsLong(n, bytes, least int) bool {
 func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err error) {
 	first := set[0].Matrix
 	n, k := first.N, first.K
-	x := make([]uint16, m*k)
-	for i := range x {
-		x[i] = toHalf(b.dtype, float32(b.rand.NormFloat64()))
-	}
+	x := conform.RandomHalves(b.rand, m*k, b.dtype)
 	mem := memory{dev: b.dev}
 	defer func() { err = errors.Join(err, mem.free()) }()
-	o := cuda.Operands{M: m, X: mem.upload(driver.Bytes(x)), Y: mem.alloc(2 * (m*n + guardElements))}
+	o := cuda.Operands{M: m, X: mem.upload(driver.Bytes(x)), Y: mem.alloc(2 * (m*n + conform.Guard))}
 	denseY := mem.alloc(2 * m * n)
 	if mem.err != nil {
 		return Row{}, mem.err
@@ -301,7 +299,7 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 	if err := cuda.TimeArms(b.dev, b.stream, arms, b.Replays); err != nil {
 		return Row{}, err
 	}
-	y, err := b.readResult(o.Y, m*n)
+	y, err := b.readResult(o.Y, m*n, b.dtype)
 	if err != nil {
 		return Row{}, err
 	}
@@ -361,17 +359,16 @@ func (b *cudaBench) fastestRead(ring []*cuda.Matrix, o cuda.Operands) (func(i in
 // check multiplies by each of the ring's matrices twice, fills in the errors of
 // the row, and returns the result of the last.
 func (b *cudaBench) check(row *Row, set []Layer, ring int, x []uint16, y driver.Ptr, multiply func(i int) error) ([]uint16, error) {
-	xf := fromHalves(b.dtype, x)
 	results := make([][]uint16, len(set)) // of the first time
 	var last []uint16
 	for i := range ring {
 		for range 2 {
-			if err := b.dev.Fill8(y, poison, 2*(row.M*row.N+guardElements)); err != nil {
+			if err := b.dev.Fill8(y, conform.Poison, 2*(row.M*row.N+conform.Guard)); err != nil {
 				return nil, err
 			}
 			err := multiply(i)
 			if err == nil {
-				last, err = b.readResult(y, row.M*row.N)
+				last, err = b.readResult(y, row.M*row.N, b.dtype)
 			}
 			if err != nil {
 				return nil, err
@@ -379,14 +376,11 @@ func (b *cudaBench) check(row *Row, set []Layer, ring int, x []uint16, y driver.
 			first := &results[i%len(set)]
 			if *first == nil {
 				*first = last
-				if err := checkWritten(last, b.dtype); err != nil {
-					return nil, err
-				}
-				r := newReference(b.rand, set[i%len(set)].Matrix, xf, row.M, len(set), b.dtype)
-				rel, largest := r.errors(last, b.dtype)
+				r := conform.NewReference(b.rand, set[i%len(set)].Matrix, x, nil, row.M, len(set), b.dtype)
+				rel, largest := r.Errors(last)
 				// max keeps a NaN.
 				row.RelErr, row.MaxErr = max(row.RelErr, rel), max(row.MaxErr, largest)
-				row.TableRelErr = max(row.TableRelErr, r.tableErr)
+				row.TableRelErr = max(row.TableRelErr, r.TableErr)
 			}
 			if !slices.Equal(last, *first) {
 				return nil, fmt.Errorf("other bits the second time: %w", ErrMismatch)
@@ -396,15 +390,15 @@ func (b *cudaBench) check(row *Row, set []Layer, ring int, x []uint16, y driver.
 	return last, nil
 }
 
-// readResult waits and returns n elements of Y, checking that those behind them
-// are as they were.
-func (g *gpu) readResult(y driver.Ptr, n int) ([]uint16, error) {
-	all := make([]uint16, n+guardElements)
+// readResult waits and returns n elements of Y, checking that they have been written and those
+// behind them have not.
+func (g *gpu) readResult(y driver.Ptr, n int, t driver.DType) ([]uint16, error) {
+	all := make([]uint16, n+conform.Guard)
 	if err := errors.Join(g.stream.Sync(), g.dev.Read(driver.Bytes(all), y)); err != nil {
 		return nil, err
 	}
-	if err := checkGuard(all[n:]); err != nil {
-		return nil, err
+	if err := conform.CheckWritten(all, t); err != nil {
+		return nil, fmt.Errorf("%w: %w", err, ErrMismatch)
 	}
 	return all[:n:n], nil
 }

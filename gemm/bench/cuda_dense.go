@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -65,10 +66,7 @@ func (b *cudaBench) makeDense(m *lut.Matrix) error {
 
 // checkDense compares a product of cuBLAS with the reference.
 func (b *cudaBench) checkDense(m *lut.Matrix) (err error) {
-	x := make([]uint16, m.K)
-	for i := range x {
-		x[i] = toHalf(b.dtype, float32(b.rand.NormFloat64()))
-	}
+	x := conform.RandomHalves(b.rand, m.K, b.dtype)
 	mem := memory{dev: b.dev}
 	defer func() { err = errors.Join(err, mem.free()) }()
 	xp, yp := mem.upload(driver.Bytes(x)), mem.alloc(2*m.N)
@@ -83,7 +81,7 @@ func (b *cudaBench) checkDense(m *lut.Matrix) (err error) {
 	if err != nil {
 		return err
 	}
-	rel, _ := newReference(b.rand, m, fromHalves(b.dtype, x), 1, 1, b.dtype).errors(y, b.dtype)
+	rel, _ := conform.NewReference(b.rand, m, x, nil, 1, 1, b.dtype).Errors(y)
 	if !(rel <= denseBound) {
 		return fmt.Errorf("cuBLAS: relative error %.3g: %w", rel, ErrMismatch)
 	}
@@ -115,7 +113,7 @@ func denseHalves(m *lut.Matrix, t driver.DType) []uint16 {
 			for n := w; n < m.N; n += workers {
 				m.Row(row, n, codes, scales)
 				for k, v := range row {
-					data[n*m.K+k] = toHalf(t, v)
+					data[n*m.K+k] = conform.ToHalf(t, v)
 				}
 			}
 			return nil

@@ -10,10 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
-	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
 )
 
@@ -39,7 +39,7 @@ func TestRingIsLong(t *testing.T) {
 func TestLayerSets(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	layer := func(name string, n, bits int, st lut.ScaleType) Layer {
-		return Layer{Name: name, Matrix: randomMatrix(r, Shape{n, 64}, bits, 32, st)}
+		return Layer{Name: name, Matrix: conform.RandomMatrix(r, n, 64, bits, 32, st)}
 	}
 	var got [][]string
 	for _, set := range layerSets([]Layer{
@@ -57,90 +57,10 @@ func TestLayerSets(t *testing.T) {
 	}
 }
 
-// TestReference holds results that are rounded once, as the kernels round, to
-// the bounds, and lets each kind of mistake be found.
-func TestReference(t *testing.T) {
-	const m = 3
-	for _, dtype := range []driver.DType{driver.F16, driver.BF16} {
-		t.Run(dtype.String(), func(t *testing.T) {
-			r := rand.New(rand.NewPCG(1, 2))
-			w := randomMatrix(r, Shape{300, 96}, 4, 32, lut.F16)
-			x := make([]float32, m*w.K)
-			for i := range x {
-				x[i] = fromHalf(dtype, toHalf(dtype, float32(r.NormFloat64())))
-			}
-			held := *w
-			held.Codebook = roundedTable(w.Codebook, dtype)
-			y := make([]uint16, m*w.N)
-			for i, v := range ref.LUT(x, &held, m) {
-				y[i] = toHalf(dtype, float32(v))
-			}
-			if err := checkWritten(y, dtype); err != nil {
-				t.Error(err)
-			}
-			f := newReference(r, w, x, m, 1, dtype)
-			if len(f.columns) != w.N {
-				t.Errorf("got %d columns, want all %d", len(f.columns), w.N)
-			}
-			rel, largest := f.errors(y, dtype)
-			bound := ErrorBound(dtype.String())
-			if !(rel <= bound) || rel < bound/10 {
-				t.Errorf("relative error: got %g, want a little less than %g", rel, bound)
-			}
-			if !(largest >= rel) || largest > 20*rel {
-				t.Errorf("largest error: got %g beside a relative error of %g", largest, rel)
-			}
-			if !(f.tableErr > bound/100) || f.tableErr > 2*bound {
-				t.Errorf("error of the table: got %g", f.tableErr)
-			}
-			exact := newReference(r, &held, x, m, 1, dtype)
-			if exact.tableErr != 0 {
-				t.Errorf("error of a rounded table: got %g, want none", exact.tableErr)
-			}
-
-			// One weight's share in one element.
-			y[5] = toHalf(dtype, fromHalf(dtype, y[5])+0.5)
-			if rel, _ := f.errors(y, dtype); rel <= bound {
-				t.Errorf("a wrong element: relative error %g", rel)
-			}
-			y[5] = poisoned
-			if rel, _ := f.errors(y, dtype); rel <= bound {
-				t.Errorf("a poisoned element: relative error %g", rel)
-			}
-			if err := checkWritten(y, dtype); !errors.Is(err, ErrMismatch) {
-				t.Errorf("a poisoned element: got error %v", err)
-			}
-			y[5] = toHalf(dtype, float32(math.Inf(-1)))
-			if err := checkWritten(y, dtype); !errors.Is(err, ErrMismatch) {
-				t.Errorf("an infinite element: got error %v", err)
-			}
-		})
-	}
-
-	// Large matrices are sampled, the last column included.
-	r := rand.New(rand.NewPCG(1, 2))
-	w := randomMatrix(r, Shape{3000, 1024}, 2, 128, lut.F16)
-	f := newReference(r, w, make([]float32, 8*w.K), 8, 20, driver.F16)
-	if len(f.columns) != referenceWork/(1024*8*20) || f.columns[0] != w.N-1 {
-		t.Errorf("got %d columns, the first %d", len(f.columns), f.columns[0])
-	}
-}
-
-func TestGuard(t *testing.T) {
-	y := []uint16{poisoned, poisoned, poisoned}
-	if err := checkGuard(y); err != nil {
-		t.Error(err)
-	}
-	y[2] = 0
-	if err := checkGuard(y); !errors.Is(err, ErrMismatch) {
-		t.Errorf("a changed element: got error %v", err)
-	}
-}
-
 func TestDenseHalves(t *testing.T) {
-	m := randomMatrix(rand.New(rand.NewPCG(1, 2)), Shape{33, 64}, 3, 32, lut.F16)
+	m := conform.RandomMatrix(rand.New(rand.NewPCG(1, 2)), 33, 64, 3, 32, lut.F16)
 	for i, v := range m.Dequantize() {
-		if got, want := denseHalves(m, driver.BF16)[i], toHalf(driver.BF16, v); got != want {
+		if got, want := denseHalves(m, driver.BF16)[i], conform.ToHalf(driver.BF16, v); got != want {
 			t.Fatalf("weight %d: got %#x, want %#x", i, got, want)
 		}
 	}
@@ -165,27 +85,6 @@ func TestSelftestFormats(t *testing.T) {
 	} {
 		if _, err := o.formats(); err == nil {
 			t.Errorf("%s: no error", name)
-		}
-	}
-	met := make(map[any]map[Shape]bool)
-	for i, f := range all {
-		for _, part := range []any{f.Bits, [1]int{f.Group}, f.Scale, f.Type} {
-			if met[part] == nil {
-				met[part] = make(map[Shape]bool)
-			}
-			met[part][selftestShape(i)] = true
-		}
-	}
-	for part, shapes := range met {
-		if len(shapes) != len(selftestShapes()) {
-			t.Errorf("%T %v meets %d shapes, want all", part, part, len(shapes))
-		}
-	}
-	// Every format has a group that fits into every shape, and K that is no
-	// group of its own.
-	for _, s := range selftestShapes() {
-		if s.K <= 256 || s.K%32 != 0 {
-			t.Errorf("%d columns", s.K)
 		}
 	}
 }
@@ -222,7 +121,7 @@ func TestCUDA(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	layer := func(name string) Layer {
-		return Layer{Name: name, Matrix: randomMatrix(r, Shape{512, 1024}, 3, 64, lut.F16)}
+		return Layer{Name: name, Matrix: conform.RandomMatrix(r, 512, 1024, 3, 64, lut.F16)}
 	}
 	rows, err := CUDA(context.Background(), CUDAOptions{
 		Shapes: []Shape{{1000, 992}}, Bits: []int{4, 5}, Layers: []Layer{layer("a"), layer("b"), layer("c")},

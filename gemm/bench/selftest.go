@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
@@ -50,7 +51,7 @@ func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 				if err := ctx.Err(); err != nil {
 					return nil, err
 				}
-				m := randomMatrix(r, s, bits, group, types[(i+j)%len(types)])
+				m := conform.RandomMatrix(r, s.N, s.K, bits, group, types[(i+j)%len(types)])
 				if err := res.matrix(r, engines, m); err != nil {
 					return nil, err
 				}
