@@ -112,6 +112,7 @@ func TestImports(t *testing.T) {
 		{"repack/tiles", []string{"formats/", "quantize/lut", "repack"}},
 		{"repack", []string{"quantize/lut", "formats/num"}},
 		{"gemm/ref", []string{"quantize/lut"}},
+		{"gemm/conform", []string{"quantize/lut", "formats/num", "gemm/ref", "gemm/cuda/driver"}},
 		{"gemm/cpu", []string{"repack", "quantize/lut", "formats/num", "gemm/cpu/"}},
 		{"gemm/cuda/driver", []string{"formats/input"}},
 		{"gemm/cuda", []string{"repack", "quantize/lut", "formats/num", "gemm/cuda/"}},

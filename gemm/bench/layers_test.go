@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/repack"
 )
@@ -30,7 +31,7 @@ func (f fakeLayouts) Layer(name string) (lut.Layout, error) { return f[name], ni
 
 func TestReadLayers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	read, laid := randomMatrix(r, Shape{5, 64}, 4, 32, lut.F16), randomMatrix(r, Shape{7, 64}, 3, 32, lut.F16)
+	read, laid := conform.RandomMatrix(r, 5, 64, 4, 32, lut.F16), conform.RandomMatrix(r, 7, 64, 3, 32, lut.F16)
 	layout, err := repack.CPU(laid)
 	if err != nil {
 		t.Fatal(err)
