@@ -108,6 +108,7 @@ func TestImports(t *testing.T) {
 		{"formats/arch", []string{"formats/input"}},
 		{"formats", []string{"formats/", "quantize/lut"}},
 		{"quantize/lut", []string{"formats/num"}},
+		{"quantize/gptq", []string{"quantize/lut", "gemm/cpu"}},
 		{"quantize", []string{"formats/", "quantize/"}},
 		{"repack/tiles", []string{"formats/", "quantize/lut", "repack"}},
 		{"repack", []string{"quantize/lut", "formats/num"}},

@@ -141,18 +141,11 @@ func (e *NotFiniteError) Error() string {
 // is too large for its type.
 func (q *Quantizer) Rows(codes, scales []byte, errs []RowError, w []float32, k int) error {
 	groups := GroupsIn(k, q.opt.Group)
-	if len(q.codes) < k {
-		q.codes = make([]uint8, k)
-	}
-	if len(q.scales) < groups {
-		q.scales, q.invs = make([]float32, groups), make([]float32, groups)
-		q.tops, q.sums = make([]uint32, groups), make([]groupError, groups)
-	}
 	rowBytes, scaleBytes := RowBytes(k, q.bits), groups*q.opt.ScaleType.Size()
 	for n := range errs {
 		row := w[n*k : (n+1)*k]
 		stored := scales[n*scaleBytes : (n+1)*scaleBytes]
-		if err := q.rowScales(stored, row, n); err != nil {
+		if _, err := q.RowScales(stored, row, n); err != nil {
 			return err
 		}
 		for g, s := range q.scales[:groups] {
@@ -185,19 +178,27 @@ func (q *Quantizer) wideError(row []float32) RowError {
 	return e
 }
 
-// rowScales finds the scales of a row, stores them, and leaves them as stored
-// in q.scales.
-func (q *Quantizer) rowScales(stored []byte, row []float32, n int) error {
+// RowScales finds the scales of a row of weights, writes them to stored, and
+// returns them as stored, until the next call. n is the row in its errors,
+// which are those of [Quantizer.Rows].
+func (q *Quantizer) RowScales(stored []byte, row []float32, n int) ([]float32, error) {
 	k, group := len(row), q.opt.Group
-	scales := q.scales[:GroupsIn(k, group)]
-	tops := q.tops[:len(scales)]
+	groups := GroupsIn(k, group)
+	if len(q.codes) < k {
+		q.codes = make([]uint8, k)
+	}
+	if len(q.scales) < groups {
+		q.scales, q.invs = make([]float32, groups), make([]float32, groups)
+		q.tops, q.sums = make([]uint32, groups), make([]groupError, groups)
+	}
+	scales, tops := q.scales[:groups], q.tops[:groups]
 	q.peaks(tops, row, group)
 	for g, top := range tops {
 		w := row[g*group : min((g+1)*group, k)]
 		if top >= infBits {
 			for i, v := range w {
 				if math.Float32bits(v)&^signBit >= infBits {
-					return &NotFiniteError{Row: n, Col: g*group + i, Value: v}
+					return nil, &NotFiniteError{Row: n, Col: g*group + i, Value: v}
 				}
 			}
 		}
@@ -207,10 +208,17 @@ func (q *Quantizer) rowScales(stored []byte, row []float32, n int) error {
 	q.opt.ScaleType.Decode(scales, stored)
 	for g, s := range scales {
 		if math.IsInf(float64(s), 0) {
-			return fmt.Errorf("row %d: the scale of group %d does not fit %v", n, g, q.opt.ScaleType)
+			return nil, fmt.Errorf("row %d: the scale of group %d does not fit %v", n, g, q.opt.ScaleType)
 		}
 	}
-	return nil
+	return scales, nil
+}
+
+// Nearest returns the code that [Quantizer.Rows] gives a weight of a group with
+// a stored scale, and the weight that it stands for.
+func (q *Quantizer) Nearest(w, scale float32) (code uint8, quantized float32) {
+	code = q.table.code(float32(w * reciprocal(scale)))
+	return code, q.table.values[code&(1<<MaxBits-1)] * scale
 }
 
 // scale returns the scale of a group whose largest magnitude is top.

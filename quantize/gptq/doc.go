@@ -1,0 +1,32 @@
+// Package gptq rounds the weights of a layer one column after the other, each so
+// that it makes up for the errors of the ones before on the inputs that the
+// layer reads (Frantar et al., arXiv:2210.17323), onto any lookup table.
+//
+// # Columns
+//
+// With H = Σ x̂·x̂ᵀ over those inputs, the squared error of a layer's output is
+// tr((W−Ŵ)·H·(W−Ŵ)ᵀ). Columns come in the order of falling H[k,k]. H in that
+// order, with its diagonal raised, is R·Rᵀ with R upper triangular, and
+// A[j,k] = R[j,k]/R[k,k]. Then, for one k after the other,
+//
+//	v[n,k] = w[n,k] + Σ_{j<k} (w[n,j] − ŵ[n,j])·A[j,k]
+//	ŵ[n,k] = the weight nearest to v[n,k] that a code of group k/g stands for
+//
+// and the error is Σ_k R[k,k]²·(v[n,k] − ŵ[n,k])², row by row (the LDLQ form of
+// Chee et al., arXiv:2307.13304). It gives the codes of the original, which
+// inverts H, with one factorization. Scales are those of round-to-nearest,
+// found and rounded to their stored type beforehand, so that the order of columns
+// does not show in what is stored.
+//
+// # Retargeting
+//
+// The blocks before a layer are quantized, so that it reads x̂ in place of x. The
+// weights that come nearest to W·x on it are W* = W + W·D·H⁻¹ with
+// D = Σ (x − x̂)·x̂ᵀ. Columns are rounded to W + α·W·D·(H + λI)⁻¹.
+//
+// # Numerics
+//
+// H is factored and solved in float64. Weights, errors and sums over columns are
+// float32, multiplied by package gemm/cpu in an order that does not depend on
+// how rows are divided or on the number of threads.
+package gptq
