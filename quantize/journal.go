@@ -23,17 +23,28 @@ const journalName = "lutq-journal"
 
 // A record says that a tensor is finished, and what its run found out.
 type record struct {
-	Tensor  string     `json:"tensor"`
-	Sums    []lutq.Sum `json:"sums"` // of the stored tensors
+	Tensor  string     `json:"tensor,omitempty"`
+	Sums    []lutq.Sum `json:"sums,omitempty"` // of the stored tensors
 	Energy  float64    `json:"energy,omitempty"`
 	Squared float64    `json:"squared,omitempty"`
+	Refined bool       `json:"refined,omitempty"` // and in its place
+}
+
+// entry is a line of a journal: a record, or what came of a refiner.
+type entry struct {
+	record
+	Refinement *refinement `json:"refinement,omitempty"`
 }
 
 // journal is the list of finished tensors of a run, a JSON object a line. A
 // line is trusted only after the stored data is found to have its sums, so
 // nothing needs to reach the disk in a particular order.
 type journal struct {
-	done map[string]record // by earlier runs
+	// By earlier runs: records of tensors as they were quantized, what came of a
+	// refiner, and records of tensors that are as it left them.
+	done       map[string]record
+	refinement *refinement
+	refined    map[string]record
 
 	mu   sync.Mutex
 	file *os.File
@@ -45,7 +56,7 @@ func openJournal(path string) (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &journal{file: f, done: make(map[string]record)}
+	j := &journal{file: f, done: make(map[string]record), refined: make(map[string]record)}
 	if err := j.load(); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -67,18 +78,26 @@ func (j *journal) load() error {
 		return err
 	}
 	for line := range bytes.Lines(data) {
-		var r record
-		if err := json.Unmarshal(line, &r); err != nil {
+		var e entry
+		if err := json.Unmarshal(line, &e); err != nil {
 			continue // not finished, then
 		}
-		j.done[r.Tensor] = r
+		switch {
+		case e.Refinement != nil:
+			j.refinement = e.Refinement
+			clear(j.refined)
+		case e.Refined:
+			j.refined[e.Tensor] = e.record
+		default:
+			j.done[e.Tensor] = e.record
+		}
 	}
 	return nil
 }
 
-// add notes a finished tensor.
-func (j *journal) add(r record) error {
-	line, err := json.Marshal(r)
+// add notes what is finished.
+func (j *journal) add(e entry) error {
+	line, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}

@@ -8,10 +8,8 @@ import (
 // memory is how a run's buffers are sized.
 type memory struct {
 	workers int
-	block   int // weights that a worker holds at a time
-	// Bytes of all layers, quantized, and of what a refiner takes besides; 0
-	// where there is none.
-	held, refiner int64
+	block   int   // weights that a worker holds at a time
+	refiner int64 // bytes that it takes; 0 where there is none
 }
 
 // blockWeights is what a worker holds where memory is no concern: enough to
@@ -40,22 +38,17 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 	}
 	m.block = max(m.block, widest)
 	if r := p.Recipe.Refine; r != nil {
-		layers, err := p.Matrices()
+		shapes, err := p.Shapes()
 		if err != nil {
 			return m, err
 		}
-		for i := range p.Items {
-			if p.Items[i].Quantized() {
-				m.held += p.Items[i].BytesOut
-			}
-		}
-		m.refiner = r.Memory(layers)
+		m.refiner = r.Memory(shapes)
 	}
 	if o.MaxRAM == 0 {
 		return m, nil
 	}
-	if need := m.held + m.refiner; need > o.MaxRAM {
-		return m, &MemoryError{Limit: o.MaxRAM, Need: need}
+	if m.refiner > o.MaxRAM {
+		return m, &MemoryError{Limit: o.MaxRAM, Need: m.refiner}
 	}
 	for m.peak() > o.MaxRAM {
 		switch {
@@ -79,7 +72,7 @@ func (p *Plan) CheckMemory(o RunOptions) error {
 // peak estimates the resident memory of a run in bytes. A refiner and the
 // workers take their turns.
 func (m memory) peak() int64 {
-	return m.held + max(m.refiner, baseRAM+int64(float64(m.workers)*float64(m.block)*bytesPerWeight))
+	return max(m.refiner, baseRAM+int64(float64(m.workers)*float64(m.block)*bytesPerWeight))
 }
 
 // MemoryError means that a refiner takes more than a run may.

@@ -17,7 +17,7 @@ import (
 func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 	res := &Result{Totals: p.Totals(), Kept: p.Kept(), Decoded: p.Decoded(), Resumed: resumed}
 	if ref != nil {
-		res.Learn = ref.learning
+		res.Learn = ref.Learning
 	}
 	res.sums = make(map[string]lutq.Sum)
 	var sums []lutq.TensorSum
@@ -36,7 +36,7 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 		energy += rec.Energy
 		squared += rec.Squared
 		format := it.Format
-		if ref != nil && ref.better[it.Layer] {
+		if rec.Refined {
 			format.Method = refinedMethod(format)
 		}
 		res.Layers = append(res.Layers, LayerResult{

@@ -1,31 +1,38 @@
 package quantize
 
 import (
+	"bufio"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
 
+	"github.com/lutq/lutq/formats/folder"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
 )
 
 // A Refiner improves the layers of a model together, after each of them was
-// rounded to nearest by itself: it is what learns scales from text.
+// quantized by itself and written: it is what learns scales from text.
 type Refiner interface {
 	// Flags are the flags of the command line that ask for it again.
 	Flags() []string
-	// Key names all that its result depends on besides the matrices it is given.
+	// Key names all that its result depends on besides the layers it is given.
 	Key() string
-	// Memory returns about how many bytes Refine takes at most besides the
-	// initial matrices, of which it looks at the shapes only, and Seconds about how
-	// long it takes.
-	Memory(initial map[string]*lut.Matrix) int64
+	// Memory returns about how many bytes Refine takes at most for layers of these
+	// shapes, and Seconds about how long it takes.
+	Memory(shapes map[string]*lut.Matrix) int64
 	Seconds(ctx context.Context) (float64, error)
-	// Refine returns better matrices for some of the initial ones, by layer, of
-	// the same shape and format and with sound scales. Between runs that are
-	// interrupted it may keep what it has in the file state, which goes away
-	// with the last of them. The initial matrices are not changed.
-	Refine(ctx context.Context, initial map[string]*lut.Matrix, state string) (map[string]*lut.Matrix, *lutq.Learning, error)
+	// Refine writes what is better for some of the layers. Shapes are theirs, without codes
+	// and scales. Between runs that are interrupted it may keep what it has in the file
+	// state, which goes away with the last of them.
+	Refine(ctx context.Context, shapes map[string]*lut.Matrix, layers *Layers, state string) (*lutq.Learning, error)
 }
 
 // The methods, as recipes and containers spell them. A layer whose scales were
@@ -44,117 +51,300 @@ func refinedMethod(f lutq.Format) string {
 	return methodLearn
 }
 
-// stateName is the file beside an output being built that a refiner keeps its
-// state in.
-const stateName = "lutq-learning"
+// The files beside an output being built that a refiner keeps its state in, and that has
+// its result.
+const (
+	stateName   = "lutq-learning"
+	refinedName = "lutq-refined"
+)
 
-// refined is what came of a plan's refiner.
-type refined struct {
-	matrices map[string]*lut.Matrix // of every quantized layer
-	better   map[string]bool        // those that the refiner returned
-	learning *lutq.Learning
+// A refinement says what came of a plan's refiner. The data is in a file, until the end
+// of which the layers are what they were, and from which it is copied then.
+type refinement struct {
+	Learning *lutq.Learning `json:"learning"`
+	Parts    []string       `json:"parts"`  // stored tensors, in the order of the file
+	SHA256   lutq.Sum       `json:"sha256"` // of the file
 }
 
-// refine quantizes every layer into memory and has the refiner improve them.
-func (r *run) refine(ctx context.Context, state string) error {
-	var err error
-	if r.initial, err = r.plan.Matrices(); err != nil {
-		return err
+// refined is a refinement with its file.
+type refined struct {
+	refinement
+	file *os.File
+	at   map[string]int64 // where the parts begin
+}
+
+// has reports whether a part was refined. The receiver may be nil.
+func (f *refined) has(s stored) bool {
+	if f == nil {
+		return false
 	}
+	_, ok := f.at[s.Name]
+	return ok
+}
+
+func (f *refined) close() {
+	if f != nil {
+		f.file.Close()
+	}
+}
+
+// openRefined opens the result that an earlier run's refiner left, nil where there is
+// none that can be used.
+func (r *run) openRefined(path string) (*refined, error) {
+	known := r.journal.refinement
+	if known == nil || known.Learning == nil {
+		return nil, nil
+	}
+	f, err := input.OpenFile(path, os.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	ref, err := r.locate(*known, f)
+	if ref == nil || err != nil {
+		f.Close()
+	}
+	return ref, err
+}
+
+// locate says where the parts of a refinement are in its file. It returns nil where the
+// file is not the one that was written.
+func (r *run) locate(known refinement, f *os.File) (*refined, error) {
+	sizes := make(map[string]int64)
 	for i := range r.plan.Items {
 		if it := &r.plan.Items[i]; it.Quantized() {
-			m := r.initial[it.Layer]
-			m.Codes, m.Scales = make([]byte, it.stored[codesPart].size), make([]byte, it.stored[scalesPart].size)
+			for _, s := range it.stored {
+				sizes[s.Name] = s.size
+			}
 		}
 	}
-	if _, err := r.schedule(ctx, make([]record, len(r.plan.Items))); err != nil {
-		return err
+	ref := &refined{refinement: known, file: f, at: make(map[string]int64)}
+	var end int64
+	for _, name := range known.Parts {
+		size, ok := sizes[name]
+		if !ok {
+			return nil, nil
+		}
+		ref.at[name] = end
+		end += size
 	}
-	initial := r.initial
-	r.initial = nil
-	better, learning, err := r.plan.Recipe.Refine.Refine(ctx, initial, state)
+	h := sha256.New()
+	n, err := io.Copy(h, f)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	r.refined = &refined{matrices: initial, better: make(map[string]bool), learning: learning}
-	for layer, m := range better {
-		if err := sameFormat(initial[layer], m); err != nil {
-			return fmt.Errorf("%s: refined: %w", layer, err)
+	if n != end || lutq.Sum(h.Sum(nil)) != known.SHA256 {
+		return nil, nil
+	}
+	return ref, nil
+}
+
+// Layers are the quantized layers of a container that is being made, for a refiner: they
+// stay what they are until it is done.
+type Layers struct {
+	run   *run
+	items map[string]*Item
+	out   *bufio.Writer
+	sum   hash.Hash
+	parts []string
+}
+
+// Read reads a layer, which is the caller's then.
+func (l *Layers) Read(layer string) (*lut.Matrix, error) {
+	it := l.items[layer]
+	if it == nil {
+		return nil, fmt.Errorf("%s is not quantized", layer)
+	}
+	m, err := it.matrix()
+	if err != nil {
+		return nil, err
+	}
+	table := make([]byte, it.stored[codebookPart].size)
+	m.Codes, m.Scales = make([]byte, it.stored[codesPart].size), make([]byte, it.stored[scalesPart].size)
+	for part, data := range map[int][]byte{codebookPart: table, codesPart: m.Codes, scalesPart: m.Scales} {
+		if err := l.run.writer.ReadAt(it.stored[part].Name, data, 0); err != nil {
+			return nil, err
 		}
-		initial[layer] = m
-		r.refined.better[layer] = true
+	}
+	m.Codebook = make([]float32, len(table)/4)
+	num.DecodeF32(m.Codebook, table)
+	return m, m.Validate()
+}
+
+// Write takes what is better for a layer, of the same shape and format and with sound
+// scales. Codes that are nil stay what they are.
+func (l *Layers) Write(layer string, m *lut.Matrix) error {
+	it := l.items[layer]
+	if it == nil {
+		return fmt.Errorf("%s is not quantized", layer)
+	}
+	if err := it.fits(m); err != nil {
+		return fmt.Errorf("%s: refined: %w", layer, err)
+	}
+	table := make([]byte, 4*len(m.Codebook))
+	num.EncodeF32(table, m.Codebook)
+	for part, data := range [...][]byte{codebookPart: table, scalesPart: m.Scales, codesPart: m.Codes} {
+		if data == nil {
+			continue
+		}
+		l.parts = append(l.parts, it.stored[part].Name)
+		if _, err := l.out.Write(data); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// Matrices returns the plan's layers as matrices without codes and scales.
-func (p *Plan) Matrices() (map[string]*lut.Matrix, error) {
-	all := make(map[string]*lut.Matrix)
-	for i := range p.Items {
-		it := &p.Items[i]
-		if !it.Quantized() {
-			continue
-		}
-		st, err := lut.ParseScaleType(it.Format.ScaleType)
-		if err != nil {
-			return nil, err
-		}
-		all[it.Layer] = &lut.Matrix{
-			N: it.N, K: it.K, Bits: it.Format.Bits, Group: it.Format.Columns(it.K), ScaleType: st, Codebook: it.Codebook.Values,
-		}
+// fits reports a refined matrix that cannot take the item's place.
+func (it *Item) fits(m *lut.Matrix) error {
+	old, err := it.matrix()
+	if err != nil {
+		return err
 	}
-	return all, nil
-}
-
-// sameFormat reports a refined matrix that cannot take its initial one's place.
-func sameFormat(old, m *lut.Matrix) error {
-	switch {
-	case old == nil:
-		return errors.New("no such layer")
-	case m.N != old.N || m.K != old.K || m.Bits != old.Bits || m.Group != old.Group || m.ScaleType != old.ScaleType:
+	if m.N != old.N || m.K != old.K || m.Bits != old.Bits || m.Group != old.Group || m.ScaleType != old.ScaleType {
 		return errors.New("the format is not the one that was asked for")
 	}
-	if err := m.Validate(); err != nil {
-		return err
+	codes, scales := it.stored[codesPart].size, it.stored[scalesPart].size
+	if m.Codes != nil && int64(len(m.Codes)) != codes || int64(len(m.Scales)) != scales {
+		return fmt.Errorf("codes take %d bytes and scales %d: want %d and %d", len(m.Codes), len(m.Scales), codes, scales)
 	}
 	return lut.Codebook{Name: "table", Values: m.Codebook}.Check(m.Bits)
 }
 
-// keep quantizes a block into memory.
-func (w *worker) keep(b block) error {
-	cb, codes, scales, err := w.quantize(b)
+// refine has the plan's refiner improve what is written, and puts its result in place.
+func (r *run) refine(ctx context.Context, work *folder.Work) error {
+	if r.refined == nil {
+		if err := r.learn(ctx, work); err != nil {
+			return err
+		}
+	}
+	var changed []int
+	left := r.plan.Totals().BytesIn
+	for i := range r.plan.Items {
+		it := &r.plan.Items[i]
+		if it.Quantized() && r.refined.has(it.stored[scalesPart]) {
+			changed = append(changed, i)
+			left -= it.Tensor.StoredBytes()
+		}
+	}
+	r.done = left
+	_, err := r.pass(ctx, changed, r.placed, (*worker).replace)
+	return err
+}
+
+// learn calls the refiner and notes its result.
+func (r *run) learn(ctx context.Context, work *folder.Work) error {
+	shapes, err := r.plan.Shapes()
 	if err != nil {
 		return err
 	}
-	m := w.initial[b.item.Layer]
-	copy(m.Codes[b.from*b.item.rowBytes(codesPart):], codes)
-	copy(m.Scales[b.from*b.item.rowBytes(scalesPart):], scales)
-	if b.left.Add(-1) == 0 {
-		m.Codebook = cb.Values
+	path := work.Scratch(refinedName)
+	f, err := os.Create(path)
+	if err != nil {
+		return err
 	}
-	w.advance(b.bytes(), b.item.Tensor.Name)
-	return nil
+	layers := &Layers{run: r, items: make(map[string]*Item), sum: sha256.New()}
+	layers.out = bufio.NewWriter(io.MultiWriter(f, layers.sum))
+	for i := range r.plan.Items {
+		if it := &r.plan.Items[i]; it.Quantized() {
+			layers.items[it.Layer] = it
+		}
+	}
+	learning, err := r.plan.Recipe.Refine.Refine(ctx, shapes, layers, work.Scratch(stateName))
+	if err = errors.Join(err, layers.out.Flush(), f.Close()); err != nil {
+		return err
+	}
+	known := refinement{Learning: learning, Parts: layers.parts, SHA256: lutq.Sum(layers.sum.Sum(nil))}
+	if err := r.journal.add(entry{Refinement: &known}); err != nil {
+		return err
+	}
+	r.journal.refinement = &known
+	clear(r.journal.refined)
+	if r.refined, err = r.openRefined(path); err == nil && r.refined == nil {
+		err = fmt.Errorf("%s reads back differently from what was written", path)
+	}
+	return err
 }
 
-// place writes a block of a refined matrix, and notes its error.
-func (w *worker) place(b block) error {
-	it, m := b.item, w.refined.matrices[b.item.Layer]
+// placed reports whether what was refined of an item is in its place.
+func (r *run) placed(i int) (bool, error) { return r.stands(i, r.journal.refined, r.refined.has) }
+
+// replace puts a block of a refined item in its place, and notes its error.
+func (w *worker) replace(b block) error {
+	it := b.item
+	m, err := it.matrix()
+	if err != nil {
+		return err
+	}
+	m.N = b.to - b.from
+	table := make([]byte, it.stored[codebookPart].size)
+	if err := w.part(table, it.stored[codebookPart], 0); err != nil {
+		return err
+	}
+	m.Codebook = make([]float32, len(table)/4)
+	num.DecodeF32(m.Codebook, table)
+	m.Codes, m.Scales = grow(&w.codes, m.N*it.rowBytes(codesPart)), grow(&w.scales, m.N*it.rowBytes(scalesPart))
+	if err := w.part(m.Codes, it.stored[codesPart], int64(b.from*it.rowBytes(codesPart))); err != nil {
+		return err
+	}
+	if err := w.part(m.Scales, it.stored[scalesPart], int64(b.from*it.rowBytes(scalesPart))); err != nil {
+		return err
+	}
 	all, err := w.rows(it, b.from, b.to)
 	if err != nil {
 		return err
 	}
 	row, codes, scales := make([]float32, it.K), make([]uint8, it.K), make([]float32, m.Groups())
-	for n := b.from; n < b.to; n++ {
-		weights := all[(n-b.from)*it.K:][:it.K]
+	for n := range m.N {
 		m.Row(row, n, codes, scales)
 		var e lut.RowError
-		for k, v := range weights {
+		for k, v := range all[n*it.K:][:it.K] {
 			d := float64(v) - float64(row[k])
 			e.Energy += float64(v) * float64(v)
 			e.Squared += d * d
 		}
-		b.errs[n] = e
+		b.errs[b.from+n] = e
 	}
-	codeBytes, scaleBytes := it.rowBytes(codesPart), it.rowBytes(scalesPart)
-	return w.store(b, m.Codebook, m.Codes[b.from*codeBytes:b.to*codeBytes], m.Scales[b.from*scaleBytes:b.to*scaleBytes])
+	w.advance(b.bytes(), it.Tensor.Name)
+	if !w.refined.has(it.stored[codesPart]) {
+		m.Codes = nil
+	}
+	return w.store(b, m.Codebook, m.Codes, m.Scales)
+}
+
+// part reads a piece of a part: as it was refined, or as it is.
+func (r *run) part(dst []byte, s stored, off int64) error {
+	if !r.refined.has(s) {
+		return r.writer.ReadAt(s.Name, dst, off)
+	}
+	_, err := r.refined.file.ReadAt(dst, r.refined.at[s.Name]+off)
+	return err
+}
+
+// Shapes returns the plan's layers as matrices without codes and scales.
+func (p *Plan) Shapes() (map[string]*lut.Matrix, error) {
+	all := make(map[string]*lut.Matrix)
+	for i := range p.Items {
+		if it := &p.Items[i]; it.Quantized() {
+			m, err := it.matrix()
+			if err != nil {
+				return nil, err
+			}
+			all[it.Layer] = m
+		}
+	}
+	return all, nil
+}
+
+// matrix returns the item's matrix without codes and scales.
+func (it *Item) matrix() (*lut.Matrix, error) {
+	st, err := lut.ParseScaleType(it.Format.ScaleType)
+	if err != nil {
+		return nil, err
+	}
+	return &lut.Matrix{
+		N: it.N, K: it.K, Bits: it.Format.Bits, Group: it.Format.Columns(it.K), ScaleType: st, Codebook: it.Codebook.Values,
+	}, nil
 }

@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/lutq"
@@ -23,6 +27,8 @@ type halver struct {
 	memory int64 // bytes
 	key    string
 	calls  int
+	// recodes changes codes as well
+	recodes bool
 }
 
 func (h *halver) Memory(map[string]*lut.Matrix) int64 { return h.memory }
@@ -32,32 +38,42 @@ func (h *halver) Seconds(context.Context) (float64, error) { return 1e6, nil }
 func (h *halver) Flags() []string { return []string{"--halve"} }
 func (h *halver) Key() string     { return "halve" + h.key }
 
-func (h *halver) Refine(_ context.Context, initial map[string]*lut.Matrix, state string) (map[string]*lut.Matrix, *lutq.Learning, error) {
+func (h *halver) Refine(_ context.Context, shapes map[string]*lut.Matrix, layers *Layers, state string) (*lutq.Learning, error) {
 	h.calls++
 	if h.before != nil {
 		if err := h.before(state); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	out := make(map[string]*lut.Matrix)
-	for layer, m := range initial {
+	for _, layer := range slices.Sorted(maps.Keys(shapes)) {
 		if !h.knows(layer) {
 			continue
 		}
-		better := *m
+		m, err := layers.Read(layer)
+		if err != nil {
+			return nil, err
+		}
 		s := make([]float32, m.N*m.Groups())
 		m.ScaleType.Decode(s, m.Scales)
 		for i := range s {
 			s[i] /= 2
 		}
-		better.Scales = make([]byte, len(m.Scales))
-		m.ScaleType.Encode(better.Scales, s)
-		if h.spoil != nil {
-			h.spoil(&better)
+		m.ScaleType.Encode(m.Scales, s)
+		if !h.recodes {
+			m.Codes = nil
+		} else {
+			for i := range m.Codes {
+				m.Codes[i] ^= 1 // of the first code in the byte
+			}
 		}
-		out[layer] = &better
+		if h.spoil != nil {
+			h.spoil(m)
+		}
+		if err := layers.Write(layer, m); err != nil {
+			return nil, err
+		}
 	}
-	return out, &lutq.Learning{Mode: "halve", Steps: 1}, nil
+	return &lutq.Learning{Mode: "halve", Steps: 1}, nil
 }
 
 // refinePlan plans a recipe with a refiner.
@@ -187,7 +203,7 @@ func TestRefineBad(t *testing.T) {
 		{"no refiner", "no text to learn from", nil, `{"method": "nfl"}`},
 		{"not normal", "nfl is for the codebook nf", &halver{knows: all}, `{"method": "nfl", "codebook": "int"}`},
 		{"other format", "format is not the one", &halver{knows: all, spoil: func(m *lut.Matrix) { m.Group = 32 }}, `{}`},
-		{"short", "codes take", &halver{knows: all, spoil: func(m *lut.Matrix) { m.Codes = m.Codes[1:] }}, `{}`},
+		{"short", "codes take", &halver{knows: all, recodes: true, spoil: func(m *lut.Matrix) { m.Codes = m.Codes[1:] }}, `{}`},
 		{"table", "is below the one before", &halver{knows: all, spoil: func(m *lut.Matrix) {
 			m.Codebook = slices.Clone(m.Codebook)
 			slices.Reverse(m.Codebook)
@@ -227,8 +243,8 @@ func TestRefineMemory(t *testing.T) {
 	}
 	out := filepath.Join(t.TempDir(), "out")
 	var memory *MemoryError
-	if _, err := p.Run(t.Context(), out, RunOptions{MaxRAM: need}); !errors.As(err, &memory) || memory.Need <= need || memory.Hint() == "" {
-		t.Errorf("with %d bytes: %v, want an error on memory", need, err)
+	if _, err := p.Run(t.Context(), out, RunOptions{MaxRAM: need - 1}); !errors.As(err, &memory) || memory.Need != need || memory.Hint() == "" {
+		t.Errorf("with %d bytes: %v, want an error on memory", need-1, err)
 	}
 	if halve.calls > 0 || len(files(t, filepath.Dir(out))) > 0 {
 		t.Errorf("%d layers were refined and %v written all the same", halve.calls, files(t, filepath.Dir(out)))
@@ -275,4 +291,91 @@ func TestRefineDefaults(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRefineKilled stops a run while what was refined is put in its place: it goes on with
+// that, unless the result is damaged, which is then made again from the layers as they were.
+func TestRefineKilled(t *testing.T) {
+	src, _ := oddModel(t)
+	const recipe = `{"bits": 3, "group": 32, "codebook": "int", "scale_type": "bf16"}`
+	knows := func(layer string) bool { return !strings.Contains(layer, "k_proj") }
+	for _, recodes := range []bool{false, true} {
+		whole := filepath.Join(t.TempDir(), "whole")
+		if _, err := refinePlan(t, src, recipe, &halver{knows: knows, recodes: recodes}).Run(t.Context(), whole, RunOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		want := files(t, whole)
+		for _, tc := range []struct {
+			name  string
+			spoil func(data []byte) []byte
+			calls int
+		}{
+			{"whole", func(data []byte) []byte { return data }, 1},
+			{"cut short", func(data []byte) []byte { return data[:len(data)-1] }, 2},
+			{"one bit", func(data []byte) []byte { data[len(data)/2] ^= 1; return data }, 2},
+		} {
+			t.Run(fmt.Sprintf("%s, new codes %v", tc.name, recodes), func(t *testing.T) {
+				out := filepath.Join(t.TempDir(), "out")
+				ctx, cancel := context.WithCancel(t.Context())
+				h := &halver{knows: knows, recodes: recodes}
+				stop := RunOptions{Threads: 1, Progress: func(int64, string) {
+					if h.calls > 0 {
+						cancel() // when the first layer is in its place
+					}
+				}}
+				if _, err := refinePlan(t, src, recipe, h).Run(ctx, out, stop); !errors.Is(err, context.Canceled) {
+					t.Fatalf("got error %v", err)
+				}
+				result := filepath.Join(out+".partial", refinedName)
+				data, err := os.ReadFile(result)
+				if err == nil {
+					err = os.WriteFile(result, tc.spoil(data), 0o644)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				res, err := refinePlan(t, src, recipe, h).Run(t.Context(), out, RunOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if h.calls != tc.calls {
+					t.Errorf("the refiner was called %d times, want %d", h.calls, tc.calls)
+				}
+				if diff := cmp.Diff(want, files(t, out)); diff != "" {
+					t.Errorf("the files differ (-want +got):\n%s", diff)
+				}
+				if tc.calls == 1 && res.Resumed != res.Tensors {
+					t.Errorf("%d of %d tensors resumed", res.Resumed, res.Tensors)
+				}
+			})
+		}
+	}
+}
+
+// FuzzJournal reads what an interrupted run may have left: no line of it stops the next one.
+func FuzzJournal(f *testing.F) {
+	f.Add([]byte(`{"tensor":"a","sums":["00"],"energy":1}` + "\n" + `{"refinement":{"learning":{},"parts":["a.scales"],"sha256":""}}` + "\n" + `{"tensor":"a","refined":true}` + "\n"))
+	f.Add([]byte("{}\nnull\n[]\n\x00"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(t.TempDir(), "journal")
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		j, err := openJournal(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.add(entry{record: record{Tensor: "new", Refined: true}}); err != nil {
+			t.Fatal(err)
+		}
+		j.close()
+		again, err := openJournal(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer again.close()
+		if len(again.done) != len(j.done) || again.refined["new"].Tensor != "new" {
+			t.Errorf("%d records, %d refined: what was added is not there", len(again.done), len(again.refined))
+		}
+	})
 }

@@ -111,10 +111,9 @@ type run struct {
 	journal  *journal
 	memory   memory
 	writer   *hf.Writer
+	records  []record // of the plan's items
+	refined  *refined // what came of a refiner, once it is done
 	progress func(done int64, tensor string)
-
-	initial map[string]*lut.Matrix // being made, where a refiner wants it
-	refined *refined               // then
 
 	mu   sync.Mutex
 	done int64
@@ -142,20 +141,33 @@ func (r *run) tensors(ctx context.Context, work *folder.Work, maxShard int64) (*
 	}
 	defer r.writer.Abort() // does nothing after Commit
 
-	if r.plan.Recipe.Refine != nil {
-		if err := r.refine(ctx, work.Scratch(stateName)); err != nil {
-			return nil, err
-		}
+	r.records = make([]record, len(r.plan.Items))
+	if r.refined, err = r.openRefined(work.Scratch(refinedName)); err != nil {
+		return nil, err
 	}
-	records := make([]record, len(r.plan.Items))
-	resumed, err := r.schedule(ctx, records)
+	defer func() { r.refined.close() }()
+	resumed, err := r.pass(ctx, r.every(), r.finished, (*worker).do)
 	if err != nil {
 		return nil, err
+	}
+	if r.plan.Recipe.Refine != nil {
+		if err := r.refine(ctx, work); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.writer.Commit(); err != nil {
 		return nil, err
 	}
-	return r.plan.result(records, resumed, r.refined), nil
+	return r.plan.result(r.records, resumed, r.refined), nil
+}
+
+// every returns the indices of all items.
+func (r *run) every() []int {
+	all := make([]int, len(r.plan.Items))
+	for i := range all {
+		all[i] = i
+	}
+	return all
 }
 
 // checkSpace fails early where the output cannot fit.
@@ -181,8 +193,9 @@ func (r *run) checkSpace(dir string) error {
 	return nil
 }
 
-// schedule hands out the plan's work, block by block in the source's order.
-func (r *run) schedule(ctx context.Context, records []record) (resumed int, err error) {
+// pass hands out the work on some items, block by block in their order. Those that are
+// done already are left as they are.
+func (r *run) pass(ctx context.Context, items []int, done func(i int) (bool, error), do func(w *worker, b block) error) (resumed int, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	blocks := make(chan block)
 	for range r.memory.workers {
@@ -192,7 +205,7 @@ func (r *run) schedule(ctx context.Context, records []record) (resumed int, err 
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				if err := w.do(b); err != nil {
+				if err := do(&w, b); err != nil {
 					return fmt.Errorf("%s: %s: %w", b.item.Tensor.Shard, b.item.Tensor.Name, err)
 				}
 			}
@@ -201,12 +214,9 @@ func (r *run) schedule(ctx context.Context, records []record) (resumed int, err 
 	}
 	group.Go(func() error {
 		defer close(blocks)
-		for i := range r.plan.Items {
+		for _, i := range items {
 			it := &r.plan.Items[i]
-			if r.initial != nil && !it.Quantized() {
-				continue
-			}
-			done, err := r.finished(it, &records[i])
+			done, err := done(i)
 			if err != nil {
 				return err
 			}
@@ -215,7 +225,7 @@ func (r *run) schedule(ctx context.Context, records []record) (resumed int, err 
 				r.advance(it.Tensor.StoredBytes(), it.Tensor.Name)
 				continue
 			}
-			for _, b := range r.blocks(it, &records[i]) {
+			for _, b := range r.blocks(it, &r.records[i]) {
 				select {
 				case blocks <- b:
 				case <-ctx.Done():
@@ -229,25 +239,32 @@ func (r *run) schedule(ctx context.Context, records []record) (resumed int, err 
 }
 
 // finished reports whether an earlier run wrote an item, and whether it still
-// stands as it was written.
-func (r *run) finished(it *Item, rec *record) (bool, error) {
-	if it.Quantized() && r.plan.Recipe.Refine != nil {
-		return false, nil // known only once it is refined, and soon written
-	}
-	old, ok := r.journal.done[it.Tensor.Name]
+// stands as it was written: but for parts that have been refined since.
+func (r *run) finished(i int) (bool, error) {
+	return r.stands(i, r.journal.done, func(s stored) bool { return !r.refined.has(s) })
+}
+
+// stands reports whether some parts of an item are those of its record, which is then
+// the item's.
+func (r *run) stands(i int, records map[string]record, ask func(s stored) bool) (bool, error) {
+	it := &r.plan.Items[i]
+	old, ok := records[it.Tensor.Name]
 	if !ok || len(old.Sums) != len(it.stored) {
 		return false, nil
 	}
-	for i, s := range it.stored {
+	for j, s := range it.stored {
+		if !ask(s) {
+			continue
+		}
 		sum, err := r.sum(s)
 		if err != nil {
 			return false, err
 		}
-		if sum != old.Sums[i] {
+		if sum != old.Sums[j] {
 			return false, nil
 		}
 	}
-	*rec = old
+	r.records[i] = old
 	return true, nil
 }
 
@@ -260,9 +277,11 @@ func (r *run) sum(s stored) (lutq.Sum, error) {
 type task struct {
 	item   *Item
 	record *record
-	left   atomic.Int64
-	errs   []lut.RowError // of every row
-	scaled func() (lut.Codebook, error)
+	// The sums of what it was before it was refined; nil where it is written for the first time.
+	written []lutq.Sum
+	left    atomic.Int64
+	errs    []lut.RowError // of every row
+	scaled  func() (lut.Codebook, error)
 }
 
 // block is a piece of work: some rows of a quantized item, or all of a copied
@@ -274,7 +293,8 @@ type block struct {
 
 // blocks divides an item's work.
 func (r *run) blocks(it *Item, rec *record) []block {
-	t := &task{item: it, record: rec}
+	t := &task{item: it, record: rec, written: rec.Sums}
+	*rec = record{Tensor: it.Tensor.Name}
 	if !it.Quantized() {
 		t.left.Store(1)
 		return []block{{task: t}}

@@ -51,50 +51,36 @@ type worker struct {
 	raw       []byte
 }
 
+// do writes a block as its item is planned.
 func (w *worker) do(b block) error {
-	switch {
-	case !b.item.Quantized():
+	if !b.item.Quantized() {
 		return w.copy(b)
-	case w.initial != nil:
-		return w.keep(b)
-	case w.refined != nil:
-		return w.place(b)
 	}
-	cb, codes, scales, err := w.quantize(b)
+	it, n := b.item, b.to-b.from
+	cb, err := b.scaled()
 	if err != nil {
 		return err
 	}
-	w.advance(b.bytes(), b.item.Tensor.Name)
-	return w.store(b, cb.Values, codes, scales)
-}
-
-// quantize returns the codes and scales of rows [from, to) of a layer, which
-// stay until the next call, and their table.
-func (w *worker) quantize(b block) (cb lut.Codebook, codes, scales []byte, err error) {
-	it, n := b.item, b.to-b.from
-	if cb, err = b.scaled(); err != nil {
-		return cb, nil, nil, err
-	}
 	if w.task != b.task {
 		if w.quantizer, err = it.quantizer(cb); err != nil {
-			return cb, nil, nil, err
+			return err
 		}
 		w.task = b.task
 	}
-	codeBytes, scaleBytes := it.rowBytes(codesPart), it.rowBytes(scalesPart)
-	codes, scales = grow(&w.codes, n*codeBytes), grow(&w.scales, n*scaleBytes)
+	codes, scales := grow(&w.codes, n*it.rowBytes(codesPart)), grow(&w.scales, n*it.rowBytes(scalesPart))
 	weights, err := w.rows(it, b.from, b.to)
 	if err != nil {
-		return cb, nil, nil, err
+		return err
 	}
 	if err := w.quantizer.Rows(codes, scales, b.errs[b.from:b.to], weights, it.K); err != nil {
 		var bad *lut.NotFiniteError
 		if errors.As(err, &bad) {
 			bad.Row += b.from
 		}
-		return cb, nil, nil, err
+		return err
 	}
-	return cb, codes, scales, nil
+	w.advance(b.bytes(), it.Tensor.Name)
+	return w.store(b, cb.Values, codes, scales)
 }
 
 // rows reads rows [from, to) of a layer, which stay until the next call. Of one that is
@@ -114,12 +100,15 @@ func (w *worker) rows(it *Item, from, to int) ([]float32, error) {
 	return weights, nil
 }
 
-// store writes a block's codes and scales, and with the last of them the table.
+// store writes a block's codes and scales, and with the last of them the table. Codes
+// that are nil are written already.
 func (w *worker) store(b block, values []float32, codes, scales []byte) error {
 	it := b.item
 	codeBytes, scaleBytes := it.rowBytes(codesPart), it.rowBytes(scalesPart)
-	if err := w.writeChecked(it.stored[codesPart].Name, codes, int64(b.from)*int64(codeBytes)); err != nil {
-		return err
+	if codes != nil {
+		if err := w.writeChecked(it.stored[codesPart].Name, codes, int64(b.from)*int64(codeBytes)); err != nil {
+			return err
+		}
 	}
 	if err := w.writeChecked(it.stored[scalesPart].Name, scales, int64(b.from)*int64(scaleBytes)); err != nil {
 		return err
@@ -173,19 +162,23 @@ func (w *worker) copy(b block) error {
 
 // finish notes a finished item in the journal.
 func (w *worker) finish(t *task) error {
-	for _, s := range t.item.stored {
+	t.record.Refined = t.written != nil
+	for i, s := range t.item.stored {
+		if t.record.Refined && !w.refined.has(s) {
+			t.record.Sums = append(t.record.Sums, t.written[i])
+			continue
+		}
 		sum, err := w.sum(s)
 		if err != nil {
 			return err
 		}
 		t.record.Sums = append(t.record.Sums, sum)
 	}
-	t.record.Tensor = t.item.Tensor.Name
 	for _, e := range t.errs {
 		t.record.Energy += e.Energy
 		t.record.Squared += e.Squared
 	}
-	return w.journal.add(*t.record)
+	return w.journal.add(entry{record: *t.record})
 }
 
 // grow returns a slice of n elements backed by *buf, which it enlarges.

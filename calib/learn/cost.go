@@ -20,27 +20,28 @@ const (
 )
 
 // HostMemory returns about how many bytes of the host learning on the device
-// takes at most, besides the initial matrices: for a model of so many bytes of
-// weights. Of the initial matrices only their shapes are looked at.
-func HostMemory(d *arch.Decoder, weights int64, initial map[string]*lut.Matrix, device string, o Options) int64 {
-	var layers, packed int64
-	for _, m := range initial {
+// takes at most, for a model of so many bytes of weights and layers of these shapes.
+func HostMemory(d *arch.Decoder, weights int64, shapes map[string]*lut.Matrix, device string, o Options) int64 {
+	var layers, scales, largest int64
+	for _, m := range shapes {
 		n, k, groups := int64(m.N), int64(m.K), int64(m.Groups())
 		// Codes and their values, and parameters as the optimizer has them.
 		layers += n * (k + 4*k + 9*4*groups)
-		packed += n * (int64(m.RowBytes()) + groups*int64(m.ScaleType.Size()))
+		scales += n * groups
+		largest = max(largest, n*(int64(m.RowBytes())+k+groups*int64(m.ScaleType.Size()+4)))
 	}
 	if device != "cpu" {
 		// The model streams through to the device, a matrix at a time, of which the
-		// embedding is the largest. The state of learning is read and written there.
-		return baseBytes + 2*4*int64(d.Vocab)*int64(d.Hidden) + packed
+		// embedding is the largest, and after it the layers. A state that is read has six
+		// numbers for each scale at most.
+		return baseBytes + max(2*4*int64(d.Vocab)*int64(d.Hidden), 6*4*scales) + largest
 	}
 	window := 0
 	for _, w := range o.Windows {
 		window = max(window, len(w))
 	}
 	arrays := model.GradientBytes(d, window, o.objective() == KL)
-	return baseBytes + int64(uncollected*float64(weights+layers+packed+arrays))
+	return baseBytes + int64(uncollected*float64(weights+layers+largest+arrays))
 }
 
 // objective returns what the options or their mode make small.

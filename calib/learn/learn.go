@@ -220,25 +220,34 @@ func (o Options) resolve(bits int) (*settings, error) {
 // validations is how often the held-out windows are looked at after the first time.
 const validations = 4
 
+// Layers are the layers of a model as they were quantized, of which no more than one is
+// held at a time.
+type Layers interface {
+	// Read reads a stored layer, which is the caller's then. It is what was quantized,
+	// whatever has been written.
+	Read(path string) (*lut.Matrix, error)
+	// Write takes what was learned for one. Codes that are nil are as they were.
+	Write(path string, m *lut.Matrix) error
+}
+
 // Run learns the scales of the quantized layers of m, which holds the original
-// weights: those that are linear layers of the model. It returns new matrices
-// for them; the initial ones are not changed. The operations of m must be
-// [Ops] and [model.BackwardOps].
+// weights: those that are linear layers of the model. Shapes has them by the paths of what
+// is stored, without codes and scales. The operations of m must be [Ops] and
+// [model.BackwardOps].
 //
-// Where there are held-out windows, mode lutq returns the initial matrices
+// Where there are held-out windows, mode lutq writes the layers as they were
 // sooner than ones that do worse on them. A run that ctx ends keeps its state.
-func Run(ctx context.Context, m *model.Model, initial map[string]*lut.Matrix, o Options) (map[string]*lut.Matrix, *Report, error) {
-	t, err := newTrainer(m, initial, o, false)
+func Run(ctx context.Context, m *model.Model, shapes map[string]*lut.Matrix, layers Layers, o Options) (*Report, error) {
+	t, err := newTrainer(m, shapes, layers, o)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer t.close()
 	report, err := t.run(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	matrices, err := t.matrices(initial)
-	return matrices, report, err
+	return report, t.write(layers)
 }
 
 // Factors are what the weights of a layer [n, k] are multiplied by, a number
@@ -248,12 +257,12 @@ type Factors struct {
 	Values []float32
 }
 
-// Control learns factors, as many as the matrices have scales, for the
+// Control learns factors, as many as matrices of these shapes have scales, for the
 // original weights: what is gained by them is the text's part in the gain of
 // learned scales, not the repair of what quantization did. With the objective
 // KL there is nothing to learn.
-func Control(ctx context.Context, m *model.Model, initial map[string]*lut.Matrix, o Options) (map[string]Factors, *Report, error) {
-	t, err := newTrainer(m, initial, o, true)
+func Control(ctx context.Context, m *model.Model, shapes map[string]*lut.Matrix, o Options) (map[string]Factors, *Report, error) {
+	t, err := newTrainer(m, shapes, nil, o)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -99,6 +99,42 @@ func texts(t testing.TB, windows, valid, ctx int) (train, hold [][]int) {
 	return train, hold
 }
 
+// inMemory are layers as a test quantized them, and what was learned for them.
+type inMemory struct{ initial, learned map[string]*lut.Matrix }
+
+func (l *inMemory) Read(path string) (*lut.Matrix, error) {
+	return copies(map[string]*lut.Matrix{path: l.initial[path]})[path], nil
+}
+
+func (l *inMemory) Write(path string, m *lut.Matrix) error {
+	if m.Codes == nil {
+		m.Codes = l.initial[path].Codes
+	}
+	l.learned[path] = m
+	return nil
+}
+
+// learned is Run for layers in memory.
+func learned(ctx context.Context, m *model.Model, initial map[string]*lut.Matrix, o Options) (map[string]*lut.Matrix, *Report, error) {
+	layers := &inMemory{initial: initial, learned: make(map[string]*lut.Matrix)}
+	report, err := Run(ctx, m, shapes(initial), layers, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	return layers.learned, report, nil
+}
+
+// shapes returns matrices without codes and scales.
+func shapes(in map[string]*lut.Matrix) map[string]*lut.Matrix {
+	out := make(map[string]*lut.Matrix)
+	for path, m := range in {
+		s := *m
+		s.Codes, s.Scales = nil, nil
+		out[path] = &s
+	}
+	return out
+}
+
 // same tells matrices apart.
 func same(a, b map[string]*lut.Matrix) bool {
 	if len(a) != len(b) {
@@ -141,7 +177,7 @@ func TestModes(t *testing.T) {
 			var told []Progress
 			o.Progress = func(p Progress) { told = append(told, p) }
 			before := copies(initial)
-			got, rep, err := Run(t.Context(), m, initial, o)
+			got, rep, err := learned(t.Context(), m, initial, o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -240,7 +276,7 @@ func TestResume(t *testing.T) {
 			o := tc.o
 			o.Windows, o.Valid = train, hold
 			initial := quantized(t, "layers.1.", 2, 64, lut.F16)
-			want, report, err := Run(t.Context(), openTiny(t, 1), initial, o)
+			want, report, err := learned(t.Context(), openTiny(t, 1), initial, o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -256,7 +292,7 @@ func TestResume(t *testing.T) {
 						cancel()
 					}
 				}
-				got, rep, err := Run(ctx, m, initial, o)
+				got, rep, err := learned(ctx, m, initial, o)
 				cancel()
 				if errors.Is(err, context.Canceled) {
 					stopped++
@@ -291,7 +327,7 @@ func TestStateOfOthers(t *testing.T) {
 	m := openTiny(t, 1)
 	state := filepath.Join(t.TempDir(), "state")
 	o := Options{Mode: Flute, Windows: train, State: state}
-	want, _, err := Run(t.Context(), m, initial, o)
+	want, _, err := learned(t.Context(), m, initial, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +356,7 @@ func TestStateOfOthers(t *testing.T) {
 			}
 			var warned string
 			o.Warn = func(s string) { warned += s }
-			got, rep, err := Run(t.Context(), m, initial, o)
+			got, rep, err := learned(t.Context(), m, initial, o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -340,7 +376,7 @@ func TestSeed(t *testing.T) {
 	initial := quantized(t, "layers.2.mlp", 3, 64, lut.F16)
 	var results []map[string]*lut.Matrix
 	for _, seed := range []uint64{1, 1, 2} {
-		got, _, err := Run(t.Context(), openTiny(t, int(seed)), initial, Options{Mode: Lutq, Windows: train, Seed: seed})
+		got, _, err := learned(t.Context(), openTiny(t, int(seed)), initial, Options{Mode: Lutq, Windows: train, Seed: seed})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -431,7 +467,7 @@ func TestControl(t *testing.T) {
 	train, hold := texts(t, 4, 1, 32)
 	initial := quantized(t, "layers.", 3, 64, lut.F16)
 	m := openTiny(t, 2)
-	got, rep, err := Control(t.Context(), m, initial, Options{Mode: Lutq, Objective: NLL, Windows: train, Valid: hold, Epochs: 2})
+	got, rep, err := Control(t.Context(), m, shapes(initial), Options{Mode: Lutq, Objective: NLL, Windows: train, Valid: hold, Epochs: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -480,7 +516,7 @@ func TestBadOptions(t *testing.T) {
 		{"token", "99999", initial, Options{Mode: Lutq, Windows: [][]int{{1, 99999}}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if _, _, err := Run(t.Context(), m, tc.initial, tc.o); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, _, err := learned(t.Context(), m, tc.initial, tc.o); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got error %v, want %q", err, tc.want)
 			}
 		})

@@ -36,8 +36,7 @@ type RefinerOptions struct {
 	Begin func()
 }
 
-// Refiner learns the scales of a checkpoint's layers after they were quantized. It
-// is what package quantize asks for better layers.
+// Refiner learns the scales of a checkpoint's layers after they were quantized.
 type Refiner struct {
 	o       RefinerOptions
 	src     *hf.Checkpoint
@@ -105,19 +104,18 @@ func (r *Refiner) Texts() []lutq.CalibText { return r.texts }
 func (r *Refiner) Report() *Report { return r.report }
 
 // Refine learns the scales of the quantized layers, as [Run] does, and returns what
-// the container says of it besides. state is [Options] State.
-func (r *Refiner) Refine(ctx context.Context, initial map[string]*lut.Matrix, state string) (better map[string]*lut.Matrix, _ *lutq.Learning, err error) {
-	err = r.run(Memory(initial), func(m *model.Model) (rep *Report, err error) {
+// the container says of it. state is [Options] State.
+func (r *Refiner) Refine(ctx context.Context, shapes map[string]*lut.Matrix, layers Layers, state string) (*lutq.Learning, error) {
+	err := r.run(Memory(shapes), func(m *model.Model) (*Report, error) {
 		o := r.o.Options
 		o.State = state
-		better, rep, err = Run(ctx, m, initial, o)
-		return rep, err
+		return Run(ctx, m, shapes, layers, o)
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	rep := r.report
-	return better, &lutq.Learning{
+	return &lutq.Learning{
 		Mode: string(rep.Mode), Objective: string(rep.Objective), Texts: r.texts,
 		Windows: len(r.o.Windows), Context: r.o.Cut.Context, BOS: string(r.o.Cut.BOS),
 		Tokens: rep.Tokens, Steps: rep.Steps, Rate: rep.Rate, Seed: r.o.Seed, Device: rep.Device,
@@ -130,18 +128,11 @@ func (r *Refiner) Refine(ctx context.Context, initial map[string]*lut.Matrix, st
 // these shapes have scales. What it gains on a text is not the repair of
 // quantization. Its layers are of type F32, so that the factors are exact.
 func (r *Refiner) WriteControl(ctx context.Context, dir string, shapes map[string]*lut.Matrix, state string) error {
-	matrices := make(map[string]*lut.Matrix, len(shapes))
-	for name, s := range shapes {
-		m := *s
-		m.ScaleType = lut.F32
-		m.Codes, m.Scales = make([]byte, m.N*m.RowBytes()), make([]byte, 4*m.N*m.Groups())
-		matrices[name] = &m
-	}
 	var factors map[string]Factors
-	err := r.run(Memory(matrices), func(m *model.Model) (rep *Report, err error) {
+	err := r.run(Memory(shapes), func(m *model.Model) (rep *Report, err error) {
 		o := r.o.Options
 		o.State = state
-		factors, rep, err = Control(ctx, m, matrices, o)
+		factors, rep, err = Control(ctx, m, shapes, o)
 		return rep, err
 	})
 	if err != nil {
@@ -171,12 +162,12 @@ func (r *Refiner) run(memory int64, do func(*model.Model) (*Report, error)) (err
 }
 
 // Memory returns about how many bytes of the host Refine takes, see [HostMemory].
-func (r *Refiner) Memory(initial map[string]*lut.Matrix) int64 {
+func (r *Refiner) Memory(shapes map[string]*lut.Matrix) int64 {
 	var weights int64
 	for _, t := range r.src.Tensors() {
 		weights += t.Bytes()
 	}
-	return HostMemory(r.decoder, weights, initial, r.o.Device, r.o.Options)
+	return HostMemory(r.decoder, weights, shapes, r.o.Device, r.o.Options)
 }
 
 // Seconds returns about how long Refine takes, see [Seconds].

@@ -55,7 +55,8 @@ func TestRefiner(t *testing.T) {
 	r, open := refiner(t, Options{Mode: Lutq, Seed: 5})
 	r.o.Begin = func() { begun++ }
 	initial := quantized(t, "_proj", 2, 32, lut.F16)
-	better, record, err := r.Refine(context.Background(), initial, "")
+	layers := &inMemory{initial: initial, learned: make(map[string]*lut.Matrix)}
+	record, err := r.Refine(context.Background(), shapes(initial), layers, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,11 +74,11 @@ func TestRefiner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, report, err := Run(context.Background(), openTiny(t, 2), initial, Options{Mode: Lutq, Seed: 5, Windows: train, Valid: hold})
+	want, report, err := learned(context.Background(), openTiny(t, 2), initial, Options{Mode: Lutq, Seed: 5, Windows: train, Valid: hold})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !same(better, want) {
+	if !same(layers.learned, want) {
 		t.Error("the matrices are not those of Run")
 	}
 	if report.BestStep == 0 {
@@ -102,8 +103,7 @@ func TestRefiner(t *testing.T) {
 func TestWriteControl(t *testing.T) {
 	r, open := refiner(t, Options{Mode: Lutq, Objective: NLL})
 	const layer = "model.layers.1.self_attn.q_proj"
-	shape := quantized(t, "layers.1.self_attn.q_proj", 2, 32, lut.F16)[layer]
-	shape.Codes, shape.Scales = nil, nil
+	shape := shapes(quantized(t, "layers.1.self_attn.q_proj", 2, 32, lut.F16))[layer]
 	dir := t.TempDir()
 	if err := r.WriteControl(context.Background(), dir, map[string]*lut.Matrix{layer: shape}, ""); err != nil {
 		t.Fatal(err)
@@ -111,9 +111,7 @@ func TestWriteControl(t *testing.T) {
 	if shape.ScaleType != lut.F16 || shape.Codes != nil || shape.Scales != nil || *open != 0 {
 		t.Errorf("shape %+v, %d devices open", shape, *open)
 	}
-	matrix := *shape
-	matrix.ScaleType, matrix.Codes, matrix.Scales = lut.F32, make([]byte, shape.N*shape.RowBytes()), make([]byte, 4*shape.N*shape.Groups())
-	factors, _, err := Control(context.Background(), openTiny(t, 2), map[string]*lut.Matrix{layer: &matrix}, r.o.Options)
+	factors, _, err := Control(context.Background(), openTiny(t, 2), map[string]*lut.Matrix{layer: shape}, r.o.Options)
 	if err != nil {
 		t.Fatal(err)
 	}

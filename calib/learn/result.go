@@ -69,52 +69,65 @@ func (t *trainer) restore() {
 	t.apply()
 }
 
-// matrices returns what was learned, by the paths of what is stored; initial is what
-// its layers were before.
-func (t *trainer) matrices(initial map[string]*lut.Matrix) (map[string]*lut.Matrix, error) {
+// write gives layers what was learned, one stored matrix after the other.
+func (t *trainer) write(layers Layers) error {
 	if err := t.result(); err != nil {
-		return nil, err
+		return err
 	}
-	out := make(map[string]*lut.Matrix, len(t.layers))
-	for i := range t.layers {
-		l := &t.layers[i]
-		m := *l.initial
-		m.Codebook = slices.Clone(m.Codebook)
-		switch {
-		case t.BF16:
-			roundBF16(m.Codebook)
-		case t.Table:
-			t.ops.Read(m.Codebook, t.now.p.Slice(l.tableAt, l.tableAt+len(m.Codebook)))
-		}
-		scales := t.readScales(l)
-		m.Scales = make([]byte, len(m.Scales))
-		m.ScaleType.Encode(m.Scales, scales)
-		m.ScaleType.Decode(scales, m.Scales)
-		for j, s := range scales {
-			if math.IsNaN(float64(s)) || math.IsInf(float64(s), 0) {
-				return nil, fmt.Errorf("%s: learned scale %d is %v", l.name, j, s)
+	return t.eachStored(func(path string, parts []*layer) error {
+		var all *lut.Matrix
+		for _, l := range parts {
+			m, err := t.matrix(l)
+			if err != nil {
+				return err
 			}
+			if l.of.Whole() {
+				all = m
+				break
+			}
+			if all == nil { // rows that are no layer's stay what they are
+				if all, err = layers.Read(path); err != nil {
+					return err
+				}
+				all.Codebook = m.Codebook
+			}
+			all.SetRows(m, firstRow(l.of), l.of.Step)
 		}
-		if t.now.recoded {
-			codes := make([]uint8, m.N*m.K)
-			t.ops.Codes(codes, l.weight)
-			m.Codes = make([]byte, len(m.Codes))
-			rb := m.RowBytes()
-			parallel(m.N, func(n int) { lut.PackCodes(m.Codes[n*rb:(n+1)*rb], codes[n*m.K:(n+1)*m.K], m.Bits) })
+		if !t.now.recoded {
+			all.Codes = nil
 		}
-		s := l.of.Stored
-		if l.of.Whole() {
-			out[s.Path] = &m
-			continue
-		}
-		if out[s.Path] == nil {
-			all := *initial[s.Path]
-			all.Codes, all.Scales, all.Codebook = slices.Clone(all.Codes), slices.Clone(all.Scales), m.Codebook
-			out[s.Path] = &all
-		}
-		out[s.Path].SetRows(&m, l.of.Expert*s.N+l.of.Row, l.of.Step)
+		return layers.Write(path, all)
+	})
+}
+
+// matrix returns a layer as it was learned. Codes that were never chosen anew are
+// left out.
+func (t *trainer) matrix(l *layer) (*lut.Matrix, error) {
+	m := *l.shape
+	m.Codebook = slices.Clone(m.Codebook)
+	switch {
+	case t.BF16:
+		roundBF16(m.Codebook)
+	case t.Table:
+		t.ops.Read(m.Codebook, t.now.p.Slice(l.tableAt, l.tableAt+len(m.Codebook)))
 	}
-	return out, t.ops.Err()
+	scales := t.readScales(l)
+	m.Scales = make([]byte, m.ScaleType.Size()*len(scales))
+	m.ScaleType.Encode(m.Scales, scales)
+	m.ScaleType.Decode(scales, m.Scales)
+	for j, s := range scales {
+		if math.IsNaN(float64(s)) || math.IsInf(float64(s), 0) {
+			return nil, fmt.Errorf("%s: learned scale %d is %v", l.name, j, s)
+		}
+	}
+	if t.now.recoded {
+		codes := make([]uint8, m.N*m.K)
+		t.ops.Codes(codes, l.weight)
+		rb := m.RowBytes()
+		m.Codes = make([]byte, m.N*rb)
+		parallel(m.N, func(n int) { lut.PackCodes(m.Codes[n*rb:(n+1)*rb], codes[n*m.K:(n+1)*m.K], m.Bits) })
+	}
+	return &m, t.ops.Err()
 }
 
 // factors returns what the weights of a control are multiplied by.
@@ -126,14 +139,14 @@ func (t *trainer) factors() (map[string]Factors, error) {
 	for i := range t.layers {
 		l := &t.layers[i]
 		values := t.readScales(l)
-		s, groups := l.of.Stored, l.initial.Groups()
+		s, groups := l.of.Stored, l.shape.Groups()
 		f, ok := out[s.Path]
 		if !ok {
-			f = Factors{Group: l.initial.Group, Values: make([]float32, s.Matrices()*s.N*groups)}
+			f = Factors{Group: l.shape.Group, Values: make([]float32, s.Matrices()*s.N*groups)}
 			out[s.Path] = f
 		}
 		for i := range l.of.N {
-			to := l.of.Expert*s.N + l.of.Row + i*l.of.Step
+			to := firstRow(l.of) + i*l.of.Step
 			copy(f.Values[to*groups:(to+1)*groups], values[i*groups:])
 		}
 	}
@@ -145,7 +158,7 @@ func (t *trainer) readScales(l *layer) []float32 {
 	if t.log {
 		from = t.scales
 	}
-	s := make([]float32, l.initial.N*l.initial.Groups())
+	s := make([]float32, l.shape.N*l.shape.Groups())
 	t.ops.Read(s, from.Slice(l.scaleAt, l.scaleEnd()))
 	return s
 }

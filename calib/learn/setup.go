@@ -1,6 +1,7 @@
 package learn
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"runtime"
@@ -14,26 +15,30 @@ import (
 	"github.com/lutq/lutq/quantize/lut"
 )
 
-func newTrainer(m *model.Model, initial map[string]*lut.Matrix, o Options, control bool) (*trainer, error) {
+// newTrainer brings the layers of these shapes to the device: as layers has them or, where
+// that is nil, the original ones with factors of 1.
+func newTrainer(m *model.Model, shapes map[string]*lut.Matrix, layers Layers, o Options) (*trainer, error) {
 	ops, ok := m.Ops().(Ops)
 	if !ok {
 		return nil, fmt.Errorf("scales cannot be learned on the device %s", m.Ops().Name())
 	}
-	t := &trainer{ops: ops, control: control, grads: make(map[string]model.Grad)}
+	t := &trainer{ops: ops, control: layers == nil, grads: make(map[string]model.Grad)}
 	bits := lut.MaxBits
 	for l := range m.Decoder().Linears() {
-		mat, ok := initial[l.Stored.Path]
+		shape, ok := shapes[l.Stored.Path]
 		if !ok {
 			continue
-		}
-		if err := mat.Validate(); err != nil {
-			return nil, fmt.Errorf("%s: %w", l.Name, err)
 		}
 		if !l.Whole() && o.Table {
 			return nil, fmt.Errorf("%s: its table is that of other layers too: tables cannot be learned", l.Name)
 		}
-		bits = min(bits, mat.Bits)
-		t.layers = append(t.layers, layer{name: l.Name, of: l, initial: partOf(mat, l)})
+		bits = min(bits, shape.Bits)
+		own := *shape
+		own.N = l.N
+		if t.control {
+			own.ScaleType = lut.F32 // in which factors are exact
+		}
+		t.layers = append(t.layers, layer{name: l.Name, of: l, shape: &own})
 	}
 	if len(t.layers) == 0 {
 		return nil, errors.New("no linear layer of the model is quantized: there is nothing to learn")
@@ -42,14 +47,13 @@ func newTrainer(m *model.Model, initial map[string]*lut.Matrix, o Options, contr
 	if t.settings, err = o.resolve(bits); err != nil {
 		return nil, err
 	}
-	if control {
+	if t.control {
 		t.Recode, t.LSQ, t.Table, t.BF16 = 0, false, false, false
 	}
 	if t.Objective == KL {
 		t.teacher = m
 	}
-	t.key = t.digest(m)
-	if err := t.upload(m); err != nil {
+	if err := t.upload(m, layers); err != nil {
 		t.close()
 		return nil, err
 	}
@@ -61,21 +65,43 @@ func partOf(m *lut.Matrix, l *arch.Linear) *lut.Matrix {
 	if l.Whole() {
 		return m
 	}
-	return m.Rows(l.Expert*l.Stored.N+l.Row, l.Step, l.N)
+	return m.Rows(firstRow(l), l.Step, l.N)
 }
 
-// upload brings layers and parameters to the device.
-func (t *trainer) upload(m *model.Model) error {
+// firstRow returns the row of what is stored that is a layer's first.
+func firstRow(l *arch.Linear) int { return l.Expert*l.Stored.N + l.Row }
+
+// eachStored calls do for everything stored that layers are parts of, with those.
+func (t *trainer) eachStored(do func(path string, parts []*layer) error) error {
+	var paths []string
+	parts := make(map[string][]*layer)
+	for i := range t.layers {
+		path := t.layers[i].of.Stored.Path
+		if parts[path] == nil {
+			paths = append(paths, path)
+		}
+		parts[path] = append(parts[path], &t.layers[i])
+	}
+	for _, path := range paths {
+		if err := do(path, parts[path]); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// upload brings parameters and layers to the device, and reads one after the other.
+func (t *trainer) upload(m *model.Model, layers Layers) error {
 	for i := range t.layers {
 		l := &t.layers[i]
 		l.scaleAt = t.scaleCount
-		t.scaleCount += l.initial.N * l.initial.Groups()
+		t.scaleCount += l.shape.N * l.shape.Groups()
 	}
 	for i := range t.layers {
 		l := &t.layers[i]
 		l.tableAt = t.scaleCount + t.tableCount
 		if t.Table {
-			t.tableCount += len(l.initial.Codebook)
+			t.tableCount += len(l.shape.Codebook)
 		}
 	}
 	total := t.scaleCount + t.tableCount
@@ -92,54 +118,70 @@ func (t *trainer) upload(m *model.Model) error {
 			t.best.coded = t.ops.Floats(total)
 		}
 	}
+	key := t.digest(m)
 	weights := make(map[string]model.Weight, len(t.layers))
-	for i := range t.layers {
-		l := &t.layers[i]
-		if err := t.uploadLayer(l, m); err != nil {
-			return fmt.Errorf("%s: %w", l.name, err)
+	err := t.eachStored(func(path string, parts []*layer) error {
+		var all *lut.Matrix
+		if !t.control {
+			var err error
+			if all, err = layers.Read(path); err != nil {
+				return err
+			}
+			if err := all.Validate(); err != nil {
+				return err
+			}
+			addMatrix(key, all)
 		}
-		weights[l.name] = l.weight
-		g := model.Grad{Scales: t.g.Slice(l.scaleAt, l.scaleEnd()), LSQ: t.LSQ}
-		if t.Table {
-			g.Table = t.g.Slice(l.tableAt, l.tableAt+len(l.initial.Codebook))
+		for _, l := range parts {
+			if err := t.uploadLayer(l, all, m); err != nil {
+				return err
+			}
+			weights[l.name] = l.weight
+			g := model.Grad{Scales: t.g.Slice(l.scaleAt, l.scaleEnd()), LSQ: t.LSQ}
+			if t.Table {
+				g.Table = t.g.Slice(l.tableAt, l.tableAt+len(l.shape.Codebook))
+			}
+			t.grads[l.name] = g
 		}
-		t.grads[l.name] = g
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	var err error
+	t.key = hex.EncodeToString(key.Sum(nil))
 	t.student, err = m.With(weights)
 	return err
 }
 
 // Memory returns about how many bytes of a device's memory learning takes for the
-// layers, the model itself left out: a byte for each code, and up to eight numbers
-// for each scale.
-func Memory(initial map[string]*lut.Matrix) int64 {
+// layers of these shapes, the model itself left out: a byte for each code, and up to
+// eight numbers for each scale.
+func Memory(shapes map[string]*lut.Matrix) int64 {
 	var n int64
-	for _, m := range initial {
+	for _, m := range shapes {
 		n += int64(m.N) * (int64(m.K) + 8*4*int64(m.Groups()))
 	}
 	return n
 }
 
-func (l *layer) scaleEnd() int { return l.scaleAt + l.initial.N*l.initial.Groups() }
+func (l *layer) scaleEnd() int { return l.scaleAt + l.shape.N*l.shape.Groups() }
 
 // keepsBest reports whether the state that is best on held-out windows is the result.
 func (t *trainer) keepsBest() bool { return t.settings.best && len(t.Valid) > 0 }
 
-// uploadLayer makes the layer's weight and sets its parameters.
-func (t *trainer) uploadLayer(l *layer, m *model.Model) error {
-	mat := l.initial
-	tr := model.Trainable{
-		N: mat.N, K: mat.K, Group: mat.Group,
-		Codes: make([]uint8, mat.N*mat.K), Table: slices.Clone(mat.Codebook),
-		Scales: make([]float32, mat.N*mat.Groups()), ScaleType: mat.ScaleType,
-	}
+// uploadLayer makes a weight of the layer's rows of all that is stored, and sets its
+// parameters.
+func (t *trainer) uploadLayer(l *layer, all *lut.Matrix, m *model.Model) error {
+	s := l.shape
+	tr := model.Trainable{N: s.N, K: s.K, Group: s.Group, Scales: make([]float32, s.N*s.Groups()), ScaleType: s.ScaleType}
 	if t.control {
-		tr.Codes, tr.Table, tr.ScaleType = nil, nil, lut.F32
 		for i := range tr.Scales {
 			tr.Scales[i] = 1
 		}
 	} else {
+		mat := partOf(all, l.of)
+		s.Codebook = mat.Codebook // which scales of one byte may have multiplied
+		tr.Codes, tr.Table = make([]uint8, mat.N*mat.K), slices.Clone(mat.Codebook)
 		parallel(mat.N, func(n int) {
 			mat.RowCodes(tr.Codes[n*mat.K:(n+1)*mat.K], n)
 			mat.RowScales(tr.Scales[n*mat.Groups():(n+1)*mat.Groups()], n)
@@ -164,7 +206,7 @@ func (t *trainer) uploadLayer(l *layer, m *model.Model) error {
 	if t.Table {
 		t.ops.Write(t.now.p.Slice(l.tableAt, l.tableAt+len(tr.Table)), tr.Table)
 	}
-	l.tableMax = float64(lut.Codebook{Values: mat.Codebook}.Max())
+	l.tableMax = float64(lut.Codebook{Values: s.Codebook}.Max())
 	return nil
 }
 

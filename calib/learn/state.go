@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/lut"
 )
 
 // The state file is
@@ -224,8 +224,9 @@ func (t *trainer) resume() error {
 	return t.ops.Err()
 }
 
-// digest names all that the result depends on.
-func (t *trainer) digest(m *model.Model) string {
+// digest begins a sum of all that the result depends on, to which [addMatrix] adds what is
+// learned from.
+func (t *trainer) digest(m *model.Model) hash.Hash {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %s control %v recode %d rate %v epochs %d batch %d seed %d bf16 %v lsq %v table %v device %s\n",
 		t.Mode, t.Objective, t.control, t.Recode, t.Rate, t.Epochs, t.Batch, t.Seed, t.BF16, t.LSQ, t.Table, m.Ops().Name())
@@ -235,17 +236,16 @@ func (t *trainer) digest(m *model.Model) string {
 			fmt.Fprintln(h, w)
 		}
 	}
-	sums := make([][sha256.Size]byte, 2*len(t.layers))
-	parallel(len(sums), func(i int) {
-		if x := t.layers[i/2].initial; i%2 == 0 {
-			sums[i] = sha256.Sum256(x.Codes)
-		} else {
-			sums[i] = sha256.Sum256(x.Scales)
-		}
-	})
 	for i := range t.layers {
-		x := t.layers[i].initial
-		fmt.Fprintf(h, "%s %d %d %d %d %v %v %x\n", t.layers[i].name, x.N, x.K, x.Bits, x.Group, x.ScaleType, x.Codebook, sums[2*i:2*i+2])
+		x := t.layers[i].shape
+		fmt.Fprintf(h, "%s %d %d %d %d %v\n", t.layers[i].name, x.N, x.K, x.Bits, x.Group, x.ScaleType)
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	return h
+}
+
+// addMatrix adds the numbers of what is stored to a sum.
+func addMatrix(h hash.Hash, m *lut.Matrix) {
+	fmt.Fprintln(h, m.Codebook)
+	h.Write(m.Codes)
+	h.Write(m.Scales)
 }

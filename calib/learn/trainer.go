@@ -45,7 +45,7 @@ type trainer struct {
 type layer struct {
 	name             string
 	of               *arch.Linear
-	initial          *lut.Matrix
+	shape            *lut.Matrix // its rows, without codes and scales
 	weight           model.Weight
 	scaleAt, tableAt int // of its part in the parameters
 	tableMax         float64
@@ -184,7 +184,7 @@ func (t *trainer) update(scale float64) {
 	}
 	for i := range t.layers {
 		l := &t.layers[i]
-		step(l.tableAt, l.tableAt+len(l.initial.Codebook), 0.1*rate*l.tableMax)
+		step(l.tableAt, l.tableAt+len(l.shape.Codebook), 0.1*rate*l.tableMax)
 	}
 	t.sortTables()
 }
@@ -197,7 +197,7 @@ func (t *trainer) sortTables() {
 	t.ops.Read(values, all)
 	for i := range t.layers {
 		l := &t.layers[i]
-		v := values[l.tableAt-t.scaleCount:][:len(l.initial.Codebook)]
+		v := values[l.tableAt-t.scaleCount:][:len(l.shape.Codebook)]
 		for j := 1; j < len(v); j++ {
 			v[j] = max(v[j], v[j-1])
 		}
@@ -228,7 +228,7 @@ func (t *trainer) apply() {
 		l := &t.layers[i]
 		t.ops.SetScales(l.weight, scales.Slice(l.scaleAt, l.scaleEnd()))
 		if t.Table {
-			t.ops.SetTable(l.weight, t.now.p.Slice(l.tableAt, l.tableAt+len(l.initial.Codebook)))
+			t.ops.SetTable(l.weight, t.now.p.Slice(l.tableAt, l.tableAt+len(l.shape.Codebook)))
 		}
 	}
 }

@@ -174,12 +174,26 @@ func (l *learner) Key() string {
 }
 
 // Refine implements quantize.Refiner.
-func (l *learner) Refine(ctx context.Context, initial map[string]*lut.Matrix, state string) (better map[string]*lut.Matrix, record *lutq.Learning, err error) {
+func (l *learner) Refine(ctx context.Context, shapes map[string]*lut.Matrix, layers *quantize.Layers, state string) (record *lutq.Learning, err error) {
 	err = l.show(func() (err error) {
-		better, record, err = l.Refiner.Refine(ctx, initial, state)
+		record, err = l.Refiner.Refine(ctx, shapes, layers, state)
 		return err
 	})
-	return better, record, err
+	return record, err
+}
+
+// report returns what learning did. Of what a run did that was stopped after it there is
+// what the container says.
+func (l *learner) report(res *quantize.Result) *learn.Report {
+	if r := l.Report(); r != nil {
+		return r
+	}
+	r := &learn.Report{
+		Mode: learn.Mode(res.Learn.Mode), Objective: learn.Objective(res.Learn.Objective), Device: res.Learn.Device,
+		Rate: res.Learn.Rate, Steps: res.Learn.Steps, Tokens: res.Learn.Tokens,
+		InitialLoss: res.Learn.InitialLoss, Loss: res.Learn.Loss, BestStep: res.Learn.BestStep,
+	}
+	return r
 }
 
 // writeControl is that of the refiner.
@@ -228,7 +242,7 @@ func (u *ui) learnControl(ctx context.Context, plan *quantize.Plan, l *learner, 
 			err = errors.Join(err, work.Close())
 		}
 	}()
-	shapes, err := plan.Matrices()
+	shapes, err := plan.Shapes()
 	if err != nil {
 		return err
 	}

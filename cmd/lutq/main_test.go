@@ -268,8 +268,8 @@ func TestInterrupt(t *testing.T) {
 		if !strings.HasSuffix(got, want) {
 			t.Errorf("%v: stderr is\n%swant at its end\n%s", signal, got, want)
 		}
-		if on := "lutq: going on where learning stopped: "; i > 0 != strings.HasPrefix(got, on) {
-			t.Errorf("%v: stderr is\n%swant %q at its beginning if something was learned before", signal, got, on)
+		if on := "lutq: going on where learning stopped: "; i > 0 != strings.Contains(got, on) {
+			t.Errorf("%v: stderr is\n%swant %q in it if something was learned before", signal, got, on)
 		}
 	}
 }

@@ -224,7 +224,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	u.warnRuin(res)
 	done := newQuantizeJSON(res, time.Since(begin).Seconds())
 	if learner != nil {
-		done.Learn = learner.Report()
+		done.Learn = learner.report(res)
 	}
 	if o.evalText == "" {
 		if o.json {
@@ -368,12 +368,18 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		printKept(w, q.Kept)
 		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*q.Error)
 		if r := q.Learn; r != nil {
-			fmt.Fprintf(w, "learned\t%d scales and table values of %d layers, mode %s, %d steps, %d tokens on %s\n",
-				r.Parameters, r.Layers, r.Mode, r.Steps, r.Tokens, r.Device)
-			if len(r.Validation) > 0 {
+			if r.Layers > 0 {
+				fmt.Fprintf(w, "learned\t%d scales and table values of %d layers, mode %s, %d steps, %d tokens on %s\n",
+					r.Parameters, r.Layers, r.Mode, r.Steps, r.Tokens, r.Device)
+			} else {
+				fmt.Fprintf(w, "learned\tby the run before, mode %s, %d steps, %d tokens on %s\n", r.Mode, r.Steps, r.Tokens, r.Device)
+			}
+			if r.InitialLoss > 0 {
 				fmt.Fprintf(w, "held-out %s\t%.4f → %.4f (step %d)\n", r.Objective, r.InitialLoss, r.Loss, r.BestStep)
 			}
-			fmt.Fprintf(w, "learning took\t%.1f s, %s tokens/s\n", r.Seconds, digits(r.TokensPerSecond, 3))
+			if r.Seconds > 0 {
+				fmt.Fprintf(w, "learning took\t%.1f s, %s tokens/s\n", r.Seconds, digits(r.TokensPerSecond, 3))
+			}
 		}
 		fmt.Fprintf(w, "sha256\t%s\n", q.SHA256)
 		fmt.Fprintf(w, "time, memory\t%.1f s, %s\n", q.Seconds, formatBytes(q.PeakRSS))

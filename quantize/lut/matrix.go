@@ -126,12 +126,15 @@ func (m *Matrix) Rows(first, step, n int) *Matrix {
 	return &r
 }
 
-// SetRows is the inverse of [Matrix.Rows]: it writes the rows of part to m.
+// SetRows is the inverse of [Matrix.Rows]: it writes the rows of part to m. Of a part
+// without codes these stay what they are.
 func (m *Matrix) SetRows(part *Matrix, first, step int) {
 	codes, scales := m.RowBytes(), m.Groups()*m.ScaleType.Size()
 	for i := range part.N {
 		to := first + i*step
-		copy(m.Codes[to*codes:(to+1)*codes], part.Codes[i*codes:])
+		if part.Codes != nil {
+			copy(m.Codes[to*codes:(to+1)*codes], part.Codes[i*codes:])
+		}
 		copy(m.Scales[to*scales:(to+1)*scales], part.Scales[i*scales:])
 	}
 }
