@@ -166,7 +166,7 @@ func TestReference(t *testing.T) {
 			for i := range w {
 				w[i] = float32(a[i] + b[i]/16 + d[i]/256)
 			}
-			s := state(t, fixed{c.K, reference.Tokens, gram(x, x, c.K), gram(drift, x, c.K)}, Options{c.Damp, c.Retarget, c.RetargetDamp})
+			s := state(t, fixed{c.K, reference.Tokens, gram(x, x, c.K), gram(drift, x, c.K)}, Options{Damp: c.Damp, Retarget: c.Retarget, RetargetDamp: c.RetargetDamp})
 			got := quantize(t, s, lut.Options{Codebook: table(t, "nf", c.Bits, 64), Group: c.Group, Scale: lut.Absmax, ScaleType: lut.F32}, w, c.K, c.N)
 			codes, wrong := got.codes(), 0
 			for n, row := range c.Codes {
@@ -306,7 +306,7 @@ func TestManyRows(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 0))
 	const n, k = rowsAtOnce + 5, 140
 	x := inputs(rng, 2*k, k)
-	s := state(t, fixed{k: k, tokens: 2 * k, h: gram(x, x, k), d: gram(normalDrift(rng, x), x, k)}, Options{.01, .5, .1})
+	s := state(t, fixed{k: k, tokens: 2 * k, h: gram(x, x, k), d: gram(normalDrift(rng, x), x, k)}, Options{Damp: .01, Retarget: .5, RetargetDamp: .1})
 	o := lut.Options{Codebook: table(t, "js", 3, 32), Group: 32, Scale: lut.MSE, ScaleType: lut.F16}
 	w := normal(rng, n*k)
 	all, some := quantize(t, s, o, w, k, n), quantize(t, s, o, w, k, 7)
@@ -462,7 +462,7 @@ func TestRetarget(t *testing.T) {
 	const k, tokens = 24, 200
 	x := inputs(rng, tokens, k) // x̂
 	drift := normalDrift(rng, x)
-	s := state(t, fixed{k, tokens, gram(x, x, k), gram(drift, x, k)}, Options{.01, 1, 0})
+	s := state(t, fixed{k, tokens, gram(x, x, k), gram(drift, x, k)}, Options{Damp: .01, Retarget: 1})
 	q, err := s.Quantizer(lut.Options{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: lut.Absmax, ScaleType: lut.F16})
 	if err != nil {
 		t.Fatal(err)
@@ -492,7 +492,7 @@ func TestRetarget(t *testing.T) {
 			}
 		}
 	}
-	half := state(t, fixed{k, tokens, gram(x, x, k), gram(drift, x, k)}, Options{.01, .5, 0})
+	half := state(t, fixed{k, tokens, gram(x, x, k), gram(drift, x, k)}, Options{Damp: .01, Retarget: .5})
 	if q, err = half.Quantizer(q.opt); err != nil {
 		t.Fatal(err)
 	}
@@ -506,16 +506,66 @@ func TestRetarget(t *testing.T) {
 	}
 }
 
+// TestZeros: a group of zeros has the code of zero, whatever errors reach it.
+func TestZeros(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 0))
+	const k = 96
+	x := inputs(rng, 2*k, k)
+	s := state(t, fixed{k: k, tokens: 2 * k, h: gram(x, x, k)}, Options{Damp: .01})
+	w := normal(rng, k)
+	clear(w[32:64])
+	o := lut.Options{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: lut.MSE, ScaleType: lut.F16}
+	for i, c := range quantize(t, s, o, w, k, 1).codes()[32:64] {
+		if c != 7 {
+			t.Errorf("weight %d of a group of zeros has code %d, want 7", i, c)
+		}
+	}
+}
+
+// TestWeighScales: scales are those of a search that columns are weighted in.
+func TestWeighScales(t *testing.T) {
+	rng := rand.New(rand.NewPCG(10, 0))
+	const n, k = 4, 96
+	x := inputs(rng, 3*k, k)
+	h, w := gram(x, x, k), normal(rng, n*k)
+	s := state(t, fixed{k: k, tokens: 3 * k, h: h}, Options{Damp: .01, WeighScales: true})
+	o := lut.Options{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: lut.MSE, ScaleType: lut.F16}
+	got := quantize(t, s, o, w, k, n)
+	if bytes.Equal(got.m.Scales, toNearest(t, o, w, k).m.Scales) {
+		t.Error("weights change no scale")
+	}
+	var mean float32
+	for i := range k {
+		mean += h[i*k+i] / k
+	}
+	for i := range k {
+		o.Weights = append(o.Weights, h[i*k+i]/mean+.01)
+	}
+	q, err := lut.NewQuantizer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scales, err := q.RowScales(make([]byte, 2*k/32), w[:k], 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := make([]float32, k/32)
+	got.m.RowScales(first, 0)
+	if !slices.Equal(first, scales) {
+		t.Errorf("scales %v, want %v", first, scales)
+	}
+}
+
 // TestWide: weights near the ends of float32 neither fail nor lose to nearest.
 func TestWide(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 0))
 	const n, k = 3, 64
 	x := inputs(rng, 2*k, k)
-	s := state(t, fixed{k, 2 * k, gram(x, x, k), gram(normalDrift(rng, x), x, k)}, Options{.01, 1, .01})
-	for _, size := range []float32{0, 1e-40, 1e-30, 1e30, 3e37} {
+	s := state(t, fixed{k, 2 * k, gram(x, x, k), gram(normalDrift(rng, x), x, k)}, Options{Damp: .01, Retarget: 30, RetargetDamp: .01})
+	for _, size := range []float32{0, 1e-40, 1e-30, 1e30, 3e37, 1e38} {
 		w := normal(rng, n*k)
 		for i := range w {
-			w[i] *= size
+			w[i] = size * min(max(w[i], -3), 3)
 		}
 		for i, l := range quantize(t, s, lut.Options{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: lut.MSE, ScaleType: lut.F32}, w, k, n).losses {
 			if l.Chosen > l.Nearest || math.IsNaN(l.Chosen) {

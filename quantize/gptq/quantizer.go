@@ -42,6 +42,7 @@ type Loss struct{ Chosen, Nearest float64 }
 
 // Quantizer returns a quantizer of a layer that reads the state.
 func (s *State) Quantizer(o lut.Options) (*Quantizer, error) {
+	o.Weights = s.weights
 	inner, err := lut.NewQuantizer(o)
 	if err != nil {
 		return nil, err

@@ -38,6 +38,9 @@ type Options struct {
 
 	// RetargetDamp is Damp for that.
 	RetargetDamp float64
+
+	// WeighScales has scales searched with columns weighted by the diagonal of H.
+	WeighScales bool
 }
 
 // Check reports the first option that makes no sense.
@@ -75,6 +78,7 @@ type State struct {
 	blocks  []*cpu.Plain // A[block, block and after]ᵀ, with its ones
 	after   []*cpu.Plain // A[block, after]ᵀ; nil for the last
 	shift   *cpu.Plain   // α·(D·(H + λI)⁻¹)ᵀ, or nil
+	weights []float32    // of columns where scales are searched, or nil
 }
 
 // Report says how a state was prepared.
@@ -138,10 +142,27 @@ func NewState(stats Stats, o Options) (*State, error) {
 			return nil, err
 		}
 	}
+	if o.WeighScales {
+		s.weights = make([]float32, s.k)
+		for i := range s.weights {
+			s.weights[i] = float32(float64(h[i*s.k+i])/meanDiagonal(h, s.k) + leastWeight)
+		}
+	}
 	if err := s.factor(h, stats.Tokens(), o.Damp); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// leastWeight is what a column counts at least where scales are searched, against a
+// mean of 1.
+const leastWeight = 0.01
+
+func meanDiagonal(h []float32, k int) (mean float64) {
+	for i := range k {
+		mean += float64(h[i*k+i]) / float64(k)
+	}
+	return mean
 }
 
 // factor sets what is derived from R. Reversed in both axes, R is the lower
@@ -227,10 +248,7 @@ func (s *State) retarget(h, d []float32, o Options) error {
 // not positive definite, it takes ten times the damping until it is, and counts.
 func cholesky(h []float32, order []int, damp float64) (l []float64, used float64, raised int, err error) {
 	k := int(math.Sqrt(float64(len(h))))
-	var mean float64
-	for i := range k {
-		mean += float64(h[i*k+i]) / float64(k)
-	}
+	mean := meanDiagonal(h, k)
 	l = make([]float64, k*k)
 	for {
 		for i := range k {

@@ -431,3 +431,55 @@ func BenchmarkRows(b *testing.B) {
 		})
 	}
 }
+
+// TestWeights: a weighted search finds scales of less weighted error than one that is not,
+// and does not see columns that count for nothing.
+func TestWeights(t *testing.T) {
+	const k, n, group = 192, 50, 64
+	rng := rand.New(rand.NewPCG(6, 0))
+	weights := make([]float32, k)
+	for i := range weights {
+		weights[i] = float32(math.Exp(2 * rng.NormFloat64()))
+	}
+	w := normal(7, n*k)
+	for _, st := range []ScaleType{F16, S1E4M3} {
+		o := Options{Codebook: builtin(t, "js", 2, group), Group: group, Scale: MSE, ScaleType: st}
+		if st.Size() == 1 {
+			o.Codebook = o.Codebook.Scaled(.25)
+		}
+		weighted := func(m *Matrix) (sum float64) {
+			for i, v := range m.Dequantize() {
+				d := float64(w[i] - v)
+				sum += float64(weights[i%k]) * d * d
+			}
+			return sum
+		}
+		plain, _ := quantizeAll(t, o, w, k)
+		o.Weights = weights
+		searched, _ := quantizeAll(t, o, w, k)
+		if got, without := weighted(searched), weighted(plain); !(got < .85*without) {
+			t.Errorf("%v: weighted error %v, %v unless it is searched for", st, got, without)
+		}
+	}
+
+	o := Options{Codebook: builtin(t, "nf", 4, k), Group: k, Scale: MSE, ScaleType: F32, Weights: make([]float32, k)}
+	for i := range k / 2 {
+		o.Weights[i] = 1
+	}
+	for i := k / 2; i < k; i++ {
+		w[i] *= 1.5
+	}
+	whole, _ := quantizeAll(t, o, w[:k], k)
+	o.Weights, o.Group = nil, k/2
+	half, _ := quantizeAll(t, o, w[:k/2], k/2)
+	squared := func(m *Matrix) (sum float64) {
+		for i, v := range m.Dequantize()[:k/2] {
+			d := float64(w[i] - v)
+			sum += d * d
+		}
+		return sum
+	}
+	if got, want := squared(whole), squared(half); !(got < 1.02*want) {
+		t.Errorf("squared error %v, %v without the columns that count for nothing", got, want)
+	}
+}

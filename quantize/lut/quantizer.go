@@ -46,6 +46,10 @@ type Options struct {
 	Group     int // columns that share a scale; at least 1
 	Scale     ScaleMethod
 	ScaleType ScaleType
+
+	// Weights are how much the squared errors of each column count where a scale
+	// is searched, near 1; nil is all alike. A row has as many columns.
+	Weights []float32
 }
 
 // A Quantizer turns rows of weights into codes and scales. It keeps scratch
@@ -70,6 +74,8 @@ type Quantizer struct {
 	// Scratch for the scales that a search tries, and what they give.
 	tried, triedInvs []float32
 	fits             []moments
+
+	weights []float32 // of the columns of the group at hand, or nil
 }
 
 // NewQuantizer returns a quantizer for a format. It uses the fastest kernels
@@ -202,6 +208,9 @@ func (q *Quantizer) RowScales(stored []byte, row []float32, n int) ([]float32, e
 				}
 			}
 		}
+		if q.opt.Weights != nil {
+			q.weights = q.opt.Weights[g*group : g*group+len(w)]
+		}
 		scales[g] = q.scale(w, math.Float32frombits(top))
 	}
 	q.opt.ScaleType.Encode(stored, scales)
@@ -265,7 +274,15 @@ func (q *Quantizer) stored(s float32) float32 {
 func (q *Quantizer) squared(w []float32, scale float32) float32 {
 	q.tried, q.triedInvs = append(q.tried[:0], scale), append(q.triedInvs[:0], reciprocal(scale))
 	q.encode(q.table, q.codes, w, len(w), q.triedInvs, q.tried, q.sums[:1])
-	return q.sums[0].squared
+	if q.weights == nil {
+		return q.sums[0].squared
+	}
+	var sum float32
+	for i, v := range w {
+		d := v - float32(q.table.values[q.codes[i]]*scale)
+		sum += float32(q.weights[i] * float32(d*d))
+	}
+	return sum
 }
 
 // least is the smallest magnitude that a scale is taken for when weights are

@@ -80,7 +80,21 @@ func (q *Quantizer) fit(w []float32) {
 		q.triedInvs = append(q.triedInvs, reciprocal(s))
 	}
 	q.fits = slices.Grow(q.fits[:0], len(q.tried))[:len(q.tried)]
-	q.correlate(q.table, q.fits, w, q.triedInvs)
+	if q.weights == nil {
+		q.correlate(q.table, q.fits, w, q.triedInvs)
+		return
+	}
+	for i := range q.fits {
+		q.encode(q.table, q.codes, w, len(w), q.triedInvs[i:i+1], q.tried[i:i+1], q.sums[:1])
+		var m moments
+		for j, v := range w {
+			value := q.table.values[q.codes[j]&(1<<MaxBits-1)]
+			weighted := float32(q.weights[j] * value)
+			m.wq += float32(weighted * v)
+			m.qq += float32(weighted * value)
+		}
+		q.fits[i] = m
+	}
 }
 
 // bestFits keeps the best scale so far.
