@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/tokenizer"
@@ -92,7 +93,7 @@ func texts(t testing.TB, windows, valid, ctx int) (train, hold [][]int) {
 		t.Fatal(err)
 	}
 	defer text.Close()
-	train, hold, err = Windows([]Text{{"harbour.txt", text}}, tok, WindowOptions{Windows: windows, Valid: valid, Context: ctx})
+	train, hold, err = corpus.Mix([]corpus.Text{{Name: "harbour.txt", Text: text}}, tok, corpus.MixOptions{Windows: windows, Valid: valid, Context: ctx})
 	if err != nil {
 		t.Fatal(err)
 	}

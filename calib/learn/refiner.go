@@ -2,17 +2,11 @@ package learn
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
-	"io"
-	"path/filepath"
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
@@ -22,11 +16,7 @@ import (
 // RefinerOptions say what a model's scales are learned on, and how.
 type RefinerOptions struct {
 	Options // but for the windows and the state
-
-	Texts []string // files, which give equal parts of the windows
-	// Cut says how many windows they are cut into. Whether they have a BOS, and their
-	// order, follow from the tokenizer and the mode.
-	Cut WindowOptions
+	Text    *corpus.Mixture
 
 	Device string // cpu or cuda, which Open opens
 	// Open returns the device's operations, which leave that many bytes of its memory
@@ -41,64 +31,19 @@ type Refiner struct {
 	o       RefinerOptions
 	src     *hf.Checkpoint
 	decoder *arch.Decoder
-	texts   []lutq.CalibText
 	report  *Report
 }
 
-// NewRefiner reads the texts and cuts them into windows. The checkpoint stays the
+// NewRefiner describes the checkpoint's model. It stays the
 // caller's, and open as long as the refiner is used.
 func NewRefiner(src *hf.Checkpoint, o RefinerOptions) (*Refiner, error) {
 	d, err := arch.Read(src.Dir(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: scales cannot be learned: %w", src.Dir(), err)
 	}
-	tok, err := tokenizer.Load(src.Dir())
-	if err != nil {
-		return nil, err
-	}
-	o.Cut.BOS, o.Cut.BOSToken = corpus.BOSNone, d.BOS
-	if _, added := tok.BOS(); added || o.Mode == Flute {
-		o.Cut.BOS = corpus.BOSWindow
-	}
-	o.Cut.InOrder, o.Cut.Seed = o.Mode == Flute, o.Seed
-	r := &Refiner{o: o, src: src, decoder: d}
-	return r, r.read(tok)
+	o.Windows, o.Valid = o.Text.Windows, o.Text.Valid
+	return &Refiner{o: o, src: src, decoder: d}, nil
 }
-
-// read cuts the texts, and keeps their names and sums.
-func (r *Refiner) read(tok corpus.Tokenizer) error {
-	most := 0 // windows are drawn from all of a text
-	if r.o.Cut.InOrder {
-		most = r.o.Cut.Windows + r.o.Cut.Valid
-	}
-	var texts []Text
-	var sums []hash.Hash
-	for _, path := range r.o.Texts {
-		f, err := corpus.Open(path, most)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		sum := sha256.New()
-		sums = append(sums, sum)
-		texts = append(texts, Text{Name: path, Text: io.TeeReader(f, sum)})
-	}
-	var err error
-	if r.o.Windows, r.o.Valid, err = Windows(texts, tok, r.o.Cut); err != nil {
-		return err
-	}
-	for i, text := range texts {
-		// The sum is of the whole file, also where a part of it sufficed.
-		if _, err := io.Copy(io.Discard, text.Text); err != nil {
-			return fmt.Errorf("%s: %w", text.Name, err)
-		}
-		r.texts = append(r.texts, lutq.CalibText{Name: filepath.Base(text.Name), SHA256: hex.EncodeToString(sums[i].Sum(nil))})
-	}
-	return nil
-}
-
-// Texts returns the names of the texts, without their folders, and their sums.
-func (r *Refiner) Texts() []lutq.CalibText { return r.texts }
 
 // Report returns what the last Refine or WriteControl did, nil before that.
 func (r *Refiner) Report() *Report { return r.report }
@@ -115,9 +60,13 @@ func (r *Refiner) Refine(ctx context.Context, shapes map[string]*lut.Matrix, lay
 		return nil, err
 	}
 	rep := r.report
+	var texts []lutq.CalibText
+	for _, f := range r.o.Text.Texts {
+		texts = append(texts, lutq.CalibText(f))
+	}
 	return &lutq.Learning{
-		Mode: string(rep.Mode), Objective: string(rep.Objective), Texts: r.texts,
-		Windows: len(r.o.Windows), Context: r.o.Cut.Context, BOS: string(r.o.Cut.BOS),
+		Mode: string(rep.Mode), Objective: string(rep.Objective), Texts: texts,
+		Windows: len(r.o.Windows), Context: r.o.Text.Context, BOS: string(r.o.Text.BOS),
 		Tokens: rep.Tokens, Steps: rep.Steps, Rate: rep.Rate, Seed: r.o.Seed, Device: rep.Device,
 		ValidWindows: len(r.o.Valid), InitialLoss: rep.InitialLoss, Loss: rep.Loss, BestStep: rep.BestStep,
 	}, nil

@@ -30,9 +30,16 @@ func refiner(t *testing.T, o Options) (r *Refiner, open *int) {
 	}
 	t.Cleanup(func() { src.Close() })
 	open = new(int)
+	tok, err := tokenizer.Load(tinyDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := corpus.MixFiles([]string{"../testdata/harbour.txt"}, tok, corpus.MixOptions{Windows: 3, Valid: 1, Context: 32, Seed: o.Seed})
+	if err != nil {
+		t.Fatal(err)
+	}
 	r, err = NewRefiner(src, RefinerOptions{
-		Options: o, Texts: []string{"../testdata/harbour.txt"}, Device: "cpu",
-		Cut: WindowOptions{Windows: 3, Valid: 1, Context: 32},
+		Options: o, Text: text, Device: "cpu",
 		Open: func(int64) (model.Ops, func() error, error) {
 			e, err := cpu.New(cpu.Options{Threads: 2})
 			if err != nil {
@@ -68,7 +75,7 @@ func TestRefiner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	train, hold, err := Windows([]Text{{"harbour.txt", bytes.NewReader(text)}}, tok, WindowOptions{
+	train, hold, err := corpus.Mix([]corpus.Text{{Name: "harbour.txt", Text: bytes.NewReader(text)}}, tok, corpus.MixOptions{
 		Windows: 3, Valid: 1, Context: 32, BOS: corpus.BOSWindow, Seed: 5,
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/folder"
@@ -22,12 +23,8 @@ import (
 type learnOptions struct {
 	on, table, control            bool // on: asked for beside another method
 	mode, objective, params, grad string
-	deviceFlags
-	texts                 []string
-	windows, valid, ctx   int
-	epochs, batch, recode int
-	rate                  float64
-	seed                  uint64
+	valid, epochs, batch, recode  int
+	rate                          float64
 
 	names []string // of the flags that say nothing where no scales are learned
 }
@@ -40,9 +37,6 @@ func (o *learnOptions) register(c *cobra.Command) {
 	}
 	f := c.Flags()
 	f.BoolVar(&o.on, "learn", false, "learn scales, whatever the codebook")
-	f.StringArrayVar(&o.texts, own("calib"), nil, "text `FILE` to learn on; repeatable")
-	f.Var(newNumber(&o.windows, 128, 1, maxWindows), own("calib-windows"), "`N` windows of text to learn on")
-	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), own("calib-ctx"), "`TOKENS` in a window")
 	f.Var(newNumber(&o.valid, 8, 0, maxWindows), own("valid-windows"), "`N` more windows to hold out")
 	f.Var(newWord(&o.mode, string(learn.Lutq), string(learn.Lutq), string(learn.Flute)), own("learn-mode"), "way `NAME`: lutq or flute")
 	f.Var(newWord(&o.objective, "", string(learn.KL), string(learn.NLL)), own("learn-objective"), "loss `NAME`: kl or nll (default kl; flute nll)")
@@ -54,9 +48,6 @@ func (o *learnOptions) register(c *cobra.Command) {
 	f.Var(newWord(&o.params, "f32", "f32", "bf16"), own("learn-params"), "`TYPE` of parameters: f32 or bf16")
 	f.BoolVar(&o.table, own("learn-table"), false, "learn the tables as well (mode lutq)")
 	f.BoolVar(&o.control, own("learn-control"), false, "write the control of an experiment instead")
-	f.Uint64Var(&o.seed, own("seed"), 0, "`N` that windows are drawn by (default 0)")
-	o.addDevice(f, "cuda where there is a GPU")
-	own("device")
 	setGroup(f, "Learned scales (--learn, --method nfl)", append(o.names, "learn")...)
 }
 
@@ -64,10 +55,12 @@ func (o *learnOptions) register(c *cobra.Command) {
 // quantize.Refiner.
 type learner struct {
 	*learn.Refiner
-	ui  *ui
-	o   learnOptions
-	src *hf.Checkpoint
-	bar *progress
+	ui    *ui
+	o     learnOptions
+	calib calibOptions
+	src   *hf.Checkpoint
+	text  *corpus.Mixture
+	bar   *progress
 	// pause, if set, takes other progress off the screen, and returns what brings it back.
 	pause func() (resume func())
 }
@@ -76,31 +69,24 @@ type learner struct {
 func (o *learnOptions) check() error {
 	mode := learn.Mode(o.mode)
 	switch {
-	case len(o.texts) == 0:
-		return usage("learned scales need a text: name it with --calib FILE")
 	case o.params == "bf16" && mode != learn.Flute:
 		return usage("--learn-params bf16 is for --learn-mode flute")
 	case o.table && mode == learn.Flute:
 		return usage("--learn-table is for --learn-mode lutq")
 	case !(o.rate >= 0 && o.rate < 1):
 		return usage("--learn-rate takes a number above 0 and below 1")
-	case o.windows < len(o.texts):
-		return usage("%d texts need as many windows at least: --calib-windows is %d", len(o.texts), o.windows)
 	}
 	return nil
 }
 
-// newLearner reads the texts.
-func (u *ui) newLearner(src *hf.Checkpoint, o learnOptions, threads int) (*learner, error) {
+// newLearner returns what learns from a text.
+func (u *ui) newLearner(src *hf.Checkpoint, text *corpus.Mixture, calib calibOptions, o learnOptions, threads int) (*learner, error) {
+	l := &learner{ui: u, o: o, calib: calib, src: src, text: text}
 	var err error
-	if o.device, err = chooseDevice(o.device); err != nil {
-		return nil, err
-	}
-	l := &learner{ui: u, o: o, src: src}
 	l.Refiner, err = learn.NewRefiner(src, learn.RefinerOptions{
 		Options: learn.Options{
 			Mode: learn.Mode(o.mode), Objective: learn.Objective(o.objective),
-			Epochs: o.epochs, Batch: o.batch, Rate: o.rate, Recode: o.recode, Seed: o.seed,
+			Epochs: o.epochs, Batch: o.batch, Rate: o.rate, Recode: o.recode, Seed: calib.seed,
 			BF16: o.params == "bf16", LSQ: o.grad == "lsq", Table: o.table,
 			Progress: func(p learn.Progress) {
 				l.bar.resize(int64(p.Steps))
@@ -111,11 +97,10 @@ func (u *ui) newLearner(src *hf.Checkpoint, o learnOptions, threads int) (*learn
 			},
 			Warn: func(s string) { fmt.Fprintf(u.stderr, "lutq: %s\n", s) },
 		},
-		Texts:  o.texts,
-		Cut:    learn.WindowOptions{Windows: o.windows, Valid: o.valid, Context: o.ctx},
-		Device: o.device,
+		Text:   text,
+		Device: calib.device,
 		Open: func(reserve int64) (model.Ops, func() error, error) {
-			return openOps(o.device, "bf16", threads, reserve)
+			return openOps(calib.device, "bf16", threads, reserve)
 		},
 		Begin: func() { l.bar = u.startProgress("learning", 1, false) },
 	})
@@ -129,10 +114,10 @@ func (l *learner) Flags() []string {
 	if o.on {
 		args = append(args, "--learn")
 	}
-	for _, t := range l.Texts() {
+	for _, t := range l.text.Texts {
 		args = append(args, "--calib", quoted(t.Name))
 	}
-	args = append(args, "--calib-windows", strconv.Itoa(o.windows), "--calib-ctx", strconv.Itoa(o.ctx),
+	args = append(args, "--calib-windows", strconv.Itoa(l.calib.windows), "--calib-ctx", strconv.Itoa(l.calib.ctx),
 		"--valid-windows", strconv.Itoa(o.valid), "--learn-mode", o.mode)
 	for _, f := range []struct {
 		name, value string
@@ -153,7 +138,7 @@ func (l *learner) Flags() []string {
 	if o.table {
 		args = append(args, "--learn-table")
 	}
-	return append(args, "--seed", strconv.FormatUint(o.seed, 10), "--device", o.device)
+	return append(args, "--seed", strconv.FormatUint(l.calib.seed, 10), "--device", l.calib.device)
 }
 
 // quoted is a shell's word.
@@ -167,7 +152,7 @@ func quoted(s string) string {
 // Key implements quantize.Refiner.
 func (l *learner) Key() string {
 	key := strings.Join(l.Flags(), " ")
-	for _, t := range l.Texts() {
+	for _, t := range l.text.Texts {
 		key += " " + t.SHA256
 	}
 	return key
@@ -206,7 +191,7 @@ func (l *learner) show(do func() error) error {
 	if l.pause != nil {
 		defer l.pause()()
 	}
-	if err := checkMemory(l.src, l.o.device == "cpu"); err != nil {
+	if err := checkMemory(l.src, l.calib.device == "cpu"); err != nil {
 		return err
 	}
 	defer func() {

@@ -30,6 +30,7 @@ type quantizeOptions struct {
 	maxRAM, maxShard                          size
 	dryRun, force, splitFused, json           bool
 
+	calib calibOptions
 	learn learnOptions
 	given func(flag string) bool // whether a flag is in the command line
 }
@@ -82,6 +83,7 @@ is in it. Any number of threads gives the same bytes.`, input.Config, input.Inde
 	f.Var(&o.maxRAM, "max-ram", "most memory, such as 8GB (default what is best)")
 	f.Var(&o.maxShard, "max-shard-size", "most tensor data in a file (default 5GB)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
+	o.calib.register(c)
 	o.learn.register(c)
 	f.StringVar(&o.evalText, "eval-text", "", "then evaluate OUT beside MODEL on text `FILE`")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
@@ -92,15 +94,19 @@ is in it. Any number of threads gives the same bytes.`, input.Config, input.Inde
 // check refuses flags that are no use together. It opens nothing.
 func (o *quantizeOptions) check(r quantize.Recipe) error {
 	learned := r.Default.Method == "nfl" || o.learn.on
-	idle := slices.IndexFunc(o.learn.names, o.given) // of a flag that says something of learning
+	names := slices.Concat(o.calib.names, o.learn.names)
+	idle := slices.IndexFunc(names, o.given) // of a flag that says something of learning
 	switch {
 	case o.given("method") && o.method == "nfl" && o.given("codebook") && o.codebook != "nf":
 		return usage("method nfl is for the codebook nf: %s is refined with --learn", o.codebook)
 	case !learned && idle >= 0:
-		return usage("--%s is for learned scales: --method nfl or --learn", o.learn.names[idle])
+		return usage("--%s is for learned scales: --method nfl or --learn", names[idle])
 	case o.learn.control && o.evalText != "":
 		return usage("--learn-control and --eval-text do not go together")
 	case learned:
+		if err := o.calib.check("learned scales need"); err != nil {
+			return err
+		}
 		return o.learn.check()
 	}
 	return nil
@@ -259,7 +265,15 @@ func (u *ui) addLearner(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOption
 	if r.Default.Method != "nfl" && !o.learn.on {
 		return nil, nil
 	}
-	l, err := u.newLearner(src, o.learn, o.threads)
+	var err error
+	if o.calib.device, err = chooseDevice(o.calib.device); err != nil {
+		return nil, err
+	}
+	text, err := o.calib.read(src, o.learn.valid, o.learn.mode == string(learn.Flute))
+	if err != nil {
+		return nil, err
+	}
+	l, err := u.newLearner(src, text, o.calib, o.learn, o.threads)
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +291,7 @@ func (u *ui) addLearner(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOption
 // recipe made of them.
 func (o *quantizeOptions) files(r *quantize.Recipe) []string {
 	files := r.CodebookFiles()
-	for _, f := range append([]string{o.recipe, o.evalText}, o.learn.texts...) {
+	for _, f := range append([]string{o.recipe, o.evalText}, o.calib.texts...) {
 		if f != "" {
 			files = append(files, f)
 		}

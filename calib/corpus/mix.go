@@ -1,0 +1,148 @@
+package corpus
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"math/rand/v2"
+	"path/filepath"
+)
+
+// Mixture is the windows of one or more texts, of which each gives an equal part: what
+// weights are fitted on.
+type Mixture struct {
+	Windows, Valid [][]int // of tokens: to fit on, and to hold out
+	Context        int     // tokens of a window, BOS included
+	BOS            BOS     // where it went: none or window
+	Texts          []File
+}
+
+// File is a text by the name of its file, without the folder, and its SHA-256.
+type File struct{ Name, SHA256 string }
+
+// Tokens returns the number of tokens in the windows to fit on, BOS included.
+func (m *Mixture) Tokens() int {
+	n := 0
+	for _, w := range m.Windows {
+		n += len(w)
+	}
+	return n
+}
+
+// MixOptions say which windows of texts are used.
+type MixOptions struct {
+	Windows, Valid int  // to fit on, and to hold out
+	Context        int  // tokens of a window, BOS included
+	BOS            BOS  // BOSDefault: first in every window where the tokenizer adds one
+	BOSToken       *int // as in [Options]
+	// InOrder takes the first windows of every text. Otherwise they are drawn from all of it.
+	InOrder bool
+	Seed    uint64
+}
+
+// MixFiles reads texts and mixes them as [Mix] does.
+func MixFiles(paths []string, tok Tokenizer, o MixOptions) (*Mixture, error) {
+	if o.BOS == BOSDefault {
+		o.BOS = BOSNone
+		if _, added := tok.BOS(); added {
+			o.BOS = BOSWindow
+		}
+	}
+	most := 0 // windows are drawn from all of a text
+	if o.InOrder {
+		most = o.Windows + o.Valid
+	}
+	var texts []Text
+	var sums []hash.Hash
+	for _, path := range paths {
+		f, err := Open(path, most)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		sum := sha256.New()
+		sums = append(sums, sum)
+		texts = append(texts, Text{Name: path, Text: io.TeeReader(f, sum)})
+	}
+	m := &Mixture{Context: o.Context, BOS: o.BOS}
+	var err error
+	if m.Windows, m.Valid, err = Mix(texts, tok, o); err != nil {
+		return nil, err
+	}
+	for i, text := range texts {
+		// The sum is of the whole file, also where a part of it sufficed.
+		if _, err := io.Copy(io.Discard, text.Text); err != nil {
+			return nil, fmt.Errorf("%s: %w", text.Name, err)
+		}
+		m.Texts = append(m.Texts, File{Name: filepath.Base(text.Name), SHA256: hex.EncodeToString(sums[i].Sum(nil))})
+	}
+	return m, nil
+}
+
+// Text is a text with a name for messages.
+type Text struct {
+	Name string
+	Text io.Reader
+}
+
+// Mix cuts texts into windows of tokens. Every text gives an equal part of
+// both sets, the first ones a window more where that does not come out even,
+// and the texts take turns.
+func Mix(texts []Text, tok Tokenizer, o MixOptions) (train, valid [][]int, err error) {
+	if len(texts) == 0 || o.Windows < len(texts) {
+		return nil, nil, fmt.Errorf("%d windows of %d texts: want at least one of each", o.Windows, len(texts))
+	}
+	if o.Valid < 0 {
+		return nil, nil, fmt.Errorf("%d held-out windows: want 0 or more", o.Valid)
+	}
+	parts := make([][2][][]int, len(texts))
+	for i, text := range texts {
+		learn, hold := share(o.Windows, len(texts), i), share(o.Valid, len(texts), i)
+		co := Options{BOS: o.BOS, Context: o.Context, BOSToken: o.BOSToken}
+		if o.InOrder {
+			co.MaxWindows = learn + hold
+		}
+		set, err := Build(text.Text, tok, co)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", text.Name, err)
+		}
+		if len(set.Windows) < learn+hold {
+			return nil, nil, fmt.Errorf("%s has %d windows of %d tokens: want %d to learn on and %d to hold out",
+				text.Name, len(set.Windows), set.Context, learn, hold)
+		}
+		order := rand.New(rand.NewPCG(o.Seed, uint64(i))).Perm(len(set.Windows))
+		for j := range learn + hold {
+			at := order[j]
+			if o.InOrder {
+				at = j
+			}
+			which := 0
+			if j >= learn {
+				which = 1
+			}
+			parts[i][which] = append(parts[i][which], set.Windows[at].Tokens)
+		}
+	}
+	var out [2][][]int
+	for which := range out {
+		for j := range parts[0][which] {
+			for i := range parts {
+				if j < len(parts[i][which]) {
+					out[which] = append(out[which], parts[i][which][j])
+				}
+			}
+		}
+	}
+	return out[0], out[1], nil
+}
+
+// share is the i-th of parts nearly equal parts of n.
+func share(n, parts, i int) int {
+	s := n / parts
+	if i < n%parts {
+		s++
+	}
+	return s
+}

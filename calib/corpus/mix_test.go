@@ -1,0 +1,139 @@
+package corpus
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// letters is a tokenizer with a token for each byte.
+type letters struct{ bos bool }
+
+func (letters) Stream(text io.Reader) iter.Seq2[[]int, error] {
+	return func(yield func([]int, error) bool) {
+		data, err := io.ReadAll(text)
+		ids := make([]int, len(data))
+		for i := range ids {
+			ids[i] = int(data[i])
+		}
+		yield(ids, err)
+	}
+}
+
+// text is a text with a name.
+func text(name, s string) Text { return Text{name, strings.NewReader(s)} }
+
+func (l letters) BOS() (int, bool) { return 1, l.bos }
+
+func TestMix(t *testing.T) {
+	a, b := strings.Repeat("a", 64), strings.Repeat("b", 64)
+	both := []Text{text("a", a), text("b", b)}
+	train, valid, err := Mix(both, letters{}, MixOptions{Windows: 7, Valid: 3, Context: 8, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := func(windows [][]int) (s string) {
+		for _, w := range windows {
+			if len(w) != 8 {
+				t.Errorf("window of %d tokens", len(w))
+			}
+			s += string(rune(w[0]))
+		}
+		return s
+	}
+	if got := first(train); got != "abababa" {
+		t.Errorf("the texts take turns as %s", got)
+	}
+	if got := first(valid); got != "aba" {
+		t.Errorf("held out: the texts take turns as %s", got)
+	}
+}
+
+// TestWindowsDisjoint checks that no window is drawn twice, that the seed
+// decides, and that windows in order begin with BOS and the text.
+func TestMixDisjoint(t *testing.T) {
+	var b strings.Builder
+	for i := range 40 {
+		b.WriteString(strings.Repeat(string(rune('0'+i)), 8))
+	}
+	draw := func(seed uint64) string {
+		train, valid, err := Mix([]Text{text("text", b.String())}, letters{}, MixOptions{Windows: 30, Valid: 10, Context: 8, Seed: seed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []byte
+		for _, w := range slices.Concat(train, valid) {
+			all = append(all, byte(w[0]))
+		}
+		sorted := slices.Sorted(slices.Values(all))
+		if len(slices.Compact(sorted)) != 40 {
+			t.Errorf("windows are drawn twice: %q", all)
+		}
+		return string(all)
+	}
+	if first, again := draw(1), draw(1); first != again || first == draw(2) {
+		t.Error("the seed does not decide what is drawn")
+	}
+	train, valid, err := Mix([]Text{text("text", b.String())}, letters{bos: true}, MixOptions{Windows: 2, Valid: 1, Context: 9, BOS: BOSWindow, InOrder: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, w := range slices.Concat(train, valid) {
+		if w[0] != 1 || w[1] != '0'+i || len(w) != 9 {
+			t.Errorf("window %d is %v", i, w)
+		}
+	}
+}
+
+func TestMixBad(t *testing.T) {
+	for _, tc := range []struct {
+		name, want string
+		texts      []Text
+		o          MixOptions
+	}{
+		{"too short", "a has 2 windows of 8 tokens: want 2 to learn on and 1 to hold out", []Text{text("a", strings.Repeat("a", 20))}, MixOptions{Windows: 2, Valid: 1, Context: 8}},
+		{"no window", "a: text has 4 tokens", []Text{text("a", "aaaa")}, MixOptions{Windows: 1, Context: 8}},
+		{"more texts than windows", "1 windows of 2 texts", []Text{text("a", "aaaa"), text("b", "bbbb")}, MixOptions{Windows: 1, Context: 4}},
+		{"negative", "-1 held-out windows", []Text{text("a", "aaaa")}, MixOptions{Windows: 1, Valid: -1, Context: 4}},
+		{"no BOS", "neither tokenizer nor configuration names a BOS token", []Text{text("a", "aaaa")}, MixOptions{Windows: 1, Context: 4, BOS: BOSWindow}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if _, _, err := Mix(tc.texts, letters{}, tc.o); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestMixFiles: names without folders, sums of whole files, and BOS where the tokenizer adds it.
+func TestMixFiles(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a.txt"), filepath.Join(dir, "b.txt")
+	for path, data := range map[string]string{a: strings.Repeat("a", 900), b: strings.Repeat("b", 100)} {
+		if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		adds bool
+		bos  BOS
+	}{{false, BOSNone}, {true, BOSWindow}} {
+		m, err := MixFiles([]string{a, b}, letters{bos: tc.adds}, MixOptions{Windows: 3, Valid: 1, Context: 9, InOrder: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.BOS != tc.bos || len(m.Windows) != 3 || len(m.Valid) != 1 || m.Tokens() != 27 || (m.Windows[0][0] == 1) != tc.adds {
+			t.Errorf("got %+v", m)
+		}
+		sum := sha256.Sum256([]byte(strings.Repeat("a", 900)))
+		if want := (File{"a.txt", hex.EncodeToString(sum[:])}); m.Texts[0] != want || m.Texts[1].Name != "b.txt" {
+			t.Errorf("texts %+v, want %+v first", m.Texts, want)
+		}
+	}
+}
