@@ -45,7 +45,7 @@ func TestChoices(t *testing.T) {
 				}
 				for _, f := range []Format{f, {4, 128, lut.F16, driver.F16}} {
 					fmt.Fprintf(&got, "%d %d %s %d×%d %d: %d slices, %v\n",
-						l.sms, l.sharedBlock>>10, f.name(), s[0], s[1], m, f.slicesOf(s[0], s[1], m), e.Configs(f, s[0], s[1], m))
+						l.sms, l.sharedBlock>>10, f.name(), s[0], s[1], m, shapeOf(f, s[0], s[1], m).slices, e.Configs(f, s[0], s[1], m))
 				}
 			}
 		}

@@ -213,7 +213,7 @@ func (e *emulator) block(block int) {
 		e.slots = map[uint32]float64{}
 		run := min(int(p.run), tiles-first)
 		slices := int(p.slices)
-		for w := range e.c.warps() {
+		for w := range e.c.warpsOfBlock() {
 			slice, group := w%slices, w/slices
 			for unit := slice; unit < int(p.units); unit += slices {
 				for a := range 2 {
@@ -397,17 +397,6 @@ func product(m *lut.Matrix, x []float32, rows int) []float64 {
 	return ref.MatMul(x, w, rows, m.N, m.K)
 }
 
-// slicesFor returns into how many slices a kernel can split K.
-func slicesFor(c Config) []int {
-	switch {
-	case c.Tiles != 0:
-		return []int{c.Slices}
-	case c.Rows > rowsOfB:
-		return []int{2, 3, 4, 8, 16}
-	}
-	return []int{8, 16}
-}
-
 func TestEmulated(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := 32 * rapid.OneOf(rapid.IntRange(1, 20), rapid.IntRange(65, 80)).Draw(t, "k/32")
@@ -428,12 +417,12 @@ func TestEmulated(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		configs := f.configs(n, rows)
+		configs := lutgemm{}.variants(f, rows)
 		c := rapid.SampledFrom(configs).Draw(t, "config")
 		// Few multiprocessors, so that blocks have several tiles, in several runs.
 		l := limits{sms: rapid.IntRange(1, 3).Draw(t, "sms"), sharedBlock: 227 << 10}
-		slices := rapid.SampledFrom(slicesFor(c)).Draw(t, "slices")
-		p, launch, err := f.planSliced(c, n, k, rows, slices, l)
+		slices := rapid.SampledFrom(c.splits()).Draw(t, "slices")
+		p, launch, err := shape{f, n, k, rows, slices}.plan(c, l)
 		if err != nil {
 			t.Fatal(err)
 		}

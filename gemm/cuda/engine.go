@@ -3,7 +3,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/repack"
@@ -20,7 +19,7 @@ type Engine struct {
 	cache   *driver.Cache
 	limits  limits
 	modules map[moduleKey]*module
-	choices map[choiceKey]Config
+	tuned   map[tuningKey]Config
 	args    driver.Args
 
 	noCompiler error // why only prebuilt kernels can be loaded, or nil
@@ -46,7 +45,7 @@ func New(d *driver.Device, cache *driver.Cache) (*Engine, error) {
 	}
 	return &Engine{
 		dev: d, cache: cache, limits: limitsOf(d.Info),
-		modules: map[moduleKey]*module{}, choices: map[choiceKey]Config{}, noCompiler: d.CanCompile(),
+		modules: map[moduleKey]*module{}, tuned: map[tuningKey]Config{}, noCompiler: d.CanCompile(),
 	}, nil
 }
 
@@ -86,11 +85,12 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 		return nil, err
 	}
 	// Whatever stands in the way of multiplying shows here.
-	if _, _, err := f.plan(f.configs(t.N, 1)[0], t.N, t.K, 1, e.limits); err != nil {
+	configs, err := e.tried(shapeOf(f, t.N, t.K, 1))
+	if err != nil {
 		return nil, err
 	}
 	if e.noCompiler != nil {
-		if _, err := f.ptx(prebuiltConfig, e.dev.Info); err != nil {
+		if _, err := f.Kernel(configs[0]).PTX(e.dev.Info); err != nil {
 			return nil, fmt.Errorf("%w; %w", e.noCompiler, err)
 		}
 	}
@@ -110,14 +110,6 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
-}
-
-// infinite reports whether a number of type f.Type is not finite.
-func (f Format) infinite(h uint16) bool {
-	if f.Type == driver.BF16 {
-		return h&0x7f80 == 0x7f80
-	}
-	return h&0x7c00 == 0x7c00
 }
 
 // Bytes returns what the matrix takes of the GPU's memory, which a
@@ -165,9 +157,7 @@ func (o Operands) check(w *Matrix) error {
 // so may begin early, and must wait before it touches Y. Kernels are compiled when
 // they are first needed.
 func (e *Engine) MatMul(s *driver.Stream, w *Matrix, o Operands) error {
-	return e.each(w, o, func(o Operands) error {
-		return e.launch(s, w, o, e.choice(w, o.M), gemmName)
-	})
+	return e.each(w, o, func(o Operands) error { return e.launchChosen(s, w, o, gemmName) })
 }
 
 // MatMulWith is MatMul under a given configuration, with one kernel for all rows, that of
@@ -177,26 +167,30 @@ func (e *Engine) MatMulWith(s *driver.Stream, w *Matrix, o Operands, c Config) e
 	return e.launchAll(s, w, o, c, gemmName)
 }
 
-// Read queues the read-only twin of a multiplication under a configuration of lutgemm.cu: the
+// Read queues the read-only twin of a multiplication under one of [Engine.ReadConfigs]: the
 // same grids and launch attributes, and the same bytes of the matrix read in the same order,
 // without arithmetic or a result. It bounds what MatMul could reach.
 func (e *Engine) Read(s *driver.Stream, w *Matrix, o Operands, c Config) error {
 	return e.launchAll(s, w, o, c, readName)
 }
 
-// ReadConfigs returns the configurations for m rows of X that have a twin for [Engine.Read].
-func (e *Engine) ReadConfigs(f Format, n, k, m int) []Config {
-	return slices.DeleteFunc(e.Configs(f, n, k, m), func(c Config) bool { return c.Tiles != 0 })
-}
-
 // launchAll launches one kernel for all rows, as far as it is for them.
 func (e *Engine) launchAll(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
 	return e.each(w, o, func(o Operands) error {
-		if c.Slices != 0 && c.Rows == MaxRows && o.M <= rowsOfB {
-			return e.launch(s, w, o, e.choice(w, o.M), kernel)
+		if len(c.splits()) == 1 && c.rowsOfX() == MaxRows && o.M <= rowsOfB {
+			return e.launchChosen(s, w, o, kernel)
 		}
 		return e.launch(s, w, o, c, kernel)
 	})
+}
+
+// launchChosen launches a kernel under the configuration that is chosen.
+func (e *Engine) launchChosen(s *driver.Stream, w *Matrix, o Operands, kernel string) error {
+	c, err := e.choice(w, o.M)
+	if err != nil {
+		return err
+	}
+	return e.launch(s, w, o, c, kernel)
 }
 
 // each calls f with up to 16 rows at a time.
@@ -218,7 +212,7 @@ func (e *Engine) each(w *Matrix, o Operands, f func(Operands) error) error {
 
 // launch launches a kernel for as many rows as it is compiled for, or fewer.
 func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
-	p, launch, err := w.Format.planSliced(c, w.N, w.K, o.M, w.Format.Slices(c, w.N, w.K, o.M), e.limits)
+	p, launch, err := shapeOf(w.Format, w.N, w.K, o.M).under(c).plan(c, e.limits)
 	if err != nil {
 		return err
 	}
@@ -253,7 +247,7 @@ func (e *Engine) module(f Format, c Config) (*module, error) {
 	if mod.gemm, err = loaded.Function(gemmName); err == nil {
 		err = mod.gemm.SetMaxDynamicShared(e.limits.sharedBlock)
 	}
-	if err == nil && c.Tiles == 0 {
+	if err == nil && c.kernel().twin() {
 		if mod.read, err = loaded.Function(readName); err == nil {
 			err = mod.read.SetMaxDynamicShared(e.limits.sharedBlock)
 		}

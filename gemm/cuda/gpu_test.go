@@ -233,7 +233,7 @@ func TestGPUIdentity(t *testing.T) {
 				x[i*k+i] = num.F32ToF16(1)
 			}
 			p := newProblem(t, e, m, x, nil, k, f.Type)
-			y := p.run(t, e, s, f.configs(n, MaxRows)[0])
+			y := p.run(t, e, s, lutgemm{}.variants(f, MaxRows)[0])
 			rm, _ := rounded(m, nil, f)
 			w := rm.Dequantize()
 			for i := range k {
@@ -310,16 +310,16 @@ func TestGPUTune(t *testing.T) {
 	onGPU(t, func(e *Engine, s *driver.Stream) {
 		m := randomMatrix(1, 512, 1024, 4, 128, lut.F16)
 		p := newProblem(t, e, m, randomX(1, 1024, driver.F16), nil, 1, driver.F16)
-		before := p.run(t, e, s, p.w.Format.configs(512, 1)[0])
+		before := p.run(t, e, s, lutgemm{}.variants(p.w.Format, 1)[0])
 		timings := must(e.Tune(s, []*Matrix{p.w}, p.o))(t)
 		if len(timings) != len(e.Configs(p.w.Format, 512, 1024, 1)) || timings[0].Us <= 0 {
 			t.Errorf("got timings %v", timings)
 		}
 		again := must(New(e.dev, e.cache))(t)
-		if got, want := again.choice(p.w, 1), timings[0].Config; got != want {
+		if got, want := must(again.choice(p.w, 1))(t), timings[0].Config; got != want {
 			t.Errorf("a new engine chooses %v, want %v", got, want)
 		}
-		if y := p.run(t, e, s, e.choice(p.w, 1)); !slices.Equal(y, before) {
+		if y := p.run(t, e, s, must(e.choice(p.w, 1))(t)); !slices.Equal(y, before) {
 			t.Error("tuning changed the result")
 		}
 		p.close(t)
@@ -341,11 +341,11 @@ func TestBadOperands(t *testing.T) {
 		{"no features", 0, 992, 1, false},
 		{"huge", 1, math.MaxInt32 - 31, 1, false},
 	} {
-		if _, _, err := f.plan(f.configs(test.n, test.m)[0], test.n, test.k, test.m, l); (err == nil) != test.ok {
+		if _, _, err := shapeOf(f, test.n, test.k, test.m).plan(lutgemm{}.variants(f, test.m)[0], l); (err == nil) != test.ok {
 			t.Errorf("%s: got error %v", test.name, err)
 		}
 	}
-	if _, _, err := f.plan(f.configs(64, 1)[0], 64, 256, 1, limits{100, 48 << 10}); err == nil {
+	if _, _, err := shapeOf(f, 64, 256, 1).plan(lutgemm{}.variants(f, 1)[0], limits{100, 48 << 10}); err == nil {
 		t.Error("a GPU of little shared memory: no error")
 	}
 	open := &Matrix{N: 8, K: 32, Format: f, codes: 1}

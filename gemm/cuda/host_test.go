@@ -21,7 +21,7 @@ type hostCase struct {
 }
 
 func (c hostCase) String() string {
-	return fmt.Sprintf("%s %v to %d rows sm_%d", c.f.name(), c.c, c.c.Rows, c.arch/10)
+	return fmt.Sprintf("%s %v to %d rows sm_%d", c.f.name(), c.c, c.c.rowsOfX(), c.arch/10)
 }
 
 // bound is how far Y may be from float64 in ‖difference‖/‖Y‖.
@@ -51,7 +51,7 @@ func hostCases() []hostCase {
 			{417 + 16*(i%3), 3104 + 32*(i%4), 16 - i%3, 4 << (i % 2)},
 		}
 		for tiles := 1; tiles <= 2; tiles++ {
-			configs := f.allConfigs(rowsOfB * tiles)
+			configs := f.variants(rowsOfB * tiles)
 			for j, c := range configs {
 				if *long || i == 4*(tiles-1) || i%4 < 2 && i/4%2 == tiles-1 && (i/2+i+1+j)%len(configs) == 0 {
 					all = append(all, hostCase{f, c, []int{900, 800}[(i+j)%2], shapes[:1+2*tiles]})
@@ -82,10 +82,10 @@ func TestHost(t *testing.T) {
 // run multiplies shape i.
 func (c hostCase) run(t *testing.T, h *kerneltest.Host, i int, results *sharedBits) {
 	n, k, rows, split := c.shapes[i][0], c.shapes[i][1], c.shapes[i][2], c.shapes[i][3]
-	if c.c.Tiles != 0 && rows <= rowsOfB && c.c.Rows == MaxRows {
+	if c.c.kernel() == (lutwide{}) && rows <= rowsOfB && c.c.rowsOfX() == MaxRows {
 		return
 	}
-	if can := slicesFor(c.c); !slices.Contains(can, split) {
+	if can := c.c.splits(); !slices.Contains(can, split) {
 		split = can[0]
 	}
 	name := fmt.Sprintf("%s, %d×%d in %d slices, %d rows", c.f.name(), n, k, split, rows)
@@ -101,7 +101,7 @@ func (c hostCase) run(t *testing.T, h *kerneltest.Host, i int, results *sharedBi
 
 	// Few multiprocessors, so that blocks have many tiles; in the last shape as many as registers
 	// can hold the sums of, or one more.
-	p, launch, err := c.f.planSliced(c.c, n, k, rows, split, limits{sms: []int{2, 3, 2, 3, 1}[i], sharedBlock: 227 << 10})
+	p, launch, err := shape{c.f, n, k, rows, split}.plan(c.c, limits{sms: []int{2, 3, 2, 3, 1}[i], sharedBlock: 227 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func (c hostCase) run(t *testing.T, h *kerneltest.Host, i int, results *sharedBi
 		h.Launch(t, &mem, kernel, launch, reverse, kerneltest.Struct(p.bytes()))
 		copy(driver.Bytes(y), mem.Read(at))
 	}
-	if c.c.Tiles == 0 {
+	if c.c.kernel().twin() {
 		run(readName, false)
 		if !slices.Equal(y, clean) {
 			t.Errorf("%s: the twin that only reads writes", name)

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"cmp"
 	"flag"
 	"fmt"
 	"slices"
@@ -33,11 +32,11 @@ func spilling() []variant {
 	var all []variant
 	for _, t := range []driver.DType{driver.F16, driver.BF16} {
 		two := Format{2, 32, lut.BF16, t}
-		all = append(all, variant{two, two.configs(1, MaxRows)[0], "sm_80"})
+		all = append(all, variant{two, lutgemm{}.variants(two, MaxRows)[0], "sm_80"})
 		for _, scale := range []lut.ScaleType{lut.F16, lut.BF16} {
 			five := Format{5, 32, scale, t}
-			for _, c := range five.fewRowsConfigs() {
-				if c.Slices == 16 {
+			for _, c := range (lutwide{}).variants(five, rowsOfB) {
+				if c.splits()[0] == 16 {
 					all = append(all, variant{five, c, "sm_90a"})
 				}
 			}
@@ -70,7 +69,7 @@ func TestCompile(t *testing.T) {
 			spills = mostSpills
 		}
 		variants = append(variants, kerneltest.Variant{
-			Group:  fmt.Sprintf("%d bits, to %d rows, %v", v.format.Bits, v.config.Rows, v.config),
+			Group:  fmt.Sprintf("%d bits, to %d rows, %v", v.format.Bits, v.config.rowsOfX(), v.config),
 			Kernel: k, Spills: spills,
 		})
 	}
@@ -89,7 +88,7 @@ func (v variant) traits() []string {
 	f := v.format
 	return []string{
 		fmt.Sprintf("%d bits", f.Bits), fmt.Sprintf("groups of %d", f.Group), fmt.Sprintf("scales %v", f.Scale),
-		f.Type.String(), fmt.Sprintf("%v to %d rows", v.config, v.config.Rows), v.arch,
+		f.Type.String(), fmt.Sprintf("%v to %d rows", v.config, v.config.rowsOfX()), v.arch,
 	}
 }
 
@@ -98,10 +97,10 @@ func allVariants() []variant {
 	var all []variant
 	for _, f := range Formats() {
 		for _, rows := range []int{rowsOfB, MaxRows} {
-			for _, config := range f.allConfigs(rows) {
+			for _, config := range f.variants(rows) {
 				all = append(all, variant{f, config, "sm_90a"})
-				slicesOfK := cmp.Or(config.Slices, 8)
-				if _, _, err := f.planSliced(config, 1, 32, rows, slicesOfK, limits{sms: 108, sharedBlock: 163 << 10}); err == nil {
+				s := shape{f, 1, 32, rows, 8}.under(config)
+				if _, _, err := s.plan(config, limits{sms: 108, sharedBlock: 163 << 10}); err == nil {
 					all = append(all, variant{f, config, "sm_80"})
 				}
 			}
@@ -120,14 +119,14 @@ func fewVariants() []variant {
 	}
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 		f := Format{bits, 128, lut.F16, driver.F16}
-		add(f, "sm_90a", f.configs(1, 1)[0])
+		add(f, "sm_90a", lutgemm{}.variants(f, 1)[0])
 	}
 	bytes := Format{3, 32, lut.E4M4, driver.F16}
-	add(bytes, "sm_90a", bytes.configs(1, 1)[0])
+	add(bytes, "sm_90a", lutgemm{}.variants(bytes, 1)[0])
 	row := Format{4, 0, lut.F32, driver.F16}
-	add(row, "sm_80", row.configs(1, 1)[0])
+	add(row, "sm_80", lutgemm{}.variants(row, 1)[0])
 	wide := Format{4, 64, lut.BF16, driver.BF16}
-	add(wide, "sm_90a", slices.Concat(wide.allConfigs(rowsOfB), wide.allConfigs(MaxRows))...)
+	add(wide, "sm_90a", slices.Concat(wide.variants(rowsOfB), wide.variants(MaxRows))...)
 	return all
 }
 
@@ -182,31 +181,36 @@ func TestCovering(t *testing.T) {
 // TestPrebuilt checks, and with -update writes, the PTX that stands in where there
 // is no compiler.
 func TestPrebuilt(t *testing.T) {
-	var kernels []driver.Kernel
+	var wanted []driver.Kernel
 	for _, f := range Formats() {
 		if !f.prebuilt() {
 			continue
 		}
-		for _, arch := range driver.PrebuiltArchs() {
-			k := f.Kernel(prebuiltConfig)
-			k.Options.Arch = arch
-			kernels = append(kernels, k)
+		for _, k := range kernels() {
+			if k.prebuilt() == nil {
+				continue
+			}
+			for _, arch := range driver.PrebuiltArchs() {
+				k := f.Kernel(k.prebuilt())
+				k.Options.Arch = arch
+				wanted = append(wanted, k)
+			}
 		}
 		for _, out := range []driver.DType{f.Type, driver.F32} {
 			k := f.rowsKernel(out)
 			k.Options.Arch = "compute_80"
-			kernels = append(kernels, k)
+			wanted = append(wanted, k)
 		}
 	}
-	kerneltest.Prebuilt(t, "prebuilt.gz", kernels, *update)
+	kerneltest.Prebuilt(t, "prebuilt.gz", wanted, *update)
 }
 
 // TestNoHeaders holds the kernels to what NVRTC has without a toolkit.
 func TestNoHeaders(t *testing.T) {
 	f := Format{4, 128, lut.F16, driver.F16}
-	for _, c := range []Config{f.configs(1, 1)[0], f.wideConfigs(MaxRows)[0]} {
-		if k := f.Kernel(c); strings.Contains(k.Source, "#include") {
-			t.Errorf("the kernel of %v includes a header", c)
+	for _, k := range kernels() {
+		if source := f.Kernel(k.variants(f, MaxRows)[0]).Source; strings.Contains(source, "#include") {
+			t.Errorf("%s includes a header", k.name())
 		}
 	}
 }

@@ -12,7 +12,7 @@
 // added in one rounding, or without scales the atom's sum. A group's sum, or its part in an
 // atom of 128 columns, is what the mmas of 16 columns each add up one after the other. At the
 // end the slices are added in order. Slices are a matter of the shape of Ŵ, of its bits and of
-// the rows of X (slicesOf): neither the kernel nor the grid nor any knob changes a bit.
+// the rows of X (choices.go): neither the kernel nor the grid nor any knob changes a bit.
 //
 // Set by the host:
 //   BITS         2 to 5
@@ -67,14 +67,10 @@ struct Params {
 // planes_chunk returns which of the four times 32 columns of an atom, the first or the
 // second of a unit, are looked up in registers; 4 is none. At 2 bits the table is looked
 // up faster than the shared-memory port allows, which reads 64 weights a clock, and
-// registers cost instructions instead: a quarter of the weights gains 6 %, three eighths 5,
-// half of them 2. Which quarter makes up to 4 %, for how it falls between the others: the
-// second 32 columns of one atom and the last of the next are the best of all sixteen
-// pairs. With more than 8 rows of X it loses 5 %, a quarter or any other. So a kernel for up to
-// 16 rows puts other columns of a step beside each other than one for up to 8; to the bits of a
-// sum that makes no difference on Hopper, where TestGPUPrebuilt compares them, and on other GPUs it
-// has not been tried. (At 3 bits, where it takes an instruction a weight, a quarter loses 3 %, an
-// eighth up to 5, and a sixteenth gains 1 at the best of its places.)
+// registers cost instructions instead; a quarter of the weights gains the most, and with more
+// than 8 rows of X none gains (NOTES.md). So a kernel for up to 16 rows puts other columns of a
+// step beside each other than one for up to 8; to the bits of a sum that makes no difference on
+// Hopper, where TestGPUPrebuilt compares them, and on other GPUs it has not been tried.
 __device__ __forceinline__ constexpr u32 planes_chunk(u32 atom) { return BITS == 2 && NT == 1 ? 2 * atom + 1 : 4; }
 
 extern __shared__ __align__(128) u8 shared[];

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -59,13 +60,13 @@ func TestSlices(t *testing.T) {
 			if test.in3 && bits == 4 {
 				want = 3
 			}
-			if got := f.slicesOf(test.n, test.k, test.m); got != want {
+			if got := shapeOf(f, test.n, test.k, test.m).slices; got != want {
 				t.Errorf("%d bits, %d×%d, %d rows: %d slices, want %d", bits, test.n, test.k, test.m, got, want)
 			}
 			if want != 16 || bits == 5 {
 				continue
 			}
-			p, _, err := f.plan(f.configs(test.n, test.m)[0], test.n, test.k, test.m, h200)
+			p, _, err := shapeOf(f, test.n, test.k, test.m).plan(lutgemm{}.variants(f, test.m)[0], h200)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -106,10 +107,11 @@ func TestWide(t *testing.T) {
 		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 			f := Format{bits, 128, lut.F16, driver.F16}
 			fewest := ^uint32(0)
-			for _, c := range f.wideConfigs(test.m) {
-				if p, launch, err := f.plan(c, test.n, test.k, test.m, h200); err == nil && f.wide(test.n, test.m) {
+			s, wide := shapeOf(f, test.n, test.k, test.m), lutwide{}
+			for _, c := range wide.variants(f, test.m) {
+				if p, launch, err := s.plan(c, h200); err == nil && slices.Contains(s.order(), kernel(wide)) {
 					fewest = min(fewest, p.passes())
-					if launch.Shared > h200.sharedBlock || p.run > p.groups*uint32(c.Tiles) {
+					if launch.Shared > h200.sharedBlock || p.run > p.groups*uint32(c.(wideVariant).tiles) {
 						t.Errorf("%d bits, %d×%d, %d rows, %v: %d bytes of shared memory, runs of %d tiles", bits, test.n, test.k, test.m, c, launch.Shared, p.run)
 					}
 				}
@@ -128,10 +130,11 @@ func TestInThree(t *testing.T) {
 	const n, k, m = 57344, 8192, 8
 	for _, shared := range []int{227 << 10, 72 << 10} {
 		all := 0
-		for _, c := range append(f.configs(n, m), f.wideConfigs(m)...) {
-			if p, _, err := f.plan(c, n, k, m, limits{132, shared}); err == nil {
+		s := shapeOf(f, n, k, m)
+		for _, c := range append(lutgemm{}.variantsFor(s), lutwide{}.variants(f, m)...) {
+			if p, _, err := s.plan(c, limits{132, shared}); err == nil {
 				all++
-				if p.slices != 3 || int(p.groups) != c.warps()/3 || c.Tiles == 0 && c.Rows != MaxRows {
+				if p.slices != 3 || int(p.groups) != c.warpsOfBlock()/3 || c.kernel() == (lutgemm{}) && c.rowsOfX() != MaxRows {
 					t.Errorf("%v: %d slices, %d groups", c, p.slices, p.groups)
 				}
 			}
@@ -150,16 +153,18 @@ func TestMostColumns(t *testing.T) {
 		k  int
 		ok bool
 	}{{maxWideColumns, true}, {maxWideColumns + 32, false}} {
-		for _, c := range f.wideConfigs(MaxRows) {
-			n := map[int]int{8: 16, 4: sevenTiles + 1, 2: 2*sevenTiles + 1}[c.Slices]
-			p, _, err := f.plan(c, n, test.k, MaxRows, h200)
+		wide, narrow := lutwide{}.variants(f, MaxRows), lutgemm{}.variants(f, MaxRows)[0]
+		for _, c := range wide {
+			n := map[int]int{8: 16, 4: sevenTiles + 1, 2: 2*sevenTiles + 1}[c.(wideVariant).slices]
+			s := shapeOf(f, n, test.k, MaxRows)
+			p, _, err := s.plan(c, h200)
 			if (err == nil) != test.ok {
 				t.Errorf("%v, %d columns: error %v", c, test.k, err)
 			}
 			if far := uint64(p.run) * uint64(p.units) * 2 * 256 * 5; far >= 1<<32 {
 				t.Errorf("%v, %d columns: a run spans %d bytes", c, test.k, far)
 			}
-			if _, _, err := f.plan(f.configs(n, MaxRows)[0], n, test.k, MaxRows, h200); err != nil {
+			if _, _, err := s.plan(narrow, h200); err != nil {
 				t.Errorf("lutgemm, %d columns: %v", test.k, err)
 			}
 		}

@@ -4,16 +4,16 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
-// choiceKey is what a choice of configuration holds for.
-type choiceKey struct {
+// tuningKey is what a choice of configuration holds for.
+type tuningKey struct {
 	format Format
 	n, k   int
 	rows   int // the bucket of M
@@ -31,30 +31,32 @@ func bucket(m int) int {
 
 // choice returns the configuration that a multiplication runs under: the tuned
 // one, of this process or kept by another, or the first.
-func (e *Engine) choice(w *Matrix, m int) Config {
-	key := choiceKey{w.Format, w.N, w.K, bucket(m)}
-	if c, ok := e.choices[key]; ok {
-		return c
+func (e *Engine) choice(w *Matrix, m int) (Config, error) {
+	key := tuningKey{w.Format, w.N, w.K, bucket(m)}
+	if c, ok := e.tuned[key]; ok {
+		return c, nil
 	}
-	all := e.Configs(w.Format, w.N, w.K, m)
-	c := w.Format.configs(w.N, m)[0] // and launching says why, where all is empty
-	if len(all) > 0 {
-		c = all[0]
+	all, err := e.tried(shapeOf(w.Format, w.N, w.K, m))
+	if err != nil {
+		return nil, err
 	}
+	c := all[0]
 	if kept, ok := e.cache.Get(e.cacheKey(key)); ok {
-		var k Config
-		if json.Unmarshal(kept, &k) == nil && slices.Contains(all, k) {
-			c = k
+		if i := slices.IndexFunc(all, func(c Config) bool { return c.String() == string(kept) }); i >= 0 {
+			c = all[i]
 		}
 	}
-	e.choices[key] = c
-	return c
+	e.tuned[key] = c
+	return c, nil
 }
 
-// cacheKey digests the key, the GPU and the kernel.
-func (e *Engine) cacheKey(key choiceKey) string {
+// cacheKey digests the key, the GPU and the kernels.
+func (e *Engine) cacheKey(key tuningKey) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "choice %s %d %+v\n%s%s%s%s", e.dev.Info.Name, e.dev.Info.SMs, key, ptxSource, lutSource, gemmSource, wideSource)
+	fmt.Fprintf(h, "configuration %s %d %+v\n%s%s", e.dev.Info.Name, e.dev.Info.SMs, key, ptxSource, lutSource)
+	for _, k := range kernels() {
+		io.WriteString(h, k.source())
+	}
 	return hex.EncodeToString(h.Sum(nil))
 }
 
@@ -88,9 +90,8 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 			return nil, err
 		}
 	}
-	configs := e.Configs(w.Format, w.N, w.K, o.M)
-	if len(configs) == 0 {
-		_, _, err := w.Format.plan(w.Format.configs(w.N, o.M)[0], w.N, w.K, o.M, e.limits)
+	configs, err := e.tried(shapeOf(w.Format, w.N, w.K, o.M))
+	if err != nil {
 		return nil, err
 	}
 	var arms []*Arm
@@ -110,13 +111,9 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 		all = append(all, Timing{configs[i], a.Median()})
 	}
 	slices.SortStableFunc(all, func(a, b Timing) int { return cmp.Compare(a.Us, b.Us) })
-	key := choiceKey{w.Format, w.N, w.K, bucket(o.M)}
-	e.choices[key] = all[0].Config
-	kept, err := json.Marshal(all[0].Config)
-	if err != nil {
-		return nil, err
-	}
+	key := tuningKey{w.Format, w.N, w.K, bucket(o.M)}
+	e.tuned[key] = all[0].Config
 	// Where nothing can be kept, tuning is done again next time.
-	_ = e.cache.Put(e.cacheKey(key), kept)
+	_ = e.cache.Put(e.cacheKey(key), []byte(all[0].Config.String()))
 	return all, nil
 }

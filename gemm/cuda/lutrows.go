@@ -30,8 +30,8 @@ func (f Format) rowsKernel(out driver.DType) driver.Kernel {
 	return driver.Kernel{
 		Name:    fmt.Sprintf("lutrows.%s-%v.cu", f.name(), out),
 		Source:  ptxSource + rowsSource,
-		Options: driver.CompileOptions{Defines: append(f.defines(Config{}), fmt.Sprintf("OUT=%d", same))},
-		PTX:     func(i driver.DeviceInfo) ([]byte, error) { return f.rowsPTX(out, i) },
+		Options: driver.CompileOptions{Defines: append(f.defines(), fmt.Sprintf("OUT=%d", same))},
+		PTX:     func(i driver.DeviceInfo) ([]byte, error) { return f.ptx(f.rowsKernel(out), i) },
 	}
 }
 

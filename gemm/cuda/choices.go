@@ -1,0 +1,137 @@
+package cuda
+
+import (
+	"sync"
+
+	"github.com/lutq/lutq/repack"
+)
+
+// shape is that of what one launch multiplies: m rows of X by an N×K matrix of a format.
+type shape struct {
+	Format
+	n, k, m int
+	slices  int // that K is split into: the order of the sums depends on it
+}
+
+// shapeOf returns a shape with K split as choices has it.
+func shapeOf(f Format, n, k, m int) shape {
+	s := shape{Format: f, n: n, k: k, m: m}
+	s.slices = s.choice().slices
+	return s
+}
+
+// under returns the shape with K split as a configuration does.
+func (s shape) under(c Config) shape {
+	if c == nil {
+		return s
+	}
+	if splits := c.splits(); len(splits) == 1 {
+		s.slices = splits[0]
+	}
+	return s
+}
+
+func (s shape) units() int { return (s.k + repack.UnitCols - 1) / repack.UnitCols }
+func (s shape) pairs() int { return (s.m + 1) / 2 }
+
+// Slices returns into how many slices K is split for m rows of X, at most 16, by an N×K matrix
+// under a configuration, or under what [Engine.MatMul] chooses if that is nil. Configurations of as many slices give the same bits.
+func (f Format) Slices(c Config, n, k, m int) int { return shapeOf(f, n, k, m).under(c).slices }
+
+// span holds what is more than over and at most to, which is no bound if it is 0; the zero span holds all.
+type span struct{ over, to int }
+
+func (s span) holds(v int) bool { return s == span{} || v > s.over && (s.to == 0 || v <= s.to) }
+
+// choice is a row of [choices].
+type choice struct {
+	// The products that it is for, but for formats and rows of X that first is not compiled for.
+	m, n, units, group span
+	bits               int // or 0 for all
+
+	slices int    // of K
+	first  kernel // the best guess; the others in the order of kernels are tried behind it,
+	not    kernel // without this one, which is slower there
+}
+
+func (c *choice) isFor(s shape) bool {
+	return c.m.holds(s.m) && c.n.holds(s.n) && c.units.holds(s.units()) &&
+		c.group.holds(s.Group) && (c.bits == 0 || c.bits == s.Bits) && c.first.has(s.Format, s.m)
+}
+
+// Rows of Ŵ up to which the blocks of a GPU of 132 multiprocessors have one, two, four and seven
+// tiles.
+const (
+	oneTile    = 132 * repack.TileRows
+	twoTiles   = 2 * oneTile
+	fourTiles  = 4 * oneTile
+	sevenTiles = 7 * oneTile
+)
+
+// choices says into how many slices the K of a product is split and which kernel is tried first: the
+// first row that is for it counts. As the slices decide the order of the sums, rows are a matter of Ŵ
+// and of whether X has more than 4 and more than 8 rows, not of the GPU. NOTES.md has the times.
+var choices = sync.OnceValue(func() []choice { // each launch asks
+	gemm, wide := lutgemm{}, lutwide{}
+	few, half, more, many := span{0, rowsOfB}, span{0, rowsOfB / 2}, span{rowsOfB / 2, rowsOfB}, span{rowsOfB, MaxRows}
+	return []choice{
+		// As many slices as a block has warps, if a warp can hold the sums of all its tiles; else as few
+		// warps together as can, and four also where eight had one unit or two and four three at most.
+		{m: many, n: span{0, twoTiles}, slices: 8, first: wide},
+		{m: many, n: span{0, sevenTiles}, units: span{0, 8}, slices: 8, first: wide},
+		{m: many, n: span{0, sevenTiles}, units: span{12, 0}, slices: 8, first: wide},
+		{m: many, n: span{0, 2 * sevenTiles}, slices: 4, first: wide},
+		{m: many, slices: 2, first: wide},
+		// Without lutwide.cu. Slots for so many rows of X take twice as much as for few.
+		{m: many, n: span{0, 16 << 10}, units: span{15, 0}, slices: 16, first: gemm},
+		{m: many, slices: 8, first: gemm},
+
+		// With so many tiles the slots of lutgemm.cu would take much of the cache: 2 % at 4 bits, else nothing.
+		{m: more, n: span{3 * sevenTiles, 0}, bits: 4, group: span{32, 0}, slices: 3, first: wide},
+		{m: more, n: span{0, oneTile}, slices: 16, first: wide},
+		{m: more, n: span{0, fourTiles}, units: span{0, 8}, slices: 8, first: wide},
+		{m: more, n: span{0, twoTiles}, units: span{12, 24}, slices: 8, first: wide}, // eight warps are the fastest
+		{m: more, n: span{0, twoTiles}, slices: 16, first: wide},
+		{m: more, n: span{0, fourTiles}, units: span{16, 24}, slices: 8, first: wide},
+		{m: more, n: span{0, fourTiles}, slices: 16, first: wide},
+
+		// Sixteen slices load the warps of lutgemm.cu most evenly and read X once, from nine units on.
+		{m: few, n: span{0, oneTile}, slices: 16, first: gemm},
+		{m: few, n: span{0, fourTiles}, units: span{0, 8}, slices: 8, first: gemm},
+		{m: few, n: span{0, twoTiles}, slices: 16, first: gemm},
+		{m: half, n: span{0, fourTiles}, units: span{0, 16}, slices: 16, first: gemm},
+		{m: half, n: span{0, fourTiles}, units: span{16, 24}, slices: 8, first: wide},
+		{m: half, n: span{0, fourTiles}, slices: 16, first: wide},
+
+		{m: few, units: span{0, 8}, slices: 8, first: gemm, not: wide},
+		// The busiest warp has two units of sixteen slices, but no more than three of eight.
+		{m: few, units: span{16, 24}, slices: 8, first: gemm, not: wide},
+		// There is no room for sixteen slots of all tiles.
+		{m: few, n: span{32 << 10, 0}, units: span{15, 0}, slices: 8, first: gemm, not: wide},
+		{m: few, slices: 16, first: gemm, not: wide},
+	}
+})
+
+// choice returns the row for a product. The last row of choices takes what no other does, invalid
+// products too, which a plan refuses.
+func (s shape) choice() choice {
+	all := choices()
+	for i := range all {
+		if all[i].isFor(s) {
+			return all[i]
+		}
+	}
+	return all[len(all)-1]
+}
+
+// order returns the kernels to try, the best guess first.
+func (s shape) order() []kernel {
+	c := s.choice()
+	order := []kernel{c.first}
+	for _, k := range kernels() {
+		if k != c.first && k != c.not {
+			order = append(order, k)
+		}
+	}
+	return order
+}

@@ -1,0 +1,121 @@
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/repack"
+)
+
+// Format is what a kernel is compiled for.
+type Format struct {
+	Bits  int
+	Group int           // 32, 64, 128, 256, or 0 for one scale a row
+	Scale lut.ScaleType // E4M4 and S1E4M3 with groups of 32 alone
+	Type  driver.DType  // of X, Y, the bias and the table: F16 or BF16
+}
+
+// Formats returns every format that kernels exist for.
+func Formats() []Format {
+	var all []Format
+	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
+		for _, group := range []int{32, 64, 128, 256, 0} {
+			for _, scale := range []lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3} {
+				if heldScale(group, scale) != scale {
+					continue
+				}
+				for _, t := range []driver.DType{driver.F16, driver.BF16} {
+					all = append(all, Format{bits, group, scale, t})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// FormatOf returns the format of a matrix multiplied by activations of a type.
+func FormatOf(t *repack.CUDATiles, dtype driver.DType) (Format, error) {
+	f := Format{Bits: t.Bits, Group: t.Group, Type: dtype}
+	if t.RowScale() {
+		f.Group = 0
+	}
+	f.Scale = heldScale(f.Group, t.ScaleType)
+	if dtype != driver.F16 && dtype != driver.BF16 {
+		return Format{}, fmt.Errorf("activations of type %v: want f16 or bf16", dtype)
+	}
+	return f, nil
+}
+
+// heldScale returns the type that scales have in a GPU's memory. Those of a byte become float16,
+// which has all their values, where groups are so large that it takes 3 % more memory at most: so
+// there are fewer kernels, of which the usual ones have more variants.
+func heldScale(group int, st lut.ScaleType) lut.ScaleType {
+	if group != 32 && st.Size() == 1 {
+		return lut.F16
+	}
+	return st
+}
+
+func (f Format) name() string {
+	group := "row"
+	if f.Group != 0 {
+		group = fmt.Sprint(f.Group)
+	}
+	return fmt.Sprintf("%dbit-%s-%v-%v", f.Bits, group, f.Scale, f.Type)
+}
+
+// defines returns the definitions that kernels share, as lut.cuh lists them.
+func (f Format) defines() []string {
+	bf16 := 0
+	if f.Type == driver.BF16 {
+		bf16 = 1
+	}
+	return []string{
+		fmt.Sprintf("BITS=%d", f.Bits), fmt.Sprintf("GROUP=%d", f.Group), fmt.Sprintf("SCALE=%d", f.Scale), fmt.Sprintf("BF16=%d", bf16),
+	}
+}
+
+// rare reports whether few models have such a format. To compile less it has fewer kernels of
+// lutwide.cu, and takes up to 18 % longer for some shapes.
+func (f Format) rare() bool {
+	return f.Scale.Size() == 1 || f.Group == 256 || f.Group == 0 || f.Scale == lut.BF16 && f.Type == driver.F16
+}
+
+// tableBytes is the shared memory that the table spans, and gaps whether the
+// second half of each of its 256-byte rows is free.
+func (f Format) tableBytes() (size int, gaps bool) {
+	if f.Bits == 5 {
+		return 1024 * 128, false
+	}
+	return 256 * 256, f.Bits != 2
+}
+
+// scales returns the scales of a matrix in the type of the format.
+func (f Format) scales(t *repack.CUDATiles) []byte {
+	if f.Scale == t.ScaleType {
+		return t.Scales
+	}
+	values := make([]float32, len(t.Scales)/t.ScaleType.Size())
+	t.ScaleType.Decode(values, t.Scales)
+	scales := make([]byte, len(values)*f.Scale.Size())
+	f.Scale.Encode(scales, values)
+	return scales
+}
+
+// convert rounds a table value to the type of X.
+func (f Format) convert(v float32) uint16 {
+	if f.Type == driver.BF16 {
+		return num.F32ToBF16(v)
+	}
+	return num.F32ToF16(v)
+}
+
+// infinite reports whether a number of type f.Type is not finite.
+func (f Format) infinite(h uint16) bool {
+	if f.Type == driver.BF16 {
+		return h&0x7f80 == 0x7f80
+	}
+	return h&0x7c00 == 0x7c00
+}

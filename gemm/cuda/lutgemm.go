@@ -1,0 +1,133 @@
+package cuda
+
+import (
+	"cmp"
+	_ "embed"
+	"fmt"
+	"slices"
+
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/repack"
+)
+
+//go:embed lutgemm.cu
+var gemmSource string
+
+// lutgemm is lutgemm.cu: for every format, any number of rows of X, and wherever a block has room for
+// its table and the sums of a few tiles.
+type lutgemm struct{}
+
+// gemmVariant is lutgemm.cu as it is compiled and launched.
+type gemmVariant struct {
+	rows   int // of X, at most: 8 or 16
+	atoms  int // of a unit that a warp multiplies in one step: 1 or 2
+	depth  int // atoms a warp has registers for, a multiple of atoms
+	slices int // of K, which is an argument; 0 for the product's own
+}
+
+const gemmWarps = 16 // of a block
+
+func (lutgemm) name() string         { return "lutgemm" }
+func (lutgemm) source() string       { return gemmSource }
+func (lutgemm) twin() bool           { return true }
+func (lutgemm) has(Format, int) bool { return true }
+
+func (lutgemm) variants(f Format, m int) []Config {
+	const few, many = rowsOfB, MaxRows
+	// What takes the registers: scales, and with many rows the fragments of X at half a unit.
+	manyScales := f.Group == 32 && (f.Scale == lut.F32 || f.Bits == 5 && f.Scale == lut.BF16)
+	ahead := f.Group != 32 && f.Scale != lut.F32
+	var all []Config
+	for _, v := range []struct {
+		when bool
+		gemmVariant
+	}{
+		{ahead && f.Bits == 4, gemmVariant{rows: few, atoms: 2, depth: 4}}, // which the longer lead of a double buffer helps the most
+		{!manyScales, gemmVariant{rows: few, atoms: 2, depth: 2}},
+		{ahead && f.Bits != 4, gemmVariant{rows: few, atoms: 2, depth: 4}},
+		{manyScales, gemmVariant{rows: few, atoms: 1, depth: 1}},
+
+		{!manyScales, gemmVariant{rows: many, atoms: 1, depth: 2}},
+		{manyScales, gemmVariant{rows: many, atoms: 1, depth: 1}},
+	} {
+		if v.when && (v.rows == few) == (m <= few) {
+			all = append(all, v.gemmVariant)
+		}
+	}
+	return all
+}
+
+// variantsFor returns the variants that can split K as a product does: those for up to 8 rows know of
+// eight and sixteen slices alone.
+func (k lutgemm) variantsFor(s shape) []Config {
+	all := k.variants(s.Format, s.m)
+	if !slices.Contains(all[0].splits(), s.slices) {
+		return k.variants(s.Format, MaxRows)
+	}
+	return all
+}
+
+func (k lutgemm) tried(s shape, l limits) ([]Config, error) {
+	all := k.variantsFor(s)
+	if s.n <= 2*repack.TileRows*l.sms {
+		// A block of one or two tiles has nothing to load far ahead.
+		slices.SortStableFunc(all, func(a, b Config) int { return cmp.Compare(a.(gemmVariant).depth, b.(gemmVariant).depth) })
+	}
+	return s.fitting(all, l)
+}
+
+func (k lutgemm) others(s shape) []Config {
+	var all []Config
+	v := k.variantsFor(s)[0].(gemmVariant)
+	for _, n := range v.splits() {
+		if n != s.slices {
+			v.slices = n
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// prebuilt returns the variant for any number of rows up to MaxRows. The others differ in their
+// registers alone. It is the one of the least code: another atom to load ahead would take a third more
+// of the program.
+func (lutgemm) prebuilt() Config { return gemmVariant{rows: MaxRows, atoms: 1, depth: 1} }
+
+func (v gemmVariant) kernel() kernel    { return lutgemm{} }
+func (v gemmVariant) rowsOfX() int      { return v.rows }
+func (v gemmVariant) warpsOfBlock() int { return gemmWarps }
+
+func (v gemmVariant) String() string {
+	if v.slices != 0 {
+		return fmt.Sprintf("a%d d%d k%d", v.atoms, v.depth, v.slices)
+	}
+	return fmt.Sprintf("a%d d%d", v.atoms, v.depth)
+}
+
+func (v gemmVariant) defines() []string {
+	return []string{
+		fmt.Sprintf("NT=%d", v.rows/rowsOfB), fmt.Sprintf("DEPTH=%d", v.depth), fmt.Sprintf("WARPS=%d", gemmWarps), fmt.Sprintf("KA=%d", v.atoms),
+	}
+}
+
+func (v gemmVariant) splits() []int {
+	switch {
+	case v.slices != 0:
+		return []int{v.slices}
+	case v.rows > rowsOfB:
+		return []int{2, 3, 4, 8, 16}
+	}
+	return []int{8, 16}
+}
+
+// room puts slots into the gaps of the table as long as that does not cost another pass over X,
+// behind the table otherwise.
+func (v gemmVariant) room(s shape, most int, l limits) (room, error) {
+	table, gaps := s.tableBytes()
+	tile := s.slices * s.pairs() * pairBytes
+	behind, inGaps := (l.sharedBlock-table)/tile, table/2/tile
+	if gaps && (most <= inGaps || inGaps >= behind) {
+		return room{fixed: table, tiles: inGaps, slotBase: pairBytes, slotPitch: 2 * pairBytes}, nil
+	}
+	return room{fixed: table, tile: tile, tiles: behind, slotBase: table, slotPitch: pairBytes}, nil
+}

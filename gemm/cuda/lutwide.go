@@ -1,0 +1,132 @@
+package cuda
+
+import (
+	"cmp"
+	_ "embed"
+	"fmt"
+	"slices"
+
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/repack"
+)
+
+//go:embed lutwide.cu
+var wideSource string
+
+// lutwide is lutwide.cu: for few tiles a block or many rows of X, where a block has room for X beside
+// the table.
+type lutwide struct{}
+
+// wideVariant is lutwide.cu as it is compiled.
+type wideVariant struct {
+	rows   int // of X, at most: 8 or 16
+	slices int // of K
+	warps  int // of a block
+	tiles  int // whose sums a warp holds in registers
+	depth  int // atoms a warp has registers for: tiles or twice as many
+}
+
+// What lutwide.cu is built on; it has the same numbers.
+const (
+	// Bytes of a unit of a row of X, for each slice of K; of a row of X in a slot; and for the phases
+	// of all slices.
+	columnsRow  = 2 * repack.UnitCols
+	slotRow     = 4*repack.TileRows + 16
+	phasesBytes = 128
+
+	// Input features up to which all tiles of a block lie less than 2^32 bytes apart.
+	maxWideColumns = 1 << 23
+)
+
+func (lutwide) name() string   { return "lutwide" }
+func (lutwide) source() string { return wideSource }
+func (lutwide) twin() bool     { return false }
+
+// To compile less there is no kernel for float32 scales, and for up to 8 rows none for groups of 256 and
+// of a row.
+func (lutwide) has(f Format, m int) bool {
+	return f.Scale != lut.F32 && (m > rowsOfB || 0 < f.Group && f.Group <= 128)
+}
+
+func (k lutwide) variants(f Format, m int) []Config {
+	if !k.has(f, m) {
+		return nil
+	}
+	const few, many = rowsOfB, MaxRows
+	usual := !f.rare()
+	// Whether scales leave registers to load all tiles of an atom ahead, of four and of five tiles.
+	ahead4 := f.Group != 32
+	ahead5 := ahead4 && (f.Group != 64 || f.Bits != 5)
+	var all []Config
+	for _, v := range []struct {
+		when bool
+		wideVariant
+	}{
+		{usual, wideVariant{few, 16, 16, 2, 4}},
+		{usual && f.Group != 32 && f.Bits != 5, wideVariant{few, 16, 16, 3, 6}}, // which take the registers
+		{usual, wideVariant{few, 8, 8, 2, 4}},
+		{true, wideVariant{few, 16, 16, 4, 4}},
+		{true, wideVariant{few, 8, 8, 4, 8}},
+		{f.Bits == 4 && f.Group >= 64, wideVariant{few, 3, 12, 7, 7}}, // as choices splits K in three
+
+		{usual, wideVariant{many, 8, 8, 2, 4}},
+		{ahead4, wideVariant{many, 8, 8, 4, 8}},
+		{!ahead4, wideVariant{many, 8, 8, 4, 4}},
+		{true, wideVariant{many, 8, 8, 7, 7}},
+		{usual && ahead5, wideVariant{many, 4, 8, 5, 10}},
+		{usual && !ahead5, wideVariant{many, 4, 8, 5, 5}},
+		{true, wideVariant{many, 4, 8, 7, 7}},
+		{usual && ahead5, wideVariant{many, 2, 8, 5, 10}},
+		{usual && !ahead5, wideVariant{many, 2, 8, 5, 5}},
+		{true, wideVariant{many, 2, 8, 7, 7}},
+	} {
+		if v.when && (v.rows == few) == (m <= few) {
+			all = append(all, v.wideVariant)
+		}
+	}
+	return all
+}
+
+// tried returns the variant that goes over X the least, with no more tiles than that takes.
+func (k lutwide) tried(s shape, l limits) ([]Config, error) {
+	all, err := s.fitting(k.variants(s.Format, s.m), l)
+	if len(all) == 0 {
+		return nil, err
+	}
+	passes := func(c Config) uint32 {
+		p, _, _ := s.plan(c, l) // it fits
+		return p.passes()
+	}
+	return []Config{slices.MinFunc(all, func(a, b Config) int { return cmp.Compare(passes(a), passes(b)) })}, nil
+}
+
+func (k lutwide) others(s shape) []Config { return k.variants(s.Format, s.m) }
+
+func (lutwide) prebuilt() Config { return nil }
+
+func (v wideVariant) kernel() kernel    { return lutwide{} }
+func (v wideVariant) rowsOfX() int      { return v.rows }
+func (v wideVariant) warpsOfBlock() int { return v.warps }
+func (v wideVariant) splits() []int     { return []int{v.slices} }
+
+func (v wideVariant) String() string {
+	return fmt.Sprintf("t%d d%d k%d w%d", v.tiles, v.depth, v.slices, v.warps)
+}
+
+func (v wideVariant) defines() []string {
+	return []string{
+		fmt.Sprintf("NT=%d", v.rows/rowsOfB), fmt.Sprintf("DEPTH=%d", v.depth), fmt.Sprintf("WARPS=%d", v.warps),
+		fmt.Sprintf("TILES=%d", v.tiles), fmt.Sprintf("SLICES=%d", v.slices),
+	}
+}
+
+// room puts slots where the table and X were.
+func (v wideVariant) room(s shape, _ int, _ limits) (room, error) {
+	if s.k > maxWideColumns {
+		return room{}, fmt.Errorf("%d input features: the configuration %v wants at most %d", s.k, v, maxWideColumns)
+	}
+	table, _ := s.tableBytes()
+	rows := v.slices * v.rows
+	bytes := table + rows*columnsRow
+	return room{fixed: bytes + phasesBytes, tiles: min(v.tiles*v.warps/v.slices, bytes/(rows*slotRow))}, nil
+}
