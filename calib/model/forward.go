@@ -63,13 +63,15 @@ type scratch struct {
 }
 
 func (s *scratch) free(ops Ops) {
-	ops.Free(s.h, s.y, s.n, s.q, s.k, s.v, s.gate, s.up)
+	s.activations.free(ops)
 	*s = scratch{}
 }
 
+func (a *activations) free(ops Ops) { ops.Free(a.h, a.y, a.n, a.q, a.k, a.v, a.gate, a.up) }
+
 // normsOutputs reports whether what a layer adds to the residual stream is normalized.
 func (m *Model) normsOutputs() bool {
-	return slices.ContainsFunc(m.layers, func(d layer) bool { return d.attnOut != nil || d.mlpOut != nil })
+	return slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool { return b.AttnOut != nil || b.MLPOut != nil })
 }
 
 // start checks a window and returns room for its activations.
@@ -83,28 +85,46 @@ func (m *Model) start(tokens []int) (activations, error) {
 			return activations{}, fmt.Errorf("token %d at position %d is outside the vocabulary of %d", id, i, d.Vocab)
 		}
 	}
-	w := widthsOf(d)
-	hidden, q, kv, mlp := t*d.Hidden, t*w.q, t*w.kv, m.mlpRows(t)*w.mlp
-	s := &m.scratch
-	if t > s.tokens {
-		s.free(m.ops)
-		*s = scratch{tokens: t, activations: activations{
-			h: m.ops.Floats(hidden), n: m.ops.Acts(hidden),
-			q: m.ops.Acts(q), k: m.ops.Acts(kv), v: m.ops.Acts(kv),
-			gate: m.ops.Acts(mlp), up: m.ops.Acts(mlp),
-		}}
-		if m.normsOutputs() {
-			s.y = m.ops.Floats(hidden)
-		}
+	if t > m.scratch.tokens {
+		m.scratch.free(m.ops)
+		m.scratch = scratch{tokens: t, activations: m.newActivations(t)}
+		w := widthsOf(d)
+		m.scratch.h, m.scratch.q = m.ops.Floats(t*d.Hidden), m.ops.Acts(t*w.q)
 	}
+	m.extend(t)
+	return m.first(m.scratch.activations, t), m.ops.Err()
+}
+
+// newActivations returns those of t tokens, without h and q.
+func (m *Model) newActivations(t int) activations {
+	w := widthsOf(m.desc)
+	a := activations{
+		n: m.ops.Acts(t * m.desc.Hidden),
+		k: m.ops.Acts(t * w.kv), v: m.ops.Acts(t * w.kv),
+		gate: m.ops.Acts(m.mlpRows(t) * w.mlp), up: m.ops.Acts(m.mlpRows(t) * w.mlp),
+	}
+	if m.normsOutputs() {
+		a.y = m.ops.Floats(t * m.desc.Hidden)
+	}
+	return a
+}
+
+// first returns the activations of the first t tokens.
+func (m *Model) first(a activations, t int) activations {
+	w := widthsOf(m.desc)
+	hidden, kv, mlp := t*m.desc.Hidden, t*w.kv, m.mlpRows(t)*w.mlp
+	return activations{
+		t: t, h: first(a.h, hidden), y: first(a.y, hidden), n: first(a.n, hidden),
+		q: first(a.q, t*w.q), k: first(a.k, kv), v: first(a.v, kv),
+		gate: first(a.gate, mlp), up: first(a.up, mlp),
+	}
+}
+
+// extend makes the rotary embeddings those of a window of t tokens.
+func (m *Model) extend(t int) {
 	for _, r := range m.ropes {
 		r.extend(t, m.ops)
 	}
-	return activations{
-		t: t, h: s.h.Slice(0, hidden), y: first(s.y, hidden), n: s.n.Slice(0, hidden),
-		q: s.q.Slice(0, q), k: s.k.Slice(0, kv), v: s.v.Slice(0, kv),
-		gate: s.gate.Slice(0, mlp), up: s.up.Slice(0, mlp),
-	}, m.ops.Err()
 }
 
 // ActivationBytes returns about how much memory a window of tokens takes on the
@@ -112,7 +132,7 @@ func (m *Model) start(tokens []int) (activations, error) {
 func (m *Model) ActivationBytes(tokens int) int64 {
 	w := widthsOf(m.desc)
 	row := 2*m.desc.Hidden + w.q + 4*w.kv + m.desc.Blocks[0].Attn.Dim // keys and values are packed as well
-	if m.normsOutputs() || m.layers[0].moe != nil {
+	if m.normsOutputs() || m.desc.Blocks[0].MoE != nil {
 		row += 2 * m.desc.Hidden
 	}
 	return 4 * (int64(tokens)*int64(row) + 2*int64(m.mlpRows(tokens))*int64(w.mlp))
@@ -186,9 +206,24 @@ func (m *Model) residual(a activations, out Array, eps float64, product func(y A
 
 // attend adds the attention half of a layer to the residual stream.
 func (m *Model) attend(a activations, d *layer) {
+	m.attentionIn(a, d)
+	m.mix(a, d)
+	m.attentionOut(a, d)
+}
+
+// attentionIn writes what queries, keys and values are made of to a.n.
+func (m *Model) attentionIn(a activations, d *layer) {
 	m.ops.RMSNorm(a.n, a.h, d.attnNorm, a.t, d.block.AttnNorm.Eps)
+}
+
+// mix writes the mixtures of values to a.q.
+func (m *Model) mix(a activations, d *layer) {
 	m.queries(a, d, a.q, a.k)
 	m.ops.Attention(a.q, nil, a.q, a.k, a.v, d.attention(a.t))
+}
+
+// attentionOut adds what becomes of them to the residual stream.
+func (m *Model) attentionOut(a activations, d *layer) {
 	m.residual(a, d.attnOut, d.block.AttnNorm.Eps, func(y Array, add bool) {
 		m.ops.Linear(a.q, a.t, d.o.into(y, add))
 	})
@@ -224,7 +259,7 @@ func (d *layer) attention(t int) AttentionShape {
 
 // feed adds the MLP half of a layer to the residual stream.
 func (m *Model) feed(a activations, d *layer) {
-	m.ops.RMSNorm(a.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
+	m.mlpIn(a, d)
 	if d.moe != nil {
 		m.mixture(a, d.moe)
 		return
@@ -232,17 +267,29 @@ func (m *Model) feed(a activations, d *layer) {
 	m.residual(a, d.mlpOut, d.block.MLPNorm.Eps, func(y Array, add bool) { m.mlp(y, a.n, a, d.mlp, a.t, add) })
 }
 
+// mlpIn writes what the MLP reads to a.n.
+func (m *Model) mlpIn(a activations, d *layer) {
+	m.ops.RMSNorm(a.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
+}
+
 // mlp adds an MLP of rows states n to y, or writes it, some rows at a time.
 func (m *Model) mlp(y, n Array, a activations, d *mlp, rows int, add bool) {
-	hidden, inter := m.desc.Hidden, width(d.gate.w)
-	most := m.mlpRows(a.t)
+	hidden, most := m.desc.Hidden, m.mlpRows(a.t)
 	for from := 0; from < rows; from += most {
 		to := min(from+most, rows)
-		gate, up := a.gate.Slice(0, (to-from)*inter), a.up.Slice(0, (to-from)*inter)
-		m.ops.Linear(n.Slice(from*hidden, to*hidden), to-from, d.gate.to(gate), d.up.to(up))
-		m.ops.GLU(gate, gate, up, d.act)
-		m.ops.Linear(gate, to-from, d.down.into(y.Slice(from*hidden, to*hidden), add))
+		mid := m.gated(n.Slice(from*hidden, to*hidden), a, d, to-from)
+		m.ops.Linear(mid, to-from, d.down.into(y.Slice(from*hidden, to*hidden), add))
 	}
+}
+
+// gated returns what the last layer of an MLP reads, for rows states n, as many as pass
+// through at a time.
+func (m *Model) gated(n Array, a activations, d *mlp, rows int) Array {
+	inter := width(d.gate.w)
+	gate, up := a.gate.Slice(0, rows*inter), a.up.Slice(0, rows*inter)
+	m.ops.Linear(n, rows, d.gate.to(gate), d.up.to(up))
+	m.ops.GLU(gate, gate, up, d.act)
+	return gate
 }
 
 // width is the number of features that a weight makes.

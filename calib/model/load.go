@@ -12,11 +12,11 @@ import (
 
 // loader reads the parts of a model and remembers the first error.
 type loader struct {
-	src   Source
-	ahead *ahead
-	ops   Ops
-	own   *owned
-	err   error
+	src  Source
+	take func(*arch.Stored) (rows, error) // reads a matrix or a stack
+	ops  Ops
+	own  *owned
+	err  error
 
 	// last is what was read last of each matrix or stack: the parts of one follow each other.
 	last map[*arch.Stored]rows
@@ -57,20 +57,26 @@ func (l *loader) model(m *Model) {
 	}
 }
 
+// layer reads a decoder block.
 func (l *loader) layer(to *layer, b *arch.Block, hidden int) {
-	l.last = make(map[*arch.Stored]rows)
-	a := &b.Attn
-	*to = layer{
-		block:    b,
-		attnNorm: l.norm(&b.AttnNorm, hidden), mlpNorm: l.norm(&b.MLPNorm, hidden),
-		q: l.linear(a.Q), k: l.linear(a.K), v: l.linear(a.V), o: l.linear(a.O),
+	l.frame(to, b, hidden)
+	slots := to.linears()
+	for i, from := range b.Linears() {
+		*slots[i] = l.linear(from)
 	}
+}
+
+// frame reads a decoder block but for its linear layers.
+func (l *loader) frame(to *layer, b *arch.Block, hidden int) {
+	l.last = make(map[*arch.Stored]rows)
+	*to = layer{block: b, attnNorm: l.norm(&b.AttnNorm, hidden), mlpNorm: l.norm(&b.MLPNorm, hidden)}
 	if b.AttnOut != nil {
 		to.attnOut = l.norm(b.AttnOut, hidden)
 	}
 	if b.MLPOut != nil {
 		to.mlpOut = l.norm(b.MLPOut, hidden)
 	}
+	a := &b.Attn
 	if a.QNorm != nil {
 		to.qNorm, to.kNorm = l.norm(a.QNorm, a.Dim), l.norm(a.KNorm, a.Dim)
 	} else {
@@ -80,20 +86,16 @@ func (l *loader) layer(to *layer, b *arch.Block, hidden int) {
 		to.sinks = l.vector(a.Sinks, 0, a.Heads)
 	}
 	if b.MLP != nil {
-		to.mlp = l.mlp(b.MLP)
+		to.mlp = &mlp{act: b.MLP.Act}
 		return
 	}
 	to.moe = &moe{desc: b.MoE, router: l.linear(b.MoE.Router)}
 	for i := range b.MoE.Experts {
-		to.moe.experts = append(to.moe.experts, *l.mlp(&b.MoE.Experts[i]))
+		to.moe.experts = append(to.moe.experts, mlp{act: b.MoE.Experts[i].Act})
 	}
 	if b.MoE.Shared != nil {
-		to.moe.shared, to.moe.sharedGate = l.mlp(b.MoE.Shared), l.linear(b.MoE.SharedGate)
+		to.moe.shared, to.moe.sharedGate = &mlp{act: b.MoE.Shared.Act}, l.linear(b.MoE.SharedGate)
 	}
-}
-
-func (l *loader) mlp(m *arch.MLP) *mlp {
-	return &mlp{gate: l.linear(m.Gate), up: l.linear(m.Up), down: l.linear(m.Down), act: m.Act}
 }
 
 // embeddings reads the token embedding and the output head. Where they are
@@ -220,7 +222,7 @@ func (l *loader) rows(s *arch.Stored, expert int) rows {
 	r, ok := l.last[s]
 	if !ok {
 		var err error
-		if r, err = l.ahead.take(s); err != nil {
+		if r, err = l.take(s); err != nil {
 			l.fail(err)
 			return rows{}
 		}

@@ -78,9 +78,10 @@ func OpenWith(dir string, ops Ops, o OpenOptions) (*Model, error) {
 func New(src Source, ops Ops) (*Model, error) {
 	d := src.Decoder()
 	m := &Model{name: src.Name(), desc: d, ops: ops, lossRows: max(lossBytes/4/d.Vocab, 1)}
-	l := loader{src: src, ahead: newAhead(src), ops: ops, own: &m.own}
+	ahead := newAhead(src)
+	l := loader{src: src, take: ahead.take, ops: ops, own: &m.own}
 	l.model(m)
-	l.ahead.wait()
+	ahead.wait()
 	if err := src.Wait(); err != nil {
 		l.err = fmt.Errorf("%s: %w", src.Name(), err) // which explains what else is wrong
 	}
