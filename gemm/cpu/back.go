@@ -128,6 +128,17 @@ const outerRows = 112
 // number of threads, an element of G does not: it is summed as in a product, in
 // blocks of 256 rows.
 func (e *Engine) Outer(dy, x []float32, m, n, k int, f func(worker, n0 int, g []float32)) {
+	e.outer(dy, x, m, n, k, false, f)
+}
+
+// Gram computes G[k,k] = Σ_r x[r]·x[r]ᵀ over m rows as [Engine.Outer] does, but of row n0 and
+// the others of its block only the columns from n0 on, k−n0 of them: G is symmetric.
+func (e *Engine) Gram(x []float32, m, k int, f func(worker, n0 int, g []float32)) {
+	e.outer(x, x, m, k, k, true, f)
+}
+
+// outer is Outer, or of a symmetric G the columns from each block's first row on.
+func (e *Engine) outer(dy, x []float32, m, n, k int, symmetric bool, f func(worker, n0 int, g []float32)) {
 	if len(dy) < m*n || len(x) < m*k {
 		panic(badShape)
 	}
@@ -150,13 +161,18 @@ func (e *Engine) Outer(dy, x []float32, m, n, k int, f func(worker, n0 int, g []
 	e.parallel(ceilDiv(n, most), func(worker, i int) {
 		n0 := i * most
 		rows := min(most, n-n0)
-		buf := e.buffer(worker, rows*(ld+k))
-		left, g := buf[:rows*ld], buf[rows*ld:][:rows*k]
+		first := 0
+		if symmetric {
+			first = n0
+		}
+		cols := k - first
+		buf := e.buffer(worker, rows*(ld+cols))
+		left, g := buf[:rows*ld], buf[rows*ld:][:rows*cols]
 		e.transposeBlock(left, ld, dy[n0:], n, m, rows)
-		for c := 0; c < k; c += kBlock {
+		for c := first; c < k; c += kBlock {
 			for r0 := 0; r0 < m; r0 += kBlock {
 				e.isa.sweep(sweep{
-					y: g[c:], ldy: k,
+					y: g[c-first:], ldy: cols,
 					x: left[r0:], ldx: ld, m: rows,
 					b: b[c*m+16*r0:], stride: 16 * m, n: min(kBlock, k-c), k: min(kBlock, m-r0),
 					alpha: 1, add: r0 > 0,

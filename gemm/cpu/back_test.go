@@ -178,6 +178,31 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// TestGram compares with an outer product of x with itself, bit for bit.
+func TestGram(t *testing.T) {
+	es := engines(t)
+	rapid.Check(t, func(t *rapid.T) {
+		m := rapid.OneOf(rapid.IntRange(1, 40), rapid.SampledFrom([]int{256, 257, 520})).Draw(t, "m")
+		k := rapid.OneOf(rapid.IntRange(1, 70), rapid.SampledFrom([]int{112, 113, 256, 257, 300})).Draw(t, "k")
+		x := normal(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)), m*k)
+		want := make([]float32, k*k)
+		es[0].Outer(x, x, m, k, k, func(_, n0 int, g []float32) { copy(want[n0*k:], g) })
+		for _, e := range es {
+			got := poisoned(k * k)
+			e.Gram(x, m, k, func(_, n0 int, g []float32) {
+				for r := range len(g) / (k - n0) {
+					for c, v := range g[r*(k-n0):][:k-n0] {
+						got[(n0+r)*k+n0+c], got[(n0+c)*k+n0+r] = v, v
+					}
+				}
+			})
+			if i := diff(got, want); i >= 0 {
+				t.Fatalf("%s: row %d, column %d: got %g, want %g", e.label(), i/k, i%k, got[i], want[i])
+			}
+		}
+	})
+}
+
 // BenchmarkBack reports the GFLOP/s of the gradients of a product beside its own.
 func BenchmarkBack(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
@@ -197,6 +222,7 @@ func BenchmarkBack(b *testing.B) {
 					{"forward", func() { e.MatMul(y, x, m, NewPlain(n, k, v)) }},
 					{"back", func() { e.MatMulBack(x, y, m, NewPlain(n, k, v), false) }},
 					{"outer", func() { e.Outer(y, x, m, n, k, func(int, int, []float32) {}) }},
+					{"gram", func() { e.Gram(x, m, k, func(int, int, []float32) {}) }},
 				} {
 					b.Run(fmt.Sprintf("%s/%d", test.name, threads), func(b *testing.B) {
 						for b.Loop() {

@@ -10,7 +10,7 @@
 // microkernel runs all M rows of X over that panel before the next is decoded.
 //
 // [Engine.MatMulBack] and [Engine.Outer] are the gradients of a product, by X
-// and by W. They run the same microkernel, over panels of Wᵀ and of X.
+// and by W, and [Engine.Gram] is the latter of X with itself. They run the same microkernel, over panels of Wᵀ and of X.
 //
 // For M ≤ 8 the codes of a [LUT] go straight from memory through the table
 // into sums in registers: the fused kernels. They need groups of a multiple of

@@ -23,6 +23,8 @@ var (
 	gradSource string
 	//go:embed train.cu
 	trainSource string
+	//go:embed stats.cu
+	statsSource string
 )
 
 // actsDefine is what ACTS is in the kernels.
@@ -41,6 +43,7 @@ func Kernels(acts driver.DType) []driver.Kernel {
 		{"rows", rowsSource, true},
 		{"grad", vectorsSource + gradSource, false},
 		{"train", vectorsSource + trainSource, false},
+		{"stats", statsSource, false},
 	} {
 		k := driver.Kernel{
 			Name:    fmt.Sprintf("%s.%v.cu", f.name, acts),

@@ -15,5 +15,6 @@ import (
 // Ops are all operations of a device.
 type Ops interface {
 	model.BackwardOps
+	model.StatsOps
 	learn.Ops
 }

@@ -3,6 +3,7 @@ package opstest
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
@@ -346,6 +347,52 @@ func logSoftmax(x []float64) []float64 {
 		y[i] = v - top - math.Log(sum)
 	}
 	return y
+}
+
+// Gram implements [model.StatsOps].
+func (Reference) Gram(h, x model.Array, rows int) {
+	if rows > 0 {
+		outer(values(h), values(x), values(x), rows)
+	}
+}
+
+// Cross implements [model.StatsOps].
+func (Reference) Cross(d, x, xq model.Array, rows int) {
+	if rows == 0 {
+		return
+	}
+	q := values(xq)
+	diff := slices.Clone(values(x))
+	for i, v := range q {
+		diff[i] -= v
+	}
+	outer(values(d), diff, q, rows)
+}
+
+// outer adds aᵀ·b of two matrices of equal shape to sum.
+func outer(sum, a, b []float64, rows int) {
+	k := len(a) / rows
+	exactly(rows*k, "a", a)
+	exactly(rows*k, "b", b)
+	exactly(k*k, "a sum of products", sum)
+	for r := range rows {
+		for i, v := range a[r*k : (r+1)*k] {
+			for j, w := range b[r*k : (r+1)*k] {
+				sum[i*k+j] += v * w
+			}
+		}
+	}
+}
+
+// Mirror implements [model.StatsOps].
+func (Reference) Mirror(h model.Array, k int) {
+	v := values(h)
+	exactly(k*k, "h", v)
+	for i := range k {
+		for j := range i {
+			v[i*k+j] = v[j*k+i]
+		}
+	}
 }
 
 // CrossEntropy implements [model.Ops].

@@ -45,6 +45,7 @@ func Run(t *testing.T, ops Ops, o Options) {
 		{"GLU", testGLU},
 		{"SoftCap", testSoftCap},
 		{"Rows", testRows},
+		{"Stats", testStats},
 		{"CrossEntropy", testCrossEntropy},
 		{"Divergence", testDivergence},
 		{"ArgMax", testArgMax},
@@ -465,6 +466,29 @@ func testRows(t *testing.T, ops Ops, o Options) {
 				s.AddTo(s.a(sum), s.a(a))
 				s.AddTo(s.a(sumFloats), s.a(f))
 				s.RowDots(s.a(dots), s.a(pa), s.a(pf), n)
+			})
+			c.compare(o.Acts)
+		})
+	}
+}
+
+// testStats leaves what lies below a diagonal out until it is mirrored.
+func testStats(t *testing.T, ops Ops, o Options) {
+	for _, size := range [][2]int{{1, 1}, {3, 40}, {300, 24}, {70, 129}, {33, 576}} {
+		rows, k := size[0], size[1]
+		t.Run(fmt.Sprintf("rows %d width %d", rows, k), func(t *testing.T) {
+			c := o.check(t, ops, uint64(k))
+			defer c.done()
+			xq, x := c.acts("xq", c.normal(rows*k, 1)), c.acts("x", c.normal(rows*k, 1))
+			h, d := c.floats("h", c.normal(k*k, 3)).out(0), c.floats("d", c.normal(k*k, 3)).out(0)
+			c.both(func(s side) {
+				for range 2 {
+					s.Gram(s.a(h), s.a(xq), rows)
+					s.Cross(s.a(d), s.a(x), s.a(xq), rows)
+				}
+				s.Gram(s.a(h), s.a(x).Slice(0, 0), 0)
+				s.Cross(s.a(d), s.a(x).Slice(0, 0), s.a(xq).Slice(0, 0), 0)
+				s.Mirror(s.a(h), k)
 			})
 			c.compare(o.Acts)
 		})

@@ -1,0 +1,55 @@
+package cuda
+
+import (
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+var _ model.StatsOps = (*Ops)(nil)
+
+// Gram adds the products of the columns of x.
+func (o *Ops) Gram(h, x model.Array, rows int) {
+	if rows == 0 {
+		return
+	}
+	in := x.(*array)
+	k := in.n / rows
+	check(in.dtype == o.acts && in.n == rows*k && floats(h).n == k*k, "products of the columns of %d rows of %d: %d elements to %d", rows, k, in.n, h.Len())
+	o.do(func() { o.outer(ptr(h), in.ptr, in.ptr, rows, k) })
+}
+
+// Cross adds the products of the columns of a difference and xq.
+func (o *Ops) Cross(d, x, xq model.Array, rows int) {
+	if rows == 0 {
+		return
+	}
+	a, b := x.(*array), xq.(*array)
+	k := b.n / rows
+	check(a.dtype == o.acts && b.dtype == o.acts && a.n == rows*k && b.n == a.n && floats(d).n == k*k,
+		"products of the columns of %d rows of %d: %d and %d elements to %d", rows, k, a.n, b.n, d.Len())
+	o.do(func() {
+		diff := o.scratch(a.bytes())
+		defer o.release(diff)
+		grid, block := elements(a.n)
+		o.launch("difference", grid, block, diff, a, b, int64(a.n))
+		o.outer(ptr(d), diff, b.ptr, rows, k)
+	})
+}
+
+// outer queues the addition of aᵀ·b to floats [k, k].
+func (o *Ops) outer(sum, a, b driver.Ptr, rows, k int) {
+	o.gemm(driver.GEMM{
+		M: k, N: k, K: rows, A: driver.Operand{Ptr: a}, B: driver.Operand{Ptr: b}, C: driver.Operand{Ptr: sum},
+		TransA: true, In: o.acts, Out: driver.F32, Alpha: 1, Beta: 1,
+	})
+}
+
+// mirrorTile is the side of a tile of the kernel mirror.
+const mirrorTile = 32
+
+// Mirror copies what lies above a diagonal to below it.
+func (o *Ops) Mirror(h model.Array, k int) {
+	check(floats(h).n == k*k, "%d elements of a symmetric matrix of %d rows", h.Len(), k)
+	tiles := uint32(ceil(k, mirrorTile))
+	o.do(func() { o.launch("mirror", driver.Dim{X: tiles, Y: tiles}, driver.Dim{X: mirrorTile, Y: 8}, h, k) })
+}
