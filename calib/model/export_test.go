@@ -7,3 +7,28 @@ func (c *Checkpoint) Files() *hf.Checkpoint { return c.ckpt }
 
 // SetLossRows sets the number of positions whose logits exist at a time.
 func (m *Model) SetLossRows(n int) { m.lossRows = n }
+
+// Routers returns the weights of the routers, by the paths of their blocks.
+func (m *Model) Routers() map[string]Weight {
+	all := make(map[string]Weight)
+	for i := range m.layers {
+		if d := m.layers[i].moe; d != nil {
+			all[m.desc.Blocks[i].Path] = d.router.w
+		}
+	}
+	return all
+}
+
+// Gated returns what the last layer of an MLP reads, given what its first ones do.
+func (m *Model) Gated(block, mlp int, states []float32) []float32 {
+	rows := len(states) / m.desc.Hidden
+	if rows == 0 {
+		return nil
+	}
+	x := m.ops.Acts(len(states))
+	m.ops.Write(x, states)
+	mid := m.gated(x, m.newActivations(rows), m.layers[block].mlps()[mlp], rows)
+	v := make([]float32, mid.Len())
+	m.ops.Read(v, mid)
+	return v
+}

@@ -76,15 +76,10 @@ func (m *Model) normsOutputs() bool {
 
 // start checks a window and returns room for its activations.
 func (m *Model) start(tokens []int) (activations, error) {
+	if err := m.check(tokens); err != nil {
+		return activations{}, err
+	}
 	t, d := len(tokens), m.desc
-	if t == 0 {
-		return activations{}, errors.New("no tokens")
-	}
-	for i, id := range tokens {
-		if id < 0 || id >= d.Vocab {
-			return activations{}, fmt.Errorf("token %d at position %d is outside the vocabulary of %d", id, i, d.Vocab)
-		}
-	}
 	if t > m.scratch.tokens {
 		m.scratch.free(m.ops)
 		m.scratch = scratch{tokens: t, activations: m.newActivations(t)}
@@ -93,6 +88,19 @@ func (m *Model) start(tokens []int) (activations, error) {
 	}
 	m.extend(t)
 	return m.first(m.scratch.activations, t), m.ops.Err()
+}
+
+// check refuses windows that are none.
+func (m *Model) check(tokens []int) error {
+	if len(tokens) == 0 {
+		return errors.New("no tokens")
+	}
+	for i, id := range tokens {
+		if id < 0 || id >= m.desc.Vocab {
+			return fmt.Errorf("token %d at position %d is outside the vocabulary of %d", id, i, m.desc.Vocab)
+		}
+	}
+	return nil
 }
 
 // newActivations returns those of t tokens, without h and q.

@@ -10,19 +10,26 @@ import (
 // arch.Block's.
 func (d *layer) linears() []*linear {
 	ls := []*linear{&d.q, &d.k, &d.v, &d.o}
-	if d.mlp != nil {
-		return d.mlp.append(ls)
-	}
-	for i := range d.moe.experts {
-		ls = d.moe.experts[i].append(ls)
-	}
-	if d.moe.shared != nil {
-		ls = d.moe.shared.append(ls)
+	for _, m := range d.mlps() {
+		ls = append(ls, &m.gate, &m.up, &m.down)
 	}
 	return ls
 }
 
-func (m *mlp) append(ls []*linear) []*linear { return append(ls, &m.gate, &m.up, &m.down) }
+// mlps returns the MLPs of a block in the order of arch.Block's.
+func (d *layer) mlps() []*mlp {
+	if d.mlp != nil {
+		return []*mlp{d.mlp}
+	}
+	var all []*mlp
+	for i := range d.moe.experts {
+		all = append(all, &d.moe.experts[i])
+	}
+	if d.moe.shared != nil {
+		all = append(all, d.moe.shared)
+	}
+	return all
+}
 
 // clone returns a layer whose linear layers can be replaced.
 func (d *layer) clone() layer {

@@ -98,19 +98,23 @@ func (l *loader) frame(to *layer, b *arch.Block, hidden int) {
 	}
 }
 
-// embeddings reads the token embedding and the output head. Where they are
-// tied, the one matrix may lie under either name.
+// embeddings reads the token embedding and the output head.
 func (l *loader) embeddings(m *Model) {
-	d := m.desc
-	embed := &arch.Stored{Path: d.Embed, Tensor: d.Embed + ".weight", N: d.Vocab, K: d.Hidden}
-	if d.Tied && !l.has(embed) && l.has(d.Head.Stored) {
-		embed = d.Head.Stored
+	m.head = l.embedding(m.desc)
+	m.embed = m.head.w
+	if !m.desc.Tied {
+		m.head = l.linear(m.desc.Head)
 	}
-	m.embed = l.weight(embed, 0, whole(embed))
-	m.head = linear{name: embed.Path, w: m.embed}
-	if !d.Tied {
-		m.head = l.linear(d.Head)
+}
+
+// embedding reads the token embedding. Where the output head is tied to it, the one matrix may
+// lie under either name.
+func (l *loader) embedding(d *arch.Decoder) linear {
+	s := &arch.Stored{Path: d.Embed, Tensor: d.Embed + ".weight", N: d.Vocab, K: d.Hidden}
+	if d.Tied && !l.has(s) && l.has(d.Head.Stored) {
+		s = d.Head.Stored
 	}
+	return linear{name: s.Path, w: l.weight(s, 0, whole(s))}
 }
 
 // part says which rows of a stored matrix a layer has: n from first, step apart.

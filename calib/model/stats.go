@@ -13,3 +13,11 @@ type StatsOps interface {
 	// Mirror makes h, floats [k, k], symmetric, with what lies above the diagonal.
 	Mirror(h Array, k int)
 }
+
+// Stats are sums over tokens of what linear layers read: x̂ is that in the model whose layers
+// before them are quantized, x in the original one.
+type Stats struct {
+	K, Tokens int
+	H         Array // Σ x̂·x̂ᵀ, floats [K, K]
+	D         Array // Σ (x − x̂)·x̂ᵀ, floats [K, K]; nil where the original model was not run
+}

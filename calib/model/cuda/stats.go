@@ -44,12 +44,15 @@ func (o *Ops) outer(sum, a, b driver.Ptr, rows, k int) {
 	})
 }
 
-// mirrorTile is the side of a tile of the kernel mirror.
-const mirrorTile = 32
+// The side of a tile of the kernel mirror, and the threads of a block, which has one.
+const (
+	mirrorTile    = 32
+	mirrorThreads = 256
+)
 
 // Mirror copies what lies above a diagonal to below it.
 func (o *Ops) Mirror(h model.Array, k int) {
 	check(floats(h).n == k*k, "%d elements of a symmetric matrix of %d rows", h.Len(), k)
 	tiles := uint32(ceil(k, mirrorTile))
-	o.do(func() { o.launch("mirror", driver.Dim{X: tiles, Y: tiles}, driver.Dim{X: mirrorTile, Y: 8}, h, k) })
+	o.do(func() { o.launch("mirror", driver.Dim{X: tiles, Y: tiles}, driver.Dim{X: mirrorThreads}, h, k) })
 }
