@@ -15,9 +15,47 @@ type StatsOps interface {
 }
 
 // Stats are sums over tokens of what linear layers read: x̂ is that in the model whose layers
-// before them are quantized, x in the original one.
+// before them are quantized, x in the original one. They lie on the device.
 type Stats struct {
-	K, Tokens int
-	H         Array // Σ x̂·x̂ᵀ, floats [K, K]
-	D         Array // Σ (x − x̂)·x̂ᵀ, floats [K, K]; nil where the original model was not run
+	ops       Ops
+	k, tokens int
+
+	H Array // Σ x̂·x̂ᵀ, floats [K, K]
+	D Array // Σ (x − x̂)·x̂ᵀ, floats [K, K]; nil where the original model was not run
+}
+
+// K returns the elements of an input.
+func (s *Stats) K() int { return s.k }
+
+// Tokens returns the inputs that were seen.
+func (s *Stats) Tokens() int { return s.tokens }
+
+// Diagonal reads Σ x̂ₖ², [K].
+func (s *Stats) Diagonal() ([]float32, error) {
+	h, err := s.Hessian()
+	if err != nil {
+		return nil, err
+	}
+	d := make([]float32, s.k)
+	for i := range d {
+		d[i] = h[i*(s.k+1)]
+	}
+	return d, nil
+}
+
+// Hessian reads Σ x̂·x̂ᵀ, [K, K].
+func (s *Stats) Hessian() ([]float32, error) { return s.read(s.H) }
+
+// Drift reads Σ (x − x̂)·x̂ᵀ, [K, K], nil where there is none.
+func (s *Stats) Drift() ([]float32, error) {
+	if s.D == nil {
+		return nil, nil
+	}
+	return s.read(s.D)
+}
+
+func (s *Stats) read(a Array) ([]float32, error) {
+	v := make([]float32, a.Len())
+	s.ops.Read(v, a)
+	return v, s.ops.Err()
 }

@@ -28,7 +28,7 @@ type Visitor interface {
 	// Quantize quantizes layers that read the same, by statistics of that. A stack of experts
 	// comes alone, with statistics for each expert, and any other layers with one. They are gone when
 	// Quantize returns.
-	Quantize(ctx context.Context, paths []string, stats []Stats) error
+	Quantize(ctx context.Context, paths []string, stats []*Stats) error
 	// Weight returns a layer as it is quantized, or nil where it stays as it is.
 	Weight(path string) (*lut.Matrix, error)
 }
@@ -368,7 +368,7 @@ func (w *walker) begin(r *readers) {
 		return
 	}
 	k := r.layers[0].K
-	r.stats = &Stats{K: k, H: w.ops.Floats(k * k)}
+	r.stats = &Stats{ops: w.ops, k: k, H: w.ops.Floats(k * k)}
 	if w.o.Original {
 		r.stats.D = w.ops.Floats(k * k)
 	}
@@ -396,8 +396,8 @@ func (w *walker) tap(r *readers, x ...Array) {
 	if r.stats == nil {
 		return
 	}
-	rows := x[0].Len() / r.stats.K
-	r.stats.Tokens += rows
+	rows := x[0].Len() / r.stats.k
+	r.stats.tokens += rows
 	w.stats.Gram(r.stats.H, x[0], rows)
 	if len(x) > 1 {
 		w.stats.Cross(r.stats.D, x[1], x[0], rows)
@@ -466,10 +466,10 @@ func (w *walker) quantize(ctx context.Context, rs []*readers) error {
 			}
 		}
 		if len(paths) > 0 {
-			var stats []Stats
+			var stats []*Stats
 			for _, r := range rs[:n] {
-				w.stats.Mirror(r.stats.H, r.stats.K)
-				stats = append(stats, *r.stats)
+				w.stats.Mirror(r.stats.H, r.stats.k)
+				stats = append(stats, r.stats)
 			}
 			if err := w.ops.Err(); err != nil {
 				return err

@@ -73,7 +73,6 @@ func (o *watched) Free(arrays ...model.Array) {
 type visitor struct {
 	t    testing.TB
 	src  *model.Checkpoint
-	ops  model.Ops
 	nope bool // quantizes nothing
 
 	wants  func(path string) bool
@@ -90,27 +89,33 @@ type hostStats struct {
 	h, d   []float32
 }
 
-func newVisitor(t testing.TB, src *model.Checkpoint, ops model.Ops) *visitor {
+func newVisitor(t testing.TB, src *model.Checkpoint) *visitor {
 	return &visitor{
-		t: t, src: src, ops: ops, wants: func(string) bool { return true },
+		t: t, src: src, wants: func(string) bool { return true },
 		stats: make(map[string][]hostStats), layers: make(map[string]*lut.Matrix),
 	}
 }
 
 func (v *visitor) Wants(path string) bool { return v.wants(path) }
 
-func (v *visitor) Quantize(_ context.Context, paths []string, stats []model.Stats) error {
+func (v *visitor) Quantize(_ context.Context, paths []string, stats []*model.Stats) error {
 	for _, path := range paths {
 		v.order = append(v.order, path)
 		if v.visit != nil {
 			v.visit(path)
 		}
 		for _, s := range stats {
-			host := hostStats{tokens: s.Tokens, h: make([]float32, s.K*s.K)}
-			v.ops.Read(host.h, s.H)
-			if s.D != nil {
-				host.d = make([]float32, s.K*s.K)
-				v.ops.Read(host.d, s.D)
+			host := hostStats{tokens: s.Tokens()}
+			var err error
+			if host.h, err = s.Hessian(); err != nil {
+				return err
+			}
+			if host.d, err = s.Drift(); err != nil {
+				return err
+			}
+			diagonal, err := s.Diagonal()
+			if err != nil || diagonal[s.K()-1] != host.h[len(host.h)-1] {
+				v.t.Errorf("%s: the diagonal ends with %v, error %v: want %v", path, diagonal[s.K()-1], err, host.h[len(host.h)-1])
 			}
 			v.stats[path] = append(v.stats[path], host)
 		}
@@ -248,7 +253,7 @@ func TestWalk(t *testing.T) {
 			}{{"as it is", true, true}, {"quantized", false, true}, {"one stream", false, false}} {
 				t.Run(c.name, func(t *testing.T) {
 					ops := &watched{Ops: newOps(t, 2+i%2)}
-					v := newVisitor(t, src, ops)
+					v := newVisitor(t, src)
 					v.nope = c.nothing
 					if err := model.Walk(context.Background(), src, ops, v, model.WalkOptions{Windows: windows, Original: c.original_}); err != nil {
 						t.Fatal(err)
@@ -355,7 +360,7 @@ func TestWalkSkipFirst(t *testing.T) {
 		windows := walkWindows(g.Tokens)
 		_, x := captured(t, src, windows)
 		ops := newOps(t, 2)
-		v := newVisitor(t, src, ops)
+		v := newVisitor(t, src)
 		v.nope = true
 		if err := model.Walk(context.Background(), src, ops, v, model.WalkOptions{Windows: windows, SkipFirst: true}); err != nil {
 			t.Fatal(err)
@@ -398,7 +403,7 @@ func walkSmall(t *testing.T, o model.WalkOptions, change func(v *visitor)) (*vis
 	s.tied = false
 	src := openCheckpoint(t, s.build().folder(t))
 	ops := &watched{Ops: newOps(t, 2)}
-	v := newVisitor(t, src, ops)
+	v := newVisitor(t, src)
 	change(v)
 	if o.Windows == nil {
 		o.Windows = [][]int{randomTokens(1, 20, s.vocab), randomTokens(2, 20, s.vocab)}
@@ -486,7 +491,7 @@ func TestWalkCanceled(t *testing.T) {
 	src := openCheckpoint(t, small().build().folder(t))
 	ops := &watched{Ops: newOps(t, 2)}
 	ctx, cancel := context.WithCancel(context.Background())
-	v := newVisitor(t, src, ops)
+	v := newVisitor(t, src)
 	v.visit = func(path string) {
 		if strings.HasSuffix(path, "o_proj") {
 			cancel()
@@ -502,5 +507,20 @@ func TestWalkCanceled(t *testing.T) {
 	}
 	if want := "4 of 20"; last != want {
 		t.Errorf("the last progress was %s: want %s", last, want)
+	}
+}
+
+// TestWalkEnds ends with the last block that has a layer to quantize.
+func TestWalkEnds(t *testing.T) {
+	src := openCheckpoint(t, small().build().folder(t))
+	v := newVisitor(t, src)
+	v.wants = func(path string) bool { return path == "model.layers.0.mlp.up_proj" }
+	var last string
+	err := model.Walk(context.Background(), src, newOps(t, 2), v, model.WalkOptions{
+		Windows:  [][]int{randomTokens(1, 20, 50), randomTokens(2, 20, 50)},
+		Progress: func(done, all int) { last = fmt.Sprint(done, " of ", all) },
+	})
+	if want := "10 of 10"; err != nil || last != want {
+		t.Errorf("error %v, the last progress was %s: want %s", err, last, want)
 	}
 }
