@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Estimate is what a run is expected to take.
@@ -28,7 +28,7 @@ func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
 		return Estimate{}, err
 	}
 	e := Estimate{PeakRAM: mem.peak()}
-	perWeight := make(map[lutq.Format]float64) // seconds
+	perWeight := make(map[weight.Spec]float64) // seconds
 	var work float64
 	for i := range p.Items {
 		it := &p.Items[i]
@@ -75,10 +75,24 @@ func (it *Item) secondsPerWeight() (float64, error) {
 	for i := range w {
 		w[i] = float32(0.02 * rng.NormFloat64())
 	}
-	codes := make([]byte, n*lut.RowBytes(k, it.Format.Bits))
-	scales := make([]byte, n*k*4)
+	kind, err := lutq.KindOf(it.Format.Kind)
+	if err != nil {
+		return 0, err
+	}
+	of, err := kind.Parts(it.Format, n, k)
+	if err != nil {
+		return 0, err
+	}
+	parts := make([][]byte, len(of))
+	for i, e := range lutq.Entries("", of) {
+		size, err := e.Bytes()
+		if err != nil {
+			return 0, err
+		}
+		parts[i] = make([]byte, size)
+	}
 	begin := time.Now()
-	if err := q.Rows(codes, scales, make([]lut.RowError, n), w, k); err != nil {
+	if err := q.Rows(parts, make([]weight.RowError, n), w); err != nil {
 		return 0, err
 	}
 	return time.Since(begin).Seconds() / (n * k), nil

@@ -17,7 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestFamilies quantizes a tiny model of every family, and computes the losses of the container
@@ -39,7 +39,7 @@ func TestFamilies(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer src.Close()
-			plan, err := quantize.NewPlan(src, quantize.Recipe{Default: lutq.Format{Bits: 4, Group: 32, Codebook: "nf"}})
+			plan, err := quantize.NewPlan(src, quantize.Recipe{Default: weight.Spec{Bits: 4, Group: 32, Codebook: "nf"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -143,8 +143,8 @@ func writeDense(t *testing.T, dir string, g archtest.Golden, src *hf.Checkpoint,
 }
 
 // place writes the rows of a matrix where a checkpoint has them.
-func place(to []float32, m *lut.Matrix, s *arch.Stored) {
-	from := m.Dequantize()
+func place(to []float32, m weight.Matrix, s *arch.Stored) {
+	from := weight.Dequantize(m)
 	if !s.Transposed {
 		copy(to, from)
 		return

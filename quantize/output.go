@@ -76,17 +76,20 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 	}
 	c := lutq.Config{
 		QuantMethod: lutq.Method, Version: lutq.Version,
-		Format: p.Recipe.Default, Command: p.Recipe.Command(), SHA256: res.SHA256,
+		Spec: p.Recipe.Default, Command: p.Recipe.Command(), SHA256: res.SHA256,
 		Learn: res.Learn, Digests: digests, Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
 	}
 	if p.Recipe.Refine != nil {
-		c.Method = refinedMethod(c.Format)
+		c.Method = refinedMethod(c.Spec)
 	}
 	c.Codebook = storedName(c.Codebook)
 	for _, l := range res.Layers {
 		c.Tensors[l.Layer] = lutq.TensorConfig{
-			Shape: [2]int{l.N, l.K}, Experts: l.Experts, Transposed: l.Transposed, Error: round6(l.Error), Format: l.Format.Without(c.Format),
+			Shape: [2]int{l.N, l.K}, Experts: l.Experts, Transposed: l.Transposed, Error: round6(l.Error), Spec: l.Format.Without(c.Spec),
 		}
+	}
+	if c.Kind == lutq.Kinds()[0].Name() {
+		c.Kind = "" // as version 1 has it
 	}
 	config, err := p.configJSON(&c)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // A Plan is what a recipe makes of a checkpoint, before any weight is read.
@@ -32,12 +33,13 @@ type Item struct {
 	Experts    int
 	Transposed bool
 
-	Format   lutq.Format
+	Format   weight.Spec
 	Codebook lut.Codebook
 	BytesOut int64
 	Kept     Reason // why the tensor is copied; empty for a layer
 
-	stored []stored
+	parts  []weight.Part // of a layer
+	stored []stored      // what the tensor becomes: a layer's parts, or itself
 }
 
 // stored is one of the tensors that an item becomes.
@@ -45,13 +47,6 @@ type stored struct {
 	hf.Entry
 	size int64 // of the data in bytes
 }
-
-// The order of a quantized item's stored tensors.
-const (
-	codebookPart = iota
-	scalesPart
-	codesPart
-)
 
 // unit is the number of rows that have to be read together: the columns of a
 // matrix that is stored transposed lie side by side.
@@ -108,13 +103,13 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 // item applies the recipe to one tensor and marks the rules that matched.
 func (r Recipe) item(t *hf.Tensor, names *modelNames, matched []bool) (Item, error) {
 	it := Item{Tensor: t, Kept: names.kept(t)}
-	var own lutq.Format
+	var own weight.Spec
 	for i, rule := range r.Rules {
 		if !rule.Match.MatchString(t.Name) {
 			continue
 		}
 		if rule.Keep {
-			matched[i], it.Kept, own = true, KeptByRule, lutq.Format{}
+			matched[i], it.Kept, own = true, KeptByRule, weight.Spec{}
 			continue
 		}
 		if !names.quantizable(t) {
@@ -136,7 +131,7 @@ func (r Recipe) item(t *hf.Tensor, names *modelNames, matched []bool) (Item, err
 	}
 	as := names.layer(t)
 	it.Layer, it.N, it.K, it.Experts, it.Transposed = as.Path, as.Matrices()*as.N, as.K, as.Experts, as.Transposed
-	if own.Codebook != "" && own.Scale == "" && own.Codebook != r.Default.Codebook {
+	if own.Codebook != "" && own.Scale == 0 && own.Codebook != r.Default.Codebook {
 		own.Scale = DefaultScale(own.Codebook)
 	}
 	it.Format = own.Or(r.Default)
@@ -149,11 +144,15 @@ func (r Recipe) item(t *hf.Tensor, names *modelNames, matched []bool) (Item, err
 	if err := it.resolve(); err != nil {
 		return it, err
 	}
-	codebook, codes, scales, err := lutq.Entries(it.Layer, it.Format, it.N, it.K)
+	kind, err := lutq.KindOf(it.Format.Kind)
 	if err != nil {
 		return it, err
 	}
-	return it, it.store(codebook, scales, codes)
+	it.Format.Kind = kind.Name()
+	if it.parts, err = kind.Parts(it.Format, it.N, it.K); err != nil {
+		return it, err
+	}
+	return it, it.store(lutq.Entries(it.Layer, it.parts)...)
 }
 
 // store sets what the item becomes.
@@ -185,16 +184,10 @@ func (it *Item) resolve() error {
 }
 
 // quantizer returns a quantizer for the item with the given table.
-func (it *Item) quantizer(cb lut.Codebook) (*lut.Quantizer, error) {
-	scale, err := lut.ParseScaleMethod(it.Format.Scale)
-	if err != nil {
-		return nil, err
-	}
-	st, err := lut.ParseScaleType(it.Format.ScaleType)
-	if err != nil {
-		return nil, err
-	}
-	return lut.NewQuantizer(lut.Options{Codebook: cb, Group: it.Format.Columns(it.K), Scale: scale, ScaleType: st})
+func (it *Item) quantizer(cb lut.Codebook) (weight.Quantizer, error) {
+	return lut.NewQuantizer(lut.Options{
+		Codebook: cb, Group: it.Format.Columns(it.K), Scale: it.Format.Scale, ScaleType: it.Format.ScaleType,
+	})
 }
 
 // checkFused reports layers that inference engines run as one matrix but that

@@ -15,11 +15,12 @@ import (
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // A Recipe says how each tensor of a checkpoint is stored.
 type Recipe struct {
-	Default lutq.Format
+	Default weight.Spec
 	// Rules are applied in order to every tensor whose name their pattern
 	// matches; later ones win, field by field.
 	Rules []Rule
@@ -36,7 +37,7 @@ type Rule struct {
 	Match *regexp.Regexp
 	// Format holds the fields to override. A rule that gives Bits also
 	// quantizes tensors that stay as they are by default, such as lm_head.
-	Format lutq.Format
+	Format weight.Spec
 	// Keep leaves the tensors as they are.
 	Keep bool
 }
@@ -49,8 +50,8 @@ const DefaultBits = 4
 // measured, see NOTES.md. Before scales are learned a table with the smallest
 // error serves better than one that spares outliers, which learning repairs.
 // Other formats of the same width differ from it only where a recipe says so.
-func DefaultFormat(bits int, learned bool) lutq.Format {
-	f := lutq.Format{Bits: bits, Group: 64, Codebook: "js", Method: methodRTN, Scale: "mse", ScaleType: "f16"}
+func DefaultFormat(bits int, learned bool) weight.Spec {
+	f := weight.Spec{Bits: bits, Group: 64, Codebook: "js", Method: methodRTN, Scale: weight.MSE, ScaleType: weight.F16}
 	if bits == 3 && !learned {
 		f.Codebook = "nf"
 	}
@@ -59,25 +60,28 @@ func DefaultFormat(bits int, learned bool) lutq.Format {
 
 // DefaultScale is the scale method for a codebook that is named without one:
 // the joint tables were fitted together with a searched scale.
-func DefaultScale(codebook string) string {
+func DefaultScale(codebook string) weight.ScaleMethod {
 	if codebook == "jt" || codebook == "js" {
-		return "mse"
+		return weight.MSE
 	}
-	return "absmax"
+	return weight.Absmax
 }
 
 // complete fills in the defaults.
 func (r Recipe) complete() Recipe {
 	d := &r.Default
+	if d.Kind == "" {
+		d.Kind = lutq.Kinds()[0].Name()
+	}
 	if d.Bits == 0 {
 		d.Bits = DefaultBits
 	}
 	switch {
-	case d.Codebook != "" && d.Scale == "":
+	case d.Codebook != "" && d.Scale == 0:
 		d.Scale = DefaultScale(d.Codebook)
 	case d.Codebook == "" && d.Method == methodNFL:
 		d.Codebook = "nf"
-		if d.Scale == "" {
+		if d.Scale == 0 {
 			d.Scale = DefaultScale("nf")
 		}
 	case d.Codebook == "":
@@ -101,29 +105,14 @@ func (r Recipe) widths() []Rule {
 		if f.Codebook == usual {
 			continue
 		}
-		own := lutq.Format{Codebook: f.Codebook}
-		if r.Default.Scale == "" {
+		own := weight.Spec{Codebook: f.Codebook}
+		if r.Default.Scale == 0 {
 			own.Scale = f.Scale
 		}
 		rules = append(rules, Rule{Match: rule.Match, Format: own})
 	}
 	return rules
 }
-
-// ParseGroup reads a group size: one of [GroupSizes] or "row".
-func ParseGroup(s string) (int, error) {
-	if s == "row" {
-		return lutq.RowGroup, nil
-	}
-	g, err := strconv.Atoi(s)
-	if err != nil || !slices.Contains(GroupSizes(), g) {
-		return 0, fmt.Errorf("group %q: want 32, 64, 128, 256 or row", s)
-	}
-	return g, nil
-}
-
-// GroupSizes lists the numbers of columns that may share a scale.
-func GroupSizes() []int { return []int{32, 64, 128, 256} }
 
 // Methods lists the methods that a recipe may name.
 func Methods() []string { return []string{methodRTN, methodNFL} }
@@ -163,13 +152,13 @@ func ParseRule(s string) (Rule, error) {
 				err = fmt.Errorf("bits %q: want %d to %d", f, lut.MinBits, lut.MaxBits)
 			}
 		case 1:
-			rule.Format.Group, err = ParseGroup(f)
+			rule.Format.Group, err = weight.ParseGroup(f)
 		case 2:
 			rule.Format.Codebook = f
 		case 3:
-			rule.Format.Scale = f
+			rule.Format.Scale, err = weight.ParseScaleMethod(f)
 		case 4:
-			rule.Format.ScaleType = f
+			rule.Format.ScaleType, err = weight.ParseScaleType(f)
 		}
 		if err != nil {
 			return Rule{}, fmt.Errorf("rule %q: %w", s, err)
@@ -183,46 +172,36 @@ func ParseRule(s string) (Rule, error) {
 
 // checkFormat reports the first field of a format that names nothing. Fields that
 // are zero are not given, and the file of a codebook is not read.
-func checkFormat(f lutq.Format) error {
+func checkFormat(f weight.Spec) error {
 	if f.Bits != 0 && (f.Bits < lut.MinBits || f.Bits > lut.MaxBits) {
 		return fmt.Errorf("%d bits: want %d to %d", f.Bits, lut.MinBits, lut.MaxBits)
 	}
 	if f.Codebook != "" && !strings.HasPrefix(f.Codebook, filePrefix) {
-		if _, err := lut.NewCodebook(f.Codebook, lut.MinBits, GroupSizes()[0]); err != nil {
+		if _, err := lut.NewCodebook(f.Codebook, lut.MinBits, weight.Groups()[0]); err != nil {
 			return err
 		}
 	}
 	if f.Method != "" && !slices.Contains(Methods(), f.Method) {
 		return fmt.Errorf("unknown method %q: want %s", f.Method, strings.Join(Methods(), " or "))
 	}
-	if f.Scale != "" {
-		if _, err := lut.ParseScaleMethod(f.Scale); err != nil {
-			return err
-		}
-	}
-	if f.ScaleType != "" {
-		if _, err := lut.ParseScaleType(f.ScaleType); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
 // formatJSON is a format as recipe files spell it.
 type formatJSON struct {
-	Bits      int             `json:"bits"`
-	Group     json.RawMessage `json:"group"` // a number or "row"
-	Codebook  string          `json:"codebook"`
-	Method    string          `json:"method"`
-	Scale     string          `json:"scale"`
-	ScaleType string          `json:"scale_type"`
+	Bits      int                `json:"bits"`
+	Group     json.RawMessage    `json:"group"` // a number or "row"
+	Codebook  string             `json:"codebook"`
+	Method    string             `json:"method"`
+	Scale     weight.ScaleMethod `json:"scale"`
+	ScaleType weight.ScaleType   `json:"scale_type"`
 }
 
-func (f formatJSON) format() (lutq.Format, error) {
-	out := lutq.Format{Bits: f.Bits, Codebook: f.Codebook, Method: f.Method, Scale: f.Scale, ScaleType: f.ScaleType}
+func (f formatJSON) format() (weight.Spec, error) {
+	out := weight.Spec{Bits: f.Bits, Codebook: f.Codebook, Method: f.Method, Scale: f.Scale, ScaleType: f.ScaleType}
 	if f.Group != nil {
 		var err error
-		if out.Group, err = ParseGroup(strings.Trim(string(f.Group), `"`)); err != nil {
+		if out.Group, err = weight.ParseGroup(strings.Trim(string(f.Group), `"`)); err != nil {
 			return out, err
 		}
 	}
@@ -270,7 +249,7 @@ func ParseRecipe(data []byte) (Recipe, error) {
 		if rule.Format, err = t.format(); err != nil {
 			return Recipe{}, fmt.Errorf("recipe: tensors[%d]: %w", i, err)
 		}
-		if rule.Keep && rule.Format != (lutq.Format{}) {
+		if rule.Keep && rule.Format != (weight.Spec{}) {
 			return Recipe{}, fmt.Errorf("recipe: tensors[%d] is kept and quantized", i)
 		}
 		r.Rules = append(r.Rules, rule)
@@ -283,8 +262,8 @@ func ParseRecipe(data []byte) (Recipe, error) {
 func (r Recipe) Command() string {
 	d := r.Default
 	args := []string{
-		"lutq quantize MODEL OUT", "--bits", strconv.Itoa(d.Bits), "--group", groupName(d.Group), "--codebook", d.Codebook,
-		"--method", d.Method, "--scale", d.Scale, "--scale-type", d.ScaleType,
+		"lutq quantize MODEL OUT", "--bits", strconv.Itoa(d.Bits), "--group", weight.GroupName(d.Group), "--codebook", d.Codebook,
+		"--method", d.Method, "--scale", d.Scale.String(), "--scale-type", d.ScaleType.String(),
 	}
 	for _, rule := range r.Rules {
 		args = append(args, "--tensor", "'"+rule.String()+"'")
@@ -302,24 +281,9 @@ func (r Recipe) Command() string {
 func (r Rule) String() string {
 	spec := "keep"
 	if !r.Keep {
-		f := r.Format
-		var bits, group string
-		if f.Bits != 0 {
-			bits = strconv.Itoa(f.Bits)
-		}
-		if f.Group != 0 {
-			group = groupName(f.Group)
-		}
-		spec = strings.TrimRight(strings.Join([]string{bits, group, f.Codebook, f.Scale, f.ScaleType}, ":"), ":")
+		spec = r.Format.Fields()
 	}
 	return r.Match.String() + "=" + spec
-}
-
-func groupName(g int) string {
-	if g == lutq.RowGroup {
-		return "row"
-	}
-	return strconv.Itoa(g)
 }
 
 // filePrefix marks a codebook that is read from a JSON file.
@@ -327,7 +291,7 @@ const filePrefix = "file:"
 
 // CodebookFiles returns the paths of the files that codebooks are read from.
 func (r *Recipe) CodebookFiles() []string {
-	formats := []lutq.Format{r.Default}
+	formats := []weight.Spec{r.Default}
 	for _, rule := range r.Rules {
 		formats = append(formats, rule.Format)
 	}
@@ -341,7 +305,7 @@ func (r *Recipe) CodebookFiles() []string {
 }
 
 // codebook returns the table of a complete format for rows of k columns.
-func codebook(f lutq.Format, k int) (lut.Codebook, error) {
+func codebook(f weight.Spec, k int) (lut.Codebook, error) {
 	path, ok := strings.CutPrefix(f.Codebook, filePrefix)
 	if !ok {
 		return lut.NewCodebook(f.Codebook, f.Bits, f.Columns(k))

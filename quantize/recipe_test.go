@@ -7,21 +7,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 func TestParseRule(t *testing.T) {
 	for _, tc := range []struct {
 		text, match string
-		want        lutq.Format
+		want        weight.Spec
 		keep        bool
 		fail        string
 	}{
-		{text: "down_proj=3", match: "down_proj", want: lutq.Format{Bits: 3}},
-		{text: "a=5:128:js:absmax:f32", match: "a", want: lutq.Format{Bits: 5, Group: 128, Codebook: "js", Scale: "absmax", ScaleType: "f32"}},
-		{text: "a=::fp", match: "a", want: lutq.Format{Codebook: "fp"}},
-		{text: "a=4:row", match: "a", want: lutq.Format{Bits: 4, Group: lutq.RowGroup}},
-		{text: "a=4:64:file:x/y.json:mse", match: "a", want: lutq.Format{Bits: 4, Group: 64, Codebook: "file:x/y.json", Scale: "mse"}},
+		{text: "down_proj=3", match: "down_proj", want: weight.Spec{Bits: 3}},
+		{text: "a=5:128:js:absmax:f32", match: "a", want: weight.Spec{Bits: 5, Group: 128, Codebook: "js", Scale: weight.Absmax, ScaleType: weight.F32}},
+		{text: "a=::fp", match: "a", want: weight.Spec{Codebook: "fp"}},
+		{text: "a=4:row", match: "a", want: weight.Spec{Bits: 4, Group: weight.RowGroup}},
+		{text: "a=4:64:file:x/y.json:mse", match: "a", want: weight.Spec{Bits: 4, Group: 64, Codebook: "file:x/y.json", Scale: weight.MSE}},
 		{text: "a=b=keep", match: "a=b", keep: true},
 		{text: "a", fail: "want REGEX="},
 		{text: "(=4", fail: "missing closing"},
@@ -124,7 +124,7 @@ func TestNewPlan(t *testing.T) {
 				got[it.Tensor.Name] = ""
 				if it.Quantized() {
 					f := it.Format
-					got[it.Tensor.Name] = strings.Join([]string{string(rune('0' + f.Bits)), groupName(f.Group), f.Codebook, f.Scale, f.ScaleType}, " ")
+					got[it.Tensor.Name] = strings.Join([]string{string(rune('0' + f.Bits)), weight.GroupName(f.Group), f.Codebook, f.Scale.String(), f.ScaleType.String()}, " ")
 				}
 			}
 			if d := cmp.Diff(tc.want, got); d != "" {
@@ -152,15 +152,15 @@ func sameCommand(t *testing.T, p *Plan) {
 		case "--bits":
 			r.Default.Bits, err = strconv.Atoi(value)
 		case "--group":
-			r.Default.Group, err = ParseGroup(value)
+			r.Default.Group, err = weight.ParseGroup(value)
 		case "--codebook":
 			r.Default.Codebook = value
 		case "--method":
 			r.Default.Method = value
 		case "--scale":
-			r.Default.Scale = value
+			r.Default.Scale, err = weight.ParseScaleMethod(value)
 		case "--scale-type":
-			r.Default.ScaleType = value
+			r.Default.ScaleType, err = weight.ParseScaleType(value)
 		case "--tensor":
 			var rule Rule
 			rule, err = ParseRule(value)

@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // A Refiner improves the layers of a model together, after each of them was
@@ -44,7 +45,7 @@ const (
 )
 
 // refinedMethod names the method of a refined layer.
-func refinedMethod(f lutq.Format) string {
+func refinedMethod(f weight.Spec) string {
 	if f.Codebook == "nf" {
 		return methodNFL
 	}
@@ -157,13 +158,10 @@ func (l *Layers) Read(layer string) (*lut.Matrix, error) {
 	if it == nil {
 		return nil, fmt.Errorf("%s is not quantized", layer)
 	}
-	m, err := it.matrix()
-	if err != nil {
-		return nil, err
-	}
-	table := make([]byte, it.stored[codebookPart].size)
-	m.Codes, m.Scales = make([]byte, it.stored[codesPart].size), make([]byte, it.stored[scalesPart].size)
-	for part, data := range map[int][]byte{codebookPart: table, codesPart: m.Codes, scalesPart: m.Scales} {
+	m := it.matrix()
+	table := make([]byte, it.stored[lut.CodebookPart].size)
+	m.Codes, m.Scales = make([]byte, it.stored[lut.CodesPart].size), make([]byte, it.stored[lut.ScalesPart].size)
+	for part, data := range map[int][]byte{lut.CodebookPart: table, lut.CodesPart: m.Codes, lut.ScalesPart: m.Scales} {
 		if err := l.run.writer.ReadAt(it.stored[part].Name, data, 0); err != nil {
 			return nil, err
 		}
@@ -185,7 +183,7 @@ func (l *Layers) Write(layer string, m *lut.Matrix) error {
 	}
 	table := make([]byte, 4*len(m.Codebook))
 	num.EncodeF32(table, m.Codebook)
-	for part, data := range [...][]byte{codebookPart: table, scalesPart: m.Scales, codesPart: m.Codes} {
+	for part, data := range [...][]byte{lut.CodebookPart: table, lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes} {
 		if data == nil {
 			continue
 		}
@@ -199,14 +197,11 @@ func (l *Layers) Write(layer string, m *lut.Matrix) error {
 
 // fits reports a refined matrix that cannot take the item's place.
 func (it *Item) fits(m *lut.Matrix) error {
-	old, err := it.matrix()
-	if err != nil {
-		return err
-	}
+	old := it.matrix()
 	if m.N != old.N || m.K != old.K || m.Bits != old.Bits || m.Group != old.Group || m.ScaleType != old.ScaleType {
 		return errors.New("the format is not the one that was asked for")
 	}
-	codes, scales := it.stored[codesPart].size, it.stored[scalesPart].size
+	codes, scales := it.stored[lut.CodesPart].size, it.stored[lut.ScalesPart].size
 	if m.Codes != nil && int64(len(m.Codes)) != codes || int64(len(m.Scales)) != scales {
 		return fmt.Errorf("codes take %d bytes and scales %d: want %d and %d", len(m.Codes), len(m.Scales), codes, scales)
 	}
@@ -224,7 +219,7 @@ func (r *run) refine(ctx context.Context, work *folder.Work) error {
 	left := r.plan.Totals().BytesIn
 	for i := range r.plan.Items {
 		it := &r.plan.Items[i]
-		if it.Quantized() && r.refined.has(it.stored[scalesPart]) {
+		if it.Quantized() && r.refined.has(it.stored[lut.ScalesPart]) {
 			changed = append(changed, i)
 			left -= it.Tensor.StoredBytes()
 		}
@@ -274,32 +269,30 @@ func (r *run) placed(i int) (bool, error) { return r.stands(i, r.journal.refined
 // replace puts a block of a refined item in its place, and notes its error.
 func (w *worker) replace(b block) error {
 	it := b.item
-	m, err := it.matrix()
-	if err != nil {
-		return err
-	}
+	m := it.matrix()
 	m.N = b.to - b.from
-	table := make([]byte, it.stored[codebookPart].size)
-	if err := w.part(table, it.stored[codebookPart], 0); err != nil {
+	parts := w.buffers(it, m.N)
+	table := parts[lut.CodebookPart]
+	m.Codes, m.Scales = parts[lut.CodesPart], parts[lut.ScalesPart]
+	if err := w.part(table, it.stored[lut.CodebookPart], 0); err != nil {
 		return err
 	}
 	m.Codebook = make([]float32, len(table)/4)
 	num.DecodeF32(m.Codebook, table)
-	m.Codes, m.Scales = grow(&w.codes, m.N*it.rowBytes(codesPart)), grow(&w.scales, m.N*it.rowBytes(scalesPart))
-	if err := w.part(m.Codes, it.stored[codesPart], int64(b.from*it.rowBytes(codesPart))); err != nil {
+	if err := w.part(m.Codes, it.stored[lut.CodesPart], int64(b.from*it.rowBytes(lut.CodesPart))); err != nil {
 		return err
 	}
-	if err := w.part(m.Scales, it.stored[scalesPart], int64(b.from*it.rowBytes(scalesPart))); err != nil {
+	if err := w.part(m.Scales, it.stored[lut.ScalesPart], int64(b.from*it.rowBytes(lut.ScalesPart))); err != nil {
 		return err
 	}
 	all, err := w.rows(it, b.from, b.to)
 	if err != nil {
 		return err
 	}
-	row, codes, scales := make([]float32, it.K), make([]uint8, it.K), make([]float32, m.Groups())
+	row := make([]float32, it.K)
 	for n := range m.N {
-		m.Row(row, n, codes, scales)
-		var e lut.RowError
+		m.Row(row, n)
+		var e weight.RowError
 		for k, v := range all[n*it.K:][:it.K] {
 			d := float64(v) - float64(row[k])
 			e.Energy += float64(v) * float64(v)
@@ -308,10 +301,10 @@ func (w *worker) replace(b block) error {
 		b.errs[b.from+n] = e
 	}
 	w.advance(b.bytes(), it.Tensor.Name)
-	if !w.refined.has(it.stored[codesPart]) {
-		m.Codes = nil
+	if !w.refined.has(it.stored[lut.CodesPart]) {
+		parts[lut.CodesPart] = nil
 	}
-	return w.store(b, m.Codebook, m.Codes, m.Scales)
+	return w.store(b, parts)
 }
 
 // part reads a piece of a part: as it was refined, or as it is.
@@ -323,28 +316,24 @@ func (r *run) part(dst []byte, s stored, off int64) error {
 	return err
 }
 
-// Shapes returns the plan's layers as matrices without codes and scales.
+// Shapes returns the plan's layers as matrices without codes and scales. It fails where one
+// is of another kind.
 func (p *Plan) Shapes() (map[string]*lut.Matrix, error) {
 	all := make(map[string]*lut.Matrix)
 	for i := range p.Items {
 		if it := &p.Items[i]; it.Quantized() {
-			m, err := it.matrix()
-			if err != nil {
-				return nil, err
+			if it.Format.Kind != lut.Name {
+				return nil, fmt.Errorf("%s: there are no scales to learn in weights of kind %s", it.Tensor.Name, it.Format.Kind)
 			}
-			all[it.Layer] = m
+			all[it.Layer] = it.matrix()
 		}
 	}
 	return all, nil
 }
 
 // matrix returns the item's matrix without codes and scales.
-func (it *Item) matrix() (*lut.Matrix, error) {
-	st, err := lut.ParseScaleType(it.Format.ScaleType)
-	if err != nil {
-		return nil, err
-	}
+func (it *Item) matrix() *lut.Matrix {
 	return &lut.Matrix{
-		N: it.N, K: it.K, Bits: it.Format.Bits, Group: it.Format.Columns(it.K), ScaleType: st, Codebook: it.Codebook.Values,
-	}, nil
+		N: it.N, K: it.K, Bits: it.Format.Bits, Group: it.Format.Columns(it.K), ScaleType: it.Format.ScaleType, Codebook: it.Codebook.Values,
+	}
 }

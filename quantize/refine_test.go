@@ -17,6 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // halver is a refiner that halves the scales of the layers it knows.
@@ -118,7 +119,7 @@ func TestRefine(t *testing.T) {
 		"model.layers.0.self_attn.k_proj": "rtn+learn",
 		"model.layers.0.mlp.down_proj":    "rtn",
 	} {
-		if m := got.Format(layer).Method; m != method {
+		if m := got.Spec(layer).Method; m != method {
 			t.Errorf("%s has the method %q, want %q", layer, m, method)
 		}
 		was, err := plain.Linear(layer)
@@ -133,11 +134,11 @@ func TestRefine(t *testing.T) {
 		if method == "rtn" {
 			factor = 1
 		}
-		want := was.Dequantize()
+		want := weight.Dequantize(was)
 		for i := range want {
 			want[i] *= factor
 		}
-		if !slices.Equal(is.Dequantize(), want) || !bytes.Equal(is.Codes, was.Codes) {
+		if !slices.Equal(weight.Dequantize(is), want) || !bytes.Equal(is.Parts()[lut.CodesPart], was.Parts()[lut.CodesPart]) {
 			t.Errorf("%s is not what the refiner returned", layer)
 		}
 	}
@@ -278,14 +279,14 @@ func TestRefineOtherRun(t *testing.T) {
 // TestRefineDefaults checks the table and scales of layers that are refined,
 // where none are named.
 func TestRefineDefaults(t *testing.T) {
-	for recipe, want := range map[string]lutq.Format{
-		`{"bits": 3}`:                  {Codebook: "js", Scale: "mse"},
-		`{"bits": 4}`:                  {Codebook: "js", Scale: "mse"},
-		`{"bits": 3, "method": "nfl"}`: {Codebook: "nf", Scale: "absmax"},
-		`{"bits": 3, "method": "nfl", "scale": "mse"}`: {Codebook: "nf", Scale: "mse"},
+	for recipe, want := range map[string]weight.Spec{
+		`{"bits": 3}`:                  {Codebook: "js", Scale: weight.MSE},
+		`{"bits": 4}`:                  {Codebook: "js", Scale: weight.MSE},
+		`{"bits": 3, "method": "nfl"}`: {Codebook: "nf", Scale: weight.Absmax},
+		`{"bits": 3, "method": "nfl", "scale": "mse"}`: {Codebook: "nf", Scale: weight.MSE},
 	} {
 		for _, it := range refinePlan(t, tiny, recipe, &halver{}).Items {
-			if got := (lutq.Format{Codebook: it.Format.Codebook, Scale: it.Format.Scale}); it.Quantized() && got != want {
+			if got := (weight.Spec{Codebook: it.Format.Codebook, Scale: it.Format.Scale}); it.Quantized() && got != want {
 				t.Errorf("%s: %s has %+v, want %+v", recipe, it.Layer, got, want)
 				break
 			}

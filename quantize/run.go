@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // RunOptions say how a plan is carried out. None of them has a part in the
@@ -56,7 +57,7 @@ type LayerResult struct {
 	N, K       int
 	Experts    int // matrices of a stack, see [Item]
 	Transposed bool
-	Format     lutq.Format
+	Format     weight.Spec
 	BytesIn    int64
 	BytesOut   int64
 	Error      float64 // ‖W-Ŵ‖/‖W‖
@@ -280,7 +281,7 @@ type task struct {
 	// The sums of what it was before it was refined; nil where it is written for the first time.
 	written []lutq.Sum
 	left    atomic.Int64
-	errs    []lut.RowError // of every row
+	errs    []weight.RowError // of every row
 	scaled  func() (lut.Codebook, error)
 }
 
@@ -299,7 +300,7 @@ func (r *run) blocks(it *Item, rec *record) []block {
 		t.left.Store(1)
 		return []block{{task: t}}
 	}
-	t.errs = make([]lut.RowError, it.N)
+	t.errs = make([]weight.RowError, it.N)
 	t.scaled = sync.OnceValues(func() (lut.Codebook, error) { return r.scaledCodebook(it) })
 	rows := max(it.unit(), r.memory.block/it.K/it.unit()*it.unit())
 	var bs []block

@@ -21,6 +21,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 const tiny = "../calib/testdata/lutq-tiny"
@@ -195,7 +196,11 @@ func TestRun(t *testing.T) {
 // checkLayer holds a stored layer against one quantized in memory in one go.
 func checkLayer(t *testing.T, m *lutq.Model, it *Item, w []float32) {
 	t.Helper()
-	got, err := m.Linear(it.Layer)
+	linear, err := m.Linear(it.Layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := lut.Of(linear)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +217,7 @@ func checkLayer(t *testing.T, m *lutq.Model, it *Item, w []float32) {
 		t.Fatal(err)
 	}
 	codes, scales := make([]byte, len(got.Codes)), make([]byte, len(got.Scales))
-	if err := q.Rows(codes, scales, make([]lut.RowError, it.N), w, it.K); err != nil {
+	if err := q.Rows([][]byte{lut.ScalesPart: scales, lut.CodesPart: codes}, make([]weight.RowError, it.N), w); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(codes, got.Codes) || !bytes.Equal(scales, got.Scales) || !slices.Equal(cb.Values, got.Codebook) {

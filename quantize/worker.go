@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
-	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // byteScaleTop is the scale that the byte types should hold at most: a search
@@ -18,9 +19,8 @@ const byteScaleTop = 16
 // multiplied by the power of two that brings the largest scale below
 // byteScaleTop, where the narrow range of those types is used best.
 func (r *run) scaledCodebook(it *Item) (lut.Codebook, error) {
-	st, err := lut.ParseScaleType(it.Format.ScaleType)
-	if err != nil || st.Size() > 1 {
-		return it.Codebook, err
+	if it.Format.ScaleType.Size() > 1 {
+		return it.Codebook, nil
 	}
 	var top float32
 	buf := make([]float32, min(int64(r.memory.block), it.Tensor.Elements()))
@@ -43,12 +43,11 @@ func (r *run) scaledCodebook(it *Item) (lut.Codebook, error) {
 // worker does blocks one after the other with buffers of its own.
 type worker struct {
 	*run
-	task      *task          // that quantizer is for
-	quantizer *lut.Quantizer // with scratch and tables that blocks of a task share
+	task      *task            // that quantizer is for
+	quantizer weight.Quantizer // with scratch and tables that blocks of a task share
 	weights   []float32
-	codes     []byte
-	scales    []byte
-	raw       []byte
+	parts     [][]byte
+	raw, back []byte
 }
 
 // do writes a block as its item is planned.
@@ -56,31 +55,45 @@ func (w *worker) do(b block) error {
 	if !b.item.Quantized() {
 		return w.copy(b)
 	}
-	it, n := b.item, b.to-b.from
-	cb, err := b.scaled()
-	if err != nil {
-		return err
-	}
+	it := b.item
 	if w.task != b.task {
+		cb, err := b.scaled()
+		if err != nil {
+			return err
+		}
 		if w.quantizer, err = it.quantizer(cb); err != nil {
 			return err
 		}
 		w.task = b.task
 	}
-	codes, scales := grow(&w.codes, n*it.rowBytes(codesPart)), grow(&w.scales, n*it.rowBytes(scalesPart))
 	weights, err := w.rows(it, b.from, b.to)
 	if err != nil {
 		return err
 	}
-	if err := w.quantizer.Rows(codes, scales, b.errs[b.from:b.to], weights, it.K); err != nil {
-		var bad *lut.NotFiniteError
+	parts := w.buffers(it, b.to-b.from)
+	if err := w.quantizer.Rows(parts, b.errs[b.from:b.to], weights); err != nil {
+		var bad *weight.NotFiniteError
 		if errors.As(err, &bad) {
 			bad.Row += b.from
 		}
 		return err
 	}
+	w.quantizer.Shared(parts)
 	w.advance(b.bytes(), it.Tensor.Name)
-	return w.store(b, cb.Values, codes, scales)
+	return w.store(b, parts)
+}
+
+// buffers returns room for the parts of n rows of a layer, and for those that have no rows.
+func (w *worker) buffers(it *Item, n int) [][]byte {
+	w.parts = slices.Grow(w.parts[:0], len(it.parts))[:len(it.parts)]
+	for i, p := range it.parts {
+		size := int(it.stored[i].size)
+		if p.Rows {
+			size = n * it.rowBytes(i)
+		}
+		w.parts[i] = grow(&w.parts[i], size)
+	}
+	return w.parts
 }
 
 // rows reads rows [from, to) of a layer, which stay until the next call. Of one that is
@@ -100,26 +113,26 @@ func (w *worker) rows(it *Item, from, to int) ([]float32, error) {
 	return weights, nil
 }
 
-// store writes a block's codes and scales, and with the last of them the table. Codes
-// that are nil are written already.
-func (w *worker) store(b block, values []float32, codes, scales []byte) error {
+// store writes the parts of a block's rows, and with the last of them those that have no
+// rows. Parts that are nil are written already.
+func (w *worker) store(b block, parts [][]byte) error {
 	it := b.item
-	codeBytes, scaleBytes := it.rowBytes(codesPart), it.rowBytes(scalesPart)
-	if codes != nil {
-		if err := w.writeChecked(it.stored[codesPart].Name, codes, int64(b.from)*int64(codeBytes)); err != nil {
-			return err
+	for i, p := range it.parts {
+		if p.Rows && parts[i] != nil {
+			if err := w.writeChecked(it.stored[i].Name, parts[i], int64(b.from)*int64(it.rowBytes(i))); err != nil {
+				return err
+			}
 		}
-	}
-	if err := w.writeChecked(it.stored[scalesPart].Name, scales, int64(b.from)*int64(scaleBytes)); err != nil {
-		return err
 	}
 	if b.left.Add(-1) > 0 {
 		return nil
 	}
-	table := make([]byte, 4*len(values))
-	num.EncodeF32(table, values)
-	if err := w.writeChecked(it.stored[codebookPart].Name, table, 0); err != nil {
-		return err
+	for i, p := range it.parts {
+		if !p.Rows {
+			if err := w.writeChecked(it.stored[i].Name, parts[i], 0); err != nil {
+				return err
+			}
+		}
 	}
 	return w.finish(b.task)
 }
@@ -129,7 +142,7 @@ func (w *worker) writeChecked(name string, data []byte, off int64) error {
 	if err := w.writer.WriteAt(name, data, off); err != nil {
 		return err
 	}
-	back := grow(&w.raw, len(data))
+	back := grow(&w.back, len(data))
 	if err := w.writer.ReadAt(name, back, off); err != nil {
 		return err
 	}
@@ -143,7 +156,7 @@ func (w *worker) writeChecked(name string, data []byte, off int64) error {
 func (w *worker) copy(b block) error {
 	const piece = 1 << 20
 	t := b.item.Tensor
-	data := grow(&w.codes, int(min(t.Bytes(), piece)))
+	data := grow(&w.raw, int(min(t.Bytes(), piece)))
 	for off := int64(0); off < t.Bytes(); off += piece {
 		d := data[:min(int64(len(data)), t.Bytes()-off)]
 		if _, err := t.ReadAt(d, off); err != nil && !errors.Is(err, io.EOF) {
@@ -189,5 +202,5 @@ func grow[T any](buf *[]T, n int) []T {
 	return (*buf)[:n]
 }
 
-// rowBytes returns the bytes that a row takes in one of the item's parts.
+// rowBytes returns the bytes that a row takes in one of the item's parts that have rows.
 func (it *Item) rowBytes(part int) int { return int(it.stored[part].size) / it.N }

@@ -5,12 +5,13 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // BenchmarkLayout lays out a matrix and turns it back, in bytes of codes.
 func BenchmarkLayout(b *testing.B) {
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-		m := random(1, 1024, 4096, bits, 128, lut.F16)
+		m := random(1, 1024, 4096, bits, 128, weight.F16)
 		b.Run(fmt.Sprintf("cuda/%d bits", bits), func(b *testing.B) {
 			b.SetBytes(int64(len(m.Codes)))
 			for b.Loop() {

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // The sizes of the CPU layout.
@@ -22,7 +23,7 @@ type CPUPanels struct {
 	N, K      int
 	Bits      int
 	Group     int
-	ScaleType lut.ScaleType
+	ScaleType weight.ScaleType
 	Panels    []byte // [PanelCount][Halves][Bits][16] 32-bit words
 	Scales    []byte // [PanelCount][Groups][16] of ScaleType
 	Codebook  []float32
@@ -35,7 +36,7 @@ func (p *CPUPanels) PanelCount() int { return (p.N + Lanes - 1) / Lanes }
 func (p *CPUPanels) Halves() int { return (p.K + Half - 1) / Half }
 
 // Groups returns the number of scales of a row.
-func (p *CPUPanels) Groups() int { return lut.GroupsIn(p.K, p.Group) }
+func (p *CPUPanels) Groups() int { return weight.GroupsIn(p.K, p.Group) }
 
 // HalfBytes returns the size of a half-block.
 func (p *CPUPanels) HalfBytes() int { return 4 * Lanes * p.Bits }

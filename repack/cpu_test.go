@@ -11,10 +11,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // random returns a matrix of random codes, scales and table.
-func random(seed uint64, n, k, bits, group int, st lut.ScaleType) *lut.Matrix {
+func random(seed uint64, n, k, bits, group int, st weight.ScaleType) *lut.Matrix {
 	r := rand.New(rand.NewPCG(seed, 1))
 	m := &lut.Matrix{N: n, K: k, Bits: bits, Group: group, ScaleType: st}
 	codes := make([]uint8, k)
@@ -44,7 +45,7 @@ func drawMatrix(t *rapid.T) *lut.Matrix {
 		rapid.IntRange(1, 50).Draw(t, "n"), k,
 		rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(t, "bits"),
 		min(k, rapid.OneOf(rapid.SampledFrom([]int{32, 64, 128, 256, 1 << 20}), rapid.IntRange(1, 300)).Draw(t, "group")),
-		rapid.SampledFrom([]lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3}).Draw(t, "scale type"))
+		rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}).Draw(t, "scale type"))
 }
 
 func TestRoundTrip(t *testing.T) {
@@ -112,7 +113,7 @@ func TestSpec(t *testing.T) {
 
 func TestExactBits(t *testing.T) {
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-		p, err := CPU(random(1, 64, 256, bits, 64, lut.F16))
+		p, err := CPU(random(1, 64, 256, bits, 64, weight.F16))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +145,7 @@ func TestBadPanels(t *testing.T) {
 		{"padded scale", func(p *CPUPanels) { p.Scales[len(p.Scales)-1] = 1 }, "scale in the padding of row 31"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			p, err := CPU(random(1, 20, 70, 3, 32, lut.F16))
+			p, err := CPU(random(1, 20, 70, 3, 32, weight.F16))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -164,11 +165,11 @@ func TestBadPanels(t *testing.T) {
 // What it accepts must pack to the same bytes.
 func FuzzPanels(f *testing.F) {
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-		f.Add(uint8(5), uint8(40), uint8(bits), uint8(32), uint8(lut.F16), uint16(0), []byte{}, []byte{0, 60})
-		f.Add(uint8(16), uint8(64), uint8(bits), uint8(64), uint8(lut.E4M4), uint16(99), []byte("codes"), []byte("s"))
+		f.Add(uint8(5), uint8(40), uint8(bits), uint8(32), uint8(weight.F16), uint16(0), []byte{}, []byte{0, 60})
+		f.Add(uint8(16), uint8(64), uint8(bits), uint8(64), uint8(weight.E4M4), uint16(99), []byte("codes"), []byte("s"))
 	}
 	f.Fuzz(func(t *testing.T, n, k, bits, group, st uint8, at uint16, panels, scales []byte) {
-		p := &CPUPanels{N: int(n % 40), K: int(k), Bits: int(bits % 8), Group: int(group), ScaleType: lut.ScaleType(st)}
+		p := &CPUPanels{N: int(n % 40), K: int(k), Bits: int(bits % 8), Group: int(group), ScaleType: weight.ScaleType(st)}
 		p.Codebook = make([]float32, 1<<p.Bits)
 		p.Panels = lay(panels, at, p.PanelCount()*p.PanelBytes())
 		if p.Group > 0 {

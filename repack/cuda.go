@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // The sizes of the CUDA layout.
@@ -89,7 +91,7 @@ type CUDATiles struct {
 	N, K      int
 	Bits      int
 	Group     int
-	ScaleType lut.ScaleType
+	ScaleType weight.ScaleType
 	Codes     []byte
 	Scales    []byte
 	Codebook  []float32
@@ -159,14 +161,13 @@ func (p *CUDATiles) Validate() error {
 }
 
 func checkCUDAGroup(group, k int) error {
-	switch group {
-	case k, 32, 64, 128, 256:
-		if group > k {
-			return fmt.Errorf("group of %d columns in a row of %d", group, k)
-		}
-		return nil
+	switch {
+	case group != k && !slices.Contains(weight.Groups(), group):
+		return fmt.Errorf("no CUDA layout for groups of %d columns: want one of %v or the whole row of %d", group, weight.Groups(), k)
+	case group > k:
+		return fmt.Errorf("group of %d columns in a row of %d", group, k)
 	}
-	return fmt.Errorf("no CUDA layout for groups of %d columns: want 32, 64, 128, 256 or the whole row of %d", group, k)
+	return nil
 }
 
 // CUDA lays m out in tiles, on all processors. Equal matrices give equal bytes. It fails where

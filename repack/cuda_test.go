@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 func drawCUDAMatrix(t *rapid.T) *lut.Matrix {
@@ -23,7 +24,7 @@ func drawCUDAMatrix(t *rapid.T) *lut.Matrix {
 		rapid.Uint64().Draw(t, "seed"),
 		rapid.IntRange(1, 40).Draw(t, "n"), k,
 		rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(t, "bits"), group,
-		rapid.SampledFrom([]lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3}).Draw(t, "scale type"))
+		rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}).Draw(t, "scale type"))
 }
 
 func TestCUDARoundTrip(t *testing.T) {
@@ -115,7 +116,7 @@ func TestCUDASpec(t *testing.T) {
 
 func TestCUDAExactBits(t *testing.T) {
 	for b := lut.MinBits; b <= lut.MaxBits; b++ {
-		p, err := CUDA(random(1, 64, 512, b, 128, lut.F16))
+		p, err := CUDA(random(1, 64, 512, b, 128, weight.F16))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +149,7 @@ func TestBadTiles(t *testing.T) {
 		{"padded scale", func(p *CUDATiles) { p.Scales[len(p.Scales)-1] = 1 }, "scale in the padding of row 31"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			p, err := CUDA(random(1, 20, 70, 3, 32, lut.F16))
+			p, err := CUDA(random(1, 20, 70, 3, 32, weight.F16))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -161,7 +162,7 @@ func TestBadTiles(t *testing.T) {
 	}
 	for name, m := range map[string]*lut.Matrix{
 		"not valid": {N: 1, K: 1, Bits: 4, Group: 2},
-		"group":     random(1, 4, 100, 4, 40, lut.F16),
+		"group":     random(1, 4, 100, 4, 40, weight.F16),
 	} {
 		if _, err := CUDA(m); err == nil {
 			t.Errorf("%s: no error", name)
@@ -173,11 +174,11 @@ func TestBadTiles(t *testing.T) {
 // What it accepts must pack to the same bytes.
 func FuzzTiles(f *testing.F) {
 	for b := lut.MinBits; b <= lut.MaxBits; b++ {
-		f.Add(uint8(5), uint16(40), uint8(b), uint16(32), uint8(lut.F16), uint16(0), []byte{}, []byte{0, 60})
-		f.Add(uint8(16), uint16(256), uint8(b), uint16(256), uint8(lut.E4M4), uint16(999), []byte("codes"), []byte("s"))
+		f.Add(uint8(5), uint16(40), uint8(b), uint16(32), uint8(weight.F16), uint16(0), []byte{}, []byte{0, 60})
+		f.Add(uint8(16), uint16(256), uint8(b), uint16(256), uint8(weight.E4M4), uint16(999), []byte("codes"), []byte("s"))
 	}
 	f.Fuzz(func(t *testing.T, n uint8, k uint16, b uint8, group uint16, st uint8, at uint16, codes, scales []byte) {
-		p := &CUDATiles{N: int(n % 20), K: int(k % 520), Bits: int(b % 8), Group: int(group), ScaleType: lut.ScaleType(st)}
+		p := &CUDATiles{N: int(n % 20), K: int(k % 520), Bits: int(b % 8), Group: int(group), ScaleType: weight.ScaleType(st)}
 		p.Codebook = make([]float32, 1<<p.Bits)
 		p.Codes = lay(codes, at, p.Tiles()*p.TileBytes())
 		if p.Group > 0 {

@@ -10,11 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestParallel lays out more tiles than a task takes, on one processor and on several.
 func TestParallel(t *testing.T) {
-	m := random(1, 16*5*tilesPerTask+3, 70, 3, 32, lut.F16)
+	m := random(1, 16*5*tilesPerTask+3, 70, 3, 32, weight.F16)
 	layouts := func(processors int) (cpu *CPUPanels, cuda *CUDATiles) {
 		t.Helper()
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors))
@@ -58,7 +59,7 @@ func TestParallel(t *testing.T) {
 // TestStrayBits: what a matrix has behind the codes of a row is not laid out.
 func TestStrayBits(t *testing.T) {
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-		m := random(1, 5, 65, bits, 65, lut.F16)
+		m := random(1, 5, 65, bits, 65, weight.F16)
 		stray := *m
 		stray.Codes = slices.Clone(m.Codes)
 		for end := m.RowBytes() - 1; end < len(m.Codes); end += m.RowBytes() {

@@ -10,7 +10,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // writeMultiplied writes a checkpoint with the weights of some layers multiplied.
@@ -68,7 +68,7 @@ func writeMultiplied(ctx context.Context, src *hf.Checkpoint, dir string, factor
 
 func multiply(w *hf.Writer, t *hf.Tensor, f *Factors) error {
 	n, k := t.Shape[0], t.Shape[1]
-	groups := lut.GroupsIn(k, f.Group)
+	groups := weight.GroupsIn(k, f.Group)
 	row, data := make([]float32, k), make([]byte, 4*k)
 	for i := range n {
 		if err := t.ReadFloat32(row, int64(i)*int64(k)); err != nil {

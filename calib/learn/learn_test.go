@@ -22,6 +22,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 const tinyDir = "../testdata/lutq-tiny"
@@ -43,7 +44,7 @@ func openTiny(t testing.TB, threads int) *model.Model {
 }
 
 // quantized rounds the linear layers of the small model's blocks that match.
-func quantized(t testing.TB, match string, bits, group int, st lut.ScaleType) map[string]*lut.Matrix {
+func quantized(t testing.TB, match string, bits, group int, st weight.ScaleType) map[string]*lut.Matrix {
 	t.Helper()
 	c, err := hf.Open(tinyDir)
 	if err != nil {
@@ -66,11 +67,11 @@ func quantized(t testing.TB, match string, bits, group int, st lut.ScaleType) ma
 			t.Fatal(err)
 		}
 		m.Codes, m.Scales = make([]byte, m.N*m.RowBytes()), make([]byte, m.N*m.Groups()*st.Size())
-		q, err := lut.NewQuantizer(lut.Options{Codebook: cb, Group: group, Scale: lut.Absmax, ScaleType: st})
+		q, err := lut.NewQuantizer(lut.Options{Codebook: cb, Group: group, Scale: weight.Absmax, ScaleType: st})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := q.Rows(m.Codes, m.Scales, make([]lut.RowError, m.N), w, m.K); err != nil {
+		if err := q.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, make([]weight.RowError, m.N), w); err != nil {
 			t.Fatal(err)
 		}
 		out[layer] = m
@@ -158,15 +159,15 @@ func TestModes(t *testing.T) {
 	for _, tc := range []struct {
 		name         string
 		o            Options
-		st           lut.ScaleType
+		st           weight.ScaleType
 		codes, table bool // whether they may change
 	}{
-		{name: "lutq", o: Options{Mode: Lutq, Rate: 0.01}, st: lut.F16},
-		{name: "lutq, likelihood, byte scales", o: Options{Mode: Lutq, Objective: NLL, Rate: 0.02}, st: lut.S1E4M3},
-		{name: "lutq, LSQ, table, batches", o: Options{Mode: Lutq, Rate: 0.01, LSQ: true, Table: true, Batch: 4}, st: lut.BF16, table: true},
-		{name: "lutq, new codes", o: Options{Mode: Lutq, Rate: 0.01, Recode: 4, Epochs: 2}, st: lut.F16, codes: true},
-		{name: "flute", o: Options{Mode: Flute, Rate: 1e-3}, st: lut.F32, codes: true},
-		{name: "flute as published", o: Options{Mode: Flute, BF16: true}, st: lut.BF16, codes: true, table: true},
+		{name: "lutq", o: Options{Mode: Lutq, Rate: 0.01}, st: weight.F16},
+		{name: "lutq, likelihood, byte scales", o: Options{Mode: Lutq, Objective: NLL, Rate: 0.02}, st: weight.S1E4M3},
+		{name: "lutq, LSQ, table, batches", o: Options{Mode: Lutq, Rate: 0.01, LSQ: true, Table: true, Batch: 4}, st: weight.BF16, table: true},
+		{name: "lutq, new codes", o: Options{Mode: Lutq, Rate: 0.01, Recode: 4, Epochs: 2}, st: weight.F16, codes: true},
+		{name: "flute", o: Options{Mode: Flute, Rate: 1e-3}, st: weight.F32, codes: true},
+		{name: "flute as published", o: Options{Mode: Flute, BF16: true}, st: weight.BF16, codes: true, table: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			initial := quantized(t, "layers.", 2, 32, tc.st)
@@ -276,7 +277,7 @@ func TestResume(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			o := tc.o
 			o.Windows, o.Valid = train, hold
-			initial := quantized(t, "layers.1.", 2, 64, lut.F16)
+			initial := quantized(t, "layers.1.", 2, 64, weight.F16)
 			want, report, err := learned(t.Context(), openTiny(t, 1), initial, o)
 			if err != nil {
 				t.Fatal(err)
@@ -324,7 +325,7 @@ func TestResume(t *testing.T) {
 // options, are put aside with a message.
 func TestStateOfOthers(t *testing.T) {
 	train, _ := texts(t, 2, 0, 16)
-	initial := quantized(t, "layers.0.self_attn.q", 3, 32, lut.F16)
+	initial := quantized(t, "layers.0.self_attn.q", 3, 32, weight.F16)
 	m := openTiny(t, 1)
 	state := filepath.Join(t.TempDir(), "state")
 	o := Options{Mode: Flute, Windows: train, State: state}
@@ -374,7 +375,7 @@ func TestStateOfOthers(t *testing.T) {
 // TestSeed checks that a seed gives the same again, and another one something else.
 func TestSeed(t *testing.T) {
 	train, _ := texts(t, 4, 0, 24)
-	initial := quantized(t, "layers.2.mlp", 3, 64, lut.F16)
+	initial := quantized(t, "layers.2.mlp", 3, 64, weight.F16)
 	var results []map[string]*lut.Matrix
 	for _, seed := range []uint64{1, 1, 2} {
 		got, _, err := learned(t.Context(), openTiny(t, int(seed)), initial, Options{Mode: Lutq, Windows: train, Seed: seed})
@@ -466,7 +467,7 @@ func TestParameterizations(t *testing.T) {
 // TestControl checks that the control's factors belong to the original weights.
 func TestControl(t *testing.T) {
 	train, hold := texts(t, 4, 1, 32)
-	initial := quantized(t, "layers.", 3, 64, lut.F16)
+	initial := quantized(t, "layers.", 3, 64, weight.F16)
 	m := openTiny(t, 2)
 	got, rep, err := Control(t.Context(), m, shapes(initial), Options{Mode: Lutq, Objective: NLL, Windows: train, Valid: hold, Epochs: 2})
 	if err != nil {
@@ -499,7 +500,7 @@ func TestControl(t *testing.T) {
 
 func TestBadOptions(t *testing.T) {
 	m := openTiny(t, 1)
-	initial := quantized(t, "layers.0.self_attn.k", 4, 32, lut.F16)
+	initial := quantized(t, "layers.0.self_attn.k", 4, 32, weight.F16)
 	windows := [][]int{{1, 2, 3}}
 	for _, tc := range []struct {
 		name, want string

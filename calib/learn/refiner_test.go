@@ -19,6 +19,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // refiner learns on the small text with the small model, and counts what it opens.
@@ -61,7 +62,7 @@ func TestRefiner(t *testing.T) {
 	begun := 0
 	r, open := refiner(t, Options{Mode: Lutq, Seed: 5})
 	r.o.Begin = func() { begun++ }
-	initial := quantized(t, "_proj", 2, 32, lut.F16)
+	initial := quantized(t, "_proj", 2, 32, weight.F16)
 	layers := &inMemory{initial: initial, learned: make(map[string]*lut.Matrix)}
 	record, err := r.Refine(context.Background(), shapes(initial), layers, "")
 	if err != nil {
@@ -110,12 +111,12 @@ func TestRefiner(t *testing.T) {
 func TestWriteControl(t *testing.T) {
 	r, open := refiner(t, Options{Mode: Lutq, Objective: NLL})
 	const layer = "model.layers.1.self_attn.q_proj"
-	shape := shapes(quantized(t, "layers.1.self_attn.q_proj", 2, 32, lut.F16))[layer]
+	shape := shapes(quantized(t, "layers.1.self_attn.q_proj", 2, 32, weight.F16))[layer]
 	dir := t.TempDir()
 	if err := r.WriteControl(context.Background(), dir, map[string]*lut.Matrix{layer: shape}, ""); err != nil {
 		t.Fatal(err)
 	}
-	if shape.ScaleType != lut.F16 || shape.Codes != nil || shape.Scales != nil || *open != 0 {
+	if shape.ScaleType != weight.F16 || shape.Codes != nil || shape.Scales != nil || *open != 0 {
 		t.Errorf("shape %+v, %d devices open", shape, *open)
 	}
 	factors, _, err := Control(context.Background(), openTiny(t, 2), map[string]*lut.Matrix{layer: shape}, r.o.Options)

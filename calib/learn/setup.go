@@ -13,6 +13,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // newTrainer brings the layers of these shapes to the device: as layers has them or, where
@@ -36,7 +37,7 @@ func newTrainer(m *model.Model, shapes map[string]*lut.Matrix, layers Layers, o 
 		own := *shape
 		own.N = l.N
 		if t.control {
-			own.ScaleType = lut.F32 // in which factors are exact
+			own.ScaleType = weight.F32 // in which factors are exact
 		}
 		t.layers = append(t.layers, layer{name: l.Name, of: l, shape: &own})
 	}
@@ -65,7 +66,7 @@ func partOf(m *lut.Matrix, l *arch.Linear) *lut.Matrix {
 	if l.Whole() {
 		return m
 	}
-	return m.Rows(firstRow(l), l.Step, l.N)
+	return m.Rows(firstRow(l), l.Step, l.N).(*lut.Matrix) // rows are of the matrix's kind
 }
 
 // firstRow returns the row of what is stored that is a layer's first.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // countingSource has matrices without data, and counts how often each is read.
@@ -27,7 +28,7 @@ type countingSource struct {
 func (s *countingSource) Name() string           { return "source" }
 func (s *countingSource) Decoder() *arch.Decoder { return s.desc }
 
-func (s *countingSource) Quantized(path string) (*lut.Matrix, error) {
+func (s *countingSource) Quantized(path string) (weight.Matrix, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.sizes[path]
@@ -75,7 +76,9 @@ func TestAhead(t *testing.T) {
 				if err == nil || err.Error() != "source: broken "+s.Path {
 					t.Fatalf("%s: got error %v", s.Path, err)
 				}
-			} else if err != nil || r.packed.N != s.N || r.packed.K != s.K {
+			} else if err != nil {
+				t.Fatal(err)
+			} else if n, k := r.packed.Shape(); n != s.N || k != s.K {
 				t.Fatalf("%s: got %+v, %v: want %d×%d", s.Path, r.packed, err, s.N, s.K)
 			}
 			held := 0

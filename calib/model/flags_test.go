@@ -7,6 +7,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"pgregory.net/rapid"
 )
 
@@ -172,7 +173,7 @@ func TestQuantizedAgainstReference(t *testing.T) {
 			}
 			src := quantizeWith(t, openCheckpoint(t, dir), tt.choose, func(w []float32, n, k int) *lut.Matrix {
 				return quantizeMatrix(t, w, n, k, lut.Options{
-					Codebook: codebook, Group: tt.group, Scale: lut.Absmax, ScaleType: lut.BF16,
+					Codebook: codebook, Group: tt.group, Scale: weight.Absmax, ScaleType: weight.BF16,
 				})
 			})
 			m, err := model.New(src, newOps(t, 2))

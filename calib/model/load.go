@@ -8,6 +8,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // loader reads the parts of a model and remembers the first error.
@@ -25,7 +26,7 @@ type loader struct {
 // rows are those of which layers take theirs: of a packed matrix, which a stack of
 // experts is one of, or of one matrix in dense data.
 type rows struct {
-	packed *lut.Matrix
+	packed weight.Matrix
 	layout lut.Layout // of the same, instead of packed
 
 	dtype  hf.DType
@@ -181,9 +182,11 @@ func (l *loader) weight(s *arch.Stored, expert int, p part) Weight {
 	var w Weight
 	var err error
 	if r.layout != nil && p.n != s.Matrices()*s.N { // single rows are those of the canonical form
-		r.packed, err = r.layout.Matrix()
-		r.layout = nil
-		l.last[s] = r
+		var m *lut.Matrix
+		if m, err = r.layout.Matrix(); err == nil {
+			r.packed, r.layout = m, nil
+			l.last[s] = r
+		}
 	}
 	switch {
 	case err != nil:
@@ -191,7 +194,7 @@ func (l *loader) weight(s *arch.Stored, expert int, p part) Weight {
 		w, err = l.ops.Layout(r.layout)
 	case r.packed == nil:
 		w, err = l.ops.Dense(p.n, s.K, r.dtype, p.of(r.matrix, s.N))
-	case p.n == r.packed.N:
+	case p.n == s.Matrices()*s.N:
 		w, err = l.ops.Packed(r.packed)
 	default:
 		w, err = l.ops.Packed(r.packed.Rows(expert*s.N+p.first, p.step, p.n))
@@ -325,7 +328,8 @@ func stored(src Source, s *arch.Stored) (r rows, err error) {
 		}
 		return rows{dtype: t.DType, data: data}, nil
 	}
-	return rows{packed: q}, wantShape(src, s, q.N, q.K)
+	n, k := q.Shape()
+	return rows{packed: q}, wantShape(src, s, n, k)
 }
 
 // wantShape fails where a quantized matrix is not that of the description.

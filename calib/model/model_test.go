@@ -13,10 +13,10 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // The bits of a result depend neither on the number of threads nor on what
@@ -204,7 +204,7 @@ func TestOverflow(t *testing.T) {
 func TestContainer(t *testing.T) {
 	dir := small().build().folder(t)
 	src := openCheckpoint(t, dir)
-	format := lutq.Format{Bits: 3, Group: 16, Codebook: "nf", Method: "rtn", Scale: "absmax", ScaleType: "bf16"}
+	format := weight.Spec{Bits: 3, Group: 16, Codebook: "nf", Method: "rtn", Scale: weight.Absmax, ScaleType: weight.BF16}
 	plan, err := quantize.NewPlan(src.Files(), quantize.Recipe{Default: format})
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +218,7 @@ func TestContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	packed := quantizeWith(t, src, isProjection, func(w []float32, n, k int) *lut.Matrix {
-		return quantizeMatrix(t, w, n, k, lut.Options{Codebook: codebook, Group: 16, Scale: lut.Absmax, ScaleType: lut.BF16})
+		return quantizeMatrix(t, w, n, k, lut.Options{Codebook: codebook, Group: 16, Scale: weight.Absmax, ScaleType: weight.BF16})
 	})
 	tokens := randomTokens(1, 70, small().vocab)
 	want := flatten(quantizedReference(t, dir, packed).logits(tokens))

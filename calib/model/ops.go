@@ -4,6 +4,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Ops are the operations that decoders are made of, on one device. The decoder is
@@ -37,8 +38,9 @@ type Ops interface {
 
 	// Dense uploads an [n, k] matrix of F32, F16 or BF16 numbers.
 	Dense(n, k int, t hf.DType, data []byte) (Weight, error)
-	// Packed uploads a quantized matrix, to be multiplied as it is packed.
-	Packed(m *lut.Matrix) (Weight, error)
+	// Packed uploads a quantized matrix, to be multiplied as it is packed where the
+	// device has a kernel for its kind, and as the numbers that it stands for elsewhere.
+	Packed(m weight.Matrix) (Weight, error)
 	// Layout uploads a quantized matrix in one of the layouts, best the device's own.
 	Layout(l lut.Layout) (Weight, error)
 	// FreeWeight gives a weight back.

@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Source is where a model's weights come from. A model reads everything it
@@ -24,7 +25,7 @@ type Source interface {
 	Read(t *hf.Tensor) ([]byte, error)
 	// Quantized returns the packed matrix of a linear layer, named by its
 	// module path without a suffix, or nil where the layer is stored dense.
-	Quantized(layer string) (*lut.Matrix, error)
+	Quantized(layer string) (weight.Matrix, error)
 	// Wait waits for checks of what was read, which may go on beside the reading
 	// and during which the bytes may not change, and returns the first to fail.
 	Wait() error
@@ -64,7 +65,7 @@ func (c *Checkpoint) Read(t *hf.Tensor) ([]byte, error) {
 }
 
 // Quantized implements [Source]: nothing is.
-func (c *Checkpoint) Quantized(string) (*lut.Matrix, error) { return nil, nil }
+func (c *Checkpoint) Quantized(string) (weight.Matrix, error) { return nil, nil }
 
 // Wait implements [Source]: nothing is checked.
 func (c *Checkpoint) Wait() error { return nil }
@@ -100,7 +101,7 @@ func NewContainer(m *lutq.Model) (*Container, error) {
 }
 
 // Quantized implements [Source].
-func (c *Container) Quantized(layer string) (*lut.Matrix, error) {
+func (c *Container) Quantized(layer string) (weight.Matrix, error) {
 	if !c.packs[layer] {
 		return nil, nil
 	}

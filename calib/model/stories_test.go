@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
@@ -162,7 +163,7 @@ func goldenMatrix(w []float32, n, k, group int, table []float64) *lut.Matrix {
 	if k%group != 0 {
 		group = k
 	}
-	m := &lut.Matrix{N: n, K: k, Bits: 4, Group: group, ScaleType: lut.F32}
+	m := &lut.Matrix{N: n, K: k, Bits: 4, Group: group, ScaleType: weight.F32}
 	if len(table) == 8 {
 		m.Bits = 3
 	}
@@ -183,7 +184,7 @@ func goldenMatrix(w []float32, n, k, group int, table []float64) *lut.Matrix {
 			codes[j] = absmaxCode(float64(v)/float64(scales[j/group]), table)
 		}
 		lut.PackCodes(m.Codes[i*m.RowBytes():(i+1)*m.RowBytes()], codes, m.Bits)
-		lut.F32.Encode(m.Scales[4*i*m.Groups():4*(i+1)*m.Groups()], scales)
+		weight.F32.Encode(m.Scales[4*i*m.Groups():4*(i+1)*m.Groups()], scales)
 	}
 	return m
 }
@@ -238,7 +239,7 @@ func TestGoldenQuantizer(t *testing.T) {
 				const group = 64
 				key := fmt.Sprintf("%s_g%d", name, group)
 				t.Run(key, func(t *testing.T) {
-					o := lut.Options{Codebook: lut.Codebook{Name: name}, Scale: lut.Absmax, ScaleType: lut.F32}
+					o := lut.Options{Codebook: lut.Codebook{Name: name}, Scale: weight.Absmax, ScaleType: weight.F32}
 					for _, v := range table {
 						o.Codebook.Values = append(o.Codebook.Values, float32(v))
 					}

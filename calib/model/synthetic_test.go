@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // synthetic is a model of random weights that tests write to a folder.
@@ -173,10 +174,10 @@ func (m *synthetic) folder(t *testing.T) string {
 // quantizedSource is a checkpoint some of whose layers are quantized.
 type quantizedSource struct {
 	*model.Checkpoint
-	layers map[string]*lut.Matrix
+	layers map[string]weight.Matrix
 }
 
-func (s *quantizedSource) Quantized(layer string) (*lut.Matrix, error) { return s.layers[layer], nil }
+func (s *quantizedSource) Quantized(layer string) (weight.Matrix, error) { return s.layers[layer], nil }
 
 func (s *quantizedSource) Tensor(name string) (*hf.Tensor, bool) {
 	for layer := range maps.Keys(s.layers) {
@@ -209,7 +210,7 @@ func isProjection(name string) bool { return strings.HasSuffix(name, "_proj.weig
 // accepts replaced.
 func quantizeWith(t testing.TB, src *model.Checkpoint, choose func(string) bool, quantize func(w []float32, n, k int) *lut.Matrix) *quantizedSource {
 	t.Helper()
-	q := &quantizedSource{Checkpoint: src, layers: make(map[string]*lut.Matrix)}
+	q := &quantizedSource{Checkpoint: src, layers: make(map[string]weight.Matrix)}
 	for _, tensor := range src.Files().Tensors() {
 		if len(tensor.Shape) != 2 || !choose(tensor.Name) {
 			continue
@@ -237,7 +238,7 @@ func quantizeMatrix(t testing.TB, w []float32, n, k int, o lut.Options) *lut.Mat
 	}
 	m.Codes = make([]byte, n*m.RowBytes())
 	m.Scales = make([]byte, n*m.Groups()*o.ScaleType.Size())
-	if err := q.Rows(m.Codes, m.Scales, make([]lut.RowError, n), w, k); err != nil {
+	if err := q.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, make([]weight.RowError, n), w); err != nil {
 		t.Fatal(err)
 	}
 	return m
@@ -251,7 +252,7 @@ func quantizedReference(t testing.TB, dir string, src *quantizedSource) *referen
 	r.get = func(name string) ([]float64, bool) {
 		for layer, m := range src.layers {
 			if name == layer+".weight" {
-				return widen(m.Dequantize()), true
+				return widen(weight.Dequantize(m)), true
 			}
 		}
 		return get(name)

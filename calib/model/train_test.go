@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // learner is a model all of whose linear layers have trainable scales.
@@ -51,10 +52,10 @@ func newLearner(t testing.TB, dir string, ops opstest.Ops, group int) *learner {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := quantizeMatrix(t, w, n, k, lut.Options{Codebook: codebook, Group: group, Scale: lut.Absmax, ScaleType: lut.F32})
+		q := quantizeMatrix(t, w, n, k, lut.Options{Codebook: codebook, Group: group, Scale: weight.Absmax, ScaleType: weight.F32})
 		tr := model.Trainable{
 			N: n, K: k, Group: q.Group, Codes: make([]uint8, n*k), Table: q.Codebook,
-			Scales: make([]float32, n*q.Groups()), ScaleType: lut.F32, Original: m.Weight(path),
+			Scales: make([]float32, n*q.Groups()), ScaleType: weight.F32, Original: m.Weight(path),
 		}
 		for r := range n {
 			q.RowCodes(tr.Codes[r*k:(r+1)*k], r)

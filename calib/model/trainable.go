@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Trainable is a linear layer ŵ[n,k] = v[n,k]·scale[n, k/Group], with v the table value of
@@ -15,7 +16,7 @@ type Trainable struct {
 	Codes       []uint8   // [N·K], one each
 	Table       []float32 // ascending
 	Scales      []float32 // [N·⌈K/Group⌉]
-	ScaleType   lut.ScaleType
+	ScaleType   weight.ScaleType
 	// Original is a dense weight of the same Ops, or nil where neither Recode nor lsq nor a nil Table needs it.
 	Original Weight
 }
@@ -25,8 +26,8 @@ func (t *Trainable) Validate() error {
 	switch {
 	case t.N <= 0 || t.K <= 0 || t.Group <= 0:
 		return fmt.Errorf("shape %d×%d in groups of %d", t.N, t.K, t.Group)
-	case len(t.Scales) != t.N*lut.GroupsIn(t.K, t.Group):
-		return fmt.Errorf("%d scales: want %d", len(t.Scales), t.N*lut.GroupsIn(t.K, t.Group))
+	case len(t.Scales) != t.N*weight.GroupsIn(t.K, t.Group):
+		return fmt.Errorf("%d scales: want %d", len(t.Scales), t.N*weight.GroupsIn(t.K, t.Group))
 	case t.ScaleType.Size() == 0:
 		return errors.New("scales of an unknown type")
 	case t.Table == nil && t.Original == nil:

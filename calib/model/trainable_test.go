@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // shapeOnly is a weight without elements.
@@ -37,7 +37,7 @@ func TestTrainableValidate(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			x := model.Trainable{
 				N: 2, K: 3, Group: 2, Codes: make([]uint8, 6),
-				Table: []float32{-1, 0, 0.5, 1}, Scales: make([]float32, 4), ScaleType: lut.F16,
+				Table: []float32{-1, 0, 0.5, 1}, Scales: make([]float32, 4), ScaleType: weight.F16,
 			}
 			test.change(&x)
 			err := x.Validate()

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // WalkOptions say how to [Walk].
@@ -30,7 +30,7 @@ type Visitor interface {
 	// Quantize returns.
 	Quantize(ctx context.Context, paths []string, stats []*Stats) error
 	// Weight returns a layer as it is quantized, or nil where it stays as it is.
-	Weight(path string) (*lut.Matrix, error)
+	Weight(path string) (weight.Matrix, error)
 }
 
 // Walk takes windows of text through a decoder, one block at a time, and lets v quantize the
@@ -503,5 +503,6 @@ func (w *walker) take(s *arch.Stored) (rows, error) {
 	case m == nil:
 		return stored(w.full.src, s)
 	}
-	return rows{packed: m}, wantShape(w.full.src, s, m.N, m.K)
+	n, k := m.Shape()
+	return rows{packed: m}, wantShape(w.full.src, s, n, k)
 }

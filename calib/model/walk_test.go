@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // watched counts what is on the device, and shows what weights are multiplied by.
@@ -50,7 +51,7 @@ func (o *watched) Dense(n, k int, t hf.DType, data []byte) (model.Weight, error)
 	return o.uploaded(o.Ops.Dense(n, k, t, data))
 }
 
-func (o *watched) Packed(m *lut.Matrix) (model.Weight, error) { return o.uploaded(o.Ops.Packed(m)) }
+func (o *watched) Packed(m weight.Matrix) (model.Weight, error) { return o.uploaded(o.Ops.Packed(m)) }
 
 func (o *watched) FreeWeight(w model.Weight) {
 	n, k := w.Shape()
@@ -78,7 +79,7 @@ type visitor struct {
 	wants  func(path string) bool
 	stats  map[string][]hostStats // by path; of every expert
 	order  []string
-	layers map[string]*lut.Matrix
+	layers map[string]weight.Matrix
 	err    error
 	visit  func(path string)
 }
@@ -92,7 +93,7 @@ type hostStats struct {
 func newVisitor(t testing.TB, src *model.Checkpoint) *visitor {
 	return &visitor{
 		t: t, src: src, wants: func(string) bool { return true },
-		stats: make(map[string][]hostStats), layers: make(map[string]*lut.Matrix),
+		stats: make(map[string][]hostStats), layers: make(map[string]weight.Matrix),
 	}
 }
 
@@ -126,7 +127,7 @@ func (v *visitor) Quantize(_ context.Context, paths []string, stats []*model.Sta
 	return v.err
 }
 
-func (v *visitor) Weight(path string) (*lut.Matrix, error) { return v.layers[path], nil }
+func (v *visitor) Weight(path string) (weight.Matrix, error) { return v.layers[path], nil }
 
 // nearest rounds what is stored under a path to 3 bits.
 func (v *visitor) nearest(path string) *lut.Matrix {
@@ -152,7 +153,7 @@ func (v *visitor) nearest(path string) *lut.Matrix {
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	return quantizeMatrix(v.t, w, s.Matrices()*s.N, s.K, lut.Options{Codebook: table, Group: 32, Scale: lut.Absmax, ScaleType: lut.F16})
+	return quantizeMatrix(v.t, w, s.Matrices()*s.N, s.K, lut.Options{Codebook: table, Group: 32, Scale: weight.Absmax, ScaleType: weight.F16})
 }
 
 // captured runs windows through a model and returns what its layers and routers read, by the layers' names

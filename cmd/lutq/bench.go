@@ -22,8 +22,8 @@ import (
 	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 type benchOptions struct {
@@ -92,7 +92,7 @@ f32, 3e-4 for f16, 2.5e-3 for bf16.`, input.Config, input.Index, input.Header),
 	f := c.Flags()
 	f.StringSliceVar(&o.shapes, "shapes", nil, "output by input features, such as `NxK,…`")
 	f.StringSliceVar(&o.bits, "bits", []string{"4"}, "`BITS` of a code, a list")
-	f.Var(newWord(&o.group, "128", groupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
+	f.Var(newWord(&o.group, "128", weight.GroupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
 	o.addDType(f, "X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
 	o.addDevice(f, "cuda where there is a GPU, unless --dtype is f32")
@@ -244,12 +244,12 @@ func (o *benchOptions) parse() (bench.Options, error) {
 			*list.to = append(*list.to, v)
 		}
 	}
-	g, err := quantize.ParseGroup(o.group)
+	g, err := weight.ParseGroup(o.group)
 	if err != nil {
 		return b, err
 	}
 	b.Group = g
-	if g == lutq.RowGroup {
+	if g == weight.RowGroup {
 		b.Group = math.MaxInt32 // cut to K
 	}
 	return b, nil

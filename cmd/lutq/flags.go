@@ -9,8 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/lutq/lutq/quantize"
 )
 
 // word is a flag that takes one of a few words. What is none of them is refused
@@ -205,15 +203,6 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
-}
-
-// groupNames are the values of --group.
-func groupNames() []string {
-	var names []string
-	for _, g := range quantize.GroupSizes() {
-		names = append(names, strconv.Itoa(g))
-	}
-	return append(names, "row")
 }
 
 // completeFlags offers the values of every flag of a command, by what its help

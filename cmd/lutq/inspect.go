@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -62,7 +61,7 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 				how += fmt.Sprintf(", a scale per %s, read as %s", shapeName(e.ScaleBlock[:]), e.ReadAs)
 			}
 			if how == "" {
-				how, e = formatName(l.Format), fmt.Sprintf("%.3f %%", 100*l.Error)
+				how, e = formatName(l.Spec), fmt.Sprintf("%.3f %%", 100*l.Error)
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", input.Name(l.Name), shapeName(l.Shape), input.Name(how), formatBytes(l.BytesOut), e)
 		}
@@ -121,25 +120,27 @@ func inspectModel(dir string) (*inspection, error) {
 	in.Digests = m.Config().Digests != nil
 	in.Format, in.SHA256, in.Command = lutq.Method, m.Config().SHA256, m.Config().Command
 	for _, t := range m.Checkpoint().Tensors() {
-		layer, part := splitName(t.Name)
-		tc, ok := m.Config().Tensors[layer]
-		if !ok || part == "bias" {
+		layer := m.LayerOf(t.Name)
+		if layer == "" {
 			in.addTensor(t)
 			continue
 		}
-		if part != strings.TrimPrefix(lutq.CodesSuffix, ".") {
-			continue // counted with the codes
-		}
+		var parts []*hf.Tensor // that are there
 		var bytes int64
-		for _, suffix := range []string{lutq.CodesSuffix, lutq.ScalesSuffix, lutq.CodebookSuffix} {
-			if s, ok := m.Checkpoint().Tensor(layer + suffix); ok {
-				bytes += s.Bytes()
+		for _, p := range m.Parts(layer) {
+			if p != nil {
+				parts = append(parts, p)
+				bytes += p.Bytes()
 			}
 		}
+		if t != parts[0] {
+			continue // counted with the first
+		}
+		tc := m.Config().Tensors[layer]
 		in.Quantized++
 		in.Parameters += int64(tc.Shape[0]) * int64(tc.Shape[1])
 		in.Layers = append(in.Layers, layerJSON{
-			Name: layer, Shape: tc.Shape[:], BytesOut: bytes, Error: tc.Error, Format: m.Format(layer),
+			Name: layer, Shape: tc.Shape[:], BytesOut: bytes, Error: tc.Error, Spec: m.Spec(layer),
 		})
 	}
 	in.sum()
@@ -159,12 +160,6 @@ func (in *inspection) sum() {
 		in.Bytes += l.BytesOut
 	}
 	in.BitsPerWeight = 8 * float64(in.Bytes) / float64(max(in.Parameters, 1))
-}
-
-// splitName divides a tensor's name at its last dot.
-func splitName(name string) (layer, part string) {
-	dot := strings.LastIndexByte(name, '.')
-	return name[:max(dot, 0)], name[dot+1:]
 }
 
 // isContainer reports whether a folder's config.json says that it is a lutq

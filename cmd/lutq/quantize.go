@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 type quantizeOptions struct {
@@ -68,13 +70,13 @@ is in it. Any number of threads gives the same bytes.`, input.Config, input.Inde
 	d := quantize.DefaultFormat(quantize.DefaultBits, false)
 	f := c.Flags()
 	f.Var(newNumber(&o.bits, d.Bits, lut.MinBits, lut.MaxBits), "bits", "`BITS` of a weight's code, 2 to 5")
-	f.Var(newWord(&o.group, fmt.Sprint(d.Group), groupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
+	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
 	codebook := newWord(&o.codebook, "", lut.CodebookNames()...)
 	codebook.also = "file:"
 	f.Var(codebook, "codebook", "lookup table `NAME` (default js; nf for 3 bits without learning)")
 	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "method `NAME`: rtn rounds to nearest; nfl is the codebook nf with --learn")
-	f.Var(newWord(&o.scale, "", lut.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
-	f.Var(newWord(&o.scaleType, d.ScaleType, append(lut.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32, e4m4, s1e4m3")
+	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
+	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32, e4m4, s1e4m3")
 	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
 	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v, or gate/up, differ in bits or group")
@@ -137,7 +139,7 @@ func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 		r.Default.Bits = o.bits
 	}
 	if o.given("group") {
-		g, err := quantize.ParseGroup(o.group)
+		g, err := weight.ParseGroup(o.group)
 		if err != nil {
 			return r, usageError{err}
 		}
@@ -149,11 +151,22 @@ func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 	}{
 		{"codebook", o.codebook, &r.Default.Codebook},
 		{"method", o.method, &r.Default.Method},
+	} {
+		if o.given(f.flag) {
+			*f.field = f.value
+		}
+	}
+	for _, f := range []struct {
+		flag, value string
+		field       encoding.TextUnmarshaler
+	}{
 		{"scale", o.scale, &r.Default.Scale},
 		{"scale-type", o.scaleType, &r.Default.ScaleType},
 	} {
 		if o.given(f.flag) {
-			*f.field = f.value
+			if err := f.field.UnmarshalText([]byte(f.value)); err != nil {
+				return r, usageError{err}
+			}
 		}
 	}
 	r.Rules = append(r.Rules, rules...)
@@ -277,11 +290,11 @@ func (u *ui) addLearner(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOption
 	if err != nil {
 		return nil, err
 	}
-	if o.learn.params == "bf16" && r.Default.ScaleType == "" {
-		r.Default.ScaleType = "bf16" // which the learned ones are
+	if o.learn.params == "bf16" && r.Default.ScaleType == 0 {
+		r.Default.ScaleType = weight.BF16 // which the learned ones are
 	}
-	if o.learn.mode == string(learn.Lutq) && r.Default.Scale == "" {
-		r.Default.Scale = "mse" // codes stay as they begin, so they had better begin well
+	if o.learn.mode == string(learn.Lutq) && r.Default.Scale == 0 {
+		r.Default.Scale = weight.MSE // codes stay as they begin, so they had better begin well
 	}
 	r.Refine = l
 	return l, nil
@@ -336,7 +349,7 @@ type layerJSON struct {
 	BytesIn  int64   `json:"bytes_in,omitempty"`
 	BytesOut int64   `json:"bytes_out"`
 	Error    float64 `json:"error,omitempty"`
-	lutq.Format
+	weight.Spec
 	*encodingJSON
 }
 
@@ -365,7 +378,7 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 	}
 	for _, l := range res.Layers {
 		j.Layers = append(j.Layers, layerJSON{
-			Name: l.Layer, Shape: []int{l.N, l.K}, BytesIn: l.BytesIn, BytesOut: l.BytesOut, Error: l.Error, Format: l.Format,
+			Name: l.Layer, Shape: []int{l.N, l.K}, BytesIn: l.BytesIn, BytesOut: l.BytesOut, Error: l.Error, Spec: l.Format,
 		})
 	}
 	return j
@@ -497,7 +510,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 			it := &plan.Items[i]
 			l := layerJSON{
 				Name: it.Tensor.Name, Shape: it.Tensor.Shape,
-				BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Format: it.Format,
+				BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Spec: it.Format,
 			}
 			l.DType, l.encodingJSON = storedAs(it.Tensor)
 			out.Layers = append(out.Layers, l)
@@ -538,12 +551,11 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 }
 
 // formatName prints a format as a --tensor rule spells it.
-func formatName(f lutq.Format) string {
-	group := fmt.Sprint(f.Group)
-	if f.Group == lutq.RowGroup {
-		group = "row"
+func formatName(f weight.Spec) string {
+	if f.Kind == lutq.Kinds()[0].Name() {
+		f.Kind = "" // which goes without saying
 	}
-	return fmt.Sprintf("%d:%s:%s:%s:%s", f.Bits, group, f.Codebook, f.Scale, f.ScaleType)
+	return f.Fields()
 }
 
 // shapeName prints a shape as 4096×4096.

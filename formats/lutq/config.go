@@ -8,7 +8,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Method is the value of quant_method, and Version the version of the
@@ -18,85 +18,24 @@ const (
 	Version = 1
 )
 
-// RowGroup is the value of Format.Group for one scale a row.
-const RowGroup = -1
-
-// Format is how a layer was quantized. In the configuration of a tensor, a
-// zero field means the default.
-type Format struct {
-	Bits      int    `json:"bits,omitempty"`
-	Group     int    `json:"group,omitempty"` // columns that share a scale, or RowGroup
-	Codebook  string `json:"codebook,omitempty"`
-	Method    string `json:"method,omitempty"`
-	Scale     string `json:"scale,omitempty"`
-	ScaleType string `json:"scale_type,omitempty"`
+// spec completes the spec of a tensor: by the defaults and its kind.
+func (c *Config) spec(own weight.Spec) weight.Spec {
+	s := own.Or(c.Spec)
+	kind, err := KindOf(s.Kind)
+	if err != nil {
+		return s // which check refuses
+	}
+	s.Kind = kind.Name()
+	return kind.Fit(s)
 }
 
-// Columns returns the number of columns that share a scale in rows of k.
-func (f Format) Columns(k int) int {
-	if f.Group == RowGroup {
-		return k
+// check reports the first field of a complete spec that no container has.
+func check(s weight.Spec) error {
+	kind, err := KindOf(s.Kind)
+	if err != nil {
+		return err
 	}
-	return min(f.Group, k)
-}
-
-// Or returns f with its zero fields taken from defaults.
-func (f Format) Or(defaults Format) Format {
-	if f.Bits == 0 {
-		f.Bits = defaults.Bits
-	}
-	if f.Group == 0 {
-		f.Group = defaults.Group
-	}
-	if f.Codebook == "" {
-		f.Codebook = defaults.Codebook
-	}
-	if f.Method == "" {
-		f.Method = defaults.Method
-	}
-	if f.Scale == "" {
-		f.Scale = defaults.Scale
-	}
-	if f.ScaleType == "" {
-		f.ScaleType = defaults.ScaleType
-	}
-	return f
-}
-
-// Without returns f with the fields that equal those of defaults zeroed: the
-// inverse of [Format.Or].
-func (f Format) Without(defaults Format) Format {
-	if f.Bits == defaults.Bits {
-		f.Bits = 0
-	}
-	if f.Group == defaults.Group {
-		f.Group = 0
-	}
-	if f.Codebook == defaults.Codebook {
-		f.Codebook = ""
-	}
-	if f.Method == defaults.Method {
-		f.Method = ""
-	}
-	if f.Scale == defaults.Scale {
-		f.Scale = ""
-	}
-	if f.ScaleType == defaults.ScaleType {
-		f.ScaleType = ""
-	}
-	return f
-}
-
-// check reports the first field of a complete format that no container has.
-func (f Format) check() error {
-	switch {
-	case f.Bits < lut.MinBits || f.Bits > lut.MaxBits:
-		return fmt.Errorf("bits is %d: want %d to %d", f.Bits, lut.MinBits, lut.MaxBits)
-	case f.Group != RowGroup && f.Group < 1:
-		return fmt.Errorf("group is %d: want a number of columns, or %d for one scale a row", f.Group, RowGroup)
-	}
-	_, err := lut.ParseScaleType(f.ScaleType)
-	return err
+	return s.Check(kind)
 }
 
 // TensorConfig describes one quantized layer.
@@ -107,7 +46,7 @@ type TensorConfig struct {
 	Experts    int     `json:"experts,omitempty"`
 	Transposed bool    `json:"transposed,omitempty"`
 	Error      float64 `json:"error"` // ‖W-Ŵ‖/‖W‖
-	Format
+	weight.Spec
 }
 
 // Original returns the name and the shape of the tensor that a layer was made from.
@@ -126,7 +65,7 @@ func (t TensorConfig) Original(layer string) (tensor string, shape []int) {
 type Config struct {
 	QuantMethod string `json:"quant_method"`
 	Version     int    `json:"version"`
-	Format
+	weight.Spec
 	Command string                  `json:"command,omitempty"` // that makes the same bytes again from the same model
 	Learn   *Learning               `json:"learn,omitempty"`   // nil: nothing was learned
 	SHA256  string                  `json:"sha256"`
@@ -197,7 +136,7 @@ func ParseConfig(quantization json.RawMessage) (*Config, error) {
 	if c.Version != Version {
 		return nil, fmt.Errorf("container version %d: this lutq reads version %d", c.Version, Version)
 	}
-	if err := c.Format.check(); err != nil {
+	if err := check(c.spec(weight.Spec{})); err != nil {
 		return nil, fmt.Errorf("quantization_config: %w", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Tensors)) {
@@ -208,7 +147,7 @@ func ParseConfig(quantization json.RawMessage) (*Config, error) {
 		if t.Experts < 0 || t.Experts > 0 && t.Shape[0]%t.Experts != 0 || t.Transposed && t.Experts == 0 {
 			return nil, fmt.Errorf("quantization_config: %s has %d rows of %d experts", name, t.Shape[0], t.Experts)
 		}
-		if err := t.Or(c.Format).check(); err != nil {
+		if err := check(c.spec(t.Spec)); err != nil {
 			return nil, fmt.Errorf("quantization_config: %s: %w", name, err)
 		}
 	}

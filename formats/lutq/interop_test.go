@@ -12,6 +12,7 @@ import (
 
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestPythonReader compares the weights of containers in many formats, bit for
@@ -63,7 +64,7 @@ func TestPythonReader(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w := mat.Dequantize()
+				w := weight.Dequantize(mat)
 				data := make([]byte, 4*len(w))
 				num.EncodeF32(data, w)
 				sum := sha256.Sum256(data)

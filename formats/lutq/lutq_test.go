@@ -119,7 +119,7 @@ func TestOpen(t *testing.T) {
 		{"scale type", func(q map[string]any) { q["scale_type"] = "f8" }, "unknown scale type"},
 		{"type of a field", func(q map[string]any) { q["bits"] = "four" }, "cannot unmarshal string"},
 		{"shape", func(q map[string]any) { tensor(q)["shape"] = []int{128, 0} }, "has shape [128 0]"},
-		{"other shape", func(q map[string]any) { tensor(q)["shape"] = []int{64, 384} }, "has shape [128 192]: want [64 192]"},
+		{"other shape", func(q map[string]any) { tensor(q)["shape"] = []int{64, 384} }, "down_proj.scales has shape [128 6]: want [64 6]"},
 		{"other bits", func(q map[string]any) { tensor(q)["bits"] = 3 }, "has shape"},
 		{"other group", func(q map[string]any) { tensor(q)["group"] = 32 }, "scales has shape [128 6]: want [128 12]"},
 		{"other scales", func(q map[string]any) { tensor(q)["scale_type"] = "bf16" }, "is of type F16: want BF16"},
@@ -304,9 +304,12 @@ func FuzzParseConfig(f *testing.F) {
 			return
 		}
 		for name, tc := range c.Tensors {
-			f := tc.Or(c.Format)
-			if _, _, _, err := lutq.Entries(name, f, tc.Shape[0], tc.Shape[1]); err != nil {
-				t.Fatalf("a parsed format has no entries: %v", err)
+			kind, err := lutq.KindOf(tc.Or(c.Spec).Kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := kind.Parts(tc.Or(c.Spec), tc.Shape[0], tc.Shape[1]); err != nil {
+				t.Fatalf("%s: a parsed spec has no parts: %v", name, err)
 			}
 		}
 	})

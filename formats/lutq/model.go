@@ -9,43 +9,22 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // configName is the file that holds a container's configuration.
 const configName = "config.json"
 
-// The suffixes of a quantized layer's tensors.
-const (
-	CodesSuffix    = ".codes"
-	ScalesSuffix   = ".scales"
-	CodebookSuffix = ".codebook"
-	WeightSuffix   = ".weight" // of the original
-)
+// WeightSuffix is that of a layer's tensor in the original.
+const WeightSuffix = ".weight"
 
-// Entries returns the three tensors that store layer P of shape [n, k].
-func Entries(layer string, f Format, n, k int) (codebook, codes, scales hf.Entry, err error) {
-	st, err := lut.ParseScaleType(f.ScaleType)
-	if err != nil {
-		return codebook, codes, scales, err
+// Entries returns the tensors that store a layer in parts.
+func Entries(layer string, parts []weight.Part) []hf.Entry {
+	entries := make([]hf.Entry, len(parts))
+	for i, p := range parts {
+		entries[i] = hf.Entry{Name: layer + p.Suffix, DType: hf.DType(p.DType), Shape: p.Shape}
 	}
-	codebook = hf.Entry{Name: layer + CodebookSuffix, DType: "F32", Shape: []int{1 << f.Bits}}
-	codes = hf.Entry{Name: layer + CodesSuffix, DType: "U8", Shape: []int{n, lut.RowBytes(k, f.Bits)}}
-	scales = hf.Entry{Name: layer + ScalesSuffix, DType: scaleDType(st), Shape: []int{n, lut.GroupsIn(k, f.Columns(k))}}
-	return codebook, codes, scales, nil
-}
-
-// scaleDType returns the safetensors type that holds a scale type.
-func scaleDType(t lut.ScaleType) hf.DType {
-	switch t {
-	case lut.F16:
-		return "F16"
-	case lut.BF16:
-		return "BF16"
-	case lut.F32:
-		return "F32"
-	}
-	return "U8"
+	return entries
 }
 
 // Model is an open container.
@@ -55,6 +34,8 @@ type Model struct {
 	sealed  bool // config.json is what was written, or has no digest
 	checked bool // what is read is held against its digest
 	layers  []string
+	parts   map[string][]*hf.Tensor // of each layer, as its kind has them; nil for one that is left out
+	stored  map[string]string       // the layer that a tensor is part of
 }
 
 // Open opens a container and checks that its configuration and its tensors
@@ -91,6 +72,7 @@ func open(ckpt *hf.Checkpoint, checked bool) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{ckpt: ckpt, config: config, layers: slices.Sorted(maps.Keys(config.Tensors))}
+	m.parts, m.stored = make(map[string][]*hf.Tensor), make(map[string]string)
 	// Either key without the other is what damage to a key leaves.
 	m.sealed = config.Digests == nil && config.Seal == "" || config.Digests != nil && sealed(data)
 	m.checked = checked && config.Digests != nil
@@ -104,9 +86,11 @@ func open(ckpt *hf.Checkpoint, checked bool) (*Model, error) {
 		}
 	}
 	for _, t := range ckpt.Tensors() {
-		if layer, ok := strings.CutSuffix(t.Name, CodesSuffix); ok {
-			if _, ok := config.Tensors[layer]; !ok {
-				return nil, fmt.Errorf("%s: %s is not in the quantization_config", t.Shard, t.Name)
+		for _, kind := range Kinds() {
+			if layer, ok := strings.CutSuffix(t.Name, kind.Suffix()); ok {
+				if _, ok := config.Tensors[layer]; !ok {
+					return nil, fmt.Errorf("%s: %s is not in the quantization_config", t.Shard, t.Name)
+				}
 			}
 		}
 	}
@@ -118,16 +102,23 @@ func open(ckpt *hf.Checkpoint, checked bool) (*Model, error) {
 	return m, nil
 }
 
-// checkLayer holds the three tensors of a layer against its configuration.
+// checkLayer holds the tensors of a layer against its configuration.
 func (m *Model) checkLayer(layer string) error {
-	tc := m.config.Tensors[layer]
-	codebook, codes, scales, err := Entries(layer, m.Format(layer), tc.Shape[0], tc.Shape[1])
+	tc, spec := m.config.Tensors[layer], m.Spec(layer)
+	kind, err := KindOf(spec.Kind)
 	if err != nil {
 		return fmt.Errorf("%s: %w", layer, err)
 	}
-	for _, want := range []hf.Entry{codebook, codes, scales} {
+	parts, err := kind.Parts(spec, tc.Shape[0], tc.Shape[1])
+	if err != nil {
+		return fmt.Errorf("%s: %w", layer, err)
+	}
+	tensors := make([]*hf.Tensor, len(parts))
+	for i, want := range Entries(layer, parts) {
 		got, ok := m.ckpt.Tensor(want.Name)
 		switch {
+		case !ok && parts[i].Optional:
+			continue
 		case !ok:
 			return fmt.Errorf("tensor %s is missing", want.Name)
 		case got.DType != want.DType:
@@ -135,7 +126,9 @@ func (m *Model) checkLayer(layer string) error {
 		case !slices.Equal(got.Shape, want.Shape):
 			return fmt.Errorf("%s: %s has shape %v: want %v", got.Shard, got.Name, got.Shape, want.Shape)
 		}
+		tensors[i], m.stored[want.Name] = got, layer
 	}
+	m.parts[layer] = tensors
 	original, _ := tc.Original(layer)
 	if t, ok := m.ckpt.Tensor(original); ok {
 		return fmt.Errorf("%s: %s stands beside its quantized form", t.Shard, t.Name)
@@ -167,10 +160,18 @@ func (m *Model) Config() *Config { return m.config }
 // Linears returns the names of the quantized layers, sorted.
 func (m *Model) Linears() []string { return m.layers }
 
-// Format returns the complete format of a layer.
-func (m *Model) Format(layer string) Format {
-	return m.config.Tensors[layer].Or(m.config.Format)
+// Spec returns the complete spec of a layer.
+func (m *Model) Spec(layer string) weight.Spec {
+	return m.config.spec(m.config.Tensors[layer].Spec)
 }
+
+// LayerOf returns the quantized layer that a tensor stores a part of, "" where it
+// stores none.
+func (m *Model) LayerOf(tensor string) string { return m.stored[tensor] }
+
+// Parts returns the tensors that store a layer, in the order of its kind's parts. One that is left
+// out is nil.
+func (m *Model) Parts(layer string) []*hf.Tensor { return m.parts[layer] }
 
 // frame returns what differs from what was written in all but the data of
 // tensors and the side files.
@@ -211,24 +212,4 @@ func otherNames(found []string, written map[string]Sum) (problems []error) {
 		}
 	}
 	return problems
-}
-
-// checkValues reports a table or scale that cannot be multiplied by, or whose
-// largest product is not a number.
-func checkValues(m *lut.Matrix) error {
-	table := lut.Codebook{Name: "table", Values: m.Codebook}
-	if err := table.Check(m.Bits); err != nil {
-		return err
-	}
-	top := table.Max()
-	scales := make([]float32, m.Groups())
-	for n := range m.N {
-		m.RowScales(scales, n)
-		for g, s := range scales {
-			if p := s * top; p-p != 0 { // NaN or infinite
-				return fmt.Errorf("scale [%d, %d] is %v", n, g, s)
-			}
-		}
-	}
-	return nil
 }

@@ -14,8 +14,7 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Reader reads the tensors of a container. What it reads is held against the
@@ -93,14 +92,18 @@ func (m *Model) follow(t *hf.Tensor, pieces <-chan []byte) error {
 	return m.check(t, Sum(h.Sum(nil)))
 }
 
-// Linear reads a quantized layer. The name has no suffix. It fails on a table
-// that is not ascending or a scale that is not finite.
-func (r *Reader) Linear(layer string) (*lut.Matrix, error) {
-	if _, ok := r.model.config.Tensors[layer]; !ok {
+// Linear reads a quantized layer. The name has no suffix. It fails on data that is
+// no weight, as [weight.Kind] has it.
+func (r *Reader) Linear(layer string) (weight.Matrix, error) {
+	parts, ok := r.model.parts[layer]
+	if !ok {
 		return nil, fmt.Errorf("%s is not a quantized layer", layer)
 	}
-	var data [3][]byte
-	for i, t := range r.model.parts(layer) {
+	data := make([][]byte, len(parts))
+	for i, t := range parts {
+		if t == nil {
+			continue
+		}
 		var err error
 		if data[i], err = r.Tensor(t); err != nil {
 			return nil, err
@@ -114,7 +117,7 @@ func (r *Reader) Linear(layer string) (*lut.Matrix, error) {
 func (r *Reader) Wait() error { return r.checks.Wait() }
 
 // Linear reads a quantized layer as [Reader.Linear] does, and checks it.
-func (m *Model) Linear(layer string) (*lut.Matrix, error) {
+func (m *Model) Linear(layer string) (weight.Matrix, error) {
 	r := m.Reader()
 	mat, err := r.Linear(layer)
 	// Damage also explains values that make no sense.
@@ -166,32 +169,15 @@ func CheckFile(dir, name string) error {
 	return nil
 }
 
-// parts returns the tensors that store a layer: codebook, codes and scales.
-func (m *Model) parts(layer string) (parts [3]*hf.Tensor) {
-	for i, suffix := range []string{CodebookSuffix, CodesSuffix, ScalesSuffix} {
-		parts[i], _ = m.ckpt.Tensor(layer + suffix) // Open saw to it
-	}
-	return parts
-}
-
 // matrix makes a layer's matrix of the data of its parts.
-func (m *Model) matrix(layer string, data [3][]byte) (*lut.Matrix, error) {
-	tc, f := m.config.Tensors[layer], m.Format(layer)
-	st, err := lut.ParseScaleType(f.ScaleType)
+func (m *Model) matrix(layer string, data [][]byte) (weight.Matrix, error) {
+	tc, spec := m.config.Tensors[layer], m.Spec(layer)
+	kind, err := KindOf(spec.Kind)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", layer, err)
 	}
-	mat := &lut.Matrix{
-		N: tc.Shape[0], K: tc.Shape[1],
-		Bits: f.Bits, Group: f.Columns(tc.Shape[1]),
-		Codes: data[1], Scales: data[2], ScaleType: st,
-		Codebook: make([]float32, 1<<f.Bits),
-	}
-	num.DecodeF32(mat.Codebook, data[0])
-	if err := mat.Validate(); err != nil {
-		return nil, fmt.Errorf("%s: %w", layer, err)
-	}
-	if err := checkValues(mat); err != nil {
+	mat, err := kind.Open(spec, tc.Shape[0], tc.Shape[1], data)
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", layer, err)
 	}
 	return mat, nil

@@ -19,7 +19,7 @@ import (
 
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // VerifyOptions say how a container is verified.
@@ -217,23 +217,11 @@ func (v *verifier) copies() (ts []*hf.Tensor) {
 		return nil
 	}
 	for _, t := range v.model.ckpt.Tensors() {
-		if !v.model.stores(t.Name) {
+		if v.model.LayerOf(t.Name) == "" {
 			ts = append(ts, t)
 		}
 	}
 	return ts
-}
-
-// stores reports whether a tensor is part of a quantized layer.
-func (m *Model) stores(tensor string) bool {
-	for _, suffix := range []string{CodebookSuffix, CodesSuffix, ScalesSuffix} {
-		if layer, ok := strings.CutSuffix(tensor, suffix); ok {
-			if _, ok := m.config.Tensors[layer]; ok {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // check holds a tensor's digest against the one that was written, where there
@@ -256,8 +244,12 @@ func (v *verifier) check(t *hf.Tensor, sum Sum) {
 
 func (v *verifier) layer(layer string) error {
 	defer v.step(layer)
-	var data [3][]byte
-	for i, t := range v.model.parts(layer) {
+	parts := v.model.parts[layer]
+	data := make([][]byte, len(parts))
+	for i, t := range parts {
+		if t == nil {
+			continue
+		}
 		var err error
 		if data[i], err = readAll(t); err != nil {
 			return err
@@ -271,8 +263,8 @@ func (v *verifier) layer(layer string) error {
 		v.problem("%v", err)
 		return nil
 	}
-	if n := strayBits(mat); n >= 0 {
-		v.problem("%s: row %d has bits set after its last code", layer, n)
+	if err := mat.CheckPadding(); err != nil {
+		v.problem("%s: %v", layer, err)
 	}
 	if v.opt.Original == nil {
 		return nil
@@ -280,27 +272,12 @@ func (v *verifier) layer(layer string) error {
 	return v.against(layer, mat)
 }
 
-// strayBits returns the first row with a bit set after its last code, or -1.
-func strayBits(m *lut.Matrix) int {
-	used := m.K * m.Bits % 8
-	if used == 0 {
-		return -1
-	}
-	rb := m.RowBytes()
-	for n := range m.N {
-		if m.Codes[(n+1)*rb-1]>>used != 0 {
-			return n
-		}
-	}
-	return -1
-}
-
 // errorSlack is by how much a recomputed relative error may differ from the
 // one noted, which is rounded and was summed in another order.
 const errorSlack = 1e-4
 
 // against holds a layer against the weights that it was made from.
-func (v *verifier) against(layer string, m *lut.Matrix) error {
+func (v *verifier) against(layer string, m weight.Matrix) error {
 	tc := v.model.config.Tensors[layer]
 	name, shape := tc.Original(layer)
 	t, ok := v.opt.Original.Tensor(name)
@@ -312,33 +289,34 @@ func (v *verifier) against(layer string, m *lut.Matrix) error {
 		v.problem("%s has shape %v: the original's is %v", layer, shape, t.Shape)
 		return nil
 	}
-	nearest := v.model.Format(layer).Method == "rtn"
+	nearest := v.model.Spec(layer).Method == "rtn"
+	n, k := m.Shape()
 	unit := 1 // rows that are read together
 	if tc.Transposed {
-		unit = m.N / tc.Experts
+		unit = n / tc.Experts
 	}
-	rows, codes, scales := make([]float32, unit*m.K), make([]uint8, m.K), make([]float32, m.Groups())
+	rows, row := make([]float32, unit*k), make([]float32, k)
 	var energy, squared float64
-	for n := range m.N {
+	for n := range n {
 		if n%unit == 0 {
-			at := int64(n) * int64(m.K)
+			at := int64(n) * int64(k)
 			read := func() error { return t.ReadFloat32(rows, at) }
 			if tc.Transposed {
-				read = func() error { return t.ReadTransposed(rows, at, m.K, unit) }
+				read = func() error { return t.ReadTransposed(rows, at, k, unit) }
 			}
 			if err := read(); err != nil {
 				return err
 			}
 		}
-		w := rows[n%unit*m.K:][:m.K]
-		m.RowCodes(codes, n)
-		m.RowScales(scales, n)
-		for k, c := range codes {
-			s := scales[k/m.Group]
-			d := float64(w[k]) - float64(m.Codebook[c]*s)
-			energy += float64(w[k]) * float64(w[k])
+		w := rows[n%unit*k:][:k]
+		m.Row(row, n)
+		for i, v := range row {
+			d := float64(w[i]) - float64(v)
+			energy += float64(w[i]) * float64(w[i])
 			squared += d * d
-			if nearest && !isNearest(m.Codebook, int(c), s, w[k]) {
+		}
+		if nearest {
+			if k := m.Farther(n, w); k >= 0 {
 				v.problem("%s: the code of weight [%d, %d] is not the nearest", layer, n, k)
 				return nil
 			}
@@ -352,19 +330,6 @@ func (v *verifier) against(layer string, m *lut.Matrix) error {
 		v.problem("%s has a relative error of %.6g: the configuration says %.6g", layer, rel, noted)
 	}
 	return nil
-}
-
-// isNearest reports whether no neighbour of code c is nearer to w, but for
-// rounding.
-func isNearest(table []float32, c int, s, w float32) bool {
-	d := math.Abs(float64(w) - float64(table[c]*s))
-	slack := 1e-5 * (math.Abs(float64(w)) + math.Abs(float64(s)))
-	for _, other := range []int{c - 1, c + 1} {
-		if other >= 0 && other < len(table) && math.Abs(float64(w)-float64(table[other]*s)) < d-slack {
-			return false
-		}
-	}
-	return true
 }
 
 // copied verifies a tensor that was not quantized, by its digest and against

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -24,7 +24,7 @@ func quick(o Options) Options {
 }
 
 func TestBench(t *testing.T) {
-	layer := conform.RandomMatrix(rand.New(rand.NewPCG(1, 2)), 24, 80, 3, 32, lut.E4M4)
+	layer := conform.RandomMatrix(rand.New(rand.NewPCG(1, 2)), 24, 80, 3, 32, weight.E4M4)
 	calls := 0
 	rows, err := CPU(context.Background(), quick(Options{
 		Shapes:  []Shape{{40, 100}, {33, 31}},
@@ -106,7 +106,7 @@ func TestRowKeys(t *testing.T) {
 }
 
 func TestBenchErrors(t *testing.T) {
-	bad := conform.RandomMatrix(rand.New(rand.NewPCG(1, 2)), 4, 4, 3, 4, lut.F16)
+	bad := conform.RandomMatrix(rand.New(rand.NewPCG(1, 2)), 4, 4, 3, 4, weight.F16)
 	bad.Codes = bad.Codes[1:]
 	for _, test := range []struct {
 		name string
@@ -133,7 +133,7 @@ func TestBenchErrors(t *testing.T) {
 // TestMismatch lets the bench see weights that are not those of the matrix.
 func TestMismatch(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	m := conform.RandomMatrix(r, 20, 70, 4, 32, lut.F16)
+	m := conform.RandomMatrix(r, 20, 70, 4, 32, weight.F16)
 	e, err := cpu.New(cpu.Options{Threads: 1})
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -145,7 +146,7 @@ func CPU(ctx context.Context, o Options) ([]Row, error) {
 	}
 	for _, s := range o.Shapes {
 		for _, bits := range o.Bits {
-			if err := measure(Layer{Matrix: conform.RandomMatrix(b.rand, s.N, s.K, bits, o.Group, lut.F16)}); err != nil {
+			if err := measure(Layer{Matrix: conform.RandomMatrix(b.rand, s.N, s.K, bits, o.Group, weight.F16)}); err != nil {
 				return nil, fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
 			}
 		}
@@ -373,11 +374,10 @@ func roundF16(row []float32) {
 // reference for the weights of m, rounded by round.
 func (b *bench) sampledError(y, x []float32, m *lut.Matrix, batch int, round func(row []float32)) float64 {
 	row := make([]float32, m.K)
-	codes, scales := make([]uint8, m.K), make([]float32, m.Groups())
 	batches := conform.Sample(b.rand, batch, 16)
 	var got, want []float64
 	for _, n := range conform.Sample(b.rand, m.N, 256) {
-		m.Row(row, n, codes, scales)
+		m.Row(row, n)
 		round(row)
 		for _, i := range batches {
 			got = append(got, float64(y[i*m.N+n]))

@@ -11,7 +11,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -160,7 +160,7 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 	}
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
-			m := conform.RandomMatrix(b.rand, s.N, s.K, bits, b.Group, lut.F16)
+			m := conform.RandomMatrix(b.rand, s.N, s.K, bits, b.Group, weight.F16)
 			if err := b.set(ctx, []Layer{{Matrix: m}}); err != nil {
 				return b.rows, fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
 			}
@@ -174,7 +174,7 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 func layerSets(layers []Layer) [][]Layer {
 	type kind struct {
 		n, k, bits, group int
-		scale             lut.ScaleType
+		scale             weight.ScaleType
 	}
 	at := make(map[kind]int)
 	var sets [][]Layer

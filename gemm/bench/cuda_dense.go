@@ -109,9 +109,9 @@ func denseHalves(m *lut.Matrix, t driver.DType) []uint16 {
 	workers := runtime.GOMAXPROCS(0)
 	for w := range workers {
 		group.Go(func() error {
-			row, codes, scales := make([]float32, m.K), make([]uint8, m.K), make([]float32, m.Groups())
+			row := make([]float32, m.K)
 			for n := w; n < m.N; n += workers {
-				m.Row(row, n, codes, scales)
+				m.Row(row, n)
 				for k, v := range row {
 					data[n*m.K+k] = conform.ToHalf(t, v)
 				}

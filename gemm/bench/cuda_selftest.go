@@ -13,7 +13,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -22,7 +22,7 @@ type CUDASelftestOptions struct {
 	Seed   uint64
 	Bits   []int
 	Groups []int // 0 is one scale a row
-	Scales []lut.ScaleType
+	Scales []weight.ScaleType
 	DTypes []string // f16, bf16
 
 	// Done is called after each format, if not nil, with the number of formats

@@ -14,7 +14,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 func TestRingIsLong(t *testing.T) {
@@ -38,13 +38,13 @@ func TestRingIsLong(t *testing.T) {
 
 func TestLayerSets(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	layer := func(name string, n, bits int, st lut.ScaleType) Layer {
+	layer := func(name string, n, bits int, st weight.ScaleType) Layer {
 		return Layer{Name: name, Matrix: conform.RandomMatrix(r, n, 64, bits, 32, st)}
 	}
 	var got [][]string
 	for _, set := range layerSets([]Layer{
-		layer("a", 8, 4, lut.F16), layer("b", 16, 4, lut.F16), layer("c", 8, 3, lut.F16),
-		layer("d", 8, 4, lut.F16), layer("e", 8, 4, lut.BF16), layer("f", 16, 4, lut.F16),
+		layer("a", 8, 4, weight.F16), layer("b", 16, 4, weight.F16), layer("c", 8, 3, weight.F16),
+		layer("d", 8, 4, weight.F16), layer("e", 8, 4, weight.BF16), layer("f", 16, 4, weight.F16),
 	}) {
 		var names []string
 		for _, l := range set {
@@ -58,7 +58,7 @@ func TestLayerSets(t *testing.T) {
 }
 
 func TestDenseHalves(t *testing.T) {
-	m := conform.RandomMatrix(rand.New(rand.NewPCG(1, 2)), 33, 64, 3, 32, lut.F16)
+	m := conform.RandomMatrix(rand.New(rand.NewPCG(1, 2)), 33, 64, 3, 32, weight.F16)
 	for i, v := range m.Dequantize() {
 		if got, want := denseHalves(m, driver.BF16)[i], conform.ToHalf(driver.BF16, v); got != want {
 			t.Fatalf("weight %d: got %#x, want %#x", i, got, want)
@@ -121,7 +121,7 @@ func TestCUDA(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	layer := func(name string) Layer {
-		return Layer{Name: name, Matrix: conform.RandomMatrix(r, 512, 1024, 3, 64, lut.F16)}
+		return Layer{Name: name, Matrix: conform.RandomMatrix(r, 512, 1024, 3, 64, weight.F16)}
 	}
 	rows, err := CUDA(context.Background(), CUDAOptions{
 		Shapes: []Shape{{1000, 992}}, Bits: []int{4, 5}, Layers: []Layer{layer("a"), layer("b"), layer("c")},
@@ -228,7 +228,7 @@ func TestSelftestHost(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	done := 0
 	r, err := SelftestCUDA(context.Background(), CUDASelftestOptions{
-		Seed: 1, Bits: []int{4}, Groups: []int{32}, Scales: []lut.ScaleType{lut.E4M4}, DTypes: []string{"bf16"},
+		Seed: 1, Bits: []int{4}, Groups: []int{32}, Scales: []weight.ScaleType{weight.E4M4}, DTypes: []string{"bf16"},
 		Done: func(int, int) { done++ },
 	})
 	if err != nil {

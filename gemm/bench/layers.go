@@ -1,16 +1,18 @@
 package bench
 
 import (
+	"fmt"
 	"runtime"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Reader reads the layers of a quantized model, from several goroutines at once.
 type Reader interface {
-	Linear(name string) (*lut.Matrix, error)
+	Linear(name string) (weight.Matrix, error)
 	// Wait waits until all that was read is checked. Its error explains those of Linear.
 	Wait() error
 }
@@ -39,7 +41,7 @@ func ReadLayers(names []string, r Reader, laid Layouts) ([]Layer, error) {
 			if l.Layout != nil {
 				l.Matrix, err = l.Layout.Matrix()
 			} else {
-				l.Matrix, err = r.Linear(name)
+				l.Matrix, err = readLinear(r, name)
 			}
 			layers[i] = l
 			return err
@@ -51,4 +53,17 @@ func ReadLayers(names []string, r Reader, laid Layouts) ([]Layer, error) {
 		return nil, err
 	}
 	return layers, err
+}
+
+// readLinear reads a layer as it is stored. Kernels are timed for the kind lut alone.
+func readLinear(r Reader, name string) (*lut.Matrix, error) {
+	m, err := r.Linear(name)
+	if err != nil {
+		return nil, err
+	}
+	l, err := lut.Of(m)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return l, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -16,7 +17,7 @@ type fakeModel struct {
 	damage error
 }
 
-func (f fakeModel) Linear(name string) (*lut.Matrix, error) {
+func (f fakeModel) Linear(name string) (weight.Matrix, error) {
 	if f.damage != nil {
 		return nil, errors.New("a scale that makes no sense")
 	}
@@ -31,7 +32,7 @@ func (f fakeLayouts) Layer(name string) (lut.Layout, error) { return f[name], ni
 
 func TestReadLayers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	read, laid := conform.RandomMatrix(r, 5, 64, 4, 32, lut.F16), conform.RandomMatrix(r, 7, 64, 3, 32, lut.F16)
+	read, laid := conform.RandomMatrix(r, 5, 64, 4, 32, weight.F16), conform.RandomMatrix(r, 7, 64, 3, 32, weight.F16)
 	layout, err := repack.CPU(laid)
 	if err != nil {
 		t.Fatal(err)

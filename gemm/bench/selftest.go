@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -42,7 +43,7 @@ func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 			engines = append(engines, e)
 		}
 	}
-	types := []lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3}
+	types := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}
 	shapes := []Shape{{1, 1}, {16, 32}, {17, 33}, {40, 172}, {64, 256}, {95, 257}, {33, 576}}
 	r := rand.New(rand.NewPCG(seed, 1))
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {

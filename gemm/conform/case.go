@@ -16,14 +16,15 @@ import (
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Format is what kernels are compiled for, with the fields of cuda.Format.
 type Format struct {
 	Bits  int
-	Group int           // 0 is one scale a row
-	Scale lut.ScaleType // as the kernel holds them
-	Type  driver.DType  // of X, Y, the bias and the table: F16 or BF16
+	Group int              // 0 is one scale a row
+	Scale weight.ScaleType // as the kernel holds them
+	Type  driver.DType     // of X, Y, the bias and the table: F16 or BF16
 }
 
 // Size is how large a matrix is to the kernels. Within it N and K can be anything: no
@@ -162,7 +163,7 @@ func (c *Case) unitVectors(r *rand.Rand, weights []float32, rows int) *Product {
 
 // RandomMatrix returns a matrix whose codes are all random and whose scales
 // and table are those of weights, normal with mean 0. Groups are no longer than rows.
-func RandomMatrix(r *rand.Rand, n, k, bits, group int, st lut.ScaleType) *lut.Matrix {
+func RandomMatrix(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) *lut.Matrix {
 	m := &lut.Matrix{N: n, K: k, Bits: bits, Group: min(group, k), ScaleType: st}
 	rb := m.RowBytes()
 	m.Codes = make([]byte, m.N*rb)

@@ -13,6 +13,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestReference holds results that are rounded once, as the kernels round, to
@@ -22,7 +23,7 @@ func TestReference(t *testing.T) {
 	for _, dtype := range []driver.DType{driver.F16, driver.BF16} {
 		t.Run(dtype.String(), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
-			w := RandomMatrix(r, 300, 96, 4, 32, lut.F16)
+			w := RandomMatrix(r, 300, 96, 4, 32, weight.F16)
 			x := RandomHalves(r, m*w.K, dtype)
 			held := *w
 			held.Codebook = RoundedTable(w.Codebook, dtype)
@@ -77,7 +78,7 @@ func TestReference(t *testing.T) {
 
 	// Large matrices are sampled, the last column included.
 	r := rand.New(rand.NewPCG(1, 2))
-	w := RandomMatrix(r, 3000, 1024, 2, 128, lut.F16)
+	w := RandomMatrix(r, 3000, 1024, 2, 128, weight.F16)
 	f := NewReference(r, w, make([]uint16, 8*w.K), nil, 8, 20, driver.F16)
 	if len(f.columns) != referenceWork/(1024*8*20) || f.columns[0] != w.N-1 {
 		t.Errorf("got %d columns, the first %d", len(f.columns), f.columns[0])
@@ -93,7 +94,7 @@ func TestBounds(t *testing.T) {
 		}
 		r := rand.New(rand.NewPCG(1, 2))
 		for i := range 1000 {
-			w := RandomMatrix(r, 1+i%8, 32, 4, 32, lut.F16)
+			w := RandomMatrix(r, 1+i%8, 32, 4, 32, weight.F16)
 			f := NewReference(r, w, RandomHalves(r, w.K, dtype), nil, 1, 1, dtype)
 			if got := f.limit(); got < Bound(dtype) || got > 1.8*most {
 				t.Errorf("%d elements of %v: the error may be %g", w.N, dtype, got)
@@ -107,7 +108,7 @@ func formats() []Format {
 	var all []Format
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 		for _, group := range []int{32, 64, 128, 256, 0} {
-			for _, scale := range []lut.ScaleType{lut.F16, lut.BF16, lut.F32} {
+			for _, scale := range []weight.ScaleType{weight.F16, weight.BF16, weight.F32} {
 				for _, dtype := range []driver.DType{driver.F16, driver.BF16} {
 					all = append(all, Format{bits, group, scale, dtype})
 				}
@@ -228,7 +229,7 @@ func unit(row []uint16) bool {
 
 // TestCheck finds each way to be wrong, and nothing where kernels are right.
 func TestCheck(t *testing.T) {
-	for _, f := range []Format{{4, 32, lut.F16, driver.F16}, {3, 0, lut.BF16, driver.BF16}, {5, 128, lut.F16, driver.BF16}} {
+	for _, f := range []Format{{4, 32, weight.F16, driver.F16}, {3, 0, weight.BF16, driver.BF16}, {5, 128, weight.F16, driver.BF16}} {
 		c := Draw(1, 1, f)
 		c.Fill()
 		for wrong, want := range map[string]string{
@@ -270,7 +271,7 @@ func TestCheck(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	c := Draw(1, 1, Format{4, 32, lut.F16, driver.F16})
+	c := Draw(1, 1, Format{4, 32, weight.F16, driver.F16})
 	c.Fill()
 	if _, err := Check(ctx, c, &plain{Case: c}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got error %v", err)

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lutq/lutq/gemm/ref"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 func plainCase() weightCase {
@@ -44,13 +44,13 @@ func TestPlain(t *testing.T) {
 
 func encodeF32(v []float32) []byte {
 	b := make([]byte, 4*len(v))
-	lut.F32.Encode(b, v)
+	weight.F32.Encode(b, v)
 	return b
 }
 
 // backCases are weights of every form.
 func backCases() []weightCase {
-	return []weightCase{plainCase(), denseCase("F32"), denseCase("F16"), denseCase("BF16"), lutCase(3, 32, lut.F16), lutCase(4, 50, lut.BF16), lutCase(5, 1<<20, lut.F32)}
+	return []weightCase{plainCase(), denseCase("F32"), denseCase("F16"), denseCase("BF16"), lutCase(3, 32, weight.F16), lutCase(4, 50, weight.BF16), lutCase(5, 1<<20, weight.F32)}
 }
 
 // TestMatMulBack compares with a product by the transposed matrix: with the

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -34,7 +35,7 @@ func BenchmarkMatMul(b *testing.B) {
 	for _, shape := range [][3]int{{2048, 2048, 2048}, {2048, 576, 576}, {2048, 1536, 576}, {2048, 576, 1536}, {1, 2048, 2048}, {8, 2048, 2048}} {
 		m, n, k := shape[0], shape[1], shape[2]
 		x, y := normal(r, m*k), make([]float32, m*n)
-		for _, wc := range []weightCase{denseCase("F32"), denseCase("BF16"), lutCase(4, 64, lut.F16)} {
+		for _, wc := range []weightCase{denseCase("F32"), denseCase("BF16"), lutCase(4, 64, weight.F16)} {
 			w, _, err := wc.make(r, n, k)
 			if err != nil {
 				b.Fatal(err)
@@ -58,7 +59,7 @@ func BenchmarkDecode(b *testing.B) {
 	const k = 4096
 	dst := make([]float32, 16*kBlock)
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-		p, err := repack.CPU(randomMatrix(r, 16, k, bits, 64, lut.F16))
+		p, err := repack.CPU(randomMatrix(r, 16, k, bits, 64, weight.F16))
 		if err != nil {
 			b.Fatal(err)
 		}

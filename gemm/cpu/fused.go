@@ -1,7 +1,7 @@
 package cpu
 
 import (
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 const (
@@ -84,11 +84,11 @@ func (w *LUT) scalesFor(s isa, c *fusedCall, panel int, scratch *fusedScratch) {
 	c.sstride = p.PanelScaleBytes()
 	c.scales = p.Scales[panel*c.sstride:][:c.np*c.sstride]
 	switch p.ScaleType {
-	case lut.F16:
+	case weight.F16:
 		c.stype = scalesF16
-	case lut.BF16:
+	case weight.BF16:
 		c.stype = scalesBF16
-	case lut.F32:
+	case weight.F32:
 		c.stype = scalesF32
 	default:
 		n := c.np * p.Groups()
@@ -99,7 +99,7 @@ func (w *LUT) scalesFor(s isa, c *fusedCall, panel int, scratch *fusedScratch) {
 		var one [16]float32
 		for i := range n {
 			w.groupScales(s, &one, panel, i) // runs on into the next panels
-			lut.F32.Encode(c.scales[64*i:][:64], one[:])
+			weight.F32.Encode(c.scales[64*i:][:64], one[:])
 		}
 	}
 }
@@ -190,11 +190,11 @@ func fusedGeneric(y []float32, c *fusedCall) {
 func fusedScales(dst *[16]float32, src []byte, group, stype int) {
 	switch stype {
 	case scalesF16:
-		lut.F16.Decode(dst[:], src[32*group:][:32])
+		weight.F16.Decode(dst[:], src[32*group:][:32])
 	case scalesBF16:
-		lut.BF16.Decode(dst[:], src[32*group:][:32])
+		weight.BF16.Decode(dst[:], src[32*group:][:32])
 	default:
-		lut.F32.Decode(dst[:], src[64*group:][:64])
+		weight.F32.Decode(dst[:], src[64*group:][:64])
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -18,7 +19,8 @@ import (
 // form, as the package documentation has it.
 func fusedByDefinition(x []float32, m *lut.Matrix, row int) float32 {
 	codes, scales := make([]uint8, m.K), make([]float32, m.Groups())
-	m.Row(make([]float32, m.K), row, codes, scales)
+	m.RowCodes(codes, row)
+	m.RowScales(scales, row)
 	at := func(k int) (v, w float32) { // zeros fill up a pair
 		if k < m.K {
 			return x[k], m.Codebook[codes[k]]
@@ -48,7 +50,7 @@ func fusedByDefinition(x []float32, m *lut.Matrix, row int) float32 {
 // TestFusedDefinition compares the kernels with the documented arithmetic.
 func TestFusedDefinition(t *testing.T) {
 	es := engines(t)
-	types := []lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3}
+	types := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}
 	rapid.Check(t, func(t *rapid.T) {
 		bits := rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(t, "bits")
 		m := rapid.IntRange(1, fusedRows).Draw(t, "m")
@@ -94,7 +96,7 @@ func TestFusedCodes(t *testing.T) {
 		values := 1 << bits
 		const n, k = 80, 96 // a wide kernel and a narrow one
 		for shift := range values {
-			q := &lut.Matrix{N: n, K: k, Bits: bits, Group: 32, ScaleType: lut.F16}
+			q := &lut.Matrix{N: n, K: k, Bits: bits, Group: 32, ScaleType: weight.F16}
 			for i := range values {
 				q.Codebook = append(q.Codebook, float32(3*i-7))
 			}
@@ -148,7 +150,7 @@ func TestFusedError(t *testing.T) {
 	const n, k = 48, 4096
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 		for _, group := range []int{32, 128, k} {
-			q := randomMatrix(r, n, k, bits, group, lut.F16)
+			q := randomMatrix(r, n, k, bits, group, weight.F16)
 			p, err := repack.CPU(q)
 			if err != nil {
 				t.Fatal(err)
@@ -173,7 +175,7 @@ func TestFusedThreads(t *testing.T) {
 	const k = 172
 	var ws []Weights
 	for i, n := range []int{16, 700, 65, 1} {
-		w, _, err := lutCase(2+i, k, lut.F16).make(r, n, k)
+		w, _, err := lutCase(2+i, k, weight.F16).make(r, n, k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +214,7 @@ func TestFusedNonFinite(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const n, k = 40, 100
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-		w, _, err := lutCase(bits, 32, lut.BF16).make(r, n, k)
+		w, _, err := lutCase(bits, 32, weight.BF16).make(r, n, k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,7 +238,7 @@ func BenchmarkFused(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const n, k = 64, 512
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-		p, err := repack.CPU(randomMatrix(r, n, k, bits, 64, lut.F16))
+		p, err := repack.CPU(randomMatrix(r, n, k, bits, 64, weight.F16))
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -4,12 +4,12 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Rows of every stored form are those that it stands for, to the bit.
 func TestGather(t *testing.T) {
-	for _, c := range []weightCase{denseCase("F32"), denseCase("F16"), denseCase("BF16"), lutCase(3, 24, lut.BF16), lutCase(2, 64, lut.F16)} {
+	for _, c := range []weightCase{denseCase("F32"), denseCase("F16"), denseCase("BF16"), lutCase(3, 24, weight.BF16), lutCase(2, 64, weight.F16)} {
 		for _, shape := range [][2]int{{1, 1}, {16, 32}, {37, 259}, {50, 600}} {
 			n, k := shape[0], shape[1]
 			r := rand.New(rand.NewPCG(uint64(n), uint64(k)))

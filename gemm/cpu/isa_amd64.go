@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/cpu"
 
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // available reports whether the machine and this build can run s.
@@ -341,11 +341,11 @@ func (s isa) decode(dst []float32, words []byte, bits int, table *[32]float32, s
 }
 
 // scales decodes the 16 scales in src.
-func (s isa) scales(dst *[16]float32, src []byte, t lut.ScaleType) {
+func (s isa) scales(dst *[16]float32, src []byte, t weight.ScaleType) {
 	switch {
-	case s != generic && t == lut.F16:
+	case s != generic && t == weight.F16:
 		widenF16AVX2(&dst[0], &src[:32][0], 16)
-	case s != generic && t == lut.BF16:
+	case s != generic && t == weight.BF16:
 		widenBF16AVX2(&dst[0], &src[:32][0], 16)
 	default:
 		t.Decode(dst[:], src)

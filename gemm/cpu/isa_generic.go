@@ -2,7 +2,7 @@
 
 package cpu
 
-import "github.com/lutq/lutq/quantize/lut"
+import "github.com/lutq/lutq/quantize/weight"
 
 // available reports whether the machine and this build can run s.
 func (s isa) available() bool { return s == generic }
@@ -37,6 +37,6 @@ func (s isa) decode(dst []float32, words []byte, bits int, table *[32]float32, s
 	decodeGeneric(dst, words, bits, table, scales)
 }
 
-func (s isa) scales(dst *[16]float32, src []byte, t lut.ScaleType) { t.Decode(dst[:], src) }
+func (s isa) scales(dst *[16]float32, src []byte, t weight.ScaleType) { t.Decode(dst[:], src) }
 
 func (s isa) fused(y []float32, c *fusedCall) { fusedGeneric(y, c) }

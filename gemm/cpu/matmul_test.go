@@ -12,6 +12,7 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -92,7 +93,7 @@ func denseCase(dtype string) weightCase {
 	}}
 }
 
-func lutCase(bits, group int, st lut.ScaleType) weightCase {
+func lutCase(bits, group int, st weight.ScaleType) weightCase {
 	return weightCase{fmt.Sprintf("LUT %d bits, group %d, %v", bits, group, st), func(r *rand.Rand, n, k int) (Weights, []float32, error) {
 		m := randomMatrix(r, n, k, bits, group, st)
 		p, err := repack.CPU(m)
@@ -106,7 +107,7 @@ func lutCase(bits, group int, st lut.ScaleType) weightCase {
 
 // randomMatrix returns a matrix with random codes, scales and table. The
 // group is cut to the row.
-func randomMatrix(r *rand.Rand, n, k, bits, group int, st lut.ScaleType) *lut.Matrix {
+func randomMatrix(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) *lut.Matrix {
 	m := &lut.Matrix{N: n, K: k, Bits: bits, Group: min(group, k), ScaleType: st}
 	codes := make([]uint8, k)
 	m.Codes = make([]byte, n*m.RowBytes())
@@ -129,7 +130,7 @@ func randomMatrix(r *rand.Rand, n, k, bits, group int, st lut.ScaleType) *lut.Ma
 
 func weightCases() []weightCase {
 	cases := []weightCase{denseCase("F32"), denseCase("F16"), denseCase("BF16")}
-	types := []lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3}
+	types := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 		for i, group := range []int{32, 64, 128, 256, 1 << 20, 7, 50} {
 			cases = append(cases, lutCase(bits, group, types[(bits+i)%len(types)]))
@@ -220,7 +221,7 @@ func TestBitsOfWeights(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 		const m, n, k = 37, 50, 300
-		q := randomMatrix(r, n, k, bits, 64, lut.F16)
+		q := randomMatrix(r, n, k, bits, 64, weight.F16)
 		p, err := repack.CPU(q)
 		if err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestChoices holds what is tried for a product, the guess first, and into how many slices its K
@@ -40,10 +41,10 @@ func TestChoices(t *testing.T) {
 			for j, m := range []int{1, 4, 5, 8, 9, 16} {
 				f := Format{
 					Bits: lut.MinBits + (i+j)%4, Group: []int{64, 128, 32, 256, 0}[(i+2*j)%5],
-					Scale: []lut.ScaleType{lut.F16, lut.BF16, lut.F16, lut.F32}[(i/2+j)%4],
+					Scale: []weight.ScaleType{weight.F16, weight.BF16, weight.F16, weight.F32}[(i/2+j)%4],
 					Type:  []driver.DType{driver.F16, driver.BF16}[(i+j/2)%2],
 				}
-				for _, f := range []Format{f, {4, 128, lut.F16, driver.F16}} {
+				for _, f := range []Format{f, {4, 128, weight.F16, driver.F16}} {
 					fmt.Fprintf(&got, "%d %d %s %d×%d %d: %d slices, %v\n",
 						l.sms, l.sharedBlock>>10, f.name(), s[0], s[1], m, shapeOf(f, s[0], s[1], m).slices, e.Configs(f, s[0], s[1], m))
 				}

@@ -13,6 +13,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -330,7 +331,7 @@ func (e *emulator) finish(tile0, first, run, size int) {
 	}
 }
 
-func randomMatrix(seed uint64, n, k, b, group int, st lut.ScaleType) *lut.Matrix {
+func randomMatrix(seed uint64, n, k, b, group int, st weight.ScaleType) *lut.Matrix {
 	r := rand.New(rand.NewPCG(seed, 2))
 	m := &lut.Matrix{N: n, K: k, Bits: b, Group: group, ScaleType: st}
 	codes := make([]uint8, k)
@@ -407,7 +408,7 @@ func TestEmulated(t *testing.T) {
 		}
 		rows := rapid.IntRange(1, MaxRows).Draw(t, "m")
 		b := rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(t, "bits")
-		st := rapid.SampledFrom([]lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3}).Draw(t, "scale type")
+		st := rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}).Draw(t, "scale type")
 		m := randomMatrix(rapid.Uint64().Draw(t, "seed"), n, k, b, group, st)
 		tiles, err := repack.CUDA(m)
 		if err != nil {

@@ -6,15 +6,16 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
 // Format is what a kernel is compiled for.
 type Format struct {
 	Bits  int
-	Group int           // 32, 64, 128, 256, or 0 for one scale a row
-	Scale lut.ScaleType // E4M4 and S1E4M3 with groups of 32 alone
-	Type  driver.DType  // of X, Y, the bias and the table: F16 or BF16
+	Group int              // 32, 64, 128, 256, or 0 for one scale a row
+	Scale weight.ScaleType // E4M4 and S1E4M3 with groups of 32 alone
+	Type  driver.DType     // of X, Y, the bias and the table: F16 or BF16
 }
 
 // Formats returns every format that kernels exist for.
@@ -22,7 +23,7 @@ func Formats() []Format {
 	var all []Format
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 		for _, group := range []int{32, 64, 128, 256, 0} {
-			for _, scale := range []lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3} {
+			for _, scale := range []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3} {
 				if heldScale(group, scale) != scale {
 					continue
 				}
@@ -51,9 +52,9 @@ func FormatOf(t *repack.CUDATiles, dtype driver.DType) (Format, error) {
 // heldScale returns the type that scales have in a GPU's memory. Those of a byte become float16,
 // which has all their values, where groups are so large that it takes 3 % more memory at most: so
 // there are fewer kernels, of which the usual ones have more variants.
-func heldScale(group int, st lut.ScaleType) lut.ScaleType {
+func heldScale(group int, st weight.ScaleType) weight.ScaleType {
 	if group != 32 && st.Size() == 1 {
-		return lut.F16
+		return weight.F16
 	}
 	return st
 }
@@ -80,7 +81,7 @@ func (f Format) defines() []string {
 // rare reports whether few models have such a format. To compile less it has fewer kernels of
 // lutwide.cu, and takes up to 18 % longer for some shapes.
 func (f Format) rare() bool {
-	return f.Scale.Size() == 1 || f.Group == 256 || f.Group == 0 || f.Scale == lut.BF16 && f.Type == driver.F16
+	return f.Scale.Size() == 1 || f.Group == 256 || f.Group == 0 || f.Scale == weight.BF16 && f.Type == driver.F16
 }
 
 // tableBytes is the shared memory that the table spans, and gaps whether the

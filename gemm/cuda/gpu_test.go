@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -147,7 +148,7 @@ func floats(y []uint16, dtype driver.DType) []float32 {
 // float64 and give the same bits as the others and as itself.
 func TestGPU(t *testing.T) {
 	onGPU(t, func(e *Engine, s *driver.Stream) {
-		many := Format{4, 128, lut.F16, driver.F16} // in three slices
+		many := Format{4, 128, weight.F16, driver.F16} // in three slices
 		for i, f := range append(testFormats(), many) {
 			if !*long && i%3 != 0 && f != many {
 				continue
@@ -202,7 +203,7 @@ func TestGPU(t *testing.T) {
 // combination.
 func testFormats() []Format {
 	groups := []int{32, 64, 128, 256, 0}
-	scales := []lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3}
+	scales := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}
 	var all []Format
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 		for i, group := range groups {
@@ -226,8 +227,8 @@ func TestGPUIdentity(t *testing.T) {
 	onGPU(t, func(e *Engine, s *driver.Stream) {
 		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 			const n, k, group = 48, 288, 64
-			f := Format{bits, group, lut.F16, driver.F16}
-			m := randomMatrix(5, n, k, bits, group, []lut.ScaleType{lut.F16, lut.E4M4, lut.S1E4M3}[bits%3])
+			f := Format{bits, group, weight.F16, driver.F16}
+			m := randomMatrix(5, n, k, bits, group, []weight.ScaleType{weight.F16, weight.E4M4, weight.S1E4M3}[bits%3])
 			x := make([]uint16, k*k)
 			for i := range k {
 				x[i*k+i] = num.F32ToF16(1)
@@ -289,7 +290,7 @@ func TestGPUPrebuilt(t *testing.T) {
 	})
 	onGPUWith(t, driver.Options{CacheDir: t.TempDir(), NoCompiler: true}, func(e *Engine, s *driver.Stream) {
 		got = multiply(e, s)
-		m := randomMatrix(1, n, k, 4, 32, lut.E4M4)
+		m := randomMatrix(1, n, k, 4, 32, weight.E4M4)
 		var missing *driver.MissingError
 		if _, err := e.Upload(must(repack.CUDA(m))(t), driver.F16); !errors.As(err, &missing) {
 			t.Errorf("a format that is not prebuilt: got error %v, want the missing compiler's", err)
@@ -308,7 +309,7 @@ func TestGPUPrebuilt(t *testing.T) {
 // TestGPUTune tunes and looks for the choice in a new engine.
 func TestGPUTune(t *testing.T) {
 	onGPU(t, func(e *Engine, s *driver.Stream) {
-		m := randomMatrix(1, 512, 1024, 4, 128, lut.F16)
+		m := randomMatrix(1, 512, 1024, 4, 128, weight.F16)
 		p := newProblem(t, e, m, randomX(1, 1024, driver.F16), nil, 1, driver.F16)
 		before := p.run(t, e, s, lutgemm{}.variants(p.w.Format, 1)[0])
 		timings := must(e.Tune(s, []*Matrix{p.w}, p.o))(t)
@@ -328,7 +329,7 @@ func TestGPUTune(t *testing.T) {
 
 func TestBadOperands(t *testing.T) {
 	l := limits{132, 227 << 10}
-	f := Format{4, 128, lut.F16, driver.F16}
+	f := Format{4, 128, weight.F16, driver.F16}
 	for _, test := range []struct {
 		name    string
 		n, k, m int

@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 var (
@@ -31,9 +32,9 @@ const someSpills = 40
 func spilling() []variant {
 	var all []variant
 	for _, t := range []driver.DType{driver.F16, driver.BF16} {
-		two := Format{2, 32, lut.BF16, t}
+		two := Format{2, 32, weight.BF16, t}
 		all = append(all, variant{two, lutgemm{}.variants(two, MaxRows)[0], "sm_80"})
-		for _, scale := range []lut.ScaleType{lut.F16, lut.BF16} {
+		for _, scale := range []weight.ScaleType{weight.F16, weight.BF16} {
 			five := Format{5, 32, scale, t}
 			for _, c := range (lutwide{}).variants(five, rowsOfB) {
 				if c.splits()[0] == 16 {
@@ -118,14 +119,14 @@ func fewVariants() []variant {
 		}
 	}
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-		f := Format{bits, 128, lut.F16, driver.F16}
+		f := Format{bits, 128, weight.F16, driver.F16}
 		add(f, "sm_90a", lutgemm{}.variants(f, 1)[0])
 	}
-	bytes := Format{3, 32, lut.E4M4, driver.F16}
+	bytes := Format{3, 32, weight.E4M4, driver.F16}
 	add(bytes, "sm_90a", lutgemm{}.variants(bytes, 1)[0])
-	row := Format{4, 0, lut.F32, driver.F16}
+	row := Format{4, 0, weight.F32, driver.F16}
 	add(row, "sm_80", lutgemm{}.variants(row, 1)[0])
-	wide := Format{4, 64, lut.BF16, driver.BF16}
+	wide := Format{4, 64, weight.BF16, driver.BF16}
 	add(wide, "sm_90a", slices.Concat(wide.variants(rowsOfB), wide.variants(MaxRows))...)
 	return all
 }
@@ -207,7 +208,7 @@ func TestPrebuilt(t *testing.T) {
 
 // TestNoHeaders holds the kernels to what NVRTC has without a toolkit.
 func TestNoHeaders(t *testing.T) {
-	f := Format{4, 128, lut.F16, driver.F16}
+	f := Format{4, 128, weight.F16, driver.F16}
 	for _, k := range kernels() {
 		if source := f.Kernel(k.variants(f, MaxRows)[0]).Source; strings.Contains(source, "#include") {
 			t.Errorf("%s includes a header", k.name())

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -35,8 +35,8 @@ func (lutgemm) has(Format, int) bool { return true }
 func (lutgemm) variants(f Format, m int) []Config {
 	const few, many = rowsOfB, MaxRows
 	// What takes the registers: scales, and with many rows the fragments of X at half a unit.
-	manyScales := f.Group == 32 && (f.Scale == lut.F32 || f.Bits == 5 && f.Scale == lut.BF16)
-	ahead := f.Group != 32 && f.Scale != lut.F32
+	manyScales := f.Group == 32 && (f.Scale == weight.F32 || f.Bits == 5 && f.Scale == weight.BF16)
+	ahead := f.Group != 32 && f.Scale != weight.F32
 	var all []Config
 	for _, v := range []struct {
 		when bool

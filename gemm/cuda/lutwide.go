@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -45,7 +45,7 @@ func (lutwide) twin() bool     { return false }
 // To compile less there is no kernel for float32 scales, and for up to 8 rows none for groups of 256 and
 // of a row.
 func (lutwide) has(f Format, m int) bool {
-	return f.Scale != lut.F32 && (m > rowsOfB || 0 < f.Group && f.Group <= 128)
+	return f.Scale != weight.F32 && (m > rowsOfB || 0 < f.Group && f.Group <= 128)
 }
 
 func (k lutwide) variants(f Format, m int) []Config {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -55,7 +56,7 @@ func TestSlices(t *testing.T) {
 		{44353, 4096, 16, 2, false},
 	} {
 		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-			f := Format{bits, 128, lut.F16, driver.F16}
+			f := Format{bits, 128, weight.F16, driver.F16}
 			want := test.want
 			if test.in3 && bits == 4 {
 				want = 3
@@ -105,7 +106,7 @@ func TestWide(t *testing.T) {
 		{16, 32, 16, 1},
 	} {
 		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-			f := Format{bits, 128, lut.F16, driver.F16}
+			f := Format{bits, 128, weight.F16, driver.F16}
 			fewest := ^uint32(0)
 			s, wide := shapeOf(f, test.n, test.k, test.m), lutwide{}
 			for _, c := range wide.variants(f, test.m) {
@@ -126,7 +127,7 @@ func TestWide(t *testing.T) {
 // TestInThree holds three slices to a kernel of twelve warps, and to one of lutgemm.cu where that
 // finds no room.
 func TestInThree(t *testing.T) {
-	f := Format{4, 128, lut.F16, driver.F16}
+	f := Format{4, 128, weight.F16, driver.F16}
 	const n, k, m = 57344, 8192, 8
 	for _, shared := range []int{227 << 10, 72 << 10} {
 		all := 0
@@ -148,7 +149,7 @@ func TestInThree(t *testing.T) {
 // TestMostColumns holds lutwide.cu to offsets of 32 bits; what it refuses lutgemm.cu takes.
 func TestMostColumns(t *testing.T) {
 	h200 := limits{sms: 132, sharedBlock: 227 << 10}
-	f := Format{5, 128, lut.F16, driver.F16}
+	f := Format{5, 128, weight.F16, driver.F16}
 	for _, test := range []struct {
 		k  int
 		ok bool
@@ -173,7 +174,7 @@ func TestMostColumns(t *testing.T) {
 
 // TestScalesOfAByte holds scales of a byte to their values, and to one scale after the other.
 func TestScalesOfAByte(t *testing.T) {
-	for _, st := range []lut.ScaleType{lut.E4M4, lut.S1E4M3} {
+	for _, st := range []weight.ScaleType{weight.E4M4, weight.S1E4M3} {
 		tiles := &repack.CUDATiles{K: 512, Bits: 4, Group: 64, ScaleType: st}
 		for b := range 256 {
 			tiles.Scales = append(tiles.Scales, byte(b))
@@ -182,7 +183,7 @@ func TestScalesOfAByte(t *testing.T) {
 		var want, got [256]float32
 		st.Decode(want[:], tiles.Scales)
 		f.Scale.Decode(got[:], f.scales(tiles))
-		if f.Scale != lut.F16 || got != want {
+		if f.Scale != weight.F16 || got != want {
 			t.Errorf("%v becomes %v, %v", st, f.Scale, got)
 		}
 		tiles.Group = 32
@@ -215,7 +216,7 @@ func TestConfigs(t *testing.T) {
 		{61440, 8192, 16, "t5 d10 k2 w8, a1 d2"}, // twice 15 tiles, of which four warps hold 20
 	} {
 		var got []string
-		for _, c := range e.Configs(Format{4, 128, lut.F16, driver.F16}, test.n, test.k, test.m) {
+		for _, c := range e.Configs(Format{4, 128, weight.F16, driver.F16}, test.n, test.k, test.m) {
 			got = append(got, c.String())
 		}
 		if got := strings.Join(got, ", "); got != test.want {

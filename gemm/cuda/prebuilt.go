@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // The archive is written anew whenever a kernel has changed, which takes NVRTC.
@@ -14,7 +14,7 @@ import (
 // groups and scales that models mostly have, to keep the program small. Scales of a byte
 // are held as float16, and so have them too.
 func (f Format) prebuilt() bool {
-	return (f.Group == 64 || f.Group == 128) && f.Scale == lut.F16
+	return (f.Group == 64 || f.Group == 128) && f.Scale == weight.F16
 }
 
 // ptx returns what was built ahead of time of one of the format's kernels, for use without a

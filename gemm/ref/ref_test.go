@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 func TestMatMul(t *testing.T) {
@@ -23,10 +24,10 @@ func TestLUT(t *testing.T) {
 		N: 2, K: 3, Bits: 2, Group: 2,
 		Codes:     []byte{0 | 1<<2 | 2<<4, 3 | 0<<2 | 3<<4},
 		Scales:    make([]byte, 16),
-		ScaleType: lut.F32,
+		ScaleType: weight.F32,
 		Codebook:  []float32{-2, -1, 1, 2},
 	}
-	lut.F32.Encode(m.Scales, []float32{1, 10, 0.5, 3})
+	weight.F32.Encode(m.Scales, []float32{1, 10, 0.5, 3})
 	if err := m.Validate(); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // fixed are statistics in memory.
@@ -46,7 +47,7 @@ func gram(a, b []float64, k int) []float32 {
 // layer is a quantized layer, unpacked.
 type layer struct {
 	m      *lut.Matrix
-	errs   []lut.RowError
+	errs   []weight.RowError
 	losses []Loss
 }
 
@@ -87,9 +88,9 @@ func quantize(t testing.TB, s *State, o lut.Options, w []float32, k, some int) l
 	m := &lut.Matrix{
 		N: n, K: k, Bits: bits, Group: min(o.Group, k), ScaleType: o.ScaleType, Codebook: o.Codebook.Values,
 		Codes:  make([]byte, n*lut.RowBytes(k, bits)),
-		Scales: make([]byte, n*lut.GroupsIn(k, o.Group)*o.ScaleType.Size()),
+		Scales: make([]byte, n*weight.GroupsIn(k, o.Group)*o.ScaleType.Size()),
 	}
-	l := layer{m, make([]lut.RowError, n), make([]Loss, n)}
+	l := layer{m, make([]weight.RowError, n), make([]Loss, n)}
 	for from := 0; from < n; from += some {
 		to := min(from+some, n)
 		err := q.Rows(m.Codes[from*m.RowBytes():to*m.RowBytes()], m.Scales[from*len(m.Scales)/n:to*len(m.Scales)/n], l.errs[from:to], l.losses[from:to], w[from*k:to*k])
@@ -167,7 +168,7 @@ func TestReference(t *testing.T) {
 				w[i] = float32(a[i] + b[i]/16 + d[i]/256)
 			}
 			s := state(t, fixed{c.K, reference.Tokens, gram(x, x, c.K), gram(drift, x, c.K)}, Options{Damp: c.Damp, Retarget: c.Retarget, RetargetDamp: c.RetargetDamp})
-			got := quantize(t, s, lut.Options{Codebook: table(t, "nf", c.Bits, 64), Group: c.Group, Scale: lut.Absmax, ScaleType: lut.F32}, w, c.K, c.N)
+			got := quantize(t, s, lut.Options{Codebook: table(t, "nf", c.Bits, 64), Group: c.Group, Scale: weight.Absmax, ScaleType: weight.F32}, w, c.K, c.N)
 			codes, wrong := got.codes(), 0
 			for n, row := range c.Codes {
 				for k := range row {
@@ -244,11 +245,11 @@ func TestLoss(t *testing.T) {
 		group := rapid.SampledFrom([]int{32, 64, 128, 256, k}).Draw(r, "group")
 		bits := rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(r, "bits")
 		cb := table(t, rapid.SampledFrom(lut.CodebookNames()).Draw(r, "codebook"), bits, group)
-		scaleType := lut.ScaleType(rapid.IntRange(int(lut.F16), int(lut.S1E4M3)).Draw(r, "scale type"))
+		scaleType := weight.ScaleType(rapid.IntRange(int(weight.F16), int(weight.S1E4M3)).Draw(r, "scale type"))
 		if scaleType.Size() == 1 {
 			cb = cb.Scaled(.5)
 		}
-		o := lut.Options{Codebook: cb, Group: group, ScaleType: scaleType, Scale: lut.ScaleMethod(rapid.IntRange(int(lut.Absmax), int(lut.MSE)).Draw(r, "scale"))}
+		o := lut.Options{Codebook: cb, Group: group, ScaleType: scaleType, Scale: weight.ScaleMethod(rapid.IntRange(int(weight.Absmax), int(weight.MSE)).Draw(r, "scale"))}
 		damp := rapid.SampledFrom([]float64{0, .01, 1}).Draw(r, "damp")
 
 		tokens := 2*k + 10
@@ -283,7 +284,7 @@ func TestLoss(t *testing.T) {
 		for i, e := range got.errs {
 			var squared float64
 			row := make([]float32, k)
-			got.m.Row(row, i, make([]uint8, k), make([]float32, k))
+			got.m.Row(row, i)
 			for j, v := range row {
 				d := float64(w[i*k+j]) - float64(v)
 				squared += d * d
@@ -307,7 +308,7 @@ func TestManyRows(t *testing.T) {
 	const n, k = rowsAtOnce + 5, 140
 	x := inputs(rng, 2*k, k)
 	s := state(t, fixed{k: k, tokens: 2 * k, h: gram(x, x, k), d: gram(normalDrift(rng, x), x, k)}, Options{Damp: .01, Retarget: .5, RetargetDamp: .1})
-	o := lut.Options{Codebook: table(t, "js", 3, 32), Group: 32, Scale: lut.MSE, ScaleType: lut.F16}
+	o := lut.Options{Codebook: table(t, "js", 3, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
 	w := normal(rng, n*k)
 	all, some := quantize(t, s, o, w, k, n), quantize(t, s, o, w, k, 7)
 	if !bytes.Equal(all.m.Codes, some.m.Codes) || !bytes.Equal(all.m.Scales, some.m.Scales) || !slices.Equal(all.losses, some.losses) {
@@ -349,7 +350,7 @@ func TestPermutation(t *testing.T) {
 			wp[r*k+i] = w[r*k+from]
 		}
 	}
-	o := lut.Options{Codebook: table(t, "nf", 3, k), Group: k, Scale: lut.Absmax, ScaleType: lut.F16}
+	o := lut.Options{Codebook: table(t, "nf", 3, k), Group: k, Scale: weight.Absmax, ScaleType: weight.F16}
 	plain := quantize(t, state(t, fixed{k: k, tokens: 3 * k, h: h}, Options{Damp: .01}), o, w, k, n).codes()
 	permuted := quantize(t, state(t, fixed{k: k, tokens: 3 * k, h: hp}, Options{Damp: .01}), o, wp, k, n).codes()
 	for i, from := range p {
@@ -404,7 +405,7 @@ func TestNearest(t *testing.T) {
 			if s.Report() != c.want {
 				t.Errorf("prepared as %+v, want %+v", s.Report(), c.want)
 			}
-			o := lut.Options{Codebook: table(t, "nf", 3, 64), Group: 64, Scale: lut.MSE, ScaleType: lut.F16}
+			o := lut.Options{Codebook: table(t, "nf", 3, 64), Group: 64, Scale: weight.MSE, ScaleType: weight.F16}
 			w := normal(rng, n*k)
 			got, want := quantize(t, s, o, w, k, n), toNearest(t, o, w, k)
 			if !bytes.Equal(got.m.Codes, want.m.Codes) || !bytes.Equal(got.m.Scales, want.m.Scales) {
@@ -433,7 +434,7 @@ func TestSingular(t *testing.T) {
 	if r := s.Report(); r.Raised == 0 || r.Damp == 0 || r.Dead != 2 || r.Nearest != "" {
 		t.Errorf("prepared as %+v", r)
 	}
-	o := lut.Options{Codebook: table(t, "nf", 3, 64), Group: 64, Scale: lut.MSE, ScaleType: lut.F16}
+	o := lut.Options{Codebook: table(t, "nf", 3, 64), Group: 64, Scale: weight.MSE, ScaleType: weight.F16}
 	got, plain := quantize(t, s, o, w, k, n), toNearest(t, o, w, k)
 	if chosen, nearest := got.sum(); !(chosen < .8*nearest) {
 		t.Errorf("loss %v, of nearest %v: want less", chosen, nearest)
@@ -463,7 +464,7 @@ func TestRetarget(t *testing.T) {
 	x := inputs(rng, tokens, k) // x̂
 	drift := normalDrift(rng, x)
 	s := state(t, fixed{k, tokens, gram(x, x, k), gram(drift, x, k)}, Options{Damp: .01, Retarget: 1})
-	q, err := s.Quantizer(lut.Options{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: lut.Absmax, ScaleType: lut.F16})
+	q, err := s.Quantizer(lut.Options{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: weight.Absmax, ScaleType: weight.F16})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -514,7 +515,7 @@ func TestZeros(t *testing.T) {
 	s := state(t, fixed{k: k, tokens: 2 * k, h: gram(x, x, k)}, Options{Damp: .01})
 	w := normal(rng, k)
 	clear(w[32:64])
-	o := lut.Options{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: lut.MSE, ScaleType: lut.F16}
+	o := lut.Options{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
 	for i, c := range quantize(t, s, o, w, k, 1).codes()[32:64] {
 		if c != 7 {
 			t.Errorf("weight %d of a group of zeros has code %d, want 7", i, c)
@@ -529,7 +530,7 @@ func TestWeighScales(t *testing.T) {
 	x := inputs(rng, 3*k, k)
 	h, w := gram(x, x, k), normal(rng, n*k)
 	s := state(t, fixed{k: k, tokens: 3 * k, h: h}, Options{Damp: .01, WeighScales: true})
-	o := lut.Options{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: lut.MSE, ScaleType: lut.F16}
+	o := lut.Options{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
 	got := quantize(t, s, o, w, k, n)
 	if bytes.Equal(got.m.Scales, toNearest(t, o, w, k).m.Scales) {
 		t.Error("weights change no scale")
@@ -567,7 +568,7 @@ func TestWide(t *testing.T) {
 		for i := range w {
 			w[i] = size * min(max(w[i], -3), 3)
 		}
-		for i, l := range quantize(t, s, lut.Options{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: lut.MSE, ScaleType: lut.F32}, w, k, n).losses {
+		for i, l := range quantize(t, s, lut.Options{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F32}, w, k, n).losses {
 			if l.Chosen > l.Nearest || math.IsNaN(l.Chosen) {
 				t.Errorf("weights of %v, row %d: loss %v, of nearest %v", size, i, l.Chosen, l.Nearest)
 			}
@@ -616,9 +617,9 @@ func BenchmarkRows(b *testing.B) {
 		}
 		s := state(b, fixed{k: k, tokens: k, h: h}, Options{Damp: .01})
 		w := normal(rng, n*k)
-		for _, scale := range []lut.ScaleMethod{lut.Absmax, lut.MSE} {
+		for _, scale := range []weight.ScaleMethod{weight.Absmax, weight.MSE} {
 			b.Run(fmt.Sprintf("%dx%d/%v", n, k, scale), func(b *testing.B) {
-				o := lut.Options{Codebook: table(b, "nf", 3, 64), Group: 64, Scale: scale, ScaleType: lut.F16}
+				o := lut.Options{Codebook: table(b, "nf", 3, 64), Group: 64, Scale: scale, ScaleType: weight.F16}
 				for b.Loop() {
 					quantize(b, s, o, w, k, n)
 				}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // rowsAtOnce is the number of rows that go through the columns together: enough
@@ -51,7 +52,7 @@ func (s *State) Quantizer(o lut.Options) (*Quantizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Quantizer{State: s, lut: inner, opt: o, engine: engine, groups: lut.GroupsIn(s.k, o.Group)}
+	q := &Quantizer{State: s, lut: inner, opt: o, engine: engine, groups: weight.GroupsIn(s.k, o.Group)}
 	for _, c := range s.order {
 		q.group = append(q.group, c/o.Group)
 	}
@@ -60,16 +61,16 @@ func (s *State) Quantizer(o lut.Options) (*Quantizer, error) {
 
 // Rows quantizes len(errs) rows of the layer, as [lut.Quantizer.Rows] does, and
 // writes the loss of each row to losses.
-func (q *Quantizer) Rows(codes, scales []byte, errs []lut.RowError, losses []Loss, w []float32) error {
+func (q *Quantizer) Rows(codes, scales []byte, errs []weight.RowError, losses []Loss, w []float32) error {
 	if q.report.Nearest != "" {
 		clear(losses)
-		return q.lut.Rows(codes, scales, errs, w, q.k)
+		return q.lut.Rows([][]byte{lut.ScalesPart: scales, lut.CodesPart: codes}, errs, w)
 	}
 	codeBytes, scaleBytes := lut.RowBytes(q.k, q.opt.Codebook.Bits()), q.groups*q.opt.ScaleType.Size()
 	for from := 0; from < len(errs); from += rowsAtOnce {
 		to := min(from+rowsAtOnce, len(errs))
 		err := q.rows(codes[from*codeBytes:to*codeBytes], scales[from*scaleBytes:to*scaleBytes], errs[from:to], losses[from:to], w[from*q.k:to*q.k])
-		var bad *lut.NotFiniteError
+		var bad *weight.NotFiniteError
 		if errors.As(err, &bad) {
 			bad.Row += from
 		}
@@ -80,7 +81,7 @@ func (q *Quantizer) Rows(codes, scales []byte, errs []lut.RowError, losses []Los
 	return nil
 }
 
-func (q *Quantizer) rows(codes, scales []byte, errs []lut.RowError, losses []Loss, w []float32) error {
+func (q *Quantizer) rows(codes, scales []byte, errs []weight.RowError, losses []Loss, w []float32) error {
 	n, k := len(errs), q.k
 	if q.codes == nil {
 		q.codes = make([]uint8, k)
@@ -103,7 +104,7 @@ func (q *Quantizer) rows(codes, scales []byte, errs []lut.RowError, losses []Los
 		if !(losses[r].Chosen < losses[r].Nearest) {
 			chosen, losses[r].Chosen = q.nearest[r*k:(r+1)*k], losses[r].Nearest
 		}
-		var e lut.RowError
+		var e weight.RowError
 		for i, c := range q.order {
 			q.codes[c] = chosen[i]
 			v := float64(w[r*k+c])

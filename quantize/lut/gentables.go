@@ -21,6 +21,7 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 func main() {
@@ -75,17 +76,17 @@ func fit(name string, bits, group, samples, rounds int) ([]float32, float64) {
 	var mse float64
 	for range rounds {
 		q, err := lut.NewQuantizer(lut.Options{
-			Codebook: lut.Codebook{Name: name, Values: t}, Group: group, Scale: lut.MSE, ScaleType: lut.F32,
+			Codebook: lut.Codebook{Name: name, Values: t}, Group: group, Scale: weight.MSE, ScaleType: weight.F32,
 		})
 		if err != nil {
 			log.Fatal(err)
 		}
 		m := lut.Matrix{
-			N: rows, K: group, Bits: bits, Group: group, ScaleType: lut.F32, Codebook: t,
+			N: rows, K: group, Bits: bits, Group: group, ScaleType: weight.F32, Codebook: t,
 			Codes: make([]byte, rows*lut.RowBytes(group, bits)), Scales: make([]byte, 4*rows),
 		}
-		errs := make([]lut.RowError, rows)
-		if err := q.Rows(m.Codes, m.Scales, errs, w, group); err != nil {
+		errs := make([]weight.RowError, rows)
+		if err := q.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, errs, w); err != nil {
 			log.Fatal(err)
 		}
 		var energy, squared float64

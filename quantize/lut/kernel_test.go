@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // awkward draws a weight of a kind that kernels could get wrong, for a scale.
@@ -102,7 +104,7 @@ func TestKernelsAgree(t *testing.T) {
 
 func compareKernels(t *testing.T, got, want kernels, table *table, rng *rand.Rand, n, group int) {
 	t.Helper()
-	groups := GroupsIn(n, group)
+	groups := weight.GroupsIn(n, group)
 	w := make([]float32, n+rng.IntN(8))[:n]
 	if at := cap(w) - n; at > 0 { // most alignments
 		w = w[:cap(w)][at:]
@@ -186,10 +188,10 @@ func TestRowsAgree(t *testing.T) {
 	w := normal(9, n*k)
 	for bits := MinBits; bits <= MaxBits; bits++ {
 		for _, o := range []Options{
-			{Codebook: builtin(t, "nf", bits, 64), Group: 64, Scale: Absmax, ScaleType: F16},
-			{Codebook: builtin(t, "js", bits, 64), Group: 64, Scale: MSE, ScaleType: BF16},
-			{Codebook: builtin(t, "js", bits, 32), Group: 32, Scale: MSE, ScaleType: S1E4M3},
-			{Codebook: builtin(t, "jt", bits, k), Group: k, Scale: MSE, ScaleType: F32},
+			{Codebook: builtin(t, "nf", bits, 64), Group: 64, Scale: weight.Absmax, ScaleType: weight.F16},
+			{Codebook: builtin(t, "js", bits, 64), Group: 64, Scale: weight.MSE, ScaleType: weight.BF16},
+			{Codebook: builtin(t, "js", bits, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.S1E4M3},
+			{Codebook: builtin(t, "jt", bits, k), Group: k, Scale: weight.MSE, ScaleType: weight.F32},
 		} {
 			t.Setenv("LUTQ_ISA", "generic")
 			want, wantErrs := quantizeAll(t, o, w, k)
@@ -211,7 +213,7 @@ func TestChooseKernels(t *testing.T) {
 	}
 	for _, isa := range []string{"", "avx512", "avx2", "generic", "sse9"} {
 		t.Setenv("LUTQ_ISA", isa)
-		_, err := NewQuantizer(Options{Codebook: builtin(t, "nf", 4, 64), Group: 64, Scale: Absmax, ScaleType: F16})
+		_, err := NewQuantizer(Options{Codebook: builtin(t, "nf", 4, 64), Group: 64, Scale: weight.Absmax, ScaleType: weight.F16})
 		if got := err == nil; got != have[isa] {
 			t.Errorf("LUTQ_ISA=%s: got error %v", isa, err)
 		}

@@ -10,10 +10,12 @@ import (
 
 	"gonum.org/v1/gonum/stat/distuv"
 	"pgregory.net/rapid"
+
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // quantizeAll quantizes rows of k weights at once.
-func quantizeAll(t testing.TB, o Options, w []float32, k int) (*Matrix, []RowError) {
+func quantizeAll(t testing.TB, o Options, w []float32, k int) (*Matrix, []weight.RowError) {
 	t.Helper()
 	q, err := NewQuantizer(o)
 	if err != nil {
@@ -24,10 +26,10 @@ func quantizeAll(t testing.TB, o Options, w []float32, k int) (*Matrix, []RowErr
 	m := &Matrix{
 		N: n, K: k, Bits: bits, Group: group, ScaleType: o.ScaleType, Codebook: o.Codebook.Values,
 		Codes:  make([]byte, n*RowBytes(k, bits)),
-		Scales: make([]byte, n*GroupsIn(k, group)*o.ScaleType.Size()),
+		Scales: make([]byte, n*weight.GroupsIn(k, group)*o.ScaleType.Size()),
 	}
-	errs := make([]RowError, n)
-	if err := q.Rows(m.Codes, m.Scales, errs, w, k); err != nil {
+	errs := make([]weight.RowError, n)
+	if err := q.Rows([][]byte{ScalesPart: m.Scales, CodesPart: m.Codes}, errs, w); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Validate(); err != nil {
@@ -55,7 +57,7 @@ func normal(seed uint64, n int) []float32 {
 }
 
 func TestValidate(t *testing.T) {
-	o := Options{Codebook: builtin(t, "nf", 3, 32), Group: 32, Scale: Absmax, ScaleType: F16}
+	o := Options{Codebook: builtin(t, "nf", 3, 32), Group: 32, Scale: weight.Absmax, ScaleType: weight.F16}
 	for _, tc := range []struct {
 		name  string
 		spoil func(m *Matrix)
@@ -219,8 +221,8 @@ func TestRows(t *testing.T) {
 	for _, name := range CodebookNames() {
 		for bits := MinBits; bits <= MaxBits; bits++ {
 			for _, group := range []int{32, 64, 128, 256, k} {
-				for st := F16; st <= S1E4M3; st++ {
-					for _, method := range []ScaleMethod{Absmax, MSE} {
+				for st := weight.F16; st <= weight.S1E4M3; st++ {
+					for _, method := range []weight.ScaleMethod{weight.Absmax, weight.MSE} {
 						o := Options{Codebook: builtin(t, name, bits, group), Group: group, Scale: method, ScaleType: st}
 						m, errs := quantizeAll(t, o, w, k)
 						checkMatrix(t, fmt.Sprintf("%s %d bits group %d %v %v", name, bits, group, st, method), m, errs, w)
@@ -233,7 +235,7 @@ func TestRows(t *testing.T) {
 
 // checkMatrix checks that every code is a nearest one for its stored scale and
 // that the reported errors are the true ones.
-func checkMatrix(t *testing.T, what string, m *Matrix, errs []RowError, w []float32) {
+func checkMatrix(t *testing.T, what string, m *Matrix, errs []weight.RowError, w []float32) {
 	t.Helper()
 	codes, scales := make([]uint8, m.K), make([]float32, m.Groups())
 	deq := m.Dequantize()
@@ -267,7 +269,7 @@ func TestPieces(t *testing.T) {
 		n := rapid.IntRange(1, 6).Draw(rt, "n")
 		cut := rapid.IntRange(0, n).Draw(rt, "cut")
 		w := normal(rapid.Uint64().Draw(rt, "seed"), n*k)
-		o := Options{Codebook: builtin(t, "js", bits, group), Group: group, Scale: MSE, ScaleType: F16}
+		o := Options{Codebook: builtin(t, "js", bits, group), Group: group, Scale: weight.MSE, ScaleType: weight.F16}
 		whole, _ := quantizeAll(t, o, w, k)
 		var codes, scales []byte
 		for _, part := range [][]float32{w[:cut*k], w[cut*k:]} {
@@ -290,32 +292,32 @@ func TestGaussianError(t *testing.T) {
 	for _, tc := range []struct {
 		codebook    string
 		bits, group int
-		scale       ScaleMethod
+		scale       weight.ScaleMethod
 		want        float64
 	}{
-		{"nf", 2, 64, Absmax, 317},
-		{"nf", 3, 64, Absmax, 40.6},
-		{"nf", 4, 32, Absmax, 7.61},
-		{"nf", 4, 64, Absmax, 8.46},
-		{"nf", 4, 128, Absmax, 9.13},
-		{"nf", 5, 64, Absmax, 1.96},
-		{"kbit", 3, 64, Absmax, 36.4},
-		{"nf", 3, 64, MSE, 33.0},
-		{"nf", 4, 64, MSE, 7.23},
-		{"nf", 5, 64, MSE, 1.65},
-		{"jt", 2, 64, MSE, 111},
-		{"jt", 3, 64, MSE, 29.2},
-		{"jt", 4, 64, MSE, 6.92},
-		{"jt", 5, 64, MSE, 1.73},
-		{"js", 2, 64, MSE, 105},
-		{"js", 3, 64, MSE, 27.0},
-		{"js", 4, 32, MSE, 5.30},
-		{"js", 4, 64, MSE, 6.47},
-		{"js", 4, 128, MSE, 7.37},
-		{"js", 5, 64, MSE, 1.62},
+		{"nf", 2, 64, weight.Absmax, 317},
+		{"nf", 3, 64, weight.Absmax, 40.6},
+		{"nf", 4, 32, weight.Absmax, 7.61},
+		{"nf", 4, 64, weight.Absmax, 8.46},
+		{"nf", 4, 128, weight.Absmax, 9.13},
+		{"nf", 5, 64, weight.Absmax, 1.96},
+		{"kbit", 3, 64, weight.Absmax, 36.4},
+		{"nf", 3, 64, weight.MSE, 33.0},
+		{"nf", 4, 64, weight.MSE, 7.23},
+		{"nf", 5, 64, weight.MSE, 1.65},
+		{"jt", 2, 64, weight.MSE, 111},
+		{"jt", 3, 64, weight.MSE, 29.2},
+		{"jt", 4, 64, weight.MSE, 6.92},
+		{"jt", 5, 64, weight.MSE, 1.73},
+		{"js", 2, 64, weight.MSE, 105},
+		{"js", 3, 64, weight.MSE, 27.0},
+		{"js", 4, 32, weight.MSE, 5.30},
+		{"js", 4, 64, weight.MSE, 6.47},
+		{"js", 4, 128, weight.MSE, 7.37},
+		{"js", 5, 64, weight.MSE, 1.62},
 	} {
 		t.Run(fmt.Sprintf("%s%d g%d %v", tc.codebook, tc.bits, tc.group, tc.scale), func(t *testing.T) {
-			_, errs := quantizeAll(t, Options{Codebook: builtin(t, tc.codebook, tc.bits, tc.group), Group: tc.group, Scale: tc.scale, ScaleType: F32}, w, tc.group)
+			_, errs := quantizeAll(t, Options{Codebook: builtin(t, tc.codebook, tc.bits, tc.group), Group: tc.group, Scale: tc.scale, ScaleType: weight.F32}, w, tc.group)
 			var energy, squared float64
 			for _, e := range errs {
 				energy += e.Energy
@@ -334,12 +336,12 @@ func TestByteScales(t *testing.T) {
 	w := normal(5, 1<<17)
 	for _, tc := range []struct {
 		codebook string
-		st       ScaleType
+		st       weight.ScaleType
 		most     float64 // error over that with float32 scales
-	}{{"jt", E4M4, 1.04}, {"js", S1E4M3, 1.09}, {"js", BF16, 1.01}, {"js", F16, 1.001}} {
+	}{{"jt", weight.E4M4, 1.04}, {"js", weight.S1E4M3, 1.09}, {"js", weight.BF16, 1.01}, {"js", weight.F16, 1.001}} {
 		var squared [2]float64
-		for i, st := range []ScaleType{F32, tc.st} {
-			_, errs := quantizeAll(t, Options{Codebook: builtin(t, tc.codebook, 4, 32), Group: 32, Scale: MSE, ScaleType: st}, w, 32)
+		for i, st := range []weight.ScaleType{weight.F32, tc.st} {
+			_, errs := quantizeAll(t, Options{Codebook: builtin(t, tc.codebook, 4, 32), Group: 32, Scale: weight.MSE, ScaleType: st}, w, 32)
 			for _, e := range errs {
 				squared[i] += e.Squared
 			}
@@ -367,19 +369,19 @@ func TestExtremeGroups(t *testing.T) {
 		{"negative infinity", group(-inf), true},
 	} {
 		for _, o := range []Options{
-			{Codebook: builtin(t, "nf", 4, 32), Group: 32, Scale: Absmax, ScaleType: F32},
-			{Codebook: builtin(t, "js", 3, 32), Group: 32, Scale: MSE, ScaleType: F32},
+			{Codebook: builtin(t, "nf", 4, 32), Group: 32, Scale: weight.Absmax, ScaleType: weight.F32},
+			{Codebook: builtin(t, "js", 3, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F32},
 		} {
 			t.Run(tc.name+" "+o.Codebook.Name, func(t *testing.T) {
 				q, err := NewQuantizer(o)
 				if err != nil {
 					t.Fatal(err)
 				}
-				m := Matrix{N: 1, K: 32, Bits: o.Codebook.Bits(), Group: 32, ScaleType: F32, Codebook: o.Codebook.Values, Codes: make([]byte, 20), Scales: make([]byte, 4)}
+				m := Matrix{N: 1, K: 32, Bits: o.Codebook.Bits(), Group: 32, ScaleType: weight.F32, Codebook: o.Codebook.Values, Codes: make([]byte, 20), Scales: make([]byte, 4)}
 				m.Codes = m.Codes[:RowBytes(32, m.Bits)]
-				errs := make([]RowError, 1)
-				err = q.Rows(m.Codes, m.Scales, errs, tc.w, 32)
-				var bad *NotFiniteError
+				errs := make([]weight.RowError, 1)
+				err = q.Rows([][]byte{ScalesPart: m.Scales, CodesPart: m.Codes}, errs, tc.w)
+				var bad *weight.NotFiniteError
 				if got := errors.As(err, &bad); got != tc.fail || err != nil && !tc.fail {
 					t.Fatalf("got error %v", err)
 				}
@@ -397,11 +399,11 @@ func TestExtremeGroups(t *testing.T) {
 			})
 		}
 	}
-	q, err := NewQuantizer(Options{Codebook: builtin(t, "nf", 4, 32), Group: 32, Scale: Absmax, ScaleType: F16})
+	q, err := NewQuantizer(Options{Codebook: builtin(t, "nf", 4, 32), Group: 32, Scale: weight.Absmax, ScaleType: weight.F16})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := q.Rows(make([]byte, 16), make([]byte, 2), make([]RowError, 1), group(1e6), 32); err == nil {
+	if err := q.Rows([][]byte{ScalesPart: make([]byte, 2), CodesPart: make([]byte, 16)}, make([]weight.RowError, 1), group(1e6)); err == nil {
 		t.Error("a scale of 1e6 fits f16, want an error")
 	}
 }
@@ -411,19 +413,19 @@ func BenchmarkRows(b *testing.B) {
 	for _, tc := range []struct {
 		codebook string
 		bits     int
-		scale    ScaleMethod
-	}{{"nf", 4, Absmax}, {"nf", 2, Absmax}, {"nf", 5, Absmax}, {"js", 4, MSE}, {"js", 3, MSE}, {"jt", 4, MSE}} {
+		scale    weight.ScaleMethod
+	}{{"nf", 4, weight.Absmax}, {"nf", 2, weight.Absmax}, {"nf", 5, weight.Absmax}, {"js", 4, weight.MSE}, {"js", 3, weight.MSE}, {"jt", 4, weight.MSE}} {
 		b.Run(fmt.Sprintf("%s%d/%v", tc.codebook, tc.bits, tc.scale), func(b *testing.B) {
 			const k = 4096
-			q, err := NewQuantizer(Options{Codebook: builtin(b, tc.codebook, tc.bits, 64), Group: 64, Scale: tc.scale, ScaleType: F16})
+			q, err := NewQuantizer(Options{Codebook: builtin(b, tc.codebook, tc.bits, 64), Group: 64, Scale: tc.scale, ScaleType: weight.F16})
 			if err != nil {
 				b.Fatal(err)
 			}
 			n := len(w) / k
 			codes, scales := make([]byte, n*RowBytes(k, tc.bits)), make([]byte, n*k/64*2)
-			errs := make([]RowError, n)
+			errs := make([]weight.RowError, n)
 			for b.Loop() {
-				if err := q.Rows(codes, scales, errs, w, k); err != nil {
+				if err := q.Rows([][]byte{ScalesPart: scales, CodesPart: codes}, errs, w); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -442,8 +444,8 @@ func TestWeights(t *testing.T) {
 		weights[i] = float32(math.Exp(2 * rng.NormFloat64()))
 	}
 	w := normal(7, n*k)
-	for _, st := range []ScaleType{F16, S1E4M3} {
-		o := Options{Codebook: builtin(t, "js", 2, group), Group: group, Scale: MSE, ScaleType: st}
+	for _, st := range []weight.ScaleType{weight.F16, weight.S1E4M3} {
+		o := Options{Codebook: builtin(t, "js", 2, group), Group: group, Scale: weight.MSE, ScaleType: st}
 		if st.Size() == 1 {
 			o.Codebook = o.Codebook.Scaled(.25)
 		}
@@ -462,7 +464,7 @@ func TestWeights(t *testing.T) {
 		}
 	}
 
-	o := Options{Codebook: builtin(t, "nf", 4, k), Group: k, Scale: MSE, ScaleType: F32, Weights: make([]float32, k)}
+	o := Options{Codebook: builtin(t, "nf", 4, k), Group: k, Scale: weight.MSE, ScaleType: weight.F32, Weights: make([]float32, k)}
 	for i := range k / 2 {
 		o.Weights[i] = 1
 	}

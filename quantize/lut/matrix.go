@@ -3,6 +3,8 @@ package lut
 import (
 	"errors"
 	"fmt"
+
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Widths of a code, in bits.
@@ -34,7 +36,7 @@ type Matrix struct {
 
 	// Scales holds N rows of Groups little-endian numbers of type ScaleType.
 	Scales    []byte
-	ScaleType ScaleType
+	ScaleType weight.ScaleType
 
 	// Codebook holds 2^Bits values in ascending order.
 	Codebook []float32
@@ -43,14 +45,11 @@ type Matrix struct {
 // RowBytes returns the number of bytes that a row of k codes takes.
 func RowBytes(k, bits int) int { return (k*bits + 7) / 8 }
 
-// GroupsIn returns the number of groups of size group in k columns.
-func GroupsIn(k, group int) int { return (k + group - 1) / group }
-
 // RowBytes returns the number of bytes of a row of codes.
 func (m *Matrix) RowBytes() int { return RowBytes(m.K, m.Bits) }
 
 // Groups returns the number of scales of a row.
-func (m *Matrix) Groups() int { return GroupsIn(m.K, m.Group) }
+func (m *Matrix) Groups() int { return weight.GroupsIn(m.K, m.Group) }
 
 // Bytes returns what the matrix takes on disk: codes, scales and codebook.
 func (m *Matrix) Bytes() int64 {
@@ -91,29 +90,32 @@ func (m *Matrix) RowScales(dst []float32, n int) {
 }
 
 // Row writes the K dequantized weights of row n to dst: one float32 product
-// of table value and scale each. codes and scales are scratch of at least K
-// and Groups elements.
-func (m *Matrix) Row(dst []float32, n int, codes []uint8, scales []float32) {
-	codes, scales = codes[:m.K], scales[:m.Groups()]
-	m.RowCodes(codes, n)
-	m.RowScales(scales, n)
-	for k, c := range codes {
-		dst[k] = m.Codebook[c] * scales[k/m.Group]
+// of table value and scale each.
+func (m *Matrix) Row(dst []float32, n int) {
+	const piece = 256 // codes, which begin with a byte
+	var codes [piece]uint8
+	var scale [1]float32
+	rb, size := m.RowBytes(), m.ScaleType.Size()
+	row, scales := m.Codes[n*rb:(n+1)*rb], m.Scales[n*m.Groups()*size:]
+	next := 0 // column, of the next group
+	for from := 0; from < m.K; from += piece {
+		c := codes[:min(piece, m.K-from)]
+		UnpackCodes(c, row[from/8*m.Bits:], m.Bits)
+		for i, c := range c {
+			if from+i == next {
+				m.ScaleType.Decode(scale[:], scales[next/m.Group*size:][:size])
+				next += m.Group
+			}
+			dst[from+i] = m.Codebook[c] * scale[0]
+		}
 	}
 }
 
 // Dequantize returns all N·K weights, row by row.
-func (m *Matrix) Dequantize() []float32 {
-	w := make([]float32, m.N*m.K)
-	codes, scales := make([]uint8, m.K), make([]float32, m.Groups())
-	for n := range m.N {
-		m.Row(w[n*m.K:(n+1)*m.K], n, codes, scales)
-	}
-	return w
-}
+func (m *Matrix) Dequantize() []float32 { return weight.Dequantize(m) }
 
-// Rows returns the matrix of n rows of m: first, and every step-th after it.
-func (m *Matrix) Rows(first, step, n int) *Matrix {
+// Rows implements [weight.Matrix].
+func (m *Matrix) Rows(first, step, n int) weight.Matrix {
 	r := *m
 	r.N = n
 	codes, scales := m.RowBytes(), m.Groups()*m.ScaleType.Size()

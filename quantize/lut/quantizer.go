@@ -3,49 +3,17 @@ package lut
 import (
 	"fmt"
 	"math"
+
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/weight"
 )
-
-// ScaleMethod says how the scale of a group is found.
-type ScaleMethod uint8
-
-const (
-	// Absmax maps the weight of largest magnitude to the end of the table. A
-	// one-sided table is mirrored where that weight has the other sign.
-	Absmax ScaleMethod = iota + 1
-	// MSE searches the scale with the smallest squared error.
-	MSE
-)
-
-// ScaleMethods lists the spellings of scale methods.
-func ScaleMethods() []string { return []string{Absmax.String(), MSE.String()} }
-
-// ParseScaleMethod is the inverse of [ScaleMethod.String].
-func ParseScaleMethod(s string) (ScaleMethod, error) {
-	switch s {
-	case "absmax":
-		return Absmax, nil
-	case "mse":
-		return MSE, nil
-	}
-	return 0, fmt.Errorf("unknown scale method %q: want absmax or mse", s)
-}
-
-func (m ScaleMethod) String() string {
-	switch m {
-	case Absmax:
-		return "absmax"
-	case MSE:
-		return "mse"
-	}
-	return fmt.Sprintf("ScaleMethod(%d)", uint8(m))
-}
 
 // Options describe the format that a [Quantizer] writes.
 type Options struct {
 	Codebook  Codebook
 	Group     int // columns that share a scale; at least 1
-	Scale     ScaleMethod
-	ScaleType ScaleType
+	Scale     weight.ScaleMethod
+	ScaleType weight.ScaleType
 
 	// Weights are how much the squared errors of each column count where a scale
 	// is searched, near 1; nil is all alike. A row has as many columns.
@@ -91,7 +59,7 @@ func NewQuantizer(o Options) (*Quantizer, error) {
 		return nil, fmt.Errorf("group of %d columns", o.Group)
 	case o.ScaleType.Size() == 0:
 		return nil, fmt.Errorf("unknown scale type %v", o.ScaleType)
-	case o.Scale != Absmax && o.Scale != MSE:
+	case o.Scale != weight.Absmax && o.Scale != weight.MSE:
 		return nil, fmt.Errorf("unknown scale method %v", o.Scale)
 	}
 	if err := o.Codebook.Check(bits); err != nil {
@@ -121,32 +89,15 @@ func NewQuantizer(o Options) (*Quantizer, error) {
 	return q, nil
 }
 
-// RowError is what quantization did to a row of weights.
-type RowError struct {
-	Energy  float64 // Σ w²
-	Squared float64 // Σ (w - ŵ)²
-}
-
-// NotFiniteError reports a weight that no code can stand for.
-type NotFiniteError struct {
-	Row, Col int
-	Value    float32
-}
-
-func (e *NotFiniteError) Error() string {
-	return fmt.Sprintf("weight [%d, %d] is %v", e.Row, e.Col, e.Value)
-}
-
-// Rows quantizes len(errs) rows of k weights each. It writes RowBytes(k, bits)
-// bytes a row to codes, the scales of a row to scales, and the error of each
-// row to errs. Scales are rounded to their stored type before codes are
-// chosen. A group of zeros gets the scale 0.
-//
-// It fails with a [NotFiniteError] on a weight that is NaN or infinite, its
-// row counted from the first one given, and with another error where a scale
-// is too large for its type.
-func (q *Quantizer) Rows(codes, scales []byte, errs []RowError, w []float32, k int) error {
-	groups := GroupsIn(k, q.opt.Group)
+// Rows implements [weight.Quantizer]. Scales are rounded to their stored type before
+// codes are chosen. A group of zeros gets the scale 0. Besides a
+// [weight.NotFiniteError] it fails where a scale is too large for its type.
+func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	codes, scales, k := parts[CodesPart], parts[ScalesPart], len(w)/len(errs)
+	groups := weight.GroupsIn(k, q.opt.Group)
 	rowBytes, scaleBytes := RowBytes(k, q.bits), groups*q.opt.ScaleType.Size()
 	for n := range errs {
 		row := w[n*k : (n+1)*k]
@@ -158,7 +109,7 @@ func (q *Quantizer) Rows(codes, scales []byte, errs []RowError, w []float32, k i
 			q.invs[g] = reciprocal(s)
 		}
 		q.encode(q.table, q.codes, row, q.opt.Group, q.invs, q.scales, q.sums[:groups])
-		var e RowError
+		var e weight.RowError
 		for _, s := range q.sums[:groups] {
 			e.Energy += float64(s.energy)
 			e.Squared += float64(s.squared)
@@ -172,10 +123,13 @@ func (q *Quantizer) Rows(codes, scales []byte, errs []RowError, w []float32, k i
 	return nil
 }
 
+// Shared implements [weight.Quantizer].
+func (q *Quantizer) Shared(parts [][]byte) { num.EncodeF32(parts[CodebookPart], q.opt.Codebook.Values) }
+
 // wideError recomputes in float64 the error of the row at hand, whose codes
 // and scales are in q.
-func (q *Quantizer) wideError(row []float32) RowError {
-	var e RowError
+func (q *Quantizer) wideError(row []float32) weight.RowError {
+	var e weight.RowError
 	for i, v := range row {
 		d := float64(v) - float64(q.table.values[q.codes[i]]*q.scales[i/q.opt.Group])
 		e.Energy += float64(v) * float64(v)
@@ -189,7 +143,7 @@ func (q *Quantizer) wideError(row []float32) RowError {
 // which are those of [Quantizer.Rows].
 func (q *Quantizer) RowScales(stored []byte, row []float32, n int) ([]float32, error) {
 	k, group := len(row), q.opt.Group
-	groups := GroupsIn(k, group)
+	groups := weight.GroupsIn(k, group)
 	if len(q.codes) < k {
 		q.codes = make([]uint8, k)
 	}
@@ -204,7 +158,7 @@ func (q *Quantizer) RowScales(stored []byte, row []float32, n int) ([]float32, e
 		if top >= infBits {
 			for i, v := range w {
 				if math.Float32bits(v)&^signBit >= infBits {
-					return nil, &NotFiniteError{Row: n, Col: g*group + i, Value: v}
+					return nil, &weight.NotFiniteError{Row: n, Col: g*group + i, Value: v}
 				}
 			}
 		}
@@ -239,7 +193,7 @@ func (q *Quantizer) scale(w []float32, top float32) float32 {
 	if q.signed {
 		end = q.towards(w, end, top)
 	}
-	if q.opt.Scale == Absmax {
+	if q.opt.Scale == weight.Absmax {
 		return end
 	}
 	return q.search(w, end)

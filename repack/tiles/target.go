@@ -111,16 +111,16 @@ func (t *Target) entries(layer string, m *lut.Matrix) []hf.Entry {
 		all = append(all, hf.Entry{Name: layer + p.suffix, DType: "U8", Shape: []int{p.rows, p.bytes}})
 	}
 	return append(all,
-		hf.Entry{Name: layer + lutq.CodebookSuffix, DType: "F32", Shape: []int{1 << m.Bits}},
+		hf.Entry{Name: layer + codebookSuffix, DType: "F32", Shape: []int{1 << m.Bits}},
 		hf.Entry{Name: layer + checksumSuffix, DType: "U32", Shape: []int{1}})
 }
 
-// shape returns a layer's matrix without its data.
+// shape returns a layer's matrix without its data. It fails on one of another kind than lut, which
+// alone has layouts.
 func shape(m *lutq.Model, layer string) (*lut.Matrix, error) {
-	tc, f := m.Config().Tensors[layer], m.Format(layer)
-	st, err := lut.ParseScaleType(f.ScaleType)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", layer, err)
+	tc, s := m.Config().Tensors[layer], m.Spec(layer)
+	if s.Kind != lut.Name {
+		return nil, fmt.Errorf("%s: no layout for weights of kind %s: they are read as they are stored", layer, s.Kind)
 	}
-	return &lut.Matrix{N: tc.Shape[0], K: tc.Shape[1], Bits: f.Bits, Group: f.Columns(tc.Shape[1]), ScaleType: st}, nil
+	return &lut.Matrix{N: tc.Shape[0], K: tc.Shape[1], Bits: s.Bits, Group: s.Columns(tc.Shape[1]), ScaleType: s.ScaleType}, nil
 }

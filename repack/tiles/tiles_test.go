@@ -13,6 +13,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/lut"
 )
 
 // container returns the tiny model quantized by a recipe, open.
@@ -72,7 +73,7 @@ func TestRoundTrip(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				want, err := target.pack(mat)
+				want, err := target.pack(mat.(*lut.Matrix))
 				if err != nil {
 					t.Fatal(err)
 				}

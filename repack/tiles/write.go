@@ -13,14 +13,17 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/lut"
 )
 
 // version is that of the files. Those of version 1 had no checksums.
 const version = "2"
 
-// checksumSuffix is that of the tensor with a layer's checksum.
-const checksumSuffix = ".crc32c"
+// The suffixes of the tensors with a layer's table and its checksum.
+const (
+	codebookSuffix = ".codebook"
+	checksumSuffix = ".crc32c"
+)
 
 // Progress is told how many bytes of how many are written, and the layer written last. It
 // is called from several goroutines.
@@ -77,7 +80,11 @@ func Write(ctx context.Context, dir string, m *lutq.Model, t *Target, progress P
 
 // write lays one layer out, checks it, writes it and returns its size.
 func (t *Target) write(w *hf.Writer, m *lutq.Model, layer string) (int64, error) {
-	mat, err := m.Linear(layer)
+	linear, err := m.Linear(layer)
+	if err != nil {
+		return 0, err
+	}
+	mat, err := lut.Of(linear)
 	if err != nil {
 		return 0, err
 	}
@@ -92,10 +99,8 @@ func (t *Target) write(w *hf.Writer, m *lutq.Model, layer string) (int64, error)
 	if !bytes.Equal(back.Codes, mat.Codes) || !bytes.Equal(back.Scales, mat.Scales) {
 		return 0, fmt.Errorf("the %s do not turn back into the layer", t.Unit)
 	}
-	table := make([]byte, 4*len(mat.Codebook))
-	num.EncodeF32(table, mat.Codebook)
 	parts := t.data(l)
-	data := [][]byte{parts[0], parts[1], table}
+	data := [][]byte{parts[0], parts[1], mat.Parts()[lut.CodebookPart]}
 	data = append(data, binary.LittleEndian.AppendUint32(nil, checksum(data)))
 	var size int64
 	for i, e := range t.entries(layer, mat) {

@@ -14,6 +14,7 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // BenchmarkGradients reports the GFLOP/s of the gradients with products, and
@@ -103,7 +104,7 @@ func benchLayer(b *testing.B, ops opstest.Ops, r *rand.Rand, n, k, group, bits i
 		b.Fatal(err)
 	}
 	w, err := ops.Trainable(model.Trainable{
-		N: n, K: k, Group: group, Codes: make([]uint8, n*k), Table: book.Values, Scales: scales, ScaleType: lut.F16, Original: original,
+		N: n, K: k, Group: group, Codes: make([]uint8, n*k), Table: book.Values, Scales: scales, ScaleType: weight.F16, Original: original,
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -7,8 +7,10 @@ package cpu
 import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/num"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -94,12 +96,12 @@ type hostWeight interface {
 	operand() gemmcpu.Weights
 }
 
-// weight is a matrix in one of the engine's own forms.
-type weight struct{ w gemmcpu.Weights }
+// stored is a matrix in one of the engine's own forms.
+type stored struct{ w gemmcpu.Weights }
 
-func (w weight) Shape() (n, k int) { return w.w.Rows(), w.w.Cols() }
+func (w stored) Shape() (n, k int) { return w.w.Rows(), w.w.Cols() }
 
-func (w weight) operand() gemmcpu.Weights { return w.w }
+func (w stored) operand() gemmcpu.Weights { return w.w }
 
 // operand returns what the engine multiplies by.
 func operand(w model.Weight) gemmcpu.Weights { return w.(hostWeight).operand() }
@@ -110,16 +112,32 @@ func (c *Ops) Dense(n, k int, t hf.DType, data []byte) (model.Weight, error) {
 	if err != nil {
 		return nil, err
 	}
-	return weight{w}, nil
+	return stored{w}, nil
 }
 
-// Packed implements [model.Ops].
-func (c *Ops) Packed(m *lut.Matrix) (model.Weight, error) {
-	panels, err := repack.CPU(m)
-	if err != nil {
+// Packed implements [model.Ops]. There are kernels for the kind lut; others
+// become float32.
+func (c *Ops) Packed(m weight.Matrix) (model.Weight, error) {
+	if l, ok := m.(*lut.Matrix); ok {
+		panels, err := repack.CPU(l)
+		if err != nil {
+			return nil, err
+		}
+		return c.Layout(panels)
+	}
+	if err := m.Validate(); err != nil {
 		return nil, err
 	}
-	return c.Layout(panels)
+	n, k := m.Shape()
+	data := make([]byte, 4*n*k)
+	c.overRows(n, func(worker, from, to int) {
+		row := c.row(worker, k)
+		for i := from; i < to; i++ {
+			m.Row(row, i)
+			num.EncodeF32(data[4*i*k:4*(i+1)*k], row)
+		}
+	})
+	return c.Dense(n, k, hf.F32, data)
 }
 
 // Layout implements [model.Ops]. It keeps panels.
@@ -136,7 +154,7 @@ func (c *Ops) Layout(l lut.Layout) (model.Weight, error) {
 	if err != nil {
 		return nil, err
 	}
-	return weight{w}, nil
+	return stored{w}, nil
 }
 
 // FreeWeight implements [model.Ops]: the garbage collector does it.

@@ -10,7 +10,7 @@ import (
 	"github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/model/opstest"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestOps compares the operations with the reference, on one thread and on
@@ -67,7 +67,7 @@ func TestTrainableWithoutOriginal(t *testing.T) {
 	ops := newOps(t)
 	w, err := ops.Trainable(model.Trainable{
 		N: 2, K: 3, Group: 2, Codes: []uint8{0, 1, 2, 3, 1, 0},
-		Table: []float32{-1, -0.5, 0.25, 1}, Scales: []float32{2, 4, 8, 0}, ScaleType: lut.F32,
+		Table: []float32{-1, -0.5, 0.25, 1}, Scales: []float32{2, 4, 8, 0}, ScaleType: weight.F32,
 	})
 	if err != nil {
 		t.Fatal(err)

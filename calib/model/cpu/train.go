@@ -9,6 +9,7 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // maxTable is the largest number of table values.
@@ -21,7 +22,7 @@ type trained struct {
 	codes               []uint8
 	table               []float32 // nil: the original's elements
 	scales              []float32
-	scaleType           lut.ScaleType
+	scaleType           weight.ScaleType
 	original            gemmcpu.Weights // or nil
 	values              []float32       // [n, k]
 	w                   *gemmcpu.Plain  // of values
@@ -37,7 +38,7 @@ func (c *Ops) Trainable(t model.Trainable) (model.Weight, error) {
 		return nil, fmt.Errorf("trainable weight: %w", err)
 	}
 	w := &trained{
-		n: t.N, k: t.K, group: t.Group, groups: lut.GroupsIn(t.K, t.Group),
+		n: t.N, k: t.K, group: t.Group, groups: weight.GroupsIn(t.K, t.Group),
 		scaleType: t.ScaleType, scales: make([]float32, len(t.Scales)), values: make([]float32, t.N*t.K),
 	}
 	w.w = gemmcpu.NewPlain(w.n, w.k, w.values)
@@ -54,7 +55,7 @@ func (c *Ops) Trainable(t model.Trainable) (model.Weight, error) {
 
 // round sets the scales, as their type holds them.
 func (w *trained) round(scales []float32) {
-	if w.scaleType == lut.F32 {
+	if w.scaleType == weight.F32 {
 		copy(w.scales, scales)
 		return
 	}

@@ -22,7 +22,7 @@ func (o *Ops) Embed(h model.Array, tokens []int, w model.Weight, scale float32) 
 		return
 	}
 	o.do(func() {
-		m := w.(weight).base()
+		m := w.(operand).base()
 		rows := o.uploadInts(tokens)
 		switch {
 		case o.err != nil:

@@ -20,6 +20,7 @@ import (
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // types are those of activations, with how far results may be from float64 in
@@ -192,7 +193,12 @@ type quantized struct {
 	layers map[string]*lut.Matrix
 }
 
-func (q *quantized) Quantized(layer string) (*lut.Matrix, error) { return q.layers[layer], nil }
+func (q *quantized) Quantized(layer string) (weight.Matrix, error) {
+	if m := q.layers[layer]; m != nil {
+		return m, nil
+	}
+	return nil, nil
+}
 
 func (q *quantized) Tensor(name string) (*hf.Tensor, bool) {
 	if q.layers[strings.TrimSuffix(name, ".weight")] != nil {
@@ -220,12 +226,12 @@ func source(t testing.TB, bits, group int, embedding bool) model.Source {
 		if bits == 0 || len(tensor.Shape) != 2 || !strings.HasSuffix(layer, "_proj") && !embedding {
 			continue
 		}
-		m := &lut.Matrix{N: tensor.Shape[0], K: tensor.Shape[1], Bits: bits, Group: group, ScaleType: lut.F16}
+		m := &lut.Matrix{N: tensor.Shape[0], K: tensor.Shape[1], Bits: bits, Group: group, ScaleType: weight.F16}
 		book, err := lut.NewCodebook("nf", bits, group)
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := lut.Options{Codebook: book, Group: group, Scale: lut.Absmax, ScaleType: lut.F16}
+		o := lut.Options{Codebook: book, Group: group, Scale: weight.Absmax, ScaleType: weight.F16}
 		z, err := lut.NewQuantizer(o)
 		if err != nil {
 			t.Fatal(err)
@@ -236,7 +242,7 @@ func source(t testing.TB, bits, group int, embedding bool) model.Source {
 		}
 		m.Codebook = o.Codebook.Values
 		m.Codes, m.Scales = make([]byte, m.N*m.RowBytes()), make([]byte, m.N*m.Groups()*m.ScaleType.Size())
-		if err := z.Rows(m.Codes, m.Scales, make([]lut.RowError, m.N), w, m.K); err != nil {
+		if err := z.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, make([]weight.RowError, m.N), w); err != nil {
 			t.Fatal(err)
 		}
 		q.layers[layer] = m

@@ -68,7 +68,7 @@ func (o *Ops) LinearBack(dx, dy model.Array, rows int, w model.Weight, add bool)
 		return
 	}
 	o.do(func() {
-		at, scratch := o.denseOf(w.(weight).base())
+		at, scratch := o.denseOf(w.(operand).base())
 		o.gemm(driver.GEMM{
 			M: rows, N: k, K: n, A: driver.Operand{Ptr: g.ptr}, B: driver.Operand{Ptr: at}, C: driver.Operand{Ptr: d.ptr},
 			In: o.acts, Out: d.dtype, Alpha: 1, Beta: float32(truth(add)),

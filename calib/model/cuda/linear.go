@@ -3,17 +3,19 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
-// weight is a weight of any kind.
-type weight interface {
+// operand is a weight of any kind.
+type operand interface {
 	model.Weight
 	base() *matrix
 	// free gives the memory back. It is called on the device's goroutine.
@@ -50,7 +52,7 @@ func (o *Ops) FreeWeight(w model.Weight) {
 	}
 	_ = o.dev.Do(func() error { // after a failure too
 		err := o.stream.Sync()
-		o.fail(errors.Join(err, w.(weight).free(o)))
+		o.fail(errors.Join(err, w.(operand).free(o)))
 		return nil
 	})
 }
@@ -103,21 +105,22 @@ func (o *Ops) uploadAs(dst driver.Ptr, data []byte, from driver.DType) {
 	o.release(buffer)
 }
 
-// Packed uploads a quantized matrix. The fused kernels multiply by it in 16-bit
-// activations where they have a layout for it, K a multiple of 32 and groups of 32,
-// 64, 128, 256 or K; others are kept dense.
-func (o *Ops) Packed(m *lut.Matrix) (model.Weight, error) {
+// Packed uploads a quantized matrix. The fused kernels multiply by one of the kind lut in 16-bit
+// activations where they have a layout for it, K a multiple of 32 and groups of
+// [weight.Groups] or K; others are kept dense.
+func (o *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
-	if o.fuses(m.K, m.Group) {
-		tiles, err := repack.CUDA(m)
+	if l, ok := m.(*lut.Matrix); ok && o.fuses(l.K, l.Group) {
+		tiles, err := repack.CUDA(l)
 		if err != nil {
 			return nil, err
 		}
 		return o.tiles(tiles)
 	}
-	w := &matrix{n: m.N, k: m.K}
+	n, k := m.Shape()
+	w := &matrix{n: n, k: k}
 	data := o.dequantize(m)
 	if err := o.now(func() { o.settle(w, data, o.acts) }); err != nil {
 		return nil, err
@@ -151,27 +154,20 @@ func (o *Ops) tiles(t *repack.CUDATiles) (model.Weight, error) {
 }
 
 // dequantize returns the weights as activations.
-func (o *Ops) dequantize(m *lut.Matrix) []byte {
+func (o *Ops) dequantize(m weight.Matrix) []byte {
 	size := o.acts.Size()
-	data := make([]byte, m.N*m.K*size)
-	row, codes, scales := make([]float32, m.K), make([]uint8, m.K), make([]float32, m.Groups())
-	for n := range m.N {
-		m.Row(row, n, codes, scales)
-		encodeAs(o.acts, data[n*m.K*size:], row)
+	n, k := m.Shape()
+	data, row := make([]byte, n*k*size), make([]float32, k)
+	for i := range n {
+		m.Row(row, i)
+		encodeAs(o.acts, data[i*k*size:], row)
 	}
 	return data
 }
 
 // fuses reports whether the fused kernels multiply by a matrix of rows of k weights, in groups.
 func (o *Ops) fuses(k, group int) bool {
-	if o.acts == driver.F32 || k%32 != 0 {
-		return false
-	}
-	switch group {
-	case 32, 64, 128, 256, k:
-		return true
-	}
-	return false
+	return o.acts != driver.F32 && k%32 == 0 && (group == k || slices.Contains(weight.Groups(), group))
 }
 
 // Linear multiplies x by several weights.
@@ -189,7 +185,7 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 	}
 	o.do(func() {
 		for _, p := range to {
-			y, w := p.Y.(*array), p.W.(weight).base()
+			y, w := p.Y.(*array), p.W.(operand).base()
 			if w.packed != nil {
 				o.fused(y, in, rows, w, p.Add)
 			} else {

@@ -8,6 +8,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 var _ model.BackwardOps = (*Ops)(nil)
@@ -19,7 +20,7 @@ type trainable struct {
 	codes         driver.Ptr // bytes [n, k]; 0 where the original takes the place of table values
 	table, scales driver.Ptr // floats; of scales [n, groups]
 	entries       int        // of the table
-	scaleType     lut.ScaleType
+	scaleType     weight.ScaleType
 	original      *matrix // acts [n, k], another weight; may be nil
 	o             *Ops
 }
@@ -27,7 +28,7 @@ type trainable struct {
 // Shape returns [N, K].
 func (t *trainable) Shape() (n, k int) { return t.n, t.k }
 
-func (t *trainable) groups() int { return lut.GroupsIn(t.k, t.group) }
+func (t *trainable) groups() int { return weight.GroupsIn(t.k, t.group) }
 
 // maxTable is the most entries that the kernels take of a table.
 const maxTable = 1 << lut.MaxBits

@@ -21,6 +21,7 @@ import (
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 func randoms(seed uint64, n int, sigma float64) []float32 {
@@ -162,7 +163,7 @@ func learn(t testing.TB, ops opstest.Ops, lsq bool) *learning {
 		}
 		w := model.Trainable{
 			N: m.N, K: m.K, Group: m.Group, Codes: make([]uint8, m.N*m.K), Table: m.Codebook,
-			Scales: make([]float32, m.N*m.Groups()), ScaleType: lut.F32, Original: base.Weight(path),
+			Scales: make([]float32, m.N*m.Groups()), ScaleType: weight.F32, Original: base.Weight(path),
 		}
 		for n := range m.N {
 			m.RowCodes(w.Codes[n*m.K:], n)
@@ -272,7 +273,7 @@ func TestTrainableErrors(t *testing.T) {
 	good := func() model.Trainable {
 		return model.Trainable{
 			N: 2, K: 6, Group: 4, Codes: make([]uint8, 12), Table: []float32{-1, 0, 0.5, 1},
-			Scales: make([]float32, 4), ScaleType: lut.F16,
+			Scales: make([]float32, 4), ScaleType: weight.F16,
 		}
 	}
 	if err := checkTrainable(good()); err != nil {
@@ -282,7 +283,7 @@ func TestTrainableErrors(t *testing.T) {
 		"no sense":          func(w *model.Trainable) { w.N = 0 },
 		"a packed original": func(w *model.Trainable) { w.Original = &trainable{n: 2, k: 6} },
 		"too many elements": func(w *model.Trainable) {
-			*w = model.Trainable{N: 1 << 16, K: 1 << 15, Group: 1 << 15, Scales: make([]float32, 1<<16), ScaleType: lut.F16}
+			*w = model.Trainable{N: 1 << 16, K: 1 << 15, Group: 1 << 15, Scales: make([]float32, 1<<16), ScaleType: weight.F16}
 			w.Original = &matrix{n: w.N, k: w.K, dense: 512}
 		},
 	} {
@@ -333,7 +334,7 @@ func block8B(b *testing.B, layers int) model.Source {
 		b.Fatal(err)
 	}
 	random := make([]byte, 2*(1<<20+999)) // again and again
-	lut.BF16.Encode(random, randoms(1, len(random)/2, 0.02))
+	weight.BF16.Encode(random, randoms(1, len(random)/2, 0.02))
 	for _, e := range entries {
 		n := 2
 		for _, d := range e.Shape {
@@ -393,7 +394,7 @@ func trainable8B(b *testing.B, o *Ops, original model.Weight) (model.Weight, mod
 	b.Helper()
 	n, k := original.Shape()
 	t := model.Trainable{
-		N: n, K: k, Group: 64, Codes: make([]uint8, n*k), Scales: randoms(2, n*k/64, 0.05), ScaleType: lut.F16, Original: original,
+		N: n, K: k, Group: 64, Codes: make([]uint8, n*k), Scales: randoms(2, n*k/64, 0.05), ScaleType: weight.F16, Original: original,
 	}
 	r := rand.New(rand.NewPCG(1, 1))
 	for i := range t.Codes {
@@ -496,7 +497,7 @@ func BenchmarkGPUTrain(b *testing.B) {
 		for _, shape := range [][2]int{{inter, hidden}, {hidden, inter}, {hidden, hidden}, {1024, hidden}} {
 			n, k := shape[0], shape[1]
 			data := make([]byte, 2*n*k)
-			lut.BF16.Encode(data, randoms(4, n*k, 0.02))
+			weight.BF16.Encode(data, randoms(4, n*k, 0.02))
 			original, err := o.Dense(n, k, hf.BF16, data)
 			if err != nil {
 				b.Fatal(err)
@@ -557,7 +558,7 @@ func TestGPUAdamBF16(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) {
 		const n = 40_001
 		p, m, v := randoms(1, n, 0.05), make([]float32, n), make([]float32, n)
-		lut.BF16.Decode(p, encode(lut.BF16, p))
+		weight.BF16.Decode(p, encode(weight.BF16, p))
 		a := model.Adam{P: o.Floats(n), M: o.Floats(n), V: o.Floats(n), G: o.Floats(n), LR: 1e-3, B1: 0.9, B2: 0.999, Eps: 1e-8, BF16: true}
 		o.Write(a.P, p)
 		for a.Step = 1; a.Step <= 5; a.Step++ {
@@ -585,7 +586,7 @@ func TestGPUAdamBF16(t *testing.T) {
 	})
 }
 
-func encode(s lut.ScaleType, v []float32) []byte {
+func encode(s weight.ScaleType, v []float32) []byte {
 	b := make([]byte, len(v)*s.Size())
 	s.Encode(b, v)
 	return b

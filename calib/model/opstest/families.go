@@ -9,7 +9,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/arch/archtest"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // FamilyBounds say how close a tiny model of every family has to be to what transformers
@@ -83,7 +83,7 @@ func (b FamilyBounds) gradients(t *testing.T, m *model.Model, g archtest.Golden)
 		for i := range ones {
 			ones[i] = 1
 		}
-		trained, err := ops.Trainable(model.Trainable{N: n, K: k, Group: k, Scales: ones, ScaleType: lut.F32, Original: w})
+		trained, err := ops.Trainable(model.Trainable{N: n, K: k, Group: k, Scales: ones, ScaleType: weight.F32, Original: w})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // RMSNormBack implements [model.BackwardOps]. With r = 1/√(mean x² + eps),
@@ -173,7 +173,7 @@ func (r Reference) Trainable(t model.Trainable) (model.Weight, error) {
 	}
 	m := &matrix{
 		n: t.N, k: t.K, group: t.Group, scaleType: t.ScaleType,
-		scales: make([]float64, t.N*lut.GroupsIn(t.K, t.Group)),
+		scales: make([]float64, t.N*weight.GroupsIn(t.K, t.Group)),
 	}
 	if t.Original != nil {
 		m.original = t.Original.(*matrix)
@@ -196,8 +196,8 @@ func (Reference) SetScales(w model.Weight, scales model.Array) {
 }
 
 // rounded is v as a scale type holds it.
-func rounded(t lut.ScaleType, v float64) float64 {
-	if t == lut.F32 {
+func rounded(t weight.ScaleType, v float64) float64 {
+	if t == weight.F32 {
 		return v
 	}
 	var b [4]byte
@@ -282,7 +282,7 @@ func (Reference) ScaleGrad(ds, dtable, dy, x model.Array, rows int, w model.Weig
 					u -= q
 				}
 			}
-			d[n*lut.GroupsIn(m.k, m.group)+k/m.group] += sum * u
+			d[n*weight.GroupsIn(m.k, m.group)+k/m.group] += sum * u
 			if dt != nil {
 				dt[m.codes[n*m.k+k]] += sum * m.scale(n, k)
 			}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestReferenceAgainstItself shows that the suite asks for nothing that exact
@@ -154,9 +154,9 @@ func gradients(r *rand.Rand) []gradient {
 	}
 	for _, table := range []bool{true, false} {
 		const rows, n, k, group = 6, 3, 14, 4
-		groups := lut.GroupsIn(k, group)
+		groups := weight.GroupsIn(k, group)
 		x := random(r, rows*k, 1)
-		m := &matrix{n: n, k: k, group: group, scaleType: lut.F32, scales: random(r, n*groups, 1)}
+		m := &matrix{n: n, k: k, group: group, scaleType: weight.F32, scales: random(r, n*groups, 1)}
 		in := []Array{append(Array(nil), m.scales...)}
 		name := "ScaleGrad of originals"
 		if table {

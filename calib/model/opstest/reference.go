@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Array is float64 memory of a [Reference]; both floats and acts are of it.
@@ -303,7 +304,7 @@ func (Reference) Gather(dst, src model.Array, rows []int, weights []float32) {
 	for i, row := range rows {
 		n := len(d) / len(rows)
 		for j := range n {
-			d[i*n+j] = s[row*n+j] * weight(weights, i)
+			d[i*n+j] = s[row*n+j] * factor(weights, i)
 		}
 	}
 }
@@ -314,12 +315,12 @@ func (Reference) Scatter(h, src model.Array, rows []int, weights []float32) {
 	for i, row := range rows {
 		n := len(s) / len(rows)
 		for j := range n {
-			d[row*n+j] += s[i*n+j] * weight(weights, i)
+			d[row*n+j] += s[i*n+j] * factor(weights, i)
 		}
 	}
 }
 
-func weight(w []float32, i int) float64 {
+func factor(w []float32, i int) float64 {
 	if w == nil {
 		return 1
 	}
@@ -476,7 +477,7 @@ type matrix struct {
 	codes     []uint8
 	table     []float64 // nil: the original's elements
 	scales    []float64
-	scaleType lut.ScaleType
+	scaleType weight.ScaleType
 	original  *matrix
 }
 
@@ -485,7 +486,7 @@ func (m *matrix) Shape() (n, k int) { return m.n, m.k }
 
 func (m *matrix) trainable() bool { return m.scales != nil }
 
-func (m *matrix) scale(n, k int) float64 { return m.scales[n*lut.GroupsIn(m.k, m.group)+k/m.group] }
+func (m *matrix) scale(n, k int) float64 { return m.scales[n*weight.GroupsIn(m.k, m.group)+k/m.group] }
 
 // entry is the table value of a weight.
 func (m *matrix) entry(n, k int) float64 {
@@ -530,11 +531,12 @@ func (Reference) Dense(n, k int, t hf.DType, data []byte) (model.Weight, error) 
 }
 
 // Packed implements [model.Ops].
-func (Reference) Packed(m *lut.Matrix) (model.Weight, error) {
+func (Reference) Packed(m weight.Matrix) (model.Weight, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
-	return &matrix{n: m.N, k: m.K, values: widen(m.Dequantize())}, nil
+	n, k := m.Shape()
+	return &matrix{n: n, k: k, values: widen(weight.Dequantize(m))}, nil
 }
 
 // Layout implements [model.Ops].

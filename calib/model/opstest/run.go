@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Options say how close operations have to be to the [Reference]. Tolerances
@@ -133,7 +134,7 @@ func (c *check) dense(n, k int, t hf.DType) weights {
 }
 
 // packed uploads a random quantized matrix.
-func (c *check) packed(n, k, bits, group int, st lut.ScaleType) weights {
+func (c *check) packed(n, k, bits, group int, st weight.ScaleType) weights {
 	m := &lut.Matrix{N: n, K: k, Bits: bits, Group: group, ScaleType: st, Codebook: c.table(bits)}
 	m.Codes = make([]byte, n*m.RowBytes())
 	for i := range n {
@@ -172,7 +173,7 @@ func (c *check) codes(n, bits int) []uint8 {
 
 // scales returns scales such as a type can hold, some of them negative where
 // it has a sign, and some zero.
-func (c *check) scales(n int, st lut.ScaleType) []float32 {
+func (c *check) scales(n int, st weight.ScaleType) []float32 {
 	v := make([]float32, n)
 	for i := range v {
 		v[i] = float32(0.1 * (0.5 + c.r.Float64()))
@@ -186,7 +187,7 @@ func (c *check) scales(n int, st lut.ScaleType) []float32 {
 	return v
 }
 
-var scaleTypes = []lut.ScaleType{lut.F16, lut.BF16, lut.F32, lut.E4M4, lut.S1E4M3}
+var scaleTypes = []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}
 
 func testEmbed(t *testing.T, ops Ops, o Options) {
 	tokens := []int{3, 0, 28, 28, 7, 1, 16}
@@ -209,7 +210,7 @@ func testEmbed(t *testing.T, ops Ops, o Options) {
 			run(fmt.Sprintf("%v %d", dt, k), k, func(c *check) weights { return c.dense(29, k, dt) })
 		}
 	}
-	run("packed", 75, func(c *check) weights { return c.packed(29, 75, 3, 32, lut.F16) })
+	run("packed", 75, func(c *check) weights { return c.packed(29, 75, 3, 32, weight.F16) })
 }
 
 func testRMSNorm(t *testing.T, ops Ops, o Options) {

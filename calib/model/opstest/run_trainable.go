@@ -8,6 +8,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // layer is a trainable weight with its original.
@@ -18,9 +19,9 @@ type layer struct {
 
 // trainable uploads an [n, k] matrix as a layer whose codes are the nearest
 // ones, with scales of the largest weight. bits of 0 leave it without a table.
-func (c *check) trainable(n, k, bits, group int, dt hf.DType, st lut.ScaleType) layer {
+func (c *check) trainable(n, k, bits, group int, dt hf.DType, st weight.ScaleType) layer {
 	c.Helper()
-	groups := lut.GroupsIn(k, group)
+	groups := weight.GroupsIn(k, group)
 	// A device may hold dense weights in its own 16 bits, and codes have to
 	// be of the same numbers.
 	v := c.normal(n*k, 0.1)
@@ -197,7 +198,7 @@ func testTies(t *testing.T, ops Ops, o Options) {
 	original := c.weight(func(ops Ops) (model.Weight, error) { return ops.Dense(3, k, hf.F32, data) })
 	w := c.weight(func(ops Ops) (model.Weight, error) {
 		return ops.Trainable(model.Trainable{
-			N: 3, K: k, Group: k, Codes: make([]uint8, 3*k), Table: table, Scales: scales, ScaleType: lut.F32,
+			N: 3, K: k, Group: k, Codes: make([]uint8, 3*k), Table: table, Scales: scales, ScaleType: weight.F32,
 			Original: side{ops, ops == Ops(Reference{})}.w(original),
 		})
 	})
@@ -246,7 +247,7 @@ func testTrainableOriginal(t *testing.T, ops Ops, o Options) {
 
 // testTrainableErrors: what no device can learn is refused, before it is read.
 func testTrainableErrors(t *testing.T, ops Ops, _ Options) {
-	w := model.Trainable{N: 1, K: 2, Group: 2, Codes: []uint8{0, 2}, Table: []float32{-1, 1}, Scales: []float32{1}, ScaleType: lut.F32}
+	w := model.Trainable{N: 1, K: 2, Group: 2, Codes: []uint8{0, 2}, Table: []float32{-1, 1}, Scales: []float32{1}, ScaleType: weight.F32}
 	want := w.Validate()
 	if _, err := ops.Trainable(w); want == nil || err == nil || !strings.Contains(err.Error(), want.Error()) {
 		t.Errorf("a code outside of the table: got error %v, want one with %v", err, want)

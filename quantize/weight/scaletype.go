@@ -1,4 +1,4 @@
-package lut
+package weight
 
 import (
 	"fmt"
@@ -44,6 +44,18 @@ func ParseScaleType(s string) (ScaleType, error) {
 	return 0, fmt.Errorf("unknown scale type %q: want f16, bf16, f32, e4m4 or s1e4m3", s)
 }
 
+// MarshalText implements [encoding.TextMarshaler].
+func (t ScaleType) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler]. The empty text is no type.
+func (t *ScaleType) UnmarshalText(text []byte) (err error) {
+	*t = 0
+	if len(text) > 0 {
+		*t, err = ParseScaleType(string(text))
+	}
+	return err
+}
+
 func (t ScaleType) String() string {
 	if names := scaleTypeNames(); int(t) < len(names) {
 		return names[t]
@@ -62,6 +74,19 @@ func (t ScaleType) Size() int {
 		return 1
 	}
 	return 0
+}
+
+// DType returns the safetensors type of the tensors that hold scales.
+func (t ScaleType) DType() string {
+	switch t {
+	case F16:
+		return "F16"
+	case BF16:
+		return "BF16"
+	case F32:
+		return "F32"
+	}
+	return "U8"
 }
 
 // Signed reports whether the type can hold a negative scale.

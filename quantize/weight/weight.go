@@ -1,0 +1,115 @@
+package weight
+
+import "fmt"
+
+// A Kind is a way to store the weight of a linear layer.
+type Kind interface {
+	// Name is what configurations call the kind.
+	Name() string
+	// Widths returns the least and the most bits of a weight's code.
+	Widths() (least, most int)
+	// ScaleTypes returns the types that scales may have.
+	ScaleTypes() []ScaleType
+	// Fit returns a spec without the fields that say nothing of a layer of this
+	// kind, which defaults may have given it.
+	Fit(s Spec) Spec
+	// Suffix is that of a part that every layer of this kind has, and that no
+	// tensor has that is copied.
+	Suffix() string
+	// Parts returns the tensors that store a layer of n rows and k columns, in the
+	// order in which they are written. It fails where there is no such layer.
+	Parts(s Spec, n, k int) ([]Part, error)
+	// Open returns the matrix that parts hold, whose data are as Parts has them. It
+	// keeps the data. It fails on data that is no weight: a scale that is not finite, a
+	// table that is not ascending.
+	Open(s Spec, n, k int, data [][]byte) (Matrix, error)
+}
+
+// Part is one of the tensors that store a layer.
+type Part struct {
+	Suffix   string // of the tensor's name, behind the layer's
+	DType    string // as safetensors spell it
+	Shape    []int
+	Rows     bool // the first axis is the layer's rows
+	Optional bool // may be left out, which Open sees as nil
+}
+
+// Matrix is the quantized weight of a linear layer.
+type Matrix interface {
+	// Kind is the name of the matrix's kind.
+	Kind() string
+	// Shape returns output and input features.
+	Shape() (n, k int)
+	// Bytes returns what the matrix takes on disk.
+	Bytes() int64
+	// Validate reports the first disagreement between the matrix's fields. It does not look at
+	// the data.
+	Validate() error
+	// Row writes the k weights of row n to dst. It defines the weight. Several
+	// goroutines may call it.
+	Row(dst []float32, n int)
+	// Rows returns the matrix of n of the rows: first, and every step-th after it.
+	Rows(first, step, n int) Matrix
+	// Parts returns the data of the parts, as Open takes them.
+	Parts() [][]byte
+	// CheckPadding reports a bit that is set where nothing is stored.
+	CheckPadding() error
+	// Farther returns the first column of row n whose code is not that of the
+	// nearest value to w, but for rounding, or -1.
+	Farther(n int, w []float32) int
+}
+
+// Dequantize returns all weights of a matrix, row by row.
+func Dequantize(m Matrix) []float32 {
+	n, k := m.Shape()
+	w := make([]float32, n*k)
+	for i := range n {
+		m.Row(w[i*k:(i+1)*k], i)
+	}
+	return w
+}
+
+// A Quantizer turns the rows of one layer into the data of its parts. Rows do
+// not depend on each other. It keeps scratch memory, so each goroutine needs its
+// own.
+type Quantizer interface {
+	// Rows quantizes len(errs) rows of equal length in w. parts are those of the layer, in
+	// the order of [Kind.Parts]: of each that has rows it writes as many. It writes the
+	// error of each row to errs.
+	//
+	// It fails with a [NotFiniteError] on a weight that is NaN or infinite, its
+	// row counted from the first one given.
+	Rows(parts [][]byte, errs []RowError, w []float32) error
+	// Shared writes the parts that have no rows.
+	Shared(parts [][]byte)
+}
+
+// RowError is what quantization did to a row of weights.
+type RowError struct {
+	Energy  float64 // Σ w²
+	Squared float64 // Σ (w - ŵ)²
+}
+
+// NotFiniteError reports a weight that no code can stand for.
+type NotFiniteError struct {
+	Row, Col int
+	Value    float32
+}
+
+func (e *NotFiniteError) Error() string {
+	return fmt.Sprintf("weight [%d, %d] is %v", e.Row, e.Col, e.Value)
+}
+
+// Stats are what a layer reads on a text: x̂ are the inputs in the model whose
+// blocks before are quantized, x those in the original. They may lie in a device's memory until
+// they are asked for.
+type Stats interface {
+	K() int      // elements of an input
+	Tokens() int // inputs that were seen
+	// Diagonal returns Σ x̂ₖ², [K].
+	Diagonal() ([]float32, error)
+	// Hessian returns Σ x̂·x̂ᵀ, [K, K].
+	Hessian() ([]float32, error)
+	// Drift returns Σ (x − x̂)·x̂ᵀ, [K, K], or nil where the original was not run.
+	Drift() ([]float32, error)
+}
