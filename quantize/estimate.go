@@ -53,6 +53,19 @@ func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
 	}
 	t := p.Totals()
 	e.Seconds = work/float64(mem.workers) + read*float64(t.BytesIn+t.BytesOut)
+	if c := p.Recipe.Calibrate; c != nil {
+		var products float64 // of errors with columns, and of the factorization
+		calibrated, _ := p.byCalibration()
+		for _, i := range calibrated {
+			n, k := float64(p.Items[i].N), float64(p.Items[i].K)
+			products += n*k*k + k*k*k*float64(max(p.Items[i].Experts, 1))
+		}
+		calibrating, err := c.Seconds(ctx, products)
+		if err != nil {
+			return Estimate{}, err
+		}
+		e.Seconds += calibrating
+	}
 	if r := p.Recipe.Refine; r != nil {
 		learning, err := r.Seconds(ctx)
 		if err != nil {
@@ -66,7 +79,7 @@ func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
 // secondsPerWeight times the item's format on normal weights.
 func (it *Item) secondsPerWeight() (float64, error) {
 	const k, n = 4096, 16
-	q, err := it.quantizer(it.Codebook)
+	q, err := nearest(methodRTN).Quantizer(it.layer(it.Codebook))
 	if err != nil {
 		return 0, err
 	}

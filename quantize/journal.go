@@ -27,6 +27,7 @@ type record struct {
 	Sums    []lutq.Sum `json:"sums,omitempty"` // of the stored tensors
 	Energy  float64    `json:"energy,omitempty"`
 	Squared float64    `json:"squared,omitempty"`
+	Remarks []Remark   `json:"remarks,omitempty"`
 	Refined bool       `json:"refined,omitempty"` // and in its place
 }
 
@@ -114,6 +115,9 @@ func (j *journal) close() { j.file.Close() }
 func (p *Plan) fingerprint(maxShard int64) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "lutq 1\n%s\nshard %d\n", p.Recipe.Command(), maxShard)
+	if p.Recipe.Calibrate != nil {
+		fmt.Fprintf(h, "calibrate %s\n", p.Recipe.Calibrate.Key())
+	}
 	if p.Recipe.Refine != nil {
 		fmt.Fprintf(h, "refine %s\n", p.Recipe.Refine.Key())
 	}

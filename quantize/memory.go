@@ -8,8 +8,10 @@ import (
 // memory is how a run's buffers are sized.
 type memory struct {
 	workers int
-	block   int   // weights that a worker holds at a time
-	refiner int64 // bytes that it takes; 0 where there is none
+	block   int // weights that a worker holds at a time
+	// Bytes that a calibrator takes beside the workers, and a refiner after them; 0 where
+	// there is none.
+	calibrator, refiner int64
 }
 
 // blockWeights is what a worker holds where memory is no concern: enough to
@@ -44,11 +46,14 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 		}
 		m.refiner = r.Memory(shapes)
 	}
+	if c := p.Recipe.Calibrate; c != nil {
+		m.calibrator = c.Memory()
+	}
 	if o.MaxRAM == 0 {
 		return m, nil
 	}
-	if m.refiner > o.MaxRAM {
-		return m, &MemoryError{Limit: o.MaxRAM, Need: m.refiner}
+	if need := max(m.refiner, m.calibrator); need > o.MaxRAM {
+		return m, &MemoryError{Limit: o.MaxRAM, Need: need, Calibrating: m.calibrator > m.refiner}
 	}
 	for m.peak() > o.MaxRAM {
 		switch {
@@ -72,14 +77,21 @@ func (p *Plan) CheckMemory(o RunOptions) error {
 // peak estimates the resident memory of a run in bytes. A refiner and the
 // workers take their turns.
 func (m memory) peak() int64 {
-	return max(m.refiner, baseRAM+int64(float64(m.workers)*float64(m.block)*bytesPerWeight))
+	return max(m.refiner, m.calibrator+baseRAM+int64(float64(m.workers)*float64(m.block)*bytesPerWeight))
 }
 
-// MemoryError means that a refiner takes more than a run may.
-type MemoryError struct{ Limit, Need int64 } // bytes
+// MemoryError means that a calibrator or refiner takes more than a run may.
+type MemoryError struct {
+	Limit, Need int64 // bytes
+	Calibrating bool
+}
 
 func (e *MemoryError) Error() string {
-	return fmt.Sprintf("%d bytes of memory are not enough: learning scales takes about %d", e.Limit, e.Need)
+	what := "learning scales"
+	if e.Calibrating {
+		what = "running the text"
+	}
+	return fmt.Sprintf("%d bytes of memory are not enough: %s takes about %d", e.Limit, what, e.Need)
 }
 
 // Hint says what takes less.

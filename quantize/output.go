@@ -19,6 +19,9 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 	if ref != nil {
 		res.Learn = ref.Learning
 	}
+	if c := p.Recipe.Calibrate; c != nil {
+		res.Calib = c.Record()
+	}
 	res.sums = make(map[string]lutq.Sum)
 	var sums []lutq.TensorSum
 	var energy, squared float64
@@ -33,11 +36,14 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 		for j, s := range it.stored {
 			sums = append(sums, lutq.TensorSum{Entry: s.Entry, Sum: rec.Sums[j]})
 		}
+		for _, remark := range rec.Remarks {
+			res.Remarks = append(res.Remarks, LayerRemark{it.Layer, remark})
+		}
 		energy += rec.Energy
 		squared += rec.Squared
 		format := it.Format
 		if rec.Refined {
-			format.Method = refinedMethod(format)
+			format.Method = learnedMethod(format)
 		}
 		res.Layers = append(res.Layers, LayerResult{
 			Layer: it.Layer, N: it.N, K: it.K, Experts: it.Experts, Transposed: it.Transposed, Format: format,
@@ -77,10 +83,10 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 	c := lutq.Config{
 		QuantMethod: lutq.Method, Version: lutq.Version,
 		Spec: p.Recipe.Default, Command: p.Recipe.Command(), SHA256: res.SHA256,
-		Learn: res.Learn, Digests: digests, Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
+		Calib: res.Calib, Learn: res.Learn, Digests: digests, Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
 	}
 	if p.Recipe.Refine != nil {
-		c.Method = refinedMethod(c.Spec)
+		c.Method = learnedMethod(c.Spec)
 	}
 	c.Codebook = storedName(c.Codebook)
 	for _, l := range res.Layers {

@@ -1,7 +1,6 @@
 package quantize
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,6 +33,7 @@ type Item struct {
 	Transposed bool
 
 	Format   weight.Spec
+	method   Method // of that name
 	Codebook lut.Codebook
 	BytesOut int64
 	Kept     Reason // why the tensor is copied; empty for a layer
@@ -135,11 +135,8 @@ func (r Recipe) item(t *hf.Tensor, names *modelNames, matched []bool) (Item, err
 		own.Scale = DefaultScale(own.Codebook)
 	}
 	it.Format = own.Or(r.Default)
-	if it.Format.Method == methodNFL {
-		if r.Refine == nil {
-			return it, errors.New("method nfl: there is no text to learn from")
-		}
-		it.Format.Method = methodRTN // to begin with
+	if err := it.choose(r, names); err != nil {
+		return it, err
 	}
 	if err := it.resolve(); err != nil {
 		return it, err
@@ -168,27 +165,41 @@ func (it *Item) store(entries ...hf.Entry) error {
 	return nil
 }
 
+// choose sets the item's method. What is learned later, and what no layer of the model is,
+// is rounded to nearest.
+func (it *Item) choose(r Recipe, names *modelNames) error {
+	name := it.Format.Method
+	m, err := r.Methods.method(name)
+	if err != nil {
+		return err
+	}
+	switch {
+	case name == methodNFL && r.Refine == nil, m.Needs() != Nothing && r.Calibrate == nil:
+		return fmt.Errorf("method %s: %w", name, errNoText)
+	case m.Needs() != Nothing && names.model == nil:
+		return fmt.Errorf("method %s: %w", name, names.why)
+	case name == methodNFL, m.Needs() != Nothing && names.stored[it.Tensor.Name] == nil:
+		it.Format.Method = methodRTN
+		m = nearest(methodRTN)
+	}
+	it.method = m
+	return nil
+}
+
 // resolve checks the item's format and loads its codebook.
 func (it *Item) resolve() error {
-	if it.Format.Method != methodRTN {
-		return fmt.Errorf("unknown method %q: want rtn or nfl", it.Format.Method)
-	}
 	cb, err := codebook(it.Format, it.K)
 	if err != nil {
 		return err
 	}
 	it.Codebook = cb
 	it.Format.Codebook = cb.Name
-	_, err = it.quantizer(cb)
+	_, err = nearest(methodRTN).Quantizer(it.layer(cb))
 	return err
 }
 
-// quantizer returns a quantizer for the item with the given table.
-func (it *Item) quantizer(cb lut.Codebook) (weight.Quantizer, error) {
-	return lut.NewQuantizer(lut.Options{
-		Codebook: cb, Group: it.Format.Columns(it.K), Scale: it.Format.Scale, ScaleType: it.Format.ScaleType,
-	})
-}
+// layer returns the item for a method, with the given table.
+func (it *Item) layer(cb lut.Codebook) Layer { return Layer{Spec: it.Format, Codebook: cb, K: it.K} }
 
 // checkFused reports layers that inference engines run as one matrix but that
 // differ in bits or group.

@@ -27,7 +27,10 @@ type Recipe struct {
 	// SplitFused allows the layers that runtimes fuse, q/k/v and gate/up, to
 	// differ in bits and group.
 	SplitFused bool
-	// Refine, if set, improves the quantized layers before they are written.
+	// Methods are the settings of methods, and Calibrate runs a text for those that need it.
+	Methods   MethodOptions
+	Calibrate Calibrator
+	// Refine, if set, improves the quantized layers when they are written.
 	// The method nfl, learned scales on NormalFloat tables, needs one.
 	Refine Refiner
 }
@@ -113,9 +116,6 @@ func (r Recipe) widths() []Rule {
 	}
 	return rules
 }
-
-// Methods lists the methods that a recipe may name.
-func Methods() []string { return []string{methodRTN, methodNFL} }
 
 // ParseRule reads REGEX=FORMAT. FORMAT is "keep", or bits, group, codebook,
 // scale method and scale type in this order, separated by colons, each of
@@ -270,6 +270,9 @@ func (r Recipe) Command() string {
 	}
 	if r.SplitFused {
 		args = append(args, "--split-fused")
+	}
+	if r.Calibrate != nil {
+		args = append(args, r.Calibrate.Flags()...)
 	}
 	if r.Refine != nil {
 		args = append(args, r.Refine.Flags()...)

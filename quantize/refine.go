@@ -36,22 +36,6 @@ type Refiner interface {
 	Refine(ctx context.Context, shapes map[string]*lut.Matrix, layers *Layers, state string) (*lutq.Learning, error)
 }
 
-// The methods, as recipes and containers spell them. A layer whose scales were
-// learned has the method nfl on a NormalFloat table and rtn+learn on another.
-const (
-	methodRTN   = "rtn"
-	methodNFL   = "nfl"
-	methodLearn = "rtn+learn"
-)
-
-// refinedMethod names the method of a refined layer.
-func refinedMethod(f weight.Spec) string {
-	if f.Codebook == "nf" {
-		return methodNFL
-	}
-	return methodLearn
-}
-
 // The files beside an output being built that a refiner keeps its state in, and that has
 // its result.
 const (

@@ -42,11 +42,13 @@ type Result struct {
 	Family  string // of the model, see [Plan.Family]
 	SHA256  string // digest of the quantized tensors
 	Error   float64
-	Layers  []LayerResult  // quantized layers in the source's order
-	Kept    []Kept         // the other tensors, by reason
-	Decoded []Decoded      // what the source does not store in 16 bits or more
-	Resumed int            // tensors that an earlier run had finished
-	Learn   *lutq.Learning // how scales were learned, if they were
+	Layers  []LayerResult // quantized layers in the source's order
+	Kept    []Kept        // the other tensors, by reason
+	Decoded []Decoded     // what the source does not store in 16 bits or more
+	Resumed int           // tensors that an earlier run had finished
+	Remarks []LayerRemark
+	Calib   *lutq.Calibration // the text that layers were quantized for, if they were
+	Learn   *lutq.Learning    // how scales were learned, if they were
 
 	sums map[string]lutq.Sum // of every stored tensor
 }
@@ -61,6 +63,12 @@ type LayerResult struct {
 	BytesIn    int64
 	BytesOut   int64
 	Error      float64 // ‖W-Ŵ‖/‖W‖
+}
+
+// LayerRemark is a remark on a quantized layer, or one of a stack.
+type LayerRemark struct {
+	Layer string `json:"layer"`
+	Remark
 }
 
 // Run carries out the plan and moves the finished container to out, as
@@ -147,10 +155,25 @@ func (r *run) tensors(ctx context.Context, work *folder.Work, maxShard int64) (*
 		return nil, err
 	}
 	defer func() { r.refined.close() }()
-	resumed, err := r.pass(ctx, r.every(), r.finished, (*worker).do)
+	calibrated, rest := r.plan.byCalibration()
+	left, err := r.unfinished(calibrated)
+	if err == nil && len(left) > 0 && r.refined != nil {
+		// Layers are quantized after others as these were before they were refined.
+		r.refined.close()
+		r.refined = nil
+		left, err = r.unfinished(calibrated)
+	}
 	if err != nil {
 		return nil, err
 	}
+	resumed, err := r.pass(ctx, rest, r.finished, (*worker).do)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.calibrate(ctx, left); err != nil {
+		return nil, err
+	}
+	resumed += len(calibrated) - len(left)
 	if r.plan.Recipe.Refine != nil {
 		if err := r.refine(ctx, work); err != nil {
 			return nil, err
@@ -160,15 +183,6 @@ func (r *run) tensors(ctx context.Context, work *folder.Work, maxShard int64) (*
 		return nil, err
 	}
 	return r.plan.result(r.records, resumed, r.refined), nil
-}
-
-// every returns the indices of all items.
-func (r *run) every() []int {
-	all := make([]int, len(r.plan.Items))
-	for i := range all {
-		all[i] = i
-	}
-	return all
 }
 
 // checkSpace fails early where the output cannot fit.
@@ -197,6 +211,32 @@ func (r *run) checkSpace(dir string) error {
 // pass hands out the work on some items, block by block in their order. Those that are
 // done already are left as they are.
 func (r *run) pass(ctx context.Context, items []int, done func(i int) (bool, error), do func(w *worker, b block) error) (resumed int, err error) {
+	err = r.work(ctx, func(send func(b block) error) error {
+		for _, i := range items {
+			it := &r.plan.Items[i]
+			done, err := done(i)
+			if err != nil {
+				return err
+			}
+			if done {
+				resumed++
+				r.advance(it.Tensor.StoredBytes(), it.Tensor.Name)
+				continue
+			}
+			t := r.begin(i)
+			for _, b := range r.blocks(t, 0, it.N) {
+				if err := send(b); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}, do)
+	return resumed, err
+}
+
+// work has workers do the blocks that hand sends.
+func (r *run) work(ctx context.Context, hand func(send func(b block) error) error, do func(w *worker, b block) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	blocks := make(chan block)
 	for range r.memory.workers {
@@ -215,28 +255,16 @@ func (r *run) pass(ctx context.Context, items []int, done func(i int) (bool, err
 	}
 	group.Go(func() error {
 		defer close(blocks)
-		for _, i := range items {
-			it := &r.plan.Items[i]
-			done, err := done(i)
-			if err != nil {
-				return err
+		return hand(func(b block) error {
+			select {
+			case blocks <- b:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
 			}
-			if done {
-				resumed++
-				r.advance(it.Tensor.StoredBytes(), it.Tensor.Name)
-				continue
-			}
-			for _, b := range r.blocks(it, &r.records[i]) {
-				select {
-				case blocks <- b:
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			}
-		}
-		return nil
+		})
 	})
-	return resumed, group.Wait()
+	return group.Wait()
 }
 
 // finished reports whether an earlier run wrote an item, and whether it still
@@ -280,7 +308,7 @@ type task struct {
 	record *record
 	// The sums of what it was before it was refined; nil where it is written for the first time.
 	written []lutq.Sum
-	left    atomic.Int64
+	left    atomic.Int64      // rows that are not written
 	errs    []weight.RowError // of every row
 	scaled  func() (lut.Codebook, error)
 }
@@ -289,25 +317,34 @@ type task struct {
 // one.
 type block struct {
 	*task
-	from, to int // rows
+	from, to int   // rows
+	state    State // of the item's method, for these rows
 }
 
-// blocks divides an item's work.
-func (r *run) blocks(it *Item, rec *record) []block {
+// begin begins the work on an item.
+func (r *run) begin(i int) *task {
+	it, rec := &r.plan.Items[i], &r.records[i]
 	t := &task{item: it, record: rec, written: rec.Sums}
-	*rec = record{Tensor: it.Tensor.Name}
+	*rec = record{Tensor: it.Tensor.Name, Remarks: rec.Remarks}
+	t.left.Store(int64(it.N))
+	if it.Quantized() {
+		t.errs = make([]weight.RowError, it.N)
+		t.scaled = sync.OnceValues(func() (lut.Codebook, error) { return r.scaledCodebook(it) })
+	}
+	return t
+}
+
+// blocks divides the work on some rows of an item, or on one that is copied.
+func (r *run) blocks(t *task, from, to int) []block {
+	it := t.item
 	if !it.Quantized() {
-		t.left.Store(1)
 		return []block{{task: t}}
 	}
-	t.errs = make([]weight.RowError, it.N)
-	t.scaled = sync.OnceValues(func() (lut.Codebook, error) { return r.scaledCodebook(it) })
 	rows := max(it.unit(), r.memory.block/it.K/it.unit()*it.unit())
 	var bs []block
-	for from := 0; from < it.N; from += rows {
-		bs = append(bs, block{task: t, from: from, to: min(from+rows, it.N)})
+	for ; from < to; from += rows {
+		bs = append(bs, block{task: t, from: from, to: min(from+rows, to), state: nearest(methodRTN)})
 	}
-	t.left.Store(int64(len(bs)))
 	return bs
 }
 

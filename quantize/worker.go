@@ -44,6 +44,7 @@ func (r *run) scaledCodebook(it *Item) (lut.Codebook, error) {
 type worker struct {
 	*run
 	task      *task            // that quantizer is for
+	state     State            // and the rows' state
 	quantizer weight.Quantizer // with scratch and tables that blocks of a task share
 	weights   []float32
 	parts     [][]byte
@@ -56,15 +57,15 @@ func (w *worker) do(b block) error {
 		return w.copy(b)
 	}
 	it := b.item
-	if w.task != b.task {
+	if w.task != b.task || w.state != b.state {
 		cb, err := b.scaled()
 		if err != nil {
 			return err
 		}
-		if w.quantizer, err = it.quantizer(cb); err != nil {
+		if w.quantizer, err = b.state.Quantizer(it.layer(cb)); err != nil {
 			return err
 		}
-		w.task = b.task
+		w.task, w.state = b.task, b.state
 	}
 	weights, err := w.rows(it, b.from, b.to)
 	if err != nil {
@@ -124,7 +125,7 @@ func (w *worker) store(b block, parts [][]byte) error {
 			}
 		}
 	}
-	if b.left.Add(-1) > 0 {
+	if b.left.Add(int64(b.from-b.to)) > 0 {
 		return nil
 	}
 	for i, p := range it.parts {

@@ -67,11 +67,25 @@ type Config struct {
 	Version     int    `json:"version"`
 	weight.Spec
 	Command string                  `json:"command,omitempty"` // that makes the same bytes again from the same model
+	Calib   *Calibration            `json:"calib,omitempty"`   // nil: no text took part in quantizing
 	Learn   *Learning               `json:"learn,omitempty"`   // nil: nothing was learned
 	SHA256  string                  `json:"sha256"`
 	Tensors map[string]TensorConfig `json:"tensors"`
 	Digests *Digests                `json:"digests,omitempty"` // nil: written before there were any
 	Seal    string                  `json:"config_sha256,omitempty"`
+}
+
+// Calibration says on what text layers were quantized.
+type Calibration struct {
+	Texts    []CalibText `json:"texts"`   // mixed in equal parts
+	Windows  int         `json:"windows"` // that statistics are of
+	Context  int         `json:"context"` // tokens of a window
+	BOS      string      `json:"bos"`     // where it went: none or window
+	Tokens   int         `json:"tokens"`
+	Damp     float64     `json:"damp"`     // of the mean of the Hessian's diagonal
+	Retarget float64     `json:"retarget"` // part of the way to the original model's outputs
+	Seed     uint64      `json:"seed"`
+	Device   string      `json:"device"`
 }
 
 // Learning says how the scales of a container were learned.

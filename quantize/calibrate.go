@@ -1,0 +1,186 @@
+package quantize
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+// A Calibrator runs a text through the model of a plan while its layers are quantized, for
+// methods that have to know what the layers read.
+type Calibrator interface {
+	// Flags are the flags of the command line that ask for it again.
+	Flags() []string
+	// Key names all that its statistics depend on besides the model.
+	Key() string
+	// Record is what the container says of it.
+	Record() *lutq.Calibration
+	// Memory returns about how many bytes of the host Walk takes at most, and Seconds
+	// about how long it takes together with what the methods multiply.
+	Memory() int64
+	Seconds(ctx context.Context, products float64) (float64, error)
+	// Walk takes the text through the model, one block of it at a time, shows v what
+	// the layers that it wants read, and goes on from what v made of them.
+	Walk(ctx context.Context, v *Visitor) error
+}
+
+// Visitor quantizes layers as a [Calibrator] comes by, and writes them. Layers are named by
+// what is stored. Its methods are called from one goroutine.
+type Visitor struct {
+	run  *run
+	left map[string]int // items that are to be quantized, by layer
+	all  map[string]int // all that are quantized
+}
+
+// Wants reports whether a layer is still to be quantized by statistics.
+func (v *Visitor) Wants(layer string) bool {
+	_, ok := v.left[layer]
+	return ok
+}
+
+// Quantize quantizes layers that read the same and writes them, with statistics of that: of a
+// stack of experts those of each.
+func (v *Visitor) Quantize(ctx context.Context, layers []string, stats []weight.Stats) error {
+	var tasks []*task
+	for _, layer := range layers {
+		i, ok := v.left[layer]
+		if !ok {
+			return fmt.Errorf("%s is not to be quantized", layer)
+		}
+		it := &v.run.plan.Items[i]
+		if len(stats) != max(it.Experts, 1) {
+			return fmt.Errorf("%s: %d statistics of %d matrices", layer, len(stats), max(it.Experts, 1))
+		}
+		tasks = append(tasks, v.run.begin(i))
+	}
+	err := v.run.work(ctx, func(send func(b block) error) error {
+		for expert, s := range stats {
+			if err := v.expert(tasks, expert, s, send); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, (*worker).do)
+	for _, layer := range layers {
+		delete(v.left, layer)
+	}
+	return err
+}
+
+// expert sends the blocks of one matrix of each task.
+func (v *Visitor) expert(tasks []*task, expert int, stats weight.Stats, send func(b block) error) error {
+	states := make(map[string]State) // by method
+	for _, t := range tasks {
+		name := t.item.Format.Method
+		if states[name] == nil {
+			m, err := v.run.plan.Recipe.Methods.method(name)
+			if err == nil {
+				states[name], err = m.Prepare(stats)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", t.item.Tensor.Name, err)
+			}
+		}
+		if r := states[name].Remark(); r != (Remark{}) {
+			r.Expert = expert
+			t.record.Remarks = append(t.record.Remarks, r)
+		}
+		rows := t.item.N / max(t.item.Experts, 1)
+		for _, b := range v.run.blocks(t, expert*rows, (expert+1)*rows) {
+			b.state = states[name]
+			if err := send(b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Weight returns a layer as it is written, nil where it is not quantized.
+func (v *Visitor) Weight(layer string) (weight.Matrix, error) {
+	i, ok := v.all[layer]
+	if !ok {
+		return nil, nil
+	}
+	return v.run.matrix(&v.run.plan.Items[i])
+}
+
+// matrix reads an item as it is written.
+func (r *run) matrix(it *Item) (weight.Matrix, error) {
+	kind, err := lutq.KindOf(it.Format.Kind)
+	if err != nil {
+		return nil, err
+	}
+	data := make([][]byte, len(it.stored))
+	for i, s := range it.stored {
+		data[i] = make([]byte, s.size)
+		if err := r.writer.ReadAt(s.Name, data[i], 0); err != nil {
+			return nil, err
+		}
+	}
+	m, err := kind.Open(it.Format, it.N, it.K, data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", it.Layer, err)
+	}
+	return m, nil
+}
+
+// calibrate quantizes items as the plan's calibrator comes by.
+func (r *run) calibrate(ctx context.Context, items []int) error {
+	if len(items) == 0 {
+		return nil
+	}
+	v := &Visitor{run: r, left: make(map[string]int), all: make(map[string]int)}
+	for _, i := range items {
+		v.left[r.plan.Items[i].Layer] = i
+	}
+	for i := range r.plan.Items {
+		if it := &r.plan.Items[i]; it.Quantized() {
+			v.all[it.Layer] = i
+		}
+	}
+	if err := r.plan.Recipe.Calibrate.Walk(ctx, v); err != nil {
+		return err
+	}
+	for layer := range v.left {
+		return fmt.Errorf("%s: the text did not come by", layer)
+	}
+	return nil
+}
+
+// unfinished returns those items that an earlier run did not write, or that do not
+// stand as it did.
+func (r *run) unfinished(items []int) ([]int, error) {
+	var left []int
+	for _, i := range items {
+		done, err := r.finished(i)
+		if err != nil {
+			return nil, err
+		}
+		if !done {
+			left = append(left, i)
+		}
+	}
+	return left, nil
+}
+
+// calibrated reports whether the item's method has to know what it reads.
+func (it *Item) calibrated() bool { return it.Quantized() && it.method.Needs() != Nothing }
+
+// byCalibration divides the items.
+func (p *Plan) byCalibration() (calibrated, rest []int) {
+	for i := range p.Items {
+		if p.Items[i].calibrated() {
+			calibrated = append(calibrated, i)
+		} else {
+			rest = append(rest, i)
+		}
+	}
+	return calibrated, rest
+}
+
+// errNoText means that a method has nothing to learn from.
+var errNoText = errors.New("there is no text to learn from")

@@ -1,0 +1,176 @@
+package quantize
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/gptq"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+// A Method turns the weights of layers into what is stored of them. One that has to know
+// what the layers read on a text is given that by a [Calibrator].
+type Method interface {
+	// Name is what recipes and containers call the method.
+	Name() string
+	// Needs says what it has to know of a state, which layers read.
+	Needs() Needs
+	// Prepare takes in what it needs, which is nil where that is [Nothing]. The stats are gone
+	// when it returns.
+	Prepare(stats weight.Stats) (State, error)
+}
+
+// Needs is what a method has to know of what layers read.
+type Needs int
+
+// The needs: nothing, or second moments of the inputs over the tokens of a text.
+const (
+	Nothing  Needs = iota
+	Diagonal       // Σ x̂ₖ²
+	Hessian        // Σ x̂·x̂ᵀ
+)
+
+// State is what a method knows of a state that one or more layers read.
+type State interface {
+	// Quantizer returns a quantizer for rows of a layer. Each goroutine takes its own, and all
+	// give the same.
+	Quantizer(l Layer) (weight.Quantizer, error)
+	// Remark says what was out of the ordinary.
+	Remark() Remark
+}
+
+// Layer is a layer that is to be quantized.
+type Layer struct {
+	weight.Spec              // complete
+	Codebook    lut.Codebook // of a layer with a table
+	K           int          // columns
+}
+
+// Remark says what was out of the ordinary about what a layer reads. It is zero where nothing
+// was.
+type Remark struct {
+	What string `json:"what"`
+	// Nearest tells that weights were rounded to nearest for it.
+	Nearest bool `json:"nearest,omitempty"`
+	Expert  int  `json:"expert,omitempty"` // the matrix of a stack
+}
+
+// MethodOptions are the settings of methods that have any.
+type MethodOptions struct {
+	GPTQ gptq.Options
+}
+
+// methods lists all methods.
+func methods(o MethodOptions) []Method {
+	return []Method{
+		nearest(methodRTN),
+		nearest(methodNFL),
+		feedback{o.GPTQ},
+	}
+}
+
+// Methods lists the names of methods that a recipe may give.
+func Methods() []string {
+	var names []string
+	for _, m := range methods(MethodOptions{}) {
+		names = append(names, m.Name())
+	}
+	return names
+}
+
+// method finds a method by its name.
+func (o MethodOptions) method(name string) (Method, error) {
+	for _, m := range methods(o) {
+		if m.Name() == name {
+			return m, nil
+		}
+	}
+	return nil, fmt.Errorf("unknown method %q: want %s", name, strings.Join(Methods(), " or "))
+}
+
+// Calibrated reports whether a method has to know what layers read on a text.
+func Calibrated(method string) bool {
+	m, err := MethodOptions{}.method(method)
+	return err == nil && m.Needs() != Nothing
+}
+
+// The methods, as recipes and containers spell them. What is learned after a method is
+// [learnedSuffix] behind it, but for nfl, which is rounding to nearest on a NormalFloat
+// table with learned scales.
+const (
+	methodRTN     = "rtn"
+	methodNFL     = "nfl"
+	methodGPTQ    = "gptq"
+	learnedSuffix = "+learn"
+)
+
+// learnedMethod names the method of a layer whose scales were learned after f.
+func learnedMethod(f weight.Spec) string {
+	if f.Codebook == "nf" && (f.Method == methodRTN || f.Method == methodNFL) {
+		return methodNFL
+	}
+	return f.Method + learnedSuffix
+}
+
+// nearest is rounding to nearest, by its name. It needs nothing, and is its own state.
+type nearest string
+
+func (n nearest) Name() string                        { return string(n) }
+func (n nearest) Needs() Needs                        { return Nothing }
+func (n nearest) Prepare(weight.Stats) (State, error) { return n, nil }
+func (n nearest) Remark() Remark                      { return Remark{} }
+func (n nearest) Quantizer(l Layer) (weight.Quantizer, error) {
+	return lut.NewQuantizer(l.table())
+}
+
+// table returns the layer as one of a table.
+func (l Layer) table() lut.Options {
+	return lut.Options{Codebook: l.Codebook, Group: l.Columns(l.K), Scale: l.Scale, ScaleType: l.ScaleType}
+}
+
+// feedback is package gptq.
+type feedback struct{ gptq.Options }
+
+func (f feedback) Name() string { return methodGPTQ }
+func (f feedback) Needs() Needs { return Hessian }
+
+func (f feedback) Prepare(stats weight.Stats) (State, error) {
+	s, err := gptq.NewState(stats, f.Options)
+	if err != nil {
+		return nil, err
+	}
+	return feedbackState{s}, nil
+}
+
+type feedbackState struct{ *gptq.State }
+
+func (s feedbackState) Remark() Remark {
+	switch r := s.Report(); {
+	case r.Nearest != "":
+		return Remark{What: r.Nearest, Nearest: true}
+	case r.Raised > 0:
+		return Remark{What: fmt.Sprintf("the Hessian is singular: damped by %v", r.Damp)}
+	}
+	return Remark{}
+}
+
+func (s feedbackState) Quantizer(l Layer) (weight.Quantizer, error) {
+	q, err := s.State.Quantizer(l.table())
+	return &feedbackRows{Quantizer: q, table: l.Codebook.Values}, err
+}
+
+// feedbackRows are rows that gptq quantizes.
+type feedbackRows struct {
+	*gptq.Quantizer
+	table  []float32
+	losses []gptq.Loss
+}
+
+func (q *feedbackRows) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
+	losses := grow(&q.losses, len(errs))
+	return q.Quantizer.Rows(parts[lut.CodesPart], parts[lut.ScalesPart], errs, losses, w)
+}
+
+func (q *feedbackRows) Shared(parts [][]byte) { num.EncodeF32(parts[lut.CodebookPart], q.table) }
