@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/gptq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
@@ -157,20 +156,11 @@ func (s feedbackState) Remark() Remark {
 }
 
 func (s feedbackState) Quantizer(l Layer) (weight.Quantizer, error) {
-	q, err := s.State.Quantizer(l.table())
-	return &feedbackRows{Quantizer: q, table: l.Codebook.Values}, err
+	o := l.table()
+	o.Weights = s.Weights()
+	q, err := lut.NewQuantizer(o)
+	if err != nil {
+		return nil, err
+	}
+	return s.State.Quantizer(q)
 }
-
-// feedbackRows are rows that gptq quantizes.
-type feedbackRows struct {
-	*gptq.Quantizer
-	table  []float32
-	losses []gptq.Loss
-}
-
-func (q *feedbackRows) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
-	losses := grow(&q.losses, len(errs))
-	return q.Quantizer.Rows(parts[lut.CodesPart], parts[lut.ScalesPart], errs, losses, w)
-}
-
-func (q *feedbackRows) Shared(parts [][]byte) { num.EncodeF32(parts[lut.CodebookPart], q.table) }

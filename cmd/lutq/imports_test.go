@@ -110,7 +110,7 @@ func TestImports(t *testing.T) {
 		{"formats", []string{"formats/"}},
 		{"quantize/weight", []string{"formats/num"}},
 		{"quantize/lut", []string{"formats/num", "quantize/weight"}},
-		{"quantize/gptq", []string{"quantize/lut", "quantize/weight", "gemm/cpu"}},
+		{"quantize/gptq", []string{"quantize/weight", "gemm/cpu"}},
 		{"quantize", []string{"formats/", "quantize/"}},
 		{"repack/tiles", []string{"formats/", "quantize/lut", "quantize/weight", "repack"}},
 		{"repack", []string{"quantize/lut", "quantize/weight", "formats/num"}},

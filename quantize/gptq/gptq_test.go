@@ -3,6 +3,7 @@ package gptq
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -22,10 +23,11 @@ type fixed struct {
 	h, d      []float32
 }
 
-func (f fixed) K() int                      { return f.k }
-func (f fixed) Tokens() int                 { return f.tokens }
-func (f fixed) Hessian() ([]float32, error) { return f.h, nil }
-func (f fixed) Drift() ([]float32, error)   { return f.d, nil }
+func (f fixed) K() int                       { return f.k }
+func (f fixed) Tokens() int                  { return f.tokens }
+func (f fixed) Diagonal() ([]float32, error) { return nil, errors.ErrUnsupported }
+func (f fixed) Hessian() ([]float32, error)  { return f.h, nil }
+func (f fixed) Drift() ([]float32, error)    { return f.d, nil }
 
 // gram returns Σ a·bᵀ over the rows of two [tokens, k] matrices.
 func gram(a, b []float64, k int) []float32 {
@@ -46,9 +48,8 @@ func gram(a, b []float64, k int) []float32 {
 
 // layer is a quantized layer, unpacked.
 type layer struct {
-	m      *lut.Matrix
-	errs   []weight.RowError
-	losses []Loss
+	m    *lut.Matrix
+	errs []weight.RowError
 }
 
 func (l layer) codes() []uint8 {
@@ -61,14 +62,14 @@ func (l layer) codes() []uint8 {
 
 // sum returns the loss of all rows.
 func (l layer) sum() (chosen, nearest float64) {
-	for _, v := range l.losses {
-		chosen += v.Chosen
-		nearest += v.Nearest
+	for _, e := range l.errs {
+		chosen += e.Loss
+		nearest += e.NearestLoss
 	}
 	return chosen, nearest
 }
 
-func state(t testing.TB, stats Stats, o Options) *State {
+func state(t testing.TB, stats weight.Stats, o Options) *State {
 	t.Helper()
 	s, err := NewState(stats, o)
 	if err != nil {
@@ -77,24 +78,38 @@ func state(t testing.TB, stats Stats, o Options) *State {
 	return s
 }
 
-// quantize quantizes rows of k weights, some of them at a time.
-func quantize(t testing.TB, s *State, o lut.Options, w []float32, k, some int) layer {
+// quantizerOf returns that of a layer that is stored by o.
+func quantizerOf(t testing.TB, s *State, o lut.Options) weight.Quantizer {
 	t.Helper()
-	q, err := s.Quantizer(o)
+	o.Weights = s.Weights()
+	inner, err := lut.NewQuantizer(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, bits := len(w)/k, o.Codebook.Bits()
+	q, err := s.Quantizer(inner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// quantize quantizes rows of k weights, some of them at a time.
+func quantize(t testing.TB, s *State, o lut.Options, w []float32, k, some int) layer {
+	t.Helper()
+	q, n, bits := quantizerOf(t, s, o), len(w)/k, o.Codebook.Bits()
 	m := &lut.Matrix{
 		N: n, K: k, Bits: bits, Group: min(o.Group, k), ScaleType: o.ScaleType, Codebook: o.Codebook.Values,
 		Codes:  make([]byte, n*lut.RowBytes(k, bits)),
 		Scales: make([]byte, n*weight.GroupsIn(k, o.Group)*o.ScaleType.Size()),
 	}
-	l := layer{m, make([]weight.RowError, n), make([]Loss, n)}
+	l := layer{m, make([]weight.RowError, n)}
 	for from := 0; from < n; from += some {
 		to := min(from+some, n)
-		err := q.Rows(m.Codes[from*m.RowBytes():to*m.RowBytes()], m.Scales[from*len(m.Scales)/n:to*len(m.Scales)/n], l.errs[from:to], l.losses[from:to], w[from*k:to*k])
-		if err != nil {
+		parts := [][]byte{
+			lut.ScalesPart: m.Scales[from*len(m.Scales)/n : to*len(m.Scales)/n],
+			lut.CodesPart:  m.Codes[from*m.RowBytes() : to*m.RowBytes()],
+		}
+		if err := q.Rows(parts, l.errs[from:to], w[from*k:to*k]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -276,9 +291,9 @@ func TestLoss(t *testing.T) {
 				r.Errorf("loss of the %s codes %v, want %v", c.name, c.loss, want)
 			}
 		}
-		for i, l := range got.losses {
-			if l.Chosen > l.Nearest {
-				r.Errorf("row %d: loss %v, of nearest %v", i, l.Chosen, l.Nearest)
+		for i, e := range got.errs {
+			if e.Loss > e.NearestLoss {
+				r.Errorf("row %d: loss %v, of nearest %v", i, e.Loss, e.NearestLoss)
 			}
 		}
 		for i, e := range got.errs {
@@ -293,7 +308,7 @@ func TestLoss(t *testing.T) {
 				r.Errorf("row %d: squared error %v, want %v", i, e.Squared, squared)
 			}
 		}
-		if each := quantize(t, s, o, w, k, 1); !bytes.Equal(each.m.Codes, got.m.Codes) || !slices.Equal(each.losses, got.losses) {
+		if each := quantize(t, s, o, w, k, 1); !bytes.Equal(each.m.Codes, got.m.Codes) || !slices.Equal(each.errs, got.errs) {
 			r.Error("one row at a time gives other codes")
 		}
 	})
@@ -311,15 +326,11 @@ func TestManyRows(t *testing.T) {
 	o := lut.Options{Codebook: table(t, "js", 3, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
 	w := normal(rng, n*k)
 	all, some := quantize(t, s, o, w, k, n), quantize(t, s, o, w, k, 7)
-	if !bytes.Equal(all.m.Codes, some.m.Codes) || !bytes.Equal(all.m.Scales, some.m.Scales) || !slices.Equal(all.losses, some.losses) {
+	if !bytes.Equal(all.m.Codes, some.m.Codes) || !bytes.Equal(all.m.Scales, some.m.Scales) || !slices.Equal(all.errs, some.errs) {
 		t.Error("how rows are divided changes them")
 	}
 	w[(n-1)*k+3] = float32(math.NaN())
-	q, err := s.Quantizer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = q.Rows(all.m.Codes, all.m.Scales, all.errs, all.losses, w)
+	err := quantizerOf(t, s, o).Rows([][]byte{lut.ScalesPart: all.m.Scales, lut.CodesPart: all.m.Codes}, all.errs, w)
 	if want := "weight [132, 3] is NaN"; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %q", err, want)
 	}
@@ -464,10 +475,8 @@ func TestRetarget(t *testing.T) {
 	x := inputs(rng, tokens, k) // x̂
 	drift := normalDrift(rng, x)
 	s := state(t, fixed{k, tokens, gram(x, x, k), gram(drift, x, k)}, Options{Damp: .01, Retarget: 1})
-	q, err := s.Quantizer(lut.Options{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: weight.Absmax, ScaleType: weight.F16})
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := lut.Options{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: weight.Absmax, ScaleType: weight.F16}
+	retargeted := func(s *State, w []float32) []float32 { return quantizerOf(t, s, o).(*quantizer).retargeted(w, 1) }
 	w := normal(rng, k)
 	mismatch := func(v []float32) (sum float64) {
 		for at := 0; at < len(x); at += k {
@@ -479,7 +488,7 @@ func TestRetarget(t *testing.T) {
 		}
 		return sum
 	}
-	target := q.retargeted(w, 1)
+	target := retargeted(s, w)
 	least := mismatch(target)
 	if !(least < .9*mismatch(w)) {
 		t.Errorf("mismatch %v, of the weights themselves %v: want less", least, mismatch(w))
@@ -494,10 +503,7 @@ func TestRetarget(t *testing.T) {
 		}
 	}
 	half := state(t, fixed{k, tokens, gram(x, x, k), gram(drift, x, k)}, Options{Damp: .01, Retarget: .5})
-	if q, err = half.Quantizer(q.opt); err != nil {
-		t.Fatal(err)
-	}
-	for i, v := range q.retargeted(w, 1) {
+	for i, v := range retargeted(half, w) {
 		if want := (w[i] + target[i]) / 2; math.Abs(float64(v-want)) > 1e-5 {
 			t.Errorf("half way, weight %d is %v, want %v", i, v, want)
 		}
@@ -546,14 +552,12 @@ func TestWeighScales(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scales, err := q.RowScales(make([]byte, 2*k/32), w[:k], 0)
-	if err != nil {
+	scales, codes := make([]byte, len(got.m.Scales)), make([]byte, len(got.m.Codes))
+	if err := q.Rows([][]byte{lut.ScalesPart: scales, lut.CodesPart: codes}, make([]weight.RowError, n), w); err != nil {
 		t.Fatal(err)
 	}
-	first := make([]float32, k/32)
-	got.m.RowScales(first, 0)
-	if !slices.Equal(first, scales) {
-		t.Errorf("scales %v, want %v", first, scales)
+	if !bytes.Equal(got.m.Scales, scales) {
+		t.Error("scales are not those of a weighted search")
 	}
 }
 
@@ -568,9 +572,9 @@ func TestWide(t *testing.T) {
 		for i := range w {
 			w[i] = size * min(max(w[i], -3), 3)
 		}
-		for i, l := range quantize(t, s, lut.Options{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F32}, w, k, n).losses {
-			if l.Chosen > l.Nearest || math.IsNaN(l.Chosen) {
-				t.Errorf("weights of %v, row %d: loss %v, of nearest %v", size, i, l.Chosen, l.Nearest)
+		for i, e := range quantize(t, s, lut.Options{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F32}, w, k, n).errs {
+			if e.Loss > e.NearestLoss || math.IsNaN(e.Loss) {
+				t.Errorf("weights of %v, row %d: loss %v, of nearest %v", size, i, e.Loss, e.NearestLoss)
 			}
 		}
 	}

@@ -14,18 +14,8 @@ import (
 	"gonum.org/v1/gonum/lapack/lapack64"
 
 	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/quantize/weight"
 )
-
-// Stats are what the layers of a state read on a text: x̂ are the inputs in the
-// model whose blocks before are quantized, x those in the original.
-type Stats interface {
-	K() int      // elements of an input
-	Tokens() int // inputs that were seen
-	// Hessian returns Σ x̂·x̂ᵀ, [K, K].
-	Hessian() ([]float32, error)
-	// Drift returns Σ (x − x̂)·x̂ᵀ, [K, K], or nil where the original was not run.
-	Drift() ([]float32, error)
-}
 
 // Options are how layers are fitted to what they read.
 type Options struct {
@@ -92,10 +82,14 @@ type Report struct {
 // Report returns how the state was prepared.
 func (s *State) Report() Report { return s.report }
 
+// Weights returns what columns count where scales are searched, or nil where they
+// count alike.
+func (s *State) Weights() []float32 { return s.weights }
+
 // NewState prepares what quantizers of layers need. Where the inputs say too
 // little, or are not finite, the layers will be rounded to nearest, and the
 // report says why.
-func NewState(stats Stats, o Options) (*State, error) {
+func NewState(stats weight.Stats, o Options) (*State, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}

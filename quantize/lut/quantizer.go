@@ -44,6 +44,8 @@ type Quantizer struct {
 	fits             []moments
 
 	weights []float32 // of the columns of the group at hand, or nil
+
+	fitted fitted
 }
 
 // NewQuantizer returns a quantizer for a format. It uses the fastest kernels
@@ -102,7 +104,7 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 	for n := range errs {
 		row := w[n*k : (n+1)*k]
 		stored := scales[n*scaleBytes : (n+1)*scaleBytes]
-		if _, err := q.RowScales(stored, row, n); err != nil {
+		if err := q.rowScales(stored, row, n); err != nil {
 			return err
 		}
 		for g, s := range q.scales[:groups] {
@@ -138,10 +140,9 @@ func (q *Quantizer) wideError(row []float32) weight.RowError {
 	return e
 }
 
-// RowScales finds the scales of a row of weights, writes them to stored, and
-// returns them as stored, until the next call. n is the row in its errors,
-// which are those of [Quantizer.Rows].
-func (q *Quantizer) RowScales(stored []byte, row []float32, n int) ([]float32, error) {
+// rowScales finds the scales of a row, stores them, and leaves them as stored
+// in q.scales. n is the row in its errors.
+func (q *Quantizer) rowScales(stored []byte, row []float32, n int) error {
 	k, group := len(row), q.opt.Group
 	groups := weight.GroupsIn(k, group)
 	if len(q.codes) < k {
@@ -158,7 +159,7 @@ func (q *Quantizer) RowScales(stored []byte, row []float32, n int) ([]float32, e
 		if top >= infBits {
 			for i, v := range w {
 				if math.Float32bits(v)&^signBit >= infBits {
-					return nil, &weight.NotFiniteError{Row: n, Col: g*group + i, Value: v}
+					return &weight.NotFiniteError{Row: n, Col: g*group + i, Value: v}
 				}
 			}
 		}
@@ -171,17 +172,10 @@ func (q *Quantizer) RowScales(stored []byte, row []float32, n int) ([]float32, e
 	q.opt.ScaleType.Decode(scales, stored)
 	for g, s := range scales {
 		if math.IsInf(float64(s), 0) {
-			return nil, fmt.Errorf("row %d: the scale of group %d does not fit %v", n, g, q.opt.ScaleType)
+			return fmt.Errorf("row %d: the scale of group %d does not fit %v", n, g, q.opt.ScaleType)
 		}
 	}
-	return scales, nil
-}
-
-// Nearest returns the code that [Quantizer.Rows] gives a weight of a group with
-// a stored scale, and the weight that it stands for.
-func (q *Quantizer) Nearest(w, scale float32) (code uint8, quantized float32) {
-	code = q.table.code(float32(w * reciprocal(scale)))
-	return code, q.table.values[code&(1<<MaxBits-1)] * scale
+	return nil
 }
 
 // scale returns the scale of a group whose largest magnitude is top.

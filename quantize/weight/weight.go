@@ -88,6 +88,11 @@ type Quantizer interface {
 type RowError struct {
 	Energy  float64 // Σ w²
 	Squared float64 // Σ (w - ŵ)²
+
+	// By methods that look at what the layer reads, the squared error that the row's
+	// output is left with, as a mean over the tokens, and what it were if
+	// each weight were rounded to nearest. The two are equal where it was.
+	Loss, NearestLoss float64
 }
 
 // NotFiniteError reports a weight that no code can stand for.
