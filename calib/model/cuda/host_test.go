@@ -27,6 +27,9 @@ func TestHost(t *testing.T) {
 				if long || i == 0 {
 					opstest.Run(t, o, opstest.Options{Acts: types[i].tol})
 				}
+				if i == 0 {
+					t.Run("Solve", func(t *testing.T) { testSolves(t, o) })
+				}
 			})
 			t.Run("Families", func(t *testing.T) {
 				onGPU(t, func(t *testing.T, o *Ops, i int) {

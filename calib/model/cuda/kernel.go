@@ -25,6 +25,8 @@ var (
 	trainSource string
 	//go:embed stats.cu
 	statsSource string
+	//go:embed solve.cu
+	solveSource string
 )
 
 // actsDefine is what ACTS is in the kernels.
@@ -44,6 +46,7 @@ func Kernels(acts driver.DType) []driver.Kernel {
 		{"grad", vectorsSource + gradSource, false},
 		{"train", vectorsSource + trainSource, false},
 		{"stats", statsSource, false},
+		{"solve", solveSource, false},
 	} {
 		k := driver.Kernel{
 			Name:    fmt.Sprintf("%s.%v.cu", f.name, acts),

@@ -15,7 +15,12 @@ func (o *Ops) Gram(h, x model.Array, rows int) {
 	in := x.(*array)
 	k := in.n / rows
 	check(in.dtype == o.acts && in.n == rows*k && floats(h).n == k*k, "products of the columns of %d rows of %d: %d elements to %d", rows, k, in.n, h.Len())
-	o.do(func() { o.outer(ptr(h), in.ptr, in.ptr, rows, k) })
+	o.do(func() {
+		for from := 0; from < k; from += strip {
+			to := min(from+strip, k)
+			o.outer(ptr(h), in.ptr, in.ptr, rows, k, from, to, to)
+		}
+	})
 }
 
 // Cross adds the products of the columns of a difference and xq.
@@ -32,15 +37,16 @@ func (o *Ops) Cross(d, x, xq model.Array, rows int) {
 		defer o.release(diff)
 		grid, block := elements(a.n)
 		o.launch("difference", grid, block, diff, a, b, int64(a.n))
-		o.outer(ptr(d), diff, b.ptr, rows, k)
+		o.outer(ptr(d), diff, b.ptr, rows, k, 0, k, k)
 	})
 }
 
-// outer queues the addition of aᵀ·b to floats [k, k].
-func (o *Ops) outer(sum, a, b driver.Ptr, rows, k int) {
+// outer queues the addition of aᵀ·b, of columns [from, to) and that many of its first rows, to floats [k, k].
+func (o *Ops) outer(sum, a, b driver.Ptr, rows, k, from, to, first int) {
+	size := o.acts.Size()
 	o.gemm(driver.GEMM{
-		M: k, N: k, K: rows, A: driver.Operand{Ptr: a}, B: driver.Operand{Ptr: b}, C: driver.Operand{Ptr: sum},
-		TransA: true, In: o.acts, Out: driver.F32, Alpha: 1, Beta: 1,
+		M: first, N: to - from, K: rows, TransA: true, In: o.acts, Out: driver.F32, Alpha: 1, Beta: 1,
+		A: driver.Operand{Ptr: a, Ld: k}, B: driver.Operand{Ptr: b + driver.Ptr(from*size), Ld: k}, C: driver.Operand{Ptr: sum + driver.Ptr(4*from), Ld: k},
 	})
 }
 
