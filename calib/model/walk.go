@@ -28,7 +28,7 @@ type Visitor interface {
 	// Quantize quantizes layers that read the same, by statistics of that. A stack of experts
 	// comes alone, with statistics for each expert, and any other layers with one. They are gone when
 	// Quantize returns.
-	Quantize(ctx context.Context, paths []string, stats []*Stats) error
+	Quantize(ctx context.Context, paths []string, stats []weight.Stats) error
 	// Weight returns a layer as it is quantized, or nil where it stays as it is.
 	Weight(path string) (weight.Matrix, error)
 }
@@ -191,8 +191,8 @@ func (w *walker) load(i int) error {
 
 // release gives back what was read of a block.
 func (w *walker) release() {
-	for _, weight := range w.block.weights {
-		w.ops.FreeWeight(weight)
+	for _, old := range w.block.weights {
+		w.ops.FreeWeight(old)
 	}
 	w.ops.Free(w.block.arrays...)
 	w.block = owned{}
@@ -466,7 +466,7 @@ func (w *walker) quantize(ctx context.Context, rs []*readers) error {
 			}
 		}
 		if len(paths) > 0 {
-			var stats []*Stats
+			var stats []weight.Stats
 			for _, r := range rs[:n] {
 				w.stats.Mirror(r.stats.H, r.stats.k)
 				stats = append(stats, r.stats)

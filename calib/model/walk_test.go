@@ -99,7 +99,7 @@ func newVisitor(t testing.TB, src *model.Checkpoint) *visitor {
 
 func (v *visitor) Wants(path string) bool { return v.wants(path) }
 
-func (v *visitor) Quantize(_ context.Context, paths []string, stats []*model.Stats) error {
+func (v *visitor) Quantize(_ context.Context, paths []string, stats []weight.Stats) error {
 	for _, path := range paths {
 		v.order = append(v.order, path)
 		if v.visit != nil {
