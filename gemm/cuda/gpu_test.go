@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
-	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
@@ -76,127 +76,145 @@ func must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// problem is a multiplication on the GPU.
-type problem struct {
-	w    *Matrix
-	o    Operands
-	y    []uint16 // with some elements behind it that must not change
-	dev  *driver.Device
-	n, m int
+// gpuMatrix is a matrix on the GPU.
+type gpuMatrix struct {
+	e *Engine
+	s *driver.Stream
+	w *Matrix
+
+	of *conform.Product // whose operands these are
+	o  Operands
 }
 
-const guard = 64
-
-func newProblem(t testing.TB, e *Engine, m *lut.Matrix, x, bias []uint16, rows int, dtype driver.DType) *problem {
+func newGPUMatrix(t testing.TB, e *Engine, s *driver.Stream, m *lut.Matrix, dtype driver.DType) *gpuMatrix {
 	t.Helper()
-	tiles := must(repack.CUDA(m))(t)
-	w := must(e.Upload(tiles, dtype))(t)
-	p := &problem{w: w, dev: e.dev, n: m.N, m: rows, y: make([]uint16, rows*m.N+guard)}
-	p.o = Operands{X: must(e.dev.Upload(driver.Bytes(x)))(t), Y: must(e.dev.Alloc(2 * len(p.y)))(t), M: rows}
-	if bias != nil {
-		p.o.Bias = must(e.dev.Upload(driver.Bytes(bias)))(t)
-	}
-	return p
+	return &gpuMatrix{e: e, s: s, w: must(e.Upload(must(repack.CUDA(m))(t), dtype))(t)}
 }
 
-// run poisons Y, multiplies and returns Y.
-func (p *problem) run(t testing.TB, e *Engine, s *driver.Stream, c Config) []uint16 {
-	t.Helper()
-	if err := p.dev.Fill8(p.o.Y, 0xff, 2*len(p.y)); err != nil {
-		t.Fatal(err)
+func (m *gpuMatrix) Configs(rows int) []Config {
+	return slices.Concat(m.e.Configs(m.w.Format, m.w.N, m.w.K, rows), m.e.OtherConfigs(m.w.Format, m.w.N, m.w.K, rows))
+}
+
+func (m *gpuMatrix) Slices(c Config, rows int) int {
+	return m.w.Format.Slices(c, m.w.N, m.w.K, min(rows, MaxRows))
+}
+
+func (m *gpuMatrix) MatMul(c Config, p *conform.Product, blocks int, y []uint16) error {
+	if err := m.load(p); err != nil {
+		return err
 	}
-	if err := p.dev.Sync(); err != nil {
-		t.Fatal(err)
+	m.e.LimitBlocks(blocks)
+	return errors.Join(m.e.dev.Write(m.o.Y, driver.Bytes(y)), m.e.MatMulWith(m.s, m.w, m.o, c),
+		m.s.Sync(), m.e.dev.Read(driver.Bytes(y), m.o.Y))
+}
+
+// load uploads the operands of a product, unless they are there.
+func (m *gpuMatrix) load(p *conform.Product) (err error) {
+	if m.of == p {
+		return nil
 	}
-	err := e.MatMulWith(s, p.w, p.o, c)
-	var missing *driver.MissingError
-	if errors.As(err, &missing) {
-		t.Skip(err)
+	if err := m.free(); err != nil {
+		return err
 	}
-	if err = errors.Join(err, s.Sync(), p.dev.Read(driver.Bytes(p.y), p.o.Y)); err != nil {
-		t.Fatal(err)
+	m.of, m.o.M = p, p.Rows
+	if m.o.X, err = m.e.dev.Upload(driver.Bytes(p.X)); err != nil {
+		return err
 	}
-	for i, v := range p.y[p.m*p.n:] {
-		if v != 0xffff {
-			t.Fatalf("element %d behind Y was written", i)
+	if m.o.Y, err = m.e.dev.Alloc(2 * (p.Rows*m.w.N + conform.Guard)); err != nil || p.Bias == nil {
+		return err
+	}
+	m.o.Bias, err = m.e.dev.Upload(driver.Bytes(p.Bias))
+	return err
+}
+
+func (m *gpuMatrix) free() error {
+	var errs []error
+	for _, p := range []driver.Ptr{m.o.X, m.o.Y, m.o.Bias} {
+		if p != 0 {
+			errs = append(errs, m.e.dev.Free(p))
 		}
 	}
-	return slices.Clone(p.y[:p.m*p.n])
+	m.of, m.o = nil, Operands{}
+	return errors.Join(errs...)
 }
 
-func (p *problem) close(t testing.TB) {
-	err := errors.Join(p.w.Close(), p.dev.Free(p.o.X), p.dev.Free(p.o.Y))
-	if p.o.Bias != 0 {
-		err = errors.Join(err, p.dev.Free(p.o.Bias))
-	}
-	if err != nil {
+func (m *gpuMatrix) close(t testing.TB) {
+	if err := errors.Join(m.free(), m.w.Close()); err != nil {
 		t.Error(err)
 	}
 }
 
-func floats(y []uint16, dtype driver.DType) []float32 {
-	f := make([]float32, len(y))
-	for i, v := range y {
-		if f[i] = num.F16ToF32(v); dtype == driver.BF16 {
-			f[i] = num.BF16ToF32(v)
-		}
+// run multiplies on a grid of any size and returns Y.
+func (m *gpuMatrix) run(t testing.TB, c Config, p *conform.Product) []uint16 {
+	t.Helper()
+	y := conform.Poisoned(p.Rows * m.w.N)
+	err := m.MatMul(c, p, math.MaxInt, y)
+	skipMissing(t, err)
+	if err = errors.Join(err, conform.CheckWritten(y, m.w.Format.Type)); err != nil {
+		t.Fatal(err)
 	}
-	return f
+	return y
 }
 
-// TestGPU multiplies awkward shapes under every configuration. Each must agree with
-// float64 and give the same bits as the others and as itself.
+// skipMissing skips the test where there is no compiler.
+func skipMissing(t testing.TB, err error) {
+	var missing *driver.MissingError
+	if errors.As(err, &missing) {
+		t.Skip(err)
+	}
+}
+
+// TestGPU holds the engine to the suite, in some formats or many; the self-test does it in all.
 func TestGPU(t *testing.T) {
-	onGPU(t, func(e *Engine, s *driver.Stream) {
-		many := Format{4, 128, weight.F16, driver.F16} // in three slices
-		for i, f := range append(testFormats(), many) {
-			if !*long && i%3 != 0 && f != many {
-				continue
-			}
-			shape := [][2]int{{1000, 992}, {520, 1056}, {17, 8288}, {2144, 512}}[i%4]
-			if f == many {
-				shape = [2]int{3*sevenTiles + 40, 544}
-			}
-			k := shape[1]
-			group := f.Group
-			if group == 0 {
-				group = k
-			}
-			m := randomMatrix(uint64(i), shape[0], k, f.Bits, group, f.Scale)
-			for _, rows := range []int{1, 3, 8, 9, 16, 37} {
-				name := fmt.Sprintf("%s, %d×%d, %d rows", f.name(), shape[0], k, rows)
-				x, bias := randomX(1, rows*k, f.Type), randomX(2, shape[0], f.Type)
-				p := newProblem(t, e, m, x, bias, rows, f.Type)
-				rm, rx := rounded(m, x, f)
-				want := product(rm, rx, rows)
-				for j, b := range floats(bias, f.Type) {
-					for r := range rows {
-						want[r*m.N+j] += float64(b)
-					}
-				}
-				limit := 3e-4
-				if f.Type == driver.BF16 {
-					limit = 2.5e-3
-				}
-				var first []uint16
-				for _, c := range e.Configs(f, shape[0], k, rows) {
-					for range 2 {
-						y := p.run(t, e, s, c)
-						if err := ref.RelErr(floats(y, f.Type), want); !(err <= limit) {
-							t.Errorf("%s, %v: relative error %g", name, c, err)
-						}
-						if first == nil {
-							first = y
-						}
-						if !slices.Equal(y, first) {
-							t.Errorf("%s, %v: not the bits of the first configuration's first run", name, c)
-						}
-					}
-				}
-				p.close(t)
-			}
+	for i, f := range testFormats() {
+		if *long || i%3 == 0 {
+			t.Run(f.name(), func(t *testing.T) { checkOnGPU(t, i, f) })
 		}
+	}
+}
+
+// checkOnGPU holds the engine to case i of the suite.
+func checkOnGPU(t *testing.T, i int, f Format) {
+	onGPU(t, func(e *Engine, s *driver.Stream) {
+		c := conform.Draw(1, i, conform.Format(f))
+		c.Fill()
+		m := newGPUMatrix(t, e, s, c.Matrix, f.Type)
+		res, err := conform.Check(t.Context(), c, m)
+		skipMissing(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, failure := range res.Failures {
+			t.Error(failure)
+		}
+		m.close(t)
 	})
+}
+
+// testMatrix returns a matrix of a format.
+func testMatrix(seed uint64, n, k int, f Format) *lut.Matrix {
+	group := f.Group
+	if group == 0 {
+		group = k
+	}
+	return conform.RandomMatrix(rand.New(rand.NewPCG(seed, 2)), n, k, f.Bits, group, f.Scale)
+}
+
+// testProduct returns a product by a matrix of a format, with a bias or without.
+func testProduct(n, k, rows int, t driver.DType, bias bool) *conform.Product {
+	r := rand.New(rand.NewPCG(1, 3))
+	p := &conform.Product{Rows: rows, X: conform.RandomHalves(r, rows*k, t)}
+	if bias {
+		p.Bias = conform.RandomHalves(r, n, t)
+	}
+	return p
+}
+
+// heldWeights returns Ŵ as the kernels have it, whose table is rounded.
+func heldWeights(m *lut.Matrix, t driver.DType) []float32 {
+	held := *m
+	held.Codebook = conform.RoundedTable(m.Codebook, t)
+	return held.Dequantize()
 }
 
 // testFormats covers every width, group, scale type and type of X, if not every
@@ -221,34 +239,6 @@ func testFormats() []Format {
 	return all
 }
 
-// TestGPUIdentity multiplies by the identity: every weight must come out as itself,
-// rounded once.
-func TestGPUIdentity(t *testing.T) {
-	onGPU(t, func(e *Engine, s *driver.Stream) {
-		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-			const n, k, group = 48, 288, 64
-			f := Format{bits, group, weight.F16, driver.F16}
-			m := randomMatrix(5, n, k, bits, group, []weight.ScaleType{weight.F16, weight.E4M4, weight.S1E4M3}[bits%3])
-			x := make([]uint16, k*k)
-			for i := range k {
-				x[i*k+i] = num.F32ToF16(1)
-			}
-			p := newProblem(t, e, m, x, nil, k, f.Type)
-			y := p.run(t, e, s, lutgemm{}.variants(f, MaxRows)[0])
-			rm, _ := rounded(m, nil, f)
-			w := rm.Dequantize()
-			for i := range k {
-				for j := range n {
-					if got, want := y[i*n+j], num.F32ToF16(w[j*k+i]); got != want {
-						t.Fatalf("%d bits: weight %d,%d is %g, want %g", bits, j, i, num.F16ToF32(got), num.F16ToF32(want))
-					}
-				}
-			}
-			p.close(t)
-		}
-	})
-}
-
 // TestGPUPrebuilt multiplies with the kernels that need no compiler. They give the
 // bits that the compiled ones give.
 func TestGPUPrebuilt(t *testing.T) {
@@ -263,21 +253,21 @@ func TestGPUPrebuilt(t *testing.T) {
 			if !f.prebuilt() || !*long && i%3 != 0 {
 				continue
 			}
-			m := randomMatrix(uint64(i), n, k, f.Bits, f.Group, f.Scale)
+			m := newGPUMatrix(t, e, s, testMatrix(uint64(i), n, k, f), f.Type)
 			for _, r := range rows {
-				p := newProblem(t, e, m, randomX(1, r*k, f.Type), randomX(2, n, f.Type), r, f.Type)
+				p := testProduct(n, k, r, f.Type, true)
 				name := fmt.Sprintf("%s, %d rows", f.name(), r)
 				configs := e.Configs(f, n, k, r)
 				for _, c := range configs {
-					y := p.run(t, e, s, c)
+					y := m.run(t, c, p)
 					if c == configs[0] {
 						all = append(all, result{name, y})
 					} else if !slices.Equal(y, all[len(all)-1].y) {
 						t.Fatalf("%s: %v and %v give different bits", name, configs[0], c)
 					}
 				}
-				p.close(t)
 			}
+			m.close(t)
 		}
 		return all
 	}
@@ -290,7 +280,7 @@ func TestGPUPrebuilt(t *testing.T) {
 	})
 	onGPUWith(t, driver.Options{CacheDir: t.TempDir(), NoCompiler: true}, func(e *Engine, s *driver.Stream) {
 		got = multiply(e, s)
-		m := randomMatrix(1, n, k, 4, 32, weight.E4M4)
+		m := testMatrix(1, n, k, Format{4, 32, weight.E4M4, driver.F16})
 		var missing *driver.MissingError
 		if _, err := e.Upload(must(repack.CUDA(m))(t), driver.F16); !errors.As(err, &missing) {
 			t.Errorf("a format that is not prebuilt: got error %v, want the missing compiler's", err)
@@ -309,21 +299,22 @@ func TestGPUPrebuilt(t *testing.T) {
 // TestGPUTune tunes and looks for the choice in a new engine.
 func TestGPUTune(t *testing.T) {
 	onGPU(t, func(e *Engine, s *driver.Stream) {
-		m := randomMatrix(1, 512, 1024, 4, 128, weight.F16)
-		p := newProblem(t, e, m, randomX(1, 1024, driver.F16), nil, 1, driver.F16)
-		before := p.run(t, e, s, lutgemm{}.variants(p.w.Format, 1)[0])
-		timings := must(e.Tune(s, []*Matrix{p.w}, p.o))(t)
-		if len(timings) != len(e.Configs(p.w.Format, 512, 1024, 1)) || timings[0].Us <= 0 {
+		f := Format{4, 128, weight.F16, driver.F16}
+		m := newGPUMatrix(t, e, s, testMatrix(1, 512, 1024, f), f.Type)
+		p := testProduct(512, 1024, 1, f.Type, false)
+		before := m.run(t, lutgemm{}.variants(f, 1)[0], p)
+		timings := must(e.Tune(s, []*Matrix{m.w}, m.o))(t)
+		if len(timings) != len(e.Configs(f, 512, 1024, 1)) || timings[0].Us <= 0 {
 			t.Errorf("got timings %v", timings)
 		}
 		again := must(New(e.dev, e.cache))(t)
-		if got, want := must(again.choice(p.w, 1))(t), timings[0].Config; got != want {
+		if got, want := must(again.choice(m.w, 1))(t), timings[0].Config; got != want {
 			t.Errorf("a new engine chooses %v, want %v", got, want)
 		}
-		if y := p.run(t, e, s, must(e.choice(p.w, 1))(t)); !slices.Equal(y, before) {
+		if y := m.run(t, must(e.choice(m.w, 1))(t), p); !slices.Equal(y, before) {
 			t.Error("tuning changed the result")
 		}
-		p.close(t)
+		m.close(t)
 	})
 }
 

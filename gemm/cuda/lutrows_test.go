@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 	"github.com/lutq/lutq/repack"
@@ -51,14 +50,9 @@ func TestGPUDequantize(t *testing.T) {
 		d := NewDequantizer(e.dev)
 		for i, f := range testFormats() {
 			const n, k = 37, 800
-			group := f.Group
-			if group == 0 {
-				group = k
-			}
-			m := randomMatrix(uint64(i), n, k, f.Bits, group, f.Scale)
+			m := testMatrix(uint64(i), n, k, f)
 			w := must(e.Upload(must(repack.CUDA(m))(t), f.Type))(t)
-			rm, _ := rounded(m, nil, f)
-			want := rm.Dequantize()
+			want := heldWeights(m, f.Type)
 			index := []uint32{36, 0, 17, 17, 5}
 			at := must(e.dev.Upload(driver.Bytes(index)))(t)
 			dst := must(e.dev.Alloc(4 * n * k))(t)
@@ -75,13 +69,9 @@ func TestGPUDequantize(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for j, v := range floats(whole, f.Type) {
-				half := num.F16ToF32(num.F32ToF16(want[j]))
-				if f.Type == driver.BF16 {
-					half = num.BF16ToF32(num.F32ToBF16(want[j]))
-				}
-				if v != half {
-					t.Fatalf("%s: weight %d,%d is %g, want %g", f.name(), j/k, j%k, v, half)
+			for j, v := range whole {
+				if half := f.convert(want[j]); v != half {
+					t.Fatalf("%s: weight %d,%d is %#x, want %#x", f.name(), j/k, j%k, v, half)
 				}
 			}
 			for j, v := range picked {
@@ -114,19 +104,14 @@ func TestHostDequantize(t *testing.T) {
 			if i%2 == 1 {
 				k = 2336 // more than a block for each 256 columns of a row
 			}
-			group := f.Group
-			if group == 0 {
-				group = k
-			}
-			m := randomMatrix(uint64(i), n, k, f.Bits, group, f.Scale)
+			m := testMatrix(uint64(i), n, k, f)
 			tiles := must(repack.CUDA(m))(t)
 			var mem kerneltest.Memory
 			w := &Matrix{N: n, K: k, Format: f, codes: mem.Upload(tiles.Codes), scales: mem.Upload(tiles.Scales)}
 			for _, v := range tiles.Codebook {
 				w.codebook = append(w.codebook, uint32(f.convert(v)))
 			}
-			rm, _ := rounded(m, nil, f)
-			want := rm.Dequantize()
+			want := heldWeights(m, f.Type)
 
 			halves := make([]uint16, (n-5)*k)
 			dst := mem.Upload(make([]byte, 2*len(halves)))

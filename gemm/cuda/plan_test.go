@@ -1,9 +1,12 @@
 package cuda
 
 import (
+	"math/bits"
 	"slices"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
@@ -223,4 +226,60 @@ func TestConfigs(t *testing.T) {
 			t.Errorf("%d×%d, %d rows: %s, want %s", test.n, test.k, test.m, got, test.want)
 		}
 	}
+}
+
+// TestPlan holds plans to all tiles, to the shared memory that they ask for, and to slots beside the
+// table, whatever is multiplied.
+func TestPlan(t *testing.T) {
+	formats := Formats()
+	rapid.Check(t, func(t *rapid.T) {
+		f := rapid.SampledFrom(formats).Draw(t, "format")
+		s := shape{
+			Format: f,
+			n:      rapid.IntRange(1, 70000).Draw(t, "n"),
+			k:      32 * rapid.IntRange(1, 1000).Draw(t, "k/32"),
+			m:      rapid.IntRange(1, MaxRows).Draw(t, "m"),
+		}
+		c := rapid.SampledFrom(f.variants(s.m)).Draw(t, "configuration")
+		s.slices = rapid.SampledFrom(c.splits()).Draw(t, "slices")
+		l := limits{rapid.IntRange(1, 132).Draw(t, "multiprocessors"), 227 << 10}
+		p, launch, err := s.plan(c, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tiles, grid := uint32(s.n+repack.TileRows-1)/repack.TileRows, launch.Grid.X
+		if p.tilesEach*grid+p.tilesOver != tiles || p.tilesOver >= grid || grid > uint32(l.sms) {
+			t.Errorf("%d blocks of %d tiles and %d more: want %d", grid, p.tilesEach, p.tilesOver, tiles)
+		}
+		if most := p.tilesEach + min(p.tilesOver, 1); p.run%p.groups != 0 || p.run >= most+p.groups {
+			t.Errorf("runs of %d of %d tiles, by %d groups", p.run, most, p.groups)
+		}
+		if warps := p.groups * p.slices; warps*32 > launch.Block.X {
+			t.Errorf("%d groups for %d slices in %d threads", p.groups, p.slices, launch.Block.X)
+		}
+		if launch.Shared > l.sharedBlock {
+			t.Errorf("%d bytes of shared memory", launch.Shared)
+		}
+		if p.slotPitch == 0 { // lutwide.cu has slots where the table was
+			if end := int(p.run*p.slices) * c.rowsOfX() * slotRow; end > launch.Shared {
+				t.Errorf("slots of %d bytes in %d", end, launch.Shared)
+			}
+			return
+		}
+		slots := p.run * p.slices * p.pairs
+		if end := p.slotBase + (slots-1)*p.slotPitch + pairBytes; int(end) > launch.Shared {
+			t.Errorf("slots to %d in %d bytes of shared memory", end, launch.Shared)
+		}
+		table, gaps := f.tableBytes()
+		inGaps := gaps && p.slotBase == pairBytes && p.slotPitch == 2*pairBytes
+		if behind := int(p.slotBase) >= table && p.slotPitch == pairBytes; !inGaps && !behind {
+			t.Errorf("slots from %d, each %d, in a table of %d bytes", p.slotBase, p.slotPitch, table)
+		}
+		// How lutgemm.cu finds the tile of a pair.
+		for i := range p.run * p.pairs {
+			if tile, _ := bits.Mul32(i, p.pairsInverse); p.pairs > 1 && tile != i/p.pairs {
+				t.Fatalf("pair %d is of tile %d, want %d", i, tile, i/p.pairs)
+			}
+		}
+	})
 }

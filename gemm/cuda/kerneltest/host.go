@@ -110,7 +110,7 @@ func hostKernels(compiler, source string, defines []string) (string, error) {
 // program. What FORTIFY_SOURCE checks forbids to jump from stack to stack.
 func compileHost(compiler, source, to string, options ...string) error {
 	args := append([]string{
-		"-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE",
+		"-std=c++17", "-O1", "-w", "-fno-exceptions", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE",
 		"-fsanitize=shift,bounds,alignment", "-fsanitize-undefined-trap-on-error",
 	}, options...)
 	c := exec.Command(compiler, append(args, "-x", "c++", "-", "-o", to)...)
