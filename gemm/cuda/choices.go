@@ -1,6 +1,8 @@
 package cuda
 
 import (
+	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/lutq/lutq/repack"
@@ -134,4 +136,62 @@ func (s shape) order() []kernel {
 		}
 	}
 	return order
+}
+
+// loads reports whether a kernel can be had: compiled, or built ahead of time.
+func (e *Engine) loads(k kernel) bool { return e.noCompiler == nil || k.prebuilt() != nil }
+
+// tried returns the configurations that are worth trying for a product on the engine's device,
+// the best guess first, or why there is none.
+func (e *Engine) tried(s shape) ([]Config, error) {
+	var all []Config
+	var why error
+	for _, k := range s.order() {
+		if !e.loads(k) {
+			continue
+		}
+		some, err := k.tried(s, e.limits)
+		if all = append(all, some...); why == nil {
+			why = err
+		}
+	}
+	switch {
+	case len(all) > 0:
+		return all, nil
+	case why == nil:
+		why = fmt.Errorf("no kernel for %d rows of activations and %s", s.m, s.name())
+	}
+	return nil, why
+}
+
+// Configs returns the configurations that m rows of X can be multiplied under by an
+// N×K matrix of the engine's device, the best guess first. For more than
+// [MaxRows] rows they are those of MaxRows. Without a compiler they are those that
+// a prebuilt kernel stands in for.
+func (e *Engine) Configs(f Format, n, k, m int) []Config {
+	all, _ := e.tried(shapeOf(f, n, k, min(m, MaxRows)))
+	return all
+}
+
+// ReadConfigs returns the configurations for m rows of X that have a twin for [Engine.Read].
+func (e *Engine) ReadConfigs(f Format, n, k, m int) []Config {
+	return slices.DeleteFunc(e.Configs(f, n, k, m), func(c Config) bool { return !c.kernel().twin() })
+}
+
+// OtherConfigs returns the configurations that Configs leaves out for a product, but that have
+// kernels for as many rows of X and room on the engine's device, for tests: they split K otherwise
+// or are slower.
+func (e *Engine) OtherConfigs(f Format, n, k, m int) []Config {
+	s := shapeOf(f, n, k, min(m, MaxRows))
+	chosen, _ := e.tried(s)
+	var all []Config
+	for _, k := range kernels() {
+		if e.loads(k) {
+			all = append(all, k.others(s)...)
+		}
+	}
+	return slices.DeleteFunc(all, func(c Config) bool {
+		_, _, err := s.under(c).plan(c, e.limits)
+		return err != nil || slices.Contains(chosen, c)
+	})
 }

@@ -72,3 +72,34 @@ func TestChoices(t *testing.T) {
 	}
 	t.Fatalf("%d lines are missing", len(lines)-strings.Count(got.String(), "\n")-1)
 }
+
+// TestChoiceRows holds the table to rows that are each the first for some product, and to guesses
+// that have a variant for the slices of their row.
+func TestChoiceRows(t *testing.T) {
+	unused := map[int]bool{}
+	for i := range choices() {
+		unused[i] = true
+	}
+	for _, f := range Formats() {
+		for n := range 60 {
+			for units := 1; units <= 26; units++ {
+				for _, m := range []int{1, 5, 16} {
+					s := shapeOf(f, 1000*n+16, 256*units, m)
+					for i, c := range choices() {
+						if c.isFor(s) {
+							delete(unused, i)
+							break
+						}
+					}
+					first := s.order()[0]
+					if all, err := first.tried(s, limits{132, 227 << 10}); len(all) == 0 {
+						t.Fatalf("%s, %d×%d, %d rows: %s is the guess and has nothing for %d slices: %v", f.name(), s.n, s.k, m, first.name(), s.slices, err)
+					}
+				}
+			}
+		}
+	}
+	for i := range unused {
+		t.Errorf("row %d of the table is for no product", i)
+	}
+}

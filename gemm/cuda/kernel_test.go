@@ -86,10 +86,12 @@ type variant struct {
 
 // traits returns what the kernel is compiled for.
 func (v variant) traits() []string {
-	f := v.format
+	return append(v.format.traits(), fmt.Sprintf("%v to %d rows", v.config, v.config.rowsOfX()), v.arch)
+}
+
+func (f Format) traits() []string {
 	return []string{
-		fmt.Sprintf("%d bits", f.Bits), fmt.Sprintf("groups of %d", f.Group), fmt.Sprintf("scales %v", f.Scale),
-		f.Type.String(), fmt.Sprintf("%v to %d rows", v.config, v.config.rowsOfX()), v.arch,
+		fmt.Sprintf("%d bits", f.Bits), fmt.Sprintf("groups of %d", f.Group), fmt.Sprintf("scales %v", f.Scale), f.Type.String(),
 	}
 }
 
@@ -198,7 +200,7 @@ func TestPrebuilt(t *testing.T) {
 			}
 		}
 		for _, out := range []driver.DType{f.Type, driver.F32} {
-			k := f.rowsKernel(out)
+			k := lutrows{f, out}.kernel()
 			k.Options.Arch = "compute_80"
 			wanted = append(wanted, k)
 		}
@@ -212,6 +214,36 @@ func TestNoHeaders(t *testing.T) {
 	for _, k := range kernels() {
 		if source := f.Kernel(k.variants(f, MaxRows)[0]).Source; strings.Contains(source, "#include") {
 			t.Errorf("%s includes a header", k.name())
+		}
+	}
+}
+
+// TestKernels holds each kernel to what others take from it: variants where it says that it is
+// compiled, with names of their own, for as many rows, and one that stands in for all without a
+// compiler or none.
+func TestKernels(t *testing.T) {
+	gpu := driver.DeviceInfo{Major: 9}
+	for _, k := range kernels() {
+		for _, f := range Formats() {
+			for m := 1; m <= MaxRows; m++ {
+				all := k.variants(f, m)
+				if (len(all) > 0) != k.has(f, m) {
+					t.Errorf("%s has %s for %d rows: %v, in %d variants", k.name(), f.name(), m, k.has(f, m), len(all))
+				}
+				seen := map[string]bool{}
+				for _, c := range all {
+					if c.kernel() != k || c.rowsOfX() < m || seen[c.String()] {
+						t.Errorf("%s for %d rows: %v of %s, for %d rows", k.name(), m, c, c.kernel().name(), c.rowsOfX())
+					}
+					seen[c.String()] = true
+					if _, err := f.Kernel(c).PTX(gpu); (err == nil) != (f.prebuilt() && k.prebuilt() != nil) {
+						t.Errorf("%s without a compiler: %v", f.Kernel(c).Name, err)
+					}
+				}
+			}
+			if _, err := (lutrows{f, driver.F32}).kernel().PTX(gpu); (err == nil) != f.prebuilt() {
+				t.Errorf("rows of %s without a compiler: %v", f.name(), err)
+			}
 		}
 	}
 }

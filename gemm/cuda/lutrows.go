@@ -15,31 +15,32 @@ var rowsSource string
 
 const rowsName = "lutrows"
 
-// rowsKey says what is compiled to dequantize.
-type rowsKey struct {
+// lutrows is lutrows.cu as it is compiled: the kernel that writes the rows of a matrix as numbers of a type.
+type lutrows struct {
 	format Format
-	out    driver.DType
+	out    driver.DType // the format's own or F32
 }
 
-// rowsKernel returns the source of the kernel that writes rows as numbers of type out.
-func (f Format) rowsKernel(out driver.DType) driver.Kernel {
+// kernel returns the source.
+func (r lutrows) kernel() driver.Kernel {
 	same := 0
-	if out == f.Type {
+	if r.out == r.format.Type {
 		same = 1
 	}
-	return driver.Kernel{
-		Name:    fmt.Sprintf("lutrows.%s-%v.cu", f.name(), out),
+	k := driver.Kernel{
+		Name:    fmt.Sprintf("%s.%s-%v.cu", rowsName, r.format.name(), r.out),
 		Source:  ptxSource + rowsSource,
-		Options: driver.CompileOptions{Defines: append(f.defines(), fmt.Sprintf("OUT=%d", same))},
-		PTX:     func(i driver.DeviceInfo) ([]byte, error) { return f.ptx(f.rowsKernel(out), i) },
+		Options: driver.CompileOptions{Defines: append(r.format.defines(), fmt.Sprintf("OUT=%d", same))},
 	}
+	k.PTX = func(i driver.DeviceInfo) ([]byte, error) { return r.format.ptx(k, i) }
+	return k
 }
 
 // Dequantizer writes rows of quantized matrices as dense numbers, on one device. Its
 // methods are called inside [driver.Device.Do].
 type Dequantizer struct {
 	dev     *driver.Device
-	kernels map[rowsKey]loadedRows
+	kernels map[lutrows]loadedRows
 	args    driver.Args
 }
 
@@ -51,7 +52,7 @@ type loadedRows struct {
 // NewDequantizer returns a dequantizer. Kernels are compiled when they are first
 // needed.
 func NewDequantizer(d *driver.Device) *Dequantizer {
-	return &Dequantizer{dev: d, kernels: map[rowsKey]loadedRows{}}
+	return &Dequantizer{dev: d, kernels: map[lutrows]loadedRows{}}
 }
 
 // Close unloads the kernels.
@@ -79,7 +80,7 @@ func (d *Dequantizer) Rows(s *driver.Stream, w *Matrix, dst driver.Ptr, out driv
 	case count == 0:
 		return nil
 	}
-	f, err := d.function(rowsKey{w.Format, out})
+	f, err := d.function(lutrows{w.Format, out})
 	if err != nil {
 		return err
 	}
@@ -107,11 +108,11 @@ func (w *Matrix) rowsLaunch(dst, index driver.Ptr, first, count int) (driver.Lau
 	}, p
 }
 
-func (d *Dequantizer) function(key rowsKey) (*driver.Function, error) {
-	if k, ok := d.kernels[key]; ok {
+func (d *Dequantizer) function(r lutrows) (*driver.Function, error) {
+	if k, ok := d.kernels[r]; ok {
 		return k.function, nil
 	}
-	m, err := d.dev.LoadKernel(key.format.rowsKernel(key.out))
+	m, err := d.dev.LoadKernel(r.kernel())
 	if err != nil {
 		return nil, err
 	}
@@ -119,6 +120,6 @@ func (d *Dequantizer) function(key rowsKey) (*driver.Function, error) {
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	d.kernels[key] = loadedRows{m, f}
+	d.kernels[r] = loadedRows{m, f}
 	return f, nil
 }

@@ -13,7 +13,7 @@ import (
 // TestCompileRows compiles the kernel that dequantizes, in as many formats as [TestCompile].
 func TestCompileRows(t *testing.T) {
 	type rows struct {
-		rowsKey
+		lutrows
 		arch string
 	}
 	formats := testFormats()
@@ -25,19 +25,19 @@ func TestCompileRows(t *testing.T) {
 		for _, out := range []driver.DType{f.Type, driver.F32} {
 			for j, arch := range []string{"sm_80", "sm_90a"} {
 				if *long || *cover || i%2 == j {
-					all = append(all, rows{rowsKey{f, out}, arch})
+					all = append(all, rows{lutrows{f, out}, arch})
 				}
 			}
 		}
 	}
 	if *cover && !*long {
 		all = covering(all, func(r rows) []string {
-			return append(variant{format: r.format, arch: r.arch}.traits(), "as "+r.out.String())
+			return append(r.format.traits(), r.arch, "as "+r.out.String())
 		})
 	}
 	var variants []kerneltest.Variant
 	for _, r := range all {
-		k := r.format.rowsKernel(r.out)
+		k := r.kernel()
 		k.Options.Arch = r.arch
 		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("rows of %d bits as %v", r.format.Bits, r.out), Kernel: k})
 	}
@@ -116,7 +116,7 @@ func TestHostDequantize(t *testing.T) {
 			halves := make([]uint16, (n-5)*k)
 			dst := mem.Upload(make([]byte, 2*len(halves)))
 			l, args := w.rowsLaunch(dst, 0, 5, n-5)
-			kerneltest.OnHost(t, f.rowsKernel(f.Type), 800).Launch(t, &mem, rowsName, l, false, kerneltest.Struct(args))
+			kerneltest.OnHost(t, lutrows{f, f.Type}.kernel(), 800).Launch(t, &mem, rowsName, l, false, kerneltest.Struct(args))
 			copy(driver.Bytes(halves), mem.Read(dst))
 			for j, v := range halves {
 				if got, want := v, f.convert(want[5*k+j]); got != want {
@@ -128,7 +128,7 @@ func TestHostDequantize(t *testing.T) {
 			picked := make([]float32, len(index)*k)
 			dst = mem.Upload(make([]byte, 4*len(picked)))
 			l, args = w.rowsLaunch(dst, mem.Upload(driver.Bytes(index)), 0, len(index))
-			kerneltest.OnHost(t, f.rowsKernel(driver.F32), 800).Launch(t, &mem, rowsName, l, true, kerneltest.Struct(args))
+			kerneltest.OnHost(t, lutrows{f, driver.F32}.kernel(), 800).Launch(t, &mem, rowsName, l, true, kerneltest.Struct(args))
 			copy(driver.Bytes(picked), mem.Read(dst))
 			for j, v := range picked {
 				if want := want[int(index[j/k])*k+j%k]; v != want {

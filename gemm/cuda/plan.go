@@ -127,3 +127,22 @@ func (s shape) plan(c Config, l limits) (params, driver.Launch, error) {
 		Shared: r.fixed + run*r.tile, Programmatic: true,
 	}, nil
 }
+
+// fitting returns those of some configurations that a shape can be multiplied under, or why none of
+// those that split K so can.
+func (s shape) fitting(some []Config, l limits) (fit []Config, why error) {
+	for _, c := range some {
+		if !slices.Contains(c.splits(), s.slices) {
+			continue
+		}
+		if _, _, err := s.plan(c, l); err != nil {
+			why = err
+			continue
+		}
+		fit = append(fit, c)
+	}
+	if len(fit) > 0 {
+		why = nil
+	}
+	return fit, why
+}
