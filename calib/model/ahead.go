@@ -27,12 +27,9 @@ type reading struct {
 	err  error
 }
 
-func newAhead(src Source) *ahead {
-	all := src.Decoder().Stored()
-	if last := len(all) - 1; !src.Decoder().Tied {
-		all = slices.Concat(all[last:], all[:last]) // the head is read with the embedding
-	}
-	return &ahead{src: src, next: all, begun: make(map[*arch.Stored]*reading), room: readAhead}
+// newAhead reads some matrices of a source, in the order in which they will be asked for.
+func newAhead(src Source, next []*arch.Stored) *ahead {
+	return &ahead{src: src, next: next, begun: make(map[*arch.Stored]*reading), room: readAhead}
 }
 
 // weights returns the number of weights that are stored.

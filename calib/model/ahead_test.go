@@ -68,7 +68,7 @@ func TestAhead(t *testing.T) {
 			src.broken = rapid.SampledFrom(append(all, &arch.Stored{})).Draw(t, "broken").Path
 		}
 
-		a := newAhead(src)
+		a := newAhead(src, src.Decoder().Stored())
 		first := linear("embedding").Stored // which the description does not list
 		for _, s := range append([]*arch.Stored{first}, rapid.Permutation(all).Draw(t, "order")...) {
 			r, err := a.take(s)

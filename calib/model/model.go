@@ -12,6 +12,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/lutq"
@@ -78,7 +79,11 @@ func OpenWith(dir string, ops Ops, o OpenOptions) (*Model, error) {
 func New(src Source, ops Ops) (*Model, error) {
 	d := src.Decoder()
 	m := &Model{name: src.Name(), desc: d, ops: ops, lossRows: max(lossBytes/4/d.Vocab, 1)}
-	ahead := newAhead(src)
+	order := d.Stored()
+	if last := len(order) - 1; !d.Tied {
+		order = slices.Concat(order[last:], order[:last]) // the head is read with the embedding
+	}
+	ahead := newAhead(src, order)
 	l := loader{src: src, take: ahead.take, ops: ops, own: &m.own}
 	l.model(m)
 	ahead.wait()

@@ -38,7 +38,7 @@ type Visitor interface {
 // input, and what is gated. What comes after goes on from the quantized layers. An expert has statistics of the
 // tokens that are routed to it in the quantized model.
 //
-// Besides the states of the windows there is one block of the model in memory: the
+// Besides the states of the windows there is one block of the model on the device: the
 // original one if o.Original is set, and as much of it as is quantized. The walk
 // ends with the last layer that v wants.
 func Walk(ctx context.Context, src Source, ops StatsOps, v Visitor, o WalkOptions) error {
@@ -49,12 +49,14 @@ func Walk(ctx context.Context, src Source, ops StatsOps, v Visitor, o WalkOption
 	for _, r := range w.ropeOf {
 		w.ropes = append(w.ropes, r)
 	}
-	read := func(s *arch.Stored) (rows, error) { return stored(src, s) }
-	w.full = loader{src: src, take: read, ops: ops, own: &w.block}
+	blocks := w.wantedBlocks()
+	ahead := newAhead(src, w.originals(blocks))
+	defer ahead.wait()
+	w.full = loader{src: src, take: ahead.take, ops: ops, own: &w.block}
 	w.quantized = w.full
 	w.quantized.take = w.take
 	defer w.close()
-	if err := w.walk(ctx); err != nil {
+	if err := w.walk(ctx, blocks); err != nil {
 		return err
 	}
 	return src.Wait()
@@ -94,13 +96,12 @@ type readers struct {
 // passes is how often the windows pass through a part of a block.
 const passes = 5
 
-func (w *walker) walk(ctx context.Context) error {
+func (w *walker) walk(ctx context.Context, blocks int) error {
 	for i, tokens := range w.o.Windows {
 		if err := w.check(tokens); err != nil {
 			return fmt.Errorf("window %d: %w", i, err)
 		}
 	}
-	blocks := w.wantedBlocks()
 	if blocks == 0 {
 		return nil
 	}
@@ -130,6 +131,21 @@ func (w *walker) wantedBlocks() int {
 		}
 	}
 	return 0
+}
+
+// originals returns what is read of the first blocks, in order, where the original model is run.
+func (w *walker) originals(blocks int) []*arch.Stored {
+	if !w.o.Original {
+		return nil
+	}
+	all, end := w.desc.Stored(), w.desc.Head.Stored
+	if blocks < len(w.desc.Blocks) {
+		end = w.desc.Blocks[blocks].Attn.Q.Stored
+	}
+	if i := slices.Index(all, end); i >= 0 {
+		all = all[:i]
+	}
+	return all
 }
 
 func (w *walker) wants(l *arch.Linear) bool { return w.visitor.Wants(l.Stored.Path) }
