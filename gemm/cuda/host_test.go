@@ -128,8 +128,9 @@ func (m *hostMatrix) Configs(rows int) []hostConfig {
 
 func (m *hostMatrix) Slices(c hostConfig, _ int) int { return c.slices }
 
-// MatMul turns the order of threads around every other time, and takes the tiles of a
-// block in several runs for every other configuration.
+// MatMul turns the order of threads around every other time, with Y and the bias aligned to a number
+// of theirs, so that they end where memory does, and takes the tiles of a block in several runs for
+// every other configuration.
 func (m *hostMatrix) MatMul(c hostConfig, p *conform.Product, blocks int, y []uint16) error {
 	const sms = 3 // as filling the tables of many blocks takes long
 	args, launch, err := shape{m.f, m.N, m.K, p.Rows, c.slices}.plan(c.Config, limits{sms: min(blocks, sms), sharedBlock: 227 << 10})
@@ -141,6 +142,10 @@ func (m *hostMatrix) MatMul(c hostConfig, p *conform.Product, blocks int, y []ui
 	}
 	reverse := m.launches%2 == 1
 	m.launches++
+	alignment := 16
+	if reverse {
+		alignment = 2
+	}
 	var mem kerneltest.Memory
 	args.codes, args.scales = uint64(mem.Upload(m.tiles.Codes)), uint64(mem.Upload(m.f.scales(m.tiles)))
 	for _, v := range m.tiles.Codebook {
@@ -148,10 +153,10 @@ func (m *hostMatrix) MatMul(c hostConfig, p *conform.Product, blocks int, y []ui
 	}
 	args.x = uint64(mem.Upload(driver.Bytes(p.X)))
 	if p.Bias != nil {
-		args.bias = uint64(mem.Upload(driver.Bytes(p.Bias)))
+		args.bias = uint64(mem.UploadAligned(driver.Bytes(p.Bias), alignment))
 	}
 	result := driver.Bytes(y[:p.Rows*m.N])
-	at := mem.Upload(result)
+	at := mem.UploadAligned(result, alignment)
 	args.y = uint64(at)
 	if c.kernel().twin() && m.launches == 1 {
 		c.host.Launch(m.t, &mem, readName, launch, reverse, kerneltest.Struct(args.bytes()))

@@ -223,17 +223,21 @@ type buffer struct {
 }
 
 // The addresses of memory: a buffer ends where its pages do, but for what makes its
-// address a multiple of 16.
+// address as aligned as it has to be.
 const (
 	firstAddress = 1 << 36
 	spacing      = 1 << 32
 	pages        = 64 << 10
+	alignment    = 16
 )
 
-// Upload returns the address of a copy of data.
-func (m *Memory) Upload(data []byte) driver.Ptr {
+// Upload returns the address of a copy of data, a multiple of 16.
+func (m *Memory) Upload(data []byte) driver.Ptr { return m.UploadAligned(data, alignment) }
+
+// UploadAligned is Upload to a multiple of some power of two.
+func (m *Memory) UploadAligned(data []byte, alignment int) driver.Ptr {
 	size := max(len(data), 1)
-	at := firstAddress + spacing*len(m.buffers) + ((size+pages-1)/pages*pages-size)&^15
+	at := firstAddress + spacing*len(m.buffers) + ((size+pages-1)/pages*pages-size)&^(alignment-1)
 	m.buffers = append(m.buffers, buffer{driver.Ptr(at), bytes.Clone(data)})
 	return driver.Ptr(at)
 }
