@@ -28,7 +28,8 @@ func TestHost(t *testing.T) {
 					opstest.Run(t, o, opstest.Options{Acts: types[i].tol})
 				}
 				if i == 0 {
-					t.Run("Solve", func(t *testing.T) { testSolves(t, o) })
+					t.Run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
+					t.Run("Walk", func(t *testing.T) { testWalk(t, o, i) })
 				}
 			})
 			t.Run("Families", func(t *testing.T) {

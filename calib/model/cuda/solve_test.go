@@ -18,15 +18,43 @@ import (
 func TestGPUSolve(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) {
 		if i == 0 {
-			testSolves(t, o)
+			testSolves(t, o, 1, 5, 64, 65, 200, 2500)
 		}
 	})
 }
 
-func testSolves(t *testing.T, o *Ops) {
-	for _, k := range []int{1, 5, 64, 65, 200} {
+func testSolves(t *testing.T, o *Ops, sizes ...int) {
+	for _, k := range sizes {
 		t.Run(fmt.Sprint(k), func(t *testing.T) { testSolve(t, o, k) })
 	}
+}
+
+// BenchmarkGPUSolve times what a state of a model of 8 billion weights takes.
+func BenchmarkGPUSolve(b *testing.B) {
+	benchmarkGPU(b, func(o *Ops) {
+		for _, k := range []int{4096, 14336} {
+			h, l, d := o.Floats(k*k), o.Floats(k*k), o.Floats(k*k)
+			time := func(name string, f func()) {
+				b.Run(fmt.Sprint(name, " ", k), func(b *testing.B) {
+					for b.Loop() {
+						f()
+						if err := o.Err(); err != nil {
+							b.Fatal(err)
+						}
+					}
+				})
+			}
+			time("reorder", func() { o.Reorder(l, h, nil, 1, k) })
+			time("reorder and factor", func() {
+				o.Reorder(l, h, nil, 1, k)
+				if !o.Cholesky(l, k) {
+					b.Fatal("the identity is not positive definite")
+				}
+			})
+			time("solve", func() { o.Solve(d, l, k, k) })
+			o.Free(h, l, d)
+		}
+	})
 }
 
 func testSolve(t *testing.T, o *Ops, k int) {
