@@ -96,5 +96,8 @@ func (e *MemoryError) Error() string {
 
 // Hint says what takes less.
 func (e *MemoryError) Hint() string {
+	if e.Calibrating {
+		return "fewer and shorter windows take less (--calib-windows, --calib-ctx), and rounding to nearest takes little"
+	}
 	return "shorter windows take less (--calib-ctx), and rounding without learning takes little"
 }

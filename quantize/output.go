@@ -37,7 +37,7 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 			sums = append(sums, lutq.TensorSum{Entry: s.Entry, Sum: rec.Sums[j]})
 		}
 		for _, remark := range rec.Remarks {
-			res.Remarks = append(res.Remarks, LayerRemark{it.Layer, remark})
+			res.Remarks = append(res.Remarks, LayerRemark{it.Layer, it.Experts, remark})
 		}
 		energy += rec.Energy
 		squared += rec.Squared

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -67,7 +68,8 @@ type LayerResult struct {
 
 // LayerRemark is a remark on a quantized layer, or one of a stack.
 type LayerRemark struct {
-	Layer string `json:"layer"`
+	Layer   string `json:"layer"`
+	Experts int    `json:"experts,omitempty"` // of the stack
 	Remark
 }
 
@@ -165,6 +167,11 @@ func (r *run) tensors(ctx context.Context, work *folder.Work, maxShard int64) (*
 	}
 	if err != nil {
 		return nil, err
+	}
+	for _, i := range calibrated {
+		if t := r.plan.Items[i].Tensor; !slices.Contains(left, i) {
+			r.advance(t.StoredBytes(), t.Name)
+		}
 	}
 	resumed, err := r.pass(ctx, rest, r.finished, (*worker).do)
 	if err != nil {

@@ -1,12 +1,8 @@
 package learn
 
 import (
-	"errors"
-	"time"
-
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/quantize/lut"
 )
 
@@ -68,39 +64,9 @@ func Seconds(ops model.Ops, d *arch.Decoder, o Options) (float64, error) {
 	for _, w := range o.Valid {
 		work += (validations + 1) * model.LossWork(d, len(w), teacher)
 	}
-	perSecond, err := speed(ops, d, min(window, 512))
+	perSecond, err := model.Speed(ops, d, min(window, 512))
 	if err != nil {
 		return 0, err
 	}
 	return work / perSecond, nil
-}
-
-// speed returns the multiplications of a device in a second.
-func speed(ops model.Ops, d *arch.Decoder, rows int) (float64, error) {
-	gate := d.Blocks[0].MLPs()[0].Gate
-	n, k := gate.N, gate.K
-	if n < 1 || k < 1 || rows < 1 {
-		return 0, errors.New("a model without a width")
-	}
-	w, err := ops.Dense(n, k, hf.BF16, make([]byte, 2*n*k))
-	if err != nil {
-		return 0, err
-	}
-	x, y := ops.Acts(rows*k), ops.Acts(rows*n)
-	defer func() {
-		ops.Free(x, y)
-		ops.FreeWeight(w)
-	}()
-	var best time.Duration
-	for i := range 8 { // the first may compile a kernel, and others be slowed down by other work
-		begin := time.Now()
-		ops.Linear(x, rows, model.Product{Y: y, W: w})
-		if err := ops.Err(); err != nil {
-			return 0, err
-		}
-		if took := time.Since(begin); i == 0 || took < best {
-			best = took
-		}
-	}
-	return float64(n) * float64(k) * float64(rows) / max(best.Seconds(), 1e-9), nil
 }

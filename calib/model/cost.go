@@ -1,6 +1,12 @@
 package model
 
-import "github.com/lutq/lutq/formats/arch"
+import (
+	"errors"
+	"time"
+
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/hf"
+)
 
 // widths are the most columns of a decoder's activations in any layer.
 type widths struct{ q, kv, mlp int }
@@ -82,4 +88,119 @@ func work(d *arch.Decoder, t int) (linear, attention float64) {
 		attention += float64(a.Q.N) * float64(t) * float64(t)
 	}
 	return linear, attention
+}
+
+// Speed returns the multiplications of a device in a second, which it times at a product
+// of the model's own width with so many rows.
+func Speed(ops Ops, d *arch.Decoder, rows int) (float64, error) {
+	gate := d.Blocks[0].MLPs()[0].Gate
+	n, k := gate.N, gate.K
+	if n < 1 || k < 1 || rows < 1 {
+		return 0, errors.New("a model without a width")
+	}
+	w, err := ops.Dense(n, k, hf.BF16, make([]byte, 2*n*k))
+	if err != nil {
+		return 0, err
+	}
+	x, y := ops.Acts(rows*k), ops.Acts(rows*n)
+	defer func() {
+		ops.Free(x, y)
+		ops.FreeWeight(w)
+	}()
+	var best time.Duration
+	for i := range 8 { // the first may compile a kernel, and others be slowed down by other work
+		begin := time.Now()
+		ops.Linear(x, rows, Product{Y: y, W: w})
+		if err := ops.Err(); err != nil {
+			return 0, err
+		}
+		if took := time.Since(begin); i == 0 || took < best {
+			best = took
+		}
+	}
+	return float64(n) * float64(k) * float64(rows) / max(best.Seconds(), 1e-9), nil
+}
+
+// WalkWork returns the multiplications of [Walk].
+func WalkWork(d *arch.Decoder, o WalkOptions) float64 {
+	streams, products := 1., .5 // a Hessian is symmetric
+	if o.Original {
+		streams, products = 2, 1.5
+	}
+	var squares float64 // of the inputs of a token
+	for i := range d.Blocks {
+		b := &d.Blocks[i]
+		squares += square(b.Attn.Q.K) + square(b.Attn.O.K)
+		for j, m := range b.MLPs() {
+			if b.MoE == nil || j < b.MoE.Top || j >= len(b.MoE.Experts) {
+				squares += square(m.Gate.K) + square(m.Down.K)
+			}
+		}
+	}
+	var all float64
+	for _, w := range o.Windows {
+		linear, attention := work(d, len(w))
+		// Queries, keys and values are computed twice on the way, gates and what they are
+		// multiplied by too.
+		all += streams*(1.8*linear+attention) + products*float64(len(w))*squares
+	}
+	return all
+}
+
+func square(k int) float64 { return float64(k) * float64(k) }
+
+// WalkMemory returns about how many bytes of the host [Walk] takes on a device, what quantizes
+// layers on the host by the Hessian included.
+func WalkMemory(src Source, o WalkOptions, device string) int64 {
+	d := src.Decoder()
+	w := widthsOf(d)
+	streams, sums := int64(1), int64(1)
+	if o.Original {
+		streams, sums = 2, 2
+	}
+	var block, stats, largest int64 // bytes of weights; sums of a block at once; sums of a layer
+	for i := range d.Blocks {
+		var weights, readers int64
+		stored := make(map[*arch.Stored]bool)
+		for _, l := range d.Blocks[i].Linears() {
+			largest = max(largest, int64(l.K)*int64(l.K))
+			if !stored[l.Stored] {
+				stored[l.Stored] = true
+				weights += storedBytes(src, l.Stored)
+			}
+		}
+		for _, m := range d.Blocks[i].MLPs() {
+			readers += max(int64(m.Gate.K)*int64(m.Gate.K), int64(m.Down.K)*int64(m.Down.K))
+		}
+		block, stats = max(block, weights), max(stats, readers)
+	}
+	// What is read of the statistics, H and its factor in float64, the factor's columns, and
+	// what weights are shifted by.
+	fitted := largest * (4*sums + 8 + 8 + 4*sums)
+	embedding := 2 * int64(d.Vocab) * int64(d.Hidden)
+	if device != "cpu" {
+		return walkBytes + int64(uncollected*float64(max(embedding, block+fitted)))
+	}
+	var tokens, longest int64
+	for _, t := range o.Windows {
+		tokens, longest = tokens+int64(len(t)), max(longest, int64(len(t)))
+	}
+	hidden, q, kv, inter := int64(d.Hidden), int64(w.q), int64(w.kv), int64(w.mlp)
+	states := 4 * streams * (tokens*(hidden+q) + longest*(3*hidden+2*q+2*kv) + min(longest, HostMLPRows)*2*inter)
+	return walkBytes + int64(uncollected*float64(states+max(embedding, (streams+1)*block+4*sums*stats+fitted)))
+}
+
+// What a walk takes on the host besides: the program with its texts, and what is freed but not
+// yet collected.
+const (
+	walkBytes   = 24 << 20
+	uncollected = 1.5
+)
+
+// storedBytes returns what a matrix or stack takes in a source.
+func storedBytes(src Source, s *arch.Stored) int64 {
+	if t, ok := src.Tensor(s.Tensor); ok {
+		return t.Bytes()
+	}
+	return 0
 }

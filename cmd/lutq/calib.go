@@ -1,40 +1,50 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/calib/corpus"
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/gptq"
 )
 
-// calibOptions are the flags of what is learned from text, and where.
+// calibOptions are the flags of what is fitted to a text, and where.
 type calibOptions struct {
 	deviceFlags
 	texts        []string
 	windows, ctx int
 	seed         uint64
+	damp         float64
+	retarget     float64
 
-	names []string // of the flags that say nothing where nothing is learned
+	// Names of the flags that say nothing where there is no text, and where no method is
+	// calibrated.
+	names, own []string
 }
 
 // register adds the flags.
 func (o *calibOptions) register(c *cobra.Command) {
-	own := func(name string) string {
-		o.names = append(o.names, name)
-		return name
-	}
 	f := c.Flags()
-	f.StringArrayVar(&o.texts, own("calib"), nil, "text `FILE` to learn on; repeatable")
-	f.Var(newNumber(&o.windows, 128, 1, maxWindows), own("calib-windows"), "`N` windows of text to learn on")
-	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), own("calib-ctx"), "`TOKENS` in a window")
-	f.Uint64Var(&o.seed, own("seed"), 0, "`N` that windows are drawn by (default 0)")
-	o.addDevice(f, "cuda where there is a GPU")
-	own("device")
-	setGroup(f, "Calibration text (--learn, --method nfl)", o.names...)
+	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` to fit to; repeatable")
+	f.Var(newNumber(&o.windows, 128, 1, maxWindows), "calib-windows", "`N` windows of text")
+	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
+	f.Uint64Var(&o.seed, "seed", 0, "`N` that windows are drawn by (default 0)")
+	o.addDevice(f, "a GPU if any")
+	f.Float64Var(&o.damp, "damp", 0.01, "gptq: `SHARE` of H's mean added to it")
+	f.Float64Var(&o.retarget, "retarget", 0.5, "gptq: `SHARE` of errors made up for")
+	o.names, o.own = []string{"calib", "calib-windows", "calib-ctx", "seed", "device"}, []string{"damp", "retarget"}
+	setGroup(f, "Text (--method gptq or nfl, --learn)", append(o.names, o.own...)...)
 }
 
 // check refuses flags that are no use together, or without others.
@@ -44,6 +54,10 @@ func (o *calibOptions) check(what string) error {
 		return usage("%s a text: name it with --calib FILE", what)
 	case o.windows < len(o.texts):
 		return usage("%d texts need as many windows at least: --calib-windows is %d", len(o.texts), o.windows)
+	case !(o.damp >= 0 && o.damp <= 100):
+		return usage("--damp takes a number from 0 to 100")
+	case !(o.retarget >= 0 && o.retarget <= 1):
+		return usage("--retarget takes a number from 0 to 1")
 	}
 	return nil
 }
@@ -65,3 +79,116 @@ func (o *calibOptions) read(src *hf.Checkpoint, valid int, flute bool) (*corpus.
 	}
 	return corpus.MixFiles(o.texts, tok, mo)
 }
+
+// flags are those that ask for the text again. Of one the name is given, not its folder.
+func (o *calibOptions) flags(text *corpus.Mixture) []string {
+	var args []string
+	for _, t := range text.Texts {
+		args = append(args, "--calib", quoted(t.Name))
+	}
+	return append(args, "--calib-windows", strconv.Itoa(o.windows), "--calib-ctx", strconv.Itoa(o.ctx))
+}
+
+// where are the flags of what windows were drawn by, and of the device.
+func (o *calibOptions) where() []string {
+	return []string{"--seed", strconv.FormatUint(o.seed, 10), "--device", o.device}
+}
+
+// textKey names texts by their sums.
+func textKey(text *corpus.Mixture) (key string) {
+	for _, t := range text.Texts {
+		key += " " + t.SHA256
+	}
+	return key
+}
+
+// gptq returns the settings of the method.
+func (o *calibOptions) gptq() gptq.Options {
+	return gptq.Options{Damp: o.damp, Retarget: o.retarget, RetargetDamp: o.damp}
+}
+
+// calibrator runs a text through a model as the flags say, and shows how far that is. It
+// implements quantize.Calibrator.
+type calibrator struct {
+	ui      *ui
+	o       calibOptions
+	threads int
+	src     *model.Checkpoint
+	text    *corpus.Mixture
+	pauser
+}
+
+// newCalibrator returns what runs a text through the model of a checkpoint.
+func (u *ui) newCalibrator(src *hf.Checkpoint, text *corpus.Mixture, o calibOptions, threads int) (*calibrator, error) {
+	from, err := model.NewCheckpoint(src)
+	if err != nil {
+		return nil, err
+	}
+	return &calibrator{ui: u, o: o, threads: threads, src: from, text: text}, nil
+}
+
+// Flags implements quantize.Calibrator.
+func (c *calibrator) Flags() []string {
+	args := append(c.o.flags(c.text), "--damp", number64(c.o.damp), "--retarget", number64(c.o.retarget))
+	return append(args, c.o.where()...)
+}
+
+// Key implements quantize.Calibrator.
+func (c *calibrator) Key() string { return strings.Join(c.Flags(), " ") + textKey(c.text) }
+
+// Record implements quantize.Calibrator.
+func (c *calibrator) Record() *lutq.Calibration {
+	r := &lutq.Calibration{
+		Windows: len(c.text.Windows), Context: c.text.Context, BOS: string(c.text.BOS), Tokens: c.text.Tokens(),
+		Damp: c.o.damp, Retarget: c.o.retarget, Seed: c.o.seed, Device: c.o.device,
+	}
+	for _, f := range c.text.Texts {
+		r.Texts = append(r.Texts, lutq.CalibText(f))
+	}
+	return r
+}
+
+// Memory implements quantize.Calibrator.
+func (c *calibrator) Memory() int64 {
+	return model.WalkMemory(c.src, c.options(), c.o.device)
+}
+
+// Seconds implements quantize.Calibrator.
+func (c *calibrator) Seconds(_ context.Context, products float64) (seconds float64, err error) {
+	ops, done, err := openOps(c.o.device, "bf16", c.threads, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	perSecond, err := model.Speed(ops, c.src.Decoder(), min(c.text.Context, 512))
+	return (model.WalkWork(c.src.Decoder(), c.options()) + products) / perSecond, err
+}
+
+func (c *calibrator) options() model.WalkOptions {
+	return model.WalkOptions{Windows: c.text.Windows, Original: c.o.retarget > 0}
+}
+
+// Walk implements quantize.Calibrator.
+func (c *calibrator) Walk(ctx context.Context, v *quantize.Visitor) (err error) {
+	defer c.paused()()
+	ops, done, err := openOps(c.o.device, "bf16", c.threads, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	stats, ok := ops.(model.StatsOps)
+	if !ok {
+		return fmt.Errorf("nothing can be calibrated on the device %s", ops.Name())
+	}
+	bar := c.ui.startProgress("calibrating", 1, false)
+	defer func() { bar.finish() }()
+	o := c.options()
+	o.Progress = func(done, all int) {
+		bar.resize(int64(all))
+		bar.set(int64(done), "")
+	}
+	return model.Walk(ctx, c.src, stats, v, o)
+}
+
+// number64 is a number as a flag takes it.
+func number64(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -32,17 +33,20 @@ quantized layers, bits, group, codebook, scales and the relative error
 
 // inspection is what inspect prints.
 type inspection struct {
-	Format        string      `json:"format"` // "lutq" or "hf"
-	Tensors       int         `json:"tensors"`
-	Quantized     int         `json:"quantized"`
-	Parameters    int64       `json:"parameters"`
-	Bytes         int64       `json:"bytes"`
-	BitsPerWeight float64     `json:"bits_per_weight"`
-	SHA256        string      `json:"sha256,omitempty"`
-	QuantizedBy   string      `json:"quantized_by,omitempty"` // another program, in a format of its own
-	Digests       bool        `json:"digests,omitempty"`      // whether there are those of everything else
-	Command       string      `json:"command,omitempty"`
-	Layers        []layerJSON `json:"layers"`
+	Format        string  `json:"format"` // "lutq" or "hf"
+	Tensors       int     `json:"tensors"`
+	Quantized     int     `json:"quantized"`
+	Parameters    int64   `json:"parameters"`
+	Bytes         int64   `json:"bytes"`
+	BitsPerWeight float64 `json:"bits_per_weight"`
+	SHA256        string  `json:"sha256,omitempty"`
+	QuantizedBy   string  `json:"quantized_by,omitempty"` // another program, in a format of its own
+	Digests       bool    `json:"digests,omitempty"`      // whether there are those of everything else
+	Command       string  `json:"command,omitempty"`
+
+	Calib *lutq.Calibration `json:"calib,omitempty"` // the text that layers were quantized for
+
+	Layers []layerJSON `json:"layers"`
 }
 
 func (u *ui) inspect(dir string, asJSON bool) error {
@@ -84,9 +88,22 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 				digests = "of the quantized tensors alone"
 			}
 			fmt.Fprintf(w, "digests\t%s\n", digests)
+			if c := in.Calib; c != nil {
+				fmt.Fprintf(w, "fitted to\t%s\n", calibName(c))
+			}
 			fmt.Fprintf(w, "made by\t%s\n", input.Printable(in.Command))
 		}
 	})
+}
+
+// calibName says on what text layers were quantized, and how closely they follow it.
+func calibName(c *lutq.Calibration) string {
+	var names []string
+	for _, t := range c.Texts {
+		names = append(names, input.Name(t.Name))
+	}
+	return fmt.Sprintf("%s: %d windows of %d tokens, damped by %v, retargeted by %v, on %s",
+		strings.Join(names, ", "), c.Windows, c.Context, c.Damp, c.Retarget, input.Name(c.Device))
 }
 
 // inspectModel gathers what there is to say about a folder.
@@ -119,6 +136,7 @@ func inspectModel(dir string) (*inspection, error) {
 	defer m.Close()
 	in.Digests = m.Config().Digests != nil
 	in.Format, in.SHA256, in.Command = lutq.Method, m.Config().SHA256, m.Config().Command
+	in.Calib = m.Config().Calib
 	for _, t := range m.Checkpoint().Tensors() {
 		layer := m.LayerOf(t.Name)
 		if layer == "" {

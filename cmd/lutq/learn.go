@@ -36,7 +36,7 @@ func (o *learnOptions) register(c *cobra.Command) {
 		return name
 	}
 	f := c.Flags()
-	f.BoolVar(&o.on, "learn", false, "learn scales, whatever the codebook")
+	f.BoolVar(&o.on, "learn", false, "learn scales, after any method")
 	f.Var(newNumber(&o.valid, 8, 0, maxWindows), own("valid-windows"), "`N` more windows to hold out")
 	f.Var(newWord(&o.mode, string(learn.Lutq), string(learn.Lutq), string(learn.Flute)), own("learn-mode"), "way `NAME`: lutq or flute")
 	f.Var(newWord(&o.objective, "", string(learn.KL), string(learn.NLL)), own("learn-objective"), "loss `NAME`: kl or nll (default kl; flute nll)")
@@ -60,9 +60,9 @@ type learner struct {
 	calib calibOptions
 	src   *hf.Checkpoint
 	text  *corpus.Mixture
+	alone bool // whether nothing else asks for the text
 	bar   *progress
-	// pause, if set, takes other progress off the screen, and returns what brings it back.
-	pause func() (resume func())
+	pauser
 }
 
 // check refuses flags that are no use together, or without others.
@@ -81,7 +81,7 @@ func (o *learnOptions) check() error {
 
 // newLearner returns what learns from a text.
 func (u *ui) newLearner(src *hf.Checkpoint, text *corpus.Mixture, calib calibOptions, o learnOptions, threads int) (*learner, error) {
-	l := &learner{ui: u, o: o, calib: calib, src: src, text: text}
+	l := &learner{ui: u, o: o, calib: calib, src: src, text: text, alone: true}
 	var err error
 	l.Refiner, err = learn.NewRefiner(src, learn.RefinerOptions{
 		Options: learn.Options{
@@ -114,17 +114,16 @@ func (l *learner) Flags() []string {
 	if o.on {
 		args = append(args, "--learn")
 	}
-	for _, t := range l.text.Texts {
-		args = append(args, "--calib", quoted(t.Name))
+	if l.alone {
+		args = append(args, l.calib.flags(l.text)...)
 	}
-	args = append(args, "--calib-windows", strconv.Itoa(l.calib.windows), "--calib-ctx", strconv.Itoa(l.calib.ctx),
-		"--valid-windows", strconv.Itoa(o.valid), "--learn-mode", o.mode)
+	args = append(args, "--valid-windows", strconv.Itoa(o.valid), "--learn-mode", o.mode)
 	for _, f := range []struct {
 		name, value string
 		given       bool
 	}{
 		{"--learn-objective", o.objective, o.objective != ""},
-		{"--learn-rate", strconv.FormatFloat(o.rate, 'g', -1, 64), o.rate != 0},
+		{"--learn-rate", number64(o.rate), o.rate != 0},
 		{"--learn-epochs", strconv.Itoa(o.epochs), o.epochs != 1},
 		{"--learn-batch", strconv.Itoa(o.batch), o.batch != 1},
 		{"--learn-recode", strconv.Itoa(o.recode), o.recode != 0},
@@ -138,7 +137,10 @@ func (l *learner) Flags() []string {
 	if o.table {
 		args = append(args, "--learn-table")
 	}
-	return append(args, "--seed", strconv.FormatUint(l.calib.seed, 10), "--device", l.calib.device)
+	if l.alone {
+		args = append(args, l.calib.where()...)
+	}
+	return args
 }
 
 // quoted is a shell's word.
@@ -151,11 +153,7 @@ func quoted(s string) string {
 
 // Key implements quantize.Refiner.
 func (l *learner) Key() string {
-	key := strings.Join(l.Flags(), " ")
-	for _, t := range l.text.Texts {
-		key += " " + t.SHA256
-	}
-	return key
+	return strings.Join(l.Flags(), " ") + textKey(l.text)
 }
 
 // Refine implements quantize.Refiner.
@@ -188,9 +186,7 @@ func (l *learner) writeControl(ctx context.Context, dir string, shapes map[strin
 
 // show runs what learns, with its progress in the place of other.
 func (l *learner) show(do func() error) error {
-	if l.pause != nil {
-		defer l.pause()()
-	}
+	defer l.paused()()
 	if err := checkMemory(l.src, l.calib.device == "cpu"); err != nil {
 		return err
 	}

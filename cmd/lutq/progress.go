@@ -166,6 +166,18 @@ func (s status) left() string {
 	return fmt.Sprintf("%ds left", seconds)
 }
 
+// pauser is part of what shows progress of its own in the middle of a longer job. pause, if
+// set, takes that one's off the screen, and returns what brings it back.
+type pauser struct{ pause func() (resume func()) }
+
+// paused does so, and returns what ends it.
+func (p *pauser) paused() (resume func()) {
+	if p.pause == nil {
+		return func() {}
+	}
+	return p.pause()
+}
+
 // resize changes the total.
 func (p *progress) resize(total int64) {
 	p.mu.Lock()

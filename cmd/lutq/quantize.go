@@ -46,9 +46,8 @@ func newQuantizeCommand(u *ui) *cobra.Command {
 linear layer of the decoder is stored as codes, a lookup table and scales for
 groups of columns. The rest is copied as it is; the report says what and why.
 
-Codebooks are nf, int, fp, kbit, jt, js and file:PATH. Where none is named it is
-js, but for 3 bits without learning nf, and scales are searched. "lutq help
-formats" tells about them all, "lutq help learning" about --learn.
+"lutq help formats" tells about codebooks, which are nf, int, fp, kbit, jt, js
+and file:PATH, "lutq help learning" about --method gptq and --learn.
 
 --tensor REGEX=bits:group:codebook:scale:scale-type with any field left out, or
 REGEX=keep, makes an exception of the tensors whose name matches. A recipe file
@@ -57,9 +56,8 @@ holds the same in JSON; flags override its defaults:
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
   {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}
 
-Interrupted, the same command goes on where it stopped. An OUT that exists is
-replaced when the new one is finished, with --force and if lutq wrote all that
-is in it. Any number of threads gives the same bytes.`, input.Config, input.Index, input.Header, input.Recipe, input.Codebook, input.Tokenizer, input.Text),
+Interrupted, the same command goes on where it stopped. An OUT that lutq wrote
+is replaced with --force. Any number of threads gives the same bytes.`, input.Config, input.Index, input.Header, input.Recipe, input.Codebook, input.Tokenizer, input.Text),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -70,11 +68,11 @@ is in it. Any number of threads gives the same bytes.`, input.Config, input.Inde
 	d := quantize.DefaultFormat(quantize.DefaultBits, false)
 	f := c.Flags()
 	f.Var(newNumber(&o.bits, d.Bits, lut.MinBits, lut.MaxBits), "bits", "`BITS` of a weight's code, 2 to 5")
-	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
+	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
 	codebook := newWord(&o.codebook, "", lut.CodebookNames()...)
 	codebook.also = "file:"
-	f.Var(codebook, "codebook", "lookup table `NAME` (default js; nf for 3 bits without learning)")
-	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "method `NAME`: rtn rounds to nearest; nfl is the codebook nf with --learn")
+	f.Var(codebook, "codebook", "table `NAME` (default js; nf for 3 bits)")
+	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, nfl (nf and --learn)")
 	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
 	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32, e4m4, s1e4m3")
 	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")
@@ -95,23 +93,51 @@ is in it. Any number of threads gives the same bytes.`, input.Config, input.Inde
 
 // check refuses flags that are no use together. It opens nothing.
 func (o *quantizeOptions) check(r quantize.Recipe) error {
-	learned := r.Default.Method == "nfl" || o.learn.on
-	names := slices.Concat(o.calib.names, o.learn.names)
-	idle := slices.IndexFunc(names, o.given) // of a flag that says something of learning
+	learned, calibrated := o.learned(r), calibrated(r)
+	for _, f := range []struct {
+		names []string
+		idle  bool
+		what  string
+	}{
+		{o.calib.names, !learned && !calibrated, "a text: --method gptq or nfl, or --learn"},
+		{o.calib.own, !calibrated, "--method gptq"},
+		{o.learn.names, !learned, "learned scales: --method nfl or --learn"},
+	} {
+		if i := slices.IndexFunc(f.names, o.given); f.idle && i >= 0 {
+			return usage("--%s is for %s", f.names[i], f.what)
+		}
+	}
 	switch {
 	case o.given("method") && o.method == "nfl" && o.given("codebook") && o.codebook != "nf":
 		return usage("method nfl is for the codebook nf: %s is refined with --learn", o.codebook)
-	case !learned && idle >= 0:
-		return usage("--%s is for learned scales: --method nfl or --learn", names[idle])
 	case o.learn.control && o.evalText != "":
 		return usage("--learn-control and --eval-text do not go together")
+	case o.learn.control && calibrated:
+		return usage("--learn-control is a model that is not quantized: --method gptq has no part in it")
+	case calibrated:
+		if err := o.calib.check("method gptq needs"); err != nil {
+			return err
+		}
 	case learned:
 		if err := o.calib.check("learned scales need"); err != nil {
 			return err
 		}
+	}
+	if learned {
 		return o.learn.check()
 	}
 	return nil
+}
+
+// learned reports whether scales are learned.
+func (o *quantizeOptions) learned(r quantize.Recipe) bool {
+	return r.Default.Method == "nfl" || o.learn.on
+}
+
+// calibrated reports whether a recipe has a method that has to know what layers read on a text.
+func calibrated(r quantize.Recipe) bool {
+	return quantize.Calibrated(r.Default.Method) ||
+		slices.ContainsFunc(r.Rules, func(rule quantize.Rule) bool { return quantize.Calibrated(rule.Format.Method) })
 }
 
 // parseRecipe puts the recipe file, the flags and the defaults together. What is
@@ -199,7 +225,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		// What is freed is collected in time.
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(max(int64(o.maxRAM)-programBytes, 1)))
 	}
-	learner, err := u.addLearner(src, &recipe, o)
+	calibrator, learner, err := u.addText(src, &recipe, o)
 	if err != nil {
 		return err
 	}
@@ -229,17 +255,22 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	ro.Resumed = func(tensors int) {
 		u.note("going on where an interrupted run stopped: %d of %d tensors are finished", tensors, len(plan.Items))
 	}
+	pause := func() func() {
+		bar.finish()
+		return func() { bar = u.startProgress("writing", plan.Totals().BytesIn, true) }
+	}
+	if calibrator != nil {
+		calibrator.pause = pause
+	}
 	if learner != nil {
-		learner.pause = func() func() {
-			bar.finish()
-			return func() { bar = u.startProgress("writing", plan.Totals().BytesIn, true) }
-		}
+		learner.pause = pause
 	}
 	res, err := plan.Run(ctx, out, ro)
 	bar.finish()
 	if err != nil {
 		return quantizeHint(err, out)
 	}
+	u.warnRemarks(res)
 	u.warnRuin(res)
 	done := newQuantizeJSON(res, time.Since(begin).Seconds())
 	if learner != nil {
@@ -272,24 +303,37 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 // heap does not count.
 const programBytes = 12 << 20
 
-// addLearner adds what learns scales to a recipe that asks for it, and what
-// follows from it. It returns nil where none does.
-func (u *ui) addLearner(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOptions) (*learner, error) {
-	if r.Default.Method != "nfl" && !o.learn.on {
-		return nil, nil
+// addText adds what fits weights to a text to a recipe that asks for it, and what
+// follows from it. What it does not ask for is nil.
+func (u *ui) addText(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOptions) (c *calibrator, l *learner, err error) {
+	learned, calibrated := o.learned(*r), calibrated(*r)
+	if !learned && !calibrated {
+		return nil, nil, nil
 	}
-	var err error
 	if o.calib.device, err = chooseDevice(o.calib.device); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	text, err := o.calib.read(src, o.learn.valid, o.learn.mode == string(learn.Flute))
+	valid := 0
+	if learned {
+		valid = o.learn.valid
+	}
+	text, err := o.calib.read(src, valid, learned && o.learn.mode == string(learn.Flute))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	l, err := u.newLearner(src, text, o.calib, o.learn, o.threads)
-	if err != nil {
-		return nil, err
+	if calibrated {
+		if c, err = u.newCalibrator(src, text, o.calib, o.threads); err != nil {
+			return nil, nil, err
+		}
+		r.Calibrate, r.Methods.GPTQ = c, o.calib.gptq()
 	}
+	if !learned {
+		return c, nil, nil
+	}
+	if l, err = u.newLearner(src, text, o.calib, o.learn, o.threads); err != nil {
+		return nil, nil, err
+	}
+	l.alone = !calibrated
 	if o.learn.params == "bf16" && r.Default.ScaleType == 0 {
 		r.Default.ScaleType = weight.BF16 // which the learned ones are
 	}
@@ -297,7 +341,7 @@ func (u *ui) addLearner(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOption
 		r.Default.Scale = weight.MSE // codes stay as they begin, so they had better begin well
 	}
 	r.Refine = l
-	return l, nil
+	return c, l, nil
 }
 
 // files returns the files besides the model that the options name, and the
@@ -338,7 +382,10 @@ type quantizeJSON struct {
 	Family  string             `json:"family,omitempty"` // of the model, where it is known
 	Kept    []quantize.Kept    `json:"kept"`
 	Decoded []quantize.Decoded `json:"decoded,omitempty"` // of a source that stores codes
+	Calib   *lutq.Calibration  `json:"calib,omitempty"`
 	Learn   *learn.Report      `json:"learn,omitempty"`
+	// What was out of the ordinary about what layers read.
+	Remarks []quantize.LayerRemark `json:"remarks,omitempty"`
 }
 
 // layerJSON is one stored tensor or layer.
@@ -375,6 +422,7 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 		Tensors: res.Tensors, Quantized: res.Quantized, Resumed: res.Resumed, Parameters: res.Parameters,
 		BitsPerWeight: res.BitsPerWeight, BytesIn: res.BytesIn, BytesOut: res.BytesOut,
 		Error: res.Error, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Family: res.Family, Kept: res.Kept, Decoded: res.Decoded,
+		Calib: res.Calib, Remarks: res.Remarks,
 	}
 	for _, l := range res.Layers {
 		j.Layers = append(j.Layers, layerJSON{
@@ -394,6 +442,9 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		printDecoded(w, q.Decoded)
 		printKept(w, q.Kept)
 		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*q.Error)
+		if c := q.Calib; c != nil {
+			fmt.Fprintf(w, "fitted\tto %d windows of %d tokens on %s%s\n", c.Windows, c.Context, c.Device, nearestCount(q.Remarks))
+		}
 		if r := q.Learn; r != nil {
 			if r.Layers > 0 {
 				fmt.Fprintf(w, "learned\t%d scales and table values of %d layers, mode %s, %d steps, %d tokens on %s\n",
@@ -411,6 +462,20 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		fmt.Fprintf(w, "sha256\t%s\n", q.SHA256)
 		fmt.Fprintf(w, "time, memory\t%.1f s, %s\n", q.Seconds, formatBytes(q.PeakRSS))
 	})
+}
+
+// nearestCount says how many layers were not fitted.
+func nearestCount(remarks []quantize.LayerRemark) string {
+	n := 0
+	for _, r := range remarks {
+		if r.Nearest {
+			n++
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d layers or experts rounded to nearest", n)
 }
 
 // familyName is a model's family as tables print it.
@@ -436,6 +501,25 @@ func (u *ui) warnStacks(plan *quantize.Plan) {
 			fmt.Fprintf(u.stderr, "lutq: %s of %s stay as they are: stacks of matrices in one tensor are not quantized (%s)\n",
 				formatBytes(k.Bytes), formatBytes(plan.Totals().BytesIn), input.Name(k.Names[0]))
 		}
+	}
+}
+
+// warnRemarks says what was out of the ordinary about what layers read, of some by name.
+func (u *ui) warnRemarks(res *quantize.Result) {
+	const most = 5
+	for i, r := range res.Remarks {
+		if left := len(res.Remarks) - i; i == most && left > 1 {
+			fmt.Fprintf(u.stderr, "lutq: %d more remarks on layers or experts: --json lists them\n", left)
+			return
+		}
+		what := input.Name(r.Layer)
+		if r.Experts > 0 {
+			what += fmt.Sprintf(", expert %d", r.Expert)
+		}
+		if r.Nearest {
+			what += " is rounded to nearest"
+		}
+		fmt.Fprintf(u.stderr, "lutq: %s: %s\n", what, r.What)
 	}
 }
 
@@ -543,8 +627,11 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 		printKept(w, plan.Kept())
 		fmt.Fprintf(w, "expected memory\t%s at most\n", formatBytes(est.PeakRAM))
 		learning := ""
-		if plan.Recipe.Refine != nil {
+		switch {
+		case plan.Recipe.Refine != nil:
 			learning = ", learning included"
+		case plan.Recipe.Calibrate != nil:
+			learning = ", running the text included"
 		}
 		fmt.Fprintf(w, "expected time\t%s%s\n", time.Duration(est.Seconds*float64(time.Second)).Round(100*time.Millisecond), learning)
 	})

@@ -12,7 +12,7 @@ type topic struct {
 func topics() []topic {
 	return []topic{
 		{"formats", "What quantize can store weights as, and from what", "quantize", formatsTopic},
-		{"learning", "How quantize learns scales from text", "quantize", learningTopic},
+		{"learning", "How quantize fits weights to text", "quantize", learningTopic},
 		{"environment", "The environment variables that lutq reads", "lutq", environmentTopic},
 	}
 }
@@ -38,8 +38,9 @@ on the models measured.
              model with outlier channels may need below 4 bits
   file:PATH  2^bits ascending numbers in a JSON array
 
-Methods (--method): rtn rounds to the nearest table value; nfl is the codebook
-nf with learned scales.
+Methods (--method): rtn rounds to the nearest table value; gptq rounds so that
+errors make up for each other on a text; nfl is the codebook nf with learned
+scales.
 
 Scales (--scale): absmax keeps the largest weight of a group exact, mse searches
 the scale with the smallest squared error. The default is mse where no codebook
@@ -66,13 +67,22 @@ where it stopped. An OUT that exists stays until then, and is replaced only with
 not be, contain or lie in MODEL or another input. The SHA-256 printed covers
 everything quantized.`
 
-const learningTopic = `With --learn and any codebook, or --method nfl, which is the same with the
-codebook nf, the scales of all layers are refined together by gradient descent
-on the windows of one or more text files (--calib), which give an equal part
-each. The windows held out tell how that went, and the state that does best on
-them is kept.
+const learningTopic = `Weights can be fitted to windows of one or more text files (--calib), which give
+an equal part each. Texts in several styles serve better than more of one.
 
-  lutq quantize MODEL OUT --bits 3 --learn --calib wiki.txt --calib books.txt
+--method gptq takes the windows through the model one block at a time. It rounds
+the columns of a layer one after the other, each making up for the errors before
+it on what the layer reads. --damp keeps that from following the text too
+closely. --retarget is how far weights go to make up for the errors of the
+layers before, from 0 to 1. A layer or expert that reads too little is rounded
+to nearest, which the report counts.
+
+  lutq quantize MODEL OUT --bits 3 --method gptq --calib wiki.txt --calib books.txt
+
+With --learn, after any method, or --method nfl, which is rtn and the codebook
+nf, the scales of all layers are refined together by gradient descent. The
+windows held out tell how that went, and the state that does best on them is
+kept.
 
 Ways to learn (--learn-mode):
   lutq   logarithms of scales, codes that stay as they are, divergence from the
@@ -96,8 +106,8 @@ learns the tables as well, in mode lutq.
 weights multiplied by as many learned factors as there would be scales, not
 quantized. What it gains on a text is not the repair of quantization.
 
-The same seed, text and device give the same bytes. Learning that was
-interrupted goes on where it stopped.`
+The same seed, text and device give the same bytes. What was interrupted goes on
+where it stopped, gptq at the block.`
 
 const environmentTopic = `Lutq reads these environment variables:
 
