@@ -18,6 +18,8 @@ type Calibrator interface {
 	Key() string
 	// Record is what the container says of it.
 	Record() *lutq.Calibration
+	// Block returns how many weights methods take best at a time, 0 where it does not matter.
+	Block() int
 	// Memory returns about how many bytes of the host Walk takes at most, and Seconds
 	// about how long it takes together with what the methods multiply.
 	Memory() int64

@@ -28,6 +28,7 @@ import (
 type text struct {
 	decoder *arch.Decoder
 	key     string
+	block   int
 	memory  int64
 	tokens  func(layer string, expert int) int // nil: enough
 	change  func(stats []weight.Stats) []weight.Stats
@@ -48,6 +49,7 @@ func newText(t *testing.T, dir string) *text {
 func (x *text) Flags() []string           { return []string{"--text"} }
 func (x *text) Key() string               { return x.key }
 func (x *text) Record() *lutq.Calibration { return &lutq.Calibration{Windows: 3, Device: "none"} }
+func (x *text) Block() int                { return x.block }
 func (x *text) Memory() int64             { return x.memory }
 
 func (x *text) Seconds(_ context.Context, products float64) (float64, error) { return products, nil }
@@ -195,6 +197,7 @@ func TestCalibrated(t *testing.T) {
 			for _, o := range []RunOptions{{Threads: 1}, {Threads: 2}, {Threads: 5, MaxRAM: baseRAM + 64<<10}} {
 				out := filepath.Join(t.TempDir(), "out")
 				x := newText(t, dir)
+				x.block = o.Threads << 14
 				p := textPlan(t, dir, textRecipe, x, nil)
 				var last int64
 				o.Progress = func(done int64, _ string) { last = done }

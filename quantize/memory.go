@@ -23,6 +23,10 @@ const blockWeights = 1 << 18
 // latter read back.
 const bytesPerWeight = 8 + 4 + 1 + 2*(5.0/8+4.0/32)
 
+// feedbackPerWeight is what a method that feeds errors into later columns holds besides: two
+// float32 and two codes.
+const feedbackPerWeight = 4 + 4 + 1 + 1
+
 // baseRAM is what the program takes besides the workers' buffers.
 const baseRAM = 48 << 20
 
@@ -48,6 +52,7 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 	}
 	if c := p.Recipe.Calibrate; c != nil {
 		m.calibrator = c.Memory()
+		m.block = max(m.block, c.Block())
 	}
 	if o.MaxRAM == 0 {
 		return m, nil
@@ -77,7 +82,11 @@ func (p *Plan) CheckMemory(o RunOptions) error {
 // peak estimates the resident memory of a run in bytes. A refiner and the
 // workers take their turns.
 func (m memory) peak() int64 {
-	return max(m.refiner, m.calibrator+baseRAM+int64(float64(m.workers)*float64(m.block)*bytesPerWeight))
+	each := bytesPerWeight
+	if m.calibrator > 0 {
+		each += feedbackPerWeight
+	}
+	return max(m.refiner, m.calibrator+baseRAM+int64(float64(m.workers)*float64(m.block)*each))
 }
 
 // MemoryError means that a calibrator or refiner takes more than a run may.

@@ -2,7 +2,7 @@
 """Kills lutq at random moments and runs the same command again: its files must always be the same.
 
     scripts/kill_resume.py MODEL WORK --lutq ./lutq [--trials 20] [--seed 1] [--options '--codebook js']
-    scripts/kill_resume.py MODEL WORK --lutq ./lutq --learn TEXT [--trials 20]
+    scripts/kill_resume.py MODEL WORK --lutq ./lutq --learn TEXT [--trials 20] [--options '--method gptq']
     scripts/kill_resume.py CONTAINER WORK --lutq ./lutq --repack cuda [--trials 20]
 
 A first run is left alone and tells the files, its time and its memory. Each trial sends SIGKILL after a

@@ -148,6 +148,14 @@ func (c *calibrator) Record() *lutq.Calibration {
 	return r
 }
 
+// Block implements quantize.Calibrator. A GPU rounds the columns of many rows at once.
+func (c *calibrator) Block() int {
+	if c.o.device == "cpu" {
+		return 0
+	}
+	return 4 << 20
+}
+
 // Memory implements quantize.Calibrator.
 func (c *calibrator) Memory() int64 {
 	return model.WalkMemory(c.src, c.options(), c.o.device)
