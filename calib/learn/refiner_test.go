@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -160,5 +161,28 @@ func TestWriteControl(t *testing.T) {
 		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != string(want) {
 			t.Errorf("%s is not copied (%v)", name, err)
 		}
+	}
+}
+
+// TestHostMemory: where a GPU has the model, learning the scales of one of 8 billion weights
+// takes less of the host than the weights do in 6 bits.
+func TestHostMemory(t *testing.T) {
+	dir := t.TempDir()
+	config := `{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+		"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "rms_norm_eps": 1e-5, "max_position_embeddings": 8192}`
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d, err := arch.Read(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shapes := make(map[string]*lut.Matrix)
+	for l := range d.Linears() {
+		shapes[l.Stored.Path] = &lut.Matrix{N: l.N, K: l.K, Bits: 4, Group: 64, ScaleType: weight.F16}
+	}
+	o := Options{Mode: Lutq, Windows: [][]int{make([]int, 2048)}}
+	if gpu, cpu := HostMemory(d, 16e9, shapes, "cuda", o), HostMemory(d, 16e9, shapes, "cpu", o); gpu > 6e9 || cpu < 10*gpu {
+		t.Errorf("learning takes %d bytes beside a GPU and %d without", gpu, cpu)
 	}
 }

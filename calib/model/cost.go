@@ -150,7 +150,7 @@ func WalkWork(d *arch.Decoder, o WalkOptions) float64 {
 func square(k int) float64 { return float64(k) * float64(k) }
 
 // WalkMemory returns about how many bytes of the host [Walk] takes on a device, what quantizes
-// layers on the host by the Hessian included.
+// layers by the Hessian included, which on a GPU stays there.
 func WalkMemory(src Source, o WalkOptions, device string) int64 {
 	d := src.Decoder()
 	w := widthsOf(d)
@@ -174,13 +174,13 @@ func WalkMemory(src Source, o WalkOptions, device string) int64 {
 		}
 		block, stats = max(block, weights), max(stats, readers)
 	}
+	embedding := 2 * int64(d.Vocab) * int64(d.Hidden)
+	if device != "cpu" {
+		return walkBytes + int64(uncollected*float64(max(embedding, streams*block)))
+	}
 	// What is read of the statistics, H and its factor in float64, the factor's columns, and
 	// what weights are shifted by.
 	fitted := largest * (4*sums + 8 + 8 + 4*sums)
-	embedding := 2 * int64(d.Vocab) * int64(d.Hidden)
-	if device != "cpu" {
-		return walkBytes + int64(uncollected*float64(max(embedding, block+fitted)))
-	}
 	var tokens, longest int64
 	for _, t := range o.Windows {
 		tokens, longest = tokens+int64(len(t)), max(longest, int64(len(t)))
