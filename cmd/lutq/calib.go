@@ -190,10 +190,10 @@ func (c *calibrator) Walk(ctx context.Context, v *quantize.Visitor) (err error) 
 	}
 	bar := c.ui.startProgress("calibrating", 1, false)
 	defer func() { bar.finish() }()
-	o := c.options()
+	o, blocks := c.options(), len(c.src.Decoder().Blocks)
 	o.Progress = func(done, all int) {
 		bar.resize(int64(all))
-		bar.set(int64(done), "")
+		bar.set(int64(done), fmt.Sprintf("block %d of %d", min(done*blocks/all+1, blocks), blocks))
 	}
 	return model.Walk(ctx, c.src, stats, v, o)
 }

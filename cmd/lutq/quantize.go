@@ -257,6 +257,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	}
 	pause := func() func() {
 		bar.finish()
+		bar = &progress{} // for what is written meanwhile
 		return func() { bar = u.startProgress("writing", plan.Totals().BytesIn, true) }
 	}
 	if calibrator != nil {
