@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/weight"
@@ -153,17 +154,30 @@ func (r *run) calibrate(ctx context.Context, items []int) error {
 	return nil
 }
 
-// unfinished returns those items that an earlier run did not write, or that do not
-// stand as it did.
-func (r *run) unfinished(items []int) ([]int, error) {
-	var left []int
-	for _, i := range items {
-		done, err := r.finished(i)
-		if err != nil {
-			return nil, err
+// uncalibrated returns those of the calibrated items that an earlier run did not write, or
+// that do not stand as it did, and counts the others as done.
+func (r *run) uncalibrated(items []int) (left []int, err error) {
+	for again := true; again; {
+		left = nil
+		for _, i := range items {
+			done, err := r.finished(i)
+			if err != nil {
+				return nil, err
+			}
+			if !done {
+				left = append(left, i)
+			}
 		}
-		if !done {
-			left = append(left, i)
+		if again = len(left) > 0 && r.refined != nil; again {
+			// What is left is quantized after others as they were before they were refined.
+			r.refined.close()
+			r.refined = nil
+			clear(r.records)
+		}
+	}
+	for _, i := range items {
+		if t := r.plan.Items[i].Tensor; !slices.Contains(left, i) {
+			r.advance(t.StoredBytes(), t.Name)
 		}
 	}
 	return left, nil

@@ -7,7 +7,6 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -158,20 +157,9 @@ func (r *run) tensors(ctx context.Context, work *folder.Work, maxShard int64) (*
 	}
 	defer func() { r.refined.close() }()
 	calibrated, rest := r.plan.byCalibration()
-	left, err := r.unfinished(calibrated)
-	if err == nil && len(left) > 0 && r.refined != nil {
-		// Layers are quantized after others as these were before they were refined.
-		r.refined.close()
-		r.refined = nil
-		left, err = r.unfinished(calibrated)
-	}
+	left, err := r.uncalibrated(calibrated)
 	if err != nil {
 		return nil, err
-	}
-	for _, i := range calibrated {
-		if t := r.plan.Items[i].Tensor; !slices.Contains(left, i) {
-			r.advance(t.StoredBytes(), t.Name)
-		}
 	}
 	resumed, err := r.pass(ctx, rest, r.finished, (*worker).do)
 	if err != nil {
