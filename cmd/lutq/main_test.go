@@ -78,7 +78,7 @@ func TestHelp(t *testing.T) {
 func TestSpellings(t *testing.T) {
 	root := newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{})
 	for command, flags := range map[string]string{
-		"quantize": "bits group codebook method scale scale-type tensor recipe calib learn dry-run threads max-ram force eval-text json",
+		"quantize": "bits group codebook method scale scale-type tensor recipe calib calib-windows calib-ctx damp retarget device learn dry-run threads max-ram force eval-text json",
 		"inspect":  "json",
 		"verify":   "against quick json",
 		"tokenize": "text json",
