@@ -34,9 +34,10 @@
 // quantization_config names the defaults, and under "tensors" every quantized
 // layer with its shape [N, K], its relative error ‖W-Ŵ‖/‖W‖ and whatever
 // differs from the defaults. "group" is -1 where a row has one scale. "method" is
-// rtn where every weight has the nearest code, nfl for learned scales on
-// NormalFloat tables and rtn+learn for those on others; "learn" then says how
-// and on which texts, see [Learning].
+// rtn where every weight has the nearest code, and gptq where codes make up for each
+// other on what the layer reads; "calib" then says on which texts, see [Calibration].
+// +learn behind a method is for scales learned after it, and nfl for rtn+learn on
+// NormalFloat tables; "learn" then says how and on which texts, see [Learning].
 //
 // # Digests
 //
