@@ -11,6 +11,6 @@
 // on a text quantizes them as a [Calibrator] comes by, one block of the model after
 // the other; others take the layers in any order. What is written then a [Refiner]
 // may improve: its result lies in a file of its own until it is whole, and is copied
-// to its place. A new method is a type with [Method]'s four functions and a line in
-// methods, and nothing else here knows it.
+// to its place. A new method is a type that implements [Method] and a line in methods,
+// and nothing else here knows it.
 package quantize
