@@ -184,7 +184,7 @@ func TestHelpWidth(t *testing.T) {
 func TestFlagGroups(t *testing.T) {
 	_, stdout, _ := exec("quantize", "--help")
 	at := 0
-	for _, want := range []string{"\nFlags:\n", "--bits BITS", "--codebook NAME", "--recipe FILE", "\nThe run:\n", "--dry-run", "\nLearned scales", "--learn ", "--calib FILE"} {
+	for _, want := range []string{"\nFlags:\n", "--bits BITS", "--codebook NAME", "--recipe FILE", "\nThe run:\n", "--dry-run", "\nText (", "--calib FILE", "\nLearned scales", "--learn "} {
 		i := strings.Index(stdout[at:], want)
 		if i < 0 {
 			t.Fatalf("%q does not follow what should come before it:\n%s", want, stdout)
