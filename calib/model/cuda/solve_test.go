@@ -18,7 +18,7 @@ import (
 func TestGPUSolve(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) {
 		if i == 0 {
-			testSolves(t, o, 1, 5, 64, 65, 200, 2500)
+			testSolves(t, o, 1, 5, 64, 65, 200, 1500)
 		}
 	})
 }
