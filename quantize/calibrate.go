@@ -59,33 +59,42 @@ func (v *Visitor) Quantize(ctx context.Context, layers []string, stats []weight.
 		}
 		tasks = append(tasks, v.run.begin(i))
 	}
+	var states []map[string]State // of each matrix, by method
 	err := v.run.work(ctx, func(send func(b block) error) error {
 		for expert, s := range stats {
-			if err := v.expert(tasks, expert, s, send); err != nil {
+			of := make(map[string]State)
+			states = append(states, of)
+			if err := v.expert(tasks, expert, s, of, send); err != nil {
 				return err
 			}
 		}
 		return nil
 	}, (*worker).do)
+	for _, of := range states {
+		for _, s := range of {
+			s.Close()
+		}
+	}
 	for _, layer := range layers {
 		delete(v.left, layer)
 	}
 	return err
 }
 
-// expert sends the blocks of one matrix of each task.
-func (v *Visitor) expert(tasks []*task, expert int, stats weight.Stats, send func(b block) error) error {
-	states := make(map[string]State) // by method
+// expert sends the blocks of one matrix of each task, and adds to states, by method.
+func (v *Visitor) expert(tasks []*task, expert int, stats weight.Stats, states map[string]State, send func(b block) error) error {
 	for _, t := range tasks {
 		name := t.item.Format.Method
 		if states[name] == nil {
 			m, err := v.run.plan.Recipe.Methods.method(name)
+			var state State
 			if err == nil {
-				states[name], err = m.Prepare(stats)
+				state, err = m.Prepare(stats)
 			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", t.item.Tensor.Name, err)
 			}
+			states[name] = state
 		}
 		if r := states[name].Remark(); r != (Remark{}) {
 			r.Expert = expert

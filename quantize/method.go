@@ -38,6 +38,8 @@ type State interface {
 	Quantizer(l Layer) (weight.Quantizer, error)
 	// Remark says what was out of the ordinary.
 	Remark() Remark
+	// Close gives back what lies on a device.
+	Close()
 }
 
 // Layer is a layer that is to be quantized.
@@ -120,6 +122,7 @@ func (n nearest) Name() string                        { return string(n) }
 func (n nearest) Needs() Needs                        { return Nothing }
 func (n nearest) Prepare(weight.Stats) (State, error) { return n, nil }
 func (n nearest) Remark() Remark                      { return Remark{} }
+func (n nearest) Close()                              {}
 func (n nearest) Quantizer(l Layer) (weight.Quantizer, error) {
 	return lut.NewQuantizer(l.table())
 }

@@ -54,14 +54,14 @@ def main():
     parser.add_argument("out", nargs="?", type=pathlib.Path, default="quantize/gptq/testdata/reference.json")
     out = parser.parse_args().out
     cases = []
-    for bits, group, n, k, damp, alpha, alpha_damp in [
-        (3, 32, 16, 150, .01, 0, 0), (2, 257, 8, 257, .1, 0, 0), (3, 64, 16, 150, .03, .5, .1), (2, 32, 8, 131, .01, 1, .01)]:
+    for bits, group, n, k, damp, alpha in [
+        (3, 32, 16, 150, .01, 0), (2, 257, 8, 257, .1, 0), (3, 64, 16, 150, .03, .5), (2, 32, 8, 131, .01, 1)]:
         w, x, drift = layer(n, k)
         h, d = x.T @ x, drift.T @ x
         if alpha:
-            w = w + alpha * w @ d @ np.linalg.inv(h + alpha_damp * np.diag(h).mean() * np.eye(k))
+            w = w + alpha * w @ d @ np.linalg.inv(h + damp * np.diag(h).mean() * np.eye(k))
         codes, _ = gptq(w, h, np.array(NF[bits], np.float32).astype(float), group, damp)
-        cases.append({"bits": bits, "group": group, "n": n, "k": k, "damp": damp, "retarget": alpha, "retarget_damp": alpha_damp,
+        cases.append({"bits": bits, "group": group, "n": n, "k": k, "damp": damp, "retarget": alpha,
                       "codes": ["".join(map(str, row)) for row in codes]})
     out.write_text(json.dumps({"tokens": TOKENS, "cases": cases}, indent=1) + "\n")
 

@@ -1,5 +1,7 @@
 package model
 
+import "github.com/lutq/lutq/quantize/weight"
+
 // StatsOps are the operations that the statistics of what linear layers read are taken by.
 type StatsOps interface {
 	Ops
@@ -58,4 +60,44 @@ func (s *Stats) read(a Array) ([]float32, error) {
 	v := make([]float32, a.Len())
 	s.ops.Read(v, a)
 	return v, s.ops.Err()
+}
+
+// FeedbackOps are those of a device that rounds the columns of layers as well, by their
+// statistics.
+type FeedbackOps interface {
+	StatsOps
+
+	// Diagonal writes the diagonal of h, floats [k, k], to d.
+	Diagonal(d, h Array, k int)
+	// Feedback prepares for rounding by H and D, which may be nil. It returns nil if H is not
+	// positive definite with what is added to it.
+	Feedback(h, d Array, o weight.FeedbackOptions) weight.Feedback
+}
+
+// deviceStats implements [weight.Device].
+type deviceStats struct {
+	*Stats
+	ops FeedbackOps
+}
+
+// handed returns statistics as methods are given them.
+func (s *Stats) handed() weight.Stats {
+	if ops, ok := s.ops.(FeedbackOps); ok {
+		return deviceStats{s, ops}
+	}
+	return s
+}
+
+// Diagonal reads Σ x̂ₖ², [K].
+func (s deviceStats) Diagonal() ([]float32, error) {
+	d := s.ops.Floats(s.k)
+	defer s.ops.Free(d)
+	s.ops.Diagonal(d, s.H, s.k)
+	return s.read(d)
+}
+
+// Feedback implements [weight.Device].
+func (s deviceStats) Feedback(o weight.FeedbackOptions) (weight.Feedback, error) {
+	f := s.ops.Feedback(s.H, s.D, o)
+	return f, s.ops.Err()
 }

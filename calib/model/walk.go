@@ -485,7 +485,7 @@ func (w *walker) quantize(ctx context.Context, rs []*readers) error {
 			var stats []weight.Stats
 			for _, r := range rs[:n] {
 				w.stats.Mirror(r.stats.H, r.stats.k)
-				stats = append(stats, r.stats)
+				stats = append(stats, r.stats.handed())
 			}
 			if err := w.ops.Err(); err != nil {
 				return err

@@ -41,7 +41,7 @@ func (o *calibOptions) register(c *cobra.Command) {
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
 	f.Uint64Var(&o.seed, "seed", 0, "`N` that windows are drawn by (default 0)")
 	o.addDevice(f, "a GPU if any")
-	f.Float64Var(&o.damp, "damp", 0.01, "gptq: `SHARE` of H's mean added to it")
+	f.Float64Var(&o.damp, "damp", 0.1, "gptq: `SHARE` of H's mean added to it")
 	f.Float64Var(&o.retarget, "retarget", 0.5, "gptq: `SHARE` of errors made up for")
 	o.names, o.own = []string{"calib", "calib-windows", "calib-ctx", "seed", "device"}, []string{"damp", "retarget"}
 	setGroup(f, "Text (--method gptq or nfl, --learn)", append(o.names, o.own...)...)
@@ -104,7 +104,7 @@ func textKey(text *corpus.Mixture) (key string) {
 
 // gptq returns the settings of the method.
 func (o *calibOptions) gptq() gptq.Options {
-	return gptq.Options{Damp: o.damp, Retarget: o.retarget, RetargetDamp: o.damp}
+	return gptq.Options{Damp: o.damp, Retarget: o.retarget}
 }
 
 // calibrator runs a text through a model as the flags say, and shows how far that is. It

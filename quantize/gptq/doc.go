@@ -22,7 +22,8 @@
 //
 // The blocks before a layer are quantized, so that it reads x̂ in place of x. The
 // weights that come nearest to W·x on it are W* = W + W·D·H⁻¹ with
-// D = Σ (x − x̂)·x̂ᵀ. Columns are rounded to W + α·W·D·(H + λI)⁻¹.
+// D = Σ (x − x̂)·x̂ᵀ. Columns are rounded to W + α·W·D·H⁻¹, with H's diagonal raised
+// as well.
 //
 // # Numerics
 //

@@ -3,7 +3,6 @@ package gptq
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -25,7 +24,13 @@ type fixed struct {
 
 func (f fixed) K() int                       { return f.k }
 func (f fixed) Tokens() int                  { return f.tokens }
-func (f fixed) Diagonal() ([]float32, error) { return nil, errors.ErrUnsupported }
+func (f fixed) Diagonal() ([]float32, error) {
+	d := make([]float32, f.k)
+	for i := range d {
+		d[i] = f.h[i*f.k+i]
+	}
+	return d, nil
+}
 func (f fixed) Hessian() ([]float32, error)  { return f.h, nil }
 func (f fixed) Drift() ([]float32, error)    { return f.d, nil }
 
@@ -156,7 +161,6 @@ func TestReference(t *testing.T) {
 		Cases  []struct {
 			Bits, Group, N, K int
 			Damp, Retarget    float64
-			RetargetDamp      float64 `json:"retarget_damp"`
 			Codes             []string
 		}
 	}
@@ -182,7 +186,7 @@ func TestReference(t *testing.T) {
 			for i := range w {
 				w[i] = float32(a[i] + b[i]/16 + d[i]/256)
 			}
-			s := state(t, fixed{c.K, reference.Tokens, gram(x, x, c.K), gram(drift, x, c.K)}, Options{Damp: c.Damp, Retarget: c.Retarget, RetargetDamp: c.RetargetDamp})
+			s := state(t, fixed{c.K, reference.Tokens, gram(x, x, c.K), gram(drift, x, c.K)}, Options{Damp: c.Damp, Retarget: c.Retarget})
 			got := quantize(t, s, lut.Options{Codebook: table(t, "nf", c.Bits, 64), Group: c.Group, Scale: weight.Absmax, ScaleType: weight.F32}, w, c.K, c.N)
 			codes, wrong := got.codes(), 0
 			for n, row := range c.Codes {
@@ -322,7 +326,7 @@ func TestManyRows(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 0))
 	const n, k = rowsAtOnce + 5, 140
 	x := inputs(rng, 2*k, k)
-	s := state(t, fixed{k: k, tokens: 2 * k, h: gram(x, x, k), d: gram(normalDrift(rng, x), x, k)}, Options{Damp: .01, Retarget: .5, RetargetDamp: .1})
+	s := state(t, fixed{k: k, tokens: 2 * k, h: gram(x, x, k), d: gram(normalDrift(rng, x), x, k)}, Options{Damp: .01, Retarget: .5})
 	o := lut.Options{Codebook: table(t, "js", 3, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
 	w := normal(rng, n*k)
 	all, some := quantize(t, s, o, w, k, n), quantize(t, s, o, w, k, 7)
@@ -462,8 +466,8 @@ func TestSingular(t *testing.T) {
 	for i := range k {
 		negative[i*k+i] *= -1
 	}
-	if _, err := NewState(fixed{k: k, tokens: tokens, h: negative}, Options{Damp: .01}); err == nil {
-		t.Error("a negative diagonal is taken")
+	if r := state(t, fixed{k: k, tokens: tokens, h: negative}, Options{Damp: .01}).Report(); r.Nearest == "" {
+		t.Errorf("with a negative diagonal, prepared as %+v", r)
 	}
 }
 
@@ -474,7 +478,7 @@ func TestRetarget(t *testing.T) {
 	const k, tokens = 24, 200
 	x := inputs(rng, tokens, k) // x̂
 	drift := normalDrift(rng, x)
-	s := state(t, fixed{k, tokens, gram(x, x, k), gram(drift, x, k)}, Options{Damp: .01, Retarget: 1})
+	s := state(t, fixed{k, tokens, gram(x, x, k), gram(drift, x, k)}, Options{Retarget: 1})
 	o := lut.Options{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: weight.Absmax, ScaleType: weight.F16}
 	retargeted := func(s *State, w []float32) []float32 { return quantizerOf(t, s, o).(*quantizer).retargeted(w, 1) }
 	w := normal(rng, k)
@@ -502,7 +506,7 @@ func TestRetarget(t *testing.T) {
 			}
 		}
 	}
-	half := state(t, fixed{k, tokens, gram(x, x, k), gram(drift, x, k)}, Options{Damp: .01, Retarget: .5})
+	half := state(t, fixed{k, tokens, gram(x, x, k), gram(drift, x, k)}, Options{Retarget: .5})
 	for i, v := range retargeted(half, w) {
 		if want := (w[i] + target[i]) / 2; math.Abs(float64(v-want)) > 1e-5 {
 			t.Errorf("half way, weight %d is %v, want %v", i, v, want)
@@ -566,7 +570,7 @@ func TestWide(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 0))
 	const n, k = 3, 64
 	x := inputs(rng, 2*k, k)
-	s := state(t, fixed{k, 2 * k, gram(x, x, k), gram(normalDrift(rng, x), x, k)}, Options{Damp: .01, Retarget: 30, RetargetDamp: .01})
+	s := state(t, fixed{k, 2 * k, gram(x, x, k), gram(normalDrift(rng, x), x, k)}, Options{Damp: .01, Retarget: 30})
 	for _, size := range []float32{0, 1e-40, 1e-30, 1e30, 3e37, 1e38} {
 		w := normal(rng, n*k)
 		for i := range w {
@@ -581,7 +585,7 @@ func TestWide(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []Options{{Damp: -1}, {Damp: math.NaN()}, {Retarget: math.Inf(1)}, {RetargetDamp: -.1}} {
+	for _, o := range []Options{{Damp: -1}, {Damp: math.NaN()}, {Retarget: math.Inf(1)}, {Retarget: -.1}} {
 		if _, err := NewState(fixed{k: 1, tokens: 1, h: []float32{1}}, o); err == nil {
 			t.Errorf("options %+v are taken", o)
 		}

@@ -2,6 +2,7 @@ package gptq
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/weight"
@@ -21,6 +22,9 @@ type Rounder interface {
 	// Nearest returns the code nearest to v in a column of one of those rows, and
 	// the weight that it stands for.
 	Nearest(row, col int, v float32) (code uint8, weight float32)
+	// Levels returns what codes stand for in each group of columns of those rows,
+	// [rows, groups, count], and the columns of a group.
+	Levels() (levels []float32, group, count int)
 	// Store writes one of those rows, with a code for each column, as row to of parts.
 	Store(parts [][]byte, to, row int, codes []uint8)
 }
@@ -54,6 +58,9 @@ type loss struct{ fed, nearest float64 }
 func (s *State) Quantizer(r Rounder) (weight.Quantizer, error) {
 	if s.report.Nearest != "" {
 		return r, nil
+	}
+	if s.device != nil {
+		return &deviceQuantizer{State: s, Rounder: r}, nil
 	}
 	engine, err := cpu.New(cpu.Options{Threads: 1})
 	if err != nil {
@@ -102,10 +109,7 @@ func (q *quantizer) rows(parts [][]byte, first int, errs []weight.RowError, w []
 		}
 		for i, c := range q.order {
 			q.codes[c] = codes[i]
-			v := float64(w[r*k+c])
-			d := v - float64(stored[i])
-			e.Energy += v * v
-			e.Squared += d * d
+			e.Add(w[r*k+c], stored[i])
 		}
 		errs[r] = e
 		q.Store(parts, first+r, r, q.codes)
@@ -121,16 +125,19 @@ func (q *quantizer) retargeted(w []float32, n int) []float32 {
 	target := grow(&q.target, n*q.k)
 	q.engine.MatMul(target, w, n, q.shift)
 	q.engine.Add(target, target, w)
-	for r := range n {
-		row := target[r*q.k : (r+1)*q.k]
-		for _, v := range row {
-			if v-v != 0 { // beyond float32, or w is not finite
-				copy(row, w[r*q.k:])
-				break
-			}
+	keepFinite(target, w, q.k)
+	return target
+}
+
+// keepFinite copies to target the rows of w that retargeting put beyond float32, or
+// that are not finite themselves.
+func keepFinite(target, w []float32, k int) {
+	for from := 0; from < len(w); from += k {
+		row := target[from : from+k]
+		if slices.ContainsFunc(row, func(v float32) bool { return v-v != 0 }) {
+			copy(row, w[from:])
 		}
 	}
-	return target
 }
 
 // roundAll rounds the goal to nearest, and notes what is lost.

@@ -26,9 +26,6 @@ type Options struct {
 	// the error of what they read. 0 is off, and needs no Drift.
 	Retarget float64
 
-	// RetargetDamp is Damp for that.
-	RetargetDamp float64
-
 	// WeighScales has scales searched with columns weighted by the diagonal of H.
 	WeighScales bool
 }
@@ -38,7 +35,7 @@ func (o Options) Check() error {
 	for _, v := range []struct {
 		name  string
 		value float64
-	}{{"damping", o.Damp}, {"retargeting", o.Retarget}, {"damping of retargeting", o.RetargetDamp}} {
+	}{{"damping", o.Damp}, {"retargeting", o.Retarget}} {
 		if !(v.value >= 0) || math.IsInf(v.value, 0) {
 			return fmt.Errorf("%s of %v: want a number of at least 0", v.name, v.value)
 		}
@@ -60,14 +57,16 @@ const (
 // goroutines share it.
 type State struct {
 	k      int
+	mean   float64 // of H's diagonal
 	report Report
+	device weight.Feedback // that does the rest, or nil
 
 	order   []int        // the column that comes i-th
 	squares []float64    // R[i,i]² over the number of tokens
 	carry   []float32    // [K, width]: A[i, …] to the columns of i's block, 0 up to i
 	blocks  []*cpu.Plain // A[block, block and after]ᵀ, with its ones
 	after   []*cpu.Plain // A[block, after]ᵀ; nil for the last
-	shift   *cpu.Plain   // α·(D·(H + λI)⁻¹)ᵀ, or nil
+	shift   *cpu.Plain   // α·(D·H⁻¹)ᵀ, or nil
 	weights []float32    // of columns where scales are searched, or nil
 }
 
@@ -98,27 +97,17 @@ func NewState(stats weight.Stats, o Options) (*State, error) {
 		s.report.Nearest = fmt.Sprintf("%d tokens for %d inputs", tokens, s.k)
 		return s, nil
 	}
-	h, err := stats.Hessian()
+	diagonal, err := stats.Diagonal()
 	if err != nil {
 		return nil, err
 	}
-	var d []float32
-	if o.Retarget > 0 {
-		if d, err = stats.Drift(); err != nil {
-			return nil, err
-		}
-		if d == nil {
-			return nil, errors.New("retargeting needs the original model's inputs")
-		}
-	}
-	for _, v := range h {
+	for _, v := range diagonal {
 		if v-v != 0 {
-			s.report.Nearest = "the Hessian is not finite"
+			s.report.Nearest = notFinite
 			return s, nil
 		}
-	}
-	for i := range s.k {
-		if h[i*s.k+i] == 0 {
+		s.mean += float64(v) / float64(s.k)
+		if v == 0 {
 			s.report.Dead++
 		}
 	}
@@ -130,46 +119,101 @@ func NewState(stats weight.Stats, o Options) (*State, error) {
 	for i := range s.order {
 		s.order[i] = i
 	}
-	slices.SortStableFunc(s.order, func(a, b int) int { return cmp.Compare(h[b*s.k+b], h[a*s.k+a]) })
-	if d != nil {
-		if err := s.retarget(h, d, o); err != nil {
-			return nil, err
-		}
-	}
+	slices.SortStableFunc(s.order, func(a, b int) int { return cmp.Compare(diagonal[b], diagonal[a]) })
 	if o.WeighScales {
 		s.weights = make([]float32, s.k)
-		for i := range s.weights {
-			s.weights[i] = float32(float64(h[i*s.k+i])/meanDiagonal(h, s.k) + leastWeight)
+		for i, v := range diagonal {
+			s.weights[i] = float32(float64(v)/s.mean + leastWeight)
 		}
 	}
-	if err := s.factor(h, stats.Tokens(), o.Damp); err != nil {
-		return nil, err
+	if device, ok := stats.(weight.Device); ok {
+		return s, s.onDevice(device, o)
 	}
-	return s, nil
+	return s, s.onHost(stats, o)
+}
+
+const notFinite = "the Hessian is not finite"
+
+// onDevice prepares what columns are rounded with on a device.
+func (s *State) onDevice(stats weight.Device, o Options) error {
+	return s.raise(o.Damp, func(damp float64) (ok bool, err error) {
+		s.device, err = stats.Feedback(weight.FeedbackOptions{
+			Order: s.order, Tokens: stats.Tokens(), Add: float32(damp * s.mean), Retarget: float32(o.Retarget),
+		})
+		return s.device != nil, err
+	})
+}
+
+// onHost prepares what columns are rounded with.
+func (s *State) onHost(stats weight.Stats, o Options) error {
+	h, err := stats.Hessian()
+	if err != nil {
+		return err
+	}
+	for _, v := range h {
+		if v-v != 0 {
+			s.report.Nearest = notFinite
+			return nil
+		}
+	}
+	// Reversed in both axes, R is the lower factor of the reversed H.
+	reversed, l := slices.Clone(s.order), make([]float64, s.k*s.k)
+	slices.Reverse(reversed)
+	err = s.raise(o.Damp, func(damp float64) (bool, error) { return cholesky(l, h, reversed, damp*s.mean), nil })
+	if err != nil || s.report.Nearest != "" {
+		return err
+	}
+	if o.Retarget > 0 {
+		d, err := stats.Drift()
+		if err != nil {
+			return err
+		}
+		if d == nil {
+			return errors.New("retargeting needs the original model's inputs")
+		}
+		if err := s.retarget(d, l, reversed, o.Retarget); err != nil {
+			return err
+		}
+	}
+	s.unfold(l, stats.Tokens())
+	return nil
+}
+
+// raise calls f with a damping, and ten times that until it says that the Hessian could be
+// factored, and reports on it.
+func (s *State) raise(damp float64, f func(damp float64) (ok bool, err error)) error {
+	for {
+		ok, err := f(damp)
+		if err != nil {
+			return err
+		}
+		if ok {
+			s.report.Damp = damp
+			return nil
+		}
+		if damp >= maxDamp {
+			s.report.Nearest = fmt.Sprintf("the Hessian is not positive definite, even with %v of its mean diagonal on the diagonal", damp)
+			return nil
+		}
+		damp = max(10*damp, 1e-4)
+		s.report.Raised++
+	}
+}
+
+// Close gives back what lies on a device. Quantizers of the state are no use then.
+func (s *State) Close() {
+	if s.device != nil {
+		s.device.Close()
+	}
 }
 
 // leastWeight is what a column counts at least where scales are searched, against a
 // mean of 1.
 const leastWeight = 0.01
 
-func meanDiagonal(h []float32, k int) (mean float64) {
-	for i := range k {
-		mean += float64(h[i*k+i]) / float64(k)
-	}
-	return mean
-}
-
-// factor sets what is derived from R. Reversed in both axes, R is the lower
-// factor of the reversed H.
-func (s *State) factor(h []float32, tokens int, damp float64) error {
+// unfold sets what is derived from R, given its factor reversed in both axes.
+func (s *State) unfold(l []float64, tokens int) {
 	k := s.k
-	reversed := slices.Clone(s.order)
-	slices.Reverse(reversed)
-	l, damp, raised, err := cholesky(h, reversed, damp)
-	if err != nil {
-		return err
-	}
-	s.report.Damp, s.report.Raised = damp, raised
 	r := func(i, j int) float64 { return l[(k-1-i)*k+k-1-j] }
 	s.squares = make([]float64, k)
 	s.carry = make([]float32, k*width)
@@ -198,16 +242,11 @@ func (s *State) factor(h []float32, tokens int, damp float64) error {
 		}
 		s.after = append(s.after, after)
 	}
-	return nil
 }
 
-// retarget sets s.shift.
-func (s *State) retarget(h, d []float32, o Options) error {
+// retarget sets s.shift, by the factor l of H with its axes in an order.
+func (s *State) retarget(d []float32, l []float64, order []int, share float64) error {
 	k := s.k
-	l, _, _, err := cholesky(h, nil, o.RetargetDamp)
-	if err != nil {
-		return err
-	}
 	shift := make([]float32, k*k)
 	const columns = 64 // that a goroutine solves at a time
 	var g errgroup.Group
@@ -216,15 +255,15 @@ func (s *State) retarget(h, d []float32, o Options) error {
 		g.Go(func() error {
 			n := min(columns, k-from)
 			rhs := blas64.General{Rows: k, Cols: n, Stride: n, Data: make([]float64, k*n)}
-			for i := range k {
+			for i, c := range order {
 				for j := range n {
-					rhs.Data[i*n+j] = float64(d[(from+j)*k+i]) // Dᵀ
+					rhs.Data[i*n+j] = float64(d[(from+j)*k+c]) // Dᵀ
 				}
 			}
 			lapack64.Potrs(blas64.Triangular{Uplo: blas.Lower, Diag: blas.NonUnit, N: k, Data: l, Stride: k}, rhs)
-			for i := range k {
+			for i, c := range order {
 				for j := range n {
-					shift[i*k+from+j] = float32(o.Retarget * rhs.Data[i*n+j])
+					shift[c*k+from+j] = float32(share * rhs.Data[i*n+j])
 				}
 			}
 			return nil
@@ -237,35 +276,16 @@ func (s *State) retarget(h, d []float32, o Options) error {
 	return nil
 }
 
-// cholesky returns the lower factor of h with its axes in an order, nil being
-// theirs, and damp times the mean of its diagonal on the diagonal. Where that is
-// not positive definite, it takes ten times the damping until it is, and counts.
-func cholesky(h []float32, order []int, damp float64) (l []float64, used float64, raised int, err error) {
-	k := int(math.Sqrt(float64(len(h))))
-	mean := meanDiagonal(h, k)
-	l = make([]float64, k*k)
-	for {
-		for i := range k {
-			row := i
-			if order != nil {
-				row = order[i]
-			}
-			for j := range i + 1 {
-				col := j
-				if order != nil {
-					col = order[j]
-				}
-				l[i*k+j] = float64(h[row*k+col])
-			}
-			l[i*k+i] += damp * mean
+// cholesky writes the lower factor of h, with its axes in an order and more on its diagonal, and
+// reports whether there is one.
+func cholesky(l []float64, h []float32, order []int, more float64) bool {
+	k := len(order)
+	for i, row := range order {
+		for j, col := range order[:i+1] {
+			l[i*k+j] = float64(h[row*k+col])
 		}
-		if _, ok := lapack64.Potrf(blas64.Symmetric{Uplo: blas.Lower, N: k, Data: l, Stride: k}); ok {
-			return l, damp, raised, nil
-		}
-		if damp >= maxDamp {
-			return nil, 0, 0, fmt.Errorf("the Hessian is not positive definite, even with %v of its mean diagonal on the diagonal", damp)
-		}
-		damp = max(10*damp, 1e-4)
-		raised++
+		l[i*k+i] += more
 	}
+	_, ok := lapack64.Potrf(blas64.Symmetric{Uplo: blas.Lower, N: k, Data: l, Stride: k})
+	return ok
 }

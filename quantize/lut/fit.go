@@ -1,12 +1,17 @@
 package lut
 
-import "github.com/lutq/lutq/quantize/weight"
+import (
+	"slices"
+
+	"github.com/lutq/lutq/quantize/weight"
+)
 
 // fitted are the scales of some rows, [rows, groups].
 type fitted struct {
 	groups int
 	scales []float32
 	stored []byte // as they are stored
+	levels []float32
 }
 
 // Fit finds the scales of n rows of weights, as [Quantizer.Rows] does, for
@@ -15,10 +20,8 @@ func (q *Quantizer) Fit(w []float32, n int) error {
 	k := len(w) / n
 	groups, f := weight.GroupsIn(k, q.opt.Group), &q.fitted
 	bytes := groups * q.opt.ScaleType.Size()
-	if len(f.stored) < n*bytes {
-		f.scales, f.stored = make([]float32, n*groups), make([]byte, n*bytes)
-	}
 	f.groups = groups
+	f.scales, f.stored = slices.Grow(f.scales[:0], n*groups)[:n*groups], slices.Grow(f.stored[:0], n*bytes)[:n*bytes]
 	for r := range n {
 		if err := q.rowScales(f.stored[r*bytes:(r+1)*bytes], w[r*k:(r+1)*k], r); err != nil {
 			return err
@@ -29,19 +32,38 @@ func (q *Quantizer) Fit(w []float32, n int) error {
 }
 
 // Nearest returns the code that [Quantizer.Rows] gives to w in a column of one of
-// the rows fitted, and the weight that it stands for. In a group of scale 0
-// that is the code of 0.
+// the rows fitted, and the weight that it stands for.
 func (q *Quantizer) Nearest(row, col int, w float32) (code uint8, stored float32) {
 	scale := q.fitted.scales[row*q.fitted.groups+col/q.opt.Group]
-	if scale == 0 {
-		w = 0
-	}
 	code = q.table.code(float32(w * reciprocal(scale)))
 	return code, q.table.values[code&(1<<MaxBits-1)] * scale
 }
 
-// Store writes one of the rows fitted, with a code for each column, as row to of parts.
+// Levels returns the weights that codes stand for in each group of the rows fitted,
+// [rows, groups, count], until the next call, and the columns of a group.
+func (q *Quantizer) Levels() (levels []float32, group, count int) {
+	count = 1 << q.bits
+	f := &q.fitted
+	f.levels = slices.Grow(f.levels[:0], len(f.scales)*count)[:len(f.scales)*count]
+	for i, s := range f.scales {
+		for c, v := range q.table.values[:count] {
+			f.levels[i*count+c] = v * s
+		}
+	}
+	return f.levels, q.opt.Group, count
+}
+
+// Store writes one of the rows fitted, with a code for each column, as row to of
+// parts. In groups of scale 0 that is the code of 0, whatever is given.
 func (q *Quantizer) Store(parts [][]byte, to, row int, codes []uint8) {
+	for g, s := range q.fitted.scales[row*q.fitted.groups : (row+1)*q.fitted.groups] {
+		if s == 0 {
+			group := codes[g*q.opt.Group : min((g+1)*q.opt.Group, len(codes))]
+			for i := range group {
+				group[i] = q.table.code(0)
+			}
+		}
+	}
 	scaleBytes, codeBytes := q.fitted.groups*q.opt.ScaleType.Size(), RowBytes(len(codes), q.bits)
 	copy(parts[ScalesPart][to*scaleBytes:], q.fitted.stored[row*scaleBytes:(row+1)*scaleBytes])
 	q.pack(parts[CodesPart][to*codeBytes:(to+1)*codeBytes], codes, q.bits)

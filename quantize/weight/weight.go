@@ -95,6 +95,13 @@ type RowError struct {
 	Loss, NearestLoss float64
 }
 
+// Add takes in a weight and what is stored of it.
+func (e *RowError) Add(w, stored float32) {
+	d := float64(w) - float64(stored)
+	e.Energy += float64(w) * float64(w)
+	e.Squared += d * d
+}
+
 // NotFiniteError reports a weight that no code can stand for.
 type NotFiniteError struct {
 	Row, Col int
@@ -117,4 +124,40 @@ type Stats interface {
 	Hessian() ([]float32, error)
 	// Drift returns Σ (x − x̂)·x̂ᵀ, [K, K], or nil where the original was not run.
 	Drift() ([]float32, error)
+}
+
+// Device are statistics on a device that columns can be rounded on as well, see package
+// gptq.
+type Device interface {
+	Stats
+	// Feedback prepares for that. It returns nil if the Hessian, with what is added to its
+	// diagonal, is not positive definite.
+	Feedback(o FeedbackOptions) (Feedback, error)
+}
+
+// FeedbackOptions say how to prepare for rounding columns.
+type FeedbackOptions struct {
+	Order  []int   // the column that comes i-th
+	Add    float32 // to the diagonal
+	Tokens int     // that losses are a mean over
+
+	Retarget float32 // the share of the way to the weights that make up for earlier losses, 0 for none
+}
+
+// Feedback rounds the columns of layers that read one state on a device. Goroutines may share it.
+type Feedback interface {
+	// Retarget changes rows of weights to those that make up for earlier losses.
+	Retarget(w []float32) error
+	// Round rounds rows of weights to the nearest of count levels, which each group of columns in
+	// a row has: [rows, groups, count]. It does so with each column's error fed into those
+	// after it, and without. levels' index is the code, and the lower one the nearer of equals.
+	Round(fed, nearest Rounded, w, levels []float32, group, count int) error
+	// Close gives the device's memory back.
+	Close()
+}
+
+// Rounded are rows of weights that were rounded.
+type Rounded struct {
+	Codes []uint8   // [rows, K]
+	Loss  []float32 // as RowError has it, of each row
 }

@@ -30,6 +30,7 @@ func TestHost(t *testing.T) {
 				if i == 0 {
 					t.Run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
 					t.Run("Walk", func(t *testing.T) { testWalk(t, o, i) })
+					t.Run("Columns", func(t *testing.T) { testColumns(t, o) })
 				}
 			})
 			t.Run("Families", func(t *testing.T) {

@@ -27,6 +27,8 @@ var (
 	statsSource string
 	//go:embed solve.cu
 	solveSource string
+	//go:embed columns.cu
+	columnsSource string
 )
 
 // actsDefine is what ACTS is in the kernels.
@@ -47,6 +49,7 @@ func Kernels(acts driver.DType) []driver.Kernel {
 		{"train", vectorsSource + trainSource, false},
 		{"stats", statsSource, false},
 		{"solve", solveSource, false},
+		{"columns", columnsSource, false},
 	} {
 		k := driver.Kernel{
 			Name:    fmt.Sprintf("%s.%v.cu", f.name, acts),

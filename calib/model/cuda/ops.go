@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/lutq/lutq/calib/model"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
@@ -50,6 +51,8 @@ type Ops struct {
 		at driver.Ptr
 		n  int // bytes
 	}
+
+	rounding sync.Mutex // columns are rounded by several goroutines, which take turns
 
 	err error // the first; touched on the device's goroutine only
 }

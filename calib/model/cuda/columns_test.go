@@ -1,0 +1,169 @@
+package cuda
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/quantize/gptq"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+// hostStats are statistics on the host.
+type hostStats struct {
+	k, tokens int
+	h, d      []float32
+}
+
+func (s hostStats) K() int      { return s.k }
+func (s hostStats) Tokens() int { return s.tokens }
+func (s hostStats) Diagonal() ([]float32, error) {
+	d := make([]float32, s.k)
+	for i := range d {
+		d[i] = s.h[i*(s.k+1)]
+	}
+	return d, nil
+}
+func (s hostStats) Hessian() ([]float32, error) { return s.h, nil }
+func (s hostStats) Drift() ([]float32, error)   { return s.d, nil }
+
+// deviceStats are the same on a device.
+type deviceStats struct {
+	hostStats
+	o    *Ops
+	h, d model.Array
+}
+
+func (s deviceStats) Diagonal() ([]float32, error) {
+	v, d := make([]float32, s.k), s.o.Floats(s.k)
+	defer s.o.Free(d)
+	s.o.Diagonal(d, s.h, s.k)
+	s.o.Read(v, d)
+	return v, s.o.Err()
+}
+
+func (s deviceStats) Feedback(o weight.FeedbackOptions) (weight.Feedback, error) {
+	f := s.o.Feedback(s.h, s.d, o)
+	return f, s.o.Err()
+}
+
+// TestGPUColumns compares what columns are rounded to with the host's.
+func TestGPUColumns(t *testing.T) {
+	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		if i == 0 {
+			testColumns(t, o)
+		}
+	})
+}
+
+func testColumns(t *testing.T, o *Ops) {
+	for _, c := range []struct {
+		name       string
+		n, k, bits int
+		group      int
+		singular   bool
+		options    gptq.Options
+	}{
+		{"blocks", 150, 200, 3, 64, false, gptq.Options{Damp: .01}},
+		{"retargeted", 70, 130, 4, 32, false, gptq.Options{Damp: .1, Retarget: .5}},
+		{"one block", 3, 33, 2, 33, false, gptq.Options{Damp: .01, Retarget: 1}},
+		{"singular", 5, 40, 5, 32, true, gptq.Options{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(3, 1))
+			host := hostStats{c.k, 2 * c.k, make([]float32, c.k*c.k), make([]float32, c.k*c.k)}
+			for range host.tokens {
+				common := r.NormFloat64()
+				x, drift := make([]float64, c.k), make([]float64, c.k)
+				for i := range x {
+					x[i] = (1 + float64(i%7)) * (r.NormFloat64() + common)
+					drift[i] = .1 * (x[i] + r.NormFloat64())
+				}
+				if c.singular {
+					x[c.k-1], x[7] = x[0], 0
+				}
+				for i := range x {
+					for j := range x {
+						host.h[i*c.k+j] += float32(x[i] * x[j])
+						host.d[i*c.k+j] += float32(drift[i] * x[j])
+					}
+				}
+			}
+			device := deviceStats{host, o, o.Floats(c.k * c.k), o.Floats(c.k * c.k)}
+			o.Write(device.h, host.h)
+			o.Write(device.d, host.d)
+			w := make([]float32, c.n*c.k)
+			for i := range w {
+				w[i] = float32(r.NormFloat64())
+			}
+			clear(w[:min(c.group, c.k)]) // a group of zeros
+			book, err := lut.NewCodebook("nf", c.bits, c.group)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			quantize := func(stats weight.Stats, ready func()) (codes []uint8, loss, nearest float64, report gptq.Report) {
+				s, err := gptq.NewState(stats, c.options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				ready()
+				inner, err := lut.NewQuantizer(lut.Options{Codebook: book, Group: c.group, Scale: weight.MSE, ScaleType: weight.F16})
+				if err != nil {
+					t.Fatal(err)
+				}
+				q, err := s.Quantizer(inner)
+				if err != nil {
+					t.Fatal(err)
+				}
+				rowBytes := lut.RowBytes(c.k, c.bits)
+				parts := [][]byte{
+					lut.ScalesPart: make([]byte, 2*c.n*weight.GroupsIn(c.k, c.group)),
+					lut.CodesPart:  make([]byte, c.n*rowBytes),
+				}
+				errs := make([]weight.RowError, c.n)
+				if err := q.Rows(parts, errs, w); err != nil {
+					t.Fatal(err)
+				}
+				codes = make([]uint8, c.n*c.k)
+				for n, e := range errs {
+					if !(e.Loss <= e.NearestLoss && e.Squared < e.Energy) && n > 0 {
+						t.Errorf("row %d: %+v", n, e)
+					}
+					loss += e.Loss
+					nearest += e.NearestLoss
+					lut.UnpackCodes(codes[n*c.k:(n+1)*c.k], parts[lut.CodesPart][n*rowBytes:(n+1)*rowBytes], c.bits)
+				}
+				return codes, loss, nearest, s.Report()
+			}
+			want, wantLoss, wantNearest, wantReport := quantize(host, func() {})
+			got, loss, nearest, report := quantize(device, func() { o.Free(device.h, device.d) })
+			if !(math.Abs(loss/wantLoss-1) < .01) || !(math.Abs(nearest/wantNearest-1) < 1e-3) {
+				t.Errorf("loss %v, to nearest %v: want %v, %v", loss, nearest, wantLoss, wantNearest)
+			}
+			if !(loss < .95*nearest) {
+				t.Errorf("loss %v, to nearest %v: want less", loss, nearest)
+			}
+			if report != wantReport && !(c.singular && report.Raised > 0 && report.Dead == wantReport.Dead) {
+				t.Errorf("prepared as %+v, want %+v", report, wantReport)
+			}
+			differ := 0
+			for i := range got {
+				if got[i] != want[i] {
+					differ++
+				}
+			}
+			if differ > len(got)/50 {
+				t.Errorf("%d of %d codes differ", differ, len(got))
+			}
+			for i, code := range got[:min(c.group, c.k)] {
+				if code != want[i] {
+					t.Errorf("weight %d of a group of zeros has code %d, want %d", i, code, want[i])
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,50 @@
+package gptq
+
+import "github.com/lutq/lutq/quantize/weight"
+
+// deviceQuantizer implements [weight.Quantizer] where the state lies on a device.
+type deviceQuantizer struct {
+	*State
+	Rounder
+
+	// Scratch for the rows at hand.
+	target       []float32
+	fed, nearest weight.Rounded
+}
+
+// Rows implements [weight.Quantizer].
+func (q *deviceQuantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
+	n, k := len(errs), q.k
+	target := grow(&q.target, n*k)
+	copy(target, w)
+	if err := q.device.Retarget(target); err != nil {
+		return err
+	}
+	keepFinite(target, w, k)
+	if err := q.Fit(target, n); err != nil {
+		return err
+	}
+	levels, group, count := q.Levels()
+	for _, r := range []*weight.Rounded{&q.fed, &q.nearest} {
+		grow(&r.Codes, n*k)
+		grow(&r.Loss, n)
+		r.Codes, r.Loss = r.Codes[:n*k], r.Loss[:n]
+	}
+	if err := q.device.Round(q.fed, q.nearest, target, levels, group, count); err != nil {
+		return err
+	}
+	groups := weight.GroupsIn(k, group)
+	for r := range n {
+		e := weight.RowError{Loss: float64(q.fed.Loss[r]), NearestLoss: float64(q.nearest.Loss[r])}
+		codes := q.fed.Codes[r*k : (r+1)*k]
+		if !(e.Loss < e.NearestLoss) {
+			codes, e.Loss = q.nearest.Codes[r*k:(r+1)*k], e.NearestLoss
+		}
+		for c, code := range codes {
+			e.Add(w[r*k+c], levels[(r*groups+c/group)*count+int(code)])
+		}
+		errs[r] = e
+		q.Store(parts, r, r, codes)
+	}
+	return nil
+}
