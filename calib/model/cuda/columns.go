@@ -10,8 +10,11 @@ import (
 
 var _ model.FeedbackOps = (*Ops)(nil)
 
-// columnSide is the columns that a kernel rounds at a time, and the rows of a thread block.
-const columnSide = 64
+// The columns that a kernel rounds at a time, and the rows of a thread block, a warp each.
+const (
+	columnWidth = 128
+	columnRows  = gradThreads / 32
+)
 
 // Diagonal writes the diagonal of h, floats [k, k], to d.
 func (o *Ops) Diagonal(d, h model.Array, k int) {
@@ -100,7 +103,7 @@ func (f *feedback) Retarget(w []float32) error {
 	from, to := o.Floats(len(w)), o.Floats(len(w))
 	defer o.Free(from, to)
 	o.Write(from, w)
-	o.Write(to, w)
+	o.Copy(to, from)
 	o.do(func() {
 		o.gemm(driver.GEMM{
 			M: rows, N: k, K: k, A: driver.Operand{Ptr: ptr(from)}, B: driver.Operand{Ptr: ptr(f.shift)}, C: driver.Operand{Ptr: ptr(to)},
@@ -117,7 +120,7 @@ func (f *feedback) Round(fed, nearest weight.Rounded, w, levels []float32, group
 	defer f.o.rounding.Unlock()
 	o, k, rows := f.o, f.k, len(fed.Loss)
 	in, goal, value := o.Floats(rows*k), o.Floats(rows*k), o.Floats(rows*k)
-	errors := o.Floats(rows * max(k, columnSide)) // of a block, and then of all columns
+	errors := o.Floats(rows * max(k, columnWidth)) // of a block, and then of all columns
 	level, loss := o.Floats(len(levels)), o.Floats(rows)
 	defer o.Free(in, goal, value, errors, level, loss)
 	o.Write(in, w)
@@ -129,20 +132,20 @@ func (f *feedback) Round(fed, nearest weight.Rounded, w, levels []float32, group
 	each := func(dst model.Array) {
 		o.launch("reorder_columns", driver.Dim{X: uint32(rows)}, driver.Dim{X: gradThreads}, dst, in, f.order, k)
 	}
-	round := func(from, to, lde, feed int, e driver.Ptr) {
-		o.launch("round_columns", driver.Dim{X: uint32(ceil(rows, columnSide))}, driver.Dim{X: columnSide},
-			codes, e, lde, loss, value, goal, level, f.unit, f.squares, f.order, rows, k, from, to-from, group, count, feed)
+	round := func(from, blocks, lde, feed int) {
+		o.launch("round_columns", driver.Dim{X: uint32(ceil(rows, columnRows)), Y: uint32(blocks)}, driver.Dim{X: gradThreads},
+			codes, errors, lde, loss, value, goal, level, f.unit, f.squares, f.order, rows, k, from, group, count, feed)
 	}
 	o.do(func() {
 		each(goal)
 		each(value)
-		for from := 0; from < k; from += columnSide {
-			to := min(from+columnSide, k)
-			round(from, to, columnSide, 1, ptr(errors))
+		for from := 0; from < k; from += columnWidth {
+			to := min(from+columnWidth, k)
+			round(from, 1, columnWidth, 1)
 			if to < k {
 				o.gemm(driver.GEMM{
 					M: rows, N: k - to, K: to - from, In: driver.F32, Out: driver.F32, Alpha: 1, Beta: 1,
-					A: driver.Operand{Ptr: ptr(errors), Ld: columnSide}, B: driver.Operand{Ptr: at(f.unit, from*k+to), Ld: k},
+					A: driver.Operand{Ptr: ptr(errors), Ld: columnWidth}, B: driver.Operand{Ptr: at(f.unit, from*k+to), Ld: k},
 					C: driver.Operand{Ptr: at(value, to), Ld: k},
 				})
 			}
@@ -151,13 +154,15 @@ func (f *feedback) Round(fed, nearest weight.Rounded, w, levels []float32, group
 	f.read(fed, codes, loss)
 	o.do(func() {
 		each(value)
-		for from := 0; from < k; from += columnSide {
-			round(from, min(from+columnSide, k), k, 0, at(errors, from))
+		round(0, ceil(k, columnWidth), k, 0)
+		for from := 0; from < k; from += strip { // below its diagonal A is zero
+			to := min(from+strip, k)
+			o.gemm(driver.GEMM{
+				M: rows, N: to - from, K: to, In: driver.F32, Out: driver.F32, Alpha: 1,
+				A: driver.Operand{Ptr: ptr(errors), Ld: k}, B: driver.Operand{Ptr: at(f.unit, from), Ld: k},
+				C: driver.Operand{Ptr: at(value, from), Ld: k},
+			})
 		}
-		o.gemm(driver.GEMM{
-			M: rows, N: k, K: k, In: driver.F32, Out: driver.F32, Alpha: 1,
-			A: driver.Operand{Ptr: ptr(errors)}, B: driver.Operand{Ptr: ptr(f.unit)}, C: driver.Operand{Ptr: ptr(value)},
-		})
 		o.launch("weigh", driver.Dim{X: uint32(rows)}, driver.Dim{X: gradThreads}, loss, value, f.squares, k)
 	})
 	f.read(nearest, codes, loss)

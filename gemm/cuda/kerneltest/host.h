@@ -352,13 +352,17 @@ inline int __syncthreads_or(int any) {
 inline void __syncwarp(uint32_t = ~0u) { host::meet(host::warp_barrier, nullptr); }
 
 template <class T>
-inline T __shfl_xor_sync(uint32_t mask, T v, uint32_t lane) {
+inline T __shfl_sync(uint32_t mask, T v, uint32_t lane) {
     if (mask != ~0u) host::fail("a shuffle among lanes %#x", mask);
-    host::Shuffle s = {0, 0, (threadIdx.x ^ lane) % host::WARP};
+    host::Shuffle s = {0, 0, lane % host::WARP};
     memcpy(&s.from, &v, sizeof v);
     host::meet(host::shuffle, &s);
     memcpy(&v, &s.to, sizeof v);
     return v;
+}
+template <class T>
+inline T __shfl_xor_sync(uint32_t mask, T v, uint32_t lane) {
+    return __shfl_sync(mask, v, threadIdx.x ^ lane);
 }
 
 [[noreturn]] inline void __trap() { host::fail("trap"); }

@@ -26,6 +26,7 @@ extern __shared__ __align__(128) u8 shared[];
 KERNEL(turns, ((u32*)shared)[threadIdx.x] = x[i]; __syncthreads(); y[i] = ((u32*)shared)[63 - threadIdx.x];)
 KERNEL(races, ((u32*)shared)[threadIdx.x] = x[i]; y[i] = ((u32*)shared)[63 - threadIdx.x];)
 KERNEL(shuffles, y[i] = __shfl_xor_sync(0xffffffff, x[i], 5);)
+KERNEL(takes, y[i] = __shfl_sync(0xffffffff, x[i], i % 32 * 3 + 1);)
 KERNEL(votes, y[i] = __syncthreads_or(x[i] == 77);)
 KERNEL(diverges, if (threadIdx.x == 7) __syncthreads(); else __syncwarp();)
 KERNEL(leaves, if (threadIdx.x == 40) return; __syncwarp();)
@@ -99,6 +100,7 @@ func TestHostThreads(t *testing.T) {
 	}{
 		{"turns", func(i uint32) uint32 { return i/64*64 + 63 - i%64 }, ""},
 		{"shuffles", func(i uint32) uint32 { return i ^ 5 }, ""},
+		{"takes", func(i uint32) uint32 { return i&^31 | (i%32*3+1)%32 }, ""},
 		{"votes", func(i uint32) uint32 { return (^(i/64 ^ 1)) & 1 & ^(i / 128) }, ""},
 		{"copies", func(i uint32) uint32 {
 			if i%64 < 2 { // of the last 16 bytes only 8
