@@ -79,7 +79,7 @@ func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
 // secondsPerWeight times the item's format on normal weights.
 func (it *Item) secondsPerWeight() (float64, error) {
 	const k, n = 4096, 16
-	q, err := nearest(methodRTN).Quantizer(it.layer(it.Codebook))
+	q, err := it.plain.Quantizer(it.layer(it.Codebook))
 	if err != nil {
 		return 0, err
 	}

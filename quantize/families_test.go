@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
@@ -30,46 +31,59 @@ func TestFamilies(t *testing.T) {
 	}
 	defer e.Close()
 	ops := modelcpu.New(e)
+	table := quantize.Recipe{Default: weight.Spec{Bits: 4, Group: 32, Codebook: "nf"}}
 	for _, g := range archtest.Goldens(t) {
-		t.Run(g.Name, func(t *testing.T) {
-			dir, out, dense := t.TempDir(), filepath.Join(t.TempDir(), "out"), t.TempDir()
-			g.Write(t, dir)
-			src, err := hf.Open(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer src.Close()
-			plan, err := quantize.NewPlan(src, quantize.Recipe{Default: weight.Spec{Bits: 4, Group: 32, Codebook: "nf"}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if family, why := plan.Family(); why != nil {
-				t.Fatalf("family %q: %v", family, why)
-			}
-			if _, err := plan.Run(t.Context(), out, quantize.RunOptions{Threads: 2}); err != nil {
-				t.Fatal(err)
-			}
-			c, err := lutq.Open(out)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			report, err := c.Verify(t.Context(), lutq.VerifyOptions{Original: src})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(report.Problems) > 0 {
-				t.Errorf("verify: %q", report.Problems)
-			}
-			writeDense(t, dense, g, src, c)
-			got, want := loss(t, ops, out, g.Tokens), loss(t, ops, dense, g.Tokens)
-			if !(math.Abs(got-want) <= 2e-5*want) {
-				t.Errorf("loss %.7f of the container, %.7f of its weights", got, want)
-			}
-			if !(math.Abs(want-g.Loss) > 1e-5*want) {
-				t.Errorf("quantized, the loss is that of the original, %.7f", want)
-			}
-		})
+		t.Run(g.Name, func(t *testing.T) { checkFamily(t, ops, g, table) })
+	}
+	for _, g := range archtest.Goldens(t) { // without experts, and with stacks of them as [N, K] and as [K, N]
+		if slices.Contains([]string{"llama", "mixtral-fused", "gpt-oss"}, g.Name) {
+			t.Run(g.Name+"/bcq", func(t *testing.T) {
+				checkFamily(t, ops, g, quantize.Recipe{
+					Default: weight.Spec{Bits: 3, Group: 32, Method: "bcq"},
+					Methods: quantize.MethodOptions{BCQ: quantize.BCQOptions{Rounds: 3, Offset: true}},
+				})
+			})
+		}
+	}
+}
+
+func checkFamily(t *testing.T, ops model.Ops, g archtest.Golden, recipe quantize.Recipe) {
+	dir, out, dense := t.TempDir(), filepath.Join(t.TempDir(), "out"), t.TempDir()
+	g.Write(t, dir)
+	src, err := hf.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	plan, err := quantize.NewPlan(src, recipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if family, why := plan.Family(); why != nil {
+		t.Fatalf("family %q: %v", family, why)
+	}
+	if _, err := plan.Run(t.Context(), out, quantize.RunOptions{Threads: 2}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := lutq.Open(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	report, err := c.Verify(t.Context(), lutq.VerifyOptions{Original: src})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Problems) > 0 {
+		t.Errorf("verify: %q", report.Problems)
+	}
+	writeDense(t, dense, g, src, c)
+	got, want := loss(t, ops, out, g.Tokens), loss(t, ops, dense, g.Tokens)
+	if !(math.Abs(got-want) <= 2e-5*want) {
+		t.Errorf("loss %.7f of the container, %.7f of its weights", got, want)
+	}
+	if !(math.Abs(want-g.Loss) > 1e-5*want) {
+		t.Errorf("quantized, the loss is that of the original, %.7f", want)
 	}
 }
 

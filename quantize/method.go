@@ -2,8 +2,10 @@ package quantize
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/gptq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
@@ -14,6 +16,9 @@ import (
 type Method interface {
 	// Name is what recipes and containers call the method.
 	Name() string
+	// Kinds returns the kinds of weights that it makes, by name: first the one that is meant
+	// where none is named.
+	Kinds() []string
 	// Needs says what it has to know of a state, which layers read.
 	Needs() Needs
 	// Prepare takes in what it needs, which is nil where that is [Nothing]. The stats are gone
@@ -61,6 +66,13 @@ type Remark struct {
 // MethodOptions are the settings of methods that have any.
 type MethodOptions struct {
 	GPTQ gptq.Options
+	BCQ  BCQOptions // of the kind bcq, by whatever method
+}
+
+// BCQOptions are settings of the kind bcq.
+type BCQOptions struct {
+	Rounds int  // as [bcq.Options] has it
+	Offset bool // groups have one
 }
 
 // methods lists all methods.
@@ -68,7 +80,8 @@ func methods(o MethodOptions) []Method {
 	return []Method{
 		nearest(methodRTN),
 		nearest(methodNFL),
-		feedback{o.GPTQ},
+		feedback{o},
+		binary{o.BCQ},
 	}
 }
 
@@ -91,6 +104,16 @@ func (o MethodOptions) method(name string) (Method, error) {
 	return nil, fmt.Errorf("unknown method %q: want %s", name, strings.Join(Methods(), " or "))
 }
 
+// plain returns the method that makes a kind of weights of nothing but them.
+func (o MethodOptions) plain(kind string) (Method, error) {
+	for _, m := range methods(o) {
+		if m.Needs() == Nothing && slices.Contains(m.Kinds(), kind) {
+			return m, nil
+		}
+	}
+	return nil, fmt.Errorf("no method makes weights of kind %q", kind)
+}
+
 // Calibrated reports whether a method has to know what layers read on a text.
 func Calibrated(method string) bool {
 	m, err := MethodOptions{}.method(method)
@@ -104,6 +127,7 @@ const (
 	methodRTN     = "rtn"
 	methodNFL     = "nfl"
 	methodGPTQ    = "gptq"
+	methodBCQ     = "bcq"
 	learnedSuffix = "+learn"
 )
 
@@ -119,6 +143,7 @@ func learnedMethod(f weight.Spec) string {
 type nearest string
 
 func (n nearest) Name() string                        { return string(n) }
+func (n nearest) Kinds() []string                     { return []string{lut.Name} }
 func (n nearest) Needs() Needs                        { return Nothing }
 func (n nearest) Prepare(weight.Stats) (State, error) { return n, nil }
 func (n nearest) Remark() Remark                      { return Remark{} }
@@ -132,21 +157,43 @@ func (l Layer) table() lut.Options {
 	return lut.Options{Codebook: l.Codebook, Group: l.Columns(l.K), Scale: l.Scale, ScaleType: l.ScaleType}
 }
 
-// feedback is package gptq.
-type feedback struct{ gptq.Options }
+// binary is package bcq's quantizer. It needs nothing, and is its own state.
+type binary struct{ BCQOptions }
 
-func (f feedback) Name() string { return methodGPTQ }
-func (f feedback) Needs() Needs { return Hessian }
+func (b binary) Name() string                        { return methodBCQ }
+func (b binary) Kinds() []string                     { return []string{bcq.Name} }
+func (b binary) Needs() Needs                        { return Nothing }
+func (b binary) Prepare(weight.Stats) (State, error) { return b, nil }
+func (b binary) Remark() Remark                      { return Remark{} }
+func (b binary) Close()                              {}
+func (b binary) Quantizer(l Layer) (weight.Quantizer, error) {
+	return bcq.NewQuantizer(l.planes(b.BCQOptions))
+}
+
+// planes returns the layer as one of binary codes.
+func (l Layer) planes(o BCQOptions) bcq.Options {
+	return bcq.Options{Bits: l.Bits, Group: l.Columns(l.K), ScaleType: l.ScaleType, Rounds: o.Rounds, Offset: o.Offset}
+}
+
+// feedback is package gptq.
+type feedback struct{ MethodOptions }
+
+func (f feedback) Name() string    { return methodGPTQ }
+func (f feedback) Kinds() []string { return []string{lut.Name, bcq.Name} }
+func (f feedback) Needs() Needs    { return Hessian }
 
 func (f feedback) Prepare(stats weight.Stats) (State, error) {
-	s, err := gptq.NewState(stats, f.Options)
+	s, err := gptq.NewState(stats, f.GPTQ)
 	if err != nil {
 		return nil, err
 	}
-	return feedbackState{s}, nil
+	return feedbackState{s, f.BCQ}, nil
 }
 
-type feedbackState struct{ *gptq.State }
+type feedbackState struct {
+	*gptq.State
+	bcq BCQOptions
+}
 
 func (s feedbackState) Remark() Remark {
 	switch r := s.Report(); {
@@ -159,9 +206,17 @@ func (s feedbackState) Remark() Remark {
 }
 
 func (s feedbackState) Quantizer(l Layer) (weight.Quantizer, error) {
-	o := l.table()
-	o.Weights = s.Weights()
-	q, err := lut.NewQuantizer(o)
+	var q gptq.Rounder
+	var err error
+	if l.Kind == bcq.Name {
+		o := l.planes(s.bcq)
+		o.Weights = s.Weights()
+		q, err = bcq.NewQuantizer(o)
+	} else {
+		o := l.table()
+		o.Weights = s.Weights()
+		q, err = lut.NewQuantizer(o)
+	}
 	if err != nil {
 		return nil, err
 	}

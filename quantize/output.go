@@ -81,8 +81,8 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 		digests.Files[name] = sum
 	}
 	c := lutq.Config{
-		QuantMethod: lutq.Method, Version: lutq.Version,
-		Spec: p.Recipe.Default, Command: p.Recipe.Command(), SHA256: res.SHA256,
+		QuantMethod: lutq.Method,
+		Spec:        p.Recipe.Default, Command: p.Recipe.Command(), SHA256: res.SHA256,
 		Calib: res.Calib, Learn: res.Learn, Digests: digests, Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
 	}
 	if p.Recipe.Refine != nil {
@@ -93,9 +93,6 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 		c.Tensors[l.Layer] = lutq.TensorConfig{
 			Shape: [2]int{l.N, l.K}, Experts: l.Experts, Transposed: l.Transposed, Error: round6(l.Error), Spec: l.Format.Without(c.Spec),
 		}
-	}
-	if c.Kind == lutq.Kinds()[0].Name() {
-		c.Kind = "" // as version 1 has it
 	}
 	config, err := p.configJSON(&c)
 	if err != nil {

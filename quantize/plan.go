@@ -34,6 +34,7 @@ type Item struct {
 
 	Format   weight.Spec
 	method   Method // of that name
+	plain    State  // of a method that needs no text: this one, or the kind's
 	Codebook lut.Codebook
 	BytesOut int64
 	Kept     Reason // why the tensor is copied; empty for a layer
@@ -65,6 +66,9 @@ func (it *Item) Quantized() bool { return it.Layer != "" }
 // that does not exist, and fused layers that would differ.
 func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 	if err := src.CheckPlain(); err != nil {
+		return nil, err
+	}
+	if err := r.Check(); err != nil {
 		return nil, err
 	}
 	r = r.complete()
@@ -131,22 +135,21 @@ func (r Recipe) item(t *hf.Tensor, names *modelNames, matched []bool) (Item, err
 	}
 	as := names.layer(t)
 	it.Layer, it.N, it.K, it.Experts, it.Transposed = as.Path, as.Matrices()*as.N, as.K, as.Experts, as.Transposed
-	if own.Codebook != "" && own.Scale == 0 && own.Codebook != r.Default.Codebook {
-		own.Scale = DefaultScale(own.Codebook)
+	var kind weight.Kind
+	var err error
+	if it.Format, kind, err = r.spec(own); err != nil {
+		return it, err
 	}
-	it.Format = own.Or(r.Default)
 	if err := it.choose(r, names); err != nil {
 		return it, err
 	}
-	if err := it.resolve(); err != nil {
-		return it, err
-	}
-	kind, err := lutq.KindOf(it.Format.Kind)
-	if err != nil {
-		return it, err
-	}
-	it.Format.Kind = kind.Name()
 	if it.parts, err = kind.Parts(it.Format, it.N, it.K); err != nil {
+		return it, err
+	}
+	if !r.Methods.BCQ.Offset { // which is what may be left out
+		it.parts = slices.DeleteFunc(it.parts, func(p weight.Part) bool { return p.Optional })
+	}
+	if err := it.resolve(); err != nil {
 		return it, err
 	}
 	return it, it.store(lutq.Entries(it.Layer, it.parts)...)
@@ -166,10 +169,14 @@ func (it *Item) store(entries ...hf.Entry) error {
 }
 
 // choose sets the item's method. What is learned later, and what no layer of the model is,
-// is rounded to nearest.
+// is made without a text.
 func (it *Item) choose(r Recipe, names *modelNames) error {
 	name := it.Format.Method
 	m, err := r.Methods.method(name)
+	if err != nil {
+		return err
+	}
+	plain, err := r.Methods.plain(it.Format.Kind)
 	if err != nil {
 		return err
 	}
@@ -179,22 +186,25 @@ func (it *Item) choose(r Recipe, names *modelNames) error {
 	case m.Needs() != Nothing && names.model == nil:
 		return fmt.Errorf("method %s: %w", name, names.why)
 	case name == methodNFL, m.Needs() != Nothing && names.stored[it.Tensor.Name] == nil:
-		it.Format.Method = methodRTN
-		m = nearest(methodRTN)
+		it.Format.Method = plain.Name()
+		m = plain
 	}
 	it.method = m
-	return nil
+	it.plain, err = plain.Prepare(nil)
+	return err
 }
 
-// resolve checks the item's format and loads its codebook.
+// resolve checks the item's format and loads its codebook, if it has one.
 func (it *Item) resolve() error {
-	cb, err := codebook(it.Format, it.K)
-	if err != nil {
-		return err
+	if it.Format.Codebook != "" {
+		cb, err := codebook(it.Format, it.K)
+		if err != nil {
+			return err
+		}
+		it.Codebook = cb
+		it.Format.Codebook = cb.Name
 	}
-	it.Codebook = cb
-	it.Format.Codebook = cb.Name
-	_, err = nearest(methodRTN).Quantizer(it.layer(cb))
+	_, err := it.plain.Quantizer(it.layer(it.Codebook))
 	return err
 }
 
@@ -202,7 +212,7 @@ func (it *Item) resolve() error {
 func (it *Item) layer(cb lut.Codebook) Layer { return Layer{Spec: it.Format, Codebook: cb, K: it.K} }
 
 // checkFused reports layers that inference engines run as one matrix but that
-// differ in bits or group.
+// differ in bits, group or kind.
 func (p *Plan) checkFused() error {
 	first := make(map[string]*Item)
 	for i := range p.Items {
@@ -216,8 +226,8 @@ func (p *Plan) checkFused() error {
 			first[set] = it
 			continue
 		}
-		if other.Format.Bits != it.Format.Bits || other.Format.Group != it.Format.Group {
-			return fmt.Errorf("%s and %s would differ in bits or group, but runtimes fuse them: give them the same, or allow it with --split-fused",
+		if a, b := other.Format, it.Format; a.Bits != b.Bits || a.Group != b.Group || a.Kind != b.Kind {
+			return fmt.Errorf("%s and %s would differ in bits, group or kind, but runtimes fuse them: give them the same, or allow it with --split-fused",
 				other.Tensor.Name, it.Tensor.Name)
 		}
 	}

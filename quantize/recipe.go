@@ -14,6 +14,7 @@ import (
 
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -73,13 +74,14 @@ func DefaultScale(codebook string) weight.ScaleMethod {
 // complete fills in the defaults.
 func (r Recipe) complete() Recipe {
 	d := &r.Default
-	if d.Kind == "" {
-		d.Kind = lutq.Kinds()[0].Name()
-	}
 	if d.Bits == 0 {
 		d.Bits = DefaultBits
 	}
+	if d.Kind == "" {
+		d.Kind = r.kindFor(d.Method)
+	}
 	switch {
+	case d.Kind != lut.Name:
 	case d.Codebook != "" && d.Scale == 0:
 		d.Scale = DefaultScale(d.Codebook)
 	case d.Codebook == "" && d.Method == methodNFL:
@@ -90,8 +92,113 @@ func (r Recipe) complete() Recipe {
 	case d.Codebook == "":
 		r.Rules = append(r.widths(), r.Rules...)
 	}
-	*d = d.Or(DefaultFormat(d.Bits, r.Refine != nil))
+	*d = d.Or(r.defaults(d.Kind, d.Bits))
+	// Rules as they are spelled on a command line have no method.
+	r.Rules = slices.Clone(r.Rules)
+	for i := range r.Rules {
+		f := &r.Rules[i].Format
+		if m, err := r.Methods.method(f.Method); err == nil && f.Kind == "" && !slices.Contains(m.Kinds(), d.Kind) {
+			f.Kind = m.Kinds()[0]
+		}
+	}
 	return r
+}
+
+// kindOf names the kind of a spec that a rule gives, by itself.
+func (r Recipe) kindOf(own weight.Spec) string {
+	if own.Kind != "" {
+		return own.Kind
+	}
+	return r.kindFor(own.Method)
+}
+
+// kindFor names the kind that a method makes.
+func (r Recipe) kindFor(method string) string {
+	if m, err := r.Methods.method(method); err == nil {
+		return m.Kinds()[0]
+	}
+	return lutq.Kinds()[0].Name()
+}
+
+// defaults are the fields of a spec of a kind where nothing is said about them.
+func (r Recipe) defaults(kind string, bits int) weight.Spec {
+	f := DefaultFormat(bits, r.Refine != nil)
+	f.Kind = kind
+	if kind == lut.Name {
+		return f
+	}
+	f.Codebook, f.Scale = "", 0
+	if m, err := r.Methods.plain(kind); err == nil {
+		f.Method = m.Name()
+	}
+	return f
+}
+
+// spec completes the spec that rules give a tensor, in a complete recipe.
+func (r Recipe) spec(own weight.Spec) (weight.Spec, weight.Kind, error) {
+	d := r.Default
+	m, err := r.Methods.method(own.Or(d).Method)
+	if err != nil {
+		return own, nil, err
+	}
+	if own.Kind == "" {
+		own.Kind = d.Kind
+		if !slices.Contains(m.Kinds(), d.Kind) {
+			own.Kind = m.Kinds()[0]
+		}
+	}
+	kind, err := lutq.KindOf(own.Kind)
+	if err != nil {
+		return own, nil, err
+	}
+	if own.Kind != d.Kind {
+		of := r.defaults(own.Kind, own.Or(d).Bits)
+		if slices.Contains(m.Kinds(), own.Kind) {
+			of.Method = d.Method
+		}
+		of.Bits, of.Group, of.ScaleType = d.Bits, d.Group, d.ScaleType
+		d = of
+	}
+	if own.Codebook != "" && own.Scale == 0 && own.Codebook != d.Codebook {
+		own.Scale = DefaultScale(own.Codebook)
+	}
+	s := own.Or(d)
+	if m, err = r.Methods.method(s.Method); err == nil && !slices.Contains(m.Kinds(), s.Kind) {
+		err = fmt.Errorf("method %s makes no weights of kind %s", s.Method, s.Kind)
+	}
+	return kind.Fit(s), kind, err
+}
+
+// Check reports the first thing that is wrong with a recipe whatever it is for.
+func (r Recipe) Check() error {
+	full := r.complete()
+	check := func(own weight.Spec) error {
+		s, kind, err := full.spec(own)
+		if err != nil {
+			return err
+		}
+		if kind.Fit(own) != own {
+			return noTableError(s.Kind)
+		}
+		return s.Check(kind)
+	}
+	if err := check(r.Default); err != nil {
+		return err
+	}
+	for _, rule := range r.Rules {
+		if rule.Keep {
+			continue
+		}
+		if err := check(rule.Format); err != nil {
+			return fmt.Errorf("rule %q: %w", rule, err)
+		}
+	}
+	return nil
+}
+
+// noTableError means that a spec says something of tables about a kind without one.
+func noTableError(kind string) error {
+	return fmt.Errorf("weights of kind %s have neither a codebook nor a scale method", kind)
 }
 
 // widths returns a rule for each one that changes the width of some layers to
@@ -101,7 +208,7 @@ func (r Recipe) widths() []Rule {
 	var rules []Rule
 	usual := DefaultFormat(r.Default.Bits, r.Refine != nil).Codebook
 	for _, rule := range r.Rules {
-		if rule.Format.Bits == 0 || rule.Format.Codebook != "" {
+		if rule.Format.Bits == 0 || rule.Format.Codebook != "" || r.kindOf(rule.Format) != lut.Name {
 			continue
 		}
 		f := DefaultFormat(rule.Format.Bits, r.Refine != nil)
@@ -118,8 +225,8 @@ func (r Recipe) widths() []Rule {
 }
 
 // ParseRule reads REGEX=FORMAT. FORMAT is "keep", or bits, group, codebook,
-// scale method and scale type in this order, separated by colons, each of
-// which may be left out: "3:64:js", "5", "::nf:mse:bf16". A file codebook
+// scale method, scale type and kind in this order, separated by colons, each of
+// which may be left out: "3:64:js", "5", "::nf:mse:bf16", ":::::bcq". A file codebook
 // takes its colon: "4:64:file:PATH".
 func ParseRule(s string) (Rule, error) {
 	at := strings.LastIndexByte(s, '=')
@@ -137,8 +244,8 @@ func ParseRule(s string) (Rule, error) {
 		return rule, nil
 	}
 	fields := strings.Split(strings.Replace(spec, "file:", "file\x00", 1), ":")
-	if spec == "" || len(fields) > 5 {
-		return Rule{}, fmt.Errorf("rule %q: want bits:group:codebook:scale:scale-type after the =", s)
+	if spec == "" || len(fields) > 6 {
+		return Rule{}, fmt.Errorf("rule %q: want bits:group:codebook:scale:scale-type:kind after the =", s)
 	}
 	for i, f := range fields {
 		f = strings.Replace(f, "\x00", ":", 1)
@@ -149,7 +256,7 @@ func ParseRule(s string) (Rule, error) {
 		case 0:
 			rule.Format.Bits, err = strconv.Atoi(f)
 			if err != nil || rule.Format.Bits == 0 {
-				err = fmt.Errorf("bits %q: want %d to %d", f, lut.MinBits, lut.MaxBits)
+				err = fmt.Errorf("bits %q: want a number", f)
 			}
 		case 1:
 			rule.Format.Group, err = weight.ParseGroup(f)
@@ -159,6 +266,8 @@ func ParseRule(s string) (Rule, error) {
 			rule.Format.Scale, err = weight.ParseScaleMethod(f)
 		case 4:
 			rule.Format.ScaleType, err = weight.ParseScaleType(f)
+		case 5:
+			rule.Format.Kind = f
 		}
 		if err != nil {
 			return Rule{}, fmt.Errorf("rule %q: %w", s, err)
@@ -173,8 +282,19 @@ func ParseRule(s string) (Rule, error) {
 // checkFormat reports the first field of a format that names nothing. Fields that
 // are zero are not given, and the file of a codebook is not read.
 func checkFormat(f weight.Spec) error {
-	if f.Bits != 0 && (f.Bits < lut.MinBits || f.Bits > lut.MaxBits) {
-		return fmt.Errorf("%d bits: want %d to %d", f.Bits, lut.MinBits, lut.MaxBits)
+	kinds := lutq.Kinds()
+	if f.Kind != "" {
+		kind, err := lutq.KindOf(f.Kind)
+		if err != nil {
+			return err
+		}
+		if kind.Fit(f) != f {
+			return noTableError(f.Kind)
+		}
+		kinds = []weight.Kind{kind}
+	}
+	if least, most := widths(kinds); f.Bits != 0 && (f.Bits < least || f.Bits > most) {
+		return fmt.Errorf("%d bits: want %d to %d", f.Bits, least, most)
 	}
 	if f.Codebook != "" && !strings.HasPrefix(f.Codebook, filePrefix) {
 		if _, err := lut.NewCodebook(f.Codebook, lut.MinBits, weight.Groups()[0]); err != nil {
@@ -187,8 +307,21 @@ func checkFormat(f weight.Spec) error {
 	return nil
 }
 
+// Widths returns the least and the most bits of a code, of all kinds of weights.
+func Widths() (least, most int) { return widths(lutq.Kinds()) }
+
+func widths(of []weight.Kind) (least, most int) {
+	least, most = of[0].Widths()
+	for _, kind := range of {
+		a, b := kind.Widths()
+		least, most = min(least, a), max(most, b)
+	}
+	return least, most
+}
+
 // formatJSON is a format as recipe files spell it.
 type formatJSON struct {
+	Kind      string             `json:"kind"`
 	Bits      int                `json:"bits"`
 	Group     json.RawMessage    `json:"group"` // a number or "row"
 	Codebook  string             `json:"codebook"`
@@ -198,7 +331,7 @@ type formatJSON struct {
 }
 
 func (f formatJSON) format() (weight.Spec, error) {
-	out := weight.Spec{Bits: f.Bits, Codebook: f.Codebook, Method: f.Method, Scale: f.Scale, ScaleType: f.ScaleType}
+	out := weight.Spec{Kind: f.Kind, Bits: f.Bits, Codebook: f.Codebook, Method: f.Method, Scale: f.Scale, ScaleType: f.ScaleType}
 	if f.Group != nil {
 		var err error
 		if out.Group, err = weight.ParseGroup(strings.Trim(string(f.Group), `"`)); err != nil {
@@ -261,15 +394,23 @@ func ParseRecipe(data []byte) (Recipe, error) {
 // part in the result, and no other.
 func (r Recipe) Command() string {
 	d := r.Default
-	args := []string{
-		"lutq quantize MODEL OUT", "--bits", strconv.Itoa(d.Bits), "--group", weight.GroupName(d.Group), "--codebook", d.Codebook,
-		"--method", d.Method, "--scale", d.Scale.String(), "--scale-type", d.ScaleType.String(),
+	args := []string{"lutq quantize MODEL OUT", "--bits", strconv.Itoa(d.Bits), "--group", weight.GroupName(d.Group)}
+	if d.Codebook != "" {
+		args = append(args, "--codebook", d.Codebook)
 	}
+	args = append(args, "--method", d.Method)
+	if d.Scale != 0 {
+		args = append(args, "--scale", d.Scale.String())
+	}
+	args = append(args, "--scale-type", d.ScaleType.String())
 	for _, rule := range r.Rules {
 		args = append(args, "--tensor", "'"+rule.String()+"'")
 	}
 	if r.SplitFused {
 		args = append(args, "--split-fused")
+	}
+	if r.Makes(bcq.Name) {
+		args = append(args, "--bcq-rounds", strconv.Itoa(r.Methods.BCQ.Rounds), "--bcq-offset="+strconv.FormatBool(r.Methods.BCQ.Offset))
 	}
 	if r.Calibrate != nil {
 		args = append(args, r.Calibrate.Flags()...)
@@ -278,6 +419,18 @@ func (r Recipe) Command() string {
 		args = append(args, r.Refine.Flags()...)
 	}
 	return strings.Join(args, " ")
+}
+
+// Makes reports whether a recipe may make weights of a kind.
+func (r Recipe) Makes(kind string) bool {
+	r = r.complete()
+	if r.Default.Kind == kind {
+		return true
+	}
+	return slices.ContainsFunc(r.Rules, func(rule Rule) bool {
+		s, _, err := r.spec(rule.Format)
+		return err == nil && !rule.Keep && s.Kind == kind
+	})
 }
 
 // String returns the rule as [ParseRule] reads it.

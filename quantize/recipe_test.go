@@ -1,6 +1,7 @@
 package quantize
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,14 +28,18 @@ func TestParseRule(t *testing.T) {
 		{text: "(=4", fail: "missing closing"},
 		{text: "a=four", fail: `bits "four"`},
 		{text: "a=0", fail: `bits "0"`},
-		{text: "a=6", fail: "6 bits: want 2 to 5"},
-		{text: "a=1", fail: "1 bits: want 2 to 5"},
+		{text: "a=:::::bcq", match: "a", want: weight.Spec{Kind: "bcq"}},
+		{text: "a=8:row:::f32:bcq", match: "a", want: weight.Spec{Kind: "bcq", Bits: 8, Group: weight.RowGroup, ScaleType: weight.F32}},
+		{text: "a=6:::::lut", fail: "6 bits: want 2 to 5"},
+		{text: "a=9", fail: "9 bits: want 1 to 8"},
+		{text: "a=4:64:nf:::bcq", fail: "weights of kind bcq have neither a codebook nor a scale method"},
 		{text: "a=4:65", fail: `group "65"`},
 		{text: "a=4:64:nf4", fail: `unknown codebook "nf4"`},
 		{text: "a=4:64:nf:max", fail: `unknown scale method "max"`},
 		{text: "a=4:64:nf:mse:f8", fail: `unknown scale type "f8"`},
 		{text: "a=", fail: "after the ="},
-		{text: "a=4:64:nf:mse:f16:x", fail: "after the ="},
+		{text: "a=4:64:nf:mse:f16:x", fail: `unknown kind "x" of weights: want lut or bcq`},
+		{text: "a=4:64:nf:mse:f16:lut:x", fail: "after the ="},
 	} {
 		t.Run(tc.text, func(t *testing.T) {
 			r, err := ParseRule(tc.text)
@@ -87,12 +92,24 @@ func TestNewPlan(t *testing.T) {
 		}},
 		{name: "bits for an embedding", recipe: `{"tensors": [{"match": "embed", "bits": 5}]}`, want: map[string]string{"model.embed_tokens.weight": "5 64 js mse f16"}},
 		{name: "a pattern that matches nothing", recipe: `{"tensors": [{"match": "down_prj", "bits": 3}]}`, fail: `no tensor that can be quantized matches "down_prj"`},
-		{name: "fused layers that differ", recipe: `{"tensors": [{"match": "v_proj", "bits": 5}]}`, fail: "would differ in bits or group"},
-		{name: "fused layers kept apart", recipe: `{"tensors": [{"match": "gate_proj", "keep": true}]}`, fail: "would differ in bits or group"},
+		{name: "fused layers that differ", recipe: `{"tensors": [{"match": "v_proj", "bits": 5}]}`, fail: "would differ in bits, group or kind"},
+		{name: "fused layers kept apart", recipe: `{"tensors": [{"match": "gate_proj", "keep": true}]}`, fail: "would differ in bits, group or kind"},
 		{name: "fused layers that may differ", recipe: `{"split_fused": true, "tensors": [{"match": "v_proj", "bits": 5}]}`, want: map[string]string{"model.layers.0.self_attn.v_proj.weight": "5 64 js mse f16"}},
 		{name: "a vector", recipe: `{"tensors": [{"match": "norm", "bits": 4}]}`, fail: `no tensor that can be quantized matches "norm"`},
 		{name: "nothing", recipe: `{"tensors": [{"match": ".", "keep": true}]}`, fail: "no tensor of the checkpoint would be quantized"},
-		{name: "bits out of range", recipe: `{"bits": 6}`, fail: "6 bits"},
+		{name: "bits out of range", recipe: `{"bits": 6}`, fail: "bits is 6: want 2 to 5"},
+		{name: "bits out of a rule's range", recipe: `{"tensors": [{"match": "down", "bits": 6}]}`, fail: `rule "down=6": bits is 6: want 2 to 5`},
+		{name: "a kind by its method", recipe: `{"method": "bcq", "bits": 6}`, want: map[string]string{up0: "6 64 f16 bcq bcq"}},
+		{name: "a method by its kind", recipe: `{"kind": "bcq"}`, want: map[string]string{up0: "4 64 f16 bcq bcq"}},
+		{name: "a kind by a rule", recipe: `{"scale_type": "bf16", "tensors": [{"match": "down", "kind": "bcq", "bits": 3}]}`, want: map[string]string{up0: "4 64 js mse bf16", down0: "3 64 bf16 bcq bcq"}},
+		{name: "a kind by a rule's method", recipe: `{"tensors": [{"match": "down", "method": "bcq", "bits": 3}]}`, want: map[string]string{down0: "3 64 f16 bcq bcq"}},
+		{name: "a table by a rule", recipe: `{"method": "bcq", "tensors": [{"match": "down", "kind": "lut", "bits": 3}]}`, want: map[string]string{up0: "4 64 f16 bcq bcq", down0: "3 64 nf mse f16"}},
+		{name: "a table without a kind that has one", recipe: `{"method": "bcq", "codebook": "nf"}`, fail: "weights of kind bcq have neither"},
+		{name: "a rule's table without a kind that has one", recipe: `{"method": "bcq", "tensors": [{"match": "down", "scale": "mse"}]}`, fail: "weights of kind bcq have neither"},
+		{name: "a method that makes another kind", recipe: `{"method": "rtn", "kind": "bcq"}`, fail: "method rtn makes no weights of kind bcq"},
+		{name: "scales of another kind", recipe: `{"method": "bcq", "scale_type": "e4m4"}`, fail: "scale type is e4m4: want f16, bf16, f32"},
+		{name: "unknown kind", recipe: `{"kind": "zip"}`, fail: `unknown kind "zip"`},
+		{name: "fused layers of two kinds", recipe: `{"tensors": [{"match": "v_proj", "kind": "bcq"}]}`, fail: "would differ in bits, group or kind"},
 		{name: "unknown codebook", recipe: `{"codebook": "nf4"}`, fail: `unknown codebook "nf4"`},
 		{name: "unknown method", recipe: `{"method": "magic"}`, fail: `unknown method "magic"`},
 		{name: "unknown scale", recipe: `{"scale": "max"}`, fail: `unknown scale method "max"`},
@@ -124,6 +141,10 @@ func TestNewPlan(t *testing.T) {
 				got[it.Tensor.Name] = ""
 				if it.Quantized() {
 					f := it.Format
+					if f.Kind == "bcq" {
+						got[it.Tensor.Name] = fmt.Sprintf("%d %d %v %s %s", f.Bits, f.Group, f.ScaleType, f.Method, f.Kind)
+						continue
+					}
 					got[it.Tensor.Name] = strings.Join([]string{string(rune('0' + f.Bits)), weight.GroupName(f.Group), f.Codebook, f.Scale.String(), f.ScaleType.String()}, " ")
 				}
 			}
@@ -145,6 +166,10 @@ func sameCommand(t *testing.T, p *Plan) {
 			r.SplitFused = true
 			continue
 		}
+		if offset, ok := strings.CutPrefix(flag, "--bcq-offset="); ok {
+			r.Methods.BCQ.Offset = offset == "true"
+			continue
+		}
 		value := strings.Trim(args[0], "'")
 		args = args[1:]
 		var err error
@@ -161,6 +186,8 @@ func sameCommand(t *testing.T, p *Plan) {
 			r.Default.Scale, err = weight.ParseScaleMethod(value)
 		case "--scale-type":
 			r.Default.ScaleType, err = weight.ParseScaleType(value)
+		case "--bcq-rounds":
+			r.Methods.BCQ.Rounds, err = strconv.Atoi(value)
 		case "--tensor":
 			var rule Rule
 			rule, err = ParseRule(value)

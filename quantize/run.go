@@ -338,7 +338,7 @@ func (r *run) blocks(t *task, from, to int) []block {
 	rows := max(it.unit(), r.memory.block/it.K/it.unit()*it.unit())
 	var bs []block
 	for ; from < to; from += rows {
-		bs = append(bs, block{task: t, from: from, to: min(from+rows, to), state: nearest(methodRTN)})
+		bs = append(bs, block{task: t, from: from, to: min(from+rows, to), state: it.plain})
 	}
 	return bs
 }

@@ -212,7 +212,7 @@ func checkLayer(t *testing.T, m *lutq.Model, it *Item, w []float32) {
 		}
 		cb = cb.Scaled(ratio)
 	}
-	q, err := nearest(methodRTN).Quantizer(it.layer(cb))
+	q, err := it.plain.Quantizer(it.layer(cb))
 	if err != nil {
 		t.Fatal(err)
 	}

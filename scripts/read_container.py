@@ -7,7 +7,8 @@
 
 A quantized linear P is P.codes (U8, each row a little-endian bit stream), P.scales (F16, BF16, F32,
 or U8 for the byte types) and P.codebook (F32); the weights are codebook[code] * scale, one float32
-product. A layer's SHA-256 is over its [N, K] float32 weights, little endian, row by row; the total is
+product. In version 2 a layer may be of another kind: of kind bcq it is P.planes, P.alphas and, unless left out,
+P.offsets; the weights are offset ± alpha for one plane after the other, float32 sums. A layer's SHA-256 is over its [N, K] float32 weights, little endian, row by row; the total is
 over all layers' bytes, sorted by name. The digests in config.json, of what was quantized and, where there
 are any, of every tensor, header and file, are recomputed and compared; the exit code is 3 when one differs.
 """
@@ -31,6 +32,19 @@ def layer(codes: np.ndarray, scales: np.ndarray, codebook: np.ndarray, k: int, g
     stream = np.unpackbits(codes, axis=1, bitorder="little")[:, : k * bits].reshape(codes.shape[0], k, bits)
     index = stream @ (1 << np.arange(bits, dtype=np.uint8))
     return codebook[index] * np.repeat(scales, k if group < 0 else group, axis=1)[:, :k]
+
+
+def binary(planes: np.ndarray, alphas: np.ndarray, offsets: np.ndarray | None, k: int, group: int) -> np.ndarray:
+    """The float32 weights [N, K] of one linear of kind bcq."""
+    bits = np.unpackbits(planes, axis=2, bitorder="little")[:, :, :k]
+    width = k if group < 0 else group
+    w = np.zeros((planes.shape[0], k), np.float32)
+    if offsets is not None:
+        w += np.repeat(offsets, width, axis=1)[:, :k]
+    for i in range(planes.shape[1]):
+        alpha = np.repeat(alphas[:, :, i], width, axis=1)[:, :k]
+        w += np.where(bits[:, i], alpha, -alpha)
+    return w
 
 
 def scale_bytes(b: np.ndarray, kind: str) -> np.ndarray:
@@ -81,6 +95,11 @@ def layers(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     folder = Folder(path)
     for name in sorted(config["tensors"]):
         c = {**config, **config["tensors"][name]}
+        if c.get("kind") == "bcq":
+            alphas = folder.array(f"{name}.alphas", c["scale_type"])
+            offsets = folder.array(f"{name}.offsets", c["scale_type"]) if f"{name}.offsets" in folder.where else None
+            yield name, binary(folder.array(f"{name}.planes"), alphas, offsets, c["shape"][1], c["group"])
+            continue
         scales = folder.array(f"{name}.scales", c["scale_type"])
         yield (
             name,
@@ -90,16 +109,17 @@ def layers(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 def quantization(path: Path) -> dict:
     config = json.loads((path / "config.json").read_text(encoding="utf-8")).get("quantization_config", {})
-    if (config.get("quant_method"), config.get("version")) != ("lutq", 1):
-        sys.exit(f"read_container.py: {path} is not a lutq container of version 1")
+    if config.get("quant_method") != "lutq" or config.get("version") not in (1, 2):
+        sys.exit(f"read_container.py: {path} is not a lutq container of version 1 or 2")
     return config
 
 
 def digest(path: Path) -> str:
     """SHA-256 of what is stored: one line for each tensor, as formats/lutq describes it."""
     folder, h = Folder(path), hashlib.sha256()
-    parts = [f"{p}.{part}" for p in quantization(path)["tensors"] for part in ("codebook", "codes", "scales")]
-    for name in sorted(parts):
+    suffixes = ("codebook", "codes", "scales", "planes", "alphas", "offsets")
+    parts = (f"{p}.{part}" for p in quantization(path)["tensors"] for part in suffixes)
+    for name in sorted(p for p in parts if p in folder.where):
         dtype, shape, data = folder.raw(name)
         h.update(f"{name} {dtype} {'x'.join(map(str, shape))} {hashlib.sha256(data).hexdigest()}\n".encode())
     return h.hexdigest()

@@ -203,6 +203,9 @@ func (l *loader) weight(s *arch.Stored, expert int, p part) Weight {
 		l.fail(fmt.Errorf("%s: %s: %w", l.src.Name(), s.Path, err))
 		return nil
 	}
+	if r.packed != nil && !l.ops.Multiplies(r.packed.Kind()) && !slices.Contains(l.own.unpacked, r.packed.Kind()) {
+		l.own.unpacked = append(l.own.unpacked, r.packed.Kind())
+	}
 	l.own.weights = append(l.own.weights, w)
 	return w
 }

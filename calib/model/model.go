@@ -40,8 +40,9 @@ type Model struct {
 
 // owned is what a model gives back when it is closed.
 type owned struct {
-	weights []Weight
-	arrays  []Array
+	weights  []Weight
+	arrays   []Array
+	unpacked []string // kinds of weights that the device has no kernel for
 }
 
 // OpenOptions adjust [OpenWith].
@@ -117,6 +118,10 @@ func (m *Model) Close() {
 		r.free(m.ops)
 	}
 }
+
+// Unpacked returns the kinds of the model's weights that the device has no kernel for and
+// multiplies dense.
+func (m *Model) Unpacked() []string { return m.own.unpacked }
 
 // Ops returns the operations that the model is computed by.
 func (m *Model) Ops() Ops { return m.ops }

@@ -41,6 +41,8 @@ type Ops interface {
 	// Packed uploads a quantized matrix, to be multiplied as it is packed where the
 	// device has a kernel for its kind, and as the numbers that it stands for elsewhere.
 	Packed(m weight.Matrix) (Weight, error)
+	// Multiplies reports whether the device has a kernel for a kind.
+	Multiplies(kind string) bool
 	// Layout uploads a quantized matrix in one of the layouts, best the device's own.
 	Layout(l lut.Layout) (Weight, error)
 	// FreeWeight gives a weight back.

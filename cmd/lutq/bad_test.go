@@ -236,7 +236,7 @@ func badInputs() []badInput {
 			name: "recipe that flags contradict", damage: func(m victim) { m.write("r.json", []byte(`{"codebook": "js"}`)) },
 			args: []string{"quantize", "MODEL", "OUT", "--recipe", "MODEL/r.json", "--method", "nfl", "--calib", "TEXT", "--calib-ctx", "32"}, want: "method nfl is for the codebook nf",
 		},
-		{name: "fused layers that differ", args: []string{"quantize", "MODEL", "OUT", "--tensor", "k_proj=5"}, want: "would differ in bits or group"},
+		{name: "fused layers that differ", args: []string{"quantize", "MODEL", "OUT", "--tensor", "k_proj=5"}, want: "would differ in bits, group or kind"},
 		{name: "too little memory", args: []string{"quantize", "MODEL", "OUT", "--max-ram", "1MB"}, want: "memory"},
 		{name: "size without sense", args: []string{"quantize", "MODEL", "OUT", "--max-ram", "lots"}, code: 2, want: "lots"},
 		{name: "output that exists", args: []string{"quantize", "MODEL", "DIR/model"}, want: "DIR/model"},

@@ -194,10 +194,14 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 			return nil, err
 		}
 		m, err := model.OpenWith(dir, ops, mo)
-		if err == nil {
-			opened = append(opened, m)
+		if err != nil {
+			return nil, hintDiffers(err)
 		}
-		return m, hintDiffers(err)
+		opened = append(opened, m)
+		for _, kind := range m.Unpacked() {
+			u.note("%s: the %s has no kernel for weights of kind %s: they are multiplied dense", dir, ops.Name(), kind)
+		}
+		return m, nil
 	}
 	var models []eval.Model
 	for _, dir := range dirs {

@@ -62,6 +62,7 @@ func alternatives(words []string) string {
 // so small that no sum or size made of them overflows.
 const (
 	maxThreads = 1024
+	maxRounds  = 1000    // of a quantizer
 	maxWindows = 1 << 24 // and steps and passes
 	maxContext = 1 << 24 // tokens
 	maxRows    = 1 << 16 // of X

@@ -20,6 +20,7 @@ import (
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -33,6 +34,7 @@ type quantizeOptions struct {
 	dryRun, force, splitFused, json           bool
 
 	calib calibOptions
+	bcq   quantize.BCQOptions
 	learn learnOptions
 	given func(flag string) bool // whether a flag is in the command line
 }
@@ -49,7 +51,7 @@ groups of columns. The rest is copied as it is; the report says what and why.
 "lutq help formats" tells about codebooks, which are nf, int, fp, kbit, jt, js
 and file:PATH, "lutq help learning" about --method gptq and --learn.
 
---tensor REGEX=bits:group:codebook:scale:scale-type with any field left out, or
+--tensor REGEX=bits:group:codebook:scale:scale-type:kind, any field left out, or
 REGEX=keep, makes an exception of the tensors whose name matches. A recipe file
 holds the same in JSON; flags override its defaults:
 
@@ -67,17 +69,20 @@ is replaced with --force. Any number of threads gives the same bytes.`, input.Co
 	}
 	d := quantize.DefaultFormat(quantize.DefaultBits, false)
 	f := c.Flags()
-	f.Var(newNumber(&o.bits, d.Bits, lut.MinBits, lut.MaxBits), "bits", "`BITS` of a weight's code, 2 to 5")
+	least, most := quantize.Widths()
+	f.Var(newNumber(&o.bits, d.Bits, least, most), "bits", "`BITS` of a code, 2 to 5; bcq 1 to 8")
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
 	codebook := newWord(&o.codebook, "", lut.CodebookNames()...)
 	codebook.also = "file:"
 	f.Var(codebook, "codebook", "table `NAME` (default js; nf for 3 bits)")
-	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, nfl (nf and --learn)")
+	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, nfl (nf and --learn), bcq")
 	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
 	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32, e4m4, s1e4m3")
+	f.Var(newNumber(&o.bcq.Rounds, bcq.DefaultRounds, 0, maxRounds), "bcq-rounds", "`N` rounds of bcq at most; 0 is greedy")
+	f.BoolVar(&o.bcq.Offset, "bcq-offset", true, "give each group of bcq an offset")
 	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
-	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v, or gate/up, differ in bits or group")
+	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v, or gate/up, differ in bits, group or kind")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print sizes, memory and time, write nothing")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.Var(&o.maxRAM, "max-ram", "most memory, such as 8GB (default what is best)")
@@ -93,6 +98,12 @@ is replaced with --force. Any number of threads gives the same bytes.`, input.Co
 
 // check refuses flags that are no use together. It opens nothing.
 func (o *quantizeOptions) check(r quantize.Recipe) error {
+	if err := r.Check(); err != nil {
+		if o.recipe != "" {
+			return err // which may be the file's fault
+		}
+		return usageError{err}
+	}
 	learned, calibrated := o.learned(r), calibrated(r)
 	for _, f := range []struct {
 		names []string
@@ -102,6 +113,7 @@ func (o *quantizeOptions) check(r quantize.Recipe) error {
 		{o.calib.names, !learned && !calibrated, "a text: --method gptq or nfl, or --learn"},
 		{o.calib.own, !calibrated, "--method gptq"},
 		{o.learn.names, !learned, "learned scales: --method nfl or --learn"},
+		{[]string{"bcq-rounds", "bcq-offset"}, !r.Makes(bcq.Name), "--method bcq"},
 	} {
 		if i := slices.IndexFunc(f.names, o.given); f.idle && i >= 0 {
 			return usage("--%s is for %s", f.names[i], f.what)
@@ -110,6 +122,8 @@ func (o *quantizeOptions) check(r quantize.Recipe) error {
 	switch {
 	case o.given("method") && o.method == "nfl" && o.given("codebook") && o.codebook != "nf":
 		return usage("method nfl is for the codebook nf: %s is refined with --learn", o.codebook)
+	case learned && r.Makes(bcq.Name):
+		return usage("scales are learned where there is a table: weights of kind bcq have none")
 	case o.learn.control && o.evalText != "":
 		return usage("--learn-control and --eval-text do not go together")
 	case o.learn.control && calibrated:
@@ -197,6 +211,7 @@ func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 	}
 	r.Rules = append(r.Rules, rules...)
 	r.SplitFused = r.SplitFused || o.splitFused
+	r.Methods.BCQ = o.bcq
 	return r, nil
 }
 

@@ -40,21 +40,29 @@ on the models measured.
 
 Methods (--method): rtn rounds to the nearest table value; gptq rounds so that
 errors make up for each other on a text; nfl is the codebook nf with learned
-scales.
+scales; bcq stores binary codes.
+
+Binary codes (--method bcq) have no table: with 1 to 8 bits a group of columns
+has an offset and a factor for each bit, which is added or taken off. Factors
+and codes are fitted in turns (--bcq-rounds). They take 16 bits for each bit and
+offset of a group: at equal size a table with its one scale has less error from
+2 to 5 bits, and products with binary codes are as slow as with 16 bits so far.
+They are for 1, 6, 7 and 8 bits, and to compare. Scales cannot be learned then.
 
 Scales (--scale): absmax keeps the largest weight of a group exact, mse searches
 the scale with the smallest squared error. The default is mse where no codebook
 is named, for jt and js and before scales are learned in mode lutq, else absmax.
 They are stored in 16 bits, 32, or a byte: e4m4, which has no sign, or s1e4m3.
 
-Exceptions (--tensor, repeatable): REGEX=bits:group:codebook:scale:scale-type
-for the tensors whose name matches, with any field left out, or REGEX=keep.
-Later ones win. A pattern that matches nothing is an error.
+Exceptions (--tensor, repeatable) for the tensors whose name matches are
+REGEX=bits:group:codebook:scale:scale-type:kind with any field left out, or
+REGEX=keep. The kind is lut, which has a table, or bcq. Later ones win. A
+pattern that matches nothing is an error.
 
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
 
 Runtimes store q, k and v of a layer, and its gate and up, as one matrix: they
-have the same bits and group unless --split-fused is given.
+have the same bits, group and kind unless --split-fused is given.
 
 Sources. Weights in FP8 with scales, for blocks, rows or whole layers, or in
 MXFP4, as gpt-oss has them, are decoded when they are read. What is kept of FP8

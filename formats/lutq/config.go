@@ -11,11 +11,14 @@ import (
 	"github.com/lutq/lutq/quantize/weight"
 )
 
-// Method is the value of quant_method, and Version the version of the
-// container that this package reads and writes.
+// Method is the value of quant_method.
+const Method = "lutq"
+
+// The versions of the container that this package reads. Version 2 adds kinds of
+// layers; [Config.AddTo] writes version 1 where there are none but the first.
 const (
-	Method  = "lutq"
-	Version = 1
+	Version1 = 1
+	Version2 = 2
 )
 
 // spec completes the spec of a tensor: by the defaults and its kind.
@@ -147,8 +150,11 @@ func ParseConfig(quantization json.RawMessage) (*Config, error) {
 	if err := json.Unmarshal(quantization, &c); err != nil {
 		return nil, fmt.Errorf("quantization_config: %w", err)
 	}
-	if c.Version != Version {
-		return nil, fmt.Errorf("container version %d: this lutq reads version %d", c.Version, Version)
+	if c.Version != Version1 && c.Version != Version2 {
+		return nil, fmt.Errorf("container version %d: this lutq reads versions %d and %d", c.Version, Version1, Version2)
+	}
+	if c.Version == Version1 && c.kinds() {
+		return nil, fmt.Errorf("quantization_config: version %d knows no kinds of layers", Version1)
 	}
 	if err := check(c.spec(weight.Spec{})); err != nil {
 		return nil, fmt.Errorf("quantization_config: %w", err)
@@ -168,8 +174,19 @@ func ParseConfig(quantization json.RawMessage) (*Config, error) {
 	return &c, nil
 }
 
+// kinds reports whether anything names a kind.
+func (c *Config) kinds() bool {
+	for _, t := range c.Tensors {
+		if t.Kind != "" {
+			return true
+		}
+	}
+	return c.Kind != ""
+}
+
 // AddTo returns config.json with the quantization_config added as its last
-// key, and everything else as it stands. Where c has digests, it adds the one of
+// key, and everything else as it stands. It sets the version, and leaves the first kind unnamed
+// where it is the default. Where c has digests, it adds the one of
 // the result itself.
 func (c *Config) AddTo(configJSON []byte) ([]byte, error) {
 	var keys map[string]json.RawMessage
@@ -180,6 +197,12 @@ func (c *Config) AddTo(configJSON []byte) ([]byte, error) {
 		return nil, errors.New("config.json has a quantization_config already: the model is quantized")
 	}
 	sealing := *c
+	if sealing.Kind == Kinds()[0].Name() {
+		sealing.Kind = ""
+	}
+	if sealing.Version = Version1; sealing.kinds() {
+		sealing.Version = Version2
+	}
 	if c.Digests != nil {
 		sealing.Seal = unsealed
 	}

@@ -439,7 +439,7 @@ func FuzzSeal(f *testing.F) {
 	f.Add([]byte(`{"config_sha256": "`), 1000, byte(4))
 	f.Fuzz(func(t *testing.T, config []byte, at int, with byte) {
 		lutq.Sealed(config) // whatever it is
-		c := lutq.Config{QuantMethod: lutq.Method, Version: lutq.Version, Digests: &lutq.Digests{}}
+		c := lutq.Config{QuantMethod: lutq.Method, Version: lutq.Version1, Digests: &lutq.Digests{}}
 		text, err := c.AddTo(config)
 		if err != nil {
 			return

@@ -1,5 +1,5 @@
 // Package lutq reads and describes the lutq container: a Hugging Face folder
-// whose linear layers are stored as codes, scales and a codebook.
+// whose linear layers are quantized: stored as codes, scales and a codebook, or as another kind.
 //
 // # Files
 //
@@ -25,6 +25,24 @@
 // the others, so that lutq replaces no folder with files of somebody else's; see
 // package folder. It may be left out.
 //
+// # Kinds
+//
+// That is the kind "lut". A container of version 2 may have layers of other kinds, which
+// their configuration names under "kind". One of the kind "bcq", of q bits, is
+//
+//	P.planes   U8 [N, q, ⌈K/8⌉]  bit k%8, from the lowest, of byte k/8 of plane i; after the last, zero
+//	P.alphas   F16, BF16 or F32 [N, ⌈K/g⌉, q]
+//	P.offsets  the same type [N, ⌈K/g⌉]; may be left out, and is 0 then
+//
+// and means the weights that float32 sums give in this order,
+//
+//	ŵ = offset ± alpha₀ ± alpha₁ … ± alpha_(q-1)
+//
+// + where the bit of the plane is set. Containers with layers of the kind lut alone are written in
+// version 1, which names no kinds.
+//
+// # Stacks
+//
 // A stack of experts, one tensor P of shape [E, N, K] in the original, is stored as the
 // matrix of all its rows, [E·N, K]: rows e·N to (e+1)·N are expert e's. Its entry in the
 // configuration says "experts": E, and "transposed" where the original is [E, K, N].
@@ -42,7 +60,7 @@
 // # Digests
 //
 // "sha256" covers what was quantized: the SHA-256 of one line for each of the
-// tensors P.codebook, P.codes and P.scales of every layer, sorted by name,
+// tensors that store every layer, such as P.codes, sorted by name,
 //
 //	name SP dtype SP dimensions separated by "x" SP hex SHA-256 of the data LF
 //

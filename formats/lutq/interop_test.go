@@ -18,6 +18,9 @@ import (
 // TestPythonReader compares the weights of containers in many formats, bit for
 // bit, with those that scripts/read_container.py reads with numpy and the
 // Python safetensors library.
+// binaryCodes stands for a container with offsets, and a layer with a table.
+const binaryCodes = "binary codes"
+
 func TestPythonReader(t *testing.T) {
 	python, err := filepath.Abs("../../.venv/bin/python")
 	if err != nil {
@@ -33,10 +36,17 @@ func TestPythonReader(t *testing.T) {
 		`{"bits": 2, "group": "row", "codebook": "js"}`,
 		`{"bits": 4, "group": 32, "codebook": "jt", "scale_type": "e4m4"}`,
 		`{"bits": 4, "group": 32, "codebook": "js", "scale_type": "s1e4m3"}`,
+		`{"method": "bcq", "bits": 3, "group": 32}`,
+		binaryCodes,
 		`{"bits": 4, "group": 128, "codebook": "fp", "tensors": [{"match": "down_proj", "bits": 3, "group": 32, "codebook": "kbit", "scale_type": "e4m4"}, {"match": "embed", "bits": 5}]}`,
 	} {
 		t.Run(recipe, func(t *testing.T) {
-			dir := container(t, recipe)
+			var dir string
+			if recipe == binaryCodes {
+				dir = binary(t, true)
+			} else {
+				dir = container(t, recipe)
+			}
 			cmd := exec.Command(python, "../../scripts/read_container.py", dir, "--json")
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr

@@ -2,7 +2,9 @@ package lutq
 
 import (
 	"fmt"
+	"strings"
 
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -10,7 +12,7 @@ import (
 // Kinds lists the kinds of layers that a container may have. The first is what a
 // layer is whose configuration names none.
 func Kinds() []weight.Kind {
-	return []weight.Kind{lut.Kind{}}
+	return []weight.Kind{lut.Kind{}, bcq.Kind{}}
 }
 
 // KindOf returns the kind of a name, "" for the first.
@@ -24,5 +26,9 @@ func KindOf(name string) (weight.Kind, error) {
 			return k, nil
 		}
 	}
-	return nil, fmt.Errorf("unknown kind %q of weights", name)
+	names := make([]string, len(kinds))
+	for i, k := range kinds {
+		names[i] = k.Name()
+	}
+	return nil, fmt.Errorf("unknown kind %q of weights: want %s", name, strings.Join(names, " or "))
 }

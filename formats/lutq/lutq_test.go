@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 const tiny = "../../calib/testdata/lutq-tiny"
@@ -26,6 +28,25 @@ func container(t testing.TB, recipe string) string {
 	}
 	src := open(t, tiny)
 	p, err := quantize.NewPlan(src, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	if _, err := p.Run(t.Context(), out, quantize.RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// binary quantizes the tiny model into a container with binary codes and, in one layer,
+// a table.
+func binary(t testing.TB, offset bool) string {
+	t.Helper()
+	p, err := quantize.NewPlan(open(t, tiny), quantize.Recipe{
+		Default: weight.Spec{Bits: 3, Group: 64, Method: "bcq"},
+		Rules:   []quantize.Rule{{Match: regexp.MustCompile("layers.1.mlp.down_proj"), Format: weight.Spec{Kind: "lut"}}},
+		Methods: quantize.MethodOptions{BCQ: quantize.BCQOptions{Rounds: 2, Offset: offset}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +133,11 @@ func TestOpen(t *testing.T) {
 		edit func(q map[string]any)
 		want string
 	}{
-		{"version", func(q map[string]any) { q["version"] = 2 }, "container version 2"},
+		{"version", func(q map[string]any) { q["version"] = 3 }, "container version 3: this lutq reads versions 1 and 2"},
+		{"kind before there were any", func(q map[string]any) { tensor(q)["kind"] = "bcq" }, "version 1 knows no kinds of layers"},
+		{"default kind before there were any", func(q map[string]any) { q["kind"] = "lut" }, "version 1 knows no kinds of layers"},
+		{"unknown kind", func(q map[string]any) { q["version"] = 2; tensor(q)["kind"] = "zip" }, `unknown kind "zip"`},
+		{"another kind", func(q map[string]any) { q["version"] = 2; tensor(q)["kind"] = "bcq" }, "down_proj.planes is missing"},
 		{"method", func(q map[string]any) { q["quant_method"] = "gptq" }, "not of quant_method lutq"},
 		{"bits", func(q map[string]any) { q["bits"] = 9 }, "bits is 9"},
 		{"group", func(q map[string]any) { q["group"] = -3 }, "group is -3"},
@@ -297,6 +322,8 @@ func TestAddTo(t *testing.T) {
 func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"quant_method": "lutq", "version": 1, "bits": 4, "group": 64, "codebook": "nf", "scale_type": "f16", "sha256": "", "tensors": {"a": {"shape": [4, 4], "error": 0.1, "bits": 3}}}`))
 	f.Add([]byte(`{"quant_method": "lutq", "version": 1, "bits": 4, "group": -1, "scale_type": "e4m4", "tensors": {"a": {"shape": [-1, 4]}}}`))
+	f.Add([]byte(`{"quant_method": "lutq", "version": 2, "kind": "bcq", "bits": 7, "group": 64, "scale_type": "f32", "sha256": "", "tensors": {"a": {"shape": [4, 5], "error": 0.1, "kind": "lut", "bits": 3}, "b": {"shape": [1, 1]}}}`))
+	f.Add([]byte(`{"quant_method": "lutq", "version": 2, "bits": 4, "group": 64, "scale_type": "e4m4", "tensors": {"a": {"shape": [4, 5], "kind": "bcq"}}}`))
 	f.Add([]byte(`{"quant_method": "gptq", "bits": 4}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := lutq.ParseConfig(data)
@@ -304,6 +331,9 @@ func FuzzParseConfig(f *testing.F) {
 			return
 		}
 		for name, tc := range c.Tensors {
+			if c.Version == lutq.Version1 && tc.Or(c.Spec).Kind != "" {
+				t.Fatalf("%s: a kind in version 1", name)
+			}
 			kind, err := lutq.KindOf(tc.Or(c.Spec).Kind)
 			if err != nil {
 				t.Fatal(err)

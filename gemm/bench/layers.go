@@ -61,9 +61,9 @@ func readLinear(r Reader, name string) (*lut.Matrix, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := lut.Of(m)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+	l, ok := m.(*lut.Matrix)
+	if !ok {
+		return nil, fmt.Errorf("%s: there is no kernel to time for weights of kind %s", name, m.Kind())
 	}
 	return l, nil
 }

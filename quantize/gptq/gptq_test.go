@@ -22,8 +22,8 @@ type fixed struct {
 	h, d      []float32
 }
 
-func (f fixed) K() int                       { return f.k }
-func (f fixed) Tokens() int                  { return f.tokens }
+func (f fixed) K() int      { return f.k }
+func (f fixed) Tokens() int { return f.tokens }
 func (f fixed) Diagonal() ([]float32, error) {
 	d := make([]float32, f.k)
 	for i := range d {
@@ -31,8 +31,8 @@ func (f fixed) Diagonal() ([]float32, error) {
 	}
 	return d, nil
 }
-func (f fixed) Hessian() ([]float32, error)  { return f.h, nil }
-func (f fixed) Drift() ([]float32, error)    { return f.d, nil }
+func (f fixed) Hessian() ([]float32, error) { return f.h, nil }
+func (f fixed) Drift() ([]float32, error)   { return f.d, nil }
 
 // gram returns Σ a·bᵀ over the rows of two [tokens, k] matrices.
 func gram(a, b []float64, k int) []float32 {

@@ -17,10 +17,10 @@ type Kind interface {
 	// tensor has that is copied.
 	Suffix() string
 	// Parts returns the tensors that store a layer of n rows and k columns, in the
-	// order in which they are written. It fails where there is no such layer.
+	// order in which they are written, optional ones last. It fails where there is no such layer.
 	Parts(s Spec, n, k int) ([]Part, error)
-	// Open returns the matrix that parts hold, whose data are as Parts has them. It
-	// keeps the data. It fails on data that is no weight: a scale that is not finite, a
+	// Open returns the matrix that parts hold, whose data are as Parts has them; that of optional
+	// parts may be nil or missing. It keeps the data. It fails on data that is no weight: a scale that is not finite, a
 	// table that is not ascending.
 	Open(s Spec, n, k int, data [][]byte) (Matrix, error)
 }
@@ -31,7 +31,7 @@ type Part struct {
 	DType    string // as safetensors spell it
 	Shape    []int
 	Rows     bool // the first axis is the layer's rows
-	Optional bool // may be left out, which Open sees as nil
+	Optional bool // may be left out
 }
 
 // Matrix is the quantized weight of a linear layer.

@@ -140,6 +140,9 @@ func (c *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 	return c.Dense(n, k, hf.F32, data)
 }
 
+// Multiplies implements [model.Ops].
+func (c *Ops) Multiplies(kind string) bool { return kind == lut.Name }
+
 // Layout implements [model.Ops]. It keeps panels.
 func (c *Ops) Layout(l lut.Layout) (model.Weight, error) {
 	panels, ok := l.(*repack.CPUPanels)

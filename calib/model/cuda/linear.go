@@ -128,6 +128,9 @@ func (o *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 	return w, nil
 }
 
+// Multiplies implements [model.Ops].
+func (o *Ops) Multiplies(kind string) bool { return kind == lut.Name }
+
 // Layout uploads a matrix as [Ops.Packed] does, tiles that the fused kernels multiply by as
 // they are.
 func (o *Ops) Layout(l lut.Layout) (model.Weight, error) {

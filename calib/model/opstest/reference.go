@@ -539,6 +539,9 @@ func (Reference) Packed(m weight.Matrix) (model.Weight, error) {
 	return &matrix{n: n, k: k, values: widen(weight.Dequantize(m))}, nil
 }
 
+// Multiplies implements [model.Ops].
+func (Reference) Multiplies(string) bool { return false }
+
 // Layout implements [model.Ops].
 func (r Reference) Layout(l lut.Layout) (model.Weight, error) {
 	m, err := l.Matrix()
