@@ -59,56 +59,51 @@ func (v *Visitor) Quantize(ctx context.Context, layers []string, stats []weight.
 		}
 		tasks = append(tasks, v.run.begin(i))
 	}
-	var states []map[string]State // of each matrix, by method
-	err := v.run.work(ctx, func(send func(b block) error) error {
-		for expert, s := range stats {
-			of := make(map[string]State)
-			states = append(states, of)
-			if err := v.expert(tasks, expert, s, of, send); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, (*worker).do)
-	for _, of := range states {
-		for _, s := range of {
-			s.Close()
+	for expert, s := range stats {
+		if err := v.quantize(ctx, tasks, expert, s); err != nil {
+			return err
 		}
 	}
 	for _, layer := range layers {
 		delete(v.left, layer)
 	}
-	return err
+	return nil
 }
 
-// expert sends the blocks of one matrix of each task, and adds to states, by method.
-func (v *Visitor) expert(tasks []*task, expert int, stats weight.Stats, states map[string]State, send func(b block) error) error {
-	for _, t := range tasks {
-		name := t.item.Format.Method
-		if states[name] == nil {
-			m, err := v.run.plan.Recipe.Methods.method(name)
-			var state State
-			if err == nil {
-				state, err = m.Prepare(stats)
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", t.item.Tensor.Name, err)
-			}
-			states[name] = state
+// quantize does one matrix of each task. States are as large as statistics, so those of one
+// expert go before those of the next come.
+func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats weight.Stats) error {
+	states := make(map[string]State) // by method
+	defer func() {
+		for _, s := range states {
+			s.Close()
 		}
-		if r := states[name].Remark(); r != (Remark{}) {
-			r.Expert = expert
-			t.record.Remarks = append(t.record.Remarks, r)
-		}
-		rows := t.item.N / max(t.item.Experts, 1)
-		for _, b := range v.run.blocks(t, expert*rows, (expert+1)*rows) {
-			b.state = states[name]
-			if err := send(b); err != nil {
-				return err
+	}()
+	return v.run.work(ctx, func(send func(b block) error) error {
+		for _, t := range tasks {
+			m := t.item.method
+			state := states[m.Name()]
+			if state == nil {
+				var err error
+				if state, err = m.Prepare(stats); err != nil {
+					return fmt.Errorf("%s: %w", t.item.Tensor.Name, err)
+				}
+				states[m.Name()] = state
+			}
+			if r := state.Remark(); r != (Remark{}) {
+				r.Expert = expert
+				t.record.Remarks = append(t.record.Remarks, r)
+			}
+			rows := t.item.N / max(t.item.Experts, 1)
+			for _, b := range v.run.blocks(t, expert*rows, (expert+1)*rows) {
+				b.state = state
+				if err := send(b); err != nil {
+					return err
+				}
 			}
 		}
-	}
-	return nil
+		return nil
+	}, (*worker).do)
 }
 
 // Weight returns a layer as it is written, nil where it is not quantized.
