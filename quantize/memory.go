@@ -9,6 +9,8 @@ import (
 type memory struct {
 	workers int
 	block   int // weights that a worker holds at a time
+	// Bytes that are stored of a weight, at most.
+	stored float64
 	// Bytes that a calibrator takes beside the workers, and a refiner after them; 0 where
 	// there is none.
 	calibrator, refiner int64
@@ -18,10 +20,13 @@ type memory struct {
 // make a read worth its call, and little enough to stay in cache.
 const blockWeights = 1 << 18
 
-// bytesPerWeight bounds what a worker holds for one weight of its block: the
-// source's bytes, a float32, a byte of code, packed codes and scales, and the
-// latter read back.
-const bytesPerWeight = 8 + 4 + 1 + 2*(5.0/8+4.0/32)
+// bytesPerWeight bounds what a worker holds for one weight of its block but for what is
+// stored: the source's bytes, a float32 and a byte of code.
+const bytesPerWeight = 8 + 4 + 1
+
+// storedPerWeight is what is stored of a weight in most formats, at most: 5 bits, and a
+// scale in 32 for 32 of them.
+const storedPerWeight = 5.0/8 + 4.0/32
 
 // feedbackPerWeight is what a method that feeds errors into later columns holds besides: two
 // float32 and two codes.
@@ -32,7 +37,7 @@ const baseRAM = 48 << 20
 
 // memory sizes the buffers of a run.
 func (p *Plan) memory(o RunOptions) (memory, error) {
-	m := memory{workers: o.Threads, block: blockWeights}
+	m := memory{workers: o.Threads, block: blockWeights, stored: storedPerWeight}
 	if m.workers <= 0 {
 		m.workers = runtime.GOMAXPROCS(0)
 	}
@@ -40,6 +45,7 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 	for i := range p.Items {
 		if it := &p.Items[i]; it.Quantized() {
 			widest = max(widest, it.unit()*it.K)
+			m.stored = max(m.stored, float64(it.BytesOut)/float64(it.Tensor.Elements()))
 		}
 	}
 	m.block = max(m.block, widest)
@@ -82,7 +88,7 @@ func (p *Plan) CheckMemory(o RunOptions) error {
 // peak estimates the resident memory of a run in bytes. A refiner and the
 // workers take their turns.
 func (m memory) peak() int64 {
-	each := bytesPerWeight
+	each := bytesPerWeight + 2*m.stored // which is read back
 	if m.calibrator > 0 {
 		each += feedbackPerWeight
 	}

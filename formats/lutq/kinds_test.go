@@ -62,6 +62,61 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// FuzzKinds opens what kinds store, filled with anything: what opens has rows of numbers.
+func FuzzKinds(f *testing.F) {
+	f.Add(uint8(1), uint8(3), int16(64), uint8(weight.F16), uint8(3), uint8(70), []byte{1, 2, 3}, true)
+	f.Add(uint8(0), uint8(4), int16(-1), uint8(weight.E4M4), uint8(2), uint8(33), []byte{0}, false)
+	f.Add(uint8(0), uint8(2), int16(32), uint8(weight.F32), uint8(1), uint8(1), []byte{0, 0, 0x80, 0x3f}, false)
+	f.Add(uint8(1), uint8(8), int16(7), uint8(weight.BF16), uint8(1), uint8(9), []byte{0x80, 0x7f}, false)
+	f.Fuzz(func(t *testing.T, which, bits uint8, group int16, st, n, k uint8, fill []byte, all bool) {
+		kinds := lutq.Kinds()
+		kind := kinds[int(which)%len(kinds)]
+		s := weight.Spec{Kind: kind.Name(), Bits: int(bits), Group: int(group), ScaleType: weight.ScaleType(st)}
+		rows, cols := int(n)+1, int(k)+1
+		parts, err := kind.Parts(s, rows, cols)
+		if err != nil {
+			return
+		}
+		var data [][]byte
+		for i, e := range lutq.Entries("p", parts) {
+			size, err := e.Bytes()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if parts[i].Optional && !all {
+				break
+			}
+			part := make([]byte, size)
+			for j := range part {
+				if len(fill) > 0 {
+					part[j] = fill[j%len(fill)]
+				}
+			}
+			data = append(data, part)
+		}
+		m, err := kind.Open(s, rows, cols, data)
+		if err != nil {
+			return
+		}
+		row := make([]float32, cols)
+		for i := range rows {
+			m.Row(row, i)
+			for j, v := range row {
+				if v-v != 0 {
+					t.Fatalf("weight [%d, %d] is %v", i, j, v)
+				}
+			}
+			if m.Farther(i, row) >= 0 {
+				t.Fatalf("row %d is not the nearest to itself", i)
+			}
+		}
+		_ = m.CheckPadding() // does not fail otherwise
+		if one := m.Rows(rows-1, 1, 1); one.Validate() != nil || len(one.Parts()) < len(data) {
+			t.Fatal("a row that is no matrix")
+		}
+	})
+}
+
 // TestVersion2 writes, opens, verifies and damages layers of two kinds.
 func TestVersion2(t *testing.T) {
 	const table = "model.layers.1.mlp.down_proj"
