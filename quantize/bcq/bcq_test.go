@@ -291,16 +291,16 @@ func TestRounds(t *testing.T) {
 // TestWeights: columns that count more have less error, and those that do not count none of
 // a say.
 func TestWeights(t *testing.T) {
-	const k = 64
+	const k = 128
 	w := normal(3, 32*k)
 	counts := make([]float32, k)
 	for i := range counts {
 		counts[i] = 1
-		if i%4 == 0 {
+		if i%4 == i/64 { // others in the second group
 			counts[i] = 50
 		}
 	}
-	o := Options{Bits: 3, Group: k, ScaleType: weight.F32, Offset: true, Rounds: DefaultRounds}
+	o := Options{Bits: 3, Group: 64, ScaleType: weight.F32, Offset: true, Rounds: DefaultRounds}
 	plain, _ := quantize(t, o, w, k)
 	o.Weights = counts
 	weighted, _ := quantize(t, o, w, k)
@@ -523,6 +523,10 @@ func TestNotAffine(t *testing.T) {
 	weight.F32.Encode(m.Offsets, []float32{a, b})
 	if _, err := m.LUT(); err == nil || !strings.Contains(err.Error(), "an offset of") {
 		t.Errorf("offsets of two tables: got error %v", err)
+	}
+	clear(m.Alphas)
+	if _, err := m.LUT(); err == nil || !strings.Contains(err.Error(), "cannot hold the same numbers") {
+		t.Errorf("offsets alone: got error %v", err)
 	}
 	o.Bits = 6
 	if m, _ = quantize(t, o, normal(1, 64), 64); m != nil {

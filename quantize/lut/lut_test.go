@@ -485,3 +485,32 @@ func TestWeights(t *testing.T) {
 		t.Errorf("squared error %v, %v without the columns that count for nothing", got, want)
 	}
 }
+
+// TestRow holds rows against codes and scales that are read by themselves, over
+// more columns than are unpacked at a time.
+func TestRow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		k, bits := rapid.IntRange(1, 700).Draw(t, "k"), rapid.IntRange(MinBits, MaxBits).Draw(t, "bits")
+		m := &Matrix{N: 2, K: k, Bits: bits, Group: rapid.IntRange(1, k).Draw(t, "group"), ScaleType: weight.F16, Codebook: normal(1, 1<<bits)}
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		all := make([]uint8, 2*k)
+		m.Codes, m.Scales = make([]byte, 2*m.RowBytes()), make([]byte, 2*2*m.Groups())
+		for i := range all {
+			all[i] = uint8(r.IntN(1 << bits))
+		}
+		for n := range 2 {
+			PackCodes(m.Codes[n*m.RowBytes():(n+1)*m.RowBytes()], all[n*k:(n+1)*k], bits)
+		}
+		m.ScaleType.Encode(m.Scales, normal(r.Uint64(), 2*m.Groups()))
+		row, scales := make([]float32, k), make([]float32, m.Groups())
+		for n := range 2 {
+			m.Row(row, n)
+			m.RowScales(scales, n)
+			for i, got := range row {
+				if want := m.Codebook[all[n*k+i]] * scales[i/m.Group]; got != want {
+					t.Fatalf("weight [%d, %d] is %v, want %v", n, i, got, want)
+				}
+			}
+		}
+	})
+}
