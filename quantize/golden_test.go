@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestVersion1 holds containers to what the first version of the program wrote, to the byte:
@@ -30,5 +31,26 @@ func TestVersion1(t *testing.T) {
 				t.Errorf("config.json has the digest %s, want %s", got, want)
 			}
 		})
+	}
+}
+
+// TestBinaryBytes holds binary codes to what was written first.
+func TestBinaryBytes(t *testing.T) {
+	const want = "8040f2bab0662fc01aee671b73377877ef22e50aaad8db345d51e650875db2cd"
+	p, err := NewPlan(open(t, tiny), Recipe{
+		Default: weight.Spec{Bits: 3, Method: methodBCQ},
+		Methods: MethodOptions{BCQ: BCQOptions{Rounds: 15, Offset: true}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []RunOptions{{Threads: 1}, {Threads: 3, MaxRAM: baseRAM + 64<<10}} {
+		res, err := p.Run(t.Context(), filepath.Join(t.TempDir(), "out"), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.SHA256 != want {
+			t.Errorf("%d threads: the digest is %s, want %s", o.Threads, res.SHA256, want)
+		}
 	}
 }

@@ -30,7 +30,8 @@ type Options struct {
 }
 
 // A Quantizer turns rows of weights into planes and factors. It implements
-// [weight.Quantizer].
+// [weight.Quantizer]. Products are rounded before they are added up, on every processor, so
+// that all find the same.
 type Quantizer struct {
 	opt Options
 
@@ -216,7 +217,7 @@ func (q *Quantizer) greedy() {
 	f.z = 0
 	for i, h := range q.h {
 		total += h
-		f.z += h * q.w[i]
+		f.z += float64(h * q.w[i])
 	}
 	f.z /= total
 	if !q.opt.Offset {
@@ -229,7 +230,7 @@ func (q *Quantizer) greedy() {
 	for p := range q.opt.Bits {
 		var a float64
 		for i, r := range q.rest {
-			a += q.h[i] * math.Abs(r)
+			a += float64(q.h[i] * math.Abs(r))
 		}
 		a /= total
 		f.alpha[p] = a
@@ -244,7 +245,7 @@ func (q *Quantizer) greedy() {
 	}
 	f.error = 0
 	for i, r := range q.rest {
-		f.error += q.h[i] * r * r
+		f.error += float64(q.h[i] * r * r)
 	}
 }
 
@@ -299,7 +300,7 @@ func (q *Quantizer) recode() {
 		at := q.levels.nearest(w)
 		f.codes[i] = q.levels.code[at]
 		d := w - float64(q.levels.value[at])
-		f.error += q.h[i] * d * d
+		f.error += float64(q.h[i] * d * d)
 	}
 }
 
@@ -315,7 +316,7 @@ func (q *Quantizer) solve() bool {
 	var total float64
 	for i, c := range f.codes {
 		q.count[c] += q.h[i]
-		q.sum[c] += q.h[i] * q.w[i]
+		q.sum[c] += float64(q.h[i] * q.w[i])
 		total += q.h[i]
 	}
 	var a [MaxBits + 1][MaxBits + 1]float64
@@ -332,14 +333,14 @@ func (q *Quantizer) solve() bool {
 			}
 		}
 		for i := range n {
-			b[i] += sign[i] * q.sum[c]
+			b[i] += float64(sign[i] * q.sum[c])
 			for j := range i + 1 {
-				a[i][j] += sign[i] * sign[j] * count
+				a[i][j] += float64(sign[i] * sign[j] * count)
 			}
 		}
 	}
 	for i := range n {
-		a[i][i] += ridge * total
+		a[i][i] += float64(ridge * total)
 	}
 	if !cholesky(&a, &b, n) {
 		return false
@@ -365,7 +366,7 @@ func cholesky(a *[MaxBits + 1][MaxBits + 1]float64, b *[MaxBits + 1]float64, n i
 		for j := range i + 1 {
 			v := a[i][j]
 			for k := range j {
-				v -= a[i][k] * a[j][k]
+				v -= float64(a[i][k] * a[j][k])
 			}
 			if i != j {
 				a[i][j] = v / a[j][j]
@@ -379,13 +380,13 @@ func cholesky(a *[MaxBits + 1][MaxBits + 1]float64, b *[MaxBits + 1]float64, n i
 	}
 	for i := range n {
 		for k := range i {
-			b[i] -= a[i][k] * b[k]
+			b[i] -= float64(a[i][k] * b[k])
 		}
 		b[i] /= a[i][i]
 	}
 	for i := n - 1; i >= 0; i-- {
 		for k := i + 1; k < n; k++ {
-			b[i] -= a[k][i] * b[k]
+			b[i] -= float64(a[k][i] * b[k])
 		}
 		b[i] /= a[i][i]
 	}
