@@ -1,5 +1,5 @@
-// Package model runs decoder language models on text, and learns the scales of
-// their quantized layers.
+// Package model runs decoder language models on text, shows what their layers read
+// to whatever quantizes them, and learns the scales of those that are quantized.
 //
 // What is computed is the decoder that package arch describes, whatever its family.
 //

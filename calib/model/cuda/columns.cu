@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(256) round_columns(u8* codes, float
             const float* carry = a + (u64)i * k;
 #pragma unroll
             for (u32 j = m; j < WIDTH / 32; j++)
-                if (j * 32 + lane > i && j * 32 + lane < n) x[j] = fmaf(error, carry[j * 32 + lane], x[j]);
+                if (j * 32 + lane < n) x[j] = fmaf(error, carry[j * 32 + lane], x[j]);
         }
     }
     if (feed && lane == 0) loss[row] += lost;
