@@ -78,12 +78,6 @@ func (f Format) defines() []string {
 	}
 }
 
-// rare reports whether few models have such a format. To compile less it has fewer kernels of
-// lutwide.cu, and takes up to 18 % longer for some shapes.
-func (f Format) rare() bool {
-	return f.Scale.Size() == 1 || f.Group == 256 || f.Group == 0 || f.Scale == weight.BF16 && f.Type == driver.F16
-}
-
 // tableBytes is the shared memory that the table spans, and gaps whether the
 // second half of each of its 256-byte rows is free.
 func (f Format) tableBytes() (size int, gaps bool) {

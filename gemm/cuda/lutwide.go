@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
@@ -46,6 +47,12 @@ func (lutwide) twin() bool     { return false }
 // of a row.
 func (lutwide) has(f Format, m int) bool {
 	return f.Scale != weight.F32 && (m > rowsOfB || 0 < f.Group && f.Group <= 128)
+}
+
+// rare reports whether few models have such a format. To compile less it has fewer variants,
+// and takes up to 18 % longer for some shapes.
+func (f Format) rare() bool {
+	return f.Scale.Size() == 1 || f.Group == 256 || f.Group == 0 || f.Scale == weight.BF16 && f.Type == driver.F16
 }
 
 func (k lutwide) variants(f Format, m int) []Config {
