@@ -1,6 +1,10 @@
 package model
 
-import "github.com/lutq/lutq/quantize/weight"
+import (
+	"errors"
+
+	"github.com/lutq/lutq/quantize/weight"
+)
 
 // StatsOps are the operations that the statistics of what linear layers read are taken by.
 type StatsOps interface {
@@ -98,6 +102,9 @@ func (s deviceStats) Diagonal() ([]float32, error) {
 
 // Feedback implements [weight.Device].
 func (s deviceStats) Feedback(o weight.FeedbackOptions) (weight.Feedback, error) {
+	if o.Retarget > 0 && s.D == nil {
+		return nil, errors.New("retargeting needs the original model's inputs")
+	}
 	f := s.ops.Feedback(s.H, s.D, o)
 	return f, s.ops.Err()
 }
