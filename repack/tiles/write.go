@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"runtime"
-	"sync/atomic"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -26,7 +26,7 @@ const (
 )
 
 // Progress is told how many bytes of how many are written, and the layer written last. It
-// is called from several goroutines.
+// is called from several goroutines, one at a time.
 type Progress func(done, total int64, layer string)
 
 // Write lays all layers of a container out for a target and writes them to dir, an empty
@@ -55,8 +55,9 @@ func Write(ctx context.Context, dir string, m *lutq.Model, t *Target, progress P
 	if err != nil {
 		return 0, err
 	}
-	defer w.Abort() // does nothing after Commit
-	var done atomic.Int64
+	defer w.Abort()   // does nothing after Commit
+	var mu sync.Mutex // for progress
+	var done int64
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for _, layer := range m.Linears() {
@@ -68,7 +69,10 @@ func Write(ctx context.Context, dir string, m *lutq.Model, t *Target, progress P
 			if err != nil {
 				return fmt.Errorf("%s: %w", layer, err)
 			}
-			progress(done.Add(n), total, layer)
+			mu.Lock()
+			defer mu.Unlock()
+			done += n
+			progress(done, total, layer)
 			return nil
 		})
 	}
