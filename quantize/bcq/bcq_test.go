@@ -38,8 +38,14 @@ func empty(o Options, n, k int) *Matrix {
 	return m
 }
 
+// failer is a test, or a draw of one.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+}
+
 // quantize quantizes rows of k weights at once.
-func quantize(t testing.TB, o Options, w []float32, k int) (*Matrix, []weight.RowError) {
+func quantize(t failer, o Options, w []float32, k int) (*Matrix, []weight.RowError) {
 	t.Helper()
 	q, err := NewQuantizer(o)
 	if err != nil {
@@ -97,7 +103,7 @@ func TestRow(t *testing.T) {
 		n, k := rapid.IntRange(1, 3).Draw(t, "n"), rapid.IntRange(1, 300).Draw(t, "k")
 		o := drawOptions(t, k)
 		w := normal(rapid.Uint64().Draw(t, "seed"), n*k)
-		m, errs := quantizeRapid(t, o, w, k)
+		m, errs := quantize(t, o, w, k)
 		size := m.ScaleType.Size()
 		row := make([]float32, k)
 		number := func(data []byte, i int) float64 {
@@ -138,22 +144,6 @@ func TestRow(t *testing.T) {
 	})
 }
 
-func quantizeRapid(t *rapid.T, o Options, w []float32, k int) (*Matrix, []weight.RowError) {
-	q, err := NewQuantizer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := empty(o, len(w)/k, k)
-	errs := make([]weight.RowError, m.N)
-	if err := q.Rows(m.Parts(), errs, w); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(m.Validate(), m.checkValues(), m.CheckPadding()); err != nil {
-		t.Fatal(err)
-	}
-	return m, errs
-}
-
 // TestRows: rows do not depend on each other, and those taken out of a matrix are what they
 // were in it.
 func TestRows(t *testing.T) {
@@ -161,12 +151,12 @@ func TestRows(t *testing.T) {
 		n, k := rapid.IntRange(1, 5).Draw(t, "n"), rapid.IntRange(1, 150).Draw(t, "k")
 		o := drawOptions(t, k)
 		w := normal(rapid.Uint64().Draw(t, "seed"), n*k)
-		m, _ := quantizeRapid(t, o, w, k)
+		m, _ := quantize(t, o, w, k)
 		first, step := rapid.IntRange(0, n-1).Draw(t, "first"), rapid.IntRange(1, 2).Draw(t, "step")
 		some := m.Rows(first, step, (n-first+step-1)/step)
 		got, want := make([]float32, k), make([]float32, k)
 		for i := first; i < n; i += step {
-			alone, _ := quantizeRapid(t, o, w[i*k:(i+1)*k], k)
+			alone, _ := quantize(t, o, w[i*k:(i+1)*k], k)
 			m.Row(want, i)
 			for _, other := range []struct {
 				m   weight.Matrix
@@ -592,7 +582,7 @@ func TestFit(t *testing.T) {
 		n, k := rapid.IntRange(1, 4).Draw(t, "n"), rapid.IntRange(1, 150).Draw(t, "k")
 		o := drawOptions(t, k)
 		w := normal(rapid.Uint64().Draw(t, "seed"), n*k)
-		want, _ := quantizeRapid(t, o, w, k)
+		want, _ := quantize(t, o, w, k)
 		q, err := NewQuantizer(o)
 		if err != nil {
 			t.Fatal(err)
