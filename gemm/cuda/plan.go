@@ -114,7 +114,7 @@ func (s shape) plan(c Config, l limits) (params, driver.Launch, error) {
 	run := (most + runs - 1) / runs
 	run = (run + groups - 1) / groups * groups
 	pairs := uint64(s.pairs())
-	return params{
+	p := params{
 		units:  uint32(s.units()),
 		slices: uint32(s.slices), groups: uint32(groups),
 		tilesEach: uint32(tiles / grid), tilesOver: uint32(tiles % grid),
@@ -122,10 +122,12 @@ func (s shape) plan(c Config, l limits) (params, driver.Launch, error) {
 		n:   uint32(s.n), k: uint32(s.k), m: uint32(s.m),
 		pairs: uint32(pairs), pairsInverse: uint32((1<<32 + pairs - 1) / pairs),
 		slotBase: uint32(r.slotBase), slotPitch: uint32(r.slotPitch),
-	}, driver.Launch{
+	}
+	launch := driver.Launch{
 		Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * c.warpsOfBlock())},
 		Shared: r.fixed + run*r.tile, Programmatic: true,
-	}, nil
+	}
+	return p, launch, nil
 }
 
 // fitting returns those of some configurations that a shape can be multiplied under, or why none of
