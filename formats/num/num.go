@@ -1,5 +1,5 @@
 // Package num converts the number formats that weights and scales are stored
-// in to float32 and back.
+// in to float32 and back, and packs codes of a few bits.
 //
 // Decoding is exact, except for float64, which is rounded. Encoding rounds to
 // nearest, ties to even. The slice functions read and write little-endian

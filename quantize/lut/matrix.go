@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
@@ -43,7 +44,13 @@ type Matrix struct {
 }
 
 // RowBytes returns the number of bytes that a row of k codes takes.
-func RowBytes(k, bits int) int { return (k*bits + 7) / 8 }
+func RowBytes(k, bits int) int { return num.BitsBytes(k, bits) }
+
+// PackCodes writes a row of codes as [num.PackBits] does.
+func PackCodes(dst []byte, codes []uint8, bits int) { num.PackBits(dst, codes, bits) }
+
+// UnpackCodes is the inverse of [PackCodes] for len(dst) codes.
+func UnpackCodes(dst []uint8, src []byte, bits int) { num.UnpackBits(dst, src, bits) }
 
 // RowBytes returns the number of bytes of a row of codes.
 func (m *Matrix) RowBytes() int { return RowBytes(m.K, m.Bits) }

@@ -1,4 +1,4 @@
-package lut
+package num
 
 import "encoding/binary"
 
@@ -28,12 +28,15 @@ func gaps(b uint) [3]gap {
 	return g
 }
 
-// PackCodes writes codes as a little-endian bit stream of bits bits a code to
-// dst, which takes RowBytes(len(codes), bits) bytes. Codes must be below
-// 2^bits.
-func PackCodes(dst []byte, codes []uint8, bits int) {
+// BitsBytes returns the bytes that n codes of some bits each take in a stream.
+func BitsBytes(n, bits int) int { return (n*bits + 7) / 8 }
+
+// PackBits writes codes as a little-endian bit stream of 1 to 8 bits a code to
+// dst, which takes [BitsBytes] bytes: code i lies in bits [i·bits, (i+1)·bits), the
+// lowest bit of a byte first. Codes must be below 2^bits.
+func PackBits(dst []byte, codes []uint8, bits int) {
 	g := gaps(uint(bits))
-	dst = dst[:RowBytes(len(codes), bits)]
+	dst = dst[:BitsBytes(len(codes), bits)]
 	var last [8]byte
 	for len(codes) >= 8 {
 		v := binary.LittleEndian.Uint64(codes)
@@ -56,10 +59,10 @@ func PackCodes(dst []byte, codes []uint8, bits int) {
 	copy(dst, last[:])
 }
 
-// UnpackCodes is the inverse of [PackCodes] for len(dst) codes.
-func UnpackCodes(dst []uint8, src []byte, bits int) {
+// UnpackBits is the inverse of [PackBits] for len(dst) codes.
+func UnpackBits(dst []uint8, src []byte, bits int) {
 	g := gaps(uint(bits))
-	src = src[:RowBytes(len(dst), bits)]
+	src = src[:BitsBytes(len(dst), bits)]
 	for len(dst) >= 8 {
 		v := load(src) & (1<<(8*bits) - 1)
 		v = v&g[2].low | v<<g[2].shift&g[2].high

@@ -1,4 +1,4 @@
-package lut
+package num
 
 import (
 	"bytes"
@@ -8,7 +8,7 @@ import (
 
 // packSlowly places one bit at a time: the definition of the stream.
 func packSlowly(codes []uint8, bits int) []byte {
-	dst := make([]byte, RowBytes(len(codes), bits))
+	dst := make([]byte, BitsBytes(len(codes), bits))
 	for i, c := range codes {
 		for b := range bits {
 			at := i*bits + b
@@ -18,18 +18,18 @@ func packSlowly(codes []uint8, bits int) []byte {
 	return dst
 }
 
-func TestPackCodes(t *testing.T) {
+func TestPackBits(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	for bits := MinBits; bits <= MaxBits; bits++ {
+	for bits := 1; bits <= 8; bits++ {
 		for n := range 200 {
 			codes := make([]uint8, n)
 			for i := range codes {
 				codes[i] = uint8(rng.IntN(1 << bits))
 			}
 			// Poison around the row: a packer must not write beside it.
-			buf := bytes.Repeat([]byte{0xa5}, RowBytes(n, bits)+16)
+			buf := bytes.Repeat([]byte{0xa5}, BitsBytes(n, bits)+16)
 			row := buf[8 : len(buf)-8]
-			PackCodes(row, codes, bits)
+			PackBits(row, codes, bits)
 			if want := packSlowly(codes, bits); !bytes.Equal(row, want) {
 				t.Fatalf("%d codes of %d bits: got % x, want % x", n, bits, row, want)
 			}
@@ -39,7 +39,7 @@ func TestPackCodes(t *testing.T) {
 				}
 			}
 			got := make([]uint8, n)
-			UnpackCodes(got, row, bits)
+			UnpackBits(got, row, bits)
 			if !bytes.Equal(got, codes) {
 				t.Fatalf("%d codes of %d bits: unpacked %v, want %v", n, bits, got, codes)
 			}
@@ -47,11 +47,11 @@ func TestPackCodes(t *testing.T) {
 	}
 }
 
-func BenchmarkPackCodes(b *testing.B) {
+func BenchmarkPackBits(b *testing.B) {
 	codes := make([]uint8, 4096)
-	dst := make([]byte, RowBytes(len(codes), 5))
+	dst := make([]byte, BitsBytes(len(codes), 5))
 	b.SetBytes(int64(len(codes)))
 	for b.Loop() {
-		PackCodes(dst, codes, 5)
+		PackBits(dst, codes, 5)
 	}
 }
