@@ -23,6 +23,7 @@ const (
 	Index     Kind = "shard index"
 	Header    Kind = "safetensors header"
 	Tokenizer Kind = "tokenizer.json"
+	GGUF      Kind = "GGUF header"
 	Text      Kind = "text"
 	Recipe    Kind = "recipe"
 	Codebook  Kind = "codebook file"
@@ -41,7 +42,7 @@ func (k Kind) Limit() int64 {
 		return 64e6
 	case Index, Header: // the format's own limit for a header
 		return 100e6
-	case Tokenizer:
+	case Tokenizer, GGUF: // whose largest part is a tokenizer
 		return 256e6
 	case Text:
 		return 500e6
