@@ -2,6 +2,7 @@ package quantize
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,9 +64,10 @@ func DefaultFormat(bits int, learned bool) weight.Spec {
 }
 
 // DefaultScale is the scale method for a codebook that is named without one:
-// the joint tables were fitted together with a searched scale.
+// the joint tables were fitted together with a searched scale, and the tables of
+// other programs' formats are of use with one.
 func DefaultScale(codebook string) weight.ScaleMethod {
-	if codebook == "jt" || codebook == "js" {
+	if codebook == "jt" || codebook == "js" || lut.OnlyBits(codebook) != 0 {
 		return weight.MSE
 	}
 	return weight.Absmax
@@ -75,7 +77,7 @@ func DefaultScale(codebook string) weight.ScaleMethod {
 func (r Recipe) complete() Recipe {
 	d := &r.Default
 	if d.Bits == 0 {
-		d.Bits = DefaultBits
+		d.Bits = cmp.Or(lut.OnlyBits(d.Codebook), DefaultBits)
 	}
 	if d.Kind == "" {
 		d.Kind = r.kindFor(d.Method)
@@ -184,6 +186,11 @@ func (r Recipe) Check() error {
 	}
 	if err := check(r.Default); err != nil {
 		return err
+	}
+	if d := full.Default; d.Codebook != "" && !strings.HasPrefix(d.Codebook, filePrefix) {
+		if _, err := lut.NewCodebook(d.Codebook, d.Bits, 1); err != nil {
+			return err
+		}
 	}
 	for _, rule := range r.Rules {
 		if rule.Keep {
@@ -297,7 +304,11 @@ func checkFormat(f weight.Spec) error {
 		return fmt.Errorf("%d bits: want %d to %d", f.Bits, least, most)
 	}
 	if f.Codebook != "" && !strings.HasPrefix(f.Codebook, filePrefix) {
-		if _, err := lut.NewCodebook(f.Codebook, lut.MinBits, weight.Groups()[0]); err != nil {
+		bits := lut.MinBits
+		if only := lut.OnlyBits(f.Codebook); only != 0 {
+			bits = cmp.Or(f.Bits, only)
+		}
+		if _, err := lut.NewCodebook(f.Codebook, bits, weight.Groups()[0]); err != nil {
 			return err
 		}
 	}

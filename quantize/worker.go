@@ -15,11 +15,11 @@ import (
 // may go above the absmax scale, and E4M4 ends at 31, S1E4M3 at 30.
 const byteScaleTop = 16
 
-// scaledCodebook returns the item's table. For scales of one byte it is
+// scaledCodebook returns the item's table. For scales of the types E4M4 and S1E4M3 it is
 // multiplied by the power of two that brings the largest scale below
 // byteScaleTop, where the narrow range of those types is used best.
 func (r *run) scaledCodebook(it *Item) (lut.Codebook, error) {
-	if it.Format.ScaleType.Size() > 1 {
+	if st := it.Format.ScaleType; st != weight.E4M4 && st != weight.S1E4M3 {
 		return it.Codebook, nil
 	}
 	var top float32

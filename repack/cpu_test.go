@@ -45,7 +45,7 @@ func drawMatrix(t *rapid.T) *lut.Matrix {
 		rapid.IntRange(1, 50).Draw(t, "n"), k,
 		rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(t, "bits"),
 		min(k, rapid.OneOf(rapid.SampledFrom([]int{32, 64, 128, 256, 1 << 20}), rapid.IntRange(1, 300)).Draw(t, "group")),
-		rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}).Draw(t, "scale type"))
+		rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3, weight.E8M0}).Draw(t, "scale type"))
 }
 
 func TestRoundTrip(t *testing.T) {

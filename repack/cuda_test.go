@@ -24,7 +24,7 @@ func drawCUDAMatrix(t *rapid.T) *lut.Matrix {
 		rapid.Uint64().Draw(t, "seed"),
 		rapid.IntRange(1, 40).Draw(t, "n"), k,
 		rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(t, "bits"), group,
-		rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}).Draw(t, "scale type"))
+		rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3, weight.E8M0}).Draw(t, "scale type"))
 }
 
 func TestCUDARoundTrip(t *testing.T) {

@@ -48,7 +48,9 @@ def binary(planes: np.ndarray, alphas: np.ndarray, offsets: np.ndarray | None, k
 
 
 def scale_bytes(b: np.ndarray, kind: str) -> np.ndarray:
-    """The values of byte scales: exponent bias 11, below 2^-10 subnormal; s1e4m3 spends the top bit on a sign."""
+    """The values of byte scales: exponent bias 11, below 2^-10 subnormal; s1e4m3 spends the top bit on a sign. e8m0 are powers of two."""
+    if kind == "e8m0":
+        return np.ldexp(np.float32(1), b.astype(int) - 127)
     signed = kind == "s1e4m3"
     mantissa_bits = 3 if signed else 4
     e = (b >> mantissa_bits) & 15

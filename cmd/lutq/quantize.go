@@ -48,8 +48,8 @@ func newQuantizeCommand(u *ui) *cobra.Command {
 linear layer of the decoder is stored as codes, a lookup table and scales for
 groups of columns. The rest is copied as it is; the report says what and why.
 
-"lutq help formats" tells about codebooks, which are nf, int, fp, kbit, jt, js
-and file:PATH, "lutq help learning" about --method gptq and --learn.
+"lutq help formats" tells about codebooks, which are nf, int, fp, kbit, jt, js,
+q2 to q5, iq4nl, e2m1 and file:PATH; "lutq help learning" about gptq, --learn.
 
 --tensor REGEX=bits:group:codebook:scale:scale-type:kind, any field left out, or
 REGEX=keep, makes an exception of the tensors whose name matches. A recipe file
@@ -77,7 +77,7 @@ is replaced with --force. Any number of threads gives the same bytes.`, input.Co
 	f.Var(codebook, "codebook", "table `NAME` (default js; nf for 3 bits)")
 	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, nfl (nf and --learn), bcq")
 	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
-	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32, e4m4, s1e4m3")
+	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32 or one of a byte")
 	f.Var(newNumber(&o.bcq.Rounds, bcq.DefaultRounds, 0, maxRounds), "bcq-rounds", "`N` rounds of bcq at most; 0 is greedy")
 	f.BoolVar(&o.bcq.Offset, "bcq-offset", true, "give each group of bcq an offset")
 	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")

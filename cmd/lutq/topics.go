@@ -36,7 +36,14 @@ on the models measured.
   jt, js     fitted to normal weights together with the scale, which js lets be
              negative: the smallest squared error. They have no zero, which a
              model with outlier channels may need below 4 bits
+  q2 … q5    integers of so many bits as they are, such as -8 to 7
+  iq4nl      the 4-bit table of llama.cpp's IQ4_NL, -127 to 113
+  e2m1       fp at 4 bits as it is, up to 6: what NVFP4 and MXFP4 hold
   file:PATH  2^bits ascending numbers in a JSON array
+
+Tables from q2 on have one width, which need not be named. They hold the numbers
+of formats that other programs read: what is stored with one of them becomes one
+of theirs without a change to a code or scale.
 
 Methods (--method): rtn rounds to the nearest table value; gptq rounds so that
 errors make up for each other on a text; nfl is the codebook nf with learned
@@ -51,8 +58,9 @@ They are for 1, 6, 7 and 8 bits, and to compare. Scales cannot be learned then.
 
 Scales (--scale): absmax keeps the largest weight of a group exact, mse searches
 the scale with the smallest squared error. The default is mse where no codebook
-is named, for jt and js and before scales are learned in mode lutq, else absmax.
-They are stored in 16 bits, 32, or a byte: e4m4, which has no sign, or s1e4m3.
+is named, for jt and js, for q2 to q5, iq4nl and e2m1, and before scales are
+learned in mode lutq, else absmax. They are stored in 16 bits, 32, or a byte:
+e4m4, which has no sign, s1e4m3, or e8m0, a power of two as MXFP4 has it.
 
 Exceptions (--tensor, repeatable) for the tensors whose name matches are
 REGEX=bits:group:codebook:scale:scale-type:kind with any field left out, or

@@ -18,9 +18,10 @@
 //
 //	ŵ[n,k] = codebook[code(n,k)] · scale[n, k/g]
 //
-// with one float32 multiplication. U8 scales are bytes of type E4M4 (unsigned)
-// or S1E4M3 (signed); see package num. A power of two that such a type needs to
-// cover a layer's scales is part of the codebook. Nothing in the folder depends
+// with one float32 multiplication. U8 scales are bytes of type E4M4 (unsigned),
+// S1E4M3 (signed) or, called e8m0, F8E8M0 (a power of two: 2^(u-127) for byte u, of
+// which 255 is not allowed); see package num. A power of two that E4M4 and S1E4M3
+// need to cover a layer's scales is part of the codebook. Nothing in the folder depends
 // on a GPU, a kernel's tiles or the version of the tool. The file .lutq lists
 // the others, so that lutq replaces no folder with files of somebody else's; see
 // package folder. It may be left out.

@@ -36,6 +36,8 @@ func TestPythonReader(t *testing.T) {
 		`{"bits": 2, "group": "row", "codebook": "js"}`,
 		`{"bits": 4, "group": 32, "codebook": "jt", "scale_type": "e4m4"}`,
 		`{"bits": 4, "group": 32, "codebook": "js", "scale_type": "s1e4m3"}`,
+		`{"codebook": "e2m1", "group": 32, "scale_type": "e8m0"}`,
+		`{"codebook": "iq4nl", "group": 32}`,
 		`{"method": "bcq", "bits": 3, "group": 32}`,
 		binaryCodes,
 		`{"bits": 4, "group": 128, "codebook": "fp", "tensors": [{"match": "down_proj", "bits": 3, "group": 32, "codebook": "kbit", "scale_type": "e4m4"}, {"match": "embed", "bits": 5}]}`,

@@ -34,6 +34,20 @@ func F8E8M0ToF32(b uint8) float32 {
 	return math.Float32frombits(uint32(b) << 23)
 }
 
+// F32ToF8E8M0 rounds f to the byte that [F8E8M0ToF32] reads, to nearest with ties
+// to even. It saturates at both ends: zero, negative numbers and NaN give 0, which is
+// 2^-127, and no number gives 255.
+func F32ToF8E8M0(f float32) uint8 {
+	b := math.Float32bits(f)
+	switch {
+	case !(f > 0x1.8p-127): // half way to 2^-126
+		return 0
+	case b < 1<<23:
+		return 1
+	}
+	return uint8(min(b+0x3fffff+b>>23&1, 254<<23) >> 23)
+}
+
 // F4E2M1ToF32 returns the value of the low four bits: the sign in bit 3,
 // exponent e in bits 1 and 2 and mantissa m in bit 0:
 //
@@ -52,5 +66,13 @@ func DecodeF8E8M0(dst []float32, src []byte) {
 	src = src[:len(dst)]
 	for i, b := range src {
 		dst[i] = F8E8M0ToF32(b)
+	}
+}
+
+// EncodeF8E8M0 rounds src to F8E8M0 bytes; see [F32ToF8E8M0].
+func EncodeF8E8M0(dst []byte, src []float32) {
+	dst = dst[:len(src)]
+	for i, v := range src {
+		dst[i] = F32ToF8E8M0(v)
 	}
 }

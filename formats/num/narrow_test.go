@@ -70,6 +70,42 @@ func TestDecodeF8E8M0(t *testing.T) {
 	}
 }
 
+// TestEncodeF8E8M0 encodes powers of two, and what lies between them, by distance in float64.
+func TestEncodeF8E8M0(t *testing.T) {
+	for c := range 255 {
+		v := math.Ldexp(1, c-127)
+		for _, f := range []float64{1, 1.2, 1.4999, 1.5, 1.5001, 1.8, 1.9999} {
+			x := float32(v * f)
+			want := c
+			if math.Abs(float64(x)-v) > math.Abs(float64(x)-2*v) || float64(x) == 1.5*v && c%2 == 1 {
+				want = min(c+1, 254)
+			}
+			if got := F32ToF8E8M0(x); int(got) != want {
+				t.Errorf("%v · 2^%d encodes to %d: want %d", f, c-127, got, want)
+			}
+		}
+	}
+	for _, tt := range []struct {
+		v    float32
+		want uint8
+	}{
+		{0, 0},
+		{float32(math.Copysign(0, -1)), 0},
+		{-1, 0},
+		{math.SmallestNonzeroFloat32, 0},
+		{0x1p-128, 0},
+		{float32(math.NaN()), 0},
+		{float32(math.Inf(-1)), 0},
+		{float32(math.Inf(1)), 254},
+		{math.MaxFloat32, 254},
+	} {
+		var got [1]byte
+		if EncodeF8E8M0(got[:], []float32{tt.v}); got[0] != tt.want {
+			t.Errorf("%v encodes to %d: want %d", tt.v, got[0], tt.want)
+		}
+	}
+}
+
 // TestNarrowExtremes holds the largest and smallest numbers, and 1, against
 // what the Open Compute Project's tables say.
 func TestNarrowExtremes(t *testing.T) {

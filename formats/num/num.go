@@ -25,8 +25,9 @@
 // the scale format of bitsandbytes' k-bit kernels.
 //
 // The last four are those of the Open Compute Project, which checkpoints are
-// published in; they are only decoded. F8E4M3 has no infinities and a NaN of
-// either sign, F8E8M0 is a power of two or NaN, and F4E2M1 has neither.
+// published in; all but F8E8M0, which group scales may have, are only decoded.
+// F8E4M3 has no infinities and a NaN of either sign, F8E8M0 is a power of two or
+// NaN, without a zero, and F4E2M1 has neither infinities nor NaN.
 package num
 
 import (

@@ -43,7 +43,7 @@ func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 			engines = append(engines, e)
 		}
 	}
-	types := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}
+	types := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3, weight.E8M0}
 	shapes := []Shape{{1, 1}, {16, 32}, {17, 33}, {40, 172}, {64, 256}, {95, 257}, {33, 576}}
 	r := rand.New(rand.NewPCG(seed, 1))
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
@@ -53,6 +53,9 @@ func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 					return nil, err
 				}
 				m := conform.RandomMatrix(r, s.N, s.K, bits, group, types[(i+j)%len(types)])
+				if j%3 == 1 {
+					conform.Raw(m)
+				}
 				if err := res.matrix(r, engines, m); err != nil {
 					return nil, err
 				}

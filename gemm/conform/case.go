@@ -106,6 +106,9 @@ func (c *Case) Fill() {
 		group = c.K
 	}
 	c.Matrix = RandomMatrix(r, c.N, c.K, c.Bits, group, c.Scale)
+	if c.number%3 == 2 {
+		Raw(c.Matrix)
+	}
 	held := *c.Matrix
 	held.Codebook = RoundedTable(c.Matrix.Codebook, c.Type)
 	weights := held.Dequantize()
@@ -186,6 +189,26 @@ func RandomMatrix(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) *lut
 	}
 	slices.Sort(m.Codebook)
 	return m
+}
+
+// Raw gives a matrix the numbers of a format of others: a table that reaches far beyond 1, -127 at 4
+// bits, and scales so small that they are subnormal in float16.
+func Raw(m *lut.Matrix) {
+	name := fmt.Sprintf("q%d", m.Bits)
+	if m.Bits == 4 {
+		name = "iq4nl"
+	}
+	table, err := lut.NewCodebook(name, m.Bits, m.Group)
+	if err != nil {
+		panic(err) // which the name makes impossible
+	}
+	m.Codebook = table.Values
+	scales := make([]float32, m.N*m.Groups())
+	m.ScaleType.Decode(scales, m.Scales)
+	for i := range scales {
+		scales[i] /= 512
+	}
+	m.ScaleType.Encode(m.Scales, scales)
 }
 
 // RandomHalves returns n normally distributed numbers of a type.

@@ -227,6 +227,30 @@ func unit(row []uint16) bool {
 	return n == 1
 }
 
+// TestRaw: one case in three has a table and scales such as other programs' formats have.
+func TestRaw(t *testing.T) {
+	raw := 0
+	for i := range 6 {
+		c := Draw(1, i, Format{4, 32, weight.F16, driver.F16})
+		c.Fill()
+		scale := make([]float32, c.Matrix.Groups())
+		c.Matrix.RowScales(scale, 0)
+		if c.Matrix.Codebook[0] == -127 && scale[0] > 0 && scale[0] < 0x1p-14 { // subnormal in float16
+			raw++
+		}
+		if i > 2 { // which takes long
+			continue
+		}
+		res, err := Check(context.Background(), c, &plain{Case: c})
+		if err != nil || len(res.Failures) > 0 {
+			t.Errorf("%v: %q, %v", c, res.Failures, err)
+		}
+	}
+	if raw != 2 {
+		t.Errorf("%d of 6 cases are raw, want 2", raw)
+	}
+}
+
 // TestCheck finds each way to be wrong, and nothing where kernels are right.
 func TestCheck(t *testing.T) {
 	for _, f := range []Format{{4, 32, weight.F16, driver.F16}, {3, 0, weight.BF16, driver.BF16}, {5, 128, weight.F16, driver.BF16}} {

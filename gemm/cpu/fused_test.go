@@ -50,7 +50,7 @@ func fusedByDefinition(x []float32, m *lut.Matrix, row int) float32 {
 // TestFusedDefinition compares the kernels with the documented arithmetic.
 func TestFusedDefinition(t *testing.T) {
 	es := engines(t)
-	types := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}
+	types := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3, weight.E8M0}
 	rapid.Check(t, func(t *rapid.T) {
 		bits := rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(t, "bits")
 		m := rapid.IntRange(1, fusedRows).Draw(t, "m")

@@ -130,7 +130,7 @@ func randomMatrix(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) *lut
 
 func weightCases() []weightCase {
 	cases := []weightCase{denseCase("F32"), denseCase("F16"), denseCase("BF16")}
-	types := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}
+	types := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3, weight.E8M0}
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 		for i, group := range []int{32, 64, 128, 256, 1 << 20, 7, 50} {
 			cases = append(cases, lutCase(bits, group, types[(bits+i)%len(types)]))

@@ -14,7 +14,7 @@ import (
 type Format struct {
 	Bits  int
 	Group int              // 32, 64, 128, 256, or 0 for one scale a row
-	Scale weight.ScaleType // E4M4 and S1E4M3 with groups of 32 alone
+	Scale weight.ScaleType // as heldScale has it
 	Type  driver.DType     // of X, Y, the bias and the table: F16 or BF16
 }
 
@@ -51,8 +51,12 @@ func FormatOf(t *repack.CUDATiles, dtype driver.DType) (Format, error) {
 
 // heldScale returns the type that scales have in a GPU's memory. Those of a byte become float16,
 // which has all their values, where groups are so large that it takes 3 % more memory at most: so
-// there are fewer kernels, of which the usual ones have more variants.
+// there are fewer kernels, of which the usual ones have more variants. Powers of two become
+// bfloat16, which has all of them, whatever the group.
 func heldScale(group int, st weight.ScaleType) weight.ScaleType {
+	if st == weight.E8M0 {
+		return weight.BF16
+	}
 	if group != 32 && st.Size() == 1 {
 		return weight.F16
 	}

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"math"
 	"math/bits"
 	"slices"
 	"strings"
@@ -192,6 +193,27 @@ func TestScalesOfAByte(t *testing.T) {
 		tiles.Group = 32
 		if f := must(FormatOf(tiles, driver.F16))(t); f.Scale != st {
 			t.Errorf("groups of 32: %v becomes %v", st, f.Scale)
+		}
+	}
+}
+
+// TestPowersOfTwo: scales that are powers of two are the same numbers in bfloat16, in groups of any size.
+func TestPowersOfTwo(t *testing.T) {
+	for _, group := range []int{32, 64, 512} {
+		tiles := &repack.CUDATiles{K: 512, Bits: 4, Group: group, ScaleType: weight.E8M0}
+		for b := range 255 {
+			tiles.Scales = append(tiles.Scales, byte(b))
+		}
+		f := must(FormatOf(tiles, driver.BF16))(t)
+		got := make([]float32, 255)
+		f.Scale.Decode(got, f.scales(tiles))
+		for b, s := range got {
+			if want := float32(math.Ldexp(1, b-127)); f.Scale != weight.BF16 || s != want {
+				t.Errorf("groups of %d: scale %d becomes %v, %v: want %v", group, b, f.Scale, s, want)
+			}
+		}
+		if !slices.Contains(Formats(), f) {
+			t.Errorf("groups of %d: no kernel for %v", group, f)
 		}
 	}
 }

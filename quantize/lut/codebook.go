@@ -10,9 +10,10 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// A Codebook is a lookup table of 2^b values in ascending order. The built-in
-// ones reach 1 in magnitude, so that a scale of the largest weight's magnitude
-// keeps every weight inside the table.
+// A Codebook is a lookup table of 2^b values in ascending order. A scale of the
+// largest weight's magnitude over [Codebook.Max] keeps every weight inside the
+// table. That is 1 for the built-in ones, but for those that hold the numbers of a
+// format of others as they are.
 type Codebook struct {
 	Name   string
 	Values []float32
@@ -68,7 +69,26 @@ func (c Codebook) Scaled(f float32) Codebook {
 }
 
 // CodebookNames lists the built-in codebooks.
-func CodebookNames() []string { return []string{"nf", "int", "fp", "kbit", "jt", "js"} }
+func CodebookNames() []string {
+	return []string{"nf", "int", "fp", "kbit", "jt", "js", "q2", "q3", "q4", "q5", "iq4nl", "e2m1"}
+}
+
+// OnlyBits returns the width of a built-in codebook that exists at one, else 0. Those
+// hold the numbers of a format that others read, so that scales need not change
+// on the way there.
+func OnlyBits(name string) int {
+	switch name {
+	case "q2":
+		return 2
+	case "q3":
+		return 3
+	case "q4", "iq4nl", "e2m1":
+		return 4
+	case "q5":
+		return 5
+	}
+	return 0
+}
 
 // NewCodebook returns the built-in codebook of a name and width. group is the
 // number of columns that will share a scale: the joint tables are fitted to
@@ -80,9 +100,17 @@ func CodebookNames() []string { return []string{"nf", "int", "fp", "kbit", "jt",
 //	kbit  normal quantiles at (i+½)/2^b, without a zero (bitsandbytes' k-bit)
 //	jt    least-squares table for a positive searched scale on normal weights
 //	js    the same for a scale of either sign
+//	q2…   the integers of 2, 3, 4 or 5 bits in two's complement, as they are
+//	iq4nl the integers that llama.cpp's IQ4_NL has, -127 to 113 (ggml-common.h, kvalues_iq4nl)
+//	e2m1  fp at 4 bits as it is, up to 6: what NVFP4 and MXFP4 hold
+//
+// The last three have codes of one width, see [OnlyBits].
 func NewCodebook(name string, bits, group int) (Codebook, error) {
 	if bits < MinBits || bits > MaxBits {
 		return Codebook{}, fmt.Errorf("codebook %s at %d bits: want %d to %d", name, bits, MinBits, MaxBits)
+	}
+	if only := OnlyBits(name); only != 0 && only != bits {
+		return Codebook{}, fmt.Errorf("codebook %s has %d bits, not %d", name, only, bits)
 	}
 	var v []float32
 	switch name {
@@ -92,6 +120,14 @@ func NewCodebook(name string, bits, group int) (Codebook, error) {
 		v = intValues(bits)
 	case "fp":
 		v = fpValues(bits)
+	case "q2", "q3", "q4", "q5":
+		for i := range 1 << bits {
+			v = append(v, float32(i-1<<(bits-1)))
+		}
+	case "iq4nl":
+		v = []float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+	case "e2m1":
+		v = floats(bits, 1)
 	case "kbit":
 		v = kbitValues(bits)
 	case "jt", "js":
@@ -156,10 +192,16 @@ func intValues(bits int) []float32 {
 	return v
 }
 
-// fpValues are the numbers of a sign bit, one or two exponent bits and the
-// mantissa bits that are left, subnormals included, over the largest. Zero has
-// two codes, as in the format.
+// fpValues are floats over the largest.
 func fpValues(bits int) []float32 {
+	v := floats(bits, 1)
+	return floats(bits, float64(v[len(v)-1]))
+}
+
+// floats are the numbers of a sign bit, one or two exponent bits and the
+// mantissa bits that are left, subnormals included, over one of them. Zero has
+// two codes, as in the format: the lower is the negative one.
+func floats(bits int, over float64) []float32 {
 	expBits, manBits := 2, bits-3
 	if bits == 2 {
 		expBits, manBits = 1, 0
@@ -175,13 +217,12 @@ func fpValues(bits int) []float32 {
 			}
 		}
 	}
-	top := positive[len(positive)-1]
 	v := make([]float32, 0, 2*len(positive))
 	for _, p := range slices.Backward(positive) {
-		v = append(v, float32(-p/top))
+		v = append(v, float32(-p/over))
 	}
 	for _, p := range positive {
-		v = append(v, float32(p/top))
+		v = append(v, float32(p/over))
 	}
 	return v
 }

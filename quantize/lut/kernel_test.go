@@ -57,6 +57,9 @@ func kernelTables(t testing.TB) map[string]*table {
 	tables := map[string]*table{}
 	for bits := MinBits; bits <= MaxBits; bits++ {
 		for _, name := range CodebookNames() {
+			if only := OnlyBits(name); only != 0 && only != bits {
+				continue
+			}
 			tables[fmt.Sprint(name, bits)] = newTable(builtin(t, name, bits, 64))
 		}
 		negativeZero := builtin(t, "nf", bits, 64)

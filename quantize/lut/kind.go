@@ -30,7 +30,7 @@ func (Kind) Widths() (least, most int) { return MinBits, MaxBits }
 
 // ScaleTypes implements [weight.Kind].
 func (Kind) ScaleTypes() []weight.ScaleType {
-	return []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}
+	return []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3, weight.E8M0}
 }
 
 // Fit implements [weight.Kind].

@@ -6,11 +6,13 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"gonum.org/v1/gonum/stat/distuv"
 	"pgregory.net/rapid"
 
+	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
@@ -36,6 +38,14 @@ func quantizeAll(t testing.TB, o Options, w []float32, k int) (*Matrix, []weight
 		t.Fatal(err)
 	}
 	return m, errs
+}
+
+// widths returns those that a built-in codebook has.
+func widths(name string) []int {
+	if only := OnlyBits(name); only != 0 {
+		return []int{only}
+	}
+	return []int{2, 3, 4, 5}
 }
 
 func builtin(t testing.TB, name string, bits, group int) Codebook {
@@ -90,17 +100,22 @@ func TestValidate(t *testing.T) {
 }
 
 func TestCodebooks(t *testing.T) {
+	raw := map[string]float32{"q2": 2, "q3": 4, "q4": 8, "q5": 16, "iq4nl": 127, "e2m1": 6}
 	for _, name := range CodebookNames() {
-		for bits := MinBits; bits <= MaxBits; bits++ {
+		for _, bits := range widths(name) {
 			for _, group := range []int{32, 64, 128, 256, 4096} {
 				c := builtin(t, name, bits, group)
 				if err := c.Check(bits); err != nil {
 					t.Error(err)
 				}
-				if c.Max() != 1 || c.Bits() != bits {
-					t.Errorf("%s: reaches %v with %d bits, want 1 with %d", c.Name, c.Max(), c.Bits(), bits)
+				most, isRaw := raw[name]
+				if !isRaw {
+					most = 1
 				}
-				if got, want := c.OneSided(), name == "js"; got != want {
+				if c.Max() != most || c.Bits() != bits {
+					t.Errorf("%s: reaches %v with %d bits, want %v with %d", c.Name, c.Max(), c.Bits(), most, bits)
+				}
+				if got, want := c.OneSided(), name == "js" || isRaw && name != "e2m1"; got != want {
 					t.Errorf("%s at %d bits: one-sided is %v", name, bits, got)
 				}
 			}
@@ -161,6 +176,33 @@ func TestFloatingPoint(t *testing.T) {
 	}
 }
 
+// TestRawTables holds the tables of formats of others to numbers from elsewhere: those of
+// llama.cpp's kvalues_iq4nl, of the OCP's list of E2M1, and two's complement.
+func TestRawTables(t *testing.T) {
+	for name, want := range map[string][]float32{
+		"q2":    {-2, -1, 0, 1},
+		"q3":    {-4, -3, -2, -1, 0, 1, 2, 3},
+		"q4":    {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7},
+		"iq4nl": {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113},
+		"e2m1":  {-6, -4, -3, -2, -1.5, -1, -.5, 0, 0, .5, 1, 1.5, 2, 3, 4, 6},
+	} {
+		if got := builtin(t, name, OnlyBits(name), 32).Values; !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+		for _, bits := range []int{2, 3, 4, 5} {
+			if _, err := NewCodebook(name, bits, 32); (err == nil) != (bits == OnlyBits(name)) {
+				t.Errorf("%s at %d bits: got error %v", name, bits, err)
+			}
+		}
+	}
+	q5 := builtin(t, "q5", 5, 32).Values
+	for i, v := range q5 {
+		if v != float32(i-16) {
+			t.Errorf("q5: value %d is %v", i, v)
+		}
+	}
+}
+
 func TestParseCodebook(t *testing.T) {
 	for _, tc := range []struct {
 		name, json string
@@ -188,7 +230,7 @@ func TestParseCodebook(t *testing.T) {
 // TestNearest checks every code against the definition, a count of midpoints.
 func TestNearest(t *testing.T) {
 	for _, name := range CodebookNames() {
-		for bits := MinBits; bits <= MaxBits; bits++ {
+		for _, bits := range widths(name) {
 			c := builtin(t, name, bits, 64)
 			tab := newTable(c)
 			xs := normal(1, 4000)
@@ -219,9 +261,9 @@ func TestRows(t *testing.T) {
 	w := normal(7, n*k)
 	clear(w[k : k+64]) // a group of zeros
 	for _, name := range CodebookNames() {
-		for bits := MinBits; bits <= MaxBits; bits++ {
+		for _, bits := range widths(name) {
 			for _, group := range []int{32, 64, 128, 256, k} {
-				for st := weight.F16; st <= weight.S1E4M3; st++ {
+				for _, st := range (Kind{}).ScaleTypes() {
 					for _, method := range []weight.ScaleMethod{weight.Absmax, weight.MSE} {
 						o := Options{Codebook: builtin(t, name, bits, group), Group: group, Scale: method, ScaleType: st}
 						m, errs := quantizeAll(t, o, w, k)
@@ -352,6 +394,65 @@ func TestByteScales(t *testing.T) {
 	}
 }
 
+// TestPowersOfTwo holds scales that are powers of two to the best one of all, by brute
+// force in float64, and absmax to the nearest to the largest weight's.
+func TestPowersOfTwo(t *testing.T) {
+	const group, n = 32, 300
+	w := normal(9, n*group)
+	for i := range w { // of all sizes
+		w[i] = float32(math.Ldexp(float64(w[i]), i/group*2/3-n/3))
+	}
+	table := builtin(t, "e2m1", 4, group)
+	for _, method := range []weight.ScaleMethod{weight.Absmax, weight.MSE} {
+		m, _ := quantizeAll(t, Options{Codebook: table, Group: group, Scale: method, ScaleType: weight.E8M0}, w, group)
+		back := m.Dequantize()
+		for row := range n {
+			w, back := w[row*group:(row+1)*group], back[row*group:(row+1)*group]
+			var got float64
+			for i, v := range w {
+				got += (float64(v) - float64(back[i])) * (float64(v) - float64(back[i]))
+			}
+			best, at, top := math.Inf(1), 0, 0.0
+			for u := range 255 {
+				var sum float64
+				for _, v := range w {
+					d := math.Inf(1)
+					for _, c := range table.Values {
+						d = min(d, math.Abs(float64(v)-math.Ldexp(float64(c), u-127)))
+					}
+					sum += d * d
+				}
+				if sum < best {
+					best, at = sum, u
+				}
+			}
+			for _, v := range w {
+				top = max(top, math.Abs(float64(v)))
+			}
+			nearest := int(math.Floor(math.Log2(top/6/.75))) + 127
+			switch {
+			case method == weight.MSE && got > best*(1+1e-4):
+				t.Errorf("row %d: error %v with the scale %d, %v with %d", row, got, m.Scales[row], best, at)
+			case method == weight.Absmax && int(m.Scales[row]) != nearest:
+				t.Errorf("row %d: scale %d, want %d", row, m.Scales[row], nearest)
+			}
+		}
+	}
+}
+
+// TestOpenScales: a byte of no number, and a scale whose largest product is none, are found.
+func TestOpenScales(t *testing.T) {
+	spec := weight.Spec{Bits: 4, Group: 32, ScaleType: weight.E8M0}
+	table := make([]byte, 64)
+	num.EncodeF32(table, builtin(t, "e2m1", 4, 32).Values)
+	for scale, want := range map[byte]string{0: "", 127: "", 251: "", 252: "", 253: "scale [1, 0] is 8.507", 254: "scale [1, 0] is 1.7", 255: "scale [1, 0] is NaN"} {
+		_, err := Kind{}.Open(spec, 2, 32, [][]byte{CodebookPart: table, ScalesPart: {127, scale}, CodesPart: make([]byte, 32)})
+		if got := fmt.Sprint(err); want == "" && err != nil || !strings.Contains(got, want) {
+			t.Errorf("byte %d: got error %v, want %q", scale, err, want)
+		}
+	}
+}
+
 func TestExtremeGroups(t *testing.T) {
 	inf := float32(math.Inf(1))
 	group := func(v ...float32) []float32 { return append(v, make([]float32, 32-len(v))...) }
@@ -371,13 +472,15 @@ func TestExtremeGroups(t *testing.T) {
 		for _, o := range []Options{
 			{Codebook: builtin(t, "nf", 4, 32), Group: 32, Scale: weight.Absmax, ScaleType: weight.F32},
 			{Codebook: builtin(t, "js", 3, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F32},
+			{Codebook: builtin(t, "e2m1", 4, 32), Group: 32, Scale: weight.Absmax, ScaleType: weight.E8M0},
+			{Codebook: builtin(t, "e2m1", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.E8M0},
 		} {
 			t.Run(tc.name+" "+o.Codebook.Name, func(t *testing.T) {
 				q, err := NewQuantizer(o)
 				if err != nil {
 					t.Fatal(err)
 				}
-				m := Matrix{N: 1, K: 32, Bits: o.Codebook.Bits(), Group: 32, ScaleType: weight.F32, Codebook: o.Codebook.Values, Codes: make([]byte, 20), Scales: make([]byte, 4)}
+				m := Matrix{N: 1, K: 32, Bits: o.Codebook.Bits(), Group: 32, ScaleType: o.ScaleType, Codebook: o.Codebook.Values, Codes: make([]byte, 20), Scales: make([]byte, o.ScaleType.Size())}
 				m.Codes = m.Codes[:RowBytes(32, m.Bits)]
 				errs := make([]weight.RowError, 1)
 				err = q.Rows([][]byte{ScalesPart: m.Scales, CodesPart: m.Codes}, errs, tc.w)

@@ -92,7 +92,7 @@ func NewQuantizer(o Options) (*Quantizer, error) {
 }
 
 // Rows implements [weight.Quantizer]. Scales are rounded to their stored type before
-// codes are chosen. A group of zeros gets the scale 0. Besides a
+// codes are chosen. A group of zeros gets the scale 0, or the least of a type without it. Besides a
 // [weight.NotFiniteError] it fails where a scale is too large for its type.
 func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
 	if len(errs) == 0 {
@@ -171,7 +171,7 @@ func (q *Quantizer) rowScales(stored []byte, row []float32, n int) error {
 	q.opt.ScaleType.Encode(stored, scales)
 	q.opt.ScaleType.Decode(scales, stored)
 	for g, s := range scales {
-		if math.IsInf(float64(s), 0) {
+		if math.IsInf(float64(s*q.max), 0) {
 			return fmt.Errorf("row %d: the scale of group %d does not fit %v", n, g, q.opt.ScaleType)
 		}
 	}

@@ -9,19 +9,21 @@ import (
 // ScaleType is the number format that group scales are stored in.
 type ScaleType uint8
 
-// The scale types. E4M4 is unsigned and S1E4M3 signed, a byte each; package
-// num documents both.
+// The scale types. E4M4 is unsigned and S1E4M3 signed, a byte each, and E8M0 is
+// the exponent of a power of two from 2^-127 to 2^127, where a group of zeros has
+// the least, for there is no zero; package num documents the three.
 const (
 	F16 ScaleType = iota + 1
 	BF16
 	F32
 	E4M4
 	S1E4M3
+	E8M0
 )
 
 // scaleTypeNames lists the spellings that recipes, configs and flags use.
-func scaleTypeNames() [6]string {
-	return [...]string{"", "f16", "bf16", "f32", "e4m4", "s1e4m3"}
+func scaleTypeNames() [7]string {
+	return [...]string{"", "f16", "bf16", "f32", "e4m4", "s1e4m3", "e8m0"}
 }
 
 // ScaleTypes lists the spellings of scale types.
@@ -41,7 +43,7 @@ func ParseScaleType(s string) (ScaleType, error) {
 			return ScaleType(i), nil
 		}
 	}
-	return 0, fmt.Errorf("unknown scale type %q: want f16, bf16, f32, e4m4 or s1e4m3", s)
+	return 0, fmt.Errorf("unknown scale type %q: want f16, bf16, f32, e4m4, s1e4m3 or e8m0", s)
 }
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -70,7 +72,7 @@ func (t ScaleType) Size() int {
 		return 2
 	case F32:
 		return 4
-	case E4M4, S1E4M3:
+	case E4M4, S1E4M3, E8M0:
 		return 1
 	}
 	return 0
@@ -90,7 +92,7 @@ func (t ScaleType) DType() string {
 }
 
 // Signed reports whether the type can hold a negative scale.
-func (t ScaleType) Signed() bool { return t != E4M4 }
+func (t ScaleType) Signed() bool { return t != E4M4 && t != E8M0 }
 
 // Decode converts the little-endian numbers in src to float32.
 func (t ScaleType) Decode(dst []float32, src []byte) {
@@ -105,6 +107,8 @@ func (t ScaleType) Decode(dst []float32, src []byte) {
 		num.DecodeE4M4(dst, src)
 	case S1E4M3:
 		num.DecodeS1E4M3(dst, src)
+	case E8M0:
+		num.DecodeF8E8M0(dst, src)
 	}
 }
 
@@ -122,5 +126,7 @@ func (t ScaleType) Encode(dst []byte, src []float32) {
 		num.EncodeE4M4(dst, src)
 	case S1E4M3:
 		num.EncodeS1E4M3(dst, src)
+	case E8M0:
+		num.EncodeF8E8M0(dst, src)
 	}
 }

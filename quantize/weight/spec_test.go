@@ -109,7 +109,7 @@ func TestCheck(t *testing.T) {
 		{"few bits", func(s *weight.Spec) { s.Bits = 1 }, "bits is 1: want 2 to 5"},
 		{"many bits", func(s *weight.Spec) { s.Bits = 6 }, "bits is 6: want 2 to 5"},
 		{"no group", func(s *weight.Spec) { s.Group = 0 }, "group is 0: want a number of columns, or -1 for one scale a row"},
-		{"no scale type", func(s *weight.Spec) { s.ScaleType = 0 }, "unknown scale type: want f16, bf16, f32, e4m4, s1e4m3"},
+		{"no scale type", func(s *weight.Spec) { s.ScaleType = 0 }, "unknown scale type: want f16, bf16, f32, e4m4, s1e4m3, e8m0"},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {

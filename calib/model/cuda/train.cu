@@ -31,6 +31,10 @@ __device__ __forceinline__ float stored(float v, u32 type) {
                 r = __int_as_float((int)((mag + 0x7ffff + (mag >> 20 & 1)) & ~0xfffffu));
             return r == 0 ? 0.0f : __int_as_float((int)((u32)__float_as_int(r) | sign));
         }
+        case 6:  // E8M0: powers of two, the least of them for zero, and no sign
+            if (!(v > 0x1.8p-127f)) return 0x1p-127f;
+            if (v < 0x1p-126f) return 0x1p-126f;
+            return __int_as_float((int)min((bits + 0x3fffff + (bits >> 23 & 1)) & ~0x7fffffu, 254u << 23));
     }
     return v;
 }

@@ -3,6 +3,7 @@ package opstest
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
@@ -218,6 +219,7 @@ func (Reference) SetTable(w model.Weight, table model.Array) {
 
 // nearest returns the index of the entry nearest to q, the lower of two.
 func nearest(table []float64, q float64) uint8 {
+	q = min(max(q, slices.Min(table)-1), slices.Max(table)+1) // farther away all entries would be as near
 	best := 0
 	for i, v := range table {
 		if math.Abs(q-v) < math.Abs(q-table[best]) {

@@ -187,7 +187,7 @@ func (c *check) scales(n int, st weight.ScaleType) []float32 {
 	return v
 }
 
-var scaleTypes = []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3}
+var scaleTypes = []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3, weight.E8M0}
 
 func testEmbed(t *testing.T, ops Ops, o Options) {
 	tokens := []int{3, 0, 28, 28, 7, 1, 16}
