@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/weight"
@@ -50,7 +51,7 @@ func TestFamilies(t *testing.T) {
 func checkFamily(t *testing.T, ops model.Ops, g archtest.Golden, recipe quantize.Recipe) {
 	dir, out, dense := t.TempDir(), filepath.Join(t.TempDir(), "out"), t.TempDir()
 	g.Write(t, dir)
-	src, err := hf.Open(dir)
+	src, err := source.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

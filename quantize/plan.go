@@ -128,7 +128,7 @@ func (r Recipe) item(t *hf.Tensor, names *modelNames, matched []bool) (Item, err
 		return it, &PackedError{Type: t.DType}
 	}
 	if it.Kept != "" {
-		if e := t.Encoding(); e != nil && e.Type == hf.MXFP4 {
+		if e := t.Encoding(); e != nil && e.Turned {
 			return it, fmt.Errorf("stored as %s, with its rows where 16 bits have columns: it can be quantized, but not kept (%s)", e, it.Kept)
 		}
 		return it, it.store(hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape})

@@ -20,6 +20,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -29,7 +30,7 @@ const tiny = "../calib/testdata/lutq-tiny"
 // open opens a checkpoint for the length of a test.
 func open(t testing.TB, dir string) *hf.Checkpoint {
 	t.Helper()
-	c, err := hf.Open(dir)
+	c, err := source.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func writeDecoded(t *testing.T, src *hf.Checkpoint) string {
 		if _, err := x.ReadAt(raw, 0); err != nil {
 			t.Fatal(err)
 		}
-		if enc := x.Encoding(); enc != nil && enc.Type == hf.MXFP4 {
+		if enc := x.Encoding(); enc != nil && enc.Turned {
 			// Which gpt-oss has by columns in 16 bits.
 			n, k := x.Shape[1], x.Shape[2]
 			e.Shape = []int{x.Shape[0], k, n}

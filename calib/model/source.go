@@ -9,6 +9,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -132,7 +133,7 @@ func openSource(dir string, o OpenOptions) (src Source, done func() error, err e
 	if lutq.IsContainer(lutq.QuantizationConfig(text)) {
 		return openContainer(dir, o)
 	}
-	ckpt, err := hf.Open(dir)
+	ckpt, err := source.Open(dir)
 	if err != nil {
 		return nil, nil, err
 	}

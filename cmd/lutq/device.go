@@ -10,6 +10,7 @@ import (
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	modelcuda "github.com/lutq/lutq/calib/model/cuda"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cpu"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
@@ -74,7 +75,7 @@ func openOps(device, dtype string, threads int, reserve int64) (ops model.Ops, d
 // checkModelMemory refuses a model for whose tensors the host has no memory: for
 // all of them where it runs the model, and for each on its way to a GPU.
 func checkModelMemory(dir string, ops model.Ops) error {
-	ckpt, err := hf.Open(dir)
+	ckpt, err := source.Open(dir)
 	if err != nil {
 		return err
 	}

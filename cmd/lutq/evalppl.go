@@ -15,9 +15,9 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -157,7 +157,7 @@ func (u *ui) evalAgainst(ctx context.Context, dir, original, text string, thread
 // canEval reports what would stand against evalAgainst, before there is a
 // container: the model's family, its tokenizer, or the text.
 func canEval(original, text string) error {
-	src, err := hf.Open(original)
+	src, err := source.Open(original)
 	if err != nil {
 		return err
 	}

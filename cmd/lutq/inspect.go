@@ -13,6 +13,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 )
 
 func newInspectCommand(u *ui) *cobra.Command {
@@ -114,7 +115,7 @@ func inspectModel(dir string) (*inspection, error) {
 		return nil, err
 	}
 	if !container {
-		ckpt, err := hf.Open(dir)
+		ckpt, err := source.Open(dir)
 		if err != nil {
 			return nil, err
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
@@ -231,7 +232,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 			return outputHint(err)
 		}
 	}
-	src, err := hf.Open(model)
+	src, err := source.Open(model)
 	if err != nil {
 		return err
 	}
@@ -430,7 +431,7 @@ func storedAs(t *hf.Tensor) (string, *encodingJSON) {
 	if e == nil {
 		return string(t.DType), nil
 	}
-	return string(e.Type), &encodingJSON{ReadAs: t.DType, ScaleBlock: [2]int{e.Rows, e.Cols}}
+	return e.Type, &encodingJSON{ReadAs: t.DType, ScaleBlock: [2]int{e.Rows, e.Cols}}
 }
 
 func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {

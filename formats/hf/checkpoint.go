@@ -42,9 +42,9 @@ type Checkpoint struct {
 // which tensor lies where. It reads no tensor data. The index's total_size
 // must be a number but need not be right: many published ones are not.
 //
-// Where config.json says that weights are stored as FP8 with scales or as MXFP4,
-// the checkpoint's tensors are those that this stores; see [Encoding].
-func Open(dir string) (*Checkpoint, error) {
+// Where weights are stored in one of the schemes, the checkpoint's tensors are those
+// that this stores; see [Encoding]. The first scheme that knows the folder counts.
+func Open(dir string, schemes ...Scheme) (*Checkpoint, error) {
 	info, err := os.Stat(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open model folder: %w", err)
@@ -56,14 +56,14 @@ func Open(dir string) (*Checkpoint, error) {
 	if c.side, err = sideFiles(dir); err != nil {
 		return nil, err
 	}
-	if err := c.open(); err != nil {
+	if err := c.open(schemes); err != nil {
 		c.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *Checkpoint) open() error {
+func (c *Checkpoint) open(schemes []Scheme) error {
 	index, err := readIndex(filepath.Join(c.dir, indexName))
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (c *Checkpoint) open() error {
 			}
 		}
 	}
-	return c.decode()
+	return c.decode(schemes)
 }
 
 // addShard opens one file and adds its tensors. index is nil for a folder

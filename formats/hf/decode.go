@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"path/filepath"
 	"slices"
@@ -17,67 +16,90 @@ import (
 // maxSize bounds sizes so that the product of two fits an int64.
 const maxSize = math.MaxInt32
 
-// scheme is what a config.json says about how weights are stored, of what is
-// decoded.
-type scheme struct {
-	mxfp4 bool // otherwise FP8
+// FP8Scheme is that of weights in eight bits with a scale per block, row or tensor: of
+// DeepSeek and those after it, of FBGEMM, and float-quantized of compressed-tensors.
+type FP8Scheme struct{}
 
-	// block is the rows and columns of FP8 weights that share a scale, nil where
-	// the scales' shape tells.
-	block []int
-}
-
-// quantizationKeys are the keys of a config.json that say how weights are stored.
-func quantizationKeys() []string { return []string{"quantization_config", "compression_config"} }
-
-// readScheme returns nil where a config.json speaks of no scheme that is decoded.
-func (o object) readScheme() (*scheme, error) {
-	for _, part := range o.parts() {
-		for _, key := range quantizationKeys() {
-			if !part.has(key) {
-				continue
-			}
-			s, err := parseScheme(part[key])
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", key, err)
-			}
-			return s, nil
+// Decode implements [Scheme].
+func (FP8Scheme) Decode(s *Stored) ([]Encoded, bool, error) {
+	block, ok, err := fp8Block(s)
+	if err != nil {
+		return nil, false, fmt.Errorf("config.json: %s: %w", s.Key, err)
+	}
+	if !ok {
+		return nil, false, nil
+	}
+	d := decoder{Stored: s, block: block, part: make(map[*Tensor]bool), values: make(map[DType]*[256]float32)}
+	found, err := d.all(func(t *Tensor) (*Encoded, error) {
+		if t.DType != F8E4M3 && t.DType != F8E5M2 || d.isScale(t) {
+			return nil, nil
+		}
+		return d.newFP8(t)
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	for _, t := range s.Tensors {
+		if of, ok := strings.CutSuffix(t.Name, "_scale_inv"); ok && !d.part[t] {
+			return nil, false, t.Errorf("is the scale of %q, which is not there in FP8", of)
 		}
 	}
-	return nil, nil
+	return found, true, nil
 }
 
-func parseScheme(text json.RawMessage) (*scheme, error) {
-	var is struct {
-		Method string `json:"quant_method"`
+// fp8Block returns the rows and columns of FP8 weights that share a scale, nil where
+// the scales' shape tells.
+func fp8Block(s *Stored) (block []int, ok bool, err error) {
+	var q struct {
 		Format string `json:"format"`
+		Block  []int  `json:"weight_block_size"`
 	}
-	if json.Unmarshal(text, &is) != nil {
-		return nil, nil // CheckPlain refuses it
-	}
+	err = json.Unmarshal(s.Quantization, &q)
 	switch {
-	case is.Method == "mxfp4":
-		return &scheme{mxfp4: true}, nil
-	case is.Method == "fbgemm_fp8":
-		return &scheme{}, nil
-	case is.Method == "fp8":
-		var q struct {
-			Block []int `json:"weight_block_size"`
-		}
-		if err := json.Unmarshal(text, &q); err != nil {
-			return nil, errors.New("weight_block_size: want two numbers")
-		}
-		return &scheme{block: q.Block}, checkBlock(q.Block)
-	case (is.Method == "compressed-tensors" || is.Method == "") && is.Format == "float-quantized":
-		return parseFloatQuantized(text)
+	case s.Method == "fbgemm_fp8":
+		return nil, true, nil
+	case s.Method == "fp8" && err != nil:
+		return nil, false, errors.New("weight_block_size: want two numbers")
+	case s.Method == "fp8":
+		return q.Block, true, checkBlock(q.Block)
+	case (s.Method == "compressed-tensors" || s.Method == "") && q.Format == "float-quantized":
+		block, err = floatQuantized(s.Quantization)
+		return block, true, err
 	}
-	return nil, nil
+	return nil, false, nil
 }
 
-// parseFloatQuantized reads the FP8 of compressed-tensors, which may have groups of
+// MXFP4Scheme is that of gpt-oss: stacks of matrices in MXFP4.
+type MXFP4Scheme struct{}
+
+// Decode implements [Scheme].
+func (MXFP4Scheme) Decode(s *Stored) ([]Encoded, bool, error) {
+	if s.Method != "mxfp4" {
+		return nil, false, nil
+	}
+	d := decoder{Stored: s, part: make(map[*Tensor]bool), values: make(map[DType]*[256]float32)}
+	found, err := d.all(func(t *Tensor) (*Encoded, error) {
+		name, ok := strings.CutSuffix(t.Name, "_blocks")
+		if !ok || t.DType != U8 {
+			return nil, nil
+		}
+		return d.newMXFP4(name, t)
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	for _, t := range s.Tensors {
+		if of, ok := strings.CutSuffix(t.Name, "_scales"); ok && t.DType == U8 && !d.part[t] {
+			return nil, false, t.Errorf("is the scales of %q, which is not there", of+"_blocks")
+		}
+	}
+	return found, true, nil
+}
+
+// floatQuantized reads the FP8 of compressed-tensors, which may have groups of
 // layers with blocks of their own. What they are is told by the scales' shape,
 // unless there are blocks.
-func parseFloatQuantized(text json.RawMessage) (*scheme, error) {
+func floatQuantized(text json.RawMessage) (shared []int, err error) {
 	var q struct {
 		Groups map[string]struct {
 			Weights struct {
@@ -90,7 +112,7 @@ func parseFloatQuantized(text json.RawMessage) (*scheme, error) {
 	if err := json.Unmarshal(text, &q); err != nil {
 		return nil, fmt.Errorf("config_groups: %w", err)
 	}
-	s, first := &scheme{}, true
+	first := true
 	for _, g := range q.Groups {
 		var block []int
 		switch g.Weights.Strategy {
@@ -99,12 +121,12 @@ func parseFloatQuantized(text json.RawMessage) (*scheme, error) {
 		case "group":
 			block = []int{1, g.Weights.Group}
 		}
-		if !first && !slices.Equal(s.block, block) {
+		if !first && !slices.Equal(shared, block) {
 			return nil, errors.New("config_groups: layers with different blocks in one model are not supported")
 		}
-		s.block, first = block, false
+		shared, first = block, false
 	}
-	return s, checkBlock(s.block)
+	return shared, checkBlock(shared)
 }
 
 func checkBlock(block []int) error {
@@ -114,114 +136,45 @@ func checkBlock(block []int) error {
 	return nil
 }
 
-// decode makes the checkpoint's tensors those that the files' encode, where
-// config.json says how. A config.json that is no object is left to others.
-func (c *Checkpoint) decode() error {
-	c.byName = c.stored
-	path := filepath.Join(c.dir, "config.json")
-	text, err := input.ReadFile(path, input.Config)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read config: %w", err)
-	}
-	var config object
-	if json.Unmarshal(text, &config) != nil {
-		return nil
-	}
-	s, err := config.readScheme()
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if s == nil {
-		return nil
-	}
-	c.decodes = true
-	d := decoder{scheme: s, stored: c.stored, part: make(map[*Tensor]bool), values: make(map[DType]*[256]float32)}
-	decoded := make(map[*Tensor]*Tensor)
-	for _, t := range c.tensors {
-		of, err := d.tensor(t)
-		if err != nil {
-			return fmt.Errorf("%s: %w", c.dir, t.wrap(err))
-		}
-		if of != nil {
-			decoded[t] = of
-		}
-	}
-	c.byName = make(map[string]*Tensor, len(c.tensors))
-	kept := c.tensors[:0]
-	for _, t := range c.tensors {
-		if of := decoded[t]; of != nil {
-			t = of
-		} else if d.part[t] {
-			continue
-		}
-		if err := d.checkRest(t); err != nil {
-			return fmt.Errorf("%s: %w", c.dir, t.wrap(err))
-		}
-		kept = append(kept, t)
-		c.byName[t.Name] = t
-	}
-	c.tensors = kept
-	c.side = slices.DeleteFunc(c.side, func(name string) bool { return name == "quantize_config.json" })
-	return nil
-}
-
-// decoder finds the tensors that a scheme stores others in.
+// decoder finds the tensors that are stored in others.
 type decoder struct {
-	*scheme
-	stored map[string]*Tensor
+	*Stored
+	block  []int
 	part   map[*Tensor]bool // of an encoded tensor
 	values map[DType]*[256]float32
 }
 
-// tensor returns the tensor that t has the codes of, nil where it has none.
-func (d *decoder) tensor(t *Tensor) (*Tensor, error) {
-	name, ok := strings.CutSuffix(t.Name, "_blocks")
-	switch {
-	case d.mxfp4 && ok && t.DType == U8:
-		return d.newMXFP4(name, t)
-	case !d.mxfp4 && (t.DType == F8E4M3 || t.DType == F8E5M2) && !d.isScale(t):
-		return d.newFP8(t)
+// all gathers what find makes of the tensors.
+func (d *decoder) all(find func(t *Tensor) (*Encoded, error)) (found []Encoded, err error) {
+	for _, t := range d.Tensors {
+		e, err := find(t)
+		if err != nil {
+			return nil, t.wrap(err)
+		}
+		if e != nil {
+			found = append(found, *e)
+		}
 	}
-	return nil, nil
+	return found, nil
 }
 
 // isScale reports whether a tensor in FP8 has its name from weights.
 func (d *decoder) isScale(t *Tensor) bool {
 	for _, suffix := range []string{"_scale_inv", "_scale"} {
-		if name, ok := strings.CutSuffix(t.Name, suffix); ok && d.stored[name] != nil {
+		if name, ok := strings.CutSuffix(t.Name, suffix); ok && d.Tensor(name) != nil {
 			return true
 		}
 	}
 	return false
 }
 
-// checkRest refuses what is left where it is a part of nothing.
-func (d *decoder) checkRest(t *Tensor) error {
-	of, ok := strings.CutSuffix(t.Name, "_scale_inv")
-	if !d.mxfp4 {
-		if ok {
-			return fmt.Errorf("is the scale of %q, which is not there in FP8", of)
-		}
-		return nil
-	}
-	if of, ok = strings.CutSuffix(t.Name, "_scales"); ok && t.DType == U8 {
-		return fmt.Errorf("is the scales of %q, which is not there", of+"_blocks")
-	}
-	return nil
-}
-
 // newMXFP4 returns the tensor [..., n, k] of a name, of which t has the codes in
 // blocks [..., n, k/32, 16] and another tensor the scales [..., n, k/32].
-func (d *decoder) newMXFP4(name string, t *Tensor) (*Tensor, error) {
+func (d *decoder) newMXFP4(name string, t *Tensor) (*Encoded, error) {
 	const block = 32
-	scales := d.stored[name+"_scales"]
+	scales := d.Tensor(name + "_scales")
 	last := len(t.Shape) - 1
 	switch {
-	case d.stored[name] != nil:
-		return nil, fmt.Errorf("stores %q, which is there as well", name)
 	case last < 2 || t.Shape[last] != block/2:
 		return nil, fmt.Errorf("shape %v: want blocks of %d bytes, as in [n, k/%d, %d]", t.Shape, block/2, block, block/2)
 	case scales == nil:
@@ -236,15 +189,15 @@ func (d *decoder) newMXFP4(name string, t *Tensor) (*Tensor, error) {
 	d.part[t], d.part[scales] = true, true
 	exponents := *scales
 	exponents.DType = F8E8M0 // which safetensors did not have yet
-	return newEncoded(name, shape, &Encoding{
-		Type: MXFP4, Rows: 1, Cols: block, n: shape[last-2], k: shape[last-1],
-		codes: t, scales: &exponents, values: d.table(MXFP4), nibbles: true,
-	})
+	e := &Encoding{
+		Type: string(MXFP4), Rows: 1, Cols: block, N: shape[last-2], K: shape[last-1], Turned: true, Parts: []*Tensor{t, scales},
+	}
+	return newScaled(name, shape, &scaled{Encoding: e, codes: t, scales: &exponents, values: d.table(MXFP4), nibbles: true}), nil
 }
 
 // newFP8 returns the tensor of t's name and shape of which t has the codes.
-func (d *decoder) newFP8(t *Tensor) (*Tensor, error) {
-	inverse, scale := d.stored[t.Name+"_scale_inv"], d.stored[t.Name+"_scale"]
+func (d *decoder) newFP8(t *Tensor) (*Encoded, error) {
+	inverse, scale := d.Tensor(t.Name+"_scale_inv"), d.Tensor(t.Name+"_scale")
 	layer := strings.TrimSuffix(t.Name, ".weight")
 	switch {
 	case inverse != nil && scale != nil:
@@ -254,26 +207,26 @@ func (d *decoder) newFP8(t *Tensor) (*Tensor, error) {
 	case scale == nil:
 		return nil, fmt.Errorf("no scale: want a tensor %q or %q", t.Name+"_scale_inv", t.Name+"_scale")
 	}
-	if zero := d.stored[t.Name+"_zero_point"]; zero != nil {
+	if zero := d.Tensor(t.Name + "_zero_point"); zero != nil {
 		return nil, fmt.Errorf("has a zero point, %q, which is not supported", zero.Name)
 	}
 	if !slices.Contains([]DType{F32, BF16, F16, F8E8M0}, scale.DType) {
 		return nil, fmt.Errorf("scale %q is of type %s: want F32, BF16, F16 or F8_E8M0", scale.Name, scale.DType)
 	}
-	e := &Encoding{Type: t.DType, codes: t, scales: scale, values: d.table(t.DType)}
+	e := &Encoding{Type: string(t.DType), Parts: []*Tensor{t, scale}}
 	if err := e.layOut(t.Shape, scale.Shape, d.block); err != nil {
 		return nil, fmt.Errorf("scale %q of shape %v: %w", scale.Name, scale.Shape, err)
 	}
 	d.part[t], d.part[scale] = true, true
 	for _, suffix := range []string{"input_scale", "activation_scale", "input_scale_ub"} {
 		for _, sep := range []string{".", "_"} {
-			if u := d.stored[layer+sep+suffix]; u != nil && !d.part[u] {
+			if u := d.Tensor(layer + sep + suffix); u != nil && !d.part[u] {
 				d.part[u] = true
-				e.unused = append(e.unused, u)
+				e.Parts = append(e.Parts, u)
 			}
 		}
 	}
-	return newEncoded(t.Name, t.Shape, e)
+	return newScaled(t.Name, t.Shape, &scaled{Encoding: e, codes: t, scales: scale, values: d.table(t.DType)}), nil
 }
 
 // layOut finds out which weights share a scale, in matrices of a shape, from the
@@ -283,7 +236,7 @@ func (e *Encoding) layOut(shape, scales, block []int) error {
 		return fmt.Errorf("weights of shape %v: want a matrix", shape)
 	}
 	before, n, k := shape[:len(shape)-2], shape[len(shape)-2], shape[len(shape)-1]
-	e.n, e.k = n, k
+	e.N, e.K = n, k
 	with := func(dims ...int) bool { return slices.Equal(scales, slices.Concat(before, dims)) }
 	if block != nil {
 		e.Rows, e.Cols = block[0], block[1]
@@ -303,9 +256,9 @@ func (e *Encoding) layOut(shape, scales, block []int) error {
 	case with(1, 1), with(): // a matrix
 	case elements == 1: // all matrices together
 		for _, dim := range before {
-			e.n *= dim
+			e.N *= dim
 		}
-		e.Rows = e.n
+		e.Rows = e.N
 	default:
 		return fmt.Errorf("want one number, or one a row of %v", shape)
 	}

@@ -51,7 +51,7 @@ func encodedFolder(t fataler, config string, parts ...part) *Checkpoint {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Open(dir)
+	c, err := Open(dir, FP8Scheme{}, MXFP4Scheme{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,7 +363,7 @@ func TestDecodeRefuses(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(tt.config), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			c, err := Open(dir)
+			c, err := Open(dir, FP8Scheme{}, MXFP4Scheme{})
 			if err == nil {
 				c.Close()
 			}
@@ -505,7 +505,7 @@ func FuzzDecode(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		c, err := Open(dir)
+		c, err := Open(dir, FP8Scheme{}, MXFP4Scheme{})
 		if err == nil {
 			defer c.Close()
 			err = c.CheckPlain()

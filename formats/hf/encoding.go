@@ -17,50 +17,21 @@ const (
 	MXFP4  DType = "MXFP4"
 )
 
-// Encoding says how the values of a tensor are stored where that is in codes,
-// each of which times a scale is a value.
-type Encoding struct {
-	Type DType // of the codes: F8E4M3, F8E5M2 or MXFP4
-
-	// Rows and Cols are the block of a matrix that shares a scale, cut off at the
-	// matrix's end.
-	Rows, Cols int
-
-	n, k    int // of a matrix, of which a tensor of three dimensions has several
+// scaled is the codec of codes in bytes or halves of such, each of which times a scale is
+// a value.
+type scaled struct {
+	*Encoding
 	codes   *Tensor
 	scales  *Tensor
-	unused  []*Tensor // scales of activations, which a value does not depend on
 	values  *[256]float32
 	nibbles bool // two codes a byte
-}
-
-// String names the encoding, as in "F8_E4M3, a scale per 128×128".
-func (e *Encoding) String() string {
-	switch {
-	case e.nibbles:
-		return string(e.Type) // whose block is a part of the name
-	case e.Rows >= e.n && e.Cols >= e.k:
-		return string(e.Type) + ", one scale"
-	case e.Rows == 1 && e.Cols >= e.k:
-		return string(e.Type) + ", a scale per row"
-	}
-	return fmt.Sprintf("%s, a scale per %d×%d", e.Type, e.Rows, e.Cols)
-}
-
-// bytes returns what codes and scales take in the files.
-func (e *Encoding) bytes() int64 {
-	sum := e.codes.size + e.scales.size
-	for _, t := range e.unused {
-		sum += t.size
-	}
-	return sum
 }
 
 // run is how many values are decoded at a time.
 const run = chunk / 4
 
-// readFloat32 decodes the values [start, start+len(dst)), which exist.
-func (e *Encoding) readFloat32(dst []float32, start int64) error {
+// ReadFloat32 implements [Codec].
+func (e *scaled) ReadFloat32(dst []float32, start int64) error {
 	if len(dst) == 0 {
 		return nil
 	}
@@ -70,12 +41,12 @@ func (e *Encoding) readFloat32(dst []float32, start int64) error {
 	for len(dst) > 0 {
 		// Either whole rows or a part of one, so that there are no more scales
 		// than values, whatever the shape.
-		row, col := start/int64(e.k), int(start%int64(e.k))
-		n := min(len(dst), e.k-col, run)
-		if col == 0 && n == e.k {
-			n *= min(len(dst), run) / e.k
+		row, col := start/int64(e.K), int(start%int64(e.K))
+		n := min(len(dst), e.K-col, run)
+		if col == 0 && n == e.K {
+			n *= min(len(dst), run) / e.K
 		}
-		first, last := e.scaleOf(row, col), e.scaleOf(row+int64((n-1)/e.k), (col+n-1)%e.k)
+		first, last := e.scaleOf(row, col), e.scaleOf(row+int64((n-1)/e.K), (col+n-1)%e.K)
 		if int(last-first) >= cap(scales) {
 			scales = make([]float32, last-first+1)
 		}
@@ -89,9 +60,9 @@ func (e *Encoding) readFloat32(dst []float32, start int64) error {
 		}
 		for at := 0; at < n; {
 			// What of a row shares a scale, one block after the other.
-			r, c := row+int64((col+at)/e.k), (col+at)%e.k
+			r, c := row+int64((col+at)/e.K), (col+at)%e.K
 			index := e.scaleOf(r, c)
-			for end := at + min(n-at, e.k-c); at < end; index++ {
+			for end := at + min(n-at, e.K-c); at < end; index++ {
 				m := min(end-at, e.Cols-c%e.Cols)
 				switch s := scales[index-first]; {
 				case e.nibbles:
@@ -108,9 +79,9 @@ func (e *Encoding) readFloat32(dst []float32, start int64) error {
 }
 
 // scaleOf returns the index of the scale of an element in a row of all matrices.
-func (e *Encoding) scaleOf(row int64, col int) int64 {
-	down, across := int64(blocks(e.n, e.Rows)), int64(blocks(e.k, e.Cols))
-	matrix, n := row/int64(e.n), row%int64(e.n)
+func (e *scaled) scaleOf(row int64, col int) int64 {
+	down, across := int64(blocks(e.N, e.Rows)), int64(blocks(e.K, e.Cols))
+	matrix, n := row/int64(e.N), row%int64(e.N)
 	return (matrix*down+n/int64(e.Rows))*across + int64(col/e.Cols)
 }
 
@@ -123,7 +94,7 @@ func blocks(n, size int) int {
 }
 
 // readScales reads scales and sees to it that they are some.
-func (e *Encoding) readScales(dst []float32, start int64) error {
+func (e *scaled) readScales(dst []float32, start int64) error {
 	if err := e.scales.ReadFloat32(dst, start); err != nil {
 		return err
 	}
@@ -136,7 +107,7 @@ func (e *Encoding) readScales(dst []float32, start int64) error {
 }
 
 // readCodes returns the bytes that hold n codes from start on.
-func (e *Encoding) readCodes(buf *[chunk]byte, start int64, n int) ([]byte, error) {
+func (e *scaled) readCodes(buf *[chunk]byte, start int64, n int) ([]byte, error) {
 	from, to := start, start+int64(n)
 	if e.nibbles {
 		from, to = from/2, (to+1)/2
@@ -148,7 +119,7 @@ func (e *Encoding) readCodes(buf *[chunk]byte, start int64, n int) ([]byte, erro
 
 // decodeBytes decodes codes of a byte that share a scale. It reports whether a
 // scale of 0 is one of values that are 0.
-func (e *Encoding) decodeBytes(dst []float32, codes []byte, scale float32) bool {
+func (e *scaled) decodeBytes(dst []float32, codes []byte, scale float32) bool {
 	values := e.values
 	codes = codes[:len(dst)]
 	if scale == 0 {
@@ -178,7 +149,7 @@ func (e *Encoding) decodeBytes(dst []float32, codes []byte, scale float32) bool 
 
 // decodeNibbles decodes codes of half a byte that share a scale, the first of
 // which is the at-th of raw.
-func (e *Encoding) decodeNibbles(dst []float32, raw []byte, at int, scale float32) {
+func (e *scaled) decodeNibbles(dst []float32, raw []byte, at int, scale float32) {
 	values := e.values
 	if at&1 == 1 && len(dst) > 0 {
 		dst[0] = values[raw[at>>1]>>4] * scale
@@ -213,7 +184,7 @@ func (t *Tensor) readValues(p []byte, off int64) (n int, err error) {
 	for n < len(p) {
 		skip := int((off + int64(n)) % int64(width)) // of the first element
 		v := values[:min((skip+len(p)-n+width-1)/width, len(values))]
-		if err := t.encoding.readFloat32(v, (off+int64(n))/int64(width)); err != nil {
+		if err := t.encoding.Codec.ReadFloat32(v, (off+int64(n))/int64(width)); err != nil {
 			return n, err
 		}
 		encode(raw, v)
@@ -240,15 +211,14 @@ func valueTable(t DType) *[256]float32 {
 	return v
 }
 
-// newEncoded returns the tensor of a shape that an encoding stores, with the type
-// that its values are read in.
-func newEncoded(name string, shape []int, e *Encoding) (*Tensor, error) {
-	t := &Tensor{Name: name, DType: F32, Shape: shape, Shard: e.codes.Shard, file: e.codes.file, buffers: e.codes.buffers, encoding: e}
+// newScaled returns the tensor of a shape that a codec stores, with the type that its
+// values are read in.
+func newScaled(name string, shape []int, e *scaled) *Encoded {
+	e.Codec = e
+	t := F32
 	// Times a power of two, the few bits of a code are a BF16.
 	if e.scales.DType == F8E8M0 || e.nibbles {
-		t.DType = BF16
+		t = BF16
 	}
-	var err error
-	t.elements, t.size, err = sizeOf(t.DType, shape)
-	return t, err
+	return &Encoded{Name: name, DType: t, Shape: shape, Encoding: e.Encoding}
 }

@@ -22,7 +22,7 @@ func stored(t *testing.T, dir string) map[string][]byte {
 	if err := os.Link(filepath.Join(dir, name), filepath.Join(raw, name)); err != nil {
 		t.Fatal(err)
 	}
-	c, err := hf.Open(raw)
+	c, err := hf.Open(raw, hf.FP8Scheme{}, hf.MXFP4Scheme{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestGoldens(t *testing.T) {
 			dir := t.TempDir()
 			g.Write(t, dir)
 			raw := stored(t, dir)
-			c, err := hf.Open(dir)
+			c, err := hf.Open(dir, hf.FP8Scheme{}, hf.MXFP4Scheme{})
 			if err != nil {
 				t.Fatal(err)
 			}

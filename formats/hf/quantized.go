@@ -144,7 +144,7 @@ func (o object) parts() []object {
 // says nothing.
 func (o object) quantizedBy() string {
 	for _, f := range o.parts() {
-		for _, key := range append(quantizationKeys(), "quantization") {
+		for _, key := range quantizationKeys() {
 			if f.has(key) {
 				return toolName(key, f[key])
 			}

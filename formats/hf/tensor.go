@@ -17,7 +17,7 @@ const chunk = 1 << 20
 // Tensor is one tensor of an open [Checkpoint]. Its data stays in the file
 // until a method reads it. All methods may be called from several goroutines.
 //
-// A tensor with an [Encoding] is stored in two, of codes and of their scales, and
+// A tensor with an [Encoding] is stored in others, of codes and of their scales, and
 // is decoded when it is read: its type, shape and data are those of its values.
 type Tensor struct {
 	Name  string
@@ -117,7 +117,7 @@ func (t *Tensor) ReadFloat32(dst []float32, start int64) error {
 		return t.wrap(fmt.Errorf("elements %d to %d of %d", start, start+int64(len(dst)), t.elements))
 	}
 	if t.encoding != nil {
-		return t.encoding.readFloat32(dst, start)
+		return t.encoding.Codec.ReadFloat32(dst, start)
 	}
 	buf := t.buffers.Get().(*[chunk]byte)
 	defer t.buffers.Put(buf)

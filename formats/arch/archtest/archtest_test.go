@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/source"
 )
 
 // TestWrite shows that checkpoints are written bit for bit as transformers read
@@ -19,7 +20,7 @@ func TestWrite(t *testing.T) {
 		t.Run(g.Name, func(t *testing.T) {
 			dir := t.TempDir()
 			g.Write(t, dir)
-			c, err := hf.Open(dir)
+			c, err := source.Open(dir)
 			if err != nil {
 				t.Fatal(err)
 			}
