@@ -62,7 +62,9 @@ reads the same bytes, launched alike; and cuBLAS with dense weights of the type
 of X. Kernels are compiled and tuned first, and what comes of it is kept in the
 cache folder. Layers of MODEL with one shape and format make one row, timed over
 all of them. The table is rounded to the type of X, which "rel err" takes as
-given; "table err" is what that changes in the result.
+given; "table err" is what that changes in the result. More than 16 rows are
+multiplied by a kernel for each 16, or by weights unpacked first and cuBLAS,
+whichever is found to be faster, which eval-ppl then takes as well.
 
 A row is noisy, and its time marked by a star, where repeated timings differ by
 more than 10 % (the range of their middle half over their median), or where on
@@ -78,7 +80,8 @@ The layers of MODEL are checked while they are read, by the SHA-256 that they
 were written with; --no-verify takes them as they are.
 
 Exit code 3 means that one differs, or that an error exceeds its bound: 1e-5 for
-f32, 3e-4 for f16, 2.5e-3 for bf16.`, input.Config, input.Index, input.Header),
+f32, 3e-4 for f16, 2.5e-3 for bf16, and half as much again where many rows of X are multiplied
+by weights that are unpacked first.`, input.Config, input.Index, input.Header),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			model := ""
@@ -164,7 +167,7 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 		fmt.Fprintln(u.stderr, "lutq: cuBLAS was not found, so that nothing is compared with it")
 	}
 	for _, r := range rows {
-		if bound := bench.ErrorBound(r.DType); !(r.RelErr <= bound) {
+		if bound := r.ErrorBound(); !(r.RelErr <= bound) {
 			return checkError{fmt.Errorf("%dx%d, %d bits, m %d: relative error %.2g is above %.2g", r.N, r.K, r.Bits, r.M, r.RelErr, bound)}
 		}
 	}

@@ -25,13 +25,17 @@ import (
 // those of the reference.
 var ErrMismatch = errors.New("result differs from the reference")
 
-// ErrorBound returns the relative error that a product may have whose results
-// are of a type.
-func ErrorBound(dtype string) float64 {
-	if t, err := halfType(dtype); err == nil {
-		return conform.Bound(t)
+// ErrorBound returns the relative error that a row's product may have: a little more than rounding its results
+// to their type costs and, where weights are rounded as well, these.
+func (r *Row) ErrorBound() float64 {
+	t, err := halfType(r.DType)
+	switch {
+	case err != nil:
+		return 1e-5
+	case r.Kernel == unpackedKernel:
+		return 1.5 * conform.Bound(t)
 	}
-	return 1e-5
+	return conform.Bound(t)
 }
 
 // maxRelErr is the relative error that float32 sums stay below.

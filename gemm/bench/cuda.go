@@ -82,7 +82,7 @@ func halfType(name string) (driver.DType, error) {
 // width; M. It fails with [driver.ErrNoGPU] where there is none, and with
 // [ErrMismatch] at the first result that is not written whole or not the same
 // every time; how far results are from float64 stands in the rows, for the
-// caller to hold against [ErrorBound].
+// caller to hold against [Row.ErrorBound].
 //
 // Before the timing, every matrix of the ring multiplies into poisoned memory,
 // twice. Then graphs of the product, of its read-only twin and of cuBLAS take
@@ -115,6 +115,7 @@ func CUDA(ctx context.Context, o CUDAOptions) ([]Row, error) {
 type gpu struct {
 	dev    *driver.Device
 	engine *cuda.Engine
+	unpack *cuda.Dequantizer
 	stream *driver.Stream
 }
 
@@ -125,7 +126,8 @@ func onGPU(c *driver.CUDA, f func(g *gpu) error) error {
 		return err
 	}
 	err = dev.Do(func() (err error) {
-		g := &gpu{dev: dev}
+		g := &gpu{dev: dev, unpack: cuda.NewDequantizer(dev)}
+		defer func() { err = errors.Join(err, g.unpack.Close()) }()
 		if g.engine, err = cuda.New(dev, c.Cache()); err != nil {
 			return err
 		}
@@ -278,6 +280,20 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 	}
 
 	multiply := func(i int) error { return b.engine.MatMul(b.stream, ring[i%len(ring)], o) }
+	if d := b.dense; m > cuda.MaxRows && d.blas != nil {
+		u := cuda.Unpacked{Dequantizer: b.unpack, BLAS: d.blas, Scratch: mem.alloc(ring[0].ScratchBytes()), Bytes: ring[0].ScratchBytes()}
+		if mem.err != nil {
+			return Row{}, mem.err
+		}
+		packed, unpacked, err := b.engine.TuneMany(b.stream, ring, o, &u)
+		if err != nil {
+			return Row{}, err
+		}
+		if unpacked < packed {
+			row.Kernel = unpackedKernel
+			multiply = func(i int) error { return u.MatMul(b.stream, ring[i%len(ring)], o, b.dtype, false) }
+		}
+	}
 	last, err := b.check(&row, set, len(ring), x, o.Y, multiply)
 	if err != nil {
 		return Row{}, err

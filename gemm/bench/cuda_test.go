@@ -146,7 +146,7 @@ func TestCUDA(t *testing.T) {
 				t.Errorf("row %d: %s is %g", i, name, v)
 			}
 		}
-		if row.RelErr > ErrorBound("bf16") || row.Device != "cuda" || row.DType != "bf16" {
+		if row.RelErr > row.ErrorBound() || row.Device != "cuda" || row.DType != "bf16" {
 			t.Errorf("got row %+v", row)
 		}
 		if want := i < 2; (len(row.Layers) == 3) != want {
@@ -237,7 +237,7 @@ func TestSelftestHost(t *testing.T) {
 	if r.Formats != 1 || done != 1 || r.Checks < 50 || len(r.Failures) > 0 {
 		t.Errorf("%d formats, told %d times, %d checks, failures %q: want 1 format, many checks, no failures", r.Formats, done, r.Checks, r.Failures)
 	}
-	if e := r.WorstErr["bf16"]; !(e > 1e-4) || e > ErrorBound("bf16") {
+	if e := r.WorstErr["bf16"]; !(e > 1e-4) || e > conform.Bound(driver.BF16) {
 		t.Errorf("worst error %g", e)
 	}
 	entries, _, err := driver.NewCache(driver.DefaultCacheDir()).Size()

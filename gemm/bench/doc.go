@@ -23,6 +23,9 @@
 // the same grid and launch attributes, and do nothing else; it reads them once,
 // whatever M is.
 //
+// With more than 16 rows of X the product is done in the faster of two ways: by a kernel for
+// every 16 rows, or by writing the weights as numbers first, for cuBLAS.
+//
 // Errors are relative to the float64 product with the table rounded to the type
 // of X, which is what kernels hold; what that rounding changes is told beside.
 package bench

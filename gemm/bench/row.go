@@ -1,5 +1,8 @@
 package bench
 
+// unpackedKernel is the kernel of rows whose weights are written as numbers first, for cuBLAS.
+const unpackedKernel = "unpacked, cuBLAS"
+
 // Row is one measured product Y = X·Ŵᵀ. Times are those of one call, in
 // microseconds.
 type Row struct {

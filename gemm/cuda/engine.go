@@ -20,6 +20,7 @@ type Engine struct {
 	limits  limits
 	modules map[moduleKey]*module
 	tuned   map[tuningKey]Config
+	many    map[tuningKey]string // what is kept of TuneMany
 	args    driver.Args
 
 	noCompiler error // why only prebuilt kernels can be loaded, or nil
@@ -45,7 +46,7 @@ func New(d *driver.Device, cache *driver.Cache) (*Engine, error) {
 	}
 	return &Engine{
 		dev: d, cache: cache, limits: limitsOf(d.Info),
-		modules: map[moduleKey]*module{}, tuned: map[tuningKey]Config{}, noCompiler: d.CanCompile(),
+		modules: map[moduleKey]*module{}, tuned: map[tuningKey]Config{}, many: map[tuningKey]string{}, noCompiler: d.CanCompile(),
 	}, nil
 }
 

@@ -204,6 +204,11 @@ func TestPrebuilt(t *testing.T) {
 			k.Options.Arch = "compute_80"
 			wanted = append(wanted, k)
 		}
+		for _, arch := range driver.PrebuiltArchs() {
+			k := lutdense{f}.kernel()
+			k.Options.Arch = arch
+			wanted = append(wanted, k)
+		}
 	}
 	kerneltest.Prebuilt(t, "prebuilt.gz", wanted, *update)
 }

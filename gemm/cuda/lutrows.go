@@ -40,9 +40,12 @@ func (r lutrows) kernel() driver.Kernel {
 // methods are called inside [driver.Device.Do].
 type Dequantizer struct {
 	dev     *driver.Device
-	kernels map[lutrows]loadedRows
+	kernels map[unpacker]loadedRows
 	args    driver.Args
 }
+
+// unpacker is a kernel that writes numbers, in one of the ways to compile it: a value that can be compared.
+type unpacker interface{ kernel() driver.Kernel }
 
 type loadedRows struct {
 	module   *driver.Module
@@ -52,7 +55,7 @@ type loadedRows struct {
 // NewDequantizer returns a dequantizer. Kernels are compiled when they are first
 // needed.
 func NewDequantizer(d *driver.Device) *Dequantizer {
-	return &Dequantizer{dev: d, kernels: map[lutrows]loadedRows{}}
+	return &Dequantizer{dev: d, kernels: map[unpacker]loadedRows{}}
 }
 
 // Close unloads the kernels.
@@ -68,7 +71,8 @@ func (d *Dequantizer) Close() error {
 // Rows queues the writing of count rows of a matrix to dst [count, K], as numbers of
 // the matrix's type or as F32: the products of rounded table values and scales.
 // The rows are those whose numbers, 32 bits each, lie at index, or where index is 0
-// those from first on.
+// those from first on. Whole tiles as numbers of the matrix's type are written at the speed of memory, others
+// one number at a time.
 func (d *Dequantizer) Rows(s *driver.Stream, w *Matrix, dst driver.Ptr, out driver.DType, index driver.Ptr, first, count int) error {
 	switch {
 	case w.codes == 0:
@@ -80,11 +84,19 @@ func (d *Dequantizer) Rows(s *driver.Stream, w *Matrix, dst driver.Ptr, out driv
 	case count == 0:
 		return nil
 	}
-	f, err := d.function(lutrows{w.Format, out})
+	if out == w.Format.Type && index == 0 && first%repack.TileRows == 0 && dst%16 == 0 {
+		l, args := w.denseLaunch(dst, first, count, d.dev.Info.SMs)
+		return d.launch(s, lutdense{w.Format}, denseName, l, args)
+	}
+	l, args := w.rowsLaunch(dst, index, first, count)
+	return d.launch(s, lutrows{w.Format, out}, rowsName, l, args)
+}
+
+func (d *Dequantizer) launch(s *driver.Stream, k unpacker, name string, l driver.Launch, args []byte) error {
+	f, err := d.function(k, name, l.Shared)
 	if err != nil {
 		return err
 	}
-	l, args := w.rowsLaunch(dst, index, first, count)
 	return f.Launch(s, l, d.args.Reset().Struct(args))
 }
 
@@ -108,18 +120,22 @@ func (w *Matrix) rowsLaunch(dst, index driver.Ptr, first, count int) (driver.Lau
 	}, p
 }
 
-func (d *Dequantizer) function(r lutrows) (*driver.Function, error) {
-	if k, ok := d.kernels[r]; ok {
-		return k.function, nil
+// function returns the function of a kernel, loaded when it is first asked for.
+func (d *Dequantizer) function(k unpacker, name string, shared int) (*driver.Function, error) {
+	if loaded, ok := d.kernels[k]; ok {
+		return loaded.function, nil
 	}
-	m, err := d.dev.LoadKernel(r.kernel())
+	m, err := d.dev.LoadKernel(k.kernel())
 	if err != nil {
 		return nil, err
 	}
-	f, err := m.Function(rowsName)
+	f, err := m.Function(name)
+	if err == nil && shared > 0 {
+		err = f.SetMaxDynamicShared(shared)
+	}
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	d.kernels[r] = loadedRows{m, f}
+	d.kernels[k] = loadedRows{m, f}
 	return f, nil
 }

@@ -137,6 +137,17 @@ __device__ __forceinline__ u16 bf16_of_f32(float f) {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
     return h;
 }
+// Two at once, lo in the low bits.
+__device__ __forceinline__ u32 f16x2_of_f32(float lo, float hi) {
+    u32 d;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+    return d;
+}
+__device__ __forceinline__ u32 bf16x2_of_f32(float lo, float hi) {
+    u32 d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+    return d;
+}
 __device__ __forceinline__ float f32_of_bits(u32 b) { return __int_as_float((int)b); }
 
 // mma adds the product of a 16×16 and a 16×8 tile to c.

@@ -60,6 +60,84 @@ func (e *Engine) cacheKey(key tuningKey) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// manyBucket returns the largest number of rows, above MaxRows, that is treated like m.
+func manyBucket(m int) int {
+	for b := 2 * MaxRows; b < unpackAlways; b *= 2 {
+		if m <= b {
+			return b
+		}
+	}
+	return unpackAlways
+}
+
+// unpackAlways are the rows of X above half of which [Unpacked] is always faster than a kernel for every 16.
+const unpackAlways = 512
+
+// packedRows returns up to how many rows of X a matrix is multiplied packed where nothing was measured: as an H200
+// has it to within a tenth, but for 5 bits, which it unpacks from fewer on. NOTES.md has the times.
+func packedRows(n, k int) int {
+	switch weights := n * k; {
+	case weights >= 32<<20:
+		return 128
+	case weights >= 8<<20:
+		return 80
+	}
+	return 48
+}
+
+// What is kept of [Engine.TuneMany].
+const (
+	keptUnpacked = "unpacked"
+	keptPacked   = "packed"
+)
+
+// Unpacks reports whether a product of m rows of X is taken to be faster by [Unpacked.MatMul] than by
+// [Engine.MatMul]: as [Engine.TuneMany] found, in this process or before, or by a rule of thumb. The results
+// of the two differ in how the weights are rounded.
+func (e *Engine) Unpacks(w *Matrix, m int) bool {
+	if m <= MaxRows {
+		return false
+	}
+	key := tuningKey{w.Format, w.N, w.K, manyBucket(m)}
+	kept, ok := e.many[key]
+	if !ok {
+		if data, found := e.cache.Get(e.cacheKey(key)); found {
+			kept = string(data)
+		}
+		e.many[key] = kept
+	}
+	switch {
+	case key.rows < unpackAlways && kept == keptUnpacked:
+		return true
+	case key.rows < unpackAlways && kept == keptPacked:
+		return false
+	}
+	return m > packedRows(w.N, w.K) // a finer division than that of keys
+}
+
+// TuneMany times both ways to multiply o.M rows, more than 16, as [Engine.Tune] does, and keeps which is faster. It
+// returns the times, of the packed matrix and of the unpacked one.
+func (e *Engine) TuneMany(s *driver.Stream, ring []*Matrix, o Operands, u *Unpacked) (packed, unpacked float64, err error) {
+	w := ring[0]
+	arms := []*Arm{
+		{Ring: len(ring), Call: func(i int) error { return e.MatMul(s, ring[i%len(ring)], o) }},
+		{Ring: len(ring), Call: func(i int) error { return u.MatMul(s, ring[i%len(ring)], o, w.Format.Type, false) }},
+	}
+	if err := TimeArms(e.dev, s, arms, tuneReplays); err != nil {
+		return 0, 0, err
+	}
+	packed, unpacked = arms[0].Median(), arms[1].Median()
+	if key := (tuningKey{w.Format, w.N, w.K, manyBucket(o.M)}); key.rows < unpackAlways {
+		kept := keptPacked
+		if unpacked < packed {
+			kept = keptUnpacked
+		}
+		e.many[key] = kept
+		_ = e.cache.Put(e.cacheKey(key), []byte(kept))
+	}
+	return packed, unpacked, nil
+}
+
 // Timing is how long a configuration takes for one multiplication, in microseconds.
 type Timing struct {
 	Config Config

@@ -189,9 +189,12 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 	o.do(func() {
 		for _, p := range to {
 			y, w := p.Y.(*array), p.W.(operand).base()
-			if w.packed != nil {
+			switch {
+			case w.packed != nil && o.engine.Unpacks(w.packed, rows):
+				o.unpacked(y, in, rows, w, p.Add)
+			case w.packed != nil:
 				o.fused(y, in, rows, w, p.Add)
-			} else {
+			default:
 				o.gemm(driver.GEMM{
 					M: rows, N: w.n, K: w.k, A: driver.Operand{Ptr: in.ptr}, B: driver.Operand{Ptr: o.numbers(w)}, C: driver.Operand{Ptr: y.ptr},
 					TransB: true, In: o.acts, Out: y.dtype, Alpha: 1, Beta: float32(truth(p.Add)),
@@ -203,6 +206,16 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 			}
 		}
 	})
+}
+
+// unpacked queues a product of many rows by a packed weight, as dense ones are multiplied.
+func (o *Ops) unpacked(y, x *array, rows int, w *matrix, add bool) {
+	u := gemmcuda.Unpacked{Dequantizer: o.unpack, BLAS: o.blas, Bytes: w.packed.ScratchBytes()}
+	u.Scratch = o.scratch(u.Bytes)
+	defer o.release(u.Scratch)
+	if o.err == nil {
+		o.fail(u.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: y.ptr, X: x.ptr, M: rows}, y.dtype, add))
+	}
 }
 
 // fused queues a product by a packed weight. The kernel writes activations.

@@ -445,6 +445,8 @@ inline void shf_r_wrap_b32(uint32_t& d, uint32_t lo, uint32_t hi, uint32_t n) { 
 inline void cvt_f32_f16(float& f, uint16_t h) { f = host::float_of_f16(h); }
 inline void cvt_rn_f16_f32(uint16_t& h, float f) { h = host::f16_of(f); }
 inline void cvt_rn_bf16_f32(uint16_t& h, float f) { h = host::bf16_of(f); }
+inline void cvt_rn_f16x2_f32(uint32_t& d, float hi, float lo) { d = host::f16_of(lo) | uint32_t(host::f16_of(hi)) << 16; }
+inline void cvt_rn_bf16x2_f32(uint32_t& d, float hi, float lo) { d = host::bf16_of(lo) | uint32_t(host::bf16_of(hi)) << 16; }
 
 #define MMA(TYPE)                                                                                                             \
     inline void mma_sync_aligned_m16n8k16_row_col_f32_##TYPE##_##TYPE##_f32(                                                  \
