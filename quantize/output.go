@@ -1,6 +1,7 @@
 package quantize
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"math"
 	"os"
@@ -63,7 +64,7 @@ func relative(squared, energy float64) float64 {
 	return math.Sqrt(squared / energy)
 }
 
-// sideFiles copies what is no tensor and writes the new config.json.
+// sideFiles copies what is no tensor, and writes the code for transformers and the new config.json.
 func (p *Plan) sideFiles(work string, res *Result) error {
 	digests, err := frameDigests(work)
 	if err != nil {
@@ -71,7 +72,7 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 	}
 	digests.Tensors = res.sums
 	for _, name := range p.Source.SideFiles() {
-		if name == configName {
+		if name == configName || name == lutq.CodeName {
 			continue
 		}
 		sum, err := folder.CopyFile(filepath.Join(work, name), filepath.Join(p.Source.Dir(), name))
@@ -80,6 +81,11 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 		}
 		digests.Files[name] = sum
 	}
+	code := lutq.Code()
+	if err := os.WriteFile(filepath.Join(work, lutq.CodeName), code, 0o644); err != nil {
+		return err
+	}
+	digests.Files[lutq.CodeName] = sha256.Sum256(code)
 	c := lutq.Config{
 		QuantMethod: lutq.Method,
 		Spec:        p.Recipe.Default, Command: p.Recipe.Command(), SHA256: res.SHA256,
@@ -98,6 +104,7 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 	if err != nil {
 		return err
 	}
+	res.OwnCode = lutq.OwnCode(config)
 	return os.WriteFile(filepath.Join(work, configName), config, 0o644)
 }
 

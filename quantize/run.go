@@ -49,6 +49,7 @@ type Result struct {
 	Remarks []LayerRemark
 	Calib   *lutq.Calibration // the text that layers were quantized for, if they were
 	Learn   *lutq.Learning    // how scales were learned, if they were
+	OwnCode bool              // whether config.json names code of the model's own for transformers
 
 	sums map[string]lutq.Sum // of every stored tensor
 }

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -466,8 +467,12 @@ func TestConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	q, ok := is["quantization_config"].(map[string]any)
-	if !ok || len(is) != len(was)+1 {
-		t.Fatalf("got keys %v", is)
+	if !ok || len(is) != len(was)+2 {
+		t.Fatalf("got keys %v", slices.Sorted(maps.Keys(is)))
+	}
+	const class = "lutq_hf.LutqLlamaForCausalLM"
+	if m := map[string]any{"AutoConfig": class + "Config", "AutoModelForCausalLM": class}; !reflect.DeepEqual(is["auto_map"], m) {
+		t.Errorf("auto_map is %v", is["auto_map"])
 	}
 	if q["quant_method"] != "lutq" || q["bits"] != 3.0 || q["scale"] != "mse" {
 		t.Errorf("got %v", q)
@@ -479,6 +484,54 @@ func TestConfig(t *testing.T) {
 	want := "lutq quantize MODEL OUT --bits 3 --group 64 --codebook js --method rtn --scale mse --scale-type f16 --tensor 'down_proj=4'"
 	if q["command"] != want {
 		t.Errorf("got command %v, want %s", q["command"], want)
+	}
+}
+
+// TestCode: every container has the code that transformers opens it with, instead of a file of that name in
+// the source. config.json names it where it names a class and no code of the model's own, and its digest is one of the container's.
+func TestCode(t *testing.T) {
+	for _, c := range []struct{ name, config, want string }{
+		{"named", `{"architectures": ["PhiNew_2"]}`, `{"AutoConfig": "lutq_hf.LutqPhiNew_2Config", "AutoModelForCausalLM": "lutq_hf.LutqPhiNew_2"}`},
+		{"no class", `{"model_type": "llama"}`, ""},
+		{"no list", `{"architectures": "X"}`, ""},
+		{"no name", `{"architectures": ["a\"}.b"]}`, ""},
+		{"empty", `{}`, ""},
+		{"code of its own", `{"architectures": ["X"], "auto_map": {"AutoModel": "mine.X"}}`, `{"AutoModel": "mine.X"}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, _ := oddModel(t)
+			for name, text := range map[string]string{"config.json": c.config, lutq.CodeName: "raise SystemExit\n"} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			out := filepath.Join(t.TempDir(), "out")
+			if _, err := plan(t, dir, `{}`).Run(t.Context(), out, RunOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			written := files(t, out)
+			if written[lutq.CodeName] != string(lutq.Code()) {
+				t.Error("the code is another")
+			}
+			var is struct {
+				AutoMap json.RawMessage `json:"auto_map"`
+			}
+			if err := json.Unmarshal([]byte(written["config.json"]), &is); err != nil || string(is.AutoMap) != c.want {
+				t.Errorf("auto_map is %s, %v", is.AutoMap, err)
+			}
+			if err := os.WriteFile(filepath.Join(out, lutq.CodeName), []byte("#"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			m, err := lutq.Open(out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			r, err := m.Verify(t.Context(), lutq.VerifyOptions{})
+			if err != nil || len(r.Problems) != 1 || !strings.Contains(r.Problems[0], lutq.CodeName+" differs") {
+				t.Errorf("verifying found %v, %v", r, err)
+			}
+		})
 	}
 }
 

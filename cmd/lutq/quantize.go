@@ -47,7 +47,8 @@ func newQuantizeCommand(u *ui) *cobra.Command {
 		Short: "Store a model's linear layers in 2 to 5 bits",
 		Long: withLimits(`Quantize reads the model folder MODEL and writes the folder OUT, in which every
 linear layer of the decoder is stored as codes, a lookup table and scales for
-groups of columns. The rest is copied as it is; the report says what and why.
+groups of columns. The rest is copied; the report says what and why. lutq_hf.py
+beside it is for transformers: from_pretrained(OUT, trust_remote_code=True).
 
 "lutq help formats" tells about codebooks, which are nf, int, fp, kbit, jt, js,
 q2 to q5, iq4nl, e2m1 and file:PATH; "lutq help learning" about gptq, --learn.
@@ -59,8 +60,7 @@ holds the same in JSON; flags override its defaults:
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
   {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}
 
-Interrupted, the same command goes on where it stopped. An OUT that lutq wrote
-is replaced with --force. Any number of threads gives the same bytes.`, input.Config, input.Index, input.Header, input.Recipe, input.Codebook, input.Tokenizer, input.Text),
+Interrupted, the same command goes on. Any number of threads gives equal bytes.`, input.Config, input.Index, input.Header, input.Recipe, input.Codebook, input.Tokenizer, input.Text),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -288,6 +288,10 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		return quantizeHint(err, out)
 	}
 	u.warnRemarks(res)
+	if res.OwnCode {
+		fmt.Fprintf(u.stderr, "lutq: the model comes with code of its own, which its config.json still names: transformers opens %s where the program imports %s\n",
+			input.Name(out), lutq.CodeName)
+	}
 	u.warnRuin(res)
 	done := newQuantizeJSON(res, time.Since(begin).Seconds())
 	if learner != nil {

@@ -184,8 +184,8 @@ func (c *Config) kinds() bool {
 	return c.Kind != ""
 }
 
-// AddTo returns config.json with the quantization_config added as its last
-// key, and everything else as it stands. It sets the version, and leaves the first kind unnamed
+// AddTo returns config.json with an auto_map that names [Code] and the quantization_config added as its last
+// keys, and everything else as it stands, an auto_map too. It sets the version, and leaves the first kind unnamed
 // where it is the default. Where c has digests, it adds the one of
 // the result itself.
 func (c *Config) AddTo(configJSON []byte) ([]byte, error) {
@@ -215,6 +215,9 @@ func (c *Config) AddTo(configJSON []byte) ([]byte, error) {
 	out = slices.Clone(out)
 	if len(keys) > 0 {
 		out = append(out, ',')
+	}
+	if m := autoMap(keys); m != nil {
+		out = fmt.Appendf(out, "\n  %q: %s,", autoMapKey, m)
 	}
 	out = append(out, "\n  \"quantization_config\": "...)
 	out = append(out, value...)

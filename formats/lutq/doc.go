@@ -3,12 +3,12 @@
 //
 // # Files
 //
-// The folder holds the side files of the original, byte for byte; its
-// config.json with one key added, "quantization_config"; and safetensors
-// shards with an index (or one model.safetensors). Tensors that are not
-// quantized are in the shards as they were, bit for bit. A linear layer P,
-// whose weight P.weight had N rows (output features) and K columns (input
-// features), is three tensors instead:
+// The folder holds the side files of the original, byte for byte; lutq_hf.py, with which transformers
+// opens it; the original's config.json with the key "quantization_config" added, and "auto_map", which
+// names lutq_hf.py, where there is none; and safetensors shards with an index (or one
+// model.safetensors). Tensors that are not quantized are in the shards as they were, bit for bit. A
+// linear layer P, whose weight P.weight had N rows (output features) and K columns (input features),
+// is three tensors instead:
 //
 //	P.codes     U8  [N, ⌈K·b/8⌉]  a row is a little-endian bit stream: code k in bits [k·b, (k+1)·b), the rest zero
 //	P.scales    F16, BF16, F32 or U8 [N, ⌈K/g⌉]  one for g consecutive columns; the last group of a row may be short

@@ -1,0 +1,380 @@
+"""Opens models that lutq has quantized in transformers 5.
+
+lutq writes this file into every model's folder, where config.json names it, so that nothing is to be installed:
+
+    AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)
+
+After `import lutq_hf` transformers opens such folders without trust_remote_code too.
+
+Quantized layers stay packed in memory. A layer is unpacked, some rows at a time, when it is multiplied by; the
+weights are, bit for bit, those that lutq defines, rounded once to the type of the activations. With
+LUTQ_TORCH=FOLDER in the environment, a folder that `lutq repack MODEL FOLDER --target torch` has written, an NVIDIA
+GPU multiplies by the packed weights instead.
+"""
+
+import importlib.util
+import math
+import os
+import re
+
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+if int(transformers.__version__.partition(".")[0]) < 5:
+    raise ImportError(f"lutq_hf.py is for transformers 5 and later: this is {transformers.__version__}")
+
+VERSIONS = (1, 2)  # of the container
+PARTS = {"lut": ("codes", "scales", "codebook"), "bcq": ("planes", "alphas", "offsets")}
+CHUNK = 1 << 22  # weights that are unpacked at a time
+
+
+def byte_values(kind: str) -> list[float]:
+    """The numbers that scales of a byte stand for."""
+    if kind == "e8m0":
+        return [2.0 ** (b - 127) for b in range(255)] + [math.nan]
+    bits = {"e4m4": 4, "s1e4m3": 3}[kind]  # of the mantissa; the exponent's bias is 11, and s1e4m3 has a sign
+    values = []
+    for b in range(256):
+        e, m = b >> bits & 15, (b & (1 << bits) - 1) / (1 << bits)
+        value = math.ldexp((e > 0) + m, max(e, 1) - 11)
+        values.append(-value if kind == "s1e4m3" and b > 127 else value)
+    return values
+
+
+def numbers(stored: Tensor, kind: str) -> Tensor:
+    """Scales in float32."""
+    if stored.dtype == torch.uint8:
+        return torch.tensor(byte_values(kind), dtype=torch.float32, device=stored.device)[stored.int()]
+    return stored.float()
+
+
+def spread(values: Tensor, k: int, group: int) -> Tensor:
+    """A value for each of k columns, out of one for each group."""
+    return values.repeat_interleave(k if group < 0 else group, dim=-1)[..., :k]
+
+
+def lookup(codes: Tensor, table: Tensor, k: int) -> Tensor:
+    """The values [n, k] of codes [n, bytes], each row a little-endian bit stream. They are looked up two and more at a time."""
+    bits = (table.numel() - 1).bit_length()
+    together = 8 // bits if 8 % bits == 0 else 2
+    every = torch.arange(1 << bits * together, device=table.device)
+    several = torch.stack([table[every >> bits * i & (1 << bits) - 1] for i in range(together)], dim=1)
+    if 8 % bits == 0:
+        index = codes.int()
+    else:  # eight codes are as many bytes as a code has bits
+        words = F.pad(codes, (0, -codes.shape[1] % bits)).view(codes.shape[0], -1, bits).long()
+        word = sum(words[..., i] << 8 * i for i in range(bits))
+        index = torch.stack([word >> 2 * bits * i & (1 << 2 * bits) - 1 for i in range(4)], dim=-1)
+    return F.embedding(index, several).flatten(1)[:, :k]
+
+
+def tables(codes: Tensor, scales: Tensor, codebook: Tensor, k: int, group: int, scale_type: str) -> Tensor:
+    """Weights [n, k] of the kind lut: codebook[code] * scale."""
+    w, s = lookup(codes, codebook, k), numbers(scales, scale_type)
+    if group > 0 and k % group == 0:
+        return (w.view(*s.shape, group) * s[..., None]).view(w.shape)
+    return w * spread(s, k, group)
+
+
+def binary(planes: Tensor, alphas: Tensor, offsets: Tensor | None, k: int, group: int, scale_type: str) -> Tensor:
+    """Weights [n, k] of the kind bcq: offset ± alpha for one plane after the other."""
+    a = numbers(alphas, scale_type)
+    w = a.new_zeros(1) if offsets is None else spread(numbers(offsets, scale_type), k, group)
+    sign = a.new_tensor([-1, 1])
+    for i in range(planes.shape[1]):
+        w = w + lookup(planes[:, i], sign, k) * spread(a[..., i], k, group)
+    return w
+
+
+def weights(first: Tensor, scales: Tensor, third: Tensor | None, k: int, group: int, kind: str, scale_type: str) -> Tensor:
+    """Weights [n, k] in float32 of the parts of a layer, or of some rows of it."""
+    return (binary if kind == "bcq" else tables)(first, scales, third, k, group, scale_type)
+
+
+def dequantize(
+    first: Tensor, scales: Tensor, third: Tensor | None, k: int, group: int, kind: str, scale_type: str, dtype: torch.dtype
+) -> Tensor:
+    """Weights [n, k], rounded to dtype."""
+    n, rows = first.shape[0], max(1, CHUNK // k)
+    if n <= rows:
+        return weights(first, scales, third, k, group, kind, scale_type).to(dtype)
+    out = torch.empty(n, k, dtype=dtype, device=first.device)
+    for at in range(0, n, rows):
+        rest = slice(at, at + rows)
+        last = third[rest] if kind == "bcq" and third is not None else third
+        out[rest] = weights(first[rest], scales[rest], last, k, group, kind, scale_type)
+    return out
+
+
+# For torch.compile it is one operation. Every model's folder has this file, and is a module of its own.
+if not hasattr(torch.ops.lutq, "dequantize"):
+    torch.library.custom_op("lutq::dequantize", dequantize, mutates_args=()).register_fake(
+        lambda first, scales, third, k, group, kind, scale_type, dtype: first.new_empty(first.shape[0], k, dtype=dtype)
+    )
+
+
+class Packed(nn.Module):
+    """A quantized matrix [n, k], or a stack of `experts` of them, as it is stored."""
+
+    def __init__(self, name: str, config: dict, like: Tensor, optional: bool):
+        super().__init__()
+        self.like, device = like.dtype, like.device  # what it computes in where it is not told
+        self.name, (self.rows, self.k) = name, config["shape"]
+        self.group, self.kind, self.scale_type = config["group"], config.get("kind") or "lut", config["scale_type"]
+        self.experts, self.transposed = config.get("experts", 0), config.get("transposed", False)
+        groups = 1 if self.group < 0 else -(-self.k // self.group)
+        scale = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}.get(self.scale_type, torch.uint8)
+        if self.kind == "lut":
+            shapes = [self.rows, -(-self.k * config["bits"] // 8)], [self.rows, groups], [1 << config["bits"]]
+            types = torch.uint8, scale, torch.float32
+        else:
+            shapes = [self.rows, config["bits"], -(-self.k // 8)], [self.rows, groups, config["bits"]], [self.rows, groups]
+            types = torch.uint8, scale, scale
+        for part, shape, dtype in zip(PARTS[self.kind], shapes, types):
+            empty = None if part == "offsets" and not optional else torch.empty(shape, dtype=dtype, device=device)
+            self.register_buffer(part, empty)
+
+    def parts(self) -> list[Tensor | None]:
+        return [getattr(self, part) for part in PARTS[self.kind]]
+
+    def dense(self, dtype: torch.dtype, rows: slice | Tensor | None = None) -> Tensor:
+        """The matrix, or some of its rows."""
+        parts = self.parts()
+        if rows is not None:
+            parts = [p[rows] if p is not None and part != "codebook" else p for p, part in zip(parts, PARTS[self.kind])]
+        op = torch.ops.lutq.dequantize if torch.compiler.is_compiling() else dequantize
+        return op(*parts, self.k, self.group, self.kind, self.scale_type, dtype)
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix, for code that looks at a layer's weight."""
+        return self.dense(self.like)
+
+    def _apply(self, fn, recurse=True):
+        # .half() and the like are for what is computed: what is stored keeps its types.
+        types = {name: b.dtype for name, b in self._buffers.items() if b is not None}
+        for name in types:
+            self._buffers[name] = self._buffers[name].view(torch.uint8)
+        super()._apply(fn, recurse)
+        for name, dtype in types.items():
+            self._buffers[name] = self._buffers[name].view(dtype)
+        self.like = fn(torch.empty(0, dtype=self.like)).dtype
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{self.name}, {self.rows}x{self.k}, {self.kind}, group {self.group}, {self.scale_type}"
+
+
+class LutqLinear(Packed):
+    """Stands for nn.Linear."""
+
+    def __init__(self, name: str, config: dict, linear: nn.Module, optional: bool):
+        super().__init__(name, config, linear.weight, optional)
+        self.in_features, self.out_features, self.bias = self.k, self.rows, linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.dense(x.dtype), self.bias)
+
+
+class LutqEmbedding(Packed):
+    """Stands for nn.Embedding, and those of models that scale it."""
+
+    def __init__(self, name: str, config: dict, embedding: nn.Embedding, optional: bool):
+        super().__init__(name, config, embedding.weight, optional)
+        self.num_embeddings, self.embedding_dim, self.padding_idx = self.rows, self.k, embedding.padding_idx
+        self.scale = getattr(embedding, "scalar_embed_scale", None)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.dense(self.like, ids.flatten()).view(*ids.shape, self.k)
+        return x if self.scale is None else x * torch.tensor(self.scale).to(x)
+
+
+class Tied(nn.Module):
+    """An output layer that multiplies by the embeddings."""
+
+    def __init__(self, embedding: LutqEmbedding):
+        super().__init__()
+        self.embedding = (embedding,)  # which is not a part of it
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.embedding[0].dense(x.dtype))
+
+
+class Stack(Packed):
+    """Stands for experts' weights in one tensor: stack[e] is an expert's."""
+
+    def __getitem__(self, expert: int | Tensor) -> Tensor:
+        n = self.rows // self.experts
+        w = self.dense(self.like, slice(int(expert) * n, (int(expert) + 1) * n))
+        return w.T if self.transposed else w
+
+
+class Gathered:
+    """Stands for experts' weights in one tensor where the checkpoint has matrices for each expert."""
+
+    def __init__(self, weight: Tensor):
+        self.weight, self.matrices = weight, {}  # what it stands for, without data
+
+    def __getitem__(self, expert: int | Tensor) -> Tensor:
+        parts = self.matrices[int(expert)]
+        return torch.cat([parts[i].dense(parts[i].like) for i in sorted(parts)])
+
+
+class LutqConfig(QuantizationConfigMixin):
+    """The quantization_config of a container."""
+
+    def __init__(self, **keys):
+        version = keys.get("version")
+        if version not in VERSIONS:
+            raise ValueError(f"lutq_hf.py reads lutq containers of versions 1 and 2, not {version!r}: take the file from a newer lutq")
+        self.__dict__.update(keys)
+        self.quant_method = "lutq"
+
+    def of(self, layer: str) -> dict:
+        """The complete configuration of a layer."""
+        c = {**self.__dict__, **self.tensors[layer]}
+        kind, scale = c.get("kind") or "lut", c["scale_type"]
+        if kind not in PARTS or scale not in ("f16", "bf16", "f32", "e4m4", "s1e4m3", "e8m0"):
+            raise ValueError(f"{layer}: lutq_hf.py knows no {kind} with scales of type {scale}: take the file from a newer lutq")
+        return c
+
+
+def names_in(model: nn.Module):
+    """Returns what says where a checkpoint's tensor goes: to which of the model's, as which expert's part."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    mapping = get_model_conversion_mapping(model)
+    renamings = [m for m in mapping if isinstance(m, WeightRenaming)]
+    converters = [m for m in mapping if isinstance(m, WeightConverter)]
+    state = model.state_dict()
+
+    def place(tensor: str) -> tuple[str, int | None, int]:
+        name, pattern = rename_source_key(tensor, renamings, converters, model.base_model_prefix, state)
+        if pattern is None:
+            return name, None, 0
+        sources = next(c.source_patterns for c in converters if pattern in c.source_patterns)
+        expert = re.search(r"\.(\d+)\.[^.]+\.weight$", tensor)
+        return name, int(expert[1]) if expert else None, sources.index(pattern)
+
+    def renamed(tensor: str) -> str:
+        return rename_source_key(tensor, renamings, [])[0]
+
+    return place, renamed
+
+
+class LutqQuantizer(HfQuantizer):
+    requires_calibration = True  # it opens what is quantized
+
+    def _process_model_before_weight_loading(self, model, **kwargs):
+        config = self.quantization_config
+        place, renamed = names_in(model)
+        # Only containers with digests say whether offsets were left out.
+        stored = (getattr(config, "digests", None) or {}).get("tensors")
+        for layer in config.tensors:
+            c = config.of(layer)
+            tensor = layer if c.get("experts") else layer + ".weight"
+            name, expert, part = place(tensor)
+            path, _, leaf = name.rpartition(".")
+            try:
+                module = model.get_submodule(path)
+                old = getattr(module, leaf)
+            except AttributeError:
+                raise ValueError(f"{layer} is quantized, and {type(model).__name__} has no such layer") from None
+            optional = stored is None or f"{layer}.offsets" in stored
+            if c.get("experts"):
+                self._eager(module)
+                delattr(module, leaf)
+                # Which way the model has it: MXFP4 is stored the other way round than what it is unpacked to.
+                c["transposed"] = getattr(module, "is_transposed", c.get("transposed", False))
+                n, k = c["shape"][0] // c["experts"], c["shape"][1]
+                if old.shape != (c["experts"], *((k, n) if c["transposed"] else (n, k))):
+                    raise ValueError(f"{layer}: {type(module).__name__} has it as {list(old.shape)}, not {c['experts']} of {n}x{k}")
+                setattr(module, leaf, Stack(layer, c, old, optional))
+            elif expert is not None:
+                self._gather(module, leaf, layer, c, expert, part, renamed(layer).rpartition(".")[2], optional)
+            elif leaf == "weight" and isinstance(module, (nn.Linear, nn.Embedding)):
+                new = (LutqLinear if isinstance(module, nn.Linear) else LutqEmbedding)(layer, c, module, optional)
+                replace(model, path, new)
+            else:
+                raise ValueError(f"{layer}: lutq_hf.py cannot put it in the place of {name}, a part of {type(module).__name__}")
+        self._tie(model)
+        return model
+
+    def _gather(self, module, leaf, layer, c, expert, part, own, optional):
+        """Puts an expert's matrix under its own name, and beside it what the module's code indexes."""
+        self._eager(module)
+        if leaf in module._parameters:
+            weight = getattr(module, leaf)
+            delattr(module, leaf)
+            setattr(module, leaf, Gathered(weight))
+        gathered = getattr(module, leaf)
+        packed = Packed(layer, c, gathered.weight, optional)
+        gathered.matrices.setdefault(expert, {})[part] = packed
+        if not hasattr(module, str(expert)):
+            module.add_module(str(expert), nn.Module())
+        module.get_submodule(str(expert)).add_module(own, packed)
+
+    @staticmethod
+    def _eager(experts):
+        # The others multiply by all experts at once.
+        if hasattr(experts, "config"):
+            experts.config._experts_implementation_internal = "eager"
+
+    @staticmethod
+    def _tie(model):
+        """Takes quantized layers out of what transformers ties, and ties the output layer itself."""
+        tied = model.all_tied_weights_keys
+        for target, source in list(tied.items()):
+            to, of = (model.get_submodule(name.rpartition(".")[0]) for name in (target, source))
+            if isinstance(of, LutqEmbedding) and not isinstance(to, Packed):
+                replace(model, target.rpartition(".")[0], Tied(of))
+            if isinstance(of, Packed) or isinstance(to, Packed):
+                del tied[target]
+
+    def _process_model_after_weight_loading(self, model, **kwargs):
+        if folder := os.environ.get("LUTQ_TORCH"):
+            spec = importlib.util.spec_from_file_location("lutq_torch", os.path.join(folder, "lutq_torch.py"))
+            lutq_torch = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(lutq_torch)
+            lutq_torch.use(model, folder)
+        return model
+
+    def param_needs_quantization(self, model, param_name, **kwargs):
+        return False
+
+    def is_serializable(self, *args, **kwargs):
+        return False
+
+    is_trainable = False
+    is_compileable = True
+
+
+def replace(model: nn.Module, path: str, new: nn.Module):
+    parent, _, leaf = path.rpartition(".")
+    setattr(model.get_submodule(parent), leaf, new)
+
+
+# Assigned: registering twice would fail, and every folder brings this file.
+AUTO_QUANTIZATION_CONFIG_MAPPING["lutq"] = LutqConfig
+AUTO_QUANTIZER_MAPPING["lutq"] = LutqQuantizer
+
+
+def __getattr__(name: str) -> type:
+    """Makes the classes that auto_map names: LutqX for transformers' model X, and LutqXConfig for its configuration."""
+    if not name.startswith("Lutq"):
+        raise AttributeError(f"lutq_hf.py has no {name}")
+    model = getattr(transformers, name.removeprefix("Lutq").removesuffix("Config"), None)
+    config = getattr(model, "config_class", None)
+    if config is None:
+        raise AttributeError(f"transformers {transformers.__version__} has no model {name.removeprefix('Lutq').removesuffix('Config')}")
+    if name.endswith("Config"):
+        made = type(name, (config,), {"__module__": __name__})
+    else:
+        made = type(name, (model,), {"__module__": __name__, "config_class": __getattr__(name + "Config")})
+    return globals().setdefault(name, made)
