@@ -10,11 +10,15 @@ import (
 
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/bcq"
+	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/repack/tiles"
 )
 
 type repackOptions struct {
 	target  string
+	to      string // the kind of weights instead
 	threads int
 	force   bool
 	json    bool
@@ -38,7 +42,12 @@ For the target cpu a layer P becomes P.panels and P.panel_scales, bytes in
 16-row panels. For the target cuda it becomes P.tiles and P.tile_scales, bytes
 in 16-row tiles, the same for every NVIDIA GPU. Both have P.codebook besides,
 and in P.crc32c a checksum, which is checked when they are read.
-The documentation of package repack has the layouts bit by bit.`, input.Config, input.Index, input.Header),
+The documentation of package repack has the layouts bit by bit.
+
+With --to it writes another quantized model OUT instead, whose layers all have
+tables (lut) or all binary codes (bcq) and stand for the same weights, bit by
+bit. That takes tables of equal steps, such as q2 to q5: where a layer has
+another, or factors in float32 would round its weights, nothing is written.`, input.Config, input.Index, input.Header),
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -46,11 +55,21 @@ The documentation of package repack has the layouts bit by bit.`, input.Config, 
 			if len(args) == 2 {
 				out = args[1]
 			}
+			if o.to != "" {
+				switch {
+				case out == "":
+					return usage("--to takes a folder OUT")
+				case c.Flags().Changed("target"):
+					return usage("--to writes a model, --target a kernel's tiles of one")
+				}
+				return u.convert(c.Context(), args[0], out, o)
+			}
 			return u.repack(c.Context(), args[0], out, o)
 		},
 	}
 	f := c.Flags()
 	f.Var(newWord(&o.target, "cpu", tiles.Names()...), "target", "target `NAME`: cpu or cuda")
+	f.Var(newWord(&o.to, "", lut.Name, bcq.Name), "to", "write a model of kind `NAME`: lut or bcq")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check MODEL while reading it")
@@ -107,4 +126,35 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 		}{out, o.target, len(m.Linears()), bytes})
 	}
 	return u.printLine("%s: %d layers in %s, %s", out, len(m.Linears()), target.Unit, formatBytes(bytes))
+}
+
+// convert writes a model with its layers as another kind.
+func (u *ui) convert(ctx context.Context, dir, out string, o repackOptions) (err error) {
+	if o.threads > 0 {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(o.threads))
+	}
+	if err := folder.Check(out, folder.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
+		return outputHint(err)
+	}
+	m, err := openContainer(dir, o.noVerify)
+	if err != nil {
+		return hintDiffers(err)
+	}
+	defer m.Close()
+	bar := u.startProgress("converting", 1, true)
+	res, err := quantize.Convert(ctx, m, o.to, out, quantize.ConvertOptions{Force: o.force, Progress: func(done, total int64, tensor string) {
+		bar.resize(total)
+		bar.set(done, tensor)
+	}})
+	bar.finish()
+	if err != nil {
+		return hintDiffers(outputHint(err))
+	}
+	if o.json {
+		return u.printJSON(struct {
+			Output string `json:"output"`
+			*quantize.Converted
+		}{out, res})
+	}
+	return u.printLine("%s: %d of %d layers became %s, %s → %s, sha256 %s", out, res.Changed, res.Layers, res.Kind, formatBytes(res.BytesIn), formatBytes(res.BytesOut), res.SHA256)
 }

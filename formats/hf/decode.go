@@ -281,15 +281,15 @@ func (c *Checkpoint) ConfigJSON() ([]byte, error) {
 	if err != nil || !c.decodes {
 		return text, err
 	}
-	if text, err = withoutQuantization(text); err != nil {
+	if text, err = WithoutQuantization(text); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return text, nil
 }
 
-// withoutQuantization cuts the keys that say how weights are stored out of a
-// config.json and its text_config.
-func withoutQuantization(text []byte) ([]byte, error) {
+// WithoutQuantization cuts the keys that say how weights are stored out of a
+// config.json and its text_config, and leaves everything else as it stands.
+func WithoutQuantization(text []byte) ([]byte, error) {
 	s, err := newScanner(text)
 	if err != nil {
 		return nil, err
@@ -313,7 +313,7 @@ func withoutQuantization(text []byte) ([]byte, error) {
 		}
 		out = append(out, before...)
 		if name == textPart && value[0] == '{' {
-			if value, err = withoutQuantization(value); err != nil {
+			if value, err = WithoutQuantization(value); err != nil {
 				return err
 			}
 		}

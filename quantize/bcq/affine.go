@@ -70,7 +70,8 @@ func (m *Matrix) LUT() (*lut.Matrix, error) {
 	if m.Bits < lut.MinBits || m.Bits > lut.MaxBits {
 		return nil, fmt.Errorf("%d bits: tables have %d to %d", m.Bits, lut.MinBits, lut.MaxBits)
 	}
-	// With α₀ for the scale, level c is α₀·(2c - (2^b-1) + z/α₀).
+	// With α₀ for the scale, level c is α₀·(2c - (2^b-1) + z/α₀). Where those are even numbers
+	// twice α₀ is it: so what was made of a table of integers becomes one again.
 	l.Codes = make([]byte, m.N*l.RowBytes())
 	codes, scales := make([]uint8, m.K), make([]float32, m.N*m.Groups())
 	shift, known := 0.0, false
@@ -96,20 +97,26 @@ func (m *Matrix) LUT() (*lut.Matrix, error) {
 			}
 		}
 	}
+	last, unit := 1<<m.Bits-1, 1.0
+	if math.Mod(shift, 2) == 1 || math.Mod(shift, 2) == -1 {
+		unit = 2
+	}
+	for c := range 1 << m.Bits {
+		l.Codebook = append(l.Codebook, float32((float64(2*c-last)+shift)/unit))
+	}
+	for i := range scales {
+		scales[i] *= float32(unit)
+	}
 	l.Scales = make([]byte, len(scales)*m.ScaleType.Size())
 	m.ScaleType.Encode(l.Scales, scales)
-	last := 1<<m.Bits - 1
-	for c := range 1 << m.Bits {
-		l.Codebook = append(l.Codebook, float32(float64(2*c-last)+shift))
-	}
-	if !equal(m, l) {
+	if !Equal(m, l) {
 		return nil, errors.New("a table and scales cannot hold the same numbers")
 	}
 	return l, nil
 }
 
-// equal reports whether two matrices of a shape stand for the same numbers.
-func equal(a, b weight.Matrix) bool {
+// Equal reports whether two matrices of a shape stand for the same numbers.
+func Equal(a, b weight.Matrix) bool {
 	n, k := a.Shape()
 	x, y := make([]float32, k), make([]float32, k)
 	for i := range n {

@@ -455,14 +455,14 @@ func TestAffine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !equal(m, exact) {
+		if !Equal(m, exact) {
 			t.Errorf("%d bits: other weights", bits)
 		}
 		back, err := exact.LUT()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !equal(m, back) || !slices.Equal(back.Codes, m.Codes) {
+		if !Equal(m, back) || !slices.Equal(back.Codes, m.Codes) {
 			t.Errorf("%d bits: other weights after turning back", bits)
 		}
 		// Float16 rounds offsets alone: by half a unit in their last place.
@@ -558,7 +558,7 @@ func TestKind(t *testing.T) {
 			if text := fmt.Sprint(err); err == nil && tc.want != "" || err != nil && text != tc.want {
 				t.Fatalf("got error %v, want %q", err, tc.want)
 			}
-			if err == nil && tc.name == "sound" && !equal(got, m) {
+			if err == nil && tc.name == "sound" && !Equal(got, m) {
 				t.Error("other weights")
 			}
 		})
