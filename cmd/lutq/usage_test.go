@@ -230,7 +230,7 @@ func TestComplete(t *testing.T) {
 		{"repack --target ", []string{"cpu", "cuda"}, cobra.ShellCompDirectiveNoFileComp},
 		{"tokenize ", nil, cobra.ShellCompDirectiveDefault},
 		{"completion ", []string{"bash", "zsh", "fish", "powershell"}, cobra.ShellCompDirectiveNoFileComp},
-		{"help ", []string{"bench", "completion", "doctor", "environment", "eval-ppl", "formats", "help", "inspect", "learning", "quantize", "repack", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
+		{"help ", []string{"bench", "completion", "doctor", "environment", "eval-ppl", "export", "formats", "help", "inspect", "learning", "quantize", "repack", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
 		{"help --man ", nil, cobra.ShellCompDirectiveFilterDirs},
 		{"ver", []string{"verify"}, cobra.ShellCompDirectiveNoFileComp},
 	} {

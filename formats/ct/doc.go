@@ -1,4 +1,4 @@
-// Package ct reads the formats of compressed-tensors, which llm-compressor and vLLM use.
+// Package ct reads and writes the formats of compressed-tensors, which llm-compressor and vLLM use.
 //
 // config.json says under quantization_config which groups of layers there are, by their
 // names, and how the weights of each are stored. A layer P of N rows and K columns is

@@ -127,6 +127,15 @@ func (m *Model) Linear(layer string) (weight.Matrix, error) {
 	return mat, err
 }
 
+// CheckSum holds the SHA-256 of all of a tensor's data against the one that was written, where the
+// container is checked.
+func (m *Model) CheckSum(t *hf.Tensor, sum Sum) error {
+	if !m.checked {
+		return nil
+	}
+	return m.check(t, sum)
+}
+
 // check holds a tensor's digest against the one that was written.
 func (m *Model) check(t *hf.Tensor, sum Sum) error {
 	if sum != m.config.Digests.Tensors[t.Name] {

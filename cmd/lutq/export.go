@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lutq/lutq/formats/dense"
+	"github.com/lutq/lutq/formats/export"
+	"github.com/lutq/lutq/formats/folder"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+type exportOptions struct {
+	target     string
+	dtype      string
+	requantize bool
+	force      bool
+	dryRun     bool
+	noVerify   bool
+	threads    int
+	json       bool
+}
+
+func newExportCommand(u *ui) *cobra.Command {
+	var o exportOptions
+	c := &cobra.Command{
+		Use:   "export MODEL OUT --to TARGET",
+		Short: "Write a quantized model in a format of other programs",
+		Long: withLimits(`Export writes MODEL, which quantize made, to the folder OUT as other programs
+open it:
+
+  ct      compressed-tensors, integers of 2 to 5 bits: vLLM, transformers
+  dense   weights of 16 or 32 bits: every program. MODEL may be any model then
+
+Codes and scales are taken over as they are wherever the target can hold them,
+which "lutq help formats" tells for each table. Layers that do not fit are
+listed before anything is written. They are an error, unless --requantize has
+them quantized anew from the weights that they stand for. The last line says
+what became of the weights: "loss-free" where all are the same to the bit,
+"scales re-rounded" where scales had to be rounded once more, by how much at
+most, "weights rounded" where a dense type holds fewer digits, or
+"re-quantized".`, input.Config, input.Index, input.Header),
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: folders(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			if o.target == "" {
+				return hintError{usage("export: --to is missing"), "--to takes " + alternatives(export.Names())}
+			}
+			return u.export(c.Context(), args[0], args[1], o)
+		},
+	}
+	f := c.Flags()
+	f.Var(newWord(&o.target, "", export.Names()...), "to", "target `NAME`: "+strings.Join(export.Names(), ", "))
+	f.BoolVar(&o.requantize, "requantize", false, "quantize anew what does not fit")
+	f.Var(newWord(&o.dtype, "", "f16", "bf16", "f32"), "dtype", "`TYPE` of all weights of a dense model: f16, bf16, f32")
+	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
+	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
+	f.BoolVar(&o.dryRun, "dry-run", false, "only tell what would become of the layers")
+	f.BoolVar(&o.noVerify, "no-verify", false, "do not check MODEL while reading it")
+	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	return c
+}
+
+// exportResult is what a run of export did, or would do.
+type exportResult struct {
+	Output string `json:"output"`
+	Target string `json:"target"`
+	export.Outcome
+	Unfit    []export.Unfit `json:"unfit"`
+	Warnings []string       `json:"warnings"`
+	Bytes    int64          `json:"bytes,omitempty"` // of tensors that were written
+}
+
+func (u *ui) export(ctx context.Context, dir, out string, o exportOptions) (err error) {
+	to, err := o.format()
+	if err != nil {
+		return err
+	}
+	if o.threads > 0 {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(o.threads))
+	}
+	if err := folder.Check(out, folder.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
+		return outputHint(err)
+	}
+	defer func() { err = hintDiffers(err) }()
+	p, done, err := o.plan(ctx, dir, to)
+	if err != nil {
+		return err
+	}
+	defer done()
+	r := exportResult{Output: out, Target: o.target, Outcome: p.Outcome(), Unfit: p.Unfit(), Warnings: append([]string{}, p.Warnings()...)}
+	for _, w := range r.Warnings {
+		u.note("%s", w)
+	}
+	if !o.json || !o.dryRun {
+		u.listUnfit(r)
+	}
+	eo := export.Options{Requantize: o.requantize, Force: o.force}
+	if !o.dryRun {
+		if err := p.Check(eo); err != nil {
+			return err
+		}
+		bar := u.startProgress("exporting", p.Size(), true)
+		eo.Progress = bar.set
+		r.Bytes, err = p.Run(ctx, out, eo)
+		bar.finish()
+		if err != nil {
+			return outputHint(err)
+		}
+	}
+	if o.json {
+		return u.printJSON(r)
+	}
+	return u.printLine("%s", r.line(o.dryRun))
+}
+
+// format returns the target.
+func (o exportOptions) format() (target.Target, error) {
+	to, err := export.For(o.target)
+	if err != nil {
+		return nil, err
+	}
+	if o.dtype == "" {
+		return to, nil
+	}
+	d, ok := to.(dense.Target)
+	if !ok {
+		return nil, usage("--dtype is for --to dense")
+	}
+	d.DType, err = weight.ParseScaleType(o.dtype)
+	return d, err
+}
+
+// plan opens a model and looks at its layers.
+func (o exportOptions) plan(ctx context.Context, dir string, to target.Target) (*export.Plan, func() error, error) {
+	container, err := isContainer(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !container && o.target == "dense" {
+		c, err := hf.Open(dir)
+		if err != nil {
+			return nil, nil, err
+		}
+		p, err := export.NewPlain(ctx, c, to)
+		return p, c.Close, err
+	}
+	m, err := openContainer(dir, o.noVerify)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := export.New(ctx, m, to)
+	return p, m.Close, err
+}
+
+// listUnfit lists what does not fit and why.
+func (u *ui) listUnfit(r exportResult) {
+	for _, group := range r.Unfit {
+		layers := "layers"
+		if group.Layers == 1 {
+			layers = "layer"
+		}
+		names := make([]string, len(group.Names))
+		for i, name := range group.Names {
+			names[i] = input.Name(name)
+		}
+		u.note("%d %s (%s) to be %s: %s", group.Layers, layers, strings.Join(names, ", "), group.Then, group.Why)
+	}
+}
+
+// line says what became of a model.
+func (r exportResult) line(dryRun bool) string {
+	var parts []string
+	for _, p := range []struct {
+		n    int
+		what string
+	}{{r.AsIs, "as they are"}, {r.Anew, "quantized anew"}, {r.Dense, "dense"}} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d layers %s", p.n, p.what))
+		}
+	}
+	if len(parts) == 0 {
+		parts = append(parts, "no quantized layers")
+	}
+	outcome := r.Outcome.Outcome
+	if r.Change > 0 {
+		outcome += fmt.Sprintf(" (largest relative change %.2g)", r.Change)
+	}
+	if dryRun {
+		return fmt.Sprintf("%s: would be %s: %s", r.Output, outcome, strings.Join(parts, ", "))
+	}
+	return fmt.Sprintf("%s: %s, %s: %s", r.Output, formatBytes(r.Bytes), outcome, strings.Join(parts, ", "))
+}

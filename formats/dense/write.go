@@ -1,0 +1,70 @@
+package dense
+
+import (
+	"context"
+	"errors"
+
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+// Target is a folder of plain weights. It implements [target.Target].
+type Target struct {
+	// DType, if not 0, is the type of all weights. Otherwise those that were quantized get the type
+	// that the model computes with, and the others stay as they are.
+	DType weight.ScaleType
+}
+
+// Name implements [target.Target].
+func (Target) Name() string { return "dense" }
+
+// Format implements [target.Target].
+func (t Target) Format(m *target.Model) (target.Format, error) {
+	if t.DType != 0 {
+		m.DType = t.DType
+	}
+	return &format{m, t.DType != 0}, nil
+}
+
+type format struct {
+	model *target.Model
+	all   bool // tensors become of the model's type
+}
+
+// Fit implements [target.Format]: every layer can be written as what it stands for, rounded
+// to nearest.
+func (f *format) Fit(*target.Layer, *lut.Matrix) target.Fit {
+	fit := target.Fit{Dense: true}
+	switch f.model.DType {
+	case weight.F16:
+		fit.Change = 0x1p-11
+	case weight.BF16:
+		fit.Change = 0x1p-9
+	}
+	return fit
+}
+
+// Anew implements [target.Format].
+func (f *format) Anew(*target.Layer) (lut.Options, error) {
+	return lut.Options{}, errors.New("nothing is quantized")
+}
+
+// Write implements [target.Format].
+func (f *format) Write(ctx context.Context, dir string, s target.Source) error {
+	o := target.Folder{}
+	if f.all {
+		o.Kept = func(t *hf.Tensor) hf.DType {
+			if _, err := target.ScaleType(t.DType); err != nil {
+				return t.DType // no weights
+			}
+			return hf.DType(f.model.DType.DType())
+		}
+		var err error
+		if o.Edits, err = target.SetDType(f.model.Config, f.model.DType); err != nil {
+			return err
+		}
+	}
+	return target.WriteFolder(ctx, dir, s, nil, o)
+}

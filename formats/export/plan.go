@@ -1,0 +1,360 @@
+package export
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/quantize/bcq"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+// Plan is what becomes of each layer of a model.
+type Plan struct {
+	Target target.Target
+	Model  *target.Model
+
+	format target.Format
+	ckpt   *hf.Checkpoint
+	input  *lutq.Model // nil: a model that is not quantized by lutq
+	items  map[*target.Layer]*item
+}
+
+// item is what is known of a layer.
+type item struct {
+	fit   target.Fit
+	anew  lut.Options
+	never string // why there is no form but 16 or 32 bits, where fit.Why is set
+}
+
+// New looks at a container's layers. Nothing of it is checked by digests but what the
+// container itself checks when it is read.
+func New(ctx context.Context, m *lutq.Model, t target.Target) (*Plan, error) {
+	config, err := configOf(m)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{Target: t, ckpt: m.Checkpoint(), input: m}
+	p.Model = newModel(m.Checkpoint(), config, func(name string) bool {
+		_, whole := m.Config().Tensors[name]
+		_, layer := m.Config().Tensors[strings.TrimSuffix(name, lutq.WeightSuffix)]
+		return m.Checkpoint().Has(name) || whole || layer
+	})
+	fuse := fuses(p.Model.Decoder)
+	seen := make(map[string]bool)
+	for _, tensor := range m.Checkpoint().Tensors() {
+		name := m.LayerOf(tensor.Name)
+		if name == "" {
+			p.Model.Kept = append(p.Model.Kept, tensor)
+			continue
+		}
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		l, err := newLayer(m, name)
+		if err != nil {
+			return nil, err
+		}
+		l.Role, l.Fuse = p.Model.Role(l.Tensor), fuse(name)
+		p.Model.Layers = append(p.Model.Layers, l)
+	}
+	p.Model.Side = slices.DeleteFunc(p.Model.Side, func(name string) bool { return name == lutq.CodeName })
+	p.Model.DType = target.DTypeOf(config, p.Model.Kept)
+	return p, p.look(ctx)
+}
+
+// NewPlain makes a plan for a model that lutq did not quantize, whose tensors are all kept.
+func NewPlain(ctx context.Context, c *hf.Checkpoint, t target.Target) (*Plan, error) {
+	config, err := c.ConfigJSON()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.CheckUnquantized(); err != nil {
+		return nil, err
+	}
+	p := &Plan{Target: t, ckpt: c, Model: newModel(c, config, c.Has)}
+	p.Model.Kept = c.Tensors()
+	p.Model.DType = target.DTypeOf(config, p.Model.Kept)
+	return p, p.look(ctx)
+}
+
+func newModel(c *hf.Checkpoint, config []byte, has func(tensor string) bool) *target.Model {
+	m := &target.Model{Dir: c.Dir(), Config: config}
+	m.Decoder, m.Why = arch.Describe(config, has)
+	for _, name := range c.SideFiles() {
+		if name != target.ConfigName {
+			m.Side = append(m.Side, name)
+		}
+	}
+	return m
+}
+
+// configOf returns the config.json that a container was made with.
+func configOf(m *lutq.Model) ([]byte, error) {
+	config, err := m.Checkpoint().ConfigJSON()
+	if err != nil {
+		return nil, err
+	}
+	edits := []target.Member{{Key: "quantization_config"}}
+	if !lutq.OwnCode(config) {
+		edits = append(edits, target.Member{Key: "auto_map"})
+	}
+	config, err = target.Edit(config, edits...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(m.Checkpoint().Dir(), target.ConfigName), err)
+	}
+	return config, nil
+}
+
+// fuses returns what names the layers that runtimes make one matrix of.
+func fuses(d *arch.Decoder) func(layer string) string {
+	if d == nil {
+		return arch.FuseByName
+	}
+	fuse := make(map[string]string)
+	for l := range d.Linears() {
+		if l.Whole() {
+			fuse[l.Stored.Path] = l.Fuse
+		}
+	}
+	return func(layer string) string { return fuse[layer] }
+}
+
+// newLayer describes a layer as it is stored.
+func newLayer(m *lutq.Model, name string) (*target.Layer, error) {
+	tc, spec := m.Config().Tensors[name], m.Spec(name)
+	l := &target.Layer{
+		Name: name, N: tc.Shape[0], K: tc.Shape[1], Experts: tc.Experts, Transposed: tc.Transposed,
+		Stored: spec, Bits: spec.Bits, Group: spec.Columns(tc.Shape[1]),
+	}
+	l.Tensor, l.Shape = tc.Original(name)
+	if spec.Kind != lut.Name {
+		return l, nil
+	}
+	table, err := m.Reader().Tensor(m.Parts(name)[lut.CodebookPart])
+	if err != nil {
+		return nil, err
+	}
+	l.Table = make([]float32, 1<<l.Bits)
+	num.DecodeF32(l.Table, table)
+	return l, lut.Codebook{Name: name, Values: l.Table}.Check(l.Bits)
+}
+
+// look finds out what becomes of every layer.
+func (p *Plan) look(ctx context.Context) error {
+	var err error
+	if p.format, err = p.Target.Format(p.Model); err != nil {
+		return fmt.Errorf("%s: %w", p.Model.Dir, err)
+	}
+	p.items = make(map[*target.Layer]*item, len(p.Model.Layers))
+	for _, l := range p.Model.Layers {
+		p.items[l] = new(item)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for _, l := range p.Model.Layers {
+		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := p.lookAt(p.items[l], l); err != nil {
+				return fmt.Errorf("%s: %w", l.Name, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// lookAt finds out what becomes of a layer.
+func (p *Plan) lookAt(it *item, l *target.Layer) error {
+	w, why, err := p.scales(l)
+	if err != nil {
+		return err
+	}
+	if it.fit = p.format.Fit(l, w); it.fit.Why != "" && why != "" {
+		it.fit.Why = why
+	}
+	switch {
+	case it.fit.Dense:
+		l.As = target.Dense
+		return nil
+	case it.fit.Why == "":
+		l.As, l.Table = target.AsIs, w.Codebook
+		return nil
+	}
+	if l.Top, err = p.top(l, w); err != nil {
+		return err
+	}
+	if it.anew, err = p.format.Anew(l); err != nil {
+		l.As, it.never = target.Dense, err.Error()
+		return nil
+	}
+	l.As, l.Table = target.Anew, it.anew.Codebook.Values
+	l.Bits, l.Group = it.anew.Codebook.Bits(), min(it.anew.Group, l.K)
+	return nil
+}
+
+// scales reads a layer without its codes where it has such, and else all of it. A layer that
+// no table holds is nil, with the reason.
+func (p *Plan) scales(l *target.Layer) (w *lut.Matrix, why string, err error) {
+	if l.Stored.Kind != lut.Name {
+		mat, err := p.input.Linear(l.Name)
+		if err != nil {
+			return nil, "", err
+		}
+		if w, err = asTable(mat); err != nil {
+			return nil, err.Error(), nil
+		}
+		return w, "", nil
+	}
+	r := p.input.Reader()
+	scales, err := r.Tensor(p.input.Parts(l.Name)[lut.ScalesPart])
+	if err != nil {
+		return nil, "", err
+	}
+	w = &lut.Matrix{
+		N: l.N, K: l.K, Bits: l.Bits, Group: l.Group, ScaleType: l.Stored.ScaleType,
+		Scales: scales, Codebook: l.Table,
+	}
+	return w, "", r.Wait()
+}
+
+// asTable returns a matrix of any kind as one with a table.
+func asTable(m weight.Matrix) (*lut.Matrix, error) {
+	if b, ok := m.(*bcq.Matrix); ok {
+		return b.LUT()
+	}
+	return lut.Of(m)
+}
+
+// top returns a magnitude that no weight of a layer exceeds. w may be nil.
+func (p *Plan) top(l *target.Layer, w *lut.Matrix) (float32, error) {
+	var top float32
+	if w != nil {
+		row := make([]float32, w.Groups())
+		for n := range w.N {
+			w.RowScales(row, n)
+			for _, s := range row {
+				top = max(top, float32(math.Abs(float64(s))))
+			}
+		}
+		return top * lut.Codebook{Values: w.Codebook}.Max(), nil
+	}
+	mat, err := p.input.Linear(l.Name)
+	if err != nil {
+		return 0, err
+	}
+	row := make([]float32, l.K)
+	for n := range l.N {
+		mat.Row(row, n)
+		for _, v := range row {
+			top = max(top, float32(math.Abs(float64(v))))
+		}
+	}
+	return top, nil
+}
+
+// Unfit are layers that do not fit the target for one reason.
+type Unfit struct {
+	Layers int      `json:"layers"`
+	Names  []string `json:"names"` // once for all blocks, with * for their numbers
+	Why    string   `json:"why"`
+	Then   string   `json:"then"` // what becomes of them if they are quantized anew
+}
+
+// number matches the index of a layer or an expert in a name.
+var number = regexp.MustCompile(`\b\d+\b`)
+
+// Unfit groups the layers that do not fit by the reason, in the order of the model.
+func (p *Plan) Unfit() []Unfit {
+	all := []Unfit{}
+	for _, l := range p.Model.Layers {
+		it := p.items[l]
+		if it.fit.Why == "" {
+			continue
+		}
+		then := "quantized anew"
+		if it.never != "" {
+			then = "stored as " + p.Model.DType.String()
+		}
+		at := slices.IndexFunc(all, func(u Unfit) bool { return u.Why == it.fit.Why && u.Then == then })
+		if at < 0 {
+			at = len(all)
+			all = append(all, Unfit{Why: it.fit.Why, Then: then})
+		}
+		u := &all[at]
+		u.Layers++
+		if name := number.ReplaceAllString(l.Name, "*"); !slices.Contains(u.Names, name) {
+			u.Names = append(u.Names, name)
+		}
+	}
+	return all
+}
+
+// Warnings say what clients may not take that the target holds.
+func (p *Plan) Warnings() []string {
+	if w, ok := p.format.(target.Warner); ok {
+		return w.Warnings()
+	}
+	return nil
+}
+
+// Outcome is what becomes of a model's weights.
+type Outcome struct {
+	Outcome string  `json:"outcome"`          // loss-free, scales re-rounded, weights rounded or re-quantized
+	Change  float64 `json:"change,omitempty"` // of a scale or a weight, at most, as a part of it; of those not quantized anew
+	AsIs    int     `json:"as_is"`            // layers that are written as they are
+	Anew    int     `json:"anew"`             // that are quantized anew
+	Dense   int     `json:"dense"`            // that are written in 16 or 32 bits
+}
+
+// The outcomes.
+const (
+	LossFree    = "loss-free"
+	Rerounded   = "scales re-rounded"
+	Rounded     = "weights rounded"
+	Requantized = "re-quantized"
+)
+
+// Outcome says what becomes of the weights.
+func (p *Plan) Outcome() Outcome {
+	o := Outcome{Outcome: LossFree}
+	unfit := false
+	for _, l := range p.Model.Layers {
+		it := p.items[l]
+		o.Change = max(o.Change, it.fit.Change)
+		switch l.As {
+		case target.AsIs:
+			o.AsIs++
+		case target.Anew:
+			o.Anew++
+		case target.Dense:
+			o.Dense++
+		}
+		unfit = unfit || it.fit.Why != ""
+	}
+	switch {
+	case unfit:
+		o.Outcome = Requantized
+	case o.Change > 0 && o.Dense > 0:
+		o.Outcome = Rounded
+	case o.Change > 0:
+		o.Outcome = Rerounded
+	}
+	return o
+}

@@ -1,0 +1,38 @@
+package export
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/lutq/lutq/formats/ct"
+	"github.com/lutq/lutq/formats/dense"
+	"github.com/lutq/lutq/formats/target"
+)
+
+// Targets lists the formats of other programs that there are. A new one is a package and a
+// line here.
+func Targets() []target.Target {
+	return []target.Target{
+		ct.Target{},
+		dense.Target{},
+	}
+}
+
+// Names lists what the targets are called.
+func Names() []string {
+	var names []string
+	for _, t := range Targets() {
+		names = append(names, t.Name())
+	}
+	return names
+}
+
+// For returns the target of a name.
+func For(name string) (target.Target, error) {
+	for _, t := range Targets() {
+		if t.Name() == name {
+			return t, nil
+		}
+	}
+	return nil, fmt.Errorf("unknown target %q: want %s", name, strings.Join(Names(), ", "))
+}
