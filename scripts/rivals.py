@@ -126,6 +126,169 @@ def ct():
     ])
 
 
+def bnb():
+    import torch
+    from bitsandbytes.functional import dequantize_4bit, dequantize_blockwise, quantize_4bit
+    from safetensors.torch import save_file
+
+    def folder(case, kind, nested, layers):
+        tensors, want = {"norm.weight": torch.ones(K, dtype=torch.bfloat16)}, {}
+        for i, (name, shape, block) in enumerate(layers):
+            w = torch.from_numpy(weights(10 + i, *shape))
+            q, state = quantize_4bit(w, blocksize=block, compress_statistics=nested, quant_type=kind)
+            tensors[name] = q
+            tensors |= {f"{name}.{a}": b for a, b in state.as_dict(packed=True).items()}
+            # Its own inverse in float32: bit for bit what the table says times the scale.
+            scales = state.absmax
+            if nested:
+                scales = dequantize_blockwise(state.absmax, state.state2) + state.offset
+            codes = torch.stack([q.flatten() >> 4, q.flatten() & 15], 1).flatten()[: w.numel()].long()
+            values = state.code[codes] * scales[torch.arange(w.numel()) // block]
+            if kind == "nf4":
+                assert torch.equal(dequantize_4bit(q, state).reshape(w.shape), values.reshape(w.shape))
+            want[name] = values.reshape(w.shape).numpy()
+        config = {"quantization_config": {
+            "quant_method": "bitsandbytes", "load_in_4bit": True, "_load_in_4bit": True, "load_in_8bit": False, "_load_in_8bit": False,
+            "bnb_4bit_quant_type": kind, "bnb_4bit_use_double_quant": nested, "bnb_4bit_compute_dtype": "bfloat16",
+            "bnb_4bit_quant_storage": "uint8", "llm_int8_skip_modules": ["lm_head"], "llm_int8_threshold": 6.0}}
+        write("bnb", case, tensors, config, want, save_file)
+
+    layers = [("a.q_proj.weight", (N, K), 64), ("a.k_proj.weight", (20, 96), 64), ("a.v_proj.weight", (24, 256), 128)]
+    folder("nf4", "nf4", False, layers)
+    folder("nf4-nested", "nf4", True, [("a.q_proj.weight", (120, K), 64), ("a.k_proj.weight", (20, 96), 64)])
+    folder("fp4", "fp4", False, layers)
+
+
+def mlx():
+    import mlx.core as mx
+
+    def folder(case, layers, **how):
+        tensors, want, own = {"norm.weight": mx.ones(K, dtype=mx.bfloat16)}, {}, {}
+        for i, (name, q) in enumerate(layers):
+            w = mx.array(weights(20 + i)).astype(mx.bfloat16)
+            parts = mx.quantize(w, **{**how, **q})
+            for suffix, p in zip(["weight", "scales", "biases"], parts):
+                tensors[f"{name}.{suffix}"] = p
+            if (q or how)["mode"] == "affine":
+                parts = [parts[0]] + [p.astype(mx.float32) for p in parts[1:]]
+                values = mx.dequantize(*parts, **{**how, **q})
+                # Which may fuse its product and sum: the two one after the other.
+                code = mx.dequantize(parts[0], mx.ones_like(parts[1]), mx.zeros_like(parts[2]), **{**how, **q})
+                g = {**how, **q}["group_size"]
+                scale, bias = (np.repeat(np.array(p), g, 1) for p in parts[1:])
+                exact = np.array(code) * scale + bias
+                assert np.allclose(exact, np.array(values), rtol=1e-6, atol=1e-7)
+                want[f"{name}.weight"] = exact
+            else:
+                want[f"{name}.weight"] = np.array(mx.dequantize(*parts, dtype=mx.float32, **{**how, **q}))
+            if q:
+                own[name] = {**how, **q}
+        q = {**how, **own}
+        write("mlx", case, tensors, {"quantization": q, "quantization_config": q}, want, lambda t, path, meta: mx.save_safetensors(path, t, meta), "mlx")
+
+    def affine(bits, group):
+        return {"bits": bits, "group_size": group, "mode": "affine"}
+
+    folder("affine", [("a.q_proj", {}), ("a.k_proj", affine(2, 32)), ("a.v_proj", affine(3, 64)), ("embed_tokens", affine(5, 64)),
+                      ("a.up_proj", affine(6, 32)), ("a.down_proj", affine(8, 64))], bits=4, group_size=64, mode="affine")
+    folder("fp4", [("a.q_proj", {}), ("a.k_proj", {"bits": 4, "group_size": 16, "mode": "nvfp4"})], bits=4, group_size=32, mode="mxfp4")
+
+
+def stream(codes, bits):
+    """Packs each row of codes into words of 32 bits, from the lowest bit of the first on."""
+    bit = (codes[:, :, None].astype(np.uint32) >> np.arange(bits, dtype=np.uint32)) & 1
+    bit = bit.reshape(codes.shape[0], -1, 32)
+    return np.ascontiguousarray((bit << np.arange(32, dtype=np.uint32)).sum(2, dtype=np.uint32)).view(np.int32)
+
+
+def affine_codes(w, bits, groups, symmetric):
+    """Codes, zero points and float16 scales of groups of columns."""
+    n, count = len(w), int(groups.max()) + 1
+    scales, zeros = np.empty((n, count), np.float16), np.empty((n, count), int)
+    codes = np.empty(w.shape, int)
+    for g in range(count):
+        b = w[:, groups == g]
+        if symmetric:
+            scale, zero = np.abs(b).max(1) * 2 / (2**bits - 1), np.full(n, 2 ** (bits - 1))
+        else:
+            low, high = np.minimum(b.min(1), 0), np.maximum(b.max(1), 0)
+            scale = (high - low) / (2**bits - 1)
+            zero = np.clip(np.rint(-low / scale), 0, 2**bits - 1).astype(int)
+            zero[0] = 0  # which is stored as the largest
+        scales[:, g], zeros[:, g] = scale, zero
+        codes[:, groups == g] = np.clip(np.rint(b / scales[:, g, None].astype(float)) + zero[:, None], 0, 2**bits - 1)
+    values = (codes - zeros[:, groups]).astype(np.float32) * scales[:, groups].astype(np.float32)
+    return codes, zeros, scales, values
+
+
+def gptq():
+    from safetensors.numpy import save_file
+
+    def folder(case, config, layers):
+        tensors, want = {"norm.weight": np.ones(K, np.float16)}, {}
+        shift = 0 if config["checkpoint_format"] == "gptq_v2" else 1
+        for i, (name, bits, group, reorder) in enumerate(layers):
+            w = weights(30 + i, 64, K)
+            groups = np.arange(K) // group
+            if reorder:
+                groups = groups[np.random.default_rng(i).permutation(K)]
+            codes, zeros, scales, values = affine_codes(w, bits, groups, config["sym"])
+            tensors[f"{name}.qweight"] = np.ascontiguousarray(stream(codes, bits).T)
+            tensors[f"{name}.qzeros"] = stream((zeros.T - shift) % 2**bits, bits)
+            tensors[f"{name}.scales"] = np.ascontiguousarray(scales.T)
+            tensors[f"{name}.g_idx"] = groups.astype(np.int32)
+            tensors[f"{name}.bias"] = np.zeros(64, np.float16)
+            want[f"{name}.weight"] = values
+        write("gptq", case, tensors, {"quantization_config": {"quant_method": "gptq", **config}}, want, save_file)
+
+    names = ["a.q_proj", "a.k_proj", "a.v_proj", "a.up_proj"]
+    widths = list(zip(names, [4, 2, 3, 8], [64, 64, 32, K], [False] * 4))
+    base = {"bits": 4, "group_size": 64, "desc_act": False, "lm_head": False, "pack_dtype": "int32"}
+    folder("symmetric", {**base, "sym": True, "checkpoint_format": "gptq"}, widths)
+    folder("v1", {**base, "sym": False, "checkpoint_format": "gptq"}, widths)
+    folder("v2", {**base, "sym": False, "checkpoint_format": "gptq_v2"}, widths[:1])
+    folder("act-order", {**base, "sym": True, "desc_act": True, "checkpoint_format": "gptq"}, [("a.q_proj", 4, 64, True), ("a.k_proj", 3, 32, True)])
+
+
+def awq():
+    from safetensors.numpy import save_file
+
+    def words(codes):
+        """Packs eight columns a word in the order of AutoAWQ."""
+        c = codes.reshape(len(codes), -1, 8)[:, :, [0, 2, 4, 6, 1, 3, 5, 7]].astype(np.uint32)
+        return np.ascontiguousarray((c << (4 * np.arange(8, dtype=np.uint32))).sum(2, dtype=np.uint32)).view(np.int32)
+
+    tensors, want = {"norm.weight": np.ones(K, np.float16)}, {}
+    for i, name in enumerate(["a.q_proj", "a.k_proj"]):
+        codes, zeros, scales, values = affine_codes(weights(40 + i, 64), 4, np.arange(K) // 64, i == 1)
+        tensors[f"{name}.qweight"] = words(codes.T)
+        tensors[f"{name}.qzeros"] = words(zeros.T)
+        tensors[f"{name}.scales"] = np.ascontiguousarray(scales.T)
+        want[f"{name}.weight"] = values
+    config = {"quant_method": "awq", "version": "gemm", "bits": 4, "group_size": 64, "zero_point": True, "modules_to_not_convert": ["lm_head"]}
+    write("awq", "gemm", tensors, {"quantization_config": config}, want, save_file)
+
+
+def modelopt():
+    import torch
+    from safetensors.torch import save_file
+
+    levels = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    tensors, want = {"norm.weight": torch.ones(K, dtype=torch.bfloat16)}, {}
+    for i, name in enumerate(["a.q_proj", "a.k_proj"]):
+        w = torch.from_numpy(weights(50 + i)).reshape(N, -1, 16)
+        second = w.abs().max() / (6 * 448)
+        scale = (w.abs().amax(2) / 6 / second).to(torch.float8_e4m3fn)
+        by = scale.float() * second
+        index = (w.abs() / by[:, :, None] - levels[:, None, None, None]).abs().argmin(0)
+        code = (index | (w < 0) * 8).reshape(N, K).to(torch.uint8)
+        tensors[f"{name}.weight"] = code[:, ::2] | code[:, 1::2] << 4
+        tensors |= {f"{name}.weight_scale": scale, f"{name}.weight_scale_2": second, f"{name}.input_scale": torch.tensor(0.01)}
+        want[f"{name}.weight"] = (levels[index] * torch.where(w < 0, -1.0, 1.0) * by[:, :, None]).reshape(N, K).numpy()
+    config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "producer": {"name": "modelopt", "version": "0.39.0"}}
+    write("modelopt", "nvfp4", tensors, {"quantization_config": config}, want, save_file)
+
+
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         globals()[name]()

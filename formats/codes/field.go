@@ -181,9 +181,12 @@ func Mapped[T any](f Field[T], as func(T) T) Field[T] {
 
 // Scales reads a tensor of some columns as numbers, which must be finite: of type F32, F16,
 // BF16, F8_E4M3 or F8_E8M0; bytes (U8) are taken for the last.
-func Scales(t *hf.Tensor, columns int) (Field[float32], error) {
+func Scales(t *hf.Tensor, columns int) (Field[float32], error) { return ScalesAs(t, t.DType, columns) }
+
+// ScalesAs reads scales as [Scales] does, as if the tensor were of another type.
+func ScalesAs(t *hf.Tensor, as hf.DType, columns int) (Field[float32], error) {
 	decode := num.DecodeF32
-	switch t.DType {
+	switch as {
 	case hf.F32:
 	case hf.F16:
 		decode = num.DecodeF16
@@ -196,7 +199,7 @@ func Scales(t *hf.Tensor, columns int) (Field[float32], error) {
 	default:
 		return nil, t.Errorf("scales of type %s: want F32, F16, BF16 or 8 bits", t.DType)
 	}
-	width := t.DType.Bits() / 8
+	width := as.Bits() / 8
 	return func(dst []float32, b Block) error {
 		err := readRows(t, b, width*columns, width*b.Col, width*b.Cols, func(row int, raw []byte) {
 			decode(dst[row*b.Cols:][:b.Cols], raw)

@@ -2,8 +2,13 @@
 package source
 
 import (
+	"github.com/lutq/lutq/formats/awq"
+	"github.com/lutq/lutq/formats/bnb"
 	"github.com/lutq/lutq/formats/ct"
+	"github.com/lutq/lutq/formats/gptq"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/mlx"
+	"github.com/lutq/lutq/formats/modelopt"
 )
 
 // Schemes lists the ways to store weights that are decoded.
@@ -12,6 +17,11 @@ func Schemes() []hf.Scheme {
 		hf.FP8Scheme{},
 		hf.MXFP4Scheme{},
 		ct.Scheme{},
+		gptq.Scheme{},
+		awq.Scheme{},
+		bnb.Scheme{},
+		mlx.Scheme{},
+		modelopt.Scheme{},
 	}
 }
 
