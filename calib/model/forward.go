@@ -79,15 +79,19 @@ func (m *Model) start(tokens []int) (activations, error) {
 	if err := m.check(tokens); err != nil {
 		return activations{}, err
 	}
-	t, d := len(tokens), m.desc
+	a := m.room(len(tokens))
+	m.extend(len(tokens))
+	return a, m.ops.Err()
+}
+
+// room returns room for the activations of t tokens.
+func (m *Model) room(t int) activations {
 	if t > m.scratch.tokens {
 		m.scratch.free(m.ops)
 		m.scratch = scratch{tokens: t, activations: m.newActivations(t)}
-		w := widthsOf(d)
-		m.scratch.h, m.scratch.q = m.ops.Floats(t*d.Hidden), m.ops.Acts(t*w.q)
+		m.scratch.h, m.scratch.q = m.ops.Floats(t*m.desc.Hidden), m.ops.Acts(t*widthsOf(m.desc).q)
 	}
-	m.extend(t)
-	return m.first(m.scratch.activations, t), m.ops.Err()
+	return m.first(m.scratch.activations, t)
 }
 
 // check refuses windows that are none.
@@ -240,20 +244,30 @@ func (m *Model) attentionOut(a activations, d *layer) {
 // queries computes queries, keys and values of a.n. q0 and k0 take queries and
 // keys as they are before their norm; they are a.q and a.k where that is not to be kept.
 func (m *Model) queries(a activations, d *layer, q0, k0 Array) {
+	m.project(a, d, q0, k0)
+	m.rotate(d, a.q, a.k, a.t, false)
+}
+
+// project is queries without positions.
+func (m *Model) project(a activations, d *layer, q0, k0 Array) {
 	m.ops.Linear(a.n, a.t, d.q.to(q0), d.k.to(k0), d.v.to(a.v))
 	if d.qNorm != nil {
 		at := &d.block.Attn
 		m.ops.RMSNorm(a.q, q0, d.qNorm, a.t*at.Heads, at.QNorm.Eps)
 		m.ops.RMSNorm(a.k, k0, d.kNorm, a.t*at.KVHeads, at.KNorm.Eps)
 	}
-	m.rotate(d, a.q, a.k, a.t, false)
 }
 
-// rotate applies the rotary embedding to queries and keys.
+// rotate applies the rotary embedding to queries and keys of a window.
 func (m *Model) rotate(d *layer, q, k Array, t int, back bool) {
-	r, at := d.rope, &d.block.Attn
-	m.ops.Rope(q, t, at.Heads, r.half(), r.cos, r.sin, back)
-	m.ops.Rope(k, t, at.KVHeads, r.half(), r.cos, r.sin, back)
+	m.rotateBy(d, q, k, t, d.rope.cos, d.rope.sin, back)
+}
+
+// rotateBy is rotate with given cosines and sines of each row.
+func (m *Model) rotateBy(d *layer, q, k Array, t int, cos, sin Array, back bool) {
+	half, at := d.rope.half(), &d.block.Attn
+	m.ops.Rope(q, t, at.Heads, half, cos, sin, back)
+	m.ops.Rope(k, t, at.KVHeads, half, cos, sin, back)
 }
 
 // attention returns the sizes of the attention over a window of t tokens.

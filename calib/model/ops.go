@@ -64,6 +64,13 @@ type Ops interface {
 	// takes ln Σ exp of the scores, a sink's among them, which the gradient needs. o may be q where lse is nil.
 	// No more than a block of queries' scores exists at a time.
 	Attention(o, lse, q, k, v Array, s AttentionShape)
+	// Keep writes keys k and values v [rows, KVHeads, Dim], acts, of the rows of a step to their places in a
+	// cache: keys and values are acts, [CacheShape.Elements] each, in an order of the device's own.
+	Keep(keys, values, k, v Array, at Step, c CacheShape)
+	// Recall is Attention for queries q [rows, Heads, Dim] of a step over what is kept of their slots, their own
+	// keys and values included: a row at position p sees positions max(0, p−Window+1) to p. s.T is not
+	// read. What lies behind p may be anything. o may be q.
+	Recall(o, q, keys, values Array, at Step, c CacheShape, s AttentionShape)
 	// GLU writes y = act(g)∘u, n = len elements of acts; for arch.SwiGLUOAI what is said there.
 	// y may be g.
 	GLU(y, g, u Array, act arch.Gating)
@@ -124,3 +131,30 @@ type AttentionShape struct {
 	Cap                    float32 // c in c·tanh(score/c), after that; 0 is none
 	Sinks                  Array   // floats [Heads]: a score that every softmax has beside the tokens', without a value; or nil
 }
+
+// CacheShape are the sizes of a cache of the keys and values of one attention: of Slots texts, each of
+// at most Positions tokens.
+type CacheShape struct{ Slots, Positions, KVHeads, Dim int }
+
+// cacheUnit is what a cache has its positions and the elements of a head in multiples of, so that a
+// device may keep them in panels as wide.
+const cacheUnit = 16
+
+// Head is how many elements of the keys, and of the values, belong to a head of a slot.
+func (c CacheShape) Head() int {
+	up := func(n int) int { return (n + cacheUnit - 1) / cacheUnit * cacheUnit }
+	return up(c.Positions) * up(c.Dim)
+}
+
+// Elements is how many a cache has for keys, and as many for values. Those of head h of slot s begin at
+// (s·KVHeads + h)·Head.
+func (c CacheShape) Elements() int { return c.Slots * c.KVHeads * c.Head() }
+
+// Step says where the rows of some states stand in a cache.
+type Step struct {
+	Runs []Run // of all rows, in order
+	Rows Array // floats [rows, 2]: slot and position of each row
+}
+
+// Run are rows of a slot that follow each other, the first at position From.
+type Run struct{ Slot, From, Rows int }

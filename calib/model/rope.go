@@ -25,15 +25,21 @@ func (r *rope) extend(n int, ops Ops) {
 	}
 	cos, sin := make([]float32, 0, n*len(freqs)), make([]float32, 0, n*len(freqs))
 	for pos := range n {
-		for _, f := range freqs {
-			s, c := math.Sincos(float64(pos) * f)
-			cos, sin = append(cos, float32(c*r.desc.Amplitude)), append(sin, float32(s*r.desc.Amplitude))
-		}
+		cos, sin = r.angles(cos, sin, freqs, pos)
 	}
 	r.free(ops)
 	r.freqs, r.positions, r.cos, r.sin = freqs, n, ops.Floats(len(cos)), ops.Floats(len(sin))
 	ops.Write(r.cos, cos)
 	ops.Write(r.sin, sin)
+}
+
+// angles appends cosines and sines of a position.
+func (r *rope) angles(cos, sin []float32, freqs []float64, pos int) (newCos, newSin []float32) {
+	for _, f := range freqs {
+		s, c := math.Sincos(float64(pos) * f)
+		cos, sin = append(cos, float32(c*r.desc.Amplitude)), append(sin, float32(s*r.desc.Amplitude))
+	}
+	return cos, sin
 }
 
 func (r *rope) free(ops Ops) {

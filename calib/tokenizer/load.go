@@ -35,7 +35,7 @@ func parse(data []byte) (*Tokenizer, error) {
 	if f.Version != "" && f.Version != "1.0" {
 		return nil, fmt.Errorf("version %s is not supported", quote(f.Version))
 	}
-	t := &Tokenizer{added: make(map[string]int32), spellings: make(map[int]string), raw: newMatcher(), normalized: newMatcher()}
+	t := &Tokenizer{added: make(map[string]int32), spellings: make(map[int]string), special: make(map[int]bool), raw: newMatcher(), normalized: newMatcher()}
 	t.states.New = func() any { return &state{cache: make(map[string][]int32)} }
 	var err error
 	if t.normalizers, err = parseNormalizers(f.Normalizer); err != nil {
@@ -179,6 +179,9 @@ func (t *Tokenizer) parseAddedTokens(raws []json.RawMessage) error {
 			t.added[token.Content] = int32(token.ID)
 		} else if id != token.ID {
 			return fmt.Errorf("token %s has id %d here and %d before", quote(token.Content), token.ID, id)
+		}
+		if token.Special {
+			t.special[token.ID] = true
 		}
 		if !token.Normalized {
 			t.raw.add(token.Content, token)

@@ -46,6 +46,7 @@ type Tokenizer struct {
 	raw        *matcher       // added tokens that match the text as it stands
 	normalized *matcher       // added tokens that match normalized text
 	spellings  map[int]string // what the latter match, by id
+	special    map[int]bool   // added tokens that stand for no text
 
 	normalizers []normalizer
 	splitters   []splitter

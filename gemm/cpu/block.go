@@ -18,6 +18,41 @@ func (b *PackedB) resize(n, k int) []float32 {
 	return b.data
 }
 
+// PackedOver returns a K×N matrix that lies in data, which holds ⌈N/16⌉·16·K elements. What is in
+// the columns beyond N does not matter.
+func PackedOver(n, k int, data []float32) PackedB {
+	return PackedB{N: n, K: k, data: data[:ceilDiv(n, 16)*16*k]}
+}
+
+// SetCol writes column j, of K elements.
+func (b *PackedB) SetCol(j int, v []float32) {
+	panel := b.data[j/16*16*b.K+j%16:]
+	for i, x := range v[:b.K] {
+		panel[16*i] = x
+	}
+}
+
+// SetRow writes row i, of N elements.
+func (b *PackedB) SetRow(i int, v []float32) {
+	at := b.data[16*i:]
+	for v = v[:b.N]; len(v) > 16; v = v[16:] {
+		copy(at, v[:16])
+		at = at[16*b.K:]
+	}
+	copy(at, v)
+}
+
+// FromCol returns the columns from j on, in the same memory; j is a multiple of 16.
+func (b *PackedB) FromCol(j int) PackedB {
+	if j%16 != 0 || j > b.N {
+		panic(badShape)
+	}
+	return PackedB{N: b.N - j, K: b.K, data: b.data[j*b.K:]}
+}
+
+// FromRow returns the rows from i on, in the same memory.
+func (b *PackedB) FromRow(i int) PackedB { return PackedB{N: b.N, K: b.K, data: b.data[16*i:]} }
+
 // PackRows packs the transpose of src[n,k], row-major with rows ld elements
 // apart: column j of dst is row j of src. With the keys of an attention head
 // as src, [Engine.Block] then gives the scores Q·Kᵀ.

@@ -24,10 +24,15 @@ func (s *attentionScratch) reserve(a model.AttentionShape, threads int) {
 		s.keys = append(s.keys, make([]gemmcpu.PackedB, a.KVHeads-len(s.keys))...)
 		s.values = append(s.values, make([]gemmcpu.PackedB, a.KVHeads-len(s.values))...)
 	}
-	if len(s.scores) == 0 || len(s.scores[0]) < queryRows*a.T {
+	s.reserveScores(a.T, threads)
+}
+
+// reserveScores makes room for the scores of a block of queries against so many keys.
+func (s *attentionScratch) reserveScores(keys, threads int) {
+	if len(s.scores) == 0 || len(s.scores[0]) < queryRows*keys {
 		s.scores = make([][]float32, threads)
 		for i := range s.scores {
-			s.scores[i] = make([]float32, queryRows*a.T)
+			s.scores[i] = make([]float32, queryRows*keys)
 		}
 	}
 }
@@ -57,10 +62,13 @@ func (c *Ops) Attention(o, lse, q, k, v model.Array, a model.AttentionShape) {
 		head, block := i%a.Heads, blocks-1-i/a.Heads
 		from, to := block*queryRows, min((block+1)*queryRows, a.T)
 		kv := head / (a.Heads / a.KVHeads)
-		b := queryBlock{from: from, to: to, keys: &s.keys[kv], values: &s.values[kv], scores: s.scores[worker]}
+		b := queryBlock{
+			rows: to - from, ld: qWidth, first: from, advance: 1,
+			keys: s.keys[kv], values: s.values[kv], scores: s.scores[worker],
+		}
 		at := from*qWidth + head*a.Dim
 		if a.Sinks != nil {
-			b.sink = &host(a.Sinks)[head]
+			b.sinks = host(a.Sinks)[head : head+1]
 		}
 		if lse != nil {
 			b.lse = sums[head*a.T+from : head*a.T+to]
@@ -69,34 +77,38 @@ func (c *Ops) Attention(o, lse, q, k, v model.Array, a model.AttentionShape) {
 	})
 }
 
-// queryBlock are the queries from ≤ i < to of one head.
+// queryBlock are queries that see keys of one head. Row r stands at position first + advance·r.
 type queryBlock struct {
-	from, to     int
-	keys, values *gemmcpu.PackedB
-	scores       []float32
-	lse          []float32 // nil: not wanted
-	sink         *float32  // nil: none
+	rows, ld       int // elements from one row to the next, of queries and results
+	first, advance int
+	base           int             // the position of the first key, before all that are seen
+	keys, values   gemmcpu.PackedB // from there on
+	scores         []float32
+	lse            []float32 // nil: not wanted
+	sinks          []float32 // of each row, or one of all; nil: none
 }
 
 // queryBlock computes the attention of the queries that start at q. o may be q.
 func (c *Ops) queryBlock(o, q []float32, b queryBlock, a model.AttentionShape) {
-	qWidth := a.Heads * a.Dim
-	rows, seen := b.to-b.from, b.to // the last query sees the keys before to
-	c.engine.Block(b.scores, seen, q, qWidth, rows, b.keys, seen, a.Dim, a.Scale, false)
+	seen := b.first + b.advance*(b.rows-1) + 1 - b.base // by the last query
+	c.engine.Block(b.scores, seen, q, b.ld, b.rows, &b.keys, seen, a.Dim, a.Scale, false)
 	sums := [queryRows]float64{}
-	for r := range rows {
+	for r := range b.rows {
 		row := b.scores[r*seen : (r+1)*seen]
-		lo, hi := visible(a, b.from+r)
+		lo, hi := visible(a, b.first+b.advance*r)
+		lo, hi = lo-b.base, hi-b.base
 		if a.Cap > 0 {
 			softCap(row[lo:hi], float64(a.Cap))
 		}
 		top := c.engine.Max(row[lo:hi])
-		if b.sink != nil {
-			top = max(top, *b.sink)
+		var sink float32
+		if b.sinks != nil {
+			sink = b.sinks[r%len(b.sinks)]
+			top = max(top, sink)
 		}
 		sums[r] = c.engine.ExpSum(row[lo:hi], row[lo:hi], top)
-		if b.sink != nil {
-			sums[r] += math.Exp(float64(*b.sink) - float64(top))
+		if b.sinks != nil {
+			sums[r] += math.Exp(float64(sink) - float64(top))
 		}
 		if b.lse != nil {
 			b.lse[r] = float32(float64(top) + math.Log(sums[r]))
@@ -104,9 +116,9 @@ func (c *Ops) queryBlock(o, q []float32, b queryBlock, a model.AttentionShape) {
 		clear(row[:lo])
 		clear(row[hi:])
 	}
-	c.engine.Block(o, qWidth, b.scores, seen, rows, b.values, a.Dim, seen, 1, false)
-	for r := range rows {
-		out := o[r*qWidth : r*qWidth+a.Dim]
+	c.engine.Block(o, b.ld, b.scores, seen, b.rows, &b.values, a.Dim, seen, 1, false)
+	for r := range b.rows {
+		out := o[r*b.ld : r*b.ld+a.Dim]
 		c.engine.Scale(out, out, float32(1/sums[r]))
 	}
 }

@@ -24,6 +24,7 @@ type Ops struct {
 	engine *gemmcpu.Engine
 
 	attention attentionScratch
+	recalls   []recall // of Recall
 	back      attentionBackScratch
 	rows      [][]float32 // scratch of each worker, see row
 	products  [][]float32 // of Linear, that are added to something

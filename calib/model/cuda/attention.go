@@ -15,19 +15,19 @@ const (
 // attentionBlock is a block of queries and the keys that any of them sees.
 type attentionBlock struct {
 	from, to int // queries
-	lo, hi   int // keys
+	lo, hi   int // keys, counted from the first token of the text
 	ld       int // elements of a row of scores, a multiple of 8
 }
 
 func (b attentionBlock) rows() int { return b.to - b.from }
 func (b attentionBlock) keys() int { return b.hi - b.lo }
 
-// attentionBlocks cuts the queries into blocks whose scores take bytes bytes each. It
-// returns them and the number of scores of the largest block.
-func attentionBlocks(s model.AttentionShape, bytes int) (blocks []attentionBlock, scores int) {
-	span := s.T // keys that a query's block may see
+// attentionBlocks cuts the queries, which come after so many tokens, into blocks whose scores take bytes bytes
+// each. It returns them and the number of scores of the largest block.
+func attentionBlocks(s model.AttentionShape, after, bytes int) (blocks []attentionBlock, scores int) {
+	span := after + s.T // keys that a query's block may see
 	if s.Window > 0 {
-		span = min(s.T, s.Window+attentionRows)
+		span = min(span, s.Window+attentionRows)
 	}
 	rows := min(max(attentionBytes/(bytes*s.Heads*ceil(span, 8)*8), 1), attentionRows)
 	if rows >= 16 {
@@ -35,9 +35,9 @@ func attentionBlocks(s model.AttentionShape, bytes int) (blocks []attentionBlock
 	}
 	for from := 0; from < s.T; from += rows {
 		b := attentionBlock{from: from, to: min(from+rows, s.T)}
-		b.hi = b.to
+		b.hi = after + b.to
 		if s.Window > 0 {
-			b.lo = max(from-s.Window+1, 0)
+			b.lo = max(after+from-s.Window+1, 0)
 		}
 		b.ld = ceil(b.keys(), 8) * 8
 		blocks = append(blocks, b)
@@ -96,20 +96,34 @@ func (o *Ops) Attention(out, lse, q, k, v model.Array, s model.AttentionShape) {
 		return
 	}
 	o.do(func() {
-		blocks, n := attentionBlocks(s, driver.F32.Size()+o.acts.Size())
-		at, p := o.scratch(n*driver.F32.Size()), o.scratch(n*o.acts.Size())
-		for _, b := range blocks {
-			scores := heads{at, driver.F32, b.ld, b.rows() * b.ld}
-			o.gemmHeads(s, driver.GEMM{M: b.rows(), N: b.keys(), K: s.Dim, TransB: true, Alpha: s.Scale},
-				headsOf(q, s.Heads, s.Dim, b.from), headsOf(k, s.KVHeads, s.Dim, b.lo), scores)
-			grid := driver.Dim{X: uint32(ceil(b.rows(), elementThreads/32)), Y: uint32(s.Heads)}
-			o.launch("softmax_"+capName(s.Cap > 0), grid, driver.Dim{X: elementThreads}, p, lse, at, b.rows(), b.ld, b.from, b.lo, s.Window, s.T, s.Sinks, s.Cap)
-			o.gemmHeads(s, driver.GEMM{M: b.rows(), N: s.Dim, K: b.keys(), Alpha: 1},
-				heads{p, o.acts, scores.ld, scores.stride}, headsOf(v, s.KVHeads, s.Dim, b.lo), headsOf(out, s.Heads, s.Dim, b.from))
-		}
-		o.release(at)
-		o.release(p)
+		o.attend(out, lse, q, s, past{
+			keys:   func(from int) heads { return headsOf(k, s.KVHeads, s.Dim, from) },
+			values: func(from int) heads { return headsOf(v, s.KVHeads, s.Dim, from) },
+		})
 	})
+}
+
+// past is what queries see: their own keys and values, and those of so many tokens before.
+type past struct {
+	tokens       int
+	keys, values func(from int) heads // from a token on
+}
+
+// attend queues the attention of s.T queries. It is called inside do.
+func (o *Ops) attend(out, lse, q model.Array, s model.AttentionShape, seen past) {
+	blocks, n := attentionBlocks(s, seen.tokens, driver.F32.Size()+o.acts.Size())
+	at, p := o.scratch(n*driver.F32.Size()), o.scratch(n*o.acts.Size())
+	for _, b := range blocks {
+		scores := heads{at, driver.F32, b.ld, b.rows() * b.ld}
+		o.gemmHeads(s, driver.GEMM{M: b.rows(), N: b.keys(), K: s.Dim, TransB: true, Alpha: s.Scale},
+			headsOf(q, s.Heads, s.Dim, b.from), seen.keys(b.lo), scores)
+		grid := driver.Dim{X: uint32(ceil(b.rows(), elementThreads/32)), Y: uint32(s.Heads)}
+		o.launch("softmax_"+capName(s.Cap > 0), grid, driver.Dim{X: elementThreads}, p, lse, at, b.rows(), b.ld, seen.tokens+b.from, b.lo, s.Window, s.T, s.Sinks, s.Cap)
+		o.gemmHeads(s, driver.GEMM{M: b.rows(), N: s.Dim, K: b.keys(), Alpha: 1},
+			heads{p, o.acts, scores.ld, scores.stride}, seen.values(b.lo), headsOf(out, s.Heads, s.Dim, b.from))
+	}
+	o.release(at)
+	o.release(p)
 }
 
 func checkAttention(s model.AttentionShape, out, q, k, v model.Array) {

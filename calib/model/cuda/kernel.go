@@ -15,6 +15,8 @@ var (
 	preludeSource string
 	//go:embed elements.cu
 	elementsSource string
+	//go:embed cache.cu
+	cacheSource string
 	//go:embed rows.cu
 	rowsSource string
 	//go:embed vectors.cuh
@@ -45,6 +47,7 @@ func Kernels(acts driver.DType) []driver.Kernel {
 	}{
 		{"elements", elementsSource, true},
 		{"rows", rowsSource, true},
+		{"cache", cacheSource, true},
 		{"grad", vectorsSource + gradSource, false},
 		{"train", vectorsSource + trainSource, false},
 		{"stats", statsSource, false},

@@ -207,34 +207,40 @@ func (Reference) Attention(o, lse, q, k, v model.Array, s model.AttentionShape) 
 	for h := range s.Heads {
 		q, k, v := heads(s, h, values(q), values(k), values(v))
 		for i := range s.T {
-			p := make([]float64, i+1)
-			top := math.Inf(-1)
-			for j := sees(s, i); j <= i; j++ {
-				p[j] = capped(s, float64(s.Scale)*product(q.token(i), k.token(j)))
-				top = max(top, p[j])
-			}
-			var sum float64
-			if s.Sinks != nil {
-				sink := values(s.Sinks)[h]
-				top = max(top, sink)
-				sum = math.Exp(sink - top)
-			}
-			for j := sees(s, i); j <= i; j++ {
-				p[j] = math.Exp(p[j] - top)
-				sum += p[j]
-			}
-			row := attention{out, s.Heads, h, s.Dim}.token(i)
-			for j := sees(s, i); j <= i; j++ {
-				for d, x := range v.token(j) {
-					row[d] += p[j] / sum * x
-				}
-			}
+			sum := mixed(attention{out, s.Heads, h, s.Dim}.token(i), s, h, i, q.token(i), k.token, v.token)
 			if lv != nil {
-				lv[h*s.T+i] = top + math.Log(sum)
+				lv[h*s.T+i] = sum
 			}
 		}
 	}
 	copy(ov, out)
+}
+
+// mixed adds the mixture of values that query q of head h at position i makes to o. It returns ln Σ exp
+// of the scores.
+func mixed(o []float64, s model.AttentionShape, h, i int, q []float64, key, value func(j int) []float64) float64 {
+	p := make([]float64, i+1)
+	top := math.Inf(-1)
+	for j := sees(s, i); j <= i; j++ {
+		p[j] = capped(s, float64(s.Scale)*product(q, key(j)))
+		top = max(top, p[j])
+	}
+	var sum float64
+	if s.Sinks != nil {
+		sink := values(s.Sinks)[h]
+		top = max(top, sink)
+		sum = math.Exp(sink - top)
+	}
+	for j := sees(s, i); j <= i; j++ {
+		p[j] = math.Exp(p[j] - top)
+		sum += p[j]
+	}
+	for j := sees(s, i); j <= i; j++ {
+		for d, x := range value(j) {
+			o[d] += p[j] / sum * x
+		}
+	}
+	return top + math.Log(sum)
 }
 
 // heads returns query head h with the key and value head that it shares.
@@ -252,6 +258,62 @@ func capped(s model.AttentionShape, score float64) float64 {
 		return score
 	}
 	return float64(s.Cap) * math.Tanh(score/float64(s.Cap))
+}
+
+// places returns slot and position of each row of a step, by its array, which its runs agree with.
+func places(at model.Step) [][2]int {
+	var all [][2]int
+	for _, r := range at.Runs {
+		for i := range r.Rows {
+			all = append(all, [2]int{r.Slot, r.From + i})
+		}
+	}
+	rows := values(at.Rows)
+	exactly(2*len(all), "rows of a step", rows)
+	for i, p := range all {
+		if rows[2*i] != float64(p[0]) || rows[2*i+1] != float64(p[1]) {
+			panic(fmt.Sprintf("opstest: row %d of a step is at %v and %v", i, p, rows[2*i:2*i+2]))
+		}
+	}
+	return all
+}
+
+// kept returns what a cache has of a head at a position.
+func kept(cache []float64, c model.CacheShape, slot, head, position int) []float64 {
+	return cache[(slot*c.KVHeads+head)*c.Head()+position*c.Dim:][:c.Dim]
+}
+
+// Keep implements [model.Ops].
+func (Reference) Keep(keys, vals, k, v model.Array, at model.Step, c model.CacheShape) {
+	rows := places(at)
+	kv, vv, ck, cv := values(k), values(v), values(keys), values(vals)
+	exactly(len(rows)*c.KVHeads*c.Dim, "k", kv)
+	exactly(len(rows)*c.KVHeads*c.Dim, "v", vv)
+	exactly(c.Elements(), "keys", ck)
+	exactly(c.Elements(), "values", cv)
+	for i, p := range rows {
+		for h := range c.KVHeads {
+			copy(kept(ck, c, p[0], h, p[1]), attention{kv, c.KVHeads, h, c.Dim}.token(i))
+			copy(kept(cv, c, p[0], h, p[1]), attention{vv, c.KVHeads, h, c.Dim}.token(i))
+		}
+	}
+}
+
+// Recall implements [model.Ops].
+func (Reference) Recall(o, q, keys, vals model.Array, at model.Step, c model.CacheShape, s model.AttentionShape) {
+	ov, rows := values(o), places(at)
+	exactly(len(rows)*s.Heads*s.Dim, "o", ov)
+	out := make([]float64, len(ov))
+	for h := range s.Heads {
+		head := h / (s.Heads / s.KVHeads)
+		q, to := attention{values(q), s.Heads, h, s.Dim}, attention{out, s.Heads, h, s.Dim}
+		for i, p := range rows {
+			key := func(j int) []float64 { return kept(values(keys), c, p[0], head, j) }
+			value := func(j int) []float64 { return kept(values(vals), c, p[0], head, j) }
+			mixed(to.token(i), s, h, p[1], q.token(i), key, value)
+		}
+	}
+	copy(ov, out)
 }
 
 // GLU implements [model.Ops].

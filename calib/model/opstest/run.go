@@ -43,6 +43,7 @@ func Run(t *testing.T, ops Ops, o Options) {
 		{"Linear", testLinear},
 		{"Rope", testRope},
 		{"Attention", testAttention},
+		{"Cache", testCache},
 		{"GLU", testGLU},
 		{"SoftCap", testSoftCap},
 		{"Rows", testRows},

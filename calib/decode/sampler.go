@@ -1,0 +1,184 @@
+package decode
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// Sampling says how tokens are chosen. The zero value takes the most likely one.
+//
+// What is not switched off is applied as transformers does, in this order: temperature, TopK, TopP, MinP.
+type Sampling struct {
+	Temperature float64 // that logits are divided by; 0 takes the most likely token
+	TopK        int     // keeps the k most likely tokens, and those as likely as the last of them; 0 is off
+	TopP        float64 // keeps the fewest most likely tokens whose probabilities sum to p or more; 0 and 1 are off
+	MinP        float64 // keeps tokens at least p times as likely as the most likely one; 0 is off
+	Seed        uint64
+}
+
+// Check returns an error for what makes no sense.
+func (o Sampling) Check() error {
+	switch {
+	case !(o.Temperature >= 0) || math.IsInf(o.Temperature, 0):
+		return fmt.Errorf("a temperature of %v: want 0 or more", o.Temperature)
+	case o.TopK < 0:
+		return fmt.Errorf("top-k of %d: want 0 or more", o.TopK)
+	case !(o.TopP >= 0 && o.TopP <= 1):
+		return fmt.Errorf("top-p of %v: want 0 to 1", o.TopP)
+	case !(o.MinP >= 0 && o.MinP <= 1):
+		return fmt.Errorf("min-p of %v: want 0 to 1", o.MinP)
+	}
+	return nil
+}
+
+// Greedy reports whether the most likely token is always taken.
+func (o Sampling) Greedy() bool { return o.Temperature == 0 }
+
+// Sampler chooses the tokens of one text. The same seed and text give the same choices from the same logits.
+type Sampler struct {
+	o    Sampling
+	rand *rand.Rand
+	kept []candidate
+}
+
+// candidate is a token that may be chosen.
+type candidate struct {
+	token int
+	logit float64 // over the temperature
+	prob  float64 // not normalized
+}
+
+// NewSampler returns the sampler of the i-th of some texts.
+func NewSampler(o Sampling, i int) *Sampler {
+	return &Sampler{o: o, rand: rand.New(rand.NewPCG(o.Seed, uint64(i)))}
+}
+
+// errNoLogits is the error of logits among which there is nothing to choose.
+var errNoLogits = errors.New("the logits are no numbers")
+
+// Choose returns the token to write next.
+func (s *Sampler) Choose(logits []float32) (int, error) {
+	if s.o.Greedy() {
+		best := 0
+		for i, v := range logits {
+			if v != v {
+				return 0, errNoLogits
+			}
+			if v > logits[best] {
+				best = i
+			}
+		}
+		return best, nil
+	}
+	kept, err := s.candidates(logits)
+	if err != nil {
+		return 0, err
+	}
+	var sum float64
+	for _, c := range kept {
+		sum += c.prob
+	}
+	at := s.rand.Float64() * sum
+	for _, c := range kept {
+		if at -= c.prob; at < 0 {
+			return c.token, nil
+		}
+	}
+	return kept[len(kept)-1].token, nil // where rounding left a little
+}
+
+// candidates returns the tokens that are left to choose from: in the order of the vocabulary, or where their
+// number is limited the most likely first.
+func (s *Sampler) candidates(logits []float32) ([]candidate, error) {
+	all := s.kept[:0]
+	top, sum := math.Inf(-1), 0.0
+	for i, v := range logits {
+		l := float64(v) / s.o.Temperature
+		all, top = append(all, candidate{token: i, logit: l}), max(top, l)
+	}
+	s.kept = all
+	if math.IsNaN(top) || math.IsInf(top, 0) {
+		return nil, errNoLogits
+	}
+	for i := range all {
+		all[i].prob = math.Exp(all[i].logit - top)
+		sum += all[i].prob
+	}
+	k, p := s.o.TopK > 0 && s.o.TopK < len(all), s.o.TopP > 0 && s.o.TopP < 1
+	kept := all
+	switch {
+	case k:
+		kept = likeliest(all, func(kept []candidate, next candidate) bool {
+			return len(kept) < s.o.TopK || next.logit == kept[len(kept)-1].logit
+		})
+		if p {
+			sum = 0
+			for _, c := range kept {
+				sum += c.prob
+			}
+			kept = kept[:within(kept, s.o.TopP*sum)]
+		}
+	case p:
+		left := s.o.TopP * sum
+		kept = likeliest(all, func(kept []candidate, _ candidate) bool {
+			if len(kept) > 0 {
+				left -= kept[len(kept)-1].prob
+			}
+			return left > 0
+		})
+	}
+	return slices.DeleteFunc(kept, func(c candidate) bool { return c.prob < s.o.MinP || c.prob == 0 }), nil
+}
+
+// within returns how many of the candidates it takes for their probabilities to sum to p or more.
+func within(kept []candidate, p float64) int {
+	for i, c := range kept {
+		if p -= c.prob; p <= 0 {
+			return i + 1
+		}
+	}
+	return len(kept)
+}
+
+// likeliest returns candidates in order, the most likely and of equals the first of the vocabulary before others,
+// while more is true of those before one and that one itself. It reorders all, of which the result is a part:
+// mostly a small one, for which a heap takes much less than to sort.
+func likeliest(all []candidate, more func(kept []candidate, next candidate) bool) []candidate {
+	before := func(a, b candidate) bool { return a.logit > b.logit || a.logit == b.logit && a.token < b.token }
+	// The heap lies at the end of all and grows towards its beginning: what is taken out goes there.
+	n := len(all)
+	at := func(i int) *candidate { return &all[len(all)-1-i] }
+	sift := func(i int) {
+		for {
+			child := 2*i + 1
+			if child >= n {
+				return
+			}
+			if child+1 < n && before(*at(child + 1), *at(child)) {
+				child++
+			}
+			if !before(*at(child), *at(i)) {
+				return
+			}
+			*at(i), *at(child) = *at(child), *at(i)
+			i = child
+		}
+	}
+	for i := n/2 - 1; i >= 0; i-- {
+		sift(i)
+	}
+	kept := all[:0]
+	for n > 0 && more(kept, *at(0)) {
+		// The last of the heap makes way for the first, at the place where the result goes on.
+		first := *at(0)
+		n--
+		*at(0) = *at(n)
+		*at(n) = first
+		kept = all[:len(kept)+1]
+		sift(0)
+	}
+	return kept
+}

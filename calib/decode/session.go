@@ -1,0 +1,176 @@
+// Package decode writes text with a model: prompts go in, tokens come out, one at a time.
+//
+// A [Session] keeps the keys and values of some texts side by side and says what follows each. [Write] goes on
+// with texts until they end, a [Sampler] chooses the tokens, and a [Printer] makes text of them.
+package decode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
+)
+
+// Options adjust [NewSession].
+type Options struct {
+	Slots   int // texts side by side; 0 is 1
+	Context int // the most tokens of a text, prompt included
+	Chunk   int // tokens of a prompt that go in at a time; 0 is [DefaultChunk]
+}
+
+// DefaultChunk is how many tokens of a prompt go in at a time: enough to decode packed weights seldom.
+const DefaultChunk = 512
+
+// Session is texts that are being written, each in a slot. Its methods may not be called concurrently, nor
+// with others of its model.
+//
+// On the processors of the host the logits of a text do not depend on the texts beside it, to the bit, while at
+// most [Bucket] are taken further at once.
+type Session struct {
+	m     *model.Model
+	cache *model.Cache
+	chunk int
+
+	logits model.Array // floats [rows, vocabulary] of the last step
+	best   model.Array // floats [rows]
+	host   []float32
+}
+
+// Bucket is the most texts that take a step together. More of them take it in turns, so that
+// products of packed weights have as few rows as those of a text alone.
+const Bucket = 8
+
+// NewSession returns a session on a model, which outlives it. A context longer than the model was made
+// for is an error.
+func NewSession(m *model.Model, o Options) (*Session, error) {
+	slots, chunk := max(o.Slots, 1), o.Chunk
+	if chunk <= 0 {
+		chunk = DefaultChunk
+	}
+	if most := Longest(m.Decoder()); most > 0 && o.Context > most {
+		return nil, fmt.Errorf("a context of %d tokens is longer than the %d that the model was made for", o.Context, most)
+	}
+	cache, err := m.NewCache(slots, o.Context)
+	if err != nil {
+		return nil, err
+	}
+	rows, ops := min(slots, Bucket), m.Ops()
+	s := &Session{
+		m: m, cache: cache, chunk: min(chunk, o.Context),
+		logits: ops.Floats(rows * m.Vocab()), best: ops.Floats(rows), host: make([]float32, rows*m.Vocab()),
+	}
+	if err := ops.Err(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Longest returns the most tokens of a text that a model was made for, 0 where nothing limits it.
+func Longest(d *arch.Decoder) int {
+	for i := range d.Blocks {
+		if d.Blocks[i].Attn.Rope.Type == "dynamic" { // which stretches as far as need be
+			return 0
+		}
+	}
+	return d.MaxPositions
+}
+
+// Close gives the session's memory back.
+func (s *Session) Close() {
+	s.cache.Close()
+	s.m.Ops().Free(s.logits, s.best)
+}
+
+// Slots returns how many texts there are.
+func (s *Session) Slots() int { return s.cache.Slots() }
+
+// Len returns how many tokens of a text the session has read.
+func (s *Session) Len(slot int) int { return s.cache.Len(slot) }
+
+// Context returns the most tokens of a text.
+func (s *Session) Context() int { return s.cache.Positions() }
+
+// Cut forgets the tokens of a text from the n-th on.
+func (s *Session) Cut(slot, n int) { s.cache.Cut(slot, n) }
+
+// errNoTokens is the error of a prompt without tokens: nothing says how to begin.
+var errNoTokens = errors.New("the prompt is empty")
+
+// Prompt puts tokens behind the text in a slot, a chunk at a time, and leaves what follows them. Interrupted or
+// failed, it leaves the text as it was.
+func (s *Session) Prompt(ctx context.Context, slot int, tokens []int) (*Next, error) {
+	if len(tokens) == 0 {
+		return nil, errNoTokens
+	}
+	had := s.Len(slot)
+	if n := had + len(tokens); n > s.Context() {
+		return nil, fmt.Errorf("a prompt of %d tokens is longer than the context of %d", n, s.Context())
+	}
+	for from := 0; ; from += s.chunk {
+		to := min(from+s.chunk, len(tokens))
+		h, err := s.cache.Continue(ctx, model.Part{Slot: slot, Tokens: tokens[from:to]})
+		if err != nil {
+			s.Cut(slot, had)
+			return nil, err
+		}
+		if to == len(tokens) {
+			hidden := s.m.Decoder().Hidden
+			return s.next(h.Slice((to-from-1)*hidden, (to-from)*hidden), 1)
+		}
+	}
+}
+
+// Step puts a token behind each of some texts, at most [Bucket], and leaves what follows them, a row for each.
+func (s *Session) Step(ctx context.Context, slots, tokens []int) (*Next, error) {
+	if len(slots) != len(tokens) || len(slots) > min(Bucket, s.Slots()) {
+		return nil, fmt.Errorf("a step of %d slots and %d tokens", len(slots), len(tokens))
+	}
+	parts := make([]model.Part, len(slots))
+	for i, slot := range slots {
+		parts[i] = model.Part{Slot: slot, Tokens: tokens[i : i+1]}
+	}
+	h, err := s.cache.Continue(ctx, parts...)
+	if err != nil {
+		return nil, err
+	}
+	return s.next(h, len(slots))
+}
+
+// next applies the output head to states.
+func (s *Session) next(h model.Array, rows int) (*Next, error) {
+	if err := s.m.Logits(s.logits, h, rows); err != nil {
+		return nil, err
+	}
+	return &Next{s, rows}, nil
+}
+
+// Next says what follows texts. It is valid until the session's next step.
+type Next struct {
+	s    *Session
+	rows int
+}
+
+// Logits returns the logits of the token that follows, [rows, vocabulary].
+func (n *Next) Logits() []float32 {
+	vocab := n.s.m.Vocab()
+	host := n.s.host[:n.rows*vocab]
+	n.s.m.Ops().Read(host, n.s.logits.Slice(0, len(host)))
+	return host
+}
+
+// Best returns the most likely token of each row, the first of equals. They are found on the device.
+func (n *Next) Best() ([]int, error) {
+	ops, vocab := n.s.m.Ops(), n.s.m.Vocab()
+	best := n.s.best.Slice(0, n.rows)
+	ops.ArgMax(best, n.s.logits.Slice(0, n.rows*vocab), n.rows, vocab)
+	host := make([]float32, n.rows)
+	ops.Read(host, best)
+	tokens := make([]int, n.rows)
+	for i, v := range host {
+		tokens[i] = int(v)
+	}
+	return tokens, ops.Err()
+}

@@ -1,0 +1,215 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Cache keeps what attention needs of texts, so that they can go on: the keys and values of every
+// layer, for some texts side by side, each in a slot.
+//
+// Rotary embeddings whose frequencies depend on the length of a window (types dynamic and longrope)
+// are those of a window as long as the cache.
+type Cache struct {
+	m         *Model
+	positions int
+	lengths   []int // of the text in each slot
+	layers    []kept
+	rows      stepRows
+	turns     map[*rope]*turn
+}
+
+// kept are keys and values of a layer.
+type kept struct {
+	shape        CacheShape
+	keys, values Array
+}
+
+// stepRows are where the rows of a step stand.
+type stepRows struct {
+	host []float32
+	dev  Array
+}
+
+// turn is what a step needs of a rotary embedding.
+type turn struct {
+	freqs            []float64
+	hostCos, hostSin []float32
+	cos, sin         Array // floats [rows, half]
+}
+
+// Part are tokens that follow the text in a slot.
+type Part struct {
+	Slot   int
+	Tokens []int
+}
+
+// ErrFull is in the error of a text that is longer than a cache has positions.
+var ErrFull = errors.New("the cache is full")
+
+// NewCache allocates a cache for texts of at most so many tokens.
+func (m *Model) NewCache(slots, positions int) (*Cache, error) {
+	if slots < 1 || positions < 1 {
+		return nil, fmt.Errorf("%s: a cache of %d slots of %d tokens", m.name, slots, positions)
+	}
+	c := &Cache{m: m, positions: positions, lengths: make([]int, slots), turns: make(map[*rope]*turn)}
+	for i := range m.layers {
+		k := kept{shape: m.cacheShape(i, slots, positions)}
+		k.keys, k.values = m.ops.Acts(k.shape.Elements()), m.ops.Acts(k.shape.Elements())
+		c.layers = append(c.layers, k)
+	}
+	for _, r := range m.ropes {
+		c.turns[r] = &turn{freqs: r.desc.Frequencies(positions)}
+	}
+	if err := m.ops.Err(); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("%s: a cache of %d tokens: %w", m.name, slots*positions, err)
+	}
+	return c, nil
+}
+
+func (m *Model) cacheShape(layer, slots, positions int) CacheShape {
+	at := &m.desc.Blocks[layer].Attn
+	return CacheShape{Slots: slots, Positions: positions, KVHeads: at.KVHeads, Dim: at.Dim}
+}
+
+// CacheElements returns how many numbers, of the device's type of activations, a cache holds.
+func (m *Model) CacheElements(slots, positions int) int64 {
+	var n int64
+	for i := range m.desc.Blocks {
+		n += 2 * int64(m.cacheShape(i, slots, positions).Elements())
+	}
+	return n
+}
+
+// Close gives the cache's memory back.
+func (c *Cache) Close() {
+	for _, k := range c.layers {
+		c.m.ops.Free(k.keys, k.values)
+	}
+	c.m.ops.Free(c.rows.dev)
+	for _, t := range c.turns {
+		c.m.ops.Free(t.cos, t.sin)
+	}
+	c.layers, c.rows, c.turns = nil, stepRows{}, nil
+}
+
+// Slots returns the number of texts that are kept.
+func (c *Cache) Slots() int { return len(c.lengths) }
+
+// Positions returns the most tokens that a text may have.
+func (c *Cache) Positions() int { return c.positions }
+
+// Len returns how many tokens of a text are kept.
+func (c *Cache) Len(slot int) int { return c.lengths[slot] }
+
+// Cut forgets the tokens of a text from the n-th on.
+func (c *Cache) Cut(slot, n int) { c.lengths[slot] = min(n, c.lengths[slot]) }
+
+// Continue takes texts further by some tokens each and returns the states, acts [tokens, hidden], after the
+// final norm, part by part. They stay valid until the next call of a method of the model.
+// Parts are of different slots. A text that would grow beyond the cache gives an error with [ErrFull] in it;
+// after any error the texts are as they were.
+func (c *Cache) Continue(ctx context.Context, parts ...Part) (Array, error) {
+	m := c.m
+	tokens, runs, err := c.runs(parts)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", m.name, err)
+	}
+	if err := m.check(tokens); err != nil {
+		return nil, fmt.Errorf("%s: %w", m.name, err)
+	}
+	a := m.room(len(tokens))
+	at := c.place(runs)
+	m.ops.Embed(a.h, tokens, m.embed, float32(m.desc.EmbedScale))
+	for i := range m.layers {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		d, k := &m.layers[i], &c.layers[i]
+		turn := c.turns[d.rope]
+		m.attentionIn(a, d)
+		m.project(a, d, a.q, a.k)
+		m.rotateBy(d, a.q, a.k, a.t, turn.cos, turn.sin, false)
+		m.ops.Keep(k.keys, k.values, a.k, a.v, at, k.shape)
+		m.ops.Recall(a.q, a.q, k.keys, k.values, at, k.shape, d.attention(a.t))
+		m.attentionOut(a, d)
+		m.feed(a, d)
+	}
+	row := m.ops.NotFinite(a.h, a.t, m.desc.Hidden)
+	if err := m.ops.Err(); err != nil {
+		return nil, err
+	}
+	if row >= 0 {
+		return nil, fmt.Errorf("%s: the hidden state of token %d is %w", m.name, position(runs, row), ErrNotFinite)
+	}
+	for _, r := range runs {
+		c.lengths[r.Slot] = r.From + r.Rows
+	}
+	return m.states(a), m.ops.Err()
+}
+
+// runs returns the tokens of all parts, and where they stand.
+func (c *Cache) runs(parts []Part) (tokens []int, runs []Run, err error) {
+	seen := make([]bool, len(c.lengths))
+	for _, p := range parts {
+		if p.Slot < 0 || p.Slot >= len(seen) || seen[p.Slot] {
+			return nil, nil, fmt.Errorf("slot %d is not one of %d, or named twice", p.Slot, len(seen))
+		}
+		seen[p.Slot] = true
+		from := c.lengths[p.Slot]
+		if n := from + len(p.Tokens); n > c.positions {
+			return nil, nil, fmt.Errorf("a text of %d tokens: %w at %d", n, ErrFull, c.positions)
+		}
+		if len(p.Tokens) > 0 {
+			runs = append(runs, Run{Slot: p.Slot, From: from, Rows: len(p.Tokens)})
+			tokens = append(tokens, p.Tokens...)
+		}
+	}
+	return tokens, runs, nil
+}
+
+// position returns where a row of a step stands in its text.
+func position(runs []Run, row int) int {
+	for _, r := range runs {
+		if row < r.Rows {
+			return r.From + row
+		}
+		row -= r.Rows
+	}
+	return -1
+}
+
+// place tells the device where the rows of a step stand.
+func (c *Cache) place(runs []Run) Step {
+	c.rows.host = c.rows.host[:0]
+	for _, t := range c.turns {
+		t.hostCos, t.hostSin = t.hostCos[:0], t.hostSin[:0]
+	}
+	for _, r := range runs {
+		for pos := r.From; pos < r.From+r.Rows; pos++ {
+			c.rows.host = append(c.rows.host, float32(r.Slot), float32(pos))
+			for rope, t := range c.turns {
+				t.hostCos, t.hostSin = rope.angles(t.hostCos, t.hostSin, t.freqs, pos)
+			}
+		}
+	}
+	at := Step{Runs: runs, Rows: c.upload(&c.rows.dev, c.rows.host)}
+	for _, t := range c.turns {
+		c.upload(&t.cos, t.hostCos)
+		c.upload(&t.sin, t.hostSin)
+	}
+	return at
+}
+
+// upload writes v to the first elements of a, which it makes longer if need be.
+func (c *Cache) upload(a *Array, v []float32) Array {
+	if *a == nil || (*a).Len() < len(v) {
+		c.m.ops.Free(*a)
+		*a = c.m.ops.Floats(len(v))
+	}
+	first := (*a).Slice(0, len(v))
+	c.m.ops.Write(first, v)
+	return first
+}

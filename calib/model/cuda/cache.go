@@ -1,0 +1,89 @@
+package cuda
+
+import (
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+// What the kernel recall is made for.
+const (
+	recallThreads = 256
+	recallDim     = 256 // the most elements of a head
+)
+
+// recallRows is from how many rows of a text on their scores are products of matrices, whose keys are
+// read once.
+const recallRows = 16
+
+// Keep writes keys and values to their places.
+func (o *Ops) Keep(keys, values, k, v model.Array, at model.Step, c model.CacheShape) {
+	rows := checkStep(at, c, keys, values)
+	n := rows * c.KVHeads * c.Dim
+	check(k.Len() == n && v.Len() == n, "keeping %d and %d elements of %d rows in %+v", k.Len(), v.Len(), rows, c)
+	if n == 0 {
+		return
+	}
+	grid, block := elements(n)
+	o.do(func() { o.launch("keep", grid, block, keys, values, k, v, at.Rows, c.KVHeads, c.Dim, int64(c.Head()), int64(n)) })
+}
+
+// Recall is attention over what is kept: by a kernel for single rows, one block for each query head, and by products
+// for many rows of a text.
+func (o *Ops) Recall(out, q, keys, values model.Array, at model.Step, c model.CacheShape, s model.AttentionShape) {
+	rows, wide := checkStep(at, c, keys, values), s.Heads*s.Dim
+	check(s.KVHeads == c.KVHeads && s.Dim == c.Dim && s.Heads%s.KVHeads == 0, "attention %+v over %+v", s, c)
+	check(q.Len() == rows*wide && out.Len() == rows*wide, "%d queries and %d results of %d rows", q.Len(), out.Len(), rows)
+	o.do(func() {
+		few := 0 // rows before row, which go together
+		row := 0
+		flush := func() {
+			if few > 0 {
+				from := row - few
+				o.recall(out.Slice(from*wide, row*wide), q.Slice(from*wide, row*wide), keys, values, at.Rows.Slice(2*from, 2*row), c, s)
+			}
+			few = 0
+		}
+		for _, run := range at.Runs {
+			if run.Rows < recallRows && s.Dim <= recallDim {
+				few += run.Rows
+				row += run.Rows
+				continue
+			}
+			flush()
+			s.T = run.Rows
+			o.attend(out.Slice(row*wide, (row+s.T)*wide), nil, q.Slice(row*wide, (row+s.T)*wide), s, past{
+				tokens: run.From, keys: keptBy(keys, run.Slot, c), values: keptBy(values, run.Slot, c),
+			})
+			row += run.Rows
+		}
+		flush()
+	})
+}
+
+// recall queues the kernel. It is called inside do.
+func (o *Ops) recall(out, q, keys, values, rows model.Array, c model.CacheShape, s model.AttentionShape) {
+	grid := driver.Dim{X: uint32(rows.Len() / 2), Y: uint32(s.Heads)}
+	o.launch("recall_"+capName(s.Cap > 0), grid, driver.Dim{X: recallThreads}, out, q, keys, values, rows,
+		s.Heads, s.Heads/s.KVHeads, s.Dim, int64(c.Head()), s.Window, s.Sinks, s.Scale, s.Cap)
+}
+
+// keptBy returns what is kept of a slot, from a position on.
+func keptBy(cache model.Array, slot int, c model.CacheShape) func(from int) heads {
+	a := cache.(*array)
+	return func(from int) heads {
+		at := slot*c.KVHeads*c.Head() + from*c.Dim
+		return heads{a.ptr + driver.Ptr(at*a.dtype.Size()), a.dtype, c.Dim, c.Head()}
+	}
+}
+
+// checkStep returns the number of rows of a step.
+func checkStep(at model.Step, c model.CacheShape, keys, values model.Array) int {
+	n := 0
+	for _, r := range at.Runs {
+		check(0 <= r.Slot && r.Slot < c.Slots && 0 <= r.From && r.From+r.Rows <= c.Positions, "rows %+v have no place in %+v", r, c)
+		n += r.Rows
+	}
+	check(at.Rows.Len() == 2*n && keys.Len() == c.Elements() && values.Len() == c.Elements(),
+		"a step of %d rows over %+v: %d places, %d keys and %d values", n, c, at.Rows.Len(), keys.Len(), values.Len())
+	return n
+}
