@@ -40,6 +40,7 @@ FORMATS = {
     "5 bits, groups of 256, f32": {"bits": 5, "group": 256, "scale_type": "f32", "codebook": "int"},
     "2 bits, rows": {"bits": 2, "group": "row", "codebook": "js"},
     "4 bits, e4m4": {"bits": 4, "group": 32, "scale_type": "e4m4"},
+    "e2m1, e8m0": {"codebook": "e2m1", "group": 32, "scale_type": "e8m0"},
     "4 bits, s1e4m3": {"bits": 4, "group": 32, "scale_type": "s1e4m3"},
     "bcq, 3 bits": {"method": "bcq", "bits": 3, "group": 32},
     "bcq, 2 bits, rows, bf16": {"method": "bcq", "bits": 2, "group": "row", "scale_type": "bf16"},

@@ -48,11 +48,15 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
-			if name != "gpu" {
-				return false, fmt.Errorf("unknown condition %q", name)
+			switch name {
+			case "gpu":
+				_, err := driver.FirstGPU()
+				return err == nil, nil
+			case "cuda": // whether the program was built with it
+				_, err := driver.Open(driver.Options{})
+				return err == nil, nil
 			}
-			_, err := driver.FirstGPU()
-			return err == nil, nil
+			return false, fmt.Errorf("unknown condition %q", name)
 		},
 	})
 }

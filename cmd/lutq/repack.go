@@ -10,6 +10,7 @@ import (
 
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
@@ -18,6 +19,7 @@ import (
 
 type repackOptions struct {
 	target  string
+	gpu     string // of the target torch
 	to      string // the kind of weights instead
 	threads int
 	force   bool
@@ -44,6 +46,11 @@ in 16-row tiles, the same for every NVIDIA GPU. Both have P.codebook besides,
 and in P.crc32c a checksum, which is checked when they are read.
 The documentation of package repack has the layouts bit by bit.
 
+For the target torch OUT, which must be named, holds the tiles of cuda, the
+kernels for one GPU, how they are launched, and lutq_torch.py, with which
+PyTorch multiplies by them: lutq_torch.use(model) replaces the layers of MODEL
+opened in transformers, and so does LUTQ_TORCH=OUT in the environment.
+
 With --to it writes another quantized model OUT instead, whose layers all have
 tables (lut) or all binary codes (bcq) and stand for the same weights, bit by
 bit. That takes tables of equal steps, such as q2 to q5: where a layer has
@@ -64,11 +71,18 @@ another, or factors in float32 would round its weights, nothing is written.`, in
 				}
 				return u.convert(c.Context(), args[0], out, o)
 			}
+			switch {
+			case o.target == torchTarget && out == "":
+				return usage("--target torch takes a folder OUT")
+			case o.target != torchTarget && c.Flags().Changed("gpu"):
+				return usage("--gpu is for --target torch")
+			}
 			return u.repack(c.Context(), args[0], out, o)
 		},
 	}
 	f := c.Flags()
-	f.Var(newWord(&o.target, "cpu", tiles.Names()...), "target", "target `NAME`: cpu or cuda")
+	f.Var(newWord(&o.target, "cpu", append(tiles.Names(), torchTarget)...), "target", "target `NAME`: cpu, cuda or torch")
+	f.Var(newWord(&o.gpu, autoGPU, gpuNames()...), "gpu", "`NAME` of torch's GPU: h200, h100, a100, rtx4090, l40s (default this machine's, or h200)")
 	f.Var(newWord(&o.to, "", lut.Name, bcq.Name), "to", "write a model of kind `NAME`: lut or bcq")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
@@ -78,7 +92,11 @@ another, or factors in float32 would round its weights, nothing is written.`, in
 }
 
 func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err error) {
-	target := tiles.For(o.target)
+	device := o.target
+	if device == torchTarget {
+		device = "cuda"
+	}
+	target := tiles.For(device)
 	if o.threads > 0 {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(o.threads)) // a layer is laid out on all of them
 	}
@@ -114,16 +132,29 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 	if err != nil {
 		return err
 	}
+	var op *cuda.TorchOp
+	if o.target == torchTarget {
+		var more int64
+		if op, more, err = writeTorch(ctx, work.Dir(), m, o.gpu); err != nil {
+			return err
+		}
+		bytes += more
+		u.warnUnpacked(op)
+	}
 	if err := work.Install(); err != nil {
 		return outputHint(err)
 	}
 	if o.json {
 		return u.printJSON(struct {
-			Output string `json:"output"`
-			Target string `json:"target"`
-			Layers int    `json:"layers"`
-			Bytes  int64  `json:"bytes"`
-		}{out, o.target, len(m.Linears()), bytes})
+			Output string        `json:"output"`
+			Target string        `json:"target"`
+			Layers int           `json:"layers"`
+			Bytes  int64         `json:"bytes"`
+			Torch  *cuda.TorchOp `json:"torch,omitempty"`
+		}{out, o.target, len(m.Linears()), bytes, op})
+	}
+	if op != nil {
+		return u.printLine("%s: %d layers in %s and %d kernels for %s (%s), %s", out, len(m.Linears()), target.Unit, len(op.Kernels), op.GPU.Name, op.GPU.Arch, formatBytes(bytes))
 	}
 	return u.printLine("%s: %d layers in %s, %s", out, len(m.Linears()), target.Unit, formatBytes(bytes))
 }

@@ -227,7 +227,7 @@ func TestComplete(t *testing.T) {
 		{"bench --device ", []string{"auto", "cpu", "cuda"}, cobra.ShellCompDirectiveNoFileComp},
 		{"bench --format ", []string{"table", "md", "json", "csv"}, cobra.ShellCompDirectiveNoFileComp},
 		{"bench ", nil, cobra.ShellCompDirectiveDefault},
-		{"repack --target ", []string{"cpu", "cuda"}, cobra.ShellCompDirectiveNoFileComp},
+		{"repack --target ", []string{"cpu", "cuda", "torch"}, cobra.ShellCompDirectiveNoFileComp},
 		{"tokenize ", nil, cobra.ShellCompDirectiveDefault},
 		{"completion ", []string{"bash", "zsh", "fish", "powershell"}, cobra.ShellCompDirectiveNoFileComp},
 		{"help ", []string{"bench", "completion", "doctor", "environment", "eval-ppl", "export", "formats", "help", "inspect", "learning", "quantize", "repack", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},

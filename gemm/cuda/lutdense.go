@@ -52,6 +52,11 @@ func (d lutdense) kernel() driver.Kernel {
 // denseLaunch returns how the kernel is launched to write count rows from row first on, a multiple of 16, on sms
 // multiprocessors, and its argument in C's layout.
 func (w *Matrix) denseLaunch(dst driver.Ptr, first, count, sms int) (driver.Launch, []byte) {
+	l, p := w.densePlan(dst, first, count, sms)
+	return l, p.bytes()
+}
+
+func (w *Matrix) densePlan(dst driver.Ptr, first, count, sms int) (driver.Launch, params) {
 	d := lutdense{w.Format}
 	units, tile := (w.K+repack.UnitCols-1)/repack.UnitCols, first/repack.TileRows
 	tiles := (count + repack.TileRows - 1) / repack.TileRows
@@ -65,7 +70,7 @@ func (w *Matrix) denseLaunch(dst driver.Ptr, first, count, sms int) (driver.Laun
 		Grid:   driver.Dim{X: uint32(min((warps+denseWarps-1)/denseWarps, d.blocks()*sms))},
 		Block:  driver.Dim{X: 32 * denseWarps},
 		Shared: d.shared(),
-	}, p.bytes()
+	}, p
 }
 
 // scaleBytes returns what the scales of a tile of some units take.

@@ -40,6 +40,18 @@ type params struct {
 
 // bytes returns the memory of the C struct.
 func (p *params) bytes() []byte {
+	b := p.fixed()
+	for _, v := range p.codebook {
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
+	for len(b)%8 != 0 { // the struct's alignment
+		b = append(b, 0)
+	}
+	return b
+}
+
+// fixed returns the memory in front of the table.
+func (p *params) fixed() []byte {
 	b := make([]byte, 0, 256)
 	wide := func(all ...uint64) {
 		for _, v := range all {
@@ -55,10 +67,6 @@ func (p *params) bytes() []byte {
 	words(p.units, p.slices, p.groups, p.tilesEach, p.tilesOver, p.run, p.n, p.k)
 	wide(p.x, p.y, p.bias)
 	words(p.m, p.pairs, p.pairsInverse, p.slotBase, p.slotPitch)
-	words(p.codebook...)
-	for len(b)%8 != 0 { // the struct's alignment
-		b = append(b, 0)
-	}
 	return b
 }
 
