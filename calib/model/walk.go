@@ -14,9 +14,6 @@ type WalkOptions struct {
 	Windows [][]int // of tokens
 	// Original runs the windows through the original model as well, which [Stats].D takes.
 	Original bool
-	// SkipFirst leaves the first token of every window out of the statistics: the states of many
-	// models are a thousand times larger there.
-	SkipFirst bool
 	// Progress is told of the work done, of all that there is; may be nil.
 	Progress func(done, all int)
 }
@@ -245,7 +242,7 @@ func (w *walker) through(ctx context.Context, i int) error {
 		for s, a := range at {
 			w.attentionIn(a, &w.streams[s].layer)
 		}
-		w.tap(in, w.counted(at, states)...)
+		w.tap(in, inStreams(at, states)...)
 	}, in)
 	if err != nil {
 		return err
@@ -255,7 +252,7 @@ func (w *walker) through(ctx context.Context, i int) error {
 			w.attentionIn(a, &w.streams[s].layer)
 			w.mix(a, &w.streams[s].layer)
 		}
-		w.tap(out, w.counted(at, mixtures)...)
+		w.tap(out, inStreams(at, mixtures)...)
 	}, out)
 	if err != nil {
 		return err
@@ -305,7 +302,7 @@ func (w *walker) visitHead(ctx context.Context) error {
 		for _, a := range at {
 			w.Model.states(a)
 		}
-		w.tap(head, w.counted(at, states)...)
+		w.tap(head, inStreams(at, states)...)
 		return nil
 	})
 	if err != nil {
@@ -394,15 +391,11 @@ func (w *walker) begin(r *readers) {
 func states(a activations) Array   { return a.n }
 func mixtures(a activations) Array { return a.q }
 
-// counted returns what is read in every stream, of the tokens that count.
-func (w *walker) counted(at []activations, read func(activations) Array) []Array {
+// inStreams returns what is read in every stream.
+func inStreams(at []activations, read func(activations) Array) []Array {
 	var xs []Array
 	for _, a := range at {
-		x := read(a)
-		if w.o.SkipFirst {
-			x = rowsOf(x, a.t, 1, a.t)
-		}
-		xs = append(xs, x)
+		xs = append(xs, read(a))
 	}
 	return xs
 }
@@ -434,14 +427,14 @@ func (w *walker) tapGated(r *readers, at []activations, m int, in []Array) {
 }
 
 // eachMLP calls f for each MLP of the block at hand whose reading has statistics, with what it reads in
-// every stream of the tokens that count. An expert's are those that the quantized model routes to it.
+// every stream. An expert's are those that the quantized model routes to it.
 func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Array)) {
 	moe := w.streams[0].layer.moe
 	if !slices.ContainsFunc(rs, counts) {
 		return
 	}
 	if moe == nil {
-		f(0, w.counted(at, states))
+		f(0, inStreams(at, states))
 		return
 	}
 	hidden, gathered := w.desc.Hidden, make([]Array, len(at))
@@ -450,9 +443,6 @@ func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Arr
 	}
 	defer w.ops.Free(gathered...)
 	for e, tokens := range w.route(at[0].n, at[0].t, moe).tokens {
-		if w.o.SkipFirst && len(tokens) > 0 && tokens[0] == 0 {
-			tokens = tokens[1:]
-		}
 		if len(tokens) == 0 || rs[e].stats == nil {
 			continue
 		}
@@ -464,7 +454,7 @@ func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Arr
 		f(e, in)
 	}
 	if shared := len(moe.experts); shared < len(rs) && rs[shared].stats != nil {
-		f(shared, w.counted(at, states))
+		f(shared, inStreams(at, states))
 	}
 }
 

@@ -352,52 +352,6 @@ func firstDiff(a, b []float32) int {
 	return -1
 }
 
-// TestWalkSkipFirst leaves the first token of each window out, of experts too.
-func TestWalkSkipFirst(t *testing.T) {
-	for _, g := range archtest.Goldens(t) {
-		dir := t.TempDir()
-		g.Write(t, dir)
-		src := openCheckpoint(t, dir)
-		windows := walkWindows(g.Tokens)
-		_, x := captured(t, src, windows)
-		ops := newOps(t, 2)
-		v := newVisitor(t, src)
-		v.nope = true
-		if err := model.Walk(context.Background(), src, ops, v, model.WalkOptions{Windows: windows, SkipFirst: true}); err != nil {
-			t.Fatal(err)
-		}
-		want := 0
-		for _, tokens := range windows {
-			want += len(tokens) - 1
-		}
-		for i := range src.Decoder().Blocks {
-			b := &src.Decoder().Blocks[i]
-			for _, l := range []*arch.Linear{b.Attn.Q, b.Attn.O} {
-				var rest [][]float32
-				for _, state := range x[l.Name] {
-					rest = append(rest, state[l.K:])
-				}
-				if got := v.stats[l.Stored.Path][0]; firstDiff(got.h, sums(ops, l.K, rest, nil).h) >= 0 || got.tokens != want {
-					t.Errorf("%s: %s: statistics are not those of all tokens but the first", g.Name, l.Name)
-				}
-			}
-			tokens, each := 0, 1
-			if b.MoE != nil {
-				each = b.MoE.Top
-				if b.MoE.Shared != nil {
-					each++
-				}
-			}
-			for _, m := range b.MLPs() {
-				tokens += v.stats[m.Down.Stored.Path][m.Down.Expert].tokens
-			}
-			if tokens != each*want {
-				t.Errorf("%s: block %d: MLPs have statistics of %d tokens: want %d", g.Name, i, tokens, each*want)
-			}
-		}
-	}
-}
-
 // walkSmall is a walk over a small model of two layers, whose head is a layer too.
 func walkSmall(t *testing.T, o model.WalkOptions, change func(v *visitor)) (*visitor, *watched, error) {
 	s := small()
