@@ -95,14 +95,6 @@ func (r Recipe) complete() Recipe {
 		r.Rules = append(r.widths(), r.Rules...)
 	}
 	*d = d.Or(r.defaults(d.Kind, d.Bits))
-	// Rules as they are spelled on a command line have no method.
-	r.Rules = slices.Clone(r.Rules)
-	for i := range r.Rules {
-		f := &r.Rules[i].Format
-		if m, err := r.Methods.method(f.Method); err == nil && f.Kind == "" && !slices.Contains(m.Kinds(), d.Kind) {
-			f.Kind = m.Kinds()[0]
-		}
-	}
 	return r
 }
 
@@ -232,9 +224,9 @@ func (r Recipe) widths() []Rule {
 }
 
 // ParseRule reads REGEX=FORMAT. FORMAT is "keep", or bits, group, codebook,
-// scale method, scale type and kind in this order, separated by colons, each of
-// which may be left out: "3:64:js", "5", "::nf:mse:bf16", ":::::bcq". A file codebook
-// takes its colon: "4:64:file:PATH".
+// scale method, scale type, kind and method in this order, separated by colons, each of
+// which may be left out: "3:64:js", "5", "::nf:mse:bf16", ":::::bcq", "::::::gptq". A file
+// codebook takes its colon: "4:64:file:PATH".
 func ParseRule(s string) (Rule, error) {
 	at := strings.LastIndexByte(s, '=')
 	if at < 0 {
@@ -251,8 +243,8 @@ func ParseRule(s string) (Rule, error) {
 		return rule, nil
 	}
 	fields := strings.Split(strings.Replace(spec, "file:", "file\x00", 1), ":")
-	if spec == "" || len(fields) > 6 {
-		return Rule{}, fmt.Errorf("rule %q: want bits:group:codebook:scale:scale-type:kind after the =", s)
+	if spec == "" || len(fields) > 7 {
+		return Rule{}, fmt.Errorf("rule %q: want bits:group:codebook:scale:scale-type:kind:method after the =", s)
 	}
 	for i, f := range fields {
 		f = strings.Replace(f, "\x00", ":", 1)
@@ -275,6 +267,8 @@ func ParseRule(s string) (Rule, error) {
 			rule.Format.ScaleType, err = weight.ParseScaleType(f)
 		case 5:
 			rule.Format.Kind = f
+		case 6:
+			rule.Format.Method = f
 		}
 		if err != nil {
 			return Rule{}, fmt.Errorf("rule %q: %w", s, err)

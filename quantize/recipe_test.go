@@ -39,7 +39,10 @@ func TestParseRule(t *testing.T) {
 		{text: "a=4:64:nf:mse:f8", fail: `unknown scale type "f8"`},
 		{text: "a=", fail: "after the ="},
 		{text: "a=4:64:nf:mse:f16:x", fail: `unknown kind "x" of weights: want lut or bcq`},
-		{text: "a=4:64:nf:mse:f16:lut:x", fail: "after the ="},
+		{text: "a=::::::gptq", match: "a", want: weight.Spec{Method: "gptq"}},
+		{text: "a=3:64:file:x:mse:f16:lut:rtn", match: "a", want: weight.Spec{Bits: 3, Group: 64, Codebook: "file:x", Scale: weight.MSE, ScaleType: weight.F16, Kind: "lut", Method: "rtn"}},
+		{text: "a=4:64:nf:mse:f16:lut:x", fail: `unknown method "x"`},
+		{text: "a=4:64:nf:mse:f16:lut:rtn:", fail: "after the ="},
 	} {
 		t.Run(tc.text, func(t *testing.T) {
 			r, err := ParseRule(tc.text)
@@ -103,6 +106,8 @@ func TestNewPlan(t *testing.T) {
 		{name: "a method by its kind", recipe: `{"kind": "bcq"}`, want: map[string]string{up0: "4 64 f16 bcq bcq"}},
 		{name: "a kind by a rule", recipe: `{"scale_type": "bf16", "tensors": [{"match": "down", "kind": "bcq", "bits": 3}]}`, want: map[string]string{up0: "4 64 js mse bf16", down0: "3 64 bf16 bcq bcq"}},
 		{name: "a kind by a rule's method", recipe: `{"tensors": [{"match": "down", "method": "bcq", "bits": 3}]}`, want: map[string]string{down0: "3 64 f16 bcq bcq"}},
+		{name: "a method alone by a rule", recipe: `{"tensors": [{"match": "down", "method": "bcq"}]}`, want: map[string]string{up0: "4 64 js mse f16", down0: "4 64 f16 bcq bcq"}},
+		{name: "the plain method by a rule", recipe: `{"method": "bcq", "tensors": [{"match": "down", "method": "rtn"}]}`, want: map[string]string{up0: "4 64 f16 bcq bcq", down0: "4 64 js mse f16"}},
 		{name: "a table by a rule", recipe: `{"method": "bcq", "tensors": [{"match": "down", "kind": "lut", "bits": 3}]}`, want: map[string]string{up0: "4 64 f16 bcq bcq", down0: "3 64 nf mse f16"}},
 		{name: "a table without a kind that has one", recipe: `{"method": "bcq", "codebook": "nf"}`, fail: "weights of kind bcq have neither"},
 		{name: "a rule's table without a kind that has one", recipe: `{"method": "bcq", "tensors": [{"match": "down", "scale": "mse"}]}`, fail: "weights of kind bcq have neither"},

@@ -30,6 +30,8 @@ type Refiner interface {
 	// shapes, and Seconds about how long it takes.
 	Memory(shapes map[string]*lut.Matrix) int64
 	Seconds(ctx context.Context) (float64, error)
+	// Recodes reports whether Refine may write other codes as well.
+	Recodes() bool
 	// Refine writes what is better for some of the layers. Shapes are theirs, without codes
 	// and scales. Between runs that are interrupted it may keep what it has in the file
 	// state, which goes away with the last of them.
@@ -71,6 +73,25 @@ func (f *refined) close() {
 	if f != nil {
 		f.file.Close()
 	}
+}
+
+// refinedBytes returns what the file of a refiner's result takes at most: it stands beside the layers
+// until all of it is in its place.
+func (p *Plan) refinedBytes() (size int64) {
+	if p.Recipe.Refine == nil {
+		return 0
+	}
+	for i := range p.Items {
+		it := &p.Items[i]
+		if !it.Quantized() {
+			continue
+		}
+		size += it.stored[lut.CodebookPart].size + it.stored[lut.ScalesPart].size
+		if p.Recipe.Refine.Recodes() {
+			size += it.stored[lut.CodesPart].size
+		}
+	}
+	return size
 }
 
 // openRefined opens the result that an earlier run's refiner left, nil where there is

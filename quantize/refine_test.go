@@ -380,3 +380,27 @@ func FuzzJournal(f *testing.F) {
 		}
 	})
 }
+
+func (h *halver) Recodes() bool { return h.recodes }
+
+// TestRefinedBytes holds the room for a refiner's result to what is written in its place.
+func TestRefinedBytes(t *testing.T) {
+	if size := plan(t, tiny, `{}`).refinedBytes(); size != 0 {
+		t.Errorf("%d bytes without a refiner", size)
+	}
+	for _, recodes := range []bool{false, true} {
+		h := &halver{knows: func(string) bool { return true }, recodes: recodes}
+		var got int64
+		h.before = func(state string) error {
+			h.spoil = func(m *lut.Matrix) { got += int64(4*len(m.Codebook) + len(m.Scales) + len(m.Codes)) }
+			return nil
+		}
+		p := refinePlan(t, tiny, `{"bits": 3}`, h)
+		if _, err := p.Run(t.Context(), filepath.Join(t.TempDir(), "out"), RunOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if size := p.refinedBytes(); size != got || got == 0 {
+			t.Errorf("%d bytes expected, %d written", size, got)
+		}
+	}
+}

@@ -142,7 +142,7 @@ func (r *run) advance(n int64, tensor string) {
 
 // tensors writes every tensor of the plan and returns the finished result.
 func (r *run) tensors(ctx context.Context, work *folder.Work, maxShard int64) (*Result, error) {
-	if err := r.checkSpace(work.Dir()); err != nil {
+	if err := r.checkSpace(work); err != nil {
 		return nil, err
 	}
 	var err error
@@ -182,7 +182,8 @@ func (r *run) tensors(ctx context.Context, work *folder.Work, maxShard int64) (*
 }
 
 // checkSpace fails early where the output cannot fit.
-func (r *run) checkSpace(dir string) error {
+func (r *run) checkSpace(work *folder.Work) error {
+	dir := work.Dir()
 	free, err := hf.FreeSpace(dir)
 	if err != nil {
 		return err
@@ -193,13 +194,13 @@ func (r *run) checkSpace(dir string) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range files {
+	for _, f := range append(files, work.Scratch(refinedName)) {
 		if info, err := os.Stat(f); err == nil {
 			have += allocated(info)
 		}
 	}
-	if need := r.plan.Totals().BytesOut; need > free+have {
-		return fmt.Errorf("%s: not enough space: the output takes %d bytes, %d are free", filepath.Dir(filepath.Dir(dir)), need, free)
+	if need := r.plan.Totals().BytesOut + r.plan.refinedBytes(); need > free+have {
+		return fmt.Errorf("%s: not enough space: the output and what it is made of take %d bytes, %d are free", filepath.Dir(filepath.Dir(dir)), need, free)
 	}
 	return nil
 }

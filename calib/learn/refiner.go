@@ -48,6 +48,9 @@ func NewRefiner(src *hf.Checkpoint, o RefinerOptions) (*Refiner, error) {
 // Report returns what the last Refine or WriteControl did, nil before that.
 func (r *Refiner) Report() *Report { return r.report }
 
+// Recodes reports whether Refine may write other codes as well.
+func (r *Refiner) Recodes() bool { return r.o.Recode > 0 || r.o.Mode == Flute }
+
 // Refine learns the scales of the quantized layers, as [Run] does, and returns what
 // the container says of it. state is [Options] State.
 func (r *Refiner) Refine(ctx context.Context, shapes map[string]*lut.Matrix, layers Layers, state string) (*lutq.Learning, error) {

@@ -53,9 +53,9 @@ beside it is for transformers: from_pretrained(OUT, trust_remote_code=True).
 "lutq help formats" tells about codebooks, which are nf, int, fp, kbit, jt, js,
 q2 to q5, iq4nl, e2m1 and file:PATH; "lutq help learning" about gptq, --learn.
 
---tensor REGEX=bits:group:codebook:scale:scale-type:kind, any field left out, or
-REGEX=keep, makes an exception of the tensors whose name matches. A recipe file
-holds the same in JSON; flags override its defaults:
+--tensor REGEX=bits:group:codebook:scale:scale-type:kind:method, any field left
+out, or REGEX=keep, makes an exception of the tensors whose name matches. A
+recipe file holds the same in JSON; flags override its defaults:
 
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
   {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}
@@ -658,8 +658,9 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 	})
 }
 
-// formatName prints a format as a --tensor rule spells it.
+// formatName prints a format as a --tensor rule spells it, but for the method.
 func formatName(f weight.Spec) string {
+	f.Method = ""
 	if f.Kind == lutq.Kinds()[0].Name() {
 		f.Kind = "" // which goes without saying
 	}

@@ -63,8 +63,8 @@ learned in mode lutq, else absmax. They are stored in 16 bits, 32, or a byte:
 e4m4, which has no sign, s1e4m3, or e8m0, a power of two as MXFP4 has it.
 
 Exceptions (--tensor, repeatable) for the tensors whose name matches are
-REGEX=bits:group:codebook:scale:scale-type:kind with any field left out, or
-REGEX=keep. The kind is lut, which has a table, or bcq. Later ones win. A
+REGEX=bits:group:codebook:scale:scale-type:kind:method with any field left out,
+or REGEX=keep. The kind is lut, which has a table, or bcq. Later ones win. A
 pattern that matches nothing is an error.
 
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'

@@ -57,13 +57,10 @@ func (m *Matrix) Parts() [][]byte {
 
 // Validate implements [weight.Matrix].
 func (m *Matrix) Validate() error {
+	if err := weight.CheckShape(m.N, m.K, m.Bits, m.Group, MinBits, MaxBits); err != nil {
+		return err
+	}
 	switch {
-	case m.N <= 0 || m.K <= 0:
-		return fmt.Errorf("shape %d×%d has no elements", m.N, m.K)
-	case m.Bits < MinBits || m.Bits > MaxBits:
-		return fmt.Errorf("%d bits a code: want %d to %d", m.Bits, MinBits, MaxBits)
-	case m.Group <= 0 || m.Group > m.K:
-		return fmt.Errorf("group of %d columns in a row of %d", m.Group, m.K)
 	case !slices.Contains(Kind{}.ScaleTypes(), m.ScaleType):
 		return errors.New("unknown type of factors")
 	case len(m.Planes) != m.N*m.Bits*m.PlaneBytes():

@@ -2,7 +2,6 @@ package gptq
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/weight"
@@ -134,7 +133,7 @@ func (q *quantizer) retargeted(w []float32, n int) []float32 {
 func keepFinite(target, w []float32, k int) {
 	for from := 0; from < len(w); from += k {
 		row := target[from : from+k]
-		if slices.ContainsFunc(row, func(v float32) bool { return v-v != 0 }) {
+		if !finite(row) {
 			copy(row, w[from:])
 		}
 	}

@@ -132,16 +132,29 @@ func NewState(stats weight.Stats, o Options) (*State, error) {
 	return s, s.onHost(stats, o)
 }
 
+// finite reports whether all of v are numbers.
+func finite(v []float32) bool {
+	return !slices.ContainsFunc(v, func(x float32) bool { return x-x != 0 })
+}
+
 const notFinite = "the Hessian is not finite"
 
 // onDevice prepares what columns are rounded with on a device.
 func (s *State) onDevice(stats weight.Device, o Options) error {
-	return s.raise(o.Damp, func(damp float64) (ok bool, err error) {
+	err := s.raise(o.Damp, func(damp float64) (ok bool, err error) {
 		s.device, err = stats.Feedback(weight.FeedbackOptions{
 			Order: s.order, Tokens: stats.Tokens(), Add: float32(damp * s.mean), Retarget: float32(o.Retarget),
 		})
 		return s.device != nil, err
 	})
+	if err != nil || s.report.Nearest == "" {
+		return err
+	}
+	h, err := stats.Hessian()
+	if err == nil && !finite(h) {
+		s.report.Nearest, s.report.Raised = notFinite, 0
+	}
+	return err
 }
 
 // onHost prepares what columns are rounded with.
@@ -150,11 +163,9 @@ func (s *State) onHost(stats weight.Stats, o Options) error {
 	if err != nil {
 		return err
 	}
-	for _, v := range h {
-		if v-v != 0 {
-			s.report.Nearest = notFinite
-			return nil
-		}
+	if !finite(h) {
+		s.report.Nearest = notFinite
+		return nil
 	}
 	// Reversed in both axes, R is the lower factor of the reversed H.
 	reversed, l := slices.Clone(s.order), make([]float64, s.k*s.k)

@@ -65,13 +65,10 @@ func (m *Matrix) Bytes() int64 {
 
 // Validate reports the first disagreement between the matrix's fields.
 func (m *Matrix) Validate() error {
+	if err := weight.CheckShape(m.N, m.K, m.Bits, m.Group, MinBits, MaxBits); err != nil {
+		return err
+	}
 	switch {
-	case m.N <= 0 || m.K <= 0:
-		return fmt.Errorf("shape %d×%d has no elements", m.N, m.K)
-	case m.Bits < MinBits || m.Bits > MaxBits:
-		return fmt.Errorf("%d bits a code: want %d to %d", m.Bits, MinBits, MaxBits)
-	case m.Group <= 0 || m.Group > m.K:
-		return fmt.Errorf("group of %d columns in a row of %d", m.Group, m.K)
 	case len(m.Codes) != m.N*m.RowBytes():
 		return fmt.Errorf("codes take %d bytes: want %d", len(m.Codes), m.N*m.RowBytes())
 	case m.ScaleType.Size() == 0:

@@ -107,10 +107,10 @@ func without[T comparable](field *T, value T) {
 	}
 }
 
-// Fields returns the spec, without its method, as rules spell it: bits, group, codebook,
-// scale method, scale type and kind in this order, separated by colons.
+// Fields returns the spec as rules spell it: bits, group, codebook, scale method, scale type,
+// kind and method in this order, separated by colons.
 func (s Spec) Fields() string {
-	var f [6]string
+	var f [7]string
 	if s.Bits != 0 {
 		f[0] = strconv.Itoa(s.Bits)
 	}
@@ -124,7 +124,7 @@ func (s Spec) Fields() string {
 	if s.ScaleType != 0 {
 		f[4] = s.ScaleType.String()
 	}
-	f[5] = s.Kind
+	f[5], f[6] = s.Kind, s.Method
 	return strings.TrimRight(strings.Join(f[:], ":"), ":")
 }
 

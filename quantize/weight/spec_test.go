@@ -56,10 +56,11 @@ func TestSpelling(t *testing.T) {
 		{weight.Spec{}, `{}`, ""},
 		{
 			weight.Spec{Bits: 4, Group: 64, Codebook: "js", Method: "rtn", Scale: weight.MSE, ScaleType: weight.F16},
-			`{"bits":4,"group":64,"codebook":"js","method":"rtn","scale":"mse","scale_type":"f16"}`, "4:64:js:mse:f16",
+			`{"bits":4,"group":64,"codebook":"js","method":"rtn","scale":"mse","scale_type":"f16"}`, "4:64:js:mse:f16::rtn",
 		},
 		{weight.Spec{Group: weight.RowGroup, ScaleType: weight.E4M4}, `{"group":-1,"scale_type":"e4m4"}`, ":row:::e4m4"},
 		{weight.Spec{Kind: "lut", Bits: 3}, `{"kind":"lut","bits":3}`, "3:::::lut"},
+		{weight.Spec{Method: "gptq"}, `{"method":"gptq"}`, "::::::gptq"},
 	}
 	for _, tc := range tests {
 		t.Run(tc.fields, func(t *testing.T) {

@@ -59,6 +59,20 @@ type Matrix interface {
 	Farther(n int, w []float32) int
 }
 
+// CheckShape reports the first thing that no matrix has: no rows or columns, bits out of a range, or
+// a group that is longer than a row.
+func CheckShape(n, k, bits, group, least, most int) error {
+	switch {
+	case n <= 0 || k <= 0:
+		return fmt.Errorf("shape %d×%d has no elements", n, k)
+	case bits < least || bits > most:
+		return fmt.Errorf("%d bits a code: want %d to %d", bits, least, most)
+	case group <= 0 || group > k:
+		return fmt.Errorf("group of %d columns in a row of %d", group, k)
+	}
+	return nil
+}
+
 // Dequantize returns all weights of a matrix, row by row.
 func Dequantize(m Matrix) []float32 {
 	n, k := m.Shape()

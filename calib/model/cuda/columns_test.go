@@ -59,6 +59,24 @@ func TestGPUColumns(t *testing.T) {
 }
 
 func testColumns(t *testing.T, o *Ops) {
+	// One that is not finite beside its diagonal is found, and ends nothing.
+	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		const k = 130
+		host := hostStats{k, 2 * k, make([]float32, k*k), make([]float32, k*k)}
+		for i := range k {
+			host.h[i*k+i] = 1
+		}
+		host.h[5*k+7], host.h[7*k+5] = float32(bad), float32(bad)
+		device := deviceStats{host, o, o.Floats(k * k), o.Floats(k * k)}
+		o.Write(device.h, host.h)
+		o.Write(device.d, host.d)
+		s, err := gptq.NewState(device, gptq.Options{Damp: .1, Retarget: .5})
+		if err != nil || s.Report().Nearest != "the Hessian is not finite" {
+			t.Errorf("%v in the Hessian: prepared as %+v, %v", bad, s.Report(), err)
+		}
+		s.Close()
+		o.Free(device.h, device.d)
+	}
 	for _, c := range []struct {
 		name       string
 		n, k, bits int
