@@ -57,7 +57,7 @@ func shardPaths(t testing.TB, dir string) []string {
 
 func mustOpen(t testing.TB, dir string) *Checkpoint {
 	t.Helper()
-	c, err := Open(dir, FP8Scheme{}, MXFP4Scheme{})
+	c, err := Open(dir, FP8Scheme{})
 	if err != nil {
 		t.Fatal(err)
 	}

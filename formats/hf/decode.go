@@ -69,33 +69,6 @@ func fp8Block(s *Stored) (block []int, ok bool, err error) {
 	return nil, false, nil
 }
 
-// MXFP4Scheme is that of gpt-oss: stacks of matrices in MXFP4.
-type MXFP4Scheme struct{}
-
-// Decode implements [Scheme].
-func (MXFP4Scheme) Decode(s *Stored) ([]Encoded, bool, error) {
-	if s.Method != "mxfp4" {
-		return nil, false, nil
-	}
-	d := decoder{Stored: s, part: make(map[*Tensor]bool), values: make(map[DType]*[256]float32)}
-	found, err := d.all(func(t *Tensor) (*Encoded, error) {
-		name, ok := strings.CutSuffix(t.Name, "_blocks")
-		if !ok || t.DType != U8 {
-			return nil, nil
-		}
-		return d.newMXFP4(name, t)
-	})
-	if err != nil {
-		return nil, false, err
-	}
-	for _, t := range s.Tensors {
-		if of, ok := strings.CutSuffix(t.Name, "_scales"); ok && t.DType == U8 && !d.part[t] {
-			return nil, false, t.Errorf("is the scales of %q, which is not there", of+"_blocks")
-		}
-	}
-	return found, true, nil
-}
-
 // floatQuantized reads the FP8 of compressed-tensors, which may have groups of
 // layers with blocks of their own. What they are is told by the scales' shape,
 // unless there are blocks.
@@ -166,33 +139,6 @@ func (d *decoder) isScale(t *Tensor) bool {
 		}
 	}
 	return false
-}
-
-// newMXFP4 returns the tensor [..., n, k] of a name, of which t has the codes in
-// blocks [..., n, k/32, 16] and another tensor the scales [..., n, k/32].
-func (d *decoder) newMXFP4(name string, t *Tensor) (*Encoded, error) {
-	const block = 32
-	scales := d.Tensor(name + "_scales")
-	last := len(t.Shape) - 1
-	switch {
-	case last < 2 || t.Shape[last] != block/2:
-		return nil, fmt.Errorf("shape %v: want blocks of %d bytes, as in [n, k/%d, %d]", t.Shape, block/2, block, block/2)
-	case scales == nil:
-		return nil, fmt.Errorf("no scales: want a tensor %q", name+"_scales")
-	case scales.DType != U8 || !slices.Equal(scales.Shape, t.Shape[:last]):
-		return nil, fmt.Errorf("scales %q are %s %v: want U8 %v", scales.Name, scales.DType, scales.Shape, t.Shape[:last])
-	case t.Shape[last-1] > maxSize/block:
-		return nil, fmt.Errorf("shape %v is too large", t.Shape)
-	}
-	shape := slices.Clone(t.Shape[:last])
-	shape[last-1] *= block
-	d.part[t], d.part[scales] = true, true
-	exponents := *scales
-	exponents.DType = F8E8M0 // which safetensors did not have yet
-	e := &Encoding{
-		Type: string(MXFP4), Rows: 1, Cols: block, N: shape[last-2], K: shape[last-1], Turned: true, Parts: []*Tensor{t, scales},
-	}
-	return newScaled(name, shape, &scaled{Encoding: e, codes: t, scales: &exponents, values: d.table(MXFP4), nibbles: true}), nil
 }
 
 // newFP8 returns the tensor of t's name and shape of which t has the codes.

@@ -51,7 +51,7 @@ func encodedFolder(t fataler, config string, parts ...part) *Checkpoint {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Open(dir, FP8Scheme{}, MXFP4Scheme{})
+	c, err := Open(dir, FP8Scheme{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,47 +228,6 @@ func TestFP8(t *testing.T) {
 	})
 }
 
-func TestMXFP4(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
-		stored := []int{rapid.IntRange(1, 9).Draw(t, "n"), rapid.IntRange(1, 5).Draw(t, "blocks")}
-		if rapid.Bool().Draw(t, "stack") {
-			stored = append([]int{rapid.IntRange(1, 3).Draw(t, "experts")}, stored...)
-		}
-		count := 1
-		for _, d := range stored {
-			count *= d
-		}
-		codes := make([]byte, 16*count)
-		for i := range codes {
-			codes[i] = byte(r.Uint32())
-		}
-		scaleData, scales := scalesOf(r, U8, count)
-		// The extremes that are finite in float32.
-		scaleData[0], scales[0] = 0, 0x1p-127
-		last := len(scales) - 1
-		scaleData[last], scales[last] = 252, 0x1p125
-
-		values := []float32{0, 0.5, 1, 1.5, 2, 3, 4, 6, float32(math.Copysign(0, -1)), -0.5, -1, -1.5, -2, -3, -4, -6}
-		var want []float32
-		for i, b := range codes {
-			want = append(want, values[b%16]*scales[i/16], values[b/16]*scales[i/16])
-		}
-		c := encodedFolder(t, `{"quantization_config": {"quant_method": "mxfp4"}}`,
-			part{Entry{"a_scales", U8, stored}, scaleData},
-			part{Entry{"a_blocks", U8, append(slices.Clone(stored), 16)}, codes},
-			part{Entry{"a_bias", BF16, []int{1}}, []byte{1, 2}},
-		)
-		shape := slices.Clone(stored)
-		shape[len(shape)-1] *= 32
-		checkValues(t, c, "a", shape, want)
-		x, _ := c.Tensor("a")
-		if x.DType != BF16 || x.StoredAs() != "MXFP4" || x.StoredBytes() != int64(17*count) || len(c.Tensors()) != 2 {
-			t.Fatalf("%s as %s in %d bytes, of %d tensors", x.DType, x.StoredAs(), x.StoredBytes(), len(c.Tensors()))
-		}
-	})
-}
-
 // TestDecodeLarge reads what takes several pieces, of many rows or of a part of one.
 func TestDecodeLarge(t *testing.T) {
 	for _, shape := range [][]int{{700, 600}, {3, 300_000}, {600_000, 1}, {2, 130, 1100}} {
@@ -324,7 +283,7 @@ func TestStoredAs(t *testing.T) {
 
 // TestDecodeRefuses: what does not fit together is an error that names the tensor.
 func TestDecodeRefuses(t *testing.T) {
-	const fp8, mxfp4 = `{"quantization_config": {"quant_method": "fp8", "weight_block_size": [2, 2]}}`, `{"quantization_config": {"quant_method": "mxfp4"}}`
+	const fp8 = `{"quantization_config": {"quant_method": "fp8", "weight_block_size": [2, 2]}}`
 	const perTensor = `{"quantization_config": {"quant_method": "fp8"}}`
 	e := func(name string, t DType, shape ...int) Entry { return Entry{name, t, shape} }
 	weight := e("a.weight", F8E4M3, 4, 3)
@@ -348,22 +307,13 @@ func TestDecodeRefuses(t *testing.T) {
 		{"block of text", `{"quantization_config": {"quant_method": "fp8", "weight_block_size": "128x128"}}`, []Entry{weight}, "weight_block_size: want two numbers"},
 		{"different blocks", `{"quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {
 			"a": {"weights": {"strategy": "block", "block_structure": [2, 2]}}, "b": {"weights": {"strategy": "channel"}}}}}`, []Entry{weight}, "different blocks"},
-
-		{"no scales", mxfp4, []Entry{e("a_blocks", U8, 2, 1, 16)}, `tensor "a_blocks" in model.safetensors: no scales: want a tensor "a_scales"`},
-		{"no blocks", mxfp4, []Entry{e("a_scales", U8, 2, 1)}, `tensor "a_scales" in model.safetensors: is the scales of "a_blocks"`},
-		{"blocks of another size", mxfp4, []Entry{e("a_blocks", U8, 2, 1, 8), e("a_scales", U8, 2, 1)}, "want blocks of 16 bytes"},
-		{"blocks of a vector", mxfp4, []Entry{e("a_blocks", U8, 2, 16), e("a_scales", U8, 2)}, "want blocks of 16 bytes"},
-		{"scales of another shape", mxfp4, []Entry{e("a_blocks", U8, 2, 1, 16), e("a_scales", U8, 1, 2)}, `scales "a_scales" are U8 [1 2]: want U8 [2 1]`},
-		{"scales of another type", mxfp4, []Entry{e("a_blocks", U8, 2, 1, 16), e("a_scales", BF16, 2, 1)}, `scales "a_scales" are BF16`},
-		{"stored twice", mxfp4, []Entry{e("a", BF16, 2), e("a_blocks", U8, 2, 1, 16), e("a_scales", U8, 2, 1)}, `stores "a", which is there as well`},
-		{"too large", mxfp4, []Entry{e("a_blocks", U8, 0, 1<<32, 16), e("a_scales", U8, 0, 1<<32)}, "is too large"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := checkpoint(t, `{}`, tt.entries...).Dir()
 			if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(tt.config), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			c, err := Open(dir, FP8Scheme{}, MXFP4Scheme{})
+			c, err := Open(dir, FP8Scheme{})
 			if err == nil {
 				c.Close()
 			}
@@ -406,14 +356,6 @@ func TestBadScales(t *testing.T) {
 			}
 		})
 	}
-	t.Run("MXFP4", func(t *testing.T) {
-		c := encodedFolder(t, `{"quantization_config": {"quant_method": "mxfp4"}}`,
-			part{Entry{"a_blocks", U8, []int{1, 1, 16}}, make([]byte, 16)}, part{Entry{"a_scales", U8, []int{1, 1}}, []byte{255}})
-		x, _ := c.Tensor("a")
-		if err := x.ReadFloat32(make([]float32, 32), 0); err == nil || !strings.Contains(err.Error(), `tensor "a_scales" in model.safetensors: element 0 is NaN`) {
-			t.Errorf("got error %v: want one on NaN", err)
-		}
-	})
 	// A code that is NaN passes, as a NaN of other types does.
 	c := encodedFolder(t, `{"quantization_config": {"quant_method": "fp8"}}`,
 		part{Entry{"a", F8E4M3, []int{1, 2}}, []byte{0x7f, 0x38}}, part{Entry{"a_scale", F32, nil}, f32(2)})
@@ -484,9 +426,6 @@ func FuzzDecode(f *testing.F) {
 		{`{"compression_config": {"format": "float-quantized", "config_groups": {"g": {"weights": {"strategy": "group", "group_size": 2}}}}}`, []part{
 			{Entry{"a", F8E4M3, []int{1, 4}}, []byte{1, 2, 3, 4}}, {Entry{"a_scale", F8E8M0, []int{1, 2}}, []byte{127, 120}},
 		}},
-		{`{"quantization_config": {"quant_method": "mxfp4"}}`, []part{
-			{Entry{"a_blocks", U8, []int{1, 1, 16}}, make([]byte, 16)}, {Entry{"a_scales", U8, []int{1, 1}}, []byte{125}},
-		}},
 	} {
 		dir := encodedFolder(f, s.config, s.parts...).Dir()
 		weights, err := os.ReadFile(filepath.Join(dir, singleName))
@@ -505,7 +444,7 @@ func FuzzDecode(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		c, err := Open(dir, FP8Scheme{}, MXFP4Scheme{})
+		c, err := Open(dir, FP8Scheme{})
 		if err == nil {
 			defer c.Close()
 			err = c.CheckPlain()
@@ -549,16 +488,12 @@ func BenchmarkDecode(b *testing.B) {
 		parts        []part
 	}{
 		{"FP8", `{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}`, n * k, nil},
-		{"MXFP4", `{"quantization_config": {"quant_method": "mxfp4"}}`, n * k / 2, nil},
 		{"BF16", `{}`, n * k * 2, []part{{Entry{"a", BF16, []int{n, k}}, make([]byte, 2*n*k)}}},
 	} {
 		switch tt.name {
 		case "FP8":
 			scales, _ := scalesOf(r, F32, n/128*k/128)
 			tt.parts = []part{{Entry{"a", F8E4M3, []int{n, k}}, codesOf(r, n*k)}, {Entry{"a_scale_inv", F32, []int{n / 128, k / 128}}, scales}}
-		case "MXFP4":
-			scales, _ := scalesOf(r, U8, n*k/32)
-			tt.parts = []part{{Entry{"a_blocks", U8, []int{n, k / 32, 16}}, codesOf(r, n*k/2)}, {Entry{"a_scales", U8, []int{n, k / 32}}, scales}}
 		}
 		b.Run(tt.name, func(b *testing.B) {
 			x, _ := encodedFolder(b, tt.config, tt.parts...).Tensor("a")

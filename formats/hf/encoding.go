@@ -8,23 +8,19 @@ import (
 	"github.com/lutq/lutq/formats/num"
 )
 
-// Types of stored codes. MXFP4 is none of safetensors: two F4E2M1 codes a byte,
-// the lower bits first, of which 32 share a scale.
+// Types of stored codes and scales.
 const (
 	F8E4M3 DType = "F8_E4M3"
 	F8E5M2 DType = "F8_E5M2"
 	F8E8M0 DType = "F8_E8M0"
-	MXFP4  DType = "MXFP4"
 )
 
-// scaled is the codec of codes in bytes or halves of such, each of which times a scale is
-// a value.
+// scaled is the codec of codes in bytes, each of which times a scale is a value.
 type scaled struct {
 	*Encoding
-	codes   *Tensor
-	scales  *Tensor
-	values  *[256]float32
-	nibbles bool // two codes a byte
+	codes  *Tensor
+	scales *Tensor
+	values *[256]float32
 }
 
 // run is how many values are decoded at a time.
@@ -54,8 +50,8 @@ func (e *scaled) ReadFloat32(dst []float32, start int64) error {
 		if err := e.readScales(scales, first); err != nil {
 			return err
 		}
-		raw, err := e.readCodes(buf, start, n)
-		if err != nil {
+		raw := buf[:n]
+		if _, err := e.codes.ReadAt(raw, start); err != nil {
 			return err
 		}
 		for at := 0; at < n; {
@@ -64,10 +60,7 @@ func (e *scaled) ReadFloat32(dst []float32, start int64) error {
 			index := e.scaleOf(r, c)
 			for end := at + min(n-at, e.K-c); at < end; index++ {
 				m := min(end-at, e.Cols-c%e.Cols)
-				switch s := scales[index-first]; {
-				case e.nibbles:
-					e.decodeNibbles(dst[at:at+m], raw, int(start&1)+at, s)
-				case !e.decodeBytes(dst[at:at+m], raw[at:], s):
+				if !e.decodeBytes(dst[at:at+m], raw[at:], scales[index-first]) {
 					return e.scales.wrap(fmt.Errorf("element %d is 0, but the weights that it is the scale of are not", index))
 				}
 				at, c = at+m, c+m
@@ -106,17 +99,6 @@ func (e *scaled) readScales(dst []float32, start int64) error {
 	return nil
 }
 
-// readCodes returns the bytes that hold n codes from start on.
-func (e *scaled) readCodes(buf *[chunk]byte, start int64, n int) ([]byte, error) {
-	from, to := start, start+int64(n)
-	if e.nibbles {
-		from, to = from/2, (to+1)/2
-	}
-	raw := buf[:to-from]
-	_, err := e.codes.ReadAt(raw, from)
-	return raw, err
-}
-
 // decodeBytes decodes codes of a byte that share a scale. It reports whether a
 // scale of 0 is one of values that are 0.
 func (e *scaled) decodeBytes(dst []float32, codes []byte, scale float32) bool {
@@ -147,32 +129,6 @@ func (e *scaled) decodeBytes(dst []float32, codes []byte, scale float32) bool {
 	return true
 }
 
-// decodeNibbles decodes codes of half a byte that share a scale, the first of
-// which is the at-th of raw.
-func (e *scaled) decodeNibbles(dst []float32, raw []byte, at int, scale float32) {
-	values := e.values
-	if at&1 == 1 && len(dst) > 0 {
-		dst[0] = values[raw[at>>1]>>4] * scale
-		dst, at = dst[1:], at+1
-	}
-	raw = raw[at>>1:]
-	for len(dst) >= 8 {
-		u, d := binary.LittleEndian.Uint32(raw), dst[:8:8]
-		d[0] = values[u&15] * scale
-		d[1] = values[u>>4&15] * scale
-		d[2] = values[u>>8&15] * scale
-		d[3] = values[u>>12&15] * scale
-		d[4] = values[u>>16&15] * scale
-		d[5] = values[u>>20&15] * scale
-		d[6] = values[u>>24&15] * scale
-		d[7] = values[u>>28&15] * scale
-		dst, raw = dst[8:], raw[4:]
-	}
-	for i := range dst {
-		dst[i] = values[raw[i>>1]>>(4*(i&1))&15] * scale
-	}
-}
-
 // readValues reads the values as the bytes of the tensor's type; the range exists.
 func (t *Tensor) readValues(p []byte, off int64) (n int, err error) {
 	encode, width := num.EncodeF32, 4
@@ -195,14 +151,9 @@ func (t *Tensor) readValues(p []byte, off int64) (n int, err error) {
 
 // valueTable returns the values of all codes of a type.
 func valueTable(t DType) *[256]float32 {
-	var decode func(uint8) float32
-	switch t {
-	case F8E4M3:
-		decode = num.F8E4M3ToF32
-	case F8E5M2:
+	decode := num.F8E4M3ToF32
+	if t == F8E5M2 {
 		decode = num.F8E5M2ToF32
-	case MXFP4:
-		decode = num.F4E2M1ToF32
 	}
 	v := new([256]float32)
 	for c := range v {
@@ -217,7 +168,7 @@ func newScaled(name string, shape []int, e *scaled) *Encoded {
 	e.Codec = e
 	t := F32
 	// Times a power of two, the few bits of a code are a BF16.
-	if e.scales.DType == F8E8M0 || e.nibbles {
+	if e.scales.DType == F8E8M0 {
 		t = BF16
 	}
 	return &Encoded{Name: name, DType: t, Shape: shape, Encoding: e.Encoding}

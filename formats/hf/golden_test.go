@@ -11,6 +11,7 @@ import (
 
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/mxfp4"
 )
 
 // stored returns the tensors of a folder as its file has them.
@@ -22,7 +23,7 @@ func stored(t *testing.T, dir string) map[string][]byte {
 	if err := os.Link(filepath.Join(dir, name), filepath.Join(raw, name)); err != nil {
 		t.Fatal(err)
 	}
-	c, err := hf.Open(raw, hf.FP8Scheme{}, hf.MXFP4Scheme{})
+	c, err := hf.Open(raw, hf.FP8Scheme{}, mxfp4.Scheme{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,7 @@ func TestGoldens(t *testing.T) {
 			dir := t.TempDir()
 			g.Write(t, dir)
 			raw := stored(t, dir)
-			c, err := hf.Open(dir, hf.FP8Scheme{}, hf.MXFP4Scheme{})
+			c, err := hf.Open(dir, hf.FP8Scheme{}, mxfp4.Scheme{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -77,7 +77,7 @@ type Codec interface {
 // String names the encoding, as in "F8_E4M3, a scale per 128×128".
 func (e *Encoding) String() string {
 	switch {
-	case e.Type == string(MXFP4):
+	case e.Type == "MXFP4":
 		return e.Type // whose block is a part of the name
 	case e.Rows >= e.N && e.Cols >= e.K:
 		return e.Type + ", one scale"

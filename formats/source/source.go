@@ -9,13 +9,14 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/mlx"
 	"github.com/lutq/lutq/formats/modelopt"
+	"github.com/lutq/lutq/formats/mxfp4"
 )
 
 // Schemes lists the ways to store weights that are decoded.
 func Schemes() []hf.Scheme {
 	return []hf.Scheme{
 		hf.FP8Scheme{},
-		hf.MXFP4Scheme{},
+		mxfp4.Scheme{},
 		ct.Scheme{},
 		gptq.Scheme{},
 		awq.Scheme{},
