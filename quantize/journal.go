@@ -114,7 +114,7 @@ func (j *journal) close() { j.file.Close() }
 // files as far as they can be told apart without reading them.
 func (p *Plan) fingerprint(maxShard int64) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "lutq 1\n%s\nshard %d\n", p.Recipe.Command(), maxShard)
+	fmt.Fprintf(h, "lutq 1\n%s\nshard %d\n", p.Command(), maxShard)
 	if p.Recipe.Calibrate != nil {
 		fmt.Fprintf(h, "calibrate %s\n", p.Recipe.Calibrate.Key())
 	}

@@ -88,7 +88,7 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 	digests.Files[lutq.CodeName] = sha256.Sum256(code)
 	c := lutq.Config{
 		QuantMethod: lutq.Method,
-		Spec:        p.Recipe.Default, Command: p.Recipe.Command(), SHA256: res.SHA256,
+		Spec:        p.Recipe.Default, Command: p.Command(), SHA256: res.SHA256,
 		Calib: res.Calib, Learn: res.Learn, Digests: digests, Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
 	}
 	if p.Recipe.Refine != nil {

@@ -1,6 +1,7 @@
 package quantize
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,8 +18,12 @@ type Plan struct {
 	Recipe Recipe // with every default filled in
 	Items  []Item // a tensor of the source each, in the source's order
 
-	names *modelNames
+	names   *modelNames
+	command string // that makes it again, in the place of the recipe's
 }
+
+// Command returns the command that makes the same bytes again from the same model.
+func (p *Plan) Command() string { return cmp.Or(p.command, p.Recipe.Command()) }
 
 // An Item is one tensor's part of a plan.
 type Item struct {
@@ -39,6 +44,7 @@ type Item struct {
 	BytesOut int64
 	Kept     Reason // why the tensor is copied; empty for a layer
 
+	taken  *taken        // a layer whose codes are another program's
 	parts  []weight.Part // of a layer
 	stored []stored      // what the tensor becomes: a layer's parts, or itself
 }

@@ -56,6 +56,9 @@ func (w *worker) do(b block) error {
 	if !b.item.Quantized() {
 		return w.copy(b)
 	}
+	if b.item.taken != nil {
+		return w.transcribe(b)
+	}
 	it := b.item
 	if w.task != b.task || w.state != b.state {
 		cb, err := b.scaled()

@@ -3,7 +3,7 @@
 the SHA-256 of what every weight is in float32. What writes and dequantizes is the program
 itself where it is a library that runs on a CPU, and numpy where that takes a GPU.
 
-    rivals.py ct|bnb|mlx|gptq|awq|modelopt
+    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4 …
 
 takes torch, safetensors and numpy, and compressed-tensors==0.17.0, bitsandbytes==0.50.2 or mlx==0.32.4."""
 import hashlib
@@ -287,6 +287,20 @@ def modelopt():
         want[f"{name}.weight"] = (levels[index] * torch.where(w < 0, -1.0, 1.0) * by[:, :, None]).reshape(N, K).numpy()
     config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "producer": {"name": "modelopt", "version": "0.39.0"}}
     write("modelopt", "nvfp4", tensors, {"quantization_config": config}, want, save_file)
+
+
+def mxfp4():
+    from safetensors.numpy import save_file
+
+    r = np.random.default_rng(60)
+    levels = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+    name, shape = "model.layers.0.mlp.experts.down_proj", (3, 8, 2)  # experts, rows, blocks of 32 columns
+    codes = r.integers(0, 16, shape + (32,), np.uint8)
+    scales = r.integers(100, 125, shape, np.uint8)
+    scales.flat[0], scales.flat[1] = 0, 252
+    tensors = {"norm.weight": np.ones(64, np.float32), f"{name}_blocks": codes[..., ::2] | codes[..., 1::2] << 4, f"{name}_scales": scales}
+    values = levels[codes] * np.ldexp(np.float32(1), scales.astype(np.int32) - 127)[..., None]
+    write("mxfp4", "experts", tensors, {"quantization_config": {"quant_method": "mxfp4"}}, {name: values.reshape(3, 8, 64)}, save_file)
 
 
 if __name__ == "__main__":

@@ -190,12 +190,12 @@ func badInputs() []badInput {
 		{name: "GPT-2", damage: func(m victim) { m.replace(config, `"model_type": "llama"`, `"model_type": "gpt2"`) }, want: "gpt2 stores its linear layers transposed"},
 		{name: "weights of PyTorch", damage: func(m victim) { m.write("pytorch_model.bin", m.read(weights)); m.remove(weights) }, want: "save_pretrained(o)"},
 		{
-			name: "quantized by GPTQ", damage: func(m victim) { m.replace(config, "{", `{"quantization_config": {"quant_method": "gptq"},`) },
-			want: "MODEL: already quantized by GPTQ: its config.json says so",
+			name: "quantized by HQQ", damage: func(m victim) { m.replace(config, "{", `{"quantization_config": {"quant_method": "hqq"},`) },
+			want: "MODEL: already quantized by HQQ: its config.json says so",
 		},
 		{
-			name: "evaluation of weights quantized by GPTQ", damage: func(m victim) { m.replace(config, "{", `{"quantization_config": {"quant_method": "gptq"},`) },
-			args: evalArgs, want: "MODEL: already quantized by GPTQ: its config.json says so",
+			name: "evaluation of weights quantized by HQQ", damage: func(m victim) { m.replace(config, "{", `{"quantization_config": {"quant_method": "hqq"},`) },
+			args: evalArgs, want: "MODEL: already quantized by HQQ: its config.json says so",
 		},
 		{
 			name: "evaluation of another family", damage: func(m victim) { m.replace(config, "LlamaForCausalLM", "MambaForCausalLM") },

@@ -611,30 +611,10 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 			Decoded []quantize.Decoded `json:"decoded,omitempty"`
 		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, "", plan.Kept(), plan.Decoded()}
 		out.Family, _ = plan.Family()
-		for i := range plan.Items {
-			it := &plan.Items[i]
-			l := layerJSON{
-				Name: it.Tensor.Name, Shape: it.Tensor.Shape,
-				BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Spec: it.Format,
-			}
-			l.DType, l.encodingJSON = storedAs(it.Tensor)
-			out.Layers = append(out.Layers, l)
-		}
+		out.Layers = plannedLayers(plan)
 		return u.printJSON(out)
 	}
-	err = u.table(func(w io.Writer) {
-		fmt.Fprintln(w, "tensor\tshape\tfrom\tto\tbefore\tafter")
-		for i := range plan.Items {
-			it := &plan.Items[i]
-			to := string(it.Tensor.DType)
-			if it.Quantized() {
-				to = formatName(it.Format)
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", input.Name(it.Tensor.Name), shapeName(it.Tensor.Shape), it.Tensor.StoredAs(), to,
-				formatBytes(it.Tensor.StoredBytes()), formatBytes(it.BytesOut))
-		}
-	})
-	if err != nil {
+	if err := u.printPlan(plan); err != nil {
 		return err
 	}
 	fmt.Fprintln(u.stdout)
@@ -655,6 +635,36 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 			learning = ", running the text included"
 		}
 		fmt.Fprintf(w, "expected time\t%s%s\n", time.Duration(est.Seconds*float64(time.Second)).Round(100*time.Millisecond), learning)
+	})
+}
+
+// plannedLayers lists what is planned for each tensor.
+func plannedLayers(plan *quantize.Plan) (all []layerJSON) {
+	for i := range plan.Items {
+		it := &plan.Items[i]
+		l := layerJSON{
+			Name: it.Tensor.Name, Shape: it.Tensor.Shape,
+			BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Spec: it.Format,
+		}
+		l.DType, l.encodingJSON = storedAs(it.Tensor)
+		all = append(all, l)
+	}
+	return all
+}
+
+// printPlan prints what is planned for each tensor.
+func (u *ui) printPlan(plan *quantize.Plan) error {
+	return u.table(func(w io.Writer) {
+		fmt.Fprintln(w, "tensor\tshape\tfrom\tto\tbefore\tafter")
+		for i := range plan.Items {
+			it := &plan.Items[i]
+			to := string(it.Tensor.DType)
+			if it.Quantized() {
+				to = formatName(it.Format)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", input.Name(it.Tensor.Name), shapeName(it.Tensor.Shape), it.Tensor.StoredAs(), to,
+				formatBytes(it.Tensor.StoredBytes()), formatBytes(it.BytesOut))
+		}
 	})
 }
 

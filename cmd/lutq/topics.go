@@ -72,9 +72,12 @@ pattern that matches nothing is an error.
 Runtimes store q, k and v of a layer, and its gate and up, as one matrix: they
 have the same bits, group and kind unless --split-fused is given.
 
-Sources. Weights in FP8 with scales, for blocks, rows or whole layers, or in
-MXFP4, as gpt-oss has them, are decoded when they are read. What is kept of FP8
-is written as float32.
+Sources. What others quantized is decoded when it is read, here and by every
+other command: FP8 with scales for blocks, rows or whole layers, MXFP4 of
+gpt-oss, integers, NVFP4 and MXFP4 of compressed-tensors, GPTQ (both versions,
+reordered columns too), AWQ (gemm), bitsandbytes in 4 bits, MLX, NVFP4 of Model
+Optimizer. What is kept of it is written as float32, or as 16 bits of MXFP4.
+Without loss "lutq import" takes over what has a form here.
 
 The output. Work is done in OUT.partial and appears under OUT when it is
 finished and has been read back. Interrupted or killed, the same command goes on

@@ -42,6 +42,9 @@ type Matrix struct {
 	// ScaleType is a type that holds all scales: F16, BF16, F32 or F8_E8M0.
 	ScaleType hf.DType
 
+	// Unit, if not 0, is what all scales are times a number of F8_E4M3.
+	Unit float32
+
 	// Groups, if not nil, is the group of each column, in the place of k/Group.
 	Groups []int32
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -353,6 +354,9 @@ func (l *layers) nvfp4(layer string, t, scale *hf.Tensor) (*codes.Matrix, error)
 		return nil, global.Errorf("is %v: want a number above 0 to divide by", by)
 	}
 	m.ScaleType = hf.F32
+	if frac, _ := math.Frexp(float64(by)); frac == 0.5 {
+		m.Unit = 1 / by // which is as exact for a power of two
+	}
 	m.Scales = codes.Mapped(m.Scales, func(s float32) float32 { return s / by })
 	return m, nil
 }

@@ -28,7 +28,7 @@ func (e *QuantizedError) Error() string {
 
 // Hint says what to do about it.
 func (e *QuantizedError) Hint() string {
-	return "take the model that it was made from, with weights of 16 or 32 bits, in FP8 or in MXFP4"
+	return "take the model that it was made from, or one in a format that is read: lutq help formats lists them"
 }
 
 // UnreadableError means that a folder has weights, but none in safetensors.

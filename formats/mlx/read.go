@@ -119,7 +119,7 @@ func (f format) layer(s *hf.Stored, layer string, t *hf.Tensor) (hf.Encoded, err
 	}
 	as := scale.DType
 	if f.Mode == "nvfp4" {
-		as, m.ScaleType = hf.F8E4M3, hf.F32
+		as, m.ScaleType, m.Unit = hf.F8E4M3, hf.F32, 1
 	}
 	var err error
 	if m.Scales, err = codes.ScalesAs(scale, as, shape[1]); err != nil {

@@ -121,7 +121,7 @@ func weight(s *hf.Stored, layer string, t *hf.Tensor) (hf.Encoded, error) {
 		return none, err
 	}
 	m := &codes.Matrix{
-		N: n, K: k, Bits: 4, Group: group, Values: codes.E2M1(), ScaleType: hf.F32, Codes: codes.Rows(t, n, 4),
+		N: n, K: k, Bits: 4, Group: group, Values: codes.E2M1(), ScaleType: hf.F32, Unit: by, Codes: codes.Rows(t, n, 4),
 		Scales: codes.Mapped(scales, func(s float32) float32 { return s * by }),
 	}
 	parts := []*hf.Tensor{t, scale, second}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lutq/lutq/formats/folder"
+	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/quantize"
+)
+
+type importOptions struct {
+	keepDense bool
+	force     bool
+	dryRun    bool
+	threads   int
+	json      bool
+}
+
+func newImportCommand(u *ui) *cobra.Command {
+	var o importOptions
+	c := &cobra.Command{
+		Use:   "import MODEL OUT",
+		Short: "Take over what another program quantized, weight for weight",
+		Long: withLimits(`Import writes MODEL, which another program quantized, to the folder OUT as a
+container of lutq, whose every weight is the same number: codes and scales are
+taken over, and each weight is compared. It takes
+
+  compressed-tensors  integers of up to 5 bits, NVFP4, MXFP4
+  GPTQ, AWQ           of up to 5 bits
+  bitsandbytes        4 bits, NF4 and FP4, nested or not
+  MLX                 up to 5 bits, NVFP4, MXFP4
+  Model Optimizer     NVFP4
+  gpt-oss             MXFP4
+
+Not all of them have a form as one table times scales: groups with zero points
+of their own have none, nor columns that were reordered, nor 8 bits. Such
+weights are listed before anything is written, and are an error unless
+--keep-dense stores them in 32 bits. quantize takes any of these models, and
+quantizes them anew.`, input.Config, input.Index, input.Header),
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: folders(2),
+		RunE:              func(c *cobra.Command, args []string) error { return u.importModel(c.Context(), args[0], args[1], o) },
+	}
+	f := c.Flags()
+	f.BoolVar(&o.keepDense, "keep-dense", false, "store what has no form as a table in 32 bits")
+	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
+	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
+	f.BoolVar(&o.dryRun, "dry-run", false, "only tell what would become of the weights")
+	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	return c
+}
+
+// importJSON is what import --json prints.
+type importJSON struct {
+	quantizeJSON
+	Homeless []quantize.Homeless `json:"homeless"` // weights without a form as a table
+}
+
+func (u *ui) importModel(ctx context.Context, dir, out string, o importOptions) error {
+	begin := time.Now()
+	if !o.dryRun {
+		if err := folder.Check(out, folder.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
+			return outputHint(err)
+		}
+	}
+	src, err := source.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	plan, homeless, err := quantize.NewImport(src)
+	if err != nil {
+		return err
+	}
+	u.warnFamily(plan)
+	if !o.json {
+		u.listHomeless(homeless)
+	}
+	if o.dryRun {
+		return u.dryImport(plan, homeless, o.json)
+	}
+	if len(homeless) > 0 && !o.keepDense {
+		return hintError{
+			fmt.Errorf("%s: %d weights have no form as a table, the first %s: %s", dir, len(homeless), homeless[0].Tensor, homeless[0].Why),
+			"--keep-dense stores them in 32 bits; lutq quantize quantizes all weights anew",
+		}
+	}
+	bar := u.startProgress("importing", plan.Totals().BytesIn, true)
+	res, err := plan.Run(ctx, out, quantize.RunOptions{Threads: o.threads, Force: o.force, Progress: bar.set})
+	bar.finish()
+	if err != nil {
+		return quantizeHint(err, out)
+	}
+	j := importJSON{newQuantizeJSON(res, time.Since(begin).Seconds()), append([]quantize.Homeless{}, homeless...)}
+	if o.json {
+		return u.printJSON(j)
+	}
+	return u.table(func(w io.Writer) {
+		fmt.Fprintf(w, "output\t%s\n", out)
+		fmt.Fprintf(w, "family\t%s\n", familyName(j.Family))
+		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", j.Tensors, j.Quantized)
+		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(j.BytesIn), formatBytes(j.BytesOut))
+		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", j.BitsPerWeight, j.Parameters)
+		printImported(w, j.Decoded)
+		printKept(w, j.Kept)
+		fmt.Fprintf(w, "sha256\t%s\n", j.SHA256)
+		fmt.Fprintf(w, "time, memory\t%.1f s, %s\n", j.Seconds, formatBytes(j.PeakRSS))
+	})
+}
+
+// printImported prints what is taken over, and what is decoded instead.
+func printImported(w io.Writer, decoded []quantize.Decoded) {
+	for _, d := range decoded {
+		if n := d.Tensors - d.Kept; n > 0 {
+			fmt.Fprintf(w, "taken over\t%d weights from %s\n", n, d.Encoding)
+		}
+		if d.Kept > 0 {
+			fmt.Fprintf(w, "decoded\t%d weights from %s, stored as %s\n", d.Kept, d.Encoding, d.KeptAs)
+		}
+	}
+}
+
+// listHomeless says which weights have no form as a table, and why.
+func (u *ui) listHomeless(homeless []quantize.Homeless) {
+	for _, h := range homeless {
+		fmt.Fprintf(u.stderr, "lutq: %s, stored as %s, has no form as a table: %s\n", input.Name(h.Tensor), h.From, h.Why)
+	}
+}
+
+// dryImport prints the plan.
+func (u *ui) dryImport(plan *quantize.Plan, homeless []quantize.Homeless, asJSON bool) error {
+	t := plan.Totals()
+	if asJSON {
+		out := struct {
+			Tensors       int                 `json:"tensors"`
+			Quantized     int                 `json:"quantized"`
+			BitsPerWeight float64             `json:"bits_per_weight"`
+			BytesIn       int64               `json:"bytes_in"`
+			BytesOut      int64               `json:"bytes_out"`
+			Homeless      []quantize.Homeless `json:"homeless"`
+			Layers        []layerJSON         `json:"layers"`
+		}{t.Tensors, t.Quantized, t.BitsPerWeight, t.BytesIn, t.BytesOut, append([]quantize.Homeless{}, homeless...), plannedLayers(plan)}
+		return u.printJSON(out)
+	}
+	if err := u.printPlan(plan); err != nil {
+		return err
+	}
+	fmt.Fprintln(u.stdout)
+	return u.table(func(w io.Writer) {
+		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", t.Tensors, t.Quantized)
+		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(t.BytesIn), formatBytes(t.BytesOut))
+		printImported(w, plan.Decoded())
+		printKept(w, plan.Kept())
+	})
+}

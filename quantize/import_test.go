@@ -1,0 +1,140 @@
+package quantize
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lutq/lutq/formats/arch/archtest"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
+)
+
+// TestImport takes over what other programs quantized: what has a form as a table becomes that one,
+// and every weight stays the number that it is.
+func TestImport(t *testing.T) {
+	const zeros, bits, rows, apart, offsets = "zero point", "at most 5 bits", "do not end with its rows", "do not lie side by side", "offset of its own"
+	for _, tt := range []struct {
+		folder string
+		want   map[string]string // of a weight: its format, or why there is none
+	}{
+		{"ct/testdata/ints", map[string]string{
+			"a.q_proj": "2:64:q2::bf16:lut", "a.k_proj": "3:32:q3::f16:lut", "a.v_proj": "4:64:q4::bf16:lut", "a.o_proj": "4:64:q4::f32:lut",
+			"a.up_proj": "5:row:q5::bf16:lut", "a.down_proj": bits,
+		}},
+		{"ct/testdata/asymmetric", map[string]string{
+			"a.q_proj": zeros, "a.k_proj": zeros, "a.v_proj": zeros, "a.down_proj": bits, "a.o_proj": apart, "a.up_proj": apart,
+		}},
+		{"ct/testdata/mixed", map[string]string{
+			"a.q_proj": "4:16:e2m1::f32:lut", "a.k_proj": "4:32:e2m1::e8m0:lut", "a.v_proj": bits, "a.o_proj": "4:32:q4::bf16:lut",
+		}},
+		{"gptq/testdata/symmetric", map[string]string{
+			"a.q_proj": "4:64:q4::f16:lut", "a.k_proj": "2:64:q2::f16:lut", "a.v_proj": "3:32:q3::f16:lut", "a.up_proj": bits,
+		}},
+		{"gptq/testdata/v1", map[string]string{"a.q_proj": zeros, "a.k_proj": zeros, "a.v_proj": zeros, "a.up_proj": bits}},
+		{"gptq/testdata/act-order", map[string]string{"a.q_proj": apart, "a.k_proj": apart}},
+		{"awq/testdata/gemm", map[string]string{"a.q_proj": zeros, "a.k_proj": "4:64:q4::f16:lut"}},
+		{"bnb/testdata/nf4", map[string]string{"a.q_proj": "4:64:nf::f32:lut", "a.k_proj": rows, "a.v_proj": "4:128:nf::f32:lut"}},
+		{"bnb/testdata/nf4-nested", map[string]string{"a.q_proj": "4:64:nf::f32:lut", "a.k_proj": rows}},
+		{"bnb/testdata/fp4", map[string]string{
+			"a.q_proj": "4:64:file:bitsandbytes-fp4::f32:lut", "a.k_proj": rows, "a.v_proj": "4:128:file:bitsandbytes-fp4::f32:lut",
+		}},
+		{"mlx/testdata/affine", map[string]string{
+			"a.q_proj": offsets, "a.k_proj": "2:32:q2::bf16:lut", "a.v_proj": offsets, "embed_tokens": offsets, "a.up_proj": bits, "a.down_proj": bits,
+		}},
+		{"mlx/testdata/fp4", map[string]string{"a.q_proj": "4:32:e2m1::e8m0:lut", "a.k_proj": "4:16:e2m1::s1e4m3:lut"}},
+		{"modelopt/testdata/nvfp4", map[string]string{"a.q_proj": "4:16:e2m1::f32:lut", "a.k_proj": "4:16:e2m1::f32:lut"}},
+		{"gpt-oss-mxfp4", map[string]string{
+			"model.layers.0.mlp.experts.down_proj": "4:row:e2m1::e8m0:lut", "model.layers.0.mlp.experts.gate_up_proj": "4:32:e2m1::e8m0:lut",
+			"model.layers.1.mlp.experts.down_proj": "4:row:e2m1::e8m0:lut", "model.layers.1.mlp.experts.gate_up_proj": "4:32:e2m1::e8m0:lut",
+		}},
+	} {
+		t.Run(tt.folder, func(t *testing.T) {
+			dir := filepath.Join("..", "formats", filepath.FromSlash(tt.folder))
+			for _, g := range archtest.Goldens(t) {
+				if g.Name == tt.folder {
+					dir = t.TempDir()
+					g.Write(t, dir)
+				}
+			}
+			src, err := source.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer src.Close()
+			p, homeless, err := NewImport(src)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make(map[string]string)
+			for i := range p.Items {
+				if it := &p.Items[i]; it.Quantized() {
+					got[it.Layer] = it.Format.Fields()
+				}
+			}
+			for _, h := range homeless {
+				got[strings.TrimSuffix(h.Tensor, lutq.WeightSuffix)] = h.Why
+			}
+			for layer, want := range tt.want {
+				if !strings.Contains(got[layer], want) {
+					t.Errorf("%s becomes %q: want %q", layer, got[layer], want)
+				}
+			}
+			if len(got) != len(tt.want) {
+				t.Errorf("there are %v: want %v", got, tt.want)
+			}
+			out := filepath.Join(t.TempDir(), "out")
+			res, err := p.Run(context.Background(), out, RunOptions{Threads: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := lutq.Open(out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			if report, err := m.Verify(context.Background(), lutq.VerifyOptions{Original: src}); err != nil || len(report.Problems) > 0 || report.SHA256 != res.SHA256 {
+				t.Errorf("verified: %+v, %v", report, err)
+			}
+			for _, x := range src.Tensors() {
+				if x.Encoding() == nil {
+					continue
+				}
+				want, got := make([]float32, x.Elements()), []float32(nil)
+				if err := x.ReadFloat32(want, 0); err != nil {
+					t.Fatal(err)
+				}
+				if dense, ok := m.Checkpoint().Tensor(x.Name); ok {
+					got = make([]float32, x.Elements())
+					err = dense.ReadFloat32(got, 0)
+				} else {
+					mat, err := m.Linear(strings.TrimSuffix(x.Name, lutq.WeightSuffix))
+					if err != nil {
+						t.Fatal(err)
+					}
+					n, k := mat.Shape()
+					got = make([]float32, n*k)
+					for i := range n {
+						mat.Row(got[i*k:(i+1)*k], i)
+					}
+				}
+				if err != nil || !slices.Equal(got, want) {
+					t.Errorf("%s has other values, or cannot be read: %v", x.Name, err)
+				}
+			}
+			if res.Error != 0 {
+				t.Errorf("the relative error is %v", res.Error)
+			}
+		})
+	}
+	plain, err := source.Open("../calib/testdata/lutq-tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	if _, _, err := NewImport(plain); err == nil || !strings.Contains(err.Error(), "no weight is quantized by another program") {
+		t.Errorf("a model that is not quantized: %v", err)
+	}
+}
