@@ -65,7 +65,7 @@ func smallFile(version uint32) []byte {
 	f.put("two", uint32(1), uint64(3), F32, uint64(0)).pad(alignment)
 	f.put([]float32{1, 2, 3}).pad(alignment)
 	for i := range 2 {
-		f.put(uint16(0x3c00+0x400*i)) // 1, 2
+		f.put(uint16(0x3c00 + 0x400*i)) // 1, 2
 		for j := range 16 {
 			f.put(uint8(j | (15-j)<<4))
 		}
