@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -450,7 +451,7 @@ func TestRemarks(t *testing.T) {
 		}
 		return s
 	}
-	const recipe = `{"bits": 3, "method": "gptq"}`
+	const recipe = `{"bits": 3, "codebook": "nf", "scale": "mse", "method": "gptq"}`
 	h := &halver{knows: func(string) bool { return true }} // after which they still hold
 	if _, err := textPlan(t, dir, recipe, x, h).Run(ctx, out, RunOptions{}); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
@@ -471,6 +472,45 @@ func TestRemarks(t *testing.T) {
 		if !r.Nearest || r.Expert != 1 || r.Experts == 0 || !strings.HasPrefix(r.Layer, "model.layers.0.mlp.experts") || !strings.HasPrefix(r.What, "3 tokens for") {
 			t.Errorf("remark %+v", r)
 		}
+	}
+
+	// What rows lost is kept as well, also when scales have changed since.
+	x = newText(t, dir)
+	x.tokens = few
+	whole, err := textPlan(t, dir, recipe, x, nil).Run(t.Context(), filepath.Join(t.TempDir(), "whole"), RunOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum Fit
+	rows := 0
+	for i, l := range res.Layers {
+		if l.Fit != whole.Layers[i].Fit {
+			t.Errorf("%s: fitted %+v, in a run that was not stopped %+v", l.Layer, l.Fit, whole.Layers[i].Fit)
+		}
+		if l.Fit.NearestRows < l.Fit.Rows && !(l.Fit.Loss < l.Fit.NearestLoss) {
+			t.Errorf("%s: fitted %+v", l.Layer, l.Fit)
+		}
+		sum.addAll(l.Fit)
+		if rows += l.N; strings.HasPrefix(l.Layer, "model.layers.0.mlp.experts") {
+			rows -= l.N / l.Experts
+		}
+	}
+	if f := res.Fit; f != sum || f.Rows != rows || f.NearestRows >= rows/2 || !(f.Loss < f.NearestLoss) {
+		t.Errorf("fitted %+v: want the sum %+v, of %d rows", f, sum, rows)
+	}
+}
+
+// TestFit: a loss that is not finite counts as rounding to nearest, and spoils no sum.
+func TestFit(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(1)
+	var f Fit
+	for _, e := range []weight.RowError{
+		{Loss: 1, NearestLoss: 4}, {Loss: 2, NearestLoss: 2}, {}, {Energy: 5}, {Loss: nan, NearestLoss: nan}, {Loss: inf, NearestLoss: inf},
+	} {
+		f.add(e)
+	}
+	if want := (Fit{Rows: 4, NearestRows: 3, Loss: 3, NearestLoss: 6}); f != want {
+		t.Errorf("fitted %+v, want %+v", f, want)
 	}
 }
 

@@ -27,8 +27,9 @@ type record struct {
 	Sums    []lutq.Sum `json:"sums,omitempty"` // of the stored tensors
 	Energy  float64    `json:"energy,omitempty"`
 	Squared float64    `json:"squared,omitempty"`
-	Remarks []Remark   `json:"remarks,omitempty"`
-	Refined bool       `json:"refined,omitempty"` // and in its place
+	Fit
+	Remarks []Remark `json:"remarks,omitempty"`
+	Refined bool     `json:"refined,omitempty"` // and in its place
 }
 
 // entry is a line of a journal: a record, or what came of a refiner.

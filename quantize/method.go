@@ -63,6 +63,37 @@ type Remark struct {
 	Expert  int  `json:"expert,omitempty"` // the matrix of a stack
 }
 
+// Fit is what a method that looks at what layers read has made of their rows: sums of
+// [weight.RowError]'s losses, and how many rows were rounded to nearest because that lost no more.
+type Fit struct {
+	Rows        int     `json:"fitted_rows,omitempty"`  // that have losses
+	NearestRows int     `json:"nearest_rows,omitempty"` // of them
+	Loss        float64 `json:"loss,omitempty"`
+	NearestLoss float64 `json:"nearest_loss,omitempty"`
+}
+
+// add takes in a row. Losses that are not finite, as a device may have them, cannot be added.
+func (f *Fit) add(e weight.RowError) {
+	switch loss := e.NearestLoss; {
+	case loss == 0: // of no calibrated method, or nothing is lost
+		return
+	case loss-loss == 0:
+		f.Loss += e.Loss
+		f.NearestLoss += loss
+	}
+	f.Rows++
+	if !(e.Loss < e.NearestLoss) {
+		f.NearestRows++
+	}
+}
+
+func (f *Fit) addAll(of Fit) {
+	f.Rows += of.Rows
+	f.NearestRows += of.NearestRows
+	f.Loss += of.Loss
+	f.NearestLoss += of.NearestLoss
+}
+
 // MethodOptions are the settings of methods that have any.
 type MethodOptions struct {
 	GPTQ gptq.Options

@@ -42,13 +42,14 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 		}
 		energy += rec.Energy
 		squared += rec.Squared
+		res.Fit.addAll(rec.Fit)
 		format := it.Format
 		if rec.Refined {
 			format.Method = learnedMethod(format)
 		}
 		res.Layers = append(res.Layers, LayerResult{
 			Layer: it.Layer, N: it.N, K: it.K, Experts: it.Experts, Transposed: it.Transposed, Format: format,
-			BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Error: relative(rec.Squared, rec.Energy),
+			BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Error: relative(rec.Squared, rec.Energy), Fit: rec.Fit,
 		})
 	}
 	res.Family, _ = p.Family()

@@ -42,6 +42,7 @@ type Result struct {
 	Family  string // of the model, see [Plan.Family]
 	SHA256  string // digest of the quantized tensors
 	Error   float64
+	Fit     Fit           // of all layers
 	Layers  []LayerResult // quantized layers in the source's order
 	Kept    []Kept        // the other tensors, by reason
 	Decoded []Decoded     // what the source does not store in 16 bits or more
@@ -64,6 +65,7 @@ type LayerResult struct {
 	BytesIn    int64
 	BytesOut   int64
 	Error      float64 // ‖W-Ŵ‖/‖W‖
+	Fit        Fit     // before scales were learned, if they were
 }
 
 // LayerRemark is a remark on a quantized layer, or one of a stack.
@@ -322,7 +324,7 @@ type block struct {
 func (r *run) begin(i int) *task {
 	it, rec := &r.plan.Items[i], &r.records[i]
 	t := &task{item: it, record: rec, written: rec.Sums}
-	*rec = record{Tensor: it.Tensor.Name, Remarks: rec.Remarks}
+	*rec = record{Tensor: it.Tensor.Name, Remarks: rec.Remarks, Fit: rec.Fit}
 	t.left.Store(int64(it.N))
 	if it.Quantized() {
 		t.errs = make([]weight.RowError, it.N)

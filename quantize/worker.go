@@ -194,6 +194,7 @@ func (w *worker) finish(t *task) error {
 	for _, e := range t.errs {
 		t.record.Energy += e.Energy
 		t.record.Squared += e.Squared
+		t.record.Fit.add(e)
 	}
 	return w.journal.add(entry{record: *t.record})
 }

@@ -400,11 +400,12 @@ type quantizeJSON struct {
 	Seconds       float64     `json:"seconds"`
 	Layers        []layerJSON `json:"layers"`
 
-	Family  string             `json:"family,omitempty"` // of the model, where it is known
-	Kept    []quantize.Kept    `json:"kept"`
-	Decoded []quantize.Decoded `json:"decoded,omitempty"` // of a source that stores codes
-	Calib   *lutq.Calibration  `json:"calib,omitempty"`
-	Learn   *learn.Report      `json:"learn,omitempty"`
+	Family       string             `json:"family,omitempty"` // of the model, where it is known
+	Kept         []quantize.Kept    `json:"kept"`
+	Decoded      []quantize.Decoded `json:"decoded,omitempty"` // of a source that stores codes
+	Calib        *lutq.Calibration  `json:"calib,omitempty"`
+	Learn        *learn.Report      `json:"learn,omitempty"`
+	quantize.Fit                    // of all layers
 	// What was out of the ordinary about what layers read.
 	Remarks []quantize.LayerRemark `json:"remarks,omitempty"`
 }
@@ -418,6 +419,7 @@ type layerJSON struct {
 	BytesOut int64   `json:"bytes_out"`
 	Error    float64 `json:"error,omitempty"`
 	weight.Spec
+	quantize.Fit
 	*encodingJSON
 }
 
@@ -443,11 +445,11 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 		Tensors: res.Tensors, Quantized: res.Quantized, Resumed: res.Resumed, Parameters: res.Parameters,
 		BitsPerWeight: res.BitsPerWeight, BytesIn: res.BytesIn, BytesOut: res.BytesOut,
 		Error: res.Error, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Family: res.Family, Kept: res.Kept, Decoded: res.Decoded,
-		Calib: res.Calib, Remarks: res.Remarks,
+		Calib: res.Calib, Remarks: res.Remarks, Fit: res.Fit,
 	}
 	for _, l := range res.Layers {
 		j.Layers = append(j.Layers, layerJSON{
-			Name: l.Layer, Shape: []int{l.N, l.K}, BytesIn: l.BytesIn, BytesOut: l.BytesOut, Error: l.Error, Spec: l.Format,
+			Name: l.Layer, Shape: []int{l.N, l.K}, BytesIn: l.BytesIn, BytesOut: l.BytesOut, Error: l.Error, Spec: l.Format, Fit: l.Fit,
 		})
 	}
 	return j
@@ -465,6 +467,10 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*q.Error)
 		if c := q.Calib; c != nil {
 			fmt.Fprintf(w, "fitted\tto %d windows of %d tokens on %s%s\n", c.Windows, c.Context, c.Device, nearestCount(q.Remarks))
+			if q.Fit.Rows > 0 {
+				fmt.Fprintf(w, "squared loss\t%.1f %% of that of rounding to nearest; %d of %d rows are rounded to nearest\n",
+					100*q.Fit.Loss/q.Fit.NearestLoss, q.Fit.NearestRows, q.Fit.Rows)
+			}
 		}
 		if r := q.Learn; r != nil {
 			if r.Layers > 0 {
