@@ -30,6 +30,10 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	formats, err := filepath.Abs("../../formats")
+	if err != nil {
+		t.Fatal(err)
+	}
 	sources := t.TempDir()
 	for _, g := range archtest.Goldens(t) {
 		if strings.HasSuffix(g.Name, "fp8") || strings.HasSuffix(g.Name, "mxfp4") {
@@ -45,6 +49,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("DATA", data)
 			e.Setenv("SOURCES", sources)
+			e.Setenv("FORMATS", formats)
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
@@ -90,6 +95,7 @@ func TestSpellings(t *testing.T) {
 		"bench":    "shapes bits group m dtype device format selftest json",
 		"eval-ppl": "text against protocol bos windows ctx device dtype json",
 		"doctor":   "json",
+		"import":   "keep-dense force dry-run json",
 	} {
 		c, _, err := root.Find([]string{command})
 		if err != nil {
