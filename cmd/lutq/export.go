@@ -11,8 +11,8 @@ import (
 	"github.com/lutq/lutq/formats/dense"
 	"github.com/lutq/lutq/formats/export"
 	"github.com/lutq/lutq/formats/folder"
-	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -37,6 +37,13 @@ func newExportCommand(u *ui) *cobra.Command {
 open it:
 
   ct      compressed-tensors, integers of 2 to 5 bits: vLLM, transformers
+  bnb     bitsandbytes, NF4: transformers
+  gptq    GPTQ, integers of 2 to 4 bits: gptqmodel, transformers with it, vLLM
+  awq     AWQ, integers of 4 bits: the same
+  mlx     MLX, integers of 2 to 5 bits: mlx-lm
+  nvfp4   compressed-tensors with codes of E2M1 and scales of E4M3: vLLM,
+          transformers
+  mxfp4   compressed-tensors with codes of E2M1 and powers of two: the same
   dense   weights of 16 or 32 bits: every program. MODEL may be any model then
 
 Codes and scales are taken over as they are wherever the target can hold them,
@@ -145,7 +152,7 @@ func (o exportOptions) plan(ctx context.Context, dir string, to target.Target) (
 		return nil, nil, err
 	}
 	if !container && o.target == "dense" {
-		c, err := hf.Open(dir)
+		c, err := source.Open(dir)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -1,4 +1,4 @@
-// Package awq reads checkpoints of AWQ in the layout that AutoAWQ calls gemm.
+// Package awq reads and writes checkpoints of AWQ in the layout that AutoAWQ calls gemm.
 //
 // A layer P of N rows (output features) and K columns is
 //

@@ -1,4 +1,4 @@
-// Package bnb reads what bitsandbytes stores in 4 bits.
+// Package bnb reads and writes what bitsandbytes stores in 4 bits.
 //
 // A weight P of N rows and K columns is
 //

@@ -1,17 +1,17 @@
 package ct
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // The suffixes of the tensors of a layer.
@@ -21,9 +21,6 @@ const (
 	shapeSuffix  = ".weight_shape"
 )
 
-// maxBits is the width of the widest integers.
-const maxBits = 8
-
 // Target is the format pack-quantized with symmetric integers. It implements [target.Target].
 type Target struct{}
 
@@ -31,22 +28,17 @@ type Target struct{}
 func (Target) Name() string { return "ct" }
 
 // Format implements [target.Target].
-func (Target) Format(m *target.Model) (target.Format, error) { return &format{m}, nil }
+func (Target) Format(m *target.Model) (target.Format, error) { return &output{m}, nil }
 
-type format struct{ model *target.Model }
+type output struct{ model *target.Model }
 
 // integers finds the narrowest integers that a table is a multiple of.
 func integers(table []float32) (m target.Match, bits int, ok bool) {
-	for bits = bitsOf(table); bits <= maxBits; bits++ {
-		if m, ok = target.MatchTable(table, target.Integers(bits), true); ok {
-			return m, bits, true
-		}
-	}
-	return m, 0, false
+	return target.MatchIntegers(table, widths()...)
 }
 
-// bitsOf returns the width of a table's codes.
-func bitsOf(table []float32) int { return lut.Codebook{Values: table}.Bits() }
+// widths are those of the integers that there are.
+func widths() []int { return []int{2, 3, 4, 5, 6, 7, 8} }
 
 // columns returns the columns that share a scale, K for a row, or 0 where there is no way. Kernels
 // have 32, 64 and 128; what else divides K is at least opened.
@@ -64,18 +56,14 @@ func columns(group, k int) int {
 }
 
 // Fit implements [target.Format].
-func (f *format) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
-	if why := unfit(l); why != "" {
+func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
+	if why := unfit(l); why != "" || w == nil {
 		return target.Fit{Why: why}
 	}
 	if columns(w.Group, w.K) == 0 {
 		return target.Fit{Why: fmt.Sprintf("its %d columns are no multiple of its groups of %d", w.K, w.Group)}
 	}
-	m, _, ok := integers(w.Codebook)
-	if !ok {
-		return target.Fit{Why: "its table has no equal steps from a zero"}
-	}
-	return target.FitScales(m, w, f.model.DType)
+	return target.FitIntegers(w, f.model.DType, widths()...)
 }
 
 // unfit says why there is no form for a layer, or "".
@@ -87,38 +75,25 @@ func unfit(l *target.Layer) string {
 }
 
 // Anew implements [target.Format].
-func (f *format) Anew(l *target.Layer) (lut.Options, error) {
+func (f *output) Anew(l *target.Layer) (lut.Options, error) {
 	if why := unfit(l); why != "" {
-		return lut.Options{}, fmt.Errorf("%s", why)
+		return lut.Options{}, errors.New(why)
 	}
-	g := columns(l.Group, l.K)
-	if g == 0 {
-		g = target.FitGroup(l.K, l.K, 32, 64, 128)
-	}
-	if g == 0 {
-		g = l.K
-	}
-	return lut.Options{
-		Codebook: lut.Codebook{Name: "q", Values: target.Integers(min(l.Bits, lut.MaxBits))},
-		Group:    g, Scale: weight.MSE, ScaleType: f.model.DType,
-	}, nil
+	return target.NewIntegers(l, cmp.Or(columns(l.Group, l.K), columns(l.K, l.K)), f.model.DType, widths()...), nil
 }
 
 // Entries implements [target.Packer].
-func (f *format) Entries(l *target.Layer) ([]hf.Entry, error) {
+func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
 	_, bits, _ := integers(l.Table)
 	return []hf.Entry{
-		{Name: l.Name + packedSuffix, DType: "I32", Shape: []int{l.N, words(l.K, bits)}},
+		{Name: l.Name + packedSuffix, DType: "I32", Shape: []int{l.N, target.Words(l.K, bits)}},
 		{Name: l.Name + scaleSuffix, DType: hf.DType(f.model.DType.DType()), Shape: []int{l.N, l.K / columns(l.Group, l.K)}},
 		{Name: l.Name + shapeSuffix, DType: "I64", Shape: []int{2}},
 	}, nil
 }
 
-// words returns the 32-bit words that a row of codes takes.
-func words(k, bits int) int { return (k*bits + 31) / 32 }
-
 // Pack implements [target.Packer].
-func (f *format) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
+func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
 	w, err := s.Matrix(l)
 	if err != nil {
 		return nil, err
@@ -127,29 +102,14 @@ func (f *format) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
 	shape := binary.LittleEndian.AppendUint64(nil, uint64(w.N))
 	shape = binary.LittleEndian.AppendUint64(shape, uint64(w.K))
 	return [][]byte{
-		packRows(w, m, bits),
+		m.Rows(w, bits),
 		m.Scales(w, f.model.DType, columns(w.Group, w.K)),
 		shape,
 	}, nil
 }
 
-// packRows returns the codes of a matrix, each row filled up to whole words. These are those that the
-// container has, where codes and words are the same.
-func packRows(w *lut.Matrix, m target.Match, bits int) []byte {
-	rowBytes := 4 * words(w.K, bits)
-	if m.Straight() && bits == w.Bits && rowBytes == w.RowBytes() {
-		return w.Codes
-	}
-	dst, codes := make([]byte, w.N*rowBytes), make([]uint8, w.K)
-	for n := range w.N {
-		m.RowCodes(codes, w, n)
-		num.PackBits(dst[n*rowBytes:(n+1)*rowBytes], codes, bits)
-	}
-	return dst
-}
-
 // Warnings implements [target.Warner].
-func (f *format) Warnings() []string {
+func (f *output) Warnings() []string {
 	var all []string
 	odd, sets := 0, make(map[string][2]int)
 	for _, l := range f.model.Layers {
@@ -172,7 +132,7 @@ func (f *format) Warnings() []string {
 }
 
 // Write implements [target.Format].
-func (f *format) Write(ctx context.Context, dir string, s target.Source) error {
+func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
 	q, err := target.Indented(f.config())
 	if err != nil {
 		return err
@@ -217,7 +177,7 @@ type args struct {
 
 // config returns the quantization_config. One that names the class of layers is for all but those
 // that it ignores; where layers differ each is named.
-func (f *format) config() quantization {
+func (f *output) config() quantization {
 	type key struct{ bits, group int } // group 0: a row
 	byKey, head := make(map[key][]string), false
 	var order []key

@@ -25,17 +25,17 @@ func (t Target) Format(m *target.Model) (target.Format, error) {
 	if t.DType != 0 {
 		m.DType = t.DType
 	}
-	return &format{m, t.DType != 0}, nil
+	return &output{m, t.DType != 0}, nil
 }
 
-type format struct {
+type output struct {
 	model *target.Model
 	all   bool // tensors become of the model's type
 }
 
 // Fit implements [target.Format]: every layer can be written as what it stands for, rounded
 // to nearest.
-func (f *format) Fit(*target.Layer, *lut.Matrix) target.Fit {
+func (f *output) Fit(*target.Layer, *lut.Matrix) target.Fit {
 	fit := target.Fit{Dense: true}
 	switch f.model.DType {
 	case weight.F16:
@@ -47,12 +47,12 @@ func (f *format) Fit(*target.Layer, *lut.Matrix) target.Fit {
 }
 
 // Anew implements [target.Format].
-func (f *format) Anew(*target.Layer) (lut.Options, error) {
+func (f *output) Anew(*target.Layer) (lut.Options, error) {
 	return lut.Options{}, errors.New("nothing is quantized")
 }
 
 // Write implements [target.Format].
-func (f *format) Write(ctx context.Context, dir string, s target.Source) error {
+func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
 	o := target.Folder{}
 	if f.all {
 		o.Kept = func(t *hf.Tensor) hf.DType {

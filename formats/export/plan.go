@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -186,8 +187,8 @@ func (p *Plan) lookAt(it *item, l *target.Layer) error {
 	if err != nil {
 		return err
 	}
-	if it.fit = p.format.Fit(l, w); it.fit.Why != "" && why != "" {
-		it.fit.Why = why
+	if it.fit = p.format.Fit(l, w); w == nil && !it.fit.Dense {
+		it.fit.Why = cmp.Or(it.fit.Why, why)
 	}
 	switch {
 	case it.fit.Dense:

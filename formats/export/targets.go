@@ -4,8 +4,12 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/lutq/lutq/formats/awq"
+	"github.com/lutq/lutq/formats/bnb"
 	"github.com/lutq/lutq/formats/ct"
 	"github.com/lutq/lutq/formats/dense"
+	"github.com/lutq/lutq/formats/gptq"
+	"github.com/lutq/lutq/formats/mlx"
 	"github.com/lutq/lutq/formats/target"
 )
 
@@ -14,6 +18,12 @@ import (
 func Targets() []target.Target {
 	return []target.Target{
 		ct.Target{},
+		bnb.Target{},
+		gptq.Target{},
+		awq.Target{},
+		mlx.Target{},
+		ct.NVFP4{},
+		ct.MXFP4{},
 		dense.Target{},
 	}
 }

@@ -1,4 +1,4 @@
-// Package gptq reads checkpoints of GPTQ, as AutoGPTQ and GPTQModel write them.
+// Package gptq reads and writes checkpoints of GPTQ, as AutoGPTQ and GPTQModel write them.
 //
 // A layer P of N rows (output features) and K columns is
 //

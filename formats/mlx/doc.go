@@ -1,4 +1,4 @@
-// Package mlx reads what MLX quantizes, as mlx-lm converts models.
+// Package mlx reads and writes what MLX quantizes, as mlx-lm converts models.
 //
 // A layer P of N rows and K columns, linear or an embedding, is
 //

@@ -92,15 +92,15 @@ func (m *Model) Unquantized() []string {
 		}
 	}
 	if !quantized {
-		add(m.head())
+		add(m.Head())
 	}
 	return names
 }
 
 const weightSuffix = ".weight"
 
-// head names the module of the output head, be it one that shares the embedding's weights.
-func (m *Model) head() string {
+// Head names the module of the output head, be it one that shares the embedding's weights.
+func (m *Model) Head() string {
 	if m.Decoder != nil && !m.Decoder.Tied {
 		return m.Decoder.Head.Stored.Path
 	}

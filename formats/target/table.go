@@ -167,16 +167,6 @@ func (m Match) RowCodes(dst []uint8, w *lut.Matrix, n int) {
 // BF16. Beyond it codes would no longer be the nearest.
 const maxChange = 0x1p-8
 
-// FitTable says whether a matrix fits a target with some values for codes, and scales of a
-// type.
-func FitTable(w *lut.Matrix, values []float32, t weight.ScaleType, what string) (Match, Fit) {
-	m, ok := MatchTable(w.Codebook, values, t.Signed())
-	if !ok {
-		return m, Fit{Why: "its table is no multiple of " + what}
-	}
-	return m, FitScales(m, w, t)
-}
-
 // FitScales says whether a matrix's scales fit a type.
 func FitScales(m Match, w *lut.Matrix, t weight.ScaleType) Fit {
 	change := m.Change(w, t)
@@ -208,4 +198,46 @@ func FitGroup(group, k int, sizes ...int) int {
 		}
 	}
 	return best
+}
+
+// MatchIntegers finds the narrowest integers, of one of some widths in ascending order and no fewer bits than
+// codes have, that a table is a multiple of.
+func MatchIntegers(table []float32, widths ...int) (m Match, bits int, ok bool) {
+	for _, bits = range widths {
+		if 1<<bits < len(table) {
+			continue
+		}
+		if m, ok = MatchTable(table, Integers(bits), true); ok {
+			return m, bits, true
+		}
+	}
+	return m, 0, false
+}
+
+// FitIntegers says whether a matrix fits a target with integers of one of some widths, and scales of a
+// type.
+func FitIntegers(w *lut.Matrix, t weight.ScaleType, widths ...int) Fit {
+	m, _, ok := MatchIntegers(w.Codebook, widths...)
+	if !ok {
+		if _, _, ok := MatchIntegers(w.Codebook, 2, 3, 4, 5, 6, 7, 8); ok {
+			return Fit{Why: fmt.Sprintf("it has integers of %d bits, beyond what is held", w.Bits)}
+		}
+		return Fit{Why: "its table is not one of integers, in equal steps from 0"}
+	}
+	return FitScales(m, w, t)
+}
+
+// NewIntegers returns how a layer is quantized anew to integers of the nearest of some widths, 2 to 5
+// bits, with a scale of a type for a group of columns.
+func NewIntegers(l *Layer, group int, t weight.ScaleType, widths ...int) lut.Options {
+	bits := widths[0]
+	for _, b := range widths {
+		if b <= min(l.Bits, lut.MaxBits) {
+			bits = b
+		}
+	}
+	return lut.Options{
+		Codebook: lut.Codebook{Name: fmt.Sprintf("q%d", bits), Values: Integers(bits)},
+		Group:    group, Scale: weight.MSE, ScaleType: t,
+	}
 }

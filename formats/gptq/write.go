@@ -1,0 +1,228 @@
+package gptq
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+// Target is the format of AutoGPTQ and GPTQModel, version 1, with symmetric integers: zero points of 2^(b-1). It implements
+// [target.Target].
+type Target struct{}
+
+// Name implements [target.Target].
+func (Target) Name() string { return "gptq" }
+
+// Format implements [target.Target].
+func (Target) Format(m *target.Model) (target.Format, error) { return &output{m}, nil }
+
+type output struct{ model *target.Model }
+
+// widths are those of the integers that there are, in bits.
+func widths() []int { return []int{2, 3, 4, 8} }
+
+// groups lists the numbers of columns that may share a scale, besides all of a row.
+func groups() []int { return []int{16, 32, 64, 128, 256, 512, 1024} }
+
+// words is what rows and columns are multiples of, since a stream fills words of so many bits.
+const words = 32
+
+// columns returns the columns that share a scale, or 0 where there is no way.
+func columns(group, k int) int {
+	if group >= k {
+		return k
+	}
+	return target.FitGroup(group, k, groups()...)
+}
+
+// Fit implements [target.Format].
+func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
+	if why := unfit(l); why != "" || w == nil {
+		return target.Fit{Why: why}
+	}
+	if columns(w.Group, w.K) == 0 {
+		return target.Fit{Why: fmt.Sprintf("its groups of %d in %d columns are not of 16, 32 and so on to 1024", w.Group, w.K)}
+	}
+	return target.FitIntegers(w, weight.F16, widths()...)
+}
+
+// unfit says why there is no form for a layer, or "".
+func unfit(l *target.Layer) string {
+	if why := target.Linear(l); why != "" {
+		return why
+	}
+	if l.N%words != 0 || l.K%words != 0 {
+		return fmt.Sprintf("its %d rows and %d columns are not both multiples of %d", l.N, l.K, words)
+	}
+	return ""
+}
+
+// Anew implements [target.Format].
+func (f *output) Anew(l *target.Layer) (lut.Options, error) {
+	if why := unfit(l); why != "" {
+		return lut.Options{}, errors.New(why)
+	}
+	return target.NewIntegers(l, cmp.Or(columns(l.Group, l.K), target.FitGroup(l.K, l.K, 32, 64, 128)), weight.F16, widths()...), nil
+}
+
+// form returns the bits and the columns to a scale that a layer is written with.
+func form(l *target.Layer) (bits, group int) {
+	_, bits, _ = target.MatchIntegers(l.Table, widths()...)
+	return bits, columns(l.Group, l.K)
+}
+
+// Entries implements [target.Packer].
+func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
+	bits, group := form(l)
+	return []hf.Entry{
+		{Name: l.Name + ".qweight", DType: "I32", Shape: []int{target.Words(l.K, bits), l.N}},
+		{Name: l.Name + ".qzeros", DType: "I32", Shape: []int{l.K / group, target.Words(l.N, bits)}},
+		{Name: l.Name + ".scales", DType: hf.F16, Shape: []int{l.K / group, l.N}},
+		{Name: l.Name + ".g_idx", DType: "I32", Shape: []int{l.K}},
+	}, nil
+}
+
+// Pack implements [target.Packer].
+func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
+	w, err := s.Matrix(l)
+	if err != nil {
+		return nil, err
+	}
+	m, bits, _ := target.MatchIntegers(w.Codebook, widths()...)
+	_, group := form(l)
+	return [][]byte{
+		target.Transpose(m.Rows(w, bits), w.N, target.Words(w.K, bits), 4),
+		zeros(w.N, w.K/group, bits),
+		target.Transpose(m.Scales(w, weight.F16, group), w.N, w.K/group, 2),
+		index(w.K, group),
+	}, nil
+}
+
+// zeros returns the zero points of n columns and some groups.
+func zeros(n, groups, bits int) []byte {
+	codes := make([]uint8, n)
+	for i := range codes {
+		codes[i] = 1<<(bits-1) - 1
+	}
+	row := make([]byte, num.BitsBytes(n, bits))
+	num.PackBits(row, codes, bits)
+	var all []byte
+	for range groups {
+		all = append(all, row...)
+	}
+	return all
+}
+
+// index returns the group of each of k columns.
+func index(k, group int) []byte {
+	var all []byte
+	for i := range k {
+		all = binary.LittleEndian.AppendUint32(all, uint32(i/group))
+	}
+	return all
+}
+
+// Warnings implements [target.Warner].
+func (f *output) Warnings() []string {
+	other := 0
+	for _, l := range f.model.Layers {
+		if l.As == target.Dense {
+			continue
+		}
+		if bits, _ := form(l); bits != 4 && bits != 8 {
+			other++
+		}
+	}
+	if other == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%d layers of 2 or 3 bits: vLLM takes GPTQ of 4 and 8 bits only", other)}
+}
+
+// Write implements [target.Format].
+func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
+	c := f.config()
+	q, err := target.Indented(c)
+	if err != nil {
+		return err
+	}
+	file, err := target.JSON(c)
+	if err != nil {
+		return err
+	}
+	return target.WriteFolder(ctx, dir, s, f, target.Folder{
+		Edits: []target.Member{{Key: "quantization_config", Value: q}},
+		Files: map[string][]byte{"quantize_config.json": file},
+	})
+}
+
+// written is the quantization_config, and all of quantize_config.json.
+type written struct {
+	Method   string              `json:"quant_method"`
+	Bits     int                 `json:"bits"`
+	Group    int                 `json:"group_size"` // -1 is a row
+	DescAct  bool                `json:"desc_act"`
+	Sym      bool                `json:"sym"`
+	Head     bool                `json:"lm_head"`
+	Format   string              `json:"checkpoint_format"`
+	PackType string              `json:"pack_dtype"`
+	Dynamic  map[string]override `json:"dynamic,omitempty"` // by "+:" or "-:" and a regular expression of names
+	Meta     meta                `json:"meta"`
+}
+
+// override is what a layer has that others have not; nothing for one that is not quantized.
+type override struct {
+	Bits  int `json:"bits,omitempty"`
+	Group int `json:"group_size,omitempty"`
+}
+
+type meta struct {
+	Quantizer []string `json:"quantizer"`
+}
+
+// config returns the form of most layers, and by name that of the others.
+func (f *output) config() written {
+	counts := make(map[override]int)
+	var most override
+	each := func(use func(l *target.Layer, is override)) {
+		for _, l := range f.model.Layers {
+			if l.As == target.Dense {
+				continue
+			}
+			bits, group := form(l)
+			if l.Group >= l.K {
+				group = weight.RowGroup
+			}
+			use(l, override{bits, group})
+		}
+	}
+	each(func(l *target.Layer, is override) {
+		if counts[is]++; counts[is] > counts[most] {
+			most = is
+		}
+	})
+	c := written{
+		Method: "gptq", Bits: most.Bits, Group: most.Group, Sym: true, Format: "gptq", PackType: "int32",
+		Dynamic: make(map[string]override), Meta: meta{[]string{"lutq:1"}},
+	}
+	each(func(l *target.Layer, is override) {
+		if is != most {
+			c.Dynamic[`+:^`+regexp.QuoteMeta(l.Name)+`$`] = is
+		}
+	})
+	for _, name := range f.model.Unquantized() {
+		if name != f.model.Head() { // which is quantized on demand only
+			c.Dynamic[`-:^`+regexp.QuoteMeta(name)+`$`] = override{}
+		}
+	}
+	return c
+}
