@@ -30,6 +30,7 @@ import tempfile
 import time
 from copy import deepcopy
 from pathlib import Path
+from unittest import mock
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -339,6 +340,21 @@ def plan(args: argparse.Namespace, work: Path) -> int:
             if packed.scales.dtype == torch.uint8 and op.plan["products"][op.plan["layers"][packed.name]["products"][0]].get("scales"):
                 values = held.view(torch.float16).float()
                 bad += not torch.equal(values.flatten(), packed_scales(folder, packed).flatten())
+        # Every row of activations is launched once, and many are multiplied by unpacked weights.
+        left = lutq_torch.use(model, tiles)
+        kernels = [m for m in model.modules() if isinstance(m, lutq_torch.Linear)]
+        if sum(m.get("products") is not None for m in op.plan["layers"].values()) != len(kernels) or len(kernels) + len(left) != 7:
+            bad += 1
+        with (
+            mock.patch.object(torch.cuda, "current_stream", return_value=mock.Mock(cuda_stream=7)),
+            mock.patch.object(lutq_torch.Op, "driver", op.driver), mock.patch.object(lutq_torch.Op, "functions", lambda *_: lambda _: 1),
+        ):  # fmt: skip
+            for linear in kernels:
+                for rows, launches in {0: 0, 1: 1, 16: 1, 17: 2, 128: 8, 129: 1}.items():
+                    before = len(looks.launched)
+                    x = torch.randn(rows, linear.in_features, dtype=torch.float16)
+                    y = lutq_torch.LAYERS[linear.layer](x, linear.tiles, linear.tile_scales, linear.bias)
+                    bad += y.shape != (rows, linear.out_features) or len(looks.launched) != before + launches
     print(f"{seen} launches, {bad} of them otherwise than planned")
     return bad or not seen
 

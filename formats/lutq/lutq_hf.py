@@ -273,6 +273,7 @@ class LutqQuantizer(HfQuantizer):
 
     def _process_model_before_weight_loading(self, model, **kwargs):
         config = self.quantization_config
+        self.types = {name: p.dtype for name, p in model.named_parameters()}
         place, renamed = names_in(model)
         # Only containers with digests say whether offsets were left out.
         stored = (getattr(config, "digests", None) or {}).get("tensors")
@@ -338,6 +339,9 @@ class LutqQuantizer(HfQuantizer):
                 del tied[target]
 
     def _process_model_after_weight_loading(self, model, **kwargs):
+        if not hasattr(HfQuantizer, "get_new_dtype"):  # then what has another name on disk keeps its type
+            for name, p in model.named_parameters():
+                p.data = p.data.to(self.types.get(name, p.dtype))
         if folder := os.environ.get("LUTQ_TORCH"):
             spec = importlib.util.spec_from_file_location("lutq_torch", os.path.join(folder, "lutq_torch.py"))
             lutq_torch = importlib.util.module_from_spec(spec)
