@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -17,15 +16,6 @@ import (
 )
 
 const tiny = "../testdata/lutq-tiny"
-
-// need skips the test without a path that is not part of the repository.
-func need(t testing.TB, path string) string {
-	t.Helper()
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("%s is not here", path)
-	}
-	return path
-}
 
 func newOps(t testing.TB) *modelcpu.Ops {
 	t.Helper()

@@ -174,7 +174,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	if o.text == "" {
 		return nil, usage("eval-ppl: --text names the file to evaluate on")
 	}
-	ops, done, err := u.openEvalOps(&o)
+	ops, done, err := u.openModelOps(&o.deviceFlags, o.threads, "evaluating")
 	if err != nil {
 		return nil, err
 	}
@@ -190,18 +190,11 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 		Layouts:   func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
 	}
 	open := func(dir string) (*model.Model, error) {
-		if err := checkModelMemory(dir, ops); err != nil {
-			return nil, err
+		m, err := u.openModel(dir, ops, mo)
+		if err == nil {
+			opened = append(opened, m)
 		}
-		m, err := model.OpenWith(dir, ops, mo)
-		if err != nil {
-			return nil, hintDiffers(err)
-		}
-		opened = append(opened, m)
-		for _, kind := range m.Unpacked() {
-			u.note("%s: the %s has no kernel for weights of kind %s: they are multiplied dense", dir, ops.Name(), kind)
-		}
-		return m, nil
+		return m, err
 	}
 	var models []eval.Model
 	for _, dir := range dirs {
@@ -254,34 +247,49 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	return &evalReport{text: filepath.Base(o.text), set: set, models: dirs, against: o.against, results: results}, nil
 }
 
-// openEvalOps opens the device that the options name, and puts what has been
+// openModel opens a model to be run.
+func (u *ui) openModel(dir string, ops model.Ops, o model.OpenOptions) (*model.Model, error) {
+	if err := checkModelMemory(dir, ops); err != nil {
+		return nil, err
+	}
+	m, err := model.OpenWith(dir, ops, o)
+	if err != nil {
+		return nil, hintDiffers(err)
+	}
+	for _, kind := range m.Unpacked() {
+		u.note("%s: the %s has no kernel for weights of kind %s: they are multiplied dense", dir, ops.Name(), kind)
+	}
+	return m, nil
+}
+
+// openModelOps opens the device that the flags name for what a model does, and puts what has been
 // chosen into them.
-func (u *ui) openEvalOps(o *evalOptions) (ops model.Ops, done func() error, err error) {
-	if err := o.check(); err != nil {
+func (u *ui) openModelOps(d *deviceFlags, threads int, doing string) (ops model.Ops, done func() error, err error) {
+	if err := d.check(); err != nil {
 		return nil, nil, err
 	}
-	device, err := chooseDevice(o.device)
+	device, err := chooseDevice(d.device)
 	if err != nil {
 		return nil, nil, err
 	}
 	if device == "cuda" {
-		dtype := o.dtype
+		dtype := d.dtype
 		if dtype == "" {
 			dtype = "f16"
 		}
-		ops, done, err = openOps(device, dtype, o.threads, 0)
+		ops, done, err = openOps(device, dtype, threads, 0)
 		var missing *driver.MissingError
-		if err == nil || o.device == "cuda" || !errors.As(err, &missing) {
-			o.dtype = dtype
+		if err == nil || d.device == "cuda" || !errors.As(err, &missing) {
+			d.dtype = dtype
 			return ops, done, err
 		}
 		fmt.Fprintf(u.stderr, "lutq: the GPU is left alone: %v\n", err)
 	}
-	if o.dtype != "" && o.dtype != "f32" {
-		fmt.Fprintf(u.stderr, "lutq: evaluating on the cpu, in f32 instead of %s\n", o.dtype)
+	if d.dtype != "" && d.dtype != "f32" {
+		fmt.Fprintf(u.stderr, "lutq: %s on the cpu, in f32 instead of %s\n", doing, d.dtype)
 	}
-	o.dtype = "f32"
-	return openOps("cpu", o.dtype, o.threads, 0)
+	d.dtype = "f32"
+	return openOps("cpu", d.dtype, threads, 0)
 }
 
 // hintDiffers says that damage failed a check, and what to do about it.

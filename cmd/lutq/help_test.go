@@ -24,7 +24,7 @@ func TestLimits(t *testing.T) {
 	for name, kinds := range map[string][]input.Kind{
 		"quantize": slices.Concat(files, text, []input.Kind{input.Recipe, input.Codebook}),
 		"inspect":  files, "verify": files, "repack": files, "bench": files,
-		"eval-ppl": slices.Concat(files, text), "tokenize": text,
+		"eval-ppl": slices.Concat(files, text), "tokenize": text, "generate": slices.Concat(files, text),
 	} {
 		code, help, stderr := exec("help", name)
 		if code != 0 {

@@ -146,6 +146,7 @@ the model.
 
   lutq quantize MODEL OUT --bits 4                  a quantized copy of a model
   lutq eval-ppl OUT --text FILE --against MODEL     its perplexity beside the original's
+  lutq generate OUT --prompt 'Once upon a time'     what it writes
   lutq inspect OUT                                  what is stored how
   lutq verify OUT --against MODEL                   whether all of it is as it should be
 
@@ -181,6 +182,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 		newImportCommand(u),
 		newBenchCommand(u),
 		newEvalCommand(u),
+		newGenerateCommand(u),
 		newDoctorCommand(u),
 		newCompletionCommand(u),
 	)

@@ -96,6 +96,7 @@ func TestSpellings(t *testing.T) {
 		"eval-ppl": "text against protocol bos windows ctx device dtype json",
 		"doctor":   "json",
 		"import":   "keep-dense force dry-run json",
+		"generate": "prompt file chat max-tokens temperature top-p top-k min-p seed stop device dtype json",
 	} {
 		c, _, err := root.Find([]string{command})
 		if err != nil {

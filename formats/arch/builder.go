@@ -351,12 +351,8 @@ func (b *builder) tokens(outer *fields) {
 			id := f.natural("bos_token_id", 0)
 			b.d.BOS = &id
 		}
-		if b.d.EOS == nil && f.has("eos_token_id") {
-			if f.values["eos_token_id"][0] == '[' {
-				b.d.EOS = f.naturals("eos_token_id")
-			} else {
-				b.d.EOS = []int{f.natural("eos_token_id", 0)}
-			}
+		if b.d.EOS == nil {
+			b.d.EOS = f.tokens("eos_token_id")
 		}
 	}
 }

@@ -24,7 +24,9 @@ func (o *Ops) Keep(keys, values, k, v model.Array, at model.Step, c model.CacheS
 		return
 	}
 	grid, block := elements(n)
-	o.do(func() { o.launch("keep", grid, block, keys, values, k, v, at.Rows, c.KVHeads, c.Dim, int64(c.Head()), int64(n)) })
+	o.do(func() {
+		o.launch("keep", grid, block, keys, values, k, v, at.Rows, c.KVHeads, c.Dim, int64(c.Head()), int64(n))
+	})
 }
 
 // Recall is attention over what is kept: by a kernel for single rows, one block for each query head, and by products

@@ -1,0 +1,177 @@
+package chat
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestGolden compares with transformers; scripts/chat_templates.py makes the golden file.
+func TestGolden(t *testing.T) {
+	data, err := os.ReadFile("testdata/golden.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden struct {
+		Tokens map[string]string
+		Now    time.Time
+		Cases  []struct {
+			Template            string
+			Messages            []Message
+			AddGenerationPrompt bool `json:"add_generation_prompt"`
+			Want, Error         string
+		}
+	}
+	if err := json.Unmarshal(data, &golden); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range golden.Cases {
+		t.Run(fmt.Sprintf("%s %d", c.Template, i), func(t *testing.T) {
+			source, err := os.ReadFile(filepath.Join("testdata", c.Template))
+			if err != nil {
+				t.Fatal(err)
+			}
+			tpl, err := New(string(source), golden.Tokens)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := tpl.Render(context.Background(), c.Messages, Options{AddGenerationPrompt: c.AddGenerationPrompt, Now: golden.Now})
+			if c.Error != "" {
+				if err == nil || err.Error() != "the chat template says: "+c.Error {
+					t.Errorf("error %v: want %q", err, c.Error)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != c.Want {
+				t.Errorf("got  %q\nwant %q", got, c.Want)
+			}
+		})
+	}
+}
+
+func TestLoad(t *testing.T) {
+	const one = `{"bos_token": "<s>", "eos_token": {"content": "</s>", "special": true}, "pad_token": null, "chat_template": "{{ bos_token }}one{{ eos_token }}{{ pad_token }}"}`
+	for _, test := range []struct {
+		name  string
+		files map[string]string
+		want  string
+	}{
+		{"config", map[string]string{"tokenizer_config.json": one}, "<s>one</s>"},
+		{"file", map[string]string{"tokenizer_config.json": one, "chat_template.jinja": "own{{ bos_token }}"}, "own<s>"},
+		{"file alone", map[string]string{"chat_template.jinja": "own"}, "own"},
+		{"several", map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]}`}, "b"},
+		{"none", map[string]string{"tokenizer_config.json": `{}`}, "no chat template in chat_template.jinja or tokenizer_config.json"},
+		{"nothing", nil, "no chat template in"},
+		{"no default", map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "tool_use", "template": "a"}]}`}, "no chat template in"},
+		{"of another type", map[string]string{"tokenizer_config.json": `{"chat_template": 1}`}, "tokenizer_config.json: chat_template is neither"},
+		{"no JSON", map[string]string{"tokenizer_config.json": `{`}, "tokenizer_config.json: not a JSON object"},
+		{"broken", map[string]string{"chat_template.jinja": "{% if %}\n{% endfor %}"}, "chat_template.jinja: chat template: "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, text := range test.files {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := ""
+			tpl, err := Load(dir)
+			if err == nil {
+				got, err = tpl.Render(context.Background(), nil, Options{})
+			}
+			if err != nil {
+				if got = err.Error(); strings.Contains(got, "\n") || !strings.Contains(got, test.want) {
+					t.Errorf("error %q: want %q", got, test.want)
+				}
+				return
+			}
+			if got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+	if _, err := Load(t.TempDir()); !errors.Is(err, ErrNone) {
+		t.Errorf("an empty folder: %v", err)
+	}
+}
+
+// TestHostile: templates end, read no files and change none of each other's.
+func TestHostile(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("secret"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range []string{
+		"{% include '" + secret + "' %}", "{% extends '" + secret + "' %}", "{% from '" + secret + "' import x %}",
+		"{% include '../../../../../../../../../..'~'" + secret + "' %}", "{% macro m() %}{{ m() }}{% endmacro %}",
+		"{{ 1 // 0 }}", "{{ messages[9].content.x }}", "{{ nothing() }}", "{{ 'x' * -1 }}",
+	} {
+		tpl, err := New(source, nil)
+		if err != nil {
+			continue
+		}
+		if got, _ := tpl.Render(context.Background(), []Message{{"user", "hi"}}, Options{}); strings.Contains(got, "secret") {
+			t.Errorf("%s: %q", source, got)
+		}
+	}
+	endless, err := New("{% for i in range(100000) %}{% for j in range(100000) %}{{ i }}{% endfor %}{% endfor %}", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	if _, err := endless.Render(ctx, nil, Options{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+func TestStrftime(t *testing.T) {
+	at := time.Date(2024, 7, 9, 15, 4, 5, 0, time.UTC)
+	for format, want := range map[string]string{
+		"%d %b %Y": "09 Jul 2024", "%A, %B %e; %j": "Tuesday, July  9; 191", "%I:%M:%S %p %y": "03:04:05 PM 24",
+		"100%% %q %": "100% %q %", "%Y-%m-%dT%H": "2024-07-09T15", "%F %T": "2024-07-09 15:04:05",
+	} {
+		if got := strftime(at, format); got != want {
+			t.Errorf("%q: got %q, want %q", format, got, want)
+		}
+	}
+}
+
+func FuzzRender(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.jinja")
+	if err != nil || len(files) == 0 {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(text))
+	}
+	f.Fuzz(func(t *testing.T, source string) {
+		if strings.Contains(source, "range") || strings.Contains(source, "macro") || len(source) > 1<<12 {
+			return // which may take until the limit
+		}
+		tpl, err := New(source, map[string]string{"bos_token": "<s>"})
+		if err == nil {
+			_, err = tpl.Render(context.Background(), []Message{{"user", "hi"}, {"assistant", "ho"}}, Options{AddGenerationPrompt: true})
+		}
+		if err != nil && strings.Contains(err.Error(), "\n") {
+			t.Errorf("an error of several lines: %q", err)
+		}
+	})
+}

@@ -1,0 +1,175 @@
+package decode
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestCandidates compares what is left to choose from with transformers; scripts/sampling.py makes the golden file.
+func TestCandidates(t *testing.T) {
+	data, err := os.ReadFile("testdata/sampling.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden struct {
+		Logits [][]float32
+		Cases  []struct {
+			Row         int
+			Temperature float64
+			TopK        int                `json:"top_k"`
+			TopP        float64            `json:"top_p"`
+			MinP        float64            `json:"min_p"`
+			Probs       map[string]float64 // by token
+		}
+	}
+	if err := json.Unmarshal(data, &golden); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range golden.Cases {
+		s := NewSampler(Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, MinP: c.MinP}, 0)
+		kept, err := s.candidates(golden.Logits[c.Row])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum float64
+		for _, k := range kept {
+			sum += k.prob
+		}
+		// Of equals that are not all kept, others may be.
+		var got, want []float64
+		for _, k := range kept {
+			got = append(got, k.prob/sum)
+		}
+		for _, p := range c.Probs {
+			want = append(want, p)
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.EqualFunc(got, want, func(a, b float64) bool { return math.Abs(a-b) < 1e-5 }) {
+			t.Errorf("case %d %+v: probabilities %v, want %v", i, s.o, got, want)
+		}
+	}
+}
+
+// TestSampler holds choices to what they may be.
+func TestSampler(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		logits := rapid.SliceOfN(rapid.Float32Range(-30, 30), 1, 60).Draw(t, "logits")
+		if rapid.Bool().Draw(t, "equals") {
+			for i := range logits {
+				logits[i] = float32(math.Round(float64(logits[i]) / 10))
+			}
+		}
+		o := Sampling{
+			Temperature: rapid.Float64Range(0.05, 5).Draw(t, "temperature"),
+			TopK:        rapid.IntRange(0, 70).Draw(t, "k"),
+			TopP:        rapid.Float64Range(0, 1).Draw(t, "p"),
+			MinP:        rapid.Float64Range(0, 1).Draw(t, "min p"),
+			Seed:        rapid.Uint64().Draw(t, "seed"),
+		}
+		best := slices.Index(logits, slices.Max(logits))
+		s := NewSampler(o, 3)
+		kept, err := s.candidates(logits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := make(map[int]bool)
+		least := float32(math.Inf(1))
+		for _, c := range kept {
+			if in[c.token] {
+				t.Fatalf("token %d twice", c.token)
+			}
+			in[c.token] = true
+			least = min(least, logits[c.token])
+		}
+		if !in[best] {
+			t.Fatal("the most likely token is left out")
+		}
+		for i, v := range logits {
+			if v > least && !in[i] {
+				t.Fatalf("token %d is left out, and one less likely is not", i)
+			}
+			if k := o.TopK; k > 0 && in[i] {
+				above := 0
+				for _, w := range logits {
+					if w > v {
+						above++
+					}
+				}
+				if above >= k {
+					t.Fatalf("token %d is not among the first %d", i, k)
+				}
+			}
+		}
+		again := NewSampler(o, 3)
+		for range 5 {
+			a, errA := s.Choose(logits)
+			b, errB := again.Choose(logits)
+			if a != b || !in[a] || errA != nil || errB != nil {
+				t.Fatalf("chose %d and %d, %v and %v", a, b, errA, errB)
+			}
+		}
+		for _, o := range []Sampling{{}, {Temperature: 1, TopK: 1, Seed: o.Seed}, {Temperature: 1, MinP: 1}, {Temperature: 1, TopP: 1e-9}} {
+			got, err := NewSampler(o, 0).Choose(logits)
+			if err != nil || logits[best]-logits[got] > 1e-6 || o.Greedy() && got != best {
+				t.Fatalf("%+v chose %d, %v: want %d", o, got, err, best)
+			}
+		}
+	})
+}
+
+// TestFrequencies draws many times.
+func TestFrequencies(t *testing.T) {
+	logits := []float32{1, 3, 2, -1, 3}
+	for _, o := range []Sampling{{Temperature: 1}, {Temperature: 2}, {Temperature: 0.7, TopK: 3}, {Temperature: 1.5, TopP: 0.8}} {
+		const draws = 20000
+		s := NewSampler(o, 0)
+		kept, err := s.candidates(logits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, sum := make([]float64, len(logits)), 0.0
+		for _, c := range kept {
+			want[c.token] = c.prob
+			sum += c.prob
+		}
+		got := make([]float64, len(logits))
+		for range draws {
+			i, err := s.Choose(logits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[i]++
+		}
+		for i := range want {
+			p := want[i] / sum
+			if d := math.Abs(got[i]/draws - p); d > 5*math.Sqrt(p*(1-p)/draws)+1e-12 {
+				t.Errorf("%+v: token %d came in %v of draws, want %v", o, i, got[i]/draws, p)
+			}
+		}
+	}
+}
+
+func TestSamplerErrors(t *testing.T) {
+	nan := float32(math.NaN())
+	for _, o := range []Sampling{{}, {Temperature: 1}, {Temperature: 1, TopK: 2}} {
+		if _, err := NewSampler(o, 0).Choose([]float32{1, nan, 2}); err == nil {
+			t.Errorf("%+v chose among no numbers", o)
+		}
+	}
+	for _, o := range []Sampling{
+		{Temperature: -1}, {Temperature: math.NaN()}, {Temperature: math.Inf(1)}, {TopK: -1}, {TopP: -0.1}, {TopP: 1.1}, {TopP: math.NaN()}, {MinP: 2},
+	} {
+		if o.Check() == nil {
+			t.Errorf("%+v passes", o)
+		}
+	}
+	if err := (Sampling{Temperature: 1, TopK: 3, TopP: 1, MinP: 1}).Check(); err != nil {
+		t.Error(err)
+	}
+}

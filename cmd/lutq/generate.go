@@ -1,0 +1,367 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/lutq/lutq/calib/chat"
+	"github.com/lutq/lutq/calib/decode"
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+type generateOptions struct {
+	prompt, file         string
+	chat, noVerify, json bool
+	maxTokens, threads   int
+	stops                []string
+	decode.Sampling
+	deviceFlags
+
+	tiles tileFolders
+}
+
+func newGenerateCommand(u *ui) *cobra.Command {
+	o := generateOptions{tiles: tileFolders{ui: u}}
+	c := &cobra.Command{
+		Use:   "generate MODEL [--prompt TEXT | --file FILE | -]",
+		Short: "Write text with a model",
+		Long: withLimits(`Generate goes on with a text. MODEL is a Hugging Face folder or one that lutq
+has quantized, which is run from its packed weights. The prompt is TEXT, a file,
+or with - the standard input, and what follows it is printed as it comes.
+
+  lutq generate MODEL --prompt 'Once upon a time'
+  lutq generate MODEL --chat --prompt 'Name three rivers.' --temperature 0.7
+
+With --chat the prompt is what a user says: it is put into the chat template of
+the folder, in chat_template.jinja or tokenizer_config.json. Otherwise the
+tokenizer adds what it puts before a text, such as a BOS token.
+
+By default the most likely token is taken. With a --temperature tokens are
+drawn, as in transformers: logits are divided by it, then --top-k, --top-p and
+--min-p leave out the less likely, in this order. The same seed writes the same
+text on the same device.
+
+The text ends with a token that config.json or generation_config.json names as
+an end (finish "eos"), before a --stop text ("stop"), after --max-tokens or
+where the model's context is full ("length"), or when interrupted
+("interrupted"; what there is stays, and the exit code is 130). --json prints
+one object in the end: text, tokens, prompt_tokens, tokens_per_second (without
+the prompt), prompt_tokens_per_second, finish, device and dtype.
+
+A quantized model is checked while it is read, and laid out as lutq repack has
+done, as in eval-ppl.`, input.Config, input.Index, input.Header, input.Tokenizer, input.Text),
+		Args: func(c *cobra.Command, args []string) error {
+			if err := cobra.RangeArgs(1, 2)(c, args); err != nil {
+				return err
+			}
+			if len(args) == 2 && args[1] != "-" {
+				return fmt.Errorf("%q behind MODEL: want - for the standard input, or --prompt", args[1])
+			}
+			return nil
+		},
+		ValidArgsFunction: completeFolders,
+		RunE: func(c *cobra.Command, args []string) error {
+			sources := 0
+			for _, given := range []bool{c.Flags().Changed("prompt"), c.Flags().Changed("file"), len(args) == 2} {
+				if given {
+					sources++
+				}
+			}
+			if sources != 1 {
+				return usage("generate: want one of --prompt, --file and - for the prompt")
+			}
+			for _, name := range []string{"top-k", "top-p", "min-p"} {
+				if c.Flags().Changed(name) && o.Greedy() {
+					return usage("generate: --%s is for drawing tokens, with a --temperature above 0", name)
+				}
+			}
+			return u.generate(c.Context(), args[0], len(args) == 2, o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.prompt, "prompt", "", "the `TEXT` to go on with")
+	f.StringVar(&o.file, "file", "", "`FILE` that holds it")
+	f.BoolVar(&o.chat, "chat", false, "put the prompt into the model's chat template")
+	f.Var(newNumber(&o.maxTokens, 256, 1, maxContext), "max-tokens", "write at most `N` tokens")
+	f.StringArrayVar(&o.stops, "stop", nil, "end before this `TEXT`; repeatable")
+	f.Float64Var(&o.Temperature, "temperature", 0, "`T` that logits are divided by; 0 takes the most likely token")
+	f.Var(newNumber(&o.TopK, 0, 0, maxContext), "top-k", "draw from the `K` most likely tokens (default all)")
+	f.Float64Var(&o.TopP, "top-p", 0, "draw from the fewest that are as likely as `P` together (default all)")
+	f.Float64Var(&o.MinP, "min-p", 0, "draw from those at least `P` times as likely as the first (default all)")
+	f.Uint64Var(&o.Seed, "seed", 0, "`N` that draws follow from")
+	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
+	o.addDevice(f, "cuda where there is a GPU that can be used")
+	o.addDType(f, "activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
+	o.tiles.register(f)
+	f.BoolVar(&o.noVerify, "no-verify", false, "do not check a quantized model while reading it")
+	f.BoolVar(&o.json, "json", false, "print the text with the numbers as JSON, in the end")
+	return c
+}
+
+// generated is what generate prints as JSON.
+type generated struct {
+	Text                  string     `json:"text"`
+	Tokens                int        `json:"tokens"`
+	PromptTokens          int        `json:"prompt_tokens"`
+	TokensPerSecond       float64    `json:"tokens_per_second"`
+	PromptTokensPerSecond float64    `json:"prompt_tokens_per_second"`
+	Finish                decode.End `json:"finish"`
+	Device                string     `json:"device"`
+	DType                 string     `json:"dtype"`
+}
+
+func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOptions) (err error) {
+	if err := o.Check(); err != nil {
+		return usageError{err}
+	}
+	tok, ids, err := u.readPrompt(ctx, dir, stdin, o)
+	if err != nil {
+		return err
+	}
+	ops, done, err := u.openModelOps(&o.deviceFlags, o.threads, "generating")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(hintGenerate(err, o), done()) }()
+	m, err := u.openModel(dir, ops, model.OpenOptions{
+		Unchecked: o.noVerify,
+		Layouts:   func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
+	})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := o.tiles.unused(ops.Name()); err != nil {
+		return err
+	}
+	ends, err := m.Decoder().Ends(dir)
+	if err != nil {
+		return err
+	}
+	s, err := newGenerateSession(m, len(ids), o.maxTokens)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+
+	out := &textWriter{u: u, live: !o.json, visible: isTerminal(u.stdout)}
+	p := decode.NewPrinter(tok, ids, o.stops)
+	var failed error // of the printer, or of writing
+	begin := time.Now()
+	var prompted time.Time
+	texts, err := decode.Write(ctx, s, [][]int{ids}, decode.WriteOptions{
+		Sampling: o.Sampling, MaxTokens: o.maxTokens, EOS: ends, Prompted: func() { prompted = time.Now() },
+	}, func(_, token int) bool {
+		text, stopped, err := p.Add(token)
+		if err == nil {
+			err = out.add(text)
+		}
+		failed = err
+		return err == nil && !stopped
+	})
+	ended := time.Now()
+	if failed != nil {
+		return failed
+	}
+	if texts == nil {
+		return err
+	}
+	rest, restErr := p.Rest()
+	if restErr == nil {
+		restErr = out.add(rest)
+	}
+	if restErr != nil {
+		return restErr
+	}
+	t := texts[0]
+	g := generated{
+		Text: out.text.String(), Tokens: len(t.Tokens), PromptTokens: len(ids), Finish: t.End, Device: ops.Name(), DType: o.dtype,
+	}
+	if !prompted.IsZero() {
+		g.PromptTokensPerSecond = rate(len(ids), prompted.Sub(begin))
+		steps := len(t.Tokens) - 1 // the first token is the prompt's
+		if t.End == decode.EndEOS {
+			steps++
+		}
+		g.TokensPerSecond = rate(steps, ended.Sub(prompted))
+	}
+	return errors.Join(u.printGenerated(g, o.json), err)
+}
+
+// printGenerated ends what was printed as it came, or prints all as JSON.
+func (u *ui) printGenerated(g generated, asJSON bool) error {
+	if asJSON {
+		return u.printJSON(g)
+	}
+	if !strings.HasSuffix(g.Text, "\n") {
+		fmt.Fprintln(u.stdout)
+	}
+	u.note("%d tokens after %d of the prompt (%s): %s tokens/s, prompt %s tokens/s, on %s in %s",
+		g.Tokens, g.PromptTokens, g.Finish, digits(g.TokensPerSecond, 3), digits(g.PromptTokensPerSecond, 3), g.Device, g.DType)
+	return nil
+}
+
+// rate is n in a time, by the second.
+func rate(n int, d time.Duration) float64 {
+	if n <= 0 || d <= 0 {
+		return 0
+	}
+	return float64(n) / d.Seconds()
+}
+
+// readPrompt returns the model's tokenizer and the tokens of the prompt.
+func (u *ui) readPrompt(ctx context.Context, dir string, stdin bool, o generateOptions) (*tokenizer.Tokenizer, []int, error) {
+	files := []string{"tokenizer.json", "generation_config.json"}
+	if o.chat {
+		files = append(files, chat.Files()...)
+	}
+	for _, file := range files {
+		if o.noVerify {
+			break
+		}
+		if err := lutq.CheckFile(dir, file); err != nil {
+			return nil, nil, hintDiffers(err)
+		}
+	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	prompt, err := u.promptText(ctx, stdin, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if prompt == "" {
+		return nil, nil, errors.New("the prompt is empty")
+	}
+	if o.chat {
+		template, err := chat.Load(dir)
+		if err != nil {
+			return nil, nil, err
+		}
+		if prompt, err = template.Render(ctx, []chat.Message{{Role: "user", Content: prompt}}, chat.Options{AddGenerationPrompt: true, Now: time.Now()}); err != nil {
+			return nil, nil, err
+		}
+	}
+	ids, err := tok.Encode(prompt, !o.chat) // a template has BOS itself
+	if err != nil {
+		return nil, nil, fmt.Errorf("the prompt: %w", err)
+	}
+	return tok, ids, nil
+}
+
+// promptText reads the prompt where it is.
+func (u *ui) promptText(ctx context.Context, stdin bool, o generateOptions) (string, error) {
+	name, from := "--prompt", io.Reader(strings.NewReader(o.prompt))
+	switch {
+	case stdin:
+		name, from = "standard input", u.stdinOf(ctx, input.Text)
+	case o.file != "":
+		f, err := input.Open(o.file)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		if err := input.CheckSize(f, input.Text); err != nil {
+			return "", err
+		}
+		name, from = o.file, f
+	}
+	text, err := input.ReadAll(input.UTF8(from), input.Text, 0)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	return string(text), nil
+}
+
+// newGenerateSession makes room for a prompt and what follows it.
+func newGenerateSession(m *model.Model, prompt, more int) (*decode.Session, error) {
+	most := decode.Longest(m.Decoder())
+	if most > 0 && prompt > most {
+		return nil, fmt.Errorf("a prompt of %d tokens is longer than the %d that the model was made for", prompt, most)
+	}
+	all := prompt + more
+	if most > 0 {
+		all = min(all, most)
+	}
+	if m.Ops().Name() == "cpu" {
+		need := 4*m.CacheElements(1, all) + m.ActivationBytes(min(prompt, decode.DefaultChunk))
+		if free := availableMemory(); free > 0 && need > free {
+			return nil, hintError{
+				fmt.Errorf("a text of %d tokens needs %s of memory: %s are available", all, formatBytes(need), formatBytes(free)),
+				"a shorter prompt, and fewer --max-tokens, need less",
+			}
+		}
+	}
+	return decode.NewSession(m, decode.Options{Context: all})
+}
+
+// hintGenerate adds what to do about an error.
+func hintGenerate(err error, o generateOptions) error {
+	switch {
+	case errors.Is(err, model.ErrNotFinite) && o.dtype == "f16":
+		return hintError{err, "--dtype bf16 has the range that this model may need"}
+	case driver.IsOutOfMemory(err):
+		return hintError{err, "--device cpu has the host's memory, and fewer --max-tokens need less"}
+	}
+	return err
+}
+
+// textWriter takes a text in pieces, and prints them as they come.
+type textWriter struct {
+	u       *ui
+	text    strings.Builder
+	live    bool
+	visible bool // a terminal shows it: what would not show as itself is spelled
+}
+
+func (w *textWriter) add(piece string) error {
+	w.text.WriteString(piece)
+	if !w.live || piece == "" {
+		return nil
+	}
+	if w.visible {
+		piece = visibleText(piece)
+	}
+	_, err := io.WriteString(w.u.stdout, piece)
+	return err
+}
+
+// visibleText is [input.Printable] of what stands between line breaks and tabs.
+func visibleText(text string) string {
+	var b strings.Builder
+	for len(text) > 0 {
+		n := strings.IndexAny(text, "\n\t")
+		if n < 0 {
+			n = len(text)
+		}
+		b.WriteString(input.Printable(text[:n]))
+		if n < len(text) {
+			b.WriteByte(text[n])
+			n++
+		}
+		text = text[n:]
+	}
+	return b.String()
+}
+
+// isTerminal reports whether what is written there goes to a terminal.
+func isTerminal(w io.Writer) bool {
+	if o, ok := w.(*output); ok {
+		w = o.w
+	}
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestGenerateInterrupted: what was written stays, as a text of whole characters that ends its line.
+func TestGenerateInterrupted(t *testing.T) {
+	tiny, err := filepath.Abs("../../calib/testdata/lutq-tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := osexec.Command("lutq", "generate", tiny, "--prompt", "Once upon a time", "--max-tokens", "2000", "--device", "cpu")
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	begin := make([]byte, 20)
+	if _, err := io.ReadFull(out, begin); err != nil {
+		t.Fatal(err, stderr.String())
+	}
+	if err := c.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := io.ReadAll(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var exit *osexec.ExitError
+	if err := c.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitInterrupted {
+		t.Errorf("ended with %v, want exit code %d\n%s", err, exitInterrupted, stderr.String())
+	}
+	if text := string(begin) + string(rest); !strings.HasPrefix(text, ", I was a very") || !strings.HasSuffix(text, "\n") {
+		t.Errorf("wrote %q", text)
+	}
+	if said := stderr.String(); !strings.Contains(said, "(interrupted)") || !strings.HasSuffix(said, "lutq: interrupted\n") {
+		t.Errorf("said %q", said)
+	}
+}
+
+// TestVisibleText: a terminal shows no escapes.
+func TestVisibleText(t *testing.T) {
+	for text, want := range map[string]string{
+		"a\tb\nc é": "a\tb\nc é", "\x1b[31mred\n": `\x1b[31mred` + "\n", "": "", "\n\n": "\n\n", "\u202eback": `\u202eback`,
+	} {
+		if got := visibleText(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
