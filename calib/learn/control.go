@@ -59,11 +59,7 @@ func writeMultiplied(ctx context.Context, src *hf.Checkpoint, dir string, factor
 		if name == configName {
 			continue
 		}
-		in, err := src.OpenFile(name)
-		if err != nil {
-			return err
-		}
-		if _, err := folder.Copy(filepath.Join(dir, name), in); err != nil {
+		if _, err := folder.CopyFile(filepath.Join(dir, name), filepath.Join(src.Dir(), name)); err != nil {
 			return err
 		}
 	}

@@ -77,14 +77,9 @@ func Load(path string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading tokenizer: %w", err)
 	}
-	return Parse(path, data)
-}
-
-// Parse reads a tokenizer.json that lies in memory, and which errors call by a name.
-func Parse(name string, data []byte) (*Tokenizer, error) {
 	t, err := parse(data)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer %s: %w", name, err)
+		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
 	}
 	return t, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
@@ -161,7 +162,7 @@ func canEval(original, text string) error {
 		return err
 	}
 	defer src.Close()
-	d, err := arch.ReadFrom(src, src.Has)
+	d, err := arch.Read(original, src.Has)
 	if err != nil {
 		return fmt.Errorf("%s: cannot be evaluated: %w", original, err)
 	}
@@ -320,14 +321,12 @@ func evalSet(dir string, d *arch.Decoder, o evalOptions) (*corpus.Set, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	if container, err := isContainer(dir); err != nil {
-		return nil, err
-	} else if container && !o.noVerify {
+	if !o.noVerify {
 		if err := lutq.CheckFile(dir, "tokenizer.json"); err != nil {
 			return nil, hintDiffers(err)
 		}
 	}
-	tok, err := loadTokenizer(dir)
+	tok, err := tokenizer.Load(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -199,7 +199,7 @@ func (f *output) config() written {
 				continue
 			}
 			bits, group := form(l)
-			if target.Rowwise(l, groups()...) {
+			if l.Group >= l.K {
 				group = weight.RowGroup
 			}
 			use(l, override{bits, group})

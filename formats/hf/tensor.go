@@ -29,8 +29,15 @@ type Tensor struct {
 	file           *os.File
 	buffers        *sync.Pool // of *[chunk]byte
 	encoding       *Encoding
-	codec          Codec // that decodes the data; nil where it is as it is read
-	storedSize     int64 // of a tensor that was made, which has no parts
+}
+
+// NewTensor describes a tensor that lies in no file, for who makes its data up: to read it fails.
+func NewTensor(name string, d DType, shape ...int) (*Tensor, error) {
+	elements, size, err := sizeOf(d, shape)
+	if err != nil {
+		return nil, fmt.Errorf("tensor %q: %w", name, err)
+	}
+	return &Tensor{Name: name, DType: d, Shape: shape, Shard: "no file", elements: elements, size: size}, nil
 }
 
 // Bytes returns the size of the tensor's data, which is what
@@ -51,10 +58,7 @@ func (t *Tensor) StoredAs() string {
 
 // StoredBytes returns what the tensor takes in the files.
 func (t *Tensor) StoredBytes() int64 {
-	switch {
-	case t.storedSize > 0:
-		return t.storedSize
-	case t.encoding != nil:
+	if t.encoding != nil {
 		return t.encoding.bytes()
 	}
 	return t.size
@@ -80,7 +84,7 @@ func (t *Tensor) ReadAt(p []byte, off int64) (int, error) {
 	if rest := t.size - off; int64(len(p)) > rest {
 		p, end = p[:rest], io.EOF
 	}
-	if t.codec != nil {
+	if t.encoding != nil {
 		n, err := t.readValues(p, off)
 		if err == nil {
 			err = end
@@ -120,8 +124,8 @@ func (t *Tensor) ReadFloat32(dst []float32, start int64) error {
 	if start < 0 || start > t.elements-int64(len(dst)) {
 		return t.wrap(fmt.Errorf("elements %d to %d of %d", start, start+int64(len(dst)), t.elements))
 	}
-	if t.codec != nil {
-		return t.codec.ReadFloat32(dst, start)
+	if t.encoding != nil {
+		return t.encoding.Codec.ReadFloat32(dst, start)
 	}
 	buf := t.buffers.Get().(*[chunk]byte)
 	defer t.buffers.Put(buf)
