@@ -39,6 +39,12 @@ type turn struct {
 	cos, sin         Array // floats [rows, half]
 }
 
+// Arranger is implemented by [Ops] that multiply few rows faster by weights that are laid out for it.
+type Arranger interface {
+	// Arrange may change how a weight lies in memory, and no result.
+	Arrange(w Weight)
+}
+
 // Part are tokens that follow the text in a slot.
 type Part struct {
 	Slot   int
@@ -48,7 +54,8 @@ type Part struct {
 // ErrFull is in the error of a text that is longer than a cache has positions.
 var ErrFull = errors.New("the cache is full")
 
-// NewCache allocates a cache for texts of at most so many tokens.
+// NewCache allocates a cache for texts of at most so many tokens, and has the model's weights arranged
+// for steps of few of them.
 func (m *Model) NewCache(slots, positions int) (*Cache, error) {
 	if slots < 1 || positions < 1 {
 		return nil, fmt.Errorf("%s: a cache of %d slots of %d tokens", m.name, slots, positions)
@@ -61,6 +68,12 @@ func (m *Model) NewCache(slots, positions int) (*Cache, error) {
 	}
 	for _, r := range m.ropes {
 		c.turns[r] = &turn{freqs: r.desc.Frequencies(positions)}
+	}
+	if a, ok := m.ops.(Arranger); ok {
+		for _, l := range m.linears() {
+			a.Arrange(l.w)
+		}
+		a.Arrange(m.head.w)
 	}
 	if err := m.ops.Err(); err != nil {
 		c.Close()

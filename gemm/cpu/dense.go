@@ -1,6 +1,11 @@
 package cpu
 
-import "fmt"
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/lutq/lutq/formats/num"
+)
 
 // Weights is a weight matrix W of Rows×Cols, N×K, in a stored form that
 // [Engine.MatMul] decodes as it goes. [Dense] and [LUT] implement it.
@@ -26,11 +31,12 @@ const (
 
 func (t dtype) size() int { return [...]int{4, 2, 2}[t] }
 
-// Dense is a weight matrix as a checkpoint stores it.
+// Dense is a weight matrix as a checkpoint stores it, or the same numbers in panels, see [Engine.Arrange].
 type Dense struct {
-	n, k  int
-	dtype dtype
-	data  []byte
+	n, k   int
+	dtype  dtype
+	data   []byte
+	panels bool // data is [⌈N/16⌉][K][16]
 }
 
 // NewDense wraps n×k little-endian numbers, row-major, of type "F32", "F16"
@@ -65,8 +71,51 @@ func (w *Dense) Cols() int { return w.k }
 // Bytes returns the size of the stored numbers.
 func (w *Dense) Bytes() int64 { return int64(len(w.data)) }
 
+// Arrange lays the numbers of dense weights out in the panels that products read, in memory of their own. Decoding them,
+// which is most of a product of few rows, then takes a fraction of the time, and no bit of a result changes.
+// It must not run beside anything else that uses w.
+func (e *Engine) Arrange(w *Dense) {
+	if w.panels {
+		return
+	}
+	panels, size := ceilDiv(w.n, 16), w.dtype.size()
+	data := make([]byte, panels*w.k*16*size)
+	e.Parallel(panels, func(_, p int) {
+		rows, to := min(16, w.n-16*p), data[p*w.k*16*size:][:w.k*16*size]
+		for r := range rows {
+			from := w.data[(16*p+r)*w.k*size:][:w.k*size]
+			if size == 2 {
+				for i := 0; i < len(from); i += 2 {
+					binary.LittleEndian.PutUint16(to[16*i+2*r:], binary.LittleEndian.Uint16(from[i:]))
+				}
+				continue
+			}
+			for i := 0; i < len(from); i += 4 {
+				binary.LittleEndian.PutUint32(to[16*i+4*r:], binary.LittleEndian.Uint32(from[i:]))
+			}
+		}
+	})
+	w.data, w.panels = data, true
+}
+
 func (w *Dense) decode(s isa, dst []float32, panel, k0, kc int) {
 	size := w.dtype.size()
+	if w.panels {
+		s.widen(dst[:16*kc], w.data[16*(panel*w.k+k0)*size:][:16*kc*size], w.dtype)
+		return
+	}
 	r := 16 * panel
 	s.pack(dst, w.data[(r*w.k+k0)*size:], w.k*size, min(16, w.n-r), kc, w.dtype)
+}
+
+// widenGeneric decodes stored numbers.
+func widenGeneric(dst []float32, src []byte, t dtype) {
+	switch t {
+	case f32:
+		num.DecodeF32(dst, src)
+	case f16:
+		num.DecodeF16(dst, src)
+	case bf16:
+		num.DecodeBF16(dst, src)
+	}
 }

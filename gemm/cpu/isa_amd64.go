@@ -191,6 +191,19 @@ func (s isa) pack(dst []float32, src []byte, stride, n, k int, t dtype) {
 	}
 }
 
+// widen decodes stored numbers, of which there is a positive multiple of 16.
+func (s isa) widen(dst []float32, src []byte, t dtype) {
+	_ = src[len(dst)*t.size()-1]
+	switch {
+	case s == generic || t == f32:
+		widenGeneric(dst, src, t)
+	case t == f16:
+		widenF16AVX2(&dst[0], &src[0], len(dst))
+	default:
+		widenBF16AVX2(&dst[0], &src[0], len(dst))
+	}
+}
+
 // packRows is pack for rows of float32 in memory, stride elements apart.
 func (s isa) packRows(dst, src []float32, stride, n, k int) {
 	if s == generic || n < 16 || k < 8 {

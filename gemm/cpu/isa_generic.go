@@ -15,6 +15,8 @@ func (s isa) pack(dst []float32, src []byte, stride, n, k int, t dtype) {
 	packGeneric(dst, src, stride, n, k, t)
 }
 
+func (s isa) widen(dst []float32, src []byte, t dtype) { widenGeneric(dst, src, t) }
+
 func (s isa) packRows(dst, src []float32, stride, n, k int) {
 	packRowsGeneric(dst, src, stride, n, k)
 }

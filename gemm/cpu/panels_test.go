@@ -65,3 +65,48 @@ func TestPackedOver(t *testing.T) {
 		}
 	}
 }
+
+// TestArrange: dense weights in panels give the same bits, on every instruction set, for products and for rows.
+func TestArrange(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, name := range []string{"generic", "avx2", "avx512"} {
+		e, err := New(Options{Threads: 2, ISA: name})
+		if err != nil {
+			continue // not on this machine
+		}
+		for _, dtype := range []string{"F32", "F16", "BF16"} {
+			for _, size := range [][2]int{{1, 1}, {16, 16}, {33, 300}, {50, 7}, {64, 512}} {
+				n, k := size[0], size[1]
+				data := make([]byte, n*k*map[string]int{"F32": 4, "F16": 2, "BF16": 2}[dtype])
+				for i := range data {
+					data[i] = byte(r.Uint32()) & 0x3f // finite in each type
+				}
+				plain, err := NewDense(n, k, dtype, data)
+				if err != nil {
+					t.Fatal(err)
+				}
+				panels := *plain
+				e.Arrange(&panels)
+				e.Arrange(&panels)
+				if panels.n != n || panels.Rows() != n || panels.Cols() != k {
+					t.Fatal("another shape")
+				}
+				const m = 3
+				x := make([]float32, m*k)
+				for i := range x {
+					x[i] = float32(r.NormFloat64())
+				}
+				want, got := make([]float32, m*n), make([]float32, m*n)
+				e.MatMul(want, x, m, plain)
+				e.MatMul(got, x, m, &panels)
+				rows, again := make([]float32, 2*k), make([]float32, 2*k)
+				e.Gather(rows, plain, []int{n - 1, 0})
+				e.Gather(again, &panels, []int{n - 1, 0})
+				if !slices.Equal(got, want) || !slices.Equal(again, rows) {
+					t.Errorf("%s %s %d×%d: other bits", name, dtype, n, k)
+				}
+			}
+		}
+		e.Close()
+	}
+}

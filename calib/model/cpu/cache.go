@@ -5,6 +5,8 @@ import (
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 )
 
+var _ model.Arranger = (*Ops)(nil)
+
 // windowUnit is what the first key of a window is rounded down to: sums over keys are cut there, so
 // that they are the same wherever a window begins.
 const windowUnit = 256
@@ -115,4 +117,13 @@ func (c *Ops) Recall(o, q, keys, values model.Array, at model.Step, s model.Cach
 		first := (t.row+t.from)*width + t.head*a.Dim
 		c.queryBlock(out[first:], queries[first:], b, a)
 	})
+}
+
+// Arrange implements [model.Arranger].
+func (c *Ops) Arrange(w model.Weight) {
+	if s, ok := w.(stored); ok {
+		if dense, ok := s.w.(*gemmcpu.Dense); ok {
+			c.engine.Arrange(dense)
+		}
+	}
 }
