@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/formats/dense"
 	"github.com/lutq/lutq/formats/export"
 	"github.com/lutq/lutq/formats/folder"
+	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/target"
@@ -18,8 +19,12 @@ import (
 )
 
 type exportOptions struct {
-	target     string
-	dtype      string
+	target string
+	dtype  string
+	kept   string
+
+	noTokenizer bool
+
 	requantize bool
 	force      bool
 	dryRun     bool
@@ -45,6 +50,9 @@ open it:
           transformers
   mxfp4   compressed-tensors with codes of E2M1 and powers of two: the same
   dense   weights of 16 or 32 bits: every program. MODEL may be any model then
+  gguf    one file model.gguf: llama.cpp and what is made of it, transformers.
+          MODEL may be any model then; --kept says what becomes of matrices
+          that are not quantized, which stay in their type otherwise
 
 Codes and scales are taken over as they are wherever the target can hold them,
 which "lutq help formats" tells for each table. Layers that do not fit are
@@ -67,6 +75,8 @@ most, "weights rounded" where a dense type holds fewer digits, or
 	f.Var(newWord(&o.target, "", export.Names()...), "to", "target `NAME`: "+strings.Join(export.Names(), ", "))
 	f.BoolVar(&o.requantize, "requantize", false, "quantize anew what does not fit")
 	f.Var(newWord(&o.dtype, "", "f16", "bf16", "f32"), "dtype", "`TYPE` of all weights of a dense model: f16, bf16, f32")
+	f.Var(newWord(&o.kept, "", gguf.KeptNames()...), "kept", "`TYPE` of what is not quantized, in gguf: f16, bf16, f32, q8_0")
+	f.BoolVar(&o.noTokenizer, "no-tokenizer", false, "leave the tokenizer out of gguf")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only tell what would become of the layers")
@@ -134,15 +144,23 @@ func (o exportOptions) format() (target.Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.dtype == "" {
-		return to, nil
-	}
 	d, ok := to.(dense.Target)
-	if !ok {
+	if !ok && o.dtype != "" {
 		return nil, usage("--dtype is for --to dense")
 	}
-	d.DType, err = weight.ParseScaleType(o.dtype)
-	return d, err
+	g, isGGUF := to.(gguf.Target)
+	if !isGGUF && (o.kept != "" || o.noTokenizer) {
+		return nil, usage("--kept and --no-tokenizer are for --to gguf")
+	}
+	switch {
+	case isGGUF:
+		g.Kept, g.NoTokenizer = o.kept, o.noTokenizer
+		return g, nil
+	case ok && o.dtype != "":
+		d.DType, err = weight.ParseScaleType(o.dtype)
+		return d, err
+	}
+	return to, nil
 }
 
 // plan opens a model and looks at its layers.
@@ -151,7 +169,7 @@ func (o exportOptions) plan(ctx context.Context, dir string, to target.Target) (
 	if err != nil {
 		return nil, nil, err
 	}
-	if !container && o.target == "dense" {
+	if !container && (o.target == "dense" || o.target == "gguf") {
 		c, err := source.Open(dir)
 		if err != nil {
 			return nil, nil, err

@@ -8,6 +8,7 @@ import (
 	"github.com/lutq/lutq/formats/bnb"
 	"github.com/lutq/lutq/formats/ct"
 	"github.com/lutq/lutq/formats/dense"
+	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/gptq"
 	"github.com/lutq/lutq/formats/mlx"
 	"github.com/lutq/lutq/formats/target"
@@ -25,6 +26,7 @@ func Targets() []target.Target {
 		ct.NVFP4{},
 		ct.MXFP4{},
 		dense.Target{},
+		gguf.Target{},
 	}
 }
 

@@ -155,8 +155,7 @@ func ropeKVs(name string, d *arch.Decoder) []KV {
 			add("scaling.attn_factor", float32(global.Amplitude/own))
 		}
 	case "longrope":
-		add("scaling.type", "longrope")
-		add("scaling.factor", float32(global.Factor))
+		add("scaling.type", "longrope") // without a factor, by which frequencies would be divided besides
 		add("scaling.original_context_length", uint32(global.Original))
 		add("scaling.attn_factor", float32(global.Amplitude))
 	}

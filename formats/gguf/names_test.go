@@ -99,6 +99,9 @@ func TestTensorsCoverModels(t *testing.T) {
 				delete(used, x.Name)
 			}
 			for name := range used {
+				if c.Has(name + "_blocks") { // of MXFP4, as the files have it
+					continue
+				}
 				t.Errorf("%s is no tensor of the model", name)
 			}
 		})

@@ -1,0 +1,530 @@
+package gguf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+// FileName is the file that a folder of this target has.
+const FileName = "model.gguf"
+
+// Target is a folder with a GGUF file. It implements [target.Target].
+type Target struct {
+	// Kept, if set, is the type of matrices that are not quantized: f32, f16, bf16 or q8_0. Otherwise they stay in
+	// theirs. Vectors and routers are in f32.
+	Kept string
+	// NoTokenizer leaves the tokenizer out.
+	NoTokenizer bool
+}
+
+// KeptNames lists what [Target].Kept may be.
+func KeptNames() []string { return []string{"f16", "bf16", "f32", "q8_0"} }
+
+// Name implements [target.Target].
+func (Target) Name() string { return "gguf" }
+
+// Format implements [target.Target].
+func (t Target) Format(m *target.Model) (target.Format, error) {
+	if m.Decoder == nil {
+		return nil, m.Why
+	}
+	f := &format{
+		model: m, layers: make(map[string]*target.Layer), kept: make(map[string]*hf.Tensor),
+		types: make(map[*target.Layer][]Type),
+	}
+	var err error
+	if t.Kept != "" {
+		if f.keptType, err = ParseType(t.Kept); err != nil {
+			return nil, err
+		}
+		f.keep = true
+	}
+	for _, l := range m.Layers {
+		f.layers[l.Tensor] = l
+	}
+	for _, k := range m.Kept {
+		f.kept[k.Name] = k
+	}
+	if f.tensors, err = Tensors(m.Decoder); err != nil {
+		return nil, err
+	}
+	if err := f.resolve(); err != nil {
+		return nil, err
+	}
+	return f, f.describe(t.NoTokenizer)
+}
+
+// format implements [target.Format].
+type format struct {
+	model    *target.Model
+	keep     bool // that keptType is set
+	keptType Type
+	layers   map[string]*target.Layer // by the tensor of the model
+	kept     map[string]*hf.Tensor
+	tensors  []Tensor
+	kvs      []KV
+
+	mu    sync.Mutex
+	types map[*target.Layer][]Type // that hold a layer, by [format.Fit]
+}
+
+// resolve finds what the model's tensors are called that may go by two names, and reports one that is missing.
+func (f *format) resolve() error {
+	d := f.model.Decoder
+	for i := range f.tensors {
+		t := &f.tensors[i]
+		if t.Source != "" && f.kept[t.Source] == nil {
+			if t.Source != d.Embed+".weight" || !d.Tied || f.kept[d.Head.Stored.Tensor] == nil {
+				return fmt.Errorf("tensor %s is missing", t.Source)
+			}
+			t.Source = d.Head.Stored.Tensor
+		}
+		for _, l := range t.Layers {
+			name := l.Stored.Tensor
+			if t.Bias {
+				name = l.Stored.Bias
+			}
+			if f.kept[name] == nil && (t.Bias || f.layers[name] == nil) {
+				return fmt.Errorf("tensor %s is missing", name)
+			}
+		}
+	}
+	return nil
+}
+
+// describe collects the pairs.
+func (f *format) describe(noTokenizer bool) error {
+	d := f.model.Decoder
+	model, err := Describe(d)
+	if err != nil {
+		return err
+	}
+	f.kvs = append(f.kvs, model[0], KV{"general.type", "model"}, KV{"general.name", f.name()}, KV{"general.quantization_version", uint32(2)})
+	license, err := f.license()
+	if err != nil {
+		return err
+	}
+	if license != "" {
+		f.kvs = append(f.kvs, KV{"general.license", license})
+	}
+	f.kvs = append(f.kvs, model[1:]...)
+	if noTokenizer {
+		f.kvs = append(f.kvs, KV{"tokenizer.ggml.model", "none"})
+		return nil
+	}
+	tokenizer, err := Tokenizer(f.model.Dir, d)
+	if err != nil {
+		return err
+	}
+	f.kvs = append(f.kvs, tokenizer...)
+	return nil
+}
+
+// name is what the model is called: after its folder.
+func (f *format) name() string {
+	path, err := filepath.Abs(f.model.Dir)
+	if err != nil {
+		path = f.model.Dir
+	}
+	return input.Name(filepath.Base(path))
+}
+
+// license returns what the first lines of README.md give as the licence, as model cards do; "" where they give none.
+func (f *format) license() (string, error) {
+	text, err := readOptional(filepath.Join(f.model.Dir, "README.md"), input.Text)
+	if err != nil {
+		return "", err
+	}
+	for i, line := range strings.Split(string(text[:min(len(text), 1<<16)]), "\n") {
+		line = strings.TrimRight(line, "\r")
+		if line == "---" && i > 0 || line != "---" && i == 0 {
+			break
+		}
+		if v, ok := strings.CutPrefix(line, "license:"); ok {
+			return strings.Trim(v, " \t\"'"), nil
+		}
+	}
+	return "", nil
+}
+
+// Fit implements [target.Format].
+func (f *format) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
+	if w == nil {
+		return target.Fit{Why: "it has no table"}
+	}
+	types, fit := fitBlocks(w)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.types[l] = types
+	return fit
+}
+
+// Anew implements [target.Format]: in as many bits, or the next that there are.
+func (f *format) Anew(l *target.Layer) (lut.Options, error) {
+	if l.K%block != 0 {
+		return lut.Options{}, fmt.Errorf("rows of %d weights are no whole blocks of %d", l.K, block)
+	}
+	o := lut.Options{Group: block, Scale: weight.MSE, ScaleType: weight.F16}
+	o.Codebook = lut.Codebook{Name: "iq4nl", Values: IQ4_NL.levels()}
+	if l.Stored.Bits > 4 {
+		o.Codebook = lut.Codebook{Name: "q5", Values: Q5_0.levels()}
+	}
+	if top := float64(l.Top) / float64(o.Codebook.Max()); top > 65504 {
+		return lut.Options{}, fmt.Errorf("weights of %v are beyond F16", l.Top)
+	}
+	return o, nil
+}
+
+// Write implements [target.Format].
+func (f *format) Write(ctx context.Context, dir string, s target.Source) error {
+	entries := make([]Entry, len(f.tensors))
+	sizes := make(map[Type]int64)
+	for i := range f.tensors {
+		t := &f.tensors[i]
+		typ, err := f.typeOf(t)
+		if err != nil {
+			return fmt.Errorf("%s: %w", t.Name, err)
+		}
+		entries[i] = Entry{t.Name, typ, t.Shape}
+		size, err := entries[i].Bytes()
+		if err != nil {
+			return err
+		}
+		sizes[typ] += size
+	}
+	most := F32
+	for _, i := range types() {
+		if sizes[i.Type] > sizes[most] {
+			most = i.Type
+		}
+	}
+	label, _ := most.info()
+	kvs := slices.Insert(slices.Clone(f.kvs), 1, KV{"general.file_type", label.fileType})
+	out, err := NewWriter(filepath.Join(dir, FileName), kvs, entries)
+	if err != nil {
+		return err
+	}
+	defer out.Abort() // does nothing after Commit
+	w := &fileWriter{format: f, source: s, out: out}
+	if err := w.write(ctx, entries); err != nil {
+		return err
+	}
+	return out.Commit()
+}
+
+// typeOf returns the type that a tensor is written in.
+func (f *format) typeOf(t *Tensor) (Type, error) {
+	if t.Float {
+		return F32, nil
+	}
+	if t.Source != "" {
+		return f.typeOfKept(f.kept[t.Source])
+	}
+	var common []Type // that all layers can be written in, which have codes
+	dense := 0
+	first := F32
+	for i, l := range t.Layers {
+		layer := f.layers[l.Stored.Tensor]
+		typ := denseType(f.model.DType)
+		switch {
+		case layer == nil:
+			var err error
+			if typ, err = f.typeOfKept(f.kept[l.Stored.Tensor]); err != nil {
+				return 0, err
+			}
+			fallthrough
+		case layer.As == target.Dense:
+			dense++
+			if i == 0 {
+				first = typ
+			} else if typ != first {
+				return 0, errors.New("its layers have different types")
+			}
+		default:
+			held := f.holding(layer)
+			if i == 0 {
+				common = slices.Clone(held)
+			}
+			common = slices.DeleteFunc(common, func(t Type) bool { return !slices.Contains(held, t) })
+		}
+	}
+	switch {
+	case dense == len(t.Layers):
+		return first, nil
+	case dense > 0:
+		return 0, errors.New("some of its layers are quantized and some are not: a stack has one type")
+	case len(common) == 0:
+		return 0, errors.New("its layers have tables that no type has in common: a stack has one type")
+	}
+	return common[0], nil
+}
+
+// holding lists the types that hold a layer's table, the best first.
+func (f *format) holding(l *target.Layer) []Type {
+	switch {
+	case l.As == target.AsIs:
+		return f.types[l]
+	case l.Bits > 4:
+		return []Type{Q5_0}
+	}
+	return []Type{IQ4_NL}
+}
+
+func denseType(t weight.ScaleType) Type {
+	switch t {
+	case weight.F16:
+		return F16
+	case weight.BF16:
+		return BF16
+	}
+	return F32
+}
+
+// typeOfKept returns the type of a matrix that is not quantized.
+func (f *format) typeOfKept(t *hf.Tensor) (Type, error) {
+	k := t.Shape[len(t.Shape)-1]
+	if elements, _ := f.keptType.Block(); f.keep && k%elements == 0 {
+		return f.keptType, nil
+	}
+	s, err := target.ScaleType(t.DType)
+	return denseType(s), err
+}
+
+// fileWriter writes the data of a file's tensors.
+type fileWriter struct {
+	*format
+	source target.Source
+	out    *Writer
+}
+
+// write writes all tensors. Layers of one matrix, or stack of such, are written together, so that it is read once.
+func (w *fileWriter) write(ctx context.Context, entries []Entry) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	jobs := make(map[string]*job)
+	var order []*job
+	add := func(source string, p part) {
+		j := jobs[source]
+		if j == nil {
+			j = &job{fileWriter: w, name: source}
+			jobs[source] = j
+			order = append(order, j)
+		}
+		j.parts = append(j.parts, p)
+	}
+	for i := range w.tensors {
+		t, typ := &w.tensors[i], entries[i].Type
+		switch {
+		case t.Values != nil:
+			if err := w.values(t); err != nil {
+				return err
+			}
+		case t.Source != "":
+			add(t.Source, part{tensor: t, typ: typ, rows: t.Rows(), step: 1})
+		}
+		at := 0
+		for _, l := range t.Layers {
+			s := l.Stored
+			p := part{tensor: t, typ: typ, at: at, first: l.Expert*s.N + l.Row, step: l.Step, rows: l.N}
+			if t.Bias {
+				add(s.Bias, p)
+			} else {
+				p.stored = s
+				add(s.Tensor, p)
+			}
+			at += l.N
+		}
+	}
+	for _, j := range order {
+		group.Go(func() error {
+			if err := j.run(ctx); err != nil {
+				return fmt.Errorf("%s: %w", j.name, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// values writes a tensor that follows from config.json.
+func (w *fileWriter) values(t *Tensor) error {
+	data := make([]byte, 4*len(t.Values))
+	if err := F32.encode(data, t.Values); err != nil {
+		return err
+	}
+	w.source.Wrote(int64(len(data)), t.Name)
+	return w.out.WriteAt(t.Name, data, 0)
+}
+
+// part is where rows of a matrix go: rows first, first+step, … of it, in the order that [Tensor.Row] has them, are
+// those of a tensor from row at on. A vector's elements are rows of one.
+type part struct {
+	tensor      *Tensor
+	stored      *arch.Stored // nil for what is no matrix of a layer
+	typ         Type
+	at          int
+	first, step int
+	rows        int
+}
+
+// source returns the matrix's row that is row i of the part.
+func (p *part) source(i int) int { return p.first + p.tensor.Row(i)*p.step }
+
+// columns returns the elements of a row.
+func (p *part) columns() int {
+	if len(p.tensor.Shape) == 1 || p.tensor.Bias {
+		return 1
+	}
+	return p.tensor.Shape[len(p.tensor.Shape)-1]
+}
+
+// job writes all that is made of one tensor of the model.
+type job struct {
+	*fileWriter
+	name  string
+	parts []part
+}
+
+// piece is about how many weights are encoded at a time.
+const piece = 1 << 18
+
+func (j *job) run(ctx context.Context) error {
+	l := j.layers[j.name]
+	switch {
+	case l == nil:
+		return j.runKept(ctx, j.kept[j.name])
+	case l.As == target.Dense:
+		mat, err := j.source.Weights(l)
+		if err != nil {
+			return err
+		}
+		return j.weights(ctx, func(dst []float32, row int) error {
+			mat.Row(dst, row)
+			return nil
+		})
+	}
+	mat, err := j.source.Matrix(l)
+	if err != nil {
+		return err
+	}
+	for i := range j.parts {
+		p := &j.parts[i]
+		pack, err := newPacker(p.typ, mat)
+		if err != nil {
+			return err
+		}
+		if err := j.rows(ctx, p, func(dst []byte, row int) error {
+			pack.row(dst, row)
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runKept writes what is made of a tensor that is not quantized.
+func (j *job) runKept(ctx context.Context, t *hf.Tensor) error {
+	st, err := target.ScaleType(t.DType)
+	if err != nil {
+		return err
+	}
+	p := &j.parts[0]
+	if len(j.parts) == 1 && p.typ == denseType(st) && p.tensor.Heads == 0 && p.tensor.Offset == 0 && p.step == 1 &&
+		(p.stored == nil || !p.stored.Transposed && p.stored.Experts == 0) {
+		from := int64(p.at) * int64(p.typ.RowBytes(p.columns()))
+		return j.source.Copy(t, func(data []byte, off int64) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			j.source.Wrote(int64(len(data)), t.Name)
+			return j.out.WriteAt(p.tensor.Name, data, from+off)
+		})
+	}
+	data := make([]byte, t.Bytes())
+	if err := j.source.Copy(t, func(p []byte, off int64) error {
+		copy(data[off:], p)
+		return ctx.Err()
+	}); err != nil {
+		return err
+	}
+	if p.stored != nil && p.stored.Transposed {
+		return j.weights(ctx, transposed(data, st, p.stored))
+	}
+	return j.weights(ctx, func(dst []float32, row int) error {
+		size := len(dst) * st.Size()
+		st.Decode(dst, data[row*size:(row+1)*size])
+		return nil
+	})
+}
+
+// transposed reads rows of matrices that are stored by columns.
+func transposed(data []byte, st weight.ScaleType, s *arch.Stored) func(dst []float32, row int) error {
+	return func(dst []float32, row int) error {
+		e, n := row/s.N, row%s.N
+		for k := range dst {
+			at := ((e*s.K+k)*s.N + n) * st.Size()
+			st.Decode(dst[k:k+1], data[at:at+st.Size()])
+		}
+		return nil
+	}
+}
+
+// weights writes parts of which read gives the rows.
+func (j *job) weights(ctx context.Context, read func(dst []float32, row int) error) error {
+	for i := range j.parts {
+		p := &j.parts[i]
+		row := make([]float32, p.columns())
+		if err := j.rows(ctx, p, func(dst []byte, n int) error {
+			if err := read(row, n); err != nil {
+				return err
+			}
+			for k := range row {
+				row[k] += p.tensor.Offset
+			}
+			return p.typ.encode(dst, row)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rows writes a part, of which encode gives the matrix's rows.
+func (j *job) rows(ctx context.Context, p *part, encode func(dst []byte, row int) error) error {
+	k := p.columns()
+	size := p.typ.RowBytes(k)
+	step := max(1, piece/k)
+	buf := make([]byte, min(step, p.rows)*size)
+	for i := 0; i < p.rows; i += step {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n := min(step, p.rows-i)
+		for r := range n {
+			if err := encode(buf[r*size:(r+1)*size], p.source(i+r)); err != nil {
+				return fmt.Errorf("row %d: %w", p.source(i+r), err)
+			}
+		}
+		if err := j.out.WriteAt(p.tensor.Name, buf[:n*size], int64(p.at+i)*int64(size)); err != nil {
+			return err
+		}
+		j.source.Wrote(int64(n*size), j.name)
+	}
+	return nil
+}

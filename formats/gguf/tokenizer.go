@@ -1,0 +1,571 @@
+package gguf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/input"
+)
+
+// The types of tokens, as llama.cpp numbers them.
+const (
+	tokenNormal  int32 = 1
+	tokenUnknown int32 = 2
+	tokenControl int32 = 3
+	tokenUser    int32 = 4
+	tokenUnused  int32 = 5
+	tokenByte    int32 = 6
+)
+
+// UnknownSplitError is the error of a tokenizer that cuts a text in a way that llama.cpp has no name for.
+type UnknownSplitError struct {
+	Steps []string // patterns, one after the other
+}
+
+func (e *UnknownSplitError) Error() string {
+	return fmt.Sprintf("llama.cpp has no pre-tokenizer that splits by %s", strings.Join(e.Steps, ", then by "))
+}
+
+// Tokenizer returns the pairs that describe the tokenizer of a model folder, whose tokens are filled up to the model's
+// vocabulary. It reads tokenizer.json, tokenizer_config.json and chat_template.jinja, of which the last two may be missing.
+// It fails with an [UnknownSplitError], and on all else that llama.cpp would do otherwise.
+func Tokenizer(dir string, d *arch.Decoder) ([]KV, error) {
+	path := filepath.Join(dir, "tokenizer.json")
+	text, err := input.ReadFile(path, input.Tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	kvs, err := tokenizerKVs(text, d)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	path = filepath.Join(dir, "tokenizer_config.json")
+	config, err := readOptional(path, input.Config)
+	if err != nil {
+		return nil, err
+	}
+	more, err := special(config, kvs, d)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	template, err := readOptional(filepath.Join(dir, "chat_template.jinja"), input.Text)
+	if err != nil {
+		return nil, err
+	}
+	if len(template) > 0 {
+		more = slices.DeleteFunc(more, func(kv KV) bool { return kv.Key == chatTemplate })
+		more = append(more, KV{chatTemplate, string(template)})
+	}
+	return append(kvs, more...), nil
+}
+
+// readOptional reads a file that may be missing.
+func readOptional(path string, kind input.Kind) ([]byte, error) {
+	data, err := input.ReadFile(path, kind)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return data, err
+}
+
+// tokenizerFile is what is read of a tokenizer.json.
+type tokenizerFile struct {
+	Added []struct {
+		ID      int    `json:"id"`
+		Content string `json:"content"`
+		Special bool   `json:"special"`
+	} `json:"added_tokens"`
+	Normalizer    *step `json:"normalizer"`
+	PreTokenizer  *step `json:"pre_tokenizer"`
+	PostProcessor *step `json:"post_processor"`
+	Model         struct {
+		Type         string         `json:"type"`
+		Unknown      string         `json:"unk_token"`
+		ByteFallback bool           `json:"byte_fallback"`
+		IgnoreMerges bool           `json:"ignore_merges"`
+		Prefix       string         `json:"continuing_subword_prefix"`
+		Suffix       string         `json:"end_of_word_suffix"`
+		Vocab        map[string]int `json:"vocab"`
+		Merges       []merge        `json:"merges"`
+	} `json:"model"`
+}
+
+// step is a normalizer, pre-tokenizer or post-processor, or a sequence of such.
+type step struct {
+	Type          string `json:"type"`
+	Normalizers   []step `json:"normalizers"`
+	Pretokenizers []step `json:"pretokenizers"`
+	Processors    []step `json:"processors"`
+
+	Prepend     string // of Prepend
+	Content     string // of Replace
+	Pattern     pattern
+	Behavior    string
+	Invert      bool
+	Digits      bool   `json:"individual_digits"`
+	PrefixSpace bool   `json:"add_prefix_space"` // of ByteLevel
+	UseRegex    *bool  `json:"use_regex"`        // true where it is missing
+	Scheme      string `json:"prepend_scheme"`   // of Metaspace
+	Single      []struct {
+		SpecialToken *struct {
+			ID string `json:"id"`
+		}
+		Sequence *struct{}
+	}
+	SpecialTokens map[string]struct {
+		IDs []int `json:"ids"`
+	} `json:"special_tokens"`
+}
+
+// pattern is what Split and Replace look for.
+type pattern struct {
+	Regex  string
+	String string
+}
+
+// merge is a pair of tokens, spelled as one string in older files.
+type merge [2]string
+
+func (m *merge) UnmarshalJSON(data []byte) error {
+	var line string
+	if json.Unmarshal(data, &line) == nil {
+		left, right, ok := strings.Cut(line, " ")
+		if !ok {
+			return fmt.Errorf("merge %.40q is no pair", line)
+		}
+		*m = merge{left, right}
+		return nil
+	}
+	var pair []string
+	if err := json.Unmarshal(data, &pair); err != nil || len(pair) != 2 {
+		return errors.New("a merge is no pair")
+	}
+	*m = merge(pair)
+	return nil
+}
+
+// flat returns a step, or those of a sequence.
+func (s *step) flat() []step {
+	if s == nil {
+		return nil
+	}
+	if s.Type != "Sequence" {
+		return []step{*s}
+	}
+	var all []step
+	for _, inner := range slices.Concat(s.Normalizers, s.Pretokenizers, s.Processors) {
+		all = append(all, inner.flat()...)
+	}
+	return all
+}
+
+// tokenizerKVs describes a tokenizer.json.
+func tokenizerKVs(text []byte, d *arch.Decoder) ([]KV, error) {
+	if !utf8.Valid(text) {
+		return nil, errors.New("not valid UTF-8")
+	}
+	var f tokenizerFile
+	if err := json.Unmarshal(text, &f); err != nil {
+		return nil, err
+	}
+	m := &f.Model
+	switch {
+	case m.Type != "BPE":
+		return nil, fmt.Errorf("a tokenizer of type %.40q: want BPE", m.Type)
+	case len(m.Vocab) == 0:
+		return nil, errors.New("the vocabulary is empty")
+	case m.Prefix != "" || m.Suffix != "":
+		return nil, errors.New("prefixes or suffixes of words are not supported")
+	}
+	v, err := f.vocabulary(d.Vocab)
+	if err != nil {
+		return nil, err
+	}
+	var kvs []KV
+	if m.ByteFallback {
+		kvs, err = f.sentencePiece(v)
+	} else {
+		kvs, err = f.byteLevel(v)
+	}
+	if err != nil {
+		return nil, err
+	}
+	before, behind, err := f.around()
+	if err != nil {
+		return nil, err
+	}
+	return append(kvs, KV{"tokenizer.ggml.add_bos_token", before}, KV{"tokenizer.ggml.add_eos_token", behind}), nil
+}
+
+// vocabulary is the tokens by id.
+type vocabulary struct {
+	tokens []string
+	types  []int32
+}
+
+// vocabulary lists the tokens, filled up to size with unused ones.
+func (f *tokenizerFile) vocabulary(size int) (*vocabulary, error) {
+	// Ids above the model's would be rows that the embedding has not.
+	v := &vocabulary{make([]string, size), make([]int32, size)}
+	set := func(id int, token string, kind int32) error {
+		switch {
+		case id < 0 || id >= size:
+			return fmt.Errorf("token %.40q has id %d: the model has %d", token, id, size)
+		case v.types[id] != 0 && v.tokens[id] != token:
+			return fmt.Errorf("id %d belongs to both %.40q and %.40q", id, v.tokens[id], token)
+		}
+		v.tokens[id], v.types[id] = token, kind
+		return nil
+	}
+	for _, token := range slices.Sorted(maps.Keys(f.Model.Vocab)) {
+		kind := tokenNormal
+		switch {
+		case token == f.Model.Unknown && token != "":
+			kind = tokenUnknown
+		case f.Model.ByteFallback && isByte(token):
+			kind = tokenByte
+		}
+		if err := set(f.Model.Vocab[token], token, kind); err != nil {
+			return nil, err
+		}
+	}
+	for _, a := range f.Added {
+		kind := tokenUser
+		if a.Special {
+			kind = tokenControl
+		}
+		if id, ok := f.Model.Vocab[a.Content]; ok && id != a.ID {
+			return nil, fmt.Errorf("token %.40q has the ids %d and %d", a.Content, id, a.ID)
+		} else if ok && v.types[id] == tokenUnknown {
+			kind = tokenUnknown
+		}
+		if err := set(a.ID, a.Content, kind); err != nil {
+			return nil, err
+		}
+	}
+	seen := make(map[string]bool, size)
+	for id, token := range v.tokens {
+		if v.types[id] == 0 {
+			token = fmt.Sprintf("[PAD%d]", id)
+			v.tokens[id], v.types[id] = token, tokenUnused
+		}
+		if seen[token] {
+			return nil, fmt.Errorf("two ids have the token %.40q", token)
+		}
+		seen[token] = true
+	}
+	return v, nil
+}
+
+// isByte reports whether a token is the spelling of a byte, such as <0x0A>.
+func isByte(token string) bool {
+	if len(token) != 6 || token[:3] != "<0x" || token[5] != '>' {
+		return false
+	}
+	_, err := strconv.ParseUint(token[3:5], 16, 8)
+	return err == nil
+}
+
+// merges spells the pairs of tokens that merge, by rank; nil where one has a space in it.
+func (f *tokenizerFile) merges() []string {
+	lines := make([]string, len(f.Model.Merges))
+	for i, m := range f.Model.Merges {
+		if strings.Contains(m[0], " ") || strings.Contains(m[1], " ") {
+			return nil
+		}
+		lines[i] = m[0] + " " + m[1]
+	}
+	return lines
+}
+
+// byteLevel describes a tokenizer of bytes, in the alphabet of GPT-2.
+func (f *tokenizerFile) byteLevel(v *vocabulary) ([]KV, error) {
+	for _, n := range f.Normalizer.flat() {
+		if n.Type != "NFC" { // which llama.cpp leaves out: most text is in this form already
+			return nil, fmt.Errorf("normalizer %s is not one that llama.cpp has", n.Type)
+		}
+	}
+	pre, err := f.pre()
+	if err != nil {
+		return nil, err
+	}
+	lines := f.merges()
+	if lines == nil && len(f.Model.Merges) > 0 {
+		return nil, errors.New("a merge has a space in it")
+	}
+	return []KV{
+		{"tokenizer.ggml.model", "gpt2"},
+		{"tokenizer.ggml.pre", pre},
+		{"tokenizer.ggml.tokens", v.tokens},
+		{"tokenizer.ggml.token_type", v.types},
+		{"tokenizer.ggml.merges", lines},
+	}, nil
+}
+
+// sentencePiece describes a tokenizer of characters with a fallback to bytes. llama.cpp merges the pair whose token has
+// the highest score: the rank of its merge, negated.
+func (f *tokenizerFile) sentencePiece(v *vocabulary) ([]KV, error) {
+	prefix, err := f.spacePrefix()
+	if err != nil {
+		return nil, err
+	}
+	scores := make([]float32, len(v.tokens))
+	for i, kind := range v.types {
+		switch kind {
+		case tokenNormal, tokenUser:
+			scores[i] = -1e6 // of no merge
+		case tokenUnused:
+			scores[i] = -1e7
+		}
+	}
+	for rank := len(f.Model.Merges) - 1; rank >= 0; rank-- { // so that the first of several stays
+		m := f.Model.Merges[rank]
+		if id, ok := f.Model.Vocab[m[0]+m[1]]; ok {
+			scores[id] = -float32(rank)
+		}
+	}
+	for i, kind := range v.types {
+		if kind == tokenUser {
+			// These are looked for in the text as it is.
+			v.tokens[i] = strings.ReplaceAll(v.tokens[i], "▁", " ")
+		}
+	}
+	kvs := []KV{
+		{"tokenizer.ggml.model", "llama"},
+		{"tokenizer.ggml.pre", "default"},
+		{"tokenizer.ggml.tokens", v.tokens},
+		{"tokenizer.ggml.scores", scores},
+		{"tokenizer.ggml.token_type", v.types},
+		{"tokenizer.ggml.add_space_prefix", prefix},
+	}
+	if lines := f.merges(); len(lines) > 0 { // which transformers takes rather than scores
+		kvs = append(kvs, KV{"tokenizer.ggml.merges", lines})
+	}
+	return kvs, nil
+}
+
+// spacePrefix reports whether a text gets a space before it, and refuses what else is done to a text.
+func (f *tokenizerFile) spacePrefix() (bool, error) {
+	prefix, replaces := false, false
+	for _, s := range slices.Concat(f.Normalizer.flat(), f.PreTokenizer.flat()) {
+		switch {
+		case s.Type == "Prepend" && s.Prepend == "▁":
+			prefix = true
+		case s.Type == "Replace" && s.Pattern.String == " " && s.Content == "▁":
+			replaces = true
+		case s.Type == "Metaspace":
+			prefix, replaces = s.Scheme != "never", true
+		case s.Type == "Split" && s.Pattern.String == " " && replaces: // where there are no spaces left
+		default:
+			return false, fmt.Errorf("step %s is not one that llama.cpp has beside a fallback to bytes", s.Type)
+		}
+	}
+	if !replaces {
+		return false, errors.New("a fallback to bytes, but spaces are not replaced")
+	}
+	return prefix, nil
+}
+
+// split is a pre-tokenizer of llama.cpp: its name, and what a tokenizer.json has for it. Where words that are tokens are
+// taken whole, ignore is set.
+type split struct {
+	name   string
+	ignore bool
+	steps  []string
+}
+
+// gpt2 is the pattern that ByteLevel has of its own, and digits that of Digits.
+const (
+	gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+	digits      = `\p{N}`
+)
+
+// splits lists the pre-tokenizers that are known by their patterns, as the comments in llama-vocab.cpp have them.
+func splits() []split {
+	const (
+		contractions = `(?i:'s|'t|'re|'ve|'m|'ll|'d)`
+		word         = `|[^\r\n\p{L}\p{N}]?\p{L}+`
+		rest         = `| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+		slashes      = `| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+		lower        = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
+		upper        = `|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*`
+
+		llama3 = contractions + word + `|\p{N}{1,3}` + rest
+		qwen2  = contractions + word + `|\p{N}` + rest
+		qwen35 = contractions + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+		tekken = lower + upper + `|\p{N}` + slashes
+		gpt4o  = lower + contractions + `?` + upper + contractions + `?|\p{N}{1,3}` + slashes
+	)
+	return []split{
+		{"llama-bpe", true, []string{llama3}},
+		{"dbrx", false, []string{llama3}},
+		{"qwen2", false, []string{qwen2}},
+		{"qwen35", false, []string{qwen35}},
+		{"tekken", true, []string{tekken}},
+		{"gpt-4o", false, []string{gpt4o}},
+		{"gpt-2", false, []string{gpt2Pattern}},
+		{"smollm", false, []string{digits, gpt2Pattern}},
+	}
+}
+
+// pre finds the pre-tokenizer by the patterns that it splits by, one after the other.
+func (f *tokenizerFile) pre() (string, error) {
+	var steps []string
+	bytes := false
+	for _, s := range f.PreTokenizer.flat() {
+		switch s.Type {
+		case "Split":
+			if s.Behavior != "Isolated" && s.Behavior != "Removed" || s.Behavior == "Removed" != s.Invert || s.Pattern.Regex == "" {
+				return "", fmt.Errorf("pre_tokenizer Split with behavior %.20q is not supported", s.Behavior)
+			}
+			steps = append(steps, s.Pattern.Regex)
+		case "Digits":
+			if !s.Digits {
+				return "", &UnknownSplitError{append(steps, "numbers")}
+			}
+			steps = append(steps, digits)
+		case "ByteLevel":
+			bytes = true
+			if s.PrefixSpace {
+				return "", errors.New("ByteLevel adds a space: llama.cpp adds none")
+			}
+			if s.UseRegex == nil || *s.UseRegex {
+				steps = append(steps, gpt2Pattern)
+			}
+		default:
+			return "", fmt.Errorf("pre_tokenizer %s is not one that llama.cpp has", s.Type)
+		}
+	}
+	if !bytes {
+		return "", errors.New("pre_tokenizer has no ByteLevel, and the model no fallback to bytes")
+	}
+	for _, s := range splits() {
+		if s.ignore == f.Model.IgnoreMerges && slices.Equal(s.steps, steps) {
+			return s.name, nil
+		}
+	}
+	if f.Model.IgnoreMerges {
+		steps = append(steps, "words that are tokens")
+	}
+	return "", &UnknownSplitError{steps}
+}
+
+// around reports whether a token is put before and behind a text.
+func (f *tokenizerFile) around() (before, behind bool, err error) {
+	for _, s := range f.PostProcessor.flat() {
+		switch s.Type {
+		case "ByteLevel": // concerns offsets only
+		case "TemplateProcessing":
+			text := false
+			for _, part := range s.Single {
+				switch {
+				case part.Sequence != nil:
+					text = true
+				case text:
+					behind = true
+				default:
+					before = true
+				}
+			}
+		default:
+			return false, false, fmt.Errorf("post_processor %s is not one that llama.cpp has", s.Type)
+		}
+	}
+	return before, behind, nil
+}
+
+const chatTemplate = "tokenizer.chat_template"
+
+// token is a token as tokenizer_config.json has it: its text, or an object with that.
+type token string
+
+func (t *token) UnmarshalJSON(data []byte) error {
+	var object struct {
+		Content string `json:"content"`
+	}
+	if json.Unmarshal(data, (*string)(t)) == nil {
+		return nil
+	}
+	err := json.Unmarshal(data, &object)
+	*t = token(object.Content)
+	return err
+}
+
+// templates are chat templates: one, or several with names.
+type templates []struct{ Name, Template string }
+
+func (t *templates) UnmarshalJSON(data []byte) error {
+	var one string
+	if json.Unmarshal(data, &one) == nil {
+		*t = templates{{"default", one}}
+		return nil
+	}
+	return json.Unmarshal(data, (*[]struct{ Name, Template string })(t))
+}
+
+// special describes the special tokens and chat templates of a tokenizer_config.json, which may be empty.
+func special(config []byte, kvs []KV, d *arch.Decoder) ([]KV, error) {
+	var c struct {
+		BOS       *token    `json:"bos_token"`
+		EOS       *token    `json:"eos_token"`
+		Unknown   *token    `json:"unk_token"`
+		Padding   *token    `json:"pad_token"`
+		Templates templates `json:"chat_template"`
+	}
+	if len(config) > 0 {
+		if err := json.Unmarshal(config, &c); err != nil {
+			return nil, err
+		}
+	}
+	ids := make(map[string]int)
+	for _, kv := range kvs {
+		if tokens, ok := kv.Value.([]string); ok && kv.Key == "tokenizer.ggml.tokens" {
+			for id, t := range tokens {
+				ids[t] = id
+			}
+		}
+	}
+	var more []KV
+	add := func(name string, t *token, other *int) {
+		key := "tokenizer.ggml." + name + "_token_id"
+		if t != nil {
+			if id, ok := ids[string(*t)]; ok {
+				more = append(more, KV{key, uint32(id)})
+				return
+			}
+		}
+		if other != nil && *other < d.Vocab {
+			more = append(more, KV{key, uint32(*other)})
+		}
+	}
+	var eos *int
+	if len(d.EOS) > 0 {
+		eos = &d.EOS[0]
+	}
+	add("bos", c.BOS, d.BOS)
+	add("eos", c.EOS, eos)
+	add("unknown", c.Unknown, nil)
+	add("padding", c.Padding, nil)
+	var names []string
+	for _, t := range c.Templates {
+		if t.Name == "default" {
+			more = append(more, KV{chatTemplate, t.Template})
+			continue
+		}
+		names = append(names, t.Name)
+		more = append(more, KV{chatTemplate + "." + t.Name, t.Template})
+	}
+	if len(names) > 0 {
+		more = append(more, KV{"tokenizer.chat_templates", names})
+	}
+	return more, nil
+}
