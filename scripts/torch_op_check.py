@@ -340,6 +340,11 @@ def plan(args: argparse.Namespace, work: Path) -> int:
             if packed.scales.dtype == torch.uint8 and op.plan["products"][op.plan["layers"][packed.name]["products"][0]].get("scales"):
                 values = held.view(torch.float16).float()
                 bad += not torch.equal(values.flatten(), packed_scales(folder, packed).flatten())
+        # The environment has transformers use them, as often as it opens a model.
+        with mock.patch.dict(os.environ, LUTQ_TORCH=str(tiles)):
+            for _ in range(2):
+                opened = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16, trust_remote_code=True)
+                bad += not any(isinstance(m, lutq_torch.Linear) for m in opened.modules())
         # Every row of activations is launched once, and many are multiplied by unpacked weights.
         left = lutq_torch.use(model, tiles)
         kernels = [m for m in model.modules() if isinstance(m, lutq_torch.Linear)]

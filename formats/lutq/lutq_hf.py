@@ -16,6 +16,7 @@ import importlib.util
 import math
 import os
 import re
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -343,10 +344,7 @@ class LutqQuantizer(HfQuantizer):
             for name, p in model.named_parameters():
                 p.data = p.data.to(self.types.get(name, p.dtype))
         if folder := os.environ.get("LUTQ_TORCH"):
-            spec = importlib.util.spec_from_file_location("lutq_torch", os.path.join(folder, "lutq_torch.py"))
-            lutq_torch = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(lutq_torch)
-            lutq_torch.use(model, folder)
+            kernels(folder).use(model, folder)
         return model
 
     def param_needs_quantization(self, model, param_name, **kwargs):
@@ -357,6 +355,16 @@ class LutqQuantizer(HfQuantizer):
 
     is_trainable = False
     is_compileable = True
+
+
+def kernels(folder: str):
+    """The module lutq_torch of a folder, or the one that is there: it defines an operation, which can be done once."""
+    if "lutq_torch" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("lutq_torch", os.path.join(folder, "lutq_torch.py"))
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules["lutq_torch"] = module
+    return sys.modules["lutq_torch"]
 
 
 def replace(model: nn.Module, path: str, new: nn.Module):

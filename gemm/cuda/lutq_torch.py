@@ -199,9 +199,14 @@ def linear(x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, layer:
     return LAYERS[layer](x, codes, scales, bias)
 
 
+def elsewhere(x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, layer: int) -> Tensor:
+    raise RuntimeError(f"{LAYERS[layer].name}: the kernels are for an NVIDIA GPU: move the model there, or open it without lutq_torch.py")
+
+
 LIBRARY = torch.library.Library("lutq", "FRAGMENT")
 LIBRARY.define("linear(Tensor x, Tensor codes, Tensor scales, Tensor? bias, int layer) -> Tensor")
 LIBRARY.impl("linear", linear, "CUDA")
+LIBRARY.impl("linear", elsewhere, "CPU")
 torch.library.register_fake("lutq::linear", lambda x, c, s, b, layer: x.new_empty(*x.shape[:-1], LAYERS[layer].n), lib=LIBRARY)
 
 
