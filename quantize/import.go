@@ -2,6 +2,7 @@ package quantize
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -41,8 +43,11 @@ func NewImport(src *hf.Checkpoint) (*Plan, []Homeless, error) {
 	}
 	p := &Plan{Source: src, names: newNames(src), command: "lutq import MODEL OUT"}
 	var homeless []Homeless
+	// What lutq exported says what its layers were; what it did not, or no longer does, is as well.
+	var origins map[string]target.Origin
+	_ = json.Unmarshal([]byte(src.Metadata()[target.OriginKey]), &origins)
 	for _, t := range src.Tensors() {
-		it, why, err := p.imported(t)
+		it, why, err := p.imported(t, origins)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", t.Name, err)
 		}
@@ -79,7 +84,7 @@ func (p *Plan) mostCommon() weight.Spec {
 }
 
 // imported plans a tensor. why says what keeps its codes out of a container.
-func (p *Plan) imported(t *hf.Tensor) (it Item, why string, err error) {
+func (p *Plan) imported(t *hf.Tensor, origins map[string]target.Origin) (it Item, why string, err error) {
 	it = Item{Tensor: t, Kept: p.names.kept(t)}
 	e := t.Encoding()
 	if e == nil {
@@ -106,7 +111,10 @@ func (p *Plan) imported(t *hf.Tensor) (it Item, why string, err error) {
 	case m.Groups != nil:
 		why = "its groups are of columns that do not lie side by side"
 	default:
-		if it.taken, why, err = take(m); err != nil {
+		if it.taken, why, err = take(m); err == nil && why == "" {
+			err = it.taken.restore(origins[as.Path])
+		}
+		if err != nil {
 			return it, "", err
 		}
 	}
@@ -183,17 +191,59 @@ func take(m *codes.Matrix) (t *taken, why string, err error) {
 		}
 	}
 	if t.scales == weight.S1E4M3 {
-		// A byte of F8_E4M3 is 2⁴ times what it is as S1E4M3.
-		t.factor = 16 * m.Unit
+		t.factor = 16 * m.Unit // a byte of F8_E4M3 is 2⁴ times what it is as S1E4M3
 		t.table = t.table.Scaled(t.factor)
-		if s.pairs && m.K%(2*m.Group) == 0 {
-			t.merged = 2
-		}
 	}
 	if err := t.table.Check(m.Bits); err != nil {
 		return nil, err.Error(), nil
 	}
 	return t, "", nil
+}
+
+// restore makes scales and table those of the layer that the matrix was exported from, where that
+// is known and still true.
+func (t *taken) restore(o target.Origin) error {
+	m := t.from
+	group := weight.Spec{Group: o.Group}.Columns(m.K)
+	factor := t.factor * o.Top / t.table.Max()
+	frac, _ := math.Frexp(float64(factor))
+	if o.ScaleType.Size() == 0 || group < 1 || group%m.Group != 0 || frac != 0.5 {
+		return nil
+	}
+	merged, stored, fits := group/m.Group, make([]byte, 4), true
+	back, groups := make([]float32, 1), m.GroupsInRow()
+	err := eachGroup(m, m.Scales, func(scales []float32) {
+		for i, v := range scales {
+			if !fits {
+				return
+			}
+			o.ScaleType.Encode(stored, []float32{v / factor})
+			o.ScaleType.Decode(back, stored)
+			fits = back[0]*factor == v && v == scales[i-i%groups%merged]
+		}
+	})
+	if err != nil || !fits {
+		return err
+	}
+	t.table = t.table.Scaled(factor / t.factor)
+	t.scales, t.factor, t.merged = o.ScaleType, factor, merged
+	return nil
+}
+
+// eachGroup reads numbers of groups in rows that follow each other.
+func eachGroup[T any](m *codes.Matrix, f codes.Field[T], use func(numbers []T)) error {
+	groups := m.GroupsInRow()
+	rows := min(max(blockWeights/groups, 1), m.N)
+	numbers := make([]T, rows*groups)
+	for from := 0; from < m.N; from += rows {
+		b := codes.Block{Row: from, Rows: min(rows, m.N-from), Cols: groups}
+		part := numbers[:b.Rows*groups]
+		if err := f(part, b); err != nil {
+			return err
+		}
+		use(part)
+	}
+	return nil
 }
 
 func sameBits(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
@@ -227,48 +277,57 @@ type surveyed struct {
 	zeros     bool  // some groups have others
 	offsets   bool  // some are not that of codes around zero
 	bf16, f16 bool  // scales are numbers of the type
-	pairs     bool  // two neighbours each have the same scale
 }
 
 // survey reads the scales, zero points and offsets of a matrix.
 func survey(m *codes.Matrix) (*surveyed, error) {
-	groups := m.GroupsInRow()
-	s := &surveyed{bf16: true, f16: true, pairs: groups%2 == 0}
-	rows := min(max(blockWeights/groups, 1), m.N)
-	scales, zeros, offsets := make([]float32, rows*groups), make([]uint8, rows*groups), make([]float32, rows*groups)
-	middle := -float32(int(1) << (m.Bits - 1))
-	for from := 0; from < m.N; from += rows {
-		b := codes.Block{Row: from, Rows: min(rows, m.N-from), Cols: groups}
-		n := b.Rows * groups
-		if err := m.Scales(scales[:n], b); err != nil {
-			return nil, err
-		}
-		if m.Zeros != nil {
-			if err := m.Zeros(zeros[:n], b); err != nil {
-				return nil, err
-			}
-		}
-		if m.Offsets != nil {
-			if err := m.Offsets(offsets[:n], b); err != nil {
-				return nil, err
-			}
-		}
-		if from == 0 {
-			s.zero = zeros[0]
-		}
-		for i, v := range scales[:n] {
-			s.zeros = s.zeros || zeros[i] != s.zero
-			s.offsets = s.offsets || m.Offsets != nil && offsets[i] != v*middle
+	s := &surveyed{bf16: true, f16: true}
+	err := eachGroup(m, m.Scales, func(scales []float32) {
+		for _, v := range scales {
 			s.bf16 = s.bf16 && num.BF16ToF32(num.F32ToBF16(v)) == v
 			s.f16 = s.f16 && num.F16ToF32(num.F32ToF16(v)) == v
-			s.pairs = s.pairs && v == scales[i&^1]
 		}
+	})
+	if err == nil && m.Zeros != nil {
+		first := true
+		err = eachGroup(m, m.Zeros, func(zeros []uint8) {
+			for _, z := range zeros {
+				if first {
+					s.zero, first = z, false
+				}
+				s.zeros = s.zeros || z != s.zero
+			}
+		})
 	}
-	return s, nil
+	if err == nil && m.Offsets != nil {
+		middle := -float32(int(1) << (m.Bits - 1))
+		off := difference(m, middle)
+		err = eachGroup(m, off, func(offsets []float32) {
+			for _, v := range offsets {
+				s.offsets = s.offsets || v != 0
+			}
+		})
+	}
+	return s, err
 }
 
-// scaleType returns the smallest type that holds all scales, of those that scales have where
-// they come from.
+// difference reads how far offsets are from those of codes around a middle.
+func difference(m *codes.Matrix, middle float32) codes.Field[float32] {
+	return func(dst []float32, b codes.Block) error {
+		scales := make([]float32, len(dst))
+		if err := m.Scales(scales, b); err != nil {
+			return err
+		}
+		err := m.Offsets(dst, b)
+		for i, s := range scales {
+			dst[i] -= float32(s * middle)
+		}
+		return err
+	}
+}
+
+// scaleType returns a type that holds all scales: the one that they have, or of wide ones the
+// smallest.
 func (s *surveyed) scaleType(m *codes.Matrix) weight.ScaleType {
 	switch frac, _ := math.Frexp(float64(m.Unit)); {
 	case m.ScaleType == hf.F16:
@@ -345,8 +404,10 @@ func (t *taken) setScales(m *lut.Matrix, first int) error {
 		return err
 	}
 	scales := all[:0]
-	for i := 0; i < len(all); i += t.merged {
-		scales = append(scales, all[i]/t.factor)
+	for i, s := range all {
+		if i%groups%t.merged == 0 {
+			scales = append(scales, s/t.factor)
+		}
 	}
 	t.scales.Encode(m.Scales, scales)
 	return nil

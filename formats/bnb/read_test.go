@@ -11,7 +11,7 @@ func TestGolden(t *testing.T) { sourcetest.Golden(t, Scheme{}) }
 
 func FuzzRead(f *testing.F) { sourcetest.Fuzz(f, Scheme{}) }
 
-const config = `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true}}`
+const in4Bits = `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true}}`
 
 func stateOf(text string) sourcetest.Tensor {
 	return sourcetest.Of("a.weight.quant_state.bitsandbytes__nf4", "U8", []int{len(text)}, []uint8(text)...)
@@ -36,7 +36,7 @@ func absmax(v ...float32) sourcetest.Tensor {
 // TestBlocks: the first of two codes is in the higher bits, and blocks run on from row to row.
 func TestBlocks(t *testing.T) {
 	q := stateOf(`{"quant_type": "nf4", "blocksize": 4, "shape": [3, 3], "dtype": "float32"}`)
-	v := sourcetest.Values(t, Scheme{}, "a.weight", config, packed(0x01, 0x23, 0x45, 0x67, 0x80), absmax(1, 10, -1), table(), q)
+	v := sourcetest.Values(t, Scheme{}, "a.weight", in4Bits, packed(0x01, 0x23, 0x45, 0x67, 0x80), absmax(1, 10, -1), table(), q)
 	sourcetest.Equal(t, v, 0, 1, 2, 3, 40, 50, 60, 70, -8)
 }
 
@@ -44,7 +44,7 @@ func TestBlocks(t *testing.T) {
 func TestNested(t *testing.T) {
 	inner := make([]float32, 256)
 	inner[7], inner[8] = 0.5, -0.5
-	v := sourcetest.Values(t, Scheme{}, "a.weight", config, packed(0x12, 0x34, 0x56), table(),
+	v := sourcetest.Values(t, Scheme{}, "a.weight", in4Bits, packed(0x12, 0x34, 0x56), table(),
 		stateOf(`{"quant_type": "nf4", "blocksize": 2, "shape": [1, 6], "nested_blocksize": 2, "nested_offset": 3.0}`),
 		sourcetest.Of[uint8]("a.weight.absmax", "U8", []int{3}, 7, 8, 7),
 		sourcetest.Of("a.weight.nested_quant_map", "F32", []int{256}, inner...),
@@ -55,7 +55,7 @@ func TestNested(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	refuses := func(want string, tensors ...sourcetest.Tensor) {
 		t.Helper()
-		sourcetest.Refuses(t, Scheme{}, want, config, tensors...)
+		sourcetest.Refuses(t, Scheme{}, want, in4Bits, tensors...)
 	}
 	good := `{"quant_type": "nf4", "blocksize": 2, "shape": [1, 4]}`
 	refuses("want JSON with the blocksize", stateOf(`{"blocksize": "2"}`))

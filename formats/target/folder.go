@@ -5,14 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // ConfigName is the file that says how a folder's weights are stored.
@@ -44,7 +47,11 @@ func WriteFolder(ctx context.Context, dir string, s Source, p Packer, f Folder) 
 	if err != nil {
 		return err
 	}
-	if w.writer, err = hf.NewWriter(dir, entries, hf.WriterOptions{Metadata: f.Metadata}); err != nil {
+	metadata, err := f.metadata(m)
+	if err != nil {
+		return err
+	}
+	if w.writer, err = hf.NewWriter(dir, entries, hf.WriterOptions{Metadata: metadata}); err != nil {
 		return err
 	}
 	defer w.writer.Abort() // does nothing after Commit
@@ -63,6 +70,38 @@ func WriteFolder(ctx context.Context, dir string, s Source, p Packer, f Folder) 
 		return err
 	}
 	return writeFiles(dir, m, f)
+}
+
+// OriginKey is the key of the shards' metadata under which a JSON object has the [Origin] of each
+// layer.
+const OriginKey = "lutq"
+
+// Origin is what a layer had in the container where the target may have something else that means
+// the same, so that the container can be made again.
+type Origin struct {
+	ScaleType weight.ScaleType `json:"scale_type"`
+	Group     int              `json:"group"` // columns that share a scale, or [weight.RowGroup]
+	Top       float32          `json:"top"`   // the largest magnitude in the table
+}
+
+// metadata returns that of the shards.
+func (f Folder) metadata(m *Model) (map[string]string, error) {
+	all := maps.Clone(f.Metadata)
+	if all == nil {
+		all = map[string]string{"format": "pt"}
+	}
+	origins := make(map[string]Origin)
+	for _, l := range m.Layers {
+		if l.As == AsIs && len(l.Table) > 0 {
+			origins[l.Name] = Origin{l.Stored.ScaleType, l.Stored.Group, max(-slices.Min(l.Table), slices.Max(l.Table))}
+		}
+	}
+	if len(origins) == 0 {
+		return all, nil
+	}
+	text, err := json.Marshal(origins)
+	all[OriginKey] = string(text)
+	return all, err
 }
 
 // writeFiles writes what is no tensor.
