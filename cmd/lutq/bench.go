@@ -36,8 +36,9 @@ type benchOptions struct {
 	selftest, asJSON bool
 	noVerify         bool
 
-	tiles tileFolders
-	given func(flag string) bool // whether a flag is in the command line
+	decode decodeFlags
+	tiles  tileFolders
+	given  func(flag string) bool // whether a flag is in the command line
 }
 
 func newBenchCommand(u *ui) *cobra.Command {
@@ -55,21 +56,18 @@ come from memory as in a model. Beside each time stands what reading the same
 bytes takes in the same run (read ratio 1.00 means as fast as memory), and how
 many times faster the product is than the same one with dense float32 weights.
 
-On cuda, weights rotate through a ring of four times the level-2 cache (of 4096
-copies, where they are too small for that), and graphs of at least 64 calls are
-timed in turns, the median counting: the product; the fastest kernel that only
-reads the same bytes, launched alike; and cuBLAS with dense weights of the type
-of X. Kernels are compiled and tuned first, and what comes of it is kept in the
-cache folder. Layers of MODEL with one shape and format make one row, timed over
-all of them. The table is rounded to the type of X, which "rel err" takes as
-given; "table err" is what that changes in the result. More than 16 rows are
-multiplied by a kernel for each 16, or by weights unpacked first and cuBLAS,
-whichever is found to be faster, which eval-ppl then takes as well.
+On cuda the kernels are compiled and tuned first, and what comes of it is kept
+in the cache folder. "lutq help timing" tells how it is timed there, and how
+whole models are.
 
 A row is noisy, and its time marked by a star, where repeated timings differ by
 more than 10 % (the range of their middle half over their median), or where on
 the cpu other processes kept more than a tenth of a processor busy meanwhile,
 and more than a fiftieth of all.
+
+--decode times whole models instead: how many tokens a second they read as a
+prompt and write one by one. MODEL is a quantized model, an ordinary folder, or
+a config.json, of which the weights are random.
 
 --selftest instead runs every kernel of this machine on random data of awkward
 shapes: those of the cpu, and those of a GPU where there is one, which are
@@ -80,8 +78,8 @@ The layers of MODEL are checked while they are read, by the SHA-256 that they
 were written with; --no-verify takes them as they are.
 
 Exit code 3 means that one differs, or that an error exceeds its bound: 1e-5 for
-f32, 3e-4 for f16, 2.5e-3 for bf16, and half as much again where many rows of X are multiplied
-by weights that are unpacked first.`, input.Config, input.Index, input.Header),
+f32, 3e-4 for f16, 2.5e-3 for bf16, and half as much again where many rows of X
+are multiplied by weights that are unpacked first.`, input.Config, input.Index, input.Header),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			model := ""
@@ -106,6 +104,7 @@ by weights that are unpacked first.`, input.Config, input.Index, input.Header),
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check the quantized model while reading it")
 	f.BoolVar(&o.selftest, "selftest", false, "check every kernel instead of timing")
 	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
+	o.decode.register(f)
 	return c
 }
 
@@ -120,8 +119,11 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if o.selftest {
+	switch {
+	case o.selftest:
 		return u.selftest(ctx, o, bo)
+	case o.decode.on:
+		return u.benchDecode(ctx, model, o)
 	}
 	cuda, err := o.onGPU()
 	if err != nil {
@@ -186,7 +188,7 @@ func (o *benchOptions) check(model string) error {
 		return usage("--blas is for the cpu")
 	case o.asJSON && o.given("format") && o.format != "json":
 		return usage("--json and --format %s do not go together", o.format)
-	case !o.selftest && len(o.shapes) == 0 && model == "":
+	case !o.selftest && !o.decode.on && len(o.shapes) == 0 && model == "":
 		return usage("bench: give a model folder, a config.json or --shapes")
 	case o.selftest && model != "":
 		return usage("--selftest takes no model: its data is random")
@@ -196,7 +198,7 @@ func (o *benchOptions) check(model string) error {
 			return usage("--selftest and --%s do not go together", name)
 		}
 	}
-	return nil
+	return o.decode.check(model, o.given)
 }
 
 // onGPU chooses the device. Asked for the GPU, it fails where there is none.
@@ -474,6 +476,18 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 		}
 		cells = append(cells, line)
 	}
+	if err := u.printCells(format, header, cells); err != nil || format == "csv" {
+		return err
+	}
+	prefix := ""
+	if format == "md" {
+		prefix = "\n\\"
+	}
+	return noteNoise(u.stdout, prefix, rows)
+}
+
+// printCells prints a table in the format table, md or csv.
+func (u *ui) printCells(format string, header []string, cells [][]string) error {
 	switch format {
 	case "csv":
 		w := csv.NewWriter(u.stdout)
@@ -486,16 +500,13 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 		for _, c := range cells {
 			fmt.Fprintf(u.stdout, "| %s |\n", strings.Join(c, " | "))
 		}
-		return noteNoise(u.stdout, "\n\\", rows)
+		return nil
 	}
 	w := tabwriter.NewWriter(u.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, c := range append([][]string{header}, cells...) {
 		fmt.Fprintln(w, strings.Join(c, "\t")+"\t")
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	return noteNoise(u.stdout, "", rows)
+	return w.Flush()
 }
 
 // summarize shortens a list of layers: those that differ in numbers alone are

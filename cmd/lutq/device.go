@@ -62,7 +62,7 @@ func openOps(device, dtype string, threads int, reserve int64) (ops model.Ops, d
 		return nil, nil, err
 	}
 	if device == "cuda" {
-		ops, done, err = openCUDAOps(dtype, reserve)
+		ops, _, done, err = openCUDAOps(dtype, reserve)
 		return ops, done, hintDoctor(err)
 	}
 	engine, err := cpu.New(cpu.Options{Threads: threads})
@@ -100,19 +100,18 @@ func checkMemory(ckpt *hf.Checkpoint, all bool) error {
 	return nil
 }
 
-func openCUDAOps(dtype string, reserve int64) (ops *modelcuda.Ops, done func() error, err error) {
+func openCUDAOps(dtype string, reserve int64) (ops *modelcuda.Ops, dev *driver.Device, done func() error, err error) {
 	types := map[string]driver.DType{"f16": driver.F16, "bf16": driver.BF16, "f32": driver.F32}
 	acts, ok := types[dtype]
 	if !ok {
-		return nil, nil, usageError{fmt.Errorf("unknown type %q: want f16, bf16 or f32", dtype)}
+		return nil, nil, nil, usageError{fmt.Errorf("unknown type %q: want f16, bf16 or f32", dtype)}
 	}
 	c, err := driver.Open(driver.Options{})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	dev, err := c.OpenDevice(0)
-	if err != nil {
-		return nil, nil, err
+	if dev, err = c.OpenDevice(0); err != nil {
+		return nil, nil, nil, err
 	}
 	var engine *gemmcuda.Engine
 	done = func() error {
@@ -133,7 +132,7 @@ func openCUDAOps(dtype string, reserve int64) (ops *modelcuda.Ops, done func() e
 		ops, err = modelcuda.New(dev, engine, modelcuda.Options{Type: acts, Reserve: reserve})
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, done())
+		return nil, nil, nil, errors.Join(err, done())
 	}
-	return ops, done, nil
+	return ops, dev, done, nil
 }

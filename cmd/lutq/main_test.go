@@ -92,7 +92,7 @@ func TestSpellings(t *testing.T) {
 		"verify":   "against quick json",
 		"tokenize": "text json",
 		"repack":   "target force json",
-		"bench":    "shapes bits group m dtype device format selftest json",
+		"bench":    "shapes bits group m dtype device format selftest json decode tests batch against head-bits no-dense",
 		"eval-ppl": "text against protocol bos windows ctx device dtype json",
 		"doctor":   "json",
 		"import":   "keep-dense force dry-run json",

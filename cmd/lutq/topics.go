@@ -13,6 +13,7 @@ func topics() []topic {
 	return []topic{
 		{"formats", "What quantize can store weights as, and from what", "quantize", formatsTopic},
 		{"learning", "How quantize fits weights to text", "quantize", learningTopic},
+		{"timing", "How bench times products on a GPU, and whole models", "bench", timingTopic},
 		{"environment", "The environment variables that lutq reads", "lutq", environmentTopic},
 	}
 }
@@ -25,6 +26,51 @@ func newTopics() []*cobra.Command {
 	}
 	return all
 }
+
+const timingTopic = `Products on cuda: weights rotate through a ring of four times the level-2 cache
+(of 4096 copies, where they are too small for that), and graphs of at least 64
+calls are timed in turns, the median counting: the product; the fastest kernel
+that only reads the same bytes, launched alike; and cuBLAS with dense weights of
+the type of X. Layers of MODEL with one shape and format make one row, timed
+over all of them. The table is rounded to the type of X, which "rel err" takes
+as given; "table err" is what that changes in the result. More than 16 rows are
+multiplied by a kernel for each 16, or by weights unpacked first and cuBLAS,
+whichever is found to be faster, which eval-ppl then takes as well.
+
+Whole models (bench MODEL --decode), by tests as llama-bench calls them:
+  ppN    a prompt of N random tokens, and the choice of what follows
+  tgN    N tokens one by one behind a single one: the most likely each time,
+         chosen on the device and handed to the host before the next
+  @dN    behind either: after a text of N tokens
+
+  lutq bench config.json --decode --bits 4,3 --tests pp512,tg128@d4096 --batch 1,16
+
+Texts (--batch) are written side by side, tokens a second being those of all;
+prompts are read one after another and timed alone. The median of three
+repetitions counts, after one that does not. A star marks those that are more
+than 10 % apart.
+
+The weights of a config.json, or of a folder with no more than that, are random,
+with layers in each of --bits and in groups of --group (there 64 by default), as
+quantize makes them; embedding and head have 16 bits, or the head --head-bits,
+which the embedding has then as well where they are one. Speed does not depend
+on their values, but for experts, which are met evenly.
+
+Where no --tests are named they are pp512 and tg128, for one text, and on cuda
+pp512, pp2048, tg128 and tg128@d4096, for 1, 4, 16 and 64.
+
+Beside them stands the same model with dense weights: --against names those of a
+quantized MODEL's original, else they are random and have 16 bits. One model is
+in memory at a time. What is too long for a model or too large for the memory is
+told in a line and left out.
+
+"MB/token" is the least that is read for a token: the weights once a step, and
+the keys and values that the token sees. Up to eight texts take a step together.
+"read ratio" is the part of the device's read rate that this comes to: on the
+cpu of a pool larger than the caches, on cuda of the fastest kernel that only
+reads packed weights, found in the same run. Of weights that fit in a cache it
+says nothing. "GPU GB" is what a model and its tests have taken of the GPU's
+memory so far, "dense GB" the same with dense weights.`
 
 const formatsTopic = `Codebooks (--codebook). Where none is named it is js with searched scales, but
 for 3 bits without learning nf with searched scales: what did best at the width

@@ -45,7 +45,7 @@ func TestFlagValues(t *testing.T) {
 	root := newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{})
 	for _, c := range root.Commands() {
 		positional := map[string][]string{
-			"quantize": {"none", "out"}, "doctor": nil, "help": nil, "completion": {"bash"}, "environment": nil, "formats": nil, "learning": nil,
+			"quantize": {"none", "out"}, "doctor": nil, "help": nil, "completion": {"bash"}, "environment": nil, "formats": nil, "learning": nil, "timing": nil,
 		}
 		args, ok := positional[c.Name()]
 		if !ok {
@@ -157,6 +157,14 @@ func TestUsageErrors(t *testing.T) {
 		{"bench --shapes 64x64 --device cpu --dtype f16", "the cpu computes in f32"},
 		{"bench --shapes 64x64 --json --format csv", "do not go together"},
 		{"bench none --selftest", "--selftest takes no model"},
+		{"bench --decode", "--decode takes a model folder or a config.json"},
+		{"bench none --decode --tests tg", `--tests: test "tg": want ppN or tgN`},
+		{"bench none --decode --batch 0", `--batch "0": want a whole number, 1 to 4096`},
+		{"bench none --decode --head-bits 8", `--head-bits "8": want 2 to 5, or 16`},
+		{"bench none --decode --m 3", "--decode and --m do not go together"},
+		{"bench none --decode --shapes 64x64", "do not go together"},
+		{"bench none --decode --no-dense --against none", "--no-dense and --against do not go together"},
+		{"bench none --batch 3", "--batch is for --decode"},
 		{"bench --selftest --shapes 64x64", "--selftest and --shapes"},
 	} {
 		t.Run(tc.line, func(t *testing.T) {
@@ -241,7 +249,7 @@ func TestComplete(t *testing.T) {
 		{"repack --target ", []string{"cpu", "cuda", "torch"}, cobra.ShellCompDirectiveNoFileComp},
 		{"tokenize ", nil, cobra.ShellCompDirectiveDefault},
 		{"completion ", []string{"bash", "zsh", "fish", "powershell"}, cobra.ShellCompDirectiveNoFileComp},
-		{"help ", []string{"bench", "completion", "doctor", "environment", "eval-ppl", "export", "formats", "generate", "help", "import", "inspect", "learning", "quantize", "repack", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
+		{"help ", []string{"bench", "completion", "doctor", "environment", "eval-ppl", "export", "formats", "generate", "help", "import", "inspect", "learning", "quantize", "repack", "timing", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
 		{"help --man ", nil, cobra.ShellCompDirectiveFilterDirs},
 		{"ver", []string{"verify"}, cobra.ShellCompDirectiveNoFileComp},
 	} {
@@ -285,6 +293,7 @@ func TestFullOutput(t *testing.T) {
 		{"help"},
 		{"help", "environment"},
 		{"help", "learning"},
+		{"help", "timing"},
 		{"quantize", "--help"},
 		{"--version"},
 		{"completion", "bash"},
@@ -304,6 +313,7 @@ func TestFullOutput(t *testing.T) {
 		{"repack", out, filepath.Join(t.TempDir(), "tiles")},
 		{"eval-ppl", tiny, "--text", "../../calib/testdata/harbour.txt", "--ctx", "64", "--windows", "1", "--device", "cpu"},
 		{"bench", "--device", "cpu", "--shapes", "16x32", "--m", "1", "--format", "md", "--quiet"},
+		{"bench", tiny, "--decode", "--device", "cpu", "--tests", "tg2", "--quiet"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			var stderr bytes.Buffer

@@ -487,3 +487,18 @@ func BenchmarkReadFloat32(b *testing.B) {
 		}
 	}
 }
+
+func TestNewTensor(t *testing.T) {
+	made, err := NewTensor("a.weight", BF16, 3, 5)
+	if err != nil || made.Elements() != 15 || made.Bytes() != 30 {
+		t.Fatalf("got %+v, %v", made, err)
+	}
+	if _, err := made.ReadAt(make([]byte, 4), 0); err == nil || !strings.Contains(err.Error(), `tensor "a.weight" in no file: `) {
+		t.Errorf("reading it: got error %v", err)
+	}
+	for name, shape := range map[string][]int{"negative": {2, -1}, "large": {1 << 40, 1 << 40}} {
+		if _, err := NewTensor(name, F32, shape...); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got error %v", name, err)
+		}
+	}
+}

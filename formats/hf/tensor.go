@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/lutq/lutq/formats/num"
@@ -30,6 +29,15 @@ type Tensor struct {
 	file           *os.File
 	buffers        *sync.Pool // of *[chunk]byte
 	encoding       *Encoding
+}
+
+// NewTensor describes a tensor that lies in no file, for who makes its data up: to read it fails.
+func NewTensor(name string, d DType, shape ...int) (*Tensor, error) {
+	elements, size, err := sizeOf(d, shape)
+	if err != nil {
+		return nil, fmt.Errorf("tensor %q: %w", name, err)
+	}
+	return &Tensor{Name: name, DType: d, Shape: shape, Shard: "no file", elements: elements, size: size}, nil
 }
 
 // Bytes returns the size of the tensor's data, which is what
@@ -152,5 +160,5 @@ func (t *Tensor) ReadTransposed(dst []float32, start int64, rows, cols int) erro
 
 // wrap names tensor and file in an error.
 func (t *Tensor) wrap(err error) error {
-	return fmt.Errorf("tensor %q in %s: %w", t.Name, filepath.Base(t.file.Name()), err)
+	return fmt.Errorf("tensor %q in %s: %w", t.Name, t.Shard, err)
 }

@@ -217,3 +217,15 @@ func TestParse(t *testing.T) {
 		t.Errorf("last cache: got %d bytes", got)
 	}
 }
+
+func TestReadRate(t *testing.T) {
+	rate, err := ReadRate(context.Background(), 1)
+	if err != nil || rate < 1e7 || rate > 1e13 {
+		t.Errorf("got %g bytes a second, %v", rate, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := ReadRate(ctx, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: got error %v", err)
+	}
+}

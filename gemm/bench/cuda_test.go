@@ -112,6 +112,21 @@ func TestCUDAErrors(t *testing.T) {
 	if _, err := SelftestCUDA(context.Background(), CUDASelftestOptions{}); !errors.Is(err, driver.ErrNoGPU) {
 		t.Errorf("self-test without a GPU: got error %v", err)
 	}
+	if _, err := ReadRateCUDA(context.Background()); !errors.Is(err, driver.ErrNoGPU) {
+		t.Errorf("read rate without a GPU: got error %v", err)
+	}
+}
+
+// TestReadRateCUDA reads what is much larger than a cache where there is a GPU.
+func TestReadRateCUDA(t *testing.T) {
+	rate, err := ReadRateCUDA(context.Background())
+	var missing *driver.MissingError
+	if errors.Is(err, driver.ErrNoGPU) || errors.As(err, &missing) {
+		t.Skip(err)
+	}
+	if err != nil || rate < 1e10 || rate > 1e14 {
+		t.Errorf("got %g bytes a second, %v", rate, err)
+	}
 }
 
 // TestCUDA measures small matrices where there is a GPU.

@@ -1,0 +1,170 @@
+package decodebench
+
+import (
+	"math"
+
+	"github.com/lutq/lutq/calib/decode"
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+)
+
+// Size is what a matrix takes on a device.
+type Size struct {
+	Bytes int64
+	Bits  int // of a code, or of a number where it is not quantized
+}
+
+// Sizes are those of a model's matrices, by their paths.
+type Sizes map[string]Size
+
+// Held says how a device holds weights.
+type Held struct {
+	// Dense is the size of a number of a dense weight that is stored as a type.
+	Dense func(t hf.DType) int
+	// Multiplies reports whether there is a kernel for a kind. Others are held as float32, or as
+	// Unpacked bytes each.
+	Multiplies func(kind string) bool
+	Unpacked   int
+}
+
+// stored calls f for every matrix that a token may pass: those of the layers, the head and the embedding.
+func stored(d *arch.Decoder, f func(s *arch.Stored)) {
+	for _, s := range d.Stored() {
+		f(s)
+	}
+	f(embedding(d))
+	if d.Tied {
+		f(d.Head.Stored)
+	}
+	for i := range d.Blocks {
+		if moe := d.Blocks[i].MoE; moe != nil {
+			f(moe.Router.Stored)
+			if moe.SharedGate != nil {
+				f(moe.SharedGate.Stored)
+			}
+		}
+	}
+}
+
+// embedding returns the matrix of the token embedding.
+func embedding(d *arch.Decoder) *arch.Stored {
+	return &arch.Stored{Path: d.Embed, Tensor: d.Embed + ".weight", N: d.Vocab, K: d.Hidden}
+}
+
+// CheckpointSizes returns the sizes of dense weights.
+func CheckpointSizes(d *arch.Decoder, c *hf.Checkpoint, h Held) Sizes {
+	sizes := make(Sizes)
+	stored(d, func(s *arch.Stored) {
+		if t, ok := c.Tensor(s.Tensor); ok {
+			n := h.Dense(t.DType)
+			sizes[s.Path] = Size{t.Elements() * int64(n), 8 * n}
+		}
+	})
+	return sizes
+}
+
+// ContainerSizes returns the sizes of a container's weights.
+func ContainerSizes(d *arch.Decoder, m *lutq.Model, h Held) Sizes {
+	sizes := CheckpointSizes(d, m.Checkpoint(), h)
+	for _, layer := range m.Linears() {
+		spec, shape := m.Spec(layer), m.Config().Tensors[layer].Shape
+		size := Size{Bits: spec.Bits}
+		for _, p := range m.Parts(layer) {
+			if p != nil {
+				size.Bytes += p.Bytes()
+			}
+		}
+		if !h.Multiplies(spec.Kind) {
+			size = Size{int64(h.Unpacked) * int64(shape[0]) * int64(shape[1]), 8 * h.Unpacked}
+		}
+		sizes[layer] = size
+	}
+	return sizes
+}
+
+// Sum returns what all of them take.
+func (s Sizes) Sum() int64 {
+	var sum float64
+	for _, size := range s {
+		sum += float64(size.Bytes)
+	}
+	return int64(min(sum, 1<<62))
+}
+
+// Head returns the size of the output head, which may be the embedding.
+func (s Sizes) Head(d *arch.Decoder) Size {
+	if size, ok := s[d.Head.Stored.Path]; ok {
+		return size
+	}
+	return s[d.Embed]
+}
+
+// of returns the bytes of a layer, which may be a part of a matrix.
+func (s Sizes) of(l *arch.Linear) float64 {
+	all := l.Stored.Matrices() * l.Stored.N
+	return float64(s[l.Stored.Path].Bytes) * float64(l.N) / float64(all)
+}
+
+// mlp returns the bytes of an MLP.
+func (s Sizes) mlp(m *arch.MLP) float64 { return s.of(m.Gate) + s.of(m.Up) + s.of(m.Down) }
+
+// layers returns what a step of some rows reads of the weights of all layers, each once: of experts
+// as many as rows meet that choose evenly.
+func (s Sizes) layers(d *arch.Decoder, rows int) float64 {
+	var sum float64
+	for i := range d.Blocks {
+		b := &d.Blocks[i]
+		sum += s.of(b.Attn.Q) + s.of(b.Attn.K) + s.of(b.Attn.V) + s.of(b.Attn.O)
+		if b.MLP != nil {
+			sum += s.mlp(b.MLP)
+			continue
+		}
+		var experts float64
+		for j := range b.MoE.Experts {
+			experts += s.mlp(&b.MoE.Experts[j])
+		}
+		missed := math.Pow(1-float64(b.MoE.Top)/float64(len(b.MoE.Experts)), float64(rows))
+		sum += s.of(b.MoE.Router) + experts*(1-missed)
+		if b.MoE.Shared != nil {
+			sum += s.mlp(b.MoE.Shared) + s.of(b.MoE.SharedGate)
+		}
+	}
+	return sum
+}
+
+// kept returns what is read of keys and values for a token at a position, its own included.
+func kept(d *arch.Decoder, position, actBytes int) float64 {
+	var sum float64
+	for i := range d.Blocks {
+		a := &d.Blocks[i].Attn
+		seen := position + 1
+		if a.Window > 0 {
+			seen = min(seen, a.Window)
+		}
+		sum += float64(2 * a.KVHeads * a.Dim * actBytes * seen)
+	}
+	return sum
+}
+
+// bytesPerToken returns what a test reads for a token at least: weights once a step, and the keys and values that
+// the tokens of a step see once a text.
+func (o *Options) bytesPerToken(d *arch.Decoder, t Test, batch int) float64 {
+	head := float64(o.Sizes.Head(d).Bytes)
+	var sum float64
+	if t.Prompt > 0 {
+		for from := 0; from < t.Prompt; from += decode.DefaultChunk {
+			rows := min(decode.DefaultChunk, t.Prompt-from)
+			sum += o.Sizes.layers(d, rows) + kept(d, t.Depth+from+rows-1, o.ActBytes)
+		}
+		return (sum + head) / float64(t.Prompt) // what follows is asked for once
+	}
+	for from := 0; from < batch; from += decode.Bucket {
+		sum += o.Sizes.layers(d, min(decode.Bucket, batch-from)) + head
+	}
+	var kv float64
+	for i := range t.Tokens {
+		kv += kept(d, t.before()+i, o.ActBytes)
+	}
+	return sum/float64(batch) + kv/float64(t.Tokens)
+}

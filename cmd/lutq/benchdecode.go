@@ -1,0 +1,641 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lutq/lutq/calib/decodebench"
+	"github.com/lutq/lutq/calib/model"
+	modelcpu "github.com/lutq/lutq/calib/model/cpu"
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/gemm/bench"
+	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+// decodeFlags are those of bench --decode.
+type decodeFlags struct {
+	on           bool
+	tests, batch []string
+	against      string
+	headBits     int
+	noDense      bool
+}
+
+func (d *decodeFlags) register(f *pflag.FlagSet) {
+	f.BoolVar(&d.on, "decode", false, "time prompts, and tokens that are written")
+	f.StringSliceVar(&d.tests, "tests", nil, "`TESTS` (default pp512,tg128; more on cuda)")
+	f.StringSliceVar(&d.batch, "batch", nil, "`TEXTS` side by side (default 1; cuda 1,4,16,64)")
+	f.StringVar(&d.against, "against", "", "original `FOLDER` of MODEL (default random weights)")
+	f.Var(newNumber(&d.headBits, 16, 2, 16), "head-bits", "`BITS` of a random head: 2 to 5, or 16")
+	f.BoolVar(&d.noDense, "no-dense", false, "leave the dense weights out")
+	setGroup(f, "Whole models (--decode)", d.names()...)
+}
+
+func (d *decodeFlags) names() []string {
+	return []string{"decode", "tests", "batch", "against", "head-bits", "no-dense"}
+}
+
+// check refuses flags that are no use together.
+func (d *decodeFlags) check(model string, given func(flag string) bool) error {
+	if !d.on {
+		for _, name := range d.names() {
+			if given(name) {
+				return usage("--%s is for --decode", name)
+			}
+		}
+		return nil
+	}
+	for _, name := range []string{"shapes", "m", "blas", "selftest"} {
+		if given(name) {
+			return usage("--decode and --%s do not go together", name)
+		}
+	}
+	switch {
+	case model == "":
+		return usage("bench: --decode takes a model folder or a config.json")
+	case d.noDense && d.against != "":
+		return usage("--no-dense and --against do not go together")
+	case d.headBits > lut.MaxBits && d.headBits != 16:
+		return usage(`--head-bits "%d": want 2 to 5, or 16`, d.headBits)
+	}
+	return nil
+}
+
+// parse reads the lists, for a device.
+func (d *decodeFlags) parse(device string) (o decodebench.Options, err error) {
+	tests, batch := d.tests, d.batch
+	if len(tests) == 0 {
+		tests = []string{"pp512", "tg128"}
+		if device == "cuda" {
+			tests = []string{"pp512", "pp2048", "tg128", "tg128@d4096"}
+		}
+	}
+	if len(batch) == 0 {
+		batch = []string{"1"}
+		if device == "cuda" {
+			batch = []string{"1", "4", "16", "64"}
+		}
+	}
+	for _, s := range tests {
+		t, err := decodebench.ParseTest(s)
+		if err != nil {
+			return o, usage("--tests: %w", err)
+		}
+		o.Tests = append(o.Tests, t)
+	}
+	for _, s := range batch {
+		var n int
+		if err := newNumber(&n, 0, 1, maxBatch).Set(s); err != nil {
+			return o, usage("--batch %q: %w", s, err)
+		}
+		o.Batch = append(o.Batch, n)
+	}
+	return o, nil
+}
+
+// maxBatch is the most texts side by side.
+const maxBatch = 1 << 12
+
+// decodeDevice is a device that a model is timed on.
+type decodeDevice struct {
+	ops      model.Ops
+	gpu      *driver.Device // nil: the cpu
+	actBytes int
+	close    func() error
+}
+
+// openDecodeDevice opens a device anew, so that nothing of a model before takes its memory.
+func openDecodeDevice(device, dtype string, threads int) (*decodeDevice, error) {
+	if device == "cuda" {
+		ops, dev, done, err := openCUDAOps(dtype, 0)
+		if err != nil {
+			return nil, hintDoctor(err)
+		}
+		return &decodeDevice{ops: ops, gpu: dev, actBytes: 2, close: done}, nil
+	}
+	engine, err := cpu.New(cpu.Options{Threads: threads})
+	if err != nil {
+		return nil, err
+	}
+	return &decodeDevice{ops: modelcpu.New(engine), actBytes: 4, close: func() error { engine.Close(); return nil }}, nil
+}
+
+// memory returns what is free and what there is, zeros where that is not known.
+func (d *decodeDevice) memory() (free, total int64, err error) {
+	if d.gpu == nil {
+		debug.FreeOSMemory() // what was closed
+		free = availableMemory()
+		return free, free, nil
+	}
+	err = d.gpu.Do(func() (err error) {
+		free, total, err = d.gpu.Memory()
+		return err
+	})
+	return free, total, err
+}
+
+// held says how the device holds weights.
+func (d *decodeDevice) held() decodebench.Held {
+	h := decodebench.Held{
+		Dense:      func(t hf.DType) int { return t.Bits() / 8 },
+		Multiplies: d.ops.Multiplies, Unpacked: d.actBytes,
+	}
+	if d.gpu != nil { // which converts them
+		h.Dense = func(hf.DType) int { return d.actBytes }
+	}
+	return h
+}
+
+// timedModel is a model to time.
+type timedModel struct {
+	name        string
+	bits, group int  // of codes; 0 where there are none
+	dense       bool // stands beside the others
+	// prepare returns what the weights take, and how to read them.
+	prepare func(d *decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error)
+}
+
+// timedModels returns what there is to time of a path.
+func (o *benchOptions) timedModels(path, dtype string) ([]timedModel, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	container, weights := false, false
+	if info.IsDir() {
+		if container, err = isContainer(path); err != nil {
+			return nil, err
+		}
+		files, err := filepath.Glob(filepath.Join(path, "*.safetensors*"))
+		if err != nil {
+			return nil, err
+		}
+		weights = len(files) > 0
+	}
+	if container || weights {
+		for _, name := range []string{"bits", "group", "head-bits"} {
+			if o.given(name) {
+				return nil, usage("--%s is for a config.json: %s has weights", name, path)
+			}
+		}
+	}
+	if !container && o.decode.against != "" {
+		return nil, usage("--against is for a quantized MODEL")
+	}
+	if weights && !container {
+		return []timedModel{{name: path, prepare: o.folder(path)}}, nil
+	}
+	d, err := arch.Read(path, nil)
+	if err != nil {
+		return nil, err
+	}
+	var all []timedModel
+	if container {
+		m, err := lutq.OpenUnchecked(path)
+		if err != nil {
+			return nil, err
+		}
+		spec := m.Config().Spec
+		if err := m.Close(); err != nil {
+			return nil, err
+		}
+		all = append(all, timedModel{name: path, bits: spec.Bits, group: spec.Group, prepare: o.folder(path)})
+	} else {
+		group := defaultDecodeGroup
+		if o.given("group") {
+			if group, err = weight.ParseGroup(o.group); err != nil {
+				return nil, err
+			}
+		}
+		for _, text := range o.bits {
+			bits, err := strconv.Atoi(text) // parsed before
+			if err != nil {
+				return nil, err
+			}
+			head := o.decode.headBits
+			if head == 16 {
+				head = 0
+			}
+			ro := decodebench.RandomOptions{Bits: bits, Group: group, HeadBits: head, DType: denseType(dtype)}
+			all = append(all, timedModel{name: path, bits: bits, group: group, prepare: randomModel(path, d, ro)})
+		}
+	}
+	switch {
+	case o.decode.noDense:
+	case o.decode.against != "":
+		all = append(all, timedModel{name: o.decode.against, dense: true, prepare: o.folder(o.decode.against)})
+	default:
+		all = append(all, timedModel{name: path, dense: true, prepare: randomModel(path, d, decodebench.RandomOptions{DType: denseType(dtype)})})
+	}
+	return all, nil
+}
+
+// defaultDecodeGroup is that of quantize.
+const defaultDecodeGroup = 64
+
+// denseType is the type of random dense weights where activations have one.
+func denseType(dtype string) hf.DType {
+	if dtype == "f16" {
+		return hf.F16
+	}
+	return hf.BF16
+}
+
+// folder prepares the weights of a folder.
+func (o *benchOptions) folder(dir string) func(*decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
+	return func(d *decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
+		sizes, err := folderSizes(dir, d.held())
+		if err != nil {
+			return nil, nil, err
+		}
+		return sizes, func() (*model.Model, error) {
+			if err := checkModelMemory(dir, d.ops); err != nil {
+				return nil, err
+			}
+			m, err := model.OpenWith(dir, d.ops, model.OpenOptions{
+				Unchecked: o.noVerify,
+				Layouts:   func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, d.ops.Name()) },
+			})
+			return m, hintDiffers(err)
+		}, nil
+	}
+}
+
+// folderSizes returns what the weights of a folder take.
+func folderSizes(dir string, h decodebench.Held) (decodebench.Sizes, error) {
+	container, err := isContainer(dir)
+	if err != nil {
+		return nil, err
+	}
+	if container {
+		m, err := lutq.OpenUnchecked(dir)
+		if err != nil {
+			return nil, err
+		}
+		defer m.Close()
+		c, err := model.NewContainer(m)
+		if err != nil {
+			return nil, err
+		}
+		return decodebench.ContainerSizes(c.Decoder(), m, h), nil
+	}
+	ckpt, err := source.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer ckpt.Close()
+	c, err := model.NewCheckpoint(ckpt)
+	if err != nil {
+		return nil, err
+	}
+	return decodebench.CheckpointSizes(c.Decoder(), ckpt, h), nil
+}
+
+// randomModel prepares random weights.
+func randomModel(name string, desc *arch.Decoder, ro decodebench.RandomOptions) func(*decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
+	return func(d *decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
+		ro.Upload = d.gpu != nil
+		r, err := decodebench.NewRandom(name, desc, ro)
+		if err != nil {
+			return nil, nil, err
+		}
+		return r.Sizes(), func() (*model.Model, error) {
+			if need, free := r.HostBytes(), availableMemory(); free > 0 && need > free {
+				return nil, fmt.Errorf("%s: random weights need %s of the host's memory: %s are available", name, formatBytes(need), formatBytes(free))
+			}
+			return model.New(r, d.ops)
+		}, nil
+	}
+}
+
+// decodeReport is what bench --decode prints.
+type decodeReport struct {
+	Model      string      `json:"model"`
+	GPU        string      `json:"gpu,omitempty"`
+	ISA        string      `json:"isa,omitempty"`
+	DType      string      `json:"dtype"` // of activations
+	Repeat     int         `json:"repeat"`
+	ReadGBPerS float64     `json:"read_gb_per_s"` // 0: not measured
+	PeakRSS    int64       `json:"peak_rss_bytes"`
+	Rows       []decodeRow `json:"rows"`
+}
+
+// decodeRow is one test. Bytes are those that are read for a token at least, and ratios the part of the device's read
+// rate that this is; dense is the same with dense weights. What was not timed is 0.
+type decodeRow struct {
+	Device  string `json:"device"`
+	Test    string `json:"test"`
+	Batch   int    `json:"batch"`
+	Depth   int    `json:"depth"`
+	Context int    `json:"context"` // tokens of a text in the end
+	Bits    int    `json:"bits"`
+	Group   int    `json:"group"` // 0: not quantized; -1: a row
+
+	decodeTiming
+	DenseTokensPerSecond float64       `json:"dense_tokens_per_second"`
+	Dense                *decodeTiming `json:"dense,omitempty"`
+}
+
+// decodeTiming is what a test took with some weights.
+type decodeTiming struct {
+	TokensPerSecond float64 `json:"tokens_per_second"`
+	BytesPerToken   float64 `json:"bytes_per_token"`
+	ReadRatio       float64 `json:"read_ratio"`
+	HeadBits        int     `json:"head_bits"`
+	Spread          float64 `json:"spread"` // of repetitions
+	WeightBytes     int64   `json:"weight_bytes"`
+	GPUBytes        int64   `json:"gpu_bytes,omitempty"` // that the model and its tests have taken so far
+}
+
+// maxDecodeSpread is how far repetitions may be apart before a row is marked.
+const maxDecodeSpread = 0.1
+
+func (t *decodeTiming) noisy() bool { return t.Spread > maxDecodeSpread }
+
+// benchDecode times whole models.
+func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error {
+	cuda, err := o.onGPU()
+	if err != nil {
+		return err
+	}
+	device, dtype := "cpu", "f32"
+	if cuda {
+		device = "cuda"
+		if dtype = o.dtype; dtype == "" {
+			dtype = "f16"
+		}
+	}
+	do, err := o.decode.parse(device)
+	if err != nil {
+		return err
+	}
+	models, err := o.timedModels(path, dtype)
+	if err != nil {
+		return err
+	}
+	rep := &decodeReport{Model: filepath.Base(path), DType: dtype, Repeat: 3}
+	do.Repeat = rep.Repeat
+	readRate := func(context.Context) (float64, error) { return bench.ReadRate(ctx, o.threads) }
+	if cuda {
+		readRate = bench.ReadRateCUDA
+		gpu, err := driver.FirstGPU()
+		if err != nil {
+			return hintDoctor(err)
+		}
+		rep.GPU = gpu.Name
+	} else {
+		rep.ISA = isaName()
+	}
+	rate, err := readRate(ctx)
+	if err != nil {
+		return hintDoctor(err)
+	}
+
+	bar := u.startProgress("timing", int64(len(models)*do.Count()), false)
+	defer bar.finish()
+	done := int64(0)
+	step := func(item string) {
+		done++
+		bar.set(done, item)
+	}
+	for _, m := range models {
+		err := u.timeModel(ctx, rep, m, device, o.threads, do, step)
+		if err != nil {
+			return hintDecode(err)
+		}
+	}
+	if err := o.tiles.unused(device); err != nil {
+		return err
+	}
+	if len(rep.Rows) == 0 {
+		return fmt.Errorf("%s: nothing was timed", path)
+	}
+	if !cuda { // others may have been at work before
+		again, err := readRate(ctx)
+		if err != nil {
+			return err
+		}
+		rate = max(rate, again)
+	}
+	rep.finish(rate)
+	bar.finish()
+	return u.printDecode(rep, o.format)
+}
+
+// hintDecode adds what to do about an error.
+func hintDecode(err error) error {
+	if driver.IsOutOfMemory(err) {
+		return hintError{err, "fewer of --batch, or --no-dense, need less"}
+	}
+	return err
+}
+
+// timeModel times a model and adds its rows to the report, or to the rows that are there what dense weights take.
+func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, device string, threads int, do decodebench.Options, step func(item string)) (err error) {
+	d, err := openDecodeDevice(device, rep.DType, threads)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	sizes, open, err := tm.prepare(d)
+	if err != nil {
+		return err
+	}
+	free, total, err := d.memory()
+	if err != nil {
+		return err
+	}
+	const freePart = 8 // of all is left free, so that no dense weight has to stay on the host
+	if need := sizes.Sum() + total/freePart; free > 0 && need > free {
+		u.skip("%s: %s are not timed: with an eighth of the memory left for the rest they need %s: %s are free", tm.name, tm.weights(), formatBytes(need), formatBytes(free))
+		for range do.Count() {
+			step(tm.weights())
+		}
+		return nil
+	}
+	before := free
+	m, err := open()
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	for _, kind := range m.Unpacked() {
+		u.note("%s: the %s has no kernel for weights of kind %s: they are multiplied dense", tm.name, device, kind)
+	}
+	head := sizes.Head(m.Decoder()).Bits
+	var left int64 // on a GPU, whose memory stays taken between sessions
+	if d.gpu != nil {
+		if left, total, err = d.memory(); err != nil {
+			return err
+		}
+		left = max(left-total/64, 1)
+	}
+	do.Sizes, do.ActBytes = sizes, d.actBytes
+	do.Free = func() int64 {
+		if d.gpu != nil {
+			return left
+		}
+		free, _, _ := d.memory() // which does not fail there
+		return free
+	}
+	do.Skip = func(t decodebench.Test, batch int, reason error) {
+		u.skip("%v, %d side by side, %s: not timed: %v", t, batch, tm.weights(), reason)
+		step(t.String())
+	}
+	bits, group := tm.bits, tm.group
+	if bits == 0 {
+		bits = sizes[m.Decoder().Blocks[0].Attn.Q.Stored.Path].Bits
+	}
+	var failed error
+	do.Done = func(r decodebench.Result) {
+		timing := decodeTiming{
+			TokensPerSecond: r.TokensPerSecond(), BytesPerToken: r.BytesPerToken, HeadBits: head, Spread: r.Spread(), WeightBytes: sizes.Sum(),
+		}
+		if d.gpu != nil {
+			now, _, err := d.memory()
+			failed = errors.Join(failed, err)
+			timing.GPUBytes = before - now
+		}
+		row := decodeRow{
+			Device: device, Test: r.Name(), Batch: r.Batch, Depth: r.Depth, Context: r.Context(), Bits: bits, Group: group, decodeTiming: timing,
+		}
+		if tm.dense {
+			rep.addDense(&row)
+		} else {
+			rep.Rows = append(rep.Rows, row)
+		}
+		step(fmt.Sprintf("%v, %d side by side, %s: %s tokens/s", r.Test, r.Batch, tm.weights(), digits(timing.TokensPerSecond, 3)))
+	}
+	_, err = decodebench.Run(ctx, m, do)
+	return errors.Join(err, failed)
+}
+
+// weights names what a model is timed with.
+func (t *timedModel) weights() string {
+	switch {
+	case t.dense:
+		return "dense weights"
+	case t.bits > 0:
+		return fmt.Sprintf("weights of %d bits", t.bits)
+	}
+	return "the model's weights"
+}
+
+// skip says what is left out.
+func (u *ui) skip(format string, args ...any) {
+	fmt.Fprintf(u.stderr, "lutq: "+format+"\n", args...)
+}
+
+// addDense adds to all rows of a test what dense weights take.
+func (r *decodeReport) addDense(dense *decodeRow) {
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		if row.Test == dense.Test && row.Depth == dense.Depth && row.Batch == dense.Batch {
+			row.Dense, row.DenseTokensPerSecond = &dense.decodeTiming, dense.TokensPerSecond
+		}
+	}
+}
+
+// finish fills in what the read rate says, and the memory.
+func (r *decodeReport) finish(rate float64) {
+	r.ReadGBPerS, r.PeakRSS = rate/1e9, peakRSS()
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		for _, t := range []*decodeTiming{&row.decodeTiming, row.Dense} {
+			if t != nil {
+				t.ReadRatio = t.TokensPerSecond * t.BytesPerToken / rate
+			}
+		}
+	}
+}
+
+// printDecode prints a report in one of the formats.
+func (u *ui) printDecode(rep *decodeReport, format string) error {
+	if format == "json" {
+		return u.printJSON(rep)
+	}
+	header := []string{"test", "batch", "bits", "group", "head bits", "context", "tokens/s", "MB/token", "read ratio", "dense tokens/s", "dense ratio"}
+	if rep.GPU != "" {
+		header = append(header, "GPU GB", "dense GB")
+	}
+	if format == "csv" {
+		header = append(header, "noisy")
+	}
+	cells := make([][]string, len(rep.Rows))
+	for i, r := range rep.Rows {
+		test, group := r.Test, "–"
+		if r.Depth > 0 {
+			test += "@d" + strconv.Itoa(r.Depth)
+		}
+		if r.Group != 0 {
+			group = weight.GroupName(r.Group)
+		}
+		mark := func(t *decodeTiming) string {
+			if t.noisy() && format != "csv" {
+				return "*"
+			}
+			return ""
+		}
+		dense, ratio, denseGB := "–", "–", "–"
+		if r.Dense != nil {
+			dense, ratio = digits(r.DenseTokensPerSecond, 4)+mark(r.Dense), fmt.Sprintf("%.2f", r.TokensPerSecond/r.DenseTokensPerSecond)
+			denseGB = digits(float64(r.Dense.GPUBytes)/1e9, 3)
+		}
+		cells[i] = []string{
+			test, strconv.Itoa(r.Batch), strconv.Itoa(r.Bits), group, strconv.Itoa(r.HeadBits), strconv.Itoa(r.Context),
+			digits(r.TokensPerSecond, 4) + mark(&r.decodeTiming), digits(r.BytesPerToken/1e6, 3), fmt.Sprintf("%.3f", r.ReadRatio), dense, ratio,
+		}
+		if rep.GPU != "" {
+			cells[i] = append(cells[i], digits(float64(r.GPUBytes)/1e9, 3), denseGB)
+		}
+		if format == "csv" {
+			cells[i] = append(cells[i], strconv.FormatBool(r.noisy() || r.Dense != nil && r.Dense.noisy()))
+		}
+	}
+	if err := u.printCells(format, header, cells); err != nil || format == "csv" {
+		return err
+	}
+	return rep.printBelow(u.stdout, format)
+}
+
+// printBelow says what holds for all rows.
+func (r *decodeReport) printBelow(w io.Writer, format string) error {
+	on := "cpu (" + r.ISA + ")"
+	if r.GPU != "" {
+		on = r.GPU
+	}
+	line := fmt.Sprintf("On %s, activations %s, greedy, the median of %d; read rate %s GB/s; host memory at most %s.", on, r.DType, r.Repeat, digits(r.ReadGBPerS, 3), formatBytes(r.PeakRSS))
+	if _, err := fmt.Fprintf(w, "\n%s\n", line); err != nil {
+		return err
+	}
+	var spread float64
+	for _, row := range r.Rows {
+		spread = max(spread, row.Spread)
+		if row.Dense != nil {
+			spread = max(spread, row.Dense.Spread)
+		}
+	}
+	if spread <= maxDecodeSpread {
+		return nil
+	}
+	prefix := ""
+	if format == "md" {
+		prefix = "\n\\"
+	}
+	_, err := fmt.Fprintf(w, "%s* noisy: repetitions differ by up to %.0f %%\n", prefix, 100*spread)
+	return err
+}
