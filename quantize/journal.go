@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 	"syscall"
 
@@ -127,7 +126,7 @@ func (p *Plan) fingerprint(maxShard int64) string {
 		fmt.Fprintf(h, "%s %s %v %s %+v %v\n", it.Tensor.Name, it.Tensor.DType, it.Tensor.Shape, it.Layer, it.Format, it.Codebook.Values)
 	}
 	for _, shard := range p.Source.Shards() {
-		info, err := os.Stat(filepath.Join(p.Source.Dir(), shard))
+		info, err := p.Source.Stat(shard)
 		if err != nil {
 			continue // reading it will fail with a better message
 		}

@@ -22,7 +22,7 @@ type modelNames struct {
 // known, or whose description does not agree with its tensors, is no error.
 func newNames(src *hf.Checkpoint) *modelNames {
 	m := &modelNames{}
-	d, err := arch.Read(src.Dir(), src.Has)
+	d, err := arch.ReadFrom(src, src.Has)
 	if err != nil {
 		m.why = err
 		return m

@@ -76,7 +76,11 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 		if name == configName || name == lutq.CodeName {
 			continue
 		}
-		sum, err := folder.CopyFile(filepath.Join(work, name), filepath.Join(p.Source.Dir(), name))
+		in, err := p.Source.OpenFile(name)
+		if err != nil {
+			return err
+		}
+		sum, err := folder.Copy(filepath.Join(work, name), in)
 		if err != nil {
 			return err
 		}

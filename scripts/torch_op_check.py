@@ -165,9 +165,12 @@ def check(args: argparse.Namespace, work: Path) -> int:
                 ids = torch.randint(3, 500, (1, 12), device="cuda", generator=torch.Generator("cuda").manual_seed(2))
                 got, want = fast(ids).logits.double(), packed(ids).logits.double()
                 logits = float((got - want).norm() / want.norm())
-                compiled = torch.compile(fast, fullgraph=True, backend="aot_eager")(ids).logits.double()
-                if float((compiled - got).norm() / want.norm()) > 4 * torch.finfo(dtype).eps:
-                    wrong.append("compiled it differs")
+                try:
+                    compiled = torch.compile(fast, fullgraph=True, backend="aot_eager")(ids).logits.double()
+                    if float((compiled - got).norm() / want.norm()) > 4 * torch.finfo(dtype).eps:
+                        wrong.append("compiled it differs")
+                except Exception as e:
+                    wrong.append(f"not compiled: {str(e).splitlines()[0][:90]}")
             ok = worst <= 1 and not wrong and done > 3
             bad += not ok
             print(

@@ -59,7 +59,11 @@ func writeMultiplied(ctx context.Context, src *hf.Checkpoint, dir string, factor
 		if name == configName {
 			continue
 		}
-		if _, err := folder.CopyFile(filepath.Join(dir, name), filepath.Join(src.Dir(), name)); err != nil {
+		in, err := src.OpenFile(name)
+		if err != nil {
+			return err
+		}
+		if _, err := folder.Copy(filepath.Join(dir, name), in); err != nil {
 			return err
 		}
 	}

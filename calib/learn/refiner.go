@@ -37,7 +37,7 @@ type Refiner struct {
 // NewRefiner describes the checkpoint's model. It stays the
 // caller's, and open as long as the refiner is used.
 func NewRefiner(src *hf.Checkpoint, o RefinerOptions) (*Refiner, error) {
-	d, err := arch.Read(src.Dir(), nil)
+	d, err := arch.ReadFrom(src, src.Has)
 	if err != nil {
 		return nil, fmt.Errorf("%s: scales cannot be learned: %w", src.Dir(), err)
 	}

@@ -2,7 +2,6 @@ package model
 
 import (
 	"errors"
-	"path/filepath"
 	"strings"
 
 	"github.com/lutq/lutq/formats/arch"
@@ -42,7 +41,7 @@ type Checkpoint struct {
 func NewCheckpoint(ckpt *hf.Checkpoint) (*Checkpoint, error) {
 	c := &Checkpoint{ckpt: ckpt}
 	var err error
-	c.desc, err = arch.Read(ckpt.Dir(), ckpt.Has)
+	c.desc, err = arch.ReadFrom(ckpt, ckpt.Has)
 	return c, err
 }
 
@@ -126,7 +125,7 @@ func (c *Container) Wait() error { return c.reader.Wait() }
 // openSource opens a folder of either kind. The caller calls done when it has read what
 // it needs.
 func openSource(dir string, o OpenOptions) (src Source, done func() error, err error) {
-	text, err := input.ReadFile(filepath.Join(dir, "config.json"), input.Config)
+	text, err := source.File(dir, "config.json", input.Config)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -191,7 +192,7 @@ func (s *quantizedSource) Tensor(name string) (*hf.Tensor, bool) {
 // openCheckpoint opens a folder as a source.
 func openCheckpoint(t testing.TB, dir string) *model.Checkpoint {
 	t.Helper()
-	ckpt, err := hf.Open(dir)
+	ckpt, err := source.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,9 +77,14 @@ func Load(path string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading tokenizer: %w", err)
 	}
+	return Parse(path, data)
+}
+
+// Parse reads a tokenizer.json that lies in memory, and which errors call by a name.
+func Parse(name string, data []byte) (*Tokenizer, error) {
 	t, err := parse(data)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer %s: %w", path, err)
+		return nil, fmt.Errorf("tokenizer %s: %w", name, err)
 	}
 	return t, nil
 }

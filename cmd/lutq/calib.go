@@ -11,7 +11,6 @@ import (
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
@@ -65,11 +64,11 @@ func (o *calibOptions) check(what string) error {
 // read reads the texts for the model of a checkpoint, with so many windows to hold
 // out. Flute takes the first windows after BOS.
 func (o *calibOptions) read(src *hf.Checkpoint, valid int, flute bool) (*corpus.Mixture, error) {
-	d, err := arch.Read(src.Dir(), nil)
+	d, err := arch.ReadFrom(src, src.Has)
 	if err != nil {
 		return nil, fmt.Errorf("%s: no text can be run through the model: %w", src.Dir(), err)
 	}
-	tok, err := tokenizer.Load(src.Dir())
+	tok, err := loadTokenizer(src.Dir())
 	if err != nil {
 		return nil, err
 	}

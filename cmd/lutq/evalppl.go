@@ -13,7 +13,6 @@ import (
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
@@ -162,7 +161,7 @@ func canEval(original, text string) error {
 		return err
 	}
 	defer src.Close()
-	d, err := arch.Read(original, src.Has)
+	d, err := arch.ReadFrom(src, src.Has)
 	if err != nil {
 		return fmt.Errorf("%s: cannot be evaluated: %w", original, err)
 	}
@@ -321,12 +320,14 @@ func evalSet(dir string, d *arch.Decoder, o evalOptions) (*corpus.Set, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	if !o.noVerify {
+	if container, err := isContainer(dir); err != nil {
+		return nil, err
+	} else if container && !o.noVerify {
 		if err := lutq.CheckFile(dir, "tokenizer.json"); err != nil {
 			return nil, hintDiffers(err)
 		}
 	}
-	tok, err := tokenizer.Load(dir)
+	tok, err := loadTokenizer(dir)
 	if err != nil {
 		return nil, err
 	}

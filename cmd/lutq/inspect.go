@@ -184,6 +184,9 @@ func (in *inspection) sum() {
 // isContainer reports whether a folder's config.json says that it is a lutq
 // container. A folder without one is not.
 func isContainer(dir string) (bool, error) {
+	if file, err := source.GGUF(dir); file != "" || err != nil {
+		return false, err
+	}
 	data, err := input.ReadFile(filepath.Join(dir, "config.json"), input.Config)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil

@@ -15,11 +15,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/calib/learn"
+	"github.com/lutq/lutq/formats/export"
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
@@ -29,7 +31,7 @@ import (
 type quantizeOptions struct {
 	bits, threads                             int
 	group, codebook, method, scale, scaleType string
-	recipe, evalText                          string
+	recipe, evalText, target                  string
 	rules                                     []string
 	maxRAM, maxShard                          size
 	dryRun, force, splitFused, json           bool
@@ -76,6 +78,7 @@ Interrupted, the same command goes on. Any number of threads gives equal bytes.`
 	codebook := newWord(&o.codebook, "", lut.CodebookNames()...)
 	codebook.also = "file:"
 	f.Var(codebook, "codebook", "table `NAME` (default js; nf for 3 bits)")
+	f.Var(newWord(&o.target, "", export.PresetNames()...), "for", "defaults that export --to `NAME` keeps: "+strings.Join(export.PresetNames(), ", "))
 	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, nfl (nf and --learn), bcq")
 	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
 	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32 or one of a byte")
@@ -142,6 +145,58 @@ func (o *quantizeOptions) check(r quantize.Recipe) error {
 		return o.learn.check()
 	}
 	return nil
+}
+
+// fill completes a recipe, if it is one for a target, so that the target holds what it makes of a model. It
+// refuses a recipe that says otherwise, before it opens anything where it can.
+func (o *quantizeOptions) fill(r *quantize.Recipe, model string) error {
+	if o.target == "" {
+		return nil
+	}
+	preset := export.PresetFor(o.target)
+	switch {
+	case r.Makes(bcq.Name):
+		return usage("--for %s: binary codes have no table", o.target)
+	case r.Default.Method == "nfl" && preset.Tables[4] != "nf":
+		return usage("--for %s: method nfl is for the codebook nf: another is refined with --learn", o.target)
+	}
+	all := func(do func(s *weight.Spec, rule bool) error) error {
+		if err := do(&r.Default, false); err != nil {
+			return usage("--for %s: %w", o.target, err)
+		}
+		for i := range r.Rules {
+			if err := do(&r.Rules[i].Format, true); err != nil && !r.Rules[i].Keep {
+				return usage("--for %s: rule %q: %w", o.target, r.Rules[i], err)
+			}
+		}
+		return nil
+	}
+	err := all(func(s *weight.Spec, _ bool) error {
+		known := *s
+		if preset.Scales == nil {
+			known.ScaleType = 0 // which the model decides
+		}
+		return preset.Check(known, 0)
+	})
+	if err != nil {
+		return err
+	}
+	src, err := source.Open(model)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	config, err := src.ConfigJSON()
+	if err != nil {
+		return err
+	}
+	dtype := target.DTypeOf(config, src.Tensors())
+	return all(func(s *weight.Spec, rule bool) error {
+		if rule {
+			return preset.FillRule(s, dtype)
+		}
+		return preset.Fill(s, dtype)
+	})
 }
 
 // learned reports whether scales are learned.
@@ -220,6 +275,9 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	begin := time.Now()
 	recipe, err := o.parseRecipe()
 	if err != nil {
+		return err
+	}
+	if err := o.fill(&recipe, model); err != nil {
 		return err
 	}
 	if err := o.check(recipe); err != nil {

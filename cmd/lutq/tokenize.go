@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/source"
 )
 
 func newTokenizeCommand(u *ui) *cobra.Command {
@@ -33,8 +35,25 @@ input; it must be UTF-8. MODEL may also be a tokenizer.json itself.`, input.Toke
 	return c
 }
 
+// loadTokenizer reads the tokenizer of a model, or a tokenizer.json itself.
+func loadTokenizer(model string) (*tokenizer.Tokenizer, error) {
+	file, err := source.GGUF(model)
+	if err != nil {
+		return nil, err
+	}
+	if file == "" {
+		return tokenizer.Load(model)
+	}
+	const name = "tokenizer.json"
+	data, err := source.File(file, name, input.Tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	return tokenizer.Parse(filepath.Join(file, name), data)
+}
+
 func (u *ui) tokenize(ctx context.Context, model, file string, special, asJSON bool) error {
-	tok, err := tokenizer.Load(model)
+	tok, err := loadTokenizer(model)
 	if err != nil {
 		return err
 	}

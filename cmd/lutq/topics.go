@@ -1,6 +1,13 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lutq/lutq/formats/export"
+)
 
 // topic is a text that "lutq help NAME" prints and that no command does.
 type topic struct {
@@ -11,7 +18,7 @@ type topic struct {
 
 func topics() []topic {
 	return []topic{
-		{"formats", "What quantize can store weights as, and from what", "quantize", formatsTopic},
+		{"formats", "What quantize can store weights as, and from what", "quantize", strings.Replace(formatsTopic, "@presets\n", presetLines(), 1)},
 		{"learning", "How quantize fits weights to text", "quantize", learningTopic},
 		{"timing", "How bench times products on a GPU, and whole models", "bench", timingTopic},
 		{"environment", "The environment variables that lutq reads", "lutq", environmentTopic},
@@ -25,6 +32,15 @@ func newTopics() []*cobra.Command {
 		all = append(all, &cobra.Command{Use: t.name, Short: t.short, Long: t.long})
 	}
 	return all
+}
+
+// presetLines says what each target has quantize set.
+func presetLines() string {
+	var b strings.Builder
+	for _, p := range export.Presets() {
+		fmt.Fprintf(&b, "  %-6s %s\n", p.Target, p)
+	}
+	return b.String()
 }
 
 const timingTopic = `Products on cuda: weights rotate through a ring of four times the level-2 cache
@@ -71,7 +87,6 @@ cpu of a pool larger than the caches, on cuda of the fastest kernel that only
 reads packed weights, found in the same run. Of weights that fit in a cache it
 says nothing. "GPU GB" is what a model and its tests have taken of the GPU's
 memory so far, "dense GB" the same with dense weights.`
-
 const formatsTopic = `Codebooks (--codebook). Where none is named it is js with searched scales, but
 for 3 bits without learning nf with searched scales: what did best at the width
 on the models measured.
@@ -88,8 +103,11 @@ on the models measured.
   file:PATH  2^bits ascending numbers in a JSON array
 
 Tables from q2 on have one width, which need not be named. They hold the numbers
-of formats that other programs read: what is stored with one of them becomes one
-of theirs without a change to a code or scale.
+of formats that other programs read, so that "lutq export" can take over codes
+and scales as they are. --for names such a format; other flags may choose among
+what it holds. Any method goes with it. It sets
+
+@presets
 
 Methods (--method): rtn rounds to the nearest table value; gptq rounds so that
 errors make up for each other on a text; nfl is the codebook nf with learned

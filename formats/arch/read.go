@@ -56,7 +56,7 @@ func (e *UnknownError) Error() string {
 // Read reads the description of the model in a folder, or of a config.json; see [Describe].
 func Read(path string, has func(tensor string) bool) (*Decoder, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, "config.json")
+		path = filepath.Join(path, configName)
 	}
 	text, err := input.ReadFile(path, input.Config)
 	if err != nil {
@@ -68,6 +68,27 @@ func Read(path string, has func(tensor string) bool) (*Decoder, error) {
 	}
 	return d, nil
 }
+
+// Folder is a model that hands out the files beside its weights.
+type Folder interface {
+	Dir() string
+	File(name string, kind input.Kind) ([]byte, error)
+}
+
+// ReadFrom reads the description of the model in a folder that is open; see [Describe].
+func ReadFrom(f Folder, has func(tensor string) bool) (*Decoder, error) {
+	text, err := f.File(configName, input.Config)
+	if err != nil {
+		return nil, err
+	}
+	d, err := Describe(text, has)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(f.Dir(), configName), err)
+	}
+	return d, nil
+}
+
+const configName = "config.json"
 
 // Describe makes the description of a model of its config.json. has reports
 // whether the checkpoint has a tensor, for families whose models are stored in

@@ -40,13 +40,16 @@ func integers(table []float32) (m target.Match, bits int, ok bool) {
 // widths are those of the integers that there are.
 func widths() []int { return []int{2, 3, 4, 5, 6, 7, 8} }
 
-// columns returns the columns that share a scale, K for a row, or 0 where there is no way. Kernels
-// have 32, 64 and 128; what else divides K is at least opened.
+// groups lists the numbers of columns that may share a scale in kernels. What else divides K is at least
+// opened.
+func groups() []int { return []int{32, 64, 128} }
+
+// columns returns the columns that share a scale, K for a row, or 0 where there is no way.
 func columns(group, k int) int {
 	if group >= k {
 		return k
 	}
-	if g := target.FitGroup(group, k, 32, 64, 128); g > 0 {
+	if g := target.FitGroup(group, k, groups()...); g > 0 {
 		return g
 	}
 	if k%group == 0 {
@@ -187,7 +190,7 @@ func (f *output) config() quantization {
 		}
 		_, bits, _ := integers(l.Table)
 		k := key{bits, columns(l.Group, l.K)}
-		if k.group == l.K {
+		if target.Rowwise(l, groups()...) {
 			k.group = 0
 		}
 		if byKey[k] == nil {

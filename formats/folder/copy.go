@@ -15,6 +15,11 @@ func CopyFile(dst, src string) (sum [sha256.Size]byte, err error) {
 	if err != nil {
 		return sum, err
 	}
+	return Copy(dst, in)
+}
+
+// Copy writes a file of what in reads, which it closes, and returns the SHA-256.
+func Copy(dst string, in io.ReadCloser) (sum [sha256.Size]byte, err error) {
 	defer in.Close()
 	out, err := os.Create(dst)
 	if err != nil {

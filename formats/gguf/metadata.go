@@ -42,13 +42,21 @@ func (m Metadata) Int(key string) (int64, bool) {
 func (m Metadata) Float(key string) (float64, bool) {
 	switch v := m[key].(type) {
 	case float32:
-		f, err := strconv.ParseFloat(strconv.FormatFloat(float64(v), 'g', -1, 32), 64)
-		return f, err == nil
+		return shortest(v), true
 	case float64:
 		return v, true
 	}
 	n, ok := m.Int(key)
 	return float64(n), ok
+}
+
+// shortest returns the shortest decimal that rounds to v.
+func shortest(v float32) float64 {
+	f, err := strconv.ParseFloat(strconv.FormatFloat(float64(v), 'g', -1, 32), 64)
+	if err != nil { // what FormatFloat writes is a number
+		return float64(v)
+	}
+	return f
 }
 
 // Text returns a string, false where there is none under the key.

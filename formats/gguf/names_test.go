@@ -9,6 +9,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/mxfp4"
 )
 
 // refused are the golden models that llama.cpp computes otherwise, or not at all, and a word of the reason.
@@ -30,7 +31,7 @@ func open(t *testing.T, g archtest.Golden) (*hf.Checkpoint, *arch.Decoder) {
 	t.Helper()
 	dir := t.TempDir()
 	g.Write(t, dir)
-	c, err := hf.Open(dir)
+	c, err := hf.Open(dir, hf.FP8Scheme{}, mxfp4.Scheme{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -400,8 +400,8 @@ type job struct {
 	parts []part
 }
 
-// piece is about how many weights are encoded at a time.
-const piece = 1 << 18
+// pieceWeights is about how many weights are encoded at a time.
+const pieceWeights = 1 << 18
 
 func (j *job) run(ctx context.Context) error {
 	l := j.layers[j.name]
@@ -509,7 +509,7 @@ func (j *job) weights(ctx context.Context, read func(dst []float32, row int) err
 func (j *job) rows(ctx context.Context, p *part, encode func(dst []byte, row int) error) error {
 	k := p.columns()
 	size := p.typ.RowBytes(k)
-	step := max(1, piece/k)
+	step := max(1, pieceWeights/k)
 	buf := make([]byte, min(step, p.rows)*size)
 	for i := 0; i < p.rows; i += step {
 		if err := ctx.Err(); err != nil {

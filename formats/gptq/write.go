@@ -199,7 +199,7 @@ func (f *output) config() written {
 				continue
 			}
 			bits, group := form(l)
-			if l.Group >= l.K {
+			if target.Rowwise(l, groups()...) {
 				group = weight.RowGroup
 			}
 			use(l, override{bits, group})

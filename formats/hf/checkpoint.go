@@ -19,6 +19,7 @@ const (
 	singleName = "model.safetensors"
 	indexName  = "model.safetensors.index.json"
 	suffix     = ".safetensors"
+	configName = "config.json"
 )
 
 // Checkpoint is an open model folder. Its methods may be called from several
@@ -34,6 +35,10 @@ type Checkpoint struct {
 	decodes  bool               // whether config.json has them decoded
 	metadata map[string]string
 	side     []string
+
+	// Of a model that was made of other files; see [Make].
+	made       map[string]func() ([]byte, error)
+	alsoStores func(name string) bool
 }
 
 // Open opens the folder's model.safetensors, or the shards that its
@@ -159,7 +164,7 @@ func (c *Checkpoint) Close() error {
 	return first
 }
 
-// Dir returns the folder as it was given to [Open].
+// Dir returns the folder as it was given to [Open], or the path of a model that was made.
 func (c *Checkpoint) Dir() string { return c.dir }
 
 // Tensors returns all tensors, by shard name and then by offset.
@@ -173,7 +178,9 @@ func (c *Checkpoint) Tensor(name string) (*Tensor, bool) {
 
 // Stores reports whether the files have a tensor of that name, be it one of those
 // that an encoded tensor is stored in.
-func (c *Checkpoint) Stores(name string) bool { return c.stored[name] != nil }
+func (c *Checkpoint) Stores(name string) bool {
+	return c.stored[name] != nil || c.alsoStores != nil && c.alsoStores(name)
+}
 
 // Has reports whether there is a tensor of that name, or the files have one.
 func (c *Checkpoint) Has(name string) bool { return c.byName[name] != nil || c.Stores(name) }

@@ -222,13 +222,12 @@ func (d *decoder) table(t DType) *[256]float32 {
 // tensors: without what says how they are stored where they are decoded, and
 // otherwise as it stands.
 func (c *Checkpoint) ConfigJSON() ([]byte, error) {
-	path := filepath.Join(c.dir, "config.json")
-	text, err := input.ReadFile(path, input.Config)
+	text, err := c.File(configName, input.Config)
 	if err != nil || !c.decodes {
 		return text, err
 	}
 	if text, err = WithoutQuantization(text); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", filepath.Join(c.dir, configName), err)
 	}
 	return text, nil
 }

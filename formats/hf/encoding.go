@@ -132,15 +132,18 @@ func (e *scaled) decodeBytes(dst []float32, codes []byte, scale float32) bool {
 // readValues reads the values as the bytes of the tensor's type; the range exists.
 func (t *Tensor) readValues(p []byte, off int64) (n int, err error) {
 	encode, width := num.EncodeF32, 4
-	if t.DType == BF16 {
+	switch t.DType {
+	case BF16:
 		encode, width = num.EncodeBF16, 2
+	case F16:
+		encode, width = num.EncodeF16, 2
 	}
 	values := make([]float32, min(len(p)/width+2, run))
 	raw := make([]byte, len(values)*width)
 	for n < len(p) {
 		skip := int((off + int64(n)) % int64(width)) // of the first element
 		v := values[:min((skip+len(p)-n+width-1)/width, len(values))]
-		if err := t.encoding.Codec.ReadFloat32(v, (off+int64(n))/int64(width)); err != nil {
+		if err := t.codec.ReadFloat32(v, (off+int64(n))/int64(width)); err != nil {
 			return n, err
 		}
 		encode(raw, v)

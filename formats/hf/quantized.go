@@ -83,7 +83,7 @@ func (c *Checkpoint) CheckPlain() error {
 	if json.Unmarshal(config["model_type"], &t) == nil && slices.Contains(conv1D(), t) {
 		return &TransposedError{Dir: c.dir, ModelType: t}
 	}
-	return nil
+	return c.checkMade()
 }
 
 // CheckUnquantized is the part of [Checkpoint.CheckPlain] that says whether
@@ -98,14 +98,13 @@ func (c *Checkpoint) CheckUnquantized() error {
 
 // config reads config.json, whatever it describes.
 func (c *Checkpoint) config() (object, error) {
-	path := filepath.Join(c.dir, "config.json")
-	text, err := input.ReadFile(path, input.Config)
+	text, err := c.File(configName, input.Config)
 	if err != nil {
 		return nil, fmt.Errorf("read config: %w", err)
 	}
 	var config object
 	if err := json.Unmarshal(text, &config); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", filepath.Join(c.dir, configName), err)
 	}
 	return config, nil
 }

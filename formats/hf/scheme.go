@@ -134,7 +134,7 @@ func (c *Checkpoint) decode(schemes []Scheme) error {
 	if len(schemes) == 0 {
 		return nil
 	}
-	path := filepath.Join(c.dir, "config.json")
+	path := filepath.Join(c.dir, configName)
 	text, err := input.ReadFile(path, input.Config)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -200,7 +200,7 @@ func (c *Checkpoint) replace(found []Encoded) error {
 // newEncoded returns the tensor that an encoding stores.
 func newEncoded(e Encoded) (*Tensor, error) {
 	first := e.Parts[0]
-	t := &Tensor{Name: e.Name, DType: e.DType, Shape: e.Shape, Shard: first.Shard, file: first.file, buffers: first.buffers, encoding: e.Encoding}
+	t := &Tensor{Name: e.Name, DType: e.DType, Shape: e.Shape, Shard: first.Shard, file: first.file, buffers: first.buffers, encoding: e.Encoding, codec: e.Codec}
 	var err error
 	t.elements, t.size, err = sizeOf(t.DType, t.Shape)
 	return t, err

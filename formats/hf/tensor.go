@@ -29,6 +29,8 @@ type Tensor struct {
 	file           *os.File
 	buffers        *sync.Pool // of *[chunk]byte
 	encoding       *Encoding
+	codec          Codec // that decodes the data; nil where it is as it is read
+	storedSize     int64 // of a tensor that was made, which has no parts
 }
 
 // NewTensor describes a tensor that lies in no file, for who makes its data up: to read it fails.
@@ -58,7 +60,10 @@ func (t *Tensor) StoredAs() string {
 
 // StoredBytes returns what the tensor takes in the files.
 func (t *Tensor) StoredBytes() int64 {
-	if t.encoding != nil {
+	switch {
+	case t.storedSize > 0:
+		return t.storedSize
+	case t.encoding != nil:
 		return t.encoding.bytes()
 	}
 	return t.size
@@ -84,7 +89,7 @@ func (t *Tensor) ReadAt(p []byte, off int64) (int, error) {
 	if rest := t.size - off; int64(len(p)) > rest {
 		p, end = p[:rest], io.EOF
 	}
-	if t.encoding != nil {
+	if t.codec != nil {
 		n, err := t.readValues(p, off)
 		if err == nil {
 			err = end
@@ -124,8 +129,8 @@ func (t *Tensor) ReadFloat32(dst []float32, start int64) error {
 	if start < 0 || start > t.elements-int64(len(dst)) {
 		return t.wrap(fmt.Errorf("elements %d to %d of %d", start, start+int64(len(dst)), t.elements))
 	}
-	if t.encoding != nil {
-		return t.encoding.Codec.ReadFloat32(dst, start)
+	if t.codec != nil {
+		return t.codec.ReadFloat32(dst, start)
 	}
 	buf := t.buffers.Get().(*[chunk]byte)
 	defer t.buffers.Put(buf)

@@ -1,10 +1,11 @@
-// Package source opens model folders, whatever their weights are stored as.
+// Package source opens models, whatever their weights are stored as.
 package source
 
 import (
 	"github.com/lutq/lutq/formats/awq"
 	"github.com/lutq/lutq/formats/bnb"
 	"github.com/lutq/lutq/formats/ct"
+	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/gptq"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/mlx"
@@ -26,5 +27,15 @@ func Schemes() []hf.Scheme {
 	}
 }
 
-// Open opens a model folder as [hf.Open] does, with all schemes.
-func Open(dir string) (*hf.Checkpoint, error) { return hf.Open(dir, Schemes()...) }
+// Open opens a model folder as [hf.Open] does, with all schemes, or a GGUF file as [gguf.OpenModel]
+// does, see [GGUF].
+func Open(model string) (*hf.Checkpoint, error) {
+	path, err := GGUF(model)
+	if err != nil {
+		return nil, err
+	}
+	if path != "" {
+		return gguf.OpenModel(path)
+	}
+	return hf.Open(model, Schemes()...)
+}

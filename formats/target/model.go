@@ -130,3 +130,9 @@ func Linear(l *Layer) string {
 	}
 	return ""
 }
+
+// Rowwise reports whether a layer is to be called one with a scale a row, where its groups might as well be of
+// one of some sizes.
+func Rowwise(l *Layer, sizes ...int) bool {
+	return l.Group == l.K && (l.Stored.Group == weight.RowGroup || !slices.Contains(sizes, l.K))
+}

@@ -1,0 +1,435 @@
+package gguf
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/lutq/lutq/formats/arch"
+)
+
+// reading is how a model of an architecture is described to transformers. What a line
+// does not tell is in [hparams].
+type reading struct {
+	arch         string // general.architecture
+	modelType    string
+	architecture string
+	act          string // the value of hidden_act, or what takes its place
+	more         func(c *configReader)
+}
+
+// readings lists the architectures that are read. Those that llama.cpp calls llama are
+// Mixtral where they have experts.
+func readings() []reading {
+	return []reading{
+		{"llama", "llama", "LlamaForCausalLM", "silu", (*configReader).llama},
+		{"mixtral", "mixtral", "MixtralForCausalLM", "silu", (*configReader).mixtral},
+		{"qwen2", "qwen2", "Qwen2ForCausalLM", "silu", func(*configReader) {}},
+		{"qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", "silu", (*configReader).experts},
+		{"qwen3", "qwen3", "Qwen3ForCausalLM", "silu", func(*configReader) {}},
+		{"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", "silu", (*configReader).experts},
+		{"gemma2", "gemma2", "Gemma2ForCausalLM", "gelu_pytorch_tanh", (*configReader).gemma},
+		{"gemma3", "gemma3_text", "Gemma3ForCausalLM", "gelu_pytorch_tanh", (*configReader).gemma},
+		{"phi3", "phi3", "Phi3ForCausalLM", "silu", (*configReader).phi},
+		{"gpt-oss", "gpt_oss", "GptOssForCausalLM", "silu", (*configReader).gptOSS},
+	}
+}
+
+// configReader makes a config.json of a file's pairs, and of what tensors it has. The
+// first error is kept.
+type configReader struct {
+	file   *File
+	arch   string
+	config map[string]any
+	err    error
+}
+
+func (c *configReader) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// ConfigJSON returns the config.json of the model, as transformers reads it.
+func (f *File) ConfigJSON() ([]byte, error) {
+	name, ok := f.Meta.Text("general.architecture")
+	if !ok {
+		return nil, errors.New("no general.architecture: not a language model")
+	}
+	kind := name
+	if n, _ := f.Meta.Int("llama.expert_count"); name == "llama" && n > 0 {
+		kind = "mixtral"
+	}
+	var known []string
+	for _, r := range readings() {
+		if r.arch != kind {
+			known = append(known, r.arch)
+			continue
+		}
+		c := &configReader{file: f, arch: name, config: map[string]any{"model_type": r.modelType, "architectures": []string{r.architecture}}}
+		key := "hidden_act"
+		if strings.HasPrefix(name, "gemma") {
+			key = "hidden_activation"
+		}
+		c.config[key] = r.act
+		c.read()
+		r.more(c)
+		if c.err != nil {
+			return nil, c.err
+		}
+		return marshal(c.config)
+	}
+	return nil, fmt.Errorf("general.architecture %.40q is not one that is known: want one of %s", name, strings.Join(known, ", "))
+}
+
+// read reads what all architectures have.
+func (c *configReader) read() {
+	for _, h := range hparams() {
+		switch v := c.file.Meta[c.arch+"."+h.key].(type) {
+		case nil:
+		case bool, string:
+			c.fail(fmt.Errorf("%s.%s: want a number", c.arch, h.key))
+		default:
+			c.config[h.config] = c.number(h.key, v)
+		}
+	}
+	for _, key := range []string{"hidden_size", "num_hidden_layers", "num_attention_heads", "rms_norm_eps", "max_position_embeddings"} {
+		if c.config[key] == nil {
+			c.fail(fmt.Errorf("no pair for %s", key))
+		}
+	}
+	// The table of tokens may have rows beyond the vocabulary, and files may name neither.
+	embed, ok := c.file.Tensor("token_embd.weight")
+	if !ok || len(embed.Shape) != 2 {
+		c.fail(errors.New("no matrix token_embd.weight"))
+		return
+	}
+	c.config["vocab_size"] = embed.Shape[0]
+	c.config["tie_word_embeddings"] = !c.has("output.weight")
+	c.config["dtype"] = c.dtype()
+	c.special()
+	c.rope()
+}
+
+// number returns the number under a key. Where there is one for each layer they must be the same.
+func (c *configReader) number(key string, v any) any {
+	if list, err := c.file.Meta.ints(c.arch + "." + key); err == nil && len(list) > 0 {
+		for _, n := range list {
+			if n != list[0] {
+				c.fail(fmt.Errorf("%s.%s differs between layers: %d and %d", c.arch, key, list[0], n))
+			}
+		}
+		return list[0]
+	}
+	switch v.(type) {
+	case float32, float64:
+		f, _ := c.file.Meta.Float(c.arch + "." + key)
+		if math.IsNaN(f) || math.IsInf(f, 0) {
+			c.fail(fmt.Errorf("%s.%s is %v", c.arch, key, f))
+			return nil
+		}
+		return f
+	}
+	n, ok := c.file.Meta.Int(c.arch + "." + key)
+	if !ok {
+		c.fail(fmt.Errorf("%s.%s: want a number", c.arch, key))
+	}
+	return n
+}
+
+// float returns a pair of the architecture.
+func (c *configReader) float(key string) (float64, bool) {
+	f, ok := c.file.Meta.Float(c.arch + "." + key)
+	if ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
+		c.fail(fmt.Errorf("%s.%s is %v", c.arch, key, f))
+		return 0, false
+	}
+	return f, ok
+}
+
+func (c *configReader) has(tensor string) bool {
+	_, ok := c.file.Tensor(tensor)
+	return ok
+}
+
+// dtype is what matrices are read as: see [readAs].
+func (c *configReader) dtype() string {
+	all := make(map[string]bool)
+	for _, t := range c.file.Tensors {
+		if len(t.Shape) > 1 {
+			all[torchType(t.Type)] = true
+		}
+	}
+	if len(all) == 1 {
+		for name := range all {
+			return name
+		}
+	}
+	return "float32"
+}
+
+func torchType(t Type) string {
+	switch readAs(t) {
+	case "BF16":
+		return "bfloat16"
+	case "F16":
+		return "float16"
+	}
+	return "float32"
+}
+
+// special reads the ids of special tokens.
+func (c *configReader) special() {
+	for key, name := range map[string]string{"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"} {
+		if id, ok := c.file.tokenID(key); ok {
+			c.config[name] = id
+		}
+	}
+}
+
+// tokenID returns the id of a special token, which must be in the vocabulary.
+func (f *File) tokenID(name string) (int, bool) {
+	id, ok := f.Meta.Int("tokenizer.ggml." + name + "_token_id")
+	tokens, _ := f.Meta["tokenizer.ggml.tokens"].([]string)
+	if !ok || id < 0 || id >= int64(len(tokens)) && tokens != nil || id > math.MaxInt32 {
+		return 0, false
+	}
+	return int(id), true
+}
+
+// rope reads the rotary embedding.
+func (c *configReader) rope() {
+	theta, ok := c.float("rope.freq_base")
+	if !ok {
+		theta = 1e4
+	}
+	c.config["rope_theta"] = theta
+	heads, hidden := c.int("num_attention_heads"), c.int("hidden_size")
+	if c.config["head_dim"] == nil && heads > 0 {
+		c.config["head_dim"] = hidden / heads
+	}
+	dim := c.int("head_dim")
+	if turned, ok := c.file.Meta.Int(c.arch + ".rope.dimension_count"); ok && turned != dim && dim > 0 {
+		c.config["partial_rotary_factor"] = float64(turned) / float64(dim)
+	}
+	scaling := make(map[string]any)
+	kind, _ := c.file.Meta.Text(c.arch + ".rope.scaling.type")
+	factor, ok := c.float("rope.scaling.factor")
+	if !ok {
+		factor, ok = c.float("rope.scale_linear") // what it was first called
+		if ok && kind == "" {
+			kind = "linear"
+		}
+	}
+	amplitude, amplified := c.float("rope.scaling.attn_factor")
+	copyTo := func(key, from string) {
+		if v, ok := c.float(from); ok {
+			scaling[key] = v
+		}
+	}
+	if long := c.has("rope_factors_long.weight"); long {
+		kind = "longrope"
+	}
+	switch kind {
+	case "", "none":
+	case "linear":
+		if !ok || factor == 1 {
+			kind = ""
+			break
+		}
+		scaling["factor"] = factor
+	case "yarn":
+		scaling["factor"] = factor
+		copyTo("original_max_position_embeddings", "rope.scaling.original_context_length")
+		copyTo("beta_fast", "rope.scaling.yarn_beta_fast")
+		copyTo("beta_slow", "rope.scaling.yarn_beta_slow")
+		if amplified { // llama.cpp multiplies it by what the paper has
+			scaling["attention_factor"] = amplitude * (1 + 0.1*math.Log(factor))
+		}
+	case "longrope":
+		c.longRope(scaling, factor)
+		if amplified {
+			scaling["attention_factor"] = amplitude
+		}
+	default:
+		c.fail(fmt.Errorf("%s.rope.scaling.type %.40q is not supported", c.arch, kind))
+	}
+	if c.has("rope_freqs.weight") && kind != "longrope" {
+		kind = c.llama3(scaling, kind, theta)
+	}
+	if kind == "" || kind == "none" {
+		return
+	}
+	scaling["rope_type"] = kind
+	c.config["rope_scaling"] = scaling
+}
+
+// int returns an integer of the config, 0 where it is none.
+func (c *configReader) int(key string) int64 {
+	switch v := c.config[key].(type) {
+	case int64:
+		return v
+	case int:
+		return int64(v)
+	}
+	return 0
+}
+
+// vector reads a tensor of the rotary embedding.
+func (c *configReader) vector(name string) []float64 {
+	t, ok := c.file.Tensor(name)
+	if !ok {
+		c.fail(fmt.Errorf("no tensor %s", name))
+		return nil
+	}
+	if t.elements > 1<<16 {
+		c.fail(t.wrap(fmt.Errorf("shape %v: want one dimension of a head's pairs", t.Shape)))
+		return nil
+	}
+	v := make([]float32, t.elements)
+	if err := t.ReadFloat32(v, 0); err != nil {
+		c.fail(err)
+	}
+	out := make([]float64, len(v))
+	for i, x := range v {
+		if !(x > 0) || math.IsInf(float64(x), 0) {
+			c.fail(t.wrap(fmt.Errorf("element %d is %v: want a divisor", i, x)))
+			return nil
+		}
+		out[i] = shortest(x)
+	}
+	return out
+}
+
+// longRope reads the divisors of Phi's rotary embedding.
+func (c *configReader) longRope(scaling map[string]any, factor float64) {
+	original, ok := c.file.Meta.Int(c.arch + ".rope.scaling.original_context_length")
+	if !ok || original < 1 {
+		c.fail(fmt.Errorf("no %s.rope.scaling.original_context_length", c.arch))
+		return
+	}
+	c.config["original_max_position_embeddings"] = original
+	if factor > 0 && factor != 1 {
+		scaling["factor"] = factor
+	}
+	scaling["long_factor"], scaling["short_factor"] = c.vector("rope_factors_long.weight"), c.vector("rope_factors_short.weight")
+}
+
+// llama3 finds out what the divisors of the frequencies were made of. They are those of
+// Llama 3.1 and after it, but for the factor that long wavelengths are stretched by.
+func (c *configReader) llama3(scaling map[string]any, kind string, theta float64) string {
+	divisors := c.vector("rope_freqs.weight")
+	if c.err != nil || len(divisors) == 0 {
+		return kind
+	}
+	plain := true
+	for _, d := range divisors {
+		plain = plain && d == 1
+	}
+	if plain {
+		return kind
+	}
+	if kind != "" && kind != "none" {
+		c.fail(fmt.Errorf("rope_freqs.weight beside rope.scaling.type %s is not supported", kind))
+		return kind
+	}
+	r := arch.Rope{Type: "llama3", Dim: 2 * len(divisors), Theta: theta, Factor: divisors[len(divisors)-1], Original: 8192, LowFreq: 1, HighFreq: 4}
+	// Files may have them rounded to 16 bits, and frequencies were computed in 32.
+	for i, f := range r.Frequencies(1) {
+		if want := math.Pow(theta, -2*float64(i)/float64(r.Dim)) / f; math.Abs(divisors[i]/want-1) > 2e-3 {
+			c.fail(fmt.Errorf("rope_freqs.weight: element %d is %v where Llama 3 has %v: not supported", i, divisors[i], want))
+			return kind
+		}
+	}
+	scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"] = r.Factor, r.LowFreq, r.HighFreq
+	scaling["original_max_position_embeddings"] = r.Original
+	return r.Type
+}
+
+func (c *configReader) llama() {
+	c.config["attention_bias"] = c.has("blk.0.attn_q.bias")
+	c.config["mlp_bias"] = c.has("blk.0.ffn_gate.bias")
+}
+
+func (c *configReader) mixtral() {
+	c.config["num_local_experts"] = c.config[expertsKey]
+	delete(c.config, expertsKey)
+	c.config["sliding_window"] = nil
+}
+
+// experts reads the mixtures of Qwen, whose files may leave sizes to the tensors.
+func (c *configReader) experts() {
+	c.config["norm_topk_prob"] = c.arch == "qwen3moe"
+	c.config["decoder_sparse_step"] = 1
+	for key, name := range map[string]string{"moe_intermediate_size": "ffn_up_exps", "shared_expert_intermediate_size": "ffn_up_shexp"} {
+		if t, ok := c.file.Tensor("blk.0." + name + ".weight"); ok && c.config[key] == nil && len(t.Shape) > 1 {
+			c.config[key] = t.Shape[len(t.Shape)-2]
+		}
+	}
+	if c.config["intermediate_size"] == nil {
+		c.config["intermediate_size"] = c.config["moe_intermediate_size"]
+	}
+}
+
+// gemma adds what a file of a Gemma leaves to the family. The scores of its largest
+// models are not scaled by the size of a head.
+func (c *configReader) gemma() {
+	c.config["query_pre_attn_scalar"] = c.config["head_dim"]
+	layers, heads := c.int("num_hidden_layers"), c.int("num_attention_heads")
+	if (c.arch == "gemma2" && layers == 46 || c.arch == "gemma3" && layers == 62) && heads > 0 {
+		c.config["query_pre_attn_scalar"] = c.int("hidden_size") / heads
+	}
+	if c.config["sliding_window"] == nil {
+		c.fail(fmt.Errorf("no %s.attention.sliding_window", c.arch))
+	}
+	if c.arch == "gemma2" {
+		return
+	}
+	c.config["rope_local_base_freq"] = 1e4
+	if theta, ok := c.float("rope.freq_base_swa"); ok {
+		c.config["rope_local_base_freq"] = theta
+	}
+	pattern := int64(6)
+	if n, ok := c.file.Meta.Int(c.arch + ".attention.sliding_window_pattern"); ok && n > 0 {
+		pattern = n
+	}
+	if layers > maxLayers {
+		c.fail(fmt.Errorf("%s.block_count %d: want at most %d", c.arch, layers, maxLayers))
+		return
+	}
+	types := make([]string, layers)
+	for i := range types {
+		types[i] = "sliding_attention"
+		if (int64(i)+1)%pattern == 0 {
+			types[i] = "full_attention"
+		}
+	}
+	c.config["layer_types"] = types
+}
+
+// maxLayers bounds what one pair can make a config.json allocate.
+const maxLayers = 4096
+
+func (c *configReader) phi() {
+	if w := c.int("sliding_window"); w == 0 {
+		c.config["sliding_window"] = nil
+	}
+	if n, ok := c.file.Meta.Int("phi3.rope.scaling.original_context_length"); ok {
+		c.config["original_max_position_embeddings"] = n
+	}
+}
+
+func (c *configReader) gptOSS() {
+	c.config["num_local_experts"] = c.config[expertsKey]
+	delete(c.config, expertsKey)
+	if n := c.config["moe_intermediate_size"]; n != nil {
+		c.config["intermediate_size"] = n
+		delete(c.config, "moe_intermediate_size")
+	}
+	c.config["attention_bias"] = true
+	c.config["swiglu_limit"] = 7.0
+	if scaling, ok := c.config["rope_scaling"].(map[string]any); ok {
+		scaling["truncate"] = false
+	}
+}

@@ -1,0 +1,305 @@
+package gguf
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/hf"
+)
+
+// readAs names the type, as safetensors spell it, that holds every value of a type of
+// blocks. What is not of 16 bits itself takes 32, but for MXFP4, whose few bits and power
+// of two are a BF16.
+func readAs(t Type) string {
+	switch t {
+	case F16:
+		return "F16"
+	case BF16, MXFP4:
+		return "BF16"
+	}
+	return "F32"
+}
+
+// View is a tensor as a Hugging Face folder has it: the rows of one or more tensors of a
+// file, in another order. Its methods may be called from several goroutines.
+type View struct {
+	Name  string
+	Shape []int
+	DType string // of safetensors, that holds all its values: F32, F16 or BF16
+	Raw   []*Raw // the file's tensors that it is made of, of one type
+
+	// Turned says that a matrix of a stack is stored by rows where the same model in 16
+	// bits has it by columns.
+	Turned bool
+
+	n, k   int // of a matrix, of which a stack has several; a vector is a matrix of one column
+	pieces [][]piece
+	offset float32 // taken from every element
+}
+
+// piece says which rows of a matrix a tensor has.
+type piece struct {
+	raw  *Raw
+	from int // its row that is the layer's first
+	rows int // the layer's
+	of   func(row int) (int, bool)
+	at   func(row int) int // where the layer's row lies, counted from its first
+}
+
+// Model is a model's description and its tensors under the names of a Hugging Face folder.
+type Model struct {
+	Decoder *arch.Decoder
+	Config  []byte // config.json
+	Views   []*View
+}
+
+// Model finds the model in an open file: its config.json, and the tensors that it
+// describes. A tensor that is missing, of another shape or that has no place in the
+// model is an error.
+func (f *File) Model() (*Model, error) {
+	config, err := f.ConfigJSON()
+	if err != nil {
+		return nil, err
+	}
+	// Stacks of experts are stored by rows, as gpt-oss has them in MXFP4.
+	d, err := arch.Describe(config, StoredByRows)
+	if err != nil {
+		return nil, fmt.Errorf("config.json made of the pairs: %w", err)
+	}
+	tensors, err := Tensors(d)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{Decoder: d, Config: config}
+	views := make(map[string]*View)
+	used := make(map[*Raw]bool)
+	for i := range tensors {
+		t := &tensors[i]
+		raw, ok := f.byName[t.Name]
+		if !ok {
+			return nil, fmt.Errorf("no tensor %s, which a model of the architecture %s has", t.Name, d.ModelType)
+		}
+		if t.Shape != nil && !slices.Equal(squeeze(raw.Shape), squeeze(t.Shape)) {
+			return nil, raw.wrap(fmt.Errorf("shape %v: want %v", raw.Shape, t.Shape))
+		}
+		used[raw] = true
+		if t.Values == nil { // which config.json has
+			m.add(views, t, raw)
+		}
+	}
+	for _, raw := range f.Tensors {
+		if !used[raw] && raw.Name != "rope_freqs.weight" { // of ones, where the config has none
+			return nil, raw.wrap(errors.New("has no place in a model of these pairs"))
+		}
+	}
+	for _, v := range m.Views {
+		for _, raw := range v.Raw {
+			if raw.Type != v.Raw[0].Type {
+				v.DType = "F32"
+			}
+		}
+		if v.offset != 0 {
+			v.DType = "F32"
+		}
+		if err := v.check(); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// StoredByRows reports whether a name is one that tells package arch that stacks of
+// experts are stored by rows.
+func StoredByRows(tensor string) bool {
+	const suffix = ".experts.gate_up_proj_blocks"
+	return len(tensor) > len(suffix) && tensor[len(tensor)-len(suffix):] == suffix
+}
+
+// SideFiles returns what makes the files that a model folder has beside its weights.
+func (f *File) SideFiles() map[string]func() ([]byte, error) {
+	files := map[string]func() ([]byte, error){"config.json": f.ConfigJSON, "generation_config.json": f.GenerationConfigJSON}
+	if f.HasTokenizer() {
+		files["tokenizer.json"], files["tokenizer_config.json"] = f.TokenizerJSON, f.TokenizerConfigJSON
+	}
+	return files
+}
+
+// OpenModel opens a GGUF file as if it were a Hugging Face folder of the same model: the tensors have
+// that one's names and rows, decoded when they are read, and the files beside them are made.
+func OpenModel(path string) (*hf.Checkpoint, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	c, err := f.checkpoint()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
+	}
+	return c, nil
+}
+
+func (f *File) checkpoint() (*hf.Checkpoint, error) {
+	m, err := f.Model()
+	if err != nil {
+		return nil, err
+	}
+	made := hf.Made{Path: f.path, Files: f.parts, Side: f.SideFiles(), Stores: StoredByRows}
+	for _, v := range m.Views {
+		made.Tensors = append(made.Tensors, v.tensor())
+	}
+	return hf.Make(made)
+}
+
+// tensor is the view as a checkpoint has it. Where several are made of one tensor, each counts its rows.
+func (v *View) tensor() hf.MadeTensor {
+	raw := v.Raw[0]
+	t := hf.MadeTensor{Name: v.Name, DType: hf.DType(v.DType), Shape: v.Shape, Shard: raw.Part, Codec: v}
+	elements := int64(1)
+	for _, n := range v.Shape {
+		elements *= int64(n)
+	}
+	n, size := raw.Type.Block()
+	t.Bytes = elements / int64(n) * int64(size)
+	if n > 1 {
+		t.Encoding = &hf.Encoding{Type: strings.ToUpper(raw.Type.String()), Rows: 1, Cols: raw.Type.scaled(), N: v.n, K: v.k, Turned: v.Turned}
+	}
+	return t
+}
+
+// scaled returns how many elements share a scale.
+func (t Type) scaled() int {
+	switch t {
+	case Q2_K, Q3_K, Q6_K:
+		return 16
+	}
+	return 32
+}
+
+// squeeze leaves out dimensions of 1, which a vector may be stored with.
+func squeeze(shape []int) []int {
+	return slices.DeleteFunc(slices.Clone(shape), func(n int) bool { return n == 1 })
+}
+
+// view returns the view of a name, which is new or has parts already.
+func (m *Model) view(views map[string]*View, name string, shape []int, matrices int, raw *Raw) *View {
+	v := views[name]
+	if v == nil {
+		v = &View{Name: name, Shape: shape, DType: readAs(raw.Type), pieces: make([][]piece, matrices)}
+		v.k = 1
+		if len(shape) > 1 {
+			v.k = shape[len(shape)-1]
+		}
+		v.n = 1
+		for _, n := range shape {
+			v.n *= n
+		}
+		v.n /= v.k * matrices
+		views[name] = v
+		m.Views = append(m.Views, v)
+	}
+	if !slices.Contains(v.Raw, raw) {
+		v.Raw = append(v.Raw, raw)
+	}
+	return v
+}
+
+// add adds what a tensor holds to the views of what it is made of.
+func (m *Model) add(views map[string]*View, t *Tensor, raw *Raw) {
+	if t.Source != "" {
+		v := m.view(views, t.Source, raw.Shape, 1, raw)
+		v.offset = t.Offset
+		same := func(row int) int { return row }
+		v.pieces[0] = []piece{{raw: raw, rows: v.n, at: same, of: func(row int) (int, bool) { return row, true }}}
+		return
+	}
+	from := 0
+	for _, l := range t.Layers {
+		s := l.Stored
+		name, shape := s.Tensor, s.Shape()
+		if t.Bias {
+			name, shape = s.Bias, shape[:len(shape)-1]
+		}
+		v := m.view(views, name, shape, s.Matrices(), raw)
+		if t.Bias { // a stack of biases is [experts, N], each element a row
+			v.k, v.n = 1, s.N
+		}
+		v.Turned = s.Experts > 0 && !t.Bias && m.Decoder.Family == "gpt_oss"
+		v.pieces[l.Expert] = append(v.pieces[l.Expert], piece{
+			raw: raw, from: from, rows: l.N, at: t.inverse(),
+			of: func(row int) (int, bool) {
+				i := row - l.Row
+				return i / l.Step, i >= 0 && i%l.Step == 0 && i/l.Step < l.N
+			},
+		})
+		from += l.N
+	}
+}
+
+// inverse returns what undoes [Tensor.Row].
+func (t *Tensor) inverse() func(row int) int {
+	if t.Heads == 0 {
+		return func(row int) int { return row }
+	}
+	dim := t.Rows() / t.Heads
+	return func(row int) int {
+		at := row % dim
+		if at < dim/2 {
+			return row - at + 2*at
+		}
+		return row - at + 2*(at-dim/2) + 1
+	}
+}
+
+// check fails where a row of a view lies nowhere.
+func (v *View) check() error {
+	for _, pieces := range v.pieces {
+		rows := 0
+		for _, p := range pieces {
+			rows += p.rows
+		}
+		if rows != v.n {
+			return fmt.Errorf("tensor %s: the file has %d of its %d rows", v.Name, rows, v.n)
+		}
+	}
+	return nil
+}
+
+// find returns where a row of all matrices lies.
+func (v *View) find(row int64) (raw *Raw, at int64) {
+	matrix, r := int(row/int64(v.n)), int(row%int64(v.n))
+	for _, p := range v.pieces[matrix] {
+		if i, ok := p.of(r); ok {
+			return p.raw, int64(p.from + p.at(i))
+		}
+	}
+	panic("gguf: a row that check found is not there")
+}
+
+// ReadFloat32 reads the elements [start, start+len(dst)), which exist, in row-major order.
+func (v *View) ReadFloat32(dst []float32, start int64) error {
+	for k := int64(v.k); len(dst) > 0; {
+		row, col := start/k, start%k
+		raw, at := v.find(row)
+		n := min(int64(len(dst)), k-col)
+		for next := row + 1; n < int64(len(dst)); next++ { // rows that follow here and there
+			r, i := v.find(next)
+			if r != raw || i != at+next-row {
+				break
+			}
+			n = min(int64(len(dst)), n+k)
+		}
+		if err := raw.ReadFloat32(dst[:n], at*k+col); err != nil {
+			return err
+		}
+		if v.offset != 0 {
+			for i := range dst[:n] {
+				dst[i] -= v.offset
+			}
+		}
+		dst, start = dst[n:], start+n
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package hf
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/lutq/lutq/formats/input"
+)
+
+// Made is a model in files of another kind, to make a [Checkpoint] of.
+type Made struct {
+	Path    string     // of the model, which opens it again
+	Files   []*os.File // that the tensors lie in, whose base names are the shards
+	Tensors []MadeTensor
+
+	// Side makes the files that a model folder has beside its weights.
+	Side map[string]func() ([]byte, error)
+
+	// Stores reports whether a folder of these tensors would store one of a name that is none
+	// of theirs, as [Checkpoint.Stores] says. It may be nil.
+	Stores func(name string) bool
+}
+
+// MadeTensor is a tensor of a [Made].
+type MadeTensor struct {
+	Name  string
+	DType DType // that holds its values: F32, F16 or BF16
+	Shape []int
+	Shard string // base name of the file
+	Bytes int64  // that it takes there
+	Codec Codec
+	// Encoding says how the values are stored, nil where that is as they are. It has no parts and no codec.
+	Encoding *Encoding
+}
+
+// Make makes a checkpoint. Its tensors are read by their codecs, and its files are the caller's no
+// longer.
+func Make(m Made) (*Checkpoint, error) {
+	c := &Checkpoint{
+		dir: m.Path, files: m.Files, made: make(map[string]func() ([]byte, error)), alsoStores: m.Stores,
+		stored: make(map[string]*Tensor, len(m.Tensors)), side: slices.Sorted(maps.Keys(m.Side)),
+	}
+	for name, make := range m.Side {
+		c.made[name] = sync.OnceValues(make)
+	}
+	for _, x := range m.Tensors {
+		t := &Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape, Shard: x.Shard, encoding: x.Encoding, codec: x.Codec, storedSize: x.Bytes}
+		var err error
+		if t.elements, t.size, err = sizeOf(t.DType, t.Shape); err != nil {
+			return nil, t.wrap(err)
+		}
+		if c.stored[t.Name] != nil {
+			return nil, t.wrap(fmt.Errorf("appears twice"))
+		}
+		c.tensors = append(c.tensors, t)
+		c.stored[t.Name] = t
+	}
+	c.byName = c.stored
+	return c, nil
+}
+
+// File reads a file of the model beside its weights, such as config.json.
+func (c *Checkpoint) File(name string, kind input.Kind) ([]byte, error) {
+	if c.made == nil {
+		return input.ReadFile(filepath.Join(c.dir, name), kind)
+	}
+	make, ok := c.made[name]
+	if !ok {
+		return nil, fmt.Errorf("%s: %w", c.dir, &fs.PathError{Op: "make", Path: name, Err: fs.ErrNotExist})
+	}
+	data, err := make()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", c.dir, name, err)
+	}
+	return data, nil
+}
+
+// OpenFile opens one of [Checkpoint.SideFiles], whatever it is.
+func (c *Checkpoint) OpenFile(name string) (io.ReadCloser, error) {
+	if c.made == nil {
+		return input.Open(filepath.Join(c.dir, name))
+	}
+	data, err := c.File(name, "")
+	return io.NopCloser(bytes.NewReader(data)), err
+}
+
+// Stat describes a file of [Checkpoint.Shards].
+func (c *Checkpoint) Stat(shard string) (fs.FileInfo, error) {
+	for _, f := range c.files {
+		if filepath.Base(f.Name()) == shard {
+			return f.Stat()
+		}
+	}
+	return nil, fmt.Errorf("%s: no shard %s", c.dir, shard)
+}
+
+// checkMade makes every file of a made checkpoint, so that what cannot be made is known in time.
+func (c *Checkpoint) checkMade() error {
+	if c.made == nil {
+		return nil
+	}
+	for _, name := range c.side {
+		if _, err := c.File(name, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+"""Opens models that lutq has quantized in vLLM: `pip install ./formats/lutq`, then `vllm serve FOLDER`.
+
+vLLM finds the plugin by its entry point. Layers of kind lut are loaded as they are stored, fused as vLLM fuses
+them, each part with its own table, and divided among GPUs by rows or columns. A layer is unpacked by lutq_hf.py's code
+when it is multiplied by, one part after the other. Experts and layers of kind bcq are refused.
+"""
+
+import torch
+import torch.nn.functional as F
+from lutq_hf import LutqConfig, dequantize
+
+# What vLLM fuses, by the last name.
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+SCALES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+
+
+def parts_of(config: LutqConfig, prefix: str) -> list[dict]:
+    """The configurations of what a layer of vLLM is made of, none where it is not quantized."""
+    parent, _, leaf = prefix.rpartition(".")
+    names = [prefix] if prefix in config.tensors else [f"{parent}.{name}" for name in FUSED.get(leaf, ())]
+    found = [config.of(name) for name in names if name in config.tensors]
+    if not found:
+        return []
+    if len(found) < len(names):
+        raise ValueError(f"{prefix}: some of {', '.join(names)} are quantized and some are not: quantize without --split-fused")
+    if any((c.get("kind") or "lut") != "lut" or c.get("experts") for c in found):
+        raise ValueError(f"{prefix}: lutq_vllm.py opens layers of kind lut alone, and no stacks of experts")
+    if len({(c["bits"], c["group"], c["scale_type"]) for c in found}) > 1:
+        raise ValueError(f"{prefix}: {', '.join(names)} differ in bits, group or scale type: quantize without --split-fused")
+    return found
+
+
+def split(c: dict, k: int, whole: int) -> tuple[int, int, int]:
+    """Bytes of codes, scales and columns to a scale of k of a row's columns, or why they cannot be parted from the rest."""
+    group = c["group"] if c["group"] > 0 else k
+    if k < whole and (k * c["bits"] % 8 or c["group"] <= 0 or k % group):
+        raise ValueError(f"{k} of {whole} columns of {c['bits']} bits in groups of {c['group']}: use fewer GPUs")
+    return -(-k * c["bits"] // 8), -(-k // group), c["group"]
+
+
+def load_table(param: torch.nn.Parameter, loaded: torch.Tensor, shard: str | int | None = None) -> None:
+    """Loads a part's table: every GPU has all of it."""
+    param.data[{"q": 0, "k": 1, "v": 2, None: 0}.get(shard, shard)].copy_(loaded)
+
+
+def multiply(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, tables: torch.Tensor, rows: list[int], group: int, kind: str) -> torch.Tensor:
+    """x times the parts of a fused matrix, which have so many rows each."""
+    parts, at = [], 0
+    for n, table in zip(rows, tables):
+        w = dequantize(codes[at : at + n], scales[at : at + n], table, x.shape[-1], group, "lut", kind, x.dtype)
+        parts.append(F.linear(x, w))
+        at += n
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+def fake(x, codes, scales, tables, rows, group, kind):
+    return x.new_empty(*x.shape[:-1], sum(rows))
+
+
+if not hasattr(torch.ops.lutq, "multiply_parts"):
+    torch.library.custom_op(
+        "lutq::multiply_parts", multiply, mutates_args=(),
+        schema="(Tensor x, Tensor codes, Tensor scales, Tensor tables, int[] rows, int group, str kind) -> Tensor",
+    ).register_fake(fake)  # fmt: skip
+
+
+def register() -> None:
+    """The entry point."""
+    from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
+    from vllm.model_executor.layers.quantization import register_quantization_config
+    from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+    from vllm.model_executor.parameter import ModelWeightParameter
+
+    class Method(LinearMethodBase):
+        def __init__(self, parts: list[dict]):
+            self.parts = parts
+
+        def create_weights(self, layer, input_size_per_partition, output_partition_sizes, input_size, output_size, params_dtype, **extra):
+            c, rows = self.parts[0], output_partition_sizes
+            size, groups, self.group = split(c, input_size_per_partition, input_size)
+            self.rows, self.kind = list(rows), c["scale_type"]
+            for name, width, dtype in ("codes", size, torch.uint8), ("scales", groups, SCALES.get(self.kind, torch.uint8)):
+                data = torch.empty(sum(rows), width, dtype=dtype)
+                # One scale a row is every GPU's where columns are divided; split refuses that.
+                layer.register_parameter(name, ModelWeightParameter(data=data, input_dim=1, output_dim=0, weight_loader=extra["weight_loader"]))
+            table = torch.nn.Parameter(torch.empty(len(rows), 1 << c["bits"], dtype=torch.float32), requires_grad=False)
+            table.weight_loader = load_table
+            layer.register_parameter("codebook", table)
+
+        def process_weights_after_loading(self, layer):
+            pass
+
+        def apply(self, layer, x, bias=None):
+            y = torch.ops.lutq.multiply_parts(x, layer.codes, layer.scales, layer.codebook, self.rows, self.group, self.kind)
+            return y if bias is None else y + bias
+
+    @register_quantization_config("lutq")
+    class Config(QuantizationConfig):
+        def __init__(self, config: LutqConfig):
+            super().__init__()
+            self.config = config
+
+        def get_name(self) -> str:
+            return "lutq"
+
+        def get_supported_act_dtypes(self) -> list[torch.dtype]:
+            return [torch.float16, torch.bfloat16, torch.float32]
+
+        @classmethod
+        def get_min_capability(cls) -> int:
+            return 70
+
+        @staticmethod
+        def get_config_filenames() -> list[str]:
+            return []
+
+        @classmethod
+        def from_config(cls, config: dict) -> "Config":
+            return cls(LutqConfig(**config))
+
+        def get_quant_method(self, layer: torch.nn.Module, prefix: str):
+            parts = parts_of(self.config, prefix)
+            if isinstance(layer, LinearBase):
+                return Method(parts) if parts else UnquantizedLinearMethod()
+            moe = "MoE" in type(layer).__name__ and any(name.startswith(prefix + ".") for name in self.config.tensors)
+            if parts or moe:
+                raise ValueError(f"{prefix}: lutq_vllm.py opens linear layers alone, and this is a {type(layer).__name__}")
+            return None
