@@ -51,6 +51,7 @@ func newQuantizeCommand(u *ui) *cobra.Command {
 linear layer of the decoder is stored as codes, a lookup table and scales for
 groups of columns. The rest is copied; the report says what and why. lutq_hf.py
 beside it is for transformers: from_pretrained(OUT, trust_remote_code=True).
+Interrupted, the same command goes on. Any number of threads gives equal bytes.
 
 "lutq help formats" tells about codebooks, which are nf, int, fp, kbit, jt, js,
 q2 to q5, iq4nl, e2m1 and file:PATH; "lutq help learning" about gptq, --learn.
@@ -60,9 +61,7 @@ out, or REGEX=keep, makes an exception of the tensors whose name matches. A
 recipe file holds the same in JSON; flags override its defaults:
 
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
-  {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}
-
-Interrupted, the same command goes on. Any number of threads gives equal bytes.`, input.Config, input.Index, input.Header, input.Recipe, input.Codebook, input.Tokenizer, input.Text),
+  {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}`, input.Config, input.Index, input.Header, input.Recipe, input.Codebook, input.Tokenizer, input.Text),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -79,7 +78,7 @@ Interrupted, the same command goes on. Any number of threads gives equal bytes.`
 	codebook.also = "file:"
 	f.Var(codebook, "codebook", "table `NAME` (default js; nf for 3 bits)")
 	f.Var(newWord(&o.target, "", export.PresetNames()...), "for", "defaults that export --to `NAME` keeps: "+strings.Join(export.PresetNames(), ", "))
-	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, nfl (nf and --learn), bcq")
+	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, bcq, nfl (nf, --learn)")
 	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
 	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32 or one of a byte")
 	f.Var(newNumber(&o.bcq.Rounds, bcq.DefaultRounds, 0, maxRounds), "bcq-rounds", "`N` rounds of bcq at most; 0 is greedy")
