@@ -98,7 +98,9 @@ func (p *Plan) imported(t *hf.Tensor, origins map[string]target.Origin) (it Item
 	n := as.Matrices() * as.N
 	m, ok := e.Codec.(*codes.Matrix)
 	switch {
-	case !ok || m.Bits > lut.MaxBits:
+	case !ok:
+		why = "its weights are no table's times a scale"
+	case m.Bits > lut.MaxBits:
 		why = fmt.Sprintf("a table has at most %d bits", lut.MaxBits)
 	case m.Bits < lut.MinBits:
 		why = fmt.Sprintf("a table has at least %d bits", lut.MinBits)

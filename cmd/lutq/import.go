@@ -37,6 +37,7 @@ taken over, and each weight is compared. It takes
   MLX                 up to 5 bits, NVFP4, MXFP4
   Model Optimizer     NVFP4
   gpt-oss             MXFP4
+  GGUF                Q4_0, Q5_0, IQ4_NL, MXFP4
 
 Not all of them have a form as one table times scales: groups with zero points
 of their own have none, nor columns that were reordered, nor 8 bits. Such

@@ -317,7 +317,8 @@ func (c *configReader) longRope(scaling map[string]any, factor float64) {
 }
 
 // llama3 finds out what the divisors of the frequencies were made of. They are those of
-// Llama 3.1 and after it, but for the factor that long wavelengths are stretched by.
+// Llama 3.1 and after it, but for the factor that long wavelengths are stretched by and the
+// context that lengths are measured by, which a divisor between 1 and the factor tells.
 func (c *configReader) llama3(scaling map[string]any, kind string, theta float64) string {
 	divisors := c.vector("rope_freqs.weight")
 	if c.err != nil || len(divisors) == 0 {
@@ -335,6 +336,14 @@ func (c *configReader) llama3(scaling map[string]any, kind string, theta float64
 		return kind
 	}
 	r := arch.Rope{Type: "llama3", Dim: 2 * len(divisors), Theta: theta, Factor: divisors[len(divisors)-1], Original: 8192, LowFreq: 1, HighFreq: 4}
+	for i, d := range divisors {
+		if d > 1 && d < r.Factor {
+			s := (1/d - 1/r.Factor) / (1 - 1/r.Factor)
+			wavelength := 2 * math.Pi * math.Pow(theta, 2*float64(i)/float64(r.Dim))
+			r.Original = int(min(math.Round(wavelength*(r.LowFreq+s*(r.HighFreq-r.LowFreq))), math.MaxInt32))
+			break
+		}
+	}
 	// Files may have them rounded to 16 bits, and frequencies were computed in 32.
 	for i, f := range r.Frequencies(1) {
 		if want := math.Pow(theta, -2*float64(i)/float64(r.Dim)) / f; math.Abs(divisors[i]/want-1) > 2e-3 {

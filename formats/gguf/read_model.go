@@ -164,7 +164,10 @@ func (v *View) tensor() hf.MadeTensor {
 	n, size := raw.Type.Block()
 	t.Bytes = elements / int64(n) * int64(size)
 	if n > 1 {
-		t.Encoding = &hf.Encoding{Type: strings.ToUpper(raw.Type.String()), Rows: 1, Cols: raw.Type.scaled(), N: v.n, K: v.k, Turned: v.Turned}
+		t.Encoding = &hf.Encoding{Type: strings.ToUpper(raw.Type.String()), Rows: 1, Cols: raw.Type.scaled(), N: v.n, K: v.k, Turned: v.Turned, Codec: v}
+		if m := v.matrix(); m != nil {
+			t.Encoding.Codec = m
+		}
 	}
 	return t
 }

@@ -36,7 +36,8 @@ type MadeTensor struct {
 	Shard string // base name of the file
 	Bytes int64  // that it takes there
 	Codec Codec
-	// Encoding says how the values are stored, nil where that is as they are. It has no parts and no codec.
+	// Encoding says how the values are stored, nil where that is as they are. It has no parts, and its codec may
+	// be another that reads the same.
 	Encoding *Encoding
 }
 
