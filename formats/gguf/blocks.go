@@ -28,7 +28,7 @@ func (t Type) levels() []float32 {
 		v := target.Integers(8)
 		return append(v[128:], v[:128]...)
 	case IQ4_NL: // kvalues_iq4nl of ggml
-		return []float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+		return iq4Values()[:]
 	case MXFP4:
 		v := make([]float32, 16)
 		for i := range v {

@@ -6,10 +6,8 @@ import (
 	"github.com/lutq/lutq/formats/codes"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/target"
 )
-
-// small is the number of weights in a block that is not of [super] ones.
-const small = 32
 
 // matrix returns the view as codes of one table times a scale for every 32 columns, nil where it is
 // stored in another way.
@@ -20,14 +18,14 @@ func (v *View) matrix() *codes.Matrix {
 			return nil
 		}
 	}
-	m := &codes.Matrix{N: v.n * len(v.pieces), K: v.k, Group: small, ScaleType: hf.F16}
+	m := &codes.Matrix{N: v.n * len(v.pieces), K: v.k, Group: block, ScaleType: hf.F16}
 	switch t {
 	case Q4_0:
-		m.Bits, m.Values = 4, integers(4)
+		m.Bits, m.Values = 4, target.Integers(4)
 	case Q5_0:
-		m.Bits, m.Values = 5, integers(5)
+		m.Bits, m.Values = 5, target.Integers(5)
 	case Q8_0:
-		m.Bits, m.Values = 8, integers(8)
+		m.Bits, m.Values = 8, target.Integers(8)
 	case IQ4_NL:
 		m.Bits, m.Values = 4, iq4Values()[:]
 	case MXFP4:
@@ -38,18 +36,9 @@ func (v *View) matrix() *codes.Matrix {
 	if v.offset != 0 || len(v.Shape) < 2 {
 		return nil
 	}
-	m.Codes = blockField(v, func(dst []uint8, b []byte) { blockCodes(t, dst, b) }, small)
+	m.Codes = blockField(v, func(dst []uint8, b []byte) { blockCodes(t, dst, b) }, block)
 	m.Scales = blockField(v, func(dst []float32, b []byte) { dst[0] = blockScale(t, b) }, 1)
 	return m
-}
-
-// integers returns the numbers -2^(bits-1) to 2^(bits-1)-1.
-func integers(bits int) []float32 {
-	v := make([]float32, 1<<bits)
-	for i := range v {
-		v[i] = float32(i - len(v)/2)
-	}
-	return v
 }
 
 // blockScale returns what the levels of a block are multiplied by.
@@ -63,15 +52,15 @@ func blockScale(t Type, b []byte) float32 {
 // blockCodes reads the 32 codes of a block.
 func blockCodes(t Type, dst []uint8, b []byte) {
 	_, size := t.Block()
-	dst = dst[:small]
+	dst = dst[:block]
 	if t == Q8_0 {
 		for j := range dst {
 			dst[j] = b[2+j] ^ 0x80 // from two's complement to the order of values
 		}
 		return
 	}
-	for j, q := range b[size-small/2 : size] {
-		dst[j], dst[j+small/2] = q&15, q>>4
+	for j, q := range b[size-block/2 : size] {
+		dst[j], dst[j+block/2] = q&15, q>>4
 	}
 	if t == Q5_0 {
 		high := binary.LittleEndian.Uint32(b[2:])
@@ -84,7 +73,7 @@ func blockCodes(t Type, dst []uint8, b []byte) {
 // blockField reads what each block of rows has of something: per of them.
 func blockField[T any](v *View, read func(dst []T, b []byte), per int) codes.Field[T] {
 	_, size := v.Raw[0].Type.Block()
-	rowBytes := int64(v.k / small * size)
+	rowBytes := int64(v.k / block * size)
 	return func(dst []T, b codes.Block) error {
 		first, last := b.Col/per, (b.Col+b.Cols-1)/per // blocks
 		raw, all := make([]byte, (last-first+1)*size), make([]T, (last-first+1)*per)

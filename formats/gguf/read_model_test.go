@@ -305,7 +305,7 @@ func TestCodesOfBlocks(t *testing.T) {
 			tensors, n := contents(t, c, d), 0
 			for i := range tensors {
 				x := &tensors[i]
-				if k := x.shape[len(x.shape)-1]; len(x.shape) != 2 || k%small != 0 || !strings.HasPrefix(x.name, "blk.") {
+				if k := x.shape[len(x.shape)-1]; len(x.shape) != 2 || k%block != 0 || !strings.HasPrefix(x.name, "blk.") {
 					continue
 				}
 				n++

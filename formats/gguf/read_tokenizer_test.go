@@ -236,8 +236,13 @@ func FuzzModel(f *testing.F) {
 	f.Add(smallFile(3))
 	x := newFile(3, 1, 8)
 	for _, kv := range []KV{
-		{"general.architecture", "llama"}, {"llama.block_count", uint32(1)}, {"llama.embedding_length", uint32(8)}, {"llama.context_length", uint32(8)},
-		{"llama.feed_forward_length", uint32(8)}, {"llama.attention.head_count", uint32(2)}, {"llama.attention.layer_norm_rms_epsilon", float32(1e-5)},
+		{"general.architecture", "llama"},
+		{"llama.block_count", uint32(1)},
+		{"llama.embedding_length", uint32(8)},
+		{"llama.context_length", uint32(8)},
+		{"llama.feed_forward_length", uint32(8)},
+		{"llama.attention.head_count", uint32(2)},
+		{"llama.attention.layer_norm_rms_epsilon", float32(1e-5)},
 		{"tokenizer.ggml.model", "llama"},
 	} {
 		x.putPair(kv)
