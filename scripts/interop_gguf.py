@@ -135,7 +135,8 @@ def texts_of(path: Path, seed: int, count: int) -> tuple[Tokenizer, list[str]]:
     texts = [s for s in FIXED if "<|" not in s and "<s" not in s and "<unk" not in s]
     while len(texts) < count:
         texts.append(random_text(rng, []))
-    return t, [s for s in texts if "\0" not in s]
+    # Nor do the two have the same version of Unicode.
+    return t, [s for s in texts if "\0" not in s and "\U00010d40" not in s]
 
 
 def windows_of(vocab: int) -> list[list[int]]:
@@ -194,6 +195,10 @@ def check_tokenizer(check: Checks, lutq: Path, path: Path, work: Path, node: Pat
         check(f"{title}: strings of {len(texts)} that llama.cpp cuts otherwise", len(differ), 0)
         for i in differ[:5]:
             print("     ", json.dumps(texts[i]), want[i], ids[i])
+    if t.model.byte_fallback:
+        # LlamaTokenizer, which it takes, puts no space before a text that begins with one. A file cannot say which is meant.
+        texts = [s for s in texts if not s.startswith((" ", "▁"))]
+        want = [t.encode(s, add_special_tokens=False).ids for s in texts]
     own = AutoTokenizer.from_pretrained(out, gguf_file="model.gguf")
     differ = [i for i, s in enumerate(texts) if own.encode(s, add_special_tokens=False) != want[i]]
     check(f"{title}: strings that transformers' GGUF reader cuts otherwise", len(differ), 0)
@@ -216,7 +221,7 @@ def tiny_llama(out: Path, vocab: int) -> None:
     torch.manual_seed(1)
     config = LlamaConfig(
         vocab_size=vocab, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1,
-        tie_word_embeddings=True, bos_token_id=1, eos_token_id=2,
+        tie_word_embeddings=True, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(out)
 

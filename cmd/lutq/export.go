@@ -21,6 +21,7 @@ import (
 type exportOptions struct {
 	target string
 	dtype  string
+	blocks string
 	kept   string
 
 	noTokenizer bool
@@ -52,7 +53,8 @@ open it:
   dense   weights of 16 or 32 bits: every program. MODEL may be any model then
   gguf    one file model.gguf: llama.cpp and what is made of it, transformers.
           MODEL may be any model then; --kept says what becomes of matrices
-          that are not quantized, which stay in their type otherwise
+          that are not quantized, which stay in their type otherwise, --type
+          in which blocks of llama.cpp's the linear layers are searched anew
 
 Codes and scales are taken over as they are wherever the target can hold them,
 which "lutq help formats" tells for each table. Layers that do not fit are
@@ -76,6 +78,7 @@ most, "weights rounded" where a dense type holds fewer digits, or
 	f.BoolVar(&o.requantize, "requantize", false, "quantize anew what does not fit")
 	f.Var(newWord(&o.dtype, "", "f16", "bf16", "f32"), "dtype", "`TYPE` of all weights of a dense model: f16, bf16, f32")
 	f.Var(newWord(&o.kept, "", gguf.KeptNames()...), "kept", "`TYPE` of what is not quantized, in gguf: f16, bf16, f32, q8_0")
+	f.Var(newWord(&o.blocks, "", gguf.WeightNames()...), "type", "`TYPE` of all linear layers, in gguf: q4_k, q6_k, iq4_xs and others")
 	f.BoolVar(&o.noTokenizer, "no-tokenizer", false, "leave the tokenizer out of gguf")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
@@ -149,12 +152,12 @@ func (o exportOptions) format() (target.Target, error) {
 		return nil, usage("--dtype is for --to dense")
 	}
 	g, isGGUF := to.(gguf.Target)
-	if !isGGUF && (o.kept != "" || o.noTokenizer) {
-		return nil, usage("--kept and --no-tokenizer are for --to gguf")
+	if !isGGUF && (o.kept != "" || o.blocks != "" || o.noTokenizer) {
+		return nil, usage("--kept, --type and --no-tokenizer are for --to gguf")
 	}
 	switch {
 	case isGGUF:
-		g.Kept, g.NoTokenizer = o.kept, o.noTokenizer
+		g.Kept, g.Type, g.NoTokenizer = o.kept, o.blocks, o.noTokenizer
 		return g, nil
 	case ok && o.dtype != "":
 		d.DType, err = weight.ParseScaleType(o.dtype)

@@ -3,6 +3,7 @@ package export
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -39,6 +40,7 @@ type item struct {
 	fit   target.Fit
 	anew  lut.Options
 	never string // why there is no form but 16 or 32 bits, where fit.Why is set
+	own   bool   // never says what the target does itself
 }
 
 // New looks at a container's layers. Nothing of it is checked by digests but what the
@@ -203,6 +205,7 @@ func (p *Plan) lookAt(it *item, l *target.Layer) error {
 	}
 	if it.anew, err = p.format.Anew(l); err != nil {
 		l.As, it.never = target.Dense, err.Error()
+		_, it.own = errors.AsType[*target.OwnError](err)
 		return nil
 	}
 	l.As, l.Table = target.Anew, it.anew.Codebook.Values
@@ -290,7 +293,10 @@ func (p *Plan) Unfit() []Unfit {
 			continue
 		}
 		then := "quantized anew"
-		if it.never != "" {
+		switch {
+		case it.own:
+			then = it.never
+		case it.never != "":
 			then = "stored as " + p.Model.DType.String()
 		}
 		at := slices.IndexFunc(all, func(u Unfit) bool { return u.Why == it.fit.Why && u.Then == then })
@@ -332,6 +338,12 @@ const (
 	Requantized = "re-quantized"
 )
 
+// rounds reports whether tensors that are kept lose digits.
+func (p *Plan) rounds() bool {
+	r, ok := p.format.(target.Rounder)
+	return ok && r.Rounds()
+}
+
 // Outcome says what becomes of the weights.
 func (p *Plan) Outcome() Outcome {
 	o := Outcome{Outcome: LossFree}
@@ -352,7 +364,7 @@ func (p *Plan) Outcome() Outcome {
 	switch {
 	case unfit:
 		o.Outcome = Requantized
-	case o.Change > 0 && o.Dense > 0:
+	case o.Change > 0 && o.Dense > 0 || p.rounds():
 		o.Outcome = Rounded
 	case o.Change > 0:
 		o.Outcome = Rerounded

@@ -182,6 +182,45 @@ func packE8M0(q []uint8, d float32) byte {
 	return byte(e - 1 + 127)
 }
 
+// codebook returns the levels of a type in ascending order, as far as a search for scales knows them: none for
+// a type without a table of at most 32.
+func (t Type) codebook() lut.Codebook {
+	switch t {
+	case Q4_0, Q5_0, IQ4_NL:
+		return lut.Codebook{Name: t.String(), Values: t.levels()}
+	}
+	return lut.Codebook{}
+}
+
+// rounder returns what writes a row of k weights in a type. It has scratch memory, so each goroutine needs its own.
+func (t Type) rounder(k int) (func(dst []byte, w []float32) error, error) {
+	if e := NewEncoder(t); e != nil {
+		return func(dst []byte, w []float32) error { return e.Encode(dst, w, nil) }, nil
+	}
+	table := t.codebook()
+	if table.Values == nil {
+		return t.encode, nil
+	}
+	q, err := lut.NewQuantizer(lut.Options{Codebook: table, Group: block, Scale: weight.MSE, ScaleType: weight.F16})
+	if err != nil {
+		return nil, err
+	}
+	m := &lut.Matrix{N: 1, K: k, Bits: table.Bits(), Group: block, ScaleType: weight.F16, Codebook: table.Values}
+	m.Codes, m.Scales = make([]byte, m.RowBytes()), make([]byte, m.Groups()*m.ScaleType.Size())
+	parts, errs := m.Parts(), make([]weight.RowError, 1)
+	p, err := newPacker(t, m)
+	if err != nil {
+		return nil, err
+	}
+	return func(dst []byte, w []float32) error {
+		if err := q.Rows(parts, errs, w); err != nil {
+			return err
+		}
+		p.row(dst, 0)
+		return nil
+	}, nil
+}
+
 // encode writes weights in a type of numbers, to nearest, or in Q8_0. It fails on what F16 cannot hold.
 func (t Type) encode(dst []byte, w []float32) error {
 	switch t {

@@ -28,12 +28,26 @@ type Target struct {
 	// Kept, if set, is the type of matrices that are not quantized: f32, f16, bf16 or q8_0. Otherwise they stay in
 	// theirs. Vectors and routers are in f32.
 	Kept string
+	// Type, if set, is one of [WeightNames] that all linear layers of blocks are quantized to, also those of a model in
+	// 16 or 32 bits. Otherwise layers are written as they are, where that can be.
+	Type string
 	// NoTokenizer leaves the tokenizer out.
 	NoTokenizer bool
 }
 
 // KeptNames lists what [Target].Kept may be.
 func KeptNames() []string { return []string{"f16", "bf16", "f32", "q8_0"} }
+
+// WeightNames lists what [Target].Type may be.
+func WeightNames() []string {
+	var names []string
+	for _, t := range types() {
+		if t.Type == Q8_0 || t.codebook().Values != nil || searchedOf(t.Type) != nil {
+			names = append(names, t.name)
+		}
+	}
+	return names
+}
 
 // Name implements [target.Target].
 func (Target) Name() string { return "gguf" }
@@ -53,6 +67,12 @@ func (t Target) Format(m *target.Model) (target.Format, error) {
 			return nil, err
 		}
 		f.keep = true
+	}
+	if t.Type != "" {
+		if f.typ, err = ParseType(t.Type); err != nil {
+			return nil, err
+		}
+		f.retype = true
 	}
 	for _, l := range m.Layers {
 		f.layers[l.Tensor] = l
@@ -74,6 +94,8 @@ type format struct {
 	model    *target.Model
 	keep     bool // that keptType is set
 	keptType Type
+	retype   bool // that typ is set
+	typ      Type
 	layers   map[string]*target.Layer // by the tensor of the model
 	kept     map[string]*hf.Tensor
 	tensors  []Tensor
@@ -168,6 +190,12 @@ func (f *format) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
 		return target.Fit{Why: "it has no table"}
 	}
 	types, fit := fitBlocks(w)
+	if f.retype && fit.Why == "" {
+		if !slices.Contains(types, f.typ) {
+			fit = target.Fit{Why: "it is to be of type " + f.typ.String()}
+		}
+		types = []Type{f.typ}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.types[l] = types
@@ -179,15 +207,91 @@ func (f *format) Anew(l *target.Layer) (lut.Options, error) {
 	if l.K%block != 0 {
 		return lut.Options{}, fmt.Errorf("rows of %d weights are no whole blocks of %d", l.K, block)
 	}
-	o := lut.Options{Group: block, Scale: weight.MSE, ScaleType: weight.F16}
-	o.Codebook = lut.Codebook{Name: "iq4nl", Values: IQ4_NL.levels()}
-	if l.Stored.Bits > 4 {
-		o.Codebook = lut.Codebook{Name: "q5", Values: Q5_0.levels()}
+	o := lut.Options{Codebook: f.anewType(l).codebook(), Group: block, Scale: weight.MSE, ScaleType: weight.F16}
+	if o.Codebook.Values == nil {
+		return o, &target.OwnError{Type: f.typ.String()}
 	}
 	if top := float64(l.Top) / float64(o.Codebook.Max()); top > 65504 {
 		return lut.Options{}, fmt.Errorf("weights of %v are beyond F16", l.Top)
 	}
 	return o, nil
+}
+
+// anewType is the type that a layer is quantized to anew.
+func (f *format) anewType(l *target.Layer) Type {
+	switch {
+	case f.retype:
+		return f.typ
+	case l.Stored.Bits > 4:
+		return Q5_0
+	}
+	return IQ4_NL
+}
+
+// Rounds implements [target.Rounder]: it reports whether a matrix that is kept is written in a type that does not
+// hold all of its own, or is quantized.
+func (f *format) Rounds() bool {
+	for i := range f.tensors {
+		t := &f.tensors[i]
+		if t.Float {
+			continue
+		}
+		sources := []*hf.Tensor{f.kept[t.Source]}
+		for _, l := range t.Layers {
+			sources = append(sources, f.kept[l.Stored.Tensor])
+		}
+		for j, k := range sources {
+			if k == nil {
+				continue
+			}
+			typ, err := f.typeOfKept(k)
+			if j > 0 && f.retype {
+				typ, err = f.typeOfDense(t.Layers[j-1], nil)
+			}
+			if own, ok := target.ScaleType(k.DType); err == nil && ok == nil && typ != F32 && typ != denseType(own) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Warnings implements [target.Warner]: what llama.cpp computes otherwise than the model, or does not get.
+func (f *format) Warnings() []string {
+	var lines []string
+	d := f.model.Decoder
+	family, err := familyOf(d)
+	if err != nil {
+		return nil
+	}
+	a := &d.Blocks[0].Attn
+	window := slidingWindow(d)
+	if w, ok := window.(uint32); ok && family.window == 0 && w > 0 && int(w) < d.MaxPositions {
+		lines = append(lines, fmt.Sprintf("llama.cpp has no windows in models of the architecture %s: beyond %d tokens it computes otherwise", family.arch, w))
+	}
+	switch r := a.Rope; {
+	case r.Type == "dynamic":
+		lines = append(lines, fmt.Sprintf("llama.cpp has no rope type dynamic: beyond %d tokens it computes otherwise", r.Original))
+	case r.Type == "yarn" && !r.Truncate:
+		lines = append(lines, "llama.cpp rounds the ends of the ramp of rope type yarn, which this model does not: it computes a little otherwise")
+	}
+	used := make(map[string]bool)
+	for i := range f.tensors {
+		used[f.tensors[i].Source] = true
+		for _, l := range f.tensors[i].Layers {
+			used[l.Stored.Tensor], used[l.Stored.Bias] = true, true
+		}
+	}
+	left := 0
+	for name := range f.kept {
+		if !used[name] && !(d.Tied && name == d.Head.Stored.Tensor) {
+			left++
+		}
+	}
+	if left > 0 {
+		lines = append(lines, fmt.Sprintf("%d tensors that are no part of the language model are left out", left))
+	}
+	return lines
 }
 
 // Write implements [target.Format].
@@ -240,15 +344,12 @@ func (f *format) typeOf(t *Tensor) (Type, error) {
 	first := F32
 	for i, l := range t.Layers {
 		layer := f.layers[l.Stored.Tensor]
-		typ := denseType(f.model.DType)
 		switch {
-		case layer == nil:
-			var err error
-			if typ, err = f.typeOfKept(f.kept[l.Stored.Tensor]); err != nil {
+		case layer == nil || layer.As == target.Dense:
+			typ, err := f.typeOfDense(l, layer)
+			if err != nil {
 				return 0, err
 			}
-			fallthrough
-		case layer.As == target.Dense:
 			dense++
 			if i == 0 {
 				first = typ
@@ -274,15 +375,30 @@ func (f *format) typeOf(t *Tensor) (Type, error) {
 	return common[0], nil
 }
 
+// typeOfDense returns the type of a layer that is written from its weights. layer is nil for one that is not quantized.
+func (f *format) typeOfDense(l *arch.Linear, layer *target.Layer) (Type, error) {
+	switch {
+	case f.retype && l.Stored.Role == arch.LinearWeight:
+		t, err := FallbackOf(f.typ, l.K)
+		if err != nil {
+			t = F16
+		}
+		if t == Q5_1 { // which nothing here rounds to
+			t = Q8_0
+		}
+		return t, nil
+	case layer == nil:
+		return f.typeOfKept(f.kept[l.Stored.Tensor])
+	}
+	return denseType(f.model.DType), nil
+}
+
 // holding lists the types that hold a layer's table, the best first.
 func (f *format) holding(l *target.Layer) []Type {
-	switch {
-	case l.As == target.AsIs:
+	if l.As == target.AsIs {
 		return f.types[l]
-	case l.Bits > 4:
-		return []Type{Q5_0}
 	}
-	return []Type{IQ4_NL}
+	return []Type{f.anewType(l)}
 }
 
 func denseType(t weight.ScaleType) Type {
@@ -490,6 +606,10 @@ func (j *job) weights(ctx context.Context, read func(dst []float32, row int) err
 	for i := range j.parts {
 		p := &j.parts[i]
 		row := make([]float32, p.columns())
+		encode, err := p.typ.rounder(p.columns())
+		if err != nil {
+			return err
+		}
 		if err := j.rows(ctx, p, func(dst []byte, n int) error {
 			if err := read(row, n); err != nil {
 				return err
@@ -497,7 +617,7 @@ func (j *job) weights(ctx context.Context, read func(dst []float32, row int) err
 			for k := range row {
 				row[k] += p.tensor.Offset
 			}
-			return p.typ.encode(dst, row)
+			return encode(dst, row)
 		}); err != nil {
 			return err
 		}

@@ -318,6 +318,9 @@ func (f *tokenizerFile) sentencePiece(v *vocabulary) ([]KV, error) {
 	if err != nil {
 		return nil, err
 	}
+	if n := len(slices.DeleteFunc(slices.Clone(v.types), func(kind int32) bool { return kind != tokenByte })); n != 256 {
+		return nil, fmt.Errorf("a fallback to bytes, of which %d have a token: llama.cpp stops at a character without", n)
+	}
 	scores := make([]float32, len(v.tokens))
 	for i, kind := range v.types {
 		switch kind {

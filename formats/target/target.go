@@ -37,10 +37,24 @@ type Format interface {
 	Write(ctx context.Context, dir string, s Source) error
 }
 
+// OwnError is the error of [Format.Anew] for a layer that the format quantizes itself, from
+// [Source.Weights]. The layer is [Dense] then.
+type OwnError struct {
+	Type string // what in
+}
+
+func (e *OwnError) Error() string { return "quantized anew to " + e.Type }
+
 // Warner is a format that knows of clients that do not take all that it holds.
 type Warner interface {
 	// Warnings returns a line for each such thing about the model, whose layers' forms are known.
 	Warnings() []string
+}
+
+// Rounder is a format that may write kept tensors with fewer digits than they have.
+type Rounder interface {
+	// Rounds reports whether it does.
+	Rounds() bool
 }
 
 // Fit is what becomes of a layer that is stored as it is.
