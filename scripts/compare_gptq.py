@@ -78,11 +78,13 @@ def gptqmodel(model: Path, out: Path, bits: int, group: int, text: list[list[int
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     count = os.cpu_count()
     os.cpu_count = lambda: max(count, 4)  # with fewer its thread pools do not fit each other
-    import torch
-    from gptqmodel import GPTQModel, QuantizeConfig
+    model, out = model.resolve(), out.resolve()
+    # It draws its progress on stdout, and leaves a folder of logs where it runs.
+    with contextlib.redirect_stdout(sys.stderr), contextlib.chdir(out.parent):
+        import torch
+        from gptqmodel import GPTQModel, QuantizeConfig
 
-    config = QuantizeConfig(bits=bits, group_size=group, sym=True, desc_act=True, device="cpu", offload_to_disk=False)
-    with contextlib.redirect_stdout(sys.stderr):  # where it draws its progress
+        config = QuantizeConfig(bits=bits, group_size=group, sym=True, desc_act=True, device="cpu", offload_to_disk=False)
         m = GPTQModel.load(str(model), config, dtype=torch.float32)
         begin = time.time()
         m.quantize([{"input_ids": w, "attention_mask": [1] * len(w)} for w in text], batch_size=1)
