@@ -2,6 +2,7 @@ package quantize
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -137,4 +138,58 @@ func TestImport(t *testing.T) {
 	if _, _, err := NewImport(plain); err == nil || !strings.Contains(err.Error(), "no weight is quantized by another program") {
 		t.Errorf("a model that is not quantized: %v", err)
 	}
+}
+
+// FuzzImport takes over folders of any config.json and tensors: what comes of it holds, or is refused in a line.
+func FuzzImport(f *testing.F) {
+	const config, weights = "config.json", "model.safetensors"
+	folders, err := filepath.Glob("../formats/*/testdata/*/values.json")
+	if err != nil || len(folders) == 0 {
+		f.Fatalf("no folders: %v", err)
+	}
+	for _, path := range folders {
+		c, err := os.ReadFile(filepath.Join(filepath.Dir(path), config))
+		if err != nil {
+			f.Fatal(err)
+		}
+		w, err := os.ReadFile(filepath.Join(filepath.Dir(path), weights))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(c, w)
+	}
+	f.Fuzz(func(t *testing.T, c, w []byte) {
+		dir, out := t.TempDir(), filepath.Join(t.TempDir(), "out")
+		for name, data := range map[string][]byte{config: c, weights: w} {
+			if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := func() error {
+			src, err := source.Open(dir)
+			if err != nil {
+				return err
+			}
+			defer src.Close()
+			p, _, err := NewImport(src)
+			if err != nil {
+				return err
+			}
+			if _, err := p.Run(context.Background(), out, RunOptions{Threads: 1}); err != nil {
+				return err
+			}
+			m, err := lutq.Open(out)
+			if err != nil {
+				t.Fatalf("what was written cannot be opened: %v", err)
+			}
+			defer m.Close()
+			if report, err := m.Verify(context.Background(), lutq.VerifyOptions{Original: src}); err != nil || len(report.Problems) > 0 {
+				t.Fatalf("what was written is not as it should be: %+v, %v", report, err)
+			}
+			return nil
+		}()
+		if err != nil && (strings.ContainsRune(err.Error(), '\n') || len(err.Error()) > 10_000) {
+			t.Fatalf("error is %q", err)
+		}
+	})
 }
