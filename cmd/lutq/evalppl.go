@@ -35,8 +35,8 @@ func newEvalCommand(u *ui) *cobra.Command {
 		Use:   "eval-ppl MODEL... --text FILE",
 		Short: "Measure a model's perplexity on a text",
 		Long: withLimits(`Eval-ppl measures how well a model predicts a text. MODEL is a Hugging Face
-folder or one that lutq has quantized, which is evaluated from its packed
-weights. With --against the original is evaluated on the same tokens, and the
+folder, a GGUF file, or a folder that lutq has quantized, which is evaluated from
+its packed weights. With --against the original is evaluated on the same tokens, and the
 report adds the Kullback-Leibler divergence from it (mean, median, 99 %), the
 share of tokens where both find the same token most likely, and the logarithm of
 the ratio of perplexities with a 95 % interval by paired bootstrap over windows.
@@ -65,7 +65,7 @@ gpt-oss, Mixtral, Qwen2-MoE and Qwen3-MoE, their weights in 16 or 32 bits, in
 FP8 with scales or in MXFP4. Text models only.
 
 On the cpu activations are float32. On cuda they are float16, or bfloat16 for
-models that overflow it; the residual stream is float32 on both.`, input.Config, input.Index, input.Header, input.Tokenizer, input.Text),
+models that overflow it; the residual stream is float32 on both.`, input.Config, input.Index, input.Header, input.GGUF, input.Tokenizer, input.Text),
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: completeFolders,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -22,9 +22,10 @@ func TestLimits(t *testing.T) {
 	files := []input.Kind{input.Config, input.Index, input.Header}
 	text := []input.Kind{input.Tokenizer, input.Text}
 	for name, kinds := range map[string][]input.Kind{
-		"quantize": slices.Concat(files, text, []input.Kind{input.Recipe, input.Codebook}),
-		"inspect":  files, "verify": files, "repack": files, "bench": files,
-		"eval-ppl": slices.Concat(files, text), "tokenize": text, "generate": slices.Concat(files, text),
+		"quantize": slices.Concat(files, text, []input.Kind{input.GGUF, input.Recipe, input.Codebook}),
+		"inspect":  slices.Concat(files, []input.Kind{input.GGUF}), "verify": files, "repack": files, "bench": files,
+		"import":   slices.Concat(files, []input.Kind{input.GGUF}),
+		"eval-ppl": slices.Concat(files, text, []input.Kind{input.GGUF}), "tokenize": slices.Concat(text, []input.Kind{input.GGUF}), "generate": slices.Concat(files, text),
 	} {
 		code, help, stderr := exec("help", name)
 		if code != 0 {

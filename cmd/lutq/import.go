@@ -43,7 +43,7 @@ Not all of them have a form as one table times scales: groups with zero points
 of their own have none, nor columns that were reordered, nor 8 bits. Such
 weights are listed before anything is written, and are an error unless
 --keep-dense stores them in 32 bits. quantize takes any of these models, and
-quantizes them anew.`, input.Config, input.Index, input.Header),
+quantizes them anew.`, input.Config, input.Index, input.Header, input.GGUF),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE:              func(c *cobra.Command, args []string) error { return u.importModel(c.Context(), args[0], args[1], o) },

@@ -23,7 +23,8 @@ func newInspectCommand(u *ui) *cobra.Command {
 		Short: "List what a model folder stores, and how",
 		Long: withLimits(`Inspect lists the tensors of a model folder: name, shape, type, bytes and, for
 quantized layers, bits, group, codebook, scales and the relative error
-‖W-Ŵ‖/‖W‖ noted when they were made. It reads no weights; verify does.`, input.Config, input.Index, input.Header),
+‖W-Ŵ‖/‖W‖ noted when they were made. It reads no weights; verify does. Of a
+GGUF file the tensors are listed as the model's own folder has them.`, input.Config, input.Index, input.Header, input.GGUF),
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: folders(1),
 		RunE:              func(_ *cobra.Command, args []string) error { return u.inspect(args[0], asJSON) },

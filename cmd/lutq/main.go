@@ -150,7 +150,8 @@ the model.
   lutq inspect OUT                                  what is stored how
   lutq verify OUT --against MODEL                   whether all of it is as it should be
 
-MODEL is a folder with config.json, tokenizer.json and safetensors files.
+MODEL is a folder with config.json, tokenizer.json and safetensors files, or a
+GGUF file.
 
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 130 interrupted.`,

@@ -61,7 +61,7 @@ out, or REGEX=keep, makes an exception of the tensors whose name matches. A
 recipe file holds the same in JSON; flags override its defaults:
 
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
-  {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}`, input.Config, input.Index, input.Header, input.Recipe, input.Codebook, input.Tokenizer, input.Text),
+  {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}`, input.Config, input.Index, input.Header, input.GGUF, input.Recipe, input.Codebook, input.Tokenizer, input.Text),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {

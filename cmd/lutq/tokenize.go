@@ -23,7 +23,8 @@ func newTokenizeCommand(u *ui) *cobra.Command {
 		Short: "Print the token ids of a text",
 		Long: withLimits(`Tokenize prints the ids that MODEL's tokenizer.json gives a text, separated by
 spaces. The text is the file given by --text, byte for byte, or the standard
-input; it must be UTF-8. MODEL may also be a tokenizer.json itself.`, input.Tokenizer, input.Text),
+input; it must be UTF-8. MODEL may also be a tokenizer.json itself, or a GGUF
+file, whose tokenizer is made into one.`, input.Tokenizer, input.GGUF, input.Text),
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return u.tokenize(c.Context(), args[0], text, special, asJSON)
