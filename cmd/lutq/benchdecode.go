@@ -175,8 +175,12 @@ func (o *benchOptions) timedModels(path, dtype string) ([]timedModel, error) {
 	if err != nil {
 		return nil, err
 	}
-	container, weights := false, false
-	if info.IsDir() {
+	file, err := source.GGUF(path)
+	if err != nil {
+		return nil, err
+	}
+	container, weights := false, file != ""
+	if info.IsDir() && !weights {
 		if container, err = isContainer(path); err != nil {
 			return nil, err
 		}
