@@ -96,7 +96,7 @@ func NewPlain(ctx context.Context, c *hf.Checkpoint, t target.Target) (*Plan, er
 }
 
 func newModel(c *hf.Checkpoint, config []byte, has func(tensor string) bool) *target.Model {
-	m := &target.Model{Dir: c.Dir(), Config: config}
+	m := &target.Model{Dir: c.Dir(), OpenFile: c.OpenFile, Config: config}
 	m.Decoder, m.Why = arch.Describe(config, has)
 	for _, name := range c.SideFiles() {
 		if name != target.ConfigName {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
@@ -110,7 +112,11 @@ func writeFiles(dir string, m *Model, f Folder) error {
 		if f.Files[name] != nil {
 			continue
 		}
-		if _, err := folder.CopyFile(filepath.Join(dir, name), filepath.Join(m.Dir, name)); err != nil {
+		in, err := m.openFile(name)
+		if err != nil {
+			return err
+		}
+		if _, err := folder.Copy(filepath.Join(dir, name), in); err != nil {
 			return err
 		}
 	}
@@ -298,4 +304,11 @@ func (w *folderWriter) keep(ctx context.Context, t *hf.Tensor) error {
 func JSON(v any) ([]byte, error) {
 	text, err := json.MarshalIndent(v, "", "  ")
 	return append(text, '\n'), err
+}
+
+func (m *Model) openFile(name string) (io.ReadCloser, error) {
+	if m.OpenFile != nil {
+		return m.OpenFile(name)
+	}
+	return input.Open(filepath.Join(m.Dir, name))
 }

@@ -8,6 +8,7 @@ package target
 
 import (
 	"context"
+	"io"
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
@@ -71,14 +72,16 @@ type Fit struct {
 
 // Model is what is written.
 type Model struct {
-	Dir     string
-	Config  []byte           // config.json, without anything about how weights are quantized
-	Decoder *arch.Decoder    // nil: of no known family
-	Why     error            // then
-	DType   weight.ScaleType // that weights are computed with: F16, BF16 or F32
-	Layers  []*Layer         // that are quantized, in the order of the tensors that store them
-	Kept    []*hf.Tensor     // all other tensors, in order
-	Side    []string         // base names of the files that are no weights and not config.json
+	Dir string
+	// OpenFile opens one of the files beside the weights; nil is for those of the folder.
+	OpenFile func(name string) (io.ReadCloser, error)
+	Config   []byte           // config.json, without anything about how weights are quantized
+	Decoder  *arch.Decoder    // nil: of no known family
+	Why      error            // then
+	DType    weight.ScaleType // that weights are computed with: F16, BF16 or F32
+	Layers   []*Layer         // that are quantized, in the order of the tensors that store them
+	Kept     []*hf.Tensor     // all other tensors, in order
+	Side     []string         // base names of the files that are no weights and not config.json
 }
 
 // Layer is a quantized layer.
