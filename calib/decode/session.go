@@ -33,7 +33,7 @@ type Session struct {
 	cache *model.Cache
 	chunk int
 
-	logits model.Array // floats [rows, vocabulary] of the last step
+	logits model.Array // floats [vocabulary], of what follows a prompt
 	best   model.Array // floats [rows]
 	host   []float32
 }
@@ -59,7 +59,7 @@ func NewSession(m *model.Model, o Options) (*Session, error) {
 	rows, ops := min(slots, Bucket), m.Ops()
 	s := &Session{
 		m: m, cache: cache, chunk: min(chunk, o.Context),
-		logits: ops.Floats(rows * m.Vocab()), best: ops.Floats(rows), host: make([]float32, rows*m.Vocab()),
+		logits: ops.Floats(m.Vocab()), best: ops.Floats(rows), host: make([]float32, rows*m.Vocab()),
 	}
 	if err := ops.Err(); err != nil {
 		s.Close()
@@ -128,15 +128,11 @@ func (s *Session) Step(ctx context.Context, slots, tokens []int) (*Next, error) 
 	if len(slots) != len(tokens) || len(slots) > min(Bucket, s.Slots()) {
 		return nil, fmt.Errorf("a step of %d slots and %d tokens", len(slots), len(tokens))
 	}
-	parts := make([]model.Part, len(slots))
-	for i, slot := range slots {
-		parts[i] = model.Part{Slot: slot, Tokens: tokens[i : i+1]}
-	}
-	h, err := s.cache.Continue(ctx, parts...)
+	logits, err := s.cache.Step(ctx, slots, tokens)
 	if err != nil {
 		return nil, err
 	}
-	return s.next(h, len(slots))
+	return &Next{s, logits, len(slots)}, nil
 }
 
 // next applies the output head to states.
@@ -144,20 +140,21 @@ func (s *Session) next(h model.Array, rows int) (*Next, error) {
 	if err := s.m.Logits(s.logits, h, rows); err != nil {
 		return nil, err
 	}
-	return &Next{s, rows}, nil
+	return &Next{s, s.logits.Slice(0, rows*s.m.Vocab()), rows}, nil
 }
 
 // Next says what follows texts. It is valid until the session's next step.
 type Next struct {
-	s    *Session
-	rows int
+	s      *Session
+	logits model.Array // floats [rows, vocabulary]
+	rows   int
 }
 
 // Logits returns the logits of the token that follows, [rows, vocabulary].
 func (n *Next) Logits() []float32 {
 	vocab := n.s.m.Vocab()
 	host := n.s.host[:n.rows*vocab]
-	n.s.m.Ops().Read(host, n.s.logits.Slice(0, len(host)))
+	n.s.m.Ops().Read(host, n.logits)
 	return host
 }
 
@@ -165,7 +162,7 @@ func (n *Next) Logits() []float32 {
 func (n *Next) Best() ([]int, error) {
 	ops, vocab := n.s.m.Ops(), n.s.m.Vocab()
 	best := n.s.best.Slice(0, n.rows)
-	ops.ArgMax(best, n.s.logits.Slice(0, n.rows*vocab), n.rows, vocab)
+	ops.ArgMax(best, n.logits, n.rows, vocab)
 	host := make([]float32, n.rows)
 	ops.Read(host, best)
 	tokens := make([]int, n.rows)

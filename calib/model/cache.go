@@ -16,8 +16,9 @@ type Cache struct {
 	positions int
 	lengths   []int // of the text in each slot
 	layers    []kept
-	rows      stepRows
-	turns     map[*rope]*turn
+	places    places                // of the rows of a step
+	logits    Array                 // floats, of the last one
+	recorded  map[int]*recordedStep // by the number of texts
 }
 
 // kept are keys and values of a layer.
@@ -26,17 +27,22 @@ type kept struct {
 	keys, values Array
 }
 
-// stepRows are where the rows of a step stand.
-type stepRows struct {
+// places are where the rows of a step stand, with what their rotary embeddings need.
+type places struct {
+	rows  floats
+	turns map[*rope]*turn
+}
+
+// floats are written to the first elements of an array.
+type floats struct {
 	host []float32
 	dev  Array
 }
 
 // turn is what a step needs of a rotary embedding.
 type turn struct {
-	freqs            []float64
-	hostCos, hostSin []float32
-	cos, sin         Array // floats [rows, half]
+	freqs    []float64
+	cos, sin floats // [rows, half]
 }
 
 // Arranger is implemented by [Ops] that multiply few rows faster by weights that are laid out for it.
@@ -60,15 +66,13 @@ func (m *Model) NewCache(slots, positions int) (*Cache, error) {
 	if slots < 1 || positions < 1 {
 		return nil, fmt.Errorf("%s: a cache of %d slots of %d tokens", m.name, slots, positions)
 	}
-	c := &Cache{m: m, positions: positions, lengths: make([]int, slots), turns: make(map[*rope]*turn)}
+	c := &Cache{m: m, positions: positions, lengths: make([]int, slots), recorded: make(map[int]*recordedStep)}
 	for i := range m.layers {
 		k := kept{shape: m.cacheShape(i, slots, positions)}
 		k.keys, k.values = m.ops.Acts(k.shape.Elements()), m.ops.Acts(k.shape.Elements())
 		c.layers = append(c.layers, k)
 	}
-	for _, r := range m.ropes {
-		c.turns[r] = &turn{freqs: r.desc.Frequencies(positions)}
-	}
+	c.places = c.newPlaces()
 	if a, ok := m.ops.(Arranger); ok {
 		for _, l := range m.linears() {
 			a.Arrange(l.w)
@@ -101,11 +105,12 @@ func (c *Cache) Close() {
 	for _, k := range c.layers {
 		c.m.ops.Free(k.keys, k.values)
 	}
-	c.m.ops.Free(c.rows.dev)
-	for _, t := range c.turns {
-		c.m.ops.Free(t.cos, t.sin)
+	for _, r := range c.recorded {
+		r.close(c.m.ops)
 	}
-	c.layers, c.rows, c.turns = nil, stepRows{}, nil
+	c.places.free(c.m.ops)
+	c.m.ops.Free(c.logits)
+	c.layers, c.places, c.logits, c.recorded = nil, places{}, nil, nil
 }
 
 // Slots returns the number of texts that are kept.
@@ -134,21 +139,13 @@ func (c *Cache) Continue(ctx context.Context, parts ...Part) (Array, error) {
 		return nil, fmt.Errorf("%s: %w", m.name, err)
 	}
 	a := m.room(len(tokens))
-	at := c.place(runs)
+	at := c.places.set(m.ops, runs)
 	m.ops.Embed(a.h, tokens, m.embed, float32(m.desc.EmbedScale))
 	for i := range m.layers {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		d, k := &m.layers[i], &c.layers[i]
-		turn := c.turns[d.rope]
-		m.attentionIn(a, d)
-		m.project(a, d, a.q, a.k)
-		m.rotateBy(d, a.q, a.k, a.t, turn.cos, turn.sin, false)
-		m.ops.Keep(k.keys, k.values, a.k, a.v, at, k.shape)
-		m.ops.Recall(a.q, a.q, k.keys, k.values, at, k.shape, d.attention(a.t))
-		m.attentionOut(a, d)
-		m.feed(a, d)
+		c.layer(a, i, at, c.places)
 	}
 	row := m.ops.NotFinite(a.h, a.t, m.desc.Hidden)
 	if err := m.ops.Err(); err != nil {
@@ -161,6 +158,19 @@ func (c *Cache) Continue(ctx context.Context, parts ...Part) (Array, error) {
 		c.lengths[r.Slot] = r.From + r.Rows
 	}
 	return m.states(a), m.ops.Err()
+}
+
+// layer takes the states of a step through a layer.
+func (c *Cache) layer(a activations, i int, at Step, p places) {
+	m, d, k := c.m, &c.m.layers[i], &c.layers[i]
+	turn := p.turns[d.rope]
+	m.attentionIn(a, d)
+	m.project(a, d, a.q, a.k)
+	m.rotateBy(d, a.q, a.k, a.t, turn.cos.dev, turn.sin.dev, false)
+	m.ops.Keep(k.keys, k.values, a.k, a.v, at, k.shape)
+	m.ops.Recall(a.q, a.q, k.keys, k.values, at, k.shape, d.attention(a.t))
+	m.attentionOut(a, d)
+	m.feed(a, d)
 }
 
 // runs returns the tokens of all parts, and where they stand.
@@ -194,35 +204,50 @@ func position(runs []Run, row int) int {
 	return -1
 }
 
-// place tells the device where the rows of a step stand.
-func (c *Cache) place(runs []Run) Step {
-	c.rows.host = c.rows.host[:0]
-	for _, t := range c.turns {
-		t.hostCos, t.hostSin = t.hostCos[:0], t.hostSin[:0]
+// newPlaces returns places that are nowhere yet.
+func (c *Cache) newPlaces() places {
+	p := places{turns: make(map[*rope]*turn)}
+	for _, r := range c.m.ropes {
+		p.turns[r] = &turn{freqs: r.desc.Frequencies(c.positions)}
+	}
+	return p
+}
+
+func (p *places) free(ops Ops) {
+	ops.Free(p.rows.dev)
+	for _, t := range p.turns {
+		ops.Free(t.cos.dev, t.sin.dev)
+	}
+}
+
+// set tells the device where the rows of a step stand.
+func (p *places) set(ops Ops, runs []Run) Step {
+	p.rows.host = p.rows.host[:0]
+	for _, t := range p.turns {
+		t.cos.host, t.sin.host = t.cos.host[:0], t.sin.host[:0]
 	}
 	for _, r := range runs {
 		for pos := r.From; pos < r.From+r.Rows; pos++ {
-			c.rows.host = append(c.rows.host, float32(r.Slot), float32(pos))
-			for rope, t := range c.turns {
-				t.hostCos, t.hostSin = rope.angles(t.hostCos, t.hostSin, t.freqs, pos)
+			p.rows.host = append(p.rows.host, float32(r.Slot), float32(pos))
+			for rope, t := range p.turns {
+				t.cos.host, t.sin.host = rope.angles(t.cos.host, t.sin.host, t.freqs, pos)
 			}
 		}
 	}
-	at := Step{Runs: runs, Rows: c.upload(&c.rows.dev, c.rows.host)}
-	for _, t := range c.turns {
-		c.upload(&t.cos, t.hostCos)
-		c.upload(&t.sin, t.hostSin)
+	for _, t := range p.turns {
+		t.cos.write(ops)
+		t.sin.write(ops)
 	}
-	return at
+	return Step{Runs: runs, Rows: p.rows.write(ops)}
 }
 
-// upload writes v to the first elements of a, which it makes longer if need be.
-func (c *Cache) upload(a *Array, v []float32) Array {
-	if *a == nil || (*a).Len() < len(v) {
-		c.m.ops.Free(*a)
-		*a = c.m.ops.Floats(len(v))
+// write returns the elements written, of an array that is made longer if need be.
+func (f *floats) write(ops Ops) Array {
+	if f.dev == nil || f.dev.Len() < len(f.host) {
+		ops.Free(f.dev)
+		f.dev = ops.Floats(len(f.host))
 	}
-	first := (*a).Slice(0, len(v))
-	c.m.ops.Write(first, v)
+	first := f.dev.Slice(0, len(f.host))
+	ops.Write(first, f.host)
 	return first
 }

@@ -11,3 +11,8 @@ import (
 func TestFamilies(t *testing.T) {
 	opstest.Families(t, newOps(t, 2), opstest.FamilyBounds{Logits: 1e-5, Loss: 1e-5, Gradients: 2e-5})
 }
+
+// TestSteps compares them with transformers a token at a time.
+func TestSteps(t *testing.T) {
+	opstest.Steps(t, newOps(t, 2), opstest.FamilyBounds{Logits: 1e-5})
+}

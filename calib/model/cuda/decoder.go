@@ -22,22 +22,27 @@ func (o *Ops) Embed(h model.Array, tokens []int, w model.Weight, scale float32) 
 		return
 	}
 	o.do(func() {
-		m := w.(operand).base()
 		rows := o.uploadInts(tokens)
-		switch {
-		case o.err != nil:
-		case m.packed != nil:
-			o.fail(o.unpack.Rows(o.stream, m.packed, ptr(h), driver.F32, rows, 0, len(tokens)))
-			if scale != 1 {
-				grid, block := elements(h.Len())
-				o.launch("multiply", grid, block, h, scale, int64(h.Len()))
-			}
-		default:
-			grid, block := perRow(len(tokens), k)
-			o.launch("embed", grid, block, h, rows, o.numbers(m), k, scale)
-		}
+		o.embed(h, rows, len(tokens), w, scale)
 		o.release(rows)
 	})
+}
+
+// embed queues the writing of n rows, whose numbers are at rows. It is called inside do.
+func (o *Ops) embed(h model.Array, rows driver.Ptr, n int, w model.Weight, scale float32) {
+	m := w.(operand).base()
+	switch {
+	case o.err != nil:
+	case m.packed != nil:
+		o.fail(o.unpack.Rows(o.stream, m.packed, ptr(h), driver.F32, rows, 0, n))
+		if scale != 1 {
+			grid, block := elements(h.Len())
+			o.launch("multiply", grid, block, h, scale, int64(h.Len()))
+		}
+	default:
+		grid, block := perRow(n, m.k)
+		o.launch("embed", grid, block, h, rows, o.numbers(m), m.k, scale)
+	}
 }
 
 // RMSNorm normalizes rows.
@@ -180,7 +185,7 @@ func (o *Ops) NotFinite(x model.Array, rows, cols int) int {
 		return -1
 	}
 	grid, block := perRow(rows, cols)
-	bad := make([]uint32, rows)
+	bad := make([]float32, rows)
 	o.do(func() {
 		at := o.scratch(4 * rows)
 		o.launch(o.of("not_finite", x), grid, block, at, x, cols)

@@ -14,6 +14,11 @@ CONVERT(f16_bf16, F16, BF16)
 CONVERT(bf16_f32, BF16, F32)
 CONVERT(bf16_f16, BF16, F16)
 
+// indices converts whole numbers below 2^24.
+extern "C" __global__ void __launch_bounds__(256) indices(u32* y, const float* x, u64 n) {
+    for (u64 i = (u64)blockIdx.x * EACH * blockDim.x + threadIdx.x, end = i + EACH * blockDim.x; i < end && i < n; i += blockDim.x) y[i] = (u32)x[i];
+}
+
 template <class T>
 __device__ __forceinline__ void add(F32* h, const T* x, u64 n) {
     Elements e(n);

@@ -12,6 +12,11 @@ func TestGPUFamilies(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) { opstest.Families(t, o, familyBounds(i)) })
 }
 
+// TestGPUSteps goes through texts a token at a time, by steps that are recorded where the host takes no part in them.
+func TestGPUSteps(t *testing.T) {
+	onGPU(t, func(t *testing.T, o *Ops, i int) { opstest.Steps(t, o, familyBounds(i)) })
+}
+
 // familyBounds are those for the i-th type of activations. In 16 bits an expert that is
 // nearly as good as one that is chosen may be chosen in its place, which changes more than
 // rounding does.

@@ -215,12 +215,12 @@ extern "C" __global__ void __launch_bounds__(1024) argmax_a(float* index, const 
 
 // not_finite notes 1 for a row with a NaN or infinity, and 0 for others.
 template <class T>
-__device__ __forceinline__ void not_finite(u32* bad, const T* x, u32 n) {
+__device__ __forceinline__ void not_finite(float* bad, const T* x, u32 n) {
     x += (u64)blockIdx.x * n;
     bool any = false;
     for (u32 i = threadIdx.x; i < n; i += blockDim.x) any |= !finite(value(x[i]));
     any = __syncthreads_or(any);
     if (threadIdx.x == 0) bad[blockIdx.x] = any;
 }
-extern "C" __global__ void __launch_bounds__(1024) not_finite_f(u32* bad, const F32* x, u32 n) { not_finite(bad, x, n); }
-extern "C" __global__ void __launch_bounds__(1024) not_finite_a(u32* bad, const Act* x, u32 n) { not_finite(bad, x, n); }
+extern "C" __global__ void __launch_bounds__(1024) not_finite_f(float* bad, const F32* x, u32 n) { not_finite(bad, x, n); }
+extern "C" __global__ void __launch_bounds__(1024) not_finite_a(float* bad, const Act* x, u32 n) { not_finite(bad, x, n); }

@@ -2,7 +2,9 @@ package opstest
 
 import (
 	"context"
+	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,6 +48,66 @@ func Families(t *testing.T, ops model.Ops, b FamilyBounds) {
 	}
 }
 
+// Steps compares what models of every family say token by token, beside another text that begins later, with
+// transformers.
+func Steps(t *testing.T, ops model.Ops, b FamilyBounds) {
+	for _, g := range archtest.Goldens(t) {
+		t.Run(g.Name, func(t *testing.T) {
+			dir := t.TempDir()
+			g.Write(t, dir)
+			m, err := model.Open(dir, ops)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			c, err := m.NewCache(2, len(g.Tokens))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			const later = 3
+			vocab := m.Vocab()
+			for at, token := range g.Tokens {
+				slots, tokens := []int{1}, []int{token}
+				if at >= later {
+					slots, tokens = []int{0, 1}, []int{g.Tokens[at-later], token}
+				}
+				logits, err := c.Step(context.Background(), slots, tokens)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := make([]float32, len(slots)*vocab)
+				ops.Read(got, logits)
+				for row, slot := range slots {
+					if c.Len(slot) != at+1-later*(1-slot) {
+						t.Fatalf("slot %d has %d tokens after step %d", slot, c.Len(slot), at)
+					}
+					if i := slices.Index(g.Positions, c.Len(slot)-1); i >= 0 {
+						b.compare(t, got[row*vocab:(row+1)*vocab], g, i)
+					}
+				}
+			}
+			if _, err := c.Step(context.Background(), []int{1}, g.Tokens[:1]); !errors.Is(err, model.ErrFull) {
+				t.Errorf("beyond the cache: got error %v", err)
+			}
+		})
+	}
+}
+
+// compare holds the logits at the i-th of the golden positions to their bound.
+func (b FamilyBounds) compare(t *testing.T, got []float32, g archtest.Golden, i int) {
+	t.Helper()
+	var diff, norm float64
+	for j, want := range g.Logits[i] {
+		d := float64(got[j]) - float64(want)
+		diff += d * d
+		norm += float64(want) * float64(want)
+	}
+	if e := math.Sqrt(diff / norm); !(e <= b.Logits) {
+		t.Errorf("logits at %d: relative error %.2g, want at most %.2g", g.Positions[i], e, b.Logits)
+	}
+}
+
 func (b FamilyBounds) logits(t *testing.T, m *model.Model, g archtest.Golden) {
 	h, err := m.Hidden(context.Background(), g.Tokens)
 	if err != nil {
@@ -60,15 +122,7 @@ func (b FamilyBounds) logits(t *testing.T, m *model.Model, g archtest.Golden) {
 	got := make([]float32, l.Len())
 	ops.Read(got, l)
 	for i, at := range g.Positions {
-		var diff, norm float64
-		for j, want := range g.Logits[i] {
-			d := float64(got[at*vocab+j]) - float64(want)
-			diff += d * d
-			norm += float64(want) * float64(want)
-		}
-		if e := math.Sqrt(diff / norm); !(e <= b.Logits) {
-			t.Errorf("logits at %d: relative error %.2g, want at most %.2g", at, e, b.Logits)
-		}
+		b.compare(t, got[at*vocab:(at+1)*vocab], g, i)
 	}
 }
 

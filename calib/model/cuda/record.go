@@ -1,0 +1,96 @@
+package cuda
+
+import (
+	"errors"
+
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+var _ model.Recorder = (*Ops)(nil)
+
+// recording is a graph, with the scratch memory that its kernels use.
+type recording struct {
+	o    *Ops
+	exec *driver.GraphExec
+	pool pool
+}
+
+// Record does what f asks for once, which loads kernels and finds the scratch memory, and makes a graph of what it asks
+// for the second time. The graph keeps the memory to itself.
+func (o *Ops) Record(f func()) (model.Recording, error) {
+	r := &recording{o: o}
+	r.pool.init()
+	o.swapPool(r)
+	defer o.swapPool(r)
+	f()
+	err := o.dev.Do(func() error {
+		if o.err == nil {
+			o.fail(o.stream.Sync())
+		}
+		if o.err != nil {
+			return o.err
+		}
+		g, err := o.stream.Capture(func() error {
+			f()
+			return o.err
+		})
+		if err != nil {
+			o.fail(err)
+			return err
+		}
+		r.exec, err = g.Instantiate()
+		o.fail(err)
+		return errors.Join(err, g.Close())
+	})
+	if err != nil {
+		return nil, errors.Join(err, o.dev.Do(func() error { return r.pool.close(o.dev) }))
+	}
+	return r, nil
+}
+
+// swapPool takes scratch memory from the recording's pool instead of that of all, and back.
+func (o *Ops) swapPool(r *recording) {
+	_ = o.dev.Do(func() error {
+		o.pool, r.pool = r.pool, o.pool
+		return nil
+	})
+}
+
+// Replay queues the graph.
+func (r *recording) Replay() {
+	r.o.do(func() { r.o.fail(r.exec.Launch(r.o.stream)) })
+}
+
+// Close waits for the graph and gives its memory back.
+func (r *recording) Close() {
+	_ = r.o.dev.Do(func() error { // after a failure too
+		r.o.fail(errors.Join(r.o.stream.Sync(), r.exec.Close(), r.pool.close(r.o.dev)))
+		return nil
+	})
+}
+
+// EmbedAt writes the rows of a weight that tokens name.
+func (o *Ops) EmbedAt(h, tokens model.Array, w model.Weight, scale float32) {
+	n, k := tokens.Len(), width(w)
+	check(h.Len() == n*k, "%d elements for %d tokens of %d", h.Len(), n, k)
+	o.do(func() {
+		rows := o.scratch(4 * n)
+		grid, block := elements(n)
+		o.launch("indices", grid, block, rows, tokens, int64(n))
+		o.embed(h, rows, n, w, scale)
+		o.release(rows)
+	})
+}
+
+func width(w model.Weight) int {
+	_, k := w.Shape()
+	return k
+}
+
+// MarkNotFinite writes which rows are not finite.
+func (o *Ops) MarkNotFinite(dst, x model.Array, rows, cols int) {
+	check(dst.Len() == rows && x.Len() == rows*cols, "%d marks of %d rows of %d: %d elements", dst.Len(), rows, cols, x.Len())
+	grid, block := perRow(rows, cols)
+	o.do(func() { o.launch(o.of("not_finite", x), grid, block, dst, x, cols) })
+}
