@@ -17,6 +17,7 @@ type layer struct {
 	attnNorm, attnOut Array
 	mlpNorm, mlpOut   Array
 	q, k, v, o        linear
+	qkv               joined
 	qNorm, kNorm      Array
 	sinks             Array
 
@@ -27,6 +28,7 @@ type layer struct {
 // mlp is down · (act(gate·x) ∘ up·x).
 type mlp struct {
 	gate, up, down linear
+	both           joined // gate and up
 	act            arch.Gating
 }
 
@@ -251,6 +253,11 @@ func (m *Model) queries(a activations, d *layer, q0, k0 Array) {
 // project is queries without positions.
 func (m *Model) project(a activations, d *layer, q0, k0 Array) {
 	m.ops.Linear(a.n, a.t, d.q.to(q0), d.k.to(k0), d.v.to(a.v))
+	m.normHeads(a, d, q0, k0)
+}
+
+// normHeads applies the norms of queries and keys, if there are any.
+func (m *Model) normHeads(a activations, d *layer, q0, k0 Array) {
 	if d.qNorm != nil {
 		at := &d.block.Attn
 		m.ops.RMSNorm(a.q, q0, d.qNorm, a.t*at.Heads, at.QNorm.Eps)

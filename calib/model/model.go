@@ -29,6 +29,7 @@ type Model struct {
 	layers []layer
 	norm   Array
 	head   linear  // its weight is embed where they are tied
+	joined bool    // whether layers that read the same are, where they can be
 	ropes  []*rope // that layers share
 
 	own      owned

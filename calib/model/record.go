@@ -14,6 +14,13 @@ type Recorder interface {
 	Record(f func()) (Recording, error)
 	// EmbedAt is Embed of the tokens in floats [rows], all of the vocabulary.
 	EmbedAt(h, tokens Array, w Weight, scale float32)
+	// Join returns a weight of the rows of several with the same K, one behind the other, of which they become
+	// parts; or nil where it cannot.
+	Join(parts ...Weight) (Weight, error)
+	// AddNorm adds x, acts [rows, len(w)], to h, floats, and writes RMSNorm of the sum to y, acts. y may be x.
+	AddNorm(y, h, x, w Array, rows int, eps float64)
+	// TurnKeep is Rope of q and k by the angles of their rows, and Keep of k and v. k may be left as it is.
+	TurnKeep(q, keys, values, k, v, cos, sin Array, half int, at Step, c CacheShape)
 	// MarkNotFinite writes 1 to dst, floats [rows], for rows that NotFinite looks for, and 0 for others.
 	MarkNotFinite(dst, x Array, rows, cols int)
 }
@@ -26,23 +33,96 @@ type Recording interface {
 	Close()
 }
 
-// recordedStep takes texts further by a token each, in so many slots.
+// recordedStep takes texts further by a token each, so many at once.
 type recordedStep struct {
 	activations
-	tokens Array // floats [rows]
-	places places
-	logits Array // floats [rows, vocabulary]
-	bad    Array // floats [rows], see MarkNotFinite
-	again  Recording
+	qkv, both Array // q, k and v, one behind the other, and gate and up
+	sum       Array // acts [rows, hidden], what is added to h next
+	tokens    Array // floats [rows]
+	places    places
+	logits    Array // floats [rows, vocabulary]
+	bad       Array // floats [rows], see MarkNotFinite
+	again     Recording
+}
+
+// newStep returns a step of n texts that is not recorded yet.
+func (c *Cache) newStep(rec Recorder, n int) (*recordedStep, error) {
+	m, w := c.m, widthsOf(c.m.desc)
+	r := &recordedStep{
+		activations: activations{t: n, h: rec.Floats(n * m.desc.Hidden), n: rec.Acts(n * m.desc.Hidden)},
+		qkv:         rec.Acts(n * (w.q + 2*w.kv)), both: rec.Acts(2 * n * w.mlp), sum: rec.Acts(n * m.desc.Hidden),
+		tokens: rec.Floats(n), places: c.newPlaces(), logits: rec.Floats(n * m.Vocab()), bad: rec.Floats(n),
+	}
+	if m.normsOutputs() {
+		r.y = rec.Floats(n * m.desc.Hidden)
+	}
+	r.q, r.k, r.v = r.qkv.Slice(0, n*w.q), r.qkv.Slice(n*w.q, n*(w.q+w.kv)), r.qkv.Slice(n*(w.q+w.kv), n*(w.q+2*w.kv))
+	r.gate, r.up = r.both.Slice(0, n*w.mlp), r.both.Slice(n*w.mlp, 2*n*w.mlp)
+	if n > 1 || m.joined {
+		return r, nil
+	}
+	m.joined = true
+	return r, m.join(rec)
 }
 
 func (r *recordedStep) close(ops Ops) {
 	if r.again != nil {
 		r.again.Close()
 	}
-	r.activations.free(ops)
 	r.places.free(ops)
-	ops.Free(r.tokens, r.logits, r.bad)
+	ops.Free(r.h, r.y, r.n, r.qkv, r.both, r.sum, r.tokens, r.logits, r.bad)
+}
+
+// joined is several linear layers that read the same, as one; w is nil where they are not.
+type joined struct {
+	w    Weight
+	bias Array // or nil
+}
+
+// join joins the layers that read the same, for a single row.
+func (m *Model) join(rec Recorder) error {
+	for i := range m.layers {
+		d := &m.layers[i]
+		if err := m.joinTo(rec, &d.qkv, &d.q, &d.k, &d.v); err != nil {
+			return err
+		}
+		if d.mlp != nil {
+			if err := m.joinTo(rec, &d.mlp.both, &d.mlp.gate, &d.mlp.up); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (m *Model) joinTo(rec Recorder, to *joined, parts ...*linear) (err error) {
+	var weights []Weight
+	n, biased := 0, 0
+	for _, l := range parts {
+		weights = append(weights, l.w)
+		n += width(l.w)
+		if l.bias != nil {
+			biased++
+		}
+	}
+	if biased > 0 && biased < len(parts) {
+		return nil
+	}
+	if to.w, err = rec.Join(weights...); err != nil || to.w == nil {
+		return err
+	}
+	m.own.weights = append(m.own.weights, to.w)
+	if biased == 0 {
+		return nil
+	}
+	to.bias = rec.Floats(n)
+	m.own.arrays = append(m.own.arrays, to.bias)
+	at := 0
+	for _, l := range parts {
+		rec.Copy(to.bias.Slice(at, at+l.bias.Len()), l.bias)
+		at += l.bias.Len()
+	}
+	return nil
 }
 
 // recorder returns the device as a recorder, if steps of the model can be recorded: the host takes no part in
@@ -96,11 +176,9 @@ func (c *Cache) stepAgain(ctx context.Context, rec Recorder, parts []Part) (Arra
 	n := len(tokens)
 	r := c.recorded[n]
 	if r == nil {
-		r = &recordedStep{
-			activations: m.newActivations(n), tokens: rec.Floats(n), places: c.newPlaces(),
-			logits: rec.Floats(n * m.Vocab()), bad: rec.Floats(n),
+		if r, err = c.newStep(rec, n); err != nil {
+			return nil, fmt.Errorf("%s: %w", m.name, err)
 		}
-		r.t, r.h, r.q = n, rec.Floats(n*m.desc.Hidden), rec.Acts(n*widthsOf(m.desc).q)
 		c.recorded[n] = r
 	}
 	ids := make([]float32, n)
@@ -134,9 +212,45 @@ func (c *Cache) stepAgain(ctx context.Context, rec Recorder, parts []Part) (Arra
 func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 	m := c.m
 	rec.EmbedAt(r.h, r.tokens, m.embed, float32(m.desc.EmbedScale))
-	for i := range m.layers {
-		c.layer(r.activations, i, at, r.places)
+	if m.normsOutputs() {
+		for i := range m.layers {
+			c.layer(r.activations, i, at, r.places)
+		}
+		m.states(r.activations)
+	} else {
+		m.attentionIn(r.activations, &m.layers[0])
+		for i := range m.layers {
+			norm, eps := m.norm, m.desc.Norm.Eps
+			if i+1 < len(m.layers) {
+				norm, eps = m.layers[i+1].attnNorm, m.layers[i+1].block.AttnNorm.Eps
+			}
+			c.recordLayer(rec, r, i, at, norm, eps)
+		}
 	}
 	rec.MarkNotFinite(r.bad, r.h, r.t, m.desc.Hidden)
-	m.logits(r.logits, m.states(r.activations), r.t)
+	m.logits(r.logits, r.n, r.t)
+}
+
+// recordLayer asks for a layer that adds what it computes as it is: from its norm, in r.n, to the next one, there too.
+func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, next Array, eps float64) {
+	d, k := &c.m.layers[i], &c.layers[i]
+	turn, rows := r.places.turns[d.rope], r.t
+	if rows == 1 && d.qkv.w != nil {
+		rec.Linear(r.n, rows, Product{Y: r.qkv, W: d.qkv.w, Bias: d.qkv.bias})
+	} else {
+		rec.Linear(r.n, rows, d.q.to(r.q), d.k.to(r.k), d.v.to(r.v))
+	}
+	c.m.normHeads(r.activations, d, r.q, r.k)
+	rec.TurnKeep(r.q, k.keys, k.values, r.k, r.v, turn.cos.dev, turn.sin.dev, d.rope.half(), at, k.shape)
+	rec.Recall(r.q, r.q, k.keys, k.values, at, k.shape, d.attention(rows))
+	rec.Linear(r.q, rows, d.o.to(r.sum))
+	rec.AddNorm(r.n, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
+	if rows == 1 && d.mlp.both.w != nil {
+		rec.Linear(r.n, rows, Product{Y: r.both, W: d.mlp.both.w, Bias: d.mlp.both.bias})
+	} else {
+		rec.Linear(r.n, rows, d.mlp.gate.to(r.gate), d.mlp.up.to(r.up))
+	}
+	rec.GLU(r.gate, r.gate, r.up, d.mlp.act)
+	rec.Linear(r.gate, rows, d.mlp.down.to(r.sum))
+	rec.AddNorm(r.n, r.h, r.sum, next, rows, eps)
 }

@@ -73,6 +73,7 @@ type Matrix struct {
 	codes, scales driver.Ptr
 	codebook      []uint32
 	bytes         int64
+	part          bool // of a matrix that has the memory
 }
 
 // Upload copies a matrix to the GPU and rounds its table to the type of the
@@ -121,10 +122,10 @@ func (m *Matrix) Bytes() int64 { return m.bytes }
 func (m *Matrix) Close() error {
 	var errs []error
 	for _, p := range []*driver.Ptr{&m.codes, &m.scales} {
-		if *p != 0 {
+		if *p != 0 && !m.part {
 			errs = append(errs, m.dev.Free(*p))
-			*p = 0
 		}
+		*p = 0
 	}
 	return errors.Join(errs...)
 }

@@ -23,6 +23,7 @@ __device__ __forceinline__ void recall(Act* out, const Act* q, const Act* keys, 
                                        u32 dim, u64 head, u32 window, const float* sinks, float scale, float cap) {
     __shared__ float mixtures[RECALL_WARPS * RECALL_DIM];
     __shared__ float tops[RECALL_WARPS], sums[RECALL_WARPS];
+    begin();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u64 slot = (u64)rows[2 * blockIdx.x];
     const u32 position = (u32)rows[2 * blockIdx.x + 1];

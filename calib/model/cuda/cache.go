@@ -65,7 +65,7 @@ func (o *Ops) Recall(out, q, keys, values model.Array, at model.Step, c model.Ca
 // recall queues the kernel. It is called inside do.
 func (o *Ops) recall(out, q, keys, values, rows model.Array, c model.CacheShape, s model.AttentionShape) {
 	grid := driver.Dim{X: uint32(rows.Len() / 2), Y: uint32(s.Heads)}
-	o.launch("recall_"+capName(s.Cap > 0), grid, driver.Dim{X: recallThreads}, out, q, keys, values, rows,
+	o.launchEarly("recall_"+capName(s.Cap > 0), grid, driver.Dim{X: recallThreads}, out, q, keys, values, rows,
 		s.Heads, s.Heads/s.KVHeads, s.Dim, int64(c.Head()), s.Window, s.Sinks, s.Scale, s.Cap)
 }
 

@@ -76,7 +76,14 @@ func (o *Ops) Rope(x model.Array, rows, heads, half int, cos, sin model.Array, b
 // GLU writes act(g)∘u.
 func (o *Ops) GLU(y, g, u model.Array, act arch.Gating) {
 	check(y.Len() == g.Len() && y.Len() == u.Len(), "glu of %d and %d to %d elements", g.Len(), u.Len(), y.Len())
-	o.elementwise("glu_"+string(act.Act), y.Len(), y, g, u, float32(act.Alpha), float32(act.Limit))
+	n := y.Len()
+	if n == 0 {
+		return
+	}
+	grid, block := elements(n)
+	o.do(func() {
+		o.launchEarly("glu_"+string(act.Act), grid, block, y, g, u, float32(act.Alpha), float32(act.Limit), int64(n))
+	})
 }
 
 // SoftCap writes c·tanh(x/c).

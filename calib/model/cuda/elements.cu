@@ -61,6 +61,7 @@ extern "C" __global__ void __launch_bounds__(256) bias_a(Act* y, const float* b,
 // glu applies an activation to the gates and multiplies by the other factor.
 template <Activation A>
 __device__ __forceinline__ void glu(Act* y, const Act* g, const Act* u, Gating gating, u64 n) {
+    begin();
     Elements e(n);
     float a[EACH], b[EACH];
     e.load(a, g);

@@ -17,6 +17,8 @@ var (
 	elementsSource string
 	//go:embed cache.cu
 	cacheSource string
+	//go:embed step.cu
+	stepSource string
 	//go:embed rows.cu
 	rowsSource string
 	//go:embed vectors.cuh
@@ -48,6 +50,7 @@ func Kernels(acts driver.DType) []driver.Kernel {
 		{"elements", elementsSource, true},
 		{"rows", rowsSource, true},
 		{"cache", cacheSource, true},
+		{"step", stepSource, true},
 		{"grad", vectorsSource + gradSource, false},
 		{"train", vectorsSource + trainSource, false},
 		{"stats", statsSource, false},

@@ -153,6 +153,15 @@ func (o *Ops) fail(err error) {
 // launch queues a kernel. Arguments are arrays, also nil ones, and their addresses,
 // int (a 32-bit integer), int64, uint32, float32 and float64. It is called inside do.
 func (o *Ops) launch(name string, grid, block driver.Dim, args ...any) {
+	o.launchAs(name, driver.Launch{Grid: grid, Block: block}, args)
+}
+
+// launchEarly queues a kernel that waits for those before it by itself, so that it may begin before they end.
+func (o *Ops) launchEarly(name string, grid, block driver.Dim, args ...any) {
+	o.launchAs(name, driver.Launch{Grid: grid, Block: block, Programmatic: o.dev.Info.Major >= 9}, args)
+}
+
+func (o *Ops) launchAs(name string, l driver.Launch, args []any) {
 	if o.err != nil {
 		return
 	}
@@ -165,7 +174,7 @@ func (o *Ops) launch(name string, grid, block driver.Dim, args ...any) {
 	for _, v := range args {
 		addArg(a, v)
 	}
-	o.fail(f.Launch(o.stream, driver.Launch{Grid: grid, Block: block}, a))
+	o.fail(f.Launch(o.stream, l, a))
 }
 
 // gemm queues a product. It is called inside do.

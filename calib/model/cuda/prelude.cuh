@@ -86,6 +86,15 @@ __device__ __forceinline__ float slope(float g, Gating a) {
     return s + alpha * g * s * (1.0f - s);
 }
 
+// begin lets the kernel behind this one begin, and waits for those before it: kernels that call it first of all may be
+// launched before these have ended.
+__device__ __forceinline__ void begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // ---- elements ----
 
 // A thread of an element-wise kernel takes EACH consecutive elements, read and written

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/lutq/lutq/calib/model"
+	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -87,6 +88,52 @@ func width(w model.Weight) int {
 	_, k := w.Shape()
 	return k
 }
+
+// Join makes one weight of several that are multiplied by packed.
+func (o *Ops) Join(parts ...model.Weight) (model.Weight, error) {
+	all := &matrix{}
+	var packed []*gemmcuda.Matrix
+	for _, p := range parts {
+		m, ok := p.(*matrix)
+		if !ok || m.packed == nil {
+			return nil, nil
+		}
+		all.n, all.k, packed = all.n+m.n, m.k, append(packed, m.packed)
+	}
+	err := o.dev.Do(func() (err error) {
+		if err = o.stream.Sync(); err == nil {
+			all.packed, err = o.engine.Join(packed...)
+		}
+		return err
+	})
+	if err != nil || all.packed == nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// AddNorm adds to h and normalizes the sum.
+func (o *Ops) AddNorm(y, h, x, w model.Array, rows int, eps float64) {
+	cols := w.Len()
+	check(y.Len() == rows*cols && floats(h).n == rows*cols && x.Len() == rows*cols, "norm of %d rows of %d: %d and %d to %d elements", rows, cols, h.Len(), x.Len(), y.Len())
+	grid, block := perRow(rows, cols)
+	o.do(func() { o.launchEarly("add_norm", grid, block, y, h, x, w, cols, float32(eps)) })
+}
+
+// TurnKeep turns queries and keys, and keeps keys and values.
+func (o *Ops) TurnKeep(q, keys, values, k, v, cos, sin model.Array, half int, at model.Step, c model.CacheShape) {
+	rows := checkStep(at, c, keys, values)
+	heads, wide := q.Len()/rows/c.Dim, rows*c.KVHeads*c.Dim
+	check(q.Len() == rows*heads*c.Dim && k.Len() == wide && v.Len() == wide && 2*half <= c.Dim, "%d queries, %d and %d elements of %d rows in %+v", q.Len(), k.Len(), v.Len(), rows, c)
+	check(cos.Len() >= rows*half && sin.Len() >= rows*half, "%d and %d angles for %d rows of %d", cos.Len(), sin.Len(), rows, half)
+	grid := driver.Dim{X: uint32(heads + 2*c.KVHeads), Y: uint32(rows)}
+	o.do(func() {
+		o.launchEarly("turn_keep", grid, driver.Dim{X: turnThreads}, q, keys, values, k, v, cos, sin, at.Rows, heads, c.KVHeads, c.Dim, half, int64(c.Head()))
+	})
+}
+
+// turnThreads are those of a block of turn_keep, which has a head.
+const turnThreads = 64
 
 // MarkNotFinite writes which rows are not finite.
 func (o *Ops) MarkNotFinite(dst, x model.Array, rows, cols int) {

@@ -1,0 +1,37 @@
+// What a step of one token a text has to do between products, in few kernels.
+
+// add_norm adds rows of x to h and writes the RMS norm of the sums.
+extern "C" __global__ void __launch_bounds__(1024) add_norm(Act* y, F32* h, const Act* x, const float* w, u32 cols, float eps) {
+    begin();
+    const u64 at = (u64)blockIdx.x * cols;
+    float sum = 0;
+    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) {
+        const float v = value(h[at + i]) + value(x[at + i]);
+        set(h[at + i], v);
+        sum += v * v;
+    }
+    const float scale = 1 / sqrtf(reduce(sum, Sum()) / cols + eps);
+    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) set(y[at + i], value(h[at + i]) * scale * w[i]);
+}
+
+// turn_keep turns the pairs (i, i + half) of a head of queries or keys by the angles of the row, queries in place, and writes
+// keys and values [slots][heads][head] to their places. rows [rows][2] has slot and position of each. A block has a
+// head: the first are queries, then come keys, then values.
+extern "C" __global__ void __launch_bounds__(64)
+turn_keep(Act* q, Act* keys, Act* values, const Act* k, const Act* v, const float* cos, const float* sin, const float* rows,
+          u32 heads, u32 kv_heads, u32 dim, u32 half, u64 head) {
+    begin();
+    const u32 row = blockIdx.y, kv = (blockIdx.x - heads) % kv_heads;
+    const bool query = blockIdx.x < heads, turned = blockIdx.x < heads + kv_heads;
+    const u64 slot = (u64)rows[2 * row], position = (u64)rows[2 * row + 1];
+    const Act* from = query ? q + ((u64)row * heads + blockIdx.x) * dim : (turned ? k : v) + ((u64)row * kv_heads + kv) * dim;
+    Act* to = query ? (Act*)from : (turned ? keys : values) + (slot * kv_heads + kv) * head + position * dim;
+    if (turned)
+        for (u32 i = threadIdx.x; i < half; i += blockDim.x) {
+            const float a = value(from[i]), b = value(from[half + i]), c = cos[row * half + i], s = sin[row * half + i];
+            set(to[i], a * c - b * s);
+            set(to[half + i], b * c + a * s);
+        }
+    if (!query)
+        for (u32 i = (turned ? 2 * half : 0) + threadIdx.x; i < dim; i += blockDim.x) to[i] = from[i];
+}
