@@ -12,77 +12,148 @@ keep(Act* keys, Act* values, const Act* k, const Act* v, const float* rows, u32 
     }
 }
 
-// The threads of a block of recall, and the most elements of a head.
-constexpr u32 RECALL_WARPS = 8, RECALL_DIM = 256;
+// The warps of a block of recall, the most elements of a head, and the keys that a part of a warp has at a time.
+constexpr u32 RECALL_WARPS = 16, RECALL_DIM = 256, RECALL_KEYS = 4;
 
-// recall is the attention of one query, head blockIdx.y of row blockIdx.x, over what is kept. Its warps take the keys
-// in turn. Each has the largest score so far, the sum of exponentials beside it and the mixture of values by those,
-// which shrink as a larger score turns up; in the end the mixtures are added up. out may be q.
+constexpr float LOWEST = -3.402823466e38f;
+
+// Mixed are values mixed by the exponentials of scores beside the largest of these: their sum, and EACH elements.
+struct Mixed {
+    float top, sum, at[EACH];
+    __device__ __forceinline__ Mixed() : top(LOWEST), sum(0) {
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) at[i] = 0;
+    }
+    // rise makes top the largest score, which shrinks what there is.
+    __device__ __forceinline__ void rise(float score) {
+        const float above = fmaxf(top, score), shrink = __expf(top - above);
+        top = above;
+        sum *= shrink;
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) at[i] *= shrink;
+    }
+};
+
+// recall is the attention of one query, head blockIdx.y of row blockIdx.x, over a part of what is kept, one of gridDim.z. As
+// many lanes as it takes have a key together, EACH elements each, and RECALL_KEYS of them at a time; what they and the
+// warps have mixed is added up in the end. Where there are several parts, these write the
+// mixture, its sum and the largest score to parts [rows][heads][gridDim.z][dim + 2], for recall_sum. out may be q.
 template <bool CAPPED>
-__device__ __forceinline__ void recall(Act* out, const Act* q, const Act* keys, const Act* values, const float* rows, u32 heads, u32 group,
-                                       u32 dim, u64 head, u32 window, const float* sinks, float scale, float cap) {
+__device__ __forceinline__ void recall(Act* out, float* parts, const Act* q, const Act* keys, const Act* values, const float* rows, u32 heads,
+                                       u32 group, u32 dim, u64 head, u32 window, const float* sinks, float scale, float cap) {
     __shared__ float mixtures[RECALL_WARPS * RECALL_DIM];
     __shared__ float tops[RECALL_WARPS], sums[RECALL_WARPS];
     begin();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u64 slot = (u64)rows[2 * blockIdx.x];
     const u32 position = (u32)rows[2 * blockIdx.x + 1];
-    const u32 first = window && position + 1 > window ? position + 1 - window : 0;
+    const u32 seen = window && position + 1 > window ? position + 1 - window : 0, share = (position - seen) / gridDim.z + 1;
+    const u32 first = seen + blockIdx.z * share, end = min(first + share, position + 1);
     const u64 from = (slot * (heads / group) + blockIdx.y / group) * head;
-    const u64 at = ((u64)blockIdx.x * heads + blockIdx.y) * dim;
-    keys += from;
-    values += from;
+    const u64 at = (u64)blockIdx.x * heads + blockIdx.y;
 
-    constexpr u32 SHARE = RECALL_DIM / 32;
-    float x[SHARE], mixture[SHARE], top = -__int_as_float(0x7f800000), sum = 0;
+    const u32 lanes = dim <= 8 * EACH ? 8 : dim <= 16 * EACH ? 16 : 32, each = 32 / lanes;
+    const u32 d = lane % lanes * EACH;
+    float x[EACH];
+    Elements(at * dim + d, (at + 1) * dim).load(x, q);
+    Mixed m;
+    for (u32 base = first + warp * each * RECALL_KEYS; base < end; base += RECALL_WARPS * each * RECALL_KEYS) {
+        float k[RECALL_KEYS][EACH], v[RECALL_KEYS][EACH], s[RECALL_KEYS], top = LOWEST;
 #pragma unroll
-    for (u32 i = 0; i < SHARE; i++) {
-        const u32 d = lane + 32 * i;
-        x[i] = d < dim ? value(q[at + d]) : 0;
-        mixture[i] = 0;
+        for (u32 i = 0; i < RECALL_KEYS; i++) {
+            const u64 key = from + (u64)min(base + i * each + lane / lanes, end - 1) * dim;
+            const Elements e(key + d, key + dim);
+            e.load(k[i], keys);
+            e.load(v[i], values);
+        }
+#pragma unroll
+        for (u32 i = 0; i < RECALL_KEYS; i++) {
+            s[i] = 0;
+#pragma unroll
+            for (u32 j = 0; j < EACH; j++) s[i] = fmaf(x[j], k[i][j], s[i]);
+#pragma unroll
+            for (u32 half = 16; half > 0; half /= 2) {
+                const float other = __shfl_xor_sync(0xffffffff, s[i], half);
+                if (half < lanes) s[i] += other;
+            }
+            s[i] *= scale;
+            if (CAPPED) s[i] = cap * tanhf(s[i] / cap);
+            if (base + i * each + lane / lanes < end) top = fmaxf(top, s[i]);
+        }
+        m.rise(top);
+#pragma unroll
+        for (u32 i = 0; i < RECALL_KEYS; i++) {
+            const float p = base + i * each + lane / lanes < end ? __expf(s[i] - m.top) : 0;
+            m.sum += p;
+#pragma unroll
+            for (u32 j = 0; j < EACH; j++) m.at[j] = fmaf(p, v[i][j], m.at[j]);
+        }
     }
-    for (u32 j = first + warp; j <= position; j += RECALL_WARPS) {
-        const u64 key = (u64)j * dim;
-        float s = 0;
 #pragma unroll
-        for (u32 i = 0; i < SHARE; i++)
-            if (lane + 32 * i < dim) s = fmaf(x[i], value(keys[key + lane + 32 * i]), s);
+    for (u32 half = 16; half > 0; half /= 2) {
+        const float top = __shfl_xor_sync(0xffffffff, m.top, half);
+        if (half >= lanes) m.rise(top);
+        const float sum = __shfl_xor_sync(0xffffffff, m.sum, half);
+        if (half >= lanes) m.sum += sum;
 #pragma unroll
-        for (u32 half = 16; half > 0; half /= 2) s += __shfl_xor_sync(0xffffffff, s, half);
-        s *= scale;
-        if (CAPPED) s = cap * tanhf(s / cap);
-        const float above = fmaxf(top, s), shrink = __expf(top - above), p = __expf(s - above);
-        top = above;
-        sum = sum * shrink + p;
-#pragma unroll
-        for (u32 i = 0; i < SHARE; i++)
-            if (lane + 32 * i < dim) mixture[i] = fmaf(p, value(values[key + lane + 32 * i]), mixture[i] * shrink);
+        for (u32 j = 0; j < EACH; j++) {
+            const float other = __shfl_xor_sync(0xffffffff, m.at[j], half);
+            if (half >= lanes) m.at[j] += other;
+        }
     }
+    if (lane < lanes)
 #pragma unroll
-    for (u32 i = 0; i < SHARE; i++)
-        if (lane + 32 * i < dim) mixtures[warp * RECALL_DIM + lane + 32 * i] = mixture[i];
+        for (u32 j = 0; j < EACH; j++)
+            if (d + j < dim) mixtures[warp * RECALL_DIM + d + j] = m.at[j];
     if (lane == 0) {
-        tops[warp] = top;
-        sums[warp] = sum;
+        tops[warp] = m.top;
+        sums[warp] = m.sum;
     }
     __syncthreads();
 
-    float above = sinks ? sinks[blockIdx.y] : tops[0], all = 0;
-    for (u32 w = 0; w < RECALL_WARPS; w++) above = fmaxf(above, tops[w]);
-    if (sinks) all = __expf(sinks[blockIdx.y] - above);
-    for (u32 w = 0; w < RECALL_WARPS; w++) all += sums[w] * __expf(tops[w] - above);
-    for (u32 d = threadIdx.x; d < dim; d += blockDim.x) {
+    const bool whole = gridDim.z == 1;
+    float top = whole && sinks ? sinks[blockIdx.y] : LOWEST, sum = 0;
+    for (u32 w = 0; w < RECALL_WARPS; w++) top = fmaxf(top, tops[w]);
+    if (whole && sinks) sum = __expf(sinks[blockIdx.y] - top);
+    for (u32 w = 0; w < RECALL_WARPS; w++) sum += sums[w] * __expf(tops[w] - top);
+    float* part = parts + (at * gridDim.z + blockIdx.z) * (dim + 2);
+    for (u32 i = threadIdx.x; i < dim; i += blockDim.x) {
         float v = 0;
         for (u32 w = 0; w < RECALL_WARPS; w++)
-            if (sums[w] > 0) v = fmaf(__expf(tops[w] - above), mixtures[w * RECALL_DIM + d], v);
-        set(out[at + d], v / all);
+            if (sums[w] > 0) v = fmaf(__expf(tops[w] - top), mixtures[w * RECALL_DIM + i], v);
+        if (whole)
+            set(out[at * dim + i], v / sum);
+        else
+            part[i] = v;
+    }
+    if (!whole && threadIdx.x == 0) {
+        part[dim] = sum;
+        part[dim + 1] = top;
     }
 }
 #define RECALL(NAME, CAPPED)                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(256) NAME(Act* out, const Act* q, const Act* keys, const Act* values, const float* rows,   \
-                                                           u32 heads, u32 group, u32 dim, u64 head, u32 window, const float* sinks,        \
-                                                           float scale, float cap) {                                                        \
-        recall<CAPPED>(out, q, keys, values, rows, heads, group, dim, head, window, sinks, scale, cap);                                     \
+    extern "C" __global__ void __launch_bounds__(32 * RECALL_WARPS) NAME(Act* out, float* parts, const Act* q, const Act* keys,             \
+                                                                         const Act* values, const float* rows, u32 heads, u32 group,        \
+                                                                         u32 dim, u64 head, u32 window, const float* sinks, float scale,    \
+                                                                         float cap) {                                                       \
+        recall<CAPPED>(out, parts, q, keys, values, rows, heads, group, dim, head, window, sinks, scale, cap);                              \
     }
 RECALL(recall_plain, false)
 RECALL(recall_capped, true)
+
+// recall_sum adds up the parts of a query, head blockIdx.y of row blockIdx.x.
+extern "C" __global__ void __launch_bounds__(128) recall_sum(Act* out, const float* parts, u32 heads, u32 dim, u32 count, const float* sinks) {
+    begin();
+    const u64 at = (u64)blockIdx.x * heads + blockIdx.y;
+    const u32 pitch = dim + 2;
+    parts += at * count * pitch;
+    float top = sinks ? sinks[blockIdx.y] : LOWEST, sum = 0;
+    for (u32 p = 0; p < count; p++) top = fmaxf(top, parts[p * pitch + dim + 1]);
+    if (sinks) sum = __expf(sinks[blockIdx.y] - top);
+    for (u32 p = 0; p < count; p++) sum += parts[p * pitch + dim] * __expf(parts[p * pitch + dim + 1] - top);
+    for (u32 i = threadIdx.x; i < dim; i += blockDim.x) {
+        float v = 0;
+        for (u32 p = 0; p < count; p++) v = fmaf(__expf(parts[p * pitch + dim + 1] - top), parts[p * pitch + i], v);
+        set(out[at * dim + i], v / sum);
+    }
+}

@@ -7,7 +7,7 @@ import (
 
 // What the kernel recall is made for.
 const (
-	recallThreads = 256
+	recallThreads = 512
 	recallDim     = 256 // the most elements of a head
 )
 
@@ -62,11 +62,24 @@ func (o *Ops) Recall(out, q, keys, values model.Array, at model.Step, c model.Ca
 	})
 }
 
+// recallParts returns in how many parts a query looks at a cache, several blocks at once where it may be long. How long a
+// text is does not matter, so that it has the same bits beside any others.
+func recallParts(c model.CacheShape) int { return min(max(c.Positions/512, 1), 16) }
+
 // recall queues the kernel. It is called inside do.
 func (o *Ops) recall(out, q, keys, values, rows model.Array, c model.CacheShape, s model.AttentionShape) {
-	grid := driver.Dim{X: uint32(rows.Len() / 2), Y: uint32(s.Heads)}
-	o.launchEarly("recall_"+capName(s.Cap > 0), grid, driver.Dim{X: recallThreads}, out, q, keys, values, rows,
+	n, parts := rows.Len()/2, recallParts(c)
+	grid := driver.Dim{X: uint32(n), Y: uint32(s.Heads), Z: uint32(parts)}
+	var at driver.Ptr
+	if parts > 1 {
+		at = o.scratch(4 * n * s.Heads * parts * (s.Dim + 2))
+		defer o.release(at)
+	}
+	o.launchEarly("recall_"+capName(s.Cap > 0), grid, driver.Dim{X: recallThreads}, out, at, q, keys, values, rows,
 		s.Heads, s.Heads/s.KVHeads, s.Dim, int64(c.Head()), s.Window, s.Sinks, s.Scale, s.Cap)
+	if parts > 1 {
+		o.launchEarly("recall_sum", driver.Dim{X: uint32(n), Y: uint32(s.Heads)}, driver.Dim{X: 128}, out, at, s.Heads, s.Dim, parts, s.Sinks)
+	}
 }
 
 // keptBy returns what is kept of a slot, from a position on.

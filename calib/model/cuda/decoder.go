@@ -181,8 +181,15 @@ func (o *Ops) ArgMax(dst, x model.Array, rows, cols int) {
 	if rows == 0 {
 		return
 	}
-	grid, block := perRow(rows, cols)
-	o.do(func() { o.launch(o.of("argmax", x), grid, block, dst, x, cols) })
+	const each = 2048 // elements of a block
+	grid, block := perRow(rows, min(cols, each))
+	grid.Y = uint32(ceil(cols, each))
+	o.do(func() {
+		parts := o.scratch(8 * rows * int(grid.Y)) // a value and its index each
+		o.launch(o.of("argmax", x), grid, block, parts, x, cols)
+		o.launch("argmax_best", driver.Dim{X: uint32(rows)}, driver.Dim{X: 32}, dst, parts, int(grid.Y))
+		o.release(parts)
+	})
 }
 
 // NotFinite returns the first row that is not finite, or −1.

@@ -114,6 +114,11 @@ struct Elements {
         from = ((u64)blockIdx.x * blockDim.x + threadIdx.x) * EACH;
         count = from >= n ? 0 : n - from < EACH ? (u32)(n - from) : EACH;
     }
+    // Those from one on of a row that ends before another.
+    __device__ __forceinline__ Elements(u64 first, u64 end) {
+        from = first;
+        count = first >= end ? 0 : end - first < EACH ? (u32)(end - first) : EACH;
+    }
     template <class T>
     __device__ __forceinline__ void load(float (&f)[EACH], const T* p) const {
         p += from;

@@ -3,15 +3,37 @@
 // add_norm adds rows of x to h and writes the RMS norm of the sums.
 extern "C" __global__ void __launch_bounds__(1024) add_norm(Act* y, F32* h, const Act* x, const float* w, u32 cols, float eps) {
     begin();
-    const u64 at = (u64)blockIdx.x * cols;
-    float sum = 0;
-    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) {
-        const float v = value(h[at + i]) + value(x[at + i]);
-        set(h[at + i], v);
-        sum += v * v;
+    const u64 row = (u64)blockIdx.x * cols, end = row + cols;
+    const u32 first = threadIdx.x * EACH, stride = blockDim.x * EACH;
+    float kept[EACH], sum = 0;  // the first of a thread's, mostly all of them
+    for (u32 i = first; i < cols; i += stride) {
+        const Elements e(row + i, end);
+        float a[EACH], b[EACH];
+        e.load(a, h);
+        e.load(b, x);
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++) {
+            a[j] += b[j];
+            sum += a[j] * a[j];
+            if (i == first) kept[j] = a[j];
+        }
+        e.store(h, a);
     }
     const float scale = 1 / sqrtf(reduce(sum, Sum()) / cols + eps);
-    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) set(y[at + i], value(h[at + i]) * scale * w[i]);
+    for (u32 i = first; i < cols; i += stride) {
+        const Elements e(row + i, end);
+        float a[EACH], b[EACH];
+        Elements(i, cols).load(b, (const F32*)w);
+        if (i == first) {
+#pragma unroll
+            for (u32 j = 0; j < EACH; j++) a[j] = kept[j];
+        } else {
+            e.load(a, h);
+        }
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++) a[j] *= scale * b[j];
+        e.store(y, a);
+    }
 }
 
 // turn_keep turns the pairs (i, i + half) of a head of queries or keys by the angles of the row, queries in place, and writes
