@@ -38,9 +38,17 @@ type Session struct {
 	host   []float32
 }
 
-// Bucket is the most texts that take a step together. More of them take it in turns, so that
-// products of packed weights have as few rows as those of a text alone.
+// Bucket is the most texts that take a step together on the processors of the host. More of them take it in turns, so
+// that products of packed weights have as few rows as those of a text alone. On a GPU all do.
 const Bucket = 8
+
+// Together returns how many texts take a step together.
+func (s *Session) Together() int {
+	if _, ok := s.m.Ops().(model.Recorder); ok {
+		return s.Slots()
+	}
+	return min(Bucket, s.Slots())
+}
 
 // NewSession returns a session on a model, which outlives it. A context longer than the model was made
 // for is an error.
@@ -56,11 +64,9 @@ func NewSession(m *model.Model, o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, ops := min(slots, Bucket), m.Ops()
-	s := &Session{
-		m: m, cache: cache, chunk: min(chunk, o.Context),
-		logits: ops.Floats(m.Vocab()), best: ops.Floats(rows), host: make([]float32, rows*m.Vocab()),
-	}
+	ops := m.Ops()
+	s := &Session{m: m, cache: cache, chunk: min(chunk, o.Context), logits: ops.Floats(m.Vocab())}
+	s.best = ops.Floats(s.Together())
 	if err := ops.Err(); err != nil {
 		s.Close()
 		return nil, err
@@ -123,16 +129,16 @@ func (s *Session) Prompt(ctx context.Context, slot int, tokens []int) (*Next, er
 	}
 }
 
-// Step puts a token behind each of some texts, at most [Bucket], and leaves what follows them, a row for each.
+// Step puts a token behind each of some texts, as many as go together, and leaves what follows them, a row for each.
 func (s *Session) Step(ctx context.Context, slots, tokens []int) (*Next, error) {
-	if len(slots) != len(tokens) || len(slots) > min(Bucket, s.Slots()) {
+	if len(slots) != len(tokens) || len(slots) > s.Together() {
 		return nil, fmt.Errorf("a step of %d slots and %d tokens", len(slots), len(tokens))
 	}
-	logits, err := s.cache.Step(ctx, slots, tokens)
+	logits, best, err := s.cache.Step(ctx, slots, tokens)
 	if err != nil {
 		return nil, err
 	}
-	return &Next{s, logits, len(slots)}, nil
+	return &Next{s, logits, len(slots), best}, nil
 }
 
 // next applies the output head to states.
@@ -140,7 +146,7 @@ func (s *Session) next(h model.Array, rows int) (*Next, error) {
 	if err := s.m.Logits(s.logits, h, rows); err != nil {
 		return nil, err
 	}
-	return &Next{s, s.logits.Slice(0, rows*s.m.Vocab()), rows}, nil
+	return &Next{s, s.logits.Slice(0, rows*s.m.Vocab()), rows, nil}, nil
 }
 
 // Next says what follows texts. It is valid until the session's next step.
@@ -148,11 +154,15 @@ type Next struct {
 	s      *Session
 	logits model.Array // floats [rows, vocabulary]
 	rows   int
+	best   []int // where they are known
 }
 
 // Logits returns the logits of the token that follows, [rows, vocabulary].
 func (n *Next) Logits() []float32 {
 	vocab := n.s.m.Vocab()
+	if need := n.rows * vocab; len(n.s.host) < need {
+		n.s.host = make([]float32, need)
+	}
 	host := n.s.host[:n.rows*vocab]
 	n.s.m.Ops().Read(host, n.logits)
 	return host
@@ -160,6 +170,9 @@ func (n *Next) Logits() []float32 {
 
 // Best returns the most likely token of each row, the first of equals. They are found on the device.
 func (n *Next) Best() ([]int, error) {
+	if n.best != nil {
+		return n.best, nil
+	}
 	ops, vocab := n.s.m.Ops(), n.s.m.Vocab()
 	best := n.s.best.Slice(0, n.rows)
 	ops.ArgMax(best, n.logits, n.rows, vocab)

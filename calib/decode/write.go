@@ -87,7 +87,7 @@ func (w *writer) write(ctx context.Context, prompts [][]int) error {
 	for len(w.open) > 0 {
 		open := w.open
 		w.open = nil
-		for some := range slices.Chunk(open, Bucket) {
+		for some := range slices.Chunk(open, w.s.Together()) {
 			tokens := make([]int, len(some))
 			for j, i := range some {
 				tokens[j] = w.last[i]

@@ -31,6 +31,7 @@ type kept struct {
 type places struct {
 	rows  floats
 	turns map[*rope]*turn
+	order []*rope // of turns
 }
 
 // floats are written to the first elements of an array.
@@ -209,6 +210,7 @@ func (c *Cache) newPlaces() places {
 	p := places{turns: make(map[*rope]*turn)}
 	for _, r := range c.m.ropes {
 		p.turns[r] = &turn{freqs: r.desc.Frequencies(c.positions)}
+		p.order = append(p.order, r)
 	}
 	return p
 }
@@ -222,6 +224,16 @@ func (p *places) free(ops Ops) {
 
 // set tells the device where the rows of a step stand.
 func (p *places) set(ops Ops, runs []Run) Step {
+	p.find(runs)
+	for _, t := range p.turns {
+		t.cos.write(ops)
+		t.sin.write(ops)
+	}
+	return Step{Runs: runs, Rows: p.rows.write(ops)}
+}
+
+// find finds where the rows of a step stand.
+func (p *places) find(runs []Run) {
 	p.rows.host = p.rows.host[:0]
 	for _, t := range p.turns {
 		t.cos.host, t.sin.host = t.cos.host[:0], t.sin.host[:0]
@@ -234,11 +246,6 @@ func (p *places) set(ops Ops, runs []Run) Step {
 			}
 		}
 	}
-	for _, t := range p.turns {
-		t.cos.write(ops)
-		t.sin.write(ops)
-	}
-	return Step{Runs: runs, Rows: p.rows.write(ops)}
 }
 
 // write returns the elements written, of an array that is made longer if need be.

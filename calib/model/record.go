@@ -36,12 +36,13 @@ type Recording interface {
 // recordedStep takes texts further by a token each, so many at once.
 type recordedStep struct {
 	activations
-	qkv, both Array // q, k and v, one behind the other, and gate and up
-	sum       Array // acts [rows, hidden], what is added to h next
-	tokens    Array // floats [rows]
+	qkv, both Array  // q, k and v, one behind the other, and gate and up
+	sum       Array  // acts [rows, hidden], what is added to h next
+	in        floats // what a step begins with: tokens [rows], and places
+	tokens    Array
 	places    places
 	logits    Array // floats [rows, vocabulary]
-	bad       Array // floats [rows], see MarkNotFinite
+	out       Array // floats [2, rows]: the marks of MarkNotFinite, and the most likely tokens
 	again     Recording
 }
 
@@ -51,8 +52,14 @@ func (c *Cache) newStep(rec Recorder, n int) (*recordedStep, error) {
 	r := &recordedStep{
 		activations: activations{t: n, h: rec.Floats(n * m.desc.Hidden), n: rec.Acts(n * m.desc.Hidden)},
 		qkv:         rec.Acts(n * (w.q + 2*w.kv)), both: rec.Acts(2 * n * w.mlp), sum: rec.Acts(n * m.desc.Hidden),
-		tokens: rec.Floats(n), places: c.newPlaces(), logits: rec.Floats(n * m.Vocab()), bad: rec.Floats(n),
+		places: c.newPlaces(), logits: rec.Floats(n * m.Vocab()), out: rec.Floats(2 * n),
 	}
+	elements := 3 * n
+	for rope := range r.places.turns {
+		elements += 2 * n * rope.half()
+	}
+	r.in.dev = rec.Floats(elements)
+	r.tokens = r.in.dev.Slice(0, n)
 	if m.normsOutputs() {
 		r.y = rec.Floats(n * m.desc.Hidden)
 	}
@@ -69,8 +76,27 @@ func (r *recordedStep) close(ops Ops) {
 	if r.again != nil {
 		r.again.Close()
 	}
-	r.places.free(ops)
-	ops.Free(r.h, r.y, r.n, r.qkv, r.both, r.sum, r.tokens, r.logits, r.bad)
+	ops.Free(r.h, r.y, r.n, r.qkv, r.both, r.sum, r.in.dev, r.logits, r.out)
+}
+
+// begin tells the device at once what a step begins with.
+func (r *recordedStep) begin(rec Recorder, tokens []int, runs []Run) Step {
+	r.in.host = r.in.host[:0]
+	for _, t := range tokens {
+		r.in.host = append(r.in.host, float32(t))
+	}
+	add := func(f *floats) {
+		f.dev = r.in.dev.Slice(len(r.in.host), len(r.in.host)+len(f.host))
+		r.in.host = append(r.in.host, f.host...)
+	}
+	r.places.find(runs)
+	add(&r.places.rows)
+	for _, rope := range r.places.order {
+		add(&r.places.turns[rope].cos)
+		add(&r.places.turns[rope].sin)
+	}
+	rec.Write(r.in.dev, r.in.host)
+	return Step{Runs: runs, Rows: r.places.rows.dev}
 }
 
 // joined is several linear layers that read the same, as one; w is nil where they are not.
@@ -138,8 +164,9 @@ func (m *Model) recorder() (Recorder, bool) {
 }
 
 // Step takes texts further by a token each, as [Cache.Continue] does, and returns the logits of what follows,
-// floats [texts, vocabulary]. They stay valid until the next call of a method of the model.
-func (c *Cache) Step(ctx context.Context, slots, tokens []int) (Array, error) {
+// floats [texts, vocabulary], and where the device has found them the most likely tokens. The logits stay valid until the
+// next call of a method of the model.
+func (c *Cache) Step(ctx context.Context, slots, tokens []int) (logits Array, best []int, err error) {
 	m, n := c.m, len(tokens)
 	parts := make([]Part, n)
 	for i := range parts {
@@ -150,62 +177,58 @@ func (c *Cache) Step(ctx context.Context, slots, tokens []int) (Array, error) {
 	}
 	h, err := c.Continue(ctx, parts...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if c.logits == nil || c.logits.Len() < n*m.Vocab() {
 		m.ops.Free(c.logits)
 		c.logits = m.ops.Floats(n * m.Vocab())
 	}
-	logits := c.logits.Slice(0, n*m.Vocab())
-	return logits, m.Logits(logits, h, n)
+	logits = c.logits.Slice(0, n*m.Vocab())
+	return logits, nil, m.Logits(logits, h, n)
 }
 
 // stepAgain does a step by what was recorded for one of as many texts.
-func (c *Cache) stepAgain(ctx context.Context, rec Recorder, parts []Part) (Array, error) {
+func (c *Cache) stepAgain(ctx context.Context, rec Recorder, parts []Part) (logits Array, best []int, err error) {
 	m := c.m
 	tokens, runs, err := c.runs(parts)
 	if err == nil {
 		err = m.check(tokens)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", m.name, err)
+		return nil, nil, fmt.Errorf("%s: %w", m.name, err)
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	n := len(tokens)
 	r := c.recorded[n]
 	if r == nil {
 		if r, err = c.newStep(rec, n); err != nil {
-			return nil, fmt.Errorf("%s: %w", m.name, err)
+			return nil, nil, fmt.Errorf("%s: %w", m.name, err)
 		}
 		c.recorded[n] = r
 	}
-	ids := make([]float32, n)
-	for i, t := range tokens {
-		ids[i] = float32(t)
-	}
-	rec.Write(r.tokens, ids)
-	at := r.places.set(rec, runs)
+	at := r.begin(rec, tokens, runs)
 	if r.again != nil {
 		r.again.Replay()
 	} else if r.again, err = rec.Record(func() { c.record(rec, r, at) }); err != nil {
-		return nil, fmt.Errorf("%s: %w", m.name, err)
+		return nil, nil, fmt.Errorf("%s: %w", m.name, err)
 	}
-	bad := make([]float32, n)
-	rec.Read(bad, r.bad)
+	out := make([]float32, 2*n)
+	rec.Read(out, r.out)
 	if err := rec.Err(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for row, is := range bad {
-		if is != 0 {
-			return nil, fmt.Errorf("%s: the hidden state of token %d is %w", m.name, position(runs, row), ErrNotFinite)
+	for row, bad := range out[:n] {
+		if bad != 0 {
+			return nil, nil, fmt.Errorf("%s: the hidden state of token %d is %w", m.name, position(runs, row), ErrNotFinite)
 		}
+		best = append(best, int(out[n+row]))
 	}
 	for _, run := range runs {
 		c.lengths[run.Slot]++
 	}
-	return r.logits, nil
+	return r.logits, best, nil
 }
 
 // record asks for a step.
@@ -227,8 +250,9 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 			c.recordLayer(rec, r, i, at, norm, eps)
 		}
 	}
-	rec.MarkNotFinite(r.bad, r.h, r.t, m.desc.Hidden)
+	rec.MarkNotFinite(r.out.Slice(0, r.t), r.h, r.t, m.desc.Hidden)
 	m.logits(r.logits, r.n, r.t)
+	rec.ArgMax(r.out.Slice(r.t, 2*r.t), r.logits, r.t, m.Vocab())
 }
 
 // recordLayer asks for a layer that adds what it computes as it is: from its norm, in r.n, to the next one, there too.

@@ -72,12 +72,17 @@ func Steps(t *testing.T, ops model.Ops, b FamilyBounds) {
 				if at >= later {
 					slots, tokens = []int{0, 1}, []int{g.Tokens[at-later], token}
 				}
-				logits, err := c.Step(context.Background(), slots, tokens)
+				logits, best, err := c.Step(context.Background(), slots, tokens)
 				if err != nil {
 					t.Fatal(err)
 				}
 				got := make([]float32, len(slots)*vocab)
 				ops.Read(got, logits)
+				for row, token := range best {
+					if l := got[row*vocab : (row+1)*vocab]; l[token] < slices.Max(l) {
+						t.Errorf("step %d: token %d is not the most likely one", at, token)
+					}
+				}
 				for row, slot := range slots {
 					if c.Len(slot) != at+1-later*(1-slot) {
 						t.Fatalf("slot %d has %d tokens after step %d", slot, c.Len(slot), at)
@@ -87,7 +92,7 @@ func Steps(t *testing.T, ops model.Ops, b FamilyBounds) {
 					}
 				}
 			}
-			if _, err := c.Step(context.Background(), []int{1}, g.Tokens[:1]); !errors.Is(err, model.ErrFull) {
+			if _, _, err := c.Step(context.Background(), []int{1}, g.Tokens[:1]); !errors.Is(err, model.ErrFull) {
 				t.Errorf("beyond the cache: got error %v", err)
 			}
 		})
