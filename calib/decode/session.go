@@ -42,13 +42,16 @@ type Session struct {
 // that products of packed weights have as few rows as those of a text alone. On a GPU all do.
 const Bucket = 8
 
-// Together returns how many texts take a step together.
-func (s *Session) Together() int {
-	if _, ok := s.m.Ops().(model.Recorder); ok {
-		return s.Slots()
+// Together returns how many of some texts of a model take a step together.
+func Together(m *model.Model, texts int) int {
+	if _, ok := m.Ops().(model.Recorder); ok {
+		return texts
 	}
-	return min(Bucket, s.Slots())
+	return min(Bucket, texts)
 }
+
+// Together returns how many of the texts take a step together.
+func (s *Session) Together() int { return Together(s.m, s.Slots()) }
 
 // NewSession returns a session on a model, which outlives it. A context longer than the model was made
 // for is an error.

@@ -148,8 +148,8 @@ func kept(d *arch.Decoder, position, actBytes int) float64 {
 }
 
 // bytesPerToken returns what a test reads for a token at least: weights once a step, and the keys and values that
-// the tokens of a step see once a text.
-func (o *Options) bytesPerToken(d *arch.Decoder, t Test, batch int) float64 {
+// the tokens of a step see once a text. So many texts take a step together.
+func (o *Options) bytesPerToken(d *arch.Decoder, t Test, batch, together int) float64 {
 	head := float64(o.Sizes.Head(d).Bytes)
 	var sum float64
 	if t.Prompt > 0 {
@@ -159,8 +159,8 @@ func (o *Options) bytesPerToken(d *arch.Decoder, t Test, batch int) float64 {
 		}
 		return (sum + head) / float64(t.Prompt) // what follows is asked for once
 	}
-	for from := 0; from < batch; from += decode.Bucket {
-		sum += o.Sizes.layers(d, min(decode.Bucket, batch-from)) + head
+	for from := 0; from < batch; from += together {
+		sum += o.Sizes.layers(d, min(together, batch-from)) + head
 	}
 	var kv float64
 	for i := range t.Tokens {
