@@ -17,11 +17,17 @@ import (
 type Options struct {
 	Slots   int // texts side by side; 0 is 1
 	Context int // the most tokens of a text, prompt included
-	Chunk   int // tokens of a prompt that go in at a time; 0 is [DefaultChunk]
+	Chunk   int // tokens of a prompt that go in at a time; 0 is DefaultChunk
 }
 
-// DefaultChunk is how many tokens of a prompt go in at a time: enough to decode packed weights seldom.
-const DefaultChunk = 512
+// DefaultChunk returns how many tokens of a prompt go in at a time: enough to decode packed weights seldom, and on a
+// GPU to multiply fast.
+func DefaultChunk(m *model.Model) int {
+	if _, ok := m.Ops().(model.Recorder); ok {
+		return 2048
+	}
+	return 512
+}
 
 // Session is texts that are being written, each in a slot. Its methods may not be called concurrently, nor
 // with others of its model.
@@ -58,7 +64,7 @@ func (s *Session) Together() int { return Together(s.m, s.Slots()) }
 func NewSession(m *model.Model, o Options) (*Session, error) {
 	slots, chunk := max(o.Slots, 1), o.Chunk
 	if chunk <= 0 {
-		chunk = DefaultChunk
+		chunk = DefaultChunk(m)
 	}
 	if most := Longest(m.Decoder()); most > 0 && o.Context > most {
 		return nil, fmt.Errorf("a context of %d tokens is longer than the %d that the model was made for", o.Context, most)

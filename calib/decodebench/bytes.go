@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/lutq/lutq/calib/decode"
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
@@ -148,13 +149,14 @@ func kept(d *arch.Decoder, position, actBytes int) float64 {
 }
 
 // bytesPerToken returns what a test reads for a token at least: weights once a step, and the keys and values that
-// the tokens of a step see once a text. So many texts take a step together.
-func (o *Options) bytesPerToken(d *arch.Decoder, t Test, batch, together int) float64 {
+// the tokens of a step see once a text.
+func (o *Options) bytesPerToken(m *model.Model, t Test, batch int) float64 {
+	d, chunk, together := m.Decoder(), decode.DefaultChunk(m), decode.Together(m, batch)
 	head := float64(o.Sizes.Head(d).Bytes)
 	var sum float64
 	if t.Prompt > 0 {
-		for from := 0; from < t.Prompt; from += decode.DefaultChunk {
-			rows := min(decode.DefaultChunk, t.Prompt-from)
+		for from := 0; from < t.Prompt; from += chunk {
+			rows := min(chunk, t.Prompt-from)
 			sum += o.Sizes.layers(d, rows) + kept(d, t.Depth+from+rows-1, o.ActBytes)
 		}
 		return (sum + head) / float64(t.Prompt) // what follows is asked for once

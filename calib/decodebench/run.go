@@ -87,7 +87,7 @@ func Run(ctx context.Context, m *model.Model, o Options) ([]Result, error) {
 				return all, fmt.Errorf("%v, %d side by side: %w", t, batch, err)
 			}
 			slices.Sort(seconds)
-			r := Result{Test: t, Batch: batch, Seconds: seconds, BytesPerToken: o.bytesPerToken(m.Decoder(), t, batch, decode.Together(m, batch))}
+			r := Result{Test: t, Batch: batch, Seconds: seconds, BytesPerToken: o.bytesPerToken(m, t, batch)}
 			all = append(all, r)
 			if o.Done != nil {
 				o.Done(r)
@@ -106,7 +106,7 @@ func (o *Options) fits(m *model.Model, t Test, batch int) error {
 		return nil
 	}
 	need := m.CacheElements(batch, t.Context())*int64(o.ActBytes) +
-		4*int64(decode.Together(m, batch))*int64(m.Vocab()) + m.ActivationBytes(min(t.Context(), decode.DefaultChunk))
+		4*int64(decode.Together(m, batch))*int64(m.Vocab()) + m.ActivationBytes(min(t.Context(), decode.DefaultChunk(m)))
 	if free := o.Free(); free > 0 && need > free {
 		return fmt.Errorf("keys and values of %d tokens and what computes them need %.3g GB of memory: %.3g GB are left", batch*t.Context(), float64(need)/1e9, float64(free)/1e9)
 	}

@@ -297,7 +297,7 @@ func newGenerateSession(m *model.Model, prompt, more int) (*decode.Session, erro
 		all = min(all, most)
 	}
 	if m.Ops().Name() == "cpu" {
-		need := 4*m.CacheElements(1, all) + m.ActivationBytes(min(prompt, decode.DefaultChunk))
+		need := 4*m.CacheElements(1, all) + m.ActivationBytes(min(prompt, decode.DefaultChunk(m)))
 		if free := availableMemory(); free > 0 && need > free {
 			return nil, hintError{
 				fmt.Errorf("a text of %d tokens needs %s of memory: %s are available", all, formatBytes(need), formatBytes(free)),

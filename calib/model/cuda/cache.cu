@@ -111,20 +111,32 @@ __device__ __forceinline__ void recall(Act* out, float* parts, const Act* q, con
     }
     __syncthreads();
 
+    // What a warp's mixture counts beside the others; every warp finds it for all.
     const bool whole = gridDim.z == 1;
-    float top = whole && sinks ? sinks[blockIdx.y] : LOWEST, sum = 0;
-    for (u32 w = 0; w < RECALL_WARPS; w++) top = fmaxf(top, tops[w]);
-    if (whole && sinks) sum = __expf(sinks[blockIdx.y] - top);
-    for (u32 w = 0; w < RECALL_WARPS; w++) sum += sums[w] * __expf(tops[w] - top);
+    float top = lane < RECALL_WARPS ? tops[lane] : LOWEST, sink = LOWEST;
+    if (whole && sinks) sink = sinks[blockIdx.y];
+    const float mine = top;
+    top = fmaxf(top, sink);
+#pragma unroll
+    for (u32 half = 16; half > 0; half /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, half));
+    const float weight = __expf(mine - top);
+    float sum = lane < RECALL_WARPS ? sums[lane] * weight : 0;
+#pragma unroll
+    for (u32 half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(0xffffffff, sum, half);
+    if (whole && sinks) sum += __expf(sink - top);
     float* part = parts + (at * gridDim.z + blockIdx.z) * (dim + 2);
-    for (u32 i = threadIdx.x; i < dim; i += blockDim.x) {
+    for (u32 i = warp * 32; i < dim; i += blockDim.x) {
         float v = 0;
-        for (u32 w = 0; w < RECALL_WARPS; w++)
-            if (sums[w] > 0) v = fmaf(__expf(tops[w] - top), mixtures[w * RECALL_DIM + i], v);
+#pragma unroll
+        for (u32 w = 0; w < RECALL_WARPS; w++) {
+            const float share = __shfl_sync(0xffffffff, weight, w);
+            if (i + lane < dim) v = fmaf(share, mixtures[w * RECALL_DIM + i + lane], v);
+        }
+        if (i + lane >= dim) continue;
         if (whole)
-            set(out[at * dim + i], v / sum);
+            set(out[at * dim + i + lane], v / sum);
         else
-            part[i] = v;
+            part[i + lane] = v;
     }
     if (!whole && threadIdx.x == 0) {
         part[dim] = sum;

@@ -2,10 +2,11 @@
 
 // add_norm adds rows of x to h and writes the RMS norm of the sums.
 extern "C" __global__ void __launch_bounds__(1024) add_norm(Act* y, F32* h, const Act* x, const float* w, u32 cols, float eps) {
-    begin();
     const u64 row = (u64)blockIdx.x * cols, end = row + cols;
     const u32 first = threadIdx.x * EACH, stride = blockDim.x * EACH;
-    float kept[EACH], sum = 0;  // the first of a thread's, mostly all of them
+    float kept[EACH], factors[EACH], sum = 0;  // the first of a thread's, mostly all of them
+    Elements(first, cols).load(factors, (const F32*)w);  // which no kernel writes
+    begin();
     for (u32 i = first; i < cols; i += stride) {
         const Elements e(row + i, end);
         float a[EACH], b[EACH];
@@ -22,17 +23,13 @@ extern "C" __global__ void __launch_bounds__(1024) add_norm(Act* y, F32* h, cons
     const float scale = 1 / sqrtf(reduce(sum, Sum()) / cols + eps);
     for (u32 i = first; i < cols; i += stride) {
         const Elements e(row + i, end);
-        float a[EACH], b[EACH];
-        Elements(i, cols).load(b, (const F32*)w);
-        if (i == first) {
-#pragma unroll
-            for (u32 j = 0; j < EACH; j++) a[j] = kept[j];
-        } else {
-            e.load(a, h);
+        if (i != first) {
+            e.load(kept, h);
+            Elements(i, cols).load(factors, (const F32*)w);
         }
 #pragma unroll
-        for (u32 j = 0; j < EACH; j++) a[j] *= scale * b[j];
-        e.store(y, a);
+        for (u32 j = 0; j < EACH; j++) kept[j] *= scale * factors[j];
+        e.store(y, kept);
     }
 }
 
