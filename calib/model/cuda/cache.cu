@@ -39,7 +39,7 @@ struct Mixed {
 // warps have mixed is added up in the end. Where there are several parts, these write the
 // mixture, its sum and the largest score to parts [rows][heads][gridDim.z][dim + 2], for recall_sum. out may be q.
 template <bool CAPPED>
-__device__ __forceinline__ void recall(Act* out, float* parts, const Act* q, const Act* keys, const Act* values, const float* rows, u32 heads,
+__device__ __forceinline__ void recall(Act* out, float* parts, const Act* q, const Act* keys, const Act* vals, const float* rows, u32 heads,
                                        u32 group, u32 dim, u64 head, u32 window, const float* sinks, float scale, float cap) {
     __shared__ float mixtures[RECALL_WARPS * RECALL_DIM];
     __shared__ float tops[RECALL_WARPS], sums[RECALL_WARPS];
@@ -58,19 +58,20 @@ __device__ __forceinline__ void recall(Act* out, float* parts, const Act* q, con
     Elements(at * dim + d, (at + 1) * dim).load(x, q);
     Mixed m;
     for (u32 base = first + warp * each * RECALL_KEYS; base < end; base += RECALL_WARPS * each * RECALL_KEYS) {
-        float k[RECALL_KEYS][EACH], v[RECALL_KEYS][EACH], s[RECALL_KEYS], top = LOWEST;
+        Pack<Act> k[RECALL_KEYS], v[RECALL_KEYS];
+        float s[RECALL_KEYS], top = LOWEST;
 #pragma unroll
         for (u32 i = 0; i < RECALL_KEYS; i++) {
             const u64 key = from + (u64)min(base + i * each + lane / lanes, end - 1) * dim;
             const Elements e(key + d, key + dim);
-            e.load(k[i], keys);
-            e.load(v[i], values);
+            k[i] = e.read(keys);
+            v[i] = e.read(vals);
         }
 #pragma unroll
         for (u32 i = 0; i < RECALL_KEYS; i++) {
             s[i] = 0;
 #pragma unroll
-            for (u32 j = 0; j < EACH; j++) s[i] = fmaf(x[j], k[i][j], s[i]);
+            for (u32 j = 0; j < EACH; j++) s[i] = fmaf(x[j], value(k[i].at[j]), s[i]);
 #pragma unroll
             for (u32 half = 16; half > 0; half /= 2) {
                 const float other = __shfl_xor_sync(0xffffffff, s[i], half);
@@ -86,7 +87,7 @@ __device__ __forceinline__ void recall(Act* out, float* parts, const Act* q, con
             const float p = base + i * each + lane / lanes < end ? __expf(s[i] - m.top) : 0;
             m.sum += p;
 #pragma unroll
-            for (u32 j = 0; j < EACH; j++) m.at[j] = fmaf(p, v[i][j], m.at[j]);
+            for (u32 j = 0; j < EACH; j++) m.at[j] = fmaf(p, value(v[i].at[j]), m.at[j]);
         }
     }
 #pragma unroll

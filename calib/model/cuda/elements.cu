@@ -22,9 +22,11 @@ extern "C" __global__ void __launch_bounds__(256) indices(u32* y, const float* x
 template <class T>
 __device__ __forceinline__ void add(F32* h, const T* x, u64 n) {
     Elements e(n);
+    const Pack<F32> to = e.read(h);
+    const Pack<T> more = e.read(x);
     float a[EACH], b[EACH];
-    e.load(a, h);
-    e.load(b, x);
+    values(a, to);
+    values(b, more);
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) a[i] += b[i];
     e.store(h, a);
@@ -63,9 +65,10 @@ template <Activation A>
 __device__ __forceinline__ void glu(Act* y, const Act* g, const Act* u, Gating gating, u64 n) {
     begin();
     Elements e(n);
+    const Pack<Act> gates = e.read(g), others = e.read(u);
     float a[EACH], b[EACH];
-    e.load(a, g);
-    e.load(b, u);
+    values(a, gates);
+    values(b, others);
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) a[i] = activated<A>(a[i], gating) * other_factor<A>(b[i], gating);
     e.store(y, a);

@@ -106,6 +106,12 @@ struct alignas(16) Pack {
     T at[EACH];
 };
 
+template <class T>
+__device__ __forceinline__ void values(float (&f)[EACH], const Pack<T>& pack) {
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) f[i] = value(pack.at[i]);
+}
+
 // Elements are those of one thread, count of them.
 struct Elements {
     u64 from;
@@ -119,17 +125,24 @@ struct Elements {
         from = first;
         count = first >= end ? 0 : end - first < EACH ? (u32)(end - first) : EACH;
     }
+    // read returns them as they are: of several that are read before the first is looked at none waits for another.
+    template <class T>
+    __device__ __forceinline__ Pack<T> read(const T* p) const {
+        p += from;
+        if (count == EACH && (u64)p % 16 == 0) return *(const Pack<T>*)p;
+        Pack<T> pack;
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) {
+            if (i < count)
+                pack.at[i] = p[i];
+            else
+                set(pack.at[i], 0);
+        }
+        return pack;
+    }
     template <class T>
     __device__ __forceinline__ void load(float (&f)[EACH], const T* p) const {
-        p += from;
-        if (count == EACH && (u64)p % 16 == 0) {
-            Pack<T> pack = *(const Pack<T>*)p;
-#pragma unroll
-            for (u32 i = 0; i < EACH; i++) f[i] = value(pack.at[i]);
-        } else {
-#pragma unroll
-            for (u32 i = 0; i < EACH; i++) f[i] = i < count ? value(p[i]) : 0;
-        }
+        values(f, read(p));
     }
     template <class T>
     __device__ __forceinline__ void store(T* p, const float (&f)[EACH]) const {

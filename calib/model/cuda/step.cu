@@ -9,9 +9,11 @@ extern "C" __global__ void __launch_bounds__(1024) add_norm(Act* y, F32* h, cons
     begin();
     for (u32 i = first; i < cols; i += stride) {
         const Elements e(row + i, end);
+        const Pack<F32> to = e.read(h);
+        const Pack<Act> more = e.read(x);
         float a[EACH], b[EACH];
-        e.load(a, h);
-        e.load(b, x);
+        values(a, to);
+        values(b, more);
 #pragma unroll
         for (u32 j = 0; j < EACH; j++) {
             a[j] += b[j];
