@@ -1,12 +1,14 @@
 package gguf
 
 import (
+	"bytes"
 	"encoding/json"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/lutq/lutq/calib/tokenizer"
@@ -252,11 +254,16 @@ func FuzzModel(f *testing.F) {
 		if len(data) > 1<<14 {
 			return
 		}
-		c, err := openBytes(t, data)
+		h, err := readHeader(bytes.NewReader(data), int64(len(data)))
 		if err != nil {
 			return
 		}
-		defer c.Close()
+		c := &File{Meta: h.meta, byName: make(map[string]*Raw)}
+		for i := range h.tensors { // whose data cannot be read
+			x := &h.tensors[i]
+			x.buffers = &sync.Pool{New: func() any { return new([chunk]byte) }}
+			c.Tensors, c.byName[x.Name] = append(c.Tensors, x), x
+		}
 		for _, make := range c.SideFiles() {
 			if _, err := make(); err != nil && strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %q has several lines", err)
