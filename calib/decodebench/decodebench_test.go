@@ -198,6 +198,23 @@ func TestBytes(t *testing.T) {
 	}
 }
 
+// TestWindow: of what attention does not see nothing is read.
+func TestWindow(t *testing.T) {
+	config := strings.Replace(wide, `"LlamaForCausalLM"], "model_type": "llama"`, `"MistralForCausalLM"], "model_type": "mistral", "sliding_window": 4`, 1)
+	r := random(t, describe(t, []byte(config)), decodebench.RandomOptions{})
+	read := func(depth int) float64 {
+		o := decodebench.Options{Tests: []decodebench.Test{{Tokens: 1, Depth: depth}}, Batch: []int{1}, Repeat: 1, Sizes: r.Sizes(), ActBytes: 4}
+		results, err := decodebench.Run(context.Background(), build(t, r), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return results[0].BytesPerToken
+	}
+	if a, b, c := read(2), read(3), read(20); !(a < b) || b != c {
+		t.Errorf("got %v, %v and %v bytes a token", a, b, c)
+	}
+}
+
 // TestExperts: of experts, a step reads those that its tokens meet.
 func TestExperts(t *testing.T) {
 	for _, g := range archtest.Goldens(t) {
