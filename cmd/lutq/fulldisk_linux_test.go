@@ -41,3 +41,30 @@ func TestFullDisk(t *testing.T) {
 		})
 	}
 }
+
+// TestExportFullDisk exports to a file system that is too small, and leaves nothing there.
+func TestExportFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a small file system takes root")
+	}
+	made, dir := filepath.Join(t.TempDir(), "made"), t.TempDir()
+	if code, _, stderr := exec("quantize", tiny, made, "--for", "ct"); code != 0 {
+		t.Fatal(stderr)
+	}
+	if err := syscall.Mount("lutq", dir, "tmpfs", 0, "size=800k"); err != nil {
+		t.Skipf("cannot mount a small file system: %v", err)
+	}
+	defer func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	code, _, stderr := exec("export", made, filepath.Join(dir, "out"), "--to", "ct")
+	checkRefused(t, exitFailed, code, stderr)
+	if !strings.Contains(stderr, "no space left on device") {
+		t.Errorf("the message does not say so:\n%s", stderr)
+	}
+	if files := tree(t, dir); len(files) != 1 {
+		t.Errorf("left behind: %v", files)
+	}
+}
