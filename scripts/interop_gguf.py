@@ -195,6 +195,9 @@ def check_tokenizer(check: Checks, lutq: Path, path: Path, work: Path, node: Pat
         check(f"{title}: strings of {len(texts)} that llama.cpp cuts otherwise", len(differ), 0)
         for i in differ[:5]:
             print("     ", json.dumps(texts[i]), want[i], ids[i])
+    if '"Digits"' in raw.decode():
+        print(f"      {title}: transformers' GGUF reader does not know the pre-tokenizer smollm, and is left out")
+        return
     if t.model.byte_fallback:
         # LlamaTokenizer, which it takes, puts no space before a text that begins with one. A file cannot say which is meant.
         texts = [s for s in texts if not s.startswith((" ", "▁"))]
