@@ -81,12 +81,13 @@ in memory at a time. What is too long for a model or too large for the memory is
 told in a line and left out.
 
 "MB/token" is the least that is read for a token: the weights once a step, and
-the keys and values that the token sees. Up to eight texts take a step together.
-"read ratio" is the part of the device's read rate that this comes to: on the
-cpu of a pool larger than the caches, on cuda of the fastest kernel that only
-reads packed weights, found in the same run. Of weights that fit in a cache it
-says nothing. "GPU GB" is what a model and its tests have taken of the GPU's
-memory so far, "dense GB" the same with dense weights.`
+the keys and values that the token sees. All texts take a step together, on the
+cpu up to eight. "read ratio" is the part of the device's read rate that this
+comes to: on the cpu of a pool larger than the caches, on cuda of the fastest
+kernel that only reads packed weights, found in the same run. Of weights that
+fit in a cache it says nothing. "GPU GB" is what a model and its tests have
+taken of the GPU's memory so far, "dense GB" the same with dense weights.`
+
 const formatsTopic = `Codebooks (--codebook). Where none is named it is js with searched scales, but
 for 3 bits without learning nf with searched scales: what did best at the width
 on the models measured.
