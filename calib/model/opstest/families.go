@@ -34,6 +34,7 @@ func Families(t *testing.T, ops model.Ops, b FamilyBounds) {
 			}
 			defer m.Close()
 			b.logits(t, m, g)
+			b.continued(t, m, g)
 			loss, err := m.Loss(context.Background(), g.Tokens, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -110,6 +111,49 @@ func (b FamilyBounds) compare(t *testing.T, got []float32, g archtest.Golden, i 
 	}
 	if e := math.Sqrt(diff / norm); !(e <= b.Logits) {
 		t.Errorf("logits at %d: relative error %.2g, want at most %.2g", g.Positions[i], e, b.Logits)
+	}
+}
+
+// continued compares the logits of a text that goes on from a cache: by many tokens, a few, one at a time, and
+// by many again.
+func (b FamilyBounds) continued(t *testing.T, m *model.Model, g archtest.Golden) {
+	c, err := m.NewCache(2, len(g.Tokens))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Continue(context.Background(), model.Part{Slot: 0, Tokens: g.Tokens[5:12]}); err != nil {
+		t.Fatal(err)
+	}
+	ops, vocab, hidden := m.Ops(), m.Vocab(), m.Decoder().Hidden
+	l, got := ops.Floats(vocab), make([]float32, vocab)
+	defer ops.Free(l)
+	for from := 0; from < len(g.Tokens); {
+		n := 1
+		switch from {
+		case 0:
+			n = 18
+		case 18:
+			n = 5
+		case 26:
+			n = len(g.Tokens) - 1 - from
+		}
+		h, err := c.Continue(context.Background(), model.Part{Slot: 1, Tokens: g.Tokens[from : from+n]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, at := range g.Positions {
+			if at < from || at >= from+n {
+				continue
+			}
+			row := h.Slice((at-from)*hidden, (at-from+1)*hidden)
+			if err := m.Logits(l, row, 1); err != nil {
+				t.Fatal(err)
+			}
+			ops.Read(got, l)
+			b.compare(t, got, g, i)
+		}
+		from += n
 	}
 }
 
