@@ -20,6 +20,7 @@ import json
 import lzma
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -149,10 +150,12 @@ def export(lutq: Path, model: Path, out: Path, *flags: str) -> Path:
     return out
 
 
-def check_model(check: Checks, lutq: Path, model: Path, work: Path, node: Path | None) -> None:
+def check_model(check: Checks, lutq: Path, model: Path, work: Path, node: Path | None, only: str) -> None:
     vocab = json.loads((model / "config.json").read_text())["vocab_size"]
     windows = windows_of(vocab)
     for name, (recipe, flags, most) in RECIPES.items():
+        if not re.search(only, name):
+            continue
         source = model
         if recipe is not None:
             source = work / name
@@ -304,6 +307,7 @@ def main() -> int:
     p.add_argument("--model", type=Path, action="append", default=[], help="model folder")
     p.add_argument("--tokenizer", type=Path, action="append", default=[], help="tokenizer.json, or one in xz")
     p.add_argument("--families", nargs="?", const="", metavar="NAME", help="tiny models of every family, or those whose name has NAME in it")
+    p.add_argument("--only", default="", metavar="REGEX", help="files of models to make")
     p.add_argument("--node", type=Path, help="folder with node_modules/node-llama-cpp")
     args = p.parse_args()
     logging.disable_progress_bar()
@@ -311,7 +315,7 @@ def main() -> int:
     args.work.mkdir(parents=True, exist_ok=True)
     check = Checks()
     for model in args.model:
-        check_model(check, args.lutq, model, args.work, args.node)
+        check_model(check, args.lutq, model, args.work, args.node, args.only)
     for path in args.tokenizer:
         check_tokenizer(check, args.lutq, path, args.work, args.node)
     if args.families is not None and args.node:
