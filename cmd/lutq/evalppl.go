@@ -35,13 +35,13 @@ func newEvalCommand(u *ui) *cobra.Command {
 		Use:   "eval-ppl MODEL... --text FILE",
 		Short: "Measure a model's perplexity on a text",
 		Long: withLimits(`Eval-ppl measures how well a model predicts a text. MODEL is a Hugging Face
-folder, a GGUF file, or a folder that lutq has quantized, which is evaluated from
-its packed weights. With --against the original is evaluated on the same tokens, and the
-report adds the Kullback-Leibler divergence from it (mean, median, 99 %), the
-share of tokens where both find the same token most likely, and the logarithm of
-the ratio of perplexities with a 95 % interval by paired bootstrap over windows.
-Several models share one pass over the original, and each is held against those
-before it, with intervals of the differences.
+folder, a GGUF file, or a folder that lutq has quantized, which is evaluated
+from its packed weights. With --against the original is evaluated on the same
+tokens, and the report adds the Kullback-Leibler divergence from it (mean,
+median, 99 %), the share of tokens where both find the same token most likely,
+and the logarithm of the ratio of perplexities with a 95 % interval by paired
+bootstrap over windows. Several models share one pass over the original, and
+each is held against those before it, with intervals of the differences.
 
 Protocols (--protocol):
   raw        the file as it is, no special tokens, consecutive windows of --ctx
