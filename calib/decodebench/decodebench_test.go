@@ -374,3 +374,25 @@ func TestCheckpointSizes(t *testing.T) {
 		t.Errorf("the head has size %+v", got)
 	}
 }
+
+// TestMean: random codes stand for weights of either sign alike, so that states do not grow from layer to layer beyond
+// what 16 bits hold.
+func TestMean(t *testing.T) {
+	d := describe(t, []byte(wide))
+	for bits := 2; bits <= 5; bits++ {
+		m, err := random(t, d, decodebench.RandomOptions{Bits: bits, Group: 64}).Quantized("model.layers.0.mlp.gate_proj")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum, squares float64
+		all := weight.Dequantize(m)
+		for _, w := range all {
+			sum += float64(w)
+			squares += float64(w) * float64(w)
+		}
+		n := float64(len(all))
+		if mean, rms := sum/n, math.Sqrt(squares/n); !(math.Abs(mean) < 5*rms/math.Sqrt(n)) || rms < 0.005 || rms > 0.05 {
+			t.Errorf("%d bits: a mean of %g, a root mean square of %g", bits, mean, rms)
+		}
+	}
+}

@@ -60,7 +60,8 @@ func NewRandom(name string, d *arch.Decoder, o RandomOptions) (*Random, error) {
 		if bits == 0 {
 			continue
 		}
-		table, err := lut.NewCodebook("nf", bits, o.Group)
+		// Its values sum to 0: else what layers have in common would grow from one to the next.
+		table, err := lut.NewCodebook("kbit", bits, o.Group)
 		if err != nil {
 			return nil, err
 		}
