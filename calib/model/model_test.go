@@ -154,7 +154,7 @@ func TestOpenErrors(t *testing.T) {
 		}, "q_norm.weight in model.safetensors has no place"},
 		{"other architecture", nil, func(m *synthetic) { m.config["architectures"] = []string{"GPT2LMHeadModel"} }, "GPT2LMHeadModel"},
 		{"other activation", nil, func(m *synthetic) { m.config["hidden_act"] = "tanhexp" }, `hidden_act: "tanhexp"`},
-		{"other quantization", nil, func(m *synthetic) { m.config["quantization_config"] = map[string]any{"quant_method": "gptq"} }, "already quantized by GPTQ"},
+		{"other quantization", nil, func(m *synthetic) { m.config["quantization_config"] = map[string]any{"quant_method": "aqlm"} }, "already quantized by AQLM"},
 		{"not really a container", nil, func(m *synthetic) { m.config["quantization_config"] = map[string]any{"quant_method": "lutq"} }, "version 0"},
 	}
 	for _, tt := range tests {

@@ -262,8 +262,11 @@ func TestLoss(t *testing.T) {
 		k := rapid.SampledFrom([]int{1, 5, 33, 64, 128, 150, 259}).Draw(r, "K")
 		n := rapid.IntRange(1, 5).Draw(r, "N")
 		group := rapid.SampledFrom([]int{32, 64, 128, 256, k}).Draw(r, "group")
-		bits := rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(r, "bits")
-		cb := table(t, rapid.SampledFrom(lut.CodebookNames()).Draw(r, "codebook"), bits, group)
+		bits, name := rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(r, "bits"), rapid.SampledFrom(lut.CodebookNames()).Draw(r, "codebook")
+		if only := lut.OnlyBits(name); only != 0 {
+			bits = only
+		}
+		cb := table(t, name, bits, group)
 		scaleType := weight.ScaleType(rapid.IntRange(int(weight.F16), int(weight.S1E4M3)).Draw(r, "scale type"))
 		if scaleType.Size() == 1 {
 			cb = cb.Scaled(.5)
