@@ -5,12 +5,15 @@
 
 Quantizes every MODEL for each target (`quantize --for`), exports it there and as plain weights (`--to dense`), opens both
 and compares the logits of random tokens: by transformers in bfloat16 for compressed-tensors, bitsandbytes, NVFP4 and MXFP4, where
-they must be equal, and by mlx-lm in float32. GPTQ and AWQ are decoded here with numpy, since their clients want a compiler, and
-the weights must be those of the float32 export. Prints a line for each; the exit code is 3 when one does not hold.
+they must be equal, and by mlx-lm in float32. GPTQ and AWQ are decoded here with numpy, and the weights must be those of the
+float32 export; where gptqmodel is installed, which wants a compiler (requirements-gptqmodel.txt), they are opened by it and by
+transformers through it too, in float16. Prints a line for each; the exit code is 3 when one does not hold.
 """
 
 import argparse
+import contextlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -22,6 +25,7 @@ from pathlib import Path
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import numpy as np
 import torch
@@ -47,8 +51,15 @@ CASES = [
     ("gptq", ["--bits", "2"], "weights", 0),
     ("gptq", ["--bits", "3", "--group", "32"], "weights", 0),
     ("gptq", ["--bits", "4"], "weights", 0),
+    ("gptq", ["--bits", "3", "--group", "row"], "weights", 0),  # of 4 bits, gptqmodel's CPU kernel takes groups to 256 columns only
+    ("gptq", ["--bits", "4", "--tensor", "down_proj=keep"], "weights", 0),
+    ("gptq", ["--bits", "4", "--tensor", "layers.0.self_attn=keep"], "weights", 0),
+    ("gptq", ["--bits", "4", "--tensor", "down_proj=2", "--tensor", "layers.0.self_attn=keep"], "weights", 0),
     ("awq", [], "weights", 0),
+    ("awq", ["--group", "32"], "weights", 0),
+    ("awq", ["--tensor", "down_proj=keep", "--tensor", "layers.0.self_attn=keep"], "weights", 0),
 ]
+CLIENT_BOUND = 2e-5  # the divergence that float16 products make, which gptqmodel does in another order than torch
 
 
 def fields(words, bits, axis):
@@ -92,14 +103,19 @@ def compare_weights(target, out, dense):
     return max(float(np.abs(decode(t, l, config) - d[l + ".weight"]).max()) for l in layers)
 
 
-def logits(folder, tokens, dtype):
-    """The logits by transformers. A tensor that the model has and the folder has not is an error."""
+def transformers_model(folder, dtype):
+    """The model by transformers. A tensor that it has and the folder has not is an error."""
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
     lost = [k for k in info["missing_keys"] if not k.endswith("lm_head.weight")]
     if lost or info["unexpected_keys"]:
         raise SystemExit(f"{folder}: missing {lost[:3]}, unexpected {sorted(info['unexpected_keys'])[:3]}")
+    return model.eval()
+
+
+def logits(folder, tokens, dtype):
+    """The logits by transformers."""
     with torch.no_grad():
-        return model.eval()(tokens).logits.double()
+        return transformers_model(folder, dtype)(tokens).logits.double()
 
 
 def compare_mlx(out, dense, tokens):
@@ -114,6 +130,26 @@ def compare_mlx(out, dense, tokens):
     return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
+def compare_gptqmodel(out, dense, tokens):
+    """The divergence of the logits by transformers and by gptqmodel, whichever is more, after a look at what became of the layers."""
+    from gptqmodel import GPTQModel
+    from gptqmodel.nn_modules.qlinear import BaseQuantLinear
+
+    packed = {k.removesuffix(".qweight") for k in tensors(out) if k.endswith(".qweight")}
+    want = logits(dense, tokens, torch.float16).log_softmax(-1)
+    worst = 0.0
+    mixed = any(name.startswith("+:") for name in json.loads((out / "config.json").read_text())["quantization_config"].get("dynamic", {}))
+    # Transformers has one form of GPTQ for all layers of a model.
+    for load in ([] if mixed else [transformers_model]) + [lambda folder, dtype: GPTQModel.load(str(folder), device="cpu", dtype=dtype).model]:
+        model = load(out, torch.float16)
+        if packed != (opened := {k for k, m in model.named_modules() if isinstance(m, BaseQuantLinear)}):
+            raise SystemExit(f"{out}: packed in the folder or in the client alone: {sorted(packed ^ opened)[:3]}")
+        with torch.no_grad():
+            got = model.eval()(tokens).logits.double().log_softmax(-1)
+        worst = max(worst, (want.exp() * (want - got)).sum(-1).mean().item())
+    return worst
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", nargs="+", type=Path)
@@ -124,6 +160,10 @@ def main():
     p.add_argument("--seed", type=int, default=0)
     o = p.parse_args()
     logging.disable_progress_bar()
+    client = all(importlib.util.find_spec(p) for p in ("gptqmodel", "optimum"))
+    if client:
+        cores = os.cpu_count()
+        os.cpu_count = lambda: max(cores, 4)  # with fewer its thread pools do not fit each other
     packed_3_bits = importlib.metadata.version("compressed-tensors") >= "0.18"
 
     def lutq(*args):
@@ -151,15 +191,21 @@ def main():
                 outcome = json.loads(lutq("export", made, out, "--to", target, "--json", "--force"))["outcome"]
                 lutq("export", made, dense, "--to", "dense", "--force", "--quiet", *([] if how == "bfloat16" else ["--dtype", "f32"]))
                 if how == "weights":
-                    off = compare_weights(target, out, dense)
+                    found = [(how, compare_weights(target, out, dense), bound)]
+                    if client:
+                        with contextlib.redirect_stdout(sys.stderr):  # where it tells of its progress
+                            found.append(("gptqmodel", compare_gptqmodel(out, dense, tokens), CLIENT_BOUND))
                 elif how == "mlx":
-                    off = compare_mlx(out, dense, tokens)
+                    found = [(how, compare_mlx(out, dense, tokens), bound)]
                 else:
                     dtype = getattr(torch, how)
-                    off = (logits(out, tokens, dtype) - logits(dense, tokens, dtype)).abs().max().item()
-                good = outcome == "loss-free" and off <= bound
-                failed |= not good
-                print(f"{model.name:14} {name:34} {outcome:18} {how:9} {off:<8.3g} {'' if good else 'WRONG'}", flush=True)
+                    found = [(how, (logits(out, tokens, dtype) - logits(dense, tokens, dtype)).abs().max().item(), bound)]
+                for how, off, bound in found:
+                    good = outcome == "loss-free" and off <= bound
+                    failed |= not good
+                    print(f"{model.name:14} {name:34} {outcome:18} {how:9} {off:<8.3g} {'' if good else 'WRONG'}", flush=True)
+    if not client:
+        print("gptqmodel and optimum are not installed: GPTQ and AWQ were decoded here alone")
     return 3 if failed else 0
 
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"regexp"
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/target"
@@ -135,14 +136,23 @@ func columns(m target.Match, w *lut.Matrix) []byte {
 
 // Write implements [target.Format].
 func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
+	kept := f.model.Unquantized()
+	// Gptqmodel reads no modules_to_not_convert, and packs no head.
+	dynamic := make(map[string]struct{})
+	for _, name := range kept {
+		if name != f.model.Head() {
+			dynamic[`-:^`+regexp.QuoteMeta(name)+`$`] = struct{}{}
+		}
+	}
 	q, err := target.Indented(struct {
-		Method    string   `json:"quant_method"`
-		Version   string   `json:"version"`
-		Bits      int      `json:"bits"`
-		Group     int      `json:"group_size"`
-		ZeroPoint bool     `json:"zero_point"`
-		Kept      []string `json:"modules_to_not_convert"`
-	}{"awq", "gemm", bits, f.group, true, f.model.Unquantized()})
+		Method    string              `json:"quant_method"`
+		Version   string              `json:"version"`
+		Bits      int                 `json:"bits"`
+		Group     int                 `json:"group_size"`
+		ZeroPoint bool                `json:"zero_point"`
+		Kept      []string            `json:"modules_to_not_convert"`
+		Dynamic   map[string]struct{} `json:"dynamic,omitempty"`
+	}{"awq", "gemm", bits, f.group, true, kept, dynamic})
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
@@ -133,19 +135,29 @@ func index(k, group int) []byte {
 
 // Warnings implements [target.Warner].
 func (f *output) Warnings() []string {
-	other := 0
+	narrow := 0
 	for _, l := range f.model.Layers {
 		if l.As == target.Dense {
 			continue
 		}
 		if bits, _ := form(l); bits != 4 && bits != 8 {
+			narrow++
+		}
+	}
+	var all []string
+	if narrow > 0 {
+		all = append(all, fmt.Sprintf("%d layers of 2 or 3 bits: vLLM takes GPTQ of 4 and 8 bits only", narrow))
+	}
+	other := 0
+	for name := range f.config().Dynamic {
+		if strings.HasPrefix(name, "+:") {
 			other++
 		}
 	}
-	if other == 0 {
-		return nil
+	if other > 0 {
+		all = append(all, fmt.Sprintf("%d layers have other bits or groups than most: transformers takes one form for all, gptqmodel and vLLM each layer's", other))
 	}
-	return []string{fmt.Sprintf("%d layers of 2 or 3 bits: vLLM takes GPTQ of 4 and 8 bits only", other)}
+	return all
 }
 
 // Write implements [target.Format].
@@ -175,7 +187,8 @@ type written struct {
 	Head     bool                `json:"lm_head"`
 	Format   string              `json:"checkpoint_format"`
 	PackType string              `json:"pack_dtype"`
-	Dynamic  map[string]override `json:"dynamic,omitempty"` // by "+:" or "-:" and a regular expression of names
+	Dynamic  map[string]override `json:"dynamic,omitempty"`                      // by "+:" or "-:" and a regular expression of names
+	Modules  [][]string          `json:"modules_in_block_to_quantize,omitempty"` // names, or ends of names, of the layers that are packed; nothing for all
 	Meta     meta                `json:"meta"`
 }
 
@@ -219,10 +232,37 @@ func (f *output) config() written {
 			c.Dynamic[`+:^`+regexp.QuoteMeta(l.Name)+`$`] = is
 		}
 	})
-	for _, name := range f.model.Unquantized() {
-		if name != f.model.Head() { // which is quantized on demand only
-			c.Dynamic[`-:^`+regexp.QuoteMeta(name)+`$`] = override{}
+	// The head is quantized on demand only.
+	kept := slices.DeleteFunc(f.model.Unquantized(), func(name string) bool { return name == f.model.Head() })
+	if len(kept) == 0 {
+		return c
+	}
+	for _, name := range kept {
+		c.Dynamic[`-:^`+regexp.QuoteMeta(name)+`$`] = override{}
+	}
+	// Transformers does not read dynamic.
+	c.Modules = [][]string{f.packed(kept)}
+	return c
+}
+
+// packed names the layers that are not kept: by their place in a block where no block keeps that one, else whole.
+func (f *output) packed(kept []string) []string {
+	block := regexp.MustCompile(`^.*?\.\d+\.`)
+	has := make(map[string]bool)
+	var names []string
+	for _, l := range f.model.Layers {
+		if l.As == target.Dense {
+			continue
+		}
+		name := l.Name
+		place := name[len(block.FindString(name)):]
+		if !slices.ContainsFunc(kept, func(k string) bool { return strings.Contains(k, place) }) {
+			name = place
+		}
+		if !has[name] {
+			has[name] = true
+			names = append(names, name)
 		}
 	}
-	return c
+	return names
 }
