@@ -58,6 +58,11 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// filesOf reads the files of a folder.
+func filesOf(dir string) func(string) ([]byte, error) {
+	return func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(dir, name)) }
+}
+
 func TestLoad(t *testing.T) {
 	const one = `{"bos_token": "<s>", "eos_token": {"content": "</s>", "special": true}, "pad_token": null, "chat_template": "{{ bos_token }}one{{ eos_token }}{{ pad_token }}"}`
 	for _, test := range []struct {
@@ -84,7 +89,7 @@ func TestLoad(t *testing.T) {
 				}
 			}
 			got := ""
-			tpl, err := Load(dir)
+			tpl, err := Load(dir, filesOf(dir))
 			if err == nil {
 				got, err = tpl.Render(context.Background(), nil, Options{})
 			}
@@ -99,7 +104,7 @@ func TestLoad(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Load(t.TempDir()); !errors.Is(err, ErrNone) {
+	if _, err := Load("model", filesOf(t.TempDir())); !errors.Is(err, ErrNone) {
 		t.Errorf("an empty folder: %v", err)
 	}
 }

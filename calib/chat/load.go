@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-
-	"github.com/lutq/lutq/formats/input"
 )
 
 const (
@@ -21,12 +19,12 @@ func Files() []string { return []string{templateFile, configFile} }
 // ErrNone is in the error for a folder without a chat template.
 var ErrNone = errors.New("no chat template")
 
-// Load reads the chat template of a model's folder: chat_template.jinja, or chat_template in
+// Load reads the chat template of a model, whose files read returns: chat_template.jinja, or chat_template in
 // tokenizer_config.json, of several there the one named default. The latter also spells the special
-// tokens that templates name, such as bos_token.
-func Load(dir string) (*Template, error) {
-	config := filepath.Join(dir, configFile)
-	text, err := input.ReadFile(config, input.Config)
+// tokens that templates name, such as bos_token. The error of a file that is not there wraps [fs.ErrNotExist].
+func Load(model string, read func(name string) ([]byte, error)) (*Template, error) {
+	config := filepath.Join(model, configFile)
+	text, err := read(configFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -36,15 +34,15 @@ func Load(dir string) (*Template, error) {
 			return nil, fmt.Errorf("%s: %w", config, err)
 		}
 	}
-	own := filepath.Join(dir, templateFile)
-	switch text, err := input.ReadFile(own, input.Config); {
+	own := filepath.Join(model, templateFile)
+	switch text, err := read(templateFile); {
 	case err == nil:
 		config, source = own, string(text)
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
 	if source == "" {
-		return nil, fmt.Errorf("%s: %w in %s or %s", dir, ErrNone, templateFile, configFile)
+		return nil, fmt.Errorf("%s: %w in %s or %s", model, ErrNone, templateFile, configFile)
 	}
 	t, err := New(source, tokens)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -146,9 +148,13 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	if err := o.tiles.unused(ops.Name()); err != nil {
 		return err
 	}
-	ends, err := m.Decoder().Ends(dir)
-	if err != nil {
+	generation, err := source.File(dir, "generation_config.json", input.Config)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	ends, err := m.Decoder().Ends(generation)
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
 	}
 	s, err := newGenerateSession(m, len(ids), o.maxTokens)
 	if err != nil {
@@ -227,15 +233,19 @@ func (u *ui) readPrompt(ctx context.Context, dir string, stdin bool, o generateO
 	if o.chat {
 		files = append(files, chat.Files()...)
 	}
-	for _, file := range files {
-		if o.noVerify {
+	file, err := source.GGUF(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range files {
+		if o.noVerify || file != "" {
 			break
 		}
-		if err := lutq.CheckFile(dir, file); err != nil {
+		if err := lutq.CheckFile(dir, name); err != nil {
 			return nil, nil, hintDiffers(err)
 		}
 	}
-	tok, err := tokenizer.Load(dir)
+	tok, err := loadTokenizer(dir)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -247,7 +257,7 @@ func (u *ui) readPrompt(ctx context.Context, dir string, stdin bool, o generateO
 		return nil, nil, errors.New("the prompt is empty")
 	}
 	if o.chat {
-		template, err := chat.Load(dir)
+		template, err := chat.Load(dir, func(name string) ([]byte, error) { return source.File(dir, name, input.Config) })
 		if err != nil {
 			return nil, nil, err
 		}

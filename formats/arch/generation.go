@@ -1,28 +1,18 @@
 package arch
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 	"slices"
-
-	"github.com/lutq/lutq/formats/input"
 )
 
-// Ends returns the tokens that end a text: those of the description, and what the folder's
-// generation_config.json names besides, such as the end of a turn.
-func (d *Decoder) Ends(dir string) ([]int, error) {
+// Ends returns the tokens that end a text: those of the description, and what the model's
+// generation_config.json, unless it is empty, names besides, such as the end of a turn.
+func (d *Decoder) Ends(generation []byte) ([]int, error) {
 	ends := slices.Clone(d.EOS)
-	path := filepath.Join(dir, "generation_config.json")
-	text, err := input.ReadFile(path, input.Config)
-	if errors.Is(err, fs.ErrNotExist) {
+	if len(generation) == 0 {
 		return ends, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	f, err := readFields(text)
+	f, err := readFields(generation)
 	if err == nil {
 		for _, id := range f.tokens("eos_token_id") {
 			if !slices.Contains(ends, id) {
@@ -32,7 +22,7 @@ func (d *Decoder) Ends(dir string) ([]int, error) {
 		err = f.err
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("generation_config.json: %w", err)
 	}
 	return ends, nil
 }

@@ -2,8 +2,6 @@ package arch
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,14 +18,8 @@ func TestEnds(t *testing.T) {
 		{"no JSON", `eos`, "generation_config.json: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			dir := t.TempDir()
-			if test.text != "" {
-				if err := os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(test.text), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
 			d := &Decoder{EOS: []int{7}}
-			got, err := d.Ends(dir)
+			got, err := d.Ends([]byte(test.text))
 			said := fmt.Sprint(got)
 			if err != nil {
 				said = err.Error()

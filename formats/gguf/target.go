@@ -149,7 +149,7 @@ func (f *format) describe(noTokenizer bool) error {
 		f.kvs = append(f.kvs, KV{"tokenizer.ggml.model", "none"})
 		return nil
 	}
-	tokenizer, err := Tokenizer(f.model.Dir, d)
+	tokenizer, err := Tokenizer(f.model, d)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (f *format) name() string {
 
 // license returns what the first lines of README.md give as the licence, as model cards do; "" where they give none.
 func (f *format) license() (string, error) {
-	text, err := readOptional(filepath.Join(f.model.Dir, "README.md"), input.Text)
+	text, err := readOptional(f.model, "README.md", input.Text)
 	if err != nil {
 		return "", err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/target"
 )
 
 // The types of tokens, as llama.cpp numbers them.
@@ -38,26 +39,25 @@ func (e *UnknownSplitError) Error() string {
 // Tokenizer returns the pairs that describe the tokenizer of a model folder, whose tokens are filled up to the model's
 // vocabulary. It reads tokenizer.json, tokenizer_config.json and chat_template.jinja, of which the last two may be missing.
 // It fails with an [UnknownSplitError], and on all else that llama.cpp would do otherwise.
-func Tokenizer(dir string, d *arch.Decoder) ([]KV, error) {
-	path := filepath.Join(dir, "tokenizer.json")
-	text, err := input.ReadFile(path, input.Tokenizer)
+func Tokenizer(m *target.Model, d *arch.Decoder) ([]KV, error) {
+	const vocabulary, settings = "tokenizer.json", "tokenizer_config.json"
+	text, err := m.ReadFile(vocabulary, input.Tokenizer)
 	if err != nil {
 		return nil, err
 	}
 	kvs, err := tokenizerKVs(text, d)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", filepath.Join(m.Dir, vocabulary), err)
 	}
-	path = filepath.Join(dir, "tokenizer_config.json")
-	config, err := readOptional(path, input.Config)
+	config, err := readOptional(m, settings, input.Config)
 	if err != nil {
 		return nil, err
 	}
 	more, err := special(config, kvs, d)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", filepath.Join(m.Dir, settings), err)
 	}
-	template, err := readOptional(filepath.Join(dir, "chat_template.jinja"), input.Text)
+	template, err := readOptional(m, "chat_template.jinja", input.Text)
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +69,8 @@ func Tokenizer(dir string, d *arch.Decoder) ([]KV, error) {
 }
 
 // readOptional reads a file that may be missing.
-func readOptional(path string, kind input.Kind) ([]byte, error) {
-	data, err := input.ReadFile(path, kind)
+func readOptional(m *target.Model, name string, kind input.Kind) ([]byte, error) {
+	data, err := m.ReadFile(name, kind)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

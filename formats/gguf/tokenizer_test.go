@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/target"
 )
 
 // byteLevelJSON is a tokenizer.json of three bytes with a pre_tokenizer.
@@ -153,7 +154,7 @@ func TestTokenizerOfFolder(t *testing.T) {
 		}
 	}
 	d := &arch.Decoder{Vocab: 5, EOS: []int{1}}
-	kvs, err := Tokenizer(dir, d)
+	kvs, err := Tokenizer(&target.Model{Dir: dir}, d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +170,7 @@ func TestTokenizerOfFolder(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("C"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if kvs, err = Tokenizer(dir, d); err != nil || values(kvs)["tokenizer.chat_template"] != "C" {
+	if kvs, err = Tokenizer(&target.Model{Dir: dir}, d); err != nil || values(kvs)["tokenizer.chat_template"] != "C" {
 		t.Errorf("chat template %v, error %v: want C", values(kvs)["tokenizer.chat_template"], err)
 	}
 }

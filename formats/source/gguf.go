@@ -3,6 +3,7 @@ package source
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -86,7 +87,7 @@ func File(model, name string, kind input.Kind) ([]byte, error) {
 	}
 	make, ok := f.SideFiles()[name]
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("%s: has no %s", path, name), f.Close())
+		return nil, errors.Join(fmt.Errorf("%s: %s: %w", path, name, fs.ErrNotExist), f.Close())
 	}
 	data, err := make()
 	if err != nil {

@@ -306,6 +306,21 @@ func JSON(v any) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
+// ReadFile reads a file beside the weights, which is something of a kind. The error of one that is not there wraps
+// [fs.ErrNotExist].
+func (m *Model) ReadFile(name string, kind input.Kind) ([]byte, error) {
+	in, err := m.openFile(name)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	data, err := input.ReadAll(in, kind, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(m.Dir, name), err)
+	}
+	return data, nil
+}
+
 func (m *Model) openFile(name string) (io.ReadCloser, error) {
 	if m.OpenFile != nil {
 		return m.OpenFile(name)
