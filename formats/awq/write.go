@@ -134,6 +134,14 @@ func columns(m target.Match, w *lut.Matrix) []byte {
 	return dst
 }
 
+// Warnings implements [target.Warner].
+func (f *output) Warnings() []string {
+	if n := f.model.Experts(); n > 0 {
+		return []string{fmt.Sprintf("%d layers are of experts: transformers 5 has these as stacks, and opens AWQ with random ones; gptqmodel opens them", n)}
+	}
+	return nil
+}
+
 // Write implements [target.Format].
 func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
 	kept := f.model.Unquantized()

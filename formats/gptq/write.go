@@ -157,6 +157,9 @@ func (f *output) Warnings() []string {
 	if other > 0 {
 		all = append(all, fmt.Sprintf("%d layers have other bits or groups than most: transformers takes one form for all, gptqmodel and vLLM each layer's", other))
 	}
+	if n := f.model.Experts(); n > 0 {
+		all = append(all, fmt.Sprintf("%d layers are of experts: transformers 5 has these as stacks, and opens GPTQ with random ones; gptqmodel opens them", n))
+	}
 	return all
 }
 

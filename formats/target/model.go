@@ -107,6 +107,31 @@ func (m *Model) Head() string {
 	return "lm_head"
 }
 
+// Experts returns how many layers that are quantized are matrices of an expert.
+func (m *Model) Experts() int {
+	if m.Decoder == nil {
+		return 0
+	}
+	expert := make(map[string]bool)
+	for _, b := range m.Decoder.Blocks {
+		if b.MoE == nil {
+			continue
+		}
+		for _, e := range b.MoE.Experts {
+			for _, l := range []*arch.Linear{e.Gate, e.Up, e.Down} {
+				expert[l.Stored.Path] = true
+			}
+		}
+	}
+	n := 0
+	for _, l := range m.Layers {
+		if l.As != Dense && expert[l.Name] {
+			n++
+		}
+	}
+	return n
+}
+
 // Role says what a tensor of the model is for.
 func (m *Model) Role(tensor string) arch.Role {
 	if m.Decoder != nil {
