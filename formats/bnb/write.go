@@ -155,3 +155,11 @@ type config struct {
 	Skip        []string        `json:"llm_int8_skip_modules"`
 	Threshold   json.RawMessage `json:"llm_int8_threshold"`
 }
+
+// Warnings implements [target.Warner].
+func (f *output) Warnings() []string {
+	if n := f.model.Experts(); n > 0 {
+		return []string{fmt.Sprintf("%d layers are of experts: transformers 5 has these as stacks, and does not open them from bitsandbytes", n)}
+	}
+	return nil
+}

@@ -340,6 +340,9 @@ func (f *nvfp4Format) Warnings() []string {
 		}
 		sets[l.Fuse] = g
 	}
+	if n := f.model.Experts(); n > 0 {
+		return []string{fmt.Sprintf("%d layers are of experts: transformers 5 has these as stacks, and opens them from NVFP4 with other values", n)}
+	}
 	return nil
 }
 
