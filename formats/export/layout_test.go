@@ -177,6 +177,14 @@ func packed(t rapid.TB, f target.Format, l *target.Layer, w *lut.Matrix) stored 
 func drawMatrix(t *rapid.T) (*lut.Matrix, weight.ScaleType) {
 	dtype := rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.BF16, weight.F32}).Draw(t, "model")
 	name := rapid.SampledFrom([]string{"q2", "q3", "q4", "q5", "nf", "e2m1", "int", "js"}).Draw(t, "table")
+	scaleType := rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.S1E4M3, weight.E4M4, weight.E8M0}).Draw(t, "scales")
+	// Some targets hold one table with one type of scales, which would seldom meet.
+	switch rapid.IntRange(0, 4).Draw(t, "pair") {
+	case 1:
+		name, scaleType = "e2m1", weight.E8M0
+	case 2:
+		name, scaleType = "e2m1", weight.S1E4M3
+	}
 	bits := 4
 	if name[0] == 'q' {
 		bits = int(name[1] - '0')
@@ -188,8 +196,7 @@ func drawMatrix(t *rapid.T) (*lut.Matrix, weight.ScaleType) {
 	cb = cb.Scaled(float32(math.Ldexp(1, rapid.IntRange(-3, 3).Draw(t, "factor"))))
 	w := &lut.Matrix{
 		N: 8 * rapid.IntRange(1, 9).Draw(t, "N/8"), K: 8 * rapid.SampledFrom([]int{4, 6, 8, 12, 16, 20, 32}).Draw(t, "K/8"), Bits: bits,
-		ScaleType: rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.S1E4M3, weight.E4M4, weight.E8M0}).Draw(t, "scales"),
-		Codebook:  cb.Values,
+		ScaleType: scaleType, Codebook: cb.Values,
 	}
 	w.Group = min(w.K, rapid.SampledFrom([]int{16, 32, 48, 64, 128, 256}).Draw(t, "group"))
 	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
@@ -240,7 +247,7 @@ func TestLayouts(t *testing.T) {
 			fitted[name]++
 			may, least := fit.Change, 0.0
 			if may > 0 {
-				may, least = may+0x1p-23, 0x1p-147 // products are rounded
+				may, least = may+0x1p-23, 0x1p-143 // products are rounded, and 16 times a scale that is the least there is
 			}
 			s := packed(t, f, l, w)
 			for n := range w.N {
@@ -254,7 +261,7 @@ func TestLayouts(t *testing.T) {
 		}
 	})
 	for name := range decoders {
-		if fitted[name] == 0 {
+		if fitted[name] == 0 && !testing.Short() { // with which few are drawn
 			t.Errorf("nothing fits %s", name)
 		}
 	}
