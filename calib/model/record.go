@@ -65,10 +65,10 @@ func (c *Cache) newStep(rec Recorder, n int) (*recordedStep, error) {
 	}
 	r.q, r.k, r.v = r.qkv.Slice(0, n*w.q), r.qkv.Slice(n*w.q, n*(w.q+w.kv)), r.qkv.Slice(n*(w.q+w.kv), n*(w.q+2*w.kv))
 	r.gate, r.up = r.both.Slice(0, n*w.mlp), r.both.Slice(n*w.mlp, 2*n*w.mlp)
-	if n > 1 || m.joined {
+	if m.joined {
 		return r, nil
 	}
-	m.joined = true
+	m.joined = true // before anything is recorded, as it moves weights
 	return r, m.join(rec)
 }
 

@@ -45,7 +45,7 @@ func (o *Ops) Record(f func()) (model.Recording, error) {
 		return errors.Join(err, g.Close())
 	})
 	if err != nil {
-		return nil, errors.Join(err, o.dev.Do(func() error { return r.pool.close(o.dev) }))
+		return nil, errors.Join(err, o.dev.Do(func() error { return o.pool.close(o.dev) })) // which is the recording's
 	}
 	return r, nil
 }
