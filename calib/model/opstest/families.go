@@ -22,8 +22,8 @@ type FamilyBounds struct {
 	Gradients float64 // of a layer's gradient, relative to its norm; 0: not compared
 }
 
-// Families compares a tiny model of every family on ops with transformers.
-func Families(t *testing.T, ops model.Ops, b FamilyBounds) {
+// eachFamily opens a tiny model of every family on ops.
+func eachFamily(t *testing.T, ops model.Ops, test func(t *testing.T, m *model.Model, g archtest.Golden)) {
 	for _, g := range archtest.Goldens(t) {
 		t.Run(g.Name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -33,71 +33,69 @@ func Families(t *testing.T, ops model.Ops, b FamilyBounds) {
 				t.Fatal(err)
 			}
 			defer m.Close()
-			b.logits(t, m, g)
-			b.continued(t, m, g)
-			loss, err := m.Loss(context.Background(), g.Tokens, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if e := math.Abs(loss - g.Loss); !(e <= b.Loss*g.Loss) {
-				t.Errorf("loss %.7f, want %.7f", loss, g.Loss)
-			}
-			if b.Gradients > 0 {
-				b.gradients(t, m, g)
-			}
+			test(t, m, g)
 		})
 	}
+}
+
+// Families compares a tiny model of every family on ops with transformers.
+func Families(t *testing.T, ops model.Ops, b FamilyBounds) {
+	eachFamily(t, ops, func(t *testing.T, m *model.Model, g archtest.Golden) {
+		b.logits(t, m, g)
+		b.continued(t, m, g)
+		loss, err := m.Loss(context.Background(), g.Tokens, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := math.Abs(loss - g.Loss); !(e <= b.Loss*g.Loss) {
+			t.Errorf("loss %.7f, want %.7f", loss, g.Loss)
+		}
+		if b.Gradients > 0 {
+			b.gradients(t, m, g)
+		}
+	})
 }
 
 // Steps compares what models of every family say token by token, beside another text that begins later, with
 // transformers.
 func Steps(t *testing.T, ops model.Ops, b FamilyBounds) {
-	for _, g := range archtest.Goldens(t) {
-		t.Run(g.Name, func(t *testing.T) {
-			dir := t.TempDir()
-			g.Write(t, dir)
-			m, err := model.Open(dir, ops)
+	eachFamily(t, ops, func(t *testing.T, m *model.Model, g archtest.Golden) {
+		c, err := m.NewCache(2, len(g.Tokens))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		const later = 3
+		vocab := m.Vocab()
+		for at, token := range g.Tokens {
+			slots, tokens := []int{1}, []int{token}
+			if at >= later {
+				slots, tokens = []int{0, 1}, []int{g.Tokens[at-later], token}
+			}
+			logits, best, err := c.Step(context.Background(), slots, tokens)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer m.Close()
-			c, err := m.NewCache(2, len(g.Tokens))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			const later = 3
-			vocab := m.Vocab()
-			for at, token := range g.Tokens {
-				slots, tokens := []int{1}, []int{token}
-				if at >= later {
-					slots, tokens = []int{0, 1}, []int{g.Tokens[at-later], token}
-				}
-				logits, best, err := c.Step(context.Background(), slots, tokens)
-				if err != nil {
-					t.Fatal(err)
-				}
-				got := make([]float32, len(slots)*vocab)
-				ops.Read(got, logits)
-				for row, token := range best {
-					if l := got[row*vocab : (row+1)*vocab]; l[token] < slices.Max(l) {
-						t.Errorf("step %d: token %d is not the most likely one", at, token)
-					}
-				}
-				for row, slot := range slots {
-					if c.Len(slot) != at+1-later*(1-slot) {
-						t.Fatalf("slot %d has %d tokens after step %d", slot, c.Len(slot), at)
-					}
-					if i := slices.Index(g.Positions, c.Len(slot)-1); i >= 0 {
-						b.compare(t, got[row*vocab:(row+1)*vocab], g, i)
-					}
+			got := make([]float32, len(slots)*vocab)
+			ops.Read(got, logits)
+			for row, token := range best {
+				if l := got[row*vocab : (row+1)*vocab]; l[token] < slices.Max(l) {
+					t.Errorf("step %d: token %d is not the most likely one", at, token)
 				}
 			}
-			if _, _, err := c.Step(context.Background(), []int{1}, g.Tokens[:1]); !errors.Is(err, model.ErrFull) {
-				t.Errorf("beyond the cache: got error %v", err)
+			for row, slot := range slots {
+				if c.Len(slot) != at+1-later*(1-slot) {
+					t.Fatalf("slot %d has %d tokens after step %d", slot, c.Len(slot), at)
+				}
+				if i := slices.Index(g.Positions, c.Len(slot)-1); i >= 0 {
+					b.compare(t, got[row*vocab:(row+1)*vocab], g, i)
+				}
 			}
-		})
-	}
+		}
+		if _, _, err := c.Step(context.Background(), []int{1}, g.Tokens[:1]); !errors.Is(err, model.ErrFull) {
+			t.Errorf("beyond the cache: got error %v", err)
+		}
+	})
 }
 
 // compare holds the logits at the i-th of the golden positions to their bound.
