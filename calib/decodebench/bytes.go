@@ -154,6 +154,9 @@ func (o *Options) bytesPerToken(m *model.Model, t Test, batch int) float64 {
 	d, chunk, together := m.Decoder(), decode.DefaultChunk(m), decode.Together(m, batch)
 	head := float64(o.Sizes.Head(d).Bytes)
 	var sum float64
+	if t.Window > 0 {
+		return (o.Sizes.layers(d, t.Window) + head) / float64(t.Window)
+	}
 	if t.Prompt > 0 {
 		for from := 0; from < t.Prompt; from += chunk {
 			rows := min(chunk, t.Prompt-from)

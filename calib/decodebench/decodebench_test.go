@@ -33,14 +33,15 @@ func TestParseTest(t *testing.T) {
 		{"tg128", decodebench.Test{Tokens: 128}, 129},
 		{"tg128@d4096", decodebench.Test{Tokens: 128, Depth: 4096}, 4224},
 		{"pp1@d3", decodebench.Test{Prompt: 1, Depth: 3}, 4},
+		{"eval2048", decodebench.Test{Window: 2048}, 2048},
 	} {
 		got, err := decodebench.ParseTest(tc.text)
 		if got != tc.want || err != nil || got.String() != tc.text || got.Context() != tc.context {
 			t.Errorf("%s: got %+v, %v, with a context of %d", tc.text, got, err, got.Context())
 		}
 	}
-	for _, text := range []string{"", "pp", "tg0", "tg-1", "512", "tg128@d", "tg128@d0", "tg128@4096", "pp99999999", "ppx", "tg1e3", "pp1@d99999999999999999999"} {
-		if got, err := decodebench.ParseTest(text); err == nil || !strings.Contains(err.Error(), "want ppN or tgN") {
+	for _, text := range []string{"", "pp", "tg0", "tg-1", "512", "tg128@d", "tg128@d0", "tg128@4096", "pp99999999", "ppx", "tg1e3", "pp1@d99999999999999999999", "eval1", "eval", "eval9@d3"} {
+		if got, err := decodebench.ParseTest(text); err == nil || !strings.Contains(err.Error(), "want ppN, tgN or evalN") {
 			t.Errorf("%q: got %+v, %v", text, got, err)
 		}
 	}
@@ -101,7 +102,7 @@ func TestRun(t *testing.T) {
 		m := build(t, r)
 		var seen, skipped []string
 		o := decodebench.Options{
-			Tests: []decodebench.Test{{Prompt: 9}, {Tokens: 3}, {Tokens: 2, Depth: 5}, {Tokens: 64}, {Prompt: 65}}, Batch: []int{1, decode.Bucket + 1},
+			Tests: []decodebench.Test{{Prompt: 9}, {Tokens: 3}, {Tokens: 2, Depth: 5}, {Tokens: 64}, {Prompt: 65}, {Window: 12}}, Batch: []int{1, decode.Bucket + 1},
 			Sizes: r.Sizes(), ActBytes: 4,
 			Done: func(r decodebench.Result) { seen = append(seen, r.String()) },
 			Skip: func(test decodebench.Test, _ int, reason error) {
@@ -115,7 +116,7 @@ func TestRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]string{"pp9", "tg3", "tg3", "tg2@d5", "tg2@d5"}, seen); diff != "" {
+		if diff := cmp.Diff([]string{"pp9", "tg3", "tg3", "tg2@d5", "tg2@d5", "eval12"}, seen); diff != "" {
 			t.Errorf("results (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"tg64", "tg64", "pp65"}, skipped); diff != "" {
@@ -183,6 +184,7 @@ func TestBytes(t *testing.T) {
 		{"side by side", decodebench.RandomOptions{}, decodebench.Test{Tokens: 1}, 4, half/4 + 2*kv},
 		{"in turns", decodebench.RandomOptions{}, decodebench.Test{Tokens: 1}, decode.Bucket + 1, 2*half/float64(decode.Bucket+1) + 2*kv},
 		{"prompt", decodebench.RandomOptions{}, decodebench.Test{Prompt: 10, Depth: 2}, 1, half/10 + 12*kv/10.},
+		{"window", decodebench.RandomOptions{}, decodebench.Test{Window: 16}, 1, half / 16},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := random(t, d, tc.o)

@@ -3,19 +3,22 @@ package decodebench
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
 
+	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/decode"
+	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/model"
 )
 
 // Options say what [Run] times.
 type Options struct {
 	Tests []Test
-	// Batch are the numbers of texts that are written side by side. Prompts are read one after another,
-	// so that those are timed for one text alone.
+	// Batch are the numbers of texts that are written side by side. Prompts are read and windows evaluated one after
+	// another, so that those are timed for one text alone.
 	Batch  []int
 	Repeat int // repetitions that count; 0 is 3
 
@@ -42,7 +45,7 @@ func (r *Result) median() float64 { return r.Seconds[len(r.Seconds)/2] }
 
 // TokensPerSecond is that of the median repetition, over all texts.
 func (r *Result) TokensPerSecond() float64 {
-	return float64(r.Batch*(r.Prompt+r.Tokens)) / max(r.median(), 1e-9)
+	return float64(r.Batch*r.tokens()) / max(r.median(), 1e-9)
 }
 
 // Spread is how far repetitions are apart, over their median.
@@ -60,15 +63,15 @@ func (o *Options) Count() int {
 }
 
 func (o *Options) batches(t Test) []int {
-	if t.Prompt > 0 {
-		return []int{1}
+	if t.Tokens > 0 {
+		return o.Batch
 	}
-	return o.Batch
+	return []int{1}
 }
 
 // Run times tests on a model: random tokens as prompts, of what is written the most likely token each time,
-// chosen on the device and read by the host as when text is generated. Before the repetitions that count
-// comes one that does not.
+// chosen on the device and read by the host as when text is generated; windows are evaluated against the
+// model itself. Before the repetitions that count comes one that does not.
 func Run(ctx context.Context, m *model.Model, o Options) ([]Result, error) {
 	if o.Repeat <= 0 {
 		o.Repeat = 3
@@ -82,7 +85,11 @@ func Run(ctx context.Context, m *model.Model, o Options) ([]Result, error) {
 				}
 				continue
 			}
-			seconds, err := o.time(ctx, m, t, batch)
+			timed := o.time
+			if t.Window > 0 {
+				timed = o.timeWindow
+			}
+			seconds, err := timed(ctx, m, t, batch)
 			if err != nil {
 				return all, fmt.Errorf("%v, %d side by side: %w", t, batch, err)
 			}
@@ -103,6 +110,12 @@ func (o *Options) fits(m *model.Model, t Test, batch int) error {
 		return fmt.Errorf("a context of %d tokens is longer than the %d that the model was made for", t.Context(), most)
 	}
 	if o.Free == nil {
+		return nil
+	}
+	if t.Window > 0 {
+		if need, free := m.ActivationBytes(t.Window)+eval.LogitBytes(m.Ops()), o.Free(); free > 0 && need > free {
+			return fmt.Errorf("what a window of %d tokens takes is %.3g GB of memory: %.3g GB are left", t.Window, float64(need)/1e9, float64(free)/1e9)
+		}
 		return nil
 	}
 	need := m.CacheElements(batch, t.Context())*int64(o.ActBytes) +
@@ -159,6 +172,30 @@ func (o *Options) time(ctx context.Context, m *model.Model, t Test, batch int) (
 		}
 		if i > 0 {
 			seconds = append(seconds, time.Since(begin).Seconds())
+		}
+	}
+	return seconds, nil
+}
+
+// timeWindow returns the seconds of each repetition: of the model alone, not of the reference.
+func (o *Options) timeWindow(ctx context.Context, m *model.Model, t Test, _ int) ([]float64, error) {
+	rng := rand.New(rand.NewPCG(2, 1))
+	w := corpus.Window{Tokens: make([]int, t.Window), ScoreFrom: 1}
+	for i := range w.Tokens {
+		w.Tokens[i] = rng.IntN(m.Vocab())
+	}
+	set := &corpus.Set{Context: t.Window, Windows: []corpus.Window{w}}
+	var seconds []float64
+	for i := range o.Repeat + 1 {
+		r, err := eval.Run(ctx, m, []eval.Model{m}, set, eval.Options{Ops: m.Ops()})
+		if err != nil {
+			return nil, err
+		}
+		if c := r[0].Comparison; c.Top1 != 1 || math.Abs(c.KLMean) > 1e-6 {
+			return nil, fmt.Errorf("the model differs from itself: KL %.3g, top-1 %v", c.KLMean, c.Top1)
+		}
+		if i > 0 {
+			seconds = append(seconds, float64(t.Window)/r[0].TokensPerSecond)
 		}
 	}
 	return seconds, nil

@@ -1,4 +1,4 @@
-// Package decodebench times how fast a model reads prompts and writes tokens.
+// Package decodebench times how fast a model reads prompts, writes tokens and is evaluated.
 //
 // Weights may be those of a folder, or random ones of the shapes of a config.json, see [NewRandom].
 package decodebench
@@ -9,9 +9,10 @@ import (
 	"strings"
 )
 
-// Test is what is timed: the reading of a prompt, or the writing of tokens.
+// Test is what is timed: the reading of a prompt, the writing of tokens, or the evaluation of a window of text.
 type Test struct {
 	Prompt int // tokens of the prompt, where it is that
+	Window int // tokens of the window, where it is that
 	Tokens int // tokens that are written, else
 	Depth  int // tokens that a text has before
 }
@@ -29,16 +30,20 @@ func ParseTest(s string) (Test, error) {
 		t.Depth, ok = count(depth)
 	}
 	prompt, isPrompt := strings.CutPrefix(name, "pp")
+	window, isWindow := strings.CutPrefix(name, "eval")
 	tokens, isTokens := strings.CutPrefix(name, "tg")
 	var named bool
 	switch {
 	case isPrompt:
 		t.Prompt, named = count(prompt)
+	case isWindow:
+		t.Window, named = count(window)
+		named = named && t.Window > 1 && !deep
 	case isTokens:
 		t.Tokens, named = count(tokens)
 	}
 	if !ok || !named {
-		return Test{}, fmt.Errorf("test %q: want ppN or tgN, such as pp512, tg128 or tg128@d4096", s)
+		return Test{}, fmt.Errorf("test %q: want ppN, tgN or evalN, such as pp512, tg128, tg128@d4096 or eval2048", s)
 	}
 	return t, nil
 }
@@ -51,8 +56,11 @@ func count(s string) (n int, ok bool) {
 
 // Name returns the test's name without its depth.
 func (t Test) Name() string {
-	if t.Prompt > 0 {
+	switch {
+	case t.Prompt > 0:
 		return "pp" + strconv.Itoa(t.Prompt)
+	case t.Window > 0:
+		return "eval" + strconv.Itoa(t.Window)
 	}
 	return "tg" + strconv.Itoa(t.Tokens)
 }
@@ -74,4 +82,7 @@ func (t Test) before() int {
 }
 
 // Context returns how many tokens a text has in the end.
-func (t Test) Context() int { return t.before() + t.Prompt + t.Tokens }
+func (t Test) Context() int { return t.before() + t.tokens() }
+
+// tokens returns how many tokens of a text are timed.
+func (t Test) tokens() int { return t.Prompt + t.Window + t.Tokens }

@@ -138,6 +138,17 @@ const (
 	deviceChunkBytes = 256 << 20
 )
 
+// chunkOf returns the bound for a device.
+func chunkOf(ops model.Ops) int {
+	if ops.Name() == "cpu" {
+		return chunkBytes
+	}
+	return deviceChunkBytes
+}
+
+// LogitBytes returns how many bytes of logits exist at a time, at most, where models are held against a reference.
+func LogitBytes(ops model.Ops) int64 { return 2 * int64(chunkOf(ops)) }
+
 // run is the state of one [Run].
 type run struct {
 	o          Options
@@ -147,9 +158,9 @@ type run struct {
 	vocab      int
 	rows       int // of logits computed at a time
 
-	// Of the chunk at hand: floats [rows, vocab] and [rows].
+	// Of the chunk at hand: floats [rows, vocab] and [3, rows].
 	refLogits, logits model.Array
-	stat              model.Array
+	scores            model.Array
 	refTop            []float32
 
 	refTally tally
@@ -175,15 +186,12 @@ func newRun(ref Model, candidates []Model, set *corpus.Set, o Options) (*run, er
 	if o.DType == "" {
 		o.DType = "f32"
 	}
-	rows := max(chunkBytes/4/vocab, 1)
-	if o.Ops.Name() != "cpu" {
-		rows = max(deviceChunkBytes/4/vocab, 1)
-	}
+	rows := max(chunkOf(o.Ops)/4/vocab, 1)
 	r := &run{
 		o: o, set: set, ref: ref, candidates: candidates, vocab: vocab,
 		rows: min(rows, set.Context), tallies: make([]tally, len(candidates)),
 	}
-	r.logits, r.stat = o.Ops.Floats(r.rows*vocab), o.Ops.Floats(r.rows)
+	r.logits, r.scores = o.Ops.Floats(r.rows*vocab), o.Ops.Floats(3*r.rows)
 	if ref != nil {
 		r.refLogits = o.Ops.Floats(r.rows * vocab)
 	}
@@ -270,7 +278,7 @@ func rowsOf(h model.Array, rows, first, n int) model.Array {
 }
 
 // free gives the memory of the chunks back.
-func (r *run) free() { r.o.Ops.Free(r.refLogits, r.logits, r.stat) }
+func (r *run) free() { r.o.Ops.Free(r.refLogits, r.logits, r.scores) }
 
 // rowStat is what remains of a row of logits.
 type rowStat struct {
@@ -280,47 +288,68 @@ type rowStat struct {
 
 // reduceReference reduces the reference's logits for some targets.
 func (r *run) reduceReference(targets []int) ([]rowStat, error) {
-	rows := make([]rowStat, len(targets))
-	for i, v := range r.nll(r.refLogits, targets) {
-		rows[i].nll = float64(v)
-	}
-	r.refTop = r.top(r.refLogits, len(targets))
-	return rows, r.o.Ops.Err()
+	s := r.score(r.refLogits, nil, targets)
+	r.refTop = s.best
+	return s.rows(), r.o.Ops.Err()
 }
 
 // reduce reduces a candidate's logits, and compares them with the reference's.
 func (r *run) reduce(targets []int) ([]rowStat, error) {
-	n := len(targets)
-	rows := make([]rowStat, n)
-	for i, v := range r.nll(r.logits, targets) {
-		rows[i].nll = float64(v)
-	}
-	if r.ref == nil {
-		return rows, r.o.Ops.Err()
-	}
-	for i, v := range r.top(r.logits, n) {
-		rows[i].same = v == r.refTop[i]
-	}
-	kl := r.stat.Slice(0, n)
-	r.o.Ops.Divergence(kl, nil, r.logits.Slice(0, n*r.vocab), r.refLogits.Slice(0, n*r.vocab), n, r.vocab, 1)
-	for i, v := range r.read(kl) {
-		rows[i].kl = float64(v)
+	s := r.score(r.logits, r.refLogits, targets)
+	rows := s.rows()
+	if r.ref != nil {
+		for i, v := range s.kl {
+			rows[i].kl, rows[i].same = float64(v), s.best[i] == r.refTop[i]
+		}
 	}
 	return rows, r.o.Ops.Err()
 }
 
-// nll returns −ln p of each target. Logits that are not finite show in it.
-func (r *run) nll(logits model.Array, targets []int) []float32 {
-	stat := r.stat.Slice(0, len(targets))
-	r.o.Ops.CrossEntropy(stat, nil, logits.Slice(0, len(targets)*r.vocab), targets, r.vocab, 1)
-	return r.read(stat)
+// scores are what remains of the logits for some targets: −ln p of each, and where there is a reference the most likely token,
+// the first of equals, and the divergence from the reference's. Logits that are not finite show in them.
+type scores struct{ nll, best, kl []float32 }
+
+func (s *scores) rows() []rowStat {
+	rows := make([]rowStat, len(s.nll))
+	for i, v := range s.nll {
+		rows[i].nll = float64(v)
+	}
+	return rows
 }
 
-// top returns the most likely token of each row, the first of equals.
-func (r *run) top(logits model.Array, rows int) []float32 {
-	stat := r.stat.Slice(0, rows)
-	r.o.Ops.ArgMax(stat, logits.Slice(0, rows*r.vocab), rows, r.vocab)
-	return r.read(stat)
+// scorer is implemented by the operations of devices that find all scores in one pass over the logits.
+type scorer interface {
+	// Score writes to scores, floats [3, rows], what CrossEntropy, ArgMax and Divergence find in rows of vocab logits, floats; that
+	// of Divergence is 0 where teacher is nil.
+	Score(scores, logits, teacher model.Array, targets []int, vocab int)
+}
+
+// score reduces logits. teacher, those of the reference, may be nil.
+func (r *run) score(logits, teacher model.Array, targets []int) scores {
+	n, ops := len(targets), r.o.Ops
+	logits = logits.Slice(0, n*r.vocab)
+	if teacher != nil {
+		teacher = teacher.Slice(0, n*r.vocab)
+	}
+	if one, ok := ops.(scorer); ok {
+		all := r.scores.Slice(0, 3*n)
+		one.Score(all, logits, teacher, targets, r.vocab)
+		v := r.read(all)
+		return scores{v[:n], v[n : 2*n], v[2*n:]}
+	}
+	stat := r.scores.Slice(0, n)
+	ops.CrossEntropy(stat, nil, logits, targets, r.vocab, 1)
+	s := scores{nll: r.read(stat)}
+	if r.ref == nil {
+		return s
+	}
+	ops.ArgMax(stat, logits, n, r.vocab)
+	s.best = r.read(stat)
+	if teacher != nil {
+		ops.Divergence(stat, nil, logits, teacher, n, r.vocab, 1)
+		s.kl = r.read(stat)
+	}
+	return s
 }
 
 func (r *run) read(a model.Array) []float32 {

@@ -212,6 +212,39 @@ func TestRunAgainstDefinitions(t *testing.T) {
 }
 
 // A model is at no distance from itself, to the last bit.
+// scoring are operations that find all scores at once.
+type scoring struct{ model.Ops }
+
+func (s scoring) Score(scores, logits, teacher model.Array, targets []int, vocab int) {
+	n := len(targets)
+	s.CrossEntropy(scores.Slice(0, n), nil, logits, targets, vocab, 1)
+	s.ArgMax(scores.Slice(n, 2*n), logits, n, vocab)
+	s.Zero(scores.Slice(2*n, 3*n))
+	if teacher != nil {
+		s.Divergence(scores.Slice(2*n, 3*n), nil, logits, teacher, n, vocab, 1)
+	}
+}
+
+func TestScoresAtOnce(t *testing.T) {
+	set := windows(30, 3, 25, 5)
+	ref := newFake(30, 1, 2)
+	m := ref.near(2, 0.5)
+	for _, reference := range []Model{ref, nil} {
+		var results [2]Result
+		for i, ops := range []model.Ops{newOps(t, 2), scoring{newOps(t, 2)}} {
+			r, err := Run(context.Background(), reference, []Model{m}, set, Options{Ops: ops})
+			if err != nil {
+				t.Fatal(err)
+			}
+			results[i] = r[0]
+			results[i].TokensPerSecond = 0
+		}
+		if diff := cmp.Diff(results[0], results[1], cmpopts.IgnoreUnexported(Result{})); diff != "" {
+			t.Errorf("one by one and at once (-/+), with a reference %v:\n%s", reference != nil, diff)
+		}
+	}
+}
+
 func TestIdenticalModels(t *testing.T) {
 	ref := newFake(64, 1, 5)
 	got, err := Run(context.Background(), ref, []Model{ref}, windows(64, 3, 30, 1), Options{Ops: newOps(t, 1)})

@@ -129,7 +129,7 @@ func TestImports(t *testing.T) {
 		{"calib/model/opstest", []string{"calib/model", "calib/learn", "formats/", "quantize/lut", "quantize/weight"}},
 		{"calib/model", []string{"formats/", "quantize/lut", "quantize/weight"}}, // a decoder knows no device
 		{"calib/decode", []string{"calib/model", "calib/tokenizer", "formats/arch"}},
-		{"calib/decodebench", []string{"calib/decode", "calib/model", "formats/", "quantize/lut", "quantize/weight", "repack"}},
+		{"calib/decodebench", []string{"calib/corpus", "calib/decode", "calib/eval", "calib/model", "formats/", "quantize/lut", "quantize/weight", "repack"}},
 		{"calib/chat", []string{"formats/input"}},
 		{"calib/eval", []string{"calib/model", "calib/corpus"}},
 		{"calib/learn", []string{"calib/model", "calib/corpus", "calib/tokenizer", "formats/", "quantize/lut", "quantize/weight"}},

@@ -58,6 +58,8 @@ Whole models (bench MODEL --decode), by tests as llama-bench calls them:
   tgN    N tokens one by one behind a single one: the most likely each time,
          chosen on the device and handed to the host before the next
   @dN    behind either: after a text of N tokens
+  evalN  a window of N tokens as eval-ppl --against evaluates it, here against
+         the model itself, whose own time does not count
 
   lutq bench config.json --decode --bits 4,3 --tests pp512,tg128@d4096 --batch 1,16
 

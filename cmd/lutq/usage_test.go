@@ -158,7 +158,7 @@ func TestUsageErrors(t *testing.T) {
 		{"bench --shapes 64x64 --json --format csv", "do not go together"},
 		{"bench none --selftest", "--selftest takes no model"},
 		{"bench --decode", "--decode takes a model folder or a config.json"},
-		{"bench none --decode --tests tg", `--tests: test "tg": want ppN or tgN`},
+		{"bench none --decode --tests tg", `--tests: test "tg": want ppN, tgN or evalN`},
 		{"bench none --decode --batch 0", `--batch "0": want a whole number, 1 to 4096`},
 		{"bench none --decode --head-bits 8", `--head-bits "8": want 2 to 5, or 16`},
 		{"bench none --decode --m 3", "--decode and --m do not go together"},

@@ -87,8 +87,8 @@ func (o *Ops) gemmHeads(s model.AttentionShape, g driver.GEMM, a, b, c heads) {
 	}
 }
 
-// Attention is causal attention. For one block of queries after the other it stores
-// the scores of all heads, and the probabilities in the type of activations.
+// Attention is causal attention: by the kernel flash, or where that cannot or where lse is asked for, for one block of
+// queries after the other through the scores of all heads, and the probabilities in the type of activations.
 func (o *Ops) Attention(out, lse, q, k, v model.Array, s model.AttentionShape) {
 	checkAttention(s, out, q, k, v)
 	check(lse == nil || lse.Len() == s.Heads*s.T, "room for lse of %d heads of %d tokens: wrong length", s.Heads, s.T)
@@ -111,6 +111,9 @@ type past struct {
 
 // attend queues the attention of s.T queries. It is called inside do.
 func (o *Ops) attend(out, lse, q model.Array, s model.AttentionShape, seen past) {
+	if lse == nil && o.flash(out, q, s, seen) {
+		return
+	}
 	blocks, n := attentionBlocks(s, seen.tokens, driver.F32.Size()+o.acts.Size())
 	at, p := o.scratch(n*driver.F32.Size()), o.scratch(n*o.acts.Size())
 	for _, b := range blocks {

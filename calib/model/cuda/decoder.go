@@ -158,6 +158,29 @@ func (o *Ops) CrossEntropy(loss, dlogits, logits model.Array, targets []int, voc
 	})
 }
 
+// Score writes what CrossEntropy, ArgMax and Divergence find, to scores [3, rows], in one pass over the logits. teacher may be nil.
+func (o *Ops) Score(scores, logits, teacher model.Array, targets []int, vocab int) {
+	rows := len(targets)
+	check(floats(scores).n == 3*rows && floats(logits).n == rows*vocab, "scores of %d rows of %d logits: %d of %d elements", rows, vocab, scores.Len(), logits.Len())
+	check(teacher == nil || floats(teacher).n == rows*vocab, "%d rows of %d logits with a teacher's of another length", rows, vocab)
+	for _, t := range targets {
+		check(0 <= t && t < vocab, "target %d of %d", t, vocab)
+	}
+	if rows == 0 {
+		return
+	}
+	name := "score_alone"
+	if teacher != nil {
+		name = "score_taught"
+	}
+	grid, block := perRow(rows, vocab)
+	o.do(func() {
+		at := o.uploadInts(targets)
+		o.launch(name, grid, block, scores, logits, teacher, at, vocab)
+		o.release(at)
+	})
+}
+
 // Divergence is the same against a teacher.
 func (o *Ops) Divergence(loss, dlogits, logits, teacher model.Array, rows, vocab int, scale float32) {
 	checkLoss(loss, dlogits, logits, rows, vocab)

@@ -185,6 +185,76 @@ func TestGPULongAttention(t *testing.T) {
 	})
 }
 
+// TestGPUScore compares the scores of an evaluation with float64.
+func TestGPUScore(t *testing.T) {
+	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		if i == 0 {
+			testScore(t, o)
+		}
+	})
+}
+
+func testScore(t *testing.T, o *Ops) {
+	for _, c := range []struct {
+		rows, vocab int
+		sigma, far  float64 // of logits, and of what the teacher's are away
+	}{{1, 1, 1, 1}, {3, 7, 5, 1}, {5, 100, 3, 0.01}, {4, 8209, 4, 0.05}, {2, 20000, 30, 3}} {
+		n := c.rows * c.vocab
+		x, y := randoms(1, n, c.sigma), randoms(2, n, c.far)
+		targets := make([]int, c.rows)
+		for r := range targets {
+			targets[r] = (r*7919 + 3) % c.vocab
+			row := x[r*c.vocab : (r+1)*c.vocab]
+			row[c.vocab/2] = slices.Max(row) + 1
+			row[c.vocab-1] = row[c.vocab/2] // of two that are equal the first counts
+		}
+		for j := range y {
+			y[j] += x[j]
+		}
+		ref, refX, refY := opstest.Reference{}, make(opstest.Array, n), make(opstest.Array, n)
+		ref.Write(refX, x)
+		ref.Write(refY, y)
+		want := make(opstest.Array, 3*c.rows)
+		ref.CrossEntropy(want[:c.rows], nil, refX, targets, c.vocab, 1)
+		ref.ArgMax(want[c.rows:2*c.rows], refX, c.rows, c.vocab)
+		ref.Divergence(want[2*c.rows:], nil, refX, refY, c.rows, c.vocab, 1)
+
+		logits, teacher, scores := o.Floats(n), o.Floats(n), o.Floats(3*c.rows)
+		o.Write(logits, x)
+		o.Write(teacher, y)
+		got := make([]float32, 3*c.rows)
+		for _, taught := range []bool{true, false} {
+			o.Write(scores, slices.Repeat([]float32{float32(math.NaN())}, len(got)))
+			if taught {
+				o.Score(scores, logits, teacher, targets, c.vocab)
+			} else {
+				o.Score(scores, logits, nil, targets, c.vocab)
+			}
+			o.Read(got, scores)
+			for j, v := range got {
+				w := want[j]
+				if j >= 2*c.rows && !taught {
+					w = 0
+				}
+				// Sums of exponentials of float32 are as exact as these; a divergence is what remains of larger numbers.
+				if e := math.Abs(float64(v) - w); !(e <= 2e-6*math.Abs(w)+2e-8*c.sigma) {
+					t.Errorf("%+v, with a teacher %v: score %d of row %d is %v, want %v", c, taught, j/c.rows, j%c.rows, v, w)
+				}
+			}
+		}
+		for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
+			x[c.vocab/3] = bad
+			o.Write(logits, x)
+			o.Score(scores, logits, teacher, targets, c.vocab)
+			o.Read(got, scores)
+			if v := float64(got[0]); !math.IsNaN(v) && !math.IsInf(v, 0) {
+				t.Errorf("%+v: with a logit of %v, −ln p is %v", c, bad, v)
+			}
+		}
+		o.Free(logits, teacher, scores)
+	}
+}
+
 const tiny = "../../testdata/lutq-tiny"
 
 // quantized is a checkpoint some of whose matrices are quantized.

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"flag"
+	"slices"
 	"testing"
 
 	"github.com/lutq/lutq/calib/model/opstest"
@@ -27,9 +28,22 @@ func TestHost(t *testing.T) {
 				if long || i == 0 {
 					opstest.Run(t, o, opstest.Options{Acts: types[i].tol})
 				}
+				if long || i == 1 {
+					t.Run("Flash", func(t *testing.T) {
+						cases := flashCases()
+						if !long { // compiled for two sizes of heads
+							cases = slices.DeleteFunc(cases, func(c flashCase) bool { return c.dim != 128 && c.dim != 256 })
+						}
+						if i > 0 {
+							testFlash(t, o, i, cases)
+							testFlashElsewhere(t, o, i)
+						}
+					})
+				}
 				if i == 0 {
 					t.Run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
 					t.Run("Walk", func(t *testing.T) { testWalk(t, o, i) })
+					t.Run("Score", func(t *testing.T) { testScore(t, o) })
 					t.Run("Columns", func(t *testing.T) { testColumns(t, o) })
 				}
 			})

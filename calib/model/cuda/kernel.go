@@ -17,6 +17,10 @@ var (
 	elementsSource string
 	//go:embed cache.cu
 	cacheSource string
+	//go:embed tiles.cuh
+	tilesSource string
+	//go:embed flash.cu
+	flashSource string
 	//go:embed step.cu
 	stepSource string
 	//go:embed rows.cu
@@ -38,10 +42,21 @@ var (
 // actsDefine is what ACTS is in the kernels.
 var actsDefine = map[driver.DType]int{driver.F32: 0, driver.F16: 1, driver.BF16: 2}
 
-// Kernels returns the sources of the kernels for a type of activations, a module
-// each. Those that a model is run by have PTX for where there is no compiler; to
-// learn takes one.
+// Kernels returns the sources of all kernels for a type of activations, a module each.
 func Kernels(acts driver.DType) []driver.Kernel {
+	all := modules(acts)
+	if acts == driver.F32 {
+		return all
+	}
+	for _, s := range flashShapes() {
+		all = append(all, s.kernel(acts))
+	}
+	return all
+}
+
+// modules returns the kernels of which any may be asked for by its name. Those that a model is run by
+// have PTX for where there is no compiler; to learn takes one.
+func modules(acts driver.DType) []driver.Kernel {
 	var all []driver.Kernel
 	for _, f := range []struct {
 		name, source string

@@ -38,6 +38,7 @@ type Ops struct {
 	kernels   []driver.Kernel // to be loaded
 	modules   []*driver.Module
 	functions map[string]*driver.Function
+	flashes   map[flashShape]*driver.Function // nil where there is none
 	args      driver.Args
 
 	pool    pool
@@ -66,7 +67,7 @@ func New(dev *driver.Device, e *gemmcuda.Engine, o Options) (*Ops, error) {
 	if _, ok := actsDefine[o.Type]; !ok {
 		return nil, fmt.Errorf("activations of type %v: want f16, bf16 or f32", o.Type)
 	}
-	ops := &Ops{dev: dev, engine: e, unpack: gemmcuda.NewDequantizer(dev), acts: o.Type, limit: o.Resident, reserve: o.Reserve, functions: map[string]*driver.Function{}}
+	ops := &Ops{dev: dev, engine: e, unpack: gemmcuda.NewDequantizer(dev), acts: o.Type, limit: o.Resident, reserve: o.Reserve, functions: map[string]*driver.Function{}, flashes: map[flashShape]*driver.Function{}}
 	ops.homes.buffers = map[*driver.HostBuffer]struct{}{}
 	ops.pool.init()
 	if err := dev.Do(ops.open); err != nil {
@@ -89,7 +90,7 @@ func (o *Ops) open() (err error) {
 		return err
 	}
 	// The rest is loaded when it is first needed.
-	o.kernels = Kernels(o.acts)
+	o.kernels = modules(o.acts)
 	return o.load()
 }
 
@@ -168,6 +169,14 @@ func (o *Ops) launchAs(name string, l driver.Launch, args []any) {
 	f, err := o.function(name)
 	if err != nil {
 		o.fail(err)
+		return
+	}
+	o.start(f, l, args)
+}
+
+// start queues a kernel that is loaded.
+func (o *Ops) start(f *driver.Function, l driver.Launch, args []any) {
+	if o.err != nil {
 		return
 	}
 	a := o.args.Reset()

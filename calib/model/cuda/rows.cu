@@ -204,6 +204,70 @@ __device__ __forceinline__ Best best_of(Best best) {
     return best;
 }
 
+// Exponentials are those of a thread's part of a row beside the largest number so far: their sum, in float64.
+struct Exponentials {
+    float top;
+    double sum;
+    // rise makes top the largest of some more, and returns what the sums so far shrink by.
+    __device__ __forceinline__ float rise(const Pack<F32>& x, u32 count) {
+        float above = top;
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++)
+            if (j < count && finite(value(x.at[j]))) above = fmaxf(above, value(x.at[j]));
+        const float shrink = above == top ? 1.0f : expf(top - above);
+        top = above;
+        sum *= shrink;
+        return shrink;
+    }
+};
+
+// score finds of every row of logits [n] in one pass −ln p of the target, the most likely token and, unless teacher is null, the divergence
+// from the teacher's: what cross_entropy, argmax and divergence find. scores is [3][rows].
+template <bool TAUGHT>
+__device__ __forceinline__ void score_row(float* scores, const float* logits, const float* teacher, const u32* targets, u32 n) {
+    const u64 row = (u64)blockIdx.x * n;
+    Exponentials s = {-3.402823466e38f, 0}, t = s;
+    double apart = 0;
+    Best best = {-__int_as_float(0x7f800000), n};
+    for (u32 i = threadIdx.x * EACH; i < n; i += blockDim.x * EACH) {
+        const Elements e(row + i, row + n);
+        const Pack<F32> x = e.read((const F32*)logits);
+        Pack<F32> y;
+        if (TAUGHT) y = e.read((const F32*)teacher);
+        s.rise(x, e.count);
+        if (TAUGHT) apart *= t.rise(y, e.count);
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++) {
+            if (j >= e.count) break;
+            const float a = value(x.at[j]);
+            s.sum += exponential(a, s.top);
+            if (a > best.v) best = {a, i + j};
+            if (TAUGHT) {
+                const float b = value(y.at[j]), p = exponential(b, t.top);
+                t.sum += p;
+                apart += p * ((double)b - a);
+            }
+        }
+    }
+    const float top = reduce(s.top, Max());
+    const double z = log(reduce(s.sum * expf(s.top - top), Sum())) + top;
+    double kl = 0;
+    if (TAUGHT) {
+        const float above = reduce(t.top, Max()), shrink = expf(t.top - above);
+        const double sum = reduce(t.sum * shrink, Sum());
+        kl = reduce(apart * shrink, Sum()) / sum - (log(sum) + above) + z;
+    }
+    best = best_of(best);
+    if (threadIdx.x != 0) return;
+    scores[blockIdx.x] = (float)(z - logits[row + targets[blockIdx.x]]);
+    scores[gridDim.x + blockIdx.x] = (float)best.i;
+    scores[2 * gridDim.x + blockIdx.x] = (float)kl;
+}
+extern "C" __global__ void __launch_bounds__(1024)
+score_alone(float* scores, const float* logits, const float*, const u32* targets, u32 n) { score_row<false>(scores, logits, nullptr, targets, n); }
+extern "C" __global__ void __launch_bounds__(1024)
+score_taught(float* scores, const float* logits, const float* teacher, const u32* targets, u32 n) { score_row<true>(scores, logits, teacher, targets, n); }
+
 // argmax finds the best of part blockIdx.y of a row; argmax_best the best of those of a row.
 template <class T>
 __device__ __forceinline__ void argmax(Best* parts, const T* x, u32 n) {

@@ -294,6 +294,34 @@ static void multiply(Thread* threads, uint32_t) {
 static const Collective mma_f16 = {"mma", false, multiply<float_of_f16>};
 static const Collective mma_bf16 = {"mma", false, multiply<float_of_bf16>};
 
+// Tiles is what a lane has of the four 8×8 tiles of ldmatrix: the address of a row, and what it gets.
+struct Tiles {
+    uint32_t row;
+    uint32_t d[4];
+};
+
+// Lane 8i + r has the address of row r of tile i. Lane 4g + t gets columns 2t and 2t + 1 of row g of
+// each, or rows 2t and 2t + 1 of column g.
+template <bool TURNED>
+static void load_tiles(Thread* threads, uint32_t) {
+    std::array<uint16_t, 8> rows[4][8];
+    struct alignas(16) Row { std::array<uint16_t, 8> at; };
+    for (uint32_t lane = 0; lane < WARP; lane++) {
+        threadIdx.x = threadIdx.x / WARP * WARP + lane;
+        rows[lane / 8][lane % 8] = shared_at<Row>(threads[lane].as<Tiles>().row)->at;
+    }
+    for (uint32_t lane = 0; lane < WARP; lane++) {
+        const uint32_t g = lane / 4, t = lane % 4;
+        for (uint32_t i = 0; i < 4; i++) {
+            const auto& m = rows[i];
+            const uint16_t lo = TURNED ? m[2 * t][g] : m[g][2 * t], hi = TURNED ? m[2 * t + 1][g] : m[g][2 * t + 1];
+            threads[lane].as<Tiles>().d[i] = lo | (uint32_t)hi << 16;
+        }
+    }
+}
+static const Collective load_rows = {"ldmatrix", false, load_tiles<false>};
+static const Collective load_columns = {"ldmatrix.trans", false, load_tiles<true>};
+
 // ---- memory ----
 
 template <class T, size_t N>
@@ -401,6 +429,15 @@ inline void ld_shared_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
     const auto v = *host::shared_at<std::array<uint32_t, 4>>(address);
     a = v[0], b = v[1], c = v[2], d = v[3];
 }
+#define LDMATRIX(NAME, COLLECTIVE)                                                                   \
+    inline void NAME(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t row) {             \
+        host::Tiles m = {row};                                                                       \
+        host::meet(host::COLLECTIVE, &m);                                                            \
+        a = m.d[0], b = m.d[1], c = m.d[2], d = m.d[3];                                              \
+    }
+LDMATRIX(ldmatrix_sync_aligned_m8n8_x4_shared_b16, load_rows)
+LDMATRIX(ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16, load_columns)
+#undef LDMATRIX
 inline void cp_async_cg_shared_global(uint32_t to, const void* from, uint32_t size, uint32_t bytes) {
     host::after_wait();
     if (size != 16 || bytes > 16 || (uint64_t)from % 16 != 0) host::fail("copies %u of %u bytes from %p", bytes, size, from);
@@ -441,6 +478,9 @@ inline void lop3_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t c, uint32_t t
     d = v;
 }
 inline void shf_r_wrap_b32(uint32_t& d, uint32_t lo, uint32_t hi, uint32_t n) { d = ((uint64_t)hi << 32 | lo) >> n % 32; }
+
+inline void ex2_approx_ftz_f32(float& y, float x) { y = exp2f(x); }
+inline void rcp_approx_ftz_f32(float& y, float x) { y = 1 / x; }
 
 inline void cvt_f32_f16(float& f, uint16_t h) { f = host::float_of_f16(h); }
 inline void cvt_rn_f16_f32(uint16_t& h, float f) { h = host::f16_of(f); }
