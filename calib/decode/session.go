@@ -150,6 +150,52 @@ func (s *Session) Step(ctx context.Context, slots, tokens []int) (*Next, error) 
 	return &Next{s, logits, len(slots), best}, nil
 }
 
+// Ahead is texts that go on by their most likely tokens. A GPU takes the tokens of a step from the step before, and has the
+// next one at hand while the host reads them.
+type Ahead struct {
+	s             *Session
+	dev           *model.Ahead // nil: the host takes part in steps
+	slots, tokens []int
+	left          int
+}
+
+// Ahead goes on with texts, as many as go together, from a token each that is put behind them, by so many steps at most. Of
+// the session nothing but Len may be asked for until it is closed.
+func (s *Session) Ahead(ctx context.Context, slots, tokens []int, steps int) (*Ahead, error) {
+	if len(slots) != len(tokens) || len(slots) > s.Together() || steps < 1 {
+		return nil, fmt.Errorf("%d steps of %d slots and %d tokens", steps, len(slots), len(tokens))
+	}
+	dev, err := s.cache.Ahead(ctx, slots, tokens, steps)
+	if err != nil {
+		return nil, err
+	}
+	return &Ahead{s: s, dev: dev, slots: slots, tokens: tokens, left: steps}, nil
+}
+
+// Next takes the texts a step further and returns the token that follows each.
+func (a *Ahead) Next(ctx context.Context) ([]int, error) {
+	if a.dev != nil {
+		return a.dev.Next(ctx)
+	}
+	if a.left == 0 {
+		return nil, errors.New("no step is left")
+	}
+	a.left--
+	next, err := a.s.Step(ctx, a.slots, a.tokens)
+	if err != nil {
+		return nil, err
+	}
+	a.tokens, err = next.Best()
+	return a.tokens, err
+}
+
+// Close ends it. What was not asked for is no part of the texts.
+func (a *Ahead) Close() {
+	if a.dev != nil {
+		a.dev.Close()
+	}
+}
+
 // next applies the output head to states.
 func (s *Session) next(h model.Array, rows int) (*Next, error) {
 	if err := s.m.Logits(s.logits, h, rows); err != nil {

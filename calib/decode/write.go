@@ -85,14 +85,16 @@ func (w *writer) write(ctx context.Context, prompts [][]int) error {
 		w.take(i)
 	}
 	for len(w.open) > 0 {
+		if w.o.Greedy() && len(w.open) <= w.s.Together() {
+			if err := w.ahead(ctx); err != nil {
+				return err
+			}
+			continue
+		}
 		open := w.open
 		w.open = nil
 		for some := range slices.Chunk(open, w.s.Together()) {
-			tokens := make([]int, len(some))
-			for j, i := range some {
-				tokens[j] = w.last[i]
-			}
-			next, err := w.s.Step(ctx, some, tokens)
+			next, err := w.s.Step(ctx, some, w.lasts(some))
 			if err != nil {
 				return err
 			}
@@ -102,6 +104,40 @@ func (w *writer) write(ctx context.Context, prompts [][]int) error {
 			for _, i := range some {
 				w.take(i)
 			}
+		}
+	}
+	return nil
+}
+
+// lasts returns the last tokens of some texts.
+func (w *writer) lasts(some []int) []int {
+	tokens := make([]int, len(some))
+	for j, i := range some {
+		tokens[j] = w.last[i]
+	}
+	return tokens
+}
+
+// ahead goes on with the open texts by their most likely tokens until one of them ends.
+func (w *writer) ahead(ctx context.Context) error {
+	some, steps := w.open, w.o.MaxTokens
+	for _, i := range some {
+		steps = min(steps, w.o.MaxTokens-len(w.texts[i].Tokens))
+	}
+	a, err := w.s.Ahead(ctx, some, w.lasts(some), steps)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	for len(w.open) == len(some) {
+		best, err := a.Next(ctx)
+		if err != nil {
+			return err
+		}
+		w.open = nil
+		for j, i := range some {
+			w.last[i] = best[j]
+			w.take(i)
 		}
 	}
 	return nil

@@ -217,6 +217,19 @@ func write(ctx context.Context, s *decode.Session, last []int, n int) error {
 	for i := range slots {
 		slots[i] = i
 	}
+	if len(slots) <= s.Together() {
+		a, err := s.Ahead(ctx, slots, last, n)
+		if err != nil {
+			return err
+		}
+		defer a.Close()
+		for range n {
+			if _, err := a.Next(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	for range n {
 		for some := range slices.Chunk(slots, s.Together()) {
 			tokens := last[some[0]:][:len(some)]

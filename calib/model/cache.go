@@ -19,6 +19,7 @@ type Cache struct {
 	places    places                // of the rows of a step
 	logits    Array                 // floats, of the last one
 	recorded  map[int]*recordedStep // by the number of texts
+	tables    map[*rope]*rope       // of all positions, where steps are recorded
 }
 
 // kept are keys and values of a layer.
@@ -109,9 +110,12 @@ func (c *Cache) Close() {
 	for _, r := range c.recorded {
 		r.close(c.m.ops)
 	}
+	for _, t := range c.tables {
+		t.free(c.m.ops)
+	}
 	c.places.free(c.m.ops)
 	c.m.ops.Free(c.logits)
-	c.layers, c.places, c.logits, c.recorded = nil, places{}, nil, nil
+	c.layers, c.places, c.logits, c.recorded, c.tables = nil, places{}, nil, nil, nil
 }
 
 // Slots returns the number of texts that are kept.

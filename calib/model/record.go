@@ -23,15 +23,39 @@ type Recorder interface {
 	TurnKeep(q, keys, values, k, v, cos, sin Array, half int, at Step, c CacheShape)
 	// MarkNotFinite writes 1 to dst, floats [rows], for rows that NotFinite looks for, and 0 for others.
 	MarkNotFinite(dst, x Array, rows, cols int)
+	// Advance ends a recording: a step, which it makes the beginning of the next one. It is called once, inside of Record.
+	Advance(e StepEnd)
+}
+
+// StepEnd is what a step ends with.
+type StepEnd struct {
+	Logits Array // floats [rows, vocabulary]
+	Marks  Array // floats [rows], of MarkNotFinite: what [Recording.Read] returns, and behind it the most likely tokens
+	Tokens Array // floats [rows]: takes the most likely token of each row, the first of equals
+	Places Array // floats [rows, 2]: slots, and positions, of which each becomes the next one
+	Angles []Angles
+}
+
+// Angles are cosines and sines of rows, floats [rows, half], which take those of their new positions, and the tables that
+// have them, floats [positions, half]. Behind the last position it does not matter what they hold.
+type Angles struct {
+	Cos, Sin           Array
+	CosTable, SinTable Array
 }
 
 // Recording is what a [Recorder] keeps.
 type Recording interface {
-	// Replay queues it.
+	// Replay queues it. At most [MaxQueued] may be queued that were not read.
 	Replay()
+	// Read waits for the first one queued that was not read, by Record or Replay, and fills dst, floats [2, rows], with
+	// the marks and the most likely tokens that it ended with.
+	Read(dst []float32) error
 	// Close gives its memory back.
 	Close()
 }
+
+// MaxQueued is how many replays of a recording may be on their way.
+const MaxQueued = 4
 
 // recordedStep takes texts further by a token each, so many at once.
 type recordedStep struct {
@@ -42,7 +66,7 @@ type recordedStep struct {
 	tokens    Array
 	places    places
 	logits    Array // floats [rows, vocabulary]
-	out       Array // floats [2, rows]: the marks of MarkNotFinite, and the most likely tokens
+	marks     Array // floats [rows], of MarkNotFinite
 	again     Recording
 }
 
@@ -52,7 +76,7 @@ func (c *Cache) newStep(rec Recorder, n int) (*recordedStep, error) {
 	r := &recordedStep{
 		activations: activations{t: n, h: rec.Floats(n * m.desc.Hidden), n: rec.Acts(n * m.desc.Hidden)},
 		qkv:         rec.Acts(n * (w.q + 2*w.kv)), both: rec.Acts(2 * n * w.mlp), sum: rec.Acts(n * m.desc.Hidden),
-		places: c.newPlaces(), logits: rec.Floats(n * m.Vocab()), out: rec.Floats(2 * n),
+		places: c.newPlaces(), logits: rec.Floats(n * m.Vocab()), marks: rec.Floats(n),
 	}
 	elements := 3 * n
 	for rope := range r.places.turns {
@@ -60,6 +84,13 @@ func (c *Cache) newStep(rec Recorder, n int) (*recordedStep, error) {
 	}
 	r.in.dev = rec.Floats(elements)
 	r.tokens = r.in.dev.Slice(0, n)
+	if c.tables == nil {
+		c.tables = make(map[*rope]*rope)
+		for _, r := range m.ropes {
+			c.tables[r] = &rope{desc: r.desc}
+			c.tables[r].extend(c.positions, rec)
+		}
+	}
 	if m.normsOutputs() {
 		r.y = rec.Floats(n * m.desc.Hidden)
 	}
@@ -76,7 +107,7 @@ func (r *recordedStep) close(ops Ops) {
 	if r.again != nil {
 		r.again.Close()
 	}
-	ops.Free(r.h, r.y, r.n, r.qkv, r.both, r.sum, r.in.dev, r.logits, r.out)
+	ops.Free(r.h, r.y, r.n, r.qkv, r.both, r.sum, r.in.dev, r.logits, r.marks)
 }
 
 // begin tells the device at once what a step begins with.
@@ -168,14 +199,10 @@ func (m *Model) recorder() (Recorder, bool) {
 // next call of a method of the model.
 func (c *Cache) Step(ctx context.Context, slots, tokens []int) (logits Array, best []int, err error) {
 	m, n := c.m, len(tokens)
-	parts := make([]Part, n)
-	for i := range parts {
-		parts[i] = Part{Slot: slots[i], Tokens: tokens[i : i+1]}
-	}
 	if rec, ok := m.recorder(); ok {
-		return c.stepAgain(ctx, rec, parts)
+		return c.stepAgain(ctx, rec, parts(slots, tokens))
 	}
-	h, err := c.Continue(ctx, parts...)
+	h, err := c.Continue(ctx, parts(slots, tokens)...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -187,8 +214,27 @@ func (c *Cache) Step(ctx context.Context, slots, tokens []int) (logits Array, be
 	return logits, nil, m.Logits(logits, h, n)
 }
 
+// parts returns texts with a token each.
+func parts(slots, tokens []int) []Part {
+	all := make([]Part, len(tokens))
+	for i := range all {
+		all[i] = Part{Slot: slots[i], Tokens: tokens[i : i+1]}
+	}
+	return all
+}
+
 // stepAgain does a step by what was recorded for one of as many texts.
 func (c *Cache) stepAgain(ctx context.Context, rec Recorder, parts []Part) (logits Array, best []int, err error) {
+	r, runs, err := c.begin(ctx, rec, parts)
+	if err != nil {
+		return nil, nil, err
+	}
+	best, err = c.end(r, runs)
+	return r.logits, best, err
+}
+
+// begin queues a step.
+func (c *Cache) begin(ctx context.Context, rec Recorder, parts []Part) (*recordedStep, []Run, error) {
 	m := c.m
 	tokens, runs, err := c.runs(parts)
 	if err == nil {
@@ -214,21 +260,85 @@ func (c *Cache) stepAgain(ctx context.Context, rec Recorder, parts []Part) (logi
 	} else if r.again, err = rec.Record(func() { c.record(rec, r, at) }); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", m.name, err)
 	}
-	out := make([]float32, 2*n)
-	rec.Read(out, r.out)
-	if err := rec.Err(); err != nil {
-		return nil, nil, err
+	return r, runs, nil
+}
+
+// end waits for the first step that was queued, of rows of some texts each, and returns the most likely tokens that follow.
+func (c *Cache) end(r *recordedStep, runs []Run) (best []int, err error) {
+	out := make([]float32, 2*r.t)
+	if err := r.again.Read(out); err != nil {
+		return nil, err
 	}
-	for row, bad := range out[:n] {
+	for row, bad := range out[:r.t] {
 		if bad != 0 {
-			return nil, nil, fmt.Errorf("%s: the hidden state of token %d is %w", m.name, position(runs, row), ErrNotFinite)
+			return nil, fmt.Errorf("%s: the hidden state of token %d is %w", c.m.name, position(runs, row), ErrNotFinite)
 		}
-		best = append(best, int(out[n+row]))
+		best = append(best, int(out[r.t+row]))
 	}
 	for _, run := range runs {
-		c.lengths[run.Slot]++
+		c.lengths[run.Slot] = run.From + 1
 	}
-	return r.logits, best, nil
+	return best, nil
+}
+
+// Ahead is texts that go on by their most likely tokens, a step each. The device takes a step's tokens from the step before,
+// and has the next one at hand while the host reads them.
+type Ahead struct {
+	c      *Cache
+	r      *recordedStep
+	runs   []Run // of the step that is read next
+	left   int   // steps that may yet be queued
+	queued int   // that were not read
+}
+
+// ahead is how many steps are queued at most: one that the device is at, and one behind it.
+const aheadSteps = 2
+
+// Ahead goes on with texts from a token each, as [Cache.Step] does, by so many steps at most. Until it is closed no other
+// method of the model or the cache may be called but Len. It returns nil where the host takes part in steps.
+func (c *Cache) Ahead(ctx context.Context, slots, tokens []int, steps int) (*Ahead, error) {
+	rec, ok := c.m.recorder()
+	if !ok {
+		return nil, nil
+	}
+	r, runs, err := c.begin(ctx, rec, parts(slots, tokens))
+	if err != nil {
+		return nil, err
+	}
+	a := &Ahead{c: c, r: r, runs: runs, left: steps - 1, queued: 1}
+	for _, run := range runs {
+		a.left = min(a.left, c.positions-run.From-1)
+	}
+	return a, nil
+}
+
+// Next returns the most likely tokens that follow, after one step more. Those that they follow have been read then. After
+// the last step there is an error.
+func (a *Ahead) Next(ctx context.Context) ([]int, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	for a.left > 0 && a.queued < aheadSteps {
+		a.r.again.Replay()
+		a.left--
+		a.queued++
+	}
+	if a.queued == 0 {
+		return nil, fmt.Errorf("%s: no step is left", a.c.m.name)
+	}
+	a.queued--
+	best, err := a.c.end(a.r, a.runs)
+	for i := range a.runs {
+		a.runs[i].From++
+	}
+	return best, err
+}
+
+// Close leaves the texts as the last step that was read has made them.
+func (a *Ahead) Close() {
+	for ; a.queued > 0; a.queued-- {
+		_ = a.r.again.Read(make([]float32, 2*a.r.t)) // nobody asks what came of it
+	}
 }
 
 // record asks for a step.
@@ -250,9 +360,14 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 			c.recordLayer(rec, r, i, at, norm, eps)
 		}
 	}
-	rec.MarkNotFinite(r.out.Slice(0, r.t), r.h, r.t, m.desc.Hidden)
+	rec.MarkNotFinite(r.marks, r.h, r.t, m.desc.Hidden)
 	m.logits(r.logits, r.n, r.t)
-	rec.ArgMax(r.out.Slice(r.t, 2*r.t), r.logits, r.t, m.Vocab())
+	end := StepEnd{Logits: r.logits, Marks: r.marks, Tokens: r.tokens, Places: r.places.rows.dev}
+	for _, rope := range r.places.order {
+		turn, table := r.places.turns[rope], c.tables[rope]
+		end.Angles = append(end.Angles, Angles{Cos: turn.cos.dev, Sin: turn.sin.dev, CosTable: table.cos, SinTable: table.sin})
+	}
+	rec.Advance(end)
 }
 
 // recordLayer asks for a layer that adds what it computes as it is: from its norm, in r.n, to the next one, there too.

@@ -204,15 +204,23 @@ func (o *Ops) ArgMax(dst, x model.Array, rows, cols int) {
 	if rows == 0 {
 		return
 	}
-	const each = 2048 // elements of a block
-	grid, block := perRow(rows, min(cols, each))
-	grid.Y = uint32(ceil(cols, each))
 	o.do(func() {
-		parts := o.scratch(8 * rows * int(grid.Y)) // a value and its index each
-		o.launch(o.of("argmax", x), grid, block, parts, x, cols)
-		o.launch("argmax_best", driver.Dim{X: uint32(rows)}, driver.Dim{X: 32}, dst, parts, int(grid.Y))
+		parts, count := o.bestParts(x, rows, cols)
+		o.launchEarly("argmax_best", driver.Dim{X: uint32(rows)}, driver.Dim{X: 32}, dst, parts, count)
 		o.release(parts)
 	})
+}
+
+// bestParts queues the search for the largest of each part of a row: a value and its index each, in scratch memory. It is
+// called inside do.
+func (o *Ops) bestParts(x model.Array, rows, cols int) (parts driver.Ptr, count int) {
+	const each = 2048 // elements of a block
+	grid, block := perRow(rows, min(cols, each))
+	count = ceil(cols, each)
+	grid.Y = uint32(count)
+	parts = o.scratch(8 * rows * count)
+	o.launchEarly(o.of("argmax", x), grid, block, parts, x, cols)
+	return parts, count
 }
 
 // NotFinite returns the first row that is not finite, or −1.

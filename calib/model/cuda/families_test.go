@@ -17,6 +17,11 @@ func TestGPUSteps(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) { opstest.Steps(t, o, familyBounds(i)) })
 }
 
+// TestGPUAhead compares texts that the GPU takes further by itself with those that it takes step by step.
+func TestGPUAhead(t *testing.T) {
+	onGPU(t, func(t *testing.T, o *Ops, _ int) { opstest.Ahead(t, o) })
+}
+
 // familyBounds are those for the i-th type of activations. In 16 bits an expert that is
 // nearly as good as one that is chosen may be chosen in its place, which changes more than
 // rounding does.

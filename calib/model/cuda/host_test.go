@@ -54,7 +54,17 @@ func TestHost(t *testing.T) {
 					}
 				})
 			})
+			t.Run("Ahead", func(t *testing.T) {
+				onGPU(t, func(t *testing.T, o *Ops, i int) {
+					if long {
+						opstest.Ahead(t, o)
+					} else if i == 0 {
+						opstest.Ahead(t, o, "llama-llama3")
+					}
+				})
+			})
 			if long {
+				t.Run("Steps", TestGPUSteps)
 				t.Run("AdamBF16", TestGPUAdamBF16)
 				t.Run("AttentionBackBlocks", TestGPUAttentionBackBlocks)
 				t.Run("Gradient", TestGPUGradient)

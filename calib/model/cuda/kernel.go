@@ -23,6 +23,8 @@ var (
 	flashSource string
 	//go:embed step.cu
 	stepSource string
+	//go:embed next.cu
+	nextSource string
 	//go:embed rows.cu
 	rowsSource string
 	//go:embed vectors.cuh
@@ -66,6 +68,7 @@ func modules(acts driver.DType) []driver.Kernel {
 		{"rows", rowsSource, true},
 		{"cache", cacheSource, true},
 		{"step", stepSource, true},
+		{"next", nextSource, true},
 		{"grad", vectorsSource + gradSource, false},
 		{"train", vectorsSource + trainSource, false},
 		{"stats", statsSource, false},

@@ -53,7 +53,7 @@ func TestKernelNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	launched := regexp.MustCompile(`\.launch\("([a-z0-9_]+)",`)
+	launched := regexp.MustCompile(`\.launch(?:Early)?\("([a-z0-9_]+)",`)
 	names := 0
 	for _, file := range files {
 		text, err := os.ReadFile(file)

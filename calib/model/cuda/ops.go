@@ -55,6 +55,8 @@ type Ops struct {
 
 	rounding sync.Mutex // columns are rounded by several goroutines, which take turns
 
+	recording *recording // what is being recorded
+
 	err error // the first; touched on the device's goroutine only
 }
 

@@ -184,3 +184,25 @@ __device__ __forceinline__ T reduce(T v, Op op) {
     __syncthreads();  // part is written again by the next one
     return v;
 }
+
+// Best is the largest value and its first index.
+struct Best {
+    float v;
+    u32 i;
+};
+__device__ __forceinline__ bool better(Best a, Best b) { return a.v > b.v || (a.v == b.v && a.i < b.i); }
+
+// best_of returns the best of a block's threads to the first.
+__device__ __forceinline__ Best best_of(Best best) {
+    __shared__ Best part[32];
+#pragma unroll
+    for (u32 lane = 16; lane > 0; lane /= 2) {
+        Best other = {__shfl_xor_sync(0xffffffff, best.v, lane), __shfl_xor_sync(0xffffffff, best.i, lane)};
+        if (better(other, best)) best = other;
+    }
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = best;
+    __syncthreads();
+    for (u32 warp = 1; threadIdx.x == 0 && warp < blockDim.x / 32; warp++)
+        if (better(part[warp], best)) best = part[warp];
+    return best;
+}

@@ -15,6 +15,12 @@ type recording struct {
 	o    *Ops
 	exec *driver.GraphExec
 	pool pool
+
+	rows         int
+	posts        *driver.HostBuffer // floats [MaxQueued, 2, rows], which the graph's last kernel writes
+	turns        driver.Ptr         // of that kernel
+	ends         [model.MaxQueued]*driver.Event
+	queued, read int
 }
 
 // Record does what f asks for once, which loads kernels and finds the scratch memory, and makes a graph of what it asks
@@ -24,8 +30,11 @@ func (o *Ops) Record(f func()) (model.Recording, error) {
 	r.pool.init()
 	o.swapPool(r)
 	defer o.swapPool(r)
+	o.recording = r
+	defer func() { o.recording = nil }()
 	f()
 	err := o.dev.Do(func() error {
+		r.mark()
 		if o.err == nil {
 			o.fail(o.stream.Sync())
 		}
@@ -45,9 +54,56 @@ func (o *Ops) Record(f func()) (model.Recording, error) {
 		return errors.Join(err, g.Close())
 	})
 	if err != nil {
-		return nil, errors.Join(err, o.dev.Do(func() error { return o.pool.close(o.dev) })) // which is the recording's
+		return nil, errors.Join(err, o.dev.Do(func() error { return errors.Join(r.closePosts(), o.pool.close(o.dev)) })) // which is the recording's
 	}
 	return r, nil
+}
+
+// post makes room for what the host is told, once. It is called inside do.
+func (r *recording) post(rows int) {
+	if r.posts != nil || r.o.err != nil {
+		return
+	}
+	r.rows = rows
+	var err error
+	if r.posts, err = r.o.dev.AllocHost(4 * model.MaxQueued * 2 * rows); err != nil {
+		r.o.fail(err)
+		return
+	}
+	// Not of the pool, in which what is done the second time would then find less.
+	if r.turns, err = r.o.dev.Alloc(4 * rows); err == nil {
+		err = r.o.stream.Fill32(r.turns, 0, rows)
+	}
+	r.o.fail(err)
+	for i := range r.ends {
+		if r.ends[i], err = r.o.dev.NewUntimedEvent(); err != nil {
+			r.o.fail(err)
+			return
+		}
+	}
+}
+
+// mark notes the end of what is queued.
+func (r *recording) mark() {
+	check(r.queued-r.read < model.MaxQueued, "%d replays are queued", r.queued-r.read)
+	if r.o.err == nil {
+		r.o.fail(r.ends[r.queued%model.MaxQueued].Record(r.o.stream))
+	}
+	r.queued++
+}
+
+// closePosts gives back what the host is told by.
+func (r *recording) closePosts() error {
+	errs := []error{r.o.dev.Free(r.turns)}
+	for _, e := range r.ends {
+		if e != nil {
+			errs = append(errs, e.Close())
+		}
+	}
+	if r.posts != nil {
+		errs = append(errs, r.posts.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // swapPool takes scratch memory from the recording's pool instead of that of all, and back.
@@ -60,13 +116,27 @@ func (o *Ops) swapPool(r *recording) {
 
 // Replay queues the graph.
 func (r *recording) Replay() {
-	r.o.do(func() { r.o.fail(r.exec.Launch(r.o.stream)) })
+	r.o.do(func() {
+		r.o.fail(r.exec.Launch(r.o.stream))
+		r.mark()
+	})
+}
+
+// Read waits for the first end that was not read.
+func (r *recording) Read(dst []float32) error {
+	check(len(dst) == 2*r.rows && r.read < r.queued, "reading %d elements of %d rows, %d of %d", len(dst), r.rows, r.read, r.queued)
+	return r.o.now(func() {
+		at := r.read % model.MaxQueued
+		r.o.fail(r.ends[at].Sync())
+		copy(driver.Bytes(dst), r.posts.Bytes()[4*2*r.rows*at:])
+		r.read++
+	})
 }
 
 // Close waits for the graph and gives its memory back.
 func (r *recording) Close() {
 	_ = r.o.dev.Do(func() error { // after a failure too
-		r.o.fail(errors.Join(r.o.stream.Sync(), r.exec.Close(), r.pool.close(r.o.dev)))
+		r.o.fail(errors.Join(r.o.stream.Sync(), r.exec.Close(), r.closePosts(), r.pool.close(r.o.dev)))
 		return nil
 	})
 }
@@ -140,4 +210,32 @@ func (o *Ops) MarkNotFinite(dst, x model.Array, rows, cols int) {
 	check(dst.Len() == rows && x.Len() == rows*cols, "%d marks of %d rows of %d: %d elements", dst.Len(), rows, cols, x.Len())
 	grid, block := perRow(rows, cols)
 	o.do(func() { o.launch(o.of("not_finite", x), grid, block, dst, x, cols) })
+}
+
+// Advance tells the host what follows, and moves the rows of a step on.
+func (o *Ops) Advance(e model.StepEnd) {
+	rows := e.Tokens.Len()
+	vocab := e.Logits.Len() / rows
+	check(e.Marks.Len() == rows && e.Places.Len() == 2*rows && e.Logits.Len() == rows*vocab,
+		"%d marks, %d places and %d logits of %d rows", e.Marks.Len(), e.Places.Len(), e.Logits.Len(), rows)
+	for _, a := range e.Angles {
+		half := a.Cos.Len() / rows
+		check(a.Cos.Len() == rows*half && a.Sin.Len() == rows*half && a.CosTable.Len() == a.SinTable.Len() && a.CosTable.Len()%half == 0,
+			"%d and %d angles of %d rows from %d and %d", a.Cos.Len(), a.Sin.Len(), rows, a.CosTable.Len(), a.SinTable.Len())
+	}
+	r := o.recording
+	check(r != nil, "a step ends that is not recorded")
+	o.do(func() {
+		if r.post(rows); o.err != nil {
+			return
+		}
+		grid := driver.Dim{X: uint32(rows)}
+		parts, count := o.bestParts(e.Logits, rows, vocab)
+		o.launchEarly("advance_step", grid, driver.Dim{X: 32}, e.Tokens, e.Places, r.posts.Ptr(), r.turns, e.Marks, parts, count, model.MaxQueued)
+		o.release(parts)
+		for _, a := range e.Angles {
+			half := a.Cos.Len() / rows
+			o.launchEarly("angles", grid, driver.Dim{X: 64}, a.Cos, a.Sin, a.CosTable, a.SinTable, e.Places, half, a.CosTable.Len()/half)
+		}
+	})
 }

@@ -182,28 +182,6 @@ divergence(float* loss, Act* dlogits, const float* logits, const float* teacher,
 
 // ---- others ----
 
-// Best is the largest value and its first index.
-struct Best {
-    float v;
-    u32 i;
-};
-__device__ __forceinline__ bool better(Best a, Best b) { return a.v > b.v || (a.v == b.v && a.i < b.i); }
-
-// best_of returns the best of a block's threads to the first.
-__device__ __forceinline__ Best best_of(Best best) {
-    __shared__ Best part[32];
-#pragma unroll
-    for (u32 lane = 16; lane > 0; lane /= 2) {
-        Best other = {__shfl_xor_sync(0xffffffff, best.v, lane), __shfl_xor_sync(0xffffffff, best.i, lane)};
-        if (better(other, best)) best = other;
-    }
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = best;
-    __syncthreads();
-    for (u32 warp = 1; threadIdx.x == 0 && warp < blockDim.x / 32; warp++)
-        if (better(part[warp], best)) best = part[warp];
-    return best;
-}
-
 // Exponentials are those of a thread's part of a row beside the largest number so far: their sum, in float64.
 struct Exponentials {
     float top;
@@ -267,30 +245,6 @@ extern "C" __global__ void __launch_bounds__(1024)
 score_alone(float* scores, const float* logits, const float*, const u32* targets, u32 n) { score_row<false>(scores, logits, nullptr, targets, n); }
 extern "C" __global__ void __launch_bounds__(1024)
 score_taught(float* scores, const float* logits, const float* teacher, const u32* targets, u32 n) { score_row<true>(scores, logits, teacher, targets, n); }
-
-// argmax finds the best of part blockIdx.y of a row; argmax_best the best of those of a row.
-template <class T>
-__device__ __forceinline__ void argmax(Best* parts, const T* x, u32 n) {
-    x += (u64)blockIdx.x * n;
-    const u32 share = (n - 1) / gridDim.y + 1, from = min(blockIdx.y * share, n - 1), end = min(from + share, n);
-    Best best = {value(x[from]), from};
-    for (u32 i = from + threadIdx.x; i < end; i += blockDim.x) {
-        Best at = {value(x[i]), i};
-        if (better(at, best)) best = at;
-    }
-    best = best_of(best);
-    if (threadIdx.x == 0) parts[(u64)blockIdx.x * gridDim.y + blockIdx.y] = best;
-}
-extern "C" __global__ void __launch_bounds__(1024) argmax_f(Best* parts, const F32* x, u32 n) { argmax(parts, x, n); }
-extern "C" __global__ void __launch_bounds__(1024) argmax_a(Best* parts, const Act* x, u32 n) { argmax(parts, x, n); }
-extern "C" __global__ void __launch_bounds__(32) argmax_best(float* index, const Best* parts, u32 count) {
-    parts += (u64)blockIdx.x * count;
-    Best best = parts[0];
-    for (u32 i = threadIdx.x; i < count; i += 32)
-        if (better(parts[i], best)) best = parts[i];
-    best = best_of(best);
-    if (threadIdx.x == 0) index[blockIdx.x] = (float)best.i;
-}
 
 // not_finite notes 1 for a row with a NaN or infinity, and 0 for others.
 template <class T>

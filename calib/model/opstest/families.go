@@ -98,6 +98,106 @@ func Steps(t *testing.T, ops model.Ops, b FamilyBounds) {
 	})
 }
 
+// Ahead compares texts that a device takes further without the host with those that it takes step by step, to the bit.
+// Devices that cannot are skipped. Families are those named, or all.
+func Ahead(t *testing.T, ops model.Ops, families ...string) {
+	eachFamily(t, ops, func(t *testing.T, m *model.Model, g archtest.Golden) {
+		if len(families) > 0 && !slices.Contains(families, g.Name) {
+			t.Skip("not now")
+		}
+		ctx := context.Background()
+		const steps, read, most = 9, 5, 18
+		slots := []int{1, 0}
+		open := func() *model.Cache {
+			c, err := m.NewCache(3, most)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Continue(ctx, model.Part{Slot: 0, Tokens: g.Tokens[:7]}, model.Part{Slot: 1, Tokens: g.Tokens[3:6]}); err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		step := func(c *model.Cache, tokens []int) (logits []float32, best []int) {
+			l, best, err := c.Step(ctx, slots, tokens)
+			if err != nil {
+				t.Fatal(err)
+			}
+			logits = make([]float32, l.Len())
+			ops.Read(logits, l)
+			return logits, best
+		}
+		c := open()
+		defer c.Close()
+		first := []int{g.Tokens[6], g.Tokens[7]}
+		if a, err := c.Ahead(ctx, slots, first, steps); a == nil {
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Skip("the host takes part in steps")
+		} else {
+			a.Close() // of which nothing stays
+		}
+		if c.Len(0) != 7 || c.Len(1) != 3 {
+			t.Fatalf("%d and %d tokens after no step", c.Len(0), c.Len(1))
+		}
+		var want [][]int
+		var logits []float32
+		for tokens := first; len(want) < steps; {
+			var best []int
+			logits, best = step(c, tokens)
+			want = append(want, best)
+			tokens = best
+		}
+
+		other := open()
+		defer other.Close()
+		a, err := other.Ahead(ctx, slots, first, steps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range read {
+			best, err := a.Next(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(best, want[i]) {
+				t.Fatalf("step %d: ahead %v follow, step by step %v", i, best, want[i])
+			}
+			if other.Len(1) != 3+i+1 || other.Len(0) != 7+i+1 {
+				t.Fatalf("step %d leaves %d and %d tokens", i, other.Len(0), other.Len(1))
+			}
+		}
+		a.Close()
+		for i := read; i < steps; i++ {
+			got, best := step(other, want[i-1])
+			if !slices.Equal(best, want[i]) || i == steps-1 && !slices.Equal(got, logits) {
+				t.Fatalf("step %d, after some ahead: %v follow, or other logits, step by step %v", i, best, want[i])
+			}
+		}
+
+		// To the end of the cache, which the second text comes to first.
+		other.Cut(0, 7)
+		other.Cut(1, 3)
+		if a, err = other.Ahead(ctx, slots, first, 1000); err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		for i := range most - 7 {
+			best, err := a.Next(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i < steps && !slices.Equal(best, want[i]) {
+				t.Fatalf("step %d, again: %v follow, step by step %v", i, best, want[i])
+			}
+		}
+		if _, err := a.Next(ctx); err == nil || other.Len(0) != most {
+			t.Errorf("beyond the cache: %d of %d tokens, error %v", other.Len(0), most, err)
+		}
+	})
+}
+
 // compare holds the logits at the i-th of the golden positions to their bound.
 func (b FamilyBounds) compare(t *testing.T, got []float32, g archtest.Golden, i int) {
 	t.Helper()

@@ -134,6 +134,9 @@ func (d *Device) AllocHost(n int) (*HostBuffer, error) {
 // a copy that uses it may be running.
 func (h *HostBuffer) Bytes() []byte { return h.mem }
 
+// Ptr returns the address by which kernels read and write the memory: the host's own, as addresses are unified.
+func (h *HostBuffer) Ptr() Ptr { return Ptr(uintptr(unsafe.Pointer(unsafe.SliceData(h.mem)))) }
+
 // Close gives the memory back.
 func (h *HostBuffer) Close() error {
 	p := unsafe.SliceData(h.mem)

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -30,7 +31,23 @@ API host_set(Compile compile, int32_t major, int32_t sms, uint32_t reverse) {
     return 0;
 }
 
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, INVALID_IMAGE = 200, NOT_FOUND = 500, UNSUPPORTED = 801 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, INVALID_IMAGE = 200, NOT_FOUND = 500, UNSUPPORTED = 801, CAPTURING = 900 };
+
+// Graph is work that was queued while it was captured.
+struct Graph {
+    std::vector<std::function<int32_t()>> work;
+};
+static Graph* captured;  // takes what is queued, if there is one
+
+// queue does work at once, or leaves it to a graph.
+static int32_t queue(std::function<int32_t()> work) {
+    if (!captured) return work();
+    captured->work.push_back(std::move(work));
+    return OK;
+}
+
+// waits is the result of what must not happen while work is captured.
+static int32_t waits() { return captured ? CAPTURING : OK; }
 
 // ---- the driver: devices and memory ----
 
@@ -54,7 +71,7 @@ API cuDeviceGetAttribute(int32_t* v, int32_t attribute, int32_t) {
 API cuDevicePrimaryCtxRetain(void** ctx, int32_t) { *ctx = &gpu; return OK; }
 API cuDevicePrimaryCtxRelease_v2(int32_t) { return OK; }
 API cuCtxSetCurrent(void*) { return OK; }
-API cuCtxSynchronize() { return OK; }
+API cuCtxSynchronize() { return waits(); }
 
 // Memory ends at an unmapped page, but for what makes its address a multiple of 256.
 constexpr size_t PAGE = 64 << 10, ALIGNMENT = 256, MOST = 4ull << 30;
@@ -62,6 +79,7 @@ static std::mutex memory_lock;
 static std::map<void*, std::pair<void*, size_t>> memory;  // what is mapped for an address
 
 API cuMemAlloc_v2(void** p, size_t n) {
+    if (captured) return CAPTURING;
     if (n > MOST) return NO_MEMORY;
     const size_t pages = (n + PAGE - 1) / PAGE * PAGE;
     uint8_t* at = (uint8_t*)mmap(nullptr, pages + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -85,43 +103,66 @@ API cuMemHostAlloc(void** p, size_t n, uint32_t) { return (*p = calloc(n, 1)) ? 
 API cuMemFreeHost(void* p) { free(p); return OK; }
 
 static int32_t copy(void* to, const void* from, size_t n) { memmove(to, from, n); return OK; }
-API cuMemcpyHtoD_v2(void* to, const void* from, size_t n) { return copy(to, from, n); }
-API cuMemcpyDtoH_v2(void* to, const void* from, size_t n) { return copy(to, from, n); }
-API cuMemcpyDtoD_v2(void* to, const void* from, size_t n) { return copy(to, from, n); }
-API cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t n, void*) { return copy(to, from, n); }
-API cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t n, void*) { return copy(to, from, n); }
-API cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t n, void*) { return copy(to, from, n); }
+API cuMemcpyHtoD_v2(void* to, const void* from, size_t n) { return captured ? CAPTURING : copy(to, from, n); }
+API cuMemcpyDtoH_v2(void* to, const void* from, size_t n) { return captured ? CAPTURING : copy(to, from, n); }
+API cuMemcpyDtoD_v2(void* to, const void* from, size_t n) { return captured ? CAPTURING : copy(to, from, n); }
+API cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t n, void*) {
+    return queue([=] { return copy(to, from, n); });
+}
+API cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t n, void*) {
+    return queue([=] { return copy(to, from, n); });
+}
+API cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t n, void*) {
+    return queue([=] { return copy(to, from, n); });
+}
 API cuMemsetD8_v2(void* p, uint8_t v, size_t n) { memset(p, v, n); return OK; }
-API cuMemsetD8Async(void* p, uint8_t v, size_t n, void*) { memset(p, v, n); return OK; }
+API cuMemsetD8Async(void* p, uint8_t v, size_t n, void*) {
+    return queue([=] { return cuMemsetD8_v2(p, v, n); });
+}
 API cuMemsetD32_v2(uint32_t* p, uint32_t v, size_t n) {
     for (size_t i = 0; i < n; i++) p[i] = v;
     return OK;
 }
-API cuMemsetD32Async(uint32_t* p, uint32_t v, size_t n, void*) { return cuMemsetD32_v2(p, v, n); }
+API cuMemsetD32Async(uint32_t* p, uint32_t v, size_t n, void*) {
+    return queue([=] { return cuMemsetD32_v2(p, v, n); });
+}
 
 API cuStreamCreate(void** s, uint32_t) { *s = &gpu; return OK; }
 API cuStreamDestroy_v2(void*) { return OK; }
-API cuStreamSynchronize(void*) { return OK; }
+API cuStreamSynchronize(void*) { return waits(); }
 API cuStreamWaitEvent(void*, void*, uint32_t) { return OK; }
 API cuEventCreate(void** e, uint32_t) { *e = &gpu; return OK; }
 API cuEventDestroy_v2(void*) { return OK; }
 API cuEventRecord(void*, void*) { return OK; }
-API cuEventSynchronize(void*) { return OK; }
+API cuEventSynchronize(void*) { return waits(); }
+
+API cuStreamBeginCapture_v2(void*, int32_t) {
+    if (captured) return INVALID;
+    captured = new Graph;
+    return OK;
+}
+API cuStreamEndCapture(void*, Graph** g) {
+    *g = captured;
+    captured = nullptr;
+    return *g ? OK : INVALID;
+}
+API cuGraphDestroy(Graph* g) { delete g; return OK; }
+API cuGraphInstantiateWithFlags(Graph** exec, Graph* g, uint64_t) { *exec = new Graph(*g); return OK; }
+API cuGraphExecDestroy(Graph* g) { delete g; return OK; }
+API cuGraphUpload(Graph*, void*) { return OK; }
+API cuGraphLaunch(Graph* g, void*) {
+    for (const auto& work : g->work)
+        if (const int32_t result = work()) return result;
+    return OK;
+}
+API cuGraphGetNodes(Graph* g, void*, size_t* n) { *n = g->work.size(); return OK; }
 
 #define WITHOUT(name) \
     API name() { return UNSUPPORTED; }
 WITHOUT(cuEventElapsedTime)
-WITHOUT(cuStreamBeginCapture_v2)
-WITHOUT(cuStreamEndCapture)
 WITHOUT(cuGraphCreate)
-WITHOUT(cuGraphDestroy)
-WITHOUT(cuGraphGetNodes)
 WITHOUT(cuGraphAddKernelNode_v2)
 WITHOUT(cuGraphKernelNodeSetAttribute)
-WITHOUT(cuGraphInstantiateWithFlags)
-WITHOUT(cuGraphExecDestroy)
-WITHOUT(cuGraphLaunch)
-WITHOUT(cuGraphUpload)
 WITHOUT(cuGraphExecKernelNodeSetParams_v2)
 WITHOUT(cuModuleGetGlobal_v2)
 WITHOUT(cuFuncGetAttribute)
@@ -175,6 +216,8 @@ struct Module {
     // host_launch of the library
     int32_t (*launch)(const char* kernel, const uint32_t* grid_block_shared_programmatic_reverse, void** values);
     int32_t (*has)(const char* kernel);
+    // host_size: of an argument, 0 behind the last
+    size_t (*size)(const char* kernel, uint32_t i);
 };
 struct Function {
     Module* module;
@@ -197,6 +240,7 @@ API cuModuleLoadDataEx(Module** m, const char* image, uint32_t, void*, void*) {
     }
     *(void**)&loaded.launch = dlsym(loaded.library, "host_launch");
     *(void**)&loaded.has = dlsym(loaded.library, "host_has");
+    *(void**)&loaded.size = dlsym(loaded.library, "host_size");
     *m = new Module(loaded);
     return OK;
 }
@@ -225,12 +269,21 @@ struct Config {
     uint32_t count;
 };
 API cuLaunchKernelEx(const Config* c, Function* f, void** values, void**) {
-    uint32_t launch[9] = {};
-    memcpy(launch, c->grid_block_shared, sizeof c->grid_block_shared);
+    std::vector<uint32_t> launch(9);
+    memcpy(launch.data(), c->grid_block_shared, sizeof c->grid_block_shared);
     for (uint32_t i = 0; i < c->count; i++)
         if (c->attributes[i].id == 6) launch[7] = c->attributes[i].value;  // programmatic
     launch[8] = gpu.reverse;
-    return f->module->launch(f->name.c_str(), launch, values);
+    std::vector<std::vector<uint8_t>> args;
+    for (size_t n; (n = f->module->size(f->name.c_str(), args.size()));) {
+        const uint8_t* value = (const uint8_t*)values[args.size()];
+        args.emplace_back(value, value + n);
+    }
+    return queue([module = *f->module, name = f->name, launch, args]() mutable {
+        std::vector<void*> at;
+        for (auto& a : args) at.push_back(a.data());
+        return module.launch(name.c_str(), launch.data(), at.data());
+    });
 }
 
 // ---- products, of column-major matrices ----
@@ -292,10 +345,14 @@ static int32_t product(int32_t opA, int32_t opB, int32_t m, int32_t n, int32_t k
 
 API cublasGemmEx(void*, int32_t opA, int32_t opB, int32_t m, int32_t n, int32_t k, const float* alpha, uint8_t* a, int32_t ta, int32_t lda,
                  uint8_t* b, int32_t tb, int32_t ldb, const float* beta, uint8_t* c, int32_t tc, int32_t ldc, int32_t, int32_t) {
-    return product(opA, opB, m, n, k, *alpha, {a, ta, lda, 0}, {b, tb, ldb, 0}, *beta, {c, tc, ldc, 0}, 1);
+    return queue([=, alpha = *alpha, beta = *beta] {
+        return product(opA, opB, m, n, k, alpha, {a, ta, lda, 0}, {b, tb, ldb, 0}, beta, {c, tc, ldc, 0}, 1);
+    });
 }
 API cublasGemmStridedBatchedEx(void*, int32_t opA, int32_t opB, int32_t m, int32_t n, int32_t k, const float* alpha,
                                uint8_t* a, int32_t ta, int32_t lda, int64_t sa, uint8_t* b, int32_t tb, int32_t ldb, int64_t sb,
                                const float* beta, uint8_t* c, int32_t tc, int32_t ldc, int64_t sc, int32_t batch, int32_t, int32_t) {
-    return product(opA, opB, m, n, k, *alpha, {a, ta, lda, sa}, {b, tb, ldb, sb}, *beta, {c, tc, ldc, sc}, batch);
+    return queue([=, alpha = *alpha, beta = *beta] {
+        return product(opA, opB, m, n, k, alpha, {a, ta, lda, sa}, {b, tb, ldb, sb}, beta, {c, tc, ldc, sc}, batch);
+    });
 }

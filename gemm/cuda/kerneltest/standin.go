@@ -86,6 +86,10 @@ func compileModule(compiler, source string, options []string, to string) error {
 	}
 	return compileHost(compiler, hostSource+kernels+`
 extern "C" int32_t host_has(const char* name) { return kernels().count(name); }
+extern "C" size_t host_size(const char* name, uint32_t i) {
+    const auto& sizes = kernels().at(name).sizes;
+    return i < sizes.size() ? sizes[i] : 0;
+}
 extern "C" int32_t host_launch(const char* name, const host::Launch* launch, void** values) {
     host::run(kernels().at(name), *launch, values);
     return 0;
