@@ -8,14 +8,14 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 )
 
-// widths are the most columns of a decoder's activations in any layer.
-type widths struct{ q, kv, mlp int }
+// widths are the most columns of a decoder's activations, and query heads, in any layer.
+type widths struct{ q, kv, heads, mlp int }
 
 func widthsOf(d *arch.Decoder) widths {
 	var w widths
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		w.q, w.kv = max(w.q, b.Attn.Q.N), max(w.kv, b.Attn.K.N)
+		w.q, w.kv, w.heads = max(w.q, b.Attn.Q.N), max(w.kv, b.Attn.K.N), max(w.heads, b.Attn.Heads)
 		for _, m := range b.MLPs() {
 			w.mlp = max(w.mlp, m.Gate.N)
 		}

@@ -21,6 +21,11 @@ type Recorder interface {
 	AddNorm(y, h, x, w Array, rows int, eps float64)
 	// TurnKeep is Rope of q and k by the angles of their rows, and Keep of k and v. k may be left as it is.
 	TurnKeep(q, keys, values, k, v, cos, sin Array, half int, at Step, c CacheShape)
+	// Attends reports whether Attend is for such an attention.
+	Attends(s AttentionShape) bool
+	// Attend writes to out, acts [rows, Heads, Dim], what TurnKeep and Recall do of the heads of a step of one token a
+	// text, after bias and norm. arrived, floats [rows, Heads], is zeros, which are left.
+	Attend(out, keys, values Array, h StepHeads, at Step, c CacheShape, s AttentionShape, arrived Array)
 	// MarkNotFinite writes 1 to dst, floats [rows], for rows that NotFinite looks for, and 0 for others.
 	MarkNotFinite(dst, x Array, rows, cols int)
 	// Advance ends a recording: a step, which it makes the beginning of the next one. It is called once, inside of Record.
@@ -43,6 +48,17 @@ type Angles struct {
 	CosTable, SinTable Array
 }
 
+// StepHeads are the queries, keys and values of a step, acts, from the first row's on.
+type StepHeads struct {
+	Q, K, V             Array
+	QPitch, KVPitch     int   // elements from a row to the next
+	QBias, KBias, VBias Array // floats; nil: none
+	QNorm, KNorm        Array // floats [Dim]; nil: none
+	QEps, KEps          float64
+	Cos, Sin            Array // floats [rows, Half], the angles of each row
+	Half                int
+}
+
 // Recording is what a [Recorder] keeps.
 type Recording interface {
 	// Replay queues it. At most [MaxQueued] may be queued that were not read.
@@ -61,6 +77,8 @@ const MaxQueued = 4
 type recordedStep struct {
 	activations
 	qkv, both Array  // q, k and v, one behind the other, and gate and up
+	mixed     Array  // acts [rows, heads·head_dim], what attention leaves of q, k and v where it takes these at once
+	arrived   Array  // floats [rows, heads]: zeros between operations
 	sum       Array  // acts [rows, hidden], what is added to h next
 	in        floats // what a step begins with: tokens [rows], and places
 	tokens    Array
@@ -76,6 +94,7 @@ func (c *Cache) newStep(rec Recorder, n int) (*recordedStep, error) {
 	r := &recordedStep{
 		activations: activations{t: n, h: rec.Floats(n * m.desc.Hidden), n: rec.Acts(n * m.desc.Hidden)},
 		qkv:         rec.Acts(n * (w.q + 2*w.kv)), both: rec.Acts(2 * n * w.mlp), sum: rec.Acts(n * m.desc.Hidden),
+		mixed: rec.Acts(n * w.q), arrived: rec.Floats(n * w.heads),
 		places: c.newPlaces(), logits: rec.Floats(n * m.Vocab()), marks: rec.Floats(n),
 	}
 	elements := 3 * n
@@ -107,7 +126,7 @@ func (r *recordedStep) close(ops Ops) {
 	if r.again != nil {
 		r.again.Close()
 	}
-	ops.Free(r.h, r.y, r.n, r.qkv, r.both, r.sum, r.in.dev, r.logits, r.marks)
+	ops.Free(r.h, r.y, r.n, r.qkv, r.both, r.mixed, r.arrived, r.sum, r.in.dev, r.logits, r.marks)
 }
 
 // begin tells the device at once what a step begins with.
@@ -372,17 +391,8 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 
 // recordLayer asks for a layer that adds what it computes as it is: from its norm, in r.n, to the next one, there too.
 func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, next Array, eps float64) {
-	d, k := &c.m.layers[i], &c.layers[i]
-	turn, rows := r.places.turns[d.rope], r.t
-	if rows == 1 && d.qkv.w != nil {
-		rec.Linear(r.n, rows, Product{Y: r.qkv, W: d.qkv.w, Bias: d.qkv.bias})
-	} else {
-		rec.Linear(r.n, rows, d.q.to(r.q), d.k.to(r.k), d.v.to(r.v))
-	}
-	c.m.normHeads(r.activations, d, r.q, r.k)
-	rec.TurnKeep(r.q, k.keys, k.values, r.k, r.v, turn.cos.dev, turn.sin.dev, d.rope.half(), at, k.shape)
-	rec.Recall(r.q, r.q, k.keys, k.values, at, k.shape, d.attention(rows))
-	rec.Linear(r.q, rows, d.o.to(r.sum))
+	d, rows := &c.m.layers[i], r.t
+	rec.Linear(c.recordAttention(rec, r, i, at), rows, d.o.to(r.sum))
 	rec.AddNorm(r.n, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
 	if rows == 1 && d.mlp.both.w != nil {
 		rec.Linear(r.n, rows, Product{Y: r.both, W: d.mlp.both.w, Bias: d.mlp.both.bias})
@@ -392,4 +402,39 @@ func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, next 
 	rec.GLU(r.gate, r.gate, r.up, d.mlp.act)
 	rec.Linear(r.gate, rows, d.mlp.down.to(r.sum))
 	rec.AddNorm(r.n, r.h, r.sum, next, rows, eps)
+}
+
+// recordAttention asks for what a layer mixes of the values, and returns it.
+func (c *Cache) recordAttention(rec Recorder, r *recordedStep, i int, at Step) Array {
+	d, k := &c.m.layers[i], &c.layers[i]
+	s, turn, rows := d.attention(r.t), r.places.turns[d.rope], r.t
+	joined := d.qkv.w != nil && (rows == 1 || rec.Attends(s))
+	if !rec.Attends(s) {
+		if joined {
+			rec.Linear(r.n, rows, Product{Y: r.qkv, W: d.qkv.w, Bias: d.qkv.bias})
+		} else {
+			rec.Linear(r.n, rows, d.q.to(r.q), d.k.to(r.k), d.v.to(r.v))
+		}
+		c.m.normHeads(r.activations, d, r.q, r.k)
+		rec.TurnKeep(r.q, k.keys, k.values, r.k, r.v, turn.cos.dev, turn.sin.dev, d.rope.half(), at, k.shape)
+		rec.Recall(r.q, r.q, k.keys, k.values, at, k.shape, s)
+		return r.q
+	}
+	wide, narrow := s.Heads*s.Dim, s.KVHeads*s.Dim
+	h := StepHeads{
+		Q: r.q, K: r.k, V: r.v, QPitch: wide, KVPitch: narrow, QBias: d.q.bias, KBias: d.k.bias, VBias: d.v.bias,
+		QNorm: d.qNorm, KNorm: d.kNorm, Cos: turn.cos.dev, Sin: turn.sin.dev, Half: d.rope.half(),
+	}
+	if d.qNorm != nil {
+		h.QEps, h.KEps = d.block.Attn.QNorm.Eps, d.block.Attn.KNorm.Eps
+	}
+	if joined {
+		h.Q, h.K, h.V = r.qkv, r.qkv.Slice(wide, r.qkv.Len()), r.qkv.Slice(wide+narrow, r.qkv.Len())
+		h.QPitch, h.KVPitch = wide+2*narrow, wide+2*narrow
+		rec.Linear(r.n, rows, Product{Y: r.qkv, W: d.qkv.w})
+	} else {
+		rec.Linear(r.n, rows, Product{Y: r.q, W: d.q.w}, Product{Y: r.k, W: d.k.w}, Product{Y: r.v, W: d.v.w})
+	}
+	rec.Attend(r.mixed, k.keys, k.values, h, at, k.shape, s, r.arrived)
+	return r.mixed
 }

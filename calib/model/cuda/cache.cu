@@ -15,8 +15,6 @@ keep(Act* keys, Act* values, const Act* k, const Act* v, const float* rows, u32 
 // The warps of a block of recall, the most elements of a head, and the keys that a part of a warp has at a time.
 constexpr u32 RECALL_WARPS = 16, RECALL_DIM = 256, RECALL_KEYS = 4;
 
-constexpr float LOWEST = -3.402823466e38f;
-
 // Mixed are values mixed by the exponentials of scores beside the largest of these: their sum, and EACH elements.
 struct Mixed {
     float top, sum, at[EACH];

@@ -40,6 +40,9 @@ func TestHost(t *testing.T) {
 						}
 					})
 				}
+				if i == 1 && !long { // for what is of 16 bits alone
+					opstest.Attend(t, o, opstest.Options{Acts: types[i].tol})
+				}
 				if i == 0 {
 					t.Run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
 					t.Run("Walk", func(t *testing.T) { testWalk(t, o, i) })

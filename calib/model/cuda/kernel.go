@@ -21,6 +21,8 @@ var (
 	tilesSource string
 	//go:embed flash.cu
 	flashSource string
+	//go:embed attend.cu
+	attendSource string
 	//go:embed step.cu
 	stepSource string
 	//go:embed next.cu
@@ -68,6 +70,7 @@ func modules(acts driver.DType) []driver.Kernel {
 		{"rows", rowsSource, true},
 		{"cache", cacheSource, true},
 		{"step", stepSource, true},
+		{"attend", tilesSource + attendSource, true},
 		{"next", nextSource, true},
 		{"grad", vectorsSource + gradSource, false},
 		{"train", vectorsSource + trainSource, false},
@@ -131,6 +134,8 @@ func addArg(a *driver.Args, v any) {
 		a.Ptr(ptr(v))
 	case driver.Ptr:
 		a.Ptr(v)
+	case []byte:
+		a.Struct(v)
 	case int:
 		a.Int(v)
 	case int64:

@@ -154,7 +154,7 @@ func (o *Ops) fail(err error) {
 }
 
 // launch queues a kernel. Arguments are arrays, also nil ones, and their addresses,
-// int (a 32-bit integer), int64, uint32, float32 and float64. It is called inside do.
+// int (a 32-bit integer), int64, uint32, float32, float64 and the bytes of a struct. It is called inside do.
 func (o *Ops) launch(name string, grid, block driver.Dim, args ...any) {
 	o.launchAs(name, driver.Launch{Grid: grid, Block: block}, args)
 }

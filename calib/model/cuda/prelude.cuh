@@ -38,6 +38,8 @@ typedef F16 Act;
 typedef BF16 Act;
 #endif
 
+[[maybe_unused]] constexpr float LOWEST = -3.402823466e38f;
+
 __device__ __forceinline__ bool finite(float f) { return fabsf(f) <= 3.402823466e38f; }
 __device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fc00000); }
 

@@ -44,6 +44,7 @@ func Run(t *testing.T, ops Ops, o Options) {
 		{"Rope", testRope},
 		{"Attention", testAttention},
 		{"Cache", testCache},
+		{"Attend", Attend},
 		{"GLU", testGLU},
 		{"SoftCap", testSoftCap},
 		{"Rows", testRows},

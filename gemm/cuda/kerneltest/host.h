@@ -322,6 +322,21 @@ static void load_tiles(Thread* threads, uint32_t) {
 static const Collective load_rows = {"ldmatrix", false, load_tiles<false>};
 static const Collective load_columns = {"ldmatrix.trans", false, load_tiles<true>};
 
+// Tile is what a lane holds of an 8×8 tile, two neighbours of row lane/4, and of it turned.
+struct Tile {
+    uint32_t from, to;
+};
+static const Collective turn_tile = {"movmatrix", false, [](Thread* t, uint32_t) {
+    for (uint32_t i = 0; i < WARP; i++) {
+        uint32_t to = 0;
+        for (uint32_t e = 0; e < 2; e++) {
+            const uint32_t row = 2 * (i % 4) + e, col = i / 4;
+            to |= (t[4 * row + col / 2].as<Tile>().from >> col % 2 * 16 & 0xffff) << 16 * e;
+        }
+        t[i].as<Tile>().to = to;
+    }
+}};
+
 // ---- memory ----
 
 template <class T, size_t N>
@@ -391,6 +406,14 @@ inline T __shfl_sync(uint32_t mask, T v, uint32_t lane) {
 template <class T>
 inline T __shfl_xor_sync(uint32_t mask, T v, uint32_t lane) {
     return __shfl_sync(mask, v, threadIdx.x ^ lane);
+}
+
+// Blocks run one after another.
+inline void __threadfence() {}
+inline uint32_t atomicAdd(uint32_t* p, uint32_t v) {
+    const uint32_t before = *p;
+    *p += v;
+    return before;
 }
 
 [[noreturn]] inline void __trap() { host::fail("trap"); }
@@ -499,6 +522,11 @@ inline void cvt_rn_bf16x2_f32(uint32_t& d, float hi, float lo) { d = host::bf16_
 MMA(f16)
 MMA(bf16)
 #undef MMA
+inline void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t& d, uint32_t from) {
+    host::Tile t = {from};
+    host::meet(host::turn_tile, &t);
+    d = t.to;
+}
 
 inline void griddepcontrol_launch_dependents() {}
 inline void griddepcontrol_wait() { host::self->waited = true; }
