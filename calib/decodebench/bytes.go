@@ -8,6 +8,8 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Size is what a matrix takes on a device.
@@ -99,6 +101,12 @@ func (s Sizes) Head(d *arch.Decoder) Size {
 		return size
 	}
 	return s[d.Embed]
+}
+
+// QuantizeHead makes the output head, apart from an embedding that it is tied to, one of [model.OpenOptions].HeadBits.
+func (s Sizes) QuantizeHead(d *arch.Decoder, bits int) {
+	n, k := int64(d.Vocab), d.Hidden
+	s[d.Head.Stored.Path] = Size{n*int64(lut.RowBytes(k, bits)) + 2*n*int64(weight.GroupsIn(k, model.HeadGroup)), bits}
 }
 
 // of returns the bytes of a layer, which may be a part of a matrix.

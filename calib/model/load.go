@@ -6,7 +6,6 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -18,6 +17,8 @@ type loader struct {
 	ops  Ops
 	own  *owned
 	err  error
+
+	headBits int // that the output head is quantized to; 0: it stays as it is
 
 	// last is what was read last of each matrix or stack: the parts of one follow each other.
 	last map[*arch.Stored]rows
@@ -101,21 +102,31 @@ func (l *loader) frame(to *layer, b *arch.Block, hidden int) {
 
 // embeddings reads the token embedding and the output head.
 func (l *loader) embeddings(m *Model) {
-	m.head = l.embedding(m.desc)
+	s := l.embedding(m.desc)
+	m.head = linear{name: s.Path, w: l.weight(s, 0, whole(s))}
 	m.embed = m.head.w
 	if !m.desc.Tied {
+		s = m.desc.Head.Stored
+	}
+	if l.headBits > 0 {
+		l.shrink(s, l.headBits)
+	}
+	switch {
+	case !m.desc.Tied:
 		m.head = l.linear(m.desc.Head)
+	case l.headBits > 0:
+		m.head.w = l.weight(s, 0, whole(s))
 	}
 }
 
-// embedding reads the token embedding. Where the output head is tied to it, the one matrix may
+// embedding returns the token embedding. Where the output head is tied to it, the one matrix may
 // lie under either name.
-func (l *loader) embedding(d *arch.Decoder) linear {
+func (l *loader) embedding(d *arch.Decoder) *arch.Stored {
 	s := &arch.Stored{Path: d.Embed, Tensor: d.Embed + ".weight", N: d.Vocab, K: d.Hidden}
 	if d.Tied && !l.has(s) && l.has(d.Head.Stored) {
-		s = d.Head.Stored
+		return d.Head.Stored
 	}
-	return linear{name: s.Path, w: l.weight(s, 0, whole(s))}
+	return s
 }
 
 // part says which rows of a stored matrix a layer has: n from first, step apart.
@@ -293,14 +304,7 @@ func (l *loader) floats(name string, shape ...int) []float32 {
 		return nil
 	}
 	v := make([]float32, t.Elements())
-	switch t.DType {
-	case hf.F32:
-		num.DecodeF32(v, data)
-	case hf.F16:
-		num.DecodeF16(v, data)
-	case hf.BF16:
-		num.DecodeBF16(v, data)
-	}
+	decode(t.DType, v, data)
 	return v
 }
 

@@ -53,6 +53,10 @@ type OpenOptions struct {
 	// Layouts, if not nil, returns the layers of a container as the device's kernels read
 	// them, or nil where it has none.
 	Layouts func(m *lutq.Model) (Layouts, error)
+	// HeadBits, if not 0, is what the output head is quantized to while it is read, each weight to the nearest value, in
+	// groups of [HeadGroup]. The token embedding stays as it is, also where it is the head. A head
+	// that is quantized already is an error.
+	HeadBits int
 }
 
 // Open reads the model in a Hugging Face folder or a lutq container, and checks
@@ -65,7 +69,7 @@ func OpenWith(dir string, ops Ops, o OpenOptions) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := New(src, ops)
+	m, err := build(src, ops, o.HeadBits)
 	if closeErr := done(); err == nil {
 		err = closeErr
 	}
@@ -78,7 +82,9 @@ func OpenWith(dir string, ops Ops, o OpenOptions) (*Model, error) {
 // New reads a model from a source. A tensor that is missing, or that has
 // another shape or type than the configuration asks for, is an error that
 // names it.
-func New(src Source, ops Ops) (*Model, error) {
+func New(src Source, ops Ops) (*Model, error) { return build(src, ops, 0) }
+
+func build(src Source, ops Ops, headBits int) (*Model, error) {
 	d := src.Decoder()
 	m := &Model{name: src.Name(), desc: d, ops: ops, lossRows: max(lossBytes/4/d.Vocab, 1)}
 	order := d.Stored()
@@ -86,7 +92,7 @@ func New(src Source, ops Ops) (*Model, error) {
 		order = slices.Concat(order[last:], order[:last]) // the head is read with the embedding
 	}
 	ahead := newAhead(src, order)
-	l := loader{src: src, take: ahead.take, ops: ops, own: &m.own}
+	l := loader{src: src, take: ahead.take, ops: ops, own: &m.own, headBits: headBits}
 	l.model(m)
 	ahead.wait()
 	if err := src.Wait(); err != nil {

@@ -156,7 +156,8 @@ func (w *walker) embed() error {
 		longest = max(longest, len(tokens))
 	}
 	w.full.last = make(map[*arch.Stored]rows)
-	embedding := w.full.embedding(w.desc).w
+	stored := w.full.embedding(w.desc)
+	embedding := w.full.weight(stored, 0, whole(stored))
 	defer w.release()
 	if w.full.err != nil {
 		return w.full.err

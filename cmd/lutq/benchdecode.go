@@ -40,7 +40,7 @@ func (d *decodeFlags) register(f *pflag.FlagSet) {
 	f.StringSliceVar(&d.tests, "tests", nil, "`TESTS` (default pp512,tg128; more on cuda)")
 	f.StringSliceVar(&d.batch, "batch", nil, "`TEXTS` side by side (default 1; cuda 1,4,16,64)")
 	f.StringVar(&d.against, "against", "", "original `FOLDER` of MODEL (default random weights)")
-	f.Var(newNumber(&d.headBits, 16, 2, 16), "head-bits", "`BITS` of a random head: 2 to 5, or 16")
+	addHeadBits(f, &d.headBits)
 	f.BoolVar(&d.noDense, "no-dense", false, "leave the dense weights out")
 	setGroup(f, "Whole models (--decode)", d.names()...)
 }
@@ -69,10 +69,28 @@ func (d *decodeFlags) check(model string, given func(flag string) bool) error {
 		return usage("bench: --decode takes a model folder or a config.json")
 	case d.noDense && d.against != "":
 		return usage("--no-dense and --against do not go together")
-	case d.headBits > lut.MaxBits && d.headBits != 16:
-		return usage(`--head-bits "%d": want 2 to 5, or 16`, d.headBits)
+	}
+	return checkHeadBits(d.headBits)
+}
+
+// addHeadBits adds the flag for the width of the output head.
+func addHeadBits(f *pflag.FlagSet, bits *int) {
+	f.Var(newNumber(bits, 16, lut.MinBits, 16), "head-bits", "`BITS` of the output head: 2 to 5, or 16 (as it is)")
+}
+
+func checkHeadBits(bits int) error {
+	if bits > lut.MaxBits && bits != 16 {
+		return usage(`--head-bits "%d": want 2 to 5, or 16`, bits)
 	}
 	return nil
+}
+
+// quantizedHead returns the width that the output head of a folder is quantized to, 0 where it stays as it is.
+func quantizedHead(bits int) int {
+	if bits > lut.MaxBits {
+		return 0
+	}
+	return bits
 }
 
 // parse reads the lists, for a device.
@@ -148,14 +166,14 @@ func (d *decodeDevice) memory() (free, total int64, err error) {
 	return free, total, err
 }
 
-// held says how the device holds weights.
-func (d *decodeDevice) held() decodebench.Held {
+// heldBy says how a device with activations of some bytes holds weights.
+func heldBy(ops model.Ops, actBytes int) decodebench.Held {
 	h := decodebench.Held{
 		Dense:      func(t hf.DType) int { return t.Bits() / 8 },
-		Multiplies: d.ops.Multiplies, Unpacked: d.actBytes,
+		Multiplies: ops.Multiplies, Unpacked: actBytes,
 	}
-	if d.gpu != nil { // which converts them
-		h.Dense = func(hf.DType) int { return d.actBytes }
+	if ops.Name() == "cuda" { // which converts them
+		h.Dense = func(hf.DType) int { return actBytes }
 	}
 	return h
 }
@@ -191,7 +209,7 @@ func (o *benchOptions) timedModels(path, dtype string) ([]timedModel, error) {
 		weights = len(files) > 0
 	}
 	if container || weights {
-		for _, name := range []string{"bits", "group", "head-bits"} {
+		for _, name := range []string{"bits", "group"} {
 			if o.given(name) {
 				return nil, usage("--%s is for a config.json: %s has weights", name, path)
 			}
@@ -201,7 +219,7 @@ func (o *benchOptions) timedModels(path, dtype string) ([]timedModel, error) {
 		return nil, usage("--against is for a quantized MODEL")
 	}
 	if weights && !container {
-		return []timedModel{{name: path, prepare: o.folder(path)}}, nil
+		return []timedModel{{name: path, prepare: o.folder(path, o.decode.headBits)}}, nil
 	}
 	d, err := arch.Read(path, nil)
 	if err != nil {
@@ -217,7 +235,7 @@ func (o *benchOptions) timedModels(path, dtype string) ([]timedModel, error) {
 		if err := m.Close(); err != nil {
 			return nil, err
 		}
-		all = append(all, timedModel{name: path, bits: spec.Bits, group: spec.Group, prepare: o.folder(path)})
+		all = append(all, timedModel{name: path, bits: spec.Bits, group: spec.Group, prepare: o.folder(path, o.decode.headBits)})
 	} else {
 		group := defaultDecodeGroup
 		if o.given("group") {
@@ -230,18 +248,14 @@ func (o *benchOptions) timedModels(path, dtype string) ([]timedModel, error) {
 			if err != nil {
 				return nil, err
 			}
-			head := o.decode.headBits
-			if head == 16 {
-				head = 0
-			}
-			ro := decodebench.RandomOptions{Bits: bits, Group: group, HeadBits: head, DType: denseType(dtype)}
+			ro := decodebench.RandomOptions{Bits: bits, Group: group, HeadBits: quantizedHead(o.decode.headBits), DType: denseType(dtype)}
 			all = append(all, timedModel{name: path, bits: bits, group: group, prepare: randomModel(path, d, ro)})
 		}
 	}
 	switch {
 	case o.decode.noDense:
 	case o.decode.against != "":
-		all = append(all, timedModel{name: o.decode.against, dense: true, prepare: o.folder(o.decode.against)})
+		all = append(all, timedModel{name: o.decode.against, dense: true, prepare: o.folder(o.decode.against, 16)})
 	default:
 		all = append(all, timedModel{name: path, dense: true, prepare: randomModel(path, d, decodebench.RandomOptions{DType: denseType(dtype)})})
 	}
@@ -259,10 +273,10 @@ func denseType(dtype string) hf.DType {
 	return hf.BF16
 }
 
-// folder prepares the weights of a folder.
-func (o *benchOptions) folder(dir string) func(*decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
+// folder prepares the weights of a folder, with an output head of some bits.
+func (o *benchOptions) folder(dir string, headBits int) func(*decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
 	return func(d *decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
-		sizes, err := folderSizes(dir, d.held())
+		sizes, err := folderSizes(dir, heldBy(d.ops, d.actBytes), headBits)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -271,42 +285,51 @@ func (o *benchOptions) folder(dir string) func(*decodeDevice) (decodebench.Sizes
 				return nil, err
 			}
 			m, err := model.OpenWith(dir, d.ops, model.OpenOptions{
-				Unchecked: o.noVerify,
-				Layouts:   func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, d.ops.Name()) },
+				Unchecked: o.noVerify, HeadBits: quantizedHead(headBits),
+				Layouts: func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, d.ops.Name()) },
 			})
 			return m, hintDiffers(err)
 		}, nil
 	}
 }
 
-// folderSizes returns what the weights of a folder take.
-func folderSizes(dir string, h decodebench.Held) (decodebench.Sizes, error) {
+// folderSizes returns what the weights of a folder take, with an output head of some bits.
+func folderSizes(dir string, h decodebench.Held, headBits int) (decodebench.Sizes, error) {
+	d, sizes, err := storedSizes(dir, h)
+	if bits := quantizedHead(headBits); err == nil && bits > 0 {
+		sizes.QuantizeHead(d, bits)
+	}
+	return sizes, err
+}
+
+// storedSizes returns what the weights of a folder take as they are.
+func storedSizes(dir string, h decodebench.Held) (*arch.Decoder, decodebench.Sizes, error) {
 	container, err := isContainer(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if container {
 		m, err := lutq.OpenUnchecked(dir)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		defer m.Close()
 		c, err := model.NewContainer(m)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return decodebench.ContainerSizes(c.Decoder(), m, h), nil
+		return c.Decoder(), decodebench.ContainerSizes(c.Decoder(), m, h), nil
 	}
 	ckpt, err := source.Open(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer ckpt.Close()
 	c, err := model.NewCheckpoint(ckpt)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return decodebench.CheckpointSizes(c.Decoder(), ckpt, h), nil
+	return c.Decoder(), decodebench.CheckpointSizes(c.Decoder(), ckpt, h), nil
 }
 
 // randomModel prepares random weights.

@@ -27,6 +27,7 @@ type generateOptions struct {
 	prompt, file         string
 	chat, noVerify, json bool
 	maxTokens, threads   int
+	headBits             int
 	stops                []string
 	decode.Sampling
 	deviceFlags
@@ -60,7 +61,12 @@ an end (finish "eos"), before a --stop text ("stop"), after --max-tokens or
 where the model's context is full ("length"), or when interrupted
 ("interrupted"; what there is stays, and the exit code is 130). --json prints
 one object in the end: text, tokens, prompt_tokens, tokens_per_second (without
-the prompt), prompt_tokens_per_second, finish, device and dtype.
+the prompt), prompt_tokens_per_second, finish, device, dtype and
+head_bits.
+
+The output head is used as it is stored, or with --head-bits quantized while it
+is read, each weight to the nearest value: it may be a fifth of what is read for
+a token. How many bits it has stands beside every number of tokens.
 
 A quantized model is checked while it is read, and laid out as lutq repack has
 done, as in eval-ppl.`, input.Config, input.Index, input.Header, input.Tokenizer, input.Text),
@@ -107,6 +113,7 @@ done, as in eval-ppl.`, input.Config, input.Index, input.Header, input.Tokenizer
 	o.addDevice(f, "cuda where there is a GPU that can be used")
 	o.addDType(f, "activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
 	o.tiles.register(f)
+	addHeadBits(f, &o.headBits)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check a quantized model while reading it")
 	f.BoolVar(&o.json, "json", false, "print the text with the numbers as JSON, in the end")
 	return c
@@ -122,11 +129,15 @@ type generated struct {
 	Finish                decode.End `json:"finish"`
 	Device                string     `json:"device"`
 	DType                 string     `json:"dtype"`
+	HeadBits              int        `json:"head_bits"`
 }
 
 func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOptions) (err error) {
 	if err := o.Check(); err != nil {
 		return usageError{err}
+	}
+	if err := checkHeadBits(o.headBits); err != nil {
+		return err
 	}
 	tok, ids, err := u.readPrompt(ctx, dir, stdin, o)
 	if err != nil {
@@ -138,8 +149,8 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	}
 	defer func() { err = errors.Join(hintGenerate(err, o), done()) }()
 	m, err := u.openModel(dir, ops, model.OpenOptions{
-		Unchecked: o.noVerify,
-		Layouts:   func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
+		Unchecked: o.noVerify, HeadBits: quantizedHead(o.headBits),
+		Layouts: func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
 	})
 	if err != nil {
 		return err
@@ -155,6 +166,10 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	ends, err := m.Decoder().Ends(generation)
 	if err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
+	}
+	sizes, err := folderSizes(dir, heldBy(ops, actBytes(o.dtype)), o.headBits)
+	if err != nil {
+		return err
 	}
 	s, err := newGenerateSession(m, len(ids), o.maxTokens)
 	if err != nil {
@@ -194,6 +209,7 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	t := texts[0]
 	g := generated{
 		Text: out.text.String(), Tokens: len(t.Tokens), PromptTokens: len(ids), Finish: t.End, Device: ops.Name(), DType: o.dtype,
+		HeadBits: sizes.Head(m.Decoder()).Bits,
 	}
 	if !prompted.IsZero() {
 		g.PromptTokensPerSecond = rate(len(ids), prompted.Sub(begin))
@@ -206,6 +222,14 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	return errors.Join(u.printGenerated(g, o.json), err)
 }
 
+// actBytes is the size of an activation.
+func actBytes(dtype string) int {
+	if dtype == "f32" {
+		return 4
+	}
+	return 2
+}
+
 // printGenerated ends what was printed as it came, or prints all as JSON.
 func (u *ui) printGenerated(g generated, asJSON bool) error {
 	if asJSON {
@@ -214,8 +238,8 @@ func (u *ui) printGenerated(g generated, asJSON bool) error {
 	if !strings.HasSuffix(g.Text, "\n") {
 		fmt.Fprintln(u.stdout)
 	}
-	u.note("%d tokens after %d of the prompt (%s): %s tokens/s, prompt %s tokens/s, on %s in %s",
-		g.Tokens, g.PromptTokens, g.Finish, digits(g.TokensPerSecond, 3), digits(g.PromptTokensPerSecond, 3), g.Device, g.DType)
+	u.note("%d tokens after %d of the prompt (%s): %s tokens/s, prompt %s tokens/s, on %s in %s, a head of %d bits",
+		g.Tokens, g.PromptTokens, g.Finish, digits(g.TokensPerSecond, 3), digits(g.PromptTokensPerSecond, 3), g.Device, g.DType, g.HeadBits)
 	return nil
 }
 
