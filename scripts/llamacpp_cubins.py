@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
 """Compiles the PTX in llama.cpp's prebuilt libggml-cuda.so, for GPUs that it holds no machine code of.
 
-    scripts/llamacpp_cubins.py libggml-cuda.so OUT.so --bin DIR [--arch 90] [--kernels REGEX] [--jobs N]
+    scripts/llamacpp_cubins.py libggml-cuda.so OUT.so --bin DIR [--arch 90] [--jobs N]
 
 The library of node-llama-cpp has machine code for a few GPUs and PTX for the others, which the driver compiles, unless it is older
 than the compiler that wrote the PTX (PTX 9.1 needs a driver of CUDA 13.1). Machine code of the same compiler runs on any
 driver of the same major version. DIR holds ptxas and fatbinary of that compiler (PyPI's nvidia-cuda-nvcc has them in
 nvidia/cu13/bin). OUT is the same library with nothing but that machine code in its place, all else of the section zeros.
---kernels leaves out the sources of which no kernel's mangled name matches; using one of those is an error of CUDA's.
-Needs zstandard.
+Needs zstandard, and ten minutes of two processors.
 """
 
 import argparse
-import re
 import struct
 import subprocess
 import sys
@@ -68,7 +66,6 @@ def main() -> None:
     p.add_argument("out", type=Path)
     p.add_argument("--bin", type=Path, required=True, help="of ptxas and fatbinary")
     p.add_argument("--arch", type=int, default=90)
-    p.add_argument("--kernels", type=re.compile, default=re.compile(""))
     p.add_argument("--jobs", type=int, default=2)
     a = p.parse_args()
     elf = bytearray(a.library.read_bytes())
@@ -85,18 +82,13 @@ def main() -> None:
                     return fatbin.read_bytes()
         sys.exit(f"machine code of {len(ptx)} bytes of PTX does not fit in {room}")
 
-    # A source left out is a module without kernels, so that loading the library does not fail.
-    empty = b".version 8.0\n.target sm_%d\n.address_size 64\n" % a.arch
     found = list(fatbins(bytes(elf)))
-    texts = [ptx[a.arch] for _, _, ptx in found]
-    keep = [any(a.kernels.search(n.decode()) for n in re.findall(rb"\.entry (\w+)", t)) for t in texts]
     with ThreadPoolExecutor(a.jobs) as pool:
-        rooms = [size for _, size, _ in found]
-        codes = list(pool.map(compiled, [t if k else empty for t, k in zip(texts, keep)], rooms))
+        codes = list(pool.map(lambda f: compiled(f[2][a.arch], f[1]), found))
     for (at, size, _), code in zip(found, codes):
         elf[at : at + size] = code.ljust(size, b"\0")
     a.out.write_bytes(elf)
-    print(f"{sum(keep)} of {len(found)} sources, {sum(map(len, codes)) / 1e6:.1f} MB of machine code for sm_{a.arch}")
+    print(f"{len(found)} sources, {sum(map(len, codes)) / 1e6:.1f} MB of machine code for sm_{a.arch}")
 
 
 if __name__ == "__main__":
