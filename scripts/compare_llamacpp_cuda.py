@@ -14,7 +14,7 @@ WORK takes the GGUF files, of the types that llama-quantize gives each tensor fo
 prompt, tg128 writes 128 tokens one by one, @d4096 behind a text of 4096. All layers are on the GPU, with flash attention, float16 keys and
 values, CUDA graphs as it uses them, parts of 512 tokens of a prompt (its default) or 2048, the faster of which counts.
 llama.cpp hands the logits of each step to the host and chooses nothing; lutq chooses the token on the GPU.
-The median of five repetitions after one that does not count.
+The median of three repetitions after one that does not count.
 
 Before that, the GPU's logits are held against those of llama.cpp's own CPU code, of each file here and of every --check, after
 prompts and single steps; the exit code is 3 where they are further apart, by their norms, than 1e-2 in files of
@@ -37,7 +37,7 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter, LlamaFileType
 
 PROMPTS, STEPS = (1, 3, 8, 17, 40), 8  # tokens of a check
-POOL = 1 << 22  # weights that are quantized; a tensor is a stretch of them, over and over
+POOL = 256 * 16381  # weights that are quantized; a tensor is a stretch of them, over and over, no two rows the same
 FLASH, F16 = 1, 1
 
 
@@ -333,20 +333,25 @@ def write(lib: Library, config: dict, recipe: str, path: Path) -> None:
         "ffn_down": (hidden, inter),
     }  # fmt: skip
     rng = np.random.default_rng(0)
-    normal = rng.standard_normal(POOL, np.float32) * np.float32(0.02)
-    pools: dict[GGMLQuantizationType, np.ndarray] = {}
+    normal = rng.standard_normal(POOL, np.float32)
+    # So that what blocks add to the embedding stays of its size, and rounding is not magnified from block to block.
+    spreads = {"token_embd": 1, "attn_output": 0.02 / 8, "ffn_down": 0.02 / 8}
+    pools: dict[tuple, np.ndarray] = {}
     matrices = {}
     for name, kind in kinds(recipe, layers, tied).items():
         if name == "output" and tied:
             continue
-        rows, columns = shape[name.split(".")[-1]]
+        last = name.split(".")[-1]
+        rows, columns = shape[last]
+        pool = kind, spreads.get(last, 0.02)
         elements, size = GGML_QUANT_SIZES[kind]
         if columns % elements:
             sys.exit(f"{name}: {columns} columns are no blocks of {elements}")
-        if kind not in pools:
-            pools[kind] = np.zeros((POOL // elements, size), np.uint8)
-            lib.base.ggml_quantize_chunk(int(kind), normal.ctypes.data, pools[kind].ctypes.data, 0, 1, POOL, None)
-        matrices[name] = kind, rows, columns // elements
+        if pool not in pools:
+            pools[pool] = np.zeros((POOL // elements, size), np.uint8)
+            source = normal * np.float32(pool[1])
+            lib.base.ggml_quantize_chunk(int(kind), source.ctypes.data, pools[pool].ctypes.data, 0, 1, POOL, None)
+        matrices[name] = pool, rows, columns // elements
         w.add_tensor_info(f"{name}.weight", (rows, columns // elements * size), np.dtype(np.uint8), rows * columns // elements * size, kind)
     vectors = {f"blk.{i}.{n}.weight": np.ones(hidden, np.float32) for i in range(layers) for n in ("attn_norm", "ffn_norm")}
     vectors["output_norm.weight"] = np.ones(hidden, np.float32)
@@ -361,9 +366,9 @@ def write(lib: Library, config: dict, recipe: str, path: Path) -> None:
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_ti_data_to_file()
-    for kind, rows, blocks in matrices.values():
-        at = int(rng.integers(len(pools[kind])))
-        w.write_tensor_data(np.resize(np.roll(pools[kind], at, 0), (rows * blocks, pools[kind].shape[1])))
+    for pool, rows, blocks in matrices.values():
+        p = pools[pool]
+        w.write_tensor_data(np.resize(np.roll(p, int(rng.integers(len(p))), 0), (rows * blocks, p.shape[1])))
     for v in vectors.values():
         w.write_tensor_data(v)
     w.close()
@@ -374,7 +379,7 @@ def lutq_rates(lutq: Path, config: Path, bits: str, group: str, head: int) -> di
     names, texts = (dict.fromkeys(map(str, of)) for of in ((t.name for t in TESTS), (t.texts for t in TESTS)))
     flags = ["--bits", bits, "--group", group, "--head-bits", str(head), "--tests", ",".join(names), "--batch", ",".join(texts)]
     run = subprocess.run(
-        [lutq, "bench", config, "--decode", "--device", "cuda", "--no-dense", "--json", *flags],
+        [lutq.resolve(), "bench", config, "--decode", "--device", "cuda", "--no-dense", "--json", *flags],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -394,7 +399,7 @@ def main() -> None:
     p.add_argument("--group", default="32", help="of lutq; Q4_0 has 32 (32)")
     p.add_argument("--heads", default="16,5", help="bits of lutq's head (16,5)")
     p.add_argument("--check", type=Path, action="append", default=[], help="a GGUF file of which the logits are compared too")
-    p.add_argument("--repeat", type=int, default=5)
+    p.add_argument("--repeat", type=int, default=3)
     a = p.parse_args()
     a.work.mkdir(parents=True, exist_ok=True)
     config = json.loads(a.config.read_text())
@@ -404,7 +409,9 @@ def main() -> None:
     if not lib.llama.llama_supports_gpu_offload():
         lib.fail("llama.cpp finds no GPU")
 
-    good = all([agrees(lib, f) for f in a.check])
+    good = True
+    for file in a.check:
+        good &= agrees(lib, file)
     rates: dict[str, dict[Test, float]] = {}
     for recipe in a.recipes.split(","):
         file = a.work / f"{recipe}.gguf"
