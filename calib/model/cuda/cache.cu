@@ -1,15 +1,19 @@
 // What is kept of texts that go on: keys and values [slots][heads][head], the positions of a head one after the
 // other, dim elements each. rows [rows][2] has slot and position of every row of a step.
 
-// keep writes keys and values [rows][heads][dim] to their places.
+// keep writes keys and values of n heads [rows][heads][dim] to their places. A thread has EACH elements of both.
 extern "C" __global__ void __launch_bounds__(256)
-keep(Act* keys, Act* values, const Act* k, const Act* v, const float* rows, u32 heads, u32 dim, u64 head, u64 n) {
-    for (u64 i = (u64)blockIdx.x * EACH * blockDim.x + threadIdx.x, end = i + EACH * blockDim.x; i < end && i < n; i += blockDim.x) {
-        const u64 row = i / dim / heads, h = i / dim % heads, slot = (u64)rows[2 * row], position = (u64)rows[2 * row + 1];
-        const u64 to = (slot * heads + h) * head + position * dim + i % dim;
-        keys[to] = k[i];
-        values[to] = v[i];
-    }
+keep(Act* keys, Act* values, const Act* k, const Act* v, const float* rows, u32 heads, u32 dim, u64 head, u32 n) {
+    const u32 threads = (dim - 1) / EACH + 1, thread = blockIdx.x * blockDim.x + threadIdx.x;
+    const u32 at = thread / threads, i = thread % threads * EACH, row = at / heads;
+    if (at >= n) return;
+    const u64 from = (u64)at * dim, to = ((u64)rows[2 * row] * heads + at % heads) * head + (u64)rows[2 * row + 1] * dim;
+    const Elements source(from + i, from + dim), place(to + i, to + dim);
+    float key[EACH], value[EACH];
+    source.load(key, k);
+    source.load(value, v);
+    place.store(keys, key);
+    place.store(values, value);
 }
 
 // The warps of a block of recall, the most elements of a head, and the keys that a part of a warp has at a time.

@@ -23,9 +23,9 @@ func (o *Ops) Keep(keys, values, k, v model.Array, at model.Step, c model.CacheS
 	if n == 0 {
 		return
 	}
-	grid, block := elements(n)
+	grid, block := ofHeads(rows*c.KVHeads, c.Dim)
 	o.do(func() {
-		o.launch("keep", grid, block, keys, values, k, v, at.Rows, c.KVHeads, c.Dim, int64(c.Head()), int64(n))
+		o.launch("keep", grid, block, keys, values, k, v, at.Rows, c.KVHeads, c.Dim, int64(c.Head()), rows*c.KVHeads)
 	})
 }
 

@@ -58,7 +58,7 @@ func (o *Ops) RMSNorm(y, x, w model.Array, rows int, eps float64) {
 
 // Rope rotates heads.
 func (o *Ops) Rope(x model.Array, rows, heads, half int, cos, sin model.Array, back bool) {
-	if rows == 0 {
+	if rows == 0 || half == 0 {
 		return
 	}
 	dim := x.Len() / rows / heads
@@ -68,9 +68,9 @@ func (o *Ops) Rope(x model.Array, rows, heads, half int, cos, sin model.Array, b
 	if back {
 		sign = -1
 	}
-	n := rows * heads * half
-	grid, block := elements(n)
-	o.do(func() { o.launch("rope", grid, block, x, cos, sin, heads, half, dim, sign, int64(n)) })
+	n := rows * heads
+	grid, block := ofHeads(n, half)
+	o.do(func() { o.launch("rope", grid, block, x, cos, sin, heads, half, dim, sign, n) })
 }
 
 // GLU writes act(g)∘u.

@@ -103,16 +103,24 @@ extern "C" __global__ void __launch_bounds__(256) soft_cap_back(Act* dx, const F
     e.store(dx, a);
 }
 
-// rope turns pairs (i, i + half) of every head of dim elements by the angles of the row; an element
-// is a pair.
+// rope turns pairs (i, i + half) of n heads of dim elements by the angles of their row, of which each has so many heads. A
+// thread has EACH pairs of a head.
 extern "C" __global__ void __launch_bounds__(256)
-rope(Act* x, const float* cos, const float* sin, u32 heads, u32 half, u32 dim, float sign, u64 n) {
-    for (u64 pair = (u64)blockIdx.x * EACH * blockDim.x + threadIdx.x, end = pair + EACH * blockDim.x; pair < end && pair < n; pair += blockDim.x) {
-        u32 i = (u32)(pair % half);
-        u64 head = pair / half, angle = head / heads * half + i;
-        Act* at = x + head * dim + i;
-        float a = value(at[0]), b = value(at[half]), c = cos[angle], s = sign * sin[angle];
-        set(at[0], a * c - b * s);
-        set(at[half], b * c + a * s);
+rope(Act* x, const float* cos, const float* sin, u32 heads, u32 half, u32 dim, float sign, u32 n) {
+    const u32 threads = (half - 1) / EACH + 1, at = blockIdx.x * blockDim.x + threadIdx.x;
+    const u32 head = at / threads, i = at % threads * EACH;
+    if (head >= n) return;
+    const u64 from = (u64)head * dim, row = (u64)(head / heads) * half;
+    const Elements lo(from + i, from + half), hi(from + half + i, from + 2 * half), angles(row + i, row + half);
+    const Pack<Act> first = lo.read(x), second = hi.read(x);
+    const Pack<F32> c = angles.read((const F32*)cos), s = angles.read((const F32*)sin);
+    float a[EACH], b[EACH];
+#pragma unroll
+    for (u32 j = 0; j < EACH; j++) {
+        const float p = value(first.at[j]), q = value(second.at[j]), cosine = value(c.at[j]), sine = sign * value(s.at[j]);
+        a[j] = p * cosine - q * sine;
+        b[j] = q * cosine + p * sine;
     }
+    lo.store(x, a);
+    hi.store(x, b);
 }

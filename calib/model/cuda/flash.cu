@@ -1,7 +1,7 @@
 // Attention of many queries of a text, whose scores stay in registers (FlashAttention-2, arXiv 2307.08691). The host sets
-// DIM, the elements of a head that there is room for, a multiple of 16, and KEYS, the keys of a tile, one of 32.
+// DIM, the elements of a head that there is room for, a multiple of 16, KEYS, the keys of a tile, one of 32, and WARPS, 4 or 8.
 
-constexpr u32 WARPS = 4, THREADS = 32 * WARPS;
+constexpr u32 THREADS = 32 * WARPS;
 constexpr u32 STRIPS = DIM <= 128 ? 2 : 1;  // of 16 queries, that a warp has: as many as registers hold sums of
 constexpr u32 QUERIES = 16 * STRIPS * WARPS;
 constexpr u32 PITCH = 2 * DIM + 16;  // bytes: of eight rows, what lies at the same place in each is in different banks
@@ -37,7 +37,7 @@ __device__ __forceinline__ float of_quad(float v, Op op) {
 // has QUERIES queries, and takes keys a tile at a time, from multiples of KEYS on, so that the numbers of a query do not depend on
 // which others it is asked with. dim is a multiple of 8. A window and a cap of 0 are none; sinks [heads], a score
 // of each row besides its own, may be null. out may be q.
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+extern "C" __global__ void __launch_bounds__(THREADS, 8 / WARPS)
 flash(Act* out, const Act* q, const Act* keys, const Act* values, u32 rows, u32 heads, u32 group, u32 dim, u32 pitch, u64 stride,
       u32 before, u32 window, const float* sinks, float scale, float cap) {
     begin();

@@ -8,29 +8,31 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
-// flashThreads are those of a block of flash.
-const flashThreads = 128
-
 // flashShape is what flash is compiled for.
 type flashShape struct {
-	dim  int // elements of a head that there is room for
-	keys int // of a tile
+	dim   int // elements of a head that there is room for
+	keys  int // of a tile
+	warps int // of a block
 }
 
 // flashShapes returns all of them: of those with room for a head the first that the device has shared memory for.
 func flashShapes() []flashShape {
-	return []flashShape{{64, 64}, {80, 64}, {96, 64}, {128, 64}, {128, 32}, {192, 32}, {256, 32}}
+	return []flashShape{
+		{64, 128, 4}, {80, 64, 4}, {96, 64, 4}, {128, 64, 4}, {128, 32, 4}, {192, 32, 4}, {256, 64, 8}, {256, 32, 4},
+	}
 }
 
 // prebuilt reports whether there is PTX for where there is no compiler: heads of most models have 64 or 128 elements.
-func (s flashShape) prebuilt() bool { return s == flashShape{64, 64} || s == flashShape{128, 64} }
+func (s flashShape) prebuilt() bool {
+	return s == flashShape{64, 128, 4} || s == flashShape{128, 64, 4}
+}
 
-// queries is how many a block has.
+// queries is how many a block has: 32 a warp, or 16 of large heads.
 func (s flashShape) queries() int {
 	if s.dim <= 128 {
-		return 128
+		return 32 * s.warps
 	}
-	return 64
+	return 16 * s.warps
 }
 
 // shared is how many bytes of shared memory a block has: queries, and twice a tile of keys and one of values.
@@ -38,10 +40,10 @@ func (s flashShape) shared() int { return (s.queries() + 4*s.keys) * (2*s.dim + 
 
 func (s flashShape) kernel(acts driver.DType) driver.Kernel {
 	k := driver.Kernel{
-		Name:   fmt.Sprintf("flash.%d.%d.%v.cu", s.dim, s.keys, acts),
+		Name:   fmt.Sprintf("flash.%d.%d.%d.%v.cu", s.dim, s.keys, s.warps, acts),
 		Source: preludeSource + tilesSource + flashSource,
 		Options: driver.CompileOptions{Defines: []string{
-			fmt.Sprintf("ACTS=%d", actsDefine[acts]), fmt.Sprintf("DIM=%d", s.dim), fmt.Sprintf("KEYS=%d", s.keys),
+			fmt.Sprintf("ACTS=%d", actsDefine[acts]), fmt.Sprintf("DIM=%d", s.dim), fmt.Sprintf("KEYS=%d", s.keys), fmt.Sprintf("WARPS=%d", s.warps),
 		}},
 	}
 	if s.prebuilt() {
@@ -66,7 +68,7 @@ func (o *Ops) flash(out, q model.Array, s model.AttentionShape, seen past) bool 
 		}
 		o.start(f, driver.Launch{
 			Grid:  driver.Dim{X: uint32(s.Heads), Y: uint32(ceil(s.T, shape.queries()))},
-			Block: driver.Dim{X: flashThreads}, Shared: shape.shared(), Programmatic: o.dev.Info.Major >= 9,
+			Block: driver.Dim{X: uint32(32 * shape.warps)}, Shared: shape.shared(), Programmatic: o.dev.Info.Major >= 9,
 		}, []any{
 			out, q, keys.ptr, values.ptr, s.T, s.Heads, s.Heads / s.KVHeads, s.Dim, keys.ld, int64(keys.stride),
 			seen.tokens, s.Window, s.Sinks, s.Scale, s.Cap,

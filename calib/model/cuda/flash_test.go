@@ -147,9 +147,9 @@ func TestGPUFlash(t *testing.T) {
 			return // in float32 there is none
 		}
 		testFlash(t, o, i, slices.Concat(flashCases(), []flashCase{
-			{heads: 8, kvHeads: 2, dim: 128, parts: []int{1000, 700, 333}},
-			{heads: 4, kvHeads: 1, dim: 64, parts: []int{517, 1531}, window: 700, sinks: true},
-			{heads: 2, kvHeads: 1, dim: 256, parts: []int{1300, 100}, window: 512, cap: 50},
+			{heads: 4, kvHeads: 1, dim: 128, parts: []int{700, 333}},
+			{heads: 2, kvHeads: 1, dim: 64, parts: []int{517, 731}, window: 700, sinks: true},
+			{heads: 2, kvHeads: 1, dim: 256, parts: []int{700, 100}, window: 512, cap: 50},
 		}))
 		testFlashElsewhere(t, o, i)
 	})
@@ -160,7 +160,10 @@ func testFlashElsewhere(t *testing.T, o *Ops, i int) {
 	was := o.dev.Info.SharedPerBlock
 	defer func() { o.dev.Info.SharedPerBlock = was }()
 	o.dev.Info.SharedPerBlock = 99 << 10
-	testFlash(t, o, i, []flashCase{{heads: 4, kvHeads: 2, dim: 128, parts: []int{150, 37}, window: 90}})
+	testFlash(t, o, i, []flashCase{
+		{heads: 4, kvHeads: 2, dim: 128, parts: []int{150, 37}, window: 90},
+		{heads: 2, kvHeads: 1, dim: 256, parts: []int{90, 47}, cap: 20, sinks: true},
+	})
 	o.dev.Info.SharedPerBlock = 48 << 10
 	o.do(func() {
 		if o.flash(nil, nil, model.AttentionShape{Heads: 1, KVHeads: 1, Dim: 128, Scale: 1}, past{keys: func(int) heads { return heads{} }, values: func(int) heads { return heads{} }}) {

@@ -177,6 +177,13 @@ func elements(n int) (grid, block driver.Dim) {
 	return driver.Dim{X: uint32(ceil(n, elementThreads*elementEach))}, driver.Dim{X: elementThreads}
 }
 
+// ofHeads returns grid and block for n heads, of each of which a thread has a part of so many elements.
+func ofHeads(n, each int) (grid, block driver.Dim) {
+	threads := n * ceil(each, elementEach)
+	check(threads < 1<<32-elementThreads, "%d heads of %d elements", n, each)
+	return driver.Dim{X: uint32(ceil(threads, elementThreads))}, driver.Dim{X: elementThreads}
+}
+
 // perRow returns grid and block for a block a row of cols elements.
 func perRow(rows, cols int) (grid, block driver.Dim) {
 	threads := 32

@@ -44,15 +44,28 @@ extern "C" __global__ void __launch_bounds__(1024) row_dots_aa(float* dst, const
 
 template <class T>
 __device__ __forceinline__ void rmsnorm(Act* y, const T* x, const float* w, u32 cols, float eps) {
-    x += (u64)blockIdx.x * cols;
-    y += (u64)blockIdx.x * cols;
-    float sum = 0;
-    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) {
-        float v = value(x[i]);
-        sum += v * v;
+    const u64 row = (u64)blockIdx.x * cols, end = row + cols;
+    const u32 first = threadIdx.x * EACH, stride = blockDim.x * EACH;
+    float kept[EACH], sum = 0;  // the first of a thread's, mostly all of them
+    for (u32 i = first; i < cols; i += stride) {
+        float v[EACH];
+        Elements(row + i, end).load(v, x);
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++) {
+            sum += v[j] * v[j];
+            if (i == first) kept[j] = v[j];
+        }
     }
-    float scale = 1 / sqrtf(reduce(sum, Sum()) / cols + eps);
-    for (u32 i = threadIdx.x; i < cols; i += blockDim.x) set(y[i], value(x[i]) * scale * w[i]);
+    const float scale = 1 / sqrtf(reduce(sum, Sum()) / cols + eps);
+    for (u32 i = first; i < cols; i += stride) {
+        const Elements e(row + i, end);
+        float factors[EACH];
+        Elements(i, cols).load(factors, (const F32*)w);
+        if (i != first) e.load(kept, x);
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++) kept[j] *= scale * factors[j];
+        e.store(y, kept);
+    }
 }
 extern "C" __global__ void __launch_bounds__(1024) rmsnorm_f(Act* y, const F32* x, const float* w, u32 cols, float eps) { rmsnorm(y, x, w, cols, eps); }
 extern "C" __global__ void __launch_bounds__(1024) rmsnorm_a(Act* y, const Act* x, const float* w, u32 cols, float eps) { rmsnorm(y, x, w, cols, eps); }

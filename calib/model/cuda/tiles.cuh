@@ -25,11 +25,11 @@ __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_grou
 // 2t + 1 of row g of each, or of column g. Volatile, to stay behind the barrier after which they are there.
 __device__ __forceinline__ void load_tiles(u32 (&w)[4], u32 row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(row) : "memory");
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(row));
 }
 __device__ __forceinline__ void load_tiles_turned(u32 (&w)[4], u32 row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(row) : "memory");
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(row));
 }
 
 // mma adds the product of a 16×16 and a 16×8 tile of activations to c. Their places are those of PTX's "Matrix fragments for
