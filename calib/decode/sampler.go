@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/lutq/lutq/calib/model"
 )
 
 // Sampling says how tokens are chosen. The zero value takes the most likely one.
@@ -77,6 +79,23 @@ func (s *Sampler) Choose(logits []float32) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	return s.draw(kept), nil
+}
+
+// ChooseRanked is [Sampler.Choose] where the host has but what stands first among so many logits. It returns false, and
+// chooses nothing, where it takes more to say what Choose would.
+func (s *Sampler) ChooseRanked(r model.Ranked, vocab int) (token int, ok bool) {
+	if kept := s.ranked(r, vocab); len(kept) > 0 {
+		return s.draw(kept), true
+	}
+	return 0, false
+}
+
+// limited reports whether few tokens may be left to choose from.
+func (o Sampling) limited() bool { return o.TopK > 0 || o.TopP > 0 && o.TopP < 1 || o.MinP > 0 }
+
+// draw chooses from what is left.
+func (s *Sampler) draw(kept []candidate) int {
 	var sum float64
 	for _, c := range kept {
 		sum += c.prob
@@ -84,10 +103,10 @@ func (s *Sampler) Choose(logits []float32) (int, error) {
 	at := s.rand.Float64() * sum
 	for _, c := range kept {
 		if at -= c.prob; at < 0 {
-			return c.token, nil
+			return c.token
 		}
 	}
-	return kept[len(kept)-1].token, nil // where rounding left a little
+	return kept[len(kept)-1].token // where rounding left a little
 }
 
 // candidates returns the tokens that are left to choose from: in the order of the vocabulary, or where their
@@ -130,7 +149,65 @@ func (s *Sampler) candidates(logits []float32) ([]candidate, error) {
 			return left > 0
 		})
 	}
-	return slices.DeleteFunc(kept, func(c candidate) bool { return c.prob < s.o.MinP || c.prob == 0 }), nil
+	return s.least(kept), nil
+}
+
+// least leaves out what is too unlikely.
+func (s *Sampler) least(kept []candidate) []candidate {
+	return slices.DeleteFunc(kept, func(c candidate) bool { return c.prob < s.o.MinP || c.prob == 0 })
+}
+
+// sumError is more than the sum of the exponentials of a vocabulary may be off, relatively, by the order of its terms and
+// the rounding of each.
+const sumError = 1e-9
+
+// ranked returns what candidates does, or nothing where it takes more logits than are there.
+func (s *Sampler) ranked(r model.Ranked, vocab int) []candidate {
+	if len(r.Values) == 0 || math.IsNaN(r.Sum) || math.IsInf(r.Sum, 0) {
+		return nil
+	}
+	all, top := s.kept[:0], float64(r.Values[0])/s.o.Temperature
+	for i, v := range r.Values {
+		c := candidate{token: r.Tokens[i], logit: float64(v) / s.o.Temperature}
+		c.prob = math.Exp(c.logit - top)
+		if i > 0 && v != r.Values[i-1] && c.logit == all[i-1].logit {
+			return nil // the division makes equals of others, which have another order
+		}
+		all = append(all, c)
+	}
+	s.kept = all
+	whole := len(all) == vocab
+	switch {
+	case s.o.TopK > 0 && s.o.TopK < vocab:
+		n := min(s.o.TopK, len(all))
+		for n < len(all) && all[n].logit == all[n-1].logit {
+			n++
+		}
+		if n == len(all) && !whole {
+			return nil // the next one may be as likely as the last
+		}
+		all = all[:n]
+		if s.o.TopP > 0 && s.o.TopP < 1 {
+			var sum float64
+			for _, c := range all {
+				sum += c.prob
+			}
+			all = all[:within(all, s.o.TopP*sum)]
+		}
+	case s.o.TopP > 0 && s.o.TopP < 1:
+		// What the sum of all says lies between what these say, as it is rounded in the same way.
+		n, most := within(all, s.o.TopP*r.Sum*(1-sumError)), within(all, s.o.TopP*r.Sum*(1+sumError))
+		if n != most || n == len(all) && !whole {
+			return nil
+		}
+		all = all[:n]
+	default:
+		if last := all[len(all)-1].prob; !whole && last >= s.o.MinP && last > 0 {
+			return nil
+		}
+		slices.SortFunc(all, func(a, b candidate) int { return a.token - b.token })
+	}
+	return s.least(all)
 }
 
 // within returns how many of the candidates it takes for their probabilities to sum to p or more.

@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/lutq/lutq/calib/model"
 )
 
 // TestCandidates compares what is left to choose from with transformers; scripts/sampling.py makes the golden file.
@@ -122,6 +125,76 @@ func TestSampler(t *testing.T) {
 		}
 	})
 }
+
+// rankedOf returns what stands first in logits, with a sum that is off as a device's may be.
+func rankedOf(logits []float32, count int, temperature, off float64) model.Ranked {
+	order := make([]int, len(logits))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(logits[b], logits[a]) })
+	var r model.Ranked
+	for i, token := range order {
+		if i < count {
+			r.Tokens, r.Values = append(r.Tokens, token), append(r.Values, logits[token])
+		}
+		r.Sum += math.Exp(float64(logits[token])/temperature - float64(logits[order[0]])/temperature)
+	}
+	r.Sum *= 1 + off
+	return r
+}
+
+// TestRanked: what is chosen from what stands first is what would be chosen from all.
+func TestRanked(t *testing.T) {
+	chosen := 0
+	rapid.Check(t, func(t *rapid.T) {
+		logits := rapid.SliceOfN(rapid.Float32Range(-30, 30), 1, 60).Draw(t, "logits")
+		if rapid.Bool().Draw(t, "equals") {
+			for i := range logits {
+				logits[i] = float32(math.Round(float64(logits[i]) / 10))
+			}
+		}
+		o := Sampling{
+			Temperature: rapid.OneOf(rapid.Float64Range(0.05, 5), rapid.Just(1e300)).Draw(t, "temperature"),
+			TopK:        rapid.IntRange(0, 70).Draw(t, "k"),
+			TopP:        rapid.Float64Range(0, 1).Draw(t, "p"),
+			MinP:        rapid.OneOf(rapid.Float64Range(0, 1), rapid.Just(0.)).Draw(t, "min p"),
+			Seed:        rapid.Uint64().Draw(t, "seed"),
+		}
+		if rapid.Bool().Draw(t, "no k") {
+			o.TopK = 0
+		}
+		r := rankedOf(logits, rapid.IntRange(1, len(logits)).Draw(t, "count"), o.Temperature, rapid.Float64Range(-1, 1).Draw(t, "off")*1e-12)
+		few, all := NewSampler(o, 1), NewSampler(o, 1)
+		for range 3 {
+			got, ok := few.ChooseRanked(r, len(logits))
+			if !ok {
+				if r := rankedOf(logits, len(logits), o.Temperature, 0); o.Temperature < 10 && !isDue(o, len(logits)) {
+					if _, ok := few.ChooseRanked(r, len(logits)); !ok {
+						t.Fatal("nothing is chosen from all")
+					}
+				}
+				return
+			}
+			chosen++
+			want, err := all.Choose(logits)
+			if err != nil || got != want {
+				t.Fatalf("chose %d of the first %d, and %d, %v of all", got, len(r.Tokens), want, err)
+			}
+		}
+	})
+	if chosen == 0 {
+		t.Error("nothing was chosen")
+	}
+	for _, sum := range []float64{math.NaN(), math.Inf(1)} {
+		if _, ok := NewSampler(Sampling{Temperature: 1, TopK: 1}, 0).ChooseRanked(model.Ranked{Values: []float32{2, 1}, Tokens: []int{0, 1}, Sum: sum}, 9); ok {
+			t.Errorf("chose beside a sum of %v", sum)
+		}
+	}
+}
+
+// isDue reports whether the last token may be due to the rounding of a sum.
+func isDue(o Sampling, vocab int) bool { return o.TopP > 0 && (o.TopK == 0 || o.TopK >= vocab) }
 
 // TestFrequencies draws many times.
 func TestFrequencies(t *testing.T) {

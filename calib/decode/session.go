@@ -223,6 +223,15 @@ func (n *Next) Logits() []float32 {
 	return host
 }
 
+// Ranked returns what stands first in each row at a temperature, nil where it takes as long as to return all logits.
+func (n *Next) Ranked(temperature float64) []model.Ranked {
+	r, ok := n.s.m.Ops().(model.Ranker)
+	if !ok {
+		return nil
+	}
+	return r.Rank(n.logits, n.rows, n.s.m.Vocab(), temperature)
+}
+
 // Best returns the most likely token of each row, the first of equals. They are found on the device.
 func (n *Next) Best() ([]int, error) {
 	if n.best != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/lutq/lutq/calib/model"
 )
 
 // End is why a text ended.
@@ -152,9 +154,22 @@ func (w *writer) choose(next *Next, some []int) error {
 		}
 		return err
 	}
-	logits := next.Logits()
-	vocab := len(logits) / len(some)
+	var ranked []model.Ranked
+	if w.o.limited() {
+		ranked = next.Ranked(w.o.Temperature)
+	}
+	var logits []float32 // of all, when they are needed
+	vocab := w.s.m.Vocab()
 	for j, i := range some {
+		if ranked != nil {
+			if token, ok := w.samplers[i].ChooseRanked(ranked[j], vocab); ok {
+				w.last[i] = token
+				continue
+			}
+		}
+		if logits == nil {
+			logits = next.Logits()
+		}
 		var err error
 		if w.last[i], err = w.samplers[i].Choose(logits[j*vocab : (j+1)*vocab]); err != nil {
 			return err

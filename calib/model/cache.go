@@ -53,6 +53,21 @@ type Arranger interface {
 	Arrange(w Weight)
 }
 
+// Ranker is implemented by [Ops] of a device that is far from the host, which then need not have all logits.
+type Ranker interface {
+	// Rank returns what stands first in rows of logits, floats [rows, cols], or nil once something has failed.
+	Rank(logits Array, rows, cols int, temperature float64) []Ranked
+}
+
+// Ranked is what stands first in a row of logits.
+type Ranked struct {
+	Values []float32 // the largest, in descending order; how many is the device's choice
+	Tokens []int     // which they are, of equals the first first
+	// Sum is Σ exp((x − Values[0])/temperature) over all of the row, in float64 but for rounding. It is not finite where
+	// a logit is not.
+	Sum float64
+}
+
 // Part are tokens that follow the text in a slot.
 type Part struct {
 	Slot   int

@@ -16,3 +16,8 @@ func TestFamilies(t *testing.T) {
 func TestSteps(t *testing.T) {
 	opstest.Steps(t, newOps(t, 2), opstest.FamilyBounds{Logits: 1e-5})
 }
+
+// TestSoak writes a long text.
+func TestSoak(t *testing.T) {
+	opstest.Soak(t, newOps(t, 2), 10000, 1e-5)
+}

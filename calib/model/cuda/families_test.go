@@ -1,8 +1,12 @@
 package cuda
 
 import (
+	"context"
+	"slices"
 	"testing"
 
+	"github.com/lutq/lutq/calib/decode"
+	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
@@ -20,6 +24,55 @@ func TestGPUSteps(t *testing.T) {
 // TestGPUAhead compares texts that the GPU takes further by itself with those that it takes step by step.
 func TestGPUAhead(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, _ int) { opstest.Ahead(t, o) })
+}
+
+// TestGPUSoak writes a long text.
+func TestGPUSoak(t *testing.T) {
+	onGPU(t, func(t *testing.T, o *Ops, i int) { opstest.Soak(t, o, 10000, familyBounds(i).Logits) })
+}
+
+// unranked hides that the GPU finds the most likely tokens.
+type unranked struct{ model.Recorder }
+
+// TestGPUDraws: what is drawn from the tokens that the GPU finds is what is drawn from all, to the bit.
+func TestGPUDraws(t *testing.T) {
+	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		src := source(t, 4, 64, false)
+		for _, sampling := range []decode.Sampling{
+			{Temperature: 0.8, TopK: 40},
+			{Temperature: 1, TopP: 0.9},
+			{Temperature: 1.2, MinP: 0.05},
+			{Temperature: 0.7, TopK: 300, TopP: 0.95, MinP: 0.01},
+			{Temperature: 5, TopP: 0.999},
+			{Temperature: 1},
+		} {
+			sampling.Seed = 5
+			write := func(ops model.Ops) []decode.Text {
+				m, err := model.New(src, ops)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer m.Close()
+				s, err := decode.NewSession(m, decode.Options{Slots: 3, Context: 100})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				texts, err := decode.Write(context.Background(), s, [][]int{window(t, 9), window(t, 20), window(t, 3)},
+					decode.WriteOptions{Sampling: sampling, MaxTokens: 60}, func(int, int) bool { return true })
+				if err != nil {
+					t.Fatal(err)
+				}
+				return texts
+			}
+			got, want := write(o), write(unranked{o})
+			for j := range want {
+				if len(want[j].Tokens) != 60 || !slices.Equal(got[j].Tokens, want[j].Tokens) {
+					t.Errorf("%+v, text %d: drew %v, of all logits %v", sampling, j, got[j].Tokens, want[j].Tokens)
+				}
+			}
+		}
+	})
 }
 
 // familyBounds are those for the i-th type of activations. In 16 bits an expert that is

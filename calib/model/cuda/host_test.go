@@ -47,6 +47,7 @@ func TestHost(t *testing.T) {
 					t.Run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
 					t.Run("Walk", func(t *testing.T) { testWalk(t, o, i) })
 					t.Run("Score", func(t *testing.T) { testScore(t, o) })
+					t.Run("Rank", func(t *testing.T) { testRank(t, o) })
 					t.Run("Columns", func(t *testing.T) { testColumns(t, o) })
 				}
 			})

@@ -22,9 +22,12 @@ type FamilyBounds struct {
 	Gradients float64 // of a layer's gradient, relative to its norm; 0: not compared
 }
 
-// eachFamily opens a tiny model of every family on ops.
-func eachFamily(t *testing.T, ops model.Ops, test func(t *testing.T, m *model.Model, g archtest.Golden)) {
+// eachFamily opens a tiny model of every family on ops, or of those named.
+func eachFamily(t *testing.T, ops model.Ops, test func(t *testing.T, m *model.Model, g archtest.Golden), names ...string) {
 	for _, g := range archtest.Goldens(t) {
+		if len(names) > 0 && !slices.Contains(names, g.Name) {
+			continue
+		}
 		t.Run(g.Name, func(t *testing.T) {
 			dir := t.TempDir()
 			g.Write(t, dir)
@@ -102,9 +105,6 @@ func Steps(t *testing.T, ops model.Ops, b FamilyBounds) {
 // Devices that cannot are skipped. Families are those named, or all.
 func Ahead(t *testing.T, ops model.Ops, families ...string) {
 	eachFamily(t, ops, func(t *testing.T, m *model.Model, g archtest.Golden) {
-		if len(families) > 0 && !slices.Contains(families, g.Name) {
-			t.Skip("not now")
-		}
 		ctx := context.Background()
 		const steps, read, most = 9, 5, 18
 		slots := []int{1, 0}
@@ -195,7 +195,112 @@ func Ahead(t *testing.T, ops model.Ops, families ...string) {
 		if _, err := a.Next(ctx); err == nil || other.Len(0) != most {
 			t.Errorf("beyond the cache: %d of %d tokens, error %v", other.Len(0), most, err)
 		}
-	})
+	}, families...)
+}
+
+// Soak writes so many tokens with a tiny model, and compares what it says then with what it says of the same tokens as a
+// fresh prompt, and as a window.
+func Soak(t *testing.T, ops model.Ops, tokens int, bound float64) {
+	eachFamily(t, ops, func(t *testing.T, m *model.Model, g archtest.Golden) {
+		ctx := context.Background()
+		text := append(make([]int, 0, tokens), g.Tokens[:4]...)
+		logits := func(cache func() (model.Array, error)) []float32 {
+			t.Helper()
+			l, err := cache()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make([]float32, m.Vocab())
+			ops.Read(got, l)
+			return got
+		}
+		step := func(c *model.Cache) []float32 {
+			return logits(func() (model.Array, error) {
+				l, _, err := c.Step(ctx, []int{0}, text[tokens-1:])
+				return l, err
+			})
+		}
+		c, err := m.NewCache(1, tokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Continue(ctx, model.Part{Tokens: text[:len(text)-1]}); err != nil {
+			t.Fatal(err)
+		}
+		// The most likely token soon says the same over and over: every few tokens another one comes in between.
+		for i := 0; len(text) < tokens; i++ {
+			run := min(37, tokens-len(text))
+			best, err := follow(ctx, c, ops, m, text[len(text)-1], run)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = append(text, best...)
+			text[len(text)-1] = (i*i*31 + 7*i) % m.Vocab()
+		}
+		long := step(c)
+
+		fresh, err := m.NewCache(1, tokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer fresh.Close()
+		for from := 0; from < tokens-1; {
+			to := min(from+700, tokens-1)
+			if _, err := fresh.Continue(ctx, model.Part{Tokens: text[from:to]}); err != nil {
+				t.Fatal(err)
+			}
+			from = to
+		}
+		prompt := step(fresh)
+		window := logits(func() (model.Array, error) {
+			h, err := m.Hidden(ctx, text)
+			if err != nil {
+				return nil, err
+			}
+			l, hidden := ops.Floats(m.Vocab()), m.Decoder().Hidden
+			return l, m.Logits(l, h.Slice((tokens-1)*hidden, tokens*hidden), 1)
+		})
+		for name, want := range map[string][]float32{"a fresh prompt": prompt, "the window": window} {
+			ref := widen(want)
+			if message := distance(long, ref, 0, bound); message != "" {
+				t.Errorf("after %d tokens, beside %s: %s", tokens, name, message)
+			}
+			if slices.Index(long, slices.Max(long)) != slices.Index(want, slices.Max(want)) {
+				t.Errorf("after %d tokens, beside %s: another token is the most likely", tokens, name)
+			}
+		}
+	}, "llama-llama3")
+}
+
+// follow goes on with the only text of a cache by its most likely tokens.
+func follow(ctx context.Context, c *model.Cache, ops model.Ops, m *model.Model, token, steps int) (all []int, err error) {
+	a, err := c.Ahead(ctx, []int{0}, []int{token}, steps)
+	if err != nil {
+		return nil, err
+	}
+	if a != nil {
+		defer a.Close()
+	}
+	got := make([]float32, m.Vocab())
+	for len(all) < steps {
+		if a != nil {
+			best, err := a.Next(ctx)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, best...)
+			continue
+		}
+		l, _, err := c.Step(ctx, []int{0}, []int{token})
+		if err != nil {
+			return nil, err
+		}
+		ops.Read(got, l)
+		token = slices.Index(got, slices.Max(got))
+		all = append(all, token)
+	}
+	return all, nil
 }
 
 // compare holds the logits at the i-th of the golden positions to their bound.
