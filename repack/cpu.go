@@ -27,6 +27,9 @@ type CPUPanels struct {
 	Panels    []byte // [PanelCount][Halves][Bits][16] 32-bit words
 	Scales    []byte // [PanelCount][Groups][16] of ScaleType
 	Codebook  []float32
+
+	// ByBytes says that the words hold their codes by bytes.
+	ByBytes bool
 }
 
 // PanelCount returns the number of 16-row panels.
@@ -181,8 +184,33 @@ func (p *CPUPanels) half(panel, h int) []byte {
 	return p.Panels[panel*p.PanelBytes()+h*hb:][:hb]
 }
 
+// Rearranged returns the matrix with its codes by bytes, or not, in words of their own. All else is shared.
+func (p *CPUPanels) Rearranged(byBytes bool) (*CPUPanels, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	to := *p
+	to.ByBytes, to.Panels = byBytes, make([]byte, len(p.Panels))
+	return &to, overTiles(p.PanelCount(), func(from, until int) error {
+		var codes [4*lut.MaxBits + slack]byte
+		for panel := from; panel < until; panel++ {
+			for h := range p.Halves() {
+				for lane := range Lanes {
+					p.unpackHalf(codes[:], p.half(panel, h), lane)
+					to.packHalf(to.half(panel, h), codes[:], lane)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // packHalf writes 32 canonical codes to a lane of the words of a half-block.
 func (p *CPUPanels) packHalf(words, codes []byte, lane int) {
+	if p.ByBytes {
+		p.packBytes(words, codes, lane)
+		return
+	}
 	used := 32 / p.Bits * p.Bits // bits of a word that are whole codes
 	spare := field(codes, p.Bits*used, p.Bits*(32-used))
 	for j := range p.Bits {
@@ -193,6 +221,10 @@ func (p *CPUPanels) packHalf(words, codes []byte, lane int) {
 
 // unpackHalf is the inverse of packHalf.
 func (p *CPUPanels) unpackHalf(codes, words []byte, lane int) {
+	if p.ByBytes {
+		p.unpackBytes(codes, words, lane)
+		return
+	}
 	used := 32 / p.Bits * p.Bits
 	clear(codes[:4*p.Bits])
 	var spare uint64
@@ -204,4 +236,70 @@ func (p *CPUPanels) unpackHalf(codes, words []byte, lane int) {
 	if used < 32 {
 		setField(codes, p.Bits*used, spare)
 	}
+}
+
+// packBytes is packHalf by bytes. Of four codes, one to a byte, it makes one step.
+func (p *CPUPanels) packBytes(words, codes []byte, lane int) {
+	var w [lut.MaxBits]uint32
+	for l := range 8 {
+		v := uint32(field(codes, 4*l*p.Bits, 4*p.Bits))
+		v = spread(v, p.Bits)
+		switch {
+		case p.Bits == 2:
+			w[l/4] |= v << (2 * (l % 4))
+		case p.Bits == 3 && l < 6:
+			w[l/2] |= v << (4 * (l % 2))
+		case p.Bits == 3:
+			for j := range 3 {
+				w[j] |= v >> j & 0x01010101 << (3 + 4*(l-6))
+			}
+		default:
+			w[l/2] |= v & 0x0f0f0f0f << (4 * (l % 2))
+			if p.Bits == 5 {
+				w[4] |= v >> 4 & 0x01010101 << (7 - l)
+			}
+		}
+	}
+	for j := range p.Bits {
+		binary.LittleEndian.PutUint32(words[4*(j*Lanes+lane):], w[j])
+	}
+}
+
+// unpackBytes is the inverse of packBytes.
+func (p *CPUPanels) unpackBytes(codes, words []byte, lane int) {
+	var w [lut.MaxBits]uint32
+	for j := range p.Bits {
+		w[j] = binary.LittleEndian.Uint32(words[4*(j*Lanes+lane):])
+	}
+	clear(codes[:4*p.Bits])
+	for l := range 8 {
+		var v uint32
+		switch {
+		case p.Bits == 2:
+			v = w[l/4] >> (2 * (l % 4)) & 0x03030303
+		case p.Bits == 3 && l < 6:
+			v = w[l/2] >> (4 * (l % 2)) & 0x07070707
+		case p.Bits == 3:
+			for j := range 3 {
+				v |= w[j] >> (3 + 4*(l-6)) & 0x01010101 << j
+			}
+		default:
+			v = w[l/2] >> (4 * (l % 2)) & 0x0f0f0f0f
+			if p.Bits == 5 {
+				v |= w[4] >> (7 - l) & 0x01010101 << 4
+			}
+		}
+		setField(codes, 4*l*p.Bits, uint64(gather(v, p.Bits)))
+	}
+}
+
+// spread moves four codes that follow each other to a byte each.
+func spread(v uint32, bits int) uint32 {
+	mask := uint32(1)<<bits - 1
+	return v&mask | v>>bits&mask<<8 | v>>(2*bits)&mask<<16 | v>>(3*bits)&mask<<24
+}
+
+// gather is the inverse of spread.
+func gather(v uint32, bits int) uint32 {
+	return v&0xff | v>>8&0xff<<bits | v>>16&0xff<<(2*bits) | v>>24<<(3*bits)
 }

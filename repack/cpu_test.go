@@ -58,12 +58,25 @@ func TestRoundTrip(t *testing.T) {
 		if err := p.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		got, err := p.Matrix()
+		bytewise, err := p.Rearranged(true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(m, got); diff != "" {
-			t.Errorf("matrix after the round trip (-want +got):\n%s", diff)
+		for _, p := range []*CPUPanels{p, bytewise} {
+			got, err := p.Matrix()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(m, got); diff != "" {
+				t.Errorf("by bytes %v: matrix after the round trip (-want +got):\n%s", p.ByBytes, diff)
+			}
+		}
+		again, err := bytewise.Rearranged(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(p, again); diff != "" {
+			t.Errorf("panels after the round trip (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -105,6 +118,48 @@ func TestSpec(t *testing.T) {
 				got := p.Scales[((n/16*groups+g)*16+n%16)*size:][:size]
 				if want := m.Scales[(n*groups+g)*size:][:size]; !bytes.Equal(got, want) {
 					t.Fatalf("scale of row %d, group %d: got %x, want %x", n, g, got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestSpecByBytes is TestSpec for codes by bytes.
+func TestSpecByBytes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := drawMatrix(t)
+		p, err := CPU(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, err = p.Rearranged(true); err != nil {
+			t.Fatal(err)
+		}
+		halves := (m.K + 31) / 32
+		codes := make([]uint8, m.K)
+		for n := range m.N {
+			m.RowCodes(codes, n)
+			for k, want := range codes {
+				l, i := k%32/4, k%4
+				at := func(word, bit, width int) int {
+					return int(p.Panels[4*(((n/16*halves+k/32)*m.Bits+word)*16+n%16)+i]) >> bit & (1<<width - 1)
+				}
+				var got int
+				switch {
+				case m.Bits == 2:
+					got = at(l/4, l%4*2, 2)
+				case m.Bits == 3 && l < 6:
+					got = at(l/2, l%2*4, 3)
+				case m.Bits == 3:
+					bit := 3 + 4*(l-6)
+					got = at(0, bit, 1) | at(1, bit, 1)<<1 | at(2, bit, 1)<<2
+				case m.Bits == 4:
+					got = at(l/2, l%2*4, 4)
+				default:
+					got = at(l/2, l%2*4, 4) | at(4, 7-l, 1)<<4
+				}
+				if got != int(want) {
+					t.Fatalf("code of row %d, column %d: got %d, want %d", n, k, got, want)
 				}
 			}
 		}

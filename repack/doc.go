@@ -24,6 +24,15 @@
 // 2j and 2j+1 are bits 30 and 31 of word j. So a half-block takes exactly
 // 32·16·Bits bits.
 //
+// Kernels that look up bytes have the codes in other places of the same words (CPUPanels.ByBytes), in memory
+// only. Column 4l+i of a half-block then has its code in byte i, with l from 0 to 7:
+//
+//	2 bits   word l/4, from bit 2·(l mod 4) of the byte on
+//	3 bits   word l/2, from bit 4·(l mod 2) on, for l < 6; bit j of the last two codes is bit 3, of that with
+//	         l = 7 bit 7, of word j
+//	4 bits   word l/2, from bit 4·(l mod 2) on
+//	5 bits   the lower four bits likewise, the fifth as bit 7−l of word 4
+//
 // Scales lie apart, [panels][groups][16], in the number format of the matrix,
 // little-endian, lane r for row 16·panel + r again. The group of column k is
 // k/Group; Group need not be related to 32, so a half-block may hold columns

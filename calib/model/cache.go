@@ -49,7 +49,7 @@ type turn struct {
 
 // Arranger is implemented by [Ops] that multiply few rows faster by weights that are laid out for it.
 type Arranger interface {
-	// Arrange may change how a weight lies in memory, and no result.
+	// Arrange may change how a weight lies in memory and, within a bound of its own, what products of few rows give.
 	Arrange(w Weight)
 }
 

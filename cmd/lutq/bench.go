@@ -57,8 +57,7 @@ bytes takes in the same run (read ratio 1.00 means as fast as memory), and how
 many times faster the product is than the same one with dense float32 weights.
 
 On cuda the kernels are compiled and tuned first, and what comes of it is kept
-in the cache folder. "lutq help timing" tells how it is timed there, and how
-whole models are.
+in the cache folder. "lutq help timing" tells more of either, and of models.
 
 A row is noisy, and its time marked by a star, where repeated timings differ by
 more than 10 % (the range of their middle half over their median), or where on
@@ -78,8 +77,8 @@ The layers of MODEL are checked while they are read, by the SHA-256 that they
 were written with; --no-verify takes them as they are.
 
 Exit code 3 means that one differs, or that an error exceeds its bound: 1e-5 for
-f32, 3e-4 for f16, 2.5e-3 for bf16, and half as much again where many rows of X
-are multiplied by weights that are unpacked first.`, input.Config, input.Index, input.Header),
+f32 (2e-4 in fixed point), 3e-4 for f16, 2.5e-3 for bf16, and half as much again
+where many rows of X are multiplied by weights that are unpacked first.`, input.Config, input.Index, input.Header),
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			model := ""
@@ -433,10 +432,11 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 			Rows []bench.Row `json:"rows"`
 		}{rows[0].GPU, rows})
 	case format == "json":
+		isa, _ := cpuKernels(false)
 		return u.printJSON(struct {
 			ISA  string      `json:"isa"`
 			Rows []bench.Row `json:"rows"`
-		}{isaName(), rows})
+		}{isa, rows})
 	}
 	header := []string{"layer", "n", "k", "m", "bits", "group", "kernel", "us", "read ratio", "dense ratio", "GB/s", "rel err"}
 	if cuda {
@@ -555,12 +555,12 @@ func noteNoise(w io.Writer, prefix string, rows []bench.Row) error {
 	return err
 }
 
-// isaName returns the instruction set that products use here.
-func isaName() string {
-	e, err := cpu.New(cpu.Options{Threads: 1})
+// cpuKernels returns the instruction set that products use here, and whether those of few rows are in fixed point.
+func cpuKernels(exact bool) (isa string, fixed bool) {
+	e, err := cpu.New(cpu.Options{Threads: 1, Exact: exact})
 	if err != nil {
-		return ""
+		return "", false
 	}
 	defer e.Close()
-	return e.ISA()
+	return e.ISA(), e.Fixes()
 }

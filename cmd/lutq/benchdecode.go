@@ -33,6 +33,7 @@ type decodeFlags struct {
 	against      string
 	headBits     int
 	noDense      bool
+	exact        bool
 }
 
 func (d *decodeFlags) register(f *pflag.FlagSet) {
@@ -42,11 +43,12 @@ func (d *decodeFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&d.against, "against", "", "original `FOLDER` of MODEL (default random weights)")
 	addHeadBits(f, &d.headBits)
 	f.BoolVar(&d.noDense, "no-dense", false, "leave the dense weights out")
+	f.BoolVar(&d.exact, "exact", false, "multiply in float32 where the cpu would write in fixed point")
 	setGroup(f, "Whole models (--decode)", d.names()...)
 }
 
 func (d *decodeFlags) names() []string {
-	return []string{"decode", "tests", "batch", "against", "head-bits", "no-dense"}
+	return []string{"decode", "tests", "batch", "against", "head-bits", "no-dense", "exact"}
 }
 
 // check refuses flags that are no use together.
@@ -137,7 +139,7 @@ type decodeDevice struct {
 }
 
 // openDecodeDevice opens a device anew, so that nothing of a model before takes its memory.
-func openDecodeDevice(device, dtype string, threads int) (*decodeDevice, error) {
+func openDecodeDevice(device, dtype string, onCPU cpu.Options) (*decodeDevice, error) {
 	if device == "cuda" {
 		ops, dev, done, err := openCUDAOps(dtype, 0)
 		if err != nil {
@@ -145,7 +147,7 @@ func openDecodeDevice(device, dtype string, threads int) (*decodeDevice, error) 
 		}
 		return &decodeDevice{ops: ops, gpu: dev, actBytes: 2, close: done}, nil
 	}
-	engine, err := cpu.New(cpu.Options{Threads: threads})
+	engine, err := cpu.New(onCPU)
 	if err != nil {
 		return nil, err
 	}
@@ -354,7 +356,8 @@ type decodeReport struct {
 	Model      string      `json:"model"`
 	GPU        string      `json:"gpu,omitempty"`
 	ISA        string      `json:"isa,omitempty"`
-	DType      string      `json:"dtype"` // of activations
+	Fixed      bool        `json:"fixed,omitempty"` // products of few rows by quantized weights are in fixed point
+	DType      string      `json:"dtype"`           // of activations
 	Repeat     int         `json:"repeat"`
 	ReadGBPerS float64     `json:"read_gb_per_s"` // 0: not measured
 	PeakRSS    int64       `json:"peak_rss_bytes"`
@@ -425,7 +428,7 @@ func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error
 		}
 		rep.GPU = gpu.Name
 	} else {
-		rep.ISA = isaName()
+		rep.ISA, rep.Fixed = cpuKernels(o.decode.exact)
 	}
 	rate, err := readRate(ctx)
 	if err != nil {
@@ -440,7 +443,7 @@ func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error
 		bar.set(done, item)
 	}
 	for _, m := range models {
-		err := u.timeModel(ctx, rep, m, device, o.threads, do, step)
+		err := u.timeModel(ctx, rep, m, device, cpu.Options{Threads: o.threads, Exact: o.decode.exact}, do, step)
 		if err != nil {
 			return hintDecode(err)
 		}
@@ -472,8 +475,8 @@ func hintDecode(err error) error {
 }
 
 // timeModel times a model and adds its rows to the report, or to the rows that are there what dense weights take.
-func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, device string, threads int, do decodebench.Options, step func(item string)) (err error) {
-	d, err := openDecodeDevice(device, rep.DType, threads)
+func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, device string, onCPU cpu.Options, do decodebench.Options, step func(item string)) (err error) {
+	d, err := openDecodeDevice(device, rep.DType, onCPU)
 	if err != nil {
 		return err
 	}
@@ -642,6 +645,9 @@ func (u *ui) printDecode(rep *decodeReport, format string) error {
 // printBelow says what holds for all rows.
 func (r *decodeReport) printBelow(w io.Writer, format string) error {
 	on := "cpu (" + r.ISA + ")"
+	if r.Fixed {
+		on = fmt.Sprintf("cpu (%s, up to %d rows in fixed point)", r.ISA, cpu.FixedRows)
+	}
 	if r.GPU != "" {
 		on = r.GPU
 	}

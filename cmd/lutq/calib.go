@@ -14,6 +14,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/gptq"
 )
@@ -162,7 +163,7 @@ func (c *calibrator) Memory() int64 {
 
 // Seconds implements quantize.Calibrator.
 func (c *calibrator) Seconds(_ context.Context, products float64) (seconds float64, err error) {
-	ops, done, err := openOps(c.o.device, "bf16", c.threads, 0)
+	ops, done, err := openOps(c.o.device, "bf16", cpu.Options{Threads: c.threads}, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -178,7 +179,7 @@ func (c *calibrator) options() model.WalkOptions {
 // Walk implements quantize.Calibrator.
 func (c *calibrator) Walk(ctx context.Context, v *quantize.Visitor) (err error) {
 	defer c.paused()()
-	ops, done, err := openOps(c.o.device, "bf16", c.threads, 0)
+	ops, done, err := openOps(c.o.device, "bf16", cpu.Options{Threads: c.threads}, 0)
 	if err != nil {
 		return err
 	}

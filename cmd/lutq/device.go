@@ -54,10 +54,10 @@ func chooseDevice(name string) (string, error) {
 }
 
 // openOps opens the operations that models are run by: those of the device auto,
-// cpu or cuda, with activations of type f16, bf16 or f32 on a GPU and that many
-// threads on the CPU. On a GPU reserve bytes stay free for more than the model. The
+// cpu or cuda, with activations of type f16, bf16 or f32 on a GPU and those
+// options on the CPU. On a GPU reserve bytes stay free for more than the model. The
 // caller calls done when models are closed.
-func openOps(device, dtype string, threads int, reserve int64) (ops model.Ops, done func() error, err error) {
+func openOps(device, dtype string, o cpu.Options, reserve int64) (ops model.Ops, done func() error, err error) {
 	if device, err = chooseDevice(device); err != nil {
 		return nil, nil, err
 	}
@@ -65,7 +65,7 @@ func openOps(device, dtype string, threads int, reserve int64) (ops model.Ops, d
 		ops, _, done, err = openCUDAOps(dtype, reserve)
 		return ops, done, hintDoctor(err)
 	}
-	engine, err := cpu.New(cpu.Options{Threads: threads})
+	engine, err := cpu.New(o)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -173,7 +174,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	if o.text == "" {
 		return nil, usage("eval-ppl: --text names the file to evaluate on")
 	}
-	ops, done, err := u.openModelOps(&o.deviceFlags, o.threads, "evaluating")
+	ops, done, err := u.openModelOps(&o.deviceFlags, cpu.Options{Threads: o.threads}, "evaluating")
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +264,7 @@ func (u *ui) openModel(dir string, ops model.Ops, o model.OpenOptions) (*model.M
 
 // openModelOps opens the device that the flags name for what a model does, and puts what has been
 // chosen into them.
-func (u *ui) openModelOps(d *deviceFlags, threads int, doing string) (ops model.Ops, done func() error, err error) {
+func (u *ui) openModelOps(d *deviceFlags, onCPU cpu.Options, doing string) (ops model.Ops, done func() error, err error) {
 	if err := d.check(); err != nil {
 		return nil, nil, err
 	}
@@ -276,7 +277,7 @@ func (u *ui) openModelOps(d *deviceFlags, threads int, doing string) (ops model.
 		if dtype == "" {
 			dtype = "f16"
 		}
-		ops, done, err = openOps(device, dtype, threads, 0)
+		ops, done, err = openOps(device, dtype, onCPU, 0)
 		var missing *driver.MissingError
 		if err == nil || d.device == "cuda" || !errors.As(err, &missing) {
 			d.dtype = dtype
@@ -288,7 +289,7 @@ func (u *ui) openModelOps(d *deviceFlags, threads int, doing string) (ops model.
 		fmt.Fprintf(u.stderr, "lutq: %s on the cpu, in f32 instead of %s\n", doing, d.dtype)
 	}
 	d.dtype = "f32"
-	return openOps("cpu", d.dtype, threads, 0)
+	return openOps("cpu", d.dtype, onCPU, 0)
 }
 
 // hintDiffers says that damage failed a check, and what to do about it.

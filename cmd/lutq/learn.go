@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/lut"
 )
@@ -100,7 +101,7 @@ func (u *ui) newLearner(src *hf.Checkpoint, text *corpus.Mixture, calib calibOpt
 		Text:   text,
 		Device: calib.device,
 		Open: func(reserve int64) (model.Ops, func() error, error) {
-			return openOps(calib.device, "bf16", threads, reserve)
+			return openOps(calib.device, "bf16", cpu.Options{Threads: threads}, reserve)
 		},
 		Begin: func() { l.bar = u.startProgress("learning", 1, false) },
 	})

@@ -92,11 +92,11 @@ func TestSpellings(t *testing.T) {
 		"verify":   "against quick json",
 		"tokenize": "text json",
 		"repack":   "target force json",
-		"bench":    "shapes bits group m dtype device format selftest json decode tests batch against head-bits no-dense",
+		"bench":    "shapes bits group m dtype device format selftest json decode tests batch against head-bits no-dense exact",
 		"eval-ppl": "text against protocol bos windows ctx device dtype json",
 		"doctor":   "json",
 		"import":   "keep-dense force dry-run json",
-		"generate": "prompt file chat max-tokens temperature top-p top-k min-p seed stop device dtype json",
+		"generate": "prompt file chat max-tokens temperature top-p top-k min-p seed stop device dtype exact json",
 	} {
 		c, _, err := root.Find([]string{command})
 		if err != nil {

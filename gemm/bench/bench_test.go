@@ -24,6 +24,12 @@ func quick(o Options) Options {
 }
 
 func TestBench(t *testing.T) {
+	for _, isa := range cpu.ISAs() {
+		t.Run(isa, func(t *testing.T) { testBench(t, isa) })
+	}
+}
+
+func testBench(t *testing.T, isa string) {
 	layer := conform.RandomMatrix(rand.New(rand.NewPCG(1, 2)), 24, 80, 3, 32, weight.E4M4)
 	calls := 0
 	rows, err := CPU(context.Background(), quick(Options{
@@ -32,6 +38,7 @@ func TestBench(t *testing.T) {
 		Layers:  []Layer{{Name: "layer", Matrix: layer}},
 		M:       []int{1, 20},
 		Threads: 2,
+		ISA:     isa,
 		Done: func(row Row, total int) {
 			calls++
 			if total != 10 {
@@ -42,16 +49,29 @@ func TestBench(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if calls != len(rows) {
-		t.Errorf("%d rows were announced: want %d", calls, len(rows))
+	if calls != 10 {
+		t.Errorf("%d products were announced: want 10", calls)
 	}
+	fixed := 0
 	type key struct {
 		name                 string
 		n, k, m, bits, group int
 	}
 	var got []key
 	for _, r := range rows {
-		got = append(got, key{r.Name, r.N, r.K, r.M, r.Bits, r.Group})
+		bound, at := 1e-6, key{r.Name, r.N, r.K, r.M, r.Bits, r.Group}
+		switch r.Kernel {
+		case "lut-" + isa:
+			got = append(got, at)
+		case "fixed-" + isa:
+			fixed++
+			bound = cpu.FixedError
+			if at != got[len(got)-1] || r.RelErr < 1e-6 || r.ErrorBound() != bound {
+				t.Errorf("%+v after %+v, error %g of %g", at, got[len(got)-1], r.RelErr, r.ErrorBound())
+			}
+		default:
+			t.Errorf("kernel %s", r.Kernel)
+		}
 		for name, v := range map[string]float64{
 			"us": r.Us, "read_only_us": r.ReadOnlyUs, "read_only_ratio": r.ReadOnlyRatio,
 			"dense_us": r.DenseUs, "dense_ratio": r.DenseRatio, "rel_err": r.RelErr,
@@ -65,9 +85,12 @@ func TestBench(t *testing.T) {
 		if math.Abs(r.ReadOnlyRatio*r.Us/r.ReadOnlyUs-1) > 1e-9 || math.Abs(r.DenseRatio*r.Us/r.DenseUs-1) > 1e-9 {
 			t.Errorf("%+v: ratios do not fit the times", r)
 		}
-		if r.RelErr > 1e-6 {
+		if r.RelErr > bound {
 			t.Errorf("%+v: relative error %g", got[len(got)-1], r.RelErr)
 		}
+	}
+	if want := map[string]int{"avx2": 5}[isa]; fixed != want {
+		t.Errorf("%d rows in fixed point: want %d", fixed, want)
 	}
 	want := []key{
 		{"layer", 24, 80, 1, 3, 32},
@@ -163,11 +186,11 @@ func TestMismatch(t *testing.T) {
 		c := *panels
 		c.Panels, c.Scales = slices.Clone(panels.Panels), slices.Clone(panels.Scales)
 		spoil.do(&c)
-		packed, pool, err := b.packedPool(&c)
+		packed, fixed, pool, err := b.packedPool(&c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = b.row(context.Background(), m, pools{packed: packed, bytes: pool, f32: dense, f16: half}, 3)
+		_, err = b.row(context.Background(), m, pools{packed: packed, fixed: fixed, bytes: pool, f32: dense, f16: half}, 3)
 		if want := spoil.name != "nothing"; errors.Is(err, ErrMismatch) != want {
 			t.Errorf("%s changed: got error %v", spoil.name, err)
 		}
@@ -182,7 +205,8 @@ func TestSelftest(t *testing.T) {
 	for _, f := range res.Failures {
 		t.Error(f)
 	}
-	if want := 4 * 6 * 7 * (1 + 3*2*2*len(cpu.ISAs())); res.Checks != want {
+	// In fixed point are those of 38 groups and shapes.
+	if want := 4*6*7*(1+3*2*2*len(cpu.ISAs())) + 4*38*3*2*len(cpu.ISAs()); res.Checks != want {
 		t.Errorf("got %d checks, want %d", res.Checks, want)
 	}
 	t.Logf("largest relative error %.3g", res.WorstErr)

@@ -30,6 +30,8 @@ var ErrMismatch = errors.New("result differs from the reference")
 func (r *Row) ErrorBound() float64 {
 	t, err := halfType(r.DType)
 	switch {
+	case strings.HasPrefix(r.Kernel, fixedKernel):
+		return cpu.FixedError
 	case err != nil:
 		return 1e-5
 	case r.Kernel == unpackedKernel:
@@ -37,6 +39,9 @@ func (r *Row) ErrorBound() float64 {
 	}
 	return conform.Bound(t)
 }
+
+// fixedKernel begins the name of a kernel in fixed point.
+const fixedKernel = "fixed-"
 
 // maxRelErr is the relative error that float32 sums stay below.
 const maxRelErr = 4e-6
@@ -96,8 +101,8 @@ type Options struct {
 	// Memory is the most memory of the host to take in bytes; 0 is no limit.
 	Memory int64
 
-	// Done is called after each row, if not nil, with the number of rows to
-	// come in all.
+	// Done is called after each matrix and M, if not nil, with the number of
+	// them to come in all.
 	Done func(row Row, total int)
 }
 
@@ -193,7 +198,7 @@ func (o *Options) check() error {
 func (o *Options) bytes(s Shape, m int) float64 {
 	n, k := float64(s.N), float64(s.K)
 	copies := 0.0
-	for _, width := range []float64{1, 2, 4} {
+	for _, width := range []float64{1, 1, 2, 4} { // codes twice: also in fixed point
 		copies += max(2*width*n*k, float64(o.PoolBytes)+width*n*k)
 	}
 	return 12*float64(m)*(n+k) + 5*n*k + copies
@@ -217,11 +222,11 @@ func (b *bench) matrix(ctx context.Context, l Layer, total int) ([]Row, error) {
 			return nil, err
 		}
 	}
-	packed, pool, err := b.packedPool(panels)
-	if err != nil {
+	var w pools
+	var err error
+	if w.packed, w.fixed, w.bytes, err = b.packedPool(panels); err != nil {
 		return nil, err
 	}
-	w := pools{packed: packed, bytes: pool}
 	if w.f32, w.f32Bytes, err = b.densePool(m, "F32"); err != nil {
 		return nil, err
 	}
@@ -230,22 +235,25 @@ func (b *bench) matrix(ctx context.Context, l Layer, total int) ([]Row, error) {
 	}
 	var rows []Row
 	for _, batch := range b.M {
-		row, err := b.row(ctx, m, w, batch)
+		timed, err := b.row(ctx, m, w, batch)
 		if err != nil {
 			return nil, fmt.Errorf("m %d: %w", batch, err)
 		}
-		row.Name = l.Name
-		rows = append(rows, row)
+		for i := range timed {
+			timed[i].Name = l.Name
+		}
+		rows = append(rows, timed...)
 		if b.Done != nil {
-			b.Done(row, total)
+			b.Done(timed[0], total)
 		}
 	}
 	return rows, nil
 }
 
 // packedPool returns copies of p that lie one after another in memory, and
-// that memory cut into their parts.
-func (b *bench) packedPool(p *repack.CPUPanels) (weights []cpu.Weights, pool [][]byte, err error) {
+// that memory cut into their parts; and the same in fixed point where products
+// can be.
+func (b *bench) packedPool(p *repack.CPUPanels) (weights, fixed []cpu.Weights, pool [][]byte, err error) {
 	codes, size := len(p.Panels), len(p.Panels)+len(p.Scales)
 	n := max(2, (b.PoolBytes+size-1)/size)
 	all := make([]byte, n*size)
@@ -257,18 +265,28 @@ func (b *bench) packedPool(p *repack.CPUPanels) (weights []cpu.Weights, pool [][
 		copy(c.Scales, p.Scales)
 		w, err := cpu.NewLUT(&c)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		weights = append(weights, w)
 		pool = append(pool, part)
+		if !b.engine.Fixes() {
+			continue
+		}
+		if w, err = cpu.NewLUT(&c); err != nil {
+			return nil, nil, nil, err
+		}
+		if w.Fix() {
+			fixed = append(fixed, w)
+		}
 	}
-	return weights, pool, nil
+	return weights, fixed, pool, nil
 }
 
 // pools are the copies of a matrix that the measurements rotate through.
 type pools struct {
 	packed   []cpu.Weights
-	bytes    [][]byte // of packed
+	fixed    []cpu.Weights // none: not in fixed point
+	bytes    [][]byte      // of packed
 	f32, f16 []cpu.Weights
 	f32Bytes [][]byte // of f32
 }
@@ -297,8 +315,8 @@ func (b *bench) densePool(m *lut.Matrix, dtype string) (weights []cpu.Weights, p
 	return weights, pool, nil
 }
 
-// row measures one matrix at one M.
-func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) (Row, error) {
+// row measures one matrix at one M, with each kernel there is.
+func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) ([]Row, error) {
 	x := make([]float32, batch*m.K)
 	for i := range x {
 		x[i] = float32(b.rand.NormFloat64())
@@ -310,7 +328,11 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) (Row
 	product, plain, half := multiply(w.packed), multiply(w.f32), multiply(w.f16)
 	probe := &series{call: func(i int) { b.engine.ReadOnly(w.bytes[i%len(w.bytes)]) }}
 	all := []*series{probe, product, plain, half}
-	var blas *series
+	var blas, fixed *series
+	if len(w.fixed) > 0 && batch <= cpu.FixedRows {
+		fixed = multiply(w.fixed)
+		all = append(all, fixed)
+	}
 	if b.blas != nil {
 		blas = b.blas.times(make([]float32, len(y)), x, batch, m.N, m.K, w.f32Bytes)
 		all = append(all, blas)
@@ -319,7 +341,7 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) (Row
 	for range turns {
 		for _, s := range all {
 			if err := s.turn(ctx, b.Time/turns); err != nil {
-				return Row{}, err
+				return nil, err
 			}
 		}
 	}
@@ -334,15 +356,13 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) (Row
 		w     cpu.Weights
 		round func(row []float32)
 	}{{w.packed[len(w.packed)-1], asIs}, {w.f32[len(w.f32)-1], asIs}, {w.f16[len(w.f16)-1], roundF16}} {
-		for i := range y {
-			y[i] = float32(math.NaN())
-		}
+		poison(y)
 		b.engine.MatMul(y, x, batch, check.w)
 		// max keeps a NaN.
 		worst = max(worst, b.sampledError(y, x, m, batch, check.round))
 	}
 	if !(worst <= maxRelErr) {
-		return Row{}, fmt.Errorf("relative error %.3g: %w", worst, ErrMismatch)
+		return nil, fmt.Errorf("relative error %.3g: %w", worst, ErrMismatch)
 	}
 
 	bytes := w.packed[0].Bytes()
@@ -364,7 +384,26 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) (Row
 		row.BLASUs = blas.best()
 		row.BLASRatio = row.BLASUs / us
 	}
-	return row, nil
+	if fixed == nil {
+		return []Row{row}, nil
+	}
+	other := row
+	us = fixed.best()
+	other.Us, other.Kernel = us, fixedKernel+b.engine.ISA()
+	other.ReadOnlyRatio, other.DenseRatio, other.DenseF16Ratio, other.BLASRatio = readUs/us, denseUs/us, f16Us/us, row.BLASUs/us
+	other.GBPerS, other.GFLOPPerS = float64(bytes)/us/1e3, flops/us/1e3
+	other.setNoise(otherCPUs, fixed.us, probe.us, plain.us, half.us)
+	poison(y)
+	b.engine.MatMul(y, x, batch, w.fixed[len(w.fixed)-1])
+	other.RelErr = b.sampledError(y, x, m, batch, asIs)
+	return []Row{row, other}, nil
+}
+
+// poison fills y with NaNs, to see what is written.
+func poison(y []float32) {
+	for i := range y {
+		y[i] = float32(math.NaN())
+	}
 }
 
 // roundF16 rounds row to float16.

@@ -19,7 +19,7 @@ import (
 type SelftestResult struct {
 	ISAs     []string // those of this machine
 	Checks   int
-	WorstErr float64  // relative, of the results that are not wrong altogether
+	WorstErr float64  // relative, of the results in float32 that are not wrong altogether
 	Failures []string // a line each
 }
 
@@ -28,7 +28,8 @@ type SelftestResult struct {
 // thread and with several, and compares the results with the float64
 // reference, the packed weights with the matrix they were made of, and the
 // results of all instruction sets and thread counts, and for many rows those
-// of packed and dense weights, with each other bit for bit. Failures are reported in the result; the error is for a
+// of packed and dense weights, with each other bit for bit. Packed weights are
+// multiplied by in float32 and in fixed point. Failures are reported in the result; the error is for a
 // test that could not be run.
 func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 	res := &SelftestResult{ISAs: cpu.ISAs()}
@@ -93,6 +94,12 @@ func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m *lut.Ma
 		return fmt.Errorf("%s: %w", where, err)
 	}
 
+	fixed, err := cpu.NewLUT(panels)
+	if err != nil {
+		return fmt.Errorf("%s: %w", where, err)
+	}
+	fixes := fixed.Fix()
+
 	for _, batch := range []int{1, 8, manyRows} {
 		x := make([]float32, batch*m.K)
 		for i := range x {
@@ -101,7 +108,16 @@ func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m *lut.Ma
 		want := ref.LUT(x, m, batch)
 		first := make(map[cpu.Weights][]float32)
 		for _, e := range engines {
-			for _, w := range []cpu.Weights{packed, dense} {
+			for _, w := range []cpu.Weights{packed, dense, fixed} {
+				most := maxRelErr
+				if w == fixed {
+					if !fixes {
+						continue
+					}
+					if batch <= cpu.FixedRows {
+						most = cpu.FixedError
+					}
+				}
 				what := fmt.Sprintf("%s, m %d, %T on %s, %d threads", where, batch, w, e.ISA(), e.Threads())
 				y := make([]float32, batch*m.N)
 				for i := range y {
@@ -111,10 +127,10 @@ func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m *lut.Ma
 				res.Checks++
 				// A single output can be near 0 by chance.
 				err := ref.RelErr(y, want)
-				switch limit := maxRelErr * max(1, 30/math.Sqrt(float64(len(y)))); {
+				switch limit := most * max(1, 30/math.Sqrt(float64(len(y)))); {
 				case !(err <= limit):
 					res.fail("%s: relative error %.3g", what, err)
-				default:
+				case most == maxRelErr:
 					res.WorstErr = max(res.WorstErr, err)
 				}
 				form := w

@@ -71,10 +71,28 @@ func (w *Dense) Cols() int { return w.k }
 // Bytes returns the size of the stored numbers.
 func (w *Dense) Bytes() int64 { return int64(len(w.data)) }
 
-// Arrange lays the numbers of dense weights out in the panels that products read, in memory of their own. Decoding them,
-// which is most of a product of few rows, then takes a fraction of the time, and no bit of a result changes.
-// It must not run beside anything else that uses w.
-func (e *Engine) Arrange(w *Dense) {
+// Arrange lays weights out for products of few rows, in memory of their own. It must not run beside anything else
+// that uses w.
+//
+// The numbers of dense weights are put into the panels that products read. Decoding them, which is most of such a
+// product, then takes a fraction of the time, and no bit of a result changes. Quantized weights go over to fixed
+// point, see [LUT.Fix], where that is faster: see [Engine.Fixes].
+func (e *Engine) Arrange(w Weights) {
+	switch w := w.(type) {
+	case *Dense:
+		e.arrangeDense(w)
+	case *LUT:
+		if e.Fixes() {
+			w.Fix()
+		}
+	}
+}
+
+// Fixes reports whether [Engine.Arrange] has products by quantized weights done in fixed point: with AVX2 alone, unless
+// Options.Exact forbids it. With AVX-512 memory is the limit of most of them in float32 already.
+func (e *Engine) Fixes() bool { return e.isa == avx2 && !e.exact }
+
+func (e *Engine) arrangeDense(w *Dense) {
 	if w.panels {
 		return
 	}

@@ -16,6 +16,8 @@
 // into sums in registers: the fused kernels. They need groups of a multiple of
 // 32 columns, or of the row.
 //
+// With AVX2 alone they take longer than reading the codes does. [LUT.Fix] has such products done in fixed point.
+//
 // # Numerics
 //
 // A result depends on the row of X and the row of W alone. It is
@@ -39,7 +41,18 @@
 // multiply-add and the addition; K is filled up with zeros in x. The error is
 // no larger than the other's, but the bits differ.
 //
-// The number of threads and the instruction set change no bit; the number of rows M only as it decides between the two. The portable Go
+// In fixed point a table is whole numbers of 14 bits times a unit, the one of the largest 512 that fits the values
+// best, and 32 columns of x are whole numbers of 15 bits times the largest of them over 16383, rounded to even:
+//
+//	v = (float32(Σ q·x of columns 0 and 1 of every four) + float32(Σ q·x of columns 2 and 3)) · scale of x
+//	y = fma(v, scale · unit, y)    32 columns by 32 columns, y from zero
+//
+// The sums are exact, each other operation rounds once to float32. What this adds to the error of a product is below
+// [FixedError], and usually 7e-5: the rounding of x, which is more where one column dwarfs those around it, and of the
+// table, which is none for even levels. A block of x of which the largest is below 2^-111 loses bits.
+//
+// The number of threads and the instruction set change no bit, except that [Engine.Arrange] chooses fixed point by the
+// instruction set; the number of rows M only as it decides between the two. The portable Go
 // code rounds its fused multiply-adds exactly as the hardware does.
 //
 // The vector functions (ExpSum, Dot and so on) sum in 16 lanes, lane j taking
@@ -50,7 +63,8 @@
 //
 // Codes are decoded by permutations of the table, which sits in registers:
 // one VPERMPS or VPERMI2PS a column at 512 bits; with AVX2 VPERMPS and blends,
-// and VPERMILPS at 2 bits.
+// and VPERMILPS at 2 bits. In fixed point the low and the high bytes of values are looked up by VPSHUFB, 32 codes at a
+// time, interleaved to words and multiplied by VPMADDWD.
 //
 // The assembly in the _amd64.s files is written by the program in
 // internal/asmgen; the build tag noasm leaves it out. Without it, and on other

@@ -16,6 +16,9 @@ type Options struct {
 	// ISA forces an instruction set: "avx512", "avx2" or "generic". Empty
 	// means $LUTQ_ISA, and where that is unset the best that the machine has.
 	ISA string
+
+	// Exact has [Engine.Arrange] leave quantized weights in float32.
+	Exact bool
 }
 
 // Engine runs products and other parallel work on a fixed set of workers. Its
@@ -24,6 +27,7 @@ type Options struct {
 type Engine struct {
 	isa     isa
 	threads int
+	exact   bool
 
 	mu           sync.Mutex     // serializes parallel sections; guards the scratch
 	xbuf         []float32      // packed activations
@@ -31,7 +35,8 @@ type Engine struct {
 	bufs         [][]float32    // decoded panels, by worker
 	tiles        []edgeTile     // by worker
 	back         packed         // of MatMulBack and Outer
-	fused        []fusedOp      // of the product at hand
+	fused, fixed []fusedOp      // of the product at hand
+	fixedX       fixedRows      // of the product at hand
 	fusedScratch []fusedScratch // by worker
 	pool         *pool          // the workers but for worker 0, the caller
 }
@@ -49,6 +54,7 @@ func New(o Options) (*Engine, error) {
 	e := &Engine{
 		isa:          s,
 		threads:      threads,
+		exact:        o.Exact,
 		bufs:         make([][]float32, threads),
 		tiles:        make([]edgeTile, threads),
 		fusedScratch: make([]fusedScratch, threads),

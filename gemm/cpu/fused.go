@@ -65,7 +65,7 @@ func (w *LUT) fused(s isa, y, x []float32, ldx, m, p0, p1 int, scratch *fusedScr
 			words: p.Panels[p0*p.PanelBytes():][:np*p.PanelBytes()], stride: p.PanelBytes(),
 			halves: p.Halves(), group: ceilDiv(p.Group, 32),
 		}
-		w.scalesFor(s, &c, p0, scratch)
+		c.scales, c.sstride, c.stype = w.scalesFor(s, p0, np, scratch)
 		n := min(16*np, p.N-16*p0)
 		for r0 := 0; r0 < m; r0 += fusedTurn {
 			c.m, c.x = min(fusedTurn, m-r0), x[r0*ldx:]
@@ -78,30 +78,31 @@ func (w *LUT) fused(s isa, y, x []float32, ldx, m, p0, p1 int, scratch *fusedScr
 	}
 }
 
-// scalesFor sets the scales of c, whose first panel is given.
-func (w *LUT) scalesFor(s isa, c *fusedCall, panel int, scratch *fusedScratch) {
+// scalesFor returns the scales of np panels from the given one on, the bytes
+// from one panel to the next, and their form.
+func (w *LUT) scalesFor(s isa, panel, np int, scratch *fusedScratch) (scales []byte, stride, form int) {
 	p := w.p
-	c.sstride = p.PanelScaleBytes()
-	c.scales = p.Scales[panel*c.sstride:][:c.np*c.sstride]
+	stride = p.PanelScaleBytes()
+	scales = p.Scales[panel*stride:][:np*stride]
 	switch p.ScaleType {
 	case weight.F16:
-		c.stype = scalesF16
+		return scales, stride, scalesF16
 	case weight.BF16:
-		c.stype = scalesBF16
+		return scales, stride, scalesBF16
 	case weight.F32:
-		c.stype = scalesF32
-	default:
-		n := c.np * p.Groups()
-		if cap(scratch.scales) < 64*n {
-			scratch.scales = make([]byte, 64*n)
-		}
-		c.stype, c.sstride, c.scales = scalesF32, 64*p.Groups(), scratch.scales[:64*n]
-		var one [16]float32
-		for i := range n {
-			w.groupScales(s, &one, panel, i) // runs on into the next panels
-			weight.F32.Encode(c.scales[64*i:][:64], one[:])
-		}
+		return scales, stride, scalesF32
 	}
+	n := np * p.Groups()
+	if cap(scratch.scales) < 64*n {
+		scratch.scales = make([]byte, 64*n)
+	}
+	scales = scratch.scales[:64*n]
+	var one [16]float32
+	for i := range n {
+		w.groupScales(s, &one, panel, i) // runs on into the next panels
+		weight.F32.Encode(scales[64*i:][:64], one[:])
+	}
+	return scales, 64 * p.Groups(), scalesF32
 }
 
 // fusedProduct computes products of weights that are fusable.

@@ -58,7 +58,7 @@ func (e *Engine) MatMulMany(x []float32, m int, ops ...Op) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if m <= fusedRows {
-		if ops = e.fuse(x, k, m, ops); len(ops) == 0 {
+		if ops = e.few(x, k, m, ops); len(ops) == 0 {
 			return
 		}
 	}
@@ -78,18 +78,28 @@ func (e *Engine) turns(m, k int) int {
 	return ceilDiv(m*blocks(k)*xStride, xElements)
 }
 
-// fuse computes those products that the fused kernels can, and returns the
-// others.
-func (e *Engine) fuse(x []float32, k, m int, ops []Op) (others []Op) {
-	e.fused = e.fused[:0]
+// few computes those products of few rows for which there are kernels of
+// their own, and returns the others.
+func (e *Engine) few(x []float32, k, m int, ops []Op) (others []Op) {
+	fused, fixed := e.fused[:0], e.fixed[:0]
 	for _, op := range ops {
-		if w, ok := op.W.(*LUT); ok && w.fusable() {
-			e.fused = append(e.fused, fusedOp{op.Y, w})
-		} else {
+		w, ok := op.W.(*LUT)
+		switch {
+		case ok && w.fixed != nil:
+			fixed = append(fixed, fusedOp{op.Y, w})
+		case ok && w.fusable():
+			fused = append(fused, fusedOp{op.Y, w})
+		default:
 			others = append(others, op)
 		}
 	}
-	e.fusedProduct(x, k, m, e.fused)
+	e.fused, e.fixed = fused, fixed
+	if len(fused) > 0 {
+		e.fusedProduct(x, k, m, fused)
+	}
+	if len(fixed) > 0 {
+		e.fixedProduct(x, k, m, fixed)
+	}
 	return others
 }
 

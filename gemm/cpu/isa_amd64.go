@@ -151,6 +151,33 @@ func fused5AVX512(m, np int, y, x *float32, ldx int, words *byte, stride int, sc
 //go:noescape
 func fused5AVX2(m, np int, y, x *float32, ldx int, words *byte, stride int, scales *byte, sstride, stype int, table *float32, halves, group int)
 
+//go:noescape
+func decodeBytes2AVX2(dst *float32, words *byte, table, scales *float32, halves int)
+
+//go:noescape
+func fixed2AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func decodeBytes3AVX2(dst *float32, words *byte, table, scales *float32, halves int)
+
+//go:noescape
+func fixed3AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func decodeBytes4AVX2(dst *float32, words *byte, table, scales *float32, halves int)
+
+//go:noescape
+func fixed4AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func decodeBytes5AVX2(dst *float32, words *byte, table, scales *float32, halves int)
+
+//go:noescape
+func fixed5AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
+
+//go:noescape
+func quantizeAVX2(dst *int16, scales *float32, stride int, src *float32, blocks int)
+
 // gemm computes y[m, 16·panels] = [y +] alpha · x[m,k] · b for panels b0 and,
 // where the kernel takes two, b1. The callers in gemm.go keep every access in
 // bounds.
@@ -353,6 +380,27 @@ func (s isa) decode(dst []float32, words []byte, bits int, table *[32]float32, s
 	}
 }
 
+// decodeBytes is decode for codes by bytes.
+func (s isa) decodeBytes(dst []float32, words []byte, bits int, table *[32]float32, scales *[16]float32) {
+	halves := len(dst) / 512
+	if s == generic || halves == 0 {
+		decodeBytesGeneric(dst, words, bits, table, scales)
+		return
+	}
+	_ = words[64*bits*halves-1]
+	d, w, t, c := &dst[0], &words[0], &table[0], &scales[0]
+	switch bits {
+	case 2:
+		decodeBytes2AVX2(d, w, t, c, halves)
+	case 3:
+		decodeBytes3AVX2(d, w, t, c, halves)
+	case 4:
+		decodeBytes4AVX2(d, w, t, c, halves)
+	case 5:
+		decodeBytes5AVX2(d, w, t, c, halves)
+	}
+}
+
 // scales decodes the 16 scales in src.
 func (s isa) scales(dst *[16]float32, src []byte, t weight.ScaleType) {
 	switch {
@@ -399,4 +447,44 @@ func (s isa) fused(y []float32, c *fusedCall) {
 	case c.bits == 5:
 		fused5AVX2(m, np, o, x, ldx, w, stride, f, sstride, stype, t, halves, group)
 	}
+}
+
+// fixed computes the product c; see fixedGeneric.
+func (s isa) fixed(y []float32, c *fixedCall) {
+	if s == generic {
+		fixedGeneric(y, c)
+		return
+	}
+	_ = y[16*c.m-1]
+	_ = c.x[(c.m-1)*c.ldx+32*c.halves-1]
+	_ = c.xscales[c.m*c.halves-1]
+	_ = c.words[64*c.bits*c.halves-1]
+	size := 32
+	if c.stype == scalesF32 {
+		size = 64
+	}
+	_ = c.scales[size*ceilDiv(c.halves, c.group)-1]
+	m, ldx, stype, unit, halves, group := c.m, 2*c.ldx, c.stype, c.table.unit, c.halves, c.group
+	o, x, xs, w, f, t := &y[0], &c.x[0], &c.xscales[0], &c.words[0], &c.scales[0], &c.table.bytes[0]
+	switch c.bits {
+	case 2:
+		fixed2AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case 3:
+		fixed3AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case 4:
+		fixed4AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	case 5:
+		fixed5AVX2(m, o, x, xs, ldx, w, f, stype, t, unit, halves, group)
+	}
+}
+
+// quantize rounds whole blocks of x; see quantizeGeneric.
+func (s isa) quantize(dst []int16, scales []float32, stride int, x []float32) {
+	if s == generic || len(x) == 0 {
+		quantizeGeneric(dst, scales, stride, x)
+		return
+	}
+	blocks := len(x) / 32
+	_, _ = dst[len(x)-1], scales[stride*(blocks-1)]
+	quantizeAVX2(&dst[0], &scales[0], 4*stride, &x[0], blocks)
 }

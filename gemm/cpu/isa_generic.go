@@ -39,6 +39,16 @@ func (s isa) decode(dst []float32, words []byte, bits int, table *[32]float32, s
 	decodeGeneric(dst, words, bits, table, scales)
 }
 
+func (s isa) decodeBytes(dst []float32, words []byte, bits int, table *[32]float32, scales *[16]float32) {
+	decodeBytesGeneric(dst, words, bits, table, scales)
+}
+
 func (s isa) scales(dst *[16]float32, src []byte, t weight.ScaleType) { t.Decode(dst[:], src) }
 
 func (s isa) fused(y []float32, c *fusedCall) { fusedGeneric(y, c) }
+
+func (s isa) fixed(y []float32, c *fixedCall) { fixedGeneric(y, c) }
+
+func (s isa) quantize(dst []int16, scales []float32, stride int, x []float32) {
+	quantizeGeneric(dst, scales, stride, x)
+}

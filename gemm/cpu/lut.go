@@ -1,6 +1,10 @@
 package cpu
 
-import "github.com/lutq/lutq/repack"
+import (
+	"errors"
+
+	"github.com/lutq/lutq/repack"
+)
 
 // LUT is a quantized weight matrix in the CPU layout of package repack, with
 // any codebook. A weight is the float32 product of its table value and its
@@ -8,12 +12,16 @@ import "github.com/lutq/lutq/repack"
 type LUT struct {
 	p     *repack.CPUPanels
 	table [32]float32 // the codebook over and over; at 2 bits see NewLUT
+	fixed *fixedLUT   // nil: products of few rows are in float32 as well
 }
 
 // NewLUT wraps p, which it keeps.
 func NewLUT(p *repack.CPUPanels) (*LUT, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
+	}
+	if p.ByBytes {
+		return nil, errors.New("codes by bytes are for Fix to make")
 	}
 	w := &LUT{p: p}
 	for i := range w.table {
@@ -60,7 +68,7 @@ func (w *LUT) decode(s isa, dst []float32, panel, k0, kc int) {
 			continue
 		}
 		w.groupScales(s, &scales, panel, group)
-		s.decode(out[:512*halves], half, p.Bits, &w.table, &scales)
+		w.decodeHalves(s, out[:512*halves], half, &scales)
 		k += 32 * halves
 	}
 }
@@ -73,7 +81,7 @@ func (w *LUT) decodeEdge(s isa, dst []float32, words []byte, panel, k int) {
 		ones[i] = 1
 	}
 	var values [512]float32
-	s.decode(values[:], words, w.p.Bits, &w.table, &ones)
+	w.decodeHalves(s, values[:], words, &ones)
 	group := -1
 	for i := 0; i < len(dst); i += 16 {
 		if g := (k + i/16) / w.p.Group; g != group {
@@ -83,5 +91,14 @@ func (w *LUT) decodeEdge(s isa, dst []float32, words []byte, panel, k int) {
 		for lane, c := range scales {
 			dst[i+lane] = values[i+lane] * c
 		}
+	}
+}
+
+// decodeHalves decodes half-blocks of one group.
+func (w *LUT) decodeHalves(s isa, dst []float32, words []byte, scales *[16]float32) {
+	if w.p.ByBytes {
+		s.decodeBytes(dst, words, w.p.Bits, &w.table, scales)
+	} else {
+		s.decode(dst, words, w.p.Bits, &w.table, scales)
 	}
 }

@@ -119,11 +119,9 @@ func (c *Ops) Recall(o, q, keys, values model.Array, at model.Step, s model.Cach
 	})
 }
 
-// Arrange implements [model.Arranger].
+// Arrange implements [model.Arranger]: see the engine's.
 func (c *Ops) Arrange(w model.Weight) {
 	if s, ok := w.(stored); ok {
-		if dense, ok := s.w.(*gemmcpu.Dense); ok {
-			c.engine.Arrange(dense)
-		}
+		c.engine.Arrange(s.w)
 	}
 }

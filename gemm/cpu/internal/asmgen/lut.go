@@ -1,5 +1,7 @@
 package main
 
+import "fmt"
+
 // decode emits the decoding of half-blocks of the CPU layout in package
 // repack, all of one group, to float32: dst [32·halves][16] = table[code] ·
 // scale. table holds the codebook over and over to 32 entries, so that the
@@ -72,6 +74,110 @@ func (g *gen) decode(v vec, bits int) {
 	g.i("JNE  half")
 	g.i("VZEROUPPER")
 	g.i("RET")
+}
+
+// decodeBytes is decode, at 256 bits, for codes by bytes.
+func (g *gen) decodeBytes(bits int) {
+	g.text(fmt.Sprintf("decodeBytes%dAVX2", bits), "dst *float32, words *byte, table, scales *float32, halves int", 40)
+	g.i("MOVQ dst+0(FP), DI")
+	g.i("MOVQ words+8(FP), SI")
+	g.i("MOVQ table+16(FP), AX")
+	g.i("MOVQ scales+24(FP), BX")
+	g.i("MOVQ halves+32(FP), CX")
+	const (
+		scale = 0 // of the part at hand
+		table = 1 // registers from here: at most 4
+		words = 5
+		idx   = 6 // words, with the code at hand lowest
+		top   = 7 // the fifth bits, or a mask of the bits 3 and 7 of every byte
+		tmp   = 8 // from here: temporaries
+	)
+	tables := max(1, 1<<bits/8)
+	for t := range tables {
+		g.i("VMOVUPS %d(AX), Y%d", 32*t, table+t)
+	}
+	if bits == 3 {
+		g.i("VPCMPEQW Y%d, Y%d, Y%d", top, top, top)
+		// 0x88 in every byte.
+		g.i("VPSLLW $15, Y%d, Y%d", top, top)
+		for _, n := range []int{8, 4} {
+			g.i("VPSRLW $%d, Y%d, Y%d", n, top, tmp)
+			g.i("VPOR Y%d, Y%d, Y%d", tmp, top, top)
+		}
+	}
+
+	g.label("half")
+	for j := range bits {
+		g.i("PREFETCHT0 %d(SI)", 4096+64*j)
+	}
+	for p := range 2 {
+		word := func(j int) string { return fmt.Sprintf("%d(SI)", 64*j+32*p) }
+		g.i("VMOVUPS %d(BX), Y%d", 32*p, scale)
+		if bits == 5 {
+			g.i("VMOVDQU %s, Y%d", word(4), top)
+		}
+		// column writes the weights of a column, whose codes begin at a bit of words.
+		column := func(k, bit int) {
+			src := words
+			if bit > 0 {
+				src = idx
+				g.i("VPSRLD $%d, Y%d, Y%d", bit, words, idx)
+			}
+			if bits == 5 {
+				g.lookupSplit(src, top, 8*(k%4)+7-k/4, table, tmp)
+			} else {
+				g.lookup(avx2(), src, table, tables, tmp)
+			}
+			g.i("VMULPS Y%d, Y%d, Y%d", scale, tmp, tmp)
+			g.i("VMOVUPS Y%d, %d(DI)", tmp, 64*k+32*p)
+		}
+		// columns writes those of which words holds a code or more in each byte, from the l-th four on.
+		columns := func(l, n, width int) {
+			for i := range 4 {
+				for c := range n {
+					column(4*(l+c)+i, 8*i+width*c)
+				}
+			}
+		}
+		for j := range min(bits, 4) {
+			g.i("VMOVDQU %s, Y%d", word(j), words)
+			if bits == 2 {
+				columns(4*j, 4, 2)
+			} else {
+				columns(2*j, 2, 4)
+			}
+		}
+		if bits == 3 {
+			g.i("VPAND %s, Y%d, Y%d", word(0), top, words)
+			g.i("VPSRLD $3, Y%d, Y%d", words, words)
+			for j := 1; j < 3; j++ {
+				g.i("VPAND %s, Y%d, Y%d", word(j), top, tmp)
+				g.i("VPSRLD $%d, Y%d, Y%d", 3-j, tmp, tmp)
+				g.i("VPOR Y%d, Y%d, Y%d", tmp, words, words)
+			}
+			columns(6, 2, 4)
+		}
+	}
+	g.i("ADDQ $%d, SI", 64*bits)
+	g.i("ADDQ $2048, DI")
+	g.i("DECQ CX")
+	g.i("JNE  half")
+	g.i("VZEROUPPER")
+	g.i("RET")
+}
+
+// lookupSplit is lookup of 32 entries whose fifth bits are apart, at a bit of register top.
+func (g *gen) lookupSplit(idx, top, bit, table, tmp int) {
+	for t := range 4 {
+		g.i("VPERMPS Y%d, Y%d, Y%d", table+t, idx, tmp+t)
+	}
+	mask := tmp + 4
+	g.i("VPSLLD $28, Y%d, Y%d", idx, mask)
+	for t := 0; t < 4; t += 2 {
+		g.i("VBLENDVPS Y%d, Y%d, Y%d, Y%d", mask, tmp+t+1, tmp+t, tmp+t)
+	}
+	g.i("VPSLLD $%d, Y%d, Y%d", 31-bit, top, mask)
+	g.i("VBLENDVPS Y%d, Y%d, Y%d, Y%d", mask, tmp+2, tmp, tmp)
 }
 
 // or adds the bits of register src to dst.

@@ -44,6 +44,7 @@ func Files() map[string][]byte {
 			for bits := 2; bits <= 5; bits++ {
 				g.decode(avx512(), bits)
 				g.decode(avx2(), bits)
+				g.decodeBytes(bits)
 			}
 			g.widen("F16")
 			g.widen("BF16")
@@ -52,6 +53,12 @@ func Files() map[string][]byte {
 			for bits := 2; bits <= 5; bits++ {
 				g.fused(avx512(), bits)
 				g.fused(avx2(), bits)
+			}
+		}),
+		"fixed_amd64.s": file(func(g *gen) {
+			g.quantize()
+			for bits := 2; bits <= 5; bits++ {
+				g.fixed(bits)
 			}
 		}),
 		"vec_amd64.s": file(func(g *gen) {

@@ -1,0 +1,290 @@
+package cpu
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+
+	"github.com/lutq/lutq/repack"
+)
+
+const (
+	// FixedRows is the largest number of rows of x that products in fixed
+	// point take.
+	FixedRows = 8
+
+	// fixedTurn is the largest number of rows that a kernel takes.
+	fixedTurn = 4
+
+	// fixedX is the largest column of x in a block, fixedTable the largest
+	// value of a table. A sum of 16 products stays below 2^31.
+	fixedX     = 1<<14 - 1
+	fixedTable = 1<<13 - 1
+
+	// fixedTiny is what the largest column of a block is taken for at least.
+	fixedTiny = 0x1p-111
+)
+
+// FixedError bounds the relative error that fixed point adds to a product, in
+// the Frobenius norm, where neither the columns of x nor the values that codes
+// name are such that the products cancel.
+const FixedError = 2e-4
+
+// fixedLUT is the table of a [LUT] in fixed point.
+type fixedLUT struct {
+	values [32]int16 // by code
+	unit   float32   // what 1 stands for
+	bytes  [160]byte // values as the kernels look them up: see fill
+}
+
+// Fix has products of up to [FixedRows] rows by w done in fixed point: see the
+// package documentation. It lays the codes out anew, in as much memory, and
+// reports whether it could: groups must be multiples of 32 columns or rows,
+// and the table not too large or small. All other products stay the same. It
+// must not run beside anything else that uses w.
+func (w *LUT) Fix() bool {
+	if w.fixed != nil {
+		return true
+	}
+	t := newFixedLUT(w.p.Codebook)
+	if t == nil || !w.fusable() {
+		return false
+	}
+	p, err := w.p.Rearranged(true)
+	if err != nil { // NewLUT has checked it
+		return false
+	}
+	w.p, w.fixed = p, t
+	return true
+}
+
+// newFixedLUT returns a codebook in fixed point, nil if its largest value is
+// so far from 1 that products with scales and x could leave the range.
+func newFixedLUT(codebook []float32) *fixedLUT {
+	var most float64
+	for _, c := range codebook {
+		most = max(most, math.Abs(float64(c))) // keeps a NaN
+	}
+	if most == 0 {
+		most = 1
+	}
+	if !(most >= 0x1p-40 && most <= 0x1p40) {
+		return nil
+	}
+	// Of the units that give the largest value nearly all its bits, the one
+	// that rounds the others least. Even levels become exact.
+	const units = 512
+	t, least := new(fixedLUT), math.Inf(1)
+	for n := fixedTable; n > fixedTable-units; n-- {
+		unit, sum := float64(float32(most/float64(n))), 0.0
+		for _, c := range codebook {
+			e := float64(c) - unit*math.RoundToEven(float64(c)/unit)
+			sum += e * e
+		}
+		if sum < least {
+			least, t.unit = sum, float32(unit)
+		}
+	}
+	for i := range t.values {
+		t.values[i] = int16(math.RoundToEven(float64(codebook[i%len(codebook)]) / float64(t.unit)))
+	}
+	t.fill(len(codebook))
+	return t
+}
+
+// fill writes the planes of 16 bytes that a shuffle looks up, each twice, the
+// low bytes of values before the high ones: at 2 bits of the lower code of a
+// pair, then of the upper; at 5 bits of either half. Behind them are masks.
+func (t *fixedLUT) fill(values int) {
+	at := t.bytes[:0]
+	plane := func(code func(i int) int) {
+		for _, shift := range []int{0, 8} {
+			for i := range 32 {
+				at = append(at, byte(t.values[code(i%16)]>>shift))
+			}
+		}
+	}
+	plane(func(i int) int { return i % values })
+	switch values {
+	case 4:
+		plane(func(i int) int { return i / 4 })
+	case 32:
+		plane(func(i int) int { return 16 + i })
+	}
+	if values == 8 {
+		at = append(at, slices.Repeat([]byte{0x77}, 32)...)
+		_ = append(at, slices.Repeat([]byte{0x88}, 32)...)
+		return
+	}
+	_ = append(at, slices.Repeat([]byte{0x0f}, 32)...)
+}
+
+// fixedCall is the product of m ≤ fixedTurn rows of x, ldx elements apart, and
+// a panel.
+type fixedCall struct {
+	m, ldx        int
+	x             []int16   // zero between K and the end of its half-block
+	xscales       []float32 // [halves][m]
+	words, scales []byte
+	stype, bits   int
+	table         *fixedLUT
+	halves, group int // in half-blocks
+}
+
+// fixedX holds rows of x in fixed point, taken fixedTurn at a time.
+type fixedRows struct {
+	x      []int16   // [m][ldx]
+	scales []float32 // [⌈m/fixedTurn⌉][halves][rows of the turn]
+	ldx    int
+}
+
+// quantize rounds x[m,ldx].
+func (f *fixedRows) quantize(s isa, x []float32, m, ldx int) {
+	halves := ldx / 32
+	f.ldx = ldx
+	f.x = slices.Grow(f.x[:0], m*ldx)[:m*ldx]
+	f.scales = slices.Grow(f.scales[:0], m*halves)[:m*halves]
+	for r := range m {
+		r0 := r &^ (fixedTurn - 1)
+		s.quantize(f.x[r*ldx:][:ldx], f.scales[r0*halves+r-r0:], min(fixedTurn, m-r0), x[r*ldx:][:ldx])
+	}
+}
+
+// fixedPanels computes the rows of panels p0 to p1 of y[m,N]; y begins with
+// the first of them.
+func (w *LUT) fixedPanels(s isa, y []float32, f *fixedRows, m, p0, p1 int, scratch *fusedScratch) {
+	p := w.p
+	c := fixedCall{ldx: f.ldx, bits: p.Bits, table: w.fixed, halves: p.Halves(), group: ceilDiv(p.Group, 32)}
+	for ; p0 < p1; p0++ {
+		c.words = p.Panels[p0*p.PanelBytes():][:p.PanelBytes()]
+		c.scales, _, c.stype = w.scalesFor(s, p0, 1, scratch)
+		n := min(16, p.N-16*p0)
+		for r0 := 0; r0 < m; r0 += fixedTurn {
+			c.m, c.x, c.xscales = min(fixedTurn, m-r0), f.x[r0*f.ldx:], f.scales[r0*c.halves:]
+			s.fixed(scratch.y[:16*c.m], &c)
+			for r := range c.m {
+				copy(y[(r0+r)*p.N:][:n], scratch.y[16*r:])
+			}
+		}
+		y = y[n:]
+	}
+}
+
+// fixedProduct computes products of weights in fixed point.
+func (e *Engine) fixedProduct(x []float32, k, m int, ops []fusedOp) {
+	ldx := ceilDiv(k, 32) * 32
+	if ldx != k {
+		x = e.padX(x, m, k, ldx)
+	}
+	e.fixedX.quantize(e.isa, x, m, ldx)
+	panels := 0
+	for _, op := range ops {
+		panels += op.w.p.PanelCount()
+	}
+	e.split(panels, func(worker, p0, p1 int) {
+		for _, op := range ops {
+			own := op.w.p.PanelCount()
+			if from, to := max(0, p0), min(own, p1); from < to {
+				op.w.fixedPanels(e.isa, op.y[16*from:], &e.fixedX, m, from, to, &e.fusedScratch[worker])
+			}
+			p0, p1 = p0-own, p1-own
+		}
+	})
+}
+
+// fixedGeneric is the definition of the product in fixed point: y[m][16].
+func fixedGeneric(y []float32, c *fixedCall) {
+	clear(y)
+	var scale [16]float32
+	var codes [32]uint8
+	for h := range c.halves {
+		if h%c.group == 0 {
+			fusedScales(&scale, c.scales, h/c.group, c.stype)
+			for i := range scale {
+				scale[i] *= c.table.unit
+			}
+		}
+		words := c.words[64*c.bits*h:]
+		for lane, s := range scale {
+			codesByBytes(&codes, words[4*lane:], c.bits)
+			for r := range c.m {
+				x := (*[32]int16)(c.x[r*c.ldx+32*h:])
+				var a, b int32 // of columns 0 and 1, and 2 and 3, of every four
+				for k := 0; k < 32; k += 4 {
+					a += int32(c.table.values[codes[k]])*int32(x[k]) + int32(c.table.values[codes[k+1]])*int32(x[k+1])
+					b += int32(c.table.values[codes[k+2]])*int32(x[k+2]) + int32(c.table.values[codes[k+3]])*int32(x[k+3])
+				}
+				v := float32(float32(float32(a)+float32(b)) * c.xscales[h*c.m+r])
+				y[16*r+lane] = fma32(v, s, y[16*r+lane])
+			}
+		}
+	}
+}
+
+// quantizeGeneric rounds x, blocks of 32 columns, to dst. The scales of the
+// blocks are stride apart.
+func quantizeGeneric(dst []int16, scales []float32, stride int, x []float32) {
+	for b := 0; 32*b < len(x); b++ {
+		block := x[32*b:][:32]
+		// As whole numbers, absolute values are in order, and no NaN is lost.
+		most := math.Float32bits(fixedTiny)
+		for _, v := range block {
+			most = max(most, math.Float32bits(v)&^(1<<31))
+		}
+		inverse := fixedX / math.Float32frombits(most)
+		scales[stride*b] = math.Float32frombits(most) * (1 / float32(fixedX))
+		for i, v := range block {
+			switch q := math.RoundToEven(float64(float32(v * inverse))); {
+			case q >= -fixedX && q <= fixedX:
+				dst[32*b+i] = int16(q)
+			default: // of NaN and infinity
+				dst[32*b+i] = math.MinInt16
+			}
+		}
+	}
+}
+
+// codesByBytes reads the codes of a row of a half-block by bytes, whose words
+// are 64 bytes apart.
+func codesByBytes(codes *[32]uint8, words []byte, bits int) {
+	var w [5]uint32
+	for j := range bits {
+		w[j] = binary.LittleEndian.Uint32(words[64*j:])
+	}
+	put := func(l int, v uint32) { binary.LittleEndian.PutUint32(codes[4*l:], v) }
+	switch bits {
+	case 2:
+		for l := range 8 {
+			put(l, w[l/4]>>(2*(l%4))&0x03030303)
+		}
+	case 3:
+		for l := range 6 {
+			put(l, w[l/2]>>(4*(l%2))&0x07070707)
+		}
+		rest := w[0]>>3&0x11111111 | w[1]>>2&0x22222222 | w[2]>>1&0x44444444
+		put(6, rest&0x0f0f0f0f)
+		put(7, rest>>4&0x0f0f0f0f)
+	default:
+		for l := range 8 {
+			v := w[l/2] >> (4 * (l % 2)) & 0x0f0f0f0f
+			if bits == 5 {
+				v |= w[4] >> (7 - l) & 0x01010101 << 4
+			}
+			put(l, v)
+		}
+	}
+}
+
+// decodeBytesGeneric is decodeGeneric for codes by bytes.
+func decodeBytesGeneric(dst []float32, words []byte, bits int, t *[32]float32, scales *[16]float32) {
+	var codes [32]uint8
+	for ; len(dst) >= 16*repack.Half; dst = dst[16*repack.Half:] {
+		for lane, s := range scales {
+			codesByBytes(&codes, words[4*lane:], bits)
+			for k, c := range codes {
+				dst[16*k+lane] = t[c] * s
+			}
+		}
+		words = words[64*bits:]
+	}
+}
