@@ -42,7 +42,8 @@ func (o Sampling) Greedy() bool { return o.Temperature == 0 }
 // Sampler chooses the tokens of one text. The same seed and text give the same choices from the same logits.
 type Sampler struct {
 	o    Sampling
-	rand *rand.Rand
+	pcg  *rand.PCG
+	rand *rand.Rand // of pcg
 	kept []candidate
 }
 
@@ -55,7 +56,8 @@ type candidate struct {
 
 // NewSampler returns the sampler of the i-th of some texts.
 func NewSampler(o Sampling, i int) *Sampler {
-	return &Sampler{o: o, rand: rand.New(rand.NewPCG(o.Seed, uint64(i)))}
+	pcg := rand.NewPCG(o.Seed, uint64(i))
+	return &Sampler{o: o, pcg: pcg, rand: rand.New(pcg)}
 }
 
 // errNoLogits is the error of logits among which there is nothing to choose.
@@ -88,6 +90,55 @@ func (s *Sampler) ChooseRanked(r model.Ranked, vocab int) (token int, ok bool) {
 	if kept := s.ranked(r, vocab); len(kept) > 0 {
 		return s.draw(kept), true
 	}
+	return 0, false
+}
+
+// ChooseWeighed is [Sampler.Choose] of any token, where the host has but what parts of the logits weigh, and reads those of the part
+// that begins somewhere. It returns false, and chooses nothing, where the draw is so close to the border between two tokens that rounding
+// may decide.
+func (s *Sampler) ChooseWeighed(w model.Weighed, read func(from int) []float32) (token int, ok bool) {
+	if s.o.Greedy() || s.o.limited() {
+		return 0, false
+	}
+	top := float64(slices.Max(w.Tops)) / s.o.Temperature
+	sums, sum := make([]float64, len(w.Sums)), 0.0
+	for p, part := range w.Sums {
+		sums[p] = part * math.Exp(float64(w.Tops[p])/s.o.Temperature-top)
+		sum += sums[p]
+	}
+	if math.IsNaN(sum) || math.IsInf(sum, 0) {
+		return 0, false
+	}
+	before := *s.pcg
+	at, slack := s.rand.Float64()*sum, sumError*sum
+	// passed reports whether at lies behind what weighs so much, and whether that is certain.
+	passed := func(weight float64) (behind, certain bool) {
+		left := at - weight
+		if left > slack {
+			at = left
+		}
+		return left > slack, math.Abs(left) > slack
+	}
+	for p, weight := range sums {
+		behind, certain := passed(weight)
+		if behind {
+			continue
+		}
+		if !certain {
+			break
+		}
+		for i, v := range read(p * w.Part) {
+			behind, certain := passed(math.Exp(float64(v)/s.o.Temperature - top))
+			if !behind && certain {
+				return p*w.Part + i, true
+			}
+			if !certain {
+				break
+			}
+		}
+		break
+	}
+	*s.pcg = before
 	return 0, false
 }
 

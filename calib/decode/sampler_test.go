@@ -193,6 +193,58 @@ func TestRanked(t *testing.T) {
 	}
 }
 
+// TestWeighed: what is chosen by what parts weigh is what would be chosen from all.
+func TestWeighed(t *testing.T) {
+	chosen := 0
+	rapid.Check(t, func(t *rapid.T) {
+		logits := rapid.SliceOfN(rapid.Float32Range(-30, 30), 1, 60).Draw(t, "logits")
+		o := Sampling{Temperature: rapid.Float64Range(0.3, 5).Draw(t, "temperature"), Seed: rapid.Uint64().Draw(t, "seed")}
+		if rapid.Bool().Draw(t, "none") {
+			logits[len(logits)/2] = float32(math.Inf(-1))
+			logits[0] = 1
+		}
+		w := model.Weighed{Part: rapid.IntRange(1, 20).Draw(t, "part")}
+		for part := range slices.Chunk(logits, w.Part) {
+			top, sum := slices.Max(part), 0.0
+			for _, v := range part {
+				if !math.IsInf(float64(top), -1) {
+					sum += math.Exp(float64(v)/o.Temperature - float64(top)/o.Temperature)
+				}
+			}
+			w.Tops, w.Sums = append(w.Tops, top), append(w.Sums, sum*(1+1e-13*rapid.Float64Range(-1, 1).Draw(t, "off")))
+		}
+		few, all := NewSampler(o, 1), NewSampler(o, 1)
+		for range 20 {
+			want, err := all.Choose(logits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, ok := few.ChooseWeighed(w, func(from int) []float32 { return logits[from:min(from+w.Part, len(logits))] })
+			if ok {
+				chosen++
+			} else if got, err = few.Choose(logits); err != nil {
+				t.Fatal(err)
+			}
+			if got != want {
+				t.Fatalf("chose %d, %t, and %d of all", got, ok, want)
+			}
+		}
+	})
+	if chosen < 1000 {
+		t.Errorf("only %d were chosen", chosen)
+	}
+	// A border at which rounding may decide, and numbers that are none.
+	sure := Sampling{Temperature: 1}
+	u := NewSampler(sure, 0).rand.Float64()
+	edge := model.Weighed{Part: 1, Tops: []float32{0, 0}, Sums: []float64{u, 1 - u}}
+	for _, w := range []model.Weighed{edge, {Part: 1, Tops: []float32{0}, Sums: []float64{math.NaN()}}} {
+		s := NewSampler(sure, 0)
+		if _, ok := s.ChooseWeighed(w, func(int) []float32 { return []float32{0} }); ok || s.rand.Float64() != u {
+			t.Errorf("%v: chosen, or the draw is spent", w)
+		}
+	}
+}
+
 // isDue reports whether the last token may be due to the rounding of a sum.
 func isDue(o Sampling, vocab int) bool { return o.TopP > 0 && (o.TopK == 0 || o.TopK >= vocab) }
 

@@ -232,6 +232,22 @@ func (n *Next) Ranked(temperature float64) []model.Ranked {
 	return r.Rank(n.logits, n.rows, n.s.m.Vocab(), temperature)
 }
 
+// Weighed returns what the parts of each row weigh at a temperature, nil where it takes as long as to return all logits.
+func (n *Next) Weighed(temperature float64) []model.Weighed {
+	r, ok := n.s.m.Ops().(model.Ranker)
+	if !ok {
+		return nil
+	}
+	return r.Weigh(n.logits, n.rows, n.s.m.Vocab(), temperature)
+}
+
+// Some returns the logits [from, to) of a row.
+func (n *Next) Some(row, from, to int) []float32 {
+	some, at := make([]float32, to-from), row*n.s.m.Vocab()
+	n.s.m.Ops().Read(some, n.logits.Slice(at+from, at+to))
+	return some
+}
+
 // Best returns the most likely token of each row, the first of equals. They are found on the device.
 func (n *Next) Best() ([]int, error) {
 	if n.best != nil {

@@ -155,17 +155,26 @@ func (w *writer) choose(next *Next, some []int) error {
 		return err
 	}
 	var ranked []model.Ranked
+	var weighed []model.Weighed
 	if w.o.limited() {
 		ranked = next.Ranked(w.o.Temperature)
+	} else {
+		weighed = next.Weighed(w.o.Temperature)
 	}
 	var logits []float32 // of all, when they are needed
 	vocab := w.s.m.Vocab()
 	for j, i := range some {
-		if ranked != nil {
-			if token, ok := w.samplers[i].ChooseRanked(ranked[j], vocab); ok {
-				w.last[i] = token
-				continue
-			}
+		ok := false
+		switch {
+		case ranked != nil:
+			w.last[i], ok = w.samplers[i].ChooseRanked(ranked[j], vocab)
+		case weighed != nil:
+			w.last[i], ok = w.samplers[i].ChooseWeighed(weighed[j], func(from int) []float32 {
+				return next.Some(j, from, min(from+weighed[j].Part, vocab))
+			})
+		}
+		if ok {
+			continue
 		}
 		if logits == nil {
 			logits = next.Logits()

@@ -57,6 +57,8 @@ type Arranger interface {
 type Ranker interface {
 	// Rank returns what stands first in rows of logits, floats [rows, cols], or nil once something has failed.
 	Rank(logits Array, rows, cols int, temperature float64) []Ranked
+	// Weigh returns what the parts of such rows weigh, or nil.
+	Weigh(logits Array, rows, cols int, temperature float64) []Weighed
 }
 
 // Ranked is what stands first in a row of logits.
@@ -66,6 +68,13 @@ type Ranked struct {
 	// Sum is Σ exp((x − Values[0])/temperature) over all of the row, in float64 but for rounding. It is not finite where
 	// a logit is not.
 	Sum float64
+}
+
+// Weighed is how the likelihood of a row of logits lies over parts of it, Part logits each but for the last.
+type Weighed struct {
+	Part int
+	Tops []float32 // the largest of each
+	Sums []float64 // Σ exp((x − top)/temperature) of each, in float64 but for rounding; not finite where a logit is not a number or +∞
 }
 
 // Part are tokens that follow the text in a slot.

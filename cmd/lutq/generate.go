@@ -338,15 +338,24 @@ func newGenerateSession(m *model.Model, prompt, more int) (*decode.Session, erro
 		all = min(all, most)
 	}
 	if m.Ops().Name() == "cpu" {
-		need := 4*m.CacheElements(1, all) + m.ActivationBytes(min(prompt, decode.DefaultChunk(m)))
-		if free := availableMemory(); free > 0 && need > free {
-			return nil, hintError{
-				fmt.Errorf("a text of %d tokens needs %s of memory: %s are available", all, formatBytes(need), formatBytes(free)),
-				"a shorter prompt, and fewer --max-tokens, need less",
-			}
+		if err := checkTextMemory(m, prompt, all, availableMemory()); err != nil {
+			return nil, err
 		}
 	}
 	return decode.NewSession(m, decode.Options{Context: all})
+}
+
+// checkTextMemory fails where a text of so many tokens, the first of which are a prompt, needs more memory than is free. 0 is
+// not known.
+func checkTextMemory(m *model.Model, prompt, all int, free int64) error {
+	need := 4*m.CacheElements(1, all) + m.ActivationBytes(min(prompt, decode.DefaultChunk(m)))
+	if free == 0 || need <= free {
+		return nil
+	}
+	return hintError{
+		fmt.Errorf("a text of %d tokens needs %s of memory: %s are available", all, formatBytes(need), formatBytes(free)),
+		"a shorter prompt, and fewer --max-tokens, need less",
+	}
 }
 
 // hintGenerate adds what to do about an error.

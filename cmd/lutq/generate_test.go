@@ -9,6 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lutq/lutq/calib/model"
+	modelcpu "github.com/lutq/lutq/calib/model/cpu"
+	"github.com/lutq/lutq/gemm/cpu"
 )
 
 // TestGenerateInterrupted: what was written stays, as a text of whole characters that ends its line.
@@ -58,5 +62,28 @@ func TestVisibleText(t *testing.T) {
 		if got := visibleText(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
+	}
+}
+
+// TestTextMemory: a text larger than memory is an error of one line.
+func TestTextMemory(t *testing.T) {
+	engine, err := cpu.New(cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	m, err := model.Open("../../calib/testdata/lutq-tiny", modelcpu.New(engine))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for _, free := range []int64{0, 1 << 50} {
+		if err := checkTextMemory(m, 100, 2000, free); err != nil {
+			t.Errorf("%d bytes are free: %v", free, err)
+		}
+	}
+	err = checkTextMemory(m, 100, 2000, 4*m.CacheElements(1, 2000))
+	if err == nil || !strings.HasPrefix(err.Error(), "a text of 2000 tokens needs ") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("what the cache takes is free: %v", err)
 	}
 }

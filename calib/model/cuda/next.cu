@@ -146,3 +146,24 @@ rank_rows(float* out, const u64* tops, const double* sums, const float* x, u32 n
         out[2 * RANKED + 2] = (float)(sum - (float)sum);
     }
 }
+
+// weigh_parts finds of part blockIdx.y of a row, numbers that follow each other, the largest and the sum of exponentials over the temperature
+// beside it: parts [rows][parts][2].
+extern "C" __global__ void __launch_bounds__(256)
+weigh_parts(double* parts, const float* x, u32 n, double temperature) {
+    begin();
+    x += (u64)blockIdx.x * n;
+    const u32 from = blockIdx.y * RANK_PART, end = min(from + RANK_PART, n);
+    const float least = -__int_as_float(0x7f800000);
+    float top = least;
+    for (u32 i = from + threadIdx.x; i < end; i += blockDim.x) top = fmaxf(top, x[i]);
+    top = reduce(top, Max());
+    const double above = top == least ? 0 : top / temperature;
+    double sum = 0;
+    for (u32 i = from + threadIdx.x; i < end; i += blockDim.x) sum += exp(x[i] / temperature - above);
+    sum = reduce(sum, Sum());
+    if (threadIdx.x != 0) return;
+    parts += ((u64)blockIdx.x * gridDim.y + blockIdx.y) * 2;
+    parts[0] = top;
+    parts[1] = sum;
+}

@@ -50,3 +50,31 @@ func (o *Ops) Rank(x model.Array, rows, cols int, temperature float64) []model.R
 	}
 	return all
 }
+
+// Weigh finds what parts of rows weigh.
+func (o *Ops) Weigh(x model.Array, rows, cols int, temperature float64) []model.Weighed {
+	parts := ceil(cols, rankPart)
+	check(floats(x).n == rows*cols && parts > 0, "%d elements for %d rows of %d", x.Len(), rows, cols)
+	got := make([]float64, rows*parts*2)
+	err := o.now(func() {
+		out := o.scratch(8 * len(got))
+		o.launchEarly("weigh_parts", driver.Dim{X: uint32(rows), Y: uint32(parts)}, driver.Dim{X: 256}, out, x, cols, temperature)
+		if o.err == nil {
+			o.fail(o.dev.Read(driver.Bytes(got), out))
+		}
+		o.release(out)
+	})
+	if err != nil {
+		return nil // as Err tells
+	}
+	all := make([]model.Weighed, rows)
+	for row := range all {
+		w := &all[row]
+		w.Part = rankPart
+		for p := range parts {
+			at := got[(row*parts+p)*2:]
+			w.Tops, w.Sums = append(w.Tops, float32(at[0])), append(w.Sums, at[1])
+		}
+	}
+	return all
+}

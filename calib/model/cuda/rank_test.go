@@ -39,7 +39,7 @@ func testRank(t *testing.T, o *Ops, long ...int) {
 		}
 		x := o.Floats(len(v))
 		o.Write(x, v)
-		got := o.Rank(x, rows, cols, temperature)
+		got, weighed := o.Rank(x, rows, cols, temperature), o.Weigh(x, rows, cols, temperature)
 		o.Free(x)
 		if err := o.Err(); err != nil {
 			t.Fatal(err)
@@ -64,11 +64,36 @@ func testRank(t *testing.T, o *Ops, long ...int) {
 				}
 				sum += math.Exp(float64(all[token])/temperature - float64(all[order[0]])/temperature)
 			}
+			w, parts := weighed[row], 0
+			for part := range slices.Chunk(all, w.Part) {
+				top, sum := slices.Max(part), 0.0
+				for _, v := range part {
+					sum += math.Exp(float64(v)/temperature - float64(top)/temperature)
+				}
+				if w.Tops[parts] != top || math.Abs(w.Sums[parts]-sum) > 1e-12*sum {
+					t.Errorf("row %d of %d, part %d: %v beside %v, want %v beside %v", row, cols, parts, w.Sums[parts], w.Tops[parts], sum, top)
+				}
+				parts++
+			}
+			if parts != len(w.Sums) || parts != len(w.Tops) {
+				t.Errorf("row %d of %d: %d sums and %d numbers of %d parts", row, cols, len(w.Sums), len(w.Tops), parts)
+			}
 			if math.Abs(g.Sum-sum) > (1e-15+2e-16*float64(cols))*sum { // as one after the other is added here
 				t.Errorf("row %d of %d: the sum is %.17g: want %.17g", row, cols, g.Sum, sum)
 			}
 		}
 	}
+	none := make([]float32, 3000)
+	for i := range none {
+		none[i] = float32(math.Inf(-1))
+	}
+	none[1] = 3
+	x := o.Floats(len(none))
+	o.Write(x, none)
+	if got := o.Weigh(x, 1, len(none), 2)[0]; !slices.Equal(got.Sums, []float64{1, 0}) {
+		t.Errorf("a part without likelihood: %v", got)
+	}
+	o.Free(x)
 	for _, bad := range []float64{math.NaN(), math.Inf(1)} {
 		v := make([]float32, 5000)
 		v[4000] = float32(bad)
@@ -76,6 +101,9 @@ func testRank(t *testing.T, o *Ops, long ...int) {
 		o.Write(x, v)
 		if got := o.Rank(x, 1, len(v), 1); !math.IsNaN(got[0].Sum) {
 			t.Errorf("beside %v the sum is %v", bad, got[0].Sum)
+		}
+		if got := o.Weigh(x, 1, len(v), 1)[0].Sums; !math.IsNaN(got[1]) || got[0] != 2048 {
+			t.Errorf("beside %v the sums are %v", bad, got)
 		}
 		o.Free(x)
 	}
