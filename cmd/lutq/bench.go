@@ -69,9 +69,8 @@ prompt and write one by one. MODEL is a quantized model, an ordinary folder, or
 a config.json, of which the weights are random.
 
 --selftest instead runs every kernel of this machine on random data of awkward
-shapes: those of the cpu, and those of a GPU where there is one, which are
-compiled the first time, on all processors. --device leaves one of them out;
---bits, --group and --dtype narrow the GPU's down.
+shapes: those of the cpu, and of a GPU where there is one, compiled the first
+time. --device leaves one out; --bits, --group, --dtype narrow the GPU's down.
 
 The layers of MODEL are checked while they are read, by the SHA-256 that they
 were written with; --no-verify takes them as they are.
