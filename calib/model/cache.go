@@ -169,12 +169,17 @@ func (c *Cache) Continue(ctx context.Context, parts ...Part) (Array, error) {
 	}
 	a := m.room(len(tokens))
 	at := c.places.set(m.ops, runs)
-	m.ops.Embed(a.h, tokens, m.embed, float32(m.desc.EmbedScale))
-	for i := range m.layers {
-		if err := ctx.Err(); err != nil {
-			return nil, err
+	m.queue(func() {
+		m.ops.Embed(a.h, tokens, m.embed, float32(m.desc.EmbedScale))
+		for i := range m.layers {
+			if err = ctx.Err(); err != nil {
+				return
+			}
+			c.layer(a, i, at, c.places)
 		}
-		c.layer(a, i, at, c.places)
+	})
+	if err != nil {
+		return nil, err
 	}
 	row := m.ops.NotFinite(a.h, a.t, m.desc.Hidden)
 	if err := m.ops.Err(); err != nil {

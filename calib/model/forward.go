@@ -166,21 +166,42 @@ func (m *Model) mlpRows(t int) int {
 // What is not finite stays so, and is looked for at the end: to look after each
 // layer would make the host wait for the device.
 func (m *Model) forward(ctx context.Context, a activations, tokens []int, before func(layer int)) error {
-	m.ops.Embed(a.h, tokens, m.embed, float32(m.desc.EmbedScale))
-	for i := range m.layers {
-		if err := ctx.Err(); err != nil {
-			return err
+	var err error
+	m.queue(func() {
+		m.ops.Embed(a.h, tokens, m.embed, float32(m.desc.EmbedScale))
+		for i := range m.layers {
+			if err = ctx.Err(); err != nil {
+				return
+			}
+			if before != nil {
+				before(i)
+			}
+			m.attend(a, &m.layers[i])
+			m.feed(a, &m.layers[i])
 		}
-		if before != nil {
-			before(i)
-		}
-		m.attend(a, &m.layers[i])
-		m.feed(a, &m.layers[i])
+	})
+	if err != nil {
+		return err
 	}
 	if m.ops.NotFinite(a.h, a.t, m.desc.Hidden) >= 0 {
 		return m.notFinite(a, tokens)
 	}
 	return nil
+}
+
+// Queuer is implemented by [Ops] that take every operation to a thread of their own, which costs less for many at once.
+type Queuer interface {
+	// Queue runs f, which asks for operations, on that thread.
+	Queue(f func())
+}
+
+// queue runs f, which asks for many operations.
+func (m *Model) queue(f func()) {
+	if q, ok := m.ops.(Queuer); ok {
+		q.Queue(f)
+		return
+	}
+	f()
 }
 
 // ErrNotFinite is in the error of a forward pass that overflows the device's type

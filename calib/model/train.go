@@ -61,7 +61,7 @@ func (m *Model) Gradient(ctx context.Context, tokens []int, teacher *Model, grad
 	if err != nil {
 		return 0, err
 	}
-	if err := b.layers(ctx); err != nil {
+	if m.queue(func() { err = b.layers(ctx) }); err != nil {
 		return 0, err
 	}
 	return loss, ops.Err()

@@ -10,7 +10,10 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
-var _ model.Ops = (*Ops)(nil)
+var (
+	_ model.Ops    = (*Ops)(nil)
+	_ model.Queuer = (*Ops)(nil)
+)
 
 // Options adjust [New].
 type Options struct {
@@ -131,6 +134,15 @@ func (o *Ops) Err() error {
 			o.fail(o.stream.Sync())
 		}
 		return o.err
+	})
+}
+
+// Queue runs f on the device's goroutine, so that no operation has to change threads.
+func (o *Ops) Queue(f func()) {
+	// An error of Do itself, that the device is closed, shows in Err.
+	_ = o.dev.Do(func() error {
+		f()
+		return nil
 	})
 }
 
