@@ -13,6 +13,7 @@ type shape struct {
 	Format
 	n, k, m int
 	slices  int // that K is split into: the order of the sums depends on it
+	Fusion
 }
 
 // shapeOf returns a shape with K split as choices has it.

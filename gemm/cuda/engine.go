@@ -30,6 +30,7 @@ type Engine struct {
 type moduleKey struct {
 	format Format
 	config Config
+	fusion Fusion
 }
 
 type module struct {
@@ -214,17 +215,24 @@ func (e *Engine) each(w *Matrix, o Operands, f func(Operands) error) error {
 
 // launch launches a kernel for as many rows as it is compiled for, or fewer.
 func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
-	p, launch, err := shapeOf(w.Format, w.N, w.K, o.M).under(c).plan(c, e.limits)
+	return e.launchFused(s, w, Fused{Operands: o}, c, kernel)
+}
+
+func (e *Engine) launchFused(s *driver.Stream, w *Matrix, o Fused, c Config, kernel string) error {
+	product := shapeOf(w.Format, w.N, w.K, o.M).under(c)
+	product.Fusion = o.Fusion
+	p, launch, err := product.plan(c, e.limits)
 	if err != nil {
 		return err
 	}
 	launch.Programmatic = e.dev.Info.Major >= 9
-	mod, err := e.module(w.Format, c)
+	mod, err := e.module(moduleKey{w.Format, c, o.Fusion})
 	if err != nil {
 		return err
 	}
 	p.codes, p.scales = uint64(w.codes), uint64(w.scales)
 	p.x, p.y, p.bias = uint64(o.X), uint64(o.Y), uint64(o.Bias)
+	p.norm, p.eps, p.alpha, p.limit = uint64(o.Norm), o.Eps, o.Alpha, o.Limit
 	p.codebook = w.codebook
 	f := mod.gemm
 	if kernel == readName {
@@ -234,12 +242,11 @@ func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kerne
 }
 
 // module returns the compiled kernels.
-func (e *Engine) module(f Format, c Config) (*module, error) {
-	key := moduleKey{f, c}
+func (e *Engine) module(key moduleKey) (*module, error) {
 	if mod, ok := e.modules[key]; ok {
 		return mod, nil
 	}
-	loaded, err := e.dev.LoadKernel(f.Kernel(c))
+	loaded, err := e.dev.LoadKernel(key.fusion.kernel(key.format, key.config))
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +256,7 @@ func (e *Engine) module(f Format, c Config) (*module, error) {
 	if mod.gemm, err = loaded.Function(gemmName); err == nil {
 		err = mod.gemm.SetMaxDynamicShared(e.limits.sharedBlock)
 	}
-	if err == nil && c.kernel().twin() {
+	if err == nil && key.config.kernel().twin() {
 		if mod.read, err = loaded.Function(readName); err == nil {
 			err = mod.read.SetMaxDynamicShared(e.limits.sharedBlock)
 		}

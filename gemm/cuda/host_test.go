@@ -133,7 +133,7 @@ func (m *hostMatrix) Slices(c hostConfig, _ int) int { return c.slices }
 // every other configuration.
 func (m *hostMatrix) MatMul(c hostConfig, p *conform.Product, blocks int, y []uint16) error {
 	const sms = 3 // as filling the tables of many blocks takes long
-	args, launch, err := shape{m.f, m.N, m.K, p.Rows, c.slices}.plan(c.Config, limits{sms: min(blocks, sms), sharedBlock: 227 << 10})
+	args, launch, err := shape{Format: m.f, n: m.N, k: m.K, m: p.Rows, slices: c.slices}.plan(c.Config, limits{sms: min(blocks, sms), sharedBlock: 227 << 10})
 	if err != nil {
 		return err
 	}

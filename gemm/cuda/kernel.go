@@ -13,6 +13,13 @@ var ptxSource string
 //go:embed lut.cuh
 var lutSource string
 
+//go:embed glu.cuh
+var gluSource string
+
+// GLUSource returns the activations of gates, which are those of package arch, as kernels have them: an enum Activation, and
+// activated and other_factor.
+func GLUSource() string { return gluSource }
+
 // The functions of a module; kernel.twin says which have the second.
 const (
 	gemmName = "lutgemm"

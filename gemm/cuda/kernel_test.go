@@ -74,7 +74,38 @@ func TestCompile(t *testing.T) {
 			Kernel: k, Spills: spills,
 		})
 	}
+	for _, v := range fusedVariants(*long || *cover) {
+		k := v.fusion.kernel(v.format, v.config)
+		k.Options.Arch = v.arch
+		variants = append(variants, kerneltest.Variant{
+			Group:  fmt.Sprintf("%d bits, to %d rows, %v, %+v", v.format.Bits, v.config.rowsOfX(), v.config, v.fusion),
+			Kernel: k, Spills: someSpills,
+		})
+	}
 	kerneltest.Compile(t, c, variants)
+}
+
+// fusedVariant is a kernel that does more than multiply.
+type fusedVariant struct {
+	variant
+	fusion Fusion
+}
+
+// fusedVariants returns kernels that do: one of each kind, or for every width all that a format has.
+func fusedVariants(all bool) []fusedVariant {
+	var some []fusedVariant
+	fusions := []Fusion{{Adds: true}, {Gates: "silu"}, {Norms: true}, {Gates: "silu", Norms: true}}
+	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
+		f := Format{bits, 64, weight.F16, driver.F16}
+		for i, config := range slices.Concat(f.variants(rowsOfB), f.variants(MaxRows)) {
+			for j, fusion := range fusions {
+				if fusion.fuses(config.kernel()) && (config.rowsOfX() == rowsOfB || !fusion.Norms) && (all || bits == 4 && (i+j)%4 == 0) {
+					some = append(some, fusedVariant{variant{f, config, "sm_90a"}, fusion})
+				}
+			}
+		}
+	}
+	return some
 }
 
 // variant is a kernel and an architecture to compile it for.
@@ -102,7 +133,7 @@ func allVariants() []variant {
 		for _, rows := range []int{rowsOfB, MaxRows} {
 			for _, config := range f.variants(rows) {
 				all = append(all, variant{f, config, "sm_90a"})
-				s := shape{f, 1, 32, rows, 8}.under(config)
+				s := shape{Format: f, n: 1, k: 32, m: rows, slices: 8}.under(config)
 				if _, _, err := s.plan(config, limits{sms: 108, sharedBlock: 163 << 10}); err == nil {
 					all = append(all, variant{f, config, "sm_80"})
 				}

@@ -22,6 +22,17 @@
 //   NT           tiles of 8 rows of X, 1 or 2
 //   WARPS        of a block
 //   DEPTH        atoms that a warp has registers for
+// and for a kernel that does more than multiply:
+//   ADDS         1 if Y is floats, to which results are added, rounded as they otherwise are
+//   GATES        1 if Y has the results of the first half of Ŵ's rows, which are then gates, times those of the second
+//   ACTIVATION   of the gates, as glu.cuh has them
+//   NORMS        1 if X is floats, of which the RMS norm is multiplied
+#ifndef ADDS
+#define ADDS 0
+#define GATES 0
+#define ACTIVATION SILU
+#define NORMS 0
+#endif
 
 constexpr u32 THREADS = WARPS * 32;
 constexpr u32 ATOM_BYTES = 256 * BITS;
@@ -61,6 +72,12 @@ struct Params {
     u32 pairs_inverse;     // ⌈2^32/pairs⌉, wrapped
     u32 slot_base;         // where slots begin in shared memory
     u32 slot_pitch;        // from one pair's 128 bytes to the next: 128, or 256 in the table's gaps
+#if GATES || NORMS
+    float eps;
+    const float* norm;     // [k]
+    float alpha, limit;    // of the activation
+    u32 columns;           // where the rows of X lie in shared memory, of which the norm is taken
+#endif
     u32 codebook[1 << BITS];  // in the low 16 bits, in the type of X
 };
 
@@ -160,12 +177,23 @@ __device__ __forceinline__ void load_scales(u32 (&s)[WORDS], const u8* p) {
 // those of all others a part of that cache.
 constexpr u32 MOST_AHEAD = 128 << 10;
 
+// share_tiles returns the tiles of a block: the first, and how many. Where there are gates it has as many tiles of the
+// second half of Ŵ's rows, each half a matrix behind a gate's.
+__device__ __forceinline__ void share_tiles(const Params& p, u32& first, u32& count) {
+    const u32 together = GATES ? 2 : 1;
+    first = blockIdx.x * (p.tiles_each / together) + min(blockIdx.x, p.tiles_over);
+    count = p.tiles_each + (blockIdx.x < p.tiles_over ? together : 0);
+}
+
 // prefetch_scales brings the block's scales into the level-2 cache. They are few and
 // lie scattered, and memory reads codes 2 to 4 % faster when it is not asked for a sector of
 // scales between them.
 __device__ __forceinline__ void prefetch_scales(const Params& p, u32 tile0, u32 tiles) {
-    const u32 tile = p.units * UNIT_SCALE_BYTES, bytes = min(tiles * tile, MOST_AHEAD);
-    for (u32 i = threadIdx.x * 128; i < bytes; i += THREADS * 128) prefetch(p.scales + (u64)tile0 * tile + i);
+    const u32 tile = p.units * UNIT_SCALE_BYTES, bytes = min((GATES ? tiles / 2 : tiles) * tile, MOST_AHEAD);
+    for (u32 i = threadIdx.x * 128; i < bytes; i += THREADS * 128) {
+        prefetch(p.scales + (u64)tile0 * tile + i);
+        if (GATES) prefetch(p.scales + (u64)(tile0 + p.n / 32) * tile + i);
+    }
 }
 
 // ---- unpack and look up ----
@@ -257,6 +285,14 @@ __device__ __forceinline__ void dequantize(u32 (&a)[HALF_STEPS][4], const u32 (&
 // float_of and rounded_of turn the bits of a bias into a number and a number into those of Y.
 __device__ __forceinline__ float float_of(u16 h) { return BF16 ? f32_of_bits((u32)h << 16) : f32_of_f16(h); }
 __device__ __forceinline__ u16 rounded_of(float f) { return BF16 ? bf16_of_f32(f) : f16_of_f32(f); }
+
+#if GATES
+// gated returns a gate, activated, times another factor, both rounded before.
+__device__ __forceinline__ u16 gated(const Params& p, u16 gate, u16 up) {
+    const Gating g = {p.alpha, p.limit};
+    return rounded_of(activated<ACTIVATION>(float_of(gate), g) * other_factor<ACTIVATION>(float_of(up), g));
+}
+#endif
 
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     if (BF16)

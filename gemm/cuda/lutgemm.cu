@@ -36,7 +36,8 @@ struct Warp {
 struct Cursor {
     u32 first;  // tile of the block that the run begins at
     u32 step;   // of K
-    u32 left;   // tiles to do in this step, 0 at the end
+    u32 left;   // tiles to do in this step, 0 at the end; of gates or of what they are multiplied by where there are some
+    bool ups;   // which of the two
     const u8* codes;
     const u8* scales;
 };
@@ -49,11 +50,28 @@ __device__ __forceinline__ u32 tiles_of(const Params& p, const Warp& w, u32 firs
     return p.groups == 2 ? (run + 1 - w.group) / 2 : run;
 }
 
+// gates_of returns how many of them are gates: those of the first half of the run, of which they come first.
+__device__ __forceinline__ u32 gates_of(const Params& p, const Warp& w, u32 first) {
+    const u32 half = min(p.run, w.tiles - first) / 2;
+    return half > w.group ? (half - w.group + p.groups - 1) / p.groups : 0;
+}
+
 __device__ __forceinline__ void seek(Cursor& c, const Params& p, const Warp& w) {
     u32 tile = w.tile0 + c.first + w.group;
+    u32 gates = 0;
+    if (GATES) {
+        tile = w.tile0 + c.first / 2 + w.group;
+        const u32 all = tiles_of(p, w, c.first);
+        if (all) {
+            gates = gates_of(p, w, c.first);
+            if (gates == 0) c.ups = true;
+        }
+        if (c.ups) tile += gates * p.groups - min(p.run, w.tiles - c.first) / 2 + p.n / 32;
+    }
     u32 unit = tile * p.units + p.slices * (KA == 2 ? c.step : c.step / 2) + w.slice;
     u32 second = KA == 2 ? 0 : c.step % 2;
     c.left = tiles_of(p, w, c.first);
+    if (GATES && c.left) c.left = c.ups ? c.left - gates : gates;
     c.codes = p.codes + (u64)unit * (2 * ATOM_BYTES) + second * ATOM_BYTES + w.lane * 16;
     c.scales = p.scales + (u64)unit * UNIT_SCALE_BYTES + w.lane / 4 * SCALE_BYTES +
                (GROUP == 256 ? 0 : second * 8 * SCALE_BYTES);
@@ -65,6 +83,12 @@ __device__ __forceinline__ void advance(Cursor& c, const Params& p, const Warp& 
         c.scales += (u64)(p.units * UNIT_SCALE_BYTES) * p.groups;
         return;
     }
+    if (GATES && !c.ups && gates_of(p, w, c.first) < tiles_of(p, w, c.first)) {
+        c.ups = true;
+        seek(c, p, w);
+        return;
+    }
+    c.ups = false;
     if (++c.step == w.steps) {
         c.step = 0;
         c.first += p.run;
@@ -87,6 +111,56 @@ struct Columns {
     u32 b[KA][4][NT][4];
 };
 
+#if NORMS
+// columns_at returns where a column of a row of the norm lies in shared memory: rows, of which lanes read four
+// at once, share no banks with their neighbours.
+__device__ __forceinline__ u32 columns_at(const Params& p, u32 row, u32 col) { return p.columns + row * (2 * p.k + 64) + 2 * col; }
+
+// normalize puts the RMS norm of X, rounded, into shared memory, for four rows at most. A thread has eight columns, and
+// eight of each THREADS·8 behind them.
+__device__ __forceinline__ void normalize(const Params& p) {
+    constexpr u32 ROWS = 4, EACH = 8;
+    const float* h = (const float*)p.x;
+    float* parts = (float*)(shared + columns_at(p, p.m, 0));  // [WARPS][ROWS], behind the rows
+    float sums[ROWS] = {};
+    for (u32 col = threadIdx.x * EACH; col < p.k; col += THREADS * EACH)
+#pragma unroll
+        for (u32 row = 0; row < ROWS; row++) {
+            if (row >= p.m) break;
+            u32 v[EACH];
+            load_eight(v, h + (u64)row * p.k + col);
+#pragma unroll
+            for (u32 j = 0; j < EACH; j++) sums[row] += f32_of_bits(v[j]) * f32_of_bits(v[j]);
+        }
+#pragma unroll
+    for (u32 row = 0; row < ROWS; row++) {
+#pragma unroll
+        for (u32 lanes = 16; lanes > 0; lanes /= 2) sums[row] += __shfl_xor_sync(0xffffffff, sums[row], lanes);
+        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32 * ROWS + row] = sums[row];
+    }
+    __syncthreads();
+    for (u32 row = 0; row < p.m; row++) {
+        float sum = parts[row];
+#pragma unroll
+        for (u32 warp = 1; warp < WARPS; warp++) sum += parts[warp * ROWS + row];
+        const float scale = 1 / sqrtf(sum / p.k + p.eps);
+        for (u32 col = threadIdx.x * EACH; col < p.k; col += THREADS * EACH) {
+            u32 v[EACH], w[EACH];
+            load_eight(v, h + (u64)row * p.k + col);
+            load_eight(w, p.norm + col);
+            Words4 x;
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                const float lo = f32_of_bits(v[2 * j]) * (scale * f32_of_bits(w[2 * j])), hi = f32_of_bits(v[2 * j + 1]) * (scale * f32_of_bits(w[2 * j + 1]));
+                x.w[j] = BF16 ? bf16x2_of_f32(lo, hi) : f16x2_of_f32(lo, hi);
+            }
+            *(Words4*)(shared + columns_at(p, row, col)) = x;
+        }
+    }
+    __syncthreads();
+}
+#endif
+
 __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const Warp& w, u32 step) {
     u32 unit = p.slices * (KA == 2 ? step : step / 2) + w.slice;
     u32 col0 = (2 * unit + (KA == 2 ? 0 : step % 2)) * ATOM_COLS + w.lane % 4 * 8;
@@ -99,7 +173,11 @@ __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const 
                 u32 row = 8 * t + w.lane / 4, col = col0 + a * ATOM_COLS + 32 * c;
                 u32(&b)[4] = x.b[a][c][t];
                 b[0] = b[1] = b[2] = b[3] = 0;
+#if NORMS
+                if (row < p.m && col < p.k) read_shared(b, SHARED_BASE + columns_at(p, row, col));
+#else
                 if (row < p.m && col < p.k) load_cached(b, p.x + ((u64)row * p.k + col) * 2);
+#endif
                 if (c == planes_chunk(KA == 2 ? a : step % 2)) turn_columns(b);
             }
 }
@@ -118,6 +196,7 @@ struct Output {
     u32 row, m;      // of Ŵ, the first of two eight apart; of X, the first of two
     float scale[2];  // of the rows, where each has one
     float bias[2];
+    float before[4];  // what is added to
 };
 
 // output_of returns the output for row g of a tile of the matrix.
@@ -138,17 +217,32 @@ __device__ __forceinline__ Output output_of(const Params& p, u32 tile, u32 q, u3
         o.bias[j] = 0;
         if (p.bias && n < p.n) o.bias[j] = float_of(p.bias[n]);
     }
+    if (ADDS)
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            const u32 row = o.row + j / 2 * 8, m = o.m + j % 2;
+            o.before[j] = row < p.n && m < p.m ? ((const float*)p.y)[(u64)m * p.n + row] : 0;
+        }
     return o;
 }
 
-// write rounds the sums of an output to Y.
+// result returns what is rounded of sum j of an output.
+__device__ __forceinline__ float result(const Output& o, const float (&v)[4], u32 j) {
+    return fmaf(v[j], o.scale[j / 2], o.bias[j / 2]);  // one rounding, as in lutwide.cu
+}
+
+// write rounds the sums of an output to Y, or adds them.
 __device__ __forceinline__ void write(const Params& p, const Output& o, const float (&v)[4]) {
-    u16* y = p.y + ((u64)o.m * p.n + o.row);
+    const u64 at = (u64)o.m * p.n + o.row;
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
         u32 row = j / 2 * 8, m = j % 2;
-        const float r = fmaf(v[j], o.scale[j / 2], o.bias[j / 2]);  // one rounding, as in lutwide.cu
-        if (o.row + row < p.n && o.m + m < p.m) y[m * p.n + row] = rounded_of(r);
+        const u16 r = rounded_of(result(o, v, j));
+        if (o.row + row >= p.n || o.m + m >= p.m) continue;
+        if (ADDS)
+            ((float*)p.y)[at + m * p.n + row] = o.before[j] + float_of(r);
+        else
+            p.y[at + m * p.n + row] = r;
     }
 }
 
@@ -156,7 +250,7 @@ __device__ __forceinline__ void write(const Params& p, const Output& o, const fl
 __device__ __forceinline__ Output place(const Params& p, const Warp& w, u32 first, u32 i, u32& at) {
     u32 g = i % 8, tile = p.pairs == 1 ? i / 8 : __umulhi(i / 8, p.pairs_inverse), q = i / 8 - tile * p.pairs;
     at = slot(p, tile, 0, q, g);
-    return output_of(p, w.tile0 + first + tile, q, g);
+    return output_of(p, w.tile0 + (GATES ? first / 2 : first) + tile, q, g);
 }
 
 // add_slots adds an output's slots of so many slices in order, of which AT_ONCE are read together.
@@ -170,10 +264,35 @@ __device__ __forceinline__ void add_slots(float (&v)[4], u32 at, u32 pitch, u32 
     }
 }
 
+// add_up adds up the slots of an output.
+__device__ __forceinline__ void add_up(float (&v)[4], u32 at, u32 pitch, u32 slices) {
+    // All at once gains 1 to 6 % up to 14336×4096.
+    if (slices == 16)
+        add_slots<16>(v, at, pitch, 16);
+    else if (slices == 8)
+        add_slots<8>(v, at, pitch, 8);
+    else
+        add_slots<4>(v, at, pitch, slices);
+}
+
+#if GATES
+// gate writes an output of gates times the one that lies so many bytes behind it.
+__device__ __forceinline__ void gate(const Params& p, const Warp& w, const Output& o, const float (&v)[4], u32 at, u32 pitch, u32 slices) {
+    const Output up = output_of(p, o.row / 16 + p.n / 32, o.m / 2, o.row % 16);
+    float u[4] = {0, 0, 0, 0};
+    add_up(u, at, pitch, slices);
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) {
+        const u32 row = o.row + j / 2 * 8, m = o.m + j % 2;
+        if (m < p.m) p.y[(u64)m * (p.n / 2) + row] = gated(p, rounded_of(result(o, v, j)), rounded_of(result(up, u, j)));
+    }
+}
+#endif
+
 // finish sums the slots of a run and writes Y. The kernel behind this one waits for
 // a block's last instructions, so all that can be is done before the barrier.
 __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first) {
-    const u32 count = min(p.run, w.tiles - first) * p.pairs * 8;
+    const u32 tiles = min(p.run, w.tiles - first) / (GATES ? 2 : 1), count = tiles * p.pairs * 8;
     const u32 pitch = p.pairs * p.slot_pitch;
     const u32 slices = min(p.slices, p.units);  // those without columns have written none
     u32 i = threadIdx.x, at;
@@ -182,14 +301,12 @@ __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first
     __syncthreads();
     while (i < count) {
         float v[4] = {0, 0, 0, 0};
-        // All at once gains 1 to 6 % up to 14336×4096.
-        if (slices == 16)
-            add_slots<16>(v, at, pitch, 16);
-        else if (slices == 8)
-            add_slots<8>(v, at, pitch, 8);
-        else
-            add_slots<4>(v, at, pitch, slices);
+        add_up(v, at, pitch, slices);
+#if GATES
+        gate(p, w, o, v, at + tiles * p.slices * pitch, pitch, slices);
+#else
         write(p, o, v);
+#endif
         i += THREADS;
         if (i < count) o = place(p, w, first, i, at);
     }
@@ -205,8 +322,7 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
     w.slice = warp - (NT == 2 ? p.slices : 8) * w.group;
 #pragma unroll
     for (u32 t = 0; t < NT; t++) w.writes[t] = w.lane % 4 + 4 * t < p.pairs;
-    w.tile0 = blockIdx.x * p.tiles_each + min(blockIdx.x, p.tiles_over);
-    w.tiles = p.tiles_each + (blockIdx.x < p.tiles_over);
+    share_tiles(p, w.tile0, w.tiles);
     // With three slices a warp is left over.
     const u32 units = NT == 2 && w.group >= p.groups ? 0 : p.units + p.slices - 1 - w.slice;
     w.steps = (NT == 2 ? units / p.slices : units >> (p.slices == 16 ? 4 : 3)) * (2 / KA);
@@ -359,6 +475,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
     fill_table(p);
     __syncthreads();
     wait_previous();
+#if NORMS
+    normalize(p);
+#endif
 
     const Table table = table_of(p, w.lane);
     Columns x;

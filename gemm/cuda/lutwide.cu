@@ -58,8 +58,7 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
     w.lane = threadIdx.x % 32;
     w.group = warp % TEAM;
     w.slice = warp / TEAM;
-    w.tile0 = blockIdx.x * p.tiles_each + min(blockIdx.x, p.tiles_over);
-    w.tiles = p.tiles_each + (blockIdx.x < p.tiles_over);
+    share_tiles(p, w.tile0, w.tiles);
     w.units = p.units > w.slice ? (p.units - 1 - w.slice) / SLICES + 1 : 0;
     return w;
 }
@@ -140,10 +139,19 @@ __device__ __forceinline__ Place second(const Place& at) {
     return {at.codes + ATOM_BYTES, at.scales + (GROUP == 256 ? 0 : 8 * SCALE_BYTES)};
 }
 
-// Strides are the bytes from a tile of a warp to its next.
+// Strides are the bytes from a tile of a warp to its next. With gates the block's tiles are in turns one of gates and what that is
+// multiplied by, and so are those of a warp that is alone with its slice: then strides are from a gate to the next, and those
+// of ups from a gate to what it is multiplied by.
 struct Strides {
-    u32 codes, scales;
+    u32 codes, scales, up_codes, up_scales;
 };
+constexpr bool IN_TURNS = GATES && TEAM == 1;
+
+// skipped returns the bytes from a warp's first tile to another one.
+__device__ __forceinline__ Strides skipped(const Strides& stride, u32 tiles) {
+    if (IN_TURNS) return {tiles / 2 * stride.codes + tiles % 2 * stride.up_codes, tiles / 2 * stride.scales + tiles % 2 * stride.up_scales};
+    return {tiles * stride.codes, tiles * stride.scales};
+}
 
 // Share is how many tiles a warp has of a run, in its first batch and in its second.
 struct Share {
@@ -169,8 +177,17 @@ __device__ __forceinline__ void load(Ring& ring, const Strides& stride, const Wa
             load_codes(ring.atom[t].w, tile.codes, w.lane);
             if constexpr (GROUP != 0) load_scales(ring.atom[t].s, tile.scales);
         }
+        if (IN_TURNS && t % 2 == 0) {
+            tile.codes += stride.up_codes;
+            tile.scales += stride.up_scales;
+            continue;
+        }
         tile.codes += stride.codes;
         tile.scales += stride.scales;
+        if (IN_TURNS) {
+            tile.codes -= stride.up_codes;
+            tile.scales -= stride.up_scales;
+        }
     }
 }
 
@@ -289,35 +306,67 @@ struct alignas(2 * EACH) Rounded { u32 w[EACH / 2]; };
 constexpr u32 PART = EACH < 4 ? EACH : 4;  // of them, that are read from a slot at once
 struct alignas(4 * PART) Part { float f[PART]; };
 
-// write_row rounds neighbours of a row of Y, the first at a multiple of their number, with their
-// scales, where each row of Ŵ has one, and bias.
-__device__ __forceinline__ void write_row(const Params& p, u32 m, u32 n0, float (&v)[EACH]) {
-    if (p.bias || GROUP == 0) {
+// finish_row scales neighbours of a row of Y, where each row of Ŵ has one, and adds the bias.
+__device__ __forceinline__ void finish_row(const Params& p, u32 n0, float (&v)[EACH]) {
+    if (!p.bias && GROUP != 0) return;
 #pragma unroll
-        for (u32 j = 0; j < EACH; j++) {
-            float bias = 0, scale = 1;
-            if (p.bias && n0 + j < p.n) bias = float_of(p.bias[n0 + j]);
-            if constexpr (GROUP == 0) {
-                const u32 row = n0 % 16 + j;
-                const u32 at = (n0 / 16 * 16 + row % 8 * 2 + row / 8) * SCALE_SIZE;  // rows g and g + 8 lie together
-                u32 bits[1] = {};
-                for (u32 b = 0; b < SCALE_SIZE; b++) bits[0] |= (u32)p.scales[at + b] << 8 * b;
-                scale = scale_at(bits, 0);
-            }
-            v[j] = fmaf(v[j], scale, bias);
+    for (u32 j = 0; j < EACH; j++) {
+        float bias = 0, scale = 1;
+        if (p.bias && n0 + j < p.n) bias = float_of(p.bias[n0 + j]);
+        if constexpr (GROUP == 0) {
+            const u32 row = n0 % 16 + j;
+            const u32 at = (n0 / 16 * 16 + row % 8 * 2 + row / 8) * SCALE_SIZE;  // rows g and g + 8 lie together
+            u32 bits[1] = {};
+            for (u32 b = 0; b < SCALE_SIZE; b++) bits[0] |= (u32)p.scales[at + b] << 8 * b;
+            scale = scale_at(bits, 0);
         }
+        v[j] = fmaf(v[j], scale, bias);
     }
+}
+
+// write_row rounds neighbours of a row of Y, the first at a multiple of their number, or adds them. Rows have n elements.
+__device__ __forceinline__ void write_row(const Params& p, u32 n, u32 m, u32 n0, const u16 (&v)[EACH]) {
+#if ADDS
+    float* h = (float*)p.y + ((u64)m * n + n0);
+    if (n0 + EACH <= n && (u64)h % 8 == 0) {
+        struct alignas(8) Two { float f[2]; };
+#pragma unroll
+        for (u32 j = 0; j < EACH; j += 2) {
+            const Two before = *(const Two*)(h + j);
+            *(Two*)(h + j) = {{before.f[0] + float_of(v[j]), before.f[1] + float_of(v[j + 1])}};
+        }
+        return;
+    }
+#pragma unroll
+    for (u32 j = 0; j < EACH; j++)
+        if (n0 + j < n) h[j] += float_of(v[j]);
+#else
     Rounded r;
 #pragma unroll
-    for (u32 j = 0; j < EACH; j += 2) r.w[j / 2] = rounded_of(v[j]) | (u32)rounded_of(v[j + 1]) << 16;
-    u16* y = p.y + ((u64)m * p.n + n0);
-    if (n0 + EACH <= p.n && (u64)y % sizeof r == 0) {
+    for (u32 j = 0; j < EACH; j += 2) r.w[j / 2] = v[j] | (u32)v[j + 1] << 16;
+    u16* y = p.y + ((u64)m * n + n0);
+    if (n0 + EACH <= n && (u64)y % sizeof r == 0) {
         *(Rounded*)y = r;
         return;
     }
 #pragma unroll
     for (u32 j = 0; j < EACH; j++)
-        if (n0 + j < p.n) y[j] = (u16)(r.w[j / 2] >> j % 2 * 16);
+        if (n0 + j < n) y[j] = v[j];
+#endif
+}
+
+// add_up adds up the slots of a tile for neighbours of a row of Y, of which those of the first slice begin at a place.
+__device__ __forceinline__ void add_up(const Params& p, const u8* at, float (&v)[EACH]) {
+#pragma unroll
+    for (u32 s = 0; s < SLICES; s++) {
+#pragma unroll
+        for (u32 h = 0; h < EACH; h += PART) {
+            Part part = {};
+            if (s < p.units) part = *(const Part*)(at + s * SLOT_BYTES + h * 4);  // the others have written none
+#pragma unroll
+            for (u32 j = 0; j < PART; j++) v[h + j] += part.f[j];
+        }
+    }
 }
 
 // finish sums the slots of a run and writes Y. Threads beside each other have rows of X beside each
@@ -327,23 +376,27 @@ __device__ __forceinline__ void write_row(const Params& p, u32 m, u32 n0, float 
 __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first, u32 run) {
     __syncthreads();
     constexpr u32 rows = 16 / EACH;  // threads for a tile's column of Y
-    for (u32 i = threadIdx.x; i < run * (8 * NT * rows); i += THREADS) {
+    constexpr u32 together = GATES ? 2 : 1;
+    const u32 n = p.n / together;
+    for (u32 i = threadIdx.x; i < run / together * (8 * NT * rows); i += THREADS) {
         const u32 row = i / 8 % rows * EACH, m = i % 8 + i / (8 * rows) % NT * 8, tile = i / (8 * NT * rows);
-        const u32 n0 = (w.tile0 + first + tile) * 16 + row;
-        if (m >= p.m || n0 >= p.n) continue;
-        const u8* at = shared + tile * SLICES * SLOT_BYTES + m * SLOT_PITCH + row * 4;
+        const u32 n0 = (w.tile0 + first / together + tile) * 16 + row;
+        if (m >= p.m || n0 >= n) continue;
+        const u8* at = shared + tile * together * SLICES * SLOT_BYTES + m * SLOT_PITCH + row * 4;
         float v[EACH] = {};
+        add_up(p, at, v);
+        finish_row(p, n0, v);
+        u16 y[EACH];
 #pragma unroll
-        for (u32 s = 0; s < SLICES; s++) {
+        for (u32 j = 0; j < EACH; j++) y[j] = rounded_of(v[j]);
+#if GATES
+        float u[EACH] = {};
+        add_up(p, at + SLICES * SLOT_BYTES, u);
+        finish_row(p, n + n0, u);
 #pragma unroll
-            for (u32 h = 0; h < EACH; h += PART) {
-                Part part = {};
-                if (s < p.units) part = *(const Part*)(at + s * SLOT_BYTES + h * 4);  // the others have written none
-#pragma unroll
-                for (u32 j = 0; j < PART; j++) v[h + j] += part.f[j];
-            }
-        }
-        write_row(p, m, n0, v);
+        for (u32 j = 0; j < EACH; j++) y[j] = gated(p, y[j], rounded_of(u[j]));
+#endif
+        write_row(p, n, m, n0, y);
     }
 }
 
@@ -356,12 +409,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
     const u32 staged = SHARED_BASE + TABLE_BYTES + w.slice * X_BYTES;
     const u32 columns = opaque(other_half(staged + w.lane / 4 * X_PITCH + w.lane % 4 * 16, w.lane / 4));
     const u32 tile_codes = p.units * (2 * ATOM_BYTES), tile_scales = p.units * UNIT_SCALE_BYTES;
-    const Strides stride = {opaque(TEAM * tile_codes), opaque(TEAM * tile_scales)};
+    // Of a team of several each warp has gates alone, or what they are multiplied by.
+    constexpr u32 apart = GATES && !IN_TURNS ? 2 : 1;
+    const Strides stride = {opaque(TEAM / apart * tile_codes), opaque(TEAM / apart * tile_scales), p.n / 32 * tile_codes, p.n / 32 * tile_scales};
     for (u32 first = 0; first < w.tiles; first += p.run) {
         const u32 run = min(p.run, w.tiles - first);
         const Share tiles = share_of(w.units ? (run + TEAM - 1 - w.group) / TEAM : 0);
-        const Strides skip = {tiles.first * stride.codes, tiles.first * stride.scales};
-        const u64 tile = w.tile0 + first + w.group;
+        const Strides skip = skipped(stride, tiles.first);
+        const u64 tile = w.tile0 + (GATES ? first / 2 + w.group / apart + w.group % apart * (p.n / 32) : first + w.group);
         const Place at = {p.codes + (tile * tile_codes + w.slice * (2 * ATOM_BYTES) + w.lane * 16),
                           p.scales + (tile * tile_scales + w.slice * UNIT_SCALE_BYTES + w.lane / 4 * SCALE_BYTES)};
         Ring ring = {}, ring1 = {};  // ring1 is the second atom's, where a batch is all tiles

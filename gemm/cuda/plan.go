@@ -36,6 +36,12 @@ type params struct {
 	pairs, pairsInverse  uint32
 	slotBase, slotPitch  uint32
 	codebook             []uint32
+
+	// Where something is fused that takes them:
+	fused             bool
+	eps, alpha, limit float32
+	norm              uint64
+	columns           uint32
 }
 
 // bytes returns the memory of the C struct.
@@ -67,6 +73,11 @@ func (p *params) fixed() []byte {
 	words(p.units, p.slices, p.groups, p.tilesEach, p.tilesOver, p.run, p.n, p.k)
 	wide(p.x, p.y, p.bias)
 	words(p.m, p.pairs, p.pairsInverse, p.slotBase, p.slotPitch)
+	if p.fused {
+		words(math.Float32bits(p.eps))
+		wide(p.norm)
+		words(math.Float32bits(p.alpha), math.Float32bits(p.limit), p.columns)
+	}
 	return b
 }
 
@@ -87,6 +98,7 @@ type room struct {
 	tile                int // and for each tile of a run
 	tiles               int // that a run can have at most
 	slotBase, slotPitch int // where slots begin, and from one pair of rows to the next, for a kernel that is told
+	columns             int // where the rows begin that a norm is taken of
 }
 
 // plan returns the grid, the shared memory and the arguments that follow from
@@ -105,10 +117,14 @@ func (s shape) plan(c Config, l limits) (params, driver.Launch, error) {
 	case !slices.Contains(c.splits(), s.slices):
 		return fail("%d slices of K for the configuration %v", s.slices, c)
 	}
-	tiles := (s.n + repack.TileRows - 1) / repack.TileRows
+	together := s.together()
+	tiles := (s.n + repack.TileRows - 1) / repack.TileRows / together
 	grid := min(tiles, l.sms)
-	most := (tiles + grid - 1) / grid // tiles of a block
+	most := (tiles + grid - 1) / grid * together // tiles of a block
 	groups := c.warpsOfBlock() / s.slices
+	if groups%together != 0 {
+		groups *= together // whose tiles are finished together
+	}
 	r, err := c.room(s, most, l)
 	if err != nil {
 		return fail("%w", err)
@@ -124,12 +140,13 @@ func (s shape) plan(c Config, l limits) (params, driver.Launch, error) {
 	pairs := uint64(s.pairs())
 	p := params{
 		units:  uint32(s.units()),
-		slices: uint32(s.slices), groups: uint32(groups),
-		tilesEach: uint32(tiles / grid), tilesOver: uint32(tiles % grid),
+		slices: uint32(s.slices), groups: uint32(c.warpsOfBlock() / s.slices),
+		tilesEach: uint32(tiles / grid * together), tilesOver: uint32(tiles % grid),
 		run: uint32(run),
 		n:   uint32(s.n), k: uint32(s.k), m: uint32(s.m),
 		pairs: uint32(pairs), pairsInverse: uint32((1<<32 + pairs - 1) / pairs),
 		slotBase: uint32(r.slotBase), slotPitch: uint32(r.slotPitch),
+		fused: s.Gates != "" || s.Norms, columns: uint32(r.columns),
 	}
 	launch := driver.Launch{
 		Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * c.warpsOfBlock())},

@@ -41,7 +41,7 @@ func (s flashShape) shared() int { return (s.queries() + 4*s.keys) * (2*s.dim + 
 func (s flashShape) kernel(acts driver.DType) driver.Kernel {
 	k := driver.Kernel{
 		Name:   fmt.Sprintf("flash.%d.%d.%d.%v.cu", s.dim, s.keys, s.warps, acts),
-		Source: preludeSource + tilesSource + flashSource,
+		Source: prelude() + tilesSource + flashSource,
 		Options: driver.CompileOptions{Defines: []string{
 			fmt.Sprintf("ACTS=%d", actsDefine[acts]), fmt.Sprintf("DIM=%d", s.dim), fmt.Sprintf("KEYS=%d", s.keys), fmt.Sprintf("WARPS=%d", s.warps),
 		}},

@@ -40,6 +40,9 @@ func TestHost(t *testing.T) {
 						}
 					})
 				}
+				if i == 1 && long {
+					t.Run("PackedSteps", func(t *testing.T) { testPackedSteps(t, o, i, 8, 1, 5) })
+				}
 				if i == 1 && !long { // for what is of 16 bits alone
 					opstest.Attend(t, o, opstest.Options{Acts: types[i].tol})
 				}

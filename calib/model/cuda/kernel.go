@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/lutq/lutq/calib/model"
+	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -80,7 +81,7 @@ func modules(acts driver.DType) []driver.Kernel {
 	} {
 		k := driver.Kernel{
 			Name:    fmt.Sprintf("%s.%v.cu", f.name, acts),
-			Source:  preludeSource + f.source,
+			Source:  prelude() + f.source,
 			Options: driver.CompileOptions{Defines: []string{fmt.Sprintf("ACTS=%d", actsDefine[acts])}},
 		}
 		if f.prebuilt && acts != driver.F32 {
@@ -90,6 +91,9 @@ func modules(acts driver.DType) []driver.Kernel {
 	}
 	return all
 }
+
+// prelude is what all kernels begin with.
+func prelude() string { return gemmcuda.GLUSource() + preludeSource }
 
 // load loads the next module.
 func (o *Ops) load() error {

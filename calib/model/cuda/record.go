@@ -182,6 +182,52 @@ func (o *Ops) Join(parts ...model.Weight) (model.Weight, error) {
 	return all, nil
 }
 
+// fusion is what the engine is asked for.
+func fusion(p model.FusedProduct) gemmcuda.Fusion {
+	f := gemmcuda.Fusion{Adds: p.Add, Norms: p.Norm != nil}
+	if p.Gating != nil {
+		f.Gates = string(p.Gating.Act)
+	}
+	return f
+}
+
+// Fuses implements [model.Recorder], for packed weights.
+func (o *Ops) Fuses(rows int, p model.FusedProduct) bool {
+	m, ok := p.W.(*matrix)
+	if !ok || m.packed == nil || p.Norm != nil { // a norm there takes longer than in a kernel of its own
+		return false
+	}
+	fuses := false
+	o.do(func() { fuses = o.engine.Fuses(m.packed, rows, fusion(p)) })
+	return fuses
+}
+
+// Fused multiplies by a packed weight with what is done besides.
+func (o *Ops) Fused(x model.Array, rows int, p model.FusedProduct) {
+	m, in, y := p.W.(*matrix), x.(*array), p.Y.(*array)
+	f, n := fusion(p), m.n
+	if p.Gating != nil {
+		n /= 2
+	}
+	xType, yType := o.acts, o.acts
+	if f.Norms {
+		xType = driver.F32
+		check(p.Norm.Len() == m.k, "a norm of %d for a weight with K = %d", p.Norm.Len(), m.k)
+	}
+	if f.Adds {
+		yType = driver.F32
+	}
+	check(in.dtype == xType && in.n == rows*m.k && y.dtype == yType && y.n == rows*n,
+		"%d elements of %v and results of %d %v for %d rows of a weight of shape [%d, %d], %+v", in.n, in.dtype, y.n, y.dtype, rows, m.n, m.k, f)
+	o.do(func() {
+		product := gemmcuda.Fused{Operands: gemmcuda.Operands{Y: y.ptr, X: in.ptr, M: rows}, Fusion: f, Norm: ptr(p.Norm), Eps: float32(p.Eps)}
+		if p.Gating != nil {
+			product.Alpha, product.Limit = float32(p.Gating.Alpha), float32(p.Gating.Limit)
+		}
+		o.fail(o.engine.MatMulFused(o.stream, m.packed, product))
+	})
+}
+
 // AddNorm adds to h and normalizes the sum.
 func (o *Ops) AddNorm(y, h, x, w model.Array, rows int, eps float64) {
 	cols := w.Len()
