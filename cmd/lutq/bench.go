@@ -49,7 +49,7 @@ func newBenchCommand(u *ui) *cobra.Command {
 		Long: withLimits(`Bench times Y = X·Ŵᵀ and checks every result against float64. What it multiplies
 by is, in this order: the shapes given by --shapes, with random weights; the
 layers of the quantized model MODEL; or the shapes of the layers of an ordinary
-model folder or config.json, with random weights.
+model folder or config.json, with random weights, on cuda joined ones too.
 
 On the cpu, weights rotate through a pool larger than the caches, so that they
 come from memory as in a model. Beside each time stands what reading the same
@@ -300,7 +300,7 @@ func (o *benchOptions) addLayers(b *bench.Options, path, device string) error {
 	if err != nil {
 		return err
 	}
-	b.Shapes = layerShapes(d)
+	b.Shapes = layerShapes(d, device == "cuda")
 	return nil
 }
 
@@ -313,14 +313,25 @@ func openContainer(dir string, noVerify bool) (*lutq.Model, error) {
 }
 
 // layerShapes returns the different shapes of a decoder's linear layers, in
-// order.
-func layerShapes(d *arch.Decoder) []bench.Shape {
+// order, and where a device joins layers that read the same those that come of it.
+func layerShapes(d *arch.Decoder, joins bool) []bench.Shape {
 	var shapes []bench.Shape
+	add := func(n, k int) {
+		if s := (bench.Shape{N: n, K: k}); !slices.Contains(shapes, s) {
+			shapes = append(shapes, s)
+		}
+	}
 	for i := range d.Blocks {
-		for _, l := range d.Blocks[i].Linears() {
-			if s := (bench.Shape{N: l.N, K: l.K}); !slices.Contains(shapes, s) {
-				shapes = append(shapes, s)
-			}
+		b := &d.Blocks[i]
+		for _, l := range b.Linears() {
+			add(l.N, l.K)
+		}
+		if !joins {
+			continue
+		}
+		add(b.Attn.Q.N+b.Attn.K.N+b.Attn.V.N, b.Attn.Q.K)
+		if b.MLP != nil {
+			add(b.MLP.Gate.N+b.MLP.Up.N, b.MLP.Gate.K)
 		}
 	}
 	return shapes

@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
@@ -105,5 +107,20 @@ func TestPrintNoisyRows(t *testing.T) {
 		if got := out.String(); strings.Contains(got, "*") {
 			t.Errorf("%s of a quiet machine:\n%s", format, got)
 		}
+	}
+}
+
+// TestLayerShapes: where layers are joined, what comes of it is timed too.
+func TestLayerShapes(t *testing.T) {
+	d, err := arch.Read("../../calib/testdata/lutq-tiny", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := []bench.Shape{{N: 128, K: 128}, {N: 64, K: 128}, {N: 384, K: 128}, {N: 128, K: 384}}
+	if got := layerShapes(d, false); !slices.Equal(got, alone) {
+		t.Errorf("layers have %v: want %v", got, alone)
+	}
+	if got, want := layerShapes(d, true), append(alone, bench.Shape{N: 256, K: 128}, bench.Shape{N: 768, K: 128}); !slices.Equal(got, want) {
+		t.Errorf("with those joined they have %v: want %v", got, want)
 	}
 }

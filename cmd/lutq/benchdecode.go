@@ -77,7 +77,7 @@ func (d *decodeFlags) check(model string, given func(flag string) bool) error {
 
 // addHeadBits adds the flag for the width of the output head.
 func addHeadBits(f *pflag.FlagSet, bits *int) {
-	f.Var(newNumber(bits, 16, lut.MinBits, 16), "head-bits", "`BITS` of the output head: 2 to 5, or 16 (as it is)")
+	f.Var(newNumber(bits, 16, lut.MinBits, 16), "head-bits", "`BITS` of the output head: 2 to 5, or 16")
 }
 
 func checkHeadBits(bits int) error {
