@@ -34,7 +34,7 @@ type Recorder interface {
 	Fused(x Array, rows int, p FusedProduct)
 	// MarkNotFinite writes 1 to dst, floats [rows], for rows that NotFinite looks for, and 0 for others.
 	MarkNotFinite(dst, x Array, rows, cols int)
-	// Advance ends a recording: a step, which it makes the beginning of the next one. It is called once, inside of Record.
+	// Advance is the end of what is recorded: of a step, which it makes the beginning of the next one.
 	Advance(e StepEnd)
 }
 
