@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"context"
+	"flag"
 	"slices"
 	"testing"
 
@@ -26,9 +27,18 @@ func TestGPUAhead(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, _ int) { opstest.Ahead(t, o) })
 }
 
+// usual reports whether the i-th type of activations is the one of most models, or all are to be gone through.
+func usual(i int) bool {
+	return types[i].acts == driver.F16 || flag.Lookup("long").Value.String() == "true"
+}
+
 // TestGPUSoak writes a long text.
 func TestGPUSoak(t *testing.T) {
-	onGPU(t, func(t *testing.T, o *Ops, i int) { opstest.Soak(t, o, 10000, familyBounds(i).Logits) })
+	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		if usual(i) {
+			opstest.Soak(t, o, 10000, familyBounds(i).Logits)
+		}
+	})
 }
 
 // unranked hides that the GPU finds the most likely tokens.
@@ -37,6 +47,9 @@ type unranked struct{ model.Recorder }
 // TestGPUDraws: what is drawn from the tokens that the GPU finds is what is drawn from all, to the bit.
 func TestGPUDraws(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		if !usual(i) {
+			return
+		}
 		src := source(t, 4, 64, false)
 		for _, sampling := range []decode.Sampling{
 			{Temperature: 0.8, TopK: 40},
