@@ -3,7 +3,7 @@
 the SHA-256 of what every weight is in float32. What writes and dequantizes is the program
 itself where it is a library that runs on a CPU, and numpy where that takes a GPU.
 
-    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4 …
+    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4|marlin …
 
 takes torch, safetensors and numpy, and compressed-tensors==0.17.0, bitsandbytes==0.50.2 or mlx==0.32.4."""
 import hashlib
@@ -301,6 +301,42 @@ def mxfp4():
     tensors = {"norm.weight": np.ones(64, np.float32), f"{name}_blocks": codes[..., ::2] | codes[..., 1::2] << 4, f"{name}_scales": scales}
     values = levels[codes] * np.ldexp(np.float32(1), scales.astype(np.int32) - 127)[..., None]
     write("mxfp4", "experts", tensors, {"quantization_config": {"quant_method": "mxfp4"}}, {name: values.reshape(3, 8, 64)}, save_file)
+
+
+def marlin():
+    """As marlin/__init__.py of IST-DASLab/marlin packs: by gathering through permutations."""
+    from safetensors.numpy import save_file
+
+    perm = []
+    for lane in range(32):
+        column = lane // 4
+        rows = [2 * (lane % 4), 2 * (lane % 4) + 1, 2 * (lane % 4 + 4), 2 * (lane % 4 + 4) + 1]
+        own = [16 * row + column + 8 * block for block in (0, 1) for row in rows]
+        perm += [p + 256 * j for j in range(4) for p in own]
+    perm = np.array(perm).reshape(-1, 8)[:, [0, 2, 4, 6, 1, 3, 5, 7]].ravel()
+    grouped = np.array([i + 8 * j for i in range(8) for j in range(8)])
+    single = np.array([2 * i + j for i in range(4) for j in [0, 1, 8, 9, 16, 17, 24, 25]])
+
+    def folder(case, seed, n, k, group):
+        w = weights(seed, n, k).T.reshape(-1, group, n)  # groups, columns, rows
+        scale = (2 * np.abs(w).max(1, keepdims=True) / 15).astype(np.float16)
+        codes = np.clip(np.round(w / scale.astype(np.float32)) + 8, 0, 15)
+        values = ((codes - 8) * scale.astype(np.float32)).reshape(k, n).T
+        tiles = codes.reshape(k, n).astype(np.uint32).reshape(k // 16, 16, n // 16, 16).transpose(0, 2, 1, 3).reshape(k // 16, n * 16)
+        tiles = tiles.reshape(-1, perm.size)[:, perm].reshape(k // 16, n * 16)
+        packed = np.zeros((k // 16, 2 * n), np.uint32)
+        for i in range(8):
+            packed |= tiles[:, i::8] << np.uint32(4 * i)
+        order = single if group == k else grouped
+        scale = scale.reshape(-1, order.size)[:, order].reshape(k // group, n)
+        tensors = {"norm.weight": np.ones(k, np.float16), "a.q_proj.B": packed.view(np.int32), "a.q_proj.s": np.ascontiguousarray(scale),
+                   "a.q_proj.workspace": np.zeros(n // 128 * 16, np.int32)}
+        config = {"quant_method": "gptq", "bits": 4, "group_size": -1 if group == k else group, "desc_act": False, "sym": True,
+                  "lm_head": False, "checkpoint_format": "marlin", "is_marlin_format": True}
+        write("marlin", case, tensors, {"quantization_config": config}, {"a.q_proj.weight": values}, save_file)
+
+    folder("groups", 70, 256, 256, 128)
+    folder("rows", 71, 256, 128, 128)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/formats/folder"
+	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/quantize"
@@ -38,6 +39,7 @@ taken over, and each weight is compared. It takes
   Model Optimizer     NVFP4
   gpt-oss             MXFP4
   GGUF                Q4_0, Q5_0, IQ4_NL, MXFP4
+  MARLIN              4 bits, see "lutq help layouts"
 
 Not all of them have a form as one table times scales: groups with zero points
 of their own have none, nor columns that were reordered, nor 8 bits. Such
@@ -64,13 +66,18 @@ type importJSON struct {
 }
 
 func (u *ui) importModel(ctx context.Context, dir, out string, o importOptions) error {
+	return u.takeOver(ctx, dir, out, o, func() (*hf.Checkpoint, error) { return source.Open(dir) })
+}
+
+// takeOver imports the model that open opens.
+func (u *ui) takeOver(ctx context.Context, dir, out string, o importOptions, open func() (*hf.Checkpoint, error)) error {
 	begin := time.Now()
 	if !o.dryRun {
 		if err := folder.Check(out, folder.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
 			return outputHint(err)
 		}
 	}
-	src, err := source.Open(dir)
+	src, err := open()
 	if err != nil {
 		return err
 	}

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/layout"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/bcq"
@@ -21,6 +24,7 @@ type repackOptions struct {
 	target  string
 	gpu     string // of the target torch
 	to      string // the kind of weights instead
+	from    string // the layout that MODEL is in instead
 	threads int
 	force   bool
 	json    bool
@@ -51,6 +55,11 @@ kernels for one GPU, how they are launched, and lutq_torch.py, with which
 PyTorch multiplies by them: lutq_torch.use(model) replaces the layers of MODEL
 opened in transformers, and so does LUTQ_TORCH=OUT in the environment.
 
+For a target of "lutq help layouts" OUT, which must be named, is a model folder
+with the layers as the kernels of another program read them, byte for byte;
+--from reads such a folder MODEL back into a quantized model OUT. Layers that a
+layout cannot hold to the bit are refused, and nothing is written.
+
 With --to it writes another quantized model OUT instead, whose layers all have
 tables (lut) or all binary codes (bcq) and stand for the same weights, bit by
 bit. That takes tables of equal steps, such as q2 to q5: where a layer has
@@ -61,6 +70,19 @@ another, or factors in float32 would round its weights, nothing is written.`, in
 			out := ""
 			if len(args) == 2 {
 				out = args[1]
+			}
+			if o.from != "" {
+				switch {
+				case out == "":
+					return usage("--from takes a folder OUT")
+				case o.to != "" || c.Flags().Changed("target"):
+					return usage("--from reads a model into a container, which --to and --target take")
+				}
+				from, err := layout.For(o.from)
+				if err != nil {
+					return err
+				}
+				return u.fromLayout(c.Context(), args[0], out, from, o)
 			}
 			if o.to != "" {
 				switch {
@@ -77,13 +99,20 @@ another, or factors in float32 would round its weights, nothing is written.`, in
 			case o.target != torchTarget && c.Flags().Changed("gpu"):
 				return usage("--gpu is for --target torch")
 			}
+			if to, err := layout.For(o.target); err == nil {
+				if out == "" {
+					return usage("--target %s takes a folder OUT", o.target)
+				}
+				return u.toLayout(c.Context(), args[0], out, to, o)
+			}
 			return u.repack(c.Context(), args[0], out, o)
 		},
 	}
 	f := c.Flags()
-	f.Var(newWord(&o.target, "cpu", append(tiles.Names(), torchTarget)...), "target", "target `NAME`: cpu, cuda or torch")
+	f.Var(newWord(&o.target, "cpu", slices.Concat(tiles.Names(), []string{torchTarget}, layout.Names())...), "target", "target `NAME`: cpu, cuda, torch or "+strings.Join(layout.Names(), ", "))
 	f.Var(newWord(&o.gpu, autoGPU, gpuNames()...), "gpu", "`NAME` of torch's GPU: h200, h100, a100, rtx4090, l40s (default this machine's, or h200)")
 	f.Var(newWord(&o.to, "", lut.Name, bcq.Name), "to", "write a model of kind `NAME`: lut or bcq")
+	f.Var(newWord(&o.from, "", layout.Names()...), "from", "read MODEL from the layout `NAME`: "+strings.Join(layout.Names(), ", "))
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check MODEL while reading it")

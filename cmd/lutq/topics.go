@@ -19,6 +19,7 @@ type topic struct {
 func topics() []topic {
 	return []topic{
 		{"formats", "What quantize can store weights as, and from what", "quantize", strings.Replace(formatsTopic, "@presets\n", presetLines(), 1)},
+		{"layouts", "Layouts of other kernels that repack writes and reads", "repack", layoutsTopic},
 		{"learning", "How quantize fits weights to text", "quantize", learningTopic},
 		{"timing", "How bench times products on a GPU, and whole models", "bench", timingTopic},
 		{"environment", "The environment variables that lutq reads", "lutq", environmentTopic},
@@ -156,6 +157,22 @@ where it stopped. An OUT that exists stays until then, and is replaced only with
 --force and if lutq wrote all that is in it, which its file .lutq lists. OUT may
 not be, contain or lie in MODEL or another input. The SHA-256 printed covers
 everything quantized.`
+
+const layoutsTopic = `With these names for --target repack writes layers as other programs' kernels
+read them, and with --from reads them back. Both ways are exact: every weight is
+the same number, and what was read and is written again has the same bytes. A
+layer that a layout cannot hold so is refused with the reason; "lutq export" has
+formats that round, and programs that open a whole model.
+
+  marlin  MARLIN: integers of 4 bits times a scale of 16 bits for 128 columns
+          or a row; rows a multiple of 256, columns of 128. P.B and P.s, with
+          AutoGPTQ's config.json. For MARLIN, older vLLM and kernels made after
+          it. Not for other tables, nor to be fast here, where tiles of any
+          table are
+
+  lutq quantize MODEL q4 --codebook q4 --group 128 --scale-type f16
+  lutq repack q4 OUT --target marlin
+  lutq repack OUT back --from marlin`
 
 const learningTopic = `Weights can be fitted to windows of one or more text files (--calib), which give
 an equal part each. Texts in several styles serve better than more of one.

@@ -246,10 +246,10 @@ func TestComplete(t *testing.T) {
 		{"bench ", nil, cobra.ShellCompDirectiveDefault},
 		{"generate ", nil, cobra.ShellCompDirectiveFilterDirs},
 		{"generate --file ", nil, cobra.ShellCompDirectiveDefault},
-		{"repack --target ", []string{"cpu", "cuda", "torch"}, cobra.ShellCompDirectiveNoFileComp},
+		{"repack --target ", []string{"cpu", "cuda", "torch", "marlin"}, cobra.ShellCompDirectiveNoFileComp},
 		{"tokenize ", nil, cobra.ShellCompDirectiveDefault},
 		{"completion ", []string{"bash", "zsh", "fish", "powershell"}, cobra.ShellCompDirectiveNoFileComp},
-		{"help ", []string{"bench", "completion", "doctor", "environment", "eval-ppl", "export", "formats", "generate", "help", "import", "inspect", "learning", "quantize", "repack", "timing", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
+		{"help ", []string{"bench", "completion", "doctor", "environment", "eval-ppl", "export", "formats", "generate", "help", "import", "inspect", "layouts", "learning", "quantize", "repack", "timing", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
 		{"help --man ", nil, cobra.ShellCompDirectiveFilterDirs},
 		{"ver", []string{"verify"}, cobra.ShellCompDirectiveNoFileComp},
 	} {

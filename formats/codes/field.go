@@ -148,12 +148,12 @@ func Transposed[T any](f Field[T]) Field[T] {
 // Ordered reads a field whose columns are stored in another order, in each run of
 // len(places) of them: column i of a run lies in the place places[i]. What is stored has
 // whole runs.
-func Ordered(f Field[uint8], places ...int) Field[uint8] {
+func Ordered[T any](f Field[T], places ...int) Field[T] {
 	n := len(places)
-	return func(dst []uint8, b Block) error {
+	return func(dst []T, b Block) error {
 		first := b.Col / n * n
 		whole := Block{b.Row, b.Rows, first, (b.Col+b.Cols+n-1)/n*n - first}
-		all := make([]uint8, whole.size())
+		all := make([]T, whole.size())
 		if err := f(all, whole); err != nil {
 			return err
 		}

@@ -212,6 +212,7 @@ func packings() []packing {
 		{by: "GPTQ", parts: []string{".qweight", ".qzeros", ".scales", ".g_idx"}},
 		{by: "AWQ", parts: []string{".qweight", ".qzeros", ".scales"}},
 		{by: "GPTQ", parts: []string{".qweight", ".scales"}},
+		{by: "MARLIN", parts: []string{".B", ".s"}, dtype: "I32"},
 		{by: "compressed-tensors", parts: []string{".weight_packed"}},
 		{by: "bitsandbytes (4 bits)", parts: []string{".weight", ".weight.absmax"}},
 		{by: "bitsandbytes (8 bits)", parts: []string{".weight", ".SCB"}},

@@ -8,6 +8,7 @@ import (
 	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/gptq"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/layout"
 	"github.com/lutq/lutq/formats/mlx"
 	"github.com/lutq/lutq/formats/modelopt"
 	"github.com/lutq/lutq/formats/mxfp4"
@@ -15,7 +16,11 @@ import (
 
 // Schemes lists the ways to store weights that are decoded.
 func Schemes() []hf.Scheme {
-	return []hf.Scheme{
+	var schemes []hf.Scheme
+	for _, l := range layout.All() { // before GPTQ, which MARLIN calls itself
+		schemes = append(schemes, l)
+	}
+	return append(schemes,
 		hf.FP8Scheme{},
 		mxfp4.Scheme{},
 		ct.Scheme{},
@@ -24,7 +29,7 @@ func Schemes() []hf.Scheme {
 		bnb.Scheme{},
 		mlx.Scheme{},
 		modelopt.Scheme{},
-	}
+	)
 }
 
 // Open opens a model folder as [hf.Open] does, with all schemes, or a GGUF file as [gguf.OpenModel]

@@ -145,13 +145,22 @@ func (m *Model) Role(tensor string) arch.Role {
 // Linear says why a layer cannot be one of those that programs multiply by in packed form,
 // which hold the linear layers of a model's blocks one by one; "" is for one that can.
 func Linear(l *Layer) string {
+	if why := Single(l); why != "" {
+		return why
+	}
+	if l.Role == arch.HeadWeight {
+		return "it is the output head, which is not packed"
+	}
+	return ""
+}
+
+// Single is [Linear] for programs that pack the output head as well.
+func Single(l *Layer) string {
 	switch {
 	case l.Experts > 0:
 		return "it is a stack of experts, which are packed one by one only"
 	case l.Role == arch.EmbeddingWeight:
 		return "it is an embedding, which is not packed"
-	case l.Role == arch.HeadWeight:
-		return "it is the output head, which is not packed"
 	}
 	return ""
 }

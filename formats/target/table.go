@@ -168,12 +168,17 @@ func (m Match) RowCodes(dst []uint8, w *lut.Matrix, n int) {
 const maxChange = 0x1p-8
 
 // FitScales says whether a matrix's scales fit a type.
-func FitScales(m Match, w *lut.Matrix, t weight.ScaleType) Fit {
+func FitScales(m Match, w *lut.Matrix, t weight.ScaleType) Fit { return fitScales(m, w, t, maxChange) }
+
+// FitExactly is [FitScales] for a target that takes only layers whose weights stay what they are.
+func FitExactly(m Match, w *lut.Matrix, t weight.ScaleType) Fit { return fitScales(m, w, t, 0) }
+
+func fitScales(m Match, w *lut.Matrix, t weight.ScaleType, most float64) Fit {
 	change := m.Change(w, t)
 	switch {
 	case math.IsInf(change, 1):
 		return Fit{Why: fmt.Sprintf("a scale of it is beyond %v", t)}
-	case change > maxChange:
+	case change > most:
 		return Fit{Why: fmt.Sprintf("rounded to %v a scale of it would change by %.2g %%", t, 100*change)}
 	}
 	return Fit{Change: change}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/lutq/lutq/formats/export"
+	"github.com/lutq/lutq/formats/folder"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/layout"
+)
+
+// toLayout writes a model in a layout of another program's kernel.
+func (u *ui) toLayout(ctx context.Context, dir, out string, to layout.Layout, o repackOptions) (err error) {
+	if o.threads > 0 {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(o.threads))
+	}
+	if err := folder.Check(out, folder.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
+		return outputHint(err)
+	}
+	defer func() { err = hintDiffers(err) }()
+	m, err := openContainer(dir, o.noVerify)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	p, err := export.New(ctx, m, to)
+	if err != nil {
+		return err
+	}
+	if err := p.Check(export.Options{}); err != nil {
+		return hintError{fmt.Errorf("%s: %w", dir, err), to.Advice()}
+	}
+	bar := u.startProgress("repacking", p.Size(), true)
+	bytes, err := p.Run(ctx, out, export.Options{Force: o.force, Progress: bar.set})
+	bar.finish()
+	if err != nil {
+		return outputHint(err)
+	}
+	layers := len(p.Model.Layers)
+	if o.json {
+		return u.printJSON(struct {
+			Output string `json:"output"`
+			Target string `json:"target"`
+			Layers int    `json:"layers"`
+			Bytes  int64  `json:"bytes"`
+		}{out, o.target, layers, bytes})
+	}
+	return u.printLine("%s: %d layers as %s has them, %s", out, layers, to.Name(), formatBytes(bytes))
+}
+
+// fromLayout writes what lies in a layout of another program's kernel as a container.
+func (u *ui) fromLayout(ctx context.Context, dir, out string, from layout.Layout, o repackOptions) error {
+	return u.takeOver(ctx, dir, out, importOptions{force: o.force, threads: o.threads, json: o.json}, func() (*hf.Checkpoint, error) {
+		return hf.Open(dir, from)
+	})
+}

@@ -1,0 +1,49 @@
+// Package layout lists the layouts of weights that kernels of other programs read, of which each is
+// written and read back byte for byte.
+//
+// They differ from the formats of package formats/export in that they take layers only as they are: what
+// does not fit to the bit is refused.
+package layout
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/marlin"
+	"github.com/lutq/lutq/formats/target"
+)
+
+// Layout is one of them: how a model is written in it, and how it is read.
+type Layout interface {
+	target.Target
+	hf.Scheme
+	// Advice says how to make a model whose layers fit.
+	Advice() string
+}
+
+// All lists the layouts. A new one is a package and a line here.
+func All() []Layout {
+	return []Layout{
+		marlin.Layout{},
+	}
+}
+
+// Names lists what the layouts are called.
+func Names() []string {
+	var names []string
+	for _, l := range All() {
+		names = append(names, l.Name())
+	}
+	return names
+}
+
+// For returns the layout of a name.
+func For(name string) (Layout, error) {
+	for _, l := range All() {
+		if l.Name() == name {
+			return l, nil
+		}
+	}
+	return nil, fmt.Errorf("unknown layout %q: want %s", name, strings.Join(Names(), ", "))
+}

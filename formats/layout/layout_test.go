@@ -1,0 +1,239 @@
+package layout_test
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/export"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/layout"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+// memory is a source of layers that lie in memory.
+type memory struct {
+	model *target.Model
+	by    map[string]weight.Matrix
+}
+
+func (m memory) Model() *target.Model                        { return m.model }
+func (m memory) Matrix(l *target.Layer) (*lut.Matrix, error) { return lut.Of(m.by[l.Name]) }
+
+func (m memory) Weights(l *target.Layer) (weight.Matrix, error)       { return m.by[l.Name], nil }
+func (memory) Copy(*hf.Tensor, func(p []byte, off int64) error) error { return nil }
+func (memory) Wrote(int64, string)                                    {}
+func (m memory) add(l *target.Layer, w weight.Matrix) {
+	m.by[l.Name], m.model.Layers = w, append(m.model.Layers, l)
+}
+
+// drawTable draws a matrix with a table and scales of few digits.
+func drawTable(t *rapid.T) *lut.Matrix {
+	name := rapid.SampledFrom([]string{"q2", "q3", "q4", "q5", "nf", "int", "kbit"}).Draw(t, "table")
+	bits := rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(t, "bits")
+	if name[0] == 'q' {
+		bits = int(name[1] - '0')
+	}
+	cb, err := lut.NewCodebook(name, bits, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cb = cb.Scaled(float32(math.Ldexp(1, rapid.IntRange(-3, 3).Draw(t, "factor"))))
+	w := &lut.Matrix{
+		N:    rapid.SampledFrom([]int{1, 24, 128, 256, 512}).Draw(t, "N"),
+		K:    rapid.SampledFrom([]int{1, 32, 40, 64, 96, 128, 256, 384}).Draw(t, "K"),
+		Bits: bits, Codebook: cb.Values,
+		ScaleType: rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.S1E4M3, weight.E4M4}).Draw(t, "scales"),
+	}
+	w.Group = min(w.K, rapid.SampledFrom([]int{16, 32, 48, 64, 128, 256, 384}).Draw(t, "group"))
+	// A layout holds few of all that can be drawn, and so gets what it would seldom meet.
+	if near := rapid.SampledFrom([]string{"", "marlin"}).Draw(t, "near"); near == "marlin" {
+		w.N, w.Group, w.Bits, w.Codebook = 256, 128, 4, target.Integers(4)
+		w.K = w.Group * (1 + w.K%3)
+	}
+	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+	codes, scales := make([]uint8, w.K), make([]float32, w.N*w.Groups())
+	w.Codes, w.Scales = make([]byte, w.N*w.RowBytes()), make([]byte, len(scales)*w.ScaleType.Size())
+	for n := range w.N {
+		for k := range codes {
+			codes[k] = uint8(rng.IntN(1 << w.Bits))
+		}
+		num.PackBits(w.Codes[n*w.RowBytes():(n+1)*w.RowBytes()], codes, w.Bits)
+	}
+	for i := range scales {
+		scales[i] = float32(rng.IntN(31)-15) * float32(math.Ldexp(1, -rng.IntN(6)))
+	}
+	w.ScaleType.Encode(w.Scales, scales)
+	return w
+}
+
+// TestExact: what fits a layout is read back from it to the bit, and what does not is refused in a line.
+func TestExact(t *testing.T) {
+	fitted := make(map[string]int)
+	dir := t.TempDir()
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawTable(t)
+		l := &target.Layer{
+			Name: "a.q_proj", N: w.N, K: w.K, Tensor: "a.q_proj.weight", Shape: []int{w.N, w.K}, Role: arch.LinearWeight,
+			Stored: weight.Spec{Kind: lut.Name, Bits: w.Bits, Group: w.Group, ScaleType: w.ScaleType},
+			Table:  w.Codebook, Bits: w.Bits, Group: w.Group,
+		}
+		for _, to := range layout.All() {
+			if roundTrip(t, dir, to, l, w) {
+				fitted[to.Name()]++
+			}
+		}
+	})
+	for _, name := range layout.Names() {
+		if fitted[name] == 0 && !testing.Short() {
+			t.Errorf("nothing fits %s", name)
+		}
+	}
+}
+
+// roundTrip writes a layer where it fits, and reads it back.
+func roundTrip(t *rapid.T, dir string, to layout.Layout, l *target.Layer, w weight.Matrix) bool {
+	s := memory{&target.Model{Config: []byte("{}"), DType: weight.F16}, make(map[string]weight.Matrix)}
+	s.add(l, w)
+	f, err := to.Format(s.model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var scales *lut.Matrix
+	if m, ok := w.(*lut.Matrix); ok {
+		without := *m
+		without.Codes, scales = nil, &without
+	}
+	fit := f.Fit(l, scales)
+	if fit.Why != "" {
+		if _, err := f.Anew(l); err == nil || strings.ContainsRune(fit.Why, '\n') {
+			t.Fatalf("%s refuses with %q, and quantizes anew: %v", to.Name(), fit.Why, err)
+		}
+		return false
+	}
+	if fit.Change != 0 {
+		t.Fatalf("%s changes scales by %v", to.Name(), fit.Change)
+	}
+	out, err := os.MkdirTemp(dir, to.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(out)
+	if err := f.Write(context.Background(), out, s); err != nil {
+		t.Fatal(err)
+	}
+	c, err := hf.Open(out, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	x, ok := c.Tensor(l.Tensor)
+	if !ok || len(c.Tensors()) != 1 || x.Elements() != int64(l.N)*int64(l.K) {
+		t.Fatalf("%s holds %v", filepath.Base(out), c.Tensors())
+	}
+	got, row := make([]float32, l.N*l.K), make([]float32, l.K)
+	if err := x.ReadFloat32(got, 0); err != nil {
+		t.Fatal(err)
+	}
+	for n := range l.N {
+		w.Row(row, n)
+		for k, v := range row {
+			if got[n*l.K+k] != v {
+				t.Fatalf("%s: weight [%d, %d] of %d×%d is %v: want %v", to.Name(), n, k, l.N, l.K, got[n*l.K+k], v)
+			}
+		}
+	}
+	return true
+}
+
+// TestBytes: what another program wrote is written back, from a container that was made of it, with the
+// same bytes.
+func TestBytes(t *testing.T) {
+	folders, err := filepath.Glob("../*/testdata/*/values.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[string]bool)
+	for _, path := range folders {
+		dir := filepath.Dir(path)
+		for _, to := range layout.All() {
+			src, err := hf.Open(dir, to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer src.Close()
+			if plan, _, err := quantize.NewImport(src); err == nil {
+				seen[to.Name()] = true
+				t.Run(to.Name()+" "+filepath.Base(dir), func(t *testing.T) { there(t, src, plan, to) })
+			}
+		}
+	}
+	for _, name := range layout.Names() {
+		if !seen[name] {
+			t.Errorf("no folder is of %s", name)
+		}
+	}
+}
+
+// there takes a folder over, writes it in its layout and compares all that this writes of layers.
+func there(t *testing.T, src *hf.Checkpoint, plan *quantize.Plan, to layout.Layout) {
+	container, out := filepath.Join(t.TempDir(), "container"), filepath.Join(t.TempDir(), "out")
+	if _, err := plan.Run(context.Background(), container, quantize.RunOptions{Threads: 1}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := lutq.Open(container)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	p, err := export.New(context.Background(), m, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Run(context.Background(), out, export.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	want, got := stored(t, src.Dir()), stored(t, out)
+	for name, data := range got {
+		if !bytes.Equal(data, want[name]) {
+			t.Errorf("%s has other bytes", name)
+		}
+	}
+	for name := range want {
+		if got[name] == nil && !strings.HasSuffix(name, ".workspace") {
+			t.Errorf("%s is not written", name)
+		}
+	}
+}
+
+// stored reads the tensors of a folder as they lie there.
+func stored(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	c, err := hf.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	all := make(map[string][]byte)
+	for _, x := range c.Tensors() {
+		data := make([]byte, x.Bytes())
+		if _, err := x.ReadAt(data, 0); err != nil {
+			t.Fatal(err)
+		}
+		all[x.Name] = data
+	}
+	return all
+}

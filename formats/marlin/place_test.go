@@ -1,0 +1,33 @@
+package marlin
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"testing"
+)
+
+// TestBits holds the place of every bit against the digest of a packer written from the original's
+// permutations.
+func TestBits(t *testing.T) {
+	data := pack(256, 128, func(dst []uint8, n int) {
+		for k := range dst {
+			dst[k] = uint8((131*k + 7*n + k*n%5) % 16)
+		}
+	})
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:8]) != "85543ca1061cac51" {
+		t.Errorf("digest is %x", sum[:8])
+	}
+}
+
+func TestUnpack(t *testing.T) {
+	want := make([]uint8, tileRows*tileCols)
+	for i := range want {
+		want[i] = uint8((i*i/7 + i) % 16)
+	}
+	got := make([]uint8, len(want))
+	unpack(got, pack(tileRows, tileCols, func(dst []uint8, n int) { copy(dst, want[n*tileCols:]) }))
+	if !slices.Equal(got, want) {
+		t.Errorf("codes come back as %v", got)
+	}
+}
