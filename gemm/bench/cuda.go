@@ -280,18 +280,27 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 	}
 
 	multiply := func(i int) error { return b.engine.MatMul(b.stream, ring[i%len(ring)], o) }
-	if d := b.dense; m > cuda.MaxRows && d.blas != nil {
-		u := cuda.Unpacked{Dequantizer: b.unpack, BLAS: d.blas, Scratch: mem.alloc(ring[0].ScratchBytes()), Bytes: ring[0].ScratchBytes()}
+	if m > cuda.MaxRows {
+		var u *cuda.Unpacked
+		if d := b.dense; d.blas != nil {
+			u = &cuda.Unpacked{Dequantizer: b.unpack, BLAS: d.blas, Scratch: mem.alloc(ring[0].ScratchBytes()), Bytes: ring[0].ScratchBytes()}
+		}
+		if most := b.engine.MostScratch(ring[0], m); most > 0 {
+			o.Scratch = mem.alloc(most)
+		}
 		if mem.err != nil {
 			return Row{}, mem.err
 		}
-		packed, unpacked, err := b.engine.TuneMany(b.stream, ring, o, &u)
+		ways, err := b.engine.TuneMany(b.stream, ring, o, u)
 		if err != nil {
 			return Row{}, err
 		}
-		if unpacked < packed {
+		switch way := ways[0].Way; {
+		case way.Unpacked():
 			row.Kernel = unpackedKernel
 			multiply = func(i int) error { return u.MatMul(b.stream, ring[i%len(ring)], o, b.dtype, false) }
+		case way != cuda.Way{}:
+			row.Kernel = way.String()
 		}
 	}
 	last, err := b.check(&row, set, len(ring), x, o.Y, multiply)

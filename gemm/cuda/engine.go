@@ -20,7 +20,8 @@ type Engine struct {
 	limits  limits
 	modules map[moduleKey]*module
 	tuned   map[tuningKey]Config
-	many    map[tuningKey]string // what is kept of TuneMany
+	many    map[tuningKey]Way // what is chosen for more than MaxRows
+	others  functions         // of kernels for them
 	args    driver.Args
 
 	noCompiler error // why only prebuilt kernels can be loaded, or nil
@@ -47,7 +48,7 @@ func New(d *driver.Device, cache *driver.Cache) (*Engine, error) {
 	}
 	return &Engine{
 		dev: d, cache: cache, limits: limitsOf(d.Info),
-		modules: map[moduleKey]*module{}, tuned: map[tuningKey]Config{}, many: map[tuningKey]string{}, noCompiler: d.CanCompile(),
+		modules: map[moduleKey]*module{}, tuned: map[tuningKey]Config{}, many: map[tuningKey]Way{}, others: functions{d, map[compiled]loaded{}}, noCompiler: d.CanCompile(),
 	}, nil
 }
 
@@ -62,7 +63,7 @@ func (e *Engine) Close() error {
 		errs = append(errs, m.module.Close())
 	}
 	clear(e.modules)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, e.others.close())...)
 }
 
 // Matrix is a quantized matrix in a GPU's memory, for activations of one type.
@@ -73,6 +74,7 @@ type Matrix struct {
 	dev           *driver.Device
 	codes, scales driver.Ptr
 	codebook      []uint32
+	exponent      int // of the power of two by which lutmany.cu multiplies the scales
 	bytes         int64
 	part          bool // of a matrix that has the memory
 }
@@ -98,7 +100,7 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 		}
 	}
 	scales := f.scales(t)
-	m := &Matrix{N: t.N, K: t.K, Format: f, dev: e.dev, bytes: int64(len(t.Codes)) + int64(len(scales))}
+	m := &Matrix{N: t.N, K: t.K, Format: f, dev: e.dev, bytes: int64(len(t.Codes)) + int64(len(scales)), exponent: f.scaleExponent(scales, t.Codebook)}
 	for i, v := range t.Codebook {
 		h := f.convert(v)
 		if f.infinite(h) {
@@ -137,6 +139,9 @@ func (m *Matrix) Close() error {
 type Operands struct {
 	Y, X, Bias driver.Ptr
 	M          int
+
+	// Scratch is memory of [Engine.ScratchBytes], at a multiple of 16, or 0. Products that share it are in one stream.
+	Scratch driver.Ptr
 }
 
 func (o Operands) check(w *Matrix) error {
@@ -151,16 +156,24 @@ func (o Operands) check(w *Matrix) error {
 		return fmt.Errorf("activations at %#x: want a multiple of 16", uint64(o.X))
 	case o.Y%2 != 0 || o.Bias%2 != 0:
 		return errors.New("results or bias at an odd address")
+	case o.Scratch%16 != 0:
+		return fmt.Errorf("scratch memory at %#x: want a multiple of 16", uint64(o.Scratch))
 	}
 	return nil
 }
 
-// MatMul queues Y = X·Ŵᵀ + Bias. It launches one kernel for every 16 rows of X,
+// MatMul queues Y = X·Ŵᵀ + Bias. It launches one kernel for every 16 rows of X, or with
+// scratch memory, where [Engine.Way] has it so, one that prepares X and one for all rows,
 // each with programmatic dependent launch: a kernel that follows and is launched
 // so may begin early, and must wait before it touches Y. Kernels are compiled when
 // they are first needed.
 func (e *Engine) MatMul(s *driver.Stream, w *Matrix, o Operands) error {
-	return e.each(w, o, func(o Operands) error { return e.launchChosen(s, w, o, gemmName) })
+	if o.M <= MaxRows || o.Scratch == 0 {
+		return e.MatMulWay(s, w, o, Way{})
+	}
+	way := e.Way(w, o.M)
+	way.unpacked = false // which is for who asked
+	return e.MatMulWay(s, w, o, way)
 }
 
 // MatMulWith is MatMul under a given configuration, with one kernel for all rows, that of

@@ -82,6 +82,21 @@ func TestCompile(t *testing.T) {
 			Kernel: k, Spills: someSpills,
 		})
 	}
+	many := fewManyKernels()
+	switch {
+	case *long:
+		many = allManyKernels()
+	case *cover:
+		many = append(many, covering(allManyKernels(), func(k manyKernel) []string { return append(k.traits(), k.String()) })...)
+	}
+	for _, k := range many {
+		of := k.kernel()
+		of.Options.Arch = "sm_90a"
+		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.manyVariant), Kernel: of})
+	}
+	columns := lutcolumns{}.kernel()
+	columns.Options.Arch = "sm_90a"
+	variants = append(variants, kerneltest.Variant{Group: columnsName, Kernel: columns})
 	kerneltest.Compile(t, c, variants)
 }
 
@@ -106,6 +121,27 @@ func fusedVariants(all bool) []fusedVariant {
 		}
 	}
 	return some
+}
+
+// allManyKernels returns lutmany.cu for every format in all variants, and fewManyKernels some that take the most registers.
+func allManyKernels() []manyKernel {
+	var all []manyKernel
+	for _, f := range Formats() {
+		for _, v := range f.manyVariants() {
+			all = append(all, manyKernel{f, v})
+		}
+	}
+	return all
+}
+
+func fewManyKernels() []manyKernel {
+	var all []manyKernel
+	for _, f := range []Format{{4, 128, weight.F16, driver.F16}, {5, 32, weight.F16, driver.BF16}, {3, 32, weight.F16, driver.BF16}} {
+		for _, v := range f.manyVariants() {
+			all = append(all, manyKernel{f, v})
+		}
+	}
+	return all
 }
 
 // variant is a kernel and an architecture to compile it for.

@@ -39,15 +39,20 @@ func (r lutrows) kernel() driver.Kernel {
 // Dequantizer writes rows of quantized matrices as dense numbers, on one device. Its
 // methods are called inside [driver.Device.Do].
 type Dequantizer struct {
-	dev     *driver.Device
-	kernels map[unpacker]loadedRows
-	args    driver.Args
+	functions
+	args driver.Args
 }
 
-// unpacker is a kernel that writes numbers, in one of the ways to compile it: a value that can be compared.
-type unpacker interface{ kernel() driver.Kernel }
+// functions are kernels that are loaded when they are first asked for.
+type functions struct {
+	dev     *driver.Device
+	kernels map[compiled]loaded
+}
 
-type loadedRows struct {
+// compiled is a kernel, in one of the ways to compile it: a value that can be compared.
+type compiled interface{ kernel() driver.Kernel }
+
+type loaded struct {
 	module   *driver.Module
 	function *driver.Function
 }
@@ -55,16 +60,18 @@ type loadedRows struct {
 // NewDequantizer returns a dequantizer. Kernels are compiled when they are first
 // needed.
 func NewDequantizer(d *driver.Device) *Dequantizer {
-	return &Dequantizer{dev: d, kernels: map[unpacker]loadedRows{}}
+	return &Dequantizer{functions: functions{d, map[compiled]loaded{}}}
 }
 
 // Close unloads the kernels.
-func (d *Dequantizer) Close() error {
+func (d *Dequantizer) Close() error { return d.close() }
+
+func (f *functions) close() error {
 	var errs []error
-	for _, k := range d.kernels {
+	for _, k := range f.kernels {
 		errs = append(errs, k.module.Close())
 	}
-	clear(d.kernels)
+	clear(f.kernels)
 	return errors.Join(errs...)
 }
 
@@ -92,7 +99,7 @@ func (d *Dequantizer) Rows(s *driver.Stream, w *Matrix, dst driver.Ptr, out driv
 	return d.launch(s, lutrows{w.Format, out}, rowsName, l, args)
 }
 
-func (d *Dequantizer) launch(s *driver.Stream, k unpacker, name string, l driver.Launch, args []byte) error {
+func (d *Dequantizer) launch(s *driver.Stream, k compiled, name string, l driver.Launch, args []byte) error {
 	f, err := d.function(k, name, l.Shared)
 	if err != nil {
 		return err
@@ -120,22 +127,23 @@ func (w *Matrix) rowsLaunch(dst, index driver.Ptr, first, count int) (driver.Lau
 	}, p
 }
 
-// function returns the function of a kernel, loaded when it is first asked for.
-func (d *Dequantizer) function(k unpacker, name string, shared int) (*driver.Function, error) {
-	if loaded, ok := d.kernels[k]; ok {
-		return loaded.function, nil
+// function returns the function of a kernel, which may have so much dynamic shared memory.
+func (f *functions) function(k compiled, name string, shared int) (*driver.Function, error) {
+	if l, ok := f.kernels[k]; ok {
+		return l.function, nil
 	}
-	m, err := d.dev.LoadKernel(k.kernel())
+	m, err := f.dev.LoadKernel(k.kernel())
 	if err != nil {
 		return nil, err
 	}
-	f, err := m.Function(name)
+	l := loaded{module: m}
+	l.function, err = m.Function(name)
 	if err == nil && shared > 0 {
-		err = f.SetMaxDynamicShared(shared)
+		err = l.function.SetMaxDynamicShared(shared)
 	}
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	d.kernels[k] = loadedRows{m, f}
-	return f, nil
+	f.kernels[k] = l
+	return l.function, nil
 }

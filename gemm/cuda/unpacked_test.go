@@ -10,35 +10,52 @@ import (
 	"github.com/lutq/lutq/quantize/weight"
 )
 
-// TestUnpacks holds the choice of how to multiply many rows to what was kept, and else to the rule.
-func TestUnpacks(t *testing.T) {
-	e := &Engine{dev: &driver.Device{}, cache: driver.NewCache(t.TempDir()), many: map[tuningKey]string{}}
-	w := &Matrix{N: 4096, K: 4096, Format: Format{4, 128, weight.F16, driver.F16}}
-	rest := &Matrix{N: 14336, K: 4096, Format: w.Format}
-	for rows, kept := range map[int]string{64: keptUnpacked, 128: keptPacked, unpackAlways: keptPacked} {
-		if err := e.cache.Put(e.cacheKey(tuningKey{w.Format, w.N, w.K, rows}), []byte(kept)); err != nil {
-			t.Fatal(err)
+// TestWay holds the choice of how to multiply many rows to what was kept, and else to the rule.
+func TestWay(t *testing.T) {
+	for _, major := range []int{8, 9} {
+		e := &Engine{dev: &driver.Device{Info: driver.DeviceInfo{Major: major}}, limits: limits{132, hopperShared}, cache: driver.NewCache(t.TempDir()), many: map[tuningKey]Way{}}
+		w := &Matrix{N: 4096, K: 4096, Format: Format{4, 128, weight.F16, driver.F16}}
+		rest := &Matrix{N: 14336, K: 4096, Format: w.Format}
+		for rows, kept := range map[int]string{64: "unpacked", 128: "packed", 512: "no such way"} {
+			if err := e.cache.Put(e.cacheKey(tuningKey{w.Format, w.N, w.K, rows}), []byte(kept)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	for _, test := range []struct {
-		name string
-		w    *Matrix
-		m    int
-		want bool
-	}{
-		{"as many as a kernel takes", w, 16, false},
-		{"few", w, 17, false},
-		{"kept as faster unpacked", w, 33, true},
-		{"the same, at the end of its range", w, 64, true},
-		{"kept as faster packed", w, 65, false},
-		{"nothing kept", w, 129, true},
-		{"whatever is kept", w, 257, true},
-		{"another shape, by the rule", rest, 128, false},
-		{"another shape, above", rest, 129, true},
-	} {
-		for range 2 { // from the file, and remembered
-			if got := e.Unpacks(test.w, test.m); got != test.want {
-				t.Errorf("%s: %d rows: got %v", test.name, test.m, got)
+		for _, test := range []struct {
+			name  string
+			w     *Matrix
+			m     int
+			want  string
+			want9 string // what there is on Hopper alone
+		}{
+			{"as many as a kernel takes", w, 16, "packed", "packed"},
+			{"few", w, 17, "packed", "packed"},
+			{"kept as faster unpacked", w, 49, "unpacked", "unpacked"},
+			{"the same, at the end of its range", w, 64, "unpacked", "unpacked"},
+			{"nothing kept", w, 97, "unpacked", "many"},
+			{"kept as faster packed", w, 128, "packed", "packed"},
+			{"nothing kept, many", w, 129, "unpacked", "many"},
+			{"something else kept", w, 500, "unpacked", "many"},
+			{"more than any bucket", w, 10000, "unpacked", "many"},
+			{"another shape, by the rule", rest, 100, "packed", "many"},
+			{"another shape, above", rest, 129, "unpacked", "many"},
+		} {
+			want := test.want
+			if major == 9 {
+				want = test.want9
+			}
+			for range 2 { // from the file, and remembered
+				way := e.Way(test.w, test.m)
+				got := way.String()
+				if way.many != (manyVariant{}) {
+					got = "many"
+				}
+				if got != want || e.Unpacks(test.w, test.m) != (want == "unpacked") {
+					t.Errorf("%s: %d rows: got %v", test.name, test.m, way)
+				}
+				if (e.ScratchBytes(test.w, test.m) > 0) != (want == "many") || e.ScratchBytes(test.w, test.m) > e.MostScratch(test.w, test.m) {
+					t.Errorf("%s: %d rows want %d bytes of %d", test.name, test.m, e.ScratchBytes(test.w, test.m), e.MostScratch(test.w, test.m))
+				}
 			}
 		}
 	}
@@ -88,14 +105,16 @@ func TestGPUUnpacked(t *testing.T) {
 			u.Bytes = m.w.ScratchBytes()
 			u.Scratch = must(e.dev.Alloc(u.Bytes))(t)
 			if i == 0 {
-				packed, unpacked, err := e.TuneMany(s, []*Matrix{m.w}, m.o, &u)
-				if err != nil || !(packed > 0) || !(unpacked > 0) {
-					t.Fatalf("got times %g and %g, error %v", packed, unpacked, err)
-				}
+				m.o.Scratch = must(e.dev.Alloc(e.MostScratch(m.w, rows)))(t)
+				timings := must(e.TuneMany(s, []*Matrix{m.w}, m.o, &u))(t)
 				again := must(New(e.dev, e.cache))(t)
-				if got := again.Unpacks(m.w, rows); got != (unpacked < packed) {
-					t.Errorf("a new engine unpacks: %v, where packed takes %g µs and unpacked %g", got, packed, unpacked)
+				if got := again.Way(m.w, rows); got != timings[0].Way {
+					t.Errorf("a new engine chooses %v of %v", got, timings)
 				}
+				if err := e.dev.Free(m.o.Scratch); err != nil {
+					t.Fatal(err)
+				}
+				m.o.Scratch = 0
 			}
 			if err := errors.Join(e.dev.Free(u.Scratch), e.dev.Free(sums)); err != nil {
 				t.Fatal(err)

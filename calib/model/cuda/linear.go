@@ -230,10 +230,15 @@ func (o *Ops) fused(y, x *array, rows int, w *matrix, add bool) {
 		to = o.scratch(y.n * o.acts.Size())
 		defer o.release(to)
 	}
+	var scratch driver.Ptr
+	if n := o.engine.ScratchBytes(w.packed, rows); n > 0 {
+		scratch = o.scratch(n)
+		defer o.release(scratch)
+	}
 	if o.err != nil {
 		return
 	}
-	o.fail(o.engine.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: to, X: from, M: rows}))
+	o.fail(o.engine.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: to, X: from, M: rows, Scratch: scratch}))
 	switch {
 	case y.dtype == o.acts:
 	case add:

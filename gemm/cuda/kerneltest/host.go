@@ -179,12 +179,19 @@ func closing(s string) int {
 
 // callOf translates what is between the parentheses of an asm statement.
 func callOf(asm string) (string, error) {
-	parts := strings.SplitN(asm, `"`, 3)
-	if len(parts) != 3 || strings.TrimSpace(parts[0]) != "" {
-		return "", fmt.Errorf("asm(%s): want one string", asm)
+	text, after := "", asm
+	for { // strings beside each other are one
+		parts := strings.SplitN(after, `"`, 3)
+		if len(parts) != 3 || strings.TrimSpace(parts[0]) != "" {
+			break
+		}
+		text, after = text+parts[1], parts[2]
+	}
+	if after == asm {
+		return "", fmt.Errorf("asm(%s): want a string", asm)
 	}
 	var operands []string
-	for rest := parts[2]; ; {
+	for rest := after; ; {
 		rest = strings.TrimLeft(rest, " \n:")
 		open := constrained.FindStringIndex(rest)
 		if open == nil {
@@ -195,7 +202,7 @@ func callOf(asm string) (string, error) {
 		operands = append(operands, "("+rest[:end]+")")
 		rest = rest[end+1:]
 	}
-	instruction, rest, _ := strings.Cut(strings.TrimSuffix(predicate.ReplaceAllString(parts[1], "$1 $3, $2"), ";"), " ")
+	instruction, rest, _ := strings.Cut(strings.TrimSuffix(predicate.ReplaceAllString(text, "$1 $3, $2"), ";"), " ")
 	if instruction == "" {
 		return "", nil
 	}

@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <string>
@@ -51,7 +52,7 @@ namespace host {
 
 // ---- threads ----
 
-constexpr uint32_t WARP = 32, MOST_THREADS = 1024;
+constexpr uint32_t WARP = 32, WARPGROUP = 4 * WARP, MOST_THREADS = 1024;
 constexpr size_t STACK = 256 << 10;
 
 struct Thread;
@@ -62,11 +63,21 @@ struct Copy {
     const void* from;
 };
 
+// Product is one of a warpgroup: D += A·B, of which a thread has four registers of A and its part of D.
+struct Product {
+    uint32_t group;
+    uint32_t columns;  // of B and D
+    bool bf16;
+    uint32_t a[4];
+    uint64_t descriptor;  // of B
+    std::vector<float*> d;
+};
+
 // Collective is what threads wait for each other at. run gets all of them, with the
 // operands of each.
 struct Collective {
     const char* name;
-    bool block;  // of the block's threads, not the warp's
+    uint32_t of;  // threads: a warp's, a warpgroup's, or the block's, which are MOST_THREADS
     void (*run)(Thread* threads, uint32_t n);
 };
 
@@ -80,6 +91,9 @@ struct Thread {
     bool waited;  // for the grids before
     std::vector<Copy> copies;  // to shared memory that are under way
     uint32_t copy_groups;      // that have been ended
+    std::vector<Product> products;  // that are under way
+    uint32_t product_groups;        // that have been ended
+    bool fenced;                    // whether what registers hold counts for the next product
 
     template <class T>
     T& as() { return *(T*)operands; }
@@ -115,6 +129,7 @@ static void live() {
     for (;;) {
         (*body)();
         if (!self->copies.empty()) fail("ends while copies are under way");
+        if (!self->products.empty()) fail("ends while products are under way");
         self->done = true;
         leave();
     }
@@ -124,8 +139,9 @@ static void live() {
 struct Phase {
     uint32_t at, odd;
 };
-static const Collective phase_end = {"the end of a phase", true, nullptr};
+static const Collective phase_end = {"the end of a phase", MOST_THREADS, nullptr};
 static bool has_ended(const Phase&);
+static bool copy_late();
 
 struct Block {
     uint32_t n;  // threads
@@ -141,11 +157,11 @@ struct Block {
             threadIdx.x = i;
             if (t.done) {
                 // A barrier does without threads that have ended.
-                if (c && !c->block) fail("ended where others of its warp are at %s", c->name);
+                if (c && c->of < MOST_THREADS) fail("ended where others are at %s", c->name);
                 continue;
             }
             if (c && t.at != c) fail("is at %s where others are at %s", t.at->name, c->name);
-            if (!t.at->block && i > first && !c) fail("is at %s where others of its warp have ended", t.at->name);
+            if (t.at->of < MOST_THREADS && i > first && !c) fail("is at %s where others have ended", t.at->name);
             c = t.at;
         }
         if (!c) return;
@@ -153,7 +169,7 @@ struct Block {
         for (uint32_t i = first; i < first + n; i++) threads[i].at = nullptr;
     }
 
-    // run_warp runs a warp until each lane waits for the block or is done.
+    // run_warp runs a warp until each lane waits for more than it or is done.
     void run_warp(uint32_t first) {
         for (;;) {
             bool waits = true;
@@ -161,16 +177,29 @@ struct Block {
                 const uint32_t lane = first + ordered(i, WARP);
                 threadIdx.x = lane;
                 if (!threads[lane].done && !threads[lane].at) resume(threads[lane]);
-                waits &= threads[lane].done || threads[lane].at->block;
+                waits &= threads[lane].done || threads[lane].at->of > WARP;
             }
             if (waits) return;
             together(first, WARP);
         }
     }
 
-    // release lets threads go whose phase has ended, and returns whether there were any.
-    bool release() {
-        bool any = false, waiting = false;
+    // run_groups runs what whole warpgroups wait at, and returns whether there was any.
+    bool run_groups() {
+        bool any = false;
+        for (uint32_t first = 0; first + WARPGROUP <= n; first += WARPGROUP) {
+            bool all = true;
+            for (uint32_t i = first; i < first + WARPGROUP; i++) all &= !threads[i].done && threads[i].at->of == WARPGROUP;
+            if (all) together(first, WARPGROUP);
+            any |= all;
+        }
+        return any;
+    }
+
+    // release lets threads go whose phase has ended, and returns whether there were any. If nothing else goes on, what
+    // is being copied arrives.
+    bool release(bool other) {
+        bool any = other, waiting = false;
         for (uint32_t i = 0; i < n; i++) {
             if (threads[i].done || threads[i].at != &phase_end) continue;
             threadIdx.x = i;
@@ -179,19 +208,21 @@ struct Block {
             threads[i].at = nullptr;
             any = true;
         }
-        if (waiting && !any) fail("waits for a phase that does not end");
+        if (waiting && !any && !(any = copy_late())) fail("waits for a phase that does not end");
         return any;
     }
 
     void run() {
         for (uint32_t i = 0; i < n; i++) {
             threads[i].done = threads[i].waited = false;
-            threads[i].copy_groups = 0;
+            threads[i].copy_groups = threads[i].product_groups = 0;
+            threads[i].fenced = false;
         }
         while (!std::all_of(threads, threads + n, [](const Thread& t) { return t.done; })) {
             for (uint32_t w = 0; w < n / WARP; w++) run_warp(ordered(w, n / WARP) * WARP);
-            if (!release()) together(0, n);
+            if (!release(run_groups())) together(0, n);
         }
+        if (copy_late()) fail("ends while copies are under way");
     }
 };
 
@@ -213,6 +244,12 @@ static const T* shared_at(uint32_t address) {
     if (address < SHARED_FIRST || address - SHARED_FIRST + sizeof(T) > shared_bytes || address % sizeof(T) != 0)
         fail("reads %zu bytes at %u of shared memory, %zu from %u on", sizeof(T), address, shared_bytes, SHARED_FIRST);
     return (const T*)(dynamic_shared + (address - SHARED_FIRST));
+}
+
+static uint8_t* written_at(uint32_t address, uint32_t bytes) {
+    if (address < SHARED_FIRST || address - SHARED_FIRST + bytes > shared_bytes || address % bytes != 0)
+        fail("writes %u bytes at %u of shared memory, %zu from %u on", bytes, address, shared_bytes, SHARED_FIRST);
+    return dynamic_shared + (address - SHARED_FIRST);
 }
 
 // ---- numbers ----
@@ -244,20 +281,20 @@ inline uint16_t bf16_of(float f) {
 
 // ---- collectives ----
 
-static const Collective barrier = {"a barrier", true, [](Thread*, uint32_t) {}};
-static const Collective barrier_or = {"a barrier with a vote", true, [](Thread* t, uint32_t n) {
+static const Collective barrier = {"a barrier", MOST_THREADS, [](Thread*, uint32_t) {}};
+static const Collective barrier_or = {"a barrier with a vote", MOST_THREADS, [](Thread* t, uint32_t n) {
     int any = 0;
     for (uint32_t i = 0; i < n; i++) any |= !t[i].done && t[i].as<int>();
     for (uint32_t i = 0; i < n; i++)
         if (!t[i].done) t[i].as<int>() = any != 0;
 }};
-static const Collective warp_barrier = {"a warp's barrier", false, [](Thread*, uint32_t) {}};
+static const Collective warp_barrier = {"a warp's barrier", WARP, [](Thread*, uint32_t) {}};
 
 struct Shuffle {
     uint64_t from, to;
     uint32_t lane;  // that to comes from
 };
-static const Collective shuffle = {"a shuffle", false, [](Thread* t, uint32_t) {
+static const Collective shuffle = {"a shuffle", WARP, [](Thread* t, uint32_t) {
     for (uint32_t i = 0; i < WARP; i++) t[i].as<Shuffle>().to = t[t[i].as<Shuffle>().lane].as<Shuffle>().from;
 }};
 
@@ -291,8 +328,68 @@ static void multiply(Thread* threads, uint32_t) {
         }
     }
 }
-static const Collective mma_f16 = {"mma", false, multiply<float_of_f16>};
-static const Collective mma_bf16 = {"mma", false, multiply<float_of_bf16>};
+static const Collective mma_f16 = {"mma", WARP, multiply<float_of_f16>};
+static const Collective mma_bf16 = {"mma", WARP, multiply<float_of_bf16>};
+
+// Turned is what a lane gives of four matrices of 8×8 numbers that are stored turned, and where it stores eight
+// numbers, a column.
+struct Turned {
+    uint32_t to, v[4];
+};
+static const Collective store_turned = {"stmatrix", WARP, [](Thread* t, uint32_t) {
+    for (uint32_t lane = 0; lane < WARP; lane++) {
+        uint16_t column[8];
+        for (uint32_t row = 0; row < 8; row++) column[row] = t[4 * row + lane % 8 / 2].as<Turned>().v[lane / 8] >> lane % 2 * 16;
+        memcpy(written_at(t[lane].as<Turned>().to, 16), column, 16);
+    }
+}};
+
+// multiply_group does the first product that each thread of a warpgroup has under way. Of B there are rows of 64 numbers,
+// 8 of them in 1024 bytes, whose 16-byte parts change places by bits 7 to 9 of their address; the fields of its descriptor
+// are those of PTX's "Matrix descriptor format" for K-major operands with the swizzle of 128 bytes.
+static void multiply_group(Thread* threads) {
+    const Product& p = threads[0].products[0];
+    const uint64_t known = 0x3fff | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62;
+    if (p.descriptor & ~known || p.descriptor >> 62 != 1 || (p.descriptor >> 32 & 0x3fff) != 64 || (p.descriptor >> 16 & 0x3fff) != 1)
+        fail("a product by a matrix of descriptor %#llx", (unsigned long long)p.descriptor);
+    const uint32_t first = (p.descriptor & 0x3fff) << 4;
+    if (first % 32 != 0) fail("a product by a matrix at %u of shared memory", first);
+    const auto value = p.bf16 ? float_of_bf16 : float_of_f16;
+    std::vector<float> a(64 * 16), b(p.columns * 16);
+    for (uint32_t c = 0; c < p.columns; c++)
+        for (uint32_t k = 0; k < 16; k++) {
+            const uint32_t at = first + c * 128 + k * 2;
+            b[c * 16 + k] = value(*shared_at<uint16_t>(at ^ (at >> 7 & 7) << 4));
+        }
+    for (uint32_t i = 0; i < WARPGROUP; i++) {
+        const Product& m = threads[i].products[0];
+        if (m.descriptor != p.descriptor || m.columns != p.columns || m.bf16 != p.bf16) fail("another product than others of its warpgroup");
+        for (uint32_t r = 0; r < 4; r++)
+            for (uint32_t e = 0; e < 2; e++)
+                a[(i / WARP * 16 + i % WARP / 4 + r % 2 * 8) * 16 + i % 4 * 2 + r / 2 * 8 + e] = value(m.a[r] >> 16 * e);
+    }
+    for (uint32_t i = 0; i < WARPGROUP; i++) {
+        Product& m = threads[i].products[0];
+        for (uint32_t j = 0; j < p.columns / 2; j++) {
+            const float* row = &a[(i / WARP * 16 + i % WARP / 4 + j / 2 % 2 * 8) * 16];
+            const float* column = &b[(j / 4 * 8 + i % 4 * 2 + j % 2) * 16];
+            double sum = *m.d[j];
+            for (uint32_t k = 0; k < 16; k++) sum += (double)row[k] * column[k];
+            *m.d[j] = (float)sum;
+        }
+        m.d.clear();
+    }
+    for (uint32_t i = 0; i < WARPGROUP; i++) threads[i].products.erase(threads[i].products.begin());
+}
+static const Collective product_now = {"a product", WARPGROUP, [](Thread* t, uint32_t) { multiply_group(t); }};
+
+// The operand of each thread is how many groups are left under way.
+static const Collective product_end = {"the end of products", WARPGROUP, [](Thread* t, uint32_t) {
+    for (uint32_t i = 1; i < WARPGROUP; i++)
+        if (t[i].products.size() != t[0].products.size() || t[i].product_groups != t[0].product_groups || t[i].as<uint32_t>() != t[0].as<uint32_t>())
+            fail("waits for other products than its warpgroup");
+    while (!t[0].products.empty() && t[0].products[0].group + t[0].as<uint32_t>() < t[0].product_groups) multiply_group(t);
+}};
 
 // Tiles is what a lane has of the four 8×8 tiles of ldmatrix: the address of a row, and what it gets.
 struct Tiles {
@@ -352,6 +449,12 @@ static void after_wait() {
     if (programmatic && !self->waited) fail("reads activations before the grids before have ended");
 }
 
+static void do_copy(const Copy& c) {
+    uint8_t* to = written_at(c.to, 16);
+    memset(to, 0, 16);
+    memcpy(to, c.from, c.bytes);
+}
+
 // wait_copies does a thread's copies but for those of the last groups.
 static void wait_copies(uint32_t groups) {
     std::vector<Copy> left;
@@ -360,9 +463,7 @@ static void wait_copies(uint32_t groups) {
             left.push_back(c);
             continue;
         }
-        auto& to = *(std::array<uint8_t, 16>*)shared_at<std::array<uint8_t, 16>>(c.to);
-        to = {};
-        memcpy(&to, c.from, c.bytes);
+        do_copy(c);
     }
     self->copies = left;
 }
@@ -375,10 +476,55 @@ struct Phases {
 };
 constexpr uint16_t BEGUN = 0xba55;
 
+// Bytes that are still to be copied until a phase can end, by where it is.
+static std::map<uint32_t, int64_t> to_copy;
+
 static Phases& phases_at(uint32_t address) {
     Phases& p = *(Phases*)shared_at<uint64_t>(address);
     if (p.mark != BEGUN) fail("no phases have begun at %u of shared memory", address);
     return p;
+}
+
+// settle ends a phase that nothing is missing to.
+static void settle(uint32_t at) {
+    Phases& p = phases_at(at);
+    if (p.left == 0 && to_copy[at] == 0) p.left = p.count, p.number++;
+}
+
+static bool late;  // whether what is asynchronous is done as late as it may, or at once
+
+// Copies of which a phase is told, as they are under way.
+static std::deque<std::function<void()>> told;
+
+static void tell(std::function<void()> copies) {
+    told.push_back(copies);
+    if (!late) copy_late();
+}
+
+// copy_late does what has been under way the longest, if anything.
+static bool copy_late() {
+    if (told.empty()) return false;
+    told.front()();
+    told.pop_front();
+    return true;
+}
+
+static void arrive(uint32_t at) {
+    Phases& p = phases_at(at);
+    if (p.left-- == 0) fail("arrives where all have");
+    settle(at);
+}
+
+template <uint32_t COLUMNS, bool BF16, size_t... I, class... A>
+static void product(std::index_sequence<I...>, const std::tuple<A...>& all) {
+    constexpr uint32_t N = COLUMNS / 2;
+    Product p = {self->product_groups, COLUMNS, BF16, {std::get<N>(all), std::get<N + 1>(all), std::get<N + 2>(all), std::get<N + 3>(all)}, std::get<N + 4>(all)};
+    if (std::get<N + 5>(all) != 1 || std::get<N + 6>(all) != 1 || std::get<N + 7>(all) != 1 || std::get<N + 8>(all) != 0)
+        fail("a product that is negative, begins anew or is by another matrix than one of rows of K");
+    if (!self->fenced) fail("a product without a fence before");
+    (p.d.push_back(&std::get<I>(all)), ...);
+    self->products.push_back(p);
+    if (!late) meet(product_now, nullptr);
 }
 
 static bool has_ended(const Phase& phase) { return phases_at(phase.at).number % 2 != phase.odd; }
@@ -466,6 +612,16 @@ inline void cp_async_cg_shared_global(uint32_t to, const void* from, uint32_t si
     if (size != 16 || bytes > 16 || (uint64_t)from % 16 != 0) host::fail("copies %u of %u bytes from %p", bytes, size, from);
     host::self->copies.push_back({host::self->copy_groups, to, bytes, from});
 }
+inline void cp_async_cg_shared_global_L2_128B(uint32_t to, const void* from, uint32_t size) {
+    if (size != 16 || (uint64_t)from % 16 != 0) host::fail("copies %u bytes from %p", size, from);
+    host::self->copies.push_back({host::self->copy_groups, to, 16, from});
+}
+inline void st_global_v4_u32(void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    host::after_wait();
+    if ((uint64_t)p % 16 != 0) host::fail("writes 16 bytes at %p, which is not a multiple", p);
+    const uint32_t v[4] = {a, b, c, d};
+    memcpy(p, v, 16);
+}
 inline void cp_async_commit_group() { host::self->copy_groups++; }
 inline void cp_async_wait_group(uint32_t groups) { host::wait_copies(groups); }
 
@@ -475,7 +631,31 @@ inline void mbarrier_init_shared_b64(uint32_t at, uint32_t count) {
 inline void mbarrier_arrive_shared_b64(unsigned long long& state, uint32_t at) {
     host::Phases& p = host::phases_at(at);
     state = p.number;
-    if (--p.left == 0) p.left = p.count, p.number++;
+    host::arrive(at);
+}
+inline void mbarrier_arrive_expect_tx_shared_b64(unsigned long long& state, uint32_t at, uint32_t bytes) {
+    host::to_copy[at] += bytes;
+    mbarrier_arrive_shared_b64(state, at);
+}
+inline void fence_mbarrier_init_release_cluster() {}
+inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t phase) {
+    host::after_wait();
+    if (bytes == 0 || bytes % 16 != 0 || (uint64_t)from % 16 != 0 || to % 16 != 0) host::fail("copies %u bytes from %p to %u", bytes, from, to);
+    host::phases_at(phase);
+    host::tell([=] {
+        for (uint32_t i = 0; i < bytes; i += 16) memcpy(host::written_at(to + i, 16), (const uint8_t*)from + i, 16);
+        host::to_copy[phase] -= bytes;
+        host::settle(phase);
+    });
+}
+inline void cp_async_mbarrier_arrive_noinc_shared_b64(uint32_t at) {
+    const auto copies = host::self->copies;
+    host::self->copies.clear();
+    host::phases_at(at);
+    host::tell([=] {
+        for (const host::Copy& c : copies) host::do_copy(c);
+        host::arrive(at);
+    });
 }
 inline void mbarrier_test_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd) {
     host::Phase phase = {at, odd};
@@ -528,6 +708,63 @@ inline void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t& d, uint32_t from) {
     d = t.to;
 }
 
+#define WGMMA_OF(COLUMNS, TYPE, BF16)                                                                                       \
+    template <class... A>                                                                                                 \
+    inline void wgmma_mma_async_sync_aligned_m64n##COLUMNS##k16_f32_##TYPE##_##TYPE(A&&... a) {                            \
+        host::product<COLUMNS, BF16>(std::make_index_sequence<COLUMNS / 2>(), std::forward_as_tuple(a...));                \
+    }
+#define WGMMA(COLUMNS) WGMMA_OF(COLUMNS, f16, false) WGMMA_OF(COLUMNS, bf16, true)
+WGMMA(64)
+WGMMA(96)
+WGMMA(128)
+WGMMA(160)
+WGMMA(192)
+WGMMA(224)
+WGMMA(256)
+#undef WGMMA
+#undef WGMMA_OF
+inline void wgmma_fence_sync_aligned() { host::self->fenced = true; }
+inline void wgmma_commit_group_sync_aligned() {
+    host::self->product_groups++;
+    host::self->fenced = false;
+}
+inline void wgmma_wait_group_sync_aligned(uint32_t groups) { host::meet(host::product_end, &groups); }
+inline void setmaxnreg_inc_sync_aligned_u32(uint32_t) { host::meet(host::warp_barrier, nullptr); }
+inline void setmaxnreg_dec_sync_aligned_u32(uint32_t) { host::meet(host::warp_barrier, nullptr); }
+
+inline void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    host::Turned t = {to, {a, b, c, d}};
+    host::meet(host::store_turned, &t);
+}
+
+template <uint16_t (*ROUNDED)(float), float (*VALUE)(uint16_t)>
+inline uint32_t of_pairs(uint32_t a, uint32_t b, uint32_t c, bool adds) {
+    uint32_t d = 0;
+    for (uint32_t i = 0; i < 32; i += 16) {
+        const double v = (double)VALUE(a >> i) * VALUE(b >> i);
+        d |= (uint32_t)ROUNDED(adds ? v + VALUE(c >> i) : v) << i;
+    }
+    return d;
+}
+inline void mul_rn_f16x2(uint32_t& d, uint32_t a, uint32_t b) { d = of_pairs<host::f16_of, host::float_of_f16>(a, b, 0, false); }
+inline void mul_rn_bf16x2(uint32_t& d, uint32_t a, uint32_t b) { d = of_pairs<host::bf16_of, host::float_of_bf16>(a, b, 0, false); }
+inline void fma_rn_bf16x2(uint32_t& d, uint32_t a, uint32_t b, uint32_t c) { d = of_pairs<host::bf16_of, host::float_of_bf16>(a, b, c, true); }
+
+// Flags between blocks, which run one after the other: one that is not set is never.
+inline void fence_acq_rel_gpu() {}
+inline void st_relaxed_gpu_global_u32(uint32_t* flag, uint32_t v) {
+    host::after_wait();
+    *flag = v;
+}
+inline void ld_acquire_gpu_global_u32(uint32_t& v, const uint32_t* flag) {
+    host::after_wait();
+    if ((v = *flag) == 0) host::fail("waits for a flag that nobody sets");
+}
+inline void ld_relaxed_gpu_global_v4_f32(float& a, float& b, float& c, float& d, const void* p) {
+    host::after_wait();
+    host::load_global<float, 4>({&a, &b, &c, &d}, p);
+}
+
 inline void griddepcontrol_launch_dependents() {}
 inline void griddepcontrol_wait() { host::self->waited = true; }
 
@@ -542,7 +779,7 @@ struct Launch {
     Dim grid, block;
     uint32_t shared;       // bytes
     uint32_t programmatic; // whether the grids before may still run
-    uint32_t reverse;      // the order of threads
+    uint32_t reverse;      // the order of threads; in order, what is asynchronous is done as late as it may
 };
 
 // Kernel calls a kernel with the arguments at some addresses.
@@ -572,6 +809,7 @@ static void run(const Kernel& kernel, const Launch& launch, void** values) {
     blockDim = {n, 1, 1};
     shared_bytes = launch.shared;
     programmatic = launch.programmatic;
+    late = launch.reverse == 0;
     for (uint32_t i = 0; i < n; i++) {
         ucontext_t& c = threads[i].context;
         if (c.uc_stack.ss_sp) continue;
@@ -585,6 +823,7 @@ static void run(const Kernel& kernel, const Launch& launch, void** values) {
             for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
                 memset(__start_shared_memory, 0xff, __stop_shared_memory - __start_shared_memory);
                 memset(dynamic_shared, 0xff, shared_bytes + SHARED_BESIDE);
+                to_copy.clear();
                 Block{n, launch.reverse != 0}.run();
                 for (size_t i = shared_bytes; i < shared_bytes + SHARED_BESIDE; i++)
                     if (dynamic_shared[i] != 0xff) fail("wrote at %zu of %zu bytes of shared memory", i, shared_bytes);

@@ -74,6 +74,155 @@ extern "C" __global__ void instructions(u32* y) {
 }
 `
 
+// In shared memory a matrix B of eight columns of 64 numbers begins at 1024, phases lie at 3072, and A has 1 in
+// number k of row k % 8 of each 16 rows, so that a row of the product is a sum of numbers k of a column.
+const hostGroupKernels = `
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+extern __shared__ __align__(128) u8 shared[];
+
+#define KERNEL(name, body)                                                             \
+    extern "C" __global__ void __launch_bounds__(128) name(float* y, const u8* x) {     \
+        u32 a[4];                                                                      \
+        float d[32] = {};                                                              \
+        const u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;                  \
+        for (u32 r = 0; r < 4; r++) a[r] = g / 2 == t ? 0x3c00u << g % 2 * 16 : 0;      \
+        body                                                                           \
+        for (u32 j = 0; j < 32; j++) y[threadIdx.x * 32 + j] = d[j];                    \
+    }
+#define B(at, start, sbo) ((u64)(2048 + (at)) >> 4 | 1ull << 16 | (u64)(sbo) << 32 | (u64)(start) << 62)
+#define F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define PRODUCT(b) asm volatile("wgmma.mma_async.sync.aligned.m64n" "64" "k16.f32.f16.f16 " "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"                     \
+    : F4(0), F4(4), F4(8), F4(12), F4(16), F4(20), F4(24), F4(28) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#define FENCE asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#define COMMIT asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#define WAIT(left) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
+#define PHASES(count) if (threadIdx.x == 0) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(1024), "r"(count) : "memory"); } __syncthreads();
+#define EXPECT(bytes) { u64 s; asm volatile("mbarrier.arrive.expect_tx.shared.b64 %0, [%1], %2;" : "=l"(s) : "r"(1024), "r"(bytes) : "memory"); }
+#define BULK(bytes) asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(2048), "l"(x), "r"(bytes), "r"(1024) : "memory");
+#define AWAIT(odd) { u32 ended; do asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" \
+    : "=r"(ended) : "r"(1024), "r"(odd) : "memory"); while (!ended); }
+#define COPY asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(2048 + threadIdx.x * 16), "l"(x + threadIdx.x * 16), "r"(16) : "memory"); \
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(4096 + threadIdx.x * 16), "l"(x + 2048 + threadIdx.x * 16), "r"(16) : "memory");  \
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(6144 + threadIdx.x * 16), "l"(x + 4096 + threadIdx.x * 16), "r"(16) : "memory");  \
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(8192 + threadIdx.x * 16), "l"(x + 6144 + threadIdx.x * 16), "r"(16) : "memory");
+#define TELL asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(1024) : "memory");
+#define FILL PHASES(1) if (threadIdx.x == 0) { EXPECT(8192) BULK(8192) } AWAIT(0)
+
+KERNEL(products, FILL FENCE PRODUCT(B(0, 1, 64)) PRODUCT(B(32, 1, 64)) COMMIT WAIT(0))
+KERNEL(products_apart, FILL FENCE PRODUCT(B(0, 1, 64)) COMMIT FENCE PRODUCT(B(32, 1, 64)) COMMIT WAIT(1) WAIT(0))
+KERNEL(told, PHASES(128) COPY TELL AWAIT(0) FENCE PRODUCT(B(0, 1, 64)) PRODUCT(B(32, 1, 64)) COMMIT WAIT(0))
+KERNEL(sooner, PHASES(1) if (threadIdx.x == 0) { EXPECT(8192) BULK(8192) } FENCE PRODUCT(B(0, 1, 64)) PRODUCT(B(32, 1, 64)) COMMIT WAIT(0) AWAIT(0))
+KERNEL(not_waited_for, FILL FENCE PRODUCT(B(0, 1, 64)) PRODUCT(B(32, 1, 64)) COMMIT WAIT(1) WAIT(1) float e = d[0]; WAIT(0) d[0] = e;)
+KERNEL(not_swizzled, FILL FENCE PRODUCT(B(0, 0, 64)) COMMIT WAIT(0))
+KERNEL(other_pitch, FILL FENCE PRODUCT(B(0, 1, 32)) COMMIT WAIT(0))
+KERNEL(between, FILL FENCE PRODUCT(B(16, 1, 64)) COMMIT WAIT(0))
+KERNEL(beyond, FILL FENCE PRODUCT(B(1024, 1, 64)) COMMIT WAIT(0))
+KERNEL(not_fenced, FILL PRODUCT(B(0, 1, 64)) COMMIT WAIT(0))
+KERNEL(left, FILL FENCE PRODUCT(B(0, 1, 64)) COMMIT)
+KERNEL(others, FILL FENCE PRODUCT(B(threadIdx.x / 32 * 32, 1, 64)) COMMIT WAIT(0))
+KERNEL(too_few_bytes, PHASES(1) if (threadIdx.x == 0) { EXPECT(8192) BULK(4096) } AWAIT(0))
+KERNEL(odd_bytes, PHASES(1) if (threadIdx.x == 0) { EXPECT(8) BULK(8) } AWAIT(0))
+
+extern "C" __global__ void __launch_bounds__(32) stores_turned(u16* y, const u8* x) {
+    const u32 lane = threadIdx.x;
+    u32 v[4];
+    for (u32 j = 0; j < 4; j++) v[j] = (100 * j + lane / 4 * 8 + lane % 4 * 2) * 0x10001 + 0x10000;
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(1024 + lane * 16), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+    __syncthreads();
+    for (u32 i = lane; i < 256; i += 32) y[i] = ((u16*)shared)[i];
+}
+extern "C" __global__ void pairs(u32* y, const u8* x) {
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y[0]) : "r"(0x3c014200), "r"(0x3c014000));
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(y[1]) : "r"(0x3f814040), "r"(0x3f814000));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y[2]) : "r"(0x3f814040), "r"(0x3f814000), "r"(0xbf823f80));
+}
+`
+
+// TestHostGroups runs kernels whose warpgroups multiply, and ones that are wrong: at once and as late as may be.
+func TestHostGroups(t *testing.T) {
+	h := OnHost(t, driver.Kernel{Name: "groups.cu", Source: hostGroupKernels}, 900)
+	b := make([]uint16, 64*64) // 64 columns of 64 numbers
+	value := func(column, k int) float32 { return float32(column*17%50 + k) }
+	for column := range 64 {
+		for k := range 64 {
+			b[column*64+(k/8^column%8)*8+k%8] = num.F32ToF16(value(column, k))
+		}
+	}
+	want := make([]float32, 128*32)
+	for thread := range 128 {
+		for j := range 32 {
+			row, column := thread%32/4, j/4*8+thread%4*2+j%2 // rows g and g + 8 are alike, and all warps'
+			want[thread*32+j] = 0
+			for _, k := range []int{row, row + 8, row + 16, row + 24} {
+				want[thread*32+j] += value(column, k)
+			}
+		}
+	}
+	l := driver.Launch{Block: driver.Dim{X: 128}, Shared: 1024 + 8192}
+	launch := func(kernel string, reverse bool, n int) ([]byte, error) {
+		var m Memory
+		y, x := m.Upload(make([]byte, n)), m.Upload(driver.Bytes(b))
+		err := h.launch(&m, kernel, l, reverse, []any{y, x})
+		return m.Read(y), err
+	}
+	for _, test := range []struct{ kernel, err string }{
+		{"products", ""},
+		{"products_apart", ""},
+		{"told", ""},
+		{"not_swizzled", "a product by a matrix of descriptor"},
+		{"other_pitch", "a product by a matrix of descriptor"},
+		{"between", "a product by a matrix at 2064"},
+		{"beyond", "reads 2 bytes at 10240 of shared memory"},
+		{"not_fenced", "a product without a fence before"},
+		{"left", "ends while products are under way"},
+		{"others", "another product than others of its warpgroup"},
+		{"too_few_bytes", "waits for a phase that does not end"},
+		{"odd_bytes", "copies 8 bytes"},
+	} {
+		for _, reverse := range []bool{false, true} {
+			got, err := launch(test.kernel, reverse, 4*len(want))
+			switch {
+			case test.err == "" && err != nil:
+				t.Errorf("%s: %v", test.kernel, err)
+			case test.err == "" && !slices.Equal(got, driver.Bytes(want)):
+				t.Errorf("%s: another product", test.kernel)
+			case test.err != "" && !(test.kernel == "left" && reverse) && (err == nil || !strings.Contains(err.Error(), test.err)):
+				t.Errorf("%s: got error %v, want %q", test.kernel, err, test.err)
+			}
+		}
+	}
+	for _, kernel := range []string{"sooner", "not_waited_for"} {
+		early, err := launch(kernel, true, 4*len(want))
+		late, err2 := launch(kernel, false, 4*len(want))
+		if err != nil || err2 != nil || slices.Equal(early, late) {
+			t.Errorf("%s: the same at once and late, or errors %v, %v", kernel, err, err2)
+		}
+	}
+
+	l.Block.X = 32
+	turned, err := launch("stores_turned", false, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 256 {
+		if got, want := int(binary.LittleEndian.Uint16(turned[2*i:])), i/64*100+i%8*8+i%64/8; got != want {
+			t.Fatalf("stmatrix stores %d as number %d, want %d", got, i, want)
+		}
+	}
+	pairs, err := launch("pairs", false, 12)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 1.0009766² and 3·2 in float16; 1.0078125² and 3·2 in bfloat16, and with -1.015625 and 1 added before rounding.
+	if got, want := words(pairs), []uint32{0x3c024600, 0x3f8240c0, 0x388040e0}; !slices.Equal(got, want) {
+		t.Errorf("pairs: got %#x, want %#x", got, want)
+	}
+}
+
 func testHost(t *testing.T) *Host {
 	t.Helper()
 	return OnHost(t, driver.Kernel{Name: "test.cu", Source: hostTestKernels}, 800)
@@ -113,7 +262,7 @@ func TestHostThreads(t *testing.T) {
 		{"endless", nil, "waits for a phase that does not end"},
 		{"not_begun", nil, "no phases have begun at 256 of shared memory"},
 		{"diverges", nil, "thread 7: is at a barrier where others are at a warp's barrier"},
-		{"leaves", nil, "thread 40: ended where others of its warp are at a warp's barrier"},
+		{"leaves", nil, "thread 40: ended where others are at a warp's barrier"},
 		{"traps", nil, "block (1, 0), thread 6: trap"},
 		{"far", nil, "where no memory is"},
 		{"beside", nil, "wrote at 772 of 772 bytes"},

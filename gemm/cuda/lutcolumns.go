@@ -1,0 +1,50 @@
+package cuda
+
+import (
+	_ "embed"
+	"encoding/binary"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/repack"
+)
+
+//go:embed lutcolumns.cu
+var columnsSource string
+
+const columnsName = "lutcolumns"
+
+// lutcolumns is lutcolumns.cu: the kernel that prepares X for lutmany.cu, of any type of 16 bits.
+type lutcolumns struct{}
+
+func (lutcolumns) kernel() driver.Kernel {
+	return driver.Kernel{Name: columnsName + ".cu", Source: ptxSource + wgmmaSource + columnsSource}
+}
+
+// preparedBytes returns what m rows of k columns of X take when they are prepared.
+func preparedBytes(m, k int) int {
+	return (m + preparedRows - 1) / preparedRows * preparedRows * atomsOf(k) * repack.AtomCols * 2
+}
+
+// preparedRows is what rows of X are prepared in multiples of.
+const preparedRows = 8
+
+func atomsOf(k int) int { return (k + repack.AtomCols - 1) / repack.AtomCols }
+
+// columnsLaunch returns how the kernel is launched to prepare X [m, k] to an address and to set some flags to 0, on sms
+// multiprocessors, and its argument in C's layout.
+func columnsLaunch(x, to, flags driver.Ptr, m, k, zeros, sms int) (driver.Launch, []byte) {
+	const warps, blocks = 8, 8 // of a block; of a multiprocessor
+	var p []byte
+	for _, address := range []driver.Ptr{x, to, flags} {
+		p = binary.LittleEndian.AppendUint64(p, uint64(address))
+	}
+	for _, n := range []int{m, k, atomsOf(k), zeros} {
+		p = binary.LittleEndian.AppendUint32(p, uint32(n))
+	}
+	parts := (m + preparedRows - 1) / preparedRows * atomsOf(k)
+	return driver.Launch{
+		Grid:         driver.Dim{X: uint32(min((parts+warps-1)/warps, blocks*sms))},
+		Block:        driver.Dim{X: 32 * warps},
+		Programmatic: true,
+	}, p
+}

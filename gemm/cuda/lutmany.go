@@ -1,0 +1,216 @@
+package cuda
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/repack"
+)
+
+var (
+	//go:embed wgmma.cuh
+	wgmmaSource string
+	//go:embed lutmany.cu
+	manySource string
+)
+
+const manyName = "lutmany"
+
+// manyVariant is lutmany.cu as it is compiled: for very many rows of X, on Hopper, which alone has its instructions.
+type manyVariant struct {
+	columns int // rows of X of a field
+	groups  int // warpgroups that multiply, each 64 rows of Ŵ of a field
+}
+
+// What lutmany.cu is built on; it has the same numbers.
+const (
+	manyRowBytes = 128     // of the table
+	outBytes     = 32 * 48 // of a warp, for results
+	groupTiles   = 4       // of a warpgroup
+	mostStages   = 8
+	hopperShared = 227 << 10 // bytes of shared memory that a block can have there
+
+	// Workers that the fields of a product are divided among, on whatever GPU: as many as an H200 has multiprocessors.
+	manyWorkers = 132
+)
+
+// hasMany reports whether lutmany.cu is compiled for a format: scales have to fit into 16 bits.
+func (f Format) hasMany() bool { return f.Scale != weight.F32 || f.Group == 0 }
+
+// manyVariants returns all that lutmany.cu is compiled as for a format.
+func (f Format) manyVariants() []manyVariant {
+	if !f.hasMany() {
+		return nil
+	}
+	var all []manyVariant
+	for _, v := range []manyVariant{{256, 2}, {192, 2}, {128, 2}, {128, 3}, {96, 3}, {64, 4}} {
+		if stages, _ := v.rings(f); stages >= 3 {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+func (v manyVariant) String() string { return fmt.Sprintf("c%d g%d", v.columns, v.groups) }
+func (v manyVariant) tiles() int     { return groupTiles * v.groups }
+func (v manyVariant) threads() int   { return 128 * (v.groups + 1) }
+
+// atomBytes returns what the codes and scales of an atom of a field take.
+func (v manyVariant) atomBytes(f Format) int {
+	scales := 0
+	switch {
+	case f.Group == 256:
+		scales = repack.TileRows * f.Scale.Size()
+	case f.Group != 0:
+		scales = repack.TileRows * repack.AtomCols / f.Group * f.Scale.Size()
+	}
+	return v.tiles() * (repack.TileRows*repack.AtomCols/8*f.Bits + scales)
+}
+
+// rings returns how many stages of X and atoms of codes there is room for.
+func (v manyVariant) rings(f Format) (stages, atoms int) {
+	atoms = 3
+	if f.Bits == 5 { // whose table takes more than half of it
+		atoms = 2
+	}
+	const phases = 16
+	left := hopperShared - manyRowBytes<<(2*f.Bits) - v.tiles()*outBytes - atoms*(v.atomBytes(f)+phases)
+	return min(mostStages, max(left, 0)/(128*v.columns+phases)), atoms
+}
+
+// shared returns the bytes of shared memory that a block takes.
+func (v manyVariant) shared(f Format) int {
+	stages, atoms := v.rings(f)
+	return manyRowBytes<<(2*f.Bits) + stages*(128*v.columns+16) + atoms*(v.atomBytes(f)+16) + v.tiles()*outBytes
+}
+
+// manyKernel is lutmany.cu for a format.
+type manyKernel struct {
+	Format
+	manyVariant
+}
+
+func (k manyKernel) kernel() driver.Kernel {
+	stages, atoms := k.rings(k.Format)
+	return driver.Kernel{
+		Name:   fmt.Sprintf("%s.%s.cu", manyName, k.name()),
+		Source: ptxSource + lutSource + wgmmaSource + manySource,
+		Options: driver.CompileOptions{Defines: append(k.defines(), "NT=2", "DEPTH=1", fmt.Sprintf("WARPS=%d", k.threads()/32),
+			fmt.Sprintf("COLUMNS=%d", k.columns), fmt.Sprintf("GROUPS4=%d", k.groups), fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms), "PLANES=0")},
+	}
+}
+
+// work is the kernel's second argument, in C's layout: how a product is divided.
+type work struct {
+	sums, flags                                     uint64
+	power, back                                     float32
+	fields, rows, atoms, workers, shared, groupsOfX uint32
+}
+
+func (w *work) bytes() []byte {
+	b := binary.LittleEndian.AppendUint64(nil, w.sums)
+	b = binary.LittleEndian.AppendUint64(b, w.flags)
+	for _, v := range []uint32{
+		math.Float32bits(w.power), math.Float32bits(w.back), w.fields, w.rows, w.atoms, w.workers, w.shared, w.groupsOfX,
+	} {
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
+	return b
+}
+
+// mostSharers are the workers that have parts of a field where there are few: each but the last leaves its sums in memory.
+const mostSharers = 4
+
+// divide returns how m rows of X by an N×K matrix are divided among up to so many workers. All of them share what
+// would leave some without a field at the end, and one field each with it, so that there are two workers to a field at
+// most. Fewer fields than that are shared by an equal number of workers each, if that leaves few without work or is the most.
+func (v manyVariant) divide(n, k, m, most int) work {
+	rows := (n + repack.TileRows*v.tiles() - 1) / (repack.TileRows * v.tiles())
+	fields := rows * ((m + v.columns - 1) / v.columns)
+	w := work{
+		fields: uint32(fields), rows: uint32(rows), atoms: uint32(atomsOf(k)), workers: uint32(most),
+		groupsOfX: uint32((m + preparedRows - 1) / preparedRows),
+	}
+	switch sharers := most / fields; {
+	case fields%most == 0:
+	case fields > most:
+		w.shared = uint32(fields%most + most)
+	default:
+		w.shared = uint32(fields)
+		if sharers >= mostSharers || sharers*fields*16 >= most*15 {
+			w.workers = uint32(min(sharers, mostSharers, atomsOf(k)) * fields)
+		}
+		w.workers = min(w.workers, w.shared*w.atoms)
+	}
+	return w
+}
+
+// sumBytes and flags return what workers take to leave sums for each other: bytes, and flags of 4 bytes.
+func (v manyVariant) sumBytes(workers int) int { return workers * v.tiles() * v.columns / 8 * 32 * 16 }
+func (v manyVariant) flags(workers int) int    { return workers * v.tiles() }
+
+// manyBytes returns the memory beside the operands that m rows of X take: prepared, sums and flags.
+func (v manyVariant) manyBytes(m, k int) int {
+	return preparedBytes(m, k) + v.sumBytes(manyWorkers) + 4*v.flags(manyWorkers)
+}
+
+// manyPlan returns how a product by a matrix is launched on sms multiprocessors, for X that is prepared at the begin of
+// scratch memory, and its arguments.
+func (v manyVariant) manyPlan(w *Matrix, o Operands, workers, sms int) (driver.Launch, params, work) {
+	share := v.divide(w.N, w.K, o.M, workers)
+	sums := o.Scratch + driver.Ptr(preparedBytes(o.M, w.K))
+	share.sums, share.flags = uint64(sums), uint64(sums)+uint64(v.sumBytes(workers))
+	share.power, share.back = float32(math.Ldexp(1, w.exponent)), float32(math.Ldexp(1, -w.exponent))
+	p := params{
+		codes: uint64(w.codes), scales: uint64(w.scales), units: uint32((w.K + repack.UnitCols - 1) / repack.UnitCols),
+		n: uint32(w.N), k: uint32(w.K), m: uint32(o.M), x: uint64(o.Scratch), y: uint64(o.Y), bias: uint64(o.Bias), codebook: w.codebook,
+	}
+	return driver.Launch{
+		Grid:  driver.Dim{X: min(share.workers, uint32(sms))},
+		Block: driver.Dim{X: uint32(v.threads())}, Shared: v.shared(w.Format), Programmatic: true,
+	}, p, share
+}
+
+// scaleExponent returns the power of two by which the scales of a matrix are multiplied to make the most of float16:
+// the largest weight comes to between 2^12 and 2^13, so that those as small as a 2^27th of it keep all their bits.
+func (f Format) scaleExponent(scales []byte, codebook []float32) int {
+	if f.Type != driver.F16 || f.Group == 0 {
+		return 0
+	}
+	largest, value := float32(0), float32(1) // scales themselves have to fit
+	for _, v := range codebook {
+		value = max(value, float32(math.Abs(float64(v))))
+	}
+	values := make([]float32, min(len(scales)/f.Scale.Size(), 1<<16))
+	for len(scales) > 0 {
+		part := values[:min(len(values), len(scales)/f.Scale.Size())]
+		f.Scale.Decode(part, scales[:len(part)*f.Scale.Size()])
+		for _, v := range part {
+			largest = max(largest, float32(math.Abs(float64(v))))
+		}
+		scales = scales[len(part)*f.Scale.Size():]
+	}
+	if largest == 0 || value*largest == 0 {
+		return 0
+	}
+	_, e := math.Frexp(float64(value) * float64(largest))
+	if e = 13 - e; f.Scale == weight.F16 { // which is multiplied in float16
+		return min(max(e, -14), 15)
+	}
+	return min(max(e, -126), 126)
+}
+
+// guess returns about how many cycles a product takes on an H200.
+func (v manyVariant) guess(n, k, m int) float64 {
+	const fixed = 20000              // to begin, to write and to add what others left
+	half := map[manyVariant]float64{ // of an atom of a field
+		{256, 2}: 1350, {192, 2}: 1050, {128, 2}: 760, {128, 3}: 1100, {96, 3}: 780, {64, 4}: 950,
+	}[v]
+	w := v.divide(n, k, m, manyWorkers)
+	atoms := float64(w.shared*w.atoms)/float64(w.workers) + float64((w.fields-w.shared)/manyWorkers*w.atoms)
+	return fixed + 2*atoms*half
+}

@@ -1,0 +1,227 @@
+package cuda
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+// Way is how many rows of X, more than [MaxRows], are multiplied: a value that can be compared. The zero Way is a
+// kernel for every 16 rows.
+type Way struct {
+	unpacked bool
+	many     manyVariant // of the kernel for all rows, or the zero value
+}
+
+// Unpacked reports whether it is that of [Unpacked.MatMul]; others are [Engine.MatMul]'s.
+func (w Way) Unpacked() bool { return w.unpacked }
+
+func (w Way) String() string {
+	switch {
+	case w.unpacked:
+		return "unpacked"
+	case w.many != manyVariant{}:
+		return w.many.String()
+	}
+	return "packed"
+}
+
+// manyBuckets are the rows of X up to which they are treated alike: those behind the last as those before.
+var manyBuckets = [...]int{24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024, 2048, 4096}
+
+// manyBucket returns the largest number of rows, above MaxRows, that is treated like m.
+func manyBucket(m int) int {
+	for _, b := range manyBuckets {
+		if m <= b {
+			return b
+		}
+	}
+	return manyBuckets[len(manyBuckets)-1]
+}
+
+// mostPacked are the rows of X above which a kernel for every 16 is never the fastest.
+const mostPacked = 256
+
+// Ways returns what is worth trying for m rows of X, more than [MaxRows], the best guess first.
+func (e *Engine) Ways(w *Matrix, m int) []Way {
+	var all []Way
+	if e.dev.Info.Major == 9 && e.noCompiler == nil {
+		for _, v := range w.Format.manyVariants() {
+			if v.shared(w.Format) <= e.limits.sharedBlock {
+				all = append(all, Way{many: v})
+			}
+		}
+		guess := func(a Way) float64 { return a.many.guess(w.N, w.K, m) }
+		slices.SortStableFunc(all, func(a, b Way) int { return cmp.Compare(guess(a), guess(b)) })
+		all = all[:min(len(all), tunedMany)]
+	}
+	all = append(all, Way{unpacked: true})
+	if m <= mostPacked {
+		all = append(all, Way{})
+	}
+	first := slices.Index(all, Way{unpacked: true})
+	switch {
+	case all[0].many != manyVariant{} && w.Format.manyRows(w.N, w.K).holds(m):
+		first = 0
+	case m <= packedRows(w.N, w.K):
+		first = slices.Index(all, Way{})
+	}
+	all[0], all[first] = all[first], all[0]
+	return all
+}
+
+// tunedMany is how many variants of lutmany.cu are tried.
+const tunedMany = 3
+
+// manyRows returns the rows of X for which lutmany.cu is the fastest where nothing was measured, as an H200 has it at
+// 8192×8192 and 28672×4096 with 4 bits. NOTES.md has the times. Smaller matrices have too few fields, and at 5 bits the table
+// leaves room for little X.
+func (f Format) manyRows(n, k int) span {
+	most := 0
+	if f.Bits == 5 {
+		most = 512
+	}
+	switch weights := n * k; {
+	case weights >= 64<<20:
+		return span{32, most}
+	case weights >= 32<<20:
+		return span{48, most}
+	case weights >= 16<<20:
+		return span{80, most}
+	}
+	return span{math.MaxInt, 0}
+}
+
+// packedRows returns up to how many rows of X a kernel for every 16 is faster than unpacking, where nothing was measured: as
+// an H200 has it to within a tenth, but for 5 bits, which it unpacks from fewer on. NOTES.md has the times.
+func packedRows(n, k int) int {
+	switch weights := n * k; {
+	case weights >= 32<<20:
+		return 128
+	case weights >= 8<<20:
+		return 80
+	}
+	return 48
+}
+
+// Way returns how m rows of X are multiplied: as [Engine.TuneMany] found, in this process or before, or by a rule of thumb.
+// The results of ways differ in how weights are rounded, and sums added.
+func (e *Engine) Way(w *Matrix, m int) Way {
+	if m <= MaxRows {
+		return Way{}
+	}
+	key := tuningKey{w.Format, w.N, w.K, manyBucket(m)}
+	way, ok := e.many[key]
+	if !ok {
+		all := e.Ways(w, key.rows)
+		way = all[0]
+		if kept, found := e.cache.Get(e.cacheKey(key)); found {
+			if i := slices.IndexFunc(all, func(w Way) bool { return w.String() == string(kept) }); i >= 0 {
+				way = all[i]
+			}
+		}
+		e.many[key] = way
+	}
+	return way
+}
+
+// Unpacks reports whether a product of m rows of X is taken to be faster by [Unpacked.MatMul] than by
+// [Engine.MatMul].
+func (e *Engine) Unpacks(w *Matrix, m int) bool { return e.Way(w, m).Unpacked() }
+
+// ScratchBytes returns the scratch memory that [Engine.MatMul] wants for m rows of X, 0 if it does without.
+func (e *Engine) ScratchBytes(w *Matrix, m int) int {
+	if way := e.Way(w, m); way.many != (manyVariant{}) {
+		return way.many.manyBytes(m, w.K)
+	}
+	return 0
+}
+
+// MostScratch returns the scratch memory that any of the ways of [Engine.TuneMany] wants.
+func (e *Engine) MostScratch(w *Matrix, m int) int {
+	most := 0
+	for _, way := range e.Ways(w, m) {
+		if way.many != (manyVariant{}) {
+			most = max(most, way.many.manyBytes(m, w.K))
+		}
+	}
+	return most
+}
+
+// MatMulWay is MatMul in one of the [Engine.Ways] but that of [Unpacked], with scratch memory of [Engine.MostScratch].
+func (e *Engine) MatMulWay(s *driver.Stream, w *Matrix, o Operands, way Way) error {
+	switch {
+	case way.unpacked:
+		return errors.New("unpacked products are not the engine's")
+	case way.many == manyVariant{}:
+		return e.each(w, o, func(o Operands) error { return e.launchChosen(s, w, o, gemmName) })
+	}
+	if err := o.check(w); err != nil {
+		return err
+	}
+	if o.Scratch == 0 {
+		return fmt.Errorf("no scratch memory for %d rows of X", o.M)
+	}
+	v := way.many
+	launch, p, share := v.manyPlan(w, o, manyWorkers, e.limits.sms)
+	prepare, err := e.others.function(lutcolumns{}, columnsName, 0)
+	if err != nil {
+		return err
+	}
+	multiply, err := e.others.function(manyKernel{w.Format, v}, manyName, launch.Shared)
+	if err != nil {
+		return err
+	}
+	l, args := columnsLaunch(o.X, o.Scratch, driver.Ptr(share.flags), o.M, w.K, v.flags(manyWorkers), e.dev.Info.SMs)
+	if err := prepare.Launch(s, l, e.args.Reset().Struct(args)); err != nil {
+		return err
+	}
+	return multiply.Launch(s, launch, e.args.Reset().Struct(p.bytes()).Struct(share.bytes()))
+}
+
+// WayTiming is how long a product takes in a way, in microseconds.
+type WayTiming struct {
+	Way Way
+	Us  float64
+}
+
+// TuneMany times the ways to multiply o.M rows, more than 16, as [Engine.Tune] does, with scratch memory of
+// [Engine.MostScratch], and keeps the fastest. It returns the times, the shortest first. Where u is nil unpacking is left out.
+func (e *Engine) TuneMany(s *driver.Stream, ring []*Matrix, o Operands, u *Unpacked) ([]WayTiming, error) {
+	if len(ring) == 0 || o.M <= MaxRows {
+		return nil, fmt.Errorf("tuning for %d rows with %d matrices: want more than %d, and one matrix", o.M, len(ring), MaxRows)
+	}
+	w := ring[0]
+	var ways []Way
+	var arms []*Arm
+	for _, way := range e.Ways(w, o.M) {
+		call := func(i int) error { return e.MatMulWay(s, ring[i%len(ring)], o, way) }
+		switch {
+		case way.unpacked && u == nil || way.many != (manyVariant{}) && o.Scratch == 0:
+			continue
+		case way.unpacked:
+			call = func(i int) error { return u.MatMul(s, ring[i%len(ring)], o, w.Format.Type, false) }
+		}
+		ways = append(ways, way)
+		arms = append(arms, &Arm{Ring: len(ring), Call: call})
+	}
+	if len(arms) == 0 {
+		return nil, errors.New("no way to multiply is left")
+	}
+	if err := TimeArms(e.dev, s, arms, tuneReplays); err != nil {
+		return nil, err
+	}
+	var all []WayTiming
+	for i, a := range arms {
+		all = append(all, WayTiming{ways[i], a.Median()})
+	}
+	slices.SortStableFunc(all, func(a, b WayTiming) int { return cmp.Compare(a.Us, b.Us) })
+	key := tuningKey{w.Format, w.N, w.K, manyBucket(o.M)}
+	e.many[key] = all[0].Way
+	_ = e.cache.Put(e.cacheKey(key), []byte(all[0].Way.String()))
+	return all, nil
+}

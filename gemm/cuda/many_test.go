@@ -1,0 +1,193 @@
+package cuda
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/gemm/conform"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/kerneltest"
+	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/repack"
+)
+
+// TestHostColumns holds prepared X to what wgmma multiplies: of step s of 32 columns, register pair r of a lane 4g + t
+// of A has columns 8t + 4s + 2⌊r/2⌋ and the next ([repack.CUDATiles]), which are numbers 2t + 8⌊r/2⌋ and the next of 16
+// of B ("Register fragments for wgmma.mma_async.m64nNk16"). Of row i of B 16 bytes lie at their number exclusive-or i%8.
+func TestHostColumns(t *testing.T) {
+	host := kerneltest.OnHost(t, lutcolumns{}.kernel(), 900)
+	for _, test := range []struct{ m, k int }{{1, 32}, {7, 96}, {8, 128}, {19, 160}, {33, 416}} {
+		x := make([]uint16, test.m*test.k)
+		for i := range x {
+			x[i] = uint16(i + 1) // each another
+		}
+		groups := (test.m + 7) / 8
+		want := make([]uint16, preparedBytes(test.m, test.k)/2)
+		for m := range test.m {
+			for of32 := 0; of32 < test.k; of32 += 32 {
+				for s := range 2 {
+					for lane := range 4 {
+						for r := 0; r < 4; r += 2 {
+							for e := range 2 {
+								column := of32 + 8*lane + 4*s + 2*(r/2) + e
+								in64 := of32%64 + 16*s + 2*lane + 8*(r/2) + e
+								at := (of32/64*groups+m/8)*512 + m%8*64 + (in64/8^m%8)*8 + in64%8
+								want[at] = x[m*test.k+column]
+							}
+						}
+					}
+				}
+			}
+		}
+		for _, reverse := range []bool{false, true} {
+			var mem kerneltest.Memory
+			from := mem.Upload(driver.Bytes(x))
+			to := mem.Upload(slices.Repeat([]byte{0xff}, 2*len(want)))
+			flags := mem.Upload(slices.Repeat([]byte{0xff}, 4*700))
+			l, args := columnsLaunch(from, to, flags, test.m, test.k, 700, 1)
+			host.Launch(t, &mem, columnsName, l, reverse, kerneltest.Struct(args))
+			if !slices.Equal(mem.Read(to), driver.Bytes(want)) {
+				t.Errorf("%d×%d: X is prepared otherwise", test.m, test.k)
+			}
+			if !slices.Equal(mem.Read(flags), make([]byte, 4*700)) {
+				t.Error("flags are not all 0")
+			}
+		}
+	}
+}
+
+// TestHostMany runs lutmany.cu on the host's processor, with what is asynchronous done at once and as late as it may be.
+func TestHostMany(t *testing.T) {
+	prepare := kerneltest.OnHost(t, lutcolumns{}.kernel(), 900)
+	for i, f := range append(testFormats(), Format{4, 128, weight.F16, driver.BF16}) {
+		variants := f.manyVariants()
+		if len(variants) == 0 {
+			continue
+		}
+		if !*long {
+			if i%8 != 0 && i < len(testFormats()) { // of each width one
+				continue
+			}
+			variants = variants[i%len(variants):][:1]
+		}
+		t.Run(f.name(), func(t *testing.T) {
+			t.Parallel()
+			for j, v := range variants {
+				h := hostMany{f, v, prepare, kerneltest.OnHost(t, manyKernel{f, v}.kernel(), 900)}
+				for l, test := range []struct{ n, k, m, workers int }{
+					{333, 480, v.columns + 9, 3},
+					{64 * v.groups, 992, 40, 5},
+					{17, 320, v.columns, 1},
+					{200, 1312, 2*v.columns - 1, 4},
+				} {
+					if *long || l == 0 || l == 1+i%3 {
+						h.check(t, uint64(i), test.n, test.k, test.m, test.workers)
+					}
+				}
+			}
+		})
+	}
+}
+
+type hostMany struct {
+	f                 Format
+	v                 manyVariant
+	prepare, multiply *kerneltest.Host
+}
+
+func (h hostMany) check(t *testing.T, seed uint64, n, k, m, workers int) {
+	if h.f.Group >= k {
+		return
+	}
+	of := testMatrix(seed, n, k, h.f)
+	tiles := must(repack.CUDA(of))(t)
+	p := testProduct(n, k, m, h.f.Type, seed%2 == 0)
+	var first []byte
+	for _, reverse := range []bool{false, true} {
+		var mem kerneltest.Memory
+		scales := h.f.scales(tiles)
+		w := &Matrix{N: n, K: k, Format: h.f, codes: mem.Upload(tiles.Codes), scales: mem.Upload(scales), exponent: h.f.scaleExponent(scales, tiles.Codebook)}
+		for _, v := range tiles.Codebook {
+			w.codebook = append(w.codebook, uint32(h.f.convert(v)))
+		}
+		y := conform.Poisoned(m * n)[:m*n]
+		o := Operands{M: m, X: mem.Upload(driver.Bytes(p.X)), Scratch: mem.Upload(slices.Repeat([]byte{0xff}, h.v.manyBytes(m, k)))}
+		alignment := 16
+		if reverse {
+			alignment = 2
+		}
+		o.Y = mem.UploadAligned(driver.Bytes(y), alignment)
+		if p.Bias != nil {
+			o.Bias = mem.UploadAligned(driver.Bytes(p.Bias), alignment)
+		}
+		launch, args, share := h.v.manyPlan(w, o, workers, workers)
+		l, columns := columnsLaunch(o.X, o.Scratch, driver.Ptr(share.flags), m, k, h.v.flags(manyWorkers), 2)
+		h.prepare.Launch(t, &mem, columnsName, l, reverse, kerneltest.Struct(columns))
+		h.multiply.Launch(t, &mem, manyName, launch, reverse, kerneltest.Struct(args.bytes()), kerneltest.Struct(share.bytes()))
+		got := mem.Read(o.Y)
+		if first == nil {
+			first = got
+		} else if !slices.Equal(got, first) {
+			t.Errorf("%v, %d rows by %d×%d: other bits in another order", h.v, m, n, k)
+		}
+		copy(driver.Bytes(y), got)
+		what := fmt.Sprintf("%v, %d rows by %d×%d, %d workers", h.v, m, n, k, workers)
+		if err := conform.CheckWritten(append(y, conform.Poisoned(0)...), h.f.Type); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		ref := conform.NewReference(rand.New(rand.NewPCG(1, 1)), of, p.X, p.Bias, m, 1, h.f.Type)
+		if rel, _ := ref.Errors(y); !(rel <= 1.5*conform.Bound(h.f.Type)) {
+			t.Errorf("%s: relative error %.3g", what, rel)
+		}
+	}
+}
+
+// TestDivide holds how products are divided to what lutmany.cu takes: each atom of each field is one worker's, and a
+// field with more than two workers is one of few.
+func TestDivide(t *testing.T) {
+	for _, v := range []manyVariant{{256, 2}, {128, 3}, {64, 4}} {
+		for _, test := range []struct{ n, k, m int }{
+			{8192, 8192, 256}, {28672, 4096, 1024}, {8192, 8192, 8192}, {4096, 4096, 100}, {16, 32, 17}, {1024, 8192, 300}, {57344, 8192, 257},
+		} {
+			w := v.divide(test.n, test.k, test.m, manyWorkers)
+			if w.workers < 1 || w.workers > manyWorkers || w.shared > w.fields || (w.fields-w.shared)%manyWorkers != 0 {
+				t.Errorf("%v, %+v: divided as %+v", v, test, w)
+			}
+			if w.fields > manyWorkers && w.shared > 0 && w.shared*w.atoms/w.workers < w.atoms {
+				t.Errorf("%v, %+v: more than two workers to a field in %+v", v, test, w)
+			}
+		}
+	}
+}
+
+// TestScaleExponent holds scales to the range of float16.
+func TestScaleExponent(t *testing.T) {
+	f := Format{4, 64, weight.BF16, driver.F16}
+	codebook := []float32{-1, -0.5, 0, 0.75}
+	for _, largest := range []float32{1e-30, 3e-5, 0.01, 1, 300, 1e20} {
+		scales := make([]byte, 6)
+		f.Scale.Encode(scales, []float32{largest / 1000, largest, 0})
+		e := f.scaleExponent(scales, codebook)
+		v := largest
+		for range max(e, -e) {
+			if e > 0 {
+				v *= 2
+			} else {
+				v /= 2
+			}
+		}
+		if h := num.F16ToF32(num.F32ToF16(v)); h < 1<<12 || h > 1<<13 {
+			t.Errorf("scales up to %g become up to %g", largest, h)
+		}
+	}
+	if e := f.scaleExponent(make([]byte, 8), codebook); e != 0 {
+		t.Errorf("all scales 0: exponent %d", e)
+	}
+	f.Type = driver.BF16
+	if e := f.scaleExponent([]byte{1, 0}, codebook); e != 0 {
+		t.Errorf("bfloat16: exponent %d", e)
+	}
+}
