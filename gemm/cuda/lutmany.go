@@ -48,9 +48,11 @@ func (f Format) manyVariants() []manyVariant {
 	}
 	var all []manyVariant
 	for _, v := range []manyVariant{{256, 2}, {192, 2}, {128, 2}, {128, 3}, {96, 3}, {64, 4}} {
-		if stages, _ := v.rings(f); stages >= 3 {
-			all = append(all, v)
+		stages, _ := v.rings(f)
+		if stages < 3 || v.groups == 4 && f.Group == 32 { // whose scales take the registers
+			continue
 		}
+		all = append(all, v)
 	}
 	return all
 }

@@ -75,7 +75,7 @@ func TestHostMany(t *testing.T) {
 		}
 		t.Run(f.name(), func(t *testing.T) {
 			t.Parallel()
-			for j, v := range variants {
+			for _, v := range variants {
 				h := hostMany{f, v, prepare, kerneltest.OnHost(t, manyKernel{f, v}.kernel(), 900)}
 				for l, test := range []struct{ n, k, m, workers int }{
 					{333, 480, v.columns + 9, 3},
