@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -43,7 +45,7 @@ type CUDASelftestResult struct {
 // SelftestCUDA runs every kernel on the first GPU: matrices of every format and awkward
 // shapes under every configuration for numbers of rows of every kind, as package conform draws
 // and checks them. Kernels that the cache does not have are compiled on all processors
-// meanwhile. Failures are reported in the result; the error is for a test
+// meanwhile. Then each is multiplied by up to 600 rows of X in one of the ways for many. Failures are reported in the result; the error is for a test
 // that could not be run, [driver.ErrNoGPU] among them.
 func SelftestCUDA(ctx context.Context, o CUDASelftestOptions) (*CUDASelftestResult, error) {
 	formats, err := o.formats()
@@ -107,6 +109,8 @@ type cudaSelftest struct {
 type formatTest struct {
 	*conform.Case
 	tiles *repack.CUDATiles
+	many  int            // rows of X that it is multiplied by besides
+	way   cuda.Way       // in which
 	steps []func() error // that fill the case and compile the kernels, in any order
 }
 
@@ -120,20 +124,35 @@ func (t *cudaSelftest) test(c *driver.CUDA, i int, f cuda.Format, seed uint64) *
 		test.tiles, err = repack.CUDA(test.Matrix)
 		return err
 	})
+	compiled := func(k driver.Kernel) {
+		k.Options.Arch = t.dev.Info.Arch()
+		key := fmt.Sprint(k.Name, k.Options.Defines)
+		if t.kernels[key] {
+			return
+		}
+		t.kernels[key] = true
+		test.steps = append(test.steps, func() error {
+			_, _, _ = c.Cubin(k) // for the cache; what is wrong, loading it will say
+			return nil
+		})
+	}
 	for _, m := range test.Rows {
 		for _, config := range slices.Concat(t.engine.Configs(f, test.N, test.K, m), t.engine.OtherConfigs(f, test.N, test.K, m)) {
-			k := f.Kernel(config)
-			k.Options.Arch = t.dev.Info.Arch()
-			key := fmt.Sprint(k.Name, k.Options.Defines)
-			if t.kernels[key] {
-				continue
-			}
-			t.kernels[key] = true
-			test.steps = append(test.steps, func() error {
-				_, _, _ = c.Cubin(k) // for the cache; what is wrong, loading it will say
-				return nil
-			})
+			compiled(f.Kernel(config))
 		}
+	}
+	r := rand.New(rand.NewPCG(seed, uint64(i)))
+	test.many = cuda.MaxRows + 1 + r.IntN(100)
+	if i%2 == 0 {
+		test.many = cuda.MaxRows + 1 + r.IntN(mostMany-cuda.MaxRows)
+	}
+	ways := slices.DeleteFunc(t.engine.Ways(&cuda.Matrix{N: test.N, K: test.K, Format: f}, test.many), cuda.Way.Unpacked) // which is checked by itself
+	if len(ways) > 0 {
+		test.way = ways[i%len(ways)]
+	}
+	if k, ok := test.way.Kernel(f); ok {
+		compiled(k)
+		compiled(cuda.PrepareKernel())
 	}
 	return test
 }
@@ -154,7 +173,61 @@ func (t *cudaSelftest) run(ctx context.Context, f *formatTest) (err error) {
 	t.Checks += r.Checks
 	t.WorstErr[f.Type.String()] = max(t.WorstErr[f.Type.String()], r.WorstErr)
 	t.Failures = append(t.Failures, r.Failures...)
+	if err := t.manyRows(f, w); err != nil {
+		return err
+	}
 	*f = formatTest{} // for others' room
+	return nil
+}
+
+// mostMany are the rows of X that ways for many are drawn for at most, and manyMore is what their results may be off by
+// in terms of a kernel's for few: they round weights, too.
+const (
+	mostMany = 600
+	manyMore = 1.5
+)
+
+// manyRows checks a way to multiply many rows: twice, on as many blocks as the GPU takes and on few, which gives the same bits.
+func (t *cudaSelftest) manyRows(f *formatTest, w *cuda.Matrix) (err error) {
+	r := rand.New(rand.NewPCG(uint64(f.many), uint64(w.N)))
+	mem := memory{dev: t.dev}
+	defer func() { err = errors.Join(err, mem.free()) }()
+	x, bias := conform.RandomHalves(r, f.many*w.K, f.Type), conform.RandomHalves(r, w.N, f.Type)
+	o := cuda.Operands{
+		M: f.many, X: mem.upload(driver.Bytes(x)), Bias: mem.upload(driver.Bytes(bias)), Y: mem.alloc(2 * (f.many*w.N + conform.Guard)),
+	}
+	if most := t.engine.MostScratch(w, f.many); most > 0 {
+		o.Scratch = mem.alloc(most)
+	}
+	if mem.err != nil {
+		return mem.err
+	}
+	reference := conform.NewReference(r, f.Matrix, x, bias, f.many, 1, f.Type)
+	what := fmt.Sprintf("%v, %d rows, %v", f.Case, f.many, f.way)
+	var first []uint16
+	for _, blocks := range []int{math.MaxInt, 5} {
+		t.engine.LimitBlocks(blocks)
+		err := errors.Join(t.dev.Fill8(o.Y, conform.Poison, 2*(f.many*w.N+conform.Guard)), t.engine.MatMulWay(t.stream, w, o, f.way))
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		y, err := t.readResult(o.Y, f.many*w.N, f.Type)
+		if errors.Is(err, ErrMismatch) {
+			t.Failures = append(t.Failures, fmt.Sprintf("%s: %v", what, err))
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		t.Checks++
+		switch rel, _ := reference.Errors(y); {
+		case first != nil && !slices.Equal(y, first):
+			t.Failures = append(t.Failures, what+": not the bits of the first time")
+		case !(rel <= manyMore*conform.Bound(f.Type)):
+			t.Failures = append(t.Failures, fmt.Sprintf("%s: relative error %.3g", what, rel))
+		}
+		first = y
+	}
 	return nil
 }
 

@@ -508,11 +508,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutmany(const __grid_co
     if (!PLANES) fill_pairs(p);
     __syncthreads();
     if (warp <= TILES) wait_previous();  // weights are not what others write
+    // Those of a block are neighbours, for all before them to be its own or of blocks before.
+    const u32 begin = (u32)((u64)w.workers * blockIdx.x / gridDim.x), end = (u32)((u64)w.workers * (blockIdx.x + 1) / gridDim.x);
     Stages stage = {0, 0};
     Codes place = {0, 0};
     if (warp >= TILES) {
         fewer_registers<ASKING>();
-        for (u32 worker = blockIdx.x; worker < w.workers; worker += gridDim.x) {
+        for (u32 worker = begin; worker < end; worker++) {
             if (warp == TILES && lane == 0) ask_x(p, w, stage, worker);
             if (warp > TILES) ask_codes(p, w, place, worker, warp - TILES - 1, lane);
         }
@@ -523,7 +525,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutmany(const __grid_co
     table.self = lane * 4;
     const Bytes bytes = bytes_of(p);
     float sums[COLUMNS / 2];
-    for (u32 worker = blockIdx.x; worker < w.workers; worker += gridDim.x) {
+    for (u32 worker = begin; worker < end; worker++) {
         Share share = share_of(w, worker);
         Piece piece;
         while (take(piece, share, w)) {

@@ -108,6 +108,17 @@ func packedRows(n, k int) int {
 	return 48
 }
 
+// Kernel returns the source of the kernel for all rows for a format, if that is the way.
+func (w Way) Kernel(f Format) (k driver.Kernel, ok bool) {
+	if w.many == (manyVariant{}) {
+		return driver.Kernel{}, false
+	}
+	return manyKernel{f, w.many}.kernel(), true
+}
+
+// PrepareKernel returns the source of the kernel that prepares X for those.
+func PrepareKernel() driver.Kernel { return lutcolumns{}.kernel() }
+
 // Way returns how m rows of X are multiplied: as [Engine.TuneMany] found, in this process or before, or by a rule of thumb.
 // The results of ways differ in how weights are rounded, and sums added.
 func (e *Engine) Way(w *Matrix, m int) Way {
