@@ -34,7 +34,7 @@ func (r *Row) ErrorBound() float64 {
 		return cpu.FixedError
 	case err != nil:
 		return 1e-5
-	case r.Kernel == unpackedKernel:
+	case r.Kernel == unpackedKernel, strings.HasPrefix(r.Kernel, manyKernel):
 		return 1.5 * conform.Bound(t)
 	}
 	return conform.Bound(t)

@@ -300,7 +300,7 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 			row.Kernel = unpackedKernel
 			multiply = func(i int) error { return u.MatMul(b.stream, ring[i%len(ring)], o, b.dtype, false) }
 		case way != cuda.Way{}:
-			row.Kernel = way.String()
+			row.Kernel = manyKernel + way.String()
 		}
 	}
 	last, err := b.check(&row, set, len(ring), x, o.Y, multiply)

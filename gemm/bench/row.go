@@ -3,6 +3,9 @@ package bench
 // unpackedKernel is the kernel of rows whose weights are written as numbers first, for cuBLAS.
 const unpackedKernel = "unpacked, cuBLAS"
 
+// manyKernel begins the name of a kernel for all of many rows of X, which rounds weights as well.
+const manyKernel = "wgmma "
+
 // Row is one measured product Y = X·Ŵᵀ. Times are those of one call, in
 // microseconds.
 type Row struct {

@@ -43,7 +43,7 @@ constexpr u32 SCALES_BASE = CODES_BASE + ATOMS * TILES * ATOM_BYTES;
 constexpr u32 ATOM_SCALES = 8 * SCALE_BYTES;  // of a tile
 constexpr u32 OUT_BASE = SCALES_BASE + ATOMS * TILES * ATOM_SCALES;
 // Registers of a thread that multiplies and of one that does not: in all what the block begins with.
-constexpr u32 MULTIPLYING = GROUPS4 == 2 ? 232 : GROUPS4 == 3 ? 152 : 104, ASKING = GROUPS4 == 2 ? 40 : GROUPS4 == 3 ? 56 : 64;
+constexpr u32 MULTIPLYING = GROUPS4 == 2 ? 232 : GROUPS4 == 3 ? 144 : 104, ASKING = GROUPS4 == 2 ? 40 : GROUPS4 == 3 ? 80 : 64;
 
 constexpr u32 OUT_ROWS = 32, OUT_PITCH = 48, OUT_BYTES = OUT_ROWS * OUT_PITCH;  // a row of X's 32 bytes, not to share banks
 constexpr u32 PHASES_BASE = OUT_BASE + TILES * OUT_BYTES;
