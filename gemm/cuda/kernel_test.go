@@ -92,7 +92,7 @@ func TestCompile(t *testing.T) {
 	for _, k := range many {
 		of := k.kernel()
 		of.Options.Arch = "sm_90a"
-		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.manyVariant), Kernel: of})
+		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.manyVariant), Kernel: of, Spills: someSpills})
 	}
 	columns := lutcolumns{}.kernel()
 	columns.Options.Arch = "sm_90a"
