@@ -309,6 +309,9 @@ func convert(m weight.Matrix, s weight.Spec, kind string) (weight.Matrix, weight
 			return toTable(from, s)
 		}
 	}
+	if m.Kind() != kind {
+		return nil, s, fmt.Errorf("weights of kind %s are of no other", m.Kind())
+	}
 	return m, s, nil
 }
 

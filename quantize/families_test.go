@@ -38,6 +38,9 @@ func TestFamilies(t *testing.T) {
 	}
 	for _, g := range archtest.Goldens(t) { // without experts, and with stacks of them as [N, K] and as [K, N]
 		if slices.Contains([]string{"llama", "mixtral-fused", "gpt-oss"}, g.Name) {
+			t.Run(g.Name+"/lut24", func(t *testing.T) {
+				checkFamily(t, ops, g, quantize.Recipe{Default: weight.Spec{Bits: 4, Group: 32, Method: "magnitude"}})
+			})
 			t.Run(g.Name+"/bcq", func(t *testing.T) {
 				checkFamily(t, ops, g, quantize.Recipe{
 					Default: weight.Spec{Bits: 3, Group: 32, Method: "bcq"},

@@ -113,6 +113,9 @@ func methods(o MethodOptions) []Method {
 		nearest(methodNFL),
 		feedback{o},
 		binary{o.BCQ},
+		magnitude{},
+		wanda{},
+		sparseGPT{o.GPTQ},
 	}
 }
 
@@ -132,7 +135,7 @@ func (o MethodOptions) method(name string) (Method, error) {
 			return m, nil
 		}
 	}
-	return nil, fmt.Errorf("unknown method %q: want %s", name, strings.Join(Methods(), " or "))
+	return nil, fmt.Errorf("unknown method %q: want %s", name, oneOf(Methods()))
 }
 
 // plain returns the method that makes a kind of weights of nothing but them.
@@ -143,6 +146,12 @@ func (o MethodOptions) plain(kind string) (Method, error) {
 		}
 	}
 	return nil, fmt.Errorf("no method makes weights of kind %q", kind)
+}
+
+// oneOf names a choice.
+func oneOf(names []string) string {
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // Calibrated reports whether a method has to know what layers read on a text.

@@ -83,7 +83,7 @@ func (r Recipe) complete() Recipe {
 		d.Kind = r.kindFor(d.Method)
 	}
 	switch {
-	case d.Kind != lut.Name:
+	case !tabled(d.Kind):
 	case d.Codebook != "" && d.Scale == 0:
 		d.Scale = DefaultScale(d.Codebook)
 	case d.Codebook == "" && d.Method == methodNFL:
@@ -91,11 +91,17 @@ func (r Recipe) complete() Recipe {
 		if d.Scale == 0 {
 			d.Scale = DefaultScale("nf")
 		}
-	case d.Codebook == "":
+	case d.Codebook == "" && d.Kind == lut.Name:
 		r.Rules = append(r.widths(), r.Rules...)
 	}
 	*d = d.Or(r.defaults(d.Kind, d.Bits))
 	return r
+}
+
+// tabled reports whether weights of a kind have a table.
+func tabled(kind string) bool {
+	k, err := lutq.KindOf(kind)
+	return err == nil && k.Fit(weight.Spec{Codebook: "js"}).Codebook != ""
 }
 
 // kindOf names the kind of a spec that a rule gives, by itself.
@@ -121,7 +127,11 @@ func (r Recipe) defaults(kind string, bits int) weight.Spec {
 	if kind == lut.Name {
 		return f
 	}
-	f.Codebook, f.Scale = "", 0
+	if tabled(kind) {
+		f.Codebook = "js" // the zeros of other kinds are no code's
+	} else {
+		f.Codebook, f.Scale = "", 0
+	}
 	if m, err := r.Methods.plain(kind); err == nil {
 		f.Method = m.Name()
 	}
@@ -149,6 +159,9 @@ func (r Recipe) spec(own weight.Spec) (weight.Spec, weight.Kind, error) {
 		of := r.defaults(own.Kind, own.Or(d).Bits)
 		if slices.Contains(m.Kinds(), own.Kind) {
 			of.Method = d.Method
+		}
+		if tabled(own.Kind) && tabled(d.Kind) && d.Codebook != r.defaults(d.Kind, d.Bits).Codebook {
+			of.Codebook, of.Scale = d.Codebook, d.Scale // which were named
 		}
 		of.Bits, of.Group, of.ScaleType = d.Bits, d.Group, d.ScaleType
 		d = of
@@ -307,7 +320,7 @@ func checkFormat(f weight.Spec) error {
 		}
 	}
 	if f.Method != "" && !slices.Contains(Methods(), f.Method) {
-		return fmt.Errorf("unknown method %q: want %s", f.Method, strings.Join(Methods(), " or "))
+		return fmt.Errorf("unknown method %q: want %s", f.Method, oneOf(Methods()))
 	}
 	return nil
 }

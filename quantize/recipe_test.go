@@ -38,7 +38,7 @@ func TestParseRule(t *testing.T) {
 		{text: "a=4:64:nf:max", fail: `unknown scale method "max"`},
 		{text: "a=4:64:nf:mse:f8", fail: `unknown scale type "f8"`},
 		{text: "a=", fail: "after the ="},
-		{text: "a=4:64:nf:mse:f16:x", fail: `unknown kind "x" of weights: want lut or bcq`},
+		{text: "a=4:64:nf:mse:f16:x", fail: `unknown kind "x" of weights: want lut, bcq or lut24`},
 		{text: "a=::::::gptq", match: "a", want: weight.Spec{Method: "gptq"}},
 		{text: "a=3:64:file:x:mse:f16:lut:rtn", match: "a", want: weight.Spec{Bits: 3, Group: 64, Codebook: "file:x", Scale: weight.MSE, ScaleType: weight.F16, Kind: "lut", Method: "rtn"}},
 		{text: "a=4:64:nf:mse:f16:lut:x", fail: `unknown method "x"`},
@@ -107,6 +107,13 @@ func TestNewPlan(t *testing.T) {
 		{name: "a kind by a rule", recipe: `{"scale_type": "bf16", "tensors": [{"match": "down", "kind": "bcq", "bits": 3}]}`, want: map[string]string{up0: "4 64 js mse bf16", down0: "3 64 bf16 bcq bcq"}},
 		{name: "a kind by a rule's method", recipe: `{"tensors": [{"match": "down", "method": "bcq", "bits": 3}]}`, want: map[string]string{down0: "3 64 f16 bcq bcq"}},
 		{name: "a method alone by a rule", recipe: `{"tensors": [{"match": "down", "method": "bcq"}]}`, want: map[string]string{up0: "4 64 js mse f16", down0: "4 64 f16 bcq bcq"}},
+		{name: "a pattern by its method", recipe: `{"method": "magnitude", "bits": 3}`, want: map[string]string{up0: "3 64 js mse f16 lut24 magnitude"}},
+		{name: "a pattern without a text", recipe: `{"method": "sparsegpt"}`, fail: "method sparsegpt: there is no text to learn from"},
+		{name: "a pattern by its kind", recipe: `{"kind": "lut24", "codebook": "nf"}`, want: map[string]string{up0: "4 64 nf absmax f16 lut24 magnitude"}},
+		{name: "a pattern by a rule, with the table named", recipe: `{"codebook": "q4", "tensors": [{"match": "down", "kind": "lut24"}]}`, want: map[string]string{up0: "4 64 q4 mse f16", down0: "4 64 q4 mse f16 lut24 magnitude"}},
+		{name: "a pattern by a rule, with its own table", recipe: `{"bits": 3, "tensors": [{"match": "down", "kind": "lut24"}]}`, want: map[string]string{up0: "3 64 nf mse f16", down0: "3 64 js mse f16 lut24 magnitude"}},
+		{name: "a width of a pattern", recipe: `{"method": "magnitude", "tensors": [{"match": "down", "bits": 3}]}`, want: map[string]string{up0: "4 64 js mse f16 lut24 magnitude", down0: "3 64 js mse f16 lut24 magnitude"}},
+		{name: "a pattern that a method does not make", recipe: `{"method": "gptq", "kind": "lut24"}`, fail: "method gptq makes no weights of kind lut24"},
 		{name: "the plain method by a rule", recipe: `{"method": "bcq", "tensors": [{"match": "down", "method": "rtn"}]}`, want: map[string]string{up0: "4 64 f16 bcq bcq", down0: "4 64 js mse f16"}},
 		{name: "a table by a rule", recipe: `{"method": "bcq", "tensors": [{"match": "down", "kind": "lut", "bits": 3}]}`, want: map[string]string{up0: "4 64 f16 bcq bcq", down0: "3 64 nf mse f16"}},
 		{name: "a table without a kind that has one", recipe: `{"method": "bcq", "codebook": "nf"}`, fail: "weights of kind bcq have neither"},
@@ -158,6 +165,9 @@ func TestNewPlan(t *testing.T) {
 						continue
 					}
 					got[it.Tensor.Name] = strings.Join([]string{string(rune('0' + f.Bits)), weight.GroupName(f.Group), f.Codebook, f.Scale.String(), f.ScaleType.String()}, " ")
+					if f.Kind != "lut" {
+						got[it.Tensor.Name] += " " + f.Kind + " " + f.Method
+					}
 				}
 			}
 			if d := cmp.Diff(tc.want, got); d != "" {

@@ -44,6 +44,8 @@ FORMATS = {
     "4 bits, s1e4m3": {"bits": 4, "group": 32, "scale_type": "s1e4m3"},
     "bcq, 3 bits": {"method": "bcq", "bits": 3, "group": 32},
     "bcq, 2 bits, rows, bf16": {"method": "bcq", "bits": 2, "group": "row", "scale_type": "bf16"},
+    "lut24, 4 bits": {"method": "magnitude", "group": 128},
+    "lut24, 3 bits, rows, bf16": {"method": "magnitude", "bits": 3, "group": "row", "scale_type": "bf16"},
     "mixed": {
         "bits": 4, "tensors": [
             {"match": "down_proj", "bits": 3, "group": 32, "scale_type": "e4m4"}, {"match": "embed|lm_head", "bits": 5},
@@ -67,7 +69,7 @@ def dense(container: Path, out: Path) -> Path:
     quantized = config.pop("quantization_config")
     config.pop("auto_map")
     (out / "config.json").write_text(json.dumps(config))
-    stored = [f"{layer}.{part}" for layer in quantized["tensors"] for part in ("codes", "scales", "codebook", "planes", "alphas", "offsets")]
+    stored = [f"{layer}.{part}" for layer in quantized["tensors"] for part in ("codes", "scales", "codebook", "planes", "alphas", "offsets", "pattern")]
     tensors = {}
     for shard in container.glob("*.safetensors"):
         with safe_open(shard, "pt") as f:

@@ -8,7 +8,8 @@
 A quantized linear P is P.codes (U8, each row a little-endian bit stream), P.scales (F16, BF16, F32,
 or U8 for the byte types) and P.codebook (F32); the weights are codebook[code] * scale, one float32
 product. In version 2 a layer may be of another kind: of kind bcq it is P.planes, P.alphas and, unless left out,
-P.offsets; the weights are offset ± alpha for one plane after the other, float32 sums. A layer's SHA-256 is over its [N, K] float32 weights, little endian, row by row; the total is
+P.offsets; the weights are offset ± alpha for one plane after the other, float32 sums. Of kind lut24 it has
+P.pattern as well, a nibble for four columns with the two that have codes; the others are 0. A layer's SHA-256 is over its [N, K] float32 weights, little endian, row by row; the total is
 over all layers' bytes, sorted by name. The digests in config.json, of what was quantized and, where there
 are any, of every tensor, header and file, are recomputed and compared; the exit code is 3 when one differs.
 """
@@ -44,6 +45,17 @@ def binary(planes: np.ndarray, alphas: np.ndarray, offsets: np.ndarray | None, k
     for i in range(planes.shape[1]):
         alpha = np.repeat(alphas[:, :, i], width, axis=1)[:, :k]
         w += np.where(bits[:, i], alpha, -alpha)
+    return w
+
+
+def sparse(codes: np.ndarray, scales: np.ndarray, codebook: np.ndarray, pattern: np.ndarray, k: int, group: int) -> np.ndarray:
+    """The float32 weights [N, K] of one linear of kind lut24."""
+    kept = layer(codes, scales, codebook, k // 2, group if group < 0 else group // 2)
+    w = np.zeros((len(codes), k), np.float32)
+    for c in range(k // 4):
+        pair = pattern[:, c // 2].astype(int) >> (4 * (c % 2)) & 15
+        for i, column in enumerate((pair & 3, pair >> 2)):
+            w[np.arange(len(w)), 4 * c + column] = kept[:, 2 * c + i]
     return w
 
 
@@ -103,6 +115,10 @@ def layers(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             yield name, binary(folder.array(f"{name}.planes"), alphas, offsets, c["shape"][1], c["group"])
             continue
         scales = folder.array(f"{name}.scales", c["scale_type"])
+        if c.get("kind") == "lut24":
+            codes, codebook, pattern = (folder.array(f"{name}.{part}") for part in ("codes", "codebook", "pattern"))
+            yield name, sparse(codes, scales, codebook, pattern, c["shape"][1], c["group"])
+            continue
         yield (
             name,
             layer(folder.array(f"{name}.codes"), scales, folder.array(f"{name}.codebook"), c["shape"][1], c["group"]),
@@ -119,7 +135,7 @@ def quantization(path: Path) -> dict:
 def digest(path: Path) -> str:
     """SHA-256 of what is stored: one line for each tensor, as formats/lutq describes it."""
     folder, h = Folder(path), hashlib.sha256()
-    suffixes = ("codebook", "codes", "scales", "planes", "alphas", "offsets")
+    suffixes = ("codebook", "codes", "scales", "planes", "alphas", "offsets", "pattern")
     parts = (f"{p}.{part}" for p in quantization(path)["tensors"] for part in suffixes)
     for name in sorted(p for p in parts if p in folder.where):
         dtype, shape, data = folder.raw(name)

@@ -41,8 +41,8 @@ func (o *calibOptions) register(c *cobra.Command) {
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
 	f.Uint64Var(&o.seed, "seed", 0, "`N` that windows are drawn by (default 0)")
 	o.addDevice(f, "a GPU if any")
-	f.Float64Var(&o.damp, "damp", 0.1, "gptq: `SHARE` of H's mean added to it")
-	f.Float64Var(&o.retarget, "retarget", 0.5, "gptq: `SHARE` of errors made up for")
+	f.Float64Var(&o.damp, "damp", 0.1, "`SHARE` of H's mean added to it")
+	f.Float64Var(&o.retarget, "retarget", 0.5, "`SHARE` of errors made up for")
 	o.names, o.own = []string{"calib", "calib-windows", "calib-ctx", "seed", "device"}, []string{"damp", "retarget"}
 	setGroup(f, "Text (--method gptq or nfl, --learn)", append(o.names, o.own...)...)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
@@ -54,7 +55,7 @@ beside it is for transformers: from_pretrained(OUT, trust_remote_code=True).
 Interrupted, the same command goes on. Any number of threads gives equal bytes.
 
 "lutq help formats" tells about codebooks, which are nf, int, fp, kbit, jt, js,
-q2 to q5, iq4nl, e2m1 and file:PATH; "lutq help learning" about gptq, --learn.
+q2 to q5, iq4nl, e2m1, file:PATH; "help learning" about gptq; "help sparse" 2:4.
 
 --tensor REGEX=bits:group:codebook:scale:scale-type:kind:method, any field left
 out, or REGEX=keep, makes an exception of the tensors whose name matches. A
@@ -78,7 +79,7 @@ recipe file holds the same in JSON; flags override its defaults:
 	codebook.also = "file:"
 	f.Var(codebook, "codebook", "table `NAME` (default js; nf for 3 bits)")
 	f.Var(newWord(&o.target, "", export.PresetNames()...), "for", "what export --to `NAME` takes as it is")
-	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, bcq, nfl (nf, --learn)")
+	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, bcq, nfl, sparsegpt …")
 	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
 	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32 or one of a byte")
 	f.Var(newNumber(&o.bcq.Rounds, bcq.DefaultRounds, 0, maxRounds), "bcq-rounds", "`N` rounds of bcq at most; 0 is greedy")
@@ -113,8 +114,8 @@ func (o *quantizeOptions) check(r quantize.Recipe) error {
 		idle  bool
 		what  string
 	}{
-		{o.calib.names, !learned && !calibrated, "a text: --method gptq or nfl, or --learn"},
-		{o.calib.own, !calibrated, "--method gptq"},
+		{o.calib.names, !learned && !calibrated, "a text: --method gptq, wanda, sparsegpt or nfl, or --learn"},
+		{o.calib.own, !calibrated, "--method gptq or sparsegpt"},
 		{o.learn.names, !learned, "learned scales: --method nfl or --learn"},
 		{[]string{"bcq-rounds", "bcq-offset"}, !r.Makes(bcq.Name), "--method bcq"},
 	} {
@@ -127,12 +128,14 @@ func (o *quantizeOptions) check(r quantize.Recipe) error {
 		return usage("method nfl is for the codebook nf: %s is refined with --learn", o.codebook)
 	case learned && r.Makes(bcq.Name):
 		return usage("scales are learned where there is a table: weights of kind bcq have none")
+	case learned && r.Makes(lut24.Name):
+		return usage("scales are learned of weights of kind lut: those of kind lut24 are not")
 	case o.learn.control && o.evalText != "":
 		return usage("--learn-control and --eval-text do not go together")
 	case o.learn.control && calibrated:
-		return usage("--learn-control is a model that is not quantized: --method gptq has no part in it")
+		return usage("--learn-control is a model that is not quantized: a method with a text has no part in it")
 	case calibrated:
-		if err := o.calib.check("method gptq needs"); err != nil {
+		if err := o.calib.check("the method needs"); err != nil {
 			return err
 		}
 	case learned:
@@ -156,6 +159,8 @@ func (o *quantizeOptions) fill(r *quantize.Recipe, model string) error {
 	switch {
 	case r.Makes(bcq.Name):
 		return usage("--for %s: binary codes have no table", o.target)
+	case r.Makes(lut24.Name):
+		return usage("--for %s: it has no place for a pattern of zeros", o.target)
 	case r.Default.Method == "nfl" && preset.Tables[4] != "nf":
 		return usage("--for %s: method nfl is for the codebook nf: another is refined with --learn", o.target)
 	}
@@ -617,6 +622,10 @@ func (u *ui) warnRuin(res *quantize.Result) {
 		fmt.Fprintf(u.stderr, "lutq: %s has a relative error of %.1f %%: above %.0f %% one layer may ruin a model\n",
 			input.Name(worst.Layer), 100*worst.Error, 100*quantize.RuinLayerError)
 	default:
+		return
+	}
+	if slices.ContainsFunc(res.Layers, func(l quantize.LayerResult) bool { return l.Format.Kind == lut24.Name }) {
+		fmt.Fprintln(u.stderr, "hint: 2:4 sparse weights have such errors: 3 bits without zeros take the same bytes")
 		return
 	}
 	fmt.Fprintln(u.stderr, "hint: more --bits, smaller groups (--group 32), or scales learned from text (--learn --calib FILE) help")

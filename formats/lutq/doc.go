@@ -39,7 +39,13 @@
 //
 //	ŵ = offset ± alpha₀ ± alpha₁ … ± alpha_(q-1)
 //
-// + where the bit of the plane is set. Containers with layers of the kind lut alone are written in
+// + where the bit of the plane is set. One of the kind "lut24", of which K and g are multiples of 4, is
+//
+//	P.codes, P.scales, P.codebook  as above for K/2 columns in groups of g/2
+//	P.pattern  U8 [N, ⌈K/8⌉]  nibble c%2 of byte c/2, the low one first, is i0 | i1<<2, i0 < i1; after the last, zero
+//
+// and means those weights in columns 4c+i0 and 4c+i1, code 2c and 2c+1 of the row, and exactly 0 in the
+// other two. Containers with layers of the kind lut alone are written in
 // version 1, which names no kinds.
 //
 // # Stacks
@@ -53,8 +59,8 @@
 // quantization_config names the defaults, and under "tensors" every quantized
 // layer with its shape [N, K], its relative error ‖W-Ŵ‖/‖W‖ and whatever
 // differs from the defaults. "group" is -1 where a row has one scale. "method" is
-// rtn where every weight has the nearest code, and gptq where codes make up for each
-// other on what the layer reads; "calib" then says on which texts, see [Calibration].
+// rtn where every weight has the nearest code, magnitude where so do the two largest of four, and gptq
+// and sparsegpt where codes make up for each other on what the layer reads; "calib" then says on which texts, see [Calibration].
 // +learn behind a method is for scales learned after it, and nfl for rtn+learn on
 // NormalFloat tables; "learn" then says how and on which texts, see [Learning].
 //

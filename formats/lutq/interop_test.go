@@ -40,6 +40,8 @@ func TestPythonReader(t *testing.T) {
 		`{"codebook": "iq4nl", "group": 32}`,
 		`{"method": "bcq", "bits": 3, "group": 32}`,
 		binaryCodes,
+		`{"method": "magnitude", "bits": 3, "group": 32}`,
+		`{"method": "magnitude", "group": "row", "scale_type": "e4m4"}`,
 		`{"bits": 4, "group": 128, "codebook": "fp", "tensors": [{"match": "down_proj", "bits": 3, "group": 32, "codebook": "kbit", "scale_type": "e4m4"}, {"match": "embed", "bits": 5}]}`,
 	} {
 		t.Run(recipe, func(t *testing.T) {

@@ -6,13 +6,14 @@ import (
 
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Kinds lists the kinds of layers that a container may have. The first is what a
 // layer is whose configuration names none.
 func Kinds() []weight.Kind {
-	return []weight.Kind{lut.Kind{}, bcq.Kind{}}
+	return []weight.Kind{lut.Kind{}, bcq.Kind{}, lut24.Kind{}}
 }
 
 // KindOf returns the kind of a name, "" for the first.
@@ -30,5 +31,6 @@ func KindOf(name string) (weight.Kind, error) {
 	for i, k := range kinds {
 		names[i] = k.Name()
 	}
-	return nil, fmt.Errorf("unknown kind %q of weights: want %s", name, strings.Join(names, " or "))
+	last := len(names) - 1
+	return nil, fmt.Errorf("unknown kind %q of weights: want %s or %s", name, strings.Join(names[:last], ", "), names[last])
 }

@@ -30,7 +30,7 @@ if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"lutq_hf.py is for transformers 5 and later: this is {transformers.__version__}")
 
 VERSIONS = (1, 2)  # of the container
-PARTS = {"lut": ("codes", "scales", "codebook"), "bcq": ("planes", "alphas", "offsets")}
+PARTS = {"lut": ("codes", "scales", "codebook"), "bcq": ("planes", "alphas", "offsets"), "lut24": ("codes", "scales", "codebook", "pattern")}
 CHUNK = 1 << 22  # weights that are unpacked at a time
 
 
@@ -92,30 +92,51 @@ def binary(planes: Tensor, alphas: Tensor, offsets: Tensor | None, k: int, group
     return w
 
 
-def weights(first: Tensor, scales: Tensor, third: Tensor | None, k: int, group: int, kind: str, scale_type: str) -> Tensor:
+def sparse(codes: Tensor, scales: Tensor, codebook: Tensor, pattern: Tensor, k: int, group: int, scale_type: str) -> Tensor:
+    """Weights [n, k] of the kind lut24: two of four columns, which a nibble of the pattern names, have a code."""
+    kept = tables(codes, scales, codebook, k // 2, group if group < 0 else group // 2, scale_type)
+    pairs = torch.stack([pattern & 15, pattern >> 4], dim=-1).flatten(1)[:, : k // 4].long()
+    columns = torch.stack([pairs & 3, pairs >> 2], dim=-1) + torch.arange(0, k, 4, device=pairs.device)[:, None]
+    return kept.new_zeros(kept.shape[0], k).scatter(1, columns.flatten(1), kept)
+
+
+def weights(
+    first: Tensor, scales: Tensor, third: Tensor | None, pattern: Tensor | None, k: int, group: int, kind: str, scale_type: str
+) -> Tensor:
     """Weights [n, k] in float32 of the parts of a layer, or of some rows of it."""
+    if kind == "lut24":
+        return sparse(first, scales, third, pattern, k, group, scale_type)
     return (binary if kind == "bcq" else tables)(first, scales, third, k, group, scale_type)
 
 
 def dequantize(
-    first: Tensor, scales: Tensor, third: Tensor | None, k: int, group: int, kind: str, scale_type: str, dtype: torch.dtype
+    first: Tensor,
+    scales: Tensor,
+    third: Tensor | None,
+    pattern: Tensor | None,
+    k: int,
+    group: int,
+    kind: str,
+    scale_type: str,
+    dtype: torch.dtype,
 ) -> Tensor:
     """Weights [n, k], rounded to dtype."""
     n, rows = first.shape[0], max(1, CHUNK // k)
     if n <= rows:
-        return weights(first, scales, third, k, group, kind, scale_type).to(dtype)
+        return weights(first, scales, third, pattern, k, group, kind, scale_type).to(dtype)
     out = torch.empty(n, k, dtype=dtype, device=first.device)
     for at in range(0, n, rows):
         rest = slice(at, at + rows)
         last = third[rest] if kind == "bcq" and third is not None else third
-        out[rest] = weights(first[rest], scales[rest], last, k, group, kind, scale_type)
+        where = None if pattern is None else pattern[rest]
+        out[rest] = weights(first[rest], scales[rest], last, where, k, group, kind, scale_type)
     return out
 
 
 # For torch.compile it is one operation. Every model's folder has this file, and is a module of its own.
 if not hasattr(torch.ops.lutq, "dequantize"):
     torch.library.custom_op("lutq::dequantize", dequantize, mutates_args=()).register_fake(
-        lambda first, scales, third, k, group, kind, scale_type, dtype: first.new_empty(first.shape[0], k, dtype=dtype)
+        lambda first, scales, third, pattern, k, group, kind, scale_type, dtype: first.new_empty(first.shape[0], k, dtype=dtype)
     )
 
 
@@ -133,6 +154,10 @@ class Packed(nn.Module):
         if self.kind == "lut":
             shapes = [self.rows, -(-self.k * config["bits"] // 8)], [self.rows, groups], [1 << config["bits"]]
             types = torch.uint8, scale, torch.float32
+        elif self.kind == "lut24":
+            codes, pattern = -(-self.k // 2 * config["bits"] // 8), (self.k // 4 + 1) // 2
+            shapes = [self.rows, codes], [self.rows, groups], [1 << config["bits"]], [self.rows, pattern]
+            types = torch.uint8, scale, torch.float32, torch.uint8
         else:
             shapes = [self.rows, config["bits"], -(-self.k // 8)], [self.rows, groups, config["bits"]], [self.rows, groups]
             types = torch.uint8, scale, scale
@@ -149,7 +174,7 @@ class Packed(nn.Module):
         if rows is not None:
             parts = [p[rows] if p is not None and part != "codebook" else p for p, part in zip(parts, PARTS[self.kind])]
         op = torch.ops.lutq.dequantize if torch.compiler.is_compiling() else dequantize
-        return op(*parts, self.k, self.group, self.kind, self.scale_type, dtype)
+        return op(*parts, *[None] * (4 - len(parts)), self.k, self.group, self.kind, self.scale_type, dtype)
 
     @property
     def weight(self) -> Tensor:

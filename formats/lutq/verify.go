@@ -25,7 +25,7 @@ import (
 // VerifyOptions say how a container is verified.
 type VerifyOptions struct {
 	// Original, if set, is what the container was made from: errors are
-	// recomputed, codes of the methods rtn and bcq must be nearest ones, and the
+	// recomputed, codes of the methods rtn, bcq and magnitude must be nearest ones, and the
 	// tensors that were not quantized must be equal.
 	Original *hf.Checkpoint
 	Quick    bool // leave the data of tensors alone
@@ -289,7 +289,7 @@ func (v *verifier) against(layer string, m weight.Matrix) error {
 		v.problem("%s has shape %v: the original's is %v", layer, shape, t.Shape)
 		return nil
 	}
-	nearest := slices.Contains([]string{"rtn", "bcq"}, v.model.Spec(layer).Method)
+	nearest := slices.Contains([]string{"rtn", "bcq", "magnitude"}, v.model.Spec(layer).Method)
 	n, k := m.Shape()
 	unit := 1 // rows that are read together
 	if tc.Transposed {

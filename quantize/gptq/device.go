@@ -5,7 +5,7 @@ import "github.com/lutq/lutq/quantize/weight"
 // deviceQuantizer implements [weight.Quantizer] where the state lies on a device.
 type deviceQuantizer struct {
 	*State
-	Rounder
+	Leveled
 
 	// Scratch for the rows at hand.
 	target       []float32

@@ -21,17 +21,32 @@ type Rounder interface {
 	// Nearest returns the code nearest to v in a column of one of those rows, and
 	// the weight that it stands for.
 	Nearest(row, col int, v float32) (code uint8, weight float32)
-	// Levels returns what codes stand for in each group of columns of those rows,
-	// [rows, groups, count], and the columns of a group.
-	Levels() (levels []float32, group, count int)
 	// Store writes one of those rows, with a code for each column, as row to of parts.
 	Store(parts [][]byte, to, row int, codes []uint8)
+}
+
+// A Leveled is a Rounder whose codes stand for the same weights in all columns of a group, which
+// a device can round by.
+type Leveled interface {
+	Rounder
+	// Levels returns those weights of the rows fitted, [rows, groups, count], and the columns of a
+	// group.
+	Levels() (levels []float32, group, count int)
+}
+
+// A Pruner is a Rounder that makes some weights of each [Options.Chunk] columns 0. Fit chooses them.
+type Pruner interface {
+	Rounder
+	// Keep chooses anew in the chunk of one of the rows fitted that begins with a column and has
+	// the values v by now. h is how much the squared error of each counts.
+	Keep(row, col int, v []float32, h []float64)
 }
 
 // quantizer implements [weight.Quantizer].
 type quantizer struct {
 	*State
 	Rounder
+	pruner Pruner // the same, where chunks are pruned, or nil
 	engine *cpu.Engine
 
 	// Scratch for rowsAtOnce rows. All but target are in the order of columns.
@@ -59,13 +74,24 @@ func (s *State) Quantizer(r Rounder) (weight.Quantizer, error) {
 		return r, nil
 	}
 	if s.device != nil {
-		return &deviceQuantizer{State: s, Rounder: r}, nil
+		leveled, ok := r.(Leveled)
+		if !ok {
+			return nil, errors.New("codes that no device can round by")
+		}
+		return &deviceQuantizer{State: s, Leveled: leveled}, nil
+	}
+	var pruner Pruner
+	if s.chunk > 1 {
+		var ok bool
+		if pruner, ok = r.(Pruner); !ok {
+			return nil, errors.New("weights that cannot be pruned")
+		}
 	}
 	engine, err := cpu.New(cpu.Options{Threads: 1})
 	if err != nil {
 		return nil, err
 	}
-	return &quantizer{State: s, Rounder: r, engine: engine, codes: make([]uint8, s.k)}, nil
+	return &quantizer{State: s, Rounder: r, pruner: pruner, engine: engine, codes: make([]uint8, s.k)}, nil
 }
 
 // Rows implements [weight.Quantizer].
@@ -194,6 +220,10 @@ func (q *quantizer) feedBlock(e, v []float32, r, from int) (loss float64) {
 	copy(values[:], v)
 	for i := range e {
 		at := r*q.k + from + i
+		if q.pruner != nil && i%q.chunk == 0 {
+			to := i + q.chunk
+			q.pruner.Keep(r, q.order[from+i], values[i:to], q.squares[from+i:from+to])
+		}
 		q.fed[at], q.stored[at] = q.Nearest(r, q.order[from+i], values[i])
 		d := float64(values[i]) - float64(q.stored[at])
 		loss += q.squares[from+i] * d * d

@@ -28,6 +28,10 @@ type Options struct {
 
 	// WeighScales has scales searched with columns weighted by the diagonal of H.
 	WeighScales bool
+
+	// Chunk is the number of consecutive columns that come one after the other, of which a
+	// [Pruner] makes some 0: a power of two up to 64 that divides the columns, or 0 for none.
+	Chunk int
 }
 
 // Check reports the first option that makes no sense.
@@ -39,6 +43,9 @@ func (o Options) Check() error {
 		if !(v.value >= 0) || math.IsInf(v.value, 0) {
 			return fmt.Errorf("%s of %v: want a number of at least 0", v.name, v.value)
 		}
+	}
+	if o.Chunk < 0 || o.Chunk > 64 || o.Chunk&(o.Chunk-1) != 0 {
+		return fmt.Errorf("chunks of %d columns", o.Chunk)
 	}
 	return nil
 }
@@ -57,6 +64,7 @@ const (
 // goroutines share it.
 type State struct {
 	k      int
+	chunk  int     // columns that stay together, 1 where each is by itself
 	mean   float64 // of H's diagonal
 	report Report
 	device weight.Feedback // that does the rest, or nil
@@ -92,7 +100,10 @@ func NewState(stats weight.Stats, o Options) (*State, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &State{k: stats.K()}
+	s := &State{k: stats.K(), chunk: max(o.Chunk, 1)}
+	if s.k%s.chunk != 0 {
+		return nil, fmt.Errorf("%d columns in chunks of %d", s.k, s.chunk)
+	}
 	if tokens := stats.Tokens(); tokens < s.k {
 		s.report.Nearest = fmt.Sprintf("%d tokens for %d inputs", tokens, s.k)
 		return s, nil
@@ -115,21 +126,34 @@ func NewState(stats weight.Stats, o Options) (*State, error) {
 		s.report.Nearest = "all inputs are zero"
 		return s, nil
 	}
-	s.order = make([]int, s.k)
-	for i := range s.order {
-		s.order[i] = i
-	}
-	slices.SortStableFunc(s.order, func(a, b int) int { return cmp.Compare(diagonal[b], diagonal[a]) })
+	s.order = falling(diagonal, s.chunk)
 	if o.WeighScales {
 		s.weights = make([]float32, s.k)
 		for i, v := range diagonal {
 			s.weights[i] = float32(float64(v)/s.mean + leastWeight)
 		}
 	}
-	if device, ok := stats.(weight.Device); ok {
+	if device, ok := stats.(weight.Device); ok && s.chunk == 1 { // which prunes nothing
 		return s, s.onDevice(device, o)
 	}
 	return s, s.onHost(stats, o)
+}
+
+// falling returns columns in chunks in the order of the falling sums of their diagonals.
+func falling(diagonal []float32, chunk int) []int {
+	chunks, sums := make([]int, len(diagonal)/chunk), make([]float64, len(diagonal)/chunk)
+	for i, v := range diagonal {
+		chunks[i/chunk] = i / chunk
+		sums[i/chunk] += float64(v)
+	}
+	slices.SortStableFunc(chunks, func(a, b int) int { return cmp.Compare(sums[b], sums[a]) })
+	order := make([]int, 0, len(diagonal))
+	for _, c := range chunks {
+		for i := range chunk {
+			order = append(order, c*chunk+i)
+		}
+	}
+	return order
 }
 
 // finite reports whether all of v are numbers.

@@ -1,0 +1,180 @@
+package lut24
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+// Options describe the format that a [Quantizer] writes.
+type Options struct {
+	lut.Options // of the layer: Group counts all columns. Weights are not for scales here
+
+	// Columns are how much the squares of each column count where weights are chosen, at least 0;
+	// nil is all alike. A row has as many columns.
+	Columns []float32
+}
+
+// Dropped is the code of a weight that is not kept.
+const Dropped = math.MaxUint8
+
+// A Quantizer turns rows of weights into a pattern, codes and scales. Scales are found for the weights
+// that are kept. It keeps scratch memory, so each goroutine needs its own.
+type Quantizer struct {
+	columns []float32
+	kept    *lut.Quantizer // of the weights that are kept
+
+	k       int    // columns of the rows fitted
+	pattern []byte // of the rows fitted, [rows, PatternBytes]
+	weights []float32
+	codes   []uint8
+}
+
+// NewQuantizer returns a quantizer for a format, as [lut.NewQuantizer] does.
+func NewQuantizer(o Options) (*Quantizer, error) {
+	if o.Group < 1 {
+		return nil, fmt.Errorf("group of %d columns", o.Group)
+	}
+	if err := checkColumns(Chunk, o.Group); err != nil {
+		return nil, err
+	}
+	for i, h := range o.Columns {
+		if !(h >= 0) || math.IsInf(float64(h), 0) {
+			return nil, fmt.Errorf("column %d counts %v times", i, h)
+		}
+	}
+	of := o.Options
+	of.Group, of.Weights = o.Group/Chunk*Kept, nil
+	kept, err := lut.NewQuantizer(of)
+	if err != nil {
+		return nil, err
+	}
+	return &Quantizer{columns: o.Columns, kept: kept}, nil
+}
+
+// Rows implements [weight.Quantizer], as [lut.Quantizer.Rows] does.
+func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	if err := q.prune(w, len(errs)); err != nil {
+		return err
+	}
+	copy(parts[PatternPart], q.pattern)
+	if err := q.kept.Rows(parts[:PatternPart], errs, q.weights); err != nil {
+		return err
+	}
+	// What is dropped is all error.
+	for n := range errs {
+		e := &errs[n]
+		row, pattern := w[n*q.k:(n+1)*q.k], q.rowPattern(n)
+		for i, v := range row {
+			if !keeps(pattern, i) {
+				e.Add(v, 0)
+			}
+		}
+	}
+	return nil
+}
+
+// Shared implements [weight.Quantizer].
+func (q *Quantizer) Shared(parts [][]byte) { q.kept.Shared(parts[:PatternPart]) }
+
+// prune sets the pattern of n rows and gathers what they keep.
+func (q *Quantizer) prune(w []float32, n int) error {
+	q.k = len(w) / n
+	if err := checkColumns(q.k, Chunk); err != nil {
+		return err
+	}
+	if q.columns != nil && len(q.columns) != q.k {
+		return fmt.Errorf("%d columns count for rows of %d", len(q.columns), q.k)
+	}
+	size := PatternBytes(q.k)
+	q.pattern = slices.Grow(q.pattern[:0], n*size)[:n*size]
+	clear(q.pattern)
+	q.weights = slices.Grow(q.weights[:0], len(w)/Chunk*Kept)[:len(w)/Chunk*Kept]
+	for r := range n {
+		row, pattern := w[r*q.k:(r+1)*q.k], q.rowPattern(r)
+		for i, v := range row {
+			if v-v != 0 {
+				return &weight.NotFiniteError{Row: r, Col: i, Value: v}
+			}
+		}
+		for c := range q.k / Chunk {
+			var score [Chunk]float64
+			for i := range score {
+				v := float64(row[Chunk*c+i])
+				score[i] = v * v
+				if q.columns != nil {
+					score[i] *= float64(q.columns[Chunk*c+i])
+				}
+			}
+			SetNibble(pattern, c, choose(score))
+		}
+		gather(q.weights[r*q.k/Chunk*Kept:][:q.k/Chunk*Kept], row, pattern)
+	}
+	return nil
+}
+
+func (q *Quantizer) rowPattern(n int) []byte {
+	size := PatternBytes(q.k)
+	return q.pattern[n*size : (n+1)*size]
+}
+
+// keeps reports whether a pattern keeps a column.
+func keeps(pattern []byte, col int) bool {
+	p, i := Nibble(pattern, col/Chunk), uint8(col%Chunk)
+	return i == p&3 || i == p>>2
+}
+
+// Fit chooses what n rows of weights keep, and finds the scales of that, for others to choose codes. Both are
+// kept until the next call.
+func (q *Quantizer) Fit(w []float32, n int) error {
+	if err := q.prune(w, n); err != nil {
+		return err
+	}
+	return q.kept.Fit(q.weights, n)
+}
+
+// Keep chooses anew what a chunk of one of the rows fitted keeps, which begins with a column and has the
+// weights v: those whose squares are largest where they count h.
+func (q *Quantizer) Keep(row, col int, v []float32, h []float64) {
+	var score [Chunk]float64
+	for i := range score {
+		score[i] = float64(v[i]) * float64(v[i]) * h[i]
+	}
+	pattern, c := q.rowPattern(row), col/Chunk
+	pattern[c/2] &^= 0xf << (c % 2 * 4)
+	SetNibble(pattern, c, choose(score))
+}
+
+// Nearest returns the code nearest to w in a column of one of the rows fitted, and the weight that it
+// stands for: [Dropped] and 0 where the column is not kept.
+func (q *Quantizer) Nearest(row, col int, w float32) (code uint8, stored float32) {
+	if !keeps(q.rowPattern(row), col) {
+		return Dropped, 0
+	}
+	return q.kept.Nearest(row, col/Chunk*Kept, w)
+}
+
+// Store writes one of the rows fitted, with a code for each column of which two of each chunk are not
+// [Dropped], as row to of parts.
+func (q *Quantizer) Store(parts [][]byte, to, row int, codes []uint8) {
+	size := PatternBytes(len(codes))
+	pattern := parts[PatternPart][to*size : (to+1)*size]
+	clear(pattern)
+	q.codes = q.codes[:0]
+	for c := range len(codes) / Chunk {
+		var nibble uint8 // a column enters above, and leaves room for the one before it
+		for i, code := range codes[Chunk*c:][:Chunk] {
+			if code != Dropped {
+				nibble, q.codes = nibble>>2|uint8(i)<<2, append(q.codes, code)
+			}
+		}
+		SetNibble(pattern, c, nibble)
+	}
+	q.kept.Store(parts[:PatternPart], to, row, q.codes)
+}
