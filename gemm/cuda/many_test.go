@@ -1,7 +1,9 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -194,4 +196,55 @@ func TestScaleExponent(t *testing.T) {
 	if e := f.scaleExponent([]byte{1, 0}, codebook); e != 0 {
 		t.Errorf("bfloat16: exponent %d", e)
 	}
+}
+
+// TestGPUMany multiplies many rows in every way that there is, on grids of as many blocks as the GPU takes and of fewer.
+func TestGPUMany(t *testing.T) {
+	onGPU(t, func(e *Engine, s *driver.Stream) {
+		for i, f := range testFormats() {
+			if !*long && i%3 != 0 {
+				continue
+			}
+			for _, test := range []struct{ n, k, m int }{{4100, 544, 600}, {2100, 1600, 300}, {1000, 4128, 65}, {40, 320, 17}}[i%2:] {
+				of := testMatrix(uint64(i), test.n, test.k, f)
+				p := testProduct(test.n, test.k, test.m, f.Type, i%2 == 0)
+				m := newGPUMatrix(t, e, s, of, f.Type)
+				if err := m.load(p); err != nil {
+					t.Fatal(err)
+				}
+				m.o.Scratch = must(e.dev.Alloc(max(e.MostScratch(m.w, test.m), 16)))(t)
+				ref := conform.NewReference(rand.New(rand.NewPCG(1, 1)), of, p.X, p.Bias, test.m, 1, f.Type)
+				for _, way := range e.Ways(m.w, test.m) {
+					if way.unpacked {
+						continue
+					}
+					what := fmt.Sprintf("%s, %v, %+v", f.name(), way, test)
+					var first []uint16
+					for _, blocks := range []int{math.MaxInt, 131, 77, 1} {
+						e.LimitBlocks(blocks)
+						y := conform.Poisoned(test.m * test.n)
+						err := errors.Join(e.dev.Write(m.o.Y, driver.Bytes(y)), e.MatMulWay(s, m.w, m.o, way), s.Sync(), e.dev.Read(driver.Bytes(y), m.o.Y))
+						skipMissing(t, err)
+						if err = errors.Join(err, conform.CheckWritten(y, f.Type)); err != nil {
+							t.Fatalf("%s: %v", what, err)
+						}
+						if first != nil && !slices.Equal(y, first) {
+							t.Errorf("%s: other bits on up to %d blocks", what, blocks)
+						}
+						first = y
+					}
+					if rel, _ := ref.Errors(first); !(rel <= 1.5*conform.Bound(f.Type)) {
+						t.Errorf("%s: relative error %.3g", what, rel)
+					}
+				}
+				e.LimitBlocks(math.MaxInt)
+				err := e.dev.Free(m.o.Scratch)
+				m.o.Scratch = 0
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.close(t)
+			}
+		}
+	})
 }
