@@ -265,7 +265,7 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 		return Row{}, mem.err
 	}
 
-	timings, err := b.tune(ring, o)
+	timings, err := b.engine.Tune(b.stream, ring, o)
 	if err != nil {
 		return Row{}, err
 	}
@@ -344,20 +344,6 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 		row.setNoise(0, plain.Us)
 	}
 	return row, nil
-}
-
-// tune chooses the configurations of the launches that a multiplication by o.M
-// rows takes, and returns the timings of the first.
-func (b *cudaBench) tune(ring []*cuda.Matrix, o cuda.Operands) ([]cuda.Timing, error) {
-	if rest := o.M % cuda.MaxRows; o.M > cuda.MaxRows && rest > 0 {
-		part := o
-		part.M = rest
-		if _, err := b.engine.Tune(b.stream, ring, part); err != nil {
-			return nil, err
-		}
-	}
-	o.M = min(o.M, cuda.MaxRows)
-	return b.engine.Tune(b.stream, ring, o)
 }
 
 // fastestRead returns the call of the read-only twin, for as many rows or for one, under the

@@ -267,7 +267,7 @@ func (k *engineKernels) Configs(rows int) []engineConfig {
 }
 
 func (k *engineKernels) Slices(c engineConfig, rows int) int {
-	return k.w.Format.Slices(c.Config, k.w.N, k.w.K, min(rows, cuda.MaxRows))
+	return k.engine.Slices(k.w.Format, c.Config, k.w.N, k.w.K, rows)
 }
 
 func (k *engineKernels) MatMul(c engineConfig, p *conform.Product, blocks int, y []uint16) error {

@@ -87,7 +87,7 @@ func Draw(seed uint64, i int, f Format) *Case {
 	// A row of one group would be another format.
 	least := max((s.Units-1)*unitCols, f.Group) + 32
 	c.K = from(least/32, max(least, s.Units*unitCols)/32) * 32
-	c.Rows = []int{1, from(2, 4), from(5, 7), 8, from(9, 15), 16, from(17, 47)}
+	c.Rows = []int{1, from(2, 4), from(5, 7), 8, from(9, 15), 16, from(17, 24), from(25, 32), from(33, 70)}
 	return c
 }
 
@@ -122,8 +122,8 @@ func (c *Case) Fill() {
 	}
 }
 
-// maxLaunch is the number of rows that one launch multiplies.
-const maxLaunch = 16
+// maxLaunch is the number of rows that one launch multiplies at most.
+const maxLaunch = 32
 
 // random returns the product of a random X.
 func (c *Case) random(r *rand.Rand, rows int, withBias bool) *Product {

@@ -142,7 +142,7 @@ func TestDraw(t *testing.T) {
 				t.Fatalf("%+v: got %v", s, c)
 			}
 			for j, rows := range c.Rows {
-				for _, bound := range []int{1, 4, 8, maxLaunch} { // where kernels change
+				for _, bound := range []int{1, 4, 8, 16, 24, maxLaunch} { // where kernels change
 					if (rows > bound) != (first.Rows[j] > bound) {
 						t.Fatalf("seed %d draws %d rows, seed 0 %d", seed, rows, first.Rows[j])
 					}

@@ -37,9 +37,29 @@ func (s shape) under(c Config) shape {
 func (s shape) units() int { return (s.k + repack.UnitCols - 1) / repack.UnitCols }
 func (s shape) pairs() int { return (s.m + 1) / 2 }
 
-// Slices returns into how many slices K is split for m rows of X, at most 16, by an N×K matrix
+// Slices returns into how many slices K is split for m rows of X by an N×K matrix of the engine's device
 // under a configuration, or under what [Engine.MatMul] chooses if that is nil. Configurations of as many slices give the same bits.
-func (f Format) Slices(c Config, n, k, m int) int { return shapeOf(f, n, k, m).under(c).slices }
+func (e *Engine) Slices(f Format, c Config, n, k, m int) int {
+	return shapeOf(f, n, k, e.rowsAtOnce(f, n, k, m)).under(c).slices
+}
+
+// parts returns how many rows of X each of several launches takes, of up to most; the last may have fewer.
+func parts(m, most int) int {
+	launches := (m + most - 1) / most
+	return (m + launches - 1) / launches
+}
+
+// rowsAtOnce returns how many of m rows of X one launch multiplies: all, or of more than one launch takes a part.
+func (e *Engine) rowsAtOnce(f Format, n, k, m int) int {
+	if m <= MaxRows {
+		return m
+	}
+	rows := parts(m, mostRows)
+	if all, _ := e.tried(shapeOf(f, n, k, rows)); len(all) > 0 {
+		return rows
+	}
+	return parts(m, MaxRows)
+}
 
 // span holds what is more than over and at most to, which is no bound if it is 0; the zero span holds all.
 type span struct{ over, to int }
@@ -73,11 +93,32 @@ const (
 
 // choices says into how many slices the K of a product is split and which kernel is tried first: the
 // first row that is for it counts. As the slices decide the order of the sums, rows are a matter of Ŵ
-// and of whether X has more than 4 and more than 8 rows, not of the GPU. NOTES.md has the times.
+// and of whether X has more than 4, 8, 16 and 24 rows, not of the GPU. NOTES.md has the times.
 var choices = sync.OnceValue(func() []choice { // each launch asks
 	gemm, wide := lutgemm{}, lutwide{}
 	few, half, more, many := span{0, rowsOfB}, span{0, rowsOfB / 2}, span{rowsOfB / 2, rowsOfB}, span{rowsOfB, MaxRows}
+	upTo24, over16 := span{MaxRows, 24}, span{MaxRows, mostRows}
+	of32 := span{31, 32}
 	return []choice{
+		// There is no room for X of eight slices beside the table of 5 bits.
+		{m: over16, bits: 5, n: span{0, 2 * fourTiles}, slices: 4, first: wide},
+		{m: over16, bits: 5, n: span{0, 4 * fourTiles}, slices: 2, first: wide},
+		// The scales of groups of 32 take registers for sums.
+		{m: upTo24, group: of32, n: span{fourTiles, 2 * fourTiles}, slices: 4, first: wide},
+		{m: upTo24, group: of32, n: span{fourTiles, 4 * fourTiles}, slices: 2, first: wide},
+		// As for up to 16 rows, but with 32 a warp can hold the sums of four tiles, not seven.
+		{m: upTo24, n: span{0, twoTiles}, slices: 8, first: wide},
+		{m: upTo24, n: span{0, sevenTiles}, units: span{0, 8}, slices: 8, first: wide},
+		{m: upTo24, n: span{0, sevenTiles}, units: span{12, 0}, slices: 8, first: wide},
+		{m: upTo24, n: span{0, 2 * sevenTiles}, slices: 4, first: wide},
+		{m: upTo24, slices: 2, first: wide},
+		{m: over16, n: span{0, twoTiles}, slices: 8, first: wide},
+		{m: over16, n: span{0, fourTiles}, units: span{0, 8}, slices: 8, first: wide},
+		{m: over16, n: span{0, fourTiles}, units: span{12, 0}, slices: 8, first: wide},
+		{m: over16, n: span{0, 2 * fourTiles}, slices: 4, first: wide},
+		{m: over16, n: span{0, 4 * fourTiles}, slices: 2, first: wide},
+		{m: over16, slices: 1, first: wide},
+
 		// As many slices as a block has warps, if a warp can hold the sums of all its tiles; else as few
 		// warps together as can, and four also where eight had one unit or two and four three at most.
 		{m: many, n: span{0, twoTiles}, slices: 8, first: wide},
@@ -166,15 +207,15 @@ func (e *Engine) tried(s shape) ([]Config, error) {
 }
 
 // Configs returns the configurations that m rows of X can be multiplied under by an
-// N×K matrix of the engine's device, the best guess first. For more than
-// [MaxRows] rows they are those of MaxRows. Without a compiler they are those that
+// N×K matrix of the engine's device, the best guess first. For more rows than one
+// launch multiplies they are those of the first launch. Without a compiler they are those that
 // a prebuilt kernel stands in for.
 func (e *Engine) Configs(f Format, n, k, m int) []Config {
-	all, _ := e.tried(shapeOf(f, n, k, min(m, MaxRows)))
+	all, _ := e.tried(shapeOf(f, n, k, e.rowsAtOnce(f, n, k, m)))
 	return all
 }
 
-// ReadConfigs returns the configurations for m rows of X that have a twin for [Engine.Read].
+// ReadConfigs returns the configurations for m rows of X, at most [MaxRows], that have a twin for [Engine.Read].
 func (e *Engine) ReadConfigs(f Format, n, k, m int) []Config {
 	return slices.DeleteFunc(e.Configs(f, n, k, m), func(c Config) bool { return !c.kernel().twin() })
 }
@@ -183,7 +224,7 @@ func (e *Engine) ReadConfigs(f Format, n, k, m int) []Config {
 // kernels for as many rows of X and room on the engine's device, for tests: they split K otherwise
 // or are slower.
 func (e *Engine) OtherConfigs(f Format, n, k, m int) []Config {
-	s := shapeOf(f, n, k, min(m, MaxRows))
+	s := shapeOf(f, n, k, e.rowsAtOnce(f, n, k, m))
 	chosen, _ := e.tried(s)
 	var all []Config
 	for _, k := range kernels() {

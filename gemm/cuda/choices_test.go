@@ -38,7 +38,7 @@ func TestChoices(t *testing.T) {
 			{44353, 4096},
 			{61440, 8192},
 		} {
-			for j, m := range []int{1, 4, 5, 8, 9, 16} {
+			for j, m := range []int{1, 4, 5, 8, 9, 16, 17, 25} {
 				f := Format{
 					Bits: lut.MinBits + (i+j)%4, Group: []int{64, 128, 32, 256, 0}[(i+2*j)%5],
 					Scale: []weight.ScaleType{weight.F16, weight.BF16, weight.F16, weight.F32}[(i/2+j)%4],
@@ -83,7 +83,10 @@ func TestChoiceRows(t *testing.T) {
 	for _, f := range Formats() {
 		for n := range 60 {
 			for units := 1; units <= 26; units++ {
-				for _, m := range []int{1, 5, 16} {
+				for _, m := range []int{1, 5, 16, 24, 32} {
+					if m > MaxRows && !(lutwide{}).has(f, m) {
+						continue
+					}
 					s := shapeOf(f, 1000*n+16, 256*units, m)
 					for i, c := range choices() {
 						if c.isFor(s) {

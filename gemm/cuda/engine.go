@@ -162,8 +162,9 @@ func (o Operands) check(w *Matrix) error {
 	return nil
 }
 
-// MatMul queues Y = X·Ŵᵀ + Bias. It launches one kernel for every 16 rows of X, or with
-// scratch memory, where [Engine.Way] has it so, one that prepares X and one for all rows,
+// MatMul queues Y = X·Ŵᵀ + Bias. It launches one kernel for up to 32 rows of X, or up to 16 where lutwide.cu
+// is not to be had, and for more as few as that takes, of about as many rows and under one configuration; or with
+// scratch memory, where [Engine.Way] has it so, one that prepares X and one for all rows:
 // each with programmatic dependent launch: a kernel that follows and is launched
 // so may begin early, and must wait before it touches Y. Kernels are compiled when
 // they are first needed.
@@ -176,9 +177,21 @@ func (e *Engine) MatMul(s *driver.Stream, w *Matrix, o Operands) error {
 	return e.MatMulWay(s, w, o, way)
 }
 
+// matMulPacked is MatMul without scratch memory.
+func (e *Engine) matMulPacked(s *driver.Stream, w *Matrix, o Operands) error {
+	if err := o.check(w); err != nil {
+		return err
+	}
+	rows := e.rowsAtOnce(w.Format, w.N, w.K, o.M)
+	c, err := e.choice(w, rows)
+	if err != nil {
+		return err
+	}
+	return e.each(w, o, rows, func(o Operands) error { return e.launch(s, w, o, c, gemmName) })
+}
+
 // MatMulWith is MatMul under a given configuration, with one kernel for all rows, that of
-// f.Kernel(c); but where that is for 16 rows in a number of slices of its own and few are left, these
-// are multiplied as MatMul does it. See [Format.Slices] for when the bits differ.
+// f.Kernel(c). See [Engine.Slices] for when the bits differ.
 func (e *Engine) MatMulWith(s *driver.Stream, w *Matrix, o Operands, c Config) error {
 	return e.launchAll(s, w, o, c, gemmName)
 }
@@ -190,34 +203,20 @@ func (e *Engine) Read(s *driver.Stream, w *Matrix, o Operands, c Config) error {
 	return e.launchAll(s, w, o, c, readName)
 }
 
-// launchAll launches one kernel for all rows, as far as it is for them.
+// launchAll launches one kernel for all rows.
 func (e *Engine) launchAll(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
-	return e.each(w, o, func(o Operands) error {
-		if len(c.splits()) == 1 && c.rowsOfX() == MaxRows && o.M <= rowsOfB {
-			return e.launchChosen(s, w, o, kernel)
-		}
-		return e.launch(s, w, o, c, kernel)
-	})
-}
-
-// launchChosen launches a kernel under the configuration that is chosen.
-func (e *Engine) launchChosen(s *driver.Stream, w *Matrix, o Operands, kernel string) error {
-	c, err := e.choice(w, o.M)
-	if err != nil {
-		return err
-	}
-	return e.launch(s, w, o, c, kernel)
-}
-
-// each calls f with up to 16 rows at a time.
-func (e *Engine) each(w *Matrix, o Operands, f func(Operands) error) error {
 	if err := o.check(w); err != nil {
 		return err
 	}
-	for m := 0; m < o.M; m += MaxRows {
+	return e.each(w, o, parts(o.M, max(c.rowsOfX(), MaxRows)), func(o Operands) error { return e.launch(s, w, o, c, kernel) })
+}
+
+// each calls f with up to so many rows at a time.
+func (e *Engine) each(w *Matrix, o Operands, rows int, f func(Operands) error) error {
+	for m := 0; m < o.M; m += rows {
 		part := Operands{
 			Y: o.Y + driver.Ptr(2*m*w.N), X: o.X + driver.Ptr(2*m*w.K),
-			Bias: o.Bias, M: min(MaxRows, o.M-m),
+			Bias: o.Bias, M: min(rows, o.M-m),
 		}
 		if err := f(part); err != nil {
 			return err

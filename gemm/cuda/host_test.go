@@ -29,10 +29,14 @@ func (k hostKernel) String() string {
 // to be compared. With -long it is every configuration of every format.
 func hostKernels(i int, f Format) []hostKernel {
 	var all []hostKernel
-	for tiles := 1; tiles <= 2; tiles++ {
+	for tiles := 1; tiles <= mostRows/rowsOfB; tiles++ {
 		configs := f.variants(rowsOfB * tiles)
 		for j, c := range configs {
-			if *long || i == 4*(tiles-1) || i%4 < 2 && i/4%2 == tiles-1 && (i/2+i+1+j)%len(configs) == 0 {
+			some := tiles <= 2 && (i == 4*(tiles-1) || i%4 < 2 && i/4%2 == tiles-1 && (i/2+i+1+j)%len(configs) == 0)
+			if tiles > 2 {
+				some = c.rowsOfX() == rowsOfB*tiles && (7*i+3*j+tiles)%29 == 0
+			}
+			if *long || some {
 				all = append(all, hostKernel{Config: c, arch: []int{900, 800}[(i+j)%2]})
 			}
 		}
@@ -110,7 +114,7 @@ type hostConfig struct {
 // number of rows in one: there is nothing to compare its bits with.
 func (m *hostMatrix) Configs(rows int) []hostConfig {
 	kernels := slices.DeleteFunc(slices.Clone(m.kernels), func(k hostKernel) bool {
-		return rows > k.rowsOfX() || k.kernel() == (lutwide{}) && rows <= k.rowsOfX()-rowsOfB
+		return rows > k.rowsOfX() || k.kernel() == (lutwide{}) && rows <= min(k.rowsOfX()-rowsOfB, rowsOfB)
 	})
 	var all []hostConfig
 	for _, k := range kernels {

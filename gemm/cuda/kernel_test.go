@@ -28,7 +28,8 @@ const someSpills = 40
 
 // spilling returns the kernels that spill more than someSpills, of all that there are: with groups of
 // 32, whose scales take the most registers, the unpacking of 5 bits beside the sums of a warp's tiles,
-// and that of 2 bits beside the fragments of 16 rows of X.
+// and that of 2 bits beside the fragments of 16 rows of X; and with groups of 64 the sums of seven tiles
+// for 24 rows.
 func spilling() []variant {
 	var all []variant
 	for _, t := range []driver.DType{driver.F16, driver.BF16} {
@@ -39,6 +40,14 @@ func spilling() []variant {
 			for _, c := range (lutwide{}).variants(five, rowsOfB) {
 				if c.splits()[0] == 16 {
 					all = append(all, variant{five, c, "sm_90a"})
+				}
+			}
+			for _, bits := range []int{3, 4} {
+				f := Format{bits, 64, scale, t}
+				for _, c := range (lutwide{}).variants(f, 24) {
+					if v := c.(wideVariant); v.tiles == 7 && v.slices >= 4 {
+						all = append(all, variant{f, c, "sm_90a"})
+					}
 				}
 			}
 		}
@@ -166,8 +175,11 @@ func (f Format) traits() []string {
 func allVariants() []variant {
 	var all []variant
 	for _, f := range Formats() {
-		for _, rows := range []int{rowsOfB, MaxRows} {
+		for rows := rowsOfB; rows <= mostRows; rows += rowsOfB {
 			for _, config := range f.variants(rows) {
+				if config.rowsOfX() != rows {
+					continue
+				}
 				all = append(all, variant{f, config, "sm_90a"})
 				s := shape{Format: f, n: 1, k: 32, m: rows, slices: 8}.under(config)
 				if _, _, err := s.plan(config, limits{sms: 108, sharedBlock: 163 << 10}); err == nil {
@@ -197,6 +209,14 @@ func fewVariants() []variant {
 	add(row, "sm_80", lutgemm{}.variants(row, 1)[0])
 	wide := Format{4, 64, weight.BF16, driver.BF16}
 	add(wide, "sm_90a", slices.Concat(wide.variants(rowsOfB), wide.variants(MaxRows))...)
+	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ { // those that take the most registers
+		f := Format{bits, []int{64, 128}[bits%2], weight.F16, driver.F16}
+		for _, c := range f.variants(24) {
+			if c.splits()[0] == 4 {
+				add(f, "sm_90a", c)
+			}
+		}
+	}
 	return all
 }
 
@@ -297,7 +317,7 @@ func TestKernels(t *testing.T) {
 	gpu := driver.DeviceInfo{Major: 9}
 	for _, k := range kernels() {
 		for _, f := range Formats() {
-			for m := 1; m <= MaxRows; m++ {
+			for m := 1; m <= mostRows+1; m++ {
 				all := k.variants(f, m)
 				if (len(all) > 0) != k.has(f, m) {
 					t.Errorf("%s has %s for %d rows: %v, in %d variants", k.name(), f.name(), m, k.has(f, m), len(all))

@@ -19,7 +19,7 @@
 //   GROUP        32, 64, 128, 256, or 0 for one scale a row
 //   SCALE        lut.ScaleType of the scales; that of a byte where GROUP is 32
 //   BF16         1 for bfloat16 activations and table, 0 for float16
-//   NT           tiles of 8 rows of X, 1 or 2
+//   NT           tiles of 8 rows of X, 1 to 4
 //   WARPS        of a block
 //   DEPTH        atoms that a warp has registers for
 // and for a kernel that does more than multiply:
@@ -70,7 +70,7 @@ struct Params {
     u32 m;
     u32 pairs;             // ⌈m/2⌉, pairs of rows of X: 16 bytes each of a lane's slot
     u32 pairs_inverse;     // ⌈2^32/pairs⌉, wrapped
-    u32 slot_base;         // where slots begin in shared memory
+    u32 slot_base;         // where slots begin in shared memory, or with more than 16 rows of X what is behind them
     u32 slot_pitch;        // from one pair's 128 bytes to the next: 128, or 256 in the table's gaps
 #if GATES || NORMS
     float eps;

@@ -13,7 +13,7 @@ import (
 //go:embed lutgemm.cu
 var gemmSource string
 
-// lutgemm is lutgemm.cu: for every format, any number of rows of X, and wherever a block has room for
+// lutgemm is lutgemm.cu: for every format, up to 16 rows of X, and wherever a block has room for
 // its table and the sums of a few tiles.
 type lutgemm struct{}
 
@@ -27,13 +27,16 @@ type gemmVariant struct {
 
 const gemmWarps = 16 // of a block
 
-func (lutgemm) name() string         { return "lutgemm" }
-func (lutgemm) source() string       { return gemmSource }
-func (lutgemm) twin() bool           { return true }
-func (lutgemm) has(Format, int) bool { return true }
+func (lutgemm) name() string             { return "lutgemm" }
+func (lutgemm) source() string           { return gemmSource }
+func (lutgemm) twin() bool               { return true }
+func (lutgemm) has(_ Format, m int) bool { return m <= MaxRows }
 
 func (lutgemm) variants(f Format, m int) []Config {
 	const few, many = rowsOfB, MaxRows
+	if m > many {
+		return nil
+	}
 	// What takes the registers: scales, and with many rows the fragments of X at half a unit.
 	manyScales := f.Group == 32 && (f.Scale == weight.F32 || f.Bits == 5 && f.Scale == weight.BF16)
 	ahead := f.Group != 32 && f.Scale != weight.F32
@@ -61,7 +64,7 @@ func (lutgemm) variants(f Format, m int) []Config {
 // eight and sixteen slices alone.
 func (k lutgemm) variantsFor(s shape) []Config {
 	all := k.variants(s.Format, s.m)
-	if !slices.Contains(all[0].splits(), s.slices) {
+	if len(all) > 0 && !slices.Contains(all[0].splits(), s.slices) {
 		return k.variants(s.Format, MaxRows)
 	}
 	return all
@@ -78,6 +81,9 @@ func (k lutgemm) tried(s shape, l limits) ([]Config, error) {
 
 func (k lutgemm) others(s shape) []Config {
 	var all []Config
+	if s.m > MaxRows {
+		return nil
+	}
 	v := k.variantsFor(s)[0].(gemmVariant)
 	for _, n := range v.splits() {
 		if n != s.slices {

@@ -1,4 +1,4 @@
-// Y = X·Ŵᵀ with the sums in registers, for many rows of X: lut.cuh tells what is computed.
+// Y = X·Ŵᵀ with the sums in registers, for many rows of X, up to 32: lut.cuh tells what is computed.
 // What was measured, and tried and lost, is in NOTES.md.
 //
 // Words. A tile is 16 rows of Ŵ over all of K; a unit 256 of its columns and an atom half a unit;
@@ -38,11 +38,12 @@ constexpr u32 TOGETHER = GROUPS == 4 ? 1 : 2;
 
 // X in shared memory, behind the table: of each slice a unit. In odd rows neighbouring 64 bytes
 // change places (other_half), so that the eight lanes that read at once, of two rows, do not share
-// banks. Eight bytes of each slice for its phases follow.
+// banks. Eight bytes of each slice for its phases follow, behind the slots where those reach farther.
 constexpr u32 X_PITCH = 2 * 256;
 constexpr u32 X_BYTES = 8 * NT * X_PITCH;
 constexpr u32 TABLE_BYTES = ENTRIES * TABLE_PITCH;
 constexpr u32 COPIES = 4 * NT / TEAM;  // that a lane makes of an atom, 16 bytes each
+constexpr bool MANY = NT > 2;  // whether the rows of X are more than 16
 
 __device__ __forceinline__ u32 other_half(u32 at, u32 odd) { return at ^ odd % 2 * 64; }
 
@@ -56,8 +57,10 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
     Warp w;
     const u32 warp = threadIdx.x / 32;
     w.lane = threadIdx.x % 32;
-    w.group = warp % TEAM;
     w.slice = warp / TEAM;
+    // The first of a team have one tile more where they do not divide evenly. With more than 16 rows of X,
+    // where that takes longer, those of two slices do not share a scheduler.
+    w.group = (warp + (MANY && TEAM < 8 ? warp / 4 * (TEAM / 2) : 0)) % TEAM;
     share_tiles(p, w.tile0, w.tiles);
     w.units = p.units > w.slice ? (p.units - 1 - w.slice) / SLICES + 1 : 0;
     return w;
@@ -67,7 +70,8 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
 
 // Source is what a lane copies: the same 8 columns of an atom of every 2·TEAM-th row.
 struct Source {
-    u32 row[COPIES];  // of X, in bytes from its begin
+    u32 row[MANY ? 1 : COPIES];  // of X, in bytes from its begin; with many only the first is held,
+    u32 stride;                  // and what is between them
     u32 rows;         // that there are; of the others nothing is read
     u32 at;           // the lane's columns of the next atom, in bytes from the begin of a row
     u32 to;           // where they go in shared memory, for the first row and a first atom
@@ -78,7 +82,8 @@ __device__ __forceinline__ Source source_of(const Params& p, const Warp& w, u32 
     Source s;
     const u32 row = w.group * 2 + w.lane / 16;
 #pragma unroll
-    for (u32 j = 0; j < COPIES; j++) s.row[j] = opaque(min(row + 2 * TEAM * j, p.m - 1) * p.k * 2);
+    for (u32 j = 0; j < (MANY ? 1 : COPIES); j++) s.row[j] = opaque(min(row + 2 * TEAM * j, p.m - 1) * p.k * 2);
+    s.stride = MANY ? opaque(4 * TEAM * p.k) : 0;
     s.rows = opaque(p.m > row ? (p.m - row + 2 * TEAM - 1) / (2 * TEAM) : 0);
     s.at = w.slice * 512 + w.lane % 16 * 16;
     s.to = opaque(other_half(columns + row * X_PITCH + w.lane % 16 * 16, row));
@@ -90,7 +95,8 @@ __device__ __forceinline__ void copy_atom(const Params& p, Source& s, u32 odd) {
     const bool inside = s.at < p.k * 2;
 #pragma unroll
     for (u32 j = 0; j < COPIES; j++)
-        copy_async(s.to + odd * 256 + j * (2 * TEAM * X_PITCH), p.x + (s.row[j] + s.at), inside && j < s.rows ? 16 : 0);
+        copy_async(s.to + odd * 256 + j * (2 * TEAM * X_PITCH), p.x + ((MANY ? s.row[0] + j * s.stride : s.row[j]) + s.at),
+                   inside && j < s.rows ? 16 : 0);
     end_copies();
     s.at += odd ? SLICES * 512 - 256 : 256;
 }
@@ -405,7 +411,7 @@ __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first
 extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_constant__ Params p) {
     launch_next();
     const Warp w = warp_of(p);
-    const u32 phases = opaque(SHARED_BASE + TABLE_BYTES + SLICES * X_BYTES + w.slice * 8);
+    const u32 phases = opaque(SHARED_BASE + (MANY ? p.slot_base : TABLE_BYTES + SLICES * X_BYTES) + w.slice * 8);
     const u32 staged = SHARED_BASE + TABLE_BYTES + w.slice * X_BYTES;
     const u32 columns = opaque(other_half(staged + w.lane / 4 * X_PITCH + w.lane % 4 * 16, w.lane / 4));
     const u32 tile_codes = p.units * (2 * ATOM_BYTES), tile_scales = p.units * UNIT_SCALE_BYTES;

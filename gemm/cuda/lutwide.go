@@ -20,7 +20,7 @@ type lutwide struct{}
 
 // wideVariant is lutwide.cu as it is compiled.
 type wideVariant struct {
-	rows   int // of X, at most: 8 or 16
+	rows   int // of X, at most: 8, 16, 24 or 32
 	slices int // of K
 	warps  int // of a block
 	tiles  int // whose sums a warp holds in registers
@@ -46,7 +46,7 @@ func (lutwide) twin() bool     { return false }
 // To compile less there is no kernel for float32 scales, and for up to 8 rows none for groups of 256 and
 // of a row.
 func (lutwide) has(f Format, m int) bool {
-	return f.Scale != weight.F32 && (m > rowsOfB || 0 < f.Group && f.Group <= 128)
+	return f.Scale != weight.F32 && m <= mostRows && (m > rowsOfB || 0 < f.Group && f.Group <= 128)
 }
 
 // rare reports whether few models have such a format. To compile less it has fewer variants,
@@ -87,8 +87,34 @@ func (k lutwide) variants(f Format, m int) []Config {
 		{usual && !ahead5, wideVariant{many, 2, 8, 5, 5}},
 		{true, wideVariant{many, 2, 8, 7, 7}},
 	} {
-		if v.when && (v.rows == few) == (m <= few) {
+		if v.when && (v.rows == few) == (m <= few) && m <= many {
 			all = append(all, v.wideVariant)
+		}
+	}
+	if m > many {
+		return f.moreRows(m)
+	}
+	return all
+}
+
+// moreRows returns the variants for m rows of X, more than 16. With more rows the registers suffice for fewer tiles,
+// and beside the table of 5 bits there is no room for X of eight slices.
+func (f Format) moreRows(m int) []Config {
+	// The tiles that a warp has registers for, where all of an atom's are loaded ahead and where half of them are.
+	four, most := wideVariant{rows: 24, warps: 8, tiles: 4, depth: 8}, wideVariant{rows: 24, warps: 8, tiles: 7, depth: 7}
+	if f.Group == 32 {
+		four.depth = 4
+	}
+	if f.Group == 32 && f.Bits >= 4 || f.Group == 64 && f.Bits == 5 {
+		most.tiles, most.depth = 5, 5
+	}
+	up := wideVariant{rows: 32, warps: 8, tiles: 4, depth: 4}
+	var all []Config
+	for _, v := range []wideVariant{four, most, up} {
+		for _, v.slices = range []int{8, 4, 2, 1} {
+			if m <= v.rows && (v.rows == 32 || v.slices > 1) && (f.Bits < 5 || v.slices < 8) {
+				all = append(all, v)
+			}
 		}
 	}
 	return all
@@ -117,7 +143,11 @@ func (v wideVariant) warpsOfBlock() int { return v.warps }
 func (v wideVariant) splits() []int     { return []int{v.slices} }
 
 func (v wideVariant) String() string {
-	return fmt.Sprintf("t%d d%d k%d w%d", v.tiles, v.depth, v.slices, v.warps)
+	name := fmt.Sprintf("t%d d%d k%d w%d", v.tiles, v.depth, v.slices, v.warps)
+	if v.rows > MaxRows {
+		name += fmt.Sprintf(" m%d", v.rows)
+	}
+	return name
 }
 
 func (v wideVariant) defines() []string {
@@ -127,13 +157,18 @@ func (v wideVariant) defines() []string {
 	}
 }
 
-// room puts slots where the table and X were.
-func (v wideVariant) room(s shape, _ int, _ limits) (room, error) {
+// room puts slots where the table and X were; those of more than 16 rows may take more.
+func (v wideVariant) room(s shape, most int, l limits) (room, error) {
 	if s.k > maxWideColumns {
 		return room{}, fmt.Errorf("%d input features: the configuration %v wants at most %d", s.k, v, maxWideColumns)
 	}
 	table, _ := s.tableBytes()
-	rows := v.slices * v.rows
-	bytes := table + rows*columnsRow
-	return room{fixed: bytes + phasesBytes, tiles: min(v.tiles*v.warps/v.slices, bytes/(rows*slotRow))}, nil
+	rows, groups := v.slices*v.rows, v.warps/v.slices
+	bytes, slot := table+rows*columnsRow, rows*slotRow
+	if v.rows <= MaxRows {
+		return room{fixed: bytes + phasesBytes, tiles: min(v.tiles*groups, bytes/slot)}, nil
+	}
+	tiles := min(v.tiles*groups, (l.sharedBlock-phasesBytes)/slot)
+	bytes = max(bytes, min(tiles, (most+groups-1)/groups*groups)*slot)
+	return room{fixed: bytes + phasesBytes, tiles: tiles, slotBase: bytes}, nil
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Way is how many rows of X, more than [MaxRows], are multiplied: a value that can be compared. The zero Way is a
-// kernel for every 16 rows.
+// kernel for every 32 rows, or for every 16.
 type Way struct {
 	unpacked bool
 	many     manyVariant // of the kernel for all rows, or the zero value
@@ -43,7 +43,7 @@ func manyBucket(m int) int {
 	return manyBuckets[len(manyBuckets)-1]
 }
 
-// mostPacked are the rows of X above which a kernel for every 16 is never the fastest.
+// mostPacked are the rows of X above which a kernel for every 32 is never the fastest.
 const mostPacked = 256
 
 // Ways returns what is worth trying for m rows of X, more than [MaxRows], the best guess first.
@@ -169,7 +169,7 @@ func (e *Engine) MatMulWay(s *driver.Stream, w *Matrix, o Operands, way Way) err
 	case way.unpacked:
 		return errors.New("unpacked products are not the engine's")
 	case way.many == manyVariant{}:
-		return e.each(w, o, func(o Operands) error { return e.launchChosen(s, w, o, gemmName) })
+		return e.matMulPacked(s, w, o)
 	}
 	if err := o.check(w); err != nil {
 		return err

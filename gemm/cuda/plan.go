@@ -10,8 +10,11 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
-// MaxRows is the number of rows of X that one launch multiplies.
+// MaxRows is the number of rows of X that one launch multiplies whatever the matrix and the GPU.
 const MaxRows = 16
+
+// mostRows is the number that one launch multiplies at most, where lutwide.cu is compiled and has room.
+const mostRows = 32
 
 // maxColumns is the number of input features up to which two tiles lie less than
 // 2^32 bytes apart, as the kernels' strides want it.

@@ -108,6 +108,11 @@ func TestWide(t *testing.T) {
 		{57344, 8192, 16, 1},
 		{61440, 8192, 16, 2},
 		{16, 32, 16, 1},
+		{8192, 8192, 32, 1},
+		{28672, 4096, 24, 1},
+		{28672, 4096, 32, 1},
+		{57344, 8192, 24, 1},
+		{57344, 8192, 32, 1},
 	} {
 		for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 			f := Format{bits, 128, weight.F16, driver.F16}
@@ -236,6 +241,12 @@ func TestConfigs(t *testing.T) {
 		{57344, 8192, 8, "t7 d7 k3 w12, a1 d2"},
 		{4096, 4096, 16, "t2 d4 k8 w8, a1 d2"},
 		{8192, 8192, 16, "t4 d8 k8 w8, a1 d2"},
+		{8192, 8192, 24, "t4 d8 k8 w8 m24"},
+		{8192, 8192, 32, "t4 d4 k8 w8 m32"},
+		{28672, 4096, 17, "t7 d7 k4 w8 m24"},
+		{28672, 4096, 100, "t4 d4 k2 w8 m32"},
+		{57344, 8192, 32, "t4 d4 k1 w8 m32"},
+		{57344, 8192, 33, "t7 d7 k2 w8 m24"}, // twice 17 rows at most
 		{18944, 3584, 16, "t5 d10 k4 w8, a1 d2"},
 		{28672, 4096, 16, "t7 d7 k4 w8, a1 d2"},
 		{61440, 8192, 16, "t5 d10 k2 w8, a1 d2"}, // twice 15 tiles, of which four warps hold 20
@@ -260,7 +271,10 @@ func TestPlan(t *testing.T) {
 			Format: f,
 			n:      rapid.IntRange(1, 70000).Draw(t, "n"),
 			k:      32 * rapid.IntRange(1, 1000).Draw(t, "k/32"),
-			m:      rapid.IntRange(1, MaxRows).Draw(t, "m"),
+			m:      rapid.IntRange(1, mostRows).Draw(t, "m"),
+		}
+		if len(f.variants(s.m)) == 0 {
+			s.m = 1
 		}
 		c := rapid.SampledFrom(f.variants(s.m)).Draw(t, "configuration")
 		s.slices = rapid.SampledFrom(c.splits()).Draw(t, "slices")
@@ -283,8 +297,12 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%d bytes of shared memory", launch.Shared)
 		}
 		if p.slotPitch == 0 { // lutwide.cu has slots where the table was
-			if end := int(p.run*p.slices) * c.rowsOfX() * slotRow; end > launch.Shared {
+			end := int(p.run*p.slices) * c.rowsOfX() * slotRow
+			if end > launch.Shared {
 				t.Errorf("slots of %d bytes in %d", end, launch.Shared)
+			}
+			if at := int(p.slotBase); c.rowsOfX() > MaxRows && (at < end || at%8 != 0 || at+phasesBytes > launch.Shared) {
+				t.Errorf("phases at %d of %d bytes, behind slots of %d", at, launch.Shared, end)
 			}
 			return
 		}

@@ -21,12 +21,12 @@ type tuningKey struct {
 
 // bucket returns the largest number of rows that is treated like m.
 func bucket(m int) int {
-	for _, b := range []int{2, 4, 8} {
+	for _, b := range []int{2, 4, 8, MaxRows, 24} {
 		if m <= b {
 			return b
 		}
 	}
-	return MaxRows
+	return mostRows
 }
 
 // choice returns the configuration that a multiplication runs under: the tuned
@@ -69,7 +69,7 @@ type Timing struct {
 // tuneReplays is how often each configuration's graph is timed.
 const tuneReplays = 7
 
-// Tune times the configurations for o.M rows, at most 16, on matrices of one
+// Tune times the configurations for o.M rows, or for more than one launch multiplies those of the first, on matrices of one
 // shape and format, used in turn as a decoder does its layers': together they
 // should be several times as large as the level-2 cache. The fastest one is used
 // from now on and kept in the cache. It returns the timings, medians, fastest first.
@@ -79,9 +79,7 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 		return nil, errors.New("no matrices to tune with")
 	}
 	w := ring[0]
-	if o.M > MaxRows {
-		return nil, fmt.Errorf("tuning for %d rows: a launch takes at most %d", o.M, MaxRows)
-	}
+	o.M = e.rowsAtOnce(w.Format, w.N, w.K, o.M)
 	for _, other := range ring {
 		if other.N != w.N || other.K != w.K || other.Format != w.Format {
 			return nil, errors.New("tuning needs matrices of one shape and format")
