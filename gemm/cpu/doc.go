@@ -16,7 +16,8 @@
 // into sums in registers: the fused kernels. They need groups of a multiple of
 // 32 columns, or of the row.
 //
-// With AVX2 alone they take longer than reading the codes does. [LUT.Fix] has such products done in fixed point.
+// One row and dense numbers of 16 bits that [Engine.Arrange] has put in panels have kernels likewise.
+// With AVX2 alone the fused ones take longer than reading the codes does. [LUT.Fix] has such products done in fixed point.
 //
 // # Numerics
 //

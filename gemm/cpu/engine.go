@@ -37,6 +37,7 @@ type Engine struct {
 	back         packed         // of MatMulBack and Outer
 	fused, fixed []fusedOp      // of the product at hand
 	fixedX       fixedRows      // of the product at hand
+	rows         []rowOp        // of the product at hand
 	fusedScratch []fusedScratch // by worker
 	pool         *pool          // the workers but for worker 0, the caller
 }

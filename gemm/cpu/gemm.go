@@ -81,10 +81,13 @@ func (e *Engine) turns(m, k int) int {
 // few computes those products of few rows for which there are kernels of
 // their own, and returns the others.
 func (e *Engine) few(x []float32, k, m int, ops []Op) (others []Op) {
-	fused, fixed := e.fused[:0], e.fixed[:0]
+	fused, fixed, rows := e.fused[:0], e.fixed[:0], e.rows[:0]
 	for _, op := range ops {
 		w, ok := op.W.(*LUT)
+		dense, isDense := op.W.(*Dense)
 		switch {
+		case isDense && m == 1 && dense.rows():
+			rows = append(rows, rowOp{op.Y, dense})
 		case ok && w.fixed != nil:
 			fixed = append(fixed, fusedOp{op.Y, w})
 		case ok && w.fusable():
@@ -93,7 +96,10 @@ func (e *Engine) few(x []float32, k, m int, ops []Op) (others []Op) {
 			others = append(others, op)
 		}
 	}
-	e.fused, e.fixed = fused, fixed
+	e.fused, e.fixed, e.rows = fused, fixed, rows
+	if len(rows) > 0 {
+		e.rowProduct(x[:k], rows)
+	}
 	if len(fused) > 0 {
 		e.fusedProduct(x, k, m, fused)
 	}

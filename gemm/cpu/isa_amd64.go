@@ -176,6 +176,12 @@ func decodeBytes5AVX2(dst *float32, words *byte, table, scales *float32, halves 
 func fixed5AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
 
 //go:noescape
+func rowF16AVX2(np int, y, x *float32, b *byte, stride, k int)
+
+//go:noescape
+func rowBF16AVX2(np int, y, x *float32, b *byte, stride, k int)
+
+//go:noescape
 func quantizeAVX2(dst *int16, scales *float32, stride int, src *float32, blocks int)
 
 // gemm computes y[m, 16·panels] = [y +] alpha · x[m,k] · b for panels b0 and,
@@ -487,4 +493,19 @@ func (s isa) quantize(dst []int16, scales []float32, stride int, x []float32) {
 	blocks := len(x) / 32
 	_, _ = dst[len(x)-1], scales[stride*(blocks-1)]
 	quantizeAVX2(&dst[0], &scales[0], 4*stride, &x[0], blocks)
+}
+
+// row computes y[np][16] = x · b for np panels, 1 or rowPanels, of 16-bit numbers; see rowGeneric.
+func (s isa) row(y, x []float32, b []byte, stride, np int, t dtype) {
+	if s == generic {
+		rowGeneric(y, x, b, stride, np, t)
+		return
+	}
+	k := len(x)
+	_, _ = y[16*np-1], b[(np-1)*stride+32*k-1]
+	if t == f16 {
+		rowF16AVX2(np, &y[0], &x[0], &b[0], stride, k)
+	} else {
+		rowBF16AVX2(np, &y[0], &x[0], &b[0], stride, k)
+	}
 }

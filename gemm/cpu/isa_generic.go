@@ -52,3 +52,7 @@ func (s isa) fixed(y []float32, c *fixedCall) { fixedGeneric(y, c) }
 func (s isa) quantize(dst []int16, scales []float32, stride int, x []float32) {
 	quantizeGeneric(dst, scales, stride, x)
 }
+
+func (s isa) row(y, x []float32, b []byte, stride, np int, t dtype) {
+	rowGeneric(y, x, b, stride, np, t)
+}

@@ -61,6 +61,10 @@ func Files() map[string][]byte {
 				g.fixed(bits)
 			}
 		}),
+		"row_amd64.s": file(func(g *gen) {
+			g.row("F16")
+			g.row("BF16")
+		}),
 		"vec_amd64.s": file(func(g *gen) {
 			g.constants()
 			for _, v := range []vec{avx512(), avx2()} {
