@@ -184,6 +184,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 		newBenchCommand(u),
 		newEvalCommand(u),
 		newGenerateCommand(u),
+		newDSECommand(u),
 		newDoctorCommand(u),
 		newCompletionCommand(u),
 	)

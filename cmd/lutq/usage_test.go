@@ -45,7 +45,7 @@ func TestFlagValues(t *testing.T) {
 	root := newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{})
 	for _, c := range root.Commands() {
 		positional := map[string][]string{
-			"quantize": {"none", "out"}, "doctor": nil, "help": nil, "completion": {"bash"}, "environment": nil, "formats": nil, "learning": nil, "timing": nil,
+			"quantize": {"none", "out"}, "doctor": nil, "dse": nil, "help": nil, "completion": {"bash"}, "environment": nil, "formats": nil, "learning": nil, "timing": nil,
 		}
 		args, ok := positional[c.Name()]
 		if !ok {
@@ -148,6 +148,12 @@ func TestUsageErrors(t *testing.T) {
 		{"eval-ppl none --text none --ctx 1", "3 to 16777216"},
 		{"bench", "give a model folder"},
 		{"bench EMPTY", "an argument is empty"},
+		{"dse --bits 9", `--bits "9": want a whole number, 1 to 8`},
+		{"dse --bits 2,x", "want a whole number, 1 to 8"},
+		{"dse --products 500", "tiles of 500 products: want a power of two"},
+		{"dse --entry-bits 64", "want a whole number, 1 to 32"},
+		{"dse --json --format csv", "do not go together"},
+		{"dse none", "usage: lutq dse"},
 		{"bench --shapes 64", "want NxK"},
 		{"bench --shapes 64x-64", "want NxK"},
 		{"bench --shapes 64x64 --bits 6", `--bits "6": want a whole number, 2 to 5`},
@@ -249,7 +255,7 @@ func TestComplete(t *testing.T) {
 		{"repack --target ", []string{"cpu", "cuda", "torch", "marlin"}, cobra.ShellCompDirectiveNoFileComp},
 		{"tokenize ", nil, cobra.ShellCompDirectiveDefault},
 		{"completion ", []string{"bash", "zsh", "fish", "powershell"}, cobra.ShellCompDirectiveNoFileComp},
-		{"help ", []string{"bench", "completion", "doctor", "environment", "eval-ppl", "export", "formats", "generate", "help", "import", "inspect", "layouts", "learning", "quantize", "repack", "sparse", "timing", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
+		{"help ", []string{"bench", "completion", "doctor", "dse", "environment", "eval-ppl", "export", "formats", "generate", "help", "import", "inspect", "layouts", "learning", "quantize", "repack", "sparse", "timing", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
 		{"help --man ", nil, cobra.ShellCompDirectiveFilterDirs},
 		{"ver", []string{"verify"}, cobra.ShellCompDirectiveNoFileComp},
 	} {
@@ -310,6 +316,9 @@ func TestFullOutput(t *testing.T) {
 		{"generate", tiny, "--prompt", "Once", "--max-tokens", "4", "--device", "cpu", "--quiet"},
 		{"generate", tiny, "--prompt", "Once", "--max-tokens", "4", "--device", "cpu", "--json"},
 		{"doctor"},
+		{"dse"},
+		{"dse", "--format", "csv"},
+		{"dse", "--format", "svg"},
 		{"repack", out, filepath.Join(t.TempDir(), "tiles")},
 		{"eval-ppl", tiny, "--text", "../../calib/testdata/harbour.txt", "--ctx", "64", "--windows", "1", "--device", "cpu"},
 		{"bench", "--device", "cpu", "--shapes", "16x32", "--m", "1", "--format", "md", "--quiet"},
