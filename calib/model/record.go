@@ -28,10 +28,11 @@ type Recorder interface {
 	// Attend writes to out, acts [rows, Heads, Dim], what TurnKeep and Recall do of the heads of a step of one token a
 	// text, after bias and norm. arrived, floats [rows, Heads], is zeros, which are left.
 	Attend(out, keys, values Array, h StepHeads, at Step, c CacheShape, s AttentionShape, arrived Array)
-	// Fuses reports whether Fused is for such a product of so many rows, Y apart.
-	Fuses(rows int, p FusedProduct) bool
-	// Fused is a product of x with what stands in front of it and behind it in a layer.
-	Fused(x Array, rows int, p FusedProduct)
+	// Gates reports whether Gated is for so many rows and a weight.
+	Gates(rows int, w Weight, act arch.Gating) bool
+	// Gated writes GLU of the gates and what they are multiplied by, x [rows, K] times either half of the rows of w, which
+	// were joined, to y, acts [rows, N/2].
+	Gated(y, x Array, rows int, w Weight, act arch.Gating)
 	// MarkNotFinite writes 1 to dst, floats [rows], for rows that NotFinite looks for, and 0 for others.
 	MarkNotFinite(dst, x Array, rows, cols int)
 	// Advance is the end of what is recorded: of a step, which it makes the beginning of the next one.
@@ -63,20 +64,6 @@ type StepHeads struct {
 	QEps, KEps          float64
 	Cos, Sin            Array // floats [rows, Half], the angles of each row
 	Half                int
-}
-
-// FusedProduct asks [Recorder.Fused] for Y = x·Wᵀ, acts, and more.
-type FusedProduct struct {
-	Y Array
-	W Weight
-	// Add adds it, rounded to acts, to Y, floats.
-	Add bool
-	// Gating, if not nil, has W be gates and what they are multiplied by, as [Recorder.Join] has joined them: Y takes GLU of the
-	// two halves.
-	Gating *arch.Gating
-	// Norm, if not nil, are the weights of an RMSNorm of x, floats, which is multiplied instead.
-	Norm Array
-	Eps  float64
 }
 
 // Recording is what a [Recorder] keeps.
@@ -390,18 +377,13 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 		}
 		m.states(r.activations)
 	} else {
-		normed := !c.normsItself(rec, r, 0)
-		if normed {
-			m.attentionIn(r.activations, &m.layers[0])
-		}
+		m.attentionIn(r.activations, &m.layers[0])
 		for i := range m.layers {
-			norm, eps, itself := m.norm, m.desc.Norm.Eps, false
+			norm, eps := m.norm, m.desc.Norm.Eps
 			if i+1 < len(m.layers) {
-				norm, eps, itself = m.layers[i+1].attnNorm, m.layers[i+1].block.AttnNorm.Eps, c.normsItself(rec, r, i+1)
+				norm, eps = m.layers[i+1].attnNorm, m.layers[i+1].block.AttnNorm.Eps
 			}
-			x := c.recordAttention(rec, r, i, at, normed)
-			x = c.recordMLP(rec, r, i, x)
-			normed = r.add(rec, x, &m.layers[i].mlp.down, norm, eps, itself)
+			c.recordLayer(rec, r, i, at, norm, eps)
 		}
 	}
 	rec.MarkNotFinite(r.marks, r.h, r.t, m.desc.Hidden)
@@ -414,49 +396,28 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 	rec.Advance(end)
 }
 
-// normsItself reports whether the product of queries, keys and values of a layer can take the norm of the state itself.
-func (c *Cache) normsItself(rec Recorder, r *recordedStep, i int) bool {
-	d := &c.m.layers[i]
-	return d.qkv.w != nil && rec.Attends(d.attention(r.t)) && rec.Fuses(r.t, FusedProduct{W: d.qkv.w, Norm: d.attnNorm})
-}
-
-// add asks for what a layer l makes of x to be added to the state, and for the norm of that, which goes to r.n unless
-// the product behind it takes it itself. It reports whether it is there.
-func (r *recordedStep) add(rec Recorder, x Array, l *linear, norm Array, eps float64, itself bool) (normed bool) {
-	if sum := (FusedProduct{Y: r.h, W: l.w, Add: true}); itself && l.bias == nil && rec.Fuses(r.t, sum) {
-		rec.Fused(x, r.t, sum)
-		return false
-	}
-	rec.Linear(x, r.t, l.to(r.sum))
-	rec.AddNorm(r.n, r.h, r.sum, norm, r.t, eps)
-	return true
-}
-
-// recordMLP asks for a layer from what attention has mixed to what the last product of its MLP reads, and returns that.
-func (c *Cache) recordMLP(rec Recorder, r *recordedStep, i int, mixed Array) Array {
-	d, rows, eps := &c.m.layers[i], r.t, c.m.layers[i].block.MLPNorm.Eps
-	both := FusedProduct{Y: r.gate, W: d.mlp.both.w, Gating: &d.mlp.act}
-	fuses := both.W != nil && d.mlp.both.bias == nil && rec.Fuses(rows, both)
-	norms := both
-	norms.Norm, norms.Eps = d.mlpNorm, eps
-	normed := r.add(rec, mixed, &d.o, d.mlpNorm, eps, fuses && rec.Fuses(rows, norms))
+// recordLayer asks for a layer that adds what it computes as it is: from its norm, in r.n, to the next one, there too.
+func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, next Array, eps float64) {
+	d, rows := &c.m.layers[i], r.t
+	rec.Linear(c.recordAttention(rec, r, i, at), rows, d.o.to(r.sum))
+	rec.AddNorm(r.n, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
+	both := d.mlp.both
 	switch {
-	case !normed:
-		rec.Fused(r.h, rows, norms)
-	case fuses:
-		rec.Fused(r.n, rows, both)
-	case rows == 1 && both.W != nil:
-		rec.Linear(r.n, rows, Product{Y: r.both, W: both.W, Bias: d.mlp.both.bias})
+	case both.w != nil && both.bias == nil && rec.Gates(rows, both.w, d.mlp.act):
+		rec.Gated(r.gate, r.n, rows, both.w, d.mlp.act)
+	case both.w != nil && rows == 1:
+		rec.Linear(r.n, rows, Product{Y: r.both, W: both.w, Bias: both.bias})
 		rec.GLU(r.gate, r.gate, r.up, d.mlp.act)
 	default:
 		rec.Linear(r.n, rows, d.mlp.gate.to(r.gate), d.mlp.up.to(r.up))
 		rec.GLU(r.gate, r.gate, r.up, d.mlp.act)
 	}
-	return r.gate
+	rec.Linear(r.gate, rows, d.mlp.down.to(r.sum))
+	rec.AddNorm(r.n, r.h, r.sum, next, rows, eps)
 }
 
-// recordAttention asks for what a layer mixes of the values, from its norm, in r.n, or from the state, and returns it.
-func (c *Cache) recordAttention(rec Recorder, r *recordedStep, i int, at Step, normed bool) Array {
+// recordAttention asks for what a layer mixes of the values, and returns it.
+func (c *Cache) recordAttention(rec Recorder, r *recordedStep, i int, at Step) Array {
 	d, k := &c.m.layers[i], &c.layers[i]
 	s, turn, rows := d.attention(r.t), r.places.turns[d.rope], r.t
 	joined := d.qkv.w != nil && (rows == 1 || rec.Attends(s))
@@ -482,11 +443,7 @@ func (c *Cache) recordAttention(rec Recorder, r *recordedStep, i int, at Step, n
 	if joined {
 		h.Q, h.K, h.V = r.qkv, r.qkv.Slice(wide, r.qkv.Len()), r.qkv.Slice(wide+narrow, r.qkv.Len())
 		h.QPitch, h.KVPitch = wide+2*narrow, wide+2*narrow
-		if normed {
-			rec.Linear(r.n, rows, Product{Y: r.qkv, W: d.qkv.w})
-		} else {
-			rec.Fused(r.h, rows, FusedProduct{Y: r.qkv, W: d.qkv.w, Norm: d.attnNorm, Eps: d.block.AttnNorm.Eps})
-		}
+		rec.Linear(r.n, rows, Product{Y: r.qkv, W: d.qkv.w})
 	} else {
 		rec.Linear(r.n, rows, Product{Y: r.q, W: d.q.w}, Product{Y: r.k, W: d.k.w}, Product{Y: r.v, W: d.v.w})
 	}

@@ -12,8 +12,8 @@ import (
 type shape struct {
 	Format
 	n, k, m int
-	slices  int // that K is split into: the order of the sums depends on it
-	Fusion
+	slices  int  // that K is split into: the order of the sums depends on it
+	gated   bool // whether the first half of Ŵ makes gates of the second
 }
 
 // shapeOf returns a shape with K split as choices has it.

@@ -31,7 +31,7 @@ type Engine struct {
 type moduleKey struct {
 	format Format
 	config Config
-	fusion Fusion
+	gates  string // the activation of gates, or none
 }
 
 type module struct {
@@ -227,24 +227,24 @@ func (e *Engine) each(w *Matrix, o Operands, rows int, f func(Operands) error) e
 
 // launch launches a kernel for as many rows as it is compiled for, or fewer.
 func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
-	return e.launchFused(s, w, Fused{Operands: o}, c, kernel)
+	return e.launchGated(s, w, o, Gates{}, c, kernel)
 }
 
-func (e *Engine) launchFused(s *driver.Stream, w *Matrix, o Fused, c Config, kernel string) error {
+func (e *Engine) launchGated(s *driver.Stream, w *Matrix, o Operands, g Gates, c Config, kernel string) error {
 	product := shapeOf(w.Format, w.N, w.K, o.M).under(c)
-	product.Fusion = o.Fusion
+	product.gated = g.Activation != ""
 	p, launch, err := product.plan(c, e.limits)
 	if err != nil {
 		return err
 	}
 	launch.Programmatic = e.dev.Info.Major >= 9
-	mod, err := e.module(moduleKey{w.Format, c, o.Fusion})
+	mod, err := e.module(moduleKey{w.Format, c, g.Activation})
 	if err != nil {
 		return err
 	}
 	p.codes, p.scales = uint64(w.codes), uint64(w.scales)
 	p.x, p.y, p.bias = uint64(o.X), uint64(o.Y), uint64(o.Bias)
-	p.norm, p.eps, p.alpha, p.limit = uint64(o.Norm), o.Eps, o.Alpha, o.Limit
+	p.alpha, p.limit = g.Alpha, g.Limit
 	p.codebook = w.codebook
 	f := mod.gemm
 	if kernel == readName {
@@ -258,7 +258,7 @@ func (e *Engine) module(key moduleKey) (*module, error) {
 	if mod, ok := e.modules[key]; ok {
 		return mod, nil
 	}
-	loaded, err := e.dev.LoadKernel(key.fusion.kernel(key.format, key.config))
+	loaded, err := e.dev.LoadKernel(key.format.gatedKernel(key.config, key.gates))
 	if err != nil {
 		return nil, err
 	}

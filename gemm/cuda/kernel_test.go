@@ -83,11 +83,11 @@ func TestCompile(t *testing.T) {
 			Kernel: k, Spills: spills,
 		})
 	}
-	for _, v := range fusedVariants(*long || *cover) {
-		k := v.fusion.kernel(v.format, v.config)
+	for _, v := range gatedVariants(*long || *cover) {
+		k := v.format.gatedKernel(v.config, "silu")
 		k.Options.Arch = v.arch
 		variants = append(variants, kerneltest.Variant{
-			Group:  fmt.Sprintf("%d bits, to %d rows, %v, %+v", v.format.Bits, v.config.rowsOfX(), v.config, v.fusion),
+			Group:  fmt.Sprintf("%d bits, to %d rows, %v, with gates", v.format.Bits, v.config.rowsOfX(), v.config),
 			Kernel: k, Spills: someSpills,
 		})
 	}
@@ -109,23 +109,14 @@ func TestCompile(t *testing.T) {
 	kerneltest.Compile(t, c, variants)
 }
 
-// fusedVariant is a kernel that does more than multiply.
-type fusedVariant struct {
-	variant
-	fusion Fusion
-}
-
-// fusedVariants returns kernels that do: one of each kind, or for every width all that a format has.
-func fusedVariants(all bool) []fusedVariant {
-	var some []fusedVariant
-	fusions := []Fusion{{Adds: true}, {Gates: "silu"}, {Norms: true}, {Gates: "silu", Norms: true}}
+// gatedVariants returns kernels that have gates: some, or for every width all that a format has.
+func gatedVariants(all bool) []variant {
+	var some []variant
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 		f := Format{bits, 64, weight.F16, driver.F16}
 		for i, config := range slices.Concat(f.variants(rowsOfB), f.variants(MaxRows)) {
-			for j, fusion := range fusions {
-				if fusion.fuses(config.kernel()) && (config.rowsOfX() == rowsOfB || !fusion.Norms) && (all || bits == 4 && (i+j)%4 == 0) {
-					some = append(some, fusedVariant{variant{f, config, "sm_90a"}, fusion})
-				}
+			if gates(config.kernel()) && (all || bits == 4 && i%4 == 0) {
+				some = append(some, variant{f, config, "sm_90a"})
 			}
 		}
 	}

@@ -23,15 +23,10 @@
 //   WARPS        of a block
 //   DEPTH        atoms that a warp has registers for
 // and for a kernel that does more than multiply:
-//   ADDS         1 if Y is floats, to which results are added, rounded as they otherwise are
 //   GATES        1 if Y has the results of the first half of Ŵ's rows, which are then gates, times those of the second
 //   ACTIVATION   of the gates, as glu.cuh has them
-//   NORMS        1 if X is floats, of which the RMS norm is multiplied
-#ifndef ADDS
-#define ADDS 0
+#ifndef GATES
 #define GATES 0
-#define ACTIVATION SILU
-#define NORMS 0
 #endif
 
 constexpr u32 THREADS = WARPS * 32;
@@ -72,11 +67,8 @@ struct Params {
     u32 pairs_inverse;     // ⌈2^32/pairs⌉, wrapped
     u32 slot_base;         // where slots begin in shared memory, or with more than 16 rows of X what is behind them
     u32 slot_pitch;        // from one pair's 128 bytes to the next: 128, or 256 in the table's gaps
-#if GATES || NORMS
-    float eps;
-    const float* norm;     // [k]
+#if GATES
     float alpha, limit;    // of the activation
-    u32 columns;           // where the rows of X lie in shared memory, of which the norm is taken
 #endif
     u32 codebook[1 << BITS];  // in the low 16 bits, in the type of X
 };

@@ -111,56 +111,6 @@ struct Columns {
     u32 b[KA][4][NT][4];
 };
 
-#if NORMS
-// columns_at returns where a column of a row of the norm lies in shared memory: rows, of which lanes read four
-// at once, share no banks with their neighbours.
-__device__ __forceinline__ u32 columns_at(const Params& p, u32 row, u32 col) { return p.columns + row * (2 * p.k + 64) + 2 * col; }
-
-// normalize puts the RMS norm of X, rounded, into shared memory, for four rows at most. A thread has eight columns, and
-// eight of each THREADS·8 behind them.
-__device__ __forceinline__ void normalize(const Params& p) {
-    constexpr u32 ROWS = 4, EACH = 8;
-    const float* h = (const float*)p.x;
-    float* parts = (float*)(shared + columns_at(p, p.m, 0));  // [WARPS][ROWS], behind the rows
-    float sums[ROWS] = {};
-    for (u32 col = threadIdx.x * EACH; col < p.k; col += THREADS * EACH)
-#pragma unroll
-        for (u32 row = 0; row < ROWS; row++) {
-            if (row >= p.m) break;
-            u32 v[EACH];
-            load_eight(v, h + (u64)row * p.k + col);
-#pragma unroll
-            for (u32 j = 0; j < EACH; j++) sums[row] += f32_of_bits(v[j]) * f32_of_bits(v[j]);
-        }
-#pragma unroll
-    for (u32 row = 0; row < ROWS; row++) {
-#pragma unroll
-        for (u32 lanes = 16; lanes > 0; lanes /= 2) sums[row] += __shfl_xor_sync(0xffffffff, sums[row], lanes);
-        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32 * ROWS + row] = sums[row];
-    }
-    __syncthreads();
-    for (u32 row = 0; row < p.m; row++) {
-        float sum = parts[row];
-#pragma unroll
-        for (u32 warp = 1; warp < WARPS; warp++) sum += parts[warp * ROWS + row];
-        const float scale = 1 / sqrtf(sum / p.k + p.eps);
-        for (u32 col = threadIdx.x * EACH; col < p.k; col += THREADS * EACH) {
-            u32 v[EACH], w[EACH];
-            load_eight(v, h + (u64)row * p.k + col);
-            load_eight(w, p.norm + col);
-            Words4 x;
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) {
-                const float lo = f32_of_bits(v[2 * j]) * (scale * f32_of_bits(w[2 * j])), hi = f32_of_bits(v[2 * j + 1]) * (scale * f32_of_bits(w[2 * j + 1]));
-                x.w[j] = BF16 ? bf16x2_of_f32(lo, hi) : f16x2_of_f32(lo, hi);
-            }
-            *(Words4*)(shared + columns_at(p, row, col)) = x;
-        }
-    }
-    __syncthreads();
-}
-#endif
-
 __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const Warp& w, u32 step) {
     u32 unit = p.slices * (KA == 2 ? step : step / 2) + w.slice;
     u32 col0 = (2 * unit + (KA == 2 ? 0 : step % 2)) * ATOM_COLS + w.lane % 4 * 8;
@@ -173,11 +123,7 @@ __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const 
                 u32 row = 8 * t + w.lane / 4, col = col0 + a * ATOM_COLS + 32 * c;
                 u32(&b)[4] = x.b[a][c][t];
                 b[0] = b[1] = b[2] = b[3] = 0;
-#if NORMS
-                if (row < p.m && col < p.k) read_shared(b, SHARED_BASE + columns_at(p, row, col));
-#else
                 if (row < p.m && col < p.k) load_cached(b, p.x + ((u64)row * p.k + col) * 2);
-#endif
                 if (c == planes_chunk(KA == 2 ? a : step % 2)) turn_columns(b);
             }
 }
@@ -196,7 +142,6 @@ struct Output {
     u32 row, m;      // of Ŵ, the first of two eight apart; of X, the first of two
     float scale[2];  // of the rows, where each has one
     float bias[2];
-    float before[4];  // what is added to
 };
 
 // output_of returns the output for row g of a tile of the matrix.
@@ -217,12 +162,6 @@ __device__ __forceinline__ Output output_of(const Params& p, u32 tile, u32 q, u3
         o.bias[j] = 0;
         if (p.bias && n < p.n) o.bias[j] = float_of(p.bias[n]);
     }
-    if (ADDS)
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            const u32 row = o.row + j / 2 * 8, m = o.m + j % 2;
-            o.before[j] = row < p.n && m < p.m ? ((const float*)p.y)[(u64)m * p.n + row] : 0;
-        }
     return o;
 }
 
@@ -231,18 +170,13 @@ __device__ __forceinline__ float result(const Output& o, const float (&v)[4], u3
     return fmaf(v[j], o.scale[j / 2], o.bias[j / 2]);  // one rounding, as in lutwide.cu
 }
 
-// write rounds the sums of an output to Y, or adds them.
+// write rounds the sums of an output to Y.
 __device__ __forceinline__ void write(const Params& p, const Output& o, const float (&v)[4]) {
-    const u64 at = (u64)o.m * p.n + o.row;
+    u16* y = p.y + ((u64)o.m * p.n + o.row);
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
         u32 row = j / 2 * 8, m = j % 2;
-        const u16 r = rounded_of(result(o, v, j));
-        if (o.row + row >= p.n || o.m + m >= p.m) continue;
-        if (ADDS)
-            ((float*)p.y)[at + m * p.n + row] = o.before[j] + float_of(r);
-        else
-            p.y[at + m * p.n + row] = r;
+        if (o.row + row < p.n && o.m + m < p.m) y[m * p.n + row] = rounded_of(result(o, v, j));
     }
 }
 
@@ -475,9 +409,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
     fill_table(p);
     __syncthreads();
     wait_previous();
-#if NORMS
-    normalize(p);
-#endif
 
     const Table table = table_of(p, w.lane);
     Columns x;

@@ -130,14 +130,10 @@ func (v gemmVariant) splits() []int {
 // behind the table otherwise.
 func (v gemmVariant) room(s shape, most int, l limits) (room, error) {
 	table, gaps := s.tableBytes()
-	fixed := table
-	if s.Norms { // rows with what is behind each, and the sums of warps
-		fixed += (s.m*(2*s.k+64) + gemmWarps*NormRows*4 + pairBytes - 1) / pairBytes * pairBytes
-	}
 	tile := s.slices * s.pairs() * pairBytes
-	behind, inGaps := (l.sharedBlock-fixed)/tile, table/2/tile
+	behind, inGaps := (l.sharedBlock-table)/tile, table/2/tile
 	if gaps && (most <= inGaps || inGaps >= behind) {
-		return room{fixed: fixed, tiles: inGaps, slotBase: pairBytes, slotPitch: 2 * pairBytes, columns: table}, nil
+		return room{fixed: table, tiles: inGaps, slotBase: pairBytes, slotPitch: 2 * pairBytes}, nil
 	}
-	return room{fixed: fixed, tile: tile, tiles: behind, slotBase: fixed, slotPitch: pairBytes, columns: table}, nil
+	return room{fixed: table, tile: tile, tiles: behind, slotBase: table, slotPitch: pairBytes}, nil
 }

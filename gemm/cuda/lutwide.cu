@@ -330,23 +330,8 @@ __device__ __forceinline__ void finish_row(const Params& p, u32 n0, float (&v)[E
     }
 }
 
-// write_row rounds neighbours of a row of Y, the first at a multiple of their number, or adds them. Rows have n elements.
+// write_row rounds neighbours of a row of Y, the first at a multiple of their number. Rows have n elements.
 __device__ __forceinline__ void write_row(const Params& p, u32 n, u32 m, u32 n0, const u16 (&v)[EACH]) {
-#if ADDS
-    float* h = (float*)p.y + ((u64)m * n + n0);
-    if (n0 + EACH <= n && (u64)h % 8 == 0) {
-        struct alignas(8) Two { float f[2]; };
-#pragma unroll
-        for (u32 j = 0; j < EACH; j += 2) {
-            const Two before = *(const Two*)(h + j);
-            *(Two*)(h + j) = {{before.f[0] + float_of(v[j]), before.f[1] + float_of(v[j + 1])}};
-        }
-        return;
-    }
-#pragma unroll
-    for (u32 j = 0; j < EACH; j++)
-        if (n0 + j < n) h[j] += float_of(v[j]);
-#else
     Rounded r;
 #pragma unroll
     for (u32 j = 0; j < EACH; j += 2) r.w[j / 2] = v[j] | (u32)v[j + 1] << 16;
@@ -358,7 +343,6 @@ __device__ __forceinline__ void write_row(const Params& p, u32 n, u32 m, u32 n0,
 #pragma unroll
     for (u32 j = 0; j < EACH; j++)
         if (n0 + j < n) y[j] = v[j];
-#endif
 }
 
 // add_up adds up the slots of a tile for neighbours of a row of Y, of which those of the first slice begin at a place.

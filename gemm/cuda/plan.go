@@ -40,11 +40,8 @@ type params struct {
 	slotBase, slotPitch  uint32
 	codebook             []uint32
 
-	// Where something is fused that takes them:
-	fused             bool
-	eps, alpha, limit float32
-	norm              uint64
-	columns           uint32
+	gated        bool // whether there are:
+	alpha, limit float32
 }
 
 // bytes returns the memory of the C struct.
@@ -76,10 +73,8 @@ func (p *params) fixed() []byte {
 	words(p.units, p.slices, p.groups, p.tilesEach, p.tilesOver, p.run, p.n, p.k)
 	wide(p.x, p.y, p.bias)
 	words(p.m, p.pairs, p.pairsInverse, p.slotBase, p.slotPitch)
-	if p.fused {
-		words(math.Float32bits(p.eps))
-		wide(p.norm)
-		words(math.Float32bits(p.alpha), math.Float32bits(p.limit), p.columns)
+	if p.gated {
+		words(math.Float32bits(p.alpha), math.Float32bits(p.limit))
 	}
 	return b
 }
@@ -101,7 +96,6 @@ type room struct {
 	tile                int // and for each tile of a run
 	tiles               int // that a run can have at most
 	slotBase, slotPitch int // where slots begin, and from one pair of rows to the next, for a kernel that is told
-	columns             int // where the rows begin that a norm is taken of
 }
 
 // plan returns the grid, the shared memory and the arguments that follow from
@@ -149,7 +143,7 @@ func (s shape) plan(c Config, l limits) (params, driver.Launch, error) {
 		n:   uint32(s.n), k: uint32(s.k), m: uint32(s.m),
 		pairs: uint32(pairs), pairsInverse: uint32((1<<32 + pairs - 1) / pairs),
 		slotBase: uint32(r.slotBase), slotPitch: uint32(r.slotPitch),
-		fused: s.Gates != "" || s.Norms, columns: uint32(r.columns),
+		gated: s.gated,
 	}
 	launch := driver.Launch{
 		Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * c.warpsOfBlock())},

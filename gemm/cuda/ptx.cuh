@@ -31,18 +31,6 @@ __device__ __forceinline__ void load_cached(u32 (&w)[4], const void* p) {
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "l"(p) : "memory");
 }
 
-// load_eight loads eight floats.
-__device__ __forceinline__ void load_eight(u32 (&w)[8], const float* p) {
-    u32 lo[4], hi[4];
-    load_cached(lo, p);
-    load_cached(hi, p + 4);
-#pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        w[i] = lo[i];
-        w[4 + i] = hi[i];
-    }
-}
-
 // prefetch brings a line into the level-2 cache.
 __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
@@ -182,49 +183,29 @@ func (o *Ops) Join(parts ...model.Weight) (model.Weight, error) {
 	return all, nil
 }
 
-// fusion is what the engine is asked for.
-func fusion(p model.FusedProduct) gemmcuda.Fusion {
-	f := gemmcuda.Fusion{Adds: p.Add, Norms: p.Norm != nil}
-	if p.Gating != nil {
-		f.Gates = string(p.Gating.Act)
-	}
-	return f
+// gates is what the engine calls an activation.
+func gates(act arch.Gating) gemmcuda.Gates {
+	return gemmcuda.Gates{Activation: string(act.Act), Alpha: float32(act.Alpha), Limit: float32(act.Limit)}
 }
 
-// Fuses implements [model.Recorder], for packed weights.
-func (o *Ops) Fuses(rows int, p model.FusedProduct) bool {
-	m, ok := p.W.(*matrix)
-	if !ok || m.packed == nil || p.Norm != nil { // a norm there takes longer than in a kernel of its own
+// Gates implements [model.Recorder], for packed weights.
+func (o *Ops) Gates(rows int, w model.Weight, act arch.Gating) bool {
+	m, ok := w.(*matrix)
+	if !ok || m.packed == nil {
 		return false
 	}
-	fuses := false
-	o.do(func() { fuses = o.engine.Fuses(m.packed, rows, fusion(p)) })
-	return fuses
+	can := false
+	o.do(func() { can = o.engine.CanGate(m.packed, rows, gates(act)) })
+	return can
 }
 
-// Fused multiplies by a packed weight with what is done besides.
-func (o *Ops) Fused(x model.Array, rows int, p model.FusedProduct) {
-	m, in, y := p.W.(*matrix), x.(*array), p.Y.(*array)
-	f, n := fusion(p), m.n
-	if p.Gating != nil {
-		n /= 2
-	}
-	xType, yType := o.acts, o.acts
-	if f.Norms {
-		xType = driver.F32
-		check(p.Norm.Len() == m.k, "a norm of %d for a weight with K = %d", p.Norm.Len(), m.k)
-	}
-	if f.Adds {
-		yType = driver.F32
-	}
-	check(in.dtype == xType && in.n == rows*m.k && y.dtype == yType && y.n == rows*n,
-		"%d elements of %v and results of %d %v for %d rows of a weight of shape [%d, %d], %+v", in.n, in.dtype, y.n, y.dtype, rows, m.n, m.k, f)
+// Gated multiplies by gates and what these are multiplied by.
+func (o *Ops) Gated(y, x model.Array, rows int, w model.Weight, act arch.Gating) {
+	m, in, out := w.(*matrix), x.(*array), y.(*array)
+	check(in.dtype == o.acts && out.dtype == o.acts && in.n == rows*m.k && out.n == rows*m.n/2,
+		"%d elements of %v and results of %d %v for %d rows of gates of shape [%d, %d]", in.n, in.dtype, out.n, out.dtype, rows, m.n, m.k)
 	o.do(func() {
-		product := gemmcuda.Fused{Operands: gemmcuda.Operands{Y: y.ptr, X: in.ptr, M: rows}, Fusion: f, Norm: ptr(p.Norm), Eps: float32(p.Eps)}
-		if p.Gating != nil {
-			product.Alpha, product.Limit = float32(p.Gating.Alpha), float32(p.Gating.Limit)
-		}
-		o.fail(o.engine.MatMulFused(o.stream, m.packed, product))
+		o.fail(o.engine.MatMulGated(o.stream, m.packed, gemmcuda.Operands{Y: out.ptr, X: in.ptr, M: rows}, gates(act)))
 	})
 }
 
