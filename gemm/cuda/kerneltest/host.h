@@ -657,12 +657,18 @@ inline void cp_async_mbarrier_arrive_noinc_shared_b64(uint32_t at) {
         host::arrive(at);
     });
 }
-inline void mbarrier_test_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd) {
+inline void mbarrier_try_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd) {
     host::Phase phase = {at, odd};
     host::meet(host::phase_end, &phase);  // or it would be asked for ever
     ended = 1;
 }
-inline void mbarrier_try_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd) { mbarrier_test_wait_parity_shared_b64(ended, at, odd); }
+inline void mbarrier_test_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd) {
+#if __CUDA_ARCH__ >= 900
+    ended = host::has_ended({at, odd});
+#else
+    mbarrier_try_wait_parity_shared_b64(ended, at, odd);  // which is not there, so that it is asked again and again
+#endif
+}
 
 inline void prmt_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t selector) {
     const uint64_t bytes = (uint64_t)b << 32 | a;

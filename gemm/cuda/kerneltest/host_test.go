@@ -103,7 +103,7 @@ extern __shared__ __align__(128) u8 shared[];
 #define PHASES(count) if (threadIdx.x == 0) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(1024), "r"(count) : "memory"); } __syncthreads();
 #define EXPECT(bytes) { u64 s; asm volatile("mbarrier.arrive.expect_tx.shared.b64 %0, [%1], %2;" : "=l"(s) : "r"(1024), "r"(bytes) : "memory"); }
 #define BULK(bytes) asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(2048), "l"(x), "r"(bytes), "r"(1024) : "memory");
-#define AWAIT(odd) { u32 ended; do asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" \
+#define AWAIT(odd) { u32 ended; do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" \
     : "=r"(ended) : "r"(1024), "r"(odd) : "memory"); while (!ended); }
 #define COPY asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(2048 + threadIdx.x * 16), "l"(x + threadIdx.x * 16), "r"(16) : "memory"); \
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(4096 + threadIdx.x * 16), "l"(x + 2048 + threadIdx.x * 16), "r"(16) : "memory");  \
