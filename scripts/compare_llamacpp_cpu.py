@@ -70,9 +70,9 @@ class LlamaCpp:
 
 
 class Lutq:
-    def __init__(self, binary: Path, model: Path, text: str, lengths: dict[int, str], threads: int, flags: list[str]) -> None:
+    def __init__(self, binary: Path, model: Path, prompts: dict[int, str], threads: int, flags: list[str]) -> None:
         self.command = [binary.resolve(), "generate", model, "--device", "cpu", "--json", "--threads", str(threads), "--no-verify", *flags]
-        self.prompts = lengths
+        self.prompts = prompts
 
     def run(self, prompt: int, tokens: int) -> tuple[float, float, float]:
         before = used(resource.RUSAGE_CHILDREN)
@@ -131,7 +131,7 @@ def main() -> None:
     ids, texts = prompts(a.lutq, a.model, a.text, [short, long, long + short])
     print("| threads | test | tokens a second, median of rounds | best of rounds | processor time |\n|--:|---|--:|--:|--:|")
     for threads in map(int, a.threads.split(",")):
-        theirs, ours = LlamaCpp(lib, model, ids, threads), Lutq(a.lutq, a.model, a.text, texts, threads, a.flags.split())
+        theirs, ours = LlamaCpp(lib, model, ids, threads), Lutq(a.lutq, a.model, texts, threads, a.flags.split())
         theirs.run(short, 2)
         rates: dict[str, list[tuple[float, float]]] = {"tg128": [], "pp512": []}
         seconds: dict[str, list[tuple[float, float]]] = {"tg128": [], "pp512": []}
