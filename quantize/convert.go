@@ -18,6 +18,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
@@ -304,13 +305,24 @@ func convert(m weight.Matrix, s weight.Spec, kind string) (weight.Matrix, weight
 		if kind == bcq.Name {
 			return toBinary(from, s)
 		}
+		if kind == lut24.Name {
+			sparse, err := lut24.FromLUT(from)
+			s.Kind = kind
+			return sparse, s, err
+		}
 	case *bcq.Matrix:
 		if kind == lut.Name {
 			return toTable(from, s)
 		}
+	case *lut24.Matrix:
+		if kind == lut.Name {
+			dense, err := from.LUT()
+			s.Kind = kind
+			return dense, s, err
+		}
 	}
 	if m.Kind() != kind {
-		return nil, s, fmt.Errorf("weights of kind %s are of no other", m.Kind())
+		return nil, s, fmt.Errorf("weights of kind %s are not those of kind %s", m.Kind(), kind)
 	}
 	return m, s, nil
 }

@@ -3,7 +3,7 @@
 the SHA-256 of what every weight is in float32. What writes and dequantizes is the program
 itself where it is a library that runs on a CPU, and numpy where that takes a GPU.
 
-    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4|marlin …
+    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4|marlin|marlin24 …
 
 takes torch, safetensors and numpy, and compressed-tensors==0.17.0, bitsandbytes==0.50.2 or mlx==0.32.4."""
 import hashlib
@@ -337,6 +337,60 @@ def marlin():
 
     folder("groups", 70, 256, 256, 128)
     folder("rows", 71, 256, 128, 128)
+
+
+def marlin24():
+    """As vLLM packs 2:4 weights for gptq_marlin_24, and PyTorch orders their metadata: by permutations."""
+    from safetensors.numpy import save_file
+
+    perm = []
+    for lane in range(32):
+        column = lane // 4
+        rows = [2 * (lane % 4), 2 * (lane % 4) + 1, 2 * (lane % 4 + 4), 2 * (lane % 4 + 4) + 1]
+        own = [16 * row + column // 2 * 256 + 8 * (column % 2) + 4 * block for block in (0, 1) for row in rows]
+        perm += [p + j for j in range(4) for p in own]
+    perm = np.array(perm).reshape(-1, 8)[:, [0, 2, 4, 6, 1, 3, 5, 7]].ravel()
+    grouped = np.array([8 * i + j for i in range(8) for j in [0, 4, 1, 5, 2, 6, 3, 7]])
+
+    def folder(case, seed, n, k, group):
+        w = weights(seed, n, k)
+        scale = (2 * np.abs(w.reshape(n, -1, group)).max(2, keepdims=True) / 15).astype(np.float16)
+        codes = np.clip(np.round(w.reshape(n, -1, group) / scale.astype(np.float32)), -8, 7).reshape(n, k).astype(int)
+        codes[codes == 0] = 1  # so that the two that are kept are no zeros
+        keep = np.sort(np.argsort(-np.abs(w.reshape(n, -1, 4)), axis=2, kind="stable")[:, :, :2], axis=2)
+        kept = np.take_along_axis(codes.reshape(n, -1, 4), keep, axis=2)
+        sparse = np.zeros((n, k // 4, 4), int)
+        np.put_along_axis(sparse, keep, kept, axis=2)
+        values = (sparse.reshape(n, -1, group) * scale.astype(np.float32)).reshape(n, k)
+        half = k // 2
+        tiles = (kept.reshape(n, half).T + 8).astype(np.uint32).reshape(half // 16, 16, n // 16, 16).transpose(0, 2, 1, 3)
+        tiles = tiles.reshape(-1, perm.size)[:, perm].reshape(half // 16, n * 16)
+        packed = np.zeros((half // 16, 2 * n), np.uint32)
+        for i in range(8):
+            packed |= tiles[:, i::8] << np.uint32(4 * i)
+        nibbles = (keep[:, :, 0] | keep[:, :, 1] << 2).reshape(n, -1, 4)
+        words = (nibbles << np.array([0, 4, 8, 12])).sum(2).astype(np.uint16)
+        meta = np.zeros(words.size, np.uint16)
+        meta[scattered(n, k // 16)] = words
+        order = np.arange(8) if group == k else grouped
+        scale = np.ascontiguousarray(scale[:, :, 0].T).reshape(-1, order.size)[:, order].reshape(k // group, n)
+        tensors = {"norm.weight": np.ones(k, np.float16), "a.q_proj.B_24": packed.view(np.int32),
+                   "a.q_proj.B_meta": meta.view(np.int16).reshape(k // 32, 2 * n), "a.q_proj.s": np.ascontiguousarray(scale)}
+        config = {"quant_method": "gptq", "bits": 4, "group_size": -1 if group == k else group, "desc_act": False, "sym": True,
+                  "lm_head": False, "checkpoint_format": "marlin_24"}
+        write("marlin24", case, tensors, {"quantization_config": config}, {"a.q_proj.weight": values}, save_file)
+
+    def scattered(n, columns):
+        """Where PyTorch's _calculate_meta_reordering_scatter_offsets puts words of 16 bits."""
+        r = np.arange(n)[:, None] + np.zeros((1, columns), int)
+        c = np.arange(columns)[None] + np.zeros((n, 1), int)
+        r = r // 64 * 64 + r % 2 * 2 + r % 8 // 4 + r % 32 % 4 // 2 * 32 + r % 64 // 8 * 4
+        swap = ((r % 2 == 0) & (c % 2 == 1)).astype(int) - ((r % 2 == 1) & (c % 2 == 0))
+        r, c = r + swap, c - swap
+        return c // 2 * n * 2 + r * 2 + c % 2
+
+    folder("groups", 72, 256, 256, 128)
+    folder("rows", 73, 256, 128, 128)
 
 
 if __name__ == "__main__":

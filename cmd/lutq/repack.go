@@ -17,6 +17,7 @@ import (
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/repack/tiles"
 )
 
@@ -61,9 +62,9 @@ with the layers as the kernels of another program read them, byte for byte;
 layout cannot hold to the bit are refused, and nothing is written.
 
 With --to it writes another quantized model OUT instead, whose layers all have
-tables (lut) or all binary codes (bcq) and stand for the same weights, bit by
-bit. That takes tables of equal steps, such as q2 to q5: where a layer has
-another, or factors in float32 would round its weights, nothing is written.`, input.Config, input.Index, input.Header),
+tables (lut), binary codes (bcq) or two of four weights (lut24) and stand for
+the same weights. bcq takes tables of equal steps, such as q2 to q5, lut24 two
+zeros in four columns: where that or float32 does not hold one it writes none.`, input.Config, input.Index, input.Header),
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -111,7 +112,7 @@ another, or factors in float32 would round its weights, nothing is written.`, in
 	f := c.Flags()
 	f.Var(newWord(&o.target, "cpu", slices.Concat(tiles.Names(), []string{torchTarget}, layout.Names())...), "target", "target `NAME`: cpu, cuda, torch or "+strings.Join(layout.Names(), ", "))
 	f.Var(newWord(&o.gpu, autoGPU, gpuNames()...), "gpu", "`NAME` of torch's GPU: h200, h100, a100, rtx4090, l40s (default this machine's, or h200)")
-	f.Var(newWord(&o.to, "", lut.Name, bcq.Name), "to", "write a model of kind `NAME`: lut or bcq")
+	f.Var(newWord(&o.to, "", lut.Name, bcq.Name, lut24.Name), "to", "write a model of kind `NAME`: lut, bcq, lut24")
 	f.Var(newWord(&o.from, "", layout.Names()...), "from", "read MODEL from the layout `NAME`: "+strings.Join(layout.Names(), ", "))
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")

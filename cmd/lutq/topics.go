@@ -171,6 +171,10 @@ formats that round, and programs that open a whole model.
           AutoGPTQ's config.json. For MARLIN, older vLLM and kernels made after
           it. Not for other tables, nor to be fast here, where tiles of any
           table are
+  marlin24  Sparse-MARLIN: the same with two of four columns, P.B_24, P.B_meta
+          and P.s as vLLM's gptq_marlin_24 has them. For that kernel. Read it
+          is dense, of kind lut; repack --to lut24 makes it sparse again, and
+          the bytes are the same if no weight that was kept is 0
 
   lutq quantize MODEL q4 --codebook q4 --group 128 --scale-type f16
   lutq repack q4 OUT --target marlin
@@ -188,8 +192,9 @@ row, in any table, and exact zeros in the other two. Methods choose which:
   lutq quantize MODEL OUT --bits 4 --group 128 --method sparsegpt --calib wiki.txt
 
 The table is js where none is named: it has no zero, which would be of no use.
-Columns and groups are multiples of 4. Scales cannot be learned, and no other
-program's format holds them here but dense numbers.
+Columns and groups are multiples of 4. Scales cannot be learned. "lutq repack
+--target marlin24" writes those of the codebook q4 for Sparse-MARLIN, --to lut
+those of tables with a 0 as dense codes. No other format of export holds them.
 
 When to use it: 4 bits take 3 bits a weight, two codes and a pattern for four,
 and scales. Dense weights of 3 bits (--method gptq --bits 3) take the same bytes

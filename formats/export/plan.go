@@ -21,6 +21,7 @@ import (
 	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
@@ -240,8 +241,11 @@ func (p *Plan) scales(l *target.Layer) (w *lut.Matrix, why string, err error) {
 
 // asTable returns a matrix of any kind as one with a table.
 func asTable(m weight.Matrix) (*lut.Matrix, error) {
-	if b, ok := m.(*bcq.Matrix); ok {
-		return b.LUT()
+	switch m := m.(type) {
+	case *bcq.Matrix:
+		return m.LUT()
+	case *lut24.Matrix:
+		return m.LUT()
 	}
 	return lut.Of(m)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/marlin"
+	"github.com/lutq/lutq/formats/marlin24"
 	"github.com/lutq/lutq/formats/target"
 )
 
@@ -26,6 +27,7 @@ type Layout interface {
 func All() []Layout {
 	return []Layout{
 		marlin.Layout{},
+		marlin24.Layout{},
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
@@ -30,8 +31,14 @@ type memory struct {
 	by    map[string]weight.Matrix
 }
 
-func (m memory) Model() *target.Model                        { return m.model }
-func (m memory) Matrix(l *target.Layer) (*lut.Matrix, error) { return lut.Of(m.by[l.Name]) }
+func (m memory) Model() *target.Model { return m.model }
+
+func (m memory) Matrix(l *target.Layer) (*lut.Matrix, error) {
+	if sparse, ok := m.by[l.Name].(*lut24.Matrix); ok {
+		return sparse.LUT()
+	}
+	return lut.Of(m.by[l.Name])
+}
 
 func (m memory) Weights(l *target.Layer) (weight.Matrix, error)       { return m.by[l.Name], nil }
 func (memory) Copy(*hf.Tensor, func(p []byte, off int64) error) error { return nil }
@@ -96,12 +103,43 @@ func TestExact(t *testing.T) {
 				fitted[to.Name()]++
 			}
 		}
+		if w.K%4 != 0 || w.Group%4 != 0 {
+			return
+		}
+		sparse, half := *l, w.Rows(0, 1, w.N)
+		sparse.Stored.Kind = lut24.Name
+		for _, to := range layout.All() {
+			if roundTrip(t, dir, to, &sparse, pruned(t, half)) {
+				fitted[to.Name()]++
+			}
+		}
 	})
 	for _, name := range layout.Names() {
 		if fitted[name] == 0 && !testing.Short() {
 			t.Errorf("nothing fits %s", name)
 		}
 	}
+}
+
+// pruned returns the first half of a matrix as two of each four columns.
+func pruned(t *rapid.T, w weight.Matrix) *lut24.Matrix {
+	l, err := lut.Of(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := *l
+	kept.K, kept.Group = l.K/2, l.Group/2
+	kept.Codes = make([]byte, l.N*kept.RowBytes())
+	m := &lut24.Matrix{Kept: &kept, Pattern: make([]byte, l.N*lut24.PatternBytes(l.K))}
+	codes := make([]uint8, l.K)
+	for n := range l.N {
+		l.RowCodes(codes, n)
+		lut.PackCodes(kept.Codes[n*kept.RowBytes():(n+1)*kept.RowBytes()], codes[:kept.K], l.Bits)
+		for c := range l.K / lut24.Chunk {
+			lut24.SetNibble(m.RowPattern(n), c, [...]uint8{4, 8, 9, 12, 13, 14}[(n*n+c*7)%6])
+		}
+	}
+	return m
 }
 
 // roundTrip writes a layer where it fits, and reads it back.
@@ -113,9 +151,14 @@ func roundTrip(t *rapid.T, dir string, to layout.Layout, l *target.Layer, w weig
 		t.Fatal(err)
 	}
 	var scales *lut.Matrix
-	if m, ok := w.(*lut.Matrix); ok {
+	switch m := w.(type) {
+	case *lut.Matrix:
 		without := *m
 		without.Codes, scales = nil, &without
+	case *lut24.Matrix:
+		if scales, err = m.LUT(); err != nil {
+			return false // as package export has it
+		}
 	}
 	fit := f.Fit(l, scales)
 	if fit.Why != "" {
@@ -199,6 +242,16 @@ func there(t *testing.T, src *hf.Checkpoint, plan *quantize.Plan, to layout.Layo
 		t.Fatal(err)
 	}
 	defer m.Close()
+	if to.Name() == "marlin24" { // which is of another kind
+		sparse := filepath.Join(t.TempDir(), "sparse")
+		if _, err := quantize.Convert(context.Background(), m, lut24.Name, sparse, quantize.ConvertOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if m, err = lutq.Open(sparse); err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+	}
 	p, err := export.New(context.Background(), m, to)
 	if err != nil {
 		t.Fatal(err)

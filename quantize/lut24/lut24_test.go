@@ -106,7 +106,7 @@ func TestPattern(t *testing.T) {
 	}
 	var pairs []int
 	for p := range 16 {
-		if isPair(uint8(p)) {
+		if IsPair(uint8(p)) {
 			pairs = append(pairs, p)
 		}
 	}
@@ -481,4 +481,50 @@ func FuzzOpen(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestDense: matrices become dense and sparse again with the same weights, where a table has a 0, and where
+// no chunk has more than two others.
+func TestDense(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n, k := rapid.IntRange(1, 4).Draw(rt, "n"), Chunk*rapid.IntRange(1, 20).Draw(rt, "chunks")
+		bits := rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(rt, "bits")
+		o := options(t, "q"+string(rune('0'+bits)), bits, min(k, 16), weight.F16)
+		m, _ := quantized(t, o, normal(rapid.Uint64().Draw(rt, "seed"), n*k), n)
+		l, err := m.LUT()
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if err := l.Validate(); err != nil {
+			rt.Fatal(err)
+		}
+		back, err := FromLUT(l)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if err := back.Validate(); err != nil {
+			rt.Fatal(err)
+		}
+		if err := checkPattern(back.Pattern, n, k); err != nil {
+			rt.Fatal(err)
+		}
+		want := weight.Dequantize(m)
+		if !slices.Equal(l.Dequantize(), want) || !slices.Equal(weight.Dequantize(back), want) {
+			rt.Fatal("other weights")
+		}
+	})
+	m, _ := quantized(t, options(t, "js", 4, 8, weight.F16), normal(1, 16), 2)
+	if _, err := m.LUT(); err == nil || err.Error() != "its table has no 0, which half of the weights of kind lut24 are" {
+		t.Errorf("a table without 0: %v", err)
+	}
+	m, _ = quantized(t, options(t, "q4", 4, 8, weight.F16), normal(1, 16), 2)
+	l, err := m.LUT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes := []uint8{0, 1, 8, 8, 8, 0, 1, 2}
+	lut.PackCodes(l.Codes[4:], codes, 4)
+	if _, err := FromLUT(l); err == nil || err.Error() != "row 1 has 3 weights other than 0 in columns 4 to 7: want 2 at most" {
+		t.Errorf("three in a chunk: %v", err)
+	}
 }

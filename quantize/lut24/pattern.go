@@ -8,8 +8,8 @@ const (
 	Kept  = 2
 )
 
-// isPair reports whether a nibble names two columns in their order: 4, 8, 9, 12, 13 or 14.
-func isPair(nibble uint8) bool { return nibble&3 < nibble>>2 }
+// IsPair reports whether a nibble names two columns in their order: 4, 8, 9, 12, 13 or 14.
+func IsPair(nibble uint8) bool { return nibble&3 < nibble>>2 }
 
 // PatternBytes returns the bytes that the pattern of a row of k columns takes.
 func PatternBytes(k int) int { return (k/Chunk + 1) / 2 }
@@ -61,7 +61,7 @@ func checkPattern(pattern []byte, n, k int) error {
 	size := PatternBytes(k)
 	for row := range n {
 		for c := range k / Chunk {
-			if p := Nibble(pattern[row*size:], c); !isPair(p) {
+			if p := Nibble(pattern[row*size:], c); !IsPair(p) {
 				return fmt.Errorf("pattern of row %d, chunk %d, is %#x: want i0 | i1<<2 with i0 < i1", row, c, p)
 			}
 		}
