@@ -185,6 +185,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 		newEvalCommand(u),
 		newGenerateCommand(u),
 		newDSECommand(u),
+		newLMMACommand(u),
 		newDoctorCommand(u),
 		newCompletionCommand(u),
 	)

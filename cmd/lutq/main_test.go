@@ -95,6 +95,7 @@ func TestSpellings(t *testing.T) {
 		"bench":    "shapes bits group m dtype device format selftest json decode tests batch against head-bits no-dense exact",
 		"eval-ppl": "text against protocol bos windows ctx device dtype json",
 		"doctor":   "json",
+		"lmma":     "shape zeros seed format json",
 		"dse":      "bits products entry-bits format json",
 		"import":   "keep-dense force dry-run json",
 		"generate": "prompt file chat max-tokens temperature top-p top-k min-p seed stop device dtype exact json",
