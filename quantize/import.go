@@ -338,6 +338,8 @@ func (s *surveyed) scaleType(m *codes.Matrix) weight.ScaleType {
 		return weight.BF16
 	case m.ScaleType == hf.F8E8M0:
 		return weight.E8M0
+	case m.ScaleType == hf.U8:
+		return weight.E4M4
 	case frac == 0.5: // a power of two
 		return weight.S1E4M3
 	case s.bf16:

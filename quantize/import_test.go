@@ -49,6 +49,10 @@ func TestImport(t *testing.T) {
 		{"modelopt/testdata/nvfp4", map[string]string{"a.q_proj": "4:16:e2m1::f32:lut", "a.k_proj": "4:16:e2m1::f32:lut"}},
 		{"marlin/testdata/groups", map[string]string{"a.q_proj": "4:128:q4::f16:lut"}},
 		{"marlin/testdata/rows", map[string]string{"a.q_proj": "4:row:q4::f16:lut"}},
+		{"kbit/testdata/flat", map[string]string{
+			"a.q_proj": "2:32:kbit::e4m4:lut", "a.k_proj": "3:32:kbit::f32:lut", "a.v_proj": "4:32:kbit::e4m4:lut", "a.o_proj": "5:32:kbit::e4m4:lut",
+		}},
+		{"kbit/testdata/tiled", map[string]string{"a.q_proj": "2:32:kbit::e4m4:lut", "a.k_proj": "5:32:kbit::f32:lut"}},
 		{"gpt-oss-mxfp4", map[string]string{
 			"model.layers.0.mlp.experts.down_proj": "4:row:e2m1::e8m0:lut", "model.layers.0.mlp.experts.gate_up_proj": "4:32:e2m1::e8m0:lut",
 			"model.layers.1.mlp.experts.down_proj": "4:row:e2m1::e8m0:lut", "model.layers.1.mlp.experts.gate_up_proj": "4:32:e2m1::e8m0:lut",

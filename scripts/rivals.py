@@ -3,7 +3,7 @@
 the SHA-256 of what every weight is in float32. What writes and dequantizes is the program
 itself where it is a library that runs on a CPU, and numpy where that takes a GPU.
 
-    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4|marlin|marlin24 …
+    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4|marlin|marlin24|kbit …
 
 takes torch, safetensors and numpy, and compressed-tensors==0.17.0, bitsandbytes==0.50.2 or mlx==0.32.4."""
 import hashlib
@@ -391,6 +391,51 @@ def marlin24():
 
     folder("groups", 72, 256, 256, 128)
     folder("rows", 73, 256, 128, 128)
+
+
+def kbit_codebook(bits):
+    """The table of bitsandbytes' branch: quantiles of a normal distribution over the largest."""
+    from statistics import NormalDist
+
+    levels = np.array([NormalDist().inv_cdf((i + 0.5) / 2**bits) for i in range(2**bits)])
+    return (levels / np.abs(levels).max()).astype(np.float32)
+
+
+def e4m4(v):
+    """As the branch encodes scales: no carry out of the mantissa, and no saturation."""
+    v = np.maximum(v.astype(np.float64), 1e-30)
+    e = np.floor(np.log2(v)).astype(int) + 11
+    m = np.round((v / 2.0 ** (e - 11) - 1) * 16).clip(0, 15)
+    return np.where(e <= 0, np.round(v / 2.0**-10 * 16).clip(0, 15), e.clip(0, 15) * 16 + m).astype(np.uint8)
+
+
+def kbit():
+    """As bitsandbytes' branch of k-bit kernels packs, by sums over the bits of each block."""
+    from safetensors.numpy import save_file
+
+    def folder(case, layout, layers):
+        tensors, want, shapes = {"norm.weight": np.ones(K, np.float16)}, {}, {}
+        for i, (name, bits, n, k, wide) in enumerate(layers):
+            table = kbit_codebook(bits)
+            w = weights(80 + i, n, k).reshape(-1, 32)
+            top = np.abs(w).max(1)
+            codes = np.abs((w / np.maximum(top, 1e-8)[:, None])[:, :, None] - table).argmin(2).astype(np.uint32)
+            stored = top if wide else e4m4(top)
+            scale = top if wide else np.where(stored < 16, 2.0**-14 * stored, 2.0 ** (stored // 16 - 11.0) * (1 + stored % 16 / 16)).astype(np.float32)
+            planes = np.stack([((codes >> np.uint32(b) & np.uint32(1)) << np.arange(32, dtype=np.uint32)).sum(1, dtype=np.uint32) for b in range(bits)], 1)
+            if layout == "kbit-tiled":  # from rows and blocks to tiles of both
+                tiled = lambda a: a.reshape(n // 128, 128, k // 64, 2, -1).transpose(2, 0, 1, 3, 4)
+                packed, stored = tiled(planes).ravel(), tiled(stored).ravel()
+            else:
+                packed = np.concatenate([planes.ravel(), np.zeros(bits, np.uint32)])
+            tensors |= {f"{name}.kbit_packed": np.ascontiguousarray(packed).view(np.int32), f"{name}.kbit_absmax": np.ascontiguousarray(stored), f"{name}.kbit_codebook": table}
+            want[f"{name}.weight"] = (table[codes] * scale[:, None]).reshape(n, k)
+            shapes[name] = [n, k]
+        config = {"quant_method": "kbit", "layout": layout, "block_size": 32, "shapes": shapes}
+        write("kbit", case, tensors, {"quantization_config": config}, want, save_file)
+
+    folder("flat", "kbit", [("a.q_proj", 2, 40, 96, False), ("a.k_proj", 3, 40, 96, True), ("a.v_proj", 4, 40, 96, False), ("a.o_proj", 5, 40, 96, False)])
+    folder("tiled", "kbit-tiled", [("a.q_proj", 2, 256, 128, False), ("a.k_proj", 5, 128, 64, True)])
 
 
 if __name__ == "__main__":

@@ -176,6 +176,14 @@ formats that round, and programs that open a whole model.
           is dense, of kind lut; repack --to lut24 makes it sparse again, and
           the bytes are the same if no weight that was kept is 0
 
+  kbit    bitsandbytes' k-bit kernels: any table of 2 to 5 bits as bit planes of
+          32 weights, with a scale of E4M4 (other types become F32) for each;
+          columns a multiple of 32. P.kbit_packed, P.kbit_absmax and
+          P.kbit_codebook. To hand weights to these kernels or compare with
+          them; not to be fast here
+  kbit-tiled
+          the same in tiles of 128 rows and 64 columns, for whole ones
+
   lutq quantize MODEL q4 --codebook q4 --group 128 --scale-type f16
   lutq repack q4 OUT --target marlin
   lutq repack OUT back --from marlin`

@@ -199,11 +199,22 @@ func ScalesAs(t *hf.Tensor, as hf.DType, columns int) (Field[float32], error) {
 	default:
 		return nil, t.Errorf("scales of type %s: want F32, F16, BF16 or 8 bits", t.DType)
 	}
-	width := as.Bits() / 8
-	return func(dst []float32, b Block) error {
-		err := readRows(t, b, width*columns, width*b.Col, width*b.Cols, func(row int, raw []byte) {
+	return Numbers(t, columns, as.Bits()/8, decode), nil
+}
+
+// Numbers reads scales as [Scales] does, of so many bytes each and decoded by a function.
+func Numbers(t *hf.Tensor, columns, width int, decode func(dst []float32, src []byte)) Field[float32] {
+	return Finite(t, func(dst []float32, b Block) error {
+		return readRows(t, b, width*columns, width*b.Col, width*b.Cols, func(row int, raw []byte) {
 			decode(dst[row*b.Cols:][:b.Cols], raw)
 		})
+	}, columns)
+}
+
+// Finite refuses numbers of a field of some columns, read from a tensor, that are not finite.
+func Finite(t *hf.Tensor, f Field[float32], columns int) Field[float32] {
+	return func(dst []float32, b Block) error {
+		err := f(dst, b)
 		if err != nil {
 			return err
 		}
@@ -214,7 +225,7 @@ func ScalesAs(t *hf.Tensor, as hf.DType, columns int) (Field[float32], error) {
 			}
 		}
 		return nil
-	}, nil
+	}
 }
 
 func decodeBytes(value func(uint8) float32) func(dst []float32, src []byte) {

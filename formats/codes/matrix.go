@@ -39,7 +39,7 @@ type Matrix struct {
 	Zeros   Field[uint8]   // the same; nil: 0
 	Offsets Field[float32] // the same; nil: 0
 
-	// ScaleType is a type that holds all scales: F16, BF16, F32 or F8_E8M0.
+	// ScaleType is a type that holds all scales: F16, BF16, F32 or F8_E8M0, or U8 for E4M4 of package num.
 	ScaleType hf.DType
 
 	// Unit, if not 0, is what all scales are times a number of F8_E4M3.

@@ -2,22 +2,22 @@ package codes
 
 import "github.com/lutq/lutq/formats/hf"
 
-// Tiles says where codes lie whose matrix is cut into tiles, each of which is a run of bytes. The
+// Tiles says where numbers lie whose matrix is cut into tiles, each of which is a run of bytes. The
 // matrix has whole tiles.
-type Tiles struct {
+type Tiles[T any] struct {
 	Rows, Cols int // of a tile
 	Bytes      int // that it takes
 
 	// At returns the first byte of a tile by its row and column among tiles.
 	At func(row, col int) int64
-	// Unpack writes the codes of a tile to dst, row by row.
-	Unpack func(dst []uint8, raw []byte)
+	// Unpack writes the numbers of a tile to dst, row by row.
+	Unpack func(dst []T, raw []byte)
 }
 
-// Tiled reads codes of a tensor of tiles.
-func Tiled(t *hf.Tensor, as Tiles) Field[uint8] {
-	return func(dst []uint8, b Block) error {
-		raw, tile := make([]byte, as.Bytes), make([]uint8, as.Rows*as.Cols)
+// Tiled reads numbers of a tensor of tiles.
+func Tiled[T any](t *hf.Tensor, as Tiles[T]) Field[T] {
+	return func(dst []T, b Block) error {
+		raw, tile := make([]byte, as.Bytes), make([]T, as.Rows*as.Cols)
 		for row := b.Row / as.Rows * as.Rows; row < b.Row+b.Rows; row += as.Rows {
 			from, to := max(row, b.Row), min(row+as.Rows, b.Row+b.Rows)
 			for col := b.Col / as.Cols * as.Cols; col < b.Col+b.Cols; col += as.Cols {

@@ -212,6 +212,7 @@ func packings() []packing {
 		{by: "GPTQ", parts: []string{".qweight", ".qzeros", ".scales", ".g_idx"}},
 		{by: "AWQ", parts: []string{".qweight", ".qzeros", ".scales"}},
 		{by: "GPTQ", parts: []string{".qweight", ".scales"}},
+		{by: "k-bit", parts: []string{".kbit_packed", ".kbit_absmax", ".kbit_codebook"}},
 		{by: "MARLIN", parts: []string{".B", ".s"}, dtype: "I32"},
 		{by: "compressed-tensors", parts: []string{".weight_packed"}},
 		{by: "bitsandbytes (4 bits)", parts: []string{".weight", ".weight.absmax"}},

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/kbit"
 	"github.com/lutq/lutq/formats/marlin"
 	"github.com/lutq/lutq/formats/marlin24"
 	"github.com/lutq/lutq/formats/target"
@@ -28,6 +29,8 @@ func All() []Layout {
 	return []Layout{
 		marlin.Layout{},
 		marlin24.Layout{},
+		kbit.Flat(),
+		kbit.Tiled(),
 	}
 }
 

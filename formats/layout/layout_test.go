@@ -60,16 +60,20 @@ func drawTable(t *rapid.T) *lut.Matrix {
 	}
 	cb = cb.Scaled(float32(math.Ldexp(1, rapid.IntRange(-3, 3).Draw(t, "factor"))))
 	w := &lut.Matrix{
-		N:    rapid.SampledFrom([]int{1, 24, 128, 256, 512}).Draw(t, "N"),
-		K:    rapid.SampledFrom([]int{1, 32, 40, 64, 96, 128, 256, 384}).Draw(t, "K"),
+		N:    rapid.SampledFrom([]int{1, 24, 128, 256}).Draw(t, "N"),
+		K:    rapid.SampledFrom([]int{1, 32, 40, 64, 96, 128, 256}).Draw(t, "K"),
 		Bits: bits, Codebook: cb.Values,
 		ScaleType: rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.S1E4M3, weight.E4M4}).Draw(t, "scales"),
 	}
 	w.Group = min(w.K, rapid.SampledFrom([]int{16, 32, 48, 64, 128, 256, 384}).Draw(t, "group"))
 	// A layout holds few of all that can be drawn, and so gets what it would seldom meet.
-	if near := rapid.SampledFrom([]string{"", "marlin"}).Draw(t, "near"); near == "marlin" {
+	switch rapid.SampledFrom([]string{"", "marlin", "kbit-tiled"}).Draw(t, "near") {
+	case "marlin":
 		w.N, w.Group, w.Bits, w.Codebook = 256, 128, 4, target.Integers(4)
-		w.K = w.Group * (1 + w.K%3)
+		w.K = w.Group * (1 + w.K%2)
+	case "kbit-tiled":
+		w.N, w.Group = 128*(1+w.N%2), 32
+		w.K = 2 * w.Group * (1 + w.K%2)
 	}
 	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
 	codes, scales := make([]uint8, w.K), make([]float32, w.N*w.Groups())

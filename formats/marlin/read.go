@@ -79,7 +79,7 @@ func layer(s *hf.Stored, name string, t *hf.Tensor) (hf.Encoded, error) {
 	}
 	m := &codes.Matrix{
 		N: n, K: k, Bits: 4, Group: k / groups, Values: codes.Signed(4), ScaleType: hf.F16,
-		Codes: codes.Tiled(t, codes.Tiles{
+		Codes: codes.Tiled(t, codes.Tiles[uint8]{
 			Rows: tileRows, Cols: tileCols, Bytes: 4 * tileWords, Unpack: unpack,
 			At: func(row, col int) int64 { return 4 * (int64(col)*2*int64(n) + int64(row)*tileWords) },
 		}),

@@ -84,7 +84,7 @@ func layer(s *hf.Stored, name string, t *hf.Tensor) (hf.Encoded, error) {
 	if err != nil {
 		return none, err
 	}
-	kept := codes.Tiled(t, codes.Tiles{
+	kept := codes.Tiled(t, codes.Tiles[uint8]{
 		Rows: tileRows, Cols: tileCols, Bytes: 4 * tileWords, Unpack: unpack,
 		At: func(row, col int) int64 { return 4 * (int64(col)*2*int64(n) + int64(row)*tileWords) },
 	})
