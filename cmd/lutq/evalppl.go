@@ -13,16 +13,19 @@ import (
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/model"
+	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/lookup"
 )
 
 type evalOptions struct {
 	text, against, protocol, bos string
+	actTable                     string
 	windows, ctx, threads        int
 	noVerify, json               bool
 	deviceFlags
@@ -65,6 +68,12 @@ It knows Llama, Mistral, SmolLM2, Qwen2, 2.5 and 3, Gemma 2 and 3, Phi-3 and 4,
 gpt-oss, Mixtral, Qwen2-MoE and Qwen3-MoE, their weights in 16 or 32 bits, in
 FP8 with scales or in MXFP4. Text models only.
 
+--act-table multiplies quantized layers on the cpu through tables of sums of
+four activations, as LUT Tensor Core does, and tells how many are made: fp16
+rounds their entries to 16 bits, int8:T to 8 with a scale for each T tables. It
+takes codebooks of equal steps (q2 to q5) or binary codes. The model of
+--against is multiplied as it is, and may be MODEL itself.
+
 On the cpu activations are float32. On cuda they are float16, or bfloat16 for
 models that overflow it; the residual stream is float32 on both.`, input.Config, input.Index, input.Header, input.GGUF, input.Tokenizer, input.Text),
 		Args:              cobra.MinimumNArgs(1),
@@ -90,11 +99,17 @@ models that overflow it; the residual stream is float32 on both.`, input.Config,
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	o.addDevice(f, "cuda where there is a GPU that can be used")
 	o.addDType(f, "activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
+	tables := newWord(&o.actTable, noTables, noTables, lookup.Precision{F16: true}.String())
+	tables.also = "int8:"
+	f.Var(tables, "act-table", "entries of tables of activations, `NAME`: none, fp16 or int8:T")
 	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check quantized models while reading them")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
 }
+
+// noTables is the value of --act-table for products without tables of activations.
+const noTables = "none"
 
 // evalReport is what eval-ppl prints.
 type evalReport struct {
@@ -103,6 +118,13 @@ type evalReport struct {
 	models  []string // of results
 	against string
 	results []eval.Result
+	tables  *tablesJSON // nil where there were none
+}
+
+// tablesJSON is what the tables of activations are, and were, as JSON.
+type tablesJSON struct {
+	Precision string `json:"precision"`
+	modelcpu.TableCounts
 }
 
 // evalJSON is the report on one model as JSON.
@@ -110,6 +132,7 @@ type evalJSON struct {
 	Model string `json:"model"`
 	Text  string `json:"text"`
 	eval.Result
+	Tables *tablesJSON `json:"act_tables,omitempty"`
 }
 
 // pairJSON holds two of the models against each other as JSON.
@@ -135,15 +158,17 @@ func (r *evalReport) pairs() []pairJSON {
 func (r *evalReport) json() any {
 	var all []evalJSON
 	for i, res := range r.results {
-		all = append(all, evalJSON{r.models[i], r.text, res})
+		all = append(all, evalJSON{Model: r.models[i], Text: r.text, Result: res})
 	}
 	if len(all) == 1 {
+		all[0].Tables = r.tables
 		return all[0]
 	}
 	return struct {
-		Results []evalJSON `json:"results"`
-		Pairs   []pairJSON `json:"pairs"`
-	}{all, r.pairs()}
+		Results []evalJSON  `json:"results"`
+		Pairs   []pairJSON  `json:"pairs"`
+		Tables  *tablesJSON `json:"act_tables,omitempty"` // of all
+	}{all, r.pairs(), r.tables}
 }
 
 // evalAgainst evaluates a fresh container beside its original.
@@ -174,11 +199,22 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	if o.text == "" {
 		return nil, usage("eval-ppl: --text names the file to evaluate on")
 	}
+	precision, err := o.tablePrecision()
+	if err != nil {
+		return nil, err
+	}
 	ops, done, err := u.openModelOps(&o.deviceFlags, cpu.Options{Threads: o.threads}, "evaluating")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(hintEval(err, o), done()) }()
+	// The reference is multiplied as it is.
+	candidateOps := ops
+	var tables *modelcpu.TableOps
+	if precision != nil {
+		tables = modelcpu.NewTableOps(ops.(*modelcpu.Ops), *precision) // the device is the cpu
+		candidateOps = tables
+	}
 	var opened []*model.Model
 	defer func() {
 		for _, m := range opened {
@@ -189,7 +225,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 		Unchecked: o.noVerify,
 		Layouts:   func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
 	}
-	open := func(dir string) (*model.Model, error) {
+	open := func(dir string, ops model.Ops) (*model.Model, error) {
 		m, err := u.openModel(dir, ops, mo)
 		if err == nil {
 			opened = append(opened, m)
@@ -198,7 +234,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	}
 	var models []eval.Model
 	for _, dir := range dirs {
-		m, err := open(dir)
+		m, err := open(dir, candidateOps)
 		if err != nil {
 			return nil, err
 		}
@@ -206,7 +242,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	}
 	var ref eval.Model
 	if o.against != "" {
-		if ref, err = open(o.against); err != nil {
+		if ref, err = open(o.against, ops); err != nil {
 			return nil, err
 		}
 	}
@@ -244,7 +280,27 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	if err != nil {
 		return nil, err
 	}
-	return &evalReport{text: filepath.Base(o.text), set: set, models: dirs, against: o.against, results: results}, nil
+	rep = &evalReport{text: filepath.Base(o.text), set: set, models: dirs, against: o.against, results: results}
+	if tables != nil {
+		rep.tables = &tablesJSON{precision.String(), tables.Counts()}
+	}
+	return rep, nil
+}
+
+// tablePrecision returns what --act-table asks for, nil without tables, and has the device be the cpu.
+func (o *evalOptions) tablePrecision() (*lookup.Precision, error) {
+	if o.actTable == "" || o.actTable == noTables {
+		return nil, nil
+	}
+	p, err := lookup.ParsePrecision(o.actTable)
+	switch {
+	case err != nil:
+		return nil, usage("--act-table: %w", err)
+	case o.device == "cuda":
+		return nil, usage("--act-table is for the cpu")
+	}
+	o.device = "cpu"
+	return &p, o.check()
 }
 
 // openModel opens a model to be run.
@@ -356,6 +412,12 @@ func (u *ui) printEval(r *evalReport) error {
 		r.text, s.Protocol, bos, of, s.Context, s.Targets(), r.results[0].Device, r.results[0].DType)
 	if err != nil {
 		return err
+	}
+	if t := r.tables; t != nil {
+		if err := u.printLine("products through tables of activations in %s: made %d times for %d products, %s in all; tiles of 64 outputs would make them %d times",
+			t.Precision, t.Builds, t.Products, formatBytes(t.Bytes), t.PerTile); err != nil {
+			return err
+		}
 	}
 	fmt.Fprintln(u.stdout)
 	if err := u.table(r.print); err != nil || len(r.results) < 2 {

@@ -123,10 +123,11 @@ func TestImports(t *testing.T) {
 		{"gemm/cpu", []string{"repack", "quantize/lut", "quantize/weight", "formats/num", "gemm/cpu/"}},
 		{"gemm/cuda/driver", []string{"formats/input"}},
 		{"gemm/cuda", []string{"repack", "quantize/lut", "quantize/weight", "formats/num", "gemm/cuda/"}},
+		{"gemm/lookup", []string{"quantize/bcq", "quantize/lut", "quantize/weight", "formats/num"}},
 		{"gemm", []string{"repack", "formats/num", "formats/input", "quantize/lut", "quantize/weight", "gemm/"}},
 		{"calib/tokenizer", []string{"formats/input"}},
 		{"calib/corpus", []string{"formats/input"}},
-		{"calib/model/cpu", []string{"calib/model", "formats/", "quantize/lut", "quantize/weight", "repack", "gemm/cpu"}},
+		{"calib/model/cpu", []string{"calib/model", "formats/", "quantize/bcq", "quantize/lut", "quantize/weight", "repack", "gemm/cpu", "gemm/lookup"}},
 		{"calib/model/cuda", []string{"calib/model", "formats/", "quantize/lut", "quantize/weight", "repack", "gemm/cuda/"}},
 		{"calib/model/opstest", []string{"calib/model", "calib/learn", "formats/", "quantize/lut", "quantize/weight"}},
 		{"calib/model", []string{"formats/", "quantize/lut", "quantize/weight"}}, // a decoder knows no device

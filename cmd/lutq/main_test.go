@@ -93,7 +93,7 @@ func TestSpellings(t *testing.T) {
 		"tokenize": "text json",
 		"repack":   "target force json",
 		"bench":    "shapes bits group m dtype device format selftest json decode tests batch against head-bits no-dense exact",
-		"eval-ppl": "text against protocol bos windows ctx device dtype json",
+		"eval-ppl": "text against protocol bos windows ctx device dtype act-table json",
 		"doctor":   "json",
 		"lmma":     "shape zeros seed format json",
 		"dse":      "bits products entry-bits format json",

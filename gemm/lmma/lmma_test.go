@@ -244,9 +244,9 @@ func TestBadOperands(t *testing.T) {
 	for want, change := range map[string]func(o *Operands, s *Schedule){
 		"a product of 1×2×0": func(o *Operands, _ *Schedule) { o.K = 0 },
 		"operands do not have the sizes of a product of 1×3×2": func(o *Operands, _ *Schedule) { o.N = 3 },
-		"A[0, 1] is 0.1: no number of type f16":                func(o *Operands, _ *Schedule) { o.A[1] = .1 },
-		"A[0, 0] is NaN: no number of type f16":                func(o *Operands, _ *Schedule) { o.A[0] = math.NaN() },
-		"A[0, 0] is -Inf: no number of type f16":               func(o *Operands, _ *Schedule) { o.A[0] = math.Inf(-1) },
+		"element [0, 1] of A is 0.1: no number of type f16":    func(o *Operands, _ *Schedule) { o.A[1] = .1 },
+		"element [0, 0] of A is NaN: no number of type f16":    func(o *Operands, _ *Schedule) { o.A[0] = math.NaN() },
+		"element [0, 0] of A is -Inf: no number of type f16":   func(o *Operands, _ *Schedule) { o.A[0] = math.Inf(-1) },
 		"code [1, 0] is 4: want 2 bits":                        func(o *Operands, _ *Schedule) { o.W[2] = 4 },
 		"zero point 1 is 40000: want -32768 to 32768":          func(o *Operands, _ *Schedule) { o.Zeros = []int32{0, 40000} },
 		"sum [0, 1] is 0.1: no number of type f32":             func(o *Operands, _ *Schedule) { o.Acc = []float64{0, .1} },

@@ -49,7 +49,7 @@ func (in Instruction) check(o Operands, s Schedule) error {
 	}
 	for i, v := range o.A {
 		if math.IsInf(v, 0) || in.A.Round(v) != v {
-			return fmt.Errorf("A[%d, %d] is %v: no number of type %s", i/o.K, i%o.K, v, in.A)
+			return fmt.Errorf("element [%d, %d] of A is %v: no number of type %s", i/o.K, i%o.K, v, in.A)
 		}
 	}
 	for i, q := range o.W {
