@@ -55,10 +55,10 @@ type Tables struct {
 	Precision
 	Rows, K int
 
-	entries []float32 // [Rows, tables, signed], of F16 and float32
-	codes   []int8    // the same of int8
-	scales  []float32 // [Rows, scales] of those
-	sums    []float32 // [Rows, tables]: Σx of each
+	entries [][signed]float32 // [Rows, tables], of F16 and float32
+	codes   [][signed]int8    // the same of int8
+	scales  []float32         // [Rows, scales] of those
+	sums    []float32         // [Rows, tables]: Σx of each
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
@@ -75,9 +75,9 @@ func NewTables(p Precision, rows, k int) *Tables {
 	n := rows * t.perRow()
 	t.sums = make([]float32, n)
 	if p.Shared > 0 {
-		t.codes, t.scales = make([]int8, n*signed), make([]float32, rows*t.shared())
+		t.codes, t.scales = make([][signed]int8, n), make([]float32, rows*t.shared())
 	} else {
-		t.entries = make([]float32, n*signed)
+		t.entries = make([][signed]float32, n)
 	}
 	return t
 }
@@ -112,8 +112,8 @@ func (t *Tables) Fill(row int, x []float32) {
 			roundF16(half)
 		}
 		for i, v := range half {
-			at := (row*per+i/Entries(Columns))*signed + i%Entries(Columns)
-			t.entries[at], t.entries[at+Entries(Columns)] = v, -v
+			e, w := &t.entries[row*per+i/Entries(Columns)], i%Entries(Columns)
+			e[w], e[w+Entries(Columns)] = v, -v
 		}
 		return
 	}
@@ -126,8 +126,8 @@ func (t *Tables) Fill(row int, x []float32) {
 			if scale > 0 { // neither zero nor NaN
 				c = int8(math.RoundToEven(float64(half[i]) / float64(scale)))
 			}
-			at := (row*per+i/Entries(Columns))*signed + i%Entries(Columns)
-			t.codes[at], t.codes[at+Entries(Columns)] = c, -c
+			e, w := &t.codes[row*per+i/Entries(Columns)], i%Entries(Columns)
+			e[w], e[w+Entries(Columns)] = c, -c
 		}
 	}
 }

@@ -90,26 +90,37 @@ func (w *Weights) Dot(t *Tables, row, n int) float32 {
 
 // plane sums what a plane chooses of the tables [from, to) of a row.
 func (t *Tables) plane(row int, index []uint8, from, to int) float64 {
-	entries := t.entries[(row*t.perRow()+from)*signed:]
+	index = index[from:to]
+	entries := t.entries[row*t.perRow()+from:][:len(index)]
 	var sum float64
-	for i, w := range index[from:to] {
-		sum += float64(entries[i*signed+int(w)])
+	for i, w := range index {
+		sum += float64(entries[i][w%signed]) // less than it as it is, which the compiler does not know
 	}
 	return sum
 }
 
 // plane8 is plane of entries in 8 bits.
 func (t *Tables) plane8(row int, index []uint8, from, to int) float64 {
+	codes, scales := t.codes[row*t.perRow():], t.scales[row*t.shared():]
 	var total float64
+	if t.Shared == 1 { // the same, without a loop for each table
+		index := index[from:to]
+		codes, scales := codes[from:][:len(index)], scales[from:][:len(index)]
+		for i, w := range index {
+			total += float64(scales[i]) * float64(codes[i][w%signed])
+		}
+		return total
+	}
 	for from < to {
 		s := from / t.Shared
 		end := min((s+1)*t.Shared, to)
-		codes := t.codes[(row*t.perRow()+from)*signed:]
+		index, codes := index[from:end], codes[from:end]
+		codes = codes[:len(index)]
 		var sum int32
-		for i, w := range index[from:end] {
-			sum += int32(codes[i*signed+int(w)])
+		for i, w := range index {
+			sum += int32(codes[i][w%signed])
 		}
-		total += float64(t.scales[row*t.shared()+s]) * float64(sum)
+		total += float64(scales[s]) * float64(sum)
 		from = end
 	}
 	return total
