@@ -374,32 +374,7 @@ func TestFixedThreads(t *testing.T) {
 			ws = append(ws, w)
 		}
 	}
-	for _, m := range []int{1, 5} {
-		x := normal(r, m*k)
-		var want []float32
-		for threads := 1; threads <= 9; threads++ {
-			e, err := New(Options{Threads: threads})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var ops []Op
-			for _, w := range ws {
-				ops = append(ops, Op{Y: poisoned(m * w.Rows()), W: w})
-			}
-			e.MatMulMany(x, m, ops...)
-			e.Close()
-			var got []float32
-			for _, op := range ops {
-				got = append(got, op.Y...)
-			}
-			if want == nil {
-				want = got
-			}
-			if i := diff(got, want); i >= 0 {
-				t.Errorf("%d rows, %d threads: element %d: got %g, want %g as with one", m, threads, i, got[i], want[i])
-			}
-		}
-	}
+	sameByThreads(t, r, k, ws)
 }
 
 // BenchmarkFixed is [BenchmarkFused] in fixed point.

@@ -181,6 +181,12 @@ func TestFusedThreads(t *testing.T) {
 		}
 		ws = append(ws, w)
 	}
+	sameByThreads(t, r, k, ws)
+}
+
+// sameByThreads holds products of one and five rows of k columns to the same bits on any number of threads.
+func sameByThreads(t *testing.T, r *rand.Rand, k int, ws []Weights) {
+	t.Helper()
 	for _, m := range []int{1, 5} {
 		x := normal(r, m*k)
 		var want []float32
