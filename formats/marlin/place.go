@@ -1,13 +1,14 @@
 package marlin
 
-import "encoding/binary"
-
 // A tile of codes: 16 columns of 64 rows, which are 128 words of 32 bits.
 const (
-	tileRows  = 64
-	tileCols  = 16
-	tileWords = tileRows * tileCols / 8
+	TileRows  = 64
+	TileCols  = 16
+	TileWords = TileRows * TileCols / 8
 )
+
+// Place returns in which word of a tile the code of a row and column lies, and in which of its eight nibbles.
+type Place func(row, col int) (word, nibble int)
 
 // place returns in which word of a tile a code lies, and in which of its eight nibbles. Lane 4γ+t of a
 // warp finds in four words what it multiplies, j being a step of 16 rows:
@@ -19,31 +20,27 @@ func place(row, col int) (word, nibble int) {
 	return 16*gamma + 4*t + j, 4*e + 2*beta + h
 }
 
-// unpack writes the codes of a tile to dst, row by row.
-func unpack(dst []uint8, raw []byte) {
-	for row := range tileRows {
-		for col := range tileCols {
+// Unpack writes the codes of a tile to dst, row by row.
+func Unpack(dst []uint8, raw []byte, place Place) {
+	for row := range TileRows {
+		for col := range TileCols {
 			word, nibble := place(row, col)
-			dst[row*tileCols+col] = raw[4*word+nibble/2] >> (nibble % 2 * 4) & 15
+			dst[row*TileCols+col] = raw[4*word+nibble/2] >> (nibble % 2 * 4) & 15
 		}
 	}
 }
 
-// pack returns all words of a matrix, [k/16, 2n]. row unpacks the codes of one of its rows.
-func pack(n, k int, row func(dst []uint8, n int)) []byte {
-	words := make([]uint32, n*k/8)
+// Pack returns all words of the codes of n rows of k columns, [k/16, 2n]. row unpacks those of one row.
+func Pack(n, k int, place Place, row func(dst []uint8, n int)) []byte {
+	data := make([]byte, n*k/2)
 	codes := make([]uint8, k)
 	for r := range n {
 		row(codes, r)
-		chunk := words[r/tileRows*tileWords:]
 		for c, code := range codes {
-			word, nibble := place(r%tileRows, c%tileCols)
-			chunk[c/tileCols*2*n+word] |= uint32(code) << (4 * nibble)
+			word, nibble := place(r%TileRows, c%TileCols)
+			at := 4 * (c/TileCols*2*n + r/TileRows*TileWords + word)
+			data[at+nibble/2] |= code << (nibble % 2 * 4)
 		}
-	}
-	data := make([]byte, 0, 4*len(words))
-	for _, w := range words {
-		data = binary.LittleEndian.AppendUint32(data, w)
 	}
 	return data
 }
@@ -67,9 +64,9 @@ func scalePlaces(groups int) []int {
 	return places
 }
 
-// ordered returns the scales [groups, n] of 16 bits in the layout's order.
-func ordered(scales []byte, groups int) []byte {
-	places := scalePlaces(groups)
+// Ordered returns scales [groups, n] of 16 bits in a layout's order: places says where in each run of so many
+// that of a row lies.
+func Ordered(scales []byte, places []int) []byte {
 	dst := make([]byte, len(scales))
 	for i := range len(scales) / 2 {
 		run := i / len(places) * len(places)

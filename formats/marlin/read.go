@@ -11,9 +11,9 @@ import (
 
 // What rows, columns and columns with a scale are multiples of.
 const (
-	rowMultiple = 256
-	colMultiple = 128
-	groupSize   = 128
+	RowMultiple = 256
+	ColMultiple = 128
+	GroupSize   = 128
 )
 
 // Layout is that of MARLIN. It implements [hf.Scheme] and [target.Target].
@@ -60,15 +60,15 @@ func layer(s *hf.Stored, name string, t *hf.Tensor) (hf.Encoded, error) {
 	switch {
 	case len(t.Shape) != 2 || t.DType != "I32" || t.Shape[0] < 1 || t.Shape[1] < 1:
 		return none, t.Errorf("is %s %v: want I32 [k/16, 2·n]", t.DType, t.Shape)
-	case t.Shape[0]%(colMultiple/tileCols) != 0 || t.Shape[1]%(2*rowMultiple) != 0:
-		return none, t.Errorf("shape %v: want [k/16, 2·n] with n a multiple of %d and k of %d", t.Shape, rowMultiple, colMultiple)
+	case t.Shape[0]%(ColMultiple/TileCols) != 0 || t.Shape[1]%(2*RowMultiple) != 0:
+		return none, t.Errorf("shape %v: want [k/16, 2·n] with n a multiple of %d and k of %d", t.Shape, RowMultiple, ColMultiple)
 	case scale == nil:
 		return none, t.Errorf("no scales: want a tensor %q", name+".s")
 	}
-	n, k := t.Shape[1]/2, t.Shape[0]*tileCols
+	n, k := t.Shape[1]/2, t.Shape[0]*TileCols
 	groups := 1
 	if len(scale.Shape) == 2 && scale.Shape[0] != 1 {
-		groups = k / groupSize
+		groups = k / GroupSize
 	}
 	if err := codes.Shape(scale, []int{groups, n}, hf.F16); err != nil {
 		return none, err
@@ -80,8 +80,8 @@ func layer(s *hf.Stored, name string, t *hf.Tensor) (hf.Encoded, error) {
 	m := &codes.Matrix{
 		N: n, K: k, Bits: 4, Group: k / groups, Values: codes.Signed(4), ScaleType: hf.F16,
 		Codes: codes.Tiled(t, codes.Tiles[uint8]{
-			Rows: tileRows, Cols: tileCols, Bytes: 4 * tileWords, Unpack: unpack,
-			At: func(row, col int) int64 { return 4 * (int64(col)*2*int64(n) + int64(row)*tileWords) },
+			Rows: TileRows, Cols: TileCols, Bytes: 4 * TileWords, Unpack: func(dst []uint8, raw []byte) { Unpack(dst, raw, place) },
+			At: func(row, col int) int64 { return 4 * (int64(col)*2*int64(n) + int64(row)*TileWords) },
 		}),
 		Scales: codes.Transposed(codes.Ordered(scales, scalePlaces(groups)...)),
 	}

@@ -22,36 +22,39 @@ func (Layout) Advice() string {
 }
 
 // Format implements [target.Target].
-func (Layout) Format(m *target.Model) (target.Format, error) {
-	// The kernel takes one size of groups for all layers.
-	grouped := slices.ContainsFunc(m.Layers, func(l *target.Layer) bool { return l.Group < l.K })
-	return &output{model: m, grouped: grouped}, nil
-}
+func (Layout) Format(m *target.Model) (target.Format, error) { return &output{OutputOf(m)}, nil }
 
-type output struct {
+// Output is what to write in MARLIN's layout and in Sparse-MARLIN's has in common: integers of 4 bits, with one size of
+// groups for all layers.
+type Output struct {
 	model   *target.Model
 	grouped bool // some layer has a scale for a part of a row
 }
 
-// columns returns the columns of a layer that share a scale, or 0 where there is no way.
-func (f *output) columns(l *target.Layer) int {
-	if !f.grouped {
+// OutputOf returns that for a model.
+func OutputOf(m *target.Model) Output {
+	return Output{m, slices.ContainsFunc(m.Layers, func(l *target.Layer) bool { return l.Group < l.K })}
+}
+
+// Columns returns the columns of a layer that share a scale, or 0 where there is no way.
+func (o Output) Columns(l *target.Layer) int {
+	if !o.grouped {
 		return l.K
 	}
-	return target.FitGroup(l.Group, l.K, groupSize)
+	return target.FitGroup(l.Group, l.K, GroupSize)
 }
 
 // Fit implements [target.Format].
-func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
+func (o Output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
 	switch why := target.Single(l); {
 	case why != "":
 		return target.Fit{Why: why}
-	case l.N%rowMultiple != 0 || l.K%colMultiple != 0:
-		return target.Fit{Why: fmt.Sprintf("it has %d rows and %d columns: want multiples of %d and %d", l.N, l.K, rowMultiple, colMultiple)}
+	case l.N%RowMultiple != 0 || l.K%ColMultiple != 0:
+		return target.Fit{Why: fmt.Sprintf("it has %d rows and %d columns: want multiples of %d and %d", l.N, l.K, RowMultiple, ColMultiple)}
 	case w == nil:
 		return target.Fit{}
-	case f.columns(l) == 0:
-		return target.Fit{Why: fmt.Sprintf("it has groups of %d columns: want %d, a multiple of that, or all", l.Group, groupSize)}
+	case o.Columns(l) == 0:
+		return target.Fit{Why: fmt.Sprintf("it has groups of %d columns: want %d, a multiple of that, or all", l.Group, GroupSize)}
 	}
 	m, ok := target.MatchTable(w.Codebook, target.Integers(4), true)
 	if !ok {
@@ -61,15 +64,50 @@ func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
 }
 
 // Anew implements [target.Format].
-func (*output) Anew(*target.Layer) (lut.Options, error) {
+func (Output) Anew(*target.Layer) (lut.Options, error) {
 	return lut.Options{}, errors.New("it takes layers only as they are")
 }
+
+// written is the quantization_config.
+type written struct {
+	Method  string `json:"quant_method"`
+	Bits    int    `json:"bits"`
+	Group   int    `json:"group_size"` // -1 is a row
+	DescAct bool   `json:"desc_act"`
+	Sym     bool   `json:"sym"`
+	Head    bool   `json:"lm_head"`
+	Format  string `json:"checkpoint_format"`
+	Marlin  bool   `json:"is_marlin_format,omitempty"`
+}
+
+// WriteFolder writes the folder of a checkpoint that config.json calls of some format, and of MARLIN's own if it is.
+func (o Output) WriteFolder(ctx context.Context, dir string, s target.Source, p target.Packer, format string, marlin bool) error {
+	c := written{Method: "gptq", Bits: 4, Group: weight.RowGroup, Sym: true, Format: format, Marlin: marlin}
+	if o.grouped {
+		c.Group = GroupSize
+	}
+	c.Head = slices.ContainsFunc(o.model.Layers, func(l *target.Layer) bool { return l.Role == arch.HeadWeight })
+	q, err := target.Indented(c)
+	if err != nil {
+		return err
+	}
+	file, err := target.JSON(c)
+	if err != nil {
+		return err
+	}
+	return target.WriteFolder(ctx, dir, s, p, target.Folder{
+		Edits: []target.Member{{Key: "quantization_config", Value: q}},
+		Files: map[string][]byte{"quantize_config.json": file},
+	})
+}
+
+type output struct{ Output }
 
 // Entries implements [target.Packer].
 func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
 	return []hf.Entry{
-		{Name: l.Name + ".B", DType: "I32", Shape: []int{l.K / tileCols, 2 * l.N}},
-		{Name: l.Name + ".s", DType: hf.F16, Shape: []int{l.K / f.columns(l), l.N}},
+		{Name: l.Name + ".B", DType: "I32", Shape: []int{l.K / TileCols, 2 * l.N}},
+		{Name: l.Name + ".s", DType: hf.F16, Shape: []int{l.K / f.Columns(l), l.N}},
 	}, nil
 }
 
@@ -83,41 +121,16 @@ func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
 	if !ok {
 		return nil, errors.New("has another table than before")
 	}
-	group := f.columns(l)
+	group := f.Columns(l)
 	groups := w.K / group
 	scales := target.Transpose(m.Scales(w, weight.F16, group), w.N, groups, weight.F16.Size())
-	return [][]byte{pack(w.N, w.K, func(dst []uint8, n int) { m.RowCodes(dst, w, n) }), ordered(scales, groups)}, nil
-}
-
-// written is the quantization_config.
-type written struct {
-	Method  string `json:"quant_method"`
-	Bits    int    `json:"bits"`
-	Group   int    `json:"group_size"` // -1 is a row
-	DescAct bool   `json:"desc_act"`
-	Sym     bool   `json:"sym"`
-	Head    bool   `json:"lm_head"`
-	Format  string `json:"checkpoint_format"`
-	Marlin  bool   `json:"is_marlin_format"`
+	return [][]byte{
+		Pack(w.N, w.K, place, func(dst []uint8, n int) { m.RowCodes(dst, w, n) }),
+		Ordered(scales, scalePlaces(groups)),
+	}, nil
 }
 
 // Write implements [target.Format].
 func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
-	c := written{Method: "gptq", Bits: 4, Group: weight.RowGroup, Sym: true, Format: "marlin", Marlin: true}
-	if f.grouped {
-		c.Group = groupSize
-	}
-	c.Head = slices.ContainsFunc(f.model.Layers, func(l *target.Layer) bool { return l.Role == arch.HeadWeight })
-	q, err := target.Indented(c)
-	if err != nil {
-		return err
-	}
-	file, err := target.JSON(c)
-	if err != nil {
-		return err
-	}
-	return target.WriteFolder(ctx, dir, s, f, target.Folder{
-		Edits: []target.Member{{Key: "quantization_config", Value: q}},
-		Files: map[string][]byte{"quantize_config.json": file},
-	})
+	return f.WriteFolder(ctx, dir, s, f, "marlin", true)
 }

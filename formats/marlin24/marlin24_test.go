@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lutq/lutq/formats/marlin"
 	"github.com/lutq/lutq/formats/source/sourcetest"
 	"github.com/lutq/lutq/quantize/lut24"
 )
@@ -13,7 +14,7 @@ import (
 // TestBits holds the place of every bit against the digests of a packer written from the original's
 // permutations and PyTorch's order of metadata.
 func TestBits(t *testing.T) {
-	codes := pack(256, 128, func(dst []uint8, n int) {
+	codes := marlin.Pack(256, 128, place, func(dst []uint8, n int) {
 		for k := range dst {
 			dst[k] = uint8((131*k + 7*n + k*n%5) % 16)
 		}
@@ -38,12 +39,12 @@ func TestBits(t *testing.T) {
 }
 
 func TestUnpack(t *testing.T) {
-	want := make([]uint8, tileRows*tileCols)
+	want := make([]uint8, marlin.TileRows*marlin.TileCols)
 	for i := range want {
 		want[i] = uint8((i*i/7 + i) % 16)
 	}
 	got := make([]uint8, len(want))
-	unpack(got, pack(tileRows, tileCols, func(dst []uint8, n int) { copy(dst, want[n*tileCols:]) }))
+	marlin.Unpack(got, marlin.Pack(marlin.TileRows, marlin.TileCols, place, func(dst []uint8, n int) { copy(dst, want[n*marlin.TileCols:]) }), place)
 	if !slices.Equal(got, want) {
 		t.Errorf("codes come back as %v", got)
 	}

@@ -7,13 +7,7 @@ import (
 
 	"github.com/lutq/lutq/formats/codes"
 	"github.com/lutq/lutq/formats/hf"
-)
-
-// What rows, columns and columns with a scale are multiples of.
-const (
-	rowMultiple = 256
-	colMultiple = 128
-	groupSize   = 128
+	"github.com/lutq/lutq/formats/marlin"
 )
 
 // zero is the code of 0.
@@ -62,17 +56,17 @@ func layer(s *hf.Stored, name string, t *hf.Tensor) (hf.Encoded, error) {
 	switch {
 	case len(t.Shape) != 2 || t.DType != "I32" || t.Shape[0] < 1 || t.Shape[1] < 1:
 		return none, t.Errorf("is %s %v: want I32 [k/32, 2·n]", t.DType, t.Shape)
-	case t.Shape[0]%(colMultiple/2/tileCols) != 0 || t.Shape[1]%(2*rowMultiple) != 0:
-		return none, t.Errorf("shape %v: want [k/32, 2·n] with n a multiple of %d and k of %d", t.Shape, rowMultiple, colMultiple)
+	case t.Shape[0]%(marlin.ColMultiple/2/marlin.TileCols) != 0 || t.Shape[1]%(2*marlin.RowMultiple) != 0:
+		return none, t.Errorf("shape %v: want [k/32, 2·n] with n a multiple of %d and k of %d", t.Shape, marlin.RowMultiple, marlin.ColMultiple)
 	case meta == nil:
 		return none, t.Errorf("no pattern: want a tensor %q", name+".B_meta")
 	case scale == nil:
 		return none, t.Errorf("no scales: want a tensor %q", name+".s")
 	}
-	n, k := t.Shape[1]/2, t.Shape[0]*2*tileCols
+	n, k := t.Shape[1]/2, t.Shape[0]*2*marlin.TileCols
 	groups := 1
 	if len(scale.Shape) == 2 && scale.Shape[0] != 1 {
-		groups = k / groupSize
+		groups = k / marlin.GroupSize
 	}
 	if err := codes.Shape(meta, t.Shape, "I16"); err != nil {
 		return none, err
@@ -85,8 +79,8 @@ func layer(s *hf.Stored, name string, t *hf.Tensor) (hf.Encoded, error) {
 		return none, err
 	}
 	kept := codes.Tiled(t, codes.Tiles[uint8]{
-		Rows: tileRows, Cols: tileCols, Bytes: 4 * tileWords, Unpack: unpack,
-		At: func(row, col int) int64 { return 4 * (int64(col)*2*int64(n) + int64(row)*tileWords) },
+		Rows: marlin.TileRows, Cols: marlin.TileCols, Bytes: 4 * marlin.TileWords, Unpack: func(dst []uint8, raw []byte) { marlin.Unpack(dst, raw, place) },
+		At: func(row, col int) int64 { return 4 * (int64(col)*2*int64(n) + int64(row)*marlin.TileWords) },
 	})
 	m := &codes.Matrix{
 		N: n, K: k, Bits: 4, Group: k / groups, Values: codes.Signed(4), ScaleType: hf.F16,
