@@ -14,6 +14,8 @@ import (
 var (
 	//go:embed wgmma.cuh
 	wgmmaSource string
+	//go:embed fields.cuh
+	fieldsSource string
 	//go:embed lutmany.cu
 	manySource string
 )
@@ -100,9 +102,9 @@ func (k manyKernel) kernel() driver.Kernel {
 	stages, atoms := k.rings(k.Format)
 	return driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", manyName, k.name()),
-		Source: ptxSource + lutSource + wgmmaSource + manySource,
+		Source: ptxSource + lutSource + wgmmaSource + fieldsSource + manySource,
 		Options: driver.CompileOptions{Defines: append(k.defines(), "NT=2", "DEPTH=1", fmt.Sprintf("WARPS=%d", k.threads()/32),
-			fmt.Sprintf("COLUMNS=%d", k.columns), fmt.Sprintf("GROUPS4=%d", k.groups), fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms), "PLANES=0")},
+			fmt.Sprintf("COLUMNS=%d", k.columns), fmt.Sprintf("GROUPS4=%d", k.groups), fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms), "PLANES=0", "OF_ATOM=2")},
 	}
 }
 
