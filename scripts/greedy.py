@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes what transformers writes with a model, taking the most likely token, for the tests of calib/decode.
 
-    scripts/greedy.py MODEL… > calib/decode/testdata/greedy.json
+    scripts/greedy.py calib/testdata/lutq-tiny ../shared/models/lutq-11m .cache/smollm2 > calib/decode/testdata/greedy.json
 
 256 tokens in float32 after each prompt, whatever ends a text, with the margin of the most likely token at each: where
 it is small, rounding may decide. Needs torch and transformers.
