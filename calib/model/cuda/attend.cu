@@ -2,8 +2,6 @@
 // norms of heads, the turning of queries and keys, the keeping of keys and values, and the mixing of values.
 // For activations of 16 bits.
 
-#if ACTS != 0
-
 // A block has some query heads of a head of keys and values, as many as an mma has columns, and its warps
 // 16 keys at a time each. So keys and values are read once for all of these heads.
 constexpr u32 ATTEND_WARPS = 8, ATTEND_HEADS = 8, ATTEND_KEYS = 16;
@@ -342,5 +340,3 @@ ATTEND(32)
 ATTEND(64)
 ATTEND(96)
 ATTEND(128)
-
-#endif
