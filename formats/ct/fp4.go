@@ -238,6 +238,9 @@ const (
 	e4m3Times = 0x1p4
 )
 
+// mostGlobal is the exponent of the largest power of two in float32, which the divisor is stored in.
+const mostGlobal = 127
+
 type nvfp4Format struct {
 	fp4
 	mu    sync.Mutex
@@ -262,7 +265,7 @@ func (f *nvfp4Format) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
 	top := 0.0
 	eachScale(w, m, func(v float64) { top = max(top, v) })
 	if top > 0 {
-		s.global = math.Exp2(math.Floor(math.Log2(e4m3Max / top)))
+		s.global = math.Exp2(min(math.Floor(math.Log2(e4m3Max/top)), mostGlobal))
 	}
 	change := m.Rounded
 	eachScale(w, m, func(v float64) {

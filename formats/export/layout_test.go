@@ -1,6 +1,7 @@
 package export_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"math"
@@ -184,6 +185,8 @@ func drawMatrix(t *rapid.T) (*lut.Matrix, weight.ScaleType) {
 		name, scaleType = "e2m1", weight.E8M0
 	case 2:
 		name, scaleType = "e2m1", weight.S1E4M3
+	case 3:
+		name = "nf"
 	}
 	bits := 4
 	if name[0] == 'q' {
@@ -263,6 +266,39 @@ func TestLayouts(t *testing.T) {
 	for name := range decoders {
 		if fitted[name] == 0 && !testing.Short() { // with which few are drawn
 			t.Errorf("nothing fits %s", name)
+		}
+	}
+}
+
+// TestLeastScales: a divisor that brings the least scale there is to E4M3's largest would be more than float32 holds.
+func TestLeastScales(t *testing.T) {
+	cb, err := lut.NewCodebook("e2m1", 4, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &lut.Matrix{N: 8, K: 32, Bits: 4, Group: 32, ScaleType: weight.E8M0, Codebook: cb.Values, Codes: bytes.Repeat([]byte{0xf1}, 8*16), Scales: make([]byte, 8)}
+	want := w.Dequantize()
+	if want[0] == 0 {
+		t.Fatal("the least scale of E8M0 is 0")
+	}
+	for _, name := range []string{"nvfp4", "mxfp4"} {
+		to, err := export.For(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := layerOf("a.b", "", w)
+		f, err := to.Format(&target.Model{DType: weight.F32, Layers: []*target.Layer{l}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fit := f.Fit(l, w); fit.Why != "" {
+			t.Fatalf("%s: %s", name, fit.Why)
+		}
+		s := packed(t, f, l, w)
+		for i, v := range want {
+			if got := decoders[name](s, [2]int{w.N, w.K}, i/w.K, i%w.K); float32(got) != v {
+				t.Fatalf("%s: weight %d is %v: want %v", name, i, got, v)
+			}
 		}
 	}
 }
