@@ -115,7 +115,6 @@ func CUDA(ctx context.Context, o CUDAOptions) ([]Row, error) {
 type gpu struct {
 	dev    *driver.Device
 	engine *cuda.Engine
-	unpack *cuda.Dequantizer
 	stream *driver.Stream
 }
 
@@ -126,8 +125,7 @@ func onGPU(c *driver.CUDA, f func(g *gpu) error) error {
 		return err
 	}
 	err = dev.Do(func() (err error) {
-		g := &gpu{dev: dev, unpack: cuda.NewDequantizer(dev)}
-		defer func() { err = errors.Join(err, g.unpack.Close()) }()
+		g := &gpu{dev: dev}
 		if g.engine, err = cuda.New(dev, c.Cache()); err != nil {
 			return err
 		}
@@ -283,7 +281,8 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 	if m > cuda.MaxRows {
 		var u *cuda.Unpacked
 		if d := b.dense; d.blas != nil {
-			u = &cuda.Unpacked{Dequantizer: b.unpack, BLAS: d.blas, Scratch: mem.alloc(ring[0].ScratchBytes()), Bytes: ring[0].ScratchBytes()}
+			size := cuda.UnpackedScratch(ring[0])
+			u = &cuda.Unpacked{BLAS: d.blas, Scratch: mem.alloc(size), Bytes: size}
 		}
 		if most := b.engine.MostScratch(ring[0], m); most > 0 {
 			o.Scratch = mem.alloc(most)

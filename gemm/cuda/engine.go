@@ -21,7 +21,7 @@ type Engine struct {
 	modules map[moduleKey]*module
 	tuned   map[tuningKey]Config
 	many    map[tuningKey]Way // what is chosen for more than MaxRows
-	others  functions         // of kernels for them
+	others  functions         // of kernels for them, and for what is not multiplied
 	args    driver.Args
 
 	noCompiler error // why only prebuilt kernels can be loaded, or nil
@@ -71,7 +71,7 @@ type Matrix struct {
 	N, K   int
 	Format Format
 
-	dev           *driver.Device
+	engine        *Engine
 	codes, scales driver.Ptr
 	codebook      []uint32
 	exponent      int // of the power of two by which lutmany.cu multiplies the scales
@@ -100,7 +100,7 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 		}
 	}
 	scales := f.scales(t)
-	m := &Matrix{N: t.N, K: t.K, Format: f, dev: e.dev, bytes: int64(len(t.Codes)) + int64(len(scales)), exponent: f.scaleExponent(scales, t.Codebook)}
+	m := &Matrix{N: t.N, K: t.K, Format: f, engine: e, bytes: int64(len(t.Codes)) + int64(len(scales)), exponent: f.scaleExponent(scales, t.Codebook)}
 	for i, v := range t.Codebook {
 		h := f.convert(v)
 		if f.infinite(h) {
@@ -126,7 +126,7 @@ func (m *Matrix) Close() error {
 	var errs []error
 	for _, p := range []*driver.Ptr{&m.codes, &m.scales} {
 		if *p != 0 && !m.part {
-			errs = append(errs, m.dev.Free(*p))
+			errs = append(errs, m.engine.dev.Free(*p))
 		}
 		*p = 0
 	}

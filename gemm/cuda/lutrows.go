@@ -36,13 +36,6 @@ func (r lutrows) kernel() driver.Kernel {
 	return k
 }
 
-// Dequantizer writes rows of quantized matrices as dense numbers, on one device. Its
-// methods are called inside [driver.Device.Do].
-type Dequantizer struct {
-	functions
-	args driver.Args
-}
-
 // functions are kernels that are loaded when they are first asked for.
 type functions struct {
 	dev     *driver.Device
@@ -57,15 +50,6 @@ type loaded struct {
 	function *driver.Function
 }
 
-// NewDequantizer returns a dequantizer. Kernels are compiled when they are first
-// needed.
-func NewDequantizer(d *driver.Device) *Dequantizer {
-	return &Dequantizer{functions: functions{d, map[compiled]loaded{}}}
-}
-
-// Close unloads the kernels.
-func (d *Dequantizer) Close() error { return d.close() }
-
 func (f *functions) close() error {
 	var errs []error
 	for _, k := range f.kernels {
@@ -75,12 +59,10 @@ func (f *functions) close() error {
 	return errors.Join(errs...)
 }
 
-// Rows queues the writing of count rows of a matrix to dst [count, K], as numbers of
-// the matrix's type or as F32: the products of rounded table values and scales.
-// The rows are those whose numbers, 32 bits each, lie at index, or where index is 0
-// those from first on. Whole tiles as numbers of the matrix's type are written at the speed of memory, others
+// Rows implements [Packed]: numbers are the products of rounded table values and scales.
+// Whole tiles as numbers of the matrix's type are written at the speed of memory, others
 // one number at a time.
-func (d *Dequantizer) Rows(s *driver.Stream, w *Matrix, dst driver.Ptr, out driver.DType, index driver.Ptr, first, count int) error {
+func (w *Matrix) Rows(s *driver.Stream, dst driver.Ptr, out driver.DType, index driver.Ptr, first, count int) error {
 	switch {
 	case w.codes == 0:
 		return errors.New("the matrix has been closed")
@@ -92,19 +74,20 @@ func (d *Dequantizer) Rows(s *driver.Stream, w *Matrix, dst driver.Ptr, out driv
 		return nil
 	}
 	if out == w.Format.Type && index == 0 && first%repack.TileRows == 0 && dst%16 == 0 {
-		l, args := w.denseLaunch(dst, first, count, d.dev.Info.SMs)
-		return d.launch(s, lutdense{w.Format}, denseName, l, args)
+		l, args := w.denseLaunch(dst, first, count, w.engine.dev.Info.SMs)
+		return w.engine.launchOther(s, lutdense{w.Format}, denseName, l, args)
 	}
 	l, args := w.rowsLaunch(dst, index, first, count)
-	return d.launch(s, lutrows{w.Format, out}, rowsName, l, args)
+	return w.engine.launchOther(s, lutrows{w.Format, out}, rowsName, l, args)
 }
 
-func (d *Dequantizer) launch(s *driver.Stream, k compiled, name string, l driver.Launch, args []byte) error {
-	f, err := d.function(k, name, l.Shared)
+// launchOther launches a kernel that is no [Config].
+func (e *Engine) launchOther(s *driver.Stream, k compiled, name string, l driver.Launch, args []byte) error {
+	f, err := e.others.function(k, name, l.Shared)
 	if err != nil {
 		return err
 	}
-	return f.Launch(s, l, d.args.Reset().Struct(args))
+	return f.Launch(s, l, e.args.Reset().Struct(args))
 }
 
 // rowsLaunch returns how the kernel is launched, and its argument in C's layout.

@@ -56,7 +56,6 @@ func TestCompileRows(t *testing.T) {
 // TestGPUDequantize compares every weight with the product of table value and scale.
 func TestGPUDequantize(t *testing.T) {
 	onGPU(t, func(e *Engine, s *driver.Stream) {
-		d := NewDequantizer(e.dev)
 		for i, f := range testFormats() {
 			const n, k = 37, 800
 			m := testMatrix(uint64(i), n, k, f)
@@ -67,14 +66,14 @@ func TestGPUDequantize(t *testing.T) {
 			dst := must(e.dev.Alloc(4 * n * k))(t)
 
 			whole := make([]uint16, n*k)
-			err := errors.Join(d.Rows(s, w, dst, f.Type, 0, 0, 16), d.Rows(s, w, dst+2*16*k, f.Type, 0, 16, n-16),
+			err := errors.Join(w.Rows(s, dst, f.Type, 0, 0, 16), w.Rows(s, dst+2*16*k, f.Type, 0, 16, n-16),
 				e.dev.Read(driver.Bytes(whole), dst))
 			var missing *driver.MissingError
 			if errors.As(err, &missing) {
 				t.Skip(err)
 			}
 			picked := make([]float32, len(index)*k)
-			err = errors.Join(err, d.Rows(s, w, dst, driver.F32, at, 0, len(index)), e.dev.Read(driver.Bytes(picked), dst))
+			err = errors.Join(err, w.Rows(s, dst, driver.F32, at, 0, len(index)), e.dev.Read(driver.Bytes(picked), dst))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,15 +87,12 @@ func TestGPUDequantize(t *testing.T) {
 					t.Fatalf("%s: element %d of row %d is %g, want %g", f.name(), j%k, index[j/k], v, want)
 				}
 			}
-			if err := d.Rows(s, w, dst, f.Type, 0, 1, n); err == nil {
+			if err := w.Rows(s, dst, f.Type, 0, 1, n); err == nil {
 				t.Error("rows beyond the last: no error")
 			}
 			if err := errors.Join(w.Close(), e.dev.Free(at), e.dev.Free(dst)); err != nil {
 				t.Fatal(err)
 			}
-		}
-		if err := d.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 }

@@ -14,36 +14,35 @@ const UnpackedBytes = 128 << 20
 // unpackedRows is what rows are unpacked in multiples of: whole tiles, and as cuBLAS divides them.
 const unpackedRows = 128
 
-// ScratchBytes returns the least of [UnpackedBytes] and what all of a matrix takes as numbers, or what its
+// UnpackedScratch returns the least of [UnpackedBytes] and what all of a matrix takes as numbers, or what its
 // fewest rows take if that is more.
-func (w *Matrix) ScratchBytes() int {
-	row := w.K * w.Format.Type.Size()
-	return min(w.N*row, max(UnpackedBytes, unpackedRows*row))
+func UnpackedScratch(w Packed) int {
+	n, k := w.Shape()
+	row := k * w.Type().Size()
+	return min(n*row, max(UnpackedBytes, unpackedRows*row))
 }
 
 // Unpacked multiplies many rows of X: it writes the numbers that a matrix stands for to scratch
 // memory, as many rows at a time as that has room for, and cuBLAS multiplies by them.
 type Unpacked struct {
-	Dequantizer *Dequantizer
-	BLAS        *driver.BLAS
-	Scratch     driver.Ptr
-	Bytes       int // of Scratch
+	BLAS    *driver.BLAS
+	Scratch driver.Ptr
+	Bytes   int // of Scratch
 }
 
 // MatMul queues Y = X·Ŵᵀ, or Y += X·Ŵᵀ, with a Y [M, N] of type out: that of the matrix or F32. Weights are
 // rounded to the matrix's type, where [Engine.MatMul] multiplies its sums by the scales. Operands have no bias.
-func (u *Unpacked) MatMul(s *driver.Stream, w *Matrix, o Operands, out driver.DType, add bool) error {
+func (u *Unpacked) MatMul(s *driver.Stream, w Packed, o Operands, out driver.DType, add bool) error {
 	switch {
-	case w.codes == 0:
-		return errors.New("the matrix has been closed")
 	case o.M < 1 || o.X == 0 || o.Y == 0:
 		return fmt.Errorf("%d rows of activations at %#x to %#x", o.M, uint64(o.X), uint64(o.Y))
 	case o.Bias != 0:
 		return errors.New("an unpacked product takes no bias")
 	}
-	size := w.K * w.Format.Type.Size()
+	rows, k := w.Shape()
+	size := k * w.Type().Size()
 	most := u.Bytes / size
-	if most < w.N {
+	if most < rows {
 		most -= most % unpackedRows
 	}
 	if most == 0 {
@@ -53,16 +52,16 @@ func (u *Unpacked) MatMul(s *driver.Stream, w *Matrix, o Operands, out driver.DT
 	if add {
 		beta = 1
 	}
-	for first := 0; first < w.N; first += most {
-		n := min(most, w.N-first)
-		if err := u.Dequantizer.Rows(s, w, u.Scratch, w.Format.Type, 0, first, n); err != nil {
+	for first := 0; first < rows; first += most {
+		n := min(most, rows-first)
+		if err := w.Rows(s, u.Scratch, w.Type(), 0, first, n); err != nil {
 			return err
 		}
 		err := u.BLAS.GEMM(driver.GEMM{
-			M: o.M, N: n, K: w.K, TransB: true,
+			M: o.M, N: n, K: k, TransB: true,
 			A: driver.Operand{Ptr: o.X}, B: driver.Operand{Ptr: u.Scratch},
-			C:  driver.Operand{Ptr: o.Y + driver.Ptr(first*out.Size()), Ld: w.N},
-			In: w.Format.Type, Out: out, Alpha: 1, Beta: beta,
+			C:  driver.Operand{Ptr: o.Y + driver.Ptr(first*out.Size()), Ld: rows},
+			In: w.Type(), Out: out, Alpha: 1, Beta: beta,
 		})
 		if err != nil {
 			return err

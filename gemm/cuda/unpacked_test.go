@@ -69,7 +69,7 @@ func TestGPUUnpacked(t *testing.T) {
 		if errors.As(err, &missing) {
 			t.Skip(err)
 		}
-		u := Unpacked{Dequantizer: NewDequantizer(e.dev), BLAS: must(blas, err)(t)}
+		u := Unpacked{BLAS: must(blas, err)(t)}
 		for i, f := range testFormats() {
 			const n, k, rows = 403, 800, 37
 			p := testProduct(n, k, rows, f.Type, false)
@@ -80,7 +80,7 @@ func TestGPUUnpacked(t *testing.T) {
 			}
 			want := conform.NewReference(rand.New(rand.NewPCG(1, 1)), of, p.X, nil, rows, 1, f.Type)
 			sums := must(e.dev.Alloc(4 * rows * n))(t)
-			for _, u.Bytes = range []int{m.w.ScratchBytes(), 2 * k * 150} {
+			for _, u.Bytes = range []int{UnpackedScratch(m.w), 2 * k * 150} {
 				u.Scratch = must(e.dev.Alloc(u.Bytes))(t)
 				y := make([]uint16, rows*n)
 				twice := make([]float32, rows*n)
@@ -102,7 +102,7 @@ func TestGPUUnpacked(t *testing.T) {
 					t.Errorf("%s in %d bytes, added: relative error %.3g", f.name(), u.Bytes, rel)
 				}
 			}
-			u.Bytes = m.w.ScratchBytes()
+			u.Bytes = UnpackedScratch(m.w)
 			u.Scratch = must(e.dev.Alloc(u.Bytes))(t)
 			if i == 0 {
 				m.o.Scratch = must(e.dev.Alloc(e.MostScratch(m.w, rows)))(t)
@@ -121,7 +121,7 @@ func TestGPUUnpacked(t *testing.T) {
 			}
 			m.close(t)
 		}
-		if err := errors.Join(u.Dequantizer.Close(), blas.Close()); err != nil {
+		if err := blas.Close(); err != nil {
 			t.Error(err)
 		}
 	})

@@ -34,7 +34,7 @@ func (o *Ops) embed(h model.Array, rows driver.Ptr, n int, w model.Weight, scale
 	switch {
 	case o.err != nil:
 	case m.packed != nil:
-		o.fail(o.unpack.Rows(o.stream, m.packed, ptr(h), driver.F32, rows, 0, n))
+		o.fail(m.packed.Rows(o.stream, ptr(h), driver.F32, rows, 0, n))
 		if scale != 1 {
 			grid, block := elements(h.Len())
 			o.launch("multiply", grid, block, h, scale, int64(h.Len()))

@@ -28,7 +28,7 @@ type matrix struct {
 	n, k   int
 	dense  driver.Ptr
 	home   *driver.HostBuffer
-	packed *gemmcuda.Matrix
+	packed gemmcuda.Packed
 }
 
 // Shape returns [N, K].
@@ -105,21 +105,20 @@ func (o *Ops) uploadAs(dst driver.Ptr, data []byte, from driver.DType) {
 	o.release(buffer)
 }
 
-// Packed uploads a quantized matrix. The fused kernels multiply by one of the kind lut in 16-bit
-// activations where they have a layout for it, K a multiple of 32 and groups of
-// [weight.Groups] or K; others are kept dense.
+// Packed uploads a quantized matrix. It is multiplied by as [gemmcuda.Pack] has it, in 16-bit activations; what
+// that has no kernel for is kept dense.
 func (o *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
-	if l, ok := m.(*lut.Matrix); ok && o.fuses(l.K, l.Group) {
-		tiles, err := repack.CUDA(l)
-		if err != nil {
-			return nil, err
-		}
-		return o.tiles(tiles)
-	}
 	n, k := m.Shape()
+	upload, err := gemmcuda.Pack(m, o.acts)
+	switch {
+	case err != nil:
+		return nil, err
+	case upload != nil:
+		return o.uploaded(n, k, upload)
+	}
 	w := &matrix{n: n, k: k}
 	data := o.dequantize(m)
 	if err := o.now(func() { o.settle(w, data, o.acts) }); err != nil {
@@ -129,13 +128,13 @@ func (o *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 }
 
 // Multiplies implements [model.Ops].
-func (o *Ops) Multiplies(kind string) bool { return kind == lut.Name }
+func (o *Ops) Multiplies(kind string) bool { return slices.Contains(gemmcuda.Kinds(), kind) }
 
 // Layout uploads a matrix as [Ops.Packed] does, tiles that the fused kernels multiply by as
 // they are.
 func (o *Ops) Layout(l lut.Layout) (model.Weight, error) {
-	if tiles, ok := l.(*repack.CUDATiles); ok && o.fuses(tiles.K, tiles.Group) {
-		return o.tiles(tiles)
+	if tiles, ok := l.(*repack.CUDATiles); ok && gemmcuda.Fuses(tiles.K, tiles.Group, o.acts) {
+		return o.uploaded(tiles.N, tiles.K, func(e *gemmcuda.Engine) (gemmcuda.Packed, error) { return e.Upload(tiles, o.acts) })
 	}
 	m, err := l.Matrix()
 	if err != nil {
@@ -144,10 +143,11 @@ func (o *Ops) Layout(l lut.Layout) (model.Weight, error) {
 	return o.Packed(m)
 }
 
-func (o *Ops) tiles(t *repack.CUDATiles) (model.Weight, error) {
-	w := &matrix{n: t.N, k: t.K}
+// uploaded returns what is uploaded of an [n, k] matrix.
+func (o *Ops) uploaded(n, k int, upload func(*gemmcuda.Engine) (gemmcuda.Packed, error)) (model.Weight, error) {
+	w := &matrix{n: n, k: k}
 	err := o.dev.Do(func() (err error) {
-		w.packed, err = o.engine.Upload(t, o.acts)
+		w.packed, err = upload(o.engine)
 		return err
 	})
 	if err != nil {
@@ -168,11 +168,6 @@ func (o *Ops) dequantize(m weight.Matrix) []byte {
 	return data
 }
 
-// fuses reports whether the fused kernels multiply by a matrix of rows of k weights, in groups.
-func (o *Ops) fuses(k, group int) bool {
-	return o.acts != driver.F32 && k%32 == 0 && (group == k || slices.Contains(weight.Groups(), group))
-}
-
 // Linear multiplies x by several weights.
 func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 	in := x.(*array)
@@ -190,7 +185,7 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 		for _, p := range to {
 			y, w := p.Y.(*array), p.W.(operand).base()
 			switch {
-			case w.packed != nil && o.engine.Unpacks(w.packed, rows):
+			case w.packed != nil && w.packed.Unpacks(rows):
 				o.unpacked(y, in, rows, w, p.Add)
 			case w.packed != nil:
 				o.fused(y, in, rows, w, p.Add)
@@ -210,7 +205,7 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 
 // unpacked queues a product of many rows by a packed weight, as dense ones are multiplied.
 func (o *Ops) unpacked(y, x *array, rows int, w *matrix, add bool) {
-	u := gemmcuda.Unpacked{Dequantizer: o.unpack, BLAS: o.blas, Bytes: w.packed.ScratchBytes()}
+	u := gemmcuda.Unpacked{BLAS: o.blas, Bytes: gemmcuda.UnpackedScratch(w.packed)}
 	u.Scratch = o.scratch(u.Bytes)
 	defer o.release(u.Scratch)
 	if o.err == nil {
@@ -231,14 +226,14 @@ func (o *Ops) fused(y, x *array, rows int, w *matrix, add bool) {
 		defer o.release(to)
 	}
 	var scratch driver.Ptr
-	if n := o.engine.ScratchBytes(w.packed, rows); n > 0 {
+	if n := w.packed.ScratchBytes(rows); n > 0 {
 		scratch = o.scratch(n)
 		defer o.release(scratch)
 	}
 	if o.err != nil {
 		return
 	}
-	o.fail(o.engine.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: to, X: from, M: rows, Scratch: scratch}))
+	o.fail(w.packed.MatMul(o.stream, gemmcuda.Operands{Y: to, X: from, M: rows, Scratch: scratch}))
 	switch {
 	case y.dtype == o.acts:
 	case add:
@@ -257,7 +252,7 @@ func (o *Ops) denseOf(w *matrix) (at driver.Ptr, scratch bool) {
 	}
 	at = o.scratch(w.n * w.k * o.acts.Size())
 	if o.err == nil {
-		o.fail(o.unpack.Rows(o.stream, w.packed, at, o.acts, 0, 0, w.n))
+		o.fail(w.packed.Rows(o.stream, at, o.acts, 0, 0, w.n))
 	}
 	return at, true
 }

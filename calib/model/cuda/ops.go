@@ -33,7 +33,6 @@ type Options struct {
 type Ops struct {
 	dev    *driver.Device
 	engine *gemmcuda.Engine
-	unpack *gemmcuda.Dequantizer
 	acts   driver.DType
 	stream *driver.Stream
 	blas   *driver.BLAS
@@ -72,7 +71,7 @@ func New(dev *driver.Device, e *gemmcuda.Engine, o Options) (*Ops, error) {
 	if _, ok := actsDefine[o.Type]; !ok {
 		return nil, fmt.Errorf("activations of type %v: want f16, bf16 or f32", o.Type)
 	}
-	ops := &Ops{dev: dev, engine: e, unpack: gemmcuda.NewDequantizer(dev), acts: o.Type, limit: o.Resident, reserve: o.Reserve, functions: map[string]*driver.Function{}, flashes: map[flashShape]*driver.Function{}}
+	ops := &Ops{dev: dev, engine: e, acts: o.Type, limit: o.Resident, reserve: o.Reserve, functions: map[string]*driver.Function{}, flashes: map[flashShape]*driver.Function{}}
 	ops.homes.buffers = map[*driver.HostBuffer]struct{}{}
 	ops.pool.init()
 	if err := dev.Do(ops.open); err != nil {
@@ -107,7 +106,7 @@ func (o *Ops) Close() error {
 		if o.stream != nil {
 			errs = append(errs, o.stream.Sync())
 		}
-		errs = append(errs, o.homes.close(), o.pool.close(o.dev), o.unpack.Close())
+		errs = append(errs, o.homes.close(), o.pool.close(o.dev))
 		for _, m := range o.modules {
 			errs = append(errs, m.Close())
 		}
