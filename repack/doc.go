@@ -38,7 +38,19 @@
 // k/Group; Group need not be related to 32, so a half-block may hold columns
 // of several groups, and the last group may be short.
 //
+// # CPU panels of binary codes
+//
+// Binary codes have the same panels and half-blocks, of Bits planes of 64 bytes, for kernels that look up sums of
+// four columns by the nibbles of bytes. Column 16v + 8u + 4l + c of a half-block, c from 0 to 3, is bit 4u + c of
+// byte 32v + 16l + r of a plane for row 16·panel + r. Plane i of half-block h of panel p begins at byte
+//
+//	64 · ((p·halves + h)·Bits + i)
+//
+// Factors lie apart, [panels][groups][Bits][16], with the offset before them if there are offsets.
+//
+// # Padding
+//
 // Rows beyond N and columns beyond K are padding: their codes are 0, and the
-// scales of the rows are 0, so that every weight of a padded row is 0. Kernels
+// scales and factors of the rows are 0, so that every weight of a padded row is 0. Kernels
 // do not read padded columns.
 package repack

@@ -117,7 +117,7 @@ func TestImports(t *testing.T) {
 		{"quantize/gptq", []string{"quantize/weight", "gemm/cpu"}},
 		{"quantize", []string{"formats/", "quantize/"}},
 		{"repack/tiles", []string{"formats/", "quantize/lut", "quantize/weight", "repack"}},
-		{"repack", []string{"quantize/lut", "quantize/weight", "formats/num"}},
+		{"repack", []string{"quantize/bcq", "quantize/lut", "quantize/weight", "formats/num"}},
 		{"gemm/ref", []string{"quantize/lut", "quantize/weight"}},
 		{"gemm/conform", []string{"quantize/lut", "quantize/weight", "formats/num", "gemm/ref", "gemm/cuda/driver"}},
 		{"gemm/cpu", []string{"repack", "quantize/lut", "quantize/weight", "formats/num", "gemm/cpu/"}},

@@ -3,9 +3,9 @@
 // # Products
 //
 // [Engine.MatMul] computes Y = X·Wᵀ, row-major, for X of M×K and a weight
-// matrix W of N×K held in one of two stored forms: [Dense] keeps the F32, F16
-// or BF16 bytes of a checkpoint and [LUT] the packed codes of a quantized
-// layer. Neither is ever expanded as a whole: a worker decodes 16 rows by 256
+// matrix W of N×K held in one of three stored forms: [Dense] keeps the F32, F16
+// or BF16 bytes of a checkpoint, [LUT] the packed codes of a quantized
+// layer and [Planes] one of binary codes. None is ever expanded as a whole: a worker decodes 16 rows by 256
 // columns at a time into a panel [k][16] of float32, and the register-tiled
 // microkernel runs all M rows of X over that panel before the next is decoded.
 //
@@ -52,6 +52,16 @@
 // [FixedError], and usually 7e-5: the rounding of x, which is more where one column dwarfs those around it, and of the
 // table, which is none for even levels. A block of x of which the largest is below 2^-111 loses bits.
 //
+// Products of up to 8 rows by [Planes], binary codes, go through tables of the sums of four columns of x, of which every
+// sign is there. 128 columns of x are whole numbers of 22 bits times a power of two, so that sums over a segment, the
+// columns of a group among those, are exact. Segment by segment it is
+//
+//	y = fma(sum of x, offset, y)    32 columns by 32 columns, where there are offsets
+//	y = fma(float32(Σ ±x) · unit of x, factor, y)    plane by plane
+//
+// with y from zero. More rows are multiplied by the float32 weights. So are all where a half-block of 32 columns has
+// several groups.
+//
 // The number of threads and the instruction set change no bit, except that [Engine.Arrange] chooses fixed point by the
 // instruction set; the number of rows M only as it decides between the two. The portable Go
 // code rounds its fused multiply-adds exactly as the hardware does.
@@ -64,7 +74,8 @@
 //
 // Codes are decoded by permutations of the table, which sits in registers:
 // one VPERMPS or VPERMI2PS a column at 512 bits; with AVX2 VPERMPS and blends,
-// and VPERMILPS at 2 bits. In fixed point the low and the high bytes of values are looked up by VPSHUFB, 32 codes at a
+// and VPERMILPS at 2 bits. Sums of columns are looked up by VPSHUFB a byte at a time, for 16 rows of two tables each, and
+// added up in words. In fixed point the low and the high bytes of values are looked up by VPSHUFB, 32 codes at a
 // time, interleaved to words and multiplied by VPMADDWD.
 //
 // The assembly in the _amd64.s files is written by the program in

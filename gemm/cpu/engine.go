@@ -38,6 +38,8 @@ type Engine struct {
 	fused, fixed []fusedOp      // of the product at hand
 	fixedX       fixedRows      // of the product at hand
 	rows         []rowOp        // of the product at hand
+	planes       []planesOp     // of the product at hand
+	planeTables  PlaneTables    // of the product at hand
 	fusedScratch []fusedScratch // by worker
 	pool         *pool          // the workers but for worker 0, the caller
 }

@@ -81,13 +81,16 @@ func (e *Engine) turns(m, k int) int {
 // few computes those products of few rows for which there are kernels of
 // their own, and returns the others.
 func (e *Engine) few(x []float32, k, m int, ops []Op) (others []Op) {
-	fused, fixed, rows := e.fused[:0], e.fixed[:0], e.rows[:0]
+	fused, fixed, rows, planes := e.fused[:0], e.fixed[:0], e.rows[:0], e.planes[:0]
 	for _, op := range ops {
 		w, ok := op.W.(*LUT)
 		dense, isDense := op.W.(*Dense)
+		binary, isBinary := op.W.(*Planes)
 		switch {
 		case isDense && m == 1 && dense.rows():
 			rows = append(rows, rowOp{op.Y, dense})
+		case isBinary && m <= planesRows && binary.Tabled():
+			planes = append(planes, planesOp{op.Y, binary})
 		case ok && w.fixed != nil:
 			fixed = append(fixed, fusedOp{op.Y, w})
 		case ok && w.fusable():
@@ -96,7 +99,7 @@ func (e *Engine) few(x []float32, k, m int, ops []Op) (others []Op) {
 			others = append(others, op)
 		}
 	}
-	e.fused, e.fixed, e.rows = fused, fixed, rows
+	e.fused, e.fixed, e.rows, e.planes = fused, fixed, rows, planes
 	if len(rows) > 0 {
 		e.rowProduct(x[:k], rows)
 	}
@@ -105,6 +108,9 @@ func (e *Engine) few(x []float32, k, m int, ops []Op) (others []Op) {
 	}
 	if len(fixed) > 0 {
 		e.fixedProduct(x, k, m, fixed)
+	}
+	if len(planes) > 0 {
+		e.planesProduct(e.tablesOf(x, k, m), 0, m, planes)
 	}
 	return others
 }

@@ -184,6 +184,18 @@ func rowBF16AVX2(np int, y, x *float32, b *byte, stride, k int)
 //go:noescape
 func quantizeAVX2(dst *int16, scales *float32, stride int, src *float32, blocks int)
 
+//go:noescape
+func planes1AVX2(y *float32, words, factors *byte, stype, bits, offset int, tables *byte, units, sums *float32, halves, group, block int)
+
+//go:noescape
+func planes3AVX2(y *float32, words, factors *byte, stype, bits, offset int, tables *byte, units, sums *float32, halves, group, block int)
+
+//go:noescape
+func tablesAVX2(dst *byte, units, sums, x *float32, halves int)
+
+//go:noescape
+func planesDecodeAVX2(dst *float32, words *byte, factors *float32, bits, halves int)
+
 // gemm computes y[m, 16·panels] = [y +] alpha · x[m,k] · b for panels b0 and,
 // where the kernel takes two, b1. The callers in gemm.go keep every access in
 // bounds.
@@ -508,4 +520,47 @@ func (s isa) row(y, x []float32, b []byte, stride, np int, t dtype) {
 	} else {
 		rowBF16AVX2(np, &y[0], &x[0], &b[0], stride, k)
 	}
+}
+
+// planes computes the product c; see planesGeneric.
+func (s isa) planes(y *[16]float32, c *planesCall) {
+	if s == generic {
+		planesGeneric(y, c)
+		return
+	}
+	_ = c.words[64*c.bits*c.halves-1]
+	size := 32
+	if c.stype == scalesF32 {
+		size = 64
+	}
+	_ = c.factors[size*(c.bits+c.offset)*ceilDiv(c.halves, c.group)-1]
+	_, _, _ = c.tables[128*c.width*c.halves-1], c.units[ceilDiv(c.halves, c.block)-1], c.sums[c.halves-1]
+	o, w, f, t, u, x := &y[0], &c.words[0], &c.factors[0], &c.tables[0], &c.units[0], &c.sums[0]
+	if c.width == 1 {
+		planes1AVX2(o, w, f, c.stype, c.bits, c.offset, t, u, x, c.halves, c.group, c.block)
+	} else {
+		planes3AVX2(o, w, f, c.stype, c.bits, c.offset, t, u, x, c.halves, c.group, c.block)
+	}
+}
+
+// tables makes the tables of a row of x; see tablesGeneric.
+func (s isa) tables(tables []byte, units, sums, x []float32) {
+	halves := len(x) / 32
+	if s == generic || halves == 0 {
+		tablesGeneric(tables, units, sums, x)
+		return
+	}
+	_, _, _ = tables[128*entryBytes*halves-1], units[ceilDiv(halves, tableBlock)-1], sums[halves-1]
+	tablesAVX2(&tables[0], &units[0], &sums[0], &x[0], halves)
+}
+
+// planesDecode writes the weights of half-blocks of one group; see planesDecodeGeneric.
+func (s isa) planesDecode(dst []float32, words []byte, factors *[planeFactors][16]float32, bits int) {
+	halves := len(dst) / 512
+	if s == generic || halves == 0 {
+		planesDecodeGeneric(dst, words, factors, bits)
+		return
+	}
+	_ = words[64*bits*halves-1]
+	planesDecodeAVX2(&dst[0], &words[0], &factors[0][0], bits, halves)
 }

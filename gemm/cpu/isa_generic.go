@@ -56,3 +56,11 @@ func (s isa) quantize(dst []int16, scales []float32, stride int, x []float32) {
 func (s isa) row(y, x []float32, b []byte, stride, np int, t dtype) {
 	rowGeneric(y, x, b, stride, np, t)
 }
+
+func (s isa) planes(y *[16]float32, c *planesCall) { planesGeneric(y, c) }
+
+func (s isa) tables(tables []byte, units, sums, x []float32) { tablesGeneric(tables, units, sums, x) }
+
+func (s isa) planesDecode(dst []float32, words []byte, factors *[planeFactors][16]float32, bits int) {
+	planesDecodeGeneric(dst, words, factors, bits)
+}

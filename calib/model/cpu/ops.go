@@ -9,6 +9,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
@@ -116,15 +117,18 @@ func (c *Ops) Dense(n, k int, t hf.DType, data []byte) (model.Weight, error) {
 	return stored{w}, nil
 }
 
-// Packed implements [model.Ops]. There are kernels for the kind lut; others
+// Packed implements [model.Ops]. There are kernels for the kinds lut and bcq; others
 // become float32.
 func (c *Ops) Packed(m weight.Matrix) (model.Weight, error) {
-	if l, ok := m.(*lut.Matrix); ok {
-		panels, err := repack.CPU(l)
+	switch m := m.(type) {
+	case *lut.Matrix:
+		panels, err := repack.CPU(m)
 		if err != nil {
 			return nil, err
 		}
 		return c.Layout(panels)
+	case *bcq.Matrix:
+		return packedPlanes(m)
 	}
 	if err := m.Validate(); err != nil {
 		return nil, err
@@ -142,7 +146,20 @@ func (c *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 }
 
 // Multiplies implements [model.Ops].
-func (c *Ops) Multiplies(kind string) bool { return kind == lut.Name }
+func (c *Ops) Multiplies(kind string) bool { return kind == lut.Name || kind == bcq.Name }
+
+// packedPlanes lays binary codes out for the engine.
+func packedPlanes(m *bcq.Matrix) (model.Weight, error) {
+	panels, err := repack.Planes(m)
+	if err != nil {
+		return nil, err
+	}
+	w, err := gemmcpu.NewPlanes(panels)
+	if err != nil {
+		return nil, err
+	}
+	return stored{w}, nil
+}
 
 // Layout implements [model.Ops]. It keeps panels.
 func (c *Ops) Layout(l lut.Layout) (model.Weight, error) {

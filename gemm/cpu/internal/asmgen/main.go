@@ -61,6 +61,12 @@ func Files() map[string][]byte {
 				g.fixed(bits)
 			}
 		}),
+		"planes_amd64.s": file(func(g *gen) {
+			g.planes(1)
+			g.planes(3)
+			g.tables()
+			g.planesDecode()
+		}),
 		"row_amd64.s": file(func(g *gen) {
 			g.row("F16")
 			g.row("BF16")
