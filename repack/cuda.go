@@ -179,6 +179,11 @@ func CUDA(m *lut.Matrix) (*CUDATiles, error) {
 	if err := checkCUDAGroup(m.Group, m.K); err != nil {
 		return nil, err
 	}
+	return tilesOf(m, false)
+}
+
+// tilesOf lays a matrix out, with columns in the order of [CUDATiles] or in their own.
+func tilesOf(m *lut.Matrix, own bool) (*CUDATiles, error) {
 	p := &CUDATiles{N: m.N, K: m.K, Bits: m.Bits, Group: m.Group, ScaleType: m.ScaleType}
 	p.Codes = make([]byte, p.Tiles()*p.TileBytes())
 	p.Scales = make([]byte, p.Tiles()*p.TileScaleBytes())
@@ -187,7 +192,7 @@ func CUDA(m *lut.Matrix) (*CUDATiles, error) {
 	return p, overTiles(p.Tiles(), func(from, to int) error {
 		rows := make([]byte, TileRows*p.rowBytes()+slack)
 		for tile := from; tile < to; tile++ {
-			p.pack(tile, rows, m)
+			p.pack(tile, rows, m, own)
 		}
 		return nil
 	})
@@ -196,12 +201,15 @@ func CUDA(m *lut.Matrix) (*CUDATiles, error) {
 // rowBytes returns the size of a row of canonical codes with its padding.
 func (p *CUDATiles) rowBytes() int { return p.Atoms() * AtomCols / 8 * p.Bits }
 
-// pack writes a tile. rows is scratch for its rows of canonical codes.
-func (p *CUDATiles) pack(tile int, rows []byte, m *lut.Matrix) {
+// pack writes a tile, with columns in their own order or not. rows is scratch for its rows of canonical codes.
+func (p *CUDATiles) pack(tile int, rows []byte, m *lut.Matrix, own bool) {
 	width, groups, size := p.rowBytes(), m.Groups(), p.ScaleType.Size()
 	for row := range TileRows {
 		n := tile*TileRows + row
 		copyRow(rows[row*width:][:width], m, n)
+		if own {
+			turnPairs(rows[row*width:][:width], p.Bits)
+		}
 		if n >= m.N {
 			continue
 		}
@@ -232,6 +240,11 @@ func (p *CUDATiles) Matrix() (*lut.Matrix, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
+	return p.matrix(false)
+}
+
+// matrix is Matrix of tiles with columns in the order of [CUDATiles] or in their own.
+func (p *CUDATiles) matrix(own bool) (*lut.Matrix, error) {
 	m := &lut.Matrix{N: p.N, K: p.K, Bits: p.Bits, Group: p.Group, ScaleType: p.ScaleType}
 	m.Codes = make([]byte, m.N*m.RowBytes())
 	m.Scales = make([]byte, m.N*m.Groups()*p.ScaleType.Size())
@@ -239,7 +252,7 @@ func (p *CUDATiles) Matrix() (*lut.Matrix, error) {
 	err := overTiles(p.Tiles(), func(from, to int) error {
 		rows := make([]byte, TileRows*p.rowBytes()+slack)
 		for tile := from; tile < to; tile++ {
-			if err := p.unpack(tile, rows, m); err != nil {
+			if err := p.unpack(tile, rows, m, own); err != nil {
 				return err
 			}
 		}
@@ -251,8 +264,8 @@ func (p *CUDATiles) Matrix() (*lut.Matrix, error) {
 	return m, nil
 }
 
-// unpack reads a tile. rows is scratch for its rows of canonical codes.
-func (p *CUDATiles) unpack(tile int, rows []byte, m *lut.Matrix) error {
+// unpack reads a tile, with columns in their own order or not. rows is scratch for its rows of canonical codes.
+func (p *CUDATiles) unpack(tile int, rows []byte, m *lut.Matrix, own bool) error {
 	width, groups, size := p.rowBytes(), m.Groups(), p.ScaleType.Size()
 	for atom := range p.Atoms() {
 		src := p.atom(tile, atom)
@@ -272,6 +285,9 @@ func (p *CUDATiles) unpack(tile int, rows []byte, m *lut.Matrix) error {
 	}
 	for row := range TileRows {
 		n := tile*TileRows + row
+		if own {
+			turnPairs(rows[row*width:][:width], p.Bits)
+		}
 		if !takeRow(m, n, rows[row*width:][:width]) {
 			return fmt.Errorf("codes in the padding of row %d", n)
 		}
