@@ -16,6 +16,7 @@ import (
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
@@ -60,9 +61,11 @@ type Case struct {
 	N, K     int
 	Rows     []int // of X that the matrix is multiplied by
 	Matrix   *lut.Matrix
+	Sparse   *lut24.Matrix // of [DrawSparse], what Matrix stands for as well
 	Products []*Product
 
 	seed, number uint64
+	sparse       bool
 }
 
 // Product is one to be multiplied. Operands are of the type of the format, row-major.
@@ -91,6 +94,15 @@ func Draw(seed uint64, i int, f Format) *Case {
 	return c
 }
 
+// DrawSparse is [Draw] of a matrix of which every four columns keep two, of a format of what is kept: groups of the case have
+// twice as many columns.
+func DrawSparse(seed uint64, i int, kept Format) *Case {
+	kept.Group *= 2
+	c := Draw(seed, i, kept)
+	c.sparse = true
+	return c
+}
+
 func (c *Case) String() string { return fmt.Sprintf("%+v, %d×%d", c.Format, c.N, c.K) }
 
 // mostUnitVectors is how many of them are multiplied at most.
@@ -105,9 +117,13 @@ func (c *Case) Fill() {
 	if group == 0 {
 		group = c.K
 	}
-	c.Matrix = RandomMatrix(r, c.N, c.K, c.Bits, group, c.Scale)
-	if c.number%3 == 2 {
-		Raw(c.Matrix)
+	if c.sparse {
+		c.Sparse, c.Matrix = randomSparse(r, c.N, c.K, c.Bits, group, c.Scale)
+	} else {
+		c.Matrix = RandomMatrix(r, c.N, c.K, c.Bits, group, c.Scale)
+		if c.number%3 == 2 {
+			Raw(c.Matrix)
+		}
 	}
 	held := *c.Matrix
 	held.Codebook = RoundedTable(c.Matrix.Codebook, c.Type)
@@ -189,6 +205,34 @@ func RandomMatrix(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) *lut
 	}
 	slices.Sort(m.Codebook)
 	return m
+}
+
+// RandomSparse returns a matrix of which two in four columns are kept, all pairs of them as often, that is otherwise as
+// [RandomMatrix] has it.
+func RandomSparse(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) *lut24.Matrix {
+	pairs := []uint8{4, 8, 9, 12, 13, 14}
+	group = min(group, k)
+	m := &lut24.Matrix{
+		Kept:    RandomMatrix(r, n, k/lut24.Chunk*lut24.Kept, bits, group/lut24.Chunk*lut24.Kept, st),
+		Pattern: make([]byte, n*lut24.PatternBytes(k)),
+	}
+	for row := range n {
+		for c := range k / lut24.Chunk {
+			lut24.SetNibble(m.RowPattern(row), c, pairs[r.IntN(len(pairs))])
+		}
+	}
+	return m
+}
+
+// randomSparse returns such a matrix, with a 0 in its table for there to be one of the kind lut that stands for the same.
+func randomSparse(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) (*lut24.Matrix, *lut.Matrix) {
+	m := RandomSparse(r, n, k, bits, group, st)
+	m.Kept.Codebook[r.IntN(len(m.Kept.Codebook))] = 0
+	dense, err := m.LUT()
+	if err != nil {
+		panic(err) // which its 0 makes impossible
+	}
+	return m, dense
 }
 
 // Raw gives a matrix the numbers of a format of others: a table that reaches far beyond 1, -127 at 4

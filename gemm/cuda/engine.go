@@ -22,6 +22,7 @@ type Engine struct {
 	tuned   map[tuningKey]Config
 	many    map[tuningKey]Way // what is chosen for more than MaxRows
 	others  functions         // of kernels for them, and for what is not multiplied
+	sparse  map[tuningKey]Config // what is chosen by matrices of which two columns in four are kept
 	args    driver.Args
 
 	noCompiler error // why only prebuilt kernels can be loaded, or nil
@@ -48,7 +49,8 @@ func New(d *driver.Device, cache *driver.Cache) (*Engine, error) {
 	}
 	return &Engine{
 		dev: d, cache: cache, limits: limitsOf(d.Info),
-		modules: map[moduleKey]*module{}, tuned: map[tuningKey]Config{}, many: map[tuningKey]Way{}, others: functions{d, map[compiled]loaded{}}, noCompiler: d.CanCompile(),
+		modules: map[moduleKey]*module{}, tuned: map[tuningKey]Config{}, many: map[tuningKey]Way{}, others: functions{d, map[compiled]loaded{}},
+		sparse: map[tuningKey]Config{}, noCompiler: d.CanCompile(),
 	}, nil
 }
 
@@ -101,12 +103,8 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 	}
 	scales := f.scales(t)
 	m := &Matrix{N: t.N, K: t.K, Format: f, engine: e, bytes: int64(len(t.Codes)) + int64(len(scales)), exponent: f.scaleExponent(scales, t.Codebook)}
-	for i, v := range t.Codebook {
-		h := f.convert(v)
-		if f.infinite(h) {
-			return nil, fmt.Errorf("table value %d, %g, does not fit in %v", i, v, dtype)
-		}
-		m.codebook = append(m.codebook, uint32(h))
+	if m.codebook, err = f.table(t.Codebook); err != nil {
+		return nil, err
 	}
 	if m.codes, err = e.dev.Upload(t.Codes); err != nil {
 		return nil, err
@@ -144,9 +142,12 @@ type Operands struct {
 	Scratch driver.Ptr
 }
 
-func (o Operands) check(w *Matrix) error {
+func (o Operands) check(w *Matrix) error { return o.checkFor(w.codes) }
+
+// checkFor is check for a matrix whose codes are at an address.
+func (o Operands) checkFor(codes driver.Ptr) error {
 	switch {
-	case w.codes == 0:
+	case codes == 0:
 		return errors.New("the matrix has been closed")
 	case o.M < 1:
 		return fmt.Errorf("%d rows of activations", o.M)
@@ -187,7 +188,7 @@ func (e *Engine) matMulPacked(s *driver.Stream, w *Matrix, o Operands) error {
 	if err != nil {
 		return err
 	}
-	return e.each(w, o, rows, func(o Operands) error { return e.launch(s, w, o, c, gemmName) })
+	return each(w.N, w.K, o, rows, func(o Operands) error { return e.launch(s, w, o, c, gemmName) })
 }
 
 // MatMulWith is MatMul under a given configuration, with one kernel for all rows, that of
@@ -208,14 +209,14 @@ func (e *Engine) launchAll(s *driver.Stream, w *Matrix, o Operands, c Config, ke
 	if err := o.check(w); err != nil {
 		return err
 	}
-	return e.each(w, o, parts(o.M, max(c.rowsOfX(), MaxRows)), func(o Operands) error { return e.launch(s, w, o, c, kernel) })
+	return each(w.N, w.K, o, parts(o.M, max(c.rowsOfX(), MaxRows)), func(o Operands) error { return e.launch(s, w, o, c, kernel) })
 }
 
-// each calls f with up to so many rows at a time.
-func (e *Engine) each(w *Matrix, o Operands, rows int, f func(Operands) error) error {
+// each calls f with up to so many rows at a time of a product by an n×k matrix.
+func each(n, k int, o Operands, rows int, f func(Operands) error) error {
 	for m := 0; m < o.M; m += rows {
 		part := Operands{
-			Y: o.Y + driver.Ptr(2*m*w.N), X: o.X + driver.Ptr(2*m*w.K),
+			Y: o.Y + driver.Ptr(2*m*n), X: o.X + driver.Ptr(2*m*k),
 			Bias: o.Bias, M: min(rows, o.M-m),
 		}
 		if err := f(part); err != nil {

@@ -103,6 +103,19 @@ func (f Format) scales(t *repack.CUDATiles) []byte {
 	return scales
 }
 
+// table rounds the values of a table to the type of X.
+func (f Format) table(values []float32) ([]uint32, error) {
+	var all []uint32
+	for i, v := range values {
+		h := f.convert(v)
+		if f.infinite(h) {
+			return nil, fmt.Errorf("table value %d, %g, does not fit in %v", i, v, f.Type)
+		}
+		all = append(all, uint32(h))
+	}
+	return all, nil
+}
+
 // convert rounds a table value to the type of X.
 func (f Format) convert(v float32) uint16 {
 	if f.Type == driver.BF16 {

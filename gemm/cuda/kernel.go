@@ -13,6 +13,9 @@ var ptxSource string
 //go:embed lut.cuh
 var lutSource string
 
+//go:embed slots.cuh
+var slotsSource string
+
 //go:embed glu.cuh
 var gluSource string
 

@@ -8,8 +8,12 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
-//go:embed lutcolumns.cu
-var columnsSource string
+var (
+	//go:embed quad.cuh
+	quadSource string
+	//go:embed lutcolumns.cu
+	columnsSource string
+)
 
 const columnsName = "lutcolumns"
 
@@ -17,7 +21,7 @@ const columnsName = "lutcolumns"
 type lutcolumns struct{}
 
 func (lutcolumns) kernel() driver.Kernel {
-	return driver.Kernel{Name: columnsName + ".cu", Source: ptxSource + wgmmaSource + columnsSource}
+	return driver.Kernel{Name: columnsName + ".cu", Source: ptxSource + wgmmaSource + quadSource + columnsSource}
 }
 
 // preparedBytes returns what m rows of k columns of X take when they are prepared.

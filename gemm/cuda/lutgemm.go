@@ -28,7 +28,7 @@ type gemmVariant struct {
 const gemmWarps = 16 // of a block
 
 func (lutgemm) name() string             { return "lutgemm" }
-func (lutgemm) source() string           { return gemmSource }
+func (lutgemm) source() string           { return slotsSource + gemmSource }
 func (lutgemm) twin() bool               { return true }
 func (lutgemm) has(_ Format, m int) bool { return m <= MaxRows }
 

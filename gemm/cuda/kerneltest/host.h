@@ -331,6 +331,48 @@ static void multiply(Thread* threads, uint32_t) {
 static const Collective mma_f16 = {"mma", WARP, multiply<float_of_f16>};
 static const Collective mma_bf16 = {"mma", WARP, multiply<float_of_bf16>};
 
+// SparseMma is what a lane holds of D = A·B + C, with C in d, where every four columns of A keep two. Bits of a
+// pattern say which.
+struct SparseMma {
+    uint32_t a[4], b[4];
+    float d[4];
+    uint32_t pattern, selector;
+};
+
+// The places are those of PTX's "Matrix fragments for sparse mma.m16n8k32" for 16 bits: A, of what is kept, D and of B each
+// 16 rows as in m16n8k16. The patterns of lanes 4g + 2·selector and the next, for columns 0 to 15 and 16 to 31, have row
+// g in the low half and row g + 8 in the high one: nibble c is i0 | i1<<2 of columns 4c + i0 and 4c + i1, and in ordered
+// metadata i0 < i1.
+template <float (*VALUE)(uint16_t)>
+static void multiply_sparse(Thread* threads, uint32_t) {
+    float a[16][32] = {}, b[32][8];
+    for (uint32_t lane = 0; lane < WARP; lane++) {
+        const SparseMma& m = threads[lane].as<SparseMma>();
+        const uint32_t g = lane / 4, t = lane % 4;
+        if (m.selector > 1 || m.selector != threads[0].as<SparseMma>().selector) fail("selector %u of a sparse mma", m.selector);
+        for (uint32_t r = 0; r < 4; r++) {
+            const uint32_t row = g + r % 2 * 8, chunk = t + r / 2 * 4;
+            const uint32_t pattern = threads[4 * g + 2 * m.selector + chunk / 4].as<SparseMma>().pattern >> r % 2 * 16 >> chunk % 4 * 4;
+            const uint32_t i0 = pattern & 3, i1 = pattern >> 2 & 3;
+            if (i0 >= i1) fail("a sparse mma keeps columns %u and %u of row %u, chunk %u", i0, i1, row, chunk);
+            a[row][4 * chunk + i0] = VALUE(m.a[r]);
+            a[row][4 * chunk + i1] = VALUE(m.a[r] >> 16);
+            for (uint32_t e = 0; e < 2; e++) b[2 * t + e + r * 8][g] = VALUE(m.b[r] >> 16 * e);
+        }
+    }
+    for (uint32_t lane = 0; lane < WARP; lane++) {
+        SparseMma& m = threads[lane].as<SparseMma>();
+        for (uint32_t j = 0; j < 4; j++) {
+            const uint32_t row = lane / 4 + j / 2 * 8, col = lane % 4 * 2 + j % 2;
+            double sum = m.d[j];
+            for (uint32_t k = 0; k < 32; k++) sum += (double)a[row][k] * b[k][col];
+            m.d[j] = (float)sum;
+        }
+    }
+}
+static const Collective sparse_mma_f16 = {"mma.sp", WARP, multiply_sparse<float_of_f16>};
+static const Collective sparse_mma_bf16 = {"mma.sp", WARP, multiply_sparse<float_of_bf16>};
+
 // Turned is what a lane gives of four matrices of 8×8 numbers that are stored turned, and where it stores eight
 // numbers, a column.
 struct Turned {
@@ -708,6 +750,17 @@ inline void cvt_rn_bf16x2_f32(uint32_t& d, float hi, float lo) { d = host::bf16_
 MMA(f16)
 MMA(bf16)
 #undef MMA
+#define SPARSE_MMA(TYPE)                                                                                                      \
+    inline void mma_sp_ordered_metadata_sync_aligned_m16n8k32_row_col_f32_##TYPE##_##TYPE##_f32(                              \
+        float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, \
+        uint32_t b2, uint32_t b3, float c0, float c1, float c2, float c3, uint32_t pattern, uint32_t selector) {              \
+        host::SparseMma m = {{a0, a1, a2, a3}, {b0, b1, b2, b3}, {c0, c1, c2, c3}, pattern, selector};                        \
+        host::meet(host::sparse_mma_##TYPE, &m);                                                                              \
+        d0 = m.d[0], d1 = m.d[1], d2 = m.d[2], d3 = m.d[3];                                                                   \
+    }
+SPARSE_MMA(f16)
+SPARSE_MMA(bf16)
+#undef SPARSE_MMA
 inline void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t& d, uint32_t from) {
     host::Tile t = {from};
     host::meet(host::turn_tile, &t);

@@ -1,0 +1,179 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/repack"
+)
+
+// SparseMatrix is a matrix of which every four columns keep two, in a GPU's memory, for activations of one type.
+type SparseMatrix struct {
+	N, K   int
+	Format Format // of what is kept
+
+	dev           *driver.Device
+	codes, scales driver.Ptr // codes with the pattern of each atom behind its own
+	codebook      []uint32
+	bytes         int64
+}
+
+// SparseFormats returns every format of what is kept that kernels exist for.
+func SparseFormats() []Format {
+	var all []Format
+	for _, f := range Formats() {
+		if (lutsparse{}).has(f, 1) {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// interleaved returns the codes of a matrix with the pattern of each atom behind the atom's.
+func interleaved(t *repack.SparseTiles) []byte {
+	size := t.Kept.AtomBytes()
+	all := make([]byte, 0, len(t.Kept.Codes)+len(t.Pattern))
+	for i := range t.Kept.Tiles() * t.Kept.Atoms() {
+		all = append(all, t.Kept.Codes[i*size:][:size]...)
+		all = append(all, t.Pattern[i*repack.PatternAtomBytes:][:repack.PatternAtomBytes]...)
+	}
+	return all
+}
+
+// UploadSparse copies a matrix to the GPU and rounds its table to the type of the activations, F16 or BF16. K must be a
+// multiple of 32.
+func (e *Engine) UploadSparse(t *repack.SparseTiles, dtype driver.DType) (*SparseMatrix, error) {
+	if err := t.Validate(); err != nil {
+		return nil, err
+	}
+	f, err := FormatOf(t.Kept, dtype)
+	if err != nil {
+		return nil, err
+	}
+	if e.noCompiler != nil {
+		return nil, fmt.Errorf("products by weights of which two in four are kept: %w", e.noCompiler)
+	}
+	n, k := t.Shape()
+	m := &SparseMatrix{N: n, K: k, Format: f, dev: e.dev}
+	// Whatever stands in the way of multiplying shows here.
+	if _, err := e.sparseConfigs(m, 1); err != nil {
+		return nil, err
+	}
+	if m.codebook, err = f.table(t.Kept.Codebook); err != nil {
+		return nil, err
+	}
+	codes, scales := interleaved(t), f.scales(t.Kept)
+	m.bytes = int64(len(codes)) + int64(len(scales))
+	if m.codes, err = e.dev.Upload(codes); err != nil {
+		return nil, err
+	}
+	if m.scales, err = e.dev.Upload(scales); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// Bytes returns what the matrix takes of the GPU's memory, which a multiplication reads once.
+func (m *SparseMatrix) Bytes() int64 { return m.bytes }
+
+// Close frees the matrix.
+func (m *SparseMatrix) Close() error {
+	var errs []error
+	for _, p := range []*driver.Ptr{&m.codes, &m.scales} {
+		if *p != 0 {
+			errs = append(errs, m.dev.Free(*p))
+		}
+		*p = 0
+	}
+	return errors.Join(errs...)
+}
+
+// shape returns that of a product of m rows of X.
+func (m *SparseMatrix) shape(rows int) shape {
+	s := shape{Format: m.Format, n: m.N, k: m.K, m: rows}
+	s.slices = s.sparseSlices()
+	return s
+}
+
+// SparseConfigs returns the configurations for m rows of X, or for more than one launch multiplies those of the first, the
+// best guess first; with others also those that split K otherwise, for tests.
+func (e *Engine) SparseConfigs(w *SparseMatrix, m int, others bool) []Config {
+	m = min(m, MaxRows)
+	all, _ := e.sparseConfigs(w, m)
+	if others {
+		s := w.shape(m)
+		for _, c := range (lutsparse{}).others(s) {
+			if _, _, err := s.under(c).plan(c, e.limits); err == nil {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// sparseChoice returns the configuration that a multiplication runs under: the tuned one, or the first.
+func (e *Engine) sparseChoice(w *SparseMatrix, m int) (Config, error) {
+	key := tuningKey{w.Format, w.N, w.K, bucket(m)}
+	if c, ok := e.sparse[key]; ok {
+		return c, nil
+	}
+	all, err := e.sparseConfigs(w, m)
+	if err != nil {
+		return nil, err
+	}
+	e.sparse[key] = all[0]
+	return all[0], nil
+}
+
+// sparseConfigs returns the configurations for so many rows of X, up to MaxRows, the best guess first, or why there is none.
+func (e *Engine) sparseConfigs(w *SparseMatrix, rows int) ([]Config, error) {
+	s := w.shape(rows)
+	if !(lutsparse{}).has(s.Format, s.m) {
+		return nil, fmt.Errorf("no kernel for %d rows of activations and what is kept of %s", rows, s.name())
+	}
+	return lutsparse{}.tried(s, e.limits)
+}
+
+// MatMul queues Y = X·Ŵᵀ + Bias, as [Engine.MatMul] does: a launch for every 16 rows of X.
+func (e *Engine) MatMulSparse(s *driver.Stream, w *SparseMatrix, o Operands) error {
+	c, err := e.sparseChoice(w, min(o.M, MaxRows))
+	if err != nil {
+		return err
+	}
+	return e.MatMulSparseWith(s, w, o, c)
+}
+
+// MatMulSparseWith is MatMulSparse under one of [Engine.SparseConfigs].
+func (e *Engine) MatMulSparseWith(s *driver.Stream, w *SparseMatrix, o Operands, c Config) error {
+	return e.launchSparse(s, w, o, c, gemmName)
+}
+
+// ReadSparse queues the read-only twin of MatMulSparseWith.
+func (e *Engine) ReadSparse(s *driver.Stream, w *SparseMatrix, o Operands, c Config) error {
+	return e.launchSparse(s, w, o, c, readName)
+}
+
+func (e *Engine) launchSparse(s *driver.Stream, w *SparseMatrix, o Operands, c Config, kernel string) error {
+	if err := o.checkFor(w.codes); err != nil {
+		return err
+	}
+	mod, err := e.module(moduleKey{format: w.Format, config: c})
+	if err != nil {
+		return err
+	}
+	f := mod.gemm
+	if kernel == readName {
+		f = mod.read
+	}
+	return each(w.N, w.K, o, parts(o.M, c.rowsOfX()), func(o Operands) error {
+		p, launch, err := w.shape(o.M).under(c).plan(c, e.limits)
+		if err != nil {
+			return err
+		}
+		launch.Programmatic = e.dev.Info.Major >= 9
+		p.codes, p.scales, p.codebook = uint64(w.codes), uint64(w.scales), w.codebook
+		p.x, p.y, p.bias = uint64(o.X), uint64(o.Y), uint64(o.Bias)
+		return f.Launch(s, launch, e.args.Reset().Struct(p.bytes()))
+	})
+}
