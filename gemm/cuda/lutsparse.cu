@@ -29,7 +29,7 @@ constexpr u32 IN_TABLE = 4;  // as if of an atom no part of which is looked up i
 
 __device__ __forceinline__ Warp warp_of(const Params& p) {
     Warp w;
-    const u32 warp = threadIdx.x / 32;
+    const u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // which is known to be the same for all lanes then
     w.lane = threadIdx.x % 32;
     w.group = warp / SLICES;
     w.slice = warp % SLICES;
