@@ -20,8 +20,8 @@ type Engine struct {
 	limits  limits
 	modules map[moduleKey]*module
 	tuned   map[tuningKey]Config
-	many    map[tuningKey]Way // what is chosen for more than MaxRows
-	others  functions         // of kernels for them, and for what is not multiplied
+	many    map[tuningKey]Way    // what is chosen for more than MaxRows
+	others  functions            // of kernels for them, and for what is not multiplied
 	sparse  map[tuningKey]Config // what is chosen by matrices of which two columns in four are kept
 	args    driver.Args
 

@@ -43,17 +43,11 @@ func (k lutsparse) variants(f Format, m int) []Config {
 	var all []Config
 	for _, v := range []sparseVariant{
 		{rowsOfB, 16, 16, 1},
-		{rowsOfB, 16, 16, 2},
 		{rowsOfB, 8, 16, 1},
-		{rowsOfB, 4, 12, 2},
-		{rowsOfB, 4, 12, 3},
-		{rowsOfB, 8, 8, 3},
 		{rowsOfB, 8, 8, 4},
-		{MaxRows, 8, 8, 2},
 		{MaxRows, 8, 8, 3},
-		{MaxRows, 8, 8, 4},
+		{MaxRows, 8, 8, 2},
 		{MaxRows, 4, 8, 3},
-		{MaxRows, 4, 12, 1},
 	} {
 		if (v.rows == rowsOfB) == (m <= rowsOfB) {
 			all = append(all, v)
@@ -62,7 +56,9 @@ func (k lutsparse) variants(f Format, m int) []Config {
 	return all
 }
 
-func (k lutsparse) tried(s shape, l limits) ([]Config, error) { return s.fitting(k.variants(s.Format, s.m), l) }
+func (k lutsparse) tried(s shape, l limits) ([]Config, error) {
+	return s.fitting(k.variants(s.Format, s.m), l)
+}
 
 // others returns the variants that split K otherwise.
 func (k lutsparse) others(s shape) []Config {
@@ -86,7 +82,9 @@ func (v sparseVariant) defines() []string {
 }
 
 // room is that of the slots of lutgemm.cu.
-func (v sparseVariant) room(s shape, most int, l limits) (room, error) { return gemmVariant{}.room(s, most, l) }
+func (v sparseVariant) room(s shape, most int, l limits) (room, error) {
+	return gemmVariant{}.room(s, most, l)
+}
 
 // sparseSlices returns into how many slices K is split: sixteen load warps the most evenly, as soon as each has an atom.
 func (s shape) sparseSlices() int {

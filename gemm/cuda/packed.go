@@ -5,6 +5,7 @@ import (
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
@@ -34,7 +35,7 @@ type Packed interface {
 var _ Packed = (*Matrix)(nil)
 
 // Kinds lists the kinds of weight that there are kernels for.
-func Kinds() []string { return []string{lut.Name} }
+func Kinds() []string { return []string{lut.Name, lut24.Name} }
 
 // Pack lays a matrix out for the kernels of its kind, which takes no GPU, and returns what uploads it to an engine's, for
 // activations of a type; or nil where there is no kernel for it.
@@ -49,6 +50,15 @@ func Pack(m weight.Matrix, t driver.DType) (upload func(*Engine) (Packed, error)
 			return nil, err
 		}
 		return func(e *Engine) (Packed, error) { return e.Upload(tiles, t) }, nil
+	case *lut24.Matrix:
+		if !fusesSparse(m, t) {
+			return nil, nil
+		}
+		tiles, err := repack.SparseCUDA(m)
+		if err != nil {
+			return nil, err
+		}
+		return func(e *Engine) (Packed, error) { return e.UploadSparse(tiles, t) }, nil
 	}
 	return nil, nil
 }
@@ -57,6 +67,17 @@ func Pack(m weight.Matrix, t driver.DType) (upload func(*Engine) (Packed, error)
 // is a multiple of 32 and the groups are of [weight.Groups] or whole rows.
 func Fuses(k, group int, t driver.DType) bool {
 	return t != driver.F32 && k%32 == 0 && (group == k || slices.Contains(weight.Groups(), group))
+}
+
+// fusesSparse reports whether there is a kernel by what is kept of a matrix, in groups of half as many columns.
+func fusesSparse(m *lut24.Matrix, t driver.DType) bool {
+	f := Format{Bits: m.Kept.Bits, Group: m.Kept.Group, Scale: m.Kept.ScaleType, Type: t}
+	if m.Kept.Group == m.Kept.K {
+		f.Group = 0
+	}
+	f.Scale = heldScale(f.Group, f.Scale)
+	_, k := m.Shape()
+	return k%32 == 0 && slices.Contains(SparseFormats(), f)
 }
 
 // Shape implements [Packed].

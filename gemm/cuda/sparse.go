@@ -13,7 +13,7 @@ type SparseMatrix struct {
 	N, K   int
 	Format Format // of what is kept
 
-	dev           *driver.Device
+	engine        *Engine
 	codes, scales driver.Ptr // codes with the pattern of each atom behind its own
 	codebook      []uint32
 	bytes         int64
@@ -55,7 +55,7 @@ func (e *Engine) UploadSparse(t *repack.SparseTiles, dtype driver.DType) (*Spars
 		return nil, fmt.Errorf("products by weights of which two in four are kept: %w", e.noCompiler)
 	}
 	n, k := t.Shape()
-	m := &SparseMatrix{N: n, K: k, Format: f, dev: e.dev}
+	m := &SparseMatrix{N: n, K: k, Format: f, engine: e}
 	// Whatever stands in the way of multiplying shows here.
 	if _, err := e.sparseConfigs(m, 1); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (m *SparseMatrix) Close() error {
 	var errs []error
 	for _, p := range []*driver.Ptr{&m.codes, &m.scales} {
 		if *p != 0 {
-			errs = append(errs, m.dev.Free(*p))
+			errs = append(errs, m.engine.dev.Free(*p))
 		}
 		*p = 0
 	}
@@ -135,16 +135,37 @@ func (e *Engine) sparseConfigs(w *SparseMatrix, rows int) ([]Config, error) {
 	return lutsparse{}.tried(s, e.limits)
 }
 
-// MatMul queues Y = X·Ŵᵀ + Bias, as [Engine.MatMul] does: a launch for every 16 rows of X.
-func (e *Engine) MatMulSparse(s *driver.Stream, w *SparseMatrix, o Operands) error {
-	c, err := e.sparseChoice(w, min(o.M, MaxRows))
+var _ Packed = (*SparseMatrix)(nil)
+
+// Shape implements [Packed].
+func (m *SparseMatrix) Shape() (n, k int) { return m.N, m.K }
+
+// Type implements [Packed].
+func (m *SparseMatrix) Type() driver.DType { return m.Format.Type }
+
+// MatMul implements [Packed] by a launch for every 16 rows of X.
+func (m *SparseMatrix) MatMul(s *driver.Stream, o Operands) error {
+	if err := o.checkFor(m.codes); err != nil {
+		return err
+	}
+	rows := parts(o.M, MaxRows)
+	c, err := m.engine.sparseChoice(m, rows)
 	if err != nil {
 		return err
 	}
-	return e.MatMulSparseWith(s, w, o, c)
+	return m.engine.MatMulSparseWith(s, m, o, c)
 }
 
-// MatMulSparseWith is MatMulSparse under one of [Engine.SparseConfigs].
+// ScratchBytes implements [Packed].
+func (m *SparseMatrix) ScratchBytes(int) int { return 0 }
+
+// mostSparse are the rows of X up to which a launch for every 16 is faster than unpacking.
+const mostSparse = 64
+
+// Unpacks implements [Packed].
+func (m *SparseMatrix) Unpacks(rows int) bool { return rows > mostSparse }
+
+// MatMulSparseWith is [SparseMatrix.MatMul] under one of [Engine.SparseConfigs].
 func (e *Engine) MatMulSparseWith(s *driver.Stream, w *SparseMatrix, o Operands, c Config) error {
 	return e.launchSparse(s, w, o, c, gemmName)
 }
