@@ -77,10 +77,15 @@ __device__ __forceinline__ void seek(Cursor& c, const Params& p, const Warp& w) 
     c.scales = p.scales + ((u64)(tile * atoms + atom) * (8 * SCALE_BYTES) + w.lane / 4 * SCALE_BYTES);
 }
 
+// bring brings a tile's atom into the level-2 cache, of which codes are a lane's.
+__device__ __forceinline__ void bring(const u8* codes, u32 lane) {
+    if (lane < (BOTH_BYTES + 127) / 128) prefetch(codes + lane * 112);  // 128 for each, without the lane's 16
+}
+
 // load loads the batch at a cursor, from delay bytes behind its place, to half of a ring, and goes on to the next. It
-// returns how many tiles that has.
+// returns how many tiles that has. Tiles AHEAD of it are brought into the level-2 cache, or with more all up to those.
 template <u32 HALF>
-__device__ __forceinline__ u32 load(Ring& ring, Cursor& c, const Params& p, const Warp& w, u32 delay = 0) {
+__device__ __forceinline__ u32 load(Ring& ring, Cursor& c, const Params& p, const Warp& w, u32 delay = 0, bool more = false) {
     const u32 count = min(c.left, BATCH), atoms = atoms_of(p);
     if (count == 0) return 0;
     c.codes += delay;
@@ -92,6 +97,7 @@ __device__ __forceinline__ u32 load(Ring& ring, Cursor& c, const Params& p, cons
         load_codes(item.atom.w, c.codes, w.lane);
         load_stream(item.pattern, c.codes + ATOM_BYTES);
         if constexpr (GROUP != 0) load_scales(item.atom.s, c.scales);
+        if (AHEAD && c.left > i + AHEAD) bring(c.codes + (u64)(atoms * BOTH_BYTES) * TEAMS * AHEAD, w.lane);
         c.codes += (u64)(atoms * BOTH_BYTES) * TEAMS;
         c.scales += (u64)(atoms * 8 * SCALE_BYTES) * TEAMS;
     }
