@@ -248,7 +248,7 @@ func (m *Model) attend(a activations, d *layer) {
 
 // attentionIn writes what queries, keys and values are made of to a.n.
 func (m *Model) attentionIn(a activations, d *layer) {
-	m.ops.RMSNorm(a.n, a.h, d.attnNorm, a.t, d.block.AttnNorm.Eps)
+	m.normFor(d.q.w, a, d.attnNorm, d.block.AttnNorm.Eps)
 }
 
 // mix writes the mixtures of values to a.q.
@@ -319,7 +319,27 @@ func (m *Model) feed(a activations, d *layer) {
 
 // mlpIn writes what the MLP reads to a.n.
 func (m *Model) mlpIn(a activations, d *layer) {
-	m.ops.RMSNorm(a.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
+	if d.moe != nil { // whose experts read other rows
+		m.ops.RMSNorm(a.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
+		return
+	}
+	m.normFor(d.mlp.gate.w, a, d.mlpNorm, d.block.MLPNorm.Eps)
+}
+
+// Normer is implemented by [Ops] that prepare for a Linear where its input is written.
+type Normer interface {
+	// NormFor is RMSNorm for a Linear by w, and by others that read the same: until y is written again by
+	// a norm it does not change.
+	NormFor(w Weight, y, x, norm Array, rows int, eps float64)
+}
+
+// normFor writes the norm of the residual stream to a.n, which weight w is the first to read.
+func (m *Model) normFor(w Weight, a activations, norm Array, eps float64) {
+	if n, ok := m.ops.(Normer); ok {
+		n.NormFor(w, a.n, a.h, norm, a.t, eps)
+		return
+	}
+	m.ops.RMSNorm(a.n, a.h, norm, a.t, eps)
 }
 
 // mlp adds an MLP of rows states n to y, or writes it, some rows at a time.

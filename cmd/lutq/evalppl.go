@@ -414,8 +414,8 @@ func (u *ui) printEval(r *evalReport) error {
 		return err
 	}
 	if t := r.tables; t != nil {
-		if err := u.printLine("products through tables of activations in %s: made %d times for %d products, %s in all; tiles of 64 outputs would make them %d times",
-			t.Precision, t.Builds, t.Products, formatBytes(t.Bytes), t.PerTile); err != nil {
+		if err := u.printLine("products through tables of activations in %s: made %d times for %d products, %s in all, %d times by norms, which saved reading %s; tiles of 64 outputs would make them %d times",
+			t.Precision, t.Builds, t.Products, formatBytes(t.Bytes), t.Fused, formatBytes(t.Saved), t.PerTile); err != nil {
 			return err
 		}
 	}

@@ -128,6 +128,94 @@ func (t *PlaneTables) fill(s isa, r int, x []float32) {
 	s.tables(bytes, units, sums, x)
 }
 
+// Tables of columns that others have made, with entries of their own rounding.
+
+// Reset makes room for tables of rows of k columns, to be written with SetEntries or, where as many as shared
+// of them have a scale, a multiple of 8, with SetCodes.
+func (t *PlaneTables) Reset(rows, k, shared int) {
+	if shared > 0 {
+		t.resize(rows, k, 1, shared/8)
+	} else {
+		t.resize(rows, k, entryBytes, tableBlock)
+	}
+}
+
+// SetCodes writes the tables of row r: entry(i, w) is what bits w choose of the i-th. Rows can be written in
+// parallel.
+func (t *PlaneTables) SetCodes(r int, scales, sums []float32, entry func(i int, w uint8) int8) {
+	bytes, units, halves := t.row(r)
+	copy(units, scales)
+	t.setSums(halves, sums)
+	for i := range 8 * t.halves {
+		table := bytes[i/8*t.halfBytes()+i%8/4*64+i%4*16:][:16]
+		if i >= len(sums) {
+			clear(table)
+			continue
+		}
+		for w := range table {
+			table[w] = byte(entry(i, uint8(w)))
+		}
+	}
+}
+
+// SetEntries is SetCodes for entries that are float32. Those of 32 tables are rounded to 24 bits of the largest of them.
+func (t *PlaneTables) SetEntries(r int, sums []float32, entry func(i int, w uint8) float32) {
+	bytes, units, halves := t.row(r)
+	t.setSums(halves, sums)
+	const tables = 8 * tableBlock // with one unit
+	var values [tables][16]float32
+	for b := range units {
+		clear(values[:])
+		n := min(tables, 8*t.halves-b*tables)
+		most := math.Float32bits(tableTiny)
+		for i := range min(n, len(sums)-b*tables) {
+			for w := range values[i] {
+				values[i][w] = entry(b*tables+i, uint8(w))
+				most = max(most, math.Float32bits(values[i][w])&^(1<<31))
+			}
+		}
+		inverse, unit := tableUnit(most, tableBits+2)
+		units[b] = unit
+		for i := range n {
+			var whole [16]int32
+			for w, v := range values[i] {
+				whole[w] = tableWhole(float32(v*inverse), 1<<23-1)
+			}
+			setTable(bytes[(b*tableBlock+i/8)*t.halfBytes():], entryBytes, i%8, &whole)
+		}
+	}
+}
+
+// setSums writes the sums of half-blocks from those of tables.
+func (t *PlaneTables) setSums(halves, sums []float32) {
+	for h := range halves {
+		var sum float64
+		for _, v := range sums[8*h : min(8*h+8, len(sums))] {
+			sum += float64(v)
+		}
+		halves[h] = float32(sum)
+	}
+}
+
+// MatMulTables computes products of rows from r0 on of x by its tables. All weights are [Planes] that are tabled,
+// of as many columns.
+func (e *Engine) MatMulTables(t *PlaneTables, r0, rows int, ops ...Op) {
+	planes := make([]planesOp, len(ops))
+	for i, op := range ops {
+		w := op.W.(*Planes)
+		if ceilDiv(w.p.K, repack.Half) != t.halves || r0+rows > t.rows || !w.Tabled() || len(op.Y) < rows*w.p.N {
+			panic(badShape)
+		}
+		planes[i] = planesOp{op.Y, w}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.planesProduct(t, r0, rows, planes)
+}
+
+// planesCache is how many bytes of tables a worker goes through for one panel before the next.
+const planesCache = 192 << 10
+
 // planesCall is the product of a row of x and a panel.
 type planesCall struct {
 	words, factors []byte
@@ -149,16 +237,19 @@ func (w *Planes) panels(s isa, y []float32, t *PlaneTables, r0, rows, p0, p1 int
 		halves: p.Halves(), group: ceilDiv(p.Group, repack.Half), block: t.block,
 	}
 	var out [16]float32
-	for ; p0 < p1; p0++ {
-		c.words = p.Planes[p0*p.PanelBytes():][:p.PanelBytes()]
-		c.factors = p.Factors[p0*p.PanelFactorBytes():][:p.PanelFactorBytes()]
-		n := min(16, p.N-16*p0)
-		for r := range rows {
-			c.tables, c.units, c.sums = t.row(r0 + r)
-			s.planes(&out, &c)
-			copy(y[r*p.N:][:n], out[:])
+	// As many rows at a time as have their tables in level 2 cache.
+	turn := max(1, planesCache/(t.halves*t.halfBytes()))
+	for from := 0; from < rows; from += turn {
+		for i := p0; i < p1; i++ {
+			c.words = p.Planes[i*p.PanelBytes():][:p.PanelBytes()]
+			c.factors = p.Factors[i*p.PanelFactorBytes():][:p.PanelFactorBytes()]
+			n := min(16, p.N-16*i)
+			for r := from; r < min(from+turn, rows); r++ {
+				c.tables, c.units, c.sums = t.row(r0 + r)
+				s.planes(&out, &c)
+				copy(y[r*p.N+16*(i-p0):][:n], out[:])
+			}
 		}
-		y = y[n:]
 	}
 }
 
@@ -276,26 +367,21 @@ func setTable(tables []byte, width, i int, entries *[16]int32) {
 // tablesGeneric makes the tables of a row of x: entry w of a table is the sum of four columns, column j added where
 // bit j of w is set and else taken off.
 func tablesGeneric(tables []byte, units, sums, x []float32) {
-	const exponent = 0xff
 	for b := range units {
 		block := x[b*32*tableBlock : min((b+1)*32*tableBlock, len(x))]
 		most := math.Float32bits(tableTiny)
 		for _, v := range block {
 			most = max(most, math.Float32bits(v)&^(1<<31)) // as whole numbers, absolute values are in order
 		}
-		e := most >> 23
-		inverse := math.Float32frombits((2*127 + tableBits - e) << 23)
-		units[b] = math.Float32frombits((e - tableBits) << 23)
-		if e == exponent {
-			units[b] = math.Float32frombits(math.MaxUint32) // not a number
-		}
+		var inverse float32
+		inverse, units[b] = tableUnit(most, tableBits)
 		for i := 0; i < len(block); i += 32 {
 			h := (b*32*tableBlock + i) / 32
 			var sum int32
 			for t := range 8 {
 				var column [4]int32
 				for j, v := range block[i+4*t:][:4] {
-					column[j] = tableColumn(float32(v * inverse))
+					column[j] = tableWhole(float32(v*inverse), tableMost)
 					sum += column[j]
 				}
 				var entries [16]int32
@@ -311,15 +397,27 @@ func tablesGeneric(tables []byte, units, sums, x []float32) {
 	}
 }
 
-// tableColumn rounds a column of x.
-func tableColumn(v float32) int32 {
+// tableUnit returns the unit with which the largest of some numbers, as bits, has an exponent of so many, and its
+// inverse. The unit is NaN where that is not finite.
+func tableUnit(most uint32, bits uint32) (inverse, unit float32) {
+	const exponent = 0xff
+	e := most >> 23
+	inverse = math.Float32frombits((2*127 + bits - e) << 23)
+	if e == exponent {
+		return inverse, math.Float32frombits(math.MaxUint32)
+	}
+	return inverse, math.Float32frombits((e - bits) << 23)
+}
+
+// tableWhole rounds a number to one no larger than most.
+func tableWhole(v float32, most int32) int32 {
 	switch q := math.RoundToEven(float64(v)); {
-	case q >= tableMost && v < math.MaxInt32:
-		return tableMost
-	case q > -tableMost && q < tableMost:
+	case q >= float64(most) && v < math.MaxInt32:
+		return most
+	case q > float64(-most) && q < float64(most):
 		return int32(q)
 	default: // as small, too large and NaN
-		return -tableMost
+		return -most
 	}
 }
 

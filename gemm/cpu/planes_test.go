@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/lutq/lutq/gemm/lmma"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/weight"
@@ -223,6 +224,64 @@ func TestTables(t *testing.T) {
 			got.fill(s, 0, x)
 			if !slices.Equal(got.bytes, want.bytes) || diff(got.units, want.units) >= 0 || diff(got.sums, want.sums) >= 0 {
 				t.Fatalf("%v makes other tables than portable code", s)
+			}
+		}
+	})
+}
+
+// TestPlanesLMMA: products of whole numbers through tables of 8 bits are those of the simulated instruction, exactly.
+func TestPlanesLMMA(t *testing.T) {
+	es := engines(t)
+	rapid.Check(t, func(t *rapid.T) {
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		bits := rapid.SampledFrom([]int{1, 2, 4}).Draw(t, "bits")
+		n, m := rapid.IntRange(1, 40).Draw(t, "n"), rapid.IntRange(1, 3).Draw(t, "m")
+		k := 4 * rapid.IntRange(1, 70).Draw(t, "tables")
+		shared := 8 * rapid.IntRange(1, 9).Draw(t, "tables of a unit, by 8")
+		o := lmma.Operands{M: m, N: n, K: k}
+		for range m * k {
+			o.A = append(o.A, float64(r.IntN(63)-31)) // sums of four fit in 8 bits
+		}
+		q := &bcq.Matrix{N: n, K: k, Bits: bits, Group: rapid.SampledFrom([]int{min(32, k), k}).Draw(t, "group"), ScaleType: weight.F16}
+		q.Planes = make([]byte, n*bits*q.PlaneBytes())
+		for i := range n * k {
+			code := uint8(r.IntN(1 << bits))
+			o.W = append(o.W, code)
+			for b := range bits {
+				q.Planes[(i/k*bits+b)*q.PlaneBytes()+i%k/8] |= code >> b & 1 << (i % k % 8)
+			}
+		}
+		alphas := slices.Repeat([]float32{1, 2, 4, 8}[:bits], n*q.Groups())
+		q.Alphas = make([]byte, 2*len(alphas))
+		q.ScaleType.Encode(q.Alphas, alphas)
+		in, err := lmma.Parse(fmt.Sprintf("lmma.m1n16k4.i8.i%d.i32.i32", bits))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _, err := in.Run(o, lmma.Schedule{Order: "mnk"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tables PlaneTables
+		tables.Reset(m, k, shared)
+		for i := range m {
+			units, sums := slices.Repeat([]float32{1}, ceilDiv(k/4, shared)), make([]float32, k/4)
+			tables.SetCodes(i, units, sums, func(table int, w uint8) int8 {
+				var sum int8
+				for j, v := range o.A[i*k+4*table:][:4] {
+					sum += int8(v) * (2*int8(w>>j&1) - 1)
+				}
+				return sum
+			})
+		}
+		w := planesOf(t, q)
+		for _, e := range es {
+			y := poisoned(m * n)
+			e.MatMulTables(&tables, 0, m, Op{Y: y, W: w})
+			for i, v := range y {
+				if float64(v) != want[i] {
+					t.Fatalf("%s, %v [%d, %d]: got %g, want %g", e.label(), in, i/n, i%n, v, want[i])
+				}
 			}
 		}
 	})

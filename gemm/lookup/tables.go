@@ -16,6 +16,12 @@ const Columns = 4
 // returns is a place in it.
 const signed = 1 << Columns
 
+// Sums is such a table.
+type Sums[T int8 | float32] [signed]T
+
+// Of returns what bits of weights choose, which were not remapped.
+func (s *Sums[T]) Of(w uint8) T { return s[Remap(w, Columns)] }
+
 // maxShared bounds the tables that share a scale: sums over them are exact in 32 bits.
 const maxShared = 1 << 20
 
@@ -55,10 +61,10 @@ type Tables struct {
 	Precision
 	Rows, K int
 
-	entries [][signed]float32 // [Rows, tables], of F16 and float32
-	codes   [][signed]int8    // the same of int8
-	scales  []float32         // [Rows, scales] of those
-	sums    []float32         // [Rows, tables]: Σx of each
+	entries []Sums[float32] // [Rows, tables], of F16 and float32
+	codes   []Sums[int8]    // the same of int8
+	scales  []float32       // [Rows, scales] of those
+	sums    []float32       // [Rows, tables]: Σx of each
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
@@ -75,9 +81,9 @@ func NewTables(p Precision, rows, k int) *Tables {
 	n := rows * t.perRow()
 	t.sums = make([]float32, n)
 	if p.Shared > 0 {
-		t.codes, t.scales = make([][signed]int8, n), make([]float32, rows*t.shared())
+		t.codes, t.scales = make([]Sums[int8], n), make([]float32, rows*t.shared())
 	} else {
-		t.entries = make([][signed]float32, n)
+		t.entries = make([]Sums[float32], n)
 	}
 	return t
 }
@@ -130,6 +136,26 @@ func (t *Tables) Fill(row int, x []float32) {
 			e[w], e[w+Entries(Columns)] = c, -c
 		}
 	}
+}
+
+// Row is what the tables of a row are.
+type Row struct {
+	Entries []Sums[float32] // of F16 and float32
+	Codes   []Sums[int8]    // of int8
+	Scales  []float32       // of Shared of those each
+	Sums    []float32       // Σx of each table
+}
+
+// Row returns the tables of a row, not copied.
+func (t *Tables) Row(row int) Row {
+	per := t.perRow()
+	r := Row{Sums: t.sums[row*per:][:per]}
+	if t.Shared > 0 {
+		r.Codes, r.Scales = t.codes[row*per:][:per], t.scales[row*t.shared():][:t.shared()]
+	} else {
+		r.Entries = t.entries[row*per:][:per]
+	}
+	return r
 }
 
 // largest returns the largest magnitude, NaN if there is a number that is not finite.

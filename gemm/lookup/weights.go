@@ -17,9 +17,9 @@ type Weights struct {
 	offsets []float32 // [N, groups]
 }
 
-// NewWeights returns the weights of a matrix of binary codes, or of one whose table has equal steps, which
+// Planes returns a matrix of binary codes, or one whose table has equal steps as that, which
 // has as many planes as bits. It fails on any other.
-func NewWeights(m weight.Matrix) (*Weights, error) {
+func Planes(m weight.Matrix) (*bcq.Matrix, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
@@ -34,6 +34,15 @@ func NewWeights(m weight.Matrix) (*Weights, error) {
 	}
 	if b.Group < b.K && b.Group%Columns != 0 {
 		return nil, fmt.Errorf("groups of %d columns: tables are of %d", b.Group, Columns)
+	}
+	return b, nil
+}
+
+// NewWeights returns the weights of a matrix that [Planes] takes.
+func NewWeights(m weight.Matrix) (*Weights, error) {
+	b, err := Planes(m)
+	if err != nil {
+		return nil, err
 	}
 	w := &Weights{m: b}
 	per := ceilDiv(b.K, Columns)

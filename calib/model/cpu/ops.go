@@ -128,7 +128,11 @@ func (c *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 		}
 		return c.Layout(panels)
 	case *bcq.Matrix:
-		return packedPlanes(m)
+		w, err := newPlanes(m)
+		if err != nil {
+			return nil, err
+		}
+		return stored{w}, nil
 	}
 	if err := m.Validate(); err != nil {
 		return nil, err
@@ -148,17 +152,13 @@ func (c *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 // Multiplies implements [model.Ops].
 func (c *Ops) Multiplies(kind string) bool { return kind == lut.Name || kind == bcq.Name }
 
-// packedPlanes lays binary codes out for the engine.
-func packedPlanes(m *bcq.Matrix) (model.Weight, error) {
+// newPlanes lays binary codes out for the engine.
+func newPlanes(m *bcq.Matrix) (*gemmcpu.Planes, error) {
 	panels, err := repack.Planes(m)
 	if err != nil {
 		return nil, err
 	}
-	w, err := gemmcpu.NewPlanes(panels)
-	if err != nil {
-		return nil, err
-	}
-	return stored{w}, nil
+	return gemmcpu.NewPlanes(panels)
 }
 
 // Layout implements [model.Ops]. It keeps panels.

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"github.com/lutq/lutq/calib/model"
+	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/lookup"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
@@ -12,18 +13,22 @@ var _ model.Ops = (*TableOps)(nil)
 
 // TableOps are operations that multiply quantized weights through tables of their activations,
 // as LUT Tensor Core does, to find out what the rounding of these does to a model. Tables are made by an
-// operator of its own: once for the products of a Linear, which share their x. Everything else is that of
-// [Ops]. Weights must have equal steps or binary codes.
+// operator of its own: once for the products of a Linear, which share their x, or by the norm that writes x.
+// Everything else is that of [Ops]. Weights must have equal steps or binary codes.
 type TableOps struct {
 	*Ops
 	precision lookup.Precision
+	normed    tables // made by the last norm
+	tables    tables // made last by the operator itself
 	count     TableCounts
 }
 
 // TableCounts are what the operator that makes tables did. Their JSON keys are stable.
 type TableCounts struct {
-	Builds   int   `json:"builds"`   // times that it ran, on all rows of an x
-	Products int   `json:"products"` // that its tables were for
+	Builds   int   `json:"builds"`           // times that it ran, on all rows of an x
+	Fused    int   `json:"fused"`            // of those by the norm that wrote x, without reading it again
+	Saved    int64 `json:"saved_read_bytes"` // that were not read again
+	Products int   `json:"products"`         // that its tables were for
 	Tables   int64 `json:"tables"`
 	Bytes    int64 `json:"bytes"`       // of half tables
 	PerTile  int64 `json:"tile_builds"` // times if each tile of 64 outputs made its own
@@ -38,8 +43,29 @@ func NewTableOps(o *Ops, p lookup.Precision) *TableOps { return &TableOps{Ops: o
 // Counts returns what was counted so far.
 func (c *TableOps) Counts() TableCounts { return c.count }
 
+// tabled is a matrix that is multiplied through tables.
+type tabled struct {
+	*bcq.Matrix                 // as binary codes
+	planes      *gemmcpu.Planes // for the engine; nil: weights
+	weights     *lookup.Weights // where groups are not of half-blocks
+}
+
 // Packed implements [model.Ops].
-func (c *TableOps) Packed(m weight.Matrix) (model.Weight, error) { return lookup.NewWeights(m) }
+func (c *TableOps) Packed(m weight.Matrix) (model.Weight, error) {
+	b, err := lookup.Planes(m)
+	if err != nil {
+		return nil, err
+	}
+	w, err := newPlanes(b)
+	if err != nil {
+		return nil, err
+	}
+	if w.Tabled() {
+		return &tabled{Matrix: b, planes: w}, nil
+	}
+	weights, err := lookup.NewWeights(b)
+	return &tabled{Matrix: b, weights: weights}, err
+}
 
 // Multiplies implements [model.Ops].
 func (c *TableOps) Multiplies(kind string) bool { return kind == lut.Name || kind == bcq.Name }
@@ -55,15 +81,14 @@ func (c *TableOps) Layout(l lut.Layout) (model.Weight, error) {
 
 // Embed implements [model.Ops].
 func (c *TableOps) Embed(h model.Array, tokens []int, w model.Weight, scale float32) {
-	rows, ok := w.(*lookup.Weights)
+	rows, ok := w.(*tabled)
 	if !ok {
 		c.Ops.Embed(h, tokens, w, scale)
 		return
 	}
 	dst := host(h)
-	_, k := rows.Shape()
 	for i, t := range tokens {
-		rows.Row(dst[i*k:(i+1)*k], t)
+		rows.Row(dst[i*rows.K:(i+1)*rows.K], t)
 	}
 	if scale != 1 {
 		c.engine.Scale(dst, dst, scale)
@@ -72,57 +97,164 @@ func (c *TableOps) Embed(h model.Array, tokens []int, w model.Weight, scale floa
 
 // Linear implements [model.Ops].
 func (c *TableOps) Linear(x model.Array, rows int, to ...model.Product) {
-	var others []model.Product
-	var tables *lookup.Tables
-	for i, p := range to {
-		w, ok := p.W.(*lookup.Weights)
-		if !ok {
+	var others, products []model.Product
+	var k int
+	for _, p := range to {
+		if w, ok := p.W.(*tabled); ok {
+			products, k = append(products, p), w.K
+		} else {
 			others = append(others, p)
-			continue
 		}
-		n, k := w.Shape()
-		if tables == nil {
-			tables = c.build(host(x), rows, k)
+	}
+	if len(products) > 0 {
+		t, from := c.normed.of(host(x), rows)
+		if t == nil {
+			t = c.build(host(x), rows, k)
 		}
-		y := host(p.Y)
-		if len(y) != rows*n {
-			panic(badSize)
-		}
-		if p.Add {
-			y = c.product(i, len(y))
-		}
-		c.count.Products++
-		c.count.PerTile += int64((n + tileOutputs - 1) / tileOutputs)
-		// A stretch of weights stays in a cache while the rows of x go by.
-		c.overRows(n, func(_, from, end int) {
-			for r := range rows {
-				for j := from; j < end; j++ {
-					y[r*n+j] = w.Dot(tables, r, j)
-				}
-			}
-		})
-		if p.Bias != nil {
-			c.addBias(y, rows, host(p.Bias))
-		}
-		if p.Add {
-			c.add(host(p.Y), y)
-		}
+		c.multiply(t, from, rows, products)
 	}
 	if len(others) > 0 {
 		c.Ops.Linear(x, rows, others...)
 	}
 }
 
+// multiply computes products of rows of x by their tables, the first of which are those of a row.
+func (c *TableOps) multiply(t *tables, from, rows int, to []model.Product) {
+	var ops []gemmcpu.Op
+	ys := make([][]float32, len(to))
+	for i, p := range to {
+		w := p.W.(*tabled)
+		y := host(p.Y)
+		if len(y) != rows*w.N {
+			panic(badSize)
+		}
+		if p.Add {
+			y = c.product(i, len(y))
+		}
+		ys[i] = y
+		c.count.Products++
+		c.count.PerTile += int64((w.N + tileOutputs - 1) / tileOutputs)
+		if w.planes != nil {
+			ops = append(ops, gemmcpu.Op{Y: y, W: w.planes})
+			continue
+		}
+		// A stretch of weights stays in a cache while the rows of x go by.
+		c.overRows(w.N, func(_, first, end int) {
+			for r := range rows {
+				for j := first; j < end; j++ {
+					y[r*w.N+j] = w.weights.Dot(t.rounded, from+r, j)
+				}
+			}
+		})
+	}
+	if len(ops) > 0 {
+		c.engine.MatMulTables(&t.kernel, from, rows, ops...)
+	}
+	for i, p := range to {
+		if p.Bias != nil {
+			c.addBias(ys[i], rows, host(p.Bias))
+		}
+		if p.Add {
+			c.add(host(p.Y), ys[i])
+		}
+	}
+}
+
+// tables are those of some rows of x.
+type tables struct {
+	x       []float32 // whose tables they are, of a norm; nil where they are no longer
+	k       int
+	rounded *lookup.Tables      // as they are defined
+	kernel  gemmcpu.PlaneTables // as the engine takes them
+}
+
+// of returns the tables of rows of x and the first of them, nil if they are not at hand.
+func (t *tables) of(x []float32, rows int) (*tables, int) {
+	if len(t.x) == 0 || len(x) == 0 {
+		return nil, 0
+	}
+	for r := 0; r+rows <= len(t.x)/t.k; r++ {
+		if &t.x[r*t.k] == &x[0] {
+			return t, r
+		}
+	}
+	return nil, 0
+}
+
+// reset makes room for the tables of rows of k columns.
+func (t *tables) reset(p lookup.Precision, rows, k int) {
+	t.k = k
+	t.rounded = lookup.NewTables(p, rows, k)
+	shared := 0
+	if p.Shared%8 == 0 {
+		shared = p.Shared
+	}
+	t.kernel.Reset(rows, k, shared)
+}
+
+// fill makes the tables of a row.
+func (t *tables) fill(r int, x []float32) {
+	t.rounded.Fill(r, x)
+	row := t.rounded.Row(r)
+	switch shared := t.rounded.Shared; {
+	case shared == 0:
+		t.kernel.SetEntries(r, row.Sums, func(i int, w uint8) float32 { return row.Entries[i].Of(w) })
+	case shared%8 == 0:
+		t.kernel.SetCodes(r, row.Scales, row.Sums, func(i int, w uint8) int8 { return row.Codes[i].Of(w) })
+	default: // a product of 8 and 11 bits, exactly
+		t.kernel.SetEntries(r, row.Sums, func(i int, w uint8) float32 { return float32(row.Codes[i].Of(w)) * row.Scales[i/shared] })
+	}
+}
+
 // build is the operator that makes tables, of rows of x.
-func (c *TableOps) build(x []float32, rows, k int) *lookup.Tables {
-	t := lookup.NewTables(c.precision, rows, k)
+func (c *TableOps) build(x []float32, rows, k int) *tables {
+	t := &c.tables
+	t.reset(c.precision, rows, k)
 	c.overRows(rows, func(_, from, to int) {
 		for i := from; i < to; i++ {
-			t.Fill(i, x[i*k:(i+1)*k])
+			t.fill(i, x[i*k:(i+1)*k])
 		}
 	})
-	c.count.Builds++
-	c.count.Tables += int64(rows) * int64((k+lookup.Columns-1)/lookup.Columns)
-	c.count.Bytes += t.Bytes()
+	c.built(t)
 	return t
+}
+
+// built counts.
+func (c *TableOps) built(t *tables) {
+	c.count.Builds++
+	c.count.Tables += int64(t.rounded.Rows) * int64((t.k+lookup.Columns-1)/lookup.Columns)
+	c.count.Bytes += t.rounded.Bytes()
+}
+
+// NormFor implements [model.Normer]: rows are normed and their tables made while they are in a cache.
+func (c *TableOps) NormFor(w model.Weight, y, x, norm model.Array, rows int, eps float64) {
+	c.normed.x = nil
+	if _, ok := w.(*tabled); !ok {
+		c.Ops.RMSNorm(y, x, norm, rows, eps)
+		return
+	}
+	dst, src, factors := host(y), host(x), host(norm)
+	k := len(factors)
+	if len(dst) != rows*k || len(src) != len(dst) {
+		panic(badSize)
+	}
+	t := &c.normed
+	t.reset(c.precision, rows, k)
+	c.overRows(rows, func(_, from, to int) {
+		for i := from; i < to; i++ {
+			row := dst[i*k : (i+1)*k]
+			c.engine.RMSNorm(row, src[i*k:(i+1)*k], factors, eps)
+			t.fill(i, row)
+		}
+	})
+	t.x = dst
+	c.built(t)
+	c.count.Fused++
+	c.count.Saved += 4 * int64(len(dst))
+}
+
+// RMSNorm implements [model.Ops].
+func (c *TableOps) RMSNorm(y, x, w model.Array, rows int, eps float64) {
+	c.normed.x = nil // it may be what is written
+	c.Ops.RMSNorm(y, x, w, rows, eps)
 }

@@ -2,6 +2,7 @@ package cpu_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
@@ -9,6 +10,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/gemm/lookup"
 	"github.com/lutq/lutq/gemm/ref"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -87,5 +89,107 @@ func TestTables(t *testing.T) {
 		if row[k+i] != 2*v {
 			t.Fatalf("element %d of the embedding is %v, want %v", i, row[k+i], 2*v)
 		}
+	}
+}
+
+// TestTablesRounded: products through rounded tables are those of package lookup but for the rounding of sums
+// in float32, whatever the groups.
+func TestTablesRounded(t *testing.T) {
+	const rows, k, n = 3, 164, 21
+	rng := rand.New(rand.NewPCG(1, 6))
+	x := make([]float32, rows*k)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64())
+	}
+	for _, group := range []int{32, 64, k, 20} {
+		m := &bcq.Matrix{N: n, K: k, Bits: 3, Group: group, ScaleType: weight.F32}
+		m.Planes = make([]byte, n*m.Bits*m.PlaneBytes())
+		for i := range m.Planes {
+			m.Planes[i] = byte(rng.Uint32())
+			if (i+1)%m.PlaneBytes() == 0 {
+				m.Planes[i] &= 1<<(k%8) - 1
+			}
+		}
+		factors := make([]float32, n*m.Groups()*m.Bits)
+		for i := range factors {
+			factors[i] = .5 + rng.Float32()
+		}
+		m.Alphas, m.Offsets = make([]byte, 4*len(factors)), make([]byte, 4*n*m.Groups())
+		weight.F32.Encode(m.Alphas, factors)
+		weight.F32.Encode(m.Offsets, factors[:n*m.Groups()])
+		weights, err := lookup.NewWeights(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range []lookup.Precision{{}, {F16: true}, {Shared: 1}, {Shared: 3}, {Shared: 8}, {Shared: 16}, {Shared: 1024}} {
+			ops := cpu.NewTableOps(newOps(t), p)
+			w, err := ops.Packed(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, out := ops.Acts(len(x)), ops.Acts(rows*n)
+			ops.Write(in, x)
+			ops.Linear(in, rows, model.Product{Y: out, W: w})
+			got := make([]float32, rows*n)
+			ops.Read(got, out)
+			tables := lookup.NewTables(p, rows, k)
+			var want []float64
+			for r := range rows {
+				tables.Fill(r, x[r*k:(r+1)*k])
+				for i := range n {
+					want = append(want, float64(weights.Dot(tables, r, i)))
+				}
+			}
+			if e := ref.RelErr(got, want); !(e < 1e-6) {
+				t.Errorf("groups of %d, %v: relative error %v", group, p, e)
+			}
+		}
+	}
+}
+
+// TestTablesOfNorm: a norm makes the tables of what it writes, which its Linear then takes, part by part, and none
+// after the next norm.
+func TestTablesOfNorm(t *testing.T) {
+	const rows, k, n = 4, 64, 32
+	rng := rand.New(rand.NewPCG(1, 7))
+	m := &bcq.Matrix{N: n, K: k, Bits: 2, Group: 32, ScaleType: weight.F32, Planes: make([]byte, n*2*k/8), Alphas: make([]byte, 4*n*2*2)}
+	for i := range m.Planes {
+		m.Planes[i] = byte(rng.Uint32())
+	}
+	weight.F32.Encode(m.Alphas, slices.Repeat([]float32{.5, 1}, n*2))
+	ops := cpu.NewTableOps(newOps(t), lookup.Precision{Shared: 8})
+	w, err := ops.Packed(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, norm := ops.Floats(rows*k), ops.Floats(k)
+	values := make([]float32, rows*k)
+	for i := range values {
+		values[i] = float32(rng.NormFloat64())
+	}
+	ops.Write(x, values)
+	ops.Write(norm, slices.Repeat([]float32{2}, k))
+	product := func(y model.Array, from, to int) []float32 {
+		out, got := ops.Acts((to-from)*n), make([]float32, (to-from)*n)
+		ops.Linear(y.Slice(from*k, to*k), to-from, model.Product{Y: out, W: w})
+		ops.Read(got, out)
+		return got
+	}
+	plain, fused := ops.Acts(rows*k), ops.Acts(rows*k)
+	ops.RMSNorm(plain, x, norm, rows, 1e-5)
+	want := product(plain, 0, rows)
+	ops.NormFor(w, fused, x, norm, rows, 1e-5)
+	before := ops.Counts()
+	got := append(product(fused, 0, 1), product(fused, 1, rows)...)
+	if !slices.Equal(got, want) {
+		t.Error("products of what a norm has made tables of differ")
+	}
+	if after := ops.Counts(); after.Builds != before.Builds || after.Fused != 1 || after.Saved != 4*rows*k {
+		t.Errorf("counts %+v, then %+v", before, after)
+	}
+	ops.Write(x, slices.Repeat([]float32{1, -1}, rows*k/2))
+	ops.RMSNorm(fused, x, norm, rows, 1e-5)
+	if slices.Equal(product(fused, 0, rows), want) {
+		t.Error("tables of what is no longer there are used")
 	}
 }
