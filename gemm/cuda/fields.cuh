@@ -22,15 +22,19 @@
 //   OF_ATOM  stages that have the columns of an atom
 //   ATOMS    of codes and scales that are in shared memory
 //   PLANES   whether weights are looked up in registers
+//   WIDE_ROWS  whether the table is that of lut.cuh, which takes more room and fewer instructions
 // and WARPS is 4·GROUPS4 + 4.
+#ifndef WIDE_ROWS
+#define WIDE_ROWS 0
+#endif
 
 constexpr u32 CODING = 3;
 constexpr u32 TILES = 4 * GROUPS4;  // of a field
 
 // Shared memory: the table, a row for each pair of codes; X, 128 bytes of each row, in the order of columns_at; codes and
 // scales; for each warp OUT_ROWS rows of X by 16 of Ŵ; and the phases.
-constexpr u32 ROW_BYTES = 128;  // 32 copies for as many lanes
-constexpr u32 TABLE_BYTES = PLANES ? 0 : ROW_BYTES << 2 * BITS;
+constexpr u32 ROW_BYTES = 128;  // 32 copies for as many lanes, unless rows are those of lut.cuh
+constexpr u32 TABLE_BYTES = PLANES ? 0 : WIDE_ROWS ? ENTRIES * TABLE_PITCH : ROW_BYTES << 2 * BITS;
 constexpr u32 X_BYTES = COLUMNS * 128;
 constexpr u32 X_BASE = SHARED_BASE + TABLE_BYTES;
 constexpr u32 CODES_BASE = X_BASE + STAGES * X_BYTES;
@@ -112,12 +116,15 @@ using Codes = Ring<ATOMS, PHASES_BASE + 16 * STAGES>;
 __device__ __forceinline__ void ask_x(const Params& p, const Work& w, Stages& stage, u32 worker) {
     Share share = share_of(w, worker);
     Piece piece;
+    bool waited = false;
     while (take(piece, share, w)) {
         const u32 group = piece.field / w.rows * (COLUMNS / 8), bytes = min(COLUMNS / 8u, w.groups_of_x - group) * 1024;
         const u8* x = (const u8*)p.x + ((u64)piece.from * OF_ATOM * w.groups_of_x + group) * 1024;
         for (u32 i = piece.from * OF_ATOM; i < piece.to * OF_ATOM; i++) {
             stage.wait_empty();
             arrive_expecting(stage.full(), bytes);
+            if (!waited) wait_previous();  // no sooner, for all that has to be fetched to be there by then
+            waited = true;
             copy_bulk(X_BASE + stage.i * X_BYTES, x, bytes, stage.full());
             x += (u64)w.groups_of_x * 1024;
             stage.step();
@@ -227,9 +234,9 @@ __device__ __forceinline__ void leave(const float (&sums)[COLUMNS / 2], const Wo
 // collect adds what others have left of the field that a piece ends.
 __device__ __forceinline__ void collect(float (&sums)[COLUMNS / 2], const Work& w, const Piece& piece, u32 worker, u32 tile, u32 lane) {
     const u32 first = piece.field * w.atoms;
+    if (lane < worker && shared_before(w, worker - lane) > first) lower(w.flags + (worker - 1 - lane) * TILES + tile);
+    __syncwarp();
     for (u32 other = worker; other-- > 0;) {
-        if (lane == 0) lower(w.flags + other * TILES + tile);
-        __syncwarp();
         const Floats4* from = w.sums + (u64)(other * TILES + tile) * (COLUMNS / 8 * 32) + lane;
 #pragma unroll
         for (u32 i = 0; i < COLUMNS / 8; i++) {

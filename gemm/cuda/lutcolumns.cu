@@ -13,12 +13,12 @@ struct Columns {
 };
 
 // A warp takes eight rows and an atom: four times four rows of 64 columns, of which a lane has eight.
-extern "C" __global__ void __launch_bounds__(256) lutcolumns(const __grid_constant__ Columns p) {
+extern "C" __global__ void __launch_bounds__(128, 16) lutcolumns(const __grid_constant__ Columns p) {
     launch_next();
     wait_previous();
-    const u32 thread = blockIdx.x * 256 + threadIdx.x, lane = threadIdx.x % 32, groups = (p.m + 7) / 8;
-    for (u32 i = thread; i < p.zeros; i += gridDim.x * 256) p.flags[i] = 0;
-    for (u32 i = thread / 32; i < groups * p.atoms; i += gridDim.x * 8) {
+    const u32 thread = blockIdx.x * 128 + threadIdx.x, lane = threadIdx.x % 32, groups = (p.m + 7) / 8;
+    for (u32 i = thread; i < p.zeros; i += gridDim.x * 128) p.flags[i] = 0;
+    for (u32 i = thread / 32; i < groups * p.atoms; i += gridDim.x * 4) {
         const u32 group = i / p.atoms, atom = i - group * p.atoms, part = lane % 8;
         u32 v[4][4] = {};
 #pragma unroll

@@ -37,7 +37,7 @@ func atomsOf(k int) int { return (k + repack.AtomCols - 1) / repack.AtomCols }
 // columnsLaunch returns how the kernel is launched to prepare X [m, k] to an address and to set some flags to 0, on sms
 // multiprocessors, and its argument in C's layout.
 func columnsLaunch(x, to, flags driver.Ptr, m, k, zeros, sms int) (driver.Launch, []byte) {
-	const warps, blocks = 8, 8 // of a block; of a multiprocessor
+	const warps, blocks = 4, 16 // of a block; of a multiprocessor
 	var p []byte
 	for _, address := range []driver.Ptr{x, to, flags} {
 		p = binary.LittleEndian.AppendUint64(p, uint64(address))

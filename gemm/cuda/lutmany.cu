@@ -90,6 +90,8 @@ __device__ __forceinline__ void look_up(u32 (&a)[HALF_STEPS][4], const u32 (&w)[
 #if PLANES
 #pragma unroll
     for (u32 i = 0; i < HALF_STEPS; i++) look_up_bytes(a[i], w[4 * half + i], bytes);
+#elif WIDE_ROWS
+    dequantize(a, w, 0, half, table);
 #elif BITS == 2
 #pragma unroll
     for (u32 i = 0; i < 2; i++) {
@@ -126,9 +128,8 @@ __device__ __forceinline__ void weights(u32 (&a)[HALF_STEPS][4], const u32 (&wor
 // ---- multiply ----
 
 // double_scales makes of a lane's scales of an atom what weights are multiplied by.
-__device__ __forceinline__ void double_scales(Doubled (&d)[2 * GROUPS], const u32 (&raw)[RAW_WORDS], float power) {
+__device__ __forceinline__ void double_scales(Doubled (&d)[2 * GROUPS], const u32 (&raw)[RAW_WORDS], float power, u32 twice) {
     if constexpr (GROUP != 0) {
-        const u32 twice = f16x2_of_f32(power, power);
 #pragma unroll
         for (u32 i = 0; i < 2 * GROUPS; i += 2) {
             if (!BF16 && SCALE == 1) {
@@ -166,10 +167,11 @@ __device__ __forceinline__ void multiply(float (&sums)[COLUMNS / 2], const Piece
     read(r, place, tile, lane);
     let_go(place.empty(), lane);
     place.step();
+    const u32 twice = opaque(f16x2_of_f32(power, power));
     u32 last = 0;  // phase of the stage before
     for (u32 left = piece.to - piece.from; left != 0; left--) {
         Doubled scales[2 * GROUPS];
-        double_scales(scales, r.scales, power);
+        double_scales(scales, r.scales, power, twice);
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
             const bool next = half == 1 && left > 1;  // whether another atom's codes are read
@@ -208,9 +210,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutmany(const __grid_co
         begin_phases(PHASES_BASE + 16 * threadIdx.x + 8, TILES);
         show_phases();
     }
-    if (!PLANES) fill_pairs(p);
+    if (WIDE_ROWS)
+        fill_table(p);
+    else if (!PLANES)
+        fill_pairs(p);
     __syncthreads();
-    if (warp <= TILES) wait_previous();  // weights are not what others write
     // Those of a block are neighbours, for all before them to be its own or of blocks before.
     const u32 begin = (u32)((u64)w.workers * blockIdx.x / gridDim.x), end = (u32)((u64)w.workers * (blockIdx.x + 1) / gridDim.x);
     Stages stage = {0, 0};
@@ -225,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutmany(const __grid_co
     }
     more_registers<MULTIPLYING>();
     Table table = {};
-    table.self = lane * 4;
+    table.self = lane * (WIDE_ROWS && BITS == 2 ? 8 : 4);
     const Bytes bytes = bytes_of(p);
     float sums[COLUMNS / 2];
     for (u32 worker = begin; worker < end; worker++) {
@@ -233,6 +237,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutmany(const __grid_co
         Piece piece;
         while (take(piece, share, w)) {
             multiply(sums, piece, stage, place, warp, lane, w.power, table, bytes);
+            wait_previous();  // long over, for X has been there
             if (piece.to < w.atoms) {
                 leave(sums, w, worker, warp, lane);
                 continue;

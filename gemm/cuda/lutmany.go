@@ -30,7 +30,7 @@ type manyVariant struct {
 
 // What lutmany.cu is built on; it has the same numbers.
 const (
-	manyRowBytes = 128     // of the table
+	manyRowBytes = 128     // of the table, unless it has room for wide rows
 	outBytes     = 32 * 48 // of a warp, for results
 	groupTiles   = 4       // of a warpgroup
 	mostStages   = 8
@@ -63,6 +63,17 @@ func (v manyVariant) String() string { return fmt.Sprintf("c%d g%d", v.columns, 
 func (v manyVariant) tiles() int     { return groupTiles * v.groups }
 func (v manyVariant) threads() int   { return 128 * (v.groups + 1) }
 
+// wideRows reports whether the table has rows of 256 bytes, for a byte of codes to be one of the address.
+func (v manyVariant) wideRows(f Format) bool { return v.columns <= 128 && f.Bits != 5 }
+
+// tableBytes returns what the table takes.
+func (v manyVariant) tableBytes(f Format) int {
+	if v.wideRows(f) {
+		return 2 * manyRowBytes << 8 // a row for each byte
+	}
+	return manyRowBytes << (2 * f.Bits)
+}
+
 // atomBytes returns what the codes and scales of an atom of a field take.
 func (v manyVariant) atomBytes(f Format) int {
 	scales := 0
@@ -82,14 +93,14 @@ func (v manyVariant) rings(f Format) (stages, atoms int) {
 		atoms = 2
 	}
 	const phases = 16
-	left := hopperShared - manyRowBytes<<(2*f.Bits) - v.tiles()*outBytes - atoms*(v.atomBytes(f)+phases)
+	left := hopperShared - v.tableBytes(f) - v.tiles()*outBytes - atoms*(v.atomBytes(f)+phases)
 	return min(mostStages, max(left, 0)/(128*v.columns+phases)), atoms
 }
 
 // shared returns the bytes of shared memory that a block takes.
 func (v manyVariant) shared(f Format) int {
 	stages, atoms := v.rings(f)
-	return manyRowBytes<<(2*f.Bits) + stages*(128*v.columns+16) + atoms*(v.atomBytes(f)+16) + v.tiles()*outBytes
+	return v.tableBytes(f) + stages*(128*v.columns+16) + atoms*(v.atomBytes(f)+16) + v.tiles()*outBytes
 }
 
 // manyKernel is lutmany.cu for a format.
@@ -100,19 +111,24 @@ type manyKernel struct {
 
 func (k manyKernel) kernel() driver.Kernel {
 	stages, atoms := k.rings(k.Format)
+	wide := 0
+	if k.wideRows(k.Format) {
+		wide = 1
+	}
 	return driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", manyName, k.name()),
 		Source: ptxSource + lutSource + wgmmaSource + fieldsSource + manySource,
 		Options: driver.CompileOptions{Defines: append(k.defines(), "NT=2", "DEPTH=1", fmt.Sprintf("WARPS=%d", k.threads()/32),
-			fmt.Sprintf("COLUMNS=%d", k.columns), fmt.Sprintf("GROUPS4=%d", k.groups), fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms), "PLANES=0", "OF_ATOM=2")},
+			fmt.Sprintf("COLUMNS=%d", k.columns), fmt.Sprintf("GROUPS4=%d", k.groups), fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms), "PLANES=0", "OF_ATOM=2", fmt.Sprintf("WIDE_ROWS=%d", wide))},
 	}
 }
 
 // work is the kernel's second argument, in C's layout: how a product is divided.
 type work struct {
-	sums, flags                                     uint64
-	power, back                                     float32
-	fields, rows, atoms, workers, shared, groupsOfX uint32
+	sums, flags                          uint64
+	power, back                          float32
+	fields, rows, atoms, workers, shared uint32
+	groupsOfX                            uint32
 }
 
 func (w *work) bytes() []byte {
@@ -129,9 +145,12 @@ func (w *work) bytes() []byte {
 // mostSharers are the workers that have parts of a field where there are few: each but the last leaves its sums in memory.
 const mostSharers = 4
 
-// divide returns how m rows of X by an N×K matrix are divided among up to so many workers. All of them share what
-// would leave some without a field at the end, and one field each with it, so that there are two workers to a field at
-// most. Fewer fields than that are shared by an equal number of workers each, if that leaves few without work or is the most.
+// What it takes, in atoms of a field, that workers share fields: in parts of their own, and in equal shares of all.
+const forParts, forShares = 3, 5
+
+// divide returns how m rows of X by an N×K matrix are divided among up to so many workers, as takes the least: whole
+// fields; with equal shares of what would leave some without a field at the end, and of one field each with it, so that
+// there are two workers to a field at most; or, of fields that are few, with an equal number of workers each.
 func (v manyVariant) divide(n, k, m, most int) work {
 	rows := (n + repack.TileRows*v.tiles() - 1) / (repack.TileRows * v.tiles())
 	fields := rows * ((m + v.columns - 1) / v.columns)
@@ -139,17 +158,17 @@ func (v manyVariant) divide(n, k, m, most int) work {
 		fields: uint32(fields), rows: uint32(rows), atoms: uint32(atomsOf(k)), workers: uint32(most),
 		groupsOfX: uint32((m + preparedRows - 1) / preparedRows),
 	}
-	switch sharers := most / fields; {
-	case fields%most == 0:
-	case fields > most:
-		w.shared = uint32(fields%most + most)
-	default:
-		w.shared = uint32(fields)
-		if sharers >= mostSharers || sharers*fields*16 >= most*15 {
-			w.workers = uint32(min(sharers, mostSharers, atomsOf(k)) * fields)
-		}
-		w.workers = min(w.workers, w.shared*w.atoms)
+	// What a division takes is counted in atoms.
+	least := (fields + most - 1) / most * atomsOf(k)
+	if shares := (fields*atomsOf(k)+most-1)/most + forShares; shares < least {
+		w.shared, least = uint32(min(fields, fields%most+most)), shares
 	}
+	for sharers := 2; sharers <= min(mostSharers, atomsOf(k)) && sharers*fields <= most; sharers++ {
+		if part := (atomsOf(k)+sharers-1)/sharers + forParts; part < least {
+			w.shared, w.workers, least = uint32(fields), uint32(sharers*fields), part
+		}
+	}
+	w.workers = min(w.workers, max(w.shared*w.atoms, w.fields-w.shared))
 	return w
 }
 
