@@ -17,7 +17,9 @@
 // loaded as soon as the first codes of the one at work are looked up.
 //
 // Set by the host, beside what lut.cuh names, where GROUP counts kept columns and is at most 128:
-//   SLICES   of K, which divide WARPS
+//   SLICES   of K, which divide WARPS into teams
+//   STAGED   1 if X is copied to shared memory, an atom ahead, 0 if it is loaded into registers
+//   AHEAD    tiles that codes are brought into the level-2 cache ahead of their load, or 0
 // and DEPTH is that of two batches. Params.units are the atoms that have columns.
 
 constexpr u32 STEPS = 8;  // of an atom, 32 columns each
@@ -83,9 +85,9 @@ __device__ __forceinline__ void bring(const u8* codes, u32 lane) {
 }
 
 // load loads the batch at a cursor, from delay bytes behind its place, to half of a ring, and goes on to the next. It
-// returns how many tiles that has. Tiles AHEAD of it are brought into the level-2 cache, or with more all up to those.
+// returns how many tiles that has. Tiles AHEAD of it are brought into the level-2 cache.
 template <u32 HALF>
-__device__ __forceinline__ u32 load(Ring& ring, Cursor& c, const Params& p, const Warp& w, u32 delay = 0, bool more = false) {
+__device__ __forceinline__ u32 load(Ring& ring, Cursor& c, const Params& p, const Warp& w, u32 delay = 0) {
     const u32 count = min(c.left, BATCH), atoms = atoms_of(p);
     if (count == 0) return 0;
     c.codes += delay;
@@ -124,6 +126,45 @@ struct Columns {
     u32 b[STEPS][NT][4];
 };
 
+#if STAGED
+// X in shared memory, behind the table: of each slice two atoms, of which the team has one copied while it multiplies by the
+// other. Rows are 16 bytes longer, so that the eight of a tile that are read at once do not share banks. Eight bytes of
+// each slice for its phases follow.
+constexpr u32 X_PITCH = 64 * STEPS + 16;
+constexpr u32 X_BYTES = 8 * NT * X_PITCH;  // of an atom
+constexpr u32 X_BASE = SHARED_BASE + ENTRIES * TABLE_PITCH;
+constexpr u32 PHASES_BASE = X_BASE + 2 * SLICES * X_BYTES;
+
+// copy_columns begins to copy X for a step to the first or second place of its slice.
+__device__ __forceinline__ void copy_columns(const Params& p, const Warp& w, u32 step, u32 odd) {
+    const u32 col = (step * SLICES + w.slice) * (32 * STEPS) + w.lane * 8;
+    const u32 to = X_BASE + (2 * w.slice + odd) * X_BYTES + w.lane * 16;
+#pragma unroll
+    for (u32 row = 0; row < 8 * NT; row += TEAMS) {
+        const u32 m = row + w.group;
+        copy_async(to + m * X_PITCH, p.x + ((u64)min(m, p.m - 1) * p.k + col) * 2, m < p.m && col < p.k ? 16 : 0);
+    }
+    end_copies();
+}
+
+// copied waits for what the lane copies, and tells its team that it is there, and that the lane has read the columns before.
+__device__ __forceinline__ void copied(const Warp& w) {
+    wait_copies<0>();
+    if (TEAMS > 1)
+        arrive(PHASES_BASE + 8 * w.slice);
+    else
+        __syncwarp();
+}
+
+// load_columns reads what has been copied.
+__device__ __forceinline__ void load_columns(Columns& x, const Warp& w, u32 odd) {
+    const u32 at = X_BASE + (2 * w.slice + odd) * X_BYTES + w.lane % 8 * X_PITCH + w.lane / 8 * 16;
+#pragma unroll
+    for (u32 s = 0; s < STEPS; s++)
+#pragma unroll
+        for (u32 t = 0; t < NT; t++) read_tiles(x.b[s][t], at + 8 * t * X_PITCH + s * 64);
+}
+#else
 // load_columns loads eight consecutive columns a lane, which are one register of B of each of four lanes.
 __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const Warp& w, u32 step) {
     const u32 col0 = (step * SLICES + w.slice) * (32 * STEPS) + w.lane % 4 * 8;
@@ -141,6 +182,7 @@ __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const 
 #pragma unroll
         for (u32 t = 0; t < NT; t++) turn(x.b[s][t], w.lane);
 }
+#endif
 
 // multiply_half adds the products of half an atom to its sums.
 __device__ __forceinline__ void multiply_half(Sums& sums, const u32 (&a)[HALF_STEPS][4], const u32 (&pattern)[4], const Columns& x, u32 half) {
@@ -161,13 +203,6 @@ __device__ __forceinline__ void multiply_half(Sums& sums, const u32 (&a)[HALF_ST
 
 // Whether the first half of an atom is multiplied before the second is looked up.
 constexpr bool HALVES = NT == 2;
-
-// Walk is where a warp is in a run.
-struct Walk {
-    u32 step;  // of K
-    u32 left;  // tiles to multiply in it
-    u32 at;    // the slots of the first of them
-};
 
 // multiply_item multiplies a tile's atom, adds to its slot or begins it, if it is there, and calls next behind the
 // first lookups, with a 0 that is not known before them.
@@ -204,28 +239,22 @@ __device__ __forceinline__ void multiply_item(const Params& p, const Warp& w, co
 // Tiles that are multiplied in one basic block: sixteen warps have no registers for two.
 constexpr u32 TOGETHER = WARPS > 8 ? 1 : 2;
 
-// multiply multiplies the batch in half of a ring, and has the next one loaded to the other. Of two tiles in one basic
-// block the first decides whether they are there.
+// multiply multiplies the batch in half of a ring, whose slots begin at an address, and has the next one loaded to the other.
+// Of two tiles in one basic block the first decides whether they are there.
 template <u32 HALF>
-__device__ __forceinline__ void multiply(const Params& p, const Warp& w, const Table& table, Columns& x, Ring& ring, Cursor& ahead, Walk& k, u32 tiles,
-                                         u32 slot0, bool again) {
-    if (k.left == tiles && (k.step > 0 || again)) load_columns(x, p, w, k.step);
-    const u32 stride = TEAMS * SLICES * p.pairs * p.slot_pitch, count = min(k.left, BATCH);
-    const bool add = k.step != 0;
+__device__ __forceinline__ void multiply(const Params& p, const Warp& w, const Table& table, const Columns& x, Ring& ring, Cursor& ahead, u32 count,
+                                         u32 at, u32 stride, bool add) {
     const auto nothing = [](u32) {};
 #pragma unroll
     for (u32 i = 0; i < BATCH; i += TOGETHER) {
         if (i > 0 && i >= count) break;
         const Item(&items)[BATCH] = ring.item[HALF];
         if (i == 0)
-            multiply_item(p, w, table, x, items[i], k.at, true, add, [&](u32 delay) { load<1 - HALF>(ring, ahead, p, w, delay); });
+            multiply_item(p, w, table, x, items[i], at, true, add, [&](u32 delay) { load<1 - HALF>(ring, ahead, p, w, delay); });
         else
-            multiply_item(p, w, table, x, items[i], k.at + i * stride, true, add, nothing);
-        if (TOGETHER == 2 && i + 1 < BATCH) multiply_item(p, w, table, x, items[min(i + 1, BATCH - 1)], k.at + (i + 1) * stride, i + 1 < count, add, nothing);
+            multiply_item(p, w, table, x, items[i], at + i * stride, true, add, nothing);
+        if (TOGETHER == 2 && i + 1 < BATCH) multiply_item(p, w, table, x, items[min(i + 1, BATCH - 1)], at + (i + 1) * stride, i + 1 < count, add, nothing);
     }
-    k.at += count * stride;
-    k.left -= count;
-    if (k.left == 0) k = {k.step + 1, tiles, slot0};
 }
 
 // ---- kernels ----
@@ -241,31 +270,61 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
 #pragma unroll
         for (u32 j = 0; j < 4; j++) ring.item[i / BATCH][i % BATCH].pattern[j] = 0x44444444;  // what is multiplied in vain is multiplied as well
     load<0>(ring, ahead, p, w);
+#pragma unroll
+    for (u32 i = 0; i != AHEAD; i++)
+        if (ahead.left > i) bring(ahead.codes + (u64)(atoms_of(p) * BOTH_BYTES) * TEAMS * i, w.lane);
     if (GROUP) prefetch_scales_of(p, w);
     check_base();
+#if STAGED
+    if (TEAMS > 1 && threadIdx.x < SLICES) begin_phases(PHASES_BASE + 8 * threadIdx.x, 32 * TEAMS);
+#endif
     fill_table(p);
     __syncthreads();
     wait_previous();
 
     const Table table = table_of(p, w.lane);
-    const u32 slot0 = slot(p, w.group, w.slice, w.lane % 4, w.lane / 4);
+    const u32 slot0 = slot(p, w.group, w.slice, w.lane % 4, w.lane / 4), stride = TEAMS * SLICES * p.pairs * p.slot_pitch;
     Columns x;
+    u32 half = 0;  // of the ring, at work
+#if STAGED
+    u32 odd = 0;  // whether the step is an odd one of all
+    if (w.steps) {
+        copy_columns(p, w, 0, 0);
+        copied(w);
+    }
+#else
     if (w.steps) load_columns(x, p, w, 0);
+#endif
     for (u32 first = 0; first < w.tiles; first += p.run) {
-        const u32 tiles = tiles_of(p, w, first), steps = tiles ? w.steps : 0;
-        const bool again = first > 0 && w.steps > 1;
-        Walk k = {0, tiles, slot0};
-        while (k.step < steps) {
-            multiply<0>(p, w, table, x, ring, ahead, k, tiles, slot0, again);
-            if (k.step == steps) {
-#pragma unroll
-                for (u32 i = 0; i < BATCH; i++) ring.item[0][i] = ring.item[1][i];
-                break;
+        const u32 tiles = tiles_of(p, w, first);
+        const bool again = first + p.run < w.tiles;
+        for (u32 step = 0; step < w.steps; step++) {
+#if STAGED
+            if (TEAMS > 1) wait_phase(PHASES_BASE + 8 * w.slice, odd);
+            const bool more = step + 1 < w.steps || again;
+            if (more) copy_columns(p, w, step + 1 < w.steps ? step + 1 : 0, odd ^ 1);
+            load_columns(x, w, odd);
+#else
+            if (tiles && (step > 0 || first > 0 && w.steps > 1)) load_columns(x, p, w, step);
+#endif
+            u32 at = slot0, left = tiles;
+            while (left) {
+                const u32 count = min(left, BATCH);
+                if (half)
+                    multiply<1>(p, w, table, x, ring, ahead, count, at, stride, step != 0);
+                else
+                    multiply<0>(p, w, table, x, ring, ahead, count, at, stride, step != 0);
+                half ^= 1;
+                at += count * stride;
+                left -= count;
             }
-            multiply<1>(p, w, table, x, ring, ahead, k, tiles, slot0, again);
+#if STAGED
+            if (more) copied(w);
+            odd ^= 1;
+#endif
         }
         finish(p, w, first);
-        if (first + p.run < w.tiles) __syncthreads();  // before the slots are written again
+        if (again) __syncthreads();  // before the slots are written again
     }
 }
 

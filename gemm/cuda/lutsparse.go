@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/repack"
 )
 
 var (
@@ -20,10 +21,12 @@ type lutsparse struct{}
 
 // sparseVariant is lutsparse.cu as it is compiled.
 type sparseVariant struct {
-	rows   int // of X, at most: 8 or 16
-	slices int // of K
-	warps  int // of a block
-	batch  int // tiles that are loaded at once
+	rows   int  // of X, at most: 8 or 16
+	slices int  // of K
+	warps  int  // of a block
+	batch  int  // tiles that are loaded at once
+	ahead  int  // tiles that codes are brought into the level-2 cache ahead of that
+	staged bool // whether X is copied to shared memory
 }
 
 func (lutsparse) name() string   { return "lutsparse" }
@@ -42,12 +45,12 @@ func (k lutsparse) variants(f Format, m int) []Config {
 	}
 	var all []Config
 	for _, v := range []sparseVariant{
-		{rowsOfB, 16, 16, 1},
-		{rowsOfB, 8, 16, 1},
-		{rowsOfB, 8, 8, 4},
-		{MaxRows, 8, 8, 3},
-		{MaxRows, 8, 8, 2},
-		{MaxRows, 4, 8, 3},
+		{rowsOfB, 16, 16, 1, 0, false},
+		{rowsOfB, 8, 16, 1, 0, true},
+		{rowsOfB, 16, 16, 1, 2, false},
+		{MaxRows, 4, 8, 3, 0, true},
+		{MaxRows, 8, 8, 3, 0, false},
+		{MaxRows, 4, 8, 2, 2, true},
 	} {
 		if (v.rows == rowsOfB) == (m <= rowsOfB) {
 			all = append(all, v)
@@ -72,18 +75,39 @@ func (v sparseVariant) rowsOfX() int      { return v.rows }
 func (v sparseVariant) warpsOfBlock() int { return v.warps }
 func (v sparseVariant) splits() []int     { return []int{v.slices} }
 func (v sparseVariant) String() string {
-	return fmt.Sprintf("sparse b%d k%d w%d", v.batch, v.slices, v.warps)
+	name := fmt.Sprintf("sparse b%d k%d w%d", v.batch, v.slices, v.warps)
+	if v.ahead > 0 {
+		name += fmt.Sprintf(" a%d", v.ahead)
+	}
+	if v.staged {
+		name += " staged"
+	}
+	return name
 }
 
 func (v sparseVariant) defines() []string {
 	return []string{
 		fmt.Sprintf("NT=%d", v.rows/rowsOfB), fmt.Sprintf("DEPTH=%d", 2*v.batch), fmt.Sprintf("WARPS=%d", v.warps), fmt.Sprintf("SLICES=%d", v.slices),
+		fmt.Sprintf("AHEAD=%d", v.ahead), fmt.Sprintf("STAGED=%d", truth(v.staged)),
 	}
 }
 
-// room is that of the slots of lutgemm.cu.
+// What lutsparse.cu is built on; it has the same numbers.
+const stagedRow = 2*repack.UnitCols + 16 // bytes of a row of X of an atom
+
+// room is that of the slots of lutgemm.cu, with X between them and the table.
 func (v sparseVariant) room(s shape, most int, l limits) (room, error) {
-	return gemmVariant{}.room(s, most, l)
+	if !v.staged {
+		return gemmVariant{}.room(s, most, l)
+	}
+	x := 2*v.slices*v.rows*stagedRow + 128 // and its phases
+	l.sharedBlock -= x
+	r, err := gemmVariant{}.room(s, most, l)
+	if r.tile > 0 { // behind the table
+		r.slotBase += x
+	}
+	r.fixed += x
+	return r, err
 }
 
 // sparseSlices returns into how many slices K is split: sixteen load warps the most evenly, as soon as each has an atom.
@@ -95,4 +119,11 @@ func (s shape) sparseSlices() int {
 		return 8
 	}
 	return 4
+}
+
+func truth(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
