@@ -33,6 +33,8 @@ type moduleKey struct {
 	format Format
 	config Config
 	gates  string // the activation of gates, or none
+
+	experts bool
 }
 
 type module struct {
@@ -239,7 +241,7 @@ func (e *Engine) launchGated(s *driver.Stream, w *Matrix, o Operands, g Gates, c
 		return err
 	}
 	launch.Programmatic = e.dev.Info.Major >= 9
-	mod, err := e.module(moduleKey{w.Format, c, g.Activation})
+	mod, err := e.module(moduleKey{w.Format, c, g.Activation, false})
 	if err != nil {
 		return err
 	}
@@ -259,7 +261,11 @@ func (e *Engine) module(key moduleKey) (*module, error) {
 	if mod, ok := e.modules[key]; ok {
 		return mod, nil
 	}
-	loaded, err := e.dev.LoadKernel(key.format.gatedKernel(key.config, key.gates))
+	k := key.format.gatedKernel(key.config, key.gates)
+	if key.experts {
+		k = key.format.expertKernel(key.config, key.gates)
+	}
+	loaded, err := e.dev.LoadKernel(k)
 	if err != nil {
 		return nil, err
 	}
@@ -269,7 +275,7 @@ func (e *Engine) module(key moduleKey) (*module, error) {
 	if mod.gemm, err = loaded.Function(gemmName); err == nil {
 		err = mod.gemm.SetMaxDynamicShared(e.limits.sharedBlock)
 	}
-	if err == nil && key.config.kernel().twin() {
+	if err == nil && key.config.kernel().twin() && !key.experts {
 		if mod.read, err = loaded.Function(readName); err == nil {
 			err = mod.read.SetMaxDynamicShared(e.limits.sharedBlock)
 		}

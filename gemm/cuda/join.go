@@ -8,6 +8,18 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
+// CanJoin reports whether [Engine.Join] would make one matrix of several.
+func CanJoin(parts ...*Matrix) bool {
+	first := parts[0]
+	for i, m := range parts {
+		if m.codes == 0 || m.part || m.K != first.K || m.Format != first.Format || !slices.Equal(m.codebook, first.codebook) ||
+			m.N%repack.TileRows != 0 && i < len(parts)-1 {
+			return false
+		}
+	}
+	return true
+}
+
 // Join makes one matrix of several that X is multiplied by together, the rows of one behind those of the other. They
 // become parts of it: their own memory is given back, and closing them gives back none. It returns nil where the
 // matrices differ in more than their rows, or one before the last does not end with a tile.
@@ -16,12 +28,11 @@ func (e *Engine) Join(parts ...*Matrix) (*Matrix, error) {
 	all := &Matrix{K: first.K, Format: first.Format, engine: e, codebook: first.codebook, exponent: first.exponent}
 	units := (first.K + repack.UnitCols - 1) / repack.UnitCols
 	codes, scales := units*repack.UnitCols*repack.TileRows/8*first.Format.Bits, first.Format.scaleBytes(units) // of a tile
+	if !CanJoin(parts...) {
+		return nil, nil
+	}
 	tiles := 0
-	for i, m := range parts {
-		if m.codes == 0 || m.part || m.K != first.K || m.Format != first.Format || !slices.Equal(m.codebook, first.codebook) ||
-			m.N%repack.TileRows != 0 && i < len(parts)-1 {
-			return nil, nil
-		}
+	for _, m := range parts {
 		all.N += m.N
 		all.bytes += m.bytes
 		all.exponent = min(all.exponent, m.exponent)

@@ -25,8 +25,12 @@
 // and for a kernel that does more than multiply:
 //   GATES        1 if Y has the results of the first half of Ŵ's rows, which are then gates, times those of the second
 //   ACTIVATION   of the gates, as glu.cuh has them
+//   EXPERTS      1 if Ŵ is several matrices of as many rows, one behind the other, and groups of rows of X have one each
 #ifndef GATES
 #define GATES 0
+#endif
+#ifndef EXPERTS
+#define EXPERTS 0
 #endif
 
 constexpr u32 THREADS = WARPS * 32;
@@ -69,6 +73,12 @@ struct Params {
     u32 slot_pitch;        // from one pair's 128 bytes to the next: 128, or 256 in the table's gaps
 #if GATES
     float alpha, limit;    // of the activation
+#endif
+#if EXPERTS
+    u32 tiles;              // of an expert; n and units are those of one too
+    u64 codes_of, scales_of;  // bytes from an expert to the next
+    const u32* chosen;      // their number, in 16 bytes, and as many Groups
+    const u32* rows;        // the row of X of each of Y, or null where they are the same
 #endif
     u32 codebook[1 << BITS];  // in the low 16 bits, in the type of X
 };

@@ -24,6 +24,9 @@
 
 constexpr u32 ATOM_COLS = 128;
 
+// Whether K is split into any number of slices. For few rows of X it is 8 or 16, which takes less to compute.
+constexpr bool ANY_SLICES = NT == 2 || EXPERTS;
+
 // Cursor goes through the steps of a warp: the tiles of a run, for each step of K, for
 // each run of tiles of the block.
 struct Cursor {
@@ -39,7 +42,7 @@ struct Cursor {
 __device__ __forceinline__ u32 tiles_of(const Params& p, const Warp& w, u32 first) {
     if (first >= w.tiles) return 0;
     u32 run = min(p.run, w.tiles - first);
-    if (NT == 2) return (run + p.groups - 1 - w.group) / p.groups;
+    if (ANY_SLICES) return (run + p.groups - 1 - w.group) / p.groups;
     return p.groups == 2 ? (run + 1 - w.group) / 2 : run;
 }
 
@@ -116,7 +119,7 @@ __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const 
                 u32 row = 8 * t + w.lane / 4, col = col0 + a * ATOM_COLS + 32 * c;
                 u32(&b)[4] = x.b[a][c][t];
                 b[0] = b[1] = b[2] = b[3] = 0;
-                if (row < p.m && col < p.k) load_cached(b, p.x + ((u64)row * p.k + col) * 2);
+                if (row < p.m && col < p.k) load_cached(b, p.x + ((u64)(EXPERTS ? w.row : row) * p.k + col) * 2);
                 if (c == planes_chunk(KA == 2 ? a : step % 2)) turn_columns(b);
             }
 }
@@ -127,14 +130,14 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
     Warp w;
     u32 warp = threadIdx.x / 32;
     w.lane = threadIdx.x % 32;
-    w.group = NT == 2 ? warp / p.slices : p.groups == 2 ? warp / 8 : 0;
-    w.slice = warp - (NT == 2 ? p.slices : 8) * w.group;
+    w.group = ANY_SLICES ? warp / p.slices : p.groups == 2 ? warp / 8 : 0;
+    w.slice = warp - (ANY_SLICES ? p.slices : 8) * w.group;
 #pragma unroll
     for (u32 t = 0; t < NT; t++) w.writes[t] = w.lane % 4 + 4 * t < p.pairs;
-    share_tiles(p, w.tile0, w.tiles);
+    if (!EXPERTS) share_tiles(p, w.tile0, w.tiles);
     // With three slices a warp is left over.
-    const u32 units = NT == 2 && w.group >= p.groups ? 0 : p.units + p.slices - 1 - w.slice;
-    w.steps = (NT == 2 ? units / p.slices : units >> (p.slices == 16 ? 4 : 3)) * (2 / KA);
+    const u32 units = ANY_SLICES && w.group >= p.groups ? 0 : p.units + p.slices - 1 - w.slice;
+    w.steps = (ANY_SLICES ? units / p.slices : units >> (p.slices == 16 ? 4 : 3)) * (2 / KA);
     return w;
 }
 
@@ -271,21 +274,8 @@ __device__ __forceinline__ void multiply_tiles(const Params& p, const Warp& w, c
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_constant__ Params p) {
-    launch_next();
-    Warp w = warp_of(p);
-    Cursor ahead = {};
-    if (w.steps) seek(ahead, p, w);
-    Ring ring = {};
-    fill_ring<DOUBLE ? 1 : RING>(ring, ahead, p, w);
-    if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
-
-    check_base();
-    fill_table(p);
-    __syncthreads();
-    wait_previous();
-
-    const Table table = table_of(p, w.lane);
+// multiply_block multiplies the tiles of a block, the first steps of which are in the ring.
+__device__ __forceinline__ void multiply_block(const Params& p, const Warp& w, const Table& table, Ring& ring, Cursor& ahead) {
     Columns x;
     if (w.steps) load_columns(x, p, w, 0);
     for (u32 first = 0; first < w.tiles; first += p.run) {
@@ -303,6 +293,74 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
         if (again) __syncthreads();  // before the slots are written again
         if (!ROOM && again && w.steps > 1) load_columns(x, p, w, 0);
     }
+}
+
+#if EXPERTS
+// Group is rows of Y that an expert makes, no more than p.m.
+struct Group {
+    u32 expert, first, rows;
+};
+
+// The tiles of the experts of all groups are shared out to the blocks, as even as they go. What makes groups is in front of the
+// kernel with gates, and the one without is behind that, which lets it begin no sooner than groups are there.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_constant__ Params all) {
+    check_base();
+    fill_table(all);
+    __syncthreads();
+    bool wait = true;
+    const auto begin = [&wait] {
+        if (wait) wait_previous();
+        if (wait) launch_next();
+        wait = false;
+    };
+    if (GATES) begin();
+
+    constexpr u32 together = GATES ? 2 : 1;
+    const u32 each = all.tiles / together;
+    const u64 tiles = (u64)*all.chosen * each;
+    const u32 end = (u32)(tiles * (blockIdx.x + 1) / gridDim.x);
+    const Table table = table_of(all, threadIdx.x % 32);
+    for (u32 at = (u32)(tiles * blockIdx.x / gridDim.x); at < end;) {
+        const u32* from = all.chosen + 4 * (1 + at / each);
+        const Group group = {from[0], from[1], from[2]};
+        Params p = all;
+        p.codes += group.expert * p.codes_of;
+        p.scales += group.expert * p.scales_of;
+        if (p.bias) p.bias += (u64)group.expert * p.n;
+        p.y += (u64)group.first * (p.n / together);
+        p.m = group.rows;
+        p.pairs = (p.m + 1) / 2;
+        p.pairs_inverse = 0xffffffff / p.pairs + 1;
+        Warp w = warp_of(p);
+        w.tile0 = at % each;
+        w.tiles = min(each - w.tile0, end - at) * together;
+        at += w.tiles / together;
+        Cursor ahead = {};
+        if (w.steps) seek(ahead, p, w);
+        Ring ring = {};
+        fill_ring<DOUBLE ? 1 : RING>(ring, ahead, p, w);
+        begin();
+        w.row = group.first + min(w.lane / 4, p.m - 1);
+        if (p.rows) w.row = p.rows[w.row];
+        multiply_block(p, w, table, ring, ahead);
+        __syncthreads();  // before the slots are written again
+    }
+}
+#else
+extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_constant__ Params p) {
+    launch_next();
+    Warp w = warp_of(p);
+    Cursor ahead = {};
+    if (w.steps) seek(ahead, p, w);
+    Ring ring = {};
+    fill_ring<DOUBLE ? 1 : RING>(ring, ahead, p, w);
+    if (GROUP) prefetch_scales(p, w.tile0, w.tiles);
+
+    check_base();
+    fill_table(p);
+    __syncthreads();
+    wait_previous();
+    multiply_block(p, w, table_of(p, w.lane), ring, ahead);
 }
 
 // lutread is the read-only twin: the same grid, shared memory, prefetched scales and
@@ -346,3 +404,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutread(const __grid_co
     // Never true for the codes of a real matrix; the compiler cannot know.
     if (sink == 0x9e3779b9 && p.m == 0) p.y[threadIdx.x] = (u16)sink;
 }
+#endif

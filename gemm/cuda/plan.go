@@ -42,6 +42,11 @@ type params struct {
 
 	gated        bool // whether there are:
 	alpha, limit float32
+
+	experts           bool // whether there are:
+	tiles             uint32
+	codesOf, scalesOf uint64
+	chosen, rows      uint64
 }
 
 // bytes returns the memory of the C struct.
@@ -75,6 +80,11 @@ func (p *params) fixed() []byte {
 	words(p.m, p.pairs, p.pairsInverse, p.slotBase, p.slotPitch)
 	if p.gated {
 		words(math.Float32bits(p.alpha), math.Float32bits(p.limit))
+	}
+	if p.experts {
+		for words(p.tiles); len(b)%8 != 0; words(0) {
+		}
+		wide(p.codesOf, p.scalesOf, p.chosen, p.rows)
 	}
 	return b
 }

@@ -3,6 +3,7 @@
 
 struct Warp {
     u32 lane, slice, group;
+    u32 row;          // of X, that the lane reads, where experts have groups of rows
     bool writes[NT];  // whether the lane holds sums of rows of X, for each tile of 8
     u32 tile0, tiles;  // of the block
     u32 steps;
