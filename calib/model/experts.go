@@ -15,6 +15,7 @@ type moe struct {
 	experts    []mlp
 	shared     *mlp // nil: none
 	sharedGate linear
+	mixture    Mixture // of steps that are recorded, or nil
 }
 
 // routing says which experts the tokens of a window go to. It is made on the

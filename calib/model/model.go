@@ -43,6 +43,7 @@ type Model struct {
 type owned struct {
 	weights  []Weight
 	arrays   []Array
+	mixtures []Mixture
 	unpacked []string // kinds of weights that the device has no kernel for
 }
 
@@ -113,6 +114,9 @@ func build(src Source, ops Ops, headBits int) (*Model, error) {
 // Close gives the model's memory back. Models that [Model.With] made of it go
 // with it.
 func (m *Model) Close() {
+	for _, x := range m.own.mixtures {
+		x.Close()
+	}
 	for _, w := range m.own.weights {
 		m.ops.FreeWeight(w)
 	}

@@ -33,10 +33,43 @@ type Recorder interface {
 	// Gated writes GLU of the gates and what they are multiplied by, x [rows, K] times either half of the rows of w, which
 	// were joined, to y, acts [rows, N/2].
 	Gated(y, x Array, rows int, w Weight, act arch.Gating)
+	// Mixture prepares a mixture of experts for Mix. It returns nil where it cannot.
+	Mixture(w MixtureWeights) (Mixture, error)
+	// Mix adds to h what the experts make of x that the router chooses, and writes RMSNorm of the sum.
+	Mix(m Mixture, s MixStep)
 	// MarkNotFinite writes 1 to dst, floats [rows], for rows that NotFinite looks for, and 0 for others.
 	MarkNotFinite(dst, x Array, rows, cols int)
 	// Advance is the end of what is recorded: of a step, which it makes the beginning of the next one.
 	Advance(e StepEnd)
+}
+
+// MixtureWeights are those of a mixture of experts, of each in order. Biases are floats, and nil where there are none.
+type MixtureWeights struct {
+	Router                     Weight // of logits, the largest Top of which choose
+	RouterBias                 Array
+	Gates, Ups, Downs          []Weight
+	GateBias, UpBias, DownBias []Array
+	Act                        arch.Gating
+	Top                        int
+	Normalize                  bool // whether the weights of those that are chosen sum to 1, and not those of all
+}
+
+// Mixture is what a [Recorder] makes of them. It is closed before the weights are given back.
+type Mixture interface {
+	// Rows returns how many rows a step may have at most.
+	Rows() int
+	Close()
+}
+
+// MixStep is a mixture's part in a step.
+type MixStep struct {
+	Y, X       Array // acts [Rows, hidden]; they may be the same
+	H          Array // floats [Rows, hidden]
+	Rows       int
+	Shared     Array // acts [Rows, hidden], what an expert of all tokens makes, and
+	SharedGate Array // floats [Rows], of which the sigmoid is its weight; nil: none
+	Norm       Array // floats [hidden]
+	Eps        float64
 }
 
 // StepEnd is what a step ends with.
@@ -92,17 +125,18 @@ type recordedStep struct {
 	places    places
 	logits    Array // floats [rows, vocabulary]
 	marks     Array // floats [rows], of MarkNotFinite
+	shared    Array // floats [rows], of the gate of an expert of all tokens
 	again     Recording
 }
 
 // newStep returns a step of n texts that is not recorded yet.
-func (c *Cache) newStep(rec Recorder, n int) (*recordedStep, error) {
+func (c *Cache) newStep(rec Recorder, n int) *recordedStep {
 	m, w := c.m, widthsOf(c.m.desc)
 	r := &recordedStep{
 		activations: activations{t: n, h: rec.Floats(n * m.desc.Hidden), n: rec.Acts(n * m.desc.Hidden)},
 		qkv:         rec.Acts(n * (w.q + 2*w.kv)), both: rec.Acts(2 * n * w.mlp), sum: rec.Acts(n * m.desc.Hidden),
 		mixed: rec.Acts(n * w.q), arrived: rec.Floats(n * w.heads),
-		places: c.newPlaces(), logits: rec.Floats(n * m.Vocab()), marks: rec.Floats(n),
+		places: c.newPlaces(), logits: rec.Floats(n * m.Vocab()), marks: rec.Floats(n), shared: rec.Floats(n),
 	}
 	elements := 3 * n
 	for rope := range r.places.turns {
@@ -122,18 +156,14 @@ func (c *Cache) newStep(rec Recorder, n int) (*recordedStep, error) {
 	}
 	r.q, r.k, r.v = r.qkv.Slice(0, n*w.q), r.qkv.Slice(n*w.q, n*(w.q+w.kv)), r.qkv.Slice(n*(w.q+w.kv), n*(w.q+2*w.kv))
 	r.gate, r.up = r.both.Slice(0, n*w.mlp), r.both.Slice(n*w.mlp, 2*n*w.mlp)
-	if m.joined {
-		return r, nil
-	}
-	m.joined = true // before anything is recorded, as it moves weights
-	return r, m.join(rec)
+	return r
 }
 
 func (r *recordedStep) close(ops Ops) {
 	if r.again != nil {
 		r.again.Close()
 	}
-	ops.Free(r.h, r.y, r.n, r.qkv, r.both, r.mixed, r.arrived, r.sum, r.in.dev, r.logits, r.marks)
+	ops.Free(r.h, r.y, r.n, r.qkv, r.both, r.mixed, r.arrived, r.sum, r.in.dev, r.logits, r.marks, r.shared)
 }
 
 // begin tells the device at once what a step begins with.
@@ -169,13 +199,41 @@ func (m *Model) join(rec Recorder) error {
 		if err := m.joinTo(rec, &d.qkv, &d.q, &d.k, &d.v); err != nil {
 			return err
 		}
-		if d.mlp != nil {
-			if err := m.joinTo(rec, &d.mlp.both, &d.mlp.gate, &d.mlp.up); err != nil {
+		every := d.mlp
+		if d.moe != nil {
+			every = d.moe.shared
+			if err := m.mixed(rec, d.moe); err != nil {
+				return err
+			}
+		}
+		if every != nil {
+			if err := m.joinTo(rec, &every.both, &every.gate, &every.up); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// mixed prepares a mixture.
+func (m *Model) mixed(rec Recorder, d *moe) (err error) {
+	w := MixtureWeights{Router: d.router.w, RouterBias: d.router.bias, Act: d.experts[0].act, Top: d.desc.Top, Normalize: d.desc.Normalize}
+	add := func(weights *[]Weight, biases *[]Array, l *linear) {
+		*weights = append(*weights, l.w)
+		if l.bias != nil {
+			*biases = append(*biases, l.bias)
+		}
+	}
+	for e := range d.experts {
+		x := &d.experts[e]
+		add(&w.Gates, &w.GateBias, &x.gate)
+		add(&w.Ups, &w.UpBias, &x.up)
+		add(&w.Downs, &w.DownBias, &x.down)
+	}
+	if d.mixture, err = rec.Mixture(w); d.mixture != nil {
+		m.own.mixtures = append(m.own.mixtures, d.mixture)
+	}
+	return err
 }
 
 func (m *Model) joinTo(rec Recorder, to *joined, parts ...*linear) (err error) {
@@ -208,16 +266,25 @@ func (m *Model) joinTo(rec Recorder, to *joined, parts ...*linear) (err error) {
 	return nil
 }
 
-// recorder returns the device as a recorder, if steps of the model can be recorded: the host takes no part in
-// them, as it does where experts are chosen.
-func (m *Model) recorder() (Recorder, bool) {
-	for i := range m.layers {
-		if m.layers[i].moe != nil {
-			return nil, false
+// recorder returns the device as a recorder, if steps of so many rows can be recorded, else nil: the host takes no part in
+// them, as it does where it chooses experts.
+func (m *Model) recorder(rows int) (Recorder, error) {
+	rec, ok := m.ops.(Recorder)
+	if !ok {
+		return nil, nil
+	}
+	if !m.joined { // before anything is recorded, as it moves weights
+		m.joined = true
+		if err := m.join(rec); err != nil {
+			return nil, fmt.Errorf("%s: %w", m.name, err)
 		}
 	}
-	rec, ok := m.ops.(Recorder)
-	return rec, ok
+	for i := range m.layers {
+		if d := m.layers[i].moe; d != nil && (d.mixture == nil || rows > d.mixture.Rows() || m.normsOutputs()) {
+			return nil, nil
+		}
+	}
+	return rec, nil
 }
 
 // Step takes texts further by a token each, as [Cache.Continue] does, and returns the logits of what follows,
@@ -225,7 +292,11 @@ func (m *Model) recorder() (Recorder, bool) {
 // next call of a method of the model.
 func (c *Cache) Step(ctx context.Context, slots, tokens []int) (logits Array, best []int, err error) {
 	m, n := c.m, len(tokens)
-	if rec, ok := m.recorder(); ok {
+	rec, err := m.recorder(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	if rec != nil {
 		return c.stepAgain(ctx, rec, parts(slots, tokens))
 	}
 	h, err := c.Continue(ctx, parts(slots, tokens)...)
@@ -275,9 +346,7 @@ func (c *Cache) begin(ctx context.Context, rec Recorder, parts []Part) (*recorde
 	n := len(tokens)
 	r := c.recorded[n]
 	if r == nil {
-		if r, err = c.newStep(rec, n); err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", m.name, err)
-		}
+		r = c.newStep(rec, n)
 		c.recorded[n] = r
 	}
 	at := r.begin(rec, tokens, runs)
@@ -323,9 +392,9 @@ const aheadSteps = 2
 // Ahead goes on with texts from a token each, as [Cache.Step] does, by so many steps at most. Until it is closed no other
 // method of the model or the cache may be called but Len. It returns nil where the host takes part in steps.
 func (c *Cache) Ahead(ctx context.Context, slots, tokens []int, steps int) (*Ahead, error) {
-	rec, ok := c.m.recorder()
-	if !ok {
-		return nil, nil
+	rec, err := c.m.recorder(len(tokens))
+	if rec == nil || err != nil {
+		return nil, err
 	}
 	r, runs, err := c.begin(ctx, rec, parts(slots, tokens))
 	if err != nil {
@@ -401,19 +470,35 @@ func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, next 
 	d, rows := &c.m.layers[i], r.t
 	rec.Linear(c.recordAttention(rec, r, i, at), rows, d.o.to(r.sum))
 	rec.AddNorm(r.n, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
-	both := d.mlp.both
-	switch {
-	case both.w != nil && both.bias == nil && rec.Gates(rows, both.w, d.mlp.act):
-		rec.Gated(r.gate, r.n, rows, both.w, d.mlp.act)
-	case both.w != nil && rows == 1:
-		rec.Linear(r.n, rows, Product{Y: r.both, W: both.w, Bias: both.bias})
-		rec.GLU(r.gate, r.gate, r.up, d.mlp.act)
-	default:
-		rec.Linear(r.n, rows, d.mlp.gate.to(r.gate), d.mlp.up.to(r.up))
-		rec.GLU(r.gate, r.gate, r.up, d.mlp.act)
+	if d.moe == nil {
+		c.recordMLP(rec, r, d.mlp)
+		rec.AddNorm(r.n, r.h, r.sum, next, rows, eps)
+		return
 	}
-	rec.Linear(r.gate, rows, d.mlp.down.to(r.sum))
-	rec.AddNorm(r.n, r.h, r.sum, next, rows, eps)
+	mix := MixStep{Y: r.n, H: r.h, X: r.n, Rows: rows, Norm: next, Eps: eps}
+	if d.moe.shared != nil {
+		c.recordMLP(rec, r, d.moe.shared)
+		rec.Linear(r.n, rows, d.moe.sharedGate.to(r.shared))
+		mix.Shared, mix.SharedGate = r.sum, r.shared
+	}
+	rec.Mix(d.moe.mixture, mix)
+}
+
+// recordMLP asks for what an MLP makes of r.n, in r.sum.
+func (c *Cache) recordMLP(rec Recorder, r *recordedStep, d *mlp) {
+	rows, n := r.t, r.t*width(d.gate.w)
+	gate, up := r.both.Slice(0, n), r.both.Slice(n, 2*n)
+	switch both := d.both; {
+	case both.w != nil && both.bias == nil && rec.Gates(rows, both.w, d.act):
+		rec.Gated(gate, r.n, rows, both.w, d.act)
+	case both.w != nil && rows == 1:
+		rec.Linear(r.n, rows, Product{Y: r.both.Slice(0, 2*n), W: both.w, Bias: both.bias})
+		rec.GLU(gate, gate, up, d.act)
+	default:
+		rec.Linear(r.n, rows, d.gate.to(gate), d.up.to(up))
+		rec.GLU(gate, gate, up, d.act)
+	}
+	rec.Linear(gate, rows, d.down.to(r.sum))
 }
 
 // recordAttention asks for what a layer mixes of the values, and returns it.

@@ -95,6 +95,14 @@ func TestCompile(t *testing.T) {
 			Kernel: k, Spills: gatedSpills,
 		})
 	}
+	for _, f := range expertFormats(*long || *cover) {
+		for _, act := range []string{"", "silu"} {
+			c := lutgemm{}.variants(f, GroupRows)[0]
+			k := f.expertKernel(c, act)
+			k.Options.Arch = "sm_90a"
+			variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, experts, gates %q", f.Bits, act), Kernel: k, Spills: gatedSpills})
+		}
+	}
 	many := fewManyKernels()
 	switch {
 	case *long:
@@ -111,6 +119,18 @@ func TestCompile(t *testing.T) {
 	columns.Options.Arch = "sm_90a"
 	variants = append(variants, kerneltest.Variant{Group: columnsName, Kernel: columns})
 	kerneltest.Compile(t, c, variants)
+}
+
+// expertFormats returns formats of experts: the usual one, or every width in groups of 64 and of 32.
+func expertFormats(all bool) []Format {
+	if !all {
+		return []Format{{4, 64, weight.F16, driver.F16}}
+	}
+	var some []Format
+	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
+		some = append(some, Format{bits, 64, weight.F16, driver.F16}, Format{bits, 32, weight.BF16, driver.BF16})
+	}
+	return some
 }
 
 // gatedVariants returns kernels that have gates: some, or for every width all that a format has.

@@ -42,6 +42,7 @@ func TestHost(t *testing.T) {
 				}
 				if i == 1 && long {
 					t.Run("PackedSteps", func(t *testing.T) { testPackedSteps(t, o, i, 8, 1, 5) })
+					t.Run("MixtureSteps", func(t *testing.T) { testMixtureSteps(t, o, i, 5, mixtureCases(), 1, 5) })
 				}
 				if i == 1 && !long { // for what is of 16 bits alone
 					opstest.Attend(t, o, opstest.Options{Acts: types[i].tol})
@@ -66,10 +67,19 @@ func TestHost(t *testing.T) {
 					if long {
 						opstest.Ahead(t, o)
 					} else if i == 0 {
-						opstest.Ahead(t, o, "llama-llama3")
+						opstest.Ahead(t, o, "llama-llama3", "qwen3-moe-mixed")
 					}
 				})
 			})
+			if !long {
+				t.Run("Mixtures", func(t *testing.T) {
+					onGPU(t, func(t *testing.T, o *Ops, i int) {
+						if i == 0 {
+							opstest.Steps(t, o, familyBounds(i), "mixtral", "qwen2-moe", "gpt-oss")
+						}
+					})
+				})
+			}
 			if long {
 				t.Run("Steps", TestGPUSteps)
 				t.Run("AdamBF16", TestGPUAdamBF16)

@@ -28,6 +28,8 @@ var (
 	stepSource string
 	//go:embed next.cu
 	nextSource string
+	//go:embed mixture.cu
+	mixtureSource string
 	//go:embed rows.cu
 	rowsSource string
 	//go:embed vectors.cuh
@@ -73,6 +75,7 @@ func modules(acts driver.DType) []driver.Kernel {
 		{"step", stepSource, true},
 		{"attend", tilesSource + attendSource, true},
 		{"next", nextSource, true},
+		{"mixture", mixtureSource, true},
 		{"grad", vectorsSource + gradSource, false},
 		{"train", vectorsSource + trainSource, false},
 		{"stats", statsSource, false},

@@ -59,9 +59,9 @@ func Families(t *testing.T, ops model.Ops, b FamilyBounds) {
 	})
 }
 
-// Steps compares what models of every family say token by token, beside another text that begins later, with
+// Steps compares what models of every family, or of those named, say token by token, beside another text that begins later, with
 // transformers.
-func Steps(t *testing.T, ops model.Ops, b FamilyBounds) {
+func Steps(t *testing.T, ops model.Ops, b FamilyBounds, families ...string) {
 	eachFamily(t, ops, func(t *testing.T, m *model.Model, g archtest.Golden) {
 		c, err := m.NewCache(2, len(g.Tokens))
 		if err != nil {
@@ -98,7 +98,7 @@ func Steps(t *testing.T, ops model.Ops, b FamilyBounds) {
 		if _, _, err := c.Step(context.Background(), []int{1}, g.Tokens[:1]); !errors.Is(err, model.ErrFull) {
 			t.Errorf("beyond the cache: got error %v", err)
 		}
-	})
+	}, families...)
 }
 
 // Ahead compares texts that a device takes further without the host with those that it takes step by step, to the bit.
