@@ -92,13 +92,13 @@ func (o *Ops) Mixture(w model.MixtureWeights) (model.Mixture, error) {
 	return m, nil
 }
 
-// alike reports whether weights of so many experts are all packed, and whether they are so that they can be multiplied by. It is
+// alike reports whether weights of so many experts are packed, and whether they all are so that they can be multiplied by, or all dense. It is
 // called inside do.
 func (o *Ops) alike(weights []model.Weight, count int, g gemmcuda.Gates) (packed, ok bool) {
 	all := packedOf(weights)
 	if len(all) == 0 {
 		for _, w := range weights {
-			if w.(operand).base().home != nil {
+			if m := w.(operand).base(); m.packed != nil || m.home != nil {
 				return false, false
 			}
 		}
@@ -114,12 +114,12 @@ func (o *Ops) alike(weights []model.Weight, count int, g gemmcuda.Gates) (packed
 	return true, o.engine.CanMix(&of, count, g)
 }
 
-// packedOf returns those of some weights that are packed.
+// packedOf returns those of some weights that are packed by kernels that look up.
 func packedOf(weights []model.Weight) []*gemmcuda.Matrix {
 	var all []*gemmcuda.Matrix
 	for _, w := range weights {
-		if m := w.(operand).base(); m.packed != nil {
-			all = append(all, m.packed)
+		if m := lookedUp(w.(operand).base()); m != nil {
+			all = append(all, m)
 		}
 	}
 	return all
