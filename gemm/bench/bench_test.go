@@ -14,6 +14,7 @@ import (
 
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
@@ -190,7 +191,7 @@ func TestMismatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = b.row(context.Background(), m, pools{packed: packed, fixed: fixed, bytes: pool, f32: dense, f16: half}, 3)
+		_, err = b.row(context.Background(), tableSubject(m), pools{packed: packed, fixed: fixed, bytes: pool, f32: dense, f16: half}, 3)
 		if want := spoil.name != "nothing"; errors.Is(err, ErrMismatch) != want {
 			t.Errorf("%s changed: got error %v", spoil.name, err)
 		}
@@ -206,7 +207,7 @@ func TestSelftest(t *testing.T) {
 		t.Error(f)
 	}
 	// In fixed point are those of 38 groups and shapes.
-	if want := 4*6*7*(1+3*2*2*len(cpu.ISAs())) + 4*38*3*2*len(cpu.ISAs()); res.Checks != want {
+	if want := 4*6*7*(1+3*2*2*len(cpu.ISAs())) + 4*38*3*2*len(cpu.ISAs()) + 8*7*(1+3*2*len(cpu.ISAs())); res.Checks != want {
 		t.Errorf("got %d checks, want %d", res.Checks, want)
 	}
 	t.Logf("largest relative error %.3g", res.WorstErr)
@@ -251,5 +252,37 @@ func TestReadRate(t *testing.T) {
 	cancel()
 	if _, err := ReadRate(ctx, 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: got error %v", err)
+	}
+}
+
+// TestBenchKinds times binary codes, as they are and through tables in 8 bits.
+func TestBenchKinds(t *testing.T) {
+	rows, err := CPU(context.Background(), quick(Options{Shapes: []Shape{{40, 100}}, Kind: bcq.Name, Bits: []int{1, 8}, M: []int{1, 20}, Group: 32, Threads: 2}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rows) != 8 {
+		t.Fatalf("%d rows, want 8", len(rows))
+	}
+	isa := cpu.ISAs()[len(cpu.ISAs())-1]
+	for i, r := range rows {
+		kernel, bound, least := "planes-"+isa, 1e-5, 0.0
+		if i%2 == 1 {
+			kernel, bound, least = "int8-"+isa, .02, 1e-4
+		}
+		if r.Kernel != kernel || r.Kind != bcq.Name || r.Bits != 1+7*(i/4) || r.M != 1+19*(i/2%2) || r.ErrorBound() != bound {
+			t.Errorf("row %d is %+v", i, r)
+		}
+		if !(r.RelErr <= bound && r.RelErr >= least) || !(r.Us > 0) || !(r.ReadOnlyRatio > 0) {
+			t.Errorf("row %d has an error of %g, takes %g µs", i, r.RelErr, r.Us)
+		}
+	}
+	for want, o := range map[string]Options{
+		`kind "lut24": the cpu has kernels for lut and bcq`: {Kind: "lut24"},
+		"9 bits a code: want 1 to 8":                        {Kind: bcq.Name, Bits: []int{9}},
+	} {
+		if _, err := CPU(context.Background(), o); err == nil || err.Error() != want {
+			t.Errorf("got error %v, want %s", err, want)
+		}
 	}
 }

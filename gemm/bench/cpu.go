@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/ref"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
@@ -32,6 +33,8 @@ func (r *Row) ErrorBound() float64 {
 	switch {
 	case strings.HasPrefix(r.Kernel, fixedKernel):
 		return cpu.FixedError
+	case strings.HasPrefix(r.Kernel, tabledKernel):
+		return tabledError
 	case err != nil:
 		return 1e-5
 	case r.Kernel == unpackedKernel, strings.HasPrefix(r.Kernel, manyKernel):
@@ -74,6 +77,7 @@ type Layer struct {
 // Options say what [CPU] measures. Zero values have the defaults given.
 type Options struct {
 	Shapes []Shape // random matrices of every shape, width and M
+	Kind   string  // of those: lut, or bcq
 	Bits   []int   // 2, 3, 4, 5
 	Group  int     // 64; cut to K where that is smaller
 
@@ -155,7 +159,15 @@ func CPU(ctx context.Context, o Options) ([]Row, error) {
 	}
 	for _, s := range o.Shapes {
 		for _, bits := range o.Bits {
-			if err := measure(Layer{Matrix: conform.RandomMatrix(b.rand, s.N, s.K, bits, o.Group, weight.F16)}); err != nil {
+			var err error
+			if o.Kind == bcq.Name {
+				var got []Row
+				got, err = b.planes(ctx, s, bits, total)
+				rows = append(rows, got...)
+			} else {
+				err = measure(Layer{Matrix: conform.RandomMatrix(b.rand, s.N, s.K, bits, o.Group, weight.F16)})
+			}
+			if err != nil {
 				return nil, fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
 			}
 		}
@@ -169,9 +181,17 @@ func (o *Options) check() error {
 			return fmt.Errorf("shape %d×%d has no elements", s.N, s.K)
 		}
 	}
+	least, most := lut.MinBits, lut.MaxBits
+	switch o.Kind {
+	case "", lut.Name:
+	case bcq.Name:
+		least, most = bcq.MinBits, bcq.MaxBits
+	default:
+		return fmt.Errorf("kind %q: the cpu has kernels for %s and %s", o.Kind, lut.Name, bcq.Name)
+	}
 	for _, b := range o.Bits {
-		if b < lut.MinBits || b > lut.MaxBits {
-			return fmt.Errorf("%d bits a code: want %d to %d", b, lut.MinBits, lut.MaxBits)
+		if b < least || b > most {
+			return fmt.Errorf("%d bits a code: want %d to %d", b, least, most)
 		}
 	}
 	for _, m := range o.M {
@@ -227,20 +247,24 @@ func (b *bench) matrix(ctx context.Context, l Layer, total int) ([]Row, error) {
 	if w.packed, w.fixed, w.bytes, err = b.packedPool(panels); err != nil {
 		return nil, err
 	}
-	if w.f32, w.f32Bytes, err = b.densePool(m, "F32"); err != nil {
+	return b.subject(ctx, tableSubject(m), w, l.Name, total)
+}
+
+// subject measures a matrix at every M, of which w has the packed copies.
+func (b *bench) subject(ctx context.Context, s subject, w pools, name string, total int) (rows []Row, err error) {
+	if w.f32, w.f32Bytes, err = b.densePool(s.Matrix, "F32"); err != nil {
 		return nil, err
 	}
-	if w.f16, _, err = b.densePool(m, "F16"); err != nil {
+	if w.f16, _, err = b.densePool(s.Matrix, "F16"); err != nil {
 		return nil, err
 	}
-	var rows []Row
 	for _, batch := range b.M {
-		timed, err := b.row(ctx, m, w, batch)
+		timed, err := b.row(ctx, s, w, batch)
 		if err != nil {
 			return nil, fmt.Errorf("m %d: %w", batch, err)
 		}
 		for i := range timed {
-			timed[i].Name = l.Name
+			timed[i].Name = name
 		}
 		rows = append(rows, timed...)
 		if b.Done != nil {
@@ -293,19 +317,20 @@ type pools struct {
 
 // densePool returns copies of the dequantized matrix in the given type, and their
 // memory.
-func (b *bench) densePool(m *lut.Matrix, dtype string) (weights []cpu.Weights, pool [][]byte, err error) {
-	size, encode := 4*m.N*m.K, num.EncodeF32
+func (b *bench) densePool(m weight.Matrix, dtype string) (weights []cpu.Weights, pool [][]byte, err error) {
+	rows, k := m.Shape()
+	size, encode := 4*rows*k, num.EncodeF32
 	if dtype == "F16" {
-		size, encode = 2*m.N*m.K, num.EncodeF16
+		size, encode = 2*rows*k, num.EncodeF16
 	}
 	one := make([]byte, size)
-	encode(one, m.Dequantize())
+	encode(one, weight.Dequantize(m))
 	n := max(2, (b.PoolBytes+size-1)/size)
 	all := make([]byte, n*size)
 	for i := range n {
 		part := all[i*size:][:size:size]
 		copy(part, one)
-		w, err := cpu.NewDense(m.N, m.K, dtype, part)
+		w, err := cpu.NewDense(rows, k, dtype, part)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -316,25 +341,30 @@ func (b *bench) densePool(m *lut.Matrix, dtype string) (weights []cpu.Weights, p
 }
 
 // row measures one matrix at one M, with each kernel there is.
-func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) ([]Row, error) {
-	x := make([]float32, batch*m.K)
+func (b *bench) row(ctx context.Context, m subject, w pools, batch int) ([]Row, error) {
+	x := make([]float32, batch*m.k)
 	for i := range x {
 		x[i] = float32(b.rand.NormFloat64())
 	}
-	y := make([]float32, batch*m.N)
+	y := make([]float32, batch*m.n)
 	multiply := func(w []cpu.Weights) *series {
 		return &series{call: func(i int) { b.engine.MatMul(y, x, batch, w[i%len(w)]) }}
 	}
 	product, plain, half := multiply(w.packed), multiply(w.f32), multiply(w.f16)
 	probe := &series{call: func(i int) { b.engine.ReadOnly(w.bytes[i%len(w.bytes)]) }}
 	all := []*series{probe, product, plain, half}
-	var blas, fixed *series
+	var blas, rounded *series // rounded: a kernel that rounds more, or tables that are rounded more
+	var roundedName string
 	if len(w.fixed) > 0 && batch <= cpu.FixedRows {
-		fixed = multiply(w.fixed)
-		all = append(all, fixed)
+		rounded, roundedName = multiply(w.fixed), fixedKernel
+	} else if first, ok := w.packed[0].(*cpu.Planes); ok && first.Tabled() {
+		rounded, roundedName = &series{call: b.tabled(y, x, batch, m.k, w.packed)}, tabledKernel
+	}
+	if rounded != nil {
+		all = append(all, rounded)
 	}
 	if b.blas != nil {
-		blas = b.blas.times(make([]float32, len(y)), x, batch, m.N, m.K, w.f32Bytes)
+		blas = b.blas.times(make([]float32, len(y)), x, batch, m.n, m.k, w.f32Bytes)
 		all = append(all, blas)
 	}
 	before, known := cpuTimeNow()
@@ -366,11 +396,11 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) ([]R
 	}
 
 	bytes := w.packed[0].Bytes()
-	flops := 2 * float64(batch) * float64(m.N) * float64(m.K)
+	flops := 2 * float64(batch) * float64(m.n) * float64(m.k)
 	us, readUs, denseUs, f16Us := product.best(), probe.best(), plain.best(), half.best()
 	row := Row{
-		Device: "cpu", N: m.N, K: m.K, M: batch, Bits: m.Bits, Group: m.Group,
-		DType: "f32", Kernel: "lut-" + b.engine.ISA(), Threads: b.engine.Threads(),
+		Device: "cpu", N: m.n, K: m.k, M: batch, Bits: m.bits, Group: m.group,
+		DType: "f32", Kernel: m.kernel + b.engine.ISA(), Threads: b.engine.Threads(),
 		Us:         us,
 		ReadOnlyUs: readUs, ReadOnlyRatio: readUs / us,
 		DenseUs: denseUs, DenseRatio: denseUs / us,
@@ -384,17 +414,17 @@ func (b *bench) row(ctx context.Context, m *lut.Matrix, w pools, batch int) ([]R
 		row.BLASUs = blas.best()
 		row.BLASRatio = row.BLASUs / us
 	}
-	if fixed == nil {
+	if rounded == nil {
 		return []Row{row}, nil
 	}
 	other := row
-	us = fixed.best()
-	other.Us, other.Kernel = us, fixedKernel+b.engine.ISA()
+	us = rounded.best()
+	other.Us, other.Kernel = us, roundedName+b.engine.ISA()
 	other.ReadOnlyRatio, other.DenseRatio, other.DenseF16Ratio, other.BLASRatio = readUs/us, denseUs/us, f16Us/us, row.BLASUs/us
 	other.GBPerS, other.GFLOPPerS = float64(bytes)/us/1e3, flops/us/1e3
-	other.setNoise(otherCPUs, fixed.us, probe.us, plain.us, half.us)
+	other.setNoise(otherCPUs, rounded.us, probe.us, plain.us, half.us)
 	poison(y)
-	b.engine.MatMul(y, x, batch, w.fixed[len(w.fixed)-1])
+	rounded.call(len(w.packed) - 1) // as many are in fixed point
 	other.RelErr = b.sampledError(y, x, m, batch, asIs)
 	return []Row{row, other}, nil
 }
@@ -415,16 +445,16 @@ func roundF16(row []float32) {
 
 // sampledError compares up to 16 rows of y, in up to 256 columns, with the
 // reference for the weights of m, rounded by round.
-func (b *bench) sampledError(y, x []float32, m *lut.Matrix, batch int, round func(row []float32)) float64 {
-	row := make([]float32, m.K)
+func (b *bench) sampledError(y, x []float32, m subject, batch int, round func(row []float32)) float64 {
+	row := make([]float32, m.k)
 	batches := conform.Sample(b.rand, batch, 16)
 	var got, want []float64
-	for _, n := range conform.Sample(b.rand, m.N, 256) {
+	for _, n := range conform.Sample(b.rand, m.n, 256) {
 		m.Row(row, n)
 		round(row)
 		for _, i := range batches {
-			got = append(got, float64(y[i*m.N+n]))
-			want = append(want, ref.Dot(x[i*m.K:(i+1)*m.K], row))
+			got = append(got, float64(y[i*m.n+n]))
+			want = append(want, ref.Dot(x[i*m.k:(i+1)*m.k], row))
 		}
 	}
 	return ref.RelErr(got, want)

@@ -11,6 +11,7 @@ const manyKernel = "wgmma "
 type Row struct {
 	Name   string `json:"name,omitempty"` // of a real layer
 	Device string `json:"device"`
+	Kind   string `json:"kind,omitempty"` // of weights, if that is not of tables
 	N      int    `json:"n"`
 	K      int    `json:"k"`
 	M      int    `json:"m"`

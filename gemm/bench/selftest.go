@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/ref"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
@@ -29,7 +30,7 @@ type SelftestResult struct {
 // reference, the packed weights with the matrix they were made of, and the
 // results of all instruction sets and thread counts, and for many rows those
 // of packed and dense weights, with each other bit for bit. Packed weights are
-// multiplied by in float32 and in fixed point. Failures are reported in the result; the error is for a
+// multiplied by in float32 and in fixed point. Then come binary codes. Failures are reported in the result; the error is for a
 // test that could not be run.
 func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 	res := &SelftestResult{ISAs: cpu.ISAs()}
@@ -60,6 +61,17 @@ func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 				if err := res.matrix(r, engines, m); err != nil {
 					return nil, err
 				}
+			}
+		}
+	}
+	for bits := bcq.MinBits; bits <= bcq.MaxBits; bits++ {
+		for i, s := range shapes {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			group := []int{32, 64, 50, math.MaxInt32}[(i+bits)%4]
+			if err := res.planes(r, engines, randomPlanes(r, s, bits, group)); err != nil {
+				return nil, err
 			}
 		}
 	}

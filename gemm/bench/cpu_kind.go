@@ -1,0 +1,164 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/gemm/lookup"
+	"github.com/lutq/lutq/gemm/ref"
+	"github.com/lutq/lutq/quantize/bcq"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/repack"
+)
+
+// subject is a matrix that [CPU] measures.
+type subject struct {
+	weight.Matrix
+	n, k, bits, group int
+	kernel            string // begins its name
+}
+
+func tableSubject(m *lut.Matrix) subject { return subject{m, m.N, m.K, m.Bits, m.Group, "lut-"} }
+
+// tabledKernel begins the name of a kernel for tables of activations in 8 bits.
+const tabledKernel = "int8-"
+
+// tabledShared is how many of those tables share a scale, and tabledError what the relative error of a product
+// through them stays below.
+const (
+	tabledShared = 16
+	tabledError  = .02
+)
+
+// planes measures random binary codes of a shape at every M.
+func (b *bench) planes(ctx context.Context, s Shape, bits, total int) ([]Row, error) {
+	m := randomPlanes(b.rand, s, bits, b.Group)
+	panels, err := repack.Planes(m)
+	if err != nil {
+		return nil, err
+	}
+	var w pools
+	codes, size := len(panels.Planes), int(panels.Bytes())
+	n := max(2, (b.PoolBytes+size-1)/size)
+	all := make([]byte, n*size)
+	for i := range n {
+		part := all[i*size:][:size:size]
+		c := *panels
+		c.Planes, c.Factors = part[:codes:codes], part[codes:]
+		copy(c.Planes, panels.Planes)
+		copy(c.Factors, panels.Factors)
+		copied, err := cpu.NewPlanes(&c)
+		if err != nil {
+			return nil, err
+		}
+		w.packed, w.bytes = append(w.packed, copied), append(w.bytes, part)
+	}
+	rows, err := b.subject(ctx, subject{m, m.N, m.K, m.Bits, m.Group, "planes-"}, w, "", total)
+	for i := range rows {
+		rows[i].Kind = bcq.Name
+	}
+	return rows, err
+}
+
+// randomPlanes returns a matrix of random binary codes whose factors are those of weights.
+func randomPlanes(r *rand.Rand, s Shape, bits, group int) *bcq.Matrix {
+	m := &bcq.Matrix{N: s.N, K: s.K, Bits: bits, Group: min(group, s.K), ScaleType: weight.F16}
+	m.Planes = make([]byte, m.N*bits*m.PlaneBytes())
+	for i := range m.Planes {
+		m.Planes[i] = byte(r.Uint32())
+		if rest := m.K % 8; rest > 0 && (i+1)%m.PlaneBytes() == 0 {
+			m.Planes[i] &= 1<<rest - 1
+		}
+	}
+	random := func(n int, next func(i int) float64) []byte {
+		v := make([]float32, n)
+		for i := range v {
+			v[i] = float32(next(i))
+		}
+		data := make([]byte, m.ScaleType.Size()*n)
+		m.ScaleType.Encode(data, v)
+		return data
+	}
+	m.Alphas = random(m.N*m.Groups()*bits, func(i int) float64 { return .02 * (.5 + r.Float64()) / float64(int(1)<<(i%bits)) })
+	m.Offsets = random(m.N*m.Groups(), func(int) float64 { return .004 * r.NormFloat64() })
+	return m
+}
+
+// tabled returns the product of x by binary codes through tables in 8 bits, which are there.
+func (b *bench) tabled(y, x []float32, batch, k int, w []cpu.Weights) func(i int) {
+	rounded := lookup.NewTables(lookup.Precision{Shared: tabledShared}, batch, k)
+	var tables cpu.PlaneTables
+	tables.Reset(batch, k, tabledShared)
+	for r := range batch {
+		rounded.Fill(r, x[r*k:(r+1)*k])
+		row := rounded.Row(r)
+		tables.SetCodes(r, row.Scales, row.Sums, func(i int, w uint8) int8 { return row.Codes[i].Of(w) })
+	}
+	return func(i int) { b.engine.MatMulTables(&tables, 0, batch, cpu.Op{Y: y, W: w[i%len(w)]}) }
+}
+
+// planes checks random binary codes on all engines: against the reference, by unit vectors, and bit for bit
+// with each other.
+func (res *SelftestResult) planes(r *rand.Rand, engines []*cpu.Engine, m *bcq.Matrix) error {
+	where := fmt.Sprintf("%d×%d, %d planes, group %d, factors %v", m.N, m.K, m.Bits, m.Group, m.ScaleType)
+	panels, err := repack.Planes(m)
+	if err != nil {
+		return fmt.Errorf("%s: %w", where, err)
+	}
+	res.Checks++
+	if back, err := panels.Matrix(); err != nil {
+		res.fail("%s: panels: %v", where, err)
+	} else if !bcq.Equal(back, m) {
+		res.fail("%s: panels do not give the matrix back", where)
+	}
+	w, err := cpu.NewPlanes(panels)
+	if err != nil {
+		return fmt.Errorf("%s: %w", where, err)
+	}
+	weights := weight.Dequantize(m)
+	for _, batch := range []int{1, 8, manyRows} {
+		x := make([]float32, batch*m.K)
+		for i := range x {
+			x[i] = float32(r.NormFloat64())
+		}
+		x = append(x, make([]float32, m.K)...)
+		unit := r.IntN(m.K)
+		x[batch*m.K+unit] = 1
+		want := ref.MatMul(x, weights, batch, m.N, m.K)
+		var first []float32
+		for _, e := range engines {
+			what := fmt.Sprintf("%s, m %d on %s, %d threads", where, batch, e.ISA(), e.Threads())
+			y := make([]float32, (batch+1)*m.N)
+			poison(y)
+			e.MatMul(y, x, batch, w)
+			e.MatMul(y[batch*m.N:], x[batch*m.K:], 1, w)
+			res.Checks++
+			err := ref.RelErr(y[:batch*m.N], want)
+			if limit := maxRelErr * max(1, 30/math.Sqrt(float64(batch*m.N))); !(err <= limit) {
+				res.fail("%s: relative error %.3g", what, err)
+			} else {
+				res.WorstErr = max(res.WorstErr, err)
+			}
+			for n, v := range y[batch*m.N:] {
+				if v != weights[n*m.K+unit] {
+					res.fail("%s: weight [%d, %d] is %g, want %g", what, n, unit, v, weights[n*m.K+unit])
+					break
+				}
+			}
+			if first == nil {
+				first = y
+			}
+			for i, v := range y {
+				if math.Float32bits(v) != math.Float32bits(first[i]) {
+					res.fail("%s: element %d is %g, elsewhere %g", what, i, v, first[i])
+					break
+				}
+			}
+		}
+	}
+	return nil
+}
