@@ -22,6 +22,7 @@ import (
 	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -29,6 +30,7 @@ import (
 type benchOptions struct {
 	shapes, m, bits []string
 	group           string
+	kind             string
 	deviceFlags
 	blas             string
 	format           string
@@ -91,6 +93,7 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	f := c.Flags()
 	f.StringSliceVar(&o.shapes, "shapes", nil, "output by input features, such as `NxK,…`")
 	f.StringSliceVar(&o.bits, "bits", []string{"4"}, "`BITS` of a code, a list")
+	f.Var(newWord(&o.kind, "", lut.Name, bcq.Name), "kind", "`KIND` of random weights on the cpu: lut (default) or bcq")
 	f.Var(newWord(&o.group, "128", weight.GroupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
 	o.addDType(f, "X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
@@ -182,6 +185,10 @@ func (o *benchOptions) check(model string) error {
 	switch {
 	case o.device == "cuda" && o.dtype == "f32":
 		return usage("type f32: cuda multiplies in f16 or bf16")
+	case o.device == "cuda" && o.kind == bcq.Name:
+		return usage("--kind bcq is for the cpu")
+	case o.kind != "" && (o.decode.on || len(o.shapes) == 0):
+		return usage("--kind is for the random weights of --shapes")
 	case o.device == "cuda" && o.blas != "":
 		return usage("--blas is for the cpu")
 	case o.asJSON && o.given("format") && o.format != "json":
@@ -191,7 +198,7 @@ func (o *benchOptions) check(model string) error {
 	case o.selftest && model != "":
 		return usage("--selftest takes no model: its data is random")
 	}
-	for _, name := range []string{"shapes", "m", "blas"} {
+	for _, name := range []string{"shapes", "m", "blas", "kind"} {
 		if o.selftest && o.given(name) {
 			return usage("--selftest and --%s do not go together", name)
 		}
@@ -201,7 +208,7 @@ func (o *benchOptions) check(model string) error {
 
 // onGPU chooses the device. Asked for the GPU, it fails where there is none.
 func (o *benchOptions) onGPU() (bool, error) {
-	if o.device == "cpu" || o.dtype == "f32" {
+	if o.device == "cpu" || o.dtype == "f32" || o.kind == bcq.Name && o.device == "auto" {
 		return false, nil
 	}
 	_, err := driver.FirstGPU()
@@ -222,7 +229,7 @@ func hintDoctor(err error) error {
 
 // parse reads the lists among the flags.
 func (o *benchOptions) parse() (bench.Options, error) {
-	b := bench.Options{Threads: o.threads, Seed: 1, BLAS: o.blas, Memory: availableMemory()}
+	b := bench.Options{Kind: o.kind, Threads: o.threads, Seed: 1, BLAS: o.blas, Memory: availableMemory()}
 	for _, s := range o.shapes {
 		shape, err := bench.ParseShape(s)
 		if err != nil {
@@ -230,13 +237,17 @@ func (o *benchOptions) parse() (bench.Options, error) {
 		}
 		b.Shapes = append(b.Shapes, shape)
 	}
+	least, most := lut.MinBits, lut.MaxBits
+	if o.kind == bcq.Name {
+		least, most = bcq.MinBits, bcq.MaxBits
+	}
 	for _, list := range []struct {
 		name        string
 		text        []string
 		to          *[]int
 		least, most int
 	}{
-		{"bits", o.bits, &b.Bits, lut.MinBits, lut.MaxBits},
+		{"bits", o.bits, &b.Bits, least, most},
 		{"m", o.m, &b.M, 1, maxRows},
 	} {
 		for _, s := range list.text {

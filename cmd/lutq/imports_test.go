@@ -124,7 +124,7 @@ func TestImports(t *testing.T) {
 		{"gemm/cuda/driver", []string{"formats/input"}},
 		{"gemm/cuda", []string{"repack", "quantize/lut", "quantize/weight", "formats/num", "gemm/cuda/"}},
 		{"gemm/lookup", []string{"quantize/bcq", "quantize/lut", "quantize/weight", "formats/num"}},
-		{"gemm", []string{"repack", "formats/num", "formats/input", "quantize/lut", "quantize/weight", "gemm/"}},
+		{"gemm", []string{"repack", "formats/num", "formats/input", "quantize/bcq", "quantize/lut", "quantize/weight", "gemm/"}},
 		{"calib/tokenizer", []string{"formats/input"}},
 		{"calib/corpus", []string{"formats/input"}},
 		{"calib/model/cpu", []string{"calib/model", "formats/", "quantize/bcq", "quantize/lut", "quantize/weight", "repack", "gemm/cpu", "gemm/lookup"}},

@@ -52,7 +52,7 @@
 // [FixedError], and usually 7e-5: the rounding of x, which is more where one column dwarfs those around it, and of the
 // table, which is none for even levels. A block of x of which the largest is below 2^-111 loses bits.
 //
-// Products of up to 8 rows by [Planes], binary codes, go through tables of the sums of four columns of x, of which every
+// Products of up to 6 rows by [Planes], binary codes, go through tables of the sums of four columns of x, of which every
 // sign is there. 128 columns of x are whole numbers of 22 bits times a power of two, so that sums over a segment, the
 // columns of a group among those, are exact. Segment by segment it is
 //

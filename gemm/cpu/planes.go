@@ -10,7 +10,7 @@ import (
 
 // planesRows is the largest number of rows of x that are multiplied by binary codes through tables. For
 // more, panels are decoded once for all rows.
-const planesRows = 8
+const planesRows = 6
 
 // Planes is a matrix of binary codes in the CPU layout of package repack.
 type Planes struct{ p *repack.CPUPlanes }
