@@ -121,8 +121,11 @@ func (c *Case) Fill() {
 		c.Sparse, c.Matrix = randomSparse(r, c.N, c.K, c.Bits, group, c.Scale)
 	} else {
 		c.Matrix = RandomMatrix(r, c.N, c.K, c.Bits, group, c.Scale)
-		if c.number%3 == 2 {
+		switch {
+		case c.number%3 == 2:
 			Raw(c.Matrix)
+		case c.number%3 == 1 && c.Bits == 4: // which kernels may have another way for
+			c.Matrix.Codebook = integers()
 		}
 	}
 	held := *c.Matrix
@@ -253,6 +256,15 @@ func Raw(m *lut.Matrix) {
 		scales[i] /= 512
 	}
 	m.ScaleType.Encode(m.Scales, scales)
+}
+
+// integers returns the table of those of 4 bits.
+func integers() []float32 {
+	t, err := lut.NewCodebook("q4", 4, 1)
+	if err != nil {
+		panic(err) // which the name makes impossible
+	}
+	return t.Values
 }
 
 // RandomHalves returns n normally distributed numbers of a type.

@@ -14,6 +14,7 @@ type shape struct {
 	n, k, m int
 	slices  int  // that K is split into: the order of the sums depends on it
 	gated   bool // whether the first half of Ŵ makes gates of the second
+	lookup  Lookup
 }
 
 // shapeOf returns a shape with K split as choices has it.

@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/repack"
@@ -35,6 +36,27 @@ type moduleKey struct {
 	gates  string // the activation of gates, or none
 
 	experts bool
+	lookup  Lookup
+}
+
+// kernel is [Format.Kernel] with gates and a lookup of its own, if any. With one there is none built ahead of time.
+func (m moduleKey) kernel() driver.Kernel {
+	k := m.format.Kernel(m.config)
+	if m.experts {
+		return m.format.expertKernel(m.config, m.gates)
+	}
+	if m.gates == "" && m.lookup == Replicated {
+		return k
+	}
+	gates := ""
+	if m.gates != "" {
+		gates = gluSource
+		k.Options.Defines = append(k.Options.Defines, "GATES=1", "ACTIVATION="+strings.ToUpper(m.gates))
+	}
+	k.Source = ptxSource + gates + lutSource + m.lookup.source() + m.config.kernel().source()
+	k.Options.Defines = append(k.Options.Defines, m.lookup.defines()...)
+	k.PTX = nil
+	return k
 }
 
 type module struct {
@@ -78,6 +100,7 @@ type Matrix struct {
 	engine        *Engine
 	codes, scales driver.Ptr
 	codebook      []uint32
+	lookup        Lookup
 	exponent      int // of the power of two by which lutmany.cu multiplies the scales
 	bytes         int64
 	part          bool // of a matrix that has the memory
@@ -108,6 +131,7 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 	if m.codebook, err = f.table(t.Codebook); err != nil {
 		return nil, err
 	}
+	m.lookup = e.lookupFor(f, m.codebook)
 	if m.codes, err = e.dev.Upload(t.Codes); err != nil {
 		return nil, err
 	}
@@ -235,13 +259,13 @@ func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kerne
 
 func (e *Engine) launchGated(s *driver.Stream, w *Matrix, o Operands, g Gates, c Config, kernel string) error {
 	product := shapeOf(w.Format, w.N, w.K, o.M).under(c)
-	product.gated = g.Activation != ""
+	product.gated, product.lookup = g.Activation != "", w.lookup
 	p, launch, err := product.plan(c, e.limits)
 	if err != nil {
 		return err
 	}
 	launch.Programmatic = e.dev.Info.Major >= 9
-	mod, err := e.module(moduleKey{w.Format, c, g.Activation, false})
+	mod, err := e.module(moduleKey{format: w.Format, config: c, gates: g.Activation, lookup: w.lookup})
 	if err != nil {
 		return err
 	}
@@ -261,11 +285,7 @@ func (e *Engine) module(key moduleKey) (*module, error) {
 	if mod, ok := e.modules[key]; ok {
 		return mod, nil
 	}
-	k := key.format.gatedKernel(key.config, key.gates)
-	if key.experts {
-		k = key.format.expertKernel(key.config, key.gates)
-	}
-	loaded, err := e.dev.LoadKernel(k)
+	loaded, err := e.dev.LoadKernel(key.kernel())
 	if err != nil {
 		return nil, err
 	}

@@ -26,9 +26,9 @@ type ExpertOperands struct {
 	M          int // rows of Y that a group may have
 }
 
-// expertKernel is [Format.gatedKernel] for experts.
+// expertKernel is [Format.Kernel] for experts, with gates if any.
 func (f Format) expertKernel(c Config, activation string) driver.Kernel {
-	k := f.gatedKernel(c, activation)
+	k := moduleKey{format: f, config: c, gates: activation}.kernel()
 	k.Options.Defines = append(k.Options.Defines, "EXPERTS=1")
 	k.PTX = nil
 	return k
@@ -105,7 +105,7 @@ func (e *Engine) MatMulExperts(stream *driver.Stream, w *Matrix, o ExpertOperand
 		return err
 	}
 	launch.Programmatic = e.dev.Info.Major >= 9
-	mod, err := e.module(moduleKey{w.Format, c, g.Activation, true})
+	mod, err := e.module(moduleKey{format: w.Format, config: c, gates: g.Activation, experts: true})
 	if err != nil {
 		return err
 	}

@@ -19,18 +19,6 @@ type Gates struct {
 // activations are the names of those in glu.cuh.
 func activations() []string { return []string{"silu", "gelu", "gelu_tanh", "relu", "swiglu_oai"} }
 
-// gatedKernel is [Format.Kernel] with an activation of gates, if any.
-func (f Format) gatedKernel(c Config, activation string) driver.Kernel {
-	k := f.Kernel(c)
-	if activation == "" {
-		return k
-	}
-	k.Source = ptxSource + gluSource + lutSource + c.kernel().source()
-	k.Options.Defines = append(k.Options.Defines, "GATES=1", "ACTIVATION="+strings.ToUpper(activation))
-	k.PTX = nil
-	return k
-}
-
 // gates reports whether a kernel can be compiled so.
 func gates(k kernel) bool {
 	switch k.(type) {

@@ -147,7 +147,7 @@ func (c gatedCase) launch(t *testing.T, tiles *repack.CUDATiles, gated bool, x, 
 	}
 	at := mem.Upload(driver.Bytes(y))
 	p.y = uint64(at)
-	host := kerneltest.OnHost(t, c.f.gatedKernel(c.config, act), 900)
+	host := kerneltest.OnHost(t, moduleKey{format: c.f, config: c.config, gates: act}.kernel(), 900)
 	host.Launch(t, &mem, gemmName, launch, false, kerneltest.Struct(p.bytes()))
 	copy(driver.Bytes(y), mem.Read(at))
 	return y

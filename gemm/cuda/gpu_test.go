@@ -104,7 +104,19 @@ func (m *gpuMatrix) MatMul(c Config, p *conform.Product, blocks int, y []uint16)
 		return err
 	}
 	m.e.LimitBlocks(blocks)
-	return errors.Join(m.e.dev.Write(m.o.Y, driver.Bytes(y)), m.e.MatMulWith(m.s, m.w, m.o, c),
+	if m.w.Lookup() == Replicated {
+		return m.multiply(m.w, c, y)
+	}
+	same := slices.Clone(y)
+	err := errors.Join(m.multiply(m.w, c, y), m.multiply(m.w.With(Replicated), c, same))
+	if err == nil && !slices.Equal(y, same) {
+		err = fmt.Errorf("%v: %v and the table give different bits", c, m.w.Lookup())
+	}
+	return err
+}
+
+func (m *gpuMatrix) multiply(w *Matrix, c Config, y []uint16) error {
+	return errors.Join(m.e.dev.Write(m.o.Y, driver.Bytes(y)), m.e.MatMulWith(m.s, w, m.o, c),
 		m.s.Sync(), m.e.dev.Read(driver.Bytes(y), m.o.Y))
 }
 

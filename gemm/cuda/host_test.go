@@ -16,12 +16,13 @@ import (
 // hostKernel is a kernel compiled for the host.
 type hostKernel struct {
 	Config
-	arch int
-	host *kerneltest.Host
+	lookup Lookup
+	arch   int
+	host   *kerneltest.Host
 }
 
 func (k hostKernel) String() string {
-	return fmt.Sprintf("%v to %d rows sm_%d", k.Config, k.rowsOfX(), k.arch/10)
+	return fmt.Sprintf("%v to %d rows sm_%d %v", k.Config, k.rowsOfX(), k.arch/10, k.lookup)
 }
 
 // hostKernels returns the kernels of format i: together they are what the kernels' source
@@ -36,8 +37,14 @@ func hostKernels(i int, f Format) []hostKernel {
 			if tiles > 2 {
 				some = c.rowsOfX() == rowsOfB*tiles && (7*i+3*j+tiles)%29 == 0
 			}
-			if *long || some {
-				all = append(all, hostKernel{Config: c, arch: []int{900, 800}[(i+j)%2]})
+			if !*long && !some {
+				continue
+			}
+			k := hostKernel{Config: c, arch: []int{900, 800}[(i+j)%2]}
+			all = append(all, k)
+			if f.Bits == 4 {
+				k.lookup = Integers
+				all = append(all, k)
 			}
 		}
 	}
@@ -55,7 +62,7 @@ func TestHost(t *testing.T) {
 		t.Run(f.name(), func(t *testing.T) {
 			t.Parallel()
 			for j := range kernels {
-				kernels[j].host = kerneltest.OnHost(t, f.Kernel(kernels[j].Config), kernels[j].arch)
+				kernels[j].host = kerneltest.OnHost(t, moduleKey{format: f, config: kernels[j].Config, lookup: kernels[j].lookup}.kernel(), kernels[j].arch)
 			}
 			cases := 2
 			if *long {
@@ -88,7 +95,18 @@ func newHostMatrix(t *testing.T, c *conform.Case, kernels []hostKernel) *hostMat
 	}
 	c.Rows = slices.DeleteFunc(c.Rows, func(rows int) bool { return rows > most })
 	c.Fill()
+	kernels = slices.DeleteFunc(slices.Clone(kernels), func(k hostKernel) bool {
+		return k.lookup == Integers && (&Engine{}).lookupFor(Format(c.Format), roundedTable(c)) != Integers
+	})
 	return &hostMatrix{Case: c, t: t, f: Format(c.Format), tiles: must(repack.CUDA(c.Matrix))(t), kernels: kernels}
+}
+
+func roundedTable(c *conform.Case) []uint32 {
+	var all []uint32
+	for _, v := range c.Matrix.Codebook {
+		all = append(all, uint32(Format(c.Format).convert(v)))
+	}
+	return all
 }
 
 func (m *hostMatrix) check(t *testing.T) {
@@ -137,7 +155,7 @@ func (m *hostMatrix) Slices(c hostConfig, _ int) int { return c.slices }
 // every other configuration.
 func (m *hostMatrix) MatMul(c hostConfig, p *conform.Product, blocks int, y []uint16) error {
 	const sms = 3 // as filling the tables of many blocks takes long
-	args, launch, err := shape{Format: m.f, n: m.N, k: m.K, m: p.Rows, slices: c.slices}.plan(c.Config, limits{sms: min(blocks, sms), sharedBlock: 227 << 10})
+	args, launch, err := shape{Format: m.f, n: m.N, k: m.K, m: p.Rows, slices: c.slices, lookup: c.lookup}.plan(c.Config, limits{sms: min(blocks, sms), sharedBlock: 227 << 10})
 	if err != nil {
 		return err
 	}
@@ -152,9 +170,7 @@ func (m *hostMatrix) MatMul(c hostConfig, p *conform.Product, blocks int, y []ui
 	}
 	var mem kerneltest.Memory
 	args.codes, args.scales = uint64(mem.Upload(m.tiles.Codes)), uint64(mem.Upload(m.f.scales(m.tiles)))
-	for _, v := range m.tiles.Codebook {
-		args.codebook = append(args.codebook, uint32(m.f.convert(v)))
-	}
+	args.codebook = roundedTable(m.Case)
 	args.x = uint64(mem.Upload(driver.Bytes(p.X)))
 	if p.Bias != nil {
 		args.bias = uint64(mem.UploadAligned(driver.Bytes(p.Bias), alignment))

@@ -88,7 +88,7 @@ func TestCompile(t *testing.T) {
 		})
 	}
 	for _, v := range gatedVariants(*long || *cover) {
-		k := v.format.gatedKernel(v.config, "silu")
+		k := moduleKey{format: v.format, config: v.config, gates: "silu"}.kernel()
 		k.Options.Arch = v.arch
 		variants = append(variants, kerneltest.Variant{
 			Group:  fmt.Sprintf("%d bits, to %d rows, %v, with gates", v.format.Bits, v.config.rowsOfX(), v.config),
@@ -102,6 +102,14 @@ func TestCompile(t *testing.T) {
 			k.Options.Arch = "sm_90a"
 			variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, experts, gates %q", f.Bits, act), Kernel: k, Spills: gatedSpills})
 		}
+	}
+	for _, v := range lookupVariants(*long || *cover) {
+		k := moduleKey{format: v.format, config: v.config, lookup: Integers}.kernel()
+		k.Options.Arch = v.arch
+		variants = append(variants, kerneltest.Variant{
+			Group:  fmt.Sprintf("%d bits, to %d rows, %v, %v", v.format.Bits, v.config.rowsOfX(), v.config, Integers),
+			Kernel: k, Spills: someSpills,
+		})
 	}
 	many := fewManyKernels()
 	switch {
@@ -145,6 +153,25 @@ func gatedVariants(all bool) []variant {
 		}
 	}
 	return some
+}
+
+// lookupVariants returns kernels without the table: those of a format, or of others that take more registers too.
+func lookupVariants(more bool) []variant {
+	some := []Format{{4, 128, weight.F16, driver.F16}}
+	if more {
+		some = append(some, Format{4, 32, weight.BF16, driver.BF16}, Format{4, 64, weight.F16, driver.BF16})
+	}
+	var all []variant
+	for _, f := range some {
+		for rows := rowsOfB; rows <= mostRows; rows += rowsOfB {
+			for i, c := range f.variants(rows) {
+				if c.rowsOfX() == rows && (more || i%2 == rows/rowsOfB%2) {
+					all = append(all, variant{f, c, "sm_90a"})
+				}
+			}
+		}
+	}
+	return all
 }
 
 // allManyKernels returns lutmany.cu for every format in all variants, and fewManyKernels some that take the most registers.

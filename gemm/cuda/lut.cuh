@@ -22,6 +22,8 @@
 //   NT           tiles of 8 rows of X, 1 to 4
 //   WARPS        of a block
 //   DEPTH        atoms that a warp has registers for
+// for one that does not look codes up in the table:
+//   DECODE       1: lutsym.cuh, which follows, has what becomes of codes
 // and for a kernel that does more than multiply:
 //   GATES        1 if Y has the results of the first half of Ŵ's rows, which are then gates, times those of the second
 //   ACTIVATION   of the gates, as glu.cuh has them
@@ -32,16 +34,13 @@
 #ifndef EXPERTS
 #define EXPERTS 0
 #endif
+#ifndef DECODE
+#define DECODE 0
+#endif
 
 constexpr u32 THREADS = WARPS * 32;
 constexpr u32 ATOM_BYTES = 256 * BITS;
 constexpr u32 HALF_STEPS = 4;  // mma steps of half an atom, 64 columns
-
-// Bytes of a table row: 32 copies of a pair for as many lanes, so that a lane
-// finds every entry in its own bank. At 3 and 4 bits the row is 256 bytes long,
-// for a byte of codes to be byte 1 of the address, and its second half is free.
-constexpr u32 TABLE_PITCH = BITS == 5 ? 128 : 256;
-constexpr u32 ENTRIES = BITS == 5 ? 1024 : 256;
 
 constexpr u32 SCALE_SIZE = SCALE == 3 ? 4 : SCALE >= 4 ? 1 : 2;
 constexpr u32 GROUPS = GROUP == 0 || GROUP >= 128 ? 1 : 128 / GROUP;  // of an atom
@@ -69,7 +68,7 @@ struct Params {
     u32 m;
     u32 pairs;             // ⌈m/2⌉, pairs of rows of X: 16 bytes each of a lane's slot
     u32 pairs_inverse;     // ⌈2^32/pairs⌉, wrapped
-    u32 slot_base;         // where slots begin in shared memory, or with more than 16 rows of X what is behind them
+    u32 slot_base;         // where slots begin in shared memory, or in lutwide.cu, where they may reach far, what is behind them
     u32 slot_pitch;        // from one pair's 128 bytes to the next: 128, or 256 in the table's gaps
 #if GATES
     float alpha, limit;    // of the activation
@@ -82,15 +81,6 @@ struct Params {
 #endif
     u32 codebook[1 << BITS];  // in the low 16 bits, in the type of X
 };
-
-// planes_chunk returns which of the four times 32 columns of an atom, the first or the
-// second of a unit, are looked up in registers; 4 is none. At 2 bits the table is looked
-// up faster than the shared-memory port allows, which reads 64 weights a clock, and
-// registers cost instructions instead; a quarter of the weights gains the most, and with more
-// than 8 rows of X none gains (NOTES.md). So a kernel for up to 16 rows puts other columns of a
-// step beside each other than one for up to 8; to the bits of a sum that makes no difference on
-// Hopper, where TestGPUPrebuilt compares them, and on other GPUs it has not been tried.
-__device__ __forceinline__ constexpr u32 planes_chunk(u32 atom) { return BITS == 2 && NT == 1 ? 2 * atom + 1 : 4; }
 
 extern __shared__ __align__(128) u8 shared[];
 
@@ -110,29 +100,6 @@ __device__ __forceinline__ void check_base() {
 
 __device__ __forceinline__ u32 pair_of(const Params& p, u32 c0, u32 c1) {
     return p.codebook[c0] | p.codebook[c1] << 16;
-}
-
-// fill_table writes every entry 32 times (at 2 bits 32 times 8 bytes). A thread
-// writes whole rows, beginning at a different 16 bytes than its neighbours, which
-// are in the same banks.
-__device__ __forceinline__ void fill_table(const Params& p) {
-    for (u32 e = threadIdx.x; e < ENTRIES; e += THREADS) {
-        u32 lo, hi;
-        if (BITS == 2) {
-            lo = pair_of(p, e & 3, e >> 2 & 3);
-            hi = pair_of(p, e >> 4 & 3, e >> 6);
-        } else {
-            if (BITS == 3)
-                lo = pair_of(p, (e & 3) | (e >> 2 & 4), (e >> 2 & 3) | (e >> 3 & 4));
-            else
-                lo = pair_of(p, e & ((1 << BITS) - 1), e >> BITS);
-            hi = lo;
-        }
-        constexpr u32 chunks = BITS == 2 ? 16 : 8;
-#pragma unroll
-        for (u32 j = 0; j < chunks; j++)
-            *(Words4*)(shared + e * TABLE_PITCH + (j + threadIdx.x) % chunks * 16) = {{lo, hi, lo, hi}};
-    }
 }
 
 // ---- load ----
@@ -199,6 +166,48 @@ __device__ __forceinline__ void prefetch_scales(const Params& p, u32 tile0, u32 
 }
 
 // ---- unpack and look up ----
+
+#if DECODE == 0
+// Bytes of a table row: 32 copies of a pair for as many lanes, so that a lane
+// finds every entry in its own bank. At 3 and 4 bits the row is 256 bytes long,
+// for a byte of codes to be byte 1 of the address, and its second half is free.
+constexpr u32 TABLE_PITCH = BITS == 5 ? 128 : 256;
+constexpr u32 ENTRIES = BITS == 5 ? 1024 : 256;
+
+// planes_chunk returns which of the four times 32 columns of an atom, the first or the
+// second of a unit, are looked up in registers; 4 is none. At 2 bits the table is looked
+// up faster than the shared-memory port allows, which reads 64 weights a clock, and
+// registers cost instructions instead; a quarter of the weights gains the most, and with more
+// than 8 rows of X none gains (NOTES.md). So a kernel for up to 16 rows puts other columns of a
+// step beside each other than one for up to 8; to the bits of a sum that makes no difference on
+// Hopper, where TestGPUPrebuilt compares them, and on other GPUs it has not been tried.
+__device__ __forceinline__ constexpr u32 planes_chunk(u32 atom) { return BITS == 2 && NT == 1 ? 2 * atom + 1 : 4; }
+
+// turned reports whether X is to have neighbours but one in the place of neighbours, for 32 columns of an atom.
+__device__ __forceinline__ constexpr bool turned(u32 atom, u32 chunk) { return chunk == planes_chunk(atom); }
+
+// fill_table writes every entry 32 times (at 2 bits 32 times 8 bytes). A thread
+// writes whole rows, beginning at a different 16 bytes than its neighbours, which
+// are in the same banks.
+__device__ __forceinline__ void fill_table(const Params& p) {
+    for (u32 e = threadIdx.x; e < ENTRIES; e += THREADS) {
+        u32 lo, hi;
+        if (BITS == 2) {
+            lo = pair_of(p, e & 3, e >> 2 & 3);
+            hi = pair_of(p, e >> 4 & 3, e >> 6);
+        } else {
+            if (BITS == 3)
+                lo = pair_of(p, (e & 3) | (e >> 2 & 4), (e >> 2 & 3) | (e >> 3 & 4));
+            else
+                lo = pair_of(p, e & ((1 << BITS) - 1), e >> BITS);
+            hi = lo;
+        }
+        constexpr u32 chunks = BITS == 2 ? 16 : 8;
+#pragma unroll
+        for (u32 j = 0; j < chunks; j++)
+            *(Words4*)(shared + e * TABLE_PITCH + (j + threadIdx.x) % chunks * 16) = {{lo, hi, lo, hi}};
+    }
+}
 
 // Table is what a lane looks codes up with.
 struct Table {
@@ -281,6 +290,7 @@ __device__ __forceinline__ void dequantize(u32 (&a)[HALF_STEPS][4], const u32 (&
         a[3][3] = lookup<SHARED_BASE>(last | self);
     }
 }
+#endif
 
 // ---- multiply ----
 

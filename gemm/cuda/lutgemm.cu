@@ -120,7 +120,7 @@ __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const 
                 u32(&b)[4] = x.b[a][c][t];
                 b[0] = b[1] = b[2] = b[3] = 0;
                 if (row < p.m && col < p.k) load_cached(b, p.x + ((u64)(EXPERTS ? w.row : row) * p.k + col) * 2);
-                if (c == planes_chunk(KA == 2 ? a : step % 2)) turn_columns(b);
+                if (turned(KA == 2 ? a : step % 2, c)) turn_columns(b);
             }
 }
 

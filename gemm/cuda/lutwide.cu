@@ -30,7 +30,7 @@ constexpr u32 FIRST = DOUBLE ? TILES : (TILES + 1) / 2;  // tiles of the first b
 
 // Whether both atoms of a unit have code of their own: with registers of their own, or with
 // columns that are looked up differently.
-constexpr bool UNROLLED = DOUBLE || planes_chunk(0) != planes_chunk(1);
+constexpr bool UNROLLED = DOUBLE || turned(0, 1) != turned(1, 1);
 
 // Tiles that are multiplied in one basic block: with four groups an atom the registers do not
 // suffice for two.
@@ -44,6 +44,7 @@ constexpr u32 X_BYTES = 8 * NT * X_PITCH;
 constexpr u32 TABLE_BYTES = ENTRIES * TABLE_PITCH;
 constexpr u32 COPIES = 4 * NT / TEAM;  // that a lane makes of an atom, 16 bytes each
 constexpr bool MANY = NT > 2;  // whether the rows of X are more than 16
+constexpr bool FAR = MANY || TABLE_BYTES == 0;  // whether slots may reach farther than the table and X
 
 __device__ __forceinline__ u32 other_half(u32 at, u32 odd) { return at ^ odd % 2 * 64; }
 
@@ -125,7 +126,7 @@ __device__ __forceinline__ void read_columns(Columns& x, u32 at) {
 #pragma unroll
         for (u32 t = 0; t < NT; t++) {
             read_shared(x.b[c][t], other_half(at, c) + 8 * t * X_PITCH + c / 2 * 128);
-            if (c == planes_chunk(ATOM)) turn_columns(x.b[c][t]);
+            if (turned(ATOM, c)) turn_columns(x.b[c][t]);
         }
 }
 
@@ -395,7 +396,7 @@ __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first
 extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_constant__ Params p) {
     launch_next();
     const Warp w = warp_of(p);
-    const u32 phases = opaque(SHARED_BASE + (MANY ? p.slot_base : TABLE_BYTES + SLICES * X_BYTES) + w.slice * 8);
+    const u32 phases = opaque(SHARED_BASE + (FAR ? p.slot_base : TABLE_BYTES + SLICES * X_BYTES) + w.slice * 8);
     const u32 staged = SHARED_BASE + TABLE_BYTES + w.slice * X_BYTES;
     const u32 columns = opaque(other_half(staged + w.lane / 4 * X_PITCH + w.lane % 4 * 16, w.lane / 4));
     const u32 tile_codes = p.units * (2 * ATOM_BYTES), tile_scales = p.units * UNIT_SCALE_BYTES;

@@ -157,7 +157,7 @@ func (v wideVariant) defines() []string {
 	}
 }
 
-// room puts slots where the table and X were; those of more than 16 rows may take more.
+// room puts slots where the table and X were; those of more than 16 rows, or without a table, may take more.
 func (v wideVariant) room(s shape, most int, l limits) (room, error) {
 	if s.k > maxWideColumns {
 		return room{}, fmt.Errorf("%d input features: the configuration %v wants at most %d", s.k, v, maxWideColumns)
@@ -165,7 +165,7 @@ func (v wideVariant) room(s shape, most int, l limits) (room, error) {
 	table, _ := s.tableBytes()
 	rows, groups := v.slices*v.rows, v.warps/v.slices
 	bytes, slot := table+rows*columnsRow, rows*slotRow
-	if v.rows <= MaxRows {
+	if v.rows <= MaxRows && table > 0 {
 		return room{fixed: bytes + phasesBytes, tiles: min(v.tiles*groups, bytes/slot)}, nil
 	}
 	tiles := min(v.tiles*groups, (l.sharedBlock-phasesBytes)/slot)

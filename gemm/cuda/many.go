@@ -125,7 +125,7 @@ func (e *Engine) Way(w *Matrix, m int) Way {
 	if m <= MaxRows {
 		return Way{}
 	}
-	key := tuningKey{w.Format, w.N, w.K, manyBucket(m)}
+	key := w.tuningKey(manyBucket(m))
 	way, ok := e.many[key]
 	if !ok {
 		all := e.Ways(w, key.rows)
@@ -231,7 +231,7 @@ func (e *Engine) TuneMany(s *driver.Stream, ring []*Matrix, o Operands, u *Unpac
 		all = append(all, WayTiming{ways[i], a.Median()})
 	}
 	slices.SortStableFunc(all, func(a, b WayTiming) int { return cmp.Compare(a.Us, b.Us) })
-	key := tuningKey{w.Format, w.N, w.K, manyBucket(o.M)}
+	key := w.tuningKey(manyBucket(o.M))
 	e.many[key] = all[0].Way
 	_ = e.cache.Put(e.cacheKey(key), []byte(all[0].Way.String()))
 	return all, nil

@@ -108,6 +108,31 @@ __device__ __forceinline__ u32 select(u32 a, u32 b) {
     return d;
 }
 
+// masked_or takes the bits of MASK from a, and sets those of b.
+template <u32 MASK>
+__device__ __forceinline__ u32 masked_or(u32 a, u32 b) {
+    u32 d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "n"(MASK), "r"(b));
+    return d;
+}
+
+// Two numbers at once, each result rounded once.
+__device__ __forceinline__ u32 f16x2_add(u32 a, u32 b) {
+    u32 d;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+__device__ __forceinline__ u32 f16x2_fma(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+__device__ __forceinline__ u32 bf16x2_fma(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+
 // opaque hides from the compiler where a value comes from: it is kept, not computed
 // anew, and nothing is concluded from it.
 __device__ __forceinline__ u32 opaque(u32 v) {

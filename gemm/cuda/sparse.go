@@ -114,7 +114,7 @@ func (e *Engine) SparseConfigs(w *SparseMatrix, m int, others bool) []Config {
 
 // sparseChoice returns the configuration that a multiplication runs under: the tuned one, or the first.
 func (e *Engine) sparseChoice(w *SparseMatrix, m int) (Config, error) {
-	key := tuningKey{w.Format, w.N, w.K, bucket(m)}
+	key := tuningKey{format: w.Format, n: w.N, k: w.K, rows: bucket(m)}
 	if c, ok := e.sparse[key]; ok {
 		return c, nil
 	}

@@ -17,7 +17,10 @@ type tuningKey struct {
 	format Format
 	n, k   int
 	rows   int // the bucket of M
+	lookup Lookup
 }
+
+func (w *Matrix) tuningKey(rows int) tuningKey { return tuningKey{w.Format, w.N, w.K, rows, w.lookup} }
 
 // bucket returns the largest number of rows that is treated like m.
 func bucket(m int) int {
@@ -32,7 +35,7 @@ func bucket(m int) int {
 // choice returns the configuration that a multiplication runs under: the tuned
 // one, of this process or kept by another, or the first.
 func (e *Engine) choice(w *Matrix, m int) (Config, error) {
-	key := tuningKey{w.Format, w.N, w.K, bucket(m)}
+	key := w.tuningKey(bucket(m))
 	if c, ok := e.tuned[key]; ok {
 		return c, nil
 	}
@@ -53,7 +56,7 @@ func (e *Engine) choice(w *Matrix, m int) (Config, error) {
 // cacheKey digests the key, the GPU and the kernels.
 func (e *Engine) cacheKey(key tuningKey) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "configuration %s %d %+v\n%s%s", e.dev.Info.Name, e.dev.Info.SMs, key, ptxSource, lutSource)
+	fmt.Fprintf(h, "configuration %s %d %+v\n%s%s", e.dev.Info.Name, e.dev.Info.SMs, key, ptxSource, lutSource+key.lookup.source())
 	for _, k := range kernels() {
 		io.WriteString(h, k.source())
 	}
@@ -109,7 +112,7 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 		all = append(all, Timing{configs[i], a.Median()})
 	}
 	slices.SortStableFunc(all, func(a, b Timing) int { return cmp.Compare(a.Us, b.Us) })
-	key := tuningKey{w.Format, w.N, w.K, bucket(o.M)}
+	key := w.tuningKey(bucket(o.M))
 	e.tuned[key] = all[0].Config
 	// Where nothing can be kept, tuning is done again next time.
 	_ = e.cache.Put(e.cacheKey(key), []byte(all[0].Config.String()))

@@ -17,7 +17,7 @@ func TestWay(t *testing.T) {
 		w := &Matrix{N: 4096, K: 4096, Format: Format{4, 128, weight.F16, driver.F16}}
 		rest := &Matrix{N: 14336, K: 4096, Format: w.Format}
 		for rows, kept := range map[int]string{64: "unpacked", 128: "packed", 512: "no such way"} {
-			if err := e.cache.Put(e.cacheKey(tuningKey{w.Format, w.N, w.K, rows}), []byte(kept)); err != nil {
+			if err := e.cache.Put(e.cacheKey(w.tuningKey(rows)), []byte(kept)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -807,6 +807,8 @@ inline uint32_t of_pairs(uint32_t a, uint32_t b, uint32_t c, bool adds) {
 }
 inline void mul_rn_f16x2(uint32_t& d, uint32_t a, uint32_t b) { d = of_pairs<host::f16_of, host::float_of_f16>(a, b, 0, false); }
 inline void mul_rn_bf16x2(uint32_t& d, uint32_t a, uint32_t b) { d = of_pairs<host::bf16_of, host::float_of_bf16>(a, b, 0, false); }
+inline void add_rn_f16x2(uint32_t& d, uint32_t a, uint32_t b) { d = of_pairs<host::f16_of, host::float_of_f16>(a, 0x3c003c00, b, true); }
+inline void fma_rn_f16x2(uint32_t& d, uint32_t a, uint32_t b, uint32_t c) { d = of_pairs<host::f16_of, host::float_of_f16>(a, b, c, true); }
 inline void fma_rn_bf16x2(uint32_t& d, uint32_t a, uint32_t b, uint32_t c) { d = of_pairs<host::bf16_of, host::float_of_bf16>(a, b, c, true); }
 
 // Flags between blocks, which run one after the other: one that is not set is never.

@@ -139,6 +139,8 @@ extern "C" __global__ void pairs(u32* y, const u8* x) {
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y[0]) : "r"(0x3c014200), "r"(0x3c014000));
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(y[1]) : "r"(0x3f814040), "r"(0x3f814000));
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y[2]) : "r"(0x3f814040), "r"(0x3f814000), "r"(0xbf823f80));
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y[3]) : "r"(0x640f4200), "r"(0x2c004000), "r"(0xd480bc00));
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y[4]) : "r"(0x640f4200), "r"(0xe4084000));
 }
 `
 
@@ -213,12 +215,13 @@ func TestHostGroups(t *testing.T) {
 			t.Fatalf("stmatrix stores %d as number %d, want %d", got, i, want)
 		}
 	}
-	pairs, err := launch("pairs", false, 12)
+	pairs, err := launch("pairs", false, 20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 1.0009766² and 3·2 in float16; 1.0078125² and 3·2 in bfloat16, and with -1.015625 and 1 added before rounding.
-	if got, want := words(pairs), []uint32{0x3c024600, 0x3f8240c0, 0x388040e0}; !slices.Equal(got, want) {
+	// 1.0009766² and 3·2 in float16; 1.0078125² and 3·2 in bfloat16, and with -1.015625 and 1 added before rounding;
+	// 1039/16 - 72 and 3·2 - 1, 1039 - 1032 and 3 + 2 in float16.
+	if got, want := words(pairs), []uint32{0x3c024600, 0x3f8240c0, 0x388040e0, 0xc7104500, 0x47004500}; !slices.Equal(got, want) {
 		t.Errorf("pairs: got %#x, want %#x", got, want)
 	}
 }
