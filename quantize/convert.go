@@ -361,6 +361,7 @@ func toTable(m *bcq.Matrix, s weight.Spec) (weight.Matrix, weight.Spec, error) {
 	for _, name := range lut.CodebookNames() {
 		if c, err := lut.NewCodebook(name, m.Bits, m.Group); err == nil && slices.Equal(c.Values, l.Codebook) {
 			s.Codebook = name
+			break
 		}
 	}
 	return l, s, nil

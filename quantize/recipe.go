@@ -67,7 +67,7 @@ func DefaultFormat(bits int, learned bool) weight.Spec {
 // the joint tables were fitted together with a searched scale, and the tables of
 // other programs' formats are of use with one.
 func DefaultScale(codebook string) weight.ScaleMethod {
-	if codebook == "jt" || codebook == "js" || lut.OnlyBits(codebook) != 0 {
+	if codebook == "jt" || codebook == "js" || codebook == "sym" || lut.OnlyBits(codebook) != 0 {
 		return weight.MSE
 	}
 	return weight.Absmax

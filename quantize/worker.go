@@ -36,7 +36,7 @@ func (r *run) scaledCodebook(it *Item) (lut.Codebook, error) {
 	if !(top > 0) || math.IsInf(float64(top), 0) {
 		return it.Codebook, nil
 	}
-	_, exp := math.Frexp(float64(top / it.Codebook.Max() / byteScaleTop))
+	_, exp := math.Frexp(float64(top / it.Codebook.Reach() / byteScaleTop))
 	return it.Codebook.Scaled(float32(math.Ldexp(1, exp))), nil
 }
 

@@ -1,6 +1,7 @@
 package lut
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -17,6 +18,9 @@ import (
 type Codebook struct {
 	Name   string
 	Values []float32
+
+	// Full is the magnitude that absmax gives to the largest weight where that is not Max. Then scales are positive.
+	Full float32
 }
 
 // Bits returns the width of the codebook's codes.
@@ -33,11 +37,14 @@ func (c Codebook) Max() float32 {
 	return max(-c.Values[0], c.Values[len(c.Values)-1])
 }
 
+// Reach returns the magnitude that absmax gives to the largest weight.
+func (c Codebook) Reach() float32 { return cmp.Or(c.Full, c.Max()) }
+
 // OneSided reports whether only one end of the table reaches Max. Mirroring
 // such a table makes another, so a scale that may be negative chooses the
 // better of two tables for each group at no cost in bytes.
 func (c Codebook) OneSided() bool {
-	return -c.Values[0] != c.Values[len(c.Values)-1]
+	return c.Full == 0 && -c.Values[0] != c.Values[len(c.Values)-1]
 }
 
 // Check reports the first reason why the values are no codebook of bits bits.
@@ -65,12 +72,12 @@ func (c Codebook) Scaled(f float32) Codebook {
 	for i := range v {
 		v[i] *= f
 	}
-	return Codebook{c.Name, v}
+	return Codebook{c.Name, v, c.Full * f}
 }
 
 // CodebookNames lists the built-in codebooks.
 func CodebookNames() []string {
-	return []string{"nf", "int", "fp", "kbit", "jt", "js", "q2", "q3", "q4", "q5", "iq4nl", "e2m1"}
+	return []string{"nf", "int", "fp", "kbit", "jt", "js", "q2", "q3", "q4", "q5", "sym", "iq4nl", "e2m1"}
 }
 
 // OnlyBits returns the width of a built-in codebook that exists at one, else 0. Those
@@ -101,10 +108,12 @@ func OnlyBits(name string) int {
 //	jt    least-squares table for a positive searched scale on normal weights
 //	js    the same for a scale of either sign
 //	q2…   the integers of 2, 3, 4 or 5 bits in two's complement, as they are
+//	sym   the same at any width, with MARLIN's scales: positive, the largest weight half a step beyond the
+//	      largest integer by absmax, so that either end of the table clips as much as the other
 //	iq4nl the integers that llama.cpp's IQ4_NL has, -127 to 113 (ggml-common.h, kvalues_iq4nl)
 //	e2m1  fp at 4 bits as it is, up to 6: what NVFP4 and MXFP4 hold
 //
-// The last three have codes of one width, see [OnlyBits].
+// All but sym of the last four have codes of one width, see [OnlyBits].
 func NewCodebook(name string, bits, group int) (Codebook, error) {
 	if bits < MinBits || bits > MaxBits {
 		return Codebook{}, fmt.Errorf("codebook %s at %d bits: want %d to %d", name, bits, MinBits, MaxBits)
@@ -124,6 +133,9 @@ func NewCodebook(name string, bits, group int) (Codebook, error) {
 		for i := range 1 << bits {
 			v = append(v, float32(i-1<<(bits-1)))
 		}
+	case "sym":
+		c, err := NewCodebook(fmt.Sprintf("q%d", bits), bits, group)
+		return Codebook{name, c.Values, float32(int(1)<<bits-1) / 2}, err
 	case "iq4nl":
 		v = []float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
 	case "e2m1":
@@ -135,7 +147,7 @@ func NewCodebook(name string, bits, group int) (Codebook, error) {
 	default:
 		return Codebook{}, fmt.Errorf("unknown codebook %q: want %s or file:PATH", name, strings.Join(CodebookNames(), ", "))
 	}
-	return Codebook{name, v}, nil
+	return Codebook{Name: name, Values: v}, nil
 }
 
 // ParseCodebook reads a codebook of bits bits from JSON: an array of 2^bits
@@ -149,7 +161,7 @@ func ParseCodebook(data []byte, name string, bits int) (Codebook, error) {
 		}
 		values = file.Values
 	}
-	c := Codebook{name, values}
+	c := Codebook{Name: name, Values: values}
 	return c, c.Check(bits)
 }
 

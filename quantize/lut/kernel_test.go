@@ -72,7 +72,7 @@ func kernelTables(t testing.TB) map[string]*table {
 		far := builtin(t, "js", bits, 64)
 		tables[fmt.Sprint("nonnegative", bits)] = newTable(negativeZero)
 		tables[fmt.Sprint("large", bits)] = newTable(far.Scaled(0x1p50))
-		tables[fmt.Sprint("equal", bits)] = newTable(Codebook{"equal", slices.Repeat([]float32{1}, 1<<bits)})
+		tables[fmt.Sprint("equal", bits)] = newTable(Codebook{Name: "equal", Values: slices.Repeat([]float32{1}, 1<<bits)})
 	}
 	return tables
 }

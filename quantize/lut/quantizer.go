@@ -26,6 +26,7 @@ type Quantizer struct {
 	opt    Options
 	bits   int
 	max    float32 // largest magnitude in the codebook
+	reach  float32 // what absmax gives to the largest weight
 	signed bool    // whether a negative scale is worth trying
 	table  *table
 	kernels
@@ -75,6 +76,7 @@ func NewQuantizer(o Options) (*Quantizer, error) {
 		opt:     o,
 		bits:    bits,
 		max:     o.Codebook.Max(),
+		reach:   o.Codebook.Reach(),
 		signed:  o.Codebook.OneSided() && o.ScaleType.Signed(),
 		table:   newTable(o.Codebook),
 		kernels: k,
@@ -183,7 +185,7 @@ func (q *Quantizer) scale(w []float32, top float32) float32 {
 	if top == 0 {
 		return 0
 	}
-	end := top / q.max
+	end := top / q.reach
 	if q.signed {
 		end = q.towards(w, end, top)
 	}
