@@ -21,6 +21,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
@@ -34,6 +35,7 @@ type benchOptions struct {
 	deviceFlags
 	blas             string
 	format           string
+	lookups          []string
 	threads          int
 	selftest, asJSON bool
 	noVerify         bool
@@ -98,6 +100,7 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
 	o.addDType(f, "X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
 	o.addDevice(f, "cuda where there is a GPU, unless --dtype is f32")
+	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAME`s of how codes become weights on cuda, a row for each: "+strings.Join(cuda.Lookups(), ", "))
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")
 	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0 (default none)")
@@ -126,13 +129,17 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	case o.decode.on:
 		return u.benchDecode(ctx, model, o)
 	}
-	cuda, err := o.onGPU()
+	lookups, err := o.parseLookups()
+	if err != nil {
+		return usageError{err}
+	}
+	gpu, err := o.onGPU()
 	if err != nil {
 		return err
 	}
 	if len(bo.Shapes) == 0 {
 		device := "cpu"
-		if cuda {
+		if gpu {
 			device = "cuda"
 		}
 		if err := o.addLayers(&bo, model, device); err != nil {
@@ -147,13 +154,16 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 		bar.set(done, fmt.Sprintf("%dx%d, %d bits, m %d", r.N, r.K, r.Bits, r.M))
 	}
 	var rows []bench.Row
-	if cuda {
+	switch {
+	case gpu:
 		rows, err = bench.CUDA(ctx, bench.CUDAOptions{
 			Shapes: bo.Shapes, Bits: bo.Bits, Group: bo.Group, Layers: bo.Layers, M: bo.M,
-			DType: o.dtype, Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
+			DType: o.dtype, Lookups: lookups, Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
 		})
 		err = hintDoctor(err)
-	} else {
+	case len(lookups) > 0:
+		err = usage("--lookup is for cuda")
+	default:
 		rows, err = bench.CPU(ctx, bo)
 	}
 	bar.finish()
@@ -166,7 +176,7 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	if err := u.printRows(rows, o.format); err != nil {
 		return err
 	}
-	if cuda && len(rows) > 0 && rows[0].DenseUs == 0 {
+	if gpu && len(rows) > 0 && rows[0].DenseUs == 0 {
 		fmt.Fprintln(u.stderr, "lutq: cuBLAS was not found, so that nothing is compared with it")
 	}
 	for _, r := range rows {
@@ -198,7 +208,7 @@ func (o *benchOptions) check(model string) error {
 	case o.selftest && model != "":
 		return usage("--selftest takes no model: its data is random")
 	}
-	for _, name := range []string{"shapes", "m", "blas", "kind"} {
+	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup"} {
 		if o.selftest && o.given(name) {
 			return usage("--selftest and --%s do not go together", name)
 		}
@@ -267,6 +277,19 @@ func (o *benchOptions) parse() (bench.Options, error) {
 		b.Group = math.MaxInt32 // cut to K
 	}
 	return b, nil
+}
+
+// parseLookups reads the list of lookups.
+func (o *benchOptions) parseLookups() ([]cuda.Lookup, error) {
+	var all []cuda.Lookup
+	for _, name := range o.lookups {
+		l, err := cuda.ParseLookup(name)
+		if err != nil {
+			return nil, fmt.Errorf("--lookup: %w", err)
+		}
+		all = append(all, l)
+	}
+	return all, nil
 }
 
 // addLayers adds the layers of a container, as they are laid out for a device where they
@@ -483,7 +506,7 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 			dense = fmt.Sprintf("%.2f", r.DenseRatio)
 		}
 		line := []string{
-			name, strconv.Itoa(r.N), strconv.Itoa(r.K), strconv.Itoa(r.M), strconv.Itoa(r.Bits), strconv.Itoa(r.Group), r.Kernel,
+			name, strconv.Itoa(r.N), strconv.Itoa(r.K), strconv.Itoa(r.M), strconv.Itoa(r.Bits), strconv.Itoa(r.Group), strings.TrimSpace(r.Kernel + " " + r.Lookup),
 			digits(r.Us, 4) + noisy, fmt.Sprintf("%.3f", r.ReadOnlyRatio), dense, fmt.Sprintf("%.2f", r.GBPerS), fmt.Sprintf("%.1e", r.RelErr),
 		}
 		if cuda {

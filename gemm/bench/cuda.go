@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
@@ -30,6 +31,10 @@ type CUDAOptions struct {
 	M     []int  // rows of X: 1
 	DType string // of X and Y: f16 or bf16; f16
 	Seed  uint64 // of the random data
+
+	// Lookups compare how codes become weights: a row for each. Where [cuda.Integers] is among them random
+	// tables are those. Empty is as ever, by the table of a matrix.
+	Lookups []cuda.Lookup
 
 	// RingBytes is the least size of the ring that weights rotate through,
 	// unless that takes more than 4096 matrices: four times the level-2 cache.
@@ -152,7 +157,7 @@ type cudaBench struct {
 
 func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 	sets := layerSets(b.Layers)
-	b.total = len(b.M) * (len(sets) + len(b.Shapes)*len(b.Bits))
+	b.total = max(len(b.Lookups), 1) * len(b.M) * (len(sets) + len(b.Shapes)*len(b.Bits))
 	for _, set := range sets {
 		if err := b.set(ctx, set); err != nil {
 			return b.rows, fmt.Errorf("%s: %w", set[0].Name, err)
@@ -161,6 +166,13 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
 			m := conform.RandomMatrix(b.rand, s.N, s.K, bits, b.Group, weight.F16)
+			if slices.Contains(b.Lookups, cuda.Integers) {
+				t, err := lut.NewCodebook("sym", bits, b.Group)
+				if err != nil {
+					return b.rows, err
+				}
+				m.Codebook = t.Values
+			}
 			if err := b.set(ctx, []Layer{{Matrix: m}}); err != nil {
 				return b.rows, fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
 			}
@@ -229,14 +241,36 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		row, err := b.row(set, ring, m)
-		if err != nil {
-			return fmt.Errorf("m %d: %w", m, err)
+		if len(b.Lookups) == 0 {
+			if err := b.add(set, ring, m, ""); err != nil {
+				return err
+			}
 		}
-		b.rows = append(b.rows, row)
-		if b.Done != nil {
-			b.Done(row, b.total)
+		for _, l := range b.Lookups {
+			with := make([]*cuda.Matrix, len(ring))
+			for i, w := range ring {
+				if with[i], err = w.With(l); err != nil {
+					return fmt.Errorf("lookup %v: %w", l, err)
+				}
+			}
+			if err := b.add(set, with, m, l.String()); err != nil {
+				return err
+			}
 		}
+	}
+	return nil
+}
+
+// add adds the row of a ring with a lookup, if one is asked for.
+func (b *cudaBench) add(set []Layer, ring []*cuda.Matrix, m int, lookup string) error {
+	row, err := b.row(set, ring, m)
+	if err != nil {
+		return fmt.Errorf("m %d: %w", m, err)
+	}
+	row.Lookup = lookup
+	b.rows = append(b.rows, row)
+	if b.Done != nil {
+		b.Done(row, b.total)
 	}
 	return nil
 }

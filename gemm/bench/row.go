@@ -19,6 +19,7 @@ type Row struct {
 	Group  int    `json:"group"`
 	DType  string `json:"dtype"` // of activations and results
 	Kernel string `json:"kernel"`
+	Lookup string `json:"lookup,omitempty"` // how codes become weights, where that was asked for
 
 	Us float64 `json:"us"`
 

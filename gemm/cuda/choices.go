@@ -190,7 +190,7 @@ func (e *Engine) tried(s shape) ([]Config, error) {
 	var all []Config
 	var why error
 	for _, k := range s.order() {
-		if !e.loads(k) {
+		if !e.loads(k) || !s.lookup.has(k) {
 			continue
 		}
 		some, err := k.tried(s, e.limits)

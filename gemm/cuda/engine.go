@@ -259,6 +259,9 @@ func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kerne
 
 func (e *Engine) launchGated(s *driver.Stream, w *Matrix, o Operands, g Gates, c Config, kernel string) error {
 	product := shapeOf(w.Format, w.N, w.K, o.M).under(c)
+	if !w.lookup.has(c.kernel()) {
+		return fmt.Errorf("no kernel of configuration %v with lookup %v", c, w.lookup)
+	}
 	product.gated, product.lookup = g.Activation != "", w.lookup
 	p, launch, err := product.plan(c, e.limits)
 	if err != nil {

@@ -108,8 +108,8 @@ func (m *gpuMatrix) MatMul(c Config, p *conform.Product, blocks int, y []uint16)
 		return m.multiply(m.w, c, y)
 	}
 	same := slices.Clone(y)
-	err := errors.Join(m.multiply(m.w, c, y), m.multiply(m.w.With(Replicated), c, same))
-	if err == nil && !slices.Equal(y, same) {
+	table, err := m.w.With(Replicated)
+	if err = errors.Join(err, m.multiply(m.w, c, y), m.multiply(table, c, same)); err == nil && !slices.Equal(y, same) {
 		err = fmt.Errorf("%v: %v and the table give different bits", c, m.w.Lookup())
 	}
 	return err

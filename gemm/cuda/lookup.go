@@ -2,42 +2,70 @@ package cuda
 
 import (
 	_ "embed"
+	"fmt"
 	"slices"
+	"strings"
 )
 
 //go:embed lutsym.cuh
 var symSource string
 
+//go:embed lutlookup.cuh
+var lookupSource string
+
 // Lookup is how codes become weights. It changes no bit of a result.
 type Lookup int
 
-// Lookups. Products of a matrix are in the first, or in [Integers] where its table allows that; the others are for comparison.
+// Products are in the first, or the second where the table of a matrix allows that. With the others lutgemm.cu compares them.
 const (
 	Replicated Lookup = iota // a table with a copy for each lane of a warp
 	Integers                 // arithmetic, where the table is the integers that codes of 4 bits are
+	Copies1                  // fewer copies of the table
+	Copies2
+	Copies4
+	Copies8
+	Copies16
+	Shuffle // lanes that have a value each
 )
 
-func (l Lookup) String() string {
-	if l == Integers {
-		return "integers"
-	}
-	return "replicated"
+// Lookups returns all by their names, in order.
+func Lookups() []string {
+	return []string{"replicated", "integers", "copies1", "copies2", "copies4", "copies8", "copies16", "shuffle"}
 }
+
+func (l Lookup) String() string { return Lookups()[l] }
+
+// ParseLookup returns the lookup of a name.
+func ParseLookup(name string) (Lookup, error) {
+	if i := slices.Index(Lookups(), name); i >= 0 {
+		return Lookup(i), nil
+	}
+	return 0, fmt.Errorf("lookup %q: want %s", name, strings.Join(Lookups(), ", "))
+}
+
+// copies are those of the table, for lookups from Copies1 on.
+func (l Lookup) copies() int {
+	if l == Shuffle {
+		return 0
+	}
+	return 1 << (l - Copies1)
+}
+
+// has reports whether a kernel is compiled for a lookup.
+func (l Lookup) has(k kernel) bool { return l <= Integers || k == lutgemm{} }
 
 // defines returns the definitions of a lookup, and source what follows lut.cuh.
 func (l Lookup) defines() []string {
-	if l == Replicated {
+	switch l {
+	case Replicated:
 		return nil
+	case Integers:
+		return []string{"DECODE=1"}
 	}
-	return []string{"DECODE=1"}
+	return []string{"DECODE=2", fmt.Sprintf("COPIES=%du", l.copies())}
 }
 
-func (l Lookup) source() string {
-	if l == Replicated {
-		return ""
-	}
-	return symSource
-}
+func (l Lookup) source() string { return []string{"", symSource, lookupSource}[min(l, Copies1)] }
 
 // lookupFor returns how codes of a table, which is rounded, become weights.
 func (e *Engine) lookupFor(f Format, codebook []uint32) Lookup {
@@ -54,18 +82,29 @@ func (e *Engine) lookupFor(f Format, codebook []uint32) Lookup {
 // tableBytes is the shared memory that the table of a lookup spans, and gaps whether the second half of each
 // of its 256-byte rows is free.
 func (s shape) tableBytes() (size int, gaps bool) {
-	if s.lookup == Integers {
+	switch s.lookup {
+	case Replicated:
+		return s.Format.tableBytes()
+	case Integers:
 		return 0, false
 	}
-	return s.Format.tableBytes()
+	size, _ = s.Format.tableBytes()
+	if s.Bits == 3 || s.Bits == 4 {
+		size /= 2 // without the gaps
+	}
+	return size / 32 * s.lookup.copies(), false
 }
 
 // Lookup returns how the codes of the matrix become weights.
 func (w *Matrix) Lookup() Lookup { return w.lookup }
 
-// With returns the matrix with another lookup. It has the memory in common with w, which is closed instead of it.
-func (w *Matrix) With(l Lookup) *Matrix {
+// With returns the matrix with another lookup: one of [Integers] only has that and those of tables. It has the memory in
+// common with w, which is closed instead of it.
+func (w *Matrix) With(l Lookup) (*Matrix, error) {
+	if l == Integers && w.lookup != Integers {
+		return nil, fmt.Errorf("the table is not the integers of 4 bits, or there is no compiler")
+	}
 	other := *w
 	other.lookup, other.part = l, true
-	return &other
+	return &other, nil
 }

@@ -23,7 +23,7 @@
 //   WARPS        of a block
 //   DEPTH        atoms that a warp has registers for
 // for one that does not look codes up in the table:
-//   DECODE       1: lutsym.cuh, which follows, has what becomes of codes
+//   DECODE       1: lutsym.cuh, which follows, has what becomes of codes; 2: lutlookup.cuh has
 // and for a kernel that does more than multiply:
 //   GATES        1 if Y has the results of the first half of Ŵ's rows, which are then gates, times those of the second
 //   ACTIVATION   of the gates, as glu.cuh has them
@@ -102,6 +102,20 @@ __device__ __forceinline__ u32 pair_of(const Params& p, u32 c0, u32 c1) {
     return p.codebook[c0] | p.codebook[c1] << 16;
 }
 
+// entry_of returns the values of an entry: of two codes, or at 2 bits of four.
+__device__ __forceinline__ void entry_of(const Params& p, u32 e, u32& lo, u32& hi) {
+    if (BITS == 2) {
+        lo = pair_of(p, e & 3, e >> 2 & 3);
+        hi = pair_of(p, e >> 4 & 3, e >> 6);
+    } else {
+        if (BITS == 3)
+            lo = pair_of(p, (e & 3) | (e >> 2 & 4), (e >> 2 & 3) | (e >> 3 & 4));
+        else
+            lo = pair_of(p, e & ((1 << BITS) - 1), e >> BITS);
+        hi = lo;
+    }
+}
+
 // ---- load ----
 
 // Atom is what a lane holds of an atom: the codes, and the scales of its two
@@ -167,6 +181,19 @@ __device__ __forceinline__ void prefetch_scales(const Params& p, u32 tile0, u32 
 
 // ---- unpack and look up ----
 
+// nibbles returns words of four pairs of codes of half an atom, one for each step, in order in each byte.
+__device__ __forceinline__ void nibbles(u32 (&q)[HALF_STEPS], const u32 (&w)[2 * BITS], u32 half) {
+    // Steps 1 and 3 hold their low bits in the high nibbles; the high bits of
+    // the four steps lie two bits apart. The top two bits of a byte are left
+    // over from other steps: the table has every entry four times.
+    constexpr u32 nibble = 0x0f0f0f0f;
+    const u32 low = w[2 * half], high = w[2 * half + 1], b = w[4 + half];
+    q[0] = select<nibble>(low, b);
+    q[1] = select<nibble>(low >> 4, b >> 2);
+    q[2] = select<nibble>(high, b << 2);
+    q[3] = select<nibble>(high >> 4, b << 4);
+}
+
 #if DECODE == 0
 // Bytes of a table row: 32 copies of a pair for as many lanes, so that a lane
 // finds every entry in its own bank. At 3 and 4 bits the row is 256 bytes long,
@@ -192,16 +219,7 @@ __device__ __forceinline__ constexpr bool turned(u32 atom, u32 chunk) { return c
 __device__ __forceinline__ void fill_table(const Params& p) {
     for (u32 e = threadIdx.x; e < ENTRIES; e += THREADS) {
         u32 lo, hi;
-        if (BITS == 2) {
-            lo = pair_of(p, e & 3, e >> 2 & 3);
-            hi = pair_of(p, e >> 4 & 3, e >> 6);
-        } else {
-            if (BITS == 3)
-                lo = pair_of(p, (e & 3) | (e >> 2 & 4), (e >> 2 & 3) | (e >> 3 & 4));
-            else
-                lo = pair_of(p, e & ((1 << BITS) - 1), e >> BITS);
-            hi = lo;
-        }
+        entry_of(p, e, lo, hi);
         constexpr u32 chunks = BITS == 2 ? 16 : 8;
 #pragma unroll
         for (u32 j = 0; j < chunks; j++)
@@ -260,13 +278,8 @@ __device__ __forceinline__ void dequantize(u32 (&a)[HALF_STEPS][4], const u32 (&
         }
     }
     if constexpr (BITS == 3) {
-        // Steps 1 and 3 hold their low bits in the high nibbles; the high bits of
-        // the four steps lie two bits apart. The top two bits of a byte are left
-        // over from other steps: the table has every entry four times.
-        constexpr u32 nibble = 0x0f0f0f0f;
-        u32 a0 = w[2 * half], a1 = w[2 * half + 1], b = w[4 + half];
-        u32 q[4] = {select<nibble>(a0, b), select<nibble>(a0 >> 4, b >> 2),
-                    select<nibble>(a1, b << 2), select<nibble>(a1 >> 4, b << 4)};
+        u32 q[4];
+        nibbles(q, w, half);
 #pragma unroll
         for (u32 i = 0; i < 16; i++) a[i / 4][i % 4] = lookup<SHARED_BASE>(prmt(q[i / 4], self, 0x7604 | i % 4 << 4));
     }

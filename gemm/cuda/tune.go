@@ -20,6 +20,13 @@ type tuningKey struct {
 	lookup Lookup
 }
 
+// shape returns that of a product of m rows of X.
+func (w *Matrix) shape(m int) shape {
+	s := shapeOf(w.Format, w.N, w.K, m)
+	s.lookup = w.lookup
+	return s
+}
+
 func (w *Matrix) tuningKey(rows int) tuningKey { return tuningKey{w.Format, w.N, w.K, rows, w.lookup} }
 
 // bucket returns the largest number of rows that is treated like m.
@@ -39,7 +46,7 @@ func (e *Engine) choice(w *Matrix, m int) (Config, error) {
 	if c, ok := e.tuned[key]; ok {
 		return c, nil
 	}
-	all, err := e.tried(shapeOf(w.Format, w.N, w.K, m))
+	all, err := e.tried(w.shape(m))
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +98,7 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 			return nil, err
 		}
 	}
-	configs, err := e.tried(shapeOf(w.Format, w.N, w.K, o.M))
+	configs, err := e.tried(w.shape(o.M))
 	if err != nil {
 		return nil, err
 	}
