@@ -199,6 +199,8 @@ func (e *Engine) tried(s shape) ([]Config, error) {
 		}
 	}
 	switch {
+	case len(all) > 0 && s.lookup > Integers:
+		return all[:1], nil // to compare lookups alone
 	case len(all) > 0:
 		return all, nil
 	case why == nil:

@@ -101,7 +101,8 @@ type Matrix struct {
 	codes, scales driver.Ptr
 	codebook      []uint32
 	lookup        Lookup
-	exponent      int // of the power of two by which lutmany.cu multiplies the scales
+	integers      bool // whether the lookup may be Integers
+	exponent      int  // of the power of two by which lutmany.cu multiplies the scales
 	bytes         int64
 	part          bool // of a matrix that has the memory
 }
@@ -131,7 +132,7 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 	if m.codebook, err = f.table(t.Codebook); err != nil {
 		return nil, err
 	}
-	m.lookup = e.lookupFor(f, m.codebook)
+	m.lookup, m.integers = chosen, e.noCompiler == nil && f.areIntegers(m.codebook)
 	if m.codes, err = e.dev.Upload(t.Codes); err != nil {
 		return nil, err
 	}
@@ -262,13 +263,13 @@ func (e *Engine) launchGated(s *driver.Stream, w *Matrix, o Operands, g Gates, c
 	if !w.lookup.has(c.kernel()) {
 		return fmt.Errorf("no kernel of configuration %v with lookup %v", c, w.lookup)
 	}
-	product.gated, product.lookup = g.Activation != "", w.lookup
+	product.gated, product.lookup = g.Activation != "", w.lookupIn(c, o.M)
 	p, launch, err := product.plan(c, e.limits)
 	if err != nil {
 		return err
 	}
 	launch.Programmatic = e.dev.Info.Major >= 9
-	mod, err := e.module(moduleKey{format: w.Format, config: c, gates: g.Activation, lookup: w.lookup})
+	mod, err := e.module(moduleKey{format: w.Format, config: c, gates: g.Activation, lookup: product.lookup})
 	if err != nil {
 		return err
 	}

@@ -104,13 +104,15 @@ func (m *gpuMatrix) MatMul(c Config, p *conform.Product, blocks int, y []uint16)
 		return err
 	}
 	m.e.LimitBlocks(blocks)
-	if m.w.Lookup() == Replicated {
+	if !m.w.integers {
 		return m.multiply(m.w, c, y)
 	}
 	same := slices.Clone(y)
-	table, err := m.w.With(Replicated)
-	if err = errors.Join(err, m.multiply(m.w, c, y), m.multiply(table, c, same)); err == nil && !slices.Equal(y, same) {
-		err = fmt.Errorf("%v: %v and the table give different bits", c, m.w.Lookup())
+	table, err1 := m.w.With(Replicated)
+	integers, err2 := m.w.With(Integers)
+	err := errors.Join(err1, err2, m.multiply(integers, c, y), m.multiply(table, c, same))
+	if err == nil && !slices.Equal(y, same) {
+		err = fmt.Errorf("%v: with the table other bits than by arithmetic", c)
 	}
 	return err
 }

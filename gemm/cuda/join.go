@@ -25,7 +25,7 @@ func CanJoin(parts ...*Matrix) bool {
 // matrices differ in more than their rows, or one before the last does not end with a tile.
 func (e *Engine) Join(parts ...*Matrix) (*Matrix, error) {
 	first := parts[0]
-	all := &Matrix{K: first.K, Format: first.Format, engine: e, codebook: first.codebook, lookup: first.lookup, exponent: first.exponent}
+	all := &Matrix{K: first.K, Format: first.Format, engine: e, codebook: first.codebook, lookup: chosen, integers: first.integers, exponent: first.exponent}
 	units := (first.K + repack.UnitCols - 1) / repack.UnitCols
 	codes, scales := units*repack.UnitCols*repack.TileRows/8*first.Format.Bits, first.Format.scaleBytes(units) // of a tile
 	if !CanJoin(parts...) {

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,7 +17,7 @@ var lookupSource string
 // Lookup is how codes become weights. It changes no bit of a result.
 type Lookup int
 
-// Products are in the first, or the second where the table of a matrix allows that. With the others lutgemm.cu compares them.
+// Products are in one of the first two. With the others lutgemm.cu compares them.
 const (
 	Replicated Lookup = iota // a table with a copy for each lane of a warp
 	Integers                 // arithmetic, where the table is the integers that codes of 4 bits are
@@ -28,12 +29,20 @@ const (
 	Shuffle // lanes that have a value each
 )
 
+// chosen is one of the first two.
+const chosen Lookup = -1
+
 // Lookups returns all by their names, in order.
 func Lookups() []string {
 	return []string{"replicated", "integers", "copies1", "copies2", "copies4", "copies8", "copies16", "shuffle"}
 }
 
-func (l Lookup) String() string { return Lookups()[l] }
+func (l Lookup) String() string {
+	if l == chosen {
+		return ""
+	}
+	return Lookups()[l]
+}
 
 // ParseLookup returns the lookup of a name.
 func ParseLookup(name string) (Lookup, error) {
@@ -65,25 +74,30 @@ func (l Lookup) defines() []string {
 	return []string{"DECODE=2", fmt.Sprintf("COPIES=%du", l.copies())}
 }
 
-func (l Lookup) source() string { return []string{"", symSource, lookupSource}[min(l, Copies1)] }
+func (l Lookup) source() string {
+	switch l {
+	case Replicated:
+		return ""
+	case Integers, chosen:
+		return symSource
+	}
+	return lookupSource
+}
 
-// lookupFor returns how codes of a table, which is rounded, become weights.
-func (e *Engine) lookupFor(f Format, codebook []uint32) Lookup {
+// areIntegers reports whether a table, which is rounded, is that of [Integers].
+func (f Format) areIntegers(codebook []uint32) bool {
 	integers := make([]uint32, len(codebook))
 	for i := range integers {
 		integers[i] = uint32(f.convert(float32(i - len(integers)/2)))
 	}
-	if f.Bits == 4 && e.noCompiler == nil && slices.Equal(codebook, integers) {
-		return Integers
-	}
-	return Replicated
+	return f.Bits == 4 && slices.Equal(codebook, integers)
 }
 
 // tableBytes is the shared memory that the table of a lookup spans, and gaps whether the second half of each
 // of its 256-byte rows is free.
 func (s shape) tableBytes() (size int, gaps bool) {
 	switch s.lookup {
-	case Replicated:
+	case Replicated, chosen:
 		return s.Format.tableBytes()
 	case Integers:
 		return 0, false
@@ -95,14 +109,22 @@ func (s shape) tableBytes() (size int, gaps bool) {
 	return size / 32 * s.lookup.copies(), false
 }
 
-// Lookup returns how the codes of the matrix become weights.
-func (w *Matrix) Lookup() Lookup { return w.lookup }
+// lookupIn returns the lookup of a product of m rows under a configuration. NOTES.md has the times.
+func (w *Matrix) lookupIn(c Config, m int) Lookup {
+	switch {
+	case w.lookup != chosen:
+		return w.lookup
+	case w.integers && c.kernel() == lutwide{} && m <= rowsOfB:
+		return Integers
+	}
+	return Replicated
+}
 
-// With returns the matrix with another lookup: one of [Integers] only has that and those of tables. It has the memory in
-// common with w, which is closed instead of it.
+// With returns the matrix with a lookup instead of what is chosen for a product. It has the memory in common with w, which
+// is closed instead of it.
 func (w *Matrix) With(l Lookup) (*Matrix, error) {
-	if l == Integers && w.lookup != Integers {
-		return nil, fmt.Errorf("the table is not the integers of 4 bits, or there is no compiler")
+	if l == Integers && !w.integers {
+		return nil, errors.New("the table is not the integers of 4 bits, or there is no compiler")
 	}
 	other := *w
 	other.lookup, other.part = l, true

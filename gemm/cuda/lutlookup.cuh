@@ -5,7 +5,7 @@
 constexpr u32 ENTRY_BYTES = BITS == 2 ? 8 : 4;
 [[maybe_unused]] constexpr u32 TABLE_PITCH = COPIES * ENTRY_BYTES, ENTRIES = BITS == 5 ? 1024 : 256;
 
-constexpr u32 log2_of(u32 n) { return n < 2 ? 0 : 1 + log2_of(n / 2); }
+__device__ __forceinline__ constexpr u32 log2_of(u32 n) { return n < 2 ? 0 : 1 + log2_of(n / 2); }
 
 __device__ __forceinline__ constexpr bool turned(u32, u32) { return false; }
 

@@ -27,7 +27,13 @@ func (w *Matrix) shape(m int) shape {
 	return s
 }
 
-func (w *Matrix) tuningKey(rows int) tuningKey { return tuningKey{w.Format, w.N, w.K, rows, w.lookup} }
+func (w *Matrix) tuningKey(rows int) tuningKey {
+	key := tuningKey{w.Format, w.N, w.K, rows, w.lookup}
+	if w.lookup == chosen && !w.integers {
+		key.lookup = Replicated
+	}
+	return key
+}
 
 // bucket returns the largest number of rows that is treated like m.
 func bucket(m int) int {
