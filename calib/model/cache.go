@@ -47,9 +47,9 @@ type turn struct {
 	cos, sin floats // [rows, half]
 }
 
-// Arranger is implemented by [Ops] that multiply few rows faster by weights that are laid out for it.
+// Arranger is implemented by [Ops] that multiply faster by weights that are laid out for it.
 type Arranger interface {
-	// Arrange may change how a weight lies in memory and, within a bound of its own, what products of few rows give.
+	// Arrange may change how a weight lies in memory and, within a bound of its own, what products give.
 	Arrange(w Weight)
 }
 

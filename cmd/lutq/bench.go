@@ -599,7 +599,7 @@ func noteNoise(w io.Writer, prefix string, rows []bench.Row) error {
 	return err
 }
 
-// cpuKernels returns the instruction set that products use here, and whether those of few rows are in fixed point.
+// cpuKernels returns the instruction set that products use here, and whether those of models are in fixed point.
 func cpuKernels(exact bool) (isa string, fixed bool) {
 	e, err := cpu.New(cpu.Options{Threads: 1, Exact: exact})
 	if err != nil {

@@ -43,7 +43,7 @@ func (d *decodeFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&d.against, "against", "", "original `FOLDER` of MODEL (default random weights)")
 	addHeadBits(f, &d.headBits)
 	f.BoolVar(&d.noDense, "no-dense", false, "leave the dense weights out")
-	f.BoolVar(&d.exact, "exact", false, "multiply in float32 where the cpu would write in fixed point")
+	f.BoolVar(&d.exact, "exact", false, "multiply in float32 where the cpu would do so in fixed point")
 	setGroup(f, "Whole models (--decode)", d.names()...)
 }
 
@@ -356,7 +356,7 @@ type decodeReport struct {
 	Model      string      `json:"model"`
 	GPU        string      `json:"gpu,omitempty"`
 	ISA        string      `json:"isa,omitempty"`
-	Fixed      bool        `json:"fixed,omitempty"` // products of few rows by quantized weights are in fixed point
+	Fixed      bool        `json:"fixed,omitempty"` // products by quantized weights are in fixed point
 	DType      string      `json:"dtype"`           // of activations
 	Repeat     int         `json:"repeat"`
 	ReadGBPerS float64     `json:"read_gb_per_s"` // 0: not measured
@@ -646,7 +646,7 @@ func (u *ui) printDecode(rep *decodeReport, format string) error {
 func (r *decodeReport) printBelow(w io.Writer, format string) error {
 	on := "cpu (" + r.ISA + ")"
 	if r.Fixed {
-		on = fmt.Sprintf("cpu (%s, up to %d rows in fixed point)", r.ISA, cpu.FixedRows)
+		on = "cpu (" + r.ISA + " in fixed point)"
 	}
 	if r.GPU != "" {
 		on = r.GPU

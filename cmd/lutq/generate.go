@@ -70,9 +70,9 @@ The output head is used as it is stored, or with --head-bits quantized while it
 is read, each weight to the nearest value: it may be a fifth of what is read for
 a token. How many bits it has stands beside every number of tokens.
 
-On a cpu with AVX2 but not AVX-512, tokens are written with products in fixed
-point, which are several times faster and off by up to 2e-4; --exact has them in
-float32. Prompts of more than 8 tokens are read in float32 always.
+On a cpu with AVX2 but not AVX-512, prompts are read and tokens written with
+products in fixed point, which are faster, several times for tokens, and off by
+up to 2e-4; --exact has them in float32.
 
 A quantized model is checked while it is read, and laid out as lutq repack has
 done, as in eval-ppl.`, input.Config, input.Index, input.Header, input.Tokenizer, input.Text),
@@ -120,7 +120,7 @@ done, as in eval-ppl.`, input.Config, input.Index, input.Header, input.Tokenizer
 	o.addDType(f, "activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
 	o.tiles.register(f)
 	addHeadBits(f, &o.headBits)
-	f.BoolVar(&o.exact, "exact", false, "multiply in float32 where the cpu would write in fixed point")
+	f.BoolVar(&o.exact, "exact", false, "multiply in float32 where the cpu would do so in fixed point")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check a quantized model while reading it")
 	f.BoolVar(&o.json, "json", false, "print the text with the numbers as JSON, in the end")
 	return c

@@ -56,8 +56,8 @@ multiplied by a kernel for each 16, or by weights unpacked first and cuBLAS,
 whichever is found to be faster, which eval-ppl then takes as well.
 
 On a cpu with AVX2 but not AVX-512 there are two kernels: lut-avx2 in float32
-and, for up to 8 rows of X, fixed-avx2 in fixed point, with which models write
-tokens unless --exact is given.
+and fixed-avx2 in fixed point, with which models read prompts and write tokens
+unless --exact is given.
 
 Whole models (bench MODEL --decode), by tests as llama-bench calls them:
   ppN    a prompt of N random tokens, and the choice of what follows

@@ -90,7 +90,7 @@ func testBench(t *testing.T, isa string) {
 			t.Errorf("%+v: relative error %g", got[len(got)-1], r.RelErr)
 		}
 	}
-	if want := map[string]int{"avx2": 5}[isa]; fixed != want {
+	if want := map[string]int{"avx2": 10}[isa]; fixed != want {
 		t.Errorf("%d rows in fixed point: want %d", fixed, want)
 	}
 	want := []key{

@@ -355,7 +355,7 @@ func (b *bench) row(ctx context.Context, m subject, w pools, batch int) ([]Row, 
 	all := []*series{probe, product, plain, half}
 	var blas, rounded *series // rounded: a kernel that rounds more, or tables that are rounded more
 	var roundedName string
-	if len(w.fixed) > 0 && batch <= cpu.FixedRows {
+	if len(w.fixed) > 0 {
 		rounded, roundedName = multiply(w.fixed), fixedKernel
 	} else if first, ok := w.packed[0].(*cpu.Planes); ok && first.Tabled() {
 		rounded, roundedName = &series{call: b.tabled(y, x, batch, m.k, w.packed)}, tabledKernel

@@ -126,9 +126,7 @@ func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m *lut.Ma
 					if !fixes {
 						continue
 					}
-					if batch <= cpu.FixedRows {
-						most = cpu.FixedError
-					}
+					most = cpu.FixedError
 				}
 				what := fmt.Sprintf("%s, m %d, %T on %s, %d threads", where, batch, w, e.ISA(), e.Threads())
 				y := make([]float32, batch*m.N)
@@ -146,7 +144,7 @@ func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m *lut.Ma
 					res.WorstErr = max(res.WorstErr, err)
 				}
 				form := w
-				if batch == manyRows {
+				if batch == manyRows && w != fixed {
 					form = packed
 				}
 				if first[form] == nil {

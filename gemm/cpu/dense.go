@@ -71,7 +71,7 @@ func (w *Dense) Cols() int { return w.k }
 // Bytes returns the size of the stored numbers.
 func (w *Dense) Bytes() int64 { return int64(len(w.data)) }
 
-// Arrange lays weights out for products of few rows, in memory of their own. It must not run beside anything else
+// Arrange lays weights out for reading prompts and writing texts, in memory of their own. It must not run beside anything else
 // that uses w.
 //
 // The numbers of dense weights are put into the panels that products read. Decoding them, which is most of such a

@@ -17,7 +17,8 @@
 // 32 columns, or of the row.
 //
 // One row and dense numbers of 16 bits that [Engine.Arrange] has put in panels have kernels likewise.
-// With AVX2 alone the fused ones take longer than reading the codes does. [LUT.Fix] has such products done in fixed point.
+// With AVX2 alone the fused ones take longer than reading the codes does. [LUT.Fix] has products done in fixed point: of
+// M ≤ 8 straight from the codes as well, of more from 16 rows by up to 512 columns of whole numbers at a time.
 //
 // # Numerics
 //
@@ -43,10 +44,10 @@
 // no larger than the other's, but the bits differ.
 //
 // In fixed point a table is whole numbers of 14 bits times a unit, the one of the largest 512 that fits the values
-// best, and 32 columns of x are whole numbers of 15 bits times the largest of them over 16383, rounded to even:
+// best, and 32 columns of x are whole numbers of 15 bits times a scale, rounded to even. That is the largest of them, or
+// a sixteenth of the sum of all if that is more, over 16383: no sum of products then leaves 32 bits.
 //
-//	v = (float32(Σ q·x of columns 0 and 1 of every four) + float32(Σ q·x of columns 2 and 3)) · scale of x
-//	y = fma(v, scale · unit, y)    32 columns by 32 columns, y from zero
+//	y = fma(float32(Σ q·x) · scale of x, scale · unit, y)    32 columns by 32 columns, y from zero
 //
 // The sums are exact, each other operation rounds once to float32. What this adds to the error of a product is below
 // [FixedError], and usually 7e-5: the rounding of x, which is more where one column dwarfs those around it, and of the
@@ -63,7 +64,7 @@
 // several groups.
 //
 // The number of threads and the instruction set change no bit, except that [Engine.Arrange] chooses fixed point by the
-// instruction set; the number of rows M only as it decides between the two. The portable Go
+// instruction set; the number of rows M only as it has the fused kernels run. The portable Go
 // code rounds its fused multiply-adds exactly as the hardware does.
 //
 // The vector functions (ExpSum, Dot and so on) sum in 16 lanes, lane j taking

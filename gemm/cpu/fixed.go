@@ -9,15 +9,12 @@ import (
 )
 
 const (
-	// FixedRows is the largest number of rows of x that products in fixed
-	// point take.
-	FixedRows = 8
-
 	// fixedTurn is the largest number of rows that a kernel takes.
 	fixedTurn = 4
 
-	// fixedX is the largest column of x in a block, fixedTable the largest
-	// value of a table. A sum of 16 products stays below 2^31.
+	// fixedX is the largest column of x in a block, 16 times that the sum of
+	// all but for rounding, and fixedTable the largest value of a table: a sum
+	// of 32 products stays below 2^31.
 	fixedX     = 1<<14 - 1
 	fixedTable = 1<<13 - 1
 
@@ -37,11 +34,11 @@ type fixedLUT struct {
 	bytes  [160]byte // values as the kernels look them up: see fill
 }
 
-// Fix has products of up to [FixedRows] rows by w done in fixed point: see the
-// package documentation. It lays the codes out anew, in as much memory, and
-// reports whether it could: groups must be multiples of 32 columns or rows,
-// and the table not too large or small. All other products stay the same. It
-// must not run beside anything else that uses w.
+// Fix has products by w done in fixed point: see the package documentation. It
+// lays the codes out anew, in as much memory, and reports whether it could:
+// groups must be multiples of 32 columns or rows, and the table not too large
+// or small. Gradients stay the same. It must not run beside anything else that
+// uses w.
 func (w *LUT) Fix() bool {
 	if w.fixed != nil {
 		return true
@@ -131,22 +128,32 @@ type fixedCall struct {
 	halves, group int // in half-blocks
 }
 
-// fixedX holds rows of x in fixed point, taken fixedTurn at a time.
+// fixedRows holds rows of x in fixed point, some of which are taken at a time.
 type fixedRows struct {
-	x      []int16   // [m][ldx]
-	scales []float32 // [⌈m/fixedTurn⌉][halves][rows of the turn]
-	ldx    int
+	x         []int16   // [m][halves][32], or in the order of scales
+	scales    []float32 // [⌈m/turn⌉][halves][rows of the turn]
+	m, halves int
+	turn      int
 }
 
-// quantize rounds x[m,ldx].
-func (f *fixedRows) quantize(s isa, x []float32, m, ldx int) {
-	halves := ldx / 32
-	f.ldx = ldx
-	f.x = slices.Grow(f.x[:0], m*ldx)[:m*ldx]
+// resize makes room for m rows.
+func (f *fixedRows) resize(m, halves, turn int) {
+	f.m, f.halves, f.turn = m, halves, turn
+	f.x = slices.Grow(f.x[:0], 32*m*halves)[:32*m*halves]
 	f.scales = slices.Grow(f.scales[:0], m*halves)[:m*halves]
-	for r := range m {
-		r0 := r &^ (fixedTurn - 1)
-		s.quantize(f.x[r*ldx:][:ldx], f.scales[r0*halves+r-r0:], min(fixedTurn, m-r0), x[r*ldx:][:ldx])
+}
+
+// quantize rounds rows r0 to r1 of x[m,32·halves], a row behind the other or all rows of a turn side by side.
+func (f *fixedRows) quantize(s isa, x []float32, r0, r1 int, sideBySide bool) {
+	k := 32 * f.halves
+	for r := r0; r < r1; r++ {
+		t := r - r%f.turn
+		rows, first := min(f.turn, f.m-t), t*f.halves+r-t
+		dst, step := f.x[r*k:], 32
+		if sideBySide {
+			dst, step = f.x[32*first:], 32*rows
+		}
+		s.quantize(dst, step, f.scales[first:], rows, x[r*k:][:k])
 	}
 }
 
@@ -154,13 +161,13 @@ func (f *fixedRows) quantize(s isa, x []float32, m, ldx int) {
 // the first of them.
 func (w *LUT) fixedPanels(s isa, y []float32, f *fixedRows, m, p0, p1 int, scratch *fusedScratch) {
 	p := w.p
-	c := fixedCall{ldx: f.ldx, bits: p.Bits, table: w.fixed, halves: p.Halves(), group: ceilDiv(p.Group, 32)}
+	c := fixedCall{ldx: 32 * f.halves, bits: p.Bits, table: w.fixed, halves: p.Halves(), group: ceilDiv(p.Group, 32)}
 	for ; p0 < p1; p0++ {
 		c.words = p.Panels[p0*p.PanelBytes():][:p.PanelBytes()]
 		c.scales, _, c.stype = w.scalesFor(s, p0, 1, scratch)
 		n := min(16, p.N-16*p0)
 		for r0 := 0; r0 < m; r0 += fixedTurn {
-			c.m, c.x, c.xscales = min(fixedTurn, m-r0), f.x[r0*f.ldx:], f.scales[r0*c.halves:]
+			c.m, c.x, c.xscales = min(fixedTurn, m-r0), f.x[r0*c.ldx:], f.scales[r0*c.halves:]
 			s.fixed(scratch.y[:16*c.m], &c)
 			for r := range c.m {
 				copy(y[(r0+r)*p.N:][:n], scratch.y[16*r:])
@@ -176,7 +183,8 @@ func (e *Engine) fixedProduct(x []float32, k, m int, ops []fusedOp) {
 	if ldx != k {
 		x = e.padX(x, m, k, ldx)
 	}
-	e.fixedX.quantize(e.isa, x, m, ldx)
+	e.fixedX.resize(m, ldx/32, fixedTurn)
+	e.fixedX.quantize(e.isa, x, 0, m, false)
 	panels := 0
 	for _, op := range ops {
 		panels += op.w.p.PanelCount()
@@ -209,36 +217,45 @@ func fixedGeneric(y []float32, c *fixedCall) {
 			codesByBytes(&codes, words[4*lane:], c.bits)
 			for r := range c.m {
 				x := (*[32]int16)(c.x[r*c.ldx+32*h:])
-				var a, b int32 // of columns 0 and 1, and 2 and 3, of every four
-				for k := 0; k < 32; k += 4 {
-					a += int32(c.table.values[codes[k]])*int32(x[k]) + int32(c.table.values[codes[k+1]])*int32(x[k+1])
-					b += int32(c.table.values[codes[k+2]])*int32(x[k+2]) + int32(c.table.values[codes[k+3]])*int32(x[k+3])
+				var sum int32
+				for k, code := range codes {
+					sum += int32(c.table.values[code]) * int32(x[k])
 				}
-				v := float32(float32(float32(a)+float32(b)) * c.xscales[h*c.m+r])
-				y[16*r+lane] = fma32(v, s, y[16*r+lane])
+				y[16*r+lane] = fma32(float32(float32(sum)*c.xscales[h*c.m+r]), s, y[16*r+lane])
 			}
 		}
 	}
 }
 
-// quantizeGeneric rounds x, blocks of 32 columns, to dst. The scales of the
-// blocks are stride apart.
-func quantizeGeneric(dst []int16, scales []float32, stride int, x []float32) {
+// quantizeGeneric rounds x, blocks of 32 columns, to dst, step elements apart,
+// and their scales stride.
+func quantizeGeneric(dst []int16, step int, scales []float32, stride int, x []float32) {
 	for b := 0; 32*b < len(x); b++ {
 		block := x[32*b:][:32]
 		// As whole numbers, absolute values are in order, and no NaN is lost.
 		most := math.Float32bits(fixedTiny)
-		for _, v := range block {
-			most = max(most, math.Float32bits(v)&^(1<<31))
+		var sums [8]float32
+		abs := func(i int) float32 { return math.Float32frombits(math.Float32bits(block[i]) &^ (1 << 31)) }
+		for i := range sums {
+			sums[i] = float32(((abs(i) + abs(8+i)) + (abs(16+i) + abs(24+i))) * (1. / 16))
 		}
+		for n := 4; n > 0; n /= 2 {
+			for i := range n {
+				sums[i] += sums[n+i]
+			}
+		}
+		for i := range block {
+			most = max(most, math.Float32bits(abs(i)))
+		}
+		most = max(most, math.Float32bits(sums[0]))
 		inverse := fixedX / math.Float32frombits(most)
 		scales[stride*b] = math.Float32frombits(most) * (1 / float32(fixedX))
 		for i, v := range block {
 			switch q := math.RoundToEven(float64(float32(v * inverse))); {
 			case q >= -fixedX && q <= fixedX:
-				dst[32*b+i] = int16(q)
+				dst[step*b+i] = int16(q)
 			default: // of NaN and infinity
-				dst[32*b+i] = math.MinInt16
+				dst[step*b+i] = math.MinInt16
 			}
 		}
 	}

@@ -46,17 +46,28 @@ func fixedByDefinition(x []float32, m *lut.Matrix, w *LUT, row int) float32 {
 	for k0 := 0; k0 < m.K; k0 += 32 {
 		k1 := min(k0+32, m.K)
 		most := float32(fixedTiny)
-		for _, v := range x[k0:k1] {
-			most = max(most, float32(math.Abs(float64(v))))
+		var sums [8]float32
+		for i := range 8 {
+			var a [4]float32
+			for j := range a {
+				if k := k0 + i + 8*j; k < k1 {
+					a[j] = float32(math.Abs(float64(x[k])))
+					most = max(most, a[j])
+				}
+			}
+			sums[i] = float32(float32(a[0]+a[1])+float32(a[2]+a[3])) / 16
 		}
+		most = max(most, ((sums[0]+sums[4])+(sums[2]+sums[6]))+((sums[1]+sums[5])+(sums[3]+sums[7])))
 		inverse, scale := 16383/most, most*(float32(1)/16383)
-		var sums [2]int64
+		var sum int64
 		for k := k0; k < k1; k++ {
 			q := int64(math.RoundToEven(float64(float32(x[k] * inverse))))
-			sums[k%4/2] += q * int64(w.fixed.values[codes[k]])
+			sum += q * int64(w.fixed.values[codes[k]])
 		}
-		v := float32(float32(float32(sums[0])+float32(sums[1])) * scale)
-		y = fma32(v, float32(scales[k0/m.Group]*w.fixed.unit), y)
+		if sum != int64(int32(sum)) {
+			panic("a sum in fixed point beyond 2^31")
+		}
+		y = fma32(float32(float32(sum)*scale), float32(scales[k0/m.Group]*w.fixed.unit), y)
 	}
 	return y
 }
@@ -67,7 +78,7 @@ func TestFixedDefinition(t *testing.T) {
 	types := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3, weight.E8M0}
 	rapid.Check(t, func(t *rapid.T) {
 		bits := rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(t, "bits")
-		m := rapid.IntRange(1, FixedRows).Draw(t, "m")
+		m := rapid.OneOf(rapid.IntRange(1, 30), rapid.SampledFrom([]int{64, 200})).Draw(t, "m")
 		n := rapid.OneOf(rapid.IntRange(1, 150), rapid.SampledFrom([]int{64, 65, 128, 176})).Draw(t, "n")
 		k := rapid.OneOf(rapid.IntRange(1, 100), rapid.SampledFrom([]int{172, 256, 257, 288, 544, 700})).Draw(t, "k")
 		group := rapid.SampledFrom([]int{32, 64, 96, 128, 256, 288, 320, 512, k, k}).Draw(t, "group")
@@ -113,7 +124,7 @@ func TestFixedDefinition(t *testing.T) {
 // can be and of one sign: no sum may overflow.
 func TestFixedExtremes(t *testing.T) {
 	es := engines(t)
-	const n, k = 40, 96
+	const n, k, m = 40, 96, 20
 	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
 		q := &lut.Matrix{N: n, K: k, Bits: bits, Group: 32, ScaleType: weight.F16}
 		for i := range 1 << bits {
@@ -135,17 +146,26 @@ func TestFixedExtremes(t *testing.T) {
 		q.Scales = make([]byte, 2*len(scales))
 		q.ScaleType.Encode(q.Scales, scales)
 		w := fixedOf(t, q)
-		x := slices.Repeat([]float32{3}, k)
-		for _, e := range es {
-			y := poisoned(n)
-			e.MatMul(y, x, 1, w)
-			for i, v := range y {
-				want := 3 * float32(k)
-				if i%2 == 1 {
-					want = -want
+		for _, some := range []int{1, 15, 16, 17, 32} { // of every 32 columns
+			x := make([]float32, m*k)
+			for i := range x {
+				if i%32 < some {
+					x[i] = 3
 				}
-				if math.Abs(float64(v-want)) > 1e-4 {
-					t.Fatalf("%d bits, %s: row %d: got %g, want %g", bits, e.label(), i, v, want)
+			}
+			for _, rows := range []int{1, 2, m} {
+				for _, e := range es {
+					y := poisoned(rows * n)
+					e.MatMul(y, x, rows, w)
+					for i, v := range y {
+						want := float32(3 * k / 32 * some)
+						if i%n%2 == 1 {
+							want = -want
+						}
+						if math.Abs(float64(v-want)) > 1e-4*math.Abs(float64(want)) {
+							t.Fatalf("%d bits, %s, %d of %d rows: row %d: got %g, want %g", bits, e.label(), i/n, rows, i%n, v, want)
+						}
+					}
 				}
 			}
 		}
@@ -241,15 +261,15 @@ func TestFix(t *testing.T) {
 			if fixed.Bytes() != plain.Bytes() {
 				t.Errorf("%d bits: %d bytes have become %d", bits, plain.Bytes(), fixed.Bytes())
 			}
-			const m = FixedRows + 5
-			x := normal(r, m*k)
+			const m = 13
+			dy := normal(r, m*n)
 			rows := []int{0, n - 1, 17, 17}
 			for _, e := range es {
-				want, got := poisoned(m*n), poisoned(m*n)
-				e.MatMul(want, x, m, plain)
-				e.MatMul(got, x, m, fixed)
+				want, got := make([]float32, m*k), make([]float32, m*k)
+				e.MatMulBack(want, dy, m, plain, false)
+				e.MatMulBack(got, dy, m, fixed, false)
 				if i := diff(got, want); i >= 0 {
-					t.Errorf("%d bits, %s: %d rows: element %d: got %g, want %g", bits, e.label(), m, i, got[i], want[i])
+					t.Errorf("%d bits, %s: gradient of %d rows: element %d: got %g, want %g", bits, e.label(), m, i, got[i], want[i])
 				}
 				want, got = poisoned(len(rows)*k), poisoned(len(rows)*k)
 				e.Gather(want, plain, rows)
@@ -393,12 +413,44 @@ func BenchmarkFixed(b *testing.B) {
 				var f fixedRows
 				b.Run(fmt.Sprintf("%d bits/%v/%d", bits, s, m), func(b *testing.B) {
 					for b.Loop() {
-						f.quantize(s, x, m, k)
+						f.resize(m, k/32, fixedTurn)
+						f.quantize(s, x, 0, m, false)
 						w.fixedPanels(s, y, &f, m, 0, w.p.PanelCount(), &scratch)
 					}
 					perNano(b, n*k, "w/ns")
 				})
 			}
 		}
+	}
+}
+
+// BenchmarkFixedMany reports how many billions of products of a prompt one thread makes in a second.
+func BenchmarkFixedMany(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, shape := range [][3]int{{512, 576, 576}, {512, 1536, 576}, {512, 576, 1536}, {16, 2048, 2048}, {9, 2048, 2048}} {
+		m, n, k := shape[0], shape[1], shape[2]
+		q := randomMatrix(r, n, k, 4, 32, weight.F16)
+		p, err := repack.CPU(q)
+		if err != nil {
+			b.Fatal(err)
+		}
+		plain, err := NewLUT(p)
+		if err != nil {
+			b.Fatal(err)
+		}
+		e, err := New(Options{Threads: 1, ISA: "avx2"})
+		if err != nil {
+			b.Skip(err)
+		}
+		x, y := normal(r, m*k), make([]float32, m*n)
+		for _, w := range []*LUT{plain, fixedOf(b, q)} {
+			b.Run(fmt.Sprintf("%dx%dx%d/%v", m, n, k, w.fixed != nil), func(b *testing.B) {
+				for b.Loop() {
+					e.MatMul(y, x, m, w)
+				}
+				perNano(b, m*n*k, "products/ns")
+			})
+		}
+		e.Close()
 	}
 }

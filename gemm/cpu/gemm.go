@@ -62,10 +62,16 @@ func (e *Engine) MatMulMany(x []float32, m int, ops ...Op) {
 			return
 		}
 	}
+	fixed, ops := e.takeFixed(ops)
 	turns := e.turns(m, k)
 	for t := range turns {
 		m0, m1 := m*t/turns, m*(t+1)/turns
-		e.product(x[m0*k:m1*k], k, k, m0, m1-m0, ops, false)
+		if len(fixed) > 0 {
+			e.fixedMany(x[m0*k:m1*k], k, m0, m1-m0, fixed)
+		}
+		if len(ops) > 0 {
+			e.product(x[m0*k:m1*k], k, k, m0, m1-m0, ops, false)
+		}
 	}
 }
 

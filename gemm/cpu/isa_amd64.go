@@ -176,13 +176,28 @@ func decodeBytes5AVX2(dst *float32, words *byte, table, scales *float32, halves 
 func fixed5AVX2(m int, y *float32, x *int16, xscales *float32, ldx int, words, scales *byte, stype int, table *byte, unit float32, halves, group int)
 
 //go:noescape
+func unpackFixed2AVX2(dst *int16, words, table *byte, halves int)
+
+//go:noescape
+func unpackFixed3AVX2(dst *int16, words, table *byte, halves int)
+
+//go:noescape
+func unpackFixed4AVX2(dst *int16, words, table *byte, halves int)
+
+//go:noescape
+func unpackFixed5AVX2(dst *int16, words, table *byte, halves int)
+
+//go:noescape
+func gemmFixedAVX2(m int, y *float32, ldy int, x *int16, xscales *float32, w *int16, scales *float32, halves, add int)
+
+//go:noescape
 func rowF16AVX2(np int, y, x *float32, b *byte, stride, k int)
 
 //go:noescape
 func rowBF16AVX2(np int, y, x *float32, b *byte, stride, k int)
 
 //go:noescape
-func quantizeAVX2(dst *int16, scales *float32, stride int, src *float32, blocks int)
+func quantizeAVX2(dst *int16, step int, scales *float32, stride int, src *float32, blocks int)
 
 //go:noescape
 func planes1AVX2(y *float32, words, factors *byte, stype, bits, offset int, tables *byte, units, sums *float32, halves, group, block int)
@@ -496,15 +511,53 @@ func (s isa) fixed(y []float32, c *fixedCall) {
 	}
 }
 
+// unpackFixed writes the values that the codes of half-blocks name to dst; see unpackFixedGeneric.
+func (s isa) unpackFixed(dst []int16, words []byte, bits int, t *fixedLUT) {
+	if s == generic {
+		unpackFixedGeneric(dst, words, bits, t)
+		return
+	}
+	halves := len(dst) / 512
+	_ = words[64*bits*halves-1]
+	d, w, table := &dst[0], &words[0], &t.bytes[0]
+	switch bits {
+	case 2:
+		unpackFixed2AVX2(d, w, table, halves)
+	case 3:
+		unpackFixed3AVX2(d, w, table, halves)
+	case 4:
+		unpackFixed4AVX2(d, w, table, halves)
+	case 5:
+		unpackFixed5AVX2(d, w, table, halves)
+	}
+}
+
+// gemmFixed computes the product c; see gemmFixedGeneric.
+func (s isa) gemmFixed(y []float32, ldy int, c *fixedTileCall) {
+	if s == generic {
+		gemmFixedGeneric(y, ldy, c)
+		return
+	}
+	halves := len(c.scales) / 16
+	_ = y[(c.m-1)*ldy+15]
+	_, _ = c.x[32*c.m*halves-1], c.xscales[c.m*halves-1]
+	_ = c.values[512*halves-1]
+	add := 0
+	if c.add {
+		add = 1
+	}
+	gemmFixedAVX2(c.m, &y[0], 4*ldy, &c.x[0], &c.xscales[0], &c.values[0], &c.scales[0], halves, add)
+}
+
 // quantize rounds whole blocks of x; see quantizeGeneric.
-func (s isa) quantize(dst []int16, scales []float32, stride int, x []float32) {
+func (s isa) quantize(dst []int16, step int, scales []float32, stride int, x []float32) {
 	if s == generic || len(x) == 0 {
-		quantizeGeneric(dst, scales, stride, x)
+		quantizeGeneric(dst, step, scales, stride, x)
 		return
 	}
 	blocks := len(x) / 32
-	_, _ = dst[len(x)-1], scales[stride*(blocks-1)]
-	quantizeAVX2(&dst[0], &scales[0], 4*stride, &x[0], blocks)
+	_, _ = dst[step*(blocks-1)+31], scales[stride*(blocks-1)]
+	quantizeAVX2(&dst[0], 2*step, &scales[0], 4*stride, &x[0], blocks)
 }
 
 // row computes y[np][16] = x · b for np panels, 1 or rowPanels, of 16-bit numbers; see rowGeneric.

@@ -49,8 +49,14 @@ func (s isa) fused(y []float32, c *fusedCall) { fusedGeneric(y, c) }
 
 func (s isa) fixed(y []float32, c *fixedCall) { fixedGeneric(y, c) }
 
-func (s isa) quantize(dst []int16, scales []float32, stride int, x []float32) {
-	quantizeGeneric(dst, scales, stride, x)
+func (s isa) unpackFixed(dst []int16, words []byte, bits int, t *fixedLUT) {
+	unpackFixedGeneric(dst, words, bits, t)
+}
+
+func (s isa) gemmFixed(y []float32, ldy int, c *fixedTileCall) { gemmFixedGeneric(y, ldy, c) }
+
+func (s isa) quantize(dst []int16, step int, scales []float32, stride int, x []float32) {
+	quantizeGeneric(dst, step, scales, stride, x)
 }
 
 func (s isa) row(y, x []float32, b []byte, stride, np int, t dtype) {

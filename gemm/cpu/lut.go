@@ -12,7 +12,7 @@ import (
 type LUT struct {
 	p     *repack.CPUPanels
 	table [32]float32 // the codebook over and over; at 2 bits see NewLUT
-	fixed *fixedLUT   // nil: products of few rows are in float32 as well
+	fixed *fixedLUT   // nil: products are in float32
 }
 
 // NewLUT wraps p, which it keeps.

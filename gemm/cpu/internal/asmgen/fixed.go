@@ -56,7 +56,7 @@ type fixedKernel struct {
 
 	n       int        // registers given out
 	streams int        // of 8 rows, side by side
-	acc     [][]string // sums by stream, then row of x: of the first and the second two rows of every four
+	acc     [][]string // sums by stream, then row of x: of the first and the second two rows of W of every four
 	planes  []string   // of the table, or memory operands
 	mask    string
 	top     string   // the fifth bits
@@ -334,33 +334,34 @@ func (f *fixedKernel) multiply(r int, first bool) {
 func (f *fixedKernel) flush(s, r int, acc []string) {
 	lo, hi, a, b := acc[0], acc[1], f.x, f.tmp
 	y := fmt.Sprintf("%d(DI)", 64*r+32*s)
-	f.i("VCVTDQ2PS %s, %s", lo, lo)
-	f.i("VCVTDQ2PS %s, %s", hi, hi)
 	f.i("VSHUFPS $0x88, %s, %s, %s", hi, lo, a)
 	f.i("VSHUFPS $0xDD, %s, %s, %s", hi, lo, lo)
 	f.i("VBROADCASTSS %d(R9), %s", 4*r, b)
-	f.i("VADDPS %s, %s, %s", lo, a, lo)
+	f.i("VPADDD %s, %s, %s", lo, a, lo)
+	f.i("VCVTDQ2PS %s, %s", lo, lo)
 	f.i("VMOVUPS %s, %s", y, a)
 	f.i("VMULPS %s, %s, %s", b, lo, lo)
 	f.i("VFMADD231PS %d(SP), %s, %s", 32*s, lo, a)
 	f.i("VMOVUPS %s, %s", a, y)
 }
 
-// quantize emits the rounding of x to fixed point, 32 columns at a time: see fixedX in package cpu. Scales
-// are stride bytes apart.
+// quantize emits the rounding of x to fixed point, 32 columns at a time: see fixedX in package cpu. Blocks
+// of them are step bytes apart, scales stride bytes.
 func (g *gen) quantize() {
-	g.text("quantizeAVX2", "dst *int16, scales *float32, stride int, src *float32, blocks int", 40)
+	g.text("quantizeAVX2", "dst *int16, step int, scales *float32, stride int, src *float32, blocks int", 48)
 	g.i("MOVQ dst+0(FP), DI")
-	g.i("MOVQ scales+8(FP), BX")
-	g.i("MOVQ stride+16(FP), DX")
-	g.i("MOVQ src+24(FP), SI")
-	g.i("MOVQ blocks+32(FP), CX")
+	g.i("MOVQ step+8(FP), R8")
+	g.i("MOVQ scales+16(FP), BX")
+	g.i("MOVQ stride+24(FP), DX")
+	g.i("MOVQ src+32(FP), SI")
+	g.i("MOVQ blocks+40(FP), CX")
 	broadcast := func(bits uint32, r int) {
 		g.i("MOVL $0x%08x, AX", bits)
 		g.i("VMOVD AX, X%d", r)
 		g.i("VPBROADCASTD X%d, Y%d", r, r)
 	}
-	const abs, tiny, most, unit = 12, 13, 14, 15
+	const part, abs, tiny, most, unit = 11, 12, 13, 14, 15
+	broadcast(math.Float32bits(1./16), part)
 	broadcast(0x7fffffff, abs)
 	broadcast(math.Float32bits(fixedTiny), tiny)
 	broadcast(math.Float32bits(fixedX), most)
@@ -371,15 +372,21 @@ func (g *gen) quantize() {
 		g.i("VPAND Y%d, Y%d, Y%d", i, abs, 4+i)
 	}
 	// As whole numbers, absolute values are in order, and no NaN is lost.
+	const sum = 8
+	g.i("VADDPS Y5, Y4, Y%d", sum)
+	g.i("VADDPS Y7, Y6, Y9")
+	g.i("VADDPS Y9, Y%d, Y%d", sum, sum)
+	g.i("VMULPS Y%d, Y%d, Y%d", part, sum, sum)
 	g.i("VPMAXUD Y5, Y4, Y4")
 	g.i("VPMAXUD Y7, Y6, Y6")
 	g.i("VPMAXUD Y6, Y4, Y4")
-	g.i("VPERM2I128 $1, Y4, Y4, Y5")
-	g.i("VPMAXUD Y5, Y4, Y4")
-	g.i("VPSHUFD $0x4E, Y4, Y5")
-	g.i("VPMAXUD Y5, Y4, Y4")
-	g.i("VPSHUFD $0xB1, Y4, Y5")
-	g.i("VPMAXUD Y5, Y4, Y4")
+	for _, swap := range []string{"VPERM2I128 $1, Y%d, Y%[1]d, Y5", "VPSHUFD $0x4E, Y%d, Y5", "VPSHUFD $0xB1, Y%d, Y5"} {
+		g.i(swap, 4)
+		g.i("VPMAXUD Y5, Y4, Y4")
+		g.i(swap, sum)
+		g.i("VADDPS Y5, Y%d, Y%d", sum, sum)
+	}
+	g.i("VPMAXUD Y%d, Y4, Y4", sum)
 	g.i("VPMAXUD Y%d, Y4, Y4", tiny)
 	g.i("VDIVPS Y4, Y%d, Y5", most)
 	g.i("VMULSS X%d, X4, X4", unit)
@@ -394,7 +401,7 @@ func (g *gen) quantize() {
 		g.i("VMOVDQU Y%d, %d(DI)", i, 16*i)
 	}
 	g.i("ADDQ $128, SI")
-	g.i("ADDQ $64, DI")
+	g.i("ADDQ R8, DI")
 	g.i("ADDQ DX, BX")
 	g.i("DECQ CX")
 	g.i("JNE  block")

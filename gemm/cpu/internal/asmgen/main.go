@@ -59,7 +59,9 @@ func Files() map[string][]byte {
 			g.quantize()
 			for bits := 2; bits <= 5; bits++ {
 				g.fixed(bits)
+				g.unpackFixed(bits)
 			}
+			g.gemmFixed()
 		}),
 		"planes_amd64.s": file(func(g *gen) {
 			g.planes(1)
