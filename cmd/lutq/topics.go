@@ -22,6 +22,7 @@ func topics() []topic {
 		{"layouts", "Layouts of other kernels that repack writes and reads", "repack", layoutsTopic},
 		{"learning", "How quantize fits weights to text", "quantize", learningTopic},
 		{"sparse", "How quantize keeps two weights of four", "quantize", sparseTopic},
+		{"tables", "Products through tables of activations, and LUT Tensor Core", "eval-ppl", tablesTopic},
 		{"timing", "How bench times products on a GPU, and whole models", "bench", timingTopic},
 		{"environment", "The environment variables that lutq reads", "lutq", environmentTopic},
 	}
@@ -130,8 +131,8 @@ Binary codes (--method bcq) have no table: with 1 to 8 bits a group of columns
 has an offset and a factor for each bit, which is added or taken off. Factors
 and codes are fitted in turns (--bcq-rounds). They take 16 bits for each bit and
 offset of a group: at equal size a table with its one scale has less error from
-2 to 5 bits, and products with binary codes are as slow as with 16 bits so far.
-They are for 1, 6, 7 and 8 bits, and to compare. Scales cannot be learned then.
+2 to 5 bits. Products with them go through tables of activations (lutq help
+tables). They are for 1, 6, 7 and 8 bits, and to compare. Scales cannot be learned then.
 
 Scales (--scale): absmax keeps the largest weight of a group exact, but for sym,
 where it is cut by up to half a step; mse searches the scale with the smallest
@@ -258,6 +259,38 @@ quantized. What it gains on a text is not the repair of quantization.
 
 The same seed, text and device give the same bytes. What was interrupted goes on
 where it stopped, gptq at the block.`
+
+const tablesTopic = `Weights that are sums of bits times factors can be multiplied by without
+multiplying: four activations have 16 sums with all signs, a table, of which
+four bits of a weight's plane choose one. Weights of binary codes (--method bcq)
+are such sums, and tables of equal steps (q2 to q5, repack --to bcq). A codebook
+such as nf with b bits would take 2^b - 1 planes and gains nothing.
+
+What lutq runs, on the cpu, and measures:
+  up to six rows of X by binary codes, with entries of 24 bits, as exact as
+  float32 sums: generate, eval-ppl, bench --kind bcq
+  eval-ppl --act-table: entries of 16 bits (fp16) or of 8 with a scale for each
+  T tables (int8:T), as LUT Tensor Core (ISCA 2025) keeps them, to find out what
+  that rounding does to a model
+  bench --kind bcq has both kernels, the latter as int8-avx2 with T = 16
+
+Tables are made once for all layers that read the same, four times a block, by
+the norm that writes what they are of where there is one. Eval-ppl --act-table
+counts them, what the norms saved reading, and how often they would be made if
+each tile of 64 outputs made its own. Half of a table is the other half's
+negative: bytes are counted of halves, which hardware would keep. A processor's
+shuffle takes 16 entries in one instruction, so that there they are whole.
+
+When to use what: at equal bytes a codebook has less error than binary codes,
+and more than 16 rows of X are multiplied faster by weights unpacked first. With
+AVX2 alone and 4 bits, a row by binary codes is about twice as fast as by a
+codebook in float32, and half as fast as by one in fixed point.
+
+What lutq does not run is the paper's hardware: its instruction is simulated
+(lutq lmma), which tells what it computes and counts but no time, and its areas
+are added up from formulas (lutq dse). Of the paper itself, by simulated
+hardware that nobody has built: 8.2 times end to end, 72.2 times for a product,
+a sixth of the area and a quarter of the power. Those figures are the paper's.`
 
 const environmentTopic = `Lutq reads these environment variables:
 
