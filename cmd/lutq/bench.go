@@ -31,7 +31,7 @@ import (
 type benchOptions struct {
 	shapes, m, bits []string
 	group           string
-	kind             string
+	kind            string
 	deviceFlags
 	blas             string
 	format           string
@@ -76,8 +76,7 @@ a config.json, of which the weights are random.
 shapes: those of the cpu, and of a GPU where there is one, compiled the first
 time. --device leaves one out; --bits, --group, --dtype narrow the GPU's down.
 
-The layers of MODEL are checked while they are read, by the SHA-256 that they
-were written with; --no-verify takes them as they are.
+Layers of MODEL are checked by their SHA-256 unless --no-verify is given.
 
 Exit code 3 means that one differs, or that an error exceeds its bound: 1e-5 for
 f32 (2e-4 in fixed point), 3e-4 for f16, 2.5e-3 for bf16, and half as much again
