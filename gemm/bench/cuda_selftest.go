@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
@@ -48,7 +49,7 @@ type CUDASelftestResult struct {
 // meanwhile. Then each is multiplied by up to 600 rows of X in one of the ways for many. Failures are reported in the result; the error is for a test
 // that could not be run, [driver.ErrNoGPU] among them.
 func SelftestCUDA(ctx context.Context, o CUDASelftestOptions) (*CUDASelftestResult, error) {
-	formats, err := o.formats()
+	formats, sparse, err := o.formats()
 	if err != nil {
 		return nil, err
 	}
@@ -60,9 +61,12 @@ func SelftestCUDA(ctx context.Context, o CUDASelftestOptions) (*CUDASelftestResu
 	t.WorstErr = make(map[string]float64)
 	err = onGPU(c, func(g *gpu) error {
 		t.gpu, t.GPU = g, g.dev.Info.Name
-		tests := make([]*formatTest, len(formats))
+		tests := make([]*formatTest, 0, len(formats)+len(sparse))
 		for i, f := range formats {
-			tests[i] = t.test(c, i, f, o.Seed)
+			tests = append(tests, t.test(c, i, f, o.Seed))
+		}
+		for i, f := range sparse {
+			tests = append(tests, t.sparseTest(c, i, f, o.Seed))
 		}
 		return inOrder(ctx, tests, (*formatTest).preparation, func(f *formatTest) error {
 			if err := t.run(ctx, f); err != nil {
@@ -70,7 +74,7 @@ func SelftestCUDA(ctx context.Context, o CUDASelftestOptions) (*CUDASelftestResu
 			}
 			t.Formats++
 			if o.Done != nil {
-				o.Done(t.Formats, len(formats))
+				o.Done(t.Formats, len(tests))
 			}
 			return nil
 		})
@@ -79,23 +83,26 @@ func SelftestCUDA(ctx context.Context, o CUDASelftestOptions) (*CUDASelftestResu
 	return &t.CUDASelftestResult, err
 }
 
-// formats returns those that the options ask for.
-func (o *CUDASelftestOptions) formats() ([]cuda.Format, error) {
+// formats returns those that the options ask for: of tables, and of what is kept where two columns in four are.
+func (o *CUDASelftestOptions) formats() (formats, sparse []cuda.Format, err error) {
 	for _, name := range o.DTypes {
 		if _, err := halfType(name); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	formats := slices.DeleteFunc(cuda.Formats(), func(f cuda.Format) bool {
-		return len(o.Bits) > 0 && !slices.Contains(o.Bits, f.Bits) ||
-			len(o.Groups) > 0 && !slices.Contains(o.Groups, f.Group) ||
-			len(o.Scales) > 0 && !slices.Contains(o.Scales, f.Scale) ||
-			len(o.DTypes) > 0 && !slices.Contains(o.DTypes, f.Type.String())
-	})
-	if len(formats) == 0 {
-		return nil, errors.New("no kernel has such a format")
+	asked := func(all []cuda.Format, of int) []cuda.Format {
+		return slices.DeleteFunc(all, func(f cuda.Format) bool {
+			return len(o.Bits) > 0 && !slices.Contains(o.Bits, f.Bits) ||
+				len(o.Groups) > 0 && !slices.Contains(o.Groups, f.Group*of) ||
+				len(o.Scales) > 0 && !slices.Contains(o.Scales, f.Scale) ||
+				len(o.DTypes) > 0 && !slices.Contains(o.DTypes, f.Type.String())
+		})
 	}
-	return formats, nil
+	formats, sparse = asked(cuda.Formats(), 1), asked(cuda.SparseFormats(), lut24.Chunk/lut24.Kept)
+	if len(formats) == 0 {
+		return nil, nil, errors.New("no kernel has such a format")
+	}
+	return formats, sparse, nil
 }
 
 // cudaSelftest is a run of [SelftestCUDA].
@@ -109,9 +116,10 @@ type cudaSelftest struct {
 type formatTest struct {
 	*conform.Case
 	tiles *repack.CUDATiles
-	many  int            // rows of X that it is multiplied by besides
-	way   cuda.Way       // in which
-	steps []func() error // that fill the case and compile the kernels, in any order
+	kept  *repack.SparseTiles // of a test of weights of which two columns in four are kept, instead
+	many  int                 // rows of X that it is multiplied by besides
+	way   cuda.Way            // in which
+	steps []func() error      // that fill the case and compile the kernels, in any order
 }
 
 func (f *formatTest) preparation() []func() error { return f.steps }
@@ -124,18 +132,7 @@ func (t *cudaSelftest) test(c *driver.CUDA, i int, f cuda.Format, seed uint64) *
 		test.tiles, err = repack.CUDA(test.Matrix)
 		return err
 	})
-	compiled := func(k driver.Kernel) {
-		k.Options.Arch = t.dev.Info.Arch()
-		key := fmt.Sprint(k.Name, k.Options.Defines)
-		if t.kernels[key] {
-			return
-		}
-		t.kernels[key] = true
-		test.steps = append(test.steps, func() error {
-			_, _, _ = c.Cubin(k) // for the cache; what is wrong, loading it will say
-			return nil
-		})
-	}
+	compiled := func(k driver.Kernel) { t.compiled(c, test, k) }
 	for _, m := range test.Rows {
 		for _, config := range slices.Concat(t.engine.Configs(f, test.N, test.K, m), t.engine.OtherConfigs(f, test.N, test.K, m)) {
 			compiled(f.Kernel(config))
@@ -157,27 +154,49 @@ func (t *cudaSelftest) test(c *driver.CUDA, i int, f cuda.Format, seed uint64) *
 	return test
 }
 
+// compiled has a test compile a kernel, unless another does.
+func (t *cudaSelftest) compiled(c *driver.CUDA, test *formatTest, k driver.Kernel) {
+	k.Options.Arch = t.dev.Info.Arch()
+	key := fmt.Sprint(k.Name, k.Options.Defines)
+	if t.kernels[key] {
+		return
+	}
+	t.kernels[key] = true
+	test.steps = append(test.steps, func() error {
+		_, _, _ = c.Cubin(k) // for the cache; what is wrong, loading it will say
+		return nil
+	})
+}
+
 // run checks the kernels of one format.
 func (t *cudaSelftest) run(ctx context.Context, f *formatTest) (err error) {
+	if f.kept != nil {
+		return t.runSparse(ctx, f)
+	}
 	w, err := t.engine.Upload(f.tiles, f.Type)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	k := &engineKernels{gpu: t.gpu, w: w, mem: memory{dev: t.dev}}
+	k := &engineKernels{operands: operands{gpu: t.gpu, n: w.N, mem: memory{dev: t.dev}}, w: w}
 	defer func() { err = errors.Join(err, k.mem.free()) }()
 	r, err := conform.Check(ctx, f.Case, k)
 	if err != nil {
 		return err
 	}
-	t.Checks += r.Checks
-	t.WorstErr[f.Type.String()] = max(t.WorstErr[f.Type.String()], r.WorstErr)
-	t.Failures = append(t.Failures, r.Failures...)
+	t.add(f, r)
 	if err := t.manyRows(f, w); err != nil {
 		return err
 	}
 	*f = formatTest{} // for others' room
 	return nil
+}
+
+// add adds what has come of a test's checks.
+func (t *cudaSelftest) add(f *formatTest, r *conform.Result) {
+	t.Checks += r.Checks
+	t.WorstErr[f.Type.String()] = max(t.WorstErr[f.Type.String()], r.WorstErr)
+	t.Failures = append(t.Failures, r.Failures...)
 }
 
 // mostMany are the rows of X that ways for many are drawn for at most, and manyMore is what their results may be off by
@@ -233,9 +252,14 @@ func (t *cudaSelftest) manyRows(f *formatTest, w *cuda.Matrix) (err error) {
 
 // engineKernels multiplies by a matrix on a GPU.
 type engineKernels struct {
-	*gpu
+	operands
 	w *cuda.Matrix
+}
 
+// operands are those of a product by a matrix of n rows, on a GPU.
+type operands struct {
+	*gpu
+	n   int
 	of  *conform.Product // whose operands these are
 	o   cuda.Operands
 	mem memory
@@ -271,6 +295,16 @@ func (k *engineKernels) Slices(c engineConfig, rows int) int {
 }
 
 func (k *engineKernels) MatMul(c engineConfig, p *conform.Product, blocks int, y []uint16) error {
+	return k.multiply(p, blocks, y, func() error {
+		if c.chosen {
+			return k.engine.MatMul(k.stream, k.w, k.o)
+		}
+		return k.engine.MatMulWith(k.stream, k.w, k.o, c.Config)
+	})
+}
+
+// multiply has f multiply by the operands of a product, on up to so many blocks, and reads the result.
+func (k *operands) multiply(p *conform.Product, blocks int, y []uint16, f func() error) error {
 	if err := k.load(p); err != nil {
 		return err
 	}
@@ -278,17 +312,11 @@ func (k *engineKernels) MatMul(c engineConfig, p *conform.Product, blocks int, y
 		return err
 	}
 	k.engine.LimitBlocks(blocks)
-	var err error
-	if c.chosen {
-		err = k.engine.MatMul(k.stream, k.w, k.o)
-	} else {
-		err = k.engine.MatMulWith(k.stream, k.w, k.o, c.Config)
-	}
-	return errors.Join(err, k.stream.Sync(), k.dev.Read(driver.Bytes(y), k.o.Y))
+	return errors.Join(f(), k.stream.Sync(), k.dev.Read(driver.Bytes(y), k.o.Y))
 }
 
 // load uploads the operands of a product, unless they are there.
-func (k *engineKernels) load(p *conform.Product) error {
+func (k *operands) load(p *conform.Product) error {
 	if k.of == p {
 		return nil
 	}
@@ -297,7 +325,7 @@ func (k *engineKernels) load(p *conform.Product) error {
 		return err
 	}
 	k.o = cuda.Operands{
-		M: p.Rows, X: k.mem.upload(driver.Bytes(p.X)), Y: k.mem.alloc(2 * (p.Rows*k.w.N + conform.Guard)),
+		M: p.Rows, X: k.mem.upload(driver.Bytes(p.X)), Y: k.mem.alloc(2 * (p.Rows*k.n + conform.Guard)),
 	}
 	if p.Bias != nil {
 		k.o.Bias = k.mem.upload(driver.Bytes(p.Bias))

@@ -67,13 +67,18 @@ func TestDenseHalves(t *testing.T) {
 }
 
 func TestSelftestFormats(t *testing.T) {
-	all, err := (&CUDASelftestOptions{}).formats()
-	if err != nil || len(all) != len(cuda.Formats()) {
-		t.Errorf("got %d formats, %v: want all", len(all), err)
+	all, sparse, err := (&CUDASelftestOptions{}).formats()
+	if err != nil || len(all) != len(cuda.Formats()) || len(sparse) != len(cuda.SparseFormats()) {
+		t.Errorf("got %d formats and %d of what is kept, %v: want all", len(all), len(sparse), err)
 	}
-	some, err := (&CUDASelftestOptions{Bits: []int{3, 5}, Groups: []int{0, 128}, DTypes: []string{"bf16"}}).formats()
-	if err != nil || len(some) != 2*2*3 {
-		t.Errorf("got %d formats, %v: want two widths and groups with three scale types", len(some), err)
+	some, sparse, err := (&CUDASelftestOptions{Bits: []int{3, 5}, Groups: []int{0, 128}, DTypes: []string{"bf16"}}).formats()
+	if err != nil || len(some) != 2*2*3 || len(sparse) != 2*2*2 {
+		t.Errorf("got %d formats and %d of what is kept, %v: want two widths and groups with three scale types, and two", len(some), len(sparse), err)
+	}
+	for _, f := range sparse {
+		if f.Group != 0 && f.Group != 64 {
+			t.Errorf("got format %+v of what is kept", f)
+		}
 	}
 	for _, f := range some {
 		if f.Bits%2 == 0 || f.Group != 0 && f.Group != 128 || f.Type != driver.BF16 {
@@ -83,7 +88,7 @@ func TestSelftestFormats(t *testing.T) {
 	for name, o := range map[string]CUDASelftestOptions{
 		"bits": {Bits: []int{7}}, "group": {Groups: []int{48}}, "type": {DTypes: []string{"f32"}},
 	} {
-		if _, err := o.formats(); err == nil {
+		if _, _, err := o.formats(); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

@@ -18,7 +18,6 @@
 //
 // Set by the host, beside what lut.cuh names, where GROUP counts kept columns and is at most 128:
 //   SLICES   of K, which divide WARPS into teams
-//   STAGED   1 if X is copied to shared memory, an atom ahead, 0 if it is loaded into registers
 //   AHEAD    tiles that codes are brought into the level-2 cache ahead of their load, or 0
 // and DEPTH is that of two batches. Params.units are the atoms that have columns.
 
@@ -126,45 +125,6 @@ struct Columns {
     u32 b[STEPS][NT][4];
 };
 
-#if STAGED
-// X in shared memory, behind the table: of each slice two atoms, of which the team has one copied while it multiplies by the
-// other. Rows are 16 bytes longer, so that the eight of a tile that are read at once do not share banks. Eight bytes of
-// each slice for its phases follow.
-constexpr u32 X_PITCH = 64 * STEPS + 16;
-constexpr u32 X_BYTES = 8 * NT * X_PITCH;  // of an atom
-constexpr u32 X_BASE = SHARED_BASE + ENTRIES * TABLE_PITCH;
-constexpr u32 PHASES_BASE = X_BASE + 2 * SLICES * X_BYTES;
-
-// copy_columns begins to copy X for a step to the first or second place of its slice.
-__device__ __forceinline__ void copy_columns(const Params& p, const Warp& w, u32 step, u32 odd) {
-    const u32 col = (step * SLICES + w.slice) * (32 * STEPS) + w.lane * 8;
-    const u32 to = X_BASE + (2 * w.slice + odd) * X_BYTES + w.lane * 16;
-#pragma unroll
-    for (u32 row = 0; row < 8 * NT; row += TEAMS) {
-        const u32 m = row + w.group;
-        copy_async(to + m * X_PITCH, p.x + ((u64)min(m, p.m - 1) * p.k + col) * 2, m < p.m && col < p.k ? 16 : 0);
-    }
-    end_copies();
-}
-
-// copied waits for what the lane copies, and tells its team that it is there, and that the lane has read the columns before.
-__device__ __forceinline__ void copied(const Warp& w) {
-    wait_copies<0>();
-    if (TEAMS > 1)
-        arrive(PHASES_BASE + 8 * w.slice);
-    else
-        __syncwarp();
-}
-
-// load_columns reads what has been copied.
-__device__ __forceinline__ void load_columns(Columns& x, const Warp& w, u32 odd) {
-    const u32 at = X_BASE + (2 * w.slice + odd) * X_BYTES + w.lane % 8 * X_PITCH + w.lane / 8 * 16;
-#pragma unroll
-    for (u32 s = 0; s < STEPS; s++)
-#pragma unroll
-        for (u32 t = 0; t < NT; t++) read_tiles(x.b[s][t], at + 8 * t * X_PITCH + s * 64);
-}
-#else
 // load_columns loads eight consecutive columns a lane, which are one register of B of each of four lanes.
 __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const Warp& w, u32 step) {
     const u32 col0 = (step * SLICES + w.slice) * (32 * STEPS) + w.lane % 4 * 8;
@@ -182,7 +142,6 @@ __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const 
 #pragma unroll
         for (u32 t = 0; t < NT; t++) turn(x.b[s][t], w.lane);
 }
-#endif
 
 // multiply_half adds the products of half an atom to its sums.
 __device__ __forceinline__ void multiply_half(Sums& sums, const u32 (&a)[HALF_STEPS][4], const u32 (&pattern)[4], const Columns& x, u32 half) {
@@ -275,9 +234,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
         if (ahead.left > i) bring(ahead.codes + (u64)(atoms_of(p) * BOTH_BYTES) * TEAMS * i, w.lane);
     if (GROUP) prefetch_scales_of(p, w);
     check_base();
-#if STAGED
-    if (TEAMS > 1 && threadIdx.x < SLICES) begin_phases(PHASES_BASE + 8 * threadIdx.x, 32 * TEAMS);
-#endif
     fill_table(p);
     __syncthreads();
     wait_previous();
@@ -286,27 +242,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
     const u32 slot0 = slot(p, w.group, w.slice, w.lane % 4, w.lane / 4), stride = TEAMS * SLICES * p.pairs * p.slot_pitch;
     Columns x;
     u32 half = 0;  // of the ring, at work
-#if STAGED
-    u32 odd = 0;  // whether the step is an odd one of all
-    if (w.steps) {
-        copy_columns(p, w, 0, 0);
-        copied(w);
-    }
-#else
     if (w.steps) load_columns(x, p, w, 0);
-#endif
     for (u32 first = 0; first < w.tiles; first += p.run) {
         const u32 tiles = tiles_of(p, w, first);
         const bool again = first + p.run < w.tiles;
         for (u32 step = 0; step < w.steps; step++) {
-#if STAGED
-            if (TEAMS > 1) wait_phase(PHASES_BASE + 8 * w.slice, odd);
-            const bool more = step + 1 < w.steps || again;
-            if (more) copy_columns(p, w, step + 1 < w.steps ? step + 1 : 0, odd ^ 1);
-            load_columns(x, w, odd);
-#else
             if (tiles && (step > 0 || first > 0 && w.steps > 1)) load_columns(x, p, w, step);
-#endif
             u32 at = slot0, left = tiles;
             while (left) {
                 const u32 count = min(left, BATCH);
@@ -318,10 +259,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
                 at += count * stride;
                 left -= count;
             }
-#if STAGED
-            if (more) copied(w);
-            odd ^= 1;
-#endif
         }
         finish(p, w, first);
         if (again) __syncthreads();  // before the slots are written again

@@ -1,12 +1,12 @@
 package cuda
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"slices"
 
 	"github.com/lutq/lutq/quantize/weight"
-	"github.com/lutq/lutq/repack"
 )
 
 var (
@@ -21,12 +21,11 @@ type lutsparse struct{}
 
 // sparseVariant is lutsparse.cu as it is compiled.
 type sparseVariant struct {
-	rows   int  // of X, at most: 8 or 16
-	slices int  // of K
-	warps  int  // of a block
-	batch  int  // tiles that are loaded at once
-	ahead  int  // tiles that codes are brought into the level-2 cache ahead of that
-	staged bool // whether X is copied to shared memory
+	rows   int // of X, at most: 8 or 16
+	slices int // of K
+	warps  int // of a block
+	batch  int // tiles that are loaded at once
+	ahead  int // tiles that codes are brought into the level-2 cache ahead of that
 }
 
 func (lutsparse) name() string   { return "lutsparse" }
@@ -45,13 +44,15 @@ func (k lutsparse) variants(f Format, m int) []Config {
 	}
 	var all []Config
 	for _, v := range []sparseVariant{
-		{rowsOfB, 16, 16, 1, 0, false},
-		{rowsOfB, 8, 16, 1, 0, true},
-		{rowsOfB, 16, 16, 1, 2, false},
-		{MaxRows, 4, 8, 3, 0, true},
-		{MaxRows, 8, 8, 3, 0, false},
-		{MaxRows, 4, 8, 2, 2, true},
+		{rowsOfB, 16, 16, 2, 0},
+		{rowsOfB, 16, 16, 1, 1},
+		{rowsOfB, 8, 16, 2, 0},
+		{MaxRows, 8, 8, 3, 0},
+		{MaxRows, 4, 8, 3, 0},
 	} {
+		if v.batch == 2 && f.Group == 32 && f.Bits >= 4 { // whose scales take the registers
+			v.batch = 1
+		}
 		if (v.rows == rowsOfB) == (m <= rowsOfB) {
 			all = append(all, v)
 		}
@@ -60,7 +61,12 @@ func (k lutsparse) variants(f Format, m int) []Config {
 }
 
 func (k lutsparse) tried(s shape, l limits) ([]Config, error) {
-	return s.fitting(k.variants(s.Format, s.m), l)
+	all := k.variants(s.Format, s.m)
+	if s.n <= twoTiles {
+		// Few tiles are best loaded one by one, for there is less to wait for at first.
+		slices.SortStableFunc(all, func(a, b Config) int { return cmp.Compare(a.(sparseVariant).batch, b.(sparseVariant).batch) })
+	}
+	return s.fitting(all, l)
 }
 
 // others returns the variants that split K otherwise.
@@ -75,39 +81,19 @@ func (v sparseVariant) rowsOfX() int      { return v.rows }
 func (v sparseVariant) warpsOfBlock() int { return v.warps }
 func (v sparseVariant) splits() []int     { return []int{v.slices} }
 func (v sparseVariant) String() string {
-	name := fmt.Sprintf("sparse b%d k%d w%d", v.batch, v.slices, v.warps)
-	if v.ahead > 0 {
-		name += fmt.Sprintf(" a%d", v.ahead)
-	}
-	if v.staged {
-		name += " staged"
-	}
-	return name
+	return fmt.Sprintf("sparse b%d a%d k%d", v.batch, v.ahead, v.slices)
 }
 
 func (v sparseVariant) defines() []string {
 	return []string{
 		fmt.Sprintf("NT=%d", v.rows/rowsOfB), fmt.Sprintf("DEPTH=%d", 2*v.batch), fmt.Sprintf("WARPS=%d", v.warps), fmt.Sprintf("SLICES=%d", v.slices),
-		fmt.Sprintf("AHEAD=%d", v.ahead), fmt.Sprintf("STAGED=%d", truth(v.staged)),
+		fmt.Sprintf("AHEAD=%d", v.ahead),
 	}
 }
 
-// What lutsparse.cu is built on; it has the same numbers.
-const stagedRow = 2*repack.UnitCols + 16 // bytes of a row of X of an atom
-
-// room is that of the slots of lutgemm.cu, with X between them and the table.
+// room is that of the slots of lutgemm.cu.
 func (v sparseVariant) room(s shape, most int, l limits) (room, error) {
-	if !v.staged {
-		return gemmVariant{}.room(s, most, l)
-	}
-	x := 2*v.slices*v.rows*stagedRow + 128 // and its phases
-	l.sharedBlock -= x
-	r, err := gemmVariant{}.room(s, most, l)
-	if r.tile > 0 { // behind the table
-		r.slotBase += x
-	}
-	r.fixed += x
-	return r, err
+	return gemmVariant{}.room(s, most, l)
 }
 
 // sparseSlices returns into how many slices K is split: sixteen load warps the most evenly, as soon as each has an atom.
@@ -119,11 +105,4 @@ func (s shape) sparseSlices() int {
 		return 8
 	}
 	return 4
-}
-
-func truth(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

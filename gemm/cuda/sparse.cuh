@@ -14,9 +14,3 @@ __device__ __forceinline__ void mma_sparse(float (&c)[4], const u32 (&a)[4], con
 #endif
 #undef MMA_SPARSE
 }
-
-// read_tiles reads what a lane has of four 8×8 tiles in shared memory: lane 8i + r has the address of row r of tile i, and gets
-// of its own row and two columns.
-__device__ __forceinline__ void read_tiles(u32 (&b)[4], u32 row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]) : "r"(row) : "memory");
-}

@@ -112,6 +112,12 @@ func (e *Engine) SparseConfigs(w *SparseMatrix, m int, others bool) []Config {
 	return all
 }
 
+// SparseSlices returns into how many slices K is split for m rows of X under a configuration, or under what
+// [SparseMatrix.MatMul] chooses if that is nil.
+func (e *Engine) SparseSlices(w *SparseMatrix, c Config, m int) int {
+	return w.shape(min(parts(m, MaxRows), m)).under(c).slices
+}
+
 // sparseChoice returns the configuration that a multiplication runs under: the tuned one, or the first.
 func (e *Engine) sparseChoice(w *SparseMatrix, m int) (Config, error) {
 	key := tuningKey{format: w.Format, n: w.N, k: w.K, rows: bucket(m)}
@@ -168,6 +174,16 @@ func (m *SparseMatrix) Unpacks(rows int) bool { return rows > mostSparse }
 // MatMulSparseWith is [SparseMatrix.MatMul] under one of [Engine.SparseConfigs].
 func (e *Engine) MatMulSparseWith(s *driver.Stream, w *SparseMatrix, o Operands, c Config) error {
 	return e.launchSparse(s, w, o, c, gemmName)
+}
+
+// Read queues the read-only twin of MatMul for up to [MaxRows] rows of X, of which it reads the weights once.
+func (m *SparseMatrix) Read(s *driver.Stream, o Operands) error {
+	o.M = min(o.M, MaxRows)
+	c, err := m.engine.sparseChoice(m, o.M)
+	if err != nil {
+		return err
+	}
+	return m.engine.ReadSparse(s, m, o, c)
 }
 
 // ReadSparse queues the read-only twin of MatMulSparseWith.

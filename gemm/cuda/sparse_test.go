@@ -55,7 +55,7 @@ func TestSparseHost(t *testing.T) {
 			t.Parallel()
 			var kernels []hostKernel
 			for j, config := range append(lutsparse{}.variants(f, 1), lutsparse{}.variants(f, MaxRows)...) {
-				if *long || j == i%6 {
+				if *long || j == i%5 {
 					k := hostKernel{Config: config, arch: []int{900, 800}[(i+j)%2]}
 					k.host = kerneltest.OnHost(t, f.Kernel(config), k.arch)
 					kernels = append(kernels, k)

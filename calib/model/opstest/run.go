@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
@@ -137,6 +138,24 @@ func (c *check) dense(n, k int, t hf.DType) weights {
 
 // packed uploads a random quantized matrix.
 func (c *check) packed(n, k, bits, group int, st weight.ScaleType) weights {
+	m := c.quantized(n, k, bits, group, st)
+	return c.weight(func(ops Ops) (model.Weight, error) { return ops.Packed(m) })
+}
+
+// sparse uploads a random matrix of which two in four columns are kept, in groups of so many kept ones.
+func (c *check) sparse(n, k, bits, group int, st weight.ScaleType) weights {
+	m := &lut24.Matrix{Kept: c.quantized(n, k/lut24.Chunk*lut24.Kept, bits, group, st), Pattern: make([]byte, n*lut24.PatternBytes(k))}
+	pairs := []uint8{4, 8, 9, 12, 13, 14}
+	for row := range n {
+		for i := range k / lut24.Chunk {
+			lut24.SetNibble(m.RowPattern(row), i, pairs[c.r.IntN(len(pairs))])
+		}
+	}
+	return c.weight(func(ops Ops) (model.Weight, error) { return ops.Packed(m) })
+}
+
+// quantized returns a random quantized matrix.
+func (c *check) quantized(n, k, bits, group int, st weight.ScaleType) *lut.Matrix {
 	m := &lut.Matrix{N: n, K: k, Bits: bits, Group: group, ScaleType: st, Codebook: c.table(bits)}
 	m.Codes = make([]byte, n*m.RowBytes())
 	for i := range n {
@@ -144,7 +163,7 @@ func (c *check) packed(n, k, bits, group int, st weight.ScaleType) weights {
 	}
 	m.Scales = make([]byte, n*m.Groups()*st.Size())
 	st.Encode(m.Scales, c.scales(n*m.Groups(), st))
-	return c.weight(func(ops Ops) (model.Weight, error) { return ops.Packed(m) })
+	return m
 }
 
 // table returns a codebook of 2^bits distinct values in order, unevenly
@@ -213,6 +232,7 @@ func testEmbed(t *testing.T, ops Ops, o Options) {
 		}
 	}
 	run("packed", 75, func(c *check) weights { return c.packed(29, 75, 3, 32, weight.F16) })
+	run("sparse", 160, func(c *check) weights { return c.sparse(29, 160, 4, 32, weight.F16) })
 }
 
 func testRMSNorm(t *testing.T, ops Ops, o Options) {
@@ -296,6 +316,11 @@ func testLinear(t *testing.T, ops Ops, o Options) {
 				return c.packed(n, k, bits, shape[2], st)
 			})
 		}
+	}
+	for i, shape := range [][3]int{{17, 44, 22}, {65, 352, 64}, {48, 288, 144}, {33, 544, 32}} {
+		run(fmt.Sprintf("sparse, %d bits, %d kept", lut.MinBits+i, shape[2]), shape[0], shape[1], func(c *check, n, k int) weights {
+			return c.sparse(n, k, lut.MinBits+i, shape[2], weight.F16)
+		})
 	}
 }
 
