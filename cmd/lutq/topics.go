@@ -214,10 +214,12 @@ When to use it: 4 bits take 3 bits a weight, two codes and a pattern for four,
 and scales. Dense weights of 3 bits (--method gptq --bits 3) take the same bytes
 and lose far less: on a model of 11 M parameters the divergence from it is 1.32
 with magnitude, 1.24 with wanda, 0.58 with sparsegpt and 0.16 with dense 3 bits.
-No kernel of lutq multiplies by the pattern so far, so it is no faster either:
-weights are multiplied dense. It is for models that were trained or pruned 2:4
-before, whose zeros it keeps exactly, for kernels that take the pattern, and to
-compare.`
+A GPU multiplies one text's token by them as they are, by its sparse tensor
+cores, in groups of 64, 128, 256 or a row and with scales of 16 bits or less: on
+an H200 1.1 to 1.3 times as fast as by dense 4 bits, 8 texts 0.9 to 1.3 times,
+16 texts 0.7 to 1.1 times, and many rows of X unpacked. The cpu multiplies by
+dense weights. It is for models that were trained or pruned 2:4 before, whose
+zeros it keeps exactly, and to compare.`
 
 const learningTopic = `Weights can be fitted to windows of one or more text files (--calib), which give
 an equal part each. Texts in several styles serve better than more of one.

@@ -18,7 +18,6 @@
 //
 // Set by the host, beside what lut.cuh names, where GROUP counts kept columns and is at most 128:
 //   SLICES   of K, which divide WARPS into teams
-//   AHEAD    tiles that codes are brought into the level-2 cache ahead of their load, or 0
 // and DEPTH is that of two batches. Params.units are the atoms that have columns.
 
 constexpr u32 STEPS = 8;  // of an atom, 32 columns each
@@ -78,13 +77,8 @@ __device__ __forceinline__ void seek(Cursor& c, const Params& p, const Warp& w) 
     c.scales = p.scales + ((u64)(tile * atoms + atom) * (8 * SCALE_BYTES) + w.lane / 4 * SCALE_BYTES);
 }
 
-// bring brings a tile's atom into the level-2 cache, of which codes are a lane's.
-__device__ __forceinline__ void bring(const u8* codes, u32 lane) {
-    if (lane < (BOTH_BYTES + 127) / 128) prefetch(codes + lane * 112);  // 128 for each, without the lane's 16
-}
-
 // load loads the batch at a cursor, from delay bytes behind its place, to half of a ring, and goes on to the next. It
-// returns how many tiles that has. Tiles AHEAD of it are brought into the level-2 cache.
+// returns how many tiles that has.
 template <u32 HALF>
 __device__ __forceinline__ u32 load(Ring& ring, Cursor& c, const Params& p, const Warp& w, u32 delay = 0) {
     const u32 count = min(c.left, BATCH), atoms = atoms_of(p);
@@ -98,7 +92,6 @@ __device__ __forceinline__ u32 load(Ring& ring, Cursor& c, const Params& p, cons
         load_codes(item.atom.w, c.codes, w.lane);
         load_stream(item.pattern, c.codes + ATOM_BYTES);
         if constexpr (GROUP != 0) load_scales(item.atom.s, c.scales);
-        if (AHEAD && c.left > i + AHEAD) bring(c.codes + (u64)(atoms * BOTH_BYTES) * TEAMS * AHEAD, w.lane);
         c.codes += (u64)(atoms * BOTH_BYTES) * TEAMS;
         c.scales += (u64)(atoms * 8 * SCALE_BYTES) * TEAMS;
     }
@@ -229,9 +222,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
 #pragma unroll
         for (u32 j = 0; j < 4; j++) ring.item[i / BATCH][i % BATCH].pattern[j] = 0x44444444;  // what is multiplied in vain is multiplied as well
     load<0>(ring, ahead, p, w);
-#pragma unroll
-    for (u32 i = 0; i != AHEAD; i++)
-        if (ahead.left > i) bring(ahead.codes + (u64)(atoms_of(p) * BOTH_BYTES) * TEAMS * i, w.lane);
     if (GROUP) prefetch_scales_of(p, w);
     check_base();
     fill_table(p);

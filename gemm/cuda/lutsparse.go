@@ -25,7 +25,6 @@ type sparseVariant struct {
 	slices int // of K
 	warps  int // of a block
 	batch  int // tiles that are loaded at once
-	ahead  int // tiles that codes are brought into the level-2 cache ahead of that
 }
 
 func (lutsparse) name() string   { return "lutsparse" }
@@ -44,14 +43,14 @@ func (k lutsparse) variants(f Format, m int) []Config {
 	}
 	var all []Config
 	for _, v := range []sparseVariant{
-		{rowsOfB, 16, 16, 2, 0},
-		{rowsOfB, 16, 16, 1, 1},
-		{rowsOfB, 8, 16, 2, 0},
-		{MaxRows, 8, 8, 3, 0},
-		{MaxRows, 4, 8, 3, 0},
+		{rowsOfB, 16, 16, 2},
+		{rowsOfB, 16, 16, 1},
+		{rowsOfB, 8, 16, 1},
+		{MaxRows, 8, 8, 3},
+		{MaxRows, 4, 8, 3},
 	} {
 		if v.batch == 2 && f.Group == 32 && f.Bits >= 4 { // whose scales take the registers
-			v.batch = 1
+			continue
 		}
 		if (v.rows == rowsOfB) == (m <= rowsOfB) {
 			all = append(all, v)
@@ -62,8 +61,8 @@ func (k lutsparse) variants(f Format, m int) []Config {
 
 func (k lutsparse) tried(s shape, l limits) ([]Config, error) {
 	all := k.variants(s.Format, s.m)
-	if s.n <= twoTiles {
-		// Few tiles are best loaded one by one, for there is less to wait for at first.
+	if s.n <= twoTiles && s.units() <= 16 {
+		// Where a warp has few tiles in all they are best loaded one by one, for there is less to wait for at first.
 		slices.SortStableFunc(all, func(a, b Config) int { return cmp.Compare(a.(sparseVariant).batch, b.(sparseVariant).batch) })
 	}
 	return s.fitting(all, l)
@@ -81,13 +80,12 @@ func (v sparseVariant) rowsOfX() int      { return v.rows }
 func (v sparseVariant) warpsOfBlock() int { return v.warps }
 func (v sparseVariant) splits() []int     { return []int{v.slices} }
 func (v sparseVariant) String() string {
-	return fmt.Sprintf("sparse b%d a%d k%d", v.batch, v.ahead, v.slices)
+	return fmt.Sprintf("sparse b%d k%d", v.batch, v.slices)
 }
 
 func (v sparseVariant) defines() []string {
 	return []string{
 		fmt.Sprintf("NT=%d", v.rows/rowsOfB), fmt.Sprintf("DEPTH=%d", 2*v.batch), fmt.Sprintf("WARPS=%d", v.warps), fmt.Sprintf("SLICES=%d", v.slices),
-		fmt.Sprintf("AHEAD=%d", v.ahead),
 	}
 }
 

@@ -165,11 +165,9 @@ func (m *SparseMatrix) MatMul(s *driver.Stream, o Operands) error {
 // ScratchBytes implements [Packed].
 func (m *SparseMatrix) ScratchBytes(int) int { return 0 }
 
-// mostSparse are the rows of X up to which a launch for every 16 is faster than unpacking.
-const mostSparse = 64
-
-// Unpacks implements [Packed].
-func (m *SparseMatrix) Unpacks(rows int) bool { return rows > mostSparse }
+// Unpacks implements [Packed]: a launch for every 16 rows of X takes about as long as by a matrix of the kind lut, and so does
+// unpacking.
+func (m *SparseMatrix) Unpacks(rows int) bool { return rows > packedRows(m.N, m.K) }
 
 // MatMulSparseWith is [SparseMatrix.MatMul] under one of [Engine.SparseConfigs].
 func (e *Engine) MatMulSparseWith(s *driver.Stream, w *SparseMatrix, o Operands, c Config) error {
