@@ -96,7 +96,7 @@ func (b *bench) tabled(y, x []float32, batch, k int, w []cpu.Weights) func(i int
 	for r := range batch {
 		rounded.Fill(r, x[r*k:(r+1)*k])
 		row := rounded.Row(r)
-		tables.SetCodes(r, row.Scales, row.Sums, func(i int, w uint8) int8 { return row.Codes[i].Of(w) })
+		tables.SetCodes(r, row.Scales, row.Sums, func(i int) [16]int8 { return row.Codes[i].Plain() })
 	}
 	return func(i int) { b.engine.MatMulTables(&tables, 0, batch, cpu.Op{Y: y, W: w[i%len(w)]}) }
 }

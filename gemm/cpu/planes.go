@@ -140,26 +140,26 @@ func (t *PlaneTables) Reset(rows, k, shared int) {
 	}
 }
 
-// SetCodes writes the tables of row r: entry(i, w) is what bits w choose of the i-th. Rows can be written in
-// parallel.
-func (t *PlaneTables) SetCodes(r int, scales, sums []float32, entry func(i int, w uint8) int8) {
+// SetCodes writes the tables of row r, as many as sums: table returns the i-th, by the bits that choose. Rows can be
+// written in parallel.
+func (t *PlaneTables) SetCodes(r int, scales, sums []float32, table func(i int) [16]int8) {
 	bytes, units, halves := t.row(r)
 	copy(units, scales)
 	t.setSums(halves, sums)
 	for i := range 8 * t.halves {
-		table := bytes[i/8*t.halfBytes()+i%8/4*64+i%4*16:][:16]
+		to := (*[16]byte)(bytes[i/8*t.halfBytes()+i%8/4*64+i%4*16:])
 		if i >= len(sums) {
-			clear(table)
+			*to = [16]byte{}
 			continue
 		}
-		for w := range table {
-			table[w] = byte(entry(i, uint8(w)))
+		for w, v := range table(i) {
+			to[w] = byte(v)
 		}
 	}
 }
 
 // SetEntries is SetCodes for entries that are float32. Those of 32 tables are rounded to 24 bits of the largest of them.
-func (t *PlaneTables) SetEntries(r int, sums []float32, entry func(i int, w uint8) float32) {
+func (t *PlaneTables) SetEntries(r int, sums []float32, table func(i int) [16]float32) {
 	bytes, units, halves := t.row(r)
 	t.setSums(halves, sums)
 	const tables = 8 * tableBlock // with one unit
@@ -169,9 +169,9 @@ func (t *PlaneTables) SetEntries(r int, sums []float32, entry func(i int, w uint
 		n := min(tables, 8*t.halves-b*tables)
 		most := math.Float32bits(tableTiny)
 		for i := range min(n, len(sums)-b*tables) {
-			for w := range values[i] {
-				values[i][w] = entry(b*tables+i, uint8(w))
-				most = max(most, math.Float32bits(values[i][w])&^(1<<31))
+			values[i] = table(b*tables + i)
+			for _, v := range values[i] {
+				most = max(most, math.Float32bits(v)&^(1<<31))
 			}
 		}
 		inverse, unit := tableUnit(most, tableBits+2)

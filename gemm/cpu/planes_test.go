@@ -266,12 +266,13 @@ func TestPlanesLMMA(t *testing.T) {
 		tables.Reset(m, k, shared)
 		for i := range m {
 			units, sums := slices.Repeat([]float32{1}, ceilDiv(k/4, shared)), make([]float32, k/4)
-			tables.SetCodes(i, units, sums, func(table int, w uint8) int8 {
-				var sum int8
-				for j, v := range o.A[i*k+4*table:][:4] {
-					sum += int8(v) * (2*int8(w>>j&1) - 1)
+			tables.SetCodes(i, units, sums, func(table int) (sums [16]int8) {
+				for w := range sums {
+					for j, v := range o.A[i*k+4*table:][:4] {
+						sums[w] += int8(v) * (2*int8(w>>j&1) - 1)
+					}
 				}
-				return sum
+				return sums
 			})
 		}
 		w := planesOf(t, q)

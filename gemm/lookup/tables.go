@@ -19,8 +19,13 @@ const signed = 1 << Columns
 // Sums is such a table.
 type Sums[T int8 | float32] [signed]T
 
-// Of returns what bits of weights choose, which were not remapped.
-func (s *Sums[T]) Of(w uint8) T { return s[Remap(w, Columns)] }
+// Plain returns it by bits of weights that were not remapped.
+func (s *Sums[T]) Plain() (all [signed]T) {
+	for w := range all {
+		all[w] = s[Remap(uint8(w), Columns)]
+	}
+	return all
+}
 
 // maxShared bounds the tables that share a scale: sums over them are exact in 32 bits.
 const maxShared = 1 << 20

@@ -198,11 +198,16 @@ func (t *tables) fill(r int, x []float32) {
 	row := t.rounded.Row(r)
 	switch shared := t.rounded.Shared; {
 	case shared == 0:
-		t.kernel.SetEntries(r, row.Sums, func(i int, w uint8) float32 { return row.Entries[i].Of(w) })
+		t.kernel.SetEntries(r, row.Sums, func(i int) [16]float32 { return row.Entries[i].Plain() })
 	case shared%8 == 0:
-		t.kernel.SetCodes(r, row.Scales, row.Sums, func(i int, w uint8) int8 { return row.Codes[i].Of(w) })
-	default: // a product of 8 and 11 bits, exactly
-		t.kernel.SetEntries(r, row.Sums, func(i int, w uint8) float32 { return float32(row.Codes[i].Of(w)) * row.Scales[i/shared] })
+		t.kernel.SetCodes(r, row.Scales, row.Sums, func(i int) [16]int8 { return row.Codes[i].Plain() })
+	default:
+		t.kernel.SetEntries(r, row.Sums, func(i int) (entries [16]float32) {
+			for w, c := range row.Codes[i].Plain() {
+				entries[w] = float32(c) * row.Scales[i/shared] // of 8 and 11 bits, exactly
+			}
+			return entries
+		})
 	}
 }
 
