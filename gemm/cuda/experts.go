@@ -73,7 +73,7 @@ func (s shape) planExperts(c Config, l limits, groups int) (params, driver.Launc
 	}
 	tile := s.units() * repack.UnitCols * repack.TileRows / 8 * s.Bits
 	p.n = uint32(s.n)
-	p.experts, p.tiles = true, uint32(s.n/repack.TileRows)
+	p.experts, p.tiles, p.most = true, uint32(s.n/repack.TileRows), uint32(groups)
 	p.codesOf, p.scalesOf = uint64(p.tiles)*uint64(tile), uint64(p.tiles)*uint64(s.scaleBytes(s.units()))
 	return p, launch, nil
 }

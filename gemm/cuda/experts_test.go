@@ -80,7 +80,7 @@ func TestHostExperts(t *testing.T) {
 			s.slices = expertSlices(s.units())
 			config := lutgemm{}.variants(c.f, GroupRows)[0].(gemmVariant)
 			config.slices = s.slices
-			p, launch, err := s.planExperts(config, limits{sms: c.blocks, sharedBlock: 227 << 10}, rows)
+			p, launch, err := s.planExperts(config, limits{sms: c.blocks, sharedBlock: 227 << 10}, len(c.groups))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -75,6 +75,7 @@ struct Params {
 #endif
 #if EXPERTS
     u32 tiles;              // of an expert; n and units are those of one too
+    u32 most;               // groups that there may be
     u64 codes_of, scales_of;  // bytes from an expert to the next
     const u32* chosen;      // their number, in 16 bytes, and as many Groups
     const u32* rows;        // the row of X of each of Y, or null where they are the same

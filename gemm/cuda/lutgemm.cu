@@ -301,6 +301,11 @@ struct Group {
     u32 expert, first, rows;
 };
 
+__device__ __forceinline__ Group group_at(const Params& p, u32 number) {
+    const Words4 words = *(const Words4*)(p.chosen + 4 * (1 + number));
+    return {words.w[0], words.w[1], words.w[2]};
+}
+
 // The tiles of the experts of all groups are shared out to the blocks, as even as they go. What makes groups is in front of the
 // kernel with gates, and the one without is behind that, which lets it begin no sooner than groups are there.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_constant__ Params all) {
@@ -315,14 +320,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
     };
     if (GATES) begin();
 
+    // Each lane has one of the first groups, so that a block mostly waits once for them.
+    Group first = {};
+    const u32 lane = threadIdx.x % 32;
+    if (lane < all.most) first = group_at(all, lane);
     constexpr u32 together = GATES ? 2 : 1;
     const u32 each = all.tiles / together;
     const u64 tiles = (u64)*all.chosen * each;
     const u32 end = (u32)(tiles * (blockIdx.x + 1) / gridDim.x);
-    const Table table = table_of(all, threadIdx.x % 32);
+    const Table table = table_of(all, lane);
     for (u32 at = (u32)(tiles * blockIdx.x / gridDim.x); at < end;) {
-        const u32* from = all.chosen + 4 * (1 + at / each);
-        const Group group = {from[0], from[1], from[2]};
+        const u32 number = at / each;
+        Group group = {__shfl_sync(0xffffffff, first.expert, number % 32), __shfl_sync(0xffffffff, first.first, number % 32),
+                       __shfl_sync(0xffffffff, first.rows, number % 32)};
+        if (number >= 32) group = group_at(all, number);
         Params p = all;
         p.codes += group.expert * p.codes_of;
         p.scales += group.expert * p.scales_of;

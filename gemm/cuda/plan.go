@@ -44,7 +44,7 @@ type params struct {
 	alpha, limit float32
 
 	experts           bool // whether there are:
-	tiles             uint32
+	tiles, most       uint32
 	codesOf, scalesOf uint64
 	chosen, rows      uint64
 }
@@ -82,7 +82,7 @@ func (p *params) fixed() []byte {
 		words(math.Float32bits(p.alpha), math.Float32bits(p.limit))
 	}
 	if p.experts {
-		for words(p.tiles); len(b)%8 != 0; words(0) {
+		for words(p.tiles, p.most); len(b)%8 != 0; words(0) {
 		}
 		wide(p.codesOf, p.scalesOf, p.chosen, p.rows)
 	}

@@ -3,7 +3,7 @@
 constexpr u32 CHOOSE_WARPS = 8, CHOOSE_THREADS = 32 * CHOOSE_WARPS;
 constexpr u32 TOGETHER = 8;           // rows of a group, as gemm's kernels have them, and that a weight is multiplied by at once
 constexpr u32 MOST_PAIRS = 4096;      // of rows and the experts that they choose
-constexpr u32 HELD = 4;               // of them in registers
+constexpr u32 MOST_LOGITS = 1024;     // of an expert each, at most, and of rows that choose together
 
 __device__ __forceinline__ float sum_of_warp(float v) {
 #pragma unroll
@@ -47,59 +47,44 @@ struct ChooseArgs {
     u32 normalize;
 };
 
-// choose writes a row's experts in order, and their weights: the largest logits, of equals the first.
-__device__ __forceinline__ void choose(const ChooseArgs& a, u32 row, u16* chosen) {
-    const u32 lane = threadIdx.x % 32;
-    const volatile float* logits = a.logits + (u64)row * a.experts;
-    float held[HELD];
-    const float below = __int_as_float(0xff800000);
-    const auto read = [&](u32 i) {
-        const u32 e = 32 * i + lane;
-        if (e >= a.experts) return below;
-        const float v = logits[e];
-        return v >= LOWEST ? v : LOWEST;  // what is not a number too: it must be some expert
-    };
-#pragma unroll
-    for (u32 i = 0; i < HELD; i++) held[i] = read(i);
-    u32 taken = 0, mine = 0;
-    float most = 0, own = 0, total = 0;
-    for (u32 j = 0; j < a.top; j++) {
-        Best best = {below, ~0u};
-        const auto look = [&](u32 i, float v) {
-            const Best other = {v, 32 * i + lane};
-            if (!(taken >> i & 1) && better(other, best)) best = other;
-        };
-#pragma unroll
-        for (u32 i = 0; i < HELD; i++) look(i, held[i]);
-        for (u32 i = HELD; 32 * i < a.experts; i++) look(i, read(i));
-#pragma unroll
-        for (u32 l = 16; l > 0; l /= 2) {
-            const Best other = {__shfl_xor_sync(0xffffffff, best.v, l), __shfl_xor_sync(0xffffffff, best.i, l)};
-            if (better(other, best)) best = other;
-        }
-        if (best.i % 32 == lane) taken |= 1u << best.i / 32;
-        if (j == 0) most = best.v;
-        const float e = expf(best.v - most);
-        total += e;
-        if (lane == j) {
-            mine = best.i;
-            own = e;
-        }
+// choose writes the experts of some rows in order, and their weights: the largest logits, of equals the first. Each logit is
+// compared with all of its row.
+__device__ __forceinline__ void choose(const ChooseArgs& a, u32 row0, u32 rows, u16* chosen) {
+    __shared__ float logits[MOST_LOGITS], total[MOST_LOGITS];
+    __shared__ u16 ranked[MOST_LOGITS];
+    const volatile float* from = a.logits + (u64)row0 * a.experts;
+    for (u32 i = threadIdx.x; i < rows * a.experts; i += CHOOSE_THREADS) {
+        const float v = from[i];
+        logits[i] = v >= LOWEST ? v : LOWEST;  // what is not a number too: it must be some expert
     }
-    if (!a.normalize) {
-        total = 0;
-        for (u32 i = 0; 32 * i < a.experts; i++) {
-            const float v = read(i);
-            if (32 * i + lane < a.experts) total += expf(v - most);
-        }
-        total = sum_of_warp(total);
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < rows * a.experts; i += CHOOSE_THREADS) {
+        const u32 row = i / a.experts, e = i - row * a.experts;
+        const float* of = logits + row * a.experts;
+        const float v = of[e];
+        u32 rank = 0;
+#pragma unroll 8
+        for (u32 j = 0; j < a.experts; j++) rank += of[j] > v || (of[j] == v && j < e);
+        if (rank < a.top) ranked[row * a.top + rank] = (u16)e;
     }
-    u32 rank = 0;
-    for (u32 j = 0; j < a.top; j++) rank += __shfl_sync(0xffffffff, mine, j) < mine;
-    if (lane < a.top) {
-        chosen[row * a.top + rank] = (u16)mine;
-        a.weight[row * a.top + rank] = own / total;
+    __syncthreads();
+    const auto power = [&](u32 row, u32 e) { return expf(logits[row * a.experts + e] - logits[row * a.experts + ranked[row * a.top]]); };
+    for (u32 row = threadIdx.x / 32; row < rows; row += CHOOSE_WARPS) {
+        const u32 lane = threadIdx.x % 32;
+        float sum = 0;
+        for (u32 i = lane; i < (a.normalize ? a.top : a.experts); i += 32) sum += power(row, a.normalize ? ranked[row * a.top + i] : i);
+        sum = sum_of_warp(sum);
+        if (lane == 0) total[row] = sum;
     }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < rows * a.top; i += CHOOSE_THREADS) {
+        const u32 row = i / a.top, e = ranked[i];
+        u32 to = (row0 + row) * a.top;
+        for (u32 j = 0; j < a.top; j++) to += ranked[row * a.top + j] < e;
+        chosen[to] = (u16)e;
+        a.weight[to] = power(row, e) / total[row];
+    }
+    __syncthreads();
 }
 
 // group makes groups of the pairs of each expert, in order.
@@ -179,8 +164,8 @@ extern "C" __global__ void __launch_bounds__(256) choose_experts(const __grid_co
     if (order + 1 < gridDim.x) return;
     __threadfence();
     if (threadIdx.x == 0) *a.arrived = 0;
-    for (u32 row = warp; row < a.rows; row += CHOOSE_WARPS) choose(a, row, chosen);
-    __syncthreads();
+    const u32 together = MOST_LOGITS / a.experts;
+    for (u32 row = 0; row < a.rows; row += together) choose(a, row, a.rows - row < together ? a.rows - row : together, chosen);
     group(a, chosen);
 }
 
