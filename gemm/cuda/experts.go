@@ -1,8 +1,10 @@
 package cuda
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/repack"
@@ -58,7 +60,8 @@ func (e *Engine) experts(w *Matrix, experts, m int, g Gates) (shape, Config, err
 		return s, nil, fmt.Errorf("groups of %d rows of activations: want 1 to %d", m, GroupRows)
 	}
 	s.slices = expertSlices(s.units())
-	c := lutgemm{}.variants(w.Format, m)[0].(gemmVariant)
+	// That with the fewest codes ahead: what a block finds out first takes registers.
+	c := slices.MinFunc(lutgemm{}.variants(w.Format, m), func(a, b Config) int { return cmp.Compare(a.(gemmVariant).depth, b.(gemmVariant).depth) }).(gemmVariant)
 	c.slices = s.slices
 	return s, c, nil
 }

@@ -1,9 +1,11 @@
 // A mixture of experts of some rows: who is chosen, products by experts that are not packed, and what becomes of the results.
 
-constexpr u32 CHOOSE_WARPS = 8, CHOOSE_THREADS = 32 * CHOOSE_WARPS;
-constexpr u32 TOGETHER = 8;           // rows of a group, as gemm's kernels have them, and that a weight is multiplied by at once
-constexpr u32 MOST_PAIRS = 4096;      // of rows and the experts that they choose
-constexpr u32 MOST_LOGITS = 1024;     // of an expert each, at most, and of rows that choose together
+constexpr u32 CHOOSE_WARPS = 32, CHOOSE_THREADS = 32 * CHOOSE_WARPS;
+constexpr u32 TOGETHER = 8;         // rows of a group, as gemm's kernels have them, and that a weight is multiplied by at once
+constexpr u32 MOST_EXPERTS = 1024;
+constexpr u32 MASKS = 2;            // words of a bit for each row
+constexpr u32 MOST_PAIRS = 64 * 32; // of rows and the experts that they choose
+constexpr u32 HELD = 8;             // logits of a lane in registers
 
 __device__ __forceinline__ float sum_of_warp(float v) {
 #pragma unroll
@@ -47,112 +49,131 @@ struct ChooseArgs {
     u32 normalize;
 };
 
-// choose writes the experts of some rows in order, and their weights: the largest logits, of equals the first. Each logit is
-// compared with all of its row.
-__device__ __forceinline__ void choose(const ChooseArgs& a, u32 row0, u32 rows, u16* chosen) {
-    __shared__ float logits[MOST_LOGITS], total[MOST_LOGITS];
-    __shared__ u16 ranked[MOST_LOGITS];
-    const volatile float* from = a.logits + (u64)row0 * a.experts;
-    for (u32 i = threadIdx.x; i < rows * a.experts; i += CHOOSE_THREADS) {
-        const float v = from[i];
-        logits[i] = v >= LOWEST ? v : LOWEST;  // what is not a number too: it must be some expert
-    }
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < rows * a.experts; i += CHOOSE_THREADS) {
-        const u32 row = i / a.experts, e = i - row * a.experts;
-        const float* of = logits + row * a.experts;
-        const float v = of[e];
-        u32 rank = 0;
-#pragma unroll 8
-        for (u32 j = 0; j < a.experts; j++) rank += of[j] > v || (of[j] == v && j < e);
-        if (rank < a.top) ranked[row * a.top + rank] = (u16)e;
-    }
-    __syncthreads();
-    const auto power = [&](u32 row, u32 e) { return expf(logits[row * a.experts + e] - logits[row * a.experts + ranked[row * a.top]]); };
-    for (u32 row = threadIdx.x / 32; row < rows; row += CHOOSE_WARPS) {
-        const u32 lane = threadIdx.x % 32;
-        float sum = 0;
-        for (u32 i = lane; i < (a.normalize ? a.top : a.experts); i += 32) sum += power(row, a.normalize ? ranked[row * a.top + i] : i);
-        sum = sum_of_warp(sum);
-        if (lane == 0) total[row] = sum;
-    }
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < rows * a.top; i += CHOOSE_THREADS) {
-        const u32 row = i / a.top, e = ranked[i];
-        u32 to = (row0 + row) * a.top;
-        for (u32 j = 0; j < a.top; j++) to += ranked[row * a.top + j] < e;
-        chosen[to] = (u16)e;
-        a.weight[to] = power(row, e) / total[row];
-    }
-    __syncthreads();
+// order_of is a number by which logits can be compared, above 0; what is not a number is less than others, as it must be some expert.
+__device__ __forceinline__ u32 order_of(float v) {
+    const u32 bits = (u32)__float_as_int(v >= LOWEST ? v + 0.0f : LOWEST);
+    return bits >> 31 ? ~bits : bits | 0x80000000;
 }
+__device__ __forceinline__ float logit_of(u32 order) { return __int_as_float((int)(order >> 31 ? order & 0x7fffffff : ~order)); }
 
-// group makes groups of the pairs of each expert, in order.
-__device__ __forceinline__ void group(const ChooseArgs& a, const u16* chosen) {
-    __shared__ u32 totals[CHOOSE_WARPS];
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, pairs = a.rows * a.top;
-    u32 before = 0;  // groups
-    for (u32 base = 0; base < a.experts; base += CHOOSE_THREADS) {
-        const u32 e = base + threadIdx.x;
-        u32 count = 0, less = 0;
-        for (u32 i = 0; i < pairs; i++) {
-            count += chosen[i] == e;
-            less += chosen[i] < e;
-        }
-        const u32 groups = (count + TOGETHER - 1) / TOGETHER;
-        u32 to = groups;
+// choose writes a row's experts in order, and their weights: the largest logits, of equals the first. A warp does so.
+__device__ __forceinline__ void choose(const ChooseArgs& a, u32 row, u16* chosen) {
+    const u32 lane = threadIdx.x % 32;
+    const volatile float* logits = a.logits + (u64)row * a.experts;
+    const auto read = [&](u32 i) { return 32 * i + lane < a.experts ? order_of(logits[32 * i + lane]) : 0; };
+    u32 held[HELD];
 #pragma unroll
-        for (u32 d = 1; d < 32; d *= 2) {
-            const u32 v = __shfl_sync(0xffffffff, to, lane < d ? lane : lane - d);
-            if (lane >= d) to += v;
-        }
-        if (lane == 31) totals[warp] = to;
-        __syncthreads();
-        to += before;
-        for (u32 w = 0; w < CHOOSE_WARPS; w++) {
-            if (w < warp) to += totals[w];
-            before += totals[w];
-        }
-        __syncthreads();  // before they are written again
-        for (u32 g = 0; g < groups; g++) {
-            u32* at = a.groups + 4 * (1 + to - groups + g);
-            at[0] = e;
-            at[1] = less + TOGETHER * g;
-            at[2] = count - TOGETHER * g < TOGETHER ? count - TOGETHER * g : TOGETHER;
-        }
-        for (u32 i = 0, seen = 0; seen < count; i++)
-            if (chosen[i] == e) {
-                a.row[less + seen] = i / a.top;
-                a.pair[i] = less + seen++;
+    for (u32 i = 0; i < HELD; i++) held[i] = read(i);
+    u32 taken = 0, mine = 0;
+    float most = 0, own = 0, total = 0;
+    for (u32 j = 0; j < a.top; j++) {
+        u32 best = 0, at = 0;
+        const auto look = [&](u32 i, u32 order) {
+            if (order > best && !(taken >> i & 1)) {
+                best = order;
+                at = i;
             }
+        };
+#pragma unroll
+        for (u32 i = 0; i < HELD; i++) look(i, held[i]);
+        for (u32 i = HELD; 32 * i < a.experts; i++) look(i, read(i));
+        const u32 largest = __reduce_max_sync(0xffffffff, best);
+        const u32 e = __reduce_min_sync(0xffffffff, best == largest ? 32 * at + lane : ~0u);
+        if (e % 32 == lane) taken |= 1u << e / 32;
+        const float logit = logit_of(largest);
+        if (j == 0) most = logit;
+        const float power = expf(logit - most);
+        total += power;
+        if (lane == j) {
+            mine = e;
+            own = power;
+        }
     }
-    if (threadIdx.x == 0) a.groups[0] = before;
+    if (!a.normalize) {
+        total = 0;
+        for (u32 i = 0; 32 * i + lane < a.experts; i++) total += expf(logit_of(read(i)) - most);
+        total = sum_of_warp(total);
+    }
+    u32 rank = 0;
+    for (u32 j = 0; j < a.top; j++) rank += __shfl_sync(0xffffffff, mine, j) < mine;
+    if (lane < a.top) {
+        chosen[row * a.top + rank] = (u16)mine;
+        a.weight[row * a.top + rank] = own / total;
+    }
 }
 
-// choose_experts is the router: a block makes the logits of an expert, and the last to end chooses.
-extern "C" __global__ void __launch_bounds__(256) choose_experts(const __grid_constant__ ChooseArgs a) {
+// group makes groups of the pairs of each expert, by rows, of which masks have those that chose it.
+__device__ __forceinline__ void group(const ChooseArgs& a, const u16* chosen, u32 (*masks)[MASKS]) {
+    __shared__ u32 totals[CHOOSE_WARPS];
+    __shared__ u16 firsts[MOST_EXPERTS];  // pairs
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, pairs = a.rows * a.top, e = threadIdx.x;
+    for (u32 i = threadIdx.x; i < pairs; i += CHOOSE_THREADS) {
+        const u32 row = i / a.top;
+        atomicAdd(&masks[chosen[i]][row / 32], 1u << row % 32);  // once for each bit
+    }
+    __syncthreads();
+    u32 count = 0;
+    for (u32 i = 0; e < a.experts && 32 * i < a.rows; i++) count += __popc(masks[e][i]);
+    const u32 groups = (count + TOGETHER - 1) / TOGETHER;
+    u32 to = count << 16 | groups;  // sums of both at once
+    const u32 own = to;
+#pragma unroll
+    for (u32 d = 1; d < 32; d *= 2) {
+        const u32 v = __shfl_sync(0xffffffff, to, lane < d ? lane : lane - d);
+        if (lane >= d) to += v;
+    }
+    if (lane == 31) totals[warp] = to;
+    __syncthreads();
+    for (u32 w = 0; w < warp; w++) to += totals[w];
+    if (threadIdx.x + 1 == CHOOSE_THREADS) a.groups[0] = to & 0xffff;
+    to -= own;
+    const u32 first = to >> 16;
+    if (e < a.experts) firsts[e] = (u16)first;
+    for (u32 g = 0; g < groups; g++) {
+        u32* at = a.groups + 4 * (1 + (to & 0xffff) + g);
+        at[0] = e;
+        at[1] = first + TOGETHER * g;
+        at[2] = count - TOGETHER * g < TOGETHER ? count - TOGETHER * g : TOGETHER;
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < pairs; i += CHOOSE_THREADS) {
+        const u32 expert = chosen[i], row = i / a.top;
+        u32 pair = firsts[expert] + __popc(masks[expert][row / 32] & ((1u << row % 32) - 1));
+        for (u32 w = 0; w < row / 32; w++) pair += __popc(masks[expert][w]);
+        a.row[pair] = row;
+        a.pair[i] = pair;
+    }
+}
+
+// choose_experts is the router: a block makes the logits of an expert, a quarter of its threads those of every fourth row, and the last
+// to end chooses.
+extern "C" __global__ void __launch_bounds__(1024) choose_experts(const __grid_constant__ ChooseArgs a) {
+    constexpr u32 QUARTER = CHOOSE_THREADS / 4, AT_ONCE = 4 * TOGETHER;
     __shared__ float part[CHOOSE_WARPS][TOGETHER];
     __shared__ u16 chosen[MOST_PAIRS];
+    __shared__ u32 masks[MOST_EXPERTS][MASKS];
     __shared__ u32 order;
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = threadIdx.x * EACH;
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, quarter = threadIdx.x / QUARTER, first = threadIdx.x % QUARTER * EACH;
     const Act* w = a.router + (u64)blockIdx.x * a.cols;
     float held[EACH];
     Elements(first, a.cols).load(held, w);  // which no kernel writes
     const float bias = a.bias ? a.bias[blockIdx.x] : 0.0f;
+    for (u32 i = threadIdx.x; i < a.experts * MASKS; i += CHOOSE_THREADS) masks[i / MASKS][i % MASKS] = 0;
     begin();
-    for (u32 row = 0; row < a.rows; row += TOGETHER) {
+    for (u32 row = 0; row < a.rows; row += AT_ONCE) {
+        const u32 from = row + quarter, rows = a.rows > from ? (a.rows - from + 3) / 4 : 0;
         float sum[TOGETHER] = {};
-        add_products(sum, w, held, a.x, [row](u32 r) { return row + r; }, a.rows - row, a.cols, first, CHOOSE_THREADS * EACH);
+        add_products(sum, w, held, a.x, [from](u32 r) { return from + 4 * r; }, rows, a.cols, first, QUARTER * EACH);
 #pragma unroll
         for (u32 r = 0; r < TOGETHER; r++)
-            if (row + r < a.rows) {
+            if (r < rows) {
                 sum[r] = sum_of_warp(sum[r]);
                 if (lane == 0) part[warp][r] = sum[r];
             }
         __syncthreads();
-        if (threadIdx.x < TOGETHER && row + threadIdx.x < a.rows) {
+        if (threadIdx.x < AT_ONCE && row + threadIdx.x < a.rows) {
             float v = 0;
-            for (u32 i = 0; i < CHOOSE_WARPS; i++) v += part[i][threadIdx.x];
+            for (u32 i = 0; i < CHOOSE_WARPS / 4; i++) v += part[threadIdx.x % 4 * (CHOOSE_WARPS / 4) + i][threadIdx.x / 4];
             a.logits[(u64)(row + threadIdx.x) * a.experts + blockIdx.x] = v + bias;
         }
         __syncthreads();
@@ -164,9 +185,9 @@ extern "C" __global__ void __launch_bounds__(256) choose_experts(const __grid_co
     if (order + 1 < gridDim.x) return;
     __threadfence();
     if (threadIdx.x == 0) *a.arrived = 0;
-    const u32 together = MOST_LOGITS / a.experts;
-    for (u32 row = 0; row < a.rows; row += together) choose(a, row, a.rows - row < together ? a.rows - row : together, chosen);
-    group(a, chosen);
+    for (u32 row = warp; row < a.rows; row += CHOOSE_WARPS) choose(a, row, chosen);
+    __syncthreads();
+    group(a, chosen, masks);
 }
 
 // expert_rows multiplies groups of rows of x, [rows][k], each by the weights of its expert, [n][k]. rows are of x, for each row of y; null: the

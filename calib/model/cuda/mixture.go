@@ -12,10 +12,11 @@ import (
 
 // What mixture.cu is built on; it has the same numbers.
 const (
-	mixturePairs = 4096 // of rows and experts, at most
-	mostExperts  = 1024
-	mostChosen   = 32
-	chooseBlock  = 256
+	mixtureRows   = 64
+	mostExperts   = 1024
+	mostChosen    = 32
+	chooseThreads = 1024
+	rowsThreads   = 256
 
 	addMixtureThreads = 512 // at most
 )
@@ -175,7 +176,7 @@ func (o *Ops) listExperts(weights []model.Weight, biases []model.Array) experts 
 }
 
 // Rows returns how many rows a step may have.
-func (m *mixture) Rows() int { return mixturePairs / m.top }
+func (m *mixture) Rows() int { return mixtureRows }
 
 // Close gives back what is the mixture's own.
 func (m *mixture) Close() {
@@ -224,7 +225,7 @@ func (o *Ops) Mix(mix model.Mixture, s model.MixStep) {
 			rows: uint32(s.Rows), cols: uint32(m.hidden), experts: uint32(count), top: uint32(m.top), normalize: uint32(truth(m.normalize)),
 		})
 		o.fail(err)
-		o.launchEarly("choose_experts", driver.Dim{X: uint32(count)}, driver.Dim{X: chooseBlock}, args)
+		o.launchEarly("choose_experts", driver.Dim{X: uint32(count)}, driver.Dim{X: chooseThreads}, args)
 		if m.gates.packed != nil {
 			o.mixed(mid, in.ptr, m.gates, c, c.row, gates(m.act))
 		} else {
@@ -258,6 +259,6 @@ func (o *Ops) mixed(y, x driver.Ptr, e experts, c chosen, rows driver.Ptr, g gem
 
 // someExperts queues products by dense experts. It is called inside do.
 func (o *Ops) someExperts(y, x driver.Ptr, e experts, c chosen, rows driver.Ptr, n, k int) {
-	grid := driver.Dim{X: uint32(ceil(n, chooseBlock/32)), Y: uint32(c.groups)}
-	o.launchEarly("expert_rows", grid, driver.Dim{X: chooseBlock}, y, x, e.weights, e.biases, c.list, rows, n, k)
+	grid := driver.Dim{X: uint32(ceil(n, rowsThreads/32)), Y: uint32(c.groups)}
+	o.launchEarly("expert_rows", grid, driver.Dim{X: rowsThreads}, y, x, e.weights, e.biases, c.list, rows, n, k)
 }

@@ -597,6 +597,16 @@ inline T __shfl_xor_sync(uint32_t mask, T v, uint32_t lane) {
 }
 
 // Blocks run one after another.
+inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t v) {
+    for (uint32_t lane = 16; lane > 0; lane /= 2) {
+        const uint32_t other = __shfl_xor_sync(mask, v, lane);
+        if (other > v) v = other;
+    }
+    return v;
+}
+inline uint32_t __reduce_min_sync(uint32_t mask, uint32_t v) { return ~__reduce_max_sync(mask, ~v); }
+inline uint32_t __popc(uint32_t v) { return (uint32_t)__builtin_popcount(v); }
+
 inline void __threadfence() {}
 inline uint32_t atomicAdd(uint32_t* p, uint32_t v) {
     const uint32_t before = *p;
