@@ -52,6 +52,7 @@ func TestHost(t *testing.T) {
 					t.Run("Walk", func(t *testing.T) { testWalk(t, o, i) })
 					t.Run("Score", func(t *testing.T) { testScore(t, o) })
 					t.Run("Rank", func(t *testing.T) { testRank(t, o) })
+					t.Run("Mix", func(t *testing.T) { testMix(t, o, i) })
 					t.Run("Columns", func(t *testing.T) { testColumns(t, o) })
 				}
 			})

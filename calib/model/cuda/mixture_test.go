@@ -1,8 +1,11 @@
 package cuda
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -10,6 +13,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -33,6 +37,149 @@ func mixtureCases() []mixtureCase {
 			"num_local_experts": 8, "num_experts_per_tok": 4}`, 4, 32},
 		{"dense", `{"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], ` + sizes + `,
 			"num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 80, "norm_topk_prob": false}`, 0, 64},
+	}
+}
+
+// TestGPUMix compares mixtures of dense experts with float64.
+func TestGPUMix(t *testing.T) { onGPU(t, testMix) }
+
+func testMix(t *testing.T, o *Ops, i int) {
+	for _, c := range []struct {
+		rows, experts, top, hidden, inter int
+		normalize, biased, shared         bool
+	}{
+		{rows: 1, experts: 4, top: 2, hidden: 72, inter: 40, normalize: true},
+		{rows: 21, experts: 5, top: 2, hidden: 64, inter: 24, biased: true}, // groups of more rows than one has
+		{rows: 35, experts: 300, top: 7, hidden: 40, inter: 8, shared: true},
+		{rows: 64, experts: 3, top: 3, hidden: 2200, inter: 16, normalize: true},
+	} {
+		r := rand.New(rand.NewPCG(uint64(c.rows), 4))
+		var weights []model.Weight
+		var arrays []model.Array
+		random := func(n int, sigma float64) []float32 {
+			v := make([]float32, n)
+			for j := range v {
+				v[j] = num.F16ToF32(num.F32ToF16(float32(sigma * r.NormFloat64())))
+				if types[i].acts == driver.BF16 {
+					v[j] = num.BF16ToF32(num.F32ToBF16(v[j]))
+				}
+			}
+			return v
+		}
+		dense := func(n, k int, v []float32) model.Weight {
+			data := make([]byte, 4*len(v))
+			num.EncodeF32(data, v)
+			w, err := o.Dense(n, k, hf.F32, data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			weights = append(weights, w)
+			return w
+		}
+		array := func(alloc func(int) model.Array, v []float32) model.Array {
+			a := alloc(len(v))
+			o.Write(a, v)
+			arrays = append(arrays, a)
+			return a
+		}
+		router, x, h, norm := random(c.experts*c.hidden, 1), random(c.rows*c.hidden, 1), random(c.rows*c.hidden, 1), random(c.hidden, 1)
+		copy(router[c.hidden:2*c.hidden], router) // of experts that are equal the first is chosen
+		routerBias := make([]float32, c.experts)
+		if c.biased {
+			routerBias = random(c.experts, 3)
+			routerBias[1] = routerBias[0]
+		}
+		w := model.MixtureWeights{Router: dense(c.experts, c.hidden, router), Act: arch.Gating{Act: arch.SiLU}, Top: c.top, Normalize: c.normalize}
+		type layer struct{ w, b []float32 }
+		var gates, ups, downs []layer
+		sigma := 1 / math.Sqrt(float64(c.hidden))
+		for range c.experts {
+			for _, l := range []struct {
+				n, k int
+				to   *[]layer
+				w    *[]model.Weight
+				b    *[]model.Array
+			}{{c.inter, c.hidden, &gates, &w.Gates, &w.GateBias}, {c.inter, c.hidden, &ups, &w.Ups, &w.UpBias}, {c.hidden, c.inter, &downs, &w.Downs, &w.DownBias}} {
+				one := layer{random(l.n*l.k, sigma), make([]float32, l.n)}
+				if c.biased {
+					one.b = random(l.n, 1)
+					*l.b = append(*l.b, array(o.Floats, one.b))
+				}
+				*l.to, *l.w = append(*l.to, one), append(*l.w, dense(l.n, l.k, one.w))
+			}
+		}
+		step := model.MixStep{X: array(o.Acts, x), Y: array(o.Acts, make([]float32, len(x))), H: array(o.Floats, h), Rows: c.rows, Norm: array(o.Floats, norm), Eps: 1e-5}
+		if c.biased {
+			w.RouterBias = array(o.Floats, routerBias)
+		}
+		shared, sharedGate := make([]float32, len(x)), make([]float32, c.rows)
+		if c.shared {
+			shared, sharedGate = random(len(x), 1), random(c.rows, 2)
+			step.Shared, step.SharedGate = array(o.Acts, shared), array(o.Floats, sharedGate)
+		}
+
+		product := func(l layer, x []float64, k int) []float64 {
+			y := make([]float64, len(l.b))
+			for n := range y {
+				y[n] = float64(l.b[n])
+				for j := range k {
+					y[n] += float64(l.w[n*k+j]) * x[j]
+				}
+			}
+			return y
+		}
+		var want []float32
+		for row := range c.rows {
+			in, sum := make([]float64, c.hidden), make([]float64, c.hidden)
+			for j := range in {
+				in[j], sum[j] = float64(x[row*c.hidden+j]), float64(h[row*c.hidden+j])
+			}
+			logits, order, total := product(layer{router, routerBias}, in, c.hidden), make([]int, c.experts), 0.0
+			for e := range order {
+				order[e] = e
+			}
+			slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(logits[b], logits[a]) })
+			for at, e := range order {
+				if at < c.top || !c.normalize {
+					total += math.Exp(logits[e] - logits[order[0]])
+				}
+			}
+			for _, e := range order[:c.top] {
+				g, u := product(gates[e], in, c.hidden), product(ups[e], in, c.hidden)
+				for j := range g {
+					g[j] *= u[j] / (1 + math.Exp(-g[j]))
+				}
+				for j, y := range product(downs[e], g, c.inter) {
+					sum[j] += math.Exp(logits[e]-logits[order[0]]) / total * y
+				}
+			}
+			squares := 0.0
+			for j := range sum {
+				if c.shared {
+					sum[j] += float64(shared[row*c.hidden+j]) / (1 + math.Exp(-float64(sharedGate[row])))
+				}
+				squares += sum[j] * sum[j] / float64(c.hidden)
+			}
+			for j := range sum {
+				want = append(want, float32(sum[j]/math.Sqrt(squares+1e-5)*float64(norm[j])))
+			}
+		}
+
+		mix, err := o.Mixture(w)
+		if err != nil || mix == nil {
+			t.Fatalf("%+v: no mixture, %v", c, err)
+		}
+		o.Mix(mix, step)
+		got := make([]float32, len(want))
+		o.Read(got, step.Y)
+		if d := distance(got, want); !(d <= types[i].tol) {
+			t.Errorf("%+v: results differ by %.2g, want at most %.2g", c, d, types[i].tol)
+		}
+		mix.Close()
+		o.Free(arrays...)
+		for _, w := range weights {
+			o.FreeWeight(w)
+		}
 	}
 }
 
