@@ -23,7 +23,6 @@ import (
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -31,9 +30,9 @@ import (
 type benchOptions struct {
 	shapes, m, bits []string
 	group           string
-	kind            string
 	deviceFlags
 	blas             string
+	kind, kernel     string
 	format           string
 	lookups          []string
 	threads          int
@@ -63,10 +62,8 @@ many times faster the product is than the same one with dense float32 weights.
 On cuda the kernels are compiled and tuned first, and what comes of it is kept
 in the cache folder. "lutq help timing" tells more of either, and of models.
 
-A row is noisy, and its time marked by a star, where repeated timings differ by
-more than 10 % (the range of their middle half over their median), or where on
-the cpu other processes kept more than a tenth of a processor busy meanwhile,
-and more than a fiftieth of all.
+A star marks a noisy row: timings differ by more than 10 % (their middle half
+over their median), or on the cpu other processes kept processors busy.
 
 --decode times whole models instead: how many tokens a second they read as a
 prompt and write one by one. MODEL is a quantized model, an ordinary folder, or
@@ -94,8 +91,9 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	f := c.Flags()
 	f.StringSliceVar(&o.shapes, "shapes", nil, "output by input features, such as `NxK,…`")
 	f.StringSliceVar(&o.bits, "bits", []string{"4"}, "`BITS` of a code, a list")
-	f.Var(newWord(&o.kind, "", lut.Name, bcq.Name), "kind", "`KIND` of random weights on the cpu: lut (default) or bcq")
 	f.Var(newWord(&o.group, "128", weight.GroupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
+	f.Var(newWord(&o.kind, "", append([]string{lut.Name}, bench.KindNames()...)...), "kind", "`KIND` of random weights: lut (default) or "+strings.Join(bench.KindNames(), ", "))
+	f.StringVar(&o.kernel, "kernel", "", "`KERNEL` of weights of kind bcq (default planes): planes, gather:full or gather:half")
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
 	o.addDType(f, "X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
 	o.addDevice(f, "cuda where there is a GPU, unless --dtype is f32")
@@ -157,7 +155,7 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	case gpu:
 		rows, err = bench.CUDA(ctx, bench.CUDAOptions{
 			Shapes: bo.Shapes, Bits: bo.Bits, Group: bo.Group, Layers: bo.Layers, M: bo.M,
-			DType: o.dtype, Lookups: lookups, Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
+			Kind: o.kind, Kernel: o.kernel, DType: o.dtype, Lookups: lookups, Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
 		})
 		err = hintDoctor(err)
 	case len(lookups) > 0:
@@ -191,11 +189,14 @@ func (o *benchOptions) check(model string) error {
 	if err := o.deviceFlags.check(); err != nil {
 		return err
 	}
+	if o.kind == lut.Name {
+		o.kind = ""
+	}
 	switch {
+	case o.kernel != "" && (o.kind == "" || o.device == "cpu" || o.dtype == "f32"):
+		return usage("--kernel is for the weights of a --kind on cuda")
 	case o.device == "cuda" && o.dtype == "f32":
 		return usage("type f32: cuda multiplies in f16 or bf16")
-	case o.device == "cuda" && o.kind == bcq.Name:
-		return usage("--kind bcq is for the cpu")
 	case o.kind != "" && (o.decode.on || len(o.shapes) == 0):
 		return usage("--kind is for the random weights of --shapes")
 	case o.device == "cuda" && o.blas != "":
@@ -217,7 +218,7 @@ func (o *benchOptions) check(model string) error {
 
 // onGPU chooses the device. Asked for the GPU, it fails where there is none.
 func (o *benchOptions) onGPU() (bool, error) {
-	if o.device == "cpu" || o.dtype == "f32" || o.kind == bcq.Name && o.device == "auto" {
+	if o.device == "cpu" || o.dtype == "f32" {
 		return false, nil
 	}
 	_, err := driver.FirstGPU()
@@ -247,8 +248,11 @@ func (o *benchOptions) parse() (bench.Options, error) {
 		b.Shapes = append(b.Shapes, shape)
 	}
 	least, most := lut.MinBits, lut.MaxBits
-	if o.kind == bcq.Name {
-		least, most = bcq.MinBits, bcq.MaxBits
+	if o.kind != "" {
+		var err error
+		if least, most, err = bench.KindWidths(o.kind); err != nil {
+			return b, err
+		}
 	}
 	for _, list := range []struct {
 		name        string

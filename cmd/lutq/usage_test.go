@@ -181,7 +181,6 @@ func TestUsageErrors(t *testing.T) {
 		{"bench none --decode --no-dense --against none", "--no-dense and --against do not go together"},
 		{"bench none --batch 3", "--batch is for --decode"},
 		{"bench --shapes 64x64 --kind bcq --bits 9", `--bits "9": want a whole number, 1 to 8`},
-		{"bench --shapes 64x64 --kind bcq --device cuda", "--kind bcq is for the cpu"},
 		{"bench none --kind bcq", "--kind is for the random weights of --shapes"},
 		{"bench --selftest --shapes 64x64", "--selftest and --shapes"},
 	} {

@@ -22,6 +22,8 @@ type CUDAOptions struct {
 	Shapes []Shape // random matrices of every shape, width and M
 	Bits   []int   // 4
 	Group  int     // 128; cut to K where that is smaller
+	Kind   string  // of the random matrices: that of tables, or one of [KindNames]
+	Kernel string  // that multiplies by those, where a kind has several; the fastest
 
 	// Layers are measured besides, each with its own width and group. Those of
 	// one shape and format make one row, which is timed over all of them and
@@ -70,7 +72,18 @@ func (o *CUDAOptions) setDefaults() error {
 	if o.RingBytes < 0 || o.Replays < 0 {
 		return errors.New("ring size and replays must not be negative")
 	}
-	return (&Options{Shapes: o.Shapes, Bits: o.Bits, Group: o.Group, M: o.M, Memory: o.Memory}).check()
+	widths := o.Bits
+	if o.Kind != "" {
+		k, err := kindOf(o.Kind)
+		if err == nil {
+			err = k.check(o.Bits, o.Kernel)
+		}
+		if err != nil {
+			return err
+		}
+		widths = nil
+	}
+	return (&Options{Shapes: o.Shapes, Bits: widths, Group: o.Group, M: o.M, Memory: o.Memory}).check()
 }
 
 // halfType returns the type of a name.
@@ -165,6 +178,12 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 	}
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
+			if b.Kind != "" {
+				if err := b.kind(ctx, s, bits); err != nil {
+					return b.rows, fmt.Errorf("%d×%d, %d bits, %s: %w", s.N, s.K, bits, b.Kind, err)
+				}
+				continue
+			}
 			m := conform.RandomMatrix(b.rand, s.N, s.K, bits, b.Group, weight.F16)
 			if slices.Contains(b.Lookups, cuda.Integers) {
 				t, err := lut.NewCodebook("sym", bits, b.Group)
@@ -365,18 +384,23 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 		return Row{}, fmt.Errorf("other bits in a graph than alone: %w", ErrMismatch)
 	}
 
-	flops := 2 * float64(m) * float64(n) * float64(k)
-	row.Us, row.ReadOnlyUs = product.Median(), probe.Median()
-	row.ReadOnlyRatio = row.ReadOnlyUs / row.Us
-	row.GBPerS, row.ReadGBPerS = float64(row.Bytes)/row.Us/1e3, float64(row.Bytes)/row.ReadOnlyUs/1e3
-	row.GFLOPPerS = flops / row.Us / 1e3
-	row.setNoise(0, product.Us, probe.Us)
-	if plain != nil {
-		row.DenseUs = plain.Median()
-		row.DenseRatio, row.DenseGFLOPS = row.DenseUs/row.Us, flops/row.DenseUs/1e3
-		row.setNoise(0, plain.Us)
-	}
+	row.times(product, probe, plain)
 	return row, nil
+}
+
+// times fills in the times of a product, of its read-only twin and of dense weights, unless plain is nil, and what follows.
+func (r *Row) times(product, probe, plain *cuda.Arm) {
+	flops := 2 * float64(r.M) * float64(r.N) * float64(r.K)
+	r.Us, r.ReadOnlyUs = product.Median(), probe.Median()
+	r.ReadOnlyRatio = r.ReadOnlyUs / r.Us
+	r.GBPerS, r.ReadGBPerS = float64(r.Bytes)/r.Us/1e3, float64(r.Bytes)/r.ReadOnlyUs/1e3
+	r.GFLOPPerS = flops / r.Us / 1e3
+	r.setNoise(0, product.Us, probe.Us)
+	if plain != nil {
+		r.DenseUs = plain.Median()
+		r.DenseRatio, r.DenseGFLOPS = r.DenseUs/r.Us, flops/r.DenseUs/1e3
+		r.setNoise(0, plain.Us)
+	}
 }
 
 // fastestRead returns the call of the read-only twin, for as many rows or for one, under the

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // denseBound is the relative error that cuBLAS's product may have of weights
@@ -26,14 +26,15 @@ type denseRing struct {
 
 // makeDense makes b.dense the ring for a matrix's shape: the one that is there,
 // if it is of that shape, since the values do not matter for its time.
-func (b *cudaBench) makeDense(m *lut.Matrix) error {
-	if d := b.dense; d != nil && d.n == m.N && d.k == m.K {
+func (b *cudaBench) makeDense(m weight.Matrix) error {
+	n, k := m.Shape()
+	if d := b.dense; d != nil && d.n == n && d.k == k {
 		return nil
 	}
 	if err := b.close(); err != nil {
 		return err
 	}
-	d := &denseRing{n: m.N, k: m.K, mem: memory{dev: b.dev}}
+	d := &denseRing{n: n, k: k, mem: memory{dev: b.dev}}
 	b.dense = d
 	blas, err := b.dev.NewBLAS(b.stream)
 	var missing *driver.MissingError
@@ -65,23 +66,24 @@ func (b *cudaBench) makeDense(m *lut.Matrix) error {
 }
 
 // checkDense compares a product of cuBLAS with the reference.
-func (b *cudaBench) checkDense(m *lut.Matrix) (err error) {
-	x := conform.RandomHalves(b.rand, m.K, b.dtype)
+func (b *cudaBench) checkDense(m weight.Matrix) (err error) {
+	n, k := m.Shape()
+	x := conform.RandomHalves(b.rand, k, b.dtype)
 	mem := memory{dev: b.dev}
 	defer func() { err = errors.Join(err, mem.free()) }()
-	xp, yp := mem.upload(driver.Bytes(x)), mem.alloc(2*m.N)
+	xp, yp := mem.upload(driver.Bytes(x)), mem.alloc(2*n)
 	if mem.err != nil {
 		return mem.err
 	}
-	y := make([]uint16, m.N)
+	y := make([]uint16, n)
 	d := b.dense
 	err = errors.Join(
-		d.blas.MatMul(yp, xp, d.weights[len(d.weights)-1], 1, m.N, m.K, b.dtype, b.dtype),
+		d.blas.MatMul(yp, xp, d.weights[len(d.weights)-1], 1, n, k, b.dtype, b.dtype),
 		b.stream.Sync(), b.dev.Read(driver.Bytes(y), yp))
 	if err != nil {
 		return err
 	}
-	rel, _ := conform.NewReference(b.rand, m, x, nil, 1, 1, b.dtype).Errors(y)
+	rel, _ := conform.NewRowReference(b.rand, m, x, nil, 1, 1, b.dtype).Errors(y)
 	if !(rel <= denseBound) {
 		return fmt.Errorf("cuBLAS: relative error %.3g: %w", rel, ErrMismatch)
 	}
@@ -103,17 +105,18 @@ func (b *cudaBench) close() error {
 }
 
 // denseHalves returns the weights rounded to a type.
-func denseHalves(m *lut.Matrix, t driver.DType) []uint16 {
-	data := make([]uint16, m.N*m.K)
+func denseHalves(m weight.Matrix, t driver.DType) []uint16 {
+	rows, k := m.Shape()
+	data := make([]uint16, rows*k)
 	var group errgroup.Group
 	workers := runtime.GOMAXPROCS(0)
 	for w := range workers {
 		group.Go(func() error {
-			row := make([]float32, m.K)
-			for n := w; n < m.N; n += workers {
+			row := make([]float32, k)
+			for n := w; n < rows; n += workers {
 				m.Row(row, n)
-				for k, v := range row {
-					data[n*m.K+k] = conform.ToHalf(t, v)
+				for i, v := range row {
+					data[n*k+i] = conform.ToHalf(t, v)
 				}
 			}
 			return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Bound returns the relative error, in the Frobenius norm, that a product may have whose
@@ -67,6 +68,28 @@ func NewReference(r *rand.Rand, w *lut.Matrix, x, bias []uint16, m, share int, t
 		}
 	}
 	f.TableErr = ref.RelErr(all, exact)
+	return f
+}
+
+// NewRowReference is NewReference with the weights of a matrix of any kind, as its rows have them.
+func NewRowReference(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *Reference {
+	n, k := w.Shape()
+	f := &Reference{n: n, t: t, columns: Sample(r, n, max(leastColumns, referenceWork/(k*m*share))), want: make([][]float64, m)}
+	values := fromHalves(t, x)
+	weights, row := make([]float32, k), make([]float64, k)
+	for _, n := range f.columns {
+		w.Row(weights, n)
+		for i, v := range weights {
+			row[i] = float64(v)
+		}
+		added := 0.0
+		if bias != nil {
+			added = float64(FromHalf(t, bias[n]))
+		}
+		for i := range m {
+			f.want[i] = append(f.want[i], ref.Dot(values[i*k:(i+1)*k], row)+added)
+		}
+	}
 	return f
 }
 

@@ -124,6 +124,14 @@ func (f Format) convert(v float32) uint16 {
 	return num.F32ToF16(v)
 }
 
+// value is the number that h is in type f.Type.
+func (f Format) value(h uint16) float32 {
+	if f.Type == driver.BF16 {
+		return num.BF16ToF32(h)
+	}
+	return num.F16ToF32(h)
+}
+
 // infinite reports whether a number of type f.Type is not finite.
 func (f Format) infinite(h uint16) bool {
 	if f.Type == driver.BF16 {

@@ -83,7 +83,11 @@ func (w *Matrix) Rows(s *driver.Stream, dst driver.Ptr, out driver.DType, index 
 
 // launchOther launches a kernel that is no [Config].
 func (e *Engine) launchOther(s *driver.Stream, k compiled, name string, l driver.Launch, args []byte) error {
-	f, err := e.others.function(k, name, l.Shared)
+	shared := 0
+	if l.Shared > 0 {
+		shared = e.limits.sharedBlock // for launches that follow too
+	}
+	f, err := e.others.function(k, name, shared)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
@@ -35,10 +36,10 @@ type Packed interface {
 var _ Packed = (*Matrix)(nil)
 
 // Kinds lists the kinds of weight that there are kernels for.
-func Kinds() []string { return []string{lut.Name, lut24.Name} }
+func Kinds() []string { return []string{lut.Name, bcq.Name, lut24.Name} }
 
 // Pack lays a matrix out for the kernels of its kind, which takes no GPU, and returns what uploads it to an engine's, for
-// activations of a type; or nil where there is no kernel for it.
+// activations of a type; or nil where there is no kernel for it. What uploads returns nil where the GPU has none.
 func Pack(m weight.Matrix, t driver.DType) (upload func(*Engine) (Packed, error), err error) {
 	switch m := m.(type) {
 	case *lut.Matrix:
@@ -59,8 +60,41 @@ func Pack(m weight.Matrix, t driver.DType) (upload func(*Engine) (Packed, error)
 			return nil, err
 		}
 		return func(e *Engine) (Packed, error) { return e.UploadSparse(tiles, t) }, nil
+	case *bcq.Matrix:
+		if !Fuses(m.K, m.Group, t) {
+			return nil, nil
+		}
+		if l := tableOf(m, t); l != nil {
+			return Pack(l, t)
+		}
+		tiles, err := repack.BCQ(m)
+		if err != nil {
+			return nil, err
+		}
+		return func(e *Engine) (Packed, error) {
+			if e.noCompiler != nil {
+				return nil, nil
+			}
+			return e.UploadBCQ(tiles, t)
+		}, nil
 	}
 	return nil, nil
+}
+
+// tableOf returns a matrix of binary codes as one of a table, whose kernels are faster, where that stands for the same
+// numbers and the table is one of numbers of a type; or nil.
+func tableOf(m *bcq.Matrix, t driver.DType) *lut.Matrix {
+	l, err := m.LUT()
+	if err != nil {
+		return nil
+	}
+	f := Format{Type: t}
+	for _, v := range l.Codebook {
+		if f.value(f.convert(v)) != v {
+			return nil
+		}
+	}
+	return l
 }
 
 // Fuses reports whether there is a kernel to multiply activations of a type by rows of k weights in groups: where k

@@ -117,7 +117,9 @@ func (o *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 	case err != nil:
 		return nil, err
 	case upload != nil:
-		return o.uploaded(n, k, upload)
+		if w, err := o.uploaded(n, k, upload); w != nil || err != nil {
+			return w, err
+		}
 	}
 	w := &matrix{n: n, k: k}
 	data := o.dequantize(m)
@@ -143,14 +145,14 @@ func (o *Ops) Layout(l lut.Layout) (model.Weight, error) {
 	return o.Packed(m)
 }
 
-// uploaded returns what is uploaded of an [n, k] matrix.
+// uploaded returns what is uploaded of an [n, k] matrix, or nil if nothing is.
 func (o *Ops) uploaded(n, k int, upload func(*gemmcuda.Engine) (gemmcuda.Packed, error)) (model.Weight, error) {
 	w := &matrix{n: n, k: k}
 	err := o.dev.Do(func() (err error) {
 		w.packed, err = upload(o.engine)
 		return err
 	})
-	if err != nil {
+	if err != nil || w.packed == nil {
 		return nil, err
 	}
 	return w, nil

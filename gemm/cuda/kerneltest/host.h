@@ -608,6 +608,16 @@ inline uint32_t __reduce_min_sync(uint32_t mask, uint32_t v) { return ~__reduce_
 inline uint32_t __popc(uint32_t v) { return (uint32_t)__builtin_popcount(v); }
 
 inline void __threadfence() {}
+inline uint32_t __float_as_uint(float f) {
+    uint32_t v;
+    memcpy(&v, &f, sizeof v);
+    return v;
+}
+inline uint32_t atomicMax(uint32_t* p, uint32_t v) {
+    const uint32_t old = *p;
+    *p = max(old, v);
+    return old;
+}
 inline uint32_t atomicAdd(uint32_t* p, uint32_t v) {
     const uint32_t before = *p;
     *p += v;

@@ -1,0 +1,333 @@
+package cuda
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/bcq"
+	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/repack"
+)
+
+//go:embed bcqplanes.cu
+var bcqSource string
+
+//go:embed bcqrows.cu
+var bcqRowsSource string
+
+// The functions of bcqplanes.cu and bcqrows.cu.
+const (
+	bcqName     = "bcqplanes"
+	bcqReadName = "bcqread"
+	bcqRowsName = "bcqrows"
+)
+
+// BCQFormat is what the kernels for binary codes are compiled for.
+type BCQFormat struct {
+	Bits  int
+	Group int              // 32, 64, 128, 256, or 0 for one set of factors a row
+	Scale weight.ScaleType // of the factors: F16, BF16 or F32
+	Type  driver.DType     // of X, Y and the bias: F16 or BF16
+}
+
+// BCQFormats returns every format that kernels for binary codes exist for.
+func BCQFormats() []BCQFormat {
+	var all []BCQFormat
+	for bits := bcq.MinBits; bits <= bcq.MaxBits; bits++ {
+		for _, group := range []int{32, 64, 128, 256, 0} {
+			for _, scale := range (bcq.Kind{}).ScaleTypes() {
+				for _, t := range []driver.DType{driver.F16, driver.BF16} {
+					all = append(all, BCQFormat{bits, group, scale, t})
+				}
+			}
+		}
+	}
+	return all
+}
+
+func (f BCQFormat) name() string { return Format(f).name() }
+
+func (f BCQFormat) defines() []string { return Format(f).defines() }
+
+// recordBytes is what a unit of a tile takes, with its factors.
+func (f BCQFormat) recordBytes() int {
+	return f.Bits*bcqPlaneBytes + f.groups()*(f.Bits+1)*repack.TileRows*f.Scale.Size()
+}
+
+// groups returns how many sets of factors a unit has.
+func (f BCQFormat) groups() int {
+	if f.Group == 0 {
+		return 1
+	}
+	return repack.UnitCols / f.Group
+}
+
+// bcqPlaneBytes is what a plane of a unit takes of a tile.
+const bcqPlaneBytes = repack.TileRows * repack.UnitCols / 8
+
+// bcqPlanes is bcqplanes.cu as it is compiled.
+type bcqPlanes struct {
+	format BCQFormat
+	rows   int // of X, at most: 8 or 16
+	warps  int // of a block
+	stages int // of a warp's ring
+}
+
+// bcqTwin is its read-only twin.
+type bcqTwin struct{ bcqPlanes }
+
+// The shared memory that the number of warps is chosen for, and what sums are left of it at least.
+const (
+	bcqShared = 227 << 10
+	bcqSums   = 24 << 10
+	bcqStages = 6 // at most
+)
+
+// bcqPlanesFor returns the kernel for up to so many rows of X. The number of warps, which sums depend on, is a matter of the
+// format; of stages there are as many as a block has room for.
+func bcqPlanesFor(f BCQFormat, m int, l limits) bcqPlanes {
+	v := bcqPlanes{format: f, rows: rowsOfB, warps: gemmWarps}
+	if m > rowsOfB {
+		v.rows = MaxRows
+	}
+	sums := bcqSums * v.rows / rowsOfB
+	stages := func(shared int) int { return (shared - sums - v.warps*v.beginBytes()) / (v.warps * f.recordBytes()) }
+	for v.warps > 4 && stages(bcqShared) < 2 {
+		v.warps /= 2
+	}
+	v.stages = max(2, min(bcqStages, stages(l.sharedBlock)))
+	return v
+}
+
+// beginBytes is what a warp has to begin its sums with.
+func (v bcqPlanes) beginBytes() int { return max(2, v.format.groups()) * v.rows / rowsOfB * 4 * 24 }
+
+// fixedBytes is the shared memory that a block takes whatever it multiplies.
+func (v bcqPlanes) fixedBytes() int {
+	return v.warps * (v.stages*v.format.recordBytes() + v.beginBytes())
+}
+
+func (v bcqPlanes) kernel() driver.Kernel {
+	return driver.Kernel{
+		Name:   fmt.Sprintf("%s.%s.cu", bcqName, v.format.name()),
+		Source: ptxSource + bcqSource,
+		Options: driver.CompileOptions{Defines: append(v.format.defines(),
+			fmt.Sprintf("NT=%d", v.rows/rowsOfB), fmt.Sprintf("WARPS=%d", v.warps), fmt.Sprintf("STAGES=%d", v.stages))},
+		PTX: noPTX,
+	}
+}
+
+func noPTX(driver.DeviceInfo) ([]byte, error) {
+	return nil, errors.New("kernels for binary codes are compiled when they are needed")
+}
+
+// bcqRows is bcqrows.cu as it is compiled.
+type bcqRows struct {
+	format BCQFormat
+	out    driver.DType
+}
+
+func (r bcqRows) kernel() driver.Kernel {
+	same := 0
+	if r.out == r.format.Type {
+		same = 1
+	}
+	return driver.Kernel{
+		Name:    fmt.Sprintf("%s.%s-%v.cu", bcqRowsName, r.format.name(), r.out),
+		Source:  ptxSource + bcqRowsSource,
+		Options: driver.CompileOptions{Defines: append(r.format.defines(), fmt.Sprintf("OUT=%d", same))},
+		PTX:     noPTX,
+	}
+}
+
+// BCQMatrix is a matrix of binary codes in a GPU's memory, for activations of one type. It implements [Packed].
+type BCQMatrix struct {
+	N, K   int
+	Format BCQFormat
+
+	engine          *Engine
+	planes, factors driver.Ptr
+	bytes           int64
+}
+
+var _ Packed = (*BCQMatrix)(nil)
+
+// UploadBCQ copies a matrix to the GPU. K must be a multiple of 32.
+func (e *Engine) UploadBCQ(t *repack.BCQTiles, dtype driver.DType) (*BCQMatrix, error) {
+	if err := t.Validate(); err != nil {
+		return nil, err
+	}
+	f := BCQFormat{t.Bits, t.Group, t.ScaleType, dtype}
+	if t.RowScale() {
+		f.Group = 0
+	}
+	m := &BCQMatrix{N: t.N, K: t.K, Format: f, engine: e, bytes: int64(len(t.Planes) + len(t.Factors))}
+	for _, rows := range []int{1, MaxRows} {
+		if _, _, _, err := m.plan(rows, e.limits); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if m.planes, err = e.dev.Upload(t.Planes); err != nil {
+		return nil, err
+	}
+	if m.factors, err = e.dev.Upload(t.Factors); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// Shape implements [Packed].
+func (m *BCQMatrix) Shape() (n, k int) { return m.N, m.K }
+
+// Type implements [Packed].
+func (m *BCQMatrix) Type() driver.DType { return m.Format.Type }
+
+// Bytes implements [Packed].
+func (m *BCQMatrix) Bytes() int64 { return m.bytes }
+
+// Close implements [Packed].
+func (m *BCQMatrix) Close() error {
+	var errs []error
+	for _, p := range []*driver.Ptr{&m.planes, &m.factors} {
+		if *p != 0 {
+			errs = append(errs, m.engine.dev.Free(*p))
+		}
+		*p = 0
+	}
+	return errors.Join(errs...)
+}
+
+// ScratchBytes implements [Packed]: none.
+func (m *BCQMatrix) ScratchBytes(int) int { return 0 }
+
+// bcqMostRows are the rows of X up to which a kernel for every 16 is faster than unpacking.
+const bcqMostRows = 128
+
+// Unpacks implements [Packed].
+func (m *BCQMatrix) Unpacks(rows int) bool { return rows > bcqMostRows }
+
+// bcqSlices returns into how many slices the warps of a block split K: so many, a power of two, that the busiest of them
+// has the least to do on a GPU of 132 multiprocessors, and of those the most.
+func bcqSlices(n, k, warps int) int {
+	const sms = oneTile / repack.TileRows
+	units := (k + repack.UnitCols - 1) / repack.UnitCols
+	tiles := ((n+repack.TileRows-1)/repack.TileRows + sms - 1) / sms
+	best, least := warps, 0
+	for s := warps; s >= 1; s /= 2 {
+		teams := warps / s
+		if work := (units + s - 1) / s * ((tiles + teams - 1) / teams); least == 0 || work < least {
+			best, least = s, work
+		}
+	}
+	return best
+}
+
+// bcqParams is the argument of bcqplanes.cu.
+type bcqParams struct {
+	planes, factors      uint64
+	units, slices, teams uint32
+	tilesEach, tilesOver uint32
+	run, n, k            uint32
+	x, y, bias           uint64
+	m, pairs             uint32
+	ones, _              uint32
+}
+
+func (p *bcqParams) bytes() []byte {
+	b, _ := binary.Append(nil, binary.LittleEndian, p) // which has a size
+	return b
+}
+
+// plan returns the kernel for up to 16 rows of X, its grid and the arguments that follow from that.
+func (m *BCQMatrix) plan(rows int, l limits) (bcqPlanes, bcqParams, driver.Launch, error) {
+	v := bcqPlanesFor(m.Format, rows, l)
+	fail := func(format string, args ...any) (bcqPlanes, bcqParams, driver.Launch, error) {
+		return v, bcqParams{}, driver.Launch{}, fmt.Errorf(format, args...)
+	}
+	if m.K%32 != 0 || m.K > maxColumns {
+		return fail("%d input features: the kernel wants a multiple of 32, up to %d", m.K, maxColumns)
+	}
+	slices := bcqSlices(m.N, m.K, v.warps)
+	teams := v.warps / slices
+	tiles := (m.N + repack.TileRows - 1) / repack.TileRows
+	grid := min(tiles, l.sms)
+	most := (tiles + grid - 1) / grid // tiles of a block
+	pairs := (rows + 1) / 2
+	slots := slices * pairs * pairBytes
+	fit := (l.sharedBlock - v.fixedBytes()) / slots
+	fit -= fit % teams
+	if fit <= 0 {
+		return fail("%d bits, %d rows and %d columns need more shared memory than a block has here", m.Format.Bits, rows, m.K)
+	}
+	runs := (most + fit - 1) / fit
+	run := (most + runs - 1) / runs
+	run = (run + teams - 1) / teams * teams
+	p := bcqParams{
+		planes: uint64(m.planes), factors: uint64(m.factors),
+		units: uint32((m.K + repack.UnitCols - 1) / repack.UnitCols), slices: uint32(slices), teams: uint32(teams),
+		tilesEach: uint32(tiles / grid), tilesOver: uint32(tiles % grid),
+		run: uint32(run), n: uint32(m.N), k: uint32(m.K), m: uint32(rows), pairs: uint32(pairs), ones: 0x10001,
+	}
+	return v, p, driver.Launch{
+		Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * v.warps)}, Shared: v.fixedBytes() + run*slots, Programmatic: true,
+	}, nil
+}
+
+// MatMul implements [Packed], with a launch for up to 16 rows of X each.
+func (m *BCQMatrix) MatMul(s *driver.Stream, o Operands) error { return m.launchAll(s, o, false) }
+
+// Read queues the read-only twin of a product: the same grids, and the same bytes of the matrix read in the same order.
+func (m *BCQMatrix) Read(s *driver.Stream, o Operands) error { return m.launchAll(s, o, true) }
+
+func (m *BCQMatrix) launchAll(s *driver.Stream, o Operands, twin bool) error {
+	if err := o.checkFor(m.planes); err != nil {
+		return err
+	}
+	return each(m.N, m.K, o, parts(o.M, MaxRows), func(o Operands) error {
+		v, p, l, err := m.plan(o.M, m.engine.limits)
+		if err != nil {
+			return err
+		}
+		l.Programmatic = m.engine.dev.Info.Major >= 9
+		p.x, p.y, p.bias = uint64(o.X), uint64(o.Y), uint64(o.Bias)
+		if twin {
+			return m.engine.launchOther(s, bcqTwin{v}, bcqReadName, l, p.bytes())
+		}
+		return m.engine.launchOther(s, v, bcqName, l, p.bytes())
+	})
+}
+
+// Rows implements [Packed]: numbers are rounded once.
+func (m *BCQMatrix) Rows(s *driver.Stream, dst driver.Ptr, out driver.DType, index driver.Ptr, first, count int) error {
+	switch {
+	case m.planes == 0:
+		return errors.New("the matrix has been closed")
+	case out != m.Format.Type && out != driver.F32:
+		return fmt.Errorf("rows of type %v of a matrix of type %v", out, m.Format.Type)
+	case first < 0 || count < 0 || index == 0 && first+count > m.N:
+		return fmt.Errorf("%d rows from row %d of a matrix of %d", count, first, m.N)
+	case count == 0:
+		return nil
+	}
+	l, args := m.rowsLaunch(dst, index, first, count)
+	return m.engine.launchOther(s, bcqRows{m.Format, out}, bcqRowsName, l, args)
+}
+
+func (m *BCQMatrix) rowsLaunch(dst, index driver.Ptr, first, count int) (driver.Launch, []byte) {
+	args, _ := binary.Append(nil, binary.LittleEndian, struct {
+		planes, factors, dst, index uint64
+		first, k, units, unused     uint32
+	}{
+		uint64(m.planes), uint64(m.factors), uint64(dst), uint64(index),
+		uint32(first), uint32(m.K), uint32((m.K + repack.UnitCols - 1) / repack.UnitCols), 0,
+	})
+	const threads, most = 256, 8 // of a block; blocks for a row
+	return driver.Launch{
+		Grid:  driver.Dim{X: uint32(count), Y: uint32(min((m.K+threads-1)/threads, most))},
+		Block: driver.Dim{X: threads},
+	}, args
+}
