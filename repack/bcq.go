@@ -13,10 +13,10 @@ import (
 // BCQTiles is a matrix of binary codes as the CUDA kernels of its kind read it: in tiles of 16 rows, units of 256 columns and
 // fragments as [CUDATiles] has them, plane by plane.
 //
-// Of a plane of a unit each lane of a warp has 16 bytes, a word for each 64 columns. Register j of the four of each
-// of a word's four products is its bits 15-j and 31-j: of row g or, where j is odd, g + 8, with g the lane divided by 4; of column
-// 32·i + 8·t + 4·s + 2·r and the one after it, t being the lane modulo 4, i half the product's number in its 128
-// columns, s whether that is odd, and r whether j modulo 4 is more than 1.
+// Of a plane of a unit each lane of a warp has 16 bytes, a word for each 64 columns. Lane 4·g + t has the bits of rows g, in the
+// lower half of a word, and g + 8 in the upper, and of columns 2·t and 2·t + 1 of each eight: bit 8·c + 2·i + h of a half is that of
+// column 32·h + 8·i + 2·t + c of the 64. So the even bits are a pattern of mma.sp for 32 columns, but for what each four of it have in
+// common, and the odd ones that of the next 32.
 //
 // Factors follow for each unit and each of its groups, or where there is one set a row for each tile: those of the first plane
 // to the last and then the offset, of rows 0, 8, 1, 9 and so on.
@@ -110,8 +110,10 @@ func (p *BCQTiles) pack(tile int, m *bcq.Matrix) {
 				if rest := m.K - 8*i; rest < 8 {
 					eight &= 1<<rest - 1
 				}
-				w := p.word(tile, plane, row, i)
-				binary.LittleEndian.PutUint32(w, binary.LittleEndian.Uint32(w)|spreadEight(eight)<<shiftOf(row, i))
+				for t := range 4 {
+					w, two := p.word(tile, plane, row, i, t), uint32(eight)>>(2*t)
+					binary.LittleEndian.PutUint32(w, binary.LittleEndian.Uint32(w)|(two&1|two>>1&1<<8)<<shiftOf(row, i))
+				}
 			}
 		}
 		for g := range groups {
@@ -157,7 +159,11 @@ func (p *BCQTiles) unpack(tile int, m *bcq.Matrix) error {
 		n := tile*TileRows + row
 		for plane := range p.Bits {
 			for i := range p.Units() * (UnitCols / 8) {
-				eight := gatherEight(binary.LittleEndian.Uint32(p.word(tile, plane, row, i)) >> shiftOf(row, i))
+				var eight byte
+				for t := range 4 {
+					w := binary.LittleEndian.Uint32(p.word(tile, plane, row, i, t)) >> shiftOf(row, i)
+					eight |= byte(w&1|w>>8&1<<1) << (2 * t)
+				}
 				if n < m.N && i < width {
 					m.Planes[(n*p.Bits+plane)*width+i] = eight
 				}
@@ -185,37 +191,16 @@ func (p *BCQTiles) unpack(tile int, m *bcq.Matrix) error {
 	return nil
 }
 
-// word returns the word of a plane that holds eight columns of a row of a tile, those from 8·i on.
-func (p *BCQTiles) word(tile, plane, row, i int) []byte {
+// word returns the word of a plane that holds columns 8·i + 2·t and the one after it of a row of a tile.
+func (p *BCQTiles) word(tile, plane, row, i, t int) []byte {
 	unit, in := i/(UnitCols/8), i%(UnitCols/8)
-	lane := row%8*4 + in%4
+	lane := row%8*4 + t
 	at := ((tile*p.Units()+unit)*p.Bits+plane)*planeBytes + lane*16 + in/8*4
 	return p.Planes[at : at+4]
 }
 
-// shiftOf returns by how many bits these lie above where spreadEight has them.
-func shiftOf(row, i int) int { return 8 - i%8/4*8 + 1 - row/8 }
-
-// spreadEight returns the bits of eight columns as they lie in a word for row 8 and the last products: columns 0
-// and 1 at bits 6 and 22, the next two at 4 and 20, then 2 and 18, then 0 and 16.
-func spreadEight(b byte) uint32 {
-	var w uint32
-	for pair := range 4 {
-		two := uint32(b) >> (2 * pair) & 3
-		w |= (two&1 | two>>1<<16) << (6 - 2*pair)
-	}
-	return w
-}
-
-// gatherEight is the inverse of spreadEight, whatever the other bits are.
-func gatherEight(w uint32) byte {
-	var b uint32
-	for pair := range 4 {
-		two := w >> (6 - 2*pair)
-		b |= (two&1 | two>>16&1<<1) << (2 * pair)
-	}
-	return byte(b)
-}
+// shiftOf returns which bit of it the first of the two is; the second is 8 above it.
+func shiftOf(row, i int) int { return row/8*16 + i%4*2 + i/4%2 }
 
 // factor returns the factor of a plane, or the offset behind the last, of a group of a row of a tile.
 func (p *BCQTiles) factor(tile, row, group, i int) []byte {

@@ -34,8 +34,7 @@ func TestBCQ(t *testing.T) {
 	})
 }
 
-// TestBCQPlaces sets one bit, of row 13, column 75, and compares with where the layout's description has it: word 1 of lane 21,
-// register 2·2+0·4+1 of the word's sixteen.
+// TestBCQPlaces sets one bit, of row 13, column 75, and compares with where the layout's description has it: word 1 of lane 21.
 func TestBCQPlaces(t *testing.T) {
 	m := conform.RandomBCQ(rand.New(rand.NewPCG(1, 1)), 16, 256, 1, 256, weight.F16, false)
 	clear(m.Planes)
@@ -44,11 +43,11 @@ func TestBCQPlaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Column 75 is 64 + 11: 32·0 + 8·1 + 4·0 + 2·1 + 1. So t = 1, the product is 0, r = 1, and its bit is the upper half's.
-	const lane, word, j = 5*4 + 1, 1, 2*1 + 1
+	// Column 75 is 64 + 32·0 + 8·1 + 2·1 + 1, and row 13 is 8 + 5.
+	const lane, word, at = 5*4 + 1, 1, 16 + 8*1 + 2*1 + 0
 	for i, b := range p.Planes {
 		want := byte(0)
-		if bit := 31 - j; i == lane*16+word*4+bit/8 {
+		if bit := at; i == lane*16+word*4+bit/8 {
 			want = 1 << (bit % 8)
 		}
 		if b != want {
@@ -61,8 +60,8 @@ func TestBCQPlaces(t *testing.T) {
 func TestBCQPadding(t *testing.T) {
 	m := conform.RandomBCQ(rand.New(rand.NewPCG(1, 1)), 15, 224, 2, 32, weight.F16, true)
 	for name, change := range map[string]func(p *repack.BCQTiles){
-		"codes of a row":      func(p *repack.BCQTiles) { p.Planes[31*16] |= 1 },
-		"codes of a column":   func(p *repack.BCQTiles) { p.Planes[12] |= 1 },
+		"codes of a row":      func(p *repack.BCQTiles) { p.Planes[31*16+2] |= 1 },
+		"codes of a column":   func(p *repack.BCQTiles) { p.Planes[12] |= 2 },
 		"factors of a row":    func(p *repack.BCQTiles) { p.Factors[15*2] = 1 },
 		"factors of a column": func(p *repack.BCQTiles) { p.Factors[len(p.Factors)-4] = 1 },
 		"too few planes":      func(p *repack.BCQTiles) { p.Planes = p.Planes[16:] },

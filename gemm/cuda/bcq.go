@@ -91,10 +91,10 @@ const (
 func bcqPlanesFor(f BCQFormat, m int, l limits) bcqPlanes {
 	v := bcqPlanes{format: f, rows: rowsOfB, warps: gemmWarps}
 	if m > rowsOfB {
-		v.rows = MaxRows
+		v.rows, v.warps = MaxRows, gemmWarps/2 // whose X takes 128 registers
 	}
 	sums := bcqSums * v.rows / rowsOfB
-	stages := func(shared int) int { return (shared - sums - v.warps*v.beginBytes()) / (v.warps * f.recordBytes()) }
+	stages := func(shared int) int { return (shared - sums - v.warps*v.totalBytes()) / (v.warps * f.recordBytes()) }
 	for v.warps > 4 && stages(bcqShared) < 2 {
 		v.warps /= 2
 	}
@@ -102,18 +102,18 @@ func bcqPlanesFor(f BCQFormat, m int, l limits) bcqPlanes {
 	return v
 }
 
-// beginBytes is what a warp has to begin its sums with.
-func (v bcqPlanes) beginBytes() int { return max(2, v.format.groups()) * v.rows / rowsOfB * 4 * 24 }
+// totalBytes is what the sums of X of a warp's unit take.
+func (v bcqPlanes) totalBytes() int { return max(2, v.format.groups()) * v.rows / rowsOfB * 4 * 8 }
 
 // fixedBytes is the shared memory that a block takes whatever it multiplies.
 func (v bcqPlanes) fixedBytes() int {
-	return v.warps * (v.stages*v.format.recordBytes() + v.beginBytes())
+	return v.warps * (v.stages*v.format.recordBytes() + v.totalBytes())
 }
 
 func (v bcqPlanes) kernel() driver.Kernel {
 	return driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", bcqName, v.format.name()),
-		Source: ptxSource + bcqSource,
+		Source: ptxSource + sparseMMASource + bcqSource,
 		Options: driver.CompileOptions{Defines: append(v.format.defines(),
 			fmt.Sprintf("NT=%d", v.rows/rowsOfB), fmt.Sprintf("WARPS=%d", v.warps), fmt.Sprintf("STAGES=%d", v.stages))},
 		PTX: noPTX,
@@ -234,7 +234,6 @@ type bcqParams struct {
 	run, n, k            uint32
 	x, y, bias           uint64
 	m, pairs             uint32
-	ones, _              uint32
 }
 
 func (p *bcqParams) bytes() []byte {
@@ -270,7 +269,7 @@ func (m *BCQMatrix) plan(rows int, l limits) (bcqPlanes, bcqParams, driver.Launc
 		planes: uint64(m.planes), factors: uint64(m.factors),
 		units: uint32((m.K + repack.UnitCols - 1) / repack.UnitCols), slices: uint32(slices), teams: uint32(teams),
 		tilesEach: uint32(tiles / grid), tilesOver: uint32(tiles % grid),
-		run: uint32(run), n: uint32(m.N), k: uint32(m.K), m: uint32(rows), pairs: uint32(pairs), ones: 0x10001,
+		run: uint32(run), n: uint32(m.N), k: uint32(m.K), m: uint32(rows), pairs: uint32(pairs),
 	}
 	return v, p, driver.Launch{
 		Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * v.warps)}, Shared: v.fixedBytes() + run*slots, Programmatic: true,

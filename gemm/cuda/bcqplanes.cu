@@ -1,14 +1,11 @@
 // Y = X·Ŵᵀ for Ŵ of binary codes, ŵ = z + Σ ±αᵢ, on tensor cores: each plane is multiplied by itself and its sums by the
 // factors of the plane, for up to 16 rows of X. The layout is that of repack.BCQTiles.
 //
-// Operands. A weight of a plane is a bit of a word, and a register of A has two: bits p and p + 16. No shift is needed to
-// make numbers of them where bit p of a number of X's type turns one value into another that is 1/2 above it: the sign of −1/4,
-// the lowest bit of the exponent of 1/2, and the mantissa's bits of 1, 2, 4 and so on. So a register is (word & mask) ^ value,
-// one instruction, of the word itself or of it shifted by one of two amounts. What all such numbers have beside ±1/4 depends on X alone:
-// two products by words of zeros and of ones tell it and the sum of X, which offsets are multiplied by.
+// Operands. The columns of X come in pairs of themselves, −x and x, of which mma.sp keeps one: A is nothing but ones, and the bits of
+// a plane are its pattern. So a product of 16 columns takes half an instruction to make its operands of a word.
 //
 // Order of sums. Columns come in units of 256; slice s of K has units s, s + slices and so on. A plane's sums over each half of a unit, or a
-// group if that is shorter, are added by the mmas of 16 columns each, beginning with what is to be taken off. They are multiplied by the factors
+// group if that is shorter, are added by the mmas of 16 columns each. They are multiplied by the factors
 // plane by plane and added to the unit's, to which the offset is added last; units are added in order, and so are slices.
 //
 // Work. As in lutgemm.cu a block owns whole tiles, a warp the units of a slice, whose columns of X it holds in registers while it runs down
@@ -46,16 +43,14 @@ struct Params {
     u16* y;           // [m][n]
     const u16* bias;  // [n] or null
     u32 m, pairs;     // ⌈m/2⌉
-    u32 ones;         // 0x10001: a number that the compiler knows would cost each register of A a second instruction
-    u32 unused;
 };
 
 extern __shared__ __align__(128) u8 shared[];
 
-// What lies in shared memory: the rings of all warps, what the sums of a warp's unit begin with, and the slots.
-constexpr u32 BEGINS = CHAINS * NT * 4 * 24;  // bytes of a warp: for each chain four times what four sums begin with, and two sums of X
+// What lies in shared memory: the rings of all warps, the sums of X of their units, and the slots.
+constexpr u32 TOTALS = CHAINS * NT * 4 * 8;  // bytes of a warp: of each chain for a lane's two rows of X
 constexpr u32 RINGS = WARPS * STAGES * RECORD;
-constexpr u32 SLOTS = RINGS + WARPS * BEGINS;
+constexpr u32 SLOTS = RINGS + WARPS * TOTALS;
 
 // copy_codes copies 16 bytes of the matrix, as copy_async does, before the grids in front have ended too.
 __device__ __forceinline__ void copy_codes(u32 to, const void* from) {
@@ -137,45 +132,13 @@ __device__ __forceinline__ void fetch(Cursor& c, const Params& p, const Warp& w)
 
 // ---- operands ----
 
-constexpr u32 MANTISSA = BF16 ? 7 : 10, EXPONENT = BF16 ? 127 : 15;  // bits, and bias
-constexpr u32 UP = BF16 ? 1 : 5, DOWN = BF16 ? 7 : 4;                // by which words are shifted
-constexpr u32 LEAST = BF16 ? 1 : 5;                                  // bit that is used where it is
-
-// by_word returns how bit b of a half gets to where it is used: by which of the word, shifted up or shifted down.
-__device__ __forceinline__ constexpr u32 by_word(u32 b) { return b == 15 || b >= LEAST && b <= MANTISSA ? 0 : b < LEAST ? 1 : 2; }
-__device__ __forceinline__ constexpr u32 bit_used(u32 b) { return by_word(b) == 0 ? b : by_word(b) == 1 ? b + UP : b - DOWN; }
-
-// value returns the number, twice, that a clear bit b stands for.
-__device__ __forceinline__ constexpr u32 value(u32 b) {
-    return 0x10001 * (b == 15 ? 0x8000 | (EXPONENT - 2) << MANTISSA : b == MANTISSA ? (EXPONENT - 1) << MANTISSA : (EXPONENT + MANTISSA - 1 - b) << MANTISSA);
-}
-
-// operand returns register j of a word.
-__device__ __forceinline__ u32 operand(const u32 (&words)[3], const u32 (&masks)[16], u32 j) {
-    const u32 b = 15 - j;
-    u32 d;
-    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(d) : "r"(words[by_word(b)]), "r"(masks[bit_used(b)]), "r"(value(bit_used(b))));
-    return d;
-}
-
-__device__ __forceinline__ void fill_masks(u32 (&masks)[16], const Params& p) {
-#pragma unroll
-    for (u32 b = 0; b < 16; b++) masks[b] = p.ones << b;
-}
-
 __device__ __forceinline__ float float_of(u16 h) { return BF16 ? f32_of_bits((u32)h << 16) : f32_of_f16(h); }
 __device__ __forceinline__ u16 rounded_of(float f) { return BF16 ? bf16_of_f32(f) : f16_of_f32(f); }
 
-__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    if (BF16)
-        mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1);
-    else
-        mma_f16(c, a[0], a[1], a[2], a[3], b0, b1);
-}
-
-// Columns is what a lane holds of X for a unit: for each 32 columns eight consecutive ones, of a row for each tile of 8.
+// Columns is what a lane holds of X for a unit: for each product of 16 columns, of a row for each tile of 8, four columns with their negatives
+// before them. Of 32 columns a lane has eight consecutive ones, of which the first product takes four.
 struct Columns {
-    u32 b[8][NT][4];
+    u32 b[16][NT][4];
 };
 
 __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const Warp& w, u32 step) {
@@ -185,63 +148,51 @@ __device__ __forceinline__ void load_columns(Columns& x, const Params& p, const 
 #pragma unroll
         for (u32 t = 0; t < NT; t++) {
             const u32 row = 8 * t + w.lane / 4, col = col0 + 32 * c;
-            u32(&b)[4] = x.b[c][t];
-            b[0] = b[1] = b[2] = b[3] = 0;
-            if (row < p.m && col < p.k) load_cached(b, p.x + ((u64)row * p.k + col) * 2);
+            u32 v[4] = {0, 0, 0, 0};
+            if (row < p.m && col < p.k) load_cached(v, p.x + ((u64)row * p.k + col) * 2);
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) x.b[2 * c + i / 4][t][i % 4] = prmt(v[i / 2], 0, i % 2 ? 0x3232 : 0x1010) ^ 0x8000;
         }
 }
 
-// multiply adds the products of a plane's words by the columns to the sums of their chains. Words of both halves of the unit take turns:
+// multiply adds the products of a plane's words by the columns to the sums of their chains. Both halves of the unit take turns:
 // a product waits for the one before it in its chain.
-__device__ __forceinline__ void multiply(float (&sums)[CHAINS][NT][4], const u32 (&plane)[4], const Columns& x, const u32 (&masks)[16]) {
+__device__ __forceinline__ void multiply(float (&sums)[CHAINS][NT][4], const u32 (&plane)[4], const Columns& x) {
+    const u32 one = BF16 ? 0x3f803f80 : 0x3c003c00;
+    const u32 ones[4] = {one, one, one, one};
 #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-        const u32 words[2][3] = {{plane[half], plane[half] << UP, plane[half] >> DOWN},
-                                 {plane[2 + half], plane[2 + half] << UP, plane[2 + half] >> DOWN}};
+    for (u32 c = 0; c < 4; c++)
 #pragma unroll
-        for (u32 s = 0; s < 4; s++)
+        for (u32 half = 0; half < 2; half++) {
+            const u32 i = 4 * half + c;  // of the eight times 32 columns
+            // Of each four columns a bit chooses among the first two, and one among the others.
+            const u32 pattern = select<0x55555555>(i % 2 ? plane[i / 2] >> 1 : plane[i / 2], 0x88888888);
 #pragma unroll
-            for (u32 atom = 0; atom < 2; atom++) {
-                u32 a[4];
-#pragma unroll
-                for (u32 r = 0; r < 4; r++) a[r] = operand(words[atom], masks, 4 * s + r);
-                const u32 step = 8 * atom + 4 * half + s;  // of 16
-#pragma unroll
-                for (u32 t = 0; t < NT; t++) mma(sums[step * CHAINS / 16][t], a, x.b[step / 2][t][step % 2 * 2], x.b[step / 2][t][step % 2 * 2 + 1]);
+            for (u32 t = 0; t < NT; t++) {
+                mma_sparse<0>(sums[i * CHAINS / 8][t], ones, x.b[2 * i][t], pattern);
+                mma_sparse<1>(sums[i * CHAINS / 8][t], ones, x.b[2 * i + 1][t], pattern);
             }
-    }
+        }
 }
 
 // ---- sums ----
 
-// begins_of returns what a lane's sums of a chain begin with, which is not the same for rows of Ŵ eight apart, whose
-// weights are other bits.
-__device__ __forceinline__ Floats4& begins_of(u32 chain, u32 t, u32 column) {
-    return *(Floats4*)(shared + RINGS + threadIdx.x / 32 * BEGINS + ((chain * NT + t) * 4 + column) * 16);
-}
-
-// totals_of returns a quarter of the sums of the chain's columns of X, for the lane's two rows of it.
+// totals_of returns the sums of a chain's columns of X, for a lane's two rows of it.
 __device__ __forceinline__ Floats2& totals_of(u32 chain, u32 t, u32 column) {
-    return *(Floats2*)(shared + RINGS + threadIdx.x / 32 * BEGINS + CHAINS * NT * 64 + ((chain * NT + t) * 4 + column) * 8);
+    return *(Floats2*)(shared + RINGS + threadIdx.x / 32 * TOTALS + ((chain * NT + t) * 4 + column) * 8);
 }
 
-// fill_begins makes those of a unit.
-__device__ __forceinline__ void fill_begins(const Warp& w, const Columns& x, const u32 (&masks)[16]) {
-    float none[CHAINS][NT][4] = {}, all[CHAINS][NT][4] = {};
-    const u32 zeros = opaque(0), ones = opaque(~0u);
-    const u32 clear[4] = {zeros, zeros, zeros, zeros}, set[4] = {ones, ones, ones, ones};
-    multiply(none, clear, x, masks);
-    multiply(all, set, x, masks);
+// fill_totals makes those of a unit, as products by a plane of ones.
+__device__ __forceinline__ void fill_totals(const Warp& w, const Columns& x) {
+    float all[CHAINS][NT][4] = {};
+    const u32 set[4] = {~0u, ~0u, ~0u, ~0u};
+    multiply(all, set, x);
     __syncwarp();  // the last unit's are read
     if (w.lane < 4)
 #pragma unroll
         for (u32 c = 0; c < CHAINS; c++)
 #pragma unroll
-            for (u32 t = 0; t < NT; t++) {
-                const float *a = none[c][t], *b = all[c][t];
-                begins_of(c, t, w.lane) = {{(a[0] + b[0]) * -0.5f, (a[1] + b[1]) * -0.5f, (a[2] + b[2]) * -0.5f, (a[3] + b[3]) * -0.5f}};
-                totals_of(c, t, w.lane) = {{(b[0] - a[0]) * 0.5f, (b[1] - a[1]) * 0.5f}};
-            }
+            for (u32 t = 0; t < NT; t++) totals_of(c, t, w.lane) = {{all[c][t][0], all[c][t][1]}};
     __syncwarp();
 }
 
@@ -259,25 +210,17 @@ __device__ __forceinline__ void factors_of(float (&f)[2], const u8* record, u32 
     }
 }
 
-// multiply_unit adds a quarter of the products of a record to sums.
-__device__ __forceinline__ void multiply_unit(float (&total)[NT][4], const u8* record, const Warp& w, const Columns& x, const u32 (&masks)[16]) {
+// multiply_unit adds the products of a record to sums.
+__device__ __forceinline__ void multiply_unit(float (&total)[NT][4], const u8* record, const Warp& w, const Columns& x) {
     const u32 g = w.lane / 4;
 #pragma unroll
     for (u32 i = 0; i < BITS; i++) {
         u32 plane[4];
-        float sums[CHAINS][NT][4];
+        float sums[CHAINS][NT][4] = {};
         const Words4 v = *(const Words4*)(record + i * PLANE_BYTES + w.lane * 16);
 #pragma unroll
         for (u32 j = 0; j < 4; j++) plane[j] = v.w[j];
-#pragma unroll
-        for (u32 c = 0; c < CHAINS; c++)
-#pragma unroll
-            for (u32 t = 0; t < NT; t++) {
-                const Floats4 b = begins_of(c, t, w.lane % 4);
-#pragma unroll
-                for (u32 j = 0; j < 4; j++) sums[c][t][j] = b.f[j];
-            }
-        multiply(sums, plane, x, masks);
+        multiply(sums, plane, x);
 #pragma unroll
         for (u32 c = 0; c < CHAINS; c++) {
             float f[2];
@@ -322,7 +265,7 @@ __device__ __forceinline__ void finish(const Params& p, const Warp& w, u32 first
 #pragma unroll
         for (u32 j = 0; j < 4; j++) {
             const u32 row = (w.tile0 + first + tile) * 16 + g + j / 2 * 8, m = 2 * q + j % 2;
-            if (row < p.n && m < p.m) p.y[(u64)m * p.n + row] = rounded_of(fmaf(v[j], 4.0f, p.bias ? float_of(p.bias[row]) : 0.0f));
+            if (row < p.n && m < p.m) p.y[(u64)m * p.n + row] = rounded_of(v[j] + (p.bias ? float_of(p.bias[row]) : 0.0f));
         }
     }
 }
@@ -334,8 +277,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bcqplanes(const __grid_
     begin(ahead, p, w);
 #pragma unroll
     for (u32 s = 0; s + 1 < STAGES; s++) fetch(ahead, p, w);
-    u32 masks[16];
-    fill_masks(masks, p);
     wait_previous();
 
     Columns x;
@@ -344,13 +285,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) bcqplanes(const __grid_
         const u32 tiles = tiles_of(p, w, first);
         for (u32 step = 0; step < w.steps && tiles; step++) {
             load_columns(x, p, w, step);
-            fill_begins(w, x, masks);
+            fill_totals(w, x);
             for (u32 i = 0; i < tiles; i++) {
                 wait_copies<STAGES - 2>();
                 __syncwarp();  // all lanes' copies are there, and all have read the stage that is filled next
                 fetch(ahead, p, w);
                 float total[NT][4] = {};
-                multiply_unit(total, shared + (w.ring - shared_address(shared)) + stage * RECORD, w, x, masks);
+                multiply_unit(total, shared + (w.ring - shared_address(shared)) + stage * RECORD, w, x);
                 if (++stage == STAGES) stage = 0;
 #pragma unroll
                 for (u32 t = 0; t < NT; t++) {

@@ -26,8 +26,8 @@ extern "C" __global__ void __launch_bounds__(256) bcqrows(const __grid_constant_
     const u32 tile = n / 16, row = n % 16;
     for (u32 k = blockIdx.y * 256 + threadIdx.x; k < p.k; k += gridDim.y * 256) {
         const u64 unit = (u64)tile * p.units + k / 256;
-        const u32 col = k % 256, lane = row % 8 * 4 + col % 32 / 8;
-        const u32 j = col / 32 % 2 * 8 + col % 8 / 4 * 4 + col % 4 / 2 * 2 + row / 8, bit = 15 - j + col % 2 * 16;
+        const u32 col = k % 256, lane = row % 8 * 4 + col % 8 / 2;
+        const u32 bit = row / 8 * 16 + col % 2 * 8 + col % 32 / 8 * 2 + col / 32 % 2;
         const u8* word = p.planes + unit * (BITS * 512) + lane * 16 + col / 64 * 4;
         const u8* factor = p.factors + ((GROUP ? unit * GROUPS + col * GROUPS / 256 : tile) * (BITS + 1) * 16 + row % 8 * 2 + row / 8) * FACTOR_SIZE;
         float w = factor_of(factor + BITS * 16 * FACTOR_SIZE);
