@@ -20,9 +20,10 @@ var bcqRowsSource string
 
 // The functions of bcqplanes.cu and bcqrows.cu.
 const (
-	bcqName     = "bcqplanes"
-	bcqReadName = "bcqread"
-	bcqRowsName = "bcqrows"
+	bcqName      = "bcqplanes"
+	bcqReadName  = "bcqread"
+	bcqRowsName  = "bcqrows"
+	bcqDenseName = "bcqdense"
 )
 
 // BCQFormat is what the kernels for binary codes are compiled for.
@@ -142,6 +143,9 @@ func (r bcqRows) kernel() driver.Kernel {
 		PTX:     noPTX,
 	}
 }
+
+// bcqDense is the kernel of bcqrows.cu for whole tiles.
+type bcqDense struct{ bcqRows }
 
 // BCQMatrix is a matrix of binary codes in a GPU's memory, for activations of one type. It implements [Packed].
 type BCQMatrix struct {
@@ -300,7 +304,8 @@ func (m *BCQMatrix) launchAll(s *driver.Stream, o Operands, twin bool) error {
 	})
 }
 
-// Rows implements [Packed]: numbers are rounded once.
+// Rows implements [Packed]: numbers are rounded once. Whole tiles as numbers of the matrix's type are written several times as fast
+// as others.
 func (m *BCQMatrix) Rows(s *driver.Stream, dst driver.Ptr, out driver.DType, index driver.Ptr, first, count int) error {
 	switch {
 	case m.planes == 0:
@@ -313,16 +318,27 @@ func (m *BCQMatrix) Rows(s *driver.Stream, dst driver.Ptr, out driver.DType, ind
 		return nil
 	}
 	l, args := m.rowsLaunch(dst, index, first, count)
+	if out == m.Format.Type && index == 0 && first%repack.TileRows == 0 && dst%16 == 0 {
+		l = m.denseLaunch(count, m.engine.limits.sms)
+		return m.engine.launchOther(s, bcqDense{bcqRows{m.Format, out}}, bcqDenseName, l, args)
+	}
 	return m.engine.launchOther(s, bcqRows{m.Format, out}, bcqRowsName, l, args)
+}
+
+// denseLaunch returns how the kernel for whole tiles is launched to write count rows; its argument is that of rowsLaunch.
+func (m *BCQMatrix) denseLaunch(count, sms int) driver.Launch {
+	const warps, blocks = 8, 6 // of a block; of a multiprocessor
+	units := (count + repack.TileRows - 1) / repack.TileRows * ((m.K + repack.UnitCols - 1) / repack.UnitCols)
+	return driver.Launch{Grid: driver.Dim{X: uint32(min((units+warps-1)/warps, blocks*sms))}, Block: driver.Dim{X: 32 * warps}}
 }
 
 func (m *BCQMatrix) rowsLaunch(dst, index driver.Ptr, first, count int) (driver.Launch, []byte) {
 	args, _ := binary.Append(nil, binary.LittleEndian, struct {
 		planes, factors, dst, index uint64
-		first, k, units, unused     uint32
+		first, k, units, count      uint32
 	}{
 		uint64(m.planes), uint64(m.factors), uint64(dst), uint64(index),
-		uint32(first), uint32(m.K), uint32((m.K + repack.UnitCols - 1) / repack.UnitCols), 0,
+		uint32(first), uint32(m.K), uint32((m.K + repack.UnitCols - 1) / repack.UnitCols), uint32(count),
 	})
 	const threads, most = 256, 8 // of a block; blocks for a row
 	return driver.Launch{

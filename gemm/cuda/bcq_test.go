@@ -149,6 +149,17 @@ func TestHostBCQRows(t *testing.T) {
 				}
 			}
 
+			tiles16 := make([]uint16, (n-16)*k)
+			dst = mem.Upload(make([]byte, 2*len(tiles16)))
+			_, args = m.rowsLaunch(dst, 0, 16, n-16)
+			kerneltest.OnHost(t, bcqDense{bcqRows{f, f.Type}}.kernel(), 900).Launch(t, &mem, bcqDenseName, m.denseLaunch(n-16, 1), true, kerneltest.Struct(args))
+			copy(driver.Bytes(tiles16), mem.Read(dst))
+			for j, v := range tiles16 {
+				if half := Format(f).convert(want[16*k+j]); v != half {
+					t.Fatalf("weight %d,%d in tiles is %#x, want %#x", 16+j/k, j%k, v, half)
+				}
+			}
+
 			index := []uint32{36, 0, 17, 17, 5}
 			picked := make([]float32, len(index)*k)
 			dst = mem.Upload(make([]byte, 4*len(picked)))
