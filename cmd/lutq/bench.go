@@ -60,10 +60,9 @@ bytes takes in the same run (read ratio 1.00 means as fast as memory), and how
 many times faster the product is than the same one with dense float32 weights.
 
 On cuda the kernels are compiled and tuned first, and what comes of it is kept
-in the cache folder. "lutq help timing" tells more of either, and of models.
-
-A star marks a noisy row: timings differ by more than 10 % (their middle half
-over their median), or on the cpu other processes kept processors busy.
+in the cache folder. "lutq help timing" tells more of either, and of models. A
+star marks a noisy row: timings differ by more than 10 % (their middle half over
+their median), or on the cpu other processes kept processors busy.
 
 --decode times whole models instead: how many tokens a second they read as a
 prompt and write one by one. MODEL is a quantized model, an ordinary folder, or
@@ -93,7 +92,7 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	f.StringSliceVar(&o.bits, "bits", []string{"4"}, "`BITS` of a code, a list")
 	f.Var(newWord(&o.group, "128", weight.GroupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
 	f.Var(newWord(&o.kind, "", append([]string{lut.Name}, bench.KindNames()...)...), "kind", "`KIND` of random weights: lut (default) or "+strings.Join(bench.KindNames(), ", "))
-	f.StringVar(&o.kernel, "kernel", "", "`KERNEL` of weights of kind bcq (default planes): planes, gather:full or gather:half")
+	f.StringVar(&o.kernel, "kernel", "", "bcq by planes, gather:full or gather:half")
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
 	o.addDType(f, "X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
 	o.addDevice(f, "cuda where there is a GPU, unless --dtype is f32")
