@@ -18,7 +18,7 @@
 //
 // One row and dense numbers of 16 bits that [Engine.Arrange] has put in panels have kernels likewise.
 // With AVX2 alone the fused ones take longer than reading the codes does. [LUT.Fix] has products done in fixed point: of
-// M ≤ 8 straight from the codes as well, of more from 16 rows by up to 512 columns of whole numbers at a time.
+// M ≤ 16 straight from the codes as well, of more from 16 rows by up to 512 columns of whole numbers at a time.
 //
 // # Numerics
 //

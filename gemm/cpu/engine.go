@@ -29,20 +29,21 @@ type Engine struct {
 	threads int
 	exact   bool
 
-	mu           sync.Mutex      // serializes parallel sections; guards the scratch
-	xbuf         []float32       // packed activations
-	units        []unit          // of the product at hand
-	bufs         [][]float32     // decoded panels, by worker
-	tiles        []edgeTile      // by worker
-	back         packed          // of MatMulBack and Outer
-	fused, fixed []fusedOp       // of the product at hand
-	fixedX       fixedRows       // of the product at hand
-	rows         []rowOp         // of the product at hand
-	planes       []planesOp      // of the product at hand
-	planeTables  PlaneTables     // of the product at hand
-	fusedScratch []fusedScratch  // by worker
-	fixedScratch []*fixedScratch // by worker
-	pool         *pool           // the workers but for worker 0, the caller
+	mu            sync.Mutex      // serializes parallel sections; guards the scratch
+	xbuf          []float32       // packed activations
+	units         []unit          // of the product at hand
+	bufs          [][]float32     // decoded panels, by worker
+	tiles         []edgeTile      // by worker
+	back          packed          // of MatMulBack and Outer
+	fused         []fusedOp       // of the product at hand
+	fixed, others []Op            // of the product at hand
+	fixedX        fixedRows       // of the product at hand
+	rows          []rowOp         // of the product at hand
+	planes        []planesOp      // of the product at hand
+	planeTables   PlaneTables     // of the product at hand
+	fusedScratch  []fusedScratch  // by worker
+	fixedScratch  []*fixedScratch // by worker
+	pool          *pool           // the workers but for worker 0, the caller
 }
 
 // New starts an engine. [Engine.Close] stops its workers.

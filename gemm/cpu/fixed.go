@@ -178,7 +178,7 @@ func (w *LUT) fixedPanels(s isa, y []float32, f *fixedRows, m, p0, p1 int, scrat
 }
 
 // fixedProduct computes products of weights in fixed point.
-func (e *Engine) fixedProduct(x []float32, k, m int, ops []fusedOp) {
+func (e *Engine) fixedProduct(x []float32, k, m int, ops []Op) {
 	ldx := ceilDiv(k, 32) * 32
 	if ldx != k {
 		x = e.padX(x, m, k, ldx)
@@ -187,13 +187,13 @@ func (e *Engine) fixedProduct(x []float32, k, m int, ops []fusedOp) {
 	e.fixedX.quantize(e.isa, x, 0, m, false)
 	panels := 0
 	for _, op := range ops {
-		panels += op.w.p.PanelCount()
+		panels += op.W.(*LUT).p.PanelCount()
 	}
 	e.split(panels, func(worker, p0, p1 int) {
 		for _, op := range ops {
-			own := op.w.p.PanelCount()
+			own := op.W.(*LUT).p.PanelCount()
 			if from, to := max(0, p0), min(own, p1); from < to {
-				op.w.fixedPanels(e.isa, op.y[16*from:], &e.fixedX, m, from, to, &e.fusedScratch[worker])
+				op.W.(*LUT).fixedPanels(e.isa, op.Y[16*from:], &e.fixedX, m, from, to, &e.fusedScratch[worker])
 			}
 			p0, p1 = p0-own, p1-own
 		}

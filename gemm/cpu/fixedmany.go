@@ -1,8 +1,10 @@
 package cpu
 
-import "slices"
-
 const (
+	// fixedFew is the largest number of rows of x for which codes go straight
+	// into the sums.
+	fixedFew = 16
+
 	// fixedTile is the largest number of rows of x that the kernel of many
 	// rows takes.
 	fixedTile = 6
@@ -42,22 +44,17 @@ func (e *Engine) fixedMany(x []float32, k, m0, m int, ops []Op) {
 	})
 }
 
-// takeFixed takes the products that are done in fixed point out of ops.
+// takeFixed parts the products that are done in fixed point from the others.
 func (e *Engine) takeFixed(ops []Op) (fixed, others []Op) {
-	isFixed := func(op Op) bool {
-		w, ok := op.W.(*LUT)
-		return ok && w.fixed != nil
-	}
-	if !slices.ContainsFunc(ops, isFixed) {
-		return nil, ops
-	}
+	fixed, others = e.fixed[:0], e.others[:0]
 	for _, op := range ops {
-		if isFixed(op) {
+		if w, ok := op.W.(*LUT); ok && w.fixed != nil {
 			fixed = append(fixed, op)
 		} else {
 			others = append(others, op)
 		}
 	}
+	e.fixed, e.others = fixed, others
 	return fixed, others
 }
 

@@ -57,12 +57,17 @@ func (e *Engine) MatMulMany(x []float32, m int, ops ...Op) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if m <= fusedRows {
-		if ops = e.few(x, k, m, ops); len(ops) == 0 {
-			return
-		}
-	}
 	fixed, ops := e.takeFixed(ops)
+	if m <= fixedFew && len(fixed) > 0 {
+		e.fixedProduct(x, k, m, fixed)
+		fixed = nil
+	}
+	if m <= fusedRows {
+		ops = e.few(x, k, m, ops)
+	}
+	if len(fixed)+len(ops) == 0 {
+		return
+	}
 	turns := e.turns(m, k)
 	for t := range turns {
 		m0, m1 := m*t/turns, m*(t+1)/turns
@@ -87,7 +92,7 @@ func (e *Engine) turns(m, k int) int {
 // few computes those products of few rows for which there are kernels of
 // their own, and returns the others.
 func (e *Engine) few(x []float32, k, m int, ops []Op) (others []Op) {
-	fused, fixed, rows, planes := e.fused[:0], e.fixed[:0], e.rows[:0], e.planes[:0]
+	fused, rows, planes := e.fused[:0], e.rows[:0], e.planes[:0]
 	for _, op := range ops {
 		w, ok := op.W.(*LUT)
 		dense, isDense := op.W.(*Dense)
@@ -97,23 +102,18 @@ func (e *Engine) few(x []float32, k, m int, ops []Op) (others []Op) {
 			rows = append(rows, rowOp{op.Y, dense})
 		case isBinary && m <= planesRows && binary.Tabled():
 			planes = append(planes, planesOp{op.Y, binary})
-		case ok && w.fixed != nil:
-			fixed = append(fixed, fusedOp{op.Y, w})
 		case ok && w.fusable():
 			fused = append(fused, fusedOp{op.Y, w})
 		default:
 			others = append(others, op)
 		}
 	}
-	e.fused, e.fixed, e.rows, e.planes = fused, fixed, rows, planes
+	e.fused, e.rows, e.planes = fused, rows, planes
 	if len(rows) > 0 {
 		e.rowProduct(x[:k], rows)
 	}
 	if len(fused) > 0 {
 		e.fusedProduct(x, k, m, fused)
-	}
-	if len(fixed) > 0 {
-		e.fixedProduct(x, k, m, fixed)
 	}
 	if len(planes) > 0 {
 		e.planesProduct(e.tablesOf(x, k, m), 0, m, planes)
