@@ -31,6 +31,7 @@ type benchOptions struct {
 	shapes, m, bits []string
 	group           string
 	deviceFlags
+	actFlag
 	blas             string
 	kind, kernel     string
 	format           string
@@ -96,6 +97,7 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
 	o.addDType(f, "X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
 	o.addDevice(f, "cuda where there is a GPU, unless --dtype is f32")
+	o.addAct(f)
 	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAME`s of how codes become weights on cuda, a row for each: "+strings.Join(cuda.Lookups(), ", "))
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")
@@ -133,6 +135,9 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	if err != nil {
 		return err
 	}
+	if o.fp8() && !gpu {
+		return usage("--act fp8: products on the cpu are not faster in it")
+	}
 	if len(bo.Shapes) == 0 {
 		device := "cpu"
 		if gpu {
@@ -154,7 +159,7 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	case gpu:
 		rows, err = bench.CUDA(ctx, bench.CUDAOptions{
 			Shapes: bo.Shapes, Bits: bo.Bits, Group: bo.Group, Layers: bo.Layers, M: bo.M,
-			Kind: o.kind, Kernel: o.kernel, DType: o.dtype, Lookups: lookups, Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
+			Kind: o.kind, Kernel: o.kernel, DType: o.dtype, Lookups: lookups, FP8: o.fp8(), Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
 		})
 		err = hintDoctor(err)
 	case len(lookups) > 0:
@@ -204,6 +209,8 @@ func (o *benchOptions) check(model string) error {
 		return usage("--json and --format %s do not go together", o.format)
 	case !o.selftest && !o.decode.on && len(o.shapes) == 0 && model == "":
 		return usage("bench: give a model folder, a config.json or --shapes")
+	case o.selftest && o.fp8():
+		return usage("--selftest checks products in fp8 beside the others")
 	case o.selftest && model != "":
 		return usage("--selftest takes no model: its data is random")
 	}

@@ -443,7 +443,7 @@ func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error
 		bar.set(done, item)
 	}
 	for _, m := range models {
-		err := u.timeModel(ctx, rep, m, device, cpu.Options{Threads: o.threads, Exact: o.decode.exact}, do, step)
+		err := u.timeModel(ctx, rep, m, device, cpu.Options{Threads: o.threads, Exact: o.decode.exact}, do, o.actFlag, step)
 		if err != nil {
 			return hintDecode(err)
 		}
@@ -475,12 +475,15 @@ func hintDecode(err error) error {
 }
 
 // timeModel times a model and adds its rows to the report, or to the rows that are there what dense weights take.
-func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, device string, onCPU cpu.Options, do decodebench.Options, step func(item string)) (err error) {
+func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, device string, onCPU cpu.Options, do decodebench.Options, act actFlag, step func(item string)) (err error) {
 	d, err := openDecodeDevice(device, rep.DType, onCPU)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
+	if d.ops, err = act.rounding(d.ops); err != nil {
+		return err
+	}
 	sizes, open, err := tm.prepare(d)
 	if err != nil {
 		return err

@@ -29,6 +29,7 @@ type evalOptions struct {
 	windows, ctx, threads        int
 	noVerify, json               bool
 	deviceFlags
+	actFlag
 
 	tiles tileFolders
 }
@@ -74,6 +75,8 @@ rounds their entries to 16 bits, int8:T to 8 with a scale for each T tables. It
 takes codebooks of equal steps (q2 to q5) or binary codes. The model of
 --against is multiplied as it is, and may be MODEL itself.
 
+--act fp8 multiplies with activations of 8 bits: see "lutq help fp8".
+
 On the cpu activations are float32. On cuda they are float16, or bfloat16 for
 models that overflow it; the residual stream is float32 on both.`, input.Config, input.Index, input.Header, input.GGUF, input.Tokenizer, input.Text),
 		Args:              cobra.MinimumNArgs(1),
@@ -102,6 +105,7 @@ models that overflow it; the residual stream is float32 on both.`, input.Config,
 	tables := newWord(&o.actTable, noTables, noTables, lookup.Precision{F16: true}.String())
 	tables.also = "int8:"
 	f.Var(tables, "act-table", "entries of tables of activations, `NAME`: none, fp16 or int8:T")
+	o.addAct(f)
 	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check quantized models while reading them")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
@@ -119,6 +123,7 @@ type evalReport struct {
 	against string
 	results []eval.Result
 	tables  *tablesJSON // nil where there were none
+	act     string      // what activations were rounded to, or nothing
 }
 
 // tablesJSON is what the tables of activations are, and were, as JSON.
@@ -133,6 +138,7 @@ type evalJSON struct {
 	Text  string `json:"text"`
 	eval.Result
 	Tables *tablesJSON `json:"act_tables,omitempty"`
+	Act    string      `json:"act,omitempty"`
 }
 
 // pairJSON holds two of the models against each other as JSON.
@@ -158,7 +164,7 @@ func (r *evalReport) pairs() []pairJSON {
 func (r *evalReport) json() any {
 	var all []evalJSON
 	for i, res := range r.results {
-		all = append(all, evalJSON{Model: r.models[i], Text: r.text, Result: res})
+		all = append(all, evalJSON{Model: r.models[i], Text: r.text, Result: res, Act: r.act})
 	}
 	if len(all) == 1 {
 		all[0].Tables = r.tables
@@ -211,6 +217,9 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	// The reference is multiplied as it is.
 	candidateOps := ops
 	var tables *modelcpu.TableOps
+	if candidateOps, err = o.rounding(ops); err != nil {
+		return nil, err
+	}
 	if precision != nil {
 		tables = modelcpu.NewTableOps(ops.(*modelcpu.Ops), *precision) // the device is the cpu
 		candidateOps = tables
@@ -249,6 +258,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	if err := o.tiles.unused(ops.Name()); err != nil {
 		return nil, err
 	}
+	u.noteRounding(candidateOps)
 	first := opened[0]
 	set, err := evalSet(dirs[0], first.Decoder(), o)
 	if err != nil {
@@ -281,6 +291,9 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 		return nil, err
 	}
 	rep = &evalReport{text: filepath.Base(o.text), set: set, models: dirs, against: o.against, results: results}
+	if o.fp8() {
+		rep.act = o.act
+	}
 	if tables != nil {
 		rep.tables = &tablesJSON{precision.String(), tables.Counts()}
 	}
@@ -298,6 +311,8 @@ func (o *evalOptions) tablePrecision() (*lookup.Precision, error) {
 		return nil, usage("--act-table: %w", err)
 	case o.device == "cuda":
 		return nil, usage("--act-table is for the cpu")
+	case o.fp8():
+		return nil, usage("--act-table and --act fp8 do not go together")
 	}
 	o.device = "cpu"
 	return &p, o.check()
@@ -412,6 +427,11 @@ func (u *ui) printEval(r *evalReport) error {
 		r.text, s.Protocol, bos, of, s.Context, s.Targets(), r.results[0].Device, r.results[0].DType)
 	if err != nil {
 		return err
+	}
+	if r.act != "" {
+		if err := u.printLine("activations and tables rounded to %s in products of 17 rows and more", r.act); err != nil {
+			return err
+		}
 	}
 	if t := r.tables; t != nil {
 		if err := u.printLine("products through tables of activations in %s: made %d times for %d products, %s in all, %d times by norms, which saved reading %s; tiles of 64 outputs would make them %d times",

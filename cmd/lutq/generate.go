@@ -33,6 +33,7 @@ type generateOptions struct {
 	stops                []string
 	decode.Sampling
 	deviceFlags
+	actFlag
 
 	tiles tileFolders
 }
@@ -75,7 +76,7 @@ products in fixed point, which are faster, several times for tokens, and off by
 up to 2e-4; --exact has them in float32.
 
 A quantized model is checked while it is read, and laid out as lutq repack has
-done, as in eval-ppl.`, input.Config, input.Index, input.Header, input.Tokenizer, input.Text),
+done, as in eval-ppl. "lutq help fp8" tells of --act fp8.`, input.Config, input.Index, input.Header, input.Tokenizer, input.Text),
 		Args: func(c *cobra.Command, args []string) error {
 			if err := cobra.RangeArgs(1, 2)(c, args); err != nil {
 				return err
@@ -118,6 +119,7 @@ done, as in eval-ppl.`, input.Config, input.Index, input.Header, input.Tokenizer
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	o.addDevice(f, "cuda where there is a GPU that can be used")
 	o.addDType(f, "activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
+	o.addAct(f)
 	o.tiles.register(f)
 	addHeadBits(f, &o.headBits)
 	f.BoolVar(&o.exact, "exact", false, "multiply in float32 where the cpu would do so in fixed point")
@@ -155,6 +157,9 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 		return err
 	}
 	defer func() { err = errors.Join(hintGenerate(err, o), done()) }()
+	if ops, err = o.rounding(ops); err != nil {
+		return err
+	}
 	m, err := u.openModel(dir, ops, model.OpenOptions{
 		Unchecked: o.noVerify, HeadBits: quantizedHead(o.headBits),
 		Layouts: func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
@@ -163,6 +168,7 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 		return err
 	}
 	defer m.Close()
+	u.noteRounding(ops)
 	if err := o.tiles.unused(ops.Name()); err != nil {
 		return err
 	}

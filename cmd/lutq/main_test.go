@@ -92,13 +92,13 @@ func TestSpellings(t *testing.T) {
 		"verify":   "against quick json",
 		"tokenize": "text json",
 		"repack":   "target force json",
-		"bench":    "shapes bits group m dtype device format selftest json decode tests batch against head-bits no-dense exact",
-		"eval-ppl": "text against protocol bos windows ctx device dtype act-table json",
+		"bench":    "shapes bits group m dtype device act format selftest json decode tests batch against head-bits no-dense exact",
+		"eval-ppl": "text against protocol bos windows ctx device dtype act act-table json",
 		"doctor":   "json",
 		"lmma":     "shape zeros seed format json",
 		"dse":      "bits products entry-bits format json",
 		"import":   "keep-dense force dry-run json",
-		"generate": "prompt file chat max-tokens temperature top-p top-k min-p seed stop device dtype exact json",
+		"generate": "prompt file chat max-tokens temperature top-p top-k min-p seed stop device dtype act exact json",
 	} {
 		c, _, err := root.Find([]string{command})
 		if err != nil {

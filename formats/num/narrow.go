@@ -20,6 +20,23 @@ func F8E4M3ToF32(b uint8) float32 {
 	return math.Float32frombits(mag<<20 + (127-7)<<23 | sign)
 }
 
+// F32ToF8E4M3 rounds f to the byte that [F8E4M3ToF32] reads, to nearest with ties to even. What is beyond the
+// largest, 448, becomes that, and NaN stays NaN.
+func F32ToF8E4M3(f float32) uint8 {
+	b := math.Float32bits(f)
+	sign, mag := uint8(b>>24)&0x80, b&0x7fffffff
+	switch abs := math.Float32frombits(mag); {
+	case abs != abs:
+		return sign | 0x7f
+	case abs >= 448:
+		return sign | 0x7e
+	case abs < 0x1p-6:
+		// A float32 in [2^14, 2^15) steps by 2^-9, as the subnormals here do.
+		return sign | uint8(math.Float32bits(abs+0x1p14)-math.Float32bits(0x1p14))
+	}
+	return sign | uint8(min((mag+0x7ffff+mag>>20&1)>>20-(127-7)<<3, 0x7e))
+}
+
 // F8E5M2ToF32 returns the value of the upper half of an F16 number.
 func F8E5M2ToF32(b uint8) float32 { return F16ToF32(uint16(b) << 8) }
 

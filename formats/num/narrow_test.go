@@ -130,3 +130,38 @@ func TestNarrowExtremes(t *testing.T) {
 		}
 	}
 }
+
+// TestEncodeF8E4M3 encodes every number, and what lies between neighbours: to nearest, ties to the even code.
+func TestEncodeF8E4M3(t *testing.T) {
+	for c := range 0x7f {
+		v := F8E4M3ToF32(uint8(c))
+		next := v
+		if c < 0x7e {
+			next = F8E4M3ToF32(uint8(c + 1))
+		}
+		half := (v + next) / 2 // exact
+		tie := c + c%2
+		if next == v {
+			tie = c
+		}
+		for _, test := range []struct {
+			x    float32
+			want int
+		}{{v, c}, {math.Nextafter32(half, v), c}, {half, tie}, {math.Nextafter32(half, 1e9), min(c+1, 0x7e)}} {
+			if got := int(F32ToF8E4M3(test.x)); got != test.want {
+				t.Errorf("%v is encoded as %#x, want %#x", test.x, got, test.want)
+			}
+			if got := int(F32ToF8E4M3(-test.x)); got != test.want|0x80 {
+				t.Errorf("%v is encoded as %#x, want %#x", -test.x, got, test.want|0x80)
+			}
+		}
+	}
+	for _, x := range []float64{464, 1e30, math.Inf(1)} {
+		if got := F32ToF8E4M3(float32(x)); got != 0x7e {
+			t.Errorf("%v is encoded as %#x, want the largest", x, got)
+		}
+	}
+	if got := F32ToF8E4M3(float32(math.NaN())); got&0x7f != 0x7f {
+		t.Errorf("NaN is encoded as %#x", got)
+	}
+}

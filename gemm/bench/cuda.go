@@ -32,6 +32,7 @@ type CUDAOptions struct {
 
 	M     []int  // rows of X: 1
 	DType string // of X and Y: f16 or bf16; f16
+	FP8   bool   // round X and tables to E4M3 where there are kernels for that and many rows
 	Seed  uint64 // of the random data
 
 	// Lookups compare how codes become weights: a row for each. Where [cuda.Integers] is among them random
@@ -251,6 +252,10 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 		if err != nil {
 			return err
 		}
+		if b.FP8 && !b.engine.RoundToFP8(w) {
+			err := errors.Join(fmt.Errorf("no kernel in fp8 on %s for groups of %d: want Hopper, a compiler and groups of 64, 128, 256 or a row", b.dev.Info.Name, w.Format.Group), w.Close())
+			return err
+		}
 		ring = append(ring, w)
 	}
 	if err := b.makeDense(set[0].Matrix); err != nil {
@@ -331,6 +336,7 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 	}
 
 	multiply := func(i int) error { return b.engine.MatMul(b.stream, ring[i%len(ring)], o) }
+	reference := conform.NewReference
 	if m > cuda.MaxRows {
 		var u *cuda.Unpacked
 		if d := b.dense; d.blas != nil {
@@ -354,8 +360,11 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 		case way != cuda.Way{}:
 			row.Kernel = manyKernel + way.String()
 		}
+		if ways[0].Way.FP8() {
+			reference = conform.NewFP8Reference
+		}
 	}
-	last, err := b.check(&row, set, len(ring), x, o.Y, multiply)
+	last, err := b.check(&row, set, len(ring), x, o.Y, reference, multiply)
 	if err != nil {
 		return Row{}, err
 	}
@@ -424,9 +433,12 @@ func (b *cudaBench) fastestRead(ring []*cuda.Matrix, o cuda.Operands) (func(i in
 	return best.Call, nil
 }
 
+// newReference makes what results are held against.
+type newReference = func(r *rand.Rand, w *lut.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference
+
 // check multiplies by each of the ring's matrices twice, fills in the errors of
 // the row, and returns the result of the last.
-func (b *cudaBench) check(row *Row, set []Layer, ring int, x []uint16, y driver.Ptr, multiply func(i int) error) ([]uint16, error) {
+func (b *cudaBench) check(row *Row, set []Layer, ring int, x []uint16, y driver.Ptr, reference newReference, multiply func(i int) error) ([]uint16, error) {
 	results := make([][]uint16, len(set)) // of the first time
 	var last []uint16
 	for i := range ring {
@@ -444,7 +456,7 @@ func (b *cudaBench) check(row *Row, set []Layer, ring int, x []uint16, y driver.
 			first := &results[i%len(set)]
 			if *first == nil {
 				*first = last
-				r := conform.NewReference(b.rand, set[i%len(set)].Matrix, x, nil, row.M, len(set), b.dtype)
+				r := reference(b.rand, set[i%len(set)].Matrix, x, nil, row.M, len(set), b.dtype)
 				rel, largest := r.Errors(last)
 				// max keeps a NaN.
 				row.RelErr, row.MaxErr = max(row.RelErr, rel), max(row.MaxErr, largest)

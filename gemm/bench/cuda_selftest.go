@@ -143,13 +143,16 @@ func (t *cudaSelftest) test(c *driver.CUDA, i int, f cuda.Format, seed uint64) *
 	if i%2 == 0 {
 		test.many = cuda.MaxRows + 1 + r.IntN(mostMany-cuda.MaxRows)
 	}
-	ways := slices.DeleteFunc(t.engine.Ways(&cuda.Matrix{N: test.N, K: test.K, Format: f}, test.many), cuda.Way.Unpacked) // which is checked by itself
-	if len(ways) > 0 {
-		test.way = ways[i%len(ways)]
+	w := &cuda.Matrix{N: test.N, K: test.K, Format: f}
+	if i%3 == 0 {
+		t.engine.RoundToFP8(w)
 	}
-	if k, ok := test.way.Kernel(f); ok {
+	ways := slices.DeleteFunc(t.engine.Ways(w, test.many), cuda.Way.Unpacked) // which is checked by itself
+	if len(ways) > 0 {
+		test.way = ways[i/3%len(ways)]
+	}
+	for _, k := range test.way.Kernels(f) {
 		compiled(k)
-		compiled(cuda.PrepareKernel())
 	}
 	return test
 }
@@ -215,13 +218,18 @@ func (t *cudaSelftest) manyRows(f *formatTest, w *cuda.Matrix) (err error) {
 	o := cuda.Operands{
 		M: f.many, X: mem.upload(driver.Bytes(x)), Bias: mem.upload(driver.Bytes(bias)), Y: mem.alloc(2 * (f.many*w.N + conform.Guard)),
 	}
+	newReference := conform.NewReference
+	if f.way.FP8() {
+		t.engine.RoundToFP8(w)
+		newReference = conform.NewFP8Reference
+	}
 	if most := t.engine.MostScratch(w, f.many); most > 0 {
 		o.Scratch = mem.alloc(most)
 	}
 	if mem.err != nil {
 		return mem.err
 	}
-	reference := conform.NewReference(r, f.Matrix, x, bias, f.many, 1, f.Type)
+	reference := newReference(r, f.Matrix, x, bias, f.many, 1, f.Type)
 	what := fmt.Sprintf("%v, %d rows, %v", f.Case, f.many, f.way)
 	var first []uint16
 	for _, blocks := range []int{math.MaxInt, 5} {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/fp8"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
@@ -42,9 +43,24 @@ const (
 // rounded to t. share is the number of references that have the work to share: large matrices
 // are sampled with r.
 func NewReference(r *rand.Rand, w *lut.Matrix, x, bias []uint16, m, share int, t driver.DType) *Reference {
+	values := fromHalves(t, x)
+	return newReference(r, w, values, values, RoundedTable(w.Codebook, t), bias, m, share, t)
+}
+
+// NewFP8Reference is NewReference with x and the table rounded as package fp8 does. TableErr is what both make.
+func NewFP8Reference(r *rand.Rand, w *lut.Matrix, x, bias []uint16, m, share int, t driver.DType) *Reference {
+	plain := fromHalves(t, x)
+	values := make([]float32, len(plain))
+	for i := range m {
+		fp8.RoundRow(values[i*w.K:(i+1)*w.K], plain[i*w.K:(i+1)*w.K])
+	}
+	return newReference(r, w, plain, values, fp8.RoundTable(w.Codebook), bias, m, share, t)
+}
+
+// newReference multiplies rows of x that have been rounded to values, with weights that have a table rounded.
+func newReference(r *rand.Rand, w *lut.Matrix, x, values, rounded []float32, bias []uint16, m, share int, t driver.DType) *Reference {
 	most := max(leastColumns, referenceWork/(w.K*m*share))
 	f := &Reference{n: w.N, t: t, columns: Sample(r, w.N, most), want: make([][]float64, m)}
-	values, rounded := fromHalves(t, x), RoundedTable(w.Codebook, t)
 	codes, scales := make([]uint8, w.K), make([]float32, w.Groups())
 	row, plain := make([]float64, w.K), make([]float64, w.K)
 	exact := make([]float64, 0, m*len(f.columns))
@@ -61,10 +77,9 @@ func NewReference(r *rand.Rand, w *lut.Matrix, x, bias []uint16, m, share int, t
 			added = float64(FromHalf(t, bias[n]))
 		}
 		for i := range m {
-			x := values[i*w.K : (i+1)*w.K]
-			v := ref.Dot(x, row)
+			v := ref.Dot(values[i*w.K:(i+1)*w.K], row)
 			f.want[i] = append(f.want[i], v+added)
-			all, exact = append(all, v), append(exact, ref.Dot(x, plain))
+			all, exact = append(all, v), append(exact, ref.Dot(x[i*w.K:(i+1)*w.K], plain))
 		}
 	}
 	f.TableErr = ref.RelErr(all, exact)

@@ -101,8 +101,11 @@ type Matrix struct {
 	codes, scales driver.Ptr
 	codebook      []uint32
 	lookup        Lookup
-	integers      bool // whether the lookup may be Integers
-	exponent      int  // of the power of two by which lutmany.cu multiplies the scales
+	integers      bool     // whether the lookup may be Integers
+	exponent      int      // of the power of two by which lutmany.cu multiplies the scales
+	fp8           bool     // whether products of many rows may be in E4M3
+	codebook8     []uint32 // of lutfp8.cu, with its factor
+	factor8       float32
 	bytes         int64
 	part          bool // of a matrix that has the memory
 }
@@ -132,6 +135,7 @@ func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error
 	if m.codebook, err = f.table(t.Codebook); err != nil {
 		return nil, err
 	}
+	m.codebook8, m.factor8 = table8(t.Codebook)
 	m.lookup, m.integers = chosen, e.noCompiler == nil && f.areIntegers(m.codebook)
 	if m.codes, err = e.dev.Upload(t.Codes); err != nil {
 		return nil, err

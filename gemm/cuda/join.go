@@ -13,6 +13,7 @@ func CanJoin(parts ...*Matrix) bool {
 	first := parts[0]
 	for i, m := range parts {
 		if m.codes == 0 || m.part || m.K != first.K || m.Format != first.Format || !slices.Equal(m.codebook, first.codebook) ||
+			m.fp8 != first.fp8 || m.factor8 != first.factor8 || !slices.Equal(m.codebook8, first.codebook8) ||
 			m.N%repack.TileRows != 0 && i < len(parts)-1 {
 			return false
 		}
@@ -25,7 +26,8 @@ func CanJoin(parts ...*Matrix) bool {
 // matrices differ in more than their rows, or one before the last does not end with a tile.
 func (e *Engine) Join(parts ...*Matrix) (*Matrix, error) {
 	first := parts[0]
-	all := &Matrix{K: first.K, Format: first.Format, engine: e, codebook: first.codebook, lookup: chosen, integers: first.integers, exponent: first.exponent}
+	all := &Matrix{K: first.K, Format: first.Format, engine: e, codebook: first.codebook, lookup: chosen, integers: first.integers, exponent: first.exponent,
+		fp8: first.fp8, codebook8: first.codebook8, factor8: first.factor8}
 	units := (first.K + repack.UnitCols - 1) / repack.UnitCols
 	codes, scales := units*repack.UnitCols*repack.TileRows/8*first.Format.Bits, first.Format.scaleBytes(units) // of a tile
 	if !CanJoin(parts...) {

@@ -123,9 +123,22 @@ func TestCompile(t *testing.T) {
 		of.Options.Arch = "sm_90a"
 		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.manyVariant), Kernel: of, Spills: someSpills})
 	}
-	columns := lutcolumns{}.kernel()
-	columns.Options.Arch = "sm_90a"
-	variants = append(variants, kerneltest.Variant{Group: columnsName, Kernel: columns})
+	fp8 := fewFP8Kernels()
+	switch {
+	case *long:
+		fp8 = allFP8Kernels()
+	case *cover:
+		fp8 = append(fp8, covering(allFP8Kernels(), func(k fp8Kernel) []string { return append(k.traits(), k.String()) })...)
+	}
+	for _, k := range fp8 {
+		of := k.kernel()
+		of.Options.Arch = "sm_90a"
+		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.fp8Variant), Kernel: of, Spills: someSpills})
+	}
+	for _, of := range []driver.Kernel{lutcolumns{}.kernel(), lutbytes{driver.F16}.kernel(), lutbytes{driver.BF16}.kernel()} {
+		of.Options.Arch = "sm_90a"
+		variants = append(variants, kerneltest.Variant{Group: strings.TrimSuffix(of.Name, ".cu"), Kernel: of})
+	}
 	kerneltest.Compile(t, c, variants)
 }
 
@@ -190,6 +203,27 @@ func fewManyKernels() []manyKernel {
 	for _, f := range []Format{{4, 128, weight.F16, driver.F16}, {5, 32, weight.F16, driver.BF16}, {3, 32, weight.F16, driver.BF16}} {
 		for _, v := range f.manyVariants() {
 			all = append(all, manyKernel{f, v})
+		}
+	}
+	return all
+}
+
+// allFP8Kernels and fewFP8Kernels are the same of lutfp8.cu.
+func allFP8Kernels() []fp8Kernel {
+	var all []fp8Kernel
+	for _, f := range Formats() {
+		for _, v := range f.fp8Variants() {
+			all = append(all, fp8Kernel{f, v})
+		}
+	}
+	return all
+}
+
+func fewFP8Kernels() []fp8Kernel {
+	var all []fp8Kernel
+	for _, f := range []Format{{4, 128, weight.F16, driver.F16}, {5, 64, weight.F32, driver.BF16}, {2, 0, weight.F16, driver.F16}} {
+		for _, v := range f.fp8Variants() {
+			all = append(all, fp8Kernel{f, v})
 		}
 	}
 	return all

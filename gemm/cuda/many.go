@@ -15,10 +15,25 @@ import (
 type Way struct {
 	unpacked bool
 	many     manyVariant // of the kernel for all rows, or the zero value
+	fp8      fp8Variant  // of that in E4M3
 }
 
 // Unpacked reports whether it is that of [Unpacked.MatMul]; others are [Engine.MatMul]'s.
 func (w Way) Unpacked() bool { return w.unpacked }
+
+// FP8 reports whether X and the table are rounded to E4M3.
+func (w Way) FP8() bool { return w.fp8 != fp8Variant{} }
+
+// bytes returns the scratch memory for m rows of K numbers, 0 for a way that does without.
+func (w Way) bytes(m, k int) int {
+	switch {
+	case w.many != manyVariant{}:
+		return w.many.manyBytes(m, k)
+	case w.FP8():
+		return w.fp8.fp8Bytes(m, k)
+	}
+	return 0
+}
 
 func (w Way) String() string {
 	switch {
@@ -26,6 +41,8 @@ func (w Way) String() string {
 		return "unpacked"
 	case w.many != manyVariant{}:
 		return w.many.String()
+	case w.FP8():
+		return w.fp8.String()
 	}
 	return "packed"
 }
@@ -47,7 +64,10 @@ func manyBucket(m int) int {
 const mostPacked = 256
 
 // Ways returns what is worth trying for m rows of X, more than [MaxRows], the best guess first.
-func (e *Engine) Ways(w *Matrix, m int) []Way {
+func (e *Engine) Ways(w *Matrix, m int) []Way { return append(e.fp8Ways(w, m), e.halfWays(w, m)...) }
+
+// halfWays returns those of Ways that multiply in 16 bits.
+func (e *Engine) halfWays(w *Matrix, m int) []Way {
 	var all []Way
 	if e.dev.Info.Major == 9 && e.noCompiler == nil {
 		for _, v := range w.Format.manyVariants() {
@@ -108,16 +128,16 @@ func packedRows(n, k int) int {
 	return 48
 }
 
-// Kernel returns the source of the kernel for all rows for a format, if that is the way.
-func (w Way) Kernel(f Format) (k driver.Kernel, ok bool) {
-	if w.many == (manyVariant{}) {
-		return driver.Kernel{}, false
+// Kernels returns the sources of the kernels for all rows for a format, if that is the way: what prepares X, and what multiplies.
+func (w Way) Kernels(f Format) []driver.Kernel {
+	switch {
+	case w.many != manyVariant{}:
+		return []driver.Kernel{lutcolumns{}.kernel(), manyKernel{f, w.many}.kernel()}
+	case w.FP8():
+		return []driver.Kernel{lutbytes{f.Type}.kernel(), fp8Kernel{f, w.fp8}.kernel()}
 	}
-	return manyKernel{f, w.many}.kernel(), true
+	return nil
 }
-
-// PrepareKernel returns the source of the kernel that prepares X for those.
-func PrepareKernel() driver.Kernel { return lutcolumns{}.kernel() }
 
 // Way returns how m rows of X are multiplied: as [Engine.TuneMany] found, in this process or before, or by a rule of thumb.
 // The results of ways differ in how weights are rounded, and sums added.
@@ -146,19 +166,14 @@ func (e *Engine) Unpacks(w *Matrix, m int) bool { return e.Way(w, m).Unpacked() 
 
 // ScratchBytes returns the scratch memory that [Engine.MatMul] wants for m rows of X, 0 if it does without.
 func (e *Engine) ScratchBytes(w *Matrix, m int) int {
-	if way := e.Way(w, m); way.many != (manyVariant{}) {
-		return way.many.manyBytes(m, w.K)
-	}
-	return 0
+	return e.Way(w, m).bytes(m, w.K)
 }
 
 // MostScratch returns the scratch memory that any of the ways of [Engine.TuneMany] wants.
 func (e *Engine) MostScratch(w *Matrix, m int) int {
 	most := 0
 	for _, way := range e.Ways(w, m) {
-		if way.many != (manyVariant{}) {
-			most = max(most, way.many.manyBytes(m, w.K))
-		}
+		most = max(most, way.bytes(m, w.K))
 	}
 	return most
 }
@@ -168,7 +183,7 @@ func (e *Engine) MatMulWay(s *driver.Stream, w *Matrix, o Operands, way Way) err
 	switch {
 	case way.unpacked:
 		return errors.New("unpacked products are not the engine's")
-	case way.many == manyVariant{}:
+	case way.many == manyVariant{} && !way.FP8():
 		return e.matMulPacked(s, w, o)
 	}
 	if err := o.check(w); err != nil {
@@ -176,6 +191,9 @@ func (e *Engine) MatMulWay(s *driver.Stream, w *Matrix, o Operands, way Way) err
 	}
 	if o.Scratch == 0 {
 		return fmt.Errorf("no scratch memory for %d rows of X", o.M)
+	}
+	if way.FP8() {
+		return e.matMulFP8(s, w, o, way.fp8)
 	}
 	v := way.many
 	launch, p, share := v.manyPlan(w, o, manyWorkers, e.limits.sms)
@@ -212,7 +230,7 @@ func (e *Engine) TuneMany(s *driver.Stream, ring []*Matrix, o Operands, u *Unpac
 	for _, way := range e.Ways(w, o.M) {
 		call := func(i int) error { return e.MatMulWay(s, ring[i%len(ring)], o, way) }
 		switch {
-		case way.unpacked && u == nil || way.many != (manyVariant{}) && o.Scratch == 0:
+		case way.unpacked && u == nil || way.bytes(o.M, w.K) > 0 && o.Scratch == 0:
 			continue
 		case way.unpacked:
 			call = func(i int) error { return u.MatMul(s, ring[i%len(ring)], o, w.Format.Type, false) }

@@ -18,6 +18,7 @@ type tuningKey struct {
 	n, k   int
 	rows   int // the bucket of M
 	lookup Lookup
+	fp8    bool // whether ways in E4M3 were tried
 }
 
 // shape returns that of a product of m rows of X.
@@ -28,7 +29,7 @@ func (w *Matrix) shape(m int) shape {
 }
 
 func (w *Matrix) tuningKey(rows int) tuningKey {
-	key := tuningKey{w.Format, w.N, w.K, rows, w.lookup}
+	key := tuningKey{w.Format, w.N, w.K, rows, w.lookup, w.fp8 && rows > MaxRows}
 	if w.lookup == chosen && !w.integers {
 		key.lookup = Replicated
 	}

@@ -1,20 +1,30 @@
 // What Hopper alone has: products of a warpgroup out of shared memory, copies of whole pieces
 // of memory, and fragments written turned.
 
-// multiply_group begins to add to d the products of 64 rows of A, of which each warp holds 16 as
-// mma.m16n8k16 has them, and the COLUMNS columns of B, 16 rows deep, that descriptor tells of. Of a
+// multiply_group begins to add to d, or unless it ADDS to write there, the products of 64 rows of A, of which each warp
+// holds 16 as mma.m16n8k16 has them, and the COLUMNS columns of B, 16 rows deep, that descriptor tells of. Of a
 // tile of 8 columns d has what mma has. begin_products comes before the first, for what the registers
 // hold by then, end_products after the last that are waited for together; wait_products waits for all
 // but the last LEFT of those, and until then neither a nor d is touched.
-#if BF16
-#define TYPES ".f32.bf16.bf16 "
+// With FP8 numbers are E4M3 and B is 32 rows deep: of A lane 4g + t has columns 4t to 4t + 3 of row g in register 0, of
+// row g + 8 in register 1, and those 16 columns on in 2 and 3.
+#ifndef FP8
+#define FP8 0
+#endif
+#if FP8
+#define TYPES "k32.f32.e4m3.e4m3 "
+#define SIGNS ", 1, 1;"
+#elif BF16
+#define TYPES "k16.f32.bf16.bf16 "
+#define SIGNS ", 1, 1, 0;"
 #else
-#define TYPES ".f32.f16.f16 "
+#define TYPES "k16.f32.f16.f16 "
+#define SIGNS ", 1, 1, 0;"
 #endif
 #define COMMA ,
 #define DO8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define DO32(i) DO8(i), DO8(i + 8), DO8(i + 16), DO8(i + 24)
-#define AND_A "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor)
+#define AND_A "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor), "n"(ADDS)
 #define NAMES_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
 #define NAMES_16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -23,25 +33,26 @@
 #define NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define NAMES_112 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define MULTIPLY(N, NAMES, A, OPERANDS)                                                                                      \
-    __device__ __forceinline__ void multiply_group(float (&d)[N / 2], const u32 (&a)[4], u64 descriptor) {                   \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16" TYPES "{" NAMES "}, " A ", 1, 1, 1, 0;" : OPERANDS : AND_A); \
+#define MULTIPLY(N, NAMES, A, OPERANDS)                                                                                  \
+    template <u32 ADDS = 1>                                                                                              \
+    __device__ __forceinline__ void multiply_group(float (&d)[N / 2], const u32 (&a)[4], u64 descriptor) {               \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N TYPES "{" NAMES "}, " A SIGNS : OPERANDS : AND_A);           \
     }
 #if COLUMNS == 64
-MULTIPLY(64, NAMES_0 NAMES_16, "{%32, %33, %34, %35}, %36", DO32(0))
+MULTIPLY(64, NAMES_0 NAMES_16, "{%32, %33, %34, %35}, %36, %37", DO32(0))
 #elif COLUMNS == 96
-MULTIPLY(96, NAMES_0 NAMES_16 NAMES_32, "{%48, %49, %50, %51}, %52", DO32(0) COMMA DO8(32) COMMA DO8(40))
+MULTIPLY(96, NAMES_0 NAMES_16 NAMES_32, "{%48, %49, %50, %51}, %52, %53", DO32(0) COMMA DO8(32) COMMA DO8(40))
 #elif COLUMNS == 128
-MULTIPLY(128, NAMES_0 NAMES_16 NAMES_32 NAMES_48, "{%64, %65, %66, %67}, %68", DO32(0) COMMA DO32(32))
+MULTIPLY(128, NAMES_0 NAMES_16 NAMES_32 NAMES_48, "{%64, %65, %66, %67}, %68, %69", DO32(0) COMMA DO32(32))
 #elif COLUMNS == 160
-MULTIPLY(160, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64, "{%80, %81, %82, %83}, %84", DO32(0) COMMA DO32(32) COMMA DO8(64) COMMA DO8(72))
+MULTIPLY(160, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64, "{%80, %81, %82, %83}, %84, %85", DO32(0) COMMA DO32(32) COMMA DO8(64) COMMA DO8(72))
 #elif COLUMNS == 192
-MULTIPLY(192, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64 NAMES_80, "{%96, %97, %98, %99}, %100", DO32(0) COMMA DO32(32) COMMA DO32(64))
+MULTIPLY(192, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64 NAMES_80, "{%96, %97, %98, %99}, %100, %101", DO32(0) COMMA DO32(32) COMMA DO32(64))
 #elif COLUMNS == 224
-MULTIPLY(224, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64 NAMES_80 NAMES_96, "{%112, %113, %114, %115}, %116",
+MULTIPLY(224, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64 NAMES_80 NAMES_96, "{%112, %113, %114, %115}, %116, %117",
          DO32(0) COMMA DO32(32) COMMA DO32(64) COMMA DO8(96) COMMA DO8(104))
 #elif COLUMNS == 256
-MULTIPLY(256, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64 NAMES_80 NAMES_96 NAMES_112, "{%128, %129, %130, %131}, %132",
+MULTIPLY(256, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64 NAMES_80 NAMES_96 NAMES_112, "{%128, %129, %130, %131}, %132, %133",
          DO32(0) COMMA DO32(32) COMMA DO32(64) COMMA DO32(96))
 #endif
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -131,6 +142,13 @@ __device__ __forceinline__ Floats4 load_far(const void* p) {
     asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v.f[0]), "=f"(v.f[1]), "=f"(v.f[2]), "=f"(v.f[3]) : "l"(p) : "memory");
     return v;
+}
+
+// e4m3x2_of_f32 rounds two numbers to E4M3, those beyond its range to its largest; lo is in the low byte.
+__device__ __forceinline__ u16 e4m3x2_of_f32(float lo, float hi) {
+    u16 d;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(hi), "f"(lo));
+    return d;
 }
 
 // times multiplies two numbers by two, each product rounded, and times_plus adds two others before.

@@ -63,11 +63,14 @@ struct Copy {
     const void* from;
 };
 
+enum Number { F16, BF16, E4M3 };
+
 // Product is one of a warpgroup: D += A·B, of which a thread has four registers of A and its part of D.
 struct Product {
     uint32_t group;
     uint32_t columns;  // of B and D
-    bool bf16;
+    Number type;       // of A and B
+    bool adds;         // or D begins anew
     uint32_t a[4];
     uint64_t descriptor;  // of B
     std::vector<float*> d;
@@ -264,6 +267,12 @@ inline float float_of_f16(uint16_t h) {
     return h & 0x8000 ? -a : a;
 }
 inline float float_of_bf16(uint16_t h) { return float_of((uint32_t)h << 16); }
+inline float float_of_e4m3(uint8_t b) {
+    const uint32_t exponent = b >> 3 & 15, mantissa = b & 7;
+    float a = exponent == 0 ? ldexpf(mantissa, -9) : ldexpf(8 + mantissa, (int)exponent - 10);
+    if ((b & 0x7f) == 0x7f) a = NAN;
+    return b & 0x80 ? -a : a;
+}
 
 // To nearest, ties to even.
 inline uint16_t f16_of(float f) {
@@ -277,6 +286,14 @@ inline uint16_t f16_of(float f) {
 inline uint16_t bf16_of(float f) {
     const uint32_t b = bits_of(f);
     return f != f ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
+}
+// What is beyond the range becomes the largest.
+inline uint8_t e4m3_of(float f) {
+    const uint32_t b = bits_of(f), sign = b >> 24 & 0x80, mag = b & 0x7fffffff;
+    const float a = float_of(mag);
+    if (a != a) return 0x7f;
+    if (a < 0x1p-6f) return sign | (uint32_t)nearbyintf(a * 0x1p9f);
+    return sign | std::min<uint32_t>(0x7e, ((mag + 0x7ffff + (mag >> 20 & 1)) >> 20) - (120 << 3));
 }
 
 // ---- collectives ----
@@ -396,27 +413,30 @@ static void multiply_group(Thread* threads) {
         fail("a product by a matrix of descriptor %#llx", (unsigned long long)p.descriptor);
     const uint32_t first = (p.descriptor & 0x3fff) << 4;
     if (first % 32 != 0) fail("a product by a matrix at %u of shared memory", first);
-    const auto value = p.bf16 ? float_of_bf16 : float_of_f16;
-    std::vector<float> a(64 * 16), b(p.columns * 16);
+    const uint32_t deep = p.type == E4M3 ? 32 : 16, size = 32 / deep, each = 4 / size;  // numbers of a register
+    const auto value = [type = p.type](uint32_t bits) {
+        return type == E4M3 ? float_of_e4m3(bits) : type == BF16 ? float_of_bf16(bits) : float_of_f16(bits);
+    };
+    std::vector<float> a(64 * deep), b(p.columns * deep);
     for (uint32_t c = 0; c < p.columns; c++)
-        for (uint32_t k = 0; k < 16; k++) {
-            const uint32_t at = first + c * 128 + k * 2;
-            b[c * 16 + k] = value(*shared_at<uint16_t>(at ^ (at >> 7 & 7) << 4));
+        for (uint32_t k = 0; k < deep; k++) {
+            const uint32_t at = first + c * 128 + k * size, from = at ^ (at >> 7 & 7) << 4;
+            b[c * deep + k] = value(size == 1 ? *shared_at<uint8_t>(from) : *shared_at<uint16_t>(from));
         }
     for (uint32_t i = 0; i < WARPGROUP; i++) {
         const Product& m = threads[i].products[0];
-        if (m.descriptor != p.descriptor || m.columns != p.columns || m.bf16 != p.bf16) fail("another product than others of its warpgroup");
+        if (m.descriptor != p.descriptor || m.columns != p.columns || m.type != p.type || m.adds != p.adds) fail("another product than others of its warpgroup");
         for (uint32_t r = 0; r < 4; r++)
-            for (uint32_t e = 0; e < 2; e++)
-                a[(i / WARP * 16 + i % WARP / 4 + r % 2 * 8) * 16 + i % 4 * 2 + r / 2 * 8 + e] = value(m.a[r] >> 16 * e);
+            for (uint32_t e = 0; e < each; e++)
+                a[(i / WARP * 16 + i % WARP / 4 + r % 2 * 8) * deep + i % 4 * each + r / 2 * (deep / 2) + e] = value(m.a[r] >> 8 * size * e);
     }
     for (uint32_t i = 0; i < WARPGROUP; i++) {
         Product& m = threads[i].products[0];
         for (uint32_t j = 0; j < p.columns / 2; j++) {
-            const float* row = &a[(i / WARP * 16 + i % WARP / 4 + j / 2 % 2 * 8) * 16];
-            const float* column = &b[(j / 4 * 8 + i % 4 * 2 + j % 2) * 16];
-            double sum = *m.d[j];
-            for (uint32_t k = 0; k < 16; k++) sum += (double)row[k] * column[k];
+            const float* row = &a[(i / WARP * 16 + i % WARP / 4 + j / 2 % 2 * 8) * deep];
+            const float* column = &b[(j / 4 * 8 + i % 4 * 2 + j % 2) * deep];
+            double sum = p.adds ? *m.d[j] : 0;
+            for (uint32_t k = 0; k < deep; k++) sum += (double)row[k] * column[k];
             *m.d[j] = (float)sum;
         }
         m.d.clear();
@@ -557,12 +577,13 @@ static void arrive(uint32_t at) {
     settle(at);
 }
 
-template <uint32_t COLUMNS, bool BF16, size_t... I, class... A>
+template <uint32_t COLUMNS, Number TYPE, size_t... I, class... A>
 static void product(std::index_sequence<I...>, const std::tuple<A...>& all) {
     constexpr uint32_t N = COLUMNS / 2;
-    Product p = {self->product_groups, COLUMNS, BF16, {std::get<N>(all), std::get<N + 1>(all), std::get<N + 2>(all), std::get<N + 3>(all)}, std::get<N + 4>(all)};
-    if (std::get<N + 5>(all) != 1 || std::get<N + 6>(all) != 1 || std::get<N + 7>(all) != 1 || std::get<N + 8>(all) != 0)
-        fail("a product that is negative, begins anew or is by another matrix than one of rows of K");
+    Product p = {self->product_groups, COLUMNS, TYPE, std::get<N + 5>(all) != 0, {std::get<N>(all), std::get<N + 1>(all), std::get<N + 2>(all), std::get<N + 3>(all)}, std::get<N + 4>(all)};
+    if (std::get<N + 5>(all) > 1 || std::get<N + 6>(all) != 1 || std::get<N + 7>(all) != 1) fail("a product that is negative");
+    if constexpr (TYPE != E4M3)
+        if (std::get<N + 8>(all) != 0) fail("a product by another matrix than one of rows of K");
     if (!self->fenced) fail("a product without a fence before");
     (p.d.push_back(&std::get<I>(all)), ...);
     self->products.push_back(p);
@@ -757,6 +778,7 @@ inline void cvt_f32_f16(float& f, uint16_t h) { f = host::float_of_f16(h); }
 inline void cvt_rn_f16_f32(uint16_t& h, float f) { h = host::f16_of(f); }
 inline void cvt_rn_bf16_f32(uint16_t& h, float f) { h = host::bf16_of(f); }
 inline void cvt_rn_f16x2_f32(uint32_t& d, float hi, float lo) { d = host::f16_of(lo) | uint32_t(host::f16_of(hi)) << 16; }
+inline void cvt_rn_satfinite_e4m3x2_f32(uint16_t& d, float hi, float lo) { d = host::e4m3_of(lo) | uint16_t(host::e4m3_of(hi)) << 8; }
 inline void cvt_rn_bf16x2_f32(uint32_t& d, float hi, float lo) { d = host::bf16_of(lo) | uint32_t(host::bf16_of(hi)) << 16; }
 
 #define MMA(TYPE)                                                                                                             \
@@ -787,12 +809,12 @@ inline void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t& d, uint32_t from) {
     d = t.to;
 }
 
-#define WGMMA_OF(COLUMNS, TYPE, BF16)                                                                                       \
+#define WGMMA_OF(COLUMNS, DEEP, TYPE, NUMBER)                                                                              \
     template <class... A>                                                                                                 \
-    inline void wgmma_mma_async_sync_aligned_m64n##COLUMNS##k16_f32_##TYPE##_##TYPE(A&&... a) {                            \
-        host::product<COLUMNS, BF16>(std::make_index_sequence<COLUMNS / 2>(), std::forward_as_tuple(a...));                \
+    inline void wgmma_mma_async_sync_aligned_m64n##COLUMNS##k##DEEP##_f32_##TYPE##_##TYPE(A&&... a) {                      \
+        host::product<COLUMNS, host::NUMBER>(std::make_index_sequence<COLUMNS / 2>(), std::forward_as_tuple(a...));        \
     }
-#define WGMMA(COLUMNS) WGMMA_OF(COLUMNS, f16, false) WGMMA_OF(COLUMNS, bf16, true)
+#define WGMMA(COLUMNS) WGMMA_OF(COLUMNS, 16, f16, F16) WGMMA_OF(COLUMNS, 16, bf16, BF16) WGMMA_OF(COLUMNS, 32, e4m3, E4M3)
 WGMMA(64)
 WGMMA(96)
 WGMMA(128)

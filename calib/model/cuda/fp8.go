@@ -1,0 +1,58 @@
+package cuda
+
+import (
+	"errors"
+
+	"github.com/lutq/lutq/calib/model"
+	gemmcuda "github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+var _ model.Ops = (*FP8Ops)(nil)
+
+// FP8Ops are operations that multiply many rows of activations by quantized weights with both rounded to E4M3, as package
+// gemm/fp8 does. Everything else is that of [Ops], and weights that are no kind lut, or in groups of 32, are multiplied as there.
+type FP8Ops struct {
+	*Ops
+	others int
+}
+
+// NewFP8Ops returns operations that use those of o for what they do not do themselves. It fails where the GPU, or the type of
+// activations, has no such products.
+func NewFP8Ops(o *Ops) (*FP8Ops, error) {
+	switch {
+	case o.dev.Info.Major != 9:
+		return nil, errors.New("products in fp8 need a GPU of compute capability 9.0")
+	case !gemmcuda.Fuses(32, 32, o.acts):
+		return nil, errors.New("products in fp8 need activations of type f16 or bf16")
+	}
+	return &FP8Ops{Ops: o}, nil
+}
+
+// Others returns how many of the quantized weights are not multiplied so.
+func (o *FP8Ops) Others() int { return o.others }
+
+// Packed implements [model.Ops].
+func (o *FP8Ops) Packed(m weight.Matrix) (model.Weight, error) { return o.marked(o.Ops.Packed(m)) }
+
+// Layout implements [model.Ops].
+func (o *FP8Ops) Layout(l lut.Layout) (model.Weight, error) { return o.marked(o.Ops.Layout(l)) }
+
+func (o *FP8Ops) marked(w model.Weight, err error) (model.Weight, error) {
+	if err != nil {
+		return nil, err
+	}
+	packed, ok := w.(operand).base().packed.(*gemmcuda.Matrix)
+	rounds := false
+	if ok {
+		err = o.dev.Do(func() error {
+			rounds = o.engine.RoundToFP8(packed)
+			return nil
+		})
+	}
+	if !rounds {
+		o.others++
+	}
+	return w, err
+}

@@ -1,0 +1,222 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/gemm/conform"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/kerneltest"
+	"github.com/lutq/lutq/gemm/fp8"
+	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/repack"
+)
+
+// TestHostBytes holds rounded X to package fp8 and to what wgmma multiplies: of step s of 32 columns, register pair r of a
+// lane 4g + t of A has columns 8t + 4s + 2⌊r/2⌋ and the next ([repack.CUDATiles]); two steps are one of 32 columns, of which
+// register 2s + i has numbers 4t + 16s to 4t + 16s + 3 of B ("Register fragments for wgmma.mma_async.m64nNk32"). Of row i of
+// B 16 bytes lie at their number exclusive-or i%8.
+func TestHostBytes(t *testing.T) {
+	for _, dtype := range []driver.DType{driver.F16, driver.BF16} {
+		host := kerneltest.OnHost(t, lutbytes{dtype}.kernel(), 900)
+		for _, test := range []struct{ m, k int }{{1, 32}, {7, 96}, {8, 128}, {19, 160}, {33, 4512}} {
+			rng := rand.New(rand.NewPCG(uint64(test.m), 7))
+			x := conform.RandomHalves(rng, test.m*test.k, dtype)
+			row := func(m int) []uint16 { return x[m*test.k : (m+1)*test.k] }
+			clear(row(test.m - 1))
+			if test.m > 3 {
+				row(1)[test.k-1] = 0x7fff // NaN
+				for i := range row(2) {
+					row(2)[i] = uint16(i % 3) // the smallest there are
+				}
+			}
+			groups, atoms := roundedRows(test.m)/8, atomsOf(test.k)
+			want := make([]byte, roundedRows(test.m)*atoms*128)
+			scales := make([]float32, roundedRows(test.m))
+			for m := range test.m {
+				values, rounded := make([]float32, test.k), make([]float32, test.k)
+				most := float32(0x1p-100)
+				for i, v := range row(m) {
+					values[i] = conform.FromHalf(dtype, v)
+					most = max(most, float32(math.Abs(float64(values[i]))))
+				}
+				fp8.RoundRow(rounded, values)
+				scales[m] = most / 448
+				for of32 := 0; of32 < test.k; of32 += 32 {
+					for s := range 2 {
+						for lane := range 4 {
+							for e := range 4 {
+								v := rounded[of32+8*lane+4*s+e]
+								in128 := of32%128 + 16*s + 4*lane + e
+								at := (of32/128*groups+m/8)*1024 + m%8*128 + (in128/16^m%8)*16 + in128%16
+								want[at] = num.F32ToF8E4M3(v / scales[m])
+							}
+						}
+					}
+				}
+			}
+			for _, reverse := range []bool{false, true} {
+				var mem kerneltest.Memory
+				o := Operands{M: test.m, X: mem.Upload(driver.Bytes(x))}
+				o.Scratch = mem.Upload(slices.Repeat([]byte{0xff}, fp8Variant{manyVariant{64, 3}}.fp8Bytes(test.m, test.k)))
+				p := fp8Variant{manyVariant{64, 3}}.fp8Plan(&Matrix{N: 16, K: test.k, Format: Format{4, 128, weight.F16, dtype}, factor8: 1}, o, 4, 1)
+				host.Launch(t, &mem, bytesName, p.prepare, reverse, kerneltest.Struct(p.bytes))
+				got := mem.Read(o.Scratch)
+				for i, v := range scales {
+					s := math.Float32frombits(binary.LittleEndian.Uint32(got[len(want)+4*i:]))
+					if s != v && (s == s || v == v) {
+						t.Fatalf("%v, %d×%d: row %d has the scale %v, want %v", dtype, test.m, test.k, i, s, v)
+					}
+				}
+				for i, b := range want {
+					if got[i] != b && (got[i]&0x7f != 0x7f || b&0x7f != 0x7f) {
+						t.Fatalf("%v, %d×%d: byte %d is %#x, want %#x", dtype, test.m, test.k, i, got[i], b)
+					}
+				}
+				flags := got[int(p.work.flags-uint64(o.Scratch)):]
+				if n := 4 * (fp8Variant{manyVariant{64, 3}}).flags(4); !slices.Equal(flags[:n], make([]byte, n)) {
+					t.Error("flags are not all 0")
+				}
+			}
+		}
+	}
+}
+
+// TestHostFP8 runs lutfp8.cu on the host's processor, with what is asynchronous done at once and as late as it may be.
+func TestHostFP8(t *testing.T) {
+	formats := slices.DeleteFunc(Formats(), func(f Format) bool { return !f.hasFP8() })
+	for i, f := range formats {
+		variants := f.fp8Variants()
+		if !*long {
+			if i%13 != 5 {
+				continue
+			}
+			variants = variants[i%len(variants):][:1]
+		}
+		t.Run(f.name(), func(t *testing.T) {
+			t.Parallel()
+			prepare := kerneltest.OnHost(t, lutbytes{f.Type}.kernel(), 900)
+			for _, v := range variants {
+				h := hostFP8{f, v, prepare, kerneltest.OnHost(t, fp8Kernel{f, v}.kernel(), 900)}
+				for l, test := range []struct{ n, k, m, workers int }{
+					{333, 480, v.columns + 9, 3},
+					{64 * v.groups, 992, 40, 5},
+					{17, 320, v.columns, 1},
+					{200, 1312, 2*v.columns - 1, 4},
+				} {
+					if *long || l == 0 || l == 1+i%3 {
+						h.check(t, uint64(i), test.n, test.k, test.m, test.workers)
+					}
+				}
+			}
+		})
+	}
+}
+
+type hostFP8 struct {
+	f                 Format
+	v                 fp8Variant
+	prepare, multiply *kerneltest.Host
+}
+
+func (h hostFP8) check(t *testing.T, seed uint64, n, k, m, workers int) {
+	if h.f.Group >= k {
+		return
+	}
+	of := testMatrix(seed, n, k, h.f)
+	tiles := must(repack.CUDA(of))(t)
+	p := testProduct(n, k, m, h.f.Type, seed%2 == 0)
+	var first []byte
+	for _, reverse := range []bool{false, true} {
+		var mem kerneltest.Memory
+		w := &Matrix{N: n, K: k, Format: h.f, codes: mem.Upload(tiles.Codes), scales: mem.Upload(h.f.scales(tiles))}
+		w.codebook8, w.factor8 = table8(tiles.Codebook)
+		y := conform.Poisoned(m * n)[:m*n]
+		o := Operands{M: m, X: mem.Upload(driver.Bytes(p.X)), Scratch: mem.Upload(slices.Repeat([]byte{0xff}, h.v.fp8Bytes(m, k)))}
+		alignment, sms := 16, workers
+		if reverse {
+			alignment, sms = 2, (workers+1)/2
+		}
+		o.Y = mem.UploadAligned(driver.Bytes(y), alignment)
+		if p.Bias != nil {
+			o.Bias = mem.UploadAligned(driver.Bytes(p.Bias), alignment)
+		}
+		plan := h.v.fp8Plan(w, o, workers, sms)
+		h.prepare.Launch(t, &mem, bytesName, plan.prepare, reverse, kerneltest.Struct(plan.bytes))
+		h.multiply.Launch(t, &mem, fp8Name, plan.multiply, reverse, kerneltest.Struct(plan.params.bytes()), kerneltest.Struct(plan.work.bytes()), plan.scales)
+		got := mem.Read(o.Y)
+		if first == nil {
+			first = got
+		} else if !slices.Equal(got, first) {
+			t.Errorf("%v, %d rows by %d×%d: other bits in another order and on fewer blocks", h.v, m, n, k)
+		}
+		copy(driver.Bytes(y), got)
+		what := fmt.Sprintf("%v, %d rows by %d×%d, %d workers", h.v, m, n, k, workers)
+		if err := conform.CheckWritten(append(y, conform.Poisoned(0)...), h.f.Type); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		ref := conform.NewFP8Reference(rand.New(rand.NewPCG(1, 1)), of, p.X, p.Bias, m, 1, h.f.Type)
+		if rel, _ := ref.Errors(y); !(rel <= conform.Bound(h.f.Type)) {
+			t.Errorf("%s: relative error %.3g", what, rel)
+		}
+	}
+}
+
+// TestGPUFP8 multiplies many rows in E4M3 in every way that there is, on grids of as many blocks as the GPU takes and of fewer.
+func TestGPUFP8(t *testing.T) {
+	onGPU(t, func(e *Engine, s *driver.Stream) {
+		formats := slices.DeleteFunc(Formats(), func(f Format) bool { return !f.hasFP8() })
+		for i, f := range formats {
+			if !*long && i%19 != 3 {
+				continue
+			}
+			for _, test := range []struct{ n, k, m int }{{4100, 544, 600}, {2100, 1600, 300}, {1000, 4128, 65}, {40, 320, 17}}[i%2:] {
+				of := testMatrix(uint64(i), test.n, test.k, f)
+				p := testProduct(test.n, test.k, test.m, f.Type, i%2 == 0)
+				m := newGPUMatrix(t, e, s, of, f.Type)
+				if err := m.load(p); err != nil {
+					t.Fatal(err)
+				}
+				if !e.RoundToFP8(m.w) {
+					t.Skip("no GPU for E4M3, or no compiler")
+				}
+				m.o.Scratch = must(e.dev.Alloc(max(e.MostScratch(m.w, test.m), fp8Variant{manyVariant{256, 3}}.fp8Bytes(test.m, test.k))))(t)
+				ref := conform.NewFP8Reference(rand.New(rand.NewPCG(1, 1)), of, p.X, p.Bias, test.m, 1, f.Type)
+				for _, v := range f.fp8Variants() {
+					way := Way{fp8: v}
+					what := fmt.Sprintf("%s, %v, %+v", f.name(), way, test)
+					var first []uint16
+					for _, blocks := range []int{math.MaxInt, 131, 77, 1} {
+						e.LimitBlocks(blocks)
+						y := conform.Poisoned(test.m * test.n)
+						err := errors.Join(e.dev.Write(m.o.Y, driver.Bytes(y)), e.MatMulWay(s, m.w, m.o, way), s.Sync(), e.dev.Read(driver.Bytes(y), m.o.Y))
+						skipMissing(t, err)
+						if err = errors.Join(err, conform.CheckWritten(y, f.Type)); err != nil {
+							t.Fatalf("%s: %v", what, err)
+						}
+						if first != nil && !slices.Equal(y, first) {
+							t.Errorf("%s: other bits on up to %d blocks", what, blocks)
+						}
+						first = y
+					}
+					if rel, _ := ref.Errors(first); !(rel <= conform.Bound(f.Type)) {
+						t.Errorf("%s: relative error %.3g", what, rel)
+					}
+				}
+				e.LimitBlocks(math.MaxInt)
+				err := e.dev.Free(m.o.Scratch)
+				m.o.Scratch = 0
+				if err != nil {
+					t.Fatal(err)
+				}
+				m.close(t)
+			}
+		}
+	})
+}
