@@ -80,7 +80,8 @@ whichever is found to be faster, which eval-ppl then takes as well.
 With --kind bcq random weights are binary codes, of 1 to 8 bits. By --kernel
 planes their bits are multiplied on tensor cores, as those of models are; by
 gather:full and gather:half, for comparison, bytes of them look up tables of
-eight activations, or halves of such tables, as LUT-GEMM has it.
+eight activations, or halves of such tables, as LUT-GEMM has it. With --kind
+lut24 two of every four columns are kept (lutq help sparse), on cuda alone.
 
 On a cpu with AVX2 but not AVX-512 there are two kernels: lut-avx2 in float32
 and fixed-avx2 in fixed point, with which models read prompts and write tokens

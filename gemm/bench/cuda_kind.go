@@ -12,6 +12,8 @@ import (
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/bcq"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
@@ -46,7 +48,21 @@ func kinds() []kind {
 			},
 			pack: packBCQ,
 		},
+		{
+			name: lut24.Name, least: lut.MinBits, most: lut.MaxBits, kernels: []string{"mma.sp"},
+			random: func(r *rand.Rand, s Shape, bits, group int) weight.Matrix {
+				m := conform.RandomSparse(r, s.N, s.K, bits, group, weight.F16)
+				m.Kept.Codebook = conform.RoundedTable(m.Kept.Codebook, driver.BF16) // which float16 can hold as well
+				return m
+			},
+			pack: packSparse,
+		},
 	}
+}
+
+func packSparse(w weight.Matrix, _ string, t driver.DType) (func(*cuda.Engine) (product, error), error) {
+	tiles, err := repack.SparseCUDA(w.(*lut24.Matrix))
+	return func(e *cuda.Engine) (product, error) { return e.UploadSparse(tiles, t) }, err
 }
 
 func packBCQ(w weight.Matrix, kernel string, t driver.DType) (func(*cuda.Engine) (product, error), error) {
