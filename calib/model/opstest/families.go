@@ -270,7 +270,7 @@ func Soak(t *testing.T, ops model.Ops, tokens int, bound float64) {
 				t.Errorf("after %d tokens, beside %s: another token is the most likely", tokens, name)
 			}
 		}
-	}, "llama-llama3")
+	}, "llama-llama3", "qwen3-moe")
 }
 
 // follow goes on with the only text of a cache by its most likely tokens.
