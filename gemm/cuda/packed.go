@@ -59,7 +59,12 @@ func Pack(m weight.Matrix, t driver.DType) (upload func(*Engine) (Packed, error)
 		if err != nil {
 			return nil, err
 		}
-		return func(e *Engine) (Packed, error) { return e.UploadSparse(tiles, t) }, nil
+		return func(e *Engine) (Packed, error) {
+			if !e.canSparse(tiles, t) {
+				return nil, nil
+			}
+			return e.UploadSparse(tiles, t)
+		}, nil
 	case *bcq.Matrix:
 		if !Fuses(m.K, m.Group, t) {
 			return nil, nil

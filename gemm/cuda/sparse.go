@@ -74,6 +74,17 @@ func (e *Engine) UploadSparse(t *repack.SparseTiles, dtype driver.DType) (*Spars
 	return m, nil
 }
 
+// canSparse reports whether there are kernels for a matrix on the engine's device, which takes a compiler.
+func (e *Engine) canSparse(t *repack.SparseTiles, dtype driver.DType) bool {
+	f, err := FormatOf(t.Kept, dtype)
+	if err != nil || e.noCompiler != nil {
+		return false
+	}
+	n, k := t.Shape()
+	_, err = e.sparseConfigs(&SparseMatrix{N: n, K: k, Format: f}, 1)
+	return err == nil
+}
+
 // Bytes returns what the matrix takes of the GPU's memory, which a multiplication reads once.
 func (m *SparseMatrix) Bytes() int64 { return m.bytes }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -31,6 +32,40 @@ func TestSparseCompile(t *testing.T) {
 		}
 	}
 	kerneltest.Compile(t, c, variants)
+}
+
+// TestPackSparse has a matrix kept dense where there is no kernel for it: without a compiler, on a GPU of little shared memory,
+// and in groups or a type that none is compiled for.
+func TestPackSparse(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	good := limits{132, 227 << 10}
+	for _, test := range []struct {
+		name  string
+		e     Engine
+		group int
+		k     int
+		dtype driver.DType
+		packs bool // whether there is a layout
+	}{
+		{"no compiler", Engine{limits: good, noCompiler: errors.New("no compiler")}, 128, 512, driver.F16, true},
+		{"little shared memory", Engine{limits: limits{80, 48 << 10}}, 128, 512, driver.F16, true},
+		{"groups of 32", Engine{limits: good}, 32, 512, driver.F16, false},
+		{"columns", Engine{limits: good}, 128, 520, driver.F16, false},
+		{"type", Engine{limits: good}, 128, 512, driver.F32, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			upload, err := Pack(conform.RandomSparse(r, 32, test.k, 4, test.group, weight.F16), test.dtype)
+			if err != nil || (upload != nil) != test.packs {
+				t.Fatalf("packs %v, %v: want %v", upload != nil, err, test.packs)
+			}
+			if upload == nil {
+				return
+			}
+			if w, err := upload(&test.e); w != nil || err != nil {
+				t.Errorf("uploads %v, %v: want nothing", w, err)
+			}
+		})
+	}
 }
 
 // sparseTestFormats covers every width, group, scale type and type of X, if not every combination.
