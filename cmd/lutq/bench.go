@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -36,6 +37,7 @@ type benchOptions struct {
 	kind, kernel     string
 	format           string
 	lookups          []string
+	sustain          time.Duration
 	threads          int
 	selftest, asJSON bool
 	noVerify         bool
@@ -99,6 +101,7 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	o.addDevice(f, "cuda where there is a GPU, unless --dtype is f32")
 	o.addAct(f)
 	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAME`s of how codes become weights on cuda, a row for each: "+strings.Join(cuda.Lookups(), ", "))
+	f.DurationVar(&o.sustain, "sustain", 0, "call each product on cuda for a `TIME` such as 30s besides")
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")
 	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0 (default none)")
@@ -159,11 +162,13 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	case gpu:
 		rows, err = bench.CUDA(ctx, bench.CUDAOptions{
 			Shapes: bo.Shapes, Bits: bo.Bits, Group: bo.Group, Layers: bo.Layers, M: bo.M,
-			Kind: o.kind, Kernel: o.kernel, DType: o.dtype, Lookups: lookups, FP8: o.fp8(), Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
+			Kind: o.kind, Kernel: o.kernel, DType: o.dtype, Lookups: lookups, Sustain: o.sustain, FP8: o.fp8(), Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
 		})
 		err = hintDoctor(err)
 	case len(lookups) > 0:
 		err = usage("--lookup is for cuda")
+	case o.sustain > 0:
+		err = usage("--sustain is for cuda")
 	default:
 		rows, err = bench.CPU(ctx, bo)
 	}
@@ -214,7 +219,7 @@ func (o *benchOptions) check(model string) error {
 	case o.selftest && model != "":
 		return usage("--selftest takes no model: its data is random")
 	}
-	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup"} {
+	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup", "sustain"} {
 		if o.selftest && o.given(name) {
 			return usage("--selftest and --%s do not go together", name)
 		}
@@ -536,7 +541,24 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 	if format == "md" {
 		prefix = "\n\\"
 	}
+	for _, r := range rows {
+		if len(r.Seconds) > 0 {
+			if err := u.printSeconds(format, r); err != nil {
+				return err
+			}
+		}
+	}
 	return noteNoise(u.stdout, prefix, rows)
+}
+
+// printSeconds prints what came of a product over and over.
+func (u *ui) printSeconds(format string, r bench.Row) error {
+	var cells [][]string
+	for i, s := range r.Seconds {
+		cells = append(cells, []string{strconv.Itoa(i + 1), digits(s.Us, 4), fmt.Sprintf("%.0f", s.MHz), fmt.Sprintf("%.3f", r.Seconds[0].Us/s.Us)})
+	}
+	fmt.Fprintf(u.stdout, "\n%dx%d, %d bits, m %d, over and over: rate of the last second over the first %.3f\n\n", r.N, r.K, r.Bits, r.M, r.Sustained())
+	return u.printCells(format, []string{"second", "us", "MHz", "of first"}, cells)
 }
 
 // printCells prints a table in the format table, md or csv.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
@@ -38,6 +39,9 @@ type CUDAOptions struct {
 	// Lookups compare how codes become weights: a row for each. Where [cuda.Integers] is among them random
 	// tables are those. Empty is as ever, by the table of a matrix.
 	Lookups []cuda.Lookup
+
+	// Sustain is for how long each product is called over and over besides, as [Row.Seconds] tells: 0.
+	Sustain time.Duration
 
 	// RingBytes is the least size of the ring that weights rotate through,
 	// unless that takes more than 4096 matrices: four times the level-2 cache.
@@ -266,7 +270,7 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 			return err
 		}
 		if len(b.Lookups) == 0 {
-			if err := b.add(set, ring, m, ""); err != nil {
+			if err := b.add(ctx, set, ring, m, ""); err != nil {
 				return err
 			}
 		}
@@ -277,7 +281,7 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 					return fmt.Errorf("lookup %v: %w", l, err)
 				}
 			}
-			if err := b.add(set, with, m, l.String()); err != nil {
+			if err := b.add(ctx, set, with, m, l.String()); err != nil {
 				return err
 			}
 		}
@@ -286,8 +290,8 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 }
 
 // add adds the row of a ring with a lookup, if one is asked for.
-func (b *cudaBench) add(set []Layer, ring []*cuda.Matrix, m int, lookup string) error {
-	row, err := b.row(set, ring, m)
+func (b *cudaBench) add(ctx context.Context, set []Layer, ring []*cuda.Matrix, m int, lookup string) error {
+	row, err := b.row(ctx, set, ring, m)
 	if err != nil {
 		return fmt.Errorf("m %d: %w", m, err)
 	}
@@ -309,7 +313,7 @@ func ringIsLong(n, bytes, least int) bool {
 }
 
 // row measures a ring of the layers of one set, which stand in it in turn.
-func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err error) {
+func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m int) (_ Row, err error) {
 	first := set[0].Matrix
 	n, k := first.N, first.K
 	x := conform.RandomHalves(b.rand, m*k, b.dtype)
@@ -391,6 +395,12 @@ func (b *cudaBench) row(set []Layer, ring []*cuda.Matrix, m int) (_ Row, err err
 	}
 	if !slices.Equal(y, last) {
 		return Row{}, fmt.Errorf("other bits in a graph than alone: %w", ErrMismatch)
+	}
+
+	if b.Sustain > 0 {
+		if row.Seconds, err = b.engine.Sustain(ctx, b.stream, &cuda.Arm{Call: multiply, Ring: len(ring)}, b.Sustain); err != nil {
+			return Row{}, err
+		}
 	}
 
 	row.times(product, probe, plain)

@@ -1,5 +1,7 @@
 package bench
 
+import "github.com/lutq/lutq/gemm/cuda"
+
 // unpackedKernel is the kernel of rows whose weights are written as numbers first, for cuBLAS.
 const unpackedKernel = "unpacked, cuBLAS"
 
@@ -54,6 +56,9 @@ type Row struct {
 	GFLOPPerS   float64 `json:"gflop_per_s"`
 	DenseGFLOPS float64 `json:"dense_gflop_per_s"`
 
+	// Seconds of the product over and over, where that was asked for.
+	Seconds []cuda.Second `json:"seconds,omitempty"`
+
 	// What only a GPU's rows have: its name, the names of the layers that a row
 	// stands for where they are several, the number of copies that the weights
 	// rotated through, the largest error of an element in
@@ -73,4 +78,12 @@ type Row struct {
 	Spread    float64 `json:"spread"`
 	OtherCPUs float64 `json:"other_cpus,omitempty"`
 	Noisy     bool    `json:"noisy"`
+}
+
+// Sustained returns the rate of the last second over that of the first, or 0 where there are fewer than two.
+func (r *Row) Sustained() float64 {
+	if len(r.Seconds) < 2 {
+		return 0
+	}
+	return r.Seconds[0].Us / r.Seconds[len(r.Seconds)-1].Us
 }
