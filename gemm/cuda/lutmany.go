@@ -129,6 +129,8 @@ type work struct {
 	power, back                          float32
 	fields, rows, atoms, workers, shared uint32
 	groupsOfX                            uint32
+
+	cost int // about, in atoms of a field that a worker multiplies by: no part of the argument
 }
 
 func (w *work) bytes() []byte {
@@ -158,14 +160,13 @@ func (v manyVariant) divide(n, k, m, most int) work {
 		fields: uint32(fields), rows: uint32(rows), atoms: uint32(atomsOf(k)), workers: uint32(most),
 		groupsOfX: uint32((m + preparedRows - 1) / preparedRows),
 	}
-	// What a division takes is counted in atoms.
-	least := (fields + most - 1) / most * atomsOf(k)
-	if shares := (fields*atomsOf(k)+most-1)/most + forShares; shares < least {
-		w.shared, least = uint32(min(fields, fields%most+most)), shares
+	w.cost = (fields + most - 1) / most * atomsOf(k)
+	if shares := (fields*atomsOf(k)+most-1)/most + forShares; shares < w.cost {
+		w.shared, w.cost = uint32(min(fields, fields%most+most)), shares
 	}
 	for sharers := 2; sharers <= min(mostSharers, atomsOf(k)) && sharers*fields <= most; sharers++ {
-		if part := (atomsOf(k)+sharers-1)/sharers + forParts; part < least {
-			w.shared, w.workers, least = uint32(fields), uint32(sharers*fields), part
+		if part := (atomsOf(k)+sharers-1)/sharers + forParts; part < w.cost {
+			w.shared, w.workers, w.cost = uint32(fields), uint32(sharers*fields), part
 		}
 	}
 	w.workers = min(w.workers, max(w.shared*w.atoms, w.fields-w.shared))
@@ -229,11 +230,9 @@ func (f Format) scaleExponent(scales []byte, codebook []float32) int {
 
 // guess returns about how many cycles a product takes on an H200.
 func (v manyVariant) guess(n, k, m int) float64 {
-	const fixed = 20000              // to begin, to write and to add what others left
-	half := map[manyVariant]float64{ // of an atom of a field
-		{256, 2}: 1350, {192, 2}: 1050, {128, 2}: 760, {128, 3}: 1100, {96, 3}: 780, {64, 4}: 950,
+	const fixed = 8000               // to begin and to write
+	atom := map[manyVariant]float64{ // of a field
+		{256, 2}: 2160, {192, 2}: 1730, {128, 2}: 1410, {128, 3}: 1860, {96, 3}: 1580, {64, 4}: 1870,
 	}[v]
-	w := v.divide(n, k, m, manyWorkers)
-	atoms := float64(w.shared*w.atoms)/float64(w.workers) + float64((w.fields-w.shared)/manyWorkers*w.atoms)
-	return fixed + 2*atoms*half
+	return fixed + float64(v.divide(n, k, m, manyWorkers).cost)*atom
 }

@@ -169,6 +169,29 @@ func TestDivide(t *testing.T) {
 	}
 }
 
+// TestGuess holds what products are taken to take to cycles that an H200 took, from the end of the kernel in front on.
+func TestGuess(t *testing.T) {
+	for _, test := range []struct {
+		v       manyVariant
+		n, k, m int
+		cycles  float64
+	}{
+		{manyVariant{64, 4}, 8192, 8192, 64, 46400},
+		{manyVariant{64, 4}, 28672, 4096, 64, 65400}, // whole fields, fewer than workers
+		{manyVariant{96, 3}, 28672, 4096, 96, 76000},
+		{manyVariant{128, 3}, 28672, 4096, 128, 84600},
+		{manyVariant{128, 2}, 28672, 4096, 128, 93800},
+		{manyVariant{256, 2}, 8192, 8192, 256, 86400},
+		{manyVariant{256, 2}, 8192, 8192, 1024, 282100},
+		{manyVariant{256, 2}, 28672, 4096, 256, 142800},
+		{manyVariant{256, 2}, 28672, 4096, 1024, 511000},
+	} {
+		if guess := test.v.guess(test.n, test.k, test.m); guess < test.cycles*0.85 || guess > test.cycles*1.15 {
+			t.Errorf("%v, %d rows by %d×%d: %.0f cycles for %.0f", test.v, test.m, test.n, test.k, guess, test.cycles)
+		}
+	}
+}
+
 // TestScaleExponent holds scales to the range of float16.
 func TestScaleExponent(t *testing.T) {
 	f := Format{4, 64, weight.BF16, driver.F16}
