@@ -68,16 +68,27 @@ func SelftestCUDA(ctx context.Context, o CUDASelftestOptions) (*CUDASelftestResu
 		for i, f := range sparse {
 			tests = append(tests, t.sparseTest(c, i, f, o.Seed))
 		}
-		return inOrder(ctx, tests, (*formatTest).preparation, func(f *formatTest) error {
+		codes := o.bcqFormats()
+		if g.dev.CanCompile() != nil {
+			codes = nil // whose kernels are not built ahead of time
+		}
+		done := func() {
+			t.Formats++
+			if o.Done != nil {
+				o.Done(t.Formats, len(tests)+len(codes))
+			}
+		}
+		err := inOrder(ctx, tests, (*formatTest).preparation, func(f *formatTest) error {
 			if err := t.run(ctx, f); err != nil {
 				return err
 			}
-			t.Formats++
-			if o.Done != nil {
-				o.Done(t.Formats, len(tests))
-			}
+			done()
 			return nil
 		})
+		if err != nil {
+			return err
+		}
+		return t.binaryCodes(ctx, c, codes, o.Seed, done)
 	})
 	t.Kernels = len(t.kernels)
 	return &t.CUDASelftestResult, err

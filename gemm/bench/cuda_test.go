@@ -238,6 +238,54 @@ func TestInOrder(t *testing.T) {
 	}
 }
 
+// TestSelftestBCQ runs the self-test of a format of binary codes on a GPU that is the host's processor, and finds a
+// bit that is turned.
+func TestSelftestBCQ(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles kernels for the host")
+	}
+	kerneltest.HostGPU(t, 9, false)
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	c, err := driver.OpenGPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := CUDASelftestOptions{Bits: []int{2}, Groups: []int{128}, Scales: []weight.ScaleType{weight.F16}, DTypes: []string{"f16"}}
+	formats := o.bcqFormats()
+	if len(formats) != 1 {
+		t.Fatalf("%d formats: want one", len(formats))
+	}
+	err = onGPU(c, func(g *gpu) error {
+		s := &cudaSelftest{gpu: g, kernels: make(map[string]bool)}
+		s.WorstErr = make(map[string]float64)
+		if err := s.binaryCodes(context.Background(), c, formats, 1, func() {}); err != nil {
+			return err
+		}
+		if len(s.Failures) > 0 || s.Checks != 11 || !(s.WorstErr["f16"] > 1e-5) {
+			t.Errorf("%d checks, worst error %g, failures %q", s.Checks, s.WorstErr["f16"], s.Failures)
+		}
+		test := s.bcqTest(c, 0, formats[0], 1)
+		for _, step := range test.steps {
+			if err := step(); err != nil {
+				return err
+			}
+		}
+		for i := range test.tiles.Planes[:512] {
+			test.tiles.Planes[i] ^= 0xff
+		}
+		if err := s.runBCQ(test); err != nil {
+			return err
+		}
+		if len(s.Failures) == 0 {
+			t.Error("turned bits are not found")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestSelftestHost runs the self-test of one format, which both kernels are for, on a GPU that is
 // the host's processor. No kernel may be compiled that is not compiled ahead.
 func TestSelftestHost(t *testing.T) {

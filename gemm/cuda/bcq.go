@@ -125,6 +125,13 @@ func noPTX(driver.DeviceInfo) ([]byte, error) {
 	return nil, errors.New("kernels for binary codes are compiled when they are needed")
 }
 
+// BCQKernels returns the sources of the kernels for a format that the engine's device has.
+func (e *Engine) BCQKernels(f BCQFormat) []driver.Kernel {
+	return []driver.Kernel{
+		bcqPlanesFor(f, 1, e.limits).kernel(), bcqPlanesFor(f, MaxRows, e.limits).kernel(), bcqRows{f, f.Type}.kernel(),
+	}
+}
+
 // bcqRows is bcqrows.cu as it is compiled.
 type bcqRows struct {
 	format BCQFormat
@@ -208,8 +215,9 @@ func (m *BCQMatrix) Close() error {
 // ScratchBytes implements [Packed]: none.
 func (m *BCQMatrix) ScratchBytes(int) int { return 0 }
 
-// bcqMostRows are the rows of X up to which a kernel for every 16 is faster than unpacking.
-const bcqMostRows = 128
+// bcqMostRows are the rows of X up to which a kernel for every 16 is faster than unpacking, as an H200 has it at 28672×4096 and 4
+// bits.
+const bcqMostRows = 48
 
 // Unpacks implements [Packed].
 func (m *BCQMatrix) Unpacks(rows int) bool { return rows > bcqMostRows }

@@ -9,6 +9,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
@@ -154,6 +155,22 @@ func (c *check) sparse(n, k, bits, group int, st weight.ScaleType) weights {
 	return c.weight(func(ops Ops) (model.Weight, error) { return ops.Packed(m) })
 }
 
+// binary uploads a random matrix of binary codes.
+func (c *check) binary(n, k, bits, group int, st weight.ScaleType) weights {
+	m := &bcq.Matrix{N: n, K: k, Bits: bits, Group: group, ScaleType: st}
+	m.Planes = make([]byte, n*bits*m.PlaneBytes())
+	for i := range m.Planes {
+		m.Planes[i] = byte(c.r.Uint32())
+		if i%m.PlaneBytes() == k/8 {
+			m.Planes[i] &= 1<<(k%8) - 1
+		}
+	}
+	m.Alphas, m.Offsets = make([]byte, n*m.Groups()*bits*st.Size()), make([]byte, n*m.Groups()*st.Size())
+	st.Encode(m.Alphas, c.scales(n*m.Groups()*bits, st))
+	st.Encode(m.Offsets, c.scales(n*m.Groups(), st))
+	return c.weight(func(ops Ops) (model.Weight, error) { return ops.Packed(m) })
+}
+
 // quantized returns a random quantized matrix.
 func (c *check) quantized(n, k, bits, group int, st weight.ScaleType) *lut.Matrix {
 	m := &lut.Matrix{N: n, K: k, Bits: bits, Group: group, ScaleType: st, Codebook: c.table(bits)}
@@ -232,6 +249,7 @@ func testEmbed(t *testing.T, ops Ops, o Options) {
 		}
 	}
 	run("packed", 75, func(c *check) weights { return c.packed(29, 75, 3, 32, weight.F16) })
+	run("binary", 96, func(c *check) weights { return c.binary(29, 96, 3, 32, weight.F16) })
 	run("sparse", 160, func(c *check) weights { return c.sparse(29, 160, 4, 32, weight.F16) })
 }
 
@@ -316,6 +334,11 @@ func testLinear(t *testing.T, ops Ops, o Options) {
 				return c.packed(n, k, bits, shape[2], st)
 			})
 		}
+	}
+	for _, shape := range [][4]int{{17, 44, 3, 22}, {65, 352, 2, 64}, {48, 288, 6, 288}, {33, 544, 1, 32}} {
+		run(fmt.Sprintf("binary, %d bits, groups of %d", shape[2], shape[3]), shape[0], shape[1], func(c *check, n, k int) weights {
+			return c.binary(n, k, shape[2], shape[3], weight.F16)
+		})
 	}
 	for i, shape := range [][3]int{{17, 44, 22}, {65, 352, 64}, {48, 288, 144}, {33, 544, 32}} {
 		run(fmt.Sprintf("sparse, %d bits, %d kept", lut.MinBits+i, shape[2]), shape[0], shape[1], func(c *check, n, k int) weights {

@@ -1,0 +1,136 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/lutq/lutq/gemm/conform"
+	"github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/repack"
+)
+
+// bcqTest is the test of the kernels of one format of binary codes on one matrix.
+type bcqTest struct {
+	format cuda.BCQFormat
+	rand   *rand.Rand
+	matrix weight.Matrix
+	tiles  *repack.BCQTiles
+	steps  []func() error
+}
+
+func (f *bcqTest) preparation() []func() error { return f.steps }
+
+// bcqTest returns the test of format i, to be prepared.
+func (t *cudaSelftest) bcqTest(c *driver.CUDA, i int, f cuda.BCQFormat, seed uint64) *bcqTest {
+	test := &bcqTest{format: f, rand: rand.New(rand.NewPCG(seed, uint64(i)))}
+	test.steps = append(test.steps, func() (err error) {
+		n, k, group := 1+test.rand.IntN(600), 32*(9+test.rand.IntN(60)), f.Group
+		if group == 0 {
+			group = k
+		}
+		m := conform.RandomBCQ(test.rand, n, k, f.Bits, group, f.Scale, i%3 != 2)
+		test.matrix = m
+		test.tiles, err = repack.BCQ(m)
+		return err
+	})
+	kernels := new(formatTest)
+	for _, k := range t.engine.BCQKernels(f) {
+		t.compiled(c, kernels, k)
+	}
+	test.steps = append(test.steps, kernels.steps...)
+	return test
+}
+
+// runBCQ multiplies few and many rows of X twice, on as many blocks as the GPU takes and on few, which gives the same bits, and
+// unpacks the matrix.
+func (t *cudaSelftest) runBCQ(f *bcqTest) (err error) {
+	w, err := t.engine.UploadBCQ(f.tiles, f.format.Type)
+	if err != nil {
+		return err
+	}
+	mem := memory{dev: t.dev}
+	defer func() { err = errors.Join(err, mem.free(), w.Close()) }()
+	n, k := f.matrix.Shape()
+	dtype := f.format.Type
+	for _, rows := range []int{1, 2 + f.rand.IntN(6), 8, 9 + f.rand.IntN(8), 17 + f.rand.IntN(40)} {
+		x, bias := conform.RandomHalves(f.rand, rows*k, dtype), conform.RandomHalves(f.rand, n, dtype)
+		o := cuda.Operands{M: rows, X: mem.upload(driver.Bytes(x)), Bias: mem.upload(driver.Bytes(bias)), Y: mem.alloc(2 * (rows*n + conform.Guard))}
+		if mem.err != nil {
+			return mem.err
+		}
+		want := conform.NewRowReference(f.rand, f.matrix, x, bias, rows, 1, dtype)
+		var first []uint16
+		for _, blocks := range []int{t.dev.Info.SMs, 1 + f.rand.IntN(4)} {
+			t.engine.LimitBlocks(blocks)
+			err := errors.Join(t.dev.Fill8(o.Y, conform.Poison, 2*(rows*n+conform.Guard)), w.MatMul(t.stream, o))
+			t.engine.LimitBlocks(t.dev.Info.SMs)
+			if err != nil {
+				return err
+			}
+			y, err := t.readResult(o.Y, rows*n, dtype)
+			t.Checks++
+			rel := 0.0
+			if err == nil {
+				if rel, _ = want.Errors(y); !(rel <= conform.Bound(dtype)) {
+					err = fmt.Errorf("relative error %.3g", rel)
+				}
+			}
+			if err == nil && first != nil && !slices.Equal(y, first) {
+				err = errors.New("not the bits of the first time")
+			}
+			if err != nil {
+				t.Failures = append(t.Failures, fmt.Sprintf("binary codes %+v, %d×%d, %d rows, up to %d blocks: %v", f.format, n, k, rows, blocks, err))
+				continue
+			}
+			first = y
+			t.WorstErr[dtype.String()] = max(t.WorstErr[dtype.String()], rel)
+		}
+	}
+	halves := make([]uint16, n*k)
+	dst := mem.alloc(2 * n * k)
+	if mem.err != nil {
+		return mem.err
+	}
+	if err := errors.Join(w.Rows(t.stream, dst, dtype, 0, 0, n), t.stream.Sync(), t.dev.Read(driver.Bytes(halves), dst)); err != nil {
+		return err
+	}
+	t.Checks++
+	for i, v := range weight.Dequantize(f.matrix) {
+		if halves[i] != conform.ToHalf(dtype, v) {
+			t.Failures = append(t.Failures, fmt.Sprintf("binary codes %+v, %d×%d: weight %d,%d is unpacked as %g", f.format, n, k, i/k, i%k, conform.FromHalf(dtype, halves[i])))
+			break
+		}
+	}
+	*f = bcqTest{} // for others' room
+	return nil
+}
+
+// bcqFormats returns the formats of binary codes that the options ask for.
+func (o *CUDASelftestOptions) bcqFormats() []cuda.BCQFormat {
+	return slices.DeleteFunc(cuda.BCQFormats(), func(f cuda.BCQFormat) bool {
+		return len(o.Bits) > 0 && !slices.Contains(o.Bits, f.Bits) ||
+			len(o.Groups) > 0 && !slices.Contains(o.Groups, f.Group) ||
+			len(o.Scales) > 0 && !slices.Contains(o.Scales, f.Scale) ||
+			len(o.DTypes) > 0 && !slices.Contains(o.DTypes, f.Type.String())
+	})
+}
+
+// binaryCodes checks the kernels of some formats of binary codes, and calls done after each.
+func (t *cudaSelftest) binaryCodes(ctx context.Context, c *driver.CUDA, formats []cuda.BCQFormat, seed uint64, done func()) error {
+	tests := make([]*bcqTest, 0, len(formats))
+	for i, f := range formats {
+		tests = append(tests, t.bcqTest(c, i, f, seed))
+	}
+	return inOrder(ctx, tests, (*bcqTest).preparation, func(f *bcqTest) error {
+		if err := t.runBCQ(f); err != nil {
+			return err
+		}
+		done()
+		return nil
+	})
+}
