@@ -60,10 +60,14 @@ func (e *Engine) experts(w *Matrix, experts, m int, g Gates) (shape, Config, err
 		return s, nil, fmt.Errorf("groups of %d rows of activations: want 1 to %d", m, GroupRows)
 	}
 	s.slices = expertSlices(s.units())
-	// That with the fewest codes ahead: what a block finds out first takes registers.
-	c := slices.MinFunc(lutgemm{}.variants(w.Format, m), func(a, b Config) int { return cmp.Compare(a.(gemmVariant).depth, b.(gemmVariant).depth) }).(gemmVariant)
-	c.slices = s.slices
-	return s, c, nil
+	return s, w.Format.expertConfig(s.slices), nil
+}
+
+// expertConfig returns the configuration with the fewest codes ahead: what a block finds out first takes registers.
+func (f Format) expertConfig(split int) Config {
+	c := slices.MinFunc(lutgemm{}.variants(f, GroupRows), func(a, b Config) int { return cmp.Compare(a.(gemmVariant).depth, b.(gemmVariant).depth) }).(gemmVariant)
+	c.slices = split
+	return c
 }
 
 // planExperts is plan for up to so many groups of rows of X, each of which has an expert.

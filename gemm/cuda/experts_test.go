@@ -78,8 +78,7 @@ func TestHostExperts(t *testing.T) {
 
 			s := shape{Format: c.f, n: c.n, k: c.k, m: GroupRows, gated: c.act != ""}
 			s.slices = expertSlices(s.units())
-			config := lutgemm{}.variants(c.f, GroupRows)[0].(gemmVariant)
-			config.slices = s.slices
+			config := c.f.expertConfig(s.slices)
 			p, launch, err := s.planExperts(config, limits{sms: c.blocks, sharedBlock: 227 << 10}, len(c.groups))
 			if err != nil {
 				t.Fatal(err)

@@ -97,8 +97,7 @@ func TestCompile(t *testing.T) {
 	}
 	for _, f := range expertFormats(*long || *cover) {
 		for _, act := range []string{"", "silu"} {
-			c := lutgemm{}.variants(f, GroupRows)[0]
-			k := f.expertKernel(c, act)
+			k := f.expertKernel(f.expertConfig(8), act)
 			k.Options.Arch = "sm_90a"
 			variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, experts, gates %q", f.Bits, act), Kernel: k, Spills: gatedSpills})
 		}
