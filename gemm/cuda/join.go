@@ -26,8 +26,10 @@ func CanJoin(parts ...*Matrix) bool {
 // matrices differ in more than their rows, or one before the last does not end with a tile.
 func (e *Engine) Join(parts ...*Matrix) (*Matrix, error) {
 	first := parts[0]
-	all := &Matrix{K: first.K, Format: first.Format, engine: e, codebook: first.codebook, lookup: chosen, integers: first.integers, exponent: first.exponent,
-		fp8: first.fp8, codebook8: first.codebook8, factor8: first.factor8}
+	all := &Matrix{
+		K: first.K, Format: first.Format, engine: e, codebook: first.codebook, lookup: chosen, integers: first.integers, exponent: first.exponent,
+		fp8: first.fp8, codebook8: first.codebook8, factor8: first.factor8,
+	}
 	units := (first.K + repack.UnitCols - 1) / repack.UnitCols
 	codes, scales := units*repack.UnitCols*repack.TileRows/8*first.Format.Bits, first.Format.scaleBytes(units) // of a tile
 	if !CanJoin(parts...) {
