@@ -27,7 +27,7 @@ import (
 var ErrMismatch = errors.New("result differs from the reference")
 
 // ErrorBound returns the relative error that a row's product may have: a little more than rounding its results
-// to their type costs and, where weights are rounded as well, these.
+// to their type costs and, where weights or sums in tables are rounded as well, these.
 func (r *Row) ErrorBound() float64 {
 	t, err := halfType(r.DType)
 	switch {
@@ -37,7 +37,7 @@ func (r *Row) ErrorBound() float64 {
 		return tabledError
 	case err != nil:
 		return 1e-5
-	case r.Kernel == unpackedKernel, strings.HasPrefix(r.Kernel, manyKernel):
+	case r.Kernel == unpackedKernel, strings.HasPrefix(r.Kernel, manyKernel), strings.HasPrefix(r.Kernel, gatherKernel):
 		return 1.5 * conform.Bound(t)
 	}
 	return conform.Bound(t)

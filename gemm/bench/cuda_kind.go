@@ -38,11 +38,17 @@ type product interface {
 	Close() error
 }
 
+// The kernels of binary codes; the second's name goes on with the size of its tables.
+const (
+	planesKernel = "planes"
+	gatherKernel = "gather"
+)
+
 // kinds lists them. A new one is a line here.
 func kinds() []kind {
 	return []kind{
 		{
-			name: bcq.Name, least: bcq.MinBits, most: bcq.MaxBits, kernels: []string{"planes", "gather:full", "gather:half"},
+			name: bcq.Name, least: bcq.MinBits, most: bcq.MaxBits, kernels: []string{planesKernel, gatherKernel + ":full", gatherKernel + ":half"},
 			random: func(r *rand.Rand, s Shape, bits, group int) weight.Matrix {
 				return conform.RandomBCQ(r, s.N, s.K, bits, group, weight.F16, true)
 			},
@@ -67,11 +73,11 @@ func packSparse(w weight.Matrix, _ string, t driver.DType) (func(*cuda.Engine) (
 
 func packBCQ(w weight.Matrix, kernel string, t driver.DType) (func(*cuda.Engine) (product, error), error) {
 	m := w.(*bcq.Matrix)
-	if kernel == "planes" {
+	if kernel == planesKernel {
 		tiles, err := repack.BCQ(m)
 		return func(e *cuda.Engine) (product, error) { return e.UploadBCQ(tiles, t) }, err
 	}
-	laid, err := repack.GatherBCQ(m, kernel == "gather:half")
+	laid, err := repack.GatherBCQ(m, kernel == gatherKernel+":half")
 	return func(e *cuda.Engine) (product, error) { return e.UploadBCQGather(laid, t) }, err
 }
 

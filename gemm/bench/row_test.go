@@ -18,6 +18,8 @@ func TestErrorBound(t *testing.T) {
 		{"a2 d4", "bf16", bf16},
 		{unpackedKernel, "f16", 1.5 * f16},
 		{manyKernel + "c256 g2", "bf16", 1.5 * bf16},
+		{planesKernel, "f16", f16},
+		{gatherKernel + ":half", "f16", 1.5 * f16},
 		{fixedKernel + "avx2", "f32", cpu.FixedError},
 		{"lut-avx2", "f32", 1e-5},
 	} {
