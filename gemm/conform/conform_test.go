@@ -253,7 +253,8 @@ func TestRaw(t *testing.T) {
 
 // TestCheck finds each way to be wrong, and nothing where kernels are right.
 func TestCheck(t *testing.T) {
-	for _, f := range []Format{{4, 32, weight.F16, driver.F16}, {3, 0, weight.BF16, driver.BF16}, {5, 128, weight.F16, driver.BF16}} {
+	// Of 4 bits this case has a table that rounding does not change.
+	for _, f := range []Format{{2, 32, weight.F16, driver.F16}, {3, 0, weight.BF16, driver.BF16}, {5, 128, weight.F16, driver.BF16}} {
 		c := Draw(1, 1, f)
 		c.Fill()
 		for wrong, want := range map[string]string{
