@@ -100,7 +100,7 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	o.addDType(f, "X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
 	o.addDevice(f, "cuda where there is a GPU, unless --dtype is f32")
 	o.addAct(f)
-	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAME`s of how codes become weights on cuda, a row for each: "+strings.Join(cuda.Lookups(), ", "))
+	f.StringSliceVar(&o.lookups, "lookup", nil, "how codes become weights on cuda: `NAME`s")
 	f.DurationVar(&o.sustain, "sustain", 0, "call each product on cuda for a `TIME` such as 30s besides")
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")

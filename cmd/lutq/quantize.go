@@ -55,7 +55,7 @@ beside it is for transformers: from_pretrained(OUT, trust_remote_code=True).
 Interrupted, the same command goes on. Any number of threads gives equal bytes.
 
 "lutq help formats" tells about codebooks, which are nf, int, fp, kbit, jt, js,
-q2 to q5, sym, iq4nl, e2m1, file:PATH; "help learning" about gptq; "help sparse" 2:4.
+q2 to q5, sym, iq4nl, e2m1, file:PATH; "help learning" gptq, "help sparse" 2:4.
 
 --tensor REGEX=bits:group:codebook:scale:scale-type:kind:method, any field left
 out, or REGEX=keep, makes an exception of the tensors whose name matches. A

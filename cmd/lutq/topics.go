@@ -134,15 +134,13 @@ on the models measured.
   jt, js     fitted to normal weights together with the scale, which js lets be
              negative: the smallest squared error. They have no zero, which a
              model with outlier channels may need below 4 bits
-  q2 … q5    integers of so many bits as they are, such as -8 to 7; scales may
-             be negative
-  sym        the same at any width with MARLIN's scales, which are positive:
-             more error than q2 to q5, for readers that take no others
+  q2 … q5    integers of so many bits as they are, such as -8 to 7
+  sym        the same at any width with MARLIN's scales, positive: more error
   iq4nl      the 4-bit table of llama.cpp's IQ4_NL, -127 to 113
   e2m1       fp at 4 bits as it is, up to 6: what NVFP4 and MXFP4 hold
   file:PATH  2^bits ascending numbers in a JSON array
 
-Tables from q2 on but sym have one width, which need not be named. They hold the numbers
+Tables from q2 on but sym have one width, not to be named. They hold numbers
 of formats that other programs read, so that "lutq export" can take over codes
 and scales as they are. --for names such a format; other flags may choose among
 what it holds. Any method goes with it. It sets
@@ -163,12 +161,11 @@ offset of a group: at equal size a table with its one scale has less error from
 a table's a quarter. They are for 1, 6, 7 and 8 bits, and to compare. Scales
 cannot be learned then.
 
-Scales (--scale): absmax keeps the largest weight of a group exact, but for sym,
-where it is cut by up to half a step; mse searches the scale with the smallest
-squared error. The default is mse where no codebook is named, for jt and js, for
-q2 to q5, sym, iq4nl and e2m1, and before scales are learned in mode lutq, else
-absmax. They are stored in 16 bits, 32, or a byte: e4m4, which has no sign,
-s1e4m3, or e8m0, a power of two as MXFP4 has it.
+Scales (--scale): absmax keeps a group's largest weight exact (sym cuts half a
+step), mse searches the scale with the smallest squared error. The default is mse
+where no codebook is named, for jt, js, q2 to q5, sym, iq4nl and e2m1, and before
+scales are learned in mode lutq, else absmax. They are stored in 16 bits, 32, or
+a byte: e4m4, without sign, s1e4m3, or e8m0, a power of two as MXFP4 has it.
 
 Exceptions (--tensor, repeatable) for the tensors whose name matches are
 REGEX=bits:group:codebook:scale:scale-type:kind:method with any field left out,
