@@ -162,8 +162,8 @@ a table's a quarter. They are for 1, 6, 7 and 8 bits, and to compare. Scales
 cannot be learned then.
 
 Scales (--scale): absmax keeps a group's largest weight exact (sym cuts half a
-step), mse searches the scale with the smallest squared error. The default is mse
-where no codebook is named, for jt, js, q2 to q5, sym, iq4nl and e2m1, and before
+step), mse searches the scale with the smallest squared error. Default is mse
+where no codebook is named, for jt, js, q2 to q5, sym, iq4nl, e2m1, and before
 scales are learned in mode lutq, else absmax. They are stored in 16 bits, 32, or
 a byte: e4m4, without sign, s1e4m3, or e8m0, a power of two as MXFP4 has it.
 
