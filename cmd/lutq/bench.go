@@ -75,8 +75,6 @@ a config.json, of which the weights are random.
 shapes: those of the cpu, and of a GPU where there is one, compiled the first
 time. --device leaves one out; --bits, --group, --dtype narrow the GPU's down.
 
-Layers of MODEL are checked by their SHA-256 unless --no-verify is given.
-
 Exit code 3 means that one differs, or that an error exceeds its bound: 1e-5 for
 f32 (2e-4 in fixed point), 3e-4 for f16, 2.5e-3 for bf16, and half as much again
 where many rows of X are multiplied by weights that are unpacked first.`, input.Config, input.Index, input.Header),
