@@ -156,10 +156,8 @@ Binary codes (--method bcq) have no table: with 1 to 8 bits a group of columns
 has an offset and a factor for each bit, which is added or taken off. Factors
 and codes are fitted in turns (--bcq-rounds). They take 16 bits for each bit and
 offset of a group: at equal size a table with its one scale has less error from
-2 to 5 bits. Products with them go through tables of activations on the cpu
-(lutq help tables); on a GPU a row takes half the time of 16 bits at 4 bits, and
-a table's a quarter. They are for 1, 6, 7 and 8 bits, and to compare. Scales
-cannot be learned then.
+2 to 5 bits, and on a GPU takes half the time. They are for 1, 6, 7 and 8
+bits, and to compare (lutq help tables). Scales cannot be learned then.
 
 Scales (--scale): absmax keeps a group's largest weight exact (sym cuts half a
 step), mse searches the scale with the smallest squared error. Default is mse
