@@ -206,6 +206,8 @@ func (o *benchOptions) check(model string) error {
 		return usage("type f32: cuda multiplies in f16 or bf16")
 	case o.kind != "" && (o.decode.on || len(o.shapes) == 0):
 		return usage("--kind is for the random weights of --shapes")
+	case o.sustain < 0:
+		return usage("--sustain %v: want a time above 0", o.sustain)
 	case o.device == "cuda" && o.blas != "":
 		return usage("--blas is for the cpu")
 	case o.asJSON && o.given("format") && o.format != "json":

@@ -38,6 +38,7 @@ func TestFlagValues(t *testing.T) {
 		"float64":     {"x", "-3", ""},
 		"SIZE":        {"lots", "-3", "0", "1 XB", ""},
 		"NAME":        {"nosuch", "file:", ""},
+		"duration":    {"nosuch", "30", "-1s", ""},
 		"string":      {""},
 		"stringArray": {""},
 		"stringSlice": {""},
