@@ -54,7 +54,7 @@ func TestBCQCompile(t *testing.T) {
 // TestHostBCQ runs the kernels for binary codes on the host's processor.
 func TestHostBCQ(t *testing.T) {
 	for i, f := range fewBCQFormats() {
-		if !*long && i%4 != 0 {
+		if !*long && i%5 != 0 {
 			continue
 		}
 		t.Run(f.name(), func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestHostBCQ(t *testing.T) {
 // TestHostBCQRows runs the kernel that writes weights of binary codes as numbers on the host's processor.
 func TestHostBCQRows(t *testing.T) {
 	for i, f := range fewBCQFormats() {
-		if !*long && i%8 != 1 {
+		if !*long && i%16 != 1 {
 			continue
 		}
 		t.Run(f.name(), func(t *testing.T) {
