@@ -377,34 +377,41 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 	if err != nil {
 		return Row{}, err
 	}
-	product, probe := &cuda.Arm{Call: multiply, Ring: len(ring)}, &cuda.Arm{Call: read, Ring: len(ring)}
-	arms := []*cuda.Arm{probe, product}
-	var plain *cuda.Arm
-	if d := b.dense; d.blas != nil {
-		plain = &cuda.Arm{Ring: len(d.weights), Call: func(i int) error {
-			return d.blas.MatMul(denseY, o.X, d.weights[i%len(d.weights)], m, n, k, b.dtype, b.dtype)
-		}}
-		arms = append(arms, plain)
-	}
-	if err := cuda.TimeArms(b.dev, b.stream, arms, b.Replays); err != nil {
+	if err := b.time(&row, o, denseY, last, multiply, read); err != nil {
 		return Row{}, err
 	}
-	y, err := b.readResult(o.Y, m*n, b.dtype)
-	if err != nil {
-		return Row{}, err
-	}
-	if !slices.Equal(y, last) {
-		return Row{}, fmt.Errorf("other bits in a graph than alone: %w", ErrMismatch)
-	}
-
 	if b.Sustain > 0 {
 		if row.Seconds, err = b.engine.Sustain(ctx, b.stream, &cuda.Arm{Call: multiply, Ring: len(ring)}, b.Sustain); err != nil {
 			return Row{}, err
 		}
 	}
-
-	row.times(product, probe, plain)
 	return row, nil
+}
+
+// time times a product, its read-only twin, and where there is cuBLAS the product by dense weights, with results in denseY, and fills
+// their times in. The product is to leave the bits in o.Y that it had before.
+func (b *cudaBench) time(row *Row, o cuda.Operands, denseY driver.Ptr, before []uint16, multiply, read func(i int) error) error {
+	product, probe := &cuda.Arm{Call: multiply, Ring: row.Ring}, &cuda.Arm{Call: read, Ring: row.Ring}
+	arms := []*cuda.Arm{probe, product}
+	var plain *cuda.Arm
+	if d := b.dense; d.blas != nil {
+		plain = &cuda.Arm{Ring: len(d.weights), Call: func(i int) error {
+			return d.blas.MatMul(denseY, o.X, d.weights[i%len(d.weights)], row.M, row.N, row.K, b.dtype, b.dtype)
+		}}
+		arms = append(arms, plain)
+	}
+	if err := cuda.TimeArms(b.dev, b.stream, arms, b.Replays); err != nil {
+		return err
+	}
+	y, err := b.readResult(o.Y, row.M*row.N, b.dtype)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(y, before) {
+		return fmt.Errorf("other bits in a graph than alone: %w", ErrMismatch)
+	}
+	row.times(product, probe, plain)
+	return nil
 }
 
 // times fills in the times of a product, of its read-only twin and of dense weights, unless plain is nil, and what follows.

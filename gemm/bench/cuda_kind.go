@@ -214,25 +214,8 @@ func (b *cudaBench) kindRow(kernel string, w weight.Matrix, ring []product, bits
 		}
 	}
 
-	run, probe := &cuda.Arm{Call: multiply, Ring: len(ring)}, &cuda.Arm{Call: read, Ring: len(ring)}
-	arms := []*cuda.Arm{probe, run}
-	var plain *cuda.Arm
-	if d := b.dense; d.blas != nil {
-		plain = &cuda.Arm{Ring: len(d.weights), Call: func(i int) error {
-			return d.blas.MatMul(denseY, o.X, d.weights[i%len(d.weights)], m, n, cols, b.dtype, b.dtype)
-		}}
-		arms = append(arms, plain)
-	}
-	if err := cuda.TimeArms(b.dev, b.stream, arms, b.Replays); err != nil {
+	if err := b.time(&row, o, denseY, first, multiply, read); err != nil {
 		return Row{}, err
 	}
-	y, err := b.readResult(o.Y, m*n, b.dtype)
-	if err != nil {
-		return Row{}, err
-	}
-	if !slices.Equal(y, first) {
-		return Row{}, fmt.Errorf("other bits in a graph than alone: %w", ErrMismatch)
-	}
-	row.times(run, probe, plain)
 	return row, nil
 }

@@ -104,12 +104,7 @@ func TestHostFP8(t *testing.T) {
 			prepare := kerneltest.OnHost(t, lutbytes{f.Type}.kernel(), 900)
 			for _, v := range variants {
 				h := hostFP8{f, v, prepare, kerneltest.OnHost(t, fp8Kernel{f, v}.kernel(), 900)}
-				for l, test := range []struct{ n, k, m, workers int }{
-					{333, 480, v.columns + 9, 3},
-					{64 * v.groups, 992, 40, 5},
-					{17, 320, v.columns, 1},
-					{200, 1312, 2*v.columns - 1, 4},
-				} {
+				for l, test := range manyProducts(v.columns, v.groups) {
 					if *long || l == 0 || l == 1+i%3 {
 						h.check(t, uint64(i), test.n, test.k, test.m, test.workers)
 					}

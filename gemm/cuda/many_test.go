@@ -61,6 +61,14 @@ func TestHostColumns(t *testing.T) {
 	}
 }
 
+// manyProduct is a product for tests of kernels for many rows, and among how many workers it is divided.
+type manyProduct struct{ n, k, m, workers int }
+
+// manyProducts returns some for fields of so many rows of X and groups of 64 rows of Ŵ.
+func manyProducts(columns, groups int) []manyProduct {
+	return []manyProduct{{333, 480, columns + 9, 3}, {64 * groups, 992, 40, 5}, {17, 320, columns, 1}, {200, 1312, 2*columns - 1, 4}}
+}
+
 // TestHostMany runs lutmany.cu on the host's processor, with what is asynchronous done at once and as late as it may be.
 func TestHostMany(t *testing.T) {
 	prepare := kerneltest.OnHost(t, lutcolumns{}.kernel(), 900)
@@ -79,12 +87,7 @@ func TestHostMany(t *testing.T) {
 			t.Parallel()
 			for _, v := range variants {
 				h := hostMany{f, v, prepare, kerneltest.OnHost(t, manyKernel{f, v}.kernel(), 900)}
-				for l, test := range []struct{ n, k, m, workers int }{
-					{333, 480, v.columns + 9, 3},
-					{64 * v.groups, 992, 40, 5},
-					{17, 320, v.columns, 1},
-					{200, 1312, 2*v.columns - 1, 4},
-				} {
+				for l, test := range manyProducts(v.columns, v.groups) {
 					if *long || l == 0 || l == 1+i%3 {
 						h.check(t, uint64(i), test.n, test.k, test.m, test.workers)
 					}
