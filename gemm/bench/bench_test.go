@@ -268,6 +268,7 @@ func TestBenchKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer e.Close()
 	isa := e.ISA()
 	for i, r := range rows {
 		kernel, bound, least := "planes-"+isa, 1e-5, 0.0
