@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/lookup"
 	"github.com/lutq/lutq/gemm/ref"
@@ -36,7 +37,7 @@ const (
 
 // planes measures random binary codes of a shape at every M.
 func (b *bench) planes(ctx context.Context, s Shape, bits, total int) ([]Row, error) {
-	m := randomPlanes(b.rand, s, bits, b.Group)
+	m := conform.RandomBCQ(b.rand, s.N, s.K, bits, b.Group, weight.F16, true)
 	panels, err := repack.Planes(m)
 	if err != nil {
 		return nil, err
@@ -62,30 +63,6 @@ func (b *bench) planes(ctx context.Context, s Shape, bits, total int) ([]Row, er
 		rows[i].Kind = bcq.Name
 	}
 	return rows, err
-}
-
-// randomPlanes returns a matrix of random binary codes whose factors are those of weights.
-func randomPlanes(r *rand.Rand, s Shape, bits, group int) *bcq.Matrix {
-	m := &bcq.Matrix{N: s.N, K: s.K, Bits: bits, Group: min(group, s.K), ScaleType: weight.F16}
-	m.Planes = make([]byte, m.N*bits*m.PlaneBytes())
-	for i := range m.Planes {
-		m.Planes[i] = byte(r.Uint32())
-		if rest := m.K % 8; rest > 0 && (i+1)%m.PlaneBytes() == 0 {
-			m.Planes[i] &= 1<<rest - 1
-		}
-	}
-	random := func(n int, next func(i int) float64) []byte {
-		v := make([]float32, n)
-		for i := range v {
-			v[i] = float32(next(i))
-		}
-		data := make([]byte, m.ScaleType.Size()*n)
-		m.ScaleType.Encode(data, v)
-		return data
-	}
-	m.Alphas = random(m.N*m.Groups()*bits, func(i int) float64 { return .02 * (.5 + r.Float64()) / float64(int(1)<<(i%bits)) })
-	m.Offsets = random(m.N*m.Groups(), func(int) float64 { return .004 * r.NormFloat64() })
-	return m
 }
 
 // tabled returns the product of x by binary codes through tables in 8 bits, which are there.

@@ -70,7 +70,7 @@ func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 				return nil, err
 			}
 			group := []int{32, 64, 50, math.MaxInt32}[(i+bits)%4]
-			if err := res.planes(r, engines, randomPlanes(r, s, bits, group)); err != nil {
+			if err := res.planes(r, engines, conform.RandomBCQ(r, s.N, s.K, bits, group, weight.F16, true)); err != nil {
 				return nil, err
 			}
 		}
