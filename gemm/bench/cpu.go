@@ -274,12 +274,22 @@ func (b *bench) subject(ctx context.Context, s subject, w pools, name string, to
 	return rows, nil
 }
 
+// maxCopies is the most copies of a matrix in a pool. What is smaller than the pool's share of so
+// many, some 16 KB, is read from the caches: to time a call of a microsecond from memory would take
+// longer to prepare than to measure.
+const maxCopies = 1 << 14
+
+// copies returns how many matrices of so many bytes make a pool, two at least.
+func (o *Options) copies(size int) int {
+	return min(max(2, (o.PoolBytes+size-1)/size), maxCopies)
+}
+
 // packedPool returns copies of p that lie one after another in memory, and
 // that memory cut into their parts; and the same in fixed point where products
 // can be.
 func (b *bench) packedPool(p *repack.CPUPanels) (weights, fixed []cpu.Weights, pool [][]byte, err error) {
 	codes, size := len(p.Panels), len(p.Panels)+len(p.Scales)
-	n := max(2, (b.PoolBytes+size-1)/size)
+	n := b.copies(size)
 	all := make([]byte, n*size)
 	for i := range n {
 		part := all[i*size:][:size:size]
@@ -325,7 +335,7 @@ func (b *bench) densePool(m weight.Matrix, dtype string) (weights []cpu.Weights,
 	}
 	one := make([]byte, size)
 	encode(one, weight.Dequantize(m))
-	n := max(2, (b.PoolBytes+size-1)/size)
+	n := b.copies(size)
 	all := make([]byte, n*size)
 	for i := range n {
 		part := all[i*size:][:size:size]

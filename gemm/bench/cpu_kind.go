@@ -44,7 +44,7 @@ func (b *bench) planes(ctx context.Context, s Shape, bits, total int) ([]Row, er
 	}
 	var w pools
 	codes, size := len(panels.Planes), int(panels.Bytes())
-	n := max(2, (b.PoolBytes+size-1)/size)
+	n := b.copies(size)
 	all := make([]byte, n*size)
 	for i := range n {
 		part := all[i*size:][:size:size]
