@@ -206,6 +206,12 @@ func (o *benchOptions) check(model string) error {
 		return usage("type f32: cuda multiplies in f16 or bf16")
 	case o.kind != "" && (o.decode.on || len(o.shapes) == 0):
 		return usage("--kind is for the random weights of --shapes")
+	case o.fp8() && o.kind != "":
+		return usage("--act fp8 is for --kind lut: %s has no kernel in E4M3", o.kind)
+	case o.fp8() && len(o.lookups) > 0:
+		return usage("--act fp8 and --lookup do not go together: lookups are compared in 16 bits")
+	case len(o.lookups) > 0 && o.kind != "":
+		return usage("--lookup is for --kind lut: kernels of %s look up in one way", o.kind)
 	case o.sustain < 0:
 		return usage("--sustain %v: want a time above 0", o.sustain)
 	case o.device == "cuda" && o.blas != "":

@@ -12,6 +12,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/fp8"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
@@ -33,7 +34,7 @@ type CUDAOptions struct {
 
 	M     []int  // rows of X: 1
 	DType string // of X and Y: f16 or bf16; f16
-	FP8   bool   // round X and tables to E4M3 where there are kernels for that and many rows
+	FP8   bool   // measure products of many rows also with X and tables rounded to E4M3, in a row behind the other
 	Seed  uint64 // of the random data
 
 	// Lookups compare how codes become weights: a row for each. Where [cuda.Integers] is among them random
@@ -175,7 +176,13 @@ type cudaBench struct {
 
 func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 	sets := layerSets(b.Layers)
-	b.total = max(len(b.Lookups), 1) * len(b.M) * (len(sets) + len(b.Shapes)*len(b.Bits))
+	products := max(len(b.Lookups), 1) * len(b.M)
+	for _, m := range b.M {
+		if b.rounds(m) {
+			products++
+		}
+	}
+	b.total = products * (len(sets) + len(b.Shapes)*len(b.Bits))
 	for _, set := range sets {
 		if err := b.set(ctx, set); err != nil {
 			return b.rows, fmt.Errorf("%s: %w", set[0].Name, err)
@@ -256,11 +263,16 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 		if err != nil {
 			return err
 		}
-		if b.FP8 && !b.engine.RoundToFP8(w) {
-			err := errors.Join(fmt.Errorf("no kernel in fp8 on %s for groups of %d: want Hopper, a compiler and groups of 64, 128, 256 or a row", b.dev.Info.Name, w.Format.Group), w.Close())
-			return err
-		}
 		ring = append(ring, w)
+	}
+	var rounded []*cuda.Matrix // the same memory
+	for _, w := range ring {
+		if r := *w; b.FP8 {
+			if !b.engine.RoundToFP8(&r) {
+				return fmt.Errorf("no kernel in fp8 on %s for groups of %d: want Hopper, a compiler and groups of 64, 128, 256 or a row", b.dev.Info.Name, w.Format.Group)
+			}
+			rounded = append(rounded, &r)
+		}
 	}
 	if err := b.makeDense(set[0].Matrix); err != nil {
 		return err
@@ -271,6 +283,11 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 		}
 		if len(b.Lookups) == 0 {
 			if err := b.add(ctx, set, ring, m, ""); err != nil {
+				return err
+			}
+		}
+		if b.rounds(m) {
+			if err := b.add(ctx, set, rounded, m, ""); err != nil {
 				return err
 			}
 		}
@@ -288,6 +305,9 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 	}
 	return nil
 }
+
+// rounds reports whether products of m rows are measured in E4M3 as well.
+func (b *cudaBench) rounds(m int) bool { return b.FP8 && m >= fp8.FewestRows }
 
 // add adds the row of a ring with a lookup, if one is asked for.
 func (b *cudaBench) add(ctx context.Context, set []Layer, ring []*cuda.Matrix, m int, lookup string) error {
@@ -377,20 +397,15 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 	if err != nil {
 		return Row{}, err
 	}
-	if err := b.time(&row, o, denseY, last, multiply, read); err != nil {
+	if err := b.time(ctx, &row, o, denseY, last, multiply, read); err != nil {
 		return Row{}, err
-	}
-	if b.Sustain > 0 {
-		if row.Seconds, err = b.engine.Sustain(ctx, b.stream, &cuda.Arm{Call: multiply, Ring: len(ring)}, b.Sustain); err != nil {
-			return Row{}, err
-		}
 	}
 	return row, nil
 }
 
 // time times a product, its read-only twin, and where there is cuBLAS the product by dense weights, with results in denseY, and fills
-// their times in. The product is to leave the bits in o.Y that it had before.
-func (b *cudaBench) time(row *Row, o cuda.Operands, denseY driver.Ptr, before []uint16, multiply, read func(i int) error) error {
+// their times in, and those of the product over and over where they are asked for. The product is to leave the bits in o.Y that it had before.
+func (b *cudaBench) time(ctx context.Context, row *Row, o cuda.Operands, denseY driver.Ptr, before []uint16, multiply, read func(i int) error) error {
 	product, probe := &cuda.Arm{Call: multiply, Ring: row.Ring}, &cuda.Arm{Call: read, Ring: row.Ring}
 	arms := []*cuda.Arm{probe, product}
 	var plain *cuda.Arm
@@ -411,7 +426,10 @@ func (b *cudaBench) time(row *Row, o cuda.Operands, denseY driver.Ptr, before []
 		return fmt.Errorf("other bits in a graph than alone: %w", ErrMismatch)
 	}
 	row.times(product, probe, plain)
-	return nil
+	if b.Sustain > 0 {
+		row.Seconds, err = b.engine.Sustain(ctx, b.stream, &cuda.Arm{Call: multiply, Ring: row.Ring}, b.Sustain)
+	}
+	return err
 }
 
 // times fills in the times of a product, of its read-only twin and of dense weights, unless plain is nil, and what follows.

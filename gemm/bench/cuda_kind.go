@@ -152,7 +152,7 @@ func (b *cudaBench) kind(ctx context.Context, s Shape, bits int) (err error) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		row, err := b.kindRow(kernel, m, ring, bits, rows)
+		row, err := b.kindRow(ctx, kernel, m, ring, bits, rows)
 		if err != nil {
 			return fmt.Errorf("m %d: %w", rows, err)
 		}
@@ -165,7 +165,7 @@ func (b *cudaBench) kind(ctx context.Context, s Shape, bits int) (err error) {
 }
 
 // kindRow measures a ring of copies of a matrix.
-func (b *cudaBench) kindRow(kernel string, w weight.Matrix, ring []product, bits, m int) (_ Row, err error) {
+func (b *cudaBench) kindRow(ctx context.Context, kernel string, w weight.Matrix, ring []product, bits, m int) (_ Row, err error) {
 	n, cols := w.Shape()
 	x := conform.RandomHalves(b.rand, m*cols, b.dtype)
 	mem := memory{dev: b.dev}
@@ -214,7 +214,7 @@ func (b *cudaBench) kindRow(kernel string, w weight.Matrix, ring []product, bits
 		}
 	}
 
-	if err := b.time(&row, o, denseY, first, multiply, read); err != nil {
+	if err := b.time(ctx, &row, o, denseY, first, multiply, read); err != nil {
 		return Row{}, err
 	}
 	return row, nil

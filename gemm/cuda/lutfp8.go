@@ -167,14 +167,15 @@ func (e *Engine) matMulFP8(s *driver.Stream, w *Matrix, o Operands, v fp8Variant
 }
 
 // RoundToFP8 has products of [fp8.FewestRows] rows of X and more by a matrix round X and the table to E4M3 as package fp8
-// does, unless [Engine.TuneMany] found others to be faster. It reports whether there are kernels for that.
+// does, also where that is slower than 16 bits: it changes results. It reports whether there are kernels for that; without
+// any it changes nothing.
 func (e *Engine) RoundToFP8(w *Matrix) bool {
 	w.fp8 = true
 	w.fp8 = len(e.fp8Ways(w, fp8.FewestRows)) > 0
 	return w.fp8
 }
 
-// fp8Ways returns those of [Engine.Ways] that are in E4M3, the best guess first, if they are asked for.
+// fp8Ways returns [Engine.Ways] of a matrix for which E4M3 is asked for, the best guess first, or none.
 func (e *Engine) fp8Ways(w *Matrix, m int) []Way {
 	if !w.fp8 || e.dev.Info.Major != 9 || e.noCompiler != nil {
 		return nil

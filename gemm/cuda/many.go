@@ -63,10 +63,16 @@ func manyBucket(m int) int {
 // mostPacked are the rows of X above which a kernel for every 32 is never the fastest.
 const mostPacked = 256
 
-// Ways returns what is worth trying for m rows of X, more than [MaxRows], the best guess first.
-func (e *Engine) Ways(w *Matrix, m int) []Way { return append(e.fp8Ways(w, m), e.halfWays(w, m)...) }
+// Ways returns what is worth trying for m rows of X, more than [MaxRows], the best guess first. Those in E4M3 and those
+// in 16 bits are never both among them: what results are rounded to does not hang on what was found to be faster.
+func (e *Engine) Ways(w *Matrix, m int) []Way {
+	if all := e.fp8Ways(w, m); len(all) > 0 {
+		return all
+	}
+	return e.halfWays(w, m)
+}
 
-// halfWays returns those of Ways that multiply in 16 bits.
+// halfWays returns those that multiply in 16 bits.
 func (e *Engine) halfWays(w *Matrix, m int) []Way {
 	var all []Way
 	if e.dev.Info.Major == 9 && e.noCompiler == nil {

@@ -61,6 +61,35 @@ func TestWay(t *testing.T) {
 	}
 }
 
+// TestFP8Way: whether products round to E4M3 hangs on the matrix and the rows of X, never on what was kept as the fastest.
+func TestFP8Way(t *testing.T) {
+	e := &Engine{dev: &driver.Device{Info: driver.DeviceInfo{Major: 9}}, limits: limits{132, hopperShared}, cache: driver.NewCache(t.TempDir()), many: map[tuningKey]Way{}}
+	for _, group := range []int{32, 64} {
+		w := &Matrix{N: 4096, K: 4096, Format: Format{4, group, weight.F16, driver.F16}}
+		if got := e.RoundToFP8(w); got != (group != 32) {
+			t.Errorf("groups of %d: rounded: %v", group, got)
+		}
+		for rows, kept := range map[int]string{24: "packed", 64: "unpacked", 128: "c64 g4", 256: "fp8 c96 g2", 1024: "unpacked"} {
+			if err := e.cache.Put(e.cacheKey(w.tuningKey(rows)), []byte(kept)); err != nil {
+				t.Fatal(err)
+			}
+			if way := e.Way(w, rows); way.FP8() != (group != 32) || way.Unpacked() && group != 32 {
+				t.Errorf("groups of %d, %d rows, kept as %s: got %v", group, rows, kept, way)
+			} else if rows == 256 && group != 32 && way.String() != kept {
+				t.Errorf("%d rows: got %v, want what was kept, %s", rows, way, kept)
+			}
+			for _, way := range e.Ways(w, rows) {
+				if way.FP8() != (group != 32) {
+					t.Errorf("groups of %d, %d rows: %v is worth trying", group, rows, way)
+				}
+			}
+		}
+		if way := e.Way(w, MaxRows); way.FP8() {
+			t.Errorf("%d rows: got %v", MaxRows, way)
+		}
+	}
+}
+
 // TestGPUUnpacked multiplies by unpacked weights at once and in parts, writing and adding, and tunes.
 func TestGPUUnpacked(t *testing.T) {
 	onGPU(t, func(e *Engine, s *driver.Stream) {
