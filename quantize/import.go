@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/codes"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -95,30 +97,9 @@ func (p *Plan) imported(t *hf.Tensor, origins map[string]target.Origin) (it Item
 		return it, "", it.store(hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape})
 	}
 	as := p.names.layer(t)
-	n := as.Matrices() * as.N
-	m, ok := e.Codec.(*codes.Matrix)
-	switch {
-	case !ok:
-		why = "its weights are no table's times a scale"
-	case m.Bits > lut.MaxBits:
-		why = fmt.Sprintf("a table has at most %d bits", lut.MaxBits)
-	case m.Bits < lut.MinBits:
-		why = fmt.Sprintf("a table has at least %d bits", lut.MinBits)
-	case len(t.Shape) > 2 && as.Experts == 0:
-		why = "it is a stack of matrices of no model that is known"
-	case as.Transposed || m.K != as.K:
-		why = "its groups do not end with its rows"
-	case m.N != n:
-		return it, "", fmt.Errorf("has %d rows: its model has %d", m.N, n)
-	case m.Groups != nil:
-		why = "its groups are of columns that do not lie side by side"
-	default:
-		if it.taken, why, err = take(m); err == nil && why == "" {
-			err = it.taken.restore(origins[as.Path])
-		}
-		if err != nil {
-			return it, "", err
-		}
+	of, why, err := take(t, as, origins[as.Path])
+	if err != nil {
+		return it, "", err
 	}
 	if why != "" {
 		if e.Turned {
@@ -127,20 +108,10 @@ func (p *Plan) imported(t *hf.Tensor, origins map[string]target.Origin) (it Item
 		it.Kept = KeptHomeless
 		return it, why, it.store(hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape})
 	}
-	it.Layer, it.N, it.K, it.Experts, it.Kept = as.Path, n, as.K, as.Experts, ""
-	it.Codebook = it.taken.table
-	if it.Codebook.Name == "" {
-		by, _, _ := strings.Cut(e.Type, ",")
-		it.Codebook.Name = filePrefix + strings.ToLower(strings.ReplaceAll(by, " ", "-"))
-	}
-	group := m.Group * it.taken.merged
-	if group >= m.K {
-		group = weight.RowGroup
-	}
-	it.Format = weight.Spec{
-		Kind: lut.Name, Bits: m.Bits, Group: group, Codebook: it.Codebook.Name, Method: methodImport, ScaleType: it.taken.scales,
-	}
-	plain, err := p.Recipe.Methods.plain(lut.Name)
+	it.Layer, it.N, it.K, it.Experts, it.Kept = as.Path, as.Matrices()*as.N, as.K, as.Experts, ""
+	it.taken = of
+	it.Format, it.Codebook = of.format(e.Type)
+	plain, err := p.Recipe.Methods.plain(it.Format.Kind)
 	if err != nil {
 		return it, "", err
 	}
@@ -148,14 +119,56 @@ func (p *Plan) imported(t *hf.Tensor, origins map[string]target.Origin) (it Item
 	if it.plain, err = plain.Prepare(nil); err != nil {
 		return it, "", err
 	}
-	if it.parts, err = (lut.Kind{}).Parts(it.Format, it.N, it.K); err != nil {
+	kind, err := lutq.KindOf(it.Format.Kind)
+	if err != nil {
 		return it, "", err
 	}
+	if it.parts, err = kind.Parts(it.Format, it.N, it.K); err != nil {
+		return it, "", err
+	}
+	it.parts = slices.DeleteFunc(it.parts, func(p weight.Part) bool { return p.Optional && !of.optional() })
 	return it, "", it.store(lutq.Entries(it.Layer, it.parts)...)
 }
 
-// taken is how the codes and scales of another program become those of a layer.
-type taken struct {
+// taken is how what another program quantized becomes a layer.
+type taken interface {
+	// format returns all of how the layer is stored, by what the other program calls it, and its table if it has one.
+	format(by string) (weight.Spec, lut.Codebook)
+	// optional reports whether the layer has the parts that may be left out.
+	optional() bool
+	// rows writes n rows from one on to parts, and returns them.
+	rows(parts [][]byte, first, n int) (weight.Matrix, error)
+}
+
+// take finds out how a tensor becomes a layer. why says what keeps it from that.
+func take(t *hf.Tensor, as arch.Stored, o target.Origin) (of taken, why string, err error) {
+	var n, k int
+	switch m := t.Encoding().Codec.(type) {
+	case *codes.Matrix:
+		n, k, of = m.N, m.K, &takenTable{from: m, factor: 1, merged: 1}
+	case *codes.Binary:
+		n, k, of = m.N, m.K, &takenPlanes{m}
+	default:
+		return nil, "its weights are no table's times a scale", nil
+	}
+	switch {
+	case len(t.Shape) > 2 && as.Experts == 0:
+		return nil, "it is a stack of matrices of no model that is known", nil
+	case as.Transposed || k != as.K:
+		return nil, "its groups do not end with its rows", nil
+	case n != as.Matrices()*as.N:
+		return nil, "", fmt.Errorf("has %d rows: its model has %d", n, as.Matrices()*as.N)
+	}
+	if table, ok := of.(*takenTable); ok {
+		if why, err = table.take(); err == nil && why == "" {
+			err = table.restore(o)
+		}
+	}
+	return of, why, err
+}
+
+// takenTable is how the codes and scales of another program become those of a layer with a table.
+type takenTable struct {
 	from   *codes.Matrix
 	table  lut.Codebook // without a name where it is none of ours
 	rank   []uint8      // of each code's value in the table
@@ -164,19 +177,28 @@ type taken struct {
 	merged int     // groups that become one
 }
 
-// take finds out how the codes of a matrix become those of a layer.
-func take(m *codes.Matrix) (t *taken, why string, err error) {
+// take finds out how the codes of the matrix become those of a layer.
+func (t *takenTable) take() (why string, err error) {
+	m := t.from
+	switch {
+	case m.Bits > lut.MaxBits:
+		return fmt.Sprintf("a table has at most %d bits", lut.MaxBits), nil
+	case m.Bits < lut.MinBits:
+		return fmt.Sprintf("a table has at least %d bits", lut.MinBits), nil
+	case m.Groups != nil:
+		return "its groups are of columns that do not lie side by side", nil
+	}
 	s, err := survey(m)
 	if err != nil {
-		return nil, "", err
+		return "", err
 	}
 	switch {
 	case s.zeros:
-		return nil, "each group has a zero point of its own, and a table has one zero", nil
+		return "each group has a zero point of its own, and a table has one zero", nil
 	case s.offsets:
-		return nil, "each group has an offset of its own, and a table has none", nil
+		return "each group has an offset of its own, and a table has none", nil
 	}
-	t = &taken{from: m, scales: s.scaleType(m), factor: 1, merged: 1}
+	t.scales = s.scaleType(m)
 	values := slices.Clone(m.Values)
 	for i := range values {
 		values[i] -= float32(s.zero)
@@ -197,14 +219,37 @@ func take(m *codes.Matrix) (t *taken, why string, err error) {
 		t.table = t.table.Scaled(t.factor)
 	}
 	if err := t.table.Check(m.Bits); err != nil {
-		return nil, err.Error(), nil
+		return err.Error(), nil
 	}
-	return t, "", nil
+	return "", nil
 }
+
+// format implements [taken].
+func (t *takenTable) format(by string) (weight.Spec, lut.Codebook) {
+	cb := t.table
+	if cb.Name == "" {
+		name, _, _ := strings.Cut(by, ",")
+		cb.Name = filePrefix + strings.ToLower(strings.ReplaceAll(name, " ", "-"))
+	}
+	return weight.Spec{
+		Kind: lut.Name, Bits: t.from.Bits, Group: groupOf(t.from.Group*t.merged, t.from.K), Codebook: cb.Name, Method: methodImport, ScaleType: t.scales,
+	}, cb
+}
+
+// groupOf returns a number of columns of k as formats have it.
+func groupOf(group, k int) int {
+	if group >= k {
+		return weight.RowGroup
+	}
+	return group
+}
+
+// optional implements [taken].
+func (t *takenTable) optional() bool { return false }
 
 // restore makes scales and table those of the layer that the matrix was exported from, where that
 // is known and still true.
-func (t *taken) restore(o target.Origin) error {
+func (t *takenTable) restore(o target.Origin) error {
 	m := t.from
 	group := weight.Spec{Group: o.Group}.Columns(m.K)
 	factor := t.factor * o.Top / t.table.Max()
@@ -353,24 +398,17 @@ func (s *surveyed) scaleType(m *codes.Matrix) weight.ScaleType {
 // transcribe writes a block of a layer that is taken over, after it has held every weight
 // against the one that it is made from.
 func (w *worker) transcribe(b block) error {
-	it, t := b.item, b.item.taken
+	it := b.item
 	n := b.to - b.from
 	weights, err := w.rows(it, b.from, b.to)
 	if err != nil {
 		return err
 	}
 	parts := w.buffers(it, n)
-	m := &lut.Matrix{
-		N: n, K: it.K, Bits: it.Format.Bits, Group: it.Format.Columns(it.K), ScaleType: t.scales,
-		Codes: parts[lut.CodesPart], Scales: parts[lut.ScalesPart], Codebook: it.Codebook.Values,
-	}
-	if err := t.codes(m, b.from); err != nil {
+	m, err := it.taken.rows(parts, b.from, n)
+	if err != nil {
 		return err
 	}
-	if err := t.setScales(m, b.from); err != nil {
-		return err
-	}
-	num.EncodeF32(parts[lut.CodebookPart], m.Codebook)
 	row := make([]float32, it.K)
 	for i := range n {
 		m.Row(row, i)
@@ -385,8 +423,21 @@ func (w *worker) transcribe(b block) error {
 	return w.store(b, parts)
 }
 
+// rows implements [taken].
+func (t *takenTable) rows(parts [][]byte, first, n int) (weight.Matrix, error) {
+	m := &lut.Matrix{
+		N: n, K: t.from.K, Bits: t.from.Bits, Group: t.from.Group * t.merged, ScaleType: t.scales,
+		Codes: parts[lut.CodesPart], Scales: parts[lut.ScalesPart], Codebook: t.table.Values,
+	}
+	if err := t.codes(m, first); err != nil {
+		return nil, err
+	}
+	num.EncodeF32(parts[lut.CodebookPart], m.Codebook)
+	return m, t.setScales(m, first)
+}
+
 // codes writes the codes of the rows from first on to m.
-func (t *taken) codes(m *lut.Matrix, first int) error {
+func (t *takenTable) codes(m *lut.Matrix, first int) error {
 	all := make([]uint8, m.N*m.K)
 	if err := t.from.Codes(all, codes.Block{Row: first, Rows: m.N, Cols: m.K}); err != nil {
 		return err
@@ -401,7 +452,7 @@ func (t *taken) codes(m *lut.Matrix, first int) error {
 }
 
 // setScales writes the scales of the rows from first on to m.
-func (t *taken) setScales(m *lut.Matrix, first int) error {
+func (t *takenTable) setScales(m *lut.Matrix, first int) error {
 	groups := t.from.GroupsInRow()
 	all := make([]float32, m.N*groups)
 	if err := t.from.Scales(all, codes.Block{Row: first, Rows: m.N, Cols: groups}); err != nil {
@@ -415,4 +466,59 @@ func (t *taken) setScales(m *lut.Matrix, first int) error {
 	}
 	t.scales.Encode(m.Scales, scales)
 	return nil
+}
+
+// takenPlanes is how planes and factors of another program become those of a layer of binary codes.
+type takenPlanes struct{ from *codes.Binary }
+
+// format implements [taken].
+func (t *takenPlanes) format(string) (weight.Spec, lut.Codebook) {
+	return weight.Spec{
+		Kind: bcq.Name, Bits: t.from.Bits, Group: groupOf(t.from.Group, t.from.K), Method: methodImport, ScaleType: t.scaleType(),
+	}, lut.Codebook{}
+}
+
+// scaleType returns the type that factors have.
+func (t *takenPlanes) scaleType() weight.ScaleType {
+	switch t.from.ScaleType {
+	case hf.F16:
+		return weight.F16
+	case hf.BF16:
+		return weight.BF16
+	}
+	return weight.F32
+}
+
+// optional implements [taken]: there are offsets.
+func (t *takenPlanes) optional() bool { return t.from.Offsets != nil }
+
+// rows implements [taken].
+func (t *takenPlanes) rows(parts [][]byte, first, n int) (weight.Matrix, error) {
+	from := t.from
+	m := &bcq.Matrix{
+		N: n, K: from.K, Bits: from.Bits, Group: from.Group, ScaleType: t.scaleType(),
+		Planes: parts[bcq.PlanesPart], Alphas: parts[bcq.AlphasPart],
+	}
+	all := make([]uint8, n*m.K)
+	if err := from.Codes(all, codes.Block{Row: first, Rows: n, Cols: m.K}); err != nil {
+		return nil, err
+	}
+	size := m.Bits * m.PlaneBytes()
+	for i := range n {
+		bcq.PackCodes(m.Planes[i*size:(i+1)*size], all[i*m.K:(i+1)*m.K], m.Bits)
+	}
+	factors := make([]float32, n*m.Groups()*m.Bits)
+	if err := from.Alphas(factors, codes.Block{Row: first, Rows: n, Cols: m.Groups() * m.Bits}); err != nil {
+		return nil, err
+	}
+	m.ScaleType.Encode(m.Alphas, factors)
+	if from.Offsets == nil {
+		return m, nil
+	}
+	m.Offsets, factors = parts[bcq.OffsetsPart], factors[:n*m.Groups()]
+	if err := from.Offsets(factors, codes.Block{Row: first, Rows: n, Cols: m.Groups()}); err != nil {
+		return nil, err
+	}
+	m.ScaleType.Encode(m.Offsets, factors)
+	return m, nil
 }

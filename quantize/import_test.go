@@ -53,6 +53,8 @@ func TestImport(t *testing.T) {
 			"a.q_proj": "2:32:kbit::e4m4:lut", "a.k_proj": "3:32:kbit::f32:lut", "a.v_proj": "4:32:kbit::e4m4:lut", "a.o_proj": "5:32:kbit::e4m4:lut",
 		}},
 		{"kbit/testdata/tiled", map[string]string{"a.q_proj": "2:32:kbit::e4m4:lut", "a.k_proj": "5:32:kbit::f32:lut"}},
+		{"lutgemm/testdata/offsets", map[string]string{"a.q_proj": "3:32:::f16:bcq", "a.k_proj": "4:64:::f16:bcq", "a.v_proj": "8:row:::f16:bcq"}},
+		{"lutgemm/testdata/plain", map[string]string{"a.q_proj": "2:row:::f16:bcq", "a.k_proj": "1:32:::f16:bcq"}},
 		{"gpt-oss-mxfp4", map[string]string{
 			"model.layers.0.mlp.experts.down_proj": "4:row:e2m1::e8m0:lut", "model.layers.0.mlp.experts.gate_up_proj": "4:32:e2m1::e8m0:lut",
 			"model.layers.1.mlp.experts.down_proj": "4:row:e2m1::e8m0:lut", "model.layers.1.mlp.experts.gate_up_proj": "4:32:e2m1::e8m0:lut",

@@ -44,7 +44,7 @@ type Item struct {
 	BytesOut int64
 	Kept     Reason // why the tensor is copied; empty for a layer
 
-	taken  *taken        // a layer whose codes are another program's
+	taken  taken         // a layer whose codes are another program's
 	parts  []weight.Part // of a layer
 	stored []stored      // what the tensor becomes: a layer's parts, or itself
 }

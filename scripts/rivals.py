@@ -3,7 +3,7 @@
 the SHA-256 of what every weight is in float32. What writes and dequantizes is the program
 itself where it is a library that runs on a CPU, and numpy where that takes a GPU.
 
-    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4|marlin|marlin24|kbit …
+    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4|marlin|marlin24|kbit|lutgemm …
 
 takes torch, safetensors and numpy, and compressed-tensors==0.17.0, bitsandbytes==0.50.2 or mlx==0.32.4."""
 import hashlib
@@ -436,6 +436,45 @@ def kbit():
 
     folder("flat", "kbit", [("a.q_proj", 2, 40, 96, False), ("a.k_proj", 3, 40, 96, True), ("a.v_proj", 4, 40, 96, False), ("a.o_proj", 5, 40, 96, False)])
     folder("tiled", "kbit-tiled", [("a.q_proj", 2, 256, 128, False), ("a.k_proj", 5, 128, 64, True)])
+
+
+def lutgemm():
+    """As the code of LUT-GEMM reads: dequantize_cpu of nQWeight_fp16.cu, of greedy binary codes with and without offsets."""
+    from safetensors.numpy import save_file
+
+    def layer(seed, n, k, planes, group, offset):
+        w = weights(seed, n, k).reshape(n, k // group, group)
+        bias = w.mean(2).astype(np.float16) if offset else np.zeros((n, k // group), np.float16)
+        rest, bits, alphas = w - bias.astype(np.float32)[:, :, None], [], []
+        for _ in range(planes):
+            bits.append(rest >= 0)
+            alphas.append(np.abs(rest).mean(2).astype(np.float16))
+            rest = rest - np.where(bits[-1], 1, -1) * alphas[-1].astype(np.float32)[:, :, None]
+        words = np.zeros((k // 32, planes, n), np.uint32)
+        for i, plane in enumerate(bits):
+            plane = plane.reshape(n, k)
+            for c in range(k):
+                words[c // 32, i] |= plane[:, c].astype(np.uint32) << np.uint32(c % 32)
+        alpha = np.ascontiguousarray(np.stack(alphas).transpose(2, 0, 1))  # groups, planes, rows
+        values = np.empty((n, k), np.float32)
+        for c in range(k):
+            v = bias[:, c // group].astype(np.float32)
+            for i in range(planes):
+                a = alpha[c // group, i].astype(np.float32)
+                v = np.where(words[c // 32, i] >> np.uint32(c % 32) & 1, v + a, v - a)
+            values[:, c] = v
+        tensors = {"bWeight": words.view(np.int32), "alpha": alpha}
+        return tensors | ({"q_bias": np.ascontiguousarray(bias.T)} if offset else {}), values
+
+    def folder(case, layers):
+        tensors, want = {"norm.weight": np.ones(K, np.float16)}, {}
+        for i, (name, how) in enumerate(layers):
+            parts, want[f"{name}.weight"] = layer(90 + i, *how)
+            tensors |= {f"{name}.{part}": data for part, data in parts.items()}
+        write("lutgemm", case, tensors, {"quantization_config": {"quant_method": "lutgemm"}}, want, save_file)
+
+    folder("offsets", [("a.q_proj", (40, 96, 3, 32, True)), ("a.k_proj", (24, 128, 4, 64, True)), ("a.v_proj", (6, 64, 8, 64, True))])
+    folder("plain", [("a.q_proj", (40, 96, 2, 96, False)), ("a.k_proj", (24, 64, 1, 32, False))])
 
 
 if __name__ == "__main__":

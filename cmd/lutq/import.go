@@ -39,7 +39,7 @@ taken over, and each weight is compared. It takes
   Model Optimizer     NVFP4
   gpt-oss             MXFP4
   GGUF                Q4_0, Q5_0, IQ4_NL, MXFP4
-  MARLIN, k-bit       see "lutq help layouts"
+  MARLIN, k-bit, LUT-GEMM, as "lutq help layouts" has them
 
 Not all of them have a form as one table times scales: groups with zero points
 of their own have none, nor columns that were reordered, nor 8 bits. Such

@@ -109,6 +109,7 @@ func TestImports(t *testing.T) {
 		{"formats/lutq", []string{"formats/", "quantize/weight", "quantize/lut", "quantize/bcq", "quantize/lut24"}},
 		{"formats/export", []string{"formats/", "quantize/weight", "quantize/lut", "quantize/bcq", "quantize/lut24"}},
 		{"formats/marlin24", []string{"formats/", "quantize/weight", "quantize/lut", "quantize/lut24"}},
+		{"formats/lutgemm", []string{"formats/", "quantize/weight", "quantize/lut", "quantize/bcq"}},
 		{"formats", []string{"formats/", "quantize/weight", "quantize/lut"}},
 		{"quantize/weight", []string{"formats/num"}},
 		{"quantize/lut", []string{"formats/num", "quantize/weight"}},

@@ -214,6 +214,10 @@ formats that round, and programs that open a whole model.
           them; not to be fast here
   kbit-tiled
           the same in tiles of 128 rows and 64 columns, for whole ones
+  lutgemm LUT-GEMM: binary codes of --method bcq or repack --to bcq, f16, a word
+          for 32 columns of a plane; rows even, columns and groups a multiple of
+          32. P.bWeight, P.alpha and P.q_bias. For that kernel and those made
+          after it; not to be fast here, nor where a table will do
 
   lutq quantize MODEL q4 --codebook q4 --group 128 --scale-type f16
   lutq repack q4 OUT --target marlin

@@ -264,7 +264,7 @@ func TestComplete(t *testing.T) {
 		{"bench ", nil, cobra.ShellCompDirectiveDefault},
 		{"generate ", nil, cobra.ShellCompDirectiveFilterDirs},
 		{"generate --file ", nil, cobra.ShellCompDirectiveDefault},
-		{"repack --target ", []string{"cpu", "cuda", "torch", "marlin", "marlin24", "kbit", "kbit-tiled"}, cobra.ShellCompDirectiveNoFileComp},
+		{"repack --target ", []string{"cpu", "cuda", "torch", "marlin", "marlin24", "kbit", "kbit-tiled", "lutgemm"}, cobra.ShellCompDirectiveNoFileComp},
 		{"tokenize ", nil, cobra.ShellCompDirectiveDefault},
 		{"completion ", []string{"bash", "zsh", "fish", "powershell"}, cobra.ShellCompDirectiveNoFileComp},
 		{"help ", []string{"bench", "completion", "doctor", "dse", "environment", "eval-ppl", "export", "formats", "fp8", "generate", "help", "import", "inspect", "layouts", "learning", "lmma", "quantize", "repack", "sparse", "tables", "timing", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},

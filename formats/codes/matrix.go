@@ -1,7 +1,7 @@
 // Package codes decodes matrices that others stored as codes of a few bits with a scale,
 // and maybe a zero point or an offset, for each group of a row's columns.
 //
-// A [Matrix] says what the numbers mean; a [Field] reads them from where they lie in the
+// A [Matrix], or a [Binary] of sums, says what the numbers mean; a [Field] reads them from where they lie in the
 // files: along rows or columns, in one order of bits or another.
 package codes
 
@@ -75,16 +75,21 @@ func (m *Matrix) GroupsInRow() int { return (m.K-1)/m.Group + 1 }
 
 // ReadFloat32 implements [hf.Codec].
 func (m *Matrix) ReadFloat32(dst []float32, start int64) error {
+	return eachBlock(dst, start, m.K, m.read)
+}
+
+// eachBlock reads weights from one on of rows of k, block by block.
+func eachBlock(dst []float32, start int64, k int, read func(dst []float32, b Block, s *scratch) error) error {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
 	for len(dst) > 0 {
-		row, col := int(start/int64(m.K)), int(start%int64(m.K))
-		b := Block{Row: row, Rows: 1, Col: col, Cols: min(len(dst), m.K-col, run)}
-		if col == 0 && b.Cols == m.K {
-			b.Rows = min(len(dst), run) / m.K
+		row, col := int(start/int64(k)), int(start%int64(k))
+		b := Block{Row: row, Rows: 1, Col: col, Cols: min(len(dst), k-col, run)}
+		if col == 0 && b.Cols == k {
+			b.Rows = min(len(dst), run) / k
 		}
 		n := b.size()
-		if err := m.read(dst[:n], b, s); err != nil {
+		if err := read(dst[:n], b, s); err != nil {
 			return err
 		}
 		dst, start = dst[n:], start+int64(n)
@@ -183,8 +188,7 @@ func (m *Matrix) Encoded(name, by string, parts ...*hf.Tensor) (hf.Encoded, erro
 	if m.ScaleType == hf.F8E8M0 {
 		t = hf.BF16 // a few bits times a power of two
 	}
-	e := &hf.Encoding{Type: by, Rows: 1, Cols: m.Group, N: m.N, K: m.K, Parts: parts, Codec: m}
-	return hf.Encoded{Name: name, DType: t, Shape: []int{m.N, m.K}, Encoding: e}, nil
+	return encoded(name, by, t, m.N, m.K, m.Group, m, parts), nil
 }
 
 // grow returns a slice of n elements backed by *buf, which it enlarges.

@@ -112,3 +112,51 @@ func TestCheck(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestBinary reads sums of binary codes in pieces, of many rows or of a part of one, from any place on.
+func TestBinary(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		n, k, group int
+		offsets     bool
+	}{
+		{"rows", 700, 600, 60, true},
+		{"long rows", 2, 400_000, 8, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(1, 2))
+			m := &Binary{N: tt.n, K: tt.k, Bits: 3, Group: tt.group}
+			groups := m.GroupsInRow()
+			c, z, a := make([]uint8, tt.n*tt.k), make([]float32, tt.n*groups), make([]float32, tt.n*groups*m.Bits)
+			for i := range c {
+				c[i] = uint8(r.IntN(1 << m.Bits))
+			}
+			for i := range a {
+				a[i] = r.Float32()
+			}
+			m.Codes, m.Alphas = field(c, tt.k), field(a, groups*m.Bits)
+			if tt.offsets {
+				for i := range z {
+					z[i] = r.Float32()
+				}
+				m.Offsets = field(z, groups)
+			}
+			want := make([]float32, len(c))
+			for i := range want {
+				g := i/tt.k*groups + i%tt.k/tt.group
+				want[i] = z[g]
+				for bit, v := range a[g*m.Bits : (g+1)*m.Bits] {
+					want[i] += v * (2*float32(c[i]>>bit&1) - 1)
+				}
+			}
+			got := make([]float32, len(want))
+			for range 5 {
+				from := r.IntN(len(want))
+				part := got[:1+r.IntN(len(want)-from)]
+				if err := m.ReadFloat32(part, int64(from)); err != nil || !slices.Equal(part, want[from:from+len(part)]) {
+					t.Fatalf("weights %d to %d are others, or cannot be read: %v", from, from+len(part), err)
+				}
+			}
+		})
+	}
+}

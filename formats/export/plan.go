@@ -147,6 +147,7 @@ func newLayer(m *lutq.Model, name string) (*target.Layer, error) {
 	}
 	l.Tensor, l.Shape = tc.Original(name)
 	if spec.Kind != lut.Name {
+		l.Offsets = spec.Kind == bcq.Name && m.Parts(name)[bcq.OffsetsPart] != nil
 		return l, nil
 	}
 	table, err := m.Reader().Tensor(m.Parts(name)[lut.CodebookPart])
@@ -190,7 +191,7 @@ func (p *Plan) lookAt(it *item, l *target.Layer) error {
 	if err != nil {
 		return err
 	}
-	if it.fit = p.format.Fit(l, w); w == nil && !it.fit.Dense {
+	if it.fit = p.format.Fit(l, w); w == nil && !it.fit.Dense && !it.fit.Stored {
 		it.fit.Why = cmp.Or(it.fit.Why, why)
 	}
 	switch {
@@ -198,7 +199,9 @@ func (p *Plan) lookAt(it *item, l *target.Layer) error {
 		l.As = target.Dense
 		return nil
 	case it.fit.Why == "":
-		l.As, l.Table = target.AsIs, w.Codebook
+		if l.As = target.AsIs; !it.fit.Stored {
+			l.Table = w.Codebook
+		}
 		return nil
 	}
 	if l.Top, err = p.top(l, w); err != nil {

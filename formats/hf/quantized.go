@@ -213,6 +213,7 @@ func packings() []packing {
 		{by: "AWQ", parts: []string{".qweight", ".qzeros", ".scales"}},
 		{by: "GPTQ", parts: []string{".qweight", ".scales"}},
 		{by: "k-bit", parts: []string{".kbit_packed", ".kbit_absmax", ".kbit_codebook"}},
+		{by: "LUT-GEMM", parts: []string{".bWeight", ".alpha"}, dtype: "I32"},
 		{by: "MARLIN", parts: []string{".B", ".s"}, dtype: "I32"},
 		{by: "compressed-tensors", parts: []string{".weight_packed"}},
 		{by: "bitsandbytes (4 bits)", parts: []string{".weight", ".weight.absmax"}},

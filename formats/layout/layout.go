@@ -11,6 +11,7 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/kbit"
+	"github.com/lutq/lutq/formats/lutgemm"
 	"github.com/lutq/lutq/formats/marlin"
 	"github.com/lutq/lutq/formats/marlin24"
 	"github.com/lutq/lutq/formats/target"
@@ -31,6 +32,7 @@ func All() []Layout {
 		marlin24.Layout{},
 		kbit.Flat(),
 		kbit.Tiled(),
+		lutgemm.Layout{},
 	}
 }
 

@@ -2,6 +2,7 @@ package layout_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -20,6 +21,7 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
@@ -33,11 +35,14 @@ type memory struct {
 
 func (m memory) Model() *target.Model { return m.model }
 
-func (m memory) Matrix(l *target.Layer) (*lut.Matrix, error) {
-	if sparse, ok := m.by[l.Name].(*lut24.Matrix); ok {
-		return sparse.LUT()
+func (m memory) Matrix(l *target.Layer) (*lut.Matrix, error) { return asTable(m.by[l.Name]) }
+
+// asTable returns a matrix of any kind as one with a table, as package export does.
+func asTable(w weight.Matrix) (*lut.Matrix, error) {
+	if w, ok := w.(interface{ LUT() (*lut.Matrix, error) }); ok {
+		return w.LUT()
 	}
-	return lut.Of(m.by[l.Name])
+	return lut.Of(w)
 }
 
 func (m memory) Weights(l *target.Layer) (weight.Matrix, error)       { return m.by[l.Name], nil }
@@ -91,6 +96,39 @@ func drawTable(t *rapid.T) *lut.Matrix {
 	return w
 }
 
+// drawBinary draws a matrix of binary codes.
+func drawBinary(t *rapid.T) *bcq.Matrix {
+	w := &bcq.Matrix{
+		N:         rapid.SampledFrom([]int{1, 2, 24, 130}).Draw(t, "rows"),
+		K:         rapid.SampledFrom([]int{1, 32, 40, 64, 96, 128}).Draw(t, "columns"),
+		Bits:      rapid.IntRange(bcq.MinBits, bcq.MaxBits).Draw(t, "planes"),
+		ScaleType: rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.F16, weight.BF16, weight.F32}).Draw(t, "factors"),
+	}
+	w.Group = min(w.K, rapid.SampledFrom([]int{16, 32, 64, 128}).Draw(t, "columns to factors"))
+	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "bits"), 1))
+	factors := func(n int) []byte {
+		v, data := make([]float32, n), make([]byte, n*w.ScaleType.Size())
+		for i := range v {
+			v[i] = float32(rng.NormFloat64())
+		}
+		w.ScaleType.Encode(data, v)
+		return data
+	}
+	w.Alphas = factors(w.N * w.Groups() * w.Bits)
+	if rapid.Bool().Draw(t, "offsets") {
+		w.Offsets = factors(w.N * w.Groups())
+	}
+	codes, size := make([]uint8, w.K), w.Bits*w.PlaneBytes()
+	w.Planes = make([]byte, w.N*size)
+	for n := range w.N {
+		for k := range codes {
+			codes[k] = uint8(rng.IntN(1 << w.Bits))
+		}
+		bcq.PackCodes(w.Planes[n*size:(n+1)*size], codes, w.Bits)
+	}
+	return w
+}
+
 // TestExact: what fits a layout is read back from it to the bit, and what does not is refused in a line.
 func TestExact(t *testing.T) {
 	fitted := make(map[string]int)
@@ -104,6 +142,16 @@ func TestExact(t *testing.T) {
 		}
 		for _, to := range layout.All() {
 			if roundTrip(t, dir, to, l, w) {
+				fitted[to.Name()]++
+			}
+		}
+		b := drawBinary(t)
+		binary := &target.Layer{
+			Name: l.Name, N: b.N, K: b.K, Tensor: l.Tensor, Shape: []int{b.N, b.K}, Role: l.Role, Offsets: b.Offsets != nil,
+			Stored: weight.Spec{Kind: bcq.Name, Bits: b.Bits, Group: b.Group, ScaleType: b.ScaleType}, Bits: b.Bits, Group: b.Group,
+		}
+		for _, to := range layout.All() {
+			if roundTrip(t, dir, to, binary, b) {
 				fitted[to.Name()]++
 			}
 		}
@@ -154,17 +202,15 @@ func roundTrip(t *rapid.T, dir string, to layout.Layout, l *target.Layer, w weig
 	if err != nil {
 		t.Fatal(err)
 	}
-	var scales *lut.Matrix
-	switch m := w.(type) {
-	case *lut.Matrix:
+	table, why := asTable(w)
+	if m, ok := w.(*lut.Matrix); ok {
 		without := *m
-		without.Codes, scales = nil, &without
-	case *lut24.Matrix:
-		if scales, err = m.LUT(); err != nil {
-			return false // as package export has it
-		}
+		without.Codes, table = nil, &without
 	}
-	fit := f.Fit(l, scales)
+	fit := f.Fit(l, table)
+	if why != nil && !fit.Stored { // as package export has it
+		fit.Why = cmp.Or(fit.Why, why.Error())
+	}
 	if fit.Why != "" {
 		if _, err := f.Anew(l); err == nil || strings.ContainsRune(fit.Why, '\n') {
 			t.Fatalf("%s refuses with %q, and quantizes anew: %v", to.Name(), fit.Why, err)

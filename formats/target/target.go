@@ -65,6 +65,9 @@ type Fit struct {
 	// Change is by how much, at most, one of the layer's scales changes, as a part of it: 0
 	// where weights stay what they are to the bit.
 	Change float64
+	// Stored tells that the target takes the layer from [Source.Weights], as the container has it, and so
+	// needs no table that holds it.
+	Stored bool
 	// Dense tells that the target holds the layer's weights themselves, which may change by Change as
 	// a part of each.
 	Dense bool
@@ -97,6 +100,7 @@ type Layer struct {
 	Role       arch.Role
 	Fuse       string      // layers of the same name here are one matrix in runtimes; "": none
 	Stored     weight.Spec // as the container has it
+	Offsets    bool        // there: a layer of binary codes may do without
 
 	// Table, Bits and Group, at most K, are those of the matrix that is written; before its form is
 	// known, of the matrix that is stored. A layer of binary codes has no table then.

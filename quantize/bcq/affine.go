@@ -44,7 +44,7 @@ func FromLUT(m *lut.Matrix, t weight.ScaleType) (*Matrix, error) {
 	alphas, offsets := make([]float32, groups*m.Bits), make([]float32, groups)
 	for n := range m.N {
 		m.RowCodes(codes, n)
-		pack(b.Planes[n*m.Bits*b.PlaneBytes():][:m.Bits*b.PlaneBytes()], codes, m.Bits)
+		PackCodes(b.Planes[n*m.Bits*b.PlaneBytes():][:m.Bits*b.PlaneBytes()], codes, m.Bits)
 		m.RowScales(scales, n)
 		for g, scale := range scales {
 			s := float64(scale) * step

@@ -84,7 +84,7 @@ func TestPlanes(t *testing.T) {
 			for col := range k {
 				codes[col] = uint8((131*col + 7*row + col*row%5) % (1 << bits))
 			}
-			pack(m.Planes[row*size:(row+1)*size], codes, bits)
+			PackCodes(m.Planes[row*size:(row+1)*size], codes, bits)
 			if m.codes(back, row); !slices.Equal(back, codes) {
 				t.Fatalf("%d bits: row %d is read as %v, want %v", bits, row, back, codes)
 			}

@@ -76,5 +76,5 @@ func (q *Quantizer) Store(parts [][]byte, to, row int, ranks []uint8) {
 		f.codes[c] = f.levels[row*f.groups+c/q.opt.Group].code[rank]
 	}
 	size := q.opt.Bits * ((len(ranks) + 7) / 8)
-	pack(parts[PlanesPart][to*size:(to+1)*size], f.codes, q.opt.Bits)
+	PackCodes(parts[PlanesPart][to*size:(to+1)*size], f.codes, q.opt.Bits)
 }

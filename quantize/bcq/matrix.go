@@ -128,8 +128,8 @@ func (m *Matrix) codes(dst []uint8, n int) {
 	}
 }
 
-// pack writes the planes of a row of codes to dst.
-func pack(dst []byte, codes []uint8, bits int) {
+// PackCodes writes the planes of a row of codes to dst: bit i of a code is that of plane i.
+func PackCodes(dst []byte, codes []uint8, bits int) {
 	clear(dst)
 	pb := len(dst) / bits
 	for k, c := range codes {

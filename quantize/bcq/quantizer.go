@@ -109,7 +109,7 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 		if err != nil {
 			return err
 		}
-		pack(of(PlanesPart), q.codes, q.opt.Bits)
+		PackCodes(of(PlanesPart), q.codes, q.opt.Bits)
 	}
 	return nil
 }
