@@ -176,6 +176,7 @@ type cudaBench struct {
 
 func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 	sets := layerSets(b.Layers)
+	b.compile()
 	products := max(len(b.Lookups), 1) * len(b.M)
 	for _, m := range b.M {
 		if b.rounds(m) {
@@ -210,6 +211,27 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 		}
 	}
 	return b.rows, nil
+}
+
+// compile compiles what products by random tables take, of all shapes and widths together to keep all processors busy.
+func (b *cudaBench) compile() {
+	if b.Kind != "" || len(b.Lookups) > 0 {
+		return
+	}
+	var like []*cuda.Matrix
+	for _, s := range b.Shapes {
+		for _, bits := range b.Bits {
+			f := cuda.Format{Bits: bits, Group: b.Group, Scale: weight.F16, Type: b.dtype}
+			if b.Group >= s.K {
+				f.Group = 0
+			}
+			like = append(like, &cuda.Matrix{N: s.N, K: s.K, Format: f})
+			if r := *like[len(like)-1]; b.FP8 && b.engine.RoundToFP8(&r) {
+				like = append(like, &r)
+			}
+		}
+	}
+	b.engine.Compile(like, b.M...)
 }
 
 // layerSets puts layers that run the same kernel on the same shape together, in
@@ -273,6 +295,9 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 			}
 			rounded = append(rounded, &r)
 		}
+	}
+	if len(b.Lookups) == 0 {
+		b.engine.Compile(slices.Concat(ring[:1], rounded[:min(len(rounded), 1)]), b.M...)
 	}
 	if err := b.makeDense(set[0].Matrix); err != nil {
 		return err
@@ -345,13 +370,16 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 		return Row{}, mem.err
 	}
 
-	timings, err := b.engine.Tune(b.stream, ring, o)
-	if err != nil {
-		return Row{}, err
-	}
 	row := Row{
 		Name: set[0].Name, Device: "cuda", GPU: b.dev.Info.Name, N: n, K: k, M: m, Bits: first.Bits, Group: first.Group,
-		DType: b.DType, Kernel: timings[0].Config.String(), Ring: len(ring), Bytes: ring[0].Bytes() + 4*int64(len(first.Codebook)),
+		DType: b.DType, Ring: len(ring), Bytes: ring[0].Bytes() + 4*int64(len(first.Codebook)),
+	}
+	if m <= cuda.MaxRows || slices.Contains(b.engine.Ways(ring[0], m), cuda.Way{}) {
+		timings, err := b.engine.Tune(b.stream, ring, o)
+		if err != nil {
+			return Row{}, err
+		}
+		row.Kernel = timings[0].Config.String()
 	}
 	if len(set) > 1 {
 		for _, l := range set {

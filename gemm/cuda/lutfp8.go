@@ -1,11 +1,9 @@
 package cuda
 
 import (
-	"cmp"
 	_ "embed"
 	"encoding/binary"
 	"fmt"
-	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/fp8"
@@ -186,9 +184,7 @@ func (e *Engine) fp8Ways(w *Matrix, m int) []Way {
 			all = append(all, Way{fp8: v})
 		}
 	}
-	guess := func(a Way) float64 { return a.fp8.guess(w.N, w.K, m) }
-	slices.SortStableFunc(all, func(a, b Way) int { return cmp.Compare(guess(a), guess(b)) })
-	return all[:min(len(all), tunedMany)]
+	return shortlist(all, func(a Way) float64 { return a.fp8.guess(w.N, w.K, m) })
 }
 
 // guess returns about how many cycles a product takes on an H200.

@@ -74,6 +74,9 @@ func (e *Engine) Ways(w *Matrix, m int) []Way {
 
 // halfWays returns those that multiply in 16 bits.
 func (e *Engine) halfWays(w *Matrix, m int) []Way {
+	if w.Format.Bits < 5 && e.rowsAtOnce(w.Format, w.N, w.K, m) == m {
+		return []Way{{}} // in one launch, for which others take half as long again at least
+	}
 	var all []Way
 	if e.dev.Info.Major == 9 && e.noCompiler == nil {
 		for _, v := range w.Format.manyVariants() {
@@ -81,9 +84,7 @@ func (e *Engine) halfWays(w *Matrix, m int) []Way {
 				all = append(all, Way{many: v})
 			}
 		}
-		guess := func(a Way) float64 { return a.many.guess(w.N, w.K, m) }
-		slices.SortStableFunc(all, func(a, b Way) int { return cmp.Compare(guess(a), guess(b)) })
-		all = all[:min(len(all), tunedMany)]
+		all = shortlist(all, func(a Way) float64 { return a.many.guess(w.N, w.K, m) })
 	}
 	all = append(all, Way{unpacked: true})
 	if m <= mostPacked {
@@ -100,8 +101,23 @@ func (e *Engine) halfWays(w *Matrix, m int) []Way {
 	return all
 }
 
-// tunedMany is how many variants of lutmany.cu are tried.
-const tunedMany = 3
+// tunedMany is how many variants of lutmany.cu are tried at most, and tunedWithin what they are taken to take at most in terms of the
+// fastest: guesses are within 15 % of what was measured.
+const (
+	tunedMany   = 3
+	tunedWithin = 1.3
+)
+
+// shortlist returns what is worth trying of ways that take about so long, the best guess first.
+func shortlist(all []Way, guess func(Way) float64) []Way {
+	slices.SortStableFunc(all, func(a, b Way) int { return cmp.Compare(guess(a), guess(b)) })
+	for i := range all {
+		if i == tunedMany || guess(all[i]) > tunedWithin*guess(all[0]) {
+			return all[:i]
+		}
+	}
+	return all
+}
 
 // manyRows returns the rows of X for which lutmany.cu is the fastest where nothing was measured, as an H200 has it at
 // 8192×8192 and 28672×4096 with 4 bits. NOTES.md has the times. Smaller matrices have too few fields, and at 5 bits the table
@@ -134,13 +150,16 @@ func packedRows(n, k int) int {
 	return 48
 }
 
-// Kernels returns the sources of the kernels for all rows for a format, if that is the way: what prepares X, and what multiplies.
+// Kernels returns the sources of the kernels for all rows for a format, if that is the way: what prepares X and what multiplies, or what
+// unpacks.
 func (w Way) Kernels(f Format) []driver.Kernel {
 	switch {
 	case w.many != manyVariant{}:
 		return []driver.Kernel{lutcolumns{}.kernel(), manyKernel{f, w.many}.kernel()}
 	case w.FP8():
 		return []driver.Kernel{lutbytes{f.Type}.kernel(), fp8Kernel{f, w.fp8}.kernel()}
+	case w.unpacked:
+		return []driver.Kernel{lutdense{f}.kernel()}
 	}
 	return nil
 }
@@ -156,10 +175,9 @@ func (e *Engine) Way(w *Matrix, m int) Way {
 	if !ok {
 		all := e.Ways(w, key.rows)
 		way = all[0]
-		if kept, found := e.cache.Get(e.cacheKey(key)); found {
-			if i := slices.IndexFunc(all, func(w Way) bool { return w.String() == string(kept) }); i >= 0 {
-				way = all[i]
-			}
+		kept := e.kept(ofWay, w, key)
+		if i := slices.IndexFunc(all, func(w Way) bool { return w.String() == kept }); i >= 0 {
+			way = all[i]
 		}
 		e.many[key] = way
 	}
@@ -231,9 +249,11 @@ func (e *Engine) TuneMany(s *driver.Stream, ring []*Matrix, o Operands, u *Unpac
 		return nil, fmt.Errorf("tuning for %d rows with %d matrices: want more than %d, and one matrix", o.M, len(ring), MaxRows)
 	}
 	w := ring[0]
+	tried := e.Ways(w, o.M)
+	e.dev.Prepare(e.wayKernels(w, o.M, tried))
 	var ways []Way
 	var arms []*Arm
-	for _, way := range e.Ways(w, o.M) {
+	for _, way := range tried {
 		call := func(i int) error { return e.MatMulWay(s, ring[i%len(ring)], o, way) }
 		switch {
 		case way.unpacked && u == nil || way.bytes(o.M, w.K) > 0 && o.Scratch == 0:
@@ -257,6 +277,6 @@ func (e *Engine) TuneMany(s *driver.Stream, ring []*Matrix, o Operands, u *Unpac
 	slices.SortStableFunc(all, func(a, b WayTiming) int { return cmp.Compare(a.Us, b.Us) })
 	key := w.tuningKey(manyBucket(o.M))
 	e.many[key] = all[0].Way
-	_ = e.cache.Put(e.cacheKey(key), []byte(all[0].Way.String()))
+	e.keep(ofWay, w, key, all[0].Way.String())
 	return all, nil
 }

@@ -2,11 +2,8 @@ package cuda
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
@@ -58,23 +55,12 @@ func (e *Engine) choice(w *Matrix, m int) (Config, error) {
 		return nil, err
 	}
 	c := all[0]
-	if kept, ok := e.cache.Get(e.cacheKey(key)); ok {
-		if i := slices.IndexFunc(all, func(c Config) bool { return c.String() == string(kept) }); i >= 0 {
-			c = all[i]
-		}
+	kept := e.kept(ofConfig, w, key)
+	if i := slices.IndexFunc(all, func(c Config) bool { return c.String() == kept }); i >= 0 {
+		c = all[i]
 	}
 	e.tuned[key] = c
 	return c, nil
-}
-
-// cacheKey digests the key, the GPU and the kernels.
-func (e *Engine) cacheKey(key tuningKey) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "configuration %s %d %+v\n%s%s", e.dev.Info.Name, e.dev.Info.SMs, key, ptxSource, lutSource+key.lookup.source())
-	for _, k := range kernels() {
-		io.WriteString(h, k.source())
-	}
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // Timing is how long a configuration takes for one multiplication, in microseconds.
@@ -109,6 +95,7 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 	if err != nil {
 		return nil, err
 	}
+	e.dev.Prepare(w.configKernels(o.M, configs))
 	var arms []*Arm
 	for _, c := range configs {
 		arms = append(arms, &Arm{Ring: len(ring), Call: func(i int) error {
@@ -128,7 +115,6 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 	slices.SortStableFunc(all, func(a, b Timing) int { return cmp.Compare(a.Us, b.Us) })
 	key := w.tuningKey(bucket(o.M))
 	e.tuned[key] = all[0].Config
-	// Where nothing can be kept, tuning is done again next time.
-	_ = e.cache.Put(e.cacheKey(key), []byte(all[0].Config.String()))
+	e.keep(ofConfig, w, key, all[0].Config.String())
 	return all, nil
 }

@@ -17,9 +17,7 @@ func TestWay(t *testing.T) {
 		w := &Matrix{N: 4096, K: 4096, Format: Format{4, 128, weight.F16, driver.F16}}
 		rest := &Matrix{N: 14336, K: 4096, Format: w.Format}
 		for rows, kept := range map[int]string{64: "unpacked", 128: "packed", 512: "no such way"} {
-			if err := e.cache.Put(e.cacheKey(w.tuningKey(rows)), []byte(kept)); err != nil {
-				t.Fatal(err)
-			}
+			e.keep(ofWay, w, w.tuningKey(rows), kept)
 		}
 		for _, test := range []struct {
 			name  string
@@ -70,9 +68,7 @@ func TestFP8Way(t *testing.T) {
 			t.Errorf("groups of %d: rounded: %v", group, got)
 		}
 		for rows, kept := range map[int]string{24: "packed", 64: "unpacked", 128: "c64 g4", 256: "fp8 c96 g2", 1024: "unpacked"} {
-			if err := e.cache.Put(e.cacheKey(w.tuningKey(rows)), []byte(kept)); err != nil {
-				t.Fatal(err)
-			}
+			e.keep(ofWay, w, w.tuningKey(rows), kept)
 			if way := e.Way(w, rows); way.FP8() != (group != 32) || way.Unpacked() && group != 32 {
 				t.Errorf("groups of %d, %d rows, kept as %s: got %v", group, rows, kept, way)
 			} else if rows == 256 && group != 32 && way.String() != kept {

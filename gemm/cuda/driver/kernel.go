@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Kernel is the source of a module, to be compiled for the GPU at hand.
@@ -108,6 +111,35 @@ func (d *Device) LoadKernel(k Kernel) (*Module, error) {
 		return nil, fmt.Errorf("%w; its PTX: %w", err, ptxErr)
 	}
 	return m, nil
+}
+
+// Prepare compiles those of some kernels that the cache does not have for the device, each once, on all processors. LoadKernel says what
+// is wrong with one.
+func (d *Device) Prepare(kernels []Kernel) {
+	if d.cuda.cache == nil {
+		return // with nowhere to keep them
+	}
+	seen := make(map[string]bool)
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for _, k := range kernels {
+		if k.Options.Arch == "" {
+			k.Options.Arch = d.Info.Arch()
+		}
+		key, err := d.cuda.cacheKey(k)
+		if err != nil {
+			return // there is no compiler
+		}
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		group.Go(func() error {
+			_, _, err := d.cuda.Cubin(k)
+			return err
+		})
+	}
+	_ = group.Wait() // what is wrong is told where it is needed
 }
 
 // CanCompile returns nil where kernels can be compiled, and else why not: then

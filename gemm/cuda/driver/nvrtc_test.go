@@ -165,6 +165,26 @@ func TestCubinWithoutCache(t *testing.T) {
 	}
 }
 
+// TestPrepare compiles kernels together, one of them twice and one that does not compile.
+func TestPrepare(t *testing.T) {
+	c := openCompiler(t)
+	c.cache = NewCache(t.TempDir())
+	d := &Device{cuda: c, Info: DeviceInfo{Major: 8}}
+	good := Kernel{Name: "add.cu", Source: addSource, Options: addOptions("")}
+	other, bad := good, good
+	other.Name, bad.Source = "other.cu", "no kernel"
+	d.Prepare([]Kernel{good, bad, good, other})
+	if n, _, err := c.cache.Size(); n != 2 || err != nil {
+		t.Errorf("%d kernels are kept, %v: want 2", n, err)
+	}
+	for _, k := range []Kernel{good, other} {
+		k.Options.Arch = "sm_80"
+		if _, cached, err := c.Cubin(k); !cached || err != nil {
+			t.Errorf("%s: cached %v, %v", k.Name, cached, err)
+		}
+	}
+}
+
 func BenchmarkCompile(b *testing.B) {
 	c := openCompiler(b)
 	for b.Loop() {
