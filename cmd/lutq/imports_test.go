@@ -121,7 +121,7 @@ func TestImports(t *testing.T) {
 		{"repack", []string{"quantize/bcq", "quantize/lut", "quantize/lut24", "quantize/weight", "formats/num"}},
 		{"gemm/ref", []string{"quantize/lut", "quantize/weight"}},
 		{"gemm/conform", []string{"quantize/bcq", "quantize/lut", "quantize/lut24", "quantize/weight", "formats/num", "gemm/fp8", "gemm/ref", "gemm/cuda/driver"}},
-		{"gemm/cpu", []string{"repack", "quantize/lut", "quantize/weight", "formats/num", "gemm/cpu/"}},
+		{"gemm/cpu", []string{"repack", "quantize/lut", "quantize/weight", "formats/num", "gemm/cpu/", "gemm/lookup"}},
 		{"gemm/cuda/driver", []string{"formats/input"}},
 		{"gemm/cuda", []string{"repack", "quantize/bcq", "quantize/lut", "quantize/lut24", "quantize/weight", "formats/num", "gemm/cuda/", "gemm/fp8"}},
 		{"gemm/fp8", []string{"formats/num"}},

@@ -67,13 +67,10 @@ func (b *bench) planes(ctx context.Context, s Shape, bits, total int) ([]Row, er
 
 // tabled returns the product of x by binary codes through tables in 8 bits, which are there.
 func (b *bench) tabled(y, x []float32, batch, k int, w []cpu.Weights) func(i int) {
-	rounded := lookup.NewTables(lookup.Precision{Shared: tabledShared}, batch, k)
 	var tables cpu.PlaneTables
-	tables.Reset(batch, k, tabledShared)
+	tables.Reset(lookup.Precision{Shared: tabledShared}, batch, k)
 	for r := range batch {
-		rounded.Fill(r, x[r*k:(r+1)*k])
-		row := rounded.Row(r)
-		tables.SetCodes(r, row.Scales, row.Sums, func(i int) [16]int8 { return row.Codes[i].Plain() })
+		b.engine.FillTables(&tables, 0, r, x[r*k:(r+1)*k])
 	}
 	return func(i int) { b.engine.MatMulTables(&tables, 0, batch, cpu.Op{Y: y, W: w[i%len(w)]}) }
 }

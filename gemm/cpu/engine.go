@@ -43,6 +43,7 @@ type Engine struct {
 	planeTables   PlaneTables     // of the product at hand
 	fusedScratch  []fusedScratch  // by worker
 	fixedScratch  []*fixedScratch // by worker
+	tableScratch  []tableScratch  // by worker
 	pool          *pool           // the workers but for worker 0, the caller
 }
 
@@ -64,6 +65,7 @@ func New(o Options) (*Engine, error) {
 		tiles:        make([]edgeTile, threads),
 		fusedScratch: make([]fusedScratch, threads),
 		fixedScratch: make([]*fixedScratch, threads),
+		tableScratch: make([]tableScratch, threads),
 	}
 	var spin time.Duration
 	if threads <= runtime.GOMAXPROCS(0) {

@@ -209,6 +209,27 @@ func planes3AVX2(y *float32, words, factors *byte, stype, bits, offset int, tabl
 func tablesAVX2(dst *byte, units, sums, x *float32, halves int)
 
 //go:noescape
+func halfSumsAVX2(entries *float32, most *uint32, sums, x *float32, halves int)
+
+//go:noescape
+func shareMostAVX2(most *uint32, halves, block int)
+
+//go:noescape
+func tableScalesAVX2(scales *float32, most *uint32, n int)
+
+//go:noescape
+func tableCodesAVX2(dst *byte, entries, scales *float32, halves int)
+
+//go:noescape
+func roundStepsAVX2(entries, scales *float32, tables int)
+
+//go:noescape
+func roundF16AVX2(v *float32, n int, unit, inverse float32)
+
+//go:noescape
+func tableEntriesAVX2(dst *byte, units, entries *float32, halves int)
+
+//go:noescape
 func planesDecodeAVX2(dst *float32, words *byte, factors *float32, bits, halves int)
 
 // gemm computes y[m, 16·panels] = [y +] alpha · x[m,k] · b for panels b0 and,
@@ -605,6 +626,76 @@ func (s isa) tables(tables []byte, units, sums, x []float32) {
 	}
 	_, _, _ = tables[128*entryBytes*halves-1], units[ceilDiv(halves, tableBlock)-1], sums[halves-1]
 	tablesAVX2(&tables[0], &units[0], &sums[0], &x[0], halves)
+}
+
+// halfSums makes the half tables of half-blocks of x; see halfSumsGeneric.
+func (s isa) halfSums(entries []float32, most []uint32, sums, x []float32) {
+	halves := len(x) / 32
+	if s == generic || halves == 0 {
+		halfSumsGeneric(entries, most, sums, x)
+		return
+	}
+	_, _, _ = entries[64*halves-1], most[8*halves-1], sums[halves-1]
+	halfSumsAVX2(&entries[0], &most[0], &sums[0], &x[0], halves)
+}
+
+// shareMost sets numbers to the largest of so many; see shareMostGeneric.
+func (s isa) shareMost(most []uint32, shared int) {
+	if s == generic || shared%8 != 0 {
+		shareMostGeneric(most, shared)
+		return
+	}
+	shareMostAVX2(&most[0], len(most)/8, shared/8)
+}
+
+// tableScales writes the scales of tables, of which there is a positive multiple of 8; see tableScalesGeneric.
+func (s isa) tableScales(scales []float32, most []uint32) {
+	if s == generic {
+		tableScalesGeneric(scales, most)
+		return
+	}
+	_ = scales[len(most)-1]
+	tableScalesAVX2(&scales[0], &most[0], len(most))
+}
+
+// tableCodes writes the tables of half-blocks with a scale for each of them; see tableCodesGeneric.
+func (s isa) tableCodes(tables []byte, entries, scales []float32) {
+	if s == generic {
+		tableCodesGeneric(tables, entries, scales)
+		return
+	}
+	_, _ = tables[16*len(scales)-1], entries[8*len(scales)-1]
+	tableCodesAVX2(&tables[0], &entries[0], &scales[0], len(scales)/8)
+}
+
+// roundSteps rounds entries to multiples of the scales of their tables; see roundStepsGeneric.
+func (s isa) roundSteps(entries, scales []float32) {
+	if s == generic {
+		roundStepsGeneric(entries, scales)
+		return
+	}
+	_ = entries[8*len(scales)-1]
+	roundStepsAVX2(&entries[0], &scales[0], len(scales))
+}
+
+// roundF16 rounds numbers, of which there is a positive multiple of 8, to float16 times a unit; see roundF16Generic.
+func (s isa) roundF16(v []float32, unit float32) {
+	if s == generic {
+		roundF16Generic(v, unit)
+		return
+	}
+	roundF16AVX2(&v[0], len(v), unit, 1/unit)
+}
+
+// tableEntries writes the tables of half-blocks; see tableEntriesGeneric.
+func (s isa) tableEntries(tables []byte, units, entries []float32) {
+	halves := len(entries) / 64
+	if s == generic {
+		tableEntriesGeneric(tables, units, entries)
+		return
+	}
+	_, _ = tables[128*entryBytes*halves-1], units[ceilDiv(halves, tableBlock)-1]
+	tableEntriesAVX2(&tables[0], &units[0], &entries[0], halves)
 }
 
 // planesDecode writes the weights of half-blocks of one group; see planesDecodeGeneric.

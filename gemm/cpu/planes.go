@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/lutq/lutq/gemm/lookup"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
@@ -95,11 +96,13 @@ const entryBytes = 3
 // PlaneTables are tables of sums of four columns of rows of x, for products by [Planes].
 type PlaneTables struct {
 	rows, halves int
-	width        int       // bytes of an entry
-	block        int       // half-blocks with one unit
-	bytes        []byte    // [rows][halves][2][width][4 tables][16]
-	units        []float32 // [rows][⌈halves/block⌉]
-	sums         []float32 // [rows][halves]: of columns
+	precision    lookup.Precision // of tables that FillTables makes,
+	k            int              // and the columns that they are of
+	width        int              // bytes of an entry
+	block        int              // half-blocks with one unit
+	bytes        []byte           // [rows][halves][2][width][4 tables][16]
+	units        []float32        // [rows][⌈halves/block⌉]
+	sums         []float32        // [rows][halves]: of columns
 }
 
 // resize makes room for the tables of rows of k columns, with entries of width bytes and a unit for
@@ -126,75 +129,6 @@ func (t *PlaneTables) row(r int) (bytes []byte, units, sums []float32) {
 func (t *PlaneTables) fill(s isa, r int, x []float32) {
 	bytes, units, sums := t.row(r)
 	s.tables(bytes, units, sums, x)
-}
-
-// Tables of columns that others have made, with entries of their own rounding.
-
-// Reset makes room for tables of rows of k columns, to be written with SetEntries or, where as many as shared
-// of them have a scale, a multiple of 8, with SetCodes.
-func (t *PlaneTables) Reset(rows, k, shared int) {
-	if shared > 0 {
-		t.resize(rows, k, 1, shared/8)
-	} else {
-		t.resize(rows, k, entryBytes, tableBlock)
-	}
-}
-
-// SetCodes writes the tables of row r, as many as sums: table returns the i-th, by the bits that choose. Rows can be
-// written in parallel.
-func (t *PlaneTables) SetCodes(r int, scales, sums []float32, table func(i int) [16]int8) {
-	bytes, units, halves := t.row(r)
-	copy(units, scales)
-	t.setSums(halves, sums)
-	for i := range 8 * t.halves {
-		to := (*[16]byte)(bytes[i/8*t.halfBytes()+i%8/4*64+i%4*16:])
-		if i >= len(sums) {
-			*to = [16]byte{}
-			continue
-		}
-		for w, v := range table(i) {
-			to[w] = byte(v)
-		}
-	}
-}
-
-// SetEntries is SetCodes for entries that are float32. Those of 32 tables are rounded to 24 bits of the largest of them.
-func (t *PlaneTables) SetEntries(r int, sums []float32, table func(i int) [16]float32) {
-	bytes, units, halves := t.row(r)
-	t.setSums(halves, sums)
-	const tables = 8 * tableBlock // with one unit
-	var values [tables][16]float32
-	for b := range units {
-		clear(values[:])
-		n := min(tables, 8*t.halves-b*tables)
-		most := math.Float32bits(tableTiny)
-		for i := range min(n, len(sums)-b*tables) {
-			values[i] = table(b*tables + i)
-			for _, v := range values[i] {
-				most = max(most, math.Float32bits(v)&^(1<<31))
-			}
-		}
-		inverse, unit := tableUnit(most, tableBits+2)
-		units[b] = unit
-		for i := range n {
-			var whole [16]int32
-			for w, v := range values[i] {
-				whole[w] = tableWhole(float32(v*inverse), 1<<23-1)
-			}
-			setTable(bytes[(b*tableBlock+i/8)*t.halfBytes():], entryBytes, i%8, &whole)
-		}
-	}
-}
-
-// setSums writes the sums of half-blocks from those of tables.
-func (t *PlaneTables) setSums(halves, sums []float32) {
-	for h := range halves {
-		var sum float64
-		for _, v := range sums[8*h : min(8*h+8, len(sums))] {
-			sum += float64(v)
-		}
-		halves[h] = float32(sum)
-	}
 }
 
 // MatMulTables computes products of rows from r0 on of x by its tables. All weights are [Planes] that are tabled,

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lutq/lutq/gemm/lmma"
+	"github.com/lutq/lutq/gemm/lookup"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/weight"
@@ -239,8 +240,17 @@ func TestPlanesLMMA(t *testing.T) {
 		k := 4 * rapid.IntRange(1, 70).Draw(t, "tables")
 		shared := 8 * rapid.IntRange(1, 9).Draw(t, "tables of a unit, by 8")
 		o := lmma.Operands{M: m, N: n, K: k}
-		for range m * k {
-			o.A = append(o.A, float64(r.IntN(63)-31)) // sums of four fit in 8 bits
+		x := make([]float32, m*k)
+		for i := range x {
+			x[i] = float32(r.IntN(63) - 31) // sums of four fit in 8 bits
+		}
+		for i := 0; i < m*k; i += k { // and the largest of a scale are 127, so that it is 1
+			for j := 0; j < k; j += 4 * shared {
+				copy(x[i+j:], []float32{31, 32, 32, 32})
+			}
+		}
+		for _, v := range x {
+			o.A = append(o.A, float64(v))
 		}
 		q := &bcq.Matrix{N: n, K: k, Bits: bits, Group: rapid.SampledFrom([]int{min(32, k), k}).Draw(t, "group"), ScaleType: weight.F16}
 		q.Planes = make([]byte, n*bits*q.PlaneBytes())
@@ -262,22 +272,14 @@ func TestPlanesLMMA(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var tables PlaneTables
-		tables.Reset(m, k, shared)
-		for i := range m {
-			units, sums := slices.Repeat([]float32{1}, ceilDiv(k/4, shared)), make([]float32, k/4)
-			tables.SetCodes(i, units, sums, func(table int) (sums [16]int8) {
-				for w := range sums {
-					for j, v := range o.A[i*k+4*table:][:4] {
-						sums[w] += int8(v) * (2*int8(w>>j&1) - 1)
-					}
-				}
-				return sums
-			})
-		}
 		w := planesOf(t, q)
 		for _, e := range es {
 			y := poisoned(m * n)
+			var tables PlaneTables
+			tables.Reset(lookup.Precision{Shared: shared}, m, k)
+			for i := range m {
+				e.FillTables(&tables, 0, i, x[i*k:(i+1)*k])
+			}
 			e.MatMulTables(&tables, 0, m, Op{Y: y, W: w})
 			for i, v := range y {
 				if float64(v) != want[i] {

@@ -30,8 +30,8 @@ func Adds(k int) int { return k - 1 + Entries(k) - 1 }
 // Half writes the half table of x: entry w, of which bit j is that of x[j], is
 // Σ (2wⱼ − 1)·x[j], where the bit of the last element is 0.
 func Half[T int32 | float32 | float64](dst, x []T) {
-	var sum T
-	for _, v := range x {
+	sum := x[0]
+	for _, v := range x[1:] {
 		sum += v
 	}
 	dst[0] = -sum

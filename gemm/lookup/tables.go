@@ -61,6 +61,19 @@ func (p Precision) String() string {
 	return "f32"
 }
 
+// Bytes is what the half tables of rows of k activations take as they are kept, with scales in 16 bits.
+func (p Precision) Bytes(rows, k int) int64 {
+	tables := int64(ceilDiv(k, Columns))
+	entries := int64(rows) * tables * int64(Entries(Columns))
+	switch {
+	case p.Shared > 0:
+		return entries + 2*int64(rows)*((tables+int64(p.Shared)-1)/int64(p.Shared))
+	case p.F16:
+		return 2 * entries
+	}
+	return 4 * entries
+}
+
 // Tables are those of rows of activations, of each [Columns] of them one.
 type Tables struct {
 	Precision
@@ -91,18 +104,6 @@ func NewTables(p Precision, rows, k int) *Tables {
 		t.entries = make([]Sums[float32], n)
 	}
 	return t
-}
-
-// Bytes is what the half tables take as they are kept, with scales in 16 bits.
-func (t *Tables) Bytes() int64 {
-	n := int64(t.Rows) * int64(t.perRow()) * int64(Entries(Columns))
-	switch {
-	case t.Shared > 0:
-		return n + 2*int64(len(t.scales))
-	case t.F16:
-		return 2 * n
-	}
-	return 4 * n
 }
 
 // Fill makes the tables of a row of activations. An activation that is not finite makes
@@ -190,13 +191,18 @@ func scaleOf(entries []float32) float32 {
 	return float32(math.NaN())
 }
 
-// roundF16 rounds to float16, times the power of two that brings the largest into its range.
-func roundF16(v []float32) {
-	most := largest(v)
+// UnitF16 is the power of two that brings a row whose largest magnitude is most into the range of float16.
+func UnitF16(most float32) float32 {
 	unit := float32(1)
-	for most/unit > 1<<15 {
+	for most <= math.MaxFloat32 && most/unit > 1<<15 {
 		unit *= 2
 	}
+	return unit
+}
+
+// roundF16 rounds to float16, times the power of two that brings the largest into its range.
+func roundF16(v []float32) {
+	unit := UnitF16(largest(v))
 	for i, x := range v {
 		v[i] = num.F16ToF32(num.F32ToF16(x/unit)) * unit
 	}

@@ -107,20 +107,17 @@ func (c *TableOps) Linear(x model.Array, rows int, to ...model.Product) {
 		}
 	}
 	if len(products) > 0 {
-		t, from := c.normed.of(host(x), rows)
-		if t == nil {
-			t = c.build(host(x), rows, k)
-		}
-		c.multiply(t, from, rows, products)
+		c.multiply(host(x), rows, k, products)
 	}
 	if len(others) > 0 {
 		c.Ops.Linear(x, rows, others...)
 	}
 }
 
-// multiply computes products of rows of x by their tables, the first of which are those of a row.
-func (c *TableOps) multiply(t *tables, from, rows int, to []model.Product) {
+// multiply computes products of rows of x, of k columns, by its tables, which are made here where no norm has.
+func (c *TableOps) multiply(x []float32, rows, k int, to []model.Product) {
 	var ops []gemmcpu.Op
+	var defined *lookup.Tables // for weights that the engine does not take
 	ys := make([][]float32, len(to))
 	for i, p := range to {
 		w := p.W.(*tabled)
@@ -138,16 +135,23 @@ func (c *TableOps) multiply(t *tables, from, rows int, to []model.Product) {
 			ops = append(ops, gemmcpu.Op{Y: y, W: w.planes})
 			continue
 		}
+		if defined == nil {
+			defined = c.define(x, rows, k)
+		}
 		// A stretch of weights stays in a cache while the rows of x go by.
 		c.overRows(w.N, func(_, first, end int) {
 			for r := range rows {
 				for j := first; j < end; j++ {
-					y[r*w.N+j] = w.weights.Dot(t.rounded, from+r, j)
+					y[r*w.N+j] = w.weights.Dot(defined, r, j)
 				}
 			}
 		})
 	}
 	if len(ops) > 0 {
+		t, from := c.normed.of(x, rows)
+		if t == nil {
+			t = c.build(x, rows, k)
+		}
 		c.engine.MatMulTables(&t.kernel, from, rows, ops...)
 	}
 	for i, p := range to {
@@ -160,12 +164,11 @@ func (c *TableOps) multiply(t *tables, from, rows int, to []model.Product) {
 	}
 }
 
-// tables are those of some rows of x.
+// tables are those of some rows of x, as the engine takes them.
 type tables struct {
-	x       []float32 // whose tables they are, of a norm; nil where they are no longer
-	k       int
-	rounded *lookup.Tables      // as they are defined
-	kernel  gemmcpu.PlaneTables // as the engine takes them
+	x      []float32 // whose tables they are, of a norm; nil where they are no longer
+	k      int
+	kernel gemmcpu.PlaneTables
 }
 
 // of returns the tables of rows of x and the first of them, nil if they are not at hand.
@@ -184,57 +187,45 @@ func (t *tables) of(x []float32, rows int) (*tables, int) {
 // reset makes room for the tables of rows of k columns.
 func (t *tables) reset(p lookup.Precision, rows, k int) {
 	t.k = k
-	t.rounded = lookup.NewTables(p, rows, k)
-	shared := 0
-	if p.Shared%8 == 0 {
-		shared = p.Shared
-	}
-	t.kernel.Reset(rows, k, shared)
-}
-
-// fill makes the tables of a row.
-func (t *tables) fill(r int, x []float32) {
-	t.rounded.Fill(r, x)
-	row := t.rounded.Row(r)
-	switch shared := t.rounded.Shared; {
-	case shared == 0:
-		t.kernel.SetEntries(r, row.Sums, func(i int) [16]float32 { return row.Entries[i].Plain() })
-	case shared%8 == 0:
-		t.kernel.SetCodes(r, row.Scales, row.Sums, func(i int) [16]int8 { return row.Codes[i].Plain() })
-	default:
-		t.kernel.SetEntries(r, row.Sums, func(i int) (entries [16]float32) {
-			for w, c := range row.Codes[i].Plain() {
-				entries[w] = float32(c) * row.Scales[i/shared] // of 8 and 11 bits, exactly
-			}
-			return entries
-		})
-	}
+	t.kernel.Reset(p, rows, k)
 }
 
 // build is the operator that makes tables, of rows of x.
 func (c *TableOps) build(x []float32, rows, k int) *tables {
 	t := &c.tables
 	t.reset(c.precision, rows, k)
-	c.overRows(rows, func(_, from, to int) {
+	c.overRows(rows, func(worker, from, to int) {
 		for i := from; i < to; i++ {
-			t.fill(i, x[i*k:(i+1)*k])
+			c.engine.FillTables(&t.kernel, worker, i, x[i*k:(i+1)*k])
 		}
 	})
-	c.built(t)
+	c.built(rows, k)
 	return t
 }
 
-// built counts.
-func (c *TableOps) built(t *tables) {
+// define is build for tables as they are defined.
+func (c *TableOps) define(x []float32, rows, k int) *lookup.Tables {
+	t := lookup.NewTables(c.precision, rows, k)
+	c.overRows(rows, func(_, from, to int) {
+		for i := from; i < to; i++ {
+			t.Fill(i, x[i*k:(i+1)*k])
+		}
+	})
+	c.built(rows, k)
+	return t
+}
+
+// built counts the tables of rows of k columns.
+func (c *TableOps) built(rows, k int) {
 	c.count.Builds++
-	c.count.Tables += int64(t.rounded.Rows) * int64((t.k+lookup.Columns-1)/lookup.Columns)
-	c.count.Bytes += t.rounded.Bytes()
+	c.count.Tables += int64(rows) * int64((k+lookup.Columns-1)/lookup.Columns)
+	c.count.Bytes += c.precision.Bytes(rows, k)
 }
 
 // NormFor implements [model.Normer]: rows are normed and their tables made while they are in a cache.
 func (c *TableOps) NormFor(w model.Weight, y, x, norm model.Array, rows int, eps float64) {
 	c.normed.x = nil
-	if _, ok := w.(*tabled); !ok {
+	if m, ok := w.(*tabled); !ok || m.planes == nil {
 		c.Ops.RMSNorm(y, x, norm, rows, eps)
 		return
 	}
@@ -245,15 +236,15 @@ func (c *TableOps) NormFor(w model.Weight, y, x, norm model.Array, rows int, eps
 	}
 	t := &c.normed
 	t.reset(c.precision, rows, k)
-	c.overRows(rows, func(_, from, to int) {
+	c.overRows(rows, func(worker, from, to int) {
 		for i := from; i < to; i++ {
 			row := dst[i*k : (i+1)*k]
 			c.engine.RMSNorm(row, src[i*k:(i+1)*k], factors, eps)
-			t.fill(i, row)
+			c.engine.FillTables(&t.kernel, worker, i, row)
 		}
 	})
 	t.x = dst
-	c.built(t)
+	c.built(rows, k)
 	c.count.Fused++
 	c.count.Saved += 4 * int64(len(dst))
 }

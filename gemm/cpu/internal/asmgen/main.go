@@ -67,6 +67,13 @@ func Files() map[string][]byte {
 			g.planes(1)
 			g.planes(3)
 			g.tables()
+			g.halfSums()
+			g.shareMost()
+			g.tableScales()
+			g.tableCodes()
+			g.roundSteps()
+			g.roundF16()
+			g.tableEntries()
 			g.planesDecode()
 		}),
 		"row_amd64.s": file(func(g *gen) {

@@ -280,22 +280,7 @@ func (g *gen) tables() {
 	g.i("ADDQ $128, R10")
 	g.i("DECQ R9")
 	g.i("JNE  largest")
-	g.i("VPERM2I128 $1, Y0, Y0, Y1")
-	g.i("VPMAXUD Y1, Y0, Y0")
-	g.i("VPSHUFD $0x4E, Y0, Y1")
-	g.i("VPMAXUD Y1, Y0, Y0")
-	g.i("VPSHUFD $0xB1, Y0, Y1")
-	g.i("VPMAXUD Y1, Y0, Y0")
-	g.broadcast(exponent, 1)
-	g.i("VPAND Y1, Y0, Y0")
-	g.i("VPCMPEQD Y1, Y0, Y1") // a NaN then, for a unit
-	g.broadcast((tableScale+127)<<23, inverse)
-	g.i("VPSUBD Y0, Y%d, Y%d", inverse, inverse)
-	g.broadcast((tableScale-127)<<23, unit)
-	g.i("VPSUBD Y%d, Y0, Y%d", unit, unit)
-	g.i("VPOR Y1, Y%d, Y%d", unit, unit)
-	g.i("VMOVSS X%d, (BX)", unit)
-	g.i("ADDQ $4, BX")
+	g.tableUnit(tableScale, unit, inverse)
 	g.i("SUBQ DX, CX")
 
 	g.label("half")
@@ -332,17 +317,7 @@ func (g *gen) tables() {
 		g.i("VPADDD Y4, Y2, Y2")
 		g.i("VPSUBD Y5, Y2, Y%d", lo)
 		g.i("VPADDD Y5, Y2, Y%d", hi)
-		for _, r := range []int{lo, hi} {
-			g.i("VPSHUFB Y%d, Y%d, Y%d", bytes, r, r)
-		}
-		at := t/4*64*3 + t%4*16
-		g.i("VPUNPCKLDQ Y%d, Y%d, Y2", hi, lo)
-		g.i("VPUNPCKHDQ Y%d, Y%d, Y3", hi, lo)
-		g.i("VPERMD Y2, Y%d, Y2", order)
-		g.i("VPERMD Y3, Y%d, Y3", order)
-		g.i("VMOVDQU X2, %d(DI)", at)
-		g.i("VEXTRACTI128 $1, Y2, %d(DI)", at+64)
-		g.i("VMOVDQU X3, %d(DI)", at+128)
+		g.storeTable(t, lo, hi, bytes, order)
 	}
 	g.i("ADDQ $128, SI")
 	g.i("ADDQ $384, DI")
@@ -355,6 +330,47 @@ func (g *gen) tables() {
 	g.tableSigns()
 }
 
+// tableUnit sets vectors to the unit of numbers, of which Y0 has the largest as bits, and to its inverse, and stores the
+// unit behind BX. scale is the exponent that the largest has then.
+func (g *gen) tableUnit(scale uint32, unit, inverse int) {
+	g.largest()
+	g.broadcast(exponent, 1)
+	g.i("VPAND Y1, Y0, Y0")
+	g.i("VPCMPEQD Y1, Y0, Y1") // a NaN then, for a unit
+	g.broadcast((scale+127)<<23, inverse)
+	g.i("VPSUBD Y0, Y%d, Y%d", inverse, inverse)
+	g.broadcast((scale-127)<<23, unit)
+	g.i("VPSUBD Y%d, Y0, Y%d", unit, unit)
+	g.i("VPOR Y1, Y%d, Y%d", unit, unit)
+	g.i("VMOVSS X%d, (BX)", unit)
+	g.i("ADDQ $4, BX")
+}
+
+// largest sets all of Y0 to the largest number in it.
+func (g *gen) largest() {
+	g.i("VPERM2I128 $1, Y0, Y0, Y1")
+	g.i("VPMAXUD Y1, Y0, Y0")
+	g.i("VPSHUFD $0x4E, Y0, Y1")
+	g.i("VPMAXUD Y1, Y0, Y0")
+	g.i("VPSHUFD $0xB1, Y0, Y1")
+	g.i("VPMAXUD Y1, Y0, Y0")
+}
+
+// storeTable stores the t-th table of a half-block: lo has entries 0 to 7 and hi the others.
+func (g *gen) storeTable(t, lo, hi, bytes, order int) {
+	for _, r := range []int{lo, hi} {
+		g.i("VPSHUFB Y%d, Y%d, Y%d", bytes, r, r)
+	}
+	at := t/4*64*3 + t%4*16
+	g.i("VPUNPCKLDQ Y%d, Y%d, Y2", hi, lo)
+	g.i("VPUNPCKHDQ Y%d, Y%d, Y3", hi, lo)
+	g.i("VPERMD Y2, Y%d, Y2", order)
+	g.i("VPERMD Y3, Y%d, Y3", order)
+	g.i("VMOVDQU X2, %d(DI)", at)
+	g.i("VEXTRACTI128 $1, Y2, %d(DI)", at+64)
+	g.i("VMOVDQU X3, %d(DI)", at+128)
+}
+
 // broadcast sets all of a vector to a number.
 func (g *gen) broadcast(bits uint32, r int) {
 	g.i("MOVL $0x%08x, AX", bits)
@@ -362,7 +378,14 @@ func (g *gen) broadcast(bits uint32, r int) {
 	g.i("VPBROADCASTD X%d, Y%d", r, r)
 }
 
-// tableSigns emits the constants of tables.
+// Where the constants of tables begin.
+const (
+	tableBytes = 96  // of four words by significance
+	tableOrder = 128 // of the words of two tables in turns
+	tableTurn  = 160 // of words from the last to the first
+)
+
+// tableSigns emits the constants of tables: the signs of three columns in entries 0 to 7, and orders.
 func (g *gen) tableSigns() {
 	at := 0
 	word := func(v uint32) {
@@ -386,6 +409,9 @@ func (g *gen) tableSigns() {
 	}
 	for _, i := range []uint32{0, 4, 1, 5, 2, 6, 3, 7} {
 		word(i)
+	}
+	for i := range uint32(8) {
+		word(7 - i)
 	}
 	g.raw("GLOBL tableSigns<>(SB), RODATA|NOPTR, $%d", at)
 }
