@@ -13,23 +13,21 @@ import (
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/model"
-	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/gemm/lookup"
 )
 
 type evalOptions struct {
 	text, against, protocol, bos string
-	actTable                     string
 	windows, ctx, threads        int
 	noVerify, json               bool
 	deviceFlags
 	actFlag
+	tableFlag
 
 	tiles tileFolders
 }
@@ -102,18 +100,13 @@ models that overflow it; the residual stream is float32 on both.`, input.Config,
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	o.addDevice(f, "cuda where there is a GPU that can be used")
 	o.addDType(f, "activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
-	tables := newWord(&o.actTable, noTables, noTables, lookup.Precision{F16: true}.String())
-	tables.also = "int8:"
-	f.Var(tables, "act-table", "entries of tables of activations, `NAME`: none, fp16 or int8:T")
+	o.addActTable(f)
 	o.addAct(f)
 	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check quantized models while reading them")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
 }
-
-// noTables is the value of --act-table for products without tables of activations.
-const noTables = "none"
 
 // evalReport is what eval-ppl prints.
 type evalReport struct {
@@ -124,12 +117,6 @@ type evalReport struct {
 	results []eval.Result
 	tables  *tablesJSON // nil where there were none
 	act     string      // what activations were rounded to, or nothing
-}
-
-// tablesJSON is what the tables of activations are, and were, as JSON.
-type tablesJSON struct {
-	Precision string `json:"precision"`
-	modelcpu.TableCounts
 }
 
 // evalJSON is the report on one model as JSON.
@@ -205,7 +192,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	if o.text == "" {
 		return nil, usage("eval-ppl: --text names the file to evaluate on")
 	}
-	precision, err := o.tablePrecision()
+	tables, err := o.tables(&o.deviceFlags, &o.actFlag)
 	if err != nil {
 		return nil, err
 	}
@@ -216,14 +203,10 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	defer func() { err = errors.Join(hintEval(err, o), done()) }()
 	// The reference is multiplied as it is.
 	candidateOps := ops
-	var tables *modelcpu.TableOps
 	if candidateOps, err = o.rounding(ops); err != nil {
 		return nil, err
 	}
-	if precision != nil {
-		tables = modelcpu.NewTableOps(ops.(*modelcpu.Ops), *precision) // the device is the cpu
-		candidateOps = tables
-	}
+	candidateOps = tables.over(candidateOps)
 	var opened []*model.Model
 	defer func() {
 		for _, m := range opened {
@@ -290,32 +273,11 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	if err != nil {
 		return nil, err
 	}
-	rep = &evalReport{text: filepath.Base(o.text), set: set, models: dirs, against: o.against, results: results}
+	rep = &evalReport{text: filepath.Base(o.text), set: set, models: dirs, against: o.against, results: results, tables: tables.report()}
 	if o.fp8() {
 		rep.act = o.act
 	}
-	if tables != nil {
-		rep.tables = &tablesJSON{precision.String(), tables.Counts()}
-	}
 	return rep, nil
-}
-
-// tablePrecision returns what --act-table asks for, nil without tables, and has the device be the cpu.
-func (o *evalOptions) tablePrecision() (*lookup.Precision, error) {
-	if o.actTable == "" || o.actTable == noTables {
-		return nil, nil
-	}
-	p, err := lookup.ParsePrecision(o.actTable)
-	switch {
-	case err != nil:
-		return nil, usage("--act-table: %w", err)
-	case o.device == "cuda":
-		return nil, usage("--act-table is for the cpu")
-	case o.fp8():
-		return nil, usage("--act-table and --act fp8 do not go together")
-	}
-	o.device = "cpu"
-	return &p, o.check()
 }
 
 // openModel opens a model to be run.
@@ -433,9 +395,8 @@ func (u *ui) printEval(r *evalReport) error {
 			return err
 		}
 	}
-	if t := r.tables; t != nil {
-		if err := u.printLine("products through tables of activations in %s: made %d times for %d products, %s in all, %d times by norms, which saved reading %s; tiles of 64 outputs would make them %d times",
-			t.Precision, t.Builds, t.Products, formatBytes(t.Bytes), t.Fused, formatBytes(t.Saved), t.PerTile); err != nil {
+	if r.tables != nil {
+		if err := u.printLine("%v", r.tables); err != nil {
 			return err
 		}
 	}

@@ -34,6 +34,7 @@ type generateOptions struct {
 	decode.Sampling
 	deviceFlags
 	actFlag
+	tableFlag
 
 	tiles tileFolders
 }
@@ -64,8 +65,7 @@ an end (finish "eos"), before a --stop text ("stop"), after --max-tokens or
 where the model's context is full ("length"), or when interrupted
 ("interrupted"; what there is stays, and the exit code is 130). --json prints
 one object in the end: text, tokens, prompt_tokens, tokens_per_second (without
-the prompt), prompt_tokens_per_second, finish, device, dtype and
-head_bits.
+the prompt), prompt_tokens_per_second, finish, device, dtype and head_bits.
 
 The output head is used as it is stored, or with --head-bits quantized while it
 is read, each weight to the nearest value: it may be a fifth of what is read for
@@ -76,7 +76,7 @@ products in fixed point, which are faster, several times for tokens, and off by
 up to 2e-4; --exact has them in float32.
 
 A quantized model is checked while it is read, and laid out as lutq repack has
-done, as in eval-ppl. "lutq help fp8" tells of --act fp8.`, input.Config, input.Index, input.Header, input.Tokenizer, input.Text),
+done. "lutq help fp8" tells of --act fp8, "lutq help tables" of --act-table.`, input.Config, input.Index, input.Header, input.Tokenizer, input.Text),
 		Args: func(c *cobra.Command, args []string) error {
 			if err := cobra.RangeArgs(1, 2)(c, args); err != nil {
 				return err
@@ -120,6 +120,7 @@ done, as in eval-ppl. "lutq help fp8" tells of --act fp8.`, input.Config, input.
 	o.addDevice(f, "cuda where there is a GPU that can be used")
 	o.addDType(f, "activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
 	o.addAct(f)
+	o.addActTable(f)
 	o.tiles.register(f)
 	addHeadBits(f, &o.headBits)
 	f.BoolVar(&o.exact, "exact", false, "multiply in float32 where the cpu would do so in fixed point")
@@ -139,6 +140,8 @@ type generated struct {
 	Device                string     `json:"device"`
 	DType                 string     `json:"dtype"`
 	HeadBits              int        `json:"head_bits"`
+
+	Tables *tablesJSON `json:"act_tables,omitempty"`
 }
 
 func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOptions) (err error) {
@@ -147,6 +150,13 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	}
 	if err := checkHeadBits(o.headBits); err != nil {
 		return err
+	}
+	tables, err := o.tables(&o.deviceFlags, &o.actFlag)
+	if err != nil {
+		return err
+	}
+	if tables != nil && quantizedHead(o.headBits) > 0 {
+		return usage("generate: --act-table takes equal steps, which a head that --head-bits quantizes has not")
 	}
 	tok, ids, err := u.readPrompt(ctx, dir, stdin, o)
 	if err != nil {
@@ -160,6 +170,7 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	if ops, err = o.rounding(ops); err != nil {
 		return err
 	}
+	ops = tables.over(ops)
 	m, err := u.openModel(dir, ops, model.OpenOptions{
 		Unchecked: o.noVerify, HeadBits: quantizedHead(o.headBits),
 		Layouts: func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
@@ -222,7 +233,7 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	t := texts[0]
 	g := generated{
 		Text: out.text.String(), Tokens: len(t.Tokens), PromptTokens: len(ids), Finish: t.End, Device: ops.Name(), DType: o.dtype,
-		HeadBits: sizes.Head(m.Decoder()).Bits,
+		HeadBits: sizes.Head(m.Decoder()).Bits, Tables: tables.report(),
 	}
 	if !prompted.IsZero() {
 		g.PromptTokensPerSecond = rate(len(ids), prompted.Sub(begin))
@@ -253,6 +264,9 @@ func (u *ui) printGenerated(g generated, asJSON bool) error {
 	}
 	u.note("%d tokens after %d of the prompt (%s): %s tokens/s, prompt %s tokens/s, on %s in %s, a head of %d bits",
 		g.Tokens, g.PromptTokens, g.Finish, digits(g.TokensPerSecond, 3), digits(g.PromptTokensPerSecond, 3), g.Device, g.DType, g.HeadBits)
+	if g.Tables != nil {
+		u.note("%v", g.Tables)
+	}
 	return nil
 }
 

@@ -301,14 +301,14 @@ such as nf with b bits would take 2^b - 1 planes and gains nothing.
 What lutq runs, on the cpu, and measures:
   up to six rows of X by binary codes, with entries of 24 bits, as exact as
   float32 sums: generate, eval-ppl, bench --kind bcq
-  eval-ppl --act-table: entries of 16 bits (fp16) or of 8 with a scale for each
-  T tables (int8:T), as LUT Tensor Core (ISCA 2025) keeps them, to find out what
-  that rounding does to a model
+  eval-ppl and generate with --act-table: entries of 16 bits (fp16) or of 8 with
+  a scale for each T tables (int8:T), as LUT Tensor Core (ISCA 2025) keeps them,
+  to find out what that rounding does to a model
   bench --kind bcq has both kernels, the latter as int8-avx2 with T = 16 and an
   error of up to 2 %
 
 Tables are made once for all layers that read the same, four times a block, by
-the norm that writes what they are of where there is one. Eval-ppl --act-table
+the norm that writes what they are of where there is one. With --act-table lutq
 counts them, what the norms saved reading, and how often they would be made if
 each tile of 64 outputs made its own. Half of a table is the other half's
 negative: bytes are counted of halves, which hardware would keep. A processor's

@@ -163,6 +163,8 @@ func TestUsageErrors(t *testing.T) {
 		{"eval-ppl none --text none --act-table int8:0", "--act-table: tables \"int8:0\": want fp16, or int8:T"},
 		{"eval-ppl none --text none --act-table int8", "want none, fp16 or int8:…"},
 		{"eval-ppl none --text none --act-table fp16 --device cuda", "--act-table is for the cpu"},
+		{"generate none --prompt a --act-table fp16 --act fp8", "--act-table and --act fp8 do not go together"},
+		{"generate none --prompt a --act-table int8:8 --head-bits 4", "--act-table takes equal steps"},
 		{"dse none", "usage: lutq dse"},
 		{"bench --shapes 64", "want NxK"},
 		{"bench --shapes 64x-64", "want NxK"},
