@@ -416,6 +416,9 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 			reference = conform.NewFP8Reference
 		}
 	}
+	if row.WaveEfficiency, err = b.engine.WaveEfficiency(ring[0], m); err != nil {
+		return Row{}, err
+	}
 	last, err := b.check(&row, set, len(ring), x, o.Y, reference, multiply)
 	if err != nil {
 		return Row{}, err

@@ -70,6 +70,10 @@ type Row struct {
 	MaxErr      float64  `json:"max_err,omitempty"`
 	TableRelErr float64  `json:"table_rel_err,omitempty"`
 
+	// WaveEfficiency is the mean work of a multiprocessor over the work of the fullest, by codes of a table on a GPU and
+	// where cuBLAS does not divide it.
+	WaveEfficiency float64 `json:"wave_efficiency,omitempty"`
+
 	// Spread is how much repetitions differ, of whichever of the times above they
 	// differ most: the range of their middle half over their median. OtherCPUs is
 	// the number of processors that other processes kept busy meanwhile, on the
