@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/csv"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/gemm/bench"
@@ -38,9 +41,11 @@ type benchOptions struct {
 	format           string
 	lookups          []string
 	sustain          time.Duration
+	roofline         string
+	force            bool
 	threads          int
 	selftest, asJSON bool
-	noVerify         bool
+	noVerify, noTune bool
 
 	decode decodeFlags
 	tiles  tileFolders
@@ -57,15 +62,11 @@ by is, in this order: the shapes given by --shapes, with random weights; the
 layers of the quantized model MODEL; or the shapes of the layers of an ordinary
 model folder or config.json, with random weights, on cuda joined ones too.
 
-On the cpu, weights rotate through a pool larger than the caches, so that they
-come from memory as in a model. Beside each time stands what reading the same
-bytes takes in the same run (read ratio 1.00 means as fast as memory), and how
-many times faster the product is than the same one with dense float32 weights.
-
-On cuda the kernels are compiled and tuned first, and what comes of it is kept
-in the cache folder. "lutq help timing" tells more of either, and of models. A
-star marks a noisy row: timings differ by more than 10 % (their middle half over
-their median), or on the cpu other processes kept processors busy.
+Beside each time stands what reading the same bytes from memory takes (read
+ratio 1.00 means as fast as that), and how many times faster the product is than
+the same one with dense weights. "lutq help timing" tells more of it, and of
+models. A star marks a noisy row: timings differ by more than 10 % (their middle
+half over their median), or on the cpu other processes kept processors busy.
 
 --decode times whole models instead: how many tokens a second they read as a
 prompt and write one by one. MODEL is a quantized model, an ordinary folder, or
@@ -93,18 +94,21 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	f.StringSliceVar(&o.bits, "bits", []string{"4"}, "`BITS` of a code, a list")
 	f.Var(newWord(&o.group, "128", weight.GroupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
 	f.Var(newWord(&o.kind, "", append([]string{lut.Name}, bench.KindNames()...)...), "kind", "`KIND` of random weights: lut (default) or "+strings.Join(bench.KindNames(), ", "))
-	f.StringVar(&o.kernel, "kernel", "", "`NAME` of a kernel for bcq on cuda: planes, gather:full or gather:half (default chosen by rows)")
+	f.StringVar(&o.kernel, "kernel", "", "`NAME` of a kernel for bcq on cuda: planes (default), gather:full or gather:half")
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
 	o.addDType(f, "X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
 	o.addDevice(f, "cuda where there is a GPU, unless --dtype is f32")
 	o.addAct(f)
 	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAMES` of table lookups: replicated, integers, shuffle, copies1 to copies16 (default chosen)")
 	f.DurationVar(&o.sustain, "sustain", 0, "`TIME` to call each product for besides (default none)")
+	f.StringVar(&o.roofline, "roofline", "", "write products below the device's roofs to the folder `OUT`")
+	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")
 	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0 (default none)")
 	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check the quantized model while reading it")
+	f.BoolVar(&o.noTune, "no-tune", false, "take kernels as tuned before or by rule, on cuda")
 	f.BoolVar(&o.selftest, "selftest", false, "check every kernel instead of timing")
 	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
 	o.decode.register(f)
@@ -136,6 +140,11 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	if err != nil {
 		return err
 	}
+	if o.roofline != "" {
+		if err := folder.Check(o.roofline, o.rooflineFolder(model)); err != nil {
+			return outputHint(err)
+		}
+	}
 	if o.fp8() && !gpu {
 		return usage("--act fp8: products on the cpu are not faster in it")
 	}
@@ -155,12 +164,15 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 		bar.resize(int64(total))
 		bar.set(done, fmt.Sprintf("%dx%d, %d bits, m %d", r.N, r.K, r.Bits, r.M))
 	}
+	stop := bar.keepTelling(time.Second)
+	defer stop()
 	var rows []bench.Row
 	switch {
 	case gpu:
 		rows, err = bench.CUDA(ctx, bench.CUDAOptions{
 			Shapes: bo.Shapes, Bits: bo.Bits, Group: bo.Group, Layers: bo.Layers, M: bo.M,
 			Kind: o.kind, Kernel: o.kernel, DType: o.dtype, Lookups: lookups, Sustain: o.sustain, FP8: o.fp8(), Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
+			NoTune: o.noTune, Doing: func(what string) { bar.set(done, what) },
 		})
 		err = hintDoctor(err)
 	case len(lookups) > 0:
@@ -170,6 +182,7 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	default:
 		rows, err = bench.CPU(ctx, bo)
 	}
+	stop()
 	bar.finish()
 	if errors.Is(err, bench.ErrMismatch) {
 		return checkError{err}
@@ -183,11 +196,58 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	if gpu && len(rows) > 0 && rows[0].DenseUs == 0 {
 		fmt.Fprintln(u.stderr, "lutq: cuBLAS was not found, so that nothing is compared with it")
 	}
+	if o.roofline != "" {
+		if err := u.roofline(ctx, model, o, gpu, rows); err != nil {
+			return err
+		}
+	}
 	for _, r := range rows {
 		if bound := r.ErrorBound(); !(r.RelErr <= bound) {
 			return checkError{fmt.Errorf("%dx%d, %d bits, m %d: relative error %.2g is above %.2g", r.N, r.K, r.Bits, r.M, r.RelErr, bound)}
 		}
 	}
+	return nil
+}
+
+// rooflineFolder says what --roofline may replace.
+func (o *benchOptions) rooflineFolder(model string) folder.Options {
+	fo := folder.Options{Force: o.force, Plan: "roofline"}
+	if model != "" {
+		fo.Inputs = []string{model}
+	}
+	return fo
+}
+
+// roofline measures what the device reads and multiplies at most, and writes the products beside it.
+func (u *ui) roofline(ctx context.Context, model string, o benchOptions, gpu bool, rows []bench.Row) (err error) {
+	var roofs *bench.Roofs
+	if gpu {
+		roofs, err = bench.RoofsCUDA(ctx, o.dtype)
+	} else {
+		roofs, err = bench.RoofsCPU(ctx, o.threads)
+	}
+	if err != nil {
+		return fmt.Errorf("--roofline: %w", err)
+	}
+	work, err := folder.Create(o.roofline, o.rooflineFolder(model))
+	if err != nil {
+		return outputHint(err)
+	}
+	defer func() { err = errors.Join(err, work.Discard()) }()
+	line := bench.NewRoofline(*roofs, rows)
+	for name, write := range map[string]func(io.Writer) error{"roofline.csv": line.CSV, "roofline.svg": line.Plot} {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(work.Dir(), name), b.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := work.Install(); err != nil {
+		return outputHint(err)
+	}
+	u.note("%s has roofline.csv and roofline.svg", input.Name(o.roofline))
 	return nil
 }
 
@@ -225,10 +285,20 @@ func (o *benchOptions) check(model string) error {
 	case o.selftest && model != "":
 		return usage("--selftest takes no model: its data is random")
 	}
-	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup", "sustain"} {
+	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup", "sustain", "roofline", "no-tune"} {
 		if o.selftest && o.given(name) {
 			return usage("--selftest and --%s do not go together", name)
 		}
+	}
+	switch {
+	case o.decode.on && o.roofline != "":
+		return usage("--roofline is for products, not for --decode")
+	case o.noTune && (o.decode.on || o.device == "cpu" || o.dtype == "f32"):
+		return usage("--no-tune is for products on cuda, which alone are tuned")
+	case o.force && o.roofline == "":
+		return usage("--force is for --roofline")
+	case o.given("roofline") && o.roofline == "":
+		return usage("--roofline wants the name of a folder")
 	}
 	return o.decode.check(model, o.given)
 }

@@ -82,6 +82,12 @@ func (p *progress) set(done int64, item string) {
 	if took := time.Since(p.begin).Seconds(); done > p.first && took > 0 {
 		p.at.rate = float64(done-p.first) / took
 	}
+	p.show()
+}
+
+// show shows what was told last, unless something was shown just before.
+func (p *progress) show() {
+	done, item := p.at.done, p.at.item
 	switch {
 	case p.bar != nil && (time.Since(p.last) >= drawEvery || done >= p.at.total):
 		p.last = time.Now()
@@ -99,6 +105,31 @@ func (p *progress) set(done int64, item string) {
 		}
 		fmt.Fprintln(p.log, line)
 	}
+}
+
+// keepTelling shows what was told last time and again, where nothing new comes for long, until stop is called, once or more.
+func (p *progress) keepTelling(every time.Duration) (stop func()) {
+	ticks, quit, ended := time.NewTicker(every), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-quit:
+				return
+			case <-ticks.C:
+				p.mu.Lock()
+				if !p.begin.IsZero() { // there are news
+					p.show()
+				}
+				p.mu.Unlock()
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		ticks.Stop()
+		close(quit)
+		<-ended
+	})
 }
 
 // barColumns returns the columns of a terminal that the bar has at least: 12 of

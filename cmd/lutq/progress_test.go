@@ -110,3 +110,28 @@ func TestProgressLines(t *testing.T) {
 		t.Errorf("printed with --quiet: %q", b.String())
 	}
 }
+
+// TestKeepTelling: what takes long without news is told of all the same, and no longer than it takes.
+func TestKeepTelling(t *testing.T) {
+	var log bytes.Buffer
+	p := (&ui{stderr: &log}).startProgress("timing", 4, false)
+	stop := p.keepTelling(time.Millisecond)
+	p.set(1, "tuning 8x8")
+	for range 3 {
+		p.mu.Lock()
+		p.last = time.Now().Add(-logEvery)
+		lines := strings.Count(log.String(), "\n")
+		p.mu.Unlock()
+		for told := false; !told; {
+			time.Sleep(time.Millisecond)
+			p.mu.Lock()
+			told = strings.Count(log.String(), "\n") > lines
+			p.mu.Unlock()
+		}
+	}
+	stop()
+	stop()
+	if want := strings.Repeat("lutq: timing 25 % (tuning 8x8)\n", 3); log.String() != want {
+		t.Errorf("got %q, want %q", log.String(), want)
+	}
+}

@@ -69,14 +69,21 @@ and "table err" is what these change. The cpu rounds alike and multiplies in
 float32: it is no faster, and tells what it costs.
 `
 
-const timingTopic = `Products on cuda: weights rotate through a ring of four times the level-2 cache
-(of 4096 copies, where they are too small for that), and graphs of at least 64
-calls are timed in turns, the median counting: the product; the fastest kernel
-that only reads the same bytes, launched alike; and cuBLAS with dense weights of
-the type of X. Layers of MODEL with one shape and format make one row, timed
-over all of them. The table is rounded to the type of X, which "rel err" takes
-as given; "table err" is what that changes in the result. More than 16 rows are
-multiplied by a kernel for each 16, or by weights unpacked first and cuBLAS,
+const timingTopic = `Products on the cpu: weights rotate through a pool larger than the caches, so
+that they come from memory as in a model. Reading as many bytes and products by
+dense float32 weights are timed in turns with them, the best turn counting.
+
+Products on cuda: kernels are compiled and tuned first, by shape and by ranges
+of M, which takes up to a minute for each and is kept in the cache folder; with
+--no-tune they are what was found before, or chosen by rule. Weights rotate
+through a ring of four times the level-2 cache (of 4096 copies, where they are
+too small for that), and graphs of at least 64 calls are timed in turns, the
+median counting: the product; the fastest kernel that only reads the same bytes,
+launched alike; and cuBLAS with dense weights of the type of X. Layers of MODEL
+with one shape and format make one row, timed over all of them. The table is
+rounded to the type of X, which "rel err" takes as given; "table err" is what
+that changes in the result. More than 16 rows are multiplied by a kernel for
+each 16 or 32, by one for all, or by weights unpacked first and cuBLAS,
 whichever is found to be faster, which eval-ppl then takes as well.
 
 With --kind bcq random weights are binary codes, of 1 to 8 bits. By --kernel
@@ -88,6 +95,11 @@ lut24 two of every four columns are kept (lutq help sparse), on cuda alone.
 On a cpu with AVX2 but not AVX-512 there are two kernels: lut-avx2 in float32
 and fixed-avx2 in fixed point, with which models read prompts and write tokens
 unless --exact is given.
+
+--roofline OUT also measures what the device reads at most, and multiplies by
+dense weights (in 16 bits by cuBLAS, on the cpu by the float32 kernel), and sets
+each product below these roofs: a table, roofline.csv, and a picture of it,
+roofline.svg, over the operations for each byte of codes, scales, X and Y.
 
 Whole models (bench MODEL --decode), by tests as llama-bench calls them:
   ppN    a prompt of N random tokens, and the choice of what follows

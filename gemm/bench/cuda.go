@@ -41,6 +41,9 @@ type CUDAOptions struct {
 	// tables are those. Empty is as ever, by the table of a matrix.
 	Lookups []cuda.Lookup
 
+	// NoTune has products multiplied as was found to be the fastest before, or else by rule.
+	NoTune bool
+
 	// Sustain is for how long each product is called over and over besides, as [Row.Seconds] tells: 0.
 	Sustain time.Duration
 
@@ -57,6 +60,9 @@ type CUDAOptions struct {
 	// Done is called after each row, if not nil, with the number of rows to
 	// come in all.
 	Done func(row Row, total int)
+
+	// Doing is called before what takes long, if not nil, with what it is.
+	Doing func(what string)
 }
 
 func (o *CUDAOptions) setDefaults() error {
@@ -110,7 +116,7 @@ func halfType(name string) (driver.DType, error) {
 //
 // Before the timing, every matrix of the ring multiplies into poisoned memory,
 // twice. Then graphs of the product, of its read-only twin and of cuBLAS take
-// turns, see the package's documentation. Kernels are tuned for each row first.
+// turns, see the package's documentation. Kernels are tuned for each row first, unless they are not to be.
 func CUDA(ctx context.Context, o CUDAOptions) ([]Row, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -370,16 +376,17 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 		return Row{}, mem.err
 	}
 
+	b.doing("compiling and tuning", n, k, first.Bits, m)
 	row := Row{
 		Name: set[0].Name, Device: "cuda", GPU: b.dev.Info.Name, N: n, K: k, M: m, Bits: first.Bits, Group: first.Group,
 		DType: b.DType, Ring: len(ring), Bytes: ring[0].Bytes() + 4*int64(len(first.Codebook)),
 	}
-	if m <= cuda.MaxRows || slices.Contains(b.engine.Ways(ring[0], m), cuda.Way{}) {
-		timings, err := b.engine.Tune(b.stream, ring, o)
+	if m <= cuda.MaxRows || b.NoTune || slices.Contains(b.engine.Ways(ring[0], m), cuda.Way{}) {
+		config, err := b.config(ring, o)
 		if err != nil {
 			return Row{}, err
 		}
-		row.Kernel = timings[0].Config.String()
+		row.Kernel = config.String()
 	}
 	if len(set) > 1 {
 		for _, l := range set {
@@ -401,24 +408,25 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 		if mem.err != nil {
 			return Row{}, mem.err
 		}
-		ways, err := b.engine.TuneMany(b.stream, ring, o, u)
+		way, err := b.way(ring, o, u)
 		if err != nil {
 			return Row{}, err
 		}
-		switch way := ways[0].Way; {
+		switch {
 		case way.Unpacked():
 			row.Kernel = unpackedKernel
 			multiply = func(i int) error { return u.MatMul(b.stream, ring[i%len(ring)], o, b.dtype, false) }
 		case way != cuda.Way{}:
 			row.Kernel = manyKernel + way.String()
 		}
-		if ways[0].Way.FP8() {
+		if way.FP8() {
 			reference = conform.NewFP8Reference
 		}
 	}
 	if row.WaveEfficiency, err = b.engine.WaveEfficiency(ring[0], m); err != nil {
 		return Row{}, err
 	}
+	b.doing("timing", n, k, first.Bits, m)
 	last, err := b.check(&row, set, len(ring), x, o.Y, reference, multiply)
 	if err != nil {
 		return Row{}, err
@@ -432,6 +440,41 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 		return Row{}, err
 	}
 	return row, nil
+}
+
+// doing tells of what comes next for a product.
+func (b *cudaBench) doing(what string, n, k, bits, m int) {
+	if b.Doing != nil {
+		b.Doing(fmt.Sprintf("%s %dx%d, %d bits, m %d", what, n, k, bits, m))
+	}
+}
+
+// config returns the configuration that products run under, tuned unless that is not to be.
+func (b *cudaBench) config(ring []*cuda.Matrix, o cuda.Operands) (cuda.Config, error) {
+	if b.NoTune {
+		return b.engine.Chosen(ring[0], o.M)
+	}
+	timings, err := b.engine.Tune(b.stream, ring, o)
+	if err != nil {
+		return nil, err
+	}
+	return timings[0].Config, nil
+}
+
+// way returns how many rows of X are multiplied, tuned unless that is not to be; unpacked only where u is not nil.
+func (b *cudaBench) way(ring []*cuda.Matrix, o cuda.Operands, u *cuda.Unpacked) (cuda.Way, error) {
+	if b.NoTune {
+		way := b.engine.Way(ring[0], o.M)
+		if way.Unpacked() && u == nil {
+			return cuda.Way{}, nil
+		}
+		return way, nil
+	}
+	ways, err := b.engine.TuneMany(b.stream, ring, o, u)
+	if err != nil {
+		return cuda.Way{}, err
+	}
+	return ways[0].Way, nil
 }
 
 // time times a product, its read-only twin, and where there is cuBLAS the product by dense weights, with results in denseY, and fills

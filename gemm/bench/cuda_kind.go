@@ -192,6 +192,7 @@ func (b *cudaBench) kindRow(ctx context.Context, kernel string, w weight.Matrix,
 		multiply = func(i int) error { return u.MatMul(b.stream, ring[i%len(ring)].(cuda.Packed), o, b.dtype, false) }
 	}
 
+	b.doing("compiling and timing", n, cols, bits, m)
 	var first []uint16
 	reference := conform.NewRowReference(b.rand, w, x, nil, m, 1, b.dtype)
 	for i := range len(ring) + 1 {

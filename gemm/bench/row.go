@@ -1,12 +1,19 @@
 package bench
 
-import "github.com/lutq/lutq/gemm/cuda"
+import (
+	"strings"
+
+	"github.com/lutq/lutq/gemm/cuda"
+)
 
 // unpackedKernel is the kernel of rows whose weights are written as numbers first, for cuBLAS.
 const unpackedKernel = "unpacked, cuBLAS"
 
 // manyKernel begins the name of a kernel for all of many rows of X, which rounds weights as well.
 const manyKernel = "wgmma "
+
+// fp8Kernel begins the name of one that rounds X and the table to E4M3.
+const fp8Kernel = manyKernel + "fp8 "
 
 // Row is one measured product Y = X·Ŵᵀ. Times are those of one call, in
 // microseconds.
@@ -82,6 +89,18 @@ type Row struct {
 	Spread    float64 `json:"spread"`
 	OtherCPUs float64 `json:"other_cpus,omitempty"`
 	Noisy     bool    `json:"noisy"`
+}
+
+// way names how a product is multiplied where that is a choice of the user or there are several: by a kernel that rounds
+// more or looks up otherwise; or "".
+func (r *Row) way() string {
+	switch {
+	case strings.HasPrefix(r.Kernel, fixedKernel), strings.HasPrefix(r.Kernel, tabledKernel), strings.HasPrefix(r.Kernel, gatherKernel):
+		return r.Kernel
+	case strings.HasPrefix(r.Kernel, fp8Kernel):
+		return "fp8"
+	}
+	return r.Lookup
 }
 
 // Sustained returns the rate of the last second over that of the first, or 0 where there are fewer than two.

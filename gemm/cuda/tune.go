@@ -43,6 +43,12 @@ func bucket(m int) int {
 	return mostRows
 }
 
+// Chosen returns the configuration that m rows of X are multiplied under, or of more than one launch multiplies those of
+// the first: as [Engine.Tune] found, in this process or before, or by the rules of choices.
+func (e *Engine) Chosen(w *Matrix, m int) (Config, error) {
+	return e.choice(w, e.rowsAtOnce(w.Format, w.N, w.K, m))
+}
+
 // choice returns the configuration that a multiplication runs under: the tuned
 // one, of this process or kept by another, or the first.
 func (e *Engine) choice(w *Matrix, m int) (Config, error) {

@@ -17,7 +17,7 @@ func (e *Engine) WaveEfficiency(w *Matrix, m int) (float64, error) {
 		return share.efficiency(e.limits.sms), nil
 	}
 	rows := e.rowsAtOnce(w.Format, w.N, w.K, m)
-	c, err := e.choice(w, rows)
+	c, err := e.Chosen(w, m)
 	if err != nil {
 		return 0, err
 	}

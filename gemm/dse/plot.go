@@ -1,10 +1,11 @@
 package dse
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"math"
+
+	"github.com/lutq/lutq/gemm/plot"
 )
 
 // The picture, in pixels: its size, and the margins around the field.
@@ -14,84 +15,67 @@ const (
 	plotTop, plotBottom   = 64, 96
 )
 
-// axis is a logarithmic one: a value of 2^from lies at pixel at, and one of 2^to at pixel end.
-type axis struct{ from, to, at, end float64 }
-
-func newAxis(at, end float64, points []Point, value func(Point) float64) axis {
+// newAxis returns an axis of powers of two around the values of points.
+func newAxis(at, end float64, points []Point, value func(Point) float64) plot.Axis {
 	least, most := math.Inf(1), math.Inf(-1)
 	for _, p := range points {
 		v := math.Log2(value(p))
 		least, most = min(least, v), max(most, v)
 	}
-	return axis{math.Floor(least), math.Floor(most) + 1, at, end}
-}
-
-func (a axis) place(log2 float64) float64 {
-	return a.at + (log2-a.from)/(a.to-a.from)*(a.end-a.at)
+	return plot.Axis{From: math.Floor(least), To: math.Floor(most) + 1, At: at, End: end}
 }
 
 // Plot draws spaces, as [Space] returns them, one below the other as an SVG: gates over the bits that a
 // tile stores of tables, or rows of A, and weights.
 func Plot(w io.Writer, spaces ...[]Point) error {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">`+"\n", plotWidth, plotHeight*len(spaces))
-	b.WriteString(`<rect width="100%" height="100%" fill="#fff"/>` + "\n")
+	p := plot.New(plotWidth, plotHeight*len(spaces))
 	for i, points := range spaces {
-		fmt.Fprintf(&b, `<g transform="translate(0 %d)">`+"\n", i*plotHeight)
-		plot(&b, points)
-		b.WriteString("</g>\n")
+		p.Below(i*plotHeight, func() { draw(p, points) })
 	}
-	b.WriteString("</svg>\n")
-	_, err := w.Write(b.Bytes())
-	return err
+	return p.Write(w)
 }
 
-// plot draws one space.
-func plot(b *bytes.Buffer, points []Point) {
+// draw draws one space.
+func draw(pic *plot.Picture, points []Point) {
 	stored := func(p Point) float64 { return float64(p.TableBits + p.WeightBits) }
 	gates := func(p Point) float64 { return p.Gates / 1000 }
 	x := newAxis(plotLeft, plotWidth-plotRight, points, stored)
 	y := newAxis(plotHeight-plotBottom, plotTop, points, gates)
 
-	text := func(x, y float64, anchor, format string, args ...any) {
-		fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="%s">%s</text>`+"\n", x, y, anchor, fmt.Sprintf(format, args...))
-	}
-	line := func(x1, y1, x2, y2 float64) {
-		fmt.Fprintf(b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="#ddd"/>`+"\n", x1, y1, x2, y2)
-	}
+	const grid = "#ddd"
 	mark := func(x, y float64, u Unit) {
 		color := "#c33"
 		if u == Lookup {
 			color = "#06c"
 		}
-		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s" fill-opacity=".7"/>`+"\n", x, y, color)
+		pic.Dot(x, y, color)
 	}
 	p := points[0]
-	text(plotLeft, 24, "start", "Tiles of %d products, weights of %s", p.M*p.N*p.K, plural(p.Bits, "bit"))
-	text(plotLeft, 42, "start", "%s", Label)
-	for v := x.from; v <= x.to; v++ {
-		line(x.place(v), y.at, x.place(v), y.end)
-		text(x.place(v), y.at+18, "middle", "%g", math.Exp2(v))
+	pic.Text(plotLeft, 24, plot.Start, "Tiles of %d products, weights of %s", p.M*p.N*p.K, plural(p.Bits, "bit"))
+	pic.Text(plotLeft, 42, plot.Start, "%s", Label)
+	for v := x.From; v <= x.To; v++ {
+		pic.Line(x.Place(v), y.At, x.Place(v), y.End, grid)
+		pic.Text(x.Place(v), y.At+18, plot.Middle, "%g", math.Exp2(v))
 	}
-	for v := y.from; v <= y.to; v++ {
-		line(x.at, y.place(v), x.end, y.place(v))
-		text(x.at-8, y.place(v)+4, "end", "%g", math.Exp2(v))
+	for v := y.From; v <= y.To; v++ {
+		pic.Line(x.At, y.Place(v), x.End, y.Place(v), grid)
+		pic.Text(x.At-8, y.Place(v)+4, plot.End, "%g", math.Exp2(v))
 	}
-	text((x.at+x.end)/2, y.at+38, "middle", "bits stored: tables or rows of A, and weights")
-	fmt.Fprintf(b, `<text transform="translate(24 %.1f) rotate(-90)" text-anchor="middle">thousand gates (NAND2)</text>`+"\n", (y.at+y.end)/2)
+	pic.Text((x.At+x.End)/2, y.At+38, plot.Middle, "bits stored: tables or rows of A, and weights")
+	pic.Upwards(24, (y.At+y.End)/2, "thousand gates (NAND2)")
 	named := make(map[Unit]bool)
 	for _, p := range points {
-		at, up := x.place(math.Log2(stored(p))), y.place(math.Log2(gates(p)))
+		at, up := x.Place(math.Log2(stored(p))), y.Place(math.Log2(gates(p)))
 		mark(at, up, p.Unit)
 		if !named[p.Unit] { // the best
 			named[p.Unit] = true
-			text(at, up+18, "middle", "%s", p.Tile())
+			pic.Text(at, up+18, plot.Middle, "%s", p.Tile())
 		}
 	}
 	for i, u := range []Unit{Lookup, MAC} {
 		left := float64(plotLeft + 260*i)
 		mark(left+4, plotHeight-28, u)
-		text(left+16, plotHeight-24, "start", "%s", u.long(points))
+		pic.Text(left+16, plotHeight-24, plot.Start, "%s", u.long(points))
 	}
 }
 
