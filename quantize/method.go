@@ -113,6 +113,7 @@ func methods(o MethodOptions) []Method {
 		nearest(methodNFL),
 		feedback{o},
 		binary{o.BCQ},
+		blockwise{},
 		magnitude{},
 		wanda{},
 		sparseGPT{o.GPTQ},

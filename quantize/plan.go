@@ -195,6 +195,9 @@ func (it *Item) choose(r Recipe, names *modelNames) error {
 		it.Format.Method = plain.Name()
 		m = plain
 	}
+	if m.Needs() == Nothing {
+		plain = m
+	}
 	it.method = m
 	it.plain, err = plain.Prepare(nil)
 	return err

@@ -76,6 +76,9 @@ func DefaultScale(codebook string) weight.ScaleMethod {
 // complete fills in the defaults.
 func (r Recipe) complete() Recipe {
 	d := &r.Default
+	if d.Method == MethodKBit {
+		*d = encoded(*d)
+	}
 	if d.Bits == 0 {
 		d.Bits = cmp.Or(lut.OnlyBits(d.Codebook), DefaultBits)
 	}
@@ -186,6 +189,11 @@ func (r Recipe) Check() error {
 		}
 		if kind.Fit(own) != own {
 			return noTableError(s.Kind)
+		}
+		if s.Method == MethodKBit {
+			if err := (blockwise{}).check(s); err != nil {
+				return err
+			}
 		}
 		return s.Check(kind)
 	}

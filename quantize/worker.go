@@ -17,9 +17,9 @@ const byteScaleTop = 16
 
 // scaledCodebook returns the item's table. For scales of the types E4M4 and S1E4M3 it is
 // multiplied by the power of two that brings the largest scale below
-// byteScaleTop, where the narrow range of those types is used best.
+// byteScaleTop, where the narrow range of those types is used best. Another program's encoder does without.
 func (r *run) scaledCodebook(it *Item) (lut.Codebook, error) {
-	if st := it.Format.ScaleType; st != weight.E4M4 && st != weight.S1E4M3 {
+	if st := it.Format.ScaleType; st != weight.E4M4 && st != weight.S1E4M3 || it.Format.Method == MethodKBit {
 		return it.Codebook, nil
 	}
 	var top float32

@@ -3,7 +3,7 @@
 the SHA-256 of what every weight is in float32. What writes and dequantizes is the program
 itself where it is a library that runs on a CPU, and numpy where that takes a GPU.
 
-    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4|marlin|marlin24|kbit|lutgemm …
+    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4|marlin|marlin24|kbit|lutgemm|kbit_golden …
 
 takes torch, safetensors and numpy, and compressed-tensors==0.17.0, bitsandbytes==0.50.2 or mlx==0.32.4."""
 import hashlib
@@ -394,19 +394,54 @@ def marlin24():
 
 
 def kbit_codebook(bits):
-    """The table of bitsandbytes' branch: quantiles of a normal distribution over the largest."""
+    """The table of bitsandbytes' branch: quantiles of a normal distribution over the largest, each in float32."""
     from statistics import NormalDist
 
-    levels = np.array([NormalDist().inv_cdf((i + 0.5) / 2**bits) for i in range(2**bits)])
-    return (levels / np.abs(levels).max()).astype(np.float32)
+    levels = np.array([NormalDist().inv_cdf((i + 0.5) / 2**bits) for i in range(2**bits)], np.float32)
+    return levels / np.abs(levels).max()
 
 
 def e4m4(v):
     """As the branch encodes scales: no carry out of the mantissa, and no saturation."""
-    v = np.maximum(v.astype(np.float64), 1e-30)
-    e = np.floor(np.log2(v)).astype(int) + 11
+    log = np.log2(np.maximum(v, np.float32(1e-30)).astype(float)).astype(np.float32)
+    e = np.floor(log).astype(int) + 11
     m = np.round((v / 2.0 ** (e - 11) - 1) * 16).clip(0, 15)
     return np.where(e <= 0, np.round(v / 2.0**-10 * 16).clip(0, 15), e.clip(0, 15) * 16 + m).astype(np.uint8)
+
+
+def kbit_codes(w, table):
+    """As the branch encodes blocks of weights: their codes, by the exact scales, and these."""
+    top = np.abs(w).max(1)
+    x = w / np.maximum(top, np.float32(1e-8))[:, None]
+    return np.concatenate([np.abs(part[:, :, None] - table).argmin(2).astype(np.uint8) for part in np.array_split(x, -(-len(x) // 4096))]), top
+
+
+def kbit_weights():
+    """2**20 weights in blocks of 32 of any size, from far too large to far too small, some of them just below a power of two."""
+
+    def mixed(i):
+        z = i.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+        return z ^ z >> np.uint64(31)
+
+    z = mixed(np.arange(1 << 20)).view(np.uint16).reshape(-1, 4).astype(int).sum(1) - (1 << 17)
+    block = np.arange(1 << 15)
+    k = (mixed(block + (1 << 20)) % np.uint64(48)).astype(int) - 6  # none is above 2**-k
+    w = np.ldexp(z.reshape(-1, 32).astype(np.float32), -17 - k[:, None]).astype(np.float32)
+    near = block % 8 == 0
+    w[near, 0] = np.ldexp(1 - (block[near] // 8 % 4) * 2.0**-24, -k[near]).astype(np.float32)
+    w[block % 97 == 0] = 0
+    return w
+
+
+def kbit_golden():
+    """Prints what the test of package quantize/kbit has: the digests of tables, scales and codes, a byte each."""
+    w = kbit_weights()
+    for bits in range(2, 6):
+        table = kbit_codebook(bits)
+        codes, top = kbit_codes(w, table)
+        print(bits, hashlib.sha256(table.tobytes() + e4m4(top).tobytes() + codes.tobytes()).hexdigest())
 
 
 def kbit():
@@ -418,8 +453,8 @@ def kbit():
         for i, (name, bits, n, k, wide) in enumerate(layers):
             table = kbit_codebook(bits)
             w = weights(80 + i, n, k).reshape(-1, 32)
-            top = np.abs(w).max(1)
-            codes = np.abs((w / np.maximum(top, 1e-8)[:, None])[:, :, None] - table).argmin(2).astype(np.uint32)
+            codes, top = kbit_codes(w, table)
+            codes = codes.astype(np.uint32)
             stored = top if wide else e4m4(top)
             scale = top if wide else np.where(stored < 16, 2.0**-14 * stored, 2.0 ** (stored // 16 - 11.0) * (1 + stored % 16 / 16)).astype(np.float32)
             planes = np.stack([((codes >> np.uint32(b) & np.uint32(1)) << np.arange(32, dtype=np.uint32)).sum(1, dtype=np.uint32) for b in range(bits)], 1)

@@ -32,7 +32,7 @@ import (
 type quantizeOptions struct {
 	bits, threads                             int
 	group, codebook, method, scale, scaleType string
-	recipe, evalText, target                  string
+	recipe, evalText, target, kbitEncode      string
 	rules                                     []string
 	maxRAM, maxShard                          size
 	dryRun, force, splitFused, json           bool
@@ -48,11 +48,10 @@ func newQuantizeCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "quantize MODEL OUT",
 		Short: "Store a model's linear layers in 2 to 5 bits",
-		Long: withLimits(`Quantize reads the model folder MODEL and writes the folder OUT, in which every
-linear layer of the decoder is stored as codes, a lookup table and scales for
-groups of columns. The rest is copied; the report says what and why. lutq_hf.py
-beside it is for transformers: from_pretrained(OUT, trust_remote_code=True).
-Interrupted, the same command goes on. Any number of threads gives equal bytes.
+		Long: withLimits(`Quantize reads the model folder MODEL and writes the folder OUT, with all linear
+layers of the decoder as codes, a lookup table and scales for groups of columns.
+The rest is copied, as the report says. For transformers lutq_hf.py is beside it
+(trust_remote_code=True). Interrupted, the same command goes on to equal bytes.
 
 "lutq help formats" tells about codebooks, which are nf, int, fp, kbit, jt, js,
 q2 to q5, sym, iq4nl, e2m1, file:PATH; "help learning" gptq, "help sparse" 2:4.
@@ -84,6 +83,7 @@ recipe file holds the same in JSON; flags override its defaults:
 	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32 or one of a byte")
 	f.Var(newNumber(&o.bcq.Rounds, bcq.DefaultRounds, 0, maxRounds), "bcq-rounds", "`N` rounds of bcq at most; 0 is greedy")
 	f.BoolVar(&o.bcq.Offset, "bcq-offset", true, "give each group of bcq an offset")
+	f.Var(newWord(&o.kbitEncode, "", "bnb"), "kbit-encode", "k-bit codes to the bit as `NAME` makes them: bnb")
 	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
 	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v, or gate/up, differ in bits, group or kind")
@@ -126,6 +126,8 @@ func (o *quantizeOptions) check(r quantize.Recipe) error {
 	switch {
 	case o.given("method") && o.method == "nfl" && o.given("codebook") && o.codebook != "nf":
 		return usage("method nfl is for the codebook nf: %s is refined with --learn", o.codebook)
+	case o.given("kbit-encode") && (o.given("method") || learned):
+		return usage("--kbit-encode is a method of its own: without --method and --learn")
 	case learned && r.Makes(bcq.Name):
 		return usage("scales are learned where there is a table: weights of kind bcq have none")
 	case learned && r.Makes(lut24.Name):
@@ -268,6 +270,9 @@ func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 				return r, usageError{err}
 			}
 		}
+	}
+	if o.given("kbit-encode") {
+		r.Default.Method = quantize.MethodKBit
 	}
 	r.Rules = append(r.Rules, rules...)
 	r.SplitFused = r.SplitFused || o.splitFused

@@ -225,7 +225,12 @@ formats that round, and programs that open a whole model.
           P.kbit_codebook. To hand weights to these kernels or compare with
           them; not to be fast here
   kbit-tiled
-          the same in tiles of 128 rows and 64 columns, for whole ones
+          the same in tiles of 128 rows and 64 columns, for whole ones. quantize
+          --kbit-encode bnb makes codes and scales for both that are to the bit
+          what bitsandbytes' encoder makes of MODEL: to compare with it or for
+          what was tuned with it. Without, with --codebook kbit --group 32
+          --scale-type e4m4, the error is less, by 0 to 3 % at 2 to 5 bits, and
+          weights of 32 and more are no trouble
   lutgemm LUT-GEMM: binary codes of --method bcq or repack --to bcq, f16, a word
           for 32 columns of a plane; rows even, columns and groups a multiple of
           32. P.bWeight, P.alpha and P.q_bias. For that kernel and those made

@@ -239,13 +239,13 @@ func floats(bits int, over float64) []float32 {
 	return v
 }
 
-// kbitValues are Φ⁻¹((i+½)/2^b) over the largest (bitsandbytes' k-bit branch).
+// kbitValues are Φ⁻¹((i+½)/2^b) over the largest, both float32 as bitsandbytes' k-bit branch has them.
 func kbitValues(bits int) []float32 {
 	n := 1 << bits
 	v := make([]float32, n)
-	top := distuv.UnitNormal.Quantile(1 - 0.5/float64(n))
+	quantile := func(i int) float32 { return float32(distuv.UnitNormal.Quantile(1 - (float64(i)+0.5)/float64(n))) }
 	for i := range n / 2 {
-		q := float32(distuv.UnitNormal.Quantile(1-(float64(i)+0.5)/float64(n)) / top)
+		q := quantile(i) / quantile(0)
 		v[i], v[n-1-i] = -q, q
 	}
 	return v

@@ -20,6 +20,8 @@ import (
 	"os"
 	"slices"
 
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -63,11 +65,7 @@ func fit(name string, bits, group, samples, rounds int) ([]float32, float64) {
 		w[i] = float32(rng.NormFloat64())
 	}
 	rows := samples / group
-	start, err := lut.NewCodebook("kbit", bits, group)
-	if err != nil {
-		log.Fatal(err)
-	}
-	t := slices.Clone(start.Values)
+	t := quantiles(bits)
 	if name == "js" {
 		for i := range t { // one end inside, so that the two signs differ
 			t[i] = t[i]*0.9 + 0.1
@@ -98,6 +96,18 @@ func fit(name string, bits, group, samples, rounds int) ([]float32, float64) {
 		t = refit(&m, w, name)
 	}
 	return t, mse
+}
+
+// quantiles returns Φ⁻¹((i+½)/2^bits) over the largest.
+func quantiles(bits int) []float32 {
+	n := 1 << bits
+	t := make([]float32, n)
+	top := distuv.UnitNormal.Quantile(1 - 0.5/float64(n))
+	for i := range n / 2 {
+		q := float32(distuv.UnitNormal.Quantile(1-(float64(i)+0.5)/float64(n)) / top)
+		t[i], t[n-1-i] = -q, q
+	}
+	return t
 }
 
 // refit returns the best table for the matrix's codes and scales, scaled to

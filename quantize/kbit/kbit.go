@@ -1,0 +1,103 @@
+// Package kbit quantizes to the bit as the encoder of bitsandbytes' k-bit kernels does (its branch of these: encode_absmax_e4m4 of
+// bitsandbytes/functional.py, and quantize_kbit_ref of the tests).
+//
+// That is rounding to the nearest value of a table with the largest magnitude of 32 weights for a scale, in E4M4, as
+// package lut does it, but for two things. Codes are chosen by the magnitude itself, and not by what is
+// stored of it. And it is stored without a carry and without saturation: what rounds up to a power of two
+// becomes the number below, and 32 or more loses its exponent, so that 40 is stored as 20.
+package kbit
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/weight"
+)
+
+// Block is how many columns share a scale.
+const Block = 32
+
+// Quantizer implements [weight.Quantizer] for matrices of package lut, with groups of [Block] columns and scales in
+// E4M4. It keeps scratch memory, so each goroutine needs its own.
+type Quantizer struct {
+	table []float32
+	bits  int
+	codes []uint8
+}
+
+// NewQuantizer returns a quantizer with a table.
+func NewQuantizer(cb lut.Codebook) (*Quantizer, error) {
+	bits := cb.Bits()
+	if bits < lut.MinBits || bits > lut.MaxBits {
+		return nil, fmt.Errorf("codebook %s has %d values: want 4, 8, 16 or 32", cb.Name, len(cb.Values))
+	}
+	return &Quantizer{table: cb.Values, bits: bits}, cb.Check(bits)
+}
+
+// Rows implements [weight.Quantizer]. A last block of a row may be short.
+func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	k := len(w) / len(errs)
+	groups, rowBytes := weight.GroupsIn(k, Block), lut.RowBytes(k, q.bits)
+	q.codes = slices.Grow(q.codes[:0], k)[:k]
+	for n := range errs {
+		row, scales := w[n*k:(n+1)*k], parts[lut.ScalesPart][n*groups:(n+1)*groups]
+		errs[n] = weight.RowError{}
+		for g := range groups {
+			from, to := g*Block, min((g+1)*Block, k)
+			top := float32(0)
+			for i, v := range row[from:to] {
+				if v-v != 0 {
+					return &weight.NotFiniteError{Row: n, Col: from + i, Value: v}
+				}
+				top = max(top, float32(math.Abs(float64(v))))
+			}
+			scales[g] = encodeE4M4(top)
+			stored, by := num.E4M4ToF32(scales[g]), max(top, 1e-8)
+			for i, v := range row[from:to] {
+				c := q.nearest(v / by)
+				q.codes[from+i] = c
+				errs[n].Add(v, q.table[c]*stored)
+			}
+		}
+		lut.PackCodes(parts[lut.CodesPart][n*rowBytes:(n+1)*rowBytes], q.codes, q.bits)
+	}
+	return nil
+}
+
+// nearest returns the code of the value nearest to x by the float32 distance, of equals the least.
+func (q *Quantizer) nearest(x float32) uint8 {
+	c, _ := slices.BinarySearch(q.table, x)
+	switch {
+	case c == len(q.table):
+		c--
+	case c > 0 && x-q.table[c-1] <= q.table[c]-x:
+		c--
+	}
+	return uint8(c)
+}
+
+// Shared implements [weight.Quantizer].
+func (q *Quantizer) Shared(parts [][]byte) { num.EncodeF32(parts[lut.CodebookPart], q.table) }
+
+// encodeE4M4 stores a number that is not negative in a byte: the exponent, plus 11 and clamped, above four bits of
+// mantissa, which are rounded to even and clamped as well. The exponent is that of the logarithm in float32, which
+// rounds to a whole number just below one.
+func encodeE4M4(v float32) uint8 {
+	if v == 0 {
+		return 0
+	}
+	const bias = 11
+	e := int(math.Floor(float64(float32(math.Log2(float64(v))))))
+	mantissa := math.Ldexp(float64(v), 4+bias-1)
+	if e+bias > 0 {
+		mantissa = math.Ldexp(float64(v), 4-e) - 16
+	}
+	clamp := func(i float64) uint8 { return uint8(max(0, min(i, 15))) }
+	return clamp(float64(e+bias))<<4 | clamp(math.RoundToEven(mantissa))
+}
