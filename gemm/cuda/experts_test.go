@@ -48,6 +48,7 @@ func expertCases() []expertCase {
 
 // TestHostExperts compares groups of rows of experts with products by each expert alone on the host, to the bit.
 func TestHostExperts(t *testing.T) {
+	hosts := kerneltest.NewHosts(t)
 	for i, c := range expertCases() {
 		if !*long && i%2 == 0 {
 			continue
@@ -103,7 +104,7 @@ func TestHostExperts(t *testing.T) {
 			got := make([]uint16, rows*width)
 			at := mem.Upload(driver.Bytes(got))
 			p.y = uint64(at)
-			kerneltest.OnHost(t, c.f.expertKernel(config, c.act), 900).Launch(t, &mem, gemmName, launch, c.reverse, kerneltest.Struct(p.bytes()))
+			hosts.OnHost(t, c.f.expertKernel(config, c.act), 900).Launch(t, &mem, gemmName, launch, c.reverse, kerneltest.Struct(p.bytes()))
 			copy(driver.Bytes(got), mem.Read(at))
 
 			first := 0
@@ -119,7 +120,7 @@ func TestHostExperts(t *testing.T) {
 					own = bias[g[0]*c.n:][:c.n]
 				}
 				one := gatedCase{f: c.f, config: lutgemm{}.variants(c.f, MaxRows)[0], slices: s.slices, n: c.n, k: c.k, m: g[1], blocks: 2, act: c.act}
-				want := one.launch(t, &alone, c.act != "", in, own)
+				want := one.launch(t, hosts, &alone, c.act != "", in, own)
 				if !slices.Equal(got[first*width:][:g[1]*width], want) {
 					t.Errorf("the rows of expert %d, from %d on, have other bits than alone", g[0], first)
 				}

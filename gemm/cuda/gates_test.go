@@ -56,6 +56,7 @@ func gatedCases() []gatedCase {
 
 // TestHostGated compares products with gates with what is made of those without on the host.
 func TestHostGated(t *testing.T) {
+	hosts := kerneltest.NewHosts(t)
 	for i, c := range gatedCases() {
 		if !*long && i%2 == 1 {
 			continue
@@ -65,7 +66,7 @@ func TestHostGated(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(i), 2))
 			tiles := must(repack.CUDA(testMatrix(uint64(i), c.n, c.k, c.f)))(t)
 			x, bias := normalOperand(r, c.f, c.m*c.k), normalOperand(r, c.f, c.n)
-			compareGated(t, c.f, c.act, c.m, c.launch(t, tiles, false, x, bias), c.launch(t, tiles, true, x, bias))
+			compareGated(t, c.f, c.act, c.m, c.launch(t, hosts, tiles, false, x, bias), c.launch(t, hosts, tiles, true, x, bias))
 		})
 	}
 }
@@ -127,7 +128,7 @@ func gatedBy(act string, g, u float64) float64 {
 }
 
 // launch runs the kernel, with gates or without.
-func (c gatedCase) launch(t *testing.T, tiles *repack.CUDATiles, gated bool, x, bias []uint16) []uint16 {
+func (c gatedCase) launch(t *testing.T, hosts *kerneltest.Hosts, tiles *repack.CUDATiles, gated bool, x, bias []uint16) []uint16 {
 	s := shape{Format: c.f, n: c.n, k: c.k, m: c.m, slices: c.slices, gated: gated}
 	p, launch, err := s.plan(c.config, limits{sms: c.blocks, sharedBlock: 227 << 10})
 	if err != nil {
@@ -150,7 +151,7 @@ func (c gatedCase) launch(t *testing.T, tiles *repack.CUDATiles, gated bool, x, 
 	}
 	at := mem.Upload(driver.Bytes(y))
 	p.y = uint64(at)
-	host := kerneltest.OnHost(t, moduleKey{format: c.f, config: c.config, gates: act}.kernel(), 900)
+	host := hosts.OnHost(t, moduleKey{format: c.f, config: c.config, gates: act}.kernel(), 900)
 	host.Launch(t, &mem, gemmName, launch, false, kerneltest.Struct(p.bytes()))
 	copy(driver.Bytes(y), mem.Read(at))
 	return y

@@ -91,6 +91,7 @@ func TestHostBytes(t *testing.T) {
 // TestHostFP8 runs lutfp8.cu on the host's processor, with what is asynchronous done at once and as late as it may be.
 func TestHostFP8(t *testing.T) {
 	formats := slices.DeleteFunc(Formats(), func(f Format) bool { return !f.hasFP8() })
+	hosts := kerneltest.NewHosts(t)
 	for i, f := range formats {
 		variants := f.fp8Variants()
 		if !*long {
@@ -101,9 +102,9 @@ func TestHostFP8(t *testing.T) {
 		}
 		t.Run(f.name(), func(t *testing.T) {
 			t.Parallel()
-			prepare := kerneltest.OnHost(t, lutbytes{f.Type}.kernel(), 900)
+			prepare := hosts.OnHost(t, lutbytes{f.Type}.kernel(), 900)
 			for _, v := range variants {
-				h := hostFP8{f, v, prepare, kerneltest.OnHost(t, fp8Kernel{f, v}.kernel(), 900)}
+				h := hostFP8{f, v, prepare, hosts.OnHost(t, fp8Kernel{f, v}.kernel(), 900)}
 				for l, test := range manyProducts(v.columns, v.groups) {
 					if *long || l == 0 || l == 1+i%3 {
 						h.check(t, uint64(i), test.n, test.k, test.m, test.workers)

@@ -5,14 +5,17 @@ import (
 	"context"
 	_ "embed"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +24,12 @@ import (
 
 //go:embed host.h
 var hostSource string
+
+//go:embed host_numbers.h
+var hostNumbersSource string
+
+//go:embed host_run.h
+var hostRunSource string
 
 //go:embed host_main.h
 var hostMainSource string
@@ -38,11 +47,35 @@ type Host struct {
 // -short.
 func OnHost(t testing.TB, k driver.Kernel, arch int) *Host {
 	t.Helper()
-	h := &Host{program: filepath.Join(t.TempDir(), "kernels"), arch: arch}
-	source, err := hostKernels(cpp(t), k.Source, hostDefines(arch, k.Options.Defines))
-	if err == nil {
-		err = compileHost(cpp(t), hostSource+hostMainSource+source+"int main() { return host::serve(kernels()); }\n", h.program, fmt.Sprintf("-D__CUDA_ARCH__=%d", arch))
+	return NewHosts(t).OnHost(t, k, arch)
+}
+
+// Hosts compiles each module once, for tests that run at the same time as well.
+type Hosts struct {
+	dir     string
+	mu      sync.Mutex
+	modules map[string]func() (*Host, error)
+}
+
+// NewHosts returns modules that are there until the test ends.
+func NewHosts(t testing.TB) *Hosts {
+	return &Hosts{dir: t.TempDir(), modules: make(map[string]func() (*Host, error))}
+}
+
+// OnHost is the function of that name.
+func (hs *Hosts) OnHost(t testing.TB, k driver.Kernel, arch int) *Host {
+	t.Helper()
+	compiler, defines := cpp(t), hostDefines(arch, k.Options.Defines)
+	hs.mu.Lock()
+	key := strings.Join(append(defines, k.Source), "\n")
+	compile := hs.modules[key]
+	if compile == nil {
+		h := &Host{program: filepath.Join(hs.dir, strconv.Itoa(len(hs.modules))), arch: arch}
+		compile = sync.OnceValues(func() (*Host, error) { return h, compileModule(compiler, k.Source, defines, h.program) })
+		hs.modules[key] = compile
 	}
+	hs.mu.Unlock()
+	h, err := compile()
 	if err != nil {
 		t.Fatalf("%s: %v", k.Name, err)
 	}
@@ -58,13 +91,56 @@ func cpp(t testing.TB) string {
 	if runtime.GOOS != "linux" {
 		t.Skip("shared memory has a section of its own, as Linux's linkers make it")
 	}
+	compiler, err := findCompiler()
+	if err != nil {
+		t.Skip(err)
+	}
+	return compiler
+}
+
+func findCompiler() (string, error) {
 	for _, name := range []string{"c++", "g++", "clang++"} {
 		if path, err := exec.LookPath(name); err == nil {
-			return path
+			return path, nil
 		}
 	}
-	t.Skip("no C++ compiler")
-	return ""
+	return "", errors.New("no C++ compiler")
+}
+
+// hostRun returns what runs kernels, compiled.
+var hostRun = sync.OnceValues(func() ([]byte, error) {
+	compiler, err := findCompiler()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "lutq-host-*")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	object := filepath.Join(dir, "run.o")
+	if err := compileHost(compiler, hostNumbersSource+hostSource+hostRunSource+hostMainSource, object, "-O2", "-c"); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(object)
+})
+
+// compileModule compiles a module's source to a program, or with -shared among the options to a library.
+func compileModule(compiler, source string, defines []string, to string, options ...string) error {
+	kernels, err := hostKernels(compiler, source, defines)
+	if err != nil {
+		return err
+	}
+	run, err := hostRun()
+	if err != nil {
+		return err
+	}
+	object := to + ".o"
+	if err := os.WriteFile(object, run, 0o600); err != nil {
+		return err
+	}
+	defer os.Remove(object)
+	return compileHost(compiler, hostSource+kernels, to, append([]string{"-O1", "-static-libstdc++", "-static-libgcc", object}, options...)...)
 }
 
 func hostDefines(arch int, defines []string) []string {
@@ -79,8 +155,7 @@ func hostDefines(arch int, defines []string) []string {
 var kernelName = regexp.MustCompile(`__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(`)
 
 // hostKernels returns a module's source for the host: with what the preprocessor makes
-// of it, a function that returns its kernels by name, and what the sources of
-// the host are told of the architecture.
+// of it, and its kernels by name.
 func hostKernels(compiler, source string, defines []string) (string, error) {
 	c := exec.Command(compiler, append(defines, "-std=c++17", "-E", "-x", "c++", "-")...)
 	c.Stdin = strings.NewReader(source)
@@ -97,11 +172,11 @@ func hostKernels(compiler, source string, defines []string) (string, error) {
 	var out strings.Builder
 	// In a namespace without a name, functions that nothing calls are not compiled.
 	fmt.Fprintf(&out, "\nnamespace {\nconstexpr auto& shared = host::dynamic_shared;\n%s\n}\n", text)
-	out.WriteString("static const std::map<std::string, host::Kernel>& kernels() {\n    static const std::map<std::string, host::Kernel> all = {")
+	out.WriteString("const host::Kernel host::kernels[] = {")
 	for _, m := range kernelName.FindAllStringSubmatch(text, -1) {
-		fmt.Fprintf(&out, "{%q, host::kernel(%s)}, ", m[1], m[1])
+		fmt.Fprintf(&out, "{%q, host::Called<%s>::sizes, host::Called<%s>::call}, ", m[1], m[1], m[1])
 	}
-	out.WriteString("};\n    return all;\n}\n")
+	out.WriteString("{}};\n")
 	return out.String(), nil
 }
 
@@ -110,7 +185,7 @@ func hostKernels(compiler, source string, defines []string) (string, error) {
 // program. What FORTIFY_SOURCE checks forbids to jump from stack to stack.
 func compileHost(compiler, source, to string, options ...string) error {
 	args := append([]string{
-		"-std=c++17", "-O1", "-w", "-fno-exceptions", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE",
+		"-std=c++17", "-w", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE",
 		"-fsanitize=shift,bounds,alignment", "-fsanitize-undefined-trap-on-error",
 	}, options...)
 	c := exec.Command(compiler, append(args, "-x", "c++", "-", "-o", to)...)
@@ -294,6 +369,7 @@ func (h *Host) launch(m *Memory, kernel string, l driver.Launch, reverse bool, a
 	}
 	u32(uint32(l.Shared))
 	truth(l.Programmatic && h.arch >= 900)
+	u32(uint32(h.arch))
 	truth(reverse)
 	u32(uint32(len(args)))
 	for _, a := range args {

@@ -1,29 +1,8 @@
 // What a kernel finds around itself where a CPU runs it: CUDA's words and functions,
-// and PTX's instructions, a function each, which asm statements are turned into.
-//
-// The blocks of a grid run one after the other. The threads of a block are fibers of one
-// thread: each runs until it meets others, the lanes of its warp run before those of the
-// next warp, and the order can be turned around. So what a barrier is missing for shows
-// as a wrong result. Shared memory begins as NaNs. What goes wrong ends the process.
+// and PTX's instructions, a function each, which asm statements are turned into. What they do is in
+// host_run.h, compiled once for all kernels: little is compiled again with each.
 
-#include <setjmp.h>
-#include <ucontext.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstdarg>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <deque>
-#include <functional>
-#include <map>
-#include <string>
-#include <tuple>
-#include <vector>
 
 #define __device__
 #define __global__
@@ -33,786 +12,190 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static __attribute__((section("shared_memory")))
 
-using std::max;
-using std::min;
-
-static struct Dim { uint32_t x, y, z; } threadIdx, blockIdx, blockDim, gridDim;
+struct Dim { uint32_t x, y, z; };
+extern Dim threadIdx, blockIdx, blockDim, gridDim;
 
 namespace host {
 
-// fail ends the process with a message that names the thread.
-[[noreturn]] static void fail(const char* format, ...) {
-    va_list args;
-    va_start(args, format);
-    fprintf(stderr, "block (%u, %u), thread %u: ", blockIdx.x, blockIdx.y, threadIdx.x);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    _exit(3);
-}
-
-// ---- threads ----
-
-constexpr uint32_t WARP = 32, WARPGROUP = 4 * WARP, MOST_THREADS = 1024;
-constexpr size_t STACK = 256 << 10;
-
-struct Thread;
-
-// Copy is one of 16 bytes to shared memory, done when the thread waits for it.
-struct Copy {
-    uint32_t group, to, bytes;  // of which the others are zeros
-    const void* from;
-};
+constexpr uint32_t SHARED_MOST = 256 << 10;
+extern __align__(1024) uint8_t dynamic_shared[SHARED_MOST];
 
 enum Number { F16, BF16, E4M3 };
 
-// Product is one of a warpgroup: D += A·B, of which a thread has four registers of A and its part of D.
-struct Product {
-    uint32_t group;
-    uint32_t columns;  // of B and D
-    Number type;       // of A and B
-    bool adds;         // or D begins anew
-    uint32_t a[4];
-    uint64_t descriptor;  // of B
-    std::vector<float*> d;
-};
+// Operand is one of an instruction that takes many.
+union Operand {
+    float* number;  // that it changes
+    uint64_t bits;
 
-// Collective is what threads wait for each other at. run gets all of them, with the
-// operands of each.
-struct Collective {
-    const char* name;
-    uint32_t of;  // threads: a warp's, a warpgroup's, or the block's, which are MOST_THREADS
-    void (*run)(Thread* threads, uint32_t n);
-};
-
-struct Thread {
-    ucontext_t context;  // to begin with
-    bool begun;
-    jmp_buf place;         // to go on at: switching contexts would take system calls
-    const Collective* at;  // that it waits at, or null
-    void* operands;
-    bool done;
-    bool waited;  // for the grids before
-    std::vector<Copy> copies;  // to shared memory that are under way
-    uint32_t copy_groups;      // that have been ended
-    std::vector<Product> products;  // that are under way
-    uint32_t product_groups;        // that have been ended
-    bool fenced;                    // whether what registers hold counts for the next product
-
+    Operand(float& f) : number(&f) {}
     template <class T>
-    T& as() { return *(T*)operands; }
+    Operand(const T& v) : bits(v) {}
 };
 
-static Thread threads[MOST_THREADS];  // of the block
-static Thread* self;
-static jmp_buf scheduler;
-static const std::function<void()>* body;
+// product begins one of a warpgroup.
+void product(uint32_t columns, Number type, const Operand* operands);
 
-// leave goes back to the scheduler until the thread is resumed.
-static __attribute__((noinline)) void leave() {
-    if (!_setjmp(self->place)) _longjmp(scheduler, 1);
-}
+uint64_t shuffled(uint64_t v, uint32_t lane);
 
-static __attribute__((noinline)) void resume(Thread& t) {
-    self = &t;
-    if (_setjmp(scheduler)) return;
-    if (t.begun) _longjmp(t.place, 1);
-    t.begun = true;
-    setcontext(&t.context);
-}
-
-// meet waits for the others, and until the collective has been run.
-static void meet(const Collective& c, void* operands) {
-    self->at = &c;
-    self->operands = operands;
-    leave();
-}
-
-// live is the life of a thread, in block after block.
-static void live() {
-    for (;;) {
-        (*body)();
-        if (!self->copies.empty()) fail("ends while copies are under way");
-        if (!self->products.empty()) fail("ends while products are under way");
-        self->done = true;
-        leave();
-    }
-}
-
-// A thread waits for a phase alone; its operand is which.
-struct Phase {
-    uint32_t at, odd;
+// Kernel is one, its arguments by their sizes, 0 behind the last, and how it is called with those at some addresses.
+struct Kernel {
+    const char* name;
+    const uint32_t* sizes;
+    void (*call)(void** values);
 };
-static const Collective phase_end = {"the end of a phase", MOST_THREADS, nullptr};
-static bool has_ended(const Phase&);
-static bool copy_late();
+extern const Kernel kernels[];  // the last has no name
 
-struct Block {
-    uint32_t n;  // threads
-    bool reverse;
-
-    uint32_t ordered(uint32_t i, uint32_t n) const { return reverse ? n - 1 - i : i; }
-
-    // together runs the collective that threads wait at.
-    void together(uint32_t first, uint32_t n) {
-        const Collective* c = nullptr;
-        for (uint32_t i = first; i < first + n; i++) {
-            Thread& t = threads[i];
-            threadIdx.x = i;
-            if (t.done) {
-                // A barrier does without threads that have ended.
-                if (c && c->of < MOST_THREADS) fail("ended where others are at %s", c->name);
-                continue;
-            }
-            if (c && t.at != c) fail("is at %s where others are at %s", t.at->name, c->name);
-            if (t.at->of < MOST_THREADS && i > first && !c) fail("is at %s where others have ended", t.at->name);
-            c = t.at;
-        }
-        if (!c) return;
-        c->run(&threads[first], n);
-        for (uint32_t i = first; i < first + n; i++) threads[i].at = nullptr;
-    }
-
-    // run_warp runs a warp until each lane waits for more than it or is done.
-    void run_warp(uint32_t first) {
-        for (;;) {
-            bool waits = true;
-            for (uint32_t i = 0; i < WARP; i++) {
-                const uint32_t lane = first + ordered(i, WARP);
-                threadIdx.x = lane;
-                if (!threads[lane].done && !threads[lane].at) resume(threads[lane]);
-                waits &= threads[lane].done || threads[lane].at->of > WARP;
-            }
-            if (waits) return;
-            together(first, WARP);
-        }
-    }
-
-    // run_groups runs what whole warpgroups wait at, and returns whether there was any.
-    bool run_groups() {
-        bool any = false;
-        for (uint32_t first = 0; first + WARPGROUP <= n; first += WARPGROUP) {
-            bool all = true;
-            for (uint32_t i = first; i < first + WARPGROUP; i++) all &= !threads[i].done && threads[i].at->of == WARPGROUP;
-            if (all) together(first, WARPGROUP);
-            any |= all;
-        }
-        return any;
-    }
-
-    // release lets threads go whose phase has ended, and returns whether there were any. If nothing else goes on, what
-    // is being copied arrives.
-    bool release(bool other) {
-        bool any = other, waiting = false;
-        for (uint32_t i = 0; i < n; i++) {
-            if (threads[i].done || threads[i].at != &phase_end) continue;
-            threadIdx.x = i;
-            waiting = true;
-            if (!has_ended(threads[i].as<Phase>())) continue;
-            threads[i].at = nullptr;
-            any = true;
-        }
-        if (waiting && !any && !(any = copy_late())) fail("waits for a phase that does not end");
-        return any;
-    }
-
-    void run() {
-        for (uint32_t i = 0; i < n; i++) {
-            threads[i].done = threads[i].waited = false;
-            threads[i].copy_groups = threads[i].product_groups = 0;
-            threads[i].fenced = false;
-        }
-        while (!std::all_of(threads, threads + n, [](const Thread& t) { return t.done; })) {
-            for (uint32_t w = 0; w < n / WARP; w++) run_warp(ordered(w, n / WARP) * WARP);
-            if (!release(run_groups())) together(0, n);
-        }
-        if (copy_late()) fail("ends while copies are under way");
-    }
-};
-
-// ---- shared memory ----
-
-constexpr size_t SHARED_MOST = 256 << 10, SHARED_BESIDE = 4 << 10;
-static __align__(1024) uint8_t dynamic_shared[SHARED_MOST];
-__shared__ __attribute__((used)) uint8_t static_shared;  // so that there is some
-static size_t shared_bytes;  // of the launch
-
-#if __CUDA_ARCH__ >= 900
-constexpr uint32_t SHARED_FIRST = 1024;  // the system has what is before
+template <uint32_t... I>
+struct Numbers {};
+#if __has_builtin(__make_integer_seq)
+template <class, uint32_t... I>
+using NumbersOf = Numbers<I...>;
+template <uint32_t N>
+using NumbersTo = __make_integer_seq<NumbersOf, uint32_t, N>;
 #else
-constexpr uint32_t SHARED_FIRST = 0;
+template <uint32_t N>
+using NumbersTo = Numbers<__integer_pack(N)...>;
 #endif
 
-template <class T>
-static const T* shared_at(uint32_t address) {
-    if (address < SHARED_FIRST || address - SHARED_FIRST + sizeof(T) > shared_bytes || address % sizeof(T) != 0)
-        fail("reads %zu bytes at %u of shared memory, %zu from %u on", sizeof(T), address, shared_bytes, SHARED_FIRST);
-    return (const T*)(dynamic_shared + (address - SHARED_FIRST));
-}
+template <auto F>
+struct Called;
+template <class... A, void (*F)(A...)>
+struct Called<F> {
+    static constexpr uint32_t sizes[] = {sizeof(A)..., 0};
 
-static uint8_t* written_at(uint32_t address, uint32_t bytes) {
-    if (address < SHARED_FIRST || address - SHARED_FIRST + bytes > shared_bytes || address % bytes != 0)
-        fail("writes %u bytes at %u of shared memory, %zu from %u on", bytes, address, shared_bytes, SHARED_FIRST);
-    return dynamic_shared + (address - SHARED_FIRST);
-}
-
-// ---- numbers ----
-
-inline uint32_t bits_of(float f) { uint32_t b; memcpy(&b, &f, 4); return b; }
-inline float float_of(uint32_t b) { float f; memcpy(&f, &b, 4); return f; }
-
-inline float float_of_f16(uint16_t h) {
-    const uint32_t exponent = h >> 10 & 31, mantissa = h & 0x3ff;
-    float a = exponent == 0 ? ldexpf(mantissa, -24) : ldexpf(1024 + mantissa, (int)exponent - 25);
-    if (exponent == 31) a = mantissa ? NAN : INFINITY;
-    return h & 0x8000 ? -a : a;
-}
-inline float float_of_bf16(uint16_t h) { return float_of((uint32_t)h << 16); }
-inline float float_of_e4m3(uint8_t b) {
-    const uint32_t exponent = b >> 3 & 15, mantissa = b & 7;
-    float a = exponent == 0 ? ldexpf(mantissa, -9) : ldexpf(8 + mantissa, (int)exponent - 10);
-    if ((b & 0x7f) == 0x7f) a = NAN;
-    return b & 0x80 ? -a : a;
-}
-
-// To nearest, ties to even.
-inline uint16_t f16_of(float f) {
-    const uint32_t b = bits_of(f), sign = b >> 16 & 0x8000, mag = b & 0x7fffffff;
-    const float a = float_of(mag);
-    if (a != a) return 0x7fff;
-    if (a >= 65520.0f) return sign | 0x7c00;
-    if (a < 0x1p-14f) return sign | (uint32_t)nearbyintf(a * 0x1p24f);
-    return sign | ((mag + 0xfff + (mag >> 13 & 1)) >> 13) - (112 << 10);
-}
-inline uint16_t bf16_of(float f) {
-    const uint32_t b = bits_of(f);
-    return f != f ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
-}
-// What is beyond the range becomes the largest.
-inline uint8_t e4m3_of(float f) {
-    const uint32_t b = bits_of(f), sign = b >> 24 & 0x80, mag = b & 0x7fffffff;
-    const float a = float_of(mag);
-    if (a != a) return 0x7f;
-    if (a < 0x1p-6f) return sign | (uint32_t)nearbyintf(a * 0x1p9f);
-    return sign | std::min<uint32_t>(0x7e, ((mag + 0x7ffff + (mag >> 20 & 1)) >> 20) - (120 << 3));
-}
-
-// ---- collectives ----
-
-static const Collective barrier = {"a barrier", MOST_THREADS, [](Thread*, uint32_t) {}};
-static const Collective barrier_or = {"a barrier with a vote", MOST_THREADS, [](Thread* t, uint32_t n) {
-    int any = 0;
-    for (uint32_t i = 0; i < n; i++) any |= !t[i].done && t[i].as<int>();
-    for (uint32_t i = 0; i < n; i++)
-        if (!t[i].done) t[i].as<int>() = any != 0;
-}};
-static const Collective warp_barrier = {"a warp's barrier", WARP, [](Thread*, uint32_t) {}};
-
-struct Shuffle {
-    uint64_t from, to;
-    uint32_t lane;  // that to comes from
+    template <uint32_t... I>
+    static void with(void** values, Numbers<I...>) { F(*(A*)values[I]...); }
+    static void call(void** values) { with(values, NumbersTo<sizeof...(A)>()); }
 };
-static const Collective shuffle = {"a shuffle", WARP, [](Thread* t, uint32_t) {
-    for (uint32_t i = 0; i < WARP; i++) t[i].as<Shuffle>().to = t[t[i].as<Shuffle>().lane].as<Shuffle>().from;
-}};
-
-// Mma is what a lane holds of D = A·B + C, with C in d.
-struct Mma {
-    uint32_t a[4], b[2];
-    float d[4];
-};
-
-// The places of the fragments are those of PTX's "Matrix fragments for mma.m16n8k16": with lane =
-// 4g + t, pair r of A is of row g + 8(r%2) and columns 2t + 8(r/2), that of B of column g
-// and rows 2t + 8r, and element j of D is of row g + 8(j/2) and column 2t + j%2.
-template <float (*VALUE)(uint16_t)>
-static void multiply(Thread* threads, uint32_t) {
-    float a[16][16], b[16][8];
-    for (uint32_t lane = 0; lane < WARP; lane++) {
-        const Mma& m = threads[lane].as<Mma>();
-        const uint32_t g = lane / 4, t = lane % 4;
-        for (uint32_t e = 0; e < 2; e++) {
-            for (uint32_t r = 0; r < 4; r++) a[g + r % 2 * 8][2 * t + e + r / 2 * 8] = VALUE(m.a[r] >> 16 * e);
-            for (uint32_t r = 0; r < 2; r++) b[2 * t + e + r * 8][g] = VALUE(m.b[r] >> 16 * e);
-        }
-    }
-    for (uint32_t lane = 0; lane < WARP; lane++) {
-        Mma& m = threads[lane].as<Mma>();
-        for (uint32_t j = 0; j < 4; j++) {
-            const uint32_t row = lane / 4 + j / 2 * 8, col = lane % 4 * 2 + j % 2;
-            double sum = m.d[j];
-            for (uint32_t k = 0; k < 16; k++) sum += (double)a[row][k] * b[k][col];
-            m.d[j] = (float)sum;
-        }
-    }
-}
-static const Collective mma_f16 = {"mma", WARP, multiply<float_of_f16>};
-static const Collective mma_bf16 = {"mma", WARP, multiply<float_of_bf16>};
-
-// SparseMma is what a lane holds of D = A·B + C, with C in d, where every four columns of A keep two. Bits of a
-// pattern say which.
-struct SparseMma {
-    uint32_t a[4], b[4];
-    float d[4];
-    uint32_t pattern, selector;
-};
-
-// The places are those of PTX's "Matrix fragments for sparse mma.m16n8k32" for 16 bits: A, of what is kept, D and of B each
-// 16 rows as in m16n8k16. The patterns of lanes 4g + 2·selector and the next, for columns 0 to 15 and 16 to 31, have row
-// g in the low half and row g + 8 in the high one: nibble c is i0 | i1<<2 of columns 4c + i0 and 4c + i1, and in ordered
-// metadata i0 < i1.
-template <float (*VALUE)(uint16_t)>
-static void multiply_sparse(Thread* threads, uint32_t) {
-    float a[16][32] = {}, b[32][8];
-    for (uint32_t lane = 0; lane < WARP; lane++) {
-        const SparseMma& m = threads[lane].as<SparseMma>();
-        const uint32_t g = lane / 4, t = lane % 4;
-        if (m.selector > 1 || m.selector != threads[0].as<SparseMma>().selector) fail("selector %u of a sparse mma", m.selector);
-        for (uint32_t r = 0; r < 4; r++) {
-            const uint32_t row = g + r % 2 * 8, chunk = t + r / 2 * 4;
-            const uint32_t pattern = threads[4 * g + 2 * m.selector + chunk / 4].as<SparseMma>().pattern >> r % 2 * 16 >> chunk % 4 * 4;
-            const uint32_t i0 = pattern & 3, i1 = pattern >> 2 & 3;
-            if (i0 >= i1) fail("a sparse mma keeps columns %u and %u of row %u, chunk %u", i0, i1, row, chunk);
-            a[row][4 * chunk + i0] = VALUE(m.a[r]);
-            a[row][4 * chunk + i1] = VALUE(m.a[r] >> 16);
-            for (uint32_t e = 0; e < 2; e++) b[2 * t + e + r * 8][g] = VALUE(m.b[r] >> 16 * e);
-        }
-    }
-    for (uint32_t lane = 0; lane < WARP; lane++) {
-        SparseMma& m = threads[lane].as<SparseMma>();
-        for (uint32_t j = 0; j < 4; j++) {
-            const uint32_t row = lane / 4 + j / 2 * 8, col = lane % 4 * 2 + j % 2;
-            double sum = m.d[j];
-            for (uint32_t k = 0; k < 32; k++) sum += (double)a[row][k] * b[k][col];
-            m.d[j] = (float)sum;
-        }
-    }
-}
-static const Collective sparse_mma_f16 = {"mma.sp", WARP, multiply_sparse<float_of_f16>};
-static const Collective sparse_mma_bf16 = {"mma.sp", WARP, multiply_sparse<float_of_bf16>};
-
-// Turned is what a lane gives of four matrices of 8×8 numbers that are stored turned, and where it stores eight
-// numbers, a column.
-struct Turned {
-    uint32_t to, v[4];
-};
-static const Collective store_turned = {"stmatrix", WARP, [](Thread* t, uint32_t) {
-    for (uint32_t lane = 0; lane < WARP; lane++) {
-        uint16_t column[8];
-        for (uint32_t row = 0; row < 8; row++) column[row] = t[4 * row + lane % 8 / 2].as<Turned>().v[lane / 8] >> lane % 2 * 16;
-        memcpy(written_at(t[lane].as<Turned>().to, 16), column, 16);
-    }
-}};
-
-// multiply_group does the first product that each thread of a warpgroup has under way. Of B there are rows of 64 numbers,
-// 8 of them in 1024 bytes, whose 16-byte parts change places by bits 7 to 9 of their address; the fields of its descriptor
-// are those of PTX's "Matrix descriptor format" for K-major operands with the swizzle of 128 bytes.
-static void multiply_group(Thread* threads) {
-    const Product& p = threads[0].products[0];
-    const uint64_t known = 0x3fff | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62;
-    if (p.descriptor & ~known || p.descriptor >> 62 != 1 || (p.descriptor >> 32 & 0x3fff) != 64 || (p.descriptor >> 16 & 0x3fff) != 1)
-        fail("a product by a matrix of descriptor %#llx", (unsigned long long)p.descriptor);
-    const uint32_t first = (p.descriptor & 0x3fff) << 4;
-    if (first % 32 != 0) fail("a product by a matrix at %u of shared memory", first);
-    const uint32_t deep = p.type == E4M3 ? 32 : 16, size = 32 / deep, each = 4 / size;  // numbers of a register
-    const auto value = [type = p.type](uint32_t bits) {
-        return type == E4M3 ? float_of_e4m3(bits) : type == BF16 ? float_of_bf16(bits) : float_of_f16(bits);
-    };
-    std::vector<float> a(64 * deep), b(p.columns * deep);
-    for (uint32_t c = 0; c < p.columns; c++)
-        for (uint32_t k = 0; k < deep; k++) {
-            const uint32_t at = first + c * 128 + k * size, from = at ^ (at >> 7 & 7) << 4;
-            b[c * deep + k] = value(size == 1 ? *shared_at<uint8_t>(from) : *shared_at<uint16_t>(from));
-        }
-    for (uint32_t i = 0; i < WARPGROUP; i++) {
-        const Product& m = threads[i].products[0];
-        if (m.descriptor != p.descriptor || m.columns != p.columns || m.type != p.type || m.adds != p.adds) fail("another product than others of its warpgroup");
-        for (uint32_t r = 0; r < 4; r++)
-            for (uint32_t e = 0; e < each; e++)
-                a[(i / WARP * 16 + i % WARP / 4 + r % 2 * 8) * deep + i % 4 * each + r / 2 * (deep / 2) + e] = value(m.a[r] >> 8 * size * e);
-    }
-    for (uint32_t i = 0; i < WARPGROUP; i++) {
-        Product& m = threads[i].products[0];
-        for (uint32_t j = 0; j < p.columns / 2; j++) {
-            const float* row = &a[(i / WARP * 16 + i % WARP / 4 + j / 2 % 2 * 8) * deep];
-            const float* column = &b[(j / 4 * 8 + i % 4 * 2 + j % 2) * deep];
-            double sum = p.adds ? *m.d[j] : 0;
-            for (uint32_t k = 0; k < deep; k++) sum += (double)row[k] * column[k];
-            *m.d[j] = (float)sum;
-        }
-        m.d.clear();
-    }
-    for (uint32_t i = 0; i < WARPGROUP; i++) threads[i].products.erase(threads[i].products.begin());
-}
-static const Collective product_now = {"a product", WARPGROUP, [](Thread* t, uint32_t) { multiply_group(t); }};
-
-// The operand of each thread is how many groups are left under way.
-static const Collective product_end = {"the end of products", WARPGROUP, [](Thread* t, uint32_t) {
-    for (uint32_t i = 1; i < WARPGROUP; i++)
-        if (t[i].products.size() != t[0].products.size() || t[i].product_groups != t[0].product_groups || t[i].as<uint32_t>() != t[0].as<uint32_t>())
-            fail("waits for other products than its warpgroup");
-    while (!t[0].products.empty() && t[0].products[0].group + t[0].as<uint32_t>() < t[0].product_groups) multiply_group(t);
-}};
-
-// Tiles is what a lane has of the four 8×8 tiles of ldmatrix: the address of a row, and what it gets.
-struct Tiles {
-    uint32_t row;
-    uint32_t d[4];
-};
-
-// Lane 8i + r has the address of row r of tile i. Lane 4g + t gets columns 2t and 2t + 1 of row g of
-// each, or rows 2t and 2t + 1 of column g.
-template <bool TURNED>
-static void load_tiles(Thread* threads, uint32_t) {
-    std::array<uint16_t, 8> rows[4][8];
-    struct alignas(16) Row { std::array<uint16_t, 8> at; };
-    for (uint32_t lane = 0; lane < WARP; lane++) {
-        threadIdx.x = threadIdx.x / WARP * WARP + lane;
-        rows[lane / 8][lane % 8] = shared_at<Row>(threads[lane].as<Tiles>().row)->at;
-    }
-    for (uint32_t lane = 0; lane < WARP; lane++) {
-        const uint32_t g = lane / 4, t = lane % 4;
-        for (uint32_t i = 0; i < 4; i++) {
-            const auto& m = rows[i];
-            const uint16_t lo = TURNED ? m[2 * t][g] : m[g][2 * t], hi = TURNED ? m[2 * t + 1][g] : m[g][2 * t + 1];
-            threads[lane].as<Tiles>().d[i] = lo | (uint32_t)hi << 16;
-        }
-    }
-}
-static const Collective load_rows = {"ldmatrix", false, load_tiles<false>};
-static const Collective load_columns = {"ldmatrix.trans", false, load_tiles<true>};
-
-// Tile is what a lane holds of an 8×8 tile, two neighbours of row lane/4, and of it turned.
-struct Tile {
-    uint32_t from, to;
-};
-static const Collective turn_tile = {"movmatrix", false, [](Thread* t, uint32_t) {
-    for (uint32_t i = 0; i < WARP; i++) {
-        uint32_t to = 0;
-        for (uint32_t e = 0; e < 2; e++) {
-            const uint32_t row = 2 * (i % 4) + e, col = i / 4;
-            to |= (t[4 * row + col / 2].as<Tile>().from >> col % 2 * 16 & 0xffff) << 16 * e;
-        }
-        t[i].as<Tile>().to = to;
-    }
-}};
-
-// ---- memory ----
-
-template <class T, size_t N>
-static void load_global(std::array<T*, N> to, const void* from) {
-    if ((uint64_t)from % (N * sizeof(T)) != 0) fail("reads %zu bytes at %p, which is not a multiple", N * sizeof(T), from);
-    for (size_t i = 0; i < N; i++) *to[i] = ((const T*)from)[i];
-}
-
-static bool programmatic;
-
-// after_wait is said before what the grids before may have written is read.
-static void after_wait() {
-    if (programmatic && !self->waited) fail("reads activations before the grids before have ended");
-}
-
-static void do_copy(const Copy& c) {
-    uint8_t* to = written_at(c.to, 16);
-    memset(to, 0, 16);
-    memcpy(to, c.from, c.bytes);
-}
-
-// wait_copies does a thread's copies but for those of the last groups.
-static void wait_copies(uint32_t groups) {
-    std::vector<Copy> left;
-    for (const Copy& c : self->copies) {
-        if (c.group + groups >= self->copy_groups) {
-            left.push_back(c);
-            continue;
-        }
-        do_copy(c);
-    }
-    self->copies = left;
-}
-
-// Phases is what 8 bytes of shared memory hold that count phases.
-struct Phases {
-    uint16_t mark;         // BEGUN, unless others have written there
-    uint16_t count, left;  // threads that end a phase, and that are still to arrive
-    uint16_t number;       // of the phase
-};
-constexpr uint16_t BEGUN = 0xba55;
-
-// Bytes that are still to be copied until a phase can end, by where it is.
-static std::map<uint32_t, int64_t> to_copy;
-
-static Phases& phases_at(uint32_t address) {
-    Phases& p = *(Phases*)shared_at<uint64_t>(address);
-    if (p.mark != BEGUN) fail("no phases have begun at %u of shared memory", address);
-    return p;
-}
-
-// settle ends a phase that nothing is missing to.
-static void settle(uint32_t at) {
-    Phases& p = phases_at(at);
-    if (p.left == 0 && to_copy[at] == 0) p.left = p.count, p.number++;
-}
-
-static bool late;  // whether what is asynchronous is done as late as it may, or at once
-
-// Copies of which a phase is told, as they are under way.
-static std::deque<std::function<void()>> told;
-
-static void tell(std::function<void()> copies) {
-    told.push_back(copies);
-    if (!late) copy_late();
-}
-
-// copy_late does what has been under way the longest, if anything.
-static bool copy_late() {
-    if (told.empty()) return false;
-    told.front()();
-    told.pop_front();
-    return true;
-}
-
-static void arrive(uint32_t at) {
-    Phases& p = phases_at(at);
-    if (p.left-- == 0) fail("arrives where all have");
-    settle(at);
-}
-
-template <uint32_t COLUMNS, Number TYPE, size_t... I, class... A>
-static void product(std::index_sequence<I...>, const std::tuple<A...>& all) {
-    constexpr uint32_t N = COLUMNS / 2;
-    Product p = {self->product_groups, COLUMNS, TYPE, std::get<N + 5>(all) != 0, {std::get<N>(all), std::get<N + 1>(all), std::get<N + 2>(all), std::get<N + 3>(all)}, std::get<N + 4>(all)};
-    if (std::get<N + 5>(all) > 1 || std::get<N + 6>(all) != 1 || std::get<N + 7>(all) != 1) fail("a product that is negative");
-    if constexpr (TYPE != E4M3)
-        if (std::get<N + 8>(all) != 0) fail("a product by another matrix than one of rows of K");
-    if (!self->fenced) fail("a product without a fence before");
-    (p.d.push_back(&std::get<I>(all)), ...);
-    self->products.push_back(p);
-    if (!late) meet(product_now, nullptr);
-}
-
-static bool has_ended(const Phase& phase) { return phases_at(phase.at).number % 2 != phase.odd; }
 
 }  // namespace host
 
 // ---- CUDA's functions ----
 
-inline void __syncthreads() { host::meet(host::barrier, nullptr); }
-inline int __syncthreads_or(int any) {
-    host::meet(host::barrier_or, &any);
-    return any;
+template <class T>
+constexpr T max(T a, T b) { return a < b ? b : a; }
+template <class T>
+constexpr T min(T a, T b) { return b < a ? b : a; }
+
+extern "C" {
+float erff(float), expf(float), fabsf(float), fmaf(float, float, float), fmaxf(float, float), fminf(float, float), logf(float), sqrtf(float), tanhf(float);
+double exp(double), log(double);
 }
-inline void __syncwarp(uint32_t = ~0u) { host::meet(host::warp_barrier, nullptr); }
+inline float exp(float f) { return expf(f); }
+inline float log(float f) { return logf(f); }
+
+void __syncthreads();
+int __syncthreads_or(int any);
+void __syncwarp(uint32_t mask = ~0u);
 
 template <class T>
 inline T __shfl_sync(uint32_t mask, T v, uint32_t lane) {
-    if (mask != ~0u) host::fail("a shuffle among lanes %#x", mask);
-    host::Shuffle s = {0, 0, lane % host::WARP};
-    memcpy(&s.from, &v, sizeof v);
-    host::meet(host::shuffle, &s);
-    memcpy(&v, &s.to, sizeof v);
+    if (mask != ~0u) __builtin_trap();
+    uint64_t from = 0;
+    __builtin_memcpy(&from, &v, sizeof v);
+    from = host::shuffled(from, lane % 32);
+    __builtin_memcpy(&v, &from, sizeof v);
     return v;
 }
 template <class T>
 inline T __shfl_xor_sync(uint32_t mask, T v, uint32_t lane) {
     return __shfl_sync(mask, v, threadIdx.x ^ lane);
 }
+uint32_t __reduce_max_sync(uint32_t mask, uint32_t v);
+uint32_t __reduce_min_sync(uint32_t mask, uint32_t v);
 
-// Blocks run one after another.
-inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t v) {
-    for (uint32_t lane = 16; lane > 0; lane /= 2) {
-        const uint32_t other = __shfl_xor_sync(mask, v, lane);
-        if (other > v) v = other;
-    }
-    return v;
-}
-inline uint32_t __reduce_min_sync(uint32_t mask, uint32_t v) { return ~__reduce_max_sync(mask, ~v); }
+void __threadfence();
+uint32_t atomicMax(uint32_t* p, uint32_t v);
+uint32_t atomicAdd(uint32_t* p, uint32_t v);
+
+[[noreturn]] void __trap();
 inline uint32_t __popc(uint32_t v) { return (uint32_t)__builtin_popcount(v); }
-
-inline void __threadfence() {}
-inline uint32_t __float_as_uint(float f) {
-    uint32_t v;
-    memcpy(&v, &f, sizeof v);
-    return v;
-}
-inline uint32_t atomicMax(uint32_t* p, uint32_t v) {
-    const uint32_t old = *p;
-    *p = max(old, v);
-    return old;
-}
-inline uint32_t atomicAdd(uint32_t* p, uint32_t v) {
-    const uint32_t before = *p;
-    *p += v;
-    return before;
-}
-
-[[noreturn]] inline void __trap() { host::fail("trap"); }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint64_t)a * b >> 32; }
-inline float __int_as_float(int b) { return host::float_of(b); }
-inline int __float_as_int(float f) { return host::bits_of(f); }
+template <class To, class From>
+inline To __bits_as(From v) {
+    To to;
+    __builtin_memcpy(&to, &v, sizeof to);
+    return to;
+}
+inline float __int_as_float(int b) { return __bits_as<float>(b); }
+inline int __float_as_int(float f) { return __bits_as<int>(f); }
+inline uint32_t __float_as_uint(float f) { return __bits_as<uint32_t>(f); }
 inline float __expf(float f) { return expf(f); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __frcp_rn(float f) { return 1 / f; }
 
 // ---- PTX's instructions: operands in PTX's order, results first ----
 
-inline void ld_global_nc_L1_no_allocate_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, const void* p) {
-    host::load_global<uint32_t, 4>({&a, &b, &c, &d}, p);
-}
-inline void ld_global_nc_L1_no_allocate_v2_u32(uint32_t& a, uint32_t& b, const void* p) { host::load_global<uint32_t, 2>({&a, &b}, p); }
-inline void ld_global_nc_L1_no_allocate_u32(uint32_t& a, const void* p) { host::load_global<uint32_t, 1>({&a}, p); }
-inline void ld_global_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, const void* p) {
-    host::after_wait();
-    host::load_global<uint32_t, 4>({&a, &b, &c, &d}, p);
-}
+void ld_global_nc_L1_no_allocate_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, const void* p);
+void ld_global_nc_L1_no_allocate_v2_u32(uint32_t& a, uint32_t& b, const void* p);
+void ld_global_nc_L1_no_allocate_u32(uint32_t& a, const void* p);
+void ld_global_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, const void* p);
+void ld_relaxed_gpu_global_v4_f32(float& a, float& b, float& c, float& d, const void* p);
+void ld_acquire_gpu_global_u32(uint32_t& v, const uint32_t* flag);
+void st_relaxed_gpu_global_u32(uint32_t* flag, uint32_t v);
+void st_global_v4_u32(void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d);
+void prefetch_global_L2(const void* p);
+void fence_acq_rel_gpu();
 
-inline void prefetch_global_L2(const void* p) { (void)*(const volatile uint8_t*)p; }  // which is to be memory
+void cvta_to_shared_u64(unsigned long long& a, const void* p);
+void ld_shared_u32(uint32_t& v, uint32_t address);
+void ld_shared_v2_u32(uint32_t& lo, uint32_t& hi, uint32_t address);
+void ld_shared_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t address);
+void ldmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t row);
+void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t row);
+void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d);
+void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t& d, uint32_t from);
 
-inline void cvta_to_shared_u64(unsigned long long& a, const void* p) {
-    a = (const uint8_t*)p - host::dynamic_shared + host::SHARED_FIRST;
-}
-inline void ld_shared_u32(uint32_t& v, uint32_t address) { v = *host::shared_at<uint32_t>(address); }
-inline void ld_shared_v2_u32(uint32_t& lo, uint32_t& hi, uint32_t address) {
-    const uint64_t v = *host::shared_at<uint64_t>(address);
-    lo = (uint32_t)v;
-    hi = v >> 32;
-}
+void cp_async_cg_shared_global(uint32_t to, const void* from, uint32_t size, uint32_t bytes);
+void cp_async_cg_shared_global_L2_128B(uint32_t to, const void* from, uint32_t size);
+void cp_async_commit_group();
+void cp_async_wait_group(uint32_t groups);
+void cp_async_mbarrier_arrive_noinc_shared_b64(uint32_t at);
+void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t phase);
 
-inline void ld_shared_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t address) {
-    const auto v = *host::shared_at<std::array<uint32_t, 4>>(address);
-    a = v[0], b = v[1], c = v[2], d = v[3];
-}
-#define LDMATRIX(NAME, COLLECTIVE)                                                                   \
-    inline void NAME(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t row) {             \
-        host::Tiles m = {row};                                                                       \
-        host::meet(host::COLLECTIVE, &m);                                                            \
-        a = m.d[0], b = m.d[1], c = m.d[2], d = m.d[3];                                              \
-    }
-LDMATRIX(ldmatrix_sync_aligned_m8n8_x4_shared_b16, load_rows)
-LDMATRIX(ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16, load_columns)
-#undef LDMATRIX
-inline void cp_async_cg_shared_global(uint32_t to, const void* from, uint32_t size, uint32_t bytes) {
-    host::after_wait();
-    if (size != 16 || bytes > 16 || (uint64_t)from % 16 != 0) host::fail("copies %u of %u bytes from %p", bytes, size, from);
-    host::self->copies.push_back({host::self->copy_groups, to, bytes, from});
-}
-inline void cp_async_cg_shared_global_L2_128B(uint32_t to, const void* from, uint32_t size) {
-    if (size != 16 || (uint64_t)from % 16 != 0) host::fail("copies %u bytes from %p", size, from);
-    host::self->copies.push_back({host::self->copy_groups, to, 16, from});
-}
-inline void st_global_v4_u32(void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    host::after_wait();
-    if ((uint64_t)p % 16 != 0) host::fail("writes 16 bytes at %p, which is not a multiple", p);
-    const uint32_t v[4] = {a, b, c, d};
-    memcpy(p, v, 16);
-}
-inline void cp_async_commit_group() { host::self->copy_groups++; }
-inline void cp_async_wait_group(uint32_t groups) { host::wait_copies(groups); }
+void mbarrier_init_shared_b64(uint32_t at, uint32_t count);
+void mbarrier_arrive_shared_b64(unsigned long long& state, uint32_t at);
+void mbarrier_arrive_expect_tx_shared_b64(unsigned long long& state, uint32_t at, uint32_t bytes);
+void mbarrier_try_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd);
+void mbarrier_test_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd);
+void fence_mbarrier_init_release_cluster();
 
-inline void mbarrier_init_shared_b64(uint32_t at, uint32_t count) {
-    *(host::Phases*)host::shared_at<uint64_t>(at) = {host::BEGUN, (uint16_t)count, (uint16_t)count, 0};
-}
-inline void mbarrier_arrive_shared_b64(unsigned long long& state, uint32_t at) {
-    host::Phases& p = host::phases_at(at);
-    state = p.number;
-    host::arrive(at);
-}
-inline void mbarrier_arrive_expect_tx_shared_b64(unsigned long long& state, uint32_t at, uint32_t bytes) {
-    host::to_copy[at] += bytes;
-    mbarrier_arrive_shared_b64(state, at);
-}
-inline void fence_mbarrier_init_release_cluster() {}
-inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t phase) {
-    host::after_wait();
-    if (bytes == 0 || bytes % 16 != 0 || (uint64_t)from % 16 != 0 || to % 16 != 0) host::fail("copies %u bytes from %p to %u", bytes, from, to);
-    host::phases_at(phase);
-    host::tell([=] {
-        for (uint32_t i = 0; i < bytes; i += 16) memcpy(host::written_at(to + i, 16), (const uint8_t*)from + i, 16);
-        host::to_copy[phase] -= bytes;
-        host::settle(phase);
-    });
-}
-inline void cp_async_mbarrier_arrive_noinc_shared_b64(uint32_t at) {
-    const auto copies = host::self->copies;
-    host::self->copies.clear();
-    host::phases_at(at);
-    host::tell([=] {
-        for (const host::Copy& c : copies) host::do_copy(c);
-        host::arrive(at);
-    });
-}
-inline void mbarrier_try_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd) {
-    host::Phase phase = {at, odd};
-    host::meet(host::phase_end, &phase);  // or it would be asked for ever
-    ended = 1;
-}
-inline void mbarrier_test_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd) {
-#if __CUDA_ARCH__ >= 900
-    ended = host::has_ended({at, odd});
-#else
-    mbarrier_try_wait_parity_shared_b64(ended, at, odd);  // which is not there, so that it is asked again and again
-#endif
-}
-
-inline void prmt_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t selector) {
-    const uint64_t bytes = (uint64_t)b << 32 | a;
-    uint32_t v = 0;
-    for (uint32_t i = 0; i < 4; i++) {
-        const uint32_t s = selector >> 4 * i & 15;
-        uint32_t byte = bytes >> s % 8 * 8 & 0xff;
-        if (s & 8) byte = byte & 0x80 ? 0xff : 0;  // its sign, repeated
-        v |= byte << 8 * i;
-    }
-    d = v;
-}
-inline void lop3_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t c, uint32_t table) {
-    uint32_t v = 0;
-    for (uint32_t i = 0; i < 32; i++) v |= (table >> ((a >> i & 1) << 2 | (b >> i & 1) << 1 | (c >> i & 1)) & 1) << i;
-    d = v;
-}
+void prmt_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t selector);
+void lop3_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t c, uint32_t table);
 inline void shf_r_wrap_b32(uint32_t& d, uint32_t lo, uint32_t hi, uint32_t n) { d = ((uint64_t)hi << 32 | lo) >> n % 32; }
 
-inline void ex2_approx_ftz_f32(float& y, float x) { y = exp2f(x); }
+void ex2_approx_ftz_f32(float& y, float x);
 inline void rcp_approx_ftz_f32(float& y, float x) { y = 1 / x; }
 
-inline void cvt_f32_f16(float& f, uint16_t h) { f = host::float_of_f16(h); }
-inline void cvt_rn_f16_f32(uint16_t& h, float f) { h = host::f16_of(f); }
-inline void cvt_rn_bf16_f32(uint16_t& h, float f) { h = host::bf16_of(f); }
-inline void cvt_rn_f16x2_f32(uint32_t& d, float hi, float lo) { d = host::f16_of(lo) | uint32_t(host::f16_of(hi)) << 16; }
-inline void cvt_rn_satfinite_e4m3x2_f32(uint16_t& d, float hi, float lo) { d = host::e4m3_of(lo) | uint16_t(host::e4m3_of(hi)) << 8; }
-inline void cvt_rn_bf16x2_f32(uint32_t& d, float hi, float lo) { d = host::bf16_of(lo) | uint32_t(host::bf16_of(hi)) << 16; }
+void cvt_f32_f16(float& f, uint16_t h);
+void cvt_rn_f16_f32(uint16_t& h, float f);
+void cvt_rn_bf16_f32(uint16_t& h, float f);
+void cvt_rn_f16x2_f32(uint32_t& d, float hi, float lo);
+void cvt_rn_satfinite_e4m3x2_f32(uint16_t& d, float hi, float lo);
+void cvt_rn_bf16x2_f32(uint32_t& d, float hi, float lo);
+void mul_rn_f16x2(uint32_t& d, uint32_t a, uint32_t b);
+void mul_rn_bf16x2(uint32_t& d, uint32_t a, uint32_t b);
+void add_rn_f16x2(uint32_t& d, uint32_t a, uint32_t b);
+void fma_rn_f16x2(uint32_t& d, uint32_t a, uint32_t b, uint32_t c);
+void fma_rn_bf16x2(uint32_t& d, uint32_t a, uint32_t b, uint32_t c);
 
 #define MMA(TYPE)                                                                                                             \
-    inline void mma_sync_aligned_m16n8k16_row_col_f32_##TYPE##_##TYPE##_f32(                                                  \
+    void mma_sync_aligned_m16n8k16_row_col_f32_##TYPE##_##TYPE##_f32(                                                         \
         float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, \
-        float c0, float c1, float c2, float c3) {                                                                             \
-        host::Mma m = {{a0, a1, a2, a3}, {b0, b1}, {c0, c1, c2, c3}};                                                         \
-        host::meet(host::mma_##TYPE, &m);                                                                                     \
-        d0 = m.d[0], d1 = m.d[1], d2 = m.d[2], d3 = m.d[3];                                                                   \
-    }
+        float c0, float c1, float c2, float c3);                                                                              \
+    void mma_sp_ordered_metadata_sync_aligned_m16n8k32_row_col_f32_##TYPE##_##TYPE##_f32(                                     \
+        float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, \
+        uint32_t b2, uint32_t b3, float c0, float c1, float c2, float c3, uint32_t pattern, uint32_t selector);
 MMA(f16)
 MMA(bf16)
 #undef MMA
-#define SPARSE_MMA(TYPE)                                                                                                      \
-    inline void mma_sp_ordered_metadata_sync_aligned_m16n8k32_row_col_f32_##TYPE##_##TYPE##_f32(                              \
-        float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, \
-        uint32_t b2, uint32_t b3, float c0, float c1, float c2, float c3, uint32_t pattern, uint32_t selector) {              \
-        host::SparseMma m = {{a0, a1, a2, a3}, {b0, b1, b2, b3}, {c0, c1, c2, c3}, pattern, selector};                        \
-        host::meet(host::sparse_mma_##TYPE, &m);                                                                              \
-        d0 = m.d[0], d1 = m.d[1], d2 = m.d[2], d3 = m.d[3];                                                                   \
-    }
-SPARSE_MMA(f16)
-SPARSE_MMA(bf16)
-#undef SPARSE_MMA
-inline void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t& d, uint32_t from) {
-    host::Tile t = {from};
-    host::meet(host::turn_tile, &t);
-    d = t.to;
-}
 
-#define WGMMA_OF(COLUMNS, DEEP, TYPE, NUMBER)                                                                              \
-    template <class... A>                                                                                                 \
-    inline void wgmma_mma_async_sync_aligned_m64n##COLUMNS##k##DEEP##_f32_##TYPE##_##TYPE(A&&... a) {                      \
-        host::product<COLUMNS, host::NUMBER>(std::make_index_sequence<COLUMNS / 2>(), std::forward_as_tuple(a...));        \
+#define WGMMA_OF(COLUMNS, DEEP, TYPE, NUMBER)                                                         \
+    template <class... A>                                                                             \
+    inline void wgmma_mma_async_sync_aligned_m64n##COLUMNS##k##DEEP##_f32_##TYPE##_##TYPE(A&&... a) { \
+        static_assert(sizeof...(A) == COLUMNS / 2 + (DEEP == 16 ? 9 : 8));                            \
+        const host::Operand operands[] = {a...};                                                      \
+        host::product(COLUMNS, host::NUMBER, operands);                                               \
     }
 #define WGMMA(COLUMNS) WGMMA_OF(COLUMNS, 16, f16, F16) WGMMA_OF(COLUMNS, 16, bf16, BF16) WGMMA_OF(COLUMNS, 32, e4m3, E4M3)
 WGMMA(64)
@@ -824,113 +207,11 @@ WGMMA(224)
 WGMMA(256)
 #undef WGMMA
 #undef WGMMA_OF
-inline void wgmma_fence_sync_aligned() { host::self->fenced = true; }
-inline void wgmma_commit_group_sync_aligned() {
-    host::self->product_groups++;
-    host::self->fenced = false;
-}
-inline void wgmma_wait_group_sync_aligned(uint32_t groups) { host::meet(host::product_end, &groups); }
-inline void setmaxnreg_inc_sync_aligned_u32(uint32_t) { host::meet(host::warp_barrier, nullptr); }
-inline void setmaxnreg_dec_sync_aligned_u32(uint32_t) { host::meet(host::warp_barrier, nullptr); }
+void wgmma_fence_sync_aligned();
+void wgmma_commit_group_sync_aligned();
+void wgmma_wait_group_sync_aligned(uint32_t groups);
+void setmaxnreg_inc_sync_aligned_u32(uint32_t);
+void setmaxnreg_dec_sync_aligned_u32(uint32_t);
 
-inline void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    host::Turned t = {to, {a, b, c, d}};
-    host::meet(host::store_turned, &t);
-}
-
-template <uint16_t (*ROUNDED)(float), float (*VALUE)(uint16_t)>
-inline uint32_t of_pairs(uint32_t a, uint32_t b, uint32_t c, bool adds) {
-    uint32_t d = 0;
-    for (uint32_t i = 0; i < 32; i += 16) {
-        const double v = (double)VALUE(a >> i) * VALUE(b >> i);
-        d |= (uint32_t)ROUNDED(adds ? v + VALUE(c >> i) : v) << i;
-    }
-    return d;
-}
-inline void mul_rn_f16x2(uint32_t& d, uint32_t a, uint32_t b) { d = of_pairs<host::f16_of, host::float_of_f16>(a, b, 0, false); }
-inline void mul_rn_bf16x2(uint32_t& d, uint32_t a, uint32_t b) { d = of_pairs<host::bf16_of, host::float_of_bf16>(a, b, 0, false); }
-inline void add_rn_f16x2(uint32_t& d, uint32_t a, uint32_t b) { d = of_pairs<host::f16_of, host::float_of_f16>(a, 0x3c003c00, b, true); }
-inline void fma_rn_f16x2(uint32_t& d, uint32_t a, uint32_t b, uint32_t c) { d = of_pairs<host::f16_of, host::float_of_f16>(a, b, c, true); }
-inline void fma_rn_bf16x2(uint32_t& d, uint32_t a, uint32_t b, uint32_t c) { d = of_pairs<host::bf16_of, host::float_of_bf16>(a, b, c, true); }
-
-// Flags between blocks, which run one after the other: one that is not set is never.
-inline void fence_acq_rel_gpu() {}
-inline void st_relaxed_gpu_global_u32(uint32_t* flag, uint32_t v) {
-    host::after_wait();
-    *flag = v;
-}
-inline void ld_acquire_gpu_global_u32(uint32_t& v, const uint32_t* flag) {
-    host::after_wait();
-    if ((v = *flag) == 0) host::fail("waits for a flag that nobody sets");
-}
-inline void ld_relaxed_gpu_global_v4_f32(float& a, float& b, float& c, float& d, const void* p) {
-    host::after_wait();
-    host::load_global<float, 4>({&a, &b, &c, &d}, p);
-}
-
-inline void griddepcontrol_launch_dependents() {}
-inline void griddepcontrol_wait() { host::self->waited = true; }
-
-// ---- launches ----
-
-extern "C" uint8_t __start_shared_memory[], __stop_shared_memory[];  // the linker's
-
-namespace host {
-
-// Launch is how a kernel runs.
-struct Launch {
-    Dim grid, block;
-    uint32_t shared;       // bytes
-    uint32_t programmatic; // whether the grids before may still run
-    uint32_t reverse;      // the order of threads; in order, what is asynchronous is done as late as it may
-};
-
-// Kernel calls a kernel with the arguments at some addresses.
-struct Kernel {
-    std::vector<size_t> sizes;  // of the arguments
-    std::function<std::function<void()>(void**)> bind;
-};
-
-template <class... A, size_t... I>
-std::function<void()> bound(void (*f)(A...), void** values, std::index_sequence<I...>) {
-    std::tuple<A...> args{*(A*)values[I]...};
-    return [f, args] { std::apply(f, args); };
-}
-
-template <class... A>
-Kernel kernel(void (*f)(A...)) {
-    return {{sizeof(A)...}, [f](void** values) { return bound(f, values, std::index_sequence_for<A...>()); }};
-}
-
-static void run(const Kernel& kernel, const Launch& launch, void** values) {
-    const uint32_t n = launch.block.x;
-    if (n == 0 || n % WARP != 0 || n > MOST_THREADS || launch.block.y > 1 || launch.block.z > 1 || launch.shared + SHARED_BESIDE > SHARED_MOST)
-        fail("a block of %u×%u×%u threads with %u bytes", n, launch.block.y, launch.block.z, launch.shared);
-    const std::function<void()> call = kernel.bind(values);
-    body = &call;
-    gridDim = launch.grid;
-    blockDim = {n, 1, 1};
-    shared_bytes = launch.shared;
-    programmatic = launch.programmatic;
-    late = launch.reverse == 0;
-    for (uint32_t i = 0; i < n; i++) {
-        ucontext_t& c = threads[i].context;
-        if (c.uc_stack.ss_sp) continue;
-        getcontext(&c);
-        c.uc_stack.ss_sp = malloc(STACK);
-        c.uc_stack.ss_size = STACK;
-        makecontext(&c, live, 0);
-    }
-    for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
-        for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
-            for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
-                memset(__start_shared_memory, 0xff, __stop_shared_memory - __start_shared_memory);
-                memset(dynamic_shared, 0xff, shared_bytes + SHARED_BESIDE);
-                to_copy.clear();
-                Block{n, launch.reverse != 0}.run();
-                for (size_t i = shared_bytes; i < shared_bytes + SHARED_BESIDE; i++)
-                    if (dynamic_shared[i] != 0xff) fail("wrote at %zu of %zu bytes of shared memory", i, shared_bytes);
-            }
-}
-
-}  // namespace host
+void griddepcontrol_launch_dependents();
+void griddepcontrol_wait();

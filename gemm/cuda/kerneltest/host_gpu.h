@@ -24,7 +24,8 @@ static struct {
     uint32_t reverse;
 } gpu;
 
-#define API extern "C" int32_t
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+#define API EXPORTED int32_t
 
 API host_set(Compile compile, int32_t major, int32_t sms, uint32_t reverse) {
     gpu = {compile, major, sms, reverse};
@@ -180,7 +181,7 @@ struct Program {
 };
 
 API nvrtcVersion(int32_t* major, int32_t* minor) { *major = 13, *minor = 99; return OK; }
-extern "C" const char* nvrtcGetErrorString(int32_t) { return "an error of the host's compiler"; }
+EXPORTED const char* nvrtcGetErrorString(int32_t) { return "an error of the host's compiler"; }
 API nvrtcCreateProgram(Program** p, const char* source, const char*, int32_t, void*, void*) {
     *p = new Program{source};
     return OK;
@@ -214,10 +215,10 @@ API nvrtcGetProgramLog(Program*, char*) { return OK; }
 struct Module {
     void* library;
     // host_launch of the library
-    int32_t (*launch)(const char* kernel, const uint32_t* grid_block_shared_programmatic_reverse, void** values);
+    int32_t (*launch)(const char* kernel, const uint32_t* grid_block_shared_programmatic_arch_reverse, void** values);
     int32_t (*has)(const char* kernel);
     // host_size: of an argument, 0 behind the last
-    size_t (*size)(const char* kernel, uint32_t i);
+    uint32_t (*size)(const char* kernel, uint32_t i);
 };
 struct Function {
     Module* module;
@@ -269,13 +270,14 @@ struct Config {
     uint32_t count;
 };
 API cuLaunchKernelEx(const Config* c, Function* f, void** values, void**) {
-    std::vector<uint32_t> launch(9);
+    std::vector<uint32_t> launch(10);
     memcpy(launch.data(), c->grid_block_shared, sizeof c->grid_block_shared);
     for (uint32_t i = 0; i < c->count; i++)
         if (c->attributes[i].id == 6) launch[7] = c->attributes[i].value;  // programmatic
-    launch[8] = gpu.reverse;
+    launch[8] = gpu.major * 100;
+    launch[9] = gpu.reverse;
     std::vector<std::vector<uint8_t>> args;
-    for (size_t n; (n = f->module->size(f->name.c_str(), args.size()));) {
+    for (uint32_t n; (n = f->module->size(f->name.c_str(), args.size()));) {
         const uint8_t* value = (const uint8_t*)values[args.size()];
         args.emplace_back(value, value + n);
     }
@@ -289,8 +291,8 @@ API cuLaunchKernelEx(const Config* c, Function* f, void** values, void**) {
 // ---- products, of column-major matrices ----
 
 API cublasGetProperty(int32_t, int32_t* v) { *v = 13; return OK; }
-extern "C" const char* cublasGetStatusName(int32_t) { return "an error"; }
-extern "C" const char* cublasGetStatusString(int32_t) { return "of the host's products"; }
+EXPORTED const char* cublasGetStatusName(int32_t) { return "an error"; }
+EXPORTED const char* cublasGetStatusString(int32_t) { return "of the host's products"; }
 API cublasCreate_v2(void** h) { *h = &gpu; return OK; }
 API cublasDestroy_v2(void*) { return OK; }
 API cublasSetStream_v2(void*, void*) { return OK; }

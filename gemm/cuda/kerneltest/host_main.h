@@ -1,4 +1,4 @@
-// A program that runs one launch, which it reads. Memory is mapped where the launch says and
+// What runs a module's kernels: a program with one launch, which it reads, or a library. Memory is mapped where the launch says and
 // ends at an unmapped page; what lies beside it in its pages is checked.
 
 #include <sys/mman.h>
@@ -41,13 +41,19 @@ struct Buffer {
     }
 };
 
+static const Kernel* find(const char* name) {
+    for (const Kernel* k = kernels; k->name; k++)
+        if (strcmp(k->name, name) == 0) return k;
+    return nullptr;
+}
+
 static void on_fault(int signal, siginfo_t* info, void*) {
     if (signal != SIGSEGV && signal != SIGBUS) fail("shifts by too much, or accesses an array beyond its end or at a wrong address");
     fail("accesses %p, where no memory is", info->si_addr);
 }
 
 // serve runs the launch that standard input describes, and writes what is in memory then.
-static int serve(const std::map<std::string, Kernel>& kernels) {
+static int serve() {
     const std::string name = read_string();
     Launch launch;
     read_all(&launch, sizeof launch);
@@ -59,12 +65,13 @@ static int serve(const std::map<std::string, Kernel>& kernels) {
     }
     std::vector<Buffer> buffers(read_u32());
 
-    const auto found = kernels.find(name);
-    if (found == kernels.end()) fail("there is no kernel %s", name.c_str());
-    const std::vector<size_t>& sizes = found->second.sizes;
-    if (sizes.size() != args.size()) fail("%zu arguments where %s takes %zu", args.size(), name.c_str(), sizes.size());
+    const Kernel* kernel = find(name.c_str());
+    if (!kernel) fail("there is no kernel %s", name.c_str());
+    uint32_t count = 0;
+    while (kernel->sizes[count]) count++;
+    if (count != args.size()) fail("%zu arguments where %s takes %u", args.size(), name.c_str(), count);
     for (size_t i = 0; i < args.size(); i++)
-        if (args[i].size() != sizes[i]) fail("argument %zu of %zu bytes where %s takes %zu", i, args[i].size(), name.c_str(), sizes[i]);
+        if (args[i].size() != kernel->sizes[i]) fail("argument %zu of %zu bytes where %s takes %u", i, args[i].size(), name.c_str(), kernel->sizes[i]);
 
     stack_t stack = {};
     stack.ss_size = 64 << 10;
@@ -75,7 +82,7 @@ static int serve(const std::map<std::string, Kernel>& kernels) {
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGTRAP}) sigaction(signal, &action, nullptr);
 
-    run(found->second, launch, values.data());
+    run(*kernel, launch, values.data());
     for (const Buffer& b : buffers) {
         b.check();
         fwrite(b.at, 1, b.size, stdout);
@@ -84,3 +91,13 @@ static int serve(const std::map<std::string, Kernel>& kernels) {
 }
 
 }  // namespace host
+
+int main() { return host::serve(); }
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+EXPORTED int32_t host_has(const char* name) { return host::find(name) != nullptr; }
+EXPORTED uint32_t host_size(const char* name, uint32_t i) { return host::find(name)->sizes[i]; }
+EXPORTED int32_t host_launch(const char* name, const host::Launch* launch, void** values) {
+    host::run(*host::find(name), *launch, values);
+    return 0;
+}

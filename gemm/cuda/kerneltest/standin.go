@@ -26,7 +26,7 @@ func HostGPU(t *testing.T, major int, reverse bool) {
 	t.Helper()
 	compiler, dir := cpp(t), t.TempDir()
 	path := filepath.Join(dir, "libcuda.so.1")
-	if err := compileHost(compiler, hostSource+hostGPUSource, path, "-fPIC", "-shared", "-ldl"); err != nil {
+	if err := compileHost(compiler, hostNumbersSource+hostGPUSource, path, "-O1", "-shared", "-ldl"); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"libnvrtc.so.13", "libcublas.so.13"} {
@@ -43,7 +43,7 @@ func HostGPU(t *testing.T, major int, reverse bool) {
 		t.Fatal(err)
 	}
 	compile := purego.NewCallback(func(source, options, to *byte) uintptr {
-		if err := compileModule(compiler, text(source), strings.Fields(text(options)), text(to)); err != nil {
+		if err := compileLibrary(compiler, text(source), strings.Fields(text(options)), text(to)); err != nil {
 			fmt.Fprintln(os.Stderr, err) // the test gets an error without details
 			return 1
 		}
@@ -67,8 +67,8 @@ func text(s *byte) string {
 	return string(unsafe.Slice(s, n))
 }
 
-// compileModule compiles a module, with NVRTC's options, to a library that host_gpu.h loads.
-func compileModule(compiler, source string, options []string, to string) error {
+// compileLibrary compiles a module, with NVRTC's options, to a library that host_gpu.h loads.
+func compileLibrary(compiler, source string, options []string, to string) error {
 	arch := 0
 	var defines []string
 	for _, o := range options {
@@ -79,20 +79,5 @@ func compileModule(compiler, source string, options []string, to string) error {
 			arch *= 10
 		}
 	}
-	args := hostDefines(arch, defines)
-	kernels, err := hostKernels(compiler, source, args)
-	if err != nil {
-		return err
-	}
-	return compileHost(compiler, hostSource+kernels+`
-extern "C" int32_t host_has(const char* name) { return kernels().count(name); }
-extern "C" size_t host_size(const char* name, uint32_t i) {
-    const auto& sizes = kernels().at(name).sizes;
-    return i < sizes.size() ? sizes[i] : 0;
-}
-extern "C" int32_t host_launch(const char* name, const host::Launch* launch, void** values) {
-    host::run(kernels().at(name), *launch, values);
-    return 0;
-}
-`, to, fmt.Sprintf("-D__CUDA_ARCH__=%d", arch), "-fPIC", "-shared")
+	return compileModule(compiler, source, hostDefines(arch, defines), to, "-shared")
 }
