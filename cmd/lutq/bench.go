@@ -44,7 +44,8 @@ type benchOptions struct {
 	roofline         string
 	force            bool
 	threads          int
-	selftest, asJSON bool
+	selftest         coverage
+	asJSON           bool
 	noVerify, noTune bool
 
 	decode decodeFlags
@@ -72,7 +73,7 @@ half over their median), or on the cpu other processes kept processors busy.
 prompt and write one by one. MODEL is a quantized model, an ordinary folder, or
 a config.json, of which the weights are random.
 
---selftest instead runs every kernel of this machine on random data of awkward
+--selftest instead runs kernels of this machine on random data of awkward
 shapes: those of the cpu, and of a GPU where there is one, compiled the first
 time. --device leaves one out; --bits, --group, --dtype narrow the GPU's down.
 
@@ -109,7 +110,8 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check the quantized model while reading it")
 	f.BoolVar(&o.noTune, "no-tune", false, "take kernels as tuned before or by rule, on cuda")
-	f.BoolVar(&o.selftest, "selftest", false, "check every kernel instead of timing")
+	f.Var(&o.selftest, "selftest", "check kernels instead of timing")
+	f.Lookup("selftest").NoOptDefVal = coverPairs
 	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
 	o.decode.register(f)
 	return c
@@ -127,7 +129,7 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 		return usageError{err}
 	}
 	switch {
-	case o.selftest:
+	case o.selftest.on():
 		return u.selftest(ctx, o, bo)
 	case o.decode.on:
 		return u.benchDecode(ctx, model, o)
@@ -278,15 +280,15 @@ func (o *benchOptions) check(model string) error {
 		return usage("--blas is for the cpu")
 	case o.asJSON && o.given("format") && o.format != "json":
 		return usage("--json and --format %s do not go together", o.format)
-	case !o.selftest && !o.decode.on && len(o.shapes) == 0 && model == "":
+	case !o.selftest.on() && !o.decode.on && len(o.shapes) == 0 && model == "":
 		return usage("bench: give a model folder, a config.json or --shapes")
-	case o.selftest && o.fp8():
+	case o.selftest.on() && o.fp8():
 		return usage("--selftest checks products in fp8 beside the others")
-	case o.selftest && model != "":
+	case o.selftest.on() && model != "":
 		return usage("--selftest takes no model: its data is random")
 	}
 	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup", "sustain", "roofline", "no-tune"} {
-		if o.selftest && o.given(name) {
+		if o.selftest.on() && o.given(name) {
 			return usage("--selftest and --%s do not go together", name)
 		}
 	}
@@ -505,7 +507,7 @@ func (u *ui) selftest(ctx context.Context, o benchOptions, bo bench.Options) err
 			fmt.Fprintf(u.stdout, "%d checks on %s, worst relative error %.2g\n", r.Checks, strings.Join(r.ISAs, ", "), r.WorstErr)
 		}
 		if g := r.GPU; g != nil {
-			fmt.Fprintf(u.stdout, "%d checks of %d kernels on %s, worst relative error", g.Checks, g.Kernels, g.Name)
+			fmt.Fprintf(u.stdout, "%d checks of %d of %d kernels on %s, worst relative error", g.Checks, g.Kernels, g.Of, g.Name)
 			for _, t := range slices.Sorted(maps.Keys(g.WorstErr)) {
 				fmt.Fprintf(u.stdout, " %.2g (%s)", g.WorstErr[t], t)
 			}
@@ -523,6 +525,7 @@ type gpuSelftest struct {
 	Name     string             `json:"name"`
 	Formats  int                `json:"formats"`
 	Kernels  int                `json:"kernels"`
+	Of       int                `json:"kernels_in_all"`
 	Checks   int                `json:"checks"`
 	WorstErr map[string]float64 `json:"worst_rel_err"` // by type
 
@@ -530,7 +533,7 @@ type gpuSelftest struct {
 }
 
 func (u *ui) selftestGPU(ctx context.Context, o benchOptions, bo bench.Options) (*gpuSelftest, error) {
-	so := bench.CUDASelftestOptions{Seed: bo.Seed}
+	so := bench.CUDASelftestOptions{Seed: bo.Seed, Coverage: o.selftest.of(), Share: o.selftest.share - 1, Shares: o.selftest.shares}
 	if o.given("bits") {
 		so.Bits = bo.Bits
 	}
@@ -553,7 +556,7 @@ func (u *ui) selftestGPU(ctx context.Context, o benchOptions, bo bench.Options) 
 	if err != nil {
 		return nil, err
 	}
-	return &gpuSelftest{r.GPU, r.Formats, r.Kernels, r.Checks, r.WorstErr, r.Failures}, nil
+	return &gpuSelftest{r.GPU, r.Formats, r.Kernels, r.Of, r.Checks, r.WorstErr, r.Failures}, nil
 }
 
 // printRows prints the measurements, all of one device, in one of the formats.

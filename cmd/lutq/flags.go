@@ -122,7 +122,9 @@ func flagError(c *cobra.Command, err error) error {
 		reason := invalid.Unwrap()
 		switch f.Value.Type() {
 		case "bool":
-			reason = errors.New("want true or false")
+			if _, ok := f.Value.(*coverage); !ok {
+				reason = errors.New("want true or false")
+			}
 		case "uint64":
 			reason = errors.New("want a whole number, at least 0")
 		case "int":

@@ -92,6 +92,9 @@ gather:full and gather:half, for comparison, bytes of them look up tables of
 eight activations, or halves of such tables, as LUT-GEMM has it. With --kind
 lut24 two of every four columns are kept (lutq help sparse), on cuda alone.
 
+--selftest runs kernels that have every pair of what all are compiled for, =all
+runs all, =3/4 the third of four shares of them, =sources each source once.
+
 On a cpu with AVX2 but not AVX-512 there are two kernels: lut-avx2 in float32
 and fixed-avx2 in fixed point, with which models read prompts and write tokens
 unless --exact is given.

@@ -189,6 +189,9 @@ func TestUsageErrors(t *testing.T) {
 		{"bench --shapes 64x64 --kind bcq --bits 9", `--bits "9": want a whole number, 1 to 8`},
 		{"bench none --kind bcq", "--kind is for the random weights of --shapes"},
 		{"bench --selftest --shapes 64x64", "--selftest and --shapes"},
+		{"bench --selftest=half", "want all, sources or a share as 3/4"},
+		{"bench --selftest=5/4", "want all, sources or a share as 3/4"},
+		{"bench --selftest=1/4x", "want all, sources or a share as 3/4"},
 	} {
 		t.Run(tc.line, func(t *testing.T) {
 			args := strings.Fields(tc.line)

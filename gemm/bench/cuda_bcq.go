@@ -38,11 +38,9 @@ func (t *cudaSelftest) bcqTest(c *driver.CUDA, i int, f cuda.BCQFormat, seed uin
 		test.tiles, err = repack.BCQ(m)
 		return err
 	})
-	kernels := new(formatTest)
 	for _, k := range t.engine.BCQKernels(f) {
-		t.compiled(c, kernels, k)
+		t.compiled(c, &test.steps, k)
 	}
-	test.steps = append(test.steps, kernels.steps...)
 	return test
 }
 
@@ -91,20 +89,8 @@ func (t *cudaSelftest) runBCQ(f *bcqTest) (err error) {
 			t.WorstErr[dtype.String()] = max(t.WorstErr[dtype.String()], rel)
 		}
 	}
-	halves := make([]uint16, n*k)
-	dst := mem.alloc(2 * n * k)
-	if mem.err != nil {
-		return mem.err
-	}
-	if err := errors.Join(w.Rows(t.stream, dst, dtype, 0, 0, n), t.stream.Sync(), t.dev.Read(driver.Bytes(halves), dst)); err != nil {
+	if err := t.checkRows(w, weight.Dequantize(f.matrix), fmt.Sprintf("binary codes %+v, %d×%d", f.format, n, k)); err != nil {
 		return err
-	}
-	t.Checks++
-	for i, v := range weight.Dequantize(f.matrix) {
-		if halves[i] != conform.ToHalf(dtype, v) {
-			t.Failures = append(t.Failures, fmt.Sprintf("binary codes %+v, %d×%d: weight %d,%d is unpacked as %g", f.format, n, k, i/k, i%k, conform.FromHalf(dtype, halves[i])))
-			break
-		}
 	}
 	*f = bcqTest{} // for others' room
 	return nil
@@ -120,12 +106,8 @@ func (o *CUDASelftestOptions) bcqFormats() []cuda.BCQFormat {
 	})
 }
 
-// binaryCodes checks the kernels of some formats of binary codes, and calls done after each.
-func (t *cudaSelftest) binaryCodes(ctx context.Context, c *driver.CUDA, formats []cuda.BCQFormat, seed uint64, done func()) error {
-	tests := make([]*bcqTest, 0, len(formats))
-	for i, f := range formats {
-		tests = append(tests, t.bcqTest(c, i, f, seed))
-	}
+// binaryCodes runs tests of binary codes, and calls done after each.
+func (t *cudaSelftest) binaryCodes(ctx context.Context, tests []*bcqTest, done func()) error {
 	return inOrder(ctx, tests, (*bcqTest).preparation, func(f *bcqTest) error {
 		if err := t.runBCQ(f); err != nil {
 			return err

@@ -28,6 +28,12 @@ type CUDASelftestOptions struct {
 	Scales []weight.ScaleType
 	DTypes []string // f16, bf16
 
+	Coverage Coverage
+
+	// Share and Shares have only the formats run whose numbers are Share, from 0 on, modulo Shares, unless that is 0, for several
+	// self-tests to share the work.
+	Share, Shares int
+
 	// Done is called after each format, if not nil, with the number of formats
 	// done and in all.
 	Done func(done, total int)
@@ -38,6 +44,7 @@ type CUDASelftestResult struct {
 	GPU      string
 	Formats  int // of width, group, scale type and type of activations
 	Kernels  int // compiled: formats and configurations
+	Of       int // that there are of the formats asked for
 	Checks   int
 	WorstErr map[string]float64 // relative, by type of activations
 	Failures []string           // a line each
@@ -57,21 +64,10 @@ func SelftestCUDA(ctx context.Context, o CUDASelftestOptions) (*CUDASelftestResu
 	if err != nil {
 		return nil, err
 	}
-	t := &cudaSelftest{kernels: make(map[string]bool)}
-	t.WorstErr = make(map[string]float64)
+	var t *cudaSelftest
 	err = onGPU(c, func(g *gpu) error {
-		t.gpu, t.GPU = g, g.dev.Info.Name
-		tests := make([]*formatTest, 0, len(formats)+len(sparse))
-		for i, f := range formats {
-			tests = append(tests, t.test(c, i, f, o.Seed))
-		}
-		for i, f := range sparse {
-			tests = append(tests, t.sparseTest(c, i, f, o.Seed))
-		}
-		codes := o.bcqFormats()
-		if g.dev.CanCompile() != nil {
-			codes = nil // whose kernels are not built ahead of time
-		}
+		t = newSelftest(g, &o)
+		tests, codes := t.tests(c, &o, formats, sparse)
 		done := func() {
 			t.Formats++
 			if o.Done != nil {
@@ -88,10 +84,36 @@ func SelftestCUDA(ctx context.Context, o CUDASelftestOptions) (*CUDASelftestResu
 		if err != nil {
 			return err
 		}
-		return t.binaryCodes(ctx, c, codes, o.Seed, done)
+		return t.binaryCodes(ctx, codes, done)
 	})
-	t.Kernels = len(t.kernels)
+	if t == nil {
+		return nil, err
+	}
+	t.Kernels, t.Of = len(t.kernels), len(t.of)
 	return &t.CUDASelftestResult, err
+}
+
+func newSelftest(g *gpu, o *CUDASelftestOptions) *cudaSelftest {
+	t := &cudaSelftest{gpu: g, coverage: o.Coverage, kernels: make(map[string]bool), of: make(map[string]bool), sources: make(map[string]bool)}
+	t.GPU, t.WorstErr = g.dev.Info.Name, make(map[string]float64)
+	return t
+}
+
+// tests returns the tests that are to be run, to be prepared: of tables and of what is kept of some formats, and of binary codes.
+func (t *cudaSelftest) tests(c *driver.CUDA, o *CUDASelftestOptions, formats, sparse []cuda.Format) (tests []*formatTest, codes []*bcqTest) {
+	for i, f := range formats {
+		tests = append(tests, t.test(i, f, o.Seed))
+	}
+	for i, f := range sparse {
+		tests = append(tests, t.sparseTest(i, f, o.Seed))
+	}
+	t.cover(tests)
+	for i, f := range tests {
+		if o.mine(i) {
+			t.prepare(c, f)
+		}
+	}
+	return slices.DeleteFunc(tests, func(f *formatTest) bool { return len(f.steps) == 0 }), t.codes(c, o)
 }
 
 // formats returns those that the options ask for: of tables, and of what is kept where two columns in four are.
@@ -116,39 +138,57 @@ func (o *CUDASelftestOptions) formats() (formats, sparse []cuda.Format, err erro
 	return formats, sparse, nil
 }
 
+// mine reports whether a format is in the share.
+func (o *CUDASelftestOptions) mine(i int) bool { return o.Shares == 0 || i%o.Shares == o.Share }
+
 // cudaSelftest is a run of [SelftestCUDA].
 type cudaSelftest struct {
 	CUDASelftestResult
 	*gpu
-	kernels map[string]bool // by what the compiler is told
+	coverage Coverage
+	kernels  map[string]bool // that are run, by what the compiler is told
+	of       map[string]bool // all, likewise
+	sources  map[string]bool // and purposes that are run, where each is run once
 }
 
 // formatTest is the test of the kernels of one format on one matrix.
 type formatTest struct {
 	*conform.Case
-	tiles *repack.CUDATiles
-	kept  *repack.SparseTiles // of a test of weights of which two columns in four are kept, instead
-	many  int                 // rows of X that it is multiplied by besides
-	way   cuda.Way            // in which
-	steps []func() error      // that fill the case and compile the kernels, in any order
+	format cuda.Format
+	sparse bool // whether it is the format of what is kept where that is two columns in four
+
+	// configsFor returns the configurations that there are for a number of rows of X, and configs are those that are run.
+	configsFor func(rows int) []cuda.Config
+	configs    []cuda.Config
+
+	tiles  *repack.CUDATiles
+	kept   *repack.SparseTiles // instead, if sparse
+	many   int                 // rows of X that it is multiplied by besides, unless that is 0
+	way    cuda.Way            // in which
+	unpack bool                // whether it is unpacked
+	steps  []func() error      // that fill the case and compile the kernels, in any order
 }
 
 func (f *formatTest) preparation() []func() error { return f.steps }
 
-// test returns the test of format i, to be prepared.
-func (t *cudaSelftest) test(c *driver.CUDA, i int, f cuda.Format, seed uint64) *formatTest {
-	test := &formatTest{Case: conform.Draw(seed, i, conform.Format(f))}
-	test.steps = append(test.steps, func() (err error) {
-		test.Fill()
-		test.tiles, err = repack.CUDA(test.Matrix)
-		return err
-	})
-	compiled := func(k driver.Kernel) { t.compiled(c, test, k) }
-	for _, m := range test.Rows {
-		for _, config := range slices.Concat(t.engine.Configs(f, test.N, test.K, m), t.engine.OtherConfigs(f, test.N, test.K, m)) {
-			compiled(f.Kernel(config))
+// addConfigs fills in what there is for the numbers of rows of the case.
+func (f *formatTest) addConfigs() {
+	for _, m := range f.Rows {
+		for _, c := range f.configsFor(m) {
+			if !slices.Contains(f.configs, c) {
+				f.configs = append(f.configs, c)
+			}
 		}
 	}
+}
+
+// test returns the test of format i, to be prepared, with all configurations.
+func (t *cudaSelftest) test(i int, f cuda.Format, seed uint64) *formatTest {
+	test := &formatTest{Case: conform.Draw(seed, i, conform.Format(f)), format: f}
+	test.configsFor = func(m int) []cuda.Config {
+		return slices.Concat(t.engine.Configs(f, test.N, test.K, m), t.engine.OtherConfigs(f, test.N, test.K, m))
+	}
+	test.addConfigs()
 	r := rand.New(rand.NewPCG(seed, uint64(i)))
 	test.many = cuda.MaxRows + 1 + r.IntN(100)
 	if i%2 == 0 {
@@ -162,21 +202,64 @@ func (t *cudaSelftest) test(c *driver.CUDA, i int, f cuda.Format, seed uint64) *
 	if len(ways) > 0 {
 		test.way = ways[i/3%len(ways)]
 	}
-	for _, k := range test.way.Kernels(f) {
-		compiled(k)
-	}
 	return test
 }
 
-// compiled has a test compile a kernel, unless another does.
-func (t *cudaSelftest) compiled(c *driver.CUDA, test *formatTest, k driver.Kernel) {
+// prepare adds the steps of a test, unless it has nothing to run.
+func (t *cudaSelftest) prepare(c *driver.CUDA, test *formatTest) {
+	var kernels []driver.Kernel
+	add := func(purpose string, some []driver.Kernel) bool {
+		for _, k := range some {
+			t.of[t.key(k)] = true
+		}
+		if !t.fresh(purpose, some...) {
+			return false
+		}
+		kernels = append(kernels, some...)
+		return true
+	}
+	for _, m := range test.Rows {
+		for _, config := range test.configsFor(m) {
+			k := test.format.Kernel(config)
+			t.of[t.key(k)] = true
+			if slices.Contains(test.configs, config) {
+				kernels = append(kernels, k)
+			}
+		}
+	}
+	if test.many > 0 && !add(" for many rows", test.way.Kernels(test.format)) {
+		test.many = 0
+	}
+	test.unpack = add("", test.unpackKernels())
+	if len(kernels) == 0 {
+		return
+	}
+	test.steps = append(test.steps, func() (err error) {
+		test.Fill()
+		if test.sparse {
+			test.kept, err = repack.SparseCUDA(test.Sparse)
+		} else {
+			test.tiles, err = repack.CUDA(test.Matrix)
+		}
+		return err
+	})
+	for _, k := range kernels {
+		t.compiled(c, &test.steps, k)
+	}
+}
+
+// key returns what the compiler is told.
+func (t *cudaSelftest) key(k driver.Kernel) string { return fmt.Sprint(k.Name, k.Options.Defines) }
+
+// compiled has a test's steps compile a kernel, unless another's do.
+func (t *cudaSelftest) compiled(c *driver.CUDA, steps *[]func() error, k driver.Kernel) {
 	k.Options.Arch = t.dev.Info.Arch()
-	key := fmt.Sprint(k.Name, k.Options.Defines)
+	key := t.key(k)
 	if t.kernels[key] {
 		return
 	}
 	t.kernels[key] = true
-	test.steps = append(test.steps, func() error {
+	*steps = append(*steps, func() error {
 		_, _, _ = c.Cubin(k) // for the cache; what is wrong, loading it will say
 		return nil
 	})
@@ -184,7 +267,7 @@ func (t *cudaSelftest) compiled(c *driver.CUDA, test *formatTest, k driver.Kerne
 
 // run checks the kernels of one format.
 func (t *cudaSelftest) run(ctx context.Context, f *formatTest) (err error) {
-	if f.kept != nil {
+	if f.sparse {
 		return t.runSparse(ctx, f)
 	}
 	w, err := t.engine.Upload(f.tiles, f.Type)
@@ -192,14 +275,19 @@ func (t *cudaSelftest) run(ctx context.Context, f *formatTest) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	k := &engineKernels{operands: operands{gpu: t.gpu, n: w.N, mem: memory{dev: t.dev}}, w: w}
+	k := &engineKernels{operands: operands{gpu: t.gpu, n: w.N, mem: memory{dev: t.dev}}, w: w, test: f}
 	defer func() { err = errors.Join(err, k.mem.free()) }()
 	r, err := conform.Check(ctx, f.Case, k)
 	if err != nil {
 		return err
 	}
 	t.add(f, r)
-	if err := t.manyRows(f, w); err != nil {
+	if f.many > 0 {
+		if err := t.manyRows(f, w); err != nil {
+			return err
+		}
+	}
+	if err := t.unpacked(f, w); err != nil {
 		return err
 	}
 	*f = formatTest{} // for others' room
@@ -269,10 +357,59 @@ func (t *cudaSelftest) manyRows(f *formatTest, w *cuda.Matrix) (err error) {
 	return nil
 }
 
+// unpackKernels returns those that write its weights as numbers.
+func (f *formatTest) unpackKernels() []driver.Kernel {
+	if f.sparse {
+		return cuda.SparseUnpackKernels(f.format)
+	}
+	return f.format.UnpackKernels()
+}
+
+// unpacked checks the weights of a matrix as numbers of its type, all at once and the last of them.
+func (t *cudaSelftest) unpacked(f *formatTest, w cuda.Packed) error {
+	if !f.unpack {
+		return nil
+	}
+	held := *f.Matrix
+	held.Codebook = conform.RoundedTable(held.Codebook, f.Type)
+	return t.checkRows(w, held.Dequantize(), f.Case)
+}
+
+// checkRows checks the rows of a matrix, all as numbers of its type and the last as float32.
+func (t *cudaSelftest) checkRows(w cuda.Packed, weights []float32, what any) (err error) {
+	mem := memory{dev: t.dev}
+	defer func() { err = errors.Join(err, mem.free()) }()
+	n, k := w.Shape()
+	halves, last := make([]uint16, n*k), make([]float32, k)
+	all, row := mem.alloc(2*n*k), mem.alloc(4*k)
+	if mem.err != nil {
+		return mem.err
+	}
+	err = errors.Join(
+		w.Rows(t.stream, all, w.Type(), 0, 0, n), w.Rows(t.stream, row, driver.F32, 0, n-1, 1), t.stream.Sync(),
+		t.dev.Read(driver.Bytes(halves), all), t.dev.Read(driver.Bytes(last), row))
+	if err != nil {
+		return err
+	}
+	t.Checks += 2
+	for i, v := range weights {
+		if halves[i] != conform.ToHalf(w.Type(), v) {
+			t.Failures = append(t.Failures, fmt.Sprintf("%v: weight %d,%d is unpacked as %g", what, i/k, i%k, conform.FromHalf(w.Type(), halves[i])))
+			return nil
+		}
+		if i >= (n-1)*k && last[i-(n-1)*k] != v {
+			t.Failures = append(t.Failures, fmt.Sprintf("%v: weight %d,%d is unpacked as %g in float32", what, i/k, i%k, last[i-(n-1)*k]))
+			return nil
+		}
+	}
+	return nil
+}
+
 // engineKernels multiplies by a matrix on a GPU.
 type engineKernels struct {
 	operands
-	w *cuda.Matrix
+	w    *cuda.Matrix
+	test *formatTest
 }
 
 // operands are those of a product by a matrix of n rows, on a GPU.
@@ -298,12 +435,19 @@ func (c engineConfig) String() string {
 }
 
 func (k *engineKernels) Configs(rows int) []engineConfig {
+	return k.test.run(rows, k.engine.Configs(k.w.Format, k.w.N, k.w.K, rows))
+}
+
+// run returns the configurations that are run for a number of rows of X, and for more than one launch takes what is chosen, if all
+// that may be are.
+func (f *formatTest) run(rows int, chosen []cuda.Config) []engineConfig {
 	var all []engineConfig
-	f, n, cols := k.w.Format, k.w.N, k.w.K
-	for _, c := range slices.Concat(k.engine.Configs(f, n, cols, rows), k.engine.OtherConfigs(f, n, cols, rows)) {
-		all = append(all, engineConfig{Config: c})
+	for _, c := range f.configsFor(rows) {
+		if slices.Contains(f.configs, c) {
+			all = append(all, engineConfig{Config: c})
+		}
 	}
-	if rows > cuda.MaxRows {
+	if rows > cuda.MaxRows && !slices.ContainsFunc(chosen, func(c cuda.Config) bool { return !slices.Contains(f.configs, c) }) {
 		all = append(all, engineConfig{chosen: true})
 	}
 	return all

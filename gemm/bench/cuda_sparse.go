@@ -3,28 +3,17 @@ package bench
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
-	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/repack"
 )
 
 // sparseTest returns the test of the kernels of format i of what is kept, to be prepared.
-func (t *cudaSelftest) sparseTest(c *driver.CUDA, i int, f cuda.Format, seed uint64) *formatTest {
-	test := &formatTest{Case: conform.DrawSparse(seed, i, conform.Format(f)), kept: new(repack.SparseTiles)}
-	test.steps = append(test.steps, func() (err error) {
-		test.Fill()
-		test.kept, err = repack.SparseCUDA(test.Sparse)
-		return err
-	})
+func (t *cudaSelftest) sparseTest(i int, f cuda.Format, seed uint64) *formatTest {
+	test := &formatTest{Case: conform.DrawSparse(seed, i, conform.Format(f)), format: f, sparse: true}
 	shape := &cuda.SparseMatrix{N: test.N, K: test.K, Format: f}
-	for _, m := range test.Rows {
-		for _, config := range t.engine.SparseConfigs(shape, m, true) {
-			t.compiled(c, test, f.Kernel(config))
-		}
-	}
+	test.configsFor = func(m int) []cuda.Config { return t.engine.SparseConfigs(shape, m, true) }
+	test.addConfigs()
 	return test
 }
 
@@ -34,13 +23,16 @@ func (t *cudaSelftest) runSparse(ctx context.Context, f *formatTest) (err error)
 	if err != nil {
 		return err
 	}
-	k := &sparseKernels{operands{gpu: t.gpu, n: w.N, mem: memory{dev: t.dev}}, w}
+	k := &sparseKernels{operands{gpu: t.gpu, n: w.N, mem: memory{dev: t.dev}}, w, f}
 	defer func() { err = errors.Join(err, k.mem.free(), w.Close()) }()
 	r, err := conform.Check(ctx, f.Case, k)
 	if err != nil {
 		return err
 	}
 	t.add(f, r)
+	if err := t.unpacked(f, w); err != nil {
+		return err
+	}
 	*f = formatTest{} // for others' room
 	return nil
 }
@@ -48,18 +40,12 @@ func (t *cudaSelftest) runSparse(ctx context.Context, f *formatTest) (err error)
 // sparseKernels multiplies by a matrix on a GPU of which two columns in four are kept.
 type sparseKernels struct {
 	operands
-	w *cuda.SparseMatrix
+	w    *cuda.SparseMatrix
+	test *formatTest
 }
 
 func (k *sparseKernels) Configs(rows int) []engineConfig {
-	all := []engineConfig{{chosen: true}}
-	for _, c := range k.engine.SparseConfigs(k.w, rows, true) {
-		all = append(all, engineConfig{Config: c})
-	}
-	if rows <= cuda.MaxRows { // what is chosen is one of them
-		all = slices.Delete(all, 0, 1)
-	}
-	return all
+	return k.test.run(rows, k.engine.SparseConfigs(k.w, rows, false))
 }
 
 func (k *sparseKernels) Slices(c engineConfig, rows int) int {

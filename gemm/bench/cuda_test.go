@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -238,7 +239,7 @@ func TestInOrder(t *testing.T) {
 	}
 }
 
-// TestSelftestBCQ runs the self-test of a format of binary codes on a GPU that is the host's processor, and finds a
+// TestSelftestBCQ chooses kernels, and runs the self-test of a format of binary codes on a GPU that is the host's processor, and finds a
 // bit that is turned.
 func TestSelftestBCQ(t *testing.T) {
 	if testing.Short() {
@@ -250,18 +251,18 @@ func TestSelftestBCQ(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := CUDASelftestOptions{Bits: []int{2}, Groups: []int{128}, Scales: []weight.ScaleType{weight.F16}, DTypes: []string{"f16"}}
+	t.Run("coverage", func(t *testing.T) { checkCoverage(t, c) })
+	o := CUDASelftestOptions{Seed: 1, Bits: []int{2}, Groups: []int{128}, Scales: []weight.ScaleType{weight.F16}, DTypes: []string{"f16"}}
 	formats := o.bcqFormats()
 	if len(formats) != 1 {
 		t.Fatalf("%d formats: want one", len(formats))
 	}
 	err = onGPU(c, func(g *gpu) error {
-		s := &cudaSelftest{gpu: g, kernels: make(map[string]bool)}
-		s.WorstErr = make(map[string]float64)
-		if err := s.binaryCodes(context.Background(), c, formats, 1, func() {}); err != nil {
+		s := newSelftest(g, &o)
+		if err := s.binaryCodes(context.Background(), s.codes(c, &o), func() {}); err != nil {
 			return err
 		}
-		if len(s.Failures) > 0 || s.Checks != 11 || !(s.WorstErr["f16"] > 1e-5) {
+		if len(s.Failures) > 0 || s.Checks != 12 || !(s.WorstErr["f16"] > 1e-5) {
 			t.Errorf("%d checks, worst error %g, failures %q", s.Checks, s.WorstErr["f16"], s.Failures)
 		}
 		test := s.bcqTest(c, 0, formats[0], 1)
@@ -279,6 +280,83 @@ func TestSelftestBCQ(t *testing.T) {
 		if len(s.Failures) == 0 {
 			t.Error("turned bits are not found")
 		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// checkCoverage holds what a self-test runs to pairs that leave nothing out, to all, in shares, and to each source once.
+func checkCoverage(t *testing.T, c *driver.CUDA) {
+	err := onGPU(c, func(g *gpu) error {
+		prepare := func(o CUDASelftestOptions) (s *cudaSelftest, pairs map[[2]string]bool) {
+			formats, sparse, err := o.formats()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s = newSelftest(g, &o)
+			tests, codes := s.tests(c, &o, formats, sparse)
+			pairs = make(map[[2]string]bool)
+			add := func(traits []string) {
+				for i, a := range traits {
+					for _, b := range traits[i+1:] {
+						pairs[[2]string{a, b}] = true
+					}
+				}
+			}
+			for _, f := range tests {
+				for _, config := range f.configs {
+					add(f.format.Traits(config))
+				}
+			}
+			for _, f := range codes {
+				add(append(f.format.Traits(), "binary"))
+			}
+			return s, pairs
+		}
+		widths := []int{3, 4} // of all it takes longer
+		all, every := prepare(CUDASelftestOptions{Coverage: CoverAll, Bits: widths})
+		some, pairs := prepare(CUDASelftestOptions{Bits: widths})
+		if len(all.kernels) != len(all.of) || len(some.of) != len(all.of) {
+			t.Errorf("%d kernels of %d, and pairs of %d", len(all.kernels), len(all.of), len(some.of))
+		}
+		if len(some.kernels) > len(all.kernels)/3 {
+			t.Errorf("pairs take %d kernels of %d", len(some.kernels), len(all.kernels))
+		}
+		for pair := range every {
+			if !pairs[pair] {
+				t.Errorf("no kernel has %v", pair)
+			}
+		}
+		shared := 0
+		for share := range 3 {
+			s, _ := prepare(CUDASelftestOptions{Coverage: CoverAll, Share: share, Shares: 3, Bits: widths})
+			shared += len(s.kernels)
+			for k := range s.kernels {
+				if !all.kernels[k] {
+					t.Errorf("share %d has %s", share, k)
+				}
+			}
+		}
+		if shared < len(all.kernels) || shared > len(all.kernels)+6 { // three prepare X, for several shares
+			t.Errorf("shares have %d kernels of %d", shared, len(all.kernels))
+		}
+		each, _ := prepare(CUDASelftestOptions{Coverage: CoverSources, Bits: []int{4}, Groups: []int{128}})
+		var sources []string
+		for k := range each.kernels {
+			name, _, _ := strings.Cut(k, ".")
+			sources = append(sources, name)
+		}
+		slices.Sort(sources)
+		want := []string{"bcqplanes", "bcqrows", "lutbytes", "lutcolumns", "lutdense", "lutfp8", "lutgemm", "lutmany", "lutrows", "lutsparse", "lutwide", "sparserows"}
+		if diff := cmp.Diff(want, slices.Compact(slices.Clone(sources))); diff != "" {
+			t.Errorf("sources (-want +got):\n%s", diff)
+		}
+		if len(sources) > 3*len(want) {
+			t.Errorf("%d kernels for each source once", len(sources))
+		}
+		t.Logf("%d kernels, %d for pairs, %d for sources", len(all.kernels), len(some.kernels), len(sources))
 		return nil
 	})
 	if err != nil {

@@ -49,6 +49,9 @@ func BCQFormats() []BCQFormat {
 	return all
 }
 
+// Traits returns what the kernels are compiled for, in words.
+func (f BCQFormat) Traits() []string { return Format(f).traits() }
+
 func (f BCQFormat) name() string { return Format(f).name() }
 
 func (f BCQFormat) defines() []string { return Format(f).defines() }
@@ -125,10 +128,11 @@ func noPTX(driver.DeviceInfo) ([]byte, error) {
 	return nil, errors.New("kernels for binary codes are compiled when they are needed")
 }
 
-// BCQKernels returns the sources of the kernels for a format that the engine's device has.
+// BCQKernels returns the sources of the kernels for a format that the engine's device has, those that write rows as numbers of its type
+// and as F32 among them.
 func (e *Engine) BCQKernels(f BCQFormat) []driver.Kernel {
 	return []driver.Kernel{
-		bcqPlanesFor(f, 1, e.limits).kernel(), bcqPlanesFor(f, MaxRows, e.limits).kernel(), bcqRows{f, f.Type}.kernel(),
+		bcqPlanesFor(f, 1, e.limits).kernel(), bcqPlanesFor(f, MaxRows, e.limits).kernel(), bcqRows{f, f.Type}.kernel(), bcqRows{f, driver.F32}.kernel(),
 	}
 }
 

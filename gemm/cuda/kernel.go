@@ -92,3 +92,14 @@ func (f Format) variants(m int) []Config {
 	}
 	return all
 }
+
+// Traits returns what a kernel is compiled for, in words, of which no two things have the same.
+func (f Format) Traits(c Config) []string {
+	return append(f.traits(), fmt.Sprintf("%v to %d rows", c, c.rowsOfX()))
+}
+
+func (f Format) traits() []string {
+	return []string{
+		fmt.Sprintf("%d bits", f.Bits), fmt.Sprintf("groups of %d", f.Group), fmt.Sprintf("scales %v", f.Scale), f.Type.String(),
+	}
+}

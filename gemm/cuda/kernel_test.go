@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 	"github.com/lutq/lutq/quantize/lut"
@@ -74,7 +75,7 @@ func TestCompile(t *testing.T) {
 	case *long:
 		compiled = allVariants()
 	case *cover:
-		compiled = append(covering(allVariants(), variant.traits), spilling()...)
+		compiled = append(conform.Covering(allVariants(), variant.traits), spilling()...)
 	}
 	most := spilling()
 	var variants []kerneltest.Variant
@@ -118,7 +119,7 @@ func TestCompile(t *testing.T) {
 	case *long:
 		many = allManyKernels()
 	case *cover:
-		many = append(many, covering(allManyKernels(), func(k manyKernel) []string { return []string{k.traits()[0], k.String()} })...)
+		many = append(many, conform.Covering(allManyKernels(), func(k manyKernel) []string { return []string{k.traits()[0], k.String()} })...)
 	}
 	for _, k := range many {
 		of := k.kernel()
@@ -130,7 +131,7 @@ func TestCompile(t *testing.T) {
 	case *long:
 		fp8 = allFP8Kernels()
 	case *cover:
-		fp8 = append(fp8, covering(allFP8Kernels(), func(k fp8Kernel) []string { return []string{k.traits()[0], k.String()} })...)
+		fp8 = append(fp8, conform.Covering(allFP8Kernels(), func(k fp8Kernel) []string { return []string{k.traits()[0], k.String()} })...)
 	}
 	for _, k := range fp8 {
 		of := k.kernel()
@@ -238,13 +239,7 @@ type variant struct {
 
 // traits returns what the kernel is compiled for.
 func (v variant) traits() []string {
-	return append(v.format.traits(), fmt.Sprintf("%v to %d rows", v.config, v.config.rowsOfX()), v.arch)
-}
-
-func (f Format) traits() []string {
-	return []string{
-		fmt.Sprintf("%d bits", f.Bits), fmt.Sprintf("groups of %d", f.Group), fmt.Sprintf("scales %v", f.Scale), f.Type.String(),
-	}
+	return append(v.format.Traits(v.config), v.arch)
 }
 
 // allVariants returns every kernel for every architecture.
@@ -296,45 +291,11 @@ func fewVariants() []variant {
 	return all
 }
 
-// covering returns some of all that together have every pair of traits that any has: first those with the most
-// pairs that no other has, so that they are few.
-func covering[V any](all []V, traits func(V) []string) []V {
-	var some []V
-	seen := map[[2]string]bool{}
-	pairs := func(v V, do func(pair [2]string)) {
-		of := traits(v)
-		for i, a := range of {
-			for _, b := range of[i+1:] {
-				do([2]string{a, b})
-			}
-		}
-	}
-	most := 0
-	for _, v := range all {
-		most = max(most, len(traits(v))*(len(traits(v))-1)/2)
-	}
-	for ; most > 0; most-- {
-		for _, v := range all {
-			fresh := 0
-			pairs(v, func(pair [2]string) {
-				if !seen[pair] {
-					fresh++
-				}
-			})
-			if fresh == most {
-				pairs(v, func(pair [2]string) { seen[pair] = true })
-				some = append(some, v)
-			}
-		}
-	}
-	return some
-}
-
 // TestCovering holds the kernels that are always compiled to all widths under every configuration,
 // and to few.
 func TestCovering(t *testing.T) {
 	all := allVariants()
-	some := covering(all, variant.traits)
+	some := conform.Covering(all, variant.traits)
 	type pair struct {
 		config Config
 		bits   int

@@ -36,6 +36,11 @@ func (r lutrows) kernel() driver.Kernel {
 	return k
 }
 
+// UnpackKernels returns the sources of the kernels that write rows of a format as numbers of its type or as F32.
+func (f Format) UnpackKernels() []driver.Kernel {
+	return []driver.Kernel{lutdense{f}.kernel(), lutrows{f, driver.F32}.kernel()}
+}
+
 // functions are kernels that are loaded when they are first asked for.
 type functions struct {
 	dev     *driver.Device

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 	"github.com/lutq/lutq/repack"
@@ -31,7 +32,7 @@ func TestCompileRows(t *testing.T) {
 		}
 	}
 	if *cover && !*long {
-		all = covering(all, func(r rows) []string {
+		all = conform.Covering(all, func(r rows) []string {
 			return append(r.format.traits(), r.arch, "as "+r.out.String())
 		})
 	}

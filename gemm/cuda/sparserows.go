@@ -34,6 +34,11 @@ func (r sparseRows) kernel() driver.Kernel {
 	}
 }
 
+// SparseUnpackKernels returns the sources of the kernels that write rows of a format of what is kept as numbers of its type or as F32.
+func SparseUnpackKernels(f Format) []driver.Kernel {
+	return []driver.Kernel{sparseRows{f, f.Type}.kernel(), sparseRows{f, driver.F32}.kernel()}
+}
+
 // Rows implements [Packed]: numbers are the products of rounded table values and scales, and zeros.
 func (m *SparseMatrix) Rows(s *driver.Stream, dst driver.Ptr, out driver.DType, index driver.Ptr, first, count int) error {
 	switch {
