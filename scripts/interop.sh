@@ -25,3 +25,4 @@ else
     "$python" scripts/interop_gguf.py "$lutq" "$work" "${gguf[@]:0:4}" --only '^iq4_nl$'
 fi
 "$python" scripts/interop_hf.py --lutq "$lutq" --model "${models[0]}" --only '^$' # none of the families
+"$python" scripts/interop_layouts.py "$lutq"
