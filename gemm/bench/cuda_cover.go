@@ -30,7 +30,7 @@ type variant struct {
 	cuda.Config
 }
 
-func (v variant) traits() []string { return v.Format.Traits(v.Config) }
+func (v variant) traits() []string { return conform.Pairs(v.Format.Traits(v.Config)) }
 
 // cover leaves those kernels of tests that are to be run.
 func (t *cudaSelftest) cover(tests []*formatTest) {
@@ -83,7 +83,7 @@ func (t *cudaSelftest) codes(c *driver.CUDA, o *CUDASelftestOptions) []*bcqTest 
 	all := o.bcqFormats()
 	some := all
 	if t.coverage == CoverPairs {
-		some = conform.Covering(all, cuda.BCQFormat.Traits)
+		some = conform.Covering(all, func(f cuda.BCQFormat) []string { return conform.Pairs(f.Traits()) })
 	}
 	var tests []*bcqTest
 	for i, f := range all {

@@ -31,8 +31,8 @@ func fewBCQFormats() []BCQFormat {
 	return some
 }
 
-// TestBCQCompile compiles the kernels for binary codes: some, or with -long all.
-func TestBCQCompile(t *testing.T) {
+// TestCompileBCQ compiles the kernels for binary codes: some, or with -long all.
+func TestCompileBCQ(t *testing.T) {
 	formats := []BCQFormat{{4, 128, weight.F16, driver.F16}, {2, 0, weight.BF16, driver.BF16}, {8, 32, weight.F32, driver.F16}}
 	if *long {
 		formats = BCQFormats()

@@ -34,8 +34,8 @@ func gatherTests() []struct {
 	}
 }
 
-// TestGatherCompile compiles the kernels that look tables of activations up.
-func TestGatherCompile(t *testing.T) {
+// TestCompileGather compiles the kernels that look tables of activations up.
+func TestCompileGather(t *testing.T) {
 	var variants []kerneltest.Variant
 	for _, test := range gatherTests() {
 		for rows := 1; rows <= gatherMostRows; rows++ {

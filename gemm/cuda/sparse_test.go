@@ -17,8 +17,8 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
-// TestSparseCompile compiles lutsparse.cu, some of it or with -long all.
-func TestSparseCompile(t *testing.T) {
+// TestCompileSparse compiles lutsparse.cu, some of it or with -long all.
+func TestCompileSparse(t *testing.T) {
 	c := kerneltest.Compiler(t, *long || *cover)
 	var variants []kerneltest.Variant
 	for i, f := range SparseFormats() {
