@@ -47,6 +47,7 @@ type benchOptions struct {
 	selftest         coverage
 	asJSON           bool
 	noVerify, noTune bool
+	summary          bool
 
 	decode decodeFlags
 	tiles  tileFolders
@@ -73,20 +74,25 @@ half over their median), or on the cpu other processes kept processors busy.
 prompt and write one by one. MODEL is a quantized model, an ordinary folder, or
 a config.json, of which the weights are random.
 
---selftest instead runs kernels of this machine on random data of awkward
-shapes: those of the cpu, and of a GPU where there is one, compiled the first
-time. --device leaves one out; --bits, --group, --dtype narrow the GPU's down.
+--selftest instead checks kernels on random data: the cpu's, and a GPU's where
+there is one. --device leaves one out; --bits, --group, --dtype narrow a GPU's.
 
 Exit code 3 means that one differs, or that an error exceeds its bound: 1e-5 for
 f32 (2e-4 in fixed point), 3e-4 for f16, 2.5e-3 for bf16, and half as much again
 where many rows of X are multiplied by weights that are unpacked first.`, input.Config, input.Index, input.Header),
-		Args: cobra.MaximumNArgs(1),
+		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
+			o.given = c.Flags().Changed
+			if o.summary {
+				return u.benchSummary(c.Context(), args, o)
+			}
+			if err := cobra.MaximumNArgs(1)(c, args); err != nil {
+				return err
+			}
 			model := ""
 			if len(args) == 1 {
 				model = args[0]
 			}
-			o.given = c.Flags().Changed
 			return u.bench(c.Context(), model, o)
 		},
 	}
@@ -109,6 +115,7 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0 (default none)")
 	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check the quantized model while reading it")
+	f.BoolVar(&o.summary, "summary", false, "sum up MODELs beside dense weights")
 	f.BoolVar(&o.noTune, "no-tune", false, "take kernels as tuned before or by rule, on cuda")
 	f.Var(&o.selftest, "selftest", "check kernels instead of timing")
 	f.Lookup("selftest").NoOptDefVal = coverPairs

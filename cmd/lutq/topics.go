@@ -93,7 +93,8 @@ eight activations, or halves of such tables, as LUT-GEMM has it. With --kind
 lut24 two of every four columns are kept (lutq help sparse), on cuda alone.
 
 --selftest runs kernels that have every pair of what all are compiled for, =all
-runs all, =3/4 the third of four shares of them, =sources each source once.
+all, =3/4 the third of four shares, =sources each source once. --summary times
+all shapes of MODELs, of 2 to 5 bits in groups of 64 and 128; on cuda unchecked.
 
 On a cpu with AVX2 but not AVX-512 there are two kernels: lut-avx2 in float32
 and fixed-avx2 in fixed point, with which models read prompts and write tokens
@@ -116,8 +117,7 @@ Whole models (bench MODEL --decode), by tests as llama-bench calls them:
 
 Texts (--batch) are written side by side, tokens a second being those of all;
 prompts are read one after another and timed alone. The median of three
-repetitions counts, after one that does not. A star marks those that are more
-than 10 % apart.
+repetitions counts, after one that does not. A star: more than 10 % apart.
 
 The weights of a config.json, or of a folder with no more than that, are random,
 with layers in each of --bits and in groups of --group (there 64 by default), as

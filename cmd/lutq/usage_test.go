@@ -192,6 +192,8 @@ func TestUsageErrors(t *testing.T) {
 		{"bench --selftest=half", "want all, sources or a share as 3/4"},
 		{"bench --selftest=5/4", "want all, sources or a share as 3/4"},
 		{"bench --selftest=1/4x", "want all, sources or a share as 3/4"},
+		{"bench --summary", "give model folders, config.json files or --shapes"},
+		{"bench --summary --shapes 64x64 --sustain 1s", "--summary and --sustain"},
 	} {
 		t.Run(tc.line, func(t *testing.T) {
 			args := strings.Fields(tc.line)

@@ -227,11 +227,7 @@ func (b *cudaBench) compile() {
 	var like []*cuda.Matrix
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
-			f := cuda.Format{Bits: bits, Group: b.Group, Scale: weight.F16, Type: b.dtype}
-			if b.Group >= s.K {
-				f.Group = 0
-			}
-			like = append(like, &cuda.Matrix{N: s.N, K: s.K, Format: f})
+			like = append(like, b.like(s, bits))
 			if r := *like[len(like)-1]; b.FP8 && b.engine.RoundToFP8(&r) {
 				like = append(like, &r)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/repack"
 )
 
 func TestRingIsLong(t *testing.T) {
@@ -252,6 +253,7 @@ func TestSelftestBCQ(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("coverage", func(t *testing.T) { checkCoverage(t, c) })
+	t.Run("survey", func(t *testing.T) { checkSurvey(t, c) })
 	o := CUDASelftestOptions{Seed: 1, Bits: []int{2}, Groups: []int{128}, Scales: []weight.ScaleType{weight.F16}, DTypes: []string{"f16"}}
 	formats := o.bcqFormats()
 	if len(formats) != 1 {
@@ -281,6 +283,60 @@ func TestSelftestBCQ(t *testing.T) {
 			t.Error("turned bits are not found")
 		}
 		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// checkSurvey times products on what is no GPU, without cuBLAS, and holds matrices over common memory to their results.
+func checkSurvey(t *testing.T, c *driver.CUDA) {
+	rows, err := Survey(context.Background(), CUDAOptions{
+		Shapes: []Shape{{16, 288}, {40, 64}}, Bits: []int{4}, Group: 64, M: []int{1, 2}, RingBytes: 4000, Replays: 1, NoTune: true,
+	})
+	if err != nil || len(rows) != 4 {
+		t.Fatalf("%d rows, %v: want 4", len(rows), err)
+	}
+	for i, r := range rows {
+		if s := []Shape{{16, 288}, {40, 64}}[i/2]; r.N != s.N || r.K != s.K || r.M != 1+i%2 || r.Bits != 4 || !(r.Us > 0) || r.Ring < 2 || r.DenseUs != 0 {
+			t.Errorf("row %d: %+v", i, r)
+		}
+	}
+	err = onGPU(c, func(g *gpu) error {
+		o := CUDAOptions{Shapes: []Shape{{40, 96}}, Bits: []int{4}, Group: 64, M: []int{3}, RingBytes: 8000, DType: "f16"}
+		b := cudaBench{CUDAOptions: o, gpu: g, dtype: driver.F16, rand: rand.New(rand.NewPCG(1, 1))}
+		mem, err := b.surveyMemory()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, mem.free()) }()
+		m := conform.RandomMatrix(b.rand, 40, 96, 4, 64, weight.F16)
+		m.Codebook = mem.codebooks[4]
+		tiles, err := repack.CUDA(m)
+		if err != nil {
+			return err
+		}
+		f := b.format(o.Shapes[0], 4)
+		codes, scales := f.Sizes(m.N, m.K)
+		if codes != len(tiles.Codes) || scales != len(tiles.Scales) {
+			t.Fatalf("%d and %d bytes, want %d and %d", codes, scales, len(tiles.Codes), len(tiles.Scales))
+		}
+		ring, err := g.engine.Over(f, m.N, m.K, 2, mem.codes, mem.scales, m.Codebook, mem.someScales)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(g.dev.Write(mem.codes+driver.Ptr(codes), tiles.Codes), g.dev.Write(mem.scales+driver.Ptr(scales), tiles.Scales)); err != nil {
+			return err
+		}
+		x := conform.RandomHalves(b.rand, 3*m.K, driver.F16)
+		y := make([]uint16, 3*m.N)
+		err = errors.Join(
+			g.dev.Write(mem.x, driver.Bytes(x)), g.engine.MatMul(g.stream, ring[1], cuda.Operands{M: 3, X: mem.x, Y: mem.y}),
+			g.stream.Sync(), g.dev.Read(driver.Bytes(y), mem.y), ring[1].Close())
+		if rel, _ := conform.NewReference(b.rand, m, x, nil, 3, 1, driver.F16).Errors(y); !(rel <= conform.Bound(driver.F16)) {
+			t.Errorf("relative error %g", rel)
+		}
+		return err
 	})
 	if err != nil {
 		t.Error(err)

@@ -55,7 +55,7 @@ func (e *Engine) Sustain(ctx context.Context, s *driver.Stream, a *Arm, total ti
 		return nil, err
 	}
 	each := max(1, int(time.Second/max(times, time.Microsecond)))
-	calls := float64(each * graphCalls(a.Ring))
+	calls := float64(each * a.calls())
 	for left := total; left > 0 && ctx.Err() == nil; {
 		took, err := e.launches(s, a, each)
 		if err != nil {

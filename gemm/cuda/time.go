@@ -10,13 +10,14 @@ import (
 // leastCalls is the least number of calls in a graph.
 const leastCalls = 64
 
-// graphCalls returns how many calls go into a graph: whole rounds of the ring.
-func graphCalls(ring int) int { return (leastCalls + ring - 1) / ring * ring }
+// graphCalls returns how many calls go into a graph, at least so many: whole rounds of the ring.
+func graphCalls(ring, least int) int { return (least + ring - 1) / ring * ring }
 
 // Arm is one of the things that [TimeArms] times in turns.
 type Arm struct {
 	Call func(i int) error // queues call i, which uses matrix i of the ring, from the start again after the last
 	Ring int               // matrices
+	Few  int               // calls in a graph at least, where those are long; 0 is 64
 	Us   []float64         // of a call, by replay: what TimeArms fills in
 
 	graph *driver.Graph
@@ -32,7 +33,7 @@ func (a *Arm) Median() float64 {
 }
 
 // TimeArms captures the calls of each arm, which queue work on s, in a graph of at least
-// 64 and replays the graphs in turns: the clock falls while a GPU is at work, and should
+// 64, unless they say otherwise, and replays the graphs in turns: the clock falls while a GPU is at work, and should
 // fall for all of them. All replays are queued before the first is waited for, so that the
 // GPU does not wait for the CPU between them. Gaps between launches are part of a time.
 func TimeArms(d *driver.Device, s *driver.Stream, arms []*Arm, replays int) (err error) {
@@ -80,7 +81,7 @@ func TimeArms(d *driver.Device, s *driver.Stream, arms []*Arm, replays int) (err
 		if err != nil {
 			return err
 		}
-		a.Us = append(a.Us, float64(t.Nanoseconds())/1e3/float64(graphCalls(a.Ring)))
+		a.Us = append(a.Us, float64(t.Nanoseconds())/1e3/float64(a.calls()))
 	}
 	return nil
 }
@@ -92,7 +93,7 @@ func (a *Arm) capture(s *driver.Stream) error {
 	}
 	var err error
 	a.graph, err = s.Capture(func() error {
-		for i := range graphCalls(a.Ring) {
+		for i := range a.calls() {
 			if err := a.Call(i); err != nil {
 				return err
 			}
@@ -103,6 +104,14 @@ func (a *Arm) capture(s *driver.Stream) error {
 		a.exec, err = a.graph.Instantiate()
 	}
 	return err
+}
+
+// calls returns the calls of a graph.
+func (a *Arm) calls() int {
+	if a.Few > 0 {
+		return graphCalls(a.Ring, a.Few)
+	}
+	return graphCalls(a.Ring, leastCalls)
 }
 
 // release frees the graph; the times stay.
