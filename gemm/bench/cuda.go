@@ -233,7 +233,7 @@ func (b *cudaBench) compile() {
 			}
 		}
 	}
-	b.engine.Compile(like, b.M...)
+	b.engine.Compile(like, !b.NoTune, b.M...)
 }
 
 // layerSets puts layers that run the same kernel on the same shape together, in
@@ -299,7 +299,7 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 		}
 	}
 	if len(b.Lookups) == 0 {
-		b.engine.Compile(slices.Concat(ring[:1], rounded[:min(len(rounded), 1)]), b.M...)
+		b.engine.Compile(slices.Concat(ring[:1], rounded[:min(len(rounded), 1)]), !b.NoTune, b.M...)
 	}
 	if err := b.makeDense(set[0].Matrix); err != nil {
 		return err

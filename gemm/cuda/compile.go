@@ -10,20 +10,25 @@ import (
 )
 
 // Compile compiles, on all processors, what the cache does not have of the kernels that numbers of rows of X are tried with by
-// matrices like some: those of [Engine.Tune], [Engine.TuneMany] and [Engine.Read]. Of such a matrix only N, K, the format and how it
-// is multiplied count. Else they are compiled as they are needed.
-func (e *Engine) Compile(like []*Matrix, rows ...int) {
+// matrices like some: those of [Engine.Read], and of [Engine.Tune] and [Engine.TuneMany], or without tuning of what is chosen. Of such a
+// matrix only N, K, the format and how it is multiplied count. Else they are compiled as they are needed.
+func (e *Engine) Compile(like []*Matrix, tune bool, rows ...int) {
 	var all []driver.Kernel
 	for _, w := range like {
 		for _, m := range rows {
-			few := min(m, MaxRows)
 			if m > MaxRows {
-				all = append(all, e.wayKernels(w, m, e.Ways(w, m))...)
-			} else {
-				configs, _ := e.tried(w.shape(m)) // if the product fails, there are none
+				ways := e.Ways(w, m)
+				if !tune {
+					ways = []Way{e.Way(w, m)}
+				}
+				all = append(all, e.wayKernels(w, m, ways)...)
+			} else if configs, err := e.tried(w.shape(m)); err == nil { // else the product fails
+				if c, err := e.choice(w, m); err == nil && !tune {
+					configs = []Config{c}
+				}
 				all = append(all, w.configKernels(m, configs)...)
 			}
-			for _, read := range []int{few, 1} {
+			for _, read := range []int{min(m, MaxRows), 1} {
 				all = append(all, w.configKernels(read, e.ReadConfigs(w.Format, w.N, w.K, read))...)
 			}
 		}
