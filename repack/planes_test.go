@@ -8,42 +8,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/weight"
 )
-
-// randomPlanes returns a matrix of random binary codes and factors.
-func randomPlanes(seed uint64, n, k, bits, group int, st weight.ScaleType, offsets bool) *bcq.Matrix {
-	r := rand.New(rand.NewPCG(seed, 1))
-	m := &bcq.Matrix{N: n, K: k, Bits: bits, Group: group, ScaleType: st}
-	m.Planes = make([]byte, n*bits*m.PlaneBytes())
-	for i := range m.Planes {
-		m.Planes[i] = byte(r.Uint32())
-		if rest := k % 8; rest > 0 && (i+1)%m.PlaneBytes() == 0 {
-			m.Planes[i] &= 1<<rest - 1
-		}
-	}
-	random := func(n int) []byte {
-		v := make([]float32, n)
-		for i := range v {
-			v[i] = float32(r.NormFloat64())
-		}
-		data := make([]byte, n*st.Size())
-		st.Encode(data, v)
-		return data
-	}
-	m.Alphas = random(n * m.Groups() * bits)
-	if offsets {
-		m.Offsets = random(n * m.Groups())
-	}
-	return m
-}
 
 // TestPlanes: the layout is what the documentation says, bit by bit, and turns back.
 func TestPlanes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := rapid.IntRange(1, 300).Draw(t, "k")
-		m := randomPlanes(rapid.Uint64().Draw(t, "seed"), rapid.IntRange(1, 50).Draw(t, "n"), k,
+		m := conform.RandomBCQ(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)), rapid.IntRange(1, 50).Draw(t, "n"), k,
 			rapid.IntRange(bcq.MinBits, bcq.MaxBits).Draw(t, "bits"),
 			min(k, rapid.OneOf(rapid.SampledFrom([]int{32, 64, 128, 1 << 20}), rapid.IntRange(1, 300)).Draw(t, "group")),
 			rapid.SampledFrom(bcq.Kind{}.ScaleTypes()).Draw(t, "factors"), rapid.Bool().Draw(t, "offsets"))
@@ -112,7 +86,7 @@ func TestPlanesRefused(t *testing.T) {
 		"type":              {func(p *CPUPlanes) { p.ScaleType = 99 }, "unknown type of factors"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := Planes(randomPlanes(1, 21, 75, 3, 32, weight.F16, true))
+			p, err := Planes(conform.RandomBCQ(rand.New(rand.NewPCG(1, 1)), 21, 75, 3, 32, weight.F16, true))
 			if err != nil {
 				t.Fatal(err)
 			}

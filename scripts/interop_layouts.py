@@ -3,7 +3,7 @@
 weights, byte for byte, on a CPU:
 
     marlin    QuantLinear.pack of auto-gptq==0.7.1, with and without groups
-    marlin24  Marlin24Compressor of compressed-tensors==0.12.2, the last but two that have it, with and without groups
+    marlin24  Marlin24Compressor of compressed-tensors==0.12.2, which version 0.17 has no longer, with and without groups
     kbit      bitsandbytes' functions of its branch, as scripts/rivals.py has them, since no release does
     lutgemm   the formula of LUT-GEMM's dequantize_cpu, since no package has it
 

@@ -20,6 +20,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
@@ -98,35 +99,10 @@ func drawTable(t *rapid.T) *lut.Matrix {
 
 // drawBinary draws a matrix of binary codes.
 func drawBinary(t *rapid.T) *bcq.Matrix {
-	w := &bcq.Matrix{
-		N:         rapid.SampledFrom([]int{1, 2, 24, 130}).Draw(t, "rows"),
-		K:         rapid.SampledFrom([]int{1, 32, 40, 64, 96, 128}).Draw(t, "columns"),
-		Bits:      rapid.IntRange(bcq.MinBits, bcq.MaxBits).Draw(t, "planes"),
-		ScaleType: rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.F16, weight.BF16, weight.F32}).Draw(t, "factors"),
-	}
-	w.Group = min(w.K, rapid.SampledFrom([]int{16, 32, 64, 128}).Draw(t, "columns to factors"))
-	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "bits"), 1))
-	factors := func(n int) []byte {
-		v, data := make([]float32, n), make([]byte, n*w.ScaleType.Size())
-		for i := range v {
-			v[i] = float32(rng.NormFloat64())
-		}
-		w.ScaleType.Encode(data, v)
-		return data
-	}
-	w.Alphas = factors(w.N * w.Groups() * w.Bits)
-	if rapid.Bool().Draw(t, "offsets") {
-		w.Offsets = factors(w.N * w.Groups())
-	}
-	codes, size := make([]uint8, w.K), w.Bits*w.PlaneBytes()
-	w.Planes = make([]byte, w.N*size)
-	for n := range w.N {
-		for k := range codes {
-			codes[k] = uint8(rng.IntN(1 << w.Bits))
-		}
-		bcq.PackCodes(w.Planes[n*size:(n+1)*size], codes, w.Bits)
-	}
-	return w
+	return conform.RandomBCQ(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)),
+		rapid.SampledFrom([]int{1, 2, 24, 130}).Draw(t, "rows"), rapid.SampledFrom([]int{1, 32, 40, 64, 96, 128}).Draw(t, "columns"),
+		rapid.IntRange(bcq.MinBits, bcq.MaxBits).Draw(t, "planes"), rapid.SampledFrom([]int{16, 32, 64, 128}).Draw(t, "columns to factors"),
+		rapid.SampledFrom([]weight.ScaleType{weight.F16, weight.F16, weight.BF16, weight.F32}).Draw(t, "factors"), rapid.Bool().Draw(t, "offsets"))
 }
 
 // TestExact: what fits a layout is read back from it to the bit, and what does not is refused in a line.

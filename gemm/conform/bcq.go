@@ -9,7 +9,7 @@ import (
 )
 
 // RandomBCQ returns a matrix of binary codes whose planes are random and whose factors and offsets, if there are any, are those
-// of weights, normal with mean 0. Groups are no longer than rows.
+// of weights, normal with mean 0, but for the factors' signs, which are random. Groups are no longer than rows.
 func RandomBCQ(r *rand.Rand, n, k, bits, group int, st weight.ScaleType, offsets bool) *bcq.Matrix {
 	m := &bcq.Matrix{N: n, K: k, Bits: bits, Group: min(group, k), ScaleType: st}
 	m.Planes = make([]byte, n*bits*m.PlaneBytes())
@@ -34,7 +34,13 @@ func RandomBCQ(r *rand.Rand, n, k, bits, group int, st weight.ScaleType, offsets
 		st.Encode(data, values)
 		return data
 	}
-	m.Alphas = encode(n*m.Groups()*bits, func(i int) float64 { return 0.02 * (0.5 + r.Float64()) / float64(int(1)<<(i%bits)) })
+	m.Alphas = encode(n*m.Groups()*bits, func(i int) float64 {
+		alpha := 0.02 * (0.5 + r.Float64()) / float64(int(1)<<(i%bits))
+		if r.Uint32()&1 != 0 {
+			return -alpha
+		}
+		return alpha
+	})
 	if offsets {
 		m.Offsets = encode(n*m.Groups(), func(int) float64 { return 0.004 * r.NormFloat64() })
 	}

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/lmma"
 	"github.com/lutq/lutq/gemm/lookup"
 	"github.com/lutq/lutq/gemm/ref"
@@ -16,25 +17,6 @@ import (
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
-
-// randomCodes returns a matrix of random binary codes with random factors, negative ones among them.
-func randomCodes(r *rand.Rand, n, k, bits, group int, t weight.ScaleType, offsets bool) *bcq.Matrix {
-	m := &bcq.Matrix{N: n, K: k, Bits: bits, Group: min(group, k), ScaleType: t}
-	m.Planes = make([]byte, n*bits*m.PlaneBytes())
-	for i := range m.Planes {
-		m.Planes[i] = byte(r.Uint32())
-		if rest := k % 8; rest > 0 && (i+1)%m.PlaneBytes() == 0 {
-			m.Planes[i] &= 1<<rest - 1
-		}
-	}
-	m.Alphas = make([]byte, n*m.Groups()*bits*t.Size())
-	t.Encode(m.Alphas, normal(r, n*m.Groups()*bits))
-	if offsets {
-		m.Offsets = make([]byte, n*m.Groups()*t.Size())
-		t.Encode(m.Offsets, normal(r, n*m.Groups()))
-	}
-	return m
-}
 
 func planesOf(t interface {
 	Helper()
@@ -55,7 +37,7 @@ func planesOf(t interface {
 
 func drawCodes(t *rapid.T, r *rand.Rand, k int, groups ...int) *bcq.Matrix {
 	types := bcq.Kind{}.ScaleTypes()
-	return randomCodes(r, rapid.IntRange(1, 70).Draw(t, "n"), k, rapid.IntRange(bcq.MinBits, bcq.MaxBits).Draw(t, "bits"),
+	return conform.RandomBCQ(r, rapid.IntRange(1, 70).Draw(t, "n"), k, rapid.IntRange(bcq.MinBits, bcq.MaxBits).Draw(t, "bits"),
 		rapid.SampledFrom(groups).Draw(t, "group"), rapid.SampledFrom(types).Draw(t, "factors"), rapid.Bool().Draw(t, "offsets"))
 }
 
@@ -121,7 +103,7 @@ func TestPlanesError(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const n, k = 64, 4096
 	for _, group := range []int{32, 128, k} {
-		q := randomCodes(r, n, k, 3, group, weight.F16, true)
+		q := conform.RandomBCQ(r, n, k, 3, group, weight.F16, true)
 		w := planesOf(t, q)
 		for name, outliers := range map[string]float32{"normal": 1, "outliers": 50} {
 			x := normal(r, k)
@@ -294,7 +276,7 @@ func TestPlanesLMMA(t *testing.T) {
 func TestPlanesNonFinite(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const n, k = 40, 300
-	w := planesOf(t, randomCodes(r, n, k, 3, 64, weight.BF16, true))
+	w := planesOf(t, conform.RandomBCQ(r, n, k, 3, 64, weight.BF16, true))
 	for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		x := normal(r, k)
 		x[150] = float32(v)
@@ -313,7 +295,7 @@ func BenchmarkPlanes(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const n, k = 64, 2048
 	for _, bits := range []int{2, 3, 4} {
-		w := planesOf(b, randomCodes(r, n, k, bits, 128, weight.F16, true))
+		w := planesOf(b, conform.RandomBCQ(r, n, k, bits, 128, weight.F16, true))
 		for s := generic; s <= avx2; s++ {
 			if !s.available() {
 				continue
