@@ -67,12 +67,18 @@ func (b *bench) planes(ctx context.Context, s Shape, bits, total int) ([]Row, er
 
 // tabled returns the product of x by binary codes through tables in 8 bits, which are there.
 func (b *bench) tabled(y, x []float32, batch, k int, w []cpu.Weights) func(i int) {
+	by := through(b.engine, y, x, batch, k)
+	return func(i int) { by(w[i%len(w)]) }
+}
+
+// through makes the tables of x in 8 bits and returns the product through them by weights.
+func through(e *cpu.Engine, y, x []float32, batch, k int) func(w cpu.Weights) {
 	var tables cpu.PlaneTables
 	tables.Reset(lookup.Precision{Shared: tabledShared}, batch, k)
 	for r := range batch {
-		b.engine.FillTables(&tables, 0, r, x[r*k:(r+1)*k])
+		e.FillTables(&tables, 0, r, x[r*k:(r+1)*k])
 	}
-	return func(i int) { b.engine.MatMulTables(&tables, 0, batch, cpu.Op{Y: y, W: w[i%len(w)]}) }
+	return func(w cpu.Weights) { e.MatMulTables(&tables, 0, batch, cpu.Op{Y: y, W: w}) }
 }
 
 // planes checks random binary codes on all engines: against the reference, by unit vectors, and bit for bit
@@ -110,6 +116,16 @@ func (res *SelftestResult) planes(r *rand.Rand, engines []*cpu.Engine, m *bcq.Ma
 			poison(y)
 			e.MatMul(y, x, batch, w)
 			e.MatMul(y[batch*m.N:], x[batch*m.K:], 1, w)
+			if w.Tabled() {
+				rounded := make([]float32, batch*m.N)
+				poison(rounded)
+				through(e, rounded, x[:batch*m.K], batch, m.K)(w)
+				res.Checks++
+				if err := ref.RelErr(rounded, want); !(err <= tabledError*max(1, 30/math.Sqrt(float64(batch*m.N)))) {
+					res.fail("%s, tables in 8 bits: relative error %.3g", what, err)
+				}
+				y = append(y, rounded...)
+			}
 			res.Checks++
 			err := ref.RelErr(y[:batch*m.N], want)
 			if limit := maxRelErr * max(1, 30/math.Sqrt(float64(batch*m.N))); !(err <= limit) {
@@ -117,7 +133,7 @@ func (res *SelftestResult) planes(r *rand.Rand, engines []*cpu.Engine, m *bcq.Ma
 			} else {
 				res.WorstErr = max(res.WorstErr, err)
 			}
-			for n, v := range y[batch*m.N:] {
+			for n, v := range y[batch*m.N : (batch+1)*m.N] {
 				if v != weights[n*m.K+unit] {
 					res.fail("%s: weight [%d, %d] is %g, want %g", what, n, unit, v, weights[n*m.K+unit])
 					break
