@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times Y = X·Ŵᵀ on an NVIDIA GPU: cuBLAS in float16, bitsandbytes, Humming and lutq in one run.
+r"""Times Y = X·Ŵᵀ on an NVIDIA GPU: cuBLAS in float16, bitsandbytes, Humming and lutq in one run.
 
     scripts/compare_gpu.py --shapes 28672x4096,8192x8192 --bits 4,3,2 --m 1,2,4,8,16 --lutq ./lutq
 
@@ -26,6 +26,15 @@ installed or does not run is left out, with a line that says so.
 
 Needs PyTorch with CUDA and the packages of requirements-gpu.txt. Humming compiles its kernels when it first
 runs them and keeps them in ~/.humming.
+
+A machine without a network that has PyTorch 2.11 for CUDA 13, Triton, a CUDA toolkit and the smaller packages that
+requirements-gpu.txt names wants one wheel, of .6 MB, carried there (and for bitsandbytes one more, of 43 MB):
+
+    python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_28_x86_64 \
+        -d wheels humming-kernels==0.1.19
+    python3 -m pip install -q --no-index --no-deps --target /tmp/site wheels/*.whl           # there, and
+    PYTHONPATH=/tmp/site scripts/compare_gpu.py --shapes 8192x8192,28672x4096 --bits 4 --group 128 --replays 20 \
+        --m 32,64,128,256,512,1024,2048,4096,8192 --lutq ./lutq --json rows.json
 """
 
 import argparse
