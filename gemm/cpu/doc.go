@@ -61,7 +61,8 @@
 //	y = fma(float32(Σ ±x) · unit of x, factor, y)    plane by plane
 //
 // with y from zero. More rows are multiplied by the float32 weights. So are all where a half-block of 32 columns has
-// several groups.
+// several groups. [Engine.FillTables] makes tables with entries of 8 or 16 bits, as package lookup defines them, for
+// [Engine.MatMulTables].
 //
 // The number of threads and the instruction set change no bit, except that [Engine.Arrange] chooses fixed point by the
 // instruction set; the number of rows M only as it has the fused kernels run. The portable Go
