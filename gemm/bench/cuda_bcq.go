@@ -20,6 +20,7 @@ type bcqTest struct {
 	rand   *rand.Rand
 	matrix weight.Matrix
 	tiles  *repack.BCQTiles
+	gather *repack.BCQGather // nil where there is no such kernel
 	steps  []func() error
 }
 
@@ -28,6 +29,7 @@ func (f *bcqTest) preparation() []func() error { return f.steps }
 // bcqTest returns the test of format i, to be prepared.
 func (t *cudaSelftest) bcqTest(c *driver.CUDA, i int, f cuda.BCQFormat, seed uint64) *bcqTest {
 	test := &bcqTest{format: f, rand: rand.New(rand.NewPCG(seed, uint64(i)))}
+	half := test.rand.IntN(2) == 1 // of the tables of eight activations
 	test.steps = append(test.steps, func() (err error) {
 		n, k, group := 1+test.rand.IntN(600), 32*(9+test.rand.IntN(60)), f.Group
 		if group == 0 {
@@ -36,13 +38,27 @@ func (t *cudaSelftest) bcqTest(c *driver.CUDA, i int, f cuda.BCQFormat, seed uin
 		m := conform.RandomBCQ(test.rand, n, k, f.Bits, group, f.Scale, i%3 != 2)
 		test.matrix = m
 		test.tiles, err = repack.BCQ(m)
+		if err == nil && f.Scale == weight.F16 {
+			test.gather, err = repack.GatherBCQ(m, half)
+		}
 		return err
 	})
-	for _, k := range t.engine.BCQKernels(f) {
+	for _, k := range slices.Concat(t.engine.BCQKernels(f), gatherKernels(f, half)) {
 		t.compiled(c, &test.steps, k)
 	}
 	return test
 }
+
+// gatherKernels returns the kernels that look a format up in tables of activations, if it has any.
+func gatherKernels(f cuda.BCQFormat, half bool) []driver.Kernel {
+	if f.Scale != weight.F16 {
+		return nil
+	}
+	return cuda.BCQGatherKernels(f, half)
+}
+
+// gatherMore is what results may be off by that come through tables of activations, in terms of others: their entries are rounded, too.
+const gatherMore = 1.5
 
 // runBCQ multiplies few and many rows of X twice, on as many blocks as the GPU takes and on few, which gives the same bits, and
 // unpacks the matrix.
@@ -51,11 +67,45 @@ func (t *cudaSelftest) runBCQ(f *bcqTest) (err error) {
 	if err != nil {
 		return err
 	}
-	mem := memory{dev: t.dev}
-	defer func() { err = errors.Join(err, mem.free(), w.Close()) }()
+	defer func() { err = errors.Join(err, w.Close()) }()
 	n, k := f.matrix.Shape()
 	dtype := f.format.Type
-	for _, rows := range []int{1, 2 + f.rand.IntN(6), 8, 9 + f.rand.IntN(8), 17 + f.rand.IntN(40)} {
+	if err := t.bcqProducts(f, w, "", []int{1, 2 + f.rand.IntN(6), 8, 9 + f.rand.IntN(8), 17 + f.rand.IntN(40)}, conform.Bound(dtype)); err != nil {
+		return err
+	}
+	if f.gather != nil {
+		if err := t.runGather(f); err != nil {
+			return err
+		}
+	}
+	if err := t.checkRows(w, weight.Dequantize(f.matrix), fmt.Sprintf("binary codes %+v, %d×%d", f.format, n, k)); err != nil {
+		return err
+	}
+	*f = bcqTest{} // for others' room
+	return nil
+}
+
+// runGather multiplies through tables of activations.
+func (t *cudaSelftest) runGather(f *bcqTest) (err error) {
+	w, err := t.engine.UploadBCQGather(f.gather, f.format.Type)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	what := " by tables of activations"
+	if f.gather.Half {
+		what = " by half tables of activations"
+	}
+	return t.bcqProducts(f, w, what, []int{1, 2, 5}, gatherMore*conform.Bound(f.format.Type))
+}
+
+// bcqProducts multiplies some numbers of rows of X by a matrix in one of its layouts, as runBCQ says.
+func (t *cudaSelftest) bcqProducts(f *bcqTest, w product, what string, numbers []int, bound float64) (err error) {
+	mem := memory{dev: t.dev}
+	defer func() { err = errors.Join(err, mem.free()) }()
+	n, k := f.matrix.Shape()
+	dtype := f.format.Type
+	for _, rows := range numbers {
 		x, bias := conform.RandomHalves(f.rand, rows*k, dtype), conform.RandomHalves(f.rand, n, dtype)
 		o := cuda.Operands{M: rows, X: mem.upload(driver.Bytes(x)), Bias: mem.upload(driver.Bytes(bias)), Y: mem.alloc(2 * (rows*n + conform.Guard))}
 		if mem.err != nil {
@@ -74,7 +124,7 @@ func (t *cudaSelftest) runBCQ(f *bcqTest) (err error) {
 			t.Checks++
 			rel := 0.0
 			if err == nil {
-				if rel, _ = want.Errors(y); !(rel <= conform.Bound(dtype)) {
+				if rel, _ = want.Errors(y); !(rel <= bound) {
 					err = fmt.Errorf("relative error %.3g", rel)
 				}
 			}
@@ -82,17 +132,13 @@ func (t *cudaSelftest) runBCQ(f *bcqTest) (err error) {
 				err = errors.New("not the bits of the first time")
 			}
 			if err != nil {
-				t.Failures = append(t.Failures, fmt.Sprintf("binary codes %+v, %d×%d, %d rows, up to %d blocks: %v", f.format, n, k, rows, blocks, err))
+				t.Failures = append(t.Failures, fmt.Sprintf("binary codes %+v, %d×%d, %d rows%s, up to %d blocks: %v", f.format, n, k, rows, what, blocks, err))
 				continue
 			}
 			first = y
 			t.WorstErr[dtype.String()] = max(t.WorstErr[dtype.String()], rel)
 		}
 	}
-	if err := t.checkRows(w, weight.Dequantize(f.matrix), fmt.Sprintf("binary codes %+v, %d×%d", f.format, n, k)); err != nil {
-		return err
-	}
-	*f = bcqTest{} // for others' room
 	return nil
 }
 

@@ -50,6 +50,11 @@ func (g bcqGather) kernel() driver.Kernel {
 	}
 }
 
+// BCQGatherKernels returns the kernels of products by matrices of a format, of factors in float16, that look up in whole tables or in halves.
+func BCQGatherKernels(f BCQFormat, half bool) []driver.Kernel {
+	return []driver.Kernel{bcqGather{f, half, 1}.kernel(), bcqGather{f, half, gatherMostRows}.kernel()}
+}
+
 // chunkBytes is what the tables of 128 columns take.
 func (g bcqGather) chunkBytes() int {
 	entries := 256

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -105,4 +106,47 @@ func TestHostGather(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestGPUGather multiplies through tables of activations on a GPU, full and half, by matrices of a slice of K and of several, on as many
+// blocks as the GPU takes and on few, which gives the same bits; and the twin that only reads leaves Y alone.
+func TestGPUGather(t *testing.T) {
+	onGPU(t, func(e *Engine, s *driver.Stream) {
+		for i, f := range BCQFormats() {
+			if f.Scale != weight.F16 || !*long && i%23 != 0 {
+				continue
+			}
+			r := rand.New(rand.NewPCG(6, uint64(i)))
+			n, k := 1+r.IntN(9000), 32*(9+r.IntN(300))
+			group := f.Group
+			if group == 0 {
+				group = k
+			}
+			of := conform.RandomBCQ(r, n, k, f.Bits, group, f.Scale, i%3 != 1)
+			for _, half := range []bool{false, true} {
+				w := must(e.UploadBCQGather(must(repack.GatherBCQ(of, half))(t), f.Type))(t)
+				for _, rows := range []int{1, 2, 5} {
+					var first []uint16
+					for _, blocks := range []int{e.dev.Info.SMs, 7} {
+						e.LimitBlocks(blocks)
+						y := checkBCQ(t, e, s, w, of, rows, f, gatherBound(f.Type))
+						if first == nil {
+							first = y
+						} else if !slices.Equal(y, first) {
+							t.Errorf("%s, half %v, %d rows of %d×%d: other bits on up to %d blocks", f.name(), half, rows, n, k, blocks)
+						}
+					}
+					e.LimitBlocks(e.dev.Info.SMs)
+				}
+				y := conform.Poisoned(n)
+				o := Operands{M: 1, X: must(e.dev.Upload(make([]byte, 2*k)))(t), Y: must(e.dev.Upload(driver.Bytes(y)))(t)}
+				if err := errors.Join(w.Read(s, o), s.Sync(), e.dev.Read(driver.Bytes(y), o.Y), e.dev.Free(o.X), e.dev.Free(o.Y), w.Close()); err != nil {
+					t.Fatal(err)
+				}
+				if !slices.Equal(y, conform.Poisoned(n)) {
+					t.Errorf("%s, half %v: the twin that only reads writes", f.name(), half)
+				}
+			}
+		}
+	})
 }
