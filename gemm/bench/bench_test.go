@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/bcq"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
@@ -164,6 +166,10 @@ func TestMismatch(t *testing.T) {
 	}
 	defer e.Close()
 	b := bench{Options: quick(Options{}), engine: e, rand: r}
+	f, err := formOf(m)
+	if err != nil {
+		t.Fatal(err)
+	}
 	panels, err := repack.CPU(m)
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +197,7 @@ func TestMismatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = b.row(context.Background(), tableSubject(m), pools{packed: packed, fixed: fixed, bytes: pool, f32: dense, f16: half}, 3)
+		_, err = b.row(context.Background(), subject{m, f, "lut-"}, pools{packed: packed, fixed: fixed, bytes: pool, f32: dense, f16: half}, 3)
 		if want := spoil.name != "nothing"; errors.Is(err, ErrMismatch) != want {
 			t.Errorf("%s changed: got error %v", spoil.name, err)
 		}
@@ -255,6 +261,41 @@ func TestReadRate(t *testing.T) {
 	}
 }
 
+// TestBenchLayers times layers of every kind: those without a kernel of their own by dense weights, of which then as many bytes are read.
+func TestBenchLayers(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	rows, err := CPU(context.Background(), quick(Options{Threads: 1, Layers: []Layer{
+		{Name: "table", Matrix: conform.RandomMatrix(r, 24, 96, 3, 32, weight.F16)},
+		{Name: "codes", Matrix: conform.RandomBCQ(r, 40, 64, 2, 32, weight.F16, true)},
+		{Name: "kept", Matrix: conform.RandomSparse(r, 16, 128, 4, 64, weight.F16)},
+	}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	type key struct {
+		name, kind        string
+		n, k, bits, group int
+		bytes             int64
+	}
+	want := []key{{"table", "", 24, 96, 3, 32, 0}, {"codes", bcq.Name, 40, 64, 2, 32, 0}, {"kept", lut24.Name, 16, 128, 4, 64, 4 * 16 * 128}}
+	var got []key
+	for _, row := range rows {
+		at := key{row.Name, row.Kind, row.N, row.K, row.Bits, row.Group, 0}
+		if strings.HasPrefix(row.Kernel, "dense-") {
+			at.bytes = row.Bytes
+		}
+		if len(got) == 0 || got[len(got)-1] != at {
+			got = append(got, at)
+		}
+		if !(row.RelErr <= row.ErrorBound()) || !(row.Us > 0) || row.Bytes <= 0 {
+			t.Errorf("row %+v", row)
+		}
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(key{})); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+}
+
 // TestBenchKinds times binary codes, as they are and through tables in 8 bits.
 func TestBenchKinds(t *testing.T) {
 	rows, err := CPU(context.Background(), quick(Options{Shapes: []Shape{{40, 100}}, Kind: bcq.Name, Bits: []int{1, 8}, M: []int{1, 20}, Group: 32, Threads: 2}))
@@ -283,8 +324,8 @@ func TestBenchKinds(t *testing.T) {
 		}
 	}
 	for want, o := range map[string]Options{
-		`kind "lut24": the cpu has kernels for lut and bcq`: {Kind: "lut24"},
-		"9 bits a code: want 1 to 8":                        {Kind: bcq.Name, Bits: []int{9}},
+		`kind "nf": want bcq, lut24`: {Kind: "nf"},
+		"9 bits a code: want 1 to 8": {Kind: bcq.Name, Bits: []int{9}},
 	} {
 		if _, err := CPU(context.Background(), o); err == nil || err.Error() != want {
 			t.Errorf("got error %v, want %s", err, want)

@@ -70,14 +70,14 @@ func ParseShape(s string) (Shape, error) {
 // Layer is a real layer to measure.
 type Layer struct {
 	Name   string
-	Matrix *lut.Matrix
+	Matrix weight.Matrix
 	Layout lut.Layout // of Matrix, for the device; nil: it is laid out
 }
 
 // Options say what [CPU] measures. Zero values have the defaults given.
 type Options struct {
 	Shapes []Shape // random matrices of every shape, width and M
-	Kind   string  // of those: lut, or bcq
+	Kind   string  // of those: that of tables, or one of [KindNames]
 	Bits   []int   // 2, 3, 4, 5
 	Group  int     // 64; cut to K where that is smaller
 
@@ -159,15 +159,7 @@ func CPU(ctx context.Context, o Options) ([]Row, error) {
 	}
 	for _, s := range o.Shapes {
 		for _, bits := range o.Bits {
-			var err error
-			if o.Kind == bcq.Name {
-				var got []Row
-				got, err = b.planes(ctx, s, bits, total)
-				rows = append(rows, got...)
-			} else {
-				err = measure(Layer{Matrix: conform.RandomMatrix(b.rand, s.N, s.K, bits, o.Group, weight.F16)})
-			}
-			if err != nil {
+			if err := measure(Layer{Matrix: o.random(b.rand, s, bits)}); err != nil {
 				return nil, fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
 			}
 		}
@@ -182,12 +174,12 @@ func (o *Options) check() error {
 		}
 	}
 	least, most := lut.MinBits, lut.MaxBits
-	switch o.Kind {
-	case "", lut.Name:
-	case bcq.Name:
-		least, most = bcq.MinBits, bcq.MaxBits
-	default:
-		return fmt.Errorf("kind %q: the cpu has kernels for %s and %s", o.Kind, lut.Name, bcq.Name)
+	if o.Kind != "" && o.Kind != lut.Name {
+		k, err := kindOf(o.Kind)
+		if err != nil {
+			return err
+		}
+		least, most = k.least, k.most
 	}
 	for _, b := range o.Bits {
 		if b < least || b > most {
@@ -232,32 +224,56 @@ type bench struct {
 	rand   *rand.Rand
 }
 
-// matrix measures one matrix at every M.
-func (b *bench) matrix(ctx context.Context, l Layer, total int) ([]Row, error) {
-	m := l.Matrix
-	panels, ok := l.Layout.(*repack.CPUPanels)
-	if !ok {
-		var err error
-		if panels, err = repack.CPU(m); err != nil {
-			return nil, err
-		}
+// random returns a matrix of a shape with weights of a layer.
+func (o *Options) random(r *rand.Rand, s Shape, bits int) weight.Matrix {
+	if k, err := kindOf(o.Kind); err == nil {
+		return k.random(r, s, bits, o.Group)
 	}
-	var w pools
-	var err error
-	if w.packed, w.fixed, w.bytes, err = b.packedPool(panels); err != nil {
-		return nil, err
-	}
-	return b.subject(ctx, tableSubject(m), w, l.Name, total)
+	return conform.RandomMatrix(r, s.N, s.K, bits, o.Group, weight.F16)
 }
 
-// subject measures a matrix at every M, of which w has the packed copies.
+// matrix measures one matrix at every M: by its kind's kernels, or by dense weights where there are none.
+func (b *bench) matrix(ctx context.Context, l Layer, total int) ([]Row, error) {
+	f, err := formOf(l.Matrix)
+	if err == nil {
+		err = l.Matrix.Validate()
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := subject{Matrix: l.Matrix, form: f}
+	var w pools
+	if w.f32, w.f32Bytes, err = b.densePool(l.Matrix, "F32"); err != nil {
+		return nil, err
+	}
+	if w.f16, _, err = b.densePool(l.Matrix, "F16"); err != nil {
+		return nil, err
+	}
+	switch m := l.Matrix.(type) {
+	case *lut.Matrix:
+		panels, ok := l.Layout.(*repack.CPUPanels)
+		if !ok {
+			if panels, err = repack.CPU(m); err != nil {
+				return nil, err
+			}
+		}
+		s.kernel = "lut-"
+		w.packed, w.fixed, w.bytes, err = b.packedPool(panels)
+	case *bcq.Matrix:
+		s.kernel = "planes-"
+		w.packed, w.bytes, err = b.planesPool(m)
+	default: // as in models
+		s.kernel = "dense-"
+		w.packed, w.bytes = w.f32, w.f32Bytes
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b.subject(ctx, s, w, l.Name, total)
+}
+
+// subject measures a matrix at every M, of which w has copies.
 func (b *bench) subject(ctx context.Context, s subject, w pools, name string, total int) (rows []Row, err error) {
-	if w.f32, w.f32Bytes, err = b.densePool(s.Matrix, "F32"); err != nil {
-		return nil, err
-	}
-	if w.f16, _, err = b.densePool(s.Matrix, "F16"); err != nil {
-		return nil, err
-	}
 	for _, batch := range b.M {
 		timed, err := b.row(ctx, s, w, batch)
 		if err != nil {
@@ -409,7 +425,7 @@ func (b *bench) row(ctx context.Context, m subject, w pools, batch int) ([]Row, 
 	flops := 2 * float64(batch) * float64(m.n) * float64(m.k)
 	us, readUs, denseUs, f16Us := product.best(), probe.best(), plain.best(), half.best()
 	row := Row{
-		Device: "cpu", N: m.n, K: m.k, M: batch, Bits: m.bits, Group: m.group,
+		Device: "cpu", Kind: m.rowKind(), N: m.n, K: m.k, M: batch, Bits: m.bits, Group: m.group,
 		DType: "f32", Kernel: m.kernel + b.engine.ISA(), Threads: b.engine.Threads(),
 		Us:         us,
 		ReadOnlyUs: readUs, ReadOnlyRatio: readUs / us,

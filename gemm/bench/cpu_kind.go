@@ -1,17 +1,14 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
 
-	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/lookup"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
@@ -19,11 +16,9 @@ import (
 // subject is a matrix that [CPU] measures.
 type subject struct {
 	weight.Matrix
-	n, k, bits, group int
-	kernel            string // begins its name
+	form
+	kernel string // begins its name
 }
-
-func tableSubject(m *lut.Matrix) subject { return subject{m, m.N, m.K, m.Bits, m.Group, "lut-"} }
 
 // tabledKernel begins the name of a kernel for tables of activations in 8 bits.
 const tabledKernel = "int8-"
@@ -35,14 +30,12 @@ const (
 	tabledError  = .02
 )
 
-// planes measures random binary codes of a shape at every M.
-func (b *bench) planes(ctx context.Context, s Shape, bits, total int) ([]Row, error) {
-	m := conform.RandomBCQ(b.rand, s.N, s.K, bits, b.Group, weight.F16, true)
+// planesPool returns copies of binary codes that lie one after another in memory, and that memory cut into their parts.
+func (b *bench) planesPool(m *bcq.Matrix) (weights []cpu.Weights, pool [][]byte, err error) {
 	panels, err := repack.Planes(m)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var w pools
 	codes, size := len(panels.Planes), int(panels.Bytes())
 	n := b.copies(size)
 	all := make([]byte, n*size)
@@ -54,15 +47,11 @@ func (b *bench) planes(ctx context.Context, s Shape, bits, total int) ([]Row, er
 		copy(c.Factors, panels.Factors)
 		copied, err := cpu.NewPlanes(&c)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		w.packed, w.bytes = append(w.packed, copied), append(w.bytes, part)
+		weights, pool = append(weights, copied), append(pool, part)
 	}
-	rows, err := b.subject(ctx, subject{m, m.N, m.K, m.Bits, m.Group, "planes-"}, w, "", total)
-	for i := range rows {
-		rows[i].Kind = bcq.Name
-	}
-	return rows, err
+	return weights, pool, nil
 }
 
 // tabled returns the product of x by binary codes through tables in 8 bits, which are there.

@@ -13,6 +13,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/fp8"
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
@@ -181,7 +182,10 @@ type cudaBench struct {
 }
 
 func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
-	sets := layerSets(b.Layers)
+	sets, err := layerSets(b.tables(b.Layers))
+	if err != nil {
+		return nil, err
+	}
 	b.compile()
 	products := max(len(b.Lookups), 1) * len(b.M)
 	for _, m := range b.M {
@@ -191,14 +195,22 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 	}
 	b.total = products * (len(sets) + len(b.Shapes)*len(b.Bits))
 	for _, set := range sets {
-		if err := b.set(ctx, set); err != nil {
+		measure := b.set
+		if set[0].Matrix.Kind() != lut.Name {
+			measure = b.kind
+		}
+		if err := measure(ctx, set); err != nil {
 			return b.rows, fmt.Errorf("%s: %w", set[0].Name, err)
 		}
 	}
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
 			if b.Kind != "" {
-				if err := b.kind(ctx, s, bits); err != nil {
+				k, err := kindOf(b.Kind)
+				if err == nil {
+					err = b.kind(ctx, []Layer{{Matrix: k.random(b.rand, s, bits, b.Group)}})
+				}
+				if err != nil {
 					return b.rows, fmt.Errorf("%d×%d, %d bits, %s: %w", s.N, s.K, bits, b.Kind, err)
 				}
 				continue
@@ -221,8 +233,11 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 
 // compile compiles what products by random tables take, of all shapes and widths together to keep all processors busy.
 func (b *cudaBench) compile() {
-	if b.Kind != "" || len(b.Lookups) > 0 {
+	if b.Kind != "" || len(b.Lookups) > 0 || b.NoTune || len(b.Shapes) == 0 {
 		return
+	}
+	if b.Doing != nil {
+		b.Doing("compiling")
 	}
 	var like []*cuda.Matrix
 	for _, s := range b.Shapes {
@@ -238,28 +253,39 @@ func (b *cudaBench) compile() {
 
 // layerSets puts layers that run the same kernel on the same shape together, in
 // the order of their first.
-func layerSets(layers []Layer) [][]Layer {
-	type kind struct {
-		n, k, bits, group int
-		scale             weight.ScaleType
-	}
-	at := make(map[kind]int)
+func layerSets(layers []Layer) ([][]Layer, error) {
+	at := make(map[form]int)
 	var sets [][]Layer
 	for _, l := range layers {
-		m := l.Matrix
-		k := kind{m.N, m.K, m.Bits, m.Group, m.ScaleType}
-		i, ok := at[k]
+		f, err := formOf(l.Matrix)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", l.Name, err)
+		}
+		i, ok := at[f]
 		if !ok {
 			i = len(sets)
-			at[k] = i
+			at[f] = i
 			sets = append(sets, nil)
 		}
 		sets[i] = append(sets[i], l)
 	}
-	return sets
+	return sets, nil
 }
 
-// set measures the layers of one set at every M.
+// tables returns layers with those of binary codes that a table stands for as that, whose kernels models are multiplied by.
+func (b *cudaBench) tables(layers []Layer) []Layer {
+	all := slices.Clone(layers)
+	for i, l := range all {
+		if m, ok := l.Matrix.(*bcq.Matrix); ok {
+			if t := cuda.TableOf(m, b.dtype); t != nil {
+				all[i].Matrix = t
+			}
+		}
+	}
+	return all
+}
+
+// set measures the layers of one set, of kind lut, at every M.
 func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 	var ring []*cuda.Matrix
 	defer func() {
@@ -277,7 +303,7 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 			t, ok := l.Layout.(*repack.CUDATiles)
 			if !ok {
 				var err error
-				if t, err = repack.CUDA(l.Matrix); err != nil {
+				if t, err = repack.CUDA(l.Matrix.(*lut.Matrix)); err != nil {
 					return err
 				}
 			}
@@ -361,7 +387,7 @@ func ringIsLong(n, bytes, least int) bool {
 
 // row measures a ring of the layers of one set, which stand in it in turn.
 func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m int) (_ Row, err error) {
-	first := set[0].Matrix
+	first := set[0].Matrix.(*lut.Matrix)
 	n, k := first.N, first.K
 	x := conform.RandomHalves(b.rand, m*k, b.dtype)
 	mem := memory{dev: b.dev}
@@ -384,14 +410,10 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 		}
 		row.Kernel = config.String()
 	}
-	if len(set) > 1 {
-		for _, l := range set {
-			row.Layers = append(row.Layers, l.Name)
-		}
-	}
+	row.Layers = names(set)
 
 	multiply := func(i int) error { return b.engine.MatMul(b.stream, ring[i%len(ring)], o) }
-	reference := conform.NewReference
+	reference := tableReference
 	if m > cuda.MaxRows {
 		var u *cuda.Unpacked
 		if d := b.dense; d.blas != nil {
@@ -416,7 +438,7 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 			row.Kernel = manyKernel + way.String()
 		}
 		if way.FP8() {
-			reference = conform.NewFP8Reference
+			reference = fp8Reference
 		}
 	}
 	if row.WaveEfficiency, err = b.engine.WaveEfficiency(ring[0], m); err != nil {
@@ -471,6 +493,18 @@ func (b *cudaBench) way(ring []*cuda.Matrix, o cuda.Operands, u *cuda.Unpacked) 
 		return cuda.Way{}, err
 	}
 	return ways[0].Way, nil
+}
+
+// names returns those of a set of several layers.
+func names(set []Layer) []string {
+	if len(set) == 1 {
+		return nil
+	}
+	var all []string
+	for _, l := range set {
+		all = append(all, l.Name)
+	}
+	return all
 }
 
 // time times a product, its read-only twin, and where there is cuBLAS the product by dense weights, with results in denseY, and fills
@@ -539,7 +573,16 @@ func (b *cudaBench) fastestRead(ring []*cuda.Matrix, o cuda.Operands) (func(i in
 }
 
 // newReference makes what results are held against.
-type newReference = func(r *rand.Rand, w *lut.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference
+type newReference = func(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference
+
+// tableReference and fp8Reference are those of the kind lut.
+func tableReference(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference {
+	return conform.NewReference(r, w.(*lut.Matrix), x, bias, m, share, t)
+}
+
+func fp8Reference(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference {
+	return conform.NewFP8Reference(r, w.(*lut.Matrix), x, bias, m, share, t)
+}
 
 // check multiplies by each of the ring's matrices twice, fills in the errors of
 // the row, and returns the result of the last.

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,9 +58,7 @@ func kinds() []kind {
 		{
 			name: lut24.Name, least: lut.MinBits, most: lut.MaxBits, kernels: []string{"mma.sp"},
 			random: func(r *rand.Rand, s Shape, bits, group int) weight.Matrix {
-				m := conform.RandomSparse(r, s.N, s.K, bits, group, weight.F16)
-				m.Kept.Codebook = conform.RoundedTable(m.Kept.Codebook, driver.BF16) // which float16 can hold as well
-				return m
+				return conform.RandomSparse(r, s.N, s.K, bits, group, weight.F16)
 			},
 			pack: packSparse,
 		},
@@ -117,42 +116,50 @@ func (k kind) check(widths []int, kernel string) error {
 	return nil
 }
 
-// kind measures random matrices of a kind at every M.
-func (b *cudaBench) kind(ctx context.Context, s Shape, bits int) (err error) {
-	k, err := kindOf(b.Kind)
+// kind measures the layers of one set, of a kind other than lut, at every M.
+func (b *cudaBench) kind(ctx context.Context, set []Layer) (err error) {
+	first := set[0].Matrix
+	k, err := kindOf(first.Kind())
 	if err != nil {
 		return err
 	}
-	m := k.random(b.rand, s, bits, b.Group)
-	kernel := b.Kernel
-	if kernel == "" {
-		kernel = k.kernels[0]
+	if len(b.Lookups) > 0 || b.FP8 {
+		return fmt.Errorf("weights of kind %s: lookups and products in fp8 are of kind %s", k.name, lut.Name)
 	}
-	upload, err := k.pack(m, kernel, b.dtype)
-	if err != nil {
-		return err
-	}
+	kernel := cmp.Or(b.Kernel, k.kernels[0])
+	// A copy of each layer, then of each again, until the ring is long enough.
+	var uploads []func(*cuda.Engine) (product, error)
 	var ring []product
 	defer func() {
 		for _, w := range ring {
 			err = errors.Join(err, w.Close())
 		}
 	}()
-	for !ringIsLong(len(ring), int(m.Bytes()), b.RingBytes) {
-		w, err := upload(b.engine)
+	for i := 0; i < len(set) || !ringIsLong(i, int(first.Bytes()), b.RingBytes); i++ {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if i < len(set) {
+			upload, err := k.pack(set[i].Matrix, kernel, b.dtype)
+			if err != nil {
+				return err
+			}
+			uploads = append(uploads, upload)
+		}
+		w, err := uploads[i%len(set)](b.engine)
 		if err != nil {
 			return err
 		}
 		ring = append(ring, w)
 	}
-	if err := b.makeDense(m); err != nil {
+	if err := b.makeDense(first); err != nil {
 		return err
 	}
 	for _, rows := range b.M {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		row, err := b.kindRow(ctx, kernel, m, ring, bits, rows)
+		row, err := b.kindRow(ctx, kernel, set, ring, rows)
 		if err != nil {
 			return fmt.Errorf("m %d: %w", rows, err)
 		}
@@ -164,19 +171,33 @@ func (b *cudaBench) kind(ctx context.Context, s Shape, bits int) (err error) {
 	return nil
 }
 
-// kindRow measures a ring of copies of a matrix.
-func (b *cudaBench) kindRow(ctx context.Context, kernel string, w weight.Matrix, ring []product, bits, m int) (_ Row, err error) {
-	n, cols := w.Shape()
-	x := conform.RandomHalves(b.rand, m*cols, b.dtype)
+// kindReference is the reference of a kind other than lut. A table, if there is one, is rounded, as kernels hold it.
+func kindReference(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference {
+	if s, ok := w.(*lut24.Matrix); ok {
+		kept, rounded := *s.Kept, *s
+		kept.Codebook = conform.RoundedTable(kept.Codebook, t)
+		rounded.Kept = &kept
+		w = &rounded
+	}
+	return conform.NewRowReference(r, w, x, bias, m, share, t)
+}
+
+// kindRow measures a ring of the layers of a set, which stand in it in turn.
+func (b *cudaBench) kindRow(ctx context.Context, kernel string, set []Layer, ring []product, m int) (_ Row, err error) {
+	f, err := formOf(set[0].Matrix)
+	if err != nil {
+		return Row{}, err
+	}
+	x := conform.RandomHalves(b.rand, m*f.k, b.dtype)
 	mem := memory{dev: b.dev}
 	defer func() { err = errors.Join(err, mem.free()) }()
-	o := cuda.Operands{M: m, X: mem.upload(driver.Bytes(x)), Y: mem.alloc(2 * (m*n + conform.Guard))}
-	denseY := mem.alloc(2 * m * n)
+	o := cuda.Operands{M: m, X: mem.upload(driver.Bytes(x)), Y: mem.alloc(2 * (m*f.n + conform.Guard))}
+	denseY := mem.alloc(2 * m * f.n)
 	if mem.err != nil {
 		return Row{}, mem.err
 	}
 	row := Row{
-		Device: "cuda", GPU: b.dev.Info.Name, Kind: b.Kind, N: n, K: cols, M: m, Bits: bits, Group: min(b.Group, cols),
+		Name: set[0].Name, Layers: names(set), Device: "cuda", GPU: b.dev.Info.Name, Kind: f.kind, N: f.n, K: f.k, M: m, Bits: f.bits, Group: f.group,
 		DType: b.DType, Kernel: kernel, Ring: len(ring), Bytes: ring[0].Bytes(),
 	}
 	multiply := func(i int) error { return ring[i%len(ring)].MatMul(b.stream, o) }
@@ -191,31 +212,12 @@ func (b *cudaBench) kindRow(ctx context.Context, kernel string, w weight.Matrix,
 		row.Kernel = unpackedKernel
 		multiply = func(i int) error { return u.MatMul(b.stream, ring[i%len(ring)].(cuda.Packed), o, b.dtype, false) }
 	}
-
-	b.doing("compiling and timing", n, cols, bits, m)
-	var first []uint16
-	reference := conform.NewRowReference(b.rand, w, x, nil, m, 1, b.dtype)
-	for i := range len(ring) + 1 {
-		if err := b.dev.Fill8(o.Y, conform.Poison, 2*(m*n+conform.Guard)); err != nil {
-			return Row{}, err
-		}
-		if err := multiply(i); err != nil {
-			return Row{}, err
-		}
-		y, err := b.readResult(o.Y, m*n, b.dtype)
-		if err != nil {
-			return Row{}, err
-		}
-		if first == nil {
-			first = y
-			row.RelErr, row.MaxErr = reference.Errors(y)
-		}
-		if !slices.Equal(y, first) {
-			return Row{}, fmt.Errorf("other bits the second time: %w", ErrMismatch)
-		}
+	b.doing("compiling and timing", f.n, f.k, f.bits, m)
+	last, err := b.check(&row, set, len(ring), x, o.Y, kindReference, multiply)
+	if err != nil {
+		return Row{}, err
 	}
-
-	if err := b.time(ctx, &row, o, denseY, first, multiply, read); err != nil {
+	if err := b.time(ctx, &row, o, denseY, last, multiply, read); err != nil {
 		return Row{}, err
 	}
 	return row, nil

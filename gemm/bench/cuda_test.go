@@ -15,6 +15,8 @@ import (
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
+	"github.com/lutq/lutq/quantize/bcq"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
@@ -43,18 +45,38 @@ func TestLayerSets(t *testing.T) {
 	layer := func(name string, n, bits int, st weight.ScaleType) Layer {
 		return Layer{Name: name, Matrix: conform.RandomMatrix(r, n, 64, bits, 32, st)}
 	}
-	var got [][]string
-	for _, set := range layerSets([]Layer{
+	codes := func(name string, offsets bool) Layer {
+		return Layer{Name: name, Matrix: conform.RandomBCQ(r, 8, 64, 4, 32, weight.F16, offsets)}
+	}
+	steps := conform.RandomMatrix(r, 8, 64, 4, 32, weight.F16)
+	for c := range steps.Codebook {
+		steps.Codebook[c] = float32(c-8) / 8
+	}
+	equal, err := bcq.FromLUT(steps, weight.F16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &cudaBench{dtype: driver.F16}
+	sets, err := layerSets(b.tables([]Layer{
 		layer("a", 8, 4, weight.F16), layer("b", 16, 4, weight.F16), layer("c", 8, 3, weight.F16),
 		layer("d", 8, 4, weight.F16), layer("e", 8, 4, weight.BF16), layer("f", 16, 4, weight.F16),
-	}) {
+		codes("g", true),
+		{Name: "h", Matrix: conform.RandomSparse(r, 8, 64, 4, 64, weight.F16)},
+		codes("i", false),
+		{Name: "j", Matrix: equal},
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got [][]string
+	for _, set := range sets {
 		var names []string
 		for _, l := range set {
 			names = append(names, l.Name)
 		}
 		got = append(got, names)
 	}
-	if diff := cmp.Diff([][]string{{"a", "d"}, {"b", "f"}, {"c"}, {"e"}}, got); diff != "" {
+	if diff := cmp.Diff([][]string{{"a", "d", "j"}, {"b", "f"}, {"c"}, {"e"}, {"g", "i"}, {"h"}}, got); diff != "" {
 		t.Errorf("sets (-want +got):\n%s", diff)
 	}
 }
@@ -452,5 +474,50 @@ func TestSelftestHost(t *testing.T) {
 	entries, _, err := driver.NewCache(driver.DefaultCacheDir()).Size()
 	if err != nil || entries != r.Kernels {
 		t.Errorf("%d kernels in the cache, %v: want the %d compiled ahead", entries, err, r.Kernels)
+	}
+}
+
+// TestCUDAHost measures layers of every kind, of which two are alike, on a GPU that is the host's processor.
+func TestCUDAHost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles kernels for the host")
+	}
+	kerneltest.HostGPU(t, 9, false)
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	r := rand.New(rand.NewPCG(1, 2))
+	codes := func(name string) Layer {
+		return Layer{Name: name, Matrix: conform.RandomBCQ(r, 48, 288, 2, 32, weight.F16, true)}
+	}
+	kept := conform.RandomSparse(r, 32, 512, 4, 128, weight.F16)
+	var doing []string
+	rows, err := CUDA(context.Background(), CUDAOptions{
+		Layers: []Layer{codes("a"), {Name: "b", Matrix: kept}, codes("c")}, M: []int{3}, NoTune: true, RingBytes: 1, Replays: 1,
+		Doing: func(what string) { doing = append(doing, what) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type key struct {
+		name, kind, kernel   string
+		layers               []string
+		n, k, m, bits, group int
+		ring                 int
+	}
+	var got []key
+	for _, row := range rows {
+		got = append(got, key{row.Name, row.Kind, row.Kernel, row.Layers, row.N, row.K, row.M, row.Bits, row.Group, row.Ring})
+		if !(row.RelErr <= row.ErrorBound()) || row.RelErr == 0 || row.Us != 1000/64. || row.DenseUs != row.Us {
+			t.Errorf("row %+v", row)
+		}
+	}
+	want := []key{{"a", bcq.Name, "planes", []string{"a", "c"}, 48, 288, 3, 2, 32, 2}, {"b", lut24.Name, "mma.sp", nil, 32, 512, 3, 4, 128, 2}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(key{})); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"compiling and timing 48x288, 2 bits, m 3", "compiling and timing 32x512, 4 bits, m 3"}, doing); diff != "" {
+		t.Errorf("was doing (-want +got):\n%s", diff)
+	}
+	if _, err := CUDA(context.Background(), CUDAOptions{Layers: []Layer{codes("a")}, Lookups: []cuda.Lookup{cuda.Replicated}}); err == nil || !strings.Contains(err.Error(), "a: weights of kind bcq: lookups") {
+		t.Errorf("lookups of binary codes: got error %v", err)
 	}
 }

@@ -6,7 +6,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
@@ -38,10 +40,12 @@ func ReadLayers(names []string, r Reader, laid Layouts) ([]Layer, error) {
 					return err
 				}
 			}
-			if l.Layout != nil {
-				l.Matrix, err = l.Layout.Matrix()
-			} else {
+			if l.Layout == nil {
 				l.Matrix, err = readLinear(r, name)
+			} else if m, failed := l.Layout.Matrix(); failed == nil {
+				l.Matrix = m
+			} else {
+				err = failed
 			}
 			layers[i] = l
 			return err
@@ -55,15 +59,43 @@ func ReadLayers(names []string, r Reader, laid Layouts) ([]Layer, error) {
 	return layers, err
 }
 
-// readLinear reads a layer as it is stored. Kernels are timed for the kind lut alone.
-func readLinear(r Reader, name string) (*lut.Matrix, error) {
+// readLinear reads a layer as it is stored, of a kind that products are timed by.
+func readLinear(r Reader, name string) (weight.Matrix, error) {
 	m, err := r.Linear(name)
 	if err != nil {
 		return nil, err
 	}
-	l, ok := m.(*lut.Matrix)
-	if !ok {
-		return nil, fmt.Errorf("%s: there is no kernel to time for weights of kind %s", name, m.Kind())
+	if _, err := formOf(m); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return l, nil
+	return m, nil
+}
+
+// form is what kernels are chosen by.
+type form struct {
+	kind              string
+	n, k, bits, group int
+	scale             weight.ScaleType
+}
+
+// formOf returns that of a matrix.
+func formOf(m weight.Matrix) (form, error) {
+	n, k := m.Shape()
+	switch m := m.(type) {
+	case *lut.Matrix:
+		return form{lut.Name, n, k, m.Bits, m.Group, m.ScaleType}, nil
+	case *bcq.Matrix:
+		return form{bcq.Name, n, k, m.Bits, m.Group, m.ScaleType}, nil
+	case *lut24.Matrix:
+		return form{lut24.Name, n, k, m.Kept.Bits, m.Group(), m.Kept.ScaleType}, nil
+	}
+	return form{}, fmt.Errorf("there is no kernel to time for weights of kind %s", m.Kind())
+}
+
+// rowKind is the kind as rows have it: left out where it is that of tables.
+func (f form) rowKind() string {
+	if f.kind == lut.Name {
+		return ""
+	}
+	return f.kind
 }

@@ -13,7 +13,7 @@ import (
 
 // fakeModel has layers in memory. Where damage is set its layers cannot be read, and Wait says why.
 type fakeModel struct {
-	layers map[string]*lut.Matrix
+	layers map[string]weight.Matrix
 	damage error
 }
 
@@ -30,14 +30,20 @@ type fakeLayouts map[string]lut.Layout
 
 func (f fakeLayouts) Layer(name string) (lut.Layout, error) { return f[name], nil }
 
+// otherKind is a matrix of a kind that there are no kernels for.
+type otherKind struct{ weight.Matrix }
+
+func (otherKind) Kind() string { return "other" }
+
 func TestReadLayers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	read, laid := conform.RandomMatrix(r, 5, 64, 4, 32, weight.F16), conform.RandomMatrix(r, 7, 64, 3, 32, weight.F16)
+	codes := conform.RandomBCQ(r, 5, 64, 4, 32, weight.F16, true)
 	layout, err := repack.CPU(laid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	model := fakeModel{layers: map[string]*lut.Matrix{"read": read}}
+	model := fakeModel{layers: map[string]weight.Matrix{"read": read, "codes": codes, "other": otherKind{read}}}
 	layers, err := ReadLayers([]string{"read", "laid"}, model, fakeLayouts{"laid": layout})
 	if err != nil {
 		t.Fatal(err)
@@ -45,11 +51,17 @@ func TestReadLayers(t *testing.T) {
 	if l := layers[0]; l.Name != "read" || l.Matrix != read || l.Layout != nil {
 		t.Errorf("a layer that is not laid out came as %+v", l)
 	}
-	if l := layers[1]; l.Name != "laid" || l.Layout != layout || l.Matrix.N != laid.N {
+	if l := layers[1]; l.Name != "laid" || l.Layout != layout || l.Matrix.(*lut.Matrix).N != laid.N {
 		t.Errorf("a layer that is laid out came as %+v", l)
 	}
 	if layers, err := ReadLayers([]string{"read"}, model, nil); err != nil || layers[0].Matrix != read {
 		t.Errorf("without layouts: %+v, %v", layers, err)
+	}
+	if layers, err := ReadLayers([]string{"codes"}, model, nil); err != nil || layers[0].Matrix != codes {
+		t.Errorf("binary codes: %+v, %v", layers, err)
+	}
+	if _, err := ReadLayers([]string{"other"}, model, nil); err == nil || err.Error() != "other: there is no kernel to time for weights of kind other" {
+		t.Errorf("a kind without kernels: got error %v", err)
 	}
 	model.damage = errors.New("damage")
 	if _, err := ReadLayers([]string{"read"}, model, nil); !errors.Is(err, model.damage) {

@@ -219,10 +219,10 @@ func TestPackBCQ(t *testing.T) {
 			t.Errorf("%s: packed %v, error %v", test.name, upload != nil, err)
 		}
 	}
-	if tableOf(uniform, driver.BF16) == nil {
+	if TableOf(uniform, driver.BF16) == nil {
 		t.Error("equal steps have no table")
 	}
-	if tableOf(learned, driver.F16) != nil {
+	if TableOf(learned, driver.F16) != nil {
 		t.Error("factors that were learned have a table")
 	}
 }
@@ -256,7 +256,8 @@ func TestGPUBCQ(t *testing.T) {
 // checkBCQ multiplies rows of X by binary codes on a GPU, and returns the bits of the result.
 func checkBCQ(t *testing.T, e *Engine, s *driver.Stream, w interface {
 	MatMul(s *driver.Stream, o Operands) error
-}, of *bcq.Matrix, rows int, f BCQFormat, bound float64) []uint16 {
+}, of *bcq.Matrix, rows int, f BCQFormat, bound float64,
+) []uint16 {
 	t.Helper()
 	p := testProduct(of.N, of.K, rows, f.Type, rows%2 == 1)
 	want := conform.NewRowReference(rand.New(rand.NewPCG(4, uint64(rows))), of, p.X, p.Bias, rows, 1, f.Type)

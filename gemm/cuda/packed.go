@@ -69,7 +69,7 @@ func Pack(m weight.Matrix, t driver.DType) (upload func(*Engine) (Packed, error)
 		if !Fuses(m.K, m.Group, t) {
 			return nil, nil
 		}
-		if l := tableOf(m, t); l != nil {
+		if l := TableOf(m, t); l != nil {
 			return Pack(l, t)
 		}
 		tiles, err := repack.BCQ(m)
@@ -86,9 +86,9 @@ func Pack(m weight.Matrix, t driver.DType) (upload func(*Engine) (Packed, error)
 	return nil, nil
 }
 
-// tableOf returns a matrix of binary codes as one of a table, whose kernels are faster, where that stands for the same
+// TableOf returns a matrix of binary codes as one of a table, whose kernels are faster, where that stands for the same
 // numbers and the table is one of numbers of a type; or nil.
-func tableOf(m *bcq.Matrix, t driver.DType) *lut.Matrix {
+func TableOf(m *bcq.Matrix, t driver.DType) *lut.Matrix {
 	l, err := m.LUT()
 	if err != nil {
 		return nil
