@@ -20,7 +20,7 @@ type bcqTest struct {
 	rand   *rand.Rand
 	matrix weight.Matrix
 	tiles  *repack.BCQTiles
-	gather *repack.BCQGather // nil where there is no such kernel
+	gather []*repack.BCQGather // for whole tables and halves, where there are such kernels
 	steps  []func() error
 }
 
@@ -29,7 +29,6 @@ func (f *bcqTest) preparation() []func() error { return f.steps }
 // bcqTest returns the test of format i, to be prepared.
 func (t *cudaSelftest) bcqTest(c *driver.CUDA, i int, f cuda.BCQFormat, seed uint64) *bcqTest {
 	test := &bcqTest{format: f, rand: rand.New(rand.NewPCG(seed, uint64(i)))}
-	half := test.rand.IntN(2) == 1 // of the tables of eight activations
 	test.steps = append(test.steps, func() (err error) {
 		n, k, group := 1+test.rand.IntN(600), 32*(9+test.rand.IntN(60)), f.Group
 		if group == 0 {
@@ -38,23 +37,31 @@ func (t *cudaSelftest) bcqTest(c *driver.CUDA, i int, f cuda.BCQFormat, seed uin
 		m := conform.RandomBCQ(test.rand, n, k, f.Bits, group, f.Scale, i%3 != 2)
 		test.matrix = m
 		test.tiles, err = repack.BCQ(m)
-		if err == nil && f.Scale == weight.F16 {
-			test.gather, err = repack.GatherBCQ(m, half)
+		if err != nil || f.Scale != weight.F16 {
+			return err
 		}
-		return err
+		for _, half := range []bool{false, true} {
+			laid, err := repack.GatherBCQ(m, half)
+			if err != nil {
+				return err
+			}
+			test.gather = append(test.gather, laid)
+		}
+		return nil
 	})
-	for _, k := range slices.Concat(t.engine.BCQKernels(f), gatherKernels(f, half)) {
+	for _, k := range t.bcqKernels(f) {
 		t.compiled(c, &test.steps, k)
 	}
 	return test
 }
 
-// gatherKernels returns the kernels that look a format up in tables of activations, if it has any.
-func gatherKernels(f cuda.BCQFormat, half bool) []driver.Kernel {
-	if f.Scale != weight.F16 {
-		return nil
+// bcqKernels returns the kernels of a format.
+func (t *cudaSelftest) bcqKernels(f cuda.BCQFormat) []driver.Kernel {
+	all := t.engine.BCQKernels(f)
+	if f.Scale == weight.F16 {
+		all = slices.Concat(all, cuda.BCQGatherKernels(f, false), cuda.BCQGatherKernels(f, true))
 	}
-	return cuda.BCQGatherKernels(f, half)
+	return all
 }
 
 // gatherMore is what results may be off by that come through tables of activations, in terms of others: their entries are rounded, too.
@@ -73,8 +80,8 @@ func (t *cudaSelftest) runBCQ(f *bcqTest) (err error) {
 	if err := t.bcqProducts(f, w, "", []int{1, 2 + f.rand.IntN(6), 8, 9 + f.rand.IntN(8), 17 + f.rand.IntN(40)}, conform.Bound(dtype)); err != nil {
 		return err
 	}
-	if f.gather != nil {
-		if err := t.runGather(f); err != nil {
+	for _, laid := range f.gather {
+		if err := t.runGather(f, laid); err != nil {
 			return err
 		}
 	}
@@ -86,14 +93,14 @@ func (t *cudaSelftest) runBCQ(f *bcqTest) (err error) {
 }
 
 // runGather multiplies through tables of activations.
-func (t *cudaSelftest) runGather(f *bcqTest) (err error) {
-	w, err := t.engine.UploadBCQGather(f.gather, f.format.Type)
+func (t *cudaSelftest) runGather(f *bcqTest, laid *repack.BCQGather) (err error) {
+	w, err := t.engine.UploadBCQGather(laid, f.format.Type)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	what := " by tables of activations"
-	if f.gather.Half {
+	if laid.Half {
 		what = " by half tables of activations"
 	}
 	return t.bcqProducts(f, w, what, []int{1, 2, 5}, gatherMore*conform.Bound(f.format.Type))

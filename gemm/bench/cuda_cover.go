@@ -87,7 +87,7 @@ func (t *cudaSelftest) codes(c *driver.CUDA, o *CUDASelftestOptions) []*bcqTest 
 	}
 	var tests []*bcqTest
 	for i, f := range all {
-		kernels := slices.Concat(t.engine.BCQKernels(f), gatherKernels(f, false), gatherKernels(f, true))
+		kernels := t.bcqKernels(f)
 		for _, k := range kernels {
 			t.of[t.key(k)] = true
 		}

@@ -286,7 +286,7 @@ func TestSelftestBCQ(t *testing.T) {
 		if err := s.binaryCodes(context.Background(), s.codes(c, &o), func() {}); err != nil {
 			return err
 		}
-		if len(s.Failures) > 0 || s.Checks != 18 || !(s.WorstErr["f16"] > 1e-5) {
+		if len(s.Failures) > 0 || s.Checks != 24 || !(s.WorstErr["f16"] > 1e-5) {
 			t.Errorf("%d checks, worst error %g, failures %q", s.Checks, s.WorstErr["f16"], s.Failures)
 		}
 		test := s.bcqTest(c, 0, formats[0], 1)
@@ -297,7 +297,8 @@ func TestSelftestBCQ(t *testing.T) {
 		}
 		for i := range test.tiles.Planes[:512] {
 			test.tiles.Planes[i] ^= 0xff
-			test.gather.Planes[i] ^= 0xff
+			test.gather[0].Planes[i] ^= 0xff
+			test.gather[1].Planes[i] ^= 0xff
 		}
 		if err := s.runBCQ(test); err != nil {
 			return err
@@ -308,7 +309,7 @@ func TestSelftestBCQ(t *testing.T) {
 				byTables++
 			}
 		}
-		if byTables != 6 || len(s.Failures) <= byTables {
+		if byTables != 12 || len(s.Failures) <= byTables {
 			t.Errorf("turned bits are found %d times, %d by tables", len(s.Failures), byTables)
 		}
 		return nil
@@ -434,7 +435,7 @@ func checkCoverage(t *testing.T, c *driver.CUDA) {
 			sources = append(sources, name)
 		}
 		slices.Sort(sources)
-		want := []string{"bcqplanes", "bcqrows", "lutbytes", "lutcolumns", "lutdense", "lutfp8", "lutgemm", "lutmany", "lutrows", "lutsparse", "lutwide", "sparserows"}
+		want := []string{"bcqgather", "bcqplanes", "bcqrows", "lutbytes", "lutcolumns", "lutdense", "lutfp8", "lutgemm", "lutmany", "lutrows", "lutsparse", "lutwide", "sparserows"}
 		if diff := cmp.Diff(want, slices.Compact(slices.Clone(sources))); diff != "" {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}
