@@ -90,9 +90,7 @@ With --kind bcq random weights are binary codes, of 1 to 8 bits. By --kernel
 planes their bits are multiplied on tensor cores, as those of models are; by
 gather:full and gather:half, for comparison, bytes of them look up tables of
 eight activations, or halves of such tables, as LUT-GEMM has it. With --kind
-lut24 two of every four columns are kept (lutq help sparse), which the cpu
-multiplies as dense weights. Layers of MODEL are timed in their own kind, binary
-codes on cuda as tables where one stands for the same numbers.
+lut24 two of every four columns are kept (lutq help sparse): dense on the cpu.
 
 --selftest runs kernels that have every pair of what all are compiled for, =all
 all, =3/4 the third of four shares, =sources each source once. --summary times

@@ -233,7 +233,7 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 
 // compile compiles what products by random tables take, of all shapes and widths together to keep all processors busy.
 func (b *cudaBench) compile() {
-	if b.Kind != "" || len(b.Lookups) > 0 || b.NoTune || len(b.Shapes) == 0 {
+	if b.Kind != "" || len(b.Lookups) > 0 || len(b.Shapes) == 0 {
 		return
 	}
 	if b.Doing != nil {
