@@ -31,6 +31,9 @@ var hostNumbersSource string
 //go:embed host_run.h
 var hostRunSource string
 
+//go:embed host_watch.h
+var hostWatchSource string
+
 //go:embed host_main.h
 var hostMainSource string
 
@@ -119,7 +122,7 @@ var hostRun = sync.OnceValues(func() ([]byte, error) {
 	}
 	defer os.RemoveAll(dir)
 	object := filepath.Join(dir, "run.o")
-	if err := compileHost(compiler, hostNumbersSource+hostSource+hostRunSource+hostMainSource, object, "-O2", "-c"); err != nil {
+	if err := compileHost(compiler, hostNumbersSource+hostSource+strings.Replace(hostRunSource, "WATCH\n", hostWatchSource, 1)+hostMainSource, object, "-O2", "-c"); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(object)
@@ -140,7 +143,17 @@ func compileModule(compiler, source string, defines []string, to string, options
 		return err
 	}
 	defer os.Remove(object)
-	return compileHost(compiler, hostSource+kernels, to, append([]string{"-O1", "-static-libstdc++", "-static-libgcc", object}, options...)...)
+	// The detector of races of the compiler is not linked: host_watch.h takes its place.
+	watched := to + ".watched.o"
+	defer os.Remove(watched)
+	if err := compileHost(compiler, hostSource+kernels, watched, "-O1", "-c", "-fsanitize=thread"); err != nil {
+		return err
+	}
+	c := exec.Command(compiler, append([]string{watched, object, "-static-libstdc++", "-static-libgcc", "-o", to}, options...)...)
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
 }
 
 func hostDefines(arch int, defines []string) []string {

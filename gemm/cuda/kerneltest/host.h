@@ -159,6 +159,9 @@ void mbarrier_arrive_expect_tx_shared_b64(unsigned long long& state, uint32_t at
 void mbarrier_try_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd);
 void mbarrier_test_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd);
 void fence_mbarrier_init_release_cluster();
+void fence_proxy_async();
+void fence_proxy_async_shared_cta();
+void fence_proxy_async_global();
 
 void prmt_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t selector);
 void lop3_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t c, uint32_t table);

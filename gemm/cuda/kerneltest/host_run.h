@@ -6,6 +6,7 @@
 // as a wrong result. Shared memory begins as NaNs. What goes wrong ends the process.
 
 #include <setjmp.h>
+#include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -21,10 +22,12 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <tuple>
+#include <unordered_map>
 #include <vector>
 
 Dim threadIdx, blockIdx, blockDim, gridDim;
+
+extern "C" uint8_t __start_shared_memory[], __stop_shared_memory[];  // the linker's
 
 namespace host {
 
@@ -68,6 +71,7 @@ struct Collective {
     const char* name;
     uint32_t of;  // threads: a warp's, a warpgroup's, or the block's, which are MOST_THREADS
     void (*run)(Thread* threads, uint32_t n);
+    bool orders;  // what they did before in memory and what they do behind
 };
 
 struct Thread {
@@ -130,6 +134,9 @@ struct Phase {
 };
 static const Collective phase_end = {"the end of a phase", MOST_THREADS, nullptr};
 static bool has_ended(const Phase&);
+static void hear_of(uint32_t thread, const Phase&);
+static void meet_in_memory(uint32_t first, uint32_t n);
+static void watch_block();
 static bool copy_late();
 
 struct Block {
@@ -155,6 +162,7 @@ struct Block {
         }
         if (!c) return;
         c->run(&threads[first], n);
+        if (c->orders) meet_in_memory(first, n);
         for (uint32_t i = first; i < first + n; i++) threads[i].at = nullptr;
     }
 
@@ -194,6 +202,7 @@ struct Block {
             threadIdx.x = i;
             waiting = true;
             if (!has_ended(threads[i].as<Phase>())) continue;
+            hear_of(i, threads[i].as<Phase>());
             threads[i].at = nullptr;
             any = true;
         }
@@ -237,16 +246,29 @@ static uint8_t* written_at(uint32_t address, uint32_t bytes) {
     return dynamic_shared + (address - shared_first);
 }
 
+}  // namespace host
+WATCH
+namespace host {
+
+// read_at is shared_at, for a thread.
+template <class T>
+static const T* read_at(uint32_t address, uint32_t thread) {
+    const T* p = shared_at<T>(address);
+    on_shared(thread, address - shared_first, sizeof(T), READS);
+    return p;
+}
+
 // ---- collectives ----
 
-static const Collective barrier = {"a barrier", MOST_THREADS, [](Thread*, uint32_t) {}};
+static const Collective barrier = {"a barrier", MOST_THREADS, [](Thread*, uint32_t) {}, true};
 static const Collective barrier_or = {"a barrier with a vote", MOST_THREADS, [](Thread* t, uint32_t n) {
     int any = 0;
     for (uint32_t i = 0; i < n; i++) any |= !t[i].done && t[i].as<int>();
     for (uint32_t i = 0; i < n; i++)
         if (!t[i].done) t[i].as<int>() = any != 0;
-}};
-static const Collective warp_barrier = {"a warp's barrier", WARP, [](Thread*, uint32_t) {}};
+}, true};
+static const Collective warp_barrier = {"a warp's barrier", WARP, [](Thread*, uint32_t) {}, true};
+static const Collective registers = {"setmaxnreg", WARP, [](Thread*, uint32_t) {}};
 
 struct Shuffle {
     uint64_t from, to;
@@ -340,7 +362,9 @@ static const Collective store_turned = {"stmatrix", WARP, [](Thread* t, uint32_t
     for (uint32_t lane = 0; lane < WARP; lane++) {
         uint16_t column[8];
         for (uint32_t row = 0; row < 8; row++) column[row] = t[4 * row + lane % 8 / 2].as<Turned>().v[lane / 8] >> lane % 2 * 16;
-        memcpy(written_at(t[lane].as<Turned>().to, 16), column, 16);
+        const uint32_t to = t[lane].as<Turned>().to;
+        memcpy(written_at(to, 16), column, 16);
+        on_shared(index_of(&t[lane]), to - shared_first, 16, WRITES);
     }
 }};
 
@@ -363,6 +387,13 @@ static void multiply_group(Thread* threads) {
         for (uint32_t k = 0; k < deep; k++) {
             const uint32_t at = first + c * 128 + k * size, from = at ^ (at >> 7 & 7) << 4;
             b[c * deep + k] = value(size == 1 ? *shared_at<uint8_t>(from) : *shared_at<uint16_t>(from));
+            if (from % 16 != 0) continue;
+            for (uint32_t i = 0; i < WARPGROUP; i += WARP) {
+                const uint32_t thread = index_of(&threads[i]), place = from - shared_first;
+                after_writes(thread, place, 16, "multiplies by");
+                seen_apart(thread, place, 16, "multiplies by");
+                now_read(thread, place, 16);
+            }
         }
     for (uint32_t i = 0; i < WARPGROUP; i++) {
         const Product& m = threads[i].products[0];
@@ -408,7 +439,7 @@ static void load_tiles(Thread* threads, uint32_t) {
     struct alignas(16) Row { std::array<uint16_t, 8> at; };
     for (uint32_t lane = 0; lane < WARP; lane++) {
         threadIdx.x = threadIdx.x / WARP * WARP + lane;
-        rows[lane / 8][lane % 8] = shared_at<Row>(threads[lane].as<Tiles>().row)->at;
+        rows[lane / 8][lane % 8] = read_at<Row>(threads[lane].as<Tiles>().row, index_of(&threads[lane]))->at;
     }
     for (uint32_t lane = 0; lane < WARP; lane++) {
         const uint32_t g = lane / 4, t = lane % 4;
@@ -467,6 +498,7 @@ static void wait_copies(uint32_t groups) {
             continue;
         }
         do_copy(c);
+        on_shared(index_of(self), c.to - shared_first, 16, WRITES);  // and no sooner
     }
     self->copies = left;
 }
@@ -479,8 +511,15 @@ struct Phases {
 };
 constexpr uint16_t BEGUN = 0xba55;
 
-// Bytes that are still to be copied until a phase can end, by where it is.
-static std::map<uint32_t, int64_t> to_copy;
+// Counted is what else is known of phases.
+struct Counted {
+    uint32_t actor;  // that makes copies which a phase counts
+    uint32_t thread;  // that has begun them
+    bool shown;       // to copies
+    int64_t to_copy;  // bytes, until the phase can end
+    Heard arrived, ended;  // what threads had heard of that have arrived, and those by the end of the last phase
+};
+static std::map<uint32_t, Counted> counted;  // by where they are
 
 static Phases& phases_at(uint32_t address) {
     Phases& p = *(Phases*)shared_at<uint64_t>(address);
@@ -488,10 +527,19 @@ static Phases& phases_at(uint32_t address) {
     return p;
 }
 
+// counts fails unless the thread has heard that phases have begun.
+static void counts(uint32_t address) {
+    phases_at(address);
+    after_writes(index_of(self), address - shared_first, 8, "counts phases at");
+}
+
 // settle ends a phase that nothing is missing to.
 static void settle(uint32_t at) {
     Phases& p = phases_at(at);
-    if (p.left == 0 && to_copy[at] == 0) p.left = p.count, p.number++;
+    Counted& c = counted[at];
+    if (p.left != 0 || c.to_copy != 0) return;
+    p.left = p.count, p.number++;
+    add(c.ended, c.arrived);
 }
 
 static bool late;  // whether what is asynchronous is done as late as it may, or at once
@@ -499,7 +547,7 @@ static bool late;  // whether what is asynchronous is done as late as it may, or
 // Copies of which a phase is told, as they are under way.
 static std::deque<std::function<void()>> told;
 
-static void tell(std::function<void()> copies) {
+static void do_later(std::function<void()> copies) {
     told.push_back(copies);
     if (!late) copy_late();
 }
@@ -531,6 +579,7 @@ void product(uint32_t columns, Number type, const Operand* operands) {
 }
 
 static bool has_ended(const Phase& phase) { return phases_at(phase.at).number % 2 != phase.odd; }
+static void hear_of(uint32_t thread, const Phase& phase) { add(watched[thread].heard, counted[phase.at].ended); }
 
 uint64_t shuffled(uint64_t v, uint32_t lane) {
     Shuffle s = {v, 0, lane};
@@ -562,11 +611,13 @@ uint32_t __reduce_min_sync(uint32_t mask, uint32_t v) { return ~__reduce_max_syn
 void __threadfence() {}
 uint32_t atomicMax(uint32_t* p, uint32_t v) {
     const uint32_t old = *p;
+    host::on_access(p, 4, host::CHANGES);
     *p = max(old, v);
     return old;
 }
 uint32_t atomicAdd(uint32_t* p, uint32_t v) {
     const uint32_t before = *p;
+    host::on_access(p, 4, host::CHANGES);
     *p += v;
     return before;
 }
@@ -590,15 +641,15 @@ void prefetch_global_L2(const void* p) { (void)*(const volatile uint8_t*)p; }  /
 void cvta_to_shared_u64(unsigned long long& a, const void* p) {
     a = (const uint8_t*)p - host::dynamic_shared + host::shared_first;
 }
-void ld_shared_u32(uint32_t& v, uint32_t address) { v = *host::shared_at<uint32_t>(address); }
+void ld_shared_u32(uint32_t& v, uint32_t address) { v = *host::read_at<uint32_t>(address, host::index_of(host::self)); }
 void ld_shared_v2_u32(uint32_t& lo, uint32_t& hi, uint32_t address) {
-    const uint64_t v = *host::shared_at<uint64_t>(address);
+    const uint64_t v = *host::read_at<uint64_t>(address, host::index_of(host::self));
     lo = (uint32_t)v;
     hi = v >> 32;
 }
 
 void ld_shared_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, uint32_t address) {
-    const auto v = *host::shared_at<std::array<uint32_t, 4>>(address);
+    const auto v = *host::read_at<std::array<uint32_t, 4>>(address, host::index_of(host::self));
     a = v[0], b = v[1], c = v[2], d = v[3];
 }
 #define LDMATRIX(NAME, COLLECTIVE)                                                                   \
@@ -613,10 +664,14 @@ LDMATRIX(ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16, load_columns)
 void cp_async_cg_shared_global(uint32_t to, const void* from, uint32_t size, uint32_t bytes) {
     host::after_wait();
     if (size != 16 || bytes > 16 || (uint64_t)from % 16 != 0) host::fail("copies %u of %u bytes from %p", bytes, size, from);
+    host::written_at(to, 16);
+    host::on_shared(host::index_of(host::self), to - host::shared_first, 16, host::WRITES);
     host::self->copies.push_back({host::self->copy_groups, to, bytes, from});
 }
 void cp_async_cg_shared_global_L2_128B(uint32_t to, const void* from, uint32_t size) {
     if (size != 16 || (uint64_t)from % 16 != 0) host::fail("copies %u bytes from %p", size, from);
+    host::written_at(to, 16);
+    host::on_shared(host::index_of(host::self), to - host::shared_first, 16, host::WRITES);
     host::self->copies.push_back({host::self->copy_groups, to, 16, from});
 }
 void st_global_v4_u32(void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
@@ -624,52 +679,82 @@ void st_global_v4_u32(void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     if ((uint64_t)p % 16 != 0) host::fail("writes 16 bytes at %p, which is not a multiple", p);
     const uint32_t v[4] = {a, b, c, d};
     memcpy(p, v, 16);
+    host::on_access(p, 16, host::WRITES);
 }
 void cp_async_commit_group() { host::self->copy_groups++; }
 void cp_async_wait_group(uint32_t groups) { host::wait_copies(groups); }
 
 void mbarrier_init_shared_b64(uint32_t at, uint32_t count) {
     *(host::Phases*)host::shared_at<uint64_t>(at) = {host::BEGUN, (uint16_t)count, (uint16_t)count, 0};
+    const uint32_t thread = host::index_of(host::self);
+    host::on_shared(thread, at - host::shared_first, 8, host::WRITES);
+    host::counted[at] = {(uint32_t)host::counted.size(), thread};
+    if (host::counted.size() > host::MOST_PHASES) host::fail("phases in more than %u places", host::MOST_PHASES);
 }
 void mbarrier_arrive_shared_b64(unsigned long long& state, uint32_t at) {
-    host::Phases& p = host::phases_at(at);
-    state = p.number;
+    host::counts(at);
+    state = host::phases_at(at).number;
+    host::tell(host::counted[at].arrived, host::index_of(host::self));
     host::arrive(at);
 }
 void mbarrier_arrive_expect_tx_shared_b64(unsigned long long& state, uint32_t at, uint32_t bytes) {
-    host::to_copy[at] += bytes;
+    host::counted[at].to_copy += bytes;
     mbarrier_arrive_shared_b64(state, at);
 }
-void fence_mbarrier_init_release_cluster() {}
+void fence_mbarrier_init_release_cluster() {
+    for (auto& c : host::counted) c.second.shown |= c.second.thread == host::index_of(host::self);
+}
+void fence_proxy_async() {
+    host::fence_proxies();
+    fence_mbarrier_init_release_cluster();
+}
+void fence_proxy_async_shared_cta() { fence_proxy_async(); }
+void fence_proxy_async_global() { host::fence_proxies(); }
 void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t phase) {
     host::after_wait();
     if (bytes == 0 || bytes % 16 != 0 || (uint64_t)from % 16 != 0 || to % 16 != 0) host::fail("copies %u bytes from %p to %u", bytes, from, to);
-    host::phases_at(phase);
-    host::tell([=] {
-        for (uint32_t i = 0; i < bytes; i += 16) memcpy(host::written_at(to + i, 16), (const uint8_t*)from + i, 16);
-        host::to_copy[phase] -= bytes;
+    host::counts(phase);
+    host::Counted& c = host::counted[phase];
+    if (!c.shown) host::fail("copies for phases at %u, which have not been shown to copies", phase);
+    const uint32_t thread = host::index_of(host::self), place = to - host::shared_first;
+    for (uint32_t i = 0; i < bytes; i += 16) host::written_at(to + i, 16);
+    host::after_writes(thread, place, bytes, "copies to");
+    host::after_reads(thread, place, bytes, "copies to");
+    host::seen_apart(thread, place, bytes, "copies to");
+    host::seen_apart_far(thread, from, bytes);
+    c.arrived.all[c.actor] = ++host::now;
+    host::now_written(place, bytes, {host::now, (uint16_t)c.actor, true, false});
+    host::do_later([=] {
+        memcpy(host::written_at(to, 16), from, bytes);
+        host::counted[phase].to_copy -= bytes;
         host::settle(phase);
     });
 }
 void cp_async_mbarrier_arrive_noinc_shared_b64(uint32_t at) {
     const auto copies = host::self->copies;
     host::self->copies.clear();
-    host::phases_at(at);
-    host::tell([=] {
+    host::counts(at);
+    for (const host::Copy& c : copies) host::on_shared(host::index_of(host::self), c.to - host::shared_first, 16, host::WRITES);
+    host::tell(host::counted[at].arrived, host::index_of(host::self));
+    host::do_later([=] {
         for (const host::Copy& c : copies) host::do_copy(c);
         host::arrive(at);
     });
 }
 void mbarrier_try_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd) {
     host::Phase phase = {at, odd};
+    host::counts(at);
     host::meet(host::phase_end, &phase);  // or it would be asked for ever
     ended = 1;
 }
 void mbarrier_test_wait_parity_shared_b64(uint32_t& ended, uint32_t at, uint32_t odd) {
-    if (host::hopper)
+    if (host::hopper) {
+        host::counts(at);
         ended = host::has_ended({at, odd});
-    else
+        if (ended) host::hear_of(host::index_of(host::self), {at, odd});
+    } else {
         mbarrier_try_wait_parity_shared_b64(ended, at, odd);  // which is not there, so that it is asked again and again
+    }
 }
 
 void prmt_b32(uint32_t& d, uint32_t a, uint32_t b, uint32_t selector) {
@@ -732,8 +817,8 @@ void wgmma_commit_group_sync_aligned() {
     host::self->fenced = false;
 }
 void wgmma_wait_group_sync_aligned(uint32_t groups) { host::meet(host::product_end, &groups); }
-void setmaxnreg_inc_sync_aligned_u32(uint32_t) { host::meet(host::warp_barrier, nullptr); }
-void setmaxnreg_dec_sync_aligned_u32(uint32_t) { host::meet(host::warp_barrier, nullptr); }
+void setmaxnreg_inc_sync_aligned_u32(uint32_t) { host::meet(host::registers, nullptr); }
+void setmaxnreg_dec_sync_aligned_u32(uint32_t) { host::meet(host::registers, nullptr); }
 
 void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     host::Turned t = {to, {a, b, c, d}};
@@ -775,8 +860,6 @@ void griddepcontrol_wait() { host::self->waited = true; }
 
 // ---- launches ----
 
-extern "C" uint8_t __start_shared_memory[], __stop_shared_memory[];  // the linker's
-
 namespace host {
 
 // Launch is how a kernel runs.
@@ -801,11 +884,14 @@ static void run(const Kernel& kernel, const Launch& launch, void** values) {
     shared_bytes = launch.shared;
     programmatic = launch.programmatic;
     late = launch.reverse == 0;
+    written_far.clear();
+    if (!stacks) stacks = (uint8_t*)mmap(nullptr, MOST_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stacks == MAP_FAILED) fail("no memory for stacks");
     for (uint32_t i = 0; i < n; i++) {
         ucontext_t& c = threads[i].context;
         if (c.uc_stack.ss_sp) continue;
         getcontext(&c);
-        c.uc_stack.ss_sp = malloc(STACK);
+        c.uc_stack.ss_sp = stacks + i * STACK;
         c.uc_stack.ss_size = STACK;
         makecontext(&c, live, 0);
     }
@@ -814,7 +900,8 @@ static void run(const Kernel& kernel, const Launch& launch, void** values) {
             for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++) {
                 memset(__start_shared_memory, 0xff, __stop_shared_memory - __start_shared_memory);
                 memset(dynamic_shared, 0xff, shared_bytes + SHARED_BESIDE);
-                to_copy.clear();
+                counted.clear();
+                watch_block();
                 Block{n, launch.reverse != 0}.run();
                 for (size_t i = shared_bytes; i < shared_bytes + SHARED_BESIDE; i++)
                     if (dynamic_shared[i] != 0xff) fail("wrote at %zu of %zu bytes of shared memory", i, shared_bytes);

@@ -25,6 +25,11 @@ extern __shared__ __align__(128) u8 shared[];
     }
 KERNEL(turns, ((u32*)shared)[threadIdx.x] = x[i]; __syncthreads(); y[i] = ((u32*)shared)[63 - threadIdx.x];)
 KERNEL(races, ((u32*)shared)[threadIdx.x] = x[i]; y[i] = ((u32*)shared)[63 - threadIdx.x];)
+KERNEL(races_back, u32 v = ((u32*)shared)[63 - threadIdx.x]; __syncwarp(); ((u32*)shared)[threadIdx.x] = x[i]; y[i] = v;)
+KERNEL(races_in_warps, ((u32*)shared)[threadIdx.x] = x[i]; y[i] = ((u32*)shared)[threadIdx.x ^ 1];)
+KERNEL(races_in_static, __shared__ u32 last; last = x[i]; __syncthreads(); y[i] = last;)
+KERNEL(halves, ((u16*)shared)[threadIdx.x] = (u16)x[i]; __syncthreads(); y[i] = ((u16*)shared)[63 - threadIdx.x];
+    __syncthreads(); shared[threadIdx.x] = (u8)x[i]; __syncwarp(); y[i] += shared[threadIdx.x ^ 1];)
 KERNEL(shuffles, y[i] = __shfl_xor_sync(0xffffffff, x[i], 5);)
 KERNEL(takes, y[i] = __shfl_sync(0xffffffff, x[i], i % 32 * 3 + 1);)
 KERNEL(votes, y[i] = __syncthreads_or(x[i] == 77);)
@@ -34,7 +39,7 @@ KERNEL(traps, if (i == 70) __trap();)
 KERNEL(far, y[1 << 20] = 1;)
 KERNEL(beside, y[n + 1] = 1;)
 KERNEL(before, y[-1] = 1;)
-KERNEL(shared_beside, shared[264] = 1;)
+KERNEL(shared_beside, if (threadIdx.x == 0) shared[264] = 1;)
 KERNEL(shifts, y[i] = 1u << n;)
 KERNEL(unaligned, u32 v[2]; asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(x + 1));)
 
@@ -100,7 +105,9 @@ extern __shared__ __align__(128) u8 shared[];
 #define FENCE asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #define COMMIT asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #define WAIT(left) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
-#define PHASES(count) if (threadIdx.x == 0) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(1024), "r"(count) : "memory"); } __syncthreads();
+#define PHASES(count) if (threadIdx.x == 0) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(1024), "r"(count) : "memory"); SHOW } __syncthreads();
+#define SHOW asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#define PROXIES asm volatile("fence.proxy.async;" ::: "memory");
 #define EXPECT(bytes) { u64 s; asm volatile("mbarrier.arrive.expect_tx.shared.b64 %0, [%1], %2;" : "=l"(s) : "r"(1024), "r"(bytes) : "memory"); }
 #define BULK(bytes) asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(2048), "l"(x), "r"(bytes), "r"(1024) : "memory");
 #define AWAIT(odd) { u32 ended; do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" \
@@ -114,8 +121,23 @@ extern __shared__ __align__(128) u8 shared[];
 
 KERNEL(products, FILL FENCE PRODUCT(B(0, 1, 64)) PRODUCT(B(32, 1, 64)) COMMIT WAIT(0))
 KERNEL(products_apart, FILL FENCE PRODUCT(B(0, 1, 64)) COMMIT FENCE PRODUCT(B(32, 1, 64)) COMMIT WAIT(1) WAIT(0))
-KERNEL(told, PHASES(128) COPY TELL AWAIT(0) FENCE PRODUCT(B(0, 1, 64)) PRODUCT(B(32, 1, 64)) COMMIT WAIT(0))
+KERNEL(told, PHASES(128) COPY TELL AWAIT(0) PROXIES FENCE PRODUCT(B(0, 1, 64)) PRODUCT(B(32, 1, 64)) COMMIT WAIT(0))
 KERNEL(sooner, PHASES(1) if (threadIdx.x == 0) { EXPECT(8192) BULK(8192) } FENCE PRODUCT(B(0, 1, 64)) PRODUCT(B(32, 1, 64)) COMMIT WAIT(0) AWAIT(0))
+KERNEL(not_shown, if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(1024), "r"(1) : "memory"); __syncthreads();
+    if (threadIdx.x == 0) { EXPECT(8192) BULK(8192) } AWAIT(0))
+KERNEL(not_heard_of, if (threadIdx.x == 0) { asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(1024), "r"(1) : "memory"); SHOW EXPECT(8192) BULK(8192) } __syncwarp(); AWAIT(0))
+KERNEL(told_unfenced, PHASES(128) COPY TELL AWAIT(0) FENCE PRODUCT(B(0, 1, 64)) COMMIT WAIT(0))
+KERNEL(refilled, FILL FENCE PRODUCT(B(0, 1, 64)) PRODUCT(B(32, 1, 64)) COMMIT if (threadIdx.x == 0) { EXPECT(8192) BULK(8192) } WAIT(0) AWAIT(1))
+#define SET if (threadIdx.x == 0) *(u16*)(shared + 1024) = 0x3c00;
+KERNEL(set, FILL __syncthreads(); SET PROXIES __syncthreads(); FENCE PRODUCT(B(0, 1, 64)) COMMIT WAIT(0))
+KERNEL(set_fenced_behind, FILL __syncthreads(); SET __syncthreads(); PROXIES FENCE PRODUCT(B(0, 1, 64)) COMMIT WAIT(0))
+KERNEL(set_unfenced, FILL __syncthreads(); SET __syncthreads(); FENCE PRODUCT(B(0, 1, 64)) COMMIT WAIT(0))
+KERNEL(set_fenced_before, FILL __syncthreads(); PROXIES SET __syncthreads(); FENCE PRODUCT(B(0, 1, 64)) COMMIT WAIT(0))
+KERNEL(set_fenced_by_others, FILL __syncthreads(); SET if (threadIdx.x != 0) { PROXIES } __syncthreads(); FENCE PRODUCT(B(0, 1, 64)) COMMIT WAIT(0))
+KERNEL(set_sooner, PHASES(1) SET if (threadIdx.x == 0) { EXPECT(8192) BULK(8192) } AWAIT(0))
+KERNEL(far, PHASES(1) if (threadIdx.x == 0) { *(u16*)x = 0; PROXIES EXPECT(8192) BULK(8192) } AWAIT(0))
+KERNEL(far_unfenced, PHASES(1) if (threadIdx.x == 0) { *(u16*)x = 0; EXPECT(8192) BULK(8192) } AWAIT(0))
+KERNEL(far_fenced_by_others, PHASES(1) if (threadIdx.x == 127) *(u16*)x = 0; else { PROXIES } __syncthreads(); if (threadIdx.x == 0) { EXPECT(8192) BULK(8192) } AWAIT(0))
 KERNEL(not_waited_for, FILL FENCE PRODUCT(B(0, 1, 64)) PRODUCT(B(32, 1, 64)) COMMIT WAIT(1) WAIT(1) float e = d[0]; WAIT(0) d[0] = e;)
 KERNEL(not_swizzled, FILL FENCE PRODUCT(B(0, 0, 64)) COMMIT WAIT(0))
 KERNEL(other_pitch, FILL FENCE PRODUCT(B(0, 1, 32)) COMMIT WAIT(0))
@@ -182,27 +204,44 @@ func TestHostGroups(t *testing.T) {
 		{"not_fenced", "a product without a fence before"},
 		{"left", "ends while products are under way"},
 		{"others", "another product than others of its warpgroup"},
+		{"sooner", "a race: multiplies by 2048 of shared memory, which a copy has written"},
+		{"refilled", "a race: "},
+		{"not_shown", "copies for phases at 1024, which have not been shown to copies"},
+		{"not_heard_of", "a race: counts phases at 1024 of shared memory"}, // in reverse, none have begun
+		{"told_unfenced", "multiplies by 2048 of shared memory, which thread 0 has written, without a fence"},
+		{"set", "runs"},
+		{"set_fenced_behind", "runs"},
+		{"set_unfenced", "multiplies by 2048 of shared memory, which thread 0 has written, without a fence"},
+		{"set_fenced_before", "multiplies by 2048 of shared memory, which thread 0 has written, without a fence"},
+		{"set_fenced_by_others", "multiplies by 2048 of shared memory, which thread 0 has written, without a fence"},
+		{"set_sooner", "copies to 2048 of shared memory, which thread 0 has written, without a fence"},
+		{"far", "runs"},
+		{"far_unfenced", "which thread 0 of some block has written, without a fence"},
+		{"far_fenced_by_others", "which thread 127 of some block has written, without a fence"},
 		{"too_few_bytes", "waits for a phase that does not end"},
 		{"odd_bytes", "copies 8 bytes"},
 	} {
 		for _, reverse := range []bool{false, true} {
 			got, err := launch(test.kernel, reverse, 4*len(want))
 			switch {
+			case test.err == "runs":
+				if err != nil {
+					t.Errorf("%s: %v", test.kernel, err)
+				}
 			case test.err == "" && err != nil:
 				t.Errorf("%s: %v", test.kernel, err)
 			case test.err == "" && !slices.Equal(got, driver.Bytes(want)):
 				t.Errorf("%s: another product", test.kernel)
+			case test.kernel == "not_heard_of" && reverse && err != nil && strings.Contains(err.Error(), "no phases have begun"):
 			case test.err != "" && !(test.kernel == "left" && reverse) && (err == nil || !strings.Contains(err.Error(), test.err)):
 				t.Errorf("%s: got error %v, want %q", test.kernel, err, test.err)
 			}
 		}
 	}
-	for _, kernel := range []string{"sooner", "not_waited_for"} {
-		early, err := launch(kernel, true, 4*len(want))
-		late, err2 := launch(kernel, false, 4*len(want))
-		if err != nil || err2 != nil || slices.Equal(early, late) {
-			t.Errorf("%s: the same at once and late, or errors %v, %v", kernel, err, err2)
-		}
+	early, err := launch("not_waited_for", true, 4*len(want))
+	late, err2 := launch("not_waited_for", false, 4*len(want))
+	if err != nil || err2 != nil || slices.Equal(early, late) {
+		t.Errorf("the same at once and late, or errors %v, %v", err, err2)
 	}
 
 	l.Block.X = 32
@@ -266,6 +305,11 @@ func TestHostThreads(t *testing.T) {
 		{"not_begun", nil, "no phases have begun at 256 of shared memory"},
 		{"diverges", nil, "thread 7: is at a barrier where others are at a warp's barrier"},
 		{"leaves", nil, "thread 40: ended where others are at a warp's barrier"},
+		{"halves", func(i uint32) uint32 { return i/64*64 + 63 - i%64 + (i ^ 1) }, ""},
+		{"races", nil, "a race: writes 128 of shared memory, which thread 31 has read"},
+		{"races_back", nil, "a race: reads 124 of shared memory, which thread 31 has written"},
+		{"races_in_warps", nil, "a race: writes 4 of shared memory, which thread 0 has read"},
+		{"races_in_static", nil, "a race: writes 0 of static shared memory, which thread 0 has written"},
 		{"traps", nil, "block (1, 0), thread 6: trap"},
 		{"far", nil, "where no memory is"},
 		{"beside", nil, "wrote at 772 of 772 bytes"},
@@ -295,18 +339,6 @@ func TestHostThreads(t *testing.T) {
 				}
 			}
 		}
-	}
-
-	// Without its barrier a kernel finds what the order of threads leaves there.
-	var results [2][]uint32
-	for i, reverse := range []bool{false, true} {
-		var m Memory
-		y, from := m.Upload(make([]byte, 4*n)), m.Upload(driver.Bytes(x))
-		h.Launch(t, &m, "races", driver.Launch{Grid: driver.Dim{X: n / 64}, Block: driver.Dim{X: 64}, Shared: 264}, reverse, y, from, n)
-		results[i] = words(m.Read(y))
-	}
-	if slices.Equal(results[0], results[1]) {
-		t.Error("a missing barrier makes no difference")
 	}
 
 	var m Memory
