@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/calib/decode"
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
+	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -108,7 +109,7 @@ func TestFixed(t *testing.T) {
 					m        *model.Model
 					at, most float64
 				}{{m, 1e-6, 1e-3}, {exact, 0, 1e-5}} {
-					want := window(t, test.m, tokens)
+					want := opstest.Logits(t, test.m, tokens)
 					s := session(t, test.m, decode.Options{Context: len(tokens)})
 					worst := 0.0
 					for i, got := range forced(t, s, 0, tokens, 20) {

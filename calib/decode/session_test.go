@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/calib/decode"
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
+	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/gemm/cpu"
 )
@@ -45,23 +46,6 @@ func session(t testing.TB, m *model.Model, o decode.Options) *decode.Session {
 	}
 	t.Cleanup(s.Close)
 	return s
-}
-
-// window returns all logits of a window.
-func window(t testing.TB, m *model.Model, tokens []int) []float32 {
-	t.Helper()
-	h, err := m.Hidden(context.Background(), tokens)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := m.Ops().Floats(len(tokens) * m.Vocab())
-	defer m.Ops().Free(l)
-	if err := m.Logits(l, h, len(tokens)); err != nil {
-		t.Fatal(err)
-	}
-	dst := make([]float32, l.Len())
-	m.Ops().Read(dst, l)
-	return dst
 }
 
 // apart is the distance of two vectors relative to the length of the second.
@@ -100,7 +84,7 @@ func TestFamilies(t *testing.T) {
 			dir := t.TempDir()
 			g.Write(t, dir)
 			m := open(t, dir)
-			want := window(t, m, g.Tokens)
+			want := opstest.Logits(t, m, g.Tokens)
 			for _, o := range []struct{ prompt, chunk int }{{1, 0}, {len(g.Tokens), 7}, {len(g.Tokens) / 2, 5}} {
 				// The other slots hold something else before, behind and beside it.
 				s := session(t, m, decode.Options{Slots: 3, Context: len(g.Tokens), Chunk: o.chunk})
@@ -127,7 +111,7 @@ func TestLong(t *testing.T) {
 	for i := range tokens {
 		tokens[i] = (i*i*31 + 7*i) % m.Vocab()
 	}
-	want := window(t, m, tokens)
+	want := opstest.Logits(t, m, tokens)
 	s := session(t, m, decode.Options{Context: len(tokens), Chunk: 200})
 	for i, got := range forced(t, s, 0, tokens, 650) {
 		at := (649 + i) * m.Vocab()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lutq/lutq/calib/decodebench"
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
@@ -212,7 +213,7 @@ func testMixtureSteps(t *testing.T, o *Ops, i, length int, cases []mixtureCase, 
 		var logits [][]float32
 		for slot := range slices.Max(texts) {
 			tokens = append(tokens, mixtureText(slot, length, d.Vocab))
-			logits = append(logits, windowLogits(t, m, tokens[slot]))
+			logits = append(logits, opstest.Logits(t, m, tokens[slot]))
 		}
 		_, routers := routedLogits(t, c, d, false, tokens...)
 		for _, n := range texts {
@@ -247,22 +248,6 @@ func testMixtureSteps(t *testing.T, o *Ops, i, length int, cases []mixtureCase, 
 func margin(v []float32) float32 {
 	s := slices.Sorted(slices.Values(v))
 	return s[len(s)-1] - s[len(s)-2]
-}
-
-func windowLogits(t *testing.T, m *model.Model, tokens []int) []float32 {
-	t.Helper()
-	h, err := m.Hidden(context.Background(), tokens)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := m.Ops().Floats(len(tokens) * m.Vocab())
-	defer m.Ops().Free(l)
-	if err := m.Logits(l, h, len(tokens)); err != nil {
-		t.Fatal(err)
-	}
-	v := make([]float32, l.Len())
-	m.Ops().Read(v, l)
-	return v
 }
 
 // mixtureSteps returns the logits of texts side by side, of recorded steps.

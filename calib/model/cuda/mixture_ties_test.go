@@ -7,6 +7,7 @@ import (
 
 	"github.com/lutq/lutq/calib/decodebench"
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
@@ -153,7 +154,7 @@ func routedLogits(t *testing.T, c mixtureCase, d *arch.Decoder, rounds bool, tex
 	defer m.Close()
 	for _, text := range texts {
 		ops.logits = nil
-		logits = append(logits, windowLogits(t, m, text))
+		logits = append(logits, opstest.Logits(t, m, text))
 		r := *ops
 		routers = append(routers, &r)
 	}

@@ -361,21 +361,27 @@ func (b FamilyBounds) continued(t *testing.T, m *model.Model, g archtest.Golden)
 }
 
 func (b FamilyBounds) logits(t *testing.T, m *model.Model, g archtest.Golden) {
-	h, err := m.Hidden(context.Background(), g.Tokens)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ops, vocab := m.Ops(), m.Vocab()
-	l := ops.Floats(len(g.Tokens) * vocab)
-	defer ops.Free(l)
-	if err := m.Logits(l, h, len(g.Tokens)); err != nil {
-		t.Fatal(err)
-	}
-	got := make([]float32, l.Len())
-	ops.Read(got, l)
+	got, vocab := Logits(t, m, g.Tokens), m.Vocab()
 	for i, at := range g.Positions {
 		b.compare(t, got[at*vocab:(at+1)*vocab], g, i)
 	}
+}
+
+// Logits returns all logits of a window.
+func Logits(t testing.TB, m *model.Model, tokens []int) []float32 {
+	t.Helper()
+	h, err := m.Hidden(context.Background(), tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := m.Ops().Floats(len(tokens) * m.Vocab())
+	defer m.Ops().Free(l)
+	if err := m.Logits(l, h, len(tokens)); err != nil {
+		t.Fatal(err)
+	}
+	all := make([]float32, l.Len())
+	m.Ops().Read(all, l)
+	return all
 }
 
 // gradients compares the gradient by a scale of every row of every layer.
