@@ -38,6 +38,23 @@ type Stored struct {
 // Tensor returns a tensor of the files, nil where there is none of that name.
 func (s *Stored) Tensor(name string) *Tensor { return s.byName[name] }
 
+// Layers returns the weights of the layers that have a tensor with a suffix, by which layer makes each of its name.
+func (s *Stored) Layers(suffix string, layer func(s *Stored, name string, t *Tensor) (Encoded, error)) ([]Encoded, error) {
+	var found []Encoded
+	for _, t := range s.Tensors {
+		name, is := strings.CutSuffix(t.Name, suffix)
+		if !is {
+			continue
+		}
+		e, err := layer(s, name, t)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, e)
+	}
+	return found, nil
+}
+
 // Encoded is a tensor that a folder stores in others.
 type Encoded struct {
 	Name  string

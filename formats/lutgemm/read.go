@@ -2,7 +2,6 @@ package lutgemm
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/lutq/lutq/formats/codes"
 	"github.com/lutq/lutq/formats/hf"
@@ -20,18 +19,8 @@ func (Layout) Decode(s *hf.Stored) (found []hf.Encoded, ok bool, err error) {
 	if s.Method != method {
 		return nil, false, nil
 	}
-	for _, t := range s.Tensors {
-		name, is := strings.CutSuffix(t.Name, ".bWeight")
-		if !is {
-			continue
-		}
-		e, err := layer(s, name, t)
-		if err != nil {
-			return nil, false, err
-		}
-		found = append(found, e)
-	}
-	return found, true, nil
+	found, err = s.Layers(".bWeight", layer)
+	return found, err == nil, err
 }
 
 // layer returns the weight of a layer whose planes are t. Groups are told by the tensor of factors.

@@ -3,7 +3,6 @@ package marlin24
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/lutq/lutq/formats/codes"
 	"github.com/lutq/lutq/formats/hf"
@@ -35,18 +34,8 @@ func (Layout) Decode(s *hf.Stored) (found []hf.Encoded, ok bool, err error) {
 	case wrong || c.Bits != 4:
 		return nil, false, fmt.Errorf("config.json: %s: Sparse-MARLIN has bits as a number, 4", s.Key)
 	}
-	for _, t := range s.Tensors {
-		name, is := strings.CutSuffix(t.Name, ".B_24")
-		if !is {
-			continue
-		}
-		e, err := layer(s, name, t)
-		if err != nil {
-			return nil, false, err
-		}
-		found = append(found, e)
-	}
-	return found, true, nil
+	found, err = s.Layers(".B_24", layer)
+	return found, err == nil, err
 }
 
 // layer returns the weight of a layer whose codes are t.

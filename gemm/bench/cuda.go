@@ -118,28 +118,33 @@ func halfType(name string) (driver.DType, error) {
 // Before the timing, every matrix of the ring multiplies into poisoned memory,
 // twice. Then graphs of the product, of its read-only twin and of cuBLAS take
 // turns, see the package's documentation. Kernels are tuned for each row first, unless they are not to be.
-func CUDA(ctx context.Context, o CUDAOptions) ([]Row, error) {
-	if err := o.setDefaults(); err != nil {
-		return nil, err
-	}
-	dtype, err := halfType(o.DType)
-	if err != nil {
-		return nil, err
-	}
-	c, err := driver.OpenGPU()
-	if err != nil {
-		return nil, err
-	}
-	var rows []Row
-	err = onGPU(c, func(g *gpu) error {
-		if o.RingBytes == 0 {
-			o.RingBytes = 4 * g.dev.Info.L2
-		}
-		b := cudaBench{CUDAOptions: o, gpu: g, dtype: dtype, rand: rand.New(rand.NewPCG(o.Seed, 0))}
+func CUDA(ctx context.Context, o CUDAOptions) (rows []Row, err error) {
+	err = onFirst(o, func(b *cudaBench) (err error) {
 		rows, err = b.run(ctx)
 		return errors.Join(err, b.close())
 	})
 	return rows, err
+}
+
+// onFirst has products measured on the first GPU.
+func onFirst(o CUDAOptions, measure func(b *cudaBench) error) error {
+	if err := o.setDefaults(); err != nil {
+		return err
+	}
+	dtype, err := halfType(o.DType)
+	if err != nil {
+		return err
+	}
+	c, err := driver.OpenGPU()
+	if err != nil {
+		return err
+	}
+	return onGPU(c, func(g *gpu) error {
+		if o.RingBytes == 0 {
+			o.RingBytes = 4 * g.dev.Info.L2
+		}
+		return measure(&cudaBench{CUDAOptions: o, gpu: g, dtype: dtype, rand: rand.New(rand.NewPCG(o.Seed, 0))})
+	})
 }
 
 // gpu is a GPU in use.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 
 	"github.com/lutq/lutq/gemm/conform"
@@ -24,27 +23,11 @@ const (
 // Survey is [CUDA] for many shapes in little time, to tell only how products stand beside cuBLAS: all multiply by the same memory of random
 // codes, no result is checked, which self-tests do, and each of the ways that are worth trying is timed in turn with cuBLAS, in graphs of a
 // millisecond; the fastest makes the row. With NoTune that is the one which is chosen. Of the options layers, kinds, lookups and E4M3 are left out.
-func Survey(ctx context.Context, o CUDAOptions) ([]Row, error) {
+func Survey(ctx context.Context, o CUDAOptions) (rows []Row, err error) {
 	if o.Replays == 0 {
 		o.Replays = surveyReplays
 	}
-	if err := o.setDefaults(); err != nil {
-		return nil, err
-	}
-	dtype, err := halfType(o.DType)
-	if err != nil {
-		return nil, err
-	}
-	c, err := driver.OpenGPU()
-	if err != nil {
-		return nil, err
-	}
-	var rows []Row
-	err = onGPU(c, func(g *gpu) error {
-		if o.RingBytes == 0 {
-			o.RingBytes = 4 * g.dev.Info.L2
-		}
-		b := cudaBench{CUDAOptions: o, gpu: g, dtype: dtype, rand: rand.New(rand.NewPCG(o.Seed, 0))}
+	err = onFirst(o, func(b *cudaBench) (err error) {
 		rows, err = b.survey(ctx)
 		return err
 	})

@@ -5,36 +5,30 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 	"github.com/lutq/lutq/repack"
 )
 
-// TestCompileRows compiles the kernel that dequantizes, in as many formats as [TestCompile].
+// TestCompileRows compiles the kernels that dequantize: for some formats, or with -long for all.
 func TestCompileRows(t *testing.T) {
 	type rows struct {
 		lutrows
 		arch string
 	}
 	formats := testFormats()
-	if *long || *cover {
+	if *long {
 		formats = Formats()
 	}
 	var all []rows
 	for i, f := range formats {
 		for _, out := range []driver.DType{f.Type, driver.F32} {
 			for j, arch := range []string{"sm_80", "sm_90a"} {
-				if *long || *cover || i%2 == j {
+				if *long || i%2 == j {
 					all = append(all, rows{lutrows{f, out}, arch})
 				}
 			}
 		}
-	}
-	if *cover && !*long {
-		all = conform.Covering(all, func(r rows) []string {
-			return append(r.format.traits(), r.arch, "as "+r.out.String())
-		})
 	}
 	var variants []kerneltest.Variant
 	for i, f := range formats {
