@@ -108,7 +108,7 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	o.addAct(f)
 	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAMES` of table lookups: replicated, integers, shuffle, copies1 to copies16 (default chosen)")
 	f.DurationVar(&o.sustain, "sustain", 0, "`TIME` to call each product for besides (default none)")
-	f.StringVar(&o.roofline, "roofline", "", "write products below the device's roofs to the folder `OUT`")
+	f.StringVar(&o.roofline, "roofline", "", "write products below the device's roofs to the folder `OUT` (default none)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")

@@ -83,7 +83,7 @@ recipe file holds the same in JSON; flags override its defaults:
 	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32 or one of a byte")
 	f.Var(newNumber(&o.bcq.Rounds, bcq.DefaultRounds, 0, maxRounds), "bcq-rounds", "`N` rounds of bcq at most; 0 is greedy")
 	f.BoolVar(&o.bcq.Offset, "bcq-offset", true, "give each group of bcq an offset")
-	f.Var(newWord(&o.kbitEncode, "", "bnb"), "kbit-encode", "k-bit codes to the bit as `NAME` makes them: bnb")
+	f.Var(newWord(&o.kbitEncode, "", "bnb"), "kbit-encode", "k-bit codes as `NAME` makes them: bnb (default none)")
 	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
 	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v, or gate/up, differ in bits, group or kind")

@@ -284,9 +284,23 @@ struct Mma {
     float d[4];
 };
 
+// add_products adds A·B to what lanes hold of D, whose element j in lane 4g + t is of row g + 8(j/2) and column 2t + j%2.
+template <typename M, uint32_t K>
+static void add_products(Thread* threads, const float (&a)[16][K], const float (&b)[K][8]) {
+    for (uint32_t lane = 0; lane < WARP; lane++) {
+        M& m = threads[lane].as<M>();
+        for (uint32_t j = 0; j < 4; j++) {
+            const uint32_t row = lane / 4 + j / 2 * 8, col = lane % 4 * 2 + j % 2;
+            double sum = m.d[j];
+            for (uint32_t k = 0; k < K; k++) sum += (double)a[row][k] * b[k][col];
+            m.d[j] = (float)sum;
+        }
+    }
+}
+
 // The places of the fragments are those of PTX's "Matrix fragments for mma.m16n8k16": with lane =
 // 4g + t, pair r of A is of row g + 8(r%2) and columns 2t + 8(r/2), that of B of column g
-// and rows 2t + 8r, and element j of D is of row g + 8(j/2) and column 2t + j%2.
+// and rows 2t + 8r.
 template <float (*VALUE)(uint16_t)>
 static void multiply(Thread* threads, uint32_t) {
     float a[16][16], b[16][8];
@@ -298,15 +312,7 @@ static void multiply(Thread* threads, uint32_t) {
             for (uint32_t r = 0; r < 2; r++) b[2 * t + e + r * 8][g] = VALUE(m.b[r] >> 16 * e);
         }
     }
-    for (uint32_t lane = 0; lane < WARP; lane++) {
-        Mma& m = threads[lane].as<Mma>();
-        for (uint32_t j = 0; j < 4; j++) {
-            const uint32_t row = lane / 4 + j / 2 * 8, col = lane % 4 * 2 + j % 2;
-            double sum = m.d[j];
-            for (uint32_t k = 0; k < 16; k++) sum += (double)a[row][k] * b[k][col];
-            m.d[j] = (float)sum;
-        }
-    }
+    add_products<Mma>(threads, a, b);
 }
 static const Collective mma_f16 = {"mma", WARP, multiply<float_of_f16>};
 static const Collective mma_bf16 = {"mma", WARP, multiply<float_of_bf16>};
@@ -340,15 +346,7 @@ static void multiply_sparse(Thread* threads, uint32_t) {
             for (uint32_t e = 0; e < 2; e++) b[2 * t + e + r * 8][g] = VALUE(m.b[r] >> 16 * e);
         }
     }
-    for (uint32_t lane = 0; lane < WARP; lane++) {
-        SparseMma& m = threads[lane].as<SparseMma>();
-        for (uint32_t j = 0; j < 4; j++) {
-            const uint32_t row = lane / 4 + j / 2 * 8, col = lane % 4 * 2 + j % 2;
-            double sum = m.d[j];
-            for (uint32_t k = 0; k < 32; k++) sum += (double)a[row][k] * b[k][col];
-            m.d[j] = (float)sum;
-        }
-    }
+    add_products<SparseMma>(threads, a, b);
 }
 static const Collective sparse_mma_f16 = {"mma.sp", WARP, multiply_sparse<float_of_f16>};
 static const Collective sparse_mma_bf16 = {"mma.sp", WARP, multiply_sparse<float_of_bf16>};
