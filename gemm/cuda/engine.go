@@ -26,6 +26,8 @@ type Engine struct {
 	sparse  map[tuningKey]Config // what is chosen by matrices of which two columns in four are kept
 	args    driver.Args
 
+	flags map[*driver.Stream]driver.Ptr // of products of very many rows
+
 	noCompiler error // why only prebuilt kernels can be loaded, or nil
 }
 
@@ -74,7 +76,7 @@ func New(d *driver.Device, cache *driver.Cache) (*Engine, error) {
 	return &Engine{
 		dev: d, cache: cache, limits: limitsOf(d.Info),
 		modules: map[moduleKey]*module{}, tuned: map[tuningKey]Config{}, many: map[tuningKey]Way{}, others: functions{d, map[compiled]loaded{}},
-		sparse: map[tuningKey]Config{}, noCompiler: d.CanCompile(),
+		sparse: map[tuningKey]Config{}, flags: map[*driver.Stream]driver.Ptr{}, noCompiler: d.CanCompile(),
 	}, nil
 }
 
@@ -89,6 +91,10 @@ func (e *Engine) Close() error {
 		errs = append(errs, m.module.Close())
 	}
 	clear(e.modules)
+	for _, at := range e.flags {
+		errs = append(errs, e.dev.Free(at))
+	}
+	clear(e.flags)
 	return errors.Join(append(errs, e.others.close())...)
 }
 
@@ -171,6 +177,8 @@ type Operands struct {
 
 	// Scratch is memory of [Engine.ScratchBytes], at a multiple of 16, or 0. Products that share it are in one stream.
 	Scratch driver.Ptr
+	// Form is how X lies: [RowByRow], or as [Matrix.Form] has it, in which case Scratch need be of [Matrix.SumBytes] only.
+	Form Form
 }
 
 func (o Operands) check(w *Matrix) error { return o.checkFor(w.codes) }
@@ -184,6 +192,8 @@ func (o Operands) checkFor(codes driver.Ptr) error {
 		return fmt.Errorf("%d rows of activations", o.M)
 	case o.X == 0 || o.Y == 0:
 		return errors.New("no memory for activations or results")
+	case o.Form != RowByRow:
+		return errors.New("activations are prepared for another product")
 	case o.X%16 != 0:
 		return fmt.Errorf("activations at %#x: want a multiple of 16", uint64(o.X))
 	case o.Y%2 != 0 || o.Bias%2 != 0:

@@ -7,10 +7,8 @@ struct Bytes {
     const u8* x;  // [m][k], of 16-bit numbers
     u8* to;
     float* scales;  // [8·⌈m/8⌉]
-    u32* flags;     // to be set to 0
     u32 m, k;
     u32 atoms;      // ⌈k/128⌉
-    u32 zeros;      // flags
 };
 
 // Magnitudes of rows that are smaller are taken to be this, for what divides by it to be finite.
@@ -30,7 +28,6 @@ extern "C" __global__ void __launch_bounds__(256) lutbytes(const __grid_constant
     launch_next();
     wait_previous();
     const u32 row = blockIdx.x, lane = threadIdx.x % 32, groups = (p.m + 7) / 8, columns = row < p.m ? p.k : 0;
-    for (u32 i = row * 256 + threadIdx.x; i < p.zeros; i += gridDim.x * 256) p.flags[i] = 0;
     const u8* x = p.x + (u64)row * p.k * 2;
     u32 upper = 0, lower = 0;  // magnitudes, which are in the order of their bits, NaN and infinity behind all
     for (u32 k = threadIdx.x * 8; k < columns; k += 256 * 8) {

@@ -21,7 +21,7 @@ const columnsName = "lutcolumns"
 type lutcolumns struct{}
 
 func (lutcolumns) kernel() driver.Kernel {
-	return driver.Kernel{Name: columnsName + ".cu", Source: ptxSource + wgmmaSource + quadSource + columnsSource}
+	return driver.Kernel{Name: columnsName + ".cu", Source: ptxSource + PreparedSource() + columnsSource}
 }
 
 // preparedBytes returns what m rows of k columns of X take when they are prepared.
@@ -34,15 +34,15 @@ const preparedRows = 8
 
 func atomsOf(k int) int { return (k + repack.AtomCols - 1) / repack.AtomCols }
 
-// columnsLaunch returns how the kernel is launched to prepare X [m, k] to an address and to set some flags to 0, on sms
-// multiprocessors, and its argument in C's layout.
-func columnsLaunch(x, to, flags driver.Ptr, m, k, zeros, sms int) (driver.Launch, []byte) {
+// columnsLaunch returns how the kernel is launched to prepare X [m, k] to an address on sms multiprocessors, and its argument
+// in C's layout.
+func columnsLaunch(x, to driver.Ptr, m, k, sms int) (driver.Launch, []byte) {
 	const warps, blocks = 4, 16 // of a block; of a multiprocessor
 	var p []byte
-	for _, address := range []driver.Ptr{x, to, flags} {
+	for _, address := range []driver.Ptr{x, to} {
 		p = binary.LittleEndian.AppendUint64(p, uint64(address))
 	}
-	for _, n := range []int{m, k, atomsOf(k), zeros} {
+	for _, n := range []int{m, k, atomsOf(k), 0} { // to the end of 8 bytes
 		p = binary.LittleEndian.AppendUint32(p, uint32(n))
 	}
 	parts := (m + preparedRows - 1) / preparedRows * atomsOf(k)

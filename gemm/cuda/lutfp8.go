@@ -108,57 +108,52 @@ func roundedRows(m int) int { return (m + preparedRows - 1) / preparedRows * pre
 
 func roundedBytes(m, k int) int { return roundedRows(m) * (atomsOf(k)*repack.AtomCols + 4) }
 
-// fp8Bytes returns the memory beside the operands that m rows of X take: rounded, sums and flags.
-func (v fp8Variant) fp8Bytes(m, k int) int {
-	return roundedBytes(m, k) + v.sumBytes(manyWorkers) + 4*v.flags(manyWorkers)
+// scalesAt returns where the scales of rows of X that are rounded to an address lie.
+func scalesAt(x driver.Ptr, m, k int) driver.Ptr {
+	return x + driver.Ptr(roundedRows(m)*atomsOf(k)*repack.AtomCols)
+}
+
+// bytesLaunch returns how lutbytes.cu is launched to round X [m, k] to an address, and its argument in C's layout.
+func bytesLaunch(x, to driver.Ptr, m, k int) (driver.Launch, []byte) {
+	var p []byte
+	for _, address := range []driver.Ptr{x, to, scalesAt(to, m, k)} {
+		p = binary.LittleEndian.AppendUint64(p, uint64(address))
+	}
+	for _, n := range []int{m, k, atomsOf(k), 0} { // to the end of 8 bytes
+		p = binary.LittleEndian.AppendUint32(p, uint32(n))
+	}
+	return driver.Launch{Grid: driver.Dim{X: uint32(roundedRows(m))}, Block: driver.Dim{X: 256}, Programmatic: true}, p
 }
 
 // fp8Plan is how a product is launched.
 type fp8Plan struct {
-	prepare, multiply driver.Launch
-	bytes             []byte // the argument of prepare
-	params            params
-	work              work
-	scales            driver.Ptr // of rows of X
+	multiply driver.Launch
+	params   params
+	work     work
+	scales   driver.Ptr // of rows of X
 }
 
-// fp8Plan returns how a product by a matrix is launched for so many workers on sms multiprocessors.
-func (v fp8Variant) fp8Plan(w *Matrix, o Operands, workers, sms int) fp8Plan {
-	scales := o.Scratch + driver.Ptr(roundedRows(o.M)*atomsOf(w.K)*repack.AtomCols)
-	sums := o.Scratch + driver.Ptr(roundedBytes(o.M, w.K))
-	p := fp8Plan{scales: scales, work: v.divide(w.N, w.K, o.M, workers)}
-	p.work.sums, p.work.flags = uint64(sums), uint64(sums)+uint64(v.sumBytes(workers))
+// fp8Plan returns how a product by a matrix is launched for so many workers on sms multiprocessors, as manyPlan does.
+func (v fp8Variant) fp8Plan(w *Matrix, o Operands, flags driver.Ptr, workers, sms int) fp8Plan {
+	p := fp8Plan{scales: scalesAt(o.X, o.M, w.K), work: v.divide(w.N, w.K, o.M, workers)}
+	p.work.sums, p.work.flags = uint64(o.Scratch), uint64(flags)
 	p.work.power, p.work.back = 1/w.factor8, 1
 	p.params = params{
 		codes: uint64(w.codes), scales: uint64(w.scales), units: uint32((w.K + repack.UnitCols - 1) / repack.UnitCols),
-		n: uint32(w.N), k: uint32(w.K), m: uint32(o.M), x: uint64(o.Scratch), y: uint64(o.Y), bias: uint64(o.Bias), codebook: w.codebook8,
+		n: uint32(w.N), k: uint32(w.K), m: uint32(o.M), x: uint64(o.X), y: uint64(o.Y), bias: uint64(o.Bias), codebook: w.codebook8,
 	}
 	p.multiply = driver.Launch{
 		Grid:  driver.Dim{X: min(p.work.workers, uint32(sms))},
 		Block: driver.Dim{X: uint32(v.threads())}, Shared: v.shared(w.Format), Programmatic: true,
 	}
-	for _, address := range []driver.Ptr{o.X, o.Scratch, scales, driver.Ptr(p.work.flags)} {
-		p.bytes = binary.LittleEndian.AppendUint64(p.bytes, uint64(address))
-	}
-	for _, n := range []int{o.M, w.K, atomsOf(w.K), v.flags(workers)} {
-		p.bytes = binary.LittleEndian.AppendUint32(p.bytes, uint32(n))
-	}
-	p.prepare = driver.Launch{Grid: driver.Dim{X: uint32(roundedRows(o.M))}, Block: driver.Dim{X: 256}, Programmatic: true}
 	return p
 }
 
 // matMulFP8 queues a product with X and the table rounded to E4M3.
-func (e *Engine) matMulFP8(s *driver.Stream, w *Matrix, o Operands, v fp8Variant) error {
-	p := v.fp8Plan(w, o, manyWorkers, e.limits.sms)
-	prepare, err := e.others.function(lutbytes{w.Format.Type}, bytesName, 0)
-	if err != nil {
-		return err
-	}
+func (e *Engine) matMulFP8(s *driver.Stream, w *Matrix, o Operands, v fp8Variant, flags driver.Ptr) error {
+	p := v.fp8Plan(w, o, flags, manyWorkers, e.limits.sms)
 	multiply, err := e.others.function(fp8Kernel{w.Format, v}, fp8Name, p.multiply.Shared)
 	if err != nil {
-		return err
-	}
-	if err := prepare.Launch(s, p.prepare, e.args.Reset().Struct(p.bytes)); err != nil {
 		return err
 	}
 	return multiply.Launch(s, p.multiply, e.args.Reset().Struct(p.params.bytes()).Struct(p.work.bytes()).Ptr(p.scales))

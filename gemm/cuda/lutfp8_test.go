@@ -14,7 +14,6 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 	"github.com/lutq/lutq/gemm/fp8"
-	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -63,11 +62,10 @@ func TestHostBytes(t *testing.T) {
 			}
 			for _, reverse := range []bool{false, true} {
 				var mem kerneltest.Memory
-				o := Operands{M: test.m, X: mem.Upload(driver.Bytes(x))}
-				o.Scratch = mem.Upload(slices.Repeat([]byte{0xff}, fp8Variant{manyVariant{64, 3}}.fp8Bytes(test.m, test.k)))
-				p := fp8Variant{manyVariant{64, 3}}.fp8Plan(&Matrix{N: 16, K: test.k, Format: Format{4, 128, weight.F16, dtype}, factor8: 1}, o, 4, 1)
-				host.Launch(t, &mem, bytesName, p.prepare, reverse, kerneltest.Struct(p.bytes))
-				got := mem.Read(o.Scratch)
+				to := mem.Upload(slices.Repeat([]byte{0xff}, Rounded.Bytes(test.m, test.k)))
+				l, args := bytesLaunch(mem.Upload(driver.Bytes(x)), to, test.m, test.k)
+				host.Launch(t, &mem, bytesName, l, reverse, kerneltest.Struct(args))
+				got := mem.Read(to)
 				for i, v := range scales {
 					s := math.Float32frombits(binary.LittleEndian.Uint32(got[len(want)+4*i:]))
 					if s != v && (s == s || v == v) {
@@ -78,10 +76,6 @@ func TestHostBytes(t *testing.T) {
 					if got[i] != b && (got[i]&0x7f != 0x7f || b&0x7f != 0x7f) {
 						t.Fatalf("%v, %d×%d: byte %d is %#x, want %#x", dtype, test.m, test.k, i, got[i], b)
 					}
-				}
-				flags := got[int(p.work.flags-uint64(o.Scratch)):]
-				if n := 4 * (fp8Variant{manyVariant{64, 3}}).flags(4); !slices.Equal(flags[:n], make([]byte, n)) {
-					t.Error("flags are not all 0")
 				}
 			}
 		}
@@ -134,7 +128,8 @@ func (h hostFP8) check(t *testing.T, seed uint64, n, k, m, workers int) {
 		w := &Matrix{N: n, K: k, Format: h.f, codes: mem.Upload(tiles.Codes), scales: mem.Upload(h.f.scales(tiles))}
 		w.codebook8, w.factor8 = table8(tiles.Codebook)
 		y := conform.Poisoned(m * n)[:m*n]
-		o := Operands{M: m, X: mem.Upload(driver.Bytes(p.X)), Scratch: mem.Upload(slices.Repeat([]byte{0xff}, h.v.fp8Bytes(m, k)))}
+		o := Operands{M: m, X: mem.Upload(slices.Repeat([]byte{0xff}, Rounded.Bytes(m, k))), Scratch: mem.Upload(slices.Repeat([]byte{0xff}, h.v.sumBytes(workers)))}
+		flags := mem.Upload(make([]byte, 4*workers*h.v.tiles()))
 		alignment, sms := 16, workers
 		if reverse {
 			alignment, sms = 2, (workers+1)/2
@@ -143,8 +138,9 @@ func (h hostFP8) check(t *testing.T, seed uint64, n, k, m, workers int) {
 		if p.Bias != nil {
 			o.Bias = mem.UploadAligned(driver.Bytes(p.Bias), alignment)
 		}
-		plan := h.v.fp8Plan(w, o, workers, sms)
-		h.prepare.Launch(t, &mem, bytesName, plan.prepare, reverse, kerneltest.Struct(plan.bytes))
+		plan := h.v.fp8Plan(w, o, flags, workers, sms)
+		l, args := bytesLaunch(mem.Upload(driver.Bytes(p.X)), o.X, m, k)
+		h.prepare.Launch(t, &mem, bytesName, l, reverse, kerneltest.Struct(args))
 		h.multiply.Launch(t, &mem, fp8Name, plan.multiply, reverse, kerneltest.Struct(plan.params.bytes()), kerneltest.Struct(plan.work.bytes()), plan.scales)
 		got := mem.Read(o.Y)
 		if first == nil {
@@ -154,6 +150,9 @@ func (h hostFP8) check(t *testing.T, seed uint64, n, k, m, workers int) {
 		}
 		copy(driver.Bytes(y), got)
 		what := fmt.Sprintf("%v, %d rows by %d×%d, %d workers", h.v, m, n, k, workers)
+		if slices.Max(mem.Read(flags)) != 0 {
+			t.Errorf("%s: flags are not left 0", what)
+		}
 		if err := conform.CheckWritten(append(y, conform.Poisoned(0)...), h.f.Type); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -182,7 +181,7 @@ func TestGPUFP8(t *testing.T) {
 				if !e.RoundToFP8(m.w) {
 					t.Skip("no GPU for E4M3, or no compiler")
 				}
-				m.o.Scratch = must(e.dev.Alloc(max(e.MostScratch(m.w, test.m), fp8Variant{manyVariant{256, 3}}.fp8Bytes(test.m, test.k))))(t)
+				m.o.Scratch = must(e.dev.Alloc(max(e.MostScratch(m.w, test.m), (fp8Variant{manyVariant{256, 3}}).sumBytes(manyWorkers)+Rounded.Bytes(test.m, test.k))))(t)
 				ref := conform.NewFP8Reference(rand.New(rand.NewPCG(1, 1)), of, p.X, p.Bias, test.m, 1, f.Type)
 				for _, v := range f.fp8Variants() {
 					way := Way{fp8: v}

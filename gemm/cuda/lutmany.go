@@ -33,6 +33,7 @@ const (
 	manyRowBytes = 128     // of the table, unless it has room for wide rows
 	outBytes     = 32 * 48 // of a warp, for results
 	groupTiles   = 4       // of a warpgroup
+	mostTiles    = 16      // of a field
 	mostStages   = 8
 	hopperShared = 227 << 10 // bytes of shared memory that a block can have there
 
@@ -173,25 +174,18 @@ func (v manyVariant) divide(n, k, m, most int) work {
 	return w
 }
 
-// sumBytes and flags return what workers take to leave sums for each other: bytes, and flags of 4 bytes.
+// sumBytes returns the bytes that workers take to leave sums for each other.
 func (v manyVariant) sumBytes(workers int) int { return workers * v.tiles() * v.columns / 8 * 32 * 16 }
-func (v manyVariant) flags(workers int) int    { return workers * v.tiles() }
 
-// manyBytes returns the memory beside the operands that m rows of X take: prepared, sums and flags.
-func (v manyVariant) manyBytes(m, k int) int {
-	return preparedBytes(m, k) + v.sumBytes(manyWorkers) + 4*v.flags(manyWorkers)
-}
-
-// manyPlan returns how a product by a matrix is launched on sms multiprocessors, for X that is prepared at the begin of
-// scratch memory, and its arguments.
-func (v manyVariant) manyPlan(w *Matrix, o Operands, workers, sms int) (driver.Launch, params, work) {
+// manyPlan returns how a product by a matrix is launched on sms multiprocessors, for X that is prepared, with sums at the begin
+// of scratch memory and a flag of 4 bytes for each tile of a worker's field, and its arguments.
+func (v manyVariant) manyPlan(w *Matrix, o Operands, flags driver.Ptr, workers, sms int) (driver.Launch, params, work) {
 	share := v.divide(w.N, w.K, o.M, workers)
-	sums := o.Scratch + driver.Ptr(preparedBytes(o.M, w.K))
-	share.sums, share.flags = uint64(sums), uint64(sums)+uint64(v.sumBytes(workers))
+	share.sums, share.flags = uint64(o.Scratch), uint64(flags)
 	share.power, share.back = float32(math.Ldexp(1, w.exponent)), float32(math.Ldexp(1, -w.exponent))
 	p := params{
 		codes: uint64(w.codes), scales: uint64(w.scales), units: uint32((w.K + repack.UnitCols - 1) / repack.UnitCols),
-		n: uint32(w.N), k: uint32(w.K), m: uint32(o.M), x: uint64(o.Scratch), y: uint64(o.Y), bias: uint64(o.Bias), codebook: w.codebook,
+		n: uint32(w.N), k: uint32(w.K), m: uint32(o.M), x: uint64(o.X), y: uint64(o.Y), bias: uint64(o.Bias), codebook: w.codebook,
 	}
 	return driver.Launch{
 		Grid:  driver.Dim{X: min(share.workers, uint32(sms))},

@@ -24,13 +24,22 @@ func (w Way) Unpacked() bool { return w.unpacked }
 // FP8 reports whether X and the table are rounded to E4M3.
 func (w Way) FP8() bool { return w.fp8 != fp8Variant{} }
 
-// bytes returns the scratch memory for m rows of K numbers, 0 for a way that does without.
+// bytes returns the scratch memory for m rows of K numbers, 0 for a way that does without: what the sums take, and X where it
+// has to be prepared.
 func (w Way) bytes(m, k int) int {
+	if f := w.form(); f != RowByRow {
+		return w.sumBytes() + f.Bytes(m, k)
+	}
+	return 0
+}
+
+// sumBytes returns what workers take to leave sums for each other.
+func (w Way) sumBytes() int {
 	switch {
 	case w.many != manyVariant{}:
-		return w.many.manyBytes(m, k)
+		return w.many.sumBytes(manyWorkers)
 	case w.FP8():
-		return w.fp8.fp8Bytes(m, k)
+		return w.fp8.sumBytes(manyWorkers)
 	}
 	return 0
 }
@@ -193,6 +202,9 @@ func (e *Engine) ScratchBytes(w *Matrix, m int) int {
 	return e.Way(w, m).bytes(m, w.K)
 }
 
+// SumBytes is ScratchBytes for X that is prepared.
+func (m *Matrix) SumBytes(rows int) int { return m.engine.Way(m, rows).sumBytes() }
+
 // MostScratch returns the scratch memory that any of the ways of [Engine.TuneMany] wants.
 func (e *Engine) MostScratch(w *Matrix, m int) int {
 	most := 0
@@ -210,27 +222,34 @@ func (e *Engine) MatMulWay(s *driver.Stream, w *Matrix, o Operands, way Way) err
 	case way.many == manyVariant{} && !way.FP8():
 		return e.matMulPacked(s, w, o)
 	}
+	prepared := o.Form == way.form()
+	if prepared {
+		o.Form = RowByRow // as all others are
+	}
 	if err := o.check(w); err != nil {
 		return err
 	}
 	if o.Scratch == 0 {
 		return fmt.Errorf("no scratch memory for %d rows of X", o.M)
 	}
+	if !prepared {
+		to := o.Scratch + driver.Ptr(way.sumBytes())
+		if err := e.Prepare(s, way.form(), w.Format.Type, to, o.X, o.M, w.K); err != nil {
+			return err
+		}
+		o.X = to
+	}
+	flags, err := e.flagsOf(s)
+	if err != nil {
+		return err
+	}
 	if way.FP8() {
-		return e.matMulFP8(s, w, o, way.fp8)
+		return e.matMulFP8(s, w, o, way.fp8, flags)
 	}
 	v := way.many
-	launch, p, share := v.manyPlan(w, o, manyWorkers, e.limits.sms)
-	prepare, err := e.others.function(lutcolumns{}, columnsName, 0)
-	if err != nil {
-		return err
-	}
+	launch, p, share := v.manyPlan(w, o, flags, manyWorkers, e.limits.sms)
 	multiply, err := e.others.function(manyKernel{w.Format, v}, manyName, launch.Shared)
 	if err != nil {
-		return err
-	}
-	l, args := columnsLaunch(o.X, o.Scratch, driver.Ptr(share.flags), o.M, w.K, v.flags(manyWorkers), e.dev.Info.SMs)
-	if err := prepare.Launch(s, l, e.args.Reset().Struct(args)); err != nil {
 		return err
 	}
 	return multiply.Launch(s, launch, e.args.Reset().Struct(p.bytes()).Struct(share.bytes()))

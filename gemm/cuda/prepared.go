@@ -1,0 +1,86 @@
+package cuda
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+//go:embed prepared.cuh
+var preparedSource string
+
+// PreparedSource returns how kernels write X in the form [Columns]: functions prepared_at and prepare, of which rows of whole
+// atoms of 128 columns take no more.
+func PreparedSource() string { return quadSource + preparedSource }
+
+// Form is an order in which a product reads X.
+type Form int
+
+const (
+	RowByRow Form = iota // as [Operands] have it
+	Columns              // that of prepared.cuh, for lutmany.cu
+	Rounded              // to E4M3, that of lutbytes.cu, for lutfp8.cu
+)
+
+// Bytes returns what m rows of k columns take in a form.
+func (f Form) Bytes(m, k int) int {
+	switch f {
+	case Columns:
+		return preparedBytes(m, k)
+	case Rounded:
+		return roundedBytes(m, k)
+	}
+	return 2 * m * k
+}
+
+// form returns how X is read.
+func (w Way) form() Form {
+	switch {
+	case w.many != manyVariant{}:
+		return Columns
+	case w.FP8():
+		return Rounded
+	}
+	return RowByRow
+}
+
+// Form returns the form in which [Engine.MatMul] with scratch memory multiplies m rows of X, and has to prepare them if they
+// are not in it.
+func (m *Matrix) Form(rows int) Form { return m.engine.Way(m, rows).form() }
+
+// Prepare queues the writing of X [m, k], row by row, to memory of f.Bytes(m, k), in a form for a matrix's products, at a multiple
+// of 16.
+func (e *Engine) Prepare(s *driver.Stream, f Form, t driver.DType, to, x driver.Ptr, m, k int) error {
+	switch {
+	case x == 0 || to == 0 || (x|to)%16 != 0:
+		return fmt.Errorf("preparing activations at %#x to %#x: want multiples of 16", uint64(x), uint64(to))
+	case f == Columns:
+		l, args := columnsLaunch(x, to, m, k, e.dev.Info.SMs)
+		return e.launchOther(s, lutcolumns{}, columnsName, l, args)
+	case f == Rounded:
+		l, args := bytesLaunch(x, to, m, k)
+		return e.launchOther(s, lutbytes{t}, bytesName, l, args)
+	}
+	return errors.New("activations row by row need not be prepared")
+}
+
+// flagsOf returns the flags by which the workers of a product tell each other of sums: 0 before and after, and of one stream, whose
+// products follow each other.
+func (e *Engine) flagsOf(s *driver.Stream) (driver.Ptr, error) {
+	at, ok := e.flags[s]
+	if ok {
+		return at, nil
+	}
+	const n = manyWorkers * mostTiles
+	at, err := e.dev.Alloc(4 * n)
+	if err != nil {
+		return 0, err
+	}
+	if err := s.Fill32(at, 0, n); err != nil {
+		return 0, errors.Join(err, e.dev.Free(at))
+	}
+	e.flags[s] = at
+	return at, nil
+}
