@@ -137,9 +137,9 @@ func (b *backward) again(d *layer, input Array) {
 	m, a, ops := b.m, b.a, b.ops
 	ops.RMSNorm(a.n, input, d.attnNorm, a.t, d.block.AttnNorm.Eps)
 	if d.qNorm != nil {
-		m.queries(a, d, b.q0, b.k0)
+		m.queries(a, d, a.n, b.q0, b.k0)
 	} else {
-		m.queries(a, d, a.q, a.k)
+		m.queries(a, d, a.n, a.q, a.k)
 	}
 	ops.Attention(b.o, b.lse, a.q, a.k, a.v, d.attention(a.t))
 	ops.Copy(a.h, input)

@@ -198,12 +198,12 @@ func (c *Cache) Continue(ctx context.Context, parts ...Part) (Array, error) {
 func (c *Cache) layer(a activations, i int, at Step, p places) {
 	m, d, k := c.m, &c.m.layers[i], &c.layers[i]
 	turn := p.turns[d.rope]
-	m.attentionIn(a, d)
-	m.project(a, d, a.q, a.k)
+	m.project(a, d, m.attentionIn(a, d), a.q, a.k)
 	m.rotateBy(d, a.q, a.k, a.t, turn.cos.dev, turn.sin.dev, false)
 	m.ops.Keep(k.keys, k.values, a.k, a.v, at, k.shape)
-	m.ops.Recall(a.q, a.q, k.keys, k.values, at, k.shape, d.attention(a.t))
-	m.attentionOut(a, d)
+	y := m.input(a, a.q, a.t, d.o.w)
+	m.ops.Recall(y, a.q, k.keys, k.values, at, k.shape, d.attention(a.t))
+	m.attentionOut(a, d, y)
 	m.feed(a, d)
 }
 

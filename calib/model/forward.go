@@ -56,6 +56,7 @@ type activations struct {
 	q        Array // [t, heads·head_dim]; attention leaves its result there
 	k, v     Array // [t, kv_heads·head_dim]
 	gate, up Array // [mlpRows, intermediate]
+	input    Array // room for what products read next in the device's own order; nil: they read all row by row
 }
 
 // scratch holds activations for windows of tokens and shorter ones.
@@ -69,7 +70,7 @@ func (s *scratch) free(ops Ops) {
 	*s = scratch{}
 }
 
-func (a *activations) free(ops Ops) { ops.Free(a.h, a.y, a.n, a.q, a.k, a.v, a.gate, a.up) }
+func (a *activations) free(ops Ops) { ops.Free(a.h, a.y, a.n, a.q, a.k, a.v, a.gate, a.up, a.input) }
 
 // normsOutputs reports whether what a layer adds to the residual stream is normalized.
 func (m *Model) normsOutputs() bool {
@@ -92,6 +93,7 @@ func (m *Model) room(t int) activations {
 		m.scratch.free(m.ops)
 		m.scratch = scratch{tokens: t, activations: m.newActivations(t)}
 		m.scratch.h, m.scratch.q = m.ops.Floats(t*m.desc.Hidden), m.ops.Acts(t*widthsOf(m.desc).q)
+		m.scratch.input = m.inputRoom(t)
 	}
 	return m.first(m.scratch.activations, t)
 }
@@ -109,7 +111,7 @@ func (m *Model) check(tokens []int) error {
 	return nil
 }
 
-// newActivations returns those of t tokens, without h and q.
+// newActivations returns those of t tokens, without h, q and input.
 func (m *Model) newActivations(t int) activations {
 	w := widthsOf(m.desc)
 	a := activations{
@@ -130,7 +132,7 @@ func (m *Model) first(a activations, t int) activations {
 	return activations{
 		t: t, h: first(a.h, hidden), y: first(a.y, hidden), n: first(a.n, hidden),
 		q: first(a.q, t*w.q), k: first(a.k, kv), v: first(a.v, kv),
-		gate: first(a.gate, mlp), up: first(a.up, mlp),
+		gate: first(a.gate, mlp), up: first(a.up, mlp), input: a.input,
 	}
 }
 
@@ -239,41 +241,70 @@ func (m *Model) residual(a activations, out Array, eps float64, product func(y A
 	m.ops.AddTo(a.h, a.n)
 }
 
+// Preparer is implemented by [Ops] whose products of many rows read them in an order of the device's own, so that they
+// had best be written in it.
+type Preparer interface {
+	// PreparedLen returns how many acts have room for rows of up to k in that order.
+	PreparedLen(rows, k int) int
+	// Prepared returns what stands for x, acts [rows, K], where nothing but products by some weights reads it: x, or acts in
+	// the device's order at room, or both. Linear reads it, and as a whole RMSNorm, AddNorm, GLU, Attention, Recall
+	// and Attend write it.
+	Prepared(x, room Array, rows int, by ...Weight) Array
+}
+
+// inputRoom returns room for what any product reads of t tokens, or nil where that is not the device's.
+func (m *Model) inputRoom(t int) Array {
+	p, ok := m.ops.(Preparer)
+	if !ok {
+		return nil
+	}
+	w := widthsOf(m.desc)
+	return m.ops.Acts(p.PreparedLen(t, max(m.desc.Hidden, w.q, w.mlp)))
+}
+
+// input returns what is written in place of x [rows, K] where only products by some weights read it.
+func (m *Model) input(a activations, x Array, rows int, by ...Weight) Array {
+	if a.input == nil {
+		return x
+	}
+	return m.ops.(Preparer).Prepared(x, a.input, rows, by...)
+}
+
 // attend adds the attention half of a layer to the residual stream.
 func (m *Model) attend(a activations, d *layer) {
-	m.attentionIn(a, d)
-	m.mix(a, d)
-	m.attentionOut(a, d)
+	m.attentionOut(a, d, m.mix(a, d, m.attentionIn(a, d)))
 }
 
-// attentionIn writes what queries, keys and values are made of to a.n.
-func (m *Model) attentionIn(a activations, d *layer) {
-	m.normFor(d.q.w, a, d.attnNorm, d.block.AttnNorm.Eps)
+// attentionIn returns what queries, keys and values are made of, in a.n.
+func (m *Model) attentionIn(a activations, d *layer) Array {
+	return m.normFor(a, d.attnNorm, d.block.AttnNorm.Eps, d.q.w, d.k.w, d.v.w)
 }
 
-// mix writes the mixtures of values to a.q.
-func (m *Model) mix(a activations, d *layer) {
-	m.queries(a, d, a.q, a.k)
-	m.ops.Attention(a.q, nil, a.q, a.k, a.v, d.attention(a.t))
+// mix returns the mixtures of values, in a.q.
+func (m *Model) mix(a activations, d *layer, x Array) Array {
+	m.queries(a, d, x, a.q, a.k)
+	y := m.input(a, a.q, a.t, d.o.w)
+	m.ops.Attention(y, nil, a.q, a.k, a.v, d.attention(a.t))
+	return y
 }
 
 // attentionOut adds what becomes of them to the residual stream.
-func (m *Model) attentionOut(a activations, d *layer) {
+func (m *Model) attentionOut(a activations, d *layer, x Array) {
 	m.residual(a, d.attnOut, d.block.AttnNorm.Eps, func(y Array, add bool) {
-		m.ops.Linear(a.q, a.t, d.o.into(y, add))
+		m.ops.Linear(x, a.t, d.o.into(y, add))
 	})
 }
 
-// queries computes queries, keys and values of a.n. q0 and k0 take queries and
+// queries computes queries, keys and values of x. q0 and k0 take queries and
 // keys as they are before their norm; they are a.q and a.k where that is not to be kept.
-func (m *Model) queries(a activations, d *layer, q0, k0 Array) {
-	m.project(a, d, q0, k0)
+func (m *Model) queries(a activations, d *layer, x, q0, k0 Array) {
+	m.project(a, d, x, q0, k0)
 	m.rotate(d, a.q, a.k, a.t, false)
 }
 
 // project is queries without positions.
-func (m *Model) project(a activations, d *layer, q0, k0 Array) {
-	m.ops.Linear(a.n, a.t, d.q.to(q0), d.k.to(k0), d.v.to(a.v))
+func (m *Model) project(a activations, d *layer, x, q0, k0 Array) {
+	m.ops.Linear(x, a.t, d.q.to(q0), d.k.to(k0), d.v.to(a.v))
 	m.normHeads(a, d, q0, k0)
 }
 
@@ -309,21 +340,21 @@ func (d *layer) attention(t int) AttentionShape {
 
 // feed adds the MLP half of a layer to the residual stream.
 func (m *Model) feed(a activations, d *layer) {
-	m.mlpIn(a, d)
+	x := m.mlpIn(a, d)
 	if d.moe != nil {
 		m.mixture(a, d.moe)
 		return
 	}
-	m.residual(a, d.mlpOut, d.block.MLPNorm.Eps, func(y Array, add bool) { m.mlp(y, a.n, a, d.mlp, a.t, add) })
+	m.residual(a, d.mlpOut, d.block.MLPNorm.Eps, func(y Array, add bool) { m.mlp(y, x, a, d.mlp, a.t, add) })
 }
 
-// mlpIn writes what the MLP reads to a.n.
-func (m *Model) mlpIn(a activations, d *layer) {
+// mlpIn returns what the MLP reads, in a.n.
+func (m *Model) mlpIn(a activations, d *layer) Array {
 	if d.moe != nil { // whose experts read other rows
 		m.ops.RMSNorm(a.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
-		return
+		return a.n
 	}
-	m.normFor(d.mlp.gate.w, a, d.mlpNorm, d.block.MLPNorm.Eps)
+	return m.normFor(a, d.mlpNorm, d.block.MLPNorm.Eps, d.mlp.gate.w, d.mlp.up.w)
 }
 
 // Normer is implemented by [Ops] that prepare for a Linear where its input is written.
@@ -333,13 +364,15 @@ type Normer interface {
 	NormFor(w Weight, y, x, norm Array, rows int, eps float64)
 }
 
-// normFor writes the norm of the residual stream to a.n, which weight w is the first to read.
-func (m *Model) normFor(w Weight, a activations, norm Array, eps float64) {
+// normFor returns the norm of the residual stream, in a.n, for products by some weights, in this order.
+func (m *Model) normFor(a activations, norm Array, eps float64, by ...Weight) Array {
 	if n, ok := m.ops.(Normer); ok {
-		n.NormFor(w, a.n, a.h, norm, a.t, eps)
-		return
+		n.NormFor(by[0], a.n, a.h, norm, a.t, eps)
+		return a.n
 	}
-	m.ops.RMSNorm(a.n, a.h, norm, a.t, eps)
+	y := m.input(a, a.n, a.t, by...)
+	m.ops.RMSNorm(y, a.h, norm, a.t, eps)
+	return y
 }
 
 // mlp adds an MLP of rows states n to y, or writes it, some rows at a time.
@@ -358,8 +391,9 @@ func (m *Model) gated(n Array, a activations, d *mlp, rows int) Array {
 	inter := width(d.gate.w)
 	gate, up := a.gate.Slice(0, rows*inter), a.up.Slice(0, rows*inter)
 	m.ops.Linear(n, rows, d.gate.to(gate), d.up.to(up))
-	m.ops.GLU(gate, gate, up, d.act)
-	return gate
+	y := m.input(a, gate, rows, d.down.w)
+	m.ops.GLU(y, gate, up, d.act)
+	return y
 }
 
 // width is the number of features that a weight makes.

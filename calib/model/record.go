@@ -154,6 +154,7 @@ func (c *Cache) newStep(rec Recorder, n int) *recordedStep {
 	if m.normsOutputs() {
 		r.y = rec.Floats(n * m.desc.Hidden)
 	}
+	r.input = m.inputRoom(n)
 	r.q, r.k, r.v = r.qkv.Slice(0, n*w.q), r.qkv.Slice(n*w.q, n*(w.q+w.kv)), r.qkv.Slice(n*(w.q+w.kv), n*(w.q+2*w.kv))
 	r.gate, r.up = r.both.Slice(0, n*w.mlp), r.both.Slice(n*w.mlp, 2*n*w.mlp)
 	return r
@@ -163,7 +164,7 @@ func (r *recordedStep) close(ops Ops) {
 	if r.again != nil {
 		r.again.Close()
 	}
-	ops.Free(r.h, r.y, r.n, r.qkv, r.both, r.mixed, r.arrived, r.sum, r.in.dev, r.logits, r.marks, r.shared)
+	ops.Free(r.h, r.y, r.n, r.input, r.qkv, r.both, r.mixed, r.arrived, r.sum, r.in.dev, r.logits, r.marks, r.shared)
 }
 
 // begin tells the device at once what a step begins with.
@@ -446,13 +447,18 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 		}
 		m.states(r.activations)
 	} else {
-		m.attentionIn(r.activations, &m.layers[0])
+		x := c.attentionIn(rec, r, 0)
+		m.ops.RMSNorm(x, r.h, m.layers[0].attnNorm, r.t, m.layers[0].block.AttnNorm.Eps)
 		for i := range m.layers {
-			norm, eps := m.norm, m.desc.Norm.Eps
+			y, norm, eps := r.n, m.norm, m.desc.Norm.Eps
 			if i+1 < len(m.layers) {
 				norm, eps = m.layers[i+1].attnNorm, m.layers[i+1].block.AttnNorm.Eps
+				if m.layers[i].moe == nil {
+					y = c.attentionIn(rec, r, i+1)
+				}
 			}
-			c.recordLayer(rec, r, i, at, norm, eps)
+			c.recordLayer(rec, r, i, at, x, y, norm, eps)
+			x = y
 		}
 	}
 	rec.MarkNotFinite(r.marks, r.h, r.t, m.desc.Hidden)
@@ -465,52 +471,70 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 	rec.Advance(end)
 }
 
-// recordLayer asks for a layer that adds what it computes as it is: from its norm, in r.n, to the next one, there too.
-func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, next Array, eps float64) {
+// recordLayer asks for a layer that adds what it computes as it is: from its norm x to the next one, y, both in r.n.
+func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, x, y, next Array, eps float64) {
 	d, rows := &c.m.layers[i], r.t
-	rec.Linear(c.recordAttention(rec, r, i, at), rows, d.o.to(r.sum))
-	rec.AddNorm(r.n, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
+	rec.Linear(c.recordAttention(rec, r, i, at, x), rows, d.o.to(r.sum))
 	if d.moe == nil {
-		c.recordMLP(rec, r, d.mlp)
-		rec.AddNorm(r.n, r.h, r.sum, next, rows, eps)
+		in := c.m.input(r.activations, r.n, rows, d.mlp.gate.w, d.mlp.up.w)
+		rec.AddNorm(in, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
+		c.recordMLP(rec, r, d.mlp, in)
+		rec.AddNorm(y, r.h, r.sum, next, rows, eps)
 		return
 	}
+	rec.AddNorm(r.n, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
 	mix := MixStep{Y: r.n, H: r.h, X: r.n, Rows: rows, Norm: next, Eps: eps}
 	if d.moe.shared != nil {
-		c.recordMLP(rec, r, d.moe.shared)
+		c.recordMLP(rec, r, d.moe.shared, r.n)
 		rec.Linear(r.n, rows, d.moe.sharedGate.to(r.shared))
 		mix.Shared, mix.SharedGate = r.sum, r.shared
 	}
 	rec.Mix(d.moe.mixture, mix)
 }
 
-// recordMLP asks for what an MLP makes of r.n, in r.sum.
-func (c *Cache) recordMLP(rec Recorder, r *recordedStep, d *mlp) {
+// recordMLP asks for what an MLP makes of x, in r.sum.
+func (c *Cache) recordMLP(rec Recorder, r *recordedStep, d *mlp, x Array) {
 	rows, n := r.t, r.t*width(d.gate.w)
 	gate, up := r.both.Slice(0, n), r.both.Slice(n, 2*n)
+	y := gate
 	switch both := d.both; {
 	case both.w != nil && both.bias == nil && rec.Gates(rows, both.w, d.act):
-		rec.Gated(gate, r.n, rows, both.w, d.act)
+		rec.Gated(y, x, rows, both.w, d.act)
 	case both.w != nil && rows == 1:
-		rec.Linear(r.n, rows, Product{Y: r.both.Slice(0, 2*n), W: both.w, Bias: both.bias})
-		rec.GLU(gate, gate, up, d.act)
+		rec.Linear(x, rows, Product{Y: r.both.Slice(0, 2*n), W: both.w, Bias: both.bias})
+		rec.GLU(y, gate, up, d.act)
 	default:
-		rec.Linear(r.n, rows, d.gate.to(gate), d.up.to(up))
-		rec.GLU(gate, gate, up, d.act)
+		rec.Linear(x, rows, d.gate.to(gate), d.up.to(up))
+		y = c.m.input(r.activations, gate, rows, d.down.w)
+		rec.GLU(y, gate, up, d.act)
 	}
-	rec.Linear(gate, rows, d.down.to(r.sum))
+	rec.Linear(y, rows, d.down.to(r.sum))
 }
 
-// recordAttention asks for what a layer mixes of the values, and returns it.
-func (c *Cache) recordAttention(rec Recorder, r *recordedStep, i int, at Step) Array {
+// attentionIn returns what the attention of a layer reads, in r.n.
+func (c *Cache) attentionIn(rec Recorder, r *recordedStep, i int) Array {
+	d := &c.m.layers[i]
+	if c.joins(rec, r, d) {
+		return c.m.input(r.activations, r.n, r.t, d.qkv.w)
+	}
+	return c.m.input(r.activations, r.n, r.t, d.q.w, d.k.w, d.v.w)
+}
+
+// joins reports whether queries, keys and values of a layer are one product.
+func (c *Cache) joins(rec Recorder, r *recordedStep, d *layer) bool {
+	return d.qkv.w != nil && (r.t == 1 || rec.Attends(d.attention(r.t)))
+}
+
+// recordAttention asks for what a layer of x mixes of the values, and returns it.
+func (c *Cache) recordAttention(rec Recorder, r *recordedStep, i int, at Step, x Array) Array {
 	d, k := &c.m.layers[i], &c.layers[i]
 	s, turn, rows := d.attention(r.t), r.places.turns[d.rope], r.t
-	joined := d.qkv.w != nil && (rows == 1 || rec.Attends(s))
+	joined := c.joins(rec, r, d)
 	if !rec.Attends(s) {
 		if joined {
-			rec.Linear(r.n, rows, Product{Y: r.qkv, W: d.qkv.w, Bias: d.qkv.bias})
+			rec.Linear(x, rows, Product{Y: r.qkv, W: d.qkv.w, Bias: d.qkv.bias})
 		} else {
-			rec.Linear(r.n, rows, d.q.to(r.q), d.k.to(r.k), d.v.to(r.v))
+			rec.Linear(x, rows, d.q.to(r.q), d.k.to(r.k), d.v.to(r.v))
 		}
 		c.m.normHeads(r.activations, d, r.q, r.k)
 		rec.TurnKeep(r.q, k.keys, k.values, r.k, r.v, turn.cos.dev, turn.sin.dev, d.rope.half(), at, k.shape)
@@ -528,10 +552,11 @@ func (c *Cache) recordAttention(rec Recorder, r *recordedStep, i int, at Step) A
 	if joined {
 		h.Q, h.K, h.V = r.qkv, r.qkv.Slice(wide, r.qkv.Len()), r.qkv.Slice(wide+narrow, r.qkv.Len())
 		h.QPitch, h.KVPitch = wide+2*narrow, wide+2*narrow
-		rec.Linear(r.n, rows, Product{Y: r.qkv, W: d.qkv.w})
+		rec.Linear(x, rows, Product{Y: r.qkv, W: d.qkv.w})
 	} else {
-		rec.Linear(r.n, rows, Product{Y: r.q, W: d.q.w}, Product{Y: r.k, W: d.k.w}, Product{Y: r.v, W: d.v.w})
+		rec.Linear(x, rows, Product{Y: r.q, W: d.q.w}, Product{Y: r.k, W: d.k.w}, Product{Y: r.v, W: d.v.w})
 	}
-	rec.Attend(r.mixed, k.keys, k.values, h, at, k.shape, s, r.arrived)
-	return r.mixed
+	y := c.m.input(r.activations, r.mixed, rows, d.o.w)
+	rec.Attend(y, k.keys, k.values, h, at, k.shape, s, r.arrived)
+	return y
 }

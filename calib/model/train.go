@@ -52,6 +52,7 @@ func (m *Model) Gradient(ctx context.Context, tokens []int, teacher *Model, grad
 	if err != nil {
 		return 0, err
 	}
+	a.input = nil // what is written more than products read
 	b := backward{m: m, ops: ops, grads: grads, a: a, lowest: m.lowest(grads)}
 	b.trainScratch = m.reserve(a.t, len(m.layers)-b.lowest)
 	if err := m.forward(ctx, a, tokens, b.keep); err != nil {

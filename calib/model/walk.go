@@ -250,8 +250,8 @@ func (w *walker) through(ctx context.Context, i int) error {
 	}
 	err = w.visit(ctx, true, func(at []activations) {
 		for s, a := range at {
-			w.attentionIn(a, &w.streams[s].layer)
-			w.mix(a, &w.streams[s].layer)
+			l := &w.streams[s].layer
+			w.mix(a, l, w.attentionIn(a, l))
 		}
 		w.tap(out, inStreams(at, mixtures)...)
 	}, out)
@@ -260,7 +260,7 @@ func (w *walker) through(ctx context.Context, i int) error {
 	}
 	err = w.visit(ctx, true, func(at []activations) {
 		for s, a := range at {
-			w.attentionOut(a, &w.streams[s].layer)
+			w.attentionOut(a, &w.streams[s].layer, a.q)
 			w.mlpIn(a, &w.streams[s].layer)
 		}
 		w.eachMLP(at, mlpIn, func(m int, in []Array) { w.tap(mlpIn[m], in...) })

@@ -34,7 +34,8 @@ struct alignas(16) Part { u32 w[4]; };
 
 // AttendArgs are the arguments of attend.
 struct AttendArgs {
-    Act* out;           // [rows][heads][dim]
+    Act* out;           // [rows][heads][dim], or
+    u8* prepared;       // the same as prepared.cuh has it, if not null
     float* parts;       // [rows][heads][gridDim.z][dim + 2], where there are several
     u32* arrived;       // [rows][gridDim.y], zeros, which they are left
     const Act *q, *k, *v;  // of each row, pitches apart
@@ -46,6 +47,15 @@ struct AttendArgs {
     u64 head;
     u32 q_pitch, kv_pitch, heads, group, half, window;
     float q_eps, k_eps, scale, cap;
+
+    // write writes two elements of a head, the first of which is even.
+    template <u32 DIM>
+    __device__ __forceinline__ void write(u32 row, u32 head, u32 d, u32 two) const {
+        if (prepared)
+            *(u32*)(prepared + prepared_at(row, head * DIM + d, (gridDim.x + 7) / 8)) = two;
+        else
+            *(u32*)(out + ((u64)row * heads + head) * DIM + d) = two;
+    }
 };
 
 // Turn is what a warp turns a head by: lane l has elements l, l + 32 and so on.
@@ -301,7 +311,7 @@ __device__ __forceinline__ void attend(const AttendArgs& p) {
             hi = fmaf(weight, two.at[1], hi);
         }
         if (whole) {
-            *(u32*)(p.out + (at + h) * DIM + d) = pair(lo / sum, hi / sum);
+            p.write<DIM>(row, head0 + h, d, pair(lo / sum, hi / sum));
             continue;
         }
         float* part = p.parts + ((at + h) * gridDim.z + blockIdx.z) * pitch;
@@ -331,7 +341,7 @@ __device__ __forceinline__ void attend(const AttendArgs& p) {
             lo = fmaf(weight, part[z * pitch + d], lo);
             hi = fmaf(weight, part[z * pitch + d + 1], hi);
         }
-        *(u32*)(p.out + (at + h) * DIM + d) = pair(lo / sum, hi / sum);
+        p.write<DIM>(row, head0 + h, d, pair(lo / sum, hi / sum));
     }
 }
 #define ATTEND(DIM) \

@@ -20,7 +20,7 @@ const (
 
 // attendArgs is AttendArgs in attend.cu.
 type attendArgs struct {
-	out, parts, arrived               driver.Ptr
+	out, prepared, parts, arrived     driver.Ptr
 	q, k, v                           driver.Ptr
 	qBias, kBias, vBias, qNorm, kNorm driver.Ptr
 	cos, sin, rows, keys, values      driver.Ptr
@@ -53,6 +53,8 @@ func (o *Ops) Attend(out, keys, values model.Array, h model.StepHeads, at model.
 	group := s.Heads / s.KVHeads
 	blocks := s.KVHeads * ceil(group, attendHeads)
 	parts := min(ceil(c.Positions, attendChunk), max(attendBlocks/blocks, 1))
+	plain, prepared := inputOf(out).at()
+	check(plain == 0 || prepared == 0, "attention is read in two forms")
 	o.do(func() {
 		var room driver.Ptr
 		if parts > 1 {
@@ -60,7 +62,7 @@ func (o *Ops) Attend(out, keys, values model.Array, h model.StepHeads, at model.
 			defer o.release(room)
 		}
 		args, err := binary.Append(nil, binary.LittleEndian, attendArgs{
-			out: ptr(out), parts: room, arrived: ptr(arrived), q: ptr(h.Q), k: ptr(h.K), v: ptr(h.V),
+			out: plain, prepared: prepared, parts: room, arrived: ptr(arrived), q: ptr(h.Q), k: ptr(h.K), v: ptr(h.V),
 			qBias: ptr(h.QBias), kBias: ptr(h.KBias), vBias: ptr(h.VBias), qNorm: ptr(h.QNorm), kNorm: ptr(h.KNorm),
 			cos: ptr(h.Cos), sin: ptr(h.Sin), rows: ptr(at.Rows), keys: ptr(keys), values: ptr(values), sinks: ptr(s.Sinks),
 			head: uint64(c.Head()), qPitch: uint32(h.QPitch), kvPitch: uint32(h.KVPitch), heads: uint32(s.Heads), group: uint32(group),

@@ -35,30 +35,38 @@ func (o *Ops) Recall(out, q, keys, values model.Array, at model.Step, c model.Ca
 	rows, wide := checkStep(at, c, keys, values), s.Heads*s.Dim
 	check(s.KVHeads == c.KVHeads && s.Dim == c.Dim && s.Heads%s.KVHeads == 0, "attention %+v over %+v", s, c)
 	check(q.Len() == rows*wide && out.Len() == rows*wide, "%d queries and %d results of %d rows", q.Len(), out.Len(), rows)
+	attend := func(out, q model.Array, run model.Run) {
+		s.T = run.Rows
+		o.attend(out, nil, q, s, past{tokens: run.From, keys: keptBy(keys, run.Slot, c), values: keptBy(values, run.Slot, c)})
+	}
+	single := func(run model.Run) bool { return run.Rows < recallRows && s.Dim <= recallDim }
 	o.do(func() {
-		few := 0 // rows before row, which go together
-		row := 0
-		flush := func() {
-			if few > 0 {
-				from := row - few
-				o.recall(out.Slice(from*wide, row*wide), q.Slice(from*wide, row*wide), keys, values, at.Rows.Slice(2*from, 2*row), c, s)
-			}
-			few = 0
+		if len(at.Runs) == 1 && !single(at.Runs[0]) {
+			attend(out, q, at.Runs[0])
+			return
 		}
-		for _, run := range at.Runs {
-			if run.Rows < recallRows && s.Dim <= recallDim {
-				few += run.Rows
+		o.rowByRow(out, func(out model.Array) {
+			few := 0 // rows before row, which go together
+			row := 0
+			flush := func() {
+				if few > 0 {
+					from := row - few
+					o.recall(out.Slice(from*wide, row*wide), q.Slice(from*wide, row*wide), keys, values, at.Rows.Slice(2*from, 2*row), c, s)
+				}
+				few = 0
+			}
+			for _, run := range at.Runs {
+				if single(run) {
+					few += run.Rows
+					row += run.Rows
+					continue
+				}
+				flush()
+				attend(out.Slice(row*wide, (row+run.Rows)*wide), q.Slice(row*wide, (row+run.Rows)*wide), run)
 				row += run.Rows
-				continue
 			}
 			flush()
-			s.T = run.Rows
-			o.attend(out.Slice(row*wide, (row+s.T)*wide), nil, q.Slice(row*wide, (row+s.T)*wide), s, past{
-				tokens: run.From, keys: keptBy(keys, run.Slot, c), values: keptBy(values, run.Slot, c),
-			})
-			row += run.Rows
-		}
-		flush()
+		})
 	})
 }
 

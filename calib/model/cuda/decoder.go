@@ -53,7 +53,8 @@ func (o *Ops) RMSNorm(y, x, w model.Array, rows int, eps float64) {
 		return
 	}
 	grid, block := perRow(rows, cols)
-	o.do(func() { o.launch(o.of("rmsnorm", x), grid, block, y, x, w, cols, float32(eps)) })
+	plain, prepared := inputOf(y).at()
+	o.do(func() { o.launchEarly(o.of("rmsnorm", x), grid, block, plain, prepared, x, w, cols, float32(eps)) })
 }
 
 // Rope rotates heads.
@@ -81,8 +82,10 @@ func (o *Ops) GLU(y, g, u model.Array, act arch.Gating) {
 		return
 	}
 	grid, block := elements(n)
+	in := inputOf(y)
+	plain, prepared := in.at()
 	o.do(func() {
-		o.launchEarly("glu_"+string(act.Act), grid, block, y, g, u, float32(act.Alpha), float32(act.Limit), int64(n))
+		o.launchEarly("glu_"+string(act.Act), grid, block, plain, prepared, g, u, float32(act.Alpha), float32(act.Limit), in.k, in.groups(), int64(n))
 	})
 }
 

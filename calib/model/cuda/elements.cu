@@ -60,9 +60,10 @@ __device__ __forceinline__ void bias(T* y, const float* b, u32 cols, u64 n) {
 extern "C" __global__ void __launch_bounds__(256) bias_f(F32* y, const float* b, u32 cols, u64 n) { bias(y, b, cols, n); }
 extern "C" __global__ void __launch_bounds__(256) bias_a(Act* y, const float* b, u32 cols, u64 n) { bias(y, b, cols, n); }
 
-// glu applies an activation to the gates and multiplies by the other factor.
+// glu applies an activation to the gates and multiplies by the other factor. Rows of cols, in groups of eight, count where they are
+// prepared.
 template <Activation A>
-__device__ __forceinline__ void glu(Act* y, const Act* g, const Act* u, Gating gating, u64 n) {
+__device__ __forceinline__ void glu(Act* y, u8* prepared, const Act* g, const Act* u, Gating gating, u32 cols, u32 groups, u64 n) {
     begin();
     Elements e(n);
     const Pack<Act> gates = e.read(g), others = e.read(u);
@@ -71,11 +72,17 @@ __device__ __forceinline__ void glu(Act* y, const Act* g, const Act* u, Gating g
     values(b, others);
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) a[i] = activated<A>(a[i], gating) * other_factor<A>(b[i], gating);
-    e.store(y, a);
+    if (!prepared) {
+        e.store(y, a);
+        return;
+    }
+    const u32 part = blockIdx.x * blockDim.x + threadIdx.x, parts = cols / EACH;  // of a row
+    Inputs{y, prepared, groups}.store(e, part / parts, part % parts * EACH, a);
 }
-#define GLU(NAME, A)                                                                                                              \
-    extern "C" __global__ void __launch_bounds__(256) glu_##NAME(Act* y, const Act* g, const Act* u, float alpha, float limit, u64 n) { \
-        glu<A>(y, g, u, {alpha, limit}, n);                                                                                       \
+#define GLU(NAME, A)                                                                                                               \
+    extern "C" __global__ void __launch_bounds__(256)                                                                              \
+    glu_##NAME(Act* y, u8* prepared, const Act* g, const Act* u, float alpha, float limit, u32 cols, u32 groups, u64 n) {          \
+        glu<A>(y, prepared, g, u, {alpha, limit}, cols, groups, n);                                                                \
     }
 GLU(silu, SILU)
 GLU(gelu, GELU)

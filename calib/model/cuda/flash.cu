@@ -36,10 +36,11 @@ __device__ __forceinline__ float of_quad(float v, Op op) {
 // tokens, over keys and values [positions]: those of a head are stride apart, and pitch from one position to the next. A block
 // has QUERIES queries, and takes keys a tile at a time, from multiples of KEYS on, so that the numbers of a query do not depend on
 // which others it is asked with. dim is a multiple of 8. A window and a cap of 0 are none; sinks [heads], a score
-// of each row besides its own, may be null. out may be q.
+// of each row besides its own, may be null. out may be q. Where prepared is not null it is written in place of out, as prepared.cuh
+// has it: heads * dim is a multiple of 128 then, and dim of 32.
 extern "C" __global__ void __launch_bounds__(THREADS, 8 / WARPS)
 flash(Act* out, const Act* q, const Act* keys, const Act* values, u32 rows, u32 heads, u32 group, u32 dim, u32 pitch, u64 stride,
-      u32 before, u32 window, const float* sinks, float scale, float cap) {
+      u32 before, u32 window, const float* sinks, float scale, float cap, u8* prepared) {
     begin();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x;
     const u32 query = (gridDim.y - 1 - blockIdx.y) * QUERIES;  // the block's first: those that see the most begin first
@@ -194,6 +195,10 @@ flash(Act* out, const Act* q, const Act* keys, const Act* values, u32 rows, u32 
 #pragma unroll
     for (u32 i = lane; i < 16 * STRIPS * (DIM / EACH); i += 32) {
         const u32 r = i / (DIM / EACH), column = i % (DIM / EACH) * EACH;
-        if (query + mine + r < rows && column < dim) *(Pack<Act>*)(out + (mine + r) * row + column) = *(const Pack<Act>*)(own + r * PITCH + column * 2);
+        const bool there = query + mine + r < rows && column < dim;
+        if (DIM % 32 == 0 && prepared) {
+            Prepared x = *(const Prepared*)(own + r * PITCH + column * 2);
+            prepare(prepared, (rows + 7) / 8, query + mine + r, head * dim + column, x.w, there);
+        } else if (there) *(Pack<Act>*)(out + (mine + r) * row + column) = *(const Pack<Act>*)(own + r * PITCH + column * 2);
     }
 }

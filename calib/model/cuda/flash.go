@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/calib/model"
+	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -41,7 +42,7 @@ func (s flashShape) shared() int { return (s.queries() + 4*s.keys) * (2*s.dim + 
 func (s flashShape) kernel(acts driver.DType) driver.Kernel {
 	k := driver.Kernel{
 		Name:   fmt.Sprintf("flash.%d.%d.%d.%v.cu", s.dim, s.keys, s.warps, acts),
-		Source: prelude() + tilesSource + flashSource,
+		Source: prelude() + gemmcuda.PreparedSource() + tilesSource + flashSource,
 		Options: driver.CompileOptions{Defines: []string{
 			fmt.Sprintf("ACTS=%d", actsDefine[acts]), fmt.Sprintf("DIM=%d", s.dim), fmt.Sprintf("KEYS=%d", s.keys), fmt.Sprintf("WARPS=%d", s.warps),
 		}},
@@ -55,7 +56,11 @@ func (s flashShape) kernel(acts driver.DType) driver.Kernel {
 // flash queues attention by the kernel flash, and reports whether it could. It is called inside do.
 func (o *Ops) flash(out, q model.Array, s model.AttentionShape, seen past) bool {
 	keys, values := seen.keys(0), seen.values(0)
-	if o.acts == driver.F32 || s.Dim%8 != 0 || !(s.Scale > 0) || (ptr(q)|ptr(out)|keys.ptr|values.ptr)%16 != 0 {
+	if o.acts == driver.F32 || s.Dim%8 != 0 || !(s.Scale > 0) {
+		return false
+	}
+	plain, prepared := inputOf(out).at()
+	if plain != 0 && prepared != 0 || prepared != 0 && s.Dim%32 != 0 || (ptr(q)|plain|keys.ptr|values.ptr)%16 != 0 {
 		return false
 	}
 	for _, shape := range flashShapes() {
@@ -70,8 +75,8 @@ func (o *Ops) flash(out, q model.Array, s model.AttentionShape, seen past) bool 
 			Grid:  driver.Dim{X: uint32(s.Heads), Y: uint32(ceil(s.T, shape.queries()))},
 			Block: driver.Dim{X: uint32(32 * shape.warps)}, Shared: shape.shared(), Programmatic: o.dev.Info.Major >= 9,
 		}, []any{
-			out, q, keys.ptr, values.ptr, s.T, s.Heads, s.Heads / s.KVHeads, s.Dim, keys.ld, int64(keys.stride),
-			seen.tokens, s.Window, s.Sinks, s.Scale, s.Cap,
+			plain, q, keys.ptr, values.ptr, s.T, s.Heads, s.Heads / s.KVHeads, s.Dim, keys.ld, int64(keys.stride),
+			seen.tokens, s.Window, s.Sinks, s.Scale, s.Cap, prepared,
 		})
 		return true
 	}

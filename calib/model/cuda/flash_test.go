@@ -166,7 +166,7 @@ func testFlashElsewhere(t *testing.T, o *Ops, i int) {
 	})
 	o.dev.Info.SharedPerBlock = 48 << 10
 	o.do(func() {
-		if o.flash(nil, nil, model.AttentionShape{Heads: 1, KVHeads: 1, Dim: 128, Scale: 1}, past{keys: func(int) heads { return heads{} }, values: func(int) heads { return heads{} }}) {
+		if o.flash(&array{}, nil, model.AttentionShape{Heads: 1, KVHeads: 1, Dim: 128, Scale: 1}, past{keys: func(int) heads { return heads{} }, values: func(int) heads { return heads{} }}) {
 			t.Error("in 48 KB of shared memory the kernel took heads of 128")
 		}
 	})

@@ -44,6 +44,9 @@ func TestHost(t *testing.T) {
 					t.Run("PackedSteps", func(t *testing.T) { testPackedSteps(t, o, i, 8, 1, 5) })
 					t.Run("MixtureSteps", func(t *testing.T) { testMixtureSteps(t, o, i, 5, mixtureCases(), 1, 5) })
 				}
+				if i == 1 || i > 1 && long {
+					t.Run("Inputs", func(t *testing.T) { testInputs(t, o, long) })
+				}
 				if i == 1 && !long { // for what is of 16 bits alone
 					opstest.Attend(t, o, opstest.Options{Acts: types[i].tol})
 				}

@@ -14,6 +14,8 @@ import (
 var (
 	//go:embed prelude.cuh
 	preludeSource string
+	//go:embed inputs.cuh
+	inputsSource string
 	//go:embed elements.cu
 	elementsSource string
 	//go:embed cache.cu
@@ -69,11 +71,11 @@ func modules(acts driver.DType) []driver.Kernel {
 		name, source string
 		prebuilt     bool
 	}{
-		{"elements", elementsSource, true},
-		{"rows", rowsSource, true},
+		{"elements", inputs() + elementsSource, true},
+		{"rows", inputs() + rowsSource, true},
 		{"cache", cacheSource, true},
-		{"step", stepSource, true},
-		{"attend", tilesSource + attendSource, true},
+		{"step", inputs() + stepSource, true},
+		{"attend", gemmcuda.PreparedSource() + tilesSource + attendSource, true},
 		{"next", nextSource, true},
 		{"mixture", mixtureSource, true},
 		{"grad", vectorsSource + gradSource, false},
@@ -100,6 +102,9 @@ func modules(acts driver.DType) []driver.Kernel {
 
 // prelude is what all kernels begin with.
 func prelude() string { return gemmcuda.GLUSource() + preludeSource }
+
+// inputs is what kernels have that write what products read.
+func inputs() string { return gemmcuda.PreparedSource() + inputsSource }
 
 // load loads the next module.
 func (o *Ops) load() error {

@@ -172,10 +172,11 @@ func (o *Ops) dequantize(m weight.Matrix) []byte {
 
 // Linear multiplies x by several weights.
 func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
-	in := x.(*array)
+	in := inputOf(x)
+	k := in.n / max(rows, 1)
 	for _, p := range to {
-		n, k := p.W.Shape()
-		check(in.dtype == o.acts && in.n == rows*k, "%d elements of %v for %d rows of a weight with K = %d", in.n, in.dtype, rows, k)
+		n, wide := p.W.Shape()
+		check((in.rows == nil || in.rows.dtype == o.acts) && in.n == rows*wide, "%d elements for %d rows of a weight with K = %d", in.n, rows, wide)
 		check(p.Y.Len() == rows*n, "%d results for %d rows of a weight with N = %d", p.Y.Len(), rows, n)
 		check(p.Bias == nil || p.Bias.Len() == n, "a bias for a weight with N = %d has another length", n)
 		check(!p.Add || p.Y.(*array).dtype == driver.F32, "results for a weight with N = %d are added to what is not float32", n)
@@ -184,16 +185,18 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 		return
 	}
 	o.do(func() {
+		x := reading{o: o, in: in, rows: rows, k: k}
+		defer x.release()
 		for _, p := range to {
 			y, w := p.Y.(*array), p.W.(operand).base()
 			switch {
 			case w.packed != nil && w.packed.Unpacks(rows):
-				o.unpacked(y, in, rows, w, p.Add)
+				o.unpacked(y, x.rowByRow(), rows, w, p.Add)
 			case w.packed != nil:
-				o.fused(y, in, rows, w, p.Add)
+				o.fused(y, &x, w, p.Add)
 			default:
 				o.gemm(driver.GEMM{
-					M: rows, N: w.n, K: w.k, A: driver.Operand{Ptr: in.ptr}, B: driver.Operand{Ptr: o.numbers(w)}, C: driver.Operand{Ptr: y.ptr},
+					M: rows, N: w.n, K: w.k, A: driver.Operand{Ptr: x.rowByRow()}, B: driver.Operand{Ptr: o.numbers(w)}, C: driver.Operand{Ptr: y.ptr},
 					TransB: true, In: o.acts, Out: y.dtype, Alpha: 1, Beta: float32(truth(p.Add)),
 				})
 			}
@@ -206,36 +209,37 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 }
 
 // unpacked queues a product of many rows by a packed weight, as dense ones are multiplied.
-func (o *Ops) unpacked(y, x *array, rows int, w *matrix, add bool) {
+func (o *Ops) unpacked(y *array, x driver.Ptr, rows int, w *matrix, add bool) {
 	u := gemmcuda.Unpacked{BLAS: o.blas, Bytes: gemmcuda.UnpackedScratch(w.packed)}
 	u.Scratch = o.scratch(u.Bytes)
 	defer o.release(u.Scratch)
 	if o.err == nil {
-		o.fail(u.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: y.ptr, X: x.ptr, M: rows}, y.dtype, add))
+		o.fail(u.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: y.ptr, X: x, M: rows}, y.dtype, add))
 	}
 }
 
 // fused queues a product by a packed weight. The kernel writes activations.
-func (o *Ops) fused(y, x *array, rows int, w *matrix, add bool) {
-	from, to := x.ptr, y.ptr
-	if from%16 != 0 { // which the kernel needs
-		from = o.scratch(x.bytes())
-		o.convert(from, x.dtype, x.ptr, x.dtype, x.n)
-		defer o.release(from)
+func (o *Ops) fused(y *array, x *reading, w *matrix, add bool) {
+	form, bytes, to := gemmcuda.RowByRow, w.packed.ScratchBytes(x.rows), y.ptr
+	if packed := lookedUp(w); packed != nil {
+		if form = packed.Form(x.rows); form != gemmcuda.RowByRow {
+			bytes = packed.SumBytes(x.rows)
+		}
 	}
+	from := x.as(form)
 	if y.dtype != o.acts {
 		to = o.scratch(y.n * o.acts.Size())
 		defer o.release(to)
 	}
 	var scratch driver.Ptr
-	if n := w.packed.ScratchBytes(rows); n > 0 {
-		scratch = o.scratch(n)
+	if bytes > 0 {
+		scratch = o.scratch(bytes)
 		defer o.release(scratch)
 	}
 	if o.err != nil {
 		return
 	}
-	o.fail(w.packed.MatMul(o.stream, gemmcuda.Operands{Y: to, X: from, M: rows, Scratch: scratch}))
+	o.fail(w.packed.MatMul(o.stream, gemmcuda.Operands{Y: to, X: from, M: x.rows, Scratch: scratch, Form: form}))
 	switch {
 	case y.dtype == o.acts:
 	case add:

@@ -234,7 +234,7 @@ func (o *Ops) Mix(mix model.Mixture, s model.MixStep) {
 			o.someExperts(up, in.ptr, m.ups, c, c.row, m.inter, m.hidden)
 			n := c.pairs * m.inter
 			grid, block := elements(n)
-			o.launchEarly("glu_"+string(m.act.Act), grid, block, mid, mid, up, float32(m.act.Alpha), float32(m.act.Limit), int64(n))
+			o.launchEarly("glu_"+string(m.act.Act), grid, block, mid, nil, mid, up, float32(m.act.Alpha), float32(m.act.Limit), 0, 0, int64(n))
 			o.release(up)
 		}
 		if m.downs.packed != nil {

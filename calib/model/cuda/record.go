@@ -229,7 +229,8 @@ func (o *Ops) AddNorm(y, h, x, w model.Array, rows int, eps float64) {
 	cols := w.Len()
 	check(y.Len() == rows*cols && floats(h).n == rows*cols && x.Len() == rows*cols, "norm of %d rows of %d: %d and %d to %d elements", rows, cols, h.Len(), x.Len(), y.Len())
 	grid, block := perRow(rows, cols)
-	o.do(func() { o.launchEarly("add_norm", grid, block, y, h, x, w, cols, float32(eps)) })
+	plain, prepared := inputOf(y).at()
+	o.do(func() { o.launchEarly("add_norm", grid, block, plain, prepared, h, x, w, cols, float32(eps)) })
 }
 
 // TurnKeep turns queries and keys, and keeps keys and values.

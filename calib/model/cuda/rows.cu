@@ -43,10 +43,12 @@ extern "C" __global__ void __launch_bounds__(1024) row_dots_af(float* dst, const
 extern "C" __global__ void __launch_bounds__(1024) row_dots_aa(float* dst, const Act* a, const Act* b, u32 cols) { row_dots(dst, a, b, cols); }
 
 template <class T>
-__device__ __forceinline__ void rmsnorm(Act* y, const T* x, const float* w, u32 cols, float eps) {
+__device__ __forceinline__ void rmsnorm(Act* y, u8* prepared, const T* x, const float* w, u32 cols, float eps) {
+    begin();
     const u64 row = (u64)blockIdx.x * cols, end = row + cols;
-    const u32 first = threadIdx.x * EACH, stride = blockDim.x * EACH;
-    float kept[EACH], sum = 0;  // the first of a thread's, mostly all of them
+    const u32 first = threadIdx.x * EACH, stride = blockDim.x * EACH, before = threadIdx.x % 32 * EACH;
+    const Inputs to = {y, prepared, (gridDim.x + 7) / 8};
+    float kept[EACH] = {}, sum = 0;  // the first of a thread's, mostly all of them
     for (u32 i = first; i < cols; i += stride) {
         float v[EACH];
         Elements(row + i, end).load(v, x);
@@ -57,18 +59,18 @@ __device__ __forceinline__ void rmsnorm(Act* y, const T* x, const float* w, u32 
         }
     }
     const float scale = 1 / sqrtf(reduce(sum, Sum()) / cols + eps);
-    for (u32 i = first; i < cols; i += stride) {
+    for (u32 i = first; i - before < cols; i += stride) {  // by whole warps
         const Elements e(row + i, end);
         float factors[EACH];
         Elements(i, cols).load(factors, (const F32*)w);
         if (i != first) e.load(kept, x);
 #pragma unroll
         for (u32 j = 0; j < EACH; j++) kept[j] *= scale * factors[j];
-        e.store(y, kept);
+        to.store(e, blockIdx.x, i, kept);
     }
 }
-extern "C" __global__ void __launch_bounds__(1024) rmsnorm_f(Act* y, const F32* x, const float* w, u32 cols, float eps) { rmsnorm(y, x, w, cols, eps); }
-extern "C" __global__ void __launch_bounds__(1024) rmsnorm_a(Act* y, const Act* x, const float* w, u32 cols, float eps) { rmsnorm(y, x, w, cols, eps); }
+extern "C" __global__ void __launch_bounds__(1024) rmsnorm_f(Act* y, u8* prepared, const F32* x, const float* w, u32 cols, float eps) { rmsnorm(y, prepared, x, w, cols, eps); }
+extern "C" __global__ void __launch_bounds__(1024) rmsnorm_a(Act* y, u8* prepared, const Act* x, const float* w, u32 cols, float eps) { rmsnorm(y, prepared, x, w, cols, eps); }
 
 // score is one under the cap.
 template <bool CAPPED>

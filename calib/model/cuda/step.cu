@@ -1,10 +1,11 @@
 // What a step of one token a text has to do between products, in few kernels.
 
 // add_norm adds rows of x to h and writes the RMS norm of the sums.
-extern "C" __global__ void __launch_bounds__(1024) add_norm(Act* y, F32* h, const Act* x, const float* w, u32 cols, float eps) {
+extern "C" __global__ void __launch_bounds__(1024) add_norm(Act* y, u8* prepared, F32* h, const Act* x, const float* w, u32 cols, float eps) {
     const u64 row = (u64)blockIdx.x * cols, end = row + cols;
-    const u32 first = threadIdx.x * EACH, stride = blockDim.x * EACH;
-    float kept[EACH], factors[EACH], sum = 0;  // the first of a thread's, mostly all of them
+    const u32 first = threadIdx.x * EACH, stride = blockDim.x * EACH, before = threadIdx.x % 32 * EACH;
+    const Inputs inputs = {y, prepared, (gridDim.x + 7) / 8};
+    float kept[EACH] = {}, factors[EACH], sum = 0;  // the first of a thread's, mostly all of them
     Elements(first, cols).load(factors, (const F32*)w);  // which no kernel writes
     begin();
     for (u32 i = first; i < cols; i += stride) {
@@ -23,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(1024) add_norm(Act* y, F32* h, cons
         e.store(h, a);
     }
     const float scale = 1 / sqrtf(reduce(sum, Sum()) / cols + eps);
-    for (u32 i = first; i < cols; i += stride) {
+    for (u32 i = first; i - before < cols; i += stride) {  // by whole warps
         const Elements e(row + i, end);
         if (i != first) {
             e.load(kept, h);
@@ -31,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(1024) add_norm(Act* y, F32* h, cons
         }
 #pragma unroll
         for (u32 j = 0; j < EACH; j++) kept[j] *= scale * factors[j];
-        e.store(y, kept);
+        inputs.store(e, blockIdx.x, i, kept);
     }
 }
 

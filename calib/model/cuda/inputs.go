@@ -1,0 +1,159 @@
+package cuda
+
+import (
+	"github.com/lutq/lutq/calib/model"
+	gemmcuda "github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/repack"
+)
+
+var _ model.Preparer = (*Ops)(nil)
+
+// input is what products read, in another form than an [array]: operations that take no such thing panic.
+type input struct {
+	rows     *array     // where some read it row by row, else nil
+	prepared driver.Ptr // in the form Columns
+	k        int        // of a row that is prepared
+	n        int        // in all
+}
+
+// Len returns the number of elements.
+func (i *input) Len() int { return i.n }
+
+// Slice returns all elements: others do not lie apart.
+func (i *input) Slice(from, to int) model.Array {
+	check(from == 0 && to == i.n, "elements %d to %d of %d that are prepared", from, to, i.n)
+	return i
+}
+
+// groups is how many groups of eight rows are prepared.
+func (i *input) groups() int {
+	if i.prepared == 0 {
+		return 0
+	}
+	return ceil(i.n/i.k, 8)
+}
+
+// inputOf returns an array as what products read.
+func inputOf(a model.Array) *input {
+	if i, ok := a.(*input); ok {
+		return i
+	}
+	x := a.(*array)
+	return &input{rows: x, n: x.n}
+}
+
+// at returns where kernels write it, each 0 where they do not.
+func (i *input) at() (rows, prepared driver.Ptr) {
+	if i.rows != nil {
+		rows = i.rows.ptr
+	}
+	return rows, i.prepared
+}
+
+// PreparedLen implements [model.Preparer].
+func (o *Ops) PreparedLen(rows, k int) int { return gemmcuda.Columns.Bytes(rows, k) / 2 }
+
+// Prepared implements [model.Preparer], for rows of whole atoms, so that those who write them have nothing to fill up.
+func (o *Ops) Prepared(x, room model.Array, rows int, by ...model.Weight) model.Array {
+	prepared, others := false, false
+	k := width(by[0])
+	o.do(func() {
+		for _, w := range by {
+			if formOf(w, rows) == gemmcuda.Columns && k%repack.AtomCols == 0 {
+				prepared = true
+			} else {
+				others = true
+			}
+		}
+	})
+	if !prepared {
+		return x
+	}
+	from, to := x.(*array), room.(*array)
+	check(from.n == rows*k && to.n >= o.PreparedLen(rows, k), "%d elements, and room for %d, of %d rows of %d", from.n, to.n, rows, k)
+	in := &input{prepared: to.ptr, k: k, n: from.n}
+	if others {
+		in.rows = from
+	}
+	return in
+}
+
+// formOf returns the form in which products by a weight read so many rows. It is called inside do.
+func formOf(w model.Weight, rows int) gemmcuda.Form {
+	m, _ := w.(*matrix)
+	if packed := lookedUp(m); packed != nil {
+		return packed.Form(rows)
+	}
+	return gemmcuda.RowByRow
+}
+
+// rowByRow queues what f writes to an array row by row, and has it prepared if it is to be. It is called inside do.
+func (o *Ops) rowByRow(y model.Array, f func(y model.Array)) {
+	in, ok := y.(*input)
+	if !ok {
+		f(y)
+		return
+	}
+	to := in.rows
+	if to == nil {
+		to = &array{o.scratch(in.n * o.acts.Size()), in.n, o.acts}
+		defer o.release(to.ptr)
+	}
+	f(to)
+	o.prepare(gemmcuda.Columns, in.prepared, to.ptr, in.n/in.k, in.k)
+}
+
+// prepare queues the writing of rows of k activations in a form.
+func (o *Ops) prepare(f gemmcuda.Form, to, x driver.Ptr, rows, k int) {
+	if o.err == nil {
+		o.fail(o.engine.Prepare(o.stream, f, o.acts, to, x, rows, k))
+	}
+}
+
+// reading are rows of k activations that some products read, in each form of theirs.
+type reading struct {
+	o       *Ops
+	in      *input
+	rows, k int
+	forms   [gemmcuda.Rounded + 1]driver.Ptr // 0: not yet
+	scratch []driver.Ptr
+}
+
+// rowByRow returns where they lie so.
+func (r *reading) rowByRow() driver.Ptr {
+	check(r.in.rows != nil, "a product reads rows that were prepared for others")
+	return r.in.rows.ptr
+}
+
+// as returns where they lie in a form, at a multiple of 16. It is called inside do.
+func (r *reading) as(f gemmcuda.Form) driver.Ptr {
+	at := &r.forms[f]
+	switch {
+	case *at != 0 || r.o.err != nil:
+	case f == gemmcuda.Columns && r.in.prepared != 0:
+		*at = r.in.prepared
+	case f != gemmcuda.RowByRow:
+		from := r.as(gemmcuda.RowByRow)
+		*at = r.room(f)
+		r.o.prepare(f, *at, from, r.rows, r.k)
+	default:
+		if *at = r.rowByRow(); *at%16 != 0 {
+			*at = r.room(f)
+			r.o.convert(*at, r.o.acts, r.rowByRow(), r.o.acts, r.in.n)
+		}
+	}
+	return *at
+}
+
+func (r *reading) room(f gemmcuda.Form) driver.Ptr {
+	at := r.o.scratch(f.Bytes(r.rows, r.k))
+	r.scratch = append(r.scratch, at)
+	return at
+}
+
+func (r *reading) release() {
+	for _, at := range r.scratch {
+		r.o.release(at)
+	}
+}

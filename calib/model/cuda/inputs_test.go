@@ -1,0 +1,178 @@
+package cuda
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
+	gemmcuda "github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+)
+
+func TestGPUInputs(t *testing.T) {
+	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		if i > 0 && o.dev.Info.Major == 9 {
+			testInputs(t, o, true)
+		}
+	})
+}
+
+// testInputs holds what operations write for products of many rows to what lutcolumns.cu makes of what they write row by row.
+func testInputs(t *testing.T, o *Ops, long bool) {
+	acts := func(seed uint64, n int) model.Array {
+		a := o.Acts(n)
+		o.Write(a, randoms(seed, n, 1))
+		return a
+	}
+	floats := func(seed uint64, n int) model.Array {
+		a := o.Floats(n)
+		o.Write(a, randoms(seed, n, 1))
+		return a
+	}
+	for _, test := range []struct{ rows, k int }{{1, 128}, {17, 384}, {40, 2176}, {8, 8448}} {
+		n := test.rows * test.k
+		c := inputCheck{t, o, test.rows, test.k}
+		x, h, w := acts(1, n), floats(2, n), floats(3, test.k)
+		c.check("norm of floats", true, func(y model.Array) { o.RMSNorm(y, h, w, test.rows, 1e-5) })
+		c.check("norm of acts", true, func(y model.Array) { o.RMSNorm(y, x, w, test.rows, 1e-5) })
+		c.check("sum and norm", true, func(y model.Array) {
+			sum := floats(2, n)
+			o.AddNorm(y, sum, x, w, test.rows, 1e-5)
+			o.Free(sum)
+		})
+		up := acts(4, n)
+		for _, a := range []arch.Activation{arch.SiLU, arch.GELU, arch.GELUTanh, arch.ReLU, arch.SwiGLUOAI} {
+			c.check(string(a), true, func(y model.Array) { o.GLU(y, x, up, arch.Gating{Act: a, Alpha: 1.7, Limit: 1}) })
+		}
+		o.Free(x, h, w, up)
+	}
+
+	// Heads of 24 and 80 elements are mixed row by row, as in parts of several texts.
+	for _, test := range []struct{ heads, kvHeads, dim, rows int }{{1, 1, 128, 37}, {6, 3, 128, 150}, {16, 4, 24, 20}, {4, 2, 64, 130}, {4, 1, 32, 19}, {4, 4, 96, 33}, {8, 4, 80, 9}, {2, 1, 256, 70}} {
+		if !long && test.dim != 128 && test.dim != 24 { // which take others to be compiled
+			continue
+		}
+		k := test.heads * test.dim
+		s := model.AttentionShape{T: test.rows, Heads: test.heads, KVHeads: test.kvHeads, Dim: test.dim, Scale: float32(1 / math.Sqrt(float64(test.dim)))}
+		c := inputCheck{t, o, test.rows, k}
+		q, keys, values := acts(5, test.rows*k), acts(6, test.rows*test.kvHeads*test.dim), acts(7, test.rows*test.kvHeads*test.dim)
+		c.check(fmt.Sprintf("attention, heads of %d", test.dim), false, func(y model.Array) { o.Attention(y, nil, q, keys, values, s) })
+		shape := model.CacheShape{Slots: 2, Positions: test.rows + 3, KVHeads: test.kvHeads, Dim: test.dim}
+		kept, mixed := acts(8, shape.Elements()), acts(9, shape.Elements())
+		for _, runs := range [][]model.Run{{{Slot: 1, From: 2, Rows: test.rows}}, {{Slot: 1, From: 2, Rows: 3}, {Slot: 0, Rows: test.rows - 3}}} {
+			at := places(o, runs)
+			c.check(fmt.Sprintf("%d runs, heads of %d", len(runs), test.dim), false, func(y model.Array) { o.Recall(y, q, kept, mixed, at, shape, s) })
+			o.Free(at.Rows)
+		}
+		o.Free(q, keys, values, kept, mixed)
+	}
+
+	for _, dim := range []int{32, 64, 96, 128} {
+		s := model.AttentionShape{Heads: 4, KVHeads: 2, Dim: dim, Scale: float32(1 / math.Sqrt(float64(dim)))}
+		shape := model.CacheShape{Slots: 19, Positions: 600, KVHeads: 2, Dim: dim}
+		var runs []model.Run
+		for slot := range shape.Slots {
+			runs = append(runs, model.Run{Slot: slot, From: slot * slot, Rows: 1}) // up to two parts
+		}
+		at := places(o, runs)
+		rows, wide, narrow := len(runs), 4*dim, 2*dim
+		keys, values, arrived := acts(1, shape.Elements()), acts(2, shape.Elements()), o.Floats(rows*s.Heads)
+		qkv, angles := acts(3, rows*(wide+2*narrow)), floats(4, rows*dim/2)
+		pitch := wide + 2*narrow
+		h := model.StepHeads{
+			Q: qkv, K: qkv.Slice(wide, qkv.Len()), V: qkv.Slice(wide+narrow, qkv.Len()), QPitch: pitch, KVPitch: pitch, Cos: angles, Sin: angles, Half: dim / 2,
+		}
+		c := inputCheck{t, o, rows, wide}
+		c.check(fmt.Sprintf("a token a text, heads of %d", dim), false, func(y model.Array) { o.Attend(y, keys, values, h, at, shape, s, arrived) })
+		o.Free(at.Rows, keys, values, arrived, qkv, angles)
+	}
+}
+
+// places returns where the rows of a step stand.
+func places(o *Ops, runs []model.Run) model.Step {
+	var at []float32
+	for _, run := range runs {
+		for i := range run.Rows {
+			at = append(at, float32(run.Slot), float32(run.From+i))
+		}
+	}
+	step := model.Step{Runs: runs, Rows: o.Floats(len(at))}
+	o.Write(step.Rows, at)
+	return step
+}
+
+// inputCheck is for rows of k acts.
+type inputCheck struct {
+	t       *testing.T
+	o       *Ops
+	rows, k int
+}
+
+// check has rows written as they are, prepared, and if it can be both at once.
+func (c inputCheck) check(what string, both bool, write func(y model.Array)) {
+	c.t.Helper()
+	o, n := c.o, c.rows*c.k
+	plain := o.Acts(n).(*array)
+	write(plain)
+	raw := c.bytes(plain.ptr, 2*n)
+	if !slices.ContainsFunc(raw, func(b byte) bool { return b != 0 }) {
+		c.t.Errorf("%s: nothing was written", what)
+	}
+	size := gemmcuda.Columns.Bytes(c.rows, c.k)
+	room := func() driver.Ptr {
+		at := o.scratch(size)
+		o.fail(o.stream.Fill8(at, 0xff, size))
+		return at
+	}
+	var want, got driver.Ptr
+	o.do(func() {
+		want = room()
+		o.prepare(gemmcuda.Columns, want, plain.ptr, c.rows, c.k)
+	})
+	// Of eight rows in turn there are 128 bytes, and behind the last row zeros or what was there.
+	lines := func(at driver.Ptr) []byte {
+		all := c.bytes(at, size)
+		for i := 0; i < size; i += 128 {
+			line := all[i : i+128]
+			if i/1024%((c.rows+7)/8)*8+i/128%8 >= c.rows && bytes.Equal(line, bytes.Repeat([]byte{0xff}, 128)) {
+				clear(line)
+			}
+		}
+		return all
+	}
+	prepared := lines(want)
+	for _, rowsToo := range []bool{false, true} {
+		if rowsToo && !both {
+			break
+		}
+		o.do(func() { got = room() })
+		in := &input{prepared: got, k: c.k, n: n}
+		if rowsToo {
+			in.rows = plain
+			o.Zero(plain)
+		}
+		write(in)
+		if !bytes.Equal(lines(got), prepared) {
+			c.t.Errorf("%s: %d rows of %d are prepared otherwise", what, c.rows, c.k)
+		}
+		if rowsToo && !bytes.Equal(c.bytes(plain.ptr, 2*n), raw) {
+			c.t.Errorf("%s: %d rows of %d are others where they are prepared as well", what, c.rows, c.k)
+		}
+		o.do(func() { o.release(got) })
+	}
+	o.Free(plain)
+	o.do(func() { o.release(want) })
+	if err := o.Err(); err != nil {
+		c.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+func (c inputCheck) bytes(at driver.Ptr, n int) []byte {
+	b := make([]byte, n)
+	c.o.do(func() { c.o.fail(c.o.dev.Read(b, at)) })
+	return b
+}
