@@ -53,15 +53,20 @@ func (m *Matrix) Form(rows int) Form { return m.engine.Way(m, rows).form() }
 // Prepare queues the writing of X [m, k], row by row, to memory of f.Bytes(m, k), in a form for a matrix's products, at a multiple
 // of 16.
 func (e *Engine) Prepare(s *driver.Stream, f Form, t driver.DType, to, x driver.Ptr, m, k int) error {
-	switch {
-	case x == 0 || to == 0 || (x|to)%16 != 0:
+	if x == 0 || to == 0 || (x|to)%16 != 0 {
 		return fmt.Errorf("preparing activations at %#x to %#x: want multiples of 16", uint64(x), uint64(to))
-	case f == Columns:
+	}
+	prepare := func(by compiled, name string, l driver.Launch, args []byte) error {
+		l.Programmatic = e.dev.Info.Major >= 9
+		return e.launchOther(s, by, name, l, args)
+	}
+	switch f {
+	case Columns:
 		l, args := columnsLaunch(x, to, m, k, e.dev.Info.SMs)
-		return e.launchOther(s, lutcolumns{}, columnsName, l, args)
-	case f == Rounded:
+		return prepare(lutcolumns{}, columnsName, l, args)
+	case Rounded:
 		l, args := bytesLaunch(x, to, m, k)
-		return e.launchOther(s, lutbytes{t}, bytesName, l, args)
+		return prepare(lutbytes{t}, bytesName, l, args)
 	}
 	return errors.New("activations row by row need not be prepared")
 }

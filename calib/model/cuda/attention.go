@@ -114,11 +114,10 @@ func (o *Ops) attend(out, lse, q model.Array, s model.AttentionShape, seen past)
 	if lse == nil && o.flash(out, q, s, seen) {
 		return
 	}
-	o.rowByRow(out, func(out model.Array) { o.attendByProducts(out, lse, q, s, seen) })
-}
-
-// attendByProducts is attend without flash.
-func (o *Ops) attendByProducts(out, lse, q model.Array, s model.AttentionShape, seen past) {
+	if _, ok := out.(*input); ok {
+		o.rowByRow(out, func(out model.Array) { o.attend(out, lse, q, s, seen) })
+		return
+	}
 	blocks, n := attentionBlocks(s, seen.tokens, driver.F32.Size()+o.acts.Size())
 	at, p := o.scratch(n*driver.F32.Size()), o.scratch(n*o.acts.Size())
 	for _, b := range blocks {
