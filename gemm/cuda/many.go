@@ -193,6 +193,10 @@ func (e *Engine) Way(w *Matrix, m int) Way {
 	return way
 }
 
+// Prefer has m rows of X, and as many as are treated alike, multiplied in one of the [Engine.Ways] from now on, by w and matrices
+// of its shape and format.
+func (e *Engine) Prefer(w *Matrix, m int, way Way) { e.many[w.tuningKey(manyBucket(m))] = way }
+
 // Unpacks reports whether a product of m rows of X is taken to be faster by [Unpacked.MatMul] than by
 // [Engine.MatMul].
 func (e *Engine) Unpacks(w *Matrix, m int) bool { return e.Way(w, m).Unpacked() }
@@ -294,8 +298,7 @@ func (e *Engine) TuneMany(s *driver.Stream, ring []*Matrix, o Operands, u *Unpac
 		all = append(all, WayTiming{ways[i], a.Median()})
 	}
 	slices.SortStableFunc(all, func(a, b WayTiming) int { return cmp.Compare(a.Us, b.Us) })
-	key := w.tuningKey(manyBucket(o.M))
-	e.many[key] = all[0].Way
-	e.keep(ofWay, w, key, all[0].Way.String())
+	e.Prefer(w, o.M, all[0].Way)
+	e.keep(ofWay, w, w.tuningKey(manyBucket(o.M)), all[0].Way.String())
 	return all, nil
 }

@@ -23,6 +23,9 @@ func TestHostFP8(t *testing.T) {
 		if i < 2 { // float32, which has none, and a type of 16 bits
 			testFP8(t, o)
 		}
+		if i == 1 {
+			t.Run("Inputs", func(t *testing.T) { testModelInputs(t, o) })
+		}
 	})
 }
 

@@ -2,21 +2,26 @@ package cuda
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math"
 	"slices"
 	"testing"
 
+	"github.com/lutq/lutq/calib/decodebench"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/hf"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 func TestGPUInputs(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) {
 		if i > 0 && o.dev.Info.Major == 9 {
 			testInputs(t, o, true)
+			t.Run("Model", func(t *testing.T) { testModelInputs(t, o) })
 		}
 	})
 }
@@ -175,4 +180,108 @@ func (c inputCheck) bytes(at driver.Ptr, n int) []byte {
 	b := make([]byte, n)
 	c.o.do(func() { c.o.fail(c.o.dev.Read(b, at)) })
 	return b
+}
+
+// preferring multiplies so many rows, and a few more or less, by the kernel that reads them prepared, but for square weights.
+// It counts inputs that are prepared, and those that are read row by row as well.
+type preferring struct {
+	*Ops
+	rows           int
+	prepared, both int
+}
+
+func (o *preferring) Packed(m weight.Matrix) (model.Weight, error) { return o.prefer(o.Ops.Packed(m)) }
+
+func (o *preferring) Join(parts ...model.Weight) (model.Weight, error) {
+	return o.prefer(o.Ops.Join(parts...))
+}
+
+func (o *preferring) prefer(w model.Weight, err error) (model.Weight, error) {
+	if w == nil || err != nil {
+		return w, err
+	}
+	packed := lookedUp(w.(*matrix))
+	if n, k := w.Shape(); packed == nil || n == k {
+		return w, nil
+	}
+	o.do(func() {
+		for _, way := range o.engine.Ways(packed, o.rows) {
+			if packed.Form(o.rows) != gemmcuda.Columns {
+				o.engine.Prefer(packed, o.rows, way)
+			}
+		}
+		if form := packed.Form(o.rows); form != gemmcuda.Columns {
+			err = fmt.Errorf("%d rows are read in form %d", o.rows, form)
+		}
+	})
+	return w, err
+}
+
+func (o *preferring) Prepared(x, room model.Array, rows int, by ...model.Weight) model.Array {
+	y := o.Ops.Prepared(x, room, rows, by...)
+	if in, ok := y.(*input); ok {
+		o.prepared++
+		if in.rows != nil {
+			o.both++
+		}
+	}
+	return y
+}
+
+// rowwise are operations of which none but those that multiply knows of another form.
+type rowwise struct{ model.Recorder }
+
+// testModelInputs compares the logits of a window, of a text that goes on and of steps of many texts with those of operations
+// that all read and write rows. Of what reads the norm in front of attention some products of a window read rows too.
+func testModelInputs(t *testing.T, o *Ops) {
+	const config = `{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1,
+		"head_dim": 128, "num_hidden_layers": 2, "vocab_size": 96, "intermediate_size": 384, "rms_norm_eps": 1e-5, "tie_word_embeddings": false}`
+	d, err := arch.Describe([]byte(config), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rows = 19
+	prefers := &preferring{Ops: o, rows: rows}
+	var tokens []int
+	for i := range rows {
+		tokens = append(tokens, i*37%d.Vocab)
+	}
+	results := func(ops model.Ops) (all [][]float32) {
+		src, err := decodebench.NewRandom("llama", d, decodebench.RandomOptions{Bits: 4, Group: 64, DType: hf.F16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := model.New(src, ops)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		all = append(all, windowLogits(t, m, tokens))
+		c, err := m.NewCache(rows, rows+2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		h, err := c.Continue(context.Background(), model.Part{Slot: 0, Tokens: tokens})
+		if err != nil {
+			t.Fatal(err)
+		}
+		state := make([]float32, h.Len())
+		ops.Read(state, h)
+		texts := make([][]int, rows)
+		for i := range texts {
+			texts[i] = []int{tokens[i], tokens[(i+5)%rows]}
+		}
+		return append(append(all, state), mixtureSteps(t, m, texts)...)
+	}
+	want, got := results(rowwise{prefers}), results(prefers)
+	// In both layers of a window, of a text that goes on, and of a step, which is asked for twice, four; where q, k and v are apart, that of these too.
+	if prefers.prepared != 2*4*4 || prefers.both != 2*2 {
+		t.Errorf("%d inputs are prepared, %d of them read row by row as well", prefers.prepared, prefers.both)
+	}
+	for i := range want {
+		if !slices.Equal(got[i], want[i]) {
+			t.Errorf("result %d has other bits", i)
+		}
+	}
 }
