@@ -49,7 +49,6 @@ flash(Act* out, const Act* q, const Act* keys, const Act* values, u32 rows, u32 
     const u32 mine = 16 * STRIPS * warp, first = before + query + mine, last = first + 16 * STRIPS - 1;  // the warp's own
     const u64 row = (u64)heads * dim;
     q += query * row + (u64)head * dim;
-    out += query * row + (u64)head * dim;
     keys += head / group * stride;
     values += head / group * stride;
 
@@ -192,13 +191,19 @@ flash(Act* out, const Act* q, const Act* keys, const Act* values, u32 rows, u32 
                 *(u32*)(own + (16 * m + 8 * h + lane / 4) * PITCH + n * 16 + lane % 4 * 4) = pair(o[m][n][2 * h] * factor, o[m][n][2 * h + 1] * factor);
         }
     __syncwarp();
+    if (DIM % 32 == 0 && prepared) {
+#pragma unroll 1
+        for (u32 i = lane; i < 16 * STRIPS * (DIM / EACH); i += 32) {
+            const u32 r = i / (DIM / EACH), column = i % (DIM / EACH) * EACH;
+            Prepared x = *(const Prepared*)(own + r * PITCH + column * 2);
+            prepare(prepared, (rows + 7) / 8, query + mine + r, head * dim + column, x.w, query + mine + r < rows && column < dim);
+        }
+        return;
+    }
 #pragma unroll
     for (u32 i = lane; i < 16 * STRIPS * (DIM / EACH); i += 32) {
         const u32 r = i / (DIM / EACH), column = i % (DIM / EACH) * EACH;
-        const bool there = query + mine + r < rows && column < dim;
-        if (DIM % 32 == 0 && prepared) {
-            Prepared x = *(const Prepared*)(own + r * PITCH + column * 2);
-            prepare(prepared, (rows + 7) / 8, query + mine + r, head * dim + column, x.w, there);
-        } else if (there) *(Pack<Act>*)(out + (mine + r) * row + column) = *(const Pack<Act>*)(own + r * PITCH + column * 2);
+        if (query + mine + r < rows && column < dim)
+            *(Pack<Act>*)(out + (query + mine + r) * row + head * dim + column) = *(const Pack<Act>*)(own + r * PITCH + column * 2);
     }
 }
