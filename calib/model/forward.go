@@ -244,7 +244,7 @@ func (m *Model) residual(a activations, out Array, eps float64, product func(y A
 // Preparer is implemented by [Ops] whose products of many rows read them in an order of the device's own, so that they
 // had best be written in it.
 type Preparer interface {
-	// PreparedLen returns how many acts have room for rows of up to k in that order.
+	// PreparedLen returns how many acts have room for rows of up to k in that order, 0 where no product reads so many so.
 	PreparedLen(rows, k int) int
 	// Prepared returns what stands for x, acts [rows, K], where nothing but products by some weights reads it: x, or acts in
 	// the device's order at room, or both. Linear reads it, and as a whole RMSNorm, AddNorm, GLU, Attention, Recall
@@ -259,7 +259,10 @@ func (m *Model) inputRoom(t int) Array {
 		return nil
 	}
 	w := widthsOf(m.desc)
-	return m.ops.Acts(p.PreparedLen(t, max(m.desc.Hidden, w.q, w.mlp)))
+	if n := p.PreparedLen(t, max(m.desc.Hidden, w.q, w.mlp)); n > 0 {
+		return m.ops.Acts(n)
+	}
+	return nil
 }
 
 // input returns what is written in place of x [rows, K] where only products by some weights read it.

@@ -52,7 +52,12 @@ func (i *input) at() (rows, prepared driver.Ptr) {
 }
 
 // PreparedLen implements [model.Preparer].
-func (o *Ops) PreparedLen(rows, k int) int { return gemmcuda.Columns.Bytes(rows, k) / 2 }
+func (o *Ops) PreparedLen(rows, k int) int {
+	if o.acts == driver.F32 || o.dev.Info.Major != 9 || rows <= gemmcuda.MaxRows {
+		return 0
+	}
+	return gemmcuda.Columns.Bytes(rows, k) / o.acts.Size()
+}
 
 // Prepared implements [model.Preparer], for rows of whole atoms, so that those who write them have nothing to fill up.
 func (o *Ops) Prepared(x, room model.Array, rows int, by ...model.Weight) model.Array {

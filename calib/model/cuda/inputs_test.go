@@ -240,7 +240,7 @@ func testModelInputs(t *testing.T, o *Ops) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const rows = 19
+	const rows = 35 // more than go in one launch
 	prefers := &preferring{Ops: o, rows: rows}
 	var tokens []int
 	for i := range rows {
