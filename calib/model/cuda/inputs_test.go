@@ -10,6 +10,7 @@ import (
 
 	"github.com/lutq/lutq/calib/decodebench"
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
@@ -256,7 +257,7 @@ func testModelInputs(t *testing.T, o *Ops) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		all = append(all, windowLogits(t, m, tokens))
+		all = append(all, opstest.Logits(t, m, tokens))
 		c, err := m.NewCache(rows, rows+2)
 		if err != nil {
 			t.Fatal(err)
