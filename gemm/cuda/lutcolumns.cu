@@ -20,7 +20,11 @@ extern "C" __global__ void __launch_bounds__(128, 16) lutcolumns(const __grid_co
             const u32 m = group * 8 + j / 2 * 4 + lane / 8, k = atom * 128 + j % 2 * 64 + part * 8;
             if (m < p.m && k < p.k) load_cached(v[j], p.x + ((u64)m * p.k + k) * 2);
         }
+        u8* to = p.to + (u64)group * 1024;
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) prepare(p.to, groups, group * 8 + j / 2 * 4 + lane / 8, atom * 128 + j % 2 * 64 + part * 8, v[j], true);
+        for (u32 j = 0; j < 4; j++) {
+            turn(v[j], lane);
+            *(Prepared*)(to + prepared_part(j / 2 * 4 + lane / 8, 2 * atom + j % 2, part, groups)) = {{v[j][0], v[j][1], v[j][2], v[j][3]}};
+        }
     }
 }

@@ -5,11 +5,16 @@
 //
 // For kernels that have the types of ptx.cuh or their own, and quad.cuh.
 
-// prepared_at returns where a pair of columns of a row lies, the first of them even: bytes from where X begins, of which
-// there are so many groups of eight rows.
+// prepared_part returns where one of the 8 parts of a row's 64 columns of a number lies: bytes from where X begins, of which there
+// are so many groups of eight rows.
+__device__ __forceinline__ u64 prepared_part(u32 row, u32 columns, u32 part, u32 groups) {
+    return ((u64)columns * groups + row / 8) * 1024 + row % 8 * 128 + (part ^ row % 8) * 16;
+}
+
+// prepared_at returns where a pair of columns of a row lies, the first of them even.
 __device__ __forceinline__ u64 prepared_at(u32 row, u32 column, u32 groups) {
     const u32 pair = column / 2 % 16, part = column / 32 % 2 * 4 + pair % 4;
-    return ((u64)(column / 64) * groups + row / 8) * 1024 + row % 8 * 128 + (part ^ row % 8) * 16 + pair / 4 * 4;
+    return prepared_part(row, column / 64, part, groups) + pair / 4 * 4;
 }
 
 struct alignas(16) Prepared { u32 w[4]; };
