@@ -79,6 +79,9 @@ func (w *Matrix) choosable(key tuningKey) []driver.Kernel {
 	ways := []Way{{unpacked: true}}
 	for _, v := range w.Format.manyVariants() {
 		ways = append(ways, Way{many: v})
+		if w.Format.Bits == 4 {
+			ways = append(ways, Way{many: v.with(Integers)})
+		}
 	}
 	for _, v := range w.Format.fp8Variants() {
 		ways = append(ways, Way{fp8: v})

@@ -16,7 +16,7 @@
 // whole pieces take longer to begin than these to be made.
 //
 // Set by the host, beside what lut.cuh names:
-//   COLUMNS  rows of X of a field: 64 to 256, in steps of 32
+//   COLUMNS  rows of X of a field: 48, or 64 to 256 in steps of 32
 //   GROUPS4  warpgroups that multiply
 //   STAGES   of X that are in shared memory, of 128 bytes of each row
 //   OF_ATOM  stages that have the columns of an atom
@@ -34,7 +34,7 @@ constexpr u32 TILES = 4 * GROUPS4;  // of a field
 // Shared memory: the table, a row for each pair of codes; X, 128 bytes of each row, in the order of columns_at; codes and
 // scales; for each warp OUT_ROWS rows of X by 16 of Ŵ; and the phases.
 constexpr u32 ROW_BYTES = 128;  // 32 copies for as many lanes, unless rows are those of lut.cuh
-constexpr u32 TABLE_BYTES = PLANES ? 0 : WIDE_ROWS ? ENTRIES * TABLE_PITCH : ROW_BYTES << 2 * BITS;
+constexpr u32 TABLE_BYTES = PLANES || DECODE ? 0 : WIDE_ROWS ? ENTRIES * TABLE_PITCH : ROW_BYTES << 2 * BITS;
 constexpr u32 X_BYTES = COLUMNS * 128;
 constexpr u32 X_BASE = SHARED_BASE + TABLE_BYTES;
 constexpr u32 CODES_BASE = X_BASE + STAGES * X_BYTES;
@@ -42,7 +42,7 @@ constexpr u32 SCALES_BASE = CODES_BASE + ATOMS * TILES * ATOM_BYTES;
 constexpr u32 ATOM_SCALES = 8 * SCALE_BYTES;  // of a tile
 constexpr u32 OUT_BASE = SCALES_BASE + ATOMS * TILES * ATOM_SCALES;
 
-constexpr u32 OUT_ROWS = 32, OUT_PITCH = 48, OUT_BYTES = OUT_ROWS * OUT_PITCH;  // a row of X's 32 bytes, not to share banks
+constexpr u32 OUT_ROWS = COLUMNS % 32 ? 16 : 32, OUT_PITCH = 48, OUT_BYTES = 32 * OUT_PITCH;  // a row of X's 32 bytes, not to share banks
 constexpr u32 PHASES_BASE = OUT_BASE + TILES * OUT_BYTES;
 
 struct Work {

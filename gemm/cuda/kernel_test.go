@@ -142,7 +142,7 @@ func TestCompile(t *testing.T) {
 		of.Options.Arch = "sm_90a"
 		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.fp8Variant), Kernel: of, Spills: someSpills})
 	}
-	for _, of := range []driver.Kernel{lutcolumns{}.kernel(), lutbytes{driver.F16}.kernel(), lutbytes{driver.BF16}.kernel()} {
+	for _, of := range []driver.Kernel{lutcolumns{Columns}.kernel(), lutcolumns{Skipping}.kernel(), lutbytes{driver.F16}.kernel(), lutbytes{driver.BF16}.kernel()} {
 		of.Options.Arch = "sm_90a"
 		variants = append(variants, kerneltest.Variant{Group: strings.TrimSuffix(of.Name, ".cu"), Kernel: of})
 	}
@@ -198,6 +198,9 @@ func allManyKernels() []manyKernel {
 	for _, f := range Formats() {
 		for _, v := range f.manyVariants() {
 			all = append(all, manyKernel{f, v})
+			if f.Bits == 4 {
+				all = append(all, manyKernel{f, v.with(Integers)})
+			}
 		}
 	}
 	return all
@@ -208,6 +211,9 @@ func fewManyKernels() []manyKernel {
 	for _, f := range []Format{{4, 128, weight.F16, driver.F16}, {5, 32, weight.F16, driver.BF16}, {3, 32, weight.F16, driver.BF16}} {
 		for _, v := range f.manyVariants() {
 			all = append(all, manyKernel{f, v})
+			if f.Bits == 4 && v.groups > 2 {
+				all = append(all, manyKernel{f, v.with(Integers)})
+			}
 		}
 	}
 	return all

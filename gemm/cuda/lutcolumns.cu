@@ -1,4 +1,9 @@
-// X is prepared as prepared.cuh has it, for callers who have it row by row. There are zeros also where there is no row.
+// X is prepared as prepared.cuh has it, for callers who have it row by row, or in another order of columns. There are zeros also where
+// there is no row.
+//
+// Set by the host:
+//   ORDER   of columns: 0 for that of prepared.cuh; 1 for pairs of neighbours but one, columns 0 and 2 and 1 and 3 of four, in the places
+//           of pairs of neighbours (lutsym.cuh)
 
 struct Columns {
     const u8* x;  // [m][k], of 16-bit numbers
@@ -6,6 +11,16 @@ struct Columns {
     u32 m, k;
     u32 atoms;    // ⌈k/128⌉
 };
+
+// skip makes of pairs of neighbours pairs of neighbours but one.
+__device__ __forceinline__ void skip(u32 (&v)[4]) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i += 2) {
+        const u32 lo = v[i], hi = v[i + 1];
+        v[i] = prmt(lo, hi, 0x5410);
+        v[i + 1] = prmt(lo, hi, 0x7632);
+    }
+}
 
 // A warp takes eight rows and an atom: four times four rows of 64 columns, of which a lane has eight.
 extern "C" __global__ void __launch_bounds__(128, 16) lutcolumns(const __grid_constant__ Columns p) {
@@ -23,6 +38,7 @@ extern "C" __global__ void __launch_bounds__(128, 16) lutcolumns(const __grid_co
         u8* to = p.to + (u64)group * 1024;
 #pragma unroll
         for (u32 j = 0; j < 4; j++) {
+            if (ORDER == 1) skip(v[j]);
             turn(v[j], lane);
             *(Prepared*)(to + prepared_part(j / 2 * 4 + lane / 8, 2 * atom + j % 2, part, groups)) = {{v[j][0], v[j][1], v[j][2], v[j][3]}};
         }

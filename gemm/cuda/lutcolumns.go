@@ -3,6 +3,7 @@ package cuda
 import (
 	_ "embed"
 	"encoding/binary"
+	"fmt"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/repack"
@@ -17,16 +18,14 @@ var (
 
 const columnsName = "lutcolumns"
 
-// lutcolumns is lutcolumns.cu: the kernel that prepares X for lutmany.cu, of any type of 16 bits.
-type lutcolumns struct{}
+// lutcolumns is lutcolumns.cu: the kernel that prepares X for lutmany.cu, of any type of 16 bits, in one of its forms.
+type lutcolumns struct{ form Form }
 
-func (lutcolumns) kernel() driver.Kernel {
-	return driver.Kernel{Name: columnsName + ".cu", Source: ptxSource + PreparedSource() + columnsSource}
-}
-
-// preparedBytes returns what m rows of k columns of X take when they are prepared.
-func preparedBytes(m, k int) int {
-	return (m + preparedRows - 1) / preparedRows * preparedRows * atomsOf(k) * repack.AtomCols * 2
+func (c lutcolumns) kernel() driver.Kernel {
+	return driver.Kernel{
+		Name: columnsName + ".cu", Source: ptxSource + PreparedSource() + columnsSource,
+		Options: driver.CompileOptions{Defines: []string{fmt.Sprintf("ORDER=%d", c.form-Columns)}},
+	}
 }
 
 // preparedRows is what rows of X are prepared in multiples of.
@@ -34,18 +33,18 @@ const preparedRows = 8
 
 func atomsOf(k int) int { return (k + repack.AtomCols - 1) / repack.AtomCols }
 
-// columnsLaunch returns how the kernel is launched to prepare X [m, k] to an address on sms multiprocessors, and its argument
-// in C's layout.
-func columnsLaunch(x, to driver.Ptr, m, k, sms int) (driver.Launch, []byte) {
+// launch returns how the kernel is launched to prepare X [m, k] to an address on sms multiprocessors, and its argument in C's layout.
+func (c lutcolumns) launch(x, to driver.Ptr, m, k, sms int) (driver.Launch, []byte) {
 	const warps, blocks = 4, 16 // of a block; of a multiprocessor
+	atoms := atomsOf(k)
 	var p []byte
 	for _, address := range []driver.Ptr{x, to} {
 		p = binary.LittleEndian.AppendUint64(p, uint64(address))
 	}
-	for _, n := range []int{m, k, atomsOf(k), 0} { // to the end of 8 bytes
+	for _, n := range []int{m, k, atoms, 0} { // to the end of 8 bytes
 		p = binary.LittleEndian.AppendUint32(p, uint32(n))
 	}
-	parts := (m + preparedRows - 1) / preparedRows * atomsOf(k)
+	parts := (m + preparedRows - 1) / preparedRows * atoms
 	return driver.Launch{
 		Grid:         driver.Dim{X: uint32(min((parts+warps-1)/warps, blocks*sms))},
 		Block:        driver.Dim{X: 32 * warps},

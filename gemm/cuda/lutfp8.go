@@ -34,7 +34,7 @@ func (f Format) fp8Variants() []fp8Variant {
 		return nil
 	}
 	var all []fp8Variant
-	for _, v := range []manyVariant{{128, 2}, {96, 2}, {64, 3}} {
+	for _, v := range []manyVariant{{columns: 128, groups: 2}, {columns: 96, groups: 2}, {columns: 64, groups: 3}} {
 		if stages, _ := (fp8Variant{v}).rings(f); stages >= 3 {
 			all = append(all, fp8Variant{v})
 		}
@@ -186,7 +186,7 @@ func (e *Engine) fp8Ways(w *Matrix, m int) []Way {
 func (v fp8Variant) guess(n, k, m int) float64 {
 	const fixed = 15000              // to begin, to write and to add what others left
 	atom := map[manyVariant]float64{ // of a field
-		{128, 2}: 1280, {96, 2}: 1080, {64, 3}: 1400,
+		{128, 2, 0}: 1280, {96, 2, 0}: 1080, {64, 3, 0}: 1400,
 	}[v.manyVariant]
 	w := v.divide(n, k, m, manyWorkers)
 	atoms := float64(w.shared*w.atoms)/float64(w.workers) + float64((w.fields-w.shared)/manyWorkers*w.atoms)

@@ -181,7 +181,7 @@ func TestGPUFP8(t *testing.T) {
 				if !e.RoundToFP8(m.w) {
 					t.Skip("no GPU for E4M3, or no compiler")
 				}
-				m.o.Scratch = must(e.dev.Alloc(max(e.MostScratch(m.w, test.m), (fp8Variant{manyVariant{256, 3}}).sumBytes(manyWorkers)+Rounded.Bytes(test.m, test.k))))(t)
+				m.o.Scratch = must(e.dev.Alloc(max(e.MostScratch(m.w, test.m), (fp8Variant{manyVariant{256, 3, Replicated}}).sumBytes(manyWorkers)+Rounded.Bytes(test.m, test.k))))(t)
 				ref := conform.NewFP8Reference(rand.New(rand.NewPCG(1, 1)), of, p.X, p.Bias, test.m, 1, f.Type)
 				for _, v := range f.fp8Variants() {
 					way := Way{fp8: v}

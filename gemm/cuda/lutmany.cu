@@ -8,7 +8,7 @@
 // Latency. Warpgroups look up the weights of one half of an atom while they multiply by the other's, and read the codes of the
 // next atom before they wait for that. fields.cuh has the rest.
 //
-// PLANES is for 4 bits.
+// PLANES is for 4 bits. With DECODE 1 (lutsym.cuh) there is no table, and with PLANES and WIDE_ROWS 0.
 
 // Registers of a thread that multiplies and of one that does not: in all what the block begins with.
 constexpr u32 MULTIPLYING = GROUPS4 == 2 ? 232 : GROUPS4 == 3 ? 144 : 104, ASKING = GROUPS4 == 2 ? 40 : GROUPS4 == 3 ? 80 : 64;
@@ -70,6 +70,7 @@ __device__ __forceinline__ u32 scaled(u32 pair, const Doubled& d) {
     return RESTS ? times_plus(pair, d.scale, times(pair, d.rest)) : times(pair, d.scale);
 }
 
+#if !DECODE
 // pair_at looks up the pair of which the codes begin at a bit of a word.
 template <u32 BIT>
 __device__ __forceinline__ u32 pair_at(u32 word, u32 self) {
@@ -84,13 +85,14 @@ __device__ __forceinline__ void pairs_at(u32 (&a)[4], u32 word, u32 self) {
     a[2] = pair_at<BIT + 2 * next>(word, self);
     a[3] = pair_at<BIT + 3 * next>(word, self);
 }
+#endif
 
 // look_up looks up half of an atom.
 __device__ __forceinline__ void look_up(u32 (&a)[HALF_STEPS][4], const u32 (&w)[2 * BITS], u32 half, const Table& table, const Bytes& bytes) {
 #if PLANES
 #pragma unroll
     for (u32 i = 0; i < HALF_STEPS; i++) look_up_bytes(a[i], w[4 * half + i], bytes);
-#elif WIDE_ROWS
+#elif WIDE_ROWS || DECODE
     dequantize(a, w, 0, half, table);
 #elif BITS == 2
 #pragma unroll
@@ -210,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutmany(const __grid_co
         begin_phases(PHASES_BASE + 16 * threadIdx.x + 8, TILES);
         show_phases();
     }
-    if (WIDE_ROWS)
+    if (WIDE_ROWS || DECODE)
         fill_table(p);
     else if (!PLANES)
         fill_pairs(p);
@@ -229,7 +231,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutmany(const __grid_co
     }
     more_registers<MULTIPLYING>();
     Table table = {};
+#if !DECODE
     table.self = lane * (WIDE_ROWS && BITS == 2 ? 8 : 4);
+#endif
     const Bytes bytes = bytes_of(p);
     float sums[COLUMNS / 2];
     for (u32 worker = begin; worker < end; worker++) {

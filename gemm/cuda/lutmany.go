@@ -24,8 +24,9 @@ const manyName = "lutmany"
 
 // manyVariant is lutmany.cu as it is compiled: for very many rows of X, on Hopper, which alone has its instructions.
 type manyVariant struct {
-	columns int // rows of X of a field
-	groups  int // warpgroups that multiply, each 64 rows of Ŵ of a field
+	columns int    // rows of X of a field
+	groups  int    // warpgroups that multiply, each 64 rows of Ŵ of a field
+	lookup  Lookup // Replicated or Integers
 }
 
 // What lutmany.cu is built on; it has the same numbers.
@@ -50,7 +51,7 @@ func (f Format) manyVariants() []manyVariant {
 		return nil
 	}
 	var all []manyVariant
-	for _, v := range []manyVariant{{256, 2}, {192, 2}, {128, 2}, {128, 3}, {96, 3}, {64, 4}} {
+	for _, v := range []manyVariant{{columns: 256, groups: 2}, {columns: 192, groups: 2}, {columns: 128, groups: 2}, {columns: 128, groups: 3}, {columns: 96, groups: 3}, {columns: 64, groups: 4}, {columns: 48, groups: 4}} {
 		stages, _ := v.rings(f)
 		if stages < 3 || v.groups == 4 && f.Group == 32 { // whose scales take the registers
 			continue
@@ -60,16 +61,33 @@ func (f Format) manyVariants() []manyVariant {
 	return all
 }
 
-func (v manyVariant) String() string { return fmt.Sprintf("c%d g%d", v.columns, v.groups) }
-func (v manyVariant) tiles() int     { return groupTiles * v.groups }
-func (v manyVariant) threads() int   { return 128 * (v.groups + 1) }
+// with returns the variant with a lookup.
+func (v manyVariant) with(l Lookup) manyVariant {
+	v.lookup = l
+	return v
+}
+
+func (v manyVariant) String() string {
+	s := fmt.Sprintf("c%d g%d", v.columns, v.groups)
+	if v.lookup == Integers {
+		s += " integers"
+	}
+	return s
+}
+func (v manyVariant) tiles() int   { return groupTiles * v.groups }
+func (v manyVariant) threads() int { return 128 * (v.groups + 1) }
 
 // wideRows reports whether the table has rows of 256 bytes, for a byte of codes to be one of the address.
-func (v manyVariant) wideRows(f Format) bool { return v.columns <= 128 && f.Bits != 5 }
+func (v manyVariant) wideRows(f Format) bool {
+	return v.columns <= 128 && f.Bits != 5 && v.lookup == Replicated
+}
 
 // tableBytes returns what the table takes.
 func (v manyVariant) tableBytes(f Format) int {
-	if v.wideRows(f) {
+	switch {
+	case v.lookup == Integers:
+		return 0
+	case v.wideRows(f):
 		return 2 * manyRowBytes << 8 // a row for each byte
 	}
 	return manyRowBytes << (2 * f.Bits)
@@ -118,10 +136,18 @@ func (k manyKernel) kernel() driver.Kernel {
 	}
 	return driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", manyName, k.name()),
-		Source: ptxSource + lutSource + wgmmaSource + fieldsSource + manySource,
-		Options: driver.CompileOptions{Defines: append(k.defines(), "NT=2", "DEPTH=1", fmt.Sprintf("WARPS=%d", k.threads()/32),
+		Source: ptxSource + lutSource + k.lookup.source() + wgmmaSource + fieldsSource + manySource,
+		Options: driver.CompileOptions{Defines: append(append(k.defines(), k.lookup.defines()...), "NT=2", "DEPTH=1", fmt.Sprintf("WARPS=%d", k.threads()/32),
 			fmt.Sprintf("COLUMNS=%d", k.columns), fmt.Sprintf("GROUPS4=%d", k.groups), fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms), "PLANES=0", "OF_ATOM=2", fmt.Sprintf("WIDE_ROWS=%d", wide))},
 	}
+}
+
+// form returns how X is read.
+func (v manyVariant) form() Form {
+	if v.lookup == Integers {
+		return Skipping
+	}
+	return Columns
 }
 
 // work is the kernel's second argument, in C's layout: how a product is divided.
@@ -226,7 +252,8 @@ func (f Format) scaleExponent(scales []byte, codebook []float32) int {
 func (v manyVariant) guess(n, k, m int) float64 {
 	const fixed = 8000               // to begin and to write
 	atom := map[manyVariant]float64{ // of a field
-		{256, 2}: 2160, {192, 2}: 1730, {128, 2}: 1410, {128, 3}: 1860, {96, 3}: 1580, {64, 4}: 1870,
-	}[v]
+		{256, 2, 0}: 2160, {192, 2, 0}: 1730, {128, 2, 0}: 1410, {128, 3, 0}: 1860, {96, 3, 0}: 1580, {64, 4, 0}: 1870,
+		{48, 4, 0}: 1800, // not timed
+	}[v.with(0)]
 	return fixed + float64(v.divide(n, k, m, manyWorkers).cost)*atom
 }

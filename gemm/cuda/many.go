@@ -93,7 +93,7 @@ func (e *Engine) halfWays(w *Matrix, m int) []Way {
 				all = append(all, Way{many: v})
 			}
 		}
-		all = shortlist(all, func(a Way) float64 { return a.many.guess(w.N, w.K, m) })
+		all = withLookups(shortlist(all, func(a Way) float64 { return a.many.guess(w.N, w.K, m) }), w)
 	}
 	all = append(all, Way{unpacked: true})
 	if m <= mostPacked {
@@ -107,6 +107,21 @@ func (e *Engine) halfWays(w *Matrix, m int) []Way {
 		first = slices.Index(all, Way{})
 	}
 	all[0], all[first] = all[first], all[0]
+	return all
+}
+
+// withLookups returns ways of lutmany.cu with the lookups that a matrix may be multiplied by, each behind the table's.
+func withLookups(ways []Way, w *Matrix) []Way {
+	if !w.integers || w.lookup != chosen && w.lookup != Integers {
+		return ways
+	}
+	var all []Way
+	for _, way := range ways {
+		if w.lookup == chosen {
+			all = append(all, way)
+		}
+		all = append(all, Way{many: way.many.with(Integers)})
+	}
 	return all
 }
 
@@ -164,7 +179,7 @@ func packedRows(n, k int) int {
 func (w Way) Kernels(f Format) []driver.Kernel {
 	switch {
 	case w.many != manyVariant{}:
-		return []driver.Kernel{lutcolumns{}.kernel(), manyKernel{f, w.many}.kernel()}
+		return []driver.Kernel{lutcolumns{w.many.form()}.kernel(), manyKernel{f, w.many}.kernel()}
 	case w.FP8():
 		return []driver.Kernel{lutbytes{f.Type}.kernel(), fp8Kernel{f, w.fp8}.kernel()}
 	case w.unpacked:
@@ -223,8 +238,10 @@ func (e *Engine) MatMulWay(s *driver.Stream, w *Matrix, o Operands, way Way) err
 	switch {
 	case way.unpacked:
 		return errors.New("unpacked products are not the engine's")
-	case way.many == manyVariant{} && !way.FP8():
+	case way.form() == RowByRow:
 		return e.matMulPacked(s, w, o)
+	case way.many.lookup == Integers && !w.integers:
+		return fmt.Errorf("%v by a table that is not the integers", way)
 	}
 	prepared := o.Form == way.form()
 	if prepared {

@@ -12,32 +12,44 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
+	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 
 // TestHostColumns holds prepared X to what wgmma multiplies: of step s of 32 columns, register pair r of a lane 4g + t
 // of A has columns 8t + 4s + 2⌊r/2⌋ and the next ([repack.CUDATiles]), which are numbers 2t + 8⌊r/2⌋ and the next of 16
-// of B ("Register fragments for wgmma.mma_async.m64nNk16"). Of row i of B 16 bytes lie at their number exclusive-or i%8.
+// of B ("Register fragments for wgmma.mma_async.m64nNk16"). Of row i of B 16 bytes lie at their number exclusive-or i%8. Pairs
+// that arithmetic makes are of columns 0 and 2 of four, and 1 and 3.
 func TestHostColumns(t *testing.T) {
-	host := kerneltest.OnHost(t, lutcolumns{}.kernel(), 900)
+	t.Run("columns", func(t *testing.T) {
+		checkColumns(t, Columns, func(lane, s, r, e int) int { return 8*lane + 4*s + 2*r + e })
+	})
+	t.Run("skipping", func(t *testing.T) {
+		checkColumns(t, Skipping, func(lane, s, r, e int) int { return 8*lane + 4*s + r + 2*e })
+	})
+}
+
+// checkColumns prepares X of some shapes in a form, of which column tells which of 32 is number e of pair r of lane t in step s.
+func checkColumns(t *testing.T, form Form, column func(t, s, r, e int) int) {
+	by := lutcolumns{form}
+	host := kerneltest.OnHost(t, by.kernel(), 900)
 	for _, test := range []struct{ m, k int }{{1, 32}, {7, 96}, {8, 128}, {19, 160}, {33, 416}} {
 		x := make([]uint16, test.m*test.k)
 		for i := range x {
 			x[i] = uint16(i + 1) // each another
 		}
 		groups := (test.m + 7) / 8
-		want := make([]uint16, preparedBytes(test.m, test.k)/2)
+		want := make([]uint16, form.Bytes(test.m, test.k)/2)
 		for m := range test.m {
 			for of32 := 0; of32 < test.k; of32 += 32 {
 				for s := range 2 {
 					for lane := range 4 {
-						for r := 0; r < 4; r += 2 {
+						for r := range 2 {
 							for e := range 2 {
-								column := of32 + 8*lane + 4*s + 2*(r/2) + e
-								in64 := of32%64 + 16*s + 2*lane + 8*(r/2) + e
+								in64 := of32%64 + 16*s + 2*lane + 8*r + e
 								at := (of32/64*groups+m/8)*512 + m%8*64 + (in64/8^m%8)*8 + in64%8
-								want[at] = x[m*test.k+column]
+								want[at] = x[m*test.k+of32+column(lane, s, r, e)]
 							}
 						}
 					}
@@ -48,7 +60,7 @@ func TestHostColumns(t *testing.T) {
 			var mem kerneltest.Memory
 			from := mem.Upload(driver.Bytes(x))
 			to := mem.Upload(slices.Repeat([]byte{0xff}, 2*len(want)))
-			l, args := columnsLaunch(from, to, test.m, test.k, 1)
+			l, args := by.launch(from, to, test.m, test.k, 1)
 			host.Launch(t, &mem, columnsName, l, reverse, kerneltest.Struct(args))
 			if !slices.Equal(mem.Read(to), driver.Bytes(want)) {
 				t.Errorf("%d×%d: X is prepared otherwise", test.m, test.k)
@@ -67,7 +79,7 @@ func manyProducts(columns, groups int) []manyProduct {
 
 // TestHostMany runs lutmany.cu on the host's processor, with what is asynchronous done at once and as late as it may be.
 func TestHostMany(t *testing.T) {
-	prepare := kerneltest.OnHost(t, lutcolumns{}.kernel(), 900)
+	prepare := kerneltest.OnHost(t, lutcolumns{Columns}.kernel(), 900)
 	for i, f := range append(testFormats(), Format{4, 128, weight.F16, driver.BF16}) {
 		variants := f.manyVariants()
 		if len(variants) == 0 {
@@ -93,6 +105,34 @@ func TestHostMany(t *testing.T) {
 	}
 }
 
+// TestHostManyIntegers holds arithmetic in place of the table to the table's bits, where that has the integers.
+func TestHostManyIntegers(t *testing.T) {
+	variants := map[Format]manyVariant{
+		{4, 128, weight.F16, driver.F16}: {64, 4, Replicated},
+		{4, 32, weight.F16, driver.BF16}: {128, 3, Replicated},
+	}
+	if *long {
+		variants[Format{4, 0, weight.F32, driver.F16}] = manyVariant{256, 2, Replicated}
+	}
+	for f, v := range variants {
+		t.Run(f.name(), func(t *testing.T) {
+			t.Parallel()
+			var first []byte
+			for _, l := range []Lookup{Replicated, Integers} {
+				v := v.with(l)
+				h := hostMany{f, v, kerneltest.OnHost(t, lutcolumns{v.form()}.kernel(), 900), kerneltest.OnHost(t, manyKernel{f, v}.kernel(), 900)}
+				of := testMatrix(1, 333, 480, f)
+				of.Codebook = must(lut.NewCodebook("sym", f.Bits, f.Group))(t).Values
+				y := h.checkOf(t, of, 1, v.columns+9, 3)
+				if first != nil && !slices.Equal(y, first) {
+					t.Errorf("%v: other bits than by the table", v)
+				}
+				first = y
+			}
+		})
+	}
+}
+
 type hostMany struct {
 	f                 Format
 	v                 manyVariant
@@ -100,13 +140,16 @@ type hostMany struct {
 }
 
 func (h hostMany) check(t *testing.T, seed uint64, n, k, m, workers int) {
-	if h.f.Group >= k {
-		return
+	if h.f.Group < k {
+		h.checkOf(t, testMatrix(seed, n, k, h.f), seed, m, workers)
 	}
-	of := testMatrix(seed, n, k, h.f)
+}
+
+// checkOf checks a product by a matrix, and returns its bits.
+func (h hostMany) checkOf(t *testing.T, of *lut.Matrix, seed uint64, m, workers int) (first []byte) {
+	n, k := of.N, of.K
 	tiles := must(repack.CUDA(of))(t)
 	p := testProduct(n, k, m, h.f.Type, seed%2 == 0)
-	var first []byte
 	for _, reverse := range []bool{false, true} {
 		var mem kerneltest.Memory
 		scales := h.f.scales(tiles)
@@ -115,7 +158,8 @@ func (h hostMany) check(t *testing.T, seed uint64, n, k, m, workers int) {
 			w.codebook = append(w.codebook, uint32(h.f.convert(v)))
 		}
 		y := conform.Poisoned(m * n)[:m*n]
-		o := Operands{M: m, X: mem.Upload(slices.Repeat([]byte{0xff}, Columns.Bytes(m, k))), Scratch: mem.Upload(slices.Repeat([]byte{0xff}, h.v.sumBytes(workers)))}
+		form := h.v.form()
+		o := Operands{M: m, X: mem.Upload(slices.Repeat([]byte{0xff}, form.Bytes(m, k))), Scratch: mem.Upload(slices.Repeat([]byte{0xff}, h.v.sumBytes(workers)))}
 		flags := mem.Upload(make([]byte, 4*workers*h.v.tiles()))
 		alignment := 16
 		if reverse {
@@ -130,7 +174,7 @@ func (h hostMany) check(t *testing.T, seed uint64, n, k, m, workers int) {
 			sms = (workers + 1) / 2
 		}
 		launch, args, share := h.v.manyPlan(w, o, flags, workers, sms)
-		l, columns := columnsLaunch(mem.Upload(driver.Bytes(p.X)), o.X, m, k, 2)
+		l, columns := lutcolumns{form}.launch(mem.Upload(driver.Bytes(p.X)), o.X, m, k, 2)
 		h.prepare.Launch(t, &mem, columnsName, l, reverse, kerneltest.Struct(columns))
 		h.multiply.Launch(t, &mem, manyName, launch, reverse, kerneltest.Struct(args.bytes()), kerneltest.Struct(share.bytes()))
 		got := mem.Read(o.Y)
@@ -152,12 +196,13 @@ func (h hostMany) check(t *testing.T, seed uint64, n, k, m, workers int) {
 			t.Errorf("%s: relative error %.3g", what, rel)
 		}
 	}
+	return first
 }
 
 // TestDivide holds how products are divided to what lutmany.cu takes: each atom of each field is one worker's, and a
 // field with more than two workers is one of few.
 func TestDivide(t *testing.T) {
-	for _, v := range []manyVariant{{256, 2}, {128, 3}, {64, 4}} {
+	for _, v := range []manyVariant{{256, 2, Replicated}, {128, 3, Replicated}, {64, 4, Replicated}} {
 		for _, test := range []struct{ n, k, m int }{
 			{8192, 8192, 256}, {28672, 4096, 1024}, {8192, 8192, 8192}, {4096, 4096, 100}, {16, 32, 17}, {1024, 8192, 300}, {57344, 8192, 257},
 		} {
@@ -172,6 +217,21 @@ func TestDivide(t *testing.T) {
 	}
 }
 
+// TestMostTiles holds the flags of a stream to what products of any variant tell each other by.
+func TestMostTiles(t *testing.T) {
+	for _, f := range Formats() {
+		all := f.manyVariants()
+		for _, v := range f.fp8Variants() {
+			all = append(all, v.manyVariant)
+		}
+		for _, v := range all {
+			if v.tiles() > mostTiles {
+				t.Errorf("%v of %s: %d tiles", v, f.name(), v.tiles())
+			}
+		}
+	}
+}
+
 // TestGuess holds what products are taken to take to cycles that an H200 took, from the end of the kernel in front on.
 func TestGuess(t *testing.T) {
 	for _, test := range []struct {
@@ -179,15 +239,15 @@ func TestGuess(t *testing.T) {
 		n, k, m int
 		cycles  float64
 	}{
-		{manyVariant{64, 4}, 8192, 8192, 64, 46400},
-		{manyVariant{64, 4}, 28672, 4096, 64, 65400}, // whole fields, fewer than workers
-		{manyVariant{96, 3}, 28672, 4096, 96, 76000},
-		{manyVariant{128, 3}, 28672, 4096, 128, 84600},
-		{manyVariant{128, 2}, 28672, 4096, 128, 93800},
-		{manyVariant{256, 2}, 8192, 8192, 256, 86400},
-		{manyVariant{256, 2}, 8192, 8192, 1024, 282100},
-		{manyVariant{256, 2}, 28672, 4096, 256, 142800},
-		{manyVariant{256, 2}, 28672, 4096, 1024, 511000},
+		{manyVariant{64, 4, Replicated}, 8192, 8192, 64, 46400},
+		{manyVariant{64, 4, Replicated}, 28672, 4096, 64, 65400}, // whole fields, fewer than workers
+		{manyVariant{96, 3, Replicated}, 28672, 4096, 96, 76000},
+		{manyVariant{128, 3, Replicated}, 28672, 4096, 128, 84600},
+		{manyVariant{128, 2, Replicated}, 28672, 4096, 128, 93800},
+		{manyVariant{256, 2, Replicated}, 8192, 8192, 256, 86400},
+		{manyVariant{256, 2, Replicated}, 8192, 8192, 1024, 282100},
+		{manyVariant{256, 2, Replicated}, 28672, 4096, 256, 142800},
+		{manyVariant{256, 2, Replicated}, 28672, 4096, 1024, 511000},
 	} {
 		if guess := test.v.guess(test.n, test.k, test.m); guess < test.cycles*0.85 || guess > test.cycles*1.15 {
 			t.Errorf("%v, %d rows by %d×%d: %.0f cycles for %.0f", test.v, test.m, test.n, test.k, guess, test.cycles)
@@ -271,6 +331,45 @@ func TestGPUMany(t *testing.T) {
 				}
 				m.close(t)
 			}
+		}
+	})
+}
+
+// TestGPUManyIntegers holds arithmetic in place of the table to the table's bits, in every variant of lutmany.cu.
+func TestGPUManyIntegers(t *testing.T) {
+	onGPU(t, func(e *Engine, s *driver.Stream) {
+		if e.dev.Info.Major != 9 {
+			t.Skip("Hopper alone has the kernel")
+		}
+		for i, f := range []Format{{4, 128, weight.F16, driver.F16}, {4, 64, weight.BF16, driver.BF16}, {4, 32, weight.F16, driver.BF16}, {4, 0, weight.F32, driver.F16}} {
+			of := testMatrix(uint64(i), 2100, 1600, f)
+			of.Codebook = must(lut.NewCodebook("sym", f.Bits, f.Group))(t).Values
+			p := testProduct(2100, 1600, 300, f.Type, i%2 == 0)
+			m := newGPUMatrix(t, e, s, of, f.Type)
+			if err := m.load(p); err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range f.manyVariants() {
+				m.o.Scratch = must(e.dev.Alloc(Way{many: v}.bytes(300, 1600)))(t)
+				var first []uint16
+				for _, l := range []Lookup{Replicated, Integers} {
+					y := conform.Poisoned(300 * 2100)
+					err := errors.Join(e.dev.Write(m.o.Y, driver.Bytes(y)), e.MatMulWay(s, m.w, m.o, Way{many: v.with(l)}), s.Sync(), e.dev.Read(driver.Bytes(y), m.o.Y))
+					skipMissing(t, err)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if first != nil && !slices.Equal(y, first) {
+						t.Errorf("%s, %v: other bits than by the table", f.name(), v)
+					}
+					first = y
+				}
+				if err := e.dev.Free(m.o.Scratch); err != nil {
+					t.Fatal(err)
+				}
+				m.o.Scratch = 0
+			}
+			m.close(t)
 		}
 	})
 }

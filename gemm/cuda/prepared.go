@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/repack"
 )
 
 //go:embed prepared.cuh
@@ -21,14 +22,15 @@ type Form int
 const (
 	RowByRow Form = iota // as [Operands] have it
 	Columns              // that of prepared.cuh, for lutmany.cu
+	Skipping             // the same with the pairs that lutsym.cuh makes, of neighbours but one
 	Rounded              // to E4M3, that of lutbytes.cu, for lutfp8.cu
 )
 
 // Bytes returns what m rows of k columns take in a form.
 func (f Form) Bytes(m, k int) int {
 	switch f {
-	case Columns:
-		return preparedBytes(m, k)
+	case Columns, Skipping:
+		return roundedRows(m) * atomsOf(k) * repack.AtomCols * 2
 	case Rounded:
 		return roundedBytes(m, k)
 	}
@@ -39,7 +41,7 @@ func (f Form) Bytes(m, k int) int {
 func (w Way) form() Form {
 	switch {
 	case w.many != manyVariant{}:
-		return Columns
+		return w.many.form()
 	case w.FP8():
 		return Rounded
 	}
@@ -61,9 +63,10 @@ func (e *Engine) Prepare(s *driver.Stream, f Form, t driver.DType, to, x driver.
 		return e.launchOther(s, by, name, l, args)
 	}
 	switch f {
-	case Columns:
-		l, args := columnsLaunch(x, to, m, k, e.dev.Info.SMs)
-		return prepare(lutcolumns{}, columnsName, l, args)
+	case Columns, Skipping:
+		by := lutcolumns{f}
+		l, args := by.launch(x, to, m, k, e.dev.Info.SMs)
+		return prepare(by, columnsName, l, args)
 	case Rounded:
 		l, args := bytesLaunch(x, to, m, k)
 		return prepare(lutbytes{t}, bytesName, l, args)

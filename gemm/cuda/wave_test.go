@@ -112,11 +112,11 @@ func TestWork(t *testing.T) {
 		sms     int
 		want    float64
 	}{
-		{manyVariant{64, 4}, 8192, 8192, 64, 132, 0},
-		{manyVariant{256, 2}, 28672, 4096, 1024, 132, 0},
-		{manyVariant{256, 2}, 28672, 4096, 1024, 77, 0},
-		{manyVariant{128, 3}, 1024, 8192, 300, 132, 0},
-		{manyVariant{256, 2}, 16896, 128, 256, 132, 1}, // a field of one atom each
+		{manyVariant{64, 4, Replicated}, 8192, 8192, 64, 132, 0},
+		{manyVariant{256, 2, Replicated}, 28672, 4096, 1024, 132, 0},
+		{manyVariant{256, 2, Replicated}, 28672, 4096, 1024, 77, 0},
+		{manyVariant{128, 3, Replicated}, 1024, 8192, 300, 132, 0},
+		{manyVariant{256, 2, Replicated}, 16896, 128, 256, 132, 1}, // a field of one atom each
 	} {
 		w := test.v.divide(test.n, test.k, test.m, manyWorkers)
 		blocks := min(int(w.workers), test.sms)

@@ -27,6 +27,7 @@
 #define AND_A "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor), "n"(ADDS)
 #define NAMES_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
 #define NAMES_16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_16_8 "%16, %17, %18, %19, %20, %21, %22, %23"
 #define NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
@@ -38,7 +39,9 @@
     __device__ __forceinline__ void multiply_group(float (&d)[N / 2], const u32 (&a)[4], u64 descriptor) {               \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #N TYPES "{" NAMES "}, " A SIGNS : OPERANDS : AND_A);           \
     }
-#if COLUMNS == 64
+#if COLUMNS == 48
+MULTIPLY(48, NAMES_0 NAMES_16_8, "{%24, %25, %26, %27}, %28, %29", DO8(0) COMMA DO8(8) COMMA DO8(16))
+#elif COLUMNS == 64
 MULTIPLY(64, NAMES_0 NAMES_16, "{%32, %33, %34, %35}, %36, %37", DO32(0))
 #elif COLUMNS == 96
 MULTIPLY(96, NAMES_0 NAMES_16 NAMES_32, "{%48, %49, %50, %51}, %52, %53", DO32(0) COMMA DO8(32) COMMA DO8(40))

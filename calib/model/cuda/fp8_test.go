@@ -25,6 +25,7 @@ func TestHostFP8(t *testing.T) {
 		}
 		if i == 1 {
 			t.Run("Inputs", func(t *testing.T) { testModelInputs(t, o) })
+			t.Run("Forms", func(t *testing.T) { testForms(t, o) })
 		}
 	})
 }

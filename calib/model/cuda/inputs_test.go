@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -13,8 +14,10 @@ import (
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/gemm/conform"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
@@ -23,6 +26,7 @@ func TestGPUInputs(t *testing.T) {
 		if i > 0 && o.dev.Info.Major == 9 {
 			testInputs(t, o, true)
 			t.Run("Model", func(t *testing.T) { testModelInputs(t, o) })
+			t.Run("Forms", func(t *testing.T) { testForms(t, o) })
 		}
 	})
 }
@@ -181,6 +185,70 @@ func (c inputCheck) bytes(at driver.Ptr, n int) []byte {
 	b := make([]byte, n)
 	c.o.do(func() { c.o.fail(c.o.dev.Read(b, at)) })
 	return b
+}
+
+// testForms has products that read rows in several forms multiply what is written for all of them, and holds them to what each makes of
+// rows by itself. What none reads as it is written prepared is written row by row.
+func testForms(t *testing.T, o *Ops) {
+	const rows, n, k = 35, 40, 512
+	r := rand.New(rand.NewPCG(1, 1))
+	table, sym := conform.RandomMatrix(r, n, k, 4, 64, weight.F16), conform.RandomMatrix(r, n, k, 4, 64, weight.F16)
+	codebook, err := lut.NewCodebook("sym", 4, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sym.Codebook = codebook.Values
+	var all []model.Weight
+	for _, m := range []weight.Matrix{table, sym} {
+		w, err := o.Packed(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.FreeWeight(w)
+		all = append(all, w)
+	}
+	forms := []gemmcuda.Form{gemmcuda.Columns, gemmcuda.Skipping}
+	o.do(func() {
+		for i, w := range all {
+			packed := lookedUp(w.(*matrix))
+			for _, way := range o.engine.Ways(packed, rows) {
+				if packed.Form(rows) != forms[i] {
+					o.engine.Prefer(packed, rows, way)
+				}
+			}
+			if form := formOf(w, rows); form != forms[i] {
+				t.Errorf("%d rows are read in form %d, want %d", rows, form, forms[i])
+			}
+		}
+	})
+	x, room, h, norm := o.Acts(rows*k), o.Acts(o.PreparedLen(rows, k)), o.Floats(rows*k), o.Floats(k)
+	defer o.Free(x, room, h, norm)
+	o.Write(h, randoms(2, rows*k, 1))
+	o.Write(norm, randoms(3, k, 1))
+	if o.Prepared(x, room, rows, all[1:]...) != model.Array(x) {
+		t.Error("rows are prepared for products that read other forms")
+	}
+	multiply := func(in model.Array, by ...model.Weight) (results [][]float32) {
+		o.RMSNorm(in, h, norm, rows, 1e-5)
+		var to []model.Product
+		for _, w := range by {
+			y := o.Acts(rows * n)
+			defer o.Free(y)
+			to = append(to, model.Product{W: w, Y: y})
+		}
+		o.Linear(in, rows, to...)
+		for _, p := range to {
+			results = append(results, make([]float32, rows*n))
+			o.Read(results[len(results)-1], p.Y)
+		}
+		return results
+	}
+	got := multiply(o.Prepared(x, room, rows, all...), all...)
+	for i, w := range all {
+		if !slices.Equal(got[i], multiply(x, w)[0]) {
+			t.Errorf("product %d has other bits", i)
+		}
+	}
 }
 
 // preferring multiplies so many rows, and a few more or less, by the kernel that reads them prepared, but for square weights.

@@ -201,6 +201,7 @@ MMA(bf16)
         host::product(COLUMNS, host::NUMBER, operands);                                               \
     }
 #define WGMMA(COLUMNS) WGMMA_OF(COLUMNS, 16, f16, F16) WGMMA_OF(COLUMNS, 16, bf16, BF16) WGMMA_OF(COLUMNS, 32, e4m3, E4M3)
+WGMMA(48)
 WGMMA(64)
 WGMMA(96)
 WGMMA(128)
