@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/ref"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
@@ -37,7 +38,7 @@ func (r *Row) ErrorBound() float64 {
 		return tabledError
 	case err != nil:
 		return 1e-5
-	case r.Kernel == unpackedKernel, strings.HasPrefix(r.Kernel, manyKernel), strings.HasPrefix(r.Kernel, gatherKernel):
+	case r.Kernel == unpackedKernel, strings.HasPrefix(r.Kernel, manyKernel), strings.HasPrefix(r.Kernel, cuda.SparseManyName), strings.HasPrefix(r.Kernel, gatherKernel):
 		return 1.5 * conform.Bound(t)
 	}
 	return conform.Bound(t)

@@ -45,6 +45,9 @@ const (
 	gatherKernel = "gather"
 )
 
+// sparseKernel is that by what is kept of every four columns for up to 16 rows of X; others are for more.
+const sparseKernel = "mma.sp"
+
 // kinds lists them. A new one is a line here.
 func kinds() []kind {
 	return []kind{
@@ -56,7 +59,7 @@ func kinds() []kind {
 			pack: packBCQ,
 		},
 		{
-			name: lut24.Name, least: lut.MinBits, most: lut.MaxBits, kernels: []string{"mma.sp"},
+			name: lut24.Name, least: lut.MinBits, most: lut.MaxBits, kernels: append([]string{sparseKernel}, cuda.SparseKernels()...),
 			random: func(r *rand.Rand, s Shape, bits, group int) weight.Matrix {
 				return conform.RandomSparse(r, s.N, s.K, bits, group, weight.F16)
 			},
@@ -202,8 +205,13 @@ func (b *cudaBench) kindRow(ctx context.Context, kernel string, set []Layer, rin
 	}
 	multiply := func(i int) error { return ring[i%len(ring)].MatMul(b.stream, o) }
 	read := func(i int) error { return ring[i%len(ring)].Read(b.stream, o) }
+	b.doing("compiling and timing", f.n, f.k, f.bits, m)
 	packed, ok := ring[0].(cuda.Packed)
-	if d := b.dense; ok && b.Kernel == "" && packed.Unpacks(m) && d.blas != nil {
+	if kept, sparse := ring[0].(*cuda.SparseMatrix); sparse && (m > cuda.MaxRows || kernel != sparseKernel) {
+		if row.Kernel, multiply, err = b.sparseWay(kept, ring, o, &mem); err != nil {
+			return Row{}, err
+		}
+	} else if d := b.dense; ok && b.Kernel == "" && packed.Unpacks(m) && d.blas != nil {
 		size := cuda.UnpackedScratch(packed)
 		u := cuda.Unpacked{BLAS: d.blas, Scratch: mem.alloc(size), Bytes: size}
 		if mem.err != nil {
@@ -212,7 +220,6 @@ func (b *cudaBench) kindRow(ctx context.Context, kernel string, set []Layer, rin
 		row.Kernel = unpackedKernel
 		multiply = func(i int) error { return u.MatMul(b.stream, ring[i%len(ring)].(cuda.Packed), o, b.dtype, false) }
 	}
-	b.doing("compiling and timing", f.n, f.k, f.bits, m)
 	last, err := b.check(&row, set, len(ring), x, o.Y, kindReference, multiply)
 	if err != nil {
 		return Row{}, err
@@ -221,4 +228,53 @@ func (b *cudaBench) kindRow(ctx context.Context, kernel string, set []Layer, rin
 		return Row{}, err
 	}
 	return row, nil
+}
+
+// sparseWay returns the fastest way to multiply more than 16 rows of X by matrices of which every four columns keep two, or the
+// one that is asked for, and its name.
+func (b *cudaBench) sparseWay(w *cuda.SparseMatrix, ring []product, o cuda.Operands, mem *memory) (kernel string, multiply func(i int) error, err error) {
+	all := make([]*cuda.SparseMatrix, len(ring))
+	for i, w := range ring {
+		all[i] = w.(*cuda.SparseMatrix)
+	}
+	var u *cuda.Unpacked
+	if d := b.dense; d.blas != nil {
+		size := cuda.UnpackedScratch(w)
+		u = &cuda.Unpacked{BLAS: d.blas, Scratch: mem.alloc(size), Bytes: size}
+	}
+	var way cuda.Way
+	switch {
+	case b.Kernel == sparseKernel:
+	case b.Kernel == "" && b.NoTune:
+		if way = w.Way(o.M); way.Unpacked() && u == nil {
+			way = cuda.Way{}
+		}
+		o.Scratch = mem.alloc(max(way.ScratchBytes(o.M, w.K), 16))
+	case b.Kernel == "":
+		o.Scratch = mem.alloc(max(w.MostScratch(o.M), 16))
+		if mem.err != nil {
+			return "", nil, mem.err
+		}
+		timings, err := b.engine.TuneSparse(b.stream, all, o, u)
+		if err != nil {
+			return "", nil, err
+		}
+		way = timings[0].Way
+	default:
+		if way, err = w.KernelWay(b.Kernel); err != nil {
+			return "", nil, err
+		}
+		o.Scratch = mem.alloc(way.ScratchBytes(o.M, w.K))
+	}
+	if mem.err != nil {
+		return "", nil, mem.err
+	}
+	if way.Unpacked() {
+		return unpackedKernel, func(i int) error { return u.MatMul(b.stream, all[i%len(all)], o, b.dtype, false) }, nil
+	}
+	name := way.Kernel()
+	if name == "" {
+		name = sparseKernel
+	}
+	return name, func(i int) error { return b.engine.MatMulSparseWay(b.stream, all[i%len(all)], o, way) }, nil
 }

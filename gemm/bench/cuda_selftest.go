@@ -309,35 +309,45 @@ const (
 )
 
 // manyRows checks a way to multiply many rows: twice, on as many blocks as the GPU takes and on few, which gives the same bits.
-func (t *cudaSelftest) manyRows(f *formatTest, w *cuda.Matrix) (err error) {
-	r := rand.New(rand.NewPCG(uint64(f.many), uint64(w.N)))
-	mem := memory{dev: t.dev}
-	defer func() { err = errors.Join(err, mem.free()) }()
-	x, bias := conform.RandomHalves(r, f.many*w.K, f.Type), conform.RandomHalves(r, w.N, f.Type)
-	o := cuda.Operands{
-		M: f.many, X: mem.upload(driver.Bytes(x)), Bias: mem.upload(driver.Bytes(bias)), Y: mem.alloc(2 * (f.many*w.N + conform.Guard)),
-	}
+func (t *cudaSelftest) manyRows(f *formatTest, w *cuda.Matrix) error {
 	newReference := conform.NewReference
 	if f.way.FP8() {
 		t.engine.RoundToFP8(w)
 		newReference = conform.NewFP8Reference
 	}
-	if most := t.engine.MostScratch(w, f.many); most > 0 {
-		o.Scratch = mem.alloc(most)
+	reference := func(r *rand.Rand, x, bias []uint16) *conform.Reference {
+		return newReference(r, f.Matrix, x, bias, f.many, 1, f.Type)
+	}
+	return t.manyRowsBy(f, w.N, w.K, t.engine.MostScratch(w, f.many), reference, func(o cuda.Operands) error {
+		return t.engine.MatMulWay(t.stream, w, o, f.way)
+	})
+}
+
+// manyRowsBy is manyRows by an n×k matrix of any kind, with scratch memory of so many bytes.
+func (t *cudaSelftest) manyRowsBy(f *formatTest, n, k, scratch int, newReference func(r *rand.Rand, x, bias []uint16) *conform.Reference, multiply func(cuda.Operands) error) (err error) {
+	r := rand.New(rand.NewPCG(uint64(f.many), uint64(n)))
+	mem := memory{dev: t.dev}
+	defer func() { err = errors.Join(err, mem.free()) }()
+	x, bias := conform.RandomHalves(r, f.many*k, f.Type), conform.RandomHalves(r, n, f.Type)
+	o := cuda.Operands{
+		M: f.many, X: mem.upload(driver.Bytes(x)), Bias: mem.upload(driver.Bytes(bias)), Y: mem.alloc(2 * (f.many*n + conform.Guard)),
+	}
+	if scratch > 0 {
+		o.Scratch = mem.alloc(scratch)
 	}
 	if mem.err != nil {
 		return mem.err
 	}
-	reference := newReference(r, f.Matrix, x, bias, f.many, 1, f.Type)
+	reference := newReference(r, x, bias)
 	what := fmt.Sprintf("%v, %d rows, %v", f.Case, f.many, f.way)
 	var first []uint16
 	for _, blocks := range []int{math.MaxInt, 5} {
 		t.engine.LimitBlocks(blocks)
-		err := errors.Join(t.dev.Fill8(o.Y, conform.Poison, 2*(f.many*w.N+conform.Guard)), t.engine.MatMulWay(t.stream, w, o, f.way))
+		err := errors.Join(t.dev.Fill8(o.Y, conform.Poison, 2*(f.many*n+conform.Guard)), multiply(o))
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		y, err := t.readResult(o.Y, f.many*w.N, f.Type)
+		y, err := t.readResult(o.Y, f.many*n, f.Type)
 		if errors.Is(err, ErrMismatch) {
 			t.Failures = append(t.Failures, fmt.Sprintf("%s: %v", what, err))
 			break

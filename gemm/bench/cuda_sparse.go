@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"slices"
 
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
@@ -14,6 +16,12 @@ func (t *cudaSelftest) sparseTest(i int, f cuda.Format, seed uint64) *formatTest
 	shape := &cuda.SparseMatrix{N: test.N, K: test.K, Format: f}
 	test.configsFor = func(m int) []cuda.Config { return t.engine.SparseConfigs(shape, m, true) }
 	test.addConfigs()
+	r := rand.New(rand.NewPCG(seed, uint64(i)))
+	rows := cuda.MaxRows + 1 + r.IntN(mostMany-cuda.MaxRows)
+	ways := slices.DeleteFunc(t.engine.SparseWays(shape, rows), func(w cuda.Way) bool { return w.Kernel() == "" })
+	if len(ways) > 0 {
+		test.many, test.way = rows, ways[i%len(ways)]
+	}
 	return test
 }
 
@@ -30,6 +38,17 @@ func (t *cudaSelftest) runSparse(ctx context.Context, f *formatTest) (err error)
 		return err
 	}
 	t.add(f, r)
+	if f.many > 0 {
+		reference := func(r *rand.Rand, x, bias []uint16) *conform.Reference {
+			return conform.NewReference(r, f.Matrix, x, bias, f.many, 1, f.Type)
+		}
+		err := t.manyRowsBy(f, w.N, w.K, f.way.ScratchBytes(f.many, w.K), reference, func(o cuda.Operands) error {
+			return t.engine.MatMulSparseWay(t.stream, w, o, f.way)
+		})
+		if err != nil {
+			return err
+		}
+	}
 	if err := t.unpacked(f, w); err != nil {
 		return err
 	}

@@ -16,13 +16,15 @@
 // whole pieces take longer to begin than these to be made.
 //
 // Set by the host, beside what lut.cuh names:
-//   COLUMNS  rows of X of a field: 48, or 64 to 256 in steps of 32
+//   COLUMNS  rows of X of a field: 32, 48, or 64 to 256 in steps of 32
 //   GROUPS4  warpgroups that multiply
 //   STAGES   of X that are in shared memory, of 128 bytes of each row
 //   OF_ATOM  stages that have the columns of an atom
 //   ATOMS    of codes and scales that are in shared memory
 //   PLANES   whether weights are looked up in registers
 //   WIDE_ROWS  whether the table is that of lut.cuh, which takes more room and fewer instructions
+//   SPARSE   whether every four columns keep two (lutsparse.cu): an atom is 256 columns then, of which 128 are kept, its
+//            pattern lies behind its codes, and units are those of what is kept
 // and WARPS is 4·GROUPS4 + 4.
 #ifndef WIDE_ROWS
 #define WIDE_ROWS 0
@@ -30,15 +32,18 @@
 
 constexpr u32 CODING = 3;
 constexpr u32 TILES = 4 * GROUPS4;  // of a field
+constexpr u32 PATTERN_BYTES = SPARSE ? 512 : 0;
+constexpr u32 BOTH_BYTES = ATOM_BYTES + PATTERN_BYTES;  // an atom's codes, and its pattern behind them
+constexpr u32 PARTS = SPARSE ? 4 / OF_ATOM : 1;         // of a stage, each 128 bytes of each row of X
 
 // Shared memory: the table, a row for each pair of codes; X, 128 bytes of each row, in the order of columns_at; codes and
-// scales; for each warp OUT_ROWS rows of X by 16 of Ŵ; and the phases.
+// patterns, and scales; for each warp OUT_ROWS rows of X by 16 of Ŵ; and the phases.
 constexpr u32 ROW_BYTES = 128;  // 32 copies for as many lanes, unless rows are those of lut.cuh
 constexpr u32 TABLE_BYTES = PLANES || DECODE ? 0 : WIDE_ROWS ? ENTRIES * TABLE_PITCH : ROW_BYTES << 2 * BITS;
-constexpr u32 X_BYTES = COLUMNS * 128;
+constexpr u32 PART_BYTES = COLUMNS * 128, X_BYTES = PARTS * PART_BYTES;  // of X, a stage
 constexpr u32 X_BASE = SHARED_BASE + TABLE_BYTES;
 constexpr u32 CODES_BASE = X_BASE + STAGES * X_BYTES;
-constexpr u32 SCALES_BASE = CODES_BASE + ATOMS * TILES * ATOM_BYTES;
+constexpr u32 SCALES_BASE = CODES_BASE + ATOMS * TILES * BOTH_BYTES;
 constexpr u32 ATOM_SCALES = 8 * SCALE_BYTES;  // of a tile
 constexpr u32 OUT_BASE = SCALES_BASE + ATOMS * TILES * ATOM_SCALES;
 
@@ -119,14 +124,17 @@ __device__ __forceinline__ void ask_x(const Params& p, const Work& w, Stages& st
     bool waited = false;
     while (take(piece, share, w)) {
         const u32 group = piece.field / w.rows * (COLUMNS / 8), bytes = min(COLUMNS / 8u, w.groups_of_x - group) * 1024;
-        const u8* x = (const u8*)p.x + ((u64)piece.from * OF_ATOM * w.groups_of_x + group) * 1024;
+        const u8* x = (const u8*)p.x + ((u64)piece.from * (OF_ATOM * PARTS) * w.groups_of_x + group) * 1024;
         for (u32 i = piece.from * OF_ATOM; i < piece.to * OF_ATOM; i++) {
             stage.wait_empty();
-            arrive_expecting(stage.full(), bytes);
+            arrive_expecting(stage.full(), PARTS * bytes);
             if (!waited) wait_previous();  // no sooner, for all that has to be fetched to be there by then
             waited = true;
-            copy_bulk(X_BASE + stage.i * X_BYTES, x, bytes, stage.full());
-            x += (u64)w.groups_of_x * 1024;
+#pragma unroll
+            for (u32 part = 0; part < PARTS; part++) {
+                copy_bulk(X_BASE + stage.i * X_BYTES + part * PART_BYTES, x, bytes, stage.full());
+                x += (u64)w.groups_of_x * 1024;
+            }
             stage.step();
         }
     }
@@ -142,29 +150,39 @@ __device__ __forceinline__ void copy_parts(u32 to, const u8* from, u32 lane) {
 
 // ask_codes asks for the codes and scales of all of a worker's pieces, for every CODING-th tile of a field.
 __device__ __forceinline__ void ask_codes(const Params& p, const Work& w, Codes& place, u32 worker, u32 first, u32 lane) {
-    const u32 tile_codes = p.units * 2 * ATOM_BYTES, tile_scales = p.units * UNIT_SCALE_BYTES;
+    const u32 tile_codes = p.units * 2 * BOTH_BYTES, tile_scales = p.units * UNIT_SCALE_BYTES;
     Share share = share_of(w, worker);
     Piece piece;
     while (take(piece, share, w)) {
         const u32 tile = piece.field % w.rows * TILES, tiles = min(TILES, (p.n + 15) / 16 - tile);
-        const u8* codes = p.codes + ((u64)(tile + first) * tile_codes + piece.from * ATOM_BYTES);
+        const u8* codes = p.codes + ((u64)(tile + first) * tile_codes + piece.from * BOTH_BYTES);
         const u8* scales = p.scales + (u64)(tile + first) * tile_scales;
         for (u32 atom = piece.from; atom < piece.to; atom++) {
             place.wait_empty();
             const u8 *c = codes, *s = scales + (GROUP == 256 ? atom / 2 : atom) * ATOM_SCALES;
 #pragma unroll 1
             for (u32 t = first; t < tiles; t += CODING) {
-                copy_parts<ATOM_BYTES>(CODES_BASE + (place.i * TILES + t) * ATOM_BYTES, c, lane);
+                copy_parts<BOTH_BYTES>(CODES_BASE + (place.i * TILES + t) * BOTH_BYTES, c, lane);
                 if constexpr (GROUP != 0) copy_parts<ATOM_SCALES>(SCALES_BASE + (place.i * TILES + t) * ATOM_SCALES, s, lane);
                 c += CODING * tile_codes;
                 s += CODING * tile_scales;
             }
             arrive_copied(place.full());
-            codes += ATOM_BYTES;
+            codes += BOTH_BYTES;
             place.step();
         }
     }
 }
+
+#if SPARSE
+// fill_patterns has places that no tile is copied to keep the first two columns of each four, for all that is multiplied by
+// has to keep two.
+__device__ __forceinline__ void fill_patterns() {
+    constexpr u32 first = 0x44444444;
+    for (u32 i = threadIdx.x; i < ATOMS * TILES * PATTERN_BYTES / 16; i += THREADS)
+        *(Words4*)(shared + (CODES_BASE - SHARED_BASE) + i / 32 * BOTH_BYTES + ATOM_BYTES + i % 32 * 16) = {{first, first, first, first}};
+}
+#endif
 
 // ---- codes ----
 
@@ -213,10 +231,16 @@ __device__ __forceinline__ void let_go(u32 phase, u32 lane) {
 struct Read {
     u32 words[2 * BITS];
     u32 scales[RAW_WORDS];
+#if SPARSE
+    u32 pattern[4];  // of 64 columns each
+#endif
 };
 
 __device__ __forceinline__ void read(Read& r, const Codes& place, u32 tile, u32 lane) {
-    read_codes(r.words, CODES_BASE + (place.i * TILES + tile) * ATOM_BYTES, lane);
+    read_codes(r.words, CODES_BASE + (place.i * TILES + tile) * BOTH_BYTES, lane);
+#if SPARSE
+    read_shared(r.pattern, CODES_BASE + (place.i * TILES + tile) * BOTH_BYTES + ATOM_BYTES + 16 * lane);
+#endif
     if constexpr (GROUP != 0) read_shared(r.scales, SCALES_BASE + (place.i * TILES + tile) * ATOM_SCALES + lane / 4 * SCALE_BYTES);
 }
 

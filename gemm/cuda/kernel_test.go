@@ -142,7 +142,7 @@ func TestCompile(t *testing.T) {
 		of.Options.Arch = "sm_90a"
 		variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, many rows, %v", k.Bits, k.fp8Variant), Kernel: of, Spills: someSpills})
 	}
-	for _, of := range []driver.Kernel{lutcolumns{Columns}.kernel(), lutcolumns{Skipping}.kernel(), lutbytes{driver.F16}.kernel(), lutbytes{driver.BF16}.kernel()} {
+	for _, of := range []driver.Kernel{lutcolumns{Columns}.kernel(), lutcolumns{Skipping}.kernel(), lutcolumns{InOrder}.kernel(), lutbytes{driver.F16}.kernel(), lutbytes{driver.BF16}.kernel()} {
 		of.Options.Arch = "sm_90a"
 		variants = append(variants, kerneltest.Variant{Group: strings.TrimSuffix(of.Name, ".cu"), Kernel: of})
 	}

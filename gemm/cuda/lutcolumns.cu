@@ -3,13 +3,13 @@
 //
 // Set by the host:
 //   ORDER   of columns: 0 for that of prepared.cuh; 1 for pairs of neighbours but one, columns 0 and 2 and 1 and 3 of four, in the places
-//           of pairs of neighbours (lutsym.cuh)
+//           of pairs of neighbours (lutsym.cuh); 2 for their own
 
 struct Columns {
     const u8* x;  // [m][k], of 16-bit numbers
     u8* to;
     u32 m, k;
-    u32 atoms;    // ⌈k/128⌉
+    u32 atoms;    // ⌈k/128⌉, or more
 };
 
 // skip makes of pairs of neighbours pairs of neighbours but one.
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(128, 16) lutcolumns(const __grid_co
 #pragma unroll
         for (u32 j = 0; j < 4; j++) {
             if (ORDER == 1) skip(v[j]);
-            turn(v[j], lane);
+            if (ORDER != 2) turn(v[j], lane);
             *(Prepared*)(to + prepared_part(j / 2 * 4 + lane / 8, 2 * atom + j % 2, part, groups)) = {{v[j][0], v[j][1], v[j][2], v[j][3]}};
         }
     }

@@ -36,7 +36,7 @@ func atomsOf(k int) int { return (k + repack.AtomCols - 1) / repack.AtomCols }
 // launch returns how the kernel is launched to prepare X [m, k] to an address on sms multiprocessors, and its argument in C's layout.
 func (c lutcolumns) launch(x, to driver.Ptr, m, k, sms int) (driver.Launch, []byte) {
 	const warps, blocks = 4, 16 // of a block; of a multiprocessor
-	atoms := atomsOf(k)
+	atoms := c.form.atoms(k)
 	var p []byte
 	for _, address := range []driver.Ptr{x, to} {
 		p = binary.LittleEndian.AppendUint64(p, uint64(address))

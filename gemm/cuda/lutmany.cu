@@ -8,6 +8,8 @@
 // Latency. Warpgroups look up the weights of one half of an atom while they multiply by the other's, and read the codes of the
 // next atom before they wait for that. fields.cuh has the rest.
 //
+// With SPARSE wgmma takes twice the columns of X for as many weights, which are those that are kept (lutsparse.cu).
+//
 // PLANES is for 4 bits. With DECODE 1 (lutsym.cuh) there is no table, and with PLANES and WIDE_ROWS 0.
 
 // Registers of a thread that multiplies and of one that does not: in all what the block begins with.
@@ -27,6 +29,11 @@ __device__ __forceinline__ Bytes bytes_of(const Params& p) {
     for (u32 i = 0; i < 16; i++) {
         b.low[i / 4] |= (p.codebook[i] & 0xff) << i % 4 * 8;
         b.high[i / 4] |= p.codebook[i] >> 8 << i % 4 * 8;
+    }
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {  // or uniform registers have them, of which each use would move them
+        b.low[i] = opaque(b.low[i]);
+        b.high[i] = opaque(b.high[i]);
     }
 #endif
     return b;
@@ -146,15 +153,29 @@ __device__ __forceinline__ void double_scales(Doubled (&d)[2 * GROUPS], const u3
     }
 }
 
-// issue begins to multiply half an atom by a stage of X.
-__device__ __forceinline__ void issue(float (&sums)[COLUMNS / 2], u32 (&a)[HALF_STEPS][4], u64 columns) {
+// issue begins to multiply half an atom by X: by a stage, or where that has fewer columns by the next one, too.
+constexpr u32 SPAN = OF_ATOM / 2;  // stages of half an atom
+
+__device__ __forceinline__ void issue(float (&sums)[COLUMNS / 2], u32 (&a)[HALF_STEPS][4], u32 (&pattern)[2], const u64 (&columns)[SPAN]) {
 #pragma unroll
     for (u32 i = 0; i < HALF_STEPS; i++)
 #pragma unroll
         for (u32 r = 0; r < 4; r++) a[i][r] = opaque(a[i][r]);
+#if SPARSE
+    pattern[0] = opaque(pattern[0]);
+    pattern[1] = opaque(pattern[1]);
     begin_products();
 #pragma unroll
-    for (u32 i = 0; i < HALF_STEPS; i++) multiply_group(sums, a[i], columns + 2 * i);  // 32 bytes on
+    for (u32 i = 0; i < HALF_STEPS; i += 2) {  // steps of 32 columns, two to a part of X and a word of the pattern
+        const u64 part = SPAN == 2 ? columns[i / 2 % SPAN] : columns[0] + i / 2 * (PART_BYTES / 16);
+        multiply_group<0>(sums, a[i], part, pattern[i / 2]);
+        multiply_group<1>(sums, a[i + 1], part + 4, pattern[i / 2]);  // 64 bytes on
+    }
+#else
+    begin_products();
+#pragma unroll
+    for (u32 i = 0; i < HALF_STEPS; i++) multiply_group(sums, a[i], columns[0] + 2 * i);  // 32 bytes on
+#endif
     end_products();
 }
 
@@ -163,14 +184,14 @@ __device__ __forceinline__ void multiply(float (&sums)[COLUMNS / 2], const Piece
                                          const Table& table, const Bytes& bytes) {
 #pragma unroll
     for (u32 i = 0; i < COLUMNS / 2; i++) sums[i] = 0;
-    u32 a[2][HALF_STEPS][4];
+    u32 a[2][HALF_STEPS][4], pattern[2][2] = {};
     Read r = {};
     place.wait_full();
     read(r, place, tile, lane);
     let_go(place.empty(), lane);
     place.step();
     const u32 twice = opaque(f16x2_of_f32(power, power));
-    u32 last = 0;  // phase of the stage before
+    u32 last = 0, last_but_one = 0;  // phases of the stages before
     for (u32 left = piece.to - piece.from; left != 0; left--) {
         Doubled scales[2 * GROUPS];
         double_scales(scales, r.scales, power, twice);
@@ -179,25 +200,42 @@ __device__ __forceinline__ void multiply(float (&sums)[COLUMNS / 2], const Piece
             const bool next = half == 1 && left > 1;  // whether another atom's codes are read
             const u32 there = stage.is_full(), codes_there = next ? place.is_full() : 1;
             // A number that all lanes have is the descriptor's, which uniform registers hold.
-            const u64 columns = columns_at(__shfl_sync(~0u, X_BASE + stage.i * X_BYTES, 0));
+            u64 columns[SPAN];
+            columns[0] = columns_at(__shfl_sync(~0u, X_BASE + stage.i * X_BYTES, 0));
+            Stages second = stage;
+            if constexpr (SPAN == 2) {
+                second.step();
+                columns[1] = columns_at(__shfl_sync(~0u, X_BASE + second.i * X_BYTES, 0));
+            }
             weights(a[half], r.words, scales, half, table, bytes);
+#if SPARSE
+            pattern[half][0] = r.pattern[2 * half];
+            pattern[half][1] = r.pattern[2 * half + 1];
+#endif
             if (next) {
                 if (!codes_there) place.wait_full();
                 read(r, place, tile, lane);
             }
             if (!there) stage.wait_full();
-            issue(sums, a[half], columns);
+            if (SPAN == 2) second.wait_full();
+            issue(sums, a[half], pattern[half], columns);
             if (next) {
                 let_go(place.empty(), lane);
                 place.step();
             }
             wait_products<1>();
+            if (SPAN == 2 && last) let_go(last_but_one, lane);
             if (last) let_go(last, lane);
+            if (SPAN == 2) {
+                last_but_one = stage.empty();
+                stage.step();
+            }
             last = stage.empty();
             stage.step();
         }
     }
     wait_products<0>();
+    if (SPAN == 2) let_go(last_but_one, lane);
     let_go(last, lane);
 }
 
@@ -216,6 +254,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutmany(const __grid_co
         fill_table(p);
     else if (!PLANES)
         fill_pairs(p);
+#if SPARSE
+    fill_patterns();
+#endif
     __syncthreads();
     // Those of a block are neighbours, for all before them to be its own or of blocks before.
     const u32 begin = (u32)((u64)w.workers * blockIdx.x / gridDim.x), end = (u32)((u64)w.workers * (blockIdx.x + 1) / gridDim.x);

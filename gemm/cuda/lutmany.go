@@ -130,15 +130,22 @@ type manyKernel struct {
 
 func (k manyKernel) kernel() driver.Kernel {
 	stages, atoms := k.rings(k.Format)
+	of := k.source(k.Format, stages, atoms, 0)
+	of.Options.Defines = append(of.Options.Defines, "OF_ATOM=2")
+	return of
+}
+
+// source returns lutmany.cu with all that is set but for how many stages of X an atom has.
+func (v manyVariant) source(f Format, stages, atoms, planes int) driver.Kernel {
 	wide := 0
-	if k.wideRows(k.Format) {
+	if planes == 0 && v.wideRows(f) {
 		wide = 1
 	}
 	return driver.Kernel{
-		Name:   fmt.Sprintf("%s.%s.cu", manyName, k.name()),
-		Source: ptxSource + lutSource + k.lookup.source() + wgmmaSource + fieldsSource + manySource,
-		Options: driver.CompileOptions{Defines: append(append(k.defines(), k.lookup.defines()...), "NT=2", "DEPTH=1", fmt.Sprintf("WARPS=%d", k.threads()/32),
-			fmt.Sprintf("COLUMNS=%d", k.columns), fmt.Sprintf("GROUPS4=%d", k.groups), fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms), "PLANES=0", "OF_ATOM=2", fmt.Sprintf("WIDE_ROWS=%d", wide))},
+		Name:   fmt.Sprintf("%s.%s.cu", manyName, f.name()),
+		Source: ptxSource + lutSource + v.lookup.source() + wgmmaSource + fieldsSource + manySource,
+		Options: driver.CompileOptions{Defines: append(append(f.defines(), v.lookup.defines()...), "NT=2", "DEPTH=1", fmt.Sprintf("WARPS=%d", v.threads()/32),
+			fmt.Sprintf("COLUMNS=%d", v.columns), fmt.Sprintf("GROUPS4=%d", v.groups), fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms), fmt.Sprintf("PLANES=%d", planes), fmt.Sprintf("WIDE_ROWS=%d", wide))},
 	}
 }
 
@@ -181,6 +188,11 @@ const forParts, forShares = 3, 5
 // fields; with equal shares of what would leave some without a field at the end, and of one field each with it, so that
 // there are two workers to a field at most; or, of fields that are few, with an equal number of workers each.
 func (v manyVariant) divide(n, k, m, most int) work {
+	return v.divideBy(n, k, m, most, forParts, forShares)
+}
+
+// divideBy is divide where sharing takes so many atoms.
+func (v manyVariant) divideBy(n, k, m, most, toPart, toShare int) work {
 	rows := (n + repack.TileRows*v.tiles() - 1) / (repack.TileRows * v.tiles())
 	fields := rows * ((m + v.columns - 1) / v.columns)
 	w := work{
@@ -188,11 +200,11 @@ func (v manyVariant) divide(n, k, m, most int) work {
 		groupsOfX: uint32((m + preparedRows - 1) / preparedRows),
 	}
 	w.cost = (fields + most - 1) / most * atomsOf(k)
-	if shares := (fields*atomsOf(k)+most-1)/most + forShares; shares < w.cost {
+	if shares := (fields*atomsOf(k)+most-1)/most + toShare; shares < w.cost {
 		w.shared, w.cost = uint32(min(fields, fields%most+most)), shares
 	}
 	for sharers := 2; sharers <= min(mostSharers, atomsOf(k)) && sharers*fields <= most; sharers++ {
-		if part := (atomsOf(k)+sharers-1)/sharers + forParts; part < w.cost {
+		if part := (atomsOf(k)+sharers-1)/sharers + toPart; part < w.cost {
 			w.shared, w.workers, w.cost = uint32(fields), uint32(sharers*fields), part
 		}
 	}
@@ -206,7 +218,11 @@ func (v manyVariant) sumBytes(workers int) int { return workers * v.tiles() * v.
 // manyPlan returns how a product by a matrix is launched on sms multiprocessors, for X that is prepared, with sums at the begin
 // of scratch memory and a flag of 4 bytes for each tile of a worker's field, and its arguments.
 func (v manyVariant) manyPlan(w *Matrix, o Operands, flags driver.Ptr, workers, sms int) (driver.Launch, params, work) {
-	share := v.divide(w.N, w.K, o.M, workers)
+	return v.planDivided(w, v.divide(w.N, w.K, o.M, workers), o, flags, sms, v.shared(w.Format))
+}
+
+// planDivided is manyPlan for a product that has been divided, of which a block takes so much shared memory.
+func (v manyVariant) planDivided(w *Matrix, share work, o Operands, flags driver.Ptr, sms, shared int) (driver.Launch, params, work) {
 	share.sums, share.flags = uint64(o.Scratch), uint64(flags)
 	share.power, share.back = float32(math.Ldexp(1, w.exponent)), float32(math.Ldexp(1, -w.exponent))
 	p := params{
@@ -215,7 +231,7 @@ func (v manyVariant) manyPlan(w *Matrix, o Operands, flags driver.Ptr, workers, 
 	}
 	return driver.Launch{
 		Grid:  driver.Dim{X: min(share.workers, uint32(sms))},
-		Block: driver.Dim{X: uint32(v.threads())}, Shared: v.shared(w.Format), Programmatic: true,
+		Block: driver.Dim{X: uint32(v.threads())}, Shared: shared, Programmatic: true,
 	}, p, share
 }
 

@@ -16,6 +16,7 @@ type Way struct {
 	unpacked bool
 	many     manyVariant // of the kernel for all rows, or the zero value
 	fp8      fp8Variant  // of that in E4M3
+	sparse   sparseMany  // of that by what is kept where every four columns keep two
 }
 
 // Unpacked reports whether it is that of [Unpacked.MatMul]; others are [Engine.MatMul]'s.
@@ -24,9 +25,9 @@ func (w Way) Unpacked() bool { return w.unpacked }
 // FP8 reports whether X and the table are rounded to E4M3.
 func (w Way) FP8() bool { return w.fp8 != fp8Variant{} }
 
-// bytes returns the scratch memory for m rows of K numbers, 0 for a way that does without: what the sums take, and X where it
-// has to be prepared.
-func (w Way) bytes(m, k int) int {
+// ScratchBytes returns the scratch memory for m rows of K numbers, 0 for a way that does without: what the sums take, and X where
+// it has to be prepared.
+func (w Way) ScratchBytes(m, k int) int {
 	if f := w.form(); f != RowByRow {
 		return w.sumBytes() + f.Bytes(m, k)
 	}
@@ -40,6 +41,8 @@ func (w Way) sumBytes() int {
 		return w.many.sumBytes(manyWorkers)
 	case w.FP8():
 		return w.fp8.sumBytes(manyWorkers)
+	case w.sparse != sparseMany{}:
+		return w.sparse.sumBytes(manyWorkers)
 	}
 	return 0
 }
@@ -52,6 +55,8 @@ func (w Way) String() string {
 		return w.many.String()
 	case w.FP8():
 		return w.fp8.String()
+	case w.sparse != sparseMany{}:
+		return w.sparse.String()
 	}
 	return "packed"
 }
@@ -182,6 +187,8 @@ func (w Way) Kernels(f Format) []driver.Kernel {
 		return []driver.Kernel{lutcolumns{w.many.form()}.kernel(), manyKernel{f, w.many}.kernel()}
 	case w.FP8():
 		return []driver.Kernel{lutbytes{f.Type}.kernel(), fp8Kernel{f, w.fp8}.kernel()}
+	case w.sparse != sparseMany{}:
+		return []driver.Kernel{lutcolumns{InOrder}.kernel(), sparseManyKernel{f, w.sparse}.kernel()}
 	case w.unpacked:
 		return []driver.Kernel{lutdense{f}.kernel()}
 	}
@@ -218,7 +225,7 @@ func (e *Engine) Unpacks(w *Matrix, m int) bool { return e.Way(w, m).Unpacked() 
 
 // ScratchBytes returns the scratch memory that [Engine.MatMul] wants for m rows of X, 0 if it does without.
 func (e *Engine) ScratchBytes(w *Matrix, m int) int {
-	return e.Way(w, m).bytes(m, w.K)
+	return e.Way(w, m).ScratchBytes(m, w.K)
 }
 
 // SumBytes is ScratchBytes for X that is prepared.
@@ -228,7 +235,7 @@ func (m *Matrix) SumBytes(rows int) int { return m.engine.Way(m, rows).sumBytes(
 func (e *Engine) MostScratch(w *Matrix, m int) int {
 	most := 0
 	for _, way := range e.Ways(w, m) {
-		most = max(most, way.bytes(m, w.K))
+		most = max(most, way.ScratchBytes(m, w.K))
 	}
 	return most
 }
@@ -238,29 +245,14 @@ func (e *Engine) MatMulWay(s *driver.Stream, w *Matrix, o Operands, way Way) err
 	switch {
 	case way.unpacked:
 		return errors.New("unpacked products are not the engine's")
+	case way.sparse != sparseMany{}:
+		return fmt.Errorf("%v by a matrix of which all columns are kept", way)
 	case way.form() == RowByRow:
 		return e.matMulPacked(s, w, o)
 	case way.many.lookup == Integers && !w.integers:
 		return fmt.Errorf("%v by a table that is not the integers", way)
 	}
-	prepared := o.Form == way.form()
-	if prepared {
-		o.Form = RowByRow // as all others are
-	}
-	if err := o.check(w); err != nil {
-		return err
-	}
-	if o.Scratch == 0 {
-		return fmt.Errorf("no scratch memory for %d rows of X", o.M)
-	}
-	if !prepared {
-		to := o.Scratch + driver.Ptr(way.sumBytes())
-		if err := e.Prepare(s, way.form(), w.Format.Type, to, o.X, o.M, w.K); err != nil {
-			return err
-		}
-		o.X = to
-	}
-	flags, err := e.flagsOf(s)
+	o, flags, err := e.inForm(s, o, way, w.codes, w.Format.Type, w.K)
 	if err != nil {
 		return err
 	}
@@ -269,11 +261,40 @@ func (e *Engine) MatMulWay(s *driver.Stream, w *Matrix, o Operands, way Way) err
 	}
 	v := way.many
 	launch, p, share := v.manyPlan(w, o, flags, manyWorkers, e.limits.sms)
-	multiply, err := e.others.function(manyKernel{w.Format, v}, manyName, launch.Shared)
+	return e.launchMany(s, manyKernel{w.Format, v}, launch, p, share)
+}
+
+// inForm returns operands with X in the form of a way by a matrix of k columns, which queues its preparing unless it is so, and
+// the stream's flags.
+func (e *Engine) inForm(s *driver.Stream, o Operands, way Way, codes driver.Ptr, t driver.DType, k int) (Operands, driver.Ptr, error) {
+	prepared := o.Form == way.form()
+	if prepared {
+		o.Form = RowByRow // as all others are
+	}
+	if err := o.checkFor(codes); err != nil {
+		return o, 0, err
+	}
+	if o.Scratch == 0 {
+		return o, 0, fmt.Errorf("no scratch memory for %d rows of X", o.M)
+	}
+	if !prepared {
+		to := o.Scratch + driver.Ptr(way.sumBytes())
+		if err := e.Prepare(s, way.form(), t, to, o.X, o.M, k); err != nil {
+			return o, 0, err
+		}
+		o.X = to
+	}
+	flags, err := e.flagsOf(s)
+	return o, flags, err
+}
+
+// launchMany launches lutmany.cu.
+func (e *Engine) launchMany(s *driver.Stream, k compiled, l driver.Launch, p params, share work) error {
+	multiply, err := e.others.function(k, manyName, l.Shared)
 	if err != nil {
 		return err
 	}
-	return multiply.Launch(s, launch, e.args.Reset().Struct(p.bytes()).Struct(share.bytes()))
+	return multiply.Launch(s, l, e.args.Reset().Struct(p.bytes()).Struct(share.bytes()))
 }
 
 // WayTiming is how long a product takes in a way, in microseconds.
@@ -291,21 +312,33 @@ func (e *Engine) TuneMany(s *driver.Stream, ring []*Matrix, o Operands, u *Unpac
 	w := ring[0]
 	tried := e.Ways(w, o.M)
 	e.dev.Prepare(e.wayKernels(w, o.M, tried))
-	var ways []Way
-	var arms []*Arm
-	for _, way := range tried {
-		call := func(i int) error { return e.MatMulWay(s, ring[i%len(ring)], o, way) }
-		switch {
-		case way.unpacked && u == nil || way.bytes(o.M, w.K) > 0 && o.Scratch == 0:
-			continue
-		case way.unpacked:
-			call = func(i int) error { return u.MatMul(s, ring[i%len(ring)], o, w.Format.Type, false) }
+	key := w.tuningKey(manyBucket(o.M))
+	all, err := e.timeWays(s, key, usable(tried, o, w.K, u), len(ring), func(way Way, i int) error {
+		if way.unpacked {
+			return u.MatMul(s, ring[i], o, w.Format.Type, false)
 		}
-		ways = append(ways, way)
-		arms = append(arms, &Arm{Ring: len(ring), Call: call})
+		return e.MatMulWay(s, ring[i], o, way)
+	})
+	if err != nil {
+		return nil, err
 	}
-	if len(arms) == 0 {
+	e.keep(ofWay, w, key, all[0].Way.String())
+	return all, nil
+}
+
+// usable returns those of some ways for which there is what they take: scratch memory, or what unpacks.
+func usable(ways []Way, o Operands, k int, u *Unpacked) []Way {
+	return slices.DeleteFunc(ways, func(way Way) bool { return way.unpacked && u == nil || way.ScratchBytes(o.M, k) > 0 && o.Scratch == 0 })
+}
+
+// timeWays times a product in some ways by a ring of so many matrices, and chooses the fastest.
+func (e *Engine) timeWays(s *driver.Stream, key tuningKey, ways []Way, ring int, multiply func(way Way, i int) error) ([]WayTiming, error) {
+	if len(ways) == 0 {
 		return nil, errors.New("no way to multiply is left")
+	}
+	var arms []*Arm
+	for _, way := range ways {
+		arms = append(arms, &Arm{Ring: ring, Call: func(i int) error { return multiply(way, i%ring) }})
 	}
 	if err := TimeArms(e.dev, s, arms, tuneReplays); err != nil {
 		return nil, err
@@ -315,7 +348,6 @@ func (e *Engine) TuneMany(s *driver.Stream, ring []*Matrix, o Operands, u *Unpac
 		all = append(all, WayTiming{ways[i], a.Median()})
 	}
 	slices.SortStableFunc(all, func(a, b WayTiming) int { return cmp.Compare(a.Us, b.Us) })
-	e.Prefer(w, o.M, all[0].Way)
-	e.keep(ofWay, w, w.tuningKey(manyBucket(o.M)), all[0].Way.String())
+	e.many[key] = all[0].Way
 	return all, nil
 }

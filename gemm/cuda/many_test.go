@@ -20,13 +20,16 @@ import (
 // TestHostColumns holds prepared X to what wgmma multiplies: of step s of 32 columns, register pair r of a lane 4g + t
 // of A has columns 8t + 4s + 2⌊r/2⌋ and the next ([repack.CUDATiles]), which are numbers 2t + 8⌊r/2⌋ and the next of 16
 // of B ("Register fragments for wgmma.mma_async.m64nNk16"). Of row i of B 16 bytes lie at their number exclusive-or i%8. Pairs
-// that arithmetic makes are of columns 0 and 2 of four, and 1 and 3.
+// that arithmetic makes are of columns 0 and 2 of four, and 1 and 3; where every four keep two, columns are in their own order.
 func TestHostColumns(t *testing.T) {
 	t.Run("columns", func(t *testing.T) {
 		checkColumns(t, Columns, func(lane, s, r, e int) int { return 8*lane + 4*s + 2*r + e })
 	})
 	t.Run("skipping", func(t *testing.T) {
 		checkColumns(t, Skipping, func(lane, s, r, e int) int { return 8*lane + 4*s + r + 2*e })
+	})
+	t.Run("in order", func(t *testing.T) {
+		checkColumns(t, InOrder, func(lane, s, r, e int) int { return 16*s + 8*r + 2*lane + e })
 	})
 }
 
@@ -224,6 +227,9 @@ func TestMostTiles(t *testing.T) {
 		for _, v := range f.fp8Variants() {
 			all = append(all, v.manyVariant)
 		}
+		for _, v := range f.sparseManyVariants() {
+			all = append(all, v.manyVariant)
+		}
 		for _, v := range all {
 			if v.tiles() > mostTiles {
 				t.Errorf("%v of %s: %d tiles", v, f.name(), v.tiles())
@@ -350,7 +356,7 @@ func TestGPUManyIntegers(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, v := range f.manyVariants() {
-				m.o.Scratch = must(e.dev.Alloc(Way{many: v}.bytes(300, 1600)))(t)
+				m.o.Scratch = must(e.dev.Alloc(Way{many: v}.ScratchBytes(300, 1600)))(t)
 				var first []uint16
 				for _, l := range []Lookup{Replicated, Integers} {
 					y := conform.Poisoned(300 * 2100)

@@ -23,18 +23,28 @@ const (
 	RowByRow Form = iota // as [Operands] have it
 	Columns              // that of prepared.cuh, for lutmany.cu
 	Skipping             // the same with the pairs that lutsym.cuh makes, of neighbours but one
+	InOrder              // the same with columns as they are, for lutmany.cu by what is kept of every four
 	Rounded              // to E4M3, that of lutbytes.cu, for lutfp8.cu
 )
 
 // Bytes returns what m rows of k columns take in a form.
 func (f Form) Bytes(m, k int) int {
 	switch f {
-	case Columns, Skipping:
-		return roundedRows(m) * atomsOf(k) * repack.AtomCols * 2
+	case Columns, Skipping, InOrder:
+		return roundedRows(m) * f.atoms(k) * repack.AtomCols * 2
 	case Rounded:
 		return roundedBytes(m, k)
 	}
 	return 2 * m * k
+}
+
+// atoms returns of how many atoms rows of k columns are: where every four columns keep two, of whole ones of what is kept, which are
+// two of X.
+func (f Form) atoms(k int) int {
+	if f == InOrder {
+		return 2 * atomsOf(k/2)
+	}
+	return atomsOf(k)
 }
 
 // form returns how X is read.
@@ -44,6 +54,8 @@ func (w Way) form() Form {
 		return w.many.form()
 	case w.FP8():
 		return Rounded
+	case w.sparse != sparseMany{}:
+		return InOrder
 	}
 	return RowByRow
 }
@@ -63,7 +75,7 @@ func (e *Engine) Prepare(s *driver.Stream, f Form, t driver.DType, to, x driver.
 		return e.launchOther(s, by, name, l, args)
 	}
 	switch f {
-	case Columns, Skipping:
+	case Columns, Skipping, InOrder:
 		by := lutcolumns{f}
 		l, args := by.launch(x, to, m, k, e.dev.Info.SMs)
 		return prepare(by, columnsName, l, args)

@@ -16,6 +16,7 @@ type SparseMatrix struct {
 	engine        *Engine
 	codes, scales driver.Ptr // codes with the pattern of each atom behind its own
 	codebook      []uint32
+	exponent      int // of the power of two by which lutmany.cu multiplies the scales
 	bytes         int64
 }
 
@@ -64,7 +65,7 @@ func (e *Engine) UploadSparse(t *repack.SparseTiles, dtype driver.DType) (*Spars
 		return nil, err
 	}
 	codes, scales := interleaved(t), f.scales(t.Kept)
-	m.bytes = int64(len(codes)) + int64(len(scales))
+	m.bytes, m.exponent = int64(len(codes))+int64(len(scales)), f.scaleExponent(scales, t.Kept.Codebook)
 	if m.codes, err = e.dev.Upload(codes); err != nil {
 		return nil, err
 	}
@@ -160,25 +161,22 @@ func (m *SparseMatrix) Shape() (n, k int) { return m.N, m.K }
 // Type implements [Packed].
 func (m *SparseMatrix) Type() driver.DType { return m.Format.Type }
 
-// MatMul implements [Packed] by a launch for every 16 rows of X.
+// MatMul implements [Packed] by a launch for every 16 rows of X, or with scratch memory and where [SparseMatrix.Way] has it so by
+// one that prepares X and one for all rows.
 func (m *SparseMatrix) MatMul(s *driver.Stream, o Operands) error {
-	if err := o.checkFor(m.codes); err != nil {
-		return err
+	if o.M <= MaxRows || o.Scratch == 0 {
+		return m.engine.MatMulSparseWay(s, m, o, Way{})
 	}
-	rows := parts(o.M, MaxRows)
-	c, err := m.engine.sparseChoice(m, rows)
-	if err != nil {
-		return err
-	}
-	return m.engine.MatMulSparseWith(s, m, o, c)
+	way := m.Way(o.M)
+	way.unpacked = false // which is for who asked
+	return m.engine.MatMulSparseWay(s, m, o, way)
 }
 
 // ScratchBytes implements [Packed].
-func (m *SparseMatrix) ScratchBytes(int) int { return 0 }
+func (m *SparseMatrix) ScratchBytes(rows int) int { return m.Way(rows).ScratchBytes(rows, m.K) }
 
-// Unpacks implements [Packed]: a launch for every 16 rows of X takes about as long as by a matrix of the kind lut, and so does
-// unpacking.
-func (m *SparseMatrix) Unpacks(rows int) bool { return rows > packedRows(m.N, m.K) }
+// Unpacks implements [Packed].
+func (m *SparseMatrix) Unpacks(rows int) bool { return m.Way(rows).unpacked }
 
 // MatMulSparseWith is [SparseMatrix.MatMul] under one of [Engine.SparseConfigs].
 func (e *Engine) MatMulSparseWith(s *driver.Stream, w *SparseMatrix, o Operands, c Config) error {

@@ -34,6 +34,28 @@ func TestCompileSparse(t *testing.T) {
 	kerneltest.Compile(t, c, variants)
 }
 
+// TestCompileSparseMany compiles lutmany.cu for what is kept: a format's variants, with -covering those of formats that take the most
+// registers, and with -long all.
+func TestCompileSparseMany(t *testing.T) {
+	c := kerneltest.Compiler(t, *long || *cover)
+	formats := []Format{{4, 64, weight.F16, driver.F16}}
+	switch {
+	case *long:
+		formats = SparseFormats()
+	case *cover:
+		formats = append(formats, Format{4, 32, weight.BF16, driver.BF16}, Format{5, 128, weight.F16, driver.BF16})
+	}
+	var variants []kerneltest.Variant
+	for _, f := range formats {
+		for _, v := range f.sparseManyVariants() {
+			k := sparseManyKernel{f, v}.kernel()
+			k.Options.Arch = "sm_90a"
+			variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits in groups of %d, %v", f.Bits, f.Group, v), Kernel: k})
+		}
+	}
+	kerneltest.Compile(t, c, variants)
+}
+
 // TestPackSparse has a matrix kept dense where there is no kernel for it: without a compiler, on a GPU of little shared memory,
 // and in groups or a type that none is compiled for.
 func TestPackSparse(t *testing.T) {

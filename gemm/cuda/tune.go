@@ -16,6 +16,7 @@ type tuningKey struct {
 	rows   int // the bucket of M
 	lookup Lookup
 	fp8    bool // whether ways in E4M3 were tried
+	sparse bool // whether the matrix is one of which every four columns keep two
 }
 
 // shape returns that of a product of m rows of X.
@@ -26,7 +27,7 @@ func (w *Matrix) shape(m int) shape {
 }
 
 func (w *Matrix) tuningKey(rows int) tuningKey {
-	key := tuningKey{w.Format, w.N, w.K, rows, w.lookup, w.fp8 && rows > MaxRows}
+	key := tuningKey{format: w.Format, n: w.N, k: w.K, rows: rows, lookup: w.lookup, fp8: w.fp8 && rows > MaxRows}
 	if w.lookup == chosen && !w.integers {
 		key.lookup = Replicated
 	}

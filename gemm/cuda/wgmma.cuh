@@ -8,10 +8,22 @@
 // but the last LEFT of those, and until then neither a nor d is touched.
 // With FP8 numbers are E4M3 and B is 32 rows deep: of A lane 4g + t has columns 4t to 4t + 3 of row g in register 0, of
 // row g + 8 in register 1, and those 16 columns on in 2 and 3.
+// With SPARSE every four columns of A keep two and B is 32 rows deep: A and the pattern of each warp are mma_sparse's, and the
+// pattern is not touched either until the wait.
 #ifndef FP8
 #define FP8 0
 #endif
-#if FP8
+#ifndef SPARSE
+#define SPARSE 0
+#endif
+#if SPARSE
+#if BF16
+#define TYPES "k32.f32.bf16.bf16 "
+#else
+#define TYPES "k32.f32.f16.f16 "
+#endif
+#define SIGNS ", 1, 1, 0;"
+#elif FP8
 #define TYPES "k32.f32.e4m3.e4m3 "
 #define SIGNS ", 1, 1;"
 #elif BF16
@@ -24,38 +36,49 @@
 #define COMMA ,
 #define DO8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define DO32(i) DO8(i), DO8(i + 8), DO8(i + 16), DO8(i + 24)
-#define AND_A "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor), "n"(ADDS)
-#define NAMES_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-#define NAMES_16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES_16_8 "%16, %17, %18, %19, %20, %21, %22, %23"
+#define AND_A "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(descriptor)
+#define NAMES_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define NAMES_16_8 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define NAMES_112 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define MULTIPLY(N, NAMES, A, OPERANDS)                                                                                  \
-    template <u32 ADDS = 1>                                                                                              \
-    __device__ __forceinline__ void multiply_group(float (&d)[N / 2], const u32 (&a)[4], u64 descriptor) {               \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N TYPES "{" NAMES "}, " A SIGNS : OPERANDS : AND_A);           \
+#if SPARSE
+#define MULTIPLY(N, NAMES, A, MORE, OPERANDS)                                                                                      \
+    template <u32 SELECTOR>                                                                                                        \
+    __device__ __forceinline__ void multiply_group(float (&d)[N / 2], const u32 (&a)[4], u64 descriptor, u32 pattern) {            \
+        asm volatile("wgmma.mma_async.sp.sync.aligned.m64n" #N TYPES "{" NAMES "}, " A MORE SIGNS                                  \
+                     : OPERANDS : AND_A, "r"(pattern), "n"(SELECTOR), "n"(1));                                                     \
     }
-#if COLUMNS == 48
-MULTIPLY(48, NAMES_0 NAMES_16_8, "{%24, %25, %26, %27}, %28, %29", DO8(0) COMMA DO8(8) COMMA DO8(16))
+#else
+#define MULTIPLY(N, NAMES, A, MORE, OPERANDS)                                                                                      \
+    template <u32 ADDS = 1>                                                                                                        \
+    __device__ __forceinline__ void multiply_group(float (&d)[N / 2], const u32 (&a)[4], u64 descriptor) {                         \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N TYPES "{" NAMES "}, " A SIGNS : OPERANDS : AND_A, "n"(ADDS));          \
+    }
+#endif
+#if COLUMNS == 32
+MULTIPLY(32, NAMES_0, "{%16, %17, %18, %19}, %20, %21", ", %22, %23", DO8(0) COMMA DO8(8))
+#elif COLUMNS == 48
+MULTIPLY(48, NAMES_0 NAMES_16_8, "{%24, %25, %26, %27}, %28, %29", ", %30, %31", DO8(0) COMMA DO8(8) COMMA DO8(16))
 #elif COLUMNS == 64
-MULTIPLY(64, NAMES_0 NAMES_16, "{%32, %33, %34, %35}, %36, %37", DO32(0))
+MULTIPLY(64, NAMES_0 NAMES_16, "{%32, %33, %34, %35}, %36, %37", ", %38, %39", DO32(0))
 #elif COLUMNS == 96
-MULTIPLY(96, NAMES_0 NAMES_16 NAMES_32, "{%48, %49, %50, %51}, %52, %53", DO32(0) COMMA DO8(32) COMMA DO8(40))
+MULTIPLY(96, NAMES_0 NAMES_16 NAMES_32, "{%48, %49, %50, %51}, %52, %53", ", %54, %55", DO32(0) COMMA DO8(32) COMMA DO8(40))
 #elif COLUMNS == 128
-MULTIPLY(128, NAMES_0 NAMES_16 NAMES_32 NAMES_48, "{%64, %65, %66, %67}, %68, %69", DO32(0) COMMA DO32(32))
+MULTIPLY(128, NAMES_0 NAMES_16 NAMES_32 NAMES_48, "{%64, %65, %66, %67}, %68, %69", ", %70, %71", DO32(0) COMMA DO32(32))
 #elif COLUMNS == 160
-MULTIPLY(160, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64, "{%80, %81, %82, %83}, %84, %85", DO32(0) COMMA DO32(32) COMMA DO8(64) COMMA DO8(72))
+MULTIPLY(160, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64, "{%80, %81, %82, %83}, %84, %85", ", %86, %87", DO32(0) COMMA DO32(32) COMMA DO8(64) COMMA DO8(72))
 #elif COLUMNS == 192
-MULTIPLY(192, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64 NAMES_80, "{%96, %97, %98, %99}, %100, %101", DO32(0) COMMA DO32(32) COMMA DO32(64))
+MULTIPLY(192, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64 NAMES_80, "{%96, %97, %98, %99}, %100, %101", ", %102, %103", DO32(0) COMMA DO32(32) COMMA DO32(64))
 #elif COLUMNS == 224
-MULTIPLY(224, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64 NAMES_80 NAMES_96, "{%112, %113, %114, %115}, %116, %117",
+MULTIPLY(224, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64 NAMES_80 NAMES_96, "{%112, %113, %114, %115}, %116, %117", ", %118, %119",
          DO32(0) COMMA DO32(32) COMMA DO32(64) COMMA DO8(96) COMMA DO8(104))
 #elif COLUMNS == 256
-MULTIPLY(256, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64 NAMES_80 NAMES_96 NAMES_112, "{%128, %129, %130, %131}, %132, %133",
+MULTIPLY(256, NAMES_0 NAMES_16 NAMES_32 NAMES_48 NAMES_64 NAMES_80 NAMES_96 NAMES_112, "{%128, %129, %130, %131}, %132, %133", ", %134, %135",
          DO32(0) COMMA DO32(32) COMMA DO32(64) COMMA DO32(96))
 #endif
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -84,11 +84,18 @@ func (o *Ops) Prepared(x, room model.Array, rows int, by ...model.Weight) model.
 	return in
 }
 
+// former is implemented by packed matrices whose products may read rows in another form.
+type former interface {
+	Form(rows int) gemmcuda.Form
+	SumBytes(rows int) int // the scratch memory that they want then
+}
+
 // formOf returns the form in which products by a weight read so many rows. It is called inside do.
 func formOf(w model.Weight, rows int) gemmcuda.Form {
-	m, _ := w.(*matrix)
-	if packed := lookedUp(m); packed != nil {
-		return packed.Form(rows)
+	if m, ok := w.(*matrix); ok {
+		if packed, ok := m.packed.(former); ok {
+			return packed.Form(rows)
+		}
 	}
 	return gemmcuda.RowByRow
 }

@@ -199,7 +199,7 @@ func testForms(t *testing.T, o *Ops) {
 	}
 	sym.Codebook = codebook.Values
 	var all []model.Weight
-	for _, m := range []weight.Matrix{table, sym} {
+	for _, m := range []weight.Matrix{table, sym, conform.RandomSparse(r, n, k, 4, 128, weight.F16)} {
 		w, err := o.Packed(m)
 		if err != nil {
 			t.Fatal(err)
@@ -207,13 +207,14 @@ func testForms(t *testing.T, o *Ops) {
 		defer o.FreeWeight(w)
 		all = append(all, w)
 	}
-	forms := []gemmcuda.Form{gemmcuda.Columns, gemmcuda.Skipping}
+	forms := []gemmcuda.Form{gemmcuda.Columns, gemmcuda.Skipping, gemmcuda.InOrder}
 	o.do(func() {
 		for i, w := range all {
-			packed := lookedUp(w.(*matrix))
-			for _, way := range o.engine.Ways(packed, rows) {
-				if packed.Form(rows) != forms[i] {
-					o.engine.Prefer(packed, rows, way)
+			if packed := lookedUp(w.(*matrix)); packed != nil {
+				for _, way := range o.engine.Ways(packed, rows) {
+					if packed.Form(rows) != forms[i] {
+						o.engine.Prefer(packed, rows, way)
+					}
 				}
 			}
 			if form := formOf(w, rows); form != forms[i] {

@@ -221,7 +221,7 @@ func (o *Ops) unpacked(y *array, x driver.Ptr, rows int, w *matrix, add bool) {
 // fused queues a product by a packed weight. The kernel writes activations.
 func (o *Ops) fused(y *array, x *reading, w *matrix, add bool) {
 	form, bytes, to := gemmcuda.RowByRow, w.packed.ScratchBytes(x.rows), y.ptr
-	if packed := lookedUp(w); packed != nil {
+	if packed, ok := w.packed.(former); ok {
 		if form = packed.Form(x.rows); form != gemmcuda.RowByRow {
 			bytes = packed.SumBytes(x.rows)
 		}

@@ -32,8 +32,8 @@ union Operand {
     Operand(const T& v) : bits(v) {}
 };
 
-// product begins one of a warpgroup.
-void product(uint32_t columns, Number type, const Operand* operands);
+// product begins one of a warpgroup, by an A of which every four columns keep two if it is sparse.
+void product(uint32_t columns, Number type, bool sparse, const Operand* operands);
 
 uint64_t shuffled(uint64_t v, uint32_t lane);
 
@@ -193,14 +193,20 @@ MMA(f16)
 MMA(bf16)
 #undef MMA
 
-#define WGMMA_OF(COLUMNS, DEEP, TYPE, NUMBER)                                                         \
+#define WGMMA_OF(NAME, COLUMNS, DEEP, TYPE, NUMBER, MORE)                                             \
     template <class... A>                                                                             \
-    inline void wgmma_mma_async_sync_aligned_m64n##COLUMNS##k##DEEP##_f32_##TYPE##_##TYPE(A&&... a) { \
-        static_assert(sizeof...(A) == COLUMNS / 2 + (DEEP == 16 ? 9 : 8));                            \
+    inline void NAME##_sync_aligned_m64n##COLUMNS##k##DEEP##_f32_##TYPE##_##TYPE(A&&... a) {          \
+        static_assert(sizeof...(A) == COLUMNS / 2 + MORE);                                            \
         const host::Operand operands[] = {a...};                                                      \
-        host::product(COLUMNS, host::NUMBER, operands);                                               \
+        host::product(COLUMNS, host::NUMBER, MORE == 11, operands);                                   \
     }
-#define WGMMA(COLUMNS) WGMMA_OF(COLUMNS, 16, f16, F16) WGMMA_OF(COLUMNS, 16, bf16, BF16) WGMMA_OF(COLUMNS, 32, e4m3, E4M3)
+#define WGMMA(COLUMNS)                                                                                \
+    WGMMA_OF(wgmma_mma_async, COLUMNS, 16, f16, F16, 9)                                               \
+    WGMMA_OF(wgmma_mma_async, COLUMNS, 16, bf16, BF16, 9)                                             \
+    WGMMA_OF(wgmma_mma_async, COLUMNS, 32, e4m3, E4M3, 8)                                             \
+    WGMMA_OF(wgmma_mma_async_sp, COLUMNS, 32, f16, F16, 11)                                           \
+    WGMMA_OF(wgmma_mma_async_sp, COLUMNS, 32, bf16, BF16, 11)
+WGMMA(32)
 WGMMA(48)
 WGMMA(64)
 WGMMA(96)

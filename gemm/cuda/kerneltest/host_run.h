@@ -62,6 +62,8 @@ struct Product {
     bool adds;         // or D begins anew
     uint32_t a[4];
     uint64_t descriptor;  // of B
+    bool sparse;          // whether every four columns of A keep two
+    uint32_t pattern, selector;
     std::vector<float*> d;
 };
 
@@ -366,24 +368,32 @@ static const Collective store_turned = {"stmatrix", WARP, [](Thread* t, uint32_t
     }
 }};
 
+// address_of returns where a part of 16 bytes of a column of B lies.
+static uint32_t address_of(const Product& p, uint32_t column, uint32_t part) {
+    const uint32_t at = ((uint32_t)p.descriptor & 0x3fff) * 16 + column * 128 + part * 16;
+    return at ^ (at >> 7 & 7) << 4;
+}
+
 // multiply_group does the first product that each thread of a warpgroup has under way. Of B there are rows of 64 numbers,
 // 8 of them in 1024 bytes, whose 16-byte parts change places by bits 7 to 9 of their address; the fields of its descriptor
 // are those of PTX's "Matrix descriptor format" for K-major operands with the swizzle of 128 bytes.
+// Where A is sparse each warp's 16 rows of it, and their pattern, are those of mma.sp (CUTLASS's ELayout_64x32).
 static void multiply_group(Thread* threads) {
     const Product& p = threads[0].products[0];
     const uint64_t known = 0x3fff | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62;
     if (p.descriptor & ~known || p.descriptor >> 62 != 1 || (p.descriptor >> 32 & 0x3fff) != 64 || (p.descriptor >> 16 & 0x3fff) != 1)
         fail("a product by a matrix of descriptor %#llx", (unsigned long long)p.descriptor);
     const uint32_t first = (p.descriptor & 0x3fff) << 4;
-    if (first % 32 != 0) fail("a product by a matrix at %u of shared memory", first);
-    const uint32_t deep = p.type == E4M3 ? 32 : 16, size = 32 / deep, each = 4 / size;  // numbers of a register
+    if (first % (p.sparse ? 64 : 32) != 0) fail("a product by a matrix at %u of shared memory", first);
+    const uint32_t size = p.type == E4M3 ? 1 : 2, each = 4 / size;  // numbers of a register
+    const uint32_t held = 32 / size, deep = p.sparse ? 2 * held : held;  // columns of A that registers hold, and all
     const auto value = [type = p.type](uint32_t bits) {
         return type == E4M3 ? float_of_e4m3(bits) : type == BF16 ? float_of_bf16(bits) : float_of_f16(bits);
     };
     std::vector<float> a(64 * deep), b(p.columns * deep);
     for (uint32_t c = 0; c < p.columns; c++)
         for (uint32_t k = 0; k < deep; k++) {
-            const uint32_t at = first + c * 128 + k * size, from = at ^ (at >> 7 & 7) << 4;
+            const uint32_t from = address_of(p, c, k * size / 16) + k * size % 16;
             b[c * deep + k] = value(size == 1 ? *shared_at<uint8_t>(from) : *shared_at<uint16_t>(from));
             if (from % 16 != 0) continue;
             for (uint32_t i = 0; i < WARPGROUP; i += WARP) {
@@ -395,10 +405,21 @@ static void multiply_group(Thread* threads) {
         }
     for (uint32_t i = 0; i < WARPGROUP; i++) {
         const Product& m = threads[i].products[0];
-        if (m.descriptor != p.descriptor || m.columns != p.columns || m.type != p.type || m.adds != p.adds) fail("another product than others of its warpgroup");
-        for (uint32_t r = 0; r < 4; r++)
-            for (uint32_t e = 0; e < each; e++)
-                a[(i / WARP * 16 + i % WARP / 4 + r % 2 * 8) * deep + i % 4 * each + r / 2 * (deep / 2) + e] = value(m.a[r] >> 8 * size * e);
+        if (m.descriptor != p.descriptor || m.columns != p.columns || m.type != p.type || m.adds != p.adds || m.sparse != p.sparse || m.selector != p.selector)
+            fail("another product than others of its warpgroup");
+        for (uint32_t r = 0; r < 4; r++) {
+            float* row = &a[(i / WARP * 16 + i % WARP / 4 + r % 2 * 8) * deep];
+            if (p.sparse) {
+                const uint32_t chunk = i % 4 + r / 2 * 4;
+                const uint32_t pattern = threads[i / 4 * 4 + 2 * p.selector + chunk / 4].products[0].pattern >> r % 2 * 16 >> chunk % 4 * 4;
+                const uint32_t i0 = pattern & 3, i1 = pattern >> 2 & 3;
+                if (i0 >= i1) fail("a sparse product keeps columns %u and %u of chunk %u in register %u of lane %u", i0, i1, chunk, r, i);
+                row[4 * chunk + i0] = value(m.a[r]);
+                row[4 * chunk + i1] = value(m.a[r] >> 16);
+            } else {
+                for (uint32_t e = 0; e < each; e++) row[i % 4 * each + r / 2 * (deep / 2) + e] = value(m.a[r] >> 8 * size * e);
+            }
+        }
     }
     for (uint32_t i = 0; i < WARPGROUP; i++) {
         Product& m = threads[i].products[0];
@@ -564,12 +585,15 @@ static void arrive(uint32_t at) {
     settle(at);
 }
 
-void product(uint32_t columns, Number type, const Operand* operands) {
-    const Operand* last = operands + columns / 2;  // behind D: A, the descriptor, whether it adds, and signs
-    Product p = {self->product_groups, columns, type, last[5].bits != 0, {}, last[4].bits};
-    for (uint32_t i = 0; i < 4; i++) p.a[i] = last[i].bits;
-    if (last[5].bits > 1 || last[6].bits != 1 || last[7].bits != 1) fail("a product that is negative");
-    if (type != E4M3 && last[8].bits != 0) fail("a product by another matrix than one of rows of K");
+void product(uint32_t columns, Number type, bool sparse, const Operand* operands) {
+    // Behind D: A, the descriptor, of sparse ones the pattern and the selector, whether it adds, and signs.
+    const Operand *a = operands + columns / 2, *last = a + (sparse ? 7 : 5);
+    Product p = {self->product_groups, columns, type, last[0].bits != 0, {}, a[4].bits, sparse};
+    for (uint32_t i = 0; i < 4; i++) p.a[i] = a[i].bits;
+    if (sparse) p.pattern = a[5].bits, p.selector = a[6].bits;
+    if (p.selector > 1) fail("selector %u of a sparse product", p.selector);
+    if (last[0].bits > 1 || last[1].bits != 1 || last[2].bits != 1) fail("a product that is negative");
+    if (type != E4M3 && last[3].bits != 0) fail("a product by another matrix than one of rows of K");
     if (!self->fenced) fail("a product without a fence before");
     for (uint32_t i = 0; i < columns / 2; i++) p.d.push_back(operands[i].number);
     self->products.push_back(p);

@@ -102,6 +102,9 @@ extern __shared__ __align__(128) u8 shared[];
 #define PRODUCT(b) asm volatile("wgmma.mma_async.sync.aligned.m64n" "64" "k16.f32.f16.f16 " "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"                     \
     : F4(0), F4(4), F4(8), F4(12), F4(16), F4(20), F4(24), F4(28) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#define SPARSE_PRODUCT(b, e, selector) asm volatile("wgmma.mma_async.sp.sync.aligned.m64n" "64" "k32.f32.f16.f16 " "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, %37, %38, 1, 1, 1, 0;"                     \
+    : F4(0), F4(4), F4(8), F4(12), F4(16), F4(20), F4(24), F4(28) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(e), "n"(selector));
 #define FENCE asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #define COMMIT asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #define WAIT(left) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
@@ -139,6 +142,11 @@ KERNEL(far, PHASES(1) if (threadIdx.x == 0) { *(u16*)x = 0; PROXIES EXPECT(8192)
 KERNEL(far_unfenced, PHASES(1) if (threadIdx.x == 0) { *(u16*)x = 0; EXPECT(8192) BULK(8192) } AWAIT(0))
 KERNEL(far_fenced_by_others, PHASES(1) if (threadIdx.x == 127) *(u16*)x = 0; else { PROXIES } __syncthreads(); if (threadIdx.x == 0) { EXPECT(8192) BULK(8192) } AWAIT(0))
 KERNEL(not_waited_for, FILL FENCE PRODUCT(B(0, 1, 64)) PRODUCT(B(32, 1, 64)) COMMIT WAIT(1) WAIT(1) float e = d[0]; WAIT(0) d[0] = e;)
+KERNEL(sparse, FILL FENCE SPARSE_PRODUCT(B(0, 1, 64), t == 0 ? 0xc9e4d849 : t == 1 ? 0x4d8e9c48 : 0, 0) SPARSE_PRODUCT(B(64, 1, 64), t == 2 ? 0xc9e4d849 : t == 3 ? 0x4d8e9c48 : 0, 1) COMMIT WAIT(0))
+KERNEL(sparse_unordered, FILL FENCE SPARSE_PRODUCT(B(0, 1, 64), 0x44144444, 0) COMMIT WAIT(0))
+KERNEL(sparse_selector, FILL FENCE SPARSE_PRODUCT(B(0, 1, 64), 0x44444444, 2) COMMIT WAIT(0))
+KERNEL(sparse_between, FILL FENCE SPARSE_PRODUCT(B(32, 1, 64), 0x44444444, 0) COMMIT WAIT(0))
+KERNEL(meanwhile, FILL FENCE PRODUCT(B(0, 1, 64)) COMMIT if (threadIdx.x == 64) ((u16*)shared)[512] ^= 1; WAIT(0))
 KERNEL(not_swizzled, FILL FENCE PRODUCT(B(0, 0, 64)) COMMIT WAIT(0))
 KERNEL(other_pitch, FILL FENCE PRODUCT(B(0, 1, 32)) COMMIT WAIT(0))
 KERNEL(between, FILL FENCE PRODUCT(B(16, 1, 64)) COMMIT WAIT(0))
@@ -186,6 +194,20 @@ func TestHostGroups(t *testing.T) {
 			}
 		}
 	}
+	// Of what is kept number k of row k%8 is 1: one of chunk k/2, whose pattern is that of the row's half of 16 and of four chunks,
+	// the same in both steps.
+	sparse := make([]float32, 128*32)
+	for thread := range 128 {
+		for j := range 32 {
+			row, column := thread%32/4, j/4*8+thread%4*2+j%2
+			patterns := [][8]int{{9, 4, 8, 13, 8, 4, 12, 9}, {4, 14, 9, 12, 14, 8, 13, 4}}[j/2%2]
+			for _, k := range []int{row, row + 8, row + 16, row + 24} {
+				kept := patterns[k/2%8] >> (k % 2 * 2) & 3
+				sparse[thread*32+j] += value(column, k/2*4+kept)
+			}
+		}
+	}
+	wants := map[bool][]float32{false: want, true: sparse}
 	l := driver.Launch{Block: driver.Dim{X: 128}, Shared: 1024 + 8192}
 	launch := func(kernel string, reverse bool, n int) ([]byte, error) {
 		var m Memory
@@ -197,10 +219,15 @@ func TestHostGroups(t *testing.T) {
 		{"products", ""},
 		{"products_apart", ""},
 		{"told", ""},
+		{"sparse", ""},
+		{"sparse_unordered", "a sparse product keeps columns 1 and 0 of chunk 1"},
+		{"sparse_selector", "selector 2 of a sparse product"},
+		{"sparse_between", "a product by a matrix at 2080"},
+		{"meanwhile", "a race: "},
 		{"not_swizzled", "a product by a matrix of descriptor"},
 		{"other_pitch", "a product by a matrix of descriptor"},
 		{"between", "a product by a matrix at 2064"},
-		{"beyond", "reads 2 bytes at 10240 of shared memory"},
+		{"beyond", "bytes at 10240 of shared memory"},
 		{"not_fenced", "a product without a fence before"},
 		{"left", "ends while products are under way"},
 		{"others", "another product than others of its warpgroup"},
@@ -230,7 +257,7 @@ func TestHostGroups(t *testing.T) {
 				}
 			case test.err == "" && err != nil:
 				t.Errorf("%s: %v", test.kernel, err)
-			case test.err == "" && !slices.Equal(got, driver.Bytes(want)):
+			case test.err == "" && !slices.Equal(got, driver.Bytes(wants[test.kernel == "sparse"])):
 				t.Errorf("%s: another product", test.kernel)
 			case test.kernel == "not_heard_of" && reverse && err != nil && strings.Contains(err.Error(), "no phases have begun"):
 			case test.err != "" && !(test.kernel == "left" && reverse) && (err == nil || !strings.Contains(err.Error(), test.err)):
