@@ -106,6 +106,24 @@ func bcqPlanesFor(f BCQFormat, m int, l limits) bcqPlanes {
 	return v
 }
 
+// bcqPrebuilt returns what is built ahead of time, for up to 16 rows of X and on any GPU.
+func bcqPrebuilt(f BCQFormat) bcqPlanes {
+	v := bcqPlanesFor(f, MaxRows, limits{})
+	v.stages = 2
+	return v
+}
+
+// planesFor returns the kernel for up to so many rows of X that can be had.
+func (m *BCQMatrix) planesFor(rows int, l limits) bcqPlanes {
+	if m.engine != nil && m.engine.noCompiler != nil {
+		return bcqPrebuilt(m.Format)
+	}
+	return bcqPlanesFor(m.Format, rows, l)
+}
+
+// canBCQ reports whether there are kernels for a format, compiled or built ahead of time.
+func (e *Engine) canBCQ(f BCQFormat) bool { return e.noCompiler == nil || f.prebuilt() }
+
 // totalBytes is what the sums of X of a warp's unit take.
 func (v bcqPlanes) totalBytes() int { return max(2, v.format.groups()) * v.rows / rowsOfB * 4 * 8 }
 
@@ -115,17 +133,21 @@ func (v bcqPlanes) fixedBytes() int {
 }
 
 func (v bcqPlanes) kernel() driver.Kernel {
-	return driver.Kernel{
+	k := driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", bcqName, v.format.name()),
 		Source: ptxSource + sparseMMASource + bcqSource,
 		Options: driver.CompileOptions{Defines: append(v.format.defines(),
 			fmt.Sprintf("NT=%d", v.rows/rowsOfB), fmt.Sprintf("WARPS=%d", v.warps), fmt.Sprintf("STAGES=%d", v.stages))},
 		PTX: noPTX,
 	}
+	if v == bcqPrebuilt(v.format) {
+		k.PTX = func(i driver.DeviceInfo) ([]byte, error) { return v.format.ptx(k, i) }
+	}
+	return k
 }
 
 func noPTX(driver.DeviceInfo) ([]byte, error) {
-	return nil, errors.New("kernels for binary codes are compiled when they are needed")
+	return nil, errors.New("this kernel for binary codes is compiled when it is needed")
 }
 
 // BCQKernels returns the sources of the kernels for a format that the engine's device has, those that write rows as numbers of its type
@@ -147,12 +169,13 @@ func (r bcqRows) kernel() driver.Kernel {
 	if r.out == r.format.Type {
 		same = 1
 	}
-	return driver.Kernel{
+	k := driver.Kernel{
 		Name:    fmt.Sprintf("%s.%s-%v.cu", bcqRowsName, r.format.name(), r.out),
 		Source:  ptxSource + bcqRowsSource,
 		Options: driver.CompileOptions{Defines: append(r.format.defines(), fmt.Sprintf("OUT=%d", same))},
-		PTX:     noPTX,
 	}
+	k.PTX = func(i driver.DeviceInfo) ([]byte, error) { return r.format.ptx(k, i) }
+	return k
 }
 
 // bcqDense is the kernel of bcqrows.cu for whole tiles.
@@ -170,14 +193,23 @@ type BCQMatrix struct {
 
 var _ Packed = (*BCQMatrix)(nil)
 
+// bcqFormatOf returns the format of a matrix multiplied by activations of a type.
+func bcqFormatOf(t *repack.BCQTiles, dtype driver.DType) BCQFormat {
+	f := BCQFormat{t.Bits, t.Group, t.ScaleType, dtype}
+	if t.RowScale() {
+		f.Group = 0
+	}
+	return f
+}
+
 // UploadBCQ copies a matrix to the GPU. K must be a multiple of 32.
 func (e *Engine) UploadBCQ(t *repack.BCQTiles, dtype driver.DType) (*BCQMatrix, error) {
 	if err := t.Validate(); err != nil {
 		return nil, err
 	}
-	f := BCQFormat{t.Bits, t.Group, t.ScaleType, dtype}
-	if t.RowScale() {
-		f.Group = 0
+	f := bcqFormatOf(t, dtype)
+	if e.noCompiler != nil && !f.prebuilt() {
+		return nil, fmt.Errorf("products by binary codes: %w", e.noCompiler)
 	}
 	m := &BCQMatrix{N: t.N, K: t.K, Format: f, engine: e, bytes: int64(len(t.Planes) + len(t.Factors))}
 	for _, rows := range []int{1, MaxRows} {
@@ -259,7 +291,7 @@ func (p *bcqParams) bytes() []byte {
 
 // plan returns the kernel for up to 16 rows of X, its grid and the arguments that follow from that.
 func (m *BCQMatrix) plan(rows int, l limits) (bcqPlanes, bcqParams, driver.Launch, error) {
-	v := bcqPlanesFor(m.Format, rows, l)
+	v := m.planesFor(rows, l)
 	fail := func(format string, args ...any) (bcqPlanes, bcqParams, driver.Launch, error) {
 		return v, bcqParams{}, driver.Launch{}, fmt.Errorf(format, args...)
 	}

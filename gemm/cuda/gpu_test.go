@@ -254,7 +254,7 @@ func testFormats() []Format {
 }
 
 // TestGPUPrebuilt multiplies with the kernels that need no compiler. They give the
-// bits that the compiled ones give.
+// bits that the compiled ones give, or by what is kept and by binary codes results as good.
 func TestGPUPrebuilt(t *testing.T) {
 	const n, k = 200, 544
 	rows := []int{1, 2, 5, 8, 9, 16} // more may be in other slices without a compiler
@@ -299,6 +299,7 @@ func TestGPUPrebuilt(t *testing.T) {
 		if _, err := e.Upload(must(repack.CUDA(m))(t), driver.F16); !errors.As(err, &missing) {
 			t.Errorf("a format that is not prebuilt: got error %v, want the missing compiler's", err)
 		}
+		checkPrebuiltKinds(t, e, s)
 	})
 	if len(got) != len(want) {
 		t.Fatalf("%d products without a compiler, %d with one", len(got), len(want))
@@ -306,6 +307,67 @@ func TestGPUPrebuilt(t *testing.T) {
 	for i := range want {
 		if !slices.Equal(want[i].y, got[i].y) {
 			t.Fatalf("%s: the prebuilt kernel gives other bits than the compiled one", want[i].of)
+		}
+	}
+}
+
+// checkPrebuiltKinds multiplies by what is kept of every four columns and by binary codes, and reads their rows, with an engine that need
+// not have a compiler.
+func checkPrebuiltKinds(t *testing.T, e *Engine, s *driver.Stream) {
+	const n, k = 200, 1088
+	check := func(name string, w Packed, of weight.Matrix, err error) {
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, rows := range []int{1, 8, 9, 16, 37} {
+			p := testProduct(n, k, rows, w.Type(), rows%2 == 1)
+			y := conform.Poisoned(rows * n)
+			o := Operands{M: rows, X: must(e.dev.Upload(driver.Bytes(p.X)))(t), Y: must(e.dev.Upload(driver.Bytes(y)))(t)}
+			if p.Bias != nil {
+				o.Bias = must(e.dev.Upload(driver.Bytes(p.Bias)))(t)
+			}
+			err := errors.Join(w.MatMul(s, o), s.Sync(), e.dev.Read(driver.Bytes(y), o.Y), conform.CheckWritten(y, w.Type()))
+			if err != nil {
+				t.Fatalf("%s, %d rows: %v", name, rows, err)
+			}
+			ref := conform.NewRowReference(rand.New(rand.NewPCG(1, 1)), of, p.X, p.Bias, rows, 1, w.Type())
+			if rel, _ := ref.Errors(y); !(rel <= conform.Bound(w.Type())) {
+				t.Errorf("%s, %d rows: relative error %.3g", name, rows, rel)
+			}
+			for _, at := range []driver.Ptr{o.X, o.Y, o.Bias} {
+				if at != 0 {
+					must(0, e.dev.Free(at))(t)
+				}
+			}
+		}
+		got, want, largest, worst := make([]float32, n*k), make([]float32, k), 0.0, 0.0
+		dst := must(e.dev.Alloc(4 * n * k))(t)
+		if err := errors.Join(w.Rows(s, dst, driver.F32, 0, 0, n), s.Sync(), e.dev.Read(driver.Bytes(got), dst), e.dev.Free(dst), w.Close()); err != nil {
+			t.Fatalf("rows of %s: %v", name, err)
+		}
+		for i := range n {
+			of.Row(want, i)
+			for j, v := range want {
+				largest, worst = max(largest, math.Abs(float64(v))), max(worst, math.Abs(float64(got[i*k+j]-v)))
+			}
+		}
+		if !(worst <= 1e-6*largest) {
+			t.Errorf("rows of %s are off by %.3g of %.3g", name, worst, largest)
+		}
+	}
+	for i, f := range SparseFormats() {
+		if f.prebuiltSparse() && (*long || i%3 == 0) {
+			of := conform.RandomSparse(rand.New(rand.NewPCG(uint64(i), 24)), n, k, f.Bits, 2*f.Group, f.Scale)
+			of.Kept.Codebook = conform.RoundedTable(of.Kept.Codebook, f.Type)
+			w, err := e.UploadSparse(must(repack.SparseCUDA(of))(t), f.Type)
+			check("what is kept of "+f.name(), w, of, err)
+		}
+	}
+	for i, f := range BCQFormats() {
+		if f.prebuilt() && (*long || i%3 == 0) {
+			of := conform.RandomBCQ(rand.New(rand.NewPCG(uint64(i), 4)), n, k, f.Bits, f.Group, f.Scale, i%2 == 0)
+			w, err := e.UploadBCQ(must(repack.BCQ(of))(t), f.Type)
+			check("binary codes "+f.name(), w, of, err)
 		}
 	}
 }

@@ -76,8 +76,11 @@ func (f Format) Kernel(c Config) driver.Kernel {
 		Options: driver.CompileOptions{Defines: append(f.defines(), c.defines()...)},
 		PTX: func(i driver.DeviceInfo) ([]byte, error) {
 			in := k.prebuilt()
-			if in == nil {
+			if in == nil || len(in.splits()) == 1 && c != in { // which is compiled to split K as it does
 				return nil, fmt.Errorf("without it there is no kernel for the configuration %v", c)
+			}
+			if k == (lutsparse{}) {
+				return f.ptxSparse(f.Kernel(in), i)
 			}
 			return f.ptx(f.Kernel(in), i)
 		},

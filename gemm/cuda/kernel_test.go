@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/repack"
 )
 
 var (
@@ -363,7 +365,76 @@ func TestPrebuilt(t *testing.T) {
 			wanted = append(wanted, k)
 		}
 	}
+	add := func(k driver.Kernel, archs ...string) {
+		for _, k.Options.Arch = range archs {
+			wanted = append(wanted, k)
+		}
+	}
+	for _, f := range SparseFormats() {
+		if f.prebuiltSparse() {
+			add(f.Kernel(lutsparse{}.prebuilt()), driver.PrebuiltArchs()...)
+			for _, out := range []driver.DType{f.Type, driver.F32} {
+				add(sparseRows{f, out}.kernel(), "compute_80")
+			}
+		}
+	}
+	for _, f := range BCQFormats() {
+		if f.prebuilt() {
+			add(bcqPrebuilt(f).kernel(), driver.PrebuiltArchs()...)
+			for _, out := range []driver.DType{f.Type, driver.F32} {
+				add(bcqRows{f, out}.kernel(), "compute_80")
+			}
+		}
+	}
 	kerneltest.Prebuilt(t, "prebuilt.gz", wanted, *update)
+}
+
+// TestPrebuiltCovers holds what products take without a compiler to kernels that are built ahead of time, on every GPU that is known: of
+// formats that are prebuilt, for all numbers of rows and shapes of which a block has few and many tiles.
+func TestPrebuiltCovers(t *testing.T) {
+	for _, gpu := range GPUs() {
+		e := &Engine{dev: &driver.Device{Info: gpu}, limits: limitsOf(gpu), noCompiler: errors.New("no compiler"), sparse: map[tuningKey]Config{}}
+		has := func(what string, k driver.Kernel) {
+			if _, err := k.PTX(gpu); err != nil {
+				t.Fatalf("%s: %s: %v", gpu.Name, what, err)
+			}
+		}
+		for _, shape := range [][2]int{{64, 512}, {4096, 4096}, {28672, 4096}, {4096, 14336}} {
+			for rows := 1; rows <= MaxRows; rows += 5 {
+				for _, f := range Formats() {
+					if f.prebuilt() {
+						all, _ := e.tried(shapeOf(f, shape[0], shape[1], rows)) // none where there is no room for the table
+						for _, c := range all {
+							has(f.name(), f.Kernel(c))
+						}
+					}
+				}
+				for _, f := range SparseFormats() {
+					if w := (&SparseMatrix{N: shape[0], K: shape[1], Format: f}); f.prebuiltSparse() {
+						if _, err := e.sparseConfigs(w, 1); err != nil {
+							continue // it stays dense where there is no room for the table
+						}
+						has("kept of "+f.name(), f.Kernel(must(e.sparseChoice(w, rows))(t)))
+						if got := e.SparseConfigs(w, rows, true); len(got) != 1 || e.SparseSlices(w, nil, rows) != got[0].splits()[0] {
+							t.Errorf("kept of %s: %v are tried", f.name(), got)
+						}
+					} else if e.canSparse(&repack.SparseTiles{Kept: &repack.CUDATiles{Bits: f.Bits, Group: f.Group, ScaleType: f.Scale}}, f.Type) {
+						t.Errorf("kept of %s is packed", f.name())
+					}
+				}
+				for _, f := range BCQFormats() {
+					if e.canBCQ(f) {
+						v, _, _, err := (&BCQMatrix{N: shape[0], K: shape[1], Format: f, engine: e}).plan(rows, e.limits)
+						if err != nil {
+							t.Fatal(err)
+						}
+						has("binary codes "+f.name(), v.kernel())
+						has("rows of binary codes "+f.name(), bcqRows{f, driver.F32}.kernel())
+					}
+				}
+			}
+		}
+	}
 }
 
 // TestNoHeaders holds the kernels to what NVRTC has without a toolkit.

@@ -73,7 +73,8 @@ func (k lutsparse) others(s shape) []Config {
 	return slices.DeleteFunc(k.variants(s.Format, s.m), func(c Config) bool { return c.splits()[0] == s.slices })
 }
 
-func (lutsparse) prebuilt() Config { return nil }
+// prebuilt returns the variant for any number of rows up to MaxRows. Without a compiler K is split as it does.
+func (lutsparse) prebuilt() Config { return sparseVariant{MaxRows, 8, 8, 3} }
 
 func (v sparseVariant) kernel() kernel    { return lutsparse{} }
 func (v sparseVariant) rowsOfX() int      { return v.rows }

@@ -77,7 +77,7 @@ func Pack(m weight.Matrix, t driver.DType) (upload func(*Engine) (Packed, error)
 			return nil, err
 		}
 		return func(e *Engine) (Packed, error) {
-			if e.noCompiler != nil {
+			if !e.canBCQ(bcqFormatOf(tiles, t)) {
 				return nil, nil
 			}
 			return e.UploadBCQ(tiles, t)

@@ -52,7 +52,7 @@ func (e *Engine) UploadSparse(t *repack.SparseTiles, dtype driver.DType) (*Spars
 	if err != nil {
 		return nil, err
 	}
-	if e.noCompiler != nil {
+	if e.noCompiler != nil && !f.prebuiltSparse() {
 		return nil, fmt.Errorf("products by weights of which two in four are kept: %w", e.noCompiler)
 	}
 	n, k := t.Shape()
@@ -75,10 +75,10 @@ func (e *Engine) UploadSparse(t *repack.SparseTiles, dtype driver.DType) (*Spars
 	return m, nil
 }
 
-// canSparse reports whether there are kernels for a matrix on the engine's device, which takes a compiler.
+// canSparse reports whether there are kernels for a matrix on the engine's device, compiled or built ahead of time.
 func (e *Engine) canSparse(t *repack.SparseTiles, dtype driver.DType) bool {
 	f, err := FormatOf(t.Kept, dtype)
-	if err != nil || e.noCompiler != nil {
+	if err != nil || e.noCompiler != nil && !f.prebuiltSparse() {
 		return false
 	}
 	n, k := t.Shape()
@@ -113,7 +113,7 @@ func (m *SparseMatrix) shape(rows int) shape {
 func (e *Engine) SparseConfigs(w *SparseMatrix, m int, others bool) []Config {
 	m = min(m, MaxRows)
 	all, _ := e.sparseConfigs(w, m)
-	if others {
+	if others && e.noCompiler == nil {
 		s := w.shape(m)
 		for _, c := range (lutsparse{}).others(s) {
 			if _, _, err := s.under(c).plan(c, e.limits); err == nil {
@@ -127,6 +127,9 @@ func (e *Engine) SparseConfigs(w *SparseMatrix, m int, others bool) []Config {
 // SparseSlices returns into how many slices K is split for m rows of X under a configuration, or under what
 // [SparseMatrix.MatMul] chooses if that is nil.
 func (e *Engine) SparseSlices(w *SparseMatrix, c Config, m int) int {
+	if c == nil && e.noCompiler != nil {
+		c = lutsparse{}.prebuilt()
+	}
 	return w.shape(min(parts(m, MaxRows), m)).under(c).slices
 }
 
@@ -150,7 +153,11 @@ func (e *Engine) sparseConfigs(w *SparseMatrix, rows int) ([]Config, error) {
 	if !(lutsparse{}).has(s.Format, s.m) {
 		return nil, fmt.Errorf("no kernel for %d rows of activations and what is kept of %s", rows, s.name())
 	}
-	return lutsparse{}.tried(s, e.limits)
+	if e.noCompiler == nil {
+		return lutsparse{}.tried(s, e.limits)
+	}
+	c := lutsparse{}.prebuilt()
+	return s.under(c).fitting([]Config{c}, e.limits)
 }
 
 var _ Packed = (*SparseMatrix)(nil)

@@ -69,7 +69,7 @@ func TestPackSparse(t *testing.T) {
 		dtype driver.DType
 		packs bool // whether there is a layout
 	}{
-		{"no compiler", Engine{limits: good, noCompiler: errors.New("no compiler")}, 128, 512, driver.F16, true},
+		{"no compiler", Engine{limits: good, noCompiler: errors.New("no compiler")}, 256, 512, driver.F16, true},
 		{"little shared memory", Engine{limits: limits{80, 48 << 10}}, 128, 512, driver.F16, true},
 		{"groups of 32", Engine{limits: good}, 32, 512, driver.F16, false},
 		{"columns", Engine{limits: good}, 128, 520, driver.F16, false},

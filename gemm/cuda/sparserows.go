@@ -26,12 +26,14 @@ func (r sparseRows) kernel() driver.Kernel {
 	if r.out == r.format.Type {
 		same = 1
 	}
-	return driver.Kernel{
+	k := driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s-%v.cu", sparseRowsName, r.format.name(), r.out),
 		Source: ptxSource + lutSource + sparseRowsSource,
 		Options: driver.CompileOptions{Defines: append(r.format.defines(),
 			"NT=2", fmt.Sprintf("WARPS=%d", denseWarps), "DEPTH=1", fmt.Sprintf("BLOCKS=%d", lutdense{r.format}.blocks()), fmt.Sprintf("OUT=%d", same))},
 	}
+	k.PTX = func(i driver.DeviceInfo) ([]byte, error) { return r.format.ptxSparse(k, i) }
+	return k
 }
 
 // SparseUnpackKernels returns the sources of the kernels that write rows of a format of what is kept as numbers of its type or as F32.
