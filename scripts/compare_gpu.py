@@ -4,7 +4,8 @@ r"""Times Y = X·Ŵᵀ on an NVIDIA GPU: cuBLAS in float16, bitsandbytes, Hummin
     scripts/compare_gpu.py --shapes 28672x4096,8192x8192 --bits 4,3,2 --m 1,2,4,8,16 --lutq ./lutq
 
 The same protocol for all: a ring of different weights of at least four times the L2 cache, so that every
-call reads its weights from memory; at least 64 calls over whole rounds of that ring in one CUDA graph;
+call reads its weights from memory; at least 64 calls over whole rounds of that ring in one CUDA graph, or
+where M is large as many as make 16e12 operations, behind at least 64 that are not timed (lutq keeps to 64);
 the median of at least 20 replays divided by the calls, with the gaps between kernels in it. The kernels
 of one shape and M take turns, one replay each. Weights and activations are fresh normal numbers; all weights
 of a ring multiply the same X, which stays in the L2 cache as activations do in a decoder.
@@ -44,6 +45,7 @@ import math
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +60,8 @@ except ImportError:
 
 BNB_BLOCK = 64
 CALLS = 64
+WORK = 16e12  # operations of a graph that make it long enough with fewer calls, some 20 ms of an H200
+STARTED = time.perf_counter()
 
 
 @dataclass
@@ -175,8 +179,10 @@ def humming(n: int, k: int, bits: int, group: int, ms: list[int], ring_bytes: in
         layer.transform()
         ring.append(layer)
 
-    # The layer's own choice for every M, cut down to those that will be asked for: each entry is compiled.
-    table = [e for e in get_heuristics_config(ring[0].humming_config) if any(e[0] < m <= e[1] for m in ms)]
+    # The layer's own choice for every M, cut down to those that will be asked for: each entry is compiled, all at
+    # once. The launcher first looks up one row, whatever M is, so the first entry has to hold for that too.
+    entries = [e for e in get_heuristics_config(ring[0].humming_config) if any(e[0] < m <= e[1] for m in ms)]
+    table = json.dumps([[0, *entries[0][1:]], *entries[1:]])
 
     def weight(i: int) -> torch.Tensor:
         codes = ops.unpack_weight(kept[i]["weight"], bits).double() - (1 << (bits - 1))
@@ -217,7 +223,7 @@ def read_only(size: int, bits: int, group: int, ring_bytes: int, g: torch.Genera
         return out
 
     def trial(block: int, warps: int) -> float:
-        graph, calls, _ = capture(len(ring), lambda i: call(block, warps, i))
+        graph, calls, _ = capture(len(ring), CALLS, lambda i: call(block, warps, i))
         for _ in range(2):
             took = replay(graph)
         torch.cuda.synchronize()
@@ -238,9 +244,9 @@ def read_only(size: int, bits: int, group: int, ring_bytes: int, g: torch.Genera
     )
 
 
-def capture(slots: int, call: Callable[[int], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, int, dict]:
-    """A graph of whole rounds of the ring, its calls, and the results of the last round."""
-    calls = slots * math.ceil(CALLS / slots)
+def capture(slots: int, least: int, call: Callable[[int], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, int, dict]:
+    """A graph of whole rounds of the ring, at least so many calls; those calls; and the results of the last round."""
+    calls = slots * math.ceil(least / slots)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -262,9 +268,11 @@ def replay(graph: torch.cuda.CUDAGraph) -> tuple[torch.cuda.Event, torch.cuda.Ev
     return start, end
 
 
-def prepare(arm: Arm, m: int, k: int, g: torch.Generator) -> Timed:
+def prepare(arm: Arm, m: int, n: int, k: int, g: torch.Generator) -> Timed:
     x = torch.randn(m, k, dtype=torch.float16, device="cuda", generator=g)
-    graph, calls, out = capture(arm.slots, lambda i: arm.call(i, x))
+    # What has no weights to check multiplies nothing, and takes no longer with more rows.
+    least = min(CALLS, math.ceil(WORK / (2 * m * n * k))) if arm.weight else CALLS
+    graph, calls, out = capture(arm.slots, least, lambda i: arm.call(i, x))
     worst = 0.0
     if arm.weight:
         for y in out.values():
@@ -282,7 +290,10 @@ def measure(timed: list[Timed], replays: int) -> None:
     """Replays in turns. All are queued before the first has ended, so that no start waits for the host."""
     if not timed:
         return
-    timed[0].graph.replay()
+    # Turns that are not timed, of as many calls: under long work the clock first falls to what the GPU can hold.
+    for _ in range(max(math.ceil(CALLS / t.calls) for t in timed)):
+        for t in timed:
+            t.graph.replay()
     events = [[replay(t.graph) for t in timed] for _ in range(replays)]
     torch.cuda.synchronize()
     for turn in events:
@@ -355,17 +366,20 @@ def shape_rows(args: argparse.Namespace, n: int, k: int, skip: Callable[[str, Ex
         try:
             arm = make()
             for m in args.m:
-                timed[m].append(prepare(arm, m, k, g))
+                timed[m].append(prepare(arm, m, n, k, g))
+            tell(f"{n}x{k}: {name} prepared")
         except Exception as e:  # noqa: BLE001
             skip(f"{name} at {n}x{k}", e)
 
     half = math.ceil(args.replays / 2)
     for m in args.m:
         measure(timed[m], half)
+    tell(f"{n}x{k}: half of the replays done")
     ours = []
     if args.lutq:
         try:
             ours = rows_of_lutq(run_lutq(args, n, k))
+            tell(f"{n}x{k}: lutq done")
         except Skipped as e:
             skip(f"lutq at {n}x{k}", e)
     for m in args.m:
@@ -384,10 +398,10 @@ def number(x: float | None) -> str:
     return f"{x:.3g}" if abs(x) < 100 else f"{x:.0f}"
 
 
-def tables(report: dict, args: argparse.Namespace) -> str:
+def tables(rows: list[dict], args: argparse.Namespace) -> str:
     """Times and errors of every kernel, then how many times faster lutq is than each."""
     cells: dict[tuple[str, str], dict[int, dict]] = {}
-    for r in report["rows"]:
+    for r in rows:
         cells.setdefault((f"{r['n']}x{r['k']}", r["kernel"]), {})[r["m"]] = r
     times, ratios = [], []
     for (shape, kernel), by_m in cells.items():
@@ -410,6 +424,11 @@ def tables(report: dict, args: argparse.Namespace) -> str:
     if ratios:
         out += "\nRatios of those times:\n\n" + table(["NxK", "ratio", *ms], ratios)
     return out
+
+
+def tell(what: str) -> None:
+    """A line of how far it is, with the seconds since the packages were loaded."""
+    print(f"compare_gpu.py: {time.perf_counter() - STARTED:4.0f} s: {what}", file=sys.stderr, flush=True)
 
 
 def clock() -> str:
@@ -492,18 +511,20 @@ def main() -> None:
         "rows": [],
         "skipped": skipped,
     }
+    print(f"{device.name}; rings of {args.ring / 1e6:.0f} MB or more; median of {args.replays} replays; {versions}\n")
     with torch.no_grad():
         for n, k in args.shapes:
-            report["rows"] += shape_rows(args, n, k, skip)
+            rows = shape_rows(args, n, k, skip)
+            report["rows"] += rows
             torch.cuda.empty_cache()
             report["clocks"].append(clock())
-            print(f"compare_gpu.py: {n}x{k} done", file=sys.stderr)
+            tell(f"{n}x{k}: done")
+            # A run that is cut short keeps the shapes that it has done.
+            print(tables(rows, args), flush=True)
+            if args.json:
+                args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(f"{device.name}; rings of {args.ring / 1e6:.0f} MB or more; median of {args.replays} replays; {versions}")
-    print(f"SM clock and temperature before and after each shape: {'; '.join(report['clocks'])}\n")
-    print(tables(report, args))
+    print(f"SM clock and temperature before and after each shape: {'; '.join(report['clocks'])}")
     wrong = []
     for r in report["rows"]:
         err = r.get("rel_err", 0.0)
