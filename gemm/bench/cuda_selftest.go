@@ -318,7 +318,7 @@ func (t *cudaSelftest) manyRows(f *formatTest, w *cuda.Matrix) error {
 	reference := func(r *rand.Rand, x, bias []uint16) *conform.Reference {
 		return newReference(r, f.Matrix, x, bias, f.many, 1, f.Type)
 	}
-	return t.manyRowsBy(f, w.N, w.K, t.engine.MostScratch(w, f.many), reference, func(o cuda.Operands) error {
+	return t.manyRowsBy(f, w.N, w.K, f.way.ScratchBytes(f.many, w.K), reference, func(o cuda.Operands) error {
 		return t.engine.MatMulWay(t.stream, w, o, f.way)
 	})
 }

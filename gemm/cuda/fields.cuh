@@ -258,7 +258,7 @@ __device__ __forceinline__ void leave(const float (&sums)[COLUMNS / 2], const Wo
 // collect adds what others have left of the field that a piece ends.
 __device__ __forceinline__ void collect(float (&sums)[COLUMNS / 2], const Work& w, const Piece& piece, u32 worker, u32 tile, u32 lane) {
     const u32 first = piece.field * w.atoms;
-    if (lane < worker && shared_before(w, worker - lane) > first) lower(w.flags + (worker - 1 - lane) * TILES + tile);
+    for (u32 i = lane; i < worker && shared_before(w, worker - i) > first; i += 32) lower(w.flags + (worker - 1 - i) * TILES + tile);
     __syncwarp();
     for (u32 other = worker; other-- > 0;) {
         const Floats4* from = w.sums + (u64)(other * TILES + tile) * (COLUMNS / 8 * 32) + lane;

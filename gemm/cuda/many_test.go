@@ -108,6 +108,17 @@ func TestHostMany(t *testing.T) {
 	}
 }
 
+// TestHostManySharers has a field shared by more workers than a warp has lanes.
+func TestHostManySharers(t *testing.T) {
+	f, v := Format{2, 64, weight.F16, driver.F16}, manyVariant{32, 4, Replicated}
+	prepare, multiply := kerneltest.OnHost(t, lutcolumns{Columns}.kernel(), 900), kerneltest.OnHost(t, manyKernel{f, v}.kernel(), 900)
+	const atoms = 40
+	if w := v.divide(16, 128*atoms, 17, atoms); w.shared != 1 || w.workers != atoms {
+		t.Fatalf("divided as %+v", w)
+	}
+	hostMany{f, v, prepare, multiply}.check(t, 1, 16, 128*atoms, 17, atoms)
+}
+
 // TestHostManyIntegers holds arithmetic in place of the table to the table's bits, where that has the integers.
 func TestHostManyIntegers(t *testing.T) {
 	variants := map[Format]manyVariant{
