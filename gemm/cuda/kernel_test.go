@@ -374,7 +374,7 @@ func TestPrebuilt(t *testing.T) {
 		if f.prebuiltSparse() {
 			add(f.Kernel(lutsparse{}.prebuilt()), driver.PrebuiltArchs()...)
 			for _, out := range []driver.DType{f.Type, driver.F32} {
-				add(sparseRows{f, out}.kernel(), "compute_80")
+				add(sparseRows{f, out}.kernel(), driver.PrebuiltArchs()...) // with a table, whose place they differ in
 			}
 		}
 	}
