@@ -590,6 +590,10 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 	if blas {
 		header = append(header, "blas ratio")
 	}
+	prepared := slices.ContainsFunc(rows, func(r bench.Row) bool { return r.PrepareUs > 0 })
+	if prepared {
+		header = append(header, "prepare us")
+	}
 	if format == "csv" {
 		header = append(header, "noisy")
 	}
@@ -614,6 +618,9 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 		}
 		if blas {
 			line = append(line, fmt.Sprintf("%.2f", r.BLASRatio))
+		}
+		if prepared {
+			line = append(line, digits(r.PrepareUs, 3))
 		}
 		if format == "csv" {
 			line = append(line, strconv.FormatBool(r.Noisy))

@@ -418,6 +418,7 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 	row.Layers = names(set)
 
 	multiply := func(i int) error { return b.engine.MatMul(b.stream, ring[i%len(ring)], o) }
+	var prepare func(i int) error
 	reference := tableReference
 	if m > cuda.MaxRows {
 		var u *cuda.Unpacked
@@ -442,6 +443,14 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 		case way != cuda.Way{}:
 			row.Kernel = manyKernel + way.String()
 		}
+		if way.Form().Written(k) {
+			columns, err := b.columns(o, k, &mem)
+			if err != nil {
+				return Row{}, err
+			}
+			multiply = func(i int) error { return b.engine.MatMul(b.stream, ring[i%len(ring)], columns) }
+			prepare = func(int) error { return b.engine.Prepare(b.stream, cuda.Columns, b.dtype, columns.X, o.X, m, k) }
+		}
 		if way.FP8() {
 			reference = fp8Reference
 		}
@@ -462,7 +471,27 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 	if err := b.time(ctx, &row, o, denseY, last, multiply, read); err != nil {
 		return Row{}, err
 	}
+	if prepare != nil {
+		arm := &cuda.Arm{Call: prepare, Ring: 1}
+		if err := cuda.TimeArms(b.dev, b.stream, []*cuda.Arm{arm}, b.Replays); err != nil {
+			return Row{}, err
+		}
+		row.PrepareUs = arm.Median()
+	}
 	return row, nil
+}
+
+// columns returns operands with X [M, k] as norms, gates and attention of a model write it where products read it so.
+func (b *cudaBench) columns(o cuda.Operands, k int, mem *memory) (cuda.Operands, error) {
+	x := mem.alloc(cuda.Columns.Bytes(o.M, k))
+	if mem.err != nil {
+		return o, mem.err
+	}
+	if err := b.engine.Prepare(b.stream, cuda.Columns, b.dtype, x, o.X, o.M, k); err != nil {
+		return o, err
+	}
+	o.X, o.Form = x, cuda.Columns
+	return o, nil
 }
 
 // doing tells of what comes next for a product.

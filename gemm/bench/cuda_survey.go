@@ -37,8 +37,8 @@ func Survey(ctx context.Context, o CUDAOptions) (rows []Row, err error) {
 // surveyMemory is what all products of a [Survey] share.
 type surveyMemory struct {
 	memory
-	codes, scales, dense, x, y, scratch, unpacked driver.Ptr
-	unpackedBytes                                 int
+	codes, scales, dense, x, columns, y, scratch, unpacked driver.Ptr
+	unpackedBytes                                          int
 
 	someScales []byte // of which scales are copies
 	codebooks  map[int][]float32
@@ -95,10 +95,11 @@ func (b *cudaBench) surveyMemory() (_ *surveyMemory, err error) {
 			err = errors.Join(err, mem.free())
 		}
 	}()
-	var codes, scales, dense, x, y, scratch int
+	var codes, scales, dense, x, columns, y, scratch int
 	for _, s := range b.Shapes {
 		most := slices.Max(b.M)
 		dense, x, y = max(dense, 2*s.N*s.K), max(x, 2*most*s.K), max(y, 2*most*s.N)
+		columns = max(columns, cuda.Columns.Bytes(most, s.K))
 		for _, bits := range b.Bits {
 			w := b.like(s, bits)
 			c, sc := w.Format.Sizes(s.N, s.K)
@@ -131,7 +132,7 @@ func (b *cudaBench) surveyMemory() (_ *surveyMemory, err error) {
 	halves := driver.Bytes(conform.RandomHalves(b.rand, 1<<22, b.dtype))
 	// A ring goes beyond its least size by less than a matrix, and has two.
 	mem.codes, mem.scales = mem.filled(b.RingBytes+2*codes, some), mem.filled(b.RingBytes+2*scales, mem.someScales)
-	mem.x, mem.y = mem.filled(x, halves), mem.alloc(y)
+	mem.x, mem.columns, mem.y = mem.filled(x, halves), mem.filled(columns, halves), mem.alloc(y)
 	if scratch > 0 {
 		mem.scratch = mem.alloc(scratch)
 	}
@@ -255,6 +256,10 @@ func (b *cudaBench) surveyWays(mem *surveyMemory, ring []*cuda.Matrix, o cuda.Op
 		name := way.String()
 		if way != (cuda.Way{}) {
 			name = manyKernel + name
+		}
+		o := o
+		if way.Form().Written(w.K) {
+			o.X, o.Form = mem.columns, cuda.Columns
 		}
 		return surveyWay{name, func(i int) error { return b.engine.MatMulWay(b.stream, ring[i%len(ring)], o, way) }}
 	}

@@ -32,6 +32,11 @@ type Row struct {
 
 	Us float64 `json:"us"`
 
+	// PrepareUs is the time to write X in the form that the kernel reads, where that is not row by row. Us leaves it out: norms,
+	// gates and attention of a model write X in that form, but others who have X row by row take as long once for all layers that
+	// read it.
+	PrepareUs float64 `json:"prepare_us,omitempty"`
+
 	// ReadOnlyUs is the time to read the bytes of the weights, and
 	// ReadOnlyRatio the part of Us that this is: 1 means that the kernel is
 	// as fast as memory.

@@ -28,7 +28,7 @@ func (w Way) FP8() bool { return w.fp8 != fp8Variant{} }
 // ScratchBytes returns the scratch memory for m rows of K numbers, 0 for a way that does without: what the sums take, and X where
 // it has to be prepared.
 func (w Way) ScratchBytes(m, k int) int {
-	if f := w.form(); f != RowByRow {
+	if f := w.Form(); f != RowByRow {
 		return w.sumBytes() + f.Bytes(m, k)
 	}
 	return 0
@@ -231,13 +231,28 @@ func (e *Engine) ScratchBytes(w *Matrix, m int) int {
 // SumBytes is ScratchBytes for X that is prepared.
 func (m *Matrix) SumBytes(rows int) int { return m.engine.Way(m, rows).sumBytes() }
 
-// MostScratch returns the scratch memory that any of the ways of [Engine.TuneMany] wants.
+// MostScratch returns the scratch memory that [Engine.TuneMany] wants: what any of the ways does, and X as it is written for some.
 func (e *Engine) MostScratch(w *Matrix, m int) int {
-	most := 0
-	for _, way := range e.Ways(w, m) {
-		most = max(most, way.ScratchBytes(m, w.K))
+	ways := e.Ways(w, m)
+	most := mostScratch(ways, m, w.K)
+	if written(ways, w.K) {
+		most += Columns.Bytes(m, w.K)
 	}
 	return most
+}
+
+// mostScratch returns the scratch memory that any of some ways wants.
+func mostScratch(ways []Way, m, k int) int {
+	most := 0
+	for _, way := range ways {
+		most = max(most, way.ScratchBytes(m, k))
+	}
+	return most
+}
+
+// written reports whether some of some ways read k columns of X in a form that is written.
+func written(ways []Way, k int) bool {
+	return slices.ContainsFunc(ways, func(w Way) bool { return w.Form().Written(k) })
 }
 
 // MatMulWay is MatMul in one of the [Engine.Ways] but that of [Unpacked], with scratch memory of [Engine.MostScratch].
@@ -247,7 +262,7 @@ func (e *Engine) MatMulWay(s *driver.Stream, w *Matrix, o Operands, way Way) err
 		return errors.New("unpacked products are not the engine's")
 	case way.sparse != sparseMany{}:
 		return fmt.Errorf("%v by a matrix of which all columns are kept", way)
-	case way.form() == RowByRow:
+	case way.Form() == RowByRow:
 		return e.matMulPacked(s, w, o)
 	case way.many.lookup == Integers && !w.integers:
 		return fmt.Errorf("%v by a table that is not the integers", way)
@@ -267,7 +282,7 @@ func (e *Engine) MatMulWay(s *driver.Stream, w *Matrix, o Operands, way Way) err
 // inForm returns operands with X in the form of a way by a matrix of k columns, which queues its preparing unless it is so, and
 // the stream's flags.
 func (e *Engine) inForm(s *driver.Stream, o Operands, way Way, codes driver.Ptr, t driver.DType, k int) (Operands, driver.Ptr, error) {
-	prepared := o.Form == way.form()
+	prepared := o.Form == way.Form()
 	if prepared {
 		o.Form = RowByRow // as all others are
 	}
@@ -279,7 +294,7 @@ func (e *Engine) inForm(s *driver.Stream, o Operands, way Way, codes driver.Ptr,
 	}
 	if !prepared {
 		to := o.Scratch + driver.Ptr(way.sumBytes())
-		if err := e.Prepare(s, way.form(), t, to, o.X, o.M, k); err != nil {
+		if err := e.Prepare(s, way.Form(), t, to, o.X, o.M, k); err != nil {
 			return o, 0, err
 		}
 		o.X = to
@@ -305,6 +320,8 @@ type WayTiming struct {
 
 // TuneMany times the ways to multiply o.M rows, more than 16, as [Engine.Tune] does, with scratch memory of
 // [Engine.MostScratch], and keeps the fastest. It returns the times, the shortest first. Where u is nil unpacking is left out.
+//
+// Where norms, gates and attention of a model write X as a way reads it, it is prepared before, which is no part of the time.
 func (e *Engine) TuneMany(s *driver.Stream, ring []*Matrix, o Operands, u *Unpacked) ([]WayTiming, error) {
 	if len(ring) == 0 || o.M <= MaxRows {
 		return nil, fmt.Errorf("tuning for %d rows with %d matrices: want more than %d, and one matrix", o.M, len(ring), MaxRows)
@@ -313,9 +330,20 @@ func (e *Engine) TuneMany(s *driver.Stream, ring []*Matrix, o Operands, u *Unpac
 	tried := e.Ways(w, o.M)
 	e.dev.Prepare(e.wayKernels(w, o.M, tried))
 	key := w.tuningKey(manyBucket(o.M))
-	all, err := e.timeWays(s, key, usable(tried, o, w.K, u), len(ring), func(way Way, i int) error {
-		if way.unpacked {
+	tried = usable(tried, o, w.K, u)
+	columns := o
+	if written(tried, w.K) {
+		columns.X, columns.Form = o.Scratch+driver.Ptr(mostScratch(tried, o.M, w.K)), Columns
+		if err := e.Prepare(s, Columns, w.Format.Type, columns.X, o.X, o.M, w.K); err != nil {
+			return nil, err
+		}
+	}
+	all, err := e.timeWays(s, key, tried, len(ring), func(way Way, i int) error {
+		switch {
+		case way.unpacked:
 			return u.MatMul(s, ring[i], o, w.Format.Type, false)
+		case way.Form().Written(w.K):
+			return e.MatMulWay(s, ring[i], columns, way)
 		}
 		return e.MatMulWay(s, ring[i], o, way)
 	})

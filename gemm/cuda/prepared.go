@@ -38,6 +38,10 @@ func (f Form) Bytes(m, k int) int {
 	return 2 * m * k
 }
 
+// Written reports whether norms, gates and attention of a model write k columns in a form: as Columns, of whole atoms, so that there
+// is nothing to fill up.
+func (f Form) Written(k int) bool { return f == Columns && k%repack.AtomCols == 0 }
+
 // atoms returns of how many atoms rows of k columns are: where every four columns keep two, of whole ones of what is kept, which are
 // two of X.
 func (f Form) atoms(k int) int {
@@ -47,8 +51,8 @@ func (f Form) atoms(k int) int {
 	return atomsOf(k)
 }
 
-// form returns how X is read.
-func (w Way) form() Form {
+// Form returns how X is read.
+func (w Way) Form() Form {
 	switch {
 	case w.many != manyVariant{}:
 		return w.many.form()
@@ -62,7 +66,7 @@ func (w Way) form() Form {
 
 // Form returns the form in which [Engine.MatMul] with scratch memory multiplies m rows of X, and has to prepare them if they
 // are not in it.
-func (m *Matrix) Form(rows int) Form { return m.engine.Way(m, rows).form() }
+func (m *Matrix) Form(rows int) Form { return m.engine.Way(m, rows).Form() }
 
 // Prepare queues the writing of X [m, k], row by row, to memory of f.Bytes(m, k), in a form for a matrix's products, at a multiple
 // of 16.

@@ -256,7 +256,7 @@ func (m *SparseMatrix) Way(rows int) Way {
 }
 
 // Form and SumBytes are [Matrix.Form] and [Matrix.SumBytes].
-func (m *SparseMatrix) Form(rows int) Form    { return m.Way(rows).form() }
+func (m *SparseMatrix) Form(rows int) Form    { return m.Way(rows).Form() }
 func (m *SparseMatrix) SumBytes(rows int) int { return m.Way(rows).sumBytes() }
 
 // MostScratch returns the scratch memory that any of [Engine.SparseWays] wants.

@@ -4,7 +4,6 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/repack"
 )
 
 var _ model.Preparer = (*Ops)(nil)
@@ -65,7 +64,7 @@ func (o *Ops) Prepared(x, room model.Array, rows int, by ...model.Weight) model.
 	k := width(by[0])
 	o.do(func() {
 		for _, w := range by {
-			if formOf(w, rows) == gemmcuda.Columns && k%repack.AtomCols == 0 {
+			if formOf(w, rows).Written(k) {
 				prepared = true
 			} else {
 				others = true
