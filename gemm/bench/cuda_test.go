@@ -435,7 +435,7 @@ func checkCoverage(t *testing.T, c *driver.CUDA) {
 			sources = append(sources, name)
 		}
 		slices.Sort(sources)
-		want := []string{"bcqgather", "bcqplanes", "bcqrows", "lutbytes", "lutcolumns", "lutdense", "lutfp8", "lutgemm", "lutmany", "lutrows", "lutsparse", "lutwide", "sparserows"}
+		want := []string{"bcqdigits", "bcqgather", "bcqplanes", "bcqrows", "lutbytes", "lutcolumns", "lutdense", "lutfp8", "lutgemm", "lutmany", "lutrows", "lutsparse", "lutwide", "sparserows"}
 		if diff := cmp.Diff(want, slices.Compact(slices.Clone(sources))); diff != "" {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}

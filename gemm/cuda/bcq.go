@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/bcq"
@@ -12,18 +13,24 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
-//go:embed bcqplanes.cu
-var bcqSource string
+var (
+	//go:embed bcq.cuh
+	bcqSource string
+	//go:embed bcqplanes.cu
+	bcqPlanesSource string
+	//go:embed bcqdigits.cu
+	bcqDigitsSource string
+	//go:embed bcqrows.cu
+	bcqRowsSource string
+)
 
-//go:embed bcqrows.cu
-var bcqRowsSource string
-
-// The functions of bcqplanes.cu and bcqrows.cu.
+// The functions of the kernels that read BCQTiles.
 const (
-	bcqName      = "bcqplanes"
-	bcqReadName  = "bcqread"
-	bcqRowsName  = "bcqrows"
-	bcqDenseName = "bcqdense"
+	bcqPlanesName = "bcqplanes"
+	bcqDigitsName = "bcqdigits"
+	bcqReadName   = "bcqread"
+	bcqRowsName   = "bcqrows"
+	bcqDenseName  = "bcqdense"
 )
 
 // BCQFormat is what the kernels for binary codes are compiled for.
@@ -72,10 +79,10 @@ func (f BCQFormat) groups() int {
 // bcqPlaneBytes is what a plane of a unit takes of a tile.
 const bcqPlaneBytes = repack.TileRows * repack.UnitCols / 8
 
-// bcqPlanes is bcqplanes.cu as it is compiled.
+// bcqPlanes is bcqplanes.cu, or for so few rows bcqdigits.cu, as it is compiled.
 type bcqPlanes struct {
 	format BCQFormat
-	rows   int // of X, at most: 8 or 16
+	rows   int // of X, at most: 1, 2, 8 or 16
 	warps  int // of a block
 	stages int // of a warp's ring
 }
@@ -90,15 +97,20 @@ const (
 	bcqStages = 6 // at most
 )
 
+const bcqDigitRows = 2 // of X, that bcqdigits.cu is for at most
+
 // bcqPlanesFor returns the kernel for up to so many rows of X. The number of warps, which sums depend on, is a matter of the
 // format; of stages there are as many as a block has room for.
 func bcqPlanesFor(f BCQFormat, m int, l limits) bcqPlanes {
 	v := bcqPlanes{format: f, rows: rowsOfB, warps: gemmWarps}
-	if m > rowsOfB {
-		v.rows, v.warps = MaxRows, gemmWarps/2 // whose X takes 128 registers
+	sums := bcqSums
+	switch {
+	case m <= bcqDigitRows:
+		v.rows = m
+	case m > rowsOfB:
+		v.rows, v.warps, sums = MaxRows, gemmWarps/2, 2*bcqSums // whose X takes 128 registers
 	}
-	sums := bcqSums * v.rows / rowsOfB
-	stages := func(shared int) int { return (shared - sums - v.warps*v.totalBytes()) / (v.warps * f.recordBytes()) }
+	stages := func(shared int) int { return (shared - sums - v.warps*v.besideBytes()) / (v.warps * f.recordBytes()) }
 	for v.warps > 4 && stages(bcqShared) < 2 {
 		v.warps /= 2
 	}
@@ -124,20 +136,56 @@ func (m *BCQMatrix) planesFor(rows int, l limits) bcqPlanes {
 // canBCQ reports whether there are kernels for a format, compiled or built ahead of time.
 func (e *Engine) canBCQ(f BCQFormat) bool { return e.noCompiler == nil || f.prebuilt() }
 
-// totalBytes is what the sums of X of a warp's unit take.
-func (v bcqPlanes) totalBytes() int { return max(2, v.format.groups()) * v.rows / rowsOfB * 4 * 8 }
+// bcqRowsAtMost returns up to how many rows of X each kernel is for.
+func bcqRowsAtMost() []int { return []int{1, bcqDigitRows, rowsOfB, MaxRows} }
+
+// digits reports whether it is bcqdigits.cu.
+func (v bcqPlanes) digits() bool { return v.rows <= bcqDigitRows }
+
+// besideBytes is what a warp has in shared memory beside its ring: sums of X, or the digits of 256 columns of a row of X, each with its
+// negative's, where a stage is too short for them.
+func (v bcqPlanes) besideBytes() int {
+	const digits = 3 * 2 * repack.UnitCols
+	switch {
+	case !v.digits():
+		return max(2, v.format.groups()) * v.rows / rowsOfB * 4 * 8
+	case v.format.recordBytes() < digits:
+		return digits
+	}
+	return 0
+}
 
 // fixedBytes is the shared memory that a block takes whatever it multiplies.
 func (v bcqPlanes) fixedBytes() int {
-	return v.warps * (v.stages*v.format.recordBytes() + v.totalBytes())
+	return v.warps * (v.stages*v.format.recordBytes() + v.besideBytes())
+}
+
+// parts returns how many parts of 128 bytes the sums of a tile and a slice have: pairs of rows of X, or rows, whose digits have their own.
+func (v bcqPlanes) parts(rows int) int {
+	if v.digits() {
+		return rows
+	}
+	return (rows + 1) / 2
+}
+
+// function returns the name of the kernel.
+func (v bcqPlanes) function() string {
+	if v.digits() {
+		return bcqDigitsName
+	}
+	return bcqPlanesName
 }
 
 func (v bcqPlanes) kernel() driver.Kernel {
+	source, rows := sparseMMASource+bcqSource+bcqPlanesSource, fmt.Sprintf("NT=%d", v.rows/rowsOfB)
+	if v.digits() {
+		source, rows = bcqSource+bcqDigitsSource, fmt.Sprintf("ROWS=%d", v.rows)
+	}
 	k := driver.Kernel{
-		Name:   fmt.Sprintf("%s.%s.cu", bcqName, v.format.name()),
-		Source: ptxSource + sparseMMASource + bcqSource,
+		Name:   fmt.Sprintf("%s.%s.cu", v.function(), v.format.name()),
+		Source: ptxSource + source,
 		Options: driver.CompileOptions{Defines: append(v.format.defines(),
-			fmt.Sprintf("NT=%d", v.rows/rowsOfB), fmt.Sprintf("WARPS=%d", v.warps), fmt.Sprintf("STAGES=%d", v.stages))},
+			rows, fmt.Sprintf("WARPS=%d", v.warps), fmt.Sprintf("STAGES=%d", v.stages), fmt.Sprintf("BESIDE=%d", v.besideBytes()))},
 		PTX: noPTX,
 	}
 	if v == bcqPrebuilt(v.format) {
@@ -153,9 +201,11 @@ func noPTX(driver.DeviceInfo) ([]byte, error) {
 // BCQKernels returns the sources of the kernels for a format that the engine's device has, those that write rows as numbers of its type
 // and as F32 among them.
 func (e *Engine) BCQKernels(f BCQFormat) []driver.Kernel {
-	return []driver.Kernel{
-		bcqPlanesFor(f, 1, e.limits).kernel(), bcqPlanesFor(f, MaxRows, e.limits).kernel(), bcqRows{f, f.Type}.kernel(), bcqRows{f, driver.F32}.kernel(),
+	all := []driver.Kernel{bcqRows{f, f.Type}.kernel(), bcqRows{f, driver.F32}.kernel()}
+	for _, rows := range bcqRowsAtMost() {
+		all = append(all, bcqPlanesFor(f, rows, e.limits).kernel())
 	}
+	return all
 }
 
 // bcqRows is bcqrows.cu as it is compiled.
@@ -212,7 +262,7 @@ func (e *Engine) UploadBCQ(t *repack.BCQTiles, dtype driver.DType) (*BCQMatrix, 
 		return nil, fmt.Errorf("products by binary codes: %w", e.noCompiler)
 	}
 	m := &BCQMatrix{N: t.N, K: t.K, Format: f, engine: e, bytes: int64(len(t.Planes) + len(t.Factors))}
-	for _, rows := range []int{1, MaxRows} {
+	for _, rows := range bcqRowsAtMost() {
 		if _, _, _, err := m.plan(rows, e.limits); err != nil {
 			return nil, err
 		}
@@ -274,14 +324,15 @@ func bcqSlices(n, k, warps int) int {
 	return best
 }
 
-// bcqParams is the argument of bcqplanes.cu.
+// bcqParams is the argument of bcqplanes.cu and bcqdigits.cu.
 type bcqParams struct {
 	planes, factors      uint64
 	units, slices, teams uint32
 	tilesEach, tilesOver uint32
 	run, n, k            uint32
 	x, y, bias           uint64
-	m, pairs             uint32
+	m, parts             uint32
+	slicesLog, _         uint32
 }
 
 func (p *bcqParams) bytes() []byte {
@@ -303,8 +354,8 @@ func (m *BCQMatrix) plan(rows int, l limits) (bcqPlanes, bcqParams, driver.Launc
 	tiles := (m.N + repack.TileRows - 1) / repack.TileRows
 	grid := min(tiles, l.sms)
 	most := (tiles + grid - 1) / grid // tiles of a block
-	pairs := (rows + 1) / 2
-	slots := slices * pairs * pairBytes
+	parts := v.parts(rows)
+	slots := slices * parts * pairBytes
 	fit := (l.sharedBlock - v.fixedBytes()) / slots
 	fit -= fit % teams
 	if fit <= 0 {
@@ -317,7 +368,7 @@ func (m *BCQMatrix) plan(rows int, l limits) (bcqPlanes, bcqParams, driver.Launc
 		planes: uint64(m.planes), factors: uint64(m.factors),
 		units: uint32((m.K + repack.UnitCols - 1) / repack.UnitCols), slices: uint32(slices), teams: uint32(teams),
 		tilesEach: uint32(tiles / grid), tilesOver: uint32(tiles % grid),
-		run: uint32(run), n: uint32(m.N), k: uint32(m.K), m: uint32(rows), pairs: uint32(pairs),
+		run: uint32(run), n: uint32(m.N), k: uint32(m.K), m: uint32(rows), parts: uint32(parts), slicesLog: uint32(bits.TrailingZeros(uint(slices))),
 	}
 	return v, p, driver.Launch{
 		Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: uint32(32 * v.warps)}, Shared: v.fixedBytes() + run*slots, Programmatic: true,
@@ -344,7 +395,7 @@ func (m *BCQMatrix) launchAll(s *driver.Stream, o Operands, twin bool) error {
 		if twin {
 			return m.engine.launchOther(s, bcqTwin{v}, bcqReadName, l, p.bytes())
 		}
-		return m.engine.launchOther(s, v, bcqName, l, p.bytes())
+		return m.engine.launchOther(s, v, v.function(), l, p.bytes())
 	})
 }
 

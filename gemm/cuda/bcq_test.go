@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -39,7 +40,7 @@ func TestCompileBCQ(t *testing.T) {
 	}
 	var variants []kerneltest.Variant
 	for _, f := range formats {
-		for _, rows := range []int{rowsOfB, MaxRows} {
+		for _, rows := range bcqRowsAtMost() {
 			k := bcqPlanesFor(f, rows, h200).kernel()
 			k.Options.Arch = "sm_90a"
 			variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d planes, to %d rows", f.Bits, rows), Kernel: k, Spills: bcqSpills})
@@ -61,6 +62,9 @@ func TestHostBCQ(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(1, uint64(i)))
 			n, k := []int{37, 100, 161}[i%3], 32*(1+r.IntN(70))
+			if n == 37 {
+				k += 4096 // more units than a block has warps
+			}
 			group := f.Group
 			if group == 0 {
 				group = k
@@ -70,8 +74,15 @@ func TestHostBCQ(t *testing.T) {
 			tiles := must(repack.BCQ(of))(t)
 			l := limits{sms: 3, sharedBlock: h200.sharedBlock}
 			hosts := map[bcqPlanes]*kerneltest.Host{}
-			for _, rows := range []int{1, 6, 8, 15} {
+			for _, test := range []struct {
+				rows     int
+				outliers bool
+			}{{1, false}, {2, false}, {2, true}, {6, false}, {8, false}, {15, false}} {
+				rows := test.rows
 				p := testProduct(n, k, rows, f.Type, rows%2 == 1)
+				if test.outliers {
+					addOutliers(p.X[:k], f)
+				}
 				want := conform.NewRowReference(r, of, p.X, p.Bias, rows, 1, f.Type)
 				var first []uint16
 				for _, reverse := range []bool{false, true} {
@@ -104,19 +115,83 @@ func TestHostBCQ(t *testing.T) {
 							t.Error("the twin that only reads writes")
 						}
 					}
-					host.Launch(t, &mem, bcqName, launch, reverse, kerneltest.Struct(args.bytes()))
+					host.Launch(t, &mem, v.function(), launch, reverse, kerneltest.Struct(args.bytes()))
 					copy(driver.Bytes(y), mem.Read(at))
 					if rel, _ := want.Errors(y); !(rel <= conform.Bound(f.Type)) {
-						t.Errorf("%d rows of %d×%d: relative error %.3g", rows, n, k, rel)
+						t.Errorf("%+v of %d×%d: relative error %.3g", test, n, k, rel)
 					}
 					if first == nil {
 						first = y
 					} else if !slices.Equal(y, first) {
-						t.Errorf("%d rows of %d×%d: other bits in shorter runs", rows, n, k)
+						t.Errorf("%+v of %d×%d: other bits in shorter runs", test, n, k)
 					}
 				}
 			}
 		})
+	}
+}
+
+// addOutliers makes a number of every third unit of a row of X a thousand times as large as others are, and those of the unit behind it zeros.
+func addOutliers(x []uint16, f BCQFormat) {
+	for i := 0; i < len(x); i += 3 * repack.UnitCols {
+		x[i] = Format(f).convert(1000)
+		clear(x[min(i+repack.UnitCols, len(x)):min(i+2*repack.UnitCols, len(x))])
+	}
+}
+
+// TestHostBCQDigits holds kernels that make digits of X to what they do with numbers that have no end, or hardly any size: as others
+// do, rows of those have no number, and others are not touched by them.
+func TestHostBCQDigits(t *testing.T) {
+	const n, k = 20, 544
+	f := BCQFormat{2, 64, weight.F16, driver.BF16}
+	value := Format(f).value
+	of := conform.RandomBCQ(rand.New(rand.NewPCG(5, 5)), n, k, f.Bits, f.Group, f.Scale, true)
+	tiles := must(repack.BCQ(of))(t)
+	x := testProduct(n, k, 2, f.Type, false).X
+	tiny := slices.Clone(x)
+	for i, v := range tiny {
+		tiny[i] = Format(f).convert(value(v) * 0x1p-110)
+	}
+	set := func(at int, v float64) []uint16 {
+		x := slices.Clone(x)
+		x[at] = Format(f).convert(float32(v))
+		return x
+	}
+	v, args, launch, err := (&BCQMatrix{N: n, K: k, Format: f}).plan(2, h200)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := kerneltest.OnHost(t, v.kernel(), 900)
+	for _, test := range []struct {
+		name string
+		x    []uint16
+		lost int // row of Y that has no numbers, if one has none
+	}{
+		{"infinity", set(3, math.Inf(1)), 0},
+		{"NaN", set(k+543, math.NaN()), 1},
+		{"the largest number", set(k+300, 0x1.fep127), -1},
+		{"tiny numbers", tiny, -1},
+		{"zeros", make([]uint16, 2*k), -1},
+	} {
+		var mem kerneltest.Memory
+		args.planes, args.factors = uint64(mem.Upload(tiles.Planes)), uint64(mem.Upload(tiles.Factors))
+		at := mem.UploadAligned(make([]byte, 4*n), 2)
+		args.x, args.y = uint64(mem.Upload(driver.Bytes(test.x))), uint64(at)
+		host.Launch(t, &mem, v.function(), launch, false, kerneltest.Struct(args.bytes()))
+		y := make([]uint16, 2*n)
+		copy(driver.Bytes(y), mem.Read(at))
+		for m := range 2 {
+			if m == test.lost {
+				if i := slices.IndexFunc(y[m*n:][:n], func(v uint16) bool { return !math.IsNaN(float64(value(v))) }); i >= 0 {
+					t.Errorf("%s: element %d of row %d is %g", test.name, i, m, value(y[m*n+i]))
+				}
+				continue
+			}
+			want := conform.NewRowReference(rand.New(rand.NewPCG(6, 6)), of, test.x[m*k:][:k], nil, 1, 1, f.Type)
+			if rel, _ := want.Errors(y[m*n:][:n]); !(rel <= conform.Bound(f.Type)) {
+				t.Errorf("%s: relative error %.3g of row %d", test.name, rel, m)
+			}
+		}
 	}
 }
 
@@ -179,7 +254,7 @@ func TestHostBCQRows(t *testing.T) {
 func TestBCQPlan(t *testing.T) {
 	for _, f := range BCQFormats() {
 		for _, shape := range [][2]int{{16, 288}, {12288, 12288}, {28672, 4096}, {4096, 14336}, {128256, 4096}} {
-			for _, rows := range []int{1, 8, 16} {
+			for _, rows := range []int{1, 2, 8, 16} {
 				m := &BCQMatrix{N: shape[0], K: shape[1], Format: f}
 				v, p, l, err := m.plan(rows, h200)
 				if err != nil {
@@ -243,7 +318,7 @@ func TestGPUBCQ(t *testing.T) {
 			k = max(k, 288)
 			of := conform.RandomBCQ(r, n, k, f.Bits, min(group, k), f.Scale, i%3 != 1)
 			w := must(e.UploadBCQ(must(repack.BCQ(of))(t), f.Type))(t)
-			for _, rows := range []int{1, 3, 8, 16, 37} {
+			for _, rows := range []int{1, 2, 3, 8, 16, 37} {
 				checkBCQ(t, e, s, w, of, rows, f, conform.Bound(f.Type))
 			}
 			if err := w.Close(); err != nil {

@@ -148,21 +148,23 @@ func shortlist(all []Way, guess func(Way) float64) []Way {
 	return all
 }
 
-// manyRows returns the rows of X for which lutmany.cu is the fastest where nothing was measured, as an H200 has it at
-// 8192×8192 and 28672×4096 with 4 bits. NOTES.md has the times. Smaller matrices have too few fields, and at 5 bits the table
-// leaves room for little X.
+// manyRows returns the rows of X for which lutmany.cu is the fastest where nothing was measured, as an H200 has it over the layers of
+// known models at 4 bits, with X prepared. Smaller matrices have too few fields, and at 5 bits the table leaves room for little X.
 func (f Format) manyRows(n, k int) span {
-	most := 0
-	if f.Bits == 5 {
-		most = 512
-	}
 	switch weights := n * k; {
-	case weights >= 64<<20:
-		return span{32, most}
-	case weights >= 32<<20:
-		return span{48, most}
-	case weights >= 16<<20:
-		return span{80, most}
+	case f.Bits == 5 && weights >= 64<<20:
+		return span{32, 512}
+	case f.Bits == 5 && weights >= 32<<20:
+		return span{48, 512}
+	case f.Bits == 5 && weights >= 16<<20:
+		return span{80, 512}
+	case f.Bits == 5:
+	case weights >= 8<<20:
+		return span{32, 0}
+	case weights >= 5<<20:
+		return span{80, 0}
+	case weights >= 3<<20:
+		return span{320, 0}
 	}
 	return span{math.MaxInt, 0}
 }

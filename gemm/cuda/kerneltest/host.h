@@ -192,6 +192,9 @@ void fma_rn_bf16x2(uint32_t& d, uint32_t a, uint32_t b, uint32_t c);
 MMA(f16)
 MMA(bf16)
 #undef MMA
+void mma_sp_ordered_metadata_sync_aligned_m16n8k64_row_col_s32_s8_s8_s32(
+    int32_t& d0, int32_t& d1, int32_t& d2, int32_t& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, uint32_t b2,
+    uint32_t b3, int32_t c0, int32_t c1, int32_t c2, int32_t c3, uint32_t pattern, uint32_t selector);
 
 #define WGMMA_OF(NAME, COLUMNS, DEEP, TYPE, NUMBER, MORE)                                             \
     template <class... A>                                                                             \

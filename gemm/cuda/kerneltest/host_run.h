@@ -287,15 +287,15 @@ struct Mma {
 };
 
 // add_products adds A·B to what lanes hold of D, whose element j in lane 4g + t is of row g + 8(j/2) and column 2t + j%2.
-template <typename M, uint32_t K>
-static void add_products(Thread* threads, const float (&a)[16][K], const float (&b)[K][8]) {
+template <typename M, typename Value, uint32_t K>
+static void add_products(Thread* threads, const Value (&a)[16][K], const Value (&b)[K][8]) {
     for (uint32_t lane = 0; lane < WARP; lane++) {
         M& m = threads[lane].as<M>();
         for (uint32_t j = 0; j < 4; j++) {
             const uint32_t row = lane / 4 + j / 2 * 8, col = lane % 4 * 2 + j % 2;
-            double sum = m.d[j];
+            double sum = m.d[j];  // of integers less than 2⁵³ exact
             for (uint32_t k = 0; k < K; k++) sum += (double)a[row][k] * b[k][col];
-            m.d[j] = (float)sum;
+            m.d[j] = sum;
         }
     }
 }
@@ -350,8 +350,41 @@ static void multiply_sparse(Thread* threads, uint32_t) {
     }
     add_products<SparseMma>(threads, a, b);
 }
+
+// SparseByteMma is SparseMma of bytes, and of integers in d.
+struct SparseByteMma {
+    uint32_t a[4], b[4];
+    int32_t d[4];
+    uint32_t pattern, selector;
+};
+
+// The places are those of PTX's "Matrix fragments for sparse mma.m16n8k64" for 8 bits: register r of A, of what is kept, is of row
+// g + 8(r%2) and of chunks 2t + 8(r/2) and the next of four columns, that of B of rows 4t + 16r to 4t + 16r + 3. The pattern
+// of lane 4g + i is that of row g + 8(i%2), for chunks 8(i/2) to 8(i/2) + 7; a nibble is as in SparseMma.
+static void multiply_sparse_bytes(Thread* threads, uint32_t) {
+    float a[16][64] = {}, b[64][8];
+    for (uint32_t lane = 0; lane < WARP; lane++) {
+        const SparseByteMma& m = threads[lane].as<SparseByteMma>();
+        const uint32_t g = lane / 4, t = lane % 4;
+        if (m.selector != 0) fail("selector %u of a sparse mma of bytes", m.selector);
+        for (uint32_t r = 0; r < 4; r++) {
+            const uint32_t row = g + r % 2 * 8;
+            for (uint32_t e = 0; e < 2; e++) {
+                const uint32_t chunk = 2 * t + r / 2 * 8 + e;
+                const uint32_t pattern = threads[4 * g + chunk / 8 * 2 + r % 2].as<SparseByteMma>().pattern >> chunk % 8 * 4;
+                const uint32_t i0 = pattern & 3, i1 = pattern >> 2 & 3;
+                if (i0 >= i1) fail("a sparse mma keeps columns %u and %u of row %u, chunk %u", i0, i1, row, chunk);
+                a[row][4 * chunk + i0] = (int8_t)(m.a[r] >> 16 * e);
+                a[row][4 * chunk + i1] = (int8_t)(m.a[r] >> (16 * e + 8));
+            }
+            for (uint32_t e = 0; e < 4; e++) b[4 * t + 16 * r + e][g] = (int8_t)(m.b[r] >> 8 * e);
+        }
+    }
+    add_products<SparseByteMma>(threads, a, b);
+}
 static const Collective sparse_mma_f16 = {"mma.sp", WARP, multiply_sparse<float_of_f16>};
 static const Collective sparse_mma_bf16 = {"mma.sp", WARP, multiply_sparse<float_of_bf16>};
+static const Collective sparse_mma_s8 = {"mma.sp", WARP, multiply_sparse_bytes};
 
 // Turned is what a lane gives of four matrices of 8×8 numbers that are stored turned, and where it stores eight
 // numbers, a column.
@@ -827,6 +860,13 @@ MMA(bf16)
 SPARSE_MMA(f16)
 SPARSE_MMA(bf16)
 #undef SPARSE_MMA
+void mma_sp_ordered_metadata_sync_aligned_m16n8k64_row_col_s32_s8_s8_s32(
+    int32_t& d0, int32_t& d1, int32_t& d2, int32_t& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, uint32_t b2,
+    uint32_t b3, int32_t c0, int32_t c1, int32_t c2, int32_t c3, uint32_t pattern, uint32_t selector) {
+    host::SparseByteMma m = {{a0, a1, a2, a3}, {b0, b1, b2, b3}, {c0, c1, c2, c3}, pattern, selector};
+    host::meet(host::sparse_mma_s8, &m);
+    d0 = m.d[0], d1 = m.d[1], d2 = m.d[2], d3 = m.d[3];
+}
 void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t& d, uint32_t from) {
     host::Tile t = {from};
     host::meet(host::turn_tile, &t);
