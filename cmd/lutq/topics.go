@@ -73,18 +73,19 @@ const timingTopic = `Products on the cpu: weights rotate through a pool larger t
 that they come from memory as in a model. Reading as many bytes and products by
 dense float32 weights are timed in turns with them, the best turn counting.
 
-Products on cuda: kernels are compiled and tuned first, by shape and by ranges
-of M, which takes up to a minute for each and is kept in the cache folder; with
---no-tune they are what was found before, or chosen by rule. Weights rotate
-through a ring of four times the level-2 cache (of 4096 copies, where they are
-too small for that), and graphs of at least 64 calls are timed in turns, the
-median counting: the product; the fastest kernel that only reads the same bytes,
-launched alike; and cuBLAS with dense weights of the type of X. Layers of MODEL
-with one shape and format make one row, timed over all of them. The table is
-rounded to the type of X, which "rel err" takes as given; "table err" is what
-that changes in the result. More than 16 rows are multiplied by a kernel for
-each 16 or 32, by one for all, or by weights unpacked first and cuBLAS,
-whichever is found to be faster, which eval-ppl then takes as well.
+Products on cuda: kernels are compiled and tuned first, by shape and ranges of
+M, up to a minute for each, and kept in the cache folder; with --no-tune they
+are what was found before, or chosen by rule. Weights rotate through a ring of
+four times the level-2 cache (of 4096 copies, where they are too small for
+that), and graphs of at least 64 calls are timed in turns, the median counting:
+the product; the fastest kernel that only reads the same bytes, launched alike;
+and cuBLAS with dense weights of the type of X. Layers of MODEL with one shape
+and format make one row, timed over all of them. The table is rounded to the
+type of X, which "rel err" takes as given; "table err" is what that changes in
+the result. More than 16 rows are multiplied as is found to be the fastest, by
+eval-ppl too: by a kernel for each 16 or 32, by weights unpacked first and
+cuBLAS, or by one for all, of X as the step before writes it (else "prepare us"
+comes to it).
 
 With --kind bcq random weights are binary codes, of 1 to 8 bits. By --kernel
 planes their bits are multiplied on tensor cores, as those of models are; by
@@ -92,9 +93,9 @@ gather:full and gather:half, for comparison, bytes of them look up tables of
 eight activations, or halves of such tables, as LUT-GEMM has it. With --kind
 lut24 two of every four columns are kept (lutq help sparse): dense on the cpu.
 
---selftest runs kernels that have every pair of what all are compiled for, =all
-all, =3/4 the third of four shares, =sources each source once. --summary times
-all shapes of MODELs, of 2 to 5 bits in groups of 64 and 128; on cuda unchecked.
+--selftest runs every pair of what kernels are compiled for, =all all, =3/4 the
+third of four shares, =sources each source. --summary times all shapes of MODELs
+with 2 to 5 bits in groups of 64 and 128; on cuda unchecked.
 
 On a cpu with AVX2 but not AVX-512 there are two kernels: lut-avx2 in float32
 and fixed-avx2 in fixed point, with which models read prompts and write tokens
@@ -173,8 +174,8 @@ Binary codes (--method bcq) have no table: with 1 to 8 bits a group of columns
 has an offset and a factor for each bit, which is added or taken off. Factors
 and codes are fitted in turns (--bcq-rounds). They take 16 bits for each bit and
 offset of a group: at equal size a table with its one scale has less error from
-2 to 5 bits, and on a GPU takes half the time. They are for 1, 6, 7 and 8
-bits, and to compare (lutq help tables). Scales cannot be learned then.
+2 to 5 bits and on a GPU takes less time, half from 3 rows on. They are for 1, 6
+to 8 bits, and to compare (lutq help tables). Scales cannot be learned then.
 
 Scales (--scale): absmax keeps a group's largest weight exact (sym cuts half a
 step), mse searches the scale with the smallest squared error. Default is mse

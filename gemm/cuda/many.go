@@ -158,13 +158,15 @@ func (f Format) manyRows(n, k int) span {
 		return span{48, 512}
 	case f.Bits == 5 && weights >= 16<<20:
 		return span{80, 512}
-	case f.Bits == 5:
-	case weights >= 8<<20:
-		return span{32, 0}
-	case weights >= 5<<20:
-		return span{80, 0}
-	case weights >= 3<<20:
+	case f.Bits == 5 || weights < 5<<20:
+	case n < 2048:
 		return span{320, 0}
+	case weights >= 32<<20:
+		return span{32, 0}
+	case weights >= 16<<20:
+		return span{48, 0}
+	default:
+		return span{80, 0}
 	}
 	return span{math.MaxInt, 0}
 }
