@@ -17,8 +17,9 @@ of a ring multiply the same X, which stays in the L2 cache as activations do in 
     read       a Triton kernel that only reads as many bytes as codes and float16 scales have, in the best of
                four block sizes; plain launches
     lutq       `lutq bench --device cuda`, which follows the same protocol by itself; it runs between the two
-               halves of the others' replays, and its own times of cuBLAS and of reading stand beside;
-               against bitsandbytes, give --group 64
+               halves of the others' replays, and its own times of cuBLAS and of reading stand beside; the
+               time to prepare X, which the step before spares it in a model, is added; against
+               bitsandbytes, give --group 64
 
 Before the timing, the results are poisoned and computed by the same graph: all must be finite, and those of
 the first and last weights of a ring near the float64 product of the weights as dequantized here from the
@@ -340,11 +341,15 @@ def row_of(n: int, k: int, t: Timed) -> dict:
 
 
 def rows_of_lutq(rows: list[dict]) -> list[dict]:
-    """lutq's rows in the keys of the others, each with the times of cuBLAS and of reading beside it."""
+    """lutq's rows in the keys of the others, each with the times of cuBLAS and of reading beside it.
+
+    Others read X row by row, so what lutq takes to prepare it is added.
+    """
     out = []
     for r in rows:
         same = {key: r[key] for key in ("n", "k", "m")}
-        out.append({**r, "kernel": f"lutq {r['bits']} bit", "variant": r["kernel"]})
+        us = r["us"] + r.get("prepare_us", 0)
+        out.append({**r, "us": us, "kernel": f"lutq {r['bits']} bit", "variant": r["kernel"]})
         out.append({**same, "kernel": f"read {r['bits']} bit, by lutq", "bits": r["bits"], "us": r["read_only_us"]})
         out.append({**same, "kernel": "cuBLAS fp16, by lutq", "bits": 16, "us": r["dense_us"]})
     return out

@@ -93,9 +93,8 @@ gather:full and gather:half, for comparison, bytes of them look up tables of
 eight activations, or halves of such tables, as LUT-GEMM has it. With --kind
 lut24 two of every four columns are kept (lutq help sparse): dense on the cpu.
 
---selftest runs every pair of what kernels are compiled for, =all all, =3/4 the
-third of four shares, =sources each source. --summary times all shapes of MODELs
-with 2 to 5 bits in groups of 64 and 128; on cuda unchecked.
+--selftest runs every pair of what kernels are compiled for, =all all, =3/4 a
+share, =sources each source. --summary times all shapes of MODELs, 2 to 5 bits.
 
 On a cpu with AVX2 but not AVX-512 there are two kernels: lut-avx2 in float32
 and fixed-avx2 in fixed point, with which models read prompts and write tokens
@@ -138,9 +137,9 @@ told in a line and left out.
 the keys and values that the token sees. All texts take a step together, on the
 cpu up to eight. "read ratio" is the part of the device's read rate that this
 comes to: on the cpu of a pool larger than the caches, on cuda of the fastest
-kernel that only reads packed weights, found in the same run. Of weights that
-fit in a cache it says nothing. "GPU GB" is what a model and its tests have
-taken of the GPU's memory so far, "dense GB" the same with dense weights.`
+kernel that only reads packed weights in that run; of weights in a cache it says
+nothing. "GPU GB" is what a model and its tests have taken of the GPU's memory,
+"dense GB" the same with dense weights.`
 
 const formatsTopic = `Codebooks (--codebook). Where none is named it is js with searched scales, but
 for 3 bits without learning nf with searched scales: what did best at the width
