@@ -121,46 +121,21 @@ func (h hostFP8) check(t *testing.T, seed uint64, n, k, m, workers int) {
 	}
 	of := testMatrix(seed, n, k, h.f)
 	tiles := must(repack.CUDA(of))(t)
+	w := Matrix{N: n, K: k, Format: h.f}
+	w.codebook8, w.factor8 = table8(tiles.Codebook)
 	p := testProduct(n, k, m, h.f.Type, seed%2 == 0)
-	var first []byte
-	for _, reverse := range []bool{false, true} {
-		var mem kerneltest.Memory
-		w := &Matrix{N: n, K: k, Format: h.f, codes: mem.Upload(tiles.Codes), scales: mem.Upload(h.f.scales(tiles))}
-		w.codebook8, w.factor8 = table8(tiles.Codebook)
-		y := conform.Poisoned(m * n)[:m*n]
-		o := Operands{M: m, X: mem.Upload(slices.Repeat([]byte{0xff}, Rounded.Bytes(m, k))), Scratch: mem.Upload(slices.Repeat([]byte{0xff}, h.v.sumBytes(workers)))}
-		flags := mem.Upload(make([]byte, 4*workers*h.v.tiles()))
-		alignment, sms := 16, workers
-		if reverse {
-			alignment, sms = 2, (workers+1)/2
-		}
-		o.Y = mem.UploadAligned(driver.Bytes(y), alignment)
-		if p.Bias != nil {
-			o.Bias = mem.UploadAligned(driver.Bytes(p.Bias), alignment)
-		}
-		plan := h.v.fp8Plan(w, o, flags, workers, sms)
-		l, args := bytesLaunch(mem.Upload(driver.Bytes(p.X)), o.X, m, k)
-		h.prepare.Launch(t, &mem, bytesName, l, reverse, kerneltest.Struct(args))
-		h.multiply.Launch(t, &mem, fp8Name, plan.multiply, reverse, kerneltest.Struct(plan.params.bytes()), kerneltest.Struct(plan.work.bytes()), plan.scales)
-		got := mem.Read(o.Y)
-		if first == nil {
-			first = got
-		} else if !slices.Equal(got, first) {
-			t.Errorf("%v, %d rows by %d×%d: other bits in another order and on fewer blocks", h.v, m, n, k)
-		}
-		copy(driver.Bytes(y), got)
-		what := fmt.Sprintf("%v, %d rows by %d×%d, %d workers", h.v, m, n, k, workers)
-		if slices.Max(mem.Read(flags)) != 0 {
-			t.Errorf("%s: flags are not left 0", what)
-		}
-		if err := conform.CheckWritten(append(y, conform.Poisoned(0)...), h.f.Type); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-		ref := conform.NewFP8Reference(rand.New(rand.NewPCG(1, 1)), of, p.X, p.Bias, m, 1, h.f.Type)
-		if rel, _ := ref.Errors(y); !(rel <= conform.Bound(h.f.Type)) {
-			t.Errorf("%s: relative error %.3g", what, rel)
-		}
-	}
+	fieldsTest{
+		variant: h.v, format: h.f, form: Rounded, sums: h.v.sumBytes(workers), tiles: h.v.tiles(), n: n, k: k, product: p, workers: workers,
+		reference: conform.NewFP8Reference(rand.New(rand.NewPCG(1, 1)), of, p.X, p.Bias, m, 1, h.f.Type), bound: conform.Bound(h.f.Type),
+		multiply: func(mem *kerneltest.Memory, x driver.Ptr, o Operands, flags driver.Ptr, sms int, reverse bool) {
+			w := w
+			w.codes, w.scales = mem.Upload(tiles.Codes), mem.Upload(h.f.scales(tiles))
+			plan := h.v.fp8Plan(&w, o, flags, workers, sms)
+			l, args := bytesLaunch(x, o.X, m, k)
+			h.prepare.Launch(t, mem, bytesName, l, reverse, kerneltest.Struct(args))
+			h.multiply.Launch(t, mem, fp8Name, plan.multiply, reverse, kerneltest.Struct(plan.params.bytes()), kerneltest.Struct(plan.work.bytes()), plan.scales)
+		},
+	}.run(t)
 }
 
 // TestGPUFP8 multiplies many rows in E4M3 in every way that there is, on grids of as many blocks as the GPU takes and of fewer.

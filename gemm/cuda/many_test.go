@@ -160,53 +160,77 @@ func (h hostMany) check(t *testing.T, seed uint64, n, k, m, workers int) {
 }
 
 // checkOf checks a product by a matrix, and returns its bits.
-func (h hostMany) checkOf(t *testing.T, of *lut.Matrix, seed uint64, m, workers int) (first []byte) {
-	n, k := of.N, of.K
+func (h hostMany) checkOf(t *testing.T, of *lut.Matrix, seed uint64, m, workers int) []byte {
 	tiles := must(repack.CUDA(of))(t)
-	p := testProduct(n, k, m, h.f.Type, seed%2 == 0)
+	scales := h.f.scales(tiles)
+	w := Matrix{N: of.N, K: of.K, Format: h.f, exponent: h.f.scaleExponent(scales, tiles.Codebook)}
+	for _, v := range tiles.Codebook {
+		w.codebook = append(w.codebook, uint32(h.f.convert(v)))
+	}
+	p := testProduct(of.N, of.K, m, h.f.Type, seed%2 == 0)
+	return fieldsTest{
+		variant: h.v, format: h.f, form: h.v.form(), sums: h.v.sumBytes(workers), tiles: h.v.tiles(),
+		n: of.N, k: of.K, product: p, workers: workers,
+		reference: conform.NewReference(rand.New(rand.NewPCG(1, 1)), of, p.X, p.Bias, m, 1, h.f.Type), bound: 1.5 * conform.Bound(h.f.Type),
+		multiply: func(mem *kerneltest.Memory, x driver.Ptr, o Operands, flags driver.Ptr, sms int, reverse bool) {
+			w := w
+			w.codes, w.scales = mem.Upload(tiles.Codes), mem.Upload(scales)
+			launch, args, share := h.v.manyPlan(&w, o, flags, workers, sms)
+			l, columns := lutcolumns{h.v.form()}.launch(x, o.X, m, of.K, 2)
+			h.prepare.Launch(t, mem, columnsName, l, reverse, kerneltest.Struct(columns))
+			h.multiply.Launch(t, mem, manyName, launch, reverse, kerneltest.Struct(args.bytes()), kerneltest.Struct(share.bytes()))
+		},
+	}.run(t)
+}
+
+// fieldsTest is a product that is divided into fields, on the host.
+type fieldsTest struct {
+	variant     fmt.Stringer
+	format      Format
+	form        Form
+	sums, tiles int // bytes of all workers' sums, tiles of a field
+	n, k        int
+	product     *conform.Product
+	workers     int
+	reference   *conform.Reference
+	bound       float64
+	// multiply prepares X, which lies row by row, to o.X, and multiplies it.
+	multiply func(mem *kerneltest.Memory, x driver.Ptr, o Operands, flags driver.Ptr, sms int, reverse bool)
+}
+
+// run multiplies in both orders of a block's threads, on as many blocks as there are workers and on half as many, checks the
+// results, and returns their bits.
+func (f fieldsTest) run(t *testing.T) (first []byte) {
+	p, m := f.product, f.product.Rows
+	what := fmt.Sprintf("%v, %d rows by %d×%d, %d workers", f.variant, m, f.n, f.k, f.workers)
 	for _, reverse := range []bool{false, true} {
 		var mem kerneltest.Memory
-		scales := h.f.scales(tiles)
-		w := &Matrix{N: n, K: k, Format: h.f, codes: mem.Upload(tiles.Codes), scales: mem.Upload(scales), exponent: h.f.scaleExponent(scales, tiles.Codebook)}
-		for _, v := range tiles.Codebook {
-			w.codebook = append(w.codebook, uint32(h.f.convert(v)))
-		}
-		y := conform.Poisoned(m * n)[:m*n]
-		form := h.v.form()
-		o := Operands{M: m, X: mem.Upload(slices.Repeat([]byte{0xff}, form.Bytes(m, k))), Scratch: mem.Upload(slices.Repeat([]byte{0xff}, h.v.sumBytes(workers)))}
-		flags := mem.Upload(make([]byte, 4*workers*h.v.tiles()))
-		alignment := 16
+		y := conform.Poisoned(m * f.n)[:m*f.n]
+		o := Operands{M: m, X: mem.Upload(slices.Repeat([]byte{0xff}, f.form.Bytes(m, f.k))), Scratch: mem.Upload(slices.Repeat([]byte{0xff}, f.sums))}
+		flags := mem.Upload(make([]byte, 4*f.workers*f.tiles))
+		alignment, sms := 16, f.workers
 		if reverse {
-			alignment = 2
+			alignment, sms = 2, (f.workers+1)/2
 		}
 		o.Y = mem.UploadAligned(driver.Bytes(y), alignment)
 		if p.Bias != nil {
 			o.Bias = mem.UploadAligned(driver.Bytes(p.Bias), alignment)
 		}
-		sms := workers
-		if reverse {
-			sms = (workers + 1) / 2
-		}
-		launch, args, share := h.v.manyPlan(w, o, flags, workers, sms)
-		l, columns := lutcolumns{form}.launch(mem.Upload(driver.Bytes(p.X)), o.X, m, k, 2)
-		h.prepare.Launch(t, &mem, columnsName, l, reverse, kerneltest.Struct(columns))
-		h.multiply.Launch(t, &mem, manyName, launch, reverse, kerneltest.Struct(args.bytes()), kerneltest.Struct(share.bytes()))
+		f.multiply(&mem, mem.Upload(driver.Bytes(p.X)), o, flags, sms, reverse)
 		got := mem.Read(o.Y)
 		if first == nil {
 			first = got
 		} else if !slices.Equal(got, first) {
-			t.Errorf("%v, %d rows by %d×%d: other bits in another order and on fewer blocks", h.v, m, n, k)
+			t.Errorf("%s: other bits in another order and on fewer blocks", what)
 		}
 		copy(driver.Bytes(y), got)
-		what := fmt.Sprintf("%v, %d rows by %d×%d, %d workers", h.v, m, n, k, workers)
 		if slices.Max(mem.Read(flags)) != 0 {
 			t.Errorf("%s: flags are not left 0", what)
 		}
-		if err := conform.CheckWritten(append(y, conform.Poisoned(0)...), h.f.Type); err != nil {
+		if err := conform.CheckWritten(append(y, conform.Poisoned(0)...), f.format.Type); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		ref := conform.NewReference(rand.New(rand.NewPCG(1, 1)), of, p.X, p.Bias, m, 1, h.f.Type)
-		if rel, _ := ref.Errors(y); !(rel <= 1.5*conform.Bound(h.f.Type)) {
+		if rel, _ := f.reference.Errors(y); !(rel <= f.bound) {
 			t.Errorf("%s: relative error %.3g", what, rel)
 		}
 	}

@@ -57,47 +57,21 @@ func (h hostSparseMany) check(t *testing.T, seed uint64, test manyProduct) {
 	n, k, m, workers := test.n, test.k, test.m, test.workers
 	of := h.f.randomSparse(seed, n, k)
 	tiles := must(repack.SparseCUDA(of))(t)
+	scales := h.f.scales(tiles.Kept)
+	w := SparseMatrix{N: n, K: k, Format: h.f, exponent: h.f.scaleExponent(scales, tiles.Kept.Codebook), codebook: must(h.f.table(tiles.Kept.Codebook))(t)}
 	p := testProduct(n, k, m, h.f.Type, seed%2 == 0)
-	var first []byte
-	for _, reverse := range []bool{false, true} {
-		var mem kerneltest.Memory
-		scales := h.f.scales(tiles.Kept)
-		w := &SparseMatrix{N: n, K: k, Format: h.f, codes: mem.Upload(interleaved(tiles)), scales: mem.Upload(scales), exponent: h.f.scaleExponent(scales, tiles.Kept.Codebook)}
-		w.codebook = must(h.f.table(tiles.Kept.Codebook))(t)
-		y := conform.Poisoned(m * n)[:m*n]
-		o := Operands{M: m, X: mem.Upload(slices.Repeat([]byte{0xff}, InOrder.Bytes(m, k))), Scratch: mem.Upload(slices.Repeat([]byte{0xff}, h.v.sumBytes(workers)))}
-		flags := mem.Upload(make([]byte, 4*workers*h.v.tiles()))
-		alignment, sms := 16, workers
-		if reverse {
-			alignment, sms = 2, (workers+1)/2
-		}
-		o.Y = mem.UploadAligned(driver.Bytes(y), alignment)
-		if p.Bias != nil {
-			o.Bias = mem.UploadAligned(driver.Bytes(p.Bias), alignment)
-		}
-		launch, args, share := h.v.sparsePlan(w, o, flags, workers, sms)
-		l, columns := lutcolumns{InOrder}.launch(mem.Upload(driver.Bytes(p.X)), o.X, m, k, 2)
-		h.prepare.Launch(t, &mem, columnsName, l, reverse, kerneltest.Struct(columns))
-		h.multiply.Launch(t, &mem, manyName, launch, reverse, kerneltest.Struct(args.bytes()), kerneltest.Struct(share.bytes()))
-		got := mem.Read(o.Y)
-		if first == nil {
-			first = got
-		} else if !slices.Equal(got, first) {
-			t.Errorf("%v, %d rows by %d×%d: other bits in another order and on fewer blocks", h.v, m, n, k)
-		}
-		copy(driver.Bytes(y), got)
-		what := fmt.Sprintf("%v, %d rows by %d×%d, %d workers", h.v, m, n, k, workers)
-		if slices.Max(mem.Read(flags)) != 0 {
-			t.Errorf("%s: flags are not left 0", what)
-		}
-		if err := conform.CheckWritten(append(y, conform.Poisoned(0)...), h.f.Type); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-		ref := conform.NewRowReference(rand.New(rand.NewPCG(1, 1)), roundedSparse(of, h.f), p.X, p.Bias, m, 1, h.f.Type)
-		if rel, _ := ref.Errors(y); !(rel <= 1.5*conform.Bound(h.f.Type)) {
-			t.Errorf("%s: relative error %.3g", what, rel)
-		}
-	}
+	fieldsTest{
+		variant: h.v, format: h.f, form: InOrder, sums: h.v.sumBytes(workers), tiles: h.v.tiles(), n: n, k: k, product: p, workers: workers,
+		reference: conform.NewRowReference(rand.New(rand.NewPCG(1, 1)), roundedSparse(of, h.f), p.X, p.Bias, m, 1, h.f.Type), bound: 1.5 * conform.Bound(h.f.Type),
+		multiply: func(mem *kerneltest.Memory, x driver.Ptr, o Operands, flags driver.Ptr, sms int, reverse bool) {
+			w := w
+			w.codes, w.scales = mem.Upload(interleaved(tiles)), mem.Upload(scales)
+			launch, args, share := h.v.sparsePlan(&w, o, flags, workers, sms)
+			l, columns := lutcolumns{InOrder}.launch(x, o.X, m, k, 2)
+			h.prepare.Launch(t, mem, columnsName, l, reverse, kerneltest.Struct(columns))
+			h.multiply.Launch(t, mem, manyName, launch, reverse, kerneltest.Struct(args.bytes()), kerneltest.Struct(share.bytes()))
+		},
+	}.run(t)
 }
 
 // randomSparse returns a random matrix whose kept weights are of the format.
