@@ -101,7 +101,7 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	f.StringSliceVar(&o.bits, "bits", []string{"4"}, "`BITS` of a code, a list")
 	f.Var(newWord(&o.group, "128", weight.GroupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
 	f.Var(newWord(&o.kind, "", append([]string{lut.Name}, bench.KindNames()...)...), "kind", "`KIND` of random weights: lut (default) or "+strings.Join(bench.KindNames(), ", "))
-	f.StringVar(&o.kernel, "kernel", "", "`NAME` of a kernel for bcq on cuda: planes (default), gather:full or gather:half")
+	f.StringVar(&o.kernel, "kernel", "", "`NAME` of a kernel on cuda: planes (default), gather:half for bcq; mma.sp, wgmma.sp:c64g4 for lut24")
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
 	o.addDType(f, "X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
 	o.addDevice(f, "cuda where there is a GPU, unless --dtype is f32")
