@@ -421,11 +421,7 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 	var prepare func(i int) error
 	reference := tableReference
 	if m > cuda.MaxRows {
-		var u *cuda.Unpacked
-		if d := b.dense; d.blas != nil {
-			size := cuda.UnpackedScratch(ring[0])
-			u = &cuda.Unpacked{BLAS: d.blas, Scratch: mem.alloc(size), Bytes: size}
-		}
+		u := b.unpacked(ring[0], &mem)
 		if most := b.engine.MostScratch(ring[0], m); most > 0 {
 			o.Scratch = mem.alloc(most)
 		}
@@ -479,6 +475,15 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 		row.PrepareUs = arm.Median()
 	}
 	return row, nil
+}
+
+// unpacked returns what unpacks a matrix for cuBLAS, or nil where that is missing.
+func (b *cudaBench) unpacked(w cuda.Packed, mem *memory) *cuda.Unpacked {
+	if b.dense.blas == nil {
+		return nil
+	}
+	size := cuda.UnpackedScratch(w)
+	return &cuda.Unpacked{BLAS: b.dense.blas, Scratch: mem.alloc(size), Bytes: size}
 }
 
 // columns returns operands with X [M, k] as norms, gates and attention of a model write it where products read it so.

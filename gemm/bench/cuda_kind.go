@@ -211,9 +211,8 @@ func (b *cudaBench) kindRow(ctx context.Context, kernel string, set []Layer, rin
 		if row.Kernel, multiply, err = b.sparseWay(kept, ring, o, &mem); err != nil {
 			return Row{}, err
 		}
-	} else if d := b.dense; ok && b.Kernel == "" && packed.Unpacks(m) && d.blas != nil {
-		size := cuda.UnpackedScratch(packed)
-		u := cuda.Unpacked{BLAS: d.blas, Scratch: mem.alloc(size), Bytes: size}
+	} else if ok && b.Kernel == "" && packed.Unpacks(m) && b.dense.blas != nil {
+		u := b.unpacked(packed, &mem)
 		if mem.err != nil {
 			return Row{}, mem.err
 		}
@@ -237,11 +236,7 @@ func (b *cudaBench) sparseWay(w *cuda.SparseMatrix, ring []product, o cuda.Opera
 	for i, w := range ring {
 		all[i] = w.(*cuda.SparseMatrix)
 	}
-	var u *cuda.Unpacked
-	if d := b.dense; d.blas != nil {
-		size := cuda.UnpackedScratch(w)
-		u = &cuda.Unpacked{BLAS: d.blas, Scratch: mem.alloc(size), Bytes: size}
-	}
+	u := b.unpacked(w, mem)
 	var way cuda.Way
 	switch {
 	case b.Kernel == sparseKernel:

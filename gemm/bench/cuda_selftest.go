@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
@@ -315,16 +316,16 @@ func (t *cudaSelftest) manyRows(f *formatTest, w *cuda.Matrix) error {
 		t.engine.RoundToFP8(w)
 		newReference = conform.NewFP8Reference
 	}
-	reference := func(r *rand.Rand, x, bias []uint16) *conform.Reference {
-		return newReference(r, f.Matrix, x, bias, f.many, 1, f.Type)
-	}
-	return t.manyRowsBy(f, w.N, w.K, f.way.ScratchBytes(f.many, w.K), reference, func(o cuda.Operands) error {
+	return t.manyRowsBy(f, w.N, w.K, newReference, func(o cuda.Operands) error {
 		return t.engine.MatMulWay(t.stream, w, o, f.way)
 	})
 }
 
-// manyRowsBy is manyRows by an n×k matrix of any kind, with scratch memory of so many bytes.
-func (t *cudaSelftest) manyRowsBy(f *formatTest, n, k, scratch int, newReference func(r *rand.Rand, x, bias []uint16) *conform.Reference, multiply func(cuda.Operands) error) (err error) {
+// referenceOf is [conform.NewReference] or one like it.
+type referenceOf func(r *rand.Rand, w *lut.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference
+
+// manyRowsBy is manyRows by an n×k matrix of any kind.
+func (t *cudaSelftest) manyRowsBy(f *formatTest, n, k int, newReference referenceOf, multiply func(cuda.Operands) error) (err error) {
 	r := rand.New(rand.NewPCG(uint64(f.many), uint64(n)))
 	mem := memory{dev: t.dev}
 	defer func() { err = errors.Join(err, mem.free()) }()
@@ -332,13 +333,13 @@ func (t *cudaSelftest) manyRowsBy(f *formatTest, n, k, scratch int, newReference
 	o := cuda.Operands{
 		M: f.many, X: mem.upload(driver.Bytes(x)), Bias: mem.upload(driver.Bytes(bias)), Y: mem.alloc(2 * (f.many*n + conform.Guard)),
 	}
-	if scratch > 0 {
+	if scratch := f.way.ScratchBytes(f.many, k); scratch > 0 {
 		o.Scratch = mem.alloc(scratch)
 	}
 	if mem.err != nil {
 		return mem.err
 	}
-	reference := newReference(r, x, bias)
+	reference := newReference(r, f.Matrix, x, bias, f.many, 1, f.Type)
 	what := fmt.Sprintf("%v, %d rows, %v", f.Case, f.many, f.way)
 	var first []uint16
 	for _, blocks := range []int{math.MaxInt, 5} {

@@ -39,10 +39,7 @@ func (t *cudaSelftest) runSparse(ctx context.Context, f *formatTest) (err error)
 	}
 	t.add(f, r)
 	if f.many > 0 {
-		reference := func(r *rand.Rand, x, bias []uint16) *conform.Reference {
-			return conform.NewReference(r, f.Matrix, x, bias, f.many, 1, f.Type)
-		}
-		err := t.manyRowsBy(f, w.N, w.K, f.way.ScratchBytes(f.many, w.K), reference, func(o cuda.Operands) error {
+		err := t.manyRowsBy(f, w.N, w.K, conform.NewReference, func(o cuda.Operands) error {
 			return t.engine.MatMulSparseWay(t.stream, w, o, f.way)
 		})
 		if err != nil {

@@ -114,13 +114,18 @@ const (
 	ofWay    = "way"
 )
 
+// tunable is a matrix of which choices are kept.
+type tunable interface {
+	choosable(key tuningKey) []driver.Kernel // all kernels that a choice may be of
+}
+
 // kept returns the choice that the cache has, or the empty string.
-func (e *Engine) kept(what string, w *Matrix, key tuningKey) string {
+func (e *Engine) kept(what string, w tunable, key tuningKey) string {
 	kept, _ := e.cache.Get(e.cacheKey(what, key, w.choosable(key)))
 	return string(kept)
 }
 
 // keep puts a choice into the cache. Where nothing can be kept, tuning is done again next time.
-func (e *Engine) keep(what string, w *Matrix, key tuningKey, choice string) {
+func (e *Engine) keep(what string, w tunable, key tuningKey, choice string) {
 	_ = e.cache.Put(e.cacheKey(what, key, w.choosable(key)), []byte(choice))
 }

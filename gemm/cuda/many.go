@@ -205,10 +205,14 @@ func (e *Engine) Way(w *Matrix, m int) Way {
 	if m <= MaxRows {
 		return Way{}
 	}
-	key := w.tuningKey(manyBucket(m))
+	return e.wayOf(w, w.tuningKey(manyBucket(m)), func(rows int) []Way { return e.Ways(w, rows) })
+}
+
+// wayOf returns the way that is chosen for a key, of those for its rows of X: as it was found to be the fastest, or the best guess.
+func (e *Engine) wayOf(w tunable, key tuningKey, ways func(rows int) []Way) Way {
 	way, ok := e.many[key]
 	if !ok {
-		all := e.Ways(w, key.rows)
+		all := ways(key.rows)
 		way = all[0]
 		kept := e.kept(ofWay, w, key)
 		if i := slices.IndexFunc(all, func(w Way) bool { return w.String() == kept }); i >= 0 {

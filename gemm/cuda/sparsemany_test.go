@@ -124,7 +124,7 @@ func TestSparseWays(t *testing.T) {
 				return
 			}
 			clear(e.many)
-			if err := e.cache.Put(e.cacheKey(ofWay, w.manyKey(test.m), w.choosable()), []byte("unpacked")); err != nil {
+			if err := e.cache.Put(e.cacheKey(ofWay, w.manyKey(test.m), w.choosable(w.manyKey(test.m))), []byte("unpacked")); err != nil {
 				t.Fatal(err)
 			}
 			if !w.Unpacks(test.m) {
