@@ -387,7 +387,7 @@ func TestPrebuilt(t *testing.T) {
 			}
 		}
 	}
-	kerneltest.Prebuilt(t, "prebuilt.gz", wanted, *update)
+	kerneltest.Prebuilt(t, "prebuilt.gz", wanted, *update, *long)
 }
 
 // TestPrebuiltCovers holds what products take without a compiler to kernels that are built ahead of time, on every GPU that is known: of

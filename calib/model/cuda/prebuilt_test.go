@@ -26,5 +26,5 @@ func TestPrebuilt(t *testing.T) {
 			}
 		}
 	}
-	kerneltest.Prebuilt(t, "prebuilt.gz", kernels, *update)
+	kerneltest.Prebuilt(t, "prebuilt.gz", kernels, *update, *long)
 }

@@ -128,9 +128,9 @@ func Compile(t *testing.T, c *driver.CUDA, variants []Variant) {
 // Prebuilt checks that an archive holds the PTX of just these kernels, for one of
 // [driver.PrebuiltArchs] each, and that drivers take it. It needs no compiler for
 // that: all of it is named by what it was compiled from. Where there is an
-// assembler, it assembles all of them. With write it compiles the kernels first,
-// and replaces the archive unless it holds that already.
-func Prebuilt(t *testing.T, path string, kernels []driver.Kernel, write bool) {
+// assembler, it assembles all of them, or those that have every instruction. With write it
+// compiles the kernels first, and replaces the archive unless it holds that already.
+func Prebuilt(t *testing.T, path string, kernels []driver.Kernel, write, all bool) {
 	t.Helper()
 	if write {
 		if err := build(Compiler(t, true), path, kernels); err != nil {
@@ -161,7 +161,7 @@ func Prebuilt(t *testing.T, path string, kernels []driver.Kernel, write bool) {
 			t.Errorf("%s holds %s, which nothing asks for: run go generate", path, name)
 		}
 	}
-	t.Run("assemble", func(t *testing.T) { assemble(t, have) })
+	t.Run("assemble", func(t *testing.T) { assemble(t, have, all || write) })
 }
 
 func readArchive(path string) (map[string][]byte, error) {
