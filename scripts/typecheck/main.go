@@ -1,9 +1,8 @@
-// Command typecheck checks the types of the module's packages and their tests as they are compiled for the system
-// that GOOS, GOARCH and the tags name, without compiling what they import: which go build and go vet do, and which takes
-// minutes for a system of which nothing is compiled yet.
+// Command typecheck checks the types of the module's packages and their tests as they are compiled for another system or
+// with other tags, without compiling what they import: which go build and go vet do, and which takes minutes where nothing
+// is compiled yet.
 //
-//	GOOS=darwin go run ./scripts/typecheck ./...
-//	go run ./scripts/typecheck -tags nocuda ./...
+//	go run ./scripts/typecheck -os darwin -arch arm64 -tags nocuda ./...
 package main
 
 import (
@@ -12,7 +11,6 @@ import (
 	"flag"
 	"fmt"
 	"go/ast"
-	"go/build"
 	"go/parser"
 	"go/token"
 	"go/types"
@@ -20,13 +18,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 )
 
 func main() {
+	goos, arch := flag.String("os", runtime.GOOS, "GOOS"), flag.String("arch", runtime.GOARCH, "GOARCH")
 	tags := flag.String("tags", "", "as go build takes it")
 	flag.Parse()
-	if err := check(*tags, flag.Args()); err != nil {
+	if err := check(*goos, *arch, *tags, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -45,8 +45,9 @@ type unit struct {
 }
 
 // check goes through the packages in go list's order, in which what is imported comes first.
-func check(tags string, patterns []string) error {
+func check(goos, arch, tags string, patterns []string) error {
 	list := exec.Command("go", append([]string{"list", "-deps", "-test", "-tags=" + tags, "-json=ImportPath,Dir,GoFiles,ImportMap,Module,Error"}, patterns...)...)
+	list.Env = append(os.Environ(), "GOOS="+goos, "GOARCH="+arch, "CGO_ENABLED=0")
 	list.Stderr = os.Stderr
 	out, err := list.StdoutPipe()
 	if err != nil {
@@ -70,7 +71,7 @@ func check(tags string, patterns []string) error {
 		if strings.HasSuffix(u.ImportPath, ".test") || u.ImportPath == "unsafe" { // what go test generates
 			continue
 		}
-		pkg, err := u.check(checked)
+		pkg, err := u.check(arch, checked)
 		checked[u.ImportPath] = pkg
 		errs = append(errs, err)
 	}
@@ -82,7 +83,7 @@ type importer func(path string) (*types.Package, error)
 func (f importer) Import(path string) (*types.Package, error) { return f(path) }
 
 // check returns the package's types. Functions of other modules have their types checked, and not their bodies.
-func (u *unit) check(checked map[string]*types.Package) (*types.Package, error) {
+func (u *unit) check(arch string, checked map[string]*types.Package) (*types.Package, error) {
 	ours := u.Module != nil && u.Module.Main
 	var errs []error
 	fset := token.NewFileSet()
@@ -108,9 +109,8 @@ func (u *unit) check(checked map[string]*types.Package) (*types.Package, error) 
 			}
 			return nil, fmt.Errorf("%s has not been checked", path)
 		}),
-		Sizes:            types.SizesFor("gc", build.Default.GOARCH),
+		Sizes:            types.SizesFor("gc", arch),
 		IgnoreFuncBodies: !ours,
-		FakeImportC:      true,
 		Error:            func(err error) { errs = append(errs, err) },
 	}
 	if u.Module != nil && u.Module.GoVersion != "" {
