@@ -41,8 +41,8 @@ func eachFamily(t *testing.T, ops model.Ops, test func(t *testing.T, m *model.Mo
 	}
 }
 
-// Families compares a tiny model of every family on ops with transformers.
-func Families(t *testing.T, ops model.Ops, b FamilyBounds) {
+// Families compares a tiny model of every family, or of those named, on ops with transformers.
+func Families(t *testing.T, ops model.Ops, b FamilyBounds, families ...string) {
 	eachFamily(t, ops, func(t *testing.T, m *model.Model, g archtest.Golden) {
 		b.logits(t, m, g)
 		b.continued(t, m, g)
@@ -56,7 +56,7 @@ func Families(t *testing.T, ops model.Ops, b FamilyBounds) {
 		if b.Gradients > 0 {
 			b.gradients(t, m, g)
 		}
-	})
+	}, families...)
 }
 
 // Steps compares what models of every family, or of those named, say token by token, beside another text that begins later, with
