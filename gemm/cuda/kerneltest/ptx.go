@@ -16,8 +16,6 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/lutq/lutq/gemm/conform"
 )
 
 // ptxVersion is the version of the language that prebuilt PTX claims. Drivers
@@ -108,19 +106,26 @@ func assembler() (string, error) {
 var instruction = regexp.MustCompile(`(?m)^\s*(?:@!?%p[0-9]+\s+)?([a-z][a-z0-9_.:]*)[\s;]`)
 
 // covering returns names of PTX that together have every instruction that any has, of each target, and something of each
-// source.
+// source: those with the most first, and of others what has more.
 func covering(content map[string][]byte) []string {
-	traits := make(map[string][]string)
+	traits := make(map[string]map[string]bool)
 	for name, ptx := range content {
 		target := string(targetLine.Find(ptx))
 		source, _, _ := strings.Cut(name, ".")
-		of := map[string]bool{target + " of " + source: true}
+		traits[name] = map[string]bool{target + " of " + source: true}
 		for _, m := range instruction.FindAllSubmatch(ptx, -1) {
-			of[target+" "+string(m[1])] = true
+			traits[name][target+" "+string(m[1])] = true
 		}
-		traits[name] = slices.Sorted(maps.Keys(of))
 	}
-	return conform.Covering(slices.Sorted(maps.Keys(content)), func(name string) []string { return traits[name] })
+	names := slices.SortedFunc(maps.Keys(content), func(a, b string) int {
+		return cmp.Or(len(traits[b])-len(traits[a]), strings.Compare(a, b))
+	})
+	seen := make(map[string]bool)
+	return slices.DeleteFunc(names, func(name string) bool {
+		before := len(seen)
+		maps.Copy(seen, traits[name])
+		return len(seen) == before
+	})
 }
 
 // assemble makes machine code of PTX as drivers do, for the architecture that it is of

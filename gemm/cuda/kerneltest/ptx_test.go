@@ -1,6 +1,7 @@
 package kerneltest
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -62,5 +63,21 @@ func TestCheckPTX(t *testing.T) {
 				t.Errorf("got error %v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestCovering(t *testing.T) {
+	ptx := func(target, instructions string) []byte {
+		return []byte(".target " + target + "\n{\n" + instructions + "}\n")
+	}
+	got := covering(map[string][]byte{
+		"a.1.ptx": ptx("sm_80", "\tadd.u32 %r1, %r2, %r3;\n"), // has nothing that b.1 has not, but its source
+		"a.2.ptx": ptx("sm_80", "\tadd.u32 %r1, %r2, %r3;\n"),
+		"b.1.ptx": ptx("sm_80", "\tadd.u32 %r1, %r2, %r3;\n\t@%p1 mul.f32 %f1, %f2, %f3;\n\tret;\n"),
+		"b.2.ptx": ptx("sm_80", "\tadd.u32 %r1, %r2, %r3;\n\t@!%p1 mul.f32 %f1, %f2, %f3;\n"),
+		"b.3.ptx": ptx("sm_90", "\tret;\n"),
+	})
+	if want := []string{"b.1.ptx", "a.1.ptx", "b.3.ptx"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
