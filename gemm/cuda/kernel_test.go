@@ -250,12 +250,12 @@ type variant struct {
 	arch   string
 }
 
-// traits returns what the kernel is compiled for: its format, and its template in that width and
-// configuration.
+// traits returns what the kernel is compiled for: its format, and its template in that width for that architecture and in
+// that configuration.
 func (v variant) traits() []string {
 	template := v.config.kernel().name()
 	return append(v.format.traits(), fmt.Sprintf("%s, %d bits, %v for %s", template, v.format.Bits, v.format.Type, v.arch),
-		fmt.Sprintf("%s, %v to %d rows for %s", template, v.config, v.config.rowsOfX(), v.arch))
+		fmt.Sprintf("%s, %v to %d rows", template, v.config, v.config.rowsOfX()))
 }
 
 // allVariants returns every kernel for every architecture.
