@@ -112,6 +112,11 @@ func findCompiler() (string, error) {
 
 // hostRun returns what runs kernels, compiled.
 var hostRun = sync.OnceValues(func() ([]byte, error) {
+	return compiled(hostNumbersSource+hostSource+strings.Replace(hostRunSource, "WATCH\n", hostWatchSource, 1)+hostMainSource, "-O2", "-c")
+})
+
+// compiled returns what the compiler makes of a source.
+func compiled(source string, options ...string) ([]byte, error) {
 	compiler, err := findCompiler()
 	if err != nil {
 		return nil, err
@@ -121,12 +126,12 @@ var hostRun = sync.OnceValues(func() ([]byte, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	object := filepath.Join(dir, "run.o")
-	if err := compileHost(compiler, hostNumbersSource+hostSource+strings.Replace(hostRunSource, "WATCH\n", hostWatchSource, 1)+hostMainSource, object, "-O2", "-c"); err != nil {
+	to := filepath.Join(dir, "out")
+	if err := compileHost(compiler, source, to, options...); err != nil {
 		return nil, err
 	}
-	return os.ReadFile(object)
-})
+	return os.ReadFile(to)
+}
 
 // compileModule compiles a module's source to a program, or with -shared among the options to a library.
 func compileModule(compiler, source string, defines []string, to string, options ...string) error {

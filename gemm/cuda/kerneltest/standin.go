@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"unsafe"
 
@@ -16,6 +17,9 @@ import (
 
 //go:embed host_gpu.h
 var hostGPUSource string
+
+// hostGPU returns the libraries of CUDA, compiled.
+var hostGPU = sync.OnceValues(func() ([]byte, error) { return compiled(hostNumbersSource+hostGPUSource, "-O1", "-shared", "-ldl") })
 
 // HostGPU makes package driver find a GPU, until the test ends, that is none: the
 // libraries of CUDA are ones that run kernels on the host, compiled when they are asked for.
@@ -26,7 +30,11 @@ func HostGPU(t *testing.T, major int, reverse bool) {
 	t.Helper()
 	compiler, dir := cpp(t), t.TempDir()
 	path := filepath.Join(dir, "libcuda.so.1")
-	if err := compileHost(compiler, hostNumbersSource+hostGPUSource, path, "-O1", "-shared", "-ldl"); err != nil {
+	code, err := hostGPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, code, 0o600); err != nil { // a library of its own for each test
 		t.Fatal(err)
 	}
 	for _, name := range []string{"libnvrtc.so.13", "libcublas.so.13"} {
