@@ -106,14 +106,21 @@ func TestCompile(t *testing.T) {
 			Kernel: k, Spills: gatedSpills,
 		})
 	}
-	for _, f := range expertFormats(*long || *cover) {
-		for _, act := range []string{"", "silu"} {
+	for i, f := range expertFormats(*long || *cover) {
+		for j, act := range []string{"", "silu"} {
+			if *cover && (i+i/2)%2 != j { // each width with and without, in one format or the other
+				continue
+			}
 			k := f.expertKernel(f.expertConfig(8), act)
 			k.Options.Arch = "sm_90a"
 			variants = append(variants, kerneltest.Variant{Group: fmt.Sprintf("%d bits, experts, gates %q", f.Bits, act), Kernel: k, Spills: gatedSpills})
 		}
 	}
-	for _, v := range lookupVariants(*long || *cover) {
+	lookups := lookupVariants(*long || *cover)
+	if *cover {
+		lookups = conform.Covering(lookups, variant.traits)
+	}
+	for _, v := range lookups {
 		k := moduleKey{format: v.format, config: v.config, lookup: Integers}.kernel()
 		k.Options.Arch = v.arch
 		variants = append(variants, kerneltest.Variant{

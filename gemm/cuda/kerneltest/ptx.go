@@ -128,9 +128,9 @@ func covering(content map[string][]byte) []string {
 	})
 }
 
-// assemble makes machine code of PTX as drivers do, for the architecture that it is of
-// and for sm_90, where all of it may be loaded: of all, or of what covers it. The compiler has written
-// it, so that it is instructions that an assembler for an older version may not know.
+// assemble makes machine code of PTX as drivers do, for the architecture that it is of and for sm_90, where it is loaded
+// unless there is newer PTX of the kernel: of all, or of what covers it. The compiler has written it, so that
+// it is instructions that an assembler for an older version may not know.
 func assemble(t *testing.T, content map[string][]byte, all bool) {
 	t.Helper()
 	if testing.Short() {
@@ -144,6 +144,12 @@ func assemble(t *testing.T, content map[string][]byte, all bool) {
 		t.Skip(err)
 	}
 	names := slices.Sorted(maps.Keys(content))
+	newer := make(map[string]bool)
+	for _, name := range names {
+		if kernel, _, ok := strings.Cut(name, ".compute_90."); ok {
+			newer[kernel] = true
+		}
+	}
 	if !all {
 		names = covering(content)
 	}
@@ -156,7 +162,11 @@ func assemble(t *testing.T, content map[string][]byte, all bool) {
 			t.Errorf("%s: no target", name)
 			continue
 		}
-		for _, arch := range slices.Compact([]string{target[1], "sm_90"}) {
+		archs := []string{target[1]}
+		if kernel, _, older := strings.Cut(name, ".compute_80."); older && !newer[kernel] {
+			archs = append(archs, "sm_90")
+		}
+		for _, arch := range archs {
 			group.Go(func() error {
 				out := filepath.Join(dir, name+"."+arch)
 				run := exec.Command(ptxas, "-arch="+arch, "-o", out, "-")
