@@ -181,8 +181,9 @@ func (w *work) bytes() []byte {
 // mostSharers are the workers that have parts of a field where there are few: each but the last leaves its sums in memory.
 const mostSharers = 4
 
-// What it takes, in atoms of a field, that workers share fields: in parts of their own, and in equal shares of all.
-const forParts, forShares = 3, 5
+// What it takes, in atoms of a field, that workers share fields: in parts of their own, and in equal shares of all, which is more for
+// each whose sums of a field are added by who has its end.
+const forParts, forShares, forSharer = 3, 5, 1
 
 // divide returns how m rows of X by an N×K matrix are divided among up to so many workers, as takes the least: whole
 // fields; with equal shares of what would leave some without a field at the end, and of one field each with it, so that
@@ -200,11 +201,11 @@ func (v manyVariant) divideBy(n, k, m, most, toPart, toShare int) work {
 		groupsOfX: uint32((m + preparedRows - 1) / preparedRows),
 	}
 	w.cost = (fields + most - 1) / most * atomsOf(k)
-	if shares := (fields*atomsOf(k)+most-1)/most + toShare; shares < w.cost {
+	if shares := (fields*atomsOf(k)+most-1)/most + toShare + max(0, most/fields-1)*forSharer; shares < w.cost {
 		w.shared, w.cost = uint32(min(fields, fields%most+most)), shares
 	}
 	for sharers := 2; sharers <= min(mostSharers, atomsOf(k)) && sharers*fields <= most; sharers++ {
-		if part := (atomsOf(k)+sharers-1)/sharers + toPart; part < w.cost {
+		if part := (atomsOf(k)+sharers-1)/sharers + toPart + (sharers-2)*forSharer; part < w.cost {
 			w.shared, w.workers, w.cost = uint32(fields), uint32(sharers*fields), part
 		}
 	}

@@ -163,7 +163,7 @@ func (f Format) manyRows(n, k int) span {
 		return span{320, 0}
 	case weights >= 32<<20:
 		return span{32, 0}
-	case weights >= 16<<20:
+	case weights >= 7<<20:
 		return span{48, 0}
 	default:
 		return span{80, 0}
@@ -177,8 +177,11 @@ func packedRows(n, k int) int {
 	switch weights := n * k; {
 	case weights >= 32<<20:
 		return 128
+	case n < 2048:
 	case weights >= 8<<20:
 		return 80
+	case weights >= 3<<20:
+		return 64
 	}
 	return 48
 }

@@ -112,11 +112,11 @@ func TestHostMany(t *testing.T) {
 func TestHostManySharers(t *testing.T) {
 	f, v := Format{2, 64, weight.F16, driver.F16}, manyVariant{32, 4, Replicated}
 	prepare, multiply := kerneltest.OnHost(t, lutcolumns{Columns}.kernel(), 900), kerneltest.OnHost(t, manyKernel{f, v}.kernel(), 900)
-	const atoms = 40
-	if w := v.divide(16, 128*atoms, 17, atoms); w.shared != 1 || w.workers != atoms {
+	const atoms, workers = 170, 34
+	if w := v.divide(16, 128*atoms, 17, workers); w.shared != 1 || w.workers != workers {
 		t.Fatalf("divided as %+v", w)
 	}
-	hostMany{f, v, prepare, multiply}.check(t, 1, 16, 128*atoms, 17, atoms)
+	hostMany{f, v, prepare, multiply}.check(t, 1, 16, 128*atoms, 17, workers)
 }
 
 // TestHostManyIntegers holds arithmetic in place of the table to the table's bits, where that has the integers.

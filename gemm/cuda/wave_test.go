@@ -81,10 +81,10 @@ func TestWaveEfficiency(t *testing.T) {
 		"1, 16 M weights and more":   "of 61: 34, 0.97, 0.48; striped 61, 1.00, 0.97",
 		"16, all":                    "of 113: 45, 0.89, 0.06; striped 93, 0.98, 0.24",
 		"16, 16 M weights and more":  "of 61: 34, 0.97, 0.48; striped 61, 1.00, 0.97",
-		"64, all":                    "of 113: 45, 0.95, 0.01; striped 54, 0.96, 0.04",
-		"64, 16 M weights and more":  "of 61: 41, 0.97, 0.82; striped 49, 0.97, 0.87",
-		"256, all":                   "of 113: 60, 0.97, 0.02; striped 72, 0.97, 0.11",
-		"256, 16 M weights and more": "of 61: 47, 0.97, 0.82; striped 54, 0.99, 0.93",
+		"64, all":                    "of 113: 36, 0.89, 0.01; striped 53, 0.96, 0.04",
+		"64, 16 M weights and more":  "of 61: 35, 0.97, 0.73; striped 48, 0.98, 0.88",
+		"256, all":                   "of 113: 55, 0.95, 0.02; striped 73, 0.97, 0.11",
+		"256, 16 M weights and more": "of 61: 45, 0.97, 0.79; striped 57, 0.99, 0.93",
 	} {
 		if got[name] != want {
 			t.Errorf("%s: %s, want %s", name, got[name], want)
