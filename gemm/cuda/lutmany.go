@@ -181,8 +181,8 @@ func (w *work) bytes() []byte {
 // mostSharers are the workers that have parts of a field where there are few: each but the last leaves its sums in memory.
 const mostSharers = 4
 
-// What it takes, in atoms of a field, that workers share fields: in parts of their own, and in equal shares of all, which is more for
-// each whose sums of a field are added by who has its end.
+// What it takes, in atoms of a field, that two workers share one: in parts of their own, and in equal shares of all. For each more
+// whose sums are added by who has the field's end it takes forSharer beside.
 const forParts, forShares, forSharer = 3, 5, 1
 
 // divide returns how m rows of X by an N×K matrix are divided among up to so many workers, as takes the least: whole

@@ -24,7 +24,13 @@ type FamilyBounds struct {
 
 // eachFamily opens a tiny model of every family on ops, or of those named.
 func eachFamily(t *testing.T, ops model.Ops, test func(t *testing.T, m *model.Model, g archtest.Golden), names ...string) {
-	for _, g := range archtest.Goldens(t) {
+	all := archtest.Goldens(t)
+	for _, name := range names {
+		if !slices.ContainsFunc(all, func(g archtest.Golden) bool { return g.Name == name }) {
+			t.Errorf("there is no family %s", name)
+		}
+	}
+	for _, g := range all {
 		if len(names) > 0 && !slices.Contains(names, g.Name) {
 			continue
 		}
