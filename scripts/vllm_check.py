@@ -6,7 +6,8 @@
 Without --vllm it needs no vLLM: stand-ins load a container's q, k and v and its gate and up into fused layers as vLLM
 does, whole and for each of two GPUs by rows and by columns, and the products must be those of the dense
 weights. With it, in an environment where vLLM and the plugin are installed (pip install ./formats/lutq), vLLM opens the
-container and the log probabilities of a prompt's tokens are held against those of the dense model in vLLM.
+container in float32 and the log probabilities at a prompt's tokens are held against those of the dense weights in
+transformers: in a process of its own, and with q, k and v in one matrix on disk.
 The exit code is 3 when something differs.
 """
 
@@ -64,9 +65,9 @@ def stand_ins() -> dict:
 
 def by_hand(args: argparse.Namespace, work: Path) -> int:
     sys.path.insert(0, str(ROOT / "formats" / "lutq"))
+    vllm = stand_ins()
     import lutq_vllm
 
-    vllm = stand_ins()
     lutq_vllm.register()
     bad = 0
     for name, options in {
@@ -124,35 +125,66 @@ def by_hand(args: argparse.Namespace, work: Path) -> int:
     return bad
 
 
+def as_phi3(model: Path, out: Path) -> None:
+    """The model, a Llama, with q, k and v in one matrix and gate and up in another, as Phi-3 has them."""
+    from safetensors.torch import load_file, save_file
+
+    out.mkdir()
+    config = json.loads((model / "config.json").read_text())
+    config |= {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "pad_token_id": 0}
+    (out / "config.json").write_text(json.dumps(config))
+    tensors = load_file(model / "model.safetensors")
+    for name in list(tensors):
+        for parts, one in (("q_proj", "k_proj", "v_proj"), "qkv_proj"), (("gate_proj", "up_proj"), "gate_up_proj"):
+            if name.endswith(f".{parts[0]}.weight"):
+                tensors[name.replace(parts[0], one)] = torch.cat([tensors.pop(name.replace(parts[0], p)) for p in parts])
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
+    for path in model.glob("tokenizer*"):
+        (out / path.name).write_bytes(path.read_bytes())
+
+
+def reference(lutq: str, folder: Path, ids: torch.Tensor) -> torch.Tensor:
+    """Log probabilities [positions, vocabulary] by transformers, of the weights that a container stands for."""
+    from transformers import AutoModelForCausalLM
+
+    dense = folder.with_suffix(".dense")
+    subprocess.run([lutq, "export", str(folder), str(dense), "--to", "dense", "--dtype", "f32"], check=True, capture_output=True)
+    model = AutoModelForCausalLM.from_pretrained(dense, dtype=torch.float32).eval()
+    with torch.no_grad():
+        return model(ids[None]).logits[0, :-1].double().log_softmax(-1)
+
+
 def in_vllm(args: argparse.Namespace, work: Path) -> int:
-    from safetensors import safe_open
-    from safetensors.torch import save_file
+    # Processes that are started anew get what the plugin has by pickle.
+    os.environ |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     from vllm import LLM, SamplingParams
 
-    out, plain = work / "out", work / "plain"
-    quantize(args.lutq, args.model, out, "--bits", "4")
-    plain.mkdir()
-    config = json.loads((out / "config.json").read_text())
-    quantized = config.pop("quantization_config")["tensors"]
-    config.pop("auto_map")
-    for path in out.iterdir():
-        if path.suffix != ".safetensors" and path.name not in ("lutq_hf.py", ".lutq"):
-            (plain / path.name).write_bytes(path.read_bytes())
-    (plain / "config.json").write_text(json.dumps(config))
-    with safe_open(out / "model.safetensors", "pt") as f:
-        tensors = {name: f.get_tensor(name) for name in f.keys() if name.rpartition(".")[0] not in quantized}
-    tensors |= {f"{p}.weight": torch.from_numpy(w) for p, w in read_container.layers(out)}
-    save_file(tensors, plain / "model.safetensors", {"format": "pt"})
-    ids = torch.randint(3, 4000, (64,), generator=torch.Generator().manual_seed(1)).tolist()
-    found = []
-    for path in (out, plain):
-        llm = LLM(str(path), dtype="bfloat16", enforce_eager=True, max_model_len=256, trust_remote_code=False)
-        result = llm.generate([{"prompt_token_ids": ids}], SamplingParams(max_tokens=1, prompt_logprobs=0))[0]
-        found.append(torch.tensor([p[i].logprob for i, p in zip(ids[1:], result.prompt_logprobs[1:])]))
+    phi3 = work / "phi3"
+    as_phi3(args.model, phi3)
+    ids = torch.randint(3, 4000, (64,), generator=torch.Generator().manual_seed(1))
+    bad = 0
+    for name, model, options, processes in (
+        ("4 bits, an engine of its own process", args.model, ["--bits", "4"], 1),
+        ("q, k and v in one matrix on disk, 3 bits", phi3, ["--bits", "3", "--group", "32"], 0),
+    ):
+        out = work / f"out{processes}"
+        quantize(args.lutq, model, out, *options)
+        want = reference(args.lutq, out, ids)
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(processes)
+        llm = LLM(
+            str(out), dtype="float32", enforce_eager=True, max_model_len=256, max_num_seqs=1, max_logprobs=-1,
+            enable_prefix_caching=False, kv_cache_memory_bytes=1 << 26, gpu_memory_utilization=0.02,
+        )  # fmt: skip
+        sampling = SamplingParams(max_tokens=1, prompt_logprobs=-1, detokenize=False)
+        result = llm.generate([{"prompt_token_ids": ids.tolist()}], sampling, use_tqdm=False)[0]
         del llm
-    worst = float((found[0] - found[1]).abs().max())
-    print(f"mean NLL {-float(found[0].mean()):.6f} packed, {-float(found[1].mean()):.6f} dense; largest difference {worst:.3g}")
-    return worst > 0.05
+        got = torch.tensor([[p[i].logprob for i in range(want.shape[1])] for p in result.prompt_logprobs[1:]], dtype=torch.float64)
+        kl = float((want.exp() * (want - got)).sum(-1).mean())
+        wrong = not kl < 1e-5  # NaN is wrong too
+        bad += wrong
+        print(f"{name}: KL {kl:.2g}, largest difference {float((want - got).abs().max()):.2g}{' BAD' if wrong else ''}")
+    return bad
 
 
 def main() -> int:

@@ -13,7 +13,6 @@ GPU multiplies by the packed weights instead.
 """
 
 import importlib.util
-import math
 import os
 import re
 import sys
@@ -34,24 +33,17 @@ PARTS = {"lut": ("codes", "scales", "codebook"), "bcq": ("planes", "alphas", "of
 CHUNK = 1 << 22  # weights that are unpacked at a time
 
 
-def byte_values(kind: str) -> list[float]:
-    """The numbers that scales of a byte stand for."""
-    if kind == "e8m0":
-        return [2.0 ** (b - 127) for b in range(255)] + [math.nan]
-    bits = {"e4m4": 4, "s1e4m3": 3}[kind]  # of the mantissa; the exponent's bias is 11, and s1e4m3 has a sign
-    values = []
-    for b in range(256):
-        e, m = b >> bits & 15, (b & (1 << bits) - 1) / (1 << bits)
-        value = math.ldexp((e > 0) + m, max(e, 1) - 11)
-        values.append(-value if kind == "s1e4m3" and b > 127 else value)
-    return values
-
-
 def numbers(stored: Tensor, kind: str) -> Tensor:
-    """Scales in float32."""
-    if stored.dtype == torch.uint8:
-        return torch.tensor(byte_values(kind), dtype=torch.float32, device=stored.device)[stored.int()]
-    return stored.float()
+    """Scales in float32. Bytes become numbers by arithmetic: a CUDA graph could not take a table from the host."""
+    if stored.dtype != torch.uint8:
+        return stored.float()
+    b = stored.int()
+    if kind == "e8m0":  # 2^(b-127), of which float32 has the least as a subnormal; the last is NaN
+        return torch.where(b == 0, 1 << 22, torch.where(b == 255, 0x7FC00000, b << 23)).view(torch.float32)
+    m = {"e4m4": 4, "s1e4m3": 3}[kind]  # bits of the mantissa; the exponent's bias is 11, and s1e4m3 has a sign
+    e, f = b >> m & 15, b & (1 << m) - 1
+    value = torch.where(e > 0, (e + 127 - 11 << 23 | f << 23 - m).view(torch.float32), f.float() * 2.0 ** (1 - 11 - m))
+    return torch.where(b > 127, -value, value) if kind == "s1e4m3" else value
 
 
 def spread(values: Tensor, k: int, group: int) -> Tensor:

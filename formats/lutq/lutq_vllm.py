@@ -8,6 +8,10 @@ when it is multiplied by, one part after the other. Experts and layers of kind b
 import torch
 import torch.nn.functional as F
 from lutq_hf import LutqConfig, dequantize
+from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
+from vllm.model_executor.layers.quantization import register_quantization_config
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+from vllm.model_executor.parameter import ModelWeightParameter
 
 # What vLLM fuses, by the last name.
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -38,16 +42,19 @@ def split(c: dict, k: int, whole: int) -> tuple[int, int, int]:
     return -(-k * c["bits"] // 8), -(-k // group), c["group"]
 
 
-def load_table(param: torch.nn.Parameter, loaded: torch.Tensor, shard: str | int | None = None) -> None:
-    """Loads a part's table: every GPU has all of it."""
-    param.data[{"q": 0, "k": 1, "v": 2, None: 0}.get(shard, shard)].copy_(loaded)
+def load_table(param: torch.nn.Parameter, loaded: torch.Tensor, shard: str | int | tuple[int, ...] | None = None) -> None:
+    """Loads the table of a part, of some of them, or of all: a matrix that is one in the checkpoint, such as Phi-3's
+    qkv_proj, has one for all. Every GPU has all tables."""
+    parts = range(len(param)) if shard is None else shard if isinstance(shard, tuple) else (("q", "k", "v").index(shard) if isinstance(shard, str) else shard,)
+    for part in parts:
+        param.data[part].copy_(loaded)
 
 
 def multiply(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, tables: torch.Tensor, rows: list[int], group: int, kind: str) -> torch.Tensor:
     """x times the parts of a fused matrix, which have so many rows each."""
     parts, at = [], 0
     for n, table in zip(rows, tables):
-        w = dequantize(codes[at : at + n], scales[at : at + n], table, x.shape[-1], group, "lut", kind, x.dtype)
+        w = dequantize(codes[at : at + n], scales[at : at + n], table, None, x.shape[-1], group, "lut", kind, x.dtype)
         parts.append(F.linear(x, w))
         at += n
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
@@ -64,65 +71,72 @@ if not hasattr(torch.ops.lutq, "multiply_parts"):
     ).register_fake(fake)  # fmt: skip
 
 
+# These are of the module, not of register, so that vLLM can send them to processes that it spawns by their names.
+
+
+class Method(LinearMethodBase):
+    """Holds and multiplies by a layer of vLLM, which has one part or several."""
+
+    def __init__(self, parts: list[dict]):
+        self.parts = parts
+
+    def create_weights(self, layer, input_size_per_partition, output_partition_sizes, input_size, output_size, params_dtype, **extra):
+        c, rows = self.parts[0], output_partition_sizes
+        size, groups, self.group = split(c, input_size_per_partition, input_size)
+        self.rows, self.kind = list(rows), c["scale_type"]
+        for name, width, dtype in ("codes", size, torch.uint8), ("scales", groups, SCALES.get(self.kind, torch.uint8)):
+            data = torch.empty(sum(rows), width, dtype=dtype)
+            # One scale a row is every GPU's where columns are divided; split refuses that.
+            layer.register_parameter(name, ModelWeightParameter(data=data, input_dim=1, output_dim=0, weight_loader=extra["weight_loader"]))
+        # No table has NaN: one that still has it has not been loaded.
+        table = torch.nn.Parameter(torch.full((len(rows), 1 << c["bits"]), torch.nan, dtype=torch.float32), requires_grad=False)
+        table.weight_loader = load_table
+        layer.register_parameter("codebook", table)
+
+    def process_weights_after_loading(self, layer):
+        if missing := [i for i, table in enumerate(layer.codebook) if table.isnan().any()]:
+            raise ValueError(f"{getattr(layer, 'prefix', type(layer).__name__)}: no codebook was loaded for part {missing[0]} of {len(self.rows)}")
+
+    def apply(self, layer, x, bias=None):
+        y = torch.ops.lutq.multiply_parts(x, layer.codes, layer.scales, layer.codebook, self.rows, self.group, self.kind)
+        return y if bias is None else y + bias
+
+
+@register_quantization_config("lutq")
+class Config(QuantizationConfig):
+    """A folder's quantization_config."""
+
+    def __init__(self, config: LutqConfig):
+        super().__init__()
+        self.config = config
+
+    def get_name(self) -> str:
+        return "lutq"
+
+    def get_supported_act_dtypes(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16, torch.float32]
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        return 70
+
+    @staticmethod
+    def get_config_filenames() -> list[str]:
+        return []
+
+    @classmethod
+    def from_config(cls, config: dict) -> "Config":
+        return cls(LutqConfig(**config))
+
+    def get_quant_method(self, layer: torch.nn.Module, prefix: str):
+        parts = parts_of(self.config, prefix)
+        if isinstance(layer, LinearBase):
+            return Method(parts) if parts else UnquantizedLinearMethod()
+        moe = "MoE" in type(layer).__name__ and any(name.startswith(prefix + ".") for name in self.config.tensors)
+        if parts or moe:
+            raise ValueError(f"{prefix}: lutq_vllm.py opens linear layers alone, and this is a {type(layer).__name__}")
+        return None
+
+
 def register() -> None:
-    """The entry point."""
-    from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
-    from vllm.model_executor.layers.quantization import register_quantization_config
-    from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
-    from vllm.model_executor.parameter import ModelWeightParameter
-
-    class Method(LinearMethodBase):
-        def __init__(self, parts: list[dict]):
-            self.parts = parts
-
-        def create_weights(self, layer, input_size_per_partition, output_partition_sizes, input_size, output_size, params_dtype, **extra):
-            c, rows = self.parts[0], output_partition_sizes
-            size, groups, self.group = split(c, input_size_per_partition, input_size)
-            self.rows, self.kind = list(rows), c["scale_type"]
-            for name, width, dtype in ("codes", size, torch.uint8), ("scales", groups, SCALES.get(self.kind, torch.uint8)):
-                data = torch.empty(sum(rows), width, dtype=dtype)
-                # One scale a row is every GPU's where columns are divided; split refuses that.
-                layer.register_parameter(name, ModelWeightParameter(data=data, input_dim=1, output_dim=0, weight_loader=extra["weight_loader"]))
-            table = torch.nn.Parameter(torch.empty(len(rows), 1 << c["bits"], dtype=torch.float32), requires_grad=False)
-            table.weight_loader = load_table
-            layer.register_parameter("codebook", table)
-
-        def process_weights_after_loading(self, layer):
-            pass
-
-        def apply(self, layer, x, bias=None):
-            y = torch.ops.lutq.multiply_parts(x, layer.codes, layer.scales, layer.codebook, self.rows, self.group, self.kind)
-            return y if bias is None else y + bias
-
-    @register_quantization_config("lutq")
-    class Config(QuantizationConfig):
-        def __init__(self, config: LutqConfig):
-            super().__init__()
-            self.config = config
-
-        def get_name(self) -> str:
-            return "lutq"
-
-        def get_supported_act_dtypes(self) -> list[torch.dtype]:
-            return [torch.float16, torch.bfloat16, torch.float32]
-
-        @classmethod
-        def get_min_capability(cls) -> int:
-            return 70
-
-        @staticmethod
-        def get_config_filenames() -> list[str]:
-            return []
-
-        @classmethod
-        def from_config(cls, config: dict) -> "Config":
-            return cls(LutqConfig(**config))
-
-        def get_quant_method(self, layer: torch.nn.Module, prefix: str):
-            parts = parts_of(self.config, prefix)
-            if isinstance(layer, LinearBase):
-                return Method(parts) if parts else UnquantizedLinearMethod()
-            moe = "MoE" in type(layer).__name__ and any(name.startswith(prefix + ".") for name in self.config.tensors)
-            if parts or moe:
-                raise ValueError(f"{prefix}: lutq_vllm.py opens linear layers alone, and this is a {type(layer).__name__}")
-            return None
+    """The entry point, which vLLM may call more than once: what it is for is done when the module is imported."""
