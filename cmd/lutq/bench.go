@@ -40,7 +40,8 @@ type benchOptions struct {
 	kind, kernel     string
 	format           string
 	lookups          []string
-	sustain          time.Duration
+	sustain, limit   time.Duration
+	cache            size
 	roofline         string
 	force            bool
 	threads          int
@@ -87,7 +88,7 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 				return u.benchSummary(c.Context(), args, o)
 			}
 			if err := cobra.MaximumNArgs(1)(c, args); err != nil {
-				return err
+				return badArgs(c, err)
 			}
 			model := ""
 			if len(args) == 1 {
@@ -108,11 +109,13 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	o.addAct(f)
 	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAMES` of table lookups: replicated, integers, shuffle, copies1 to copies16 (default chosen)")
 	f.DurationVar(&o.sustain, "sustain", 0, "`TIME` to call each product for besides (default none)")
-	f.StringVar(&o.roofline, "roofline", "", "write products below the device's roofs to the folder `OUT` (default none)")
+	f.DurationVar(&o.limit, "limit", 0, "most `TIME` for the cpu's rows (default a minute each)")
+	f.Var(&o.cache, "cache", "`SIZE` of the last cache (default what the system tells)")
+	f.StringVar(&o.roofline, "roofline", "", "draw products below the device's roofs, in folder `OUT`")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")
-	f.StringVar(&o.blas, "blas", "", "time sgemm of the CBLAS library `LIB` beside it on the cpu, such as libopenblas.so.0 (default none)")
+	f.StringVar(&o.blas, "blas", "", "time the cpu's sgemm of `LIB` too, as libopenblas.so.0")
 	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check the quantized model while reading it")
 	f.BoolVar(&o.summary, "summary", false, "sum up MODELs beside dense weights")
@@ -162,14 +165,14 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 		if gpu {
 			device = "cuda"
 		}
-		if err := o.addLayers(&bo, model, device); err != nil {
+		if err := o.addLayers(ctx, &bo, model, device); err != nil {
 			return hintDiffers(err)
 		}
 	}
 	bar := u.startProgress("timing", 1, false)
-	done := int64(0)
+	done, all := int64(0), 0
 	bo.Done = func(r bench.Row, total int) {
-		done++
+		done, all = done+1, total
 		bar.resize(int64(total))
 		bar.set(done, fmt.Sprintf("%dx%d, %d bits, m %d", r.N, r.K, r.Bits, r.M))
 	}
@@ -189,10 +192,12 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	case o.sustain > 0:
 		err = usage("--sustain is for cuda")
 	default:
+		bo.Memory = availableMemory() // beside the layers
 		rows, err = bench.CPU(ctx, bo)
 	}
 	stop()
 	bar.finish()
+	err = u.timeUp(err, done, all)
 	if errors.Is(err, bench.ErrMismatch) {
 		return checkError{err}
 	}
@@ -218,6 +223,18 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	return nil
 }
 
+// timeUp tells of what was left out of a run whose time was up. It is an error where that is everything.
+func (u *ui) timeUp(err error, done int64, all int) error {
+	switch {
+	case !errors.Is(err, bench.ErrLimit):
+		return err
+	case done == 0:
+		return hintError{err, "--limit gives a run more time"}
+	}
+	u.skip("the time is up: %d of %d products are timed; --limit gives a run more", done, all)
+	return nil
+}
+
 // rooflineFolder says what --roofline may replace.
 func (o *benchOptions) rooflineFolder(model string) folder.Options {
 	fo := folder.Options{Force: o.force, Plan: "roofline"}
@@ -233,7 +250,7 @@ func (u *ui) roofline(ctx context.Context, model string, o benchOptions, gpu boo
 	if gpu {
 		roofs, err = bench.RoofsCUDA(ctx, o.dtype)
 	} else {
-		roofs, err = bench.RoofsCPU(ctx, o.threads)
+		roofs, err = bench.RoofsCPU(ctx, o.reading())
 	}
 	if err != nil {
 		return fmt.Errorf("--roofline: %w", err)
@@ -260,6 +277,11 @@ func (u *ui) roofline(ctx context.Context, model string, o benchOptions, gpu boo
 	return nil
 }
 
+// reading says how the rate of reading is measured.
+func (o *benchOptions) reading() bench.Options {
+	return bench.Options{Threads: o.threads, LastCache: int(o.cache), Memory: availableMemory()}
+}
+
 // check refuses flags that are no use together.
 func (o *benchOptions) check(model string) error {
 	if err := o.deviceFlags.check(); err != nil {
@@ -283,8 +305,12 @@ func (o *benchOptions) check(model string) error {
 		return usage("--lookup is for --kind lut: kernels of %s look up in one way", o.kind)
 	case o.sustain < 0:
 		return usage("--sustain %v: want a time above 0", o.sustain)
+	case o.limit < 0 || o.given("limit") && o.limit == 0:
+		return usage("--limit %v: want a time above 0", o.limit)
 	case o.device == "cuda" && o.blas != "":
 		return usage("--blas is for the cpu")
+	case o.device == "cuda" && (o.limit > 0 || o.cache > 0):
+		return usage("--limit and --cache are for the cpu")
 	case o.asJSON && o.given("format") && o.format != "json":
 		return usage("--json and --format %s do not go together", o.format)
 	case !o.selftest.on() && !o.decode.on && len(o.shapes) == 0 && model == "":
@@ -294,7 +320,7 @@ func (o *benchOptions) check(model string) error {
 	case o.selftest.on() && model != "":
 		return usage("--selftest takes no model: its data is random")
 	}
-	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup", "sustain", "roofline", "no-tune"} {
+	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup", "sustain", "limit", "cache", "roofline", "no-tune"} {
 		if o.selftest.on() && o.given(name) {
 			return usage("--selftest and --%s do not go together", name)
 		}
@@ -335,7 +361,7 @@ func hintDoctor(err error) error {
 
 // parse reads the lists among the flags.
 func (o *benchOptions) parse() (bench.Options, error) {
-	b := bench.Options{Kind: o.kind, Threads: o.threads, Seed: 1, BLAS: o.blas, Memory: availableMemory()}
+	b := bench.Options{Kind: o.kind, Threads: o.threads, Seed: 1, BLAS: o.blas, Limit: o.limit, LastCache: int(o.cache), Memory: availableMemory()}
 	for _, s := range o.shapes {
 		shape, err := bench.ParseShape(s)
 		if err != nil {
@@ -393,7 +419,7 @@ func (o *benchOptions) parseLookups() ([]cuda.Lookup, error) {
 
 // addLayers adds the layers of a container, as they are laid out for a device where they
 // are, or the shapes of a model.
-func (o *benchOptions) addLayers(b *bench.Options, path, device string) error {
+func (o *benchOptions) addLayers(ctx context.Context, b *bench.Options, path, device string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
@@ -423,7 +449,7 @@ func (o *benchOptions) addLayers(b *bench.Options, path, device string) error {
 		if err := o.tiles.unused(device); err != nil {
 			return err
 		}
-		b.Layers, err = bench.ReadLayers(m.Linears(), m.Reader(), laid)
+		b.Layers, err = bench.ReadLayers(ctx, m.Linears(), m.Reader(), laid)
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
@@ -641,7 +667,10 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 			}
 		}
 	}
-	return noteNoise(u.stdout, prefix, rows)
+	if err := noteNoise(u.stdout, prefix, rows); err != nil {
+		return err
+	}
+	return noteShort(u.stdout, prefix, rows)
 }
 
 // printSeconds prints what came of a product over and over.
@@ -720,6 +749,26 @@ func noteNoise(w io.Writer, prefix string, rows []bench.Row) error {
 		note += fmt.Sprintf(", and other work kept up to %.1f processors busy", others)
 	}
 	_, err := fmt.Fprintln(w, note)
+	return err
+}
+
+// noteShort tells which rows had less time than they take, and of copies of weights that had less memory.
+func noteShort(w io.Writer, prefix string, rows []bench.Row) error {
+	product := ""
+	for _, r := range rows {
+		name := strings.TrimSpace(fmt.Sprintf("%s %dx%d, %d bits, m %d", input.Name(r.Name), r.N, r.K, r.Bits, r.M))
+		if r.Repetitions == 0 || r.Repetitions >= bench.Repetitions || name == product {
+			continue
+		}
+		product = name
+		if _, err := fmt.Fprintf(w, "%s%s: %d of %d repetitions, for more of which there was no time\n", prefix, name, r.Repetitions, bench.Repetitions); err != nil {
+			return err
+		}
+	}
+	if !slices.ContainsFunc(rows, func(r bench.Row) bool { return r.ShortRing }) {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "%scopies of weights have a quarter of the memory that is free, less than eight times the last cache: what it keeps of them is read faster\n", prefix)
 	return err
 }
 

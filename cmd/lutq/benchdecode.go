@@ -61,7 +61,7 @@ func (d *decodeFlags) check(model string, given func(flag string) bool) error {
 		}
 		return nil
 	}
-	for _, name := range []string{"shapes", "m", "blas", "selftest"} {
+	for _, name := range []string{"shapes", "m", "blas", "limit", "selftest"} {
 		if given(name) {
 			return usage("--decode and --%s do not go together", name)
 		}
@@ -419,7 +419,7 @@ func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error
 	}
 	rep := &decodeReport{Model: filepath.Base(path), DType: dtype, Repeat: 3}
 	do.Repeat = rep.Repeat
-	readRate := func(context.Context) (float64, error) { return bench.ReadRate(ctx, o.threads) }
+	readRate := func(ctx context.Context) (float64, error) { return bench.ReadRate(ctx, o.reading()) }
 	if cuda {
 		readRate = bench.ReadRateCUDA
 		gpu, err := driver.FirstGPU()
@@ -443,7 +443,9 @@ func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error
 		bar.set(done, item)
 	}
 	for _, m := range models {
-		err := u.timeModel(ctx, rep, m, device, cpu.Options{Threads: o.threads, Exact: o.decode.exact}, do, o.actFlag, step)
+		err := unlessDone(ctx, func() error {
+			return u.timeModel(ctx, rep, m, device, cpu.Options{Threads: o.threads, Exact: o.decode.exact}, do, o.actFlag, step)
+		})
 		if err != nil {
 			return hintDecode(err)
 		}

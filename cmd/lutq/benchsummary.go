@@ -59,7 +59,7 @@ func (u *ui) benchSummary(ctx context.Context, models []string, o benchOptions) 
 		}
 		for _, model := range models {
 			var of bench.Options
-			if err := o.addLayers(&of, model, device); err != nil {
+			if err := o.addLayers(ctx, &of, model, device); err != nil {
 				return hintDiffers(err)
 			}
 			if len(of.Layers) > 0 {
@@ -87,14 +87,15 @@ func (u *ui) benchSummary(ctx context.Context, models []string, o benchOptions) 
 func (u *ui) survey(ctx context.Context, o benchOptions, bo bench.Options, gpu bool) ([]bench.Row, error) {
 	bar := u.startProgress("timing", 1, false)
 	defer bar.finish()
-	done := int64(0)
+	done, all := int64(0), 0
 	bo.Done = func(r bench.Row, total int) {
-		done++
+		done, all = done+1, total
 		bar.resize(int64(total))
 		bar.set(done, fmt.Sprintf("%dx%d, groups of %s, m %d", r.N, r.K, o.group, r.M))
 	}
 	if !gpu {
-		return bench.CPU(ctx, bo)
+		rows, err := bench.CPU(ctx, bo)
+		return rows, u.timeUp(err, done, all)
 	}
 	return bench.Survey(ctx, bench.CUDAOptions{
 		Shapes: bo.Shapes, Bits: bo.Bits, Group: bo.Group, M: bo.M, DType: o.dtype, Seed: bo.Seed, Memory: bo.Memory, NoTune: o.noTune, Done: bo.Done,

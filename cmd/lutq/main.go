@@ -218,11 +218,16 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if check != nil {
 			if err := check(c, args); err != nil {
-				return hintError{usage("%s: %w", c.Name(), err), "usage: " + c.UseLine()}
+				return badArgs(c, err)
 			}
 		}
 		return checkLine(c, args)
 	}
+}
+
+// badArgs is the error of arguments that a command does not take.
+func badArgs(c *cobra.Command, err error) error {
+	return hintError{usage("%s: %w", c.Name(), err), "usage: " + c.UseLine()}
 }
 
 // version returns the version that the binary was built from.

@@ -92,7 +92,7 @@ func TestSpellings(t *testing.T) {
 		"verify":   "against quick json",
 		"tokenize": "text json",
 		"repack":   "target force json",
-		"bench":    "shapes bits group m dtype device act format selftest json decode tests batch against head-bits no-dense exact",
+		"bench":    "shapes bits group m dtype device act format selftest json limit cache decode tests batch against head-bits no-dense exact",
 		"eval-ppl": "text against protocol bos windows ctx device dtype act act-table json",
 		"doctor":   "json",
 		"lmma":     "shape zeros seed format json",

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -133,5 +136,21 @@ func TestKeepTelling(t *testing.T) {
 	stop()
 	if want := strings.Repeat("lutq: timing 25 % (tuning 8x8)\n", 3); log.String() != want {
 		t.Errorf("got %q, want %q", log.String(), want)
+	}
+}
+
+// TestUnlessDone: what blocks is left behind when the context ends.
+func TestUnlessDone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	block := make(chan bool)
+	defer close(block)
+	time.AfterFunc(time.Millisecond, cancel)
+	start := time.Now()
+	err := unlessDone(ctx, func() error { <-block; return nil })
+	if took := time.Since(start); !errors.Is(err, context.Canceled) || took > time.Second {
+		t.Errorf("got %v after %v", err, took)
+	}
+	if err := unlessDone(t.Context(), func() error { return io.EOF }); err != io.EOF {
+		t.Errorf("got %v", err)
 	}
 }

@@ -69,9 +69,11 @@ and "table err" is what these change. The cpu rounds alike and multiplies in
 float32: it is no faster, and tells what it costs.
 `
 
-const timingTopic = `Products on the cpu: weights rotate through a pool larger than the caches, so
-that they come from memory as in a model. Reading as many bytes and products by
-dense float32 weights are timed in turns with them, the best turn counting.
+const timingTopic = `Products on the cpu: weights rotate through copies of eight times the last cache
+(--cache), or a quarter of the memory that is free, so that they come from
+memory as in a model. Reading as many bytes and products by dense float32
+weights are timed in five turns with them, the best counting: fewer where a row
+would take more than its share of --limit, none when that is over; both is said.
 
 Products on cuda: kernels are compiled and tuned first, by shape and ranges of
 M, up to a minute for each, and kept in the cache folder; with --no-tune they
@@ -96,9 +98,8 @@ lut24 two of every four columns are kept (lutq help sparse): dense on the cpu.
 --selftest runs every pair of what kernels are compiled for, =all all, =3/4 a
 share, =sources each source. --summary times all shapes of MODELs, 2 to 5 bits.
 
-On a cpu with AVX2 but not AVX-512 there are two kernels: lut-avx2 in float32
-and fixed-avx2 in fixed point, with which models read prompts and write tokens
-unless --exact is given.
+With AVX2 but not AVX-512 there are two kernels, lut-avx2 in float32 and
+fixed-avx2 in fixed point, of which models use the latter unless by --exact.
 
 --roofline OUT also measures what the device reads at most, and multiplies by
 dense weights (in 16 bits by cuBLAS, on the cpu by the float32 kernel), and sets
@@ -129,9 +130,8 @@ Where no --tests are named they are pp512 and tg128, for one text, and on cuda
 pp512, pp2048, tg128 and tg128@d4096, for 1, 4, 16 and 64.
 
 Beside them stands the same model with dense weights: --against names those of a
-quantized MODEL's original, else they are random and have 16 bits. One model is
-in memory at a time. What is too long for a model or too large for the memory is
-told in a line and left out.
+quantized MODEL's original, else they are random and have 16 bits. What is too
+long for a model or too large for the memory is told in a line and left out.
 
 "MB/token" is the least that is read for a token: the weights once a step, and
 the keys and values that the token sees. All texts take a step together, on the

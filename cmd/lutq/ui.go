@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/lutq/lutq/formats/input"
 )
@@ -51,6 +52,25 @@ func (u *untilDone) Read(p []byte) (int, error) {
 		return copy(p, r.data), r.err
 	case <-u.ctx.Done():
 		return 0, u.ctx.Err()
+	}
+}
+
+// unlessDone does f, and returns soon after the context ends even where a step of f takes long: that is left to itself, so
+// that f must write nothing that lasts.
+func unlessDone(ctx context.Context, f func() error) error {
+	const grace = 200 * time.Millisecond
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(grace):
+		return ctx.Err()
 	}
 }
 

@@ -345,8 +345,8 @@ func TestFullOutput(t *testing.T) {
 		{"dse", "--format", "svg"},
 		{"repack", out, filepath.Join(t.TempDir(), "tiles")},
 		{"eval-ppl", tiny, "--text", "../../calib/testdata/harbour.txt", "--ctx", "64", "--windows", "1", "--device", "cpu"},
-		{"bench", "--device", "cpu", "--shapes", "16x32", "--m", "1", "--format", "md", "--quiet"},
-		{"bench", tiny, "--decode", "--device", "cpu", "--tests", "tg2", "--quiet"},
+		{"bench", "--device", "cpu", "--shapes", "16x32", "--m", "1", "--format", "md", "--quiet", "--cache", "1MB"},
+		{"bench", tiny, "--decode", "--device", "cpu", "--tests", "tg2", "--quiet", "--cache", "1MB"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			var stderr bytes.Buffer

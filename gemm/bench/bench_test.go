@@ -165,7 +165,12 @@ func TestMismatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	b := bench{Options: quick(Options{}), engine: e, rand: r}
+	o := quick(Options{M: []int{3}, Layers: []Layer{{Matrix: m}}})
+	p, err := o.plan(e.Fixes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := bench{Options: o, engine: e, rand: r, plan: p}
 	f, err := formOf(m)
 	if err != nil {
 		t.Fatal(err)
@@ -174,11 +179,11 @@ func TestMismatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dense, _, err := b.densePool(m, "F32")
+	dense, _, err := b.densePool(context.Background(), m, "F32")
 	if err != nil {
 		t.Fatal(err)
 	}
-	half, _, err := b.densePool(m, "F16")
+	half, _, err := b.densePool(context.Background(), m, "F16")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +198,7 @@ func TestMismatch(t *testing.T) {
 		c := *panels
 		c.Panels, c.Scales = slices.Clone(panels.Panels), slices.Clone(panels.Scales)
 		spoil.do(&c)
-		packed, fixed, pool, err := b.packedPool(&c)
+		packed, fixed, pool, err := b.packedPool(context.Background(), &c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,13 +255,13 @@ func TestParse(t *testing.T) {
 }
 
 func TestReadRate(t *testing.T) {
-	rate, err := ReadRate(context.Background(), 1)
+	rate, err := ReadRate(context.Background(), Options{Threads: 1, LastCache: 1 << 20})
 	if err != nil || rate < 1e7 || rate > 1e13 {
 		t.Errorf("got %g bytes a second, %v", rate, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := ReadRate(ctx, 1); !errors.Is(err, context.Canceled) {
+	if _, err := ReadRate(ctx, Options{Threads: 1, LastCache: 1 << 20}); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: got error %v", err)
 	}
 }

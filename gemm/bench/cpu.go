@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,10 +19,8 @@ import (
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/ref"
-	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
-	"github.com/lutq/lutq/repack"
 )
 
 // ErrMismatch is in the chain of the error of a kernel whose results are not
@@ -95,15 +95,27 @@ type Options struct {
 	// on the dequantized matrix; "" times none.
 	BLAS string
 
-	// PoolBytes is the least size of the pool that weights rotate through:
-	// eight times the last cache, and a little.
+	// LastCache is the size of the last level of cache in bytes: as the system
+	// says.
+	LastCache int
+
+	// PoolBytes is the least size of each ring of copies that weights rotate
+	// through: eight times LastCache, and a little. Where Memory is short it is
+	// less, see [Row].ShortRing.
 	PoolBytes int
 
 	// Time is the least time to spend on each of the four measurements of a
 	// row: 300 ms.
 	Time time.Duration
 
-	// Memory is the most memory of the host to take in bytes; 0 is no limit.
+	// Limit is the most time for all rows, with what prepares them: a minute
+	// for each. A row that would take longer than its share of what is left is
+	// repeated less often, see [Row].Repetitions.
+	Limit time.Duration
+
+	// Memory is the host's memory that is free, in bytes; 0: not known. More is
+	// not taken, and by rings no more than a quarter of it in all, but for one
+	// copy of each.
 	Memory int64
 
 	// Done is called after each matrix and M, if not nil, with the number of
@@ -111,11 +123,19 @@ type Options struct {
 	Done func(row Row, total int)
 }
 
-// turns is the number of times that each measurement takes its turn.
-const turns = 5
+// Repetitions is the number of turns that each measurement takes on the CPU.
+const Repetitions = 5
+
+// rowLimit is the time that a row has where no limit is given.
+const rowLimit = time.Minute
+
+// ErrLimit is in the chain of the error of a run whose time was up before all was measured.
+var ErrLimit = errors.New("the time is up")
 
 // CPU measures products on the CPU, in the order layers, shapes; width; M.
-// It fails with [ErrMismatch] at the first result that is wrong.
+// It fails with [ErrMismatch] at the first result that is wrong, and with
+// [ErrLimit] and the rows that were measured when its time is up. It returns
+// soon after ctx ends: a single step that takes long is left to end by itself.
 func CPU(ctx context.Context, o Options) ([]Row, error) {
 	if len(o.Bits) == 0 {
 		o.Bits = []int{2, 3, 4, 5}
@@ -127,10 +147,14 @@ func CPU(ctx context.Context, o Options) ([]Row, error) {
 		o.M = []int{1}
 	}
 	if o.PoolBytes == 0 {
-		o.PoolBytes = 8*lastCache() + 1<<20
+		o.PoolBytes = o.pastCaches()
 	}
 	if o.Time == 0 {
 		o.Time = 300 * time.Millisecond
+	}
+	total := len(o.M) * (len(o.Layers) + len(o.Shapes)*len(o.Bits))
+	if o.Limit == 0 {
+		o.Limit = time.Duration(total) * rowLimit
 	}
 	if err := o.check(); err != nil {
 		return nil, err
@@ -139,33 +163,82 @@ func CPU(ctx context.Context, o Options) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer e.Close()
-
-	blas, err := o.openBLAS(e)
+	b := bench{Options: o, engine: e, rand: rand.New(rand.NewPCG(o.Seed, 0)), end: time.Now().Add(o.Limit), left: total}
+	if b.plan, err = o.plan(e.Fixes()); err == nil {
+		b.blas, err = o.openBLAS(e)
+	}
 	if err != nil {
+		e.Close()
 		return nil, err
 	}
-	b := bench{Options: o, engine: e, blas: blas, rand: rand.New(rand.NewPCG(o.Seed, 0))}
-	total := len(o.M) * (len(o.Layers) + len(o.Shapes)*len(o.Bits))
+
+	ctx, cancel := context.WithDeadlineCause(ctx, b.end, ErrLimit)
+	defer cancel()
 	var rows []Row
-	measure := func(l Layer) error {
-		got, err := b.matrix(ctx, l, total)
-		rows = append(rows, got...)
-		return err
-	}
-	for _, l := range o.Layers {
-		if err := measure(l); err != nil {
-			return nil, fmt.Errorf("%s: %w", l.Name, err)
+	err = inParts(ctx, func(done func([]Row) error) error {
+		defer e.Close()
+		// The next run's memory is not to come beside what was this one's.
+		defer debug.FreeOSMemory()
+		return b.run(ctx, done)
+	}, func(of []Row) {
+		rows = append(rows, of...)
+		if o.Done != nil {
+			o.Done(of[0], total)
+		}
+	})
+	return rows, err
+}
+
+// run measures everything and hands over the rows of each product.
+func (b *bench) run(ctx context.Context, done func([]Row) error) error {
+	defer func() { b.rings = rings{} }()
+	for _, l := range b.Layers {
+		if err := b.matrix(ctx, l, done); err != nil {
+			return fmt.Errorf("%s: %w", l.Name, err)
 		}
 	}
-	for _, s := range o.Shapes {
-		for _, bits := range o.Bits {
-			if err := measure(Layer{Matrix: o.random(b.rand, s, bits)}); err != nil {
-				return nil, fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
+	for _, s := range b.Shapes {
+		for _, bits := range b.Bits {
+			runtime.GC() // what was made for the last matrix
+			if err := b.matrix(ctx, Layer{Matrix: b.random(b.rand, s, bits)}, done); err != nil {
+				return fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
 			}
 		}
 	}
-	return rows, nil
+	return nil
+}
+
+// grace is how long work may go on after its context has ended.
+const grace = 200 * time.Millisecond
+
+// inParts does work that hands over its result in parts, each of which take gets. It returns soon after the context
+// ends, whatever the work is at: of that it gets nothing more, and it should end where it next looks at the context.
+func inParts[T any](ctx context.Context, work func(done func(T) error) error, take func(T)) error {
+	parts, ended := make(chan T), make(chan error, 1)
+	go func() {
+		ended <- work(func(part T) error {
+			select {
+			case parts <- part:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+	}()
+	over := ctx.Done()
+	var late <-chan time.Time
+	for {
+		select {
+		case part := <-parts:
+			take(part)
+		case err := <-ended:
+			return err
+		case <-over:
+			over, late = nil, time.After(grace)
+		case <-late:
+			return context.Cause(ctx)
+		}
+	}
 }
 
 func (o *Options) check() error {
@@ -192,29 +265,10 @@ func (o *Options) check() error {
 			return fmt.Errorf("%d rows of activations: want at least 1", m)
 		}
 	}
-	if o.Group < 0 || o.PoolBytes < 0 || o.Time < 0 {
-		return errors.New("group, pool size and time must not be negative")
-	}
-	for _, s := range o.Shapes {
-		for _, m := range o.M {
-			if need := o.bytes(s, m); o.Memory > 0 && need > float64(o.Memory) {
-				return fmt.Errorf("%d×%d, m %d: needs about %.3g GB of memory: %.3g GB are available", s.N, s.K, m, need/1e9, float64(o.Memory)/1e9)
-			}
-		}
+	if o.Group < 0 || o.PoolBytes < 0 || o.LastCache < 0 || o.Time < 0 || o.Limit < 0 {
+		return errors.New("group, sizes of pool and cache, time and limit must not be negative")
 	}
 	return nil
-}
-
-// bytes estimates the host's memory that measuring m rows on a shape takes: X
-// and Y with what they are packed into, the matrix in float32, and two copies of
-// it in each type that is measured, or as many as fill the pool.
-func (o *Options) bytes(s Shape, m int) float64 {
-	n, k := float64(s.N), float64(s.K)
-	copies := 0.0
-	for _, width := range []float64{1, 1, 2, 4} { // codes twice: also in fixed point
-		copies += max(2*width*n*k, float64(o.PoolBytes)+width*n*k)
-	}
-	return 12*float64(m)*(n+k) + 5*n*k + copies
 }
 
 // bench is a run of [CPU].
@@ -223,6 +277,10 @@ type bench struct {
 	engine *cpu.Engine
 	blas   sgemm // nil: none
 	rand   *rand.Rand
+	plan   plan
+	rings  rings
+	end    time.Time // of the time for all rows
+	left   int       // of them
 }
 
 // random returns a matrix of a shape with weights of a layer.
@@ -234,146 +292,47 @@ func (o *Options) random(r *rand.Rand, s Shape, bits int) weight.Matrix {
 }
 
 // matrix measures one matrix at every M: by its kind's kernels, or by dense weights where there are none.
-func (b *bench) matrix(ctx context.Context, l Layer, total int) ([]Row, error) {
+func (b *bench) matrix(ctx context.Context, l Layer, done func([]Row) error) error {
 	f, err := formOf(l.Matrix)
 	if err == nil {
 		err = l.Matrix.Validate()
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s := subject{Matrix: l.Matrix, form: f}
-	var w pools
-	if w.f32, w.f32Bytes, err = b.densePool(l.Matrix, "F32"); err != nil {
-		return nil, err
-	}
-	if w.f16, _, err = b.densePool(l.Matrix, "F16"); err != nil {
-		return nil, err
-	}
-	switch m := l.Matrix.(type) {
-	case *lut.Matrix:
-		panels, ok := l.Layout.(*repack.CPUPanels)
-		if !ok {
-			if panels, err = repack.CPU(m); err != nil {
-				return nil, err
-			}
-		}
-		s.kernel = "lut-"
-		w.packed, w.fixed, w.bytes, err = b.packedPool(panels)
-	case *bcq.Matrix:
-		s.kernel = "planes-"
-		w.packed, w.bytes, err = b.planesPool(m)
-	default: // as in models
-		s.kernel = "dense-"
-		w.packed, w.bytes = w.f32, w.f32Bytes
-	}
+	w, err := b.pools(ctx, &s, l)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return b.subject(ctx, s, w, l.Name, total)
-}
-
-// subject measures a matrix at every M, of which w has copies.
-func (b *bench) subject(ctx context.Context, s subject, w pools, name string, total int) (rows []Row, err error) {
 	for _, batch := range b.M {
-		timed, err := b.row(ctx, s, w, batch)
+		rows, err := b.row(ctx, s, w, batch)
 		if err != nil {
-			return nil, fmt.Errorf("m %d: %w", batch, err)
+			return fmt.Errorf("m %d: %w", batch, err)
 		}
-		for i := range timed {
-			timed[i].Name = name
+		for i := range rows {
+			rows[i].Name = l.Name
 		}
-		rows = append(rows, timed...)
-		if b.Done != nil {
-			b.Done(timed[0], total)
+		if err := done(rows); err != nil {
+			return err
 		}
+		b.left--
 	}
-	return rows, nil
-}
-
-// maxCopies is the most copies of a matrix in a pool. What is smaller than the pool's share of so
-// many, some 16 KB, is read from the caches: to time a call of a microsecond from memory would take
-// longer to prepare than to measure.
-const maxCopies = 1 << 14
-
-// copies returns how many matrices of so many bytes make a pool, two at least.
-func (o *Options) copies(size int) int {
-	return min(max(2, (o.PoolBytes+size-1)/size), maxCopies)
-}
-
-// packedPool returns copies of p that lie one after another in memory, and
-// that memory cut into their parts; and the same in fixed point where products
-// can be.
-func (b *bench) packedPool(p *repack.CPUPanels) (weights, fixed []cpu.Weights, pool [][]byte, err error) {
-	codes, size := len(p.Panels), len(p.Panels)+len(p.Scales)
-	n := b.copies(size)
-	all := make([]byte, n*size)
-	for i := range n {
-		part := all[i*size:][:size:size]
-		c := *p
-		c.Panels, c.Scales = part[:codes:codes], part[codes:]
-		copy(c.Panels, p.Panels)
-		copy(c.Scales, p.Scales)
-		w, err := cpu.NewLUT(&c)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		weights = append(weights, w)
-		pool = append(pool, part)
-		if !b.engine.Fixes() {
-			continue
-		}
-		if w, err = cpu.NewLUT(&c); err != nil {
-			return nil, nil, nil, err
-		}
-		if w.Fix() {
-			fixed = append(fixed, w)
-		}
-	}
-	return weights, fixed, pool, nil
-}
-
-// pools are the copies of a matrix that the measurements rotate through.
-type pools struct {
-	packed   []cpu.Weights
-	fixed    []cpu.Weights // none: not in fixed point
-	bytes    [][]byte      // of packed
-	f32, f16 []cpu.Weights
-	f32Bytes [][]byte // of f32
-}
-
-// densePool returns copies of the dequantized matrix in the given type, and their
-// memory.
-func (b *bench) densePool(m weight.Matrix, dtype string) (weights []cpu.Weights, pool [][]byte, err error) {
-	rows, k := m.Shape()
-	size, encode := 4*rows*k, num.EncodeF32
-	if dtype == "F16" {
-		size, encode = 2*rows*k, num.EncodeF16
-	}
-	one := make([]byte, size)
-	encode(one, weight.Dequantize(m))
-	n := b.copies(size)
-	all := make([]byte, n*size)
-	for i := range n {
-		part := all[i*size:][:size:size]
-		copy(part, one)
-		w, err := cpu.NewDense(rows, k, dtype, part)
-		if err != nil {
-			return nil, nil, err
-		}
-		weights = append(weights, w)
-		pool = append(pool, part)
-	}
-	return weights, pool, nil
+	return nil
 }
 
 // row measures one matrix at one M, with each kernel there is.
 func (b *bench) row(ctx context.Context, m subject, w pools, batch int) ([]Row, error) {
-	x := make([]float32, batch*m.k)
+	start := time.Now()
+	share := b.end.Sub(start) / time.Duration(max(b.left, 1))
+	x := floats(&b.rings.x, b.plan.x, batch*m.k)
 	for i := range x {
+		if i%m.k == 0 && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		x[i] = float32(b.rand.NormFloat64())
 	}
-	y := make([]float32, batch*m.n)
+	y := floats(&b.rings.y, b.plan.y, batch*m.n)
 	multiply := func(w []cpu.Weights) *series {
 		return &series{call: func(i int) { b.engine.MatMul(y, x, batch, w[i%len(w)]) }}
 	}
@@ -391,15 +350,22 @@ func (b *bench) row(ctx context.Context, m subject, w pools, batch int) ([]Row, 
 		all = append(all, rounded)
 	}
 	if b.blas != nil {
-		blas = b.blas.times(make([]float32, len(y)), x, batch, m.n, m.k, w.f32Bytes)
+		blas = b.blas.times(floats(&b.rings.blasY, b.plan.y/2, len(y)), x, batch, m.n, m.k, w.f32Bytes)
 		all = append(all, blas)
 	}
 	before, known := cpuTimeNow()
-	for range turns {
+	repetitions := 0
+	for repetitions < Repetitions {
 		for _, s := range all {
-			if err := s.turn(ctx, b.Time/turns); err != nil {
+			if err := s.turn(ctx, b.Time/Repetitions); err != nil {
 				return nil, err
 			}
+		}
+		repetitions++
+		// One more, and the calls whose results are checked, are to end in time.
+		each := time.Since(start) / time.Duration(repetitions)
+		if time.Since(start)+2*each > share {
+			break
 		}
 	}
 	var otherCPUs float64
@@ -413,6 +379,9 @@ func (b *bench) row(ctx context.Context, m subject, w pools, batch int) ([]Row, 
 		w     cpu.Weights
 		round func(row []float32)
 	}{{w.packed[len(w.packed)-1], asIs}, {w.f32[len(w.f32)-1], asIs}, {w.f16[len(w.f16)-1], roundF16}} {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		poison(y)
 		b.engine.MatMul(y, x, batch, check.w)
 		// max keeps a NaN.
@@ -435,6 +404,7 @@ func (b *bench) row(ctx context.Context, m subject, w pools, batch int) ([]Row, 
 		RelErr: worst, Bytes: bytes,
 		GBPerS: float64(bytes) / us / 1e3, ReadGBPerS: float64(bytes) / readUs / 1e3,
 		GFLOPPerS: flops / us / 1e3, DenseGFLOPS: flops / denseUs / 1e3,
+		Repetitions: repetitions, Ring: len(w.packed), ShortRing: b.plan.short && len(w.packed) < maxCopies,
 	}
 	row.setNoise(otherCPUs, product.us, probe.us, plain.us, half.us)
 	if blas != nil {
@@ -475,8 +445,9 @@ func roundF16(row []float32) {
 func (b *bench) sampledError(y, x []float32, m subject, batch int, round func(row []float32)) float64 {
 	row := make([]float32, m.k)
 	batches := conform.Sample(b.rand, batch, 16)
-	var got, want []float64
-	for _, n := range conform.Sample(b.rand, m.n, 256) {
+	columns := conform.Sample(b.rand, m.n, 256)
+	got, want := make([]float64, 0, len(columns)*len(batches)), make([]float64, 0, len(columns)*len(batches))
+	for _, n := range columns {
 		m.Row(row, n)
 		round(row)
 		for _, i := range batches {
@@ -499,8 +470,8 @@ type series struct {
 func (s *series) turn(ctx context.Context, d time.Duration) error {
 	start, calls := time.Now(), 0
 	for calls == 0 || time.Since(start) < d {
-		if err := ctx.Err(); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		s.call(s.next)
 		s.next++

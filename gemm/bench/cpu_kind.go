@@ -30,30 +30,6 @@ const (
 	tabledError  = .02
 )
 
-// planesPool returns copies of binary codes that lie one after another in memory, and that memory cut into their parts.
-func (b *bench) planesPool(m *bcq.Matrix) (weights []cpu.Weights, pool [][]byte, err error) {
-	panels, err := repack.Planes(m)
-	if err != nil {
-		return nil, nil, err
-	}
-	codes, size := len(panels.Planes), int(panels.Bytes())
-	n := b.copies(size)
-	all := make([]byte, n*size)
-	for i := range n {
-		part := all[i*size:][:size:size]
-		c := *panels
-		c.Planes, c.Factors = part[:codes:codes], part[codes:]
-		copy(c.Planes, panels.Planes)
-		copy(c.Factors, panels.Factors)
-		copied, err := cpu.NewPlanes(&c)
-		if err != nil {
-			return nil, nil, err
-		}
-		weights, pool = append(weights, copied), append(pool, part)
-	}
-	return weights, pool, nil
-}
-
 // tabled returns the product of x by binary codes through tables in 8 bits, which are there.
 func (b *bench) tabled(y, x []float32, batch, k int, w []cpu.Weights) func(i int) {
 	by := through(b.engine, y, x, batch, k)

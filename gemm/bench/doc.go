@@ -3,9 +3,10 @@
 //
 // # How a product is timed on the CPU
 //
-// Weights rotate through a pool of copies larger than eight times the last
+// Weights rotate through a ring of copies larger than eight times the last
 // cache, so that every call finds them in memory, as a model's forward pass
-// does; those of a matrix of a few kilobytes stay in the caches. Four things are timed over pools of that size, in turns within one run:
+// does; those of a matrix of a few kilobytes stay in the caches, and a part of the others does where all
+// rings would take more than a quarter of the memory that is free. Four things are timed over rings of that size, in turns within one run:
 // the quantized product, the plain reading of as many bytes as its weights take
 // ([cpu.Engine.ReadOnly]), and the products with the same weights in float32
 // and in float16. The best turn of each counts; a row is marked noisy where turns

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 
@@ -27,12 +28,15 @@ type Layouts interface {
 
 // ReadLayers reads layers by their names; those that are laid out, in laid unless it is nil,
 // from there.
-func ReadLayers(names []string, r Reader, laid Layouts) ([]Layer, error) {
+func ReadLayers(ctx context.Context, names []string, r Reader, laid Layouts) ([]Layer, error) {
 	layers := make([]Layer, len(names))
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, name := range names {
 		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			l := Layer{Name: name}
 			var err error
 			if laid != nil {
@@ -52,6 +56,9 @@ func ReadLayers(names []string, r Reader, laid Layouts) ([]Layer, error) {
 		})
 	}
 	err := group.Wait()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	// Damage also explains values that make no sense.
 	if err := r.Wait(); err != nil {
 		return nil, err

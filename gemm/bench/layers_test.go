@@ -44,7 +44,7 @@ func TestReadLayers(t *testing.T) {
 		t.Fatal(err)
 	}
 	model := fakeModel{layers: map[string]weight.Matrix{"read": read, "codes": codes, "other": otherKind{read}}}
-	layers, err := ReadLayers([]string{"read", "laid"}, model, fakeLayouts{"laid": layout})
+	layers, err := ReadLayers(t.Context(), []string{"read", "laid"}, model, fakeLayouts{"laid": layout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,17 +54,17 @@ func TestReadLayers(t *testing.T) {
 	if l := layers[1]; l.Name != "laid" || l.Layout != layout || l.Matrix.(*lut.Matrix).N != laid.N {
 		t.Errorf("a layer that is laid out came as %+v", l)
 	}
-	if layers, err := ReadLayers([]string{"read"}, model, nil); err != nil || layers[0].Matrix != read {
+	if layers, err := ReadLayers(t.Context(), []string{"read"}, model, nil); err != nil || layers[0].Matrix != read {
 		t.Errorf("without layouts: %+v, %v", layers, err)
 	}
-	if layers, err := ReadLayers([]string{"codes"}, model, nil); err != nil || layers[0].Matrix != codes {
+	if layers, err := ReadLayers(t.Context(), []string{"codes"}, model, nil); err != nil || layers[0].Matrix != codes {
 		t.Errorf("binary codes: %+v, %v", layers, err)
 	}
-	if _, err := ReadLayers([]string{"other"}, model, nil); err == nil || err.Error() != "other: there is no kernel to time for weights of kind other" {
+	if _, err := ReadLayers(t.Context(), []string{"other"}, model, nil); err == nil || err.Error() != "other: there is no kernel to time for weights of kind other" {
 		t.Errorf("a kind without kernels: got error %v", err)
 	}
 	model.damage = errors.New("damage")
-	if _, err := ReadLayers([]string{"read"}, model, nil); !errors.Is(err, model.damage) {
+	if _, err := ReadLayers(t.Context(), []string{"read"}, model, nil); !errors.Is(err, model.damage) {
 		t.Errorf("got error %v, want what explains it", err)
 	}
 }

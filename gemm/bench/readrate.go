@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
+	"time"
 
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda"
@@ -12,25 +14,38 @@ import (
 	"github.com/lutq/lutq/repack"
 )
 
-// ReadRate returns how many bytes a second the processors read from memory, of a pool larger than the caches and
-// by so many threads, 0 for all: the best of some turns.
-func ReadRate(ctx context.Context, threads int) (float64, error) {
-	e, err := cpu.New(cpu.Options{Threads: threads})
+// ReadRate returns how many bytes a second the processors read from memory: the best of some turns. Of the options it looks at
+// Threads and at what bounds the size of a ring, which is read.
+func ReadRate(ctx context.Context, o Options) (float64, error) {
+	e, err := cpu.New(cpu.Options{Threads: o.Threads})
 	if err != nil {
 		return 0, err
 	}
 	defer e.Close()
-	pool := make([]byte, 8*lastCache()+1<<20)
+	size := o.pastCaches()
+	if o.Memory > 0 {
+		size = min(size, max(int(o.Memory/memoryPart), 1))
+	}
+	pool := make([]byte, size)
 	for i := 0; i < len(pool); i += 4096 {
+		if i%(1<<20) == 0 && ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
 		pool[i] = 1 // pages that nothing was written to are one page of zeros
 	}
-	read := &series{call: func(int) { e.ReadOnly(pool) }}
-	for range turns {
-		if err := read.turn(ctx, 0); err != nil {
-			return 0, err
+	const piece = 256 << 20 // that takes less than a second to read
+	var best float64
+	for range Repetitions {
+		start := time.Now()
+		for part := range slices.Chunk(pool, piece) {
+			if err := ctx.Err(); err != nil {
+				return 0, err
+			}
+			e.ReadOnly(part)
 		}
+		best = max(best, float64(size)/time.Since(start).Seconds())
 	}
-	return float64(len(pool)) / read.best() * 1e6, nil
+	return best, nil
 }
 
 // readShape is that of the matrix by which a GPU's rate is found: large, so that what a launch takes counts little.

@@ -38,14 +38,14 @@ func (r *Roofs) At(intensity float64) float64 {
 	return min(read, r.FLOPPerS)
 }
 
-// RoofsCPU measures the roofs of the processors with so many threads, 0 for all: a pool larger than the caches is read,
+// RoofsCPU measures the roofs of the processors: memory is read as [ReadRate] does,
 // and many rows of X are multiplied in float32 by a matrix that the caches hold.
-func RoofsCPU(ctx context.Context, threads int) (*Roofs, error) {
-	rate, err := ReadRate(ctx, threads)
+func RoofsCPU(ctx context.Context, o Options) (*Roofs, error) {
+	rate, err := ReadRate(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	e, err := cpu.New(cpu.Options{Threads: threads})
+	e, err := cpu.New(cpu.Options{Threads: o.Threads})
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func RoofsCPU(ctx context.Context, threads int) (*Roofs, error) {
 		return nil, err
 	}
 	product := &series{call: func(int) { e.MatMul(y, x, rows, w) }}
-	for range turns {
+	for range Repetitions {
 		if err := product.turn(ctx, 50*time.Millisecond); err != nil {
 			return nil, err
 		}

@@ -129,7 +129,7 @@ func TestRooflineRaised(t *testing.T) {
 }
 
 func TestRoofsCPU(t *testing.T) {
-	r, err := RoofsCPU(context.Background(), 1)
+	r, err := RoofsCPU(context.Background(), Options{Threads: 1, LastCache: 1 << 20})
 	if err != nil || r.BytesPerS < 1e7 || r.BytesPerS > 1e13 || r.FLOPPerS < 1e8 || r.FLOPPerS > 1e13 || !strings.Contains(r.Device, "threads: 1") {
 		t.Errorf("got %+v, %v", r, err)
 	}

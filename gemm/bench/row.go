@@ -68,17 +68,23 @@ type Row struct {
 	GFLOPPerS   float64 `json:"gflop_per_s"`
 	DenseGFLOPS float64 `json:"dense_gflop_per_s"`
 
+	// Repetitions is how often each was timed on the CPU: [Repetitions] times, or less where there was no time for more.
+	// ShortRing is set there where too little memory was free for as many copies of the weights as the caches do not hold.
+	Repetitions int  `json:"repetitions,omitempty"`
+	ShortRing   bool `json:"short_ring,omitempty"`
+
 	// Seconds of the product over and over, where that was asked for.
 	Seconds []cuda.Second `json:"seconds,omitempty"`
 
+	// Ring is the number of copies that the weights rotated through.
+	Ring int `json:"ring,omitempty"`
+
 	// What only a GPU's rows have: its name, the names of the layers that a row
-	// stands for where they are several, the number of copies that the weights
-	// rotated through, the largest error of an element in
+	// stands for where they are several, the largest error of an element in
 	// terms of the results' root mean square, and the relative error of the
 	// results that rounding the table to DType makes, which RelErr leaves out.
 	GPU         string   `json:"gpu,omitempty"`
 	Layers      []string `json:"layers,omitempty"`
-	Ring        int      `json:"ring,omitempty"`
 	MaxErr      float64  `json:"max_err,omitempty"`
 	TableRelErr float64  `json:"table_rel_err,omitempty"`
 
