@@ -43,7 +43,7 @@ type File struct {
 	Tensors []*Raw   // by part and offset
 
 	path   string
-	parts  []*os.File
+	parts  []*input.File
 	byName map[string]*Raw
 }
 
@@ -57,7 +57,7 @@ type Raw struct {
 
 	elements, size int64
 	offset         int64 // of the data, in the file
-	file           *os.File
+	file           *input.File
 	buffers        *sync.Pool // of *[chunk]byte
 }
 
@@ -88,9 +88,9 @@ func (f *File) open() error {
 		count, _ = strconv.Atoi(m[3]) // five digits
 		part = func(i int) string { return fmt.Sprintf("%s%s-%05d-of-%s.gguf", dir, m[1], i+1, m[3]) }
 	}
-	buffers := &sync.Pool{New: func() any { return new([chunk]byte) }}
+	buffers, pool := &sync.Pool{New: func() any { return new([chunk]byte) }}, input.NewPool()
 	for i := range count {
-		h, err := f.addPart(part(i), buffers)
+		h, err := f.addPart(part(i), buffers, pool)
 		if err != nil {
 			return err
 		}
@@ -125,18 +125,23 @@ func (m Metadata) split() (no, count int, err error) {
 }
 
 // addPart opens one file and adds its tensors.
-func (f *File) addPart(path string, buffers *sync.Pool) (*fileHeader, error) {
-	file, err := input.Open(path)
+func (f *File) addPart(path string, buffers *sync.Pool, pool *input.Pool) (*fileHeader, error) {
+	opened, err := input.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open GGUF file: %w", err)
+	}
+	file, err := pool.Add(opened, os.O_RDONLY)
 	if err != nil {
 		return nil, fmt.Errorf("open GGUF file: %w", err)
 	}
 	f.parts = append(f.parts, file)
-	info, err := file.Stat()
+	h, err := readHeader(file, file.Info().Size())
 	if err != nil {
-		return nil, fmt.Errorf("open GGUF file: %w", err)
-	}
-	h, err := readHeader(file, info.Size())
-	if err != nil {
+		head := make([]byte, input.HeadSize)
+		n, _ := file.ReadAt(head, 0)
+		if other := input.Placeholder(path, head[:n], true); other != nil {
+			return nil, other
+		}
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	for i := range h.tensors {

@@ -13,14 +13,14 @@
 // # The safetensors format
 //
 // A file is an unsigned 64-bit little-endian length n, n bytes of JSON and the
-// data. The JSON is one object that begins with "{" and may end in spaces. Its
+// data. The JSON is one object, with white space about it at most. Its
 // keys are tensor names; each value has exactly the keys dtype, shape (a list
 // of natural numbers, empty for a scalar) and data_offsets (begin and end,
 // relative to the end of the JSON). The key __metadata__ holds an object of
-// strings instead. Tensors are row-major and little-endian, and cover the data
-// without overlap or hole.
+// strings, or null, instead. Tensors are row-major and little-endian, and cover the data
+// without overlap or hole. Their offsets need not be multiples of their elements' sizes.
 //
-// This package is stricter than most readers: it refuses names or keys that
-// appear twice, invalid UTF-8, offsets that are no multiple of the element
-// size, and shapes whose product overflows even where a dimension is zero.
+// This package is stricter than most readers: it refuses keys that appear
+// twice, and names that do with different values, invalid UTF-8, and shapes
+// whose product overflows even where a dimension is zero.
 package hf

@@ -39,7 +39,7 @@ func (d DType) Bits() int {
 	return 0
 }
 
-// align returns what the offset of a tensor's data must be a multiple of.
+// align returns what the offset of a tensor's data is a multiple of where we write it.
 func (d DType) align() int64 { return int64(max(d.Bits()/8, 1)) }
 
 // sizeOf returns the number of elements of a tensor and the bytes they take.

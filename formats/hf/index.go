@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -19,8 +20,8 @@ type index struct {
 }
 
 // readIndex returns nil where there is no index.
-func readIndex(path string) (*index, error) {
-	text, err := input.ReadFile(path, input.Index)
+func readIndex(file string) (*index, error) {
+	text, err := input.ReadFile(file, input.Index)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -29,7 +30,7 @@ func readIndex(path string) (*index, error) {
 	}
 	x, err := parseIndex(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return x, nil
 }
@@ -101,8 +102,13 @@ func checkShardName(name string) error {
 	if err := checkLength(name); err != nil {
 		return err
 	}
-	if strings.ContainsAny(name, "/\\:\x00") || !filepath.IsLocal(name) || strings.HasPrefix(name, ".") {
-		return fmt.Errorf("shard name %q is not a plain file name", name)
+	if strings.ContainsAny(name, "\\:\x00") || !filepath.IsLocal(name) || path.Clean(name) != name {
+		return fmt.Errorf("shard name %q: want a file of the folder, or of one in it", name)
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if strings.HasPrefix(part, ".") {
+			return fmt.Errorf("shard name %q is hidden", name)
+		}
 	}
 	if !strings.HasSuffix(name, suffix) {
 		return fmt.Errorf("shard name %q does not end in %s", name, suffix)

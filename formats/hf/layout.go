@@ -94,8 +94,6 @@ func layOut(entries []Entry, maxData int64, metadata map[string]string) ([]shard
 
 func checkName(name string) error {
 	switch {
-	case name == "":
-		return errors.New("tensor without a name")
 	case name == metadataKey:
 		return fmt.Errorf("tensor cannot be named %s", metadataKey)
 	case !utf8.ValidString(name):

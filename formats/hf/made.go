@@ -16,8 +16,8 @@ import (
 
 // Made is a model in files of another kind, to make a [Checkpoint] of.
 type Made struct {
-	Path    string     // of the model, which opens it again
-	Files   []*os.File // that the tensors lie in, whose base names are the shards
+	Path    string        // of the model, which opens it again
+	Files   []*input.File // that the tensors lie in, whose base names are the shards
 	Tensors []MadeTensor
 
 	// Side makes the files that a model folder has beside its weights.
@@ -47,6 +47,9 @@ func Make(m Made) (*Checkpoint, error) {
 	c := &Checkpoint{
 		dir: m.Path, files: m.Files, made: make(map[string]func() ([]byte, error)), alsoStores: m.Stores,
 		stored: make(map[string]*Tensor, len(m.Tensors)), side: slices.Sorted(maps.Keys(m.Side)),
+	}
+	for _, f := range m.Files {
+		c.shards = append(c.shards, filepath.Base(f.Name()))
 	}
 	for name, make := range m.Side {
 		c.made[name] = sync.OnceValues(make)
@@ -93,11 +96,13 @@ func (c *Checkpoint) OpenFile(name string) (io.ReadCloser, error) {
 }
 
 // Stat describes a file of [Checkpoint.Shards].
-func (c *Checkpoint) Stat(shard string) (fs.FileInfo, error) {
-	for _, f := range c.files {
-		if filepath.Base(f.Name()) == shard {
-			return f.Stat()
-		}
+func (c *Checkpoint) Stat(shard string) (info fs.FileInfo, err error) {
+	if i := slices.Index(c.shards, shard); i >= 0 {
+		err := c.files[i].Do(func(f *os.File) error {
+			info, err = f.Stat()
+			return err
+		})
+		return info, err
 	}
 	return nil, fmt.Errorf("%s: no shard %s", c.dir, shard)
 }

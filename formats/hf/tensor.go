@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/num"
 )
 
@@ -22,11 +23,11 @@ type Tensor struct {
 	Name  string
 	DType DType
 	Shape []int  // row-major, empty for a scalar; not to be changed
-	Shard string // base name of the file
+	Shard string // name of the file, see [Checkpoint.Shards]
 
 	elements, size int64
 	offset         int64 // of the data, in the file
-	file           *os.File
+	file           *input.File
 	buffers        *sync.Pool // of *[chunk]byte
 	encoding       *Encoding
 	codec          Codec // that decodes the data; nil where it is as it is read
@@ -95,6 +96,9 @@ func (t *Tensor) ReadAt(p []byte, off int64) (int, error) {
 			err = end
 		}
 		return n, err
+	}
+	if t.file == nil { // see [NewTensor]
+		return 0, t.wrap(os.ErrInvalid)
 	}
 	n, err := t.file.ReadAt(p, t.offset+off)
 	switch {

@@ -51,9 +51,18 @@ type Writer struct {
 
 // outFile is a shard that is being written.
 type outFile struct {
-	*os.File
+	*input.File
 	name string // base name
 	kept bool   // left by an earlier Writer
+}
+
+// newOutFile takes over an open shard.
+func newOutFile(pool *input.Pool, f *os.File, name string, kept bool) (*outFile, error) {
+	x, err := pool.Add(f, os.O_RDWR)
+	if err != nil {
+		return nil, err
+	}
+	return &outFile{File: x, name: name, kept: kept}, nil
 }
 
 // place is where a tensor's data goes.
@@ -83,10 +92,11 @@ func NewWriter(dir string, entries []Entry, o WriterOptions) (*Writer, error) {
 	if err := checkTarget(dir, shards, o.Resume); err != nil {
 		return nil, err
 	}
+	pool := input.NewPool()
 	w := &Writer{dir: dir, places: make(map[string]*place, len(entries))}
 	for i := range shards {
 		s := &shards[i]
-		f, err := createShard(filepath.Join(dir, s.name), s, o.Resume)
+		f, err := createShard(pool, filepath.Join(dir, s.name), s, o.Resume)
 		if err != nil {
 			w.discard()
 			return nil, fmt.Errorf("create shard: %w", err)
@@ -135,9 +145,9 @@ func checkTarget(dir string, shards []shardLayout, resume bool) error {
 
 // createShard creates a file of its full size with its header, or with resume
 // opens one that is just that already.
-func createShard(path string, s *shardLayout, resume bool) (*outFile, error) {
+func createShard(pool *input.Pool, path string, s *shardLayout, resume bool) (*outFile, error) {
 	if resume {
-		f, err := reopenShard(path, s)
+		f, err := reopenShard(pool, path, s)
 		if f != nil || err != nil {
 			return f, err
 		}
@@ -160,11 +170,11 @@ func createShard(path string, s *shardLayout, resume bool) (*outFile, error) {
 		os.Remove(path)
 		return nil, err
 	}
-	return &outFile{File: f, name: s.name}, nil
+	return newOutFile(pool, f, s.name, false)
 }
 
 // reopenShard returns nil where the file is missing or another one.
-func reopenShard(path string, s *shardLayout) (*outFile, error) {
+func reopenShard(pool *input.Pool, path string, s *shardLayout) (*outFile, error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -187,7 +197,7 @@ func reopenShard(path string, s *shardLayout) (*outFile, error) {
 	if !bytes.Equal(header, s.header) {
 		return nil, f.Close()
 	}
-	return &outFile{File: f, name: s.name, kept: true}, nil
+	return newOutFile(pool, f, s.name, true)
 }
 
 // discard removes what an unfinished NewWriter created.
@@ -285,7 +295,7 @@ func (w *Writer) Commit() error {
 		}
 	}
 	for _, f := range w.files {
-		err := f.Sync()
+		err := f.Do((*os.File).Sync)
 		if err == nil {
 			err = f.Close()
 		}

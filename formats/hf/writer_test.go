@@ -21,6 +21,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nlpodyssey/safetensors"
 	"pgregory.net/rapid"
+
+	"github.com/lutq/lutq/formats/input"
 )
 
 // write writes data, in order of entries, and commits.
@@ -294,7 +296,6 @@ func TestNewWriterRefuses(t *testing.T) {
 	}{
 		{"nothing", nil, nil, WriterOptions{}, "no tensors to write"},
 		{"twice", nil, []Entry{a, a}, WriterOptions{}, `tensor "a" appears twice`},
-		{"no name", nil, []Entry{{"", U8, nil}}, WriterOptions{}, "tensor without a name"},
 		{"metadata as a name", nil, []Entry{{metadataKey, U8, nil}}, WriterOptions{}, "cannot be named __metadata__"},
 		{"invalid UTF-8", nil, []Entry{{"\xff", U8, nil}}, WriterOptions{}, "not valid UTF-8"},
 		{"unknown dtype", nil, []Entry{{"a", "X8", nil}}, WriterOptions{}, `tensor "a": unknown dtype "X8"`},
@@ -492,7 +493,9 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.files[0].Close()
-	w.files[0].File = full
+	if w.files[0].File, err = input.NewPool().Add(full, os.O_RDWR); err != nil {
+		t.Fatal(err)
+	}
 	defer w.Abort()
 	err = w.WriteAt("a", make([]byte, 4), 0)
 	if !errors.Is(err, syscall.ENOSPC) {

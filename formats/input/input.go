@@ -154,6 +154,10 @@ func ReadOpen(f *os.File, kind Kind) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
+	// A text may be of anything.
+	if err := Placeholder(f.Name(), data, kind != Text); err != nil {
+		return nil, err
+	}
 	return data, nil
 }
 
