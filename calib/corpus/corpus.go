@@ -18,8 +18,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/lutq/lutq/formats/input"
 )
@@ -166,6 +169,9 @@ func BuildFile(path string, tok Tokenizer, o Options) (*Set, error) {
 // Open opens a text of which so many windows are needed; 0 is all.
 func Open(path string, maxWindows int) (*os.File, error) {
 	f, err := input.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &NotFoundError{Path: path, err: err}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read text: %w", err)
 	}
@@ -177,6 +183,26 @@ func Open(path string, maxWindows int) (*os.File, error) {
 		return nil, fmt.Errorf("read text: %w", err)
 	}
 	return f, nil
+}
+
+// NotFoundError means that there is no file of a text.
+type NotFoundError struct {
+	Path string
+	err  error
+}
+
+func (e *NotFoundError) Error() string { return "read text: " + e.err.Error() }
+
+func (e *NotFoundError) Unwrap() error { return e.err }
+
+// Hint says what is wanted, and of the data set that models are mostly compared on where to find it.
+func (e *NotFoundError) Hint() string {
+	const want = "a text is a file in UTF-8"
+	if strings.ContainsAny(e.Path, `/\`) && !strings.Contains(strings.ToLower(e.Path), "wikitext") || filepath.Ext(e.Path) != "" {
+		return want
+	}
+	return want + ", not the name of a data set: that of WikiText-2 is wiki.test.raw, or wiki.train.raw to calibrate with, which is what the rows of " +
+		"Salesforce/wikitext on huggingface.co, configuration wikitext-2-raw-v1, hold one after another"
 }
 
 // Build tokenizes a text and cuts it into windows.

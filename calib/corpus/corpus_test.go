@@ -3,6 +3,7 @@ package corpus
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -323,4 +324,16 @@ func FuzzBuild(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestNotFound: the name of a data set is told apart from a path with a mistake in it.
+func TestNotFound(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for path, set := range map[string]bool{"wikitext": true, "c4": true, "Salesforce/wikitext": true, "texts/novel": false, "wiki.txt": false} {
+		_, err := Open(path, 1)
+		var e *NotFoundError
+		if !errors.As(err, &e) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(e.Hint(), "in UTF-8") || strings.Contains(e.Hint(), "wikitext-2-raw-v1") != set {
+			t.Errorf("%s: got %v, hint of a data set: want %v", path, err, set)
+		}
+	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda"
@@ -420,6 +421,9 @@ func (o *benchOptions) parseLookups() ([]cuda.Lookup, error) {
 // addLayers adds the layers of a container, as they are laid out for a device where they
 // are, or the shapes of a model.
 func (o *benchOptions) addLayers(ctx context.Context, b *bench.Options, path, device string) error {
+	if _, err := source.GGUF(path); err != nil {
+		return err
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return err

@@ -190,12 +190,12 @@ type timedModel struct {
 }
 
 // timedModels returns what there is to time of a path.
-func (o *benchOptions) timedModels(path, dtype string) ([]timedModel, error) {
-	info, err := os.Stat(path)
+func (o *benchOptions) timedModels(u *ui, path, dtype string) ([]timedModel, error) {
+	file, err := source.GGUF(path)
 	if err != nil {
 		return nil, err
 	}
-	file, err := source.GGUF(path)
+	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func (o *benchOptions) timedModels(path, dtype string) ([]timedModel, error) {
 		return nil, usage("--against is for a quantized MODEL")
 	}
 	if weights && !container {
-		return []timedModel{{name: path, prepare: o.folder(path, o.decode.headBits)}}, nil
+		return []timedModel{{name: path, prepare: o.folder(u, path, o.decode.headBits)}}, nil
 	}
 	d, err := arch.Read(path, nil)
 	if err != nil {
@@ -237,7 +237,7 @@ func (o *benchOptions) timedModels(path, dtype string) ([]timedModel, error) {
 		if err := m.Close(); err != nil {
 			return nil, err
 		}
-		all = append(all, timedModel{name: path, bits: spec.Bits, group: spec.Group, prepare: o.folder(path, o.decode.headBits)})
+		all = append(all, timedModel{name: path, bits: spec.Bits, group: spec.Group, prepare: o.folder(u, path, o.decode.headBits)})
 	} else {
 		group := defaultDecodeGroup
 		if o.given("group") {
@@ -257,7 +257,7 @@ func (o *benchOptions) timedModels(path, dtype string) ([]timedModel, error) {
 	switch {
 	case o.decode.noDense:
 	case o.decode.against != "":
-		all = append(all, timedModel{name: o.decode.against, dense: true, prepare: o.folder(o.decode.against, 16)})
+		all = append(all, timedModel{name: o.decode.against, dense: true, prepare: o.folder(u, o.decode.against, 16)})
 	default:
 		all = append(all, timedModel{name: path, dense: true, prepare: randomModel(path, d, decodebench.RandomOptions{DType: denseType(dtype)})})
 	}
@@ -276,14 +276,14 @@ func denseType(dtype string) hf.DType {
 }
 
 // folder prepares the weights of a folder, with an output head of some bits.
-func (o *benchOptions) folder(dir string, headBits int) func(*decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
+func (o *benchOptions) folder(u *ui, dir string, headBits int) func(*decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
 	return func(d *decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
 		sizes, err := folderSizes(dir, heldBy(d.ops, d.actBytes), headBits)
 		if err != nil {
 			return nil, nil, err
 		}
 		return sizes, func() (*model.Model, error) {
-			if err := checkModelMemory(dir, d.ops); err != nil {
+			if err := u.checkModelMemory(dir, d.ops); err != nil {
 				return nil, err
 			}
 			m, err := model.OpenWith(dir, d.ops, model.OpenOptions{
@@ -413,7 +413,7 @@ func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error
 	if err != nil {
 		return err
 	}
-	models, err := o.timedModels(path, dtype)
+	models, err := o.timedModels(u, path, dtype)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	modelcuda "github.com/lutq/lutq/calib/model/cuda"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cpu"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
@@ -72,10 +73,22 @@ func openOps(device, dtype string, o cpu.Options, reserve int64) (ops model.Ops,
 	return modelcpu.New(engine), func() error { engine.Close(); return nil }, nil
 }
 
+// openSource opens a model of any format, and says what is odd about it.
+func (u *ui) openSource(model string) (*hf.Checkpoint, error) {
+	ckpt, err := source.Open(model)
+	if err != nil {
+		return nil, err
+	}
+	for _, note := range ckpt.Notes() {
+		fmt.Fprintf(u.stderr, "lutq: %s\n", input.Message(note))
+	}
+	return ckpt, nil
+}
+
 // checkModelMemory refuses a model for whose tensors the host has no memory: for
 // all of them where it runs the model, and for each on its way to a GPU.
-func checkModelMemory(dir string, ops model.Ops) error {
-	ckpt, err := source.Open(dir)
+func (u *ui) checkModelMemory(dir string, ops model.Ops) error {
+	ckpt, err := u.openSource(dir)
 	if err != nil {
 		return err
 	}

@@ -282,7 +282,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 
 // openModel opens a model to be run.
 func (u *ui) openModel(dir string, ops model.Ops, o model.OpenOptions) (*model.Model, error) {
-	if err := checkModelMemory(dir, ops); err != nil {
+	if err := u.checkModelMemory(dir, ops); err != nil {
 		return nil, err
 	}
 	m, err := model.OpenWith(dir, ops, o)

@@ -13,7 +13,6 @@ import (
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -110,7 +109,7 @@ func (u *ui) export(ctx context.Context, dir, out string, o exportOptions) (err 
 		return outputHint(err)
 	}
 	defer func() { err = hintDiffers(err) }()
-	p, done, err := o.plan(ctx, dir, to)
+	p, done, err := u.planExport(ctx, dir, to, o)
 	if err != nil {
 		return err
 	}
@@ -166,14 +165,14 @@ func (o exportOptions) format() (target.Target, error) {
 	return to, nil
 }
 
-// plan opens a model and looks at its layers.
-func (o exportOptions) plan(ctx context.Context, dir string, to target.Target) (*export.Plan, func() error, error) {
+// planExport opens a model and looks at its layers.
+func (u *ui) planExport(ctx context.Context, dir string, to target.Target, o exportOptions) (*export.Plan, func() error, error) {
 	container, err := isContainer(dir)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !container && (o.target == "dense" || o.target == "gguf") {
-		c, err := source.Open(dir)
+		c, err := u.openSource(dir)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -11,7 +11,6 @@ import (
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/quantize"
 )
 
@@ -66,7 +65,7 @@ type importJSON struct {
 }
 
 func (u *ui) importModel(ctx context.Context, dir, out string, o importOptions) error {
-	return u.takeOver(ctx, dir, out, o, func() (*hf.Checkpoint, error) { return source.Open(dir) })
+	return u.takeOver(ctx, dir, out, o, func() (*hf.Checkpoint, error) { return u.openSource(dir) })
 }
 
 // takeOver imports the model that open opens.

@@ -52,7 +52,7 @@ type inspection struct {
 }
 
 func (u *ui) inspect(dir string, asJSON bool) error {
-	in, err := inspectModel(dir)
+	in, err := u.inspectModel(dir)
 	if err != nil {
 		return err
 	}
@@ -109,14 +109,14 @@ func calibName(c *lutq.Calibration) string {
 }
 
 // inspectModel gathers what there is to say about a folder.
-func inspectModel(dir string) (*inspection, error) {
+func (u *ui) inspectModel(dir string) (*inspection, error) {
 	in := &inspection{Format: "hf"}
 	container, err := isContainer(dir)
 	if err != nil {
 		return nil, err
 	}
 	if !container {
-		ckpt, err := source.Open(dir)
+		ckpt, err := u.openSource(dir)
 		if err != nil {
 			return nil, err
 		}

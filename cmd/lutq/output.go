@@ -11,6 +11,8 @@ func outputHint(err error) error {
 	switch {
 	case errors.Is(err, folder.ErrExists):
 		return hintError{err, "--force replaces it"}
+	case errors.Is(err, folder.ErrReadOnly):
+		return hintError{err, "name another OUT, or allow it with chmod u+w"}
 	case errors.Is(err, folder.ErrForeign):
 		return hintError{err, "name another OUT, or move away yourself what is there"}
 	case errors.Is(err, folder.ErrOtherRun):

@@ -299,7 +299,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 			return outputHint(err)
 		}
 	}
-	src, err := source.Open(model)
+	src, err := u.openSource(model)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/formats/source"
 )
 
 type verifyOptions struct {
@@ -72,7 +71,7 @@ func (u *ui) verify(ctx context.Context, dir string, o verifyOptions) error {
 	}
 	vo := lutq.VerifyOptions{Threads: o.threads, Quick: o.quick}
 	if o.original != "" {
-		if vo.Original, err = source.Open(o.original); err != nil {
+		if vo.Original, err = u.openSource(o.original); err != nil {
 			return err
 		}
 		defer vo.Original.Close()

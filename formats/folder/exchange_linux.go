@@ -2,6 +2,7 @@ package folder
 
 import (
 	"errors"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -10,8 +11,11 @@ import (
 // file system cannot, the error wraps [errors.ErrUnsupported].
 func exchange(a, b string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
-	if errors.Is(err, unix.EINVAL) {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EINVAL):
 		return errors.ErrUnsupported // what file systems say, and old kernels ENOSYS
 	}
-	return err
+	return &os.LinkError{Op: "exchange", Old: a, New: b, Err: err}
 }

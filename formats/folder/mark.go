@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/lutq/lutq/formats/input"
 )
@@ -160,6 +161,9 @@ func syncFile(path string) error {
 // replace it.
 var ErrExists = errors.New("already exists")
 
+// ErrReadOnly means that the output exists and cannot be replaced by this user.
+var ErrReadOnly = errors.New("cannot be replaced, since it may not be written")
+
 // ErrForeign means that the output, or the folder it would be built in, holds
 // something that lutq did not write and does not delete.
 var ErrForeign = errors.New("is not lutq's to replace")
@@ -177,7 +181,7 @@ func (p *place) replaceable(force bool) error {
 		}
 		return err
 	case len(entries) == 0:
-		return nil
+		return p.movable()
 	}
 	m, ours := readMark(p.out)
 	if !ours {
@@ -194,6 +198,16 @@ func (p *place) replaceable(force bool) error {
 	}
 	if !force {
 		return fmt.Errorf("%s: %w", p.name, ErrExists)
+	}
+	return p.movable()
+}
+
+// movable refuses an output that exists and may not be written, which moving it to another place takes: better
+// before the work than after it.
+func (p *place) movable() error {
+	err := unix.Faccessat(unix.AT_FDCWD, p.out, unix.W_OK, unix.AT_EACCESS)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		return fmt.Errorf("%s: %w: %w", p.name, ErrReadOnly, err)
 	}
 	return nil
 }

@@ -382,22 +382,34 @@ func TestNoWeights(t *testing.T) {
 			map[string]string{"a.safetensors": "", "b.safetensors": "", "c.safetensors": "", "d.safetensors": "", "model.safetensors.index.fp16.json": ""},
 			": there are a.safetensors, b.safetensors, c.safetensors and 2 more", "model-0000x-of-0000y",
 		},
-		{
-			"folder of the cache",
-			map[string]string{"snapshots/abc/config.json": "{}", "refs/main": "abc", "blobs/x": ""},
-			"no model.safetensors", "name its snapshot, ",
-		},
-		{
-			"folder of the cache with versions",
-			map[string]string{"snapshots/abc/config.json": "{}", "snapshots/def/config.json": "{}", "refs/main": "def\n"},
-			"no model.safetensors", filepath.Join("snapshots", "def"),
-		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Open(folder(t, tc.files))
 			var e *NoWeightsError
 			if !errors.As(err, &e) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(e.Hint(), tc.hint) {
 				t.Errorf("got %v, want %q with a hint of %q", err, tc.want, tc.hint)
+			}
+		})
+	}
+}
+
+// TestSnapshots: a folder of the hub's cache is told apart, and which folder to name instead.
+func TestSnapshots(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		files map[string]string
+		hint  string
+	}{
+		{"one", map[string]string{"snapshots/abc/config.json": "{}", "refs/main": "abc", "blobs/x": ""}, "name its snapshot, DIR/snapshots/abc"},
+		{"two", map[string]string{"snapshots/abc/x": "", "snapshots/def/x": "", "refs/main": "def\n"}, "name one of its 2 snapshots, such as DIR/snapshots/def"},
+		{"two without a branch", map[string]string{"snapshots/abc/x": "", "snapshots/def/x": ""}, "name one of its 2 snapshots, such as DIR/snapshots/abc"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := folder(t, tc.files)
+			_, err := Open(dir)
+			var e *SnapshotsError
+			if !errors.As(err, &e) || strings.ReplaceAll(e.Hint(), dir, "DIR") != tc.hint {
+				t.Errorf("got %v, want a hint of %q", err, tc.hint)
 			}
 		})
 	}

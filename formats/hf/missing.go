@@ -25,7 +25,7 @@ func (e *NotFoundError) Error() string {
 	if e.File {
 		return fmt.Sprintf("open model folder: %s is not a folder", e.Model)
 	}
-	return fmt.Sprintf("open model folder: %s: no such folder", e.Model)
+	return fmt.Sprintf("open model folder: %s: no such file or folder", e.Model)
 }
 
 // Unwrap returns [fs.ErrNotExist] for what is not there.
@@ -170,24 +170,46 @@ func noWeights(dir string, found []weightFile) error {
 	case len(e.Found) > 1:
 		e.hint = "the model's weights go by these names alone; more shards than one are model-0000x-of-0000y.safetensors"
 	default:
-		e.hint = snapshotHint(dir)
+		if err := CheckSnapshots(dir); err != nil {
+			return err
+		}
+		e.hint = "a model is a folder with config.json and safetensors files, or a GGUF file"
 	}
 	return e
 }
 
-// snapshotHint says what to name in the place of a folder without weights.
-func snapshotHint(dir string) string {
-	if found := Snapshots(dir); len(found) == 1 {
-		return "it is a folder of the Hugging Face cache: name its snapshot, " + found[0]
-	} else if len(found) > 1 {
-		return fmt.Sprintf("it is a folder of the Hugging Face cache: name one of its %d snapshots, such as %s", len(found), found[0])
-	}
-	return "a model is a folder with config.json and safetensors files, or a GGUF file"
+// SnapshotsError means that a folder is one of the Hugging Face cache, which has models in it.
+type SnapshotsError struct {
+	Dir    string
+	Models []string // their folders, the main branch's in front
 }
 
-// Snapshots returns the model folders within a folder of the Hugging Face cache, such as models--a--b, with that of its
-// main branch in front; nil for any other folder.
-func Snapshots(dir string) []string {
+func (e *SnapshotsError) Error() string {
+	return e.Dir + ": a folder of the Hugging Face cache, and none of a model"
+}
+
+// Hint says which folder to name.
+func (e *SnapshotsError) Hint() string {
+	if n := len(e.Models); n > 1 {
+		return fmt.Sprintf("name one of its %d snapshots, such as %s", n, e.Models[0])
+	}
+	return "name its snapshot, " + e.Models[0]
+}
+
+// CheckSnapshots returns a [SnapshotsError] for a folder of the Hugging Face cache, such as models--a--b.
+func CheckSnapshots(dir string) error {
+	if there, err := exists(filepath.Join(dir, configName)); there || err != nil {
+		return nil
+	}
+	if found := snapshots(dir); len(found) > 0 {
+		return &SnapshotsError{Dir: dir, Models: found}
+	}
+	return nil
+}
+
+// snapshots returns the model folders within a folder of the Hugging Face cache, with that of its main branch in front;
+// nil for any other folder.
+func snapshots(dir string) []string {
 	entries, err := os.ReadDir(filepath.Join(dir, "snapshots"))
 	if err != nil {
 		return nil

@@ -11,15 +11,21 @@ import (
 	"strings"
 
 	"github.com/lutq/lutq/formats/gguf"
+	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 )
 
 const suffixGGUF = ".gguf"
 
 // GGUF returns the GGUF file that a model is in: the path itself, or the only one in a
-// folder without safetensors, be it in parts. "" is for a model in another format.
+// folder without safetensors, be it in parts. "" is for a model in another format. A path that
+// does not exist, and a folder of the Hugging Face cache, whose models are in folders of their own, are
+// errors with a hint.
 func GGUF(model string) (string, error) {
 	info, err := os.Stat(model)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", &hf.NotFoundError{Model: model}
+	}
 	if err != nil {
 		return "", nil // opening it says more
 	}
@@ -48,7 +54,7 @@ func GGUF(model string) (string, error) {
 	}
 	switch len(found) {
 	case 0:
-		return "", nil
+		return "", hf.CheckSnapshots(model)
 	case 1:
 		return filepath.Join(model, found[0]), nil
 	}
