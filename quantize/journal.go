@@ -27,6 +27,7 @@ type record struct {
 	Energy  float64    `json:"energy,omitempty"`
 	Squared float64    `json:"squared,omitempty"`
 	Fit
+	Narrow
 	Remarks []Remark `json:"remarks,omitempty"`
 	Refined bool     `json:"refined,omitempty"` // and in its place
 }

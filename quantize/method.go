@@ -94,6 +94,13 @@ func (f *Fit) addAll(of Fit) {
 	f.NearestLoss += of.NearestLoss
 }
 
+// Narrow tells of rows whose scales do not fit their type, and are stored as others.
+type Narrow struct {
+	Rows int `json:"narrow_rows,omitempty"`
+	// Wants is the type that would hold them all, as [weight.RowError] has it.
+	Wants weight.ScaleType `json:"wants_scale_type,omitempty"`
+}
+
 // MethodOptions are the settings of methods that have any.
 type MethodOptions struct {
 	GPTQ gptq.Options

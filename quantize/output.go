@@ -49,7 +49,7 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 		}
 		res.Layers = append(res.Layers, LayerResult{
 			Layer: it.Layer, N: it.N, K: it.K, Experts: it.Experts, Transposed: it.Transposed, Format: format,
-			BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Error: relative(rec.Squared, rec.Energy), Fit: rec.Fit,
+			BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Error: relative(rec.Squared, rec.Energy), Fit: rec.Fit, Narrow: rec.Narrow,
 		})
 	}
 	res.Family, _ = p.Family()

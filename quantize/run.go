@@ -66,6 +66,7 @@ type LayerResult struct {
 	BytesOut   int64
 	Error      float64 // ‖W-Ŵ‖/‖W‖
 	Fit        Fit     // before scales were learned, if they were
+	Narrow     Narrow  // likewise
 }
 
 // LayerRemark is a remark on a quantized layer, or one of a stack.
@@ -324,7 +325,7 @@ type block struct {
 func (r *run) begin(i int) *task {
 	it, rec := &r.plan.Items[i], &r.records[i]
 	t := &task{item: it, record: rec, written: rec.Sums}
-	*rec = record{Tensor: it.Tensor.Name, Remarks: rec.Remarks, Fit: rec.Fit}
+	*rec = record{Tensor: it.Tensor.Name, Remarks: rec.Remarks, Fit: rec.Fit, Narrow: rec.Narrow}
 	t.left.Store(int64(it.N))
 	if it.Quantized() {
 		t.errs = make([]weight.RowError, it.N)

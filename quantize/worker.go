@@ -15,6 +15,9 @@ import (
 // may go above the absmax scale, and E4M4 ends at 31, S1E4M3 at 30.
 const byteScaleTop = 16
 
+// tableReach bounds the power of two that tables reach, within what [lut.Codebook.Check] allows.
+const tableReach = 59
+
 // scaledCodebook returns the item's table. For scales of the types E4M4 and S1E4M3 it is
 // multiplied by the power of two that brings the largest scale below
 // byteScaleTop, where the narrow range of those types is used best. Another program's encoder does without.
@@ -36,7 +39,9 @@ func (r *run) scaledCodebook(it *Item) (lut.Codebook, error) {
 	if !(top > 0) || math.IsInf(float64(top), 0) {
 		return it.Codebook, nil
 	}
-	_, exp := math.Frexp(float64(top / it.Codebook.Reach() / byteScaleTop))
+	_, exp := math.Frexp(float64(top) / float64(it.Codebook.Reach()) / byteScaleTop)
+	_, own := math.Frexp(float64(it.Codebook.Max()))
+	exp = min(max(exp, -tableReach-own), tableReach-own)
 	return it.Codebook.Scaled(float32(math.Ldexp(1, exp))), nil
 }
 
@@ -79,6 +84,10 @@ func (w *worker) do(b block) error {
 		var bad *weight.NotFiniteError
 		if errors.As(err, &bad) {
 			bad.Row += b.from
+		}
+		var scale *weight.ScaleError
+		if errors.As(err, &scale) {
+			scale.Row += b.from
 		}
 		return err
 	}
@@ -195,6 +204,10 @@ func (w *worker) finish(t *task) error {
 		t.record.Energy += e.Energy
 		t.record.Squared += e.Squared
 		t.record.Fit.add(e)
+		if e.Wants != 0 {
+			t.record.Narrow.Rows++
+			t.record.Narrow.Wants = max(t.record.Narrow.Wants, e.Wants)
+		}
 	}
 	return w.journal.add(entry{record: *t.record})
 }

@@ -114,7 +114,10 @@ func TestSpellings(t *testing.T) {
 }
 
 // synthetic writes a checkpoint of random bf16 layers.
-func synthetic(t *testing.T, layers, n, k int) string {
+func synthetic(t *testing.T, layers, n, k int) string { return syntheticOf(t, layers, n, k, 1) }
+
+// syntheticOf is synthetic with weights of a size.
+func syntheticOf(t *testing.T, layers, n, k int, size float64) string {
 	t.Helper()
 	dir := t.TempDir()
 	var entries []hf.Entry
@@ -129,7 +132,7 @@ func synthetic(t *testing.T, layers, n, k int) string {
 	values, data := make([]float32, n*k), make([]byte, 2*n*k)
 	for _, e := range entries {
 		for i := range values {
-			values[i] = float32(rng.NormFloat64())
+			values[i] = float32(size * rng.NormFloat64())
 		}
 		num.EncodeBF16(data, values)
 		if err := w.WriteAt(e.Name, data, 0); err != nil {
@@ -143,6 +146,43 @@ func synthetic(t *testing.T, layers, n, k int) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// TestNarrowScales: scales that do not fit their type are told with the tensor's name and the type that holds them, and
+// what is written holds against its source all the same.
+func TestNarrowScales(t *testing.T) {
+	for _, tc := range []struct {
+		size float64
+		args []string
+		code int
+		want string // of stderr
+	}{
+		{1e-9, nil, exitDone, "lutq: model.layers.0.mlp.down_proj: the scales of 8 of 8 rows do not fit f16\nhint: --scale-type bf16 holds such scales, or --tensor REGEX=::::bf16 for a tensor alone\n"},
+		{1e-9, []string{"--scale-type", "bf16"}, exitDone, ""},
+		{2e-39, nil, exitDone, "do not fit f16\nhint: --scale-type f32 holds"},
+		{1e-9, []string{"--method", "bcq"}, exitDone, "hint: --scale-type bf16 holds"},
+		{1e-9, []string{"--kbit-encode", "bnb"}, exitDone, "hint: no scale type holds such scales: --tensor REGEX=keep leaves"},
+		{1e30, nil, exitFailed, "down_proj.weight: row 0: the scale of group 0 does not fit f16\nhint: --scale-type bf16 holds"},
+		{1e30, []string{"--scale-type", "e4m3"}, exitFailed, "does not fit e4m4\nhint: --scale-type bf16 holds"},
+		{1e30, []string{"--method", "bcq"}, exitFailed, "a factor of group 0 does not fit f16\nhint: --scale-type bf16 holds"},
+	} {
+		t.Run(fmt.Sprint(tc.size, tc.args), func(t *testing.T) {
+			dir, out := syntheticOf(t, 1, 8, 64, tc.size), filepath.Join(t.TempDir(), "out")
+			code, _, stderr := exec(append([]string{"quantize", dir, out, "--quiet"}, tc.args...)...)
+			if code != tc.code || !strings.Contains(stderr, tc.want) || tc.want == "" && strings.Contains(stderr, "hint") {
+				t.Errorf("exit code %d, want %d; stderr is\n%swant in it\n%s", code, tc.code, stderr, tc.want)
+			}
+			if strings.Contains(stderr, "more --bits") {
+				t.Errorf("bits are no help here:\n%s", stderr)
+			}
+			if code != exitDone {
+				return
+			}
+			if code, stdout, _ := exec("verify", out, "--against", dir, "--quiet"); code != exitDone {
+				t.Errorf("verified with exit code %d: %s", code, stdout)
+			}
+		})
+	}
 }
 
 // TestKill kills runs again and again until one finishes: its files must be

@@ -359,6 +359,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		fmt.Fprintf(u.stderr, "lutq: the model comes with code of its own, which its config.json still names: transformers opens %s where the program imports %s\n",
 			input.Name(out), lutq.CodeName)
 	}
+	u.warnNarrow(res)
 	u.warnRuin(res)
 	done := newQuantizeJSON(res, time.Since(begin).Seconds())
 	if learner != nil {
@@ -449,7 +450,19 @@ func quantizeHint(err error, out string) error {
 	if errors.Is(err, context.Canceled) {
 		return hintError{err, "the same command goes on where this one stopped; " + filepath.Clean(out) + ".partial holds what is done"}
 	}
+	var scale *weight.ScaleError
+	if errors.As(err, &scale) {
+		return hintError{err, scaleHint(scale.Type, scale.Wants())}
+	}
 	return outputHint(err)
+}
+
+// scaleHint says what to do about scales that do not fit a type, and that another may hold.
+func scaleHint(t, wants weight.ScaleType) string {
+	if wants == t {
+		return "no scale type holds such scales: --tensor REGEX=keep leaves a tensor as it is"
+	}
+	return fmt.Sprintf("--scale-type %v holds such scales, or --tensor REGEX=::::%v for a tensor alone", wants, wants)
 }
 
 // quantizeJSON is what quantize --json prints.
@@ -487,6 +500,7 @@ type layerJSON struct {
 	Error    float64 `json:"error,omitempty"`
 	weight.Spec
 	quantize.Fit
+	quantize.Narrow
 	*encodingJSON
 }
 
@@ -516,7 +530,7 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 	}
 	for _, l := range res.Layers {
 		j.Layers = append(j.Layers, layerJSON{
-			Name: l.Layer, Shape: []int{l.N, l.K}, BytesIn: l.BytesIn, BytesOut: l.BytesOut, Error: l.Error, Spec: l.Format, Fit: l.Fit,
+			Name: l.Layer, Shape: []int{l.N, l.K}, BytesIn: l.BytesIn, BytesOut: l.BytesOut, Error: l.Error, Spec: l.Format, Fit: l.Fit, Narrow: l.Narrow,
 		})
 	}
 	return j
@@ -617,6 +631,30 @@ func (u *ui) warnRemarks(res *quantize.Result) {
 	}
 }
 
+// warnNarrow says where scales do not fit their type and are stored as others, of some layers by name.
+func (u *ui) warnNarrow(res *quantize.Result) {
+	const most = 5
+	var narrow []quantize.LayerResult
+	for _, l := range res.Layers {
+		if l.Narrow.Rows > 0 {
+			narrow = append(narrow, l)
+		}
+	}
+	if len(narrow) == 0 {
+		return
+	}
+	wants := narrow[0].Narrow.Wants
+	for i, l := range narrow {
+		if left := len(narrow) - i; i == most && left > 1 {
+			fmt.Fprintf(u.stderr, "lutq: %d more layers have scales that do not fit their type: --json lists them\n", left)
+			break
+		}
+		fmt.Fprintf(u.stderr, "lutq: %s: the scales of %d of %d rows do not fit %v\n", input.Name(l.Layer), l.Narrow.Rows, l.N, l.Format.ScaleType)
+		wants = max(wants, l.Narrow.Wants)
+	}
+	fmt.Fprintf(u.stderr, "hint: %s\n", scaleHint(narrow[0].Format.ScaleType, wants))
+}
+
 // warnRuin says where rounding has cost more than a model survives.
 func (u *ui) warnRuin(res *quantize.Result) {
 	worst, all := res.Ruined()
@@ -628,6 +666,9 @@ func (u *ui) warnRuin(res *quantize.Result) {
 			input.Name(worst.Layer), 100*worst.Error, 100*quantize.RuinLayerError)
 	default:
 		return
+	}
+	if slices.ContainsFunc(res.Layers, func(l quantize.LayerResult) bool { return l.Narrow.Rows > 0 && l.Error > quantize.RuinLayerError }) {
+		return // whose scales were said to be the reason, with what to do
 	}
 	if slices.ContainsFunc(res.Layers, func(l quantize.LayerResult) bool { return l.Format.Kind == lut24.Name }) {
 		fmt.Fprintln(u.stderr, "hint: 2:4 sparse weights have such errors: 3 bits without zeros take the same bytes")

@@ -12,7 +12,8 @@ type fitted struct {
 	levels          []levels // [rows, groups]
 	alphas, offsets []byte   // as they are stored
 	values          []float32
-	codes           []uint8 // of a row
+	codes           []uint8            // of a row
+	wants           []weight.ScaleType // of a row
 }
 
 // Fit finds the factors of n rows of weights, as [Quantizer.Rows] does, for others to
@@ -21,6 +22,7 @@ func (q *Quantizer) Fit(w []float32, n int) error {
 	k := len(w) / n
 	f, size := &q.fitted, q.opt.ScaleType.Size()
 	f.rows, f.groups = n, weight.GroupsIn(k, q.opt.Group)
+	f.wants = slices.Grow(f.wants[:0], n)[:n]
 	if len(f.levels) < n*f.groups {
 		f.levels = make([]levels, n*f.groups)
 		f.alphas, f.offsets = make([]byte, n*f.groups*q.opt.Bits*size), make([]byte, n*f.groups*size)
@@ -33,9 +35,13 @@ func (q *Quantizer) Fit(w []float32, n int) error {
 		if err != nil {
 			return err
 		}
+		f.wants[r] = q.wants
 	}
 	return nil
 }
+
+// Wants returns what [weight.RowError] wants for one of the rows fitted.
+func (q *Quantizer) Wants(row int) weight.ScaleType { return q.fitted.wants[row] }
 
 // row returns what is stored of the factors of a row.
 func (f *fitted) row(r, bits, size int) (alphas, offsets []byte) {

@@ -79,6 +79,15 @@ type factors struct {
 	z     float32
 }
 
+// largest returns the largest magnitude of the factors of some planes.
+func (f *factors) largest(bits int) float32 {
+	top := float32(math.Abs(float64(f.z)))
+	for _, a := range f.alpha[:bits] {
+		top = max(top, a)
+	}
+	return top
+}
+
 // read sets f to the factors of group g of row n.
 func (m *Matrix) read(f *factors, n, g int) {
 	at, size := n*m.Groups()+g, m.ScaleType.Size()

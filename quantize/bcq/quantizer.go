@@ -42,7 +42,8 @@ type Quantizer struct {
 	rest            []float64
 	now, best, last fit
 	levels          levels
-	count, sum      []float64 // of the weights with each code
+	wants           weight.ScaleType // as a row's error has it
+	count, sum      []float64        // of the weights with each code
 
 	fitted fitted
 }
@@ -80,7 +81,7 @@ func (q *Quantizer) Shared([][]byte) {}
 
 // Rows implements [weight.Quantizer]. Factors are rounded to their stored type before
 // codes are chosen for the last time. Besides a [weight.NotFiniteError] it fails where a
-// factor is too large for its type.
+// factor is too large for its type, with a [weight.ScaleError].
 func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
 	if len(errs) == 0 {
 		return nil
@@ -88,6 +89,14 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 	k := len(w) / len(errs)
 	if q.opt.Weights != nil && len(q.opt.Weights) != k {
 		return fmt.Errorf("%d columns count for rows of %d", len(q.opt.Weights), k)
+	}
+	size := len(errs) * weight.GroupsIn(k, q.opt.Group) * q.opt.ScaleType.Size()
+	sizes := map[int]int{PlanesPart: len(errs) * q.opt.Bits * ((k + 7) / 8), AlphasPart: size * q.opt.Bits}
+	if q.opt.Offset {
+		sizes[OffsetsPart] = size
+	}
+	if err := weight.CheckParts(parts, sizes); err != nil {
+		return err
 	}
 	q.codes = slices.Grow(q.codes[:0], k)[:k]
 	for n := range errs {
@@ -109,6 +118,7 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 		if err != nil {
 			return err
 		}
+		errs[n].Wants = q.wants
 		PackCodes(of(PlanesPart), q.codes, q.opt.Bits)
 	}
 	return nil
@@ -122,20 +132,37 @@ func (q *Quantizer) row(alphas, offsets []byte, w []float32, n int, then func(g,
 			return &weight.NotFiniteError{Row: n, Col: i, Value: v}
 		}
 	}
+	var all, lost float64
+	q.wants = 0
 	for g := range weight.GroupsIn(len(w), q.opt.Group) {
 		from := g * q.opt.Group
 		to := min(from+q.opt.Group, len(w))
 		f := q.group(w[from:to], from)
+		var energy float64
+		for _, w := range q.w {
+			energy += float64(w * w)
+		}
+		all += energy
+		wanted := f.largest(q.opt.Bits)
 		if err := q.store(alphas, offsets, &f, g); err != nil {
-			return fmt.Errorf("row %d: %w", n, err)
+			err.Row = n
+			return err
+		}
+		if t := q.opt.ScaleType.Underflow(wanted, f.largest(q.opt.Bits)); t != 0 {
+			lost += energy
+			q.wants = max(q.wants, t)
 		}
 		then(g, from, to, &f)
+	}
+	if lost < all/100 {
+		q.wants = 0
 	}
 	return nil
 }
 
 // store writes a group's factors, and leaves in f what they are then.
-func (q *Quantizer) store(alphas, offsets []byte, f *factors, g int) error {
+func (q *Quantizer) store(alphas, offsets []byte, f *factors, g int) *weight.ScaleError {
+	wanted := f.largest(q.opt.Bits)
 	put := func(dst []byte, at int, v []float32) {
 		b := dst[at*q.opt.ScaleType.Size():]
 		q.opt.ScaleType.Encode(b, v)
@@ -149,7 +176,7 @@ func (q *Quantizer) store(alphas, offsets []byte, f *factors, g int) error {
 	}
 	for _, v := range append(f.alpha[:q.opt.Bits:q.opt.Bits], f.z) {
 		if math.IsInf(float64(v), 0) {
-			return fmt.Errorf("a factor of group %d does not fit %v", g, q.opt.ScaleType)
+			return &weight.ScaleError{Group: g, What: "a factor", Value: wanted, Type: q.opt.ScaleType}
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ func (q *deviceQuantizer) Rows(parts [][]byte, errs []weight.RowError, w []float
 	}
 	groups := weight.GroupsIn(k, group)
 	for r := range n {
-		e := weight.RowError{Loss: float64(q.fed.Loss[r]), NearestLoss: float64(q.nearest.Loss[r])}
+		e := weight.RowError{Loss: float64(q.fed.Loss[r]), NearestLoss: float64(q.nearest.Loss[r]), Wants: q.Wants(r)}
 		codes := q.fed.Codes[r*k : (r+1)*k]
 		if !(e.Loss < e.NearestLoss) {
 			codes, e.Loss = q.nearest.Codes[r*k:(r+1)*k], e.NearestLoss

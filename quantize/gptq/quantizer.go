@@ -18,6 +18,8 @@ type Rounder interface {
 	// Fit finds what n rows of weights are stored with besides their codes, and
 	// keeps it until the next call.
 	Fit(w []float32, n int) error
+	// Wants returns what [weight.RowError] wants for one of those rows.
+	Wants(row int) weight.ScaleType
 	// Nearest returns the code nearest to v in a column of one of those rows, and
 	// the weight that it stands for.
 	Nearest(row, col int, v float32) (code uint8, weight float32)
@@ -103,6 +105,10 @@ func (q *quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 		if errors.As(err, &bad) {
 			bad.Row += from
 		}
+		var scale *weight.ScaleError
+		if errors.As(err, &scale) {
+			scale.Row += from
+		}
 		if err != nil {
 			return err
 		}
@@ -127,7 +133,7 @@ func (q *quantizer) rows(parts [][]byte, first int, errs []weight.RowError, w []
 	q.roundAll(losses)
 	q.feed(losses)
 	for r, l := range losses {
-		e := weight.RowError{Loss: l.fed, NearestLoss: l.nearest}
+		e := weight.RowError{Loss: l.fed, NearestLoss: l.nearest, Wants: q.Wants(r)}
 		codes, stored := q.fed[r*k:(r+1)*k], q.stored[r*k:(r+1)*k]
 		if !(l.fed < l.nearest) {
 			codes, stored, e.Loss = q.nearest[r*k:(r+1)*k], q.rounded[r*k:(r+1)*k], l.nearest

@@ -44,10 +44,14 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 	}
 	k := len(w) / len(errs)
 	groups, rowBytes := weight.GroupsIn(k, Block), lut.RowBytes(k, q.bits)
+	if err := weight.CheckParts(parts, map[int]int{lut.ScalesPart: len(errs) * groups, lut.CodesPart: len(errs) * rowBytes}); err != nil {
+		return err
+	}
 	q.codes = slices.Grow(q.codes[:0], k)[:k]
 	for n := range errs {
 		row, scales := w[n*k:(n+1)*k], parts[lut.ScalesPart][n*groups:(n+1)*groups]
 		errs[n] = weight.RowError{}
+		var lost float64
 		for g := range groups {
 			from, to := g*Block, min((g+1)*Block, k)
 			top := float32(0)
@@ -59,11 +63,18 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 			}
 			scales[g] = encodeE4M4(top)
 			stored, by := num.E4M4ToF32(scales[g]), max(top, 1e-8)
+			before := errs[n].Energy
 			for i, v := range row[from:to] {
 				c := q.nearest(v / by)
 				q.codes[from+i] = c
 				errs[n].Add(v, q.table[c]*stored)
 			}
+			if math.Abs(float64(stored)-float64(top)) > float64(top)/16 {
+				lost += errs[n].Energy - before
+			}
+		}
+		if lost > 0 && lost >= errs[n].Energy/100 {
+			errs[n].Wants = weight.E4M4 // for there is no other
 		}
 		lut.PackCodes(parts[lut.CodesPart][n*rowBytes:(n+1)*rowBytes], q.codes, q.bits)
 	}

@@ -80,7 +80,7 @@ func TestGolden(t *testing.T) {
 				m.RowCodes(codes, r)
 				sum.Write(codes)
 				m.Row(row, r)
-				var e weight.RowError
+				e := weight.RowError{Wants: errs[r].Wants}
 				for i, v := range row {
 					e.Add(w[r*k+i], v)
 				}

@@ -12,6 +12,7 @@ type fitted struct {
 	scales []float32
 	stored []byte // as they are stored
 	levels []float32
+	wants  []weight.ScaleType // of a row
 }
 
 // Fit finds the scales of n rows of weights, as [Quantizer.Rows] does, for
@@ -21,12 +22,14 @@ func (q *Quantizer) Fit(w []float32, n int) error {
 	groups, f := weight.GroupsIn(k, q.opt.Group), &q.fitted
 	bytes := groups * q.opt.ScaleType.Size()
 	f.groups = groups
+	f.wants = slices.Grow(f.wants[:0], n)[:n]
 	f.scales, f.stored = slices.Grow(f.scales[:0], n*groups)[:n*groups], slices.Grow(f.stored[:0], n*bytes)[:n*bytes]
 	for r := range n {
 		if err := q.rowScales(f.stored[r*bytes:(r+1)*bytes], w[r*k:(r+1)*k], r); err != nil {
 			return err
 		}
 		copy(f.scales[r*groups:], q.scales[:groups])
+		f.wants[r] = q.wants
 	}
 	return nil
 }
@@ -35,9 +38,12 @@ func (q *Quantizer) Fit(w []float32, n int) error {
 // the rows fitted, and the weight that it stands for.
 func (q *Quantizer) Nearest(row, col int, w float32) (code uint8, stored float32) {
 	scale := q.fitted.scales[row*q.fitted.groups+col/q.opt.Group]
-	code = q.table.code(float32(w * reciprocal(scale)))
+	code = q.table.code(quotient(w, scale))
 	return code, q.table.values[code&(1<<MaxBits-1)] * scale
 }
+
+// Wants returns what [weight.RowError] wants for one of the rows fitted.
+func (q *Quantizer) Wants(row int) weight.ScaleType { return q.fitted.wants[row] }
 
 // Levels returns the weights that codes stand for in each group of the rows fitted,
 // [rows, groups, count], until the next call, and the columns of a group.

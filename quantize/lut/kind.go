@@ -143,7 +143,8 @@ func (m *Matrix) Farther(n int, w []float32) int {
 // rounding.
 func isNearest(table []float32, c int, s, w float32) bool {
 	d := math.Abs(float64(w) - float64(table[c]*s))
-	slack := 1e-5 * (math.Abs(float64(w)) + math.Abs(float64(s)))
+	// Products that are subnormal round by half of the least number.
+	slack := 1e-5*(math.Abs(float64(w))+math.Abs(float64(s))) + 2*math.SmallestNonzeroFloat32
 	for _, other := range []int{c - 1, c + 1} {
 		if other >= 0 && other < len(table) && math.Abs(float64(w)-float64(table[other]*s)) < d-slack {
 			return false

@@ -657,3 +657,136 @@ func TestRow(t *testing.T) {
 		}
 	})
 }
+
+// TestFar: weights far from 1 become what those near it become, but for the scales, and errors are true
+// where float32 squares are 0 or infinite.
+func TestFar(t *testing.T) {
+	const n, k = 3, 150
+	w := normal(9, n*k)
+	for _, name := range []string{"nf", "js", "q4"} {
+		for _, method := range []weight.ScaleMethod{weight.Absmax, weight.MSE} {
+			for _, isa := range available() {
+				t.Run(fmt.Sprint(name, method, isa.isa), func(t *testing.T) {
+					t.Setenv("LUTQ_ISA", isa.isa)
+					o := Options{Codebook: builtin(t, name, 4, 64), Group: 64, Scale: method, ScaleType: weight.F32}
+					want, wantErrs := quantizeAll(t, o, w, k)
+					for _, exp := range []int{-110, -70, -45, 45, 70, 120} {
+						far := make([]float32, len(w))
+						for i, v := range w {
+							far[i] = float32(math.Ldexp(float64(v), exp))
+						}
+						m, errs := quantizeAll(t, o, far, k)
+						if !slices.Equal(m.Codes, want.Codes) {
+							t.Errorf("times 2^%d: other codes", exp)
+						}
+						for r, e := range errs {
+							energy, squared := math.Ldexp(wantErrs[r].Energy, 2*exp), math.Ldexp(wantErrs[r].Squared, 2*exp)
+							if math.Abs(e.Energy/energy-1) > 1e-5 || math.Abs(e.Squared/squared-1) > 1e-5 || e.Wants != 0 {
+								t.Errorf("times 2^%d: row %d has the error %+v, want %v of %v", exp, r, e, squared, energy)
+							}
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestSubnormal: of weights that are subnormal in float32 codes are nearest ones, and a type that cannot hold the
+// scales is told together with one that can.
+func TestSubnormal(t *testing.T) {
+	const k = 64
+	w := normal(4, k)
+	for _, tc := range []struct {
+		size  float64
+		scale weight.ScaleType
+		wants weight.ScaleType
+		error float64 // relative, at most
+	}{
+		{2e-40, weight.F32, 0, 0.11},
+		{2e-40, weight.BF16, 0, 0.13},
+		{2e-40, weight.F16, weight.F32, 1},
+		{1e-45, weight.F32, 0, 0.9}, // a few steps of the least number
+		{1e-37, weight.F16, weight.BF16, 1},
+		{1e-9, weight.F16, weight.BF16, 1},
+		{4e-8, weight.F16, weight.BF16, 0.8},
+		{1e-6, weight.F16, 0, 0.13},
+		{1e-9, weight.BF16, 0, 0.11},
+		{1e-9, weight.E4M4, weight.BF16, 1},
+		{1e-9, weight.S1E4M3, weight.BF16, 1},
+		{1e-9, weight.E8M0, 0, 0.2},
+	} {
+		for _, method := range []weight.ScaleMethod{weight.Absmax, weight.MSE} {
+			t.Run(fmt.Sprint(tc.size, tc.scale, method), func(t *testing.T) {
+				tiny := make([]float32, k)
+				for i, v := range w {
+					tiny[i] = float32(tc.size * float64(v))
+				}
+				m, errs := quantizeAll(t, Options{Codebook: builtin(t, "nf", 4, 64), Group: 64, Scale: method, ScaleType: tc.scale}, tiny, k)
+				if c := m.Farther(0, tiny); c >= 0 {
+					t.Errorf("the code of weight %d is not the nearest", c)
+				}
+				var want weight.RowError
+				for i, v := range m.Dequantize() {
+					want.Add(tiny[i], v)
+				}
+				e := errs[0]
+				if math.Abs(e.Energy/want.Energy-1) > 1e-5 || math.Abs(e.Squared-want.Squared) > 1e-5*want.Energy {
+					t.Errorf("the error is %+v, want %+v", e, want)
+				}
+				if e.Wants != tc.wants {
+					t.Errorf("wants %v, want %v", e.Wants, tc.wants)
+				}
+				if got := math.Sqrt(e.Squared / e.Energy); got > tc.error || tc.error == 1 && got < 0.99 {
+					t.Errorf("the relative error is %v, want %v", got, tc.error)
+				}
+			})
+		}
+	}
+}
+
+// TestTooLarge: a scale that does not fit names the type that holds it.
+func TestTooLarge(t *testing.T) {
+	for _, tc := range []struct {
+		size  float32
+		scale weight.ScaleType
+		wants weight.ScaleType // 0: it fits
+	}{
+		{1e6, weight.F16, weight.BF16},
+		{3e38, weight.BF16, 0},
+		{math.MaxFloat32, weight.BF16, weight.F32},
+		{math.MaxFloat32, weight.F32, 0},
+		{1e30, weight.E4M4, weight.BF16},
+		{1e30, weight.S1E4M3, weight.BF16},
+	} {
+		for _, method := range []weight.ScaleMethod{weight.Absmax, weight.MSE} {
+			q, err := NewQuantizer(Options{Codebook: builtin(t, "nf", 4, 32), Group: 32, Scale: method, ScaleType: tc.scale})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := make([]float32, 64)
+			w[40] = tc.size
+			err = q.Rows([][]byte{ScalesPart: make([]byte, 2*tc.scale.Size()), CodesPart: make([]byte, 32)}, make([]weight.RowError, 1), w)
+			var bad *weight.ScaleError
+			if got := errors.As(err, &bad); got != (tc.wants != 0) || got && (bad.Group != 1 || bad.Wants() != tc.wants) {
+				t.Errorf("%v in %v, %v: got error %+v, want %v", tc.size, tc.scale, method, err, tc.wants)
+			}
+		}
+	}
+}
+
+// TestWrongParts: parts in another order, or of another size, are an error.
+func TestWrongParts(t *testing.T) {
+	q, err := NewQuantizer(Options{Codebook: builtin(t, "nf", 4, 32), Group: 32, Scale: weight.Absmax, ScaleType: weight.F16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, scales, codes := make([]byte, 64), make([]byte, 2*2*2), make([]byte, 2*32)
+	for name, parts := range map[string][][]byte{
+		"none": {}, "two": {table, scales}, "turned": {table, codes, scales}, "short codes": {table, scales, codes[1:]}, "long scales": {table, codes, codes},
+	} {
+		if err := q.Rows(parts, make([]weight.RowError, 2), normal(1, 128)); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got error %v", name, err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package lut
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/weight"
@@ -33,12 +34,21 @@ type Quantizer struct {
 
 	steps []float32 // of the search's grid, multiples of the absmax scale
 	bytes []float32 // the scales that the bytes of a byte type stand for
+	most  float32   // the largest of them, else infinite
 
 	// Scratch for a row.
 	codes        []uint8
 	tops         []uint32
 	scales, invs []float32
+	wanted       []float32 // scales before they were rounded
 	sums         []groupError
+	wants        weight.ScaleType // as a row's error has it
+
+	// Of the groups of a row what they were multiplied by to be near 1, and where that is not 1 for all,
+	// the row and its scales that way.
+	factors          []float64
+	near, nearScales []float32
+	factor           float64 // of the group at hand
 
 	// Scratch for the scales that a search tries, and what they give.
 	tried, triedInvs []float32
@@ -79,15 +89,20 @@ func NewQuantizer(o Options) (*Quantizer, error) {
 		reach:   o.Codebook.Reach(),
 		signed:  o.Codebook.OneSided() && o.ScaleType.Signed(),
 		table:   newTable(o.Codebook),
+		factor:  1,
 		kernels: k,
 	}
 	for m := float64(searchTo); m > searchLimit; m /= searchRatio {
 		q.steps = append(q.steps, float32(m))
 	}
+	q.most = float32(math.Inf(1))
 	if o.ScaleType.Size() == 1 {
-		q.bytes = make([]float32, 256)
+		q.bytes, q.most = make([]float32, 256), 0
 		for i := range q.bytes {
 			o.ScaleType.Decode(q.bytes[i:i+1], []byte{byte(i)})
+			if v := q.bytes[i]; v > q.most {
+				q.most = v
+			}
 		}
 	}
 	return q, nil
@@ -95,31 +110,40 @@ func NewQuantizer(o Options) (*Quantizer, error) {
 
 // Rows implements [weight.Quantizer]. Scales are rounded to their stored type before
 // codes are chosen. A group of zeros gets the scale 0, or the least of a type without it. Besides a
-// [weight.NotFiniteError] it fails where a scale is too large for its type.
+// [weight.NotFiniteError] it fails with a [weight.ScaleError] where a scale is too large for its type.
 func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	codes, scales, k := parts[CodesPart], parts[ScalesPart], len(w)/len(errs)
+	k := len(w) / len(errs)
 	groups := weight.GroupsIn(k, q.opt.Group)
 	rowBytes, scaleBytes := RowBytes(k, q.bits), groups*q.opt.ScaleType.Size()
+	if err := weight.CheckParts(parts, map[int]int{ScalesPart: len(errs) * scaleBytes, CodesPart: len(errs) * rowBytes}); err != nil {
+		return err
+	}
+	codes, scales := parts[CodesPart], parts[ScalesPart]
 	for n := range errs {
 		row := w[n*k : (n+1)*k]
 		stored := scales[n*scaleBytes : (n+1)*scaleBytes]
 		if err := q.rowScales(stored, row, n); err != nil {
 			return err
 		}
-		for g, s := range q.scales[:groups] {
+		near, nearScales := q.nearRow(row)
+		for g, s := range nearScales {
 			q.invs[g] = reciprocal(s)
 		}
-		q.encode(q.table, q.codes, row, q.opt.Group, q.invs, q.scales, q.sums[:groups])
-		var e weight.RowError
-		for _, s := range q.sums[:groups] {
-			e.Energy += float64(s.energy)
-			e.Squared += float64(s.squared)
-		}
-		if math.IsInf(e.Energy, 0) || math.IsInf(e.Squared, 0) {
-			e = q.wideError(row) // squares beyond float32
+		q.encode(q.table, q.codes, near, q.opt.Group, q.invs, nearScales, q.sums[:groups])
+		e := weight.RowError{Wants: q.wants}
+		for g, s := range q.sums[:groups] {
+			if q.factors[g] == 1 {
+				e.Energy += float64(s.energy)
+				e.Squared += float64(s.squared)
+				continue
+			}
+			from, to := g*q.opt.Group, min((g+1)*q.opt.Group, k)
+			for i, v := range row[from:to] {
+				e.Add(v, q.table.values[q.codes[from+i]]*q.scales[g])
+			}
 		}
 		errs[n] = e
 		q.pack(codes[n*rowBytes:(n+1)*rowBytes], q.codes[:k], q.bits)
@@ -130,16 +154,44 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 // Shared implements [weight.Quantizer].
 func (q *Quantizer) Shared(parts [][]byte) { num.EncodeF32(parts[CodebookPart], q.opt.Codebook.Values) }
 
-// wideError recomputes in float64 the error of the row at hand, whose codes
-// and scales are in q.
-func (q *Quantizer) wideError(row []float32) weight.RowError {
-	var e weight.RowError
-	for i, v := range row {
-		d := float64(v) - float64(q.table.values[q.codes[i]]*q.scales[i/q.opt.Group])
-		e.Energy += float64(v) * float64(v)
-		e.Squared += d * d
+// far is the power of two that the largest magnitude of a group is at most, and at least the
+// reciprocal of, for squares and reciprocals to stay within float32.
+const far = 0x1p40
+
+// nearFactor returns the power of two that brings a magnitude near 1 where it is far from it, else 1.
+func nearFactor(top float32) float64 {
+	if top == 0 || top >= 1/far && top <= far {
+		return 1
 	}
-	return e
+	_, exp := math.Frexp(float64(top))
+	return math.Ldexp(1, -exp)
+}
+
+// times is exact but where the product is subnormal.
+func times(v float32, factor float64) float32 { return float32(float64(v) * factor) }
+
+// nearGroup returns a group's weights multiplied by q.factor.
+func (q *Quantizer) nearGroup(dst, w []float32) []float32 {
+	for i, v := range w {
+		dst[i] = times(v, q.factor)
+	}
+	return dst[:len(w)]
+}
+
+// nearRow returns the row at hand and its scales, with each group multiplied by its factor.
+func (q *Quantizer) nearRow(row []float32) (near, scales []float32) {
+	groups := weight.GroupsIn(len(row), q.opt.Group)
+	if !slices.ContainsFunc(q.factors[:groups], func(f float64) bool { return f != 1 }) {
+		return row, q.scales[:groups]
+	}
+	q.near, q.nearScales = slices.Grow(q.near[:0], len(row))[:len(row)], slices.Grow(q.nearScales[:0], groups)[:groups]
+	for g := range groups {
+		from, to := g*q.opt.Group, min((g+1)*q.opt.Group, len(row))
+		q.factor = q.factors[g]
+		q.nearGroup(q.near[from:to], row[from:to])
+		q.nearScales[g] = times(q.scales[g], q.factor)
+	}
+	return q.near, q.nearScales
 }
 
 // rowScales finds the scales of a row, stores them, and leaves them as stored
@@ -151,8 +203,8 @@ func (q *Quantizer) rowScales(stored []byte, row []float32, n int) error {
 		q.codes = make([]uint8, k)
 	}
 	if len(q.scales) < groups {
-		q.scales, q.invs = make([]float32, groups), make([]float32, groups)
-		q.tops, q.sums = make([]uint32, groups), make([]groupError, groups)
+		q.scales, q.invs, q.wanted = make([]float32, groups), make([]float32, groups), make([]float32, groups)
+		q.tops, q.sums, q.factors = make([]uint32, groups), make([]groupError, groups), make([]float64, groups)
 	}
 	scales, tops := q.scales[:groups], q.tops[:groups]
 	q.peaks(tops, row, group)
@@ -168,16 +220,55 @@ func (q *Quantizer) rowScales(stored []byte, row []float32, n int) error {
 		if q.opt.Weights != nil {
 			q.weights = q.opt.Weights[g*group : g*group+len(w)]
 		}
-		scales[g] = q.scale(w, math.Float32frombits(top))
+		peak := math.Float32frombits(top)
+		q.factor = nearFactor(peak)
+		if q.factors[g] = q.factor; q.factor != 1 {
+			q.near = slices.Grow(q.near[:0], len(w))[:len(w)]
+			w, peak = q.nearGroup(q.near, w), times(peak, q.factor)
+		}
+		scales[g] = times(q.scale(w, peak), 1/q.factor)
 	}
+	copy(q.wanted, scales)
 	q.opt.ScaleType.Encode(stored, scales)
 	q.opt.ScaleType.Decode(scales, stored)
+	q.wants = 0
 	for g, s := range scales {
-		if math.IsInf(float64(s*q.max), 0) {
-			return fmt.Errorf("row %d: the scale of group %d does not fit %v", n, g, q.opt.ScaleType)
+		end := math.Float32frombits(tops[g]) / q.reach
+		if !q.holds(s) || end > q.most {
+			return &weight.ScaleError{Row: n, Group: g, What: "the scale", Value: max(end, q.wanted[g], -q.wanted[g]), Type: q.opt.ScaleType}
 		}
+		if q.wanted[g] == 0 { // of zeros, or because no byte but that is small enough
+			q.wanted[g] = end
+		}
+		q.wants = max(q.wants, q.opt.ScaleType.Underflow(q.wanted[g], s))
+	}
+	if q.wants != 0 {
+		q.wants = q.lacking(row)
 	}
 	return nil
+}
+
+// holds reports whether the largest weight of a scale is a number.
+func (q *Quantizer) holds(scale float32) bool { return !math.IsInf(float64(scale*q.max), 0) }
+
+// lacking returns what [weight.RowError] wants for the row at hand, of which some scales are too small.
+func (q *Quantizer) lacking(row []float32) (wants weight.ScaleType) {
+	var all, lost float64
+	for g, s := range q.scales[:weight.GroupsIn(len(row), q.opt.Group)] {
+		var energy float64
+		for _, v := range row[g*q.opt.Group : min((g+1)*q.opt.Group, len(row))] {
+			energy += float64(v) * float64(v)
+		}
+		all += energy
+		if t := q.opt.ScaleType.Underflow(q.wanted[g], s); t != 0 {
+			lost += energy
+			wants = max(wants, t)
+		}
+	}
+	if lost < all/100 {
+		return 0
+	}
+	return wants
 }
 
 // scale returns the scale of a group whose largest magnitude is top.
@@ -211,13 +302,16 @@ func (q *Quantizer) towards(w []float32, end, top float32) float32 {
 	return end
 }
 
-// stored returns a scale as it comes back from its stored type.
+// stored returns a scale of the group at hand as it comes back from its stored type.
 func (q *Quantizer) stored(s float32) float32 {
-	one := [1]float32{s}
+	one := [1]float32{times(s, 1/q.factor)}
 	var b [4]byte
 	q.opt.ScaleType.Encode(b[:q.opt.ScaleType.Size()], one[:])
 	q.opt.ScaleType.Decode(one[:], b[:q.opt.ScaleType.Size()])
-	return one[0]
+	if !q.holds(one[0]) {
+		return float32(math.Inf(1))
+	}
+	return times(one[0], q.factor)
 }
 
 // squared returns the squared error of a group with a stored scale.
@@ -248,4 +342,13 @@ func reciprocal(scale float32) float32 {
 		scale = -least
 	}
 	return 1 / scale
+}
+
+// quotient returns w over a scale as [Quantizer.Rows] has it, which brings what is small near 1 before.
+func quotient(w, scale float32) float32 {
+	const small, factor = 0x1p-100, 0x1p100
+	if scale != 0 && scale < small && scale > -small {
+		return float32(float32(w*factor) * reciprocal(scale*factor))
+	}
+	return float32(w * reciprocal(scale))
 }

@@ -139,11 +139,13 @@ func (b *bestFits) update(tried []float32, fits []moments) bool {
 // Σ (w - s·T[c])² - Σ w².
 func (q *Quantizer) searchBytes(w []float32, end float32) float32 {
 	var ends [2]byte
-	size := float32(math.Abs(float64(end)))
+	size := float32(math.Abs(float64(end)) / q.factor)
 	q.opt.ScaleType.Encode(ends[:], []float32{size * q.steps[searchSteps-1], size * searchTo})
 	q.tried = q.tried[:0]
 	for _, s := range q.bytes[ends[0] : int(ends[1])+1] {
-		q.try(s)
+		if q.holds(s) {
+			q.try(times(s, q.factor))
+		}
 	}
 	q.fit(w)
 	var best float32

@@ -63,6 +63,9 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 	if err := q.prune(w, len(errs)); err != nil {
 		return err
 	}
+	if err := weight.CheckParts(parts, map[int]int{PatternPart: len(q.pattern)}); err != nil {
+		return err
+	}
 	copy(parts[PatternPart], q.pattern)
 	if err := q.kept.Rows(parts[:PatternPart], errs, q.weights); err != nil {
 		return err
@@ -138,6 +141,9 @@ func (q *Quantizer) Fit(w []float32, n int) error {
 	}
 	return q.kept.Fit(q.weights, n)
 }
+
+// Wants returns what [weight.RowError] wants for one of the rows fitted.
+func (q *Quantizer) Wants(row int) weight.ScaleType { return q.kept.Wants(row) }
 
 // Keep chooses anew what a chunk of one of the rows fitted keeps, which begins with a column and has the
 // weights v: those whose squares are largest where they count h.

@@ -2,6 +2,7 @@ package weight
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/lutq/lutq/formats/num"
 )
@@ -129,4 +130,30 @@ func (t ScaleType) Encode(dst []byte, src []float32) {
 	case E8M0:
 		num.EncodeF8E8M0(dst, src)
 	}
+}
+
+// Underflow returns the type that holds a scale which is too small for t: as stored it is 0, or off by
+// far more than roundings are. It is t where no type does, and 0 where the scale is not too small.
+func (t ScaleType) Underflow(scale, stored float32) ScaleType {
+	slack := 1. / 16 // what types of a byte round by at most
+	if t == E8M0 {
+		slack = 1. / 2 // of powers of two
+	}
+	if s := float64(scale); s == 0 || math.Abs(s) > 1 || math.Abs(float64(stored)-s) <= slack*math.Abs(s) {
+		return 0
+	}
+	return t.wider(scale)
+}
+
+// wider returns the narrowest type that holds a scale which is beyond t, or t if there is none.
+func (t ScaleType) wider(scale float32) ScaleType {
+	const least, most = 0x1p-126, 0x1.fep127 // of normal numbers
+	s := math.Abs(float64(scale))
+	switch {
+	case t == F32 || s == 0 || math.IsInf(s, 0):
+		return t
+	case t != BF16 && s >= least && s <= most:
+		return BF16
+	}
+	return F32
 }

@@ -107,6 +107,11 @@ type RowError struct {
 	// output is left with, as a mean over the tokens, and what it were if
 	// each weight were rounded to nearest. The two are equal where it was.
 	Loss, NearestLoss float64
+
+	// Wants is the scale type that would hold the row's scales, where those of groups with a hundredth
+	// of its energy or more are too small for the type they have; else 0. It is that very type where
+	// there is no wider one.
+	Wants ScaleType
 }
 
 // Add takes in a weight and what is stored of it.
@@ -174,4 +179,35 @@ type Feedback interface {
 type Rounded struct {
 	Codes []uint8   // [rows, K]
 	Loss  []float32 // as RowError has it, of each row
+}
+
+// ScaleError reports a scale, or another factor of a group, that is too large for its type.
+type ScaleError struct {
+	Row, Group int
+	What       string // the scale, or a factor
+	Value      float32
+	Type       ScaleType
+}
+
+func (e *ScaleError) Error() string {
+	return fmt.Sprintf("row %d: %s of group %d does not fit %v", e.Row, e.What, e.Group, e.Type)
+}
+
+// Wants returns the type that holds it, or Type if there is none.
+func (e *ScaleError) Wants() ScaleType { return e.Type.wider(e.Value) }
+
+// CheckParts reports the first of a layer's parts that has not the size it should have: those of a
+// quantizer's rows, in the order of [Kind.Parts].
+func CheckParts(parts [][]byte, sizes map[int]int) error {
+	for i, part := range parts {
+		if size, ok := sizes[i]; ok && len(part) != size {
+			return fmt.Errorf("part %d takes %d bytes: want %d", i, len(part), size)
+		}
+	}
+	for i := range sizes {
+		if i >= len(parts) {
+			return fmt.Errorf("%d parts: want %d", len(parts), i+1)
+		}
+	}
+	return nil
 }
