@@ -13,6 +13,12 @@ bfloat16 and float16 hold exactly. The file has the config.json, the tensors' na
     gradients   of loss, for each linear layer W [N, K] and each of its experts: with r[n] = sum_k dloss/dW[n,k] W[n,k],
                 which is the gradient by the logarithm of a scale of row n, alternating sum_n (-1)^n r[n] and |r|
 
+and where rotary frequencies depend on the length of a text
+
+    stepped     the logits when the text is read token by token, keys and values being kept
+    written     what generate writes behind its first tokens, taking the most likely one: as many as asked for, each
+                number of tokens giving the beginning of more
+
 all by transformers' eager code in float64: what it casts to float32 on the way is held in float64 too, rotary
 frequencies included. Its float32 run of the checkpoint on disk has to agree. Routers are kept away from ties: the
 first seed is taken for which the last expert chosen leads the next by a margin at every token.
@@ -48,6 +54,7 @@ from transformers.utils import logging
 OUT = Path(__file__).parent.parent / "formats" / "arch" / "archtest" / "testdata"
 
 WINDOW, ORIGINAL, LENGTH = 16, 32, 48  # of attention, of the context before it was extended, of the text
+WRITTEN = 40  # tokens behind a prompt
 MARGIN = 0.02  # of routers, in standard deviations of their logits
 FLOAT32 = 1e-5  # what transformers' float32 may differ by, relative to the largest number
 BLOCK = 128  # side of a block of fp8 weights with one scale
@@ -445,6 +452,35 @@ def gradients(model: Any, v: Variant, path: Path) -> Tensors:
         return {name: f.get_tensor(name) for name in f.keys()}
 
 
+def stepped(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """The logits of a text that is read token by token."""
+    out, past = [], None
+    with torch.no_grad():
+        for token in ids[0]:
+            step = model(token[None, None], past_key_values=past, use_cache=True)
+            past = step.past_key_values
+            out.append(step.logits[0, -1])
+    return torch.stack(out)
+
+
+def written(models: list[Any], ids: torch.Tensor) -> list[dict[str, Any]]:
+    """What generate writes behind the beginnings of a text, which all models have to agree on."""
+    out = []
+    for prompt in (4, ORIGINAL - 1, ORIGINAL, ORIGINAL + 1, ORIGINAL + 8):
+        texts = []
+        for model in models:
+            model.generation_config.eos_token_id = None
+            for tokens in (1, ORIGINAL - prompt, ORIGINAL + 1 - prompt, ORIGINAL + 2 - prompt, WRITTEN):
+                if tokens > 0:
+                    model(ids[:, :1])  # or dynamic frequencies would be those of the text before
+                    text = model.generate(ids[:, :prompt], max_new_tokens=tokens, do_sample=False, pad_token_id=0)
+                    texts.append(text[0, prompt:].tolist())
+        tokens = max(texts, key=len)
+        assert all(t == tokens[: len(t)] for t in texts), f"behind {prompt} tokens: {texts}"
+        out.append({"prompt": prompt, "tokens": tokens})
+    return out
+
+
 def by_rows(grads: Tensors, weights: Tensors, config: Config) -> dict[str, list[tuple[float, float]]]:
     """Of each linear layer, and each expert of it, the alternating sum of the rows' gradients and their norm."""
     out = {}
@@ -519,6 +555,11 @@ def golden(name: str, v: Variant) -> tuple[str, dict[str, float]]:
             logits32 = single(ids).logits
         errors = {"logits": relative(logits32, logits), "nll": relative(nll(logits32, ids), each)}
         assert max(errors.values()) < FLOAT32, f"{name}: float32 differs by {errors}"
+        by_length = {}
+        if single.config.get_text_config().rope_parameters.get("rope_type") in ("dynamic", "longrope") and v.length > ORIGINAL:
+            with double():
+                by_length["stepped"] = packed(stepped(model, ids)[positions])
+                by_length["written"] = written([single, model], ids)
         rows = by_rows(gradients(model, v, path), weights, config)
 
     alike = {e.name: (e.dtype, e.shape, e.fill) for e in entries}
@@ -542,6 +583,7 @@ def golden(name: str, v: Variant) -> tuple[str, dict[str, float]]:
         "logits": packed(logits[0, positions]),
         "nll": packed(each),
         "loss": float(f"{each.mean():.10g}"),
+        **by_length,
         "gradients": [
             {
                 "layers": names,

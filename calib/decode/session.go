@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
@@ -38,6 +39,7 @@ type Session struct {
 	m     *model.Model
 	cache *model.Cache
 	chunk int
+	texts [][]int // what the cache has of each, where texts are read again
 
 	logits model.Array // floats [vocabulary], of what follows a prompt
 	best   model.Array // floats [rows]
@@ -74,7 +76,7 @@ func NewSession(m *model.Model, o Options) (*Session, error) {
 		return nil, err
 	}
 	ops := m.Ops()
-	s := &Session{m: m, cache: cache, chunk: min(chunk, o.Context), logits: ops.Floats(m.Vocab())}
+	s := &Session{m: m, cache: cache, chunk: min(chunk, o.Context), texts: make([][]int, slots), logits: ops.Floats(m.Vocab())}
 	s.best = ops.Floats(s.Together())
 	if err := ops.Err(); err != nil {
 		s.Close()
@@ -109,33 +111,74 @@ func (s *Session) Len(slot int) int { return s.cache.Len(slot) }
 func (s *Session) Context() int { return s.cache.Positions() }
 
 // Cut forgets the tokens of a text from the n-th on.
-func (s *Session) Cut(slot, n int) { s.cache.Cut(slot, n) }
+func (s *Session) Cut(slot, n int) {
+	s.cache.Cut(slot, n)
+	s.keep(slot, nil)
+}
+
+// keep notes tokens that a text was taken further by, and forgets those that the cache has not.
+func (s *Session) keep(slot int, tokens []int) {
+	if s.m.Decoder().Reread > 0 {
+		s.texts[slot] = append(s.texts[slot], tokens...)[:s.Len(slot)]
+	}
+}
 
 // errNoTokens is the error of a prompt without tokens: nothing says how to begin.
 var errNoTokens = errors.New("the prompt is empty")
 
 // Prompt puts tokens behind the text in a slot, a chunk at a time, and leaves what follows them. Interrupted or
-// failed, it leaves the text as it was.
+// failed, it leaves the text as it was, or empty where it was to be read again.
 func (s *Session) Prompt(ctx context.Context, slot int, tokens []int) (*Next, error) {
 	if len(tokens) == 0 {
 		return nil, errNoTokens
 	}
-	had := s.Len(slot)
-	if n := had + len(tokens); n > s.Context() {
-		return nil, fmt.Errorf("a prompt of %d tokens is longer than the context of %d", n, s.Context())
+	whole := s.Len(slot) + len(tokens)
+	if whole > s.Context() {
+		return nil, fmt.Errorf("a prompt of %d tokens is longer than the context of %d", whole, s.Context())
 	}
+	if err := s.reread(ctx, slot, len(tokens)); err != nil {
+		return nil, err
+	}
+	h, err := s.read(ctx, slot, tokens, whole)
+	if err != nil {
+		return nil, err
+	}
+	return s.next(h, 1)
+}
+
+// read puts tokens behind the text in a slot, which will have whole tokens, a chunk at a time, and returns the state of the
+// last one.
+func (s *Session) read(ctx context.Context, slot int, tokens []int, whole int) (model.Array, error) {
+	had := s.Len(slot)
 	for from := 0; ; from += s.chunk {
 		to := min(from+s.chunk, len(tokens))
-		h, err := s.cache.Continue(ctx, model.Part{Slot: slot, Tokens: tokens[from:to]})
+		h, err := s.cache.Continue(ctx, model.Part{Slot: slot, Tokens: tokens[from:to], Whole: whole})
 		if err != nil {
 			s.Cut(slot, had)
 			return nil, err
 		}
+		s.keep(slot, tokens[from:to])
 		if to == len(tokens) {
 			hidden := s.m.Decoder().Hidden
-			return s.next(h.Slice((to-from-1)*hidden, (to-from)*hidden), 1)
+			return h.Slice((to-from-1)*hidden, (to-from)*hidden), nil
 		}
 	}
+}
+
+// reread reads the text in a slot again if it is about to grow, by so many tokens, to a length at which the model does.
+func (s *Session) reread(ctx context.Context, slot, more int) error {
+	most := s.m.Decoder().Reread
+	if most == 0 || slot < 0 || slot >= s.Slots() { // there is none: the cache says so
+		return nil
+	}
+	had := s.Len(slot)
+	if had == 0 || had > most || had+more <= most {
+		return nil
+	}
+	text := slices.Clone(s.texts[slot])
+	s.Cut(slot, 0)
+	_, err := s.read(ctx, slot, text, had+more)
+	return err
 }
 
 // Step puts a token behind each of some texts, as many as go together, and leaves what follows them, a row for each.
@@ -143,11 +186,24 @@ func (s *Session) Step(ctx context.Context, slots, tokens []int) (*Next, error) 
 	if len(slots) != len(tokens) || len(slots) > s.Together() {
 		return nil, fmt.Errorf("a step of %d slots and %d tokens", len(slots), len(tokens))
 	}
+	for _, slot := range slots {
+		if err := s.reread(ctx, slot, 1); err != nil {
+			return nil, err
+		}
+	}
 	logits, best, err := s.cache.Step(ctx, slots, tokens)
 	if err != nil {
 		return nil, err
 	}
+	s.keepEach(slots, tokens)
 	return &Next{s, logits, len(slots), best}, nil
+}
+
+// keepEach notes a token that was put behind each of some texts.
+func (s *Session) keepEach(slots, tokens []int) {
+	for i, slot := range slots {
+		s.keep(slot, tokens[i:i+1])
+	}
 }
 
 // Ahead is texts that go on by their most likely tokens. A GPU takes the tokens of a step from the step before, and has the
@@ -156,7 +212,8 @@ type Ahead struct {
 	s             *Session
 	dev           *model.Ahead // nil: the host takes part in steps
 	slots, tokens []int
-	left          int
+	left          int // steps
+	straight      int // of these, until a text is to be read again
 }
 
 // Ahead goes on with texts, as many as go together, from a token each that is put behind them, by so many steps at most. Of
@@ -165,34 +222,57 @@ func (s *Session) Ahead(ctx context.Context, slots, tokens []int, steps int) (*A
 	if len(slots) != len(tokens) || len(slots) > s.Together() || steps < 1 {
 		return nil, fmt.Errorf("%d steps of %d slots and %d tokens", steps, len(slots), len(tokens))
 	}
-	dev, err := s.cache.Ahead(ctx, slots, tokens, steps)
-	if err != nil {
-		return nil, err
+	a := &Ahead{s: s, slots: slots, tokens: tokens, left: steps}
+	return a, a.begin(ctx)
+}
+
+// begin has the device go on, until a text is to be read again.
+func (a *Ahead) begin(ctx context.Context) (err error) {
+	a.Close()
+	a.straight = a.left
+	for _, slot := range a.slots {
+		if err := a.s.reread(ctx, slot, 1); err != nil {
+			return err
+		}
+		if room := a.s.m.Decoder().Reread - a.s.Len(slot); room > 0 {
+			a.straight = min(a.straight, room)
+		}
 	}
-	return &Ahead{s: s, dev: dev, slots: slots, tokens: tokens, left: steps}, nil
+	a.dev, err = a.s.cache.Ahead(ctx, a.slots, a.tokens, a.straight)
+	return err
 }
 
 // Next takes the texts a step further and returns the token that follows each.
-func (a *Ahead) Next(ctx context.Context) ([]int, error) {
-	if a.dev != nil {
-		return a.dev.Next(ctx)
-	}
+func (a *Ahead) Next(ctx context.Context) (best []int, err error) {
 	if a.left == 0 {
 		return nil, errors.New("no step is left")
 	}
-	a.left--
-	next, err := a.s.Step(ctx, a.slots, a.tokens)
-	if err != nil {
-		return nil, err
+	if a.straight == 0 {
+		if err := a.begin(ctx); err != nil {
+			return nil, err
+		}
 	}
-	a.tokens, err = next.Best()
-	return a.tokens, err
+	a.left--
+	a.straight--
+	if a.dev != nil {
+		if best, err = a.dev.Next(ctx); err == nil {
+			a.s.keepEach(a.slots, a.tokens)
+		}
+	} else {
+		var next *Next
+		if next, err = a.s.Step(ctx, a.slots, a.tokens); err == nil {
+			best, err = next.Best()
+		}
+	}
+	a.tokens = best
+	return best, err
 }
 
 // Close ends it. What was not asked for is no part of the texts.
 func (a *Ahead) Close() {
 	if a.dev != nil {
 		a.dev.Close()
+		a.dev = nil
 	}
 }
 

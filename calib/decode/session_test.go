@@ -85,7 +85,10 @@ func TestFamilies(t *testing.T) {
 			g.Write(t, dir)
 			m := open(t, dir)
 			want := opstest.Logits(t, m, g.Tokens)
-			for _, o := range []struct{ prompt, chunk int }{{1, 0}, {len(g.Tokens), 7}, {len(g.Tokens) / 2, 5}} {
+			for _, o := range []struct{ prompt, chunk int }{{len(g.Tokens), 7}, {1, 0}, {len(g.Tokens) / 2, 5}} {
+				if g.Stepped != nil && o.prompt < len(g.Tokens) {
+					break // what is read by steps is not the window's: TestLengths
+				}
 				// The other slots hold something else before, behind and beside it.
 				s := session(t, m, decode.Options{Slots: 3, Context: len(g.Tokens), Chunk: o.chunk})
 				for _, other := range []int{0, 2} {
@@ -98,6 +101,61 @@ func TestFamilies(t *testing.T) {
 					if e := apart(got, want[at:at+m.Vocab()]); !(e <= 1e-5) {
 						t.Fatalf("prompt of %d in chunks of %d: logits at %d are %.2g from the window's", o.prompt, o.chunk, o.prompt-1+i, e)
 					}
+				}
+			}
+		})
+	}
+}
+
+// TestLengths: where frequencies depend on the length of a text, it goes on as transformers' generate has it, however many
+// tokens are asked for, whether it is prompted in chunks, or grows beside others.
+func TestLengths(t *testing.T) {
+	ctx := context.Background()
+	for _, g := range archtest.Goldens(t) {
+		if g.Written == nil {
+			continue
+		}
+		t.Run(g.Name, func(t *testing.T) {
+			dir := t.TempDir()
+			g.Write(t, dir)
+			m := open(t, dir)
+			write := func(what string, written []archtest.Written, tokens, chunk int, temperature float64) {
+				t.Helper()
+				most, prompts := 0, make([][]int, len(written))
+				for i, w := range written {
+					prompts[i] = g.Tokens[:w.Prompt]
+					most = max(most, w.Prompt+tokens)
+				}
+				s := session(t, m, decode.Options{Slots: len(written), Context: most, Chunk: chunk})
+				// The most likely of one is taken by steps that a device does not go ahead with.
+				o := decode.WriteOptions{MaxTokens: tokens, Sampling: decode.Sampling{Temperature: temperature, TopK: 1}}
+				texts, err := decode.Write(ctx, s, prompts, o, func(int, int) bool { return true })
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, w := range written {
+					if want := w.Tokens[:min(tokens, len(w.Tokens))]; !slices.Equal(texts[i].Tokens, want) {
+						t.Errorf("%s: %d tokens behind %d: got %v, want %v", what, tokens, w.Prompt, texts[i].Tokens, want)
+					}
+				}
+			}
+			for i, w := range g.Written {
+				for _, tokens := range []int{1, 28, 29, 40} {
+					write("alone", g.Written[i:i+1], tokens, 0, 0)
+				}
+				write("in chunks", g.Written[i:i+1], len(w.Tokens), 5, 1)
+			}
+			write("together", g.Written, 40, 0, 0)
+
+			// A text that is cut goes on as it did.
+			w := g.Written[0]
+			s := session(t, m, decode.Options{Context: w.Prompt + len(w.Tokens)})
+			text := append(slices.Clone(g.Tokens[:w.Prompt]), w.Tokens...)
+			last := forced(t, s, 0, text, w.Prompt)
+			s.Cut(0, 0)
+			for i, got := range forced(t, s, 0, text, w.Prompt) {
+				if !slices.Equal(got, last[i]) {
+					t.Fatalf("after a cut, token %d has other logits", w.Prompt+i)
 				}
 			}
 		})

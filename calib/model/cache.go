@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/lutq/lutq/formats/arch"
 )
 
 // Cache keeps what attention needs of texts, so that they can go on: the keys and values of every
 // layer, for some texts side by side, each in a slot.
 //
-// Rotary embeddings whose frequencies depend on the length of a window (types dynamic and longrope)
-// are those of a window as long as the cache.
+// Where the frequencies of a rotary embedding depend on the length of a text (types dynamic and longrope), tokens turn by
+// those of the text that ends with the [Part] they came in, as in transformers: keys that are kept stay as they were turned,
+// and what follows does not depend on how long the text will become.
 type Cache struct {
 	m         *Model
 	positions int
@@ -43,8 +46,17 @@ type floats struct {
 
 // turn is what a step needs of a rotary embedding.
 type turn struct {
-	freqs    []float64
+	freqs    []float64 // of windows of a stage
+	stage    int
 	cos, sin floats // [rows, half]
+}
+
+// frequencies returns those of a window of so many tokens, which are worked out again where they differ from the last.
+func (t *turn) frequencies(r *arch.Rope, tokens int) []float64 {
+	if stage := r.Stage(tokens); t.freqs == nil || stage != t.stage {
+		t.freqs, t.stage = r.Frequencies(tokens), stage
+	}
+	return t.freqs
 }
 
 // Arranger is implemented by [Ops] that multiply faster by weights that are laid out for it.
@@ -81,6 +93,8 @@ type Weighed struct {
 type Part struct {
 	Slot   int
 	Tokens []int
+	// Whole is how many tokens the text has when all of what is read at once has come, of which this is a part; 0 is for all.
+	Whole int
 }
 
 // ErrFull is in the error of a text that is longer than a cache has positions.
@@ -220,7 +234,7 @@ func (c *Cache) runs(parts []Part) (tokens []int, runs []Run, err error) {
 			return nil, nil, fmt.Errorf("a text of %d tokens: %w at %d", n, ErrFull, c.positions)
 		}
 		if len(p.Tokens) > 0 {
-			runs = append(runs, Run{Slot: p.Slot, From: from, Rows: len(p.Tokens)})
+			runs = append(runs, Run{Slot: p.Slot, From: from, Rows: len(p.Tokens), Whole: max(p.Whole, from+len(p.Tokens))})
 			tokens = append(tokens, p.Tokens...)
 		}
 	}
@@ -242,7 +256,7 @@ func position(runs []Run, row int) int {
 func (c *Cache) newPlaces() places {
 	p := places{turns: make(map[*rope]*turn)}
 	for _, r := range c.m.ropes {
-		p.turns[r] = &turn{freqs: r.desc.Frequencies(c.positions)}
+		p.turns[r] = &turn{}
 		p.order = append(p.order, r)
 	}
 	return p
@@ -275,7 +289,8 @@ func (p *places) find(runs []Run) {
 		for pos := r.From; pos < r.From+r.Rows; pos++ {
 			p.rows.host = append(p.rows.host, float32(r.Slot), float32(pos))
 			for rope, t := range p.turns {
-				t.cos.host, t.sin.host = rope.angles(t.cos.host, t.sin.host, t.freqs, pos)
+				freqs := t.frequencies(rope.desc, r.Whole)
+				t.cos.host, t.sin.host = rope.angles(t.cos.host, t.sin.host, freqs, pos)
 			}
 		}
 	}

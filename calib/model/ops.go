@@ -157,4 +157,7 @@ type Step struct {
 }
 
 // Run are rows of a slot that follow each other, the first at position From.
-type Run struct{ Slot, From, Rows int }
+type Run struct {
+	Slot, From, Rows int
+	Whole            int // tokens of the text by which the rows turn, at least From + Rows; operations need not look
+}

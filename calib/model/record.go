@@ -148,7 +148,7 @@ func (c *Cache) newStep(rec Recorder, n int) *recordedStep {
 		c.tables = make(map[*rope]*rope)
 		for _, r := range m.ropes {
 			c.tables[r] = &rope{desc: r.desc}
-			c.tables[r].extend(c.positions, rec)
+			c.tables[r].grow(c.positions, rec)
 		}
 	}
 	if m.normsOutputs() {

@@ -2,7 +2,6 @@ package model
 
 import (
 	"math"
-	"slices"
 
 	"github.com/lutq/lutq/formats/arch"
 )
@@ -10,7 +9,7 @@ import (
 // rope holds cosines and sines of a rotary embedding, floats [positions, half].
 type rope struct {
 	desc      *arch.Rope
-	freqs     []float64 // radians per position
+	stage     int // of the window whose frequencies they have
 	positions int
 	cos, sin  Array
 }
@@ -19,16 +18,30 @@ func (r *rope) half() int { return r.desc.Dim / 2 }
 
 // extend makes the tables those of a window of n tokens.
 func (r *rope) extend(n int, ops Ops) {
-	freqs := r.desc.Frequencies(n)
-	if n <= r.positions && slices.Equal(freqs, r.freqs) {
+	stage := r.desc.Stage(n)
+	if n <= r.positions && stage == r.stage {
 		return
 	}
-	cos, sin := make([]float32, 0, n*len(freqs)), make([]float32, 0, n*len(freqs))
+	freqs := r.desc.Frequencies(n)
+	r.fill(n, ops, func(int) []float64 { return freqs })
+	r.stage = stage
+}
+
+// grow makes the tables those of a text of up to n tokens that grows by one at a time: each has the frequencies of a
+// window that ends with it.
+func (r *rope) grow(n int, ops Ops) {
+	var t turn
+	r.fill(n, ops, func(pos int) []float64 { return t.frequencies(r.desc, pos+1) })
+}
+
+// fill writes tables of n positions, of which of gives the frequencies.
+func (r *rope) fill(n int, ops Ops, of func(pos int) []float64) {
+	cos, sin := make([]float32, 0, n*r.half()), make([]float32, 0, n*r.half())
 	for pos := range n {
-		cos, sin = r.angles(cos, sin, freqs, pos)
+		cos, sin = r.angles(cos, sin, of(pos), pos)
 	}
 	r.free(ops)
-	r.freqs, r.positions, r.cos, r.sin = freqs, n, ops.Floats(len(cos)), ops.Floats(len(sin))
+	r.positions, r.cos, r.sin = n, ops.Floats(len(cos)), ops.Floats(len(sin))
 	ops.Write(r.cos, cos)
 	ops.Write(r.sin, sin)
 }
@@ -44,7 +57,7 @@ func (r *rope) angles(cos, sin []float32, freqs []float64, pos int) (newCos, new
 
 func (r *rope) free(ops Ops) {
 	ops.Free(r.cos, r.sin)
-	r.freqs, r.positions, r.cos, r.sin = nil, 0, nil, nil
+	r.positions, r.cos, r.sin = 0, nil, nil
 }
 
 // ropes returns the rotary embeddings that the blocks of a decoder share.

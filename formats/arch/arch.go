@@ -31,6 +31,10 @@ type Decoder struct {
 	Norm       Norm
 	Blocks     []Block
 
+	// Reread, if not 0, is how many tokens a text may have before it is read once more: when it grows beyond them, what was
+	// read of it with the frequencies of shorter ones is given up. In other families that stays as it is.
+	Reread int
+
 	BOS   *int // nil where there is none
 	EOS   []int
 	DType string // as transformers spells it, such as "bfloat16"; may be empty

@@ -16,6 +16,9 @@ func phi3() family {
 				b.values["original_max_position_embeddings"] = []byte("4096")
 			}
 			act, rope := b.activation("hidden_act", "silu"), b.rope("", 1e4)
+			if rope.Type == "longrope" || rope.Type == "dynamic" {
+				b.d.Reread = b.size("original_max_position_embeddings", 4096)
+			}
 			b.blocks(func(_ int, blk *Block) {
 				b.fusedAttention(blk)
 				blk.Attn.Rope, blk.Attn.Window = rope, window

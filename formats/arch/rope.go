@@ -67,6 +67,17 @@ func (r *Rope) Frequencies(tokens int) []float64 {
 	return f
 }
 
+// Stage tells lengths apart whose frequencies differ: those of two windows are the same where their stages are.
+func (r *Rope) Stage(tokens int) int {
+	switch {
+	case r.Type == "dynamic":
+		return max(tokens, r.Original)
+	case r.Type == "longrope" && tokens > r.Original:
+		return 1
+	}
+	return 0
+}
+
 // llama3 is Meta's way for Llama 3.1.
 func (r *Rope) llama3(f []float64) {
 	old := float64(r.Original)

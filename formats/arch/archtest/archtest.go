@@ -37,8 +37,18 @@ type Golden struct {
 	Loss      float64     // mean of NLL
 	Gradients []Gradient  // of Loss
 
+	// Where frequencies depend on the length of a text; else nil.
+	Stepped [][]float32 // Logits when it is read token by token
+	Written []Written   // by transformers' generate
+
 	seed    uint64
 	tensors []tensors
+}
+
+// Written is a text that goes on from a golden one by the most likely token, in float32 as in float64.
+type Written struct {
+	Prompt int // tokens of the golden text that it begins with
+	Tokens []int
 }
 
 // Gradient is that of a linear layer W [N, K], summed up. With
@@ -92,10 +102,10 @@ func Goldens(t testing.TB) []Golden {
 func parse(text []byte) (Golden, error) {
 	var f struct {
 		Golden
-		Seed        uint64
-		Tensors     []tensors
-		Logits, NLL []byte // of float32, little-endian
-		Gradients   []struct {
+		Seed                 uint64
+		Tensors              []tensors
+		Logits, Stepped, NLL []byte // of float32, little-endian
+		Gradients            []struct {
 			Layers            string
 			Alternating, Norm []float64
 		}
@@ -106,11 +116,7 @@ func parse(text []byte) (Golden, error) {
 	g := f.Golden
 	g.seed, g.tensors = f.Seed, f.Tensors
 	g.NLL = floats(f.NLL)
-	logits := floats(f.Logits)
-	vocab := len(logits) / len(g.Positions)
-	for i := range g.Positions {
-		g.Logits = append(g.Logits, logits[i*vocab:(i+1)*vocab])
-	}
+	g.Logits, g.Stepped = rows(floats(f.Logits), len(g.Positions)), rows(floats(f.Stepped), len(g.Positions))
 	for _, list := range f.Gradients {
 		layers := expand(list.Layers)
 		experts := len(list.Norm) / len(layers)
@@ -123,6 +129,14 @@ func parse(text []byte) (Golden, error) {
 		}
 	}
 	return g, nil
+}
+
+// rows cuts numbers into n rows, nil where there are none.
+func rows(v []float32, n int) (all [][]float32) {
+	for i := range min(n, len(v)) {
+		all = append(all, v[i*len(v)/n:(i+1)*len(v)/n])
+	}
+	return all
 }
 
 func floats(data []byte) []float32 {
