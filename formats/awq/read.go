@@ -14,9 +14,10 @@ type Scheme struct{}
 
 // config is what config.json says about weights.
 type config struct {
-	Version string `json:"version"`
-	Bits    int    `json:"bits"`
-	Group   int    `json:"group_size"` // −1: all of a row
+	Version   string `json:"version"`
+	Bits      int    `json:"bits"`
+	Group     int    `json:"group_size"` // −1: all of a row
+	ZeroPoint *bool  `json:"zero_point"`
 }
 
 // places returns where the code of each of eight rows lies in a word.
@@ -29,7 +30,7 @@ func (Scheme) Decode(s *hf.Stored) (found []hf.Encoded, ok bool, err error) {
 	}
 	var c config
 	if json.Unmarshal(s.Quantization, &c) != nil {
-		return nil, false, fmt.Errorf("config.json: %s: want bits and group_size as numbers", s.Key)
+		return nil, false, fmt.Errorf("config.json: %s: want bits and group_size as numbers, and zero_point true or false", s.Key)
 	}
 	if version := strings.ToLower(c.Version); version != "gemm" && version != "" || c.Bits != 4 {
 		return nil, false, fmt.Errorf("config.json: %s: version %.40q with %d bits is not supported: want gemm with 4", s.Key, c.Version, c.Bits)
@@ -80,14 +81,29 @@ func (c *config) layer(s *hf.Stored, layer string, t *hf.Tensor) (hf.Encoded, er
 	m.Scales = codes.Transposed(scales)
 	parts := []*hf.Tensor{t, scale}
 	by := "AWQ, 4 bits"
-	if zero != nil {
+	switch {
+	case zero != nil:
 		parts = append(parts, zero)
 		if err := codes.Shape(zero, []int{groups, n / 8}, "I32"); err != nil {
 			return none, err
 		}
+		stored := codes.Rows(zero, groups, 4)
+		if c.ZeroPoint != nil && !*c.ZeroPoint {
+			// Which must be those that programs take that do not look at them.
+			all, same, err := codes.Uniform(stored, groups, n)
+			if err == nil && (!same || all != 8) {
+				err = zero.Errorf("has zero points of its own, and config.json says zero_point: false: some programs use them, others do not")
+			}
+			if err != nil {
+				return none, err
+			}
+			break
+		}
 		by += " with zero points"
 		m.Values = codes.Unsigned(4)
-		m.Zeros = codes.Transposed(codes.Ordered(codes.Rows(zero, groups, 4), places()...))
+		m.Zeros = codes.Transposed(codes.Ordered(stored, places()...))
+	case c.ZeroPoint != nil && *c.ZeroPoint:
+		return none, t.Errorf("config.json says zero_point: true, and there are none: want a tensor %q", layer+".qzeros")
 	}
 	return m.Encoded(layer+".weight", by, parts...)
 }

@@ -1,6 +1,7 @@
 package awq
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/lutq/lutq/formats/source/sourcetest"
@@ -26,6 +27,21 @@ func TestOrder(t *testing.T) {
 	zeros := sourcetest.Of[uint32]("a.qzeros", "I32", []int{1, 1}, 0xf0000000) // of row 7
 	v := sourcetest.Values(t, Scheme{}, "a.weight", text, words(), zeros, scales())
 	sourcetest.Equal(t, v, 0, 15, 4, 15, 1, 15, 5, 15, 2, 15, 6, 15, 3, 15, -16, 0)
+}
+
+// TestZeroPoint: what config.json says of zero points is so, or the layer is refused: what AutoAWQ writes without them
+// is for kernels that have none.
+func TestZeroPoint(t *testing.T) {
+	with, without := strings.Replace(text, `"bits"`, `"zero_point": true, "bits"`, 1), strings.Replace(text, `"bits"`, `"zero_point": false, "bits"`, 1)
+	zeros := func(z uint32) sourcetest.Tensor { return sourcetest.Of("a.qzeros", "I32", []int{1, 1}, z) }
+	middle := []float32{-8, 7, -4, 7, -7, 7, -3, 7, -6, 7, -2, 7, -5, 7, -2, 14}
+	for _, tensors := range [][]sourcetest.Tensor{{words(), scales()}, {words(), scales(), zeros(0x88888888)}} {
+		sourcetest.Equal(t, sourcetest.Values(t, Scheme{}, "a.weight", without, tensors...), middle...)
+	}
+	sourcetest.Equal(t, sourcetest.Values(t, Scheme{}, "a.weight", with, words(), scales(), zeros(0x88888888)), middle...)
+	sourcetest.Refuses(t, Scheme{}, `tensor "a.qzeros" in model.safetensors: has zero points of its own, and config.json says zero_point: false`, without, words(), scales(), zeros(0x88888887))
+	sourcetest.Refuses(t, Scheme{}, `says zero_point: false`, without, words(), scales(), zeros(0))
+	sourcetest.Refuses(t, Scheme{}, `config.json says zero_point: true, and there are none: want a tensor "a.qzeros"`, with, words(), scales())
 }
 
 func TestRefuses(t *testing.T) {

@@ -168,6 +168,27 @@ func Ordered[T any](f Field[T], places ...int) Field[T] {
 	}
 }
 
+// Uniform returns the one value that all of a field's rows and columns have, and whether there is one.
+func Uniform(f Field[uint8], rows, cols int) (value uint8, same bool, err error) {
+	step := min(max(run/cols, 1), rows)
+	all := make([]uint8, step*cols)
+	for row := 0; row < rows; row += step {
+		b := Block{Row: row, Rows: min(step, rows-row), Cols: cols}
+		if err := f(all[:b.size()], b); err != nil {
+			return 0, false, err
+		}
+		if row == 0 {
+			value = all[0]
+		}
+		for _, v := range all[:b.size()] {
+			if v != value {
+				return 0, false, nil
+			}
+		}
+	}
+	return value, true, nil
+}
+
 // Mapped reads a field whose values stand for others.
 func Mapped[T any](f Field[T], as func(T) T) Field[T] {
 	return func(dst []T, b Block) error {

@@ -47,6 +47,22 @@ type weights struct {
 	Type     string `json:"type"`
 	Strategy string `json:"strategy"`
 	Group    int    `json:"group_size"`
+
+	Symmetric *bool           `json:"symmetric"` // true where it is left out
+	Order     json.RawMessage `json:"actorder"`
+}
+
+// symmetric reports whether zero points are said to be in the middle.
+func (w *weights) symmetric() bool { return w.Symmetric == nil || *w.Symmetric }
+
+// reorders reports whether columns are said to be in groups that a tensor names: in any but the orders that leave
+// them in their place.
+func (w *weights) reorders() bool {
+	switch order := strings.ToLower(string(w.Order)); order {
+	case "", "null", "false", `"weight"`, `"static"`:
+		return false
+	}
+	return true
 }
 
 // Decode implements [hf.Scheme].
@@ -181,7 +197,7 @@ func (l *layers) layer(g *group, layer string, t *hf.Tensor) (hf.Encoded, error)
 		m, err = l.ints(w, layer, t, scale)
 	case g.Format == ints && w.Type == "int":
 		by = "compressed-tensors, 8 bits"
-		m, err = l.bytes(layer, t, scale)
+		m, err = l.bytes(w, layer, t, scale)
 	case g.Format == nvfp4:
 		by = "NVFP4"
 		m, err = l.nvfp4(layer, t, scale)
@@ -231,13 +247,35 @@ func (l *layers) ints(w *weights, layer string, t, scale *hf.Tensor) (*codes.Mat
 	if err := l.scales(m, w, layer, t, scale); err != nil {
 		return nil, err
 	}
-	if zero := l.stored.Tensor(layer + ".weight_zero_point"); zero != nil {
-		if err := codes.Shape(zero, []int{p.Words(n), m.GroupsInRow()}, "I32"); err != nil {
-			return nil, err
+	return m, l.zeros(m, w, layer, t, func(zero *hf.Tensor) (codes.Field[uint8], error) {
+		return codes.Columns(zero, p), codes.Shape(zero, []int{p.Words(n), m.GroupsInRow()}, "I32")
+	})
+}
+
+// zeros sets the zero points of a matrix, of which field makes a field. What config.json says of them has to be so:
+// transformers and vLLM go by it, and what is stored beside that they ignore, or take for zeros where it is not.
+func (l *layers) zeros(m *codes.Matrix, w *weights, layer string, t *hf.Tensor, field func(*hf.Tensor) (codes.Field[uint8], error)) error {
+	zero := l.stored.Tensor(layer + ".weight_zero_point")
+	if zero == nil {
+		if !w.symmetric() {
+			return t.Errorf("config.json says symmetric: false, and there are no zero points: want a tensor %q", layer+".weight_zero_point")
 		}
-		m.Values, m.Zeros = codes.Unsigned(w.Bits), codes.Columns(zero, p)
+		return nil
 	}
-	return m, nil
+	zeros, err := field(zero)
+	if err != nil {
+		return err
+	}
+	if w.symmetric() {
+		middle := uint8(1) << (m.Bits - 1)
+		all, same, err := codes.Uniform(zeros, m.N, m.GroupsInRow())
+		if err == nil && (!same || all != middle) {
+			err = zero.Errorf("has zero points of its own, and config.json says symmetric: true: some programs use them, others do not")
+		}
+		return err
+	}
+	m.Values, m.Zeros = codes.Unsigned(m.Bits), zeros
+	return nil
 }
 
 // packing returns which of two packings rows of k codes have, which their width tells:
@@ -256,23 +294,19 @@ func packing(t *hf.Tensor, k, bits int) (codes.Packing, error) {
 }
 
 // bytes returns a matrix of integers of eight bits.
-func (l *layers) bytes(layer string, t, scale *hf.Tensor) (*codes.Matrix, error) {
+func (l *layers) bytes(w *weights, layer string, t, scale *hf.Tensor) (*codes.Matrix, error) {
 	n, k := t.Shape[0], t.Shape[1]
 	flip := func(c uint8) uint8 { return c ^ 0x80 } // of two's complement: 128 more
 	m := &codes.Matrix{N: n, K: k, Bits: 8, Values: codes.Signed(8), Codes: codes.Mapped(codes.Rows(t, n, 8), flip)}
 	if n < 1 || k < 1 {
 		return nil, t.Errorf("shape %v has no elements", t.Shape)
 	}
-	if err := l.scales(m, &weights{Strategy: "group", Group: groupSize(k, scale)}, layer, t, scale); err != nil {
+	if err := l.scales(m, &weights{Strategy: "group", Group: groupSize(k, scale), Order: w.Order}, layer, t, scale); err != nil {
 		return nil, err
 	}
-	if zero := l.stored.Tensor(layer + ".weight_zero_point"); zero != nil {
-		if err := codes.Shape(zero, scale.Shape, "I8"); err != nil {
-			return nil, err
-		}
-		m.Values, m.Zeros = codes.Unsigned(8), codes.Mapped(codes.Rows(zero, n, 8), flip)
-	}
-	return m, nil
+	return m, l.zeros(m, w, layer, t, func(zero *hf.Tensor) (codes.Field[uint8], error) {
+		return codes.Mapped(codes.Rows(zero, n, 8), flip), codes.Shape(zero, scale.Shape, "I8")
+	})
 }
 
 // groupSize returns the columns that share a scale, as far as the scales' shape tells.
@@ -317,6 +351,9 @@ func (l *layers) scales(m *codes.Matrix, w *weights, layer string, t, scale *hf.
 	// Filled with −1 where columns stand in their order.
 	if slices.ContainsFunc(groups, func(g int32) bool { return g != -1 }) {
 		m.SetGroups(groups)
+	}
+	if m.Groups != nil && !w.reorders() {
+		return index.Errorf("has groups that are not of columns side by side, and config.json has no actorder for them: some programs use them, others do not")
 	}
 	return nil
 }

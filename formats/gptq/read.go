@@ -3,6 +3,8 @@ package gptq
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,11 +18,31 @@ type Scheme struct{}
 // config is what config.json says about weights. Bits and groups of a layer that differ are
 // told by its tensors.
 type config struct {
-	Bits      int    `json:"bits"`
-	Group     int    `json:"group_size"` // −1: all of a row
-	Symmetric bool   `json:"sym"`
-	Format    string `json:"checkpoint_format"`
-	Marlin    bool   `json:"is_marlin_format"`
+	Bits      int             `json:"bits"`
+	Group     int             `json:"group_size"` // −1: all of a row
+	Symmetric *bool           `json:"sym"`
+	Format    string          `json:"checkpoint_format"`
+	Marlin    bool            `json:"is_marlin_format"`
+	Dynamic   json.RawMessage `json:"dynamic"` // by pattern, what holds for some layers instead
+}
+
+// symmetric returns what is said of the zero points of a layer, nil where nothing is. The patterns are of Python: one
+// that Go does not know is for no layer.
+func (c *config) symmetric(layer string) *bool {
+	var all map[string]json.RawMessage
+	_ = json.Unmarshal(c.Dynamic, &all) // of what is no object nothing is known
+	for _, pattern := range slices.Sorted(maps.Keys(all)) {
+		var own struct {
+			Symmetric *bool `json:"sym"`
+		}
+		if json.Unmarshal(all[pattern], &own) != nil || own.Symmetric == nil || strings.HasPrefix(pattern, "-:") {
+			continue
+		}
+		if re, err := regexp.Compile("^(?:" + strings.TrimPrefix(pattern, "+:") + ")"); err == nil && re.MatchString(layer) {
+			return own.Symmetric
+		}
+	}
+	return c.Symmetric
 }
 
 // Decode implements [hf.Scheme].
@@ -88,20 +110,21 @@ func (c *config) layer(s *hf.Stored, layer string, t *hf.Tensor) (hf.Encoded, er
 		return none, err
 	}
 	m.Scales = codes.Transposed(scales)
-	if zero != nil {
+	symmetric := c.symmetric(layer)
+	switch {
+	case zero != nil:
 		parts = append(parts, zero)
 		if err := codes.Shape(zero, []int{scale.Shape[0], (n*bits + 31) / 32}, "I32"); err != nil {
 			return none, err
 		}
-		m.Values = codes.Unsigned(bits)
-		m.Zeros = codes.Transposed(codes.Rows(zero, scale.Shape[0], bits))
-		if c.Format != "gptq_v2" {
-			last := uint8(1)<<bits - 1
-			m.Zeros = codes.Mapped(m.Zeros, func(z uint8) uint8 { return (z + 1) & last })
+		if err := c.zeros(m, zero, symmetric); err != nil {
+			return none, err
 		}
+	case symmetric != nil && !*symmetric:
+		return none, t.Errorf("config.json says sym: false, and there are no zero points: want a tensor %q", layer+".qzeros")
 	}
 	by := fmt.Sprintf("GPTQ, %d bits", bits)
-	if !c.Symmetric {
+	if symmetric == nil || !*symmetric {
 		by += " with zero points"
 	}
 	if index != nil {
@@ -115,6 +138,33 @@ func (c *config) layer(s *hf.Stored, layer string, t *hf.Tensor) (hf.Encoded, er
 		}
 	}
 	return m.Encoded(layer+".weight", by, parts...)
+}
+
+// zeros sets the zero points of a matrix, which are stored in z.
+//
+// Where config.json says that they are symmetric, kernels that take 2^(b−1) whatever is stored (Marlin's, in GPTQModel 7
+// and vLLM) multiply by the same weights as those that read what is stored only if that is 2^(b−1). It
+// is as well where all are stored as they are in the other of the two versions: files are known that name the wrong
+// one.
+func (c *config) zeros(m *codes.Matrix, z *hf.Tensor, symmetric *bool) error {
+	groups, last := z.Shape[0], uint8(1)<<m.Bits-1
+	stored := codes.Rows(z, groups, m.Bits)
+	if symmetric != nil && *symmetric {
+		middle := uint8(1) << (m.Bits - 1)
+		all, same, err := codes.Uniform(stored, groups, m.N)
+		switch {
+		case err != nil:
+			return err
+		case !same || all != middle && all != middle-1:
+			return z.Errorf("has zero points of its own, and config.json says sym: true: some programs use them, others do not")
+		}
+		return nil // codes around the middle, as they are without zero points
+	}
+	m.Values, m.Zeros = codes.Unsigned(m.Bits), codes.Transposed(stored)
+	if c.Format != "gptq_v2" {
+		m.Zeros = codes.Mapped(m.Zeros, func(z uint8) uint8 { return (z + 1) & last })
+	}
+	return nil
 }
 
 // group returns the columns of a group, of which k columns have some.

@@ -12,8 +12,10 @@ func TestGolden(t *testing.T) { sourcetest.Golden(t, Scheme{}) }
 func FuzzRead(f *testing.F) { sourcetest.Fuzz(f, Scheme{}) }
 
 const (
-	v1 = `{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 4, "sym": false}}`
-	v2 = `{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 4, "sym": false, "checkpoint_format": "gptq_v2"}}`
+	v1          = `{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 4, "sym": false}}`
+	v1Symmetric = `{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 4, "sym": true}}`
+	v2Symmetric = `{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 4, "sym": true, "checkpoint_format": "gptq_v2"}}`
+	v2          = `{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 4, "sym": false, "checkpoint_format": "gptq_v2"}}`
 )
 
 // columnsOfEight are 8 columns of one row: 0 to 7, and 8 to 15 of another.
@@ -50,8 +52,34 @@ func TestReordered(t *testing.T) {
 
 // TestWithoutZeros: codes are around the middle, and columns in their order.
 func TestWithoutZeros(t *testing.T) {
-	v := sourcetest.Values(t, Scheme{}, "a.weight", v1, columnsOfEight(), scalesOf())
+	v := sourcetest.Values(t, Scheme{}, "a.weight", v1Symmetric, columnsOfEight(), scalesOf())
 	sourcetest.Equal(t, v, -8, -7, -6, -5, -2, -1.5, -1, -0.5, 0, 2, 4, 6, -4, -5, -6, -7)
+}
+
+// TestSymmetric: zero points that config.json calls symmetric are 8 for all programs, whichever version they are stored
+// in, or they are refused: GPTQModel 7.0's Marlin takes 8 for them, its Torch kernel what is stored (read
+// as version 1 with 8 stored: 9), which gave perplexities of e^5.221 and e^6.816.
+func TestSymmetric(t *testing.T) {
+	want := []float32{-8, -7, -6, -5, -2, -1.5, -1, -0.5, 0, 2, 4, 6, -4, -5, -6, -7}
+	for _, config := range []string{v1Symmetric, v2Symmetric} {
+		for _, zeros := range []uint32{0x77, 0x88} {
+			v := sourcetest.Values(t, Scheme{}, "a.weight", config, columnsOfEight(), zerosOf(zeros, zeros), scalesOf())
+			sourcetest.Equal(t, v, want...)
+		}
+		for _, zeros := range []sourcetest.Tensor{zerosOf(0x88, 0x89), zerosOf(0x78, 0x88), zerosOf(0x66, 0x66), zerosOf(0x99, 0x99)} {
+			sourcetest.Refuses(t, Scheme{}, `tensor "a.qzeros" in model.safetensors: has zero points of its own, and config.json says sym: true`, config, columnsOfEight(), zeros, scalesOf())
+		}
+	}
+	sourcetest.Refuses(t, Scheme{}, `config.json says sym: false, and there are no zero points: want a tensor "a.qzeros"`, v1, columnsOfEight(), scalesOf())
+	// Nothing is said, or something else of this layer: what is stored counts.
+	for _, config := range []string{
+		`{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 4}}`,
+		`{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 4, "sym": null}}`,
+		`{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 4, "sym": true, "dynamic": {"+:b": {"sym": true}, "+:a": {"sym": false}}}}`,
+	} {
+		v := sourcetest.Values(t, Scheme{}, "a.weight", config, columnsOfEight(), zerosOf(0x88, 0x88), scalesOf())
+		sourcetest.Equal(t, v[:8], -9, -8, -7, -6, -2.5, -2, -1.5, -1)
+	}
 }
 
 func TestRefuses(t *testing.T) {
@@ -70,6 +98,6 @@ func TestRefuses(t *testing.T) {
 	refuses("a.qzeros", v1, columnsOfEight(), sourcetest.Of[uint32]("a.qzeros", "I32", []int{1, 1}, 0), scalesOf())
 	refuses("stacks of matrices are not supported", v1, sourcetest.Of[uint32]("a.qweight", "I32", []int{2, 1, 1}, 0, 0), scalesOf())
 	inf := sourcetest.Of[uint16]("a.scales", "F16", []int{2, 2}, 0x3c00, 0x3c00, 0x3c00, 0x7c00)
-	refuses(`tensor "a.scales" in model.safetensors: element 3 is +Inf: want a scale`, v1, columnsOfEight(), inf)
+	refuses(`tensor "a.scales" in model.safetensors: element 3 is +Inf: want a scale`, v1Symmetric, columnsOfEight(), inf)
 	refuses("scales of type I64", v1, columnsOfEight(), sourcetest.Of[int64]("a.scales", "I64", []int{2, 2}))
 }
