@@ -59,6 +59,9 @@ func embedding(d *arch.Decoder) *arch.Stored {
 func CheckpointSizes(d *arch.Decoder, c *hf.Checkpoint, h Held) Sizes {
 	sizes := make(Sizes)
 	stored(d, func(s *arch.Stored) {
+		if _, has := sizes[d.Embed]; has && d.Tied && s == d.Head.Stored {
+			return // a copy, which is not read
+		}
 		if t, ok := c.Tensor(s.Tensor); ok {
 			n := h.Dense(t.DType)
 			sizes[s.Path] = Size{t.Elements() * int64(n), 8 * n}

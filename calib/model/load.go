@@ -6,6 +6,7 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
 )
@@ -81,8 +82,6 @@ func (l *loader) frame(to *layer, b *arch.Block, hidden int) {
 	a := &b.Attn
 	if a.QNorm != nil {
 		to.qNorm, to.kNorm = l.norm(a.QNorm, a.Dim), l.norm(a.KNorm, a.Dim)
-	} else {
-		l.refuse(b.Path+".self_attn.q_norm.weight", b.Path+".self_attn.k_norm.weight")
 	}
 	if a.Sinks != "" {
 		to.sinks = l.vector(a.Sinks, 0, a.Heads)
@@ -146,23 +145,11 @@ func (l *loader) has(s *arch.Stored) bool {
 	return q != nil
 }
 
-// refuse fails on tensors that a model of this description would not use: left
-// out in silence they would change what it computes.
-func (l *loader) refuse(names ...string) {
-	for _, name := range names {
-		if t, ok := l.src.Tensor(name); ok {
-			l.fail(fmt.Errorf("%s: %s in %s has no place in a model of this config", l.src.Name(), name, t.Shard))
-		}
-	}
-}
-
 func (l *loader) linear(from *arch.Linear) linear {
 	s, p := from.Stored, part{from.N, from.Row, from.Step}
 	lin := linear{name: from.Name, w: l.weight(s, from.Expert, p)}
 	if s.Bias != "" {
 		lin.bias = l.bias(s, from.Expert, p)
-	} else {
-		l.refuse(s.Path + ".bias")
 	}
 	return lin
 }
@@ -298,13 +285,13 @@ func (l *loader) floats(name string, shape ...int) []float32 {
 	if l.err != nil {
 		return nil
 	}
-	t, data, err := numbers(l.src, name, shape...)
+	dtype, data, err := numbers(l.src, name, shape...)
 	if err != nil {
 		l.fail(err)
 		return nil
 	}
-	v := make([]float32, t.Elements())
-	decode(t.DType, v, data)
+	v := make([]float32, len(data)*8/dtype.Bits())
+	decode(dtype, v, data)
 	return v
 }
 
@@ -329,11 +316,8 @@ func stored(src Source, s *arch.Stored) (r rows, err error) {
 	case err != nil:
 		return r, fmt.Errorf("%s: %w", src.Name(), err)
 	case q == nil:
-		t, data, err := numbers(src, s.Tensor, s.Shape()...)
-		if err != nil {
-			return r, err
-		}
-		return rows{dtype: t.DType, data: data}, nil
+		dtype, data, err := numbers(src, s.Tensor, s.Shape()...)
+		return rows{dtype: dtype, data: data}, err
 	}
 	n, k := q.Shape()
 	return rows{packed: q}, wantShape(src, s, n, k)
@@ -347,20 +331,20 @@ func wantShape(src Source, s *arch.Stored, n, k int) error {
 	return nil
 }
 
-// numbers finds a tensor of the given shape, of a type that the kernels multiply by, and
-// reads its bytes, all of them finite numbers.
-func numbers(src Source, name string, shape ...int) (*hf.Tensor, []byte, error) {
+// numbers finds a tensor of the given shape and reads its numbers, all of them finite, in the type that they are
+// multiplied in: that of the tensor, or F32 for F64.
+func numbers(src Source, name string, shape ...int) (hf.DType, []byte, error) {
 	t, ok := src.Tensor(name)
 	if !ok {
-		return nil, nil, fmt.Errorf("%s: no tensor %s", src.Name(), name)
+		return "", nil, fmt.Errorf("%s: no tensor %s", src.Name(), name)
 	}
-	fail := func(err error) (*hf.Tensor, []byte, error) {
-		return nil, nil, fmt.Errorf("%s: %s in %s: %w", src.Name(), t.Name, t.Shard, err)
+	fail := func(err error) (hf.DType, []byte, error) {
+		return "", nil, fmt.Errorf("%s: %s in %s: %w", src.Name(), t.Name, t.Shard, err)
 	}
 	switch t.DType {
-	case hf.F32, hf.F16, hf.BF16:
+	case hf.F64, hf.F32, hf.F16, hf.BF16:
 	default:
-		return fail(fmt.Errorf("type %s: want F32, F16 or BF16", t.DType))
+		return fail(fmt.Errorf("type %s: want F64, F32, F16 or BF16", t.DType))
 	}
 	if !slices.Equal(t.Shape, shape) {
 		return fail(fmt.Errorf("shape %v: want %v", t.Shape, shape))
@@ -369,8 +353,15 @@ func numbers(src Source, name string, shape ...int) (*hf.Tensor, []byte, error) 
 	if err != nil {
 		return fail(err)
 	}
-	if i := t.DType.FirstNotFinite(data); i >= 0 {
+	dtype := t.DType
+	if dtype == hf.F64 {
+		v := make([]float32, t.Elements())
+		num.DecodeF64(v, data)
+		dtype, data = hf.F32, make([]byte, 4*len(v)) // what was read is still being checked
+		num.EncodeF32(data, v)
+	}
+	if i := dtype.FirstNotFinite(data); i >= 0 {
 		return fail(fmt.Errorf("element %d is NaN or infinite", i))
 	}
-	return t, data, nil
+	return dtype, data, nil
 }

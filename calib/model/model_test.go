@@ -140,12 +140,12 @@ func TestOpenErrors(t *testing.T) {
 		{"other vocabulary", nil, func(m *synthetic) { m.config["vocab_size"] = 51 }, "model.embed_tokens.weight in model.safetensors: shape [50 24]: want [51 24]"},
 		{"integers", nil, func(m *synthetic) {
 			m.entry(norm).DType = "I8"
-		}, norm + " in model.safetensors: type I8: want F32, F16 or BF16"},
+		}, norm + " in model.safetensors: type I8: want F64, F32, F16 or BF16"},
 		{"NaN", nil, func(m *synthetic) { m.data[q+".weight"][30] = float32(math.NaN()) }, q + ".weight in model.safetensors: element 30 is NaN or infinite"},
 		{"infinity in a norm", nil, func(m *synthetic) { m.data[norm][23] = float32(math.Inf(-1)) }, norm + " in model.safetensors: element 23"},
 		{"bias without the flag", nil, func(m *synthetic) {
 			m.entries = append(m.entries, hf.Entry{Name: q + ".bias", DType: hf.F32, Shape: []int{24}})
-			m.data[q+".bias"] = make([]float32, 24)
+			m.data[q+".bias"] = append(make([]float32, 23), 1)
 		}, q + ".bias in model.safetensors has no place"},
 		{"q_norm in a llama", nil, func(m *synthetic) {
 			name := "model.layers.0.self_attn.q_norm.weight"

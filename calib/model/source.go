@@ -2,7 +2,8 @@ package model
 
 import (
 	"errors"
-	"strings"
+	"fmt"
+	"path/filepath"
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
@@ -92,11 +93,13 @@ func NewContainer(m *lutq.Model) (*Container, error) {
 	for _, layer := range m.Linears() {
 		c.packs[layer] = true
 	}
-	var err error
-	// A container has the tensors that it was made from, as far as names go.
-	c.desc, err = arch.Read(c.Name(), func(name string) bool {
-		return m.Checkpoint().Has(name) || c.packs[name] || c.packs[strings.TrimSuffix(name, lutq.WeightSuffix)]
-	})
+	config, err := source.ConfigOf(m)
+	if err != nil {
+		return nil, err
+	}
+	if c.desc, err = arch.Describe(config, m.Has); err != nil {
+		err = fmt.Errorf("%s: %w", filepath.Join(c.Name(), "config.json"), err)
+	}
 	return c, err
 }
 

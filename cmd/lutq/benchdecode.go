@@ -171,7 +171,7 @@ func (d *decodeDevice) memory() (free, total int64, err error) {
 // heldBy says how a device with activations of some bytes holds weights.
 func heldBy(ops model.Ops, actBytes int) decodebench.Held {
 	h := decodebench.Held{
-		Dense:      func(t hf.DType) int { return t.Bits() / 8 },
+		Dense:      func(t hf.DType) int { return min(t.Bits()/8, 4) }, // F64 is held as F32
 		Multiplies: ops.Multiplies, Unpacked: actBytes,
 	}
 	if ops.Name() == "cuda" { // which converts them

@@ -116,7 +116,7 @@ func (u *ui) inspectModel(dir string) (*inspection, error) {
 		return nil, err
 	}
 	if !container {
-		ckpt, err := u.openSource(dir)
+		ckpt, err := u.openStored(dir)
 		if err != nil {
 			return nil, err
 		}

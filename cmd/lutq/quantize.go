@@ -187,7 +187,7 @@ func (o *quantizeOptions) fill(r *quantize.Recipe, model string) error {
 	if err != nil {
 		return err
 	}
-	src, err := source.Open(model)
+	src, err := source.OpenStored(model)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (u *ui) verify(ctx context.Context, dir string, o verifyOptions) error {
 	}
 	vo := lutq.VerifyOptions{Threads: o.threads, Quick: o.quick}
 	if o.original != "" {
-		if vo.Original, err = u.openSource(o.original); err != nil {
+		if vo.Original, err = u.openStored(o.original); err != nil {
 			return err
 		}
 		defer vo.Original.Close()

@@ -272,3 +272,26 @@ func (d *Decoder) Stored() []*Stored {
 	}
 	return all
 }
+
+// AllStored returns what every matrix of the model but the embedding is stored as, routers and the head among them
+// whether or not it is an embedding. It may return one several times.
+func (d *Decoder) AllStored() iter.Seq[*Stored] {
+	return func(yield func(*Stored) bool) {
+		for i := range d.Blocks {
+			b := &d.Blocks[i]
+			all := b.Linears()
+			if b.MoE != nil {
+				all = append(all, b.MoE.Router)
+				if b.MoE.Shared != nil {
+					all = append(all, b.MoE.SharedGate)
+				}
+			}
+			for _, l := range all {
+				if !yield(l.Stored) {
+					return
+				}
+			}
+		}
+		yield(d.Head.Stored)
+	}
+}

@@ -56,7 +56,7 @@ func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
 	o := target.Folder{}
 	if f.all {
 		o.Kept = func(t *hf.Tensor) hf.DType {
-			if _, err := target.ScaleType(t.DType); err != nil {
+			if _, err := target.ScaleType(t.DType); err != nil && t.DType != hf.F64 {
 				return t.DType // no weights
 			}
 			return hf.DType(f.model.DType.DType())

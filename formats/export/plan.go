@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
@@ -52,11 +52,7 @@ func New(ctx context.Context, m *lutq.Model, t target.Target) (*Plan, error) {
 		return nil, err
 	}
 	p := &Plan{Target: t, ckpt: m.Checkpoint(), input: m}
-	p.Model = newModel(m.Checkpoint(), config, func(name string) bool {
-		_, whole := m.Config().Tensors[name]
-		_, layer := m.Config().Tensors[strings.TrimSuffix(name, lutq.WeightSuffix)]
-		return m.Checkpoint().Has(name) || whole || layer
-	})
+	p.Model = newModel(m.Checkpoint(), config, m.Has)
 	fuse := fuses(p.Model.Decoder)
 	seen := make(map[string]bool)
 	for _, tensor := range m.Checkpoint().Tensors() {
@@ -109,7 +105,7 @@ func newModel(c *hf.Checkpoint, config []byte, has func(tensor string) bool) *ta
 
 // configOf returns the config.json that a container was made with.
 func configOf(m *lutq.Model) ([]byte, error) {
-	config, err := m.Checkpoint().ConfigJSON()
+	config, err := source.ConfigOf(m)
 	if err != nil {
 		return nil, err
 	}

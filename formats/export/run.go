@@ -63,15 +63,15 @@ func (p *Plan) Run(ctx context.Context, out string, o Options) (written int64, e
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, work.Discard()) }() // nothing after Install
-	s := &source{Plan: p, progress: o.Progress}
+	s := &reader{Plan: p, progress: o.Progress}
 	if err := p.format.Write(ctx, work.Dir(), s); err != nil {
 		return 0, err
 	}
 	return s.written, work.Install()
 }
 
-// source implements [target.Source].
-type source struct {
+// reader implements [target.Source].
+type reader struct {
 	*Plan
 	progress func(done int64, name string)
 
@@ -79,11 +79,11 @@ type source struct {
 	written int64
 }
 
-func (s *source) Model() *target.Model { return s.Plan.Model }
+func (s *reader) Model() *target.Model { return s.Plan.Model }
 
-func (s *source) Weights(l *target.Layer) (weight.Matrix, error) { return s.input.Linear(l.Name) }
+func (s *reader) Weights(l *target.Layer) (weight.Matrix, error) { return s.input.Linear(l.Name) }
 
-func (s *source) Matrix(l *target.Layer) (*lut.Matrix, error) {
+func (s *reader) Matrix(l *target.Layer) (*lut.Matrix, error) {
 	m, err := s.Weights(l)
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (s *source) Matrix(l *target.Layer) (*lut.Matrix, error) {
 const anewRows = 1 << 16
 
 // anew quantizes the weights that a layer stands for once more.
-func (s *source) anew(l *target.Layer, m weight.Matrix) (*lut.Matrix, error) {
+func (s *reader) anew(l *target.Layer, m weight.Matrix) (*lut.Matrix, error) {
 	o := s.items[l].anew
 	o.Group = l.Group
 	q, err := lut.NewQuantizer(o)
@@ -128,7 +128,7 @@ func (s *source) anew(l *target.Layer, m weight.Matrix) (*lut.Matrix, error) {
 	return w, w.Validate()
 }
 
-func (s *source) Copy(t *hf.Tensor, write func(p []byte, off int64) error) error {
+func (s *reader) Copy(t *hf.Tensor, write func(p []byte, off int64) error) error {
 	sum, err := lutq.SumOf(t.Bytes(), func(p []byte, off int64) error {
 		if _, err := t.ReadAt(p, off); err != nil {
 			return err
@@ -141,7 +141,7 @@ func (s *source) Copy(t *hf.Tensor, write func(p []byte, off int64) error) error
 	return s.input.CheckSum(t, sum)
 }
 
-func (s *source) Wrote(bytes int64, name string) {
+func (s *reader) Wrote(bytes int64, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.written += bytes

@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/weight"
@@ -248,7 +249,7 @@ func (f *format) Rounds() bool {
 			if j > 0 && f.retype {
 				typ, err = f.typeOfDense(t.Layers[j-1], nil)
 			}
-			if own, ok := target.ScaleType(k.DType); err == nil && ok == nil && typ != F32 && typ != denseType(own) {
+			if own, ok := scaleType(k.DType); err == nil && ok == nil && (typ != F32 && typ != denseType(own) || k.DType == hf.F64) {
 				return true
 			}
 		}
@@ -401,6 +402,14 @@ func (f *format) holding(l *target.Layer) []Type {
 	return []Type{f.anewType(l)}
 }
 
+// scaleType returns the type that a tensor which is not quantized is read as.
+func scaleType(t hf.DType) (weight.ScaleType, error) {
+	if t == hf.F64 {
+		return weight.F32, nil // the widest that llama.cpp multiplies by
+	}
+	return target.ScaleType(t)
+}
+
 func denseType(t weight.ScaleType) Type {
 	switch t {
 	case weight.F16:
@@ -417,7 +426,7 @@ func (f *format) typeOfKept(t *hf.Tensor) (Type, error) {
 	if elements, _ := f.keptType.Block(); f.keep && k%elements == 0 {
 		return f.keptType, nil
 	}
-	s, err := target.ScaleType(t.DType)
+	s, err := scaleType(t.DType)
 	return denseType(s), err
 }
 
@@ -556,12 +565,12 @@ func (j *job) run(ctx context.Context) error {
 
 // runKept writes what is made of a tensor that is not quantized.
 func (j *job) runKept(ctx context.Context, t *hf.Tensor) error {
-	st, err := target.ScaleType(t.DType)
+	st, err := scaleType(t.DType)
 	if err != nil {
 		return err
 	}
 	p := &j.parts[0]
-	if len(j.parts) == 1 && p.typ == denseType(st) && p.tensor.Heads == 0 && p.tensor.Offset == 0 && p.step == 1 &&
+	if t.DType != hf.F64 && len(j.parts) == 1 && p.typ == denseType(st) && p.tensor.Heads == 0 && p.tensor.Offset == 0 && p.step == 1 &&
 		(p.stored == nil || !p.stored.Transposed && p.stored.Experts == 0) {
 		from := int64(p.at) * int64(p.typ.RowBytes(p.columns()))
 		return j.source.Copy(t, func(data []byte, off int64) error {
@@ -578,6 +587,12 @@ func (j *job) runKept(ctx context.Context, t *hf.Tensor) error {
 		return ctx.Err()
 	}); err != nil {
 		return err
+	}
+	if t.DType == hf.F64 {
+		v := make([]float32, t.Elements())
+		num.DecodeF64(v, data)
+		data = data[:4*len(v)]
+		num.EncodeF32(data, v)
 	}
 	if p.stored != nil && p.stored.Transposed {
 		return j.weights(ctx, transposed(data, st, p.stored))

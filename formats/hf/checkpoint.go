@@ -40,6 +40,8 @@ type Checkpoint struct {
 	side     []string
 	notes    []string
 
+	newConfig []byte // in the place of config.json; see [Checkpoint.SetConfig]
+
 	// Of a model that was made of other files; see [Make].
 	made       map[string]func() ([]byte, error)
 	alsoStores func(name string) bool

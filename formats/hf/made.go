@@ -70,8 +70,17 @@ func Make(m Made) (*Checkpoint, error) {
 	return c, nil
 }
 
+// SetConfig puts a config.json in the place of the model's own for all who read it from the checkpoint, and notes why.
+func (c *Checkpoint) SetConfig(text []byte, why string) {
+	c.newConfig = text
+	c.note("%s", why)
+}
+
 // File reads a file of the model beside its weights, such as config.json.
 func (c *Checkpoint) File(name string, kind input.Kind) ([]byte, error) {
+	if name == configName && c.newConfig != nil {
+		return c.newConfig, nil
+	}
 	if c.made == nil {
 		return input.ReadFile(filepath.Join(c.dir, name), kind)
 	}

@@ -148,6 +148,14 @@ func (m *Model) quantized(tensor string) bool {
 	return false
 }
 
+// Has reports whether the container has a tensor, or has one of what it was made from in quantized form, as far as names
+// go.
+func (m *Model) Has(name string) bool {
+	_, whole := m.config.Tensors[name]
+	_, layer := m.config.Tensors[strings.TrimSuffix(name, WeightSuffix)]
+	return m.ckpt.Has(name) || whole || layer
+}
+
 // Close closes the container's files.
 func (m *Model) Close() error { return m.ckpt.Close() }
 

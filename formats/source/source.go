@@ -2,12 +2,17 @@
 package source
 
 import (
+	"bytes"
+	"errors"
+	"io/fs"
+
 	"github.com/lutq/lutq/formats/awq"
 	"github.com/lutq/lutq/formats/bnb"
 	"github.com/lutq/lutq/formats/ct"
 	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/gptq"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/layout"
 	"github.com/lutq/lutq/formats/mlx"
 	"github.com/lutq/lutq/formats/modelopt"
@@ -33,8 +38,32 @@ func Schemes() []hf.Scheme {
 }
 
 // Open opens a model folder as [hf.Open] does, with all schemes, or a GGUF file as [gguf.OpenModel]
-// does, see [GGUF].
+// does, see [GGUF]. What its config.json and its tensors say of a model that is known is one then, see [Agree]: the
+// checkpoint has the config.json that does.
 func Open(model string) (*hf.Checkpoint, error) {
+	c, err := OpenStored(model)
+	if err != nil {
+		return nil, err
+	}
+	config, err := c.File(configName, input.Config)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil // what needs one says so
+	}
+	agreed := config
+	if err == nil {
+		agreed, err = Agree(c.Dir(), config, c)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	if !bytes.Equal(agreed, config) {
+		c.SetConfig(agreed, "the output head that is stored is used: it is not the embedding, as "+configName+" has it (tie_word_embeddings)")
+	}
+	return c, nil
+}
+
+// OpenStored opens a model as [Open] does, to look at what is stored, whether or not a model can be made of it.
+func OpenStored(model string) (*hf.Checkpoint, error) {
 	path, err := GGUF(model)
 	if err != nil {
 		return nil, err
