@@ -77,7 +77,9 @@ func openOps(device, dtype string, o cpu.Options, reserve int64) (ops model.Ops,
 func (u *ui) openSource(model string) (*hf.Checkpoint, error) { return u.noted(source.Open(model)) }
 
 // openStored opens a model to look at what is stored, and says what is odd about it.
-func (u *ui) openStored(model string) (*hf.Checkpoint, error) { return u.noted(source.OpenStored(model)) }
+func (u *ui) openStored(model string) (*hf.Checkpoint, error) {
+	return u.noted(source.OpenStored(model))
+}
 
 // noted says what is odd about a model that was opened.
 func (u *ui) noted(ckpt *hf.Checkpoint, err error) (*hf.Checkpoint, error) {
