@@ -104,8 +104,11 @@ func calibName(c *lutq.Calibration) string {
 	for _, t := range c.Texts {
 		names = append(names, input.Name(t.Name))
 	}
-	return fmt.Sprintf("%s: %d windows of %d tokens, damped by %v, retargeted by %v, on %s",
-		strings.Join(names, ", "), c.Windows, c.Context, c.Damp, c.Retarget, input.Name(c.Device))
+	closely := ""
+	if c.Damp != 0 || c.Retarget != 0 { // which not all methods read
+		closely = fmt.Sprintf(", damped by %v, retargeted by %v", c.Damp, c.Retarget)
+	}
+	return fmt.Sprintf("%s: %d windows of %d tokens%s, on %s", strings.Join(names, ", "), c.Windows, c.Context, closely, input.Name(c.Device))
 }
 
 // inspectModel gathers what there is to say about a folder.

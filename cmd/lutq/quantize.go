@@ -102,32 +102,26 @@ recipe file holds the same in JSON; flags override its defaults:
 
 // check refuses flags that are no use together. It opens nothing.
 func (o *quantizeOptions) check(r quantize.Recipe) error {
+	learned, calibrated := o.learned(r), calibrated(r)
+	if o.given("kbit-encode") && (o.given("method") || learned) {
+		return usage("--kbit-encode is a method of its own: without --method and --learn")
+	}
+	for _, s := range quantize.Settings() {
+		if o.given(s.Flag) {
+			if err := r.Unread(s.Flag, learned); err != nil {
+				return usageError{err}
+			}
+		}
+	}
 	if err := r.Check(); err != nil {
 		if o.recipe != "" {
 			return err // which may be the file's fault
 		}
 		return usageError{err}
 	}
-	learned, calibrated := o.learned(r), calibrated(r)
-	for _, f := range []struct {
-		names []string
-		idle  bool
-		what  string
-	}{
-		{o.calib.names, !learned && !calibrated, "a text: --method gptq, wanda, sparsegpt or nfl, or --learn"},
-		{o.calib.own, !calibrated, "--method gptq or sparsegpt"},
-		{o.learn.names, !learned, "learned scales: --method nfl or --learn"},
-		{[]string{"bcq-rounds", "bcq-offset"}, !r.Makes(bcq.Name), "--method bcq"},
-	} {
-		if i := slices.IndexFunc(f.names, o.given); f.idle && i >= 0 {
-			return usage("--%s is for %s", f.names[i], f.what)
-		}
-	}
 	switch {
 	case o.given("method") && o.method == "nfl" && o.given("codebook") && o.codebook != "nf":
 		return usage("method nfl is for the codebook nf: %s is refined with --learn", o.codebook)
-	case o.given("kbit-encode") && (o.given("method") || learned):
-		return usage("--kbit-encode is a method of its own: without --method and --learn")
 	case learned && r.Makes(bcq.Name):
 		return usage("scales are learned where there is a table: weights of kind bcq have none")
 	case learned && r.Makes(lut24.Name):
@@ -146,7 +140,7 @@ func (o *quantizeOptions) check(r quantize.Recipe) error {
 		}
 	}
 	if learned {
-		return o.learn.check()
+		return o.learn.check(o.given)
 	}
 	return nil
 }
@@ -406,11 +400,15 @@ func (u *ui) addText(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOptions) 
 	if learned {
 		valid = o.learn.valid
 	}
-	text, err := o.calib.read(src, valid, learned && o.learn.mode == string(learn.Flute))
+	o.calib.inOrder = learned && o.learn.mode == string(learn.Flute)
+	text, err := o.calib.read(src, valid)
 	if err != nil {
 		return nil, nil, err
 	}
 	if calibrated {
+		if o.calib.hessian = r.Unread("damp", learned) == nil; !o.calib.hessian {
+			o.calib.damp, o.calib.retarget = 0, 0
+		}
 		if c, err = u.newCalibrator(src, text, o.calib, o.threads); err != nil {
 			return nil, nil, err
 		}
