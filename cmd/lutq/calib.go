@@ -36,7 +36,7 @@ type calibOptions struct {
 // register adds the flags.
 func (o *calibOptions) register(c *cobra.Command) {
 	f := c.Flags()
-	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` to fit to; repeatable")
+	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` (.jsonl: many) to fit to; repeatable")
 	f.Var(newNumber(&o.windows, 128, 1, maxWindows), "calib-windows", "`N` windows of text")
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
 	f.Uint64Var(&o.seed, "seed", 0, "`N` that windows are drawn by (default 0)")

@@ -545,7 +545,7 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		printKept(w, q.Kept)
 		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*q.Error)
 		if c := q.Calib; c != nil {
-			fmt.Fprintf(w, "fitted\tto %d windows of %d tokens on %s%s\n", c.Windows, c.Context, c.Device, nearestCount(q.Remarks))
+			fmt.Fprintf(w, "fitted\tto %s on %s%s\n", windowsName(c), c.Device, nearestCount(q.Remarks))
 			if q.Fit.Rows > 0 {
 				fmt.Fprintf(w, "squared loss\t%.1f %% of that of rounding to nearest; %d of %d rows are rounded to nearest\n",
 					100*q.Fit.Loss/q.Fit.NearestLoss, q.Fit.NearestRows, q.Fit.Rows)
