@@ -287,9 +287,13 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		return err
 	}
 	inputs := o.files(&recipe)
+	var exists error
 	if !o.dryRun {
 		fo := folder.Options{Inputs: append([]string{model}, inputs...), Force: o.force}
-		if err := folder.Check(out, fo); err != nil {
+		err := folder.Check(out, fo)
+		if errors.Is(err, folder.ErrExists) && o.evalText != "" && folder.Left(out) != nil {
+			exists = err // unless it is what this command made, before it was interrupted
+		} else if err != nil {
 			return outputHint(err)
 		}
 	}
@@ -317,7 +321,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	}
 	u.warnFamily(plan)
 	u.warnStacks(plan)
-	ro := quantize.RunOptions{Threads: o.threads, MaxRAM: int64(o.maxRAM), MaxShardSize: int64(o.maxShard), Force: o.force, Inputs: inputs}
+	ro := quantize.RunOptions{Threads: o.threads, MaxRAM: int64(o.maxRAM), MaxShardSize: int64(o.maxShard), Force: o.force, Inputs: inputs, Leave: o.evalText != ""}
 	if o.dryRun {
 		return u.dryRun(ctx, plan, ro, o.json)
 	}
@@ -327,26 +331,17 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		}
 		return u.learnControl(ctx, plan, learner, out, ro, o.json)
 	}
-	bar := u.startProgress("quantizing", plan.Totals().BytesIn, true)
-	ro.Progress = func(done int64, tensor string) { bar.set(done, tensor) }
-	ro.Resumed = func(tensors int) {
-		u.note("going on where an interrupted run stopped: %d of %d tensors are finished", tensors, len(plan.Items))
-	}
-	pause := func() func() {
-		bar.finish()
-		bar = &progress{} // for what is written meanwhile
-		return func() { bar = u.startProgress("writing", plan.Totals().BytesIn, true) }
-	}
-	if calibrator != nil {
-		calibrator.pause = pause
-	}
-	if learner != nil {
-		learner.pause = pause
-	}
-	res, err := plan.Run(ctx, out, ro)
-	bar.finish()
+	res, err := u.finished(plan, out, ro, o)
 	if err != nil {
-		return quantizeHint(err, out)
+		return err
+	}
+	if res == nil && exists != nil {
+		return outputHint(exists)
+	}
+	if res == nil {
+		if res, err = u.run(ctx, plan, out, ro, calibrator, learner); err != nil {
+			return quantizeHint(err, out)
+		}
 	}
 	u.warnRemarks(res)
 	if res.OwnCode {
@@ -359,27 +354,78 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	if learner != nil {
 		done.Learn = learner.report(res)
 	}
-	if o.evalText == "" {
-		if o.json {
-			return u.printJSON(done)
+	if !o.json {
+		if err := u.printQuantized(out, done); err != nil {
+			return err
 		}
-		return u.printQuantized(out, done)
 	}
-	report, err := u.evalAgainst(ctx, out, model, o.evalText, o.threads)
-	if err != nil {
-		return err
+	var report *evalReport
+	if o.evalText != "" {
+		if report, err = u.evalAgainst(ctx, out, model, o.evalText, o.threads); err != nil {
+			return leftHint(err, out)
+		}
 	}
-	if o.json {
-		return u.printJSON(struct {
+	switch {
+	case o.json && report != nil:
+		err = u.printJSON(struct {
 			quantizeJSON
 			Eval any `json:"eval"`
 		}{done, report.json()})
+	case o.json:
+		err = u.printJSON(done)
+	case report != nil:
+		fmt.Fprintln(u.stdout)
+		err = u.printEval(report)
 	}
-	if err := u.printQuantized(out, done); err != nil {
+	if err != nil || report == nil {
 		return err
 	}
-	fmt.Fprintln(u.stdout)
-	return u.printEval(report)
+	return folder.Settle(out)
+}
+
+// finished returns what this very command made of out before it was interrupted, nil where it did not. Its evaluation is
+// what is left, then.
+func (u *ui) finished(plan *quantize.Plan, out string, ro quantize.RunOptions, o quantizeOptions) (*quantize.Result, error) {
+	if o.evalText == "" {
+		return nil, nil
+	}
+	res, err := plan.Finished(out, ro)
+	if res != nil {
+		u.note("%s is finished: going on with its evaluation", out)
+	}
+	return res, err
+}
+
+// leftHint adds what to do about an evaluation that did not come to its end.
+func leftHint(err error, out string) error {
+	left := input.Name(out) + " is finished: the same command goes on with its evaluation"
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		left = h.Hint() + "; " + left
+	}
+	return hintError{err, left}
+}
+
+// run carries a plan out, with its progress.
+func (u *ui) run(ctx context.Context, plan *quantize.Plan, out string, ro quantize.RunOptions, c *calibrator, l *learner) (*quantize.Result, error) {
+	bar := u.startProgress("quantizing", plan.Totals().BytesIn, true)
+	defer func() { bar.finish() }()
+	ro.Progress = func(done int64, tensor string) { bar.set(done, tensor) }
+	ro.Resumed = func(tensors int) {
+		u.note("going on where an interrupted run stopped: %d of %d tensors are finished", tensors, len(plan.Items))
+	}
+	pause := func() func() {
+		bar.finish()
+		bar = &progress{} // for what is written meanwhile
+		return func() { bar = u.startProgress("writing", plan.Totals().BytesIn, true) }
+	}
+	if c != nil {
+		c.pause = pause
+	}
+	if l != nil {
+		l.pause = pause
+	}
+	return plan.Run(ctx, out, ro)
 }
 
 // programBytes is the program's own part of its memory, which Go's limit on the
