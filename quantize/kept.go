@@ -27,6 +27,7 @@ const (
 	KeptEmpty     Reason = "empty"
 	KeptOther     Reason = "no linear layer"
 	KeptOutside   Reason = "outside the decoder's blocks"
+	KeptTower     Reason = "outside the language model" // of a model of several modes: what sees, hears or joins
 )
 
 // PackedError means that a tensor looks like weights that another program has
@@ -50,6 +51,8 @@ func (m *modelNames) kept(t *hf.Tensor) Reason {
 	switch {
 	case t.Elements() == 0:
 		return KeptEmpty
+	case m.outside(t.Name):
+		return KeptTower
 	case role == arch.NormWeight:
 		return KeptNorm
 	case !slices.Contains([]hf.DType{hf.F64, hf.F32, hf.F16, hf.BF16}, t.DType):
@@ -76,7 +79,7 @@ func (m *modelNames) kept(t *hf.Tensor) Reason {
 }
 
 // quantizable reports whether a rule may have a tensor quantized: a matrix of
-// floating point weights that is neither a norm nor the router of a mixture.
+// floating point weights of the language model that is neither a norm nor the router of a mixture.
 func (m *modelNames) quantizable(t *hf.Tensor) bool {
 	switch m.kept(t) {
 	case "", KeptEmbedding, KeptHead, KeptOutside:
@@ -109,11 +112,30 @@ func (p *Plan) Kept() []Kept {
 		k := &all[at]
 		k.Tensors++
 		k.Bytes += it.BytesOut
-		if name := number.ReplaceAllString(it.Tensor.Name, "*"); !slices.Contains(k.Names, name) {
+		name := number.ReplaceAllString(it.Tensor.Name, "*")
+		if it.Kept == KeptTower { // of which nobody wants to know each module
+			name = towerName(it.Tensor.Name)
+		}
+		if !slices.Contains(k.Names, name) {
 			k.Names = append(k.Names, name)
 		}
 	}
 	return all
+}
+
+// towerName names the part of a model that a tensor outside its language model is in.
+func towerName(tensor string) string {
+	part, rest, _ := strings.Cut(tensor, ".")
+	if part == "model" || part == "thinker" {
+		var inner string
+		if inner, rest, _ = strings.Cut(rest, "."); inner != "" {
+			part += "." + inner
+		}
+	}
+	if rest == "" {
+		return part
+	}
+	return part + ".*"
 }
 
 // Decoded are the tensors that the source stores in one encoding.

@@ -52,7 +52,10 @@ func TestKept(t *testing.T) {
 		hf.Entry{Name: "model.layers.0.mlp.experts.down_proj", DType: "BF16", Shape: []int{4, 8, 8}},
 		hf.Entry{Name: "model.layers.0.ssm.A_log", DType: "F32", Shape: []int{8, 8}},
 		hf.Entry{Name: "model.layers.0.attn.position_ids", DType: "I64", Shape: []int{1, 8}},
-		hf.Entry{Name: "vision.patch_proj.weight", DType: "F16", Shape: []int{8, 8}},
+		hf.Entry{Name: "vision_tower.encoder.layers.0.self_attn.q_proj.weight", DType: "F16", Shape: []int{8, 8}},
+		hf.Entry{Name: "vision_tower.encoder.layers.0.layer_norm1.weight", DType: "F16", Shape: []int{8}},
+		hf.Entry{Name: "model.visual.patch_embed.proj.weight", DType: "F16", Shape: []int{8, 3, 2, 2}},
+		hf.Entry{Name: "pooler.patch_proj.weight", DType: "F16", Shape: []int{8, 8}},
 		hf.Entry{Name: "model.layers.0.none.weight", DType: "F16", Shape: []int{8, 0}},
 	)
 	for _, tc := range []struct {
@@ -60,12 +63,12 @@ func TestKept(t *testing.T) {
 		want         map[Reason]int
 	}{
 		{"by default", `{}`, map[Reason]int{
-			KeptEmbedding: 1, KeptHead: 1, KeptVector: 1, KeptNorm: 2, KeptRouter: 1, KeptRank: 2, KeptOther: 1, KeptType: 1, KeptOutside: 1, KeptEmpty: 1,
+			KeptEmbedding: 1, KeptHead: 1, KeptVector: 1, KeptNorm: 2, KeptRouter: 1, KeptRank: 2, KeptOther: 1, KeptType: 1, KeptOutside: 1, KeptEmpty: 1, KeptTower: 3,
 		}},
 		{"by rules", `{"tensors": [{"match": "layers\\.0\\.", "keep": true}, {"match": "head|patch", "bits": 5}]}`, map[Reason]int{
-			KeptEmbedding: 1, KeptByRule: 9, KeptNorm: 1,
+			KeptEmbedding: 1, KeptByRule: 11, KeptNorm: 1, KeptTower: 1,
 		}},
-		{"a rule after keep", `{"tensors": [{"match": ".", "keep": true}, {"match": "q_proj", "bits": 5}]}`, map[Reason]int{KeptByRule: 12}},
+		{"a rule after keep", `{"tensors": [{"match": ".", "keep": true}, {"match": "q_proj", "bits": 5}]}`, map[Reason]int{KeptByRule: 15}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := plan(t, src, tc.recipe)
@@ -95,6 +98,9 @@ func TestKept(t *testing.T) {
 	for _, k := range names {
 		if k.Reason == KeptNorm && !cmp.Equal(k.Names, []string{"model.layers.*.input_layernorm.weight"}) {
 			t.Errorf("norms are named %q", k.Names)
+		}
+		if k.Reason == KeptTower && !cmp.Equal(k.Names, []string{"vision_tower.*", "model.visual.*"}) {
+			t.Errorf("towers are named %q", k.Names)
 		}
 	}
 }

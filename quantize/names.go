@@ -1,6 +1,7 @@
 package quantize
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -53,6 +54,24 @@ func (m *modelNames) role(t *hf.Tensor) arch.Role {
 		}
 	}
 	return role
+}
+
+// mismatch tells of a layer that the checkpoint has in another shape than the description; "" where there is none.
+func (m *modelNames) mismatch(src *hf.Checkpoint) string {
+	for _, t := range src.Tensors() {
+		if s := m.stored[t.Name]; s != nil && !slices.Equal(t.Shape, s.Shape()) {
+			return fmt.Sprintf("; by config.json the shape %v of %s should be %v", t.Shape, t.Name, s.Shape())
+		}
+	}
+	return ""
+}
+
+// outside reports whether a tensor is of another part of a model of several modes than its language model.
+func (m *modelNames) outside(tensor string) bool {
+	if m.model == nil {
+		return arch.OutsideByName(tensor)
+	}
+	return m.model.Outside(tensor)
 }
 
 // layer says how the tensor of a quantized item is stored: as the description

@@ -101,7 +101,7 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 		}
 	}
 	if !slices.ContainsFunc(p.Items, func(it Item) bool { return it.Quantized() }) {
-		return nil, fmt.Errorf("no tensor of the checkpoint would be quantized: %s", p.keptInShort())
+		return nil, fmt.Errorf("no tensor of the checkpoint would be quantized: %s%s", p.keptInShort(), p.names.mismatch(src))
 	}
 	// What cannot be written at the end is better known before the work.
 	if _, err := p.configJSON(&lutq.Config{}); err != nil {

@@ -149,6 +149,7 @@ class Variant:
     length: int = LENGTH
     original_format: bool = True  # names of tensors as the family's first checkpoints have them
     old_config: bool = False  # config.json as transformers 4 spells it
+    change: Callable[[Config], None] = lambda config: None  # what of config.json is spelled otherwise yet
     quantize: Callable[["Variant", Config, list[Entry]], list[Entry]] | None = None
 
 
@@ -224,6 +225,25 @@ NESTED = dict(
     text_config=BASE | GEMMA3_OPTIONS, vision_config=VISION, mm_tokens_per_image=4,
     boi_token_index=61, eoi_token_index=62, image_token_index=63,
 )  # fmt: skip
+LLAVA = dict(
+    text_config=BASE | dict(model_type="llama"), vision_config=VISION | dict(model_type="clip_vision_model"), image_token_index=63,
+)  # fmt: skip
+SEES = dict(
+    vision_start_token_id=61, vision_end_token_id=62, image_token_id=63, video_token_id=60, tie_word_embeddings=False,
+)  # fmt: skip
+QWEN2_SEES = dict(
+    text_config=BASE | rope("default", mrope_section=[2, 3, 3]),
+    vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=64, patch_size=14, fullatt_block_indexes=[0]),
+    **SEES,
+)  # fmt: skip
+QWEN3_SEES = dict(
+    text_config=BASE | dict(head_dim=32) | rope("default", mrope_section=[6, 5, 5], mrope_interleaved=True),
+    vision_config=dict(
+        depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=64, num_position_embeddings=16,
+        deepstack_visual_indexes=[0],
+    ),
+    **SEES,
+)  # fmt: skip
 PHI3_LONG = dict(
     original_max_position_embeddings=ORIGINAL, num_key_value_heads=4,
     **rope("longrope", short_factor=factors(6, 0.25), long_factor=factors(6, 1.5), partial_rotary_factor=0.75),
@@ -254,6 +274,24 @@ VARIANTS = {
         rope(
             "yarn", factor=4.0, original_max_position_embeddings=ORIGINAL, beta_fast=4.0, beta_slow=0.5,
             mscale=1.4, mscale_all_dim=0.6, truncate=False,
+        ),
+    ),
+    "llama-yarn-mscale-zero": Variant(
+        LLAMA, rope("yarn", factor=4.0, original_max_position_embeddings=ORIGINAL, mscale=1.4, mscale_all_dim=0.0, beta_fast=0)
+    ),
+    "llama-llama3-bare": Variant(
+        LLAMA,
+        dict(num_hidden_layers=1, **rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)),
+        change=lambda config: config["rope_parameters"].pop("original_max_position_embeddings"),
+    ),
+    "llama-partial": Variant(
+        LLAMA, dict(num_hidden_layers=1), old_config=True, change=lambda config: config.update(partial_rotary_factor=0.5)
+    ),
+    "llama-ropes": Variant(
+        LLAMA,
+        dict(num_hidden_layers=1),
+        change=lambda config: config.update(
+            rope_theta=500.0, rope_scaling=dict(type="linear", factor=4.0), rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=100.0)
         ),
     ),
     "llama-longrope": Variant(
@@ -308,17 +346,27 @@ VARIANTS = {
     "gemma3-old-config": Variant(GEMMA3, GEMMA3_OPTIONS, old_config=True),
     "gemma3-nested": Variant(GEMMA3_NESTED, NESTED),
     "gemma3-nested-inner": Variant(GEMMA3_NESTED, NESTED, original_format=False),
+    "llava": Variant(transformers.LlavaConfig, LLAVA),
+    "llava-inner": Variant(
+        transformers.LlavaConfig,
+        LLAVA | dict(tie_word_embeddings=True),
+        original_format=False,
+        change=lambda config: [config["text_config"].pop(k) for k in ("model_type", "tie_word_embeddings", "architectures") if k in config["text_config"]],
+    ),
+    "qwen2-vl": Variant(transformers.Qwen2_5_VLConfig, QWEN2_SEES),
+    "qwen3-vl": Variant(transformers.Qwen3VLConfig, QWEN3_SEES, original_format=False),
     "phi3": Variant(PHI3, dict(sliding_window=WINDOW)),
     "phi3-long": Variant(PHI3, PHI3_LONG),
     "phi3-short": Variant(PHI3, PHI3_LONG, length=ORIGINAL - 8, old_config=True),
     "gpt-oss": Variant(GPT_OSS, dict(swiglu_limit=2.0, **HARMONY)),
+    "gpt-oss-bare": Variant(GPT_OSS, dict(num_hidden_layers=1, **HARMONY), change=lambda config: config.pop("rope_parameters")),
     "gpt-oss-mxfp4": Variant(GPT_OSS, HARMONY, quantize=mxfp4, old_config=True),
 }  # fmt: skip
 
 
 def is_linear(name: str, dimensions: int) -> bool:
     """Matrices of a decoder's blocks and its head; not embeddings, routers or gates of shared experts."""
-    if "vision_tower" in name or "multi_modal" in name:
+    if "vision_tower" in name or "multi_modal" in name or "visual." in name:
         return False
     return dimensions > 1 and re.search(r"(_proj|\.w[123]|lm_head)(\.weight)?$", name) is not None
 
@@ -373,8 +421,8 @@ def write(v: Variant, path: Path) -> tuple[Config, list[Entry]]:
     """Has transformers write a checkpoint, and returns what the golden file has of it."""
     options = v.options if "text_config" in v.options else BASE | v.options
     config = v.config(**options)
-    if isinstance(config, transformers.Gemma3Config):
-        model = transformers.Gemma3ForConditionalGeneration._from_config(config, dtype=DTYPES[v.dtype])
+    if "text_config" in options:
+        model = transformers.AutoModelForImageTextToText.from_config(config, dtype=DTYPES[v.dtype])
     else:
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=DTYPES[v.dtype])
     model.save_pretrained(path, save_original_format=v.original_format)
@@ -388,6 +436,7 @@ def write(v: Variant, path: Path) -> tuple[Config, list[Entry]]:
             entries.append(Entry(name, dtype, shape, fill(name, shape, dtype, written["model_type"], tied)))
     if v.old_config:
         written = older(written, options)
+    v.change(written)
     if v.quantize:
         entries = v.quantize(v, written, entries)
     return written, entries

@@ -188,7 +188,8 @@ func captured(t testing.TB, src model.Source, windows [][]int) (*model.Model, ma
 		}
 		states := make([]float32, h.Len())
 		ops.Read(states, h)
-		read["lm_head"] = append(read["lm_head"], states)
+		head := m.Decoder().Head.Name
+		read[head] = append(read[head], states)
 		ops.linear = nil
 	}
 	return m, read
@@ -318,7 +319,7 @@ func compareWalk(t *testing.T, d *arch.Decoder, v *visitor, original *model.Mode
 		}
 	}
 	if !d.Tied {
-		compare(d.Head, x["lm_head"])
+		compare(d.Head, x[d.Head.Name])
 	}
 	want := len(d.Stored())
 	if len(v.order) != want {

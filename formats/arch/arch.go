@@ -43,6 +43,8 @@ type Decoder struct {
 	Quantization json.RawMessage
 
 	roles map[string]Role
+	modes bool   // one part of a model of several modes
+	root  string // of its modules
 }
 
 // Block is one layer of a decoder.

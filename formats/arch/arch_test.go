@@ -262,7 +262,24 @@ func TestRope(t *testing.T) {
 		{"yarn", changes("rope_scaling", `{"type":"yarn","factor":4,"original_max_position_embeddings":512}`), &arch.Rope{
 			Type: "yarn", Dim: 8, Theta: 1e4, Factor: 4, Original: 512, BetaFast: 32, BetaSlow: 1, Truncate: true, Amplitude: 0.1*math.Log(4) + 1,
 		}},
-		{"partial", changes("partial_rotary_factor", "0.75"), &arch.Rope{Type: "default", Dim: 6, Theta: 1e4, Factor: 1, Amplitude: 1}},
+		// As transformers 5.24 reads it: modeling_rope_utils.py, and modeling_llama.py, whose default turns whole heads.
+		{"partial where heads turn as a whole", changes("partial_rotary_factor", "0.75"), &arch.Rope{Type: "default", Dim: 8, Theta: 1e4, Factor: 1, Amplitude: 1}},
+		{"partial", of("Phi3ForCausalLM", "phi3", "partial_rotary_factor", "0.75"), &arch.Rope{Type: "default", Dim: 6, Theta: 1e4, Factor: 1, Amplitude: 1}},
+		{"theta twice", changes("rope_theta", "6", "rope_parameters", `{"rope_theta":5}`), &arch.Rope{Type: "default", Dim: 8, Theta: 5, Factor: 1, Amplitude: 1}},
+		{"rope twice", changes("rope_theta", "6", "rope_scaling", `{"type":"linear","factor":2}`, "rope_parameters", `{"rope_type":"linear","factor":4,"rope_theta":5}`), &arch.Rope{
+			Type: "linear", Dim: 8, Theta: 6, Factor: 2, Amplitude: 1,
+		}},
+		{"nothing beside parameters", changes("rope_scaling", "{}", "rope_parameters", `{"rope_type":"linear","factor":4}`), &arch.Rope{Type: "linear", Dim: 8, Theta: 1e4, Factor: 4, Amplitude: 1}},
+		{"llama3 without an original length", changes("rope_scaling", `{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4}`), &arch.Rope{
+			Type: "llama3", Dim: 8, Theta: 1e4, Factor: 8, Original: 2048, LowFreq: 1, HighFreq: 4, Amplitude: 1,
+		}},
+		{"yarn with zeros", changes("rope_scaling", `{"type":"yarn","factor":4,"original_max_position_embeddings":512,"mscale":1,"mscale_all_dim":0,"beta_fast":0,"beta_slow":0}`), &arch.Rope{
+			Type: "yarn", Dim: 8, Theta: 1e4, Factor: 4, Original: 512, BetaFast: 32, BetaSlow: 1, Truncate: true, Amplitude: 0.1*math.Log(4) + 1,
+		}},
+		{"mrope in text", of("Qwen2VLForConditionalGeneration", "qwen2_vl", "rope_scaling", `{"type":"mrope","mrope_section":[1,1,2]}`), &arch.Rope{Type: "default", Dim: 8, Theta: 1e4, Factor: 1, Amplitude: 1}},
+		{"what Phi-3 called yarn", of("Phi3ForCausalLM", "phi3", "hidden_size", "48", "rope_scaling", `{"type":"yarn",`+longFactors+`}`), &arch.Rope{
+			Type: "longrope", Dim: 6, Theta: 1e4, Factor: 1, Original: 4096, Long: []float64{1, 2, 3}, Short: []float64{1, 1, 1}, Amplitude: 1,
+		}},
 		{"phi3", of("Phi3ForCausalLM", "phi3", "max_position_embeddings", "16384", "partial_rotary_factor", "0.75", "rope_scaling", `{"type":"su",`+longFactors+`}`), &arch.Rope{
 			Type: "longrope", Dim: 6, Theta: 1e4, Factor: 4, Original: 4096, Long: []float64{1, 2, 3}, Short: []float64{1, 1, 1},
 			Amplitude: math.Sqrt(1 + math.Log(4)/math.Log(4096)),
@@ -278,6 +295,84 @@ func TestRope(t *testing.T) {
 	local, global := gemma.Blocks[0].Attn.Rope, gemma.Blocks[5].Attn.Rope
 	if local.Theta != 1e4 || local.Type != "default" || global.Theta != 1e6 || global.Factor != 8 {
 		t.Errorf("gemma3 turns by %+v and %+v", local, global)
+	}
+}
+
+// TestFamily: a family is found by the type, as transformers does, and by the architecture where there is none that is known.
+func TestFamily(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		changes map[string]string
+		want    string
+	}{
+		{"both", nil, "llama"},
+		{"no architecture", changes("architectures", without), "llama"},
+		{"null", changes("architectures", "null"), "llama"},
+		{"none of a list", changes("architectures", "[]"), "llama"},
+		{"another first", changes("architectures", `["FooForCausalLM","LlamaForCausalLM"]`), "llama"},
+		{"without a head", changes("architectures", `["LlamaModel"]`), "llama"},
+		{"of another family", changes("architectures", `["MistralForCausalLM"]`), "llama"},
+		{"no type", changes("model_type", without, "architectures", `["MistralForCausalLM"]`), "mistral"},
+		{"unknown type", changes("model_type", `"foo"`, "architectures", `["Qwen3ForCausalLM"]`), "qwen3"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := describe(t, config(tc.changes)).Family; got != tc.want {
+				t.Errorf("family %s: want %s", got, tc.want)
+			}
+		})
+	}
+	// One without a head has its modules at the top.
+	d := describe(t, config(changes("architectures", `["LlamaModel"]`, "tie_word_embeddings", "true")), "embed_tokens.weight")
+	if got := d.Blocks[1].MLP.Down.Stored.Tensor; got != "layers.1.mlp.down_proj.weight" {
+		t.Errorf("down_proj is in %s", got)
+	}
+}
+
+// TestNestedConfigs: where the description of a language model is, and what it leaves out is as the config classes of
+// transformers 5.24 have it.
+func TestNestedConfigs(t *testing.T) {
+	const sizes = `"hidden_size":64,"intermediate_size":128,"num_hidden_layers":1,"num_attention_heads":2,"vocab_size":32`
+	llama := "llama 32 of 4096/11008, 32/32x128, vocab 32000, tied false"
+	small := "1 of 64/128, 2/2x32, vocab 32, tied false"
+	for _, tc := range []struct{ name, config, tensor, want, down string }{
+		{"nothing left", `{"model_type":"llava","text_config":{}}`, "", llama, ""},
+		{"LLaVA 1.5", `{"model_type":"llava","architectures":["LlavaForConditionalGeneration"],"text_config":{"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":32064,"max_position_embeddings":4096}}`, "", "llama 32 of 4096/11008, 32/32x128, vocab 32064, tied false", ""},
+		{"mistral", `{"model_type":"mistral3","text_config":{}}`, "", "mistral 32 of 4096/14336, 32/8x128, vocab 32000, tied true", ""},
+		{"qwen2", `{"model_type":"internvl","text_config":{}}`, "", "qwen2 32 of 4096/22016, 32/32x128, vocab 151936, tied true", ""},
+		{"qwen3", `{"model_type":"foo","text_config":{"model_type":"qwen3"}}`, "", "qwen3 32 of 4096/22016, 32/32x128, vocab 151936, tied false", ""},
+		{"gemma2", `{"model_type":"paligemma","text_config":{"model_type":"gemma2"}}`, "", "gemma2 26 of 2304/9216, 8/4x256, vocab 256000, tied true", ""},
+		{"gemma3", `{"model_type":"gemma3","text_config":{"hidden_size":2560}}`, "", "gemma3 26 of 2560/9216, 8/4x256, vocab 262208, tied true", ""},
+		{"phi3", `{"model_type":"foo","text_config":{"model_type":"phi3"}}`, "", "phi3 32 of 3072/8192, 32/32x96, vocab 32064, tied false", ""},
+		{"tied outside", `{"model_type":"llava","tie_word_embeddings":true,"text_config":{` + sizes + `,"tie_word_embeddings":false}}`, "", "llama 1 of 64/128, 2/2x32, vocab 32, tied true", ""},
+		{"tied inside", `{"model_type":"llava","tie_word_embeddings":false,"text_config":{` + sizes + `,"tie_word_embeddings":true}}`, "", "llama 1 of 64/128, 2/2x32, vocab 32, tied true", ""},
+		{"not tied", `{"model_type":"internvl","tie_word_embeddings":false,"text_config":{` + sizes + `,"num_key_value_heads":2}}`, "", "qwen2 1 of 64/128, 2/2x32, vocab 32, tied false", ""},
+		{"InternVL", `{"architectures":["InternVLChatModel"],"model_type":"internvl_chat","llm_config":{"architectures":["Qwen2ForCausalLM"],` + sizes + `,"num_key_value_heads":2}}`, "language_model.model.", "qwen2 " + small, "language_model.model."},
+		{"DeepSeek's key", `{"model_type":"bar","language_config":{"model_type":"llama",` + sizes + `}}`, "language_model.model.", "llama " + small, "language_model.model."},
+		{"twice", `{"model_type":"qwen2_5_omni","thinker_config":{"model_type":"qwen2_5_omni_thinker","text_config":{"model_type":"qwen2_5_omni_text",` + sizes + `,"num_key_value_heads":2}}}`, "thinker.model.", "qwen2 " + small, "thinker.model."},
+		{"Idefics", `{"model_type":"idefics3","text_config":{"model_type":"llama",` + sizes + `}}`, "model.text_model.", "llama " + small, "model.text_model."},
+		{"flat", `{"architectures":["Qwen2VLForConditionalGeneration"],"model_type":"qwen2_vl",` + sizes + `,"num_key_value_heads":2}`, "model.", "qwen2 " + small, "model."},
+		{"flat, renamed", `{"architectures":["Qwen2VLForConditionalGeneration"],"model_type":"qwen2_vl",` + sizes + `,"num_key_value_heads":2}`, "model.language_model.", "qwen2 " + small, "model.language_model."},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := describe(t, []byte(tc.config), tc.tensor+"embed_tokens.weight")
+			b := d.Blocks[0]
+			inter := b.MLP.Down.K
+			got := fmt.Sprintf("%s %d of %d/%d, %d/%dx%d, vocab %d, tied %v", d.Family, len(d.Blocks), d.Hidden, inter, b.Attn.Heads, b.Attn.KVHeads, b.Attn.Dim, d.Vocab, d.Tied)
+			if got != tc.want {
+				t.Errorf("got %s\nwant %s", got, tc.want)
+			}
+			if down := b.MLP.Down.Stored.Tensor; tc.down != "" && down != tc.down+"layers.0.mlp.down_proj.weight" {
+				t.Errorf("down_proj is in %s", down)
+			}
+			for name, want := range map[string]bool{
+				"vision_tower.layers.0.fc1.weight": true, "model.visual.blocks.0.attn.qkv.weight": true, "mlp1.0.bias": true,
+				d.Embed + ".weight": false, d.Norm.Tensor: false, b.Attn.Q.Stored.Tensor: false, b.MLP.Up.Stored.Path + ".extra": false,
+			} {
+				if d.Outside(name) != want {
+					t.Errorf("%s is outside the language model: %v, want %v", name, !want, want)
+				}
+			}
+		})
 	}
 }
 
@@ -330,14 +425,15 @@ func TestErrors(t *testing.T) {
 		{"quantization a string", "quantization_config", `"gptq"`, "quantization_config: want a JSON object"},
 		{"rope a list", "rope_scaling", "[]", "rope_scaling: want a JSON object"},
 		{"rope key twice", "rope_scaling", `{"type":"linear","type":"linear","factor":2}`, `rope_scaling: key "type" appears twice`},
-		{"rope type unknown", "rope_scaling", `{"type":"mrope"}`, `rope_type: "mrope" is not supported`},
+		{"rope type unknown", "rope_scaling", `{"type":"axial"}`, `rope_type: "axial" is not supported`},
+		{"mrope of a model that only reads", "rope_scaling", `{"type":"mrope"}`, `rope_type: mrope is for models of several modes`},
+		{"linear and partial", "rope_scaling", `{"type":"linear","factor":2,"partial_rotary_factor":0.5}`, "partial_rotary_factor: 0.5: heads of this family turn as a whole"},
+		{"theta a string", "rope_theta", `"10000.0"`, `rope_theta: "\"10000.0\"" is not a positive number`},
+		{"tied a string", "tie_word_embeddings", `"true"`, `is not true or false`},
 		{"linear without factor", "rope_scaling", `{"type":"linear"}`, "rope_scaling: factor: missing"},
 		{"linear with factor zero", "rope_scaling", `{"type":"linear","factor":0}`, `rope_scaling: factor: "0" is not a positive number`},
 		{"llama3 without factor", "rope_parameters", `{"rope_type":"llama3","low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192}`, "rope_parameters: factor: missing"},
-		{"llama3 with equal bounds", "rope_scaling", `{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4,"original_max_position_embeddings":8192}`, "high_freq_factor: 4 is not above low_freq_factor 4"},
 		{"longrope with other lengths", "rope_scaling", `{"type":"longrope","long_factor":[1],"short_factor":[1,1,1,1]}`, "long_factor: 1 numbers: want 4"},
-		{"partial above one", "partial_rotary_factor", "1.5", "partial_rotary_factor: 1.5 is above 1"},
-		{"partial and odd", "partial_rotary_factor", "0.4", "head_dim: 3 of the 8 elements"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := arch.Describe(config(changes(tc.key, tc.value)), nil)
@@ -351,8 +447,8 @@ func TestErrors(t *testing.T) {
 		changes map[string]string
 		want    string
 	}{
-		{"theta twice", changes("rope_theta", "6", "rope_parameters", `{"rope_theta":5}`), "rope_theta 5 disagrees with the 6 outside"},
-		{"rope twice", changes("rope_scaling", `{"type":"linear","factor":2}`, "rope_parameters", `{"rope_type":"linear","factor":4}`), "disagrees with rope_scaling"},
+		{"partial above one", of("Phi3ForCausalLM", "phi3", "partial_rotary_factor", "1.5"), "partial_rotary_factor: 1.5 is above 1"},
+		{"partial and odd", of("Phi3ForCausalLM", "phi3", "partial_rotary_factor", "0.4"), "head_dim: 3 of the 8 elements"},
 		{"layer types", of("Qwen3ForCausalLM", "qwen3", "layer_types", `["full_attention"]`), "layer_types: 1 layers: want 3"},
 		{"layer type unknown", of("Qwen3ForCausalLM", "qwen3", "layer_types", `["full_attention","linear_attention","full_attention"]`), `"linear_attention" is not supported`},
 		{"more experts than there are", of("MixtralForCausalLM", "mixtral", "num_local_experts", "2", "num_experts_per_tok", "3"), "3 of 2 experts"},
@@ -386,9 +482,9 @@ func TestUnknown(t *testing.T) {
 		changes map[string]string
 		want    string
 	}{
-		{"architecture", changes("architectures", `["FooForCausalLM"]`), `architecture "FooForCausalLM" is not one that is known`},
+		{"architecture", changes("architectures", `["FooForCausalLM"]`, "model_type", `"foo"`), `architecture "FooForCausalLM" is not one that is known`},
 		{"none", changes("architectures", without, "model_type", without), "names no architecture"},
-		{"strange sizes of a strange architecture", changes("architectures", `["FooForCausalLM"]`, "hidden_size", "[]"), `architecture "FooForCausalLM"`},
+		{"strange sizes of a strange architecture", changes("architectures", `["FooForCausalLM"]`, "model_type", `"foo"`, "hidden_size", "[]"), `architecture "FooForCausalLM"`},
 		{"nested", changes("architectures", `["BarForConditionalGeneration"]`, "text_config", `{"model_type":"bar"}`), `architecture "BarForConditionalGeneration"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -480,18 +576,23 @@ func FuzzDescribe(f *testing.F) {
 
 func TestByName(t *testing.T) {
 	for tensor, want := range map[string]arch.Role{
-		"model.layers.3.self_attn.q_proj.weight":   arch.LinearWeight,
-		"transformer.h.0.mlp.c_fc.weight":          arch.LinearWeight,
-		"gpt_neox.layers.1.attention.dense.weight": arch.LinearWeight,
-		"model.layers.3.input_layernorm.weight":    arch.NormWeight,
-		"model.layers.3.self_attn.q_norm.weight":   arch.NormWeight,
-		"model.layers.3.mlp.gate.weight":           arch.RouterWeight,
-		"model.layers.3.mlp.gate_proj.weight":      arch.LinearWeight,
-		"model.layers.3.self_attn.q_proj.bias":     arch.Other,
-		"model.embed_tokens.weight":                arch.EmbeddingWeight,
-		"transformer.wte.weight":                   arch.EmbeddingWeight,
-		"lm_head.weight":                           arch.HeadWeight,
-		"vision.proj.weight":                       arch.Other,
+		"model.layers.3.self_attn.q_proj.weight":                arch.LinearWeight,
+		"transformer.h.0.mlp.c_fc.weight":                       arch.LinearWeight,
+		"gpt_neox.layers.1.attention.dense.weight":              arch.LinearWeight,
+		"model.layers.3.input_layernorm.weight":                 arch.NormWeight,
+		"model.layers.3.self_attn.q_norm.weight":                arch.NormWeight,
+		"model.layers.3.mlp.gate.weight":                        arch.RouterWeight,
+		"model.layers.3.mlp.gate_proj.weight":                   arch.LinearWeight,
+		"model.layers.3.self_attn.q_proj.bias":                  arch.Other,
+		"model.embed_tokens.weight":                             arch.EmbeddingWeight,
+		"transformer.wte.weight":                                arch.EmbeddingWeight,
+		"lm_head.weight":                                        arch.HeadWeight,
+		"vision.proj.weight":                                    arch.Other,
+		"vision_tower.encoder.layers.0.self_attn.q_proj.weight": arch.Other,
+		"visual.blocks.0.attn.qkv.weight":                       arch.Other,
+		"model.vision_model.encoder.layers.0.mlp.fc1.weight":    arch.Other,
+		"audio_tower.layers.3.fc1.weight":                       arch.Other,
+		"vision_tower.layers.0.norm1.weight":                    arch.NormWeight,
 	} {
 		if got := arch.ByName(tensor); got != want {
 			t.Errorf("%s is a %v: want %v", tensor, got, want)

@@ -13,7 +13,11 @@ type builder struct {
 	d         *Decoder
 	hasTensor func(string) bool // nil: not known
 
-	root string // of the decoder's modules, such as "model."
+	modes   bool // one part of a model of several
+	nested  bool // described by a part of a config, which may leave out what is as its class has it
+	partial bool // heads may turn in part
+
+	root, headPath string // of the decoder's modules, such as "model.", and of the head where it is no part of them
 	inter, heads, kvHeads, headDim,
 	layers int
 	eps    float64
@@ -22,46 +26,64 @@ type builder struct {
 
 // names finds what the decoder's modules are called, which for models of
 // several modes depends on the version of transformers that wrote them.
-func (b *builder) names(nested bool) {
-	roots := []string{"model."}
-	if nested {
-		roots = []string{"language_model.model.", "model.language_model.", "model."}
+func (b *builder) names() {
+	all := places(b.modes)
+	at := all[0]
+	if !b.nested {
+		at = all[len(all)-2]
 	}
-	b.root = roots[0]
-	for _, root := range roots {
-		if b.exists(root + "embed_tokens.weight") {
-			b.root = root
+	for _, p := range all {
+		if b.exists(p.root + "embed_tokens.weight") {
+			at = p
 			break
 		}
 	}
+	b.root, b.headPath = at.root, at.head
+	b.d.root, b.d.modes = at.root, b.modes
 	b.d.Embed = b.root + "embed_tokens"
+}
+
+// tie carries over whether the embedding is the head where a model of several modes says so outside: either may.
+func (b *builder) tie(outer *fields) {
+	const key = "tie_word_embeddings"
+	if !b.nested {
+		return
+	}
+	inside, outside := b.boolean(key, false), outer.boolean(key, false)
+	switch {
+	case inside || outside:
+		b.values[key] = []byte("true")
+	case !b.has(key) && !outer.has(key) && multis()[outer.text("model_type", "")].tied:
+		b.values[key] = []byte("true")
+	}
 }
 
 // exists reports whether the checkpoint is known to have a tensor.
 func (b *builder) exists(tensor string) bool { return b.hasTensor != nil && b.hasTensor(tensor) }
 
-// sizes are what families differ in where a config leaves them out.
+// sizes are what the config classes of families in transformers have where a config leaves them out.
 type sizes struct {
-	heads     int // required where it is 0
+	hidden, inter, layers, heads, vocab int  // which a config of its own has to name
+	bare                                bool // heads and vocab excepted
+
 	positions int
 	kvHeads   int // 0: as many as heads
 	headDim   int // 0: hidden / heads
 	eps       float64
 	tied      bool
-	vocab     int // required where it is 0
 }
 
 // read reads the sizes of a decoder.
 func (b *builder) read(s sizes) {
-	if s.vocab == 0 {
-		s.vocab = required
+	if !b.nested {
+		s.hidden, s.inter, s.layers = required, required, required
+		if !s.bare {
+			s.heads, s.vocab = required, required
+		}
 	}
-	if s.heads == 0 {
-		s.heads = required
-	}
-	b.d.Hidden = b.size("hidden_size", required)
-	b.inter = b.size("intermediate_size", required)
-	b.layers = b.size("num_hidden_layers", required)
+	b.d.Hidden = b.size("hidden_size", s.hidden)
+	b.inter = b.size("intermediate_size", s.inter)
+	b.layers = b.size("num_hidden_layers", s.layers)
 	b.heads = b.size("num_attention_heads", s.heads)
 	b.d.Vocab = b.size("vocab_size", s.vocab)
 	b.d.MaxPositions = b.size("max_position_embeddings", s.positions)
@@ -104,9 +126,11 @@ const maxLayers = 4096
 
 // head describes the output head.
 func (b *builder) head() {
-	path := "lm_head"
-	if !b.exists(path+".weight") && b.exists("language_model.lm_head.weight") {
-		path = "language_model.lm_head"
+	path := b.headPath
+	for _, p := range places(b.modes) {
+		if !b.exists(path+".weight") && b.exists(p.head+".weight") {
+			path = p.head
+		}
 	}
 	s := &Stored{Path: path, Tensor: path + ".weight", N: b.d.Vocab, K: b.d.Hidden, Role: HeadWeight}
 	b.d.Head = b.whole(s, &State{Name: b.root + "norm", Width: b.d.Hidden, Absorb: []string{b.d.Norm.Tensor}, Offset: b.offset}, SplitRows, "")

@@ -143,6 +143,14 @@ func (f *fields) positiveFloat(key string, missing float64) float64 {
 	return v
 }
 
+// positiveUnlessZero is positiveFloat where 0 stands for no value, as it does where Python asks whether there is one.
+func (f *fields) positiveUnlessZero(key string, missing float64) float64 {
+	if v, err := strconv.ParseFloat(string(f.values[key]), 64); err == nil && v == 0 {
+		return missing
+	}
+	return f.positiveFloat(key, missing)
+}
+
 // positives reads a list of n positive numbers.
 func (f *fields) positives(key string, n int) []float64 {
 	var list []float64

@@ -7,7 +7,7 @@ func gemma2() family {
 	return family{
 		name: "gemma2", architectures: []string{"Gemma2ForCausalLM"}, modelTypes: []string{"gemma2"},
 		describe: func(b *builder) {
-			b.gemma(sizes{positions: 8192, kvHeads: 4, headDim: 256, eps: 1e-6, tied: true, vocab: 256000})
+			b.gemma(sizes{hidden: 2304, inter: 9216, layers: 26, heads: 8, vocab: 256000, bare: true, positions: 8192, kvHeads: 4, headDim: 256, eps: 1e-6, tied: true})
 			scoreCap := b.capacity("attn_logit_softcapping", 50)
 			b.d.LogitCap = b.capacity("final_logit_softcapping", 30)
 			windows := b.windows(b.slidingOrNull(4096), func(layer int) bool { return layer%2 == 0 })

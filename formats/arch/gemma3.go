@@ -8,7 +8,7 @@ func gemma3() family {
 	return family{
 		name: "gemma3", architectures: []string{"Gemma3ForCausalLM"}, modelTypes: []string{"gemma3_text", "gemma3"},
 		describe: func(b *builder) {
-			b.gemma(sizes{positions: 131072, heads: 8, kvHeads: 4, headDim: 256, eps: 1e-6, tied: true, vocab: 262208})
+			b.gemma(sizes{hidden: 2304, inter: 9216, layers: 26, heads: 8, vocab: 262208, bare: true, positions: 131072, kvHeads: 4, headDim: 256, eps: 1e-6, tied: true})
 			if b.boolean("use_bidirectional_attention", false) {
 				b.fail("use_bidirectional_attention", errors.New("attention that looks ahead is not supported"))
 			}
@@ -32,7 +32,7 @@ func gemma3() family {
 // as its own object says in version 5's.
 func (b *builder) localRope() *Rope {
 	if in := b.scaling("rope_parameters", slidingAttention); in != nil && in.has("rope_theta") {
-		return b.ropeUnder("rope_parameters", slidingAttention, 1e4)
+		return b.ropeOf("rope_parameters", in, 1e4)
 	}
 	return b.plainRope(b.positiveFloat("rope_local_base_freq", 1e4))
 }

@@ -6,10 +6,13 @@ func gptOSS() family {
 	return family{
 		name: "gpt_oss", architectures: []string{"GptOssForCausalLM"}, modelTypes: []string{"gpt_oss"},
 		describe: func(b *builder) {
-			b.read(sizes{positions: 131072, kvHeads: 8, headDim: 64, eps: 1e-5, vocab: 201088})
+			b.read(sizes{hidden: 2880, inter: 2880, layers: 36, heads: 64, vocab: 201088, bare: true, positions: 131072, kvHeads: 8, headDim: 64, eps: 1e-5})
 			bias := b.boolean("attention_bias", true)
 			windows := b.windows(b.slidingOrNull(128), func(layer int) bool { return layer%2 == 0 })
 			act := Gating{SwiGLUOAI, b.positiveFloat("swiglu_alpha", 1.702), b.positiveFloat("swiglu_limit", 7)}
+			if !b.has("rope_parameters") && !b.has("rope_scaling") { // what transformers takes then
+				b.values["rope_parameters"] = []byte(`{"rope_type": "yarn", "factor": 32, "beta_fast": 32, "beta_slow": 1, "truncate": false, "original_max_position_embeddings": 4096}`)
+			}
 			rope := b.rope("", 150000)
 			experts := b.size("num_local_experts", b.size("num_experts", 128))
 			top := b.size("num_experts_per_tok", b.size("experts_per_token", 4))

@@ -5,7 +5,7 @@ func llama() family {
 	return family{
 		name: "llama", architectures: []string{"LlamaForCausalLM"}, modelTypes: []string{"llama"},
 		describe: func(b *builder) {
-			b.read(sizes{positions: 2048, eps: 1e-6})
+			b.read(sizes{hidden: 4096, inter: 11008, layers: 32, heads: 32, vocab: 32000, positions: 2048, eps: 1e-6})
 			bias := b.boolean("attention_bias", false)
 			mlpBias := b.boolean("mlp_bias", false)
 			act, rope := b.activation("hidden_act", "silu"), b.rope("", 1e4)

@@ -5,7 +5,7 @@ func mistral() family {
 	return family{
 		name: "mistral", architectures: []string{"MistralForCausalLM"}, modelTypes: []string{"mistral"},
 		describe: func(b *builder) {
-			b.read(sizes{positions: 131072, kvHeads: 8, eps: 1e-6})
+			b.read(sizes{hidden: 4096, inter: 14336, layers: 32, heads: 32, vocab: 32000, positions: 131072, kvHeads: 8, eps: 1e-6})
 			window := b.slidingOrNull(4096)
 			act, rope := b.activation("hidden_act", "silu"), b.rope("", 1e4)
 			b.blocks(func(_ int, blk *Block) {

@@ -5,7 +5,7 @@ func mixtral() family {
 	return family{
 		name: "mixtral", architectures: []string{"MixtralForCausalLM"}, modelTypes: []string{"mixtral"},
 		describe: func(b *builder) {
-			b.read(sizes{positions: 131072, kvHeads: 8, eps: 1e-5})
+			b.read(sizes{hidden: 4096, inter: 14336, layers: 32, heads: 32, vocab: 32000, positions: 131072, kvHeads: 8, eps: 1e-5})
 			window := 0
 			if b.has("sliding_window") {
 				window = b.size("sliding_window", 0)

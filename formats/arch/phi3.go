@@ -7,7 +7,7 @@ func phi3() family {
 	return family{
 		name: "phi3", architectures: []string{"Phi3ForCausalLM"}, modelTypes: []string{"phi3"},
 		describe: func(b *builder) {
-			b.read(sizes{positions: 4096, eps: 1e-5, vocab: 32064})
+			b.read(sizes{hidden: 3072, inter: 8192, layers: 32, heads: 32, vocab: 32064, bare: true, positions: 4096, eps: 1e-5})
 			window := 0
 			if b.has("sliding_window") {
 				window = b.size("sliding_window", 0)
@@ -15,6 +15,7 @@ func phi3() family {
 			if !b.has("original_max_position_embeddings") {
 				b.values["original_max_position_embeddings"] = []byte("4096")
 			}
+			b.partial = true
 			act, rope := b.activation("hidden_act", "silu"), b.rope("", 1e4)
 			if rope.Type == "longrope" || rope.Type == "dynamic" {
 				b.d.Reread = b.size("original_max_position_embeddings", 4096)

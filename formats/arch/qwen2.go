@@ -3,9 +3,11 @@ package arch
 // qwen2 is Qwen2 and Qwen2.5: queries, keys and values always have a bias.
 func qwen2() family {
 	return family{
-		name: "qwen2", architectures: []string{"Qwen2ForCausalLM"}, modelTypes: []string{"qwen2"},
+		name: "qwen2", architectures: []string{"Qwen2ForCausalLM"},
+		// The others are the text models of what sees and hears.
+		modelTypes: []string{"qwen2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "qwen2_vl", "qwen2_5_vl"},
 		describe: func(b *builder) {
-			b.read(sizes{positions: 32768, kvHeads: 32, eps: 1e-6})
+			b.read(sizes{hidden: 4096, inter: 22016, layers: 32, heads: 32, vocab: 151936, positions: 32768, kvHeads: 32, eps: 1e-6})
 			windows := b.qwenWindows()
 			act, rope := b.activation("hidden_act", "silu"), b.rope("", 1e4)
 			b.blocks(func(i int, blk *Block) {

@@ -5,7 +5,7 @@ func qwen2MoE() family {
 	return family{
 		name: "qwen2_moe", architectures: []string{"Qwen2MoeForCausalLM"}, modelTypes: []string{"qwen2_moe"},
 		describe: func(b *builder) {
-			b.read(sizes{positions: 32768, kvHeads: 16, eps: 1e-6})
+			b.read(sizes{hidden: 2048, inter: 5632, layers: 24, heads: 16, vocab: 151936, positions: 32768, kvHeads: 16, eps: 1e-6})
 			most := b.natural("max_window_layers", 28)
 			windows := b.windows(b.qwenWindow(), func(layer int) bool { return layer%2 == 0 && layer < most })
 			bias := b.boolean("qkv_bias", true)

@@ -5,7 +5,7 @@ func qwen3MoE() family {
 	return family{
 		name: "qwen3_moe", architectures: []string{"Qwen3MoeForCausalLM"}, modelTypes: []string{"qwen3_moe"},
 		describe: func(b *builder) {
-			b.read(sizes{positions: 32768, kvHeads: 4, eps: 1e-6})
+			b.read(sizes{hidden: 2048, inter: 6144, layers: 24, heads: 32, vocab: 151936, positions: 32768, kvHeads: 4, eps: 1e-6})
 			bias, window := b.boolean("attention_bias", false), b.qwenWindow()
 			act, rope := b.activation("hidden_act", "silu"), b.rope("", 1e4)
 			sparse := b.qwenSparse()

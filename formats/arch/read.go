@@ -13,8 +13,8 @@ import (
 // family is one entry of the list: how its models are known, and what describes them.
 type family struct {
 	name          string
-	architectures []string // of config.json; what a nested text_config implies is found by its type
-	modelTypes    []string
+	modelTypes    []string // of config.json, or of its text_config
+	architectures []string // for configs without a type that is known
 	describe      func(*builder)
 }
 
@@ -102,22 +102,29 @@ func Describe(config []byte, has func(tensor string) bool) (*Decoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	in, nested := outer, outer.has("text_config")
-	if nested {
-		if in, err = readFields(outer.values["text_config"]); err != nil {
-			return nil, fmt.Errorf("text_config: %w", err)
-		}
+	in, nested, err := textConfig(outer)
+	if err != nil {
+		return nil, err
 	}
-	arch, modelType := outer.architecture(), in.text("model_type", outer.text("model_type", ""))
-	f, ok := find(arch, modelType, nested)
+	arch, modelType := outer.architecture(), textType(outer, in, nested)
+	known := arch
+	if nested {
+		known = in.architecture()
+	}
+	f, ok := find(known, modelType)
 	if !ok {
+		if modelType == "" {
+			modelType = outer.text("model_type", "")
+		}
 		return nil, &UnknownError{arch, modelType}
 	}
+	_, several := multis()[outer.text("model_type", "")]
 	b := &builder{
-		fields: in, hasTensor: has,
+		fields: in, hasTensor: has, modes: nested || several, nested: nested,
 		d: &Decoder{Family: f.name, Architecture: arch, ModelType: modelType, EmbedScale: 1, roles: make(map[string]Role)},
 	}
-	b.names(nested)
+	b.names()
+	b.tie(outer)
 	f.describe(b)
 	b.tokens(outer)
 	b.d.DType = in.text("dtype", in.text("torch_dtype", outer.text("dtype", outer.text("torch_dtype", ""))))
@@ -134,16 +141,16 @@ func Describe(config []byte, has func(tensor string) bool) (*Decoder, error) {
 	return b.d, nil
 }
 
-// find returns the family of a model: by its architecture, or where there is
-// none or the model is nested in one of several modes, by its type.
-func find(arch, modelType string, nested bool) (family, bool) {
+// find returns the family of a model: by its type, as transformers does, whatever class of that type wrote it, or where
+// that is not known by its architecture.
+func find(arch, modelType string) (family, bool) {
 	for _, f := range families() {
-		switch {
-		case arch != "" && !nested:
-			if slices.Contains(f.architectures, arch) {
-				return f, true
-			}
-		case slices.Contains(f.modelTypes, modelType):
+		if slices.Contains(f.modelTypes, modelType) {
+			return f, true
+		}
+	}
+	for _, f := range families() {
+		if slices.Contains(f.architectures, arch) {
 			return f, true
 		}
 	}

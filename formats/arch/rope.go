@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 )
 
 // Rope is a rotary embedding: the pairs (i, i+Dim/2) of a head's first Dim elements
@@ -86,7 +85,7 @@ func (r *Rope) llama3(f []float64) {
 		switch {
 		case wavelength > old/r.LowFreq:
 			f[i] = v / r.Factor
-		case wavelength >= old/r.HighFreq:
+		case wavelength >= old/r.HighFreq && r.HighFreq > r.LowFreq: // else none is between
 			s := (old/wavelength - r.LowFreq) / (r.HighFreq - r.LowFreq)
 			f[i] = v * ((1-s)/r.Factor + s)
 		}
@@ -115,39 +114,33 @@ func (r *Rope) yarn(f []float64) {
 
 // rope reads rope_theta beside rope_scaling, as transformers 4 writes them, or
 // rope_parameters, which holds both and has an object for each kind of layer
-// where layers differ: kind names it. theta is the family's default.
+// where layers differ: kind names it. theta is the family's default. Of several readings it takes
+// that of transformers 5.24: rope_scaling before rope_parameters, and a rope_theta within before one beside.
 func (b *builder) rope(kind string, theta float64) *Rope {
-	old, current := b.ropeUnder("rope_scaling", kind, theta), b.ropeUnder("rope_parameters", kind, theta)
-	switch {
-	case old == nil && current == nil:
-		return b.plainRope(b.positiveFloat("rope_theta", theta))
-	case old == nil:
-		return current
-	case current != nil && !reflect.DeepEqual(old, current):
-		b.fail("rope_parameters", errors.New("disagrees with rope_scaling"))
+	if in := b.scaling("rope_scaling", kind); in != nil && len(in.values) > 0 {
+		if current := b.scaling("rope_parameters", kind); current != nil && kind != "" { // which the other adds to
+			theta = current.positiveFloat("rope_theta", theta)
+		}
+		return b.ropeOf("rope_scaling", in, theta)
 	}
-	return old
+	if in := b.scaling("rope_parameters", kind); in != nil {
+		return b.ropeOf("rope_parameters", in, theta)
+	}
+	return b.plainRope(b.positiveFloat("rope_theta", theta))
 }
 
 // plainRope is a rotary embedding of type default.
 func (b *builder) plainRope(theta float64) *Rope {
-	return &Rope{Type: "default", Factor: 1, Amplitude: 1, Theta: theta, Dim: b.rotated(b.positiveFloat("partial_rotary_factor", 1))}
+	r := &Rope{Type: "default", Factor: 1, Amplitude: 1, Theta: theta}
+	r.Dim = b.rotated(b.partialFactor(&fields{}, r.Type))
+	return r
 }
 
-// ropeUnder reads one of the two objects, nil where it is not there.
-func (b *builder) ropeUnder(key, kind string, theta float64) *Rope {
-	in := b.scaling(key, kind)
-	if in == nil {
-		return nil
-	}
-	r := &Rope{Factor: 1, Amplitude: 1, Theta: b.positiveFloat("rope_theta", theta)}
-	if t := in.positiveFloat("rope_theta", r.Theta); t != r.Theta {
-		if b.has("rope_theta") && kind == "" {
-			b.fail(key, fmt.Errorf("rope_theta %v disagrees with the %v outside", t, r.Theta))
-		}
-		r.Theta = t
-	}
-	r.Dim = b.rotated(in.positiveFloat("partial_rotary_factor", b.positiveFloat("partial_rotary_factor", 1)))
+// ropeOf reads one of the two objects.
+func (b *builder) ropeOf(key string, in *fields, theta float64) *Rope {
+	r := &Rope{Type: in.text("rope_type", in.text("type", "default")), Factor: 1, Amplitude: 1}
+	r.Theta = in.positiveFloat("rope_theta", b.positiveFloat("rope_theta", theta))
+	r.Dim = b.rotated(b.partialFactor(in, r.Type))
 	if b.err == nil {
 		b.readRope(r, in)
 	}
@@ -155,6 +148,20 @@ func (b *builder) ropeUnder(key, kind string, theta float64) *Rope {
 		b.fail(key, in.err)
 	}
 	return r
+}
+
+// partialFactor returns the share of a head that turns. Families whose heads turn as a whole ignore the key in
+// type default, as transformers does; in the others nothing that it computes would fit.
+func (b *builder) partialFactor(in *fields, typ string) float64 {
+	const key = "partial_rotary_factor"
+	if !b.partial && typ == "default" {
+		return 1
+	}
+	share := in.positiveFloat(key, b.positiveFloat(key, 1))
+	if !b.partial && share != 1 {
+		b.fail(key, fmt.Errorf("%v: heads of this family turn as a whole", share))
+	}
+	return share
 }
 
 // rotated returns how many elements of a head turn.
@@ -196,17 +203,25 @@ func (b *builder) scaling(key, kind string) *fields {
 
 // readRope reads what a type needs.
 func (b *builder) readRope(r *Rope, in *fields) {
-	r.Type = in.text("rope_type", in.text("type", "default"))
 	switch r.Type {
 	case "default":
 		return
 	case "linear", "dynamic":
 		in.require("factor")
 	case "llama3":
-		in.require("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+		in.require("factor", "low_freq_factor", "high_freq_factor")
 	case "su": // what Phi-3 called it first
 		r.Type = "longrope"
 	case "yarn", "longrope":
+		if b.partial && r.Type == "yarn" { // and what it called it then
+			r.Type = "longrope"
+		}
+	case "mrope": // turns by three positions, which are one in text
+		if !b.modes {
+			in.fail("rope_type", errors.New("mrope is for models of several modes"))
+		}
+		r.Type = "default"
+		return
 	default:
 		in.fail("rope_type", fmt.Errorf("%.40q is not supported: want default, linear, dynamic, llama3, yarn or longrope", r.Type))
 		return
@@ -224,11 +239,8 @@ func (b *builder) readRope(r *Rope, in *fields) {
 		}
 	case "llama3":
 		r.LowFreq, r.HighFreq = in.positiveFloat("low_freq_factor", 1), in.positiveFloat("high_freq_factor", 4)
-		if r.HighFreq <= r.LowFreq {
-			in.fail("high_freq_factor", fmt.Errorf("%v is not above low_freq_factor %v", r.HighFreq, r.LowFreq))
-		}
 	case "yarn":
-		r.BetaFast, r.BetaSlow = in.positiveFloat("beta_fast", 32), in.positiveFloat("beta_slow", 1)
+		r.BetaFast, r.BetaSlow = in.positiveUnlessZero("beta_fast", 32), in.positiveUnlessZero("beta_slow", 1)
 		r.Truncate = in.boolean("truncate", true)
 		r.Amplitude = in.positiveFloat("attention_factor", yarnAmplitude(r.Factor, in))
 		if r.Theta <= 1 {
@@ -256,8 +268,9 @@ func yarnAmplitude(factor float64, in *fields) float64 {
 		}
 		return 0.1*scale*math.Log(factor) + 1
 	}
-	if in.has("mscale") && in.has("mscale_all_dim") {
-		return of(in.positiveFloat("mscale", 1)) / of(in.positiveFloat("mscale_all_dim", 1))
+	scale, all := in.positiveUnlessZero("mscale", 0), in.positiveUnlessZero("mscale_all_dim", 0)
+	if scale != 0 && all != 0 {
+		return of(scale) / of(all)
 	}
 	return of(1)
 }

@@ -8,9 +8,17 @@ import (
 // inBlock matches names of what belongs to a decoder's layers.
 var inBlock = regexp.MustCompile(`(^|\.)(layers|h|blocks)\.\d+\.`)
 
+// outside matches names of what is in another part of a model of several modes than its language model.
+var outside = regexp.MustCompile(`(^|\.)(vision\w*|visual\w*|vit|video_\w+|image_\w+|img_\w+|audio_\w+|speech_\w+|sound_\w+|embed_vision|embed_audio|` +
+	`multi_modal_projector|mm_projector|modality_projection|mlp1|connector|perceiver\w*|resampler|qformer|aligner|vpm|apm|sam_model|vqmodel|gen_\w+|` +
+	`talker|token2wav|code2wav)\.`)
+
+// OutsideByName is [Decoder.Outside] by a name alone.
+func OutsideByName(tensor string) bool { return outside.MatchString(tensor) }
+
 // ByName says what a matrix is for by its name alone. It is the rule for models of
 // families that this package does not know: a ".weight" below a numbered layer is a linear layer,
-// unless it is called a norm, a gate or a router; embeddings and heads are those that are called so.
+// unless it is called a norm, a gate or a router, or is in a part that sees or hears; embeddings and heads are those that are called so.
 func ByName(tensor string) Role {
 	layer, ok := strings.CutSuffix(tensor, ".weight")
 	module := layer[strings.LastIndexByte(layer, '.')+1:]
@@ -19,7 +27,7 @@ func ByName(tensor string) Role {
 		return NormWeight
 	case module == "gate" || module == "router" || strings.HasSuffix(module, "_gate"):
 		return RouterWeight
-	case !ok:
+	case !ok || OutsideByName(tensor):
 		return Other
 	case inBlock.MatchString(tensor):
 		return LinearWeight

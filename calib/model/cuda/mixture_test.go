@@ -35,7 +35,7 @@ func mixtureCases() []mixtureCase {
 		{"mixtral", `{"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], ` + sizes + `,
 			"num_local_experts": 4, "num_experts_per_tok": 2}`, 4, 64},
 		{"gpt_oss", `{"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], ` + sizes + `,
-			"num_local_experts": 8, "num_experts_per_tok": 4}`, 4, 32},
+			"num_local_experts": 8, "num_experts_per_tok": 4, "rope_parameters": {"rope_type": "default"}}`, 4, 32},
 		{"dense", `{"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], ` + sizes + `,
 			"num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 80, "norm_topk_prob": false}`, 0, 64},
 	}
