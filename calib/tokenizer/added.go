@@ -4,18 +4,9 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
-)
 
-// addedToken is an entry of the file's added_tokens: text that is cut out before the model sees it.
-type addedToken struct {
-	ID         int    `json:"id"`
-	Content    string `json:"content"`
-	SingleWord bool   `json:"single_word"` // only between characters that are not word characters
-	LStrip     bool   `json:"lstrip"`      // swallows white space before it
-	RStrip     bool   `json:"rstrip"`      // swallows white space behind it
-	Normalized bool   `json:"normalized"`  // matches normalized text
-	Special    bool   `json:"special"`
-}
+	"github.com/lutq/lutq/formats/added"
+)
 
 // A matcher finds added tokens: at every position the longest, from left to right.
 type matcher struct {
@@ -25,14 +16,14 @@ type matcher struct {
 
 type trieNode struct {
 	next  map[byte]int32
-	token *addedToken // ends here, or nil
+	token *added.Token // ends here, or nil
 }
 
 func newMatcher() *matcher { return &matcher{nodes: make([]trieNode, 1)} }
 
 // add enters a token under its spelling, which must not be empty. Of two tokens that normalize to one
 // spelling the first stays; in the reference chance decides.
-func (m *matcher) add(spelling string, token *addedToken) {
+func (m *matcher) add(spelling string, token *added.Token) {
 	m.first[spelling[0]] = true
 	n := int32(0)
 	for i := range len(spelling) {
@@ -53,8 +44,8 @@ func (m *matcher) add(spelling string, token *addedToken) {
 }
 
 // longest returns the longest token that text begins with, and its length there.
-func (m *matcher) longest(text string) (*addedToken, int) {
-	var token *addedToken
+func (m *matcher) longest(text string) (*added.Token, int) {
+	var token *added.Token
 	length := 0
 	n := int32(0)
 	for i := range len(text) {
@@ -99,7 +90,9 @@ func (m *matcher) cut(text string, emit func(start, end int, id int32)) {
 		if done < start {
 			emit(done, start, -1)
 		}
-		emit(start, end, int32(token.ID))
+		if start < end { // else a token before it has swallowed it
+			emit(start, end, int32(token.ID))
+		}
 		done = end
 	}
 	if done < len(text) {

@@ -130,6 +130,15 @@ func newBPE(vocab map[string]int32, merges [][2]string, o bpeOptions) (*bpe, err
 	return m, nil
 }
 
+// Len implements added.Vocabulary.
+func (m *bpe) Len() int { return len(m.vocab) }
+
+// ID implements added.Vocabulary.
+func (m *bpe) ID(token string) (id int, ok bool) {
+	i, ok := m.vocab[token]
+	return int(i), ok
+}
+
 // id returns the id of a token of the vocabulary, or none.
 func (m *bpe) id(token string) int32 {
 	if id, ok := m.vocab[token]; ok {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/lutq/lutq/formats/added"
 )
 
 // maxID bounds ids so that a damaged file cannot ask for a table of gigabytes. The largest
@@ -23,8 +25,8 @@ type file struct {
 	Model         json.RawMessage   `json:"model"`
 }
 
-// parse builds a tokenizer from the contents of a tokenizer.json.
-func parse(data []byte) (*Tokenizer, error) {
+// parse builds a tokenizer from the contents of a tokenizer.json, and of what files beside it say, or nil.
+func parse(data []byte, beside *added.Beside) (*Tokenizer, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not valid UTF-8")
 	}
@@ -51,7 +53,7 @@ func parse(data []byte) (*Tokenizer, error) {
 		return nil, fmt.Errorf("model: %w", err)
 	}
 	t.cuts = t.newCutter(f.Normalizer, f.PreTokenizer)
-	if err := t.parseAddedTokens(f.AddedTokens); err != nil {
+	if err := t.parseAddedTokens(f.AddedTokens, beside); err != nil {
 		return nil, fmt.Errorf("added_tokens: %w", err)
 	}
 	if t.prefix, t.suffix, err = t.parsePostProcessor(f.PostProcessor); err != nil {
@@ -157,28 +159,28 @@ func (t *Tokenizer) enter(token string, id int) error {
 }
 
 // parseAddedTokens fills the matchers. It needs the vocabulary and the normalizers.
-func (t *Tokenizer) parseAddedTokens(raws []json.RawMessage) error {
-	seen := make(map[string]bool)
-	deadline := deadlineFor(len(raws))
+func (t *Tokenizer) parseAddedTokens(raws []json.RawMessage, beside *added.Beside) error {
+	listed := make([]added.Token, len(raws))
 	for i, raw := range raws {
-		token := new(addedToken)
-		if err := fields(raw, token, "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"); err != nil {
+		if err := fields(raw, &listed[i], "id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"); err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
-		if token.Content == "" {
-			return fmt.Errorf("entry %d is empty", i)
+		if listed[i].ID < 0 {
+			return fmt.Errorf("id %d of token %s is out of range", listed[i].ID, quote(listed[i].Content))
 		}
-		if seen[token.Content] {
-			return fmt.Errorf("token %s is listed twice", quote(token.Content))
-		}
-		seen[token.Content] = true
-		if id, ok := t.ID(token.Content); !ok {
+	}
+	tokens := added.Tokens(t.model, listed, beside)
+	deadline := deadlineFor(len(tokens))
+	for i := range tokens {
+		token := &tokens[i]
+		if _, ok := t.model.ID(token.Content); !ok {
+			if token.ID < len(t.tokens) {
+				t.tokens[token.ID] = entry{} // a vocabulary with holes, whose own token there cannot be told from this one
+			}
 			if err := t.enter(token.Content, token.ID); err != nil {
 				return err
 			}
 			t.added[token.Content] = int32(token.ID)
-		} else if id != token.ID {
-			return fmt.Errorf("token %s has id %d here and %d before", quote(token.Content), token.ID, id)
 		}
 		if token.Special {
 			t.special[token.ID] = true

@@ -167,7 +167,7 @@ func TestDeadlineReaches(t *testing.T) {
 		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"a"},"behavior":"Isolated","invert":false},"model":` + model("") + `}`,
 		`{"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},{"type":"Split","pattern":{"Regex":"a"},"behavior":"Isolated","invert":false}]},"model":` + model("") + `}`,
 	} {
-		tok, err := parse([]byte(file))
+		tok, err := parse([]byte(file), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

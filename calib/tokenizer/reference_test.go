@@ -119,7 +119,7 @@ func loadChanged(t *testing.T, path string, changes map[string]json.RawMessage) 
 	if len(changes) > 0 {
 		data = changeFile(t, data, changes)
 	}
-	tok, err := parse(data)
+	tok, err := parse(data, nil)
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}

@@ -1,13 +1,13 @@
 package tokenizer
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
 
 // Speller turns ids into text as they come. What does not add up to UTF-8 yet is held back, so that
-// its pieces, put together, are what [Tokenizer.Decode] makes of all ids. Special tokens have no text.
+// its pieces, put together, are what [Tokenizer.Decode] makes of all ids. Special tokens have no text, nor have
+// ids without a token, which those of a padded vocabulary are.
 type Speller struct {
 	t    *Tokenizer
 	ids  []int // the last whose text is out, as context, and all behind them
@@ -21,7 +21,7 @@ const spellContext = 8
 func (t *Tokenizer) Spell(after []int) *Speller {
 	s := &Speller{t: t}
 	for _, id := range after {
-		if !t.special[id] {
+		if !t.silent(id) {
 			s.ids = append(s.ids, id)
 		}
 	}
@@ -37,12 +37,15 @@ func (t *Tokenizer) Spell(after []int) *Speller {
 	return s
 }
 
+// silent reports whether an id stands for no text.
+func (t *Tokenizer) silent(id int) bool {
+	_, ok := t.Token(id)
+	return !ok || t.special[id]
+}
+
 // Next takes one more id and returns the text that is settled with it, often none.
 func (s *Speller) Next(id int) (string, error) {
-	if _, ok := s.t.Token(id); !ok {
-		return "", fmt.Errorf("id %d is not in the vocabulary of %d tokens", id, s.t.VocabSize())
-	}
-	if s.t.special[id] {
+	if s.t.silent(id) {
 		return "", nil
 	}
 	s.ids = append(s.ids, id)

@@ -57,8 +57,8 @@ func TestSpell(t *testing.T) {
 	}
 }
 
-// TestSpellPieces: a character comes when its last byte does, a special token never, and bytes that become no
-// character at the end.
+// TestSpellPieces: a character comes when its last byte does, a special token and an id without a token never, and
+// bytes that become no character at the end.
 func TestSpellPieces(t *testing.T) {
 	tok := load(t, tinyFile)
 	ids, err := tok.Encode("a 語 b", false)
@@ -69,6 +69,7 @@ func TestSpellPieces(t *testing.T) {
 	if cut < 0 {
 		t.Fatal("no token ends within a character")
 	}
+	ids = slices.Insert(ids, cut+1, 5000)              // between the bytes of a character
 	ids = append(ids[:len(ids):len(ids)], 1, ids[cut]) // 1 ends a text
 	s := tok.Spell(nil)
 	var pieces []string
@@ -89,8 +90,8 @@ func TestSpellPieces(t *testing.T) {
 		t.Errorf("the rest is %q, %v", rest, err)
 	}
 	for _, id := range []int{-1, tok.VocabSize()} {
-		if _, err := s.Next(id); err == nil {
-			t.Errorf("id %d is spelled", id)
+		if text, err := s.Next(id); err != nil || text != "" {
+			t.Errorf("id %d is spelled %q, %v", id, text, err)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/text/unicode/norm"
 
+	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/input"
 )
 
@@ -242,7 +243,7 @@ func (c *cutter) addSplitter(raw json.RawMessage) bool {
 }
 
 // addToken notes what an added token, which matches text as spelled, holds.
-func (c *cutter) addToken(token *addedToken, spelling string) {
+func (c *cutter) addToken(token *added.Token, spelling string) {
 	if c == nil {
 		return
 	}

@@ -142,7 +142,7 @@ func TestStreamRefuses(t *testing.T) {
 			for k, v := range tc.changes {
 				changes[k] = json.RawMessage(v)
 			}
-			tok, err := parse(changeFile(t, tc.file, changes))
+			tok, err := parse(changeFile(t, tc.file, changes), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -180,7 +180,7 @@ func TestStreamAddedTokens(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			tok, err := parse(changeFile(t, data, map[string]json.RawMessage{
 				"added_tokens": json.RawMessage("[" + addedWith(tc.content, tc.options) + "]"),
-			}))
+			}), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -206,7 +206,7 @@ func TestStreamNewlines(t *testing.T) {
 		{"prepend", `"normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"String":" "},"content":"▁"}]}`, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			tok, err := parse([]byte(`{` + tc.steps + `,"model":` + model + `}`))
+			tok, err := parse([]byte(`{`+tc.steps+`,"model":`+model+`}`), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

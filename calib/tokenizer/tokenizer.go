@@ -34,6 +34,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/input"
 )
 
@@ -67,22 +68,39 @@ type entry struct {
 	known bool
 }
 
-// Load reads the tokenizer.json at path, or the one in path if that is a folder.
-// Its errors are one line long and name the file.
+// Load reads the tokenizer of a model's folder: tokenizer.json, and what tokenizer_config.json, special_tokens_map.json
+// and added_tokens.json say of added tokens, as transformers takes them. Where path is a tokenizer.json itself that is
+// all of it. Its errors are one line long and name the file.
 func Load(path string) (*Tokenizer, error) {
+	var beside *added.Beside
+	folder := ""
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, "tokenizer.json")
+		folder, path = path, filepath.Join(path, fileName)
 	}
 	data, err := input.ReadFile(path, input.Tokenizer)
 	if err != nil {
-		return nil, fmt.Errorf("reading tokenizer: %w", err)
+		return nil, cmp.Or(otherFormat(folder, err), fmt.Errorf("reading tokenizer: %w", err))
 	}
-	return Parse(path, data)
+	if folder != "" {
+		beside, err = added.Read(func(name string) ([]byte, error) {
+			return input.ReadFile(filepath.Join(folder, name), input.Config)
+		})
+		var of *added.Error
+		if errors.As(err, &of) {
+			return nil, fmt.Errorf("tokenizer %s: %w", filepath.Join(folder, of.File), of.Err)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading tokenizer: %w", err)
+		}
+	}
+	return parseNamed(path, data, beside)
 }
 
 // Parse reads a tokenizer.json that lies in memory, and which errors call by a name.
-func Parse(name string, data []byte) (*Tokenizer, error) {
-	t, err := parse(data)
+func Parse(name string, data []byte) (*Tokenizer, error) { return parseNamed(name, data, nil) }
+
+func parseNamed(name string, data []byte, beside *added.Beside) (*Tokenizer, error) {
+	t, err := parse(data, beside)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer %s: %w", name, err)
 	}
@@ -223,18 +241,19 @@ func (t *Tokenizer) split(p piece, i int, s *state) error {
 }
 
 // Decode returns the text of ids, special tokens included. Bytes that do not add
-// up to UTF-8, as at a cut through a character, become U+FFFD.
+// up to UTF-8, as at a cut through a character, become U+FFFD. An id without a token, such as one that
+// only fills up the vocabulary of a model, has no text, as in transformers.
 func (t *Tokenizer) Decode(ids []int) (string, error) {
-	tokens := make([]string, len(ids))
-	for i, id := range ids {
+	tokens := make([]string, 0, len(ids))
+	for _, id := range ids {
 		token, ok := t.Token(id)
 		if !ok {
-			return "", fmt.Errorf("id %d at position %d is not in the vocabulary of %d tokens", id, i, t.VocabSize())
+			continue
 		}
 		if spelling, ok := t.spellings[id]; ok {
 			token = spelling // as the decoders expect it
 		}
-		tokens[i] = token
+		tokens = append(tokens, token)
 	}
 	return t.join(tokens)
 }

@@ -128,7 +128,7 @@ func TestImports(t *testing.T) {
 		{"gemm/fp8", []string{"formats/num"}},
 		{"gemm/lookup", []string{"quantize/bcq", "quantize/lut", "quantize/weight", "formats/num"}},
 		{"gemm", []string{"repack", "formats/num", "formats/input", "quantize/bcq", "quantize/lut", "quantize/lut24", "quantize/weight", "gemm/"}},
-		{"calib/tokenizer", []string{"formats/input"}},
+		{"calib/tokenizer", []string{"formats/added", "formats/input"}},
 		{"calib/corpus", []string{"formats/input"}},
 		{"calib/model/cpu", []string{"calib/model", "formats/", "quantize/bcq", "quantize/lut", "quantize/weight", "repack", "gemm/cpu", "gemm/fp8", "gemm/lookup"}},
 		{"calib/model/cuda", []string{"calib/model", "formats/", "quantize/lut", "quantize/weight", "repack", "gemm/cuda/"}},
