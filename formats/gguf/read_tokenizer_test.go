@@ -77,7 +77,7 @@ func TestTokenizerJSON(t *testing.T) {
 				}
 			}
 			want := load(t, text)
-			kvs, err := tokenizerKVs(text, &arch.Decoder{Vocab: want.VocabSize()})
+			kvs, err := tokenizerKVs(text, nil, &arch.Decoder{Vocab: want.VocabSize()})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/target"
@@ -37,7 +38,7 @@ func (e *UnknownSplitError) Error() string {
 }
 
 // Tokenizer returns the pairs that describe the tokenizer of a model folder, whose tokens are filled up to the model's
-// vocabulary. It reads tokenizer.json, tokenizer_config.json and chat_template.jinja, of which the last two may be missing.
+// vocabulary. It reads tokenizer.json and, where they are there, the files beside it that tell of added tokens, and chat_template.jinja.
 // It fails with an [UnknownSplitError], and on all else that llama.cpp would do otherwise.
 func Tokenizer(m *target.Model, d *arch.Decoder) ([]KV, error) {
 	const vocabulary, settings = "tokenizer.json", "tokenizer_config.json"
@@ -45,7 +46,11 @@ func Tokenizer(m *target.Model, d *arch.Decoder) ([]KV, error) {
 	if err != nil {
 		return nil, err
 	}
-	kvs, err := tokenizerKVs(text, d)
+	beside, err := added.Read(func(name string) ([]byte, error) { return m.ReadFile(name, input.Config) })
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", m.Dir, err)
+	}
+	kvs, err := tokenizerKVs(text, beside, d)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(m.Dir, vocabulary), err)
 	}
@@ -53,7 +58,7 @@ func Tokenizer(m *target.Model, d *arch.Decoder) ([]KV, error) {
 	if err != nil {
 		return nil, err
 	}
-	more, err := special(config, kvs, d)
+	more, err := special(config, beside, kvs, d)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(m.Dir, settings), err)
 	}
@@ -79,24 +84,30 @@ func readOptional(m *target.Model, name string, kind input.Kind) ([]byte, error)
 
 // tokenizerFile is what is read of a tokenizer.json.
 type tokenizerFile struct {
-	Added []struct {
-		ID      int    `json:"id"`
-		Content string `json:"content"`
-		Special bool   `json:"special"`
-	} `json:"added_tokens"`
-	Normalizer    *step `json:"normalizer"`
-	PreTokenizer  *step `json:"pre_tokenizer"`
-	PostProcessor *step `json:"post_processor"`
+	Added         []added.Token `json:"added_tokens"`
+	Normalizer    *step         `json:"normalizer"`
+	PreTokenizer  *step         `json:"pre_tokenizer"`
+	PostProcessor *step         `json:"post_processor"`
 	Model         struct {
-		Type         string         `json:"type"`
-		Unknown      string         `json:"unk_token"`
-		ByteFallback bool           `json:"byte_fallback"`
-		IgnoreMerges bool           `json:"ignore_merges"`
-		Prefix       string         `json:"continuing_subword_prefix"`
-		Suffix       string         `json:"end_of_word_suffix"`
-		Vocab        map[string]int `json:"vocab"`
-		Merges       []merge        `json:"merges"`
+		Type         string  `json:"type"`
+		Unknown      string  `json:"unk_token"`
+		ByteFallback bool    `json:"byte_fallback"`
+		IgnoreMerges bool    `json:"ignore_merges"`
+		Prefix       string  `json:"continuing_subword_prefix"`
+		Suffix       string  `json:"end_of_word_suffix"`
+		Vocab        words   `json:"vocab"`
+		Merges       []merge `json:"merges"`
 	} `json:"model"`
+}
+
+// words is the vocabulary of a model. It implements [added.Vocabulary].
+type words map[string]int
+
+func (w words) Len() int { return len(w) }
+
+func (w words) ID(token string) (id int, ok bool) {
+	id, ok = w[token]
+	return id, ok
 }
 
 // step is a normalizer, pre-tokenizer or post-processor, or a sequence of such.
@@ -168,8 +179,8 @@ func (s *step) flat() []step {
 	return all
 }
 
-// tokenizerKVs describes a tokenizer.json.
-func tokenizerKVs(text []byte, d *arch.Decoder) ([]KV, error) {
+// tokenizerKVs describes a tokenizer.json with what files beside it add to it, or nil.
+func tokenizerKVs(text []byte, beside *added.Beside, d *arch.Decoder) ([]KV, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("not valid UTF-8")
 	}
@@ -186,7 +197,7 @@ func tokenizerKVs(text []byte, d *arch.Decoder) ([]KV, error) {
 	case m.Prefix != "" || m.Suffix != "":
 		return nil, errors.New("prefixes or suffixes of words are not supported")
 	}
-	v, err := f.vocabulary(d.Vocab)
+	v, err := f.vocabulary(beside, d.Vocab)
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +224,7 @@ type vocabulary struct {
 }
 
 // vocabulary lists the tokens, filled up to size with unused ones.
-func (f *tokenizerFile) vocabulary(size int) (*vocabulary, error) {
+func (f *tokenizerFile) vocabulary(beside *added.Beside, size int) (*vocabulary, error) {
 	// Ids above the model's would be rows that the embedding has not.
 	v := &vocabulary{make([]string, size), make([]int32, size)}
 	set := func(id int, token string, kind int32) error {
@@ -238,14 +249,15 @@ func (f *tokenizerFile) vocabulary(size int) (*vocabulary, error) {
 			return nil, err
 		}
 	}
-	for _, a := range f.Added {
+	for _, a := range added.Tokens(f.Model.Vocab, f.Added, beside) {
+		if a.ID >= size && !slices.ContainsFunc(f.Added, func(t added.Token) bool { return t.Content == a.Content }) {
+			continue // named beside the file alone, as a token to fill up with often is: the model cannot read it
+		}
 		kind := tokenUser
 		if a.Special {
 			kind = tokenControl
 		}
-		if id, ok := f.Model.Vocab[a.Content]; ok && id != a.ID {
-			return nil, fmt.Errorf("token %.40q has the ids %d and %d", a.Content, id, a.ID)
-		} else if ok && v.types[id] == tokenUnknown {
+		if id, ok := f.Model.Vocab[a.Content]; ok && v.types[id] == tokenUnknown {
 			kind = tokenUnknown
 		}
 		if err := set(a.ID, a.Content, kind); err != nil {
@@ -488,21 +500,6 @@ func (f *tokenizerFile) around() (before, behind bool, err error) {
 
 const chatTemplate = "tokenizer.chat_template"
 
-// token is a token as tokenizer_config.json has it: its text, or an object with that.
-type token string
-
-func (t *token) UnmarshalJSON(data []byte) error {
-	var object struct {
-		Content string `json:"content"`
-	}
-	if json.Unmarshal(data, (*string)(t)) == nil {
-		return nil
-	}
-	err := json.Unmarshal(data, &object)
-	*t = token(object.Content)
-	return err
-}
-
 // templates are chat templates: one, or several with names.
 type templates []struct{ Name, Template string }
 
@@ -515,13 +512,10 @@ func (t *templates) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]struct{ Name, Template string })(t))
 }
 
-// special describes the special tokens and chat templates of a tokenizer_config.json, which may be empty.
-func special(config []byte, kvs []KV, d *arch.Decoder) ([]KV, error) {
+// special describes the special tokens that files beside tokenizer.json name, and the chat templates of a
+// tokenizer_config.json, which may be empty.
+func special(config []byte, beside *added.Beside, kvs []KV, d *arch.Decoder) ([]KV, error) {
 	var c struct {
-		BOS       *token    `json:"bos_token"`
-		EOS       *token    `json:"eos_token"`
-		Unknown   *token    `json:"unk_token"`
-		Padding   *token    `json:"pad_token"`
 		Templates templates `json:"chat_template"`
 	}
 	if len(config) > 0 {
@@ -538,10 +532,10 @@ func special(config []byte, kvs []KV, d *arch.Decoder) ([]KV, error) {
 		}
 	}
 	var more []KV
-	add := func(name string, t *token, other *int) {
+	add := func(name, as string, other *int) {
 		key := "tokenizer.ggml." + name + "_token_id"
-		if t != nil {
-			if id, ok := ids[string(*t)]; ok {
+		if t, ok := beside.Token(as); ok {
+			if id, ok := ids[t]; ok {
 				more = append(more, KV{key, uint32(id)})
 				return
 			}
@@ -554,10 +548,10 @@ func special(config []byte, kvs []KV, d *arch.Decoder) ([]KV, error) {
 	if len(d.EOS) > 0 {
 		eos = &d.EOS[0]
 	}
-	add("bos", c.BOS, d.BOS)
-	add("eos", c.EOS, eos)
-	add("unknown", c.Unknown, nil)
-	add("padding", c.Padding, nil)
+	add("bos", "bos_token", d.BOS)
+	add("eos", "eos_token", eos)
+	add("unknown", "unk_token", nil)
+	add("padding", "pad_token", nil)
 	var names []string
 	for _, t := range c.Templates {
 		if t.Name == "default" {

@@ -3,12 +3,14 @@ package gguf
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/target"
 )
@@ -64,7 +66,7 @@ func TestPreTokenizers(t *testing.T) {
 		{"words", `{"type": "Whitespace"}`, false, "Whitespace"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			kvs, err := tokenizerKVs([]byte(byteLevelJSON(c.pre, c.ignore)), &arch.Decoder{Vocab: 6})
+			kvs, err := tokenizerKVs([]byte(byteLevelJSON(c.pre, c.ignore)), nil, &arch.Decoder{Vocab: 6})
 			if err != nil {
 				if !strings.Contains(err.Error(), c.want) {
 					t.Errorf("error %v: want %s", err, c.want)
@@ -86,7 +88,7 @@ func TestPreTokenizers(t *testing.T) {
 			}
 		})
 	}
-	_, err := tokenizerKVs([]byte(byteLevelJSON(splitJSON(`\w+`), false)), &arch.Decoder{Vocab: 6})
+	_, err := tokenizerKVs([]byte(byteLevelJSON(splitJSON(`\w+`), false)), nil, &arch.Decoder{Vocab: 6})
 	if split, ok := errors.AsType[*UnknownSplitError](err); !ok || split.Steps[0] != `\w+` {
 		t.Errorf("error %v", err)
 	}
@@ -107,7 +109,7 @@ func sentencePieceJSON() string {
 }
 
 func TestSentencePiece(t *testing.T) {
-	kvs, err := tokenizerKVs([]byte(sentencePieceJSON()), &arch.Decoder{Vocab: 265})
+	kvs, err := tokenizerKVs([]byte(sentencePieceJSON()), nil, &arch.Decoder{Vocab: 265})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,10 +134,9 @@ func TestSentencePiece(t *testing.T) {
 		"belongs to both":     {`"a": 260`, `"a": 261`},
 		"the model has 265":   {`"a": 260`, `"a": 900`},
 		"a tokenizer of type": {`"BPE"`, `"Unigram"`},
-		"has the ids":         {`"id": 1,`, `"id": 260,`},
 	} {
 		text := strings.Replace(sentencePieceJSON(), change[0], change[1], 1)
-		if _, err := tokenizerKVs([]byte(text), &arch.Decoder{Vocab: 265}); err == nil || !strings.Contains(err.Error(), name) && name != "not replaced" {
+		if _, err := tokenizerKVs([]byte(text), nil, &arch.Decoder{Vocab: 265}); err == nil || !strings.Contains(err.Error(), name) && name != "not replaced" {
 			t.Errorf("error %v: want %s", err, name)
 		}
 	}
@@ -175,19 +176,66 @@ func TestTokenizerOfFolder(t *testing.T) {
 	}
 }
 
+// TestTokensBeside: tokens that the files beside tokenizer.json alone name are written, with the ids that transformers
+// 5.24 gives them, where the model has a row for them.
+func TestTokensBeside(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"tokenizer.json":          byteLevelJSON(`{"type": "ByteLevel"}`, false),
+		"tokenizer_config.json":   `{"extra_special_tokens": ["<|im_start|>"], "pad_token": {"__type": "AddedToken", "content": "<pad>", "lstrip": false}}`,
+		"special_tokens_map.json": `{"bos_token": "<s>", "eos_token": "ab"}`,
+		"added_tokens.json":       `{"<tool>": 5}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for vocab, want := range map[int][]string{5: {}, 6: {"<tool>"}, 8: {"<tool>", "<pad>", "<|im_start|>"}, 9: {"<tool>", "<pad>", "<|im_start|>", "[PAD8]"}} {
+		kvs, err := Tokenizer(&target.Model{Dir: dir}, &arch.Decoder{Vocab: vocab})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := values(kvs)
+		if tokens := got["tokenizer.ggml.tokens"].([]string)[5:]; !slices.Equal(tokens, want) {
+			t.Errorf("%d: tokens %q, want %q", vocab, tokens, want)
+		}
+		if kinds, want := got["tokenizer.ggml.token_type"].([]int32)[5:], []int32{tokenUser, tokenControl, tokenControl, tokenUnused}; !slices.Equal(kinds, want[:vocab-5]) {
+			t.Errorf("%d: types %v", vocab, kinds)
+		}
+		var pad any
+		if vocab > 6 {
+			pad = uint32(6)
+		}
+		for key, want := range map[string]any{"bos": uint32(3), "eos": uint32(2), "padding": pad} {
+			if id := got["tokenizer.ggml."+key+"_token_id"]; id != want {
+				t.Errorf("%d: %s is %v: want %v", vocab, key, id, want)
+			}
+		}
+	}
+}
+
 func FuzzTokenizerKVs(f *testing.F) {
 	f.Add([]byte(byteLevelJSON(`{"type": "ByteLevel"}`, false)), []byte(`{"bos_token": "<s>", "chat_template": "x"}`))
 	f.Add([]byte(sentencePieceJSON()), []byte(`{"eos_token": {"content": "ab"}, "chat_template": [{"name": "default", "template": "x"}]}`))
 	f.Fuzz(func(t *testing.T, text, config []byte) {
 		d := &arch.Decoder{Vocab: 300}
-		kvs, err := tokenizerKVs(text, d)
+		beside, err := added.Read(func(name string) ([]byte, error) {
+			if name != added.ConfigFile {
+				return nil, fs.ErrNotExist
+			}
+			return config, nil
+		})
+		if err != nil {
+			return
+		}
+		kvs, err := tokenizerKVs(text, beside, d)
 		if err != nil {
 			return
 		}
 		if n := len(values(kvs)["tokenizer.ggml.tokens"].([]string)); n != d.Vocab {
 			t.Errorf("%d tokens: want %d", n, d.Vocab)
 		}
-		if _, err := special(config, kvs, d); err == nil && len(config) == 0 {
+		if _, err := special(config, beside, kvs, d); err == nil && len(config) == 0 {
 			return
 		}
 	})
