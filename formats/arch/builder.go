@@ -372,8 +372,9 @@ func (b *builder) windows(window int, sliding func(layer int) bool) []int {
 func (b *builder) tokens(outer *fields) {
 	for _, f := range []*fields{b.fields, outer} {
 		if b.d.BOS == nil && f.has("bos_token_id") {
-			id := f.natural("bos_token_id", 0)
-			b.d.BOS = &id
+			if id := f.integer("bos_token_id", math.MinInt32); id >= 0 {
+				b.d.BOS = &id
+			}
 		}
 		if b.d.EOS == nil {
 			b.d.EOS = f.tokens("eos_token_id")

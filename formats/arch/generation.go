@@ -2,24 +2,20 @@ package arch
 
 import (
 	"fmt"
+	"math"
 	"slices"
 )
 
-// Ends returns the tokens that end a text: those of the description, and what the model's
-// generation_config.json, unless it is empty, names besides, such as the end of a turn.
+// Ends returns the tokens that end a text: those that the model's generation_config.json names, or where that is not there,
+// and empty, those of the description. As in transformers the file counts alone, even if it names none.
 func (d *Decoder) Ends(generation []byte) ([]int, error) {
-	ends := slices.Clone(d.EOS)
 	if len(generation) == 0 {
-		return ends, nil
+		return slices.Clone(d.EOS), nil
 	}
 	f, err := readFields(generation)
+	var ends []int
 	if err == nil {
-		for _, id := range f.tokens("eos_token_id") {
-			if !slices.Contains(ends, id) {
-				ends = append(ends, id)
-			}
-		}
-		err = f.err
+		ends, err = f.tokens("eos_token_id"), f.err
 	}
 	if err != nil {
 		return nil, fmt.Errorf("generation_config.json: %w", err)
@@ -27,13 +23,16 @@ func (d *Decoder) Ends(generation []byte) ([]int, error) {
 	return ends, nil
 }
 
-// tokens reads a token id, or a list of them; nil where there is none.
+// tokens reads a token id, or a list of them; nil where there is none. Ids below 0, as some configurations have them, are of no token.
 func (f *fields) tokens(key string) []int {
+	var ids []int
 	switch {
 	case !f.has(key):
 		return nil
 	case f.values[key][0] == '[':
-		return f.naturals(key)
+		ids = f.naturals(key)
+	default:
+		ids = []int{f.integer(key, math.MinInt32)}
 	}
-	return []int{f.natural(key, 0)}
+	return slices.DeleteFunc(ids, func(id int) bool { return id < 0 })
 }

@@ -7,13 +7,17 @@ import (
 	"testing"
 )
 
+// TestEnds: where generation_config.json is there it counts alone, as generation with transformers 5.24 shows.
 func TestEnds(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{"none", "", "[7]"},
-		{"null", `{"eos_token_id": null}`, "[7]"},
-		{"one", `{"eos_token_id": 9, "temperature": 0.6}`, "[7 9]"},
+		{"empty", `{}`, "[]"},
+		{"null", `{"eos_token_id": null}`, "[]"},
+		{"of nothing", `{"bos_token_id": 0}`, "[]"},
+		{"no token", `{"eos_token_id": -1}`, "[]"},
+		{"one", `{"eos_token_id": 9, "temperature": 0.6}`, "[9]"},
 		{"the same", `{"eos_token_id": 7}`, "[7]"},
-		{"several", `{"eos_token_id": [9, 7, 3]}`, "[7 9 3]"},
+		{"several", `{"eos_token_id": [9, 7, -1, 3]}`, "[9 7 3]"},
 		{"text", `{"eos_token_id": "end"}`, "generation_config.json: eos_token_id: "},
 		{"no JSON", `eos`, "generation_config.json: "},
 	} {
