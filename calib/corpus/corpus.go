@@ -132,6 +132,25 @@ func (s *Set) Targets() int {
 	return n
 }
 
+// Place is where a token stands in a set.
+type Place struct {
+	Window, Token int
+}
+
+// Differs returns the first place where another set, cut in the same way, has another token, or has none, or one that this set
+// has not.
+func (s *Set) Differs(o *Set) (at Place, differs bool) {
+	for w := range min(len(s.Windows), len(o.Windows)) {
+		a, b := s.Windows[w].Tokens, o.Windows[w].Tokens
+		for i := range min(len(a), len(b)) {
+			if a[i] != b[i] {
+				return Place{w, i}, true
+			}
+		}
+	}
+	return Place{min(len(s.Windows), len(o.Windows)), 0}, len(s.Windows) != len(o.Windows)
+}
+
 // Options says how to cut a text. The zero value is the raw protocol as it is
 // defined, over the whole text.
 type Options struct {

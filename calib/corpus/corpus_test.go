@@ -337,3 +337,31 @@ func TestNotFound(t *testing.T) {
 		}
 	}
 }
+
+func TestDiffers(t *testing.T) {
+	set := func(windows ...[]int) *Set {
+		s := new(Set)
+		for _, tokens := range windows {
+			s.Windows = append(s.Windows, Window{Tokens: tokens, ScoreFrom: 1})
+		}
+		return s
+	}
+	for _, tc := range []struct {
+		name    string
+		a, b    *Set
+		at      Place
+		differs bool
+	}{
+		{"equal", set([]int{1, 2}, []int{3, 4}), set([]int{1, 2}, []int{3, 4}), Place{2, 0}, false},
+		{"the first", set([]int{1, 2}), set([]int{5, 2}), Place{0, 0}, true},
+		{"in the second window", set([]int{1, 2}, []int{3, 4}), set([]int{1, 2}, []int{3, 5}), Place{1, 1}, true},
+		{"fewer windows", set([]int{1, 2}, []int{3, 4}), set([]int{1, 2}), Place{1, 0}, true},
+		{"more windows", set([]int{1, 2}), set([]int{1, 2}, []int{3, 4}), Place{1, 0}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if at, differs := tc.a.Differs(tc.b); differs != tc.differs || differs && at != tc.at {
+				t.Errorf("got %v, %t, want %v, %t", at, differs, tc.at, tc.differs)
+			}
+		})
+	}
+}

@@ -246,6 +246,50 @@ func TestWeighed(t *testing.T) {
 	}
 }
 
+// TestWeighedLimits: what parts weigh does not say which tokens a limit leaves, nor which is the most likely. A limit that is
+// switched off, by 0 or as 1 does for top-p, is none.
+func TestWeighedLimits(t *testing.T) {
+	w := model.Weighed{Part: 2, Tops: []float32{2, 1}, Sums: []float64{1 + math.Exp(-1), 1 + math.Exp(-1)}}
+	read := func(from int) []float32 { return []float32{2, 1, 1, 0}[from : from+2] }
+	for _, c := range []struct {
+		o    Sampling
+		want bool
+	}{
+		{Sampling{}, false},
+		{Sampling{Temperature: 1}, true},
+		{Sampling{Temperature: 1, TopK: 1}, false},
+		{Sampling{Temperature: 1, TopK: 3}, false},
+		{Sampling{Temperature: 1, TopP: 0.5}, false},
+		{Sampling{Temperature: 1, TopP: 1}, true},
+		{Sampling{Temperature: 1, MinP: 0.1}, false},
+	} {
+		s, untouched := NewSampler(c.o, 0), NewSampler(c.o, 0)
+		token, ok := s.ChooseWeighed(w, read)
+		if ok != c.want || !ok && token != 0 {
+			t.Errorf("%+v: token %d, %t", c.o, token, ok)
+		}
+		if drawn := *s.pcg != *untouched.pcg; drawn != c.want {
+			t.Errorf("%+v: a draw is spent: %t", c.o, drawn)
+		}
+	}
+}
+
+// TestZero: 0 switches each limit off, and 1 that of top-p. In transformers 5.24 top_k and min_p of 0 do so too, while top_p of 0 takes
+// the most likely token.
+func TestZero(t *testing.T) {
+	logits := []float32{3, -2, 1, 0.5, -30}
+	all, err := NewSampler(Sampling{Temperature: 1}, 0).candidates(logits)
+	if err != nil || len(all) != len(logits) {
+		t.Fatalf("%d candidates, %v", len(all), err)
+	}
+	for _, o := range []Sampling{{Temperature: 1, TopK: 0, TopP: 0, MinP: 0}, {Temperature: 1, TopP: 1}, {Temperature: 1, TopK: 5}} {
+		kept, err := NewSampler(o, 0).candidates(logits)
+		if err != nil || len(kept) != len(logits) {
+			t.Errorf("%+v: %d candidates, %v", o, len(kept), err)
+		}
+	}
+}
+
 // isDue reports whether the last token may be due to the rounding of a sum.
 func isDue(o Sampling, vocab int) bool { return o.TopP > 0 && (o.TopK == 0 || o.TopK >= vocab) }
 

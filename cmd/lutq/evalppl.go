@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
@@ -43,8 +46,8 @@ from its packed weights. With --against the original is evaluated on the same
 tokens, and the report adds the Kullback-Leibler divergence from it (mean,
 median, 99 %), the share of tokens where both find the same token most likely,
 and the logarithm of the ratio of perplexities with a 95 % interval by paired
-bootstrap over windows. Several models share one pass over the original, and
-each is held against those before it, with intervals of the differences.
+bootstrap over windows. Several models share one pass over the original; each is
+held against those before it. All must turn the text into the same tokens.
 
 Protocols (--protocol):
   raw        the file as it is, no special tokens, consecutive windows of --ctx
@@ -56,7 +59,7 @@ Protocols (--protocol):
 
 The tail that does not fill a window is dropped.
 
-A quantized model is checked while it is read: config.json, tokenizer.json,
+A quantized model is checked while it is read: config.json, the tokenizer,
 headers and tensors by the SHA-256 that they were written with. --no-verify
 takes them as they are. Exit code 3 means that one differs.
 
@@ -95,7 +98,7 @@ models that overflow it; the residual stream is float32 on both.`, input.Config,
 	f.StringVar(&o.against, "against", "", "the original model's `FOLDER`, to compare with")
 	f.Var(newWord(&o.protocol, string(corpus.Raw), string(corpus.Raw), string(corpus.GPTQ), string(corpus.LlamaCPP)), "protocol", "protocol `NAME`: raw, gptq or llama.cpp")
 	f.Var(newWord(&o.bos, "", string(corpus.BOSNone), string(corpus.BOSStart), string(corpus.BOSWindow)), "bos", "`WHERE` BOS goes: none, start or window (default as the protocol says)")
-	f.Var(newNumber(&o.windows, 0, 0, maxWindows), "windows", "evaluate the first `N` windows, and read no more of the text than they need (default all)")
+	f.Var(newNumber(&o.windows, 0, 0, maxWindows), "windows", "evaluate the first `N` windows, and read no more of the text than they need; 0 is all (default)")
 	f.Var(newNumber(&o.ctx, 0, 3, maxContext), "ctx", "`TOKENS` in a window (default 2048; llama.cpp 512)")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	o.addDevice(f, "cuda where there is a GPU that can be used")
@@ -184,7 +187,7 @@ func canEval(original, text string) error {
 	if err != nil {
 		return fmt.Errorf("%s: cannot be evaluated: %w", original, err)
 	}
-	_, err = evalSet(original, d, evalOptions{text: text, protocol: string(corpus.Raw), windows: 1})
+	_, _, err = evalSet(original, d, evalOptions{text: text, protocol: string(corpus.Raw), windows: 1})
 	return err
 }
 
@@ -243,9 +246,19 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	}
 	u.noteRounding(candidateOps)
 	first := opened[0]
-	set, err := evalSet(dirs[0], first.Decoder(), o)
+	set, tok, err := evalSet(dirs[0], first.Decoder(), o)
 	if err != nil {
 		return nil, err
+	}
+	names := slices.Clone(dirs)
+	if o.against != "" {
+		names = append(names, o.against)
+	}
+	read := readText{names[0], first.Decoder(), tok, set}
+	for i, m := range opened[1:] {
+		if err := u.checkTokens(read, names[i+1], m.Decoder(), o); err != nil {
+			return nil, err
+		}
 	}
 	if most := first.Decoder().MaxPositions; most > 0 && set.Context > most {
 		fmt.Fprintf(u.stderr, "lutq: windows of %d tokens are longer than the %d that the model was made for\n", set.Context, most)
@@ -345,34 +358,83 @@ func hintEval(err error, o evalOptions) error {
 }
 
 // evalSet cuts the text into windows with the model's tokenizer.
-func evalSet(dir string, d *arch.Decoder, o evalOptions) (*corpus.Set, error) {
+func evalSet(dir string, d *arch.Decoder, o evalOptions) (*corpus.Set, *tokenizer.Tokenizer, error) {
 	protocol, err := corpus.ParseProtocol(o.protocol)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, nil, usageError{err}
 	}
 	bos, err := corpus.ParseBOS(o.bos)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, nil, usageError{err}
 	}
 	if container, err := isContainer(dir); err != nil {
-		return nil, err
+		return nil, nil, err
 	} else if container && !o.noVerify {
-		if err := lutq.CheckFile(dir, "tokenizer.json"); err != nil {
-			return nil, hintDiffers(err)
+		if err := checkFiles(dir, tokenizerFiles()); err != nil {
+			return nil, nil, err
 		}
 	}
 	tok, err := loadTokenizer(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	set, err := corpus.BuildFile(o.text, tok, corpus.Options{
 		Protocol: protocol, BOS: bos, Context: o.ctx, MaxWindows: o.windows, BOSToken: d.BOS,
 	})
 	var large *input.TooLargeError
 	if errors.As(err, &large) && large.Kind == input.Text {
-		return nil, hintError{err, "with --windows N no more of it is read than they need"}
+		return nil, nil, hintError{err, "with --windows N no more of it is read than they need"}
 	}
-	return set, err
+	return set, tok, err
+}
+
+// readText is a text as the tokenizer of a model reads it.
+type readText struct {
+	model string
+	d     *arch.Decoder
+	tok   *tokenizer.Tokenizer
+	set   *corpus.Set
+}
+
+// checkTokens fails where another model of a table turns the text into other ids: what it says of these would be about another
+// text. Where the files of the tokenizers are the same it need not be read again.
+func (u *ui) checkTokens(first readText, other string, d *arch.Decoder, o evalOptions) error {
+	want, err := tokenizerSum(first.model, first.d)
+	if err != nil {
+		return err
+	}
+	got, err := tokenizerSum(other, d)
+	if errors.Is(err, fs.ErrNotExist) {
+		fmt.Fprintf(u.stderr, "lutq: %s has no tokenizer.json: it reads the ids of %s\n", other, first.model)
+		return nil
+	}
+	if err != nil || got == want {
+		return err
+	}
+	set, tok, err := evalSet(other, d, o)
+	if err != nil {
+		return err
+	}
+	at, differs := first.set.Differs(set)
+	if !differs {
+		return nil
+	}
+	spelled := func(s *corpus.Set, t *tokenizer.Tokenizer) string {
+		if at.Window >= len(s.Windows) {
+			return "none"
+		}
+		id := s.Windows[at.Window].Tokens[at.Token]
+		text, err := t.Decode([]int{id})
+		if err != nil {
+			text = ""
+		}
+		return fmt.Sprintf("%d (%q)", id, text)
+	}
+	return hintError{
+		fmt.Errorf("%s and %s turn the text into different ids: token %d of window %d is %s in the first and %s in the second",
+			first.model, other, at.Token+1, at.Window+1, spelled(first.set, first.tok), spelled(set, tok)),
+		"models of one table need tokenizers that agree on the text: evaluate them one at a time",
+	}
 }
 
 func (u *ui) printEval(r *evalReport) error {

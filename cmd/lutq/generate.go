@@ -55,21 +55,21 @@ With --chat the prompt is what a user says: it is put into the chat template of
 the folder, in chat_template.jinja or tokenizer_config.json. Otherwise the
 tokenizer adds what it puts before a text, such as a BOS token.
 
-By default the most likely token is taken. With a --temperature tokens are
-drawn, as in transformers: logits are divided by it, then --top-k, --top-p and
---min-p leave out the less likely, in this order. The same seed writes the same
-text on the same device.
+With --temperature 0, the default, the most likely token is taken. Else tokens
+are drawn as in transformers: logits are divided by it, then --top-k, --top-p
+and --min-p leave out the less likely, in this order. 0 switches each off, also
+--top-p, which there takes the most likely token. The same seed writes the same
+text on the same device. A token that the tokenizer does not know is no text.
 
-The text ends with a token that config.json or generation_config.json names as
-an end (finish "eos"), before a --stop text ("stop"), after --max-tokens or
-where the model's context is full ("length"), or when interrupted
-("interrupted"; what there is stays, and the exit code is 130). --json prints
-one object in the end: text, tokens, prompt_tokens, tokens_per_second (without
-the prompt), prompt_tokens_per_second, finish, device, dtype and head_bits.
+The text ends with a token that generation_config.json, or where there is none
+config.json, names as an end (finish "eos"), before a --stop text ("stop"),
+after --max-tokens or at the end of the model's context ("length"), or when
+interrupted ("interrupted"; exit code 130). --json prints one object in the end:
+text, tokens, prompt_tokens, tokens_per_second (without the prompt),
+prompt_tokens_per_second, finish, device, dtype and head_bits.
 
-The output head is used as it is stored, or with --head-bits quantized while it
-is read, each weight to the nearest value: it may be a fifth of what is read for
-a token. How many bits it has stands beside every number of tokens.
+The output head, which may be a fifth of what is read for a token, is used as it
+is stored, or with --head-bits quantized while it is read, to nearest values.
 
 On a cpu with AVX2 but not AVX-512, prompts are read and tokens written with
 products in fixed point, which are faster, several times for tokens, and off by
@@ -109,12 +109,12 @@ done. "lutq help fp8" tells of --act fp8, "lutq help tables" of --act-table.`, i
 	f.StringVar(&o.prompt, "prompt", "", "the `TEXT` to go on with")
 	f.StringVar(&o.file, "file", "", "`FILE` that holds it")
 	f.BoolVar(&o.chat, "chat", false, "put the prompt into the model's chat template")
-	f.Var(newNumber(&o.maxTokens, 256, 1, maxContext), "max-tokens", "write at most `N` tokens")
+	f.Var(newNumber(&o.maxTokens, 256, 1, maxContext), "max-tokens", "write at most `N` tokens, 1 or more")
 	f.StringArrayVar(&o.stops, "stop", nil, "end before this `TEXT`; repeatable")
 	f.Float64Var(&o.Temperature, "temperature", 0, "`T` that logits are divided by; 0 takes the most likely token")
-	f.Var(newNumber(&o.TopK, 0, 0, maxContext), "top-k", "draw from the `K` most likely tokens (default all)")
-	f.Float64Var(&o.TopP, "top-p", 0, "draw from the fewest that are as likely as `P` together (default all)")
-	f.Float64Var(&o.MinP, "min-p", 0, "draw from those at least `P` times as likely as the first (default all)")
+	f.Var(newNumber(&o.TopK, 0, 0, maxContext), "top-k", "draw from the `K` most likely tokens; 0 is all (default)")
+	f.Float64Var(&o.TopP, "top-p", 0, "draw from the fewest as likely as `P` together; 0 is all (default)")
+	f.Float64Var(&o.MinP, "min-p", 0, "draw from those `P` times as likely as the first; 0 is all (default)")
 	f.Uint64Var(&o.Seed, "seed", 0, "`N` that draws follow from")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	o.addDevice(f, "cuda where there is a GPU that can be used")
@@ -280,7 +280,7 @@ func rate(n int, d time.Duration) float64 {
 
 // readPrompt returns the model's tokenizer and the tokens of the prompt.
 func (u *ui) readPrompt(ctx context.Context, dir string, stdin bool, o generateOptions) (*tokenizer.Tokenizer, []int, error) {
-	files := []string{"tokenizer.json", "generation_config.json"}
+	files := append(tokenizerFiles(), "generation_config.json")
 	if o.chat {
 		files = append(files, chat.Files()...)
 	}
@@ -288,12 +288,9 @@ func (u *ui) readPrompt(ctx context.Context, dir string, stdin bool, o generateO
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, name := range files {
-		if o.noVerify || file != "" {
-			break
-		}
-		if err := lutq.CheckFile(dir, name); err != nil {
-			return nil, nil, hintDiffers(err)
+	if !o.noVerify && file == "" {
+		if err := checkFiles(dir, files); err != nil {
+			return nil, nil, err
 		}
 	}
 	tok, err := loadTokenizer(dir)

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -11,7 +14,10 @@ import (
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/formats/added"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
 )
 
@@ -22,9 +28,12 @@ func newTokenizeCommand(u *ui) *cobra.Command {
 		Use:   "tokenize MODEL",
 		Short: "Print the token ids of a text",
 		Long: withLimits(`Tokenize prints the ids that MODEL's tokenizer.json gives a text, separated by
-spaces. The text is the file given by --text, byte for byte, or the standard
-input; it must be UTF-8. MODEL may also be a tokenizer.json itself, or a GGUF
-file, whose tokenizer is made into one.`, input.Tokenizer, input.GGUF, input.Text),
+spaces, as transformers' AutoTokenizer does: with the added tokens that
+tokenizer_config.json, special_tokens_map.json and added_tokens.json name beside
+it, and without its padding and truncation. The text is the file given by
+--text, byte for byte, or the standard input; it must be UTF-8. MODEL may also
+be a tokenizer.json itself, which is then all that is read, or a GGUF file,
+whose tokenizer is made into one.`, input.Tokenizer, input.GGUF, input.Text),
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return u.tokenize(c.Context(), args[0], text, special, asJSON)
@@ -36,6 +45,40 @@ file, whose tokenizer is made into one.`, input.Tokenizer, input.GGUF, input.Tex
 	return c
 }
 
+// tokenizerFile holds a tokenizer, but for what files beside it say of added tokens.
+const tokenizerFile = "tokenizer.json"
+
+// tokenizerFiles returns the names of the files that a tokenizer is read from.
+func tokenizerFiles() []string { return append([]string{tokenizerFile}, added.Files()...) }
+
+// checkFiles holds files of a container against their digests.
+func checkFiles(dir string, names []string) error {
+	for _, name := range names {
+		if err := lutq.CheckFile(dir, name); err != nil {
+			return hintDiffers(err)
+		}
+	}
+	return nil
+}
+
+// tokenizerSum tells tokenizers apart: two that are equal read a text alike. The error of a model without a tokenizer wraps
+// [fs.ErrNotExist].
+func tokenizerSum(model string, d *arch.Decoder) (string, error) {
+	h := sha256.New()
+	for _, name := range tokenizerFiles() {
+		data, err := source.File(model, name, input.Tokenizer)
+		if err != nil && (name == tokenizerFile || !errors.Is(err, fs.ErrNotExist)) {
+			return "", err
+		}
+		fmt.Fprintf(h, "%s %d %t\n", name, len(data), err == nil)
+		h.Write(data)
+	}
+	if d.BOS != nil {
+		fmt.Fprintf(h, "bos %d\n", *d.BOS)
+	}
+	return string(h.Sum(nil)), nil
+}
+
 // loadTokenizer reads the tokenizer of a model, or a tokenizer.json itself.
 func loadTokenizer(model string) (*tokenizer.Tokenizer, error) {
 	file, err := source.GGUF(model)
@@ -45,12 +88,11 @@ func loadTokenizer(model string) (*tokenizer.Tokenizer, error) {
 	if file == "" {
 		return tokenizer.Load(model)
 	}
-	const name = "tokenizer.json"
-	data, err := source.File(file, name, input.Tokenizer)
+	data, err := source.File(file, tokenizerFile, input.Tokenizer)
 	if err != nil {
 		return nil, err
 	}
-	return tokenizer.Parse(filepath.Join(file, name), data)
+	return tokenizer.Parse(filepath.Join(file, tokenizerFile), data)
 }
 
 func (u *ui) tokenize(ctx context.Context, model, file string, special, asJSON bool) error {
