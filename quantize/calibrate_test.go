@@ -199,7 +199,7 @@ func TestCalibrated(t *testing.T) {
 	for name, dir := range textModels(t) {
 		t.Run(name, func(t *testing.T) {
 			var want map[string]string
-			for _, o := range []RunOptions{{Threads: 1}, {Threads: 2}, {Threads: 5, MaxRAM: baseRAM + 64<<10}} {
+			for _, o := range []RunOptions{{Threads: 1}, {Threads: 2}, {Threads: 5, MaxRAM: littleRAM}} {
 				out := filepath.Join(t.TempDir(), "out")
 				x := newText(t, dir)
 				x.block = o.Threads << 14
@@ -534,7 +534,7 @@ func TestCalibratedBad(t *testing.T) {
 		{name: "no drift", want: "retargeting needs", dir: dir, change: func(x *text) {
 			x.change = func(s []weight.Stats) []weight.Stats { s[0].(*seen).d = nil; return s }
 		}},
-		{name: "memory", want: "running the text takes about 1000000000", dir: dir, ram: 999_999_999, change: func(x *text) { x.memory = 1e9 }},
+		{name: "memory", want: "running the text takes about 1000.0 MB", dir: dir, ram: 999_999_999, change: func(x *text) { x.memory = 1e9 }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := ParseRecipe([]byte(`{"method": "gptq"}`))

@@ -58,7 +58,7 @@ func TestBinaryBytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []RunOptions{{Threads: 1}, {Threads: 3, MaxRAM: baseRAM + 64<<10}} {
+	for _, o := range []RunOptions{{Threads: 1}, {Threads: 3, MaxRAM: littleRAM}} {
 		res, err := p.Run(t.Context(), filepath.Join(t.TempDir(), "out"), o)
 		if err != nil {
 			t.Fatal(err)

@@ -101,7 +101,7 @@ func TestRefine(t *testing.T) {
 	}
 	h := &halver{knows: func(layer string) bool { return !strings.Contains(layer, "down_proj") }}
 	p := refinePlan(t, src, recipe, h)
-	if _, err := p.Run(t.Context(), out, RunOptions{Threads: 3, MaxRAM: baseRAM + 64<<10}); err != nil {
+	if _, err := p.Run(t.Context(), out, RunOptions{Threads: 3, MaxRAM: littleRAM}); err != nil {
 		t.Fatal(err)
 	}
 	plain, err := lutq.Open(plainDir)

@@ -8,6 +8,8 @@ import (
 	"os"
 	osexec "os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -373,5 +375,29 @@ func TestLearnMemory(t *testing.T) {
 				t.Errorf("learning was to take %d bytes and took %d", said.Bytes, took.Bytes)
 			}
 		})
+	}
+}
+
+// TestLeastMemory: the least that --max-ram may be is what a run takes, and a little.
+func TestLeastMemory(t *testing.T) {
+	args := []string{"quantize", tiny, filepath.Join(t.TempDir(), "out"), "--json", "--quiet", "--max-ram"}
+	code, _, stderr := exec(append(args, "30MB")...)
+	said := regexp.MustCompile(`^lutq: 30.0 MB of memory are not enough: the program and a row of 384 weights take ([0-9.]+) MB\n$`).FindStringSubmatch(stderr)
+	if code != exitFailed || said == nil {
+		t.Fatalf("exit code %d\n%s", code, stderr)
+	}
+	out, err := osexec.Command("lutq", append(args, said[1]+"MB")...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var took struct {
+		Bytes float64 `json:"peak_rss_bytes"`
+	}
+	if err := json.Unmarshal(out, &took); err != nil {
+		t.Fatal(err)
+	}
+	need, err := strconv.ParseFloat(said[1], 64)
+	if need *= 1e6; err != nil || took.Bytes > need || need > 1.3*took.Bytes {
+		t.Errorf("a run was to take %g bytes and took %g, %v", need, took.Bytes, err)
 	}
 }

@@ -390,7 +390,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 
 // programBytes is the program's own part of its memory, which Go's limit on the
 // heap does not count.
-const programBytes = 12 << 20
+const programBytes = 24 << 20
 
 // addText adds what fits weights to a text to a recipe that asks for it, and what
 // follows from it. What it does not ask for is nil.
