@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -541,7 +540,7 @@ func (u *ui) selftest(ctx context.Context, o benchOptions, bo bench.Options) err
 			fmt.Fprintln(u.stdout, f)
 		}
 		if o.device != "cuda" {
-			fmt.Fprintf(u.stdout, "%d checks on %s, worst relative error %.2g\n", r.Checks, strings.Join(r.ISAs, ", "), r.WorstErr)
+			fmt.Fprintf(u.prose(), "%d checks on %s, worst relative error %.2g\n", r.Checks, strings.Join(r.ISAs, ", "), r.WorstErr)
 		}
 		if g := r.GPU; g != nil {
 			fmt.Fprintf(u.stdout, "%d checks of %d of %d kernels on %s, worst relative error", g.Checks, g.Kernels, g.Of, g.Name)
@@ -657,7 +656,8 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 		}
 		cells = append(cells, line)
 	}
-	if err := u.printCells(format, header, cells); err != nil || format == "csv" {
+	err := u.printCells(format, header, cells, "dtype", "table err", "max err", "rel err", "GB/s", "prepare us", "blas ratio", "kernel", "group", "bits", "read ratio", "layer")
+	if err != nil || format == "csv" {
 		return err
 	}
 	prefix := ""
@@ -671,10 +671,10 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 			}
 		}
 	}
-	if err := noteNoise(u.stdout, prefix, rows); err != nil {
+	if err := noteNoise(u.prose(), prefix, rows); err != nil {
 		return err
 	}
-	return noteShort(u.stdout, prefix, rows)
+	return noteShort(u.prose(), prefix, rows)
 }
 
 // printSeconds prints what came of a product over and over.
@@ -683,12 +683,13 @@ func (u *ui) printSeconds(format string, r bench.Row) error {
 	for i, s := range r.Seconds {
 		cells = append(cells, []string{strconv.Itoa(i + 1), digits(s.Us, 4), fmt.Sprintf("%.0f", s.MHz), fmt.Sprintf("%.3f", r.Seconds[0].Us/s.Us)})
 	}
-	fmt.Fprintf(u.stdout, "\n%dx%d, %d bits, m %d, over and over: rate of the last second over the first %.3f\n\n", r.N, r.K, r.Bits, r.M, r.Sustained())
+	fmt.Fprintf(u.prose(), "\n%dx%d, %d bits, m %d, over and over: rate of the last second over the first %.3f\n\n", r.N, r.K, r.Bits, r.M, r.Sustained())
 	return u.printCells(format, []string{"second", "us", "MHz", "of first"}, cells)
 }
 
-// printCells prints a table in the format table, md or csv.
-func (u *ui) printCells(format string, header []string, cells [][]string) error {
+// printCells prints a table in the format table, md or csv. In a terminal that is too narrow for it, columns of drop are left
+// out, the first the first.
+func (u *ui) printCells(format string, header []string, cells [][]string, drop ...string) error {
 	switch format {
 	case "csv":
 		w := csv.NewWriter(u.stdout)
@@ -703,11 +704,7 @@ func (u *ui) printCells(format string, header []string, cells [][]string) error 
 		}
 		return nil
 	}
-	w := tabwriter.NewWriter(u.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, c := range append([][]string{header}, cells...) {
-		fmt.Fprintln(w, strings.Join(c, "\t")+"\t")
-	}
-	return w.Flush()
+	return u.grid(tableShape{right: true, names: []string{"layer", "kernel"}, drop: drop}, append([][]string{header}, cells...))
 }
 
 // summarize shortens a list of layers: those that differ in numbers alone are

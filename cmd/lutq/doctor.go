@@ -39,7 +39,7 @@ code is 0.`,
 			if asJSON {
 				return u.printJSON(d)
 			}
-			return u.table(d.print)
+			return u.facts(d.print)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print the findings as JSON")

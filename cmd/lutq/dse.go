@@ -105,7 +105,7 @@ func (u *ui) dse(o dseOptions) error {
 		return err
 	}
 	fmt.Fprintln(u.stdout)
-	if err := u.printCells(o.format, dseHeader(), dseCells(best)); err != nil {
+	if err := u.printCells(o.format, dseHeader(), dseCells(best), "lookups", "weight bits", "table bits", "gates", "cycles", "k", "n", "m", "mm2"); err != nil {
 		return err
 	}
 	fmt.Fprintf(u.stdout, "\nDot products of 4 elements by weights of 1 bit, TFLOPS/mm²\n\n")

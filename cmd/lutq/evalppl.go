@@ -463,11 +463,24 @@ func (u *ui) printEval(r *evalReport) error {
 		}
 	}
 	fmt.Fprintln(u.stdout)
-	if err := u.table(r.print); err != nil || len(r.results) < 2 {
+	if err := u.table(evalShape(), r.print); err != nil || len(r.results) < 2 {
 		return err
 	}
 	fmt.Fprintln(u.stdout)
-	return u.table(r.printPairs)
+	return u.table(pairShape(), r.printPairs)
+}
+
+// evalShape: perplexity and mean divergence matter most.
+func evalShape() tableShape {
+	return tableShape{
+		names: []string{"model"},
+		drop:  []string{"tokens/s", "99 %", "median", "same top token", "ln ratio to the original", "KL mean"},
+	}
+}
+
+// pairShape: the divergence from the original tells models apart best.
+func pairShape() tableShape {
+	return tableShape{names: []string{"model", "against"}, drop: []string{"same top token", "ln ratio"}}
 }
 
 // interval prints a number and, if there is one, its interval.

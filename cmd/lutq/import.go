@@ -108,7 +108,7 @@ func (u *ui) takeOver(ctx context.Context, dir, out string, o importOptions, ope
 	if o.json {
 		return u.printJSON(j)
 	}
-	return u.table(func(w io.Writer) {
+	return u.facts(func(w io.Writer) {
 		fmt.Fprintf(w, "output\t%s\n", out)
 		fmt.Fprintf(w, "family\t%s\n", familyName(j.Family))
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", j.Tensors, j.Quantized)
@@ -159,7 +159,7 @@ func (u *ui) dryImport(plan *quantize.Plan, homeless []quantize.Homeless, asJSON
 		return err
 	}
 	fmt.Fprintln(u.stdout)
-	return u.table(func(w io.Writer) {
+	return u.facts(func(w io.Writer) {
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", t.Tensors, t.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(t.BytesIn), formatBytes(t.BytesOut))
 		printImported(w, plan.Decoded())

@@ -51,6 +51,11 @@ type inspection struct {
 	Layers []layerJSON `json:"layers"`
 }
 
+// inspectShape: how a tensor is stored matters more than how large it is.
+func inspectShape() tableShape {
+	return tableShape{names: []string{"tensor", "stored as"}, drop: []string{"shape", "bytes", "error"}}
+}
+
 func (u *ui) inspect(dir string, asJSON bool) error {
 	in, err := u.inspectModel(dir)
 	if err != nil {
@@ -59,7 +64,7 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 	if asJSON {
 		return u.printJSON(in)
 	}
-	err = u.table(func(w io.Writer) {
+	err = u.table(inspectShape(), func(w io.Writer) {
 		fmt.Fprintln(w, "tensor\tshape\tstored as\tbytes\terror")
 		for _, l := range in.Layers {
 			how, e := l.DType, ""
@@ -76,7 +81,7 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 		return err
 	}
 	fmt.Fprintln(u.stdout)
-	return u.table(func(w io.Writer) {
+	return u.facts(func(w io.Writer) {
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", in.Tensors, in.Quantized)
 		fmt.Fprintf(w, "size\t%s\n", formatBytes(in.Bytes))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", in.BitsPerWeight, in.Parameters)

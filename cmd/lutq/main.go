@@ -136,7 +136,7 @@ func (o *output) Write(p []byte) (int, error) {
 
 // newRoot returns the whole command tree.
 func newRoot(stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {
-	u := &ui{stdin: stdin, stdout: stdout, stderr: stderr}
+	u := &ui{stdin: stdin, stdout: stdout, stderr: stderr, columns: terminalColumns(stdout)}
 	root := &cobra.Command{
 		Use:   "lutq",
 		Short: "Quantize language models through lookup tables",

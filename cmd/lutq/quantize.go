@@ -537,7 +537,7 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 }
 
 func (u *ui) printQuantized(out string, q quantizeJSON) error {
-	return u.table(func(w io.Writer) {
+	return u.facts(func(w io.Writer) {
 		fmt.Fprintf(w, "output\t%s\n", out)
 		fmt.Fprintf(w, "family\t%s\n", familyName(q.Family))
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", q.Tensors, q.Quantized)
@@ -737,7 +737,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 	}
 	fmt.Fprintln(u.stdout)
 	family, _ := plan.Family()
-	return u.table(func(w io.Writer) {
+	return u.facts(func(w io.Writer) {
 		fmt.Fprintf(w, "family\t%s\n", familyName(family))
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", t.Tensors, t.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(t.BytesIn), formatBytes(t.BytesOut))
@@ -770,9 +770,14 @@ func plannedLayers(plan *quantize.Plan) (all []layerJSON) {
 	return all
 }
 
+// planShape: what a tensor becomes matters more than what it was.
+func planShape() tableShape {
+	return tableShape{names: []string{"tensor"}, drop: []string{"before", "shape", "from", "after"}}
+}
+
 // printPlan prints what is planned for each tensor.
 func (u *ui) printPlan(plan *quantize.Plan) error {
-	return u.table(func(w io.Writer) {
+	return u.table(planShape(), func(w io.Writer) {
 		fmt.Fprintln(w, "tensor\tshape\tfrom\tto\tbefore\tafter")
 		for i := range plan.Items {
 			it := &plan.Items[i]

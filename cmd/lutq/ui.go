@@ -9,7 +9,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/lutq/lutq/formats/input"
@@ -22,6 +21,8 @@ type ui struct {
 	stdout io.Writer
 	stderr io.Writer
 	quiet  bool
+
+	columns int // of the terminal that stdout is; 0: it is none
 }
 
 // stdinOf returns the standard input, which is something of a kind. Reading it
@@ -91,7 +92,7 @@ func (u *ui) note(format string, args ...any) {
 // printLine prints a line, of which everything shows as what it is: it may
 // hold names from a file.
 func (u *ui) printLine(format string, args ...any) error {
-	_, err := fmt.Fprintln(u.stdout, input.Printable(fmt.Sprintf(format, args...)))
+	_, err := fmt.Fprintln(u.prose(), input.Printable(fmt.Sprintf(format, args...)))
 	return err
 }
 
@@ -110,14 +111,6 @@ func (v visible) Write(p []byte) (int, error) {
 		}
 	}
 	return len(p), nil
-}
-
-// table prints aligned columns; rows are written tab-separated. Names from a
-// file, which may hold a tab, go through [input.Name] or [input.Printable].
-func (u *ui) table(print func(w io.Writer)) error {
-	w := tabwriter.NewWriter(visible{u.stdout}, 0, 0, 2, ' ', 0)
-	print(w)
-	return w.Flush()
 }
 
 // formatBytes prints a size with three digits and a decimal unit.
