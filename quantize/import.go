@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -159,12 +160,21 @@ func take(t *hf.Tensor, as arch.Stored, o target.Origin) (of taken, why string, 
 	case n != as.Matrices()*as.N:
 		return nil, "", fmt.Errorf("has %d rows: its model has %d", n, as.Matrices()*as.N)
 	}
-	if table, ok := of.(*takenTable); ok {
-		if why, err = table.take(); err == nil && why == "" {
-			err = table.restore(o)
-		}
+	table, ok := of.(*takenTable)
+	if !ok {
+		return of, "", nil
 	}
-	return of, why, err
+	if why, err = table.take(); err != nil {
+		return nil, "", err
+	}
+	if why == "" {
+		return of, "", table.restore(o)
+	}
+	sums := &takenSums{from: table.from}
+	if ok, err := sums.take(); err != nil || ok {
+		return sums, "", err
+	}
+	return nil, why, nil
 }
 
 // takenTable is how the codes and scales of another program become those of a layer with a table.
@@ -194,9 +204,9 @@ func (t *takenTable) take() (why string, err error) {
 	}
 	switch {
 	case s.zeros:
-		return "each group has a zero point of its own, and a table has one zero", nil
+		return "each group has a zero point of its own, and as binary codes its sums round", nil
 	case s.offsets:
-		return "each group has an offset of its own, and a table has none", nil
+		return "each group has an offset of its own, and as binary codes its sums round", nil
 	}
 	t.scales = s.scaleType(m)
 	values := slices.Clone(m.Values)
@@ -468,6 +478,157 @@ func (t *takenTable) setScales(m *lut.Matrix, first int) error {
 	return nil
 }
 
+// takenSums is how codes in equal steps, of groups that each begin where they like, become sums of binary codes: with
+// b ∈ {0, 1} for the bits of a code, s·(code − zero) is s·(Σ 2^i·b_i − zero), so that αᵢ = 2^(i-1)·s, and the offset
+// s·((2^b − 1)/2 − zero).
+type takenSums struct {
+	from   *codes.Matrix
+	scales weight.ScaleType // of all factors
+}
+
+// take finds the least type of factors whose sums are the weights to the bit, if there is one.
+func (t *takenSums) take() (ok bool, err error) {
+	m := t.from
+	if m.Groups != nil || m.Bits < bcq.MinBits || m.Bits > bcq.MaxBits {
+		return false, nil
+	}
+	for c, v := range m.Values {
+		if v != m.Values[0]+float32(c) {
+			return false, nil
+		}
+	}
+	types := bcq.Kind{}.ScaleTypes()
+	all := make([]float32, m.Bits+1)
+	err = t.factors(0, m.N, func(_ int, s float64, f []float64) {
+		if !exactSums(s, f, m.Bits) {
+			types = nil
+		}
+		for i, x := range f {
+			all[i] = float32(x)
+		}
+		types = slices.DeleteFunc(types, func(s weight.ScaleType) bool { return !holds(s, all) })
+	})
+	if len(types) > 0 {
+		t.scales = types[0]
+	}
+	return len(types) > 0, err
+}
+
+// factors calls use for each group of some rows, in order, with its scale, and its factors from the least on and
+// the offset behind them.
+func (t *takenSums) factors(first, rows int, use func(group int, scale float64, f []float64)) error {
+	m := t.from
+	groups := m.GroupsInRow()
+	step := max(blockWeights/groups, 1)
+	scales, zeros, offsets := make([]float32, step*groups), make([]uint8, step*groups), make([]float32, step*groups)
+	f := make([]float64, m.Bits+1)
+	middle := float64(m.Values[0]) + float64(int(1)<<m.Bits-1)/2
+	for from := 0; from < rows; from += step {
+		b := codes.Block{Row: first + from, Rows: min(step, rows-from), Cols: groups}
+		n := b.Rows * groups
+		if err := m.Scales(scales[:n], b); err != nil {
+			return err
+		}
+		if m.Zeros != nil {
+			if err := m.Zeros(zeros[:n], b); err != nil {
+				return err
+			}
+		}
+		if m.Offsets != nil {
+			if err := m.Offsets(offsets[:n], b); err != nil {
+				return err
+			}
+		}
+		for i, s := range scales[:n] {
+			scale := float64(s)
+			for bit := range m.Bits {
+				f[bit] = math.Ldexp(scale, bit-1)
+			}
+			f[m.Bits] = scale*(middle-float64(zeros[i])) + float64(offsets[i])
+			use(from*groups+i, scale, f)
+		}
+	}
+	return nil
+}
+
+// exactSums reports whether neither the product of a scale of float32 and a code less a zero point, nor a sum of factors
+// as a group of binary codes adds them up, rounds in float32: all are multiples of a power of two that is no smaller than a
+// float32 of their size can be told apart by.
+func exactSums(scale float64, f []float64, width int) bool {
+	if scale != 0 && math.Abs(scale)*float64(int(1)<<width) > exactFloats*unit(scale) {
+		return false
+	}
+	least, sum := math.Inf(1), 0.0
+	for _, x := range f {
+		least, sum = min(least, unit(x)), sum+math.Abs(x)
+	}
+	return sum == 0 || sum <= exactFloats*least && sum <= math.MaxFloat32 && least >= math.SmallestNonzeroFloat32
+}
+
+// exactFloats is up to where all integers are numbers of float32.
+const exactFloats = 1 << 24
+
+// unit returns the largest power of two that a number is a multiple of.
+func unit(x float64) float64 {
+	if x == 0 {
+		return math.Inf(1)
+	}
+	frac, exp := math.Frexp(x)
+	return math.Ldexp(1, exp-53+bits.TrailingZeros64(uint64(math.Abs(math.Ldexp(frac, 53)))))
+}
+
+// holds reports whether a type has all of some numbers.
+func holds(s weight.ScaleType, v []float32) bool {
+	raw, back := make([]byte, s.Size()*len(v)), make([]float32, len(v))
+	s.Encode(raw, v)
+	s.Decode(back, raw)
+	return slices.Equal(back, v)
+}
+
+// format implements [taken].
+func (t *takenSums) format(string) (weight.Spec, lut.Codebook) {
+	return weight.Spec{
+		Kind: bcq.Name, Bits: t.from.Bits, Group: groupOf(t.from.Group, t.from.K), Method: methodImport, ScaleType: t.scales,
+	}, lut.Codebook{}
+}
+
+// optional implements [taken]: there are offsets.
+func (t *takenSums) optional() bool { return true }
+
+// rows implements [taken].
+func (t *takenSums) rows(parts [][]byte, first, n int) (weight.Matrix, error) {
+	m := &bcq.Matrix{
+		N: n, K: t.from.K, Bits: t.from.Bits, Group: t.from.Group, ScaleType: t.scales,
+		Planes: parts[bcq.PlanesPart], Alphas: parts[bcq.AlphasPart], Offsets: parts[bcq.OffsetsPart],
+	}
+	if err := setPlanes(m, t.from.Codes, first); err != nil {
+		return nil, err
+	}
+	alphas, offsets := make([]float32, n*m.Groups()*m.Bits), make([]float32, n*m.Groups())
+	err := t.factors(first, n, func(g int, _ float64, f []float64) {
+		for i, a := range f[:m.Bits] {
+			alphas[g*m.Bits+i] = float32(a)
+		}
+		offsets[g] = float32(f[m.Bits])
+	})
+	m.ScaleType.Encode(m.Alphas, alphas)
+	m.ScaleType.Encode(m.Offsets, offsets)
+	return m, err
+}
+
+// setPlanes reads the codes of rows from first on to the planes of m.
+func setPlanes(m *bcq.Matrix, from codes.Field[uint8], first int) error {
+	all := make([]uint8, m.N*m.K)
+	if err := from(all, codes.Block{Row: first, Rows: m.N, Cols: m.K}); err != nil {
+		return err
+	}
+	size := m.Bits * m.PlaneBytes()
+	for i := range m.N {
+		bcq.PackCodes(m.Planes[i*size:(i+1)*size], all[i*m.K:(i+1)*m.K], m.Bits)
+	}
+	return nil
+}
+
 // takenPlanes is how planes and factors of another program become those of a layer of binary codes.
 type takenPlanes struct{ from *codes.Binary }
 
@@ -499,13 +660,8 @@ func (t *takenPlanes) rows(parts [][]byte, first, n int) (weight.Matrix, error) 
 		N: n, K: from.K, Bits: from.Bits, Group: from.Group, ScaleType: t.scaleType(),
 		Planes: parts[bcq.PlanesPart], Alphas: parts[bcq.AlphasPart],
 	}
-	all := make([]uint8, n*m.K)
-	if err := from.Codes(all, codes.Block{Row: first, Rows: n, Cols: m.K}); err != nil {
+	if err := setPlanes(m, from.Codes, first); err != nil {
 		return nil, err
-	}
-	size := m.Bits * m.PlaneBytes()
-	for i := range n {
-		bcq.PackCodes(m.Planes[i*size:(i+1)*size], all[i*m.K:(i+1)*m.K], m.Bits)
 	}
 	factors := make([]float32, n*m.Groups()*m.Bits)
 	if err := from.Alphas(factors, codes.Block{Row: first, Rows: n, Cols: m.Groups() * m.Bits}); err != nil {

@@ -2,6 +2,8 @@ package quantize
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,40 +12,45 @@ import (
 
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/sourcetest"
 )
 
-// TestImport takes over what other programs quantized: what has a form as a table becomes that one,
-// and every weight stays the number that it is.
+// TestImport takes over what other programs quantized: what has a form as a table, or in equal steps as sums of binary
+// codes, becomes that one, and every weight stays the number that it is.
 func TestImport(t *testing.T) {
-	const zeros, bits, rows, apart, offsets = "zero point", "at most 5 bits", "do not end with its rows", "do not lie side by side", "offset of its own"
+	const rows, apart = "do not end with its rows", "do not lie side by side"
 	for _, tt := range []struct {
 		folder string
 		want   map[string]string // of a weight: its format, or why there is none
 	}{
 		{"ct/testdata/ints", map[string]string{
 			"a.q_proj": "2:64:q2::bf16:lut", "a.k_proj": "3:32:q3::f16:lut", "a.v_proj": "4:64:q4::bf16:lut", "a.o_proj": "4:64:q4::f32:lut",
-			"a.up_proj": "5:row:q5::bf16:lut", "a.down_proj": bits,
+			"a.up_proj": "5:row:q5::bf16:lut", "a.down_proj": "8:64:::f16:bcq",
 		}},
 		{"ct/testdata/asymmetric", map[string]string{
-			"a.q_proj": zeros, "a.k_proj": zeros, "a.v_proj": zeros, "a.down_proj": bits, "a.o_proj": apart, "a.up_proj": apart,
+			"a.q_proj": "2:64:::f16:bcq", "a.k_proj": "3:64:::f16:bcq", "a.v_proj": "4:row:::f16:bcq", "a.down_proj": "8:64:::f32:bcq", "a.o_proj": apart, "a.up_proj": apart,
 		}},
 		{"ct/testdata/mixed", map[string]string{
-			"a.q_proj": "4:16:e2m1::f32:lut", "a.k_proj": "4:32:e2m1::e8m0:lut", "a.v_proj": bits, "a.o_proj": "4:32:q4::bf16:lut",
+			"a.q_proj": "4:16:e2m1::f32:lut", "a.k_proj": "4:32:e2m1::e8m0:lut", "a.v_proj": "8:row:::f16:bcq", "a.o_proj": "4:32:q4::bf16:lut",
 		}},
 		{"gptq/testdata/symmetric", map[string]string{
-			"a.q_proj": "4:64:q4::f16:lut", "a.k_proj": "2:64:q2::f16:lut", "a.v_proj": "3:32:q3::f16:lut", "a.up_proj": bits,
+			"a.q_proj": "4:64:q4::f16:lut", "a.k_proj": "2:64:q2::f16:lut", "a.v_proj": "3:32:q3::f16:lut", "a.up_proj": "8:row:::f16:bcq",
 		}},
-		{"gptq/testdata/v1", map[string]string{"a.q_proj": zeros, "a.k_proj": zeros, "a.v_proj": zeros, "a.up_proj": bits}},
+		{"gptq/testdata/v1", map[string]string{
+			"a.q_proj": "4:64:::f32:bcq", "a.k_proj": "2:64:::f32:bcq", "a.v_proj": "3:32:::f32:bcq", "a.up_proj": "8:row:::f32:bcq",
+		}},
 		{"gptq/testdata/act-order", map[string]string{"a.q_proj": apart, "a.k_proj": apart}},
-		{"awq/testdata/gemm", map[string]string{"a.q_proj": zeros, "a.k_proj": "4:64:q4::f16:lut"}},
+		{"awq/testdata/gemm", map[string]string{"a.q_proj": "4:64:::f32:bcq", "a.k_proj": "4:64:q4::f16:lut"}},
 		{"bnb/testdata/nf4", map[string]string{"a.q_proj": "4:64:nf::f32:lut", "a.k_proj": rows, "a.v_proj": "4:128:nf::f32:lut"}},
 		{"bnb/testdata/nf4-nested", map[string]string{"a.q_proj": "4:64:nf::f32:lut", "a.k_proj": rows}},
 		{"bnb/testdata/fp4", map[string]string{
 			"a.q_proj": "4:64:file:bitsandbytes-fp4::f32:lut", "a.k_proj": rows, "a.v_proj": "4:128:file:bitsandbytes-fp4::f32:lut",
 		}},
 		{"mlx/testdata/affine", map[string]string{
-			"a.q_proj": offsets, "a.k_proj": "2:32:q2::bf16:lut", "a.v_proj": offsets, "embed_tokens": offsets, "a.up_proj": bits, "a.down_proj": bits,
+			"a.q_proj": "4:64:::f16:bcq", "a.k_proj": "2:32:q2::bf16:lut", "a.v_proj": "3:64:::f16:bcq",
+			"embed_tokens": "5:64:::f32:bcq", "a.up_proj": "6:32:::f32:bcq", "a.down_proj": "8:64:::f32:bcq",
 		}},
 		{"mlx/testdata/fp4", map[string]string{"a.q_proj": "4:32:e2m1::e8m0:lut", "a.k_proj": "4:16:e2m1::s1e4m3:lut"}},
 		{"modelopt/testdata/nvfp4", map[string]string{"a.q_proj": "4:16:e2m1::f32:lut", "a.k_proj": "4:16:e2m1::f32:lut"}},
@@ -146,6 +153,84 @@ func TestImport(t *testing.T) {
 	if _, _, err := NewImport(plain); err == nil || !strings.Contains(err.Error(), "no weight is quantized by another program") {
 		t.Errorf("a model that is not quantized: %v", err)
 	}
+}
+
+// TestImportZeroPoints: s·(code − zero), as AutoGPTQ and AutoAWQ write it, is the sum of binary codes and an offset to the bit,
+// whatever numbers scales of F16 are; where scales have more digits than sums have room for, it is refused.
+func TestImportZeroPoints(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	const n, k, group = 16, 64, 16
+	for _, width := range []int{2, 4, 8} {
+		var words, zeros []uint32
+		for range n * k * width / 32 {
+			words = append(words, r.Uint32())
+		}
+		for range n * k / group * width / 32 {
+			zeros = append(zeros, r.Uint32())
+		}
+		scales := make([]float32, n*k/group)
+		for i := range scales {
+			scales[i] = num.F16ToF32(uint16(r.Uint32()) &^ 0x4000) // below 2 and above −2, subnormal ones among them
+		}
+		code := func(words []uint32, i int) float64 {
+			return float64(words[i*width/32] >> (i * width % 32) & (1<<width - 1))
+		}
+		config := fmt.Sprintf(`{"quantization_config": {"quant_method": "gptq", "bits": %d, "group_size": %d, "sym": false, "checkpoint_format": "gptq_v2"}}`, width, group)
+		parts := []sourcetest.Tensor{
+			sourcetest.Of("a.q_proj.qweight", "I32", []int{k * width / 32, n}, words...), sourcetest.Of("a.q_proj.qzeros", "I32", []int{k / group, n * width / 32}, zeros...),
+		}
+		p := importOf(t, config, append(parts, sourcetest.F16("a.q_proj.scales", []int{k / group, n}, scales...))...)
+		out := filepath.Join(t.TempDir(), "out")
+		if _, err := p.Run(context.Background(), out, RunOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		m, err := lutq.Open(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		mat, err := m.Linear("a.q_proj")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mat.Kind() != "bcq" {
+			t.Fatalf("it is of kind %s", mat.Kind())
+		}
+		row := make([]float32, k)
+		for i := range n {
+			mat.Row(row, i)
+			for j, got := range row {
+				g := j / group * n
+				// Word w of a column has codes from w·32/width on.
+				c := code([]uint32{words[j*width/32*n+i]}, j%(32/width))
+				if want := float64(scales[g+i]) * (c - code(zeros[j/group*n*width/32:], i)); float64(got) != want {
+					t.Fatalf("%d bits: weight [%d, %d] is %v: want %v", width, i, j, got, want)
+				}
+			}
+		}
+		for i := range scales {
+			scales[i] = 1 + 0x1p-23 // of which 2^b − 1 is no number
+		}
+		p = importOf(t, config, append(parts, sourcetest.Of("a.q_proj.scales", "F32", []int{k / group, n}, scales...))...)
+		if it := p.Items[0]; it.Quantized() || it.Kept != KeptHomeless {
+			t.Errorf("%d bits: sums that round become %v", width, it.Format.Fields())
+		}
+	}
+}
+
+// importOf plans to take over a folder of some tensors.
+func importOf(t *testing.T, config string, tensors ...sourcetest.Tensor) *Plan {
+	t.Helper()
+	src, err := source.Open(sourcetest.Folder(t, config, tensors...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { src.Close() })
+	p, _, err := NewImport(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // FuzzImport takes over folders of any config.json and tensors: what comes of it holds, or is refused in a line.

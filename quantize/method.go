@@ -8,6 +8,7 @@ import (
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/gptq"
 	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/quantize/lut24"
 	"github.com/lutq/lutq/quantize/weight"
 )
 
@@ -136,6 +137,84 @@ func Methods() []string {
 	return names
 }
 
+// A Setting is what only some methods read, or the making of only some kinds of weights.
+type Setting struct {
+	Flag    string   // of the command line
+	Methods []string // that read it
+	Learned bool     // what learns scales reads it
+	Kinds   []string // that are made with it, by whatever method
+}
+
+// Settings lists what methods read besides bits, groups and the type of scales, which all do.
+func Settings() []Setting {
+	tables := []string{lut.Name, lut24.Name}
+	text := []string{methodGPTQ, methodWanda, methodSparseGPT} // which is run for them
+	hessian := []string{methodGPTQ, methodSparseGPT}
+	return []Setting{
+		{Flag: "codebook", Kinds: tables},
+		{Flag: "scale", Kinds: tables},
+		{Flag: "bcq-rounds", Kinds: []string{bcq.Name}},
+		{Flag: "bcq-offset", Kinds: []string{bcq.Name}},
+		{Flag: "calib", Methods: text, Learned: true},
+		{Flag: "calib-windows", Methods: text, Learned: true},
+		{Flag: "calib-ctx", Methods: text, Learned: true},
+		{Flag: "seed", Methods: text, Learned: true},
+		{Flag: "device", Methods: text, Learned: true},
+		{Flag: "damp", Methods: hessian},
+		{Flag: "retarget", Methods: hessian},
+		{Flag: "learn", Methods: []string{methodRTN, methodNFL, methodGPTQ}},
+		{Flag: "valid-windows", Learned: true},
+		{Flag: "learn-mode", Learned: true},
+		{Flag: "learn-objective", Learned: true},
+		{Flag: "learn-rate", Learned: true},
+		{Flag: "learn-epochs", Learned: true},
+		{Flag: "learn-batch", Learned: true},
+		{Flag: "learn-recode", Learned: true},
+		{Flag: "learn-grad", Learned: true},
+		{Flag: "learn-params", Learned: true},
+		{Flag: "learn-table", Learned: true},
+		{Flag: "learn-control", Learned: true},
+	}
+}
+
+// Unread returns an error that says who reads the setting of a flag, where no method of a recipe does. learned says
+// that scales are learned. Flags that every method reads, or none, are no settings.
+func (r Recipe) Unread(flag string, learned bool) error {
+	all := Settings()
+	at := slices.IndexFunc(all, func(s Setting) bool { return s.Flag == flag })
+	if at < 0 {
+		return nil
+	}
+	s := all[at]
+	if s.Learned && learned || slices.ContainsFunc(s.Kinds, r.Makes) {
+		return nil
+	}
+	methods := r.methods()
+	if slices.ContainsFunc(s.Methods, func(m string) bool { return slices.Contains(methods, m) }) {
+		return nil
+	}
+	readers := slices.Clone(s.Methods)
+	if s.Learned {
+		readers = append(readers, methodNFL, "--learn")
+	}
+	for _, kind := range s.Kinds {
+		readers = append(readers, "weights of kind "+kind)
+	}
+	return fmt.Errorf("--%s is not read by method %s: it is for %s", s.Flag, strings.Join(methods, ", "), oneOf(readers))
+}
+
+// methods returns the names of a recipe's methods.
+func (r Recipe) methods() []string {
+	r = r.complete()
+	names := []string{r.Default.Method}
+	for _, rule := range r.Rules {
+		if m := rule.Format.Method; m != "" && !slices.Contains(names, m) {
+			names = append(names, m)
+		}
+	}
+	return names
+}
+
 // method finds a method by its name.
 func (o MethodOptions) method(name string) (Method, error) {
 	for _, m := range methods(o) {
@@ -159,6 +238,9 @@ func (o MethodOptions) plain(kind string) (Method, error) {
 // oneOf names a choice.
 func oneOf(names []string) string {
 	last := len(names) - 1
+	if last == 0 {
+		return names[0]
+	}
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 

@@ -387,6 +387,11 @@ func ParseRecipe(data []byte) (Recipe, error) {
 	dec.DisallowUnknownFields()
 	var file recipeJSON
 	if err := dec.Decode(&file); err != nil {
+		name, unknown := strings.CutPrefix(err.Error(), "json: unknown field ")
+		name = strings.Trim(name, `"`)
+		if unknown && slices.ContainsFunc(Settings(), func(s Setting) bool { return s.Flag == name }) {
+			err = fmt.Errorf("%q is no field: --%s is a flag", name, name)
+		}
 		return Recipe{}, fmt.Errorf("recipe: %w", err)
 	}
 	if _, err := dec.Token(); err != io.EOF {

@@ -2,6 +2,7 @@ package quantize
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -27,6 +28,8 @@ type RunOptions struct {
 	MaxShardSize int64    // bytes; 0: 5 GB
 	Force        bool     // replace an output that lutq wrote
 	Inputs       []string // files that are read besides the model, which the output may not touch either
+	// Leave notes that something is left to be done with the output, for [Plan.Finished] until [folder.Settle].
+	Leave bool
 	// Resumed, if set, is told how many of the tensors an interrupted run says to
 	// have finished, before they are read back.
 	Resumed func(tensors int)
@@ -116,7 +119,80 @@ func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, 
 	if err := p.sideFiles(work.Dir(), res); err != nil {
 		return nil, err
 	}
+	if o.Leave {
+		note, err := r.note(o)
+		if err != nil {
+			return nil, err
+		}
+		work.Leave(note)
+	}
 	return res, work.Install()
+}
+
+// finishedRun is what is noted of an output with which something is left to do.
+type finishedRun struct {
+	Plan     string         `json:"plan"`    // fingerprint
+	Records  []record       `json:"records"` // of layers, without their sums
+	Learning *lutq.Learning `json:"learning,omitempty"`
+}
+
+// note returns what [Plan.Finished] reads.
+func (r *run) note(o RunOptions) ([]byte, error) {
+	n := finishedRun{Plan: r.plan.fingerprint(o.MaxShardSize)}
+	for i, rec := range r.records {
+		if r.plan.Items[i].Quantized() {
+			rec.Sums = nil // which the container has
+			n.Records = append(n.Records, rec)
+		}
+	}
+	if r.refined != nil {
+		n.Learning = r.refined.Learning
+	}
+	data, err := json.Marshal(n)
+	return append(data, '\n'), err
+}
+
+// Finished returns the result of the run that made an output, if it was one of this plan and something is left to
+// do with the output, else nil.
+func (p *Plan) Finished(out string, o RunOptions) (*Result, error) {
+	var n finishedRun
+	if err := json.Unmarshal(folder.Left(out), &n); err != nil || n.Plan != p.fingerprint(o.MaxShardSize) {
+		return nil, nil
+	}
+	m, err := lutq.Open(out)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	config, err := m.Checkpoint().ConfigJSON()
+	if err != nil {
+		return nil, err
+	}
+	digests := m.Config().Digests
+	if digests == nil {
+		return nil, nil // which this run would have written
+	}
+	byTensor := make(map[string]record)
+	for _, r := range n.Records {
+		byTensor[r.Tensor] = r
+	}
+	records := make([]record, len(p.Items))
+	for i := range p.Items {
+		records[i] = byTensor[p.Items[i].Tensor.Name]
+		for _, s := range p.Items[i].stored {
+			records[i].Sums = append(records[i].Sums, digests.Tensors[s.Name])
+		}
+	}
+	var ref *refined
+	if n.Learning != nil {
+		ref = &refined{refinement: refinement{Learning: n.Learning}}
+	}
+	res := p.result(records, len(records), ref)
+	res.OwnCode = lutq.OwnCode(config)
+	if res.SHA256 != m.Config().SHA256 {
+		return nil, nil // of another model after all
+	}
+	return res, nil
 }
 
 // run is the state of a plan being carried out.

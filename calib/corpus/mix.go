@@ -14,7 +14,7 @@ import (
 // weights are fitted on.
 type Mixture struct {
 	Windows, Valid [][]int // of tokens: to fit on, and to hold out
-	Context        int     // tokens of a window, BOS included
+	Context        int     // tokens of a window, BOS included; of documents the most
 	BOS            BOS     // where it went: none or window
 	Texts          []File
 }
@@ -42,7 +42,7 @@ type MixOptions struct {
 	Seed    uint64
 }
 
-// MixFiles reads texts and mixes them as [Mix] does.
+// MixFiles reads texts and mixes them as [Mix] does. Files named .jsonl are of documents.
 func MixFiles(paths []string, tok Tokenizer, o MixOptions) (*Mixture, error) {
 	if o.BOS == BOSDefault {
 		o.BOS = BOSNone
@@ -64,7 +64,7 @@ func MixFiles(paths []string, tok Tokenizer, o MixOptions) (*Mixture, error) {
 		defer f.Close()
 		sum := sha256.New()
 		sums = append(sums, sum)
-		texts = append(texts, Text{Name: path, Text: io.TeeReader(f, sum)})
+		texts = append(texts, Text{Name: path, Text: io.TeeReader(f, sum), Documents: isDocuments(path)})
 	}
 	m := &Mixture{Context: o.Context, BOS: o.BOS}
 	var err error
@@ -85,6 +85,9 @@ func MixFiles(paths []string, tok Tokenizer, o MixOptions) (*Mixture, error) {
 type Text struct {
 	Name string
 	Text io.Reader
+	// Documents says that it is many, in JSON lines, each an object whose "text" it is. No window has tokens of
+	// two, and the last of each may be shorter than others.
+	Documents bool
 }
 
 // Mix cuts texts into windows of tokens. Every text gives an equal part of
@@ -104,13 +107,21 @@ func Mix(texts []Text, tok Tokenizer, o MixOptions) (train, valid [][]int, err e
 		if o.InOrder {
 			co.MaxWindows = learn + hold
 		}
-		set, err := Build(text.Text, tok, co)
+		build := Build
+		if text.Documents {
+			build = buildDocuments
+		}
+		set, err := build(text.Text, tok, co)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", text.Name, err)
 		}
 		if len(set.Windows) < learn+hold {
-			return nil, nil, fmt.Errorf("%s has %d windows of %d tokens: want %d to learn on and %d to hold out",
-				text.Name, len(set.Windows), set.Context, learn, hold)
+			of := ""
+			if text.Documents {
+				of = "up to "
+			}
+			return nil, nil, fmt.Errorf("%s has %d windows of %s%d tokens: want %d to learn on and %d to hold out",
+				text.Name, len(set.Windows), of, set.Context, learn, hold)
 		}
 		order := rand.New(rand.NewPCG(o.Seed, uint64(i))).Perm(len(set.Windows))
 		for j := range learn + hold {

@@ -1,6 +1,7 @@
 package corpus
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
@@ -27,7 +28,7 @@ func (letters) Stream(text io.Reader) iter.Seq2[[]int, error] {
 }
 
 // text is a text with a name.
-func text(name, s string) Text { return Text{name, strings.NewReader(s)} }
+func text(name, s string) Text { return Text{Name: name, Text: strings.NewReader(s)} }
 
 func (l letters) BOS() (int, bool) { return 1, l.bos }
 
@@ -109,6 +110,78 @@ func TestMixBad(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDocuments: no window goes beyond the end of a document, and short ones are windows of their own length, each of which
+// is drawn once.
+func TestDocuments(t *testing.T) {
+	const lines = `{"text": "aaaaaaaaaabb"}` + "\n\n" + `{"id": 2, "text": "cc"}` + "\r\n" + `{"text": "d"}` + "\n" + `{"text": ""}` + "\n" + `{"text": "eeeeeeeeee"}`
+	docs := func(s string) []Text { return []Text{{Name: "docs", Text: strings.NewReader(s), Documents: true}} }
+	draw := func(l letters, o MixOptions) string {
+		train, valid, err := Mix(docs(lines), l, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, w := range slices.Concat(train, valid) {
+			all = append(all, string(bytesOf(w)))
+		}
+		if !o.InOrder {
+			slices.Sort(all)
+		}
+		return strings.Join(all, " ")
+	}
+	if got, want := draw(letters{}, MixOptions{Windows: 3, Valid: 1, Context: 10, InOrder: true}), "aaaaaaaaaa bb cc eeeeeeeeee"; got != want {
+		t.Errorf("windows are %q: want %q", got, want)
+	}
+	if got, want := draw(letters{}, MixOptions{Windows: 4, Context: 10, Seed: 3}), "aaaaaaaaaa bb cc eeeeeeeeee"; got != want {
+		t.Errorf("windows drawn are %q: want %q", got, want)
+	}
+	if got, want := draw(letters{bos: true}, MixOptions{Windows: 6, Context: 8, BOS: BOSWindow}), "\x01aaaaaaa \x01aaabb \x01cc \x01d \x01eee \x01eeeeeee"; got != want {
+		t.Errorf("windows with BOS are %q: want %q", got, want)
+	}
+	for _, tc := range []struct{ text, want string }{
+		{lines, "docs has 4 windows of up to 10 tokens: want 9"},
+		{`{"text": "a"}`, "docs: no text has two tokens"},
+		{"", "docs: no text has two tokens"},
+		{lines + "\n[1]", `docs: line 7: want a JSON object with a string "text"`},
+		{`{"text": 1}`, `docs: line 1: want a JSON object with a string "text"`},
+		{`{"txt": "aa"}`, `docs: line 1: want a JSON object with a string "text"`},
+		{"plain words", `docs: line 1: want a JSON object with a string "text"`},
+		{"{\"text\": \"\xff\"}", "docs: text is not UTF-8 at byte 10"},
+	} {
+		if _, _, err := Mix(docs(tc.text), letters{}, MixOptions{Windows: 9, Context: 10}); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%q: got %v: want %q", tc.text, err, tc.want)
+		}
+	}
+}
+
+func bytesOf(ids []int) []byte {
+	b := make([]byte, len(ids))
+	for i, id := range ids {
+		b[i] = byte(id)
+	}
+	return b
+}
+
+// FuzzDocuments: what is no JSON lines of texts is refused in a line, and windows are no longer than they may be.
+func FuzzDocuments(f *testing.F) {
+	f.Add([]byte("{\"text\": \"some words\"}\n{\"text\": \"\"}\n"))
+	f.Add([]byte("{}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := buildDocuments(bytes.NewReader(data), letters{}, Options{Context: 5})
+		if err != nil {
+			if strings.ContainsRune(err.Error(), '\n') {
+				t.Fatalf("error is %q", err)
+			}
+			return
+		}
+		for _, w := range s.Windows {
+			if len(w.Tokens) < 2 || len(w.Tokens) > 5 {
+				t.Fatalf("a window of %d tokens", len(w.Tokens))
+			}
+		}
+	})
 }
 
 // TestMixFiles: names without folders, sums of whole files, and BOS where the tokenizer adds it.

@@ -28,23 +28,22 @@ type calibOptions struct {
 	damp         float64
 	retarget     float64
 
-	// Names of the flags that say nothing where there is no text, and where no method is
-	// calibrated.
-	names, own []string
+	// Known once there is a recipe: whether a method reads damp and retarget, and whether windows are the first ones
+	// after BOS, as flute takes them, and not drawn by the seed.
+	hessian, inOrder bool
 }
 
 // register adds the flags.
 func (o *calibOptions) register(c *cobra.Command) {
 	f := c.Flags()
-	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` to fit to; repeatable")
+	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` (.jsonl: many) to fit to; repeatable")
 	f.Var(newNumber(&o.windows, 128, 1, maxWindows), "calib-windows", "`N` windows of text")
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
 	f.Uint64Var(&o.seed, "seed", 0, "`N` that windows are drawn by (default 0)")
 	o.addDevice(f, "a GPU if any")
 	f.Float64Var(&o.damp, "damp", 0.1, "`SHARE` of H's mean added to it")
 	f.Float64Var(&o.retarget, "retarget", 0.5, "`SHARE` of errors made up for")
-	o.names, o.own = []string{"calib", "calib-windows", "calib-ctx", "seed", "device"}, []string{"damp", "retarget"}
-	setGroup(f, "Text (--method gptq or nfl, --learn)", append(o.names, o.own...)...)
+	setGroup(f, "Text (--method gptq or nfl, --learn)", "calib", "calib-windows", "calib-ctx", "seed", "device", "damp", "retarget")
 }
 
 // check refuses flags that are no use together, or without others.
@@ -63,8 +62,8 @@ func (o *calibOptions) check(what string) error {
 }
 
 // read reads the texts for the model of a checkpoint, with so many windows to hold
-// out. Flute takes the first windows after BOS.
-func (o *calibOptions) read(src *hf.Checkpoint, valid int, flute bool) (*corpus.Mixture, error) {
+// out.
+func (o *calibOptions) read(src *hf.Checkpoint, valid int) (*corpus.Mixture, error) {
 	d, err := arch.ReadFrom(src, src.Has)
 	if err != nil {
 		return nil, fmt.Errorf("%s: no text can be run through the model: %w", src.Dir(), err)
@@ -73,8 +72,8 @@ func (o *calibOptions) read(src *hf.Checkpoint, valid int, flute bool) (*corpus.
 	if err != nil {
 		return nil, err
 	}
-	mo := corpus.MixOptions{Windows: o.windows, Valid: valid, Context: o.ctx, BOSToken: d.BOS, InOrder: flute, Seed: o.seed}
-	if flute {
+	mo := corpus.MixOptions{Windows: o.windows, Valid: valid, Context: o.ctx, BOSToken: d.BOS, InOrder: o.inOrder, Seed: o.seed}
+	if o.inOrder {
 		mo.BOS = corpus.BOSWindow
 	}
 	return corpus.MixFiles(o.texts, tok, mo)
@@ -91,7 +90,11 @@ func (o *calibOptions) flags(text *corpus.Mixture) []string {
 
 // where are the flags of what windows were drawn by, and of the device.
 func (o *calibOptions) where() []string {
-	return []string{"--seed", strconv.FormatUint(o.seed, 10), "--device", o.device}
+	device := []string{"--device", o.device}
+	if o.inOrder {
+		return device
+	}
+	return append([]string{"--seed", strconv.FormatUint(o.seed, 10)}, device...)
 }
 
 // textKey names texts by their sums.
@@ -129,7 +132,10 @@ func (u *ui) newCalibrator(src *hf.Checkpoint, text *corpus.Mixture, o calibOpti
 
 // Flags implements quantize.Calibrator.
 func (c *calibrator) Flags() []string {
-	args := append(c.o.flags(c.text), "--damp", number64(c.o.damp), "--retarget", number64(c.o.retarget))
+	args := c.o.flags(c.text)
+	if c.o.hessian {
+		args = append(args, "--damp", number64(c.o.damp), "--retarget", number64(c.o.retarget))
+	}
 	return append(args, c.o.where()...)
 }
 

@@ -21,7 +21,7 @@ func TestGenerateInterrupted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := osexec.Command("lutq", "generate", tiny, "--prompt", "Once upon a time", "--max-tokens", "2000", "--device", "cpu")
+	c := program(t, "generate", tiny, "--prompt", "Once upon a time", "--max-tokens", "2000", "--device", "cpu")
 	var stderr bytes.Buffer
 	c.Stderr = &stderr
 	out, err := c.StdoutPipe()

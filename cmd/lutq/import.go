@@ -31,17 +31,20 @@ func newImportCommand(u *ui) *cobra.Command {
 container of lutq, whose every weight is the same number: codes and scales are
 taken over, and each weight is compared. It takes
 
-  compressed-tensors  integers of up to 5 bits, NVFP4, MXFP4
-  GPTQ, AWQ           of up to 5 bits
+  compressed-tensors  integers, NVFP4, MXFP4
+  GPTQ, AWQ           all widths
   bitsandbytes        4 bits, NF4 and FP4, nested or not
-  MLX                 up to 5 bits, NVFP4, MXFP4
+  MLX                 all widths, NVFP4, MXFP4
   Model Optimizer     NVFP4
   gpt-oss             MXFP4
-  GGUF                Q4_0, Q5_0, IQ4_NL, MXFP4
+  GGUF                Q4_0, Q5_0, Q8_0, IQ4_NL, MXFP4
   MARLIN, k-bit, LUT-GEMM, as "lutq help layouts" has them
 
-Not all of them have a form as one table times scales: groups with zero points
-of their own have none, nor columns that were reordered, nor 8 bits. Such
+Integers of up to 5 bits become a table times scales. Those with zero points or
+offsets of their groups' own, and those of more bits, become binary codes with
+offsets (LUT-GEMM's), which hold them to the bit: their factors take the type of
+the scales where that has all digits, and 32 bits where it has not. Not all have
+a form: columns that were reordered have none, nor sums that would round. Such
 weights are listed before anything is written, and are an error unless
 --keep-dense stores them in 32 bits. quantize takes any of these models, and
 quantizes them anew.`, input.Config, input.Index, input.Header, input.GGUF),
@@ -50,7 +53,7 @@ quantizes them anew.`, input.Config, input.Index, input.Header, input.GGUF),
 		RunE:              func(c *cobra.Command, args []string) error { return u.importModel(c.Context(), args[0], args[1], o) },
 	}
 	f := c.Flags()
-	f.BoolVar(&o.keepDense, "keep-dense", false, "store what has no form as a table in 32 bits")
+	f.BoolVar(&o.keepDense, "keep-dense", false, "store what has no form in 32 bits")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only tell what would become of the weights")

@@ -109,8 +109,20 @@ func calibName(c *lutq.Calibration) string {
 	for _, t := range c.Texts {
 		names = append(names, input.Name(t.Name))
 	}
-	return fmt.Sprintf("%s: %d windows of %d tokens, damped by %v, retargeted by %v, on %s",
-		strings.Join(names, ", "), c.Windows, c.Context, c.Damp, c.Retarget, input.Name(c.Device))
+	closely := ""
+	if c.Damp != 0 || c.Retarget != 0 { // which not all methods read
+		closely = fmt.Sprintf(", damped by %v, retargeted by %v", c.Damp, c.Retarget)
+	}
+	return fmt.Sprintf("%s: %s%s, on %s", strings.Join(names, ", "), windowsName(c), closely, input.Name(c.Device))
+}
+
+// windowsName says how many windows layers were quantized on, and how long they are.
+func windowsName(c *lutq.Calibration) string {
+	of := ""
+	if c.Tokens < c.Windows*c.Context {
+		of = "up to "
+	}
+	return fmt.Sprintf("%d windows of %s%d tokens", c.Windows, of, c.Context)
 }
 
 // inspectModel gathers what there is to say about a folder.

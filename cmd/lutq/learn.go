@@ -26,18 +26,17 @@ type learnOptions struct {
 	mode, objective, params, grad string
 	valid, epochs, batch, recode  int
 	rate                          float64
-
-	names []string // of the flags that say nothing where no scales are learned
 }
 
 // register adds the flags of learned scales.
 func (o *learnOptions) register(c *cobra.Command) {
+	var names []string
 	own := func(name string) string {
-		o.names = append(o.names, name)
+		names = append(names, name)
 		return name
 	}
 	f := c.Flags()
-	f.BoolVar(&o.on, "learn", false, "learn scales, after any method")
+	f.BoolVar(&o.on, own("learn"), false, "learn scales, after any method")
 	f.Var(newNumber(&o.valid, 8, 0, maxWindows), own("valid-windows"), "`N` more windows to hold out")
 	f.Var(newWord(&o.mode, string(learn.Lutq), string(learn.Lutq), string(learn.Flute)), own("learn-mode"), "way `NAME`: lutq or flute")
 	f.Var(newWord(&o.objective, "", string(learn.KL), string(learn.NLL)), own("learn-objective"), "loss `NAME`: kl or nll (default kl; flute nll)")
@@ -49,7 +48,7 @@ func (o *learnOptions) register(c *cobra.Command) {
 	f.Var(newWord(&o.params, "f32", "f32", "bf16"), own("learn-params"), "`TYPE` of parameters: f32 or bf16")
 	f.BoolVar(&o.table, own("learn-table"), false, "learn the tables as well (mode lutq)")
 	f.BoolVar(&o.control, own("learn-control"), false, "write the control of an experiment instead")
-	setGroup(f, "Learned scales (--learn, --method nfl)", append(o.names, "learn")...)
+	setGroup(f, "Learned scales (--learn, --method nfl)", names...)
 }
 
 // learner learns scales as the flags say, and shows how far that is. It implements
@@ -67,9 +66,11 @@ type learner struct {
 }
 
 // check refuses flags that are no use together, or without others.
-func (o *learnOptions) check() error {
+func (o *learnOptions) check(given func(flag string) bool) error {
 	mode := learn.Mode(o.mode)
 	switch {
+	case given("seed") && mode == learn.Flute:
+		return usage("--seed is not read by --learn-mode flute: it takes the first windows in their order")
 	case o.params == "bf16" && mode != learn.Flute:
 		return usage("--learn-params bf16 is for --learn-mode flute")
 	case o.table && mode == learn.Flute:

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -66,6 +67,15 @@ func TestScripts(t *testing.T) {
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
 	})
+}
+
+// program returns lutq as a process of its own, which is killed where it does not end.
+func program(t *testing.T, args ...string) *osexec.Cmd {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	c := osexec.CommandContext(ctx, "lutq", args...)
+	c.WaitDelay = time.Second // for who else has its output open
+	return c
 }
 
 // TestHelp holds the help texts to the rules of the command line: every
@@ -228,7 +238,7 @@ func killed(t *testing.T, args ...string) {
 	command := func(out string, more ...string) *osexec.Cmd {
 		args := append(append([]string{}, args...), append(more, "--threads", "2", "--json")...)
 		args[2] = out
-		return osexec.Command("lutq", args...)
+		return program(t, args...)
 	}
 	run := func(out string, more ...string) {
 		t.Helper()
@@ -293,7 +303,7 @@ func TestInterrupt(t *testing.T) {
 	}
 	state := args[2] + ".partial/lutq-learning"
 	for i, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
-		c := osexec.Command("lutq", args...)
+		c := program(t, args...)
 		var stderr bytes.Buffer
 		c.Stderr = &stderr
 		before, _ := os.Stat(state)
@@ -353,7 +363,7 @@ func TestLearnMemory(t *testing.T) {
 					"quantize", tiny, filepath.Join(t.TempDir(), "out"), "--json", "--quiet", "--method", tc.method, "--device", "cpu",
 					"--calib", "../../calib/testdata/harbour.txt",
 				}, append(tc.args, args...)...)
-				out, err := osexec.Command("lutq", args...).Output()
+				out, err := program(t, args...).Output()
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -102,32 +102,26 @@ recipe file holds the same in JSON; flags override its defaults:
 
 // check refuses flags that are no use together. It opens nothing.
 func (o *quantizeOptions) check(r quantize.Recipe) error {
+	learned, calibrated := o.learned(r), calibrated(r)
+	if o.given("kbit-encode") && (o.given("method") || learned) {
+		return usage("--kbit-encode is a method of its own: without --method and --learn")
+	}
+	for _, s := range quantize.Settings() {
+		if o.given(s.Flag) {
+			if err := r.Unread(s.Flag, learned); err != nil {
+				return usageError{err}
+			}
+		}
+	}
 	if err := r.Check(); err != nil {
 		if o.recipe != "" {
 			return err // which may be the file's fault
 		}
 		return usageError{err}
 	}
-	learned, calibrated := o.learned(r), calibrated(r)
-	for _, f := range []struct {
-		names []string
-		idle  bool
-		what  string
-	}{
-		{o.calib.names, !learned && !calibrated, "a text: --method gptq, wanda, sparsegpt or nfl, or --learn"},
-		{o.calib.own, !calibrated, "--method gptq or sparsegpt"},
-		{o.learn.names, !learned, "learned scales: --method nfl or --learn"},
-		{[]string{"bcq-rounds", "bcq-offset"}, !r.Makes(bcq.Name), "--method bcq"},
-	} {
-		if i := slices.IndexFunc(f.names, o.given); f.idle && i >= 0 {
-			return usage("--%s is for %s", f.names[i], f.what)
-		}
-	}
 	switch {
 	case o.given("method") && o.method == "nfl" && o.given("codebook") && o.codebook != "nf":
 		return usage("method nfl is for the codebook nf: %s is refined with --learn", o.codebook)
-	case o.given("kbit-encode") && (o.given("method") || learned):
-		return usage("--kbit-encode is a method of its own: without --method and --learn")
 	case learned && r.Makes(bcq.Name):
 		return usage("scales are learned where there is a table: weights of kind bcq have none")
 	case learned && r.Makes(lut24.Name):
@@ -146,7 +140,7 @@ func (o *quantizeOptions) check(r quantize.Recipe) error {
 		}
 	}
 	if learned {
-		return o.learn.check()
+		return o.learn.check(o.given)
 	}
 	return nil
 }
@@ -293,9 +287,13 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		return err
 	}
 	inputs := o.files(&recipe)
+	var exists error
 	if !o.dryRun {
 		fo := folder.Options{Inputs: append([]string{model}, inputs...), Force: o.force}
-		if err := folder.Check(out, fo); err != nil {
+		err := folder.Check(out, fo)
+		if errors.Is(err, folder.ErrExists) && o.evalText != "" && folder.Left(out) != nil {
+			exists = err // unless it is what this command made, before it was interrupted
+		} else if err != nil {
 			return outputHint(err)
 		}
 	}
@@ -323,7 +321,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	}
 	u.warnFamily(plan)
 	u.warnStacks(plan)
-	ro := quantize.RunOptions{Threads: o.threads, MaxRAM: int64(o.maxRAM), MaxShardSize: int64(o.maxShard), Force: o.force, Inputs: inputs}
+	ro := quantize.RunOptions{Threads: o.threads, MaxRAM: int64(o.maxRAM), MaxShardSize: int64(o.maxShard), Force: o.force, Inputs: inputs, Leave: o.evalText != ""}
 	if o.dryRun {
 		return u.dryRun(ctx, plan, ro, o.json)
 	}
@@ -333,26 +331,17 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		}
 		return u.learnControl(ctx, plan, learner, out, ro, o.json)
 	}
-	bar := u.startProgress("quantizing", plan.Totals().BytesIn, true)
-	ro.Progress = func(done int64, tensor string) { bar.set(done, tensor) }
-	ro.Resumed = func(tensors int) {
-		u.note("going on where an interrupted run stopped: %d of %d tensors are finished", tensors, len(plan.Items))
-	}
-	pause := func() func() {
-		bar.finish()
-		bar = &progress{} // for what is written meanwhile
-		return func() { bar = u.startProgress("writing", plan.Totals().BytesIn, true) }
-	}
-	if calibrator != nil {
-		calibrator.pause = pause
-	}
-	if learner != nil {
-		learner.pause = pause
-	}
-	res, err := plan.Run(ctx, out, ro)
-	bar.finish()
+	res, err := u.finished(plan, out, ro, o)
 	if err != nil {
-		return quantizeHint(err, out)
+		return err
+	}
+	if res == nil && exists != nil {
+		return outputHint(exists)
+	}
+	if res == nil {
+		if res, err = u.run(ctx, plan, out, ro, calibrator, learner); err != nil {
+			return quantizeHint(err, out)
+		}
 	}
 	u.warnRemarks(res)
 	if res.OwnCode {
@@ -365,27 +354,78 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	if learner != nil {
 		done.Learn = learner.report(res)
 	}
-	if o.evalText == "" {
-		if o.json {
-			return u.printJSON(done)
+	if !o.json {
+		if err := u.printQuantized(out, done); err != nil {
+			return err
 		}
-		return u.printQuantized(out, done)
 	}
-	report, err := u.evalAgainst(ctx, out, model, o.evalText, o.threads)
-	if err != nil {
-		return err
+	var report *evalReport
+	if o.evalText != "" {
+		if report, err = u.evalAgainst(ctx, out, model, o.evalText, o.threads); err != nil {
+			return leftHint(err, out)
+		}
 	}
-	if o.json {
-		return u.printJSON(struct {
+	switch {
+	case o.json && report != nil:
+		err = u.printJSON(struct {
 			quantizeJSON
 			Eval any `json:"eval"`
 		}{done, report.json()})
+	case o.json:
+		err = u.printJSON(done)
+	case report != nil:
+		fmt.Fprintln(u.stdout)
+		err = u.printEval(report)
 	}
-	if err := u.printQuantized(out, done); err != nil {
+	if err != nil || report == nil {
 		return err
 	}
-	fmt.Fprintln(u.stdout)
-	return u.printEval(report)
+	return folder.Settle(out)
+}
+
+// finished returns what this very command made of out before it was interrupted, nil where it did not. Its evaluation is
+// what is left, then.
+func (u *ui) finished(plan *quantize.Plan, out string, ro quantize.RunOptions, o quantizeOptions) (*quantize.Result, error) {
+	if o.evalText == "" {
+		return nil, nil
+	}
+	res, err := plan.Finished(out, ro)
+	if res != nil {
+		u.note("%s is finished: going on with its evaluation", out)
+	}
+	return res, err
+}
+
+// leftHint adds what to do about an evaluation that did not come to its end.
+func leftHint(err error, out string) error {
+	left := input.Name(out) + " is finished: the same command goes on with its evaluation"
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		left = h.Hint() + "; " + left
+	}
+	return hintError{err, left}
+}
+
+// run carries a plan out, with its progress.
+func (u *ui) run(ctx context.Context, plan *quantize.Plan, out string, ro quantize.RunOptions, c *calibrator, l *learner) (*quantize.Result, error) {
+	bar := u.startProgress("quantizing", plan.Totals().BytesIn, true)
+	defer func() { bar.finish() }()
+	ro.Progress = func(done int64, tensor string) { bar.set(done, tensor) }
+	ro.Resumed = func(tensors int) {
+		u.note("going on where an interrupted run stopped: %d of %d tensors are finished", tensors, len(plan.Items))
+	}
+	pause := func() func() {
+		bar.finish()
+		bar = &progress{} // for what is written meanwhile
+		return func() { bar = u.startProgress("writing", plan.Totals().BytesIn, true) }
+	}
+	if c != nil {
+		c.pause = pause
+	}
+	if l != nil {
+		l.pause = pause
+	}
+	return plan.Run(ctx, out, ro)
 }
 
 // programBytes is the program's own part of its memory, which Go's limit on the
@@ -406,11 +446,15 @@ func (u *ui) addText(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOptions) 
 	if learned {
 		valid = o.learn.valid
 	}
-	text, err := o.calib.read(src, valid, learned && o.learn.mode == string(learn.Flute))
+	o.calib.inOrder = learned && o.learn.mode == string(learn.Flute)
+	text, err := o.calib.read(src, valid)
 	if err != nil {
 		return nil, nil, err
 	}
 	if calibrated {
+		if o.calib.hessian = r.Unread("damp", learned) == nil; !o.calib.hessian {
+			o.calib.damp, o.calib.retarget = 0, 0
+		}
 		if c, err = u.newCalibrator(src, text, o.calib, o.threads); err != nil {
 			return nil, nil, err
 		}
@@ -547,7 +591,7 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		printKept(w, q.Kept)
 		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*q.Error)
 		if c := q.Calib; c != nil {
-			fmt.Fprintf(w, "fitted\tto %d windows of %d tokens on %s%s\n", c.Windows, c.Context, c.Device, nearestCount(q.Remarks))
+			fmt.Fprintf(w, "fitted\tto %s on %s%s\n", windowsName(c), c.Device, nearestCount(q.Remarks))
 			if q.Fit.Rows > 0 {
 				fmt.Fprintf(w, "squared loss\t%.1f %% of that of rounding to nearest; %d of %d rows are rounded to nearest\n",
 					100*q.Fit.Loss/q.Fit.NearestLoss, q.Fit.NearestRows, q.Fit.Rows)

@@ -271,7 +271,9 @@ dense weights. It is for models that were trained or pruned 2:4 before, whose
 zeros it keeps exactly, and to compare.`
 
 const learningTopic = `Weights can be fitted to windows of one or more text files (--calib), which give
-an equal part each. Texts in several styles serve better than more of one.
+an equal part each. Texts in several styles serve better than more of one. Of a
+file of JSON lines (FILE.jsonl), {"text": …} each, no window goes beyond the end
+of a text, and those shorter than --calib-ctx are windows of their own length.
 
 --method gptq takes the windows through the model one block at a time. It rounds
 the columns of a layer one after the other, each making up for the errors before

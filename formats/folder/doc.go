@@ -14,6 +14,6 @@
 // folder of that name without the mark is somebody else's, and an error.
 //
 // A finished folder has a mark too: the file .lutq, which lists what was
-// written. Only a folder that has it, and nothing besides what it lists, is
+// written on its first line; what follows is left to do. Only a folder that has it, and nothing besides what it lists, is
 // ever replaced.
 package folder

@@ -289,6 +289,42 @@ func TestExists(t *testing.T) {
 	}
 }
 
+// TestLeft: what is left to do with an output stands in its mark until it is settled, and does not change what the
+// mark is otherwise good for.
+func TestLeft(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out")
+	if left := Left(out); left != nil {
+		t.Errorf("of no output %q is left", left)
+	}
+	for _, note := range []string{"", "{\"evaluate\": true}\n", strings.Repeat("x", 16e6)} {
+		w := create(t, out, Options{Force: true})
+		write(t, map[string]string{w.Dir() + "/weights": "w", w.Dir() + "/config": "c"})
+		w.Leave([]byte(note))
+		if err := w.Install(); err != nil {
+			t.Fatal(err)
+		}
+		want := note
+		if len(note) > 1e6 {
+			want = "" // for which there is no room
+		}
+		if left := Left(out); string(left) != want {
+			t.Errorf("%d bytes are left, want %q", len(left), want)
+		}
+		if sound, err := SoundMark(out, []string{"weights", "config"}); !sound || err != nil {
+			t.Errorf("with %q the mark is not sound: %v", want, err)
+		}
+		if err := Check(out, Options{}); !errors.Is(err, ErrExists) {
+			t.Errorf("with %q: got error %v, want %v", want, err, ErrExists)
+		}
+		if err := errors.Join(Settle(out), Settle(out)); err != nil {
+			t.Fatal(err)
+		}
+		if left := Left(out); len(left) > 0 || tree(t, out)[MarkName] != marked {
+			t.Errorf("settled, %q is left and the mark is %q", left, tree(t, out)[MarkName])
+		}
+	}
+}
+
 func TestResume(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	o := Options{Plan: "a plan", Resume: true}
@@ -338,7 +374,7 @@ func TestKilled(t *testing.T) {
 		want  string // the output after it was healed
 		kept  bool   // the work goes on
 	}{
-		{"before it was ready", true, func(w *Work) error { return writeMark(w.Dir()) }, "old", true},
+		{"before it was ready", true, func(w *Work) error { return writeMark(w.Dir(), nil) }, "old", true},
 		{"when it was ready", true, func(w *Work) error { return nil }, "old", true},
 		{"when it was ready, the first one", false, func(w *Work) error { return nil }, "", true},
 		{"when it had its name", false, func(w *Work) error { return os.Rename(w.Dir(), w.out) }, "new", false},
@@ -365,7 +401,7 @@ func TestKilled(t *testing.T) {
 			write(t, map[string]string{w.Dir() + "/weights": "new", w.Dir() + "/config": "new", w.Scratch("journal"): "x"})
 			if tc.name != "before it was ready" {
 				n, err := inode(w.Dir())
-				if err := errors.Join(err, writeMark(w.Dir()), w.note(fmt.Appendf(nil, readyFormat, n))); err != nil {
+				if err := errors.Join(err, writeMark(w.Dir(), nil), w.note(fmt.Appendf(nil, readyFormat, n))); err != nil {
 					t.Fatal(err)
 				}
 			}

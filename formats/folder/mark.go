@@ -93,8 +93,45 @@ func readMark(dir string) (*mark, bool) {
 	if err != nil {
 		return nil, false
 	}
-	m, err := parseMark(data)
+	line, _ := firstLine(data)
+	m, err := parseMark(line)
 	return m, err == nil && m.Kind == kindOutput
+}
+
+// firstLine divides the mark of an output, which is a line, from what is left to do with it.
+func firstLine(data []byte) (line, left []byte) {
+	at := bytes.IndexByte(data, '\n') + 1
+	if at == 0 {
+		at = len(data)
+	}
+	return data[:at], data[at:]
+}
+
+// Left returns what [Work.Leave] noted of an output, nil where nothing is left to do.
+func Left(out string) []byte {
+	if _, ok := readMark(out); !ok {
+		return nil
+	}
+	data, err := input.ReadFile(filepath.Join(out, MarkName), input.Mark)
+	if err != nil {
+		return nil
+	}
+	_, left := firstLine(data)
+	return left
+}
+
+// Settle notes that nothing is left to do with an output.
+func Settle(out string) error {
+	path := filepath.Join(out, MarkName)
+	data, err := input.ReadFile(path, input.Mark)
+	if err != nil {
+		return err
+	}
+	line, left := firstLine(data)
+	if len(left) == 0 {
+		return nil
+	}
+	return os.Truncate(path, int64(len(line)))
 }
 
 // outputMark returns the mark of an output with the given files.
@@ -103,7 +140,7 @@ func outputMark(files []string) ([]byte, error) {
 }
 
 // SoundMark reports whether the mark of an output is the one that was written
-// with the given files, in any order. A folder without a mark has a sound one.
+// with the given files, in any order, whatever is left to do. A folder without a mark has a sound one.
 func SoundMark(dir string, files []string) (bool, error) {
 	data, err := input.ReadFile(filepath.Join(dir, MarkName), input.Mark)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -113,12 +150,13 @@ func SoundMark(dir string, files []string) (bool, error) {
 		return false, nil
 	}
 	want, err := outputMark(slices.Sorted(slices.Values(files)))
-	return bytes.Equal(data, want), err
+	line, _ := firstLine(data)
+	return bytes.Equal(line, want), err
 }
 
-// writeMark lists the files of a finished folder in its mark, and makes all of
+// writeMark lists the files of a finished folder in its mark, before what is left to do, and makes all of
 // it durable.
-func writeMark(dir string) error {
+func writeMark(dir string, left []byte) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -137,7 +175,7 @@ func writeMark(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, MarkName), data, 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, MarkName), append(data, left...), 0o666); err != nil {
 		return err
 	}
 	// Together, which costs a disk little more than one of them.

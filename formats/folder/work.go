@@ -71,6 +71,7 @@ type Work struct {
 	ready    uint64
 	force    bool
 	parents  []string // that were made for the output, the innermost last
+	left     []byte
 	swap     func(a, b string) error
 }
 
@@ -286,6 +287,14 @@ func inode(dir string) (uint64, error) {
 	return uint64(st.Ino), nil
 }
 
+// Leave notes, for [Left], that something is left to be done with the output when it is in place, until
+// [Settle]. What is noted is one line or more. It does nothing where a mark has no room for it.
+func (w *Work) Leave(note []byte) {
+	if int64(len(note)) < input.Mark.Limit()/2 {
+		w.left = note
+	}
+}
+
 // Install puts the finished folder in the output's place, and removes what
 // stood there and the work folder. After an error the work is still to be
 // closed or discarded.
@@ -300,7 +309,7 @@ func (w *Work) Install() error {
 }
 
 func (w *Work) install() error {
-	if err := writeMark(w.Dir()); err != nil {
+	if err := writeMark(w.Dir(), w.left); err != nil {
 		return err
 	}
 	// Once more, since much time may have passed.
