@@ -213,12 +213,26 @@ func (r exportResult) line(dryRun bool) string {
 			parts = append(parts, fmt.Sprintf("%d layers %s", p.n, p.what))
 		}
 	}
-	if len(parts) == 0 {
+	if len(parts) == 0 && len(r.Types) == 0 {
 		parts = append(parts, "no quantized layers")
+	}
+	for _, t := range r.Types {
+		matrices := "matrices"
+		if t.Matrices == 1 {
+			matrices = "matrix"
+		}
+		part := fmt.Sprintf("%d %s in %s", t.Matrices, matrices, t.Type)
+		if t.Why != "" {
+			part += " (" + t.Why + ")"
+		}
+		parts = append(parts, part)
 	}
 	outcome := r.Outcome.Outcome
 	if r.Change > 0 {
 		outcome += fmt.Sprintf(" (largest relative change %.2g)", r.Change)
+	}
+	if len(r.Lacks) > 0 {
+		outcome += ", though llama.cpp has " + strings.Join(r.Lacks, ", ")
 	}
 	if dryRun {
 		return fmt.Sprintf("%s: would be %s: %s", r.Output, outcome, strings.Join(parts, ", "))

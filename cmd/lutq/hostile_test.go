@@ -466,3 +466,36 @@ func TestHugeModel(t *testing.T) {
 		}
 	}
 }
+
+// TestNoPreTokenizer: a GGUF file that does not say how text is cut is read as llama.cpp reads it, which says so as well.
+func TestNoPreTokenizer(t *testing.T) {
+	dir := t.TempDir()
+	out, file := filepath.Join(dir, "g"), filepath.Join(dir, "g", "model.gguf")
+	var stdout, stderr bytes.Buffer
+	if code := run([]string{"export", "../../calib/testdata/lutq-tiny", out, "--to", "gguf"}, nil, &stdout, &stderr); code != 0 {
+		t.Fatal(stderr.String())
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ key, args, want string }{
+		{"tokenizer.ggml.pre", "tokenize", ""},
+		{"tokenizer.ggml.prx", "tokenize", "names no tokenizer.ggml.pre: text is cut as llama.cpp does it then"},
+		{"tokenizer.ggml.prx", "import --dry-run", "names no tokenizer.ggml.pre"},
+	} {
+		if err := os.WriteFile(file, bytes.Replace(data, []byte("tokenizer.ggml.pre"), []byte(tt.key), 1), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		stderr.Reset()
+		args := strings.Fields(tt.args)
+		args = append(args, file)
+		if args[0] == "import" {
+			args = append(args, filepath.Join(dir, "no"))
+		}
+		run(args, strings.NewReader("a"), &stdout, &stderr)
+		if got := stderr.String(); !strings.Contains(got, tt.want) || strings.Contains(got, "names no") != (tt.want != "") || strings.Count(got, "names no") > 1 {
+			t.Errorf("%s of %s says %q: want %q", tt.args, tt.key, got, tt.want)
+		}
+	}
+}

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -48,6 +51,9 @@ type inspection struct {
 
 	Calib *lutq.Calibration `json:"calib,omitempty"` // the text that layers were quantized for
 
+	// Encodings counts what other programs quantized, by how it is stored.
+	Encodings map[string]int `json:"encodings,omitempty"`
+
 	Layers []layerJSON `json:"layers"`
 }
 
@@ -82,7 +88,7 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 	}
 	fmt.Fprintln(u.stdout)
 	return u.facts(func(w io.Writer) {
-		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", in.Tensors, in.Quantized)
+		fmt.Fprintf(w, "tensors\t%d, %d of them quantized%s\n", in.Tensors, in.Quantized, in.encodings())
 		fmt.Fprintf(w, "size\t%s\n", formatBytes(in.Bytes))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", in.BitsPerWeight, in.Parameters)
 		if in.QuantizedBy != "" {
@@ -187,8 +193,26 @@ func (u *ui) inspectModel(dir string) (*inspection, error) {
 func (in *inspection) addTensor(t *hf.Tensor) {
 	in.Parameters += t.Elements()
 	l := layerJSON{Name: t.Name, Shape: t.Shape, BytesOut: t.StoredBytes()}
-	l.DType, l.encodingJSON = storedAs(t)
+	if l.DType, l.encodingJSON = storedAs(t); l.encodingJSON != nil {
+		in.Quantized++
+		if in.Encodings == nil {
+			in.Encodings = make(map[string]int)
+		}
+		in.Encodings[l.DType]++
+	}
 	in.Layers = append(in.Layers, l)
+}
+
+// encodings lists them, the most frequent first.
+func (in *inspection) encodings() string {
+	names := slices.SortedFunc(maps.Keys(in.Encodings), func(a, b string) int {
+		return cmp.Or(cmp.Compare(in.Encodings[b], in.Encodings[a]), cmp.Compare(a, b))
+	})
+	list := ""
+	for i, name := range names {
+		list += fmt.Sprintf("%s %d %s", []string{":", ","}[min(i, 1)], in.Encodings[name], input.Name(name))
+	}
+	return list
 }
 
 func (in *inspection) sum() {

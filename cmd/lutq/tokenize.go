@@ -96,6 +96,13 @@ func loadTokenizer(model string) (*tokenizer.Tokenizer, error) {
 }
 
 func (u *ui) tokenize(ctx context.Context, model, file string, special, asJSON bool) error {
+	notes, err := source.Notes(model)
+	if err != nil {
+		return err
+	}
+	for _, note := range notes {
+		fmt.Fprintf(u.stderr, "lutq: %s\n", input.Message(note))
+	}
 	tok, err := loadTokenizer(model)
 	if err != nil {
 		return err

@@ -324,13 +324,16 @@ func (p *Plan) Warnings() []string {
 	return nil
 }
 
-// Outcome is what becomes of a model's weights.
+// Outcome is what becomes of a model.
 type Outcome struct {
 	Outcome string  `json:"outcome"`          // loss-free, scales re-rounded, weights rounded or re-quantized
 	Change  float64 `json:"change,omitempty"` // of a scale or a weight, at most, as a part of it; of those not quantized anew
 	AsIs    int     `json:"as_is"`            // layers that are written as they are
 	Anew    int     `json:"anew"`             // that are quantized anew
 	Dense   int     `json:"dense"`            // that are written in 16 or 32 bits
+
+	Types []target.Written `json:"types,omitempty"` // of matrices, where the target has several
+	Lacks []string         `json:"lacks,omitempty"` // what programs that open the target have no place for
 }
 
 // The outcomes.
@@ -350,6 +353,12 @@ func (p *Plan) rounds() bool {
 // Outcome says what becomes of the weights.
 func (p *Plan) Outcome() Outcome {
 	o := Outcome{Outcome: LossFree}
+	if t, ok := p.format.(target.Typer); ok {
+		o.Types = t.Types()
+	}
+	if l, ok := p.format.(target.Lacker); ok {
+		o.Lacks = l.Lacks()
+	}
 	unfit := false
 	for _, l := range p.Model.Layers {
 		it := p.items[l]
@@ -360,7 +369,11 @@ func (p *Plan) Outcome() Outcome {
 		case target.Anew:
 			o.Anew++
 		case target.Dense:
-			o.Dense++
+			if it.own {
+				o.Anew++
+			} else {
+				o.Dense++
+			}
 		}
 		unfit = unfit || it.fit.Why != ""
 	}

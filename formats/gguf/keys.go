@@ -137,7 +137,7 @@ func ropeKVs(name string, d *arch.Decoder) []KV {
 	add := func(key string, value any) { kvs = append(kvs, KV{name + ".rope." + key, value}) }
 	add("dimension_count", uint32(global.Dim))
 	add("freq_base", float32(global.Theta))
-	if local != nil && local.Theta != global.Theta {
+	if local != nil && (local.Theta != global.Theta || d.Family == "gemma3") { // which has one of its own otherwise
 		add("freq_base_swa", float32(local.Theta))
 	}
 	switch global.Type {

@@ -293,6 +293,10 @@ func (f family) checkBlock(d *arch.Decoder, i int) error {
 		return fmt.Errorf("rope type %s: llama.cpp has none in models of the architecture %s", r.Type, f.arch)
 	case r.Type == "yarn" && !r.Truncate && f.arch != "gpt-oss":
 		return errors.New("rope type yarn without truncate: llama.cpp has none")
+	case f.arch == "gemma3" && a.Window > 0 && r.Type != "default":
+		return fmt.Errorf("rope type %s in layers with a window: llama.cpp has none there", r.Type)
+	case a.ScoreCap != 0 && f.arch != "gemma2":
+		return fmt.Errorf("scores have a cap: llama.cpp has none in models of the architecture %s", f.arch)
 	case f.window > 0 && a.Window != f.windowOf(d, i):
 		return fmt.Errorf("window of %d: in models of the architecture %s llama.cpp slides otherwise", a.Window, f.arch)
 	case !f.attnScale && !near(a.Scale, f.scale(d)):

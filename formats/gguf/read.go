@@ -57,7 +57,7 @@ type Raw struct {
 
 	elements, size int64
 	offset         int64 // of the data, in the file
-	file           *input.File
+	file           io.ReaderAt
 	buffers        *sync.Pool // of *[chunk]byte
 }
 

@@ -73,6 +73,9 @@ func (f *File) ConfigJSON() ([]byte, error) {
 			key = "hidden_activation"
 		}
 		c.config[key] = r.act
+		if own, err := f.config(c.dtype()); own != nil || err != nil {
+			return own, err
+		}
 		c.read()
 		r.more(c)
 		if c.err != nil {
@@ -185,6 +188,9 @@ func (c *configReader) special() {
 		if id, ok := c.file.tokenID(key); ok {
 			c.config[name] = id
 		}
+	}
+	if _, ok := c.file.Meta[ownEnds]; ok { // eos may be none of them
+		c.config["eos_token_id"] = c.file.ends()
 	}
 }
 
@@ -437,7 +443,7 @@ func (c *configReader) gptOSS() {
 		delete(c.config, "moe_intermediate_size")
 	}
 	c.config["attention_bias"] = true
-	c.config["swiglu_limit"] = 7.0
+	c.config["swiglu_limit"] = swigluLimit
 	if scaling, ok := c.config["rope_scaling"].(map[string]any); ok {
 		scaling["truncate"] = false
 	}

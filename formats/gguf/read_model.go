@@ -141,12 +141,22 @@ func OpenModel(path string) (*hf.Checkpoint, error) {
 	return c, nil
 }
 
+// Notes returns what is odd about the file but has one reading, a line each.
+func (f *File) Notes() []string {
+	model, _ := f.Meta.Text("tokenizer.ggml.model")
+	if pre, _ := f.Meta.Text(preKey); model != "gpt2" || pre != "" {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: names no %s: text is cut as llama.cpp does it then, which is right for few models. "+
+		"A newer file of the model has it, or gguf-new-metadata --pre-tokenizer NAME adds it", f.path, preKey)}
+}
+
 func (f *File) checkpoint() (*hf.Checkpoint, error) {
 	m, err := f.Model()
 	if err != nil {
 		return nil, err
 	}
-	made := hf.Made{Path: f.path, Files: f.parts, Side: f.SideFiles(), Stores: StoredByRows}
+	made := hf.Made{Path: f.path, Files: f.parts, Side: f.SideFiles(), Notes: f.Notes(), Stores: StoredByRows}
 	for _, v := range m.Views {
 		made.Tensors = append(made.Tensors, v.tensor())
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/lutq/lutq/formats/added"
 )
 
 // HasTokenizer reports whether the file has a tokenizer.
@@ -45,7 +47,11 @@ func (f *File) TokenizerJSON() ([]byte, error) {
 		return nil, err
 	}
 	file["version"], file["truncation"], file["padding"] = "1.0", nil, nil
-	file["added_tokens"] = v.added()
+	own, err := f.added()
+	if err != nil {
+		return nil, err
+	}
+	file["added_tokens"] = v.added(own)
 	return marshal(file)
 }
 
@@ -99,14 +105,14 @@ func (v *vocabulary) ids() (map[string]int, error) {
 }
 
 // added lists the tokens that are looked for in a text before anything else.
-func (v *vocabulary) added() []object {
+func (v *vocabulary) added(own map[int]added.Token) []object {
 	list := []object{}
 	for id, token := range v.tokens {
 		switch v.types[id] {
 		case tokenControl, tokenUnknown, tokenUser:
 			if token != "" {
 				list = append(list, object{
-					"id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+					"id": id, "content": token, "single_word": own[id].SingleWord, "lstrip": own[id].LStrip, "rstrip": own[id].RStrip,
 					"normalized": false, "special": v.types[id] != tokenUser,
 				})
 			}
@@ -188,7 +194,7 @@ func readSplit(name string) (split, error) {
 		const words = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)`
 		return split{name: "default", steps: []string{`[\p{P}\$\+<=>\^~\|]+`, words, `\p{N}+`, `[0-9][0-9][0-9]`}}, nil
 	}
-	return split{}, fmt.Errorf("tokenizer.ggml.pre %.40q is not one that is known: want one of %s", name, strings.Join(known, ", "))
+	return split{}, fmt.Errorf("%s %.40q is not one that is known: want one of %s", preKey, name, strings.Join(known, ", "))
 }
 
 // preTokenizer is the pre_tokenizer of a tokenizer of bytes.
@@ -217,7 +223,7 @@ func (f *File) byteLevel(v *vocabulary) (object, error) {
 	if err != nil {
 		return nil, err
 	}
-	pre, _ := f.Meta.Text("tokenizer.ggml.pre")
+	pre, _ := f.Meta.Text(preKey)
 	s, err := readSplit(pre)
 	if err != nil {
 		return nil, err
@@ -231,10 +237,14 @@ func (f *File) byteLevel(v *vocabulary) (object, error) {
 	}
 	model := bpe(ids, merges)
 	model["ignore_merges"] = s.ignore
+	normalizer, err := f.normalizer()
+	if err != nil {
+		return nil, err
+	}
 	prefix, _ := f.Meta.Bool("tokenizer.ggml.add_space_prefix")
 	before, behind := f.around(s.name == "llama-bpe" || s.name == "tekken")
 	return object{
-		"normalizer": nil, "pre_tokenizer": s.preTokenizer(prefix), "model": model,
+		"normalizer": normalizer, "pre_tokenizer": s.preTokenizer(prefix), "model": model,
 		"post_processor": f.template(v, before, behind),
 		"decoder":        object{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
 	}, nil
@@ -422,13 +432,7 @@ func (f *File) TokenizerConfigJSON() ([]byte, error) {
 // that ends a turn is one that generation stops at.
 func (f *File) GenerationConfigJSON() ([]byte, error) {
 	c := make(object)
-	var ends []int
-	for _, key := range []string{"eos", "eot", "eom"} {
-		if id, ok := f.tokenID(key); ok && !slices.Contains(ends, id) {
-			ends = append(ends, id)
-		}
-	}
-	switch len(ends) {
+	switch ends := f.ends(); len(ends) {
 	case 0:
 	case 1:
 		c["eos_token_id"] = ends[0]

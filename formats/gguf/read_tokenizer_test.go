@@ -77,10 +77,11 @@ func TestTokenizerJSON(t *testing.T) {
 				}
 			}
 			want := load(t, text)
-			kvs, err := tokenizerKVs(text, nil, &arch.Decoder{Vocab: want.VocabSize()})
+			tok, err := newTokenizer(text, nil, &arch.Decoder{Vocab: want.VocabSize()})
 			if err != nil {
 				t.Fatal(err)
 			}
+			kvs := tok.kvs
 			before, _ := want.Special()
 			if len(before) == 1 {
 				kvs = append(kvs, KV{"tokenizer.ggml.bos_token_id", uint32(before[0])})
@@ -273,4 +274,48 @@ func FuzzModel(f *testing.F) {
 			t.Errorf("error %q has several lines", err)
 		}
 	})
+}
+
+// TestOwnPairs: what tokenizer.json has and llama.cpp has not comes back. The ids are those that tokenizers 0.23 gives: NFC makes
+// one character of e and an accent, and a token with rstrip takes the spaces behind it along.
+func TestOwnPairs(t *testing.T) {
+	text := `{"added_tokens": [{"id": 7, "content": "<x>", "special": true, "rstrip": true, "normalized": false},
+  {"id": 8, "content": "<y>", "special": true, "normalized": false}],
+ "normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+ "model": {"type": "BPE", "vocab": {"a": 0, "Ã": 1, "©": 2, "Ġ": 3, "e": 4, "Ì": 5, "ģ": 6}, "merges": []}}`
+	tok, err := newTokenizer([]byte(text), nil, &arch.Decoder{Vocab: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var has []string
+	for _, l := range tok.lacks {
+		has = append(has, l.what)
+	}
+	if want := []string{"no normalizer NFC", "no place for lstrip, rstrip and single_word of 1 added tokens"}; !slices.Equal(has, want) {
+		t.Errorf("llama.cpp has %q: want %q", has, want)
+	}
+	made, err := pairsFile(tok.kvs).TokenizerJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for in, want := range map[string][]int{"e\u0301a": {1, 2, 0}, "<x> a": {7, 0}, "<y> a": {8, 3, 0}} {
+		if got, err := load(t, made).Encode(in, false); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q is %v, %v: want %v", in, got, err, want)
+		}
+	}
+}
+
+func TestNotes(t *testing.T) {
+	for _, tt := range []struct {
+		model, pre string
+		want       int
+	}{{"gpt2", "", 1}, {"gpt2", "default", 0}, {"gpt2", "qwen2", 0}, {"llama", "", 0}, {"none", "", 0}} {
+		f := pairsFile([]KV{{"tokenizer.ggml.model", tt.model}})
+		if tt.pre != "" {
+			f.Meta[preKey] = tt.pre
+		}
+		if got := f.Notes(); len(got) != tt.want {
+			t.Errorf("%v: %q", tt, got)
+		}
+	}
 }

@@ -1,12 +1,14 @@
 package gguf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -101,6 +103,7 @@ type format struct {
 	kept     map[string]*hf.Tensor
 	tensors  []Tensor
 	kvs      []KV
+	lacks    []lack
 
 	mu    sync.Mutex
 	types map[*target.Layer][]Type // that hold a layer, by [format.Fit]
@@ -146,16 +149,21 @@ func (f *format) describe(noTokenizer bool) error {
 		f.kvs = append(f.kvs, KV{"general.license", license})
 	}
 	f.kvs = append(f.kvs, model[1:]...)
-	if noTokenizer {
-		f.kvs = append(f.kvs, KV{"tokenizer.ggml.model", "none"})
-		return nil
-	}
-	tokenizer, err := Tokenizer(f.model, d)
+	family, err := familyOf(d)
 	if err != nil {
 		return err
 	}
-	f.kvs = append(f.kvs, tokenizer...)
-	return nil
+	f.lacks = family.lacks(d)
+	if noTokenizer {
+		f.kvs = append(f.kvs, KV{"tokenizer.ggml.model", "none"})
+		return f.keepConfig()
+	}
+	tokenizer, lacks, err := describeTokenizer(f.model, d)
+	if err != nil {
+		return err
+	}
+	f.kvs, f.lacks = append(f.kvs, tokenizer...), append(f.lacks, lacks...)
+	return f.keepConfig()
 }
 
 // name is what the model is called: after its folder.
@@ -210,7 +218,7 @@ func (f *format) Anew(l *target.Layer) (lut.Options, error) {
 	}
 	o := lut.Options{Codebook: f.anewType(l).codebook(), Group: block, Scale: weight.MSE, ScaleType: weight.F16}
 	if o.Codebook.Values == nil {
-		return o, &target.OwnError{Type: f.typ.String()}
+		return o, &target.OwnError{Type: f.fallback(l.K).String()}
 	}
 	if top := float64(l.Top) / float64(o.Codebook.Max()); top > 65504 {
 		return lut.Options{}, fmt.Errorf("weights of %v are beyond F16", l.Top)
@@ -257,24 +265,21 @@ func (f *format) Rounds() bool {
 	return false
 }
 
+// Lacks implements [target.Lacker].
+func (f *format) Lacks() []string {
+	var all []string
+	for _, l := range f.lacks {
+		all = append(all, l.what)
+	}
+	return all
+}
+
 // Warnings implements [target.Warner]: what llama.cpp computes otherwise than the model, or does not get.
 func (f *format) Warnings() []string {
 	var lines []string
 	d := f.model.Decoder
-	family, err := familyOf(d)
-	if err != nil {
-		return nil
-	}
-	a := &d.Blocks[0].Attn
-	window := slidingWindow(d)
-	if w, ok := window.(uint32); ok && family.window == 0 && w > 0 && int(w) < d.MaxPositions {
-		lines = append(lines, fmt.Sprintf("llama.cpp has no windows in models of the architecture %s: beyond %d tokens it computes otherwise", family.arch, w))
-	}
-	switch r := a.Rope; {
-	case r.Type == "dynamic":
-		lines = append(lines, fmt.Sprintf("llama.cpp has no rope type dynamic: beyond %d tokens it computes otherwise", r.Original))
-	case r.Type == "yarn" && !r.Truncate:
-		lines = append(lines, "llama.cpp rounds the ends of the ramp of rope type yarn, which this model does not: it computes a little otherwise")
+	for _, l := range f.lacks {
+		lines = append(lines, fmt.Sprintf("llama.cpp has %s: %s", l.what, l.then))
 	}
 	used := make(map[string]bool)
 	for i := range f.tensors {
@@ -332,6 +337,56 @@ func (f *format) Write(ctx context.Context, dir string, s target.Source) error {
 	return out.Commit()
 }
 
+// Types implements [target.Typer].
+func (f *format) Types() []target.Written {
+	type kind struct{ typ, asked Type }
+	counts := make(map[kind]int)
+	rows := make(map[kind][]string) // how long those are that do not fill blocks
+	var order []kind
+	for i := range f.tensors {
+		t := &f.tensors[i]
+		typ, err := f.typeOf(t)
+		if t.Float || err != nil { // of which Write tells
+			continue
+		}
+		k := kind{typ, typ}
+		if asked, ok := f.asked(t); ok && asked != typ {
+			k.asked = asked
+		}
+		if counts[k] == 0 {
+			order = append(order, k)
+		}
+		counts[k]++
+		if n := strconv.Itoa(t.Shape[len(t.Shape)-1]); k.asked != typ && !slices.Contains(rows[k], n) {
+			rows[k] = append(rows[k], n)
+		}
+	}
+	var all []target.Written
+	for _, k := range order {
+		w := target.Written{Type: k.typ.String(), Matrices: counts[k]}
+		if k.asked != k.typ {
+			n, _ := k.asked.Block()
+			w.Why = fmt.Sprintf("rows of %s weights do not fill blocks of %d of %s", strings.Join(rows[k], " and "), n, k.asked)
+		}
+		all = append(all, w)
+	}
+	slices.SortStableFunc(all, func(a, b target.Written) int { return cmp.Compare(b.Matrices, a.Matrices) })
+	return all
+}
+
+// asked returns the type that was asked for a matrix, if any was.
+func (f *format) asked(t *Tensor) (Type, bool) {
+	switch {
+	case t.Source != "":
+		return f.keptType, f.keep
+	case f.retype && t.Layers[0].Stored.Role == arch.LinearWeight:
+		return f.typ, true
+	case f.layers[t.Layers[0].Stored.Tensor] == nil:
+		return f.keptType, f.keep
+	}
+	return 0, false
+}
+
 // typeOf returns the type that a tensor is written in.
 func (f *format) typeOf(t *Tensor) (Type, error) {
 	if t.Float {
@@ -380,18 +435,23 @@ func (f *format) typeOf(t *Tensor) (Type, error) {
 func (f *format) typeOfDense(l *arch.Linear, layer *target.Layer) (Type, error) {
 	switch {
 	case f.retype && l.Stored.Role == arch.LinearWeight:
-		t, err := FallbackOf(f.typ, l.K)
-		if err != nil {
-			t = F16
-		}
-		if t == Q5_1 { // which nothing here rounds to
-			t = Q8_0
-		}
-		return t, nil
+		return f.fallback(l.K), nil
 	case layer == nil:
 		return f.typeOfKept(f.kept[l.Stored.Tensor])
 	}
 	return denseType(f.model.DType), nil
+}
+
+// fallback returns the type that rows of k weights get, which are to be of the one that was asked for.
+func (f *format) fallback(k int) Type {
+	t, err := FallbackOf(f.typ, k)
+	switch {
+	case err != nil:
+		return F16
+	case t == Q5_1: // which nothing here rounds to
+		return Q8_0
+	}
+	return t
 }
 
 // holding lists the types that hold a layer's table, the best first.

@@ -67,7 +67,7 @@ func recipes() map[string]recipe {
 // quantized makes a model of a checkpoint whose linear layers are quantized.
 func quantized(t *testing.T, c *hf.Checkpoint, d *arch.Decoder, dir string, r recipe) *memory {
 	t.Helper()
-	s := &memory{&target.Model{Dir: dir, Decoder: d, DType: weight.F32}, make(map[*target.Layer]*lut.Matrix)}
+	s := &memory{&target.Model{Dir: dir, Config: configOf(t, c), Decoder: d, DType: weight.F32}, make(map[*target.Layer]*lut.Matrix)}
 	taken := make(map[string]bool)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, st := range d.Stored() {
@@ -109,6 +109,54 @@ func quantized(t *testing.T, c *hf.Checkpoint, d *arch.Decoder, dir string, r re
 		}
 	}
 	return s
+}
+
+func configOf(t testing.TB, c *hf.Checkpoint) []byte {
+	t.Helper()
+	config, err := c.ConfigJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// A file is read as the model that it was made of: what llama.cpp's pairs do not tell is in one of our own.
+func TestModelComesBack(t *testing.T) {
+	var own []string
+	for _, g := range archtest.Goldens(t) {
+		if refused()[g.Name] != "" || strings.Contains(g.Name, "fp8") || strings.Contains(g.Name, "mxfp4") {
+			continue
+		}
+		c, d := open(t, g)
+		f, err := Target{NoTokenizer: true}.Format(&target.Model{Dir: c.Dir(), Config: configOf(t, c), Decoder: d, DType: weight.BF16, Kept: c.Tensors()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		if err := f.Write(context.Background(), dir, &memory{model: f.(*format).model}); err != nil {
+			t.Fatal(err)
+		}
+		file, err := Open(filepath.Join(dir, FileName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file.Meta[ownConfig] != nil {
+			own = append(own, g.Name)
+		}
+		back, err := file.Model()
+		if err != nil {
+			t.Fatalf("%s: %v", g.Name, err)
+		}
+		if !alike(back.Decoder, d) {
+			t.Errorf("%s: another model comes back: %s", g.Name, back.Config)
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []string{"gpt-oss", "llama-dynamic", "mistral", "mixtral-fused", "qwen2-sliding"}; !slices.Equal(own, want) {
+		t.Errorf("%v keep their config.json: want %v", own, want)
+	}
 }
 
 // Every weight of every layer comes back bit for bit, wherever a family has its rows.
@@ -256,7 +304,7 @@ func TestWritePlain(t *testing.T) {
 		for _, kept := range append([]string{""}, KeptNames()...) {
 			t.Run(g.Name+"/"+kept, func(t *testing.T) {
 				c, d := open(t, g)
-				m := &target.Model{Dir: c.Dir(), Decoder: d, DType: weight.BF16, Kept: c.Tensors()}
+				m := &target.Model{Dir: c.Dir(), Config: configOf(t, c), Decoder: d, DType: weight.BF16, Kept: c.Tensors()}
 				f, err := Target{Kept: kept, NoTokenizer: true}.Format(m)
 				if err != nil {
 					t.Fatal(err)

@@ -37,40 +37,58 @@ func (e *UnknownSplitError) Error() string {
 	return fmt.Sprintf("llama.cpp has no pre-tokenizer that splits by %s", strings.Join(e.Steps, ", then by "))
 }
 
-// Tokenizer returns the pairs that describe the tokenizer of a model folder, whose tokens are filled up to the model's
-// vocabulary. It reads tokenizer.json and, where they are there, the files beside it that tell of added tokens, and chat_template.jinja.
-// It fails with an [UnknownSplitError], and on all else that llama.cpp would do otherwise.
-func Tokenizer(m *target.Model, d *arch.Decoder) ([]KV, error) {
-	const vocabulary, settings = "tokenizer.json", "tokenizer_config.json"
+// describeTokenizer returns the pairs that describe the tokenizer of a model folder, whose tokens are filled up to the model's
+// vocabulary. It reads tokenizer.json, tokenizer_config.json, generation_config.json and chat_template.jinja, of which all
+// but the first may be missing. It fails with an [UnknownSplitError], and on else that llama.cpp would do otherwise. What it has
+// not, but few texts need, is kept in pairs of our own and listed.
+func describeTokenizer(m *target.Model, d *arch.Decoder) (kvs []KV, lacks []lack, err error) {
+	const vocabulary, settings, generation = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
 	text, err := m.ReadFile(vocabulary, input.Tokenizer)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	beside, err := added.Read(func(name string) ([]byte, error) { return m.ReadFile(name, input.Config) })
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", m.Dir, err)
+		return nil, nil, fmt.Errorf("%s: %w", m.Dir, err)
 	}
-	kvs, err := tokenizerKVs(text, beside, d)
+	t, err := newTokenizer(text, beside, d)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(m.Dir, vocabulary), err)
+		return nil, nil, fmt.Errorf("%s: %w", filepath.Join(m.Dir, vocabulary), err)
 	}
-	config, err := readOptional(m, settings, input.Config)
-	if err != nil {
-		return nil, err
+	config, err := readOptional(m, generation, input.Config)
+	if err == nil {
+		t.ends, err = d.Ends(config)
 	}
-	more, err := special(config, beside, kvs, d)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(m.Dir, settings), err)
+		return nil, nil, fmt.Errorf("%s: %w", m.Dir, err)
+	}
+	if config, err = readOptional(m, settings, input.Config); err != nil {
+		return nil, nil, err
+	}
+	if err := t.special(config, d); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", filepath.Join(m.Dir, settings), err)
 	}
 	template, err := readOptional(m, "chat_template.jinja", input.Text)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(template) > 0 {
-		more = slices.DeleteFunc(more, func(kv KV) bool { return kv.Key == chatTemplate })
-		more = append(more, KV{chatTemplate, string(template)})
+		t.kvs = slices.DeleteFunc(t.kvs, func(kv KV) bool { return kv.Key == chatTemplate })
+		t.kvs = append(t.kvs, KV{chatTemplate, string(template)})
 	}
-	return append(kvs, more...), nil
+	return t.kvs, t.lacks, nil
+}
+
+// written is a tokenizer on its way into pairs.
+type written struct {
+	*vocabulary
+	beside *added.Beside
+
+	kvs   []KV
+	lacks []lack
+	ends  []int // that end a text
+
+	before, behind *int // tokens that are put around a text
 }
 
 // readOptional reads a file that may be missing.
@@ -179,8 +197,8 @@ func (s *step) flat() []step {
 	return all
 }
 
-// tokenizerKVs describes a tokenizer.json with what files beside it add to it, or nil.
-func tokenizerKVs(text []byte, beside *added.Beside, d *arch.Decoder) ([]KV, error) {
+// newTokenizer describes a tokenizer.json with what files beside it add to it, or nil.
+func newTokenizer(text []byte, beside *added.Beside, d *arch.Decoder) (*written, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("not valid UTF-8")
 	}
@@ -201,20 +219,55 @@ func tokenizerKVs(text []byte, beside *added.Beside, d *arch.Decoder) ([]KV, err
 	if err != nil {
 		return nil, err
 	}
-	var kvs []KV
+	t := &written{vocabulary: v, beside: beside}
 	if m.ByteFallback {
-		kvs, err = f.sentencePiece(v)
-	} else {
-		kvs, err = f.byteLevel(v)
+		t.kvs, err = f.sentencePiece(v)
+	} else if t.kvs, err = f.byteLevel(v); err == nil {
+		err = t.normalizer(text, f.Normalizer)
 	}
 	if err != nil {
 		return nil, err
 	}
-	before, behind, err := f.around()
-	if err != nil {
+	if t.before, t.behind, err = f.around(); err != nil {
 		return nil, err
 	}
-	return append(kvs, KV{"tokenizer.ggml.add_bos_token", before}, KV{"tokenizer.ggml.add_eos_token", behind}), nil
+	t.kvs = append(t.kvs, KV{"tokenizer.ggml.add_bos_token", t.before != nil}, KV{"tokenizer.ggml.add_eos_token", t.behind != nil})
+	return t, t.added(added.Tokens(f.Model.Vocab, f.Added, beside))
+}
+
+// normalizer keeps the normalizer of a tokenizer of bytes, of which llama.cpp has none.
+func (t *written) normalizer(text []byte, s *step) error {
+	steps := s.flat()
+	if len(steps) == 0 {
+		return nil
+	}
+	var file struct{ Normalizer json.RawMessage }
+	if err := json.Unmarshal(text, &file); err != nil {
+		return err
+	}
+	t.kvs = append(t.kvs, KV{ownNormalizer, string(file.Normalizer)})
+	t.lacks = append(t.lacks, lack{"no normalizer " + steps[0].Type, "it cuts text in another form otherwise"})
+	return nil
+}
+
+// added keeps what added tokens have beside their text, for which llama.cpp has no place.
+func (t *written) added(tokens []added.Token) error {
+	var odd []added.Token
+	for _, a := range tokens {
+		if a.ID < len(t.tokens) && (a.SingleWord || a.LStrip || a.RStrip) {
+			odd = append(odd, a)
+		}
+	}
+	if len(odd) == 0 {
+		return nil
+	}
+	text, err := json.Marshal(odd)
+	t.kvs = append(t.kvs, KV{ownAdded, string(text)})
+	t.lacks = append(t.lacks, lack{
+		fmt.Sprintf("no place for lstrip, rstrip and single_word of %d added tokens", len(odd)),
+		"unless it knows the model by name, it keeps the spaces around them",
+	})
+	return err
 }
 
 // vocabulary is the tokens by id.
@@ -302,7 +355,7 @@ func (f *tokenizerFile) merges() []string {
 // byteLevel describes a tokenizer of bytes, in the alphabet of GPT-2.
 func (f *tokenizerFile) byteLevel(v *vocabulary) ([]KV, error) {
 	for _, n := range f.Normalizer.flat() {
-		if n.Type != "NFC" { // which llama.cpp leaves out: most text is in this form already
+		if n.Type != "NFC" { // in whose form most text is already
 			return nil, fmt.Errorf("normalizer %s is not one that llama.cpp has", n.Type)
 		}
 	}
@@ -316,7 +369,7 @@ func (f *tokenizerFile) byteLevel(v *vocabulary) ([]KV, error) {
 	}
 	return []KV{
 		{"tokenizer.ggml.model", "gpt2"},
-		{"tokenizer.ggml.pre", pre},
+		{preKey, pre},
 		{"tokenizer.ggml.tokens", v.tokens},
 		{"tokenizer.ggml.token_type", v.types},
 		{"tokenizer.ggml.merges", lines},
@@ -356,7 +409,7 @@ func (f *tokenizerFile) sentencePiece(v *vocabulary) ([]KV, error) {
 	}
 	kvs := []KV{
 		{"tokenizer.ggml.model", "llama"},
-		{"tokenizer.ggml.pre", "default"},
+		{preKey, "default"},
 		{"tokenizer.ggml.tokens", v.tokens},
 		{"tokenizer.ggml.scores", scores},
 		{"tokenizer.ggml.token_type", v.types},
@@ -474,31 +527,48 @@ func (f *tokenizerFile) pre() (string, error) {
 	return "", &UnknownSplitError{steps}
 }
 
-// around reports whether a token is put before and behind a text.
-func (f *tokenizerFile) around() (before, behind bool, err error) {
+// id returns the id of a token.
+func (f *tokenizerFile) id(token string) (int, bool) {
+	for _, a := range f.Added {
+		if a.Content == token {
+			return a.ID, true
+		}
+	}
+	return f.Model.Vocab.ID(token)
+}
+
+// around returns the token that is put before a text, and the one behind it; nil for none.
+func (f *tokenizerFile) around() (before, behind *int, err error) {
 	for _, s := range f.PostProcessor.flat() {
 		switch s.Type {
 		case "ByteLevel": // concerns offsets only
 		case "TemplateProcessing":
-			text := false
+			at := &before
 			for _, part := range s.Single {
-				switch {
-				case part.Sequence != nil:
-					text = true
-				case text:
-					behind = true
-				default:
-					before = true
+				if part.Sequence != nil {
+					at = &behind
+				} else if part.SpecialToken != nil {
+					ids := s.SpecialTokens[part.SpecialToken.ID].IDs
+					if id, ok := f.id(part.SpecialToken.ID); ids == nil && ok {
+						ids = []int{id}
+					}
+					if *at != nil || len(ids) != 1 {
+						return nil, nil, fmt.Errorf("post_processor puts %.40q before or behind a text: llama.cpp puts one token there", part.SpecialToken.ID)
+					}
+					*at = &ids[0]
 				}
 			}
 		default:
-			return false, false, fmt.Errorf("post_processor %s is not one that llama.cpp has", s.Type)
+			return nil, nil, fmt.Errorf("post_processor %s is not one that llama.cpp has", s.Type)
 		}
 	}
 	return before, behind, nil
 }
 
-const chatTemplate = "tokenizer.chat_template"
+const (
+	chatTemplate = "tokenizer.chat_template"
+	preKey       = "tokenizer.ggml.pre"
+)
 
 // templates are chat templates: one, or several with names.
 type templates []struct{ Name, Template string }
@@ -514,55 +584,88 @@ func (t *templates) UnmarshalJSON(data []byte) error {
 
 // special describes the special tokens that files beside tokenizer.json name, and the chat templates of a
 // tokenizer_config.json, which may be empty.
-func special(config []byte, beside *added.Beside, kvs []KV, d *arch.Decoder) ([]KV, error) {
+func (t *written) special(config []byte, d *arch.Decoder) error {
 	var c struct {
 		Templates templates `json:"chat_template"`
 	}
 	if len(config) > 0 {
 		if err := json.Unmarshal(config, &c); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	ids := make(map[string]int)
-	for _, kv := range kvs {
-		if tokens, ok := kv.Value.([]string); ok && kv.Key == "tokenizer.ggml.tokens" {
-			for id, t := range tokens {
-				ids[t] = id
+	for id, token := range t.tokens {
+		ids[token] = id
+	}
+	// A token is the one that has the name, or else another that is known.
+	add := func(name, as string, other *int) *int {
+		id := other
+		if token, ok := t.beside.Token(as); ok {
+			if named, ok := ids[token]; ok {
+				id = &named
 			}
 		}
-	}
-	var more []KV
-	add := func(name, as string, other *int) {
-		key := "tokenizer.ggml." + name + "_token_id"
-		if t, ok := beside.Token(as); ok {
-			if id, ok := ids[t]; ok {
-				more = append(more, KV{key, uint32(id)})
-				return
-			}
+		if id == nil || *id >= d.Vocab {
+			return nil
 		}
-		if other != nil && *other < d.Vocab {
-			more = append(more, KV{key, uint32(*other)})
+		t.kvs = append(t.kvs, KV{idKey(name), uint32(*id)})
+		return id
+	}
+	bos, eos := d.BOS, (*int)(nil)
+	if t.before != nil {
+		bos = t.before
+	}
+	switch {
+	case t.behind != nil:
+		eos = t.behind
+	case len(t.ends) > 0:
+		eos = &t.ends[0]
+	}
+	bos, eos = add("bos", "bos_token", bos), add("eos", "eos_token", eos)
+	for _, around := range []struct {
+		where   string
+		is, put *int
+	}{{"before", bos, t.before}, {"behind", eos, t.behind}} {
+		if around.put != nil && (around.is == nil || *around.is != *around.put) {
+			return fmt.Errorf("tokenizer.json puts token %d %s a text, and it is not the one named here: llama.cpp puts that", *around.put, around.where)
 		}
 	}
-	var eos *int
-	if len(d.EOS) > 0 {
-		eos = &d.EOS[0]
-	}
-	add("bos", "bos_token", d.BOS)
-	add("eos", "eos_token", eos)
 	add("unknown", "unk_token", nil)
 	add("padding", "pad_token", nil)
+	t.addEnds(eos)
 	var names []string
-	for _, t := range c.Templates {
-		if t.Name == "default" {
-			more = append(more, KV{chatTemplate, t.Template})
+	for _, x := range c.Templates {
+		if x.Name == "default" {
+			t.kvs = append(t.kvs, KV{chatTemplate, x.Template})
 			continue
 		}
-		names = append(names, t.Name)
-		more = append(more, KV{chatTemplate + "." + t.Name, t.Template})
+		names = append(names, x.Name)
+		t.kvs = append(t.kvs, KV{chatTemplate + "." + x.Name, x.Template})
 	}
 	if len(names) > 0 {
-		more = append(more, KV{"tokenizer.chat_templates", names})
+		t.kvs = append(t.kvs, KV{"tokenizer.chat_templates", names})
 	}
-	return more, nil
+	return nil
+}
+
+// addEnds adds the tokens that end a text, of which eos has a pair already.
+func (t *written) addEnds(eos *int) {
+	kvs, lost, more := endKVs(t.tokens, eos, t.ends)
+	t.kvs = append(t.kvs, kvs...)
+	if len(t.ends) == 0 && eos == nil {
+		t.lacks = append(t.lacks, lack{"no model without an end of texts", "it takes a token of its own choice for it"})
+	}
+	spell := func(ids []int) string {
+		var all []string
+		for _, id := range ids {
+			all = append(all, input.Name(t.tokens[id]))
+		}
+		return strings.Join(all, ", ")
+	}
+	if len(lost) > 0 {
+		t.lacks = append(t.lacks, lack{fmt.Sprintf("no place for the ends of texts %s", spell(lost)), "it does not end a text there"})
+	}
+	if len(more) > 0 {
+		t.lacks = append(t.lacks, lack{fmt.Sprintf("other ends of texts, %s", spell(more)), "it ends a text there as well"})
+	}
 }

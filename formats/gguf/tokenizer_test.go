@@ -66,14 +66,14 @@ func TestPreTokenizers(t *testing.T) {
 		{"words", `{"type": "Whitespace"}`, false, "Whitespace"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			kvs, err := tokenizerKVs([]byte(byteLevelJSON(c.pre, c.ignore)), nil, &arch.Decoder{Vocab: 6})
+			tok, err := newTokenizer([]byte(byteLevelJSON(c.pre, c.ignore)), nil, &arch.Decoder{Vocab: 6})
 			if err != nil {
 				if !strings.Contains(err.Error(), c.want) {
 					t.Errorf("error %v: want %s", err, c.want)
 				}
 				return
 			}
-			got := values(kvs)
+			got := values(tok.kvs)
 			if got["tokenizer.ggml.pre"] != c.want || got["tokenizer.ggml.model"] != "gpt2" {
 				t.Errorf("%v, %v: want %s", got["tokenizer.ggml.model"], got["tokenizer.ggml.pre"], c.want)
 			}
@@ -88,7 +88,7 @@ func TestPreTokenizers(t *testing.T) {
 			}
 		})
 	}
-	_, err := tokenizerKVs([]byte(byteLevelJSON(splitJSON(`\w+`), false)), nil, &arch.Decoder{Vocab: 6})
+	_, err := newTokenizer([]byte(byteLevelJSON(splitJSON(`\w+`), false)), nil, &arch.Decoder{Vocab: 6})
 	if split, ok := errors.AsType[*UnknownSplitError](err); !ok || split.Steps[0] != `\w+` {
 		t.Errorf("error %v", err)
 	}
@@ -109,14 +109,14 @@ func sentencePieceJSON() string {
 }
 
 func TestSentencePiece(t *testing.T) {
-	kvs, err := tokenizerKVs([]byte(sentencePieceJSON()), nil, &arch.Decoder{Vocab: 265})
+	tok, err := newTokenizer([]byte(sentencePieceJSON()), nil, &arch.Decoder{Vocab: 265})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := values(kvs)
+	got := values(tok.kvs)
 	scores, types, tokens := got["tokenizer.ggml.scores"].([]float32), got["tokenizer.ggml.token_type"].([]int32), got["tokenizer.ggml.tokens"].([]string)
 	if got["tokenizer.ggml.model"] != "llama" || got["tokenizer.ggml.add_space_prefix"] != true || got["tokenizer.ggml.add_bos_token"] != false {
-		t.Errorf("%v", kvs)
+		t.Errorf("%v", tok.kvs)
 	}
 	// The first merge that makes a token counts.
 	if scores[262] != 0 || scores[263] != -1 || scores[264] > -1e5 {
@@ -136,7 +136,7 @@ func TestSentencePiece(t *testing.T) {
 		"a tokenizer of type": {`"BPE"`, `"Unigram"`},
 	} {
 		text := strings.Replace(sentencePieceJSON(), change[0], change[1], 1)
-		if _, err := tokenizerKVs([]byte(text), nil, &arch.Decoder{Vocab: 265}); err == nil || !strings.Contains(err.Error(), name) && name != "not replaced" {
+		if _, err := newTokenizer([]byte(text), nil, &arch.Decoder{Vocab: 265}); err == nil || !strings.Contains(err.Error(), name) && name != "not replaced" {
 			t.Errorf("error %v: want %s", err, name)
 		}
 	}
@@ -155,7 +155,7 @@ func TestTokenizerOfFolder(t *testing.T) {
 		}
 	}
 	d := &arch.Decoder{Vocab: 5, EOS: []int{1}}
-	kvs, err := Tokenizer(&target.Model{Dir: dir}, d)
+	kvs, _, err := describeTokenizer(&target.Model{Dir: dir}, d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestTokenizerOfFolder(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("C"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if kvs, err = Tokenizer(&target.Model{Dir: dir}, d); err != nil || values(kvs)["tokenizer.chat_template"] != "C" {
+	if kvs, _, err = describeTokenizer(&target.Model{Dir: dir}, d); err != nil || values(kvs)["tokenizer.chat_template"] != "C" {
 		t.Errorf("chat template %v, error %v: want C", values(kvs)["tokenizer.chat_template"], err)
 	}
 }
@@ -191,7 +191,7 @@ func TestTokensBeside(t *testing.T) {
 		}
 	}
 	for vocab, want := range map[int][]string{5: {}, 6: {"<tool>"}, 8: {"<tool>", "<pad>", "<|im_start|>"}, 9: {"<tool>", "<pad>", "<|im_start|>", "[PAD8]"}} {
-		kvs, err := Tokenizer(&target.Model{Dir: dir}, &arch.Decoder{Vocab: vocab})
+		kvs, _, err := describeTokenizer(&target.Model{Dir: dir}, &arch.Decoder{Vocab: vocab})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,15 +228,13 @@ func FuzzTokenizerKVs(f *testing.F) {
 		if err != nil {
 			return
 		}
-		kvs, err := tokenizerKVs(text, beside, d)
+		tok, err := newTokenizer(text, beside, d)
 		if err != nil {
 			return
 		}
-		if n := len(values(kvs)["tokenizer.ggml.tokens"].([]string)); n != d.Vocab {
+		if n := len(values(tok.kvs)["tokenizer.ggml.tokens"].([]string)); n != d.Vocab {
 			t.Errorf("%d tokens: want %d", n, d.Vocab)
 		}
-		if _, err := special(config, beside, kvs, d); err == nil && len(config) == 0 {
-			return
-		}
+		_ = tok.special(config, d)
 	})
 }

@@ -23,6 +23,8 @@ type Made struct {
 	// Side makes the files that a model folder has beside its weights.
 	Side map[string]func() ([]byte, error)
 
+	Notes []string // what is odd about it, as [Checkpoint.Notes] returns it
+
 	// Stores reports whether a folder of these tensors would store one of a name that is none
 	// of theirs, as [Checkpoint.Stores] says. It may be nil.
 	Stores func(name string) bool
@@ -45,7 +47,7 @@ type MadeTensor struct {
 // longer.
 func Make(m Made) (*Checkpoint, error) {
 	c := &Checkpoint{
-		dir: m.Path, files: m.Files, made: make(map[string]func() ([]byte, error)), alsoStores: m.Stores,
+		dir: m.Path, files: m.Files, made: make(map[string]func() ([]byte, error)), alsoStores: m.Stores, notes: m.Notes,
 		stored: make(map[string]*Tensor, len(m.Tensors)), side: slices.Sorted(maps.Keys(m.Side)),
 	}
 	for _, f := range m.Files {

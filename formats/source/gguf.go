@@ -77,6 +77,19 @@ func (e *SeveralError) Hint() string {
 	return "name the file, as in " + filepath.Join(e.Dir, e.Files[0])
 }
 
+// Notes returns what is odd about a GGUF file, a line each; of a model in another format nothing.
+func Notes(model string) ([]string, error) {
+	path, err := GGUF(model)
+	if path == "" || err != nil {
+		return nil, err
+	}
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return f.Notes(), f.Close()
+}
+
 // File reads a file of a model beside its weights, such as tokenizer.json. Where the model is a
 // GGUF file it is made of what that has.
 func File(model, name string, kind input.Kind) ([]byte, error) {

@@ -52,6 +52,25 @@ type Warner interface {
 	Warnings() []string
 }
 
+// Typer is a format that has types of its own, of which a matrix may not get the one that was asked for.
+type Typer interface {
+	// Types returns what matrices are written in, when the layers' forms are known.
+	Types() []Written
+}
+
+// Written are matrices that are written in one type.
+type Written struct {
+	Type     string `json:"type"`
+	Matrices int    `json:"matrices"`
+	Why      string `json:"why,omitempty"` // where they were to be of another
+}
+
+// Lacker is a format whose programs have no place for something that a model has beside its weights.
+type Lacker interface {
+	// Lacks returns what they have, as in "no rope type dynamic".
+	Lacks() []string
+}
+
 // Rounder is a format that may write kept tensors with fewer digits than they have.
 type Rounder interface {
 	// Rounds reports whether it does.
