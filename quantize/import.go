@@ -37,10 +37,16 @@ type Homeless struct {
 	Why    string `json:"why"`
 }
 
+// ImportOptions say how codes are taken over.
+type ImportOptions struct {
+	// Factors, if set, is the type that factors of binary codes are rounded to. Otherwise they have one that holds them.
+	Factors weight.ScaleType
+}
+
 // NewImport plans a container that has the codes and scales of what another program
-// quantized: every weight is the same number there. Weights without a home are kept
-// dense in the plan, and listed.
-func NewImport(src *hf.Checkpoint) (*Plan, []Homeless, error) {
+// quantized: every weight is the same number there, but where the options have factors
+// rounded. Weights without a home are kept dense in the plan, and listed.
+func NewImport(src *hf.Checkpoint, o ImportOptions) (*Plan, []Homeless, error) {
 	if err := src.CheckPlain(); err != nil {
 		return nil, nil, err
 	}
@@ -50,7 +56,7 @@ func NewImport(src *hf.Checkpoint) (*Plan, []Homeless, error) {
 	var origins map[string]target.Origin
 	_ = json.Unmarshal([]byte(src.Metadata()[target.OriginKey]), &origins)
 	for _, t := range src.Tensors() {
-		it, why, err := p.imported(t, origins)
+		it, why, err := p.imported(t, origins, o)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", t.Name, err)
 		}
@@ -58,6 +64,9 @@ func NewImport(src *hf.Checkpoint) (*Plan, []Homeless, error) {
 			homeless = append(homeless, Homeless{t.Name, t.StoredAs(), why})
 		}
 		p.Items = append(p.Items, it)
+	}
+	if o.Factors != 0 {
+		p.command += " --scale-type " + o.Factors.String()
 	}
 	if len(homeless) > 0 {
 		p.command += " --keep-dense"
@@ -87,7 +96,7 @@ func (p *Plan) mostCommon() weight.Spec {
 }
 
 // imported plans a tensor. why says what keeps its codes out of a container.
-func (p *Plan) imported(t *hf.Tensor, origins map[string]target.Origin) (it Item, why string, err error) {
+func (p *Plan) imported(t *hf.Tensor, origins map[string]target.Origin, o ImportOptions) (it Item, why string, err error) {
 	it = Item{Tensor: t, Kept: p.names.kept(t)}
 	e := t.Encoding()
 	if e == nil {
@@ -98,7 +107,7 @@ func (p *Plan) imported(t *hf.Tensor, origins map[string]target.Origin) (it Item
 		return it, "", it.store(hf.Entry{Name: t.Name, DType: t.DType, Shape: t.Shape})
 	}
 	as := p.names.layer(t)
-	of, why, err := take(t, as, origins[as.Path])
+	of, why, err := take(t, as, origins[as.Path], o)
 	if err != nil {
 		return it, "", err
 	}
@@ -137,12 +146,14 @@ type taken interface {
 	format(by string) (weight.Spec, lut.Codebook)
 	// optional reports whether the layer has the parts that may be left out.
 	optional() bool
+	// rounds reports whether weights may be other numbers than those of the other program.
+	rounds() bool
 	// rows writes n rows from one on to parts, and returns them.
 	rows(parts [][]byte, first, n int) (weight.Matrix, error)
 }
 
 // take finds out how a tensor becomes a layer. why says what keeps it from that.
-func take(t *hf.Tensor, as arch.Stored, o target.Origin) (of taken, why string, err error) {
+func take(t *hf.Tensor, as arch.Stored, was target.Origin, o ImportOptions) (of taken, why string, err error) {
 	var n, k int
 	switch m := t.Encoding().Codec.(type) {
 	case *codes.Matrix:
@@ -168,10 +179,10 @@ func take(t *hf.Tensor, as arch.Stored, o target.Origin) (of taken, why string, 
 		return nil, "", err
 	}
 	if why == "" {
-		return of, "", table.restore(o)
+		return of, "", table.restore(was)
 	}
 	sums := &takenSums{from: table.from}
-	if ok, err := sums.take(); err != nil || ok {
+	if ok, err := sums.take(o.Factors); err != nil || ok {
 		return sums, "", err
 	}
 	return nil, why, nil
@@ -256,6 +267,9 @@ func groupOf(group, k int) int {
 
 // optional implements [taken].
 func (t *takenTable) optional() bool { return false }
+
+// rounds implements [taken].
+func (t *takenTable) rounds() bool { return false }
 
 // restore makes scales and table those of the layer that the matrix was exported from, where that
 // is known and still true.
@@ -406,7 +420,7 @@ func (s *surveyed) scaleType(m *codes.Matrix) weight.ScaleType {
 }
 
 // transcribe writes a block of a layer that is taken over, after it has held every weight
-// against the one that it is made from.
+// against the one that it is made from, which it may differ from where factors were rounded.
 func (w *worker) transcribe(b block) error {
 	it := b.item
 	n := b.to - b.from
@@ -423,10 +437,12 @@ func (w *worker) transcribe(b block) error {
 	for i := range n {
 		m.Row(row, i)
 		for k, v := range weights[i*it.K:][:it.K] {
-			if v != row[k] || v-v != 0 {
+			if v != row[k] && !it.taken.rounds() || v-v != 0 || row[k]-row[k] != 0 {
 				return fmt.Errorf("weight [%d, %d] is %v, and would become %v", b.from+i, k, v, row[k])
 			}
-			b.errs[b.from+i].Energy += float64(v) * float64(v)
+			e := &b.errs[b.from+i]
+			e.Energy += float64(v) * float64(v)
+			e.Squared += (float64(v) - float64(row[k])) * (float64(v) - float64(row[k]))
 		}
 	}
 	w.advance(b.bytes(), it.Tensor.Name)
@@ -482,12 +498,14 @@ func (t *takenTable) setScales(m *lut.Matrix, first int) error {
 // b ∈ {0, 1} for the bits of a code, s·(code − zero) is s·(Σ 2^i·b_i − zero), so that αᵢ = 2^(i-1)·s, and the offset
 // s·((2^b − 1)/2 − zero).
 type takenSums struct {
-	from   *codes.Matrix
-	scales weight.ScaleType // of all factors
+	from    *codes.Matrix
+	scales  weight.ScaleType // of all factors
+	inexact bool
 }
 
-// take finds the least type of factors whose sums are the weights to the bit, if there is one.
-func (t *takenSums) take() (ok bool, err error) {
+// take finds the least type of factors whose sums are the weights to the bit, if there is one, or how it is with the type
+// that they are rounded to, unless that is 0.
+func (t *takenSums) take(round weight.ScaleType) (ok bool, err error) {
 	m := t.from
 	if m.Groups != nil || m.Bits < bcq.MinBits || m.Bits > bcq.MaxBits {
 		return false, nil
@@ -498,7 +516,7 @@ func (t *takenSums) take() (ok bool, err error) {
 		}
 	}
 	types := bcq.Kind{}.ScaleTypes()
-	all := make([]float32, m.Bits+1)
+	all, finite := make([]float32, m.Bits+1), true
 	err = t.factors(0, m.N, func(_ int, s float64, f []float64) {
 		if !exactSums(s, f, m.Bits) {
 			types = nil
@@ -506,13 +524,23 @@ func (t *takenSums) take() (ok bool, err error) {
 		for i, x := range f {
 			all[i] = float32(x)
 		}
-		types = slices.DeleteFunc(types, func(s weight.ScaleType) bool { return !holds(s, all) })
+		types = slices.DeleteFunc(types, func(s weight.ScaleType) bool { return !slices.Equal(rounded(s, all), all) })
+		if round != 0 {
+			finite = finite && !slices.ContainsFunc(rounded(round, all), func(x float32) bool { return x-x != 0 })
+		}
 	})
-	if len(types) > 0 {
+	switch {
+	case round != 0:
+		t.scales, t.inexact = round, !slices.Contains(types, round)
+		return finite, err
+	case len(types) > 0:
 		t.scales = types[0]
 	}
 	return len(types) > 0, err
 }
+
+// rounds implements [taken].
+func (t *takenSums) rounds() bool { return t.inexact }
 
 // factors calls use for each group of some rows, in order, with its scale, and its factors from the least on and
 // the offset behind them.
@@ -577,12 +605,12 @@ func unit(x float64) float64 {
 	return math.Ldexp(1, exp-53+bits.TrailingZeros64(uint64(math.Abs(math.Ldexp(frac, 53)))))
 }
 
-// holds reports whether a type has all of some numbers.
-func holds(s weight.ScaleType, v []float32) bool {
+// rounded returns numbers as a type has them.
+func rounded(s weight.ScaleType, v []float32) []float32 {
 	raw, back := make([]byte, s.Size()*len(v)), make([]float32, len(v))
 	s.Encode(raw, v)
 	s.Decode(back, raw)
-	return slices.Equal(back, v)
+	return back
 }
 
 // format implements [taken].
@@ -649,6 +677,9 @@ func (t *takenPlanes) scaleType() weight.ScaleType {
 	}
 	return weight.F32
 }
+
+// rounds implements [taken].
+func (t *takenPlanes) rounds() bool { return false }
 
 // optional implements [taken]: there are offsets.
 func (t *takenPlanes) optional() bool { return t.from.Offsets != nil }

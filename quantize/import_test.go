@@ -1,8 +1,10 @@
 package quantize
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/source/sourcetest"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestImport takes over what other programs quantized: what has a form as a table, or in equal steps as sums of binary
@@ -80,7 +83,7 @@ func TestImport(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer src.Close()
-			p, homeless, err := NewImport(src)
+			p, homeless, err := NewImport(src, ImportOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -150,13 +153,14 @@ func TestImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plain.Close()
-	if _, _, err := NewImport(plain); err == nil || !strings.Contains(err.Error(), "no weight is quantized by another program") {
+	if _, _, err := NewImport(plain, ImportOptions{}); err == nil || !strings.Contains(err.Error(), "no weight is quantized by another program") {
 		t.Errorf("a model that is not quantized: %v", err)
 	}
 }
 
 // TestImportZeroPoints: s·(code − zero), as AutoGPTQ and AutoAWQ write it, is the sum of binary codes and an offset to the bit,
-// whatever numbers scales of F16 are; where scales have more digits than sums have room for, it is refused.
+// whatever numbers scales of F16 are, and with factors in F16 as far as these round; where scales have more digits than sums
+// have room for, it is refused.
 func TestImportZeroPoints(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const n, k, group = 16, 64, 16
@@ -179,39 +183,52 @@ func TestImportZeroPoints(t *testing.T) {
 		parts := []sourcetest.Tensor{
 			sourcetest.Of("a.q_proj.qweight", "I32", []int{k * width / 32, n}, words...), sourcetest.Of("a.q_proj.qzeros", "I32", []int{k / group, n * width / 32}, zeros...),
 		}
-		p := importOf(t, config, append(parts, sourcetest.F16("a.q_proj.scales", []int{k / group, n}, scales...))...)
-		out := filepath.Join(t.TempDir(), "out")
-		if _, err := p.Run(context.Background(), out, RunOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		m, err := lutq.Open(out)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer m.Close()
-		mat, err := m.Linear("a.q_proj")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if mat.Kind() != "bcq" {
-			t.Fatalf("it is of kind %s", mat.Kind())
-		}
-		row := make([]float32, k)
-		for i := range n {
-			mat.Row(row, i)
-			for j, got := range row {
-				g := j / group * n
-				// Word w of a column has codes from w·32/width on.
-				c := code([]uint32{words[j*width/32*n+i]}, j%(32/width))
-				if want := float64(scales[g+i]) * (c - code(zeros[j/group*n*width/32:], i)); float64(got) != want {
-					t.Fatalf("%d bits: weight [%d, %d] is %v: want %v", width, i, j, got, want)
+		scaled := append(parts, sourcetest.F16("a.q_proj.scales", []int{k / group, n}, scales...))
+		for _, factors := range []weight.ScaleType{0, weight.F32, weight.F16} {
+			p := importOf(t, config, ImportOptions{Factors: factors}, scaled...)
+			out := filepath.Join(t.TempDir(), "out")
+			res, err := p.Run(context.Background(), out, RunOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := lutq.Open(out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			if report, err := m.Verify(context.Background(), lutq.VerifyOptions{Original: p.Source}); err != nil || len(report.Problems) > 0 {
+				t.Errorf("verified: %+v, %v", report, err)
+			}
+			mat, err := m.Linear("a.q_proj")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := m.Spec("a.q_proj"); s.Kind != "bcq" || s.ScaleType != cmp.Or(factors, weight.F32) {
+				t.Fatalf("it becomes %v", s.Fields())
+			}
+			if (res.Error > 0) != (factors == weight.F16) || res.Error > 1e-3 {
+				t.Errorf("factors in %v: a relative error of %v", factors, res.Error)
+			}
+			row := make([]float32, k)
+			for i := range n {
+				mat.Row(row, i)
+				for j, got := range row {
+					s, zero := float64(scales[j/group*n+i]), code(zeros[j/group*n*width/32:], i)
+					// Column i has the codes from word i of n on.
+					want, slack := s*(code(words[j*width/32*n+i:], j%(32/width))-zero), 0.0
+					if factors == weight.F16 {
+						slack = 0x1p-11*math.Abs(s)*float64(int(2)<<width) + float64(width+1)*0x1p-25
+					}
+					if math.Abs(float64(got)-want) > slack {
+						t.Fatalf("%d bits, factors in %v: weight [%d, %d] is %v: want %v", width, factors, i, j, got, want)
+					}
 				}
 			}
 		}
 		for i := range scales {
 			scales[i] = 1 + 0x1p-23 // of which 2^b − 1 is no number
 		}
-		p = importOf(t, config, append(parts, sourcetest.Of("a.q_proj.scales", "F32", []int{k / group, n}, scales...))...)
+		p := importOf(t, config, ImportOptions{}, append(parts, sourcetest.Of("a.q_proj.scales", "F32", []int{k / group, n}, scales...))...)
 		if it := p.Items[0]; it.Quantized() || it.Kept != KeptHomeless {
 			t.Errorf("%d bits: sums that round become %v", width, it.Format.Fields())
 		}
@@ -219,14 +236,14 @@ func TestImportZeroPoints(t *testing.T) {
 }
 
 // importOf plans to take over a folder of some tensors.
-func importOf(t *testing.T, config string, tensors ...sourcetest.Tensor) *Plan {
+func importOf(t *testing.T, config string, o ImportOptions, tensors ...sourcetest.Tensor) *Plan {
 	t.Helper()
 	src, err := source.Open(sourcetest.Folder(t, config, tensors...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { src.Close() })
-	p, _, err := NewImport(src)
+	p, _, err := NewImport(src, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +281,7 @@ func FuzzImport(f *testing.F) {
 				return err
 			}
 			defer src.Close()
-			p, _, err := NewImport(src)
+			p, _, err := NewImport(src, ImportOptions{})
 			if err != nil {
 				return err
 			}

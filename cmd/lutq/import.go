@@ -12,10 +12,12 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/weight"
 )
 
 type importOptions struct {
 	keepDense bool
+	scaleType string
 	force     bool
 	dryRun    bool
 	threads   int
@@ -42,8 +44,9 @@ taken over, and each weight is compared. It takes
 
 Integers of up to 5 bits become a table times scales. Those with zero points or
 offsets of their groups' own, and those of more bits, become binary codes with
-offsets (LUT-GEMM's), which hold them to the bit: their factors take the type of
-the scales where that has all digits, and 32 bits where it has not. Not all have
+offsets (LUT-GEMM's), which hold them to the bit: their factors take a type of
+16 bits where one has all digits, and 32 bits where not. --scale-type f16 rounds
+them, as LUT-GEMM's own layout wants it, and the error is told. Not all have
 a form: columns that were reordered have none, nor sums that would round. Such
 weights are listed before anything is written, and are an error unless
 --keep-dense stores them in 32 bits. quantize takes any of these models, and
@@ -54,6 +57,7 @@ quantizes them anew.`, input.Config, input.Index, input.Header, input.GGUF),
 	}
 	f := c.Flags()
 	f.BoolVar(&o.keepDense, "keep-dense", false, "store what has no form in 32 bits")
+	f.Var(newWord(&o.scaleType, "", "f16", "bf16", "f32"), "scale-type", "round factors of binary codes to `TYPE`: f16, bf16, f32")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only tell what would become of the weights")
@@ -84,7 +88,13 @@ func (u *ui) takeOver(ctx context.Context, dir, out string, o importOptions, ope
 		return err
 	}
 	defer src.Close()
-	plan, homeless, err := quantize.NewImport(src)
+	var factors weight.ScaleType
+	if o.scaleType != "" {
+		if factors, err = weight.ParseScaleType(o.scaleType); err != nil {
+			return usageError{err}
+		}
+	}
+	plan, homeless, err := quantize.NewImport(src, quantize.ImportOptions{Factors: factors})
 	if err != nil {
 		return err
 	}
@@ -117,6 +127,9 @@ func (u *ui) takeOver(ctx context.Context, dir, out string, o importOptions, ope
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", j.Tensors, j.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(j.BytesIn), formatBytes(j.BytesOut))
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", j.BitsPerWeight, j.Parameters)
+		if j.Error > 0 {
+			fmt.Fprintf(w, "relative error\t%.2g %% by factors that are rounded\n", 100*j.Error)
+		}
 		printImported(w, j.Decoded)
 		printKept(w, j.Kept)
 		fmt.Fprintf(w, "sha256\t%s\n", j.SHA256)

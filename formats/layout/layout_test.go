@@ -244,7 +244,7 @@ func TestBytes(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer src.Close()
-			if plan, _, err := quantize.NewImport(src); err == nil {
+			if plan, _, err := quantize.NewImport(src, quantize.ImportOptions{}); err == nil {
 				seen[to.Name()] = true
 				t.Run(to.Name()+" "+filepath.Base(dir), func(t *testing.T) { there(t, src, plan, to) })
 			}
