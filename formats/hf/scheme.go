@@ -117,8 +117,10 @@ func (e *Encoding) bytes() int64 {
 
 // quantizationKeys are the keys of a config.json that say how weights are stored.
 func quantizationKeys() []string {
-	return []string{"quantization_config", "compression_config", "quantization"}
+	return []string{"quantization_config", "compression_config", mlxKey}
 }
+
+const mlxKey = "quantization"
 
 // sideFilesOfCodes are the files that say how weights were quantized.
 func sideFilesOfCodes() []string {
@@ -137,6 +139,9 @@ func (c *Checkpoint) asStored(config object) *Stored {
 				Method string `json:"quant_method"`
 			}
 			_ = json.Unmarshal(part[key], &is) // what is no object is refused by CheckPlain
+			if is.Method == "" && part.has(mlxKey) {
+				key = mlxKey // which mlx-lm goes by, whatever it wrote under the others
+			}
 			s.Key, s.Method, s.Quantization = key, strings.ToLower(is.Method), part[key]
 			return s
 		}

@@ -29,6 +29,13 @@ func TestAffine(t *testing.T) {
 	sourcetest.Equal(t, v, 0x10, 0x32, 2*0x54, 2*0x76)
 }
 
+// TestTwoKeys: mlx-lm 0.32 writes what holds under two keys, and reads one of them.
+func TestTwoKeys(t *testing.T) {
+	const both = `{"quantization_config": {"group_size": 2, "bits": 8}, "quantization": {"group_size": 4, "bits": 4}}`
+	v := sourcetest.Values(t, Scheme{}, "a.weight", both, words(), part("a.scales", 1, -2), part("a.biases", -8, 0.5))
+	sourcetest.Equal(t, v, -8, -7, -6, -5, -7.5, -9.5, -11.5, -13.5)
+}
+
 func TestRefuses(t *testing.T) {
 	refuses := func(want, config string, tensors ...sourcetest.Tensor) {
 		t.Helper()
