@@ -59,6 +59,11 @@ func (v *Visitor) Quantize(ctx context.Context, layers []string, stats []weight.
 		}
 		tasks = append(tasks, v.run.begin(i))
 	}
+	if len(stats) > 1 {
+		if err := v.chooseStacks(ctx, tasks, stats); err != nil {
+			return err
+		}
+	}
 	for expert, s := range stats {
 		if err := v.quantize(ctx, tasks, expert, s); err != nil {
 			return err
@@ -79,17 +84,23 @@ func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats
 			s.Close()
 		}
 	}()
+	for _, t := range tasks {
+		m := t.item.method
+		if states[m.Name()] != nil {
+			continue
+		}
+		s, err := m.Prepare(stats)
+		if err != nil {
+			return fmt.Errorf("%s: %w", t.item.Tensor.Name, err)
+		}
+		states[m.Name()] = s
+	}
+	if err := v.choose(ctx, tasks, stats, func(it *Item) State { return states[it.method.Name()] }); err != nil {
+		return err
+	}
 	return v.run.work(ctx, func(send func(b block) error) error {
 		for _, t := range tasks {
-			m := t.item.method
-			state := states[m.Name()]
-			if state == nil {
-				var err error
-				if state, err = m.Prepare(stats); err != nil {
-					return fmt.Errorf("%s: %w", t.item.Tensor.Name, err)
-				}
-				states[m.Name()] = state
-			}
+			state := states[t.item.method.Name()]
 			if r := state.Remark(); r != (Remark{}) {
 				r.Expert = expert
 				t.record.Remarks = append(t.record.Remarks, r)
@@ -104,6 +115,91 @@ func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats
 		}
 		return nil
 	}, (*worker).do)
+}
+
+// choose chooses tables where that is left, by what a method makes of samples of rows.
+func (v *Visitor) choose(ctx context.Context, tasks []*task, stats weight.Stats, state func(it *Item) State) error {
+	open, err := v.open(tasks)
+	if err != nil || len(open) == 0 {
+		return err
+	}
+	in, err := meanSquares(stats)
+	if err != nil {
+		return err
+	}
+	err = v.run.chooseSets(ctx, open, func(it *Item) []reading {
+		return []reading{it.reading(0, sampledRows, state(it), in)}
+	})
+	note(tasks)
+	return err
+}
+
+// chooseStacks is choose for experts in a stack, by some of them. To know only how large their inputs are is
+// much less work than to prepare a method for each before its turn.
+func (v *Visitor) chooseStacks(ctx context.Context, tasks []*task, stats []weight.Stats) error {
+	open, err := v.open(tasks)
+	if err != nil || len(open) == 0 {
+		return err
+	}
+	looked := evenly(len(stats), stackedExperts)
+	sizes := make([][]float64, len(looked))
+	for i, e := range looked {
+		if sizes[i], err = meanSquares(stats[e]); err != nil {
+			return err
+		}
+		for k := range sizes[i] {
+			sizes[i][k] *= float64(stats[e].Tokens()) // what more tokens read counts more
+		}
+	}
+	err = v.run.chooseSets(ctx, open, func(it *Item) (all []reading) {
+		for i, e := range looked {
+			if sizes[i] != nil {
+				all = append(all, it.reading(e, sampledRows/len(looked), it.plain, sizes[i]))
+			}
+		}
+		return all
+	})
+	note(tasks)
+	return err
+}
+
+// open returns the items whose tables are still to be chosen. Others of a set have theirs already where a
+// run was interrupted, or where a text has no part in them.
+func (v *Visitor) open(tasks []*task) (items []*Item, err error) {
+	for _, t := range tasks {
+		if !t.item.undecided() {
+			continue
+		}
+		if table, ok := v.run.plan.chosen(t.item); ok {
+			err = errors.Join(err, t.item.use(table))
+			continue
+		}
+		items = append(items, t.item)
+	}
+	note(tasks)
+	return items, err
+}
+
+// note notes tables that were chosen.
+func note(tasks []*task) {
+	for _, t := range tasks {
+		if t.item.auto && !t.item.undecided() {
+			t.record.Codebook = t.item.Format.Codebook
+		}
+	}
+}
+
+// meanSquares returns those of inputs, nil where they are not known.
+func meanSquares(stats weight.Stats) ([]float64, error) {
+	squares, err := inputSquares(stats)
+	if err != nil || squares == nil {
+		return nil, err
+	}
+	in := make([]float64, len(squares))
+	for k, v := range squares {
+		in[k] = float64(v) / float64(max(stats.Tokens(), 1))
+	}
+	return in, nil
 }
 
 // Weight returns a layer as it is written, nil where it is not quantized.

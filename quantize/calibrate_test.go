@@ -87,10 +87,10 @@ func (x *text) Walk(ctx context.Context, v *Visitor) error {
 				}
 				stats = append(stats, moments(before.Sum64()+uint64(e), state[0].K, tokens))
 			}
+			x.visited = append(x.visited, paths...)
 			if x.change != nil {
 				stats = x.change(stats)
 			}
-			x.visited = append(x.visited, paths...)
 			if err := v.Quantize(ctx, paths, stats); err != nil {
 				return err
 			}

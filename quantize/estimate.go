@@ -92,17 +92,9 @@ func (it *Item) secondsPerWeight() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	of, err := kind.Parts(it.Format, n, k)
+	parts, err := emptyParts(kind, it.Format, n, k)
 	if err != nil {
 		return 0, err
-	}
-	parts := make([][]byte, len(of))
-	for i, e := range lutq.Entries("", of) {
-		size, err := e.Bytes()
-		if err != nil {
-			return 0, err
-		}
-		parts[i] = make([]byte, size)
 	}
 	begin := time.Now()
 	if err := q.Rows(parts, make([]weight.RowError, n), w); err != nil {

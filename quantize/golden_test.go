@@ -26,10 +26,10 @@ func firstSeal(config, seal string) string {
 // code: config.json's digest covers those of everything else.
 func TestVersion1(t *testing.T) {
 	for recipe, want := range map[string]string{
-		`{}`: "714716f3f30c0e6af4d2b89510fa4710eb7a8a12e0e12170c406fc994d048fbb",
+		`{"codebook": "js"}`: "714716f3f30c0e6af4d2b89510fa4710eb7a8a12e0e12170c406fc994d048fbb",
 		`{"group": "row", "codebook": "jt", "scale_type": "e4m4",
 		  "tensors": [{"match": "down_proj", "bits": 3, "group": 32, "codebook": "nf", "scale": "absmax", "scale_type": "bf16"}]}`: "0b87dcaad6517931610c7e7a064c95d7d001aa0627928ef5039261a85178662e",
-		`{"bits": 2, "group": 256, "scale": "absmax", "scale_type": "s1e4m3"}`: "bc7cb49a52504d55c368f0b169047d0679ff3c8487b620565ea32b698cb4f6a2",
+		`{"bits": 2, "group": 256, "codebook": "js", "scale": "absmax", "scale_type": "s1e4m3"}`: "bc7cb49a52504d55c368f0b169047d0679ff3c8487b620565ea32b698cb4f6a2",
 	} {
 		t.Run(recipe, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "out")

@@ -26,6 +26,8 @@ type record struct {
 	Sums    []lutq.Sum `json:"sums,omitempty"` // of the stored tensors
 	Energy  float64    `json:"energy,omitempty"`
 	Squared float64    `json:"squared,omitempty"`
+	// The table that was chosen for a layer by what it reads on a text.
+	Codebook string `json:"codebook,omitempty"`
 	Fit
 	Narrow
 	Remarks []Remark `json:"remarks,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -99,6 +100,9 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 	if p.Recipe.Refine != nil {
 		c.Method = learnedMethod(c.Spec)
 	}
+	if c.Codebook == AutoCodebook {
+		c.Codebook = mostChosen(res.Layers)
+	}
 	c.Codebook = storedName(c.Codebook)
 	for _, l := range res.Layers {
 		c.Tensors[l.Layer] = lutq.TensorConfig{
@@ -111,6 +115,18 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 	}
 	res.OwnCode = lutq.OwnCode(config)
 	return os.WriteFile(filepath.Join(work, configName), config, 0o644)
+}
+
+// mostChosen returns the table of [autoTables] that most layers have, the first of equals.
+func mostChosen(layers []LayerResult) string {
+	tables := autoTables()
+	counts := make([]int, len(tables))
+	for i := range layers {
+		if t := slices.Index(tables, layers[i].Format.Codebook); t >= 0 {
+			counts[t]++
+		}
+	}
+	return tables[slices.Index(counts, slices.Max(counts))]
 }
 
 // dropSideFiles removes what an interrupted run copied: the model may have

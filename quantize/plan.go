@@ -41,6 +41,7 @@ type Item struct {
 	method   Method // of that name
 	plain    State  // of a method that needs no text: this one, or the kind's
 	Codebook lut.Codebook
+	auto     bool // the codebook is chosen, see [AutoCodebook]
 	BytesOut int64
 	Kept     Reason // why the tensor is copied; empty for a layer
 
@@ -203,9 +204,15 @@ func (it *Item) choose(r Recipe, names *modelNames) error {
 	return err
 }
 
-// resolve checks the item's format and loads its codebook, if it has one.
+// resolve checks the item's format and loads its codebook, if it has one. Where that is to be chosen
+// it is the first of the choice so far, while the format says that it is not.
 func (it *Item) resolve() error {
-	if it.Format.Codebook != "" {
+	if it.auto = it.Format.Codebook == AutoCodebook; it.auto {
+		if err := it.use(autoTables()[0]); err != nil {
+			return err
+		}
+		it.Format.Codebook = AutoCodebook
+	} else if it.Format.Codebook != "" {
 		cb, err := codebook(it.Format, it.K)
 		if err != nil {
 			return err

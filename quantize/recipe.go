@@ -50,24 +50,26 @@ type Rule struct {
 // DefaultBits is the width of a code where none is named.
 const DefaultBits = 4
 
+// AutoCodebook names no table, but that each layer gets the one of [autoTables] that errs less on
+// what the layer reads.
+const AutoCodebook = "auto"
+
 // DefaultFormat is what an empty recipe means for codes of so many bits: the
-// table and scales whose worst result without a text was best among the models
-// measured, see NOTES.md. Before scales are learned a table with the smallest
-// error serves better than one that spares outliers, which learning repairs.
+// tables and scales whose worst result was best among the models measured, see NOTES.md.
 // Other formats of the same width differ from it only where a recipe says so.
-func DefaultFormat(bits int, learned bool) weight.Spec {
-	f := weight.Spec{Bits: bits, Group: 64, Codebook: "js", Method: methodRTN, Scale: weight.MSE, ScaleType: weight.F16}
-	if bits == 3 && !learned {
-		f.Codebook = "nf"
-	}
-	return f
+func DefaultFormat(bits int) weight.Spec {
+	return weight.Spec{Bits: bits, Group: 64, Codebook: AutoCodebook, Method: methodRTN, Scale: weight.MSE, ScaleType: weight.F16}
 }
 
 // DefaultScale is the scale method for a codebook that is named without one:
 // the joint tables were fitted together with a searched scale, and the tables of
 // other programs' formats are of use with one.
 func DefaultScale(codebook string) weight.ScaleMethod {
-	if codebook == "jt" || codebook == "js" || codebook == "sym" || lut.OnlyBits(codebook) != 0 {
+	switch codebook {
+	case AutoCodebook, "jt", "js", "sym":
+		return weight.MSE
+	}
+	if lut.OnlyBits(codebook) != 0 {
 		return weight.MSE
 	}
 	return weight.Absmax
@@ -94,8 +96,6 @@ func (r Recipe) complete() Recipe {
 		if d.Scale == 0 {
 			d.Scale = DefaultScale("nf")
 		}
-	case d.Codebook == "" && d.Kind == lut.Name:
-		r.Rules = append(r.widths(), r.Rules...)
 	}
 	*d = d.Or(r.defaults(d.Kind, d.Bits))
 	return r
@@ -125,14 +125,12 @@ func (r Recipe) kindFor(method string) string {
 
 // defaults are the fields of a spec of a kind where nothing is said about them.
 func (r Recipe) defaults(kind string, bits int) weight.Spec {
-	f := DefaultFormat(bits, r.Refine != nil)
+	f := DefaultFormat(bits)
 	f.Kind = kind
 	if kind == lut.Name {
 		return f
 	}
-	if tabled(kind) {
-		f.Codebook = "js" // the zeros of other kinds are no code's
-	} else {
+	if !tabled(kind) {
 		f.Codebook, f.Scale = "", 0
 	}
 	if m, err := r.Methods.plain(kind); err == nil {
@@ -200,7 +198,7 @@ func (r Recipe) Check() error {
 	if err := check(r.Default); err != nil {
 		return err
 	}
-	if d := full.Default; d.Codebook != "" && !strings.HasPrefix(d.Codebook, filePrefix) {
+	if d := full.Default; namesTable(d.Codebook) {
 		if _, err := lut.NewCodebook(d.Codebook, d.Bits, 1); err != nil {
 			return err
 		}
@@ -219,29 +217,6 @@ func (r Recipe) Check() error {
 // noTableError means that a spec says something of tables about a kind without one.
 func noTableError(kind string) error {
 	return fmt.Errorf("weights of kind %s have neither a codebook nor a scale method", kind)
-}
-
-// widths returns a rule for each one that changes the width of some layers to
-// one with another table. They go in front of all others, so that these may
-// still name another.
-func (r Recipe) widths() []Rule {
-	var rules []Rule
-	usual := DefaultFormat(r.Default.Bits, r.Refine != nil).Codebook
-	for _, rule := range r.Rules {
-		if rule.Format.Bits == 0 || rule.Format.Codebook != "" || r.kindOf(rule.Format) != lut.Name {
-			continue
-		}
-		f := DefaultFormat(rule.Format.Bits, r.Refine != nil)
-		if f.Codebook == usual {
-			continue
-		}
-		own := weight.Spec{Codebook: f.Codebook}
-		if r.Default.Scale == 0 {
-			own.Scale = f.Scale
-		}
-		rules = append(rules, Rule{Match: rule.Match, Format: own})
-	}
-	return rules
 }
 
 // ParseRule reads REGEX=FORMAT. FORMAT is "keep", or bits, group, codebook,
@@ -318,7 +293,7 @@ func checkFormat(f weight.Spec) error {
 	if least, most := widths(kinds); f.Bits != 0 && (f.Bits < least || f.Bits > most) {
 		return fmt.Errorf("%d bits: want %d to %d", f.Bits, least, most)
 	}
-	if f.Codebook != "" && !strings.HasPrefix(f.Codebook, filePrefix) {
+	if namesTable(f.Codebook) {
 		bits := lut.MinBits
 		if only := lut.OnlyBits(f.Codebook); only != 0 {
 			bits = cmp.Or(f.Bits, only)
@@ -475,6 +450,11 @@ func (r Rule) String() string {
 
 // filePrefix marks a codebook that is read from a JSON file.
 const filePrefix = "file:"
+
+// namesTable reports whether a codebook is that of one built-in table.
+func namesTable(codebook string) bool {
+	return codebook != "" && codebook != AutoCodebook && !strings.HasPrefix(codebook, filePrefix)
+}
 
 // CodebookFiles returns the paths of the files that codebooks are read from.
 func (r *Recipe) CodebookFiles() []string {

@@ -280,8 +280,8 @@ func TestRefineOtherRun(t *testing.T) {
 // where none are named.
 func TestRefineDefaults(t *testing.T) {
 	for recipe, want := range map[string]weight.Spec{
-		`{"bits": 3}`:                  {Codebook: "js", Scale: weight.MSE},
-		`{"bits": 4}`:                  {Codebook: "js", Scale: weight.MSE},
+		`{"bits": 3}`:                  {Codebook: AutoCodebook, Scale: weight.MSE},
+		`{"bits": 4}`:                  {Codebook: AutoCodebook, Scale: weight.MSE},
 		`{"bits": 3, "method": "nfl"}`: {Codebook: "nf", Scale: weight.Absmax},
 		`{"bits": 3, "method": "nfl", "scale": "mse"}`: {Codebook: "nf", Scale: weight.MSE},
 	} {

@@ -112,7 +112,7 @@ func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, 
 	if err := dropSideFiles(work.Dir()); err != nil {
 		return nil, err
 	}
-	r := &run{plan: p, journal: j, memory: mem, progress: o.Progress}
+	r := &run{plan: p.clone(), journal: j, memory: mem, progress: o.Progress}
 	if res, err = r.tensors(ctx, work, o.MaxShardSize); err != nil {
 		return nil, err
 	}
@@ -236,6 +236,9 @@ func (r *run) tensors(ctx context.Context, work *folder.Work, maxShard int64) (*
 		return nil, err
 	}
 	defer func() { r.refined.close() }()
+	if err := r.choose(ctx); err != nil {
+		return nil, err
+	}
 	calibrated, rest := r.plan.byCalibration()
 	left, err := r.uncalibrated(calibrated)
 	if err != nil {
@@ -369,6 +372,11 @@ func (r *run) stands(i int, records map[string]record, ask func(s stored) bool) 
 			return false, nil
 		}
 	}
+	if it.undecided() {
+		if err := it.use(old.Codebook); err != nil {
+			return false, nil
+		}
+	}
 	r.records[i] = old
 	return true, nil
 }
@@ -401,7 +409,7 @@ type block struct {
 func (r *run) begin(i int) *task {
 	it, rec := &r.plan.Items[i], &r.records[i]
 	t := &task{item: it, record: rec, written: rec.Sums}
-	*rec = record{Tensor: it.Tensor.Name, Remarks: rec.Remarks, Fit: rec.Fit, Narrow: rec.Narrow}
+	*rec = record{Tensor: it.Tensor.Name, Codebook: rec.Codebook, Remarks: rec.Remarks, Fit: rec.Fit, Narrow: rec.Narrow}
 	t.left.Store(int64(it.N))
 	if it.Quantized() {
 		t.errs = make([]weight.RowError, it.N)

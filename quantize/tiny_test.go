@@ -18,13 +18,25 @@ import (
 // scaledModel writes a copy of a small model in float32 with one tensor multiplied by a factor.
 func scaledModel(t *testing.T, tensor string, factor float64) string {
 	t.Helper()
-	from, dir := t.TempDir(), t.TempDir()
+	from := t.TempDir()
 	for _, g := range archtest.Goldens(t) {
 		if g.Name == "llama" {
 			g.Write(t, from)
 		}
 	}
-	src := open(t, from)
+	return changedModel(t, from, func(x *hf.Tensor, w []float32) {
+		if x.Name == tensor {
+			for i := range w {
+				w[i] = float32(factor * float64(w[i]))
+			}
+		}
+	})
+}
+
+// changedModel writes a copy of a model in float32 whose tensors a function has changed.
+func changedModel(t *testing.T, from string, change func(x *hf.Tensor, w []float32)) string {
+	t.Helper()
+	dir, src := t.TempDir(), open(t, from)
 	config, err := src.ConfigJSON()
 	if err != nil {
 		t.Fatal(err)
@@ -42,11 +54,7 @@ func scaledModel(t *testing.T, tensor string, factor float64) string {
 		if err := x.ReadFloat32(v, 0); err != nil {
 			t.Fatal(err)
 		}
-		if x.Name == tensor {
-			for i := range v {
-				v[i] = float32(factor * float64(v[i]))
-			}
-		}
+		change(x, v)
 		data := make([]byte, 4*len(v))
 		num.EncodeF32(data, v)
 		if err := w.WriteAt(x.Name, data, 0); err != nil {

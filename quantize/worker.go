@@ -22,7 +22,7 @@ const tableReach = 59
 // multiplied by the power of two that brings the largest scale below
 // byteScaleTop, where the narrow range of those types is used best. Another program's encoder does without.
 func (r *run) scaledCodebook(it *Item) (lut.Codebook, error) {
-	if st := it.Format.ScaleType; st != weight.E4M4 && st != weight.S1E4M3 || it.Format.Method == MethodKBit {
+	if !it.scalesTable() {
 		return it.Codebook, nil
 	}
 	var top float32
@@ -32,17 +32,34 @@ func (r *run) scaledCodebook(it *Item) (lut.Codebook, error) {
 		if err := it.Tensor.ReadFloat32(b, at); err != nil {
 			return it.Codebook, err
 		}
-		for _, v := range b {
-			top = max(top, float32(math.Abs(float64(v)))) // NaN stays, and is found with its index later
-		}
+		top = largest(top, b)
 	}
-	if !(top > 0) || math.IsInf(float64(top), 0) {
-		return it.Codebook, nil
+	return it.scaledTo(top), nil
+}
+
+// scalesTable reports whether the item's table is multiplied for its scales' sake.
+func (it *Item) scalesTable() bool {
+	st := it.Format.ScaleType
+	return (st == weight.E4M4 || st == weight.S1E4M3) && it.Format.Method != MethodKBit
+}
+
+// largest returns the largest of top and the magnitudes of w. NaN stays, and is found with its index later.
+func largest(top float32, w []float32) float32 {
+	for _, v := range w {
+		top = max(top, float32(math.Abs(float64(v))))
+	}
+	return top
+}
+
+// scaledTo returns the item's table for weights of which top is the largest.
+func (it *Item) scaledTo(top float32) lut.Codebook {
+	if !it.scalesTable() || !(top > 0) || math.IsInf(float64(top), 0) {
+		return it.Codebook
 	}
 	_, exp := math.Frexp(float64(top) / float64(it.Codebook.Reach()) / byteScaleTop)
 	_, own := math.Frexp(float64(it.Codebook.Max()))
 	exp = min(max(exp, -tableReach-own), tableReach-own)
-	return it.Codebook.Scaled(float32(math.Ldexp(1, exp))), nil
+	return it.Codebook.Scaled(float32(math.Ldexp(1, exp)))
 }
 
 // worker does blocks one after the other with buffers of its own.

@@ -69,12 +69,12 @@ recipe file holds the same in JSON; flags override its defaults:
 			return u.quantize(c.Context(), args[0], args[1], o)
 		},
 	}
-	d := quantize.DefaultFormat(quantize.DefaultBits, false)
+	d := quantize.DefaultFormat(quantize.DefaultBits)
 	f := c.Flags()
 	least, most := quantize.Widths()
 	f.Var(newNumber(&o.bits, d.Bits, least, most), "bits", "`BITS` of a code, 2 to 5; bcq 1 to 8")
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
-	codebook := newWord(&o.codebook, "", lut.CodebookNames()...)
+	codebook := newWord(&o.codebook, quantize.AutoCodebook, append([]string{quantize.AutoCodebook}, lut.CodebookNames()...)...)
 	codebook.also = "file:"
 	f.Var(codebook, "codebook", "table `NAME` (default js; nf for 3 bits)")
 	f.Var(newWord(&o.target, "", export.PresetNames()...), "for", "what export --to `NAME` takes as it is")
