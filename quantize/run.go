@@ -172,6 +172,14 @@ func (p *Plan) Finished(out string, o RunOptions) (*Result, error) {
 	if digests == nil {
 		return nil, nil // which this run would have written
 	}
+	p = p.clone()
+	for i := range p.Items {
+		if it := &p.Items[i]; it.undecided() {
+			if err := it.use(m.Spec(it.Layer).Codebook); err != nil {
+				return nil, nil // which this run would not have chosen
+			}
+		}
+	}
 	byTensor := make(map[string]record)
 	for _, r := range n.Records {
 		byTensor[r.Tensor] = r

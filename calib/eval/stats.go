@@ -127,6 +127,7 @@ func (t *tally) compare(ref *tally, seed uint64) *Comparison {
 		WindowReferenceNLL: ref.nll.windowMeans(),
 		WindowKL:           t.kl.windowMeans(),
 	}
+	c.Ruined = c.KLMean > RuinKL || c.LnRatio > math.Log(RuinRatio)
 	slices.Sort(t.kls)
 	c.KLMedian, c.KLP99 = percentile(t.kls, 0.5), percentile(t.kls, 0.99)
 	if len(t.nll.windows) < 2 {

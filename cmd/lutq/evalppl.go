@@ -46,8 +46,9 @@ from its packed weights. With --against the original is evaluated on the same
 tokens, and the report adds the Kullback-Leibler divergence from it (mean,
 median, 99 %), the share of tokens where both find the same token most likely,
 and the logarithm of the ratio of perplexities with a 95 % interval by paired
-bootstrap over windows. Several models share one pass over the original; each is
-held against those before it. All must turn the text into the same tokens.
+bootstrap over windows. It says where a model is ruined. Several share one pass
+over the original; each is held against those before it. All must turn the text
+into the same tokens.
 
 Protocols (--protocol):
   raw        the file as it is, no special tokens, consecutive windows of --ctx
@@ -290,7 +291,24 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	if o.fp8() {
 		rep.act = o.act
 	}
+	u.warnRuined(rep)
 	return rep, nil
+}
+
+// warnRuined says which models have lost more than a model survives.
+func (u *ui) warnRuined(r *evalReport) {
+	any := false
+	for i, res := range r.results {
+		if res.Comparison == nil || !res.Ruined {
+			continue
+		}
+		any = true
+		fmt.Fprintf(u.stderr, "lutq: %s is ruined: a divergence of %s and %s times the perplexity of the original; few models are of use above %v, or %v times\n",
+			input.Name(r.models[i]), digits(res.KLMean, 3), digits(math.Exp(res.LnRatio), 3), eval.RuinKL, eval.RuinRatio)
+	}
+	if any {
+		fmt.Fprintln(u.stderr, ruinHint)
+	}
 }
 
 // openModel opens a model to be run.

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/formats/export"
 	"github.com/lutq/lutq/formats/folder"
@@ -53,8 +56,8 @@ layers of the decoder as codes, a lookup table and scales for groups of columns.
 The rest is copied, as the report says. For transformers lutq_hf.py is beside it
 (trust_remote_code=True). Interrupted, the same command goes on to equal bytes.
 
-"lutq help formats" tells about codebooks, which are nf, int, fp, kbit, jt, js,
-q2 to q5, sym, iq4nl, e2m1, file:PATH; "help learning" gptq, "help sparse" 2:4.
+"lutq help formats" tells about codebooks: auto, nf, int, fp, kbit, jt, js, q2
+to q5, sym, iq4nl, e2m1, file:PATH; "help learning" gptq, "help sparse" 2:4.
 
 --tensor REGEX=bits:group:codebook:scale:scale-type:kind:method, any field left
 out, or REGEX=keep, makes an exception of the tensors whose name matches. A
@@ -74,9 +77,9 @@ recipe file holds the same in JSON; flags override its defaults:
 	least, most := quantize.Widths()
 	f.Var(newNumber(&o.bits, d.Bits, least, most), "bits", "`BITS` of a code, 2 to 5; bcq 1 to 8")
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
-	codebook := newWord(&o.codebook, quantize.AutoCodebook, append([]string{quantize.AutoCodebook}, lut.CodebookNames()...)...)
+	codebook := newWord(&o.codebook, "", append([]string{quantize.AutoCodebook}, lut.CodebookNames()...)...)
 	codebook.also = "file:"
-	f.Var(codebook, "codebook", "table `NAME` (default js; nf for 3 bits)")
+	f.Var(codebook, "codebook", "table `NAME` (default auto: js or nf, by layer)")
 	f.Var(newWord(&o.target, "", export.PresetNames()...), "for", "what export --to `NAME` takes as it is")
 	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, bcq, nfl, sparsegpt …")
 	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
@@ -353,6 +356,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	done := newQuantizeJSON(res, time.Since(begin).Seconds())
 	if learner != nil {
 		done.Learn = learner.report(res)
+		u.warnLearned(&done)
 	}
 	if !o.json {
 		if err := u.printQuantized(out, done); err != nil {
@@ -519,6 +523,7 @@ type quantizeJSON struct {
 	BytesIn       int64       `json:"bytes_in"`
 	BytesOut      int64       `json:"bytes_out"`
 	Error         float64     `json:"error"`
+	Ruined        bool        `json:"ruined"` // by the errors
 	SHA256        string      `json:"sha256"`
 	PeakRSS       int64       `json:"peak_rss_bytes"`
 	Seconds       float64     `json:"seconds"`
@@ -566,10 +571,11 @@ func storedAs(t *hf.Tensor) (string, *encodingJSON) {
 }
 
 func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
+	worst, all := res.Ruined()
 	j := quantizeJSON{
 		Tensors: res.Tensors, Quantized: res.Quantized, Resumed: res.Resumed, Parameters: res.Parameters,
 		BitsPerWeight: res.BitsPerWeight, BytesIn: res.BytesIn, BytesOut: res.BytesOut,
-		Error: res.Error, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Family: res.Family, Kept: res.Kept, Decoded: res.Decoded,
+		Error: res.Error, Ruined: all || worst != nil, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Family: res.Family, Kept: res.Kept, Decoded: res.Decoded,
 		Calib: res.Calib, Remarks: res.Remarks, Fit: res.Fit,
 	}
 	for _, l := range res.Layers {
@@ -589,6 +595,7 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", q.BitsPerWeight, q.Parameters)
 		printDecoded(w, q.Decoded)
 		printKept(w, q.Kept)
+		printTables(w, q.Layers)
 		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*q.Error)
 		if c := q.Calib; c != nil {
 			fmt.Fprintf(w, "fitted\tto %s on %s%s\n", windowsName(c), c.Device, nearestCount(q.Remarks))
@@ -614,6 +621,38 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		fmt.Fprintf(w, "sha256\t%s\n", q.SHA256)
 		fmt.Fprintf(w, "time, memory\t%.1f s, %s\n", q.Seconds, formatBytes(q.PeakRSS))
 	})
+}
+
+// printTables prints what tables layers have, that of most first, and which the others are of.
+func printTables(w io.Writer, layers []layerJSON) {
+	of := make(map[string][]string)
+	for _, l := range layers {
+		if l.Codebook != "" {
+			of[l.Codebook] = append(of[l.Codebook], l.Name)
+		}
+	}
+	label := "codebook"
+	byCount := func(a, b string) int { return cmp.Or(len(of[b])-len(of[a]), strings.Compare(a, b)) }
+	for i, table := range slices.SortedFunc(maps.Keys(of), byCount) {
+		names := ""
+		if i > 0 {
+			names = " (" + fewNames(of[table]) + ")"
+		}
+		fmt.Fprintf(w, "%s\t%s: %d%s\n", label, input.Name(table), len(of[table]), names)
+		label = ""
+	}
+}
+
+// fewNames lists the first two names.
+func fewNames(all []string) string {
+	names := input.Name(all[0])
+	if len(all) > 1 {
+		names += ", " + input.Name(all[1])
+	}
+	if more := len(all) - 2; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return names
 }
 
 // nearestCount says how many layers were not fitted.
@@ -718,8 +757,23 @@ func (u *ui) warnRuin(res *quantize.Result) {
 		fmt.Fprintln(u.stderr, "hint: 2:4 sparse weights have such errors: 3 bits without zeros take the same bytes")
 		return
 	}
-	fmt.Fprintln(u.stderr, "hint: more --bits, smaller groups (--group 32), or scales learned from text (--learn --calib FILE) help")
+	fmt.Fprintln(u.stderr, ruinHint)
 }
+
+// warnLearned says where a model is ruined after its scales were learned, by the windows held out.
+func (u *ui) warnLearned(q *quantizeJSON) {
+	if r := q.Learn; r.Objective == learn.KL && r.Loss > eval.RuinKL {
+		q.Ruined = true
+		fmt.Fprintf(u.stderr, "lutq: a divergence of %s after learning: few models are of use above %v\n", digits(r.Loss, 3), eval.RuinKL)
+		fmt.Fprintln(u.stderr, learnHint)
+	}
+}
+
+// What helps where a model is ruined, without learned scales and with them.
+const (
+	ruinHint  = "hint: more --bits, smaller groups (--group 32), or scales learned from text (--learn --calib FILE) help"
+	learnHint = "hint: more --bits, smaller groups (--group 32) or more text (--calib, --calib-windows) help"
+)
 
 // printDecoded prints what the source stores in codes, and what is written of them as
 // values.
@@ -737,20 +791,16 @@ func printDecoded(w io.Writer, decoded []quantize.Decoded) {
 func printKept(w io.Writer, kept []quantize.Kept) {
 	label := "kept as they are"
 	for _, k := range kept {
-		names := input.Name(k.Names[0])
-		if len(k.Names) > 1 {
-			names += ", " + input.Name(k.Names[1])
-		}
-		if more := len(k.Names) - 2; more > 0 {
-			names += fmt.Sprintf(" and %d more", more)
-		}
-		fmt.Fprintf(w, "%s\t%s: %d, %s (%s)\n", label, k.Reason, k.Tensors, formatBytes(k.Bytes), names)
+		fmt.Fprintf(w, "%s\t%s: %d, %s (%s)\n", label, k.Reason, k.Tensors, formatBytes(k.Bytes), fewNames(k.Names))
 		label = ""
 	}
 }
 
 // dryRun prints the plan.
 func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOptions, asJSON bool) error {
+	if err := plan.Choose(ctx, o); err != nil {
+		return err
+	}
 	est, err := plan.Estimate(ctx, o)
 	if err != nil {
 		return err

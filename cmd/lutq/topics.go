@@ -141,16 +141,16 @@ kernel that only reads packed weights in that run; of weights in a cache it says
 nothing. "GPU GB" is what a model and its tests have taken of the GPU's memory,
 "dense GB" the same with dense weights.`
 
-const formatsTopic = `Codebooks (--codebook). Where none is named it is js with searched scales, but
-for 3 bits without learning nf with searched scales: what did best at the width
-on the models measured.
+const formatsTopic = `Codebooks (--codebook). Where none is named it is auto with searched scales.
+  auto       js, or nf for layers that read channels far larger than others:
+             what errs less on some rows, columns counting as their inputs do
+             on a method's text, or else by the weights that write these
   nf         NormalFloat: quantiles of a normal distribution
   int        equal steps
   fp         small floating point: e2m1 at 4 bits
   kbit       normal quantiles without a zero
   jt, js     fitted to normal weights together with the scale, which js lets be
-             negative: the smallest squared error. They have no zero, which a
-             model with outlier channels may need below 4 bits
+             negative: the smallest squared error, but no zero, see auto
   q2 … q5    integers of so many bits as they are, such as -8 to 7
   sym        the same at any width with MARLIN's scales, positive: more error
   iq4nl      the 4-bit table of llama.cpp's IQ4_NL, -127 to 113
@@ -177,10 +177,10 @@ offset of a group: at equal size a table with its one scale has less error from
 to 8 bits, and to compare (lutq help tables). Scales cannot be learned then.
 
 Scales (--scale): absmax keeps a group's largest weight exact (sym cuts half a
-step), mse searches the scale with the smallest squared error. Default is mse
-where no codebook is named, for jt, js, q2 to q5, sym, iq4nl, e2m1, and before
-scales are learned in mode lutq, else absmax. They are stored in 16 bits, 32, or
-a byte: e4m4, without sign, s1e4m3, or e8m0, a power of two as MXFP4 has it.
+step), mse searches the scale with the smallest squared error: the default for
+auto, jt, js, q2 to q5, sym, iq4nl, e2m1, and before scales are learned in mode
+lutq. They are stored in 16 bits, 32, or a byte: e4m4, without sign, s1e4m3, or
+e8m0, a power of two as MXFP4 has it.
 
 Exceptions (--tensor, repeatable) for the tensors whose name matches are
 REGEX=bits:group:codebook:scale:scale-type:kind:method with any field left out,
@@ -254,7 +254,7 @@ row, in any table, and exact zeros in the other two. Methods choose which:
 
   lutq quantize MODEL OUT --bits 4 --group 128 --method sparsegpt --calib wiki.txt
 
-The table is js where none is named: it has no zero, which would be of no use.
+The table is js or nf where none is named, as for other weights.
 Columns and groups are multiples of 4. Scales cannot be learned. "lutq repack
 --target marlin24" writes those of the codebook q4 for Sparse-MARLIN, --to lut
 those of tables with a 0 as dense codes. No other format of export holds them.

@@ -98,7 +98,7 @@ func TestUsageErrors(t *testing.T) {
 		{"quantize none out --tensor down=:::::zip", `unknown kind "zip" of weights: want lut, bcq or lut24`},
 		{"quantize none out --bcq-rounds 3", "--bcq-rounds is not read by method rtn: it is for weights of kind bcq"},
 		{"quantize none out --bits", "flag needs an argument: --bits"},
-		{"quantize none out --codebook nf5", "lutq: --codebook \"nf5\": want nf, int, fp, kbit, jt, js, q2, q3, q4, q5, sym, iq4nl, e2m1 or file:…\nhint: did you mean nf?\n"},
+		{"quantize none out --codebook nf5", "lutq: --codebook \"nf5\": want auto, nf, int, fp, kbit, jt, js, q2, q3, q4, q5, sym, iq4nl, e2m1 or file:…\nhint: did you mean nf?\n"},
 		{"quantize none out --codebook q4 --bits 3", "lutq: codebook q4 has 4 bits, not 3\n"},
 		{"quantize none out --codebook e2m1 --bits 5", "codebook e2m1 has 4 bits, not 5"},
 		{"quantize none out --codebook q6", "did you mean q2?"},
@@ -255,7 +255,7 @@ func TestComplete(t *testing.T) {
 		want []string
 		then cobra.ShellCompDirective
 	}{
-		{"quantize --codebook ", []string{"nf", "int", "fp", "kbit", "jt", "js", "q2", "q3", "q4", "q5", "sym", "iq4nl", "e2m1"}, cobra.ShellCompDirectiveNoFileComp},
+		{"quantize --codebook ", []string{"auto", "nf", "int", "fp", "kbit", "jt", "js", "q2", "q3", "q4", "q5", "sym", "iq4nl", "e2m1"}, cobra.ShellCompDirectiveNoFileComp},
 		{"quantize --scale ", []string{"absmax", "mse"}, cobra.ShellCompDirectiveNoFileComp},
 		{"quantize --scale-type ", []string{"f16", "bf16", "f32", "e4m4", "s1e4m3", "e8m0", "e4m3"}, cobra.ShellCompDirectiveNoFileComp},
 		{"quantize --method ", []string{"rtn", "nfl", "gptq", "bcq", "bnb-kbit", "magnitude", "wanda", "sparsegpt"}, cobra.ShellCompDirectiveNoFileComp},
