@@ -107,14 +107,6 @@ func tabled(kind string) bool {
 	return err == nil && k.Fit(weight.Spec{Codebook: "js"}).Codebook != ""
 }
 
-// kindOf names the kind of a spec that a rule gives, by itself.
-func (r Recipe) kindOf(own weight.Spec) string {
-	if own.Kind != "" {
-		return own.Kind
-	}
-	return r.kindFor(own.Method)
-}
-
 // kindFor names the kind that a method makes.
 func (r Recipe) kindFor(method string) string {
 	if m, err := r.Methods.method(method); err == nil {

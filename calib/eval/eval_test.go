@@ -343,7 +343,7 @@ func TestJSON(t *testing.T) {
 	ref := newFake(30, 1, 1)
 	m := ref.near(2, 1)
 	always := []string{"protocol", "bos", "ctx", "windows", "tokens", "tokens_scored", "text_tokens", "vocab", "nll", "ppl", "ppl_stderr", "device", "dtype", "tokens_per_second"}
-	compared := []string{"reference_ppl", "ln_ratio", "kl_mean", "kl_median", "kl_p99", "top1"}
+	compared := []string{"reference_ppl", "ln_ratio", "kl_mean", "kl_median", "kl_p99", "top1", "ruined"}
 	for _, tt := range []struct {
 		name    string
 		ref     Model
