@@ -1,6 +1,7 @@
 package arch_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/arch/archtest"
 )
 
 // without leaves a key out of a test's config.
@@ -412,7 +414,8 @@ func TestErrors(t *testing.T) {
 		{"vocabulary missing", "vocab_size", without, "vocab_size: missing"},
 		{"head_dim zero", "head_dim", "0", "head_dim: 0 is outside"},
 		{"head_dim odd", "head_dim", "7", "head_dim: 7 of the 7 elements"},
-		{"head_dim huge", "head_dim", "2147483646", "head_dim: 8 heads of 2147483646 are too wide"},
+		{"head_dim huge", "head_dim", "2147483646", "head_dim: 2147483646: want at most 65536"},
+		{"turns by nothing", "rope_scaling", `{"type":"linear","factor":1e300,"rope_theta":1e300}`, "rope_scaling: it would turn by 0"},
 		{"positions negative", "max_position_embeddings", "-1", "max_position_embeddings: -1 is outside"},
 		{"eps zero", "rms_norm_eps", "0", `rms_norm_eps: "0" is not a positive number`},
 		{"theta negative", "rope_theta", "-1", `rope_theta: "-1" is not a positive number`},
@@ -554,23 +557,199 @@ func FuzzDescribe(f *testing.F) {
 			}
 			return
 		}
-		for l := range d.Linears() {
-			if l.N <= 0 || l.K <= 0 || l.Row+(l.N-1)*l.Step >= l.Stored.N || l.Expert >= l.Stored.Matrices() || l.K != l.Stored.K {
-				t.Fatalf("layer %+v of %+v", l, l.Stored)
+		sound(t, d)
+	})
+}
+
+// sound checks that the sizes of a description can be computed with.
+func sound(t *testing.T, d *arch.Decoder) {
+	t.Helper()
+	const most = math.MaxInt32 // of a size, so that the product of two fits
+	finite := func(what string, v float64) {
+		if math.IsNaN(v) || math.IsInf(v, 0) || v <= 0 {
+			t.Fatalf("%s is %v", what, v)
+		}
+	}
+	for what, n := range map[string]int{"vocabulary": d.Vocab, "width": d.Hidden, "context": d.MaxPositions} {
+		if n <= 0 || n > most {
+			t.Fatalf("%s of %d", what, n)
+		}
+	}
+	finite("scale of the embedding", d.EmbedScale)
+	for l := range d.Linears() {
+		if l.N <= 0 || l.N > most || l.K <= 0 || l.K > most || l.Row < 0 || l.Row+(l.N-1)*l.Step >= l.Stored.N || l.Expert >= l.Stored.Matrices() || l.K != l.Stored.K {
+			t.Fatalf("layer %+v of %+v", l, l.Stored)
+		}
+		if l.Stored.N > 2*most || l.Reads.Width != l.K {
+			t.Fatalf("layer %+v of %+v reads %+v", l, l.Stored, l.Reads)
+		}
+		if d.Role(l.Stored.Tensor) == arch.Other {
+			t.Fatalf("%s has no role", l.Stored.Tensor)
+		}
+	}
+	var last *arch.Rope
+	for i := range d.Blocks {
+		blk := &d.Blocks[i]
+		a := &blk.Attn
+		if a.Heads <= 0 || a.KVHeads <= 0 || a.Heads%a.KVHeads != 0 || a.Dim <= 0 || a.Heads*a.Dim > most || a.Rope.Dim <= 0 || a.Rope.Dim%2 != 0 || a.Rope.Dim > a.Dim || a.Window < 0 {
+			t.Fatalf("attention %+v", a)
+		}
+		if a.O.K != a.Heads*a.Dim || a.Q.N != a.O.K || a.K.N != a.KVHeads*a.Dim || a.V.N != a.K.N {
+			t.Fatalf("attention %+v of other layers", a)
+		}
+		finite("scale of scores", a.Scale)
+		finite("epsilon", blk.AttnNorm.Eps)
+		if a.Rope != last {
+			last = a.Rope
+			f := last.Frequencies(10)
+			if len(f) != last.Dim/2 {
+				t.Fatalf("frequencies of %+v", last)
 			}
-			if d.Role(l.Stored.Tensor) == arch.Other {
-				t.Fatalf("%s has no role", l.Stored.Tensor)
+			for _, v := range f {
+				finite("frequency", v)
+			}
+			finite("amplitude", last.Amplitude)
+		}
+		if m := blk.MoE; m != nil && (m.Top <= 0 || m.Top > len(m.Experts) || m.Router.N != len(m.Experts)) {
+			t.Fatalf("%d of %d experts", m.Top, len(m.Experts))
+		}
+	}
+}
+
+// damages are the ways to spoil a value of a config.json.
+func damages() []func(value any) any {
+	return []func(value any) any{
+		func(any) any { return nil },
+		func(v any) any { return fmt.Sprint(v) },          // a string for a number
+		func(v any) any { return map[string]any{"a": v} }, // one deeper
+		func(v any) any { return []any{v} },
+		func(any) any { return map[string]any{} },
+		func(any) any { return []any{} },
+		func(any) any { return 0 },
+		func(any) any { return -1 },
+		func(any) any { return 1 },
+		func(any) any { return 7 },
+		func(any) any { return 1.5 },
+		func(any) any { return math.MaxInt32 },
+		func(any) any { return int64(math.MaxInt64) },
+		func(any) any { return 1e300 },
+		func(any) any { return 1e-320 },
+		func(any) any { return true },
+		func(any) any { return "" },
+	}
+}
+
+// paths lists the keys of a JSON object and of those in it, each as the keys that lead to it, sorted.
+func paths(object map[string]any) [][]string {
+	var all [][]string
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		all = append(all, []string{key})
+		if inner, ok := object[key].(map[string]any); ok && key != "vision_config" { // which nobody reads
+			for _, p := range paths(inner) {
+				all = append(all, append([]string{key}, p...))
 			}
 		}
-		for i := range d.Blocks {
-			a := &d.Blocks[i].Attn
-			if a.Heads%a.KVHeads != 0 || a.Rope.Dim%2 != 0 || a.Rope.Dim > a.Dim {
-				t.Fatalf("attention %+v", a)
-			}
-			if len(a.Rope.Frequencies(10)) != a.Rope.Dim/2 {
-				t.Fatalf("frequencies of %+v", a.Rope)
-			}
+	}
+	return all
+}
+
+// spoil returns the text of a config in which what a path leads to is left out, where do is nil, or replaced.
+func spoil(t testing.TB, config []byte, path []string, do func(any) any) []byte {
+	t.Helper()
+	var object map[string]any
+	if err := json.Unmarshal(config, &object); err != nil {
+		t.Fatal(err)
+	}
+	at := object
+	for _, key := range path[:len(path)-1] {
+		at = at[key].(map[string]any)
+	}
+	key := path[len(path)-1]
+	if do == nil {
+		delete(at, key)
+	} else {
+		at[key] = do(at[key])
+	}
+	text, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// spoiled describes what a spoiled config says, if anything.
+func spoiled(t *testing.T, text []byte, has func(string) bool) {
+	t.Helper()
+	d, err := arch.Describe(text, has)
+	if err == nil {
+		sound(t, d)
+		return
+	}
+	if msg := err.Error(); strings.ContainsRune(msg, '\n') || len(msg) > 500 {
+		t.Fatalf("error %q is no line", msg)
+	}
+}
+
+// ofFamilies returns a config of each family, alone and in models of several modes.
+func ofFamilies(t testing.TB) map[string][]byte {
+	t.Helper()
+	of := make(map[string][]byte)
+	for _, g := range archtest.Goldens(t) {
+		switch g.Name {
+		case "llama-yarn", "llama-llama3-bare", "mistral", "mixtral", "qwen2-sliding", "qwen2-moe", "qwen3", "qwen3-moe-mixed", "gemma2", "gemma3", "gemma3-nested",
+			"phi3-long", "gpt-oss", "llava", "qwen2-vl", "qwen3-vl":
+			of[g.Name] = g.Config
 		}
+	}
+	if len(of) != 16 {
+		t.Fatalf("configs of %v", slices.Sorted(maps.Keys(of)))
+	}
+	return of
+}
+
+// TestSpoiled spoils each value of a config of each family in each way.
+func TestSpoiled(t *testing.T) {
+	for name, config := range ofFamilies(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var object map[string]any
+			if err := json.Unmarshal(config, &object); err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range paths(object) {
+				spoiled(t, spoil(t, config, path, nil), nil)
+				for _, do := range damages() {
+					spoiled(t, spoil(t, config, path, do), nil)
+				}
+			}
+		})
+	}
+}
+
+// FuzzConfig spoils two values of a config of a family: what can still be described can be computed with.
+func FuzzConfig(f *testing.F) {
+	configs := ofFamilies(f)
+	names := slices.Sorted(maps.Keys(configs))
+	for i := range names {
+		f.Add(uint8(i), uint16(i*7), uint8(i), uint16(i*3), `"x"`, i%2 == 0)
+		f.Add(uint8(i), uint16(i*5), uint8(200), uint16(i), `[1e300, {"rope_type": null}]`, false)
+	}
+	f.Fuzz(func(t *testing.T, family uint8, first uint16, way uint8, second uint16, value string, has bool) {
+		text := configs[names[int(family)%len(names)]]
+		set := func(any) any { return json.RawMessage(value) }
+		if !json.Valid([]byte(value)) {
+			set = func(any) any { return value }
+		}
+		ways := append(damages(), nil)
+		for i, do := range []func(any) any{ways[int(way)%len(ways)], set} {
+			var object map[string]any
+			if err := json.Unmarshal(text, &object); err != nil {
+				t.Fatal(err)
+			}
+			all := paths(object)
+			text = spoil(t, text, all[int([]uint16{first, second}[i])%len(all)], do)
+		}
+		spoiled(t, text, func(string) bool { return has })
 	})
 }
 

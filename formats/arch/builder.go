@@ -110,6 +110,10 @@ func (b *builder) read(s sizes) {
 		}
 		b.headDim = b.d.Hidden / b.heads
 	}
+	if b.headDim > maxHeadDim {
+		b.fail("head_dim", fmt.Errorf("%d: want at most %d", b.headDim, maxHeadDim))
+		b.headDim = 2
+	}
 	// Bounds every product of two sizes that a model computes.
 	if width := int64(b.heads) * int64(b.headDim); width > maxSize {
 		b.fail("head_dim", fmt.Errorf("%d heads of %d are too wide", b.heads, b.headDim))
@@ -123,6 +127,9 @@ func (b *builder) read(s sizes) {
 // maxLayers bounds what a config alone can make a description allocate; the deepest published
 // models have 126.
 const maxLayers = 4096
+
+// maxHeadDim bounds the frequencies of a rotary embedding; published models have heads of 512 at most.
+const maxHeadDim = 1 << 16
 
 // head describes the output head.
 func (b *builder) head() {

@@ -133,6 +133,7 @@ func (b *builder) rope(kind string, theta float64) *Rope {
 func (b *builder) plainRope(theta float64) *Rope {
 	r := &Rope{Type: "default", Factor: 1, Amplitude: 1, Theta: theta}
 	r.Dim = b.rotated(b.partialFactor(&fields{}, r.Type))
+	b.checkFinite("rope_theta", r)
 	return r
 }
 
@@ -147,7 +148,24 @@ func (b *builder) ropeOf(key string, in *fields, theta float64) *Rope {
 	if in.err != nil {
 		b.fail(key, in.err)
 	}
+	b.checkFinite(key, r)
 	return r
+}
+
+// checkFinite refuses an embedding that turns by what is no number, as extreme values would have it.
+func (b *builder) checkFinite(key string, r *Rope) {
+	if b.err != nil {
+		return
+	}
+	sound := func(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
+	for _, tokens := range []int{1, r.Original + 1} {
+		for _, f := range r.Frequencies(tokens) {
+			if !sound(f) || !sound(r.Amplitude) {
+				b.fail(key, fmt.Errorf("it would turn by %v, %v times as long: want positive numbers", f, r.Amplitude))
+				return
+			}
+		}
+	}
 }
 
 // partialFactor returns the share of a head that turns. Families whose heads turn as a whole ignore the key in
