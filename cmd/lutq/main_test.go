@@ -19,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/lutq/lutq/formats/arch/archtest"
+	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/gemm/cuda/driver"
@@ -47,6 +48,7 @@ func TestScripts(t *testing.T) {
 			g.Write(t, dir)
 		}
 	}
+	shard(t, filepath.Join(data, "lutq-tiny"), filepath.Join(sources, "shards"))
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
@@ -76,6 +78,40 @@ func program(t *testing.T, args ...string) *osexec.Cmd {
 	c := osexec.CommandContext(ctx, "lutq", args...)
 	c.WaitDelay = time.Second // for who else has its output open
 	return c
+}
+
+// shard copies a model with a shard for each of its tensors.
+func shard(t *testing.T, from, to string) {
+	t.Helper()
+	src, err := hf.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	var entries []hf.Entry
+	for _, x := range src.Tensors() {
+		entries = append(entries, hf.Entry{Name: x.Name, DType: x.DType, Shape: x.Shape})
+	}
+	if err := os.Mkdir(to, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w, err := hf.NewWriter(to, entries, hf.WriterOptions{MaxShardSize: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range src.Tensors() {
+		if err := w.CopyTensor(t.Context(), x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range src.SideFiles() {
+		if _, err := folder.CopyFile(filepath.Join(to, name), filepath.Join(from, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestHelp holds the help texts to the rules of the command line: every

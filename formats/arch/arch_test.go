@@ -468,6 +468,7 @@ func TestErrors(t *testing.T) {
 		"":                                "invalid JSON",
 		"{":                               "invalid JSON",
 		"[]":                              "want a JSON object",
+		"\ufeff{}":                        "begins with a byte order mark",
 		"{} {}":                           "more follows",
 		"\xff":                            "invalid UTF-8",
 		`{"vocab_size":1,"vocab_size":2}`: `key "vocab_size" appears twice`,

@@ -28,6 +28,9 @@ func readFields(text []byte) (*fields, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("invalid UTF-8")
 	}
+	if bytes.HasPrefix(text, []byte("\ufeff")) {
+		return nil, errors.New("invalid JSON: begins with a byte order mark")
+	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	open, err := dec.Token()
 	if err != nil {

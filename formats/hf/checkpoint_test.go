@@ -163,6 +163,7 @@ func TestBadFolders(t *testing.T) {
 		{"folder for a file", map[string]string{singleName + "/x": ""}, "model.safetensors is a folder"},
 		{"index is a folder", map[string]string{indexName + "/x": ""}, "index.json is a folder"},
 		{"index is no JSON", map[string]string{indexName: "{"}, "index.json: invalid JSON"},
+		{"index with a byte order mark", map[string]string{indexName: "\ufeff{}"}, "begins with a byte order mark"},
 		{"index is a list", map[string]string{indexName: "[]"}, "index.json: want a JSON object"},
 		{"index of nothing", map[string]string{indexName: `{}`}, `no "weight_map"`},
 		{"empty weight map", map[string]string{indexName: index("")}, "weight_map is empty"},

@@ -299,7 +299,7 @@ func (h *header) validate(dataSize int64) error {
 		case t.offset > end:
 			return fmt.Errorf("header: hole of %d bytes before tensor %q", t.offset-end, t.Name)
 		case t.offset > dataSize-t.size:
-			return fmt.Errorf("file is truncated: tensor %q ends at byte %d of %d of data", t.Name, t.offset+t.size, dataSize)
+			return fmt.Errorf("file is truncated: tensor %q ends at byte %d of %d of data: download it again", t.Name, t.offset+t.size, dataSize)
 		}
 		end, last = t.offset+t.size, t.Name
 	}

@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,9 @@ type scanner struct {
 func newScanner(data []byte) (*scanner, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("invalid UTF-8")
+	}
+	if bytes.HasPrefix(data, []byte("\ufeff")) {
+		return nil, errors.New("invalid JSON: begins with a byte order mark")
 	}
 	var raw json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {

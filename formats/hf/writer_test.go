@@ -677,3 +677,38 @@ func TestFreeSpace(t *testing.T) {
 		t.Errorf("got error %v: want %v", err, fs.ErrNotExist)
 	}
 }
+
+// TestManyShardsWritten writes more shards than are kept open.
+func TestManyShardsWritten(t *testing.T) {
+	const n = 300
+	var entries []Entry
+	var data [][]byte
+	for i := range n {
+		entries = append(entries, Entry{fmt.Sprintf("t%d", i), U8, []int{1}})
+		data = append(data, []byte{byte(i)})
+	}
+	dir := t.TempDir()
+	w, err := NewWriter(dir, entries, WriterOptions{MaxShardSize: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if open, err := os.ReadDir("/proc/self/fd"); err == nil && len(open) > 150 {
+		t.Errorf("%d files are open", len(open))
+	}
+	for i, e := range entries {
+		if err := w.WriteAt(e.Name, data[i], 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	c := mustOpen(t, dir)
+	for i, e := range entries {
+		x, _ := c.Tensor(e.Name)
+		var got [1]byte
+		if _, err := x.ReadAt(got[:], 0); err != nil || got[0] != data[i][0] {
+			t.Fatalf("%s is %d, %v", e.Name, got[0], err)
+		}
+	}
+}
