@@ -47,8 +47,7 @@ tokens, and the report adds the Kullback-Leibler divergence from it (mean,
 median, 99 %), the share of tokens where both find the same token most likely,
 and the logarithm of the ratio of perplexities with a 95 % interval by paired
 bootstrap over windows. It says where a model is ruined. Several share one pass
-over the original; each is held against those before it. All must turn the text
-into the same tokens.
+over the original, each held against those before it; all make equal tokens.
 
 Protocols (--protocol):
   raw        the file as it is, no special tokens, consecutive windows of --ctx
