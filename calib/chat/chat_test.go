@@ -76,15 +76,33 @@ func TestLoad(t *testing.T) {
 		{"several", map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]}`}, "b"},
 		{"none", map[string]string{"tokenizer_config.json": `{}`}, "no chat template in chat_template.jinja or tokenizer_config.json"},
 		{"nothing", nil, "no chat template in"},
-		{"no default", map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "tool_use", "template": "a"}]}`}, "no chat template in"},
+		{"no default", map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "rag", "template": "b"}]}`}, "tokenizer_config.json: no chat template named default, only rag, tool_use"},
+		{"by name", map[string]string{"tokenizer_config.json": `{"chat_template": {"tool_use": "a", "default": "b{{ messages }}"}}`}, "b[]"},
+		{"by name, no default", map[string]string{"tokenizer_config.json": `{"chat_template": {"rag": "a"}}`}, "no chat template named default, only rag"},
+		{"by name, no text", map[string]string{"tokenizer_config.json": `{"chat_template": {"default": 1}}`}, "that named default is no text"},
+		{"null", map[string]string{"tokenizer_config.json": `{"chat_template": null}`}, "no chat template in"},
+		{"empty", map[string]string{"tokenizer_config.json": `{"chat_template": ""}`}, ""},
+		{"empty file", map[string]string{"tokenizer_config.json": one, "chat_template.jinja": ""}, ""},
+		{"more", map[string]string{"chat_template.jinja": "own", "additional_chat_templates/rag.jinja": "more", "additional_chat_templates/x.txt": "none"}, "own"},
+		{"more, a default among them", map[string]string{"chat_template.jinja": "own", "additional_chat_templates/default.jinja": "more"}, "more"},
+		{"more, no default", map[string]string{"tokenizer_config.json": one, "additional_chat_templates/rag.jinja": "more"}, "rag.jinja: no chat template named default, only rag"},
+		{"a processor's", map[string]string{"chat_template.json": `{"chat_template": "a"}`}, "chat_template.json is for the model's processor"},
+		{"mark of byte order", map[string]string{"chat_template.jinja": "\ufeffown\r\n{% if true %}\r\nx{% endif %}\r\n"}, "\ufeffown\nx"}, // as transformers keeps it
 		{"of another type", map[string]string{"tokenizer_config.json": `{"chat_template": 1}`}, "tokenizer_config.json: chat_template is neither"},
+		{"of a list of others", map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "default"}]}`}, "one of a list has no name or no template"},
+		{"tokens of their own", map[string]string{"chat_template.jinja": "{{ image_token }}{{ video_token }}{{ x }}{{ y_token }}", "tokenizer_config.json": `{"video_token": "<v>", "y_token": 1, "extra_special_tokens": {"image_token": "<i>", "x": {"content": "<x>"}}}`}, "<i><v><x>"},
+		{"more tokens", map[string]string{"chat_template.jinja": "[{{ additional_special_tokens }}{{ extra_special_tokens }}]", "tokenizer_config.json": `{"additional_special_tokens": ["<a>"], "extra_special_tokens": ["<b>"]}`}, "[]"},
+		{"map", map[string]string{"chat_template.jinja": "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ unk_token }}", "tokenizer_config.json": `{"bos_token": null, "eos_token": "</t>", "pad_token": "p", "unk_token": "u"}`, "special_tokens_map.json": `{"bos_token": "<m>", "eos_token": {"content": "</m>"}, "pad_token": null}`}, "<m></m>u"},
+		{"map beside a list of tokens", map[string]string{"chat_template.jinja": "{{ bos_token }}", "tokenizer_config.json": `{"bos_token": "<t>", "added_tokens_decoder": {}}`, "special_tokens_map.json": `{"bos_token": "<m>"}`}, "<t>"},
+		{"token of another type", map[string]string{"chat_template.jinja": "x", "tokenizer_config.json": `{"bos_token": 1}`}, "tokenizer_config.json: bos_token is no token"},
+		{"order", map[string]string{"chat_template.jinja": "{{ [{'role': 'r', 'content': 'c'}] }}{{ messages|tojson }}"}, "[{'role': 'r', 'content': 'c'}][]"},
 		{"no JSON", map[string]string{"tokenizer_config.json": `{`}, "tokenizer_config.json: not a JSON object"},
 		{"broken", map[string]string{"chat_template.jinja": "{% if %}\n{% endfor %}"}, "chat_template.jinja: chat template: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
 			for name, text := range test.files {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -140,18 +158,6 @@ func TestHostile(t *testing.T) {
 	}
 	if took := time.Since(begin); took > 5*time.Second {
 		t.Errorf("it took %v", took)
-	}
-}
-
-func TestStrftime(t *testing.T) {
-	at := time.Date(2024, 7, 9, 15, 4, 5, 0, time.UTC)
-	for format, want := range map[string]string{
-		"%d %b %Y": "09 Jul 2024", "%A, %B %e; %j": "Tuesday, July  9; 191", "%I:%M:%S %p %y": "03:04:05 PM 24",
-		"100%% %q %": "100% %q %", "%Y-%m-%dT%H": "2024-07-09T15", "%F %T": "2024-07-09 15:04:05",
-	} {
-		if got := strftime(at, format); got != want {
-			t.Errorf("%q: got %q, want %q", format, got, want)
-		}
 	}
 }
 
