@@ -33,6 +33,7 @@ import (
 
 type benchOptions struct {
 	shapes, m, bits []string
+	formats         []string
 	group           string
 	deviceFlags
 	actFlag
@@ -101,10 +102,11 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 	f.StringSliceVar(&o.shapes, "shapes", nil, "output by input features, such as `NxK,…`")
 	f.StringSliceVar(&o.bits, "bits", []string{"4"}, "`BITS` of a code, a list")
 	f.Var(newWord(&o.group, "128", weight.GroupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
+	f.StringSliceVar(&o.formats, "formats", nil, "`LIST` of GROUP:SCALES instead, as 128:f16,32:e4m4")
 	f.Var(newWord(&o.kind, "", append([]string{lut.Name}, bench.KindNames()...)...), "kind", "`KIND` of random weights: lut (default) or "+strings.Join(bench.KindNames(), ", "))
 	f.StringVar(&o.kernel, "kernel", "", "`NAME` of a kernel on cuda: planes (default), gather:half for bcq; mma.sp, wgmma.sp:c64g4 for lut24")
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
-	o.addDType(f, "X and Y: f32 on the cpu, f16 (default) or bf16 on cuda")
+	o.addDType(f, "X and Y: cpu f32; cuda f16 (default) or bf16")
 	o.addDevice(f, "cuda where there is a GPU, unless --dtype is f32")
 	o.addAct(f)
 	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAMES` of table lookups: replicated, integers, shuffle, copies1 to copies16 (default chosen)")
@@ -152,6 +154,13 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	if err != nil {
 		return err
 	}
+	if len(o.formats) > 0 {
+		stored, err := o.storages()
+		if err != nil {
+			return usageError{err}
+		}
+		bo.Layers, bo.Shapes = bench.RandomLayers(bo.Shapes, bo.Bits, stored, bo.Seed), nil
+	}
 	if o.roofline != "" {
 		if err := folder.Check(o.roofline, o.rooflineFolder(model)); err != nil {
 			return outputHint(err)
@@ -160,7 +169,7 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	if o.fp8() && !gpu {
 		return usage("--act fp8: products on the cpu are not faster in it")
 	}
-	if len(bo.Shapes) == 0 {
+	if len(bo.Shapes)+len(bo.Layers) == 0 {
 		device := "cpu"
 		if gpu {
 			device = "cuda"
@@ -297,6 +306,8 @@ func (o *benchOptions) check(model string) error {
 		return usage("type f32: cuda multiplies in f16 or bf16")
 	case o.kind != "" && (o.decode.on || len(o.shapes) == 0):
 		return usage("--kind is for the random weights of --shapes")
+	case len(o.formats) > 0 && (len(o.shapes) == 0 || o.kind != "" || o.given("group") || o.summary):
+		return usage("--formats is for --shapes of --kind lut, without --group and --summary")
 	case o.fp8() && o.kind != "":
 		return usage("--act fp8 is for --kind lut: %s has no kernel in E4M3", o.kind)
 	case o.fp8() && len(o.lookups) > 0:
@@ -320,7 +331,7 @@ func (o *benchOptions) check(model string) error {
 	case o.selftest.on() && model != "":
 		return usage("--selftest takes no model: its data is random")
 	}
-	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup", "sustain", "limit", "cache", "roofline", "no-tune"} {
+	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup", "sustain", "formats", "limit", "cache", "roofline", "no-tune"} {
 		if o.selftest.on() && o.given(name) {
 			return usage("--selftest and --%s do not go together", name)
 		}
@@ -402,6 +413,28 @@ func (o *benchOptions) parse() (bench.Options, error) {
 		b.Group = math.MaxInt32 // cut to K
 	}
 	return b, nil
+}
+
+// storages reads --formats.
+func (o *benchOptions) storages() (all []bench.Storage, err error) {
+	for _, text := range o.formats {
+		group, name, ok := strings.Cut(text, ":")
+		if !ok {
+			return nil, fmt.Errorf("--formats %q: want GROUP:TYPE, as 32:e4m4", text)
+		}
+		var s bench.Storage
+		if s.Group, err = weight.ParseGroup(group); err == nil {
+			s.Scale, err = weight.ParseScaleType(name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--formats %q: %w", text, err)
+		}
+		if s.Group == weight.RowGroup {
+			s.Group = math.MaxInt32 // cut to K
+		}
+		all = append(all, s)
+	}
+	return all, nil
 }
 
 // parseLookups reads the list of lookups.

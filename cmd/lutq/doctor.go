@@ -235,7 +235,7 @@ func (d *diagnosis) print(w io.Writer) {
 	}
 	row("cache", "%s, %s, %d kernels", d.Cache.Dir, formatBytes(d.Cache.Bytes), d.Cache.Kernels)
 	if d.Cache.Error != "" {
-		row("", "not used, so that kernels are compiled each time: %s", d.Cache.Error)
+		row("", "not used, so that kernels are compiled each time and repack wants OUT: %s", d.Cache.Error)
 	}
 	if d.CUDA.Error != "" {
 		row("CUDA", "%s", d.CUDA.Error)

@@ -140,9 +140,7 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 		return err
 	}
 	if out == "" {
-		if out, err = tiles.CacheDir(m, target); err != nil {
-			return err
-		}
+		out = tiles.CacheDir(m, target)
 		if err := input.Private(filepath.Dir(out)); err != nil {
 			return hintError{err, "name a folder OUT, or another cache folder with XDG_CACHE_HOME"}
 		}

@@ -46,14 +46,11 @@ func (f *tileFolders) of(m *lutq.Model, device string) (model.Layouts, error) {
 		f.used[dir] = true
 		return t, nil
 	}
-	dir, err := tiles.CacheDir(m, target)
-	if err != nil {
-		return nil, nil // there is no cache folder
-	}
+	dir := tiles.CacheDir(m, target)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	err = input.Private(filepath.Dir(dir))
+	err := input.Private(filepath.Dir(dir))
 	if err == nil {
 		var t *tiles.Folder
 		if t, err = tiles.Open(dir, m, target); err == nil {

@@ -30,7 +30,7 @@ func Private(dir string) error {
 		}
 		return err
 	case err != nil:
-		return err
+		return fmt.Errorf("%s: %w", dir, err)
 	}
 	if err := checkFolder(real, true); err != nil {
 		return err
@@ -46,7 +46,7 @@ func onTheWay(dir string) error {
 		return onTheWay(filepath.Dir(dir))
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", dir, err)
 	}
 	for {
 		if err := checkFolder(real, false); err != nil {
@@ -96,4 +96,13 @@ func uid(info fs.FileInfo) (int, bool) {
 		return 0, false
 	}
 	return int(st.Uid), true
+}
+
+// CacheDir returns lutq's folder in the user's one for caches, or in that for temporary files where the user has none.
+func CacheDir() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		dir = os.TempDir()
+	}
+	return filepath.Join(dir, "lutq")
 }

@@ -96,7 +96,14 @@ func (o *CUDAOptions) setDefaults() error {
 		}
 		widths = nil
 	}
-	return (&Options{Shapes: o.Shapes, Bits: widths, Group: o.Group, M: o.M, Memory: o.Memory}).check()
+	on := Options{Shapes: o.Shapes, Bits: widths, Group: o.Group, M: o.M}
+	if err := on.check(); err != nil {
+		return err
+	}
+	// The host has a matrix in all its forms at a time as well, if no rings.
+	on.Kind, on.Bits, on.Memory, on.PoolBytes = o.Kind, o.Bits, o.Memory, 1
+	_, err := on.plan(false)
+	return err
 }
 
 // halfType returns the type of a name.

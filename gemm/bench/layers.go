@@ -3,10 +3,13 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"runtime"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/quantize/bcq"
 	"github.com/lutq/lutq/quantize/lut"
 	"github.com/lutq/lutq/quantize/lut24"
@@ -64,6 +67,34 @@ func ReadLayers(ctx context.Context, names []string, r Reader, laid Layouts) ([]
 		return nil, err
 	}
 	return layers, err
+}
+
+// Storage is how a random table's codes have their scales.
+type Storage struct {
+	Group int // columns, cut to K
+	Scale weight.ScaleType
+}
+
+// String returns it as --formats of lutq bench has it, 32:e4m4.
+func (s Storage) String() string {
+	if s.Group == math.MaxInt32 {
+		return "row:" + s.Scale.String()
+	}
+	return fmt.Sprintf("%d:%v", s.Group, s.Scale)
+}
+
+// RandomLayers returns random matrices of every shape, width and storage, in this order, each named after its storage.
+func RandomLayers(shapes []Shape, bits []int, stored []Storage, seed uint64) []Layer {
+	r := rand.New(rand.NewPCG(seed, 0))
+	var all []Layer
+	for _, s := range shapes {
+		for _, b := range bits {
+			for _, f := range stored {
+				all = append(all, Layer{Name: f.String(), Matrix: conform.RandomMatrix(r, s.N, s.K, b, f.Group, f.Scale)})
+			}
+		}
+	}
+	return all
 }
 
 // readLinear reads a layer as it is stored, of a kind that products are timed by.

@@ -4,11 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/quantize/lut"
@@ -108,12 +108,8 @@ func (f *Folder) layer(name string) (lut.Layout, error) {
 	return l, l.Validate()
 }
 
-// CacheDir returns the folder in the user's cache folder that holds a container's layers for
+// CacheDir returns the folder in [input.CacheDir] that holds a container's layers for
 // a target, where they are.
-func CacheDir(m *lutq.Model, t *Target) (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(cache, "lutq", "tiles", m.Config().SHA256+"-"+t.Name), nil
+func CacheDir(m *lutq.Model, t *Target) string {
+	return filepath.Join(input.CacheDir(), "tiles", m.Config().SHA256+"-"+t.Name)
 }

@@ -23,15 +23,8 @@ type Cache struct{ dir string }
 // needed.
 func NewCache(dir string) *Cache { return &Cache{dir} }
 
-// DefaultCacheDir returns lutq/kernels in the user's folder for caches, or in
-// the one for temporary files where the user has none.
-func DefaultCacheDir() string {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		dir = os.TempDir()
-	}
-	return filepath.Join(dir, "lutq", "kernels")
-}
+// DefaultCacheDir returns the folder of kernels in [input.CacheDir].
+func DefaultCacheDir() string { return filepath.Join(input.CacheDir(), "kernels") }
 
 // Dir returns the folder.
 func (c *Cache) Dir() string { return c.dir }
