@@ -52,6 +52,9 @@ func NewImport(src *hf.Checkpoint, o ImportOptions) (*Plan, []Homeless, error) {
 	}
 	p := &Plan{Source: src, names: newNames(src), command: "lutq import MODEL OUT"}
 	var homeless []Homeless
+	if why := p.names.mismatch(src); why != "" {
+		return nil, nil, fmt.Errorf("%s: weights are not those of its model%s", src.Dir(), why)
+	}
 	// What lutq exported says what its layers were; what it did not, or no longer does, is as well.
 	var origins map[string]target.Origin
 	_ = json.Unmarshal([]byte(src.Metadata()[target.OriginKey]), &origins)

@@ -235,6 +235,22 @@ func TestImportZeroPoints(t *testing.T) {
 	}
 }
 
+// TestImportShapes: what is read as another shape than the model has is refused before it is written.
+func TestImportShapes(t *testing.T) {
+	const config = `{"architectures": ["LlamaForCausalLM"], "vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, ` +
+		`"num_attention_heads": 1, "tie_word_embeddings": true, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": true}}`
+	const q = "model.layers.0.self_attn.q_proj."
+	src, err := source.Open(sourcetest.Folder(t, config, sourcetest.Of[uint32](q+"qweight", "I32", []int{1, 16}, make([]uint32, 16)...), sourcetest.F16(q+"scales", []int{1, 16}, make([]float32, 16)...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	const want = "weights are not those of its model; by config.json the shape [16 8] of " + q + "weight should be [16 16]"
+	if _, _, err := NewImport(src, ImportOptions{}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v: want %q", err, want)
+	}
+}
+
 // importOf plans to take over a folder of some tensors.
 func importOf(t *testing.T, config string, o ImportOptions, tensors ...sourcetest.Tensor) *Plan {
 	t.Helper()

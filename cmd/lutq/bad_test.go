@@ -261,6 +261,14 @@ func badInputs() []badInput {
 			name: "work folder that lutq did not write", args: []string{"quantize", "MODEL", "OUT", "--force"},
 			damage: func(m victim) { m.folder("out.partial", "notes") }, want: "out.partial: is in the way",
 		},
+		{
+			name: "a GGUF of layers of another shape", args: []string{"export", "MODEL", "OUT", "--to", "gguf"},
+			damage: func(m victim) { m.replace(config, `"intermediate_size": 384`, `"intermediate_size": 256`) }, want: "tensor model.layers.0.mlp.gate_proj.weight has shape [384 128]: by config.json it should be [256 128]",
+		},
+		{
+			name: "a GGUF of another vocabulary", args: []string{"export", "MODEL", "OUT", "--to", "gguf"},
+			damage: func(m victim) { m.replace(config, `"vocab_size": 4096`, `"vocab_size": 4000`) }, want: "tensor model.embed_tokens.weight has shape [4096 128]: by config.json it should be [4000 128]",
+		},
 		{name: "tiles over their model", container: true, args: []string{"repack", "MODEL", "MODEL", "--force"}, want: "is the input"},
 		{name: "tiles without a name", container: true, args: []string{"repack", "MODEL", ""}, code: 2, want: "an argument is empty"},
 		{

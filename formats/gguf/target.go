@@ -109,7 +109,8 @@ type format struct {
 	types map[*target.Layer][]Type // that hold a layer, by [format.Fit]
 }
 
-// resolve finds what the model's tensors are called that may go by two names, and reports one that is missing.
+// resolve finds what the model's tensors are called that may go by two names, and reports one that is missing, or has
+// another shape than config.json says.
 func (f *format) resolve() error {
 	d := f.model.Decoder
 	for i := range f.tensors {
@@ -120,17 +121,37 @@ func (f *format) resolve() error {
 			}
 			t.Source = d.Head.Stored.Tensor
 		}
-		for _, l := range t.Layers {
-			name := l.Stored.Tensor
-			if t.Bias {
-				name = l.Stored.Bias
+		if t.Source != "" {
+			has := f.kept[t.Source].Shape
+			if row := len(has) == 2 && has[0] == 1 && slices.Equal(has[1:], t.Shape); !row && !slices.Equal(has, t.Shape) {
+				return shapeError(t.Source, has, t.Shape)
 			}
-			if f.kept[name] == nil && (t.Bias || f.layers[name] == nil) {
+		}
+		for _, l := range t.Layers {
+			s := l.Stored
+			name, want := s.Tensor, s.Shape()
+			if t.Bias {
+				if name, want = s.Bias, []int{s.N}; s.Experts > 0 {
+					want = []int{s.Experts, s.N}
+				}
+			}
+			kept, packed := f.kept[name], f.layers[name]
+			switch {
+			case kept == nil && (t.Bias || packed == nil):
 				return fmt.Errorf("tensor %s is missing", name)
+			case kept != nil && !slices.Equal(kept.Shape, want):
+				return shapeError(name, kept.Shape, want)
+			case kept == nil && (packed.N != s.Matrices()*s.N || packed.K != s.K):
+				return shapeError(name, []int{packed.N, packed.K}, []int{s.Matrices() * s.N, s.K})
 			}
 		}
 	}
 	return nil
+}
+
+// shapeError is the error for a tensor of another shape than a model of its config.json has.
+func shapeError(name string, has, want []int) error {
+	return fmt.Errorf("tensor %s has shape %v: by config.json it should be %v", name, has, want)
 }
 
 // describe collects the pairs.
