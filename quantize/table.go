@@ -62,7 +62,6 @@ func (p *Plan) clone() *Plan {
 func (r *run) choose(ctx context.Context) error {
 	open := make(map[*arch.Stored]*Item)
 	var other []*Item // that read nothing that is known
-	left := 0
 	for i := range r.plan.Items {
 		it := &r.plan.Items[i]
 		if !it.undecided() || it.calibrated() {
@@ -70,12 +69,11 @@ func (r *run) choose(ctx context.Context) error {
 		}
 		if s := r.plan.names.stored[it.Tensor.Name]; s != nil && slices.Equal(it.Tensor.Shape, s.Shape()) {
 			open[s] = it
-			left++
 			continue
 		}
 		other = append(other, it)
 	}
-	if left > 0 {
+	if len(open) > 0 {
 		if err := r.chooseBlocks(ctx, open); err != nil {
 			return err
 		}
@@ -94,7 +92,7 @@ func (r *run) chooseBlocks(ctx context.Context, open map[*arch.Stored]*Item) err
 		if err := z.block(ctx, b); err != nil {
 			return err
 		}
-		if err := r.chooseFor(ctx, open, z, b.Linears()); err != nil {
+		if err := r.chooseFor(ctx, open, z, b.Linears()); err != nil || len(open) == 0 {
 			return err
 		}
 	}
@@ -107,26 +105,28 @@ func (r *run) chooseBlocks(ctx context.Context, open map[*arch.Stored]*Item) err
 	return r.chooseFor(ctx, open, z, []*arch.Linear{head})
 }
 
-// chooseFor chooses for some layers, whose states z knows.
+// chooseFor chooses for some layers, whose states z knows, and takes them out of those that are open.
 func (r *run) chooseFor(ctx context.Context, open map[*arch.Stored]*Item, z *sizes, layers []*arch.Linear) error {
 	var items []*Item
 	reads := make(map[*Item][]reading)
 	for _, l := range layers {
 		it := open[l.Stored]
-		if it == nil || z.of[l.Reads] == nil || it.Experts == 0 && len(reads[it]) > 0 {
+		if it == nil || z.of[l.Reads] == nil {
 			continue
 		}
-		if n := len(reads[it]); n > 0 && reads[it][n-1].expert == l.Expert {
-			continue // gate and up of one stack
+		looked := evenly(max(it.Experts, 1), stackedExperts)
+		known := func(rd reading) bool { return rd.expert == l.Expert } // such as by gate, and this is up
+		if !slices.Contains(looked, l.Expert) || slices.ContainsFunc(reads[it], known) {
+			continue
 		}
 		if len(reads[it]) == 0 {
 			items = append(items, it)
 		}
-		rows := sampledRows
-		if it.Experts > 0 {
-			rows = sampledRows / stackedExperts
-		}
+		rows := sampledRows / len(looked)
 		reads[it] = append(reads[it], it.reading(l.Expert, rows, it.plain, z.of[l.Reads]))
+	}
+	for _, l := range layers {
+		delete(open, l.Stored)
 	}
 	return r.chooseSets(ctx, items, func(it *Item) []reading { return reads[it] })
 }
@@ -231,34 +231,34 @@ func (r *run) sampleLoss(ctx context.Context, it Item, table string, rd reading)
 	if err := it.use(table); err != nil {
 		return 0, err
 	}
-	w, err := it.sample(rd)
+	some := max(1, r.memory.block/it.K) // rows at a time
+	if it.scalesTable() {
+		var top float32
+		for rows := range slices.Chunk(rd.rows, some) {
+			w, err := it.sample(rd.expert, rows)
+			if err != nil {
+				return 0, err
+			}
+			top = largest(top, w)
+		}
+		it.Codebook = it.scaledTo(top)
+	}
+	q, err := rd.state.Quantizer(it.layer(it.Codebook))
 	if err != nil {
 		return 0, err
 	}
-	q, err := rd.state.Quantizer(it.layer(it.scaledTo(largest(0, w))))
-	if err != nil {
-		return 0, err
-	}
-	kind, err := lutq.KindOf(it.Format.Kind)
-	if err != nil {
-		return 0, err
-	}
-	row := make([]float32, it.K)
-	at := max(1, r.memory.block/it.K) // a time
-	for from := 0; from < len(rd.rows); from += at {
+	for rows := range slices.Chunk(rd.rows, some) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		n := min(at, len(rd.rows)-from)
-		parts, err := emptyParts(kind, it.Format, n, it.K)
+		w, err := it.sample(rd.expert, rows)
 		if err != nil {
 			return 0, err
 		}
-		errs := make([]weight.RowError, n)
-		some := w[from*it.K : (from+n)*it.K]
+		of, err := it.rowsLoss(q, w, rd.sizes)
 		var bad *weight.NotFiniteError
 		var large *weight.ScaleError
-		switch err := q.Rows(parts, errs, some); {
+		switch {
 		case errors.As(err, &bad):
 			return 0, nil
 		case errors.As(err, &large):
@@ -266,34 +266,54 @@ func (r *run) sampleLoss(ctx context.Context, it Item, table string, rd reading)
 		case err != nil:
 			return 0, err
 		}
-		q.Shared(parts)
-		m, err := kind.Open(it.Format, n, it.K, parts)
-		if err != nil {
-			return 0, err
-		}
-		for i, e := range errs {
-			switch {
-			case e.NearestLoss > 0 && !math.IsInf(e.NearestLoss, 0):
-				loss += e.Loss
-			case rd.sizes == nil:
-				loss += e.Squared
-			default:
-				m.Row(row, i)
-				for k, v := range some[i*it.K:][:it.K] {
-					row[k] = v - row[k]
-				}
-				loss += weighted(row, rd.sizes)
+		loss += of
+	}
+	return loss, nil
+}
+
+// rowsLoss returns what is lost on rows of weights.
+func (it *Item) rowsLoss(q weight.Quantizer, w []float32, sizes []float64) (loss float64, err error) {
+	kind, err := lutq.KindOf(it.Format.Kind)
+	if err != nil {
+		return 0, err
+	}
+	n := len(w) / it.K
+	parts, err := emptyParts(kind, it.Format, n, it.K)
+	if err != nil {
+		return 0, err
+	}
+	errs := make([]weight.RowError, n)
+	if err := q.Rows(parts, errs, w); err != nil {
+		return 0, err
+	}
+	q.Shared(parts)
+	m, err := kind.Open(it.Format, n, it.K, parts)
+	if err != nil {
+		return 0, err
+	}
+	row := make([]float32, it.K)
+	for i, e := range errs {
+		switch {
+		case e.NearestLoss > 0 && !math.IsInf(e.NearestLoss, 0):
+			loss += e.Loss
+		case sizes == nil:
+			loss += e.Squared
+		default:
+			m.Row(row, i)
+			for k, v := range w[i*it.K:][:it.K] {
+				row[k] = v - row[k]
 			}
+			loss += weighted(row, sizes)
 		}
 	}
 	return loss, nil
 }
 
-// sample reads the rows of a reading.
-func (it *Item) sample(rd reading) ([]float32, error) {
-	w := make([]float32, len(rd.rows)*it.K)
+// sample reads rows of one of the item's matrices.
+func (it *Item) sample(expert int, rows []int) ([]float32, error) {
+	w := make([]float32, len(rows)*it.K)
 	if !it.Transposed {
-		for i, n := range rd.rows {
+		for i, n := range rows {
 			if err := it.Tensor.ReadFloat32(w[i*it.K:][:it.K], int64(n)*int64(it.K)); err != nil {
 				return nil, err
 			}
@@ -302,11 +322,11 @@ func (it *Item) sample(rd reading) ([]float32, error) {
 	}
 	unit := it.unit()
 	all := make([]float32, unit*it.K)
-	first := rd.expert * unit
+	first := expert * unit
 	if err := it.Tensor.ReadTransposed(all, int64(first)*int64(it.K), it.K, unit); err != nil {
 		return nil, err
 	}
-	for i, n := range rd.rows {
+	for i, n := range rows {
 		copy(w[i*it.K:][:it.K], all[(n-first)*it.K:])
 	}
 	return w, nil

@@ -213,7 +213,7 @@ func TestChooseFamilies(t *testing.T) {
 			if _, err := p.Run(t.Context(), out, RunOptions{Threads: 2}); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Choose(t.Context(), RunOptions{Threads: 1, MaxRAM: baseRAM + 256<<10}); err != nil {
+			if err := p.Choose(t.Context(), RunOptions{Threads: 1, MaxRAM: baseRAM + 1<<20}); err != nil {
 				t.Fatal(err)
 			}
 			m := openContainer(t, out)
@@ -244,7 +244,7 @@ func TestChooseFamilies(t *testing.T) {
 func TestChosenContainer(t *testing.T) {
 	dir := outliers()[1].write(t, tiny, 1000)
 	var want map[string]string
-	for _, o := range []RunOptions{{Threads: 1}, {Threads: 3, MaxRAM: baseRAM + 64<<10}} {
+	for _, o := range []RunOptions{{Threads: 1}, {Threads: 3, MaxRAM: baseRAM + 1<<20}} {
 		out := filepath.Join(t.TempDir(), "out")
 		if _, err := plan(t, dir, `{}`).Run(t.Context(), out, o); err != nil {
 			t.Fatal(err)
