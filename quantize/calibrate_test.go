@@ -297,6 +297,81 @@ func checkCalibrated(t *testing.T, p *Plan, x *text, out string, res *Result) {
 	}
 }
 
+// TestOutputError: of a layer that is fitted to a text the result tells by how much its outputs are off, by H or what is
+// known of it, whatever the damping; of all, the root mean square.
+func TestOutputError(t *testing.T) {
+	dir := textModels(t)["llama"]
+	const layer = "model.layers.0.self_attn.q_proj" // which the text comes by first
+	for _, method := range []string{methodGPTQ, methodSparseGPT, methodWanda, methodRTN} {
+		for _, damp := range []float64{0.01, 1} {
+			r, err := ParseRecipe([]byte(`{"method": "` + method + `", "tensors": [{"match": "layers\\.1\\.", "keep": true}]}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Methods.GPTQ = gptq.Options{Damp: damp}
+			r.Calibrate = newText(t, dir)
+			p, err := NewPlan(open(t, dir), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := filepath.Join(t.TempDir(), "out")
+			res, err := p.Run(t.Context(), out, RunOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := openContainer(t, out)
+			var squares float64
+			for _, l := range res.Layers {
+				squares += l.OutputError * l.OutputError / float64(len(res.Layers))
+				if l.Layer != layer {
+					continue
+				}
+				var want float64
+				if method != methodRTN {
+					want = outputError(t, p, m, layer, method == methodWanda)
+				}
+				if math.Abs(l.OutputError-want) > 1e-4*want {
+					t.Errorf("%s damped by %v: outputs are off by %v, want %v", method, damp, l.OutputError, want)
+				}
+			}
+			if want := math.Sqrt(squares); math.Abs(res.OutputError-want) > 1e-9 {
+				t.Errorf("%s: %v of all layers, want %v", method, res.OutputError, want)
+			}
+		}
+	}
+}
+
+// outputError returns the relative error of a layer's outputs by the statistics that a text shows first.
+func outputError(t *testing.T, p *Plan, m *lutq.Model, layer string, diagonal bool) float64 {
+	t.Helper()
+	stored, err := m.Linear(layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, _ := p.Source.Tensor(layer + lutq.WeightSuffix)
+	n, k := stored.Shape()
+	w, row := make([]float32, n*k), make([]float32, k)
+	if err := source.ReadFloat32(w, 0); err != nil {
+		t.Fatal(err)
+	}
+	h := moments(fnv.New64().Sum64(), k, 2*k).h
+	var all, off float64
+	for r := range n {
+		stored.Row(row, r)
+		of := w[r*k : (r+1)*k]
+		for i := range k {
+			for j := range k {
+				if diagonal && i != j {
+					continue
+				}
+				all += float64(of[i]) * float64(h[i*k+j]) * float64(of[j])
+				off += float64(of[i]-row[i]) * float64(h[i*k+j]) * float64(of[j]-row[j])
+			}
+		}
+	}
+	return math.Sqrt(off / all)
+}
+
 // TestCalibratedResume stops runs again and again, and damages what they left: what comes of it
 // is that of one that was left alone, and layers that stand are not visited again.
 func TestCalibratedResume(t *testing.T) {

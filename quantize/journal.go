@@ -30,6 +30,7 @@ type record struct {
 	Codebook string `json:"codebook,omitempty"`
 	Fit
 	Narrow
+	Outputs
 	Remarks []Remark `json:"remarks,omitempty"`
 	Refined bool     `json:"refined,omitempty"` // and in its place
 }

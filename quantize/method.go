@@ -95,6 +95,12 @@ func (f *Fit) addAll(of Fit) {
 	f.NearestLoss += of.NearestLoss
 }
 
+// Outputs are sums of [weight.RowError]'s squares of outputs.
+type Outputs struct {
+	Output        float64 `json:"output,omitempty"`
+	OutputSquared float64 `json:"output_squared,omitempty"`
+}
+
 // Narrow tells of rows whose scales do not fit their type, and are stored as others.
 type Narrow struct {
 	Rows int `json:"narrow_rows,omitempty"`

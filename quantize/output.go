@@ -50,9 +50,17 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 		}
 		res.Layers = append(res.Layers, LayerResult{
 			Layer: it.Layer, N: it.N, K: it.K, Experts: it.Experts, Transposed: it.Transposed, Format: format,
-			BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Error: relative(rec.Squared, rec.Energy), Fit: rec.Fit, Narrow: rec.Narrow,
+			BytesIn: it.Tensor.StoredBytes(), BytesOut: it.BytesOut, Error: relative(rec.Squared, rec.Energy), OutputError: relative(rec.OutputSquared, rec.Output), Fit: rec.Fit, Narrow: rec.Narrow,
 		})
 	}
+	var outputs, fitted float64
+	for _, l := range res.Layers {
+		if l.OutputError > 0 {
+			outputs += l.OutputError * l.OutputError
+			fitted++
+		}
+	}
+	res.OutputError = relative(outputs, fitted)
 	res.Family, _ = p.Family()
 	res.SHA256 = lutq.Digest(sums)
 	res.Error = relative(squared, energy)

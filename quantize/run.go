@@ -42,18 +42,20 @@ type RunOptions struct {
 // Result is what a run did.
 type Result struct {
 	Totals
-	Family  string // of the model, see [Plan.Family]
-	SHA256  string // digest of the quantized tensors
-	Error   float64
-	Fit     Fit           // of all layers
-	Layers  []LayerResult // quantized layers in the source's order
-	Kept    []Kept        // the other tensors, by reason
-	Decoded []Decoded     // what the source does not store in 16 bits or more
-	Resumed int           // tensors that an earlier run had finished
-	Remarks []LayerRemark
-	Calib   *lutq.Calibration // the text that layers were quantized for, if they were
-	Learn   *lutq.Learning    // how scales were learned, if they were
-	OwnCode bool              // whether config.json names code of the model's own for transformers
+	Family string // of the model, see [Plan.Family]
+	SHA256 string // digest of the quantized tensors
+	Error  float64
+	// OutputError is the root mean square of that of layers, of those that have one.
+	OutputError float64
+	Fit         Fit           // of all layers
+	Layers      []LayerResult // quantized layers in the source's order
+	Kept        []Kept        // the other tensors, by reason
+	Decoded     []Decoded     // what the source does not store in 16 bits or more
+	Resumed     int           // tensors that an earlier run had finished
+	Remarks     []LayerRemark
+	Calib       *lutq.Calibration // the text that layers were quantized for, if they were
+	Learn       *lutq.Learning    // how scales were learned, if they were
+	OwnCode     bool              // whether config.json names code of the model's own for transformers
 
 	sums map[string]lutq.Sum // of every stored tensor
 }
@@ -68,8 +70,11 @@ type LayerResult struct {
 	BytesIn    int64
 	BytesOut   int64
 	Error      float64 // ‖W-Ŵ‖/‖W‖
-	Fit        Fit     // before scales were learned, if they were
-	Narrow     Narrow  // likewise
+	// OutputError is the relative error of what the layer puts out on a text that it was fitted to,
+	// (tr (W-Ŵ)·H·(W-Ŵ)ᵀ / tr W·H·Wᵀ)^½, before scales were learned; 0 where it was not fitted.
+	OutputError float64
+	Fit         Fit    // before scales were learned, if they were
+	Narrow      Narrow // likewise
 }
 
 // LayerRemark is a remark on a quantized layer, or one of a stack.
@@ -417,7 +422,7 @@ type block struct {
 func (r *run) begin(i int) *task {
 	it, rec := &r.plan.Items[i], &r.records[i]
 	t := &task{item: it, record: rec, written: rec.Sums}
-	*rec = record{Tensor: it.Tensor.Name, Codebook: rec.Codebook, Remarks: rec.Remarks, Fit: rec.Fit, Narrow: rec.Narrow}
+	*rec = record{Tensor: it.Tensor.Name, Codebook: rec.Codebook, Remarks: rec.Remarks, Fit: rec.Fit, Narrow: rec.Narrow, Outputs: rec.Outputs}
 	t.left.Store(int64(it.N))
 	if it.Quantized() {
 		t.errs = make([]weight.RowError, it.N)

@@ -221,6 +221,8 @@ func (w *worker) finish(t *task) error {
 		t.record.Energy += e.Energy
 		t.record.Squared += e.Squared
 		t.record.Fit.add(e)
+		t.record.Output += e.Output
+		t.record.OutputSquared += e.OutputSquared
 		if e.Wants != 0 {
 			t.record.Narrow.Rows++
 			t.record.Narrow.Wants = max(t.record.Narrow.Wants, e.Wants)

@@ -524,6 +524,7 @@ type quantizeJSON struct {
 	BytesOut      int64       `json:"bytes_out"`
 	Error         float64     `json:"error"`
 	Ruined        bool        `json:"ruined"` // by the errors
+	OutputError   float64     `json:"output_error,omitempty"` // of layers that were fitted to a text, as root mean square
 	SHA256        string      `json:"sha256"`
 	PeakRSS       int64       `json:"peak_rss_bytes"`
 	Seconds       float64     `json:"seconds"`
@@ -547,6 +548,7 @@ type layerJSON struct {
 	BytesIn  int64   `json:"bytes_in,omitempty"`
 	BytesOut int64   `json:"bytes_out"`
 	Error    float64 `json:"error,omitempty"`
+	Output   float64 `json:"output_error,omitempty"` // of one that was fitted to a text
 	weight.Spec
 	quantize.Fit
 	quantize.Narrow
@@ -575,12 +577,12 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 	j := quantizeJSON{
 		Tensors: res.Tensors, Quantized: res.Quantized, Resumed: res.Resumed, Parameters: res.Parameters,
 		BitsPerWeight: res.BitsPerWeight, BytesIn: res.BytesIn, BytesOut: res.BytesOut,
-		Error: res.Error, Ruined: all || worst != nil, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Family: res.Family, Kept: res.Kept, Decoded: res.Decoded,
+		Error: res.Error, OutputError: res.OutputError, Ruined: all || worst != nil, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Family: res.Family, Kept: res.Kept, Decoded: res.Decoded,
 		Calib: res.Calib, Remarks: res.Remarks, Fit: res.Fit,
 	}
 	for _, l := range res.Layers {
 		j.Layers = append(j.Layers, layerJSON{
-			Name: l.Layer, Shape: []int{l.N, l.K}, BytesIn: l.BytesIn, BytesOut: l.BytesOut, Error: l.Error, Spec: l.Format, Fit: l.Fit, Narrow: l.Narrow,
+			Name: l.Layer, Shape: []int{l.N, l.K}, BytesIn: l.BytesIn, BytesOut: l.BytesOut, Error: l.Error, Output: l.OutputError, Spec: l.Format, Fit: l.Fit, Narrow: l.Narrow,
 		})
 	}
 	return j
@@ -597,6 +599,9 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		printKept(w, q.Kept)
 		printTables(w, q.Layers)
 		fmt.Fprintf(w, "relative error\t%.3f %%\n", 100*q.Error)
+		if q.OutputError > 0 {
+			fmt.Fprintf(w, "output error\t%.3f %% of what layers put out on the text%s\n", 100*q.OutputError, beforeLearning(q.Learn))
+		}
 		if c := q.Calib; c != nil {
 			fmt.Fprintf(w, "fitted\tto %s on %s%s\n", windowsName(c), c.Device, nearestCount(q.Remarks))
 			if q.Fit.Rows > 0 {
@@ -653,6 +658,14 @@ func fewNames(all []string) string {
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	return names
+}
+
+// beforeLearning says of a number that it is not of what was learned.
+func beforeLearning(r *learn.Report) string {
+	if r == nil {
+		return ""
+	}
+	return ", before scales were learned"
 }
 
 // nearestCount says how many layers were not fitted.

@@ -10,6 +10,7 @@ type deviceQuantizer struct {
 	// Scratch for the rows at hand.
 	target       []float32
 	fed, nearest weight.Rounded
+	outputs      []float32
 }
 
 // Rows implements [weight.Quantizer].
@@ -30,19 +31,22 @@ func (q *deviceQuantizer) Rows(parts [][]byte, errs []weight.RowError, w []float
 		grow(&r.Loss, n)
 		r.Codes, r.Loss = r.Codes[:n*k], r.Loss[:n]
 	}
-	if err := q.device.Round(q.fed, q.nearest, target, levels, group, count); err != nil {
+	outputs := grow(&q.outputs, n)
+	if err := q.device.Round(q.fed, q.nearest, outputs, target, levels, group, count); err != nil {
 		return err
 	}
 	groups := weight.GroupsIn(k, group)
 	for r := range n {
-		e := weight.RowError{Loss: float64(q.fed.Loss[r]), NearestLoss: float64(q.nearest.Loss[r]), Wants: q.Wants(r)}
+		e := weight.RowError{Output: float64(outputs[r]), Loss: float64(q.fed.Loss[r]), NearestLoss: float64(q.nearest.Loss[r]), Wants: q.Wants(r)}
 		codes := q.fed.Codes[r*k : (r+1)*k]
 		if !(e.Loss < e.NearestLoss) {
 			codes, e.Loss = q.nearest.Codes[r*k:(r+1)*k], e.NearestLoss
 		}
-		for c, code := range codes {
-			e.Add(w[r*k+c], levels[(r*groups+c/group)*count+int(code)])
+		stored := func(c int) float32 { return levels[(r*groups+c/group)*count+int(codes[c])] }
+		for c := range codes {
+			e.Add(w[r*k+c], stored(c))
 		}
+		q.undamp(&e, target[r*k:(r+1)*k], stored)
 		errs[r] = e
 		q.Store(parts, r, r, codes)
 	}

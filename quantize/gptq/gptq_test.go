@@ -303,6 +303,26 @@ func TestLoss(t *testing.T) {
 				r.Errorf("row %d: loss %v, of nearest %v", i, e.Loss, e.NearestLoss)
 			}
 		}
+		// What rows put out, and are off by, knows no damping.
+		zero := layer{m: &lut.Matrix{}}
+		*zero.m = *got.m
+		zero.m.Scales = make([]byte, len(got.m.Scales))
+		for _, c := range []struct {
+			name  string
+			of    func(e weight.RowError) float64
+			layer layer
+		}{
+			{"output", func(e weight.RowError) float64 { return e.Output }, zero},
+			{"output's error", func(e weight.RowError) float64 { return e.OutputSquared }, got},
+		} {
+			var sum float64
+			for _, e := range got.errs {
+				sum += c.of(e)
+			}
+			if want := output(c.layer, w, h, 0) / float64(tokens); math.Abs(sum-want) > 1e-4*output(c.layer, w, h, damp)/float64(tokens) {
+				r.Errorf("the %s is %v, want %v", c.name, sum, want)
+			}
+		}
 		for i, e := range got.errs {
 			var squared float64
 			row := make([]float32, k)

@@ -60,6 +60,7 @@ type quantizer struct {
 	fed     []uint8   // codes of values that errors were fed into
 	stored  []float32 // what they stand for
 	errors  []float32 // of a block
+	off     []float32 // by which the nearest ones are
 	product []float32
 	losses  []loss
 	codes   []uint8 // of a row, in the order of the layer
@@ -67,7 +68,7 @@ type quantizer struct {
 
 // loss is the squared error of a row's output as a mean over tokens: of the codes
 // that errors were fed into, and of the nearest ones.
-type loss struct{ fed, nearest float64 }
+type loss struct{ fed, nearest, all float64 } // all: of weights that are 0
 
 // Quantizer returns a quantizer of a layer that reads the state: r itself where
 // weights are rounded to nearest after all.
@@ -133,15 +134,17 @@ func (q *quantizer) rows(parts [][]byte, first int, errs []weight.RowError, w []
 	q.roundAll(losses)
 	q.feed(losses)
 	for r, l := range losses {
-		e := weight.RowError{Loss: l.fed, NearestLoss: l.nearest, Wants: q.Wants(r)}
+		e := weight.RowError{Loss: l.fed, NearestLoss: l.nearest, Output: l.all, Wants: q.Wants(r)}
 		codes, stored := q.fed[r*k:(r+1)*k], q.stored[r*k:(r+1)*k]
 		if !(l.fed < l.nearest) {
 			codes, stored, e.Loss = q.nearest[r*k:(r+1)*k], q.rounded[r*k:(r+1)*k], l.nearest
 		}
+		goal := q.goal[r*k : (r+1)*k]
 		for i, c := range q.order {
 			q.codes[c] = codes[i]
 			e.Add(w[r*k+c], stored[i])
 		}
+		q.undamp(&e, goal, func(i int) float32 { return stored[i] })
 		errs[r] = e
 		q.Store(parts, first+r, r, q.codes)
 	}
@@ -171,28 +174,53 @@ func keepFinite(target, w []float32, k int) {
 	}
 }
 
-// roundAll rounds the goal to nearest, and notes what is lost.
+// undamp completes the error of a row's output, of which Output is damped, given what it aims at and what is
+// stored, in any order of columns.
+func (s *State) undamp(e *weight.RowError, goal []float32, stored func(i int) float32) {
+	var all, off float64
+	for i, v := range goal {
+		d := float64(v) - float64(stored(i))
+		all += float64(v) * float64(v)
+		off += d * d
+	}
+	e.OutputSquared = max(e.Loss-s.added*off, 0)
+	e.Output = max(e.Output-s.added*all, 0)
+}
+
+// roundAll rounds the goal to nearest, and notes what is lost, and what were if all were 0.
 func (q *quantizer) roundAll(losses []loss) {
 	n, k := len(losses), q.k
-	codes, rounded, value := grow(&q.nearest, n*k), grow(&q.rounded, n*k), grow(&q.value, n*k)
-	clear(value) // becomes (W* − Ŵ)·A
+	codes, rounded, off := grow(&q.nearest, n*k), grow(&q.rounded, n*k), grow(&q.off, n*k)
+	for r := range n {
+		for i, c := range q.order {
+			at := r*k + i
+			codes[at], rounded[at] = q.Nearest(r, c, q.goal[at])
+			off[at] = q.goal[at] - rounded[at]
+		}
+	}
+	q.weigh(off, n, func(r int, loss float64) { losses[r].nearest = loss })
+	q.weigh(q.goal, n, func(r int, loss float64) { losses[r].all = loss })
+}
+
+// weigh hands each of n rows' loss to note, where weights are off by so much, in the order of columns.
+func (q *quantizer) weigh(off []float32, n int, note func(r int, loss float64)) {
+	k := q.k
+	value := grow(&q.value, n*k)
+	clear(value) // becomes off·A
 	for b, block := range q.blocks {
 		from, to := b*width, min(b*width+width, k)
 		e := grow(&q.errors, n*(to-from))
 		for r := range n {
-			for i := from; i < to; i++ {
-				at := r*k + i
-				codes[at], rounded[at] = q.Nearest(r, q.order[i], q.goal[at])
-				e[r*(to-from)+i-from] = q.goal[at] - rounded[at]
-			}
+			copy(e[r*(to-from):(r+1)*(to-from)], off[r*k+from:r*k+to])
 		}
 		q.add(value, from, e, n, block)
 	}
-	for r := range losses {
-		losses[r].nearest = 0
+	for r := range n {
+		var loss float64
 		for i, v := range value[r*k : (r+1)*k] {
-			losses[r].nearest += q.squares[i] * float64(v) * float64(v)
+			loss += q.squares[i] * float64(v) * float64(v)
 		}
+		note(r, loss)
 	}
 }
 

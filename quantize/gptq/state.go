@@ -66,6 +66,7 @@ type State struct {
 	k      int
 	chunk  int     // columns that stay together, 1 where each is by itself
 	mean   float64 // of H's diagonal
+	added  float64 // to it, over the number of tokens
 	report Report
 	device weight.Feedback // that does the rest, or nil
 
@@ -165,7 +166,7 @@ const notFinite = "the Hessian is not finite"
 
 // onDevice prepares what columns are rounded with on a device.
 func (s *State) onDevice(stats weight.Device, o Options) error {
-	err := s.raise(o.Damp, func(damp float64) (ok bool, err error) {
+	err := s.raise(o.Damp, stats.Tokens(), func(damp float64) (ok bool, err error) {
 		s.device, err = stats.Feedback(weight.FeedbackOptions{
 			Order: s.order, Tokens: stats.Tokens(), Add: float32(damp * s.mean), Retarget: float32(o.Retarget),
 		})
@@ -194,7 +195,7 @@ func (s *State) onHost(stats weight.Stats, o Options) error {
 	// Reversed in both axes, R is the lower factor of the reversed H.
 	reversed, l := slices.Clone(s.order), make([]float64, s.k*s.k)
 	slices.Reverse(reversed)
-	err = s.raise(o.Damp, func(damp float64) (bool, error) { return cholesky(l, h, reversed, damp*s.mean), nil })
+	err = s.raise(o.Damp, stats.Tokens(), func(damp float64) (bool, error) { return cholesky(l, h, reversed, damp*s.mean), nil })
 	if err != nil || s.report.Nearest != "" {
 		return err
 	}
@@ -216,14 +217,14 @@ func (s *State) onHost(stats weight.Stats, o Options) error {
 
 // raise calls f with a damping, and ten times that until it says that the Hessian could be
 // factored, and reports on it.
-func (s *State) raise(damp float64, f func(damp float64) (ok bool, err error)) error {
+func (s *State) raise(damp float64, tokens int, f func(damp float64) (ok bool, err error)) error {
 	for {
 		ok, err := f(damp)
 		if err != nil {
 			return err
 		}
 		if ok {
-			s.report.Damp = damp
+			s.report.Damp, s.added = damp, damp*s.mean/float64(tokens)
 			return nil
 		}
 		if damp >= maxDamp {

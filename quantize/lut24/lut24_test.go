@@ -194,6 +194,14 @@ func TestRows(t *testing.T) {
 					}
 				}
 			}
+			for i, h := range o.Columns {
+				d := float64(of[i]) - float64(row[i])
+				e.Output += float64(h) * float64(of[i]) * float64(of[i])
+				e.OutputSquared += float64(h) * d * d
+			}
+			if math.Abs(e.Output-errs[r].Output) > 1e-9*e.Output || math.Abs(e.OutputSquared-errs[r].OutputSquared) > 1e-9*e.Output {
+				rt.Fatalf("row %d: puts out %v and is off by %v, want %v and %v", r, errs[r].Output, errs[r].OutputSquared, e.Output, e.OutputSquared)
+			}
 			if math.Abs(e.Energy-errs[r].Energy) > 1e-5*e.Energy || math.Abs(e.Squared-errs[r].Squared) > 1e-5*e.Energy {
 				rt.Fatalf("row %d: error %+v, want %+v", r, errs[r], e)
 			}

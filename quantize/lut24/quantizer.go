@@ -26,11 +26,13 @@ const Dropped = math.MaxUint8
 type Quantizer struct {
 	columns []float32
 	kept    *lut.Quantizer // of the weights that are kept
+	format  lut.Options    // of them
 
 	k       int    // columns of the rows fitted
 	pattern []byte // of the rows fitted, [rows, PatternBytes]
 	weights []float32
 	codes   []uint8
+	row     []float32
 }
 
 // NewQuantizer returns a quantizer for a format, as [lut.NewQuantizer] does.
@@ -52,7 +54,7 @@ func NewQuantizer(o Options) (*Quantizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Quantizer{columns: o.Columns, kept: kept}, nil
+	return &Quantizer{columns: o.Columns, kept: kept, format: of}, nil
 }
 
 // Rows implements [weight.Quantizer], as [lut.Quantizer.Rows] does.
@@ -80,7 +82,32 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 			}
 		}
 	}
+	if q.columns != nil {
+		q.outputs(parts, errs, w)
+	}
 	return nil
+}
+
+// outputs adds to rows' errors what their outputs are off by, as far as the columns' squares say.
+func (q *Quantizer) outputs(parts [][]byte, errs []weight.RowError, w []float32) {
+	m := q.matrix(parts, len(errs))
+	q.row = slices.Grow(q.row[:0], q.k)[:q.k]
+	for n := range errs {
+		m.Row(q.row, n)
+		for i, v := range w[n*q.k : (n+1)*q.k] {
+			h, d := float64(q.columns[i]), float64(v)-float64(q.row[i])
+			errs[n].Output += h * float64(v) * float64(v)
+			errs[n].OutputSquared += h * d * d
+		}
+	}
+}
+
+// matrix returns rows as their parts hold them.
+func (q *Quantizer) matrix(parts [][]byte, n int) *Matrix {
+	return &Matrix{Pattern: parts[PatternPart], Kept: &lut.Matrix{
+		N: n, K: q.k / Chunk * Kept, Bits: q.format.Codebook.Bits(), Group: min(q.format.Group, q.k/Chunk*Kept), ScaleType: q.format.ScaleType,
+		Codes: parts[lut.CodesPart], Scales: parts[lut.ScalesPart], Codebook: q.format.Codebook.Values,
+	}}
 }
 
 // Shared implements [weight.Quantizer].

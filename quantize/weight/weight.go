@@ -108,6 +108,11 @@ type RowError struct {
 	// each weight were rounded to nearest. The two are equal where it was.
 	Loss, NearestLoss float64
 
+	// By the same methods, the squares of the row's output and of what it is off by, in one unit for all rows of a layer:
+	// w·H·wᵀ and (w - ŵ)·H·(w - ŵ)ᵀ, H without damping, or its diagonal where no more is known. Of a row that makes up
+	// for errors of its inputs, w is what does.
+	Output, OutputSquared float64
+
 	// Wants is the scale type that would hold the row's scales, where those of groups with a hundredth
 	// of its energy or more are too small for the type they have; else 0. It is that very type where
 	// there is no wider one.
@@ -169,8 +174,9 @@ type Feedback interface {
 	Retarget(w []float32) error
 	// Round rounds rows of weights to the nearest of count levels, which each group of columns in
 	// a row has: [rows, groups, count]. It does so with each column's error fed into those
-	// after it, and without. levels' index is the code, and the lower one the nearer of equals.
-	Round(fed, nearest Rounded, w, levels []float32, group, count int) error
+	// after it, and without. levels' index is the code, and the lower one the nearer of equals. outputs is the
+	// loss of weights that are all 0, of each row.
+	Round(fed, nearest Rounded, outputs, w, levels []float32, group, count int) error
 	// Close gives the device's memory back.
 	Close()
 }

@@ -115,7 +115,7 @@ func (f *feedback) Retarget(w []float32) error {
 }
 
 // Round implements [weight.Feedback].
-func (f *feedback) Round(fed, nearest weight.Rounded, w, levels []float32, group, count int) error {
+func (f *feedback) Round(fed, nearest weight.Rounded, outputs, w, levels []float32, group, count int) error {
 	f.o.rounding.Lock()
 	defer f.o.rounding.Unlock()
 	o, k, rows := f.o, f.k, len(fed.Loss)
@@ -152,20 +152,25 @@ func (f *feedback) Round(fed, nearest weight.Rounded, w, levels []float32, group
 		}
 	})
 	f.read(fed, codes, loss)
-	o.do(func() {
-		each(value)
-		round(0, ceil(k, columnWidth), k, 0)
+	weigh := func(off model.Array) {
 		for from := 0; from < k; from += strip { // below its diagonal A is zero
 			to := min(from+strip, k)
 			o.gemm(driver.GEMM{
 				M: rows, N: to - from, K: to, In: driver.F32, Out: driver.F32, Alpha: 1,
-				A: driver.Operand{Ptr: ptr(errors), Ld: k}, B: driver.Operand{Ptr: at(f.unit, from), Ld: k},
+				A: driver.Operand{Ptr: ptr(off), Ld: k}, B: driver.Operand{Ptr: at(f.unit, from), Ld: k},
 				C: driver.Operand{Ptr: at(value, from), Ld: k},
 			})
 		}
 		o.launch("weigh", driver.Dim{X: uint32(rows)}, driver.Dim{X: gradThreads}, loss, value, f.squares, k)
+	}
+	o.do(func() {
+		each(value)
+		round(0, ceil(k, columnWidth), k, 0)
+		weigh(errors)
 	})
 	f.read(nearest, codes, loss)
+	o.do(func() { weigh(goal) })
+	o.Read(outputs, loss)
 	return o.Err()
 }
 

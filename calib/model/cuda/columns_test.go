@@ -122,7 +122,7 @@ func testColumns(t *testing.T, o *Ops) {
 				t.Fatal(err)
 			}
 
-			quantize := func(stats weight.Stats, ready func()) (codes []uint8, loss, nearest float64, report gptq.Report) {
+			quantize := func(stats weight.Stats, ready func()) (codes []uint8, loss, nearest float64, out weight.RowError, report gptq.Report) {
 				s, err := gptq.NewState(stats, c.options)
 				if err != nil {
 					t.Fatal(err)
@@ -153,14 +153,19 @@ func testColumns(t *testing.T, o *Ops) {
 					}
 					loss += e.Loss
 					nearest += e.NearestLoss
+					out.Output += e.Output
+					out.OutputSquared += e.OutputSquared
 					lut.UnpackCodes(codes[n*c.k:(n+1)*c.k], parts[lut.CodesPart][n*rowBytes:(n+1)*rowBytes], c.bits)
 				}
-				return codes, loss, nearest, s.Report()
+				return codes, loss, nearest, out, s.Report()
 			}
-			want, wantLoss, wantNearest, wantReport := quantize(host, func() {})
-			got, loss, nearest, report := quantize(device, func() { o.Free(device.h, device.d) })
+			want, wantLoss, wantNearest, wantOut, wantReport := quantize(host, func() {})
+			got, loss, nearest, out, report := quantize(device, func() { o.Free(device.h, device.d) })
 			if !(math.Abs(loss/wantLoss-1) < .01) || !(math.Abs(nearest/wantNearest-1) < 1e-3) {
 				t.Errorf("loss %v, to nearest %v: want %v, %v", loss, nearest, wantLoss, wantNearest)
+			}
+			if !(math.Abs(out.Output/wantOut.Output-1) < 1e-3) || !(math.Abs(out.OutputSquared/wantOut.OutputSquared-1) < .02) {
+				t.Errorf("outputs %v are off by %v, want %v and %v", out.Output, out.OutputSquared, wantOut.Output, wantOut.OutputSquared)
 			}
 			if !(loss < .95*nearest) {
 				t.Errorf("loss %v, to nearest %v: want less", loss, nearest)
