@@ -615,3 +615,48 @@ func TestFit(t *testing.T) {
 		}
 	})
 }
+
+// TestShifted: where groups have an offset, weights that are all larger by a number have the error that they have without
+// it, also where factors and codes take turns.
+func TestShifted(t *testing.T) {
+	const group = 64
+	w := normal(11, 64*group)
+	shifted := make([]float32, len(w))
+	for i, v := range w {
+		shifted[i] = v + 8
+	}
+	for bits := 2; bits <= 4; bits++ {
+		q, err := NewQuantizer(Options{Bits: bits, Group: group, ScaleType: weight.F32, Offset: true, Rounds: DefaultRounds})
+		if err != nil {
+			t.Fatal(err)
+		}
+		alternated := func(w []float32) (squared float64) {
+			for from := 0; from < len(w); from += group {
+				q.load(w[from:from+group], 0)
+				q.greedy()
+				q.best.copy(&q.now)
+				q.alternate()
+				squared += q.best.error
+			}
+			return squared
+		}
+		if want, got := alternated(w), alternated(shifted); math.Abs(got/want-1) > 1e-3 {
+			t.Errorf("%d bits: error %v, shifted %v", bits, want, got)
+		}
+	}
+}
+
+// TestWrongParts: parts in another order, or of another size, are an error.
+func TestWrongParts(t *testing.T) {
+	o := Options{Bits: 3, Group: 32, ScaleType: weight.F16, Offset: true}
+	q, err := NewQuantizer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := empty(o, 2, 64).Parts()
+	for name, parts := range map[string][][]byte{"none": {}, "one": p[:1], "turned": {p[1], p[0], p[2]}, "no offsets": p[:2], "short": {p[0][1:], p[1], p[2]}} {
+		if err := q.Rows(parts, make([]weight.RowError, 2), normal(1, 128)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

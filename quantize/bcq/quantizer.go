@@ -90,12 +90,7 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 	if q.opt.Weights != nil && len(q.opt.Weights) != k {
 		return fmt.Errorf("%d columns count for rows of %d", len(q.opt.Weights), k)
 	}
-	size := len(errs) * weight.GroupsIn(k, q.opt.Group) * q.opt.ScaleType.Size()
-	sizes := map[int]int{PlanesPart: len(errs) * q.opt.Bits * ((k + 7) / 8), AlphasPart: size * q.opt.Bits}
-	if q.opt.Offset {
-		sizes[OffsetsPart] = size
-	}
-	if err := weight.CheckParts(parts, sizes); err != nil {
+	if err := q.CheckParts(parts, len(errs), k); err != nil {
 		return err
 	}
 	q.codes = slices.Grow(q.codes[:0], k)[:k]
@@ -122,6 +117,16 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 		PackCodes(of(PlanesPart), q.codes, q.opt.Bits)
 	}
 	return nil
+}
+
+// CheckParts reports parts that n rows of k columns have no place in.
+func (q *Quantizer) CheckParts(parts [][]byte, n, k int) error {
+	size := n * weight.GroupsIn(k, q.opt.Group) * q.opt.ScaleType.Size()
+	sizes := map[int]int{PlanesPart: n * q.opt.Bits * ((k + 7) / 8), AlphasPart: size * q.opt.Bits}
+	if q.opt.Offset {
+		sizes[OffsetsPart] = size
+	}
+	return weight.CheckParts(parts, sizes)
 }
 
 // row finds the factors of row n, stores them, and hands each group with its columns

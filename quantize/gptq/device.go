@@ -16,6 +16,9 @@ type deviceQuantizer struct {
 // Rows implements [weight.Quantizer].
 func (q *deviceQuantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
 	n, k := len(errs), q.k
+	if err := q.CheckParts(parts, n, k); err != nil {
+		return err
+	}
 	target := grow(&q.target, n*k)
 	copy(target, w)
 	if err := q.device.Retarget(target); err != nil {

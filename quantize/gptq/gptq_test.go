@@ -607,6 +607,18 @@ func TestWide(t *testing.T) {
 	}
 }
 
+// TestWrongParts: parts in another order are an error.
+func TestWrongParts(t *testing.T) {
+	const k = 64
+	x := inputs(rand.New(rand.NewPCG(1, 1)), 2*k, k)
+	s := state(t, fixed{k: k, tokens: 2 * k, h: gram(x, x, k)}, Options{Damp: .01})
+	q := quantizerOf(t, s, lut.Options{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16})
+	scales, codes := make([]byte, 2*4), make([]byte, 2*32)
+	if err := q.Rows([][]byte{nil, codes, scales}, make([]weight.RowError, 2), make([]float32, 2*k)); err == nil {
+		t.Error("codes where scales belong: no error")
+	}
+}
+
 func TestOptions(t *testing.T) {
 	for _, o := range []Options{{Damp: -1}, {Damp: math.NaN()}, {Retarget: math.Inf(1)}, {Retarget: -.1}} {
 		if _, err := NewState(fixed{k: 1, tokens: 1, h: []float32{1}}, o); err == nil {

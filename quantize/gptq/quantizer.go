@@ -15,6 +15,8 @@ const rowsAtOnce = 128
 // package lut is one.
 type Rounder interface {
 	weight.Quantizer
+	// CheckParts reports parts that n rows of k columns have no place in.
+	CheckParts(parts [][]byte, n, k int) error
 	// Fit finds what n rows of weights are stored with besides their codes, and
 	// keeps it until the next call.
 	Fit(w []float32, n int) error
@@ -99,6 +101,9 @@ func (s *State) Quantizer(r Rounder) (weight.Quantizer, error) {
 
 // Rows implements [weight.Quantizer].
 func (q *quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
+	if err := q.CheckParts(parts, len(errs), q.k); err != nil {
+		return err
+	}
 	for from := 0; from < len(errs); from += rowsAtOnce {
 		to := min(from+rowsAtOnce, len(errs))
 		err := q.rows(parts, from, errs[from:to], w[from*q.k:to*q.k])

@@ -139,3 +139,21 @@ func TestRefuses(t *testing.T) {
 		t.Error("a table of 6 values is taken")
 	}
 }
+
+// TestWrongParts: parts in another order, or of another size, are an error.
+func TestWrongParts(t *testing.T) {
+	cb, err := lut.NewCodebook("kbit", 4, Block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := NewQuantizer(cb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, scales, codes := make([]byte, 64), make([]byte, 4), make([]byte, 64)
+	for name, parts := range map[string][][]byte{"none": {}, "two": {table, scales}, "turned": {table, codes, scales}, "short": {table, scales, codes[1:]}} {
+		if err := q.Rows(parts, make([]weight.RowError, 2), make([]float32, 128)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

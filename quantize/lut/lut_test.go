@@ -790,3 +790,39 @@ func TestWrongParts(t *testing.T) {
 		}
 	}
 }
+
+// TestSearch holds the scales that are searched against the best of some thousand.
+func TestSearch(t *testing.T) {
+	const k, n = 64, 60
+	w := normal(21, n*k)
+	for _, name := range []string{"nf", "js", "jt"} {
+		for _, bits := range []int{2, 3, 4} {
+			o := Options{Codebook: builtin(t, name, bits, k), Group: k, Scale: weight.MSE, ScaleType: weight.F32}
+			m, errs := quantizeAll(t, o, w, k)
+			q, err := NewQuantizer(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q.codes, q.sums = make([]uint8, k), make([]groupError, 1)
+			scale := make([]float32, 1)
+			var best, got float64
+			for r := range n {
+				row := w[r*k : (r+1)*k]
+				m.RowScales(scale, r)
+				least := errs[r].Squared
+				for i := range 2500 {
+					s := scale[0] * float32(.5+float64(i)/1250)
+					least = min(least, float64(q.squared(row, s)))
+					if q.signed {
+						least = min(least, float64(q.squared(row, -s)))
+					}
+				}
+				best += least
+				got += errs[r].Squared
+			}
+			if got > best*(1+4e-4) {
+				t.Errorf("%s of %d bits: error %v, the best is %v", name, bits, got, best)
+			}
+		}
+	}
+}

@@ -118,7 +118,7 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 	k := len(w) / len(errs)
 	groups := weight.GroupsIn(k, q.opt.Group)
 	rowBytes, scaleBytes := RowBytes(k, q.bits), groups*q.opt.ScaleType.Size()
-	if err := weight.CheckParts(parts, map[int]int{ScalesPart: len(errs) * scaleBytes, CodesPart: len(errs) * rowBytes}); err != nil {
+	if err := q.CheckParts(parts, len(errs), k); err != nil {
 		return err
 	}
 	codes, scales := parts[CodesPart], parts[ScalesPart]
@@ -149,6 +149,13 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 		q.pack(codes[n*rowBytes:(n+1)*rowBytes], q.codes[:k], q.bits)
 	}
 	return nil
+}
+
+// CheckParts reports parts that n rows of k columns have no place in.
+func (q *Quantizer) CheckParts(parts [][]byte, n, k int) error {
+	return weight.CheckParts(parts, map[int]int{
+		ScalesPart: n * weight.GroupsIn(k, q.opt.Group) * q.opt.ScaleType.Size(), CodesPart: n * RowBytes(k, q.bits),
+	})
 }
 
 // Shared implements [weight.Quantizer].

@@ -536,3 +536,20 @@ func TestDense(t *testing.T) {
 		t.Errorf("three in a chunk: %v", err)
 	}
 }
+
+// TestWrongParts: parts in another order, or of another size, are an error.
+func TestWrongParts(t *testing.T) {
+	o := options(t, "js", 4, 32, weight.F16)
+	q, err := NewQuantizer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, p := empty(t, o, 2, 64)
+	for name, parts := range map[string][][]byte{
+		"none": {}, "dense": p[:3], "turned": {p[0], p[1], p[3], p[2]}, "long pattern": {p[0], p[1], p[2], make([]byte, 99)}, "short codes": {p[0], p[1], p[2][1:], p[3]},
+	} {
+		if err := q.Rows(parts, make([]weight.RowError, 2), normal(1, 128)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -65,7 +65,7 @@ func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 	if err := q.prune(w, len(errs)); err != nil {
 		return err
 	}
-	if err := weight.CheckParts(parts, map[int]int{PatternPart: len(q.pattern)}); err != nil {
+	if err := q.CheckParts(parts, len(errs), q.k); err != nil {
 		return err
 	}
 	copy(parts[PatternPart], q.pattern)
@@ -108,6 +108,14 @@ func (q *Quantizer) matrix(parts [][]byte, n int) *Matrix {
 		N: n, K: q.k / Chunk * Kept, Bits: q.format.Codebook.Bits(), Group: min(q.format.Group, q.k/Chunk*Kept), ScaleType: q.format.ScaleType,
 		Codes: parts[lut.CodesPart], Scales: parts[lut.ScalesPart], Codebook: q.format.Codebook.Values,
 	}}
+}
+
+// CheckParts reports parts that n rows of k columns have no place in.
+func (q *Quantizer) CheckParts(parts [][]byte, n, k int) error {
+	if err := weight.CheckParts(parts, map[int]int{PatternPart: n * PatternBytes(k)}); err != nil {
+		return err
+	}
+	return q.kept.CheckParts(parts[:PatternPart], n, k/Chunk*Kept)
 }
 
 // Shared implements [weight.Quantizer].
