@@ -523,7 +523,7 @@ type quantizeJSON struct {
 	BytesIn       int64       `json:"bytes_in"`
 	BytesOut      int64       `json:"bytes_out"`
 	Error         float64     `json:"error"`
-	Ruined        bool        `json:"ruined"` // by the errors
+	Ruined        bool        `json:"ruined"`                 // by the errors
 	OutputError   float64     `json:"output_error,omitempty"` // of layers that were fitted to a text, as root mean square
 	SHA256        string      `json:"sha256"`
 	PeakRSS       int64       `json:"peak_rss_bytes"`
