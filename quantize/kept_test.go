@@ -128,3 +128,23 @@ func TestPackedWeights(t *testing.T) {
 		t.Errorf("with a rule that keeps them: %v", err)
 	}
 }
+
+// TestOtherNames: a model whose tensors are named as in no place that its family has them is one of no family, and its layers are
+// those that their names tell.
+func TestOtherNames(t *testing.T) {
+	dir := zeros(t,
+		hf.Entry{Name: "text.decoder.layers.0.self_attn.q_proj.weight", DType: "BF16", Shape: []int{64, 64}},
+		hf.Entry{Name: "vision_tower.layers.0.self_attn.q_proj.weight", DType: "BF16", Shape: []int{64, 64}},
+	)
+	config := `{"model_type": "llava", "text_config": {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2}}`
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := plan(t, dir, `{}`)
+	if family, why := p.Family(); family != "" || why == nil {
+		t.Errorf("family %q, %v", family, why)
+	}
+	if all := p.Totals(); all.Quantized != 1 || p.Items[1].Kept != KeptTower {
+		t.Errorf("%d of %d tensors are quantized, the tower's is kept for %q", all.Quantized, all.Tensors, p.Items[1].Kept)
+	}
+}

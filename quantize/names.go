@@ -28,6 +28,10 @@ func newNames(src *hf.Checkpoint) *modelNames {
 		m.why = err
 		return m
 	}
+	if !d.Within(src.Has) {
+		m.why = fmt.Errorf("%s: no tensor is named as in its family %s, such as %s", src.Dir(), d.Family, d.Head.Stored.Tensor)
+		return m
+	}
 	m.stored, m.fuse = make(map[string]*arch.Stored), make(map[string]string)
 	for l := range d.Linears() {
 		m.stored[l.Stored.Tensor] = l.Stored

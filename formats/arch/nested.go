@@ -2,11 +2,13 @@ package arch
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// textKeys are the keys under which the config of a model of several modes has that of its language model.
-func textKeys() []string {
+// TextKeys returns the keys under which the config of a model of several modes has that of its language model, or of a part that has
+// it.
+func TextKeys() []string {
 	return []string{"text_config", "llm_config", "language_config", "thinker_config"}
 }
 
@@ -15,7 +17,7 @@ func textConfig(outer *fields) (in *fields, nested bool, err error) {
 	in = outer
 	// A thinker_config has a text_config of its own.
 	for range 2 {
-		for _, key := range textKeys() {
+		for _, key := range TextKeys() {
 			if !in.has(key) {
 				continue
 			}
@@ -89,6 +91,11 @@ func places(modes bool) []place {
 		{"llm.model.", "llm.lm_head"},
 		{"language_model.", "lm_head"},
 	}, alone...)
+}
+
+// Within reports whether a checkpoint has any of the decoder's matrices, which tells whether its names are the description's.
+func (d *Decoder) Within(has func(tensor string) bool) bool {
+	return has(d.Embed+".weight") || has(d.Head.Stored.Tensor) || slices.ContainsFunc(d.Stored(), func(s *Stored) bool { return has(s.Tensor) })
 }
 
 // Outside reports whether a tensor is of another part of a model of several modes than its language model, such as the tower

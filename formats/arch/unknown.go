@@ -10,8 +10,8 @@ var inBlock = regexp.MustCompile(`(^|\.)(layers|h|blocks)\.\d+\.`)
 
 // outside matches names of what is in another part of a model of several modes than its language model.
 var outside = regexp.MustCompile(`(^|\.)(vision\w*|visual\w*|vit|video_\w+|image_\w+|img_\w+|audio_\w+|speech_\w+|sound_\w+|embed_vision|embed_audio|` +
-	`multi_modal_projector|mm_projector|modality_projection|mlp1|connector|perceiver\w*|resampler|qformer|aligner|vpm|apm|sam_model|vqmodel|gen_\w+|` +
-	`talker|token2wav|code2wav)\.`)
+	`multi_modal_projector|mm_projector|projector|modality_projection|mlp1|connector|perceiver\w*|resampler|qformer|aligner|vpm|apm|sam_model|vqmodel|gen_\w+|` +
+	`talker|token2wav|code2wav|tts|vocoder)\.`)
 
 // OutsideByName is [Decoder.Outside] by a name alone.
 func OutsideByName(tensor string) bool { return outside.MatchString(tensor) }

@@ -376,6 +376,7 @@ func TestNoWeights(t *testing.T) {
 		{"nothing", map[string]string{configName: "{}"}, "no model.safetensors or model.safetensors.index.json", "a folder with config.json"},
 		{"variant", map[string]string{"model.fp16.safetensors": "x"}, ": there is model.fp16.safetensors", "name it so: mv "},
 		{"other name", map[string]string{"weights.safetensors": "x", "pytorch_model.bin": "x"}, ": there is weights.safetensors", "name it so: mv "},
+		{"download in part", map[string]string{"model.safetensors.incomplete": "x"}, ": there is model.safetensors.incomplete", "did not come to its end"},
 		{"of Mistral", map[string]string{"consolidated.safetensors": "x", "params.json": "{}"}, ": there is consolidated.safetensors", "other tensor names"},
 		{"adapter", map[string]string{"adapter_model.safetensors": "x", "adapter_config.json": "{}"}, "the weights of an adapter", "merge_and_unload"},
 		{

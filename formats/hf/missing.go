@@ -163,6 +163,8 @@ func noWeights(dir string, found []weightFile) error {
 		e.hint = "merge them into the model that they were trained for, as merge_and_unload of the Python package peft does, and take the result"
 	case len(e.Found) == 0 && other.size >= 0:
 		return &UnreadableError{Dir: dir, File: other.name}
+	case slices.ContainsFunc(e.Found, unfinished):
+		e.hint = "the download did not come to its end: go on with it, or start it again"
 	case has("consolidated."):
 		e.hint = "consolidated.safetensors has other tensor names than transformers' models: take the model's files named model*.safetensors"
 	case len(e.Found) == 1:
@@ -176,6 +178,11 @@ func noWeights(dir string, found []weightFile) error {
 		e.hint = "a model is a folder with config.json and safetensors files, or a GGUF file"
 	}
 	return e
+}
+
+// unfinished reports whether a file is named as programs name downloads that are not done.
+func unfinished(name string) bool {
+	return slices.Contains([]string{".incomplete", ".part", ".partial", ".aria2", ".crdownload", ".download", ".tmp"}, filepath.Ext(name))
 }
 
 // SnapshotsError means that a folder is one of the Hugging Face cache, which has models in it.

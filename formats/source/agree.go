@@ -38,6 +38,9 @@ func Agree(name string, config []byte, tensors Tensors) ([]byte, error) {
 	if err != nil {
 		return config, nil // what needs a description says why there is none
 	}
+	if !d.Within(tensors.Has) {
+		return config, nil // nor is anything known of names that no version of the family has
+	}
 	embed, head := d.Embed+".weight", d.Head.Stored.Tensor
 	switch {
 	case !d.Tied && !tensors.Has(head):
@@ -164,20 +167,19 @@ func isZero(t *hf.Tensor) (bool, error) {
 
 // untied returns a config.json that says that the output head is no embedding, in all places where it may.
 func untied(config []byte) ([]byte, error) {
-	var nested struct {
-		Text json.RawMessage `json:"text_config"`
-	}
-	if err := json.Unmarshal(config, &nested); err != nil {
+	var parts map[string]json.RawMessage
+	if err := json.Unmarshal(config, &parts); err != nil {
 		return nil, err
 	}
-	no := target.Member{Key: "tie_word_embeddings", Value: json.RawMessage("false")}
-	edits := []target.Member{no}
-	if len(nested.Text) > 0 && nested.Text[0] == '{' {
-		text, err := target.Edit(nested.Text, no)
-		if err != nil {
-			return nil, err
+	edits := []target.Member{{Key: "tie_word_embeddings", Value: json.RawMessage("false")}}
+	for _, key := range arch.TextKeys() {
+		if part := parts[key]; len(part) > 0 && part[0] == '{' {
+			text, err := untied(part)
+			if err != nil {
+				return nil, err
+			}
+			edits = append(edits, target.Member{Key: key, Value: text})
 		}
-		edits = append(edits, target.Member{Key: "text_config", Value: text})
 	}
 	return target.Edit(config, edits...)
 }

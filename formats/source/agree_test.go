@@ -22,6 +22,32 @@ func matrix(name string, v ...float32) sourcetest.Tensor {
 	return sourcetest.Of(name, hf.F32, []int{3, 2}, v...)
 }
 
+// TestHeadWithin: the same of a language model within another, whose config.json may say it in several places.
+func TestHeadWithin(t *testing.T) {
+	const embed, head = "language_model.model.embed_tokens.weight", "language_model.lm_head.weight"
+	for _, config := range []string{
+		`{"model_type": "llava", "tie_word_embeddings": true, "text_config": LLAMA}`,
+		`{"model_type": "llava", "text_config": LLAMA}`,
+		`{"model_type": "internvl_chat", "llm_config": LLAMA}`,
+		`{"model_type": "x", "tie_word_embeddings": true, "thinker_config": {"tie_word_embeddings": true, "text_config": LLAMA}}`,
+	} {
+		config = strings.ReplaceAll(config, "LLAMA", llama(`"tie_word_embeddings": true, `))
+		for _, last := range []float32{6, 7} {
+			c, err := Open(sourcetest.Folder(t, config, matrix(embed, 1, 2, 3, 4, 5, 6), matrix(head, 1, 2, 3, 4, 5, last)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := arch.ReadFrom(c, c.Has)
+			if err != nil || d.Tied != (last == 6) {
+				t.Errorf("%s: last number %v, tied is %v, %v", config, last, d != nil && d.Tied, err)
+			}
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // TestHead: what transformers 5.24 takes for the output head, which is what the config.json of the checkpoint says then.
 func TestHead(t *testing.T) {
 	const embed, head = "model.embed_tokens.weight", "lm_head.weight"
