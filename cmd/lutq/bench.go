@@ -64,7 +64,7 @@ func newBenchCommand(u *ui) *cobra.Command {
 		Long: withLimits(`Bench times Y = X·Ŵᵀ and checks every result against float64. What it multiplies
 by is, in this order: the shapes given by --shapes, with random weights; the
 layers of the quantized model MODEL; or the shapes of the layers of an ordinary
-model folder or config.json, with random weights, on cuda joined ones too.
+model (folder, GGUF or config.json), with random weights, on cuda joined too.
 
 Beside each time stands what reading the same bytes from memory takes (read
 ratio 1.00 means as fast as that), and how many times faster the product is than
@@ -73,15 +73,15 @@ models. A star marks a noisy row: timings differ by more than 10 % (their middle
 half over their median), or on the cpu other processes kept processors busy.
 
 --decode times whole models instead: how many tokens a second they read as a
-prompt and write one by one. MODEL is a quantized model, an ordinary folder, or
-a config.json, of which the weights are random.
+prompt and write one by one. MODEL is a quantized model, an ordinary folder, a
+GGUF file, or a config.json, of which the weights are random.
 
 --selftest instead checks kernels on random data: the cpu's, and a GPU's where
 there is one. --device leaves one out; --bits, --group, --dtype narrow a GPU's.
 
 Exit code 3 means that one differs, or that an error exceeds its bound: 1e-5 for
 f32 (2e-4 in fixed point), 3e-4 for f16, 2.5e-3 for bf16, and half as much again
-where many rows of X are multiplied by weights that are unpacked first.`, input.Config, input.Index, input.Header),
+where many rows of X are multiplied by weights that are unpacked first.`, input.Config, input.Index, input.Header, input.GGUF),
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.given = c.Flags().Changed
@@ -491,12 +491,29 @@ func (o *benchOptions) addLayers(ctx context.Context, b *bench.Options, path, de
 		}
 		return nil
 	}
-	d, err := arch.Read(path, nil)
+	d, err := describe(path)
 	if err != nil {
 		return err
 	}
 	b.Shapes = layerShapes(d, device == "cuda")
 	return nil
+}
+
+// describe reads the description of a model in a folder, of a config.json or of a GGUF file.
+func describe(path string) (*arch.Decoder, error) {
+	file, err := source.GGUF(path)
+	if err != nil {
+		return nil, err
+	}
+	if file == "" {
+		return arch.Read(path, nil)
+	}
+	c, err := source.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return arch.ReadFrom(c, nil)
 }
 
 // openContainer opens a quantized model, to be checked while it is read or not.

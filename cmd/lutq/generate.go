@@ -44,9 +44,9 @@ func newGenerateCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "generate MODEL [--prompt TEXT | --file FILE | -]",
 		Short: "Write text with a model",
-		Long: withLimits(`Generate goes on with a text. MODEL is a Hugging Face folder or one that lutq
-has quantized, which is run from its packed weights. The prompt is TEXT, a file,
-or with - the standard input, and what follows it is printed as it comes.
+		Long: withLimits(`Generate goes on with a text. MODEL is a Hugging Face folder, a GGUF file or a
+folder that lutq has quantized. The prompt is TEXT, a file, or with - the
+standard input, and what follows it is printed as it comes.
 
   lutq generate MODEL --prompt 'Once upon a time'
   lutq generate MODEL --chat --prompt 'Name three rivers.' --temperature 0.7
@@ -71,12 +71,11 @@ prompt_tokens_per_second, finish, device, dtype and head_bits.
 The output head, which may be a fifth of what is read for a token, is used as it
 is stored, or with --head-bits quantized while it is read, to nearest values.
 
-On a cpu with AVX2 but not AVX-512, prompts are read and tokens written with
-products in fixed point, which are faster, several times for tokens, and off by
-up to 2e-4; --exact has them in float32.
+On a cpu with AVX2 but not AVX-512 products are in fixed point, several times
+faster for tokens and off by up to 2e-4; --exact has them in float32.
 
 A quantized model is checked while it is read, and laid out as lutq repack has
-done. "lutq help fp8" tells of --act fp8, "lutq help tables" of --act-table.`, input.Config, input.Index, input.Header, input.Tokenizer, input.Text),
+done. "lutq help fp8" tells of --act fp8, "lutq help tables" of --act-table.`, input.Config, input.Index, input.Header, input.GGUF, input.Tokenizer, input.Text),
 		Args: func(c *cobra.Command, args []string) error {
 			if err := cobra.RangeArgs(1, 2)(c, args); err != nil {
 				return err

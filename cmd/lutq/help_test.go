@@ -23,9 +23,9 @@ func TestLimits(t *testing.T) {
 	text := []input.Kind{input.Tokenizer, input.Text}
 	for name, kinds := range map[string][]input.Kind{
 		"quantize": slices.Concat(files, text, []input.Kind{input.GGUF, input.Recipe, input.Codebook}),
-		"inspect":  slices.Concat(files, []input.Kind{input.GGUF}), "verify": files, "repack": files, "bench": files,
+		"inspect":  slices.Concat(files, []input.Kind{input.GGUF}), "verify": files, "repack": files, "bench": slices.Concat(files, []input.Kind{input.GGUF}),
 		"import":   slices.Concat(files, []input.Kind{input.GGUF}),
-		"eval-ppl": slices.Concat(files, text, []input.Kind{input.GGUF}), "tokenize": slices.Concat(text, []input.Kind{input.GGUF}), "generate": slices.Concat(files, text),
+		"eval-ppl": slices.Concat(files, text, []input.Kind{input.GGUF}), "tokenize": slices.Concat(text, []input.Kind{input.GGUF}), "generate": slices.Concat(files, text, []input.Kind{input.GGUF}),
 	} {
 		code, help, stderr := exec("help", name)
 		if code != 0 {

@@ -40,7 +40,7 @@ func newRepackCommand(u *ui) *cobra.Command {
 		Short: "Derive a kernel's tiles from a quantized model",
 		Long: withLimits(`Repack lays the quantized layers of MODEL out as a kernel reads them, and writes
 them to the folder OUT, by default one named after the model's digest in the
-user's cache folder, where bench and eval-ppl find them; others by --tiles.
+user's cache folder, where bench, eval-ppl and generate look; others by --tiles.
 Tiles are a cache: they can be deleted, and made again from MODEL. Every layer
 is checked by the SHA-256 that it was written with, unless --no-verify is given,
 and turned back and compared before its tiles are written.
@@ -111,7 +111,7 @@ zeros in four columns: where that or float32 does not hold one it writes none.`,
 	}
 	f := c.Flags()
 	f.Var(newWord(&o.target, "cpu", slices.Concat(tiles.Names(), []string{torchTarget}, layout.Names())...), "target", "target `NAME`: cpu, cuda, torch or "+strings.Join(layout.Names(), ", "))
-	f.Var(newWord(&o.gpu, autoGPU, gpuNames()...), "gpu", "`NAME` of torch's GPU: h200, h100, a100, rtx4090, l40s (default this machine's, or h200)")
+	f.Var(newWord(&o.gpu, autoGPU, gpuNames()...), "gpu", "`NAME` of torch's GPU: h200, h100, a100, rtx4090, l40s (auto: this machine's, or h200)")
 	f.Var(newWord(&o.to, "", lut.Name, bcq.Name, lut24.Name), "to", "write a model of kind `NAME`: lut, bcq, lut24")
 	f.Var(newWord(&o.from, "", layout.Names()...), "from", "read MODEL from the layout `NAME`: "+strings.Join(layout.Names(), ", "))
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")

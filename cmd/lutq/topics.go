@@ -329,8 +329,8 @@ What lutq runs, on the cpu, and measures:
   eval-ppl and generate with --act-table: entries of 16 bits (fp16) or of 8 with
   a scale for each T tables (int8:T), as LUT Tensor Core (ISCA 2025) keeps them,
   to find out what that rounding does to a model
-  bench --kind bcq has both kernels, the latter as int8-avx2 with T = 16 and an
-  error of up to 2 %
+  bench --kind bcq has both kernels, the latter as int8-avx512, int8-avx2 or
+  int8-generic, with T = 16 and an error of up to 2 %
 
 Tables are made once for all layers that read the same, by the norm that writes
 what they are of where there is one: four times a block, and where a long window
