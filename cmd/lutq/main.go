@@ -144,11 +144,11 @@ func newRoot(stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {
 linear layers in 2 to 5 bits through lookup tables, and tells what that does to
 the model.
 
-  lutq quantize MODEL OUT --bits 4                  a quantized copy of a model
-  lutq eval-ppl OUT --text FILE --against MODEL     its perplexity beside the original's
-  lutq generate OUT --prompt 'Once upon a time'     what it writes
-  lutq inspect OUT                                  what is stored how
-  lutq verify OUT --against MODEL                   whether all of it is as it should be
+  lutq quantize MODEL OUT --bits 4                a quantized copy of a model
+  lutq eval-ppl OUT --text FILE --against MODEL   perplexity beside MODEL's
+  lutq generate OUT --prompt 'Once upon a time'   what it writes
+  lutq inspect OUT                                what is stored how
+  lutq verify OUT --against MODEL                 whether all is as it should be
 
 MODEL is a folder with config.json, tokenizer.json and safetensors files, or a
 GGUF file.
