@@ -67,9 +67,8 @@ Where lutq repack has laid a model out for the device, in the cache folder or in
 one named by --tiles, its layers are read from there, and checked by a checksum.
 
 It knows Llama, Mistral, SmolLM2, Qwen2, 2.5 and 3, Gemma 2 and 3, Phi-3 and 4,
-gpt-oss, Mixtral, Qwen2-MoE and Qwen3-MoE, their weights in 16 or 32 bits or as
-others quantize them (lutq help formats). Of what sees or hears too it takes the
-text model.
+gpt-oss, Mixtral, Qwen2-MoE and Qwen3-MoE, weights as others quantize
+them too (lutq help formats), and the text model of what sees or hears.
 
 --act-table multiplies quantized layers on the cpu through tables of sums of
 four activations, as LUT Tensor Core does, and tells how many are made: fp16
