@@ -106,6 +106,14 @@ func TestPlan(t *testing.T) {
 			t.Errorf("of %d bytes of memory %+v, %v", test.memory, p, err)
 		}
 	}
+	// A layer that is there already takes what is made for it less: 512 bytes of codes a row, and 16 scales with their float32.
+	made := Options{Shapes: []Shape{{1024, 1024}}, Bits: []int{4}, M: []int{1}, Group: 64, PoolBytes: 1}
+	there := Options{M: []int{1}, PoolBytes: 1, Layers: []Layer{{Matrix: conform.RandomMatrix(rand.New(rand.NewPCG(1, 2)), 1024, 1024, 4, 64, weight.F16)}}}
+	a, errA := made.plan(false)
+	b, errB := there.plan(false)
+	if errA != nil || errB != nil || a.rest-b.rest != 1024*(512+16*6) || a.packed != b.packed {
+		t.Errorf("made %+v, there %+v, %v, %v", a, b, errA, errB)
+	}
 	o := Options{LastCache: 3 << 20}
 	if got := o.pastCaches(); got != 25<<20 {
 		t.Errorf("eight times a cache of 3 MiB and a little are %d bytes", got)
