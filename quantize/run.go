@@ -92,9 +92,10 @@ func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, 
 	if err != nil {
 		return nil, err
 	}
+	plan := p.fingerprint(o.MaxShardSize)
 	work, err := folder.Create(out, folder.Options{
 		Inputs: append([]string{p.Source.Dir()}, o.Inputs...), Force: o.Force,
-		Plan: p.fingerprint(o.MaxShardSize), Resume: true,
+		Plan: plan, Resume: true,
 	})
 	if err != nil {
 		return nil, err
@@ -125,7 +126,7 @@ func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, 
 		return nil, err
 	}
 	if o.Leave {
-		note, err := r.note(o)
+		note, err := r.note(plan)
 		if err != nil {
 			return nil, err
 		}
@@ -141,9 +142,9 @@ type finishedRun struct {
 	Learning *lutq.Learning `json:"learning,omitempty"`
 }
 
-// note returns what [Plan.Finished] reads.
-func (r *run) note(o RunOptions) ([]byte, error) {
-	n := finishedRun{Plan: r.plan.fingerprint(o.MaxShardSize)}
+// note returns what [Plan.Finished] reads. plan is the fingerprint of the plan before it chose tables.
+func (r *run) note(plan string) ([]byte, error) {
+	n := finishedRun{Plan: plan}
 	for i, rec := range r.records {
 		if r.plan.Items[i].Quantized() {
 			rec.Sums = nil // which the container has

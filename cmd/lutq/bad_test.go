@@ -78,6 +78,13 @@ func (m victim) replace(name, old, with string) {
 	m.write(name, bytes.Replace(b, []byte(old), []byte(with), 1))
 }
 
+// family renames the model's architecture, and its type to one that is not known: else that decides.
+func (m victim) family(architecture string) {
+	m.t.Helper()
+	m.replace("config.json", "LlamaForCausalLM", architecture)
+	m.replace("config.json", `"model_type": "llama"`, `"model_type": "mamba"`)
+}
+
 const weights = "model.safetensors"
 
 // header replaces the JSON header of the weights, whose length it keeps right.
@@ -197,7 +204,7 @@ func badInputs() []badInput {
 			args: evalArgs, want: "MODEL: already quantized by HQQ: its config.json says so",
 		},
 		{
-			name: "evaluation of another family", damage: func(m victim) { m.replace(config, "LlamaForCausalLM", "MambaForCausalLM") },
+			name: "evaluation of another family", damage: func(m victim) { m.family("MambaForCausalLM") },
 			args: []string{"quantize", "MODEL", "OUT", "--eval-text", "TEXT"}, want: "architecture \"MambaForCausalLM\" is not one that is known",
 		},
 		{
@@ -315,7 +322,7 @@ func badInputs() []badInput {
 			})
 		}, args: []string{"inspect", "MODEL"}, want: "name of 5000000 bytes"},
 		{name: "architecture's name of megabytes", damage: func(m victim) {
-			m.replace(config, "LlamaForCausalLM", strings.Repeat("L", 5_000_000))
+			m.family(strings.Repeat("L", 5_000_000))
 		}, args: evalArgs, want: "is not one that is known"},
 		{
 			name: "text that is not UTF-8", damage: func(m victim) { m.write("bad", []byte("text \xff and on")) },
@@ -335,7 +342,7 @@ func badInputs() []badInput {
 			args: []string{"eval-ppl", "MODEL", "--text", "MODEL/short"}, want: "window",
 		},
 		{name: "unknown protocol", args: append(slices.Clone(evalArgs), "--protocol", "c4"), code: 2, want: "c4"},
-		{name: "unknown architecture", damage: func(m victim) { m.replace(config, "LlamaForCausalLM", "MambaForCausalLM") }, args: evalArgs, want: "MambaForCausalLM"},
+		{name: "unknown architecture", damage: func(m victim) { m.family("MambaForCausalLM") }, args: evalArgs, want: "MambaForCausalLM"},
 		{name: "unknown rope", damage: func(m victim) { m.replace(config, `"rope_type": "default"`, `"rope_type": "mrope", "factor": 4.0`) }, args: evalArgs, want: "mrope"},
 		{name: "heads that do not divide", damage: func(m victim) { m.replace(config, `"num_key_value_heads": 2`, `"num_key_value_heads": 3`) }, args: evalArgs, want: "num_key_value_heads"},
 		{name: "hidden size of another model", damage: func(m victim) { m.replace(config, `"hidden_size": 128`, `"hidden_size": 256`) }, args: evalArgs, want: "shape"},
