@@ -24,15 +24,6 @@ type field struct {
 // object is a JSON object in the order of the file. Of a name that comes twice the last value stands, at the first place.
 type object []field
 
-// set sets a field.
-func (o *object) set(name string, raw json.RawMessage) {
-	if i := slices.IndexFunc(*o, func(f field) bool { return f.name == name }); i >= 0 {
-		(*o)[i].raw = raw
-		return
-	}
-	*o = append(*o, field{name, raw})
-}
-
 // get returns a field, nil where it is missing or null.
 func (o object) get(name string) json.RawMessage {
 	for _, f := range o {
