@@ -128,6 +128,23 @@ def fixed(base, first):
     yield case("map beside additional", config={**config, "additional_special_tokens": ["<abc>"]}, map={"additional_special_tokens": ["<ab>"]})
     yield case("map against configuration", config={**config, "pad_token": "<abc>"}, map={"pad_token": "<ab>"})
     yield case("map with null", config={**config, "pad_token": "<abc>"}, map={"pad_token": None})
+    yield case("three names, one token", config={**config, "bos_token": typed("<ab>", lstrip=True), "eos_token": typed("<ab>"), "pad_token": typed("<ab>", lstrip=True)})
+    yield case("a text behind an object", config={**config, "bos_token": "<ab>", "eos_token": typed("<ab>", lstrip=True), "pad_token": "<ab>"})
+    bare = {"__type": "AddedToken", "content": "<ab>"}
+    yield case("named without flags", config={**config, "pad_token": bare, "extra_special_tokens": [{**bare, "content": "<abc>"}]})
+    yield case("decoder without flags, named", config={**config, "pad_token": "<ab>", "added_tokens_decoder": {str(first): {"content": "<ab>"}}})
+    yield case("map without flags", config=config, map={"pad_token": {"content": "<ab>"}})
+    yield case("extra of both kinds", config={**config, "extra_special_tokens": {"x_token": "<ab>"}}, map={"extra_special_tokens": ["<abc>"]})
+    yield case("extra of both kinds, the other way", config={**config, "extra_special_tokens": ["<ab>"]}, map={"extra_special_tokens": {"x_token": "<abc>"}, "additional_special_tokens": ["<|im_start|>"]})
+    for name, kw in (
+        ("extra texts", dict(config={**config, "extra_special_tokens": ["<ab>"]})),
+        ("extra objects", dict(config={**config, "extra_special_tokens": [typed("<ab>", special=True)]})),
+        ("extra of the map", dict(config=config, map={"extra_special_tokens": [{"content": "<ab>", "lstrip": True}]})),
+        ("additional of the map", dict(config=config, map={"additional_special_tokens": ["<ab>"]})),
+        ("a name of the map", dict(config={**config, "pad_token": typed("<ab>")}, map={"pad_token": {"content": "<ab>"}})),
+        ("an own name", dict(config={**config, "image_token": "<ab>"})),
+    ):
+        yield case("added_tokens.json beside " + name, added={"<ab>": first}, **kw)
     yield case("map behind a decoder", config={**config, "added_tokens_decoder": decoder}, map={"pad_token": "<ab>", "additional_special_tokens": ["<abc>"]})
     yield case("added_tokens.json", config=config, added={"<ab>": first + 1, "<|im_start|>": first})
     yield case("added_tokens.json, special", config={**config, "pad_token": "<ab>"}, added={"<ab>": first + 1, "<|im_start|>": first})

@@ -24,6 +24,14 @@ type Token struct {
 	RStrip     bool   `json:"rstrip"`      // swallows white space behind it
 	Normalized bool   `json:"normalized"`  // matches normalized text
 	Special    bool   `json:"special"`     // stands for no text
+
+	follows bool // a file does not say whether it is Normalized: a special token is not
+}
+
+// makeSpecial makes a special token of one.
+func (t *Token) makeSpecial() {
+	t.Special = true
+	t.Normalized = t.Normalized && !t.follows
 }
 
 // Vocabulary is that of a model, without added tokens.
@@ -117,7 +125,9 @@ func (b *Beside) more(listed []Token, ids map[string]int) []Token {
 	}
 	for i, t := range more {
 		known[t.Content] = true
-		more[i].Special = t.Special || names[t.Content]
+		if names[t.Content] {
+			more[i].makeSpecial()
+		}
 	}
 	done := make(map[special]bool) // what is the same comes once
 	add := func(t special, isSpecial bool) {
@@ -125,7 +135,9 @@ func (b *Beside) more(listed []Token, ids map[string]int) []Token {
 			return
 		}
 		done[t] = true
-		t.Special = t.Special || isSpecial
+		if isSpecial {
+			t.makeSpecial()
+		}
 		more = append(more, t.Token)
 	}
 	for i, t := range b.named {
@@ -166,7 +178,7 @@ func (s *set) add(tokens []Token) {
 				next++
 			}
 		}
-		t.ID = id
+		t.ID, t.follows = id, false
 		s.ids[t.Content] = id
 		s.tokens[id] = t
 		if t.Special {

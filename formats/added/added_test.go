@@ -92,6 +92,19 @@ func TestTokensAlone(t *testing.T) {
 	}
 }
 
+// TestRepeatedFields: of a field that comes twice the last counts, as in Python.
+func TestRepeatedFields(t *testing.T) {
+	b, err := Read(files(map[string]string{ConfigFile: `{"bos_token":"a","bos_token":"b","pad_token":"c"}`}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"bos_token": "b", "pad_token": "c", "eos_token": ""} {
+		if got, ok := b.Token(name); got != want || ok != (want != "") {
+			t.Errorf("%s is %q, %t: want %q", name, got, ok, want)
+		}
+	}
+}
+
 // files reads from a map.
 func files(m map[string]string) func(string) ([]byte, error) {
 	return func(name string) ([]byte, error) {

@@ -86,9 +86,12 @@ type flags struct {
 
 // token makes a token of what a file says of it.
 func (f flags) token() Token {
-	t := Token{Content: *f.Content, SingleWord: f.SingleWord, LStrip: f.LStrip, RStrip: f.RStrip, Normalized: !f.Special, Special: f.Special}
+	t := Token{Content: *f.Content, SingleWord: f.SingleWord, LStrip: f.LStrip, RStrip: f.RStrip, Normalized: true, follows: f.Normalized == nil}
 	if f.Normalized != nil {
 		t.Normalized = *f.Normalized
+	}
+	if f.Special {
+		t.makeSpecial()
 	}
 	return t
 }
@@ -128,10 +131,10 @@ func parse(configData, mapData, addedData []byte) (*Beside, error) {
 		}
 	}
 	// additional_special_tokens is the older name of extra_special_tokens, which may be an object of tokens with names too.
-	extra, err := tokensOf(config, "extra_special_tokens")
+	extra, err := tokensOf(config, "extra_special_tokens", false)
 	if err == nil && len(extra.tokens) == 0 {
 		var older list
-		if older, err = tokensOf(config, "additional_special_tokens"); older.given {
+		if older, err = tokensOf(config, "additional_special_tokens", false); older.given {
 			extra = older
 		}
 	}
@@ -145,15 +148,15 @@ func parse(configData, mapData, addedData []byte) (*Beside, error) {
 			named.move(f.name, own)
 		}
 	}
-	own.setAll(extra)
+	if own.setAll(extra); extra.names != nil {
+		extra = list{}
+	}
 	if !b.explicit {
 		if extra, err = b.legacy(config, named, own, extra, mapData, addedData); err != nil {
 			return nil, err
 		}
 	}
-	if extra.names == nil {
-		b.extra = extra.tokens
-	}
+	b.extra = extra.tokens
 	b.names, b.named = named.sorted(own)
 	return b, nil
 }
@@ -181,26 +184,26 @@ func (b *Beside) legacy(config object, named, own *names, extra list, mapData, a
 			known[named.tokens[i].Content] = true
 		}
 	}
-	more, err := tokensOf(m, "extra_special_tokens")
+	more, err := tokensOf(m, "extra_special_tokens", true)
 	if err != nil {
 		return list{}, &Error{MapFile, err}
 	}
-	own.setAll(more)
-	if more.names == nil && extra.names == nil {
-		for _, t := range more.tokens {
-			if !slices.Contains(extra.tokens, t) {
-				extra.tokens = append(extra.tokens, t)
-			}
-		}
-		extra.given = extra.given || more.given
+	if own.setAll(more); more.names != nil {
+		extra = list{}
 	}
+	for _, t := range more.tokens[:len(more.tokens)-len(more.names)] {
+		if !slices.Contains(extra.tokens, t) {
+			extra.tokens = append(extra.tokens, t)
+		}
+	}
+	extra.given = extra.given || more.given && more.names == nil
 	for _, t := range extra.tokens {
 		if t.text || slices.Contains(more.tokens, t) {
 			known[t.Content] = true
 		}
 	}
 	if !extra.given {
-		if extra, err = tokensOf(m, "additional_special_tokens"); err != nil {
+		if extra, err = tokensOf(m, "additional_special_tokens", true); err != nil {
 			return list{}, &Error{MapFile, err}
 		}
 	}
@@ -247,8 +250,8 @@ type list struct {
 	names  []string // of them, where the file names them
 }
 
-// tokensOf reads a field that lists special tokens, or names some.
-func tokensOf(o object, name string) (list, error) {
+// tokensOf reads a field that lists special tokens, or names some. isSpecial says that objects are special tokens.
+func tokensOf(o object, name string, isSpecial bool) (list, error) {
 	raw := o.get(name)
 	if raw == nil {
 		return list{}, nil
@@ -273,7 +276,7 @@ func tokensOf(o object, name string) (list, error) {
 		return list{}, fmt.Errorf("%s is neither a list of tokens nor an object of such", name)
 	}
 	for i, raw := range raws {
-		t, ok := parseToken(raw, false)
+		t, ok := parseToken(raw, isSpecial)
 		if !ok {
 			return list{}, fmt.Errorf("entry %d of %s is not a token", i, name)
 		}
