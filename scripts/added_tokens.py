@@ -125,6 +125,7 @@ def fixed(base, first):
     yield case("map without configuration", map={"bos_token": bos, "pad_token": "<ab>"})
     yield case("map with objects", config=config, map={"pad_token": {k: v for k, v in token("<ab>", lstrip=True).items() if k != "special"}})
     yield case("map with extra", config={**config, "extra_special_tokens": ["<abc>"]}, map={"extra_special_tokens": ["<ab>", "<abc>"]})
+    yield case("map with extra objects", config=config, map={"extra_special_tokens": [{"content": "<ab>", "lstrip": True}, {"content": "<abc>"}]})
     yield case("map beside additional", config={**config, "additional_special_tokens": ["<abc>"]}, map={"additional_special_tokens": ["<ab>"]})
     yield case("map against configuration", config={**config, "pad_token": "<abc>"}, map={"pad_token": "<ab>"})
     yield case("map with null", config={**config, "pad_token": "<abc>"}, map={"pad_token": None})

@@ -142,7 +142,7 @@ func parse(configData, mapData, addedData []byte) (*Beside, error) {
 		return nil, &Error{ConfigFile, err}
 	}
 	// Tokens with a name of a model's own come in two lists, of which the first is of those that the file has as objects.
-	named, own := nameTokens(config, false), new(names)
+	named, own := nameTokens(config), new(names)
 	for _, f := range config {
 		if f.raw[0] == '"' && !slices.Contains(standard(), f.name) {
 			named.move(f.name, own)
@@ -168,7 +168,7 @@ func (b *Beside) legacy(config object, named, own *names, extra list, mapData, a
 	if err != nil {
 		return list{}, err
 	}
-	of := nameTokens(m, true)
+	of := nameTokens(m)
 	for i, name := range of.names {
 		named.set(name, of.tokens[i])
 	}
@@ -336,14 +336,14 @@ func (n *names) sorted(more *names) (named []string, tokens []special) {
 }
 
 // nameTokens returns the special tokens that fields of their own name: those that every tokenizer knows, and what else
-// ends in _token and is one. isSpecial says that objects are special tokens.
-func nameTokens(o object, isSpecial bool) *names {
+// ends in _token and is one.
+func nameTokens(o object) *names {
 	n := new(names)
 	for _, f := range o {
 		if !strings.HasSuffix(f.name, "_token") {
 			continue
 		}
-		if t, ok := parseToken(f.raw, isSpecial); ok {
+		if t, ok := parseToken(f.raw, false); ok {
 			n.set(f.name, t)
 		}
 	}
