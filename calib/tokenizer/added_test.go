@@ -2,6 +2,8 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -120,4 +122,29 @@ func spelled(t *testing.T, tok *Tokenizer, ids []int) string {
 		t.Fatal(err)
 	}
 	return all + rest
+}
+
+// TestOtherFormat: only a folder without a tokenizer.json is one whose tokenizer is in other files.
+func TestOtherFormat(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, name := range []string{"vocab.json", "model/merges.txt", "model/tokenizer.model", "odd/tokenizer.model", "odd/tokenizer.json/x", "half/vocab.json"} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string][]string{
+		"model": {"tokenizer.model"}, "odd": nil, "half": nil, "model/tokenizer.json": nil, "tokenizer.json": nil, "nowhere": nil,
+	} {
+		_, err := Load(path)
+		var other *OtherFormatError
+		if err == nil || errors.As(err, &other) != (want != nil) || other != nil && !slices.Equal(other.Files, want) {
+			t.Errorf("%s: %v", path, err)
+		}
+		if (path != "odd") != errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
 }

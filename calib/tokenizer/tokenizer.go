@@ -19,7 +19,11 @@
 // what lies between, cuts that at added tokens that match normalized text, splits
 // the rest into words, runs BPE on each word and lets the post-processor put its
 // special tokens around the result. The truncation and padding sections of the
-// file concern batches of short texts and are ignored.
+// file concern batches of short texts and are ignored, as transformers does.
+//
+// Some classes of transformers 5 (GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer, …) take the vocabulary alone from a file and have
+// steps of their own. This package takes the steps of the file, as the tokenizers library does and transformers 4 did: it
+// is by these that a model was trained.
 package tokenizer
 
 import (
