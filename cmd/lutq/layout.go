@@ -9,6 +9,7 @@ import (
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/layout"
+	"github.com/lutq/lutq/formats/source"
 )
 
 // toLayout writes a model in a layout of another program's kernel.
@@ -53,6 +54,6 @@ func (u *ui) toLayout(ctx context.Context, dir, out string, to layout.Layout, o 
 // fromLayout writes what lies in a layout of another program's kernel as a container.
 func (u *ui) fromLayout(ctx context.Context, dir, out string, from layout.Layout, o repackOptions) error {
 	return u.takeOver(ctx, dir, out, importOptions{force: o.force, threads: o.threads, json: o.json}, func() (*hf.Checkpoint, error) {
-		return hf.Open(dir, from)
+		return u.noted(source.OpenAs(dir, from))
 	})
 }

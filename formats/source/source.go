@@ -40,8 +40,15 @@ func Schemes() []hf.Scheme {
 // Open opens a model folder as [hf.Open] does, with all schemes, or a GGUF file as [gguf.OpenModel]
 // does, see [GGUF]. What its config.json and its tensors say of a model that is known is one then, see [Agree]: the
 // checkpoint has the config.json that does.
-func Open(model string) (*hf.Checkpoint, error) {
-	c, err := OpenStored(model)
+func Open(model string) (*hf.Checkpoint, error) { return settled(OpenStored(model)) }
+
+// OpenAs opens a model folder as [Open] does, with one scheme.
+func OpenAs(dir string, scheme hf.Scheme) (*hf.Checkpoint, error) {
+	return settled(hf.Open(dir, scheme))
+}
+
+// settled makes one of what config.json and tensors say of a model that was opened.
+func settled(c *hf.Checkpoint, err error) (*hf.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
