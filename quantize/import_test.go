@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/arch/archtest"
+	"github.com/lutq/lutq/formats/export"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
@@ -318,4 +319,62 @@ func FuzzImport(f *testing.F) {
 			t.Fatalf("error is %q", err)
 		}
 	})
+}
+
+// TestImportComesBack: what was exported as it is comes back as the container that it was, to the bit.
+func TestImportComesBack(t *testing.T) {
+	const name = "model.layers.0.mlp.down_proj.weight"
+	shapes := map[string][]int{name: {64, 256}, "model.layers.0.self_attn.q_proj.weight": {64, 256}, "model.embed_tokens.weight": {32, 256}}
+	tensors := make(map[string][]float32)
+	for name, s := range shapes {
+		tensors[name] = random(uint64(len(name)), s[0]*s[1])
+	}
+	dir := writeModel(t, tensors, shapes)
+	for _, p := range export.Presets() {
+		if p.Target == "gguf" || p.Target == "mlx" { // which want all of a model, and one in 16 bits
+			continue
+		}
+		t.Run(p.Target, func(t *testing.T) {
+			r := Recipe{}
+			if err := p.Fill(&r.Default, weight.F32); err != nil {
+				t.Fatal(err)
+			}
+			made, err := NewPlan(open(t, dir), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := t.TempDir()
+			first, err := made.Run(t.Context(), filepath.Join(out, "a"), RunOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := lutq.Open(filepath.Join(out, "a"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			to, err := export.For(p.Target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan, err := export.New(t.Context(), m, to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := plan.Run(t.Context(), filepath.Join(out, "b"), export.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			back, homeless, err := NewImport(open(t, filepath.Join(out, "b")), ImportOptions{})
+			if err != nil || len(homeless) > 0 {
+				t.Fatal(err, homeless)
+			}
+			again, err := back.Run(t.Context(), filepath.Join(out, "c"), RunOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again.SHA256 != first.SHA256 {
+				t.Errorf("%s: comes back as %v, not as %v", p.Target, back.Items[0].Format, made.Items[0].Format)
+			}
+		})
+	}
 }

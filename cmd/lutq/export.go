@@ -41,14 +41,16 @@ func newExportCommand(u *ui) *cobra.Command {
 		Long: withLimits(`Export writes MODEL, which quantize made, to the folder OUT as other programs
 open it:
 
-  ct      compressed-tensors, integers of 2 to 5 bits: vLLM, transformers
+  ct      compressed-tensors, integers of 2 to 5 bits: transformers, and of 4
+          bits vLLM
   bnb     bitsandbytes, NF4: transformers
-  gptq    GPTQ, integers of 2 to 4 bits: gptqmodel, transformers with it, vLLM
-  awq     AWQ, integers of 4 bits: the same
+  gptq    GPTQ, integers of 2 to 4 bits: gptqmodel, transformers with it, and
+          of 4 bits vLLM
+  awq     AWQ, integers of 4 bits: gptqmodel, transformers with it, vLLM
   mlx     MLX, integers of 2 to 5 bits: mlx-lm
   nvfp4   compressed-tensors with codes of E2M1 and scales of E4M3: vLLM,
           transformers
-  mxfp4   compressed-tensors with codes of E2M1 and powers of two: the same
+  mxfp4   compressed-tensors with codes of E2M1 and powers of two: the same two
   dense   weights of 16 or 32 bits: every program. MODEL may be any model then
   gguf    one file model.gguf: llama.cpp and what is made of it, transformers.
           MODEL may be any model then; --kept says what becomes of matrices
@@ -62,7 +64,9 @@ them quantized anew from the weights that they stand for. The last line says
 what became of the weights: "loss-free" where all are the same to the bit,
 "scales re-rounded" where scales had to be rounded once more, by how much at
 most, "weights rounded" where a dense type holds fewer digits, or
-"re-quantized".`, input.Config, input.Index, input.Header),
+"re-quantized"; then what llama.cpp has no place for in GGUF, such as a third
+end of texts beside eos, which is kept for lutq all the same; and the types of
+all matrices there, with the reason where one is not that of --type.`, input.Config, input.Index, input.Header),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -73,7 +77,7 @@ most, "weights rounded" where a dense type holds fewer digits, or
 		},
 	}
 	f := c.Flags()
-	f.Var(newWord(&o.target, "", export.Names()...), "to", "target `NAME`: "+strings.Join(export.Names(), ", "))
+	f.Var(newTarget(&o.target, export.Names()), "to", "target `NAME`: "+strings.Join(export.Names(), ", "))
 	f.BoolVar(&o.requantize, "requantize", false, "quantize anew what does not fit")
 	f.Var(newWord(&o.dtype, "", "f16", "bf16", "f32"), "dtype", "`TYPE` of all weights of a dense model: f16, bf16, f32")
 	f.Var(newWord(&o.kept, "", gguf.KeptNames()...), "kept", "`TYPE` of what is not quantized, in gguf: f16, bf16, f32, q8_0")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/lutq/lutq/formats/export"
 )
 
 // word is a flag that takes one of a few words. What is none of them is refused
@@ -17,6 +20,15 @@ type word struct {
 	value *string
 	names []string
 	also  string // what else begins like this is taken, if not ""
+	// meant, if set, returns what another word stands for, "" if nothing.
+	meant func(string) (string, error)
+}
+
+// newTarget returns the flag for one of the targets of export, by its name or that of a program that opens nothing else.
+func newTarget(value *string, names []string) *word {
+	w := newWord(value, "", names...)
+	w.meant = export.Meant
+	return w
 }
 
 // newWord returns the flag for a variable, which it sets to the default; that
@@ -38,6 +50,13 @@ func (w *word) Type() string { return "NAME" }
 
 // Set implements pflag.Value.
 func (w *word) Set(s string) error {
+	if w.meant != nil {
+		meant, err := w.meant(s)
+		if err != nil {
+			return err
+		}
+		s = cmp.Or(meant, s)
+	}
 	if !slices.Contains(w.names, s) && (w.also == "" || !strings.HasPrefix(s, w.also) || s == w.also) {
 		names := w.names
 		if w.also != "" {

@@ -80,7 +80,7 @@ recipe file holds the same in JSON; flags override its defaults:
 	codebook := newWord(&o.codebook, "", append([]string{quantize.AutoCodebook}, lut.CodebookNames()...)...)
 	codebook.also = "file:"
 	f.Var(codebook, "codebook", "table `NAME` (default auto: js or nf, by layer)")
-	f.Var(newWord(&o.target, "", export.PresetNames()...), "for", "what export --to `NAME` takes as it is")
+	f.Var(newTarget(&o.target, export.PresetNames()), "for", "what export --to `NAME` takes as it is")
 	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, bcq, nfl, sparsegpt …")
 	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
 	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32 or one of a byte")

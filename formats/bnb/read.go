@@ -54,10 +54,8 @@ func weight(s *hf.Stored, name string, t *hf.Tensor) (hf.Encoded, error) {
 		return none, t.Errorf("is %s %v: want up to %d bytes of JSON", t.DType, t.Shape, maxState)
 	}
 	raw := make([]byte, t.Bytes())
-	if len(raw) > 0 {
-		if _, err := t.ReadAt(raw, 0); err != nil {
-			return none, err
-		}
+	if _, err := t.ReadAt(raw, 0); err != nil {
+		return none, err
 	}
 	var q state
 	switch {

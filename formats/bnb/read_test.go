@@ -58,6 +58,7 @@ func TestRefuses(t *testing.T) {
 		sourcetest.Refuses(t, Scheme{}, want, in4Bits, tensors...)
 	}
 	good := `{"quant_type": "nf4", "blocksize": 2, "shape": [1, 4]}`
+	refuses("want JSON with the blocksize", stateOf(``))
 	refuses("want JSON with the blocksize", stateOf(`{"blocksize": "2"}`))
 	refuses("want JSON with the blocksize", stateOf(`{"blocksize": 0, "shape": [1, 4]}`))
 	refuses("shape [0 4]: want that of a matrix", stateOf(`{"blocksize": 2, "shape": [0, 4]}`))

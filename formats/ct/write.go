@@ -114,7 +114,7 @@ func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
 // Warnings implements [target.Warner].
 func (f *output) Warnings() []string {
 	var all []string
-	odd, sets := 0, make(map[string][2]int)
+	odd, other, sets := 0, 0, make(map[string][2]int)
 	for _, l := range f.model.Layers {
 		if l.As == target.Dense {
 			continue
@@ -123,10 +123,16 @@ func (f *output) Warnings() []string {
 		if 32%bits != 0 {
 			odd++
 		}
+		if bits != 4 && bits != 8 {
+			other++
+		}
 		if form, ok := sets[l.Fuse]; l.Fuse != "" && ok && form != [2]int{bits, l.Group} && len(all) == 0 {
 			all = append(all, fmt.Sprintf("%s and what it is fused with differ in bits or group: transformers opens them, vLLM does not", l.Name))
 		}
 		sets[l.Fuse] = [2]int{bits, l.Group}
+	}
+	if other > 0 {
+		all = append(all, fmt.Sprintf("%d layers of 2, 3, 5, 6 or 7 bits: transformers opens them, vLLM takes compressed-tensors of 4 and 8 bits only", other))
 	}
 	if odd > 0 {
 		all = append(all, fmt.Sprintf("%d layers of 3, 5, 6 or 7 bits: compressed-tensors opens them from 0.18 on", odd))

@@ -59,6 +59,30 @@ func TestWay(t *testing.T) {
 	}
 }
 
+// TestPackedRows: where nothing was measured, each shape has the kernel for 16 rows up to as many rows as an H200 has it faster.
+func TestPackedRows(t *testing.T) {
+	e := &Engine{dev: &driver.Device{Info: driver.DeviceInfo{Major: 8}}, limits: limits{132, hopperShared}, cache: driver.NewCache(t.TempDir()), many: map[tuningKey]Way{}}
+	for _, tt := range []struct{ n, k, rows int }{
+		{8192, 4096, 128},
+		{8191, 4096, 80},
+		{1024, 32768, 128},
+		{1024, 32767, 48},
+		{4096, 4096, 80},
+		{2048, 4096, 80},
+		{2047, 8192, 48},
+		{2048, 4095, 64},
+		{2048, 1536, 64},
+		{2047, 1537, 48},
+		{2048, 1535, 48},
+		{64, 64, 48},
+	} {
+		w := &Matrix{N: tt.n, K: tt.k, Format: Format{4, 128, weight.F16, driver.F16}}
+		if at, above := e.Way(w, tt.rows), e.Way(w, tt.rows+1); at.String() != "packed" || above.String() != "unpacked" {
+			t.Errorf("%d×%d: %v for %d rows, %v for one more", tt.n, tt.k, at, tt.rows, above)
+		}
+	}
+}
+
 // TestFP8Way: whether products round to E4M3 hangs on the matrix and the rows of X, never on what was kept as the fastest.
 func TestFP8Way(t *testing.T) {
 	e := &Engine{dev: &driver.Device{Info: driver.DeviceInfo{Major: 9}}, limits: limits{132, hopperShared}, cache: driver.NewCache(t.TempDir()), many: map[tuningKey]Way{}}
