@@ -197,7 +197,7 @@ var filters = named(map[string]*function{
 	"sort": define("value; reverse=false; case_sensitive=false; attribute=none", func(s *state, a []Value) Value {
 		items := s.items(a[0])
 		key := s.multiKey(a[3], s.isTrue(a[2]))
-		s.sort(items, key, s.isTrue(a[1]))
+		s.sort(items, key, s.index(a[1]) != 0)
 		return &List{items}
 	}),
 	"string":    define("s/", func(s *state, a []Value) Value { return s.soft(a[0]) }),

@@ -203,7 +203,10 @@ func (l *lexer) raw() {
 	rest := l.rest()
 	for at := 0; ; at++ {
 		i := strings.Index(rest[at:], "{%")
-		if i < 0 {
+		switch {
+		case rest == "":
+			return // as in Jinja, at the end of a template
+		case i < 0:
 			fail(l.line, "the end of a raw block is missing")
 		}
 		at += i
@@ -246,7 +249,10 @@ func closes(text, end string, block bool) int {
 func (l *lexer) comment() {
 	rest := l.rest()
 	end := strings.Index(rest, "#}")
-	if end < 0 {
+	switch {
+	case rest == "":
+		return // as in Jinja, at the end of a template
+	case end < 0:
 		fail(l.line, "the end of a comment is missing")
 	}
 	if end > 0 && (rest[end-1] == '-' || rest[end-1] == '+') {

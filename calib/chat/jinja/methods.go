@@ -348,7 +348,7 @@ var stringMethods = named(map[string]*function{
 	"rsplit":     splitting(wordsFromEnd, splitFromEnd),
 	"splitlines": define("self; keepends=false", func(s *state, a []Value) Value {
 		s.grow(len(a[0].(string)))
-		return s.list(lines(a[0].(string), s.isTrue(a[1])))
+		return s.list(lines(a[0].(string), s.index(a[1]) != 0))
 	}),
 	"join": define("self; iterable/", func(s *state, a []Value) Value {
 		w := &writer{s: s}

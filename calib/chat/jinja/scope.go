@@ -574,11 +574,11 @@ func (c *compiler) expr(x node, fr frame) {
 		n.ref = c.reads(n.at, n.name, fr)
 	case *filter:
 		if n.fn == nil && !fr.soft {
-			fail(int(n.at), "there is no filter %s", quote(n.name))
+			unknown(n.at, "filter", n.name)
 		}
 	case *test:
 		if n.fn == nil && !fr.soft {
-			fail(int(n.at), "there is no test %s", quote(n.name))
+			unknown(n.at, "test", n.name)
 		}
 	case *condition:
 		fr = fr.softly()
@@ -592,6 +592,11 @@ func (c *compiler) expr(x node, fr frame) {
 	for _, child := range x.children() {
 		c.expr(child, fr)
 	}
+}
+
+// unknown fails for a filter or a test that there is not. Jinja may overlook it where it can do without it.
+func unknown(line at, what, name string) {
+	panic(&Error{Line: int(line), Text: oneLine("there is no " + what + " " + quote(name)), Unsupported: true})
 }
 
 // noKey reports whether what an expression makes can be no key of a mapping.

@@ -108,7 +108,7 @@ func doDictSort(s *state, a []Value) Value {
 		s.fail("dictsort sorts by key or value")
 	}
 	items := s.items(&view{d, "items"})
-	s.sort(items, func(v Value) Value { return s.folds(v.(*tuple).items[at], s.isTrue(a[1])) }, s.isTrue(a[3]))
+	s.sort(items, func(v Value) Value { return s.folds(v.(*tuple).items[at], s.isTrue(a[1])) }, s.index(a[3]) != 0)
 	return &List{items}
 }
 
