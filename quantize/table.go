@@ -20,8 +20,8 @@ import (
 // whose inputs are large: what the first makes of them, and of zeros, is about as large as its least value.
 func autoTables() []string { return []string{"js", "nf"} }
 
-// autoHandicap is what the error of the first table counts more at 3 bits of the kind lut: the divergence of a
-// model there grows faster than the error does. NOTES.md has the numbers.
+// autoHandicap is what the error of the first table counts more at 3 bits of the kind lut, where no text tells what
+// layers read: what the weights do not tell of large inputs costs it more. NOTES.md has the numbers.
 const autoHandicap = 8. / 7
 
 // sampledRows is how many rows of a layer a table is chosen by, at most.
@@ -183,7 +183,7 @@ func (r *run) chooseSets(ctx context.Context, items []*Item, reads func(it *Item
 		sums := make([]float64, len(tables))
 		for _, i := range set {
 			for t, loss := range losses[i] {
-				if t == 0 && items[i].Format.Bits == 3 && items[i].Format.Kind == lut.Name {
+				if it := items[i]; t == 0 && it.Format.Bits == 3 && it.Format.Kind == lut.Name && !it.calibrated() {
 					loss *= autoHandicap
 				}
 				sums[t] += loss
