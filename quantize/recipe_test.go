@@ -98,7 +98,7 @@ func TestNewPlan(t *testing.T) {
 		{name: "fused layers that differ", recipe: `{"tensors": [{"match": "v_proj", "bits": 5}]}`, fail: "would differ in bits, group or kind"},
 		{name: "fused layers that differ in group only", recipe: `{"tensors": [{"match": "v_proj", "group": 32}]}`, fail: "v_proj.weight would differ in bits, group or kind"},
 		{name: "fused layers of an MLP that differ in group only", recipe: `{"tensors": [{"match": "up_proj", "group": "row"}]}`, fail: "up_proj.weight would differ in bits, group or kind"},
-		{name: "layers that are not fused and differ in group", recipe: `{"tensors": [{"match": "down|o_proj", "group": 32}]}`, want: map[string]string{up0: "4 64 js mse f16", down0: "4 32 js mse f16"}},
+		{name: "layers that are not fused and differ in group", recipe: `{"tensors": [{"match": "down|o_proj", "group": 32}]}`, want: map[string]string{up0: "4 64 auto mse f16", down0: "4 32 auto mse f16"}},
 		{name: "fused layers kept apart", recipe: `{"tensors": [{"match": "gate_proj", "keep": true}]}`, fail: "would differ in bits, group or kind"},
 		{name: "fused layers that may differ", recipe: `{"split_fused": true, "tensors": [{"match": "v_proj", "bits": 5}]}`, want: map[string]string{"model.layers.0.self_attn.v_proj.weight": "5 64 auto mse f16"}},
 		{name: "a vector", recipe: `{"tensors": [{"match": "norm", "bits": 4}]}`, fail: `no tensor that can be quantized matches "norm"`},
