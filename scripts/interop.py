@@ -114,8 +114,12 @@ def transformers_model(folder, dtype):
 
 def logits(folder, tokens, dtype):
     """The logits by transformers."""
+    model = transformers_model(folder, dtype)
+    for m in model.modules():
+        if hasattr(m, "support_avx512bf16_for_cpu"):
+            m.support_avx512bf16_for_cpu = False  # where bitsandbytes rounds scales to bfloat16 and adds in another order
     with torch.no_grad():
-        return transformers_model(folder, dtype)(tokens).logits.double()
+        return model(tokens).logits.double()
 
 
 def compare_mlx(out, dense, tokens):

@@ -9,6 +9,7 @@ import (
 	"github.com/lutq/lutq/calib/decode"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/opstest"
+	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -25,6 +26,47 @@ func TestGPUSteps(t *testing.T) {
 // TestGPUAhead compares texts that the GPU takes further by itself with those that it takes step by step.
 func TestGPUAhead(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, _ int) { opstest.Ahead(t, o) })
+}
+
+// TestGPULengths goes on with texts whose rotary frequencies depend on how long they are, which the GPU takes further by itself until
+// one is read again, as transformers' generate does.
+func TestGPULengths(t *testing.T) {
+	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		if types[i].acts != driver.F32 { // in which what is most likely is so by more than rounding
+			return
+		}
+		for _, g := range archtest.Goldens(t) {
+			if g.Written == nil {
+				continue
+			}
+			dir := t.TempDir()
+			g.Write(t, dir)
+			m, err := model.Open(dir, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			var prompts [][]int
+			for _, w := range g.Written {
+				prompts = append(prompts, g.Tokens[:w.Prompt])
+			}
+			const tokens = 40
+			s, err := decode.NewSession(m, decode.Options{Slots: len(prompts), Context: len(g.Tokens) + tokens})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			texts, err := decode.Write(context.Background(), s, prompts, decode.WriteOptions{MaxTokens: tokens}, func(int, int) bool { return true })
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, w := range g.Written {
+				if !slices.Equal(texts[i].Tokens, w.Tokens) {
+					t.Errorf("%s: behind %d tokens: got %v, want %v", g.Name, w.Prompt, texts[i].Tokens, w.Tokens)
+				}
+			}
+		}
+	})
 }
 
 // usual reports whether the i-th type of activations is the one of most models, or all are to be gone through.
