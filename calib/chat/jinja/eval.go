@@ -164,6 +164,10 @@ func (n *sliceExpr) of(s *state, x Value) Value {
 	case *Dict:
 		s.fail("a mapping has no slices")
 	default:
+		if isNumber(x) || x == nil {
+			// Nor does Jinja do it, but where it knows the value before rendering there is an undefined one.
+			s.unsupported("a slice of a value of type " + typeName(x))
+		}
 		s.fail("a value of type %s has no slices", typeName(x))
 	}
 	from, to, by := s.bounds(start, stop, step, length)
