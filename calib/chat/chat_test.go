@@ -85,6 +85,7 @@ func TestLoad(t *testing.T) {
 		{"empty file", map[string]string{"tokenizer_config.json": one, "chat_template.jinja": ""}, ""},
 		{"more", map[string]string{"chat_template.jinja": "own", "additional_chat_templates/rag.jinja": "more", "additional_chat_templates/x.txt": "none"}, "own"},
 		{"more, a default among them", map[string]string{"chat_template.jinja": "own", "additional_chat_templates/default.jinja": "more"}, "more"},
+		{"more, a broken default", map[string]string{"chat_template.jinja": "own", "additional_chat_templates/a.jinja": "x", "additional_chat_templates/default.jinja": "{%"}, "additional_chat_templates/default.jinja: chat template: line 1"},
 		{"more, no default", map[string]string{"tokenizer_config.json": one, "additional_chat_templates/rag.jinja": "more"}, "rag.jinja: no chat template named default, only rag"},
 		{"a processor's", map[string]string{"chat_template.json": `{"chat_template": "a"}`}, "chat_template.json is for the model's processor"},
 		{"mark of byte order", map[string]string{"chat_template.jinja": "\ufeffown\r\n{% if true %}\r\nx{% endif %}\r\n"}, "\ufeffown\nx"}, // as transformers keeps it

@@ -75,6 +75,19 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestEdges has values at the edges of rules, as transformers 5.23.0 with Jinja2 3.1.6 prints them.
+func TestEdges(t *testing.T) {
+	for source, want := range map[string]string{
+		"{{ 'abcdefghij'|truncate(5) }}|{{ 'abcdefghijk'|truncate(5) }}": "abcdefghij|ab...",
+		`{{ '\x7f\x80é😀'|tojson(ensure_ascii=true) }}`:                   `"\u007f\u0080\u00e9\ud83d\ude00"`,
+		`{{ '\x7f'|tojson }}`: "\"\x7f\"",
+	} {
+		if got, err := render(t, source, nil, Options{}); err != nil || got != want {
+			t.Errorf("%s: got %q, %v, want %q", source, got, err, want)
+		}
+	}
+}
+
 // TestBounds: whatever a template does, it ends soon and takes no more than it may.
 func TestBounds(t *testing.T) {
 	limits := Options{Time: 40 * time.Millisecond, Output: 1 << 20, Memory: 16 << 20}
