@@ -344,8 +344,9 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// TestHuge: sizes that no machine has are told, not computed wrong.
 func TestHuge(t *testing.T) {
-	config := strings.NewReplacer("320", "1073741824", "256", "1073741824").Replace(wide)
+	config := strings.NewReplacer("320", "1073741824", "256", "1073741824", `heads": 8`, `heads": 16384`).Replace(wide)
 	d := describe(t, []byte(config))
 	r, err := decodebench.NewRandom("config.json", d, decodebench.RandomOptions{Bits: 4, Group: 64, DType: hf.F16})
 	if err != nil {

@@ -443,7 +443,8 @@ func TestLeastMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	need, err := strconv.ParseFloat(said[1], 64)
-	if need *= 1e6; err != nil || took.Bytes > need || need > 1.3*took.Bytes {
+	// How much of the program's own file is in memory is the system's affair.
+	if need *= 1e6; err != nil || took.Bytes > need || need > 2*took.Bytes {
 		t.Errorf("a run was to take %g bytes and took %g, %v", need, took.Bytes, err)
 	}
 }

@@ -134,7 +134,7 @@ func TestVersion2(t *testing.T) {
 		if _, ok := m.Checkpoint().Tensor(layer + ".offsets"); ok != offset {
 			t.Errorf("offsets are there: %v, want %v", ok, offset)
 		}
-		for name, want := range map[string]string{layer: "3:64:::f16:bcq:bcq", table: "3:64:nf:mse:f16:lut:rtn"} {
+		for name, want := range map[string]string{layer: "3:64:::f16:bcq:bcq", table: "3:64:js:mse:f16:lut:rtn"} {
 			mat, err := m.Linear(name)
 			if err != nil {
 				t.Fatal(err)
