@@ -153,6 +153,21 @@ func plain(ref, m *fake, set *corpus.Set) (nll, stderr, refNLL, klMean, klMedian
 	return nll / n, stderr, refNLL / n, klMean / n, klMedian, top1 / n
 }
 
+// TestLogitBytes: of the model and of the reference, as much as is computed at a time.
+func TestLogitBytes(t *testing.T) {
+	if got := LogitBytes(newOps(t, 1)); got != 64<<20 {
+		t.Errorf("got %d bytes", got)
+	}
+	if got := LogitBytes(other{}); got != 512<<20 {
+		t.Errorf("on another device: got %d bytes", got)
+	}
+}
+
+// other is a device that is not the host.
+type other struct{ model.Ops }
+
+func (other) Name() string { return "other" }
+
 func TestRunAgainstDefinitions(t *testing.T) {
 	for _, tt := range []struct {
 		name                  string

@@ -1,7 +1,11 @@
 package tokenizer
 
 import (
+	"crypto/sha256"
+	"fmt"
+	"io"
 	"testing"
+	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -59,6 +63,44 @@ func TestUnicodeVersions(t *testing.T) {
 				if test.is(r) {
 					t.Errorf("%+q is one", r)
 				}
+			}
+		})
+	}
+}
+
+// TestEveryCharacter: what tokenizers 0.23.3 makes of every character below the private ones, by itself and between a letter
+// and marks, as digests of a line each.
+func TestEveryCharacter(t *testing.T) {
+	form := func(f norm.Form) func(string) string { return unicodeForm{f}.normalize }
+	punctuation := func(text string) string { // the character and the letter, parted
+		r, n := utf8.DecodeRuneInString(text)
+		if !isPunctuation(r) {
+			return text[:2*n+1]
+		}
+		return text[:n] + "|a|" + text[:n]
+	}
+	for _, test := range []struct {
+		name string
+		of   func(string) string
+		want string
+	}{
+		{"NFC", form(norm.NFC), "b81cb8eefcaa2e4bd3783d305639fa1169f5eaf6ec1c3a3b79906b15fed8b86c"},
+		{"NFD", form(norm.NFD), "2a6dbaa6fd0db471e943207fe9248592738651cf9d7ce1a8171f19ccada6926b"},
+		{"NFKC", form(norm.NFKC), "88e900078dffa3f4cd39bc05f85006e4fe193be83f0cbfbf0a93c09357f5b7e9"},
+		{"NFKD", form(norm.NFKD), "00dc974931ba9213b3719fea28d407319d86c788e60bcc8b1e25676f69c4b414"},
+		{"StripAccents", stripAccents, "f84bbd530ca4aa52acbe4e4bfcaa8c54262ab01ac7469ee4cedc95ec0154e0fb"},
+		{"Punctuation", punctuation, "60e8e55f23747fec0d08646d45c90fef63935a18d0125ceec18336aa4bcab2a8"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			sum := sha256.New()
+			for r := range rune(0x30000) {
+				if r > 0 && utf8.ValidRune(r) {
+					io.WriteString(sum, test.of(string(r)+"a"+string(r)+"\u0323\u0301")+"\n")
+				}
+			}
+			if got := fmt.Sprintf("%x", sum.Sum(nil)); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
 	}

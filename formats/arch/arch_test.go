@@ -501,6 +501,47 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
+// TestDefaults: what the configurations of transformers 5.24 have where a config within another says no more than which model it is.
+func TestDefaults(t *testing.T) {
+	for _, tc := range []struct{ architecture, modelType, want string }{
+		{"LlamaForCausalLM", "llama", "32 of 4096/11008, 32/32x128, vocab 32000, window 0, tied false, eps 1e-06"},
+		{"MistralForCausalLM", "mistral", "32 of 4096/14336, 32/8x128, vocab 32000, window 4096, tied false, eps 1e-06"},
+		{"MixtralForCausalLM", "mixtral", "32 of 4096/2 of 8 of 14336, 32/8x128, vocab 32000, window 0, tied false, eps 1e-05"},
+		{"Qwen2ForCausalLM", "qwen2", "32 of 4096/22016, 32/32x128, vocab 151936, window 0, tied false, eps 1e-06"},
+		{"Qwen3ForCausalLM", "qwen3", "32 of 4096/22016, 32/32x128, vocab 151936, window 0, tied false, eps 1e-06"},
+		{"Qwen2MoeForCausalLM", "qwen2_moe", "24 of 2048/4 of 60 of 1408, 16/16x128, vocab 151936, window 0, tied false, eps 1e-06"},
+		{"Qwen3MoeForCausalLM", "qwen3_moe", "24 of 2048/8 of 128 of 768, 32/4x64, vocab 151936, window 0, tied false, eps 1e-06"},
+		{"Gemma2ForCausalLM", "gemma2", "26 of 2304/9216, 8/4x256, vocab 256000, window 4096, tied true, eps 1e-06"},
+		{"Gemma3ForCausalLM", "gemma3_text", "26 of 2304/9216, 8/4x256, vocab 262208, window 4096, tied true, eps 1e-06"},
+		{"Phi3ForCausalLM", "phi3", "32 of 3072/8192, 32/32x96, vocab 32064, window 0, tied false, eps 1e-05"},
+		{"GptOssForCausalLM", "gpt_oss", "36 of 2880/4 of 128 of 2880, 64/8x64, vocab 201088, window 128, tied false, eps 1e-05"},
+	} {
+		t.Run(tc.modelType, func(t *testing.T) {
+			d := describe(t, fmt.Appendf(nil, `{"model_type": "llava", "text_config": {"architectures": [%q], "model_type": %q}}`, tc.architecture, tc.modelType))
+			b := d.Blocks[0]
+			var inter string
+			if b.MoE == nil {
+				inter = fmt.Sprint(b.MLP.Gate.N)
+			} else {
+				inter = fmt.Sprintf("%d of %d of %d", b.MoE.Top, len(b.MoE.Experts), b.MoE.Experts[0].Gate.N)
+			}
+			got := fmt.Sprintf("%d of %d/%s, %d/%dx%d, vocab %d, window %d, tied %v, eps %v", len(d.Blocks), d.Hidden, inter,
+				b.Attn.Heads, b.Attn.KVHeads, b.Attn.Dim, d.Vocab, b.Attn.Window, d.Tied, b.AttnNorm.Eps)
+			if got != tc.want {
+				t.Errorf("%s\nwant %s", got, tc.want)
+			}
+			// GemmaRMSNorm multiplies by 1+w, the others by w.
+			offset := float32(0)
+			if strings.HasPrefix(tc.modelType, "gemma") {
+				offset = 1
+			}
+			if d.Norm.Offset != offset || b.AttnNorm.Offset != offset || b.MLPNorm.Offset != offset {
+				t.Errorf("norms of %v, %v and %v + w: want %v", d.Norm.Offset, b.AttnNorm.Offset, b.MLPNorm.Offset, offset)
+			}
+		})
+	}
+}
+
 // TestPublished reads configs as they were published.
 func TestPublished(t *testing.T) {
 	const dir = "../../../shared/configs"
@@ -766,6 +807,7 @@ func TestByName(t *testing.T) {
 		"model.layers.3.self_attn.q_proj.bias":                  arch.Other,
 		"model.embed_tokens.weight":                             arch.EmbeddingWeight,
 		"transformer.wte.weight":                                arch.EmbeddingWeight,
+		"transformer.wpe.weight":                                arch.EmbeddingWeight,
 		"lm_head.weight":                                        arch.HeadWeight,
 		"vision.proj.weight":                                    arch.Other,
 		"vision_tower.encoder.layers.0.self_attn.q_proj.weight": arch.Other,

@@ -94,6 +94,17 @@ func TestPreTokenizers(t *testing.T) {
 	}
 }
 
+// TestMergeOfSpaces: a merge is written as two tokens with a space between, so neither may have one.
+func TestMergeOfSpaces(t *testing.T) {
+	const plain = `{"type": "ByteLevel", "add_prefix_space": false, "use_regex": true}`
+	for _, merge := range []string{`["a ", "b"]`, `["a", " b"]`} {
+		text := strings.Replace(byteLevelJSON(plain, false), `["a", "b"]`, merge, 1)
+		if _, err := newTokenizer([]byte(text), nil, &arch.Decoder{Vocab: 6}); err == nil || !strings.Contains(err.Error(), "a merge has a space in it") {
+			t.Errorf("%s: error %v", merge, err)
+		}
+	}
+}
+
 // sentencePieceJSON has the 256 bytes, and "ab" by two merges.
 func sentencePieceJSON() string {
 	var b strings.Builder

@@ -498,6 +498,10 @@ func TestNotAffine(t *testing.T) {
 	if _, err := FromLUT(table(1, 3, nf.Values, weight.F16), weight.F32); err == nil || !strings.Contains(err.Error(), "of the table is") {
 		t.Errorf("a table of unequal steps: got error %v", err)
 	}
+	uneven := table(1, 2, []float32{-1, 0, 1, 5}, weight.F16)
+	if _, err := FromLUT(uneven, weight.F32); err == nil || err.Error() != "value 1 of the table is 0: equal steps, as binary codes have them, would make it 1" {
+		t.Errorf("a table of unequal steps: got error %v", err)
+	}
 	if _, err := FromLUT(table(1, 2, []float32{-1e9, -0.5e9, 0, 0.5e9}, weight.F16), weight.F16); err == nil || !strings.Contains(err.Error(), "factors of row") {
 		t.Errorf("factors beyond float16: got error %v", err)
 	}

@@ -226,12 +226,14 @@ func TestPruneOptions(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(5, 6))
 	x := inputs(rng, 64, 8)
-	s := state(t, fixed{k: 8, tokens: 64, h: gram(x, x, 8)}, Options{Damp: 0.1, Chunk: 4})
 	q, err := lut.NewQuantizer(lut.Options{Codebook: table(t, "js", 4, 32), Group: 8, Scale: weight.MSE, ScaleType: weight.F16})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Quantizer(q); err == nil || err.Error() != "weights that cannot be pruned" {
-		t.Errorf("got error %v", err)
+	for _, chunk := range []int{2, 4} {
+		s := state(t, fixed{k: 8, tokens: 64, h: gram(x, x, 8)}, Options{Damp: 0.1, Chunk: chunk})
+		if _, err := s.Quantizer(q); err == nil || err.Error() != "weights that cannot be pruned" {
+			t.Errorf("chunks of %d columns: got error %v", chunk, err)
+		}
 	}
 }

@@ -99,6 +99,59 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestCheckPadding: 7 codes of 3 bits leave the highest 3 of a row's 24 bits unused.
+func TestCheckPadding(t *testing.T) {
+	m := &Matrix{N: 3, K: 7, Bits: 3, Group: 7, ScaleType: weight.F16, Codes: make([]byte, 9)}
+	for i := range m.Codes {
+		m.Codes[i] = 0xff
+	}
+	m.Codes[2], m.Codes[5], m.Codes[8] = 0x1f, 0x1f, 0x1f
+	if err := m.CheckPadding(); err != nil {
+		t.Error(err)
+	}
+	for row := range 3 {
+		spoiled := *m
+		spoiled.Codes = slices.Clone(m.Codes)
+		spoiled.Codes[3*row+2] |= 0x20
+		if err := spoiled.CheckPadding(); err == nil || err.Error() != fmt.Sprintf("row %d has bits set after its last code", row) {
+			t.Errorf("got error %v", err)
+		}
+	}
+	m.K, m.Codes = 8, []byte{255, 255, 255, 255, 255, 255, 255, 255, 255}
+	if err := m.CheckPadding(); err != nil {
+		t.Errorf("where no bits are left: %v", err)
+	}
+}
+
+// TestFarther: a code is not the nearest where a neighbour is nearer by more than rounding.
+func TestFarther(t *testing.T) {
+	m := &Matrix{
+		N: 2, K: 4, Bits: 2, Group: 2, ScaleType: weight.F32, Codebook: []float32{-1, -0.25, 0.5, 1},
+		Codes: make([]byte, 2), Scales: make([]byte, 16),
+	}
+	PackCodes(m.Codes[1:], []uint8{0, 2, 1, 3}, 2)
+	num.EncodeF32(m.Scales, []float32{1, 1, 2, -4}) // row 1 stands for -2, 1, 1, -4
+	for _, tc := range []struct {
+		w    []float32
+		want int
+	}{
+		{[]float32{-2, 1, 1, -4}, -1},
+		{[]float32{-9, 1.49, -0.4, -3.1}, -1},
+		{[]float32{-1.24, 1, 1, -4}, 0},
+		{[]float32{-2, 1.51, 1, -4}, 1},
+		{[]float32{-2, 0.24, 1, -4}, 1},
+		{[]float32{-2, 1, -0.51, -4}, 2},
+		{[]float32{-2, 1, 1, -2.9}, 3},
+		{[]float32{-2, 1.500001, 1, -4}, -1}, // between two
+		{[]float32{-2, 1, -0.50001, -4}, -1}, // the same, of a scale below 0
+		{[]float32{-2, 1.5001, 1, -4}, 1},
+	} {
+		if got := m.Farther(1, tc.w); got != tc.want {
+			t.Errorf("%v: got %d, want %d", tc.w, got, tc.want)
+		}
+	}
+}
+
 func TestCodebooks(t *testing.T) {
 	raw := map[string]float32{"q2": 2, "q3": 4, "q4": 8, "q5": 16, "iq4nl": 127, "e2m1": 6}
 	for _, name := range CodebookNames() {

@@ -97,6 +97,14 @@ func TestParseGroup(t *testing.T) {
 	}
 }
 
+func TestGroupsIn(t *testing.T) {
+	for _, tc := range [][3]int{{1, 64, 1}, {63, 64, 1}, {64, 64, 1}, {65, 64, 2}, {127, 64, 2}, {128, 64, 2}, {129, 64, 3}} {
+		if got := weight.GroupsIn(tc[0], tc[1]); got != tc[2] {
+			t.Errorf("%d columns in groups of %d: got %d, want %d", tc[0], tc[1], got, tc[2])
+		}
+	}
+}
+
 func TestCheck(t *testing.T) {
 	sound := weight.Spec{Bits: 4, Group: 64, ScaleType: weight.F16}
 	tests := []struct {
