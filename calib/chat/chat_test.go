@@ -97,6 +97,11 @@ func TestLoad(t *testing.T) {
 		{"tokens under an older name beside null", map[string]string{"chat_template.jinja": "{{ image_token }}", "tokenizer_config.json": `{"additional_special_tokens": {"image_token": "<i>"}, "extra_special_tokens": null}`}, "<i>"},
 		{"map", map[string]string{"chat_template.jinja": "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ unk_token }}", "tokenizer_config.json": `{"bos_token": null, "eos_token": "</t>", "pad_token": "p", "unk_token": "u"}`, "special_tokens_map.json": `{"bos_token": "<m>", "eos_token": {"content": "</m>"}, "pad_token": null}`}, "<m></m>u"},
 		{"map beside a list of tokens", map[string]string{"chat_template.jinja": "{{ bos_token }}", "tokenizer_config.json": `{"bos_token": "<t>", "added_tokens_decoder": {}}`, "special_tokens_map.json": `{"bos_token": "<m>"}`}, "<t>"},
+		// As transformers 5.24 has it.
+		{"map beside a token of the same name", map[string]string{"chat_template.jinja": "{{ image_token }}", "tokenizer_config.json": `{"extra_special_tokens": {"image_token": "<i>"}}`, "special_tokens_map.json": `{"image_token": "<m>"}`}, "<i>"},
+		{"map of null beside a token of its own", map[string]string{"chat_template.jinja": "{{ image_token }}", "tokenizer_config.json": `{"image_token": "<c>"}`, "special_tokens_map.json": `{"image_token": null}`}, "<c>"},
+		{"map that names more", map[string]string{"chat_template.jinja": "{{ image_token }}", "tokenizer_config.json": `{"image_token": "<c>"}`, "special_tokens_map.json": `{"extra_special_tokens": {"image_token": "<x>"}}`}, "<x>"},
+		{"token of another type in the map", map[string]string{"chat_template.jinja": "x", "special_tokens_map.json": `{"eos_token": []}`}, "special_tokens_map.json: eos_token is no token"},
 		{"token of another type", map[string]string{"chat_template.jinja": "x", "tokenizer_config.json": `{"bos_token": 1}`}, "tokenizer_config.json: bos_token is no token"},
 		{"order", map[string]string{"chat_template.jinja": "{{ [{'role': 'r', 'content': 'c'}] }}{{ messages|tojson }}"}, "[{'role': 'r', 'content': 'c'}][]"},
 		{"no JSON", map[string]string{"tokenizer_config.json": `{`}, "tokenizer_config.json: not a JSON object"},

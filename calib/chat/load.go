@@ -10,12 +10,13 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/lutq/lutq/formats/added"
 )
 
 const (
 	templateFile = "chat_template.jinja"
-	configFile   = "tokenizer_config.json"
-	mapFile      = "special_tokens_map.json"
+	configFile   = added.ConfigFile
 	// processorFile holds the template of a model's processor, of images and the like, not of its tokenizer.
 	processorFile = "chat_template.json"
 	// templateDir holds more templates, by their names.
@@ -23,7 +24,7 @@ const (
 )
 
 // Files returns the names of the files in a model's folder that a template and its variables may come from.
-func Files() []string { return []string{templateFile, configFile, mapFile} }
+func Files() []string { return append([]string{templateFile}, added.Files()...) }
 
 // ErrNone is in the error for a folder without a chat template.
 var ErrNone = errors.New("no chat template")
@@ -38,7 +39,7 @@ func Load(model string, read func(name string) ([]byte, error)) (*Template, erro
 	if err != nil {
 		return nil, err
 	}
-	tokens, err := specialTokens(model, config, read)
+	tokens, err := specialTokens(model, read)
 	if err != nil {
 		return nil, err
 	}
@@ -175,91 +176,16 @@ func fieldsOf(model, name string, read func(name string) ([]byte, error)) (map[s
 	return fields, nil
 }
 
-// standard are the special tokens that every tokenizer may have.
-var standard = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
-
-// specialTokens returns the special tokens that have names, as transformers gives them to templates: those that every
-// tokenizer may have, others in tokenizer_config.json whose names end in _token, and those that extra_special_tokens
-// names. special_tokens_map.json overrides them where tokenizer_config.json lists no added tokens.
-func specialTokens(model string, config map[string]json.RawMessage, read func(name string) ([]byte, error)) (map[string]string, error) {
-	tokens := map[string]string{}
-	extra := func(file string, raw json.RawMessage) error {
-		var named map[string]json.RawMessage
-		if json.Unmarshal(raw, &named) != nil {
-			return nil // a list, whose tokens have no names
-		}
-		for name, raw := range named {
-			token, ok := parseToken(raw)
-			if !ok {
-				return fmt.Errorf("%s: extra_special_tokens: %s is no token", filepath.Join(model, file), name)
-			}
-			tokens[name] = token
-		}
-		return nil
+// specialTokens returns the special tokens that have names, as transformers gives them to templates.
+func specialTokens(model string, read func(name string) ([]byte, error)) (map[string]string, error) {
+	var tokens map[string]string
+	beside, err := added.Read(read)
+	if err == nil {
+		tokens, err = beside.Named()
 	}
-	for name, raw := range config {
-		if !strings.HasSuffix(name, "_token") {
-			continue
-		}
-		token, ok := parseToken(raw)
-		switch {
-		case ok:
-			tokens[name] = token
-		case slices.Contains(standard, name) && !isNull(raw):
-			return nil, fmt.Errorf("%s: %s is no token", filepath.Join(model, configFile), name)
-		}
+	var of *added.Error
+	if errors.As(err, &of) {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(model, of.File), of.Err)
 	}
-	if err := extra(configFile, extraOf(config)); err != nil {
-		return nil, err
-	}
-	if _, ok := config["added_tokens_decoder"]; ok {
-		return tokens, nil
-	}
-	special, err := fieldsOf(model, mapFile, read)
-	if err != nil {
-		return nil, err
-	}
-	for name, raw := range special {
-		if !strings.HasSuffix(name, "_token") {
-			continue
-		}
-		token, ok := parseToken(raw)
-		switch {
-		case ok:
-			tokens[name] = token
-		case isNull(raw):
-			delete(tokens, name)
-		case slices.Contains(standard, name):
-			return nil, fmt.Errorf("%s: %s is no token", filepath.Join(model, mapFile), name)
-		}
-	}
-	if raw, ok := special["extra_special_tokens"]; ok {
-		return tokens, extra(mapFile, raw)
-	}
-	return tokens, nil
-}
-
-// extraOf returns extra_special_tokens, which had another name.
-func extraOf(config map[string]json.RawMessage) json.RawMessage {
-	raw, ok := config["extra_special_tokens"]
-	if old, has := config["additional_special_tokens"]; has && (!ok || isNull(raw) || string(raw) == "[]" || string(raw) == "{}") {
-		return old
-	}
-	return raw
-}
-
-// parseToken reads a token: a text, or a mapping that has it as content.
-func parseToken(raw json.RawMessage) (string, bool) {
-	if isNull(raw) {
-		return "", false
-	}
-	var token string
-	if json.Unmarshal(raw, &token) == nil {
-		return token, true
-	}
-	var added struct{ Content *string }
-	if json.Unmarshal(raw, &added) != nil || added.Content == nil {
-		return "", false
-	}
-	return *added.Content, true
+	return tokens, err
 }

@@ -59,6 +59,7 @@ type Beside struct {
 	named    []special // the special tokens with a name
 	names    []string  // of them
 	extra    []special // special tokens without
+	bad      *Error    // names a special token that every tokenizer may have, and whose value is none
 }
 
 // Read reads the files beside a tokenizer.json with a function whose error for one that is missing wraps
@@ -85,6 +86,19 @@ func (b *Beside) Token(name string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// Named returns the special tokens that have names, such as bos_token, by these. It fails with an [Error] where a name that
+// every tokenizer may have is of something else than a token.
+func (b *Beside) Named() (map[string]string, error) {
+	if b.bad != nil {
+		return nil, b.bad
+	}
+	tokens := make(map[string]string, len(b.names))
+	for i, name := range b.names {
+		tokens[name] = b.named[i].Content
+	}
+	return tokens, nil
 }
 
 // Tokens returns the added tokens by id: those that tokenizer.json lists, and what b, which may be nil, adds to them

@@ -142,7 +142,7 @@ func parse(configData, mapData, addedData []byte) (*Beside, error) {
 		return nil, &Error{ConfigFile, err}
 	}
 	// Tokens with a name of a model's own come in two lists, of which the first is of those that the file has as objects.
-	named, own := nameTokens(config), new(names)
+	named, own := b.nameTokens(ConfigFile, config), new(names)
 	for _, f := range config {
 		if f.raw[0] == '"' && !slices.Contains(standard(), f.name) {
 			named.move(f.name, own)
@@ -168,7 +168,7 @@ func (b *Beside) legacy(config object, named, own *names, extra list, mapData, a
 	if err != nil {
 		return list{}, err
 	}
-	of := nameTokens(m)
+	of := b.nameTokens(MapFile, m)
 	for i, name := range of.names {
 		named.set(name, of.tokens[i])
 	}
@@ -337,14 +337,18 @@ func (n *names) sorted(more *names) (named []string, tokens []special) {
 
 // nameTokens returns the special tokens that fields of their own name: those that every tokenizer knows, and what else
 // ends in _token and is one.
-func nameTokens(o object) *names {
+func (b *Beside) nameTokens(file string, o object) *names {
 	n := new(names)
 	for _, f := range o {
 		if !strings.HasSuffix(f.name, "_token") {
 			continue
 		}
-		if t, ok := parseToken(f.raw, false); ok {
+		t, ok := parseToken(f.raw, false)
+		switch {
+		case ok:
 			n.set(f.name, t)
+		case b.bad == nil && string(f.raw) != "null" && slices.Contains(standard(), f.name):
+			b.bad = &Error{file, fmt.Errorf("%s is no token", f.name)}
 		}
 	}
 	return n
