@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -81,12 +82,16 @@ func (u *ui) openStored(model string) (*hf.Checkpoint, error) {
 	return u.noted(source.OpenStored(model))
 }
 
-// noted says what is odd about a model that was opened.
+// noted says what is odd about a model that was opened, once.
 func (u *ui) noted(ckpt *hf.Checkpoint, err error) (*hf.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
 	for _, note := range ckpt.Notes() {
+		if slices.Contains(u.odd, note) {
+			continue
+		}
+		u.odd = append(u.odd, note)
 		fmt.Fprintf(u.stderr, "lutq: %s\n", input.Message(note))
 	}
 	return ckpt, nil

@@ -23,6 +23,8 @@ type ui struct {
 	quiet  bool
 
 	columns int // of the terminal that stdout is; 0: it is none
+
+	odd []string // what was said to be odd about models, of which a command may open one several times
 }
 
 // stdinOf returns the standard input, which is something of a kind. Reading it
