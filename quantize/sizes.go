@@ -114,7 +114,7 @@ func (z *sizes) attention(ctx context.Context, b *arch.Block) error {
 	if err != nil {
 		return err
 	}
-	return z.add(added, 1, b.AttnOut)
+	return z.add(added, b.AttnOut)
 }
 
 // mlps goes through the MLP of a block, or its experts: each of those that a token goes to has an equal
@@ -136,7 +136,7 @@ func (z *sizes) mlps(ctx context.Context, b *arch.Block) error {
 		if err := one(b.MLP, 1); err != nil {
 			return err
 		}
-		return z.add(all, 1, b.MLPOut)
+		return z.add(all, b.MLPOut)
 	}
 	experts := len(b.MoE.Experts)
 	looked := evenly(experts, experts)
@@ -153,7 +153,7 @@ func (z *sizes) mlps(ctx context.Context, b *arch.Block) error {
 			return err
 		}
 	}
-	return z.add(all, 1, b.MLPOut)
+	return z.add(all, b.MLPOut)
 }
 
 // mlp returns what one MLP gives.
@@ -175,7 +175,7 @@ func (z *sizes) mlp(ctx context.Context, m *arch.MLP, in []float64) ([]float64, 
 }
 
 // add adds what a block has computed to the stream, through a norm if there is one.
-func (z *sizes) add(x []float64, share float64, through *arch.Norm) error {
+func (z *sizes) add(x []float64, through *arch.Norm) error {
 	if through != nil {
 		var err error
 		if x, err = z.norm(*through, x); err != nil {
@@ -183,7 +183,7 @@ func (z *sizes) add(x []float64, share float64, through *arch.Norm) error {
 		}
 	}
 	for k, v := range x {
-		z.h[k] += share * v
+		z.h[k] += v
 	}
 	return nil
 }
@@ -242,12 +242,12 @@ func (z *sizes) output(ctx context.Context, l *arch.Linear, in []float64) ([]flo
 				return err
 			}
 			to := min(from+rows, l.N)
-			w, step, err := readRows(t, l, from, to)
+			w, err := readRows(t, l, from, to)
 			if err != nil {
 				return err
 			}
 			for i := from; i < to; i++ {
-				y[i] = weighted(w[(i-from)*step*l.K:][:l.K], in)
+				y[i] = weighted(w[(i-from)*l.Step*l.K:][:l.K], in)
 			}
 			return nil
 		})
@@ -258,17 +258,17 @@ func (z *sizes) output(ctx context.Context, l *arch.Linear, in []float64) ([]flo
 	return y, z.addBias(l, y)
 }
 
-// readRows reads rows [from, to) of a layer, each step rows of K after the one before.
-func readRows(t *hf.Tensor, l *arch.Linear, from, to int) (w []float32, step int, err error) {
+// readRows reads rows [from, to) of a layer, each l.Step rows of K after the one before.
+func readRows(t *hf.Tensor, l *arch.Linear, from, to int) (w []float32, err error) {
 	s := l.Stored
 	start := int64(l.Expert) * int64(s.N) * int64(s.K)
 	if s.Transposed {
 		w = make([]float32, s.N*s.K)
 		err = t.ReadTransposed(w, start, s.K, s.N)
-		return w[(l.Row+from*l.Step)*l.K:], l.Step, err
+		return w[(l.Row+from*l.Step)*l.K:], err
 	}
 	w = make([]float32, ((to-from-1)*l.Step+1)*l.K)
-	return w, l.Step, t.ReadFloat32(w, start+int64(l.Row+from*l.Step)*int64(l.K))
+	return w, t.ReadFloat32(w, start+int64(l.Row+from*l.Step)*int64(l.K))
 }
 
 // addBias adds the squares of a layer's bias.

@@ -272,11 +272,16 @@ func (n *setStmt) exec(s *state) control {
 	return goOn
 }
 
+// inner runs the body of a block with its own variables, for their end, and returns what it prints.
+func (s *state) inner(code *frameCode, body []stmt) (text string, c control) {
+	s.begin(code)
+	text = s.captured(func() { c = s.run(body) })
+	return text, c
+}
+
 func (n *setBlock) exec(s *state) control {
 	s.at(n.at)
-	s.begin(n.inner)
-	c := goOn
-	text := s.captured(func() { c = s.run(n.body) })
+	text, c := s.inner(n.inner, n.body)
 	if c != goOn {
 		return c
 	}
@@ -294,9 +299,7 @@ func (n *setBlock) exec(s *state) control {
 
 func (n *filterBlock) exec(s *state) control {
 	s.at(n.at)
-	s.begin(n.inner)
-	c := goOn
-	text := s.captured(func() { c = s.run(n.body) })
+	text, c := s.inner(n.inner, n.body)
 	if c != goOn {
 		return c
 	}

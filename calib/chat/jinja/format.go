@@ -1,7 +1,6 @@
 package jinja
 
 import (
-	"fmt"
 	"math"
 	"math/big"
 	"strconv"
@@ -241,15 +240,10 @@ func firstRunes(text string, n int) string {
 func asciiOnly(text string) string {
 	var b strings.Builder
 	for _, r := range text {
-		switch {
-		case r < 0x80:
+		if r < 0x80 {
 			b.WriteRune(r)
-		case r < 0x100:
-			fmt.Fprintf(&b, `\x%02x`, r)
-		case r < 0x10000:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			fmt.Fprintf(&b, `\U%08x`, r)
+		} else {
+			escape(&b, r)
 		}
 	}
 	return b.String()

@@ -505,16 +505,24 @@ func (w *writer) reprString(text string) {
 			b.WriteString(`\t`)
 		case r == ' ' || unicode.IsPrint(r):
 			b.WriteRune(r)
-		case r < 0x100:
-			fmt.Fprintf(&b, `\x%02x`, r)
-		case r < 0x10000:
-			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
-			fmt.Fprintf(&b, `\U%08x`, r)
+			escape(&b, r)
 		}
 	}
 	b.WriteByte(q)
 	w.write(b.String())
+}
+
+// escape writes a character by its number, as repr and ascii do.
+func escape(b *strings.Builder, r rune) {
+	switch {
+	case r < 0x100:
+		fmt.Fprintf(b, `\x%02x`, r)
+	case r < 0x10000:
+		fmt.Fprintf(b, `\u%04x`, r)
+	default:
+		fmt.Fprintf(b, `\U%08x`, r)
+	}
 }
 
 // floatText is repr of a float.
