@@ -10,36 +10,30 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/lutq/lutq/formats/added"
 )
 
 const (
 	templateFile = "chat_template.jinja"
-	configFile   = added.ConfigFile
+	configFile   = "tokenizer_config.json"
 	// processorFile holds the template of a model's processor, of images and the like, not of its tokenizer.
 	processorFile = "chat_template.json"
 	// templateDir holds more templates, by their names.
 	templateDir = "additional_chat_templates"
 )
 
-// Files returns the names of the files in a model's folder that a template and its variables may come from.
-func Files() []string { return append([]string{templateFile}, added.Files()...) }
+// Files returns the names of the files in a model's folder that a template may come from.
+func Files() []string { return []string{templateFile, configFile} }
 
 // ErrNone is in the error for a folder without a chat template.
 var ErrNone = errors.New("no chat template")
 
 // Load reads the chat template of a model as its tokenizer has it in transformers: chat_template.jinja and, in the folder
 // additional_chat_templates, others by their names; where there is none of these, chat_template in tokenizer_config.json,
-// which may be several by their names too. Of several that named default is taken. The special tokens that templates name,
-// such as bos_token, are those of tokenizer_config.json and special_tokens_map.json. read returns the files of the model;
-// its error for one that is not there wraps [fs.ErrNotExist].
-func Load(model string, read func(name string) ([]byte, error)) (*Template, error) {
+// which may be several by their names too. Of several that named default is taken. tokens are those of [New]: the special
+// tokens of the model that have names. read returns the files of the model; its error for one that is not there wraps
+// [fs.ErrNotExist].
+func Load(model string, tokens map[string]string, read func(name string) ([]byte, error)) (*Template, error) {
 	config, err := fieldsOf(model, configFile, read)
-	if err != nil {
-		return nil, err
-	}
-	tokens, err := specialTokens(model, read)
 	if err != nil {
 		return nil, err
 	}
@@ -174,18 +168,4 @@ func fieldsOf(model, name string, read func(name string) ([]byte, error)) (map[s
 		return nil, fmt.Errorf("%s: not a JSON object", filepath.Join(model, name))
 	}
 	return fields, nil
-}
-
-// specialTokens returns the special tokens that have names, as transformers gives them to templates.
-func specialTokens(model string, read func(name string) ([]byte, error)) (map[string]string, error) {
-	var tokens map[string]string
-	beside, err := added.Read(read)
-	if err == nil {
-		tokens, err = beside.Named()
-	}
-	var of *added.Error
-	if errors.As(err, &of) {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(model, of.File), of.Err)
-	}
-	return tokens, err
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/lutq/lutq/calib/decode"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
@@ -304,7 +306,12 @@ func (u *ui) readPrompt(ctx context.Context, dir string, stdin bool, o generateO
 		return nil, nil, errors.New("the prompt is empty")
 	}
 	if o.chat {
-		template, err := chat.Load(dir, func(name string) ([]byte, error) { return source.File(dir, name, input.Config) })
+		read := func(name string) ([]byte, error) { return source.File(dir, name, input.Config) }
+		tokens, err := specialTokens(dir, read)
+		if err != nil {
+			return nil, nil, err
+		}
+		template, err := chat.Load(dir, tokens, read)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -317,6 +324,20 @@ func (u *ui) readPrompt(ctx context.Context, dir string, stdin bool, o generateO
 		return nil, nil, fmt.Errorf("the prompt: %w", err)
 	}
 	return tok, ids, nil
+}
+
+// specialTokens returns the special tokens of a model that have names, as transformers gives them to chat templates.
+func specialTokens(dir string, read func(name string) ([]byte, error)) (map[string]string, error) {
+	var tokens map[string]string
+	beside, err := added.Read(read)
+	if err == nil {
+		tokens, err = beside.Named()
+	}
+	var of *added.Error
+	if errors.As(err, &of) {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, of.File), of.Err)
+	}
+	return tokens, err
 }
 
 // promptText reads the prompt where it is.
