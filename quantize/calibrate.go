@@ -7,7 +7,8 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // A Calibrator runs a text through the model of a plan while its layers are quantized, for
@@ -46,7 +47,7 @@ func (v *Visitor) Wants(layer string) bool {
 
 // Quantize quantizes layers that read the same and writes them, with statistics of that: of a
 // stack of experts those of each.
-func (v *Visitor) Quantize(ctx context.Context, layers []string, stats []weight.Stats) error {
+func (v *Visitor) Quantize(ctx context.Context, layers []string, stats []rounding.Stats) error {
 	var tasks []*task
 	for _, layer := range layers {
 		i, ok := v.left[layer]
@@ -77,7 +78,7 @@ func (v *Visitor) Quantize(ctx context.Context, layers []string, stats []weight.
 
 // quantize does one matrix of each task. States are as large as statistics, so those of one
 // expert go before those of the next come.
-func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats weight.Stats) error {
+func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats rounding.Stats) error {
 	states := make(map[string]State) // by method
 	defer func() {
 		for _, s := range states {
@@ -118,7 +119,7 @@ func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats
 }
 
 // choose chooses tables where that is left, by what a method makes of samples of rows.
-func (v *Visitor) choose(ctx context.Context, tasks []*task, stats weight.Stats, state func(it *Item) State) error {
+func (v *Visitor) choose(ctx context.Context, tasks []*task, stats rounding.Stats, state func(it *Item) State) error {
 	open, err := v.open(tasks)
 	if err != nil || len(open) == 0 {
 		return err
@@ -136,7 +137,7 @@ func (v *Visitor) choose(ctx context.Context, tasks []*task, stats weight.Stats,
 
 // chooseStacks is choose for experts in a stack, by some of them. To know only how large their inputs are is
 // much less work than to prepare a method for each before its turn.
-func (v *Visitor) chooseStacks(ctx context.Context, tasks []*task, stats []weight.Stats) error {
+func (v *Visitor) chooseStacks(ctx context.Context, tasks []*task, stats []rounding.Stats) error {
 	open, err := v.open(tasks)
 	if err != nil || len(open) == 0 {
 		return err
@@ -190,7 +191,7 @@ func note(tasks []*task) {
 }
 
 // meanSquares returns those of inputs, nil where they are not known.
-func meanSquares(stats weight.Stats) ([]float64, error) {
+func meanSquares(stats rounding.Stats) ([]float64, error) {
 	squares, err := inputSquares(stats)
 	if err != nil || squares == nil {
 		return nil, err

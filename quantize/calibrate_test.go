@@ -22,7 +22,7 @@ import (
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/quantize/gptq"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // text is a calibrator whose statistics follow from the layers written before.
@@ -32,7 +32,7 @@ type text struct {
 	block   int
 	memory  int64
 	tokens  func(layer string, expert int) int // nil: enough
-	change  func(stats []weight.Stats) []weight.Stats
+	change  func(stats []rounding.Stats) []rounding.Stats
 	skips   func(layer string) bool
 
 	visited []string
@@ -79,7 +79,7 @@ func (x *text) Walk(ctx context.Context, v *Visitor) error {
 			}
 		}
 		if len(paths) > 0 {
-			var stats []weight.Stats
+			var stats []rounding.Stats
 			for e := range state[0].Matrices() {
 				tokens := 2 * state[0].K
 				if x.tokens != nil {
@@ -277,7 +277,7 @@ func checkCalibrated(t *testing.T, p *Plan, x *text, out string, res *Result) {
 		for _, s := range it.stored {
 			parts = append(parts, make([]byte, s.size))
 		}
-		if err := q.Rows(parts, make([]weight.RowError, it.N), w); err != nil {
+		if err := q.Rows(parts, make([]rounding.RowError, it.N), w); err != nil {
 			t.Fatal(err)
 		}
 		q.Shared(parts)
@@ -423,7 +423,7 @@ func TestCalibratedResume(t *testing.T) {
 			other.key = "another text"
 			ctx, cancel := context.WithCancel(t.Context())
 			x = newText(t, dir)
-			x.change = func(s []weight.Stats) []weight.Stats { cancel(); return s }
+			x.change = func(s []rounding.Stats) []rounding.Stats { cancel(); return s }
 			again := filepath.Join(t.TempDir(), "again")
 			if _, err := textPlan(t, dir, textRecipe, x, nil).Run(ctx, again, RunOptions{}); !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
@@ -520,7 +520,7 @@ func TestRemarks(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	x := newText(t, dir)
 	x.tokens = few
-	x.change = func(s []weight.Stats) []weight.Stats {
+	x.change = func(s []rounding.Stats) []rounding.Stats {
 		if len(x.visited) > 6 { // in the second block
 			cancel()
 		}
@@ -579,7 +579,7 @@ func TestRemarks(t *testing.T) {
 func TestFit(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	var f Fit
-	for _, e := range []weight.RowError{
+	for _, e := range []rounding.RowError{
 		{Loss: 1, NearestLoss: 4}, {Loss: 2, NearestLoss: 2}, {}, {Energy: 5}, {Loss: nan, NearestLoss: nan}, {Loss: inf, NearestLoss: inf},
 	} {
 		f.add(e)
@@ -604,10 +604,10 @@ func TestCalibratedBad(t *testing.T) {
 			x.skips = func(layer string) bool { return layer == "model.layers.1.mlp.up_proj" }
 		}},
 		{name: "too many statistics", want: "2 statistics of 1 matrices", dir: dir, change: func(x *text) {
-			x.change = func(s []weight.Stats) []weight.Stats { return append(s, s...) }
+			x.change = func(s []rounding.Stats) []rounding.Stats { return append(s, s...) }
 		}},
 		{name: "no drift", want: "retargeting needs", dir: dir, change: func(x *text) {
-			x.change = func(s []weight.Stats) []weight.Stats { s[0].(*seen).d = nil; return s }
+			x.change = func(s []rounding.Stats) []rounding.Stats { s[0].(*seen).d = nil; return s }
 		}},
 		{name: "memory", want: "running the text takes about 1000.0 MB", dir: dir, ram: 999_999_999, change: func(x *text) { x.memory = 1e9 }},
 	} {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // container quantizes the tiny model by a recipe and opens what was written.

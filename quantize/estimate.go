@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // Estimate is what a run is expected to take.
@@ -97,7 +98,7 @@ func (it *Item) secondsPerWeight() (float64, error) {
 		return 0, err
 	}
 	begin := time.Now()
-	if err := q.Rows(parts, make([]weight.RowError, n), w); err != nil {
+	if err := q.Rows(parts, make([]rounding.RowError, n), w); err != nil {
 		return 0, err
 	}
 	return time.Since(begin).Seconds() / (n * k), nil

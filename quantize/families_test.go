@@ -17,9 +17,9 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestFamilies quantizes a tiny model of every family, and computes the losses of the container

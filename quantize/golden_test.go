@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // code finds what config.json says of the code for transformers, which the first version did not write and

@@ -18,7 +18,8 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/source/sourcetest"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 // TestImport takes over what other programs quantized: what has a form as a table, or in equal steps as sums of binary
@@ -361,7 +362,7 @@ func TestImportComesBack(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := plan.Run(t.Context(), filepath.Join(out, "b"), export.Options{}); err != nil {
+			if _, err := plan.Run(t.Context(), filepath.Join(out, "b"), export.Options{NewRounder: rtn.NewRounder}); err != nil {
 				t.Fatal(err)
 			}
 			back, homeless, err := NewImport(open(t, filepath.Join(out, "b")), ImportOptions{})

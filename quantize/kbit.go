@@ -3,9 +3,10 @@ package quantize
 import (
 	"fmt"
 
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/kbit"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // MethodKBit is that of package kbit, which encodes as bitsandbytes does.
@@ -19,12 +20,12 @@ func encoded(s weight.Spec) weight.Spec {
 // blockwise is package kbit. It needs nothing, and is its own state.
 type blockwise struct{}
 
-func (blockwise) Name() string                          { return MethodKBit }
-func (blockwise) Kinds() []string                       { return []string{lut.Name} }
-func (blockwise) Needs() Needs                          { return Nothing }
-func (b blockwise) Prepare(weight.Stats) (State, error) { return b, nil }
-func (blockwise) Remark() Remark                        { return Remark{} }
-func (blockwise) Close()                                {}
+func (blockwise) Name() string                            { return MethodKBit }
+func (blockwise) Kinds() []string                         { return []string{lut.Name} }
+func (blockwise) Needs() Needs                            { return Nothing }
+func (b blockwise) Prepare(rounding.Stats) (State, error) { return b, nil }
+func (blockwise) Remark() Remark                          { return Remark{} }
+func (blockwise) Close()                                  {}
 
 // check reports a complete spec of another layer than the encoder makes.
 func (blockwise) check(s weight.Spec) error {
@@ -34,7 +35,7 @@ func (blockwise) check(s weight.Spec) error {
 	return nil
 }
 
-func (b blockwise) Quantizer(l Layer) (weight.Quantizer, error) {
+func (b blockwise) Quantizer(l Layer) (rounding.Quantizer, error) {
 	if err := b.check(l.Spec); err != nil {
 		return nil, err
 	}

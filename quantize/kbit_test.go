@@ -9,9 +9,10 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/kbit"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // ruleOf reads a rule.
@@ -74,7 +75,7 @@ func TestKBit(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := [][]byte{lut.CodebookPart: make([]byte, 4*len(cb.Values)), lut.ScalesPart: make([]byte, len(got.Scales)), lut.CodesPart: make([]byte, len(got.Codes))}
-		if err := q.Rows(want, make([]weight.RowError, got.N), w); err != nil {
+		if err := q.Rows(want, make([]rounding.RowError, got.N), w); err != nil {
 			t.Fatal(err)
 		}
 		q.Shared(want)

@@ -5,11 +5,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lutq/lutq/quantize/bcq"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/lut24"
 	"github.com/lutq/lutq/quantize/gptq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/lut24"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/planes"
+	"github.com/lutq/lutq/quantize/rounding"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 // A Method turns the weights of layers into what is stored of them. One that has to know
@@ -24,7 +27,7 @@ type Method interface {
 	Needs() Needs
 	// Prepare takes in what it needs, which is nil where that is [Nothing]. The stats are gone
 	// when it returns.
-	Prepare(stats weight.Stats) (State, error)
+	Prepare(stats rounding.Stats) (State, error)
 }
 
 // Needs is what a method has to know of what layers read.
@@ -41,7 +44,7 @@ const (
 type State interface {
 	// Quantizer returns a quantizer for rows of a layer. Each goroutine takes its own, and all
 	// give the same.
-	Quantizer(l Layer) (weight.Quantizer, error)
+	Quantizer(l Layer) (rounding.Quantizer, error)
 	// Remark says what was out of the ordinary.
 	Remark() Remark
 	// Close gives back what lies on a device.
@@ -65,7 +68,7 @@ type Remark struct {
 }
 
 // Fit is what a method that looks at what layers read has made of their rows: sums of
-// [weight.RowError]'s losses, and how many rows were rounded to nearest because that lost no more.
+// [rounding.RowError]'s losses, and how many rows were rounded to nearest because that lost no more.
 type Fit struct {
 	Rows        int     `json:"fitted_rows,omitempty"`  // that have losses
 	NearestRows int     `json:"nearest_rows,omitempty"` // of them
@@ -74,7 +77,7 @@ type Fit struct {
 }
 
 // add takes in a row. Losses that are not finite, as a device may have them, cannot be added.
-func (f *Fit) add(e weight.RowError) {
+func (f *Fit) add(e rounding.RowError) {
 	switch loss := e.NearestLoss; {
 	case loss == 0: // of no calibrated method, or nothing is lost
 		return
@@ -95,7 +98,7 @@ func (f *Fit) addAll(of Fit) {
 	f.NearestLoss += of.NearestLoss
 }
 
-// Outputs are sums of [weight.RowError]'s squares of outputs.
+// Outputs are sums of [rounding.RowError]'s squares of outputs.
 type Outputs struct {
 	Output        float64 `json:"output,omitempty"`
 	OutputSquared float64 `json:"output_squared,omitempty"`
@@ -104,7 +107,7 @@ type Outputs struct {
 // Narrow tells of rows whose scales do not fit their type, and are stored as others.
 type Narrow struct {
 	Rows int `json:"narrow_rows,omitempty"`
-	// Wants is the type that would hold them all, as [weight.RowError] has it.
+	// Wants is the type that would hold them all, as [rounding.RowError] has it.
 	Wants weight.ScaleType `json:"wants_scale_type,omitempty"`
 }
 
@@ -116,7 +119,7 @@ type MethodOptions struct {
 
 // BCQOptions are settings of the kind bcq.
 type BCQOptions struct {
-	Rounds int  // as [bcq.Options] has it
+	Rounds int  // as [planes.Options] has it
 	Offset bool // groups have one
 }
 
@@ -278,37 +281,37 @@ func learnedMethod(f weight.Spec) string {
 // nearest is rounding to nearest, by its name. It needs nothing, and is its own state.
 type nearest string
 
-func (n nearest) Name() string                        { return string(n) }
-func (n nearest) Kinds() []string                     { return []string{lut.Name} }
-func (n nearest) Needs() Needs                        { return Nothing }
-func (n nearest) Prepare(weight.Stats) (State, error) { return n, nil }
-func (n nearest) Remark() Remark                      { return Remark{} }
-func (n nearest) Close()                              {}
-func (n nearest) Quantizer(l Layer) (weight.Quantizer, error) {
-	return lut.NewQuantizer(l.table())
+func (n nearest) Name() string                          { return string(n) }
+func (n nearest) Kinds() []string                       { return []string{lut.Name} }
+func (n nearest) Needs() Needs                          { return Nothing }
+func (n nearest) Prepare(rounding.Stats) (State, error) { return n, nil }
+func (n nearest) Remark() Remark                        { return Remark{} }
+func (n nearest) Close()                                {}
+func (n nearest) Quantizer(l Layer) (rounding.Quantizer, error) {
+	return rtn.NewQuantizer(l.table())
 }
 
 // table returns the layer as one of a table.
-func (l Layer) table() lut.Options {
-	return lut.Options{Codebook: l.Codebook, Group: l.Columns(l.K), Scale: l.Scale, ScaleType: l.ScaleType}
+func (l Layer) table() lut.Format {
+	return lut.Format{Codebook: l.Codebook, Group: l.Columns(l.K), Scale: l.Scale, ScaleType: l.ScaleType}
 }
 
 // binary is package bcq's quantizer. It needs nothing, and is its own state.
 type binary struct{ BCQOptions }
 
-func (b binary) Name() string                        { return methodBCQ }
-func (b binary) Kinds() []string                     { return []string{bcq.Name} }
-func (b binary) Needs() Needs                        { return Nothing }
-func (b binary) Prepare(weight.Stats) (State, error) { return b, nil }
-func (b binary) Remark() Remark                      { return Remark{} }
-func (b binary) Close()                              {}
-func (b binary) Quantizer(l Layer) (weight.Quantizer, error) {
-	return bcq.NewQuantizer(l.planes(b.BCQOptions))
+func (b binary) Name() string                          { return methodBCQ }
+func (b binary) Kinds() []string                       { return []string{bcq.Name} }
+func (b binary) Needs() Needs                          { return Nothing }
+func (b binary) Prepare(rounding.Stats) (State, error) { return b, nil }
+func (b binary) Remark() Remark                        { return Remark{} }
+func (b binary) Close()                                {}
+func (b binary) Quantizer(l Layer) (rounding.Quantizer, error) {
+	return planes.NewQuantizer(l.planes(b.BCQOptions))
 }
 
 // planes returns the layer as one of binary codes.
-func (l Layer) planes(o BCQOptions) bcq.Options {
-	return bcq.Options{Bits: l.Bits, Group: l.Columns(l.K), ScaleType: l.ScaleType, Rounds: o.Rounds, Offset: o.Offset}
+func (l Layer) planes(o BCQOptions) planes.Options {
+	return planes.Options{Bits: l.Bits, Group: l.Columns(l.K), ScaleType: l.ScaleType, Rounds: o.Rounds, Offset: o.Offset}
 }
 
 // feedback is package gptq.
@@ -318,12 +321,22 @@ func (f feedback) Name() string    { return methodGPTQ }
 func (f feedback) Kinds() []string { return []string{lut.Name, bcq.Name} }
 func (f feedback) Needs() Needs    { return Hessian }
 
-func (f feedback) Prepare(stats weight.Stats) (State, error) {
+func (f feedback) Prepare(stats rounding.Stats) (State, error) {
 	s, err := gptq.NewState(stats, f.GPTQ)
 	if err != nil {
 		return nil, err
 	}
 	return feedbackState{s, f.BCQ}, nil
+}
+
+// weighed returns what rounds to a table, with scales that errors of each column count so much for.
+func weighed(f lut.Format, columns []float32) (*rtn.Quantizer, error) {
+	q, err := rtn.NewQuantizer(f)
+	if err != nil {
+		return nil, err
+	}
+	q.Weigh(columns)
+	return q, nil
 }
 
 type feedbackState struct {
@@ -341,17 +354,15 @@ func (s feedbackState) Remark() Remark {
 	return Remark{}
 }
 
-func (s feedbackState) Quantizer(l Layer) (weight.Quantizer, error) {
+func (s feedbackState) Quantizer(l Layer) (rounding.Quantizer, error) {
 	var q gptq.Rounder
 	var err error
 	if l.Kind == bcq.Name {
 		o := l.planes(s.bcq)
 		o.Weights = s.Weights()
-		q, err = bcq.NewQuantizer(o)
+		q, err = planes.NewQuantizer(o)
 	} else {
-		o := l.table()
-		o.Weights = s.Weights()
-		q, err = lut.NewQuantizer(o)
+		q, err = weighed(l.table(), s.Weights())
 	}
 	if err != nil {
 		return nil, err

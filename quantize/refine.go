@@ -15,8 +15,8 @@ import (
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // A Refiner improves the layers of a model together, after each of them was
@@ -297,7 +297,7 @@ func (w *worker) replace(b block) error {
 	row := make([]float32, it.K)
 	for n := range m.N {
 		m.Row(row, n)
-		var e weight.RowError
+		var e rounding.RowError
 		for k, v := range all[n*it.K:][:it.K] {
 			d := float64(v) - float64(row[k])
 			e.Energy += float64(v) * float64(v)

@@ -16,8 +16,8 @@ import (
 
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // halver is a refiner that halves the scales of the layers it knows.

@@ -16,8 +16,9 @@ import (
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // RunOptions say how a plan is carried out. None of them has a part in the
@@ -406,8 +407,8 @@ type task struct {
 	record *record
 	// The sums of what it was before it was refined; nil where it is written for the first time.
 	written []lutq.Sum
-	left    atomic.Int64      // rows that are not written
-	errs    []weight.RowError // of every row
+	left    atomic.Int64        // rows that are not written
+	errs    []rounding.RowError // of every row
 	scaled  func() (lut.Codebook, error)
 }
 
@@ -426,7 +427,7 @@ func (r *run) begin(i int) *task {
 	*rec = record{Tensor: it.Tensor.Name, Codebook: rec.Codebook, Remarks: rec.Remarks, Fit: rec.Fit, Narrow: rec.Narrow, Outputs: rec.Outputs}
 	t.left.Store(int64(it.N))
 	if it.Quantized() {
-		t.errs = make([]weight.RowError, it.N)
+		t.errs = make([]rounding.RowError, it.N)
 		t.scaled = sync.OnceValues(func() (lut.Codebook, error) { return r.scaledCodebook(it) })
 	}
 	return t

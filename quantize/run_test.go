@@ -22,8 +22,8 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 const tiny = "../calib/testdata/lutq-tiny"
@@ -219,7 +219,7 @@ func checkLayer(t *testing.T, m *lutq.Model, it *Item, w []float32) {
 		t.Fatal(err)
 	}
 	codes, scales := make([]byte, len(got.Codes)), make([]byte, len(got.Scales))
-	if err := q.Rows([][]byte{lut.ScalesPart: scales, lut.CodesPart: codes}, make([]weight.RowError, it.N), w); err != nil {
+	if err := q.Rows([][]byte{lut.ScalesPart: scales, lut.CodesPart: codes}, make([]rounding.RowError, it.N), w); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(codes, got.Codes) || !bytes.Equal(scales, got.Scales) || !slices.Equal(cb.Values, got.Codebook) {

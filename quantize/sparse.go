@@ -3,9 +3,10 @@ package quantize
 import (
 	"slices"
 
+	"github.com/lutq/lutq/formats/weight/lut24"
 	"github.com/lutq/lutq/quantize/gptq"
-	"github.com/lutq/lutq/quantize/lut24"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/prune"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // The methods of the kind lut24, by what chooses the weights that are kept.
@@ -17,17 +18,17 @@ const (
 
 // pruned returns a quantizer of the kind lut24. columns are how much each counts where weights are chosen;
 // nil is all alike.
-func (l Layer) pruned(columns []float32) (*lut24.Quantizer, error) {
-	return lut24.NewQuantizer(lut24.Options{Options: l.table(), Columns: columns})
+func (l Layer) pruned(columns []float32) (*prune.Quantizer, error) {
+	return prune.NewQuantizer(prune.Options{Format: l.table(), Columns: columns})
 }
 
 // magnitude keeps the largest weights. It needs nothing, and is its own state.
 type magnitude struct{}
 
-func (magnitude) Name() string                        { return methodMagnitude }
-func (magnitude) Kinds() []string                     { return []string{lut24.Name} }
-func (magnitude) Needs() Needs                        { return Nothing }
-func (magnitude) Prepare(weight.Stats) (State, error) { return &pruning{}, nil }
+func (magnitude) Name() string                          { return methodMagnitude }
+func (magnitude) Kinds() []string                       { return []string{lut24.Name} }
+func (magnitude) Needs() Needs                          { return Nothing }
+func (magnitude) Prepare(rounding.Stats) (State, error) { return &pruning{}, nil }
 
 // wanda keeps the weights that are largest as the layer's inputs weigh them.
 type wanda struct{}
@@ -36,7 +37,7 @@ func (wanda) Name() string    { return methodWanda }
 func (wanda) Kinds() []string { return []string{lut24.Name} }
 func (wanda) Needs() Needs    { return Diagonal }
 
-func (wanda) Prepare(stats weight.Stats) (State, error) {
+func (wanda) Prepare(stats rounding.Stats) (State, error) {
 	columns, err := inputSquares(stats)
 	if err != nil {
 		return nil, err
@@ -49,7 +50,7 @@ func (wanda) Prepare(stats weight.Stats) (State, error) {
 }
 
 // inputSquares returns how much each column counts, nil where that is not known.
-func inputSquares(stats weight.Stats) ([]float32, error) {
+func inputSquares(stats rounding.Stats) ([]float32, error) {
 	diagonal, err := stats.Diagonal()
 	if err != nil || slices.ContainsFunc(diagonal, func(v float32) bool { return v-v != 0 || v < 0 }) {
 		return nil, err
@@ -63,9 +64,9 @@ type pruning struct {
 	remark  Remark
 }
 
-func (p *pruning) Remark() Remark                              { return p.remark }
-func (p *pruning) Close()                                      {}
-func (p *pruning) Quantizer(l Layer) (weight.Quantizer, error) { return l.pruned(p.columns) }
+func (p *pruning) Remark() Remark                                { return p.remark }
+func (p *pruning) Close()                                        {}
+func (p *pruning) Quantizer(l Layer) (rounding.Quantizer, error) { return l.pruned(p.columns) }
 
 // sparseGPT chooses weights and rounds them in the columns' order of package gptq.
 type sparseGPT struct{ gptq.Options }
@@ -74,7 +75,7 @@ func (sparseGPT) Name() string    { return methodSparseGPT }
 func (sparseGPT) Kinds() []string { return []string{lut24.Name} }
 func (sparseGPT) Needs() Needs    { return Hessian }
 
-func (m sparseGPT) Prepare(stats weight.Stats) (State, error) {
+func (m sparseGPT) Prepare(stats rounding.Stats) (State, error) {
 	columns, err := inputSquares(stats)
 	if err != nil {
 		return nil, err
@@ -94,7 +95,7 @@ type prunedState struct {
 	columns []float32
 }
 
-func (s *prunedState) Quantizer(l Layer) (weight.Quantizer, error) {
+func (s *prunedState) Quantizer(l Layer) (rounding.Quantizer, error) {
 	q, err := l.pruned(s.columns)
 	if err != nil {
 		return nil, err

@@ -11,8 +11,9 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // autoTables lists the tables that are chosen from where none is named. The first has the smallest error on
@@ -256,8 +257,8 @@ func (r *run) sampleLoss(ctx context.Context, it Item, table string, rd reading)
 			return 0, err
 		}
 		of, err := it.rowsLoss(q, w, rd.sizes)
-		var bad *weight.NotFiniteError
-		var large *weight.ScaleError
+		var bad *rounding.NotFiniteError
+		var large *rounding.ScaleError
 		switch {
 		case errors.As(err, &bad):
 			return 0, nil
@@ -272,7 +273,7 @@ func (r *run) sampleLoss(ctx context.Context, it Item, table string, rd reading)
 }
 
 // rowsLoss returns what is lost on rows of weights.
-func (it *Item) rowsLoss(q weight.Quantizer, w []float32, sizes []float64) (loss float64, err error) {
+func (it *Item) rowsLoss(q rounding.Quantizer, w []float32, sizes []float64) (loss float64, err error) {
 	kind, err := lutq.KindOf(it.Format.Kind)
 	if err != nil {
 		return 0, err
@@ -282,7 +283,7 @@ func (it *Item) rowsLoss(q weight.Quantizer, w []float32, sizes []float64) (loss
 	if err != nil {
 		return 0, err
 	}
-	errs := make([]weight.RowError, n)
+	errs := make([]rounding.RowError, n)
 	if err := q.Rows(parts, errs, w); err != nil {
 		return 0, err
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // outlier is a channel of layer 1 of a model: rows (or elements) i of tensors are multiplied by a factor, and
@@ -277,7 +277,7 @@ func TestChosenByText(t *testing.T) {
 	o.rows = nil
 	dir := o.write(t, textModels(t)["llama"], 1000)
 	large := func(x *text) *text {
-		x.change = func(all []weight.Stats) []weight.Stats {
+		x.change = func(all []rounding.Stats) []rounding.Stats {
 			if strings.Contains(x.visited[len(x.visited)-1], "layers.1.self_attn.v_proj") {
 				s := all[0].(*seen)
 				for i := range s.k {

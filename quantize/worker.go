@@ -7,8 +7,9 @@ import (
 	"math"
 	"slices"
 
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // byteScaleTop is the scale that the byte types should hold at most: a search
@@ -65,9 +66,9 @@ func (it *Item) scaledTo(top float32) lut.Codebook {
 // worker does blocks one after the other with buffers of its own.
 type worker struct {
 	*run
-	task      *task            // that quantizer is for
-	state     State            // and the rows' state
-	quantizer weight.Quantizer // with scratch and tables that blocks of a task share
+	task      *task              // that quantizer is for
+	state     State              // and the rows' state
+	quantizer rounding.Quantizer // with scratch and tables that blocks of a task share
 	weights   []float32
 	parts     [][]byte
 	raw, back []byte
@@ -98,11 +99,11 @@ func (w *worker) do(b block) error {
 	}
 	parts := w.buffers(it, b.to-b.from)
 	if err := w.quantizer.Rows(parts, b.errs[b.from:b.to], weights); err != nil {
-		var bad *weight.NotFiniteError
+		var bad *rounding.NotFiniteError
 		if errors.As(err, &bad) {
 			bad.Row += b.from
 		}
-		var scale *weight.ScaleError
+		var scale *rounding.ScaleError
 		if errors.As(err, &scale) {
 			scale.Row += b.from
 		}

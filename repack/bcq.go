@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
 )
 
 // BCQTiles is a matrix of binary codes as the CUDA kernels of its kind read it: in tiles of 16 rows, units of 256 columns and

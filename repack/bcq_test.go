@@ -7,8 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/conform"
-	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 

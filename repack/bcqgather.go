@@ -5,8 +5,8 @@ import (
 	"errors"
 
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
 )
 
 // BCQGather is a matrix of binary codes as the CUDA kernel reads it that looks bytes of planes up in tables of eight activations: in tiles

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // The sizes of the CPU layout.

@@ -8,8 +8,8 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // The sizes of the CUDA layout.

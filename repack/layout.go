@@ -1,6 +1,6 @@
 package repack
 
-import "github.com/lutq/lutq/quantize/lut"
+import "github.com/lutq/lutq/formats/weight/lut"
 
 var (
 	_ lut.Layout = (*CPUPanels)(nil)

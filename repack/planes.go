@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
 )
 
 // PlaneBytes is the size of a plane of a half-block.

@@ -3,8 +3,8 @@ package repack
 import (
 	"fmt"
 
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/lut24"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/lut24"
 )
 
 // SparseTiles is a matrix of kind lut24 in the layout of the CUDA kernels for mma.sp: the kept weights as a

@@ -14,15 +14,17 @@ import (
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rounding"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 // packed is a checkpoint whose linear layers are quantized while they are read.
 type packed struct {
 	*model.Checkpoint
-	o lut.Options
+	o lut.Format
 }
 
 func (p packed) Quantized(layer string) (weight.Matrix, error) {
@@ -37,13 +39,13 @@ func (p packed) Quantized(layer string) (weight.Matrix, error) {
 	if err := tensor.ReadFloat32(w, 0); err != nil {
 		return nil, err
 	}
-	q, err := lut.NewQuantizer(p.o)
+	q, err := rtn.NewQuantizer(p.o)
 	if err != nil {
 		return nil, err
 	}
 	m.Codes, m.Scales = make([]byte, m.N*m.RowBytes()), make([]byte, m.N*m.Groups()*p.o.ScaleType.Size())
 	parts := [][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}
-	return m, q.Rows(parts, make([]weight.RowError, m.N), w)
+	return m, q.Rows(parts, make([]rounding.RowError, m.N), w)
 }
 
 func (p packed) Tensor(name string) (*hf.Tensor, bool) {
@@ -74,7 +76,7 @@ func openPacked(t *testing.T, dir string, bits int, exact bool) *model.Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	m, err := model.New(packed{src, lut.Options{Codebook: book, Group: 32, Scale: weight.Absmax, ScaleType: weight.F16}}, modelcpu.New(e))
+	m, err := model.New(packed{src, lut.Format{Codebook: book, Group: 32, Scale: weight.Absmax, ScaleType: weight.F16}}, modelcpu.New(e))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 const tiny = "../testdata/lutq-tiny"

@@ -3,7 +3,7 @@ package learn
 import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // What learning takes on the host besides arrays: the program with its texts,

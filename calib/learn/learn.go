@@ -30,7 +30,7 @@ import (
 	"time"
 
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Mode is a way to learn.

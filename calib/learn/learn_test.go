@@ -20,9 +20,11 @@ import (
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rounding"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 const tinyDir = "../testdata/lutq-tiny"
@@ -67,11 +69,11 @@ func quantized(t testing.TB, match string, bits, group int, st weight.ScaleType)
 			t.Fatal(err)
 		}
 		m.Codes, m.Scales = make([]byte, m.N*m.RowBytes()), make([]byte, m.N*m.Groups()*st.Size())
-		q, err := lut.NewQuantizer(lut.Options{Codebook: cb, Group: group, Scale: weight.Absmax, ScaleType: st})
+		q, err := rtn.NewQuantizer(lut.Format{Codebook: cb, Group: group, Scale: weight.Absmax, ScaleType: st})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := q.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, make([]weight.RowError, m.N), w); err != nil {
+		if err := q.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, make([]rounding.RowError, m.N), w); err != nil {
 			t.Fatal(err)
 		}
 		out[layer] = m

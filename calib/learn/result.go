@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 func (t *trainer) report() *Report {

@@ -12,8 +12,8 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // newTrainer brings the layers of these shapes to the device: as layers has them or, where

@@ -17,7 +17,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // The state file is

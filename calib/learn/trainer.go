@@ -10,7 +10,7 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // trainer is a model whose scales are being learned.

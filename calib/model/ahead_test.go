@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // countingSource has matrices without data, and counts how often each is read.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"pgregory.net/rapid"
 )
 
@@ -172,7 +172,7 @@ func TestQuantizedAgainstReference(t *testing.T) {
 				t.Fatal(err)
 			}
 			src := quantizeWith(t, openCheckpoint(t, dir), tt.choose, func(w []float32, n, k int) *lut.Matrix {
-				return quantizeMatrix(t, w, n, k, lut.Options{
+				return quantizeMatrix(t, w, n, k, lut.Format{
 					Codebook: codebook, Group: tt.group, Scale: weight.Absmax, ScaleType: weight.BF16,
 				})
 			})

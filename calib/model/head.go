@@ -9,8 +9,10 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 // HeadGroup is how many columns of an output head that is quantized while it is read share a scale.
@@ -41,14 +43,14 @@ func nearest(t hf.DType, data []byte, n, k, bits int) (*lut.Matrix, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := lut.Options{Codebook: book, Group: HeadGroup, Scale: weight.Absmax, ScaleType: weight.F16}
+	o := lut.Format{Codebook: book, Group: HeadGroup, Scale: weight.Absmax, ScaleType: weight.F16}
 	m := &lut.Matrix{N: n, K: k, Bits: bits, Group: HeadGroup, ScaleType: o.ScaleType, Codebook: book.Values}
 	m.Codes, m.Scales = make([]byte, n*m.RowBytes()), make([]byte, n*m.Groups()*m.ScaleType.Size())
 	var g errgroup.Group
 	share := max((n-1)/runtime.GOMAXPROCS(0)+1, 1)
 	for from := 0; from < n; from += share {
 		g.Go(func() error {
-			z, err := lut.NewQuantizer(o)
+			z, err := rtn.NewQuantizer(o)
 			if err != nil {
 				return err
 			}
@@ -57,7 +59,7 @@ func nearest(t hf.DType, data []byte, n, k, bits int) (*lut.Matrix, error) {
 			for i := from; i < min(from+share, n); i++ {
 				decode(t, row, data[i*size:])
 				parts := [][]byte{lut.ScalesPart: m.Scales[i*scales : (i+1)*scales], lut.CodesPart: m.Codes[i*codes : (i+1)*codes]}
-				if err := z.Rows(parts, make([]weight.RowError, 1), row); err != nil {
+				if err := z.Rows(parts, make([]rounding.RowError, 1), row); err != nil {
 					return fmt.Errorf("row %d: %w", i, err)
 				}
 			}

@@ -13,10 +13,10 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // The bits of a result depend neither on the number of threads nor on what
@@ -218,7 +218,7 @@ func TestContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	packed := quantizeWith(t, src, isProjection, func(w []float32, n, k int) *lut.Matrix {
-		return quantizeMatrix(t, w, n, k, lut.Options{Codebook: codebook, Group: 16, Scale: weight.Absmax, ScaleType: weight.BF16})
+		return quantizeMatrix(t, w, n, k, lut.Format{Codebook: codebook, Group: 16, Scale: weight.Absmax, ScaleType: weight.BF16})
 	})
 	tokens := randomTokens(1, 70, small().vocab)
 	want := flatten(quantizedReference(t, dir, packed).logits(tokens))

@@ -3,7 +3,7 @@ package model
 import (
 	"errors"
 
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // StatsOps are the operations that the statistics of what linear layers read are taken by.
@@ -75,17 +75,17 @@ type FeedbackOps interface {
 	Diagonal(d, h Array, k int)
 	// Feedback prepares for rounding by H and D, which may be nil. It returns nil if H is not
 	// positive definite with what is added to it.
-	Feedback(h, d Array, o weight.FeedbackOptions) weight.Feedback
+	Feedback(h, d Array, o rounding.FeedbackOptions) rounding.Feedback
 }
 
-// deviceStats implements [weight.Device].
+// deviceStats implements [rounding.Device].
 type deviceStats struct {
 	*Stats
 	ops FeedbackOps
 }
 
 // handed returns statistics as methods are given them.
-func (s *Stats) handed() weight.Stats {
+func (s *Stats) handed() rounding.Stats {
 	if ops, ok := s.ops.(FeedbackOps); ok {
 		return deviceStats{s, ops}
 	}
@@ -100,8 +100,8 @@ func (s deviceStats) Diagonal() ([]float32, error) {
 	return s.read(d)
 }
 
-// Feedback implements [weight.Device].
-func (s deviceStats) Feedback(o weight.FeedbackOptions) (weight.Feedback, error) {
+// Feedback implements [rounding.Device].
+func (s deviceStats) Feedback(o rounding.FeedbackOptions) (rounding.Feedback, error) {
 	if o.Retarget > 0 && s.D == nil {
 		return nil, errors.New("retargeting needs the original model's inputs")
 	}

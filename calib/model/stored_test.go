@@ -18,8 +18,9 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 // stored is a tensor to write.
@@ -160,7 +161,7 @@ func TestStored(t *testing.T) {
 					t.Fatal(err)
 				}
 				out := filepath.Join(t.TempDir(), to.Name())
-				if _, err := plan.Run(context.Background(), out, export.Options{}); err != nil {
+				if _, err := plan.Run(context.Background(), out, export.Options{NewRounder: rtn.NewRounder}); err != nil {
 					t.Fatal(err)
 				}
 				if got := nll(t, out); math.Abs(got-tc.want) > 2e-5 {

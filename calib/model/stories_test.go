@@ -14,8 +14,8 @@ import (
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
@@ -239,7 +239,7 @@ func TestGoldenQuantizer(t *testing.T) {
 				const group = 64
 				key := fmt.Sprintf("%s_g%d", name, group)
 				t.Run(key, func(t *testing.T) {
-					o := lut.Options{Codebook: lut.Codebook{Name: name}, Scale: weight.Absmax, ScaleType: weight.F32}
+					o := lut.Format{Codebook: lut.Codebook{Name: name}, Scale: weight.Absmax, ScaleType: weight.F32}
 					for _, v := range table {
 						o.Codebook.Values = append(o.Codebook.Values, float32(v))
 					}

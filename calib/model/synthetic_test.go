@@ -16,8 +16,10 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 // synthetic is a model of random weights that tests write to a folder.
@@ -227,10 +229,10 @@ func quantizeWith(t testing.TB, src *model.Checkpoint, choose func(string) bool,
 }
 
 // quantizeMatrix quantizes by o, with groups no longer than a row.
-func quantizeMatrix(t testing.TB, w []float32, n, k int, o lut.Options) *lut.Matrix {
+func quantizeMatrix(t testing.TB, w []float32, n, k int, o lut.Format) *lut.Matrix {
 	t.Helper()
 	o.Group = min(o.Group, k)
-	q, err := lut.NewQuantizer(o)
+	q, err := rtn.NewQuantizer(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +241,7 @@ func quantizeMatrix(t testing.TB, w []float32, n, k int, o lut.Options) *lut.Mat
 	}
 	m.Codes = make([]byte, n*m.RowBytes())
 	m.Scales = make([]byte, n*m.Groups()*o.ScaleType.Size())
-	if err := q.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, make([]weight.RowError, n), w); err != nil {
+	if err := q.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, make([]rounding.RowError, n), w); err != nil {
 		t.Fatal(err)
 	}
 	return m

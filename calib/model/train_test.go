@@ -14,8 +14,8 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // learner is a model all of whose linear layers have trainable scales.
@@ -52,7 +52,7 @@ func newLearner(t testing.TB, dir string, ops opstest.Ops, group int) *learner {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := quantizeMatrix(t, w, n, k, lut.Options{Codebook: codebook, Group: group, Scale: weight.Absmax, ScaleType: weight.F32})
+		q := quantizeMatrix(t, w, n, k, lut.Format{Codebook: codebook, Group: group, Scale: weight.Absmax, ScaleType: weight.F32})
 		tr := model.Trainable{
 			N: n, K: k, Group: q.Group, Codes: make([]uint8, n*k), Table: q.Codebook,
 			Scales: make([]float32, n*q.Groups()), ScaleType: weight.F32, Original: m.Weight(path),

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // shapeOnly is a weight without elements.

@@ -6,7 +6,8 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // WalkOptions say how to [Walk].
@@ -25,7 +26,7 @@ type Visitor interface {
 	// Quantize quantizes layers that read the same, by statistics of that. A stack of experts
 	// comes alone, with statistics for each expert, and any other layers with one. They are gone when
 	// Quantize returns.
-	Quantize(ctx context.Context, paths []string, stats []weight.Stats) error
+	Quantize(ctx context.Context, paths []string, stats []rounding.Stats) error
 	// Weight returns a layer as it is quantized, or nil where it stays as it is.
 	Weight(path string) (weight.Matrix, error)
 }
@@ -473,7 +474,7 @@ func (w *walker) quantize(ctx context.Context, rs []*readers) error {
 			}
 		}
 		if len(paths) > 0 {
-			var stats []weight.Stats
+			var stats []rounding.Stats
 			for _, r := range rs[:n] {
 				w.stats.Mirror(r.stats.H, r.stats.k)
 				stats = append(stats, r.stats.handed())

@@ -14,8 +14,9 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // watched counts what is on the device, and shows what weights are multiplied by.
@@ -99,7 +100,7 @@ func newVisitor(t testing.TB, src *model.Checkpoint) *visitor {
 
 func (v *visitor) Wants(path string) bool { return v.wants(path) }
 
-func (v *visitor) Quantize(_ context.Context, paths []string, stats []weight.Stats) error {
+func (v *visitor) Quantize(_ context.Context, paths []string, stats []rounding.Stats) error {
 	for _, path := range paths {
 		v.order = append(v.order, path)
 		if v.visit != nil {
@@ -153,7 +154,7 @@ func (v *visitor) nearest(path string) *lut.Matrix {
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	return quantizeMatrix(v.t, w, s.Matrices()*s.N, s.K, lut.Options{Codebook: table, Group: 32, Scale: weight.Absmax, ScaleType: weight.F16})
+	return quantizeMatrix(v.t, w, s.Matrices()*s.N, s.K, lut.Format{Codebook: table, Group: 32, Scale: weight.Absmax, ScaleType: weight.F16})
 }
 
 // captured runs windows through a model and returns what its layers and routers read, by the layers' names

@@ -14,7 +14,8 @@ import (
 	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 type exportOptions struct {
@@ -125,7 +126,7 @@ func (u *ui) export(ctx context.Context, dir, out string, o exportOptions) (err 
 	if !o.json || !o.dryRun {
 		u.listUnfit(r)
 	}
-	eo := export.Options{Requantize: o.requantize, Force: o.force}
+	eo := export.Options{Requantize: o.requantize, Force: o.force, NewRounder: rtn.NewRounder}
 	if !o.dryRun {
 		if err := p.Check(eo); err != nil {
 			return err

@@ -11,8 +11,8 @@ import (
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 type importOptions struct {

@@ -15,9 +15,9 @@ import (
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
-	"github.com/lutq/lutq/quantize/lut"
 )
 
 // learnOptions are the flags of learned scales.

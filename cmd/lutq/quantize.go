@@ -25,11 +25,13 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/lut24"
 	"github.com/lutq/lutq/quantize"
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/lut24"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/planes"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 type quantizeOptions struct {
@@ -84,7 +86,7 @@ recipe file holds the same in JSON; flags override its defaults:
 	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, bcq, nfl, sparsegpt …")
 	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
 	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32 or one of a byte")
-	f.Var(newNumber(&o.bcq.Rounds, bcq.DefaultRounds, 0, maxRounds), "bcq-rounds", "`N` rounds of bcq at most; 0 is greedy")
+	f.Var(newNumber(&o.bcq.Rounds, planes.DefaultRounds, 0, maxRounds), "bcq-rounds", "`N` rounds of bcq at most; 0 is greedy")
 	f.BoolVar(&o.bcq.Offset, "bcq-offset", true, "give each group of bcq an offset")
 	f.Var(newWord(&o.kbitEncode, "", "bnb"), "kbit-encode", "k-bit codes as `NAME` makes them: bnb (default none)")
 	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")
@@ -498,7 +500,7 @@ func quantizeHint(err error, out string) error {
 	if errors.Is(err, context.Canceled) {
 		return hintError{err, "the same command goes on where this one stopped; " + filepath.Clean(out) + ".partial holds what is done"}
 	}
-	var scale *weight.ScaleError
+	var scale *rounding.ScaleError
 	if errors.As(err, &scale) {
 		return hintError{err, scaleHint(scale.Type, scale.Wants())}
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Target is the format gemm of AutoAWQ. It implements [target.Target].
@@ -75,13 +75,13 @@ func unfit(l *target.Layer) string {
 }
 
 // Anew implements [target.Format].
-func (f *output) Anew(l *target.Layer) (lut.Options, error) {
+func (f *output) Anew(l *target.Layer) (lut.Format, error) {
 	why := unfit(l)
 	if why == "" && l.K%f.group != 0 {
 		why = fmt.Sprintf("its %d columns are no multiple of %d", l.K, f.group)
 	}
 	if why != "" {
-		return lut.Options{}, errors.New(why)
+		return lut.Format{}, errors.New(why)
 	}
 	return target.NewIntegers(l, f.group, weight.F16, bits), nil
 }

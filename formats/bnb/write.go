@@ -10,8 +10,8 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	scales "github.com/lutq/lutq/quantize/weight"
+	scales "github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Target is the format NF4 of bitsandbytes, whose scales are not quantized. It implements
@@ -71,11 +71,11 @@ func unfit(l *target.Layer) string {
 }
 
 // Anew implements [target.Format].
-func (f *output) Anew(l *target.Layer) (lut.Options, error) {
+func (f *output) Anew(l *target.Layer) (lut.Format, error) {
 	if why := unfit(l); why != "" {
-		return lut.Options{}, errors.New(why)
+		return lut.Format{}, errors.New(why)
 	}
-	return lut.Options{
+	return lut.Format{
 		Codebook: lut.Codebook{Name: "nf", Values: normalFloat()}, Scale: scales.MSE, ScaleType: scales.F32,
 		Group: cmp.Or(target.FitGroup(l.Group, l.K, blocks()...), target.FitGroup(l.K, l.K, 32, 64)),
 	}, nil

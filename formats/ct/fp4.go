@@ -13,8 +13,8 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // globalSuffix is that of the tensor with NVFP4's divisor.
@@ -94,9 +94,9 @@ func (f *fp4) unfit(l *target.Layer) string {
 }
 
 // anew returns the table of E2M1 times a factor.
-func (f *fp4) anew(l *target.Layer, factor float64, t weight.ScaleType) (lut.Options, error) {
+func (f *fp4) anew(l *target.Layer, factor float64, t weight.ScaleType) (lut.Format, error) {
 	if why := f.unfit(l); why != "" {
-		return lut.Options{}, errors.New(why)
+		return lut.Format{}, errors.New(why)
 	}
 	values := e2m1()
 	slices.SortFunc(values, func(a, b float32) int {
@@ -106,7 +106,7 @@ func (f *fp4) anew(l *target.Layer, factor float64, t weight.ScaleType) (lut.Opt
 		return int(math.Copysign(1, float64(a-b)))
 	})
 	cb := lut.Codebook{Name: "e2m1", Values: values}
-	return lut.Options{Codebook: cb.Scaled(float32(factor)), Group: f.group, Scale: weight.MSE, ScaleType: t}, nil
+	return lut.Format{Codebook: cb.Scaled(float32(factor)), Group: f.group, Scale: weight.MSE, ScaleType: t}, nil
 }
 
 // pack returns the codes and the scales of a matrix; encode writes the scales of a row, which are not
@@ -200,7 +200,7 @@ func exponent(s float64) int {
 }
 
 // Anew implements [target.Format].
-func (f *mxfp4Format) Anew(l *target.Layer) (lut.Options, error) { return f.anew(l, 1, weight.E8M0) }
+func (f *mxfp4Format) Anew(l *target.Layer) (lut.Format, error) { return f.anew(l, 1, weight.E8M0) }
 
 // Entries implements [target.Packer].
 func (f *mxfp4Format) Entries(l *target.Layer) ([]hf.Entry, error) { return f.entries(l, hf.U8), nil }
@@ -296,7 +296,7 @@ func lowest(v float64) float64 {
 const largestByte = 16
 
 // Anew implements [target.Format].
-func (f *nvfp4Format) Anew(l *target.Layer) (lut.Options, error) {
+func (f *nvfp4Format) Anew(l *target.Layer) (lut.Format, error) {
 	_, exp := math.Frexp(float64(l.Top) / 6 / largestByte)
 	f.mu.Lock()
 	f.spans[l] = span{e4m3Times * math.Ldexp(1, -exp), math.Inf(1)}

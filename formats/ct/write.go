@@ -11,7 +11,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // The suffixes of the tensors of a layer.
@@ -78,9 +78,9 @@ func unfit(l *target.Layer) string {
 }
 
 // Anew implements [target.Format].
-func (f *output) Anew(l *target.Layer) (lut.Options, error) {
+func (f *output) Anew(l *target.Layer) (lut.Format, error) {
 	if why := unfit(l); why != "" {
-		return lut.Options{}, errors.New(why)
+		return lut.Format{}, errors.New(why)
 	}
 	return target.NewIntegers(l, cmp.Or(columns(l.Group, l.K), columns(l.K, l.K)), f.model.DType, widths()...), nil
 }

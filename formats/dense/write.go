@@ -6,8 +6,8 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Target is a folder of plain weights. It implements [target.Target].
@@ -47,8 +47,8 @@ func (f *output) Fit(*target.Layer, *lut.Matrix) target.Fit {
 }
 
 // Anew implements [target.Format].
-func (f *output) Anew(*target.Layer) (lut.Options, error) {
-	return lut.Options{}, errors.New("nothing is quantized")
+func (f *output) Anew(*target.Layer) (lut.Format, error) {
+	return lut.Format{}, errors.New("nothing is quantized")
 }
 
 // Write implements [target.Format].

@@ -19,10 +19,10 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/lut24"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/lut24"
 )
 
 // Plan is what becomes of each layer of a model.
@@ -39,7 +39,7 @@ type Plan struct {
 // item is what is known of a layer.
 type item struct {
 	fit   target.Fit
-	anew  lut.Options
+	anew  lut.Format
 	never string // why there is no form but 16 or 32 bits, where fit.Why is set
 	own   bool   // never says what the target does itself
 }

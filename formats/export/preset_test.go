@@ -8,8 +8,8 @@ import (
 
 	"github.com/lutq/lutq/formats/export"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // TestPresets: what a preset allows, its target holds as it is, all tables with all groups and types of scales; and what it

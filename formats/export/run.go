@@ -10,8 +10,8 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Options say how a plan is carried out.
@@ -20,6 +20,8 @@ type Options struct {
 	// error.
 	Requantize bool
 	Force      bool // replace an output that lutq wrote
+	// NewRounder returns what rounds rows of weights to a table, as package quantize/rtn does.
+	NewRounder func(f lut.Format) (func(parts [][]byte, w []float32, n int) error, error)
 	// Progress, if set, is told of bytes that are written. It is called from several goroutines, one
 	// at a time.
 	Progress func(done int64, name string)
@@ -63,7 +65,7 @@ func (p *Plan) Run(ctx context.Context, out string, o Options) (written int64, e
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, work.Discard()) }() // nothing after Install
-	s := &reader{Plan: p, progress: o.Progress}
+	s := &reader{Plan: p, newRounder: o.NewRounder, progress: o.Progress}
 	if err := p.format.Write(ctx, work.Dir(), s); err != nil {
 		return 0, err
 	}
@@ -73,13 +75,21 @@ func (p *Plan) Run(ctx context.Context, out string, o Options) (written int64, e
 // reader implements [target.Source].
 type reader struct {
 	*Plan
-	progress func(done int64, name string)
+	newRounder func(f lut.Format) (func(parts [][]byte, w []float32, n int) error, error)
+	progress   func(done int64, name string)
 
 	mu      sync.Mutex
 	written int64
 }
 
 func (s *reader) Model() *target.Model { return s.Plan.Model }
+
+func (s *reader) Rounder(f lut.Format) (target.Round, error) {
+	if s.newRounder == nil {
+		return nil, errors.New("nothing rounds weights to tables here")
+	}
+	return s.newRounder(f)
+}
 
 func (s *reader) Weights(l *target.Layer) (weight.Matrix, error) { return s.input.Linear(l.Name) }
 
@@ -104,7 +114,7 @@ const anewRows = 1 << 16
 func (s *reader) anew(l *target.Layer, m weight.Matrix) (*lut.Matrix, error) {
 	o := s.items[l].anew
 	o.Group = l.Group
-	q, err := lut.NewQuantizer(o)
+	round, err := s.Rounder(o)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +122,7 @@ func (s *reader) anew(l *target.Layer, m weight.Matrix) (*lut.Matrix, error) {
 	rowBytes, scaleBytes := w.RowBytes(), w.Groups()*o.ScaleType.Size()
 	w.Codes, w.Scales = make([]byte, l.N*rowBytes), make([]byte, l.N*scaleBytes)
 	step := max(1, anewRows/l.K)
-	values, errs := make([]float32, step*l.K), make([]weight.RowError, step)
+	values := make([]float32, step*l.K)
 	parts := make([][]byte, lut.CodesPart+1)
 	for n := 0; n < l.N; n += step {
 		rows := min(step, l.N-n)
@@ -121,7 +131,7 @@ func (s *reader) anew(l *target.Layer, m weight.Matrix) (*lut.Matrix, error) {
 		}
 		parts[lut.CodesPart] = w.Codes[n*rowBytes : (n+rows)*rowBytes]
 		parts[lut.ScalesPart] = w.Scales[n*scaleBytes : (n+rows)*scaleBytes]
-		if err := q.Rows(parts, errs[:rows], values[:rows*l.K]); err != nil {
+		if err := round(parts, values[:rows*l.K], rows); err != nil {
 			return nil, err
 		}
 	}

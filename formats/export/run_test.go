@@ -13,9 +13,10 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 const down = "model.layers.1.mlp.down_proj"
@@ -59,7 +60,7 @@ func TestRequantize(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	if _, err := p.Run(t.Context(), out, export.Options{Requantize: true}); err != nil {
+	if _, err := p.Run(t.Context(), out, export.Options{Requantize: true, NewRounder: rtn.NewRounder}); err != nil {
 		t.Fatal(err)
 	}
 	c, err := source.Open(out)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // block is the number of weights of the types that containers are written in.
@@ -192,8 +192,9 @@ func (t Type) codebook() lut.Codebook {
 	return lut.Codebook{}
 }
 
-// rounder returns what writes a row of k weights in a type. It has scratch memory, so each goroutine needs its own.
-func (t Type) rounder(k int) (func(dst []byte, w []float32) error, error) {
+// rounder returns what writes a row of k weights in a type; newRounder is of what rounds to a table. It has scratch memory, so each
+// goroutine needs its own.
+func (t Type) rounder(k int, newRounder func(lut.Format) (target.Round, error)) (func(dst []byte, w []float32) error, error) {
 	if e := NewEncoder(t); e != nil {
 		return func(dst []byte, w []float32) error { return e.Encode(dst, w, nil) }, nil
 	}
@@ -201,19 +202,19 @@ func (t Type) rounder(k int) (func(dst []byte, w []float32) error, error) {
 	if table.Values == nil {
 		return t.encode, nil
 	}
-	q, err := lut.NewQuantizer(lut.Options{Codebook: table, Group: block, Scale: weight.MSE, ScaleType: weight.F16})
+	round, err := newRounder(lut.Format{Codebook: table, Group: block, Scale: weight.MSE, ScaleType: weight.F16})
 	if err != nil {
 		return nil, err
 	}
 	m := &lut.Matrix{N: 1, K: k, Bits: table.Bits(), Group: block, ScaleType: weight.F16, Codebook: table.Values}
 	m.Codes, m.Scales = make([]byte, m.RowBytes()), make([]byte, m.Groups()*m.ScaleType.Size())
-	parts, errs := m.Parts(), make([]weight.RowError, 1)
+	parts := m.Parts()
 	p, err := newPacker(t, m)
 	if err != nil {
 		return nil, err
 	}
 	return func(dst []byte, w []float32) error {
-		if err := q.Rows(parts, errs, w); err != nil {
+		if err := round(parts, w, 1); err != nil {
 			return err
 		}
 		p.row(dst, 0)

@@ -19,8 +19,8 @@ import (
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // FileName is the file that a folder of this target has.
@@ -233,16 +233,16 @@ func (f *format) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
 }
 
 // Anew implements [target.Format]: in as many bits, or the next that there are.
-func (f *format) Anew(l *target.Layer) (lut.Options, error) {
+func (f *format) Anew(l *target.Layer) (lut.Format, error) {
 	if l.K%block != 0 {
-		return lut.Options{}, fmt.Errorf("rows of %d weights are no whole blocks of %d", l.K, block)
+		return lut.Format{}, fmt.Errorf("rows of %d weights are no whole blocks of %d", l.K, block)
 	}
-	o := lut.Options{Codebook: f.anewType(l).codebook(), Group: block, Scale: weight.MSE, ScaleType: weight.F16}
+	o := lut.Format{Codebook: f.anewType(l).codebook(), Group: block, Scale: weight.MSE, ScaleType: weight.F16}
 	if o.Codebook.Values == nil {
 		return o, &target.OwnError{Type: f.fallback(l.K).String()}
 	}
 	if top := float64(l.Top) / float64(o.Codebook.Max()); top > 65504 {
-		return lut.Options{}, fmt.Errorf("weights of %v are beyond F16", l.Top)
+		return lut.Format{}, fmt.Errorf("weights of %v are beyond F16", l.Top)
 	}
 	return o, nil
 }
@@ -702,7 +702,7 @@ func (j *job) weights(ctx context.Context, read func(dst []float32, row int) err
 	for i := range j.parts {
 		p := &j.parts[i]
 		row := make([]float32, p.columns())
-		encode, err := p.typ.rounder(p.columns())
+		encode, err := p.typ.rounder(p.columns(), j.source.Rounder)
 		if err != nil {
 			return err
 		}

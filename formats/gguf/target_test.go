@@ -13,8 +13,10 @@ import (
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 // memory is a model whose linear layers are quantized in memory. It implements [target.Source].
@@ -27,6 +29,7 @@ func (s *memory) Model() *target.Model                           { return s.mode
 func (s *memory) Matrix(l *target.Layer) (*lut.Matrix, error)    { return s.matrices[l], nil }
 func (s *memory) Weights(l *target.Layer) (weight.Matrix, error) { return s.matrices[l], nil }
 func (s *memory) Wrote(int64, string)                            {}
+func (s *memory) Rounder(f lut.Format) (target.Round, error)     { return rtn.NewRounder(f) }
 func (s *memory) Copy(t *hf.Tensor, write func(p []byte, off int64) error) error {
 	const piece = 100 // no whole rows
 	for off := int64(0); off < t.Bytes(); off += piece {
@@ -83,7 +86,7 @@ func quantized(t *testing.T, c *hf.Checkpoint, d *arch.Decoder, dir string, r re
 		if err != nil {
 			t.Fatal(err)
 		}
-		q, err := lut.NewQuantizer(lut.Options{Codebook: table, Group: l.Group, Scale: weight.MSE, ScaleType: r.scale})
+		q, err := rtn.NewQuantizer(lut.Format{Codebook: table, Group: l.Group, Scale: weight.MSE, ScaleType: r.scale})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +99,7 @@ func quantized(t *testing.T, c *hf.Checkpoint, d *arch.Decoder, dir string, r re
 			}
 		}
 		parts := [][]byte{lut.CodebookPart: nil, lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}
-		if err := q.Rows(parts, make([]weight.RowError, m.N), w); err != nil {
+		if err := q.Rows(parts, make([]rounding.RowError, m.N), w); err != nil {
 			t.Fatal(err)
 		}
 		l.Table = m.Codebook

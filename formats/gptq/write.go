@@ -13,8 +13,8 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Target is the format of AutoGPTQ and GPTQModel, version 1, with symmetric integers: zero points of 2^(b-1). It implements
@@ -69,9 +69,9 @@ func unfit(l *target.Layer) string {
 }
 
 // Anew implements [target.Format].
-func (f *output) Anew(l *target.Layer) (lut.Options, error) {
+func (f *output) Anew(l *target.Layer) (lut.Format, error) {
 	if why := unfit(l); why != "" {
-		return lut.Options{}, errors.New(why)
+		return lut.Format{}, errors.New(why)
 	}
 	return target.NewIntegers(l, cmp.Or(columns(l.Group, l.K), target.FitGroup(l.K, l.K, 32, 64, 128)), weight.F16, widths()...), nil
 }

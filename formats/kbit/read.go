@@ -10,7 +10,7 @@ import (
 	"github.com/lutq/lutq/formats/codes"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // method is the quant_method of both layouts.

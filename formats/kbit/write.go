@@ -8,8 +8,8 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Advice says how to make a model whose layers fit.
@@ -55,8 +55,8 @@ func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
 }
 
 // Anew implements [target.Format].
-func (*output) Anew(*target.Layer) (lut.Options, error) {
-	return lut.Options{}, errors.New("it takes layers only as they are")
+func (*output) Anew(*target.Layer) (lut.Format, error) {
+	return lut.Format{}, errors.New("it takes layers only as they are")
 }
 
 // scaleType returns the type of a layer's scales.

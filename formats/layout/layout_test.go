@@ -20,12 +20,13 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/lut24"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/quantize"
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/lut24"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 // memory is a source of layers that lie in memory.
@@ -49,6 +50,7 @@ func asTable(w weight.Matrix) (*lut.Matrix, error) {
 func (m memory) Weights(l *target.Layer) (weight.Matrix, error)       { return m.by[l.Name], nil }
 func (memory) Copy(*hf.Tensor, func(p []byte, off int64) error) error { return nil }
 func (memory) Wrote(int64, string)                                    {}
+func (memory) Rounder(f lut.Format) (target.Round, error)             { return rtn.NewRounder(f) }
 func (m memory) add(l *target.Layer, w weight.Matrix) {
 	m.by[l.Name], m.model.Layers = w, append(m.model.Layers, l)
 }

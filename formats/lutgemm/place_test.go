@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lutq/lutq/quantize/bcq"
+	"github.com/lutq/lutq/formats/weight/bcq"
 )
 
 // planesOf returns the planes of a matrix whose codes are (131k + 7n + k·n mod 5) mod 2^bits.

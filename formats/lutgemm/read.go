@@ -5,7 +5,7 @@ import (
 
 	"github.com/lutq/lutq/formats/codes"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/quantize/bcq"
+	"github.com/lutq/lutq/formats/weight/bcq"
 )
 
 // method is the quant_method of the layout.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Name implements [target.Target].
@@ -52,8 +52,8 @@ func (output) Fit(l *target.Layer, _ *lut.Matrix) target.Fit {
 }
 
 // Anew implements [target.Format].
-func (output) Anew(*target.Layer) (lut.Options, error) {
-	return lut.Options{}, errors.New("it takes layers only as they are")
+func (output) Anew(*target.Layer) (lut.Format, error) {
+	return lut.Format{}, errors.New("it takes layers only as they are")
 }
 
 // Entries implements [target.Packer].

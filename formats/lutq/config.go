@@ -8,7 +8,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // Method is the value of quant_method.

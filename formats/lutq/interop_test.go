@@ -12,7 +12,7 @@ import (
 
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // TestPythonReader compares the weights of containers in many formats, bit for

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // TestKinds: the kinds that are listed have names, suffixes and parts of their own.

@@ -13,8 +13,8 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 const tiny = "../../calib/testdata/lutq-tiny"

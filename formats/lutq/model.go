@@ -9,7 +9,7 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // configName is the file that holds a container's configuration.

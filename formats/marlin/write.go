@@ -9,8 +9,8 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Name implements [target.Target].
@@ -64,8 +64,8 @@ func (o Output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
 }
 
 // Anew implements [target.Format].
-func (Output) Anew(*target.Layer) (lut.Options, error) {
-	return lut.Options{}, errors.New("it takes layers only as they are")
+func (Output) Anew(*target.Layer) (lut.Format, error) {
+	return lut.Format{}, errors.New("it takes layers only as they are")
 }
 
 // written is the quantization_config.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/lutq/lutq/formats/marlin"
 	"github.com/lutq/lutq/formats/source/sourcetest"
-	"github.com/lutq/lutq/quantize/lut24"
+	"github.com/lutq/lutq/formats/weight/lut24"
 )
 
 // TestBits holds the place of every bit against the digests of a packer written from the original's

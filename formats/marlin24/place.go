@@ -3,7 +3,7 @@ package marlin24
 import (
 	"encoding/binary"
 
-	"github.com/lutq/lutq/quantize/lut24"
+	"github.com/lutq/lutq/formats/weight/lut24"
 )
 
 // place returns in which word of a tile a code lies, and in which of its eight nibbles: as MARLIN has

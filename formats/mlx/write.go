@@ -10,8 +10,8 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Target is MLX's mode affine, as mlx-lm writes it. It implements [target.Target].
@@ -81,9 +81,9 @@ func unfit(l *target.Layer) string {
 }
 
 // Anew implements [target.Format].
-func (f *output) Anew(l *target.Layer) (lut.Options, error) {
+func (f *output) Anew(l *target.Layer) (lut.Format, error) {
 	if why := unfit(l); why != "" {
-		return lut.Options{}, errors.New(why)
+		return lut.Format{}, errors.New(why)
 	}
 	group := cmp.Or(target.FitGroup(l.Group, l.K, groups()...), target.FitGroup(l.K, l.K, 32, 64))
 	return target.NewIntegers(l, group, f.model.DType, widths()...), nil

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // Member is a key of a JSON object and its value, nil for one that is to go.

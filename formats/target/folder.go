@@ -17,7 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // ConfigName is the file that says how a folder's weights are stored.

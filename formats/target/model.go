@@ -8,7 +8,7 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // ScaleType returns the type of 16 or 32 bits that safetensors calls so.

@@ -2,7 +2,7 @@ package target
 
 import (
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Words returns the words of 32 bits that k codes take as a stream.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Match says how a table is a part of another: value c of it is Factor times value
@@ -234,14 +234,14 @@ func FitIntegers(w *lut.Matrix, t weight.ScaleType, widths ...int) Fit {
 
 // NewIntegers returns how a layer is quantized anew to integers of the nearest of some widths, 2 to 5
 // bits, with a scale of a type for a group of columns.
-func NewIntegers(l *Layer, group int, t weight.ScaleType, widths ...int) lut.Options {
+func NewIntegers(l *Layer, group int, t weight.ScaleType, widths ...int) lut.Format {
 	bits := widths[0]
 	for _, b := range widths {
 		if b <= min(l.Bits, lut.MaxBits) {
 			bits = b
 		}
 	}
-	return lut.Options{
+	return lut.Format{
 		Codebook: lut.Codebook{Name: fmt.Sprintf("q%d", bits), Values: Integers(bits)},
 		Group:    group, Scale: weight.MSE, ScaleType: t,
 	}

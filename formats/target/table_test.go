@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/target"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // scaled returns values times a factor, each rounded to float32.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Target is a format that another program opens.
@@ -33,7 +33,7 @@ type Format interface {
 	Fit(l *Layer, w *lut.Matrix) Fit
 	// Anew returns how a layer that does not fit is quantized so that it does. An error says why
 	// there is no way: such a layer is stored in 16 or 32 bits.
-	Anew(l *Layer) (lut.Options, error)
+	Anew(l *Layer) (lut.Format, error)
 	// Write writes the files of the model to dir, an empty folder.
 	Write(ctx context.Context, dir string, s Source) error
 }
@@ -141,6 +141,9 @@ const (
 	Dense
 )
 
+// Round finds the codes and scales of n rows of weights and writes them to parts, which lie as [lut.Kind.Parts] has them.
+type Round func(parts [][]byte, w []float32, n int) error
+
 // Source hands out what is to be written. Its methods may be called from several goroutines.
 type Source interface {
 	// Model returns what is written.
@@ -149,6 +152,8 @@ type Source interface {
 	Matrix(l *Layer) (*lut.Matrix, error)
 	// Weights returns a layer of any form as it was stored.
 	Weights(l *Layer) (weight.Matrix, error)
+	// Rounder returns what rounds rows of weights to a table, see [Round]. Each goroutine needs its own.
+	Rounder(f lut.Format) (Round, error)
 	// Copy hands the data of a kept tensor to write, piece by piece, and checks that it is what was
 	// once written.
 	Copy(t *hf.Tensor, write func(p []byte, off int64) error) error

@@ -15,12 +15,12 @@ import (
 
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/ref"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // ErrMismatch is in the chain of the error of a kernel whose results are not

@@ -12,12 +12,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/lut24"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/lut24"
-	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 

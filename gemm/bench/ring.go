@@ -6,11 +6,11 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/lut24"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/lut24"
-	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
+	"github.com/lutq/lutq/formats/weight/lut24"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/lut24"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // heapNow returns the bytes of the heap, garbage included, and of all that was ever taken from it.

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
 )
 
 // RandomBCQ returns a matrix of binary codes whose planes are random and whose factors and offsets, if there are any, are those

@@ -5,11 +5,11 @@ import (
 	"math/rand/v2"
 
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/fp8"
 	"github.com/lutq/lutq/gemm/ref"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // Bound returns the relative error, in the Frobenius norm, that a product may have whose

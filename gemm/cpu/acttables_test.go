@@ -10,9 +10,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/gemm/lookup"
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // hardRow returns activations of many sizes, with quotients half way between codes among them.

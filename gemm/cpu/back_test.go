@@ -9,8 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/ref"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 func plainCase() weightCase {

@@ -1,7 +1,7 @@
 package cpu
 
 import (
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 const (

@@ -2,7 +2,7 @@
 
 package cpu
 
-import "github.com/lutq/lutq/quantize/weight"
+import "github.com/lutq/lutq/formats/weight"
 
 // available reports whether the machine and this build can run s.
 func (s isa) available() bool { return s == generic }

@@ -9,12 +9,12 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/lmma"
 	"github.com/lutq/lutq/gemm/lookup"
 	"github.com/lutq/lutq/gemm/ref"
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestChoices holds what is tried for a product, the guess first, and into how many slices its K

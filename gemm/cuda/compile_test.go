@@ -3,8 +3,8 @@ package cuda
 import (
 	"testing"
 
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestKept changes the source of every kernel that products choose among: what was chosen before holds no more. What few rows and

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
-	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 

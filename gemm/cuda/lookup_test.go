@@ -3,10 +3,10 @@ package cuda
 import (
 	"testing"
 
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestHostLookups holds the other lookups to the suite and to the bits of the table with a copy for each lane.

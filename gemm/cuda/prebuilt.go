@@ -3,8 +3,8 @@ package cuda
 import (
 	"fmt"
 
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // The archive is written anew whenever a kernel has changed, which takes NVRTC.

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 

@@ -3,9 +3,9 @@ package lookup
 import (
 	"fmt"
 
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Weights are a matrix as it is multiplied through tables: planes of places in them, and

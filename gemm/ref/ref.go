@@ -5,7 +5,7 @@ package ref
 import (
 	"math"
 
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Dot returns Σ x[k]·w[k].

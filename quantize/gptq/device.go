@@ -1,20 +1,23 @@
 package gptq
 
-import "github.com/lutq/lutq/quantize/weight"
+import (
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/quantize/rounding"
+)
 
-// deviceQuantizer implements [weight.Quantizer] where the state lies on a device.
+// deviceQuantizer implements [rounding.Quantizer] where the state lies on a device.
 type deviceQuantizer struct {
 	*State
 	Leveled
 
 	// Scratch for the rows at hand.
 	target       []float32
-	fed, nearest weight.Rounded
+	fed, nearest rounding.Rounded
 	outputs      []float32
 }
 
-// Rows implements [weight.Quantizer].
-func (q *deviceQuantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
+// Rows implements [rounding.Quantizer].
+func (q *deviceQuantizer) Rows(parts [][]byte, errs []rounding.RowError, w []float32) error {
 	n, k := len(errs), q.k
 	if err := q.CheckParts(parts, n, k); err != nil {
 		return err
@@ -29,7 +32,7 @@ func (q *deviceQuantizer) Rows(parts [][]byte, errs []weight.RowError, w []float
 		return err
 	}
 	levels, group, count := q.Levels()
-	for _, r := range []*weight.Rounded{&q.fed, &q.nearest} {
+	for _, r := range []*rounding.Rounded{&q.fed, &q.nearest} {
 		grow(&r.Codes, n*k)
 		grow(&r.Loss, n)
 		r.Codes, r.Loss = r.Codes[:n*k], r.Loss[:n]
@@ -40,7 +43,7 @@ func (q *deviceQuantizer) Rows(parts [][]byte, errs []weight.RowError, w []float
 	}
 	groups := weight.GroupsIn(k, group)
 	for r := range n {
-		e := weight.RowError{Output: float64(outputs[r]), Loss: float64(q.fed.Loss[r]), NearestLoss: float64(q.nearest.Loss[r]), Wants: q.Wants(r)}
+		e := rounding.RowError{Output: float64(outputs[r]), Loss: float64(q.fed.Loss[r]), NearestLoss: float64(q.nearest.Loss[r]), Wants: q.Wants(r)}
 		codes := q.fed.Codes[r*k : (r+1)*k]
 		if !(e.Loss < e.NearestLoss) {
 			codes, e.Loss = q.nearest.Codes[r*k:(r+1)*k], e.NearestLoss

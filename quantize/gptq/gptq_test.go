@@ -12,8 +12,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 // fixed are statistics in memory.
@@ -54,7 +56,7 @@ func gram(a, b []float64, k int) []float32 {
 // layer is a quantized layer, unpacked.
 type layer struct {
 	m    *lut.Matrix
-	errs []weight.RowError
+	errs []rounding.RowError
 }
 
 func (l layer) codes() []uint8 {
@@ -74,7 +76,7 @@ func (l layer) sum() (chosen, nearest float64) {
 	return chosen, nearest
 }
 
-func state(t testing.TB, stats weight.Stats, o Options) *State {
+func state(t testing.TB, stats rounding.Stats, o Options) *State {
 	t.Helper()
 	s, err := NewState(stats, o)
 	if err != nil {
@@ -84,13 +86,13 @@ func state(t testing.TB, stats weight.Stats, o Options) *State {
 }
 
 // quantizerOf returns that of a layer that is stored by o.
-func quantizerOf(t testing.TB, s *State, o lut.Options) weight.Quantizer {
+func quantizerOf(t testing.TB, s *State, o lut.Format) rounding.Quantizer {
 	t.Helper()
-	o.Weights = s.Weights()
-	inner, err := lut.NewQuantizer(o)
+	inner, err := rtn.NewQuantizer(o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	inner.Weigh(s.Weights())
 	q, err := s.Quantizer(inner)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +101,7 @@ func quantizerOf(t testing.TB, s *State, o lut.Options) weight.Quantizer {
 }
 
 // quantize quantizes rows of k weights, some of them at a time.
-func quantize(t testing.TB, s *State, o lut.Options, w []float32, k, some int) layer {
+func quantize(t testing.TB, s *State, o lut.Format, w []float32, k, some int) layer {
 	t.Helper()
 	q, n, bits := quantizerOf(t, s, o), len(w)/k, o.Codebook.Bits()
 	m := &lut.Matrix{
@@ -107,7 +109,7 @@ func quantize(t testing.TB, s *State, o lut.Options, w []float32, k, some int) l
 		Codes:  make([]byte, n*lut.RowBytes(k, bits)),
 		Scales: make([]byte, n*weight.GroupsIn(k, o.Group)*o.ScaleType.Size()),
 	}
-	l := layer{m, make([]weight.RowError, n)}
+	l := layer{m, make([]rounding.RowError, n)}
 	for from := 0; from < n; from += some {
 		to := min(from+some, n)
 		parts := [][]byte{
@@ -125,7 +127,7 @@ func quantize(t testing.TB, s *State, o lut.Options, w []float32, k, some int) l
 }
 
 // toNearest quantizes rows of k weights without statistics.
-func toNearest(t testing.TB, o lut.Options, w []float32, k int) layer {
+func toNearest(t testing.TB, o lut.Format, w []float32, k int) layer {
 	t.Helper()
 	return quantize(t, &State{k: k, report: Report{Nearest: "asked"}}, o, w, k, len(w)/k)
 }
@@ -187,7 +189,7 @@ func TestReference(t *testing.T) {
 				w[i] = float32(a[i] + b[i]/16 + d[i]/256)
 			}
 			s := state(t, fixed{c.K, reference.Tokens, gram(x, x, c.K), gram(drift, x, c.K)}, Options{Damp: c.Damp, Retarget: c.Retarget})
-			got := quantize(t, s, lut.Options{Codebook: table(t, "nf", c.Bits, 64), Group: c.Group, Scale: weight.Absmax, ScaleType: weight.F32}, w, c.K, c.N)
+			got := quantize(t, s, lut.Format{Codebook: table(t, "nf", c.Bits, 64), Group: c.Group, Scale: weight.Absmax, ScaleType: weight.F32}, w, c.K, c.N)
 			codes, wrong := got.codes(), 0
 			for n, row := range c.Codes {
 				for k := range row {
@@ -271,7 +273,7 @@ func TestLoss(t *testing.T) {
 		if scaleType.Size() == 1 {
 			cb = cb.Scaled(.5)
 		}
-		o := lut.Options{Codebook: cb, Group: group, ScaleType: scaleType, Scale: weight.ScaleMethod(rapid.IntRange(int(weight.Absmax), int(weight.MSE)).Draw(r, "scale"))}
+		o := lut.Format{Codebook: cb, Group: group, ScaleType: scaleType, Scale: weight.ScaleMethod(rapid.IntRange(int(weight.Absmax), int(weight.MSE)).Draw(r, "scale"))}
 		damp := rapid.SampledFrom([]float64{0, .01, 1}).Draw(r, "damp")
 
 		tokens := 2*k + 10
@@ -309,11 +311,11 @@ func TestLoss(t *testing.T) {
 		zero.m.Scales = make([]byte, len(got.m.Scales))
 		for _, c := range []struct {
 			name  string
-			of    func(e weight.RowError) float64
+			of    func(e rounding.RowError) float64
 			layer layer
 		}{
-			{"output", func(e weight.RowError) float64 { return e.Output }, zero},
-			{"output's error", func(e weight.RowError) float64 { return e.OutputSquared }, got},
+			{"output", func(e rounding.RowError) float64 { return e.Output }, zero},
+			{"output's error", func(e rounding.RowError) float64 { return e.OutputSquared }, got},
 		} {
 			var sum float64
 			for _, e := range got.errs {
@@ -350,7 +352,7 @@ func TestManyRows(t *testing.T) {
 	const n, k = rowsAtOnce + 5, 140
 	x := inputs(rng, 2*k, k)
 	s := state(t, fixed{k: k, tokens: 2 * k, h: gram(x, x, k), d: gram(normalDrift(rng, x), x, k)}, Options{Damp: .01, Retarget: .5})
-	o := lut.Options{Codebook: table(t, "js", 3, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
+	o := lut.Format{Codebook: table(t, "js", 3, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
 	w := normal(rng, n*k)
 	all, some := quantize(t, s, o, w, k, n), quantize(t, s, o, w, k, 7)
 	if !bytes.Equal(all.m.Codes, some.m.Codes) || !bytes.Equal(all.m.Scales, some.m.Scales) || !slices.Equal(all.errs, some.errs) {
@@ -388,7 +390,7 @@ func TestPermutation(t *testing.T) {
 			wp[r*k+i] = w[r*k+from]
 		}
 	}
-	o := lut.Options{Codebook: table(t, "nf", 3, k), Group: k, Scale: weight.Absmax, ScaleType: weight.F16}
+	o := lut.Format{Codebook: table(t, "nf", 3, k), Group: k, Scale: weight.Absmax, ScaleType: weight.F16}
 	plain := quantize(t, state(t, fixed{k: k, tokens: 3 * k, h: h}, Options{Damp: .01}), o, w, k, n).codes()
 	permuted := quantize(t, state(t, fixed{k: k, tokens: 3 * k, h: hp}, Options{Damp: .01}), o, wp, k, n).codes()
 	for i, from := range p {
@@ -443,7 +445,7 @@ func TestNearest(t *testing.T) {
 			if s.Report() != c.want {
 				t.Errorf("prepared as %+v, want %+v", s.Report(), c.want)
 			}
-			o := lut.Options{Codebook: table(t, "nf", 3, 64), Group: 64, Scale: weight.MSE, ScaleType: weight.F16}
+			o := lut.Format{Codebook: table(t, "nf", 3, 64), Group: 64, Scale: weight.MSE, ScaleType: weight.F16}
 			w := normal(rng, n*k)
 			got, want := quantize(t, s, o, w, k, n), toNearest(t, o, w, k)
 			if !bytes.Equal(got.m.Codes, want.m.Codes) || !bytes.Equal(got.m.Scales, want.m.Scales) {
@@ -472,7 +474,7 @@ func TestSingular(t *testing.T) {
 	if r := s.Report(); r.Raised == 0 || r.Damp == 0 || r.Dead != 2 || r.Nearest != "" {
 		t.Errorf("prepared as %+v", r)
 	}
-	o := lut.Options{Codebook: table(t, "nf", 3, 64), Group: 64, Scale: weight.MSE, ScaleType: weight.F16}
+	o := lut.Format{Codebook: table(t, "nf", 3, 64), Group: 64, Scale: weight.MSE, ScaleType: weight.F16}
 	got, plain := quantize(t, s, o, w, k, n), toNearest(t, o, w, k)
 	if chosen, nearest := got.sum(); !(chosen < .8*nearest) {
 		t.Errorf("loss %v, of nearest %v: want less", chosen, nearest)
@@ -502,7 +504,7 @@ func TestRetarget(t *testing.T) {
 	x := inputs(rng, tokens, k) // x̂
 	drift := normalDrift(rng, x)
 	s := state(t, fixed{k, tokens, gram(x, x, k), gram(drift, x, k)}, Options{Retarget: 1})
-	o := lut.Options{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: weight.Absmax, ScaleType: weight.F16}
+	o := lut.Format{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: weight.Absmax, ScaleType: weight.F16}
 	retargeted := func(s *State, w []float32) []float32 { return quantizerOf(t, s, o).(*quantizer).retargeted(w, 1) }
 	w := normal(rng, k)
 	mismatch := func(v []float32) (sum float64) {
@@ -548,7 +550,7 @@ func TestZeros(t *testing.T) {
 	s := state(t, fixed{k: k, tokens: 2 * k, h: gram(x, x, k)}, Options{Damp: .01})
 	w := normal(rng, k)
 	clear(w[32:64])
-	o := lut.Options{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
+	o := lut.Format{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
 	for i, c := range quantize(t, s, o, w, k, 1).codes()[32:64] {
 		if c != 7 {
 			t.Errorf("weight %d of a group of zeros has code %d, want 7", i, c)
@@ -563,7 +565,7 @@ func TestWeighScales(t *testing.T) {
 	x := inputs(rng, 3*k, k)
 	h, w := gram(x, x, k), normal(rng, n*k)
 	s := state(t, fixed{k: k, tokens: 3 * k, h: h}, Options{Damp: .01, WeighScales: true})
-	o := lut.Options{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
+	o := lut.Format{Codebook: table(t, "nf", 3, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
 	got := quantize(t, s, o, w, k, n)
 	if bytes.Equal(got.m.Scales, toNearest(t, o, w, k).m.Scales) {
 		t.Error("weights change no scale")
@@ -572,15 +574,17 @@ func TestWeighScales(t *testing.T) {
 	for i := range k {
 		mean += h[i*k+i] / k
 	}
+	var weights []float32
 	for i := range k {
-		o.Weights = append(o.Weights, h[i*k+i]/mean+.01)
+		weights = append(weights, h[i*k+i]/mean+.01)
 	}
-	q, err := lut.NewQuantizer(o)
+	q, err := rtn.NewQuantizer(o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	q.Weigh(weights)
 	scales, codes := make([]byte, len(got.m.Scales)), make([]byte, len(got.m.Codes))
-	if err := q.Rows([][]byte{lut.ScalesPart: scales, lut.CodesPart: codes}, make([]weight.RowError, n), w); err != nil {
+	if err := q.Rows([][]byte{lut.ScalesPart: scales, lut.CodesPart: codes}, make([]rounding.RowError, n), w); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got.m.Scales, scales) {
@@ -599,7 +603,7 @@ func TestWide(t *testing.T) {
 		for i := range w {
 			w[i] = size * min(max(w[i], -3), 3)
 		}
-		for i, e := range quantize(t, s, lut.Options{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F32}, w, k, n).errs {
+		for i, e := range quantize(t, s, lut.Format{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F32}, w, k, n).errs {
 			if e.Loss > e.NearestLoss || math.IsNaN(e.Loss) {
 				t.Errorf("weights of %v, row %d: loss %v, of nearest %v", size, i, e.Loss, e.NearestLoss)
 			}
@@ -612,9 +616,9 @@ func TestWrongParts(t *testing.T) {
 	const k = 64
 	x := inputs(rand.New(rand.NewPCG(1, 1)), 2*k, k)
 	s := state(t, fixed{k: k, tokens: 2 * k, h: gram(x, x, k)}, Options{Damp: .01})
-	q := quantizerOf(t, s, lut.Options{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16})
+	q := quantizerOf(t, s, lut.Format{Codebook: table(t, "nf", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16})
 	scales, codes := make([]byte, 2*4), make([]byte, 2*32)
-	if err := q.Rows([][]byte{nil, codes, scales}, make([]weight.RowError, 2), make([]float32, 2*k)); err == nil {
+	if err := q.Rows([][]byte{nil, codes, scales}, make([]rounding.RowError, 2), make([]float32, 2*k)); err == nil {
 		t.Error("codes where scales belong: no error")
 	}
 }
@@ -662,7 +666,7 @@ func BenchmarkRows(b *testing.B) {
 		w := normal(rng, n*k)
 		for _, scale := range []weight.ScaleMethod{weight.Absmax, weight.MSE} {
 			b.Run(fmt.Sprintf("%dx%d/%v", n, k, scale), func(b *testing.B) {
-				o := lut.Options{Codebook: table(b, "nf", 3, 64), Group: 64, Scale: scale, ScaleType: weight.F16}
+				o := lut.Format{Codebook: table(b, "nf", 3, 64), Group: 64, Scale: scale, ScaleType: weight.F16}
 				for b.Loop() {
 					quantize(b, s, o, w, k, n)
 				}

@@ -8,19 +8,22 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/lut24"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/lut24"
+	"github.com/lutq/lutq/quantize/prune"
+	"github.com/lutq/lutq/quantize/rounding"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 // pruned quantizes rows of k weights, which keep two of four.
-func pruned(t testing.TB, s *State, stats weight.Stats, o lut.Options, w []float32, k int) (*lut24.Matrix, []weight.RowError) {
+func pruned(t testing.TB, s *State, stats rounding.Stats, o lut.Format, w []float32, k int) (*lut24.Matrix, []rounding.RowError) {
 	t.Helper()
 	columns, err := stats.Diagonal()
 	if err != nil {
 		t.Fatal(err)
 	}
-	inner, err := lut24.NewQuantizer(lut24.Options{Options: o, Columns: columns})
+	inner, err := prune.NewQuantizer(prune.Options{Format: o, Columns: columns})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +41,7 @@ func pruned(t testing.TB, s *State, stats weight.Stats, o lut.Options, w []float
 		},
 		Pattern: make([]byte, n*lut24.PatternBytes(k)),
 	}
-	errs := make([]weight.RowError, n)
+	errs := make([]rounding.RowError, n)
 	parts := [][]byte{nil, m.Kept.Scales, m.Kept.Codes, m.Pattern}
 	if err := q.Rows(parts, errs, w); err != nil {
 		t.Fatal(err)
@@ -106,7 +109,7 @@ func TestPrune(t *testing.T) {
 	x := inputs(rng, tokens, k)
 	stats := fixed{k: k, tokens: tokens, h: gram(x, x, k)}
 	w := normal(rng, n*k)
-	o := lut.Options{Codebook: table(t, "js", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F32}
+	o := lut.Format{Codebook: table(t, "js", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F32}
 	s := state(t, stats, Options{Damp: damp, Chunk: 4})
 	m, errs := pruned(t, s, stats, o, w, k)
 
@@ -190,7 +193,7 @@ func TestPruneNearest(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	x := inputs(rng, k/2, k)
 	stats := fixed{k: k, tokens: k / 2, h: gram(x, x, k)}
-	o := lut.Options{Codebook: table(t, "js", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
+	o := lut.Format{Codebook: table(t, "js", 4, 32), Group: 32, Scale: weight.MSE, ScaleType: weight.F16}
 	w := normal(rng, 3*k)
 	m, errs := pruned(t, state(t, stats, Options{Chunk: 4}), stats, o, w, k)
 	if errs[0].Loss != 0 {
@@ -226,7 +229,7 @@ func TestPruneOptions(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(5, 6))
 	x := inputs(rng, 64, 8)
-	q, err := lut.NewQuantizer(lut.Options{Codebook: table(t, "js", 4, 32), Group: 8, Scale: weight.MSE, ScaleType: weight.F16})
+	q, err := rtn.NewQuantizer(lut.Format{Codebook: table(t, "js", 4, 32), Group: 8, Scale: weight.MSE, ScaleType: weight.F16})
 	if err != nil {
 		t.Fatal(err)
 	}

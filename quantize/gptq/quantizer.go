@@ -3,8 +3,9 @@ package gptq
 import (
 	"errors"
 
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // rowsAtOnce is the number of rows that go through the columns together: enough
@@ -14,13 +15,13 @@ const rowsAtOnce = 128
 // A Rounder rounds weights to what a kind of layer can hold. That of
 // package lut is one.
 type Rounder interface {
-	weight.Quantizer
+	rounding.Quantizer
 	// CheckParts reports parts that n rows of k columns have no place in.
 	CheckParts(parts [][]byte, n, k int) error
 	// Fit finds what n rows of weights are stored with besides their codes, and
 	// keeps it until the next call.
 	Fit(w []float32, n int) error
-	// Wants returns what [weight.RowError] wants for one of those rows.
+	// Wants returns what [rounding.RowError] wants for one of those rows.
 	Wants(row int) weight.ScaleType
 	// Nearest returns the code nearest to v in a column of one of those rows, and
 	// the weight that it stands for.
@@ -46,7 +47,7 @@ type Pruner interface {
 	Keep(row, col int, v []float32, h []float64)
 }
 
-// quantizer implements [weight.Quantizer].
+// quantizer implements [rounding.Quantizer].
 type quantizer struct {
 	*State
 	Rounder
@@ -74,7 +75,7 @@ type loss struct{ fed, nearest, all float64 } // all: of weights that are 0
 
 // Quantizer returns a quantizer of a layer that reads the state: r itself where
 // weights are rounded to nearest after all.
-func (s *State) Quantizer(r Rounder) (weight.Quantizer, error) {
+func (s *State) Quantizer(r Rounder) (rounding.Quantizer, error) {
 	if s.report.Nearest != "" {
 		return r, nil
 	}
@@ -99,19 +100,19 @@ func (s *State) Quantizer(r Rounder) (weight.Quantizer, error) {
 	return &quantizer{State: s, Rounder: r, pruner: pruner, engine: engine, codes: make([]uint8, s.k)}, nil
 }
 
-// Rows implements [weight.Quantizer].
-func (q *quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
+// Rows implements [rounding.Quantizer].
+func (q *quantizer) Rows(parts [][]byte, errs []rounding.RowError, w []float32) error {
 	if err := q.CheckParts(parts, len(errs), q.k); err != nil {
 		return err
 	}
 	for from := 0; from < len(errs); from += rowsAtOnce {
 		to := min(from+rowsAtOnce, len(errs))
 		err := q.rows(parts, from, errs[from:to], w[from*q.k:to*q.k])
-		var bad *weight.NotFiniteError
+		var bad *rounding.NotFiniteError
 		if errors.As(err, &bad) {
 			bad.Row += from
 		}
-		var scale *weight.ScaleError
+		var scale *rounding.ScaleError
 		if errors.As(err, &scale) {
 			scale.Row += from
 		}
@@ -123,7 +124,7 @@ func (q *quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) er
 }
 
 // rows quantizes rows that are those from a first one on in parts.
-func (q *quantizer) rows(parts [][]byte, first int, errs []weight.RowError, w []float32) error {
+func (q *quantizer) rows(parts [][]byte, first int, errs []rounding.RowError, w []float32) error {
 	n, k := len(errs), q.k
 	target := q.retargeted(w, n)
 	if err := q.Fit(target, n); err != nil {
@@ -139,7 +140,7 @@ func (q *quantizer) rows(parts [][]byte, first int, errs []weight.RowError, w []
 	q.roundAll(losses)
 	q.feed(losses)
 	for r, l := range losses {
-		e := weight.RowError{Loss: l.fed, NearestLoss: l.nearest, Output: l.all, Wants: q.Wants(r)}
+		e := rounding.RowError{Loss: l.fed, NearestLoss: l.nearest, Output: l.all, Wants: q.Wants(r)}
 		codes, stored := q.fed[r*k:(r+1)*k], q.stored[r*k:(r+1)*k]
 		if !(l.fed < l.nearest) {
 			codes, stored, e.Loss = q.nearest[r*k:(r+1)*k], q.rounded[r*k:(r+1)*k], l.nearest
@@ -181,7 +182,7 @@ func keepFinite(target, w []float32, k int) {
 
 // undamp completes the error of a row's output, of which Output is damped, given what it aims at and what is
 // stored, in any order of columns.
-func (s *State) undamp(e *weight.RowError, goal []float32, stored func(i int) float32) {
+func (s *State) undamp(e *rounding.RowError, goal []float32, stored func(i int) float32) {
 	var all, off float64
 	for i, v := range goal {
 		d := float64(v) - float64(stored(i))

@@ -14,7 +14,7 @@ import (
 	"gonum.org/v1/gonum/lapack/lapack64"
 
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // Options are how layers are fitted to what they read.
@@ -68,7 +68,7 @@ type State struct {
 	mean   float64 // of H's diagonal
 	added  float64 // to it, over the number of tokens
 	report Report
-	device weight.Feedback // that does the rest, or nil
+	device rounding.Feedback // that does the rest, or nil
 
 	order   []int        // the column that comes i-th
 	squares []float64    // R[i,i]² over the number of tokens
@@ -97,7 +97,7 @@ func (s *State) Weights() []float32 { return s.weights }
 // NewState prepares what quantizers of layers need. Where the inputs say too
 // little, or are not finite, the layers will be rounded to nearest, and the
 // report says why.
-func NewState(stats weight.Stats, o Options) (*State, error) {
+func NewState(stats rounding.Stats, o Options) (*State, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func NewState(stats weight.Stats, o Options) (*State, error) {
 			s.weights[i] = float32(float64(v)/s.mean + leastWeight)
 		}
 	}
-	if device, ok := stats.(weight.Device); ok && s.chunk == 1 { // which prunes nothing
+	if device, ok := stats.(rounding.Device); ok && s.chunk == 1 { // which prunes nothing
 		return s, s.onDevice(device, o)
 	}
 	return s, s.onHost(stats, o)
@@ -165,9 +165,9 @@ func finite(v []float32) bool {
 const notFinite = "the Hessian is not finite"
 
 // onDevice prepares what columns are rounded with on a device.
-func (s *State) onDevice(stats weight.Device, o Options) error {
+func (s *State) onDevice(stats rounding.Device, o Options) error {
 	err := s.raise(o.Damp, stats.Tokens(), func(damp float64) (ok bool, err error) {
-		s.device, err = stats.Feedback(weight.FeedbackOptions{
+		s.device, err = stats.Feedback(rounding.FeedbackOptions{
 			Order: s.order, Tokens: stats.Tokens(), Add: float32(damp * s.mean), Retarget: float32(o.Retarget),
 		})
 		return s.device != nil, err
@@ -183,7 +183,7 @@ func (s *State) onDevice(stats weight.Device, o Options) error {
 }
 
 // onHost prepares what columns are rounded with.
-func (s *State) onHost(stats weight.Stats, o Options) error {
+func (s *State) onHost(stats rounding.Stats, o Options) error {
 	h, err := stats.Hessian()
 	if err != nil {
 		return err

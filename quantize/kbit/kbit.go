@@ -13,14 +13,15 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // Block is how many columns share a scale.
 const Block = 32
 
-// Quantizer implements [weight.Quantizer] for matrices of package lut, with groups of [Block] columns and scales in
+// Quantizer implements [rounding.Quantizer] for matrices of package lut, with groups of [Block] columns and scales in
 // E4M4. It keeps scratch memory, so each goroutine needs its own.
 type Quantizer struct {
 	table []float32
@@ -37,27 +38,27 @@ func NewQuantizer(cb lut.Codebook) (*Quantizer, error) {
 	return &Quantizer{table: cb.Values, bits: bits}, cb.Check(bits)
 }
 
-// Rows implements [weight.Quantizer]. A last block of a row may be short.
-func (q *Quantizer) Rows(parts [][]byte, errs []weight.RowError, w []float32) error {
+// Rows implements [rounding.Quantizer]. A last block of a row may be short.
+func (q *Quantizer) Rows(parts [][]byte, errs []rounding.RowError, w []float32) error {
 	if len(errs) == 0 {
 		return nil
 	}
 	k := len(w) / len(errs)
 	groups, rowBytes := weight.GroupsIn(k, Block), lut.RowBytes(k, q.bits)
-	if err := weight.CheckParts(parts, map[int]int{lut.ScalesPart: len(errs) * groups, lut.CodesPart: len(errs) * rowBytes}); err != nil {
+	if err := rounding.CheckParts(parts, map[int]int{lut.ScalesPart: len(errs) * groups, lut.CodesPart: len(errs) * rowBytes}); err != nil {
 		return err
 	}
 	q.codes = slices.Grow(q.codes[:0], k)[:k]
 	for n := range errs {
 		row, scales := w[n*k:(n+1)*k], parts[lut.ScalesPart][n*groups:(n+1)*groups]
-		errs[n] = weight.RowError{}
+		errs[n] = rounding.RowError{}
 		var lost float64
 		for g := range groups {
 			from, to := g*Block, min((g+1)*Block, k)
 			top := float32(0)
 			for i, v := range row[from:to] {
 				if v-v != 0 {
-					return &weight.NotFiniteError{Row: n, Col: from + i, Value: v}
+					return &rounding.NotFiniteError{Row: n, Col: from + i, Value: v}
 				}
 				top = max(top, float32(math.Abs(float64(v))))
 			}
@@ -93,7 +94,7 @@ func (q *Quantizer) nearest(x float32) uint8 {
 	return uint8(c)
 }
 
-// Shared implements [weight.Quantizer].
+// Shared implements [rounding.Quantizer].
 func (q *Quantizer) Shared(parts [][]byte) { num.EncodeF32(parts[lut.CodebookPart], q.table) }
 
 // encodeE4M4 stores a number that is not negative in a byte: the exponent, plus 11 and clamped, above four bits of

@@ -9,8 +9,9 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // mixed is the i-th number of SplitMix64 from 0.
@@ -67,7 +68,7 @@ func TestGolden(t *testing.T) {
 			m := &lut.Matrix{N: n, K: k, Bits: bits + 2, Group: Block, ScaleType: weight.E4M4, Codebook: cb.Values}
 			m.Codes, m.Scales = make([]byte, n*m.RowBytes()), make([]byte, n*m.Groups())
 			table := make([]byte, 4*len(cb.Values))
-			parts, errs := [][]byte{lut.CodesPart: m.Codes, lut.ScalesPart: m.Scales, lut.CodebookPart: table}, make([]weight.RowError, n)
+			parts, errs := [][]byte{lut.CodesPart: m.Codes, lut.ScalesPart: m.Scales, lut.CodebookPart: table}, make([]rounding.RowError, n)
 			if err := q.Rows(parts, errs, w); err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +81,7 @@ func TestGolden(t *testing.T) {
 				m.RowCodes(codes, r)
 				sum.Write(codes)
 				m.Row(row, r)
-				e := weight.RowError{Wants: errs[r].Wants}
+				e := rounding.RowError{Wants: errs[r].Wants}
 				for i, v := range row {
 					e.Add(w[r*k+i], v)
 				}
@@ -131,8 +132,8 @@ func TestRefuses(t *testing.T) {
 	w := make([]float32, 2*40)
 	w[40+35] = float32(math.NaN())
 	parts := [][]byte{lut.CodesPart: make([]byte, 2*lut.RowBytes(40, 3)), lut.ScalesPart: make([]byte, 4)}
-	var bad *weight.NotFiniteError
-	if err := q.Rows(parts, make([]weight.RowError, 2), w); !errors.As(err, &bad) || bad.Row != 1 || bad.Col != 35 {
+	var bad *rounding.NotFiniteError
+	if err := q.Rows(parts, make([]rounding.RowError, 2), w); !errors.As(err, &bad) || bad.Row != 1 || bad.Col != 35 {
 		t.Errorf("got error %v", err)
 	}
 	if _, err := NewQuantizer(lut.Codebook{Name: "odd", Values: make([]float32, 6)}); err == nil {
@@ -152,7 +153,7 @@ func TestWrongParts(t *testing.T) {
 	}
 	table, scales, codes := make([]byte, 64), make([]byte, 4), make([]byte, 64)
 	for name, parts := range map[string][][]byte{"none": {}, "two": {table, scales}, "turned": {table, codes, scales}, "short": {table, scales, codes[1:]}} {
-		if err := q.Rows(parts, make([]weight.RowError, 2), make([]float32, 128)); err == nil {
+		if err := q.Rows(parts, make([]rounding.RowError, 2), make([]float32, 128)); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/quantize/lut"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/repack"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize"
-	"github.com/lutq/lutq/quantize/lut"
 )
 
 // container returns the tiny model quantized by a recipe, open.

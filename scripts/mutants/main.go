@@ -1,7 +1,7 @@
 // Command mutants changes packages in small ways, one at a time, and prints the changes that the packages' own tests
 // pass with: each is a mistake that no test would notice, or no mistake at all.
 //
-//	go run ./scripts/mutants -seed 1 -count 10 ./quantize/lut ./quantize/gptq
+//	go run ./scripts/mutants -seed 1 -count 10 ./quantize/rtn ./quantize/gptq
 //
 // Files are changed in an overlay, and stay as they are. The same seed draws the same changes of the same sources. What
 // does not compile is counted, and another is drawn in its place.

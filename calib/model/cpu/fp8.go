@@ -2,10 +2,10 @@ package cpu
 
 import (
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/fp8"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 

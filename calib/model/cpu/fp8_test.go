@@ -6,10 +6,10 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/cpu"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/fp8"
 	"github.com/lutq/lutq/gemm/ref"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestFP8: products of 17 rows are those of what package fp8 rounds, fewer rows and groups of 32 are left as they are.

@@ -9,8 +9,8 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/model/opstest"
+	"github.com/lutq/lutq/formats/weight"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestOps compares the operations with the reference, on one thread and on

@@ -2,11 +2,11 @@ package cpu
 
 import (
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
+	"github.com/lutq/lutq/formats/weight/lut"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/lookup"
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 var _ model.Ops = (*TableOps)(nil)

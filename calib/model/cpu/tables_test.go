@@ -8,11 +8,11 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/lookup"
 	"github.com/lutq/lutq/gemm/ref"
-	"github.com/lutq/lutq/quantize/bcq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // TestTables: products of one x share the tables of one build, dense ones need none, and biases and sums are

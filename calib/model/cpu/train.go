@@ -7,9 +7,9 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 // maxTable is the largest number of table values.

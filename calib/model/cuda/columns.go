@@ -5,7 +5,7 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 var _ model.FeedbackOps = (*Ops)(nil)
@@ -27,7 +27,7 @@ func (o *Ops) Diagonal(d, h model.Array, k int) {
 	})
 }
 
-// feedback implements [weight.Feedback].
+// feedback implements [rounding.Feedback].
 type feedback struct {
 	o       *Ops
 	k       int
@@ -40,7 +40,7 @@ type feedback struct {
 
 // Feedback prepares a state on the device from its statistics, floats [k, k], of which d may be nil. It
 // returns nil if h is not positive definite.
-func (o *Ops) Feedback(h, d model.Array, s weight.FeedbackOptions) weight.Feedback {
+func (o *Ops) Feedback(h, d model.Array, s rounding.FeedbackOptions) rounding.Feedback {
 	o.rounding.Lock()
 	defer o.rounding.Unlock()
 	k := len(s.Order)
@@ -84,7 +84,7 @@ func (o *Ops) reorderColumns(dst, src model.Array, order []int, k int) {
 	})
 }
 
-// Close implements [weight.Feedback].
+// Close implements [rounding.Feedback].
 func (f *feedback) Close() {
 	f.o.rounding.Lock()
 	defer f.o.rounding.Unlock()
@@ -92,7 +92,7 @@ func (f *feedback) Close() {
 	f.o.do(func() { f.o.release(f.order) })
 }
 
-// Retarget implements [weight.Feedback].
+// Retarget implements [rounding.Feedback].
 func (f *feedback) Retarget(w []float32) error {
 	if f.shift == nil {
 		return nil
@@ -114,8 +114,8 @@ func (f *feedback) Retarget(w []float32) error {
 	return o.Err()
 }
 
-// Round implements [weight.Feedback].
-func (f *feedback) Round(fed, nearest weight.Rounded, outputs, w, levels []float32, group, count int) error {
+// Round implements [rounding.Feedback].
+func (f *feedback) Round(fed, nearest rounding.Rounded, outputs, w, levels []float32, group, count int) error {
 	f.o.rounding.Lock()
 	defer f.o.rounding.Unlock()
 	o, k, rows := f.o, f.k, len(fed.Loss)
@@ -175,7 +175,7 @@ func (f *feedback) Round(fed, nearest weight.Rounded, outputs, w, levels []float
 }
 
 // read reads what rows were rounded to.
-func (f *feedback) read(to weight.Rounded, codes driver.Ptr, loss model.Array) {
+func (f *feedback) read(to rounding.Rounded, codes driver.Ptr, loss model.Array) {
 	f.o.do(func() { f.o.fail(f.o.dev.Read(to.Codes, codes)) })
 	f.o.Read(to.Loss, loss)
 }

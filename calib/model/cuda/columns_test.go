@@ -6,9 +6,11 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/gptq"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rounding"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 // hostStats are statistics on the host.
@@ -44,7 +46,7 @@ func (s deviceStats) Diagonal() ([]float32, error) {
 	return v, s.o.Err()
 }
 
-func (s deviceStats) Feedback(o weight.FeedbackOptions) (weight.Feedback, error) {
+func (s deviceStats) Feedback(o rounding.FeedbackOptions) (rounding.Feedback, error) {
 	f := s.o.Feedback(s.h, s.d, o)
 	return f, s.o.Err()
 }
@@ -122,14 +124,14 @@ func testColumns(t *testing.T, o *Ops) {
 				t.Fatal(err)
 			}
 
-			quantize := func(stats weight.Stats, ready func()) (codes []uint8, loss, nearest float64, out weight.RowError, report gptq.Report) {
+			quantize := func(stats rounding.Stats, ready func()) (codes []uint8, loss, nearest float64, out rounding.RowError, report gptq.Report) {
 				s, err := gptq.NewState(stats, c.options)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer s.Close()
 				ready()
-				inner, err := lut.NewQuantizer(lut.Options{Codebook: book, Group: c.group, Scale: weight.MSE, ScaleType: weight.F16})
+				inner, err := rtn.NewQuantizer(lut.Format{Codebook: book, Group: c.group, Scale: weight.MSE, ScaleType: weight.F16})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -142,7 +144,7 @@ func testColumns(t *testing.T, o *Ops) {
 					lut.ScalesPart: make([]byte, 2*c.n*weight.GroupsIn(c.k, c.group)),
 					lut.CodesPart:  make([]byte, c.n*rowBytes),
 				}
-				errs := make([]weight.RowError, c.n)
+				errs := make([]rounding.RowError, c.n)
 				if err := q.Rows(parts, errs, w); err != nil {
 					t.Fatal(err)
 				}

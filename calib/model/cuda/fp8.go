@@ -4,9 +4,9 @@ import (
 	"errors"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 var _ model.Ops = (*FP8Ops)(nil)

@@ -5,12 +5,12 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 	"github.com/lutq/lutq/gemm/fp8"
 	"github.com/lutq/lutq/gemm/ref"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 func TestGPUFP8(t *testing.T) {

@@ -16,11 +16,13 @@ import (
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/quantize/rounding"
+	"github.com/lutq/lutq/quantize/rtn"
 )
 
 // types are those of activations, with how far results may be from float64 in
@@ -301,8 +303,8 @@ func source(t testing.TB, bits, group int, embedding bool) model.Source {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := lut.Options{Codebook: book, Group: group, Scale: weight.Absmax, ScaleType: weight.F16}
-		z, err := lut.NewQuantizer(o)
+		o := lut.Format{Codebook: book, Group: group, Scale: weight.Absmax, ScaleType: weight.F16}
+		z, err := rtn.NewQuantizer(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -312,7 +314,7 @@ func source(t testing.TB, bits, group int, embedding bool) model.Source {
 		}
 		m.Codebook = o.Codebook.Values
 		m.Codes, m.Scales = make([]byte, m.N*m.RowBytes()), make([]byte, m.N*m.Groups()*m.ScaleType.Size())
-		if err := z.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, make([]weight.RowError, m.N), w); err != nil {
+		if err := z.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, make([]rounding.RowError, m.N), w); err != nil {
 			t.Fatal(err)
 		}
 		q.layers[layer] = m

@@ -7,10 +7,10 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 	"github.com/lutq/lutq/repack"
 )
 

@@ -6,9 +6,9 @@ import (
 	"math"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
 )
 
 var _ model.BackwardOps = (*Ops)(nil)

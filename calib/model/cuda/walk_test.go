@@ -8,8 +8,9 @@ import (
 	"time"
 
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/quantize/lut"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // taker keeps the statistics of layers whose quantized matrices are there already.
@@ -23,7 +24,7 @@ func (k *taker) Wants(string) bool { return true }
 
 func (k *taker) Weight(path string) (weight.Matrix, error) { return k.layers[path], nil }
 
-func (k *taker) Quantize(_ context.Context, paths []string, stats []weight.Stats) (err error) {
+func (k *taker) Quantize(_ context.Context, paths []string, stats []rounding.Stats) (err error) {
 	k.order = append(k.order, paths...)
 	if k.h[paths[0]], err = stats[0].Hessian(); err != nil {
 		return err
@@ -117,7 +118,7 @@ type timer struct {
 	least   int64 // bytes of the device's memory that were free
 }
 
-func (k *timer) Quantize(context.Context, []string, []weight.Stats) error {
+func (k *timer) Quantize(context.Context, []string, []rounding.Stats) error {
 	if err := k.o.Err(); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/arch/archtest"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // FamilyBounds say how close a tiny model of every family has to be to what transformers

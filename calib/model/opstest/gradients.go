@@ -8,7 +8,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/quantize/weight"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // RMSNormBack implements [model.BackwardOps]. With r = 1/√(mean x² + eps),

@@ -1,0 +1,142 @@
+package rounding
+
+import (
+	"fmt"
+
+	"github.com/lutq/lutq/formats/weight"
+)
+
+// A Quantizer turns the rows of one layer into the data of its parts. Rows do
+// not depend on each other. It keeps scratch memory, so each goroutine needs its
+// own.
+type Quantizer interface {
+	// Rows quantizes len(errs) rows of equal length in w. parts are those of the layer, in
+	// the order of [weight.Kind.Parts]: of each that has rows it writes as many. It writes the
+	// error of each row to errs.
+	//
+	// It fails with a [NotFiniteError] on a weight that is NaN or infinite, its
+	// row counted from the first one given.
+	Rows(parts [][]byte, errs []RowError, w []float32) error
+	// Shared writes the parts that have no rows.
+	Shared(parts [][]byte)
+}
+
+// RowError is what quantization did to a row of weights.
+type RowError struct {
+	Energy  float64 // Σ w²
+	Squared float64 // Σ (w - ŵ)²
+
+	// By methods that look at what the layer reads, the squared error that the row's
+	// output is left with, as a mean over the tokens, and what it were if
+	// each weight were rounded to nearest. The two are equal where it was.
+	Loss, NearestLoss float64
+
+	// By the same methods, the squares of the row's output and of what it is off by, in one unit for all rows of a layer:
+	// w·H·wᵀ and (w - ŵ)·H·(w - ŵ)ᵀ, H without damping, or its diagonal where no more is known. Of a row that makes up
+	// for errors of its inputs, w is what does.
+	Output, OutputSquared float64
+
+	// Wants is the scale type that would hold the row's scales, where those of groups with a hundredth
+	// of its energy or more are too small for the type they have; else 0. It is that very type where
+	// there is no wider one.
+	Wants weight.ScaleType
+}
+
+// Add takes in a weight and what is stored of it.
+func (e *RowError) Add(w, stored float32) {
+	d := float64(w) - float64(stored)
+	e.Energy += float64(w) * float64(w)
+	e.Squared += d * d
+}
+
+// NotFiniteError reports a weight that no code can stand for.
+type NotFiniteError struct {
+	Row, Col int
+	Value    float32
+}
+
+func (e *NotFiniteError) Error() string {
+	return fmt.Sprintf("weight [%d, %d] is %v", e.Row, e.Col, e.Value)
+}
+
+// Stats are what a layer reads on a text: x̂ are the inputs in the model whose
+// blocks before are quantized, x those in the original. They may lie in a device's memory until
+// they are asked for.
+type Stats interface {
+	K() int      // elements of an input
+	Tokens() int // inputs that were seen
+	// Diagonal returns Σ x̂ₖ², [K].
+	Diagonal() ([]float32, error)
+	// Hessian returns Σ x̂·x̂ᵀ, [K, K].
+	Hessian() ([]float32, error)
+	// Drift returns Σ (x − x̂)·x̂ᵀ, [K, K], or nil where the original was not run.
+	Drift() ([]float32, error)
+}
+
+// Device are statistics on a device that columns can be rounded on as well, see package
+// gptq.
+type Device interface {
+	Stats
+	// Feedback prepares for that. It returns nil if the Hessian, with what is added to its
+	// diagonal, is not positive definite.
+	Feedback(o FeedbackOptions) (Feedback, error)
+}
+
+// FeedbackOptions say how to prepare for rounding columns.
+type FeedbackOptions struct {
+	Order  []int   // the column that comes i-th
+	Add    float32 // to the diagonal
+	Tokens int     // that losses are a mean over
+
+	Retarget float32 // the share of the way to the weights that make up for earlier losses, 0 for none
+}
+
+// Feedback rounds the columns of layers that read one state on a device. Goroutines may share it.
+type Feedback interface {
+	// Retarget changes rows of weights to those that make up for earlier losses.
+	Retarget(w []float32) error
+	// Round rounds rows of weights to the nearest of count levels, which each group of columns in
+	// a row has: [rows, groups, count]. It does so with each column's error fed into those
+	// after it, and without. levels' index is the code, and the lower one the nearer of equals. outputs is the
+	// loss of weights that are all 0, of each row.
+	Round(fed, nearest Rounded, outputs, w, levels []float32, group, count int) error
+	// Close gives the device's memory back.
+	Close()
+}
+
+// Rounded are rows of weights that were rounded.
+type Rounded struct {
+	Codes []uint8   // [rows, K]
+	Loss  []float32 // as RowError has it, of each row
+}
+
+// ScaleError reports a scale, or another factor of a group, that is too large for its type.
+type ScaleError struct {
+	Row, Group int
+	What       string // the scale, or a factor
+	Value      float32
+	Type       weight.ScaleType
+}
+
+func (e *ScaleError) Error() string {
+	return fmt.Sprintf("row %d: %s of group %d does not fit %v", e.Row, e.What, e.Group, e.Type)
+}
+
+// Wants returns the type that holds it, or Type if there is none.
+func (e *ScaleError) Wants() weight.ScaleType { return e.Type.Wider(e.Value) }
+
+// CheckParts reports the first of a layer's parts that has not the size it should have: those of a
+// quantizer's rows, in the order of [weight.Kind.Parts].
+func CheckParts(parts [][]byte, sizes map[int]int) error {
+	for i, part := range parts {
+		if size, ok := sizes[i]; ok && len(part) != size {
+			return fmt.Errorf("part %d takes %d bytes: want %d", i, len(part), size)
+		}
+	}
+	for i := range sizes {
+		if i >= len(parts) {
+			return fmt.Errorf("%d parts: want %d", len(parts), i+1)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package rtn
+
+import (
+	"slices"
+
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+)
+
+// fitted are the scales of some rows, [rows, groups].
+type fitted struct {
+	groups int
+	scales []float32
+	stored []byte // as they are stored
+	levels []float32
+	wants  []weight.ScaleType // of a row
+}
+
+// Fit finds the scales of n rows of weights, as [Quantizer.Rows] does, for
+// others to choose codes. They are kept until the next call.
+func (q *Quantizer) Fit(w []float32, n int) error {
+	k := len(w) / n
+	groups, f := weight.GroupsIn(k, q.opt.Group), &q.fitted
+	bytes := groups * q.opt.ScaleType.Size()
+	f.groups = groups
+	f.wants = slices.Grow(f.wants[:0], n)[:n]
+	f.scales, f.stored = slices.Grow(f.scales[:0], n*groups)[:n*groups], slices.Grow(f.stored[:0], n*bytes)[:n*bytes]
+	for r := range n {
+		if err := q.rowScales(f.stored[r*bytes:(r+1)*bytes], w[r*k:(r+1)*k], r); err != nil {
+			return err
+		}
+		copy(f.scales[r*groups:], q.scales[:groups])
+		f.wants[r] = q.wants
+	}
+	return nil
+}
+
+// Nearest returns the code that [Quantizer.Rows] gives to w in a column of one of
+// the rows fitted, and the weight that it stands for.
+func (q *Quantizer) Nearest(row, col int, w float32) (code uint8, stored float32) {
+	scale := q.fitted.scales[row*q.fitted.groups+col/q.opt.Group]
+	code = q.table.code(quotient(w, scale))
+	return code, q.table.values[code&(1<<lut.MaxBits-1)] * scale
+}
+
+// Wants returns what [rounding.RowError] wants for one of the rows fitted.
+func (q *Quantizer) Wants(row int) weight.ScaleType { return q.fitted.wants[row] }
+
+// Levels returns the weights that codes stand for in each group of the rows fitted,
+// [rows, groups, count], until the next call, and the columns of a group.
+func (q *Quantizer) Levels() (levels []float32, group, count int) {
+	count = 1 << q.bits
+	f := &q.fitted
+	f.levels = slices.Grow(f.levels[:0], len(f.scales)*count)[:len(f.scales)*count]
+	for i, s := range f.scales {
+		for c, v := range q.table.values[:count] {
+			f.levels[i*count+c] = v * s
+		}
+	}
+	return f.levels, q.opt.Group, count
+}
+
+// Store writes one of the rows fitted, with a code for each column, as row to of
+// parts. In groups of scale 0 that is the code of 0, whatever is given.
+func (q *Quantizer) Store(parts [][]byte, to, row int, codes []uint8) {
+	for g, s := range q.fitted.scales[row*q.fitted.groups : (row+1)*q.fitted.groups] {
+		if s == 0 {
+			group := codes[g*q.opt.Group : min((g+1)*q.opt.Group, len(codes))]
+			for i := range group {
+				group[i] = q.table.code(0)
+			}
+		}
+	}
+	scaleBytes, codeBytes := q.fitted.groups*q.opt.ScaleType.Size(), lut.RowBytes(len(codes), q.bits)
+	copy(parts[lut.ScalesPart][to*scaleBytes:], q.fitted.stored[row*scaleBytes:(row+1)*scaleBytes])
+	q.pack(parts[lut.CodesPart][to*codeBytes:(to+1)*codeBytes], codes, q.bits)
+}
