@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/csv"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"maps"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -241,48 +239,6 @@ func (u *ui) timeUp(err error, done int64, all int) error {
 		return hintError{err, "--limit gives a run more time"}
 	}
 	u.skip("the time is up: %d of %d products are timed; --limit gives a run more", done, all)
-	return nil
-}
-
-// rooflineFolder says what --roofline may replace.
-func (o *benchOptions) rooflineFolder(model string) folder.Options {
-	fo := folder.Options{Force: o.force, Plan: "roofline"}
-	if model != "" {
-		fo.Inputs = []string{model}
-	}
-	return fo
-}
-
-// roofline measures what the device reads and multiplies at most, and writes the products beside it.
-func (u *ui) roofline(ctx context.Context, model string, o benchOptions, gpu bool, rows []bench.Row) (err error) {
-	var roofs *bench.Roofs
-	if gpu {
-		roofs, err = bench.RoofsCUDA(ctx, o.dtype)
-	} else {
-		roofs, err = bench.RoofsCPU(ctx, o.reading())
-	}
-	if err != nil {
-		return fmt.Errorf("--roofline: %w", err)
-	}
-	work, err := folder.Create(o.roofline, o.rooflineFolder(model))
-	if err != nil {
-		return outputHint(err)
-	}
-	defer func() { err = errors.Join(err, work.Discard()) }()
-	line := bench.NewRoofline(*roofs, rows)
-	for name, write := range map[string]func(io.Writer) error{"roofline.csv": line.CSV, "roofline.svg": line.Plot} {
-		var b bytes.Buffer
-		if err := write(&b); err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(work.Dir(), name), b.Bytes(), 0o644); err != nil {
-			return err
-		}
-	}
-	if err := work.Install(); err != nil {
-		return outputHint(err)
-	}
-	u.note("%s has roofline.csv and roofline.svg", input.Name(o.roofline))
 	return nil
 }
 

@@ -124,7 +124,8 @@ func TestImports(t *testing.T) {
 		{"gemm/cuda", []string{"repack", "formats/num", "gemm/cuda/", "gemm/fp8", "formats/weight/"}},
 		{"gemm/fp8", []string{"formats/num"}},
 		{"gemm/lookup", []string{"formats/weight/", "formats/num"}},
-		{"gemm", []string{"repack", "formats/num", "formats/input", "gemm/", "formats/weight/"}},
+		{"gemm/bench", []string{"repack", "formats/num", "formats/input", "formats/weight/", "gemm/conform", "gemm/cpu", "gemm/cuda/", "gemm/fp8", "gemm/lookup", "gemm/ref"}},
+		{"gemm/research", []string{"formats/num", "gemm/bench", "gemm/conform", "gemm/cpu", "gemm/cuda/", "gemm/lookup", "gemm/ref", "gemm/research/"}},
 		{"calib/tokenizer", []string{"formats/added", "formats/input"}},
 		{"calib/corpus", []string{"formats/input"}},
 		{"calib/model/cpu", []string{"calib/model", "formats/", "repack", "gemm/cpu", "gemm/fp8", "gemm/lookup"}},
@@ -172,6 +173,9 @@ func TestImports(t *testing.T) {
 				continue
 			}
 			rule := allowed[at]
+			if within(own, "gemm/research") && !within(rel, "gemm/research") && !strings.HasPrefix(rel, "cmd/lutq/research_") {
+				t.Errorf("%s imports %s: only the commands in cmd/lutq/research_*.go have to do with research", rel, own)
+			}
 			if !slices.ContainsFunc(rule.imports, func(f string) bool {
 				inside, ok := strings.CutSuffix(f, "/")
 				return own == f || ok && within(own, inside)

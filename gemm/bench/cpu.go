@@ -20,6 +20,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/ref"
 )
 
@@ -30,7 +31,7 @@ var ErrMismatch = errors.New("result differs from the reference")
 // ErrorBound returns the relative error that a row's product may have: a little more than rounding its results
 // to their type costs and, where weights or sums in tables are rounded as well, these.
 func (r *Row) ErrorBound() float64 {
-	t, err := halfType(r.DType)
+	t, err := driver.ParseHalf(r.DType)
 	switch {
 	case strings.HasPrefix(r.Kernel, fixedKernel):
 		return cpu.FixedError

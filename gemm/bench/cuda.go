@@ -106,16 +106,6 @@ func (o *CUDAOptions) setDefaults() error {
 	return err
 }
 
-// halfType returns the type of a name.
-func halfType(name string) (driver.DType, error) {
-	for _, t := range []driver.DType{driver.F16, driver.BF16} {
-		if t.String() == name {
-			return t, nil
-		}
-	}
-	return 0, fmt.Errorf("type %q: want f16 or bf16", name)
-}
-
 // CUDA measures products on the first GPU, in the order layers, shapes;
 // width; M. It fails with [driver.ErrNoGPU] where there is none, and with
 // [ErrMismatch] at the first result that is not written whole or not the same
@@ -138,7 +128,7 @@ func onFirst(o CUDAOptions, measure func(b *cudaBench) error) error {
 	if err := o.setDefaults(); err != nil {
 		return err
 	}
-	dtype, err := halfType(o.DType)
+	dtype, err := driver.ParseHalf(o.DType)
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,7 @@ func (t *cudaSelftest) tests(c *driver.CUDA, o *CUDASelftestOptions, formats, sp
 // formats returns those that the options ask for: of tables, and of what is kept where two columns in four are.
 func (o *CUDASelftestOptions) formats() (formats, sparse []cuda.Format, err error) {
 	for _, name := range o.DTypes {
-		if _, err := halfType(name); err != nil {
+		if _, err := driver.ParseHalf(name); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -102,9 +102,9 @@ type Row struct {
 	Noisy     bool    `json:"noisy"`
 }
 
-// way names how a product is multiplied where that is a choice of the user or there are several: by a kernel that rounds
+// Way names how a product is multiplied where that is a choice of the user or there are several: by a kernel that rounds
 // more or looks up otherwise; or "".
-func (r *Row) way() string {
+func (r *Row) Way() string {
 	switch {
 	case strings.HasPrefix(r.Kernel, fixedKernel), strings.HasPrefix(r.Kernel, tabledKernel), strings.HasPrefix(r.Kernel, gatherKernel):
 		return r.Kernel

@@ -12,9 +12,9 @@ import (
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/gemm/conform"
-	"github.com/lutq/lutq/gemm/lmma"
 	"github.com/lutq/lutq/gemm/lookup"
 	"github.com/lutq/lutq/gemm/ref"
+	"github.com/lutq/lutq/gemm/research/lmma"
 	"github.com/lutq/lutq/repack"
 )
 

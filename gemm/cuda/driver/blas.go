@@ -96,6 +96,16 @@ func (t DType) String() string {
 	return fmt.Sprintf("DType(%d)", int(t))
 }
 
+// ParseHalf returns the type of 16 bits that a name is of, f16 or bf16.
+func ParseHalf(name string) (DType, error) {
+	for _, t := range []DType{F16, BF16} {
+		if t.String() == name {
+			return t, nil
+		}
+	}
+	return 0, fmt.Errorf("type %q: want f16 or bf16", name)
+}
+
 // The numbers of cuBLAS's enumerations.
 const (
 	blasOpN         = 0

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lutq/lutq/gemm/lmma"
+	"github.com/lutq/lutq/gemm/research/lmma"
 )
 
 type lmmaOptions struct {
@@ -44,7 +44,7 @@ instruction makes its tables unless the one before had the same rows of A, so
 that this depends on the order of loops, the outermost first. In the first row
 an operator of its own makes each once, which is as few as with n innermost.
 
-The documentation of packages gemm/lmma and gemm/lookup has the arithmetic.`,
+The documentation of gemm/research/lmma and gemm/lookup has the arithmetic.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.json && c.Flags().Changed("format") && o.format != "json" {

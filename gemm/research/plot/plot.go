@@ -1,4 +1,4 @@
-// Package plot draws simple pictures, as SVG.
+// Package plot draws simple pictures, as SVG, for the other experiments.
 package plot
 
 import (

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lutq/lutq/gemm/dse"
+	"github.com/lutq/lutq/gemm/research/dse"
 )
 
 type dseOptions struct {
@@ -26,7 +26,7 @@ func newDSECommand(u *ui) *cobra.Command {
 instead of multiplying by weights, as LUT Tensor Core (ISCA 2025) has it, beside
 those of one that multiplies in float16. A tile holds, for each of M rows and
 for K columns, a table of 2^(K-1) sums, of which N rows of weights choose, one
-bit a cycle. The documentation of package gemm/dse has the formulas.
+bit a cycle. The documentation of package gemm/research/dse has the formulas.
 
 The numbers are analytic: gates are added up, two constants are fitted to a
 density that the paper gives, and nothing is synthesized. They say how areas

@@ -1,4 +1,4 @@
-package bench
+package roofline
 
 import (
 	"cmp"
@@ -7,7 +7,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/lutq/lutq/gemm/plot"
+	"github.com/lutq/lutq/gemm/bench"
+	"github.com/lutq/lutq/gemm/research/plot"
 )
 
 // The picture of a roofline, in pixels: its size, and the margins around the field, with the legend to the right.
@@ -126,16 +127,16 @@ func (l *Roofline) drawPoints(pic *plot.Picture, x, y plot.Axis, unit float64) {
 	for i, name := range names {
 		colors[name] = seriesColors()[i%len(seriesColors())]
 	}
-	var shapes []Shape
+	var shapes []bench.Shape
 	type chain struct {
 		series, layer string
-		shape         Shape
+		shape         bench.Shape
 		group         int
 	}
 	chains := make(map[chain][]Point)
 	var order []chain
 	for _, p := range l.Points {
-		s := Shape{p.Row.N, p.Row.K}
+		s := bench.Shape{N: p.Row.N, K: p.Row.K}
 		if !slices.Contains(shapes, s) {
 			shapes = append(shapes, s)
 		}

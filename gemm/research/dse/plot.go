@@ -5,7 +5,7 @@ import (
 	"io"
 	"math"
 
-	"github.com/lutq/lutq/gemm/plot"
+	"github.com/lutq/lutq/gemm/research/plot"
 )
 
 // The picture, in pixels: its size, and the margins around the field.

@@ -1,5 +1,7 @@
 // Package dse explores the design space of a tensor core that multiplies by
-// table lookup, on paper: areas are sums of gates, nothing is synthesized.
+// table lookup, on paper. It asks how large such a core would be beside one that
+// multiplies. Areas are sums of gates; nothing is synthesized. Nothing that lutq
+// multiplies needs this package.
 //
 // A tile multiplies A [M, K] by W [N, K]ᵀ, weights of b bits one bit a cycle. For
 // every row of A it holds a table of the 2^(K−1) sums ±a₀ ± a₁ … whose last sign is

@@ -1,5 +1,6 @@
-// Package lmma simulates the instruction of LUT Tensor Core (Mo et al., ISCA 2025): what it
-// computes, and what it counts. No machine has it, and no time is found out here.
+// Package lmma simulates the instruction of LUT Tensor Core (Mo et al., ISCA 2025). It asks what
+// the instruction computes, and how many tables, lookups and additions a product takes with it. No
+// machine has it, so it tells no time, and nothing that lutq multiplies needs this package.
 //
 // lmma.m2n64k4.f16.i2.f32.f16 multiplies a tile: A [2, 4] in float16 by weights of 2 bits
 // [64, 4], transposed, adds them to sums in float32, and gives those out in float16:

@@ -1,4 +1,4 @@
-package bench
+package roofline
 
 import (
 	"context"
@@ -11,12 +11,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
 // rooflineRows are as of either device: 1 and 512 rows by a matrix of 4 bits, by kernels that bench names, and dense beside.
-func rooflineRows(device string) []Row {
-	rows := []Row{
+func rooflineRows(device string) []bench.Row {
+	rows := []bench.Row{
 		{N: 1000, K: 2000, M: 1, Bits: 4, Group: 128, Kernel: "lut-avx2", Bytes: 1_031_250, Us: 1000, DenseUs: 4000},
 		{N: 1000, K: 2000, M: 1, Bits: 4, Group: 128, Kernel: "fixed-avx2", Bytes: 1_031_250, Us: 500, DenseUs: 4000},
 		{N: 1000, K: 2000, M: 512, Bits: 4, Group: 128, Kernel: "lut-avx2", Bytes: 1_031_250, Us: 40_000, DenseUs: 50_000},
@@ -40,7 +41,7 @@ func TestRoofline(t *testing.T) {
 		{"cpu", []string{"4 bits", "4 bits, fixed-avx2", "3 bits", "dense, float32"}, []int64{1_043_250, 1_043_250, 1_031_250 + 6_144_000, 793_250, 8_012_000, 8e6 + 6_144_000}},
 		{"cuda", []string{"4 bits", "4 bits, fp8", "3 bits", "dense, 16 bits"}, []int64{1_037_250, 1_037_250, 1_031_250 + 3_072_000, 787_250, 4_006_000, 4e6 + 3_072_000}},
 	} {
-		l := NewRoofline(Roofs{Device: "a <device> & more", BytesPerS: 2e9, FLOPPerS: 60e9, Reads: "reading", Multiplies: "multiplying"}, rooflineRows(test.device))
+		l := New(Roofs{Device: "a <device> & more", BytesPerS: 2e9, FLOPPerS: 60e9, Reads: "reading", Multiplies: "multiplying"}, rooflineRows(test.device))
 		if got := strings.Join(l.allSeries(), "; "); got != strings.Join(test.series, "; ") {
 			t.Errorf("%s: series %s", test.device, got)
 		}
@@ -115,11 +116,11 @@ func TestRoofline(t *testing.T) {
 func TestRooflineRaised(t *testing.T) {
 	rows := rooflineRows("cpu")[:1]
 	rows[0].ReadGBPerS, rows[0].DenseGFLOPS = 5, 70
-	if l := NewRoofline(Roofs{BytesPerS: 2e9, FLOPPerS: 60e9}, rows); l.BytesPerS != 5e9 || l.FLOPPerS != 70e9 {
+	if l := New(Roofs{BytesPerS: 2e9, FLOPPerS: 60e9}, rows); l.BytesPerS != 5e9 || l.FLOPPerS != 70e9 {
 		t.Errorf("roofs %+v", l.Roofs)
 	}
 	rows[0].DenseUs = 0
-	l := NewRoofline(Roofs{BytesPerS: 2e9}, rows)
+	l := New(Roofs{BytesPerS: 2e9}, rows)
 	if len(l.Points) != 1 || l.FLOPPerS != 0 || l.Points[0].Roof != 5e9*l.Points[0].Intensity {
 		t.Errorf("without dense products: %+v", l)
 	}
@@ -129,11 +130,11 @@ func TestRooflineRaised(t *testing.T) {
 }
 
 func TestRoofsCPU(t *testing.T) {
-	r, err := RoofsCPU(context.Background(), Options{Threads: 1, LastCache: 1 << 20})
+	r, err := OnCPU(context.Background(), bench.Options{Threads: 1, LastCache: 1 << 20})
 	if err != nil || r.BytesPerS < 1e7 || r.BytesPerS > 1e13 || r.FLOPPerS < 1e8 || r.FLOPPerS > 1e13 || !strings.Contains(r.Device, "threads: 1") {
 		t.Errorf("got %+v, %v", r, err)
 	}
-	if _, err := RoofsCUDA(context.Background(), "f32"); err == nil || errors.Is(err, driver.ErrNoGPU) {
+	if _, err := OnCUDA(context.Background(), "f32"); err == nil || errors.Is(err, driver.ErrNoGPU) {
 		t.Errorf("roofs of cuda in f32: got error %v", err)
 	}
 }
