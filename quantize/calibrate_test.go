@@ -19,8 +19,8 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/arch/archtest"
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/quantize/gptq"
 	"github.com/lutq/lutq/quantize/rounding"
 )
@@ -428,7 +428,7 @@ func TestCalibratedResume(t *testing.T) {
 			if _, err := textPlan(t, dir, textRecipe, x, nil).Run(ctx, again, RunOptions{}); !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
-			if _, err := textPlan(t, dir, textRecipe, other, nil).Run(t.Context(), again, RunOptions{}); !errors.Is(err, folder.ErrOtherRun) {
+			if _, err := textPlan(t, dir, textRecipe, other, nil).Run(t.Context(), again, RunOptions{}); !errors.Is(err, outdir.ErrOtherRun) {
 				t.Errorf("another text over an unfinished run: got error %v", err)
 			}
 		})

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
@@ -60,7 +60,7 @@ func Convert(ctx context.Context, m *lutq.Model, kind, out string, o ConvertOpti
 	if err := c.plan(ctx); err != nil {
 		return nil, err
 	}
-	work, err := folder.Create(out, folder.Options{Inputs: []string{m.Checkpoint().Dir()}, Force: o.Force, Plan: "convert"})
+	work, err := outdir.Create(out, outdir.Options{Inputs: []string{m.Checkpoint().Dir()}, Force: o.Force, Plan: "convert"})
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +246,7 @@ func (c *conversion) sideFiles(dir string, sums map[string]lutq.Sum) error {
 		if name == configName {
 			continue
 		}
-		if digests.Files[name], err = folder.CopyFile(filepath.Join(dir, name), filepath.Join(from.Dir(), name)); err != nil {
+		if digests.Files[name], err = outdir.CopyFile(filepath.Join(dir, name), filepath.Join(from.Dir(), name)); err != nil {
 			return err
 		}
 	}

@@ -10,11 +10,11 @@ import (
 	"strings"
 
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/formats/codes"
+	"github.com/lutq/lutq/formats/foreign"
+	"github.com/lutq/lutq/formats/foreign/codes"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
@@ -56,8 +56,8 @@ func NewImport(src *hf.Checkpoint, o ImportOptions) (*Plan, []Homeless, error) {
 		return nil, nil, fmt.Errorf("%s: weights are not those of its model%s", src.Dir(), why)
 	}
 	// What lutq exported says what its layers were; what it did not, or no longer does, is as well.
-	var origins map[string]target.Origin
-	_ = json.Unmarshal([]byte(src.Metadata()[target.OriginKey]), &origins)
+	var origins map[string]foreign.Origin
+	_ = json.Unmarshal([]byte(src.Metadata()[foreign.OriginKey]), &origins)
 	for _, t := range src.Tensors() {
 		it, why, err := p.imported(t, origins, o)
 		if err != nil {
@@ -99,7 +99,7 @@ func (p *Plan) mostCommon() weight.Spec {
 }
 
 // imported plans a tensor. why says what keeps its codes out of a container.
-func (p *Plan) imported(t *hf.Tensor, origins map[string]target.Origin, o ImportOptions) (it Item, why string, err error) {
+func (p *Plan) imported(t *hf.Tensor, origins map[string]foreign.Origin, o ImportOptions) (it Item, why string, err error) {
 	it = Item{Tensor: t, Kept: p.names.kept(t)}
 	e := t.Encoding()
 	if e == nil {
@@ -156,7 +156,7 @@ type taken interface {
 }
 
 // take finds out how a tensor becomes a layer. why says what keeps it from that.
-func take(t *hf.Tensor, as arch.Stored, was target.Origin, o ImportOptions) (of taken, why string, err error) {
+func take(t *hf.Tensor, as arch.Stored, was foreign.Origin, o ImportOptions) (of taken, why string, err error) {
 	var n, k int
 	switch m := t.Encoding().Codec.(type) {
 	case *codes.Matrix:
@@ -276,7 +276,7 @@ func (t *takenTable) rounds() bool { return false }
 
 // restore makes scales and table those of the layer that the matrix was exported from, where that
 // is known and still true.
-func (t *takenTable) restore(o target.Origin) error {
+func (t *takenTable) restore(o foreign.Origin) error {
 	m := t.from
 	group := weight.Spec{Group: o.Group}.Columns(m.K)
 	factor := t.factor * o.Top / t.table.Max()

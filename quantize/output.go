@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/outdir"
 )
 
 // result gathers what the records say.
@@ -89,7 +89,7 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 		if err != nil {
 			return err
 		}
-		sum, err := folder.Copy(filepath.Join(work, name), in)
+		sum, err := outdir.Copy(filepath.Join(work, name), in)
 		if err != nil {
 			return err
 		}

@@ -11,10 +11,10 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/rounding"
 )
@@ -214,7 +214,7 @@ func (it *Item) fits(m *lut.Matrix) error {
 }
 
 // refine has the plan's refiner improve what is written, and puts its result in place.
-func (r *run) refine(ctx context.Context, work *folder.Work) error {
+func (r *run) refine(ctx context.Context, work *outdir.Work) error {
 	if r.refined == nil {
 		if err := r.learn(ctx, work); err != nil {
 			return err
@@ -235,7 +235,7 @@ func (r *run) refine(ctx context.Context, work *folder.Work) error {
 }
 
 // learn calls the refiner and notes its result.
-func (r *run) learn(ctx context.Context, work *folder.Work) error {
+func (r *run) learn(ctx context.Context, work *outdir.Work) error {
 	shapes, err := r.plan.Shapes()
 	if err != nil {
 		return err

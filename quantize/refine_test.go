@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
@@ -180,8 +180,8 @@ func TestRefineResume(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := plan(t, tiny, `{}`).Run(t.Context(), out, RunOptions{}); !errors.Is(err, folder.ErrOtherRun) {
-		t.Errorf("without the refiner: got error %v, want %v", err, folder.ErrOtherRun)
+	if _, err := plan(t, tiny, `{}`).Run(t.Context(), out, RunOptions{}); !errors.Is(err, outdir.ErrOtherRun) {
+		t.Errorf("without the refiner: got error %v, want %v", err, outdir.ErrOtherRun)
 	}
 	if _, err := refinePlan(t, tiny, `{}`, h).Run(t.Context(), out, RunOptions{}); err != nil {
 		t.Fatal(err)
@@ -268,7 +268,7 @@ func TestRefineOtherRun(t *testing.T) {
 		t.Fatalf("got error %v", err)
 	}
 	other := &halver{knows: all, key: " twice"}
-	if _, err := refinePlan(t, src, recipe, other).Run(t.Context(), out, RunOptions{}); !errors.Is(err, folder.ErrOtherRun) || other.calls > 0 {
+	if _, err := refinePlan(t, src, recipe, other).Run(t.Context(), out, RunOptions{}); !errors.Is(err, outdir.ErrOtherRun) || other.calls > 0 {
 		t.Errorf("another refiner over an unfinished run, called %d times: got error %v", other.calls, err)
 	}
 	if _, err := refinePlan(t, src, recipe, &halver{knows: all}).Run(t.Context(), out, RunOptions{}); err != nil {

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/rounding"
@@ -29,7 +29,7 @@ type RunOptions struct {
 	MaxShardSize int64    // bytes; 0: 5 GB
 	Force        bool     // replace an output that lutq wrote
 	Inputs       []string // files that are read besides the model, which the output may not touch either
-	// Leave notes that something is left to be done with the output, for [Plan.Finished] until [folder.Settle].
+	// Leave notes that something is left to be done with the output, for [Plan.Finished] until [outdir.Settle].
 	Leave bool
 	// Resumed, if set, is told how many of the tensors an interrupted run says to
 	// have finished, before they are read back.
@@ -86,7 +86,7 @@ type LayerRemark struct {
 }
 
 // Run carries out the plan and moves the finished container to out, as
-// [folder.Create] allows. When ctx is done it stops and keeps what is finished
+// [outdir.Create] allows. When ctx is done it stops and keeps what is finished
 // for the next run; after any other error nothing is left.
 func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, err error) {
 	mem, err := p.memory(o)
@@ -94,7 +94,7 @@ func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, 
 		return nil, err
 	}
 	plan := p.fingerprint(o.MaxShardSize)
-	work, err := folder.Create(out, folder.Options{
+	work, err := outdir.Create(out, outdir.Options{
 		Inputs: append([]string{p.Source.Dir()}, o.Inputs...), Force: o.Force,
 		Plan: plan, Resume: true,
 	})
@@ -163,7 +163,7 @@ func (r *run) note(plan string) ([]byte, error) {
 // do with the output, else nil.
 func (p *Plan) Finished(out string, o RunOptions) (*Result, error) {
 	var n finishedRun
-	if err := json.Unmarshal(folder.Left(out), &n); err != nil || n.Plan != p.fingerprint(o.MaxShardSize) {
+	if err := json.Unmarshal(outdir.Left(out), &n); err != nil || n.Plan != p.fingerprint(o.MaxShardSize) {
 		return nil, nil
 	}
 	m, err := lutq.Open(out)
@@ -235,7 +235,7 @@ func (r *run) advance(n int64, tensor string) {
 }
 
 // tensors writes every tensor of the plan and returns the finished result.
-func (r *run) tensors(ctx context.Context, work *folder.Work, maxShard int64) (*Result, error) {
+func (r *run) tensors(ctx context.Context, work *outdir.Work, maxShard int64) (*Result, error) {
 	if err := r.checkSpace(work); err != nil {
 		return nil, err
 	}
@@ -279,7 +279,7 @@ func (r *run) tensors(ctx context.Context, work *folder.Work, maxShard int64) (*
 }
 
 // checkSpace fails early where the output cannot fit.
-func (r *run) checkSpace(work *folder.Work) error {
+func (r *run) checkSpace(work *outdir.Work) error {
 	dir := work.Dir()
 	free, err := hf.FreeSpace(dir)
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/rounding"
@@ -372,7 +372,7 @@ func TestOtherRun(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("got error %v", err)
 	}
-	if _, err = plan(t, tiny, `{"bits": 3}`).Run(t.Context(), out, RunOptions{}); !errors.Is(err, folder.ErrOtherRun) {
+	if _, err = plan(t, tiny, `{"bits": 3}`).Run(t.Context(), out, RunOptions{}); !errors.Is(err, outdir.ErrOtherRun) {
 		t.Errorf("another recipe over an unfinished run: got error %v", err)
 	}
 	if _, err := os.Stat(out + ".partial"); err != nil {
@@ -387,8 +387,8 @@ func TestExistingOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Run(t.Context(), out, RunOptions{}); !errors.Is(err, folder.ErrExists) {
-		t.Errorf("got error %v, want %v", err, folder.ErrExists)
+	if _, err := p.Run(t.Context(), out, RunOptions{}); !errors.Is(err, outdir.ErrExists) {
+		t.Errorf("got error %v, want %v", err, outdir.ErrExists)
 	}
 	before := files(t, out)
 	again, err := plan(t, tiny, `{"bits": 3}`).Run(t.Context(), out, RunOptions{Force: true})

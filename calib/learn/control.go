@@ -6,10 +6,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/weight"
 )
 
@@ -63,7 +63,7 @@ func writeMultiplied(ctx context.Context, src *hf.Checkpoint, dir string, factor
 		if err != nil {
 			return err
 		}
-		if _, err := folder.Copy(filepath.Join(dir, name), in); err != nil {
+		if _, err := outdir.Copy(filepath.Join(dir, name), in); err != nil {
 			return err
 		}
 	}

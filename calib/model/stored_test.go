@@ -12,12 +12,12 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/dense"
 	"github.com/lutq/lutq/formats/export"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/rtn"
@@ -155,7 +155,7 @@ func TestStored(t *testing.T) {
 			if got := nll(t, out); math.Abs(got-tc.want) > 0.03 {
 				t.Errorf("the loss with a block in 5 bits is %v: want about %v", got, tc.want)
 			}
-			for _, to := range []target.Target{gguf.Target{NoTokenizer: true}, dense.Target{}} {
+			for _, to := range []foreign.Target{gguf.Target{NoTokenizer: true}, dense.Target{}} {
 				plan, err := export.NewPlain(context.Background(), src, to)
 				if err != nil {
 					t.Fatal(err)

@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
@@ -160,7 +160,7 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 		bo.Layers, bo.Shapes = bench.RandomLayers(bo.Shapes, bo.Bits, stored, bo.Seed), nil
 	}
 	if o.roofline != "" {
-		if err := folder.Check(o.roofline, o.rooflineFolder(model)); err != nil {
+		if err := outdir.Check(o.roofline, o.rooflineFolder(model)); err != nil {
 			return outputHint(err)
 		}
 	}

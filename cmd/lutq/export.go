@@ -10,10 +10,10 @@ import (
 
 	"github.com/lutq/lutq/formats/dense"
 	"github.com/lutq/lutq/formats/export"
-	"github.com/lutq/lutq/formats/folder"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize/rtn"
 )
@@ -110,7 +110,7 @@ func (u *ui) export(ctx context.Context, dir, out string, o exportOptions) (err 
 	if o.threads > 0 {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(o.threads))
 	}
-	if err := folder.Check(out, folder.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
+	if err := outdir.Check(out, outdir.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
 		return outputHint(err)
 	}
 	defer func() { err = hintDiffers(err) }()
@@ -146,7 +146,7 @@ func (u *ui) export(ctx context.Context, dir, out string, o exportOptions) (err 
 }
 
 // format returns the target.
-func (o exportOptions) format() (target.Target, error) {
+func (o exportOptions) format() (foreign.Target, error) {
 	to, err := export.For(o.target)
 	if err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ func (o exportOptions) format() (target.Target, error) {
 }
 
 // planExport opens a model and looks at its layers.
-func (u *ui) planExport(ctx context.Context, dir string, to target.Target, o exportOptions) (*export.Plan, func() error, error) {
+func (u *ui) planExport(ctx context.Context, dir string, to foreign.Target, o exportOptions) (*export.Plan, func() error, error) {
 	container, err := isContainer(dir)
 	if err != nil {
 		return nil, nil, err

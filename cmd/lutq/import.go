@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize"
 )
@@ -79,7 +79,7 @@ func (u *ui) importModel(ctx context.Context, dir, out string, o importOptions) 
 func (u *ui) takeOver(ctx context.Context, dir, out string, o importOptions, open func() (*hf.Checkpoint, error)) error {
 	begin := time.Now()
 	if !o.dryRun {
-		if err := folder.Check(out, folder.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
+		if err := outdir.Check(out, outdir.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
 			return outputHint(err)
 		}
 	}

@@ -58,7 +58,7 @@ func TestInputs(t *testing.T) {
 		"io.ReadAll": true, "ioutil.ReadAll": true, "ioutil.ReadFile": true,
 	}
 	allowed := map[string]string{
-		"formats/folder/mark.go os.Open":                 "a file just written, or a folder, to make it durable",
+		"formats/outdir/mark.go os.Open":                 "a file just written, or a folder, to make it durable",
 		"formats/hf/disk_unix.go os.Open":                "a folder, to make its names durable",
 		"formats/hf/writer.go os.OpenFile":               "creates a file that must not be there",
 		"gemm/cuda/driver/prebuilt.go io.ReadAll":        "part of the program",
@@ -103,7 +103,7 @@ func TestImports(t *testing.T) {
 	allowed := []rule{ // the first that matches counts
 		{"formats/num", nil},
 		{"formats/input", nil},
-		{"formats/folder", []string{"formats/input"}},
+		{"formats/outdir", []string{"formats/input"}},
 		{"formats/hf", []string{"formats/input", "formats/num"}},
 		{"formats/arch/archtest", []string{"formats/hf", "formats/num"}},
 		{"formats/arch", []string{"formats/input"}},

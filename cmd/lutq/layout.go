@@ -6,18 +6,18 @@ import (
 	"runtime"
 
 	"github.com/lutq/lutq/formats/export"
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/layout"
+	"github.com/lutq/lutq/formats/kernels"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/source"
 )
 
 // toLayout writes a model in a layout of another program's kernel.
-func (u *ui) toLayout(ctx context.Context, dir, out string, to layout.Layout, o repackOptions) (err error) {
+func (u *ui) toLayout(ctx context.Context, dir, out string, to kernels.Layout, o repackOptions) (err error) {
 	if o.threads > 0 {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(o.threads))
 	}
-	if err := folder.Check(out, folder.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
+	if err := outdir.Check(out, outdir.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
 		return outputHint(err)
 	}
 	defer func() { err = hintDiffers(err) }()
@@ -52,7 +52,7 @@ func (u *ui) toLayout(ctx context.Context, dir, out string, to layout.Layout, o 
 }
 
 // fromLayout writes what lies in a layout of another program's kernel as a container.
-func (u *ui) fromLayout(ctx context.Context, dir, out string, from layout.Layout, o repackOptions) error {
+func (u *ui) fromLayout(ctx context.Context, dir, out string, from kernels.Layout, o repackOptions) error {
 	return u.takeOver(ctx, dir, out, importOptions{force: o.force, threads: o.threads, json: o.json}, func() (*hf.Checkpoint, error) {
 		return u.noted(source.OpenAs(dir, from))
 	})

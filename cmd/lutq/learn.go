@@ -12,9 +12,9 @@ import (
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
@@ -211,7 +211,7 @@ func progressLine(p learn.Progress) string {
 // learnControl writes the control of an experiment with learned scales, see
 // [learn.Refiner.WriteControl].
 func (u *ui) learnControl(ctx context.Context, plan *quantize.Plan, l *learner, out string, ro quantize.RunOptions, asJSON bool) (err error) {
-	work, err := folder.Create(out, folder.Options{
+	work, err := outdir.Create(out, outdir.Options{
 		Inputs: append([]string{plan.Source.Dir()}, ro.Inputs...), Force: ro.Force,
 		Plan: "control of " + plan.Recipe.Command() + " " + l.Key(), Resume: true,
 	})

@@ -19,9 +19,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/lutq/lutq/formats/arch/archtest"
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -108,7 +108,7 @@ func shard(t *testing.T, from, to string) {
 		t.Fatal(err)
 	}
 	for _, name := range src.SideFiles() {
-		if _, err := folder.CopyFile(filepath.Join(to, name), filepath.Join(from, name)); err != nil {
+		if _, err := outdir.CopyFile(filepath.Join(to, name), filepath.Join(from, name)); err != nil {
 			t.Fatal(err)
 		}
 	}

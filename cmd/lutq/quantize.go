@@ -19,12 +19,12 @@ import (
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/formats/export"
-	"github.com/lutq/lutq/formats/folder"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/source"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
@@ -195,7 +195,7 @@ func (o *quantizeOptions) fill(r *quantize.Recipe, model string) error {
 	if err != nil {
 		return err
 	}
-	dtype := target.DTypeOf(config, src.Tensors())
+	dtype := foreign.DTypeOf(config, src.Tensors())
 	return all(func(s *weight.Spec, rule bool) error {
 		if rule {
 			return preset.FillRule(s, dtype)
@@ -294,9 +294,9 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	inputs := o.files(&recipe)
 	var exists error
 	if !o.dryRun {
-		fo := folder.Options{Inputs: append([]string{model}, inputs...), Force: o.force}
-		err := folder.Check(out, fo)
-		if errors.Is(err, folder.ErrExists) && o.evalText != "" && folder.Left(out) != nil {
+		fo := outdir.Options{Inputs: append([]string{model}, inputs...), Force: o.force}
+		err := outdir.Check(out, fo)
+		if errors.Is(err, outdir.ErrExists) && o.evalText != "" && outdir.Left(out) != nil {
 			exists = err // unless it is what this command made, before it was interrupted
 		} else if err != nil {
 			return outputHint(err)
@@ -386,7 +386,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	if err != nil || report == nil {
 		return err
 	}
-	return folder.Settle(out)
+	return outdir.Settle(out)
 }
 
 // finished returns what this very command made of out before it was interrupted, nil where it did not. Its evaluation is

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/formats/layout"
+	"github.com/lutq/lutq/formats/kernels"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/formats/weight/lut24"
@@ -79,7 +79,7 @@ zeros in four columns: where that or float32 does not hold one it writes none.`,
 				case o.to != "" || c.Flags().Changed("target"):
 					return usage("--from reads a model into a container, which --to and --target take")
 				}
-				from, err := layout.For(o.from)
+				from, err := kernels.For(o.from)
 				if err != nil {
 					return err
 				}
@@ -100,7 +100,7 @@ zeros in four columns: where that or float32 does not hold one it writes none.`,
 			case o.target != torchTarget && c.Flags().Changed("gpu"):
 				return usage("--gpu is for --target torch")
 			}
-			if to, err := layout.For(o.target); err == nil {
+			if to, err := kernels.For(o.target); err == nil {
 				if out == "" {
 					return usage("--target %s takes a folder OUT", o.target)
 				}
@@ -110,10 +110,10 @@ zeros in four columns: where that or float32 does not hold one it writes none.`,
 		},
 	}
 	f := c.Flags()
-	f.Var(newWord(&o.target, "cpu", slices.Concat(tiles.Names(), []string{torchTarget}, layout.Names())...), "target", "target `NAME`: cpu, cuda, torch or "+strings.Join(layout.Names(), ", "))
+	f.Var(newWord(&o.target, "cpu", slices.Concat(tiles.Names(), []string{torchTarget}, kernels.Names())...), "target", "target `NAME`: cpu, cuda, torch or "+strings.Join(kernels.Names(), ", "))
 	f.Var(newWord(&o.gpu, autoGPU, gpuNames()...), "gpu", "`NAME` of torch's GPU: h200, h100, a100, rtx4090, l40s (auto: this machine's, or h200)")
 	f.Var(newWord(&o.to, "", lut.Name, bcq.Name, lut24.Name), "to", "write a model of kind `NAME`: lut, bcq, lut24")
-	f.Var(newWord(&o.from, "", layout.Names()...), "from", "read MODEL from the layout `NAME`: "+strings.Join(layout.Names(), ", "))
+	f.Var(newWord(&o.from, "", kernels.Names()...), "from", "read MODEL from the layout `NAME`: "+strings.Join(kernels.Names(), ", "))
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check MODEL while reading it")
@@ -146,7 +146,7 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 		}
 	}
 	// A run that was killed is not gone on with: it takes seconds.
-	work, err := folder.Create(out, folder.Options{Inputs: []string{dir}, Force: o.force, Plan: "repack"})
+	work, err := outdir.Create(out, outdir.Options{Inputs: []string{dir}, Force: o.force, Plan: "repack"})
 	if err != nil {
 		return outputHint(err)
 	}
@@ -192,7 +192,7 @@ func (u *ui) convert(ctx context.Context, dir, out string, o repackOptions) (err
 	if o.threads > 0 {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(o.threads))
 	}
-	if err := folder.Check(out, folder.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
+	if err := outdir.Check(out, outdir.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
 		return outputHint(err)
 	}
 	m, err := openContainer(dir, o.noVerify)

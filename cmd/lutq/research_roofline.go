@@ -9,15 +9,15 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/research/roofline"
 )
 
 // rooflineFolder says what --roofline may replace.
-func (o *benchOptions) rooflineFolder(model string) folder.Options {
-	fo := folder.Options{Force: o.force, Plan: "roofline"}
+func (o *benchOptions) rooflineFolder(model string) outdir.Options {
+	fo := outdir.Options{Force: o.force, Plan: "roofline"}
 	if model != "" {
 		fo.Inputs = []string{model}
 	}
@@ -35,7 +35,7 @@ func (u *ui) roofline(ctx context.Context, model string, o benchOptions, gpu boo
 	if err != nil {
 		return fmt.Errorf("--roofline: %w", err)
 	}
-	work, err := folder.Create(o.roofline, o.rooflineFolder(model))
+	work, err := outdir.Create(o.roofline, o.rooflineFolder(model))
 	if err != nil {
 		return outputHint(err)
 	}

@@ -7,17 +7,17 @@ import (
 	"fmt"
 	"regexp"
 
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
 
-// Target is the format gemm of AutoAWQ. It implements [target.Target].
+// Target is the format gemm of AutoAWQ. It implements [foreign.Target].
 // All layers have groups of one size.
 type Target struct{}
 
-// Name implements [target.Target].
+// Name implements [foreign.Target].
 func (Target) Name() string { return "awq" }
 
 // order returns which of eight columns lie in a word's fields of four bits, from the lowest on.
@@ -29,14 +29,14 @@ const (
 	perWord = 8 // codes
 )
 
-// Format implements [target.Target].
-func (Target) Format(m *target.Model) (target.Format, error) {
+// Format implements [foreign.Target].
+func (Target) Format(m *foreign.Model) (foreign.Format, error) {
 	f := &output{model: m}
 	// The most columns to a scale that all layers can have.
 	for _, group := range []int{128, 64, 32} {
 		all := true
 		for _, l := range m.Layers {
-			if unfit(l) == "" && target.FitGroup(l.Group, l.K, group) == 0 {
+			if unfit(l) == "" && foreign.FitGroup(l.Group, l.K, group) == 0 {
 				all = false
 			}
 		}
@@ -48,24 +48,24 @@ func (Target) Format(m *target.Model) (target.Format, error) {
 }
 
 type output struct {
-	model *target.Model
+	model *foreign.Model
 	group int
 }
 
-// Fit implements [target.Format].
-func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
+// Fit implements [foreign.Format].
+func (f *output) Fit(l *foreign.Layer, w *lut.Matrix) foreign.Fit {
 	if why := unfit(l); why != "" || w == nil {
-		return target.Fit{Why: why}
+		return foreign.Fit{Why: why}
 	}
-	if target.FitGroup(w.Group, w.K, f.group) == 0 {
-		return target.Fit{Why: fmt.Sprintf("its groups of %d in %d columns are not of %d", w.Group, w.K, f.group)}
+	if foreign.FitGroup(w.Group, w.K, f.group) == 0 {
+		return foreign.Fit{Why: fmt.Sprintf("its groups of %d in %d columns are not of %d", w.Group, w.K, f.group)}
 	}
-	return target.FitIntegers(w, weight.F16, bits)
+	return foreign.FitIntegers(w, weight.F16, bits)
 }
 
 // unfit says why there is no form for a layer, or "".
-func unfit(l *target.Layer) string {
-	if why := target.Linear(l); why != "" {
+func unfit(l *foreign.Layer) string {
+	if why := foreign.Linear(l); why != "" {
 		return why
 	}
 	if l.N%perWord != 0 || l.K%32 != 0 {
@@ -74,8 +74,8 @@ func unfit(l *target.Layer) string {
 	return ""
 }
 
-// Anew implements [target.Format].
-func (f *output) Anew(l *target.Layer) (lut.Format, error) {
+// Anew implements [foreign.Format].
+func (f *output) Anew(l *foreign.Layer) (lut.Format, error) {
 	why := unfit(l)
 	if why == "" && l.K%f.group != 0 {
 		why = fmt.Sprintf("its %d columns are no multiple of %d", l.K, f.group)
@@ -83,11 +83,11 @@ func (f *output) Anew(l *target.Layer) (lut.Format, error) {
 	if why != "" {
 		return lut.Format{}, errors.New(why)
 	}
-	return target.NewIntegers(l, f.group, weight.F16, bits), nil
+	return foreign.NewIntegers(l, f.group, weight.F16, bits), nil
 }
 
-// Entries implements [target.Packer].
-func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
+// Entries implements [foreign.Packer].
+func (f *output) Entries(l *foreign.Layer) ([]hf.Entry, error) {
 	return []hf.Entry{
 		{Name: l.Name + ".qweight", DType: "I32", Shape: []int{l.K, l.N / perWord}},
 		{Name: l.Name + ".qzeros", DType: "I32", Shape: []int{l.K / f.group, l.N / perWord}},
@@ -95,23 +95,23 @@ func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
 	}, nil
 }
 
-// Pack implements [target.Packer].
-func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
+// Pack implements [foreign.Packer].
+func (f *output) Pack(l *foreign.Layer, s foreign.Source) ([][]byte, error) {
 	w, err := s.Matrix(l)
 	if err != nil {
 		return nil, err
 	}
-	m, _, _ := target.MatchIntegers(w.Codebook, bits)
+	m, _, _ := foreign.MatchIntegers(w.Codebook, bits)
 	groups := w.K / f.group
 	zeros := make([]byte, groups*w.N/2)
 	for i := range zeros {
 		zeros[i] = zero<<bits | zero
 	}
-	return [][]byte{columns(m, w), zeros, target.Transpose(m.Scales(w, weight.F16, f.group), w.N, groups, 2)}, nil
+	return [][]byte{columns(m, w), zeros, foreign.Transpose(m.Scales(w, weight.F16, f.group), w.N, groups, 2)}, nil
 }
 
 // columns returns the codes of a matrix as [K, N/8] words.
-func columns(m target.Match, w *lut.Matrix) []byte {
+func columns(m foreign.Match, w *lut.Matrix) []byte {
 	const tile = 16 * perWord // rows that fill a line of the cache
 	dst, codes := make([]byte, w.K*w.N/2), make([]uint8, tile*w.K)
 	order := order()
@@ -134,7 +134,7 @@ func columns(m target.Match, w *lut.Matrix) []byte {
 	return dst
 }
 
-// Warnings implements [target.Warner].
+// Warnings implements [foreign.Warner].
 func (f *output) Warnings() []string {
 	if n := f.model.Experts(); n > 0 {
 		return []string{fmt.Sprintf("%d layers are of experts: transformers 5 has these as stacks, and opens AWQ with random ones; gptqmodel opens them", n)}
@@ -142,8 +142,8 @@ func (f *output) Warnings() []string {
 	return nil
 }
 
-// Write implements [target.Format].
-func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
+// Write implements [foreign.Format].
+func (f *output) Write(ctx context.Context, dir string, s foreign.Source) error {
 	kept := f.model.Unquantized()
 	// Gptqmodel reads no modules_to_not_convert, and packs no head.
 	dynamic := make(map[string]struct{})
@@ -152,7 +152,7 @@ func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
 			dynamic[`-:^`+regexp.QuoteMeta(name)+`$`] = struct{}{}
 		}
 	}
-	q, err := target.Indented(struct {
+	q, err := foreign.Indented(struct {
 		Method    string              `json:"quant_method"`
 		Version   string              `json:"version"`
 		Bits      int                 `json:"bits"`
@@ -164,5 +164,5 @@ func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
 	if err != nil {
 		return err
 	}
-	return target.WriteFolder(ctx, dir, s, f, target.Folder{Edits: []target.Member{{Key: "quantization_config", Value: q}}})
+	return foreign.WriteFolder(ctx, dir, s, f, foreign.Folder{Edits: []foreign.Member{{Key: "quantization_config", Value: q}}})
 }

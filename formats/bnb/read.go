@@ -5,7 +5,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/lutq/lutq/formats/codes"
+	"github.com/lutq/lutq/formats/foreign/codes"
 	"github.com/lutq/lutq/formats/hf"
 )
 

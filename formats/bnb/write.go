@@ -7,25 +7,25 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/target"
 	scales "github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Target is the format NF4 of bitsandbytes, whose scales are not quantized. It implements
-// [target.Target].
+// [foreign.Target].
 // Clients take its table for granted, whatever quant_map says.
 type Target struct{}
 
-// Name implements [target.Target].
+// Name implements [foreign.Target].
 func (Target) Name() string { return "bnb" }
 
-// Format implements [target.Target].
-func (Target) Format(m *target.Model) (target.Format, error) { return &output{m}, nil }
+// Format implements [foreign.Target].
+func (Target) Format(m *foreign.Model) (foreign.Format, error) { return &output{m}, nil }
 
-type output struct{ model *target.Model }
+type output struct{ model *foreign.Model }
 
 // blocks lists the numbers of weights that may share a scale. Versions before 0.45 had none below 64.
 func blocks() []int { return []int{32, 64, 128, 256, 512, 1024, 2048, 4096} }
@@ -40,28 +40,28 @@ func normalFloat() []float32 {
 }
 
 // match finds NF4, or a part of it, in a table.
-func match(table []float32) (target.Match, bool) {
-	return target.MatchTable(table, normalFloat(), true)
+func match(table []float32) (foreign.Match, bool) {
+	return foreign.MatchTable(table, normalFloat(), true)
 }
 
-// Fit implements [target.Format].
-func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
+// Fit implements [foreign.Format].
+func (f *output) Fit(l *foreign.Layer, w *lut.Matrix) foreign.Fit {
 	if why := unfit(l); why != "" || w == nil {
-		return target.Fit{Why: why}
+		return foreign.Fit{Why: why}
 	}
-	if target.FitGroup(w.Group, w.K, blocks()...) == 0 {
-		return target.Fit{Why: fmt.Sprintf("its groups of %d in %d columns are no blocks of 32, 64 and so on", w.Group, w.K)}
+	if foreign.FitGroup(w.Group, w.K, blocks()...) == 0 {
+		return foreign.Fit{Why: fmt.Sprintf("its groups of %d in %d columns are no blocks of 32, 64 and so on", w.Group, w.K)}
 	}
 	m, ok := match(w.Codebook)
 	if !ok {
-		return target.Fit{Why: "its table is not NF4"}
+		return foreign.Fit{Why: "its table is not NF4"}
 	}
-	return target.FitScales(m, w, scales.F32)
+	return foreign.FitScales(m, w, scales.F32)
 }
 
 // unfit says why there is no form for a layer, or "".
-func unfit(l *target.Layer) string {
-	if why := target.Linear(l); why != "" {
+func unfit(l *foreign.Layer) string {
+	if why := foreign.Linear(l); why != "" {
 		return why
 	}
 	if l.K%blocks()[0] != 0 {
@@ -70,14 +70,14 @@ func unfit(l *target.Layer) string {
 	return ""
 }
 
-// Anew implements [target.Format].
-func (f *output) Anew(l *target.Layer) (lut.Format, error) {
+// Anew implements [foreign.Format].
+func (f *output) Anew(l *foreign.Layer) (lut.Format, error) {
 	if why := unfit(l); why != "" {
 		return lut.Format{}, errors.New(why)
 	}
 	return lut.Format{
 		Codebook: lut.Codebook{Name: "nf", Values: normalFloat()}, Scale: scales.MSE, ScaleType: scales.F32,
-		Group: cmp.Or(target.FitGroup(l.Group, l.K, blocks()...), target.FitGroup(l.K, l.K, 32, 64)),
+		Group: cmp.Or(foreign.FitGroup(l.Group, l.K, blocks()...), foreign.FitGroup(l.K, l.K, 32, 64)),
 	}, nil
 }
 
@@ -90,24 +90,24 @@ type quantState struct {
 }
 
 // state returns the quant_state of a layer.
-func (f *output) state(l *target.Layer) ([]byte, error) {
-	return json.Marshal(quantState{"nf4", target.FitGroup(l.Group, l.K, blocks()...), target.TorchName(f.model.DType), [2]int{l.N, l.K}})
+func (f *output) state(l *foreign.Layer) ([]byte, error) {
+	return json.Marshal(quantState{"nf4", foreign.FitGroup(l.Group, l.K, blocks()...), foreign.TorchName(f.model.DType), [2]int{l.N, l.K}})
 }
 
-// Entries implements [target.Packer].
-func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
+// Entries implements [foreign.Packer].
+func (f *output) Entries(l *foreign.Layer) ([]hf.Entry, error) {
 	text, err := f.state(l)
 	p := l.Name + ".weight"
 	return []hf.Entry{
 		{Name: p, DType: hf.U8, Shape: []int{l.N * l.K / 2, 1}},
-		{Name: p + ".absmax", DType: hf.F32, Shape: []int{l.N * (l.K / target.FitGroup(l.Group, l.K, blocks()...))}},
+		{Name: p + ".absmax", DType: hf.F32, Shape: []int{l.N * (l.K / foreign.FitGroup(l.Group, l.K, blocks()...))}},
 		{Name: p + ".quant_map", DType: hf.F32, Shape: []int{16}},
 		{Name: p + ".quant_state.bitsandbytes__nf4", DType: hf.U8, Shape: []int{len(text)}},
 	}, err
 }
 
-// Pack implements [target.Packer].
-func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
+// Pack implements [foreign.Packer].
+func (f *output) Pack(l *foreign.Layer, s foreign.Source) ([][]byte, error) {
 	w, err := s.Matrix(l)
 	if err != nil {
 		return nil, err
@@ -121,22 +121,22 @@ func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
 	num.EncodeF32(table, normalFloat())
 	return [][]byte{
 		m.Nibbles(w, true),
-		m.Scales(w, scales.F32, target.FitGroup(w.Group, w.K, blocks()...)),
+		m.Scales(w, scales.F32, foreign.FitGroup(w.Group, w.K, blocks()...)),
 		table,
 		text,
 	}, nil
 }
 
-// Write implements [target.Format].
-func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
-	q, err := target.Indented(config{
-		Method: "bitsandbytes", In4: true, StoredIn4: true, Type: "nf4", Compute: target.TorchName(f.model.DType), Storage: "uint8",
+// Write implements [foreign.Format].
+func (f *output) Write(ctx context.Context, dir string, s foreign.Source) error {
+	q, err := foreign.Indented(config{
+		Method: "bitsandbytes", In4: true, StoredIn4: true, Type: "nf4", Compute: foreign.TorchName(f.model.DType), Storage: "uint8",
 		Skip: f.model.Unquantized(), Threshold: json.RawMessage("6.0"), // which is to be no integer
 	})
 	if err != nil {
 		return err
 	}
-	return target.WriteFolder(ctx, dir, s, f, target.Folder{Edits: []target.Member{{Key: "quantization_config", Value: q}}})
+	return foreign.WriteFolder(ctx, dir, s, f, foreign.Folder{Edits: []foreign.Member{{Key: "quantization_config", Value: q}}})
 }
 
 // config is the quantization_config.
@@ -156,7 +156,7 @@ type config struct {
 	Threshold   json.RawMessage `json:"llm_int8_threshold"`
 }
 
-// Warnings implements [target.Warner].
+// Warnings implements [foreign.Warner].
 func (f *output) Warnings() []string {
 	if n := f.model.Experts(); n > 0 {
 		return []string{fmt.Sprintf("%d layers are of experts: transformers 5 has these as stacks, and does not open them from bitsandbytes", n)}

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
@@ -33,34 +33,34 @@ func e2m1() []float32 {
 const signBit = 8
 
 // NVFP4 is the format nvfp4-pack-quantized: codes of E2M1 with a scale of OCP's E4M3 for 16 columns.
-// It implements [target.Target].
+// It implements [foreign.Target].
 type NVFP4 struct{}
 
-// Name implements [target.Target].
+// Name implements [foreign.Target].
 func (NVFP4) Name() string { return "nvfp4" }
 
-// Format implements [target.Target].
-func (NVFP4) Format(m *target.Model) (target.Format, error) {
-	f := &nvfp4Format{fp4: fp4{m, nvfp4, 16, "tensor_group", "torch.float8_e4m3fn"}, spans: make(map[*target.Layer]span)}
+// Format implements [foreign.Target].
+func (NVFP4) Format(m *foreign.Model) (foreign.Format, error) {
+	f := &nvfp4Format{fp4: fp4{m, nvfp4, 16, "tensor_group", "torch.float8_e4m3fn"}, spans: make(map[*foreign.Layer]span)}
 	f.globals = sync.OnceValue(f.findGlobals)
 	return f, nil
 }
 
 // MXFP4 is the format mxfp4-pack-quantized: codes of E2M1 with a power of two for 32 columns. It
-// implements [target.Target].
+// implements [foreign.Target].
 type MXFP4 struct{}
 
-// Name implements [target.Target].
+// Name implements [foreign.Target].
 func (MXFP4) Name() string { return "mxfp4" }
 
-// Format implements [target.Target].
-func (MXFP4) Format(m *target.Model) (target.Format, error) {
+// Format implements [foreign.Target].
+func (MXFP4) Format(m *foreign.Model) (foreign.Format, error) {
 	return &mxfp4Format{fp4{m, mxfp4, 32, "group", "torch.uint8"}}, nil
 }
 
 // fp4 is what the two formats share.
 type fp4 struct {
-	model     *target.Model
+	model     *foreign.Model
 	name      string
 	group     int
 	strategy  string
@@ -68,14 +68,14 @@ type fp4 struct {
 }
 
 // match finds the table of E2M1, or a part of it, in a matrix.
-func (f *fp4) match(l *target.Layer, w *lut.Matrix) (m target.Match, why string) {
+func (f *fp4) match(l *foreign.Layer, w *lut.Matrix) (m foreign.Match, why string) {
 	if why = f.unfit(l); why != "" || w == nil {
 		return m, why
 	}
-	if target.FitGroup(w.Group, w.K, f.group) == 0 {
+	if foreign.FitGroup(w.Group, w.K, f.group) == 0 {
 		return m, fmt.Sprintf("its groups of %d in %d columns are not of %d", w.Group, w.K, f.group)
 	}
-	m, ok := target.MatchTable(w.Codebook, e2m1(), false)
+	m, ok := foreign.MatchTable(w.Codebook, e2m1(), false)
 	if !ok {
 		return m, "its table is not E2M1"
 	}
@@ -83,8 +83,8 @@ func (f *fp4) match(l *target.Layer, w *lut.Matrix) (m target.Match, why string)
 }
 
 // unfit says why there is no form for a layer, or "".
-func (f *fp4) unfit(l *target.Layer) string {
-	if why := target.Linear(l); why != "" {
+func (f *fp4) unfit(l *foreign.Layer) string {
+	if why := foreign.Linear(l); why != "" {
 		return why
 	}
 	if l.K%f.group != 0 {
@@ -94,7 +94,7 @@ func (f *fp4) unfit(l *target.Layer) string {
 }
 
 // anew returns the table of E2M1 times a factor.
-func (f *fp4) anew(l *target.Layer, factor float64, t weight.ScaleType) (lut.Format, error) {
+func (f *fp4) anew(l *foreign.Layer, factor float64, t weight.ScaleType) (lut.Format, error) {
 	if why := f.unfit(l); why != "" {
 		return lut.Format{}, errors.New(why)
 	}
@@ -111,7 +111,7 @@ func (f *fp4) anew(l *target.Layer, factor float64, t weight.ScaleType) (lut.For
 
 // pack returns the codes and the scales of a matrix; encode writes the scales of a row, which are not
 // negative.
-func (f *fp4) pack(w *lut.Matrix, m target.Match, encode func(dst []byte, scales []float64)) (packed, stored []byte) {
+func (f *fp4) pack(w *lut.Matrix, m foreign.Match, encode func(dst []byte, scales []float64)) (packed, stored []byte) {
 	groups := w.K / f.group
 	packed, stored = make([]byte, w.N*w.K/2), make([]byte, w.N*groups)
 	codes, row, scales := make([]uint8, w.K), make([]float32, w.Groups()), make([]float64, groups)
@@ -138,7 +138,7 @@ func (f *fp4) pack(w *lut.Matrix, m target.Match, encode func(dst []byte, scales
 }
 
 // eachScale calls use with the magnitude of every scale that is not 0.
-func eachScale(w *lut.Matrix, m target.Match, use func(s float64)) {
+func eachScale(w *lut.Matrix, m foreign.Match, use func(s float64)) {
 	row := make([]float32, w.Groups())
 	for n := range w.N {
 		w.RowScales(row, n)
@@ -154,22 +154,22 @@ func eachScale(w *lut.Matrix, m target.Match, use func(s float64)) {
 const maxChange = 0x1p-19
 
 // write writes the model with the packer's tensors.
-func (f *fp4) write(ctx context.Context, dir string, s target.Source, p target.Packer) error {
+func (f *fp4) write(ctx context.Context, dir string, s foreign.Source, p foreign.Packer) error {
 	c := quantization{
 		Method: "compressed-tensors", Format: f.name, Status: "compressed", Ignore: f.model.Unquantized(),
 		Groups: map[string]scheme{"group_0": {Targets: []string{"Linear"}, Weights: args{
 			Bits: 4, Type: "float", Symmetric: true, Strategy: f.strategy, Group: &f.group, Observer: "minmax", ScaleType: &f.scaleType,
 		}}},
 	}
-	q, err := target.Indented(c)
+	q, err := foreign.Indented(c)
 	if err != nil {
 		return err
 	}
-	return target.WriteFolder(ctx, dir, s, p, target.Folder{Edits: []target.Member{{Key: "quantization_config", Value: q}}})
+	return foreign.WriteFolder(ctx, dir, s, p, foreign.Folder{Edits: []foreign.Member{{Key: "quantization_config", Value: q}}})
 }
 
 // entries returns the tensors of a layer, with scales of a type.
-func (f *fp4) entries(l *target.Layer, t hf.DType) []hf.Entry {
+func (f *fp4) entries(l *foreign.Layer, t hf.DType) []hf.Entry {
 	return []hf.Entry{
 		{Name: l.Name + packedSuffix, DType: hf.U8, Shape: []int{l.N, l.K / 2}},
 		{Name: l.Name + scaleSuffix, DType: t, Shape: []int{l.N, l.K / f.group}},
@@ -178,20 +178,20 @@ func (f *fp4) entries(l *target.Layer, t hf.DType) []hf.Entry {
 
 type mxfp4Format struct{ fp4 }
 
-// Fit implements [target.Format].
-func (f *mxfp4Format) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
+// Fit implements [foreign.Format].
+func (f *mxfp4Format) Fit(l *foreign.Layer, w *lut.Matrix) foreign.Fit {
 	m, why := f.match(l, w)
 	if why != "" || w == nil {
-		return target.Fit{Why: why}
+		return foreign.Fit{Why: why}
 	}
 	change := m.Rounded
 	eachScale(w, m, func(s float64) {
 		change = max(change, math.Abs(math.Ldexp(1, exponent(s))/s-1))
 	})
 	if change > maxChange {
-		return target.Fit{Why: "its scales are no powers of two"}
+		return foreign.Fit{Why: "its scales are no powers of two"}
 	}
-	return target.Fit{Change: change}
+	return foreign.Fit{Change: change}
 }
 
 // exponent returns that of the power of two nearest to a scale, of those that E8M0 has.
@@ -199,14 +199,14 @@ func exponent(s float64) int {
 	return min(max(int(math.Round(math.Log2(s))), -127), 127)
 }
 
-// Anew implements [target.Format].
-func (f *mxfp4Format) Anew(l *target.Layer) (lut.Format, error) { return f.anew(l, 1, weight.E8M0) }
+// Anew implements [foreign.Format].
+func (f *mxfp4Format) Anew(l *foreign.Layer) (lut.Format, error) { return f.anew(l, 1, weight.E8M0) }
 
-// Entries implements [target.Packer].
-func (f *mxfp4Format) Entries(l *target.Layer) ([]hf.Entry, error) { return f.entries(l, hf.U8), nil }
+// Entries implements [foreign.Packer].
+func (f *mxfp4Format) Entries(l *foreign.Layer) ([]hf.Entry, error) { return f.entries(l, hf.U8), nil }
 
-// Pack implements [target.Packer].
-func (f *mxfp4Format) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
+// Pack implements [foreign.Packer].
+func (f *mxfp4Format) Pack(l *foreign.Layer, s foreign.Source) ([][]byte, error) {
 	w, err := s.Matrix(l)
 	if err != nil {
 		return nil, err
@@ -225,8 +225,8 @@ func (f *mxfp4Format) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
 	return [][]byte{packed, scales}, nil
 }
 
-// Write implements [target.Format].
-func (f *mxfp4Format) Write(ctx context.Context, dir string, s target.Source) error {
+// Write implements [foreign.Format].
+func (f *mxfp4Format) Write(ctx context.Context, dir string, s foreign.Source) error {
 	return f.write(ctx, dir, s, f)
 }
 
@@ -244,9 +244,9 @@ const mostGlobal = 127
 type nvfp4Format struct {
 	fp4
 	mu    sync.Mutex
-	spans map[*target.Layer]span // of layers that fit
+	spans map[*foreign.Layer]span // of layers that fit
 	// globals returns the divisors of scales, once all layers are looked at.
-	globals func() map[*target.Layer]float64
+	globals func() map[*foreign.Layer]float64
 }
 
 // span is where the scales of a layer lie.
@@ -255,11 +255,11 @@ type span struct {
 	step   float64 // a power of two that all are multiples of
 }
 
-// Fit implements [target.Format].
-func (f *nvfp4Format) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
+// Fit implements [foreign.Format].
+func (f *nvfp4Format) Fit(l *foreign.Layer, w *lut.Matrix) foreign.Fit {
 	m, why := f.match(l, w)
 	if why != "" || w == nil {
-		return target.Fit{Why: why}
+		return foreign.Fit{Why: why}
 	}
 	s := span{1, math.Inf(1)}
 	top := 0.0
@@ -274,12 +274,12 @@ func (f *nvfp4Format) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
 		s.step = min(s.step, lowest(back))
 	})
 	if change > maxChange {
-		return target.Fit{Why: "its scales are none of E4M3"}
+		return foreign.Fit{Why: "its scales are none of E4M3"}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.spans[l] = s
-	return target.Fit{Change: change}
+	return foreign.Fit{Change: change}
 }
 
 // storedE4M3 returns the byte of a scale, which is not negative, times a power of two.
@@ -295,8 +295,8 @@ func lowest(v float64) float64 {
 // largestByte is the scale that layers quantized anew have at most, but for what a search adds.
 const largestByte = 16
 
-// Anew implements [target.Format].
-func (f *nvfp4Format) Anew(l *target.Layer) (lut.Format, error) {
+// Anew implements [foreign.Format].
+func (f *nvfp4Format) Anew(l *foreign.Layer) (lut.Format, error) {
 	_, exp := math.Frexp(float64(l.Top) / 6 / largestByte)
 	f.mu.Lock()
 	f.spans[l] = span{e4m3Times * math.Ldexp(1, -exp), math.Inf(1)}
@@ -306,7 +306,7 @@ func (f *nvfp4Format) Anew(l *target.Layer) (lut.Format, error) {
 
 // findGlobals finds the divisors of the layers: one for those that runtimes make one matrix of, if all
 // their scales can be multiplied by it, and else each its own.
-func (f *nvfp4Format) findGlobals() map[*target.Layer]float64 {
+func (f *nvfp4Format) findGlobals() map[*foreign.Layer]float64 {
 	sets, steps := make(map[string]float64), make(map[string]float64)
 	for _, l := range f.model.Layers {
 		s, ok := f.spans[l]
@@ -320,7 +320,7 @@ func (f *nvfp4Format) findGlobals() map[*target.Layer]float64 {
 			steps[l.Fuse] = s.step
 		}
 	}
-	all := make(map[*target.Layer]float64)
+	all := make(map[*foreign.Layer]float64)
 	for l, s := range f.spans {
 		all[l] = s.global
 		if g := sets[l.Fuse]; l.Fuse != "" && steps[l.Fuse]*g >= e4m3Step {
@@ -330,7 +330,7 @@ func (f *nvfp4Format) findGlobals() map[*target.Layer]float64 {
 	return all
 }
 
-// Warnings implements [target.Warner].
+// Warnings implements [foreign.Warner].
 func (f *nvfp4Format) Warnings() []string {
 	globals, sets := f.globals(), make(map[string]float64)
 	for _, l := range f.model.Layers {
@@ -349,13 +349,13 @@ func (f *nvfp4Format) Warnings() []string {
 	return nil
 }
 
-// Entries implements [target.Packer].
-func (f *nvfp4Format) Entries(l *target.Layer) ([]hf.Entry, error) {
+// Entries implements [foreign.Packer].
+func (f *nvfp4Format) Entries(l *foreign.Layer) ([]hf.Entry, error) {
 	return append(f.entries(l, hf.F8E4M3), hf.Entry{Name: l.Name + globalSuffix, DType: hf.F32, Shape: []int{1}}), nil
 }
 
-// Pack implements [target.Packer].
-func (f *nvfp4Format) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
+// Pack implements [foreign.Packer].
+func (f *nvfp4Format) Pack(l *foreign.Layer, s foreign.Source) ([][]byte, error) {
 	w, err := s.Matrix(l)
 	if err != nil {
 		return nil, err
@@ -373,7 +373,7 @@ func (f *nvfp4Format) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
 	return [][]byte{packed, scales, binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(global)))}, nil
 }
 
-// Write implements [target.Format].
-func (f *nvfp4Format) Write(ctx context.Context, dir string, s target.Source) error {
+// Write implements [foreign.Format].
+func (f *nvfp4Format) Write(ctx context.Context, dir string, s foreign.Source) error {
 	return f.write(ctx, dir, s, f)
 }

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lutq/lutq/formats/codes"
+	"github.com/lutq/lutq/formats/foreign/codes"
 	"github.com/lutq/lutq/formats/hf"
 )
 

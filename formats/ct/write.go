@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
 
@@ -21,20 +21,20 @@ const (
 	shapeSuffix  = ".weight_shape"
 )
 
-// Target is the format pack-quantized with symmetric integers. It implements [target.Target].
+// Target is the format pack-quantized with symmetric integers. It implements [foreign.Target].
 type Target struct{}
 
-// Name implements [target.Target].
+// Name implements [foreign.Target].
 func (Target) Name() string { return "ct" }
 
-// Format implements [target.Target].
-func (Target) Format(m *target.Model) (target.Format, error) { return &output{m}, nil }
+// Format implements [foreign.Target].
+func (Target) Format(m *foreign.Model) (foreign.Format, error) { return &output{m}, nil }
 
-type output struct{ model *target.Model }
+type output struct{ model *foreign.Model }
 
 // integers finds the narrowest integers that a table is a multiple of.
-func integers(table []float32) (m target.Match, bits int, ok bool) {
-	return target.MatchIntegers(table, widths()...)
+func integers(table []float32) (m foreign.Match, bits int, ok bool) {
+	return foreign.MatchIntegers(table, widths()...)
 }
 
 // widths are those of the integers that there are.
@@ -49,7 +49,7 @@ func columns(group, k int) int {
 	if group >= k {
 		return k
 	}
-	if g := target.FitGroup(group, k, groups()...); g > 0 {
+	if g := foreign.FitGroup(group, k, groups()...); g > 0 {
 		return g
 	}
 	if k%group == 0 {
@@ -58,45 +58,45 @@ func columns(group, k int) int {
 	return 0
 }
 
-// Fit implements [target.Format].
-func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
+// Fit implements [foreign.Format].
+func (f *output) Fit(l *foreign.Layer, w *lut.Matrix) foreign.Fit {
 	if why := unfit(l); why != "" || w == nil {
-		return target.Fit{Why: why}
+		return foreign.Fit{Why: why}
 	}
 	if columns(w.Group, w.K) == 0 {
-		return target.Fit{Why: fmt.Sprintf("its %d columns are no multiple of its groups of %d", w.K, w.Group)}
+		return foreign.Fit{Why: fmt.Sprintf("its %d columns are no multiple of its groups of %d", w.K, w.Group)}
 	}
-	return target.FitIntegers(w, f.model.DType, widths()...)
+	return foreign.FitIntegers(w, f.model.DType, widths()...)
 }
 
 // unfit says why there is no form for a layer, or "".
-func unfit(l *target.Layer) string {
+func unfit(l *foreign.Layer) string {
 	if l.Role == arch.HeadWeight {
 		return "" // as any other linear layer
 	}
-	return target.Linear(l)
+	return foreign.Linear(l)
 }
 
-// Anew implements [target.Format].
-func (f *output) Anew(l *target.Layer) (lut.Format, error) {
+// Anew implements [foreign.Format].
+func (f *output) Anew(l *foreign.Layer) (lut.Format, error) {
 	if why := unfit(l); why != "" {
 		return lut.Format{}, errors.New(why)
 	}
-	return target.NewIntegers(l, cmp.Or(columns(l.Group, l.K), columns(l.K, l.K)), f.model.DType, widths()...), nil
+	return foreign.NewIntegers(l, cmp.Or(columns(l.Group, l.K), columns(l.K, l.K)), f.model.DType, widths()...), nil
 }
 
-// Entries implements [target.Packer].
-func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
+// Entries implements [foreign.Packer].
+func (f *output) Entries(l *foreign.Layer) ([]hf.Entry, error) {
 	_, bits, _ := integers(l.Table)
 	return []hf.Entry{
-		{Name: l.Name + packedSuffix, DType: "I32", Shape: []int{l.N, target.Words(l.K, bits)}},
+		{Name: l.Name + packedSuffix, DType: "I32", Shape: []int{l.N, foreign.Words(l.K, bits)}},
 		{Name: l.Name + scaleSuffix, DType: hf.DType(f.model.DType.DType()), Shape: []int{l.N, l.K / columns(l.Group, l.K)}},
 		{Name: l.Name + shapeSuffix, DType: "I64", Shape: []int{2}},
 	}, nil
 }
 
-// Pack implements [target.Packer].
-func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
+// Pack implements [foreign.Packer].
+func (f *output) Pack(l *foreign.Layer, s foreign.Source) ([][]byte, error) {
 	w, err := s.Matrix(l)
 	if err != nil {
 		return nil, err
@@ -111,12 +111,12 @@ func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
 	}, nil
 }
 
-// Warnings implements [target.Warner].
+// Warnings implements [foreign.Warner].
 func (f *output) Warnings() []string {
 	var all []string
 	odd, other, sets := 0, 0, make(map[string][2]int)
 	for _, l := range f.model.Layers {
-		if l.As == target.Dense {
+		if l.As == foreign.Dense {
 			continue
 		}
 		_, bits, _ := integers(l.Table)
@@ -140,13 +140,13 @@ func (f *output) Warnings() []string {
 	return all
 }
 
-// Write implements [target.Format].
-func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
-	q, err := target.Indented(f.config())
+// Write implements [foreign.Format].
+func (f *output) Write(ctx context.Context, dir string, s foreign.Source) error {
+	q, err := foreign.Indented(f.config())
 	if err != nil {
 		return err
 	}
-	return target.WriteFolder(ctx, dir, s, f, target.Folder{Edits: []target.Member{{Key: "quantization_config", Value: q}}})
+	return foreign.WriteFolder(ctx, dir, s, f, foreign.Folder{Edits: []foreign.Member{{Key: "quantization_config", Value: q}}})
 }
 
 // quantization is the quantization_config.
@@ -191,12 +191,12 @@ func (f *output) config() quantization {
 	byKey, head := make(map[key][]string), false
 	var order []key
 	for _, l := range f.model.Layers {
-		if l.As == target.Dense {
+		if l.As == foreign.Dense {
 			continue
 		}
 		_, bits, _ := integers(l.Table)
 		k := key{bits, columns(l.Group, l.K)}
-		if target.Rowwise(l, groups()...) {
+		if foreign.Rowwise(l, groups()...) {
 			k.group = 0
 		}
 		if byKey[k] == nil {

@@ -4,24 +4,24 @@ import (
 	"context"
 	"errors"
 
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
 
-// Target is a folder of plain weights. It implements [target.Target].
+// Target is a folder of plain weights. It implements [foreign.Target].
 type Target struct {
 	// DType, if not 0, is the type of all weights. Otherwise those that were quantized get the type
 	// that the model computes with, and the others stay as they are.
 	DType weight.ScaleType
 }
 
-// Name implements [target.Target].
+// Name implements [foreign.Target].
 func (Target) Name() string { return "dense" }
 
-// Format implements [target.Target].
-func (t Target) Format(m *target.Model) (target.Format, error) {
+// Format implements [foreign.Target].
+func (t Target) Format(m *foreign.Model) (foreign.Format, error) {
 	if t.DType != 0 {
 		m.DType = t.DType
 	}
@@ -29,14 +29,14 @@ func (t Target) Format(m *target.Model) (target.Format, error) {
 }
 
 type output struct {
-	model *target.Model
+	model *foreign.Model
 	all   bool // tensors become of the model's type
 }
 
-// Fit implements [target.Format]: every layer can be written as what it stands for, rounded
+// Fit implements [foreign.Format]: every layer can be written as what it stands for, rounded
 // to nearest.
-func (f *output) Fit(*target.Layer, *lut.Matrix) target.Fit {
-	fit := target.Fit{Dense: true}
+func (f *output) Fit(*foreign.Layer, *lut.Matrix) foreign.Fit {
+	fit := foreign.Fit{Dense: true}
 	switch f.model.DType {
 	case weight.F16:
 		fit.Change = 0x1p-11
@@ -46,25 +46,25 @@ func (f *output) Fit(*target.Layer, *lut.Matrix) target.Fit {
 	return fit
 }
 
-// Anew implements [target.Format].
-func (f *output) Anew(*target.Layer) (lut.Format, error) {
+// Anew implements [foreign.Format].
+func (f *output) Anew(*foreign.Layer) (lut.Format, error) {
 	return lut.Format{}, errors.New("nothing is quantized")
 }
 
-// Write implements [target.Format].
-func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
-	o := target.Folder{}
+// Write implements [foreign.Format].
+func (f *output) Write(ctx context.Context, dir string, s foreign.Source) error {
+	o := foreign.Folder{}
 	if f.all {
 		o.Kept = func(t *hf.Tensor) hf.DType {
-			if _, err := target.ScaleType(t.DType); err != nil && t.DType != hf.F64 {
+			if _, err := foreign.ScaleType(t.DType); err != nil && t.DType != hf.F64 {
 				return t.DType // no weights
 			}
 			return hf.DType(f.model.DType.DType())
 		}
 		var err error
-		if o.Edits, err = target.SetDType(f.model.Config, f.model.DType); err != nil {
+		if o.Edits, err = foreign.SetDType(f.model.Config, f.model.DType); err != nil {
 			return err
 		}
 	}
-	return target.WriteFolder(ctx, dir, s, nil, o)
+	return foreign.WriteFolder(ctx, dir, s, nil, o)
 }

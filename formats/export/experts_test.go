@@ -6,18 +6,18 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/formats/foreign"
 )
 
 // TestExpertWarnings: transformers keeps experts in stacks, and makes none of what these formats hold of a single one.
 func TestExpertWarnings(t *testing.T) {
 	stored := func(path string) *arch.Linear { return &arch.Linear{Stored: &arch.Stored{Path: path}} }
-	m := &target.Model{
+	m := &foreign.Model{
 		Config: []byte("{}"),
 		Decoder: &arch.Decoder{Head: stored("lm_head"), Blocks: []arch.Block{
 			{MoE: &arch.MoE{Experts: []arch.MLP{{Gate: stored("e.gate"), Up: stored("e.up"), Down: stored("e.down")}}}},
 		}},
-		Layers: []*target.Layer{{Name: "e.gate", Tensor: "e.gate.weight", N: 32, K: 64, Bits: 4, Group: 64}},
+		Layers: []*foreign.Layer{{Name: "e.gate", Tensor: "e.gate.weight", N: 32, K: 64, Bits: 4, Group: 64}},
 	}
 	for i := range 16 {
 		m.Layers[0].Table = append(m.Layers[0].Table, float32(i-8))
@@ -32,7 +32,7 @@ func TestExpertWarnings(t *testing.T) {
 			}
 			continue
 		}
-		if w, ok := f.(target.Warner); ok && strings.Contains(strings.Join(w.Warnings(), "\n"), "experts") {
+		if w, ok := f.(foreign.Warner); ok && strings.Contains(strings.Join(w.Warnings(), "\n"), "experts") {
 			warn = append(warn, to.Name())
 		}
 	}

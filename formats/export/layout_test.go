@@ -13,9 +13,9 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/export"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
@@ -135,22 +135,22 @@ var decoders = map[string]func(s stored, size [2]int, n, k int) float64{
 
 // memory is a source of one layer that lies in memory.
 type memory struct {
-	target.Source
+	foreign.Source
 	w *lut.Matrix
 }
 
-func (m memory) Matrix(*target.Layer) (*lut.Matrix, error)    { return m.w, nil }
-func (m memory) Weights(*target.Layer) (weight.Matrix, error) { return m.w, nil }
-func layerOf(name, fuse string, w *lut.Matrix) *target.Layer {
-	return &target.Layer{
+func (m memory) Matrix(*foreign.Layer) (*lut.Matrix, error)    { return m.w, nil }
+func (m memory) Weights(*foreign.Layer) (weight.Matrix, error) { return m.w, nil }
+func layerOf(name, fuse string, w *lut.Matrix) *foreign.Layer {
+	return &foreign.Layer{
 		Name: name, N: w.N, K: w.K, Tensor: name + ".weight", Shape: []int{w.N, w.K}, Role: arch.LinearWeight, Fuse: fuse,
 		Table: w.Codebook, Bits: w.Bits, Group: w.Group,
 	}
 }
 
 // packed writes a layer of a model in a target, if it fits, and returns its tensors.
-func packed(t rapid.TB, f target.Format, l *target.Layer, w *lut.Matrix) stored {
-	p := f.(target.Packer)
+func packed(t rapid.TB, f foreign.Format, l *foreign.Layer, w *lut.Matrix) stored {
+	p := f.(foreign.Packer)
 	entries, err := p.Entries(l)
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +237,7 @@ func TestLayouts(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := layerOf("a.b", "", w)
-			f, err := to.Format(&target.Model{DType: dtype, Layers: []*target.Layer{l}})
+			f, err := to.Format(&foreign.Model{DType: dtype, Layers: []*foreign.Layer{l}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -287,7 +287,7 @@ func TestLeastScales(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := layerOf("a.b", "", w)
-		f, err := to.Format(&target.Model{DType: weight.F32, Layers: []*target.Layer{l}})
+		f, err := to.Format(&foreign.Model{DType: weight.F32, Layers: []*foreign.Layer{l}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
@@ -27,18 +27,18 @@ import (
 
 // Plan is what becomes of each layer of a model.
 type Plan struct {
-	Target target.Target
-	Model  *target.Model
+	Target foreign.Target
+	Model  *foreign.Model
 
-	format target.Format
+	format foreign.Format
 	ckpt   *hf.Checkpoint
 	input  *lutq.Model // nil: a model that is not quantized by lutq
-	items  map[*target.Layer]*item
+	items  map[*foreign.Layer]*item
 }
 
 // item is what is known of a layer.
 type item struct {
-	fit   target.Fit
+	fit   foreign.Fit
 	anew  lut.Format
 	never string // why there is no form but 16 or 32 bits, where fit.Why is set
 	own   bool   // never says what the target does itself
@@ -46,7 +46,7 @@ type item struct {
 
 // New looks at a container's layers. Nothing of it is checked by digests but what the
 // container itself checks when it is read.
-func New(ctx context.Context, m *lutq.Model, t target.Target) (*Plan, error) {
+func New(ctx context.Context, m *lutq.Model, t foreign.Target) (*Plan, error) {
 	config, err := configOf(m)
 	if err != nil {
 		return nil, err
@@ -73,12 +73,12 @@ func New(ctx context.Context, m *lutq.Model, t target.Target) (*Plan, error) {
 		p.Model.Layers = append(p.Model.Layers, l)
 	}
 	p.Model.Side = slices.DeleteFunc(p.Model.Side, func(name string) bool { return name == lutq.CodeName })
-	p.Model.DType = target.DTypeOf(config, p.Model.Kept)
+	p.Model.DType = foreign.DTypeOf(config, p.Model.Kept)
 	return p, p.look(ctx)
 }
 
 // NewPlain makes a plan for a model that lutq did not quantize, whose tensors are all kept.
-func NewPlain(ctx context.Context, c *hf.Checkpoint, t target.Target) (*Plan, error) {
+func NewPlain(ctx context.Context, c *hf.Checkpoint, t foreign.Target) (*Plan, error) {
 	config, err := c.ConfigJSON()
 	if err != nil {
 		return nil, err
@@ -88,15 +88,15 @@ func NewPlain(ctx context.Context, c *hf.Checkpoint, t target.Target) (*Plan, er
 	}
 	p := &Plan{Target: t, ckpt: c, Model: newModel(c, config, c.Has)}
 	p.Model.Kept = c.Tensors()
-	p.Model.DType = target.DTypeOf(config, p.Model.Kept)
+	p.Model.DType = foreign.DTypeOf(config, p.Model.Kept)
 	return p, p.look(ctx)
 }
 
-func newModel(c *hf.Checkpoint, config []byte, has func(tensor string) bool) *target.Model {
-	m := &target.Model{Dir: c.Dir(), OpenFile: c.OpenFile, Config: config}
+func newModel(c *hf.Checkpoint, config []byte, has func(tensor string) bool) *foreign.Model {
+	m := &foreign.Model{Dir: c.Dir(), OpenFile: c.OpenFile, Config: config}
 	m.Decoder, m.Why = arch.Describe(config, has)
 	for _, name := range c.SideFiles() {
-		if name != target.ConfigName {
+		if name != foreign.ConfigName {
 			m.Side = append(m.Side, name)
 		}
 	}
@@ -109,13 +109,13 @@ func configOf(m *lutq.Model) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	edits := []target.Member{{Key: "quantization_config"}}
+	edits := []foreign.Member{{Key: "quantization_config"}}
 	if !lutq.OwnCode(config) {
-		edits = append(edits, target.Member{Key: "auto_map"})
+		edits = append(edits, foreign.Member{Key: "auto_map"})
 	}
-	config, err = target.Edit(config, edits...)
+	config, err = foreign.Edit(config, edits...)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(m.Checkpoint().Dir(), target.ConfigName), err)
+		return nil, fmt.Errorf("%s: %w", filepath.Join(m.Checkpoint().Dir(), foreign.ConfigName), err)
 	}
 	return config, nil
 }
@@ -135,9 +135,9 @@ func fuses(d *arch.Decoder) func(layer string) string {
 }
 
 // newLayer describes a layer as it is stored.
-func newLayer(m *lutq.Model, name string) (*target.Layer, error) {
+func newLayer(m *lutq.Model, name string) (*foreign.Layer, error) {
 	tc, spec := m.Config().Tensors[name], m.Spec(name)
-	l := &target.Layer{
+	l := &foreign.Layer{
 		Name: name, N: tc.Shape[0], K: tc.Shape[1], Experts: tc.Experts, Transposed: tc.Transposed,
 		Stored: spec, Bits: spec.Bits, Group: spec.Columns(tc.Shape[1]),
 	}
@@ -161,7 +161,7 @@ func (p *Plan) look(ctx context.Context) error {
 	if p.format, err = p.Target.Format(p.Model); err != nil {
 		return fmt.Errorf("%s: %w", p.Model.Dir, err)
 	}
-	p.items = make(map[*target.Layer]*item, len(p.Model.Layers))
+	p.items = make(map[*foreign.Layer]*item, len(p.Model.Layers))
 	for _, l := range p.Model.Layers {
 		p.items[l] = new(item)
 	}
@@ -182,7 +182,7 @@ func (p *Plan) look(ctx context.Context) error {
 }
 
 // lookAt finds out what becomes of a layer.
-func (p *Plan) lookAt(it *item, l *target.Layer) error {
+func (p *Plan) lookAt(it *item, l *foreign.Layer) error {
 	w, why, err := p.scales(l)
 	if err != nil {
 		return err
@@ -192,10 +192,10 @@ func (p *Plan) lookAt(it *item, l *target.Layer) error {
 	}
 	switch {
 	case it.fit.Dense:
-		l.As = target.Dense
+		l.As = foreign.Dense
 		return nil
 	case it.fit.Why == "":
-		if l.As = target.AsIs; !it.fit.Stored {
+		if l.As = foreign.AsIs; !it.fit.Stored {
 			l.Table = w.Codebook
 		}
 		return nil
@@ -204,18 +204,18 @@ func (p *Plan) lookAt(it *item, l *target.Layer) error {
 		return err
 	}
 	if it.anew, err = p.format.Anew(l); err != nil {
-		l.As, it.never = target.Dense, err.Error()
-		_, it.own = errors.AsType[*target.OwnError](err)
+		l.As, it.never = foreign.Dense, err.Error()
+		_, it.own = errors.AsType[*foreign.OwnError](err)
 		return nil
 	}
-	l.As, l.Table = target.Anew, it.anew.Codebook.Values
+	l.As, l.Table = foreign.Anew, it.anew.Codebook.Values
 	l.Bits, l.Group = it.anew.Codebook.Bits(), min(it.anew.Group, l.K)
 	return nil
 }
 
 // scales reads a layer without its codes where it has such, and else all of it. A layer that
 // no table holds is nil, with the reason.
-func (p *Plan) scales(l *target.Layer) (w *lut.Matrix, why string, err error) {
+func (p *Plan) scales(l *foreign.Layer) (w *lut.Matrix, why string, err error) {
 	if l.Stored.Kind != lut.Name {
 		mat, err := p.input.Linear(l.Name)
 		if err != nil {
@@ -250,7 +250,7 @@ func asTable(m weight.Matrix) (*lut.Matrix, error) {
 }
 
 // top returns a magnitude that no weight of a layer exceeds. w may be nil.
-func (p *Plan) top(l *target.Layer, w *lut.Matrix) (float32, error) {
+func (p *Plan) top(l *foreign.Layer, w *lut.Matrix) (float32, error) {
 	var top float32
 	if w != nil {
 		row := make([]float32, w.Groups())
@@ -318,7 +318,7 @@ func (p *Plan) Unfit() []Unfit {
 
 // Warnings say what clients may not take that the target holds.
 func (p *Plan) Warnings() []string {
-	if w, ok := p.format.(target.Warner); ok {
+	if w, ok := p.format.(foreign.Warner); ok {
 		return w.Warnings()
 	}
 	return nil
@@ -332,8 +332,8 @@ type Outcome struct {
 	Anew    int     `json:"anew"`             // that are quantized anew
 	Dense   int     `json:"dense"`            // that are written in 16 or 32 bits
 
-	Types []target.Written `json:"types,omitempty"` // of matrices, where the target has several
-	Lacks []string         `json:"lacks,omitempty"` // what programs that open the target have no place for
+	Types []foreign.Written `json:"types,omitempty"` // of matrices, where the target has several
+	Lacks []string          `json:"lacks,omitempty"` // what programs that open the target have no place for
 }
 
 // The outcomes.
@@ -346,17 +346,17 @@ const (
 
 // rounds reports whether tensors that are kept lose digits.
 func (p *Plan) rounds() bool {
-	r, ok := p.format.(target.Rounder)
+	r, ok := p.format.(foreign.Rounder)
 	return ok && r.Rounds()
 }
 
 // Outcome says what becomes of the weights.
 func (p *Plan) Outcome() Outcome {
 	o := Outcome{Outcome: LossFree}
-	if t, ok := p.format.(target.Typer); ok {
+	if t, ok := p.format.(foreign.Typer); ok {
 		o.Types = t.Types()
 	}
-	if l, ok := p.format.(target.Lacker); ok {
+	if l, ok := p.format.(foreign.Lacker); ok {
 		o.Lacks = l.Lacks()
 	}
 	unfit := false
@@ -364,11 +364,11 @@ func (p *Plan) Outcome() Outcome {
 		it := p.items[l]
 		o.Change = max(o.Change, it.fit.Change)
 		switch l.As {
-		case target.AsIs:
+		case foreign.AsIs:
 			o.AsIs++
-		case target.Anew:
+		case foreign.Anew:
 			o.Anew++
-		case target.Dense:
+		case foreign.Dense:
 			if it.own {
 				o.Anew++
 			} else {

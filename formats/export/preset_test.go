@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/export"
-	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
@@ -48,7 +48,7 @@ func TestPresets(t *testing.T) {
 						w.Scales = make([]byte, len(ones)*scale.Size())
 						scale.Encode(w.Scales, ones)
 						l := layerOf("a.b", "", w)
-						f, err := to.Format(&target.Model{DType: weight.BF16, Layers: []*target.Layer{l}})
+						f, err := to.Format(&foreign.Model{DType: weight.BF16, Layers: []*foreign.Layer{l}})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -87,14 +87,14 @@ func TestBitsOfVLLM(t *testing.T) {
 			t.Fatal(err)
 		}
 		for bits := range export.PresetFor(name).Tables {
-			l := &target.Layer{Name: "a.b", Tensor: "a.b.weight", N: 64, K: 128, Bits: bits, Group: 128, Table: target.Integers(bits)}
-			f, err := to.Format(&target.Model{Config: []byte("{}"), DType: weight.F16, Layers: []*target.Layer{l}})
+			l := &foreign.Layer{Name: "a.b", Tensor: "a.b.weight", N: 64, K: 128, Bits: bits, Group: 128, Table: foreign.Integers(bits)}
+			f, err := to.Format(&foreign.Model{Config: []byte("{}"), DType: weight.F16, Layers: []*foreign.Layer{l}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			said := strings.Contains(strings.Join(f.(target.Warner).Warnings(), "\n"), "vLLM takes")
+			said := strings.Contains(strings.Join(f.(foreign.Warner).Warnings(), "\n"), "vLLM takes")
 			if said != slices.Contains(refused, bits) {
-				t.Errorf("%s of %d bits: %v", name, bits, f.(target.Warner).Warnings())
+				t.Errorf("%s of %d bits: %v", name, bits, f.(foreign.Warner).Warnings())
 			}
 		}
 	}

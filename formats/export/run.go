@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/lutq/lutq/formats/folder"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
@@ -54,13 +54,13 @@ func (p *Plan) Check(o Options) error {
 	return nil
 }
 
-// Run writes the model and moves the finished folder to out, as [folder.Create] allows. After an
+// Run writes the model and moves the finished folder to out, as [outdir.Create] allows. After an
 // error nothing is left. It returns the bytes of weights that were written.
 func (p *Plan) Run(ctx context.Context, out string, o Options) (written int64, err error) {
 	if err := p.Check(o); err != nil {
 		return 0, err
 	}
-	work, err := folder.Create(out, folder.Options{Inputs: []string{p.ckpt.Dir()}, Force: o.Force, Plan: "export"})
+	work, err := outdir.Create(out, outdir.Options{Inputs: []string{p.ckpt.Dir()}, Force: o.Force, Plan: "export"})
 	if err != nil {
 		return 0, err
 	}
@@ -72,7 +72,7 @@ func (p *Plan) Run(ctx context.Context, out string, o Options) (written int64, e
 	return s.written, work.Install()
 }
 
-// reader implements [target.Source].
+// reader implements [foreign.Source].
 type reader struct {
 	*Plan
 	newRounder func(f lut.Format) (func(parts [][]byte, w []float32, n int) error, error)
@@ -82,26 +82,26 @@ type reader struct {
 	written int64
 }
 
-func (s *reader) Model() *target.Model { return s.Plan.Model }
+func (s *reader) Model() *foreign.Model { return s.Plan.Model }
 
-func (s *reader) Rounder(f lut.Format) (target.Round, error) {
+func (s *reader) Rounder(f lut.Format) (foreign.Round, error) {
 	if s.newRounder == nil {
 		return nil, errors.New("nothing rounds weights to tables here")
 	}
 	return s.newRounder(f)
 }
 
-func (s *reader) Weights(l *target.Layer) (weight.Matrix, error) { return s.input.Linear(l.Name) }
+func (s *reader) Weights(l *foreign.Layer) (weight.Matrix, error) { return s.input.Linear(l.Name) }
 
-func (s *reader) Matrix(l *target.Layer) (*lut.Matrix, error) {
+func (s *reader) Matrix(l *foreign.Layer) (*lut.Matrix, error) {
 	m, err := s.Weights(l)
 	if err != nil {
 		return nil, err
 	}
 	switch l.As {
-	case target.AsIs:
+	case foreign.AsIs:
 		return asTable(m)
-	case target.Anew:
+	case foreign.Anew:
 		return s.anew(l, m)
 	}
 	return nil, fmt.Errorf("%s is not written in codes", l.Name)
@@ -111,7 +111,7 @@ func (s *reader) Matrix(l *target.Layer) (*lut.Matrix, error) {
 const anewRows = 1 << 16
 
 // anew quantizes the weights that a layer stands for once more.
-func (s *reader) anew(l *target.Layer, m weight.Matrix) (*lut.Matrix, error) {
+func (s *reader) anew(l *foreign.Layer, m weight.Matrix) (*lut.Matrix, error) {
 	o := s.items[l].anew
 	o.Group = l.Group
 	round, err := s.Rounder(o)

@@ -8,16 +8,16 @@ import (
 	"github.com/lutq/lutq/formats/bnb"
 	"github.com/lutq/lutq/formats/ct"
 	"github.com/lutq/lutq/formats/dense"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/gptq"
 	"github.com/lutq/lutq/formats/mlx"
-	"github.com/lutq/lutq/formats/target"
 )
 
 // Targets lists the formats of other programs that there are. A new one is a package and a
 // line here.
-func Targets() []target.Target {
-	return []target.Target{
+func Targets() []foreign.Target {
+	return []foreign.Target{
 		ct.Target{},
 		bnb.Target{},
 		gptq.Target{},
@@ -40,7 +40,7 @@ func Names() []string {
 }
 
 // For returns the target of a name.
-func For(name string) (target.Target, error) {
+func For(name string) (foreign.Target, error) {
 	for _, t := range Targets() {
 		if t.Name() == name {
 			return t, nil

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
@@ -21,11 +21,11 @@ const block = 32
 func (t Type) levels() []float32 {
 	switch t {
 	case Q4_0:
-		return target.Integers(4)
+		return foreign.Integers(4)
 	case Q5_0:
-		return target.Integers(5)
+		return foreign.Integers(5)
 	case Q8_0: // two's complement
-		v := target.Integers(8)
+		v := foreign.Integers(8)
 		return append(v[128:], v[:128]...)
 	case IQ4_NL: // kvalues_iq4nl of ggml
 		return iq4Values()[:]
@@ -43,37 +43,37 @@ func (t Type) levels() []float32 {
 func blockTypes() []Type { return []Type{MXFP4, Q4_0, IQ4_NL, Q5_0, Q8_0} }
 
 // fit finds out how a matrix, which may be without codes, is written in a type.
-func (t Type) fit(w *lut.Matrix) (target.Match, target.Fit) {
-	if target.FitGroup(w.Group, w.K, block) == 0 {
-		return target.Match{}, target.Fit{Why: fmt.Sprintf("its %d columns, in groups of %d, are no whole blocks of %d", w.K, w.Group, block)}
+func (t Type) fit(w *lut.Matrix) (foreign.Match, foreign.Fit) {
+	if foreign.FitGroup(w.Group, w.K, block) == 0 {
+		return foreign.Match{}, foreign.Fit{Why: fmt.Sprintf("its %d columns, in groups of %d, are no whole blocks of %d", w.K, w.Group, block)}
 	}
-	m, ok := target.MatchTable(w.Codebook, t.levels(), true)
+	m, ok := foreign.MatchTable(w.Codebook, t.levels(), true)
 	switch {
 	case !ok:
-		return m, target.Fit{Why: "its table is no multiple of " + t.String()}
+		return m, foreign.Fit{Why: "its table is no multiple of " + t.String()}
 	case t == MXFP4:
 		return m, fitPowers(m, w)
 	}
-	return m, target.FitScales(m, w, weight.F16)
+	return m, foreign.FitScales(m, w, weight.F16)
 }
 
 // fitPowers says whether a matrix's scales are powers of two, or 0, for which a block has codes of 0.
-func fitPowers(m target.Match, w *lut.Matrix) target.Fit {
+func fitPowers(m foreign.Match, w *lut.Matrix) foreign.Fit {
 	scales := make([]float32, w.Groups())
 	for n := range w.N {
 		w.RowScales(scales, n)
 		for _, s := range scales {
 			d := math.Abs(float64(s) * m.Factor)
 			if frac, exp := math.Frexp(d); d != 0 && (frac != 0.5 || exp-1 < -127 || exp-1 > 127) {
-				return target.Fit{Why: fmt.Sprintf("a scale of it, %v, is no power of two", s)}
+				return foreign.Fit{Why: fmt.Sprintf("a scale of it, %v, is no power of two", s)}
 			}
 		}
 	}
-	return target.Fit{Change: m.Rounded}
+	return foreign.Fit{Change: m.Rounded}
 }
 
 // fitBlocks finds the types that hold a matrix, those of least change first.
-func fitBlocks(w *lut.Matrix) ([]Type, target.Fit) {
+func fitBlocks(w *lut.Matrix) ([]Type, foreign.Fit) {
 	var held []Type
 	changes := make(map[Type]float64)
 	why := "its table is no multiple of that of " + alternatives(blockTypes())
@@ -84,15 +84,15 @@ func fitBlocks(w *lut.Matrix) ([]Type, target.Fit) {
 			held, changes[t] = append(held, t), fit.Change
 		case m.Codes != nil: // the table fits, but a scale does not
 			why = fit.Why
-		case target.FitGroup(w.Group, w.K, block) == 0:
+		case foreign.FitGroup(w.Group, w.K, block) == 0:
 			return nil, fit
 		}
 	}
 	if held == nil {
-		return nil, target.Fit{Why: why}
+		return nil, foreign.Fit{Why: why}
 	}
 	slices.SortStableFunc(held, func(a, b Type) int { return cmp.Compare(changes[a], changes[b]) })
-	return held, target.Fit{Change: changes[held[0]]}
+	return held, foreign.Fit{Change: changes[held[0]]}
 }
 
 func alternatives(types []Type) string {
@@ -106,7 +106,7 @@ func alternatives(types []Type) string {
 // packer writes rows of a matrix in blocks. It has scratch memory, so each goroutine needs its own.
 type packer struct {
 	t      Type
-	match  target.Match
+	match  foreign.Match
 	matrix *lut.Matrix
 	codes  []uint8
 	scales []float32
@@ -194,7 +194,7 @@ func (t Type) codebook() lut.Codebook {
 
 // rounder returns what writes a row of k weights in a type; newRounder is of what rounds to a table. It has scratch memory, so each
 // goroutine needs its own.
-func (t Type) rounder(k int, newRounder func(lut.Format) (target.Round, error)) (func(dst []byte, w []float32) error, error) {
+func (t Type) rounder(k int, newRounder func(lut.Format) (foreign.Round, error)) (func(dst []byte, w []float32) error, error) {
 	if e := NewEncoder(t); e != nil {
 		return func(dst []byte, w []float32) error { return e.Encode(dst, w, nil) }, nil
 	}

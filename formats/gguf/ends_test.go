@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/formats/foreign"
 )
 
 // TestEnds: all tokens that end a text come back, whatever llama.cpp has a place for. Which tokens it knows by name, and its
@@ -59,7 +59,7 @@ func TestEnds(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			kvs, lacks, err := describeTokenizer(&target.Model{Dir: dir}, &arch.Decoder{Vocab: len(tokens), EOS: tt.ends})
+			kvs, lacks, err := describeTokenizer(&foreign.Model{Dir: dir}, &arch.Decoder{Vocab: len(tokens), EOS: tt.ends})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/formats/foreign"
 )
 
 // Pairs of our own, which llama.cpp does not look at. Each is there only where a model has what the other pairs do not tell,
@@ -39,7 +39,7 @@ func (f *format) keepConfig() error {
 			return nil
 		}
 	}
-	config, err := target.Edit(f.model.Config, target.Member{Key: "torch_dtype"}, target.Member{Key: "dtype"})
+	config, err := foreign.Edit(f.model.Config, foreign.Member{Key: "torch_dtype"}, foreign.Member{Key: "dtype"})
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (f *File) config(dtype string) ([]byte, error) {
 	if !ok {
 		return nil, nil
 	}
-	config, err := target.Edit([]byte(text), target.Member{Key: "dtype", Value: strconv.AppendQuote(nil, dtype)})
+	config, err := foreign.Edit([]byte(text), foreign.Member{Key: "dtype", Value: strconv.AppendQuote(nil, dtype)})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ownConfig, err)
 	}

@@ -3,10 +3,10 @@ package gguf
 import (
 	"encoding/binary"
 
-	"github.com/lutq/lutq/formats/codes"
+	"github.com/lutq/lutq/formats/foreign"
+	"github.com/lutq/lutq/formats/foreign/codes"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/target"
 )
 
 // matrix returns the view as codes of one table times a scale for every 32 columns, nil where it is
@@ -21,11 +21,11 @@ func (v *View) matrix() *codes.Matrix {
 	m := &codes.Matrix{N: v.n * len(v.pieces), K: v.k, Group: block, ScaleType: hf.F16}
 	switch t {
 	case Q4_0:
-		m.Bits, m.Values = 4, target.Integers(4)
+		m.Bits, m.Values = 4, foreign.Integers(4)
 	case Q5_0:
-		m.Bits, m.Values = 5, target.Integers(5)
+		m.Bits, m.Values = 5, foreign.Integers(5)
 	case Q8_0:
-		m.Bits, m.Values = 8, target.Integers(8)
+		m.Bits, m.Values = 8, foreign.Integers(8)
 	case IQ4_NL:
 		m.Bits, m.Values = 4, iq4Values()[:]
 	case MXFP4:

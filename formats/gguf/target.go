@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
@@ -26,7 +26,7 @@ import (
 // FileName is the file that a folder of this target has.
 const FileName = "model.gguf"
 
-// Target is a folder with a GGUF file. It implements [target.Target].
+// Target is a folder with a GGUF file. It implements [foreign.Target].
 type Target struct {
 	// Kept, if set, is the type of matrices that are not quantized: f32, f16, bf16 or q8_0. Otherwise they stay in
 	// theirs. Vectors and routers are in f32.
@@ -52,17 +52,17 @@ func WeightNames() []string {
 	return names
 }
 
-// Name implements [target.Target].
+// Name implements [foreign.Target].
 func (Target) Name() string { return "gguf" }
 
-// Format implements [target.Target].
-func (t Target) Format(m *target.Model) (target.Format, error) {
+// Format implements [foreign.Target].
+func (t Target) Format(m *foreign.Model) (foreign.Format, error) {
 	if m.Decoder == nil {
 		return nil, m.Why
 	}
 	f := &format{
-		model: m, layers: make(map[string]*target.Layer), kept: make(map[string]*hf.Tensor),
-		types: make(map[*target.Layer][]Type),
+		model: m, layers: make(map[string]*foreign.Layer), kept: make(map[string]*hf.Tensor),
+		types: make(map[*foreign.Layer][]Type),
 	}
 	var err error
 	if t.Kept != "" {
@@ -92,21 +92,21 @@ func (t Target) Format(m *target.Model) (target.Format, error) {
 	return f, f.describe(t.NoTokenizer)
 }
 
-// format implements [target.Format].
+// format implements [foreign.Format].
 type format struct {
-	model    *target.Model
+	model    *foreign.Model
 	keep     bool // that keptType is set
 	keptType Type
 	retype   bool // that typ is set
 	typ      Type
-	layers   map[string]*target.Layer // by the tensor of the model
+	layers   map[string]*foreign.Layer // by the tensor of the model
 	kept     map[string]*hf.Tensor
 	tensors  []Tensor
 	kvs      []KV
 	lacks    []lack
 
 	mu    sync.Mutex
-	types map[*target.Layer][]Type // that hold a layer, by [format.Fit]
+	types map[*foreign.Layer][]Type // that hold a layer, by [format.Fit]
 }
 
 // resolve finds what the model's tensors are called that may go by two names, and reports one that is missing, or has
@@ -214,15 +214,15 @@ func (f *format) license() (string, error) {
 	return "", nil
 }
 
-// Fit implements [target.Format].
-func (f *format) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
+// Fit implements [foreign.Format].
+func (f *format) Fit(l *foreign.Layer, w *lut.Matrix) foreign.Fit {
 	if w == nil {
-		return target.Fit{Why: "it has no table"}
+		return foreign.Fit{Why: "it has no table"}
 	}
 	types, fit := fitBlocks(w)
 	if f.retype && fit.Why == "" {
 		if !slices.Contains(types, f.typ) {
-			fit = target.Fit{Why: "it is to be of type " + f.typ.String()}
+			fit = foreign.Fit{Why: "it is to be of type " + f.typ.String()}
 		}
 		types = []Type{f.typ}
 	}
@@ -232,14 +232,14 @@ func (f *format) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
 	return fit
 }
 
-// Anew implements [target.Format]: in as many bits, or the next that there are.
-func (f *format) Anew(l *target.Layer) (lut.Format, error) {
+// Anew implements [foreign.Format]: in as many bits, or the next that there are.
+func (f *format) Anew(l *foreign.Layer) (lut.Format, error) {
 	if l.K%block != 0 {
 		return lut.Format{}, fmt.Errorf("rows of %d weights are no whole blocks of %d", l.K, block)
 	}
 	o := lut.Format{Codebook: f.anewType(l).codebook(), Group: block, Scale: weight.MSE, ScaleType: weight.F16}
 	if o.Codebook.Values == nil {
-		return o, &target.OwnError{Type: f.fallback(l.K).String()}
+		return o, &foreign.OwnError{Type: f.fallback(l.K).String()}
 	}
 	if top := float64(l.Top) / float64(o.Codebook.Max()); top > 65504 {
 		return lut.Format{}, fmt.Errorf("weights of %v are beyond F16", l.Top)
@@ -248,7 +248,7 @@ func (f *format) Anew(l *target.Layer) (lut.Format, error) {
 }
 
 // anewType is the type that a layer is quantized to anew.
-func (f *format) anewType(l *target.Layer) Type {
+func (f *format) anewType(l *foreign.Layer) Type {
 	switch {
 	case f.retype:
 		return f.typ
@@ -258,7 +258,7 @@ func (f *format) anewType(l *target.Layer) Type {
 	return IQ4_NL
 }
 
-// Rounds implements [target.Rounder]: it reports whether a matrix that is kept is written in a type that does not
+// Rounds implements [foreign.Rounder]: it reports whether a matrix that is kept is written in a type that does not
 // hold all of its own, or is quantized.
 func (f *format) Rounds() bool {
 	for i := range f.tensors {
@@ -286,7 +286,7 @@ func (f *format) Rounds() bool {
 	return false
 }
 
-// Lacks implements [target.Lacker].
+// Lacks implements [foreign.Lacker].
 func (f *format) Lacks() []string {
 	var all []string
 	for _, l := range f.lacks {
@@ -295,7 +295,7 @@ func (f *format) Lacks() []string {
 	return all
 }
 
-// Warnings implements [target.Warner]: what llama.cpp computes otherwise than the model, or does not get.
+// Warnings implements [foreign.Warner]: what llama.cpp computes otherwise than the model, or does not get.
 func (f *format) Warnings() []string {
 	var lines []string
 	d := f.model.Decoder
@@ -321,8 +321,8 @@ func (f *format) Warnings() []string {
 	return lines
 }
 
-// Write implements [target.Format].
-func (f *format) Write(ctx context.Context, dir string, s target.Source) error {
+// Write implements [foreign.Format].
+func (f *format) Write(ctx context.Context, dir string, s foreign.Source) error {
 	entries := make([]Entry, len(f.tensors))
 	sizes := make(map[Type]int64)
 	for i := range f.tensors {
@@ -358,8 +358,8 @@ func (f *format) Write(ctx context.Context, dir string, s target.Source) error {
 	return out.Commit()
 }
 
-// Types implements [target.Typer].
-func (f *format) Types() []target.Written {
+// Types implements [foreign.Typer].
+func (f *format) Types() []foreign.Written {
 	type kind struct{ typ, asked Type }
 	counts := make(map[kind]int)
 	rows := make(map[kind][]string) // how long those are that do not fill blocks
@@ -382,16 +382,16 @@ func (f *format) Types() []target.Written {
 			rows[k] = append(rows[k], n)
 		}
 	}
-	var all []target.Written
+	var all []foreign.Written
 	for _, k := range order {
-		w := target.Written{Type: k.typ.String(), Matrices: counts[k]}
+		w := foreign.Written{Type: k.typ.String(), Matrices: counts[k]}
 		if k.asked != k.typ {
 			n, _ := k.asked.Block()
 			w.Why = fmt.Sprintf("rows of %s weights do not fill blocks of %d of %s", strings.Join(rows[k], " and "), n, k.asked)
 		}
 		all = append(all, w)
 	}
-	slices.SortStableFunc(all, func(a, b target.Written) int { return cmp.Compare(b.Matrices, a.Matrices) })
+	slices.SortStableFunc(all, func(a, b foreign.Written) int { return cmp.Compare(b.Matrices, a.Matrices) })
 	return all
 }
 
@@ -422,7 +422,7 @@ func (f *format) typeOf(t *Tensor) (Type, error) {
 	for i, l := range t.Layers {
 		layer := f.layers[l.Stored.Tensor]
 		switch {
-		case layer == nil || layer.As == target.Dense:
+		case layer == nil || layer.As == foreign.Dense:
 			typ, err := f.typeOfDense(l, layer)
 			if err != nil {
 				return 0, err
@@ -453,7 +453,7 @@ func (f *format) typeOf(t *Tensor) (Type, error) {
 }
 
 // typeOfDense returns the type of a layer that is written from its weights. layer is nil for one that is not quantized.
-func (f *format) typeOfDense(l *arch.Linear, layer *target.Layer) (Type, error) {
+func (f *format) typeOfDense(l *arch.Linear, layer *foreign.Layer) (Type, error) {
 	switch {
 	case f.retype && l.Stored.Role == arch.LinearWeight:
 		return f.fallback(l.K), nil
@@ -476,8 +476,8 @@ func (f *format) fallback(k int) Type {
 }
 
 // holding lists the types that hold a layer's table, the best first.
-func (f *format) holding(l *target.Layer) []Type {
-	if l.As == target.AsIs {
+func (f *format) holding(l *foreign.Layer) []Type {
+	if l.As == foreign.AsIs {
 		return f.types[l]
 	}
 	return []Type{f.anewType(l)}
@@ -488,7 +488,7 @@ func scaleType(t hf.DType) (weight.ScaleType, error) {
 	if t == hf.F64 {
 		return weight.F32, nil // the widest that llama.cpp multiplies by
 	}
-	return target.ScaleType(t)
+	return foreign.ScaleType(t)
 }
 
 func denseType(t weight.ScaleType) Type {
@@ -514,7 +514,7 @@ func (f *format) typeOfKept(t *hf.Tensor) (Type, error) {
 // fileWriter writes the data of a file's tensors.
 type fileWriter struct {
 	*format
-	source target.Source
+	source foreign.Source
 	out    *Writer
 }
 
@@ -614,7 +614,7 @@ func (j *job) run(ctx context.Context) error {
 	switch {
 	case l == nil:
 		return j.runKept(ctx, j.kept[j.name])
-	case l.As == target.Dense:
+	case l.As == foreign.Dense:
 		mat, err := j.source.Weights(l)
 		if err != nil {
 			return err

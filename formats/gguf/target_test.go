@@ -11,25 +11,25 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/arch/archtest"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/rounding"
 	"github.com/lutq/lutq/quantize/rtn"
 )
 
-// memory is a model whose linear layers are quantized in memory. It implements [target.Source].
+// memory is a model whose linear layers are quantized in memory. It implements [foreign.Source].
 type memory struct {
-	model    *target.Model
-	matrices map[*target.Layer]*lut.Matrix
+	model    *foreign.Model
+	matrices map[*foreign.Layer]*lut.Matrix
 }
 
-func (s *memory) Model() *target.Model                           { return s.model }
-func (s *memory) Matrix(l *target.Layer) (*lut.Matrix, error)    { return s.matrices[l], nil }
-func (s *memory) Weights(l *target.Layer) (weight.Matrix, error) { return s.matrices[l], nil }
-func (s *memory) Wrote(int64, string)                            {}
-func (s *memory) Rounder(f lut.Format) (target.Round, error)     { return rtn.NewRounder(f) }
+func (s *memory) Model() *foreign.Model                           { return s.model }
+func (s *memory) Matrix(l *foreign.Layer) (*lut.Matrix, error)    { return s.matrices[l], nil }
+func (s *memory) Weights(l *foreign.Layer) (weight.Matrix, error) { return s.matrices[l], nil }
+func (s *memory) Wrote(int64, string)                             {}
+func (s *memory) Rounder(f lut.Format) (foreign.Round, error)     { return rtn.NewRounder(f) }
 func (s *memory) Copy(t *hf.Tensor, write func(p []byte, off int64) error) error {
 	const piece = 100 // no whole rows
 	for off := int64(0); off < t.Bytes(); off += piece {
@@ -70,7 +70,7 @@ func recipes() map[string]recipe {
 // quantized makes a model of a checkpoint whose linear layers are quantized.
 func quantized(t *testing.T, c *hf.Checkpoint, d *arch.Decoder, dir string, r recipe) *memory {
 	t.Helper()
-	s := &memory{&target.Model{Dir: dir, Config: configOf(t, c), Decoder: d, DType: weight.F32}, make(map[*target.Layer]*lut.Matrix)}
+	s := &memory{&foreign.Model{Dir: dir, Config: configOf(t, c), Decoder: d, DType: weight.F32}, make(map[*foreign.Layer]*lut.Matrix)}
 	taken := make(map[string]bool)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, st := range d.Stored() {
@@ -78,7 +78,7 @@ func quantized(t *testing.T, c *hf.Checkpoint, d *arch.Decoder, dir string, r re
 			continue
 		}
 		taken[st.Tensor] = true
-		l := &target.Layer{
+		l := &foreign.Layer{
 			Name: st.Path, N: st.Matrices() * st.N, K: st.K, Experts: st.Experts, Transposed: st.Transposed,
 			Tensor: st.Tensor, Shape: st.Shape(), Role: st.Role, Bits: r.bits, Group: min(r.group, st.K),
 		}
@@ -131,7 +131,7 @@ func TestModelComesBack(t *testing.T) {
 			continue
 		}
 		c, d := open(t, g)
-		f, err := Target{NoTokenizer: true}.Format(&target.Model{Dir: c.Dir(), Config: configOf(t, c), Decoder: d, DType: weight.BF16, Kept: c.Tensors()})
+		f, err := Target{NoTokenizer: true}.Format(&foreign.Model{Dir: c.Dir(), Config: configOf(t, c), Decoder: d, DType: weight.BF16, Kept: c.Tensors()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +187,7 @@ func TestWriteIsLossFree(t *testing.T) {
 						if fit.Why == "" {
 							t.Errorf("%s: rows of %d weights fit", l.Name, l.K)
 						}
-						l.As = target.Dense
+						l.As = foreign.Dense
 					case fit.Why != "" || fit.Change != 0:
 						t.Errorf("%s: %q, change %v", l.Name, fit.Why, fit.Change)
 					default:
@@ -212,7 +212,7 @@ func compare(t *testing.T, path string, s *memory, want Type, blocks bool) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	layers, kept := make(map[string]*target.Layer), make(map[string]*hf.Tensor)
+	layers, kept := make(map[string]*foreign.Layer), make(map[string]*hf.Tensor)
 	for _, l := range s.model.Layers {
 		layers[l.Tensor] = l
 	}
@@ -277,7 +277,7 @@ func compare(t *testing.T, path string, s *memory, want Type, blocks bool) {
 }
 
 // rowOf returns a row of a layer's matrix, or an element of its bias.
-func rowOf(t *testing.T, x *Tensor, l *arch.Linear, layer *target.Layer, s *memory, kept map[string]*hf.Tensor, row int) []float32 {
+func rowOf(t *testing.T, x *Tensor, l *arch.Linear, layer *foreign.Layer, s *memory, kept map[string]*hf.Tensor, row int) []float32 {
 	t.Helper()
 	w := make([]float32, l.K)
 	if x.Bias {
@@ -307,7 +307,7 @@ func TestWritePlain(t *testing.T) {
 		for _, kept := range append([]string{""}, KeptNames()...) {
 			t.Run(g.Name+"/"+kept, func(t *testing.T) {
 				c, d := open(t, g)
-				m := &target.Model{Dir: c.Dir(), Config: configOf(t, c), Decoder: d, DType: weight.BF16, Kept: c.Tensors()}
+				m := &foreign.Model{Dir: c.Dir(), Config: configOf(t, c), Decoder: d, DType: weight.BF16, Kept: c.Tensors()}
 				f, err := Target{Kept: kept, NoTokenizer: true}.Format(m)
 				if err != nil {
 					t.Fatal(err)
@@ -369,7 +369,7 @@ func TestWriteRefusesMixedStacks(t *testing.T) {
 		for i, l := range s.model.Layers {
 			f.Fit(l, s.matrices[l])
 			if strings.Contains(l.Name, "experts.1.") && i%2 == 0 {
-				l.As = target.Dense
+				l.As = foreign.Dense
 			}
 		}
 		dir := t.TempDir()

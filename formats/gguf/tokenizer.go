@@ -14,8 +14,8 @@ import (
 
 	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/formats/target"
 )
 
 // The types of tokens, as llama.cpp numbers them.
@@ -41,7 +41,7 @@ func (e *UnknownSplitError) Error() string {
 // vocabulary. It reads tokenizer.json, tokenizer_config.json, generation_config.json and chat_template.jinja, of which all
 // but the first may be missing. It fails with an [UnknownSplitError], and on else that llama.cpp would do otherwise. What it has
 // not, but few texts need, is kept in pairs of our own and listed.
-func describeTokenizer(m *target.Model, d *arch.Decoder) (kvs []KV, lacks []lack, err error) {
+func describeTokenizer(m *foreign.Model, d *arch.Decoder) (kvs []KV, lacks []lack, err error) {
 	const vocabulary, settings, generation = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
 	text, err := m.ReadFile(vocabulary, input.Tokenizer)
 	if err != nil {
@@ -92,7 +92,7 @@ type written struct {
 }
 
 // readOptional reads a file that may be missing.
-func readOptional(m *target.Model, name string, kind input.Kind) ([]byte, error) {
+func readOptional(m *foreign.Model, name string, kind input.Kind) ([]byte, error) {
 	data, err := m.ReadFile(name, kind)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

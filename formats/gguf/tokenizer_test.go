@@ -12,7 +12,7 @@ import (
 
 	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/formats/foreign"
 )
 
 // byteLevelJSON is a tokenizer.json of three bytes with a pre_tokenizer.
@@ -166,7 +166,7 @@ func TestTokenizerOfFolder(t *testing.T) {
 		}
 	}
 	d := &arch.Decoder{Vocab: 5, EOS: []int{1}}
-	kvs, _, err := describeTokenizer(&target.Model{Dir: dir}, d)
+	kvs, _, err := describeTokenizer(&foreign.Model{Dir: dir}, d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestTokenizerOfFolder(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("C"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if kvs, _, err = describeTokenizer(&target.Model{Dir: dir}, d); err != nil || values(kvs)["tokenizer.chat_template"] != "C" {
+	if kvs, _, err = describeTokenizer(&foreign.Model{Dir: dir}, d); err != nil || values(kvs)["tokenizer.chat_template"] != "C" {
 		t.Errorf("chat template %v, error %v: want C", values(kvs)["tokenizer.chat_template"], err)
 	}
 }
@@ -202,7 +202,7 @@ func TestTokensBeside(t *testing.T) {
 		}
 	}
 	for vocab, want := range map[int][]string{5: {}, 6: {"<tool>"}, 8: {"<tool>", "<pad>", "<|im_start|>"}, 9: {"<tool>", "<pad>", "<|im_start|>", "[PAD8]"}} {
-		kvs, _, err := describeTokenizer(&target.Model{Dir: dir}, &arch.Decoder{Vocab: vocab})
+		kvs, _, err := describeTokenizer(&foreign.Model{Dir: dir}, &arch.Decoder{Vocab: vocab})
 		if err != nil {
 			t.Fatal(err)
 		}

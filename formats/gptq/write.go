@@ -10,24 +10,24 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // Target is the format of AutoGPTQ and GPTQModel, version 1, with symmetric integers: zero points of 2^(b-1). It implements
-// [target.Target].
+// [foreign.Target].
 type Target struct{}
 
-// Name implements [target.Target].
+// Name implements [foreign.Target].
 func (Target) Name() string { return "gptq" }
 
-// Format implements [target.Target].
-func (Target) Format(m *target.Model) (target.Format, error) { return &output{m}, nil }
+// Format implements [foreign.Target].
+func (Target) Format(m *foreign.Model) (foreign.Format, error) { return &output{m}, nil }
 
-type output struct{ model *target.Model }
+type output struct{ model *foreign.Model }
 
 // widths are those of the integers that there are, in bits.
 func widths() []int { return []int{2, 3, 4, 8} }
@@ -43,23 +43,23 @@ func columns(group, k int) int {
 	if group >= k {
 		return k
 	}
-	return target.FitGroup(group, k, groups()...)
+	return foreign.FitGroup(group, k, groups()...)
 }
 
-// Fit implements [target.Format].
-func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
+// Fit implements [foreign.Format].
+func (f *output) Fit(l *foreign.Layer, w *lut.Matrix) foreign.Fit {
 	if why := unfit(l); why != "" || w == nil {
-		return target.Fit{Why: why}
+		return foreign.Fit{Why: why}
 	}
 	if columns(w.Group, w.K) == 0 {
-		return target.Fit{Why: fmt.Sprintf("its groups of %d in %d columns are not of 16, 32 and so on to 1024", w.Group, w.K)}
+		return foreign.Fit{Why: fmt.Sprintf("its groups of %d in %d columns are not of 16, 32 and so on to 1024", w.Group, w.K)}
 	}
-	return target.FitIntegers(w, weight.F16, widths()...)
+	return foreign.FitIntegers(w, weight.F16, widths()...)
 }
 
 // unfit says why there is no form for a layer, or "".
-func unfit(l *target.Layer) string {
-	if why := target.Linear(l); why != "" {
+func unfit(l *foreign.Layer) string {
+	if why := foreign.Linear(l); why != "" {
 		return why
 	}
 	if l.N%words != 0 || l.K%words != 0 {
@@ -68,43 +68,43 @@ func unfit(l *target.Layer) string {
 	return ""
 }
 
-// Anew implements [target.Format].
-func (f *output) Anew(l *target.Layer) (lut.Format, error) {
+// Anew implements [foreign.Format].
+func (f *output) Anew(l *foreign.Layer) (lut.Format, error) {
 	if why := unfit(l); why != "" {
 		return lut.Format{}, errors.New(why)
 	}
-	return target.NewIntegers(l, cmp.Or(columns(l.Group, l.K), target.FitGroup(l.K, l.K, 32, 64, 128)), weight.F16, widths()...), nil
+	return foreign.NewIntegers(l, cmp.Or(columns(l.Group, l.K), foreign.FitGroup(l.K, l.K, 32, 64, 128)), weight.F16, widths()...), nil
 }
 
 // form returns the bits and the columns to a scale that a layer is written with.
-func form(l *target.Layer) (bits, group int) {
-	_, bits, _ = target.MatchIntegers(l.Table, widths()...)
+func form(l *foreign.Layer) (bits, group int) {
+	_, bits, _ = foreign.MatchIntegers(l.Table, widths()...)
 	return bits, columns(l.Group, l.K)
 }
 
-// Entries implements [target.Packer].
-func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
+// Entries implements [foreign.Packer].
+func (f *output) Entries(l *foreign.Layer) ([]hf.Entry, error) {
 	bits, group := form(l)
 	return []hf.Entry{
-		{Name: l.Name + ".qweight", DType: "I32", Shape: []int{target.Words(l.K, bits), l.N}},
-		{Name: l.Name + ".qzeros", DType: "I32", Shape: []int{l.K / group, target.Words(l.N, bits)}},
+		{Name: l.Name + ".qweight", DType: "I32", Shape: []int{foreign.Words(l.K, bits), l.N}},
+		{Name: l.Name + ".qzeros", DType: "I32", Shape: []int{l.K / group, foreign.Words(l.N, bits)}},
 		{Name: l.Name + ".scales", DType: hf.F16, Shape: []int{l.K / group, l.N}},
 		{Name: l.Name + ".g_idx", DType: "I32", Shape: []int{l.K}},
 	}, nil
 }
 
-// Pack implements [target.Packer].
-func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
+// Pack implements [foreign.Packer].
+func (f *output) Pack(l *foreign.Layer, s foreign.Source) ([][]byte, error) {
 	w, err := s.Matrix(l)
 	if err != nil {
 		return nil, err
 	}
-	m, bits, _ := target.MatchIntegers(w.Codebook, widths()...)
+	m, bits, _ := foreign.MatchIntegers(w.Codebook, widths()...)
 	_, group := form(l)
 	return [][]byte{
-		target.Transpose(m.Rows(w, bits), w.N, target.Words(w.K, bits), 4),
+		foreign.Transpose(m.Rows(w, bits), w.N, foreign.Words(w.K, bits), 4),
 		zeros(w.N, w.K/group, bits),
-		target.Transpose(m.Scales(w, weight.F16, group), w.N, w.K/group, 2),
+		foreign.Transpose(m.Scales(w, weight.F16, group), w.N, w.K/group, 2),
 		index(w.K, group),
 	}, nil
 }
@@ -133,11 +133,11 @@ func index(k, group int) []byte {
 	return all
 }
 
-// Warnings implements [target.Warner].
+// Warnings implements [foreign.Warner].
 func (f *output) Warnings() []string {
 	narrow := 0
 	for _, l := range f.model.Layers {
-		if l.As == target.Dense {
+		if l.As == foreign.Dense {
 			continue
 		}
 		if bits, _ := form(l); bits != 4 && bits != 8 {
@@ -163,19 +163,19 @@ func (f *output) Warnings() []string {
 	return all
 }
 
-// Write implements [target.Format].
-func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
+// Write implements [foreign.Format].
+func (f *output) Write(ctx context.Context, dir string, s foreign.Source) error {
 	c := f.config()
-	q, err := target.Indented(c)
+	q, err := foreign.Indented(c)
 	if err != nil {
 		return err
 	}
-	file, err := target.JSON(c)
+	file, err := foreign.JSON(c)
 	if err != nil {
 		return err
 	}
-	return target.WriteFolder(ctx, dir, s, f, target.Folder{
-		Edits: []target.Member{{Key: "quantization_config", Value: q}},
+	return foreign.WriteFolder(ctx, dir, s, f, foreign.Folder{
+		Edits: []foreign.Member{{Key: "quantization_config", Value: q}},
 		Files: map[string][]byte{"quantize_config.json": file},
 	})
 }
@@ -209,19 +209,19 @@ type meta struct {
 func (f *output) config() written {
 	counts := make(map[override]int)
 	var most override
-	each := func(use func(l *target.Layer, is override)) {
+	each := func(use func(l *foreign.Layer, is override)) {
 		for _, l := range f.model.Layers {
-			if l.As == target.Dense {
+			if l.As == foreign.Dense {
 				continue
 			}
 			bits, group := form(l)
-			if target.Rowwise(l, groups()...) {
+			if foreign.Rowwise(l, groups()...) {
 				group = weight.RowGroup
 			}
 			use(l, override{bits, group})
 		}
 	}
-	each(func(l *target.Layer, is override) {
+	each(func(l *foreign.Layer, is override) {
 		if counts[is]++; counts[is] > counts[most] {
 			most = is
 		}
@@ -230,7 +230,7 @@ func (f *output) config() written {
 		Method: "gptq", Bits: most.Bits, Group: most.Group, Sym: true, Format: "gptq", PackType: "int32",
 		Dynamic: make(map[string]override), Meta: meta{[]string{"lutq:1"}},
 	}
-	each(func(l *target.Layer, is override) {
+	each(func(l *foreign.Layer, is override) {
 		if is != most {
 			c.Dynamic[`+:^`+regexp.QuoteMeta(l.Name)+`$`] = is
 		}
@@ -254,7 +254,7 @@ func (f *output) packed(kept []string) []string {
 	has := make(map[string]bool)
 	var names []string
 	for _, l := range f.model.Layers {
-		if l.As == target.Dense {
+		if l.As == foreign.Dense {
 			continue
 		}
 		name := l.Name

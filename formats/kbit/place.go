@@ -11,7 +11,7 @@ const (
 	tileCols = 64
 )
 
-// Layout is one of the two. It implements [hf.Scheme] and [target.Target].
+// Layout is one of the two. It implements [hf.Scheme] and [foreign.Target].
 type Layout struct{ tiled bool }
 
 // Flat returns the layout kbit.
@@ -20,7 +20,7 @@ func Flat() Layout { return Layout{} }
 // Tiled returns the layout kbit-tiled.
 func Tiled() Layout { return Layout{tiled: true} }
 
-// Name implements [target.Target].
+// Name implements [foreign.Target].
 func (y Layout) Name() string {
 	if y.tiled {
 		return "kbit-tiled"

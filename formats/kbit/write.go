@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
@@ -21,12 +21,12 @@ func (y Layout) Advice() string {
 	return advice
 }
 
-// Format implements [target.Target].
-func (y Layout) Format(m *target.Model) (target.Format, error) { return &output{y, m}, nil }
+// Format implements [foreign.Target].
+func (y Layout) Format(m *foreign.Model) (foreign.Format, error) { return &output{y, m}, nil }
 
 type output struct {
 	layout Layout
-	model  *target.Model
+	model  *foreign.Model
 }
 
 // unfit says why no matrix of a shape has a form, or "".
@@ -40,35 +40,35 @@ func (y Layout) unfit(n, k int) string {
 	return ""
 }
 
-// Fit implements [target.Format]. Any table will do, with scales of any type.
-func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
-	if why := target.Single(l); why != "" {
-		return target.Fit{Why: why}
+// Fit implements [foreign.Format]. Any table will do, with scales of any type.
+func (f *output) Fit(l *foreign.Layer, w *lut.Matrix) foreign.Fit {
+	if why := foreign.Single(l); why != "" {
+		return foreign.Fit{Why: why}
 	}
 	if why := f.layout.unfit(l.N, l.K); why != "" {
-		return target.Fit{Why: why}
+		return foreign.Fit{Why: why}
 	}
-	if w != nil && target.FitGroup(w.Group, w.K, block) == 0 {
-		return target.Fit{Why: fmt.Sprintf("it has groups of %d columns: want %d or a multiple of that", w.Group, block)}
+	if w != nil && foreign.FitGroup(w.Group, w.K, block) == 0 {
+		return foreign.Fit{Why: fmt.Sprintf("it has groups of %d columns: want %d or a multiple of that", w.Group, block)}
 	}
-	return target.Fit{}
+	return foreign.Fit{}
 }
 
-// Anew implements [target.Format].
-func (*output) Anew(*target.Layer) (lut.Format, error) {
+// Anew implements [foreign.Format].
+func (*output) Anew(*foreign.Layer) (lut.Format, error) {
 	return lut.Format{}, errors.New("it takes layers only as they are")
 }
 
 // scaleType returns the type of a layer's scales.
-func scaleType(l *target.Layer) weight.ScaleType {
+func scaleType(l *foreign.Layer) weight.ScaleType {
 	if l.Stored.ScaleType == weight.E4M4 {
 		return weight.E4M4
 	}
 	return weight.F32
 }
 
-// Entries implements [target.Packer].
-func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
+// Entries implements [foreign.Packer].
+func (f *output) Entries(l *foreign.Layer) ([]hf.Entry, error) {
 	return []hf.Entry{
 		{Name: l.Name + ".kbit_packed", DType: "I32", Shape: []int{f.layout.words(l.N, l.K, l.Bits)}},
 		{Name: l.Name + ".kbit_absmax", DType: hf.DType(scaleType(l).DType()), Shape: []int{l.N * (l.K / block)}},
@@ -76,27 +76,27 @@ func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
 	}, nil
 }
 
-// Pack implements [target.Packer].
-func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
+// Pack implements [foreign.Packer].
+func (f *output) Pack(l *foreign.Layer, s foreign.Source) ([][]byte, error) {
 	w, err := s.Matrix(l)
 	if err != nil {
 		return nil, err
 	}
 	st, table := scaleType(l), make([]byte, 4*len(w.Codebook))
 	num.EncodeF32(table, w.Codebook)
-	scales := target.Match{Factor: 1}.Scales(w, st, block)
+	scales := foreign.Match{Factor: 1}.Scales(w, st, block)
 	return [][]byte{f.layout.pack(w.N, w.K, w.Bits, w.RowCodes), f.layout.scales(w.N, w.K, st.Size(), scales), table}, nil
 }
 
-// Write implements [target.Format].
-func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
+// Write implements [foreign.Format].
+func (f *output) Write(ctx context.Context, dir string, s foreign.Source) error {
 	c := config{Method: method, Layout: f.layout.Name(), Block: block, Shapes: make(map[string][]int)}
 	for _, l := range f.model.Layers {
 		c.Shapes[l.Name] = []int{l.N, l.K}
 	}
-	q, err := target.Indented(c)
+	q, err := foreign.Indented(c)
 	if err != nil {
 		return err
 	}
-	return target.WriteFolder(ctx, dir, s, f, target.Folder{Edits: []target.Member{{Key: "quantization_config", Value: q}}})
+	return foreign.WriteFolder(ctx, dir, s, f, foreign.Folder{Edits: []foreign.Member{{Key: "quantization_config", Value: q}}})
 }

@@ -3,7 +3,7 @@ package lutgemm
 import (
 	"encoding/binary"
 
-	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/formats/foreign"
 )
 
 // word is how many columns of a plane lie in one.
@@ -11,7 +11,7 @@ const word = 32
 
 // pack returns the words of planes of n rows, [n, bits, k/8], with the rows innermost.
 func pack(planes []byte, n, bits, k int) []byte {
-	turned, words := target.Transpose(planes, n, bits*k/word, 4), k/word // [bits, words, n]
+	turned, words := foreign.Transpose(planes, n, bits*k/word, 4), k/word // [bits, words, n]
 	data := make([]byte, 0, len(planes))
 	for w := range words {
 		for i := range bits {

@@ -3,7 +3,7 @@ package lutgemm
 import (
 	"fmt"
 
-	"github.com/lutq/lutq/formats/codes"
+	"github.com/lutq/lutq/formats/foreign/codes"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/weight/bcq"
 )
@@ -11,7 +11,7 @@ import (
 // method is the quant_method of the layout.
 const method = "lutgemm"
 
-// Layout is that of LUT-GEMM. It implements [hf.Scheme] and [target.Target].
+// Layout is that of LUT-GEMM. It implements [hf.Scheme] and [foreign.Target].
 type Layout struct{}
 
 // Decode implements [hf.Scheme].

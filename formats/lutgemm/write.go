@@ -5,14 +5,14 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
 
-// Name implements [target.Target].
+// Name implements [foreign.Target].
 func (Layout) Name() string { return "lutgemm" }
 
 // Advice says how to make a model whose layers fit.
@@ -20,8 +20,8 @@ func (Layout) Advice() string {
 	return "--method bcq --group 128 --scale-type f16 has quantize make layers that fit, where their rows are even and their columns a multiple of 128; repack --to bcq makes them of tables of equal steps"
 }
 
-// Format implements [target.Target].
-func (Layout) Format(*target.Model) (target.Format, error) { return output{}, nil }
+// Format implements [foreign.Target].
+func (Layout) Format(*foreign.Model) (foreign.Format, error) { return output{}, nil }
 
 type output struct{}
 
@@ -36,9 +36,9 @@ func unfit(n, k, group int) string {
 	return ""
 }
 
-// Fit implements [target.Format].
-func (output) Fit(l *target.Layer, _ *lut.Matrix) target.Fit {
-	why := target.Single(l)
+// Fit implements [foreign.Format].
+func (output) Fit(l *foreign.Layer, _ *lut.Matrix) foreign.Fit {
+	why := foreign.Single(l)
 	switch {
 	case why != "":
 	case l.Stored.Kind != bcq.Name:
@@ -48,16 +48,16 @@ func (output) Fit(l *target.Layer, _ *lut.Matrix) target.Fit {
 	default:
 		why = unfit(l.N, l.K, l.Group)
 	}
-	return target.Fit{Why: why, Stored: why == ""}
+	return foreign.Fit{Why: why, Stored: why == ""}
 }
 
-// Anew implements [target.Format].
-func (output) Anew(*target.Layer) (lut.Format, error) {
+// Anew implements [foreign.Format].
+func (output) Anew(*foreign.Layer) (lut.Format, error) {
 	return lut.Format{}, errors.New("it takes layers only as they are")
 }
 
-// Entries implements [target.Packer].
-func (output) Entries(l *target.Layer) ([]hf.Entry, error) {
+// Entries implements [foreign.Packer].
+func (output) Entries(l *foreign.Layer) ([]hf.Entry, error) {
 	groups := l.K / l.Group
 	all := []hf.Entry{
 		{Name: l.Name + ".bWeight", DType: "I32", Shape: []int{l.K / word, l.Bits, l.N}},
@@ -69,8 +69,8 @@ func (output) Entries(l *target.Layer) ([]hf.Entry, error) {
 	return all, nil
 }
 
-// Pack implements [target.Packer].
-func (output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
+// Pack implements [foreign.Packer].
+func (output) Pack(l *foreign.Layer, s foreign.Source) ([][]byte, error) {
 	w, err := s.Weights(l)
 	if err != nil {
 		return nil, err
@@ -80,18 +80,18 @@ func (output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
 		return nil, errors.New("is stored in another way than before")
 	}
 	size := weight.F16.Size()
-	data := [][]byte{pack(m.Planes, m.N, m.Bits, m.K), target.Transpose(m.Alphas, m.N, m.Groups()*m.Bits, size)}
+	data := [][]byte{pack(m.Planes, m.N, m.Bits, m.K), foreign.Transpose(m.Alphas, m.N, m.Groups()*m.Bits, size)}
 	if l.Offsets {
-		data = append(data, target.Transpose(m.Offsets, m.N, m.Groups(), size))
+		data = append(data, foreign.Transpose(m.Offsets, m.N, m.Groups(), size))
 	}
 	return data, nil
 }
 
-// Write implements [target.Format].
-func (f output) Write(ctx context.Context, dir string, s target.Source) error {
-	q, err := target.Indented(map[string]string{"quant_method": method})
+// Write implements [foreign.Format].
+func (f output) Write(ctx context.Context, dir string, s foreign.Source) error {
+	q, err := foreign.Indented(map[string]string{"quant_method": method})
 	if err != nil {
 		return err
 	}
-	return target.WriteFolder(ctx, dir, s, f, target.Folder{Edits: []target.Member{{Key: "quantization_config", Value: q}}})
+	return foreign.WriteFolder(ctx, dir, s, f, foreign.Folder{Edits: []foreign.Member{{Key: "quantization_config", Value: q}}})
 }

@@ -24,7 +24,7 @@
 // need to cover a layer's scales is part of the codebook. Nothing in the folder depends
 // on a GPU, a kernel's tiles or the version of the tool. The file .lutq lists
 // the others, so that lutq replaces no folder with files of somebody else's; see
-// package folder. It may be left out.
+// package outdir. It may be left out.
 //
 // # Kinds
 //

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/weight"
 )
 
@@ -203,9 +203,9 @@ func (m *Model) files() (problems []error, err error) {
 		}
 	}
 	names := append(slices.Collect(maps.Keys(written)), configName)
-	sound, err := folder.SoundMark(m.ckpt.Dir(), append(names, m.ckpt.Shards()...))
+	sound, err := outdir.SoundMark(m.ckpt.Dir(), append(names, m.ckpt.Shards()...))
 	if !sound {
-		problems = append(problems, differs(folder.MarkName))
+		problems = append(problems, differs(outdir.MarkName))
 	}
 	return problems, err
 }

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/lutq/lutq/formats/codes"
+	"github.com/lutq/lutq/formats/foreign/codes"
 	"github.com/lutq/lutq/formats/hf"
 )
 
@@ -15,7 +15,7 @@ const (
 	GroupSize   = 128
 )
 
-// Layout is that of MARLIN. It implements [hf.Scheme] and [target.Target].
+// Layout is that of MARLIN. It implements [hf.Scheme] and [foreign.Target].
 type Layout struct{}
 
 // read is what config.json says about weights. Groups are told by the tensors.

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/lutq/lutq/formats/codes"
+	"github.com/lutq/lutq/formats/foreign/codes"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/marlin"
 )
@@ -12,7 +12,7 @@ import (
 // zero is the code of 0.
 const zero = 8
 
-// Layout is that of Sparse-MARLIN. It implements [hf.Scheme] and [target.Target].
+// Layout is that of Sparse-MARLIN. It implements [hf.Scheme] and [foreign.Target].
 type Layout struct{}
 
 // read is what config.json says about weights. Groups are told by the tensors.

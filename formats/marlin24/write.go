@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/marlin"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/formats/weight/lut24"
 )
 
-// Name implements [target.Target].
+// Name implements [foreign.Target].
 func (Layout) Name() string { return "marlin24" }
 
 // Advice says how to make a model whose layers fit.
@@ -20,23 +20,23 @@ func (Layout) Advice() string {
 	return "--method sparsegpt --codebook q4 --group 128 --scale-type f16 has quantize make layers that fit, where their rows are a multiple of 256 and their columns of 128; repack --to lut24 makes them of zeros"
 }
 
-// Format implements [target.Target].
-func (Layout) Format(m *target.Model) (target.Format, error) {
+// Format implements [foreign.Target].
+func (Layout) Format(m *foreign.Model) (foreign.Format, error) {
 	return &output{marlin.OutputOf(m)}, nil
 }
 
 type output struct{ marlin.Output }
 
-// Fit implements [target.Format].
-func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
-	if target.Single(l) == "" && l.Stored.Kind != lut24.Name {
-		return target.Fit{Why: "it is of kind " + l.Stored.Kind + ": want " + lut24.Name}
+// Fit implements [foreign.Format].
+func (f *output) Fit(l *foreign.Layer, w *lut.Matrix) foreign.Fit {
+	if foreign.Single(l) == "" && l.Stored.Kind != lut24.Name {
+		return foreign.Fit{Why: "it is of kind " + l.Stored.Kind + ": want " + lut24.Name}
 	}
 	return f.Output.Fit(l, w)
 }
 
-// Entries implements [target.Packer].
-func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
+// Entries implements [foreign.Packer].
+func (f *output) Entries(l *foreign.Layer) ([]hf.Entry, error) {
 	return []hf.Entry{
 		{Name: l.Name + ".B_24", DType: "I32", Shape: []int{l.K / 2 / marlin.TileCols, 2 * l.N}},
 		{Name: l.Name + ".B_meta", DType: "I16", Shape: []int{l.K / 2 / marlin.TileCols, 2 * l.N}},
@@ -44,8 +44,8 @@ func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
 	}, nil
 }
 
-// Pack implements [target.Packer].
-func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
+// Pack implements [foreign.Packer].
+func (f *output) Pack(l *foreign.Layer, s foreign.Source) ([][]byte, error) {
 	w, err := s.Weights(l)
 	if err != nil {
 		return nil, err
@@ -55,13 +55,13 @@ func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
 		return nil, errors.New("is of another kind than before")
 	}
 	kept := sparse.Kept
-	m, ok := target.MatchTable(kept.Codebook, target.Integers(4), true)
+	m, ok := foreign.MatchTable(kept.Codebook, foreign.Integers(4), true)
 	if !ok {
 		return nil, errors.New("has another table than before")
 	}
 	group := f.Columns(l)
 	groups := l.K / group
-	scales := target.Transpose(m.Scales(kept, weight.F16, group/2), l.N, groups, weight.F16.Size())
+	scales := foreign.Transpose(m.Scales(kept, weight.F16, group/2), l.N, groups, weight.F16.Size())
 	return [][]byte{
 		marlin.Pack(l.N, kept.K, place, func(dst []uint8, n int) { m.RowCodes(dst, kept, n) }),
 		packMeta(l.N, l.K, sparse.RowPattern),
@@ -69,7 +69,7 @@ func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
 	}, nil
 }
 
-// Write implements [target.Format].
-func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
+// Write implements [foreign.Format].
+func (f *output) Write(ctx context.Context, dir string, s foreign.Source) error {
 	return f.WriteFolder(ctx, dir, s, f, checkpointFormat, false)
 }

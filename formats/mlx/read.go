@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lutq/lutq/formats/codes"
+	"github.com/lutq/lutq/formats/foreign/codes"
 	"github.com/lutq/lutq/formats/hf"
 )
 

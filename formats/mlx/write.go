@@ -8,22 +8,22 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
 
-// Target is MLX's mode affine, as mlx-lm writes it. It implements [target.Target].
+// Target is MLX's mode affine, as mlx-lm writes it. It implements [foreign.Target].
 type Target struct{}
 
-// Name implements [target.Target].
+// Name implements [foreign.Target].
 func (Target) Name() string { return "mlx" }
 
-// Format implements [target.Target].
-func (Target) Format(m *target.Model) (target.Format, error) { return &output{m}, nil }
+// Format implements [foreign.Target].
+func (Target) Format(m *foreign.Model) (foreign.Format, error) { return &output{m}, nil }
 
-type output struct{ model *target.Model }
+type output struct{ model *foreign.Model }
 
 // widths are those of the integers that there are, in bits.
 func widths() []int { return []int{2, 3, 4, 5, 6, 8} }
@@ -31,19 +31,19 @@ func widths() []int { return []int{2, 3, 4, 5, 6, 8} }
 // groups lists the numbers of columns that may share a scale.
 func groups() []int { return []int{32, 64, 128} }
 
-// Fit implements [target.Format].
-func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
+// Fit implements [foreign.Format].
+func (f *output) Fit(l *foreign.Layer, w *lut.Matrix) foreign.Fit {
 	if why := unfit(l); why != "" || w == nil {
-		return target.Fit{Why: why}
+		return foreign.Fit{Why: why}
 	}
-	if target.FitGroup(w.Group, w.K, groups()...) == 0 {
-		return target.Fit{Why: fmt.Sprintf("its groups of %d in %d columns are not of 32, 64 or 128", w.Group, w.K)}
+	if foreign.FitGroup(w.Group, w.K, groups()...) == 0 {
+		return foreign.Fit{Why: fmt.Sprintf("its groups of %d in %d columns are not of 32, 64 or 128", w.Group, w.K)}
 	}
-	fit := target.FitIntegers(w, f.model.DType, widths()...)
+	fit := foreign.FitIntegers(w, f.model.DType, widths()...)
 	if fit.Why != "" {
 		return fit
 	}
-	m, bits, _ := target.MatchIntegers(w.Codebook, widths()...)
+	m, bits, _ := foreign.MatchIntegers(w.Codebook, widths()...)
 	if scale, ok := biased(m, w, f.model.DType, bits); !ok {
 		fit.Why = fmt.Sprintf("%v holds no bias of %d times the scale %v", f.model.DType, 1<<(bits-1), scale)
 	}
@@ -51,7 +51,7 @@ func (f *output) Fit(l *target.Layer, w *lut.Matrix) target.Fit {
 }
 
 // biased reports whether a type holds the bias to every scale, or else one that it does not.
-func biased(m target.Match, w *lut.Matrix, t weight.ScaleType, bits int) (scale float32, ok bool) {
+func biased(m foreign.Match, w *lut.Matrix, t weight.ScaleType, bits int) (scale float32, ok bool) {
 	top := float64(math.MaxFloat32)
 	if t == weight.F16 {
 		top = 65504
@@ -70,9 +70,9 @@ func biased(m target.Match, w *lut.Matrix, t weight.ScaleType, bits int) (scale 
 }
 
 // unfit says why there is no form for a layer, or "".
-func unfit(l *target.Layer) string {
+func unfit(l *foreign.Layer) string {
 	if l.Experts > 0 {
-		return target.Linear(l)
+		return foreign.Linear(l)
 	}
 	if l.K%groups()[0] != 0 {
 		return fmt.Sprintf("its %d columns are no multiple of %d", l.K, groups()[0])
@@ -80,39 +80,39 @@ func unfit(l *target.Layer) string {
 	return ""
 }
 
-// Anew implements [target.Format].
-func (f *output) Anew(l *target.Layer) (lut.Format, error) {
+// Anew implements [foreign.Format].
+func (f *output) Anew(l *foreign.Layer) (lut.Format, error) {
 	if why := unfit(l); why != "" {
 		return lut.Format{}, errors.New(why)
 	}
-	group := cmp.Or(target.FitGroup(l.Group, l.K, groups()...), target.FitGroup(l.K, l.K, 32, 64))
-	return target.NewIntegers(l, group, f.model.DType, widths()...), nil
+	group := cmp.Or(foreign.FitGroup(l.Group, l.K, groups()...), foreign.FitGroup(l.K, l.K, 32, 64))
+	return foreign.NewIntegers(l, group, f.model.DType, widths()...), nil
 }
 
-// Entries implements [target.Packer].
-func (f *output) Entries(l *target.Layer) ([]hf.Entry, error) {
+// Entries implements [foreign.Packer].
+func (f *output) Entries(l *foreign.Layer) ([]hf.Entry, error) {
 	bits, group := f.form(l)
 	scales := []int{l.N, l.K / group}
 	return []hf.Entry{
-		{Name: l.Name + ".weight", DType: "U32", Shape: []int{l.N, target.Words(l.K, bits)}},
+		{Name: l.Name + ".weight", DType: "U32", Shape: []int{l.N, foreign.Words(l.K, bits)}},
 		{Name: l.Name + ".scales", DType: hf.DType(f.model.DType.DType()), Shape: scales},
 		{Name: l.Name + ".biases", DType: hf.DType(f.model.DType.DType()), Shape: scales},
 	}, nil
 }
 
 // form returns the bits and the columns to a scale that a layer is written with.
-func (f *output) form(l *target.Layer) (bits, group int) {
-	_, bits, _ = target.MatchIntegers(l.Table, widths()...)
-	return bits, target.FitGroup(l.Group, l.K, groups()...)
+func (f *output) form(l *foreign.Layer) (bits, group int) {
+	_, bits, _ = foreign.MatchIntegers(l.Table, widths()...)
+	return bits, foreign.FitGroup(l.Group, l.K, groups()...)
 }
 
-// Pack implements [target.Packer].
-func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
+// Pack implements [foreign.Packer].
+func (f *output) Pack(l *foreign.Layer, s foreign.Source) ([][]byte, error) {
 	w, err := s.Matrix(l)
 	if err != nil {
 		return nil, err
 	}
-	m, bits, _ := target.MatchIntegers(w.Codebook, widths()...)
+	m, bits, _ := foreign.MatchIntegers(w.Codebook, widths()...)
 	_, group := f.form(l)
 	t := f.model.DType
 	scales := m.Scales(w, t, group)
@@ -127,14 +127,14 @@ func (f *output) Pack(l *target.Layer, s target.Source) ([][]byte, error) {
 	return [][]byte{m.Rows(w, bits), scales, biases}, nil
 }
 
-// Write implements [target.Format].
-func (f *output) Write(ctx context.Context, dir string, s target.Source) error {
+// Write implements [foreign.Format].
+func (f *output) Write(ctx context.Context, dir string, s foreign.Source) error {
 	q, err := f.config()
 	if err != nil {
 		return err
 	}
-	return target.WriteFolder(ctx, dir, s, f, target.Folder{
-		Edits:    []target.Member{{Key: "quantization", Value: q}, {Key: "quantization_config", Value: q}},
+	return foreign.WriteFolder(ctx, dir, s, f, foreign.Folder{
+		Edits:    []foreign.Member{{Key: "quantization", Value: q}, {Key: "quantization_config", Value: q}},
 		Metadata: map[string]string{"format": "mlx"},
 	})
 }
@@ -148,24 +148,24 @@ func (f *output) config() (json.RawMessage, error) {
 	}
 	counts := make(map[form]int)
 	var most form
-	each := func(use func(l *target.Layer, is form)) {
+	each := func(use func(l *foreign.Layer, is form)) {
 		for _, l := range f.model.Layers {
-			if l.As != target.Dense {
+			if l.As != foreign.Dense {
 				bits, group := f.form(l)
 				use(l, form{group, bits})
 			}
 		}
 	}
-	each(func(l *target.Layer, is form) {
+	each(func(l *foreign.Layer, is form) {
 		if counts[is]++; counts[is] > counts[most] {
 			most = is
 		}
 	})
 	all := map[string]any{"group_size": most.Group, "bits": most.Bits, "mode": "affine"}
-	each(func(l *target.Layer, is form) {
+	each(func(l *foreign.Layer, is form) {
 		if is != most {
 			all[l.Name] = is
 		}
 	})
-	return target.Indented(all)
+	return foreign.Indented(all)
 }

@@ -8,10 +8,10 @@ import (
 	"strings"
 
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/formats/target"
 )
 
 const (
@@ -171,15 +171,15 @@ func untied(config []byte) ([]byte, error) {
 	if err := json.Unmarshal(config, &parts); err != nil {
 		return nil, err
 	}
-	edits := []target.Member{{Key: "tie_word_embeddings", Value: json.RawMessage("false")}}
+	edits := []foreign.Member{{Key: "tie_word_embeddings", Value: json.RawMessage("false")}}
 	for _, key := range arch.TextKeys() {
 		if part := parts[key]; len(part) > 0 && part[0] == '{' {
 			text, err := untied(part)
 			if err != nil {
 				return nil, err
 			}
-			edits = append(edits, target.Member{Key: key, Value: text})
+			edits = append(edits, foreign.Member{Key: key, Value: text})
 		}
 	}
-	return target.Edit(config, edits...)
+	return foreign.Edit(config, edits...)
 }

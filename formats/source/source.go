@@ -13,7 +13,7 @@ import (
 	"github.com/lutq/lutq/formats/gptq"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/formats/layout"
+	"github.com/lutq/lutq/formats/kernels"
 	"github.com/lutq/lutq/formats/mlx"
 	"github.com/lutq/lutq/formats/modelopt"
 	"github.com/lutq/lutq/formats/mxfp4"
@@ -22,7 +22,7 @@ import (
 // Schemes lists the ways to store weights that are decoded.
 func Schemes() []hf.Scheme {
 	var schemes []hf.Scheme
-	for _, l := range layout.All() { // before GPTQ, which MARLIN calls itself
+	for _, l := range kernels.All() { // before GPTQ, which MARLIN calls itself
 		schemes = append(schemes, l)
 	}
 	return append(schemes,

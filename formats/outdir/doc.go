@@ -1,4 +1,4 @@
-// Package folder brings output folders into being, so that nothing that a user
+// Package outdir brings output folders into being, so that nothing that a user
 // has is lost: whatever writes a folder builds it in a [Work], and
 // [Work.Install] puts it in its place.
 //
@@ -16,4 +16,4 @@
 // A finished folder has a mark too: the file .lutq, which lists what was
 // written on its first line; what follows is left to do. Only a folder that has it, and nothing besides what it lists, is
 // ever replaced.
-package folder
+package outdir

@@ -1,4 +1,4 @@
-package folder
+package outdir
 
 import (
 	"crypto/sha256"

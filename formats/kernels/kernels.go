@@ -1,25 +1,25 @@
-// Package layout lists the layouts of weights that kernels of other programs read, of which each is
+// Package kernels lists the layouts of weights that kernels of other programs read, of which each is
 // written and read back byte for byte.
 //
 // They differ from the formats of package formats/export in that they take layers only as they are: what
 // does not fit to the bit is refused.
-package layout
+package kernels
 
 import (
 	"fmt"
 	"strings"
 
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/kbit"
 	"github.com/lutq/lutq/formats/lutgemm"
 	"github.com/lutq/lutq/formats/marlin"
 	"github.com/lutq/lutq/formats/marlin24"
-	"github.com/lutq/lutq/formats/target"
 )
 
 // Layout is one of them: how a model is written in it, and how it is read.
 type Layout interface {
-	target.Target
+	foreign.Target
 	hf.Scheme
 	// Advice says how to make a model whose layers fit.
 	Advice() string

@@ -1,4 +1,4 @@
-package layout_test
+package kernels_test
 
 import (
 	"bytes"
@@ -15,11 +15,11 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/export"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/layout"
+	"github.com/lutq/lutq/formats/kernels"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/target"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
@@ -31,13 +31,13 @@ import (
 
 // memory is a source of layers that lie in memory.
 type memory struct {
-	model *target.Model
+	model *foreign.Model
 	by    map[string]weight.Matrix
 }
 
-func (m memory) Model() *target.Model { return m.model }
+func (m memory) Model() *foreign.Model { return m.model }
 
-func (m memory) Matrix(l *target.Layer) (*lut.Matrix, error) { return asTable(m.by[l.Name]) }
+func (m memory) Matrix(l *foreign.Layer) (*lut.Matrix, error) { return asTable(m.by[l.Name]) }
 
 // asTable returns a matrix of any kind as one with a table, as package export does.
 func asTable(w weight.Matrix) (*lut.Matrix, error) {
@@ -47,11 +47,11 @@ func asTable(w weight.Matrix) (*lut.Matrix, error) {
 	return lut.Of(w)
 }
 
-func (m memory) Weights(l *target.Layer) (weight.Matrix, error)       { return m.by[l.Name], nil }
+func (m memory) Weights(l *foreign.Layer) (weight.Matrix, error)      { return m.by[l.Name], nil }
 func (memory) Copy(*hf.Tensor, func(p []byte, off int64) error) error { return nil }
 func (memory) Wrote(int64, string)                                    {}
-func (memory) Rounder(f lut.Format) (target.Round, error)             { return rtn.NewRounder(f) }
-func (m memory) add(l *target.Layer, w weight.Matrix) {
+func (memory) Rounder(f lut.Format) (foreign.Round, error)            { return rtn.NewRounder(f) }
+func (m memory) add(l *foreign.Layer, w weight.Matrix) {
 	m.by[l.Name], m.model.Layers = w, append(m.model.Layers, l)
 }
 
@@ -77,7 +77,7 @@ func drawTable(t *rapid.T) *lut.Matrix {
 	// A layout holds few of all that can be drawn, and so gets what it would seldom meet.
 	switch rapid.SampledFrom([]string{"", "marlin", "kbit-tiled"}).Draw(t, "near") {
 	case "marlin":
-		w.N, w.Group, w.Bits, w.Codebook = 256, 128, 4, target.Integers(4)
+		w.N, w.Group, w.Bits, w.Codebook = 256, 128, 4, foreign.Integers(4)
 		w.K = w.Group * (1 + w.K%2)
 	case "kbit-tiled":
 		w.N, w.Group = 128*(1+w.N%2), 32
@@ -113,22 +113,22 @@ func TestExact(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawTable(t)
-		l := &target.Layer{
+		l := &foreign.Layer{
 			Name: "a.q_proj", N: w.N, K: w.K, Tensor: "a.q_proj.weight", Shape: []int{w.N, w.K}, Role: arch.LinearWeight,
 			Stored: weight.Spec{Kind: lut.Name, Bits: w.Bits, Group: w.Group, ScaleType: w.ScaleType},
 			Table:  w.Codebook, Bits: w.Bits, Group: w.Group,
 		}
-		for _, to := range layout.All() {
+		for _, to := range kernels.All() {
 			if roundTrip(t, dir, to, l, w) {
 				fitted[to.Name()]++
 			}
 		}
 		b := drawBinary(t)
-		binary := &target.Layer{
+		binary := &foreign.Layer{
 			Name: l.Name, N: b.N, K: b.K, Tensor: l.Tensor, Shape: []int{b.N, b.K}, Role: l.Role, Offsets: b.Offsets != nil,
 			Stored: weight.Spec{Kind: bcq.Name, Bits: b.Bits, Group: b.Group, ScaleType: b.ScaleType}, Bits: b.Bits, Group: b.Group,
 		}
-		for _, to := range layout.All() {
+		for _, to := range kernels.All() {
 			if roundTrip(t, dir, to, binary, b) {
 				fitted[to.Name()]++
 			}
@@ -138,13 +138,13 @@ func TestExact(t *testing.T) {
 		}
 		sparse, half := *l, w.Rows(0, 1, w.N)
 		sparse.Stored.Kind = lut24.Name
-		for _, to := range layout.All() {
+		for _, to := range kernels.All() {
 			if roundTrip(t, dir, to, &sparse, pruned(t, half)) {
 				fitted[to.Name()]++
 			}
 		}
 	})
-	for _, name := range layout.Names() {
+	for _, name := range kernels.Names() {
 		if fitted[name] == 0 && !testing.Short() {
 			t.Errorf("nothing fits %s", name)
 		}
@@ -173,8 +173,8 @@ func pruned(t *rapid.T, w weight.Matrix) *lut24.Matrix {
 }
 
 // roundTrip writes a layer where it fits, and reads it back.
-func roundTrip(t *rapid.T, dir string, to layout.Layout, l *target.Layer, w weight.Matrix) bool {
-	s := memory{&target.Model{Config: []byte("{}"), DType: weight.F16}, make(map[string]weight.Matrix)}
+func roundTrip(t *rapid.T, dir string, to kernels.Layout, l *foreign.Layer, w weight.Matrix) bool {
+	s := memory{&foreign.Model{Config: []byte("{}"), DType: weight.F16}, make(map[string]weight.Matrix)}
 	s.add(l, w)
 	f, err := to.Format(s.model)
 	if err != nil {
@@ -240,7 +240,7 @@ func TestBytes(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, path := range folders {
 		dir := filepath.Dir(path)
-		for _, to := range layout.All() {
+		for _, to := range kernels.All() {
 			src, err := hf.Open(dir, to)
 			if err != nil {
 				t.Fatal(err)
@@ -252,7 +252,7 @@ func TestBytes(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range layout.Names() {
+	for _, name := range kernels.Names() {
 		if !seen[name] {
 			t.Errorf("no folder is of %s", name)
 		}
@@ -260,7 +260,7 @@ func TestBytes(t *testing.T) {
 }
 
 // there takes a folder over, writes it in its layout and compares all that this writes of layers.
-func there(t *testing.T, src *hf.Checkpoint, plan *quantize.Plan, to layout.Layout) {
+func there(t *testing.T, src *hf.Checkpoint, plan *quantize.Plan, to kernels.Layout) {
 	container, out := filepath.Join(t.TempDir(), "container"), filepath.Join(t.TempDir(), "out")
 	if _, err := plan.Run(context.Background(), container, quantize.RunOptions{Threads: 1}); err != nil {
 		t.Fatal(err)

@@ -1,10 +1,10 @@
-// Package target says what a format of another program is to those that write it:
+// Package foreign says what a format of another program is to those that write it:
 // which layers of a container it holds without a change, what becomes of the
 // others, and how a model is written in it.
 //
 // Each format lies in a package of its own (formats/ct, for one); package
 // formats/export lists them and drives them.
-package target
+package foreign
 
 import (
 	"context"

@@ -1,11 +1,11 @@
-package target_test
+package foreign_test
 
 import (
 	"math"
 	"slices"
 	"testing"
 
-	"github.com/lutq/lutq/formats/target"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
 
@@ -29,7 +29,7 @@ func TestMatchTable(t *testing.T) {
 		}
 		return c.Values
 	}
-	q3 := target.Integers(3)
+	q3 := foreign.Integers(3)
 	up := []uint8{0, 1, 2, 3, 4, 5, 6, 7}
 	for _, tc := range []struct {
 		name          string
@@ -43,11 +43,11 @@ func TestMatchTable(t *testing.T) {
 		{"times a power of two", scaled(q3, 0.25), q3, false, 0.25, true, up},
 		{"times three", scaled(q3, 3), q3, false, 3, true, up},
 		{"times a seventh", scaled(q3, 1.0/7), q3, false, 1.0 / 7, false, up},
-		{"a part of it", target.Integers(2), q3, false, 1, true, []uint8{2, 3, 4, 5}},
+		{"a part of it", foreign.Integers(2), q3, false, 1, true, []uint8{2, 3, 4, 5}},
 		{"mirrored", []float32{-3, -2, -1, 0, 1, 2, 3, 4}, q3, true, -1, true, []uint8{7, 6, 5, 4, 3, 2, 1, 0}},
 		{"mirrored, without a sign", []float32{-3, -2, -1, 0, 1, 2, 3, 4}, q3, false, 0, false, nil},
 		{"int", builtin("int", 3), q3, false, 1.0 / 3, false, []uint8{1, 1, 2, 3, 4, 5, 6, 7}},
-		{"int of two bits", builtin("int", 2), target.Integers(2), true, 1, true, []uint8{1, 1, 2, 3}},
+		{"int of two bits", builtin("int", 2), foreign.Integers(2), true, 1, true, []uint8{1, 1, 2, 3}},
 		{"two zeros", sorted, e2m1, false, 1, true, codes},
 		{"fp", builtin("fp", 4), e2m1, false, 1.0 / 6, false, codes},
 		{"nf2 in nf4", builtin("nf", 2), builtin("nf", 4), false, 1, false, []uint8{0, 7, 11, 15}},
@@ -55,7 +55,7 @@ func TestMatchTable(t *testing.T) {
 		{"one value off", []float32{-4, -3, -2, -1, 0, 1, 2, 3.0001}, q3, true, 0, false, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			m, ok := target.MatchTable(tc.table, tc.values, tc.negative)
+			m, ok := foreign.MatchTable(tc.table, tc.values, tc.negative)
 			if ok != (tc.factor != 0) {
 				t.Fatalf("match is %v: %+v", ok, m)
 			}
@@ -70,31 +70,31 @@ func TestMatchTable(t *testing.T) {
 }
 
 func TestEdit(t *testing.T) {
-	gone := target.Member{Key: "q"}
+	gone := foreign.Member{Key: "q"}
 	for _, tc := range []struct {
 		name, object string
-		edits        []target.Member
+		edits        []foreign.Member
 		want         string
 	}{
 		{"nothing", "{ \"a\" : 1e3,\n\t\"b\":{} }\n", nil, "{ \"a\" : 1e3,\n\t\"b\":{} }\n"},
-		{"the last goes", "{\n  \"a\": 1,\n  \"q\": {\"x\": [1, 2]}\n}\n", []target.Member{gone}, "{\n  \"a\": 1\n}\n"},
-		{"the first goes", `{"q": 1, "a": 2}`, []target.Member{gone}, `{ "a": 2}`},
-		{"one between", `{"a":"\u00e9","q":null,"b":-0}`, []target.Member{gone}, `{"a":"\u00e9","b":-0}`},
-		{"the only one goes", `{"q": 1}`, []target.Member{gone}, `{}`},
-		{"one is replaced", `{"a": 1, "b": 2}`, []target.Member{{Key: "a", Value: []byte(`[3]`)}}, `{"a": [3], "b": 2}`},
-		{"one is added", "{\n  \"a\": 1\n}\n", []target.Member{{Key: "b", Value: []byte(`2`)}}, "{\n  \"a\": 1,\n  \"b\": 2\n}\n"},
-		{"one is added to none", "{}", []target.Member{{Key: "b", Value: []byte(`2`)}}, "{\n  \"b\": 2\n}"},
-		{"inner keys stay", `{"a": {"q": 1}}`, []target.Member{gone}, `{"a": {"q": 1}}`},
+		{"the last goes", "{\n  \"a\": 1,\n  \"q\": {\"x\": [1, 2]}\n}\n", []foreign.Member{gone}, "{\n  \"a\": 1\n}\n"},
+		{"the first goes", `{"q": 1, "a": 2}`, []foreign.Member{gone}, `{ "a": 2}`},
+		{"one between", `{"a":"\u00e9","q":null,"b":-0}`, []foreign.Member{gone}, `{"a":"\u00e9","b":-0}`},
+		{"the only one goes", `{"q": 1}`, []foreign.Member{gone}, `{}`},
+		{"one is replaced", `{"a": 1, "b": 2}`, []foreign.Member{{Key: "a", Value: []byte(`[3]`)}}, `{"a": [3], "b": 2}`},
+		{"one is added", "{\n  \"a\": 1\n}\n", []foreign.Member{{Key: "b", Value: []byte(`2`)}}, "{\n  \"a\": 1,\n  \"b\": 2\n}\n"},
+		{"one is added to none", "{}", []foreign.Member{{Key: "b", Value: []byte(`2`)}}, "{\n  \"b\": 2\n}"},
+		{"inner keys stay", `{"a": {"q": 1}}`, []foreign.Member{gone}, `{"a": {"q": 1}}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := target.Edit([]byte(tc.object), tc.edits...)
+			got, err := foreign.Edit([]byte(tc.object), tc.edits...)
 			if err != nil || string(got) != tc.want {
 				t.Errorf("got %q, %v: want %q", got, err, tc.want)
 			}
 		})
 	}
 	for _, bad := range []string{"", "[]", `{"a": 1`, `{"a" 1}`, `{"a": }`} {
-		if got, err := target.Edit([]byte(bad)); err == nil {
+		if got, err := foreign.Edit([]byte(bad)); err == nil {
 			t.Errorf("%q gives %q", bad, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package target
+package foreign
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lutq/lutq/formats/folder"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/weight"
 )
 
@@ -116,7 +116,7 @@ func writeFiles(dir string, m *Model, f Folder) error {
 		if err != nil {
 			return err
 		}
-		if _, err := folder.Copy(filepath.Join(dir, name), in); err != nil {
+		if _, err := outdir.Copy(filepath.Join(dir, name), in); err != nil {
 			return err
 		}
 	}

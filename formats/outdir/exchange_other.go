@@ -1,6 +1,6 @@
 //go:build !linux
 
-package folder
+package outdir
 
 import "errors"
 
