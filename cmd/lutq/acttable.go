@@ -19,7 +19,7 @@ const noTables = "none"
 func (t *tableFlag) addActTable(f *pflag.FlagSet) {
 	tables := newWord(&t.actTable, noTables, noTables, lookup.Precision{F16: true}.String())
 	tables.also = "int8:"
-	f.Var(tables, "act-table", "entries of tables of activations, `NAME`: none, fp16 or int8:T")
+	f.Var(tables, "act-table", "multiply through tables with entries `NAME`: none, fp16 or int8:T")
 }
 
 // tables are what products go through. A nil one is none.

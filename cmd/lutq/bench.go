@@ -59,27 +59,30 @@ func newBenchCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench [MODEL | config.json]",
 		Short: "Time the multiplication by quantized weights",
-		Long: withLimits(`Bench times Y = X·Ŵᵀ and checks every result against float64. What it multiplies
-by is, in this order: the shapes given by --shapes, with random weights; the
-layers of the quantized model MODEL; or the shapes of the layers of an ordinary
-model (folder, GGUF or config.json), with random weights, on cuda joined too.
+		Long: `Bench times the product Y = X·Ŵᵀ of some rows of activations X and a quantized
+layer Ŵ, and checks each result against float64. The layers are those of a
+quantized MODEL. Of an ordinary model (a folder, a GGUF file or a config.json)
+and of --shapes the weights are random.
 
-Beside each time stands what reading the same bytes from memory takes (read
-ratio 1.00 means as fast as that), and how many times faster the product is than
-the same one with dense weights. "lutq help timing" tells more of it, and of
-models. A star marks a noisy row: timings differ by more than 10 % (their middle
-half over their median), or on the cpu other processes kept processors busy.
+  lutq bench OUT                                 layers of a quantized model
+  lutq bench --shapes 4096x4096 --bits 3 --m 1   random weights
+  lutq bench OUT --decode                        tokens a second of the model
 
---decode times whole models instead: how many tokens a second they read as a
-prompt and write one by one. MODEL is a quantized model, an ordinary folder, a
-GGUF file, or a config.json, of which the weights are random.
+The column "read ratio" says how near the time is to that of reading the same
+bytes (1.00 is as fast as memory), "dense ratio" how many times faster it is
+than with dense weights. A star marks a noisy row. "lutq help timing" tells more
+of products, "lutq help decode" of whole models.`,
+		Annotations: more(withLimits(`Of an ordinary model, the shapes that runtimes join (q, k and v; gate and up)
+are timed on cuda too. --shapes comes before MODEL.
 
---selftest instead checks kernels on random data: the cpu's, and a GPU's where
-there is one. --device leaves one out; --bits, --group, --dtype narrow a GPU's.
+--selftest times nothing. It checks kernels on random data: the cpu's, and a
+GPU's where there is one. --device names one of the two; --bits, --group and
+--dtype narrow down the GPU's. "lutq help timing" lists its values.
 
-Exit code 3 means that one differs, or that an error exceeds its bound: 1e-5 for
-f32 (2e-4 in fixed point), 3e-4 for f16, 2.5e-3 for bf16, and half as much again
-where many rows of X are multiplied by weights that are unpacked first.`, input.Config, input.Index, input.Header, input.GGUF),
+Exit code 3 means that a kernel computes something wrong, or that an error
+exceeds its bound: 1e-5 for f32 (2e-4 in fixed point), 3e-4 for f16 and 2.5e-3
+for bf16. The bound is half as much again where weights are unpacked first, as
+for many rows of X.`, input.Config, input.Index, input.Header, input.GGUF)),
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.given = c.Flags().Changed
@@ -97,33 +100,37 @@ where many rows of X are multiplied by weights that are unpacked first.`, input.
 		},
 	}
 	f := c.Flags()
-	f.StringSliceVar(&o.shapes, "shapes", nil, "output by input features, such as `NxK,…`")
-	f.StringSliceVar(&o.bits, "bits", []string{"4"}, "`BITS` of a code, a list")
-	f.Var(newWord(&o.group, "128", weight.GroupNames()...), "group", "`COLUMNS` that share a scale: 32, 64, 128, 256 or row")
-	f.StringSliceVar(&o.formats, "formats", nil, "`LIST` of GROUP:SCALES instead, as 128:f16,32:e4m4")
-	f.Var(newWord(&o.kind, "", append([]string{lut.Name}, bench.KindNames()...)...), "kind", "`KIND` of random weights: lut (default) or "+strings.Join(bench.KindNames(), ", "))
-	f.StringVar(&o.kernel, "kernel", "", "`NAME` of a kernel on cuda: planes (default), gather:half for bcq; mma.sp, wgmma.sp:c64g4 for lut24")
+	f.StringSliceVar(&o.shapes, "shapes", nil, "`SHAPES` NxK, a list: output by input features")
+	f.StringSliceVar(&o.bits, "bits", []string{"4"}, "`BITS` of a code, a list as 3,4")
+	f.Var(newWord(&o.group, "128", weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
 	f.StringSliceVar(&o.m, "m", []string{"1", "2", "4", "8", "16"}, "`ROWS` of X, a list")
 	o.addDType(f, "X and Y: cpu f32; cuda f16 (default) or bf16")
-	o.addDevice(f, "cuda where there is a GPU, unless --dtype is f32")
+	f.StringSliceVar(&o.formats, "formats", nil, "`LIST` of groups and types of scales, as 128:f16,32:e4m4")
+	f.Var(newWord(&o.kind, "", append([]string{lut.Name}, bench.KindNames()...)...), "kind", "`KIND` of random weights: lut (default), "+strings.Join(bench.KindNames(), ", "))
 	o.addAct(f)
-	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAMES` of table lookups: replicated, integers, shuffle, copies1 to copies16 (default chosen)")
-	f.DurationVar(&o.sustain, "sustain", 0, "`TIME` to call each product for besides (default none)")
-	f.DurationVar(&o.limit, "limit", 0, "most `TIME` for the cpu's rows (default a minute each)")
-	f.Var(&o.cache, "cache", "`SIZE` of the last cache (default what the system tells)")
-	f.StringVar(&o.roofline, "roofline", "", "draw products below the device's roofs, in folder `OUT`")
-	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
-	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
-	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")
+	f.DurationVar(&o.limit, "limit", 0, "most `TIME` for the cpu's rows (default 1m each)")
+	f.Var(&o.cache, "cache", "`SIZE` of the last cache, as 32MB (default as the system tells)")
 	f.StringVar(&o.blas, "blas", "", "time the cpu's sgemm of `LIB` too, as libopenblas.so.0")
 	o.tiles.register(f)
-	f.BoolVar(&o.noVerify, "no-verify", false, "do not check the quantized model while reading it")
-	f.BoolVar(&o.summary, "summary", false, "sum up MODELs beside dense weights")
-	f.BoolVar(&o.noTune, "no-tune", false, "take kernels as tuned before or by rule, on cuda")
-	f.Var(&o.selftest, "selftest", "check kernels instead of timing")
+	f.BoolVar(&o.noVerify, "no-verify", false, "do not check MODEL while reading it")
+	f.BoolVar(&o.noTune, "no-tune", false, "take cuda's kernels as tuned before, or by rule")
+	f.BoolVar(&o.summary, "summary", false, "sum up all layer shapes of MODELs")
+	f.Var(&o.selftest, "selftest", "check kernels instead of timing them")
 	f.Lookup("selftest").NoOptDefVal = coverPairs
-	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
 	o.decode.register(f)
+	f.StringVar(&o.kernel, "kernel", "", "`NAME` of a kernel on cuda. bcq: planes (default), gather:full, gather:half; lut24: mma.sp, wgmma.sp:c64g4")
+	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAMES` of table lookups on cuda: replicated, integers, shuffle, copies1 to copies16 (default chosen)")
+	f.DurationVar(&o.sustain, "sustain", 0, "call each product for `TIME` besides, as 10s (default none)")
+	f.StringVar(&o.roofline, "roofline", "", "draw products below the device's roofs, in folder `OUT`")
+	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
+	o.addDevice(f, "a GPU if any, unless --dtype is f32")
+	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")
+	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
+	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
+	setGroup(f, "Products", "shapes", "bits", "group", "m", "dtype", "formats", "kind", "act", "limit", "cache", "blas", "tiles", "no-verify", "no-tune", "summary", "selftest")
+	setGroup(f, "Run", "device", "threads", "format", "json")
+	setLater(f, "formats", "kind", "act", "cache", "blas", "tiles", "no-verify", "no-tune")
+	setResearch(f, "kernel", "lookup", "sustain", "roofline", "force")
 	return c
 }
 

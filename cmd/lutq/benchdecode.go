@@ -37,14 +37,15 @@ type decodeFlags struct {
 }
 
 func (d *decodeFlags) register(f *pflag.FlagSet) {
-	f.BoolVar(&d.on, "decode", false, "time prompts, and tokens that are written")
-	f.StringSliceVar(&d.tests, "tests", nil, "`TESTS` (default pp512,tg128; more on cuda)")
-	f.StringSliceVar(&d.batch, "batch", nil, "`TEXTS` side by side (default 1; cuda 1,4,16,64)")
-	f.StringVar(&d.against, "against", "", "original `FOLDER` of MODEL (default random weights)")
+	f.BoolVar(&d.on, "decode", false, "time how fast MODEL reads prompts and writes")
+	f.StringSliceVar(&d.tests, "tests", nil, "`TESTS`, a list (default pp512,tg128; more on cuda)")
+	f.StringSliceVar(&d.batch, "batch", nil, "`TEXTS` side by side, a list (default 1; cuda 1,4,16,64)")
+	f.StringVar(&d.against, "against", "", "`FOLDER` of dense weights: MODEL's original (default random)")
 	addHeadBits(f, &d.headBits)
-	f.BoolVar(&d.noDense, "no-dense", false, "leave the dense weights out")
-	f.BoolVar(&d.exact, "exact", false, "multiply in float32 where the cpu would do so in fixed point")
-	setGroup(f, "Whole models (--decode)", d.names()...)
+	f.BoolVar(&d.noDense, "no-dense", false, "leave dense weights out")
+	f.BoolVar(&d.exact, "exact", false, "compute in float32 where the cpu would in fixed point")
+	setGroup(f, "Whole models", d.names()...)
+	setLater(f, "no-dense", "exact")
 }
 
 func (d *decodeFlags) names() []string {

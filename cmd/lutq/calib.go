@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/model"
@@ -34,16 +34,14 @@ type calibOptions struct {
 }
 
 // register adds the flags.
-func (o *calibOptions) register(c *cobra.Command) {
-	f := c.Flags()
-	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` (.jsonl: many) to fit to; repeatable")
-	f.Var(newNumber(&o.windows, 128, 1, maxWindows), "calib-windows", "`N` windows of text")
+func (o *calibOptions) register(f *pflag.FlagSet) {
+	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` to fit to, .jsonl: texts; repeatable")
+	f.Var(newNumber(&o.windows, 128, 1, maxWindows), "calib-windows", "`N` windows, of all texts together")
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
-	f.Uint64Var(&o.seed, "seed", 0, "`N` that windows are drawn by (default 0)")
+	f.Uint64Var(&o.seed, "seed", 0, "number `N` that windows are drawn by (default 0)")
 	o.addDevice(f, "a GPU if any")
-	f.Float64Var(&o.damp, "damp", 0.1, "`SHARE` of H's mean added to it")
-	f.Float64Var(&o.retarget, "retarget", 0.5, "`SHARE` of errors made up for")
-	setGroup(f, "Text (--method gptq or nfl, --learn)", "calib", "calib-windows", "calib-ctx", "seed", "device", "damp", "retarget")
+	f.Float64Var(&o.damp, "damp", 0.1, "gptq: add `SHARE` of the mean square of inputs to each one's")
+	f.Float64Var(&o.retarget, "retarget", 0.5, "gptq: make up for `SHARE` of earlier layers' errors")
 }
 
 // check refuses flags that are no use together, or without others.

@@ -23,7 +23,7 @@ type deviceFlags struct{ device, dtype string }
 
 // addDevice adds --device to a command's flags, with what auto is there.
 func (d *deviceFlags) addDevice(f *pflag.FlagSet, auto string) {
-	f.Var(newWord(&d.device, "auto", "auto", "cpu", "cuda"), "device", "device `NAME`: cpu, cuda, or auto: "+auto)
+	f.Var(newWord(&d.device, "auto", "auto", "cpu", "cuda"), "device", "on `NAME`: cpu, cuda or auto, "+auto)
 }
 
 // addDType adds --dtype, the type of what is computed.

@@ -24,15 +24,14 @@ func newDoctorCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Tell what this machine has for lutq to use",
-		Long: `Doctor lists what lutq finds on this machine: the processor and the instruction
-sets used, memory, the cache folder, the CUDA libraries with their paths and
-versions, and the GPUs. It compiles a small kernel and runs it on each GPU.
+		Long: `Doctor lists what lutq finds on this machine: the processor and its instruction
+sets, memory, the cache folder, CUDA libraries with their paths and versions,
+and GPUs. It compiles a small kernel and runs it on each GPU.
 
-Libraries are looked for in the folders of $LUTQ_CUDA_PATH, on the loader's
-path, in the usual folders of CUDA, and in Python packages, whose NVRTC
-(nvidia-cuda-nvrtc) and cuBLAS (nvidia-cublas) do. Nothing of CUDA is needed to
-quantize and to evaluate on the CPU, so that its absence is no failure: the exit
-code is 0.`,
+Lutq looks for libraries in the folders of $LUTQ_CUDA_PATH, on the loader's
+path, in the usual folders of CUDA, and in Python packages (nvidia-cuda-nvrtc
+and nvidia-cublas are enough). On the CPU nothing of CUDA is needed, so the exit
+code is 0 without it.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			d := diagnose()

@@ -40,46 +40,52 @@ func newEvalCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "eval-ppl MODEL... --text FILE",
 		Short: "Measure a model's perplexity on a text",
-		Long: withLimits(`Eval-ppl measures how well a model predicts a text. MODEL is a Hugging Face
-folder, a GGUF file, or a folder that lutq has quantized, which is evaluated
-from its packed weights. With --against the original is evaluated on the same
-tokens, and the report adds the Kullback-Leibler divergence from it (mean,
-median, 99 %), the share of tokens where both find the same token most likely,
-and the logarithm of the ratio of perplexities with a 95 % interval by paired
-bootstrap over windows. It says where a model is ruined. Several share one pass
-over the original, each held against those before it; all make equal tokens.
+		Long: `Eval-ppl measures how well a model predicts a text: its perplexity, of which
+less is better. MODEL is a Hugging Face folder, a GGUF file, or a folder that
+lutq has quantized, which is evaluated from its packed weights.
 
-Protocols (--protocol):
-  raw        the file as it is, no special tokens, consecutive windows of --ctx
-             tokens, each token after a window's first scored
-  gptq       the same on the rows of the WikiText dataset joined by blank lines,
-             BOS once at the start where the tokenizer adds it: for comparison
-             with published numbers
-  llama.cpp  windows of 512 with BOS, the second half of each scored
+  lutq eval-ppl OUT --text wiki.txt --against MODEL
 
-The tail that does not fill a window is dropped.
+--against names the original. It reads the same tokens, and the report compares:
+the Kullback-Leibler divergence from it (mean, median, 99th percentile), the
+share of tokens for which both models find the same one most likely, and the
+logarithm of the ratio of perplexities, with a 95 % interval.
+
+A protocol (--protocol) says how the text becomes windows of tokens:
+  raw        the file as it is, in consecutive windows of --ctx tokens. All
+             tokens of a window but the first are scored
+  gptq       the same on the rows of the WikiText dataset, joined by blank
+             lines, after one BOS token if the tokenizer adds it: as papers
+             report
+  llama.cpp  windows of 512 tokens after BOS. The second half of each is scored
+The end of the text that does not fill a window is left out.`,
+		Annotations: more(withLimits(`Several MODELs share one pass over the original. Each is compared with those
+before it too. All must make the same tokens of the text. Intervals come from a
+paired bootstrap over windows. The report warns where a model is ruined.
 
 A quantized model is checked while it is read: config.json, the tokenizer,
-headers and tensors by the SHA-256 that they were written with. --no-verify
-takes them as they are. Exit code 3 means that one differs.
+headers and tensors have a SHA-256. Exit code 3 means that one differs.
+--no-verify leaves that out.
 
-Where lutq repack has laid a model out for the device, in the cache folder or in
-one named by --tiles, its layers are read from there, and checked by a checksum.
+Tiles. lutq repack lays a model out for a device, in the cache folder or in one
+that --tiles names. Eval-ppl then reads its layers from there, and checks them
+by a checksum.
 
 It knows Llama, Mistral, SmolLM2, Qwen2, 2.5 and 3, Gemma 2 and 3, Phi-3 and 4,
-gpt-oss, Mixtral, Qwen2-MoE and Qwen3-MoE, weights as others quantize
-them too (lutq help formats), and the text model of what sees or hears.
-
---act-table multiplies quantized layers on the cpu through tables of sums of
-four activations, as LUT Tensor Core does, and tells how many are made: fp16
-rounds their entries to 16 bits, int8:T to 8 with a scale for each T tables. It
-takes codebooks of equal steps (q2 to q5) or binary codes. The model of
---against is multiplied as it is, and may be MODEL itself.
-
---act fp8 multiplies with activations of 8 bits: see "lutq help fp8".
+gpt-oss, Mixtral, Qwen2-MoE and Qwen3-MoE, and the text model of those that see
+or hear. It reads weights that other programs quantized (lutq help formats).
 
 On the cpu activations are float32. On cuda they are float16, or bfloat16 for
-models that overflow it; the residual stream is float32 on both.`, input.Config, input.Index, input.Header, input.GGUF, input.Tokenizer, input.Text),
+models whose activations float16 cannot hold. The sum that runs through the
+blocks (the residual stream) is float32 on both.
+
+--act fp8 multiplies with activations of 8 bits (lutq help fp8).
+
+--act-table multiplies quantized layers on the cpu through tables, as LUT Tensor
+Core does, and counts them (lutq help tables). Entries have 16 bits with fp16,
+and with int8:T 8 bits and a scale for each T tables. Layers need a codebook of
+equal steps (q2 to q5) or binary codes. The model of --against is multiplied as
+ever; it may be MODEL itself.`, input.Config, input.Index, input.Header, input.GGUF, input.Tokenizer, input.Text)),
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: completeFolders,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -98,16 +104,20 @@ models that overflow it; the residual stream is float32 on both.`, input.Config,
 	f.StringVar(&o.against, "against", "", "the original model's `FOLDER`, to compare with")
 	f.Var(newWord(&o.protocol, string(corpus.Raw), string(corpus.Raw), string(corpus.GPTQ), string(corpus.LlamaCPP)), "protocol", "protocol `NAME`: raw, gptq or llama.cpp")
 	f.Var(newWord(&o.bos, "", string(corpus.BOSNone), string(corpus.BOSStart), string(corpus.BOSWindow)), "bos", "`WHERE` BOS goes: none, start or window (default as the protocol says)")
-	f.Var(newNumber(&o.windows, 0, 0, maxWindows), "windows", "evaluate the first `N` windows, and read no more of the text than they need; 0 is all (default)")
+	f.Var(newNumber(&o.windows, 0, 0, maxWindows), "windows", "evaluate only the first `N` windows; 0: all (default)")
 	f.Var(newNumber(&o.ctx, 0, 3, maxContext), "ctx", "`TOKENS` in a window (default 2048; llama.cpp 512)")
-	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
-	o.addDevice(f, "cuda where there is a GPU that can be used")
-	o.addDType(f, "activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
 	o.addActTable(f)
+	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
+	o.addDevice(f, "a GPU if any")
+	o.addDType(f, "activations on cuda: f16 (default), bf16 or f32")
 	o.addAct(f)
 	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check quantized models while reading them")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	setGroup(f, "What to evaluate", "text", "against", "protocol", "bos", "windows", "ctx")
+	setGroup(f, "Run", "threads", "device", "dtype", "act", "tiles", "no-verify", "json")
+	setLater(f, "bos", "act", "tiles", "no-verify")
+	setResearch(f, "act-table")
 	return c
 }
 

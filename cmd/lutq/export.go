@@ -39,35 +39,40 @@ func newExportCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export MODEL OUT --to TARGET",
 		Short: "Write a quantized model in a format of other programs",
-		Long: withLimits(`Export writes MODEL, which quantize made, to the folder OUT as other programs
-open it:
+		Long: `Export writes MODEL, which quantize made, to the folder OUT in the format of
+other programs:
 
-  ct      compressed-tensors, integers of 2 to 5 bits: transformers, and of 4
-          bits vLLM
-  bnb     bitsandbytes, NF4: transformers
-  gptq    GPTQ, integers of 2 to 4 bits: gptqmodel, transformers with it, and
-          of 4 bits vLLM
-  awq     AWQ, integers of 4 bits: gptqmodel, transformers with it, vLLM
-  mlx     MLX, integers of 2 to 5 bits: mlx-lm
-  nvfp4   compressed-tensors with codes of E2M1 and scales of E4M3: vLLM,
-          transformers
-  mxfp4   compressed-tensors with codes of E2M1 and powers of two: the same two
-  dense   weights of 16 or 32 bits: every program. MODEL may be any model then
-  gguf    one file model.gguf: llama.cpp and what is made of it, transformers.
-          MODEL may be any model then; --kept says what becomes of matrices
-          that are not quantized, which stay in their type otherwise, --type
-          in which blocks of llama.cpp's the linear layers are searched anew
+  ct     compressed-tensors, integers of 2 to 5 bits: transformers; vLLM (4
+         bits)
+  bnb    bitsandbytes NF4: transformers
+  gptq   GPTQ, integers of 2 to 4 bits: gptqmodel, transformers; vLLM (4 bits)
+  awq    AWQ, integers of 4 bits: gptqmodel, transformers, vLLM
+  mlx    MLX, integers of 2 to 5 bits: mlx-lm
+  nvfp4  compressed-tensors, E2M1 codes and E4M3 scales: vLLM, transformers
+  mxfp4  compressed-tensors, E2M1 codes and powers of two: vLLM, transformers
+  gguf   one file, model.gguf: llama.cpp and its kin, transformers
+  dense  weights of 16 or 32 bits: every program
 
-Codes and scales are taken over as they are wherever the target can hold them,
-which "lutq help formats" tells for each table. Layers that do not fit are
-listed before anything is written. They are an error, unless --requantize has
-them quantized anew from the weights that they stand for. The last line says
-what became of the weights: "loss-free" where all are the same to the bit,
-"scales re-rounded" where scales had to be rounded once more, by how much at
-most, "weights rounded" where a dense type holds fewer digits, or
-"re-quantized"; then what llama.cpp has no place for in GGUF, such as a third
-end of texts beside eos, which is kept for lutq all the same; and the types of
-all matrices there, with the reason where one is not that of --type.`, input.Config, input.Index, input.Header),
+  lutq quantize MODEL OUT --for gguf
+  lutq export OUT GGUF --to gguf
+
+Codes and scales are copied where the target can hold them. quantize --for NAME
+makes layers that it can ("lutq help formats"). Layers that do not fit are
+listed before anything is written. They are an error, unless --requantize
+quantizes them anew. For dense and gguf MODEL may be any model.`,
+		Annotations: more(withLimits(`The last line says what became of the weights:
+  loss-free           all are the same, bit for bit
+  scales re-rounded   scales had to be rounded once more; it says by how much
+  weights rounded     a dense type holds fewer digits
+  re-quantized        codes were chosen anew, from the weights that the layers
+                      stand for
+
+In GGUF, matrices that are not quantized keep their type unless --kept names
+one. --type has lutq search blocks of llama.cpp's own types (q4_k and others)
+for all linear layers. The report lists the type of every matrix, and the reason
+where it is not the one asked for. It also lists what llama.cpp has no place
+for, such as a third token that ends texts; lutq's own readers still find it in
+the file.`, input.Config, input.Index, input.Header)),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -46,38 +46,45 @@ func newGenerateCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "generate MODEL [--prompt TEXT | --file FILE | -]",
 		Short: "Write text with a model",
-		Long: withLimits(`Generate goes on with a text. MODEL is a Hugging Face folder, a GGUF file or a
-folder that lutq has quantized. The prompt is TEXT, a file, or with - the
-standard input, and what follows it is printed as it comes.
+		Long: `Generate goes on with a text and prints what follows as it comes. MODEL is a
+Hugging Face folder, a GGUF file or a folder that lutq has quantized. The prompt
+is --prompt, a file, or with - the standard input.
 
   lutq generate MODEL --prompt 'Once upon a time'
   lutq generate MODEL --chat --prompt 'Name three rivers.' --temperature 0.7
 
-With --chat the prompt is what a user says: it is put into the chat template of
-the folder, in chat_template.jinja or tokenizer_config.json. Otherwise the
-tokenizer adds what it puts before a text, such as a BOS token.
+With --chat the prompt is what a user says: the model's chat template wraps it.
+With --temperature 0, the default, each token is the most likely one. Above 0
+tokens are drawn: logits are divided by the temperature, then --top-k, --top-p
+and --min-p leave out the less likely, in this order. The same seed writes the
+same text on the same device.`,
+		Annotations: more(withLimits(`The chat template is that of the folder, in chat_template.jinja or
+tokenizer_config.json. Without --chat the tokenizer adds what it puts before a
+text, such as a BOS token. Sampling is that of transformers: 0 switches --top-k,
+--top-p and --min-p off (in transformers a top-p of 0 takes the most likely
+token). A token that the tokenizer does not know prints nothing.
 
-With --temperature 0, the default, the most likely token is taken. Else tokens
-are drawn as in transformers: logits are divided by it, then --top-k, --top-p
-and --min-p leave out the less likely, in this order. 0 switches each off, also
---top-p, which there takes the most likely token. The same seed writes the same
-text on the same device. A token that the tokenizer does not know is no text.
+The text ends for one of these reasons, which --json calls "finish":
+  eos          a token that generation_config.json, or else config.json, names
+               as an end
+  stop         a --stop text, which is not printed
+  length       --max-tokens, or the end of the model's context
+  interrupted  a signal; the exit code is 130
 
-The text ends with a token that generation_config.json, or where there is none
-config.json, names as an end (finish "eos"), before a --stop text ("stop"),
-after --max-tokens or at the end of the model's context ("length"), or when
-interrupted ("interrupted"; exit code 130). --json prints one object in the end:
-text, tokens, prompt_tokens, tokens_per_second (without the prompt),
-prompt_tokens_per_second, finish, device, dtype and head_bits.
+--json prints one object at the end: text, tokens, prompt_tokens,
+tokens_per_second (without the prompt), prompt_tokens_per_second, finish,
+device, dtype and head_bits.
 
-The output head, which may be a fifth of what is read for a token, is used as it
-is stored, or with --head-bits quantized while it is read, to nearest values.
+The output head may be a fifth of what is read for a token. --head-bits
+quantizes it to nearest values when the model is opened.
 
-On a cpu with AVX2 but not AVX-512 products are in fixed point, several times
-faster for tokens and off by up to 2e-4; --exact has them in float32.
+On a cpu with AVX2 but without AVX-512, products are in fixed point: several
+times faster for single tokens, and off by up to 2e-4. --exact computes in
+float32.
 
-A quantized model is checked while it is read, and laid out as lutq repack has
-done. "lutq help fp8" tells of --act fp8, "lutq help tables" of --act-table.`, input.Config, input.Index, input.Header, input.GGUF, input.Tokenizer, input.Text),
+A quantized model is checked while it is read, and read from tiles where lutq
+repack has made them, as by eval-ppl. "lutq help fp8" explains --act, "lutq help
+tables" --act-table.`, input.Config, input.Index, input.Header, input.GGUF, input.Tokenizer, input.Text)),
 		Args: func(c *cobra.Command, args []string) error {
 			if err := cobra.RangeArgs(1, 2)(c, args); err != nil {
 				return err
@@ -108,25 +115,30 @@ done. "lutq help fp8" tells of --act fp8, "lutq help tables" of --act-table.`, i
 	}
 	f := c.Flags()
 	f.StringVar(&o.prompt, "prompt", "", "the `TEXT` to go on with")
-	f.StringVar(&o.file, "file", "", "`FILE` that holds it")
+	f.StringVar(&o.file, "file", "", "`FILE` with the text to go on with")
 	f.BoolVar(&o.chat, "chat", false, "put the prompt into the model's chat template")
-	f.Var(newNumber(&o.maxTokens, 256, 1, maxContext), "max-tokens", "write at most `N` tokens, 1 or more")
+	f.Var(newNumber(&o.maxTokens, 256, 1, maxContext), "max-tokens", "write `N` tokens at most")
 	f.StringArrayVar(&o.stops, "stop", nil, "end before this `TEXT`; repeatable")
-	f.Float64Var(&o.Temperature, "temperature", 0, "`T` that logits are divided by; 0 takes the most likely token")
-	f.Var(newNumber(&o.TopK, 0, 0, maxContext), "top-k", "draw from the `K` most likely tokens; 0 is all (default)")
-	f.Float64Var(&o.TopP, "top-p", 0, "draw from the fewest as likely as `P` together; 0 is all (default)")
-	f.Float64Var(&o.MinP, "min-p", 0, "draw from those `P` times as likely as the first; 0 is all (default)")
-	f.Uint64Var(&o.Seed, "seed", 0, "`N` that draws follow from")
-	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
-	o.addDevice(f, "cuda where there is a GPU that can be used")
-	o.addDType(f, "activations: f32 on the cpu; f16 (default), bf16 or f32 on cuda")
-	o.addAct(f)
+	f.Float64Var(&o.Temperature, "temperature", 0, "divide logits by `T`; 0 (default): the most likely token")
+	f.Var(newNumber(&o.TopK, 0, 0, maxContext), "top-k", "draw from the `K` most likely tokens; 0 (default): all")
+	f.Float64Var(&o.TopP, "top-p", 0, "draw from the fewest that have share `P` together; 0 (default): all")
+	f.Float64Var(&o.MinP, "min-p", 0, "draw from those at least `P` times as likely as the first; 0 (default): all")
+	f.Uint64Var(&o.Seed, "seed", 0, "number `N` that tokens are drawn by (default 0)")
 	o.addActTable(f)
+	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
+	o.addDevice(f, "a GPU if any")
+	o.addDType(f, "activations on cuda: f16 (default), bf16 or f32")
+	o.addAct(f)
 	o.tiles.register(f)
 	addHeadBits(f, &o.headBits)
-	f.BoolVar(&o.exact, "exact", false, "multiply in float32 where the cpu would do so in fixed point")
+	f.BoolVar(&o.exact, "exact", false, "compute in float32 where the cpu would in fixed point")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check a quantized model while reading it")
-	f.BoolVar(&o.json, "json", false, "print the text with the numbers as JSON, in the end")
+	f.BoolVar(&o.json, "json", false, "print text and numbers as JSON, at the end")
+	setGroup(f, "Prompt", "prompt", "file", "chat")
+	setGroup(f, "Text", "max-tokens", "stop", "temperature", "top-k", "top-p", "min-p", "seed")
+	setGroup(f, "Run", "threads", "device", "dtype", "act", "tiles", "head-bits", "exact", "no-verify", "json")
+	setLater(f, "act", "tiles", "head-bits", "exact", "no-verify")
+	setResearch(f, "act-table")
 	return c
 }
 

@@ -119,8 +119,19 @@ For all of them, put the script where the shell looks:
 // helpWidth is the width that help texts are written for.
 const helpWidth = 80
 
-// flagGroup marks a flag as one of a group, whose title it names.
-const flagGroup = "group"
+// allFlag has help tell everything.
+const allFlag = "all"
+
+// Help has two views. "lutq COMMAND --help" fits a screen: it has what most need. With --all it has every flag of the
+// command and the rest of its text.
+const (
+	flagGroup = "group" // the annotation of a flag: the title that it stands under
+	flagLater = "later" // the annotation of a flag that only the second view lists
+	moreText  = "more"  // the annotation of a command: the text that only the second view has
+)
+
+// researchTitle is the title of commands, topics and flags that answer questions of research, which no model needs.
+const researchTitle = "Research"
 
 // setGroup puts flags under a title of their own in the help.
 func setGroup(f *pflag.FlagSet, title string, names ...string) {
@@ -129,53 +140,105 @@ func setGroup(f *pflag.FlagSet, title string, names ...string) {
 	}
 }
 
-// printUsage prints the part of a command's help that follows its text: how it is
-// called, what there is below it, and its flags, in groups.
-func printUsage(c *cobra.Command) error {
+// setLater leaves flags out of the first view of the help.
+func setLater(f *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		_ = f.SetAnnotation(name, flagLater, []string{"true"}) // as in setGroup
+	}
+}
+
+// setResearch puts flags under the title of research, which the first view of the help leaves out.
+func setResearch(f *pflag.FlagSet, names ...string) {
+	setGroup(f, researchTitle, names...)
+	setLater(f, names...)
+}
+
+// more returns the annotations of a command whose help has more text in its second view.
+func more(text string) map[string]string { return map[string]string{moreText: text} }
+
+// printHelp prints a command's help, or a topic.
+func (u *ui) printHelp(c *cobra.Command, _ []string) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Usage:\n  %s\n", c.UseLine())
+	fmt.Fprintln(&b, strings.TrimSpace(c.Long))
+	if text := c.Annotations[moreText]; u.all && text != "" {
+		fmt.Fprintf(&b, "\n%s\n", text)
+	}
+	if c.Runnable() {
+		fmt.Fprintf(&b, "\nUsage:\n  %s\n", c.UseLine())
+		listCommands(&b, c)
+		u.listFlags(&b, c)
+	}
+	fmt.Fprint(c.OutOrStdout(), b.String()) // which keeps its error
+}
+
+// listCommands lists what there is below a command: commands, topics, and those of research.
+func listCommands(w io.Writer, c *cobra.Command) {
 	list := func(title string, belongs func(*cobra.Command) bool) {
-		first := title
+		first := "\n" + title + ":\n"
 		for _, sub := range c.Commands() {
 			if belongs(sub) {
-				fmt.Fprintf(&b, "%s  %-12s %s\n", first, sub.Name(), sub.Short)
+				fmt.Fprintf(w, "%s  %-12s %s\n", first, sub.Name(), sub.Short)
 				first = ""
 			}
 		}
 	}
-	list("\nCommands:\n", func(sub *cobra.Command) bool { return sub.IsAvailableCommand() || sub.Name() == "help" })
-	list("\nTopics:\n", (*cobra.Command).IsAdditionalHelpTopicCommand)
+	research := func(sub *cobra.Command) bool { return sub.GroupID == researchTitle }
+	topic := (*cobra.Command).IsAdditionalHelpTopicCommand
+	list("Commands", func(sub *cobra.Command) bool {
+		return !research(sub) && (sub.IsAvailableCommand() || sub.Name() == "help")
+	})
+	list("Topics", func(sub *cobra.Command) bool { return !research(sub) && topic(sub) })
+	list(researchTitle, research)
+}
 
-	titles := []string{"Flags"}
-	groups := make(map[string]*pflag.FlagSet)
-	add := func(f *pflag.Flag) {
-		title := titles[0]
-		if t := f.Annotations[flagGroup]; len(t) > 0 {
-			title = t[0]
+// listFlags lists the flags of a command in their groups, those of no group in the last one.
+func (u *ui) listFlags(w io.Writer, c *cobra.Command) {
+	var titles []string
+	flags := make(map[string]*pflag.FlagSet)
+	var rest []*pflag.Flag
+	later := 0
+	add := func(title string, f *pflag.Flag) {
+		if flags[title] == nil {
+			flags[title] = pflag.NewFlagSet(title, pflag.ContinueOnError)
+			flags[title].SortFlags = false
+			titles = append(titles, title)
 		}
-		g := groups[title]
-		if g == nil {
-			g = pflag.NewFlagSet(title, pflag.ContinueOnError)
-			g.SortFlags = false
-			groups[title] = g
-			if title != titles[0] {
-				titles = append(titles, title)
-			}
-		}
-		g.AddFlag(f)
+		flags[title].AddFlag(f)
 	}
-	c.LocalFlags().VisitAll(add)
-	c.InheritedFlags().VisitAll(add)
+	sort := func(f *pflag.Flag) {
+		group := f.Annotations[flagGroup]
+		switch {
+		case f.Annotations[flagLater] != nil && !u.all:
+			later++
+		case f.Name == allFlag && c.Annotations[moreText] == "": // there is no more
+		case len(group) > 0:
+			add(group[0], f)
+		default:
+			rest = append(rest, f)
+		}
+	}
+	c.LocalFlags().VisitAll(sort)
+	c.InheritedFlags().VisitAll(sort)
+	last := "Flags"
+	if n := len(titles); n > 0 {
+		last = titles[n-1]
+	}
+	for _, f := range rest {
+		add(last, f)
+	}
 	for _, title := range titles {
-		if g := groups[title]; g != nil {
-			fmt.Fprintf(&b, "\n%s:\n%s", title, g.FlagUsagesWrapped(helpWidth))
+		if flags[title] != nil {
+			fmt.Fprintf(w, "\n%s:\n%s", title, flags[title].FlagUsagesWrapped(helpWidth))
 		}
 	}
-	if c.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "\n\"%s help COMMAND\" tells more about one.\n", c.CommandPath())
+	switch {
+	case c.HasAvailableSubCommands():
+		fmt.Fprintf(w, "\n\"%s help COMMAND\" tells more about one.\n", c.CommandPath())
+	case later > 0:
+		fmt.Fprintf(w, "\n\"%s --help --all\" tells more, and lists %d more flags.\n", c.CommandPath(), later)
+	case c.Annotations[moreText] != "" && !u.all:
+		fmt.Fprintf(w, "\n\"%s --help --all\" tells more.\n", c.CommandPath())
 	}
-	_, err := fmt.Fprint(c.OutOrStderr(), b.String())
-	return err
 }
 
 // manualMark is the first line of every page that lutq writes.
@@ -190,7 +253,7 @@ func writeManual(root *cobra.Command, dir string) error {
 		if c.IsAdditionalHelpTopicCommand() || c.Hidden {
 			continue
 		}
-		c.Long = markdown(c.Long)
+		c.Long = markdown(strings.TrimSpace(c.Long + "\n\n" + c.Annotations[moreText]))
 		for _, t := range topics() {
 			if t.page == c.Name() {
 				c.Long += "\n\n# " + strings.ToUpper(t.name) + "\n\n" + markdown(t.long)

@@ -2,22 +2,26 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"go/ast"
 	"go/token"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/spf13/pflag"
+
 	"github.com/lutq/lutq/formats/input"
 )
 
-// TestLimits: the help of a command names the limit of every kind of file that
-// its work is known to read, as the table has it.
+// TestLimits: the whole help of a command names the limit of every kind of file
+// that its work is known to read, as the table has it.
 func TestLimits(t *testing.T) {
 	files := []input.Kind{input.Config, input.Index, input.Header}
 	text := []input.Kind{input.Tokenizer, input.Text}
@@ -27,7 +31,7 @@ func TestLimits(t *testing.T) {
 		"import":   slices.Concat(files, []input.Kind{input.GGUF}),
 		"eval-ppl": slices.Concat(files, text, []input.Kind{input.GGUF}), "tokenize": slices.Concat(text, []input.Kind{input.GGUF}), "generate": slices.Concat(files, text, []input.Kind{input.GGUF}),
 	} {
-		code, help, stderr := exec("help", name)
+		code, help, stderr := exec("help", name, "--all")
 		if code != 0 {
 			t.Fatal(stderr)
 		}
@@ -153,23 +157,39 @@ func TestManual(t *testing.T) {
 	}
 }
 
-// TestHelpLength: the help of a command fits three screens.
+// TestHelpLength: the first view of a command's help fits a screen of 50 lines, with at most 30 flags. A topic fits three
+// screens of 24 lines, and the second view two of 50.
 func TestHelpLength(t *testing.T) {
 	for _, c := range newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{}).Commands() {
-		code, stdout, stderr := exec(c.Name(), "--help")
-		if code != 0 {
-			t.Fatal(stderr)
-		}
-		if n := strings.Count(stdout, "\n"); n > 3*24 {
-			t.Errorf("%s: %d lines, want at most %d", c.Name(), n, 3*24)
+		for _, v := range []struct {
+			args  []string
+			lines int
+		}{{nil, 50}, {[]string{"--all"}, 2 * 50}} {
+			most := v.lines
+			if c.IsAdditionalHelpTopicCommand() {
+				most = 3 * 24
+			}
+			code, stdout, stderr := exec(append([]string{c.Name(), "--help"}, v.args...)...)
+			if code != 0 {
+				t.Fatal(stderr)
+			}
+			if n := strings.Count(stdout, "\n"); n > most {
+				t.Errorf("%s %v: %d lines, want at most %d", c.Name(), v.args, n, most)
+			}
+			if n := len(flagLine.FindAllString(stdout, -1)); v.args == nil && n > 30 {
+				t.Errorf("%s: %d flags, want at most 30", c.Name(), n)
+			}
 		}
 	}
 }
 
+// flagLine is how help lists a flag.
+var flagLine = regexp.MustCompile(`(?m)^  (?:-\w, |    )--([a-z0-9-]+)`)
+
 // TestHelpWidth: help fits a terminal, but for example lines that a shell takes.
 func TestHelpWidth(t *testing.T) {
 	for _, c := range newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{}).Commands() {
-		code, stdout, stderr := exec("help", c.Name())
+		code, stdout, stderr := exec("help", c.Name(), "--all")
 		if code != 0 {
 			t.Fatal(stderr)
 		}
@@ -181,15 +201,69 @@ func TestHelpWidth(t *testing.T) {
 	}
 }
 
-// TestFlagGroups: what learned scales take stands apart, in the order of the source.
-func TestFlagGroups(t *testing.T) {
-	_, stdout, _ := exec("quantize", "--help")
-	at := 0
-	for _, want := range []string{"\nFlags:\n", "--bits BITS", "--codebook NAME", "--recipe FILE", "\nThe run:\n", "--dry-run", "\nText (", "--calib FILE", "\nLearned scales", "--learn "} {
-		i := strings.Index(stdout[at:], want)
-		if i < 0 {
-			t.Fatalf("%q does not follow what should come before it:\n%s", want, stdout)
+// TestHelpViews: the second view lists every flag. The first leaves out those that are marked, and says how many. What
+// stands under Research is in the topic of that name.
+func TestHelpViews(t *testing.T) {
+	_, research, _ := exec("help", "research")
+	for _, c := range newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{}).Commands() {
+		if c.IsAdditionalHelpTopicCommand() {
+			continue
 		}
-		at += i
+		listed := func(args ...string) (flags []string, text string) {
+			_, text, _ = exec(append([]string{c.Name(), "--help"}, args...)...)
+			for _, m := range flagLine.FindAllStringSubmatch(text, -1) {
+				flags = append(flags, m[1])
+			}
+			return flags, text
+		}
+		first, text := listed()
+		all, _ := listed("--all")
+		later := 0
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			left := f.Annotations[flagLater] != nil
+			if left {
+				later++
+			}
+			if !slices.Contains(all, f.Name) {
+				t.Errorf("%s --help --all does not list --%s", c.Name(), f.Name)
+			}
+			if slices.Contains(first, f.Name) == left {
+				t.Errorf("%s --help lists --%s: %v", c.Name(), f.Name, !left)
+			}
+			if g := f.Annotations[flagGroup]; len(g) > 0 && g[0] == researchTitle && !slices.Contains(strings.Fields(research), "--"+f.Name) {
+				t.Errorf("the topic research does not tell of %s --%s", c.Name(), f.Name)
+			}
+		})
+		if said := strings.Contains(text, fmt.Sprintf("lists %d more flags", later)); said != (later > 0) {
+			t.Errorf("%s: %d flags are left out, which the first view says: %v\n%s", c.Name(), later, said, text)
+		}
+		if c.GroupID == researchTitle && !strings.Contains(research, "lutq "+c.Name()+" ") {
+			t.Errorf("the topic research does not tell of %s", c.Name())
+		}
+	}
+}
+
+// TestFlagGroups: the flags of quantize stand in groups, in the order of the source, research apart from the rest.
+func TestFlagGroups(t *testing.T) {
+	for _, view := range [][]string{
+		{"\nWhat to store:\n", "--bits BITS", "--codebook NAME", "--recipe FILE", "\nHow:\n", "--method NAME", "--learn ", "\nText (", "--calib FILE", "\nRun:\n", "--dry-run", "--quiet"},
+		{
+			"\nWhat to store:\n", "--split-fused", "\nHow:\n", "--damp SHARE", "\nText (", "--seed N", "\nLearned scales", "--learn-mode NAME",
+			"\nResearch:\n", "--learn-control", "\nRun:\n", "--max-shard-size SIZE", "--quiet",
+		},
+	} {
+		args := []string{"quantize", "--help"}
+		if view[1] == "--split-fused" {
+			args = append(args, "--all")
+		}
+		_, stdout, _ := exec(args...)
+		at := 0
+		for _, want := range view {
+			i := strings.Index(stdout[at:], want)
+			if i < 0 {
+				t.Fatalf("%q does not follow what should come before it:\n%s", want, stdout)
+			}
+			at += i
+		}
 	}
 }

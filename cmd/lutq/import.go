@@ -30,8 +30,9 @@ func newImportCommand(u *ui) *cobra.Command {
 		Use:   "import MODEL OUT",
 		Short: "Take over what another program quantized, weight for weight",
 		Long: withLimits(`Import writes MODEL, which another program quantized, to the folder OUT as a
-container of lutq, whose every weight is the same number: codes and scales are
-taken over, and each weight is compared. It takes
+quantized model of lutq. Every weight stays the same number: codes and scales
+are copied, and each weight is compared. (quantize takes the same models, and
+quantizes them anew.) It reads
 
   compressed-tensors  integers, NVFP4, MXFP4
   GPTQ, AWQ           all widths
@@ -42,15 +43,15 @@ taken over, and each weight is compared. It takes
   GGUF                Q4_0, Q5_0, Q8_0, IQ4_NL, MXFP4
   MARLIN, k-bit, LUT-GEMM, as "lutq help layouts" has them
 
-Integers of up to 5 bits become a table times scales. Those with zero points or
-offsets of their groups' own, and those of more bits, become binary codes with
-offsets (LUT-GEMM's), which hold them to the bit: their factors take a type of
-16 bits where one has all digits, and 32 bits where not. --scale-type f16 rounds
-them, as LUT-GEMM's own layout wants it, and the error is told. Not all have
-a form: columns that were reordered have none, nor sums that would round. Such
-weights are listed before anything is written, and are an error unless
---keep-dense stores them in 32 bits. quantize takes any of these models, and
-quantizes them anew.`, input.Config, input.Index, input.Header, input.GGUF),
+Integers of up to 5 bits become a table times scales. Integers with zero points
+or offsets for each group, and those of more bits, become binary codes with
+offsets ("lutq help methods"), which hold them exactly. Their factors get a type
+of 16 bits if one holds all digits, else 32 bits. --scale-type f16 rounds them,
+as LUT-GEMM's layout needs it, and the report tells the error.
+
+Some weights have no exact form: those whose columns were reordered, and those
+whose sums would round. They are listed before anything is written. They are an
+error, unless --keep-dense stores them in 32 bits.`, input.Config, input.Index, input.Header, input.GGUF),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE:              func(c *cobra.Command, args []string) error { return u.importModel(c.Context(), args[0], args[1], o) },

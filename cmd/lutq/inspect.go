@@ -24,10 +24,11 @@ func newInspectCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "inspect MODEL",
 		Short: "List what a model folder stores, and how",
-		Long: withLimits(`Inspect lists the tensors of a model folder: name, shape, type, bytes and, for
-quantized layers, bits, group, codebook, scales and the relative error
-‖W-Ŵ‖/‖W‖ noted when they were made. It reads no weights; verify does. Of a
-GGUF file the tensors are listed as the model's own folder has them.`, input.Config, input.Index, input.Header, input.GGUF),
+		Long: withLimits(`Inspect lists the tensors of a model: name, shape, type and bytes. For quantized
+layers it adds bits, group, codebook, scales, and the relative error ‖W-Ŵ‖/‖W‖
+that was noted when they were made (W is the original, Ŵ what is stored). It
+reads no weights; verify does. The tensors of a GGUF file get the names that
+they have in the model's own folder.`, input.Config, input.Index, input.Header, input.GGUF),
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: folders(1),
 		RunE:              func(_ *cobra.Command, args []string) error { return u.inspect(args[0], asJSON) },

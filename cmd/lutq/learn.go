@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/learn"
@@ -28,27 +28,31 @@ type learnOptions struct {
 	rate                          float64
 }
 
-// register adds the flags of learned scales.
-func (o *learnOptions) register(c *cobra.Command) {
+// registerSwitch adds the flag that has scales learned.
+func (o *learnOptions) registerSwitch(f *pflag.FlagSet) {
+	f.BoolVar(&o.on, "learn", false, "then refine the scales on the text")
+}
+
+// register adds the flags that say how, which the first view of the help leaves out.
+func (o *learnOptions) register(f *pflag.FlagSet) {
 	var names []string
 	own := func(name string) string {
 		names = append(names, name)
 		return name
 	}
-	f := c.Flags()
-	f.BoolVar(&o.on, own("learn"), false, "learn scales, after any method")
-	f.Var(newNumber(&o.valid, 8, 0, maxWindows), own("valid-windows"), "`N` more windows to hold out")
-	f.Var(newWord(&o.mode, string(learn.Lutq), string(learn.Lutq), string(learn.Flute)), own("learn-mode"), "way `NAME`: lutq or flute")
-	f.Var(newWord(&o.objective, "", string(learn.KL), string(learn.NLL)), own("learn-objective"), "loss `NAME`: kl or nll (default kl; flute nll)")
-	f.Float64Var(&o.rate, own("learn-rate"), 0, "learning `RATE` (default by bits; flute 1e-4)")
+	f.Var(newNumber(&o.valid, 8, 0, maxWindows), own("valid-windows"), "hold out `N` more windows, to measure progress")
+	f.Var(newWord(&o.mode, string(learn.Lutq), string(learn.Lutq), string(learn.Flute)), own("learn-mode"), "way to learn, `NAME`: lutq or flute")
+	f.Var(newWord(&o.objective, "", string(learn.KL), string(learn.NLL)), own("learn-objective"), "loss `NAME`: kl or nll (default kl; mode flute: nll)")
+	f.Float64Var(&o.rate, own("learn-rate"), 0, "`RATE` of steps (default by bits; mode flute: 1e-4)")
 	f.Var(newNumber(&o.epochs, 1, 1, maxWindows), own("learn-epochs"), "`N` passes over the windows")
-	f.Var(newNumber(&o.batch, 1, 1, maxWindows), own("learn-batch"), "`N` windows a step")
-	f.Var(newNumber(&o.recode, 0, 0, maxWindows), own("learn-recode"), "recode every `N` steps (default never; flute 1)")
-	f.Var(newWord(&o.grad, "ste", "ste", "lsq"), own("learn-grad"), "gradient `NAME`: ste or lsq")
-	f.Var(newWord(&o.params, "f32", "f32", "bf16"), own("learn-params"), "`TYPE` of parameters: f32 or bf16")
-	f.BoolVar(&o.table, own("learn-table"), false, "learn the tables as well (mode lutq)")
-	f.BoolVar(&o.control, own("learn-control"), false, "write the control of an experiment instead")
+	f.Var(newNumber(&o.batch, 1, 1, maxWindows), own("learn-batch"), "`N` windows to a step")
+	f.Var(newNumber(&o.recode, 0, 0, maxWindows), own("learn-recode"), "choose codes anew every `N` steps (default never; mode flute: 1)")
+	f.Var(newWord(&o.grad, "ste", "ste", "lsq"), own("learn-grad"), "gradient `NAME`: ste (codes stay) or lsq (they move)")
+	f.Var(newWord(&o.params, "f32", "f32", "bf16"), own("learn-params"), "`TYPE` of parameters: f32, or bf16 in mode flute")
+	f.BoolVar(&o.table, own("learn-table"), false, "learn the tables too (mode lutq)")
 	setGroup(f, "Learned scales (--learn, --method nfl)", names...)
+	setLater(f, names...)
+	f.BoolVar(&o.control, "learn-control", false, "write MODEL times learned factors, not quantized")
 }
 
 // learner learns scales as the flags say, and shows how far that is. It implements

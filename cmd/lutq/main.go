@@ -140,15 +140,16 @@ func newRoot(stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lutq",
 		Short: "Quantize language models through lookup tables",
-		Long: `Lutq shrinks large language models. It reads a Hugging Face folder, stores the
-linear layers in 2 to 5 bits through lookup tables, and tells what that does to
-the model.
+		Long: `Lutq shrinks large language models. It stores each weight of a model's linear
+layers as a code of 2 to 5 bits, which chooses a number from a small table. It
+measures what that does to the model, runs the result, and writes it in the
+formats of other programs.
 
-  lutq quantize MODEL OUT --bits 4                a quantized copy of a model
-  lutq eval-ppl OUT --text FILE --against MODEL   perplexity beside MODEL's
-  lutq generate OUT --prompt 'Once upon a time'   what it writes
-  lutq inspect OUT                                what is stored how
-  lutq verify OUT --against MODEL                 whether all is as it should be
+  lutq quantize MODEL OUT --bits 4                make a smaller copy of a model
+  lutq eval-ppl OUT --text FILE --against MODEL   measure it beside the original
+  lutq generate OUT --prompt 'Once upon a time'   let it write
+  lutq inspect OUT                                list what is stored, and how
+  lutq verify OUT --against MODEL                 check every tensor
 
 MODEL is a folder with config.json, tokenizer.json and safetensors files, or a
 GGUF file.
@@ -171,7 +172,9 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(flagError)
-	root.SetUsageFunc(printUsage)
+	root.SetHelpFunc(u.printHelp)
+	root.AddGroup(&cobra.Group{ID: researchTitle})
+	root.PersistentFlags().BoolVar(&u.all, allFlag, false, "with --help: all flags, and more text")
 	root.PersistentFlags().BoolVarP(&u.quiet, "quiet", "q", false, "show no progress")
 	root.AddCommand(
 		newQuantizeCommand(u),
@@ -220,6 +223,9 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 			if err := check(c, args); err != nil {
 				return badArgs(c, err)
 			}
+		}
+		if c.Name() != "help" && c.Flags().Changed(allFlag) {
+			return usage("--%s goes with --help", allFlag)
 		}
 		return checkLine(c, args)
 	}

@@ -53,20 +53,30 @@ func newQuantizeCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "quantize MODEL OUT",
 		Short: "Store a model's linear layers in 2 to 5 bits",
-		Long: withLimits(`Quantize reads the model folder MODEL and writes the folder OUT, with all linear
-layers of the decoder as codes, a lookup table and scales for groups of columns.
-The rest is copied, as the report says. For transformers lutq_hf.py is beside it
-(trust_remote_code=True). Interrupted, the same command goes on to equal bytes.
+		Long: `Quantize writes a smaller copy of the model MODEL to the folder OUT. Each weight
+of a linear layer becomes a code of a few bits. The code chooses a number from a
+table, and a scale, which neighbouring weights of a row share, multiplies it.
+All other tensors are copied. MODEL is a Hugging Face folder or a GGUF file.
 
-"lutq help formats" tells about codebooks: auto, nf, int, fp, kbit, jt, js, q2
-to q5, sym, iq4nl, e2m1, file:PATH; "help learning" gptq, "help sparse" 2:4.
+  lutq quantize MODEL OUT --bits 4
+  lutq quantize MODEL OUT --bits 3 --method gptq --calib wiki.txt
+  lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4'
 
---tensor REGEX=bits:group:codebook:scale:scale-type:kind:method, any field left
-out, or REGEX=keep, makes an exception of the tensors whose name matches. A
-recipe file holds the same in JSON; flags override its defaults:
+"lutq help formats" explains tables, scales and exceptions, "lutq help methods"
+how codes are chosen, "lutq help learning" what a text is for.`,
+		Annotations: more(withLimits(`OUT is a Hugging Face folder. A quantized layer P is three tensors: P.codes,
+P.scales and P.codebook. The report lists the tensors that were not quantized,
+and why. OUT also holds lutq_hf.py, with which transformers opens it
+(trust_remote_code=True). Interrupted, the same command goes on, to the same
+bytes.
+
+Exceptions. --tensor REGEX=bits:group:codebook:scale:scale-type:kind:method sets
+the format of the tensors whose name matches. Any field may be left out.
+REGEX=keep leaves them as they are. A recipe file holds the same in JSON; flags
+override its defaults:
 
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
-  {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}`, input.Config, input.Index, input.Header, input.GGUF, input.Recipe, input.Codebook, input.Tokenizer, input.Text),
+  {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}`, input.Config, input.Index, input.Header, input.GGUF, input.Recipe, input.Codebook, input.Tokenizer, input.Text)),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -77,31 +87,37 @@ recipe file holds the same in JSON; flags override its defaults:
 	d := quantize.DefaultFormat(quantize.DefaultBits)
 	f := c.Flags()
 	least, most := quantize.Widths()
-	f.Var(newNumber(&o.bits, d.Bits, least, most), "bits", "`BITS` of a code, 2 to 5; bcq 1 to 8")
+	f.Var(newNumber(&o.bits, d.Bits, least, most), "bits", "`BITS` of a code: 2 to 5, bcq 1 to 8")
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
 	codebook := newWord(&o.codebook, "", append([]string{quantize.AutoCodebook}, lut.CodebookNames()...)...)
 	codebook.also = "file:"
 	f.Var(codebook, "codebook", "table `NAME` (default auto: js or nf, by layer)")
-	f.Var(newTarget(&o.target, export.PresetNames()), "for", "what export --to `NAME` takes as it is")
-	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "`NAME`: rtn, gptq, bcq, nfl, sparsegpt …")
-	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "scale `NAME`: absmax or mse (default by codebook)")
-	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE`: f16, bf16, f32 or one of a byte")
-	f.Var(newNumber(&o.bcq.Rounds, planes.DefaultRounds, 0, maxRounds), "bcq-rounds", "`N` rounds of bcq at most; 0 is greedy")
-	f.BoolVar(&o.bcq.Offset, "bcq-offset", true, "give each group of bcq an offset")
-	f.Var(newWord(&o.kbitEncode, "", "bnb"), "kbit-encode", "k-bit codes as `NAME` makes them: bnb (default none)")
-	f.StringArrayVar(&o.rules, "tensor", nil, "an exception, `RULE` as above; repeatable")
+	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE` of scales: f16, bf16, f32, e4m4, …")
+	f.Var(newTarget(&o.target, export.PresetNames()), "for", "set what export --to `NAME` copies without loss")
+	f.StringArrayVar(&o.rules, "tensor", nil, "exception: `RULE`, as down_proj=4; repeatable")
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
 	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v, or gate/up, differ in bits, group or kind")
-	f.BoolVar(&o.dryRun, "dry-run", false, "print sizes, memory and time, write nothing")
+	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "choose codes by `NAME`: rtn, gptq, bcq, …")
+	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "choose scales by `NAME`: absmax or mse (default by table)")
+	o.learn.registerSwitch(f)
+	f.Var(newNumber(&o.bcq.Rounds, planes.DefaultRounds, 0, maxRounds), "bcq-rounds", "fit binary codes `N` times at most; 0: greedily")
+	f.BoolVar(&o.bcq.Offset, "bcq-offset", true, "give each group of binary codes an offset")
+	o.calib.register(f)
+	f.StringVar(&o.evalText, "eval-text", "", "evaluate OUT beside MODEL on text `FILE` at the end")
+	o.learn.register(f)
+	f.Var(newWord(&o.kbitEncode, "", "bnb"), "kbit-encode", "k-bit codes as `NAME` makes them: bnb (default none)")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
-	f.Var(&o.maxRAM, "max-ram", "most memory, such as 8GB (default what is best)")
+	f.Var(&o.maxRAM, "max-ram", "most memory, as 8GB (default what is fastest)")
 	f.Var(&o.maxShard, "max-shard-size", "most tensor data in a file (default 5GB)")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print sizes, memory and time; write nothing")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
-	o.calib.register(c)
-	o.learn.register(c)
-	f.StringVar(&o.evalText, "eval-text", "", "then evaluate OUT beside MODEL on text `FILE`")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
-	setGroup(f, "The run", "dry-run", "threads", "max-ram", "max-shard-size", "force", "eval-text", "json")
+	setGroup(f, "What to store", "bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused")
+	setGroup(f, "How", "method", "scale", "learn", "bcq-rounds", "bcq-offset", "damp", "retarget")
+	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "seed", "device", "eval-text")
+	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "dry-run", "force", "json")
+	setLater(f, "split-fused", "bcq-rounds", "bcq-offset", "damp", "retarget", "seed", "max-shard-size")
+	setResearch(f, "kbit-encode", "learn-control")
 	return c
 }
 

@@ -39,32 +39,28 @@ func newRepackCommand(u *ui) *cobra.Command {
 		Use:   "repack MODEL [OUT]",
 		Short: "Derive a kernel's tiles from a quantized model",
 		Long: withLimits(`Repack lays the quantized layers of MODEL out as a kernel reads them, and writes
-them to the folder OUT, by default one named after the model's digest in the
-user's cache folder, where bench, eval-ppl and generate look; others by --tiles.
-Tiles are a cache: they can be deleted, and made again from MODEL. Every layer
-is checked by the SHA-256 that it was written with, unless --no-verify is given,
-and turned back and compared before its tiles are written.
+these tiles to a folder. Each layer is checked by its SHA-256 first, and turned
+back and compared before its tiles are written.
 
-For the target cpu a layer P becomes P.panels and P.panel_scales, bytes in
-16-row panels. For the target cuda it becomes P.tiles and P.tile_scales, bytes
-in 16-row tiles, the same for every NVIDIA GPU. Both have P.codebook besides,
-and in P.crc32c a checksum, which is checked when they are read.
-The documentation of package repack has the layouts bit by bit.
+--target cpu and cuda are for lutq itself. bench, eval-ppl and generate find the
+tiles in the cache folder, which is the default for OUT, or in a folder that
+--tiles names. Tiles can be deleted and made again. A layer P becomes P.panels
+and P.panel_scales (cpu), or P.tiles and P.tile_scales (cuda, the same for every
+NVIDIA GPU), with P.codebook and the checksum P.crc32c. The documentation of
+package repack has the layouts bit by bit.
 
-For the target torch OUT, which must be named, holds the tiles of cuda, the
-kernels for one GPU, how they are launched, and lutq_torch.py, with which
-PyTorch multiplies by them: lutq_torch.use(model) replaces the layers of MODEL
-opened in transformers, and so does LUTQ_TORCH=OUT in the environment.
+--target torch writes a folder OUT for PyTorch: tiles of cuda, kernels for one
+GPU, and lutq_torch.py. lutq_torch.use(model) replaces the layers of MODEL
+opened in transformers. Setting LUTQ_TORCH=OUT in the environment does the same.
 
-For a target of "lutq help layouts" OUT, which must be named, is a model folder
-with the layers as the kernels of another program read them, byte for byte;
---from reads such a folder MODEL back into a quantized model OUT. Layers that a
-layout cannot hold to the bit are refused, and nothing is written.
+Other targets are layouts of other programs ("lutq help layouts"). OUT is a
+model folder for them; --from reads such a folder back. A layer that a layout
+cannot hold exactly is refused, and nothing is written.
 
-With --to it writes another quantized model OUT instead, whose layers all have
-tables (lut), binary codes (bcq) or two of four weights (lut24) and stand for
-the same weights. bcq takes tables of equal steps, such as q2 to q5, lut24 two
-zeros in four columns: where that or float32 does not hold one it writes none.`, input.Config, input.Index, input.Header),
+--to KIND writes another quantized model OUT with the same weights in another
+form: lut (a table), bcq (binary codes; for tables of equal steps such as q2 to
+q5) or lut24 (for layers with two zeros in every four columns). Nothing is
+written if a layer has no such form.`, input.Config, input.Index, input.Header),
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {

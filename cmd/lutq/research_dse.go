@@ -20,32 +20,34 @@ type dseOptions struct {
 func newDSECommand(u *ui) *cobra.Command {
 	var o dseOptions
 	c := &cobra.Command{
-		Use:   "dse",
-		Short: "Size tensor cores that multiply by lookup, on paper",
-		Long: `Dse goes through the tiles of a tensor core that looks sums of activations up
-instead of multiplying by weights, as LUT Tensor Core (ISCA 2025) has it, beside
-those of one that multiplies in float16. A tile holds, for each of M rows and
-for K columns, a table of 2^(K-1) sums, of which N rows of weights choose, one
-bit a cycle. The documentation of package gemm/research/dse has the formulas.
-
-The numbers are analytic: gates are added up, two constants are fitted to a
-density that the paper gives, and nothing is synthesized. They say how areas
-compare, not how fast a GPU would be: what the paper says of that (8.2 times end
-to end, 72.2 times for a product) was found by simulating hardware that nobody
-has built. It is theirs, and nothing that lutq runs on attains it.
-
-How to read it: a lookup without its adder is 18 times as dense as a
-multiplication with its own, but it needs the adder, which leaves 6 times. A
-whole tile is 4 to 6 times smaller, and as it takes a cycle for each bit of a
-weight, at equal rates 2.8 times with 2 bits and 1.4 times with 4.
+		Use:     "dse",
+		GroupID: researchTitle,
+		Short:   "Size tensor cores that multiply by lookup, on paper",
+		Long: `Dse computes the area of tensor cores that look up sums of activations where
+others multiply by weights, as LUT Tensor Core (ISCA 2025) does. Cores that
+multiply in float16 stand beside them. A tile has a table of 2^(K-1) sums for
+each of M rows and K columns; N rows of weights choose from it, one bit a cycle.
+The documentation of package gemm/research/dse has the formulas.
 
   lutq dse --bits 2                         the smallest tiles
   lutq dse --format csv >space.csv          all of them
   lutq dse --bits 1 --format svg >dse.svg   a picture
 
-The columns: gates in NAND2 of 0.5 µm² (28 nm), TFLOPS/mm² at 1 GHz, the bits
-stored of tables and of weights, lookups at a time, and how many times the gates
-the best tile that multiplies takes, as it is and at an equal rate.`,
+The numbers are analytic: gates are added up, and two constants are fitted to a
+density that the paper gives. Nothing is synthesized. They compare areas; they
+do not tell how fast a GPU would be. What the paper says of speed (8.2 times end
+to end, 72.2 times for a product) comes from a simulator of hardware that nobody
+has built. Nothing that lutq runs on attains it.
+
+How to read it. A lookup without its adder is 18 times as dense as a
+multiplication with its adder. But the lookup needs an adder too, which leaves 6
+times. A whole tile is 4 to 6 times smaller. It takes a cycle for each bit of a
+weight, so at equal rates it is 2.8 times smaller with 2 bits and 1.4 times with
+4.
+
+Columns: gates (NAND2 of 0.5 µm² at 28 nm), TFLOPS/mm² at 1 GHz, stored bits of
+tables and of weights, lookups at a time, and how many times the gates the best
+multiplying tile takes: as it is, and at an equal rate.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.json && c.Flags().Changed("format") && o.format != "json" {

@@ -20,29 +20,30 @@ type lmmaOptions struct {
 func newLMMACommand(u *ui) *cobra.Command {
 	var o lmmaOptions
 	c := &cobra.Command{
-		Use:   "lmma INSTRUCTION",
-		Short: "Simulate an instruction that multiplies by lookup, and count",
+		Use:     "lmma INSTRUCTION",
+		GroupID: researchTitle,
+		Short:   "Simulate an instruction that multiplies by lookup, and count",
 		Long: `Lmma simulates an instruction of LUT Tensor Core (ISCA 2025), which no machine
-has: what it computes, and what it counts, but no time. A product of random
-numbers is cut into tiles, multiplied in every order of loops over them, and
-compared with float64; of integers every bit is compared with int64. Exit code 3
-means that a product differs.
+has. It computes what the instruction computes and counts what it does; it tells
+no time. A product of random numbers is cut into tiles, multiplied in every
+order of loops over them, and compared with float64. Integers are compared with
+int64, bit by bit. Exit code 3 means that a product differs.
 
-INSTRUCTION is lmma.m{M}n{N}k{K}.{A}.{W}.{Acc}.{O}, for a tile of M rows of A,
-N rows of weights and K columns, 2, 4 or 8. Types:
+INSTRUCTION is lmma.m{M}n{N}k{K}.{A}.{W}.{Acc}.{O}: a tile has M rows of A, N
+rows of weights and K columns (2, 4 or 8). Types:
   A    f16, bf16, f8e4m3 or i8
   W    i1, i2 or i4: codes, which stand for the odd numbers around 0
-  Acc  of sums: f32 or f16, and i32 where A is i8
-  O    of results: the same
+  Acc  of sums: f32 or f16; i32 if A is i8
+  O    of results: the same types
 
   lutq lmma lmma.m2n64k4.f16.i2.f32.f16 --shape 16x1024x256
 
-A row counts the instructions and their cycles, one for each bit of a weight;
-the tables of sums that are made, their bytes, and the additions that takes;
-the lookups and additions that follow, and how many lookups share a table. An
-instruction makes its tables unless the one before had the same rows of A, so
-that this depends on the order of loops, the outermost first. In the first row
-an operator of its own makes each once, which is as few as with n innermost.
+A row counts instructions and their cycles (one for each bit of a weight);
+tables of sums, their bytes, and the additions that make them; lookups and the
+additions that follow; and how many lookups share a table. An instruction makes
+new tables unless the one before had the same rows of A, so counts depend on the
+order of loops, which is listed outermost first. In the first row a separate
+operator makes each table once, which is as few as with n innermost.
 
 The documentation of gemm/research/lmma and gemm/lookup has the arithmetic.`,
 		Args: cobra.ExactArgs(1),

@@ -26,7 +26,7 @@ type tileFolders struct {
 }
 
 func (f *tileFolders) register(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&f.named, "tiles", nil, "`FOLDER` that repack has written of a MODEL for the device; repeatable (default the one in the cache folder, where there is one)")
+	flags.StringArrayVar(&f.named, "tiles", nil, "`FOLDER` of tiles that repack wrote; repeatable (default the cache folder)")
 }
 
 // of returns the layers of a container as a device reads them, or nil.

@@ -27,13 +27,12 @@ func newTokenizeCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tokenize MODEL",
 		Short: "Print the token ids of a text",
-		Long: withLimits(`Tokenize prints the ids that MODEL's tokenizer.json gives a text, separated by
-spaces, as transformers' AutoTokenizer does: with the added tokens that
-tokenizer_config.json, special_tokens_map.json and added_tokens.json name beside
-it, and without its padding and truncation. The text is the file given by
---text, byte for byte, or the standard input; it must be UTF-8. MODEL may also
-be a tokenizer.json itself, which is then all that is read, or a GGUF file,
-whose tokenizer is made into one.`, input.Tokenizer, input.GGUF, input.Text),
+		Long: withLimits(`Tokenize prints the token ids of a text, separated by spaces. They are those of
+transformers' AutoTokenizer without padding and truncation. The tokens that
+tokenizer_config.json, special_tokens_map.json and added_tokens.json add are
+known too. The text is the file --text, byte for byte, or the standard input. It
+must be UTF-8. MODEL is a model folder, a GGUF file, or a tokenizer.json, which
+is then read alone.`, input.Tokenizer, input.GGUF, input.Text),
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return u.tokenize(c.Context(), args[0], text, special, asJSON)

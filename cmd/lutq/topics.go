@@ -13,19 +13,24 @@ import (
 type topic struct {
 	name, short string
 	page        string // the command in whose manual page it stands
+	group       string // of the list of topics: researchTitle or none
 	long        string
 }
 
 func topics() []topic {
+	formats := strings.Replace(formatsTopic, "@presets\n", presetLines(), 1)
 	return []topic{
-		{"formats", "What quantize can store weights as, and from what", "quantize", strings.Replace(formatsTopic, "@presets\n", presetLines(), 1)},
-		{"layouts", "Layouts of other kernels that repack writes and reads", "repack", layoutsTopic},
-		{"learning", "How quantize fits weights to text", "quantize", learningTopic},
-		{"sparse", "How quantize keeps two weights of four", "quantize", sparseTopic},
-		{"tables", "Products through tables of activations, and LUT Tensor Core", "eval-ppl", tablesTopic},
-		{"fp8", "What --act fp8 rounds, and what it costs", "eval-ppl", fp8Topic},
-		{"timing", "How bench times products on a GPU, and whole models", "bench", timingTopic},
-		{"environment", "The environment variables that lutq reads", "lutq", environmentTopic},
+		{"formats", "Codebooks, scales, exceptions, and models that lutq reads", "quantize", "", formats},
+		{"methods", "How quantize chooses codes", "quantize", "", methodsTopic},
+		{"learning", "How quantize fits weights to text", "quantize", "", learningTopic},
+		{"sparse", "How quantize keeps two weights of four", "quantize", "", sparseTopic},
+		{"layouts", "Other kernels' layouts, which repack writes and reads", "repack", "", layoutsTopic},
+		{"fp8", "What --act fp8 rounds, and what it costs", "eval-ppl", "", fp8Topic},
+		{"timing", "How bench times products", "bench", "", timingTopic},
+		{"decode", "How bench --decode times whole models", "bench", "", decodeTopic},
+		{"environment", "The environment variables that lutq reads", "lutq", "", environmentTopic},
+		{"research", "Flags that answer questions of research", "lutq", researchTitle, researchTopic},
+		{"tables", "Products through tables of activations, and LUT Tensor Core", "eval-ppl", researchTitle, tablesTopic},
 	}
 }
 
@@ -33,7 +38,7 @@ func topics() []topic {
 func newTopics() []*cobra.Command {
 	var all []*cobra.Command
 	for _, t := range topics() {
-		all = append(all, &cobra.Command{Use: t.name, Short: t.short, Long: t.long})
+		all = append(all, &cobra.Command{Use: t.name, GroupID: t.group, Short: t.short, Long: t.long})
 	}
 	return all
 }
@@ -47,328 +52,410 @@ func presetLines() string {
 	return b.String()
 }
 
-const fp8Topic = `--act fp8 of eval-ppl, generate and bench rounds both sides of products by
-quantized weights to E4M3, 8 bits with 3 of mantissa: activations with a scale
-for each token, a 448th of its largest magnitude, and the values of a table with
-a factor for each table, with which NF4 loses nothing. Scales of groups stay as
-they are. It is for products of 17 rows and more, as of prompts and batches, by
-codes of a table in groups of 64, 128, 256 or a row; others are multiplied as
-ever, and it is never the default.
+const formatsTopic = `A quantized weight is a code of --bits bits. The code chooses one of 2^bits
+numbers from a table, the codebook. The weight is that number times a scale,
+which --group neighbouring columns of a row share.
 
-Each product is off by 2.4 to 2.7 % more (root mean square), whatever the
-activations; squared, that is a twelfth of what weights of 4 bits are off by,
-and a fiftieth at 3 bits. With MODEL itself as --against eval-ppl tells what
-becomes of it in a model.
+Codebooks (--codebook):
+  auto       the default: js or nf, whichever errs less on a layer. Where there
+             is a text (--calib), columns count as their inputs do on it
+  nf         NormalFloat: quantiles of a normal distribution
+  int        equal steps
+  fp         small floating point numbers: e2m1 at 4 bits
+  kbit       quantiles of a normal distribution, without a zero
+  jt, js     fitted to normal weights together with the scale; the scale of js
+             may be negative. They have the smallest squared error, but no zero:
+             layers whose inputs differ much in size need one
+  q2 … q5    whole numbers of 2 to 5 bits, such as -8 to 7 for q4
+  sym        the same of any width, with positive scales as MARLIN has them. The
+             error is larger
+  iq4nl      the 4-bit table of llama.cpp's IQ4_NL, -127 to 113
+  e2m1       fp at 4 bits with values up to 6, as NVFP4 and MXFP4 have them
+  file:PATH  2^bits ascending numbers in a JSON array
 
-On a Hopper GPU, whose tensor cores multiply E4M3, there are kernels for it. As
-they change results they are taken wherever there is one, also where 16 bits are
-faster: what was timed before decides nothing but which kernel of either. Bench
-times both, in a row each; on an H200 E4M3 was 0.93 to 1.13 times as fast, by
-the shape and the rows. It holds results against the same roundings ("rel err"),
-and "table err" is what these change. The cpu rounds alike and multiplies in
-float32: it is no faster, and tells what it costs.
-`
+Tables q2 to q5, iq4nl and e2m1 have one width, so --bits can be left out. They
+are those of other programs' formats: "lutq export" copies their codes and
+scales without loss. --for TARGET sets what export --to TARGET can copy:
 
-const timingTopic = `Products on the cpu: weights rotate through copies of eight times the last cache
-(--cache), or a quarter of the memory that is free, so that they come from
-memory as in a model. Reading as many bytes and products by dense float32
-weights are timed in five turns with them, the best counting: fewer where a row
-would take more than its share of --limit, none when that is over; both is said.
+@presets
 
-Products on cuda: kernels are compiled and tuned first, by shape and ranges of
-M, up to a minute for each, and kept in the cache folder; with --no-tune they
-are what was found before, or chosen by rule. Weights rotate through a ring of
-four times the level-2 cache (of 4096 copies, where they are too small for
-that), and graphs of at least 64 calls are timed in turns, the median counting:
-the product; the fastest kernel that only reads the same bytes, launched alike;
-and cuBLAS with dense weights of the type of X. Layers of MODEL with one shape
-and format make one row, timed over all of them. The table is rounded to the
-type of X, which "rel err" takes as given; "table err" is what that changes in
-the result. More than 16 rows are multiplied as is found to be the fastest, by
-eval-ppl too: by a kernel for each 16 or 32, by weights unpacked first and
-cuBLAS, or by one for all, of X as the step before writes it (else "prepare us"
-comes to it).
+Other flags may choose among what the target can hold. Any method goes with it.
 
-With --kind bcq random weights are binary codes, of 1 to 8 bits. By --kernel
-planes their bits are multiplied on tensor cores, as those of models are; by
-gather:full and gather:half, for comparison, bytes of them look up tables of
-eight activations, or halves of such tables, as LUT-GEMM has it. With --kind
-lut24 two of every four columns are kept (lutq help sparse): dense on the cpu.
+Scales (--scale):
+  absmax  makes the largest weight of a group exact (sym: half a step off)
+  mse     searches the scale with the smallest squared error. It is the default
+          for auto, jt, js, q2 to q5, sym, iq4nl and e2m1, and before scales are
+          learned in mode lutq
+--scale-type stores a scale in 32 bits (f32), 16 (f16, bf16) or 8: e4m4 has no
+sign, s1e4m3 has one, and e8m0 is a power of two, as MXFP4 has it.
 
---selftest runs every pair of what kernels are compiled for, =all all, =3/4 a
-share, =sources each source. --summary times all shapes of MODELs, 2 to 5 bits.
+Exceptions (--tensor, repeatable) set the format of tensors whose name matches:
+REGEX=bits:group:codebook:scale:scale-type:kind:method. Any field may be left
+out. REGEX=keep leaves the tensors as they are. The kind is lut (a table), bcq
+(binary codes) or lut24 (2:4 sparse); see "lutq help methods". Later rules win.
+A pattern that matches nothing is an error.
 
-With AVX2 but not AVX-512 there are two kernels, lut-avx2 in float32 and
-fixed-avx2 in fixed point, of which models use the latter unless by --exact.
+  lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
 
---roofline OUT also measures what the device reads at most, and multiplies by
-dense weights (in 16 bits by cuBLAS, on the cpu by the float32 kernel), and sets
-each product below these roofs: a table, roofline.csv, and a picture of it,
-roofline.svg, over the operations for each byte of codes, scales, X and Y.
+Runtimes store the q, k and v of a layer as one matrix, and its gate and up as
+another. So they get the same bits, group and kind unless --split-fused is set.
 
-Whole models (bench MODEL --decode), by tests as llama-bench calls them:
-  ppN    a prompt of N random tokens, and the choice of what follows
-  tgN    N tokens one by one behind a single one: the most likely each time,
+Sources. Every command reads models that other programs quantized, and decodes
+them: FP8 (scales for blocks, rows or layers), gpt-oss's MXFP4, GPTQ, AWQ
+(gemm), bitsandbytes in 4 bits, MLX, Model Optimizer's NVFP4, and the integers,
+NVFP4 and MXFP4 of compressed-tensors. quantize writes the tensors that it keeps
+of them as float32, MXFP4 in 16 bits. "lutq import" copies codes without loss.`
+
+const methodsTopic = `A method (--method) chooses the codes of a layer. These need no text:
+
+  rtn        rounds each weight to the nearest value: the default
+  bcq        stores binary codes in place of a table
+  magnitude  keeps the two largest of four weights (lutq help sparse)
+  bnb-kbit   makes the codes of bitsandbytes' k-bit encoder; --kbit-encode bnb
+             sets it (lutq help research)
+
+These fit the codes to a text, which --calib names (lutq help learning):
+
+  gptq       rounds column by column. Each column makes up for the errors of
+             those before it
+  wanda, sparsegpt
+             keep two of four weights (lutq help sparse)
+  nfl        rtn with codebook nf, then learned scales
+
+--learn refines the scales after rtn or gptq.
+
+Binary codes (--method bcq, weights of kind bcq). A weight of b bits is a sum:
+each bit adds or subtracts a factor, and an offset may be added. A group of
+columns has b factors of its own, and an offset unless --bcq-offset=false. Codes
+and factors are fitted in turns, --bcq-rounds of them.
+
+When to use them: for widths that tables do not have, 1 and 6 to 8 bits. From 2
+to 5 bits a table is better: it has less error at the same size, because it
+stores one scale for a group and not b + 1 numbers, and a GPU multiplies by it
+faster, about twice from 3 rows of activations on. Learned scales are not for
+binary codes.`
+
+const learningTopic = `Some methods fit weights to text. --calib FILE names a text file, and may be
+repeated: each file gives an equal share of the windows. Several styles of text
+serve better than more of one. A file FILE.jsonl holds one text a line, {"text":
+…}: a window never spans two of them, and may be shorter than --calib-ctx
+tokens.
+
+GPTQ (--method gptq) runs the windows through the model block by block. It
+rounds a layer column by column. Each column changes to make up for the errors
+of those before it, as far as the inputs of the layer tell:
+  --damp SHARE      GPTQ sums the products of every two inputs in a matrix H,
+                    and adds SHARE of the mean of its diagonal to the diagonal
+                    (default 0.1). More follows the text less closely
+  --retarget SHARE  how far weights also make up for the errors of the layers
+                    before, from 0 to 1 (default 0.5)
+A layer or expert that reads too few tokens is rounded to nearest. The report
+counts these.
+
+  lutq quantize MODEL OUT --bits 3 --method gptq --calib wiki.txt --calib books.txt
+
+Learned scales (--learn after rtn or gptq, or --method nfl) refine the scales of
+all layers together by gradient descent on the text. --valid-windows more
+windows are held out to measure progress, and the best state on them is kept.
+  --learn-mode lutq   learns the logarithm of each scale and keeps the codes. It
+                      begins with searched scales; --scale absmax begins with
+                      those of the largest weight
+  --learn-mode flute  does what FLUTE's code does: it chooses codes anew at
+                      every step, takes a text's first windows after BOS in
+                      order, and keeps the last state. --learn-params bf16 is as
+                      published
+  --learn-objective   kl: the divergence from MODEL, in mode lutq the default;
+                      nll: the text's negative log-likelihood, in mode flute
+  --learn-rate        in mode lutq 0.016 at 2 bits, 0.006 at 3 and 0.003 above;
+                      in mode flute 1e-4
+  --learn-grad        ste: the gradient holds codes fixed; lsq: codes move with
+                      the scale
+  --learn-recode N    chooses codes anew every N steps
+  --learn-table       learns the tables too (mode lutq)
+
+The same seed, text and device give the same bytes. An interrupted run goes on
+where it stopped, GPTQ at the block.`
+
+const sparseTopic = `A 2:4 sparse layer (kind lut24) keeps two of every four columns of a row. The
+two have codes of a table; the other two are exactly 0. The method chooses
+which:
+
+  magnitude  keeps the two largest: needs no text
+  wanda      weighs each weight by the size of its inputs on a text
+  sparsegpt  chooses and rounds column by column; later columns make up for the
+             errors of earlier ones, as in gptq. The best of the three. --damp
+             and --retarget are for it too
+
+  lutq quantize MODEL OUT --bits 4 --group 128 --method sparsegpt --calib wiki.txt
+
+Where no table is named it is js or nf, as for other weights. The columns of a
+layer and --group must be multiples of 4. Scales cannot be learned.
+
+Other forms. "lutq repack --target marlin24" writes layers of codebook q4 for
+Sparse-MARLIN. "lutq repack --to lut" writes layers whose table has a 0 as dense
+codes. "lutq export" stores dense codes too, wherever a format has the table: q4
+goes to ct, gguf, gptq, awq and mlx; dense takes all. No export format stores
+the pattern.
+
+When to use it: for models that were trained or pruned 2:4 before, and to
+compare. 4-bit codes take 3 bits a weight: two codes and a 4-bit pattern for
+four weights. Dense weights of 3 bits (--method gptq --bits 3) take as much and
+lose far less. On a Llama of 11 M parameters (groups of 128, 64 windows of 512
+tokens of WikiText-2's validation text) the divergence from the original on 40
+windows of the test text was 1.33 with magnitude, 1.27 with wanda, 0.52 with
+sparsegpt and 0.15 with dense 3 bits.
+
+Speed. A GPU's sparse tensor cores multiply by these layers in groups of 64,
+128, 256 or a row and with scales of 16 bits or less. Beside dense 4 bits an
+H200 was 1.1 to 1.3 times as fast for one row of activations, 0.9 to 1.3 times
+for 8 and 0.7 to 1.1 times for 16. For 32 to 1024 rows kernels were 1.2 to 1.5
+times as fast at 28672x4096; where they are slower, weights are unpacked first.
+The cpu multiplies by dense weights.`
+
+const layoutsTopic = `"lutq repack MODEL OUT --target NAME" writes the layers of MODEL as another
+program's kernels read them. "lutq repack OUT MODEL --from NAME" reads them
+back. Both ways are exact: every weight stays the same number, and reading and
+writing again gives the same bytes. A layer that a layout cannot hold is
+refused, with the reason. For formats that round, or that whole programs open,
+see "lutq export".
+
+  marlin      MARLIN: integers of 4 bits times a scale of 16 bits for 128
+              columns or a row. Rows are a multiple of 256, columns of 128.
+              Tensors P.B and P.s, with AutoGPTQ's config.json. For MARLIN,
+              older vLLM and kernels made after it
+  marlin24    Sparse-MARLIN: the same with two of four columns. Tensors P.B_24,
+              P.B_meta and P.s, as vLLM's gptq_marlin_24 has them. It is read
+              back as dense weights (kind lut). repack --to lut24 makes them
+              sparse again, with the same bytes if no kept weight is 0
+  kbit        bitsandbytes' k-bit kernels: any table of 2 to 5 bits, as bit
+              planes of 32 weights with a scale each, in E4M4 (other types
+              become F32). Columns are a multiple of 32. Tensors P.kbit_packed,
+              P.kbit_absmax and P.kbit_codebook
+  kbit-tiled  the same in tiles of 128 rows and 64 columns; rows and columns are
+              multiples of these
+  lutgemm     LUT-GEMM: binary codes (--method bcq, or repack --to bcq) with
+              factors in f16. A word holds 32 columns of a plane. Rows are even,
+              columns and groups a multiple of 32. Tensors P.bWeight, P.alpha
+              and P.q_bias
+
+  lutq quantize MODEL q4 --codebook q4 --group 128 --scale-type f16
+  lutq repack q4 OUT --target marlin
+  lutq repack OUT back --from marlin
+
+When to use them: to hand weights to these kernels, to kernels made after them,
+or to compare with them. Lutq itself is not faster by them: its own tiles
+(--target cpu or cuda) hold any table.
+
+For the k-bit layouts, quantize with --codebook kbit --group 32 --scale-type
+e4m4. The other way is --kbit-encode bnb (lutq help research): its error is up
+to 3 % larger, and it stores scales of 32 and more wrongly.`
+
+const fp8Topic = `--act fp8 multiplies in E4M3, an 8-bit floating point number. It rounds both
+sides of a product: activations with a scale for each token, and the codebook
+with one factor for the table (nf loses nothing by that). The scales of groups
+stay as they are. It is never the default.
+
+It applies to products of 17 rows and more, as in prompts and batches, by layers
+with a codebook in groups of 64, 128, 256 or a row. Other products do not
+change.
+
+Quality. Each product gets 2.4 to 2.7 % more error (root mean square). Squared,
+that is a twelfth of the error that 4-bit weights have, and a fiftieth at 3
+bits. "lutq eval-ppl OUT --against OUT --act fp8" measures the effect on a
+model.
+
+Speed. Hopper GPUs multiply E4M3 in tensor cores. There --act fp8 always uses
+those kernels, even where 16 bits are faster, because they change results. On an
+H200 it was 0.93 to 1.13 times as fast, by the shape and the number of rows.
+bench --act fp8 times both, in a row each. "rel err" compares with the same
+roundings done in float64; "table err" is the error that the roundings cause.
+The cpu rounds alike but multiplies in float32: it is no faster, and shows the
+effect on a model.`
+
+const timingTopic = `How bench times the product Y = X·Ŵᵀ. "lutq help decode" is about whole models.
+
+On the cpu. Weights rotate through copies of eight times the last cache
+(--cache), or a quarter of the free memory, so they come from memory as in a
+model. Three things are timed in five turns: the product, reading as many bytes,
+and products by dense float32 weights. The best turn counts. There are fewer
+turns where a row would take more than its share of --limit, and no more rows
+once that is over; bench says so. With AVX2 but without AVX-512 there are two
+kernels: lut-avx2 in float32 and fixed-avx2 in fixed point. Models use the
+second, or with --exact the first.
+
+On cuda. Kernels are first compiled and tuned for each shape and range of M.
+That takes up to a minute each, and is kept in the cache folder. --no-tune takes
+what was found before, or a rule's choice. Weights rotate through a ring of four
+times the level-2 cache (at most 4096 copies). CUDA graphs of at least 64 calls
+are timed in turns: the product; the fastest kernel that only reads the same
+bytes, launched alike; and cuBLAS with dense weights of X's type. The median
+counts. Layers of MODEL with the same shape and format make one row.
+
+For more than 16 rows of X, bench and eval-ppl take the fastest of three ways: a
+kernel for every 16 or 32 rows; unpacking the weights for cuBLAS; or one kernel
+for all rows, which reads X in an order that the step before writes. Where no
+step does, "prepare us" is the time to add.
+
+Columns:
+  read ratio   the time of reading the same bytes over that of the product: 1.00
+               is as fast as memory
+  dense ratio  how many times faster than dense weights
+  rel err      the error, where the table as rounded to X's type is taken as
+               true
+  table err    the error that rounding the table to X's type adds
+A star marks a noisy row: the middle half of its timings spans more than 10 % of
+the median, or other processes kept the cpu's processors busy.
+
+Random weights. --kind lut has a codebook. --kind bcq has binary codes of 1 to 8
+bits. --kind lut24 keeps two of every four columns (lutq help sparse); the cpu
+multiplies by them as dense weights.
+
+--selftest runs every pair of what kernels are compiled for, --selftest=all all,
+=3/4 a share (here the third quarter), =sources one of each source. --summary
+sums up all layer shapes of several MODELs, at 2 to 5 bits.`
+
+const decodeTopic = `"lutq bench MODEL --decode" times whole models. Tests are named as llama-bench
+names them:
+  ppN    read a prompt of N random tokens, and choose what follows
+  tgN    write N tokens one by one after a first one. Each is the most likely,
          chosen on the device and handed to the host before the next
   @dN    behind either: after a text of N tokens
-  evalN  a window of N tokens as eval-ppl --against evaluates it, here against
+  evalN  evaluate a window of N tokens as eval-ppl --against does, here against
          the model itself, whose own time does not count
 
   lutq bench config.json --decode --bits 4,3 --tests pp512,tg128@d4096 --batch 1,16
 
-Texts (--batch) are written side by side, tokens a second being those of all;
-prompts are read one after another and timed alone. The median of three
-repetitions counts, after one that does not. A star: more than 10 % apart.
+Without --tests they are pp512 and tg128 for one text. On cuda they are pp512,
+pp2048, tg128 and tg128@d4096, for 1, 4, 16 and 64 texts.
 
-The weights of a config.json, or of a folder with no more than that, are random,
-with layers in each of --bits and in groups of --group (there 64 by default), as
-quantize makes them; embedding and head have 16 bits, or the head --head-bits,
-which the embedding has then as well where they are one. Speed does not depend
-on their values, but for experts, which are met evenly.
+--batch N writes N texts side by side; tokens a second are those of all. Prompts
+are read one after another and timed alone. There is a first repetition that
+does not count, then three of which the median counts. A star marks repetitions
+more than 10 % apart.
 
-Where no --tests are named they are pp512 and tg128, for one text, and on cuda
-pp512, pp2048, tg128 and tg128@d4096, for 1, 4, 16 and 64.
+Weights. A quantized MODEL has its own. A config.json, or a folder with no more,
+has random weights: a model for each of --bits, in groups of --group (64 by
+default here), as quantize would make them. Embedding and output head have 16
+bits; --head-bits sets the head's, and the embedding's where both are one
+matrix. Speed does not depend on the values of weights, but for experts: random
+ones are chosen evenly.
 
-Beside them stands the same model with dense weights: --against names those of a
-quantized MODEL's original, else they are random and have 16 bits. What is too
-long for a model or too large for the memory is told in a line and left out.
+Dense weights stand beside them. --against names the folder of a quantized
+MODEL's original; else they are random, of 16 bits. A test that is too long for
+a model or too large for memory is left out, and a line says so.
 
-"MB/token" is the least that is read for a token: the weights once a step, and
-the keys and values that the token sees. All texts take a step together, on the
-cpu up to eight. "read ratio" is the part of the device's read rate that this
-comes to: on the cpu of a pool larger than the caches, on cuda of the fastest
-kernel that only reads packed weights in that run; of weights in a cache it says
-nothing. "GPU GB" is what a model and its tests have taken of the GPU's memory,
-"dense GB" the same with dense weights.`
+Columns:
+  MB/token    the least that is read for a token: all weights once a step, and
+              the keys and values that the token sees. All texts share a step,
+              on the cpu up to eight
+  read ratio  the share of the device's read rate that this comes to. The rate
+              is that of a pool larger than the caches on the cpu, and that of
+              the fastest kernel that only reads packed weights on cuda. It says
+              nothing of weights that fit a cache
+  GPU GB      GPU memory that the model and its tests took
+  dense GB    the same with dense weights`
 
-const formatsTopic = `Codebooks (--codebook). Where none is named it is auto with searched scales.
-  auto       js, or nf for layers that read channels far larger than others:
-             what errs less on some rows, columns counting as their inputs do
-             on a method's text, or else by the weights that write these
-  nf         NormalFloat: quantiles of a normal distribution
-  int        equal steps
-  fp         small floating point: e2m1 at 4 bits
-  kbit       normal quantiles without a zero
-  jt, js     fitted to normal weights together with the scale, which js lets be
-             negative: the smallest squared error, but no zero, see auto
-  q2 … q5    integers of so many bits as they are, such as -8 to 7
-  sym        the same at any width with MARLIN's scales, positive: more error
-  iq4nl      the 4-bit table of llama.cpp's IQ4_NL, -127 to 113
-  e2m1       fp at 4 bits as it is, up to 6: what NVFP4 and MXFP4 hold
-  file:PATH  2^bits ascending numbers in a JSON array
+const tablesTopic = `A product can do without multiplications. Take four activations. Their sums with
+all choices of signs are 16 numbers, a table. Four bits of a weight's binary
+code choose one of them. So a product by binary codes looks up sums and adds
+them.
 
-Tables from q2 on but sym have one width, not to be named. They hold numbers
-of formats that other programs read, so that "lutq export" can take over codes
-and scales as they are. --for names such a format; other flags may choose among
-what it holds. Any method goes with it. It sets
+Weights of binary codes (--method bcq) can be multiplied so, and those of tables
+with equal steps (q2 to q5, after repack --to bcq). Other codebooks, such as nf,
+would take 2^b - 1 planes of bits for b-bit codes, and gain nothing.
 
-@presets
+What lutq runs and measures, on the cpu:
+  - up to six rows of X by binary codes, in generate, eval-ppl and bench --kind
+    bcq. Entries of tables have 24 bits: as exact as float32 sums
+  - eval-ppl and generate with --act-table fp16 or int8:T. Entries have 16 bits,
+    or 8 with a scale for each T tables, as LUT Tensor Core (ISCA 2025) keeps
+    them. It tells what that rounding does to a model
+  - bench --kind bcq times both. The kernels with 8-bit entries are called
+    int8-avx512, int8-avx2 and int8-generic; T is 16 and their error up to 2 %
 
-Methods (--method): rtn rounds to the nearest table value; gptq rounds so that
-errors make up for each other on a text; nfl is the codebook nf with learned
-scales; bcq stores binary codes; sparsegpt, wanda and magnitude keep two weights
-of four (lutq help sparse); bnb-kbit is what --kbit-encode bnb sets.
+How often tables are made. Layers that read the same activations share tables.
+Where a norm writes the activations, it makes the tables too. That is four times
+a block. A long window passes the MLP in parts of 512 tokens, each with tables
+of its own: seven times a block at 2048 tokens. --act-table counts the tables,
+the reading that norms saved, and how often tables would be made if every tile
+of 64 outputs made its own. Half of a table is the other half with its sign
+changed: hardware would keep one half, so bytes are counted of halves. A
+processor's shuffle instruction takes 16 entries at once, so lutq keeps whole
+tables.
 
-Binary codes (--method bcq) have no table: with 1 to 8 bits a group of columns
-has an offset and a factor for each bit, which is added or taken off. Factors
-and codes are fitted in turns (--bcq-rounds). They take 16 bits for each bit and
-offset of a group: at equal size a table with its one scale has less error from
-2 to 5 bits and on a GPU takes less time, half from 3 rows on. They are for 1, 6
-to 8 bits, and to compare (lutq help tables). Scales cannot be learned then.
+When to use it. At the same size a codebook has less error than binary codes.
+For more than 16 rows of X it is faster to unpack weights first. With AVX2
+alone, at 4 bits and one row, binary codes are about twice as fast as a codebook
+in float32 and half as fast as one in fixed point.
 
-Scales (--scale): absmax keeps a group's largest weight exact (sym cuts half a
-step), mse searches the scale with the smallest squared error: the default for
-auto, jt, js, q2 to q5, sym, iq4nl, e2m1, and before scales are learned in mode
-lutq. They are stored in 16 bits, 32, or a byte: e4m4, without sign, s1e4m3, or
-e8m0, a power of two as MXFP4 has it.
+What lutq does not run is the paper's hardware. "lutq lmma" simulates its
+instruction: results and counts, no time. "lutq dse" adds up its area from
+formulas. The paper's own figures come from a simulator of hardware that nobody
+has built: 8.2 times faster end to end, 72.2 times for a product, a sixth of the
+area, a quarter of the power.`
 
-Exceptions (--tensor, repeatable) for the tensors whose name matches are
-REGEX=bits:group:codebook:scale:scale-type:kind:method with any field left out,
-or REGEX=keep. The kind is lut, bcq or lut24. Later ones win. A pattern
-that matches nothing is an error.
+const researchTopic = `These commands and flags answer questions of research. No model needs them.
 
-  lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
+A tensor core that multiplies by lookup, as LUT Tensor Core (ISCA 2025) has it:
+  lutq dse         sizes of such a core, from formulas
+  lutq lmma        a simulation of its instruction
+  eval-ppl, generate --act-table fp16|int8:T
+                   what rounding its tables does to a model (lutq help tables)
 
-Runtimes store q, k and v of a layer, and its gate and up, as one matrix: they
-have the same bits, group and kind unless --split-fused is given.
+Kernels that lutq compares and does not choose for models:
+  bench --kind bcq --kernel gather:full
+                   binary codes on a GPU by LUT-GEMM's way: a byte of codes
+                   looks up a table of the sums of eight activations.
+                   gather:half keeps half of each table. The default, planes,
+                   multiplies the bits in tensor cores, as for models
+  bench --kind lut24 --kernel mma.sp
+                   one kernel for 2:4 sparse weights, also wgmma.sp:c64g4
+  bench --lookup NAMES
+                   ways to look up the table on a GPU: replicated (each lane of
+                   a warp has a copy), copies1 to copies16 (fewer copies),
+                   shuffle (each lane has a value), integers (arithmetic, where
+                   the table is whole numbers)
+  bench --sustain TIME
+                   also calls each product over and over for TIME, such as 10s,
+                   and tells the rate by seconds: whether a warm GPU keeps it
+  bench --roofline OUT
+                   measures how fast the device reads and multiplies at most,
+                   and draws each product below these roofs: OUT/roofline.csv
+                   and OUT/roofline.svg, by operations per byte. With --force it
+                   replaces an earlier OUT
 
-Sources. What others quantized is decoded when it is read, here and by every
-other command: FP8 with scales for blocks, rows or whole layers, MXFP4 of
-gpt-oss, integers, NVFP4 and MXFP4 of compressed-tensors, GPTQ (both versions,
-reordered columns too), AWQ (gemm), bitsandbytes in 4 bits, MLX, NVFP4 of Model
-Optimizer. What is kept of it is written as float32, or as 16 bits of MXFP4.
-Without loss "lutq import" takes over what has a form here.
+Other programs' ways to quantize, step by step:
+  quantize --kbit-encode bnb
+                   the codes and scales that bitsandbytes' k-bit encoder makes,
+                   bit for bit. It sets codebook kbit, groups of 32 and scales
+                   in e4m4 (lutq help layouts)
+  quantize --learn --learn-mode flute --learn-params bf16
+                   learned scales as FLUTE's code publishes them
 
-The output. Work is done in OUT.partial and appears under OUT when it is
-finished and has been read back. Interrupted or killed, the same command goes on
-where it stopped. An OUT that exists stays until then, and is replaced only with
---force and if lutq wrote all that is in it, which its file .lutq lists. OUT may
-not be, contain or lie in MODEL or another input. The SHA-256 printed covers
-everything quantized.`
+The control of an experiment:
+  quantize --learn --learn-control
+                   multiplies MODEL's weights by as many learned factors as
+                   there would be scales, and does not quantize. What the
+                   factors gain on a text is fitting to that text, not repair of
+                   quantization
 
-const layoutsTopic = `With these names for --target repack writes layers as other programs' kernels
-read them, and with --from reads them back. Both ways are exact: every weight is
-the same number, and what was read and is written again has the same bytes. A
-layer that a layout cannot hold so is refused with the reason; "lutq export" has
-formats that round, and programs that open a whole model.
-
-  marlin  MARLIN: integers of 4 bits times a scale of 16 bits for 128 columns
-          or a row; rows a multiple of 256, columns of 128. P.B and P.s, with
-          AutoGPTQ's config.json. For MARLIN, older vLLM and kernels made after
-          it. Not for other tables, nor to be fast here, where tiles of any
-          table are
-  marlin24  Sparse-MARLIN: the same with two of four columns, P.B_24, P.B_meta
-          and P.s as vLLM's gptq_marlin_24 has them. For that kernel. Read it
-          is dense, of kind lut; repack --to lut24 makes it sparse again, and
-          the bytes are the same if no weight that was kept is 0
-
-  kbit    bitsandbytes' k-bit kernels: any table of 2 to 5 bits as bit planes of
-          32 weights, with a scale of E4M4 (other types become F32) for each;
-          columns a multiple of 32. P.kbit_packed, P.kbit_absmax and
-          P.kbit_codebook. To hand weights to these kernels or compare with
-          them; not to be fast here
-  kbit-tiled
-          the same in tiles of 128 rows and 64 columns, for whole ones. quantize
-          --kbit-encode bnb makes codes and scales for both that are to the bit
-          what bitsandbytes' encoder makes of MODEL: to compare with it or for
-          what was tuned with it. Without, with --codebook kbit --group 32
-          --scale-type e4m4, the error is less, by 0 to 3 % at 2 to 5 bits, and
-          weights of 32 and more are no trouble
-  lutgemm LUT-GEMM: binary codes of --method bcq or repack --to bcq, f16, a word
-          for 32 columns of a plane; rows even, columns and groups a multiple of
-          32. P.bWeight, P.alpha and P.q_bias. For that kernel and those made
-          after it; not to be fast here, nor where a table will do
-
-  lutq quantize MODEL q4 --codebook q4 --group 128 --scale-type f16
-  lutq repack q4 OUT --target marlin
-  lutq repack OUT back --from marlin`
-
-const sparseTopic = `2:4 sparse weights (kind lut24) have codes for two of every four columns of a
-row, in any table, and exact zeros in the other two. Methods choose which:
-
-  magnitude  the largest: needs no text
-  wanda      the largest where columns count as their inputs do on a text
-  sparsegpt  chooses and rounds one column after the other so that errors make
-             up for each other on a text: the best of the three, with --damp
-             and --retarget as gptq has them
-
-  lutq quantize MODEL OUT --bits 4 --group 128 --method sparsegpt --calib wiki.txt
-
-The table is js or nf where none is named, as for other weights.
-Columns and groups are multiples of 4. Scales cannot be learned. "lutq repack
---target marlin24" writes those of the codebook q4 for Sparse-MARLIN, --to lut
-those of tables with a 0 as dense codes. As such "lutq export" takes these too,
-to whatever holds their table: q4 to ct, gguf, gptq, awq and mlx; dense holds
-all. No format of export has the pattern.
-
-When to use it: 4 bits take 3 bits a weight, two codes and a pattern for four,
-and scales. Dense weights of 3 bits (--method gptq --bits 3) take the same bytes
-and lose far less: on a Llama of 11 M parameters, groups of 128, fitted to 64
-windows of 512 tokens of WikiText-2's validation text, the divergence from it on
-40 of the test text is 1.33 with magnitude, 1.27 with wanda, 0.52 with sparsegpt
-and 0.15 with dense 3 bits.
-A GPU multiplies one text's token by them as they are, by its sparse tensor
-cores, in groups of 64, 128, 256 or a row and with scales of 16 bits or less: on
-an H200 1.1 to 1.3 times as fast as by dense 4 bits, 8 texts 0.9 to 1.3 times,
-16 texts 0.7 to 1.1 times. For more rows of X it has kernels as well, at
-28672x4096 1.2 to 1.5 times as fast for 32 to 1024 rows; where they are slower
-weights are unpacked. The cpu multiplies by dense weights. It is for models that
-were trained or pruned 2:4 before, whose zeros it keeps, and to compare.`
-
-const learningTopic = `Weights can be fitted to windows of one or more text files (--calib), which give
-an equal part each. Texts in several styles serve better than more of one. Of a
-file of JSON lines (FILE.jsonl), {"text": …} each, no window goes beyond the end
-of a text, and those shorter than --calib-ctx are windows of their own length.
-
---method gptq takes the windows through the model one block at a time. It rounds
-the columns of a layer one after the other, each making up for the errors before
-it on what the layer reads. --damp keeps that from following the text too
-closely. --retarget is how far weights go to make up for the errors of the
-layers before, from 0 to 1. A layer or expert that reads too little is rounded
-to nearest, which the report counts.
-
-  lutq quantize MODEL OUT --bits 3 --method gptq --calib wiki.txt --calib books.txt
-
-With --learn, after any method, or --method nfl, which is rtn and the codebook
-nf, the scales of all layers are refined together by gradient descent. The
-windows held out tell how that went, and the state that does best on them is
-kept.
-
-Ways to learn (--learn-mode):
-  lutq   logarithms of scales, codes that stay as they are, divergence from the
-         original model, from searched scales (--scale absmax is the other
-         beginning)
-  flute  what FLUTE's code does: codes chosen anew at every step, likelihood of
-         the text, a constant rate, the last state, no windows drawn but the
-         first ones of a text after BOS. With --learn-params bf16 as published
-
-The loss (--learn-objective): kl, the divergence from MODEL, is that of mode
-lutq; nll, the negative log-likelihood of the text, that of flute.
-
-The rate (--learn-rate) of mode lutq follows the bits: 0.016 for 2, 0.006 for 3,
-0.003 above; that of flute is 1e-4.
-
-The gradient (--learn-grad): ste holds codes fixed, lsq lets them move with the
-scale. With --learn-recode N codes are chosen anew every N steps. --learn-table
-learns the tables as well, in mode lutq.
-
---learn-control writes the control of an experiment instead: MODEL with its
-weights multiplied by as many learned factors as there would be scales, not
-quantized. What it gains on a text is not the repair of quantization.
-
-The same seed, text and device give the same bytes. What was interrupted goes on
-where it stopped, gptq at the block.`
-
-const tablesTopic = `Weights that are sums of bits times factors can be multiplied by without
-multiplying: four activations have 16 sums with all signs, a table, of which
-four bits of a weight's plane choose one. Weights of binary codes (--method bcq)
-are such sums, and tables of equal steps (q2 to q5, repack --to bcq). A codebook
-such as nf with b bits would take 2^b - 1 planes and gains nothing.
-
-What lutq runs, on the cpu, and measures:
-  up to six rows of X by binary codes, with entries of 24 bits, as exact as
-  float32 sums: generate, eval-ppl, bench --kind bcq
-  eval-ppl and generate with --act-table: entries of 16 bits (fp16) or of 8 with
-  a scale for each T tables (int8:T), as LUT Tensor Core (ISCA 2025) keeps them,
-  to find out what that rounding does to a model
-  bench --kind bcq has both kernels, the latter as int8-avx512, int8-avx2 or
-  int8-generic, with T = 16 and an error of up to 2 %
-
-Tables are made once for all layers that read the same, by the norm that writes
-what they are of where there is one: four times a block, and where a long window
-goes through the MLP in parts of 512 tokens once more for each further part: at
-2048 tokens seven times. With --act-table lutq
-counts them, what the norms saved reading, and how often they would be made if
-each tile of 64 outputs made its own. Half of a table is the other half's
-negative: bytes are counted of halves, which hardware would keep. A processor's
-shuffle takes 16 entries in one instruction, so that there they are whole.
-
-When to use what: at equal bytes a codebook has less error than binary codes,
-and more than 16 rows of X are multiplied faster by weights unpacked first. With
-AVX2 alone and 4 bits, a row by binary codes is about twice as fast as by a
-codebook in float32, and half as fast as by one in fixed point.
-
-What lutq does not run is the paper's hardware: its instruction is simulated
-(lutq lmma), which tells what it computes and counts but no time, and its areas
-are added up from formulas (lutq dse). Of the paper itself, by simulated
-hardware that nobody has built: 8.2 times end to end, 72.2 times for a product,
-a sixth of the area and a quarter of the power. Those figures are the paper's.`
+"lutq COMMAND --help --all" lists the flags.`
 
 const environmentTopic = `Lutq reads these environment variables:
 
   LUTQ_ISA        instruction set of the processor's kernels: avx512, avx2 or
                   generic (default the best that the processor has)
-  LUTQ_CUDA_PATH  folders with CUDA libraries, looked into before all others;
-                  separated by colons
+  LUTQ_CUDA_PATH  folders with CUDA libraries, separated by colons. Lutq looks
+                  here first
   VIRTUAL_ENV, CONDA_PREFIX
-                  Python environments, whose CUDA packages are found too
+                  Python environments. Lutq finds their CUDA packages too
   XDG_CACHE_HOME  where caches lie: compiled kernels in lutq/kernels, tiles in
                   lutq/tiles (default $HOME/.cache; on macOS always
-                  $HOME/Library/Caches). Both can be deleted. A folder that
-                  another user could write is not used
-  HOME            the user's folder: the default above, and Python packages
-                  that were installed for the user
+                  $HOME/Library/Caches). Both can be deleted. Lutq does not use
+                  a folder that another user can write to
+  HOME            the user's folder: for the default above, and for Python
+                  packages that were installed for the user
   TMPDIR          where caches lie if neither of these is set
 
-Lutq's own tests also read LUTQ_PTXAS, the path of NVIDIA's assembler. What of
-this is in force on a machine lutq doctor tells.`
+Lutq's own tests also read LUTQ_PTXAS, the path of NVIDIA's assembler. "lutq
+doctor" tells what of this is in force.`

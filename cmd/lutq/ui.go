@@ -21,6 +21,7 @@ type ui struct {
 	stdout io.Writer
 	stderr io.Writer
 	quiet  bool
+	all    bool // help has its second view
 
 	columns int // of the terminal that stdout is; 0: it is none
 

@@ -23,19 +23,18 @@ func newVerifyCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify MODEL",
 		Short: "Check a quantized model",
-		Long: withLimits(`Verify reads all of the quantized model MODEL, and names everything that is not
-as it was written: each tensor, quantized or copied, the headers of the
-safetensors files, their index, config.json and every other file have a SHA-256
-in the configuration. Missing and additional tensors and files are named too. It
-also checks that tables and scales are numbers, that unused bits are zero, and
-the SHA-256 over what was quantized. In models written before all of this had a
-SHA-256, only the quantized tensors can be checked.
+		Long: withLimits(`Verify reads all of the quantized model MODEL and names everything that is not
+as it was written. Every tensor, the headers and index of the safetensors files,
+config.json and every other file have a SHA-256. Verify also names missing and
+additional tensors and files. It checks that tables and scales are numbers and
+that unused bits are zero. In models that older versions wrote, only quantized
+tensors have a SHA-256.
 
-With --against it also recomputes every layer's error, checks that each code is
-the nearest one (method rtn), and that all other tensors equal the original's.
+With --against it also recomputes each layer's error. It checks that each code
+is the nearest one (method rtn), and that other tensors equal the original's.
 
-With --quick it reads no tensor: it checks config.json, headers, the index, the
-shape and size of every tensor, and all other files.
+With --quick it reads no tensor data: it checks headers, the index, the shape
+and size of each tensor, config.json and all other files.
 
 Exit code 3 means that something does not hold.`, input.Config, input.Index, input.Header),
 		Args:              cobra.ExactArgs(1),
