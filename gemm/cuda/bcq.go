@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -177,13 +178,13 @@ func (v bcqPlanes) function() string {
 }
 
 func (v bcqPlanes) kernel() driver.Kernel {
-	source, rows := sparseMMASource+bcqSource+bcqPlanesSource, fmt.Sprintf("NT=%d", v.rows/rowsOfB)
+	source, rows := ptx.Sparse()+bcqSource+bcqPlanesSource, fmt.Sprintf("NT=%d", v.rows/rowsOfB)
 	if v.digits() {
 		source, rows = bcqSource+bcqDigitsSource, fmt.Sprintf("ROWS=%d", v.rows)
 	}
 	k := driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", v.function(), v.format.name()),
-		Source: ptxSource + source,
+		Source: ptx.Instructions() + source,
 		Options: driver.CompileOptions{Defines: append(v.format.defines(),
 			rows, fmt.Sprintf("WARPS=%d", v.warps), fmt.Sprintf("STAGES=%d", v.stages), fmt.Sprintf("BESIDE=%d", v.besideBytes()))},
 		PTX: noPTX,
@@ -221,7 +222,7 @@ func (r bcqRows) kernel() driver.Kernel {
 	}
 	k := driver.Kernel{
 		Name:    fmt.Sprintf("%s.%s-%v.cu", bcqRowsName, r.format.name(), r.out),
-		Source:  ptxSource + bcqRowsSource,
+		Source:  ptx.Instructions() + bcqRowsSource,
 		Options: driver.CompileOptions{Defines: append(r.format.defines(), fmt.Sprintf("OUT=%d", same))},
 	}
 	k.PTX = func(i driver.DeviceInfo) ([]byte, error) { return r.format.ptx(k, i) }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -43,7 +44,7 @@ func (g bcqGather) kernel() driver.Kernel {
 	}
 	return driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", bcqGatherName, g.format.name()),
-		Source: ptxSource + bcqGatherSource,
+		Source: ptx.Instructions() + bcqGatherSource,
 		Options: driver.CompileOptions{Defines: append(g.format.defines(),
 			fmt.Sprintf("HALF=%d", half), fmt.Sprintf("ROWS=%d", g.rows), fmt.Sprintf("WARPS=%d", gemmWarps))},
 		PTX: noPTX,

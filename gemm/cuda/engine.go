@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -52,10 +53,10 @@ func (m moduleKey) kernel() driver.Kernel {
 	}
 	gates := ""
 	if m.gates != "" {
-		gates = gluSource
+		gates = ptx.GLU()
 		k.Options.Defines = append(k.Options.Defines, "GATES=1", "ACTIVATION="+strings.ToUpper(m.gates))
 	}
-	k.Source = ptxSource + gates + lutSource + m.lookup.source() + m.config.kernel().source()
+	k.Source = ptx.Instructions() + gates + lutSource + m.lookup.source() + m.config.kernel().source()
 	k.Options.Defines = append(k.Options.Defines, m.lookup.defines()...)
 	k.PTX = nil
 	return k

@@ -5,23 +5,11 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 )
-
-//go:embed ptx.cuh
-var ptxSource string
 
 //go:embed lut.cuh
 var lutSource string
-
-//go:embed slots.cuh
-var slotsSource string
-
-//go:embed glu.cuh
-var gluSource string
-
-// GLUSource returns the activations of gates, which are those of package arch, as kernels have them: an enum Activation, and
-// activated and other_factor.
-func GLUSource() string { return gluSource }
 
 // The functions of a module; kernel.twin says which have the second.
 const (
@@ -72,7 +60,7 @@ func (f Format) Kernel(c Config) driver.Kernel {
 	k := c.kernel()
 	return driver.Kernel{
 		Name:    fmt.Sprintf("%s.%s.cu", k.name(), f.name()),
-		Source:  ptxSource + lutSource + k.source(),
+		Source:  ptx.Instructions() + lutSource + k.source(),
 		Options: driver.CompileOptions{Defines: append(f.defines(), c.defines()...)},
 		PTX: func(i driver.DeviceInfo) ([]byte, error) {
 			in := k.prebuilt()

@@ -6,15 +6,12 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 	"github.com/lutq/lutq/repack"
 )
 
-var (
-	//go:embed quad.cuh
-	quadSource string
-	//go:embed lutcolumns.cu
-	columnsSource string
-)
+//go:embed lutcolumns.cu
+var columnsSource string
 
 const columnsName = "lutcolumns"
 
@@ -23,7 +20,7 @@ type lutcolumns struct{ form Form }
 
 func (c lutcolumns) kernel() driver.Kernel {
 	return driver.Kernel{
-		Name: columnsName + ".cu", Source: ptxSource + PreparedSource() + columnsSource,
+		Name: columnsName + ".cu", Source: ptx.Instructions() + ptx.Prepared() + columnsSource,
 		Options: driver.CompileOptions{Defines: []string{fmt.Sprintf("ORDER=%d", c.form-Columns)}},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -41,7 +42,7 @@ func (d lutdense) shared() int {
 func (d lutdense) kernel() driver.Kernel {
 	k := driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", denseName, d.name()),
-		Source: ptxSource + lutSource + denseSource,
+		Source: ptx.Instructions() + lutSource + denseSource,
 		Options: driver.CompileOptions{Defines: append(d.defines(),
 			"NT=2", fmt.Sprintf("WARPS=%d", denseWarps), "DEPTH=1", fmt.Sprintf("BLOCKS=%d", d.blocks()))},
 	}

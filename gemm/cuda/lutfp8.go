@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 	"github.com/lutq/lutq/gemm/fp8"
 	"github.com/lutq/lutq/repack"
 )
@@ -81,7 +82,7 @@ func (k fp8Kernel) kernel() driver.Kernel {
 	stages, atoms := k.rings(k.Format)
 	return driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", fp8Name, k.name()),
-		Source: ptxSource + lutSource + wgmmaSource + fieldsSource + fp8Source,
+		Source: ptx.Instructions() + lutSource + ptx.WGMMA() + ptx.Fields() + fp8Source,
 		Options: driver.CompileOptions{Defines: append(k.defines(), "NT=2", "DEPTH=1", "FP8=1", fmt.Sprintf("WARPS=%d", k.threads()/32),
 			fmt.Sprintf("COLUMNS=%d", k.columns), fmt.Sprintf("GROUPS4=%d", k.groups), fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms),
 			"PLANES=0", "WIDE_ROWS=1", "OF_ATOM=1")},
@@ -97,7 +98,7 @@ func (b lutbytes) kernel() driver.Kernel {
 		bf16 = 1
 	}
 	return driver.Kernel{
-		Name: bytesName + ".cu", Source: ptxSource + wgmmaSource + bytesSource,
+		Name: bytesName + ".cu", Source: ptx.Instructions() + ptx.WGMMA() + bytesSource,
 		Options: driver.CompileOptions{Defines: []string{fmt.Sprintf("BF16=%d", bf16)}},
 	}
 }

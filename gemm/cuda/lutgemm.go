@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -28,7 +29,7 @@ type gemmVariant struct {
 const gemmWarps = 16 // of a block
 
 func (lutgemm) name() string             { return "lutgemm" }
-func (lutgemm) source() string           { return slotsSource + gemmSource }
+func (lutgemm) source() string           { return ptx.Slots() + gemmSource }
 func (lutgemm) twin() bool               { return true }
 func (lutgemm) has(_ Format, m int) bool { return m <= MaxRows }
 

@@ -8,17 +8,12 @@ import (
 
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 	"github.com/lutq/lutq/repack"
 )
 
-var (
-	//go:embed wgmma.cuh
-	wgmmaSource string
-	//go:embed fields.cuh
-	fieldsSource string
-	//go:embed lutmany.cu
-	manySource string
-)
+//go:embed lutmany.cu
+var manySource string
 
 const manyName = "lutmany"
 
@@ -143,7 +138,7 @@ func (v manyVariant) source(f Format, stages, atoms, planes int) driver.Kernel {
 	}
 	return driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", manyName, f.name()),
-		Source: ptxSource + lutSource + v.lookup.source() + wgmmaSource + fieldsSource + manySource,
+		Source: ptx.Instructions() + lutSource + v.lookup.source() + ptx.WGMMA() + ptx.Fields() + manySource,
 		Options: driver.CompileOptions{Defines: append(append(f.defines(), v.lookup.defines()...), "NT=2", "DEPTH=1", fmt.Sprintf("WARPS=%d", v.threads()/32),
 			fmt.Sprintf("COLUMNS=%d", v.columns), fmt.Sprintf("GROUPS4=%d", v.groups), fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms), fmt.Sprintf("PLANES=%d", planes), fmt.Sprintf("WIDE_ROWS=%d", wide))},
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -29,7 +30,7 @@ func (r lutrows) kernel() driver.Kernel {
 	}
 	k := driver.Kernel{
 		Name:    fmt.Sprintf("%s.%s-%v.cu", rowsName, r.format.name(), r.out),
-		Source:  ptxSource + rowsSource,
+		Source:  ptx.Instructions() + rowsSource,
 		Options: driver.CompileOptions{Defines: append(r.format.defines(), fmt.Sprintf("OUT=%d", same))},
 	}
 	k.PTX = func(i driver.DeviceInfo) ([]byte, error) { return r.format.ptx(k, i) }

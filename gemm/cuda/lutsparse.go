@@ -7,14 +7,11 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 )
 
-var (
-	//go:embed sparse.cuh
-	sparseMMASource string
-	//go:embed lutsparse.cu
-	sparseSource string
-)
+//go:embed lutsparse.cu
+var sparseSource string
 
 // lutsparse is lutsparse.cu: for matrices of which every four columns keep two, in the formats of what is kept.
 type lutsparse struct{}
@@ -28,7 +25,7 @@ type sparseVariant struct {
 }
 
 func (lutsparse) name() string   { return "lutsparse" }
-func (lutsparse) source() string { return slotsSource + quadSource + sparseMMASource + sparseSource }
+func (lutsparse) source() string { return ptx.Slots() + ptx.Quad() + ptx.Sparse() + sparseSource }
 func (lutsparse) twin() bool     { return true }
 
 // To compile less there is no kernel for scales of float32, and the sums of 256 kept columns would be no group's of

@@ -1,20 +1,12 @@
 package cuda
 
 import (
-	_ "embed"
 	"errors"
 	"fmt"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/repack"
 )
-
-//go:embed prepared.cuh
-var preparedSource string
-
-// PreparedSource returns how kernels write X in the form [Columns]: functions prepared_at and prepare, of which rows of whole
-// atoms of 128 columns take no more.
-func PreparedSource() string { return quadSource + preparedSource }
 
 // Form is an order in which a product reads X.
 type Form int

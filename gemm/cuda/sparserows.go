@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -28,7 +29,7 @@ func (r sparseRows) kernel() driver.Kernel {
 	}
 	k := driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s-%v.cu", sparseRowsName, r.format.name(), r.out),
-		Source: ptxSource + lutSource + sparseRowsSource,
+		Source: ptx.Instructions() + lutSource + sparseRowsSource,
 		Options: driver.CompileOptions{Defines: append(r.format.defines(),
 			"NT=2", fmt.Sprintf("WARPS=%d", denseWarps), "DEPTH=1", fmt.Sprintf("BLOCKS=%d", lutdense{r.format}.blocks()), fmt.Sprintf("OUT=%d", same))},
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 )
 
 //go:embed clock.cu
@@ -20,7 +21,7 @@ const clockName = "clockrate"
 type clock struct{}
 
 func (clock) kernel() driver.Kernel {
-	return driver.Kernel{Name: "clock.cu", Source: ptxSource + clockSource}
+	return driver.Kernel{Name: "clock.cu", Source: ptx.Instructions() + clockSource}
 }
 
 // clockWait is how long the clock is watched: its nanoseconds come in steps of a microsecond.

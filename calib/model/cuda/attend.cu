@@ -15,20 +15,12 @@ __device__ __forceinline__ float rounded(float f) {
     return value(x);
 }
 
-__device__ __forceinline__ u32 prmt(u32 a, u32 b, u32 selector) {
-    u32 d;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
-    return d;
-}
-
 // transposed is an 8×8 tile, a row of it in four lanes, with rows and columns changed.
 __device__ __forceinline__ u32 transposed(u32 tile) {
     u32 d;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(tile));
     return d;
 }
-
-__device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 struct alignas(16) Part { u32 w[4]; };
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/calib/model"
-	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -42,13 +41,13 @@ func (s flashShape) shared() int { return (s.queries() + 4*s.keys) * (2*s.dim + 
 func (s flashShape) kernel(acts driver.DType) driver.Kernel {
 	k := driver.Kernel{
 		Name:   fmt.Sprintf("flash.%d.%d.%d.%v.cu", s.dim, s.keys, s.warps, acts),
-		Source: prelude() + gemmcuda.PreparedSource() + tilesSource + flashSource,
+		Source: prelude() + tiles() + flashSource,
 		Options: driver.CompileOptions{Defines: []string{
 			fmt.Sprintf("ACTS=%d", actsDefine[acts]), fmt.Sprintf("DIM=%d", s.dim), fmt.Sprintf("KEYS=%d", s.keys), fmt.Sprintf("WARPS=%d", s.warps),
 		}},
 	}
 	if s.prebuilt() {
-		k.PTX = ptx(k)
+		k.PTX = builtAhead(k)
 	}
 	return k
 }

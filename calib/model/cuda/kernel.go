@@ -7,8 +7,8 @@ import (
 	"math"
 
 	"github.com/lutq/lutq/calib/model"
-	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/ptx"
 )
 
 var (
@@ -75,7 +75,7 @@ func modules(acts driver.DType) []driver.Kernel {
 		{"rows", inputs() + rowsSource, true},
 		{"cache", cacheSource, true},
 		{"step", inputs() + stepSource, true},
-		{"attend", gemmcuda.PreparedSource() + tilesSource + attendSource, true},
+		{"attend", tiles() + attendSource, true},
 		{"next", nextSource, true},
 		{"mixture", mixtureSource, true},
 		{"grad", vectorsSource + gradSource, false},
@@ -93,7 +93,7 @@ func modules(acts driver.DType) []driver.Kernel {
 			Options: driver.CompileOptions{Defines: []string{fmt.Sprintf("ACTS=%d", actsDefine[acts])}},
 		}
 		if f.prebuilt && acts != driver.F32 {
-			k.PTX = ptx(k)
+			k.PTX = builtAhead(k)
 		}
 		all = append(all, k)
 	}
@@ -101,10 +101,13 @@ func modules(acts driver.DType) []driver.Kernel {
 }
 
 // prelude is what all kernels begin with.
-func prelude() string { return gemmcuda.GLUSource() + preludeSource }
+func prelude() string { return ptx.GLU() + preludeSource }
+
+// tiles is what kernels have that multiply tiles of activations, and write what products read.
+func tiles() string { return ptx.Instructions() + ptx.Prepared() + tilesSource }
 
 // inputs is what kernels have that write what products read.
-func inputs() string { return gemmcuda.PreparedSource() + inputsSource }
+func inputs() string { return ptx.Prepared() + inputsSource }
 
 // load loads the next module.
 func (o *Ops) load() error {

@@ -5,7 +5,7 @@ import "github.com/lutq/lutq/gemm/cuda/driver"
 // The archive is written anew whenever a kernel has changed, which takes NVRTC.
 //go:generate go test -run ^TestPrebuilt$ -update .
 
-// ptx returns what stands in for a module where there is no compiler.
-func ptx(k driver.Kernel) func(driver.DeviceInfo) ([]byte, error) {
+// builtAhead returns what stands in for a module where there is no compiler.
+func builtAhead(k driver.Kernel) func(driver.DeviceInfo) ([]byte, error) {
 	return func(i driver.DeviceInfo) ([]byte, error) { return prebuiltPTX().PTX(k, i) }
 }

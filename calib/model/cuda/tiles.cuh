@@ -1,25 +1,8 @@
-// PTX's instructions for tiles of 16-bit numbers, one each under its own name: what brings them to shared memory,
-// from there to registers, and multiplies them.
+// PTX's instructions for tiles of 16-bit numbers, beside those of ptx.cuh: what brings them from shared memory to registers, and
+// multiplies them.
 
 // The shared memory whose size the launch sets.
 extern __shared__ __align__(128) u8 shared[];
-
-// shared_address is an address in shared memory's own window.
-__device__ __forceinline__ u32 shared_address(const void* p) {
-    u64 a;
-    asm("cvta.to.shared.u64 %0, %1;" : "=l"(a) : "l"(p));
-    return (u32)a;
-}
-
-// copy_async copies 16 bytes to shared memory, of which those behind the first few are zeros. A thread waits for its own
-// copies with wait_copies, for all but those of the last LEFT groups, each ended by end_copies; a barrier makes them
-// visible to others.
-__device__ __forceinline__ void copy_async(u32 to, const void* from, u32 bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <u32 LEFT>
-__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
 // load_tiles loads four tiles of 8×8 numbers: lane 8i + r has the address of row r of tile i. Lane 4g + t gets elements 2t and
 // 2t + 1 of row g of each, or of column g. Volatile, to stay behind the barrier after which they are there.
@@ -37,23 +20,19 @@ __device__ __forceinline__ void load_tiles_turned(u32 (&w)[4], u32 row) {
 // rows 2t + 8r, and element j of c is of row g + 8(j/2) and column 2t + j%2.
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #if ACTS == 1
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    mma_f16(c, a[0], a[1], a[2], a[3], b0, b1);
 #else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1);
 #endif
 }
 
 // pair rounds two numbers to activations, the first in the low bits.
 __device__ __forceinline__ u32 pair(float lo, float hi) {
-    u32 d;
 #if ACTS == 1
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+    return f16x2_of_f32(lo, hi);
 #else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+    return bf16x2_of_f32(lo, hi);
 #endif
-    return d;
 }
 
 // power is 2^x, and reciprocal 1/x, to two units in the last place; what is not normal is 0.

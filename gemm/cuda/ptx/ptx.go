@@ -1,0 +1,50 @@
+// Package ptx has the sources that kernels share: CUDA C++ that stands in front of a kernel's own, so that NVRTC needs no header.
+// Each needs those that its function names.
+package ptx
+
+import _ "embed"
+
+var (
+	//go:embed ptx.cuh
+	instructions string
+	//go:embed wgmma.cuh
+	wgmma string
+	//go:embed fields.cuh
+	fields string
+	//go:embed slots.cuh
+	slots string
+	//go:embed quad.cuh
+	quad string
+	//go:embed sparse.cuh
+	sparse string
+	//go:embed glu.cuh
+	glu string
+	//go:embed prepared.cuh
+	prepared string
+)
+
+// Instructions returns the types of integers and one PTX instruction each under its own name.
+func Instructions() string { return instructions }
+
+// WGMMA returns Hopper's products of a warpgroup and what copies their operands. It follows [Instructions].
+func WGMMA() string { return wgmma }
+
+// Fields returns how kernels for very many rows of X divide a product among blocks and add up sums. It follows [WGMMA] and lut.cuh.
+func Fields() string { return fields }
+
+// Slots returns how warps leave sums in shared memory and add them up. It follows lut.cuh.
+func Slots() string { return slots }
+
+// Quad returns how four lanes turn four words. It follows [Instructions], or types of the same names.
+func Quad() string { return quad }
+
+// Sparse returns the product of a tile of which every four columns keep two. It follows [Instructions].
+func Sparse() string { return sparse }
+
+// GLU returns the activations of gates, which are those of package arch: an enum Activation, and activated and other_factor.
+// It needs nothing in front.
+func GLU() string { return glu }
+
+// Prepared returns how kernels write X as those for many rows read it: functions prepared_at and prepare, of which rows of whole atoms of
+// 128 columns take no more. It has [Quad] in front, and follows [Instructions], or types of the same names.
+func Prepared() string { return quad + prepared }
