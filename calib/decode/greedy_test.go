@@ -11,12 +11,14 @@ import (
 
 	"github.com/lutq/lutq/calib/decode"
 	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/formats/racetest"
 )
 
 // TestGreedy holds the most likely tokens against transformers', several texts side by side;
 // scripts/greedy.py makes the golden file. Models that are no part of the repository may be absent: LUTQ_SMOLLM2 names
 // the folder that scripts/smollm2.py writes.
 func TestGreedy(t *testing.T) {
+	racetest.Skip(t)
 	data, err := os.ReadFile("testdata/greedy.json")
 	if err != nil {
 		t.Fatal(err)

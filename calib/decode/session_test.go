@@ -13,6 +13,7 @@ import (
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/arch/archtest"
+	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/gemm/cpu"
 )
 
@@ -79,6 +80,7 @@ func forced(t testing.TB, s *decode.Session, slot int, tokens []int, prompt int)
 
 // TestFamilies: what a tiny model of each family says token by token is what it says of the window.
 func TestFamilies(t *testing.T) {
+	racetest.Skip(t)
 	for _, g := range archtest.Goldens(t) {
 		t.Run(g.Name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -264,6 +265,7 @@ func TestExperts(t *testing.T) {
 
 // TestFamilies builds and runs random models of every family, also of tiles.
 func TestFamilies(t *testing.T) {
+	racetest.Skip(t)
 	for _, g := range archtest.Goldens(t) {
 		t.Run(g.Name, func(t *testing.T) {
 			d := describe(t, g.Config)

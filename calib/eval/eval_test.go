@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
+	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/gemm/cpu"
 )
 
@@ -181,6 +182,9 @@ func TestRunAgainstDefinitions(t *testing.T) {
 		{"chunks of rows", 2100, 2, 4100, 1, 2, 0.1, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			if tt.vocab > 1000 {
+				racetest.Skip(t)
+			}
 			set := windows(tt.vocab, tt.n, tt.ctx, tt.from)
 			ref := newFake(tt.vocab, 1, tt.sdModel)
 			m := ref.near(2, tt.sdDifference)
@@ -448,6 +452,7 @@ func TestCancel(t *testing.T) {
 // The interval of a mean of many independent windows is that of the normal
 // distribution.
 func TestBootstrapInterval(t *testing.T) {
+	racetest.Skip(t)
 	rng := rand.New(rand.NewPCG(1, 1))
 	var s sum
 	parts := make([]part, 400)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"pgregory.net/rapid"
@@ -38,6 +39,7 @@ func randomTokens(seed uint64, n, vocab int) []int {
 
 // Every flag of the configuration against the float64 decoder.
 func TestAgainstReference(t *testing.T) {
+	racetest.Skip(t)
 	tests := []struct {
 		name   string
 		change func(*shape)
@@ -83,6 +85,7 @@ func TestAgainstReference(t *testing.T) {
 
 // A window that passes through the MLP in two stretches.
 func TestLongAgainstReference(t *testing.T) {
+	racetest.Skip(t)
 	s := small()
 	dir := s.build().folder(t)
 	tokens := randomTokens(1, model.HostMLPRows+30, s.vocab)
@@ -123,6 +126,7 @@ func shapes() *rapid.Generator[shape] {
 // The flags in combinations that nobody thought of. Each model is written to
 // disk, so there are only a few.
 func TestAnyShapeAgainstReference(t *testing.T) {
+	racetest.Skip(t)
 	for i := range 20 {
 		s := shapes().Example(i)
 		dir := s.build().folder(t)

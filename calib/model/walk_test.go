@@ -14,6 +14,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/rounding"
@@ -243,6 +244,7 @@ func exactGram(k int, xs [][]float32) []float64 {
 // models read, bit for bit: without quantization, where those of the original model are to
 // come out, and with it. On two threads and on three they are the same.
 func TestWalk(t *testing.T) {
+	racetest.Skip(t)
 	for _, g := range archtest.Goldens(t) {
 		t.Run(g.Name, func(t *testing.T) {
 			dir := t.TempDir()

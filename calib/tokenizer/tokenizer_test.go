@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/text/unicode/norm"
 	"pgregory.net/rapid"
+
+	"github.com/lutq/lutq/formats/racetest"
 )
 
 const (
@@ -297,6 +299,7 @@ func TestCacheIsBounded(t *testing.T) {
 
 // TestOneLongWord encodes a megabyte that neither pre-tokenizer nor joints cut: quadratic time would take hours.
 func TestOneLongWord(t *testing.T) {
+	racetest.Skip(t)
 	for _, path := range []string{tinyFile, spFile} {
 		tok := load(t, path)
 		text := strings.Repeat("the", 1<<20/3)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/lutq/lutq/formats/racetest"
 )
 
 // shared is the folder of large test data beside the repository. Tests that need it skip where it is absent.
@@ -40,6 +42,7 @@ func sharedPath(t testing.TB, name string) string {
 
 // TestConformance checks llama.cpp's vectors, made with the original tokenizers of Llama 2 and 3.
 func TestConformance(t *testing.T) {
+	racetest.Skip(t)
 	tests := []struct {
 		vectors, tokenizer string
 	}{
