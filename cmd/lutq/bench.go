@@ -39,7 +39,8 @@ type benchOptions struct {
 	kind, kernel     string
 	format           string
 	lookups          []string
-	sustain, limit   time.Duration
+	sustain          time.Duration
+	least, limit     time.Duration // of a measurement on the cpu, and of all
 	cache            size
 	roofline         string
 	force            bool
@@ -108,6 +109,8 @@ for many rows of X.`, input.Config, input.Index, input.Header, input.GGUF)),
 	f.StringSliceVar(&o.formats, "formats", nil, "`LIST` of groups and types of scales, as 128:f16,32:e4m4")
 	f.Var(newWord(&o.kind, "", append([]string{lut.Name}, bench.KindNames()...)...), "kind", "`KIND` of random weights: lut (default), "+strings.Join(bench.KindNames(), ", "))
 	o.addAct(f)
+	f.DurationVar(&o.least, "time", 0, "least `TIME` for each of the cpu's measurements (default 300ms)")
+	f.Lookup("time").Hidden = true // short ones say little: they are for tests
 	f.DurationVar(&o.limit, "limit", 0, "most `TIME` for the cpu's rows (default 1m each)")
 	f.Var(&o.cache, "cache", "`SIZE` of the last cache, as 32MB (default as the system tells)")
 	f.StringVar(&o.blas, "blas", "", "time the cpu's sgemm of `LIB` too, as libopenblas.so.0")
@@ -279,12 +282,14 @@ func (o *benchOptions) check(model string) error {
 		return usage("--lookup is for --kind lut: kernels of %s look up in one way", o.kind)
 	case o.sustain < 0:
 		return usage("--sustain %v: want a time above 0", o.sustain)
+	case o.least < 0 || o.given("time") && o.least == 0:
+		return usage("--time %v: want a time above 0", o.least)
 	case o.limit < 0 || o.given("limit") && o.limit == 0:
 		return usage("--limit %v: want a time above 0", o.limit)
 	case o.device == "cuda" && o.blas != "":
 		return usage("--blas is for the cpu")
-	case o.device == "cuda" && (o.limit > 0 || o.cache > 0):
-		return usage("--limit and --cache are for the cpu")
+	case o.device == "cuda" && (o.least > 0 || o.limit > 0 || o.cache > 0):
+		return usage("--time, --limit and --cache are for the cpu")
 	case o.asJSON && o.given("format") && o.format != "json":
 		return usage("--json and --format %s do not go together", o.format)
 	case !o.selftest.on() && !o.decode.on && len(o.shapes) == 0 && model == "":
@@ -294,7 +299,7 @@ func (o *benchOptions) check(model string) error {
 	case o.selftest.on() && model != "":
 		return usage("--selftest takes no model: its data is random")
 	}
-	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup", "sustain", "formats", "limit", "cache", "roofline", "no-tune"} {
+	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup", "sustain", "formats", "time", "limit", "cache", "roofline", "no-tune"} {
 		if o.selftest.on() && o.given(name) {
 			return usage("--selftest and --%s do not go together", name)
 		}
@@ -335,7 +340,7 @@ func hintDoctor(err error) error {
 
 // parse reads the lists among the flags.
 func (o *benchOptions) parse() (bench.Options, error) {
-	b := bench.Options{Kind: o.kind, Threads: o.threads, Seed: 1, BLAS: o.blas, Limit: o.limit, LastCache: int(o.cache), Memory: availableMemory()}
+	b := bench.Options{Kind: o.kind, Threads: o.threads, Seed: 1, BLAS: o.blas, Time: o.least, Limit: o.limit, LastCache: int(o.cache), Memory: availableMemory()}
 	for _, s := range o.shapes {
 		shape, err := bench.ParseShape(s)
 		if err != nil {

@@ -62,7 +62,7 @@ func (d *decodeFlags) check(model string, given func(flag string) bool) error {
 		}
 		return nil
 	}
-	for _, name := range []string{"shapes", "m", "blas", "limit", "selftest"} {
+	for _, name := range []string{"shapes", "m", "blas", "time", "limit", "selftest"} {
 		if given(name) {
 			return usage("--decode and --%s do not go together", name)
 		}

@@ -89,7 +89,7 @@ func TestTiles(t *testing.T) {
 	check("damaged model", 3, "differs from what was written")
 	// Of a layer that is laid out the model's own codes are not read.
 	check("folder of a damaged model", 0, "", "--tiles", path("panels"))
-	bench := []string{"bench", path("model"), "--device", "cpu", "--m", "1", "--threads", "1", "--json", "--cache", "1MB", "--tiles"}
+	bench := []string{"bench", path("model"), "--device", "cpu", "--m", "1", "--threads", "1", "--json", "--cache", "1MB", "--time", "10ms", "--tiles"}
 	if code, _, stderr := exec(append(bench, path("others"))...); code != 1 || !strings.Contains(stderr, "tiles of another model") {
 		t.Errorf("bench with another model's: exit code %d, %s", code, stderr)
 	}

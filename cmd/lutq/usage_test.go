@@ -347,7 +347,7 @@ func TestFullOutput(t *testing.T) {
 		{"dse", "--format", "svg"},
 		{"repack", out, filepath.Join(t.TempDir(), "tiles")},
 		{"eval-ppl", tiny, "--text", "../../calib/testdata/harbour.txt", "--ctx", "64", "--windows", "1", "--device", "cpu"},
-		{"bench", "--device", "cpu", "--shapes", "16x32", "--m", "1", "--format", "md", "--quiet", "--cache", "1MB"},
+		{"bench", "--device", "cpu", "--shapes", "16x32", "--m", "1", "--format", "md", "--quiet", "--cache", "1MB", "--time", "10ms"},
 		{"bench", tiny, "--decode", "--device", "cpu", "--tests", "tg2", "--quiet", "--cache", "1MB"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
