@@ -110,7 +110,6 @@ for many rows of X.`, input.Config, input.Index, input.Header, input.GGUF)),
 	f.Var(newWord(&o.kind, "", append([]string{lut.Name}, bench.KindNames()...)...), "kind", "`KIND` of random weights: lut (default), "+strings.Join(bench.KindNames(), ", "))
 	o.addAct(f)
 	f.DurationVar(&o.least, "time", 0, "least `TIME` for each of the cpu's measurements (default 300ms)")
-	f.Lookup("time").Hidden = true // short ones say little: they are for tests
 	f.DurationVar(&o.limit, "limit", 0, "most `TIME` for the cpu's rows (default 1m each)")
 	f.Var(&o.cache, "cache", "`SIZE` of the last cache, as 32MB (default as the system tells)")
 	f.StringVar(&o.blas, "blas", "", "time the cpu's sgemm of `LIB` too, as libopenblas.so.0")
@@ -130,9 +129,9 @@ for many rows of X.`, input.Config, input.Index, input.Header, input.GGUF)),
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
-	setGroup(f, "Products", "shapes", "bits", "group", "m", "dtype", "formats", "kind", "act", "limit", "cache", "blas", "tiles", "no-verify", "no-tune", "summary", "selftest")
+	setGroup(f, "Products", "shapes", "bits", "group", "m", "dtype", "formats", "kind", "act", "time", "limit", "cache", "blas", "tiles", "no-verify", "no-tune", "summary", "selftest")
 	setGroup(f, "Run", "device", "threads", "format", "json")
-	setLater(f, "formats", "kind", "act", "cache", "blas", "tiles", "no-verify", "no-tune")
+	setLater(f, "formats", "kind", "act", "time", "cache", "blas", "tiles", "no-verify", "no-tune")
 	setResearch(f, "kernel", "lookup", "sustain", "roofline", "force")
 	return c
 }

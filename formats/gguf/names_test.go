@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/mxfp4"
+	"github.com/lutq/lutq/formats/racetest"
 )
 
 // refused are the golden models that llama.cpp computes otherwise, or not at all, and a word of the reason.
@@ -54,6 +55,7 @@ func open(t *testing.T, g archtest.Golden) (*hf.Checkpoint, *arch.Decoder) {
 
 // Each row of each of a model's tensors is in the file, once, and nothing else is but what config.json says.
 func TestTensorsCoverModels(t *testing.T) {
+	racetest.Skip(t)
 	for _, g := range archtest.Goldens(t) {
 		t.Run(g.Name, func(t *testing.T) {
 			c, d := open(t, g)

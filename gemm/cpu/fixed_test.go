@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/ref"
@@ -175,6 +176,7 @@ func TestFixedExtremes(t *testing.T) {
 
 // TestFixedError holds products to the bound, with x and tables of all kinds.
 func TestFixedError(t *testing.T) {
+	racetest.Skip(t)
 	es := engines(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	const n, k = 64, 4096

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/lutq/lutq/formats/racetest"
 )
 
 // lengths covers whole registers, rests and the chunks of the sums.
@@ -21,6 +23,7 @@ func lengths() []int {
 // TestVectors runs every vector function on every instruction set, compares
 // the bits with those of the first and the values with float64.
 func TestVectors(t *testing.T) {
+	racetest.Skip(t)
 	es := engines(t)
 	near := func(got, want, scale float64) bool { return math.Abs(got-want) <= 1e-6*scale }
 	for _, test := range []struct {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/lutq/lutq/formats/racetest"
 )
 
 const addSource = `#include "op.cuh"
@@ -24,6 +26,7 @@ func addOptions(arch string) CompileOptions {
 }
 
 func TestCompile(t *testing.T) {
+	racetest.Skip(t)
 	c := openCompiler(t)
 	for _, tc := range []struct {
 		arch  string
@@ -52,6 +55,7 @@ func TestCompile(t *testing.T) {
 // TestCompileSpills compiles a kernel that needs more registers than it may
 // have.
 func TestCompileSpills(t *testing.T) {
+	racetest.Skip(t)
 	c := openCompiler(t)
 	const source = `extern "C" __global__ void k(float *x) {
   float a[64];
@@ -75,6 +79,7 @@ func TestCompileSpills(t *testing.T) {
 }
 
 func TestCompileErrors(t *testing.T) {
+	racetest.Skip(t)
 	c := openCompiler(t)
 	_, err := c.Compile("extern \"C\" __global__ void k() {\n  nonsense;\n}\n", "bad.cu", CompileOptions{Arch: "sm_80"})
 	var e *Error

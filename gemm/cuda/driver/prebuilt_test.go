@@ -7,9 +7,12 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/lutq/lutq/formats/racetest"
 )
 
 func TestPrebuilt(t *testing.T) {
+	racetest.Skip(t)
 	kernel := func(name, source string) Kernel {
 		return Kernel{Name: name, Source: source, Options: CompileOptions{Arch: "sm_1", Defines: []string{"A=1"}}}
 	}
