@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/timing"
 	"github.com/lutq/lutq/gemm/fp8"
 	"github.com/lutq/lutq/repack"
 )
@@ -465,8 +466,8 @@ func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m
 		return Row{}, err
 	}
 	if prepare != nil {
-		arm := &cuda.Arm{Call: prepare, Ring: 1}
-		if err := cuda.TimeArms(b.dev, b.stream, []*cuda.Arm{arm}, b.Replays); err != nil {
+		arm := &timing.Arm{Call: prepare, Ring: 1}
+		if err := timing.Measure(b.dev, b.stream, []*timing.Arm{arm}, b.Replays); err != nil {
 			return Row{}, err
 		}
 		row.PrepareUs = arm.Median()
@@ -546,16 +547,16 @@ func names(set []Layer) []string {
 // time times a product, its read-only twin, and where there is cuBLAS the product by dense weights, with results in denseY, and fills
 // their times in, and those of the product over and over where they are asked for. The product is to leave the bits in o.Y that it had before.
 func (b *cudaBench) time(ctx context.Context, row *Row, o cuda.Operands, denseY driver.Ptr, before []uint16, multiply, read func(i int) error) error {
-	product, probe := &cuda.Arm{Call: multiply, Ring: row.Ring}, &cuda.Arm{Call: read, Ring: row.Ring}
-	arms := []*cuda.Arm{probe, product}
-	var plain *cuda.Arm
+	product, probe := &timing.Arm{Call: multiply, Ring: row.Ring}, &timing.Arm{Call: read, Ring: row.Ring}
+	arms := []*timing.Arm{probe, product}
+	var plain *timing.Arm
 	if d := b.dense; d.blas != nil {
-		plain = &cuda.Arm{Ring: len(d.weights), Call: func(i int) error {
+		plain = &timing.Arm{Ring: len(d.weights), Call: func(i int) error {
 			return d.blas.MatMul(denseY, o.X, d.weights[i%len(d.weights)], row.M, row.N, row.K, b.dtype, b.dtype)
 		}}
 		arms = append(arms, plain)
 	}
-	if err := cuda.TimeArms(b.dev, b.stream, arms, b.Replays); err != nil {
+	if err := timing.Measure(b.dev, b.stream, arms, b.Replays); err != nil {
 		return err
 	}
 	y, err := b.readResult(o.Y, row.M*row.N, b.dtype)
@@ -567,13 +568,13 @@ func (b *cudaBench) time(ctx context.Context, row *Row, o cuda.Operands, denseY 
 	}
 	row.times(product, probe, plain)
 	if b.Sustain > 0 {
-		row.Seconds, err = b.engine.Sustain(ctx, b.stream, &cuda.Arm{Call: multiply, Ring: row.Ring}, b.Sustain)
+		row.Seconds, err = timing.Sustain(ctx, b.dev, b.stream, &timing.Arm{Call: multiply, Ring: row.Ring}, b.Sustain)
 	}
 	return err
 }
 
 // times fills in the times of a product, of its read-only twin and of dense weights, unless plain is nil, and what follows.
-func (r *Row) times(product, probe, plain *cuda.Arm) {
+func (r *Row) times(product, probe, plain *timing.Arm) {
 	flops := 2 * float64(r.M) * float64(r.N) * float64(r.K)
 	r.Us, r.ReadOnlyUs = product.Median(), probe.Median()
 	r.ReadOnlyRatio = r.ReadOnlyUs / r.Us
@@ -590,21 +591,21 @@ func (r *Row) times(product, probe, plain *cuda.Arm) {
 // fastestRead returns the call of the read-only twin, for as many rows or for one, under the
 // configuration that it is fastest in. It reads the weights once, whatever M is.
 func (b *cudaBench) fastestRead(ring []*cuda.Matrix, o cuda.Operands) (func(i int) error, error) {
-	var candidates []*cuda.Arm
+	var candidates []*timing.Arm
 	for _, m := range []int{min(o.M, cuda.MaxRows), 1} {
 		of := o
 		of.M = m
 		for _, c := range b.engine.ReadConfigs(ring[0].Format, ring[0].N, ring[0].K, m) {
-			candidates = append(candidates, &cuda.Arm{Ring: len(ring), Call: func(i int) error {
+			candidates = append(candidates, &timing.Arm{Ring: len(ring), Call: func(i int) error {
 				return b.engine.Read(b.stream, ring[i%len(ring)], of, c)
 			}})
 		}
 	}
 	const replays = 7
-	if err := cuda.TimeArms(b.dev, b.stream, candidates, replays); err != nil {
+	if err := timing.Measure(b.dev, b.stream, candidates, replays); err != nil {
 		return nil, err
 	}
-	best := slices.MinFunc(candidates, func(a, b *cuda.Arm) int { return cmp.Compare(a.Median(), b.Median()) })
+	best := slices.MinFunc(candidates, func(a, b *timing.Arm) int { return cmp.Compare(a.Median(), b.Median()) })
 	return best.Call, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/timing"
 )
 
 // surveyReplays is how often [Survey] replays graphs that take about surveyUs, if that is more than some calls.
@@ -178,7 +179,7 @@ func (b *cudaBench) surveyed(mem *surveyMemory, s Shape, m int) error {
 	if m > cuda.MaxRows {
 		o.Scratch = mem.scratch
 	}
-	var arms []*cuda.Arm
+	var arms []*timing.Arm
 	var ways []surveyWay
 	first := make([]int, 0, len(b.Bits)) // arms of a width
 	var rows []Row
@@ -196,22 +197,22 @@ func (b *cudaBench) surveyed(mem *surveyMemory, s Shape, m int) error {
 		}
 		for _, w := range all {
 			ways = append(ways, w)
-			arms = append(arms, &cuda.Arm{Ring: len(matrices), Few: few(codes + scales), Call: w.call})
+			arms = append(arms, &timing.Arm{Ring: len(matrices), Few: few(codes + scales), Call: w.call})
 		}
 		rows = append(rows, Row{
 			Device: "cuda", GPU: b.dev.Info.Name, N: s.N, K: s.K, M: m, Bits: bits, Group: min(b.Group, s.K), DType: b.DType,
 			Ring: len(matrices), Bytes: matrices[0].Bytes() + 4*int64(len(mem.codebooks[bits])),
 		})
 	}
-	var plain *cuda.Arm
+	var plain *timing.Arm
 	if size := 2 * s.N * s.K; mem.blas != nil {
 		n := ring(size)
-		plain = &cuda.Arm{Ring: n, Few: few(size), Call: func(i int) error {
+		plain = &timing.Arm{Ring: n, Few: few(size), Call: func(i int) error {
 			return mem.blas.MatMul(mem.y, mem.x, mem.dense+driver.Ptr(i%n*size), m, s.N, s.K, b.dtype, b.dtype)
 		}}
 		arms = append(arms, plain)
 	}
-	if err := cuda.TimeArms(b.dev, b.stream, arms, b.Replays); err != nil {
+	if err := timing.Measure(b.dev, b.stream, arms, b.Replays); err != nil {
 		return err
 	}
 	for i, r := range rows {

@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/timing"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -100,9 +101,9 @@ func (b *cudaBench) readRate(s Shape, ringBytes int) (_ float64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	probe := &cuda.Arm{Call: read, Ring: len(ring)}
+	probe := &timing.Arm{Call: read, Ring: len(ring)}
 	const replays = 7
-	if err := cuda.TimeArms(b.dev, b.stream, []*cuda.Arm{probe}, replays); err != nil {
+	if err := timing.Measure(b.dev, b.stream, []*timing.Arm{probe}, replays); err != nil {
 		return 0, err
 	}
 	return float64(ring[0].Bytes()) / probe.Median() * 1e6, nil

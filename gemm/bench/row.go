@@ -3,7 +3,7 @@ package bench
 import (
 	"strings"
 
-	"github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/timing"
 )
 
 // unpackedKernel is the kernel of rows whose weights are written as numbers first, for cuBLAS.
@@ -74,7 +74,7 @@ type Row struct {
 	ShortRing   bool `json:"short_ring,omitempty"`
 
 	// Seconds of the product over and over, where that was asked for.
-	Seconds []cuda.Second `json:"seconds,omitempty"`
+	Seconds []timing.Second `json:"seconds,omitempty"`
 
 	// Ring is the number of copies that the weights rotated through.
 	Ring int `json:"ring,omitempty"`

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/timing"
 )
 
 // Way is how many rows of X, more than [MaxRows], are multiplied: a value that can be compared. The zero Way is a
@@ -375,11 +376,11 @@ func (e *Engine) timeWays(s *driver.Stream, key tuningKey, ways []Way, ring int,
 	if len(ways) == 0 {
 		return nil, errors.New("no way to multiply is left")
 	}
-	var arms []*Arm
+	var arms []*timing.Arm
 	for _, way := range ways {
-		arms = append(arms, &Arm{Ring: ring, Call: func(i int) error { return multiply(way, i%ring) }})
+		arms = append(arms, &timing.Arm{Ring: ring, Call: func(i int) error { return multiply(way, i%ring) }})
 	}
-	if err := TimeArms(e.dev, s, arms, tuneReplays); err != nil {
+	if err := timing.Measure(e.dev, s, arms, tuneReplays); err != nil {
 		return nil, err
 	}
 	var all []WayTiming

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/timing"
 )
 
 // tuningKey is what a choice of configuration holds for.
@@ -103,16 +104,16 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 		return nil, err
 	}
 	e.dev.Prepare(w.configKernels(o.M, configs))
-	var arms []*Arm
+	var arms []*timing.Arm
 	for _, c := range configs {
-		arms = append(arms, &Arm{Ring: len(ring), Call: func(i int) error {
+		arms = append(arms, &timing.Arm{Ring: len(ring), Call: func(i int) error {
 			if err := e.MatMulWith(s, ring[i%len(ring)], o, c); err != nil {
 				return fmt.Errorf("tuning %v: %w", c, err)
 			}
 			return nil
 		}})
 	}
-	if err := TimeArms(e.dev, s, arms, tuneReplays); err != nil {
+	if err := timing.Measure(e.dev, s, arms, tuneReplays); err != nil {
 		return nil, err
 	}
 	var all []Timing

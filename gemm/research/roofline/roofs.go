@@ -12,8 +12,8 @@ import (
 	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/timing"
 )
 
 // Roofs are what bounds products on a device, as it was measured there: what it reads, and what it multiplies with dense
@@ -139,9 +139,9 @@ func productRate(dev *driver.Device, t driver.DType, n, k, m int) (_ float64, er
 			}
 		}
 	}
-	product := &cuda.Arm{Ring: 1, Call: func(int) error { return blas.MatMul(at[2], at[0], at[1], m, n, k, t, t) }}
+	product := &timing.Arm{Ring: 1, Call: func(int) error { return blas.MatMul(at[2], at[0], at[1], m, n, k, t, t) }}
 	const replays = 5
-	if err := cuda.TimeArms(dev, stream, []*cuda.Arm{product}, replays); err != nil {
+	if err := timing.Measure(dev, stream, []*timing.Arm{product}, replays); err != nil {
 		return 0, err
 	}
 	return 2 * float64(m) * float64(n) * float64(k) / product.Median() * 1e6, nil

@@ -1,4 +1,4 @@
-package cuda
+package timing
 
 import (
 	"context"
@@ -17,13 +17,6 @@ var clockSource string
 
 const clockName = "clockrate"
 
-// clock is clock.cu.
-type clock struct{}
-
-func (clock) kernel() driver.Kernel {
-	return driver.Kernel{Name: "clock.cu", Source: ptx.Instructions() + clockSource}
-}
-
 // clockWait is how long the clock is watched: its nanoseconds come in steps of a microsecond.
 const clockWait = 300 * time.Microsecond
 
@@ -34,39 +27,45 @@ type Second struct {
 }
 
 // Sustain calls an arm over and over for a time and returns what came of each second of it. It takes a compiler.
-func (e *Engine) Sustain(ctx context.Context, s *driver.Stream, a *Arm, total time.Duration) (all []Second, err error) {
-	rate, err := e.others.function(clock{}, clockName, 0)
+func Sustain(ctx context.Context, d *driver.Device, s *driver.Stream, a *Arm, total time.Duration) (all []Second, err error) {
+	clock, err := d.LoadKernel(driver.Kernel{Name: "clock.cu", Source: ptx.Instructions() + clockSource})
 	if err != nil {
 		return nil, err
 	}
-	passed, err := e.dev.Alloc(16)
+	defer func() { err = errors.Join(err, clock.Close()) }()
+	rate, err := clock.Function(clockName)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, e.dev.Free(passed), a.release()) }()
+	passed, err := d.Alloc(16)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.Free(passed), a.release()) }()
 	if err := a.capture(s); err != nil {
 		return nil, err
 	}
 	// The first launch loads the graph; the second says how many there are in a second.
-	times, err := e.launches(s, a, 1)
+	times, err := launches(d, s, a, 1)
 	if err == nil {
-		times, err = e.launches(s, a, 1)
+		times, err = launches(d, s, a, 1)
 	}
 	if err != nil {
 		return nil, err
 	}
 	each := max(1, int(time.Second/max(times, time.Microsecond)))
 	calls := float64(each * a.calls())
+	var args driver.Args
 	for left := total; left > 0 && ctx.Err() == nil; {
-		took, err := e.launches(s, a, each)
+		took, err := launches(d, s, a, each)
 		if err != nil {
 			return nil, err
 		}
-		args := binary.LittleEndian.AppendUint64(nil, uint64(passed))
-		args = binary.LittleEndian.AppendUint64(args, uint64(clockWait))
+		addressAndTime := binary.LittleEndian.AppendUint64(nil, uint64(passed))
+		addressAndTime = binary.LittleEndian.AppendUint64(addressAndTime, uint64(clockWait))
 		l := driver.Launch{Grid: driver.Dim{X: 1}, Block: driver.Dim{X: 1}}
 		got := make([]byte, 16)
-		if err := errors.Join(rate.Launch(s, l, e.args.Reset().Struct(args[:8]).Struct(args[8:])), s.Sync(), e.dev.Read(got, passed)); err != nil {
+		if err := errors.Join(rate.Launch(s, l, args.Reset().Struct(addressAndTime[:8]).Struct(addressAndTime[8:])), s.Sync(), d.Read(got, passed)); err != nil {
 			return nil, err
 		}
 		cycles, ns := binary.LittleEndian.Uint64(got), binary.LittleEndian.Uint64(got[8:])
@@ -80,13 +79,13 @@ func (e *Engine) Sustain(ctx context.Context, s *driver.Stream, a *Arm, total ti
 }
 
 // launches returns how long so many launches of a captured arm take.
-func (e *Engine) launches(s *driver.Stream, a *Arm, n int) (took time.Duration, err error) {
-	begin, err := e.dev.NewEvent()
+func launches(d *driver.Device, s *driver.Stream, a *Arm, n int) (took time.Duration, err error) {
+	begin, err := d.NewEvent()
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, begin.Close()) }()
-	end, err := e.dev.NewEvent()
+	end, err := d.NewEvent()
 	if err != nil {
 		return 0, err
 	}

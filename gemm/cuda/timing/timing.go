@@ -1,4 +1,5 @@
-package cuda
+// Package timing tells how long what is queued on a GPU takes: in graphs of many calls, several things in turns, or one over and over.
+package timing
 
 import (
 	"errors"
@@ -13,12 +14,12 @@ const leastCalls = 64
 // graphCalls returns how many calls go into a graph, at least so many: whole rounds of the ring.
 func graphCalls(ring, least int) int { return (least + ring - 1) / ring * ring }
 
-// Arm is one of the things that [TimeArms] times in turns.
+// Arm is one of the things that [Measure] times in turns.
 type Arm struct {
 	Call func(i int) error // queues call i, which uses matrix i of the ring, from the start again after the last
 	Ring int               // matrices
 	Few  int               // calls in a graph at least, where those are long; 0 is 64
-	Us   []float64         // of a call, by replay: what TimeArms fills in
+	Us   []float64         // of a call, by replay: what Measure fills in
 
 	graph *driver.Graph
 	exec  *driver.GraphExec
@@ -32,11 +33,11 @@ func (a *Arm) Median() float64 {
 	return slices.Sorted(slices.Values(a.Us))[len(a.Us)/2]
 }
 
-// TimeArms captures the calls of each arm, which queue work on s, in a graph of at least
+// Measure captures the calls of each arm, which queue work on s, in a graph of at least
 // 64, unless they say otherwise, and replays the graphs in turns: the clock falls while a GPU is at work, and should
 // fall for all of them. All replays are queued before the first is waited for, so that the
 // GPU does not wait for the CPU between them. Gaps between launches are part of a time.
-func TimeArms(d *driver.Device, s *driver.Stream, arms []*Arm, replays int) (err error) {
+func Measure(d *driver.Device, s *driver.Stream, arms []*Arm, replays int) (err error) {
 	var events []*driver.Event
 	defer func() {
 		for _, e := range events {
