@@ -18,7 +18,6 @@ import (
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/rounding"
 	"github.com/lutq/lutq/quantize/rtn"
 )
 
@@ -33,20 +32,12 @@ func (p packed) Quantized(layer string) (weight.Matrix, error) {
 	if !ok || !strings.HasSuffix(layer, "_proj") {
 		return nil, nil
 	}
-	m := &lut.Matrix{
-		N: tensor.Shape[0], K: tensor.Shape[1], Bits: p.o.Codebook.Bits(), Group: p.o.Group, ScaleType: p.o.ScaleType, Codebook: p.o.Codebook.Values,
-	}
-	w := make([]float32, m.N*m.K)
+	n, k := tensor.Shape[0], tensor.Shape[1]
+	w := make([]float32, n*k)
 	if err := tensor.ReadFloat32(w, 0); err != nil {
 		return nil, err
 	}
-	q, err := rtn.NewQuantizer(p.o)
-	if err != nil {
-		return nil, err
-	}
-	m.Codes, m.Scales = make([]byte, m.N*m.RowBytes()), make([]byte, m.N*m.Groups()*p.o.ScaleType.Size())
-	parts := [][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}
-	return m, q.Rows(parts, make([]rounding.RowError, m.N), w)
+	return rtn.Quantize(w, n, k, p.o)
 }
 
 func (p packed) Tensor(name string) (*hf.Tensor, bool) {

@@ -24,7 +24,6 @@ import (
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize/rounding"
 	"github.com/lutq/lutq/quantize/rtn"
 )
 
@@ -64,20 +63,15 @@ func quantized(t testing.TB, match string, bits, group int, st weight.ScaleType)
 		if !ok || !strings.Contains(layer, match) || !strings.HasSuffix(layer, "_proj") {
 			continue
 		}
-		m := &lut.Matrix{N: tensor.Shape[0], K: tensor.Shape[1], Bits: bits, Group: group, ScaleType: st, Codebook: cb.Values}
-		w := make([]float32, m.N*m.K)
+		n, k := tensor.Shape[0], tensor.Shape[1]
+		w := make([]float32, n*k)
 		if err := tensor.ReadFloat32(w, 0); err != nil {
 			t.Fatal(err)
 		}
-		m.Codes, m.Scales = make([]byte, m.N*m.RowBytes()), make([]byte, m.N*m.Groups()*st.Size())
-		q, err := rtn.NewQuantizer(lut.Format{Codebook: cb, Group: group, Scale: weight.Absmax, ScaleType: st})
+		out[layer], err = rtn.Quantize(w, n, k, lut.Format{Codebook: cb, Group: group, Scale: weight.Absmax, ScaleType: st})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := q.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, make([]rounding.RowError, m.N), w); err != nil {
-			t.Fatal(err)
-		}
-		out[layer] = m
 	}
 	if len(out) == 0 {
 		t.Fatalf("no layer matches %q", match)

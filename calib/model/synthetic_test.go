@@ -18,7 +18,6 @@ import (
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
-	"github.com/lutq/lutq/quantize/rounding"
 	"github.com/lutq/lutq/quantize/rtn"
 )
 
@@ -231,17 +230,8 @@ func quantizeWith(t testing.TB, src *model.Checkpoint, choose func(string) bool,
 // quantizeMatrix quantizes by o, with groups no longer than a row.
 func quantizeMatrix(t testing.TB, w []float32, n, k int, o lut.Format) *lut.Matrix {
 	t.Helper()
-	o.Group = min(o.Group, k)
-	q, err := rtn.NewQuantizer(o)
+	m, err := rtn.Quantize(w, n, k, o)
 	if err != nil {
-		t.Fatal(err)
-	}
-	m := &lut.Matrix{
-		N: n, K: k, Bits: o.Codebook.Bits(), Group: o.Group, ScaleType: o.ScaleType, Codebook: o.Codebook.Values,
-	}
-	m.Codes = make([]byte, n*m.RowBytes())
-	m.Scales = make([]byte, n*m.Groups()*o.ScaleType.Size())
-	if err := q.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, make([]rounding.RowError, n), w); err != nil {
 		t.Fatal(err)
 	}
 	return m

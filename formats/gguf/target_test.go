@@ -16,7 +16,6 @@ import (
 	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
-	"github.com/lutq/lutq/quantize/rounding"
 	"github.com/lutq/lutq/quantize/rtn"
 )
 
@@ -87,20 +86,14 @@ func quantized(t *testing.T, c *hf.Checkpoint, d *arch.Decoder, dir string, r re
 		if err != nil {
 			t.Fatal(err)
 		}
-		q, err := rtn.NewQuantizer(lut.Format{Codebook: table, Group: l.Group, Scale: weight.MSE, ScaleType: r.scale})
-		if err != nil {
-			t.Fatal(err)
-		}
-		m := &lut.Matrix{N: l.N, K: l.K, Bits: r.bits, Group: l.Group, ScaleType: r.scale, Codebook: table.Values}
-		m.Codes, m.Scales = make([]byte, m.N*m.RowBytes()), make([]byte, m.N*m.Groups()*r.scale.Size())
-		w := make([]float32, m.N*m.K)
+		w := make([]float32, l.N*l.K)
 		for i := range w {
 			if i/32%7 != 3 { // some groups of zeros
 				w[i] = float32(rng.NormFloat64())
 			}
 		}
-		parts := [][]byte{lut.CodebookPart: nil, lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}
-		if err := q.Rows(parts, make([]rounding.RowError, m.N), w); err != nil {
+		m, err := rtn.Quantize(w, l.N, l.K, lut.Format{Codebook: table, Group: l.Group, Scale: weight.MSE, ScaleType: r.scale})
+		if err != nil {
 			t.Fatal(err)
 		}
 		l.Table = m.Codebook

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -45,6 +46,40 @@ func quantizeWeighed(t testing.TB, o lut.Format, w []float32, k int, columns []f
 		t.Fatal(err)
 	}
 	return m, errs
+}
+
+// TestQuantize: the one call makes what a quantizer does, and says what it was not given.
+func TestQuantize(t *testing.T) {
+	const n, k = 3, 40
+	w := normal(7, n*k)
+	f := lut.Format{Codebook: builtin(t, "nf", 3, 64), Group: 64, Scale: weight.MSE, ScaleType: weight.BF16}
+	want, _ := quantizeAll(t, f, w, k)
+	got, err := Quantize(w, n, k, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := got.Validate(); err != nil || got.Group != k || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v: got %+v, want %+v", err, got, want)
+	}
+	for _, tc := range []struct {
+		name string
+		do   func() error
+		want string
+	}{
+		{"a weight too few", func() error { _, err := Quantize(w[1:], n, k, f); return err }, "119 weights for 3 rows of 40"},
+		{"no rows", func() error { _, err := Quantize(nil, 0, k, f); return err }, "0 weights for 0 rows of 40"},
+		{"no format", func() error { _, err := Quantize(w, n, k, lut.Format{}); return err }, "codebook  has 0 values: want 4, 8, 16 or 32"},
+		{"NaN", func() error {
+			v := slices.Clone(w)
+			v[k+2] = float32(math.NaN())
+			_, err := Quantize(v, n, k, f)
+			return err
+		}, "weight [1, 2] is NaN"},
+	} {
+		if err := tc.do(); err == nil || err.Error() != tc.want {
+			t.Errorf("%s: got error %v, want %q", tc.name, err, tc.want)
+		}
+	}
 }
 
 // widths returns those that a built-in codebook has.

@@ -21,7 +21,6 @@ import (
 	"github.com/lutq/lutq/gemm/cpu"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/quantize/rounding"
 	"github.com/lutq/lutq/quantize/rtn"
 )
 
@@ -298,26 +297,19 @@ func source(t testing.TB, bits, group int, embedding bool) model.Source {
 		if bits == 0 || len(tensor.Shape) != 2 || !strings.HasSuffix(layer, "_proj") && !embedding {
 			continue
 		}
-		m := &lut.Matrix{N: tensor.Shape[0], K: tensor.Shape[1], Bits: bits, Group: group, ScaleType: weight.F16}
 		book, err := lut.NewCodebook("nf", bits, group)
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := lut.Format{Codebook: book, Group: group, Scale: weight.Absmax, ScaleType: weight.F16}
-		z, err := rtn.NewQuantizer(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := make([]float32, m.N*m.K)
+		n, k := tensor.Shape[0], tensor.Shape[1]
+		w := make([]float32, n*k)
 		if err := tensor.ReadFloat32(w, 0); err != nil {
 			t.Fatal(err)
 		}
-		m.Codebook = o.Codebook.Values
-		m.Codes, m.Scales = make([]byte, m.N*m.RowBytes()), make([]byte, m.N*m.Groups()*m.ScaleType.Size())
-		if err := z.Rows([][]byte{lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes}, make([]rounding.RowError, m.N), w); err != nil {
+		q.layers[layer], err = rtn.Quantize(w, n, k, lut.Format{Codebook: book, Group: group, Scale: weight.Absmax, ScaleType: weight.F16})
+		if err != nil {
 			t.Fatal(err)
 		}
-		q.layers[layer] = m
 	}
 	return q
 }
