@@ -97,7 +97,7 @@ func run(r io.Reader, w io.Writer) error {
 		return err
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img">`+"\n", width, height)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="640" height="480" role="img">`+"\n", width, height)
 	b.WriteString("<title>Mean KL divergence from the original model, by bits for each weight</title>\n" + style)
 	b.WriteString(`<rect width="100%" height="100%" rx="6"/>` + "\n")
 	axes(&b)
