@@ -1,16 +1,19 @@
-// Package quantize turns a checkpoint into a lutq container.
+// Package quantize turns a model into a container of quantized layers.
 //
-// A [Recipe] says what each tensor becomes, a [Plan] is that recipe held
-// against a checkpoint, and [Plan.Run] carries it out: tensors are read,
-// quantized and written in blocks of rows by several workers, so that memory
-// does not grow with the model, and the same plan gives the same bytes however
-// the blocks fall. Work is done in a folder beside the output, with a journal
-// of finished tensors; the same plan run again goes on where it was stopped.
+// One weight goes through it so. A [Recipe] says what each tensor becomes. [NewPlan] holds the recipe against a model
+// and decides for every tensor. [Plan.Run] carries the plan out: workers read blocks of rows as float32, a [Method]
+// makes codes and scales of them, and package formats/lutq writes these. Memory does not grow with the model, and a
+// plan gives the same bytes whatever the blocks are. Work happens in a folder beside the output, with a journal of the
+// tensors that are done, so the same plan goes on where a run was stopped.
 //
-// How weights become codes is a [Method]'s. One that has to know what layers read
-// on a text quantizes them as a [Calibrator] comes by, one block of the model after
-// the other; others take the layers in any order. What is written then a [Refiner]
-// may improve: its result lies in a file of its own until it is whole, and is copied
-// to its place. A new method is a type that implements [Method] and a line in methods,
-// and nothing else here knows it.
+// Methods differ in what they need to know:
+//
+//	nothing               rows come in any order: quantize/rtn (nearest values), quantize/planes (binary codes),
+//	                      quantize/prune (two of four weights), quantize/kbit (as bitsandbytes rounds)
+//	what the layer reads  a [Calibrator] walks the model block by block and hands over statistics: quantize/gptq
+//
+// They make codes through the interface [rounding.Quantizer]. After any method a [Refiner] may improve scales. Its
+// result lies in a file of its own until it is whole, and is then copied to its place.
+//
+// A new method is a type that implements [Method] and a line in the function methods. Nothing else here knows it.
 package quantize

@@ -1,8 +1,8 @@
 // Package chat puts messages into a model's chat template, as apply_chat_template of transformers does.
 //
-// Templates are Jinja's, which package jinja renders: what it prints is what transformers prints, or there is an error of
-// one line that names the template's. They come from the folder of a model, which may be anybody's: they read no files, and
-// rendering ends after [Limit] and at what is too large.
+// Templates are written in Jinja. Package jinja renders them: it prints what transformers prints, or returns an error
+// of one line that names the line of the template. A template comes from the folder of a model, which may be anybody's.
+// So it can read no files, and rendering ends after [Limit], or when there is too much.
 package chat
 
 import (

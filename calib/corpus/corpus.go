@@ -1,8 +1,6 @@
-// Package corpus turns a text file into the token windows of a named
-// perplexity protocol.
+// Package corpus turns a text file into windows of tokens, by the rules of a named perplexity protocol.
 //
-// A perplexity means something only beside the exact rule by which its text
-// became windows of tokens, so each rule has a name here:
+// A perplexity means something only beside the exact rule by which its text became windows. So each rule has a name:
 //
 //   - raw: the file as it stands, tokenized once without special tokens, cut
 //     into consecutive windows, every token after a window's first scored.

@@ -1,6 +1,6 @@
-// Package decodebench times how fast a model reads prompts, writes tokens and is evaluated.
+// Package decodebench times how fast a model reads prompts, writes tokens, and is evaluated.
 //
-// Weights may be those of a folder, or random ones of the shapes of a config.json, see [NewRandom].
+// Weights are those of a folder, or random ones in the shapes of a config.json: see [NewRandom].
 package decodebench
 
 import (

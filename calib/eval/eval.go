@@ -1,6 +1,6 @@
-// Package eval measures language models on windows of text: perplexity, and
-// against a reference model the Kullback-Leibler divergence, the agreement on
-// the most likely token and the ratio of perplexities, with intervals.
+// Package eval measures language models on windows of text. It computes perplexity, and against a reference model the
+// Kullback-Leibler divergence, the share of tokens where both find the same most likely, and the ratio of perplexities,
+// with intervals.
 //
 // # Definitions
 //

@@ -1,26 +1,25 @@
-// Package learn refines the scales of a quantized model by gradient descent on
-// text, through the quantizer.
+// Package learn refines the scales of a quantized model by gradient descent on text.
 //
-// The loop is one: the gradient of a loss over a window of text with respect to
-// every group's scale, a step of Adam, new scales. What differs is how a scale
-// depends on its parameter p, and which codes a weight has:
+// Each step runs a window of text through the quantized model, takes the gradient of a loss with respect to every
+// group's scale, and takes a step of Adam. Modes differ in how a scale depends on its parameter p:
 //
 //	direct       s = p         FLUTE's code (flute/integrations/learnable.py)
 //	logarithmic  s = s₀·eᵖ     p = 0 to begin with; a step changes every scale by the same share
 //
-// FLUTE's paper has a third form: σ of the normal distribution stays as it is,
-// σ̃ is learned, and s·σ̃/σ is stored. It is no other method. With c = σ/s, one
-// constant for a table, the stored scale is σ̃/c, so that ∂L/∂σ̃ = (1/c)·∂L/∂s.
-// Gradient descent on σ̃ at the rate η moves the stored scale as descent on s at
-// η/c² does, and Adam, whose step does not depend on the gradient's size, as Adam
-// on s at η/c. With ρ = σ̃/σ as the parameter, s = s₀·ρ, Adam moves a scale as
-// the direct form does at the rate η·s₀, group by group, and since s₀·ρ is
-// s₀·e^(ρ−1) up to second order, as the logarithmic form does at η. So the two
-// forms above are all there is.
+// Codes are constants of the gradient. They stay what they are, or are chosen anew from the moving scale every so many
+// steps: in FLUTE at every step.
 //
-// The codes are constants of the gradient. They stay what they are, or are
-// chosen anew from the moving scale every so many steps: at every one of them
-// in FLUTE.
+// # A third form
+//
+// FLUTE's paper has a third form. There σ of the normal distribution stays, σ̃ is learned, and s·σ̃/σ is stored. It is
+// one of the two above:
+//
+// With c = σ/s, which is one constant for a table, the stored scale is σ̃/c, so ∂L/∂σ̃ = (1/c)·∂L/∂s. Gradient descent
+// on σ̃ at the rate η moves the stored scale as descent on s does at η/c². Adam's step does not depend on the
+// gradient's size, so there the rate is η/c.
+//
+// With ρ = σ̃/σ as the parameter, s = s₀·ρ. Adam moves such a scale as the direct form does at the rate η·s₀, group by
+// group. As s₀·ρ is s₀·e^(ρ−1) up to second order, it also moves it as the logarithmic form does at η.
 package learn
 
 import (

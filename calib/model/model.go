@@ -1,12 +1,10 @@
-// Package model runs decoder language models on text, shows what their layers read
-// to whatever quantizes them, and learns the scales of those that are quantized.
+// Package model runs decoder language models on text, forward and backward. While it does, it shows what the layers
+// read to whoever quantizes them.
 //
-// What is computed is the decoder that package arch describes, whatever its family.
-//
-// It is written once over a small set of operations, [Ops], that a device
-// implements. The residual stream h and its gradient are float32, all other
-// activations of the device's type. Weights stay as they are stored: dense
-// tensors in their own type, quantized layers packed.
+// It computes the decoder that package formats/arch describes, whatever its family. It is written once over a small set
+// of operations, [Ops]. Packages model/cpu and model/cuda implement them. The residual stream h and its gradient are
+// float32; all other activations have the device's type. Weights stay as they are stored: dense tensors in their own
+// type, quantized layers packed.
 package model
 
 import (

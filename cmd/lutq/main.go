@@ -1,6 +1,6 @@
-// Lutq shrinks large language models: it quantizes the linear layers of a
-// Hugging Face checkpoint through lookup tables, evaluates the result, and
-// times the kernels that multiply by it.
+// Lutq shrinks large language models. It stores the weights of a model's linear layers as codes of 2 to 5 bits that
+// choose from a table, measures what that does to the model, runs the result, and writes it for other programs. "lutq
+// help" lists the commands.
 package main
 
 import (

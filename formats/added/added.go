@@ -1,9 +1,9 @@
-// Package added tells which added tokens a Hugging Face tokenizer has: texts that are cut out before the model sees
-// them. tokenizer.json lists them, and the files beside it may name more, or change those.
+// Package added lists the added tokens of a Hugging Face tokenizer: texts such as <|end|> that are cut out before the
+// tokenizer splits the rest. tokenizer.json names them; files beside it may name more, or change those.
 //
 // The rules are those of transformers 5.24 (PreTrainedTokenizerBase._from_pretrained and TokenizersBackend.__init__)
-// and of tokenizers 0.23 (AddedVocabulary::add_tokens), by which ids follow from the order of the tokens: what
-// a file says of them is not looked at.
+// and of tokenizers 0.23 (AddedVocabulary::add_tokens). By these, ids follow from the order of the tokens. What a file
+// says of ids is not looked at.
 package added
 
 import (

@@ -1,3 +1,3 @@
-// Package dense writes the weights that a model's layers stand for: a folder that every program
-// opens, in 16 or 32 bits a weight.
+// Package dense writes a model without quantization: each weight that a layer stands for, in 16 or 32 bits, in a folder
+// that every program opens.
 package dense

@@ -1,6 +1,6 @@
-// Package export writes models in the formats that other programs open.
+// Package export writes a model in the format of another program.
 //
-// [New] looks at every layer first, and says which the target holds as they are, and why not the
-// others; [Plan.Run] then writes the model. A layer that does not fit can be quantized anew, from
-// the weights that it stands for, in the target's own format.
+// [New] looks at every layer first. It says which layers the target holds as they are, and why not the others.
+// [Plan.Run] then writes the model. A layer that does not fit can be quantized anew in the target's own format, from
+// the weights that it stands for.
 package export

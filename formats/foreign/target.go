@@ -1,9 +1,8 @@
-// Package foreign says what a format of another program is to those that write it:
-// which layers of a container it holds without a change, what becomes of the
-// others, and how a model is written in it.
+// Package foreign says what another program's format must tell about itself so that lutq can write it: which layers of
+// a container it holds without a change, what becomes of the others, and how a model is written in it.
 //
-// Each format lies in a package of its own (formats/ct, for one); package
-// formats/export lists them and drives them.
+// Each format lies in a package of its own, such as formats/ct. Package formats/export lists them and drives them.
+// Package foreign/codes reads them.
 package foreign
 
 import (

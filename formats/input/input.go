@@ -1,8 +1,8 @@
-// Package input opens the files that a user names, and shows what stands in
-// them. Any of them may be hostile: a pipe in place of a file, a file of
-// terabytes, a name that holds control characters. So files are opened here
-// alone, no more of one is read than its kind may have, and text from outside
-// goes through [Name] or [Message] on its way to a terminal.
+// Package input opens the files that a user names, safely, and shows text from outside safely.
+//
+// Any file may be hostile: a pipe in place of a file, terabytes long, with control characters in its name. So all of
+// the program opens files through this package. It reads no more of one than the file's [Kind] allows. Text from
+// outside goes through [Name] or [Message] on its way to a terminal.
 package input
 
 import (

@@ -1,8 +1,8 @@
-// Package kernels lists the layouts of weights that kernels of other programs read, of which each is
-// written and read back byte for byte.
+// Package kernels lists the layouts of weights that other programs' kernels read. Each is written and read back byte
+// for byte.
 //
-// They differ from the formats of package formats/export in that they take layers only as they are: what
-// does not fit to the bit is refused.
+// Package formats/export writes formats that whole programs open, and may round. A layout here takes a layer exactly as
+// it is, or refuses it.
 package kernels
 
 import (

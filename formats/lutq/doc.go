@@ -1,5 +1,5 @@
-// Package lutq reads and describes the lutq container: a Hugging Face folder
-// whose linear layers are quantized: stored as codes, scales and a codebook, or as another kind.
+// Package lutq reads the lutq container and says what lies in it. A container is a Hugging Face folder whose linear
+// layers are quantized: stored as codes, scales and a codebook, or as another kind.
 //
 // # Files
 //

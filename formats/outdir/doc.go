@@ -1,6 +1,6 @@
-// Package outdir brings output folders into being, so that nothing that a user
-// has is lost: whatever writes a folder builds it in a [Work], and
-// [Work.Install] puts it in its place.
+// Package outdir makes an output folder appear whole or not at all, and loses nothing that a user has.
+//
+// Whoever writes a folder builds it in a [Work]. [Work.Install] puts it in its place.
 //
 // While OUT is being made, the folder OUT.partial stands beside it:
 //
@@ -8,12 +8,10 @@
 //	OUT.partial/new     the folder being built, which becomes OUT
 //	OUT.partial/old     OUT as it was, for a moment, where two names cannot be exchanged in one step
 //
-// together with files that an interrupted run goes on from. All that ever lies
-// outside of OUT lies there, so that a run killed at any moment leaves nothing
-// else, and the next one with the same OUT goes on with it or cleans it up. A
-// folder of that name without the mark is somebody else's, and an error.
+// together with files that an interrupted run goes on from. Nothing ever lies elsewhere. So a run that is killed at any
+// moment leaves nothing else, and the next run with the same OUT goes on with it or cleans it up. A folder of that name
+// without the mark belongs to somebody else, and is an error.
 //
-// A finished folder has a mark too: the file .lutq, which lists what was
-// written on its first line; what follows is left to do. Only a folder that has it, and nothing besides what it lists, is
-// ever replaced.
+// A finished folder has a mark too, the file .lutq. Its first line lists what was written; the rest is what is left to
+// do. A folder is replaced only if it has a mark and holds nothing else than that lists.
 package outdir

@@ -1,4 +1,6 @@
-// Package source opens models, whatever their weights are stored as.
+// Package source opens any model: a Hugging Face folder, a GGUF file, a container of lutq, or a folder that another
+// program quantized. It finds out which, and hands out its tensors under the names of the Hugging Face folder, decoded
+// to numbers.
 package source
 
 import (

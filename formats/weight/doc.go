@@ -1,6 +1,12 @@
 // Package weight says what a stored weight is, whatever its kind.
 //
-// A [Spec] is how a layer is stored, a [Kind] which tensors hold it and how they
-// turn into a [Matrix]. Each kind lies in a package of its own (formats/weight/lut, for one);
-// package formats/lutq lists them. What turns weights into such tensors lies in quantize.
+// A [Spec] says how a layer is stored: bits, group, codebook, scales. A [Kind] says which tensors hold it, and makes a
+// [Matrix] of them. A matrix gives its rows as float32, and that defines the weight. There are three kinds:
+//
+//	lut    codes that choose from a table, times scales
+//	bcq    binary codes: sums of factors with signs
+//	lut24  lut with two of every four columns, the others 0
+//
+// Each lies in a package of its own. Package formats/lutq lists them. What makes such matrices from float32 weights
+// lies in quantize.
 package weight

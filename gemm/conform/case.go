@@ -1,5 +1,5 @@
-// Package conform holds kernels that multiply by quantized matrices to what they have to
-// compute, wherever they run: on a GPU or compiled for the host.
+// Package conform checks kernels that multiply by quantized matrices against what they have to compute, wherever they
+// run: on a GPU or compiled for the host.
 //
 // [Draw] draws a matrix and products by it, with shapes that are awkward for the
 // kernels, and [Check] has them multiplied under every configuration. A product must be

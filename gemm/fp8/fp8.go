@@ -1,5 +1,5 @@
-// Package fp8 rounds both sides of a product to E4M3, the 8-bit numbers that tensor cores multiply twice as fast as those
-// of 16 bits: activations with a scale for each row, and the values of a codebook with a factor common to all.
+// Package fp8 rounds both sides of a product to E4M3: 8-bit numbers that tensor cores multiply twice as fast as those
+// of 16 bits. Activations get a scale for each row, and a codebook one factor for all of its values.
 package fp8
 
 import (

@@ -1,5 +1,5 @@
-// Package lookup has the tables of sums that stand in for multiplications by weights of few
-// bits, as Mo et al., "LUT Tensor Core" (ISCA 2025), make them smaller.
+// Package lookup makes tables of sums of activations. Looking up in them stands in for multiplying by weights of few
+// bits (Mo et al., "LUT Tensor Core", ISCA 2025, which also makes the tables smaller).
 //
 // # Symmetric weights
 //

@@ -1,5 +1,4 @@
-// Package ref multiplies in float64, plainly. It is what the fast kernels are
-// compared with.
+// Package ref multiplies in float64, plainly. Tests and benchmarks compare the fast kernels with it.
 package ref
 
 import (

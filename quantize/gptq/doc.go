@@ -1,6 +1,5 @@
-// Package gptq rounds the weights of a layer one column after the other, each so
-// that it makes up for the errors of the ones before on the inputs that the
-// layer reads (Frantar et al., arXiv:2210.17323), onto any lookup table.
+// Package gptq rounds the weights of a layer column by column. Each column makes up for the errors of the columns
+// before it, on the inputs that the layer reads (Frantar et al., arXiv:2210.17323). It works with any lookup table.
 //
 // # Columns
 //

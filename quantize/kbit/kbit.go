@@ -1,10 +1,10 @@
-// Package kbit quantizes to the bit as the encoder of bitsandbytes' k-bit kernels does (its branch of these: encode_absmax_e4m4 of
-// bitsandbytes/functional.py, and quantize_kbit_ref of the tests).
+// Package kbit makes the same codes and scales as the encoder of bitsandbytes' k-bit kernels, bit for bit. (Those are
+// encode_absmax_e4m4 of bitsandbytes/functional.py in its k-bit branch, and quantize_kbit_ref of its tests.)
 //
-// That is rounding to the nearest value of a table with the largest magnitude of 32 weights for a scale, in E4M4, as
-// package lut does it, but for two things. Codes are chosen by the magnitude itself, and not by what is
-// stored of it. And it is stored without a carry and without saturation: what rounds up to a power of two
-// becomes the number below, and 32 or more loses its exponent, so that 40 is stored as 20.
+// It rounds to the nearest value of a table. The scale is the largest magnitude of 32 weights, stored in E4M4. Package
+// rtn does nearly the same, with two differences. Here codes are chosen by the exact magnitude, not by the scale as it
+// is stored. And the encoder has no carry and no limit: a scale that rounds up to a power of two becomes the number
+// below it, and one of 32 or more loses its exponent, so that 40 is stored as 20.
 package kbit
 
 import (

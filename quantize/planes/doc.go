@@ -1,5 +1,6 @@
-// Package planes quantizes weights to sums of binary codes, see package formats/weight/bcq.
+// Package planes quantizes weights to binary codes: each weight is a sum of a few factors with signs, and maybe an
+// offset. Package formats/weight/bcq has the form.
 //
-// A [Quantizer] finds the factors and bits of each group of a row that have the least squared error among
-// those that alternating between them reaches.
+// A [Quantizer] fits factors and signs of each group of a row in turns, each the best for the other, and keeps those
+// with the least squared error.
 package planes

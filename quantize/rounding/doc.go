@@ -1,5 +1,5 @@
-// Package rounding is what a method of quantization and its caller agree on.
+// Package rounding has the interfaces between methods of quantization and those who call them.
 //
-// A [Quantizer] turns rows of float32 weights into the data of a layer's parts, and tells each
-// row's error. A method that looks at what the layer reads gets it as [Stats].
+// A [Quantizer] turns rows of float32 weights into codes and scales as they are stored, and tells each row's error.
+// [Stats] are what a layer reads on a text, for methods that look at it.
 package rounding

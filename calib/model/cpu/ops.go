@@ -1,7 +1,7 @@
-// Package cpu is the set of a decoder's operations on the processors of the host.
+// Package cpu implements a decoder's operations, model.Ops, on the host's processors.
 //
-// Products are those of gemm/cpu, in assembly where the processor has it. Activations,
-// residuals, gradients and norms are float32; sums over rows and losses are float64.
+// Products are those of gemm/cpu, in assembly where the processor has it. Activations, residuals, gradients and norms
+// are float32; sums over rows and losses are float64.
 package cpu
 
 import (

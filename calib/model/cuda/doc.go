@@ -1,4 +1,4 @@
-// Package cuda is the set of a decoder's operations on an NVIDIA GPU.
+// Package cuda implements a decoder's operations, model.Ops, on an NVIDIA GPU.
 //
 // Dense weights are multiplied by cuBLAS, quantized ones by the fused kernels of
 // gemm/cuda from their packed form, and the rest by the kernels beside this file,

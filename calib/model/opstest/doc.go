@@ -1,8 +1,7 @@
-// Package opstest holds implementations of [Ops] to what they have to compute.
+// Package opstest checks implementations of model.Ops against what they have to compute.
 //
-// [Reference] is one in float64, each operation written as its formula reads.
-// [Run] compares any other with it, operation by operation, and so says which
-// one is wrong where a comparison of whole models could not.
+// [Reference] is one in float64, where each operation is written as its formula reads. [Run] compares any other with
+// it, operation by operation. So it says which operation is wrong, where a comparison of whole models could not.
 //
 // The package is for tests.
 package opstest

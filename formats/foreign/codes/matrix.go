@@ -1,8 +1,8 @@
-// Package codes decodes matrices that others stored as codes of a few bits with a scale,
-// and maybe a zero point or an offset, for each group of a row's columns.
+// Package codes decodes weights that other programs stored as codes of a few bits, with a scale for each group of a
+// row's columns, and maybe a zero point or an offset.
 //
-// A [Matrix], or a [Binary] of sums, says what the numbers mean; a [Field] reads them from where they lie in the
-// files: along rows or columns, in one order of bits or another.
+// A [Field] reads numbers from where they lie in a file: along rows or columns, in whatever order of bits. A [Matrix],
+// or a [Binary] of sums, says what the numbers mean.
 package codes
 
 import (

@@ -1,5 +1,5 @@
-// Package lut24 stores weights of which every four consecutive columns keep two. The two that are kept have codes, scales and a table as package lut has
-// them; the others are exactly 0.
+// Package lut24 stores weights of which every four consecutive columns keep two (2:4 sparsity). The two that are kept
+// have codes, scales and a table as in package lut. The others are exactly 0.
 //
 // # Stored
 //
