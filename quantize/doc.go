@@ -10,9 +10,10 @@
 //
 //	nothing               rows come in any order: quantize/rtn (nearest values), quantize/planes (binary codes),
 //	                      quantize/prune (two of four weights), quantize/kbit (as bitsandbytes rounds)
-//	what the layer reads  a [Calibrator] walks the model block by block and hands over statistics: quantize/gptq
+//	what the layer reads  a Calibrator walks the model block by block and hands over statistics: quantize/gptq,
+//	                      and quantize/prune where columns do not count alike
 //
-// They make codes through the interface [rounding.Quantizer]. After any method a [Refiner] may improve scales. Its
+// A [Calibrator] is given by the caller. Methods make codes through the interface [rounding.Quantizer]. After any method a [Refiner] may improve scales. Its
 // result lies in a file of its own until it is whole, and is then copied to its place.
 //
 // A new method is a type that implements [Method] and a line in the function methods. Nothing else here knows it.

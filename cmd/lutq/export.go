@@ -83,15 +83,15 @@ the file.`, input.Config, input.Index, input.Header)),
 		},
 	}
 	f := c.Flags()
-	f.Var(newTarget(&o.target, export.Names()), "to", "target `NAME`: "+strings.Join(export.Names(), ", "))
-	f.BoolVar(&o.requantize, "requantize", false, "quantize anew what does not fit")
-	f.Var(newWord(&o.dtype, "", "f16", "bf16", "f32"), "dtype", "`TYPE` of all weights of a dense model: f16, bf16, f32")
-	f.Var(newWord(&o.kept, "", gguf.KeptNames()...), "kept", "`TYPE` of what is not quantized, in gguf: f16, bf16, f32, q8_0")
-	f.Var(newWord(&o.blocks, "", gguf.WeightNames()...), "type", "`TYPE` of all linear layers, in gguf: q4_k, q6_k, iq4_xs and others")
-	f.BoolVar(&o.noTokenizer, "no-tokenizer", false, "leave the tokenizer out of gguf")
+	f.Var(newTarget(&o.target, export.Names()), "to", "format `NAME` (required): "+strings.Join(export.Names(), ", "))
+	f.BoolVar(&o.requantize, "requantize", false, "quantize layers anew that do not fit")
+	f.Var(newWord(&o.dtype, "", "f16", "bf16", "f32"), "dtype", "dense: `TYPE` of all weights, f16, bf16 or f32 (default the model's)")
+	f.Var(newWord(&o.kept, "", gguf.KeptNames()...), "kept", "gguf: `TYPE` of what is not quantized, f16, bf16, f32 or q8_0 (default as it is)")
+	f.Var(newWord(&o.blocks, "", gguf.WeightNames()...), "type", "gguf: `TYPE` of all linear layers, q4_k, q6_k, iq4_xs, … (default as they are stored)")
+	f.BoolVar(&o.noTokenizer, "no-tokenizer", false, "gguf: leave the tokenizer out")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
-	f.BoolVar(&o.dryRun, "dry-run", false, "only tell what would become of the layers")
+	f.BoolVar(&o.dryRun, "dry-run", false, "tell what would become of the layers; write nothing")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check MODEL while reading it")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c

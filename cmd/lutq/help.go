@@ -39,14 +39,16 @@ func newHelpCommand(u *ui) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "help [COMMAND | TOPIC]",
 		Short: "Tell about a command or a topic",
-		Long: `Help prints what "lutq COMMAND --help" prints, or a topic that is no command's.
-With --man it writes a manual page for every command to a folder instead, where
-"man -M" or a folder man1 of your MANPATH finds them:
+		Long: `Help prints the help of a command, as "lutq COMMAND --help" does, or a topic.
+Where a command has more flags or text than fit a screen, --all prints all.
+
+With --man it writes a manual page for every command to a folder. "man -M" finds
+the pages there, and "man" does if the folder is a man1 of your MANPATH:
 
   lutq help --man ~/.local/share/man/man1
 
-Pages that lutq wrote before are replaced. Any other file in a page's place is
-an error, and then nothing is written.`,
+Pages that lutq wrote before are replaced. Any other file in the place of a page
+is an error; then nothing is written.`,
 		Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var names []string
@@ -74,7 +76,7 @@ an error, and then nothing is written.`,
 			return about.Help()
 		},
 	}
-	c.Flags().StringVar(&man, "man", "", "write manual pages to this `FOLDER`, which is made if need be")
+	c.Flags().StringVar(&man, "man", "", "write manual pages to `FOLDER`, which is made if need be")
 	return c
 }
 
@@ -83,8 +85,8 @@ func newCompletionCommand(u *ui) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion SHELL",
 		Short: "Print a script that completes lutq's command lines",
-		Long: `Completion prints a script for the shell bash, zsh, fish or powershell, which
-then completes commands, flags, their values and folders. For one session:
+		Long: `Completion prints a script for bash, zsh, fish or powershell. With it the shell
+completes commands, flags, their values and folders. For one session:
 
   source <(lutq completion bash)
   lutq completion fish | source

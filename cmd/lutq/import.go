@@ -57,11 +57,11 @@ error, unless --keep-dense stores them in 32 bits.`, input.Config, input.Index, 
 		RunE:              func(c *cobra.Command, args []string) error { return u.importModel(c.Context(), args[0], args[1], o) },
 	}
 	f := c.Flags()
-	f.BoolVar(&o.keepDense, "keep-dense", false, "store what has no form in 32 bits")
-	f.Var(newWord(&o.scaleType, "", "f16", "bf16", "f32"), "scale-type", "round factors of binary codes to `TYPE`: f16, bf16, f32")
+	f.BoolVar(&o.keepDense, "keep-dense", false, "store weights without an exact form in 32 bits")
+	f.Var(newWord(&o.scaleType, "", "f16", "bf16", "f32"), "scale-type", "round factors of binary codes to `TYPE`: f16, bf16 or f32 (default exact)")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
-	f.BoolVar(&o.dryRun, "dry-run", false, "only tell what would become of the weights")
+	f.BoolVar(&o.dryRun, "dry-run", false, "tell what would become of the weights; write nothing")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
 }

@@ -106,10 +106,10 @@ written if a layer has no such form.`, input.Config, input.Index, input.Header),
 		},
 	}
 	f := c.Flags()
-	f.Var(newWord(&o.target, "cpu", slices.Concat(tiles.Names(), []string{torchTarget}, kernels.Names())...), "target", "target `NAME`: cpu, cuda, torch or "+strings.Join(kernels.Names(), ", "))
-	f.Var(newWord(&o.gpu, autoGPU, gpuNames()...), "gpu", "`NAME` of torch's GPU: h200, h100, a100, rtx4090, l40s (auto: this machine's, or h200)")
-	f.Var(newWord(&o.to, "", lut.Name, bcq.Name, lut24.Name), "to", "write a model of kind `NAME`: lut, bcq, lut24")
-	f.Var(newWord(&o.from, "", kernels.Names()...), "from", "read MODEL from the layout `NAME`: "+strings.Join(kernels.Names(), ", "))
+	f.Var(newWord(&o.target, "cpu", slices.Concat(tiles.Names(), []string{torchTarget}, kernels.Names())...), "target", "lay out for `NAME`: cpu, cuda, torch, "+strings.Join(kernels.Names(), ", "))
+	f.Var(newWord(&o.gpu, autoGPU, gpuNames()...), "gpu", "GPU of --target torch, `NAME`: h200, h100, a100, rtx4090, l40s, or auto: this machine's, else h200")
+	f.Var(newWord(&o.to, "", lut.Name, bcq.Name, lut24.Name), "to", "write a model whose layers have kind `NAME` instead: lut, bcq or lut24")
+	f.Var(newWord(&o.from, "", kernels.Names()...), "from", "read MODEL from layout `NAME`: "+strings.Join(kernels.Names(), ", "))
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check MODEL while reading it")

@@ -62,9 +62,9 @@ multiplying tile takes: as it is, and at an equal rate.`,
 	f := c.Flags()
 	f.StringSliceVar(&o.bits, "bits", []string{"1", "2", "4"}, "`BITS` of a weight, 1 to 8, a list")
 	f.Var(newNumber(&o.products, 512, 2, dse.MaxProduct), "products", "`N` products in a tile, M·N·K, a power of two")
-	f.Var(newNumber(&o.entry, dse.EntryBits, 1, dse.MaxEntryBits), "entry-bits", "`BITS` of an entry of a table")
+	f.Var(newNumber(&o.entry, dse.EntryBits, 1, dse.MaxEntryBits), "entry-bits", "`BITS` of a table's entry")
 	f.Var(newNumber(&o.top, 3, 1, 1000), "top", "`N` tiles of each kind in a table")
-	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv", "svg"), "format", "output `NAME`: table, md, json, csv or svg, the last three of all tiles")
+	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv", "svg"), "format", "output `NAME`: table, md, or of all tiles json, csv, svg")
 	f.BoolVar(&o.json, "json", false, "the same as --format json")
 	return c
 }

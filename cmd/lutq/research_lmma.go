@@ -58,9 +58,9 @@ The documentation of gemm/research/lmma and gemm/lookup has the arithmetic.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.shape, "shape", "16x1024x256", "rows of A, rows of weights and columns, such as `MxNxK`")
+	f.StringVar(&o.shape, "shape", "16x1024x256", "`MxNxK`: rows of A, rows of weights and columns")
 	f.BoolVar(&o.zeros, "zeros", false, "give rows of weights zero points")
-	f.Uint64Var(&o.seed, "seed", 1, "`SEED` of the random numbers")
+	f.Uint64Var(&o.seed, "seed", 1, "`SEED` of random numbers")
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.BoolVar(&o.json, "json", false, "the same as --format json")
 	return c

@@ -39,7 +39,7 @@ is then read alone.`, input.Tokenizer, input.GGUF, input.Text),
 		},
 	}
 	c.Flags().StringVar(&text, "text", "", "text `FILE` (default the standard input)")
-	c.Flags().BoolVar(&special, "special", false, "add what the tokenizer puts around a text, such as a BOS token")
+	c.Flags().BoolVar(&special, "special", false, "add the tokens that the tokenizer puts around a text, as BOS")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the ids as JSON")
 	return c
 }

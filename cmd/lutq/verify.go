@@ -44,8 +44,8 @@ Exit code 3 means that something does not hold.`, input.Config, input.Index, inp
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.original, "against", "", "the model `FOLDER` that MODEL was made from")
-	f.BoolVar(&o.quick, "quick", false, "check everything but the data of tensors")
+	f.StringVar(&o.original, "against", "", "compare with `FOLDER`, which MODEL was made from")
+	f.BoolVar(&o.quick, "quick", false, "check everything but tensor data")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return c
