@@ -198,10 +198,14 @@ func (b *bench) run(ctx context.Context, done func([]Row) error) error {
 			return fmt.Errorf("%s: %w", l.Name, err)
 		}
 	}
+	f, err := familyOf(b.Kind)
+	if err != nil {
+		return err
+	}
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
 			runtime.GC() // what was made for the last matrix
-			if err := b.matrix(ctx, Layer{Matrix: b.random(b.rand, s, bits)}, done); err != nil {
+			if err := b.matrix(ctx, Layer{Matrix: f.random(b.rand, s, bits, b.Group)}, done); err != nil {
 				return fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
 			}
 		}
@@ -248,17 +252,13 @@ func (o *Options) check() error {
 			return fmt.Errorf("shape %d×%d has no elements", s.N, s.K)
 		}
 	}
-	least, most := lut.MinBits, lut.MaxBits
-	if o.Kind != "" && o.Kind != lut.Name {
-		k, err := kindOf(o.Kind)
-		if err != nil {
-			return err
-		}
-		least, most = k.least, k.most
+	f, err := familyOf(o.Kind)
+	if err != nil {
+		return err
 	}
 	for _, b := range o.Bits {
-		if b < least || b > most {
-			return fmt.Errorf("%d bits a code: want %d to %d", b, least, most)
+		if b < f.least || b > f.most {
+			return fmt.Errorf("%d bits a code: want %d to %d", b, f.least, f.most)
 		}
 	}
 	for _, m := range o.M {
@@ -282,14 +282,6 @@ type bench struct {
 	rings  rings
 	end    time.Time // of the time for all rows
 	left   int       // of them
-}
-
-// random returns a matrix of a shape with weights of a layer.
-func (o *Options) random(r *rand.Rand, s Shape, bits int) weight.Matrix {
-	if k, err := kindOf(o.Kind); err == nil {
-		return k.random(r, s, bits, o.Group)
-	}
-	return conform.RandomMatrix(r, s.N, s.K, bits, o.Group, weight.F16)
 }
 
 // matrix measures one matrix at every M: by its kind's kernels, or by dense weights where there are none.

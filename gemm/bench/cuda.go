@@ -1,15 +1,14 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/conform"
@@ -17,7 +16,6 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/timing"
 	"github.com/lutq/lutq/gemm/fp8"
-	"github.com/lutq/lutq/repack"
 )
 
 // CUDAOptions say what [CUDA] measures. Zero values have the defaults
@@ -86,23 +84,21 @@ func (o *CUDAOptions) setDefaults() error {
 	if o.RingBytes < 0 || o.Replays < 0 {
 		return errors.New("ring size and replays must not be negative")
 	}
-	widths := o.Bits
-	if o.Kind != "" {
-		k, err := kindOf(o.Kind)
-		if err == nil {
-			err = k.check(o.Bits, o.Kernel)
+	on := Options{Shapes: o.Shapes, Kind: o.Kind, Bits: o.Bits, Group: o.Group, M: o.M}
+	if err := on.check(); err != nil {
+		return err
+	}
+	if o.Kernel != "" {
+		f, err := familyOf(o.Kind)
+		if err == nil && !slices.Contains(f.kernels, o.Kernel) {
+			err = fmt.Errorf("kernel %q of kind %s: want %s", o.Kernel, o.Kind, strings.Join(f.kernels, ", "))
 		}
 		if err != nil {
 			return err
 		}
-		widths = nil
-	}
-	on := Options{Shapes: o.Shapes, Bits: widths, Group: o.Group, M: o.M}
-	if err := on.check(); err != nil {
-		return err
 	}
 	// The host has a matrix in all its forms at a time as well, if no rings.
-	on.Kind, on.Bits, on.Memory, on.PoolBytes = o.Kind, o.Bits, o.Memory, 1
+	on.Memory, on.PoolBytes = o.Memory, 1
 	_, err := on.plan(false)
 	return err
 }
@@ -192,42 +188,36 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 	b.compile()
 	products := max(len(b.Lookups), 1) * len(b.M)
 	for _, m := range b.M {
-		if b.rounds(m) {
+		if b.FP8 && m >= fp8.FewestRows {
 			products++
 		}
 	}
 	b.total = products * (len(sets) + len(b.Shapes)*len(b.Bits))
 	for _, set := range sets {
-		measure := b.set
-		if set[0].Matrix.Kind() != lut.Name {
-			measure = b.kind
-		}
-		if err := measure(ctx, set); err != nil {
+		if err := b.set(ctx, set); err != nil {
 			return b.rows, fmt.Errorf("%s: %w", set[0].Name, err)
 		}
 	}
+	f, err := familyOf(b.Kind)
+	if err != nil {
+		return nil, err
+	}
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
-			if b.Kind != "" {
-				k, err := kindOf(b.Kind)
-				if err == nil {
-					err = b.kind(ctx, []Layer{{Matrix: k.random(b.rand, s, bits, b.Group)}})
-				}
-				if err != nil {
-					return b.rows, fmt.Errorf("%d×%d, %d bits, %s: %w", s.N, s.K, bits, b.Kind, err)
-				}
-				continue
-			}
-			m := conform.RandomMatrix(b.rand, s.N, s.K, bits, b.Group, weight.F16)
-			if slices.Contains(b.Lookups, cuda.Integers) {
-				t, err := lut.NewCodebook("sym", bits, b.Group)
+			m := f.random(b.rand, s, bits, b.Group)
+			if t, ok := m.(*lut.Matrix); ok && slices.Contains(b.Lookups, cuda.Integers) {
+				integers, err := lut.NewCodebook("sym", bits, b.Group)
 				if err != nil {
 					return b.rows, err
 				}
-				m.Codebook = t.Values
+				t.Codebook = integers.Values
 			}
 			if err := b.set(ctx, []Layer{{Matrix: m}}); err != nil {
-				return b.rows, fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
+				what := fmt.Sprintf("%d×%d, %d bits", s.N, s.K, bits)
+				if b.Kind != "" {
+					what += ", " + b.Kind
+				}
+				return b.rows, fmt.Errorf("%s: %w", what, err)
 			}
 		}
 	}
@@ -288,93 +278,65 @@ func (b *cudaBench) tables(layers []Layer) []Layer {
 	return all
 }
 
-// set measures the layers of one set, of kind lut, at every M.
+// set measures the layers of one set at every M.
 func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
-	var ring []*cuda.Matrix
+	f, err := familyOf(set[0].Matrix.Kind())
+	if err != nil {
+		return err
+	}
+	if f.name != lut.Name && (len(b.Lookups) > 0 || b.FP8) {
+		return fmt.Errorf("weights of kind %s: lookups and products in fp8 are of kind %s", f.name, lut.Name)
+	}
+	var ring []product
 	defer func() {
 		for _, w := range ring {
 			err = errors.Join(err, w.Close())
 		}
 	}()
 	// A copy of each layer, then of each again, until the ring is long enough.
-	var tiles []*repack.CUDATiles
-	for i := 0; i < len(set) || !ringIsLong(i, int(tiles[0].Bytes()), b.RingBytes); i++ {
+	var layouts []layout
+	for i := 0; i < len(set) || !ringIsLong(i, int(layouts[0].bytes), b.RingBytes); i++ {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if l := set[i%len(set)]; i < len(set) {
-			t, ok := l.Layout.(*repack.CUDATiles)
-			if !ok {
-				var err error
-				if t, err = repack.CUDA(l.Matrix.(*lut.Matrix)); err != nil {
-					return err
-				}
+		if i < len(set) {
+			l, err := f.pack(set[i], b.Kernel, b.dtype)
+			if err != nil {
+				return err
 			}
-			tiles = append(tiles, t)
+			layouts = append(layouts, l)
 		}
-		w, err := b.engine.Upload(tiles[i%len(set)], b.dtype)
+		w, err := layouts[i%len(set)].upload(b.engine)
 		if err != nil {
 			return err
 		}
 		ring = append(ring, w)
 	}
-	var rounded []*cuda.Matrix // the same memory
-	for _, w := range ring {
-		if r := *w; b.FP8 {
-			if !b.engine.RoundToFP8(&r) {
-				return fmt.Errorf("no kernel in fp8 on %s for groups of %d: want Hopper, a compiler and groups of 64, 128, 256 or a row", b.dev.Info.Name, w.Format.Group)
-			}
-			rounded = append(rounded, &r)
-		}
-	}
-	if len(b.Lookups) == 0 {
-		b.engine.Compile(slices.Concat(ring[:1], rounded[:min(len(rounded), 1)]), !b.NoTune, b.M...)
+	turns, err := b.turns(ring)
+	if err != nil {
+		return err
 	}
 	if err := b.makeDense(set[0].Matrix); err != nil {
 		return err
 	}
 	for _, m := range b.M {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if len(b.Lookups) == 0 {
-			if err := b.add(ctx, set, ring, m, ""); err != nil {
+		for _, t := range turns {
+			if err := ctx.Err(); err != nil {
 				return err
 			}
-		}
-		if b.rounds(m) {
-			if err := b.add(ctx, set, rounded, m, ""); err != nil {
-				return err
+			if m < t.least {
+				continue
+			}
+			row, err := b.row(ctx, f, set, t.ring, m)
+			if err != nil {
+				return fmt.Errorf("m %d: %w", m, err)
+			}
+			row.Lookup = t.lookup
+			b.rows = append(b.rows, row)
+			if b.Done != nil {
+				b.Done(row, b.total)
 			}
 		}
-		for _, l := range b.Lookups {
-			with := make([]*cuda.Matrix, len(ring))
-			for i, w := range ring {
-				if with[i], err = w.With(l); err != nil {
-					return fmt.Errorf("lookup %v: %w", l, err)
-				}
-			}
-			if err := b.add(ctx, set, with, m, l.String()); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// rounds reports whether products of m rows are measured in E4M3 as well.
-func (b *cudaBench) rounds(m int) bool { return b.FP8 && m >= fp8.FewestRows }
-
-// add adds the row of a ring with a lookup, if one is asked for.
-func (b *cudaBench) add(ctx context.Context, set []Layer, ring []*cuda.Matrix, m int, lookup string) error {
-	row, err := b.row(ctx, set, ring, m)
-	if err != nil {
-		return fmt.Errorf("m %d: %w", m, err)
-	}
-	row.Lookup = lookup
-	b.rows = append(b.rows, row)
-	if b.Done != nil {
-		b.Done(row, b.total)
 	}
 	return nil
 }
@@ -389,84 +351,47 @@ func ringIsLong(n, bytes, least int) bool {
 }
 
 // row measures a ring of the layers of one set, which stand in it in turn.
-func (b *cudaBench) row(ctx context.Context, set []Layer, ring []*cuda.Matrix, m int) (_ Row, err error) {
-	first := set[0].Matrix.(*lut.Matrix)
-	n, k := first.N, first.K
-	x := conform.RandomHalves(b.rand, m*k, b.dtype)
+func (b *cudaBench) row(ctx context.Context, f family, set []Layer, ring []product, m int) (_ Row, err error) {
+	of, err := formOf(set[0].Matrix)
+	if err != nil {
+		return Row{}, err
+	}
+	x := conform.RandomHalves(b.rand, m*of.k, b.dtype)
 	mem := memory{dev: b.dev}
 	defer func() { err = errors.Join(err, mem.free()) }()
-	o := cuda.Operands{M: m, X: mem.upload(driver.Bytes(x)), Y: mem.alloc(2 * (m*n + conform.Guard))}
-	denseY := mem.alloc(2 * m * n)
+	o := cuda.Operands{M: m, X: mem.upload(driver.Bytes(x)), Y: mem.alloc(2 * (m*of.n + conform.Guard))}
+	denseY := mem.alloc(2 * m * of.n)
 	if mem.err != nil {
 		return Row{}, mem.err
 	}
-
-	b.doing("compiling and tuning", n, k, first.Bits, m)
+	doing := "compiling and timing"
+	if f.tunes {
+		doing = "compiling and tuning"
+	}
+	b.doing(doing, of, m)
+	c, err := f.choose(b, ring, o, &mem)
+	if err != nil {
+		return Row{}, err
+	}
+	if f.tunes {
+		b.doing("timing", of, m)
+	}
 	row := Row{
-		Name: set[0].Name, Device: "cuda", GPU: b.dev.Info.Name, N: n, K: k, M: m, Bits: first.Bits, Group: first.Group,
-		DType: b.DType, Ring: len(ring), Bytes: ring[0].Bytes() + 4*int64(len(first.Codebook)),
+		Name: set[0].Name, Layers: names(set), Device: "cuda", GPU: b.dev.Info.Name, Kind: of.rowKind(), N: of.n, K: of.k, M: m, Bits: of.bits, Group: of.group,
+		DType: b.DType, Kernel: c.kernel, Ring: len(ring), Bytes: ring[0].Bytes(), WaveEfficiency: c.waves,
 	}
-	if m <= cuda.MaxRows || b.NoTune || slices.Contains(b.engine.Ways(ring[0], m), cuda.Way{}) {
-		config, err := b.config(ring, o)
-		if err != nil {
-			return Row{}, err
-		}
-		row.Kernel = config.String()
+	if f.table != nil {
+		row.Bytes += f.table(set[0].Matrix)
 	}
-	row.Layers = names(set)
-
-	multiply := func(i int) error { return b.engine.MatMul(b.stream, ring[i%len(ring)], o) }
-	var prepare func(i int) error
-	reference := tableReference
-	if m > cuda.MaxRows {
-		u := b.unpacked(ring[0], &mem)
-		if most := b.engine.MostScratch(ring[0], m); most > 0 {
-			o.Scratch = mem.alloc(most)
-		}
-		if mem.err != nil {
-			return Row{}, mem.err
-		}
-		way, err := b.way(ring, o, u)
-		if err != nil {
-			return Row{}, err
-		}
-		switch {
-		case way.Unpacked():
-			row.Kernel = unpackedKernel
-			multiply = func(i int) error { return u.MatMul(b.stream, ring[i%len(ring)], o, b.dtype, false) }
-		case way != cuda.Way{}:
-			row.Kernel = manyKernel + way.String()
-		}
-		if way.Form().Written(k) {
-			columns, err := b.columns(o, k, &mem)
-			if err != nil {
-				return Row{}, err
-			}
-			multiply = func(i int) error { return b.engine.MatMul(b.stream, ring[i%len(ring)], columns) }
-			prepare = func(int) error { return b.engine.Prepare(b.stream, cuda.Columns, b.dtype, columns.X, o.X, m, k) }
-		}
-		if way.FP8() {
-			reference = fp8Reference
-		}
-	}
-	if row.WaveEfficiency, err = b.engine.WaveEfficiency(ring[0], m); err != nil {
-		return Row{}, err
-	}
-	b.doing("timing", n, k, first.Bits, m)
-	last, err := b.check(&row, set, len(ring), x, o.Y, reference, multiply)
+	last, err := b.check(&row, set, len(ring), x, o.Y, c.reference, c.multiply)
 	if err != nil {
 		return Row{}, err
 	}
-
-	read, err := b.fastestRead(ring, o)
-	if err != nil {
+	if err := b.time(ctx, &row, o, denseY, last, c.multiply, c.read); err != nil {
 		return Row{}, err
 	}
-	if err := b.time(ctx, &row, o, denseY, last, multiply, read); err != nil {
-		return Row{}, err
-	}
-	if prepare != nil {
-		arm := &timing.Arm{Call: prepare, Ring: 1}
+	if c.prepare != nil {
+		arm := &timing.Arm{Call: c.prepare, Ring: 1}
 		if err := timing.Measure(b.dev, b.stream, []*timing.Arm{arm}, b.Replays); err != nil {
 			return Row{}, err
 		}
@@ -498,38 +423,10 @@ func (b *cudaBench) columns(o cuda.Operands, k int, mem *memory) (cuda.Operands,
 }
 
 // doing tells of what comes next for a product.
-func (b *cudaBench) doing(what string, n, k, bits, m int) {
+func (b *cudaBench) doing(what string, of form, m int) {
 	if b.Doing != nil {
-		b.Doing(fmt.Sprintf("%s %dx%d, %d bits, m %d", what, n, k, bits, m))
+		b.Doing(fmt.Sprintf("%s %dx%d, %d bits, m %d", what, of.n, of.k, of.bits, m))
 	}
-}
-
-// config returns the configuration that products run under, tuned unless that is not to be.
-func (b *cudaBench) config(ring []*cuda.Matrix, o cuda.Operands) (cuda.Config, error) {
-	if b.NoTune {
-		return b.engine.Chosen(ring[0], o.M)
-	}
-	timings, err := b.engine.Tune(b.stream, ring, o)
-	if err != nil {
-		return nil, err
-	}
-	return timings[0].Config, nil
-}
-
-// way returns how many rows of X are multiplied, tuned unless that is not to be; unpacked only where u is not nil.
-func (b *cudaBench) way(ring []*cuda.Matrix, o cuda.Operands, u *cuda.Unpacked) (cuda.Way, error) {
-	if b.NoTune {
-		way := b.engine.Way(ring[0], o.M)
-		if way.Unpacked() && u == nil {
-			return cuda.Way{}, nil
-		}
-		return way, nil
-	}
-	ways, err := b.engine.TuneMany(b.stream, ring, o, u)
-	if err != nil {
-		return cuda.Way{}, err
-	}
-	return ways[0].Way, nil
 }
 
 // names returns those of a set of several layers.
@@ -586,39 +483,6 @@ func (r *Row) times(product, probe, plain *timing.Arm) {
 		r.DenseRatio, r.DenseGFLOPS = r.DenseUs/r.Us, flops/r.DenseUs/1e3
 		r.setNoise(0, plain.Us)
 	}
-}
-
-// fastestRead returns the call of the read-only twin, for as many rows or for one, under the
-// configuration that it is fastest in. It reads the weights once, whatever M is.
-func (b *cudaBench) fastestRead(ring []*cuda.Matrix, o cuda.Operands) (func(i int) error, error) {
-	var candidates []*timing.Arm
-	for _, m := range []int{min(o.M, cuda.MaxRows), 1} {
-		of := o
-		of.M = m
-		for _, c := range b.engine.ReadConfigs(ring[0].Format, ring[0].N, ring[0].K, m) {
-			candidates = append(candidates, &timing.Arm{Ring: len(ring), Call: func(i int) error {
-				return b.engine.Read(b.stream, ring[i%len(ring)], of, c)
-			}})
-		}
-	}
-	const replays = 7
-	if err := timing.Measure(b.dev, b.stream, candidates, replays); err != nil {
-		return nil, err
-	}
-	best := slices.MinFunc(candidates, func(a, b *timing.Arm) int { return cmp.Compare(a.Median(), b.Median()) })
-	return best.Call, nil
-}
-
-// newReference makes what results are held against.
-type newReference = func(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference
-
-// tableReference and fp8Reference are those of the kind lut.
-func tableReference(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference {
-	return conform.NewReference(r, w.(*lut.Matrix), x, bias, m, share, t)
-}
-
-func fp8Reference(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference {
-	return conform.NewFP8Reference(r, w.(*lut.Matrix), x, bias, m, share, t)
 }
 
 // check multiplies by each of the ring's matrices twice, fills in the errors of

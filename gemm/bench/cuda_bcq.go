@@ -10,26 +10,65 @@ import (
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
-	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/repack"
 )
 
-// bcqTest is the test of the kernels of one format of binary codes on one matrix.
+// bcqTest is the test of the kernels of one format of binary codes.
 type bcqTest struct {
+	*cudaSelftest
+	*formatTest
 	format cuda.BCQFormat
 	rand   *rand.Rand
 	matrix weight.Matrix
 	tiles  *repack.BCQTiles
 	gather []*repack.BCQGather // for whole tables and halves, where there are such kernels
-	steps  []func() error
 }
 
-func (f *bcqTest) preparation() []func() error { return f.steps }
+// bcqVariant is a format of binary codes, of which all kernels are run.
+type bcqVariant cuda.BCQFormat
 
-// bcqTest returns the test of format i, to be prepared.
-func (t *cudaSelftest) bcqTest(c *driver.CUDA, i int, f cuda.BCQFormat, seed uint64) *bcqTest {
-	test := &bcqTest{format: f, rand: rand.New(rand.NewPCG(seed, uint64(i)))}
-	test.steps = append(test.steps, func() (err error) {
+func (v bcqVariant) traits() []string {
+	all := cuda.BCQFormat(v).Traits()
+	for i := range all {
+		all[i] += " of binary codes"
+	}
+	return all
+}
+
+// bcqTests returns the tests of formats of binary codes.
+func (t *cudaSelftest) bcqTests(o *CUDASelftestOptions) []*formatTest {
+	if t.dev.CanCompile() != nil {
+		return nil // as their kernels are not built ahead of time
+	}
+	var all []*formatTest
+	for i, f := range bcqFormats(o) {
+		all = append(all, t.bcqTest(i, f, o.Seed).formatTest)
+	}
+	return all
+}
+
+// bcqFormats returns the formats of binary codes that the options ask for.
+func bcqFormats(o *CUDASelftestOptions) []cuda.BCQFormat {
+	var formats []cuda.Format
+	for _, f := range cuda.BCQFormats() {
+		formats = append(formats, cuda.Format(f))
+	}
+	var asked []cuda.BCQFormat
+	for _, f := range o.asked(formats, 1) {
+		asked = append(asked, cuda.BCQFormat(f))
+	}
+	return asked
+}
+
+// bcqTest returns the test of format i.
+func (t *cudaSelftest) bcqTest(i int, f cuda.BCQFormat, seed uint64) *bcqTest {
+	test := &bcqTest{cudaSelftest: t, formatTest: new(formatTest), format: f, rand: rand.New(rand.NewPCG(seed, uint64(i)))}
+	kernels := t.engine.BCQKernels(f)
+	if f.Scale == weight.F16 {
+		kernels = slices.Concat(kernels, cuda.BCQGatherKernels(f, false), cuda.BCQGatherKernels(f, true))
+	}
+	test.add(bcqVariant(f), "", kernels...)
+	test.fill = func() (err error) {
 		n, k, group := 1+test.rand.IntN(600), 32*(9+test.rand.IntN(60)), f.Group
 		if group == 0 {
 			group = k
@@ -48,53 +87,37 @@ func (t *cudaSelftest) bcqTest(c *driver.CUDA, i int, f cuda.BCQFormat, seed uin
 			test.gather = append(test.gather, laid)
 		}
 		return nil
-	})
-	for _, k := range t.bcqKernels(f) {
-		t.compiled(c, &test.steps, k)
 	}
+	test.formatTest.run = test.run
 	return test
-}
-
-// bcqKernels returns the kernels of a format.
-func (t *cudaSelftest) bcqKernels(f cuda.BCQFormat) []driver.Kernel {
-	all := t.engine.BCQKernels(f)
-	if f.Scale == weight.F16 {
-		all = slices.Concat(all, cuda.BCQGatherKernels(f, false), cuda.BCQGatherKernels(f, true))
-	}
-	return all
 }
 
 // gatherMore is what results may be off by that come through tables of activations, in terms of others: their entries are rounded, too.
 const gatherMore = 1.5
 
-// runBCQ multiplies few and many rows of X twice, on as many blocks as the GPU takes and on few, which gives the same bits, and
-// unpacks the matrix.
-func (t *cudaSelftest) runBCQ(f *bcqTest) (err error) {
-	w, err := t.engine.UploadBCQ(f.tiles, f.format.Type)
+// run multiplies few and many rows of X, also through tables of activations, and unpacks the matrix.
+func (f *bcqTest) run(context.Context) (err error) {
+	w, err := f.engine.UploadBCQ(f.tiles, f.format.Type)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	n, k := f.matrix.Shape()
-	dtype := f.format.Type
-	if err := t.bcqProducts(f, w, "", []int{1, 2 + f.rand.IntN(6), 8, 9 + f.rand.IntN(8), 17 + f.rand.IntN(40)}, conform.Bound(dtype)); err != nil {
+	rows := []int{1, 2 + f.rand.IntN(6), 8, 9 + f.rand.IntN(8), 17 + f.rand.IntN(40)}
+	if err := f.products(w, "", rows, conform.Bound(f.format.Type)); err != nil {
 		return err
 	}
 	for _, laid := range f.gather {
-		if err := t.runGather(f, laid); err != nil {
+		if err := f.throughTables(laid); err != nil {
 			return err
 		}
 	}
-	if err := t.checkRows(w, weight.Dequantize(f.matrix), fmt.Sprintf("binary codes %+v, %d×%d", f.format, n, k)); err != nil {
-		return err
-	}
-	*f = bcqTest{} // for others' room
-	return nil
+	n, k := f.matrix.Shape()
+	return f.checkRows(w, weight.Dequantize(f.matrix), fmt.Sprintf("binary codes %+v, %d×%d", f.format, n, k))
 }
 
-// runGather multiplies through tables of activations.
-func (t *cudaSelftest) runGather(f *bcqTest, laid *repack.BCQGather) (err error) {
-	w, err := t.engine.UploadBCQGather(laid, f.format.Type)
+// throughTables multiplies through tables of activations.
+func (f *bcqTest) throughTables(laid *repack.BCQGather) (err error) {
+	w, err := f.engine.UploadBCQGather(laid, f.format.Type)
 	if err != nil {
 		return err
 	}
@@ -103,69 +126,27 @@ func (t *cudaSelftest) runGather(f *bcqTest, laid *repack.BCQGather) (err error)
 	if laid.Half {
 		what = " by half tables of activations"
 	}
-	return t.bcqProducts(f, w, what, []int{1, 2, 5}, gatherMore*conform.Bound(f.format.Type))
+	return f.products(w, what, []int{1, 2, 5}, gatherMore*conform.Bound(f.format.Type))
 }
 
-// bcqProducts multiplies some numbers of rows of X by a matrix in one of its layouts, as runBCQ says.
-func (t *cudaSelftest) bcqProducts(f *bcqTest, w product, what string, numbers []int, bound float64) (err error) {
-	mem := memory{dev: t.dev}
-	defer func() { err = errors.Join(err, mem.free()) }()
+// products multiplies some numbers of rows of X by the matrix in one of its layouts.
+func (f *bcqTest) products(w product, what string, numbers []int, bound float64) error {
 	n, k := f.matrix.Shape()
 	dtype := f.format.Type
 	for _, rows := range numbers {
-		x, bias := conform.RandomHalves(f.rand, rows*k, dtype), conform.RandomHalves(f.rand, n, dtype)
-		o := cuda.Operands{M: rows, X: mem.upload(driver.Bytes(x)), Bias: mem.upload(driver.Bytes(bias)), Y: mem.alloc(2 * (rows*n + conform.Guard))}
-		if mem.err != nil {
-			return mem.err
-		}
-		want := conform.NewRowReference(f.rand, f.matrix, x, bias, rows, 1, dtype)
-		var first []uint16
-		for _, blocks := range []int{t.dev.Info.SMs, 1 + f.rand.IntN(4)} {
-			t.engine.LimitBlocks(blocks)
-			err := errors.Join(t.dev.Fill8(o.Y, conform.Poison, 2*(rows*n+conform.Guard)), w.MatMul(t.stream, o))
-			t.engine.LimitBlocks(t.dev.Info.SMs)
-			if err != nil {
-				return err
-			}
-			y, err := t.readResult(o.Y, rows*n, dtype)
-			t.Checks++
-			rel := 0.0
-			if err == nil {
-				if rel, _ = want.Errors(y); !(rel <= bound) {
-					err = fmt.Errorf("relative error %.3g", rel)
-				}
-			}
-			if err == nil && first != nil && !slices.Equal(y, first) {
-				err = errors.New("not the bits of the first time")
-			}
-			if err != nil {
-				t.Failures = append(t.Failures, fmt.Sprintf("binary codes %+v, %d×%d, %d rows%s, up to %d blocks: %v", f.format, n, k, rows, what, blocks, err))
-				continue
-			}
-			first = y
-			t.WorstErr[dtype.String()] = max(t.WorstErr[dtype.String()], rel)
-		}
-	}
-	return nil
-}
-
-// bcqFormats returns the formats of binary codes that the options ask for.
-func (o *CUDASelftestOptions) bcqFormats() []cuda.BCQFormat {
-	return slices.DeleteFunc(cuda.BCQFormats(), func(f cuda.BCQFormat) bool {
-		return len(o.Bits) > 0 && !slices.Contains(o.Bits, f.Bits) ||
-			len(o.Groups) > 0 && !slices.Contains(o.Groups, f.Group) ||
-			len(o.Scales) > 0 && !slices.Contains(o.Scales, f.Scale) ||
-			len(o.DTypes) > 0 && !slices.Contains(o.DTypes, f.Type.String())
-	})
-}
-
-// binaryCodes runs tests of binary codes, and calls done after each.
-func (t *cudaSelftest) binaryCodes(ctx context.Context, tests []*bcqTest, done func()) error {
-	return inOrder(ctx, tests, (*bcqTest).preparation, func(f *bcqTest) error {
-		if err := t.runBCQ(f); err != nil {
+		worst, err := f.repeat(f.rand, repeated{
+			what: fmt.Sprintf("binary codes %+v, %d×%d, %d rows%s", f.format, n, k, rows, what),
+			rows: rows, n: n, k: k, dtype: dtype, bound: bound,
+			blocks: func() [2]int { return [2]int{f.dev.Info.SMs, 1 + f.rand.IntN(4)} },
+			reference: func(x, bias []uint16) *conform.Reference {
+				return conform.NewRowReference(f.rand, f.matrix, x, bias, rows, 1, dtype)
+			},
+			multiply: func(o cuda.Operands) error { return w.MatMul(f.stream, o) },
+		})
+		if err != nil {
 			return err
 		}
-		done()
-		return nil
-	})
+		f.WorstErr[dtype.String()] = max(f.WorstErr[dtype.String()], worst)
+	}
+	return nil
 }

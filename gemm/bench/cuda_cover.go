@@ -1,12 +1,9 @@
 package bench
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/lutq/lutq/gemm/conform"
-	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -24,43 +21,32 @@ const (
 	CoverSources
 )
 
-// variant is a kernel of a format of tables.
-type variant struct {
-	cuda.Format
-	cuda.Config
-}
-
-func (v variant) traits() []string { return conform.Pairs(v.Format.Traits(v.Config)) }
-
-// cover leaves those kernels of tests that are to be run.
+// cover says which parts of tests are to be run.
 func (t *cudaSelftest) cover(tests []*formatTest) {
-	switch t.coverage {
-	case CoverPairs:
-		var all []variant
-		for _, f := range tests {
-			for _, c := range f.configs {
-				all = append(all, variant{f.format, c})
-			}
+	var all []variant
+	some := make(map[variant]bool)
+	var parts []*part
+	for _, f := range tests {
+		parts = append(parts, f.parts...)
+	}
+	for _, p := range parts {
+		_, known := some[p.variant]
+		switch {
+		case p.variant == nil:
+			p.run = t.fresh(p.purpose, p.kernels...)
+		case t.coverage == CoverSources:
+			some[p.variant] = t.fresh(p.purpose, p.kernels...) || some[p.variant]
+		case !known:
+			all, some[p.variant] = append(all, p.variant), t.coverage == CoverAll
 		}
-		some := make(map[variant]bool)
-		for _, v := range conform.Covering(all, variant.traits) {
+	}
+	if t.coverage == CoverPairs {
+		for _, v := range conform.Covering(all, func(v variant) []string { return conform.Pairs(v.traits()) }) {
 			some[v] = true
 		}
-		for _, f := range tests {
-			f.configs = slices.DeleteFunc(f.configs, func(c cuda.Config) bool { return !some[variant{f.format, c}] })
-		}
-	case CoverSources:
-		for _, f := range tests {
-			var some []cuda.Config
-			for i, m := range f.Rows {
-				for _, c := range f.configsFor(m) {
-					if t.fresh(fmt.Sprintf(" for rows %d", i), f.format.Kernel(c)) && !slices.Contains(some, c) {
-						some = append(some, c)
-					}
-				}
-			}
-			f.configs = some
-		}
+	}
+	for _, p := range parts {
+		p.run = p.run || some[p.variant]
 	}
 }
 
@@ -73,27 +59,4 @@ func (t *cudaSelftest) fresh(purpose string, kernels ...driver.Kernel) bool {
 		t.sources[name+purpose] = true
 	}
 	return fresh
-}
-
-// codes returns the tests of binary codes that are to be run, to be prepared.
-func (t *cudaSelftest) codes(c *driver.CUDA, o *CUDASelftestOptions) []*bcqTest {
-	if t.dev.CanCompile() != nil {
-		return nil // as their kernels are not built ahead of time
-	}
-	all := o.bcqFormats()
-	some := all
-	if t.coverage == CoverPairs {
-		some = conform.Covering(all, func(f cuda.BCQFormat) []string { return conform.Pairs(f.Traits()) })
-	}
-	var tests []*bcqTest
-	for i, f := range all {
-		kernels := t.bcqKernels(f)
-		for _, k := range kernels {
-			t.of[t.key(k)] = true
-		}
-		if o.mine(i) && slices.Contains(some, f) && t.fresh("", kernels...) {
-			tests = append(tests, t.bcqTest(c, i, f, o.Seed))
-		}
-	}
-	return tests
 }

@@ -65,7 +65,7 @@ func (b *cudaBench) survey(ctx context.Context) (_ []Row, err error) {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			b.doing("timing", s.N, s.K, b.Bits[0], m)
+			b.doing("timing", form{n: s.N, k: s.K, bits: b.Bits[0]}, m)
 			if err := b.surveyed(mem, s, m); err != nil {
 				return nil, fmt.Errorf("%d×%d, m %d: %w", s.N, s.K, m, err)
 			}

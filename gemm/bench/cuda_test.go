@@ -91,11 +91,14 @@ func TestDenseHalves(t *testing.T) {
 }
 
 func TestSelftestFormats(t *testing.T) {
-	all, sparse, err := (&CUDASelftestOptions{}).formats()
+	formats := func(o CUDASelftestOptions) (all, sparse []cuda.Format, err error) {
+		return o.asked(cuda.Formats(), 1), o.asked(cuda.SparseFormats(), 2), o.check()
+	}
+	all, sparse, err := formats(CUDASelftestOptions{})
 	if err != nil || len(all) != len(cuda.Formats()) || len(sparse) != len(cuda.SparseFormats()) {
 		t.Errorf("got %d formats and %d of what is kept, %v: want all", len(all), len(sparse), err)
 	}
-	some, sparse, err := (&CUDASelftestOptions{Bits: []int{3, 5}, Groups: []int{0, 128}, DTypes: []string{"bf16"}}).formats()
+	some, sparse, err := formats(CUDASelftestOptions{Bits: []int{3, 5}, Groups: []int{0, 128}, DTypes: []string{"bf16"}})
 	if err != nil || len(some) != 2*2*3 || len(sparse) != 2*2*2 {
 		t.Errorf("got %d formats and %d of what is kept, %v: want two widths and groups with three scale types, and two", len(some), len(sparse), err)
 	}
@@ -112,7 +115,7 @@ func TestSelftestFormats(t *testing.T) {
 	for name, o := range map[string]CUDASelftestOptions{
 		"bits": {Bits: []int{7}}, "group": {Groups: []int{48}}, "type": {DTypes: []string{"f32"}},
 	} {
-		if _, _, err := o.formats(); err == nil {
+		if o.check() == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -277,30 +280,34 @@ func TestSelftestBCQ(t *testing.T) {
 	t.Run("coverage", func(t *testing.T) { checkCoverage(t, c) })
 	t.Run("survey", func(t *testing.T) { checkSurvey(t, c) })
 	o := CUDASelftestOptions{Seed: 1, Bits: []int{2}, Groups: []int{128}, Scales: []weight.ScaleType{weight.F16}, DTypes: []string{"f16"}}
-	formats := o.bcqFormats()
+	formats := bcqFormats(&o)
 	if len(formats) != 1 {
 		t.Fatalf("%d formats: want one", len(formats))
 	}
 	err = onGPU(c, func(g *gpu) error {
 		s := newSelftest(g, &o)
-		if err := s.binaryCodes(context.Background(), s.codes(c, &o), func() {}); err != nil {
+		tests := s.bcqTests(&o)
+		s.cover(tests)
+		err := inOrder(context.Background(), tests, func(f *formatTest) []func() error {
+			s.prepare(c, f)
+			return f.steps
+		}, func(f *formatTest) error { return f.run(context.Background()) })
+		if err != nil {
 			return err
 		}
 		if len(s.Failures) > 0 || s.Checks != 24 || !(s.WorstErr["f16"] > 1e-5) {
 			t.Errorf("%d checks, worst error %g, failures %q", s.Checks, s.WorstErr["f16"], s.Failures)
 		}
-		test := s.bcqTest(c, 0, formats[0], 1)
-		for _, step := range test.steps {
-			if err := step(); err != nil {
-				return err
-			}
+		test := s.bcqTest(0, formats[0], 1)
+		if err := test.fill(); err != nil {
+			return err
 		}
 		for i := range test.tiles.Planes[:512] {
 			test.tiles.Planes[i] ^= 0xff
 			test.gather[0].Planes[i] ^= 0xff
 			test.gather[1].Planes[i] ^= 0xff
 		}
-		if err := s.runBCQ(test); err != nil {
+		if err := test.run(context.Background()); err != nil {
 			return err
 		}
 		byTables := 0
@@ -377,12 +384,8 @@ func checkSurvey(t *testing.T, c *driver.CUDA) {
 func checkCoverage(t *testing.T, c *driver.CUDA) {
 	err := onGPU(c, func(g *gpu) error {
 		prepare := func(o CUDASelftestOptions) (s *cudaSelftest, pairs map[[2]string]bool) {
-			formats, sparse, err := o.formats()
-			if err != nil {
-				t.Fatal(err)
-			}
 			s = newSelftest(g, &o)
-			tests, codes := s.tests(c, &o, formats, sparse)
+			tests := s.tests(c, &o)
 			pairs = make(map[[2]string]bool)
 			add := func(traits []string) {
 				for i, a := range traits {
@@ -392,12 +395,11 @@ func checkCoverage(t *testing.T, c *driver.CUDA) {
 				}
 			}
 			for _, f := range tests {
-				for _, config := range f.configs {
-					add(f.format.Traits(config))
+				for _, p := range f.parts {
+					if p.variant != nil && p.run {
+						add(p.variant.traits())
+					}
 				}
-			}
-			for _, f := range codes {
-				add(append(f.format.Traits(), "binary"))
 			}
 			return s, pairs
 		}
