@@ -22,6 +22,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/quantize/gptq"
 	"github.com/lutq/lutq/quantize/rounding"
 )
@@ -168,7 +169,7 @@ func textPlan(t *testing.T, dir, recipe string, x *text, f Refiner) *Plan {
 	if x != nil {
 		r.Calibrate = x
 	}
-	p, err := NewPlan(open(t, dir), r)
+	p, err := NewPlan(modeltest.Open(t, dir), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +315,7 @@ func TestOutputError(t *testing.T) {
 			}
 			r.Methods.GPTQ = gptq.Options{Damp: damp}
 			r.Calibrate = newText(t, dir)
-			p, err := NewPlan(open(t, dir), r)
+			p, err := NewPlan(modeltest.Open(t, dir), r)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -630,7 +631,7 @@ func TestCalibratedBad(t *testing.T) {
 				r.Calibrate = x
 			}
 			out := filepath.Join(t.TempDir(), "out")
-			p, err := NewPlan(open(t, tc.dir), r)
+			p, err := NewPlan(modeltest.Open(t, tc.dir), r)
 			if err == nil {
 				_, err = p.Run(t.Context(), out, RunOptions{MaxRAM: tc.ram})
 			}

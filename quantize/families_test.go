@@ -17,7 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/racetest"
-	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
@@ -56,12 +56,12 @@ func TestFamilies(t *testing.T) {
 func checkFamily(t *testing.T, ops model.Ops, g archtest.Golden, recipe quantize.Recipe) {
 	dir, out, dense := t.TempDir(), filepath.Join(t.TempDir(), "out"), t.TempDir()
 	g.Write(t, dir)
-	src, err := source.Open(dir)
+	model := modeltest.Open(t, dir)
+	src, err := model.Weights()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer src.Close()
-	plan, err := quantize.NewPlan(src, recipe)
+	plan, err := quantize.NewPlan(model, recipe)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func checkFamily(t *testing.T, ops model.Ops, g archtest.Golden, recipe quantize
 
 func loss(t *testing.T, ops model.Ops, dir string, tokens []int) float64 {
 	t.Helper()
-	m, err := model.Open(dir, ops)
+	m, err := model.Open(modeltest.Open(t, dir), ops, model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

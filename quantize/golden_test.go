@@ -10,6 +10,7 @@ import (
 
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 )
 
@@ -54,7 +55,7 @@ func TestVersion1(t *testing.T) {
 func TestBinaryBytes(t *testing.T) {
 	racetest.Skip(t)
 	const want = "8040f2bab0662fc01aee671b73377877ef22e50aaad8db345d51e650875db2cd"
-	p, err := NewPlan(open(t, tiny), Recipe{
+	p, err := NewPlan(modeltest.Open(t, tiny), Recipe{
 		Default: weight.Spec{Bits: 3, Method: methodBCQ},
 		Methods: MethodOptions{BCQ: BCQOptions{Rounds: 15, Offset: true}},
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
@@ -46,11 +47,15 @@ type ImportOptions struct {
 // NewImport plans a container that has the codes and scales of what another program
 // quantized: every weight is the same number there, but where the options have factors
 // rounded. Weights without a home are kept dense in the plan, and listed.
-func NewImport(src *hf.Checkpoint, o ImportOptions) (*Plan, []Homeless, error) {
+func NewImport(m *source.Model, o ImportOptions) (*Plan, []Homeless, error) {
+	src, err := m.Weights()
+	if err != nil {
+		return nil, nil, err
+	}
 	if err := src.CheckPlain(); err != nil {
 		return nil, nil, err
 	}
-	p := &Plan{Source: src, names: newNames(src), command: "lutq import MODEL OUT"}
+	p := &Plan{Source: src, names: newNames(m, src), command: "lutq import MODEL OUT"}
 	var homeless []Homeless
 	if why := p.names.mismatch(src); why != "" {
 		return nil, nil, fmt.Errorf("%s: weights are not those of its model%s", src.Dir(), why)

@@ -17,6 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/source/sourcetest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize/rtn"
@@ -80,7 +81,7 @@ func TestImport(t *testing.T) {
 					g.Write(t, dir)
 				}
 			}
-			src, err := source.Open(dir)
+			src, err := source.Open(dir, source.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -116,10 +117,10 @@ func TestImport(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer m.Close()
-			if report, err := m.Verify(context.Background(), lutq.VerifyOptions{Original: src}); err != nil || len(report.Problems) > 0 || report.SHA256 != res.SHA256 {
+			if report, err := m.Verify(context.Background(), lutq.VerifyOptions{Original: p.Source}); err != nil || len(report.Problems) > 0 || report.SHA256 != res.SHA256 {
 				t.Errorf("verified: %+v, %v", report, err)
 			}
-			for _, x := range src.Tensors() {
+			for _, x := range p.Source.Tensors() {
 				if x.Encoding() == nil {
 					continue
 				}
@@ -150,7 +151,7 @@ func TestImport(t *testing.T) {
 			}
 		})
 	}
-	plain, err := source.Open("../calib/testdata/lutq-tiny")
+	plain, err := source.Open("../calib/testdata/lutq-tiny", source.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +243,7 @@ func TestImportShapes(t *testing.T) {
 	const config = `{"architectures": ["LlamaForCausalLM"], "vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, ` +
 		`"num_attention_heads": 1, "tie_word_embeddings": true, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": true}}`
 	const q = "model.layers.0.self_attn.q_proj."
-	src, err := source.Open(sourcetest.Folder(t, config, sourcetest.Of[uint32](q+"qweight", "I32", []int{1, 16}, make([]uint32, 16)...), sourcetest.F16(q+"scales", []int{1, 16}, make([]float32, 16)...)))
+	src, err := source.Open(sourcetest.Folder(t, config, sourcetest.Of[uint32](q+"qweight", "I32", []int{1, 16}, make([]uint32, 16)...), sourcetest.F16(q+"scales", []int{1, 16}, make([]float32, 16)...)), source.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +257,7 @@ func TestImportShapes(t *testing.T) {
 // importOf plans to take over a folder of some tensors.
 func importOf(t *testing.T, config string, o ImportOptions, tensors ...sourcetest.Tensor) *Plan {
 	t.Helper()
-	src, err := source.Open(sourcetest.Folder(t, config, tensors...))
+	src, err := source.Open(sourcetest.Folder(t, config, tensors...), source.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +295,7 @@ func FuzzImport(f *testing.F) {
 			}
 		}
 		err := func() error {
-			src, err := source.Open(dir)
+			src, err := source.Open(dir, source.Options{})
 			if err != nil {
 				return err
 			}
@@ -311,7 +312,7 @@ func FuzzImport(f *testing.F) {
 				t.Fatalf("what was written cannot be opened: %v", err)
 			}
 			defer m.Close()
-			if report, err := m.Verify(context.Background(), lutq.VerifyOptions{Original: src}); err != nil || len(report.Problems) > 0 {
+			if report, err := m.Verify(context.Background(), lutq.VerifyOptions{Original: p.Source}); err != nil || len(report.Problems) > 0 {
 				t.Fatalf("what was written is not as it should be: %+v, %v", report, err)
 			}
 			return nil
@@ -340,7 +341,7 @@ func TestImportComesBack(t *testing.T) {
 			if err := p.Fill(&r.Default, weight.F32); err != nil {
 				t.Fatal(err)
 			}
-			made, err := NewPlan(open(t, dir), r)
+			made, err := NewPlan(modeltest.Open(t, dir), r)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -349,11 +350,7 @@ func TestImportComesBack(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m, err := lutq.Open(filepath.Join(out, "a"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer m.Close()
+			m := modeltest.Open(t, filepath.Join(out, "a"))
 			to, err := export.For(p.Target)
 			if err != nil {
 				t.Fatal(err)
@@ -365,7 +362,7 @@ func TestImportComesBack(t *testing.T) {
 			if _, err := plan.Run(t.Context(), filepath.Join(out, "b"), export.Options{NewRounder: rtn.NewRounder}); err != nil {
 				t.Fatal(err)
 			}
-			back, homeless, err := NewImport(open(t, filepath.Join(out, "b")), ImportOptions{})
+			back, homeless, err := NewImport(modeltest.Open(t, filepath.Join(out, "b")), ImportOptions{})
 			if err != nil || len(homeless) > 0 {
 				t.Fatal(err, homeless)
 			}

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/kbit"
@@ -29,12 +29,7 @@ func ruleOf(t *testing.T, text string) Rule {
 // TestKBit: a container has what the encoder makes of each layer, with the table as it is.
 func TestKBit(t *testing.T) {
 	racetest.Skip(t)
-	src, err := hf.Open(tiny)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer src.Close()
-	p, err := NewPlan(src, Recipe{Default: weight.Spec{Bits: 3, Method: MethodKBit}, Rules: []Rule{ruleOf(t, "down_proj=2:64:nf:absmax:f16::rtn")}})
+	p, err := NewPlan(modeltest.Open(t, tiny), Recipe{Default: weight.Spec{Bits: 3, Method: MethodKBit}, Rules: []Rule{ruleOf(t, "down_proj=2:64:nf:absmax:f16::rtn")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +42,7 @@ func TestKBit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if r, err := m.Verify(context.Background(), lutq.VerifyOptions{Original: src}); err != nil || len(r.Problems) > 0 {
+	if r, err := m.Verify(context.Background(), lutq.VerifyOptions{Original: p.Source}); err != nil || len(r.Problems) > 0 {
 		t.Errorf("verified: %+v, %v", r, err)
 	}
 	cb, err := lut.NewCodebook("kbit", 3, kbit.Block)
@@ -71,7 +66,7 @@ func TestKBit(t *testing.T) {
 			}
 			continue
 		}
-		x, _ := src.Tensor(layer + lutq.WeightSuffix)
+		x, _ := p.Source.Tensor(layer + lutq.WeightSuffix)
 		w := make([]float32, x.Elements())
 		if err := x.ReadFloat32(w, 0); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/source/modeltest"
 )
 
 // zeros writes a checkpoint of zeros.
@@ -108,7 +109,7 @@ func TestKept(t *testing.T) {
 // TestPackedWeights checks that weights which another program packed stop a
 // plan unless a rule keeps them.
 func TestPackedWeights(t *testing.T) {
-	src := open(t, zeros(t,
+	src := modeltest.Open(t, zeros(t,
 		hf.Entry{Name: "model.layers.0.mlp.up_proj.weight", DType: "BF16", Shape: []int{8, 8}},
 		hf.Entry{Name: "model.layers.1.mlp.up_proj.weight", DType: "F8_E4M3", Shape: []int{8, 8}},
 	))

@@ -8,6 +8,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 )
 
 // modelNames says what the tensors of a checkpoint are for: by the description of
@@ -19,11 +20,11 @@ type modelNames struct {
 	fuse   map[string]string // of stored paths; see [arch.Linear]
 }
 
-// newNames reads the description of a checkpoint's model. A model that is not
+// newNames takes the description of a model and its weights. A model that is not
 // known, or whose description does not agree with its tensors, is no error.
-func newNames(src *hf.Checkpoint) *modelNames {
+func newNames(of *source.Model, src *hf.Checkpoint) *modelNames {
 	m := &modelNames{}
-	d, err := arch.ReadFrom(src, src.Has)
+	d, err := of.Decoder()
 	if err != nil {
 		m.why = err
 		return m

@@ -8,15 +8,16 @@ import (
 
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
 
-// A Plan is what a recipe makes of a checkpoint, before any weight is read.
+// A Plan is what a recipe makes of a model, before any weight is read.
 type Plan struct {
-	Source *hf.Checkpoint
-	Recipe Recipe // with every default filled in
-	Items  []Item // a tensor of the source each, in the source's order
+	Source *hf.Checkpoint // the model's weights
+	Recipe Recipe         // with every default filled in
+	Items  []Item         // a tensor of the source each, in the source's order
 
 	names   *modelNames
 	command string // that makes it again, in the place of the recipe's
@@ -68,10 +69,14 @@ func (it *Item) unit() int {
 // Quantized reports whether the item is quantized rather than copied.
 func (it *Item) Quantized() bool { return it.Layer != "" }
 
-// NewPlan decides how each tensor of a checkpoint is stored. It fails on a
-// checkpoint that is quantized already, a rule that matches no tensor, a format
+// NewPlan decides how each tensor of a model is stored, which stays open as long as the plan is used. It fails on a
+// model that is quantized already, a rule that matches no tensor, a format
 // that does not exist, and fused layers that would differ.
-func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
+func NewPlan(m *source.Model, r Recipe) (*Plan, error) {
+	src, err := m.Weights()
+	if err != nil {
+		return nil, err
+	}
 	if err := src.CheckPlain(); err != nil {
 		return nil, err
 	}
@@ -82,7 +87,7 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 	if r.Default.Method == methodNFL && r.Default.Codebook != "nf" {
 		return nil, fmt.Errorf("method nfl is for the codebook nf: %s is refined with method rtn", r.Default.Codebook)
 	}
-	p := &Plan{Source: src, Recipe: r, names: newNames(src)}
+	p := &Plan{Source: src, Recipe: r, names: newNames(m, src)}
 	matched := make([]bool, len(r.Rules))
 	for _, t := range src.Tensors() {
 		it, err := r.item(t, p.names, matched)
@@ -91,8 +96,8 @@ func NewPlan(src *hf.Checkpoint, r Recipe) (*Plan, error) {
 		}
 		p.Items = append(p.Items, it)
 	}
-	for i, m := range matched {
-		if !m {
+	for i, ok := range matched {
+		if !ok {
 			return nil, fmt.Errorf("no tensor that can be quantized matches %q", r.Rules[i].Match)
 		}
 	}

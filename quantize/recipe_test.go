@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 )
 
@@ -142,7 +143,7 @@ func TestNewPlan(t *testing.T) {
 			var p *Plan
 			r, err := ParseRecipe([]byte(tc.recipe))
 			if err == nil {
-				p, err = NewPlan(open(t, tiny), r)
+				p, err = NewPlan(modeltest.Open(t, tiny), r)
 			}
 			if tc.fail != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.fail) {
@@ -224,7 +225,7 @@ func sameCommand(t *testing.T, p *Plan) {
 			t.Fatalf("%s: %v", p.Recipe.Command(), err)
 		}
 	}
-	again, err := NewPlan(p.Source, r)
+	again, err := NewPlan(modeltest.Open(t, p.Source.Dir()), r)
 	if err != nil {
 		t.Fatalf("%s: %v", p.Recipe.Command(), err)
 	}
@@ -240,7 +241,7 @@ func FuzzParseRecipe(f *testing.F) {
 	f.Add([]byte(`{"tensors": [{"match": "down_proj", "bits": 4, "group": 32}, {"match": "a", "keep": true}]}`))
 	f.Add([]byte(`{"tensors": [{"match": "("}]} {`))
 	f.Add([]byte(`{"group": 64.5, "bits": -1}`))
-	ckpt := open(f, tiny)
+	tinyModel := modeltest.Open(f, tiny)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := ParseRecipe(data)
 		if err != nil {
@@ -257,7 +258,7 @@ func FuzzParseRecipe(f *testing.F) {
 				t.Fatal("a rule without a pattern")
 			}
 		}
-		p, err := NewPlan(ckpt, r)
+		p, err := NewPlan(tinyModel, r)
 		if err != nil {
 			return
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/outdir"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
@@ -85,7 +86,7 @@ func refinePlan(t *testing.T, dir, recipe string, f Refiner) *Plan {
 		t.Fatal(err)
 	}
 	r.Refine = f
-	p, err := NewPlan(open(t, dir), r)
+	p, err := NewPlan(modeltest.Open(t, dir), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +219,7 @@ func TestRefineBad(t *testing.T) {
 			}
 			r.Refine = tc.refiner
 			out := filepath.Join(t.TempDir(), "out")
-			p, err := NewPlan(open(t, tiny), r)
+			p, err := NewPlan(modeltest.Open(t, tiny), r)
 			if err == nil {
 				_, err = p.Run(t.Context(), out, RunOptions{})
 			}

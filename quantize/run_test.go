@@ -21,7 +21,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/outdir"
-	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/rounding"
 )
@@ -31,11 +31,10 @@ const tiny = "../calib/testdata/lutq-tiny"
 // open opens a checkpoint for the length of a test.
 func open(t testing.TB, dir string) *hf.Checkpoint {
 	t.Helper()
-	c, err := source.Open(dir)
+	c, err := modeltest.Open(t, dir).Weights()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
 	return c
 }
 
@@ -46,7 +45,7 @@ func plan(t testing.TB, dir, recipe string) *Plan {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewPlan(open(t, dir), r)
+	p, err := NewPlan(modeltest.Open(t, dir), r)
 	if err != nil {
 		t.Fatal(err)
 	}

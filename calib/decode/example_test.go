@@ -9,13 +9,18 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cpu"
 )
 
 // A model goes on with a prompt, with the most likely token each time.
 func ExampleWrite() {
-	const dir = "../testdata/lutq-tiny"
-	tok, err := tokenizer.Load(dir)
+	from, err := source.Open("../testdata/lutq-tiny", source.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer from.Close()
+	tok, err := tokenizer.Read(from)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -24,7 +29,7 @@ func ExampleWrite() {
 		log.Fatal(err)
 	}
 	defer engine.Close()
-	m, err := model.Open(dir, modelcpu.New(engine))
+	m, err := model.Open(from, modelcpu.New(engine), model.OpenOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

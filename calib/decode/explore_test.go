@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/calib/decode"
 	"github.com/lutq/lutq/calib/model"
 	modelcuda "github.com/lutq/lutq/calib/model/cuda"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
@@ -35,7 +36,7 @@ func TestExplore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.OpenWith(dir, ops, model.OpenOptions{Unchecked: true})
+	m, err := model.Open(modeltest.Open(t, dir), ops, model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/racetest"
-	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -50,12 +50,7 @@ func (p packed) Tensor(name string) (*hf.Tensor, bool) {
 // openPacked opens a folder with its linear layers in so many bits, for products in fixed point or not.
 func openPacked(t *testing.T, dir string, bits int, exact bool) *model.Model {
 	t.Helper()
-	ckpt, err := source.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ckpt.Close() })
-	src, err := model.NewCheckpoint(ckpt)
+	src, err := model.NewCheckpoint(modeltest.Open(t, dir))
 	if err != nil {
 		t.Fatal(err)
 	}

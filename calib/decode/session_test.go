@@ -14,6 +14,7 @@ import (
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/gemm/cpu"
 )
 
@@ -31,7 +32,7 @@ func newOps(t testing.TB) *modelcpu.Ops {
 
 func open(t testing.TB, dir string) *model.Model {
 	t.Helper()
-	m, err := model.Open(dir, newOps(t))
+	m, err := model.Open(modeltest.Open(t, dir), newOps(t), model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
@@ -53,6 +54,30 @@ func stored(d *arch.Decoder, f func(s *arch.Stored)) {
 // embedding returns the matrix of the token embedding.
 func embedding(d *arch.Decoder) *arch.Stored {
 	return &arch.Stored{Path: d.Embed, Tensor: d.Embed + ".weight", N: d.Vocab, K: d.Hidden}
+}
+
+// SizesOf returns the sizes of a model's weights.
+func SizesOf(m *source.Model, h Held) (Sizes, error) {
+	d, err := m.Decoder()
+	if err != nil {
+		return nil, err
+	}
+	container, err := m.IsContainer()
+	if err != nil {
+		return nil, err
+	}
+	if container {
+		c, err := m.Container()
+		if err != nil {
+			return nil, err
+		}
+		return ContainerSizes(d, c, h), nil
+	}
+	c, err := m.Weights()
+	if err != nil {
+		return nil, err
+	}
+	return CheckpointSizes(d, c, h), nil
 }
 
 // CheckpointSizes returns the sizes of dense weights.

@@ -17,7 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/racetest"
-	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cpu"
 )
@@ -359,17 +359,16 @@ func TestHuge(t *testing.T) {
 	}
 }
 
-func TestCheckpointSizes(t *testing.T) {
-	c, err := source.Open(tiny)
+func TestSizesOf(t *testing.T) {
+	m := modeltest.Open(t, tiny)
+	d, err := m.Decoder()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	d, err := arch.Read(tiny, c.Has)
+	sizes, err := decodebench.SizesOf(m, decodebench.Held{Dense: func(hf.DType) int { return 2 }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sizes := decodebench.CheckpointSizes(d, c, decodebench.Held{Dense: func(hf.DType) int { return 2 }})
 	for _, s := range d.Stored() {
 		if got, want := sizes[s.Path], (decodebench.Size{Bytes: int64(2 * s.N * s.K), Bits: 16}); got != want {
 			t.Errorf("%s: got %+v, want %+v", s.Path, got, want)

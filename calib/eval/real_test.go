@@ -13,6 +13,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 )
 
 var long = flag.Bool("long", false, "evaluate the larger models too")
@@ -32,7 +33,7 @@ func need(t testing.TB, path string) string {
 func load(t testing.TB, dir string, threads int) (*model.Model, *tokenizer.Tokenizer, Options) {
 	t.Helper()
 	ops := newOps(t, threads)
-	m, err := model.Open(dir, ops)
+	m, err := model.Open(modeltest.Open(t, dir), ops, model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

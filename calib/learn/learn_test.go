@@ -21,6 +21,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -37,7 +38,7 @@ func openTiny(t testing.TB, threads int) *model.Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	m, err := model.Open(tinyDir, modelcpu.New(e))
+	m, err := model.Open(modeltest.Open(t, tinyDir), modelcpu.New(e), model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
 
@@ -26,23 +27,28 @@ type RefinerOptions struct {
 	Begin func()
 }
 
-// Refiner learns the scales of a checkpoint's layers after they were quantized.
+// Refiner learns the scales of a model's layers after they were quantized.
 type Refiner struct {
 	o       RefinerOptions
-	src     *hf.Checkpoint
+	model   *source.Model
+	src     *hf.Checkpoint // its weights
 	decoder *arch.Decoder
 	report  *Report
 }
 
-// NewRefiner describes the checkpoint's model. It stays the
+// NewRefiner returns what learns the scales of a model, which stays the
 // caller's, and open as long as the refiner is used.
-func NewRefiner(src *hf.Checkpoint, o RefinerOptions) (*Refiner, error) {
-	d, err := arch.ReadFrom(src, src.Has)
+func NewRefiner(m *source.Model, o RefinerOptions) (*Refiner, error) {
+	src, err := m.Weights()
 	if err != nil {
-		return nil, fmt.Errorf("%s: scales cannot be learned: %w", src.Dir(), err)
+		return nil, err
+	}
+	d, err := m.Decoder()
+	if err != nil {
+		return nil, fmt.Errorf("%s: scales cannot be learned: %w", m.Dir(), err)
 	}
 	o.Windows, o.Valid = o.Text.Windows, o.Text.Valid
-	return &Refiner{o: o, src: src, decoder: d}, nil
+	return &Refiner{o: o, model: m, src: src, decoder: d}, nil
 }
 
 // Report returns what the last Refine or WriteControl did, nil before that.
@@ -101,7 +107,7 @@ func (r *Refiner) run(memory int64, do func(*model.Model) (*Report, error)) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	m, err := model.Open(r.src.Dir(), ops)
+	m, err := model.Open(r.model, ops, model.OpenOptions{})
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -27,11 +28,6 @@ import (
 // refiner learns on the small text with the small model, and counts what it opens.
 func refiner(t *testing.T, o Options) (r *Refiner, open *int) {
 	t.Helper()
-	src, err := hf.Open(tinyDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { src.Close() })
 	open = new(int)
 	tok, err := tokenizer.Load(tinyDir)
 	if err != nil {
@@ -41,7 +37,7 @@ func refiner(t *testing.T, o Options) (r *Refiner, open *int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err = NewRefiner(src, RefinerOptions{
+	r, err = NewRefiner(modeltest.Open(t, tinyDir), RefinerOptions{
 		Options: o, Text: text, Device: "cpu",
 		Open: func(int64) (model.Ops, func() error, error) {
 			e, err := cpu.New(cpu.Options{Threads: 2})

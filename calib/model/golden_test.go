@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/gemm/cpu"
 )
 
@@ -45,7 +46,7 @@ func newOps(t testing.TB, threads int) *modelcpu.Ops {
 
 func open(t testing.TB, dir string, threads int) *model.Model {
 	t.Helper()
-	m, err := model.Open(dir, newOps(t, threads))
+	m, err := model.Open(modeltest.Open(t, dir), newOps(t, threads), model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

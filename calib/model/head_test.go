@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 )
 
 // TestHeadBits quantizes the output head alone, apart from an embedding that it is tied to.
@@ -20,7 +21,7 @@ func TestHeadBits(t *testing.T) {
 		dir := t.TempDir()
 		g.Write(t, dir)
 		run := func(bits int) (states, logits []float32) {
-			m, err := model.OpenWith(dir, newOps(t, 2), model.OpenOptions{HeadBits: bits})
+			m, err := model.Open(modeltest.Open(t, dir), newOps(t, 2), model.OpenOptions{HeadBits: bits})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -59,7 +60,7 @@ func TestHeadBits(t *testing.T) {
 	if len(tied) != 2 {
 		t.Errorf("heads that are tied, and not: only %v", tied)
 	}
-	if _, err := model.OpenWith("../testdata/lutq-tiny", newOps(t, 2), model.OpenOptions{HeadBits: 7}); err == nil || strings.Contains(err.Error(), "\n") {
+	if _, err := model.Open(modeltest.Open(t, "../testdata/lutq-tiny"), newOps(t, 2), model.OpenOptions{HeadBits: 7}); err == nil || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a head of 7 bits: %v", err)
 	}
 }

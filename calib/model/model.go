@@ -14,6 +14,7 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 )
 
 // Model is a decoder on a device. Its methods, and those of models on the same
@@ -45,10 +46,8 @@ type owned struct {
 	unpacked []string // kinds of weights that the device has no kernel for
 }
 
-// OpenOptions adjust [OpenWith].
+// OpenOptions adjust [Open].
 type OpenOptions struct {
-	// Unchecked leaves the digests of a container alone.
-	Unchecked bool
 	// Layouts, if not nil, returns the layers of a container as the device's kernels read
 	// them, or nil where it has none.
 	Layouts func(m *lutq.Model) (Layouts, error)
@@ -58,13 +57,9 @@ type OpenOptions struct {
 	HeadBits int
 }
 
-// Open reads the model in a Hugging Face folder or a lutq container, and checks
-// the latter by its digests.
-func Open(dir string, ops Ops) (*Model, error) { return OpenWith(dir, ops, OpenOptions{}) }
-
-// OpenWith is [Open] under options.
-func OpenWith(dir string, ops Ops, o OpenOptions) (*Model, error) {
-	src, done, err := openSource(dir, o)
+// Open reads the weights of an open model, which it forgets then.
+func Open(from *source.Model, ops Ops, o OpenOptions) (*Model, error) {
+	src, done, err := sourceOf(from, o.Layouts)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -51,7 +53,7 @@ func TestSameBitsOnAnyISA(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := model.Open(dir, modelcpu.New(e))
+		m, err := model.Open(modeltest.Open(t, dir), modelcpu.New(e), model.OpenOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +168,7 @@ func TestOpenErrors(t *testing.T) {
 			m := s.build()
 			tt.change(m)
 			dir := m.folder(t)
-			_, err := model.Open(dir, newOps(t, 1))
+			_, err := model.Open(modeltest.Open(t, dir), newOps(t, 1), model.OpenOptions{})
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), dir) {
 				t.Errorf("got %v, want the folder and %q", err, tt.want)
 			}
@@ -176,7 +178,7 @@ func TestOpenErrors(t *testing.T) {
 		})
 	}
 	t.Run("no folder", func(t *testing.T) {
-		if _, err := model.Open(filepath.Join(t.TempDir(), "absent"), newOps(t, 1)); !errors.Is(err, os.ErrNotExist) {
+		if _, err := source.Open(filepath.Join(t.TempDir(), "absent"), source.Options{}); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("got %v, want %v", err, os.ErrNotExist)
 		}
 	})
@@ -205,7 +207,7 @@ func TestContainer(t *testing.T) {
 	dir := small().build().folder(t)
 	src := openCheckpoint(t, dir)
 	format := weight.Spec{Bits: 3, Group: 16, Codebook: "nf", Method: "rtn", Scale: weight.Absmax, ScaleType: weight.BF16}
-	plan, err := quantize.NewPlan(src.Files(), quantize.Recipe{Default: format})
+	plan, err := quantize.NewPlan(modeltest.Open(t, dir), quantize.Recipe{Default: format})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/source/modeltest"
 )
 
 // queuing counts products that are asked for within Queue and outside of it.
@@ -36,7 +37,7 @@ func TestQueue(t *testing.T) {
 	tokens := randomTokens(1, 20, s.vocab)
 	plain := open(t, dir, 1)
 	ops := &queuing{Ops: plain.Ops()}
-	m, err := model.Open(dir, ops)
+	m, err := model.Open(modeltest.Open(t, dir), ops, model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

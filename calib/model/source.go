@@ -1,13 +1,8 @@
 package model
 
 import (
-	"errors"
-	"fmt"
-	"path/filepath"
-
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
@@ -32,18 +27,20 @@ type Source interface {
 	Wait() error
 }
 
-// Checkpoint is the source of an unquantized Hugging Face folder.
+// Checkpoint is the source of a model's own weights.
 type Checkpoint struct {
 	desc *arch.Decoder
 	ckpt *hf.Checkpoint
 }
 
-// NewCheckpoint returns the source of an open checkpoint.
-func NewCheckpoint(ckpt *hf.Checkpoint) (*Checkpoint, error) {
-	c := &Checkpoint{ckpt: ckpt}
-	var err error
-	c.desc, err = arch.ReadFrom(ckpt, ckpt.Has)
-	return c, err
+// NewCheckpoint returns the source of an open model that is no container.
+func NewCheckpoint(m *source.Model) (*Checkpoint, error) {
+	ckpt, err := m.Weights()
+	if err != nil {
+		return nil, err
+	}
+	d, err := m.Decoder()
+	return &Checkpoint{desc: d, ckpt: ckpt}, err
 }
 
 // Name implements [Source].
@@ -88,18 +85,16 @@ type Layouts interface {
 }
 
 // NewContainer returns the source of an open container.
-func NewContainer(m *lutq.Model) (*Container, error) {
-	c := &Container{Checkpoint: Checkpoint{ckpt: m.Checkpoint()}, reader: m.Reader(), packs: make(map[string]bool)}
-	for _, layer := range m.Linears() {
-		c.packs[layer] = true
-	}
-	config, err := source.ConfigOf(m)
+func NewContainer(m *source.Model) (*Container, error) {
+	packed, err := m.Container()
 	if err != nil {
 		return nil, err
 	}
-	if c.desc, err = arch.Describe(config, m.Has); err != nil {
-		err = fmt.Errorf("%s: %w", filepath.Join(c.Name(), "config.json"), err)
+	c := &Container{Checkpoint: Checkpoint{ckpt: packed.Checkpoint()}, reader: packed.Reader(), packs: make(map[string]bool)}
+	for _, layer := range packed.Linears() {
+		c.packs[layer] = true
 	}
+	c.desc, err = m.Decoder()
 	return c, err
 }
 
@@ -125,51 +120,35 @@ func (c *Container) Read(t *hf.Tensor) ([]byte, error) { return c.reader.Tensor(
 // Wait implements [Source].
 func (c *Container) Wait() error { return c.reader.Wait() }
 
-// openSource opens a folder of either kind. The caller calls done when it has read what
-// it needs.
-func openSource(dir string, o OpenOptions) (src Source, done func() error, err error) {
-	text, err := source.File(dir, "config.json", input.Config)
+// sourceOf returns the source of an open model, which reads layers as layouts, unless nil, has them of a container. The caller
+// calls done when it has read what it needs.
+func sourceOf(m *source.Model, layouts func(*lutq.Model) (Layouts, error)) (src Source, done func() error, err error) {
+	done = func() error { return nil }
+	container, err := m.IsContainer()
 	if err != nil {
 		return nil, nil, err
 	}
-	if lutq.IsContainer(lutq.QuantizationConfig(text)) {
-		return openContainer(dir, o)
+	if !container {
+		ckpt, err := m.Weights()
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := ckpt.CheckUnquantized(); err != nil {
+			return nil, nil, err
+		}
+		src, err = NewCheckpoint(m)
+		return src, done, err
 	}
-	ckpt, err := source.Open(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := ckpt.CheckUnquantized(); err != nil {
-		return nil, nil, closing(err, ckpt.Close)
-	}
-	src, err = NewCheckpoint(ckpt)
-	return src, ckpt.Close, closing(err, ckpt.Close)
-}
-
-func openContainer(dir string, o OpenOptions) (src Source, done func() error, err error) {
-	open := lutq.Open
-	if o.Unchecked {
-		open = lutq.OpenUnchecked
-	}
-	m, err := open(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	done = m.Close
 	c, err := NewContainer(m)
-	if err == nil && o.Layouts != nil {
-		c.layouts, err = o.Layouts(m)
+	if err != nil || layouts == nil {
+		return c, done, err
 	}
-	if c.layouts != nil {
-		done = func() error { return errors.Join(c.layouts.Close(), m.Close()) }
+	packed, err := m.Container()
+	if err != nil {
+		return nil, nil, err
 	}
-	return c, done, closing(err, done)
-}
-
-// closing returns err, after which it closes what was opened.
-func closing(err error, done func() error) error {
-	if err == nil {
-		return nil
+	if c.layouts, err = layouts(packed); c.layouts != nil {
+		done = c.layouts.Close
 	}
-	return errors.Join(err, done())
+	return c, done, err
 }

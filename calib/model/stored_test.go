@@ -17,7 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/rtn"
@@ -80,7 +80,7 @@ func nll(t *testing.T, dir string) float64 {
 	for i := range tokens {
 		tokens[i] = (37*i + 11) % 4096
 	}
-	m, err := model.OpenWith(dir, newOps(t, 1), model.OpenOptions{})
+	m, err := model.Open(modeltest.Open(t, dir), newOps(t, 1), model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,11 +135,7 @@ func TestStored(t *testing.T) {
 			if got := nll(t, dir); math.Abs(got-tc.want) > 2e-5 {
 				t.Errorf("the loss is %v: want %v", got, tc.want)
 			}
-			src, err := source.Open(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer src.Close()
+			src := modeltest.Open(t, dir)
 			few, err := quantize.ParseRule(`layers\.[012]\.=keep`)
 			if err != nil {
 				t.Fatal(err)
@@ -156,7 +152,7 @@ func TestStored(t *testing.T) {
 				t.Errorf("the loss with a block in 5 bits is %v: want about %v", got, tc.want)
 			}
 			for _, to := range []foreign.Target{gguf.Target{NoTokenizer: true}, dense.Target{}} {
-				plan, err := export.NewPlain(context.Background(), src, to)
+				plan, err := export.New(context.Background(), src, to)
 				if err != nil {
 					t.Fatal(err)
 				}

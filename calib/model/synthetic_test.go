@@ -15,7 +15,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/rtn"
@@ -193,12 +193,7 @@ func (s *quantizedSource) Tensor(name string) (*hf.Tensor, bool) {
 // openCheckpoint opens a folder as a source.
 func openCheckpoint(t testing.TB, dir string) *model.Checkpoint {
 	t.Helper()
-	ckpt, err := source.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ckpt.Close() })
-	src, err := model.NewCheckpoint(ckpt)
+	src, err := model.NewCheckpoint(modeltest.Open(t, dir))
 	if err != nil {
 		t.Fatal(err)
 	}

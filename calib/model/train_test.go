@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
@@ -178,7 +179,7 @@ func TestGradientAgainstDifferences(t *testing.T) {
 			var teacher *model.Model
 			if tt.teacher {
 				var err error
-				if teacher, err = model.Open(dir, l.ops); err != nil {
+				if teacher, err = model.Open(modeltest.Open(t, dir), l.ops, model.OpenOptions{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -237,7 +238,7 @@ func TestCPUGradient(t *testing.T) {
 				var teacher *model.Model
 				if tt.teacher {
 					var err error
-					if teacher, err = model.Open(dir, ops); err != nil {
+					if teacher, err = model.Open(modeltest.Open(t, dir), ops, model.OpenOptions{}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -324,7 +325,7 @@ func TestGradientErrors(t *testing.T) {
 	l := newLearner(t, dir, opstest.Reference{}, 8)
 	other := small()
 	other.vocab++
-	stranger, err := model.Open(other.build().folder(t), l.ops)
+	stranger, err := model.Open(modeltest.Open(t, other.build().folder(t)), l.ops, model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,7 +397,7 @@ func TestWith(t *testing.T) {
 func BenchmarkGradient(b *testing.B) {
 	dir := need(b, filepath.Join(shared, "models/lutq-11m"))
 	ops := newOps(b, 0)
-	teacher, err := model.Open(dir, ops)
+	teacher, err := model.Open(modeltest.Open(b, dir), ops, model.OpenOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func (e *OtherFormatError) Hint() string {
 
 // otherFormat returns an [OtherFormatError] where the folder has a tokenizer in another format, or nil.
 func otherFormat(folder string, err error) error {
-	if folder == "" || !errors.Is(err, fs.ErrNotExist) {
+	if !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, files := range [][]string{{"tokenizer.model"}, {"vocab.json", "merges.txt"}, {"tiktoken.model"}, {"tekken.json"}, {"spiece.model"}} {

@@ -72,35 +72,64 @@ type entry struct {
 	known bool
 }
 
-// Load reads the tokenizer of a model's folder: tokenizer.json, and what tokenizer_config.json, special_tokens_map.json
-// and added_tokens.json say of added tokens, as transformers takes them. Where path is a tokenizer.json itself that is
-// all of it. Its errors are one line long and name the file.
+// Model is what a tokenizer is read from.
+type Model interface {
+	// Dir is what messages call the model: its folder, or its only file.
+	Dir() string
+	// TokenizerFiles returns the names of the files to read: tokenizer.json first, and where others say more of added tokens,
+	// those of [added.Files].
+	TokenizerFiles() []string
+	// File reads a file of the model. The error of one that is not there wraps [fs.ErrNotExist].
+	File(name string, kind input.Kind) ([]byte, error)
+}
+
+// Read reads the tokenizer of a model: tokenizer.json, and what tokenizer_config.json, special_tokens_map.json and
+// added_tokens.json say of added tokens, as transformers takes them. Its errors are one line long and name the file.
+func Read(m Model) (*Tokenizer, error) {
+	files := m.TokenizerFiles()
+	data, err := m.File(files[0], input.Tokenizer)
+	if len(files) == 1 { // that of a model in one file, which its errors name
+		if err != nil {
+			return nil, err
+		}
+		return Parse(filepath.Join(m.Dir(), files[0]), data)
+	}
+	if err != nil {
+		return nil, cmp.Or(otherFormat(m.Dir(), err), fmt.Errorf("reading tokenizer: %w", err))
+	}
+	beside, err := added.Read(func(name string) ([]byte, error) { return m.File(name, input.Config) })
+	var of *added.Error
+	if errors.As(err, &of) {
+		return nil, fmt.Errorf("tokenizer %s: %w", filepath.Join(m.Dir(), of.File), of.Err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading tokenizer: %w", err)
+	}
+	return parseNamed(filepath.Join(m.Dir(), files[0]), data, beside)
+}
+
+// Load reads the tokenizer in a folder as [Read] does, or a tokenizer.json that is all of one.
 func Load(path string) (*Tokenizer, error) {
-	var beside *added.Beside
-	folder := ""
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		folder, path = path, filepath.Join(path, fileName)
+		return Read(folder(path))
 	}
 	data, err := input.ReadFile(path, input.Tokenizer)
 	if err != nil {
-		return nil, cmp.Or(otherFormat(folder, err), fmt.Errorf("reading tokenizer: %w", err))
+		return nil, fmt.Errorf("reading tokenizer: %w", err)
 	}
-	if folder != "" {
-		beside, err = added.Read(func(name string) ([]byte, error) {
-			return input.ReadFile(filepath.Join(folder, name), input.Config)
-		})
-		var of *added.Error
-		if errors.As(err, &of) {
-			return nil, fmt.Errorf("tokenizer %s: %w", filepath.Join(folder, of.File), of.Err)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("reading tokenizer: %w", err)
-		}
-	}
-	return parseNamed(path, data, beside)
+	return Parse(path, data)
 }
 
-// Parse reads a tokenizer.json that lies in memory, and which errors call by a name.
+// folder is a model in a folder.
+type folder string
+
+func (f folder) Dir() string              { return string(f) }
+func (f folder) TokenizerFiles() []string { return append([]string{fileName}, added.Files()...) }
+func (f folder) File(name string, kind input.Kind) ([]byte, error) {
+	return input.ReadFile(filepath.Join(string(f), name), kind)
+}
+
+// Parse reads a tokenizer.json that lies in memory, is all of a tokenizer, and which errors call by a name.
 func Parse(name string, data []byte) (*Tokenizer, error) { return parseNamed(name, data, nil) }
 
 func parseNamed(name string, data []byte, beside *added.Beside) (*Tokenizer, error) {

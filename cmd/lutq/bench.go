@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
@@ -420,25 +418,20 @@ func (o *benchOptions) parseLookups() ([]cuda.Lookup, error) {
 // addLayers adds the layers of a container, as they are laid out for a device where they
 // are, or the shapes of a model.
 func (o *benchOptions) addLayers(ctx context.Context, b *bench.Options, path, device string) error {
-	if _, err := source.GGUF(path); err != nil {
-		return err
-	}
-	info, err := os.Stat(path)
+	from, err := source.Open(path, source.Options{Unchecked: o.noVerify})
 	if err != nil {
 		return err
 	}
-	container := false
-	if info.IsDir() {
-		if container, err = isContainer(path); err != nil {
-			return err
-		}
+	defer from.Close()
+	container, err := from.IsContainer()
+	if err != nil {
+		return err
 	}
 	if container {
-		m, err := openContainer(path, o.noVerify)
+		m, err := from.Container()
 		if err != nil {
 			return err
 		}
-		defer m.Close()
 		if err := checkMemory(m.Checkpoint(), true); err != nil {
 			return err
 		}
@@ -458,37 +451,12 @@ func (o *benchOptions) addLayers(ctx context.Context, b *bench.Options, path, de
 		}
 		return nil
 	}
-	d, err := describe(path)
+	d, err := from.Outline()
 	if err != nil {
 		return err
 	}
 	b.Shapes = layerShapes(d, device == "cuda")
 	return nil
-}
-
-// describe reads the description of a model in a folder, of a config.json or of a GGUF file.
-func describe(path string) (*arch.Decoder, error) {
-	file, err := source.GGUF(path)
-	if err != nil {
-		return nil, err
-	}
-	if file == "" {
-		return arch.Read(path, nil)
-	}
-	c, err := source.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	return arch.ReadFrom(c, nil)
-}
-
-// openContainer opens a quantized model, to be checked while it is read or not.
-func openContainer(dir string, noVerify bool) (*lutq.Model, error) {
-	if noVerify {
-		return lutq.OpenUnchecked(dir)
-	}
-	return lutq.Open(dir)
 }
 
 // layerShapes returns the different shapes of a decoder's linear layers, in

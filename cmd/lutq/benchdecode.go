@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
@@ -192,24 +191,17 @@ type timedModel struct {
 
 // timedModels returns what there is to time of a path.
 func (o *benchOptions) timedModels(u *ui, path, dtype string) ([]timedModel, error) {
-	file, err := source.GGUF(path)
+	m, err := u.open(path, source.Options{Unchecked: o.noVerify})
 	if err != nil {
 		return nil, err
 	}
-	info, err := os.Stat(path)
+	container, err := m.IsContainer()
 	if err != nil {
 		return nil, err
 	}
-	container, weights := false, file != ""
-	if info.IsDir() && !weights {
-		if container, err = isContainer(path); err != nil {
-			return nil, err
-		}
-		files, err := filepath.Glob(filepath.Join(path, "*.safetensors*"))
-		if err != nil {
-			return nil, err
-		}
-		weights = len(files) > 0
+	weights, err := m.HasWeights()
+	if err != nil {
+		return nil, err
 	}
 	if container || weights {
 		for _, name := range []string{"bits", "group"} {
@@ -222,23 +214,20 @@ func (o *benchOptions) timedModels(u *ui, path, dtype string) ([]timedModel, err
 		return nil, usage("--against is for a quantized MODEL")
 	}
 	if weights && !container {
-		return []timedModel{{name: path, prepare: o.folder(u, path, o.decode.headBits)}}, nil
+		return []timedModel{{name: path, prepare: o.stored(u, m, o.decode.headBits)}}, nil
 	}
-	d, err := arch.Read(path, nil)
+	d, err := m.Outline()
 	if err != nil {
 		return nil, err
 	}
 	var all []timedModel
 	if container {
-		m, err := lutq.OpenUnchecked(path)
+		packed, err := m.Container()
 		if err != nil {
-			return nil, err
+			return nil, hintDiffers(err)
 		}
-		spec := m.Config().Spec
-		if err := m.Close(); err != nil {
-			return nil, err
-		}
-		all = append(all, timedModel{name: path, bits: spec.Bits, group: spec.Group, prepare: o.folder(u, path, o.decode.headBits)})
+		spec := packed.Config().Spec
+		all = append(all, timedModel{name: path, bits: spec.Bits, group: spec.Group, prepare: o.stored(u, m, o.decode.headBits)})
 	} else {
 		group := defaultDecodeGroup
 		if o.given("group") {
@@ -258,7 +247,11 @@ func (o *benchOptions) timedModels(u *ui, path, dtype string) ([]timedModel, err
 	switch {
 	case o.decode.noDense:
 	case o.decode.against != "":
-		all = append(all, timedModel{name: o.decode.against, dense: true, prepare: o.folder(u, o.decode.against, 16)})
+		original, err := u.open(o.decode.against, source.Options{Unchecked: o.noVerify})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, timedModel{name: o.decode.against, dense: true, prepare: o.stored(u, original, 16)})
 	default:
 		all = append(all, timedModel{name: path, dense: true, prepare: randomModel(path, d, decodebench.RandomOptions{DType: denseType(dtype)})})
 	}
@@ -276,63 +269,36 @@ func denseType(dtype string) hf.DType {
 	return hf.BF16
 }
 
-// folder prepares the weights of a folder, with an output head of some bits.
-func (o *benchOptions) folder(u *ui, dir string, headBits int) func(*decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
+// stored prepares the weights of a model, with an output head of some bits.
+func (o *benchOptions) stored(u *ui, m *source.Model, headBits int) func(*decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
 	return func(d *decodeDevice) (decodebench.Sizes, func() (*model.Model, error), error) {
-		sizes, err := folderSizes(dir, heldBy(d.ops, d.actBytes), headBits)
+		sizes, err := sizesOf(m, heldBy(d.ops, d.actBytes), headBits)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, hintDiffers(err)
 		}
 		return sizes, func() (*model.Model, error) {
-			if err := u.checkModelMemory(dir, d.ops); err != nil {
-				return nil, err
-			}
-			m, err := model.OpenWith(dir, d.ops, model.OpenOptions{
-				Unchecked: o.noVerify, HeadBits: quantizedHead(headBits),
-				Layouts: func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, d.ops.Name()) },
+			return u.load(m, d.ops, model.OpenOptions{
+				HeadBits: quantizedHead(headBits),
+				Layouts:  func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, d.ops.Name()) },
 			})
-			return m, hintDiffers(err)
 		}, nil
 	}
 }
 
-// folderSizes returns what the weights of a folder take, with an output head of some bits.
-func folderSizes(dir string, h decodebench.Held, headBits int) (decodebench.Sizes, error) {
-	d, sizes, err := storedSizes(dir, h)
-	if bits := quantizedHead(headBits); err == nil && bits > 0 {
+// sizesOf returns what the weights of a model take, with an output head of some bits.
+func sizesOf(m *source.Model, h decodebench.Held, headBits int) (decodebench.Sizes, error) {
+	sizes, err := decodebench.SizesOf(m, h)
+	if err != nil {
+		return nil, err
+	}
+	if bits := quantizedHead(headBits); bits > 0 {
+		d, err := m.Decoder()
+		if err != nil {
+			return nil, err
+		}
 		sizes.QuantizeHead(d, bits)
 	}
-	return sizes, err
-}
-
-// storedSizes returns what the weights of a folder take as they are.
-func storedSizes(dir string, h decodebench.Held) (*arch.Decoder, decodebench.Sizes, error) {
-	container, err := isContainer(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	if container {
-		m, err := lutq.OpenUnchecked(dir)
-		if err != nil {
-			return nil, nil, err
-		}
-		defer m.Close()
-		c, err := model.NewContainer(m)
-		if err != nil {
-			return nil, nil, err
-		}
-		return c.Decoder(), decodebench.ContainerSizes(c.Decoder(), m, h), nil
-	}
-	ckpt, err := source.Open(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer ckpt.Close()
-	c, err := model.NewCheckpoint(ckpt)
-	if err != nil {
-		return nil, nil, err
-	}
-	return c.Decoder(), decodebench.CheckpointSizes(c.Decoder(), ckpt, h), nil
+	return sizes, nil
 }
 
 // randomModel prepares random weights.
@@ -509,9 +475,6 @@ func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, de
 		return err
 	}
 	defer m.Close()
-	for _, kind := range m.Unpacked() {
-		u.note("%s: the %s has no kernel for weights of kind %s: they are multiplied dense", tm.name, device, kind)
-	}
 	head := sizes.Head(m.Decoder()).Bits
 	var left int64 // on a GPU, whose memory stays taken between sessions
 	if d.gpu != nil {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/gptq"
@@ -59,14 +59,14 @@ func (o *calibOptions) check(what string) error {
 	return nil
 }
 
-// read reads the texts for the model of a checkpoint, with so many windows to hold
+// read reads the texts for a model, with so many windows to hold
 // out.
-func (o *calibOptions) read(src *hf.Checkpoint, valid int) (*corpus.Mixture, error) {
-	d, err := arch.ReadFrom(src, src.Has)
+func (o *calibOptions) read(m *source.Model, valid int) (*corpus.Mixture, error) {
+	d, err := m.Decoder()
 	if err != nil {
-		return nil, fmt.Errorf("%s: no text can be run through the model: %w", src.Dir(), err)
+		return nil, fmt.Errorf("%s: no text can be run through the model: %w", m.Dir(), err)
 	}
-	tok, err := loadTokenizer(src.Dir())
+	tok, err := tokenizer.Read(m)
 	if err != nil {
 		return nil, err
 	}
@@ -119,9 +119,9 @@ type calibrator struct {
 	pauser
 }
 
-// newCalibrator returns what runs a text through the model of a checkpoint.
-func (u *ui) newCalibrator(src *hf.Checkpoint, text *corpus.Mixture, o calibOptions, threads int) (*calibrator, error) {
-	from, err := model.NewCheckpoint(src)
+// newCalibrator returns what runs a text through a model.
+func (u *ui) newCalibrator(m *source.Model, text *corpus.Mixture, o calibOptions, threads int) (*calibrator, error) {
+	from, err := model.NewCheckpoint(m)
 	if err != nil {
 		return nil, err
 	}

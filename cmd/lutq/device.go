@@ -3,8 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/lutq/lutq/calib/model"
@@ -74,37 +74,49 @@ func openOps(device, dtype string, o cpu.Options, reserve int64) (ops model.Ops,
 	return modelcpu.New(engine), func() error { engine.Close(); return nil }, nil
 }
 
-// openSource opens a model of any format, and says what is odd about it.
-func (u *ui) openSource(model string) (*hf.Checkpoint, error) { return u.noted(source.Open(model)) }
-
-// openStored opens a model to look at what is stored, and says what is odd about it.
-func (u *ui) openStored(model string) (*hf.Checkpoint, error) {
-	return u.noted(source.OpenStored(model))
-}
-
-// noted says what is odd about a model that was opened, once.
-func (u *ui) noted(ckpt *hf.Checkpoint, err error) (*hf.Checkpoint, error) {
+// open opens a model, each once in a command, which says what is odd about it and closes it in its end.
+func (u *ui) open(path string, o source.Options) (*source.Model, error) {
+	if m := u.models[path]; m != nil {
+		return m, nil
+	}
+	o.Note = func(line string) { fmt.Fprintf(u.stderr, "lutq: %s\n", input.Message(line)) }
+	m, err := source.Open(path, o)
 	if err != nil {
 		return nil, err
 	}
-	for _, note := range ckpt.Notes() {
-		if slices.Contains(u.odd, note) {
-			continue
-		}
-		u.odd = append(u.odd, note)
-		fmt.Fprintf(u.stderr, "lutq: %s\n", input.Message(note))
+	if u.models == nil {
+		u.models = make(map[string]*source.Model)
 	}
-	return ckpt, nil
+	u.models[path] = m
+	return m, nil
+}
+
+// closing returns a command that closes the models that it opened, unless it ended before its time: something that it left to
+// itself may be reading them.
+func (u *ui) closing(run func(c *cobra.Command, args []string) error) func(c *cobra.Command, args []string) error {
+	if run == nil {
+		return nil
+	}
+	return func(c *cobra.Command, args []string) error {
+		err := run(c, args)
+		if c.Context().Err() == nil {
+			for _, m := range u.models {
+				m.Close()
+			}
+			u.models = nil
+		}
+		return err
+	}
 }
 
 // checkModelMemory refuses a model for whose tensors the host has no memory: for
 // all of them where it runs the model, and for each on its way to a GPU.
-func (u *ui) checkModelMemory(dir string, ops model.Ops) error {
-	ckpt, err := u.openSource(dir)
+func checkModelMemory(m *source.Model, ops model.Ops) error {
+	ckpt, err := m.Weights()
 	if err != nil {
 		return err
 	}
-	return errors.Join(checkMemory(ckpt, ops.Name() == "cpu"), ckpt.Close())
+	return checkMemory(ckpt, ops.Name() == "cpu")
 }
 
 // checkMemory refuses a folder of which not all tensors, or not each by itself, can

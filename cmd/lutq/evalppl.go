@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
-	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
@@ -187,17 +185,11 @@ func (u *ui) evalAgainst(ctx context.Context, dir, original, text string, thread
 
 // canEval reports what would stand against evalAgainst, before there is a
 // container: the model's family, its tokenizer, or the text.
-func canEval(original, text string) error {
-	src, err := source.Open(original)
-	if err != nil {
-		return err
+func canEval(original *source.Model, text string) error {
+	if _, err := original.Decoder(); err != nil {
+		return fmt.Errorf("%s: cannot be evaluated: %w", original.Path(), err)
 	}
-	defer src.Close()
-	d, err := arch.ReadFrom(src, src.Has)
-	if err != nil {
-		return fmt.Errorf("%s: cannot be evaluated: %w", original, err)
-	}
-	_, _, err = evalSet(original, d, evalOptions{text: text, protocol: string(corpus.Raw), windows: 1})
+	_, _, err := evalSet(original, evalOptions{text: text, protocol: string(corpus.Raw), windows: 1})
 	return err
 }
 
@@ -220,26 +212,30 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 		return nil, err
 	}
 	candidateOps = tables.over(candidateOps)
-	var opened []*model.Model
+	var from []*source.Model
+	var loaded []*model.Model // of them
 	defer func() {
-		for _, m := range opened {
+		for _, m := range loaded {
 			m.Close()
 		}
 	}()
 	mo := model.OpenOptions{
-		Unchecked: o.noVerify,
-		Layouts:   func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
+		Layouts: func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
 	}
-	open := func(dir string, ops model.Ops) (*model.Model, error) {
-		m, err := u.openModel(dir, ops, mo)
-		if err == nil {
-			opened = append(opened, m)
+	load := func(dir string, ops model.Ops) (*model.Model, error) {
+		m, err := u.open(dir, source.Options{Unchecked: o.noVerify})
+		if err != nil {
+			return nil, err
 		}
-		return m, err
+		l, err := u.load(m, ops, mo)
+		if err == nil {
+			from, loaded = append(from, m), append(loaded, l)
+		}
+		return l, err
 	}
 	var models []eval.Model
 	for _, dir := range dirs {
-		m, err := open(dir, candidateOps)
+		m, err := load(dir, candidateOps)
 		if err != nil {
 			return nil, err
 		}
@@ -247,7 +243,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	}
 	var ref eval.Model
 	if o.against != "" {
-		if ref, err = open(o.against, ops); err != nil {
+		if ref, err = load(o.against, ops); err != nil {
 			return nil, err
 		}
 	}
@@ -255,27 +251,22 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 		return nil, err
 	}
 	u.noteRounding(candidateOps)
-	first := opened[0]
-	set, tok, err := evalSet(dirs[0], first.Decoder(), o)
+	set, tok, err := evalSet(from[0], o)
 	if err != nil {
 		return nil, err
 	}
-	names := slices.Clone(dirs)
-	if o.against != "" {
-		names = append(names, o.against)
-	}
-	read := readText{names[0], first.Decoder(), tok, set}
-	for i, m := range opened[1:] {
-		if err := u.checkTokens(read, names[i+1], m.Decoder(), o); err != nil {
+	read := readText{from[0], tok, set}
+	for _, m := range from[1:] {
+		if err := u.checkTokens(read, m, o); err != nil {
 			return nil, err
 		}
 	}
-	if most := first.Decoder().MaxPositions; most > 0 && set.Context > most {
+	if most := loaded[0].Decoder().MaxPositions; most > 0 && set.Context > most {
 		fmt.Fprintf(u.stderr, "lutq: windows of %d tokens are longer than the %d that the model was made for\n", set.Context, most)
 	}
 	if ops.Name() == "cpu" {
 		need := int64(0)
-		for _, m := range opened {
+		for _, m := range loaded {
 			need += m.ActivationBytes(set.Context)
 		}
 		if free := availableMemory(); free > 0 && need > free {
@@ -320,19 +311,19 @@ func (u *ui) warnRuined(r *evalReport) {
 	}
 }
 
-// openModel opens a model to be run.
-func (u *ui) openModel(dir string, ops model.Ops, o model.OpenOptions) (*model.Model, error) {
-	if err := u.checkModelMemory(dir, ops); err != nil {
+// load loads a model to be run.
+func (u *ui) load(m *source.Model, ops model.Ops, o model.OpenOptions) (*model.Model, error) {
+	if err := checkModelMemory(m, ops); err != nil {
 		return nil, err
 	}
-	m, err := model.OpenWith(dir, ops, o)
+	loaded, err := model.Open(m, ops, o)
 	if err != nil {
 		return nil, hintDiffers(err)
 	}
-	for _, kind := range m.Unpacked() {
-		u.note("%s: the %s has no kernel for weights of kind %s: they are multiplied dense", dir, ops.Name(), kind)
+	for _, kind := range loaded.Unpacked() {
+		u.note("%s: the %s has no kernel for weights of kind %s: they are multiplied dense", m.Path(), ops.Name(), kind)
 	}
-	return m, nil
+	return loaded, nil
 }
 
 // openModelOps opens the device that the flags name for what a model does, and puts what has been
@@ -385,7 +376,7 @@ func hintEval(err error, o evalOptions) error {
 }
 
 // evalSet cuts the text into windows with the model's tokenizer.
-func evalSet(dir string, d *arch.Decoder, o evalOptions) (*corpus.Set, *tokenizer.Tokenizer, error) {
+func evalSet(m *source.Model, o evalOptions) (*corpus.Set, *tokenizer.Tokenizer, error) {
 	protocol, err := corpus.ParseProtocol(o.protocol)
 	if err != nil {
 		return nil, nil, usageError{err}
@@ -394,14 +385,14 @@ func evalSet(dir string, d *arch.Decoder, o evalOptions) (*corpus.Set, *tokenize
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
-	if container, err := isContainer(dir); err != nil {
+	d, err := m.Decoder()
+	if err != nil {
 		return nil, nil, err
-	} else if container && !o.noVerify {
-		if err := checkFiles(dir, tokenizerFiles()); err != nil {
-			return nil, nil, err
-		}
 	}
-	tok, err := loadTokenizer(dir)
+	if err := m.Check(m.TokenizerFiles()...); err != nil {
+		return nil, nil, hintDiffers(err)
+	}
+	tok, err := tokenizer.Read(m)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -417,28 +408,27 @@ func evalSet(dir string, d *arch.Decoder, o evalOptions) (*corpus.Set, *tokenize
 
 // readText is a text as the tokenizer of a model reads it.
 type readText struct {
-	model string
-	d     *arch.Decoder
+	model *source.Model
 	tok   *tokenizer.Tokenizer
 	set   *corpus.Set
 }
 
 // checkTokens fails where another model of a table turns the text into other ids: what it says of these would be about another
 // text. Where the files of the tokenizers are the same it need not be read again.
-func (u *ui) checkTokens(first readText, other string, d *arch.Decoder, o evalOptions) error {
-	want, err := tokenizerSum(first.model, first.d)
+func (u *ui) checkTokens(first readText, other *source.Model, o evalOptions) error {
+	want, err := tokenizerSum(first.model)
 	if err != nil {
 		return err
 	}
-	got, err := tokenizerSum(other, d)
+	got, err := tokenizerSum(other)
 	if errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintf(u.stderr, "lutq: %s has no tokenizer.json: it reads the ids of %s\n", other, first.model)
+		fmt.Fprintf(u.stderr, "lutq: %s has no tokenizer.json: it reads the ids of %s\n", other.Path(), first.model.Path())
 		return nil
 	}
 	if err != nil || got == want {
 		return err
 	}
-	set, tok, err := evalSet(other, d, o)
+	set, tok, err := evalSet(other, o)
 	if err != nil {
 		return err
 	}
@@ -459,7 +449,7 @@ func (u *ui) checkTokens(first readText, other string, d *arch.Decoder, o evalOp
 	}
 	return hintError{
 		fmt.Errorf("%s and %s turn the text into different ids: token %d of window %d is %s in the first and %s in the second",
-			first.model, other, at.Token+1, at.Window+1, spelled(first.set, first.tok), spelled(set, tok)),
+			first.model.Path(), other.Path(), at.Token+1, at.Window+1, spelled(first.set, first.tok), spelled(set, tok)),
 		"models of one table need tokenizers that agree on the text: evaluate them one at a time",
 	}
 }

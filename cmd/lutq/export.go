@@ -14,6 +14,7 @@ import (
 	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/outdir"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize/rtn"
 )
@@ -119,11 +120,14 @@ func (u *ui) export(ctx context.Context, dir, out string, o exportOptions) (err 
 		return outputHint(err)
 	}
 	defer func() { err = hintDiffers(err) }()
-	p, done, err := u.planExport(ctx, dir, to, o)
+	m, err := u.open(dir, source.Options{Unchecked: o.noVerify})
 	if err != nil {
 		return err
 	}
-	defer done()
+	p, err := export.New(ctx, m, to)
+	if err != nil {
+		return err
+	}
 	r := exportResult{Output: out, Target: o.target, Outcome: p.Outcome(), Unfit: p.Unfit(), Warnings: append([]string{}, p.Warnings()...)}
 	for _, w := range r.Warnings {
 		u.note("%s", w)
@@ -173,28 +177,6 @@ func (o exportOptions) format() (foreign.Target, error) {
 		return d, err
 	}
 	return to, nil
-}
-
-// planExport opens a model and looks at its layers.
-func (u *ui) planExport(ctx context.Context, dir string, to foreign.Target, o exportOptions) (*export.Plan, func() error, error) {
-	container, err := isContainer(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !container && (o.target == "dense" || o.target == "gguf") {
-		c, err := u.openSource(dir)
-		if err != nil {
-			return nil, nil, err
-		}
-		p, err := export.NewPlain(ctx, c, to)
-		return p, c.Close, err
-	}
-	m, err := openContainer(dir, o.noVerify)
-	if err != nil {
-		return nil, nil, err
-	}
-	p, err := export.New(ctx, m, to)
-	return p, m.Close, err
 }
 
 // listUnfit lists what does not fit and why.

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -18,7 +16,6 @@ import (
 	"github.com/lutq/lutq/calib/decode"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
-	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
@@ -171,7 +168,11 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	if tables != nil && quantizedHead(o.headBits) > 0 {
 		return usage("generate: --act-table takes equal steps, which a head that --head-bits quantizes has not")
 	}
-	tok, ids, err := u.readPrompt(ctx, dir, stdin, o)
+	from, err := u.open(dir, source.Options{Unchecked: o.noVerify})
+	if err != nil {
+		return err
+	}
+	tok, ids, err := u.readPrompt(ctx, from, stdin, o)
 	if err != nil {
 		return err
 	}
@@ -184,9 +185,9 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 		return err
 	}
 	ops = tables.over(ops)
-	m, err := u.openModel(dir, ops, model.OpenOptions{
-		Unchecked: o.noVerify, HeadBits: quantizedHead(o.headBits),
-		Layouts: func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
+	m, err := u.load(from, ops, model.OpenOptions{
+		HeadBits: quantizedHead(o.headBits),
+		Layouts:  func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
 	})
 	if err != nil {
 		return err
@@ -196,15 +197,11 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	if err := o.tiles.unused(ops.Name()); err != nil {
 		return err
 	}
-	generation, err := source.File(dir, "generation_config.json", input.Config)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	ends, err := from.Ends()
+	if err != nil {
 		return err
 	}
-	ends, err := m.Decoder().Ends(generation)
-	if err != nil {
-		return fmt.Errorf("%s: %w", dir, err)
-	}
-	sizes, err := folderSizes(dir, heldBy(ops, actBytes(o.dtype)), o.headBits)
+	sizes, err := sizesOf(from, heldBy(ops, actBytes(o.dtype)), o.headBits)
 	if err != nil {
 		return err
 	}
@@ -292,21 +289,15 @@ func rate(n int, d time.Duration) float64 {
 }
 
 // readPrompt returns the model's tokenizer and the tokens of the prompt.
-func (u *ui) readPrompt(ctx context.Context, dir string, stdin bool, o generateOptions) (*tokenizer.Tokenizer, []int, error) {
-	files := append(tokenizerFiles(), "generation_config.json")
+func (u *ui) readPrompt(ctx context.Context, m *source.Model, stdin bool, o generateOptions) (*tokenizer.Tokenizer, []int, error) {
+	files := append(m.TokenizerFiles(), source.EndsFile)
 	if o.chat {
 		files = append(files, chat.Files()...)
 	}
-	file, err := source.GGUF(dir)
-	if err != nil {
-		return nil, nil, err
+	if err := m.Check(files...); err != nil {
+		return nil, nil, hintDiffers(err)
 	}
-	if !o.noVerify && file == "" {
-		if err := checkFiles(dir, files); err != nil {
-			return nil, nil, err
-		}
-	}
-	tok, err := loadTokenizer(dir)
+	tok, err := tokenizer.Read(m)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -318,12 +309,11 @@ func (u *ui) readPrompt(ctx context.Context, dir string, stdin bool, o generateO
 		return nil, nil, errors.New("the prompt is empty")
 	}
 	if o.chat {
-		read := func(name string) ([]byte, error) { return source.File(dir, name, input.Config) }
-		tokens, err := specialTokens(dir, read)
+		tokens, err := m.SpecialTokens()
 		if err != nil {
 			return nil, nil, err
 		}
-		template, err := chat.Load(dir, tokens, read)
+		template, err := chat.Load(m.Path(), tokens, func(name string) ([]byte, error) { return m.File(name, input.Config) })
 		if err != nil {
 			return nil, nil, err
 		}
@@ -336,20 +326,6 @@ func (u *ui) readPrompt(ctx context.Context, dir string, stdin bool, o generateO
 		return nil, nil, fmt.Errorf("the prompt: %w", err)
 	}
 	return tok, ids, nil
-}
-
-// specialTokens returns the special tokens of a model that have names, as transformers gives them to chat templates.
-func specialTokens(dir string, read func(name string) ([]byte, error)) (map[string]string, error) {
-	var tokens map[string]string
-	beside, err := added.Read(read)
-	if err == nil {
-		tokens, err = beside.Named()
-	}
-	var of *added.Error
-	if errors.As(err, &of) {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, of.File), of.Err)
-	}
-	return tokens, err
 }
 
 // promptText reads the prompt where it is.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/gemm/cpu"
 )
 
@@ -72,7 +73,7 @@ func TestTextMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	m, err := model.Open("../../calib/testdata/lutq-tiny", modelcpu.New(engine))
+	m, err := model.Open(modeltest.Open(t, "../../calib/testdata/lutq-tiny"), modelcpu.New(engine), model.OpenOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

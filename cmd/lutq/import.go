@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/outdir"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize"
 )
@@ -73,29 +73,28 @@ type importJSON struct {
 }
 
 func (u *ui) importModel(ctx context.Context, dir, out string, o importOptions) error {
-	return u.takeOver(ctx, dir, out, o, func() (*hf.Checkpoint, error) { return u.openSource(dir) })
+	return u.takeOver(ctx, dir, out, source.Options{}, o)
 }
 
-// takeOver imports the model that open opens.
-func (u *ui) takeOver(ctx context.Context, dir, out string, o importOptions, open func() (*hf.Checkpoint, error)) error {
+// takeOver imports a model that is opened as options say.
+func (u *ui) takeOver(ctx context.Context, dir, out string, so source.Options, o importOptions) error {
 	begin := time.Now()
 	if !o.dryRun {
 		if err := outdir.Check(out, outdir.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
 			return outputHint(err)
 		}
 	}
-	src, err := open()
+	m, err := u.open(dir, so)
 	if err != nil {
 		return err
 	}
-	defer src.Close()
 	var factors weight.ScaleType
 	if o.scaleType != "" {
 		if factors, err = weight.ParseScaleType(o.scaleType); err != nil {
 			return usageError{err}
 		}
 	}
-	plan, homeless, err := quantize.NewImport(src, quantize.ImportOptions{Factors: factors})
+	plan, homeless, err := quantize.NewImport(m, quantize.ImportOptions{Factors: factors})
 	if err != nil {
 		return err
 	}

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -135,16 +133,19 @@ func windowsName(c *lutq.Calibration) string {
 // inspectModel gathers what there is to say about a folder.
 func (u *ui) inspectModel(dir string) (*inspection, error) {
 	in := &inspection{Format: "hf"}
-	container, err := isContainer(dir)
+	model, err := u.open(dir, source.Options{Unchecked: true})
+	if err != nil {
+		return nil, err
+	}
+	container, err := model.IsContainer()
 	if err != nil {
 		return nil, err
 	}
 	if !container {
-		ckpt, err := u.openStored(dir)
+		ckpt, err := model.Stored()
 		if err != nil {
 			return nil, err
 		}
-		defer ckpt.Close()
 		for _, t := range ckpt.Tensors() {
 			in.addTensor(t)
 		}
@@ -155,11 +156,10 @@ func (u *ui) inspectModel(dir string) (*inspection, error) {
 		}
 		return in, nil
 	}
-	m, err := lutq.OpenUnchecked(dir)
+	m, err := model.Container()
 	if err != nil {
 		return nil, err
 	}
-	defer m.Close()
 	in.Digests = m.Config().Digests != nil
 	in.Format, in.SHA256, in.Command = lutq.Method, m.Config().SHA256, m.Config().Command
 	in.Calib = m.Config().Calib
@@ -222,17 +222,4 @@ func (in *inspection) sum() {
 		in.Bytes += l.BytesOut
 	}
 	in.BitsPerWeight = 8 * float64(in.Bytes) / float64(max(in.Parameters, 1))
-}
-
-// isContainer reports whether a folder's config.json says that it is a lutq
-// container. A folder without one is not.
-func isContainer(dir string) (bool, error) {
-	if file, err := source.GGUF(dir); file != "" || err != nil {
-		return false, err
-	}
-	data, err := input.ReadFile(filepath.Join(dir, "config.json"), input.Config)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return lutq.IsContainer(lutq.QuantizationConfig(data)), err
 }

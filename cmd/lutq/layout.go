@@ -6,7 +6,6 @@ import (
 	"runtime"
 
 	"github.com/lutq/lutq/formats/export"
-	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/kernels"
 	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/source"
@@ -21,11 +20,10 @@ func (u *ui) toLayout(ctx context.Context, dir, out string, to kernels.Layout, o
 		return outputHint(err)
 	}
 	defer func() { err = hintDiffers(err) }()
-	m, err := openContainer(dir, o.noVerify)
+	m, err := u.open(dir, source.Options{Unchecked: o.noVerify})
 	if err != nil {
 		return err
 	}
-	defer m.Close()
 	p, err := export.New(ctx, m, to)
 	if err != nil {
 		return err
@@ -53,7 +51,5 @@ func (u *ui) toLayout(ctx context.Context, dir, out string, to kernels.Layout, o
 
 // fromLayout writes what lies in a layout of another program's kernel as a container.
 func (u *ui) fromLayout(ctx context.Context, dir, out string, from kernels.Layout, o repackOptions) error {
-	return u.takeOver(ctx, dir, out, importOptions{force: o.force, threads: o.threads, json: o.json}, func() (*hf.Checkpoint, error) {
-		return u.noted(source.OpenAs(dir, from))
-	})
+	return u.takeOver(ctx, dir, out, source.Options{As: from}, importOptions{force: o.force, threads: o.threads, json: o.json})
 }

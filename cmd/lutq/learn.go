@@ -12,9 +12,9 @@ import (
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/outdir"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
@@ -62,7 +62,7 @@ type learner struct {
 	ui    *ui
 	o     learnOptions
 	calib calibOptions
-	src   *hf.Checkpoint
+	src   *source.Model
 	text  *corpus.Mixture
 	alone bool // whether nothing else asks for the text
 	bar   *progress
@@ -86,7 +86,7 @@ func (o *learnOptions) check(given func(flag string) bool) error {
 }
 
 // newLearner returns what learns from a text.
-func (u *ui) newLearner(src *hf.Checkpoint, text *corpus.Mixture, calib calibOptions, o learnOptions, threads int) (*learner, error) {
+func (u *ui) newLearner(src *source.Model, text *corpus.Mixture, calib calibOptions, o learnOptions, threads int) (*learner, error) {
 	l := &learner{ui: u, o: o, calib: calib, src: src, text: text, alone: true}
 	var err error
 	l.Refiner, err = learn.NewRefiner(src, learn.RefinerOptions{
@@ -193,7 +193,11 @@ func (l *learner) writeControl(ctx context.Context, dir string, shapes map[strin
 // show runs what learns, with its progress in the place of other.
 func (l *learner) show(do func() error) error {
 	defer l.paused()()
-	if err := checkMemory(l.src, l.calib.device == "cpu"); err != nil {
+	src, err := l.src.Weights()
+	if err == nil {
+		err = checkMemory(src, l.calib.device == "cpu")
+	}
+	if err != nil {
 		return err
 	}
 	defer func() {

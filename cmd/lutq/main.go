@@ -196,7 +196,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 	root.SetHelpCommand(newHelpCommand(u))
 	root.InitDefaultHelpCmd() // adds it
 	for _, c := range root.Commands() {
-		c.Args = usageArgs(c.Args)
+		c.Args, c.RunE = usageArgs(c.Args), u.closing(c.RunE)
 		c.Flags().SortFlags = false // but in the order of the source
 		completeFlags(c)
 	}

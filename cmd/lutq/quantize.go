@@ -168,7 +168,7 @@ func (o *quantizeOptions) check(r quantize.Recipe) error {
 
 // fill completes a recipe, if it is one for a target, so that the target holds what it makes of a model. It
 // refuses a recipe that says otherwise, before it opens anything where it can.
-func (o *quantizeOptions) fill(r *quantize.Recipe, model string) error {
+func (o *quantizeOptions) fill(r *quantize.Recipe, open func() (*source.Model, error)) error {
 	if o.target == "" {
 		return nil
 	}
@@ -202,11 +202,14 @@ func (o *quantizeOptions) fill(r *quantize.Recipe, model string) error {
 	if err != nil {
 		return err
 	}
-	src, err := source.OpenStored(model)
+	m, err := open()
 	if err != nil {
 		return err
 	}
-	defer src.Close()
+	src, err := m.Stored()
+	if err != nil {
+		return err
+	}
 	config, err := src.ConfigJSON()
 	if err != nil {
 		return err
@@ -301,7 +304,8 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	if err != nil {
 		return err
 	}
-	if err := o.fill(&recipe, model); err != nil {
+	open := func() (*source.Model, error) { return u.open(model, source.Options{}) }
+	if err := o.fill(&recipe, open); err != nil {
 		return err
 	}
 	if err := o.check(recipe); err != nil {
@@ -318,25 +322,27 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 			return outputHint(err)
 		}
 	}
-	src, err := u.openSource(model)
+	m, err := open()
 	if err != nil {
 		return err
 	}
-	defer src.Close()
+	if _, err := m.Weights(); err != nil {
+		return err
+	}
 	if o.maxRAM > 0 {
 		// What is freed is collected in time.
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(max(int64(o.maxRAM)-programBytes, 1)))
 	}
-	calibrator, learner, err := u.addText(src, &recipe, o)
+	calibrator, learner, err := u.addText(m, &recipe, o)
 	if err != nil {
 		return err
 	}
-	plan, err := quantize.NewPlan(src, recipe)
+	plan, err := quantize.NewPlan(m, recipe)
 	if err != nil {
 		return err
 	}
 	if o.evalText != "" {
-		if err := canEval(model, o.evalText); err != nil {
+		if err := canEval(m, o.evalText); err != nil {
 			return err
 		}
 	}
@@ -456,7 +462,7 @@ const programBytes = 24 << 20
 
 // addText adds what fits weights to a text to a recipe that asks for it, and what
 // follows from it. What it does not ask for is nil.
-func (u *ui) addText(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOptions) (c *calibrator, l *learner, err error) {
+func (u *ui) addText(m *source.Model, r *quantize.Recipe, o quantizeOptions) (c *calibrator, l *learner, err error) {
 	learned, calibrated := o.learned(*r), calibrated(*r)
 	if !learned && !calibrated {
 		return nil, nil, nil
@@ -469,7 +475,7 @@ func (u *ui) addText(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOptions) 
 		valid = o.learn.valid
 	}
 	o.calib.inOrder = learned && o.learn.mode == string(learn.Flute)
-	text, err := o.calib.read(src, valid)
+	text, err := o.calib.read(m, valid)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -477,7 +483,7 @@ func (u *ui) addText(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOptions) 
 		if o.calib.hessian = r.Unread("damp", learned) == nil; !o.calib.hessian {
 			o.calib.damp, o.calib.retarget = 0, 0
 		}
-		if c, err = u.newCalibrator(src, text, o.calib, o.threads); err != nil {
+		if c, err = u.newCalibrator(m, text, o.calib, o.threads); err != nil {
 			return nil, nil, err
 		}
 		r.Calibrate, r.Methods.GPTQ = c, o.calib.gptq()
@@ -485,7 +491,7 @@ func (u *ui) addText(src *hf.Checkpoint, r *quantize.Recipe, o quantizeOptions) 
 	if !learned {
 		return c, nil, nil
 	}
-	if l, err = u.newLearner(src, text, o.calib, o.learn, o.threads); err != nil {
+	if l, err = u.newLearner(m, text, o.calib, o.learn, o.threads); err != nil {
 		return nil, nil, err
 	}
 	l.alone = !calibrated

@@ -13,6 +13,7 @@ import (
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/kernels"
 	"github.com/lutq/lutq/formats/outdir"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/formats/weight/lut24"
@@ -127,11 +128,14 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(o.threads)) // a layer is laid out on all of them
 	}
 	defer func() { err = hintDiffers(err) }()
-	m, err := openContainer(dir, o.noVerify)
+	model, err := u.open(dir, source.Options{Unchecked: o.noVerify})
 	if err != nil {
 		return err
 	}
-	defer m.Close()
+	m, err := model.Container()
+	if err != nil {
+		return err
+	}
 	if err := checkMemory(m.Checkpoint(), false); err != nil {
 		return err
 	}
@@ -191,11 +195,14 @@ func (u *ui) convert(ctx context.Context, dir, out string, o repackOptions) (err
 	if err := outdir.Check(out, outdir.Options{Inputs: []string{dir}, Force: o.force}); err != nil {
 		return outputHint(err)
 	}
-	m, err := openContainer(dir, o.noVerify)
+	model, err := u.open(dir, source.Options{Unchecked: o.noVerify})
+	if err != nil {
+		return err
+	}
+	m, err := model.Container()
 	if err != nil {
 		return hintDiffers(err)
 	}
-	defer m.Close()
 	bar := u.startProgress("converting", 1, true)
 	res, err := quantize.Convert(ctx, m, o.to, out, quantize.ConvertOptions{Force: o.force, Progress: func(done, total int64, tensor string) {
 		bar.resize(total)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -14,10 +13,7 @@ import (
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/tokenizer"
-	"github.com/lutq/lutq/formats/added"
-	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
-	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
 )
 
@@ -44,29 +40,17 @@ is then read alone.`, input.Tokenizer, input.GGUF, input.Text),
 	return c
 }
 
-// tokenizerFile holds a tokenizer, but for what files beside it say of added tokens.
-const tokenizerFile = "tokenizer.json"
-
-// tokenizerFiles returns the names of the files that a tokenizer is read from.
-func tokenizerFiles() []string { return append([]string{tokenizerFile}, added.Files()...) }
-
-// checkFiles holds files of a container against their digests.
-func checkFiles(dir string, names []string) error {
-	for _, name := range names {
-		if err := lutq.CheckFile(dir, name); err != nil {
-			return hintDiffers(err)
-		}
-	}
-	return nil
-}
-
 // tokenizerSum tells tokenizers apart: two that are equal read a text alike. The error of a model without a tokenizer wraps
 // [fs.ErrNotExist].
-func tokenizerSum(model string, d *arch.Decoder) (string, error) {
+func tokenizerSum(m *source.Model) (string, error) {
+	d, err := m.Decoder()
+	if err != nil {
+		return "", err
+	}
 	h := sha256.New()
-	for _, name := range tokenizerFiles() {
-		data, err := source.File(model, name, input.Tokenizer)
-		if err != nil && (name == tokenizerFile || !errors.Is(err, fs.ErrNotExist)) {
+	for _, name := range m.TokenizerFiles() {
+		data, err := m.File(name, input.Tokenizer)
+		if err != nil && (name == source.TokenizerFile || !errors.Is(err, fs.ErrNotExist)) {
 			return "", err
 		}
 		fmt.Fprintf(h, "%s %d %t\n", name, len(data), err == nil)
@@ -78,31 +62,20 @@ func tokenizerSum(model string, d *arch.Decoder) (string, error) {
 	return string(h.Sum(nil)), nil
 }
 
-// loadTokenizer reads the tokenizer of a model, or a tokenizer.json itself.
-func loadTokenizer(model string) (*tokenizer.Tokenizer, error) {
-	file, err := source.GGUF(model)
+// readTokenizer reads the tokenizer of a model, or a tokenizer.json itself.
+func (u *ui) readTokenizer(path string) (*tokenizer.Tokenizer, error) {
+	m, err := u.open(path, source.Options{})
 	if err != nil {
 		return nil, err
 	}
-	if file == "" {
-		return tokenizer.Load(model)
+	if m.Alone() {
+		return tokenizer.Load(path)
 	}
-	data, err := source.File(file, tokenizerFile, input.Tokenizer)
-	if err != nil {
-		return nil, err
-	}
-	return tokenizer.Parse(filepath.Join(file, tokenizerFile), data)
+	return tokenizer.Read(m)
 }
 
 func (u *ui) tokenize(ctx context.Context, model, file string, special, asJSON bool) error {
-	notes, err := source.Notes(model)
-	if err != nil {
-		return err
-	}
-	for _, note := range notes {
-		fmt.Fprintf(u.stderr, "lutq: %s\n", input.Message(note))
-	}
-	tok, err := loadTokenizer(model)
+	tok, err := u.readTokenizer(model)
 	if err != nil {
 		return err
 	}

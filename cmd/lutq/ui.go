@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/source"
 )
 
 // ui is where a command reads from and prints to: results go to stdout,
@@ -25,7 +26,7 @@ type ui struct {
 
 	columns int // of the terminal that stdout is; 0: it is none
 
-	odd []string // what was said to be odd about models, of which a command may open one several times
+	models map[string]*source.Model // that the command opened, by path
 }
 
 // stdinOf returns the standard input, which is something of a kind. Reading it

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source"
 )
 
 type verifyOptions struct {
@@ -55,11 +56,14 @@ func (u *ui) verify(ctx context.Context, dir string, o verifyOptions) error {
 	if o.quick && o.original != "" {
 		return usageError{errors.New("verify: --against compares the tensors, which --quick does not read")}
 	}
-	m, err := lutq.OpenUnchecked(dir) // what does not hold is reported
+	model, err := u.open(dir, source.Options{Unchecked: true}) // what does not hold is reported
 	if err != nil {
 		return err
 	}
-	defer m.Close()
+	m, err := model.Container()
+	if err != nil {
+		return err
+	}
 	if !o.quick {
 		if err := checkMemory(m.Checkpoint(), false); err != nil {
 			return err
@@ -70,10 +74,13 @@ func (u *ui) verify(ctx context.Context, dir string, o verifyOptions) error {
 	}
 	vo := lutq.VerifyOptions{Threads: o.threads, Quick: o.quick}
 	if o.original != "" {
-		if vo.Original, err = u.openStored(o.original); err != nil {
+		original, err := u.open(o.original, source.Options{})
+		if err != nil {
 			return err
 		}
-		defer vo.Original.Close()
+		if vo.Original, err = original.Stored(); err != nil {
+			return err
+		}
 	}
 	bar := u.startProgress("verifying", 1, false)
 	vo.Progress = func(done, total int, tensor string) {

@@ -20,6 +20,9 @@ type Target struct {
 // Name implements [foreign.Target].
 func (Target) Name() string { return "dense" }
 
+// Universal implements [foreign.Universal].
+func (Target) Universal() {}
+
 // Format implements [foreign.Target].
 func (t Target) Format(m *foreign.Model) (foreign.Format, error) {
 	if t.DType != 0 {

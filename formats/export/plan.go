@@ -44,19 +44,42 @@ type item struct {
 	own   bool   // never says what the target does itself
 }
 
-// New looks at a container's layers. Nothing of it is checked by digests but what the
-// container itself checks when it is read.
-func New(ctx context.Context, m *lutq.Model, t foreign.Target) (*Plan, error) {
-	config, err := configOf(m)
+// New looks at a model's layers. Any model will do for a target that is [foreign.Universal], whose tensors are all kept where it is
+// no container, and a container alone for others. Nothing of that is checked by digests but what the container itself checks
+// when it is read.
+func New(ctx context.Context, m *source.Model, t foreign.Target) (*Plan, error) {
+	container, err := m.IsContainer()
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Target: t, ckpt: m.Checkpoint(), input: m}
-	p.Model = newModel(m.Checkpoint(), config, m.Has)
+	p := &Plan{Target: t}
+	if _, any := t.(foreign.Universal); any && !container {
+		err = p.keep(m)
+	} else {
+		err = p.take(m)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, p.look(ctx)
+}
+
+// take takes the layers of a container, and keeps the rest.
+func (p *Plan) take(m *source.Model) error {
+	c, err := m.Container()
+	if err != nil {
+		return err
+	}
+	config, err := configOf(m)
+	if err != nil {
+		return err
+	}
+	p.ckpt, p.input = c.Checkpoint(), c
+	p.Model = newModel(p.ckpt, config, c.Has)
 	fuse := fuses(p.Model.Decoder)
 	seen := make(map[string]bool)
-	for _, tensor := range m.Checkpoint().Tensors() {
-		name := m.LayerOf(tensor.Name)
+	for _, tensor := range p.ckpt.Tensors() {
+		name := c.LayerOf(tensor.Name)
 		if name == "" {
 			p.Model.Kept = append(p.Model.Kept, tensor)
 			continue
@@ -65,31 +88,35 @@ func New(ctx context.Context, m *lutq.Model, t foreign.Target) (*Plan, error) {
 			continue
 		}
 		seen[name] = true
-		l, err := newLayer(m, name)
+		l, err := newLayer(c, name)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		l.Role, l.Fuse = p.Model.Role(l.Tensor), fuse(name)
 		p.Model.Layers = append(p.Model.Layers, l)
 	}
 	p.Model.Side = slices.DeleteFunc(p.Model.Side, func(name string) bool { return name == lutq.CodeName })
 	p.Model.DType = foreign.DTypeOf(config, p.Model.Kept)
-	return p, p.look(ctx)
+	return nil
 }
 
-// NewPlain makes a plan for a model that lutq did not quantize, whose tensors are all kept.
-func NewPlain(ctx context.Context, c *hf.Checkpoint, t foreign.Target) (*Plan, error) {
+// keep keeps all tensors of a model that lutq did not quantize.
+func (p *Plan) keep(m *source.Model) error {
+	c, err := m.Weights()
+	if err != nil {
+		return err
+	}
 	config, err := c.ConfigJSON()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := c.CheckUnquantized(); err != nil {
-		return nil, err
+		return err
 	}
-	p := &Plan{Target: t, ckpt: c, Model: newModel(c, config, c.Has)}
+	p.ckpt, p.Model = c, newModel(c, config, c.Has)
 	p.Model.Kept = c.Tensors()
 	p.Model.DType = foreign.DTypeOf(config, p.Model.Kept)
-	return p, p.look(ctx)
+	return nil
 }
 
 func newModel(c *hf.Checkpoint, config []byte, has func(tensor string) bool) *foreign.Model {
@@ -104,8 +131,8 @@ func newModel(c *hf.Checkpoint, config []byte, has func(tensor string) bool) *fo
 }
 
 // configOf returns the config.json that a container was made with.
-func configOf(m *lutq.Model) ([]byte, error) {
-	config, err := source.ConfigOf(m)
+func configOf(m *source.Model) ([]byte, error) {
+	config, err := m.AgreedConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +142,7 @@ func configOf(m *lutq.Model) ([]byte, error) {
 	}
 	config, err = foreign.Edit(config, edits...)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(m.Checkpoint().Dir(), foreign.ConfigName), err)
+		return nil, fmt.Errorf("%s: %w", filepath.Join(m.Dir(), foreign.ConfigName), err)
 	}
 	return config, nil
 }

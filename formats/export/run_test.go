@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/export"
-	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize"
@@ -24,12 +24,7 @@ const down = "model.layers.1.mlp.down_proj"
 // container quantizes the tiny model to binary codes, which no table holds, and one layer to NormalFloat.
 func container(t *testing.T) string {
 	t.Helper()
-	src, err := source.Open("../../calib/testdata/lutq-tiny")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer src.Close()
-	p, err := quantize.NewPlan(src, quantize.Recipe{
+	p, err := quantize.NewPlan(modeltest.Open(t, "../../calib/testdata/lutq-tiny"), quantize.Recipe{
 		Default: weight.Spec{Bits: 4, Group: 64, Method: "bcq"},
 		Rules:   []quantize.Rule{{Match: regexp.MustCompile(regexp.QuoteMeta(down)), Format: weight.Spec{Kind: "lut", Codebook: "nf"}}},
 		Methods: quantize.MethodOptions{BCQ: quantize.BCQOptions{Rounds: 1}},
@@ -46,16 +41,16 @@ func container(t *testing.T) string {
 
 // TestRequantize: what is quantized anew is near what the container stands for, of layers with a table and without.
 func TestRequantize(t *testing.T) {
-	m, err := lutq.Open(container(t))
+	from := modeltest.Open(t, container(t))
+	m, err := from.Container()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.Close()
 	to, err := export.For("mlx")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := export.New(t.Context(), m, to)
+	p, err := export.New(t.Context(), from, to)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,11 +58,10 @@ func TestRequantize(t *testing.T) {
 	if _, err := p.Run(t.Context(), out, export.Options{Requantize: true, NewRounder: rtn.NewRounder}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := source.Open(out)
+	c, err := modeltest.Open(t, out).Weights()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
 	for _, l := range p.Model.Layers {
 		mat, err := m.Linear(l.Name)
 		if err != nil {
@@ -119,7 +113,7 @@ func TestDamagedTable(t *testing.T) {
 	if err := os.WriteFile(path, bytes.Replace(file, sound, damaged, 1), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m, err := lutq.OpenUnchecked(dir)
+	m, err := source.Open(dir, source.Options{Unchecked: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,6 +64,9 @@ type Written struct {
 	Why      string `json:"why,omitempty"` // where they were to be of another
 }
 
+// Universal is a target that takes any model, and not only one that lutq has quantized.
+type Universal interface{ Universal() }
+
 // Lacker is a format whose programs have no place for something that a model has beside its weights.
 type Lacker interface {
 	// Lacks returns what they have, as in "no rope type dynamic".

@@ -127,20 +127,6 @@ func (f *File) SideFiles() map[string]func() ([]byte, error) {
 	return files
 }
 
-// OpenModel opens a GGUF file as if it were a Hugging Face folder of the same model: the tensors have
-// that one's names and rows, decoded when they are read, and the files beside them are made.
-func OpenModel(path string) (*hf.Checkpoint, error) {
-	f, err := Open(path)
-	if err != nil {
-		return nil, err
-	}
-	c, err := f.checkpoint()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
-	}
-	return c, nil
-}
-
 // Notes returns what is odd about the file but has one reading, a line each.
 func (f *File) Notes() []string {
 	model, _ := f.Meta.Text("tokenizer.ggml.model")
@@ -151,16 +137,23 @@ func (f *File) Notes() []string {
 		"A newer file of the model has it, or gguf-new-metadata --pre-tokenizer NAME adds it", f.path, preKey)}
 }
 
-func (f *File) checkpoint() (*hf.Checkpoint, error) {
+// Checkpoint makes of the file what a Hugging Face folder of the same model is when it is open: the tensors have that one's
+// names and rows, decoded when they are read, and the files beside them are made. It closes the file.
+func (f *File) Checkpoint() (*hf.Checkpoint, error) {
 	m, err := f.Model()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", f.path, err)
 	}
 	made := hf.Made{Path: f.path, Files: f.parts, Side: f.SideFiles(), Notes: f.Notes(), Stores: StoredByRows}
 	for _, v := range m.Views {
 		made.Tensors = append(made.Tensors, v.tensor())
 	}
-	return hf.Make(made)
+	c, err := hf.Make(made)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.path, err)
+	}
+	f.parts = nil // which are the checkpoint's
+	return c, nil
 }
 
 // tensor is the view as a checkpoint has it. Where several are made of one tensor, each counts its rows.

@@ -1,6 +1,7 @@
 package gguf
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -147,6 +148,16 @@ func contents(t *testing.T, c *hf.Checkpoint, d *arch.Decoder) []content {
 	return all
 }
 
+// openModel opens a file as a checkpoint.
+func openModel(path string) (*hf.Checkpoint, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	c, err := f.Checkpoint()
+	return c, errors.Join(err, f.Close())
+}
+
 // writeModel writes a file of a golden model and opens it as a checkpoint.
 func writeModel(t *testing.T, kvs []KV, tensors []content) *hf.Checkpoint {
 	t.Helper()
@@ -154,7 +165,7 @@ func writeModel(t *testing.T, kvs []KV, tensors []content) *hf.Checkpoint {
 	if err := os.WriteFile(path, modelBytes(kvs, tensors), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	c, err := OpenModel(path)
+	c, err := openModel(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,9 +173,9 @@ func writeModel(t *testing.T, kvs []KV, tensors []content) *hf.Checkpoint {
 	return c
 }
 
-// TestOpenModel reads models of all families back: the tensors of the Hugging Face folder, and a config.json
+// TestCheckpoint reads models of all families back: the tensors of the Hugging Face folder, and a config.json
 // that describes the same decoder.
-func TestOpenModel(t *testing.T) {
+func TestCheckpoint(t *testing.T) {
 	racetest.Skip(t)
 	for _, g := range archtest.Goldens(t) {
 		t.Run(g.Name, func(t *testing.T) {
@@ -357,7 +368,7 @@ func TestCodesOfBlocks(t *testing.T) {
 }
 
 // TestOpenModelBad refuses files that are not what their pairs say.
-func TestOpenModelBad(t *testing.T) {
+func TestCheckpointBad(t *testing.T) {
 	c, d := open(t, golden(t, "llama"))
 	kvs, err := Describe(d)
 	if err != nil {
@@ -397,7 +408,7 @@ func TestOpenModelBad(t *testing.T) {
 			if err := os.WriteFile(path, modelBytes(tt.change(kvs, tensors)), 0o666); err != nil {
 				t.Fatal(err)
 			}
-			c, err := OpenModel(path)
+			c, err := openModel(path)
 			if err == nil {
 				c.Close()
 				t.Fatal("opened")

@@ -55,6 +55,9 @@ func WeightNames() []string {
 // Name implements [foreign.Target].
 func (Target) Name() string { return "gguf" }
 
+// Universal implements [foreign.Universal].
+func (Target) Universal() {}
+
 // Format implements [foreign.Target].
 func (t Target) Format(m *foreign.Model) (foreign.Format, error) {
 	if m.Decoder == nil {

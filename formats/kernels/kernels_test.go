@@ -18,8 +18,9 @@ import (
 	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/kernels"
-	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
@@ -241,7 +242,7 @@ func TestBytes(t *testing.T) {
 	for _, path := range folders {
 		dir := filepath.Dir(path)
 		for _, to := range kernels.All() {
-			src, err := hf.Open(dir, to)
+			src, err := source.Open(dir, source.Options{As: to})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -260,25 +261,22 @@ func TestBytes(t *testing.T) {
 }
 
 // there takes a folder over, writes it in its layout and compares all that this writes of layers.
-func there(t *testing.T, src *hf.Checkpoint, plan *quantize.Plan, to kernels.Layout) {
+func there(t *testing.T, src *source.Model, plan *quantize.Plan, to kernels.Layout) {
 	container, out := filepath.Join(t.TempDir(), "container"), filepath.Join(t.TempDir(), "out")
 	if _, err := plan.Run(context.Background(), container, quantize.RunOptions{Threads: 1}); err != nil {
 		t.Fatal(err)
 	}
-	m, err := lutq.Open(container)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
+	m := modeltest.Open(t, container)
 	if to.Name() == "marlin24" { // which is of another kind
+		c, err := m.Container()
+		if err != nil {
+			t.Fatal(err)
+		}
 		sparse := filepath.Join(t.TempDir(), "sparse")
-		if _, err := quantize.Convert(context.Background(), m, lut24.Name, sparse, quantize.ConvertOptions{}); err != nil {
+		if _, err := quantize.Convert(context.Background(), c, lut24.Name, sparse, quantize.ConvertOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if m, err = lutq.Open(sparse); err != nil {
-			t.Fatal(err)
-		}
-		defer m.Close()
+		m = modeltest.Open(t, sparse)
 	}
 	p, err := export.New(context.Background(), m, to)
 	if err != nil {

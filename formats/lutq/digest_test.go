@@ -16,13 +16,14 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/quantize"
 )
 
 // sharded quantizes the tiny model into several shards.
 func sharded(t testing.TB) string {
 	t.Helper()
-	p, err := quantize.NewPlan(open(t, tiny), quantize.Recipe{})
+	p, err := quantize.NewPlan(modeltest.Open(t, tiny), quantize.Recipe{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -372,7 +373,14 @@ func TestMissingAgainst(t *testing.T) {
 	}
 }
 
-func TestCheckFile(t *testing.T) {
+func TestCheckFiles(t *testing.T) {
+	check := func(dir, name string) error {
+		config, err := os.ReadFile(filepath.Join(dir, "config.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lutq.CheckFiles(dir, config, "config.json", name)
+	}
 	dir := container(t, `{}`)
 	path := filepath.Join(dir, "tokenizer.json")
 	for _, step := range []struct {
@@ -385,12 +393,12 @@ func TestCheckFile(t *testing.T) {
 		{"missing", func() { os.Remove(path) }, false},
 	} {
 		step.do()
-		if err := lutq.CheckFile(dir, "tokenizer.json"); errors.Is(err, lutq.ErrDiffers) != step.fail || (err != nil) != step.fail {
+		if err := check(dir, "tokenizer.json"); errors.Is(err, lutq.ErrDiffers) != step.fail || (err != nil) != step.fail {
 			t.Errorf("%s: got error %v", step.name, err)
 		}
 	}
 	for _, other := range []struct{ dir, name string }{{dir, "unknown"}, {tiny, "tokenizer.json"}} {
-		if err := lutq.CheckFile(other.dir, other.name); err != nil {
+		if err := check(other.dir, other.name); err != nil {
 			t.Errorf("%s in %s: %v", other.name, other.dir, err)
 		}
 	}

@@ -45,7 +45,7 @@ func ExampleOpen() {
 
 // quantizeTiny makes a container of 3 bits of a small model, as lutq quantize does.
 func quantizeTiny() (string, error) {
-	src, err := source.Open("../../calib/testdata/lutq-tiny")
+	src, err := source.Open("../../calib/testdata/lutq-tiny", source.Options{})
 	if err != nil {
 		return "", err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize"
 )
@@ -27,8 +28,7 @@ func container(t testing.TB, recipe string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src := open(t, tiny)
-	p, err := quantize.NewPlan(src, r)
+	p, err := quantize.NewPlan(modeltest.Open(t, tiny), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func container(t testing.TB, recipe string) string {
 // a table.
 func binary(t testing.TB, offset bool) string {
 	t.Helper()
-	p, err := quantize.NewPlan(open(t, tiny), quantize.Recipe{
+	p, err := quantize.NewPlan(modeltest.Open(t, tiny), quantize.Recipe{
 		Default: weight.Spec{Bits: 3, Group: 64, Method: "bcq"},
 		Rules:   []quantize.Rule{{Match: regexp.MustCompile("layers.1.mlp.down_proj"), Format: weight.Spec{Kind: "lut"}}},
 		Methods: quantize.MethodOptions{BCQ: quantize.BCQOptions{Rounds: 2, Offset: offset}},

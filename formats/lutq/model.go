@@ -3,7 +3,6 @@ package lutq
 import (
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -54,16 +53,24 @@ func openFolder(dir string, checked bool) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := open(ckpt, checked)
+	m, err := Of(ckpt, checked)
 	if err != nil {
 		ckpt.Close()
-		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return m, err
+}
+
+// Of makes a container of a folder that is open, as [Open] does, or as [OpenUnchecked] does. The container closes it.
+func Of(ckpt *hf.Checkpoint, checked bool) (*Model, error) {
+	m, err := open(ckpt, checked)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", ckpt.Dir(), err)
 	}
 	return m, nil
 }
 
 func open(ckpt *hf.Checkpoint, checked bool) (*Model, error) {
-	data, err := input.ReadFile(filepath.Join(ckpt.Dir(), configName), input.Config)
+	data, err := ckpt.File(configName, input.Config)
 	if err != nil {
 		return nil, err
 	}

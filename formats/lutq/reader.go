@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/weight"
 )
 
@@ -144,14 +143,10 @@ func (m *Model) check(t *hf.Tensor, sum Sum) error {
 	return nil
 }
 
-// CheckFile holds a side file of a container against its digest. A folder or a
-// file without one passes, and so does a file that is missing.
-func CheckFile(dir, name string) error {
-	data, err := input.ReadFile(filepath.Join(dir, configName), input.Config)
-	if err != nil {
-		return err
-	}
-	q := QuantizationConfig(data)
+// CheckFiles holds side files of the folder of a config.json against their digests. A folder that is no container or has no
+// digests passes, and so does a file without one, and one that is missing.
+func CheckFiles(dir string, configJSON []byte, names ...string) error {
+	q := QuantizationConfig(configJSON)
 	if !IsContainer(q) {
 		return nil
 	}
@@ -162,18 +157,19 @@ func CheckFile(dir, name string) error {
 	if config.Digests == nil {
 		return nil
 	}
-	want, ok := config.Digests.Files[name]
-	if !ok {
-		return nil
-	}
-	got, err := FileSum(filepath.Join(dir, name))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return err
-	case got != want:
-		return fmt.Errorf("%s: %w", dir, differs(name))
+	for _, name := range names {
+		want, ok := config.Digests.Files[name]
+		if !ok {
+			continue
+		}
+		got, err := FileSum(filepath.Join(dir, name))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return err
+		case got != want:
+			return fmt.Errorf("%s: %w", dir, differs(name))
+		}
 	}
 	return nil
 }

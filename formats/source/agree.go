@@ -10,7 +10,6 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 )
 
@@ -75,20 +74,10 @@ func Agree(name string, config []byte, tensors Tensors) ([]byte, error) {
 	return config, nil
 }
 
-// ConfigOf returns the config.json of a container on which [Agree] has decided.
-func ConfigOf(m *lutq.Model) ([]byte, error) {
-	c := m.Checkpoint()
-	config, err := c.File(configName, input.Config)
-	if err != nil {
-		return nil, err
-	}
-	return Agree(c.Dir(), config, containerTensors{m})
-}
+// originalTensors are those that a container was made from, as far as they are there or names go.
+type originalTensors struct{ *lutq.Model }
 
-// containerTensors are those that a container was made from, as far as they are there or names go.
-type containerTensors struct{ *lutq.Model }
-
-func (c containerTensors) Tensor(name string) (*hf.Tensor, bool) { return c.Checkpoint().Tensor(name) }
+func (c originalTensors) Tensor(name string) (*hf.Tensor, bool) { return c.Checkpoint().Tensor(name) }
 
 // UnnamedError means that a model has a tensor that changes what it computes if it is used, and a config.json by which
 // it is not.

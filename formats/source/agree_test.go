@@ -12,6 +12,15 @@ import (
 	"github.com/lutq/lutq/formats/source/sourcetest"
 )
 
+// open opens the weights of a folder, which the test closes.
+func open(dir string) (*hf.Checkpoint, error) {
+	m, err := Open(dir, Options{})
+	if err != nil {
+		return nil, err
+	}
+	return m.Weights()
+}
+
 // llama is the config.json of a model of a vocabulary of 3 and 2 features, with more members.
 func llama(more string) string {
 	return `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", ` + more +
@@ -33,7 +42,7 @@ func TestHeadWithin(t *testing.T) {
 	} {
 		config = strings.ReplaceAll(config, "LLAMA", llama(`"tie_word_embeddings": true, `))
 		for _, last := range []float32{6, 7} {
-			c, err := Open(sourcetest.Folder(t, config, matrix(embed, 1, 2, 3, 4, 5, 6), matrix(head, 1, 2, 3, 4, 5, last)))
+			c, err := open(sourcetest.Folder(t, config, matrix(embed, 1, 2, 3, 4, 5, 6), matrix(head, 1, 2, 3, 4, 5, last)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +79,7 @@ func TestHead(t *testing.T) {
 		{"not said, no head", "", []sourcetest.Tensor{numbers}, false, "there is no tensor lm_head.weight"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c, err := Open(sourcetest.Folder(t, llama(tc.config), tc.tensors...))
+			c, err := open(sourcetest.Folder(t, llama(tc.config), tc.tensors...))
 			if tc.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wrong) {
 					t.Fatalf("got %v: want %q", err, tc.wrong)
@@ -104,7 +113,7 @@ func TestNestedHead(t *testing.T) {
 	config := `{"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": {"model_type": "gemma3_text", ` +
 		`"vocab_size": 3, "hidden_size": 2, "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2}}`
 	const root = "language_model.model."
-	c, err := Open(sourcetest.Folder(t, config, matrix(root+"embed_tokens.weight", 1, 2, 3, 4, 5, 6), matrix("language_model.lm_head.weight", 6, 5, 4, 3, 2, 1)))
+	c, err := open(sourcetest.Folder(t, config, matrix(root+"embed_tokens.weight", 1, 2, 3, 4, 5, 6), matrix("language_model.lm_head.weight", 6, 5, 4, 3, 2, 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,14 +156,18 @@ func TestUnnamed(t *testing.T) {
 	} {
 		name := fmt.Sprintf("%s %v in %s", tc.tensor.Name, slices.Max(tc.tensor.Data), tc.config)
 		dir := sourcetest.Folder(t, llama(tc.config), matrix("model.embed_tokens.weight", 1, 2, 3, 4, 5, 6), tc.tensor)
-		c, err := Open(dir)
+		c, err := open(dir)
 		if unnamed, ok := errors.AsType[*UnnamedError](err); ok != tc.refused || ok && unnamed.Tensor != tc.tensor.Name {
 			t.Errorf("%s: got %v: refused is to be %v", name, err, tc.refused)
 		}
 		if err == nil {
 			c.Close()
 		}
-		if c, err = OpenStored(dir); err != nil {
+		m, err := Open(dir, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err = m.Stored(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else {
 			c.Close()

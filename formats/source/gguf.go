@@ -10,18 +10,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/input"
 )
 
 const suffixGGUF = ".gguf"
 
-// GGUF returns the GGUF file that a model is in: the path itself, or the only one in a
+// ggufIn returns the GGUF file that a model is in: the path itself, or the only one in a
 // folder without safetensors, be it in parts. "" is for a model in another format. A path that
 // does not exist, and a folder of the Hugging Face cache, whose models are in folders of their own, are
 // errors with a hint.
-func GGUF(model string) (string, error) {
+func ggufIn(model string) (string, error) {
 	info, err := os.Stat(model)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", &hf.NotFoundError{Model: model}
@@ -75,42 +73,4 @@ func (e *SeveralError) Error() string {
 // Hint says what to do about it.
 func (e *SeveralError) Hint() string {
 	return "name the file, as in " + filepath.Join(e.Dir, e.Files[0])
-}
-
-// Notes returns what is odd about a GGUF file, a line each; of a model in another format nothing.
-func Notes(model string) ([]string, error) {
-	path, err := GGUF(model)
-	if path == "" || err != nil {
-		return nil, err
-	}
-	f, err := gguf.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	return f.Notes(), f.Close()
-}
-
-// File reads a file of a model beside its weights, such as tokenizer.json. Where the model is a
-// GGUF file it is made of what that has.
-func File(model, name string, kind input.Kind) ([]byte, error) {
-	path, err := GGUF(model)
-	if err != nil {
-		return nil, err
-	}
-	if path == "" {
-		return input.ReadFile(filepath.Join(model, name), kind)
-	}
-	f, err := gguf.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	make, ok := f.SideFiles()[name]
-	if !ok {
-		return nil, errors.Join(fmt.Errorf("%s: %s: %w", path, name, fs.ErrNotExist), f.Close())
-	}
-	data, err := make()
-	if err != nil {
-		err = fmt.Errorf("%s: %s: %w", path, name, err)
-	}
-	return data, errors.Join(err, f.Close())
 }

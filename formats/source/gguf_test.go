@@ -31,7 +31,7 @@ func TestGGUF(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, err := GGUF(dir)
+			got, err := ggufIn(dir)
 			if s, ok := errors.AsType[*SeveralError](err); ok != (tc.several != nil) || ok && !slices.Equal(s.Files, tc.several) || err != nil && !ok {
 				t.Fatalf("error %v: want one of %q", err, tc.several)
 			}

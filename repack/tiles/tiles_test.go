@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/racetest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize"
 )
@@ -20,16 +20,11 @@ import (
 // container returns the tiny model quantized by a recipe, open.
 func container(t testing.TB, recipe string) *lutq.Model {
 	t.Helper()
-	src, err := hf.Open("../../calib/testdata/lutq-tiny")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer src.Close()
 	r, err := quantize.ParseRecipe([]byte(recipe))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := quantize.NewPlan(src, r)
+	p, err := quantize.NewPlan(modeltest.Open(t, "../../calib/testdata/lutq-tiny"), r)
 	if err != nil {
 		t.Fatal(err)
 	}

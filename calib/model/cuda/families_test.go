@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/arch/archtest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -41,7 +42,7 @@ func TestGPULengths(t *testing.T) {
 			}
 			dir := t.TempDir()
 			g.Write(t, dir)
-			m, err := model.Open(dir, o)
+			m, err := model.Open(modeltest.Open(t, dir), o, model.OpenOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

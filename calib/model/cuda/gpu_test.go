@@ -16,6 +16,7 @@ import (
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -282,12 +283,12 @@ func (q *quantized) Tensor(name string) (*hf.Tensor, bool) {
 // all of it with the embedding.
 func source(t testing.TB, bits, group int, embedding bool) model.Source {
 	t.Helper()
-	ckpt, err := hf.Open(tiny)
+	from := modeltest.Open(t, tiny)
+	ckpt, err := from.Weights()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { ckpt.Close() })
-	src, err := model.NewCheckpoint(ckpt)
+	src, err := model.NewCheckpoint(from)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
@@ -349,12 +350,7 @@ func block8B(b *testing.B, layers int) model.Source {
 	if err := w.Commit(); err != nil {
 		b.Fatal(err)
 	}
-	ckpt, err := hf.Open(dir)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { ckpt.Close() })
-	src, err := model.NewCheckpoint(ckpt)
+	src, err := model.NewCheckpoint(modeltest.Open(b, dir))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/arch/archtest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 )
 
@@ -37,7 +38,7 @@ func eachFamily(t *testing.T, ops model.Ops, test func(t *testing.T, m *model.Mo
 		t.Run(g.Name, func(t *testing.T) {
 			dir := t.TempDir()
 			g.Write(t, dir)
-			m, err := model.Open(dir, ops)
+			m, err := model.Open(modeltest.Open(t, dir), ops, model.OpenOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

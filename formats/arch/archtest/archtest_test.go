@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/modeltest"
 )
 
 // TestWrite shows that checkpoints are written bit for bit as transformers read
@@ -20,11 +20,10 @@ func TestWrite(t *testing.T) {
 		t.Run(g.Name, func(t *testing.T) {
 			dir := t.TempDir()
 			g.Write(t, dir)
-			c, err := source.Open(dir)
+			c, err := modeltest.Open(t, dir).Weights()
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer c.Close()
 			var bytes, want int64
 			for _, list := range g.tensors {
 				for _, name := range expand(list.Names) {
