@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"context"
-	"flag"
 	"slices"
 	"testing"
 
@@ -72,7 +71,7 @@ func TestGPULengths(t *testing.T) {
 
 // usual reports whether the i-th type of activations is the one of most models, or all are to be gone through.
 func usual(i int) bool {
-	return types[i].acts == driver.F16 || flag.Lookup("long").Value.String() == "true"
+	return types[i].acts == driver.F16 || set("long")
 }
 
 // TestGPUSoak writes a long text.

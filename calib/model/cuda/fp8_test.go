@@ -18,14 +18,22 @@ func TestGPUFP8(t *testing.T) {
 }
 
 func TestHostFP8(t *testing.T) {
-	kerneltest.HostGPU(t, 9, false)
+	const arch = 900
+	due := hostStamps(t, arch)
+	kerneltest.HostGPU(t, arch/100, false)
 	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		run := func(name string, test func(t *testing.T, o *Ops)) {
+			t.Run(name, func(t *testing.T) {
+				due(t, i)
+				test(t, o)
+			})
+		}
 		if i < 2 { // float32, which has none, and a type of 16 bits
-			testFP8(t, o)
+			run("Products", testFP8)
 		}
 		if i == 1 {
-			t.Run("Inputs", func(t *testing.T) { testModelInputs(t, o) })
-			t.Run("Forms", func(t *testing.T) { testForms(t, o) })
+			run("Inputs", testModelInputs)
+			run("Forms", testForms)
 		}
 	})
 }

@@ -9,46 +9,99 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 )
 
+// set reports whether a flag of the tests is.
+func set(flagName string) bool { return flag.Lookup(flagName).Value.String() == "true" }
+
+// hostStamps returns the stamps of a test, and what asks them about a subtest with the kernels for the i-th type of activations.
+func hostStamps(t *testing.T, arch int) (due func(t *testing.T, i int)) {
+	s := kerneltest.NewStamps(t, kerneltest.StampOptions{Update: set("update"), All: set("long")})
+	return func(t *testing.T, i int) {
+		t.Helper()
+		s.Due(t, kerneltest.Modules(arch, Kernels(types[i].acts)...)...)
+	}
+}
+
+// hostFamilies are those whose operations differ: others are read or turned otherwise, by the host.
+func hostFamilies() []string {
+	return []string{
+		"llama", "llama-bias", "llama-gelu", "llama-tied", "mistral-head-dim", "phi3", "qwen2-sliding",
+		"qwen3", "gemma2", "gemma3", "mixtral", "qwen2-moe", "qwen3-moe-mixed", "gpt-oss",
+	}
+}
+
 // TestHost compares operations with float64 on the host, with kernels compiled for it: in
-// float32, and with -long in all types. -long runs other tests for a GPU there too, and
-// all in either order of a block's threads.
+// float32, and of 16 bits what differs there.
 func TestHost(t *testing.T) {
-	long := flag.Lookup("long").Value.String() == "true"
+	if set("long") {
+		t.Skip("with -long TestHostLong does so in all types")
+	}
+	const arch = 800
+	due := hostStamps(t, arch)
+	kerneltest.HostGPU(t, arch/100, false)
+	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		options := opstest.Options{Acts: types[i].tol, Each: func(t *testing.T) { due(t, i) }}
+		run := func(name string, test func(t *testing.T)) {
+			t.Run(name, func(t *testing.T) {
+				due(t, i)
+				test(t)
+			})
+		}
+		switch i {
+		case 0:
+			opstest.Run(t, o, options)
+			run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
+			run("Walk", func(t *testing.T) { testWalk(t, o, i) })
+			run("Score", func(t *testing.T) { testScore(t, o) })
+			run("Rank", func(t *testing.T) { testRank(t, o) })
+			run("Mix", func(t *testing.T) { testMix(t, o, i) })
+			run("Columns", func(t *testing.T) { testColumns(t, o) })
+			for _, family := range hostFamilies() {
+				run("Families "+family, func(t *testing.T) { opstest.Families(t, o, familyBounds(i), family) })
+			}
+			for _, family := range []string{"llama-llama3", "qwen3-moe-mixed"} {
+				run("Ahead "+family, func(t *testing.T) { opstest.Ahead(t, o, family) })
+			}
+			for _, family := range []string{"mixtral", "qwen2-moe", "gpt-oss"} {
+				run("Mixtures "+family, func(t *testing.T) { opstest.Steps(t, o, familyBounds(i), family) })
+			}
+		case 1:
+			run("Flash", func(t *testing.T) {
+				// Compiled for two sizes of heads.
+				testFlash(t, o, i, slices.DeleteFunc(flashCases(), func(c flashCase) bool { return c.dim != 128 && c.dim != 256 }))
+				testFlashElsewhere(t, o, i)
+			})
+			run("Inputs", func(t *testing.T) { testInputs(t, o, false) })
+			run("Attend", func(t *testing.T) { opstest.Attend(t, o, options) }) // for what is of 16 bits alone
+		}
+	})
+}
+
+// TestHostLong runs all tests for a GPU on the host, in all types and in either order of a block's threads.
+func TestHostLong(t *testing.T) {
+	if !set("long") {
+		t.Skip("with -long")
+	}
 	for _, order := range []struct {
 		name    string
 		major   int
 		reverse bool
 	}{{"forward", 8, false}, {"in reverse", 9, true}} {
-		if order.reverse && !long {
-			continue
-		}
 		t.Run(order.name, func(t *testing.T) {
 			kerneltest.HostGPU(t, order.major, order.reverse)
 			onGPU(t, func(t *testing.T, o *Ops, i int) {
-				if long || i == 0 {
-					opstest.Run(t, o, opstest.Options{Acts: types[i].tol})
-				}
-				if long || i == 1 {
-					t.Run("Flash", func(t *testing.T) {
-						cases := flashCases()
-						if !long { // compiled for two sizes of heads
-							cases = slices.DeleteFunc(cases, func(c flashCase) bool { return c.dim != 128 && c.dim != 256 })
-						}
-						if i > 0 {
-							testFlash(t, o, i, cases)
-							testFlashElsewhere(t, o, i)
-						}
-					})
-				}
-				if i == 1 && long {
+				opstest.Run(t, o, opstest.Options{Acts: types[i].tol})
+				t.Run("Flash", func(t *testing.T) {
+					if i > 0 {
+						testFlash(t, o, i, flashCases())
+						testFlashElsewhere(t, o, i)
+					}
+				})
+				if i == 1 {
 					t.Run("PackedSteps", func(t *testing.T) { testPackedSteps(t, o, i, 8, 1, 5) })
 					t.Run("MixtureSteps", func(t *testing.T) { testMixtureSteps(t, o, i, 5, mixtureCases(), 1, 5) })
 				}
-				if i == 1 || i > 1 && long {
-					t.Run("Inputs", func(t *testing.T) { testInputs(t, o, long) })
-				}
-				if i == 1 && !long { // for what is of 16 bits alone
-					opstest.Attend(t, o, opstest.Options{Acts: types[i].tol})
+				if i > 0 {
+					t.Run("Inputs", func(t *testing.T) { testInputs(t, o, true) })
 				}
 				if i == 0 {
 					t.Run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
@@ -60,41 +113,17 @@ func TestHost(t *testing.T) {
 				}
 			})
 			t.Run("Families", func(t *testing.T) {
-				onGPU(t, func(t *testing.T, o *Ops, i int) {
-					if long {
-						opstest.Families(t, o, familyBounds(i))
-					} else if i == 0 { // those whose operations differ: others are read or turned otherwise, by the host
-						opstest.Families(t, o, familyBounds(i), "llama", "llama-bias", "llama-gelu", "llama-tied", "mistral-head-dim", "phi3", "qwen2-sliding",
-							"qwen3", "gemma2", "gemma3", "mixtral", "qwen2-moe", "qwen3-moe-mixed", "gpt-oss")
-					}
-				})
+				onGPU(t, func(t *testing.T, o *Ops, i int) { opstest.Families(t, o, familyBounds(i)) })
 			})
 			t.Run("Ahead", func(t *testing.T) {
-				onGPU(t, func(t *testing.T, o *Ops, i int) {
-					if long {
-						opstest.Ahead(t, o)
-					} else if i == 0 {
-						opstest.Ahead(t, o, "llama-llama3", "qwen3-moe-mixed")
-					}
-				})
+				onGPU(t, func(t *testing.T, o *Ops, _ int) { opstest.Ahead(t, o) })
 			})
-			if !long {
-				t.Run("Mixtures", func(t *testing.T) {
-					onGPU(t, func(t *testing.T, o *Ops, i int) {
-						if i == 0 {
-							opstest.Steps(t, o, familyBounds(i), "mixtral", "qwen2-moe", "gpt-oss")
-						}
-					})
-				})
-			}
-			if long {
-				t.Run("Steps", TestGPUSteps)
-				t.Run("AdamBF16", TestGPUAdamBF16)
-				t.Run("AttentionBackBlocks", TestGPUAttentionBackBlocks)
-				t.Run("Gradient", TestGPUGradient)
-				t.Run("Errors", TestGPUErrors)
-				t.Run("Streamed", TestGPUStreamed)
-			}
+			t.Run("Steps", TestGPUSteps)
+			t.Run("AdamBF16", TestGPUAdamBF16)
+			t.Run("AttentionBackBlocks", TestGPUAttentionBackBlocks)
+			t.Run("Gradient", TestGPUGradient)
+			t.Run("Errors", TestGPUErrors)
+			t.Run("Streamed", TestGPUStreamed)
 		})
 	}
 }

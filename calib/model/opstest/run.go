@@ -24,6 +24,9 @@ type Options struct {
 	// Output, where it is not nil, is called with every output that is
 	// compared, to hold runs against each other.
 	Output func(name string, v []float32)
+
+	// Each, where it is not nil, is called at the start of each test, which it may skip.
+	Each func(t *testing.T)
 }
 
 // Run compares ops with the [Reference]. Inputs are those that ops can hold:
@@ -62,7 +65,12 @@ func Run(t *testing.T, ops Ops, o Options) {
 		{"ExpScale", testExpScale},
 		{"SumSquares", testSumSquares},
 	} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, ops, o) })
+		t.Run(test.name, func(t *testing.T) {
+			if o.Each != nil {
+				o.Each(t)
+			}
+			test.run(t, ops, o)
+		})
 	}
 	if err := ops.Err(); err != nil {
 		t.Errorf("operations failed: %v", err)

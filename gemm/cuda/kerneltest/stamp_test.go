@@ -51,6 +51,7 @@ func TestStamps(t *testing.T) {
 		{"another source", Modules(900, otherSource), (mine + 1) % Shares, false, false, true, false},
 		{"other defines", Modules(900, otherDefines), (mine + 1) % Shares, false, false, true, false},
 		{"another architecture", Modules(800, kernel), (mine + 1) % Shares, false, false, true, false},
+		{"another source, and all are run", Modules(900, otherSource), mine, false, true, false, false},
 		{"a kernel more", Modules(900, kernel, otherSource), mine, false, false, true, false},
 		{"another source, to be stamped", Modules(900, otherSource), (mine + 1) % Shares, true, false, false, false},
 	} {
