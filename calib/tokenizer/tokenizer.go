@@ -1,29 +1,34 @@
-// Package tokenizer turns text into token ids and back as a Hugging Face
-// tokenizer.json prescribes.
+// Package tokenizer turns text into token ids and back, as a Hugging Face tokenizer.json says.
 //
-// It implements the byte-pair-encoding family that language models use today:
-// byte-level BPE (GPT-2, Llama 3 and 4, Qwen, SmolLM2, Mistral's Tekken, gpt-oss,
-// DeepSeek, Phi-4, Command R) and SentencePiece-style BPE with byte fallback (Llama 2,
-// Mistral, Mixtral, Phi-3, Gemma). The ids are meant to equal those of the Rust
-// library that defined the file format (PyPI's tokenizers). Whatever the file asks for
-// and this package does not know, be it a component, an option or a construct of a
-// regular expression, is refused by [Load]: wrong ids would go unnoticed, an error does not.
+// It implements byte-pair encoding, which language models use today: byte-level BPE (GPT-2, Llama 3 and 4, Qwen,
+// SmolLM2, Mistral's Tekken, gpt-oss, DeepSeek, Phi-4, Command R) and BPE as in SentencePiece, with byte fallback
+// (Llama 2, Mistral, Mixtral, Phi-3, Gemma). The ids are meant to equal those of the Rust library that defined the file
+// format (PyPI's tokenizers).
 //
-// Split patterns that many models share have a scanner written by hand; others are
-// translated from Oniguruma's syntax for regexp2. What a regular expression may take is
-// bounded: past that Encode fails, in place of taking for ever on a hostile file.
+// A file may ask for a component, an option or a construct of a regular expression that this package does not know.
+// [Load] then fails: wrong ids would go unnoticed, an error does not.
+//
+// Split patterns that many models share have a scanner written by hand. Others are translated from Oniguruma's syntax
+// for regexp2. The work of a regular expression is bounded, so that a hostile file cannot make Encode run for ever:
+// past the bound it fails.
 //
 // # Pipeline
 //
-// Encode cuts the text at added tokens that match it as it stands, normalizes
-// what lies between, cuts that at added tokens that match normalized text, splits
-// the rest into words, runs BPE on each word and lets the post-processor put its
-// special tokens around the result. The truncation and padding sections of the
-// file concern batches of short texts and are ignored, as transformers does.
+// Encode takes these steps:
 //
-// Some classes of transformers 5 (GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer, …) take the vocabulary alone from a file and have
-// steps of their own. This package takes the steps of the file, as the tokenizers library does and transformers 4 did: it
-// is by these that a model was trained.
+//	cuts the text at added tokens that match it as it stands
+//	normalizes what lies between
+//	cuts that at added tokens that match normalized text
+//	splits the rest into words
+//	runs BPE on each word
+//	puts the post-processor's special tokens around the result
+//
+// The sections truncation and padding of the file concern batches of short texts. They are ignored, as transformers
+// does.
+//
+// Some classes of transformers 5 (GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer, …) take only the vocabulary from a
+// file, and have steps of their own. This package takes the steps of the file, as the tokenizers library does and
+// transformers 4 did: a model was trained by these.
 package tokenizer
 
 import (

@@ -7,11 +7,11 @@
 //	P.quant_map                              F32 [16]       the value of each code
 //	P.quant_state.bitsandbytes__nf4 (__fp4)  U8             JSON: quant_type, blocksize, shape, dtype
 //
-// and means quant_map[code]·absmax. Nested, absmax is U8, and
+// and means quant_map[code]·absmax. Scales may be quantized too (nested). Then absmax is U8, and
 //
 //	P.nested_absmax     F32 [blocks/256]
 //	P.nested_quant_map  F32 [256]
 //
-// make it nested_quant_map[absmax]·nested_absmax + nested_offset, the last of the JSON. A block
-// may go on in the next row. The source is bitsandbytes 0.50.
+// give the scale: nested_quant_map[absmax]·nested_absmax + nested_offset, where nested_offset stands in the JSON. A
+// block may go on in the next row. The source is bitsandbytes 0.50.
 package bnb

@@ -1,4 +1,4 @@
-// Package gguf writes and reads GGUF files, which llama.cpp runs models from.
+// Package gguf reads and writes GGUF files, from which llama.cpp runs models.
 //
 // # The file
 //
@@ -29,8 +29,8 @@
 //
 // # Names
 //
-// [Tensors] says for a model which tensors a file has, and which of the model's each is made of. It is read in
-// one direction by the writer and in the other by the reader. Two things differ beside names: where llama.cpp
-// turns the pairs (2i, 2i+1) of a head, rows of queries and keys stand in that order; and norms of Gemma have
-// the 1 added that they are taken with.
+// [Tensors] says for a model which tensors a file has, and which of the model's tensors each is made of. The writer
+// reads this in one direction and the reader in the other. Two things differ besides names. Where llama.cpp rotates the
+// pairs (2i, 2i+1) of a head, rows of queries and keys stand in that order. And norms of Gemma, whose weights count 1
+// more than is stored in the model, are stored here with the 1 added.
 package gguf

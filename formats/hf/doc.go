@@ -1,11 +1,10 @@
 // Package hf reads and writes Hugging Face model folders: safetensors shards,
 // their index, config.json and the files beside them.
 //
-// [Open] checks everything that a folder says about its tensors before it
-// hands out the first one, and reads no tensor data. Data is read on demand by
-// offset, so that a checkpoint larger than memory can be streamed, and a file
-// that shrinks meanwhile gives an error. [Writer] lays out new shards first
-// and then takes the data in any order from any number of goroutines.
+// [Open] checks everything that a folder says about its tensors before it hands out the first one, and reads no tensor
+// data. Data is read on demand, by offset. So a checkpoint larger than memory can be streamed. A file that shrinks
+// meanwhile gives an error. [Writer] lays out new shards first and then takes the data in any order from any number of
+// goroutines.
 //
 // Weights that are published in 8 or 4 bits with scales are read as the values that
 // they stand for; see [Encoding].
@@ -20,7 +19,6 @@
 // strings, or null, instead. Tensors are row-major and little-endian, and cover the data
 // without overlap or hole. Their offsets need not be multiples of their elements' sizes.
 //
-// This package is stricter than most readers: it refuses keys that appear
-// twice, and names that do with different values, invalid UTF-8, and shapes
-// whose product overflows even where a dimension is zero.
+// This package is stricter than most readers. It refuses a key that appears twice, a tensor's name that appears twice
+// with different values, invalid UTF-8, and a shape whose product overflows even where a dimension is zero.
 package hf

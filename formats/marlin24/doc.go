@@ -1,5 +1,5 @@
-// Package marlin24 reads and writes the layout of Sparse-MARLIN, a kernel for integers of 4 bits of which every
-// four columns have two.
+// Package marlin24 reads and writes the layout of Sparse-MARLIN, a kernel for integers of 4 bits where every four
+// columns keep two.
 //
 // A layer P of N rows (output features), a multiple of 256, and K columns, a multiple of 128, is
 //
@@ -12,5 +12,6 @@
 // for the checkpoint_format "marlin_24") and of PyTorch (sparse/_semi_structured_conversions.py) for the
 // order of P.B_meta.
 //
-// Read, it is integers of 4 bits with zeros in all columns; as kind lut24 it is written.
+// It is written from weights of the kind lut24. It is read as dense integers of 4 bits, with zeros in the columns that
+// are not kept.
 package marlin24

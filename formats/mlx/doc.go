@@ -1,4 +1,4 @@
-// Package mlx reads and writes what MLX quantizes, as mlx-lm converts models.
+// Package mlx reads and writes models as mlx-lm quantizes them for MLX.
 //
 // A layer P of N rows and K columns, linear or an embedding, is
 //
@@ -6,8 +6,8 @@
 //	P.scales  [N, K/g]         of the model's type
 //	P.biases  the same
 //
-// and means w = scale·code + bias, with codes from 0. In the modes mxfp4 (groups of 32) and
-// nvfp4 (of 16) codes are of E2M1, scales U8, powers of two or of E4M3, and biases missing.
-// config.json has bits, group_size and mode under "quantization", and there under a layer's
-// name what it has of its own. The source is MLX 0.32.
+// and means w = scale·code + bias, with codes from 0. In the modes mxfp4 (groups of 32) and nvfp4 (groups of 16) codes
+// are of E2M1, and there are no biases. Scales are U8: powers of two in mxfp4, E4M3 in nvfp4. config.json has bits,
+// group_size and mode under "quantization"; under a layer's name there it has what differs for that layer. The source
+// is MLX 0.32.
 package mlx

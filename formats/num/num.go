@@ -1,5 +1,5 @@
-// Package num converts the number formats that weights and scales are stored
-// in to float32 and back, and packs codes of a few bits.
+// Package num converts numbers of 4 to 64 bits, as weights and scales are stored, to float32 and back. It also packs
+// codes of a few bits.
 //
 // Decoding is exact, except for float64, which is rounded. Encoding rounds to
 // nearest, ties to even. The slice functions read and write little-endian
@@ -24,10 +24,9 @@
 // in the bits above the mantissa, and exponent 0 is the subnormal range. E4M4 is
 // the scale format of bitsandbytes' k-bit kernels.
 //
-// The last four are those of the Open Compute Project, which checkpoints are
-// published in; all but F8E8M0, which group scales may have, are only decoded.
-// F8E4M3 has no infinities and a NaN of either sign, F8E8M0 is a power of two or
-// NaN, without a zero, and F4E2M1 has neither infinities nor NaN.
+// The last four are those of the Open Compute Project. Checkpoints are published in them. Group scales may have F8E8M0.
+// F8E4M3 has no infinities and a NaN of either sign, F8E8M0 is a power of two or NaN, without a zero, and F4E2M1 has
+// neither infinities nor NaN.
 package num
 
 import (

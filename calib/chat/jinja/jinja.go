@@ -1,12 +1,13 @@
-// Package jinja renders Jinja templates as transformers does those of chats: as Jinja2's ImmutableSandboxedEnvironment
-// with trim_blocks, lstrip_blocks, the extension loopcontrols, blocks of generation, raise_exception, strftime_now and
-// a tojson that escapes nothing but what JSON must.
+// Package jinja renders Jinja templates as transformers renders those of chats.
+//
+// That is Jinja2's ImmutableSandboxedEnvironment with trim_blocks, lstrip_blocks, the extension loopcontrols, blocks of
+// generation, raise_exception, strftime_now, and a tojson that escapes nothing but what JSON must.
 //
 // Values are Python's: integers of any size, strings of code points, lists, tuples, mappings in the order in which they
-// were made, generators that can be read once. What a template prints is what Jinja prints, or there is an error. What
-// this package cannot do as Jinja does is such an error too, one of [Error.Unsupported]: including other templates,
-// autoescape, self and super in blocks, what is random, escaped text in operations that would escape, infinite numbers,
-// sets, bytes, and printing what Python would print with an address.
+// were made, and generators that can be read once. A template prints what Jinja prints, or there is an error. Where
+// this package cannot do as Jinja does, the error is one of [Error.Unsupported]: including other templates, autoescape,
+// self and super in blocks, what is random, escaped text in operations that would escape, infinite numbers, sets,
+// bytes, and printing what Python would print with an address.
 //
 // Templates may be anybody's. They read nothing but what they are given, and rendering is bounded: see [Options].
 package jinja
