@@ -35,7 +35,7 @@ type calibOptions struct {
 
 // register adds the flags.
 func (o *calibOptions) register(f *pflag.FlagSet) {
-	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` to fit to, .jsonl: texts; repeatable")
+	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` to fit to; repeatable")
 	f.Var(newNumber(&o.windows, 128, 1, maxWindows), "calib-windows", "`N` windows, of all texts together")
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
 	f.Uint64Var(&o.seed, "seed", 0, "number `N` that windows are drawn by (default 0)")

@@ -55,7 +55,7 @@ A protocol (--protocol) says how the text becomes windows of tokens:
   gptq       the same on the rows of the WikiText dataset, joined by blank
              lines, after one BOS token if the tokenizer adds it: as papers
              report
-  llama.cpp  windows of 512 tokens after BOS. The second half of each is scored
+  llama.cpp  windows of 512 tokens, BOS first. The second half of each is scored
 The end of the text that does not fill a window is left out.`,
 		Annotations: more(withLimits(`Several MODELs share one pass over the original. Each is compared with those
 before it too. All must make the same tokens of the text. Intervals come from a

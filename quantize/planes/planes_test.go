@@ -16,7 +16,6 @@ import (
 
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
-	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/rounding"
 )
 
@@ -389,28 +388,6 @@ func TestBadWeights(t *testing.T) {
 			t.Errorf("%+v makes a quantizer", bad)
 		}
 	}
-}
-
-// table returns a matrix of random codes with a table.
-func table(seed uint64, bits int, values []float32, scales weight.ScaleType) *lut.Matrix {
-	const n, k, group = 5, 70, 32
-	r := rand.New(rand.NewPCG(seed, 1))
-	m := &lut.Matrix{N: n, K: k, Bits: bits, Group: group, ScaleType: scales, Codebook: values}
-	m.Codes, m.Scales = make([]byte, n*m.RowBytes()), make([]byte, n*m.Groups()*scales.Size())
-	codes := make([]uint8, k)
-	for i := range n {
-		for c := range codes {
-			codes[c] = uint8(r.IntN(1 << bits))
-		}
-		lut.PackCodes(m.Codes[i*m.RowBytes():(i+1)*m.RowBytes()], codes, bits)
-	}
-	all := make([]float32, n*m.Groups())
-	for i := range all {
-		all[i] = 0.02 * (1 + float32(r.NormFloat64())/4)
-	}
-	all[1] = 0
-	scales.Encode(m.Scales, all)
-	return m
 }
 
 func TestKind(t *testing.T) {
