@@ -245,20 +245,22 @@ func TestHelpViews(t *testing.T) {
 
 // TestFlagGroups: the flags of quantize stand in groups, in the order of the source, research apart from the rest.
 func TestFlagGroups(t *testing.T) {
-	for _, view := range [][]string{
-		{"\nWhat to store:\n", "--bits BITS", "--codebook NAME", "--recipe FILE", "\nHow:\n", "--method NAME", "--learn ", "\nText (", "--calib FILE", "\nRun:\n", "--dry-run", "--quiet"},
+	for _, view := range []struct{ args, want []string }{
 		{
-			"\nWhat to store:\n", "--split-fused", "\nHow:\n", "--damp SHARE", "\nText (", "--seed N", "\nLearned scales", "--learn-mode NAME",
-			"\nResearch:\n", "--learn-control", "\nRun:\n", "--max-shard-size SIZE", "--quiet",
+			[]string{"quantize", "--help"},
+			[]string{"\nWhat to store:\n", "--bits BITS", "--codebook NAME", "--recipe FILE", "\nHow:\n", "--method NAME", "--learn ", "\nText (", "--calib FILE", "\nRun:\n", "--dry-run", "--quiet"},
+		},
+		{
+			[]string{"quantize", "--help", "--all"},
+			[]string{
+				"\nWhat to store:\n", "--split-fused", "\nHow:\n", "--damp SHARE", "\nText (", "--seed N", "\nLearned scales", "--learn-mode NAME",
+				"\nResearch:\n", "--learn-control", "\nRun:\n", "--max-shard-size SIZE", "--quiet",
+			},
 		},
 	} {
-		args := []string{"quantize", "--help"}
-		if view[1] == "--split-fused" {
-			args = append(args, "--all")
-		}
-		_, stdout, _ := exec(args...)
+		_, stdout, _ := exec(view.args...)
 		at := 0
-		for _, want := range view {
+		for _, want := range view.want {
 			i := strings.Index(stdout[at:], want)
 			if i < 0 {
 				t.Fatalf("%q does not follow what should come before it:\n%s", want, stdout)

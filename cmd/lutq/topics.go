@@ -457,5 +457,6 @@ const environmentTopic = `Lutq reads these environment variables:
                   packages that were installed for the user
   TMPDIR          where caches lie if neither of these is set
 
-Lutq's own tests also read LUTQ_PTXAS, the path of NVIDIA's assembler. "lutq
-doctor" tells what of this is in force.`
+Lutq's own tests also read LUTQ_PTXAS, the path of NVIDIA's assembler, and
+LUTQ_SHARE, which of eight parts of unchanged kernels' tests to run, 0 to 7
+(default by the day). "lutq doctor" tells what of the others is in force.`
