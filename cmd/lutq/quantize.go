@@ -72,11 +72,11 @@ bytes.
 
 Exceptions. --tensor REGEX=bits:group:codebook:scale:scale-type:kind:method sets
 the format of the tensors whose name matches. Any field may be left out.
-REGEX=keep leaves them as they are. A recipe file holds the same in JSON; flags
-override its defaults:
+REGEX=keep leaves them as they are. A recipe file holds the same in JSON:
 
-  lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
-  {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}`, input.Config, input.Index, input.Header, input.GGUF, input.Recipe, input.Codebook, input.Tokenizer, input.Text)),
+  {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}
+
+Flags override its defaults.`, input.Config, input.Index, input.Header, input.GGUF, input.Recipe, input.Codebook, input.Tokenizer, input.Text)),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
