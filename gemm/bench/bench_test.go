@@ -179,11 +179,11 @@ func TestMismatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dense, _, err := b.densePool(context.Background(), m, "F32")
+	dense, err := b.densePool(context.Background(), m, "F32")
 	if err != nil {
 		t.Fatal(err)
 	}
-	half, _, err := b.densePool(context.Background(), m, "F16")
+	half, err := b.densePool(context.Background(), m, "F16")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,11 +198,15 @@ func TestMismatch(t *testing.T) {
 		c := *panels
 		c.Panels, c.Scales = slices.Clone(panels.Panels), slices.Clone(panels.Scales)
 		spoil.do(&c)
-		packed, fixed, pool, err := b.packedPool(context.Background(), &c)
+		w, err := cpu.NewLUT(&c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = b.row(context.Background(), subject{m, f, "lut-"}, pools{packed: packed, fixed: fixed, bytes: pool, f32: dense, f16: half}, 3)
+		all := pools{f32: dense, f16: half}
+		if err := b.packedPools(context.Background(), &all, w); err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.row(context.Background(), subject{m, f}, all, 3)
 		if want := spoil.name != "nothing"; errors.Is(err, ErrMismatch) != want {
 			t.Errorf("%s changed: got error %v", spoil.name, err)
 		}

@@ -36,7 +36,7 @@ func (r *Row) ErrorBound() float64 {
 	case strings.HasPrefix(r.Kernel, fixedKernel):
 		return cpu.FixedError
 	case strings.HasPrefix(r.Kernel, tabledKernel):
-		return tabledError
+		return cpu.TabledError
 	case err != nil:
 		return 1e-5
 	case r.Kernel == unpackedKernel, strings.HasPrefix(r.Kernel, manyKernel), strings.HasPrefix(r.Kernel, cuda.SparseManyName), strings.HasPrefix(r.Kernel, gatherKernel):
@@ -45,8 +45,11 @@ func (r *Row) ErrorBound() float64 {
 	return conform.Bound(t)
 }
 
-// fixedKernel begins the name of a kernel in fixed point.
-const fixedKernel = "fixed-"
+// fixedKernel begins the name of a kernel in fixed point, and tabledKernel of one by tables of activations in 8 bits.
+const (
+	fixedKernel  = "fixed-"
+	tabledKernel = "int8-"
+)
 
 // maxRelErr is the relative error that float32 sums stay below.
 const maxRelErr = 4e-6
@@ -198,14 +201,14 @@ func (b *bench) run(ctx context.Context, done func([]Row) error) error {
 			return fmt.Errorf("%s: %w", l.Name, err)
 		}
 	}
-	f, err := familyOf(b.Kind)
+	kind, err := kindOf(b.Kind)
 	if err != nil {
 		return err
 	}
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
 			runtime.GC() // what was made for the last matrix
-			if err := b.matrix(ctx, Layer{Matrix: f.random(b.rand, s, bits, b.Group)}, done); err != nil {
+			if err := b.matrix(ctx, Layer{Matrix: kind.Random(b.rand, s.N, s.K, bits, b.Group)}, done); err != nil {
 				return fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
 			}
 		}
@@ -252,13 +255,13 @@ func (o *Options) check() error {
 			return fmt.Errorf("shape %d×%d has no elements", s.N, s.K)
 		}
 	}
-	f, err := familyOf(o.Kind)
+	least, most, err := KindWidths(o.Kind)
 	if err != nil {
 		return err
 	}
 	for _, b := range o.Bits {
-		if b < f.least || b > f.most {
-			return fmt.Errorf("%d bits a code: want %d to %d", b, f.least, f.most)
+		if b < least || b > most {
+			return fmt.Errorf("%d bits a code: want %d to %d", b, least, most)
 		}
 	}
 	for _, m := range o.M {
@@ -270,6 +273,12 @@ func (o *Options) check() error {
 		return errors.New("group, sizes of pool and cache, time and limit must not be negative")
 	}
 	return nil
+}
+
+// subject is a matrix that [CPU] measures.
+type subject struct {
+	weight.Matrix
+	form
 }
 
 // bench is a run of [CPU].
@@ -293,13 +302,12 @@ func (b *bench) matrix(ctx context.Context, l Layer, done func([]Row) error) err
 	if err != nil {
 		return err
 	}
-	s := subject{Matrix: l.Matrix, form: f}
-	w, err := b.pools(ctx, &s, l)
+	w, err := b.pools(ctx, l)
 	if err != nil {
 		return err
 	}
 	for _, batch := range b.M {
-		rows, err := b.row(ctx, s, w, batch)
+		rows, err := b.row(ctx, subject{l.Matrix, f}, w, batch)
 		if err != nil {
 			return fmt.Errorf("m %d: %w", batch, err)
 		}
@@ -326,24 +334,20 @@ func (b *bench) row(ctx context.Context, m subject, w pools, batch int) ([]Row, 
 		x[i] = float32(b.rand.NormFloat64())
 	}
 	y := floats(&b.rings.y, b.plan.y, batch*m.n)
-	multiply := func(w []cpu.Weights) *series {
-		return &series{call: func(i int) { b.engine.MatMul(y, x, batch, w[i%len(w)]) }}
+	multiply := func(p pool) *series {
+		return &series{call: func(i int) { b.engine.MatMul(y, x, batch, p.weights[i%len(p.weights)]) }}
 	}
 	product, plain, half := multiply(w.packed), multiply(w.f32), multiply(w.f16)
-	probe := &series{call: func(i int) { b.engine.ReadOnly(w.bytes[i%len(w.bytes)]) }}
+	probe := &series{call: func(i int) { b.engine.ReadOnly(w.packed.parts[i%len(w.packed.parts)]) }}
 	all := []*series{probe, product, plain, half}
-	var blas, rounded *series // rounded: a kernel that rounds more, or tables that are rounded more
-	var roundedName string
-	if len(w.fixed) > 0 {
-		rounded, roundedName = multiply(w.fixed), fixedKernel
-	} else if first, ok := w.packed[0].(*cpu.Planes); ok && first.Tabled() {
-		rounded, roundedName = &series{call: b.tabled(y, x, batch, m.k, w.packed)}, tabledKernel
-	}
-	if rounded != nil {
+	var blas, rounded *series // rounded: a kernel that rounds more
+	if w.how != nil {
+		by := w.how.By(b.engine, x, batch)
+		rounded = &series{call: func(i int) { by(y, w.rounded.weights[i%len(w.rounded.weights)]) }}
 		all = append(all, rounded)
 	}
 	if b.blas != nil {
-		blas = b.blas.times(floats(&b.rings.blasY, b.plan.y/2, len(y)), x, batch, m.n, m.k, w.f32Bytes)
+		blas = b.blas.times(floats(&b.rings.blasY, b.plan.y/2, len(y)), x, batch, m.n, m.k, w.f32.parts)
 		all = append(all, blas)
 	}
 	before, known := cpuTimeNow()
@@ -371,7 +375,7 @@ func (b *bench) row(ctx context.Context, m subject, w pools, batch int) ([]Row, 
 	for _, check := range []struct {
 		w     cpu.Weights
 		round func(row []float32)
-	}{{w.packed[len(w.packed)-1], asIs}, {w.f32[len(w.f32)-1], asIs}, {w.f16[len(w.f16)-1], roundF16}} {
+	}{{w.packed.last(), asIs}, {w.f32.last(), asIs}, {w.f16.last(), roundF16}} {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -384,12 +388,12 @@ func (b *bench) row(ctx context.Context, m subject, w pools, batch int) ([]Row, 
 		return nil, fmt.Errorf("relative error %.3g: %w", worst, ErrMismatch)
 	}
 
-	bytes := w.packed[0].Bytes()
+	bytes := w.packed.last().Bytes()
 	flops := 2 * float64(batch) * float64(m.n) * float64(m.k)
 	us, readUs, denseUs, f16Us := product.best(), probe.best(), plain.best(), half.best()
 	row := Row{
 		Device: "cpu", Kind: m.rowKind(), N: m.n, K: m.k, M: batch, Bits: m.bits, Group: m.group,
-		DType: "f32", Kernel: m.kernel + b.engine.ISA(), Threads: b.engine.Threads(),
+		DType: "f32", Kernel: w.kernel + "-" + b.engine.ISA(), Threads: b.engine.Threads(),
 		Us:         us,
 		ReadOnlyUs: readUs, ReadOnlyRatio: readUs / us,
 		DenseUs: denseUs, DenseRatio: denseUs / us,
@@ -397,7 +401,7 @@ func (b *bench) row(ctx context.Context, m subject, w pools, batch int) ([]Row, 
 		RelErr: worst, Bytes: bytes,
 		GBPerS: float64(bytes) / us / 1e3, ReadGBPerS: float64(bytes) / readUs / 1e3,
 		GFLOPPerS: flops / us / 1e3, DenseGFLOPS: flops / denseUs / 1e3,
-		Repetitions: repetitions, Ring: len(w.packed), ShortRing: b.plan.short && len(w.packed) < maxCopies,
+		Repetitions: repetitions, Ring: len(w.packed.weights), ShortRing: b.plan.short && len(w.packed.weights) < maxCopies,
 	}
 	row.setNoise(otherCPUs, product.us, probe.us, plain.us, half.us)
 	if blas != nil {
@@ -409,12 +413,12 @@ func (b *bench) row(ctx context.Context, m subject, w pools, batch int) ([]Row, 
 	}
 	other := row
 	us = rounded.best()
-	other.Us, other.Kernel = us, roundedName+b.engine.ISA()
+	other.Us, other.Kernel = us, w.how.Kernel+"-"+b.engine.ISA()
 	other.ReadOnlyRatio, other.DenseRatio, other.DenseF16Ratio, other.BLASRatio = readUs/us, denseUs/us, f16Us/us, row.BLASUs/us
 	other.GBPerS, other.GFLOPPerS = float64(bytes)/us/1e3, flops/us/1e3
 	other.setNoise(otherCPUs, rounded.us, probe.us, plain.us, half.us)
 	poison(y)
-	rounded.call(len(w.packed) - 1) // as many are in fixed point
+	rounded.call(len(w.rounded.weights) - 1)
 	other.RelErr = b.sampledError(y, x, m, batch, asIs)
 	return []Row{row, other}, nil
 }

@@ -198,13 +198,13 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 			return b.rows, fmt.Errorf("%s: %w", set[0].Name, err)
 		}
 	}
-	f, err := familyOf(b.Kind)
+	kind, err := kindOf(b.Kind)
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
-			m := f.random(b.rand, s, bits, b.Group)
+			m := kind.Random(b.rand, s.N, s.K, bits, b.Group)
 			if t, ok := m.(*lut.Matrix); ok && slices.Contains(b.Lookups, cuda.Integers) {
 				integers, err := lut.NewCodebook("sym", bits, b.Group)
 				if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
@@ -22,14 +21,11 @@ import (
 
 // family is the kernels for one kind of weight. What [CUDA] and the self-test know of a kind stands here alone.
 type family struct {
-	name        string
-	least, most int      // bits
-	kernels     []string // that can be asked for by name
-	tunes       bool     // whether products are tuned for a progress line of its own
+	name    string
+	kernels []string // that can be asked for by name
+	tunes   bool     // whether products are tuned for a progress line of its own
 	// table returns the bytes of a matrix that go to kernels as an argument, or is nil.
 	table func(m weight.Matrix) int64
-	// random returns a matrix with weights of a layer.
-	random func(r *rand.Rand, s Shape, bits, group int) weight.Matrix
 	// pack lays a layer out for a kernel and activations of a type.
 	pack func(l Layer, kernel string, t driver.DType) (layout, error)
 	// choose returns how rows of X are multiplied by a ring, tuned unless that is not to be.
@@ -74,53 +70,28 @@ const sparseKernel = "mma.sp"
 func families() []family {
 	return []family{
 		{
-			name: lut.Name, least: lut.MinBits, most: lut.MaxBits,
-			random: func(r *rand.Rand, s Shape, bits, group int) weight.Matrix {
-				return conform.RandomMatrix(r, s.N, s.K, bits, group, weight.F16)
-			},
+			name:  lut.Name,
 			table: func(m weight.Matrix) int64 { return 4 * int64(len(m.(*lut.Matrix).Codebook)) },
 			pack:  packTable, tunes: true, choose: (*cudaBench).chooseTable, tests: (*cudaSelftest).tableTests,
 		},
 		{
-			name: bcq.Name, least: bcq.MinBits, most: bcq.MaxBits, kernels: []string{planesKernel, gatherKernel + ":full", gatherKernel + ":half"},
-			random: func(r *rand.Rand, s Shape, bits, group int) weight.Matrix {
-				return conform.RandomBCQ(r, s.N, s.K, bits, group, weight.F16, true)
-			},
+			name: bcq.Name, kernels: []string{planesKernel, gatherKernel + ":full", gatherKernel + ":half"},
 			pack: packBCQ, choose: (*cudaBench).chooseBCQ, tests: (*cudaSelftest).bcqTests,
 		},
 		{
-			name: lut24.Name, least: lut.MinBits, most: lut.MaxBits, kernels: append([]string{sparseKernel}, cuda.SparseKernels()...),
-			random: func(r *rand.Rand, s Shape, bits, group int) weight.Matrix {
-				return conform.RandomSparse(r, s.N, s.K, bits, group, weight.F16)
-			},
+			name: lut24.Name, kernels: append([]string{sparseKernel}, cuda.SparseKernels()...),
 			pack: packSparse, choose: (*cudaBench).chooseSparse, tests: (*cudaSelftest).sparseTests,
 		},
 	}
 }
 
-// KindNames lists the kinds of weights, other than tables, whose kernels [CUDA] times.
-func KindNames() []string {
-	var names []string
-	for _, f := range families()[1:] {
-		names = append(names, f.name)
-	}
-	return names
-}
-
-// KindWidths returns the least and the most bits that matrices of one of [KindNames] have.
-func KindWidths(name string) (least, most int, err error) {
-	f, err := familyOf(name)
-	return f.least, f.most, err
-}
-
 // familyOf returns that of a kind, "" for that of tables.
 func familyOf(kind string) (family, error) {
-	for _, f := range families() {
-		if f.name == cmp.Or(kind, lut.Name) {
-			return f, nil
-		}
+	k, err := kindOf(kind)
+	if err != nil {
+		return family{}, err
 	}
-	return family{}, fmt.Errorf("kind %q: want %s", kind, strings.Join(KindNames(), ", "))
+	return families()[slices.IndexFunc(families(), func(f family) bool { return f.name == k.Name() })], nil
 }
 
 // ringOf returns a ring of one type of matrix.

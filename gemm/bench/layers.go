@@ -1,18 +1,18 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/formats/weight"
-	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
-	"github.com/lutq/lutq/formats/weight/lut24"
 	"github.com/lutq/lutq/gemm/conform"
 )
 
@@ -109,6 +109,35 @@ func readLinear(r Reader, name string) (weight.Matrix, error) {
 	return m, nil
 }
 
+// KindNames lists the kinds of weights, other than tables, whose kernels are timed.
+func KindNames() []string {
+	var names []string
+	for _, k := range conform.Kinds()[1:] {
+		names = append(names, k.Name())
+	}
+	return names
+}
+
+// KindWidths returns the least and the most bits that matrices of one of [KindNames] have.
+func KindWidths(name string) (least, most int, err error) {
+	k, err := kindOf(name)
+	if err != nil {
+		return 0, 0, err
+	}
+	least, most = k.Widths()
+	return least, most, nil
+}
+
+// kindOf returns that of a name, "" for that of tables.
+func kindOf(name string) (conform.Kind, error) {
+	for _, k := range conform.Kinds() {
+		if k.Name() == cmp.Or(name, lut.Name) {
+			return k, nil
+		}
+	}
+	return conform.Kind{}, fmt.Errorf("kind %q: want %s", name, strings.Join(KindNames(), ", "))
+}
+
 // form is what kernels are chosen by.
 type form struct {
 	kind              string
@@ -118,16 +147,18 @@ type form struct {
 
 // formOf returns that of a matrix.
 func formOf(m weight.Matrix) (form, error) {
-	n, k := m.Shape()
-	switch m := m.(type) {
-	case *lut.Matrix:
-		return form{lut.Name, n, k, m.Bits, m.Group, m.ScaleType}, nil
-	case *bcq.Matrix:
-		return form{bcq.Name, n, k, m.Bits, m.Group, m.ScaleType}, nil
-	case *lut24.Matrix:
-		return form{lut24.Name, n, k, m.Kept.Bits, m.Group(), m.Kept.ScaleType}, nil
+	stored, ok := m.(interface{ Spec() weight.Spec })
+	if _, err := kindOf(m.Kind()); err != nil || !ok {
+		return form{}, fmt.Errorf("there is no kernel to time for weights of kind %s", m.Kind())
 	}
-	return form{}, fmt.Errorf("there is no kernel to time for weights of kind %s", m.Kind())
+	n, k := m.Shape()
+	s := stored.Spec()
+	return form{s.Kind, n, k, s.Bits, s.Group, s.ScaleType}, nil
+}
+
+// spec is what was stored.
+func (f form) spec() weight.Spec {
+	return weight.Spec{Kind: f.kind, Bits: f.bits, Group: f.group, ScaleType: f.scale}
 }
 
 // rowKind is the kind as rows have it: left out where it is that of tables.

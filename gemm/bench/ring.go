@@ -7,9 +7,6 @@ import (
 
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/weight"
-	"github.com/lutq/lutq/formats/weight/bcq"
-	"github.com/lutq/lutq/formats/weight/lut"
-	"github.com/lutq/lutq/formats/weight/lut24"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/repack"
 )
@@ -33,14 +30,14 @@ func (o *Options) pastCaches() int {
 
 // plan is the memory that measuring takes of the host, in bytes: what its matrices take at most.
 type plan struct {
-	pool                    int // least size of a ring
-	short                   bool
-	f32, f16, packed, fixed int // rings
-	x, y                    int // activations and results, also for BLAS
-	rest                    int // a matrix, what it is packed into, and what goes with the copies and the activations
+	pool                      int // least size of a ring
+	short                     bool
+	f32, f16, packed, rounded int // rings
+	x, y                      int // activations and results, also for BLAS
+	rest                      int // a matrix, what it is packed into, and what goes with the copies and the activations
 }
 
-func (p *plan) total() int { return p.f32 + p.f16 + p.packed + p.fixed + p.x + p.y + p.rest }
+func (p *plan) total() int { return p.f32 + p.f16 + p.packed + p.rounded + p.x + p.y + p.rest }
 
 // copies returns how many matrices of so many bytes make a ring, one at least.
 func (p *plan) copies(size int) int {
@@ -58,12 +55,12 @@ func (o *Options) plan(fixes bool) (plan, error) {
 		p.pool, p.short = most, true
 	}
 	rows := slices.Max(o.M)
-	add := func(f form, offsets, given bool) error {
-		one := p.of(f, offsets, given, fixes, rows, o.BLAS != "")
+	add := func(f form, optional bool, stored int) error {
+		one := p.of(f, cpu.MemoryFor(f.spec(), f.n, f.k, optional, fixes), stored, rows, o.BLAS != "")
 		if need := one.total(); o.Memory > 0 && int64(need) > o.Memory {
 			return fmt.Errorf("%d×%d, m %d: needs %.3g GB of memory: %.3g GB are available", f.n, f.k, rows, float64(need)/1e9, float64(o.Memory)/1e9)
 		}
-		p.f32, p.f16, p.packed, p.fixed = max(p.f32, one.f32), max(p.f16, one.f16), max(p.packed, one.packed), max(p.fixed, one.fixed)
+		p.f32, p.f16, p.packed, p.rounded = max(p.f32, one.f32), max(p.f16, one.f16), max(p.packed, one.packed), max(p.rounded, one.rounded)
 		p.x, p.y, p.rest = max(p.x, one.x), max(p.y, one.y), max(p.rest, one.rest)
 		return nil
 	}
@@ -72,19 +69,23 @@ func (o *Options) plan(fixes bool) (plan, error) {
 		if err != nil {
 			return p, fmt.Errorf("%s: %w", l.Name, err)
 		}
-		codes, ok := l.Matrix.(*bcq.Matrix)
-		if err := add(f, ok && codes.Offsets != nil, true); err != nil {
+		optional := !slices.ContainsFunc(l.Matrix.Parts(), func(part []byte) bool { return part == nil })
+		if err := add(f, optional, 0); err != nil {
 			return p, fmt.Errorf("%s: %w", l.Name, err)
 		}
 	}
-	kind := o.Kind
-	if kind == "" {
-		kind = lut.Name
+	kind, err := kindOf(o.Kind)
+	if err != nil {
+		return p, err
 	}
 	for _, s := range o.Shapes {
 		for _, bits := range o.Bits {
-			f := form{kind, s.N, s.K, bits, min(o.Group, s.K), weight.F16}
-			if err := add(f, true, false); err != nil {
+			f := form{kind.Name(), s.N, s.K, bits, min(o.Group, s.K), weight.F16}
+			stored, err := storedBytes(kind, f)
+			if err == nil {
+				err = add(f, true, stored)
+			}
+			if err != nil {
 				return p, err
 			}
 		}
@@ -96,33 +97,33 @@ func (o *Options) plan(fixes bool) (plan, error) {
 	return p, nil
 }
 
-// of returns what measuring so many rows on a matrix takes, which is there already or to be made at random.
-func (p *plan) of(f form, offsets, given, fixes bool, rows int, blas bool) plan {
+// storedBytes returns what a random matrix takes as it is stored, with the float32 that its scales are made from.
+func storedBytes(kind weight.Kind, f form) (size int, err error) {
+	parts, err := kind.Parts(f.spec(), f.n, f.k)
+	for _, p := range parts {
+		if !p.Rows {
+			continue // a table
+		}
+		n := 1
+		for _, d := range p.Shape {
+			n *= d
+		}
+		if p.DType == f.scale.DType() {
+			n *= f.scale.Size() + 4
+		}
+		size += n
+	}
+	return size, err
+}
+
+// of returns what measuring so many rows on a matrix takes, which is there already or to be made at random, from what it takes in
+// memory and what is stored of it anew.
+func (p *plan) of(f form, m cpu.Memory, stored, rows int, blas bool) plan {
 	const (
-		scale    = 2 + 4    // bytes of a random one, with the float32 it is made from
 		head     = 512      // bytes beside a copy's numbers, in all rings
 		scratch  = 2 << 20  // of workers, and of the reference
 		mostPart = 64 << 20 // of packed activations
-		table    = 10       // bytes for a column of x in tables of binary codes
 	)
-	stored, packed := 0, 0
-	perX := 0
-	switch f.kind {
-	case lut.Name:
-		to := repack.CPUPanels{N: f.n, K: f.k, Bits: f.bits, Group: f.group, ScaleType: f.scale}
-		packed = to.PanelCount() * (to.PanelBytes() + to.PanelScaleBytes())
-		stored = f.n * (lut.RowBytes(f.k, f.bits) + scale*to.Groups())
-	case bcq.Name:
-		to := repack.CPUPlanes{N: f.n, K: f.k, Bits: f.bits, Group: f.group, ScaleType: f.scale, Offsets: offsets}
-		packed = to.PanelCount() * (to.PanelBytes() + to.PanelFactorBytes())
-		stored = f.n * (f.bits*((f.k+7)/8) + scale*to.Groups()*(f.bits+1))
-		perX = table
-	case lut24.Name:
-		stored = f.n * (lut.RowBytes(f.k/2, f.bits) + scale*weight.GroupsIn(f.k, f.group) + lut24.PatternBytes(f.k))
-	}
-	if given {
-		stored = 0
-	}
 	one := plan{x: 4 * rows * f.k, y: 4 * rows * f.n}
 	if blas {
 		one.y *= 2
@@ -132,24 +133,23 @@ func (p *plan) of(f form, offsets, given, fixes bool, rows int, blas bool) plan 
 	one.f32, one.rest = n*size, n*head/4
 	n = p.copies(size / 2)
 	one.f16, one.rest = n*size/2, one.rest+n*head/4
-	if packed > 0 {
-		n = p.copies(packed)
-		one.packed, one.rest = n*packed, one.rest+n*head/2+packed
-		if fixes && f.kind == lut.Name {
-			one.fixed, one.rest = n*packed, one.rest+n*head/2+packed
+	for _, packed := range []struct {
+		to   *int
+		size int
+	}{{&one.packed, m.Packed}, {&one.rounded, m.Rounded}} {
+		if size := packed.size; size > 0 {
+			n = p.copies(size)
+			*packed.to, one.rest = n*size, one.rest+n*head/2+size
 		}
 	}
-	if one.fixed > 0 {
-		perX += 2
-	}
-	one.rest += stored + scratch + min(4*rows*f.k, mostPart) + perX*rows*f.k
+	one.rest += stored + scratch + min(4*rows*f.k, mostPart) + m.Column*rows*f.k
 	return one
 }
 
 // rings are the memory of the copies of a matrix and of the activations. It is taken once for all matrices.
 type rings struct {
-	f32, f16, packed, fixed []byte
-	x, y, blasY             []float32
+	f32, f16, packed, rounded []byte
+	x, y, blasY               []float32
 }
 
 // ring returns n bytes of a ring that takes size bytes at most.
@@ -168,115 +168,103 @@ func floats(r *[]float32, size, n int) []float32 {
 	return (*r)[:n]
 }
 
-// pools are the copies of a matrix that the measurements rotate through.
-type pools struct {
-	packed   []cpu.Weights
-	fixed    []cpu.Weights // none: not in fixed point
-	bytes    [][]byte      // of packed
-	f32, f16 []cpu.Weights
-	f32Bytes [][]byte // of f32
+// pool is a ring of copies of a matrix in one form.
+type pool struct {
+	weights []cpu.Weights
+	parts   [][]byte // their memory
 }
 
-// pools returns copies of a layer's matrix in every form that is measured, and fills in the kernel.
-func (b *bench) pools(ctx context.Context, s *subject, l Layer) (w pools, err error) {
-	if w.f32, w.f32Bytes, err = b.densePool(ctx, s.Matrix, "F32"); err != nil {
+func (p pool) last() cpu.Weights { return p.weights[len(p.weights)-1] }
+
+// pools are the copies of a matrix that the measurements rotate through.
+type pools struct {
+	f32, f16, packed pool
+	kernel           string       // of packed
+	how              *cpu.Rounded // if products round more as well
+	rounded          pool         // by which
+}
+
+// pools returns copies of a layer's matrix in every form that is measured.
+func (b *bench) pools(ctx context.Context, l Layer) (w pools, err error) {
+	if w.f32, err = b.densePool(ctx, l.Matrix, "F32"); err != nil {
 		return w, err
 	}
-	if w.f16, _, err = b.densePool(ctx, s.Matrix, "F16"); err != nil {
+	if w.f16, err = b.densePool(ctx, l.Matrix, "F16"); err != nil {
 		return w, err
 	}
-	switch m := s.Matrix.(type) {
-	case *lut.Matrix:
-		panels, ok := l.Layout.(*repack.CPUPanels)
-		if !ok {
-			if panels, err = repack.CPU(m); err != nil {
-				return w, err
-			}
-		}
-		s.kernel = "lut-"
-		w.packed, w.fixed, w.bytes, err = b.packedPool(ctx, panels)
-	case *bcq.Matrix:
-		s.kernel = "planes-"
-		w.packed, w.bytes, err = b.planesPool(ctx, m)
-	default: // as in models
-		s.kernel = "dense-"
-		w.packed, w.bytes = w.f32, w.f32Bytes
+	var packed cpu.Packed
+	if panels, ok := l.Layout.(*repack.CPUPanels); ok {
+		packed, err = cpu.NewLUT(panels)
+	} else {
+		packed, err = cpu.Pack(l.Matrix)
 	}
+	if err != nil {
+		return w, err
+	}
+	if packed == nil { // as in models
+		w.packed, w.kernel = w.f32, "dense"
+		return w, nil
+	}
+	err = b.packedPools(ctx, &w, packed)
 	return w, err
+}
+
+// packedPools adds copies of a matrix that is laid out, and of what products round more by.
+func (b *bench) packedPools(ctx context.Context, w *pools, p cpu.Packed) (err error) {
+	w.kernel = p.Kernel()
+	if w.packed, err = b.packedPool(ctx, &b.rings.packed, b.plan.packed, p); err != nil {
+		return err
+	}
+	how := p.Rounded()
+	if how == nil || !how.Serves(b.engine) {
+		return nil
+	}
+	w.how, w.rounded = how, w.packed
+	if how.Weights != p {
+		w.rounded, err = b.packedPool(ctx, &b.rings.rounded, b.plan.rounded, how.Weights)
+	}
+	return err
 }
 
 // copyAll fills a ring with copies of a matrix that lie one after another, and returns them: of has one in some memory, and
 // fill writes the first.
-func (b *bench) copyAll(ctx context.Context, r *[]byte, most, size int, fill func(first []byte) error, of func(part []byte) (cpu.Weights, error)) (weights []cpu.Weights, parts [][]byte, err error) {
+func (b *bench) copyAll(ctx context.Context, r *[]byte, most, size int, fill func(first []byte) error, of func(part []byte) (cpu.Weights, error)) (p pool, err error) {
 	n := b.plan.copies(size)
 	all := ring(r, most, n*size)
-	weights, parts = make([]cpu.Weights, n), make([][]byte, n)
+	p = pool{make([]cpu.Weights, n), make([][]byte, n)}
 	for i := range n {
 		if ctx.Err() != nil {
-			return nil, nil, context.Cause(ctx)
+			return p, context.Cause(ctx)
 		}
-		parts[i] = all[i*size:][:size:size]
+		p.parts[i] = all[i*size:][:size:size]
 		if i > 0 {
-			copy(parts[i], parts[0])
-		} else if err := fill(parts[0]); err != nil {
-			return nil, nil, err
+			copy(p.parts[i], p.parts[0])
+		} else if err := fill(p.parts[0]); err != nil {
+			return p, err
 		}
-		if weights[i], err = of(parts[i]); err != nil {
-			return nil, nil, err
+		if p.weights[i], err = of(p.parts[i]); err != nil {
+			return p, err
 		}
 	}
-	return weights, parts, nil
+	return p, nil
 }
 
-// packedPool returns copies of p, and their memory; and the same in fixed point where products can be.
-func (b *bench) packedPool(ctx context.Context, p *repack.CPUPanels) (weights, fixed []cpu.Weights, pool [][]byte, err error) {
-	copies := func(r *[]byte, most int, p *repack.CPUPanels, of func(c *repack.CPUPanels) (cpu.Weights, error)) ([]cpu.Weights, [][]byte, error) {
-		codes := len(p.Panels)
-		return b.copyAll(ctx, r, most, codes+len(p.Scales), func(first []byte) error {
-			copy(first, p.Panels)
-			copy(first[codes:], p.Scales)
-			return nil
-		}, func(part []byte) (cpu.Weights, error) {
-			c := *p
-			c.Panels, c.Scales = part[:codes:codes], part[codes:]
-			return of(&c)
-		})
+// packedPool returns copies of a matrix that is laid out, in a ring that takes most bytes.
+func (b *bench) packedPool(ctx context.Context, r *[]byte, most int, p cpu.Packed) (pool, error) {
+	size := 0
+	for _, part := range p.Parts() {
+		size += len(part)
 	}
-	weights, pool, err = copies(&b.rings.packed, b.plan.packed, p, func(c *repack.CPUPanels) (cpu.Weights, error) { return cpu.NewLUT(c) })
-	if err != nil || !b.engine.Fixes() {
-		return weights, nil, pool, err
-	}
-	one, err := cpu.NewLUT(p)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	if one.Fix() {
-		fixed, _, err = copies(&b.rings.fixed, b.plan.fixed, one.Panels(), func(c *repack.CPUPanels) (cpu.Weights, error) { return one.Of(c), nil })
-	}
-	return weights, fixed, pool, err
-}
-
-// planesPool returns copies of binary codes, and their memory.
-func (b *bench) planesPool(ctx context.Context, m *bcq.Matrix) (weights []cpu.Weights, pool [][]byte, err error) {
-	panels, err := repack.Planes(m)
-	if err != nil {
-		return nil, nil, err
-	}
-	codes := len(panels.Planes)
-	return b.copyAll(ctx, &b.rings.packed, b.plan.packed, int(panels.Bytes()), func(first []byte) error {
-		copy(first, panels.Planes)
-		copy(first[codes:], panels.Factors)
+	return b.copyAll(ctx, r, most, size, func(first []byte) error {
+		for _, part := range p.Parts() {
+			first = first[copy(first, part):]
+		}
 		return nil
-	}, func(part []byte) (cpu.Weights, error) {
-		c := *panels
-		c.Planes, c.Factors = part[:codes:codes], part[codes:]
-		return cpu.NewPlanes(&c)
-	})
+	}, func(part []byte) (cpu.Weights, error) { return p.Over(part), nil })
 }
 
-// densePool returns copies of the dequantized matrix in the given type, and their
-// memory.
-func (b *bench) densePool(ctx context.Context, m weight.Matrix, dtype string) (weights []cpu.Weights, pool [][]byte, err error) {
+// densePool returns copies of the dequantized matrix in the given type.
+func (b *bench) densePool(ctx context.Context, m weight.Matrix, dtype string) (pool, error) {
 	rows, k := m.Shape()
 	r, most, width, encode := &b.rings.f32, b.plan.f32, 4, num.EncodeF32
 	if dtype == "F16" {

@@ -70,7 +70,7 @@ func TestMemory(t *testing.T) {
 			if total := int64(p.total()); most > total || last-everBefore < total*3/4 {
 				t.Errorf("%s, %s: %d bytes were taken at once, %d in all: %d are planned: %+v", test.name, isa, most, last-everBefore, total, p)
 			}
-			copies := p.f32 + p.f16 + p.packed + p.fixed
+			copies := p.f32 + p.f16 + p.packed + p.rounded
 			if one := 4 * o.Shapes[0].N * o.Shapes[0].K; copies > 32<<20/memoryPart+4*one {
 				t.Errorf("%s, %s: rings of %d bytes", test.name, isa, copies)
 			}
@@ -147,8 +147,8 @@ func TestRepetitions(t *testing.T) {
 		want int
 	}{{time.Hour, 2, Repetitions}, {30 * time.Millisecond, 1, 1}, {time.Hour, int(time.Hour / (30 * time.Millisecond)), 1}} {
 		b := bench{Options: o, engine: e, rand: r, plan: p, end: time.Now().Add(test.time), left: test.left}
-		s := subject{Matrix: m, form: f}
-		w, err := b.pools(t.Context(), &s, o.Layers[0])
+		s := subject{m, f}
+		w, err := b.pools(t.Context(), o.Layers[0])
 		if err != nil {
 			t.Fatal(err)
 		}

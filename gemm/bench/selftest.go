@@ -1,10 +1,12 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/weight"
@@ -13,7 +15,6 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/ref"
-	"github.com/lutq/lutq/repack"
 )
 
 // SelftestResult is the outcome of [Selftest].
@@ -58,7 +59,8 @@ func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 				if j%3 == 1 {
 					conform.Raw(m)
 				}
-				if err := res.matrix(r, engines, m); err != nil {
+				where := fmt.Sprintf("%d×%d, %d bits, group %d, scales %v", m.N, m.K, m.Bits, m.Group, m.ScaleType)
+				if err := res.matrix(r, engines, m, where, false); err != nil {
 					return nil, err
 				}
 			}
@@ -70,7 +72,9 @@ func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 				return nil, err
 			}
 			group := []int{32, 64, 50, math.MaxInt32}[(i+bits)%4]
-			if err := res.planes(r, engines, conform.RandomBCQ(r, s.N, s.K, bits, group, weight.F16, true)); err != nil {
+			m := conform.RandomBCQ(r, s.N, s.K, bits, group, weight.F16, true)
+			where := fmt.Sprintf("%d×%d, %d planes, group %d, factors %v", m.N, m.K, m.Bits, m.Group, m.ScaleType)
+			if err := res.matrix(r, engines, m, where, true); err != nil {
 				return nil, err
 			}
 		}
@@ -82,76 +86,95 @@ func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 // the same arithmetic.
 const manyRows = 15
 
-// matrix checks one matrix on all engines.
-func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m *lut.Matrix) error {
-	where := fmt.Sprintf("%d×%d, %d bits, group %d, scales %v", m.N, m.K, m.Bits, m.Group, m.ScaleType)
-	panels, err := repack.CPU(m)
+// multiplier is one of the ways to multiply by a matrix.
+type multiplier struct {
+	name   string
+	same   string  // multipliers of one name here give the same bits
+	most   float64 // relative error
+	exact  bool    // whether a unit vector gives the weights
+	matMul func(e *cpu.Engine, y, x []float32, rows int)
+}
+
+// matrix checks one matrix on all engines: against the reference, bit for bit with each other, and by unit vectors or beside dense
+// weights.
+func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m weight.Matrix, where string, units bool) error {
+	n, k := m.Shape()
+	packed, err := cpu.Pack(m)
 	if err != nil {
 		return fmt.Errorf("%s: %w", where, err)
 	}
 	res.Checks++
-	if back, err := panels.Matrix(); err != nil {
+	if back, err := packed.Matrix(); err != nil {
 		res.fail("%s: panels: %v", where, err)
-	} else if string(back.Codes) != string(m.Codes) || string(back.Scales) != string(m.Scales) {
+	} else if !slices.EqualFunc(back.Parts(), m.Parts(), bytes.Equal) {
 		res.fail("%s: panels do not give the matrix back", where)
 	}
-	packed, err := cpu.NewLUT(panels)
-	if err != nil {
-		return fmt.Errorf("%s: %w", where, err)
+	weights := weight.Dequantize(m)
+	by := func(w cpu.Weights) func(e *cpu.Engine, y, x []float32, rows int) {
+		return func(e *cpu.Engine, y, x []float32, rows int) { e.MatMul(y, x, rows, w) }
 	}
-	data := make([]byte, 4*m.N*m.K)
-	num.EncodeF32(data, m.Dequantize())
-	dense, err := cpu.NewDense(m.N, m.K, "F32", data)
-	if err != nil {
-		return fmt.Errorf("%s: %w", where, err)
+	all := []multiplier{{packed.Kernel(), "float32", maxRelErr, units, by(packed)}}
+	if !units {
+		data := make([]byte, 4*n*k)
+		num.EncodeF32(data, weights)
+		dense, err := cpu.NewDense(n, k, "F32", data)
+		if err != nil {
+			return fmt.Errorf("%s: %w", where, err)
+		}
+		all = append(all, multiplier{"dense", "dense", maxRelErr, false, by(dense)})
 	}
-
-	fixed, err := cpu.NewLUT(panels)
-	if err != nil {
-		return fmt.Errorf("%s: %w", where, err)
+	if how := packed.Rounded(); how != nil {
+		all = append(all, multiplier{how.Kernel, how.Kernel, how.Error, false, func(e *cpu.Engine, y, x []float32, rows int) {
+			how.By(e, x, rows)(y, how.Weights)
+		}})
 	}
-	fixes := fixed.Fix()
-
 	for _, batch := range []int{1, 8, manyRows} {
-		x := make([]float32, batch*m.K)
+		x := make([]float32, batch*k)
 		for i := range x {
 			x[i] = float32(r.NormFloat64())
 		}
-		want := ref.LUT(x, m, batch)
-		first := make(map[cpu.Weights][]float32)
+		unit, ones := 0, make([]float32, k)
+		if units {
+			unit = r.IntN(k)
+			ones[unit] = 1
+		}
+		want := ref.MatMul(x, weights, batch, n, k)
+		first := make(map[string][]float32)
 		for _, e := range engines {
-			for _, w := range []cpu.Weights{packed, dense, fixed} {
-				most := maxRelErr
-				if w == fixed {
-					if !fixes {
-						continue
-					}
-					most = cpu.FixedError
-				}
-				what := fmt.Sprintf("%s, m %d, %T on %s, %d threads", where, batch, w, e.ISA(), e.Threads())
-				y := make([]float32, batch*m.N)
-				for i := range y {
-					y[i] = float32(math.NaN())
-				}
-				e.MatMul(y, x, batch, w)
+			for _, w := range all {
+				what := fmt.Sprintf("%s, m %d, %s on %s, %d threads", where, batch, w.name, e.ISA(), e.Threads())
+				y := make([]float32, batch*n)
+				poison(y)
+				w.matMul(e, y, x, batch)
 				res.Checks++
 				// A single output can be near 0 by chance.
 				err := ref.RelErr(y, want)
-				switch limit := most * max(1, 30/math.Sqrt(float64(len(y)))); {
+				switch limit := w.most * max(1, 30/math.Sqrt(float64(len(y)))); {
 				case !(err <= limit):
 					res.fail("%s: relative error %.3g", what, err)
-				case most == maxRelErr:
+				case w.most == maxRelErr:
 					res.WorstErr = max(res.WorstErr, err)
 				}
-				form := w
-				if batch == manyRows && w != fixed {
-					form = packed
+				if w.exact {
+					column := make([]float32, n)
+					poison(column)
+					w.matMul(e, column, ones, 1)
+					for i, v := range column {
+						if v != weights[i*k+unit] {
+							res.fail("%s: weight [%d, %d] is %g, want %g", what, i, unit, v, weights[i*k+unit])
+							break
+						}
+					}
 				}
-				if first[form] == nil {
-					first[form] = y
+				same := w.same
+				if batch == manyRows && same == "dense" {
+					same = "float32"
+				}
+				if first[same] == nil {
+					first[same] = y
 				}
 				for i, v := range y {
-					if other := first[form][i]; math.Float32bits(v) != math.Float32bits(other) {
+					if other := first[same][i]; math.Float32bits(v) != math.Float32bits(other) {
 						res.fail("%s: element %d is %g, elsewhere %g", what, i, v, other)
 						break
 					}

@@ -36,16 +36,6 @@ func NewLUT(p *repack.CPUPanels) (*LUT, error) {
 	return w, nil
 }
 
-// Panels returns codes and scales as w has them: after [LUT.Fix] by bytes.
-func (w *LUT) Panels() *repack.CPUPanels { return w.p }
-
-// Of returns the matrix of p, which it keeps: a copy of [LUT.Panels] elsewhere in memory.
-func (w *LUT) Of(p *repack.CPUPanels) *LUT {
-	to := *w
-	to.p = p
-	return &to
-}
-
 // Rows returns N.
 func (w *LUT) Rows() int { return w.p.N }
 

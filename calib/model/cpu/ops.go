@@ -120,18 +120,11 @@ func (c *Ops) Dense(n, k int, t hf.DType, data []byte) (model.Weight, error) {
 // Packed implements [model.Ops]. There are kernels for the kinds lut and bcq; others
 // become float32.
 func (c *Ops) Packed(m weight.Matrix) (model.Weight, error) {
-	switch m := m.(type) {
-	case *lut.Matrix:
-		panels, err := repack.CPU(m)
-		if err != nil {
-			return nil, err
-		}
-		return c.Layout(panels)
-	case *bcq.Matrix:
-		w, err := newPlanes(m)
-		if err != nil {
-			return nil, err
-		}
+	w, err := gemmcpu.Pack(m)
+	if err != nil {
+		return nil, err
+	}
+	if w != nil {
 		return stored{w}, nil
 	}
 	if err := m.Validate(); err != nil {
@@ -151,15 +144,6 @@ func (c *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 
 // Multiplies implements [model.Ops].
 func (c *Ops) Multiplies(kind string) bool { return kind == lut.Name || kind == bcq.Name }
-
-// newPlanes lays binary codes out for the engine.
-func newPlanes(m *bcq.Matrix) (*gemmcpu.Planes, error) {
-	panels, err := repack.Planes(m)
-	if err != nil {
-		return nil, err
-	}
-	return gemmcpu.NewPlanes(panels)
-}
 
 // Layout implements [model.Ops]. It keeps panels.
 func (c *Ops) Layout(l lut.Layout) (model.Weight, error) {

@@ -7,6 +7,7 @@ import (
 	"github.com/lutq/lutq/formats/weight/lut"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/lookup"
+	"github.com/lutq/lutq/repack"
 )
 
 var _ model.Ops = (*TableOps)(nil)
@@ -56,7 +57,11 @@ func (c *TableOps) Packed(m weight.Matrix) (model.Weight, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := newPlanes(b)
+	panels, err := repack.Planes(b)
+	if err != nil {
+		return nil, err
+	}
+	w, err := gemmcpu.NewPlanes(panels)
 	if err != nil {
 		return nil, err
 	}

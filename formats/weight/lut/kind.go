@@ -101,6 +101,11 @@ func (m *Matrix) checkValues() error {
 // Kind implements [weight.Matrix].
 func (m *Matrix) Kind() string { return Name }
 
+// Spec returns how the matrix is stored, with its group in columns, and nothing of how it was found.
+func (m *Matrix) Spec() weight.Spec {
+	return weight.Spec{Kind: Name, Bits: m.Bits, Group: m.Group, ScaleType: m.ScaleType}
+}
+
 // Shape implements [weight.Matrix].
 func (m *Matrix) Shape() (n, k int) { return m.N, m.K }
 

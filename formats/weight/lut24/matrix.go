@@ -21,6 +21,11 @@ type Matrix struct {
 // Kind implements [weight.Matrix].
 func (m *Matrix) Kind() string { return Name }
 
+// Spec returns how the matrix is stored, with its group in columns, and nothing of how it was found.
+func (m *Matrix) Spec() weight.Spec {
+	return weight.Spec{Kind: Name, Bits: m.Kept.Bits, Group: m.Group(), ScaleType: m.Kept.ScaleType}
+}
+
 // Shape implements [weight.Matrix].
 func (m *Matrix) Shape() (n, k int) { return m.Kept.N, m.Kept.K / Kept * Chunk }
 
