@@ -3,6 +3,7 @@ package model
 import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
@@ -129,6 +130,9 @@ func sourceOf(m *source.Model, layouts func(*lutq.Model) (Layouts, error)) (src 
 		return nil, nil, err
 	}
 	if !container {
+		if _, err := m.File("config.json", input.Config); err != nil {
+			return nil, nil, err
+		}
 		ckpt, err := m.Weights()
 		if err != nil {
 			return nil, nil, err

@@ -423,9 +423,11 @@ func (o *benchOptions) addLayers(ctx context.Context, b *bench.Options, path, de
 		return err
 	}
 	defer from.Close()
-	container, err := from.IsContainer()
-	if err != nil {
-		return err
+	container := false
+	if !from.Alone() {
+		if container, err = from.IsContainer(); err != nil {
+			return err
+		}
 	}
 	if container {
 		m, err := from.Container()

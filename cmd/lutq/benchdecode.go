@@ -195,13 +195,14 @@ func (o *benchOptions) timedModels(u *ui, path, dtype string) ([]timedModel, err
 	if err != nil {
 		return nil, err
 	}
-	container, err := m.IsContainer()
-	if err != nil {
-		return nil, err
-	}
-	weights, err := m.HasWeights()
-	if err != nil {
-		return nil, err
+	container, weights := false, false
+	if !m.Alone() {
+		if container, err = m.IsContainer(); err == nil {
+			weights, err = m.HasWeights()
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	if container || weights {
 		for _, name := range []string{"bits", "group"} {

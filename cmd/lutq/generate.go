@@ -297,7 +297,7 @@ func (u *ui) readPrompt(ctx context.Context, m *source.Model, stdin bool, o gene
 	if err := m.Check(files...); err != nil {
 		return nil, nil, hintDiffers(err)
 	}
-	tok, err := tokenizer.Read(m)
+	tok, err := readTokenizer(m)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -63,19 +63,19 @@ func tokenizerSum(m *source.Model) (string, error) {
 }
 
 // readTokenizer reads the tokenizer of a model, or a tokenizer.json itself.
-func (u *ui) readTokenizer(path string) (*tokenizer.Tokenizer, error) {
-	m, err := u.open(path, source.Options{})
-	if err != nil {
-		return nil, err
-	}
+func readTokenizer(m *source.Model) (*tokenizer.Tokenizer, error) {
 	if m.Alone() {
-		return tokenizer.Load(path)
+		return tokenizer.Load(m.Path())
 	}
 	return tokenizer.Read(m)
 }
 
 func (u *ui) tokenize(ctx context.Context, model, file string, special, asJSON bool) error {
-	tok, err := u.readTokenizer(model)
+	m, err := u.open(model, source.Options{})
+	if err != nil {
+		return err
+	}
+	tok, err := readTokenizer(m)
 	if err != nil {
 		return err
 	}

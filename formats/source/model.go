@@ -42,8 +42,9 @@ type Model struct {
 
 	alone bool // the path is of another file
 
-	pairs     func() (*gguf.File, error) // the GGUF file
-	config    func() ([]byte, error)     // config.json as it stands
+	pairs     func() (*gguf.File, error)     // the GGUF file
+	config    func() ([]byte, error)         // config.json as it stands
+	folder    func() (*hf.Checkpoint, error) // the tensors, of which nothing was told
 	stored    func() (*hf.Checkpoint, error)
 	weights   func() (*hf.Checkpoint, error)
 	container func() (*lutq.Model, error)
@@ -70,7 +71,8 @@ func Open(path string, o Options) (*Model, error) {
 	}
 	m.pairs = sync.OnceValues(m.openGGUF)
 	m.config = sync.OnceValues(func() ([]byte, error) { return m.File(configName, input.Config) })
-	m.stored = sync.OnceValues(m.openStored)
+	m.folder = sync.OnceValues(m.openFolder)
+	m.stored = sync.OnceValues(m.tellFolder)
 	m.weights = sync.OnceValues(m.settle)
 	m.container = sync.OnceValues(m.openContainer)
 	m.decoder = sync.OnceValues(m.describe)
@@ -184,7 +186,7 @@ func (m *Model) Ends() ([]int, error) {
 // IsContainer reports whether the model is one that lutq has quantized, as its config.json says. One without such a file is
 // none.
 func (m *Model) IsContainer() (bool, error) {
-	if m.file != "" || m.alone {
+	if m.file != "" {
 		return false, nil
 	}
 	config, err := m.config()
@@ -211,7 +213,8 @@ func (m *Model) Stored() (*hf.Checkpoint, error) { return m.stored() }
 // [Agree], and the config.json that they have says so. A container's are those that it was written with.
 func (m *Model) Weights() (*hf.Checkpoint, error) { return m.weights() }
 
-// Container returns the model as the container that it is. Any other is an error.
+// Container returns the model as the container that it is, of whose files nothing is told: digests say whether they are what
+// was written. Any other model is an error.
 func (m *Model) Container() (*lutq.Model, error) { return m.container() }
 
 // Decoder returns the description of the model by its config.json and its tensors.
@@ -263,7 +266,7 @@ func (m *Model) openGGUF() (*gguf.File, error) {
 	return f, nil
 }
 
-func (m *Model) openStored() (c *hf.Checkpoint, err error) {
+func (m *Model) openFolder() (c *hf.Checkpoint, err error) {
 	if m.file != "" {
 		f, err := m.pairs()
 		if err != nil {
@@ -278,11 +281,17 @@ func (m *Model) openStored() (c *hf.Checkpoint, err error) {
 	} else if m.o.As != nil {
 		as = []hf.Scheme{m.o.As}
 	}
-	if m.openWeights, err = hf.Open(m.path, as...); err != nil {
-		return nil, err
+	m.openWeights, err = hf.Open(m.path, as...)
+	return m.openWeights, err
+}
+
+// tellFolder tells what is odd about a folder, as opening it does of a GGUF file.
+func (m *Model) tellFolder() (*hf.Checkpoint, error) {
+	c, err := m.folder()
+	if err == nil && m.file == "" {
+		m.tell(c.Notes())
 	}
-	m.tell(m.openWeights.Notes())
-	return m.openWeights, nil
+	return c, err
 }
 
 // settle makes one of what config.json and tensors say.
@@ -320,7 +329,7 @@ func (m *Model) openContainer() (*lutq.Model, error) {
 		}
 		return nil, &hf.UnreadableError{Dir: m.path, File: filepath.Base(m.file)}
 	}
-	c, err := m.stored()
+	c, err := m.folder()
 	if err != nil {
 		return nil, err
 	}
