@@ -8,6 +8,7 @@
 //	eval         perplexity, and the distance from another model, on windows
 //	decode       writes text
 //	learn        refines scales of a quantized model by gradient descent
+//	fit          gives package quantize what it asks for of a model on a text
 //	decodebench  times how fast a model reads and writes
 //
 // To calibrate is to fit weights to text. Package model runs windows of text through the model, block by block. What

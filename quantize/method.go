@@ -253,10 +253,13 @@ func oneOf(names []string) string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// Calibrated reports whether a method has to know what layers read on a text.
-func Calibrated(method string) bool {
-	m, err := MethodOptions{}.method(method)
-	return err == nil && m.Needs() != Nothing
+// Calibrated reports whether a recipe has a method that has to know what layers read on a text.
+func (r Recipe) Calibrated() bool {
+	needs := func(method string) bool {
+		m, err := MethodOptions{}.method(method)
+		return err == nil && m.Needs() != Nothing
+	}
+	return needs(r.Default.Method) || slices.ContainsFunc(r.Rules, func(rule Rule) bool { return needs(rule.Format.Method) })
 }
 
 // The methods, as recipes and containers spell them. What is learned after a method is

@@ -1,21 +1,11 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"strconv"
-	"strings"
-
 	"github.com/spf13/pflag"
 
-	"github.com/lutq/lutq/calib/corpus"
+	"github.com/lutq/lutq/calib/fit"
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/calib/tokenizer"
-	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/gptq"
 )
 
@@ -27,10 +17,6 @@ type calibOptions struct {
 	seed         uint64
 	damp         float64
 	retarget     float64
-
-	// Known once there is a recipe: whether a method reads damp and retarget, and whether windows are the first ones
-	// after BOS, as flute takes them, and not drawn by the seed.
-	hessian, inOrder bool
 }
 
 // register adds the flags.
@@ -59,148 +45,13 @@ func (o *calibOptions) check(what string) error {
 	return nil
 }
 
-// read reads the texts for a model, with so many windows to hold
-// out.
-func (o *calibOptions) read(m *source.Model, valid int) (*corpus.Mixture, error) {
-	d, err := m.Decoder()
-	if err != nil {
-		return nil, fmt.Errorf("%s: no text can be run through the model: %w", m.Dir(), err)
+// options are what the flags say, for a device.
+func (o *calibOptions) options(device string, threads int) fit.Options {
+	return fit.Options{
+		Files: o.texts, Windows: o.windows, Context: o.ctx, Seed: o.seed, GPTQ: gptq.Options{Damp: o.damp, Retarget: o.retarget},
+		Device: device,
+		Open: func(reserve int64) (model.Ops, func() error, error) {
+			return openOps(device, "bf16", cpu.Options{Threads: threads}, reserve)
+		},
 	}
-	tok, err := tokenizer.Read(m)
-	if err != nil {
-		return nil, err
-	}
-	mo := corpus.MixOptions{Windows: o.windows, Valid: valid, Context: o.ctx, BOSToken: d.BOS, InOrder: o.inOrder, Seed: o.seed}
-	if o.inOrder {
-		mo.BOS = corpus.BOSWindow
-	}
-	return corpus.MixFiles(o.texts, tok, mo)
 }
-
-// flags are those that ask for the text again. Of one the name is given, not its folder.
-func (o *calibOptions) flags(text *corpus.Mixture) []string {
-	var args []string
-	for _, t := range text.Texts {
-		args = append(args, "--calib", quoted(t.Name))
-	}
-	return append(args, "--calib-windows", strconv.Itoa(o.windows), "--calib-ctx", strconv.Itoa(o.ctx))
-}
-
-// where are the flags of what windows were drawn by, and of the device.
-func (o *calibOptions) where() []string {
-	device := []string{"--device", o.device}
-	if o.inOrder {
-		return device
-	}
-	return append([]string{"--seed", strconv.FormatUint(o.seed, 10)}, device...)
-}
-
-// textKey names texts by their sums.
-func textKey(text *corpus.Mixture) (key string) {
-	for _, t := range text.Texts {
-		key += " " + t.SHA256
-	}
-	return key
-}
-
-// gptq returns the settings of the method.
-func (o *calibOptions) gptq() gptq.Options {
-	return gptq.Options{Damp: o.damp, Retarget: o.retarget}
-}
-
-// calibrator runs a text through a model as the flags say, and shows how far that is. It
-// implements quantize.Calibrator.
-type calibrator struct {
-	ui      *ui
-	o       calibOptions
-	threads int
-	src     *model.Checkpoint
-	text    *corpus.Mixture
-	pauser
-}
-
-// newCalibrator returns what runs a text through a model.
-func (u *ui) newCalibrator(m *source.Model, text *corpus.Mixture, o calibOptions, threads int) (*calibrator, error) {
-	from, err := model.NewCheckpoint(m)
-	if err != nil {
-		return nil, err
-	}
-	return &calibrator{ui: u, o: o, threads: threads, src: from, text: text}, nil
-}
-
-// Flags implements quantize.Calibrator.
-func (c *calibrator) Flags() []string {
-	args := c.o.flags(c.text)
-	if c.o.hessian {
-		args = append(args, "--damp", number64(c.o.damp), "--retarget", number64(c.o.retarget))
-	}
-	return append(args, c.o.where()...)
-}
-
-// Key implements quantize.Calibrator.
-func (c *calibrator) Key() string { return strings.Join(c.Flags(), " ") + textKey(c.text) }
-
-// Record implements quantize.Calibrator.
-func (c *calibrator) Record() *lutq.Calibration {
-	r := &lutq.Calibration{
-		Windows: len(c.text.Windows), Context: c.text.Context, BOS: string(c.text.BOS), Tokens: c.text.Tokens(),
-		Damp: c.o.damp, Retarget: c.o.retarget, Seed: c.o.seed, Device: c.o.device,
-	}
-	for _, f := range c.text.Texts {
-		r.Texts = append(r.Texts, lutq.CalibText(f))
-	}
-	return r
-}
-
-// Block implements quantize.Calibrator. A GPU rounds the columns of many rows at once.
-func (c *calibrator) Block() int {
-	if c.o.device == "cpu" {
-		return 0
-	}
-	return 4 << 20
-}
-
-// Memory implements quantize.Calibrator.
-func (c *calibrator) Memory() int64 {
-	return model.WalkMemory(c.src, c.options(), c.o.device)
-}
-
-// Seconds implements quantize.Calibrator.
-func (c *calibrator) Seconds(_ context.Context, products float64) (seconds float64, err error) {
-	ops, done, err := openOps(c.o.device, "bf16", cpu.Options{Threads: c.threads}, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, done()) }()
-	perSecond, err := model.Speed(ops, c.src.Decoder(), min(c.text.Context, 512))
-	return (model.WalkWork(c.src.Decoder(), c.options()) + products) / perSecond, err
-}
-
-func (c *calibrator) options() model.WalkOptions {
-	return model.WalkOptions{Windows: c.text.Windows, Original: c.o.retarget > 0}
-}
-
-// Walk implements quantize.Calibrator.
-func (c *calibrator) Walk(ctx context.Context, v *quantize.Visitor) (err error) {
-	defer c.paused()()
-	ops, done, err := openOps(c.o.device, "bf16", cpu.Options{Threads: c.threads}, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, done()) }()
-	stats, ok := ops.(model.StatsOps)
-	if !ok {
-		return fmt.Errorf("nothing can be calibrated on the device %s", ops.Name())
-	}
-	bar := c.ui.startProgress("calibrating", 1, false)
-	defer func() { bar.finish() }()
-	o, blocks := c.options(), len(c.src.Decoder().Blocks)
-	o.Progress = func(done, all int) {
-		bar.resize(int64(all))
-		bar.set(int64(done), fmt.Sprintf("block %d of %d", min(done*blocks/all+1, blocks), blocks))
-	}
-	return model.Walk(ctx, c.src, stats, v, o)
-}
-
-// number64 is a number as a flag takes it.
-func number64(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/calib/eval"
+	"github.com/lutq/lutq/calib/fit"
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/formats/export"
 	"github.com/lutq/lutq/formats/foreign"
@@ -123,7 +124,7 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 
 // check refuses flags that are no use together. It opens nothing.
 func (o *quantizeOptions) check(r quantize.Recipe) error {
-	learned, calibrated := o.learned(r), calibrated(r)
+	learned, calibrated := o.learned(r), r.Calibrated()
 	if o.given("kbit-encode") && (o.given("method") || learned) {
 		return usage("--kbit-encode is a method of its own: without --method and --learn")
 	}
@@ -228,12 +229,6 @@ func (o *quantizeOptions) learned(r quantize.Recipe) bool {
 	return r.Default.Method == "nfl" || o.learn.on
 }
 
-// calibrated reports whether a recipe has a method that has to know what layers read on a text.
-func calibrated(r quantize.Recipe) bool {
-	return quantize.Calibrated(r.Default.Method) ||
-		slices.ContainsFunc(r.Rules, func(rule quantize.Rule) bool { return quantize.Calibrated(rule.Format.Method) })
-}
-
 // parseRecipe puts the recipe file, the flags and the defaults together. What is
 // wrong in the file is bad input, not bad usage.
 func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
@@ -333,7 +328,8 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		// What is freed is collected in time.
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(max(int64(o.maxRAM)-programBytes, 1)))
 	}
-	calibrator, learner, err := u.addText(m, &recipe, o)
+	var pause pauser
+	learner, err := u.fit(m, &recipe, o, &pause)
 	if err != nil {
 		return err
 	}
@@ -356,7 +352,11 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		if err := plan.CheckMemory(ro); err != nil {
 			return err
 		}
-		return u.learnControl(ctx, plan, learner, out, ro, o.json)
+		r, err := learner.Control(ctx, plan, out, ro)
+		if err != nil {
+			return quantizeHint(err, out)
+		}
+		return u.printControl(out, r, o.json)
 	}
 	res, err := u.finished(plan, out, ro, o)
 	if err != nil {
@@ -366,7 +366,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		return outputHint(exists)
 	}
 	if res == nil {
-		if res, err = u.run(ctx, plan, out, ro, calibrator, learner); err != nil {
+		if res, err = u.run(ctx, plan, out, ro, &pause); err != nil {
 			return quantizeHint(err, out)
 		}
 	}
@@ -379,7 +379,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	u.warnRuin(res)
 	done := newQuantizeJSON(res, time.Since(begin).Seconds())
 	if learner != nil {
-		done.Learn = learner.report(res)
+		done.Learn = learner.ReportOf(res)
 		u.warnLearned(&done)
 	}
 	if !o.json {
@@ -434,24 +434,18 @@ func leftHint(err error, out string) error {
 	return hintError{err, left}
 }
 
-// run carries a plan out, with its progress.
-func (u *ui) run(ctx context.Context, plan *quantize.Plan, out string, ro quantize.RunOptions, c *calibrator, l *learner) (*quantize.Result, error) {
+// run carries a plan out, with its progress, which gives way to that of others.
+func (u *ui) run(ctx context.Context, plan *quantize.Plan, out string, ro quantize.RunOptions, others *pauser) (*quantize.Result, error) {
 	bar := u.startProgress("quantizing", plan.Totals().BytesIn, true)
 	defer func() { bar.finish() }()
 	ro.Progress = func(done int64, tensor string) { bar.set(done, tensor) }
 	ro.Resumed = func(tensors int) {
 		u.note("going on where an interrupted run stopped: %d of %d tensors are finished", tensors, len(plan.Items))
 	}
-	pause := func() func() {
+	others.pause = func() func() {
 		bar.finish()
 		bar = &progress{} // for what is written meanwhile
 		return func() { bar = u.startProgress("writing", plan.Totals().BytesIn, true) }
-	}
-	if c != nil {
-		c.pause = pause
-	}
-	if l != nil {
-		l.pause = pause
 	}
 	return plan.Run(ctx, out, ro)
 }
@@ -460,49 +454,45 @@ func (u *ui) run(ctx context.Context, plan *quantize.Plan, out string, ro quanti
 // heap does not count.
 const programBytes = 24 << 20
 
-// addText adds what fits weights to a text to a recipe that asks for it, and what
-// follows from it. What it does not ask for is nil.
-func (u *ui) addText(m *source.Model, r *quantize.Recipe, o quantizeOptions) (c *calibrator, l *learner, err error) {
-	learned, calibrated := o.learned(*r), calibrated(*r)
-	if !learned && !calibrated {
-		return nil, nil, nil
+// fit adds what fits weights to a text to a recipe that asks for it. It returns what learns scales, or nil.
+func (u *ui) fit(m *source.Model, r *quantize.Recipe, o quantizeOptions, p *pauser) (*fit.Learner, error) {
+	learned := o.learned(*r)
+	if !learned && !r.Calibrated() {
+		return nil, nil
 	}
-	if o.calib.device, err = chooseDevice(o.calib.device); err != nil {
-		return nil, nil, err
-	}
-	valid := 0
-	if learned {
-		valid = o.learn.valid
-	}
-	o.calib.inOrder = learned && o.learn.mode == string(learn.Flute)
-	text, err := o.calib.read(m, valid)
+	device, err := chooseDevice(o.calib.device)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if calibrated {
-		if o.calib.hessian = r.Unread("damp", learned) == nil; !o.calib.hessian {
-			o.calib.damp, o.calib.retarget = 0, 0
+	var bar *progress
+	fo := o.calib.options(device, o.threads)
+	fo.Begin = func(doing string) func() {
+		resume := p.paused()
+		bar = u.startProgress(doing, 1, false)
+		return func() {
+			bar.finish()
+			resume()
 		}
-		if c, err = u.newCalibrator(m, text, o.calib, o.threads); err != nil {
-			return nil, nil, err
+	}
+	show := func(done, all int, item string) {
+		bar.resize(int64(all))
+		bar.set(int64(done), item)
+	}
+	fo.Progress = func(done, all, block, blocks int) { show(done, all, fmt.Sprintf("block %d of %d", block, blocks)) }
+	if learned {
+		fo.Learn = o.learn.options(o.calib.seed)
+		fo.Learn.Progress = func(p learn.Progress) { show(p.Step, p.Steps, progressLine(p)) }
+		fo.Learn.Resumed = func(step, steps int) { u.note("going on where learning stopped: %d of %d steps are done", step, steps) }
+		fo.Learn.Warn = func(s string) { fmt.Fprintf(u.stderr, "lutq: %s\n", s) }
+		fo.Learn.Ready = func() error {
+			src, err := m.Weights()
+			if err != nil {
+				return err
+			}
+			return checkMemory(src, device == "cpu")
 		}
-		r.Calibrate, r.Methods.GPTQ = c, o.calib.gptq()
 	}
-	if !learned {
-		return c, nil, nil
-	}
-	if l, err = u.newLearner(m, text, o.calib, o.learn, o.threads); err != nil {
-		return nil, nil, err
-	}
-	l.alone = !calibrated
-	if o.learn.params == "bf16" && r.Default.ScaleType == 0 {
-		r.Default.ScaleType = weight.BF16 // which the learned ones are
-	}
-	if o.learn.mode == string(learn.Lutq) && r.Default.Scale == 0 {
-		r.Default.Scale = weight.MSE // codes stay as they begin, so they had better begin well
-	}
-	r.Refine = l
-	return c, l, nil
+	return fit.To(m, r, fo)
 }
 
 // files returns the files besides the model that the options name, and the

@@ -1,0 +1,145 @@
+// Package fit fits the weights of a model to a text, while they are quantized and after. It gives package quantize what
+// that asks for: a calibrator, which shows methods what layers read on the text, and a refiner, which learns scales.
+package fit
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/lutq/lutq/calib/corpus"
+	"github.com/lutq/lutq/calib/learn"
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/tokenizer"
+	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/gptq"
+)
+
+// Options say to what text weights are fitted, how and where.
+type Options struct {
+	Files            []string // texts, mixed in equal parts
+	Windows, Context int      // that all texts are cut into, and the tokens of one
+	Seed             uint64   // that windows are drawn by
+	GPTQ             gptq.Options
+	Learn            *Learning // nil: no scales are learned
+
+	Device string // cpu or cuda, which Open opens
+	// Open returns the device's operations, which leave that many bytes of its memory
+	// free for more than the model. done is called when the text is through.
+	Open func(reserve int64) (ops model.Ops, done func() error, err error)
+
+	// Begin is told when the text begins to be run through the model, with what is done to that, such as "calibrating". It
+	// returns what is called in the end.
+	Begin func(doing string) (end func())
+	// Progress is told of calibrating: the work done of all that there is, and the block at hand, from 1 on.
+	Progress func(done, all, block, blocks int)
+}
+
+// Learning says how scales are learned.
+type Learning struct {
+	learn.Options      // but for the windows and the state
+	After         bool // a method that does not learn them by itself
+	Valid         int  // windows more, that no step is taken on
+
+	// Ready, unless nil, is asked before the model is opened. Its error says what stands against it.
+	Ready func() error
+}
+
+// To adds what fits weights to a text to a recipe whose methods ask for it, or whose scales are to be learned, and what
+// follows from that. The model stays open as long as the recipe is used. What learns scales is returned, nil where nothing
+// does.
+func To(m *source.Model, r *quantize.Recipe, o Options) (*Learner, error) {
+	calibrated := r.Calibrated()
+	if !calibrated && o.Learn == nil {
+		return nil, nil
+	}
+	text, err := o.read(m)
+	if err != nil {
+		return nil, err
+	}
+	if calibrated {
+		c, err := newCalibrator(m, text, o, r.Unread("damp", o.Learn != nil) == nil)
+		if err != nil {
+			return nil, err
+		}
+		r.Calibrate, r.Methods.GPTQ = c, c.o.GPTQ
+	}
+	if o.Learn == nil {
+		return nil, nil
+	}
+	l, err := newLearner(m, text, o, !calibrated)
+	if err != nil {
+		return nil, err
+	}
+	if o.Learn.BF16 && r.Default.ScaleType == 0 {
+		r.Default.ScaleType = weight.BF16 // which the learned ones are
+	}
+	if o.Learn.Mode == learn.Lutq && r.Default.Scale == 0 {
+		r.Default.Scale = weight.MSE // codes stay as they begin, so they had better begin well
+	}
+	r.Refine = l
+	return l, nil
+}
+
+// inOrder reports whether windows are the first ones after BOS, as FLUTE takes them, and not drawn by the seed.
+func (o *Options) inOrder() bool { return o.Learn != nil && o.Learn.Mode == learn.Flute }
+
+// read reads the texts for a model.
+func (o *Options) read(m *source.Model) (*corpus.Mixture, error) {
+	d, err := m.Decoder()
+	if err != nil {
+		return nil, fmt.Errorf("%s: no text can be run through the model: %w", m.Dir(), err)
+	}
+	tok, err := tokenizer.Read(m)
+	if err != nil {
+		return nil, err
+	}
+	mo := corpus.MixOptions{Windows: o.Windows, Context: o.Context, BOSToken: d.BOS, InOrder: o.inOrder(), Seed: o.Seed}
+	if o.Learn != nil {
+		mo.Valid = o.Learn.Valid
+	}
+	if mo.InOrder {
+		mo.BOS = corpus.BOSWindow
+	}
+	return corpus.MixFiles(o.Files, tok, mo)
+}
+
+// textFlags are those that ask for the text again. Of a file the name is given, not its folder.
+func (o *Options) textFlags(text *corpus.Mixture) []string {
+	var args []string
+	for _, t := range text.Texts {
+		args = append(args, "--calib", quoted(t.Name))
+	}
+	return append(args, "--calib-windows", strconv.Itoa(o.Windows), "--calib-ctx", strconv.Itoa(o.Context))
+}
+
+// whereFlags are those of what windows were drawn by, and of the device.
+func (o *Options) whereFlags() []string {
+	device := []string{"--device", o.Device}
+	if o.inOrder() {
+		return device
+	}
+	return append([]string{"--seed", strconv.FormatUint(o.Seed, 10)}, device...)
+}
+
+// key names what flags ask for of texts, which the flags do not tell all of.
+func key(flags []string, text *corpus.Mixture) string {
+	key := strings.Join(flags, " ")
+	for _, t := range text.Texts {
+		key += " " + t.SHA256
+	}
+	return key
+}
+
+// number is a number as a flag takes it.
+func number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
+
+// quoted is a shell's word.
+func quoted(s string) string {
+	if strings.ContainsAny(s, " \t\n'\"\\$&|;<>()*?[]#~`!{}") {
+		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	}
+	return s
+}
