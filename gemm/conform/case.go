@@ -1,12 +1,15 @@
-// Package conform checks kernels that multiply by quantized matrices against what they have to compute, wherever they
-// run: on a GPU or compiled for the host.
+// Package conform has the tests that every kernel must pass, wherever it runs: on a GPU, on the processors, or as a kernel that was
+// compiled for the host. To conform, a kernel must compute what package ref does. The package also draws the random matrices by
+// which kernels are tested and timed.
 //
-// [Draw] draws a matrix and products by it, with shapes that are awkward for the
-// kernels, and [Check] has them multiplied under every configuration. A product must be
-// as near to the float64 [Reference] as [Bound] says, be there as a whole with nothing beside
-// it, and have the same bits under all configurations that split K into as many
-// slices, on grids of many and of few blocks, and each time. Unit vectors must give the
-// weights exactly.
+// [Draw] draws a matrix, of a shape that is awkward for kernels, and products by it. [Check] has them multiplied under every
+// configuration, twice, on grids of many and of few blocks. Each product
+//
+//   - is as near to the float64 [Reference] as [Bound] says,
+//   - is written as a whole, with nothing beside it,
+//   - has the same bits each time, and under all configurations that split K into as many slices.
+//
+// A product by unit vectors must give the weights exactly.
 package conform
 
 import (
