@@ -10,7 +10,6 @@ import (
 
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/weight"
-	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -25,14 +24,11 @@ type SelftestResult struct {
 	Failures []string // a line each
 }
 
-// Selftest multiplies random matrices of every width, several groups and scale
-// types and awkward shapes on every instruction set of this machine, with one
-// thread and with several, and compares the results with the float64
-// reference, the packed weights with the matrix they were made of, and the
-// results of all instruction sets and thread counts, and for many rows those
-// of packed and dense weights, with each other bit for bit. Packed weights are
-// multiplied by in float32 and in fixed point. Then come binary codes. Failures are reported in the result; the error is for a
-// test that could not be run.
+// Selftest multiplies by random matrices of every kind and width, of several groups and scale types and of awkward shapes. It does so on
+// every instruction set of this machine, with one thread and with several. It compares the results with the float64 reference, the
+// packed weights with the matrix that they were made of, and the results of all instruction sets and numbers of threads with each
+// other, bit for bit; tables also with dense weights, of which many rows of X have the same bits. Products that round more are
+// checked as well. Failures are reported in the result; the error is for a test that could not be run.
 func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 	res := &SelftestResult{ISAs: cpu.ISAs()}
 	var engines []*cpu.Engine
@@ -46,36 +42,21 @@ func Selftest(ctx context.Context, seed uint64) (*SelftestResult, error) {
 			engines = append(engines, e)
 		}
 	}
-	types := []weight.ScaleType{weight.F16, weight.BF16, weight.F32, weight.E4M4, weight.S1E4M3, weight.E8M0}
-	shapes := []Shape{{1, 1}, {16, 32}, {17, 33}, {40, 172}, {64, 256}, {95, 257}, {33, 576}}
+	shapes := [][2]int{{1, 1}, {16, 32}, {17, 33}, {40, 172}, {64, 256}, {95, 257}, {33, 576}}
 	r := rand.New(rand.NewPCG(seed, 1))
-	for bits := lut.MinBits; bits <= lut.MaxBits; bits++ {
-		for i, group := range []int{32, 64, 128, 256, 50, math.MaxInt32} {
-			for j, s := range shapes {
+	for _, kind := range conform.Kinds() {
+		if kind.Cases == nil {
+			continue
+		}
+		least, most := kind.Widths()
+		for bits := least; bits <= most; bits++ {
+			for _, draw := range kind.Cases(bits, shapes) {
 				if err := ctx.Err(); err != nil {
 					return nil, err
 				}
-				m := conform.RandomMatrix(r, s.N, s.K, bits, group, types[(i+j)%len(types)])
-				if j%3 == 1 {
-					conform.Raw(m)
-				}
-				where := fmt.Sprintf("%d×%d, %d bits, group %d, scales %v", m.N, m.K, m.Bits, m.Group, m.ScaleType)
-				if err := res.matrix(r, engines, m, where, false); err != nil {
+				if err := res.matrix(r, engines, draw(r)); err != nil {
 					return nil, err
 				}
-			}
-		}
-	}
-	for bits := bcq.MinBits; bits <= bcq.MaxBits; bits++ {
-		for i, s := range shapes {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			group := []int{32, 64, 50, math.MaxInt32}[(i+bits)%4]
-			m := conform.RandomBCQ(r, s.N, s.K, bits, group, weight.F16, true)
-			where := fmt.Sprintf("%d×%d, %d planes, group %d, factors %v", m.N, m.K, m.Bits, m.Group, m.ScaleType)
-			if err := res.matrix(r, engines, m, where, true); err != nil {
-				return nil, err
 			}
 		}
 	}
@@ -95,10 +76,15 @@ type multiplier struct {
 	matMul func(e *cpu.Engine, y, x []float32, rows int)
 }
 
-// matrix checks one matrix on all engines: against the reference, bit for bit with each other, and by unit vectors or beside dense
-// weights.
-func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m weight.Matrix, where string, units bool) error {
-	n, k := m.Shape()
+// matrix checks one matrix on all engines: against the reference, bit for bit with each other, and by unit vectors, or tables beside
+// dense weights.
+func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m weight.Matrix) error {
+	f, err := formOf(m)
+	if err != nil {
+		return err
+	}
+	n, k, units := f.n, f.k, f.kind != lut.Name
+	where := fmt.Sprintf("%s of %d×%d, %d bits, group %d, scales %v", f.kind, n, k, f.bits, f.group, f.scale)
 	packed, err := cpu.Pack(m)
 	if err != nil {
 		return fmt.Errorf("%s: %w", where, err)

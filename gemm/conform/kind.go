@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"math"
 	"math/rand/v2"
 
 	"github.com/lutq/lutq/formats/weight"
@@ -14,6 +15,9 @@ type Kind struct {
 	weight.Kind
 	// Random returns an N×K matrix with weights of a layer, whose scales are float16.
 	Random func(r *rand.Rand, n, k, bits, group int) weight.Matrix
+	// Cases returns what draws matrices of some shapes [N, K] that kernels of processors must multiply by: of groups and scales of
+	// all sorts. It is nil where there are no such kernels.
+	Cases func(bits int, shapes [][2]int) []func(r *rand.Rand) weight.Matrix
 }
 
 // Kinds lists them, that of tables first.
@@ -21,12 +25,38 @@ func Kinds() []Kind {
 	return []Kind{
 		{lut.Kind{}, func(r *rand.Rand, n, k, bits, group int) weight.Matrix {
 			return RandomMatrix(r, n, k, bits, group, weight.F16)
-		}},
+		}, tableCases},
 		{bcq.Kind{}, func(r *rand.Rand, n, k, bits, group int) weight.Matrix {
 			return RandomBCQ(r, n, k, bits, group, weight.F16, true)
-		}},
+		}, bcqCases},
 		{lut24.Kind{}, func(r *rand.Rand, n, k, bits, group int) weight.Matrix {
 			return RandomSparse(r, n, k, bits, group, weight.F16)
-		}},
+		}, nil},
 	}
+}
+
+// tableCases are of every group size in every shape, and of a type of scales each. Every third shape has the numbers of [Raw].
+func tableCases(bits int, shapes [][2]int) (all []func(r *rand.Rand) weight.Matrix) {
+	types := lut.Kind{}.ScaleTypes()
+	for i, group := range []int{32, 64, 128, 256, 50, math.MaxInt32} {
+		for j, s := range shapes {
+			all = append(all, func(r *rand.Rand) weight.Matrix {
+				m := RandomMatrix(r, s[0], s[1], bits, group, types[(i+j)%len(types)])
+				if j%3 == 1 {
+					Raw(m)
+				}
+				return m
+			})
+		}
+	}
+	return all
+}
+
+// bcqCases are of one group size for each shape.
+func bcqCases(bits int, shapes [][2]int) (all []func(r *rand.Rand) weight.Matrix) {
+	for i, s := range shapes {
+		group := []int{32, 64, 50, math.MaxInt32}[(i+bits)%4]
+		all = append(all, func(r *rand.Rand) weight.Matrix { return RandomBCQ(r, s[0], s[1], bits, group, weight.F16, true) })
+	}
+	return all
 }
