@@ -175,22 +175,41 @@ func (r *evalReport) json() any {
 	}{all, r.pairs(), r.tables}
 }
 
-// evalAgainst evaluates a fresh container beside its original.
-func (u *ui) evalAgainst(ctx context.Context, dir, original, text string, threads int) (*evalReport, error) {
-	return u.eval(ctx, []string{dir}, evalOptions{
-		text: text, against: original, protocol: string(corpus.Raw), threads: threads,
-		deviceFlags: deviceFlags{device: "auto"}, tiles: tileFolders{ui: u},
-	})
+// evaluation is that of a fresh container beside its original, on a text; without one it is not wanted.
+type evaluation struct {
+	text    string
+	threads int
 }
 
-// canEval reports what would stand against evalAgainst, before there is a
+func (e evaluation) wanted() bool { return e.text != "" }
+
+// files returns what it reads besides the models.
+func (e evaluation) files() []string {
+	if !e.wanted() {
+		return nil
+	}
+	return []string{e.text}
+}
+
+// check reports what would stand against it, before there is a
 // container: the model's family, its tokenizer, or the text.
-func canEval(original *source.Model, text string) error {
+func (e evaluation) check(original *source.Model) error {
+	if !e.wanted() {
+		return nil
+	}
 	if _, err := original.Decoder(); err != nil {
 		return fmt.Errorf("%s: cannot be evaluated: %w", original.Path(), err)
 	}
-	_, _, err := evalSet(original, evalOptions{text: text, protocol: string(corpus.Raw), windows: 1})
+	_, _, err := evalSet(original, evalOptions{text: e.text, protocol: string(corpus.Raw), windows: 1})
 	return err
+}
+
+// run evaluates a container.
+func (e evaluation) run(ctx context.Context, u *ui, dir string, original *source.Model) (*evalReport, error) {
+	return u.eval(ctx, []string{dir}, evalOptions{
+		text: e.text, against: original.Path(), protocol: string(corpus.Raw), threads: e.threads,
+		deviceFlags: deviceFlags{device: "auto"}, tiles: tileFolders{ui: u},
+	})
 }
 
 func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalReport, err error) {

@@ -38,7 +38,7 @@ import (
 type quantizeOptions struct {
 	bits, threads                             int
 	group, codebook, method, scale, scaleType string
-	recipe, evalText, target, kbitEncode      string
+	recipe, target, kbitEncode                string
 	rules                                     []string
 	maxRAM, maxShard                          size
 	dryRun, force, splitFused, json           bool
@@ -51,6 +51,7 @@ type quantizeOptions struct {
 
 func newQuantizeCommand(u *ui) *cobra.Command {
 	var o quantizeOptions
+	var after evaluation
 	c := &cobra.Command{
 		Use:   "quantize MODEL OUT",
 		Short: "Store a model's linear layers in 2 to 5 bits",
@@ -82,7 +83,8 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.given = c.Flags().Changed
-			return u.quantize(c.Context(), args[0], args[1], o)
+			after.threads = o.threads
+			return u.quantize(c.Context(), args[0], args[1], o, after)
 		},
 	}
 	d := quantize.DefaultFormat(quantize.DefaultBits)
@@ -104,7 +106,7 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.Var(newNumber(&o.bcq.Rounds, planes.DefaultRounds, 0, maxRounds), "bcq-rounds", "fit binary codes `N` times at most; 0: greedily")
 	f.BoolVar(&o.bcq.Offset, "bcq-offset", true, "give each group of binary codes an offset")
 	o.calib.register(f)
-	f.StringVar(&o.evalText, "eval-text", "", "evaluate OUT beside MODEL on text `FILE` at the end")
+	f.StringVar(&after.text, "eval-text", "", "evaluate OUT beside MODEL on text `FILE` at the end")
 	o.learn.register(f)
 	f.Var(newWord(&o.kbitEncode, "", "bnb"), "kbit-encode", "k-bit codes as `NAME` makes them: bnb (default none)")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
@@ -123,7 +125,7 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 }
 
 // check refuses flags that are no use together. It opens nothing.
-func (o *quantizeOptions) check(r quantize.Recipe) error {
+func (o *quantizeOptions) check(r quantize.Recipe, after evaluation) error {
 	learned, calibrated := o.learned(r), r.Calibrated()
 	if o.given("kbit-encode") && (o.given("method") || learned) {
 		return usage("--kbit-encode is a method of its own: without --method and --learn")
@@ -148,7 +150,7 @@ func (o *quantizeOptions) check(r quantize.Recipe) error {
 		return usage("scales are learned where there is a table: weights of kind bcq have none")
 	case learned && r.Makes(lut24.Name):
 		return usage("scales are learned of weights of kind lut: those of kind lut24 are not")
-	case o.learn.control && o.evalText != "":
+	case o.learn.control && after.wanted():
 		return usage("--learn-control and --eval-text do not go together")
 	case o.learn.control && calibrated:
 		return usage("--learn-control is a model that is not quantized: a method with a text has no part in it")
@@ -293,7 +295,8 @@ func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 	return r, nil
 }
 
-func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions) error {
+// quantize makes a container of a model, and evaluates it after that if that is wanted.
+func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions, after evaluation) error {
 	begin := time.Now()
 	recipe, err := o.parseRecipe()
 	if err != nil {
@@ -303,15 +306,17 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	if err := o.fill(&recipe, open); err != nil {
 		return err
 	}
-	if err := o.check(recipe); err != nil {
+	if err := o.check(recipe, after); err != nil {
 		return err
 	}
-	inputs := o.files(&recipe)
+	ro := quantize.RunOptions{
+		Threads: o.threads, MaxRAM: int64(o.maxRAM), MaxShardSize: int64(o.maxShard), Force: o.force,
+		Inputs: append(o.files(&recipe), after.files()...), Leave: after.wanted(),
+	}
 	var exists error
 	if !o.dryRun {
-		fo := outdir.Options{Inputs: append([]string{model}, inputs...), Force: o.force}
-		err := outdir.Check(out, fo)
-		if errors.Is(err, outdir.ErrExists) && o.evalText != "" && outdir.Left(out) != nil {
+		err := outdir.Check(out, outdir.Options{Inputs: append([]string{model}, ro.Inputs...), Force: o.force})
+		if errors.Is(err, outdir.ErrExists) && after.wanted() && outdir.Left(out) != nil {
 			exists = err // unless it is what this command made, before it was interrupted
 		} else if err != nil {
 			return outputHint(err)
@@ -337,14 +342,11 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 	if err != nil {
 		return err
 	}
-	if o.evalText != "" {
-		if err := canEval(m, o.evalText); err != nil {
-			return err
-		}
+	if err := after.check(m); err != nil {
+		return err
 	}
 	u.warnFamily(plan)
 	u.warnStacks(plan)
-	ro := quantize.RunOptions{Threads: o.threads, MaxRAM: int64(o.maxRAM), MaxShardSize: int64(o.maxShard), Force: o.force, Inputs: inputs, Leave: o.evalText != ""}
 	if o.dryRun {
 		return u.dryRun(ctx, plan, ro, o.json)
 	}
@@ -358,25 +360,10 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 		}
 		return u.printControl(out, r, o.json)
 	}
-	res, err := u.finished(plan, out, ro, o)
+	res, err := u.carryOut(ctx, plan, out, ro, &pause, exists)
 	if err != nil {
 		return err
 	}
-	if res == nil && exists != nil {
-		return outputHint(exists)
-	}
-	if res == nil {
-		if res, err = u.run(ctx, plan, out, ro, &pause); err != nil {
-			return quantizeHint(err, out)
-		}
-	}
-	u.warnRemarks(res)
-	if res.OwnCode {
-		fmt.Fprintf(u.stderr, "lutq: the model comes with code of its own, which its config.json still names: transformers opens %s where the program imports %s\n",
-			input.Name(out), lutq.CodeName)
-	}
-	u.warnNarrow(res)
-	u.warnRuin(res)
 	done := newQuantizeJSON(res, time.Since(begin).Seconds())
 	if learner != nil {
 		done.Learn = learner.ReportOf(res)
@@ -387,41 +374,57 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions)
 			return err
 		}
 	}
-	var report *evalReport
-	if o.evalText != "" {
-		if report, err = u.evalAgainst(ctx, out, model, o.evalText, o.threads); err != nil {
-			return leftHint(err, out)
+	if !after.wanted() {
+		if o.json {
+			return u.printJSON(done)
 		}
+		return nil
 	}
-	switch {
-	case o.json && report != nil:
+	report, err := after.run(ctx, u, out, m)
+	if err != nil {
+		return leftHint(err, out)
+	}
+	if o.json {
 		err = u.printJSON(struct {
 			quantizeJSON
 			Eval any `json:"eval"`
 		}{done, report.json()})
-	case o.json:
-		err = u.printJSON(done)
-	case report != nil:
+	} else {
 		fmt.Fprintln(u.stdout)
 		err = u.printEval(report)
 	}
-	if err != nil || report == nil {
+	if err != nil {
 		return err
 	}
 	return outdir.Settle(out)
 }
 
-// finished returns what this very command made of out before it was interrupted, nil where it did not. Its evaluation is
-// what is left, then.
-func (u *ui) finished(plan *quantize.Plan, out string, ro quantize.RunOptions, o quantizeOptions) (*quantize.Result, error) {
-	if o.evalText == "" {
-		return nil, nil
+// carryOut carries a plan out and says what is out of the ordinary about the result. What this very command made before it was
+// interrupted, with something left to do, is gone on with; otherwise exists, unless nil, stands against it.
+func (u *ui) carryOut(ctx context.Context, plan *quantize.Plan, out string, ro quantize.RunOptions, others *pauser, exists error) (res *quantize.Result, err error) {
+	if ro.Leave {
+		if res, err = plan.Finished(out, ro); err != nil {
+			return nil, err
+		}
 	}
-	res, err := plan.Finished(out, ro)
-	if res != nil {
+	switch {
+	case res != nil:
 		u.note("%s is finished: going on with its evaluation", out)
+	case exists != nil:
+		return nil, outputHint(exists)
+	default:
+		if res, err = u.run(ctx, plan, out, ro, others); err != nil {
+			return nil, quantizeHint(err, out)
+		}
 	}
-	return res, err
+	u.warnRemarks(res)
+	if res.OwnCode {
+		fmt.Fprintf(u.stderr, "lutq: the model comes with code of its own, which its config.json still names: transformers opens %s where the program imports %s\n",
+			input.Name(out), lutq.CodeName)
+	}
+	u.warnNarrow(res)
+	u.warnRuin(res)
+	return res, nil
 }
 
 // leftHint adds what to do about an evaluation that did not come to its end.
@@ -499,7 +502,7 @@ func (u *ui) fit(m *source.Model, r *quantize.Recipe, o quantizeOptions, p *paus
 // recipe made of them.
 func (o *quantizeOptions) files(r *quantize.Recipe) []string {
 	files := r.CodebookFiles()
-	for _, f := range append([]string{o.recipe, o.evalText}, o.calib.texts...) {
+	for _, f := range append([]string{o.recipe}, o.calib.texts...) {
 		if f != "" {
 			files = append(files, f)
 		}
