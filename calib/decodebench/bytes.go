@@ -7,7 +7,6 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
@@ -62,56 +61,35 @@ func SizesOf(m *source.Model, h Held) (Sizes, error) {
 	if err != nil {
 		return nil, err
 	}
-	container, err := m.IsContainer()
+	entries, err := m.Entries()
 	if err != nil {
 		return nil, err
 	}
-	if container {
-		c, err := m.Container()
-		if err != nil {
-			return nil, err
+	sizes, tensors := make(Sizes), make(map[string]*hf.Tensor)
+	for _, e := range entries {
+		if e.Layer == nil {
+			tensors[e.Name] = e.Tensor
 		}
-		return ContainerSizes(d, c, h), nil
 	}
-	c, err := m.Weights()
-	if err != nil {
-		return nil, err
-	}
-	return CheckpointSizes(d, c, h), nil
-}
-
-// CheckpointSizes returns the sizes of dense weights.
-func CheckpointSizes(d *arch.Decoder, c *hf.Checkpoint, h Held) Sizes {
-	sizes := make(Sizes)
 	stored(d, func(s *arch.Stored) {
 		if _, has := sizes[d.Embed]; has && d.Tied && s == d.Head.Stored {
 			return // a copy, which is not read
 		}
-		if t, ok := c.Tensor(s.Tensor); ok {
+		if t := tensors[s.Tensor]; t != nil {
 			n := h.Dense(t.DType)
 			sizes[s.Path] = Size{t.Elements() * int64(n), 8 * n}
 		}
 	})
-	return sizes
-}
-
-// ContainerSizes returns the sizes of a container's weights.
-func ContainerSizes(d *arch.Decoder, m *lutq.Model, h Held) Sizes {
-	sizes := CheckpointSizes(d, m.Checkpoint(), h)
-	for _, layer := range m.Linears() {
-		spec, shape := m.Spec(layer), m.Config().Tensors[layer].Shape
-		size := Size{Bits: spec.Bits}
-		for _, p := range m.Parts(layer) {
-			if p != nil {
-				size.Bytes += p.Bytes()
-			}
+	for _, e := range entries {
+		switch l := e.Layer; {
+		case l == nil:
+		case h.Multiplies(l.Kind):
+			sizes[e.Name] = Size{e.Bytes, l.Bits}
+		default:
+			sizes[e.Name] = Size{int64(h.Unpacked) * int64(l.Shape[0]) * int64(l.Shape[1]), 8 * h.Unpacked}
 		}
-		if !h.Multiplies(spec.Kind) {
-			size = Size{int64(h.Unpacked) * int64(shape[0]) * int64(shape[1]), 8 * h.Unpacked}
-		}
-		sizes[layer] = size
 	}
-	return sizes
+	return sizes, nil
 }
 
 // Sum returns what all of them take.

@@ -69,9 +69,9 @@ func (c *Checkpoint) Quantized(string) (weight.Matrix, error) { return nil, nil 
 // Wait implements [Source]: nothing is checked.
 func (c *Checkpoint) Wait() error { return nil }
 
-// Container is the source of a lutq container. It checks what it reads against
+// container is the source of a lutq container. It checks what it reads against
 // the digests that the container has.
-type Container struct {
+type container struct {
 	Checkpoint
 	reader  *lutq.Reader
 	packs   map[string]bool
@@ -85,22 +85,36 @@ type Layouts interface {
 	Close() error
 }
 
-// NewContainer returns the source of an open container.
-func NewContainer(m *source.Model) (*Container, error) {
+// newContainer returns the source of an open container. layouts, unless nil, has its layers as the device reads them.
+func newContainer(m *source.Model, layouts func(*lutq.Model) (Layouts, error)) (*container, error) {
 	packed, err := m.Container()
 	if err != nil {
 		return nil, err
 	}
-	c := &Container{Checkpoint: Checkpoint{ckpt: packed.Checkpoint()}, reader: packed.Reader(), packs: make(map[string]bool)}
+	d, err := m.Decoder()
+	if err != nil {
+		return nil, err
+	}
+	c := &container{Checkpoint: Checkpoint{desc: d, ckpt: packed.Checkpoint()}, reader: packed.Reader(), packs: make(map[string]bool)}
 	for _, layer := range packed.Linears() {
 		c.packs[layer] = true
 	}
-	c.desc, err = m.Decoder()
+	if layouts != nil {
+		c.layouts, err = layouts(packed)
+	}
 	return c, err
 }
 
+// done closes the layouts, which nothing reads any more.
+func (c *container) done() error {
+	if c.layouts == nil {
+		return nil
+	}
+	return c.layouts.Close()
+}
+
 // Quantized implements [Source].
-func (c *Container) Quantized(layer string) (weight.Matrix, error) {
+func (c *container) Quantized(layer string) (weight.Matrix, error) {
 	if !c.packs[layer] {
 		return nil, nil
 	}
@@ -108,7 +122,7 @@ func (c *Container) Quantized(layer string) (weight.Matrix, error) {
 }
 
 // Layout returns a layer as the device's kernels read it, or nil where it is not at hand so.
-func (c *Container) Layout(layer string) (lut.Layout, error) {
+func (c *container) Layout(layer string) (lut.Layout, error) {
 	if c.layouts == nil || !c.packs[layer] {
 		return nil, nil
 	}
@@ -116,43 +130,34 @@ func (c *Container) Layout(layer string) (lut.Layout, error) {
 }
 
 // Read implements [Source].
-func (c *Container) Read(t *hf.Tensor) ([]byte, error) { return c.reader.Tensor(t) }
+func (c *container) Read(t *hf.Tensor) ([]byte, error) { return c.reader.Tensor(t) }
 
 // Wait implements [Source].
-func (c *Container) Wait() error { return c.reader.Wait() }
+func (c *container) Wait() error { return c.reader.Wait() }
 
-// sourceOf returns the source of an open model, which reads layers as layouts, unless nil, has them of a container. The caller
-// calls done when it has read what it needs.
+// sourceOf returns the source of an open model. The caller calls done when it has read what it needs.
 func sourceOf(m *source.Model, layouts func(*lutq.Model) (Layouts, error)) (src Source, done func() error, err error) {
-	done = func() error { return nil }
-	container, err := m.IsContainer()
+	is, err := m.IsContainer()
 	if err != nil {
 		return nil, nil, err
 	}
-	if !container {
-		if _, err := m.File("config.json", input.Config); err != nil {
-			return nil, nil, err
-		}
-		ckpt, err := m.Weights()
+	if is {
+		c, err := newContainer(m, layouts)
 		if err != nil {
 			return nil, nil, err
 		}
-		if err := ckpt.CheckUnquantized(); err != nil {
-			return nil, nil, err
-		}
-		src, err = NewCheckpoint(m)
-		return src, done, err
+		return c, c.done, nil
 	}
-	c, err := NewContainer(m)
-	if err != nil || layouts == nil {
-		return c, done, err
+	if _, err := m.File("config.json", input.Config); err != nil {
+		return nil, nil, err
 	}
-	packed, err := m.Container()
+	ckpt, err := m.Weights()
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.layouts, err = layouts(packed); c.layouts != nil {
-		done = c.layouts.Close
+	if err := ckpt.CheckUnquantized(); err != nil {
+		return nil, nil, err
 	}
-	return c, done, err
+	src, err = NewCheckpoint(m)
+	return src, func() error { return nil }, err
 }

@@ -137,58 +137,46 @@ func (u *ui) inspectModel(dir string) (*inspection, error) {
 	if err != nil {
 		return nil, err
 	}
-	container, err := model.IsContainer()
+	entries, err := model.Entries()
 	if err != nil {
 		return nil, err
 	}
-	if !container {
-		ckpt, err := model.Stored()
-		if err != nil {
-			return nil, err
-		}
-		for _, t := range ckpt.Tensors() {
-			in.addTensor(t)
-		}
-		in.sum()
-		var quantized *hf.QuantizedError
-		if errors.As(ckpt.CheckUnquantized(), &quantized) {
-			in.QuantizedBy = quantized.By
-		}
-		return in, nil
-	}
-	m, err := model.Container()
-	if err != nil {
-		return nil, err
-	}
-	in.Digests = m.Config().Digests != nil
-	in.Format, in.SHA256, in.Command = lutq.Method, m.Config().SHA256, m.Config().Command
-	in.Calib = m.Config().Calib
-	for _, t := range m.Checkpoint().Tensors() {
-		layer := m.LayerOf(t.Name)
-		if layer == "" {
-			in.addTensor(t)
+	for _, e := range entries {
+		if e.Layer == nil {
+			in.addTensor(e.Tensor)
 			continue
 		}
-		var parts []*hf.Tensor // that are there
-		var bytes int64
-		for _, p := range m.Parts(layer) {
-			if p != nil {
-				parts = append(parts, p)
-				bytes += p.Bytes()
-			}
-		}
-		if t != parts[0] {
-			continue // counted with the first
-		}
-		tc := m.Config().Tensors[layer]
 		in.Quantized++
-		in.Parameters += int64(tc.Shape[0]) * int64(tc.Shape[1])
-		in.Layers = append(in.Layers, layerJSON{
-			Name: layer, Shape: tc.Shape[:], BytesOut: bytes, Error: tc.Error, Spec: m.Spec(layer),
-		})
+		in.Parameters += int64(e.Layer.Shape[0]) * int64(e.Layer.Shape[1])
+		in.Layers = append(in.Layers, layerJSON{Name: e.Name, Shape: e.Layer.Shape[:], BytesOut: e.Bytes, Error: e.Layer.Error, Spec: e.Layer.Spec})
 	}
 	in.sum()
-	return in, nil
+	return in, in.addOrigin(model)
+}
+
+// addOrigin adds what made a model that is quantized.
+func (in *inspection) addOrigin(m *source.Model) error {
+	container, err := m.IsContainer()
+	if err != nil {
+		return err
+	}
+	if container {
+		c, err := m.Container()
+		if err != nil {
+			return err
+		}
+		config := c.Config()
+		in.Format, in.SHA256, in.Command, in.Digests, in.Calib = lutq.Method, config.SHA256, config.Command, config.Digests != nil, config.Calib
+		return nil
+	}
+	ckpt, err := m.Stored()
+	if err != nil {
+		return err
+	}
+	if quantized, ok := errors.AsType[*hf.QuantizedError](ckpt.CheckUnquantized()); ok {
+		in.QuantizedBy = quantized.By
+	}
+	return nil
 }
 
 func (in *inspection) addTensor(t *hf.Tensor) {

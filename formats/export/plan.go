@@ -76,23 +76,21 @@ func (p *Plan) take(m *source.Model) error {
 	}
 	p.ckpt, p.input = c.Checkpoint(), c
 	p.Model = newModel(p.ckpt, config, c.Has)
+	entries, err := m.Entries()
+	if err != nil {
+		return err
+	}
 	fuse := fuses(p.Model.Decoder)
-	seen := make(map[string]bool)
-	for _, tensor := range p.ckpt.Tensors() {
-		name := c.LayerOf(tensor.Name)
-		if name == "" {
-			p.Model.Kept = append(p.Model.Kept, tensor)
+	for _, e := range entries {
+		if e.Layer == nil {
+			p.Model.Kept = append(p.Model.Kept, e.Tensor)
 			continue
 		}
-		if seen[name] {
-			continue
-		}
-		seen[name] = true
-		l, err := newLayer(c, name)
+		l, err := newLayer(c, e)
 		if err != nil {
 			return err
 		}
-		l.Role, l.Fuse = p.Model.Role(l.Tensor), fuse(name)
+		l.Role, l.Fuse = p.Model.Role(l.Tensor), fuse(e.Name)
 		p.Model.Layers = append(p.Model.Layers, l)
 	}
 	p.Model.Side = slices.DeleteFunc(p.Model.Side, func(name string) bool { return name == lutq.CodeName })
@@ -162,8 +160,8 @@ func fuses(d *arch.Decoder) func(layer string) string {
 }
 
 // newLayer describes a layer as it is stored.
-func newLayer(m *lutq.Model, name string) (*foreign.Layer, error) {
-	tc, spec := m.Config().Tensors[name], m.Spec(name)
+func newLayer(m *lutq.Model, e source.Entry) (*foreign.Layer, error) {
+	name, tc, spec := e.Name, e.Layer, e.Layer.Spec
 	l := &foreign.Layer{
 		Name: name, N: tc.Shape[0], K: tc.Shape[1], Experts: tc.Experts, Transposed: tc.Transposed,
 		Stored: spec, Bits: spec.Bits, Group: spec.Columns(tc.Shape[1]),

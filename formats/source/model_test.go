@@ -158,3 +158,47 @@ func TestQuantizedHead(t *testing.T) {
 		t.Errorf("the head is not quantized, or %v", err)
 	}
 }
+
+// TestEntries: every tensor is told once, be it as a part of the layer that it stores.
+func TestEntries(t *testing.T) {
+	plain, err := modeltest.Open(t, tiny).Entries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes := make(map[string]int64)
+	for _, e := range plain {
+		if e.Layer != nil || e.Tensor == nil || e.Bytes != e.Tensor.StoredBytes() {
+			t.Errorf("%s is told as %+v", e.Name, e)
+		}
+		bytes[e.Name] = e.Bytes
+	}
+	m := modeltest.Open(t, container(t, tiny))
+	entries, err := m.Entries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := m.Container()
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, told, stored := 0, int64(0), int64(0)
+	for _, e := range entries {
+		told += e.Bytes
+		if e.Layer == nil {
+			if e.Bytes != bytes[e.Name] {
+				t.Errorf("%s has %d bytes: want %d", e.Name, e.Bytes, bytes[e.Name])
+			}
+			continue
+		}
+		layers++
+		if e.Tensor != nil || e.Layer.Spec != c.Spec(e.Name) || !(e.Bytes < bytes[e.Name+lutq.WeightSuffix]) {
+			t.Errorf("%s is told as %+v", e.Name, e)
+		}
+	}
+	for _, x := range c.Checkpoint().Tensors() {
+		stored += x.Bytes()
+	}
+	if len(entries) != len(plain) || layers != len(c.Linears()) || told != stored {
+		t.Errorf("%d entries of %d bytes, %d of them layers", len(entries), told, layers)
+	}
+}
