@@ -435,11 +435,11 @@ type readText struct {
 // checkTokens fails where another model of a table turns the text into other ids: what it says of these would be about another
 // text. Where the files of the tokenizers are the same it need not be read again.
 func (u *ui) checkTokens(first readText, other *source.Model, o evalOptions) error {
-	want, err := tokenizerSum(first.model)
+	want, err := first.model.TokenizerSum()
 	if err != nil {
 		return err
 	}
-	got, err := tokenizerSum(other)
+	got, err := other.TokenizerSum()
 	if errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(u.stderr, "lutq: %s has no tokenizer.json: it reads the ids of %s\n", other.Path(), first.model.Path())
 		return nil

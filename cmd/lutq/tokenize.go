@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strconv"
 
@@ -38,28 +35,6 @@ is then read alone.`, input.Tokenizer, input.GGUF, input.Text),
 	c.Flags().BoolVar(&special, "special", false, "add the tokens that the tokenizer puts around a text, as BOS")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the ids as JSON")
 	return c
-}
-
-// tokenizerSum tells tokenizers apart: two that are equal read a text alike. The error of a model without a tokenizer wraps
-// [fs.ErrNotExist].
-func tokenizerSum(m *source.Model) (string, error) {
-	d, err := m.Decoder()
-	if err != nil {
-		return "", err
-	}
-	h := sha256.New()
-	for _, name := range m.TokenizerFiles() {
-		data, err := m.File(name, input.Tokenizer)
-		if err != nil && (name == source.TokenizerFile || !errors.Is(err, fs.ErrNotExist)) {
-			return "", err
-		}
-		fmt.Fprintf(h, "%s %d %t\n", name, len(data), err == nil)
-		h.Write(data)
-	}
-	if d.BOS != nil {
-		fmt.Fprintf(h, "bos %d\n", *d.BOS)
-	}
-	return string(h.Sum(nil)), nil
 }
 
 // readTokenizer reads the tokenizer of a model, or a tokenizer.json itself.

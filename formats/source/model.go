@@ -5,6 +5,7 @@ package source
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -148,6 +149,28 @@ func (m *Model) TokenizerFiles() []string {
 		return []string{TokenizerFile}
 	}
 	return append([]string{TokenizerFile}, added.Files()...)
+}
+
+// TokenizerSum tells tokenizers apart: two models of the same sum read a text alike. The error of a model without a tokenizer
+// wraps [fs.ErrNotExist].
+func (m *Model) TokenizerSum() (string, error) {
+	d, err := m.Decoder()
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	for _, name := range m.TokenizerFiles() {
+		data, err := m.File(name, input.Tokenizer)
+		if err != nil && (name == TokenizerFile || !errors.Is(err, fs.ErrNotExist)) {
+			return "", err
+		}
+		fmt.Fprintf(h, "%s %d %t\n", name, len(data), err == nil)
+		h.Write(data)
+	}
+	if d.BOS != nil {
+		fmt.Fprintf(h, "bos %d\n", *d.BOS)
+	}
+	return string(h.Sum(nil)), nil
 }
 
 // SpecialTokens returns the special tokens that have names, such as bos_token, as transformers gives them to chat templates.
