@@ -17,6 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/quantize/rounding"
 )
@@ -93,6 +94,7 @@ func tables(t *testing.T, p *Plan, usual string) map[string]string {
 // every width; all others the one with the smallest error, where that differs by more than the samples do. The
 // layers that runtimes fuse are alike.
 func TestChoose(t *testing.T) {
+	racetest.Skip(t)
 	far := []string{`{"bits": 2}`, `{"bits": 3}`, `{}`}
 	near := []string{`{"bits": 5}`, `{"scale": "absmax", "group": "row", "scale_type": "e4m4"}`}
 	for _, recipe := range far {
@@ -201,6 +203,7 @@ func TestSizes(t *testing.T) {
 // TestChooseFamilies: every family's layers get a table, stacks and what is stored by columns included, and that of
 // a container is the one that its layers have.
 func TestChooseFamilies(t *testing.T) {
+	racetest.Skip(t)
 	names := []string{"llama-bias", "phi3", "gemma2", "gpt-oss", "gpt-oss-mxfp4", "mixtral", "mixtral-fused", "qwen2-moe-fused", "qwen3-moe-fp8"}
 	for _, g := range archtest.Goldens(t) {
 		if !slices.Contains(names, g.Name) {
@@ -242,6 +245,7 @@ func TestChooseFamilies(t *testing.T) {
 // TestChosenContainer: a model with outliers is the same on any number of threads, names each layer's table, needs
 // no newer version of the format, and holds against its source.
 func TestChosenContainer(t *testing.T) {
+	racetest.Skip(t)
 	dir := outliers()[1].write(t, tiny, 1000)
 	var want map[string]string
 	for _, o := range []RunOptions{{Threads: 1}, {Threads: 3, MaxRAM: baseRAM + 1<<20}} {
@@ -272,6 +276,7 @@ func TestChosenContainer(t *testing.T) {
 // TestChosenByText: where a text tells what layers read, it decides, whatever the weights say; a run that is stopped
 // and goes on ends with the same bytes, also where some layers of a set are done.
 func TestChosenByText(t *testing.T) {
+	racetest.Skip(t)
 	// The norm is as it was: only the text knows that its channel 5 is large.
 	o := outliers()[0]
 	o.rows = nil
