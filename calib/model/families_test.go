@@ -23,5 +23,9 @@ func TestSteps(t *testing.T) {
 // TestSoak writes a long text.
 func TestSoak(t *testing.T) {
 	racetest.Skip(t)
-	opstest.Soak(t, newOps(t, 2), 10000, 1e-5)
+	tokens := 10000
+	if testing.Short() {
+		tokens = 2500 // which take a sixteenth of the time
+	}
+	opstest.Soak(t, newOps(t, 2), tokens, 1e-5)
 }
