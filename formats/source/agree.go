@@ -13,10 +13,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 )
 
-const (
-	configName = "config.json"
-	biasSuffix = ".bias"
-)
+const biasSuffix = ".bias"
 
 // Tensors are those of a model, by name.
 type Tensors interface {

@@ -5,7 +5,6 @@ package source
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +12,6 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/hf"
@@ -105,106 +103,6 @@ func (m *Model) Dir() string {
 
 // Alone reports whether the path is of a file by itself that is no GGUF file: a config.json, or a tokenizer.json.
 func (m *Model) Alone() bool { return m.alone }
-
-// File reads a file of the model beside its weights, such as tokenizer.json. Those of a GGUF file are made of what that has.
-// The error of one that is not there wraps [fs.ErrNotExist].
-func (m *Model) File(name string, kind input.Kind) ([]byte, error) {
-	if m.file == "" {
-		return input.ReadFile(filepath.Join(m.path, name), kind)
-	}
-	f, err := m.pairs()
-	if err != nil {
-		return nil, err
-	}
-	make, ok := f.SideFiles()[name]
-	if !ok {
-		return nil, fmt.Errorf("%s: %s: %w", m.file, name, fs.ErrNotExist)
-	}
-	data, err := make()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", m.file, name, err)
-	}
-	return data, nil
-}
-
-// Check holds files beside a container's weights against its digests. Of any other model there is nothing to hold them against.
-func (m *Model) Check(names ...string) error {
-	if m.file != "" || m.o.Unchecked {
-		return nil
-	}
-	config, err := m.config()
-	if err != nil {
-		return err
-	}
-	return lutq.CheckFiles(m.path, config, names...)
-}
-
-// TokenizerFile holds a tokenizer, but for what files beside it say of added tokens.
-const TokenizerFile = "tokenizer.json"
-
-// TokenizerFiles returns the names of the files that the model's tokenizer is read from, [TokenizerFile] first. That of a GGUF
-// file has all.
-func (m *Model) TokenizerFiles() []string {
-	if m.file != "" {
-		return []string{TokenizerFile}
-	}
-	return append([]string{TokenizerFile}, added.Files()...)
-}
-
-// TokenizerSum tells tokenizers apart: two models of the same sum read a text alike. The error of a model without a tokenizer
-// wraps [fs.ErrNotExist].
-func (m *Model) TokenizerSum() (string, error) {
-	d, err := m.Decoder()
-	if err != nil {
-		return "", err
-	}
-	h := sha256.New()
-	for _, name := range m.TokenizerFiles() {
-		data, err := m.File(name, input.Tokenizer)
-		if err != nil && (name == TokenizerFile || !errors.Is(err, fs.ErrNotExist)) {
-			return "", err
-		}
-		fmt.Fprintf(h, "%s %d %t\n", name, len(data), err == nil)
-		h.Write(data)
-	}
-	if d.BOS != nil {
-		fmt.Fprintf(h, "bos %d\n", *d.BOS)
-	}
-	return string(h.Sum(nil)), nil
-}
-
-// SpecialTokens returns the special tokens that have names, such as bos_token, as transformers gives them to chat templates.
-func (m *Model) SpecialTokens() (map[string]string, error) {
-	var tokens map[string]string
-	beside, err := added.Read(func(name string) ([]byte, error) { return m.File(name, input.Config) })
-	if err == nil {
-		tokens, err = beside.Named()
-	}
-	if of, ok := errors.AsType[*added.Error](err); ok {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(m.path, of.File), of.Err)
-	}
-	return tokens, err
-}
-
-// EndsFile names the tokens that end a text.
-const EndsFile = "generation_config.json"
-
-// Ends returns the tokens that end a text, as [arch.Decoder.Ends] finds them.
-func (m *Model) Ends() ([]int, error) {
-	d, err := m.Decoder()
-	if err != nil {
-		return nil, err
-	}
-	generation, err := m.File(EndsFile, input.Config)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	ends, err := d.Ends(generation)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", m.path, err)
-	}
-	return ends, nil
-}
 
 // IsContainer reports whether the model is one that lutq has quantized, as its config.json says. One without such a file is
 // none.
