@@ -10,7 +10,7 @@
 //	input            opens every file that a user names, safely
 //	hf               a Hugging Face folder: safetensors, config.json, side files
 //	gguf             a GGUF file
-//	source           any model: finds out which of these it is, and decodes what other programs quantized
+//	source           any model, opened once: what it is, its tensors, what is quantized and how, as one value
 //	arch             which tensors of a model are what: linear layers, norms, experts
 //	added            the added tokens of a tokenizer
 //

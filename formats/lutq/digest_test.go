@@ -55,7 +55,7 @@ func flip(t rapid.TB, path string, off int64, bit int) {
 // verify returns the problems of a container, or why it cannot be opened.
 func verify(t testing.TB, dir string, o lutq.VerifyOptions) []string {
 	t.Helper()
-	m, err := lutq.OpenUnchecked(dir)
+	m, err := openUnchecked(dir)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -135,7 +135,7 @@ func TestDamage(t *testing.T) {
 				if err := load(dir, lutq.Open); !errors.Is(err, lutq.ErrDiffers) || err.Error() != want {
 					t.Errorf("byte %d, bit %d of %s: reading it gives error %v", off, bit, tensor, err)
 				}
-				if err := load(dir, lutq.OpenUnchecked); err != nil {
+				if err := load(dir, openUnchecked); err != nil {
 					t.Errorf("byte %d, bit %d of %s: unchecked, reading it gives error %v", off, bit, tensor, err)
 				}
 				if got := verify(t, dir, lutq.VerifyOptions{Quick: true}); len(got) > 0 {

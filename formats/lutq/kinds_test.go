@@ -170,7 +170,7 @@ func TestVersion2(t *testing.T) {
 			if _, err := readLayer(t, dir); err == nil || !strings.Contains(err.Error(), tc.tensor+" differs from what was written") {
 				t.Errorf("reading it gives the error %v", err)
 			}
-			m, err := lutq.OpenUnchecked(dir)
+			m, err := openUnchecked(dir)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -42,25 +42,20 @@ type Model struct {
 // written. The data of the tensors is read when asked for, and checked then;
 // [Model.Verify] reads all of it. A container without digests is not checked
 // against any.
-func Open(dir string) (*Model, error) { return openFolder(dir, true) }
-
-// OpenUnchecked opens a container as [Open] does, without a look at digests
-// then or later.
-func OpenUnchecked(dir string) (*Model, error) { return openFolder(dir, false) }
-
-func openFolder(dir string, checked bool) (*Model, error) {
+func Open(dir string) (*Model, error) {
 	ckpt, err := hf.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	m, err := Of(ckpt, checked)
+	m, err := Of(ckpt, true)
 	if err != nil {
 		ckpt.Close()
 	}
 	return m, err
 }
 
-// Of makes a container of a folder that is open, as [Open] does, or as [OpenUnchecked] does. The container closes it.
+// Of makes a container of a folder that is open, as [Open] does, or unless checked is set without a look at digests then or
+// later. The container closes the folder.
 func Of(ckpt *hf.Checkpoint, checked bool) (*Model, error) {
 	m, err := open(ckpt, checked)
 	if err != nil {
