@@ -147,7 +147,7 @@ func TestUnlessDone(t *testing.T) {
 	time.AfterFunc(time.Millisecond, cancel)
 	start := time.Now()
 	err := unlessDone(ctx, func() error { <-block; return nil })
-	if took := time.Since(start); !errors.Is(err, context.Canceled) || took > time.Second {
+	if took := time.Since(start); !errors.Is(err, context.Canceled) || took > 10*time.Second { // on a busy machine
 		t.Errorf("got %v after %v", err, took)
 	}
 	if err := unlessDone(t.Context(), func() error { return io.EOF }); err != io.EOF {

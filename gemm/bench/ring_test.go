@@ -159,6 +159,9 @@ func TestRepetitions(t *testing.T) {
 	}
 }
 
+// patience is what a run may take on a busy machine that would take minutes if it went on.
+const patience = 10 * time.Second
+
 // TestLimit: when the time is up the rows so far are there.
 func TestLimit(t *testing.T) {
 	o := Options{Shapes: []Shape{{8, 8}}, Bits: []int{4}, PoolBytes: 1 << 12, Threads: 1, Time: 100 * time.Millisecond, Limit: 300 * time.Millisecond}
@@ -167,7 +170,7 @@ func TestLimit(t *testing.T) {
 	}
 	start := time.Now()
 	rows, err := CPU(t.Context(), o)
-	if took := time.Since(start); !errors.Is(err, ErrLimit) || len(rows) >= 200 || took > 2*time.Second {
+	if took := time.Since(start); !errors.Is(err, ErrLimit) || len(rows) >= 200 || took > patience {
 		t.Errorf("%d rows in %v, %v", len(rows), took, err)
 	}
 	o.Limit = 1
@@ -192,7 +195,7 @@ func TestInterrupt(t *testing.T) {
 		ended <- err
 		return err
 	}, func(part int) { got = append(got, part) })
-	if took := time.Since(start); !errors.Is(err, context.Canceled) || took > time.Second || len(got) != 1 {
+	if took := time.Since(start); !errors.Is(err, context.Canceled) || took > patience || len(got) != 1 {
 		t.Errorf("%v after %v, with parts %v", err, took, got)
 	}
 	close(block)
@@ -206,7 +209,7 @@ func TestInterrupt(t *testing.T) {
 		time.AfterFunc(after, cancel)
 		start := time.Now()
 		_, err := CPU(ctx, Options{Shapes: []Shape{{512, 512}}, PoolBytes: 64 << 20, Time: time.Minute, Threads: 1})
-		if took := time.Since(start); !errors.Is(err, context.Canceled) || took > after+time.Second {
+		if took := time.Since(start); !errors.Is(err, context.Canceled) || took > patience {
 			t.Errorf("interrupted after %v: %v after %v", after, err, took)
 		}
 		cancel()

@@ -140,7 +140,7 @@ func TestBounds(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), "\n") {
 				t.Errorf("an error of several lines: %v", err)
 			}
-			if took := time.Since(begin); took > 3*time.Second {
+			if took := time.Since(begin); took > 10*time.Second {
 				t.Errorf("it took %v", took)
 			}
 		})
@@ -168,7 +168,7 @@ func TestCancel(t *testing.T) {
 	if _, err := tpl.Render(ctx, nil, Options{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
-	if took := time.Since(begin); took > 2*time.Second {
+	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
 }
