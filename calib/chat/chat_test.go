@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lutq/lutq/formats/added"
+	"github.com/lutq/lutq/formats/source/modeltest"
 )
 
 // TestGolden compares with transformers; scripts/chat_templates.py makes the golden file.
@@ -58,24 +58,6 @@ func TestGolden(t *testing.T) {
 			}
 		})
 	}
-}
-
-// filesOf reads the files of a folder.
-func filesOf(dir string) func(string) ([]byte, error) {
-	return func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(dir, name)) }
-}
-
-// load loads the template of a folder with the tokens that its files name.
-func load(dir string) (*Template, error) {
-	beside, err := added.Read(filesOf(dir))
-	if err != nil {
-		return nil, err
-	}
-	tokens, err := beside.Named()
-	if err != nil {
-		return nil, err
-	}
-	return Load(dir, tokens, filesOf(dir))
 }
 
 func TestLoad(t *testing.T) {
@@ -130,7 +112,7 @@ func TestLoad(t *testing.T) {
 				}
 			}
 			got := ""
-			tpl, err := load(dir)
+			tpl, err := Load(modeltest.Open(t, dir))
 			if err == nil {
 				got, err = tpl.Render(context.Background(), nil, Options{})
 			}
@@ -145,7 +127,7 @@ func TestLoad(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Load("model", nil, filesOf(t.TempDir())); !errors.Is(err, ErrNone) {
+	if _, err := Load(modeltest.Open(t, t.TempDir())); !errors.Is(err, ErrNone) {
 		t.Errorf("an empty folder: %v", err)
 	}
 }

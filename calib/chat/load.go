@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,17 +26,31 @@ func Files() []string { return []string{templateFile, configFile} }
 // ErrNone is in the error for a folder without a chat template.
 var ErrNone = errors.New("no chat template")
 
+// Model is what a chat template is read from.
+type Model interface {
+	// Path is what messages call the model.
+	Path() string
+	// Text reads a file of the model. The error of one that is not there wraps [fs.ErrNotExist].
+	Text(name string) ([]byte, error)
+	// List returns the names of the files in a folder of the model, none where there is no such folder.
+	List(folder string) []string
+	// SpecialTokens returns the special tokens that have names, as [New] takes them.
+	SpecialTokens() (map[string]string, error)
+}
+
 // Load reads the chat template of a model as its tokenizer has it in transformers: chat_template.jinja and, in the folder
 // additional_chat_templates, others by their names; where there is none of these, chat_template in tokenizer_config.json,
-// which may be several by their names too. Of several that named default is taken. tokens are those of [New]: the special
-// tokens of the model that have names. read returns the files of the model; its error for one that is not there wraps
-// [fs.ErrNotExist].
-func Load(model string, tokens map[string]string, read func(name string) ([]byte, error)) (*Template, error) {
-	config, err := fieldsOf(model, configFile, read)
+// which may be several by their names too. Of several that named default is taken.
+func Load(m Model) (*Template, error) {
+	tokens, err := m.SpecialTokens()
 	if err != nil {
 		return nil, err
 	}
-	templates, name, err := templatesOf(model, config, read)
+	config, err := fieldsOf(m, configFile)
+	if err != nil {
+		return nil, err
+	}
+	templates, name, err := templatesOf(m, config)
 	if err != nil {
 		return nil, err
 	}
@@ -52,8 +65,8 @@ func Load(model string, tokens map[string]string, read func(name string) ([]byte
 		slices.Sort(names)
 		return nil, fmt.Errorf("%s: %w named default, only %s", name, ErrNone, strings.Join(names, ", "))
 	default:
-		err := fmt.Errorf("%s: %w in %s or %s", model, ErrNone, templateFile, configFile)
-		if _, missing := read(processorFile); missing == nil {
+		err := fmt.Errorf("%s: %w in %s or %s", m.Path(), ErrNone, templateFile, configFile)
+		if _, missing := m.Text(processorFile); missing == nil {
 			err = fmt.Errorf("%w; %s is for the model's processor, not its tokenizer", err, processorFile)
 		}
 		return nil, err
@@ -70,16 +83,16 @@ func Load(model string, tokens map[string]string, read func(name string) ([]byte
 const defaultName = "default"
 
 // templatesOf returns the templates of a model by their names, and the file that they are in.
-func templatesOf(model string, config map[string]json.RawMessage, read func(name string) ([]byte, error)) (map[string]string, string, error) {
+func templatesOf(m Model, config map[string]json.RawMessage) (map[string]string, string, error) {
 	templates := map[string]string{}
-	name := filepath.Join(model, templateFile)
+	name := filepath.Join(m.Path(), templateFile)
 	add := func(file, as string) error {
-		data, err := read(file)
+		data, err := m.Text(file)
 		if err != nil {
 			return err
 		}
 		if !utf8.Valid(data) {
-			return fmt.Errorf("%s: it is no valid UTF-8", filepath.Join(model, file))
+			return fmt.Errorf("%s: it is no valid UTF-8", filepath.Join(m.Path(), file))
 		}
 		templates[as] = string(data)
 		return nil
@@ -87,25 +100,23 @@ func templatesOf(model string, config map[string]json.RawMessage, read func(name
 	if err := add(templateFile, defaultName); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, "", err
 	}
-	// A model that is a single file has no such folder.
-	more, _ := os.ReadDir(filepath.Join(model, templateDir))
-	for _, entry := range more {
-		as, ok := strings.CutSuffix(entry.Name(), ".jinja")
+	for _, more := range m.List(templateDir) {
+		as, ok := strings.CutSuffix(more, ".jinja")
 		if !ok {
 			continue
 		}
-		file := templateDir + "/" + entry.Name()
+		file := templateDir + "/" + more
 		if err := add(file, as); err != nil {
 			return nil, "", err
 		}
 		if as == defaultName || len(templates) == 1 {
-			name = filepath.Join(model, file)
+			name = filepath.Join(m.Path(), file)
 		}
 	}
 	if len(templates) > 0 {
 		return templates, name, nil
 	}
-	name = filepath.Join(model, configFile)
+	name = filepath.Join(m.Path(), configFile)
 	raw, ok := config["chat_template"]
 	if !ok || isNull(raw) {
 		return nil, name, nil
@@ -155,8 +166,8 @@ func parseTemplates(raw json.RawMessage) (map[string]string, error) {
 }
 
 // fieldsOf reads a JSON object in a model's folder; without the file it is nil.
-func fieldsOf(model, name string, read func(name string) ([]byte, error)) (map[string]json.RawMessage, error) {
-	text, err := read(name)
+func fieldsOf(m Model, name string) (map[string]json.RawMessage, error) {
+	text, err := m.Text(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -165,7 +176,7 @@ func fieldsOf(model, name string, read func(name string) ([]byte, error)) (map[s
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {
-		return nil, fmt.Errorf("%s: not a JSON object", filepath.Join(model, name))
+		return nil, fmt.Errorf("%s: not a JSON object", filepath.Join(m.Path(), name))
 	}
 	return fields, nil
 }

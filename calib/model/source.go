@@ -3,7 +3,6 @@ package model
 import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
@@ -148,7 +147,7 @@ func sourceOf(m *source.Model, layouts func(*lutq.Model) (Layouts, error)) (src 
 		}
 		return c, c.done, nil
 	}
-	if _, err := m.File("config.json", input.Config); err != nil {
+	if _, err := m.Text("config.json"); err != nil {
 		return nil, nil, err
 	}
 	ckpt, err := m.Weights()

@@ -309,11 +309,7 @@ func (u *ui) readPrompt(ctx context.Context, m *source.Model, stdin bool, o gene
 		return nil, nil, errors.New("the prompt is empty")
 	}
 	if o.chat {
-		tokens, err := m.SpecialTokens()
-		if err != nil {
-			return nil, nil, err
-		}
-		template, err := chat.Load(m.Path(), tokens, func(name string) ([]byte, error) { return m.File(name, input.Config) })
+		template, err := chat.Load(m)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/lutq/lutq/formats/added"
@@ -40,6 +41,22 @@ func (m *Model) File(name string, kind input.Kind) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %s: %w", m.file, name, err)
 	}
 	return data, nil
+}
+
+// Text reads a file of the model that is a configuration, or a small text.
+func (m *Model) Text(name string) ([]byte, error) { return m.File(name, input.Config) }
+
+// List returns the names of the files in a folder of the model, sorted: none where there is no such folder.
+func (m *Model) List(folder string) []string {
+	entries, err := os.ReadDir(filepath.Join(m.path, folder))
+	if err != nil || m.file != "" {
+		return nil
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
 }
 
 // Check holds files beside a container's weights against its digests. Of any other model there is nothing to hold them against.
@@ -88,7 +105,7 @@ func (m *Model) TokenizerSum() (string, error) {
 // SpecialTokens returns the special tokens that have names, such as bos_token, as transformers gives them to chat templates.
 func (m *Model) SpecialTokens() (map[string]string, error) {
 	var tokens map[string]string
-	beside, err := added.Read(func(name string) ([]byte, error) { return m.File(name, input.Config) })
+	beside, err := added.Read(m.Text)
 	if err == nil {
 		tokens, err = beside.Named()
 	}
@@ -104,7 +121,7 @@ func (m *Model) Ends() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	generation, err := m.File(EndsFile, input.Config)
+	generation, err := m.Text(EndsFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

@@ -69,7 +69,7 @@ func Open(path string, o Options) (*Model, error) {
 		m.alone = m.file == "" && !info.IsDir()
 	}
 	m.pairs = sync.OnceValues(m.openGGUF)
-	m.config = sync.OnceValues(func() ([]byte, error) { return m.File(configName, input.Config) })
+	m.config = sync.OnceValues(func() ([]byte, error) { return m.Text(configName) })
 	m.folder = sync.OnceValues(m.openFolder)
 	m.stored = sync.OnceValues(m.tellFolder)
 	m.weights = sync.OnceValues(m.settle)
