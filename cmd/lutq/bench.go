@@ -23,8 +23,8 @@ import (
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/table"
 )
 
 type benchOptions struct {
@@ -403,10 +403,10 @@ func (o *benchOptions) storages() (all []bench.Storage, err error) {
 }
 
 // parseLookups reads the list of lookups.
-func (o *benchOptions) parseLookups() ([]cuda.Lookup, error) {
-	var all []cuda.Lookup
+func (o *benchOptions) parseLookups() ([]table.Lookup, error) {
+	var all []table.Lookup
 	for _, name := range o.lookups {
-		l, err := cuda.ParseLookup(name)
+		l, err := table.ParseLookup(name)
 		if err != nil {
 			return nil, fmt.Errorf("--lookup: %w", err)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/formats/weight/lut24"
-	"github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/torch"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/repack/tiles"
 )
@@ -160,7 +160,7 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 	if err != nil {
 		return err
 	}
-	var op *cuda.TorchOp
+	var op *torch.Op
 	if o.target == torchTarget {
 		var more int64
 		if op, more, err = writeTorch(ctx, work.Dir(), m, o.gpu); err != nil {
@@ -174,11 +174,11 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 	}
 	if o.json {
 		return u.printJSON(struct {
-			Output string        `json:"output"`
-			Target string        `json:"target"`
-			Layers int           `json:"layers"`
-			Bytes  int64         `json:"bytes"`
-			Torch  *cuda.TorchOp `json:"torch,omitempty"`
+			Output string    `json:"output"`
+			Target string    `json:"target"`
+			Layers int       `json:"layers"`
+			Bytes  int64     `json:"bytes"`
+			Torch  *torch.Op `json:"torch,omitempty"`
 		}{out, o.target, len(m.Linears()), bytes, op})
 	}
 	if op != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/torch"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -46,7 +47,7 @@ func gpuOf(name string) (driver.DeviceInfo, error) {
 }
 
 // writeTorch writes the kernels for a container's layers to a folder, and how they are launched.
-func writeTorch(ctx context.Context, dir string, m *lutq.Model, gpu string) (op *cuda.TorchOp, bytes int64, err error) {
+func writeTorch(ctx context.Context, dir string, m *lutq.Model, gpu string) (op *torch.Op, bytes int64, err error) {
 	info, err := gpuOf(gpu)
 	if err != nil {
 		return nil, 0, err
@@ -62,7 +63,7 @@ func writeTorch(ctx context.Context, dir string, m *lutq.Model, gpu string) (op 
 			layers[name] = &repack.CUDATiles{N: t.Shape[0], K: t.Shape[1], Bits: s.Bits, Group: s.Columns(t.Shape[1]), ScaleType: s.ScaleType}
 		}
 	}
-	if op, err = cuda.NewTorchOp(ctx, c, info, m.Config().SHA256, layers); err != nil {
+	if op, err = torch.New(ctx, c, info, m.Config().SHA256, layers); err != nil {
 		return nil, 0, err
 	}
 	bytes, err = op.Write(dir)
@@ -70,7 +71,7 @@ func writeTorch(ctx context.Context, dir string, m *lutq.Model, gpu string) (op 
 }
 
 // warnUnpacked says for which layers there is no kernel, one of them by name.
-func (u *ui) warnUnpacked(op *cuda.TorchOp) {
+func (u *ui) warnUnpacked(op *torch.Op) {
 	var first string
 	n := 0
 	for _, name := range slices.Sorted(maps.Keys(op.Layers)) {

@@ -19,7 +19,6 @@ import (
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
-	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/ref"
 )
@@ -39,7 +38,7 @@ func (r *Row) ErrorBound() float64 {
 		return cpu.TabledError
 	case err != nil:
 		return 1e-5
-	case r.Kernel == unpackedKernel, strings.HasPrefix(r.Kernel, manyKernel), strings.HasPrefix(r.Kernel, cuda.SparseManyName), strings.HasPrefix(r.Kernel, gatherKernel):
+	case r.Kernel == unpackedKernel, strings.HasPrefix(r.Kernel, manyKernel), strings.HasPrefix(r.Kernel, keptKernel), strings.HasPrefix(r.Kernel, gatherKernel):
 		return 1.5 * conform.Bound(t)
 	}
 	return conform.Bound(t)
@@ -208,7 +207,7 @@ func (b *bench) run(ctx context.Context, done func([]Row) error) error {
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
 			runtime.GC() // what was made for the last matrix
-			if err := b.matrix(ctx, Layer{Matrix: kind.Random(b.rand, s.N, s.K, bits, b.Group)}, done); err != nil {
+			if err := b.matrix(ctx, Layer{Matrix: kind.Random(b.rand, s.N, s.K, bits, b.Group, weight.F16)}, done); err != nil {
 				return fmt.Errorf("%d×%d, %d bits: %w", s.N, s.K, bits, err)
 			}
 		}

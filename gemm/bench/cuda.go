@@ -6,14 +6,16 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
+	cudabcq "github.com/lutq/lutq/gemm/cuda/bcq"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/table"
 	"github.com/lutq/lutq/gemm/cuda/timing"
 	"github.com/lutq/lutq/gemm/fp8"
 )
@@ -37,9 +39,9 @@ type CUDAOptions struct {
 	FP8   bool   // measure products of many rows also with X and tables rounded to E4M3, in a row behind the other
 	Seed  uint64 // of the random data
 
-	// Lookups compare how codes become weights: a row for each. Where [cuda.Integers] is among them random
+	// Lookups compare how codes become weights: a row for each. Where [table.Integers] is among them random
 	// tables are those. Empty is as ever, by the table of a matrix.
-	Lookups []cuda.Lookup
+	Lookups []table.Lookup
 
 	// NoTune has products multiplied as was found to be the fastest before, or else by rule.
 	NoTune bool
@@ -89,11 +91,7 @@ func (o *CUDAOptions) setDefaults() error {
 		return err
 	}
 	if o.Kernel != "" {
-		f, err := familyOf(o.Kind)
-		if err == nil && !slices.Contains(f.kernels, o.Kernel) {
-			err = fmt.Errorf("kernel %q of kind %s: want %s", o.Kernel, o.Kind, strings.Join(f.kernels, ", "))
-		}
-		if err != nil {
+		if _, _, err := familyOf(o.Kind, o.Kernel); err != nil {
 			return err
 		}
 	}
@@ -204,8 +202,8 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 	}
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
-			m := kind.Random(b.rand, s.N, s.K, bits, b.Group)
-			if t, ok := m.(*lut.Matrix); ok && slices.Contains(b.Lookups, cuda.Integers) {
+			m := kind.Random(b.rand, s.N, s.K, bits, b.Group, weight.F16)
+			if t, ok := m.(*lut.Matrix); ok && slices.Contains(b.Lookups, table.Integers) {
 				integers, err := lut.NewCodebook("sym", bits, b.Group)
 				if err != nil {
 					return b.rows, err
@@ -232,12 +230,13 @@ func (b *cudaBench) compile() {
 	if b.Doing != nil {
 		b.Doing("compiling")
 	}
-	var like []*cuda.Matrix
+	var like []cuda.Tiles
 	for _, s := range b.Shapes {
 		for _, bits := range b.Bits {
-			like = append(like, b.like(s, bits))
-			if r := *like[len(like)-1]; b.FP8 && b.engine.RoundToFP8(&r) {
-				like = append(like, &r)
+			t := table.Like(b.format(s, bits), s.N, s.K)
+			like = append(like, t)
+			if r := t.RoundToFP8(b.engine.GPU()); b.FP8 && r != nil {
+				like = append(like, r)
 			}
 		}
 	}
@@ -270,7 +269,7 @@ func (b *cudaBench) tables(layers []Layer) []Layer {
 	all := slices.Clone(layers)
 	for i, l := range all {
 		if m, ok := l.Matrix.(*bcq.Matrix); ok {
-			if t := cuda.TableOf(m, b.dtype); t != nil {
+			if t := cudabcq.TableOf(m, b.dtype); t != nil {
 				all[i].Matrix = t
 			}
 		}
@@ -280,33 +279,38 @@ func (b *cudaBench) tables(layers []Layer) []Layer {
 
 // set measures the layers of one set at every M.
 func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
-	f, err := familyOf(set[0].Matrix.Kind())
+	f, named, err := familyOf(set[0].Matrix.Kind(), b.Kernel)
 	if err != nil {
 		return err
 	}
-	if f.name != lut.Name && (len(b.Lookups) > 0 || b.FP8) {
-		return fmt.Errorf("weights of kind %s: lookups and products in fp8 are of kind %s", f.name, lut.Name)
+	if f.Kind() != lut.Name && (len(b.Lookups) > 0 || b.FP8) {
+		return fmt.Errorf("weights of kind %s: lookups and products in fp8 are of kind %s", f.Kind(), lut.Name)
 	}
-	var ring []product
+	asked := ""
+	if named {
+		asked = b.Kernel
+	}
+	var ring []*cuda.Matrix
 	defer func() {
 		for _, w := range ring {
 			err = errors.Join(err, w.Close())
 		}
 	}()
 	// A copy of each layer, then of each again, until the ring is long enough.
-	var layouts []layout
-	for i := 0; i < len(set) || !ringIsLong(i, int(layouts[0].bytes), b.RingBytes); i++ {
+	var tiles []cuda.Tiles
+	var parts [][][]byte
+	for i := 0; i < len(set) || !ringIsLong(i, int(ring[0].Bytes()), b.RingBytes); i++ {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		if i < len(set) {
-			l, err := f.pack(set[i], b.Kernel, b.dtype)
+			t, p, err := pack(f, set[i], b.dtype)
 			if err != nil {
 				return err
 			}
-			layouts = append(layouts, l)
+			tiles, parts = append(tiles, t), append(parts, p)
 		}
-		w, err := layouts[i%len(set)].upload(b.engine)
+		w, err := b.engine.Upload(tiles[i%len(set)], parts[i%len(set)])
 		if err != nil {
 			return err
 		}
@@ -327,7 +331,7 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 			if m < t.least {
 				continue
 			}
-			row, err := b.row(ctx, f, set, t.ring, m)
+			row, err := b.row(ctx, f, asked, set, t.ring, m)
 			if err != nil {
 				return fmt.Errorf("m %d: %w", m, err)
 			}
@@ -351,7 +355,7 @@ func ringIsLong(n, bytes, least int) bool {
 }
 
 // row measures a ring of the layers of one set, which stand in it in turn.
-func (b *cudaBench) row(ctx context.Context, f family, set []Layer, ring []product, m int) (_ Row, err error) {
+func (b *cudaBench) row(ctx context.Context, f cuda.Family, asked string, set []Layer, ring []*cuda.Matrix, m int) (_ Row, err error) {
 	of, err := formOf(set[0].Matrix)
 	if err != nil {
 		return Row{}, err
@@ -364,24 +368,27 @@ func (b *cudaBench) row(ctx context.Context, f family, set []Layer, ring []produ
 	if mem.err != nil {
 		return Row{}, mem.err
 	}
-	doing := "compiling and timing"
-	if f.tunes {
+	doing, tunes := "compiling and timing", b.tunes(ring[0].Tiles, m)
+	if tunes {
 		doing = "compiling and tuning"
 	}
 	b.doing(doing, of, m)
-	c, err := f.choose(b, ring, o, &mem)
+	c, err := b.choose(f, asked, ring, o, &mem)
 	if err != nil {
 		return Row{}, err
 	}
-	if f.tunes {
+	if tunes {
 		b.doing("timing", of, m)
 	}
 	row := Row{
 		Name: set[0].Name, Layers: names(set), Device: "cuda", GPU: b.dev.Info.Name, Kind: of.rowKind(), N: of.n, K: of.k, M: m, Bits: of.bits, Group: of.group,
-		DType: b.DType, Kernel: c.kernel, Ring: len(ring), Bytes: ring[0].Bytes(), WaveEfficiency: c.waves,
+		DType: b.DType, Kernel: c.kernel, Ring: len(ring), Bytes: ring[0].Bytes(),
 	}
-	if f.table != nil {
-		row.Bytes += f.table(set[0].Matrix)
+	if l, ok := set[0].Matrix.(*lut.Matrix); ok { // whose table is an argument of kernels
+		row.Bytes += 4 * int64(len(l.Codebook))
+	}
+	if row.WaveEfficiency, err = b.engine.WaveEfficiency(ring[0].Tiles, m); err != nil {
+		return Row{}, err
 	}
 	last, err := b.check(&row, set, len(ring), x, o.Y, c.reference, c.multiply)
 	if err != nil {
@@ -398,28 +405,6 @@ func (b *cudaBench) row(ctx context.Context, f family, set []Layer, ring []produ
 		row.PrepareUs = arm.Median()
 	}
 	return row, nil
-}
-
-// unpacked returns what unpacks a matrix for cuBLAS, or nil where that is missing.
-func (b *cudaBench) unpacked(w cuda.Packed, mem *memory) *cuda.Unpacked {
-	if b.dense.blas == nil {
-		return nil
-	}
-	size := cuda.UnpackedScratch(w)
-	return &cuda.Unpacked{BLAS: b.dense.blas, Scratch: mem.alloc(size), Bytes: size}
-}
-
-// columns returns operands with X [M, k] as norms, gates and attention of a model write it where products read it so.
-func (b *cudaBench) columns(o cuda.Operands, k int, mem *memory) (cuda.Operands, error) {
-	x := mem.alloc(cuda.Columns.Bytes(o.M, k))
-	if mem.err != nil {
-		return o, mem.err
-	}
-	if err := b.engine.Prepare(b.stream, cuda.Columns, b.dtype, x, o.X, o.M, k); err != nil {
-		return o, err
-	}
-	o.X, o.Form = x, cuda.Columns
-	return o, nil
 }
 
 // doing tells of what comes next for a product.

@@ -6,46 +6,18 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/lutq/lutq/formats/weight"
-	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
-	"github.com/lutq/lutq/formats/weight/lut24"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/families"
+	"github.com/lutq/lutq/gemm/cuda/table"
 	"github.com/lutq/lutq/gemm/cuda/timing"
 	"github.com/lutq/lutq/gemm/fp8"
-	"github.com/lutq/lutq/repack"
 )
-
-// family is the kernels for one kind of weight. What [CUDA] and the self-test know of a kind stands here alone.
-type family struct {
-	name    string
-	kernels []string // that can be asked for by name
-	tunes   bool     // whether products are tuned for a progress line of its own
-	// table returns the bytes of a matrix that go to kernels as an argument, or is nil.
-	table func(m weight.Matrix) int64
-	// pack lays a layer out for a kernel and activations of a type.
-	pack func(l Layer, kernel string, t driver.DType) (layout, error)
-	// choose returns how rows of X are multiplied by a ring, tuned unless that is not to be.
-	choose func(b *cudaBench, ring []product, o cuda.Operands, mem *memory) (choice, error)
-	// tests returns the self-test of each format that is asked for.
-	tests func(t *cudaSelftest, o *CUDASelftestOptions) []*formatTest
-}
-
-// layout is a matrix as a kernel reads it, not yet on the GPU.
-type layout struct {
-	bytes  int64 // by which the length of a ring is measured
-	upload func(*cuda.Engine) (product, error)
-}
-
-// product is a matrix on the GPU.
-type product interface {
-	MatMul(s *driver.Stream, o cuda.Operands) error
-	Bytes() int64
-	Close() error
-}
 
 // choice is how some rows of X are multiplied by a ring.
 type choice struct {
@@ -54,108 +26,89 @@ type choice struct {
 	prepare   func(i int) error // writes X as multiply reads it, if that is not row by row
 	read      func(i int) error // the read-only twin
 	reference newReference
-	waves     float64 // [Row.WaveEfficiency]
 }
 
-// The kernels of binary codes; the second's name goes on with the size of its tables.
-const (
-	planesKernel = "planes"
-	gatherKernel = "gather"
-)
-
-// sparseKernel is that by what is kept of every four columns for up to 16 rows of X; others are for more.
-const sparseKernel = "mma.sp"
-
-// families lists them, those of tables first.
-func families() []family {
-	return []family{
-		{
-			name:  lut.Name,
-			table: func(m weight.Matrix) int64 { return 4 * int64(len(m.(*lut.Matrix).Codebook)) },
-			pack:  packTable, tunes: true, choose: (*cudaBench).chooseTable, tests: (*cudaSelftest).tableTests,
-		},
-		{
-			name: bcq.Name, kernels: []string{planesKernel, gatherKernel + ":full", gatherKernel + ":half"},
-			pack: packBCQ, choose: (*cudaBench).chooseBCQ, tests: (*cudaSelftest).bcqTests,
-		},
-		{
-			name: lut24.Name, kernels: append([]string{sparseKernel}, cuda.SparseKernels()...),
-			pack: packSparse, choose: (*cudaBench).chooseSparse, tests: (*cudaSelftest).sparseTests,
-		},
+// kernelsOf lists the kernels of a kind that can be asked for: by families, if there are several, or by ways to multiply.
+func kernelsOf(kind string) []string {
+	var all []string
+	several := 0
+	for _, f := range families.All() {
+		if f.Kind() != kind {
+			continue
+		}
+		if several++; several == 1 {
+			if n, ok := f.(cuda.Namer); ok {
+				return n.Names()
+			}
+		}
+		all = append(all, f.Name())
 	}
-}
-
-// familyOf returns that of a kind, "" for that of tables.
-func familyOf(kind string) (family, error) {
-	k, err := kindOf(kind)
-	if err != nil {
-		return family{}, err
-	}
-	return families()[slices.IndexFunc(families(), func(f family) bool { return f.name == k.Name() })], nil
-}
-
-// ringOf returns a ring of one type of matrix.
-func ringOf[M product](ring []product) []M {
-	all := make([]M, len(ring))
-	for i, w := range ring {
-		all[i] = w.(M)
+	if several == 1 {
+		return nil
 	}
 	return all
 }
 
-// packTable lays a table's codes out, unless the layer is so already.
-func packTable(l Layer, _ string, t driver.DType) (layout, error) {
-	tiles, ok := l.Layout.(*repack.CUDATiles)
-	if !ok {
-		var err error
-		if tiles, err = repack.CUDA(l.Matrix.(*lut.Matrix)); err != nil {
-			return layout{}, err
+// familyOf returns that of a kind, "" for that of tables, which a kernel is asked for of, and whether that is one of its ways to multiply.
+func familyOf(kind, kernel string) (of cuda.Family, named bool, err error) {
+	k, err := kindOf(kind)
+	if err != nil {
+		return nil, false, err
+	}
+	kind = k.Name()
+	first := families.Of(kind)
+	if first == nil {
+		return nil, false, fmt.Errorf("no kernels on a GPU for kind %s", kind)
+	}
+	if kernel == "" {
+		return first, false, nil
+	}
+	if !slices.Contains(kernelsOf(kind), kernel) {
+		return nil, false, fmt.Errorf("kernel %q of kind %s: want %s", kernel, kind, strings.Join(kernelsOf(kind), ", "))
+	}
+	for _, f := range families.All() {
+		if f.Kind() == kind && f.Name() == kernel {
+			return f, false, nil
 		}
 	}
-	return layout{tiles.Bytes(), func(e *cuda.Engine) (product, error) { return e.Upload(tiles, t) }}, nil
+	return first, true, nil
 }
 
-func packSparse(l Layer, _ string, t driver.DType) (layout, error) {
-	tiles, err := repack.SparseCUDA(l.Matrix.(*lut24.Matrix))
-	return layout{l.Matrix.Bytes(), func(e *cuda.Engine) (product, error) { return e.UploadSparse(tiles, t) }}, err
-}
-
-func packBCQ(l Layer, kernel string, t driver.DType) (layout, error) {
-	m := l.Matrix.(*bcq.Matrix)
-	if kernel == "" || kernel == planesKernel {
-		tiles, err := repack.BCQ(m)
-		return layout{m.Bytes(), func(e *cuda.Engine) (product, error) { return e.UploadBCQ(tiles, t) }}, err
+// pack lays a layer out for a family and activations of a type, unless it is so already.
+func pack(f cuda.Family, l Layer, t driver.DType) (tiles cuda.Tiles, parts [][]byte, err error) {
+	if l.Layout != nil {
+		if tiles, parts, err = families.PackLayout(l.Layout, t); tiles != nil || err != nil {
+			return tiles, parts, err
+		}
 	}
-	laid, err := repack.GatherBCQ(m, kernel == gatherKernel+":half")
-	return layout{m.Bytes(), func(e *cuda.Engine) (product, error) { return e.UploadBCQGather(laid, t) }}, err
+	if tiles, parts, err = f.Pack(l.Matrix, t); tiles == nil && err == nil {
+		err = fmt.Errorf("no kernel %s for it", f.Name())
+	}
+	return tiles, parts, err
 }
 
 // turn is a ring with a lookup, if one is asked for, of which rows are measured from some rows of X on.
 type turn struct {
-	ring   []product
+	ring   []*cuda.Matrix
 	lookup string
 	least  int
 }
 
 // turns returns what is measured of a ring: as it is, rounded to E4M3 and with lookups, as they are asked for. It compiles what
 // the first two take, on all processors.
-func (b *cudaBench) turns(ring []product) ([]turn, error) {
-	if _, ok := ring[0].(*cuda.Matrix); !ok {
-		return []turn{{ring: ring}}, nil
-	}
+func (b *cudaBench) turns(ring []*cuda.Matrix) ([]turn, error) {
 	var all []turn
-	var like []*cuda.Matrix
+	var like []cuda.Tiles
 	add := func(lookup string, least int, change func(w *cuda.Matrix) (*cuda.Matrix, error)) error {
-		of := make([]product, len(ring))
+		of := make([]*cuda.Matrix, len(ring))
 		for i, w := range ring {
-			changed, err := change(w.(*cuda.Matrix))
-			if err != nil {
+			var err error
+			if of[i], err = change(w); err != nil {
 				return err
 			}
-			of[i] = changed
 		}
 		if all = append(all, turn{of, lookup, least}); lookup == "" {
-			like = append(like, of[0].(*cuda.Matrix))
+			like = append(like, of[0].Tiles)
 		}
 		return nil
 	}
@@ -165,15 +118,15 @@ func (b *cudaBench) turns(ring []product) ([]turn, error) {
 	}
 	if b.FP8 {
 		err = errors.Join(err, add("", fp8.FewestRows, func(w *cuda.Matrix) (*cuda.Matrix, error) {
-			r := *w // with the same memory
-			if !b.engine.RoundToFP8(&r) {
-				return nil, fmt.Errorf("no kernel in fp8 on %s for groups of %d: want Hopper, a compiler and groups of 64, 128, 256 or a row", b.dev.Info.Name, w.Format.Group)
+			r := w.As(w.Tiles) // with the same memory
+			if !b.engine.RoundToFP8(r) {
+				return nil, fmt.Errorf("no kernel in fp8 on %s for groups of %d: want Hopper, a compiler and groups of 64, 128, 256 or a row", b.dev.Info.Name, w.Format().Group)
 			}
-			return &r, nil
+			return r, nil
 		}))
 	}
 	for _, l := range b.Lookups {
-		if of := add(l.String(), 0, func(w *cuda.Matrix) (*cuda.Matrix, error) { return w.With(l) }); of != nil {
+		if of := add(l.String(), 0, func(w *cuda.Matrix) (*cuda.Matrix, error) { return table.With(b.engine.GPU(), w, l) }); of != nil {
 			err = errors.Join(err, fmt.Errorf("lookup %v: %w", l, of))
 		}
 	}
@@ -184,163 +137,107 @@ func (b *cudaBench) turns(ring []product) ([]turn, error) {
 	return all, nil
 }
 
-// several are the ways to multiply many rows of X by the matrices of one kind.
-type several struct {
-	scratch int // bytes that the most demanding takes
-	way     func() cuda.Way
-	tune    func(o cuda.Operands, u *cuda.Unpacked) ([]cuda.WayTiming, error)
-	matMul  func(i int, o cuda.Operands, way cuda.Way) error
+// tunes reports whether there is something to choose for m rows of X.
+func (b *cudaBench) tunes(t cuda.Tiles, m int) bool {
+	return len(b.engine.Configs(t, m)) > 1 || m > cuda.MaxRows && len(b.engine.Ways(t, m)) > 1
 }
 
-// among fills in the multiplication in the way that is chosen among several, or tuned, and what writes X for it.
-func (b *cudaBench) among(c *choice, all several, ring []product, o cuda.Operands, mem *memory) (way cuda.Way, err error) {
-	w := ring[0].(cuda.Packed)
-	u := b.unpacked(w, mem)
-	if all.scratch > 0 {
-		o.Scratch = mem.alloc(all.scratch)
-	}
-	if mem.err != nil {
-		return way, mem.err
-	}
-	if b.NoTune {
-		if way = all.way(); way.Unpacked() && u == nil {
-			way = cuda.Way{}
-		}
-	} else {
-		timings, err := all.tune(o, u)
-		if err != nil {
-			return way, err
-		}
-		way = timings[0].Way
-	}
-	if way.Unpacked() {
-		b.unpack(c, u, ring, o)
-		return way, nil
-	}
-	if _, k := w.Shape(); way.Form().Written(k) {
-		columns, err := b.columns(o, k, mem)
-		if err != nil {
-			return way, err
-		}
-		x := o.X
-		c.prepare = func(int) error { return b.engine.Prepare(b.stream, cuda.Columns, b.dtype, columns.X, x, o.M, k) }
-		o = columns
-	}
-	c.multiply = func(i int) error { return all.matMul(i%len(ring), o, way) }
-	return way, nil
-}
-
-// unpack fills in the multiplication by weights that are written as numbers first.
-func (b *cudaBench) unpack(c *choice, u *cuda.Unpacked, ring []product, o cuda.Operands) {
-	c.kernel = unpackedKernel
-	c.multiply = func(i int) error { return u.MatMul(b.stream, ring[i%len(ring)].(cuda.Packed), o, b.dtype, false) }
-}
-
-// chooseTable is that of tables.
-func (b *cudaBench) chooseTable(ring []product, o cuda.Operands, mem *memory) (c choice, err error) {
-	all := ringOf[*cuda.Matrix](ring)
-	w := all[0]
-	c = choice{reference: tableReference, multiply: func(i int) error { return b.engine.MatMul(b.stream, all[i%len(all)], o) }}
-	if o.M <= cuda.MaxRows || b.NoTune || slices.Contains(b.engine.Ways(w, o.M), cuda.Way{}) {
-		config, err := b.config(all, o)
-		if err != nil {
-			return c, err
-		}
-		c.kernel = config.String()
-	}
-	if o.M > cuda.MaxRows {
-		way, err := b.among(&c, several{
-			scratch: b.engine.MostScratch(w, o.M),
-			way:     func() cuda.Way { return b.engine.Way(w, o.M) },
-			tune: func(o cuda.Operands, u *cuda.Unpacked) ([]cuda.WayTiming, error) {
-				return b.engine.TuneMany(b.stream, all, o, u)
-			},
-			matMul: func(i int, o cuda.Operands, way cuda.Way) error { return b.engine.MatMulWay(b.stream, all[i], o, way) },
-		}, ring, o, mem)
-		if err != nil {
-			return c, err
-		}
-		if way != (cuda.Way{}) && !way.Unpacked() {
-			c.kernel = manyKernel + way.String()
-		}
-		if way.FP8() {
-			c.reference = fp8Reference
+// choose returns how rows of X are multiplied by a ring, tuned unless that is not to be, or in a way that is asked for.
+func (b *cudaBench) choose(f cuda.Family, asked string, ring []*cuda.Matrix, o cuda.Operands, mem *memory) (c choice, err error) {
+	t := ring[0].Tiles
+	u := b.unpacked(t, o.M, mem)
+	by, err := b.way(ring, &o, u, mem)
+	if asked != "" && err == nil {
+		if by = f.(cuda.Namer).Named(asked, t.Format()); by == nil {
+			err = fmt.Errorf("no kernel %q for %s", asked, t.Format().Name())
 		}
 	}
-	if c.waves, err = b.engine.WaveEfficiency(w, o.M); err != nil {
+	if err != nil {
 		return c, err
 	}
-	c.read, err = b.fastestRead(all, o)
+	switch by {
+	case cuda.InTurns:
+		config, err := b.engine.Chosen(t, o.M)
+		if err != nil {
+			return c, err
+		}
+		c.kernel = cuda.Label(config)
+	case cuda.AsNumbers:
+		c.kernel = unpackedKernel
+	default:
+		c.kernel = cuda.Label(by)
+	}
+	_, k := t.Shape()
+	needs := b.engine.NeedsOf(t, by, o.M)
+	if size := needs.Scratch(o.M, k); size > 0 && o.Scratch == 0 {
+		o.Scratch = mem.alloc(size)
+	}
+	if form := needs.Form; form != nil && form.Written(k) {
+		x := o.X
+		o.X, o.Form = mem.alloc(form.Bytes(o.M, k)), form
+		c.prepare = func(int) error { return b.engine.Prepare(b.stream, form, b.dtype, o.X, x, o.M, k) }
+		if mem.err == nil {
+			err = c.prepare(0)
+		}
+	}
+	if err = errors.Join(err, mem.err); err != nil {
+		return c, err
+	}
+	c.multiply = func(i int) error {
+		if by == cuda.AsNumbers {
+			return u.MatMul(b.stream, ring[i%len(ring)], o, b.dtype, false)
+		}
+		return b.engine.MatMulWay(b.stream, ring[i%len(ring)], o, by)
+	}
+	c.reference = referenceOf(f, by)
+	c.read, err = b.fastestRead(ring, o)
 	return c, err
 }
 
-// config returns the configuration that products run under, tuned unless that is not to be.
-func (b *cudaBench) config(ring []*cuda.Matrix, o cuda.Operands) (cuda.Config, error) {
-	if b.NoTune {
-		return b.engine.Chosen(ring[0], o.M)
+// way returns the way to multiply rows of X, tuned unless that is not to be, and fills in scratch memory for that. A kernel that is asked
+// for takes turns.
+func (b *cudaBench) way(ring []*cuda.Matrix, o *cuda.Operands, u *cuda.Unpacked, mem *memory) (cuda.Way, error) {
+	t := ring[0].Tiles
+	ways := []cuda.Way{cuda.InTurns}
+	if o.M > cuda.MaxRows && b.Kernel == "" {
+		ways = b.engine.Ways(t, o.M)
+		if most := b.engine.MostScratch(t, o.M); most > 0 {
+			o.Scratch = mem.alloc(most)
+		}
 	}
-	timings, err := b.engine.Tune(b.stream, ring, o)
-	if err != nil {
-		return nil, err
+	if mem.err != nil {
+		return nil, mem.err
 	}
-	return timings[0].Config, nil
+	if !b.NoTune && slices.Contains(ways, cuda.Way(cuda.InTurns)) && len(b.engine.Configs(t, o.M)) > 1 {
+		if _, err := b.engine.Tune(b.stream, ring, *o); err != nil {
+			return nil, err
+		}
+	}
+	by := ways[0]
+	switch {
+	case len(ways) == 1:
+	case b.NoTune:
+		by = b.engine.Way(t, o.M)
+	default:
+		timings, err := b.engine.TuneWays(b.stream, ring, *o, u)
+		if err != nil {
+			return nil, err
+		}
+		by = timings[0].Way
+	}
+	if by == cuda.AsNumbers && u == nil {
+		by = cuda.InTurns
+	}
+	return by, nil
 }
 
-// chooseSparse is that of what is kept of every four columns.
-func (b *cudaBench) chooseSparse(ring []product, o cuda.Operands, mem *memory) (c choice, err error) {
-	all := ringOf[*cuda.SparseMatrix](ring)
-	w := all[0]
-	c = choice{
-		kernel: sparseKernel, reference: keptReference,
-		multiply: func(i int) error { return all[i%len(all)].MatMul(b.stream, o) },
-		read:     func(i int) error { return all[i%len(all)].Read(b.stream, o) },
+// unpacked returns what unpacks a matrix for m rows of X and cuBLAS, or nil where that is missing or those are few.
+func (b *cudaBench) unpacked(t cuda.Tiles, m int, mem *memory) *cuda.Unpacked {
+	if b.dense.blas == nil || m <= cuda.MaxRows {
+		return nil
 	}
-	matMul := func(i int, o cuda.Operands, way cuda.Way) error {
-		return b.engine.MatMulSparseWay(b.stream, all[i], o, way)
-	}
-	switch b.Kernel {
-	case "":
-		if o.M <= cuda.MaxRows {
-			return c, nil
-		}
-		way, err := b.among(&c, several{
-			scratch: w.MostScratch(o.M),
-			way:     func() cuda.Way { return w.Way(o.M) },
-			tune: func(o cuda.Operands, u *cuda.Unpacked) ([]cuda.WayTiming, error) {
-				return b.engine.TuneSparse(b.stream, all, o, u)
-			},
-			matMul: matMul,
-		}, ring, o, mem)
-		if way.Kernel() != "" {
-			c.kernel = way.Kernel()
-		}
-		return c, err
-	case sparseKernel:
-		return c, nil
-	}
-	way, err := w.KernelWay(b.Kernel)
-	if err != nil {
-		return c, err
-	}
-	o.Scratch = mem.alloc(way.ScratchBytes(o.M, w.K))
-	c.kernel, c.multiply = b.Kernel, func(i int) error { return matMul(i%len(all), o, way) }
-	return c, mem.err
-}
-
-// chooseBCQ is that of binary codes.
-func (b *cudaBench) chooseBCQ(ring []product, o cuda.Operands, mem *memory) (c choice, err error) {
-	type twin interface {
-		Read(s *driver.Stream, o cuda.Operands) error
-	}
-	c = choice{
-		kernel: cmp.Or(b.Kernel, planesKernel), reference: conform.NewRowReference,
-		multiply: func(i int) error { return ring[i%len(ring)].MatMul(b.stream, o) },
-		read:     func(i int) error { return ring[i%len(ring)].(twin).Read(b.stream, o) },
-	}
-	if w, ok := ring[0].(cuda.Packed); ok && b.Kernel == "" && w.Unpacks(o.M) && b.dense.blas != nil {
-		b.unpack(&c, b.unpacked(w, mem), ring, o)
-	}
-	return c, mem.err
+	size := cuda.UnpackedScratch(t)
+	return &cuda.Unpacked{BLAS: b.dense.blas, Scratch: mem.alloc(size), Bytes: size}
 }
 
 // fastestRead returns the call of the read-only twin, for as many rows or for one, under the
@@ -349,10 +246,10 @@ func (b *cudaBench) fastestRead(ring []*cuda.Matrix, o cuda.Operands) (func(i in
 	var candidates []*timing.Arm
 	for _, m := range []int{min(o.M, cuda.MaxRows), 1} {
 		of := o
-		of.M = m
-		for _, c := range b.engine.ReadConfigs(ring[0].Format, ring[0].N, ring[0].K, m) {
+		of.M, of.Form = m, nil
+		for _, by := range b.engine.Twins(ring[0].Tiles, m) {
 			candidates = append(candidates, &timing.Arm{Ring: len(ring), Call: func(i int) error {
-				return b.engine.Read(b.stream, ring[i%len(ring)], of, c)
+				return b.engine.MatMulWay(b.stream, ring[i%len(ring)], of, by)
 			}})
 		}
 	}
@@ -367,20 +264,18 @@ func (b *cudaBench) fastestRead(ring []*cuda.Matrix, o cuda.Operands) (func(i in
 // newReference makes what results are held against.
 type newReference = func(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference
 
-// tableReference and fp8Reference are those of tables, which are rounded, as kernels hold them.
-func tableReference(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference {
-	return conform.NewReference(r, w.(*lut.Matrix), x, bias, m, share, t)
-}
-
-func fp8Reference(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference {
-	return conform.NewFP8Reference(r, w.(*lut.Matrix), x, bias, m, share, t)
-}
-
-// keptReference is that of what is kept of every four columns.
-func keptReference(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference {
-	rounded := *w.(*lut24.Matrix)
-	kept := *rounded.Kept
-	kept.Codebook = conform.RoundedTable(kept.Codebook, t)
-	rounded.Kept = &kept
-	return conform.NewRowReference(r, &rounded, x, bias, m, share, t)
+// referenceOf returns that of products in a way by the matrices of a family, as kernels hold them.
+func referenceOf(f cuda.Family, by cuda.Way) newReference {
+	return func(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference {
+		if l, ok := w.(*lut.Matrix); ok {
+			if cuda.RoundsToFP8(by) {
+				return conform.NewFP8Reference(r, l, x, bias, m, share, t)
+			}
+			return conform.NewReference(r, l, x, bias, m, share, t)
+		}
+		if h, ok := f.(cuda.Holder); ok {
+			w = h.Held(w, t)
+		}
+		return conform.NewRowReference(r, w, x, bias, m, share, t)
+	}
 }

@@ -13,9 +13,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/families"
 )
 
 // CUDASelftestOptions narrow [SelftestCUDA] down. What is empty means all.
@@ -93,8 +95,8 @@ func newSelftest(g *gpu, o *CUDASelftestOptions) *cudaSelftest {
 // tests returns the tests that are to be run, to be prepared, of all families.
 func (t *cudaSelftest) tests(c *driver.CUDA, o *CUDASelftestOptions) []*formatTest {
 	var all []*formatTest
-	for _, f := range families() {
-		all = append(all, f.tests(t, o)...)
+	for _, f := range families.All() {
+		all = append(all, t.familyTests(f, o)...)
 	}
 	t.cover(all)
 	for i, f := range all {
@@ -105,24 +107,24 @@ func (t *cudaSelftest) tests(c *driver.CUDA, o *CUDASelftestOptions) []*formatTe
 	return slices.DeleteFunc(all, func(f *formatTest) bool { return len(f.steps) == 0 })
 }
 
-// check refuses what no format of tables is of.
+// check refuses what no family has a format for.
 func (o *CUDASelftestOptions) check() error {
 	for _, name := range o.DTypes {
 		if _, err := driver.ParseHalf(name); err != nil {
 			return err
 		}
 	}
-	if len(o.asked(cuda.Formats(), 1)) == 0 {
+	if len(o.asked(families.Of(lut.Name))) == 0 {
 		return errors.New("no kernel has such a format")
 	}
 	return nil
 }
 
-// asked returns those of some formats that the options ask for, of which groups have so many times as many columns as they say.
-func (o *CUDASelftestOptions) asked(all []cuda.Format, times int) []cuda.Format {
-	return slices.DeleteFunc(all, func(f cuda.Format) bool {
+// asked returns those of a family's formats that the options ask for.
+func (o *CUDASelftestOptions) asked(of cuda.Family) []cuda.Format {
+	return slices.DeleteFunc(of.Formats(), func(f cuda.Format) bool {
 		return len(o.Bits) > 0 && !slices.Contains(o.Bits, f.Bits) ||
-			len(o.Groups) > 0 && !slices.Contains(o.Groups, f.Group*times) ||
+			len(o.Groups) > 0 && !slices.Contains(o.Groups, cuda.Columns(of, f)) ||
 			len(o.Scales) > 0 && !slices.Contains(o.Scales, f.Scale) ||
 			len(o.DTypes) > 0 && !slices.Contains(o.DTypes, f.Type.String())
 	})
@@ -255,7 +257,7 @@ func (t *cudaSelftest) repeat(r *rand.Rand, p repeated) (worst float64, err erro
 const manyMore = 1.5
 
 // checkRows checks the rows of a matrix, all as numbers of its type and the last as float32.
-func (t *cudaSelftest) checkRows(w cuda.Packed, weights []float32, what any) (err error) {
+func (t *cudaSelftest) checkRows(w *cuda.Matrix, weights []float32, what any) (err error) {
 	mem := memory{dev: t.dev}
 	defer func() { err = errors.Join(err, mem.free()) }()
 	n, k := w.Shape()
@@ -265,7 +267,7 @@ func (t *cudaSelftest) checkRows(w cuda.Packed, weights []float32, what any) (er
 		return mem.err
 	}
 	err = errors.Join(
-		w.Rows(t.stream, all, w.Type(), 0, 0, n), w.Rows(t.stream, row, driver.F32, 0, n-1, 1), t.stream.Sync(),
+		w.Rows(t.stream, cuda.Rows{To: all, Type: w.Type(), Count: n}), w.Rows(t.stream, cuda.Rows{To: row, Type: driver.F32, First: n - 1, Count: 1}), t.stream.Sync(),
 		t.dev.Read(driver.Bytes(halves), all), t.dev.Read(driver.Bytes(last), row))
 	if err != nil {
 		return err

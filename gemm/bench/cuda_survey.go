@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/table"
 	"github.com/lutq/lutq/gemm/cuda/timing"
 )
 
@@ -75,17 +76,8 @@ func (b *cudaBench) survey(ctx context.Context) (_ []Row, err error) {
 }
 
 // format returns that of products by a shape.
-func (b *cudaBench) format(s Shape, bits int) cuda.Format {
-	f := cuda.Format{Bits: bits, Group: b.Group, Scale: weight.F16, Type: b.dtype}
-	if b.Group >= s.K {
-		f.Group = 0
-	}
-	return f
-}
-
-// like returns a matrix of a shape without memory, as far as it counts for choices.
-func (b *cudaBench) like(s Shape, bits int) *cuda.Matrix {
-	return &cuda.Matrix{N: s.N, K: s.K, Format: b.format(s, bits)}
+func (b *cudaBench) format(s Shape, bits int) table.Format {
+	return table.Held(table.Format{Bits: bits, Group: min(b.Group, s.K), Scale: weight.F16, Type: b.dtype}, s.K)
 }
 
 // surveyMemory allocates and fills what the largest of the products takes.
@@ -100,10 +92,10 @@ func (b *cudaBench) surveyMemory() (_ *surveyMemory, err error) {
 	for _, s := range b.Shapes {
 		most := slices.Max(b.M)
 		dense, x, y = max(dense, 2*s.N*s.K), max(x, 2*most*s.K), max(y, 2*most*s.N)
-		columns = max(columns, cuda.Columns.Bytes(most, s.K))
+		columns = max(columns, table.Columns.Bytes(most, s.K))
 		for _, bits := range b.Bits {
-			w := b.like(s, bits)
-			c, sc := w.Format.Sizes(s.N, s.K)
+			w := table.Like(b.format(s, bits), s.N, s.K)
+			c, sc := b.format(s, bits).Sizes(s.N, s.K)
 			codes, scales = max(codes, c), max(scales, sc)
 			mem.unpackedBytes = max(mem.unpackedBytes, cuda.UnpackedScratch(w))
 			for _, m := range b.M {
@@ -186,7 +178,11 @@ func (b *cudaBench) surveyed(mem *surveyMemory, s Shape, m int) error {
 	for _, bits := range b.Bits {
 		f := b.format(s, bits)
 		codes, scales := f.Sizes(s.N, s.K)
-		matrices, err := b.engine.Over(f, s.N, s.K, ring(codes+scales), mem.codes, mem.scales, mem.codebooks[bits], mem.someScales)
+		like, err := table.New(f, s.N, s.K, mem.codebooks[bits], mem.someScales)
+		if err != nil {
+			return err
+		}
+		matrices, err := b.engine.Over(like, ring(codes+scales), mem.codes, mem.scales)
 		if err != nil {
 			return err
 		}
@@ -248,40 +244,35 @@ type surveyWay struct {
 
 // surveyWays returns those that are worth trying, or the one that is chosen.
 func (b *cudaBench) surveyWays(mem *surveyMemory, ring []*cuda.Matrix, o cuda.Operands) ([]surveyWay, error) {
-	w := ring[0]
+	t := ring[0].Tiles
+	_, k := t.Shape()
 	u := cuda.Unpacked{BLAS: mem.blas, Scratch: mem.unpacked, Bytes: mem.unpackedBytes}
-	way := func(way cuda.Way) surveyWay {
-		if way.Unpacked() {
+	way := func(by cuda.Way) surveyWay {
+		if by == cuda.AsNumbers {
 			return surveyWay{unpackedKernel, func(i int) error { return u.MatMul(b.stream, ring[i%len(ring)], o, b.dtype, false) }}
 		}
-		name := way.String()
-		if way != (cuda.Way{}) {
-			name = manyKernel + name
-		}
 		o := o
-		if way.Form().Written(w.K) {
-			o.X, o.Form = mem.columns, cuda.Columns
+		if form := b.engine.NeedsOf(t, by, o.M).Form; form != nil && form.Written(k) {
+			o.X, o.Form = mem.columns, form
 		}
-		return surveyWay{name, func(i int) error { return b.engine.MatMulWay(b.stream, ring[i%len(ring)], o, way) }}
+		return surveyWay{cuda.Label(by), func(i int) error { return b.engine.MatMulWay(b.stream, ring[i%len(ring)], o, by) }}
 	}
 	if b.NoTune {
-		chosen := b.engine.Way(w, o.M)
-		if chosen.Unpacked() && mem.blas == nil {
-			chosen = cuda.Way{}
+		chosen := b.engine.Way(t, o.M)
+		if chosen == cuda.AsNumbers && mem.blas == nil {
+			chosen = cuda.InTurns
 		}
 		return []surveyWay{way(chosen)}, nil
 	}
-	var all []surveyWay
+	of := b.engine.Configs(t, o.M)
 	if o.M > cuda.MaxRows {
-		for _, of := range b.engine.Ways(w, o.M) {
-			if !of.Unpacked() || mem.blas != nil {
-				all = append(all, way(of))
-			}
-		}
-		return all, nil
+		of = b.engine.Ways(t, o.M)
 	}
-	for _, c := range b.engine.Configs(w.Format, w.N, w.K, o.M) {
-		all = append(all, surveyWay{c.String(), func(i int) error { return b.engine.MatMulWith(b.stream, ring[i%len(ring)], o, c) }})
+	var all []surveyWay
+	for _, by := range of {
+		if by != cuda.AsNumbers || mem.blas != nil {
+			all = append(all, way(by))
+		}
 	}
 	if len(all) == 0 {
 		return nil, errors.New("no kernel")

@@ -17,7 +17,10 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/families"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
+	"github.com/lutq/lutq/gemm/cuda/sparse"
+	"github.com/lutq/lutq/gemm/cuda/table"
 	"github.com/lutq/lutq/repack"
 )
 
@@ -91,18 +94,18 @@ func TestDenseHalves(t *testing.T) {
 }
 
 func TestSelftestFormats(t *testing.T) {
-	formats := func(o CUDASelftestOptions) (all, sparse []cuda.Format, err error) {
-		return o.asked(cuda.Formats(), 1), o.asked(cuda.SparseFormats(), 2), o.check()
+	formats := func(o CUDASelftestOptions) (all, kept []cuda.Format, err error) {
+		return o.asked(table.Family{}), o.asked(sparse.Family{}), o.check()
 	}
-	all, sparse, err := formats(CUDASelftestOptions{})
-	if err != nil || len(all) != len(cuda.Formats()) || len(sparse) != len(cuda.SparseFormats()) {
-		t.Errorf("got %d formats and %d of what is kept, %v: want all", len(all), len(sparse), err)
+	all, kept, err := formats(CUDASelftestOptions{})
+	if err != nil || len(all) != len(table.Formats()) || len(kept) != len(sparse.Formats()) {
+		t.Errorf("got %d formats and %d of what is kept, %v: want all", len(all), len(kept), err)
 	}
-	some, sparse, err := formats(CUDASelftestOptions{Bits: []int{3, 5}, Groups: []int{0, 128}, DTypes: []string{"bf16"}})
-	if err != nil || len(some) != 2*2*3 || len(sparse) != 2*2*2 {
-		t.Errorf("got %d formats and %d of what is kept, %v: want two widths and groups with three scale types, and two", len(some), len(sparse), err)
+	some, kept, err := formats(CUDASelftestOptions{Bits: []int{3, 5}, Groups: []int{0, 128}, DTypes: []string{"bf16"}})
+	if err != nil || len(some) != 2*2*3 || len(kept) != 2*2*2 {
+		t.Errorf("got %d formats and %d of what is kept, %v: want two widths and groups with three scale types, and two", len(some), len(kept), err)
 	}
-	for _, f := range sparse {
+	for _, f := range kept {
 		if f.Group != 0 && f.Group != 64 {
 			t.Errorf("got format %+v of what is kept", f)
 		}
@@ -280,13 +283,18 @@ func TestSelftestBCQ(t *testing.T) {
 	t.Run("coverage", func(t *testing.T) { checkCoverage(t, c) })
 	t.Run("survey", func(t *testing.T) { checkSurvey(t, c) })
 	o := CUDASelftestOptions{Seed: 1, Bits: []int{2}, Groups: []int{128}, Scales: []weight.ScaleType{weight.F16}, DTypes: []string{"f16"}}
-	formats := bcqFormats(&o)
-	if len(formats) != 1 {
-		t.Fatalf("%d formats: want one", len(formats))
+	var codes []cuda.Family
+	for _, f := range families.All() {
+		if f.Kind() == bcq.Name {
+			codes = append(codes, f)
+		}
 	}
 	err = onGPU(c, func(g *gpu) error {
 		s := newSelftest(g, &o)
-		tests := s.bcqTests(&o)
+		var tests []*formatTest
+		for _, f := range codes {
+			tests = append(tests, s.familyTests(f, &o)...)
+		}
 		s.cover(tests)
 		err := inOrder(context.Background(), tests, func(f *formatTest) []func() error {
 			s.prepare(c, f)
@@ -295,28 +303,28 @@ func TestSelftestBCQ(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if len(s.Failures) > 0 || s.Checks != 24 || !(s.WorstErr["f16"] > 1e-5) {
+		if len(s.Failures) > 0 || s.Checks != 3*12+2 || !(s.WorstErr["f16"] > 1e-5) {
 			t.Errorf("%d checks, worst error %g, failures %q", s.Checks, s.WorstErr["f16"], s.Failures)
 		}
-		test := s.bcqTest(0, formats[0], 1)
-		if err := test.fill(); err != nil {
-			return err
-		}
-		for i := range test.tiles.Planes[:512] {
-			test.tiles.Planes[i] ^= 0xff
-			test.gather[0].Planes[i] ^= 0xff
-			test.gather[1].Planes[i] ^= 0xff
-		}
-		if err := test.run(context.Background()); err != nil {
-			return err
+		for _, f := range codes {
+			test := s.drawnTest(f, 0, o.asked(f)[0], 1)
+			if err := test.fill(); err != nil {
+				return err
+			}
+			for i := range test.laid[0][:512] {
+				test.laid[0][i] ^= 0xff
+			}
+			if err := test.run(context.Background()); err != nil {
+				return err
+			}
 		}
 		byTables := 0
 		for _, f := range s.Failures {
-			if strings.Contains(f, "tables of activations") {
+			if strings.HasPrefix(f, "gather:") {
 				byTables++
 			}
 		}
-		if byTables != 12 || len(s.Failures) <= byTables {
+		if byTables != 24 || len(s.Failures) <= byTables {
 			t.Errorf("turned bits are found %d times, %d by tables", len(s.Failures), byTables)
 		}
 		return nil
@@ -358,7 +366,11 @@ func checkSurvey(t *testing.T, c *driver.CUDA) {
 		if codes != len(tiles.Codes) || scales != len(tiles.Scales) {
 			t.Fatalf("%d and %d bytes, want %d and %d", codes, scales, len(tiles.Codes), len(tiles.Scales))
 		}
-		ring, err := g.engine.Over(f, m.N, m.K, 2, mem.codes, mem.scales, m.Codebook, mem.someScales)
+		like, err := table.New(f, m.N, m.K, m.Codebook, mem.someScales)
+		if err != nil {
+			return err
+		}
+		ring, err := g.engine.Over(like, 2, mem.codes, mem.scales)
 		if err != nil {
 			return err
 		}
@@ -520,7 +532,7 @@ func TestCUDAHost(t *testing.T) {
 	if diff := cmp.Diff([]string{"compiling and timing 48x288, 2 bits, m 3", "compiling and timing 32x512, 4 bits, m 3"}, doing); diff != "" {
 		t.Errorf("was doing (-want +got):\n%s", diff)
 	}
-	if _, err := CUDA(context.Background(), CUDAOptions{Layers: []Layer{codes("a")}, Lookups: []cuda.Lookup{cuda.Replicated}}); err == nil || !strings.Contains(err.Error(), "a: weights of kind bcq: lookups") {
+	if _, err := CUDA(context.Background(), CUDAOptions{Layers: []Layer{codes("a")}, Lookups: []table.Lookup{table.Replicated}}); err == nil || !strings.Contains(err.Error(), "a: weights of kind bcq: lookups") {
 		t.Errorf("lookups of binary codes: got error %v", err)
 	}
 }

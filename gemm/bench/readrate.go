@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/table"
 	"github.com/lutq/lutq/gemm/cuda/timing"
 	"github.com/lutq/lutq/repack"
 )
@@ -86,8 +87,12 @@ func (b *cudaBench) readRate(s Shape, ringBytes int) (_ float64, err error) {
 		}
 		err = errors.Join(err, mem.free())
 	}()
+	tiles, parts, err := table.Of(t, driver.F16)
+	if err != nil {
+		return 0, err
+	}
 	for !ringIsLong(len(ring), int(t.Bytes()), ringBytes) {
-		w, err := b.engine.Upload(t, driver.F16)
+		w, err := b.engine.Upload(tiles, parts)
 		if err != nil {
 			return 0, err
 		}

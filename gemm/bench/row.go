@@ -12,6 +12,12 @@ const unpackedKernel = "unpacked, cuBLAS"
 // manyKernel begins the name of a kernel for all of many rows of X, which rounds weights as well.
 const manyKernel = "wgmma "
 
+// keptKernel begins the name of one by what is kept of every four columns.
+const keptKernel = "wgmma.sp:"
+
+// gatherKernel begins the name of one that looks sums up in tables of activations, whose entries are rounded.
+const gatherKernel = "gather"
+
 // fp8Kernel begins the name of one that rounds X and the table to E4M3.
 const fp8Kernel = manyKernel + "fp8 "
 

@@ -106,6 +106,17 @@ func DrawSparse(seed uint64, i int, kept Format) *Case {
 	return c
 }
 
+// Seed returns that of the case.
+func (c *Case) Seed() uint64 { return c.seed }
+
+// Weights returns the matrix as it is quantized.
+func (c *Case) Weights() weight.Matrix {
+	if c.Sparse != nil {
+		return c.Sparse
+	}
+	return c.Matrix
+}
+
 func (c *Case) String() string { return fmt.Sprintf("%+v, %d×%d", c.Format, c.N, c.K) }
 
 // mostUnitVectors is how many of them are multiplied at most.

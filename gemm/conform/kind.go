@@ -13,25 +13,37 @@ import (
 // Kind is a kind of weights of which there are random matrices.
 type Kind struct {
 	weight.Kind
-	// Random returns an N×K matrix with weights of a layer, whose scales are float16.
-	Random func(r *rand.Rand, n, k, bits, group int) weight.Matrix
+	// Random returns an N×K matrix with weights of a layer. Groups are no longer than rows.
+	Random func(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) weight.Matrix
+	// Case returns a case of the suite for a format of kernels, or is nil where kernels of the kind may add up weights.
+	Case func(seed uint64, i int, f Format) *Case
 	// Cases returns what draws matrices of some shapes [N, K] that kernels of processors must multiply by: of groups and scales of
 	// all sorts. It is nil where there are no such kernels.
 	Cases func(bits int, shapes [][2]int) []func(r *rand.Rand) weight.Matrix
 }
 
+// KindOf returns that of a name, or nil.
+func KindOf(name string) *Kind {
+	for _, k := range Kinds() {
+		if k.Name() == name {
+			return &k
+		}
+	}
+	return nil
+}
+
 // Kinds lists them, that of tables first.
 func Kinds() []Kind {
 	return []Kind{
-		{lut.Kind{}, func(r *rand.Rand, n, k, bits, group int) weight.Matrix {
-			return RandomMatrix(r, n, k, bits, group, weight.F16)
-		}, tableCases},
-		{bcq.Kind{}, func(r *rand.Rand, n, k, bits, group int) weight.Matrix {
-			return RandomBCQ(r, n, k, bits, group, weight.F16, true)
-		}, bcqCases},
-		{lut24.Kind{}, func(r *rand.Rand, n, k, bits, group int) weight.Matrix {
-			return RandomSparse(r, n, k, bits, group, weight.F16)
-		}, nil},
+		{lut.Kind{}, func(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) weight.Matrix {
+			return RandomMatrix(r, n, k, bits, group, st)
+		}, Draw, tableCases},
+		{bcq.Kind{}, func(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) weight.Matrix {
+			return RandomBCQ(r, n, k, bits, group, st, n%tileRows == 0 || n%3 != 2) // without offsets for some heights that no layer has
+		}, nil, bcqCases},
+		{lut24.Kind{}, func(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) weight.Matrix {
+			return RandomSparse(r, n, k, bits, group, st)
+		}, DrawSparse, nil},
 	}
 }
 

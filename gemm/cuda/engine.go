@@ -3,11 +3,8 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/gemm/cuda/ptx"
-	"github.com/lutq/lutq/repack"
 )
 
 // minMajor is the compute capability that the kernels need: bfloat16 on tensor
@@ -19,53 +16,18 @@ const minMajor = 8
 type Engine struct {
 	dev     *driver.Device
 	cache   *driver.Cache
-	limits  limits
-	modules map[moduleKey]*module
-	tuned   map[tuningKey]Config
-	many    map[tuningKey]Way    // what is chosen for more than MaxRows
-	others  functions            // of kernels for them, and for what is not multiplied
-	sparse  map[tuningKey]Config // what is chosen by matrices of which two columns in four are kept
+	device  driver.DeviceInfo
+	gpu     GPU // the device with a limit of blocks
+	modules map[Kernel]*module
+	choices map[choice]Way
+	flags   map[*driver.Stream]driver.Ptr
 	args    driver.Args
-
-	flags map[*driver.Stream]driver.Ptr // of products of very many rows
-
-	noCompiler error // why only prebuilt kernels can be loaded, or nil
 }
 
-// moduleKey says what is compiled.
-type moduleKey struct {
-	format Format
-	config Config
-	gates  string // the activation of gates, or none
-
-	experts bool
-	lookup  Lookup
-}
-
-// kernel is [Format.Kernel] with gates and a lookup of its own, if any. With one there is none built ahead of time.
-func (m moduleKey) kernel() driver.Kernel {
-	k := m.format.Kernel(m.config)
-	if m.experts {
-		return m.format.expertKernel(m.config, m.gates)
-	}
-	if m.gates == "" && m.lookup == Replicated {
-		return k
-	}
-	gates := ""
-	if m.gates != "" {
-		gates = ptx.GLU()
-		k.Options.Defines = append(k.Options.Defines, "GATES=1", "ACTIVATION="+strings.ToUpper(m.gates))
-	}
-	k.Source = ptx.Instructions() + gates + lutSource + m.lookup.source() + m.config.kernel().source()
-	k.Options.Defines = append(k.Options.Defines, m.lookup.defines()...)
-	k.PTX = nil
-	return k
-}
-
+// module is a compiled kernel with the functions of it that were asked for.
 type module struct {
-	module *driver.Module
-	gemm   *driver.Function
-	read   *driver.Function // or nil
+	module    *driver.Module
+	functions map[string]*driver.Function
 }
 
 // New returns an engine on a device. The results of [Engine.Tune] are kept in
@@ -74,16 +36,22 @@ func New(d *driver.Device, cache *driver.Cache) (*Engine, error) {
 	if d.Info.Major < minMajor {
 		return nil, fmt.Errorf("%s has compute capability %d.%d: the kernels need %d.0", d.Info.Name, d.Info.Major, d.Info.Minor, minMajor)
 	}
-	return &Engine{
-		dev: d, cache: cache, limits: limitsOf(d.Info),
-		modules: map[moduleKey]*module{}, tuned: map[tuningKey]Config{}, many: map[tuningKey]Way{}, others: functions{d, map[compiled]loaded{}},
-		sparse: map[tuningKey]Config{}, flags: map[*driver.Stream]driver.Ptr{}, noCompiler: d.CanCompile(),
-	}, nil
+	e := Planner(GPU{d.Info, d.CanCompile()}, cache)
+	e.dev = d
+	return e, nil
 }
+
+// Planner returns an engine that chooses for a GPU that is not at hand. It can neither upload nor multiply.
+func Planner(g GPU, cache *driver.Cache) *Engine {
+	return &Engine{cache: cache, gpu: g, device: g.DeviceInfo, modules: map[Kernel]*module{}, choices: map[choice]Way{}, flags: map[*driver.Stream]driver.Ptr{}}
+}
+
+// GPU returns what families know of the device.
+func (e *Engine) GPU() GPU { return e.gpu }
 
 // LimitBlocks makes grids of at most so many blocks, for small matrices to be multiplied as large
 // ones are, many tiles a block. It changes no bit of a result.
-func (e *Engine) LimitBlocks(most int) { e.limits.sms = min(most, e.dev.Info.SMs) }
+func (e *Engine) LimitBlocks(most int) { e.gpu.SMs = min(most, e.device.SMs) }
 
 // Close unloads the kernels. Matrices are closed before.
 func (e *Engine) Close() error {
@@ -96,232 +64,209 @@ func (e *Engine) Close() error {
 		errs = append(errs, e.dev.Free(at))
 	}
 	clear(e.flags)
-	return errors.Join(append(errs, e.others.close())...)
-}
-
-// Matrix is a quantized matrix in a GPU's memory, for activations of one type.
-type Matrix struct {
-	N, K   int
-	Format Format
-
-	engine        *Engine
-	codes, scales driver.Ptr
-	codebook      []uint32
-	lookup        Lookup
-	integers      bool     // whether the lookup may be Integers
-	exponent      int      // of the power of two by which lutmany.cu multiplies the scales
-	fp8           bool     // whether products of many rows may be in E4M3
-	codebook8     []uint32 // of lutfp8.cu, with its factor
-	factor8       float32
-	bytes         int64
-	part          bool // of a matrix that has the memory
-}
-
-// Upload copies a matrix to the GPU and rounds its table to the type of the
-// activations, F16 or BF16. K must be a multiple of 32.
-func (e *Engine) Upload(t *repack.CUDATiles, dtype driver.DType) (*Matrix, error) {
-	if err := t.Validate(); err != nil {
-		return nil, err
-	}
-	f, err := FormatOf(t, dtype)
-	if err != nil {
-		return nil, err
-	}
-	// Whatever stands in the way of multiplying shows here.
-	configs, err := e.tried(shapeOf(f, t.N, t.K, 1))
-	if err != nil {
-		return nil, err
-	}
-	if e.noCompiler != nil {
-		if _, err := f.Kernel(configs[0]).PTX(e.dev.Info); err != nil {
-			return nil, fmt.Errorf("%w; %w", e.noCompiler, err)
-		}
-	}
-	scales := f.scales(t)
-	m := &Matrix{N: t.N, K: t.K, Format: f, engine: e, bytes: int64(len(t.Codes)) + int64(len(scales)), exponent: f.scaleExponent(scales, t.Codebook)}
-	if m.codebook, err = f.table(t.Codebook); err != nil {
-		return nil, err
-	}
-	m.codebook8, m.factor8 = table8(t.Codebook)
-	m.lookup, m.integers = chosen, e.noCompiler == nil && f.areIntegers(m.codebook)
-	if m.codes, err = e.dev.Upload(t.Codes); err != nil {
-		return nil, err
-	}
-	if m.scales, err = e.dev.Upload(scales); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	return m, nil
-}
-
-// Bytes returns what the matrix takes of the GPU's memory, which a
-// multiplication reads once.
-func (m *Matrix) Bytes() int64 { return m.bytes }
-
-// Close frees the matrix.
-func (m *Matrix) Close() error {
-	var errs []error
-	for _, p := range []*driver.Ptr{&m.codes, &m.scales} {
-		if *p != 0 && !m.part {
-			errs = append(errs, m.engine.dev.Free(*p))
-		}
-		*p = 0
-	}
 	return errors.Join(errs...)
 }
 
-// Operands are the dense sides of a multiplication, in the matrix's type and
-// row-major: X [M, K] and Y [M, N]; Bias [N] may be 0. Addresses are multiples of
-// 16 bytes; Y and Bias need only their type's alignment.
-type Operands struct {
-	Y, X, Bias driver.Ptr
-	M          int
-
-	// Scratch is memory of [Engine.ScratchBytes], at a multiple of 16, or 0. Products that share it are in one stream.
-	Scratch driver.Ptr
-	// Form is how X lies: [RowByRow], or as [Matrix.Form] has it, in which case Scratch need be of [Matrix.SumBytes] only.
-	Form Form
-}
-
-func (o Operands) check(w *Matrix) error { return o.checkFor(w.codes) }
-
-// checkFor is check for a matrix whose codes are at an address.
-func (o Operands) checkFor(codes driver.Ptr) error {
-	switch {
-	case codes == 0:
-		return errors.New("the matrix has been closed")
-	case o.M < 1:
-		return fmt.Errorf("%d rows of activations", o.M)
-	case o.X == 0 || o.Y == 0:
-		return errors.New("no memory for activations or results")
-	case o.Form != RowByRow:
-		return errors.New("activations are prepared for another product")
-	case o.X%16 != 0:
-		return fmt.Errorf("activations at %#x: want a multiple of 16", uint64(o.X))
-	case o.Y%2 != 0 || o.Bias%2 != 0:
-		return errors.New("results or bias at an odd address")
-	case o.Scratch%16 != 0:
-		return fmt.Errorf("scratch memory at %#x: want a multiple of 16", uint64(o.Scratch))
-	}
-	return nil
-}
-
-// MatMul queues Y = X·Ŵᵀ + Bias. It launches one kernel for up to 32 rows of X, or up to 16 where lutwide.cu
-// is not to be had, and for more as few as that takes, of about as many rows and under one configuration; or with
-// scratch memory, where [Engine.Way] has it so, one that prepares X and one for all rows:
-// each with programmatic dependent launch: a kernel that follows and is launched
-// so may begin early, and must wait before it touches Y. Kernels are compiled when
-// they are first needed.
+// MatMul queues Y = X·Ŵᵀ + Bias, as was found to be the fastest or is the best guess, but never by [AsNumbers]: see [Unpacked]. Without
+// scratch memory it is done [InTurns]. Kernels are launched with programmatic dependent launch: one that follows and is launched so may
+// begin early, and must wait before it touches Y. They are compiled when they are first needed.
 func (e *Engine) MatMul(s *driver.Stream, w *Matrix, o Operands) error {
-	if o.M <= MaxRows || o.Scratch == 0 {
-		return e.MatMulWay(s, w, o, Way{})
+	var by Way = InTurns
+	var err error
+	switch {
+	case o.Experts != nil:
+		by, err = e.mixed(w.Tiles, o.Experts.Count, o.M, o.Gates)
+	case o.Gates != Gates{}:
+		by, err = e.gated(w.Tiles, o.M, o.Gates)
+	case o.M > MaxRows && o.Scratch != 0:
+		if by = e.Way(w.Tiles, o.M); by == AsNumbers {
+			by = InTurns
+		}
 	}
-	way := e.Way(w, o.M)
-	way.unpacked = false // which is for who asked
-	return e.MatMulWay(s, w, o, way)
-}
-
-// matMulPacked is MatMul without scratch memory.
-func (e *Engine) matMulPacked(s *driver.Stream, w *Matrix, o Operands) error {
-	if err := o.check(w); err != nil {
-		return err
-	}
-	rows := e.rowsAtOnce(w.Format, w.N, w.K, o.M)
-	c, err := e.choice(w, rows)
 	if err != nil {
 		return err
 	}
-	return each(w.N, w.K, o, rows, func(o Operands) error { return e.launch(s, w, o, c, gemmName) })
+	return e.MatMulWay(s, w, o, by)
 }
 
-// MatMulWith is MatMul under a given configuration, with one kernel for all rows, that of
-// f.Kernel(c). See [Engine.Slices] for when the bits differ.
-func (e *Engine) MatMulWith(s *driver.Stream, w *Matrix, o Operands, c Config) error {
-	return e.launchAll(s, w, o, c, gemmName)
+// MatMulWay is MatMul in one of [Engine.Ways] or [Engine.Configs] but AsNumbers, or reading by one of [Engine.Twins], with scratch memory of
+// [Engine.MostScratch].
+func (e *Engine) MatMulWay(s *driver.Stream, w *Matrix, o Operands, by Way) error {
+	n, k := w.Shape()
+	if by == InTurns {
+		if err := o.check(w); err != nil {
+			return err
+		}
+		rows := w.AtOnce(e.gpu, o.M)
+		config, err := e.choice(w.Tiles, rows)
+		if err != nil {
+			return err
+		}
+		return each(n, k, o, rows, func(o Operands) error { return e.multiply(s, w, o, config) })
+	}
+	if rows := by.Rows(); rows > 0 && o.M > rows {
+		if err := o.check(w); err != nil {
+			return err
+		}
+		return each(n, k, o, Parts(o.M, rows), func(o Operands) error { return e.multiply(s, w, o, by) })
+	}
+	return e.multiply(s, w, o, by)
 }
 
-// Read queues the read-only twin of a multiplication under one of [Engine.ReadConfigs]: the
-// same grids and launch attributes, and the same bytes of the matrix read in the same order,
-// without arithmetic or a result. It bounds what MatMul could reach.
-func (e *Engine) Read(s *driver.Stream, w *Matrix, o Operands, c Config) error {
-	return e.launchAll(s, w, o, c, readName)
-}
-
-// launchAll launches one kernel for all rows.
-func (e *Engine) launchAll(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
+// multiply queues a product that takes one launch, and prepares X if need be.
+func (e *Engine) multiply(s *driver.Stream, w *Matrix, o Operands, by Way) error {
+	n, k := w.Shape()
+	needs := by.Needs(n, k, o.M)
+	prepared := needs.Form != nil && o.Form == needs.Form
+	if prepared {
+		o.Form = nil // as all others are
+	}
 	if err := o.check(w); err != nil {
 		return err
 	}
-	return each(w.N, w.K, o, parts(o.M, max(c.rowsOfX(), MaxRows)), func(o Operands) error { return e.launch(s, w, o, c, kernel) })
-}
-
-// each calls f with up to so many rows at a time of a product by an n×k matrix.
-func each(n, k int, o Operands, rows int, f func(Operands) error) error {
-	for m := 0; m < o.M; m += rows {
-		part := Operands{
-			Y: o.Y + driver.Ptr(2*m*n), X: o.X + driver.Ptr(2*m*k),
-			Bias: o.Bias, M: min(rows, o.M-m),
+	if needs.Scratch(o.M, k) > 0 && o.Scratch == 0 {
+		return fmt.Errorf("no scratch memory for %d rows of X", o.M)
+	}
+	if needs.Form != nil && !prepared {
+		to := o.Scratch + driver.Ptr(needs.Sums)
+		if err := e.Prepare(s, needs.Form, w.Format().Type, to, o.X, o.M, k); err != nil {
+			return err
 		}
-		if err := f(part); err != nil {
+		o.X = to
+	}
+	if needs.Flags {
+		var err error
+		if o.Flags, err = e.flagsOf(s); err != nil {
+			return err
+		}
+	}
+	launches, err := w.Launch(e.gpu, w.at, by, o)
+	if err != nil {
+		return err
+	}
+	for _, l := range launches {
+		if err := e.launch(s, l); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// launch launches a kernel for as many rows as it is compiled for, or fewer.
-func (e *Engine) launch(s *driver.Stream, w *Matrix, o Operands, c Config, kernel string) error {
-	return e.launchGated(s, w, o, Gates{}, c, kernel)
+// Prepare queues the writing of X [m, k], row by row, to memory of f.Bytes(m, k), in a form for a matrix's products, at a multiple
+// of 16.
+func (e *Engine) Prepare(s *driver.Stream, f Form, t driver.DType, to, x driver.Ptr, m, k int) error {
+	if x == 0 || to == 0 || (x|to)%16 != 0 {
+		return fmt.Errorf("preparing activations at %#x to %#x: want multiples of 16", uint64(x), uint64(to))
+	}
+	return e.launch(s, f.Prepare(e.gpu, t, to, x, m, k))
 }
 
-func (e *Engine) launchGated(s *driver.Stream, w *Matrix, o Operands, g Gates, c Config, kernel string) error {
-	product := shapeOf(w.Format, w.N, w.K, o.M).under(c)
-	if !w.lookup.has(c.kernel()) {
-		return fmt.Errorf("no kernel of configuration %v with lookup %v", c, w.lookup)
-	}
-	product.gated, product.lookup = g.Activation != "", w.lookupIn(c, o.M)
-	p, launch, err := product.plan(c, e.limits)
+// launch launches a kernel.
+func (e *Engine) launch(s *driver.Stream, l Launch) error {
+	f, err := e.function(l)
 	if err != nil {
 		return err
 	}
-	launch.Programmatic = e.dev.Info.Major >= 9
-	mod, err := e.module(moduleKey{format: w.Format, config: c, gates: g.Activation, lookup: product.lookup})
-	if err != nil {
-		return err
+	l.Programmatic = l.Programmatic && e.device.Major >= 9
+	args := e.args.Reset()
+	for _, a := range l.Args {
+		args.Struct(a)
 	}
-	p.codes, p.scales = uint64(w.codes), uint64(w.scales)
-	p.x, p.y, p.bias = uint64(o.X), uint64(o.Y), uint64(o.Bias)
-	p.alpha, p.limit = g.Alpha, g.Limit
-	p.codebook = w.codebook
-	f := mod.gemm
-	if kernel == readName {
-		f = mod.read
-	}
-	return f.Launch(s, launch, e.args.Reset().Struct(p.bytes()))
+	return f.Launch(s, l.Launch, args)
 }
 
-// module returns the compiled kernels.
-func (e *Engine) module(key moduleKey) (*module, error) {
-	if mod, ok := e.modules[key]; ok {
-		return mod, nil
+// function returns a compiled function.
+func (e *Engine) function(l Launch) (*driver.Function, error) {
+	m := e.modules[l.Of]
+	if m == nil {
+		loaded, err := e.dev.LoadKernel(l.Of.Kernel())
+		if err != nil {
+			return nil, err
+		}
+		m = &module{loaded, map[string]*driver.Function{}}
+		e.modules[l.Of] = m
 	}
-	loaded, err := e.dev.LoadKernel(key.kernel())
+	if f := m.functions[l.Function]; f != nil {
+		return f, nil
+	}
+	f, err := m.module.Function(l.Function)
+	if err == nil && l.Shared > 0 {
+		// No more of the cache becomes shared memory than is needed: what is left holds the lines
+		// of loads under way, and with a seventh of it lutwide.cu takes up to 12 % longer.
+		err = f.SetMaxDynamicShared(e.device.SharedPerBlock) // for launches that follow too
+	}
 	if err != nil {
 		return nil, err
 	}
-	mod := &module{module: loaded}
-	// No more of the cache becomes shared memory than is needed: what is left holds the lines
-	// of loads under way, and with a seventh of it lutwide.cu takes up to 12 % longer.
-	if mod.gemm, err = loaded.Function(gemmName); err == nil {
-		err = mod.gemm.SetMaxDynamicShared(e.limits.sharedBlock)
+	m.functions[l.Function] = f
+	return f, nil
+}
+
+// flagsOf returns the flags by which the workers of a product tell each other of sums: 0 before and after, and of one stream, whose
+// products follow each other.
+func (e *Engine) flagsOf(s *driver.Stream) (driver.Ptr, error) {
+	at, ok := e.flags[s]
+	if ok {
+		return at, nil
 	}
-	if err == nil && key.config.kernel().twin() && !key.experts {
-		if mod.read, err = loaded.Function(readName); err == nil {
-			err = mod.read.SetMaxDynamicShared(e.limits.sharedBlock)
+	at, err := e.dev.Alloc(4 * FlagWords)
+	if err != nil {
+		return 0, err
+	}
+	if err := s.Fill32(at, 0, FlagWords); err != nil {
+		return 0, errors.Join(err, e.dev.Free(at))
+	}
+	e.flags[s] = at
+	return at, nil
+}
+
+// CanGate reports whether there is a kernel for gates of a matrix and m rows of X.
+func (e *Engine) CanGate(t Tiles, m int, g Gates) bool {
+	_, err := e.gated(t, m, g)
+	return err == nil
+}
+
+func (e *Engine) gated(t Tiles, m int, g Gates) (Way, error) {
+	gater, ok := t.(Gater)
+	if !ok || m > MaxRows {
+		return nil, fmt.Errorf("no kernel with gates for %d rows of activations and %s", m, t.Format().Name())
+	}
+	chosen, err := e.choice(t, m)
+	if err != nil {
+		return nil, err
+	}
+	return gater.Gated(e.gpu, chosen, m, g)
+}
+
+// CanMix reports whether there is a kernel for a matrix of so many experts, with gates or without.
+func (e *Engine) CanMix(t Tiles, experts int, g Gates) bool {
+	_, err := e.mixed(t, experts, GroupRows, g)
+	return err == nil
+}
+
+func (e *Engine) mixed(t Tiles, experts, m int, g Gates) (Way, error) {
+	mixer, ok := t.(Mixer)
+	if !ok {
+		return nil, fmt.Errorf("no kernel for experts of %s", t.Format().Name())
+	}
+	return mixer.Mixed(e.gpu, experts, m, g)
+}
+
+// WaveEfficiency returns how evenly m rows of X are multiplied by a matrix on the engine's multiprocessors, in the way
+// and under the configuration that [Engine.MatMul] chooses: the mean work of one over the work of the fullest, so 1 where
+// all have as much. It is 0 where that is not known: of what is multiplied as numbers cuBLAS divides the work.
+func (e *Engine) WaveEfficiency(t Tiles, m int) (float64, error) {
+	w, ok := t.(Waver)
+	by := e.Way(t, m)
+	switch {
+	case !ok || by == AsNumbers:
+		return 0, nil
+	case by == InTurns:
+		m = t.AtOnce(e.gpu, m)
+		var err error
+		if by, err = e.choice(t, m); err != nil {
+			return 0, err
 		}
 	}
-	if err != nil {
-		return nil, errors.Join(err, loaded.Close())
-	}
-	e.modules[key] = mod
-	return mod, nil
+	return w.WaveEfficiency(e.gpu, by, m)
 }

@@ -10,74 +10,13 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/timing"
 )
 
-// tuningKey is what a choice of configuration holds for.
-type tuningKey struct {
-	format Format
-	n, k   int
-	rows   int // the bucket of M
-	lookup Lookup
-	fp8    bool // whether ways in E4M3 were tried
-	sparse bool // whether the matrix is one of which every four columns keep two
-}
-
-// shape returns that of a product of m rows of X.
-func (w *Matrix) shape(m int) shape {
-	s := shapeOf(w.Format, w.N, w.K, m)
-	s.lookup = w.lookup
-	return s
-}
-
-func (w *Matrix) tuningKey(rows int) tuningKey {
-	key := tuningKey{format: w.Format, n: w.N, k: w.K, rows: rows, lookup: w.lookup, fp8: w.fp8 && rows > MaxRows}
-	if w.lookup == chosen && !w.integers {
-		key.lookup = Replicated
-	}
-	return key
-}
-
-// bucket returns the largest number of rows that is treated like m.
-func bucket(m int) int {
-	for _, b := range []int{2, 4, 8, MaxRows, 24} {
-		if m <= b {
-			return b
-		}
-	}
-	return mostRows
-}
-
-// Chosen returns the configuration that m rows of X are multiplied under, or of more than one launch multiplies those of
-// the first: as [Engine.Tune] found, in this process or before, or by the rules of choices.
-func (e *Engine) Chosen(w *Matrix, m int) (Config, error) {
-	return e.choice(w, e.rowsAtOnce(w.Format, w.N, w.K, m))
-}
-
-// choice returns the configuration that a multiplication runs under: the tuned
-// one, of this process or kept by another, or the first.
-func (e *Engine) choice(w *Matrix, m int) (Config, error) {
-	key := w.tuningKey(bucket(m))
-	if c, ok := e.tuned[key]; ok {
-		return c, nil
-	}
-	all, err := e.tried(w.shape(m))
-	if err != nil {
-		return nil, err
-	}
-	c := all[0]
-	kept := e.kept(ofConfig, w, key)
-	if i := slices.IndexFunc(all, func(c Config) bool { return c.String() == kept }); i >= 0 {
-		c = all[i]
-	}
-	e.tuned[key] = c
-	return c, nil
-}
-
-// Timing is how long a configuration takes for one multiplication, in microseconds.
+// Timing is how long one multiplication takes in a way, in microseconds.
 type Timing struct {
-	Config Config
-	Us     float64
+	Way Way
+	Us  float64
 }
 
-// tuneReplays is how often each configuration's graph is timed.
+// tuneReplays is how often each graph is timed.
 const tuneReplays = 7
 
 // Tune times the configurations for o.M rows, or for more than one launch multiplies those of the first, on matrices of one
@@ -86,29 +25,86 @@ const tuneReplays = 7
 // from now on and kept in the cache. It returns the timings, medians, fastest first.
 // Y is overwritten; no choice changes its bits.
 func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, error) {
-	if len(ring) == 0 {
-		return nil, errors.New("no matrices to tune with")
+	if err := o.checkRing(ring); err != nil {
+		return nil, err
 	}
-	w := ring[0]
-	o.M = e.rowsAtOnce(w.Format, w.N, w.K, o.M)
-	for _, other := range ring {
-		if other.N != w.N || other.K != w.K || other.Format != w.Format {
-			return nil, errors.New("tuning needs matrices of one shape and format")
-		}
-		if err := o.check(other); err != nil {
-			return nil, err
-		}
-	}
-	configs, err := e.tried(w.shape(o.M))
+	t := ring[0].Tiles
+	o.M = t.AtOnce(e.gpu, o.M)
+	configs, err := t.Configs(e.gpu, o.M)
 	if err != nil {
 		return nil, err
 	}
-	e.dev.Prepare(w.configKernels(o.M, configs))
+	e.dev.Prepare(e.kernels(t, o.M, configs))
+	rows := bucket(o.M)
+	return e.tune(s, choice{ofConfig, t.Key(e.gpu, rows)}, t, rows, configs, len(ring), func(by Way, i int) error {
+		return e.MatMulWay(s, ring[i], o, by)
+	})
+}
+
+// checkRing returns an error unless the matrices of a ring are alike, and may be multiplied by.
+func (o Operands) checkRing(ring []*Matrix) error {
+	if len(ring) == 0 {
+		return errors.New("no matrices to tune with")
+	}
+	n, k := ring[0].Shape()
+	for _, w := range ring {
+		if n2, k2 := w.Shape(); n2 != n || k2 != k || w.Format() != ring[0].Format() {
+			return errors.New("tuning needs matrices of one shape and format")
+		}
+		if err := o.check(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TuneWays times the ways to multiply o.M rows, more than 16, as [Engine.Tune] does, with scratch memory of
+// [Engine.MostScratch], and keeps the fastest. Where u is nil [AsNumbers] is left out.
+//
+// Where norms, gates and attention of a model write X as a way reads it, it is prepared before, which is no part of the time.
+func (e *Engine) TuneWays(s *driver.Stream, ring []*Matrix, o Operands, u *Unpacked) ([]Timing, error) {
+	if err := o.checkRing(ring); err != nil {
+		return nil, err
+	}
+	if o.M <= MaxRows {
+		return nil, fmt.Errorf("tuning ways for %d rows: want more than %d", o.M, MaxRows)
+	}
+	t := ring[0].Tiles
+	_, k := t.Shape()
+	tried := e.Ways(t, o.M)
+	e.dev.Prepare(e.kernels(t, o.M, tried))
+	usable := slices.DeleteFunc(slices.Clone(tried), func(by Way) bool {
+		return by == AsNumbers && u == nil || o.Scratch == 0 && e.NeedsOf(t, by, o.M).Scratch(o.M, k) > 0
+	})
+	written := o
+	if written.Form = e.written(t, o.M, usable); written.Form != nil {
+		written.X = o.Scratch + driver.Ptr(e.mostScratch(t, o.M, usable))
+		if err := e.Prepare(s, written.Form, t.Format().Type, written.X, o.X, o.M, k); err != nil {
+			return nil, err
+		}
+	}
+	rows := manyBucket(o.M)
+	return e.tune(s, choice{ofWay, t.Key(e.gpu, rows)}, t, rows, usable, len(ring), func(by Way, i int) error {
+		switch {
+		case by == AsNumbers:
+			return u.MatMul(s, ring[i], o, t.Format().Type, false)
+		case written.Form != nil && e.NeedsOf(t, by, o.M).Form == written.Form:
+			return e.MatMulWay(s, ring[i], written, by)
+		}
+		return e.MatMulWay(s, ring[i], o, by)
+	})
+}
+
+// tune times products in some ways by a ring of so many matrices, and keeps the fastest for rows that are treated alike.
+func (e *Engine) tune(s *driver.Stream, key choice, t Tiles, rows int, ways []Way, ring int, multiply func(by Way, i int) error) ([]Timing, error) {
+	if len(ways) == 0 {
+		return nil, errors.New("no way to multiply is left")
+	}
 	var arms []*timing.Arm
-	for _, c := range configs {
-		arms = append(arms, &timing.Arm{Ring: len(ring), Call: func(i int) error {
-			if err := e.MatMulWith(s, ring[i%len(ring)], o, c); err != nil {
-				return fmt.Errorf("tuning %v: %w", c, err)
+	for _, by := range ways {
+		arms = append(arms, &timing.Arm{Ring: ring, Call: func(i int) error {
+			if err := multiply(by, i%ring); err != nil {
+				return fmt.Errorf("tuning %v: %w", by, err)
 			}
 			return nil
 		}})
@@ -118,11 +114,21 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 	}
 	var all []Timing
 	for i, a := range arms {
-		all = append(all, Timing{configs[i], a.Median()})
+		all = append(all, Timing{ways[i], a.Median()})
 	}
 	slices.SortStableFunc(all, func(a, b Timing) int { return cmp.Compare(a.Us, b.Us) })
-	key := w.tuningKey(bucket(o.M))
-	e.tuned[key] = all[0].Config
-	e.keep(ofConfig, w, key, all[0].Config.String())
+	e.keep(key, t, rows, all[0].Way)
 	return all, nil
+}
+
+// Shortlist returns what is worth trying of ways that take about so long, the best guess first: at most so many, and none that is taken
+// to take more than within times as long as the first.
+func Shortlist(all []Way, cost func(Way) float64, most int, within float64) []Way {
+	slices.SortStableFunc(all, func(a, b Way) int { return cmp.Compare(cost(a), cost(b)) })
+	for i := range all {
+		if i == most || cost(all[i]) > within*cost(all[0]) {
+			return all[:i]
+		}
+	}
+	return all
 }

@@ -16,9 +16,9 @@ const unpackedRows = 128
 
 // UnpackedScratch returns the least of [UnpackedBytes] and what all of a matrix takes as numbers, or what its
 // fewest rows take if that is more.
-func UnpackedScratch(w Packed) int {
-	n, k := w.Shape()
-	row := k * w.Type().Size()
+func UnpackedScratch(t Tiles) int {
+	n, k := t.Shape()
+	row := k * t.Format().Type.Size()
 	return min(n*row, max(UnpackedBytes, unpackedRows*row))
 }
 
@@ -32,7 +32,7 @@ type Unpacked struct {
 
 // MatMul queues Y = X·Ŵᵀ, or Y += X·Ŵᵀ, with a Y [M, N] of type out: that of the matrix or F32. Weights are
 // rounded to the matrix's type, where [Engine.MatMul] multiplies its sums by the scales. Operands have no bias.
-func (u *Unpacked) MatMul(s *driver.Stream, w Packed, o Operands, out driver.DType, add bool) error {
+func (u *Unpacked) MatMul(s *driver.Stream, w *Matrix, o Operands, out driver.DType, add bool) error {
 	switch {
 	case o.M < 1 || o.X == 0 || o.Y == 0:
 		return fmt.Errorf("%d rows of activations at %#x to %#x", o.M, uint64(o.X), uint64(o.Y))
@@ -54,7 +54,7 @@ func (u *Unpacked) MatMul(s *driver.Stream, w Packed, o Operands, out driver.DTy
 	}
 	for first := 0; first < rows; first += most {
 		n := min(most, rows-first)
-		if err := w.Rows(s, u.Scratch, w.Type(), 0, first, n); err != nil {
+		if err := w.Rows(s, Rows{To: u.Scratch, Type: w.Type(), First: first, Count: n}); err != nil {
 			return err
 		}
 		err := u.BLAS.GEMM(driver.GEMM{

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
+	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -34,7 +35,7 @@ func (o *Ops) embed(h model.Array, rows driver.Ptr, n int, w model.Weight, scale
 	switch {
 	case o.err != nil:
 	case m.packed != nil:
-		o.fail(m.packed.Rows(o.stream, ptr(h), driver.F32, rows, 0, n))
+		o.fail(m.packed.Rows(o.stream, gemmcuda.Rows{To: ptr(h), Type: driver.F32, Index: rows, Count: n}))
 		if scale != 1 {
 			grid, block := elements(h.Len())
 			o.launch("multiply", grid, block, h, scale, int64(h.Len()))

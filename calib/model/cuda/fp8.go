@@ -6,7 +6,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
-	gemmcuda "github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
 var _ model.Ops = (*FP8Ops)(nil)
@@ -24,7 +24,7 @@ func NewFP8Ops(o *Ops) (*FP8Ops, error) {
 	switch {
 	case o.dev.Info.Major != 9:
 		return nil, errors.New("products in fp8 need a GPU of compute capability 9.0")
-	case !gemmcuda.Fuses(32, 32, o.acts):
+	case o.acts == driver.F32:
 		return nil, errors.New("products in fp8 need activations of type f16 or bf16")
 	}
 	return &FP8Ops{Ops: o}, nil
@@ -43,9 +43,8 @@ func (o *FP8Ops) marked(w model.Weight, err error) (model.Weight, error) {
 	if err != nil {
 		return nil, err
 	}
-	packed, ok := w.(operand).base().packed.(*gemmcuda.Matrix)
-	rounds := false
-	if ok {
+	packed, rounds := w.(operand).base().packed, false
+	if packed != nil {
 		err = o.dev.Do(func() error {
 			rounds = o.engine.RoundToFP8(packed)
 			return nil

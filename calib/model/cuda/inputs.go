@@ -4,6 +4,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/table"
 )
 
 var _ model.Preparer = (*Ops)(nil)
@@ -55,7 +56,7 @@ func (o *Ops) PreparedLen(rows, k int) int {
 	if o.acts == driver.F32 || o.dev.Info.Major != 9 || rows <= gemmcuda.MaxRows {
 		return 0
 	}
-	return gemmcuda.Columns.Bytes(rows, k) / o.acts.Size()
+	return table.Columns.Bytes(rows, k) / o.acts.Size()
 }
 
 // Prepared implements [model.Preparer], for rows of whole atoms, so that those who write them have nothing to fill up.
@@ -64,7 +65,7 @@ func (o *Ops) Prepared(x, room model.Array, rows int, by ...model.Weight) model.
 	k := width(by[0])
 	o.do(func() {
 		for _, w := range by {
-			if formOf(w, rows).Written(k) {
+			if f := o.formOf(w, rows); f != nil && f.Written(k) {
 				prepared = true
 			} else {
 				others = true
@@ -83,20 +84,12 @@ func (o *Ops) Prepared(x, room model.Array, rows int, by ...model.Weight) model.
 	return in
 }
 
-// former is implemented by packed matrices whose products may read rows in another form.
-type former interface {
-	Form(rows int) gemmcuda.Form
-	SumBytes(rows int) int // the scratch memory that they want then
-}
-
-// formOf returns the form in which products by a weight read so many rows. It is called inside do.
-func formOf(w model.Weight, rows int) gemmcuda.Form {
-	if m, ok := w.(*matrix); ok {
-		if packed, ok := m.packed.(former); ok {
-			return packed.Form(rows)
-		}
+// formOf returns the form in which products by a weight read so many rows, nil if row by row. It is called inside do.
+func (o *Ops) formOf(w model.Weight, rows int) gemmcuda.Form {
+	if m, ok := w.(*matrix); ok && m.packed != nil {
+		return o.engine.Needs(m.packed.Tiles, rows).Form
 	}
-	return gemmcuda.RowByRow
+	return nil
 }
 
 // rowByRow queues what f writes to an array row by row, and has it prepared if it is to be. It is called inside do.
@@ -112,7 +105,7 @@ func (o *Ops) rowByRow(y model.Array, f func(y model.Array)) {
 		defer o.release(to.ptr)
 	}
 	f(to)
-	o.prepare(gemmcuda.Columns, in.prepared, to.ptr, in.n/in.k, in.k)
+	o.prepare(table.Columns, in.prepared, to.ptr, in.n/in.k, in.k)
 }
 
 // prepare queues the writing of rows of k activations in a form.
@@ -127,7 +120,7 @@ type reading struct {
 	o       *Ops
 	in      *input
 	rows, k int
-	forms   [gemmcuda.Rounded + 1]driver.Ptr // 0: not yet
+	forms   map[gemmcuda.Form]driver.Ptr // of those that were asked for
 	scratch []driver.Ptr
 }
 
@@ -139,26 +132,31 @@ func (r *reading) rowByRow() driver.Ptr {
 
 // as returns where they lie in a form, at a multiple of 16. It is called inside do.
 func (r *reading) as(f gemmcuda.Form) driver.Ptr {
-	at := &r.forms[f]
+	at, ok := r.forms[f]
 	switch {
-	case *at != 0 || r.o.err != nil:
-	case f == gemmcuda.Columns && r.in.prepared != 0:
-		*at = r.in.prepared
-	case f != gemmcuda.RowByRow:
-		from := r.as(gemmcuda.RowByRow)
-		*at = r.room(f)
-		r.o.prepare(f, *at, from, r.rows, r.k)
+	case ok || r.o.err != nil:
+		return at
+	case f == table.Columns && r.in.prepared != 0:
+		at = r.in.prepared
+	case f != nil:
+		from := r.as(nil)
+		at = r.room(f.Bytes(r.rows, r.k))
+		r.o.prepare(f, at, from, r.rows, r.k)
 	default:
-		if *at = r.rowByRow(); *at%16 != 0 {
-			*at = r.room(f)
-			r.o.convert(*at, r.o.acts, r.rowByRow(), r.o.acts, r.in.n)
+		if at = r.rowByRow(); at%16 != 0 {
+			at = r.room(2 * r.rows * r.k)
+			r.o.convert(at, r.o.acts, r.rowByRow(), r.o.acts, r.in.n)
 		}
 	}
-	return *at
+	if r.forms == nil {
+		r.forms = make(map[gemmcuda.Form]driver.Ptr)
+	}
+	r.forms[f] = at
+	return at
 }
 
-func (r *reading) room(f gemmcuda.Form) driver.Ptr {
-	at := r.o.scratch(f.Bytes(r.rows, r.k))
+func (r *reading) room(bytes int) driver.Ptr {
+	at := r.o.scratch(bytes)
 	r.scratch = append(r.scratch, at)
 	return at
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/table"
 )
 
 func TestGPUInputs(t *testing.T) {
@@ -132,7 +133,7 @@ func (c inputCheck) check(what string, both bool, write func(y model.Array)) {
 	if !slices.ContainsFunc(raw, func(b byte) bool { return b != 0 }) {
 		c.t.Errorf("%s: nothing was written", what)
 	}
-	size := gemmcuda.Columns.Bytes(c.rows, c.k)
+	size := table.Columns.Bytes(c.rows, c.k)
 	room := func() driver.Ptr {
 		at := o.scratch(size)
 		o.fail(o.stream.Fill8(at, 0xff, size))
@@ -141,7 +142,7 @@ func (c inputCheck) check(what string, both bool, write func(y model.Array)) {
 	var want, got driver.Ptr
 	o.do(func() {
 		want = room()
-		o.prepare(gemmcuda.Columns, want, plain.ptr, c.rows, c.k)
+		o.prepare(table.Columns, want, plain.ptr, c.rows, c.k)
 	})
 	// Of eight rows in turn there are 128 bytes, and behind the last row zeros or what was there.
 	lines := func(at driver.Ptr) []byte {
@@ -192,14 +193,14 @@ func (c inputCheck) bytes(at driver.Ptr, n int) []byte {
 func testForms(t *testing.T, o *Ops) {
 	const rows, n, k = 35, 40, 512
 	r := rand.New(rand.NewPCG(1, 1))
-	table, sym := conform.RandomMatrix(r, n, k, 4, 64, weight.F16), conform.RandomMatrix(r, n, k, 4, 64, weight.F16)
+	any, sym := conform.RandomMatrix(r, n, k, 4, 64, weight.F16), conform.RandomMatrix(r, n, k, 4, 64, weight.F16)
 	codebook, err := lut.NewCodebook("sym", 4, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sym.Codebook = codebook.Values
 	var all []model.Weight
-	for _, m := range []weight.Matrix{table, sym, conform.RandomSparse(r, n, k, 4, 128, weight.F16)} {
+	for _, m := range []weight.Matrix{any, sym, conform.RandomSparse(r, n, k, 4, 128, weight.F16)} {
 		w, err := o.Packed(m)
 		if err != nil {
 			t.Fatal(err)
@@ -207,18 +208,17 @@ func testForms(t *testing.T, o *Ops) {
 		defer o.FreeWeight(w)
 		all = append(all, w)
 	}
-	forms := []gemmcuda.Form{gemmcuda.Columns, gemmcuda.Skipping, gemmcuda.InOrder}
+	forms := []gemmcuda.Form{table.Columns, table.Skipping, table.InOrder}
 	o.do(func() {
 		for i, w := range all {
-			if packed := lookedUp(w.(*matrix)); packed != nil {
-				for _, way := range o.engine.Ways(packed, rows) {
-					if packed.Form(rows) != forms[i] {
-						o.engine.Prefer(packed, rows, way)
-					}
+			packed := w.(*matrix).packed
+			for _, way := range o.engine.Ways(packed.Tiles, rows) {
+				if o.formOf(w, rows) != forms[i] {
+					o.engine.Prefer(packed.Tiles, rows, way)
 				}
 			}
-			if form := formOf(w, rows); form != forms[i] {
-				t.Errorf("%d rows are read in form %d, want %d", rows, form, forms[i])
+			if form := o.formOf(w, rows); form != forms[i] {
+				t.Errorf("%d rows are read in form %v, want %v", rows, form, forms[i])
 			}
 		}
 	})
@@ -270,18 +270,18 @@ func (o *preferring) prefer(w model.Weight, err error) (model.Weight, error) {
 	if w == nil || err != nil {
 		return w, err
 	}
-	packed := lookedUp(w.(*matrix))
+	packed := w.(*matrix).packed
 	if n, k := w.Shape(); packed == nil || n == k {
 		return w, nil
 	}
 	o.do(func() {
-		for _, way := range o.engine.Ways(packed, o.rows) {
-			if packed.Form(o.rows) != gemmcuda.Columns {
-				o.engine.Prefer(packed, o.rows, way)
+		for _, way := range o.engine.Ways(packed.Tiles, o.rows) {
+			if o.formOf(w, o.rows) != table.Columns {
+				o.engine.Prefer(packed.Tiles, o.rows, way)
 			}
 		}
-		if form := packed.Form(o.rows); form != gemmcuda.Columns {
-			err = fmt.Errorf("%d rows are read in form %d", o.rows, form)
+		if form := o.formOf(w, o.rows); form != table.Columns {
+			err = fmt.Errorf("%d rows are read in form %v", o.rows, form)
 		}
 	})
 	return w, err

@@ -11,7 +11,7 @@ import (
 	"github.com/lutq/lutq/formats/weight/lut"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/repack"
+	"github.com/lutq/lutq/gemm/cuda/families"
 )
 
 // operand is a weight of any kind.
@@ -28,7 +28,7 @@ type matrix struct {
 	n, k   int
 	dense  driver.Ptr
 	home   *driver.HostBuffer
-	packed gemmcuda.Packed
+	packed *gemmcuda.Matrix
 }
 
 // Shape returns [N, K].
@@ -105,19 +105,20 @@ func (o *Ops) uploadAs(dst driver.Ptr, data []byte, from driver.DType) {
 	o.release(buffer)
 }
 
-// Packed uploads a quantized matrix. It is multiplied by as [gemmcuda.Pack] has it, in 16-bit activations; what
+// Packed uploads a quantized matrix. It is multiplied by as [families.Pack] has it, in 16-bit activations; what
 // that has no kernel for is kept dense.
 func (o *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
 	n, k := m.Shape()
-	upload, err := gemmcuda.Pack(m, o.acts)
-	switch {
-	case err != nil:
+	tiles, parts, err := families.Pack(m, o.acts)
+	if err != nil {
 		return nil, err
-	case upload != nil:
-		if w, err := o.uploaded(n, k, upload); w != nil || err != nil {
+	}
+	if tiles != nil {
+		w, err := o.uploaded(tiles, parts)
+		if !errors.Is(err, gemmcuda.ErrNoKernel) {
 			return w, err
 		}
 	}
@@ -130,13 +131,17 @@ func (o *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 }
 
 // Multiplies implements [model.Ops].
-func (o *Ops) Multiplies(kind string) bool { return slices.Contains(gemmcuda.Kinds(), kind) }
+func (o *Ops) Multiplies(kind string) bool { return slices.Contains(families.Kinds(), kind) }
 
 // Layout uploads a matrix as [Ops.Packed] does, tiles that the fused kernels multiply by as
 // they are.
 func (o *Ops) Layout(l lut.Layout) (model.Weight, error) {
-	if tiles, ok := l.(*repack.CUDATiles); ok && gemmcuda.Fuses(tiles.K, tiles.Group, o.acts) {
-		return o.uploaded(tiles.N, tiles.K, func(e *gemmcuda.Engine) (gemmcuda.Packed, error) { return e.Upload(tiles, o.acts) })
+	tiles, parts, err := families.PackLayout(l, o.acts)
+	if err != nil {
+		return nil, err
+	}
+	if tiles != nil {
+		return o.uploaded(tiles, parts)
 	}
 	m, err := l.Matrix()
 	if err != nil {
@@ -145,14 +150,15 @@ func (o *Ops) Layout(l lut.Layout) (model.Weight, error) {
 	return o.Packed(m)
 }
 
-// uploaded returns what is uploaded of an [n, k] matrix, or nil if nothing is.
-func (o *Ops) uploaded(n, k int, upload func(*gemmcuda.Engine) (gemmcuda.Packed, error)) (model.Weight, error) {
+// uploaded returns a matrix that is packed.
+func (o *Ops) uploaded(tiles gemmcuda.Tiles, parts [][]byte) (model.Weight, error) {
+	n, k := tiles.Shape()
 	w := &matrix{n: n, k: k}
 	err := o.dev.Do(func() (err error) {
-		w.packed, err = upload(o.engine)
+		w.packed, err = o.engine.Upload(tiles, parts)
 		return err
 	})
-	if err != nil || w.packed == nil {
+	if err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -190,7 +196,7 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 		for _, p := range to {
 			y, w := p.Y.(*array), p.W.(operand).base()
 			switch {
-			case w.packed != nil && w.packed.Unpacks(rows):
+			case w.packed != nil && o.engine.Unpacks(w.packed.Tiles, rows):
 				o.unpacked(y, x.rowByRow(), rows, w, p.Add)
 			case w.packed != nil:
 				o.fused(y, &x, w, p.Add)
@@ -210,7 +216,7 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 
 // unpacked queues a product of many rows by a packed weight, as dense ones are multiplied.
 func (o *Ops) unpacked(y *array, x driver.Ptr, rows int, w *matrix, add bool) {
-	u := gemmcuda.Unpacked{BLAS: o.blas, Bytes: gemmcuda.UnpackedScratch(w.packed)}
+	u := gemmcuda.Unpacked{BLAS: o.blas, Bytes: gemmcuda.UnpackedScratch(w.packed.Tiles)}
 	u.Scratch = o.scratch(u.Bytes)
 	defer o.release(u.Scratch)
 	if o.err == nil {
@@ -220,26 +226,21 @@ func (o *Ops) unpacked(y *array, x driver.Ptr, rows int, w *matrix, add bool) {
 
 // fused queues a product by a packed weight. The kernel writes activations.
 func (o *Ops) fused(y *array, x *reading, w *matrix, add bool) {
-	form, bytes, to := gemmcuda.RowByRow, w.packed.ScratchBytes(x.rows), y.ptr
-	if packed, ok := w.packed.(former); ok {
-		if form = packed.Form(x.rows); form != gemmcuda.RowByRow {
-			bytes = packed.SumBytes(x.rows)
-		}
-	}
-	from := x.as(form)
+	needs, to := o.engine.Needs(w.packed.Tiles, x.rows), y.ptr
+	from := x.as(needs.Form) // so that the scratch memory that is wanted is what sums take
 	if y.dtype != o.acts {
 		to = o.scratch(y.n * o.acts.Size())
 		defer o.release(to)
 	}
 	var scratch driver.Ptr
-	if bytes > 0 {
-		scratch = o.scratch(bytes)
+	if needs.Sums > 0 {
+		scratch = o.scratch(needs.Sums)
 		defer o.release(scratch)
 	}
 	if o.err != nil {
 		return
 	}
-	o.fail(w.packed.MatMul(o.stream, gemmcuda.Operands{Y: to, X: from, M: x.rows, Scratch: scratch, Form: form}))
+	o.fail(o.engine.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: to, X: from, M: x.rows, Scratch: scratch, Form: needs.Form}))
 	switch {
 	case y.dtype == o.acts:
 	case add:
@@ -258,7 +259,7 @@ func (o *Ops) denseOf(w *matrix) (at driver.Ptr, scratch bool) {
 	}
 	at = o.scratch(w.n * w.k * o.acts.Size())
 	if o.err == nil {
-		o.fail(w.packed.Rows(o.stream, at, o.acts, 0, 0, w.n))
+		o.fail(w.packed.Rows(o.stream, gemmcuda.Rows{To: at, Type: o.acts, Count: w.n}))
 	}
 	return at, true
 }

@@ -105,22 +105,19 @@ func (o *Ops) alike(weights []model.Weight, count int, g gemmcuda.Gates) (packed
 		}
 		return false, true
 	}
-	if len(all) < len(weights) || !gemmcuda.CanJoin(all...) {
+	if len(all) < len(weights) {
 		return true, false
 	}
-	of := gemmcuda.Matrix{K: all[0].K, Format: all[0].Format}
-	for _, m := range all {
-		of.N += m.N
-	}
-	return true, o.engine.CanMix(&of, count, g)
+	of := gemmcuda.Joined(all...)
+	return true, of != nil && o.engine.CanMix(of, count, g)
 }
 
-// packedOf returns those of some weights that are packed by kernels that look up.
+// packedOf returns those of some weights that are packed.
 func packedOf(weights []model.Weight) []*gemmcuda.Matrix {
 	var all []*gemmcuda.Matrix
 	for _, w := range weights {
-		if m := lookedUp(w.(operand).base()); m != nil {
-			all = append(all, m)
+		if m := w.(operand).base(); m.packed != nil {
+			all = append(all, m.packed)
 		}
 	}
 	return all
@@ -252,9 +249,10 @@ func (o *Ops) mixed(y, x driver.Ptr, e experts, c chosen, rows driver.Ptr, g gem
 	if o.err != nil {
 		return
 	}
-	o.fail(o.engine.MatMulExperts(o.stream, e.packed, gemmcuda.ExpertOperands{
-		Y: y, X: x, Bias: ptr(e.bias), Experts: e.count, Rows: rows, Groups: c.list, GroupsMost: c.groups, M: min(c.rows, gemmcuda.GroupRows),
-	}, g))
+	o.fail(o.engine.MatMul(o.stream, e.packed, gemmcuda.Operands{
+		Y: y, X: x, Bias: ptr(e.bias), M: min(c.rows, gemmcuda.GroupRows), Gates: g,
+		Experts: &gemmcuda.Experts{Count: e.count, Rows: rows, Groups: c.list, Most: c.groups},
+	}))
 }
 
 // someExperts queues products by dense experts. It is called inside do.

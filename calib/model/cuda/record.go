@@ -166,35 +166,22 @@ func (o *Ops) Join(parts ...model.Weight) (model.Weight, error) {
 	var packed []*gemmcuda.Matrix
 	for _, p := range parts {
 		m, _ := p.(*matrix)
-		looked := lookedUp(m)
-		if looked == nil {
+		if m == nil || m.packed == nil {
 			return nil, nil
 		}
-		all.n, all.k, packed = all.n+m.n, m.k, append(packed, looked)
+		all.n, all.k, packed = all.n+m.n, m.k, append(packed, m.packed)
 	}
 	err := o.dev.Do(func() (err error) {
 		if err = o.stream.Sync(); err != nil {
 			return err
 		}
-		joined, err := o.engine.Join(packed...)
-		if joined != nil {
-			all.packed = joined
-		}
+		all.packed, err = o.engine.Join(packed...)
 		return err
 	})
 	if err != nil || all.packed == nil {
 		return nil, err
 	}
 	return all, nil
-}
-
-// lookedUp returns the packed matrix of a weight of the kind lut, whose kernels alone join and gate, or nil.
-func lookedUp(m *matrix) *gemmcuda.Matrix {
-	if m == nil {
-		return nil
-	}
-	packed, _ := m.packed.(*gemmcuda.Matrix)
-	return packed
 }
 
 // gates is what the engine calls an activation.
@@ -205,12 +192,11 @@ func gates(act arch.Gating) gemmcuda.Gates {
 // Gates implements [model.Recorder], for packed weights.
 func (o *Ops) Gates(rows int, w model.Weight, act arch.Gating) bool {
 	m, _ := w.(*matrix)
-	packed := lookedUp(m)
-	if packed == nil {
+	if m == nil || m.packed == nil {
 		return false
 	}
 	can := false
-	o.do(func() { can = o.engine.CanGate(packed, rows, gates(act)) })
+	o.do(func() { can = o.engine.CanGate(m.packed.Tiles, rows, gates(act)) })
 	return can
 }
 
@@ -220,7 +206,7 @@ func (o *Ops) Gated(y, x model.Array, rows int, w model.Weight, act arch.Gating)
 	check(in.dtype == o.acts && out.dtype == o.acts && in.n == rows*m.k && out.n == rows*m.n/2,
 		"%d elements of %v and results of %d %v for %d rows of gates of shape [%d, %d]", in.n, in.dtype, out.n, out.dtype, rows, m.n, m.k)
 	o.do(func() {
-		o.fail(o.engine.MatMulGated(o.stream, lookedUp(m), gemmcuda.Operands{Y: out.ptr, X: in.ptr, M: rows}, gates(act)))
+		o.fail(o.engine.MatMul(o.stream, m.packed, gemmcuda.Operands{Y: out.ptr, X: in.ptr, M: rows, Gates: gates(act)}))
 	})
 }
 

@@ -1,0 +1,154 @@
+package torch
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/cudatest"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/table"
+	"github.com/lutq/lutq/repack"
+)
+
+// TestTorchLaunches holds every launch that is written for PyTorch to the engine's own, for the layers of
+// many models and up to 16 rows of X: the grid, the memory and, with addresses and a table where lutq_torch.py puts them,
+// each byte of the argument.
+func TestTorchLaunches(t *testing.T) {
+	gpu := cuda.GPU{DeviceInfo: cuda.GPUs()[0]}
+	e := cuda.Planner(gpu, driver.NewCache(t.TempDir()))
+	for i, shape := range cudatest.ModelShapes(t) {
+		f := table.Format{Bits: 2 + i%4, Group: []int{64, 128, 32, 0, 256}[i%5], Scale: []weight.ScaleType{weight.F16, weight.BF16}[i%2], Type: []driver.DType{driver.F16, driver.BF16}[i/2%2]}
+		tiles := &repack.CUDATiles{N: shape[0], K: shape[1], Bits: f.Bits, Group: f.Group, ScaleType: f.Scale}
+		if f.Group == 0 {
+			tiles.Group = tiles.K
+		}
+		kernels := make(map[string]table.Alone)
+		p, err := product(f, tiles, gpu, kernels)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.Launches) != cuda.MaxRows || p.Scales != nil {
+			t.Fatalf("%v: %d launches", shape, len(p.Launches))
+		}
+		values := make([]float32, 1<<f.Bits)
+		for v := range values {
+			values[v] = float32(v) / 8
+		}
+		codebook := cudatest.Must(f.Table(values))(t)
+		w := cudatest.Must(table.New(f, tiles.N, tiles.K, values, nil))(t)
+		at := []driver.Ptr{1 << 40, 2 << 40}
+		for m := 1; m <= cuda.MaxRows; m++ {
+			c := cudatest.Must(e.Chosen(w, m))(t)
+			want := cudatest.Must(w.Launch(gpu, at, c, cuda.Operands{X: 3 << 40, Y: 4 << 40, Bias: 5 << 40, M: m}))(t)[0]
+			got := p.Launches[m-1]
+			if want.Grid.X != uint32(got.Grid) || want.Block.X != uint32(got.Block) || want.Shared != got.Shared || !got.Programmatic {
+				t.Errorf("%v, %d rows: %+v, want %+v", shape, m, got, want)
+			}
+			if !bytes.Equal(torchArgument(t, got, codebook), want.Args[0]) {
+				t.Errorf("%v, %d rows: the argument is another", shape, m)
+			}
+			of := want.Of.Kernel()
+			if k, ok := kernels[got.Kernel]; !ok || k.Kernel.Source != of.Source || !slices.Equal(k.Kernel.Options.Defines, of.Options.Defines) || k.Function != want.Function {
+				t.Errorf("%v, %d rows: %s is another kernel than %v", shape, m, got.Kernel, c)
+			}
+		}
+		want := cudatest.Must(w.Rows(gpu, []driver.Ptr{0, 0}, cuda.Rows{To: 4 << 40, Type: f.Type, Count: tiles.N}))(t)
+		args := torchArgument(t, p.Unpack, codebook)
+		for _, at := range []int{0, 8, 48, 64} {
+			clear(args[at:][:8])
+		}
+		if !bytes.Equal(args, want.Args[0]) || want.Grid.X != uint32(p.Unpack.Grid) || want.Shared != p.Unpack.Shared || p.Unpack.Programmatic {
+			t.Errorf("%v: unpacking is launched otherwise: %+v", shape, p.Unpack)
+		}
+	}
+}
+
+// torchArgument completes a launch's argument as lutq_torch.py does.
+func torchArgument(t *testing.T, l Launch, codebook []uint32) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(l.Arguments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range codebook {
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
+	b = append(b, make([]byte, -len(b)&7)...)
+	for i, at := range []int{0, 8, 48, 56, 64} { // codes, scales, x, y, bias
+		binary.LittleEndian.PutUint64(b[at:], uint64(i+1)<<40)
+	}
+	return b
+}
+
+// TestTorchOp writes what PyTorch needs for layers in several formats, without a compiler: one kernel for each
+// type, and the reason where there is none. Scales of a byte come with what each stands for.
+func TestTorchOp(t *testing.T) {
+	c, err := driver.Open(driver.Options{NoCompiler: true, NoCache: true})
+	if err != nil {
+		t.Skip(err)
+	}
+	tiles := func(n, k, bits, group int, st weight.ScaleType) *repack.CUDATiles {
+		return &repack.CUDATiles{N: n, K: k, Bits: bits, Group: group, ScaleType: st}
+	}
+	op, err := New(t.Context(), c, cuda.GPUs()[0], "digest", map[string]*repack.CUDATiles{
+		"a": tiles(4096, 4096, 4, 64, weight.F16), "b": tiles(4096, 4096, 4, 64, weight.F16), "bytes": tiles(4096, 4096, 4, 64, weight.S1E4M3),
+		"rare": tiles(64, 64, 3, 32, weight.F16), "odd": tiles(64, 81, 4, 64, weight.F16),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	size, err := op.Write(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, PlanName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read Op
+	if err := json.Unmarshal(data, &read); err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 6 || len(read.Kernels) != 4 { // two kernels for each type, the plan and the code
+		t.Fatalf("%d files and %d kernels, %v", len(files), len(read.Kernels), err)
+	}
+	for _, f := range files {
+		info, err := f.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		size -= info.Size()
+	}
+	if size != 0 {
+		t.Errorf("the size is off by %d", size)
+	}
+	for name, k := range read.Kernels {
+		if ptx, err := os.ReadFile(filepath.Join(dir, k.File)); err != nil || !bytes.Contains(ptx, []byte(".entry "+k.Function+"(")) {
+			t.Errorf("%s has no %s: %v", name, k.Function, err)
+		}
+	}
+	if a, b := read.Layers["a"], read.Layers["b"]; len(a.Products) != 2 || !slices.Equal(a.Products, b.Products) {
+		t.Errorf("layers alike have products %v and %v", a, b)
+	}
+	for name, why := range map[string]string{"rare": "and none for 3bit-32-f16-f16", "odd": "multiple of 32"} {
+		if l := read.Layers[name]; len(l.Products) != 0 || !strings.Contains(l.Why, why) {
+			t.Errorf("%s: %+v", name, l)
+		}
+	}
+	p := read.Products[read.Layers["bytes"].Products[0]]
+	// 0x38 is 2^-4 as s1e4m3, 0xb8 its negative; see package num.
+	if len(p.Scales) != 256 || p.Scales[0x38] != 0x2c00 || p.Scales[0xb8] != 0xac00 || p.ScaleSize != 2 {
+		t.Errorf("%d scales, of 0x38 %#x and of 0xb8 %#x", len(p.Scales), p.Scales[0x38], p.Scales[0xb8])
+	}
+}
