@@ -60,6 +60,7 @@ func TestCompileBCQ(t *testing.T) {
 
 // TestHostBCQ runs the kernels for binary codes on the host's processor.
 func TestHostBCQ(t *testing.T) {
+	stamps := cudatest.Stamps(t)
 	for i, f := range fewFormats() {
 		if !*cudatest.Long && i%5 != 0 {
 			continue
@@ -78,12 +79,21 @@ func TestHostBCQ(t *testing.T) {
 			k = max(k, group+32*min(f.Group, 1)) // a row of one group is another format
 			of := conform.RandomBCQ(r, n, k, f.Bits, group, f.Scale, i%3 != 1)
 			tiles := cudatest.Must(repack.BCQ(of))(t)
-			g := onH200(3)
-			hosts := map[planes]*kerneltest.Host{}
-			for _, test := range []struct {
+			g, m := onH200(3), Family{}.Like(f, n, k).(*Tiles)
+			tests := []struct {
 				rows     int
 				outliers bool
-			}{{1, false}, {2, false}, {2, true}, {6, false}, {8, false}, {15, false}} {
+			}{{1, false}, {2, false}, {2, true}, {6, false}, {8, false}, {15, false}}
+			var modules []kerneltest.Module
+			for _, test := range tests {
+				v, _, _, err := m.plan(g, test.rows)
+				if err != nil {
+					t.Fatal(err)
+				}
+				modules = append(modules, kerneltest.Modules(900, v.Kernel())...)
+			}
+			stamps.Due(t, modules...)
+			for _, test := range tests {
 				rows := test.rows
 				p := cudatest.Product(n, k, rows, f.Type, rows%2 == 1)
 				if test.outliers {
@@ -93,7 +103,6 @@ func TestHostBCQ(t *testing.T) {
 				var first []uint16
 				for _, reverse := range []bool{false, true} {
 					var mem kerneltest.Memory
-					m := Family{}.Like(f, n, k).(*Tiles)
 					y := make([]uint16, rows*n)
 					for i := range y {
 						y[i] = 0xffff
@@ -111,11 +120,7 @@ func TestHostBCQ(t *testing.T) {
 					if p.Bias != nil {
 						args.bias = uint64(mem.UploadAligned(driver.Bytes(p.Bias), 2))
 					}
-					host := hosts[v]
-					if host == nil {
-						host = kerneltest.OnHost(t, v.Kernel(), 900)
-						hosts[v] = host
-					}
+					host := stamps.OnHost(t, v.Kernel(), 900)
 					if rows == 1 && !reverse {
 						host.Launch(t, &mem, readName, launch, false, kerneltest.Struct(args.bytes()))
 						if !slices.Equal(mem.Read(at), driver.Bytes(y)) {
@@ -168,7 +173,9 @@ func TestHostBCQDigits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host := kerneltest.OnHost(t, v.Kernel(), 900)
+	stamps := cudatest.Stamps(t)
+	stamps.Due(t, kerneltest.Modules(900, v.Kernel())...)
+	host := stamps.OnHost(t, v.Kernel(), 900)
 	for _, test := range []struct {
 		name string
 		x    []uint16
@@ -204,12 +211,15 @@ func TestHostBCQDigits(t *testing.T) {
 
 // TestHostBCQRows runs the kernel that writes weights of binary codes as numbers on the host's processor.
 func TestHostBCQRows(t *testing.T) {
+	stamps := cudatest.Stamps(t)
 	for i, f := range fewFormats() {
 		if !*cudatest.Long && i%16 != 1 {
 			continue
 		}
 		t.Run(f.Name(), func(t *testing.T) {
 			t.Parallel()
+			halves, floats := rows{format{f}, f.Type}.Kernel(), rows{format{f}, driver.F32}.Kernel()
+			stamps.Due(t, append(kerneltest.Modules(800, halves), kerneltest.Modules(900, halves, floats)...)...)
 			n, k, group := 37, 800, f.Group
 			if group == 0 {
 				group = k
@@ -220,15 +230,15 @@ func TestHostBCQRows(t *testing.T) {
 			m, at := Family{}.Like(f, n, k), []driver.Ptr{mem.Upload(tiles.Planes), mem.Upload(tiles.Factors)}
 			launch := func(arch int, reverse bool, r cuda.Rows) {
 				l := cudatest.Must(m.Rows(onH200(1), at, r))(t)
-				cudatest.Launch(t, kerneltest.OnHost(t, l.Of.Kernel(), arch), &mem, l, reverse)
+				cudatest.Launch(t, stamps.OnHost(t, l.Of.Kernel(), arch), &mem, l, reverse)
 			}
 			want := weight.Dequantize(of)
 
-			halves := make([]uint16, (n-5)*k)
-			dst := mem.Upload(make([]byte, 2*len(halves)))
+			written := make([]uint16, (n-5)*k)
+			dst := mem.Upload(make([]byte, 2*len(written)))
 			launch(800, false, cuda.Rows{To: dst, Type: f.Type, First: 5, Count: n - 5})
-			copy(driver.Bytes(halves), mem.Read(dst))
-			for j, v := range halves {
+			copy(driver.Bytes(written), mem.Read(dst))
+			for j, v := range written {
 				if half := f.Round(want[5*k+j]); v != half {
 					t.Fatalf("weight %d,%d is %#x, want %#x", 5+j/k, j%k, v, half)
 				}

@@ -27,6 +27,12 @@ var (
 	Update = flag.Bool("update", false, "write what is compared")
 )
 
+// Stamps returns the stamps of a test that runs kernels on the host.
+func Stamps(t *testing.T) *kerneltest.Stamps {
+	t.Helper()
+	return kerneltest.NewStamps(t, kerneltest.StampOptions{Update: *Update, All: *Long})
+}
+
 // GPU is the first GPU, with an engine on it.
 type GPU struct {
 	*cuda.Engine

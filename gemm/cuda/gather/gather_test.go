@@ -52,6 +52,7 @@ func TestCompileGather(t *testing.T) {
 
 // TestHostGather runs them on the host's processor.
 func TestHostGather(t *testing.T) {
+	stamps := cudatest.Stamps(t)
 	for i, test := range gatherTests() {
 		f := test.format
 		if !*cudatest.Long && i > 1 {
@@ -59,6 +60,7 @@ func TestHostGather(t *testing.T) {
 		}
 		t.Run(f.Name(), func(t *testing.T) {
 			t.Parallel()
+			stamps.Due(t, kerneltest.Modules(900, kernel{f, test.half, 1}.Kernel(), kernel{f, test.half, 2}.Kernel())...)
 			r := rand.New(rand.NewPCG(5, uint64(i)))
 			group := f.Group
 			if group == 0 {
@@ -89,7 +91,7 @@ func TestHostGather(t *testing.T) {
 				if p.Bias != nil {
 					args.bias = uint64(mem.UploadAligned(driver.Bytes(p.Bias), 2))
 				}
-				host := kerneltest.OnHost(t, g.Kernel(), 900)
+				host := stamps.OnHost(t, g.Kernel(), 900)
 				host.Launch(t, &mem, readName, launch, false, kerneltest.Struct(args.bytes()))
 				if !slices.Equal(mem.Read(at), driver.Bytes(y)) {
 					t.Error("the twin that only reads writes")

@@ -40,9 +40,12 @@ type Stamps struct {
 	update, all bool
 	share       int
 
+	hosts *Hosts
+
 	kept map[string]string // hash by test, of the file
 	mu   sync.Mutex
 	seen map[string]string // of today, "" where something else has skipped the test
+	told map[string]bool   // "test hash": the modules of tests
 }
 
 // StampOptions say which tests run.
@@ -55,7 +58,7 @@ type StampOptions struct {
 // to be theirs, or writes it.
 func NewStamps(t *testing.T, o StampOptions) *Stamps {
 	t.Helper()
-	s := &Stamps{path: filepath.Join("testdata", t.Name()+".stamps"), update: o.Update, all: o.All, seen: make(map[string]string)}
+	s := &Stamps{path: filepath.Join("testdata", t.Name()+".stamps"), update: o.Update, all: o.All, hosts: NewHosts(t), seen: make(map[string]string), told: make(map[string]bool)}
 	var err error
 	if s.share, err = share(os.Getenv(shareEnv), time.Now()); err != nil {
 		t.Fatal(err)
@@ -124,6 +127,9 @@ func (s *Stamps) Due(t testing.TB, modules ...Module) {
 		t.Fatal(err)
 	}
 	s.see(t.Name(), hash)
+	for _, m := range modules {
+		s.tell(t, m)
+	}
 	switch {
 	case s.kept[t.Name()] == hash:
 		if shareOf(t.Name()) != s.share {
@@ -138,6 +144,32 @@ func (s *Stamps) Due(t testing.TB, modules ...Module) {
 	default:
 		t.Errorf("its kernels are not those that it passed with: %s", s.hint(t.Name()))
 	}
+}
+
+// OnHost compiles a module as [Hosts.OnHost] does. It is to be among those that the stamp of the test is of.
+func (s *Stamps) OnHost(t testing.TB, k driver.Kernel, arch int) *Host {
+	t.Helper()
+	if !s.all && !s.isTold(t, Module{k, arch}) {
+		t.Errorf("%s for %d with %q is none of the kernels that the stamp is of", k.Name, arch, k.Options.Defines)
+	}
+	return s.hosts.OnHost(t, k, arch)
+}
+
+// told is what a module of a test is known by.
+func told(t testing.TB, m Module) string {
+	return fmt.Sprintf("%s %d %q %x", t.Name(), m.Arch, m.Kernel.Options.Defines, sha256.Sum256([]byte(m.Kernel.Source)))
+}
+
+func (s *Stamps) tell(t testing.TB, m Module) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told[told(t, m)] = true
+}
+
+func (s *Stamps) isTold(t testing.TB, m Module) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.told[told(t, m)]
 }
 
 // see keeps today's hash of a test, or none where there is none to keep.

@@ -11,20 +11,20 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
-// told is a test that stamps are asked about: it keeps what it is told.
-type told struct {
+// asking is a test that stamps are asked about: it keeps what it is told.
+type asking struct {
 	testing.TB
 	name            string
 	failed, skipped string
 	cleanup         func()
 }
 
-func (t *told) Helper()                        {}
-func (t *told) Name() string                   { return t.name }
-func (t *told) Cleanup(f func())               { t.cleanup = f }
-func (t *told) Errorf(format string, a ...any) { t.failed = fmt.Sprintf(format, a...) }
-func (t *told) Skipf(format string, a ...any)  { t.skipped = fmt.Sprintf(format, a...) }
-func (t *told) Skipped() bool                  { return t.skipped != "" }
+func (t *asking) Helper()                        {}
+func (t *asking) Name() string                   { return t.name }
+func (t *asking) Cleanup(f func())               { t.cleanup = f }
+func (t *asking) Errorf(format string, a ...any) { t.failed = fmt.Sprintf(format, a...) }
+func (t *asking) Skipf(format string, a ...any)  { t.skipped = fmt.Sprintf(format, a...) }
+func (t *asking) Skipped() bool                  { return t.skipped != "" }
 
 // TestStamps: a test whose kernels are as they were is run in its part, and one of changed kernels fails, whatever part it is in.
 func TestStamps(t *testing.T) {
@@ -55,8 +55,8 @@ func TestStamps(t *testing.T) {
 		{"a kernel more", Modules(900, kernel, otherSource), mine, false, false, true, false},
 		{"another source, to be stamped", Modules(900, otherSource), (mine + 1) % Shares, true, false, false, false},
 	} {
-		s := &Stamps{update: test.update, all: test.all, share: test.share, kept: map[string]string{name: hash}, seen: make(map[string]string)}
-		got := &told{name: name}
+		s := &Stamps{update: test.update, all: test.all, share: test.share, kept: map[string]string{name: hash}, seen: make(map[string]string), told: make(map[string]bool)}
+		got := &asking{name: name}
 		s.Due(got, test.modules...)
 		if (got.failed != "") != test.failed || (got.skipped != "") != test.skipped {
 			t.Errorf("%s: failed %q, skipped %q", test.what, got.failed, got.skipped)
@@ -74,12 +74,32 @@ func TestStamps(t *testing.T) {
 	}
 }
 
+// TestStampsTold: a module that the stamp is not of fails the test that has it compiled.
+func TestStampsTold(t *testing.T) {
+	kernel := driver.Kernel{Source: `extern "C" __global__ void f() {}`}
+	other := kernel
+	other.Options.Defines = []string{"N=1"}
+	s := &Stamps{update: true, hosts: NewHosts(t), kept: map[string]string{}, seen: make(map[string]string), told: make(map[string]bool)}
+	for _, test := range []struct {
+		kernel driver.Kernel
+		arch   int
+		failed bool
+	}{{kernel, 900, false}, {kernel, 800, true}, {other, 900, true}} {
+		got := &asking{TB: t, name: t.Name()}
+		s.Due(got, Modules(900, kernel)...)
+		s.OnHost(got, test.kernel, test.arch)
+		if (got.failed != "") != test.failed {
+			t.Errorf("%v for %d: failed %q", test.kernel.Options.Defines, test.arch, got.failed)
+		}
+	}
+}
+
 // TestStampsWritten: what has passed is stamped, and neither what was skipped for want of a compiler nor what is no more.
 func TestStampsWritten(t *testing.T) {
 	kernel := driver.Kernel{Source: "void f() {}"}
-	s := &Stamps{path: filepath.Join(t.TempDir(), "x.stamps"), update: true, kept: map[string]string{"TestX/gone": "0"}, seen: make(map[string]string)}
-	passed, skipped := &told{name: "TestX/passed"}, &told{name: "TestX/skipped"}
-	for _, x := range []*told{passed, skipped} {
+	s := &Stamps{path: filepath.Join(t.TempDir(), "x.stamps"), update: true, kept: map[string]string{"TestX/gone": "0"}, seen: make(map[string]string), told: make(map[string]bool)}
+	passed, skipped := &asking{name: "TestX/passed"}, &asking{name: "TestX/skipped"}
+	for _, x := range []*asking{passed, skipped} {
 		s.Due(x, Modules(900, kernel)...)
 	}
 	skipped.Skipf("no compiler")

@@ -126,17 +126,23 @@ type sparseHost struct {
 
 // TestSparseHost runs lutsparse.cu on the host's processor, which besides finds what it does beyond its memory.
 func TestSparseHost(t *testing.T) {
+	stamps := cudatest.Stamps(t)
 	for i, f := range sparseTestFormats() {
 		t.Run(cuda.Format(f).Name(), func(t *testing.T) {
 			t.Parallel()
 			var kernels []hostKernel
+			var modules []kerneltest.Module
 			configs := append(variants(f, 1), variants(f, cuda.MaxRows)...)
 			for j, config := range configs {
 				if *cudatest.Long || j == i%len(configs) {
 					k := hostKernel{variant: config, arch: []int{900, 800}[(i+j)%2]}
-					k.host = kerneltest.OnHost(t, kernel{f, config}.Kernel(), k.arch)
 					kernels = append(kernels, k)
+					modules = append(modules, kerneltest.Modules(k.arch, kernel{f, config}.Kernel())...)
 				}
+			}
+			stamps.Due(t, modules...)
+			for j, m := range modules {
+				kernels[j].host = stamps.OnHost(t, m.Kernel, m.Arch)
 			}
 			cases := 1
 			if *cudatest.Long {
@@ -284,12 +290,15 @@ func (m sparseGPU) MatMul(c cuda.Way, p *conform.Product, blocks int, y []uint16
 // TestSparseRows compares every number that sparserows.cu writes on the host's processor with the product of table value and
 // scale, and with 0.
 func TestSparseRows(t *testing.T) {
+	stamps := cudatest.Stamps(t)
 	for i, f := range sparseTestFormats() {
 		if !*cudatest.Long && i%3 != 1 {
 			continue
 		}
 		t.Run(cuda.Format(f).Name(), func(t *testing.T) {
 			t.Parallel()
+			arch := []int{900, 800}[i%2]
+			stamps.Due(t, kerneltest.Modules(arch, rowsKernel{f, f.Type}.Kernel(), rowsKernel{f, driver.F32}.Kernel())...)
 			c := conform.DrawSparse(3, i, conform.Format(f))
 			c.Rows = nil
 			c.Fill()
@@ -300,7 +309,7 @@ func TestSparseRows(t *testing.T) {
 			tiles := cudatest.Must(repack.SparseCUDA(c.Sparse))(t)
 			index := []int32{int32(n - 1), 0, int32(n / 2), 0}
 			for _, out := range []driver.DType{f.Type, driver.F32} {
-				host := kerneltest.OnHost(t, rowsKernel{f, out}.Kernel(), []int{900, 800}[i%2])
+				host := stamps.OnHost(t, rowsKernel{f, out}.Kernel(), arch)
 				for _, rows := range [][]int32{index, nil} {
 					first, count := 0, len(rows)
 					if rows == nil {

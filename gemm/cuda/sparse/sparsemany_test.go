@@ -21,7 +21,7 @@ import (
 // TestHostSparseMany runs lutmany.cu by what is kept on the host's processor, with what is asynchronous done at once and as late
 // as it may be: for more rows of Ŵ than tiles have, and columns that do not fill an atom.
 func TestHostSparseMany(t *testing.T) {
-	prepare := kerneltest.OnHost(t, table.InOrder.Kernel(), 900)
+	stamps := cudatest.Stamps(t)
 	formats := []table.Format{{Bits: 4, Group: 64, Scale: weight.F16, Type: driver.F16}, {Bits: 3, Group: 32, Scale: weight.BF16, Type: driver.BF16}, {Bits: 5, Group: 128, Scale: weight.F16, Type: driver.BF16}, {Bits: 2, Group: 0, Scale: weight.F16, Type: driver.F16}, {Bits: 4, Group: 128, Scale: weight.BF16, Type: driver.BF16}}
 	if *cudatest.Long {
 		formats = sparseTestFormats()
@@ -43,8 +43,13 @@ func TestHostSparseMany(t *testing.T) {
 		}
 		t.Run(cuda.Format(f).Name(), func(t *testing.T) {
 			t.Parallel()
+			kernels := []driver.Kernel{table.InOrder.Kernel()}
 			for _, v := range variants {
-				h := hostSparseMany{f, v, prepare, kerneltest.OnHost(t, manyKernel{f, v}.Kernel(), 900)}
+				kernels = append(kernels, manyKernel{f, v}.Kernel())
+			}
+			stamps.Due(t, kerneltest.Modules(900, kernels...)...)
+			for i, v := range variants {
+				h := hostSparseMany{f, v, stamps.OnHost(t, kernels[0], 900), stamps.OnHost(t, kernels[1+i], 900)}
 				for l, test := range []manyProduct{{333, 992, v.Columns + 9, 3}, {64 * v.Groups, 1824, 33, 5}, {17, 416, v.Columns, 1}} {
 					if *cudatest.Long || l == 0 || l == 1+i%2 {
 						h.check(t, uint64(i), test)

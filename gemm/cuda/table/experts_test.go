@@ -50,13 +50,19 @@ func expertCases() []expertCase {
 
 // TestHostExperts compares groups of rows of experts with products by each expert alone on the host, to the bit.
 func TestHostExperts(t *testing.T) {
-	hosts := kerneltest.NewHosts(t)
+	stamps := cudatest.Stamps(t)
 	for i, c := range expertCases() {
 		if !*cudatest.Long && i%2 == 0 {
 			continue
 		}
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
+			s := Shape{Format: c.f, n: c.n, k: c.k, m: cuda.GroupRows, gated: c.act != ""}
+			s.slices = expertSlices(s.Units())
+			config := c.f.expertConfig(s.slices)
+			kernel := c.f.expertKernel(config, c.act)
+			alone := gatedCase{f: c.f, config: lutgemm{}.variants(c.f, cuda.MaxRows)[0], slices: s.slices, n: c.n, k: c.k, blocks: 2, act: c.act}
+			stamps.Due(t, kerneltest.Modules(900, kernel, alone.kernel(c.act != ""))...)
 			const experts, texts = 5, 9
 			r := rand.New(rand.NewPCG(uint64(i), 3))
 			var all []*repack.CUDATiles
@@ -82,9 +88,6 @@ func TestHostExperts(t *testing.T) {
 			}
 			x, bias := normalOperand(r, c.f, inputs*c.k), normalOperand(r, c.f, experts*c.n)
 
-			s := Shape{Format: c.f, n: c.n, k: c.k, m: cuda.GroupRows, gated: c.act != ""}
-			s.slices = expertSlices(s.Units())
-			config := c.f.expertConfig(s.slices)
 			p, launch, err := s.planExperts(config, Limits{SMs: c.blocks, Shared: 227 << 10}, len(c.groups))
 			if err != nil {
 				t.Fatal(err)
@@ -106,7 +109,7 @@ func TestHostExperts(t *testing.T) {
 			got := make([]uint16, rows*width)
 			at := mem.Upload(driver.Bytes(got))
 			p.y = uint64(at)
-			hosts.OnHost(t, c.f.expertKernel(config, c.act), 900).Launch(t, &mem, gemmName, launch, c.reverse, kerneltest.Struct(p.Bytes()))
+			stamps.OnHost(t, kernel, 900).Launch(t, &mem, gemmName, launch, c.reverse, kerneltest.Struct(p.Bytes()))
 			copy(driver.Bytes(got), mem.Read(at))
 
 			first := 0
@@ -115,14 +118,14 @@ func TestHostExperts(t *testing.T) {
 				for _, row := range from[first : first+g[1]] {
 					in = append(in, x[int(row)*c.k:][:c.k]...)
 				}
-				alone := *all[g[0]]
-				alone.Codebook = all[0].Codebook
+				tiles := *all[g[0]]
+				tiles.Codebook = all[0].Codebook
 				own := make([]uint16, c.n)
 				if c.biased {
 					own = bias[g[0]*c.n:][:c.n]
 				}
-				one := gatedCase{f: c.f, config: lutgemm{}.variants(c.f, cuda.MaxRows)[0], slices: s.slices, n: c.n, k: c.k, m: g[1], blocks: 2, act: c.act}
-				want := one.launch(t, hosts, &alone, c.act != "", in, own)
+				alone.m = g[1]
+				want := alone.launch(t, stamps, &tiles, c.act != "", in, own)
 				if !slices.Equal(got[first*width:][:g[1]*width], want) {
 					t.Errorf("the rows of expert %d, from %d on, have other bits than alone", g[0], first)
 				}

@@ -58,17 +58,18 @@ func gatedCases() []gatedCase {
 
 // TestHostGated compares products with gates with what is made of those without on the host.
 func TestHostGated(t *testing.T) {
-	hosts := kerneltest.NewHosts(t)
+	stamps := cudatest.Stamps(t)
 	for i, c := range gatedCases() {
 		if !*cudatest.Long && i%2 == 1 {
 			continue
 		}
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
+			stamps.Due(t, kerneltest.Modules(900, c.kernel(false), c.kernel(true))...)
 			r := rand.New(rand.NewPCG(uint64(i), 2))
 			tiles := cudatest.Must(repack.CUDA(testMatrix(uint64(i), c.n, c.k, c.f)))(t)
 			x, bias := normalOperand(r, c.f, c.m*c.k), normalOperand(r, c.f, c.n)
-			compareGated(t, c.f, c.act, c.m, c.launch(t, hosts, tiles, false, x, bias), c.launch(t, hosts, tiles, true, x, bias))
+			compareGated(t, c.f, c.act, c.m, c.launch(t, stamps, tiles, false, x, bias), c.launch(t, stamps, tiles, true, x, bias))
 		})
 	}
 }
@@ -129,8 +130,17 @@ func gatedBy(act string, g, u float64) float64 {
 	return g / (1 + math.Exp(-gateAlpha*g)) * (u + 1)
 }
 
-// launch runs the kernel, with gates or without.
-func (c gatedCase) launch(t *testing.T, hosts *kerneltest.Hosts, tiles *repack.CUDATiles, gated bool, x, bias []uint16) []uint16 {
+// kernel is the case's, with gates or without.
+func (c gatedCase) kernel(gated bool) driver.Kernel {
+	s := source{format: c.f, config: c.config}
+	if gated {
+		s.gates = c.act
+	}
+	return s.Kernel()
+}
+
+// launch runs it.
+func (c gatedCase) launch(t *testing.T, stamps *kerneltest.Stamps, tiles *repack.CUDATiles, gated bool, x, bias []uint16) []uint16 {
 	s := Shape{Format: c.f, n: c.n, k: c.k, m: c.m, slices: c.slices, gated: gated}
 	p, launch, err := s.Plan(c.config, Limits{SMs: c.blocks, Shared: 227 << 10})
 	if err != nil {
@@ -146,14 +156,13 @@ func (c gatedCase) launch(t *testing.T, hosts *kerneltest.Hosts, tiles *repack.C
 	}
 	p.x, p.bias = uint64(mem.Upload(driver.Bytes(x))), uint64(mem.Upload(driver.Bytes(bias)))
 	p.alpha, p.limit = gateAlpha, gateLimit
-	act := ""
 	y := make([]uint16, c.m*c.n)
 	if gated {
-		act, y = c.act, y[:c.m*c.n/2]
+		y = y[:c.m*c.n/2]
 	}
 	at := mem.Upload(driver.Bytes(y))
 	p.y = uint64(at)
-	host := hosts.OnHost(t, source{format: c.f, config: c.config, gates: act}.Kernel(), 900)
+	host := stamps.OnHost(t, c.kernel(gated), 900)
 	host.Launch(t, &mem, gemmName, launch, false, kerneltest.Struct(p.Bytes()))
 	copy(driver.Bytes(y), mem.Read(at))
 	return y

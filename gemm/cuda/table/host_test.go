@@ -52,9 +52,23 @@ func hostKernels(i int, f Format) []hostKernel {
 	return all
 }
 
+// compileOnHost compiles a test's kernels where it is due.
+func compileOnHost(t *testing.T, stamps *kerneltest.Stamps, f Format, kernels []hostKernel) {
+	t.Helper()
+	var modules []kerneltest.Module
+	for _, k := range kernels {
+		modules = append(modules, kerneltest.Modules(k.arch, source{format: f, config: k.config, lookup: k.lookup}.Kernel())...)
+	}
+	stamps.Due(t, modules...)
+	for j, m := range modules {
+		kernels[j].host = stamps.OnHost(t, m.Kernel, m.Arch)
+	}
+}
+
 // TestHost runs the kernels that multiply on the host's processor, which besides finds what they
 // do beyond their memory.
 func TestHost(t *testing.T) {
+	stamps := cudatest.Stamps(t)
 	for i, f := range testFormats() {
 		kernels := hostKernels(i, f)
 		if len(kernels) == 0 {
@@ -62,9 +76,7 @@ func TestHost(t *testing.T) {
 		}
 		t.Run(f.name(), func(t *testing.T) {
 			t.Parallel()
-			for j := range kernels {
-				kernels[j].host = kerneltest.OnHost(t, source{format: f, config: kernels[j].config, lookup: kernels[j].lookup}.Kernel(), kernels[j].arch)
-			}
+			compileOnHost(t, stamps, f, kernels)
 			cases := 1
 			if *cudatest.Long {
 				cases = len(conform.Sizes())

@@ -5,12 +5,13 @@ import (
 
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/conform"
+	"github.com/lutq/lutq/gemm/cuda/cudatest"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 )
 
 // TestHostLookups holds the other lookups to the suite and to the bits of the table with a copy for each lane.
 func TestHostLookups(t *testing.T) {
+	stamps := cudatest.Stamps(t)
 	copies := []Lookup{Copies1, Copies16, Copies4, Copies2}
 	for i, other := range copies {
 		f := Format{2 + i, 64, weight.F16, driver.F16}
@@ -19,9 +20,9 @@ func TestHostLookups(t *testing.T) {
 			config := lutgemm{}.variants(f, rowsOfB)[0]
 			var kernels []hostKernel
 			for _, l := range []Lookup{Replicated, other, Shuffle} {
-				host := kerneltest.OnHost(t, source{format: f, config: config, lookup: l}.Kernel(), 900)
-				kernels = append(kernels, hostKernel{config: config, lookup: l, arch: 900, host: host})
+				kernels = append(kernels, hostKernel{config: config, lookup: l, arch: 900})
 			}
+			compileOnHost(t, stamps, f, kernels)
 			c := conform.Draw(1, 3*i, conform.Format(f)) // a random table
 			c.Rows = []int{1, 8}
 			newHostMatrix(t, c, kernels).check(t)

@@ -22,8 +22,11 @@ import (
 // register 2s + i has numbers 4t + 16s to 4t + 16s + 3 of B ("Register fragments for wgmma.mma_async.m64nNk32"). Of row i of
 // B 16 bytes lie at their number exclusive-or i%8.
 func TestHostBytes(t *testing.T) {
+	stamps := cudatest.Stamps(t)
+	kernel := func(dtype driver.DType) driver.Kernel { return lutbytes{dtype}.Kernel() }
+	stamps.Due(t, kerneltest.Modules(900, kernel(driver.F16), kernel(driver.BF16))...)
 	for _, dtype := range []driver.DType{driver.F16, driver.BF16} {
-		host := kerneltest.OnHost(t, lutbytes{dtype}.Kernel(), 900)
+		host := stamps.OnHost(t, kernel(dtype), 900)
 		for _, test := range []struct{ m, k int }{{1, 32}, {7, 96}, {8, 128}, {19, 160}, {33, 4512}} {
 			rng := rand.New(rand.NewPCG(uint64(test.m), 7))
 			x := conform.RandomHalves(rng, test.m*test.k, dtype)
@@ -84,7 +87,7 @@ func TestHostBytes(t *testing.T) {
 // TestHostFP8 runs lutfp8.cu on the host's processor, with what is asynchronous done at once and as late as it may be.
 func TestHostFP8(t *testing.T) {
 	formats := slices.DeleteFunc(Formats(), func(f Format) bool { return !f.hasFP8() })
-	hosts := kerneltest.NewHosts(t)
+	stamps := cudatest.Stamps(t)
 	for i, f := range formats {
 		variants := f.fp8Variants()
 		if !*cudatest.Long {
@@ -95,9 +98,13 @@ func TestHostFP8(t *testing.T) {
 		}
 		t.Run(f.name(), func(t *testing.T) {
 			t.Parallel()
-			prepare := hosts.OnHost(t, lutbytes{f.Type}.Kernel(), 900)
+			kernels := []driver.Kernel{lutbytes{f.Type}.Kernel()}
 			for _, v := range variants {
-				h := hostFP8{f, v, prepare, hosts.OnHost(t, fp8Kernel{f, v}.Kernel(), 900)}
+				kernels = append(kernels, fp8Kernel{f, v}.Kernel())
+			}
+			stamps.Due(t, kerneltest.Modules(900, kernels...)...)
+			for i, v := range variants {
+				h := hostFP8{f, v, stamps.OnHost(t, kernels[0], 900), stamps.OnHost(t, kernels[1+i], 900)}
 				for l, test := range manyProducts(v.Columns, v.Groups) {
 					if *cudatest.Long || l == 0 || l == 1+i%3 {
 						h.check(t, uint64(i), test.n, test.k, test.m, test.workers)

@@ -93,12 +93,16 @@ func TestGPUDequantize(t *testing.T) {
 
 // TestHostDequantize runs the kernel that dequantizes on the host's processor.
 func TestHostDequantize(t *testing.T) {
+	stamps := cudatest.Stamps(t)
 	for i, f := range testFormats() {
 		if !*cudatest.Long && i%6 != 0 && i != 14 { // each width and group
 			continue
 		}
 		t.Run(f.name(), func(t *testing.T) {
 			t.Parallel()
+			inTiles := []int{800, 900}[i/2%2]
+			rows := kerneltest.Modules(800, lutrows{f, f.Type}.Kernel(), lutrows{f, driver.F32}.Kernel())
+			stamps.Due(t, append(rows, kerneltest.Modules(inTiles, lutdense{f}.Kernel())...)...)
 			n, k := 37, 800
 			if i%2 == 1 {
 				k = 2336 // more than a block for each 256 columns of a row
@@ -110,13 +114,13 @@ func TestHostDequantize(t *testing.T) {
 			w, at := cudatest.Must(New(f, n, k, tiles.Codebook, scales))(t), []driver.Ptr{mem.Upload(tiles.Codes), mem.Upload(scales)}
 			launch := func(arch int, reverse bool, r cuda.Rows) {
 				l := cudatest.Must(w.Rows(cuda.GPU{DeviceInfo: driver.DeviceInfo{SMs: 1}}, at, r))(t)
-				cudatest.Launch(t, kerneltest.OnHost(t, l.Of.Kernel(), arch), &mem, l, reverse)
+				cudatest.Launch(t, stamps.OnHost(t, l.Of.Kernel(), arch), &mem, l, reverse)
 			}
 			want := heldWeights(m, f.Type)
 
 			all := make([]uint16, (n-16)*k)
 			dst := mem.Upload(make([]byte, 2*len(all)))
-			launch([]int{800, 900}[i/2%2], i%4 < 2, cuda.Rows{To: dst, Type: f.Type, First: 16, Count: n - 16})
+			launch(inTiles, i%4 < 2, cuda.Rows{To: dst, Type: f.Type, First: 16, Count: n - 16})
 			copy(driver.Bytes(all), mem.Read(dst))
 			for j, v := range all {
 				if got, want := v, f.convert(want[16*k+j]); got != want {

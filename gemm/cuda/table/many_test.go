@@ -23,21 +23,23 @@ import (
 // of B ("Register fragments for wgmma.mma_async.m64nNk16"). Of row i of B 16 bytes lie at their number exclusive-or i%8. Pairs
 // that arithmetic makes are of columns 0 and 2 of four, and 1 and 3; where every four keep two, columns are in their own order.
 func TestHostColumns(t *testing.T) {
+	stamps := cudatest.Stamps(t)
 	t.Run("columns", func(t *testing.T) {
-		checkColumns(t, Columns, func(lane, s, r, e int) int { return 8*lane + 4*s + 2*r + e })
+		checkColumns(t, stamps, Columns, func(lane, s, r, e int) int { return 8*lane + 4*s + 2*r + e })
 	})
 	t.Run("skipping", func(t *testing.T) {
-		checkColumns(t, Skipping, func(lane, s, r, e int) int { return 8*lane + 4*s + r + 2*e })
+		checkColumns(t, stamps, Skipping, func(lane, s, r, e int) int { return 8*lane + 4*s + r + 2*e })
 	})
 	t.Run("in order", func(t *testing.T) {
-		checkColumns(t, InOrder, func(lane, s, r, e int) int { return 16*s + 8*r + 2*lane + e })
+		checkColumns(t, stamps, InOrder, func(lane, s, r, e int) int { return 16*s + 8*r + 2*lane + e })
 	})
 }
 
 // checkColumns prepares X of some shapes in a form, of which column tells which of 32 is number e of pair r of lane t in step s.
-func checkColumns(t *testing.T, form Form, column func(t, s, r, e int) int) {
+func checkColumns(t *testing.T, stamps *kerneltest.Stamps, form Form, column func(t, s, r, e int) int) {
 	by := lutcolumns{form}
-	host := kerneltest.OnHost(t, by.Kernel(), 900)
+	stamps.Due(t, kerneltest.Modules(900, by.Kernel())...)
+	host := stamps.OnHost(t, by.Kernel(), 900)
 	for _, test := range []struct{ m, k int }{{1, 32}, {7, 96}, {8, 128}, {19, 160}, {33, 416}} {
 		x := make([]uint16, test.m*test.k)
 		for i := range x {
@@ -82,7 +84,7 @@ func manyProducts(columns, groups int) []manyProduct {
 
 // TestHostMany runs lutmany.cu on the host's processor, with what is asynchronous done at once and as late as it may be.
 func TestHostMany(t *testing.T) {
-	prepare := kerneltest.OnHost(t, lutcolumns{Columns}.Kernel(), 900)
+	stamps := cudatest.Stamps(t)
 	for i, f := range append(testFormats(), Format{4, 128, weight.F16, driver.BF16}) {
 		variants := f.manyVariants()
 		if len(variants) == 0 {
@@ -96,8 +98,13 @@ func TestHostMany(t *testing.T) {
 		}
 		t.Run(f.name(), func(t *testing.T) {
 			t.Parallel()
+			kernels := []driver.Kernel{lutcolumns{Columns}.Kernel()}
 			for _, v := range variants {
-				h := hostMany{f, v, prepare, kerneltest.OnHost(t, manyKernel{f, v}.Kernel(), 900)}
+				kernels = append(kernels, manyKernel{f, v}.Kernel())
+			}
+			stamps.Due(t, kerneltest.Modules(900, kernels...)...)
+			for i, v := range variants {
+				h := hostMany{f, v, stamps.OnHost(t, kernels[0], 900), stamps.OnHost(t, kernels[1+i], 900)}
 				for l, test := range manyProducts(v.Columns, v.Groups) {
 					if *cudatest.Long || l == 0 || l == 1+i%3 {
 						h.check(t, uint64(i), test.n, test.k, test.m, test.workers)
@@ -111,16 +118,19 @@ func TestHostMany(t *testing.T) {
 // TestHostManySharers has a field shared by more workers than a warp has lanes.
 func TestHostManySharers(t *testing.T) {
 	f, v := Format{2, 64, weight.F16, driver.F16}, Many{32, 4, Replicated}
-	prepare, multiply := kerneltest.OnHost(t, lutcolumns{Columns}.Kernel(), 900), kerneltest.OnHost(t, manyKernel{f, v}.Kernel(), 900)
+	prepare, multiply := lutcolumns{Columns}.Kernel(), manyKernel{f, v}.Kernel()
+	stamps := cudatest.Stamps(t)
+	stamps.Due(t, kerneltest.Modules(900, prepare, multiply)...)
 	const atoms, workers = 170, 34
 	if w := v.divide(16, 128*atoms, 17, workers); w.shared != 1 || w.workers != workers {
 		t.Fatalf("divided as %+v", w)
 	}
-	hostMany{f, v, prepare, multiply}.check(t, 1, 16, 128*atoms, 17, workers)
+	hostMany{f, v, stamps.OnHost(t, prepare, 900), stamps.OnHost(t, multiply, 900)}.check(t, 1, 16, 128*atoms, 17, workers)
 }
 
 // TestHostManyIntegers holds arithmetic in place of the table to the table's bits, where that has the integers.
 func TestHostManyIntegers(t *testing.T) {
+	stamps := cudatest.Stamps(t)
 	variants := map[Format]Many{
 		{4, 128, weight.F16, driver.F16}: {64, 4, Replicated},
 		{4, 32, weight.F16, driver.BF16}: {128, 3, Replicated},
@@ -131,10 +141,15 @@ func TestHostManyIntegers(t *testing.T) {
 	for f, v := range variants {
 		t.Run(f.name(), func(t *testing.T) {
 			t.Parallel()
+			lookups := []Lookup{Replicated, Integers}
+			var kernels []driver.Kernel // two of each
+			for _, l := range lookups {
+				kernels = append(kernels, lutcolumns{v.with(l).form()}.Kernel(), manyKernel{f, v.with(l)}.Kernel())
+			}
+			stamps.Due(t, kerneltest.Modules(900, kernels...)...)
 			var first []byte
-			for _, l := range []Lookup{Replicated, Integers} {
-				v := v.with(l)
-				h := hostMany{f, v, kerneltest.OnHost(t, lutcolumns{v.form()}.Kernel(), 900), kerneltest.OnHost(t, manyKernel{f, v}.Kernel(), 900)}
+			for i, l := range lookups {
+				h := hostMany{f, v.with(l), stamps.OnHost(t, kernels[2*i], 900), stamps.OnHost(t, kernels[2*i+1], 900)}
 				of := testMatrix(1, 333, 480, f)
 				of.Codebook = cudatest.Must(lut.NewCodebook("sym", f.Bits, f.Group))(t).Values
 				y := h.checkOf(t, of, 1, v.Columns+9, 3)
