@@ -303,7 +303,7 @@ func TestSelftestBCQ(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if len(s.Failures) > 0 || s.Checks != 3*12+2 || !(s.WorstErr["f16"] > 1e-5) {
+		if len(s.Failures) > 0 || s.Checks != 24 || !(s.WorstErr["f16"] > 1e-5) {
 			t.Errorf("%d checks, worst error %g, failures %q", s.Checks, s.WorstErr["f16"], s.Failures)
 		}
 		for _, f := range codes {
@@ -324,7 +324,7 @@ func TestSelftestBCQ(t *testing.T) {
 				byTables++
 			}
 		}
-		if byTables != 24 || len(s.Failures) <= byTables {
+		if byTables != 12 || len(s.Failures) <= byTables {
 			t.Errorf("turned bits are found %d times, %d by tables", len(s.Failures), byTables)
 		}
 		return nil

@@ -61,9 +61,11 @@ type matrixTest struct {
 }
 
 // fillAs packs a matrix, which fill makes, and uploads it before run checks its kernels; then its rows are checked.
-func (f *matrixTest) fillAs(fill func() weight.Matrix, run func(ctx context.Context) error) {
+func (f *matrixTest) fillAs(fill func() (weight.Matrix, error), run func(ctx context.Context) error) {
 	f.fill = func() (err error) {
-		f.matrix = fill()
+		if f.matrix, err = fill(); err != nil {
+			return err
+		}
 		if f.tiles, f.laid, err = f.family.Pack(f.matrix, f.of.Type); f.tiles == nil && err == nil {
 			err = fmt.Errorf("%s, %+v: no kernel", f.family.Name(), f.of)
 		}
@@ -93,9 +95,6 @@ func (f *matrixTest) addUnpack(like cuda.Tiles, with variant) {
 	}
 }
 
-// mostMany are the rows of X that ways for many are drawn for at most.
-const mostMany = 600
-
 // caseTest returns the test of case i of the suite: under every configuration, and by many rows of X in one of the ways for those.
 func (t *cudaSelftest) caseTest(f cuda.Family, i int, of cuda.Format, c *conform.Case) *formatTest {
 	test := &configuredTest{matrixTest: matrixTest{cudaSelftest: t, formatTest: new(formatTest), family: f, of: of}, Case: c, like: f.Like(of, c.N, c.K)}
@@ -104,27 +103,26 @@ func (t *cudaSelftest) caseTest(f cuda.Family, i int, of cuda.Format, c *conform
 			test.add(kernelVariant{of, f.Kind(), config}, fmt.Sprintf(" for rows %d", j), test.like.Kernels(t.engine.GPU(), config, m)...)
 		}
 	}
-	r := rand.New(rand.NewPCG(c.Seed(), uint64(i)))
-	test.many = cuda.MaxRows + 1 + r.IntN(100)
-	if i%2 == 0 {
-		test.many = cuda.MaxRows + 1 + r.IntN(mostMany-cuda.MaxRows)
-	}
 	test.inMany = test.like
 	if rounder, ok := test.like.(cuda.Rounder); ok && i%3 == 0 {
 		if rounded := rounder.RoundToFP8(t.engine.GPU()); rounded != nil {
 			test.inMany = rounded
 		}
 	}
-	// What writes numbers is checked by itself.
-	ways := slices.DeleteFunc(t.engine.Ways(test.inMany, test.many), func(by cuda.Way) bool { return by == cuda.AsNumbers })
+	ways := slices.DeleteFunc(t.engine.Ways(test.inMany, c.Many.Rows), func(by cuda.Way) bool {
+		return by == cuda.AsNumbers || by == cuda.InTurns && !c.Many.Turns // what writes numbers is checked by itself
+	})
+	if len(ways) == 0 && c.Many.Turns {
+		ways = []cuda.Way{cuda.InTurns}
+	}
 	if len(ways) > 0 {
-		test.way = ways[i/3%len(ways)]
-		test.byMany = test.add(nil, " for many rows", test.inMany.Kernels(t.engine.GPU(), test.way, test.many)...)
+		test.way = ways[c.Many.Way%len(ways)]
+		test.byMany = test.add(nil, " for many rows", test.inMany.Kernels(t.engine.GPU(), test.way, c.Many.Rows)...)
 	}
 	test.addUnpack(test.like, nil)
-	test.fillAs(func() weight.Matrix {
+	test.fillAs(func() (weight.Matrix, error) {
 		test.Fill()
-		return test.Weights()
+		return test.Weights(), nil
 	}, test.run)
 	return test.formatTest
 }
@@ -135,8 +133,7 @@ type configuredTest struct {
 	*conform.Case
 	like cuda.Tiles // the matrix without numbers, by which choices are made
 
-	many   int        // rows of X that it is multiplied by besides,
-	inMany cuda.Tiles // as these,
+	inMany cuda.Tiles // by which many rows are multiplied,
 	way    cuda.Way
 	byMany *part // if that is run
 
@@ -168,14 +165,15 @@ func (f *configuredTest) run(ctx context.Context) (err error) {
 	if cuda.RoundsToFP8(f.way) {
 		f.engine.RoundToFP8(w)
 	}
-	random := rand.New(rand.NewPCG(uint64(f.many), uint64(f.N)))
+	many := f.Many.Rows
+	random := rand.New(rand.NewPCG(uint64(many), uint64(f.N)))
 	reference := referenceOf(f.family, f.way)
 	_, err = f.repeat(random, repeated{
-		what: fmt.Sprintf("%v, %d rows, %v", f.Case, f.many, f.way),
-		rows: f.many, n: f.N, k: f.K, dtype: f.Type, scratch: f.engine.NeedsOf(w.Tiles, f.way, f.many).Scratch(f.many, f.K),
+		what: fmt.Sprintf("%v, %d rows, %v", f.Case, many, f.way),
+		rows: many, n: f.N, k: f.K, dtype: f.Type, scratch: f.engine.NeedsOf(w.Tiles, f.way, many).Scratch(many, f.K),
 		blocks: func() [2]int { return [2]int{math.MaxInt, 5} },
 		reference: func(x, bias []uint16) *conform.Reference {
-			return reference(random, f.matrix, x, bias, f.many, 1, f.Type)
+			return reference(random, f.matrix, x, bias, many, 1, f.Type)
 		},
 		bound: manyMore * conform.Bound(f.Type), multiply: func(o cuda.Operands) error { return f.engine.MatMulWay(f.stream, w, o, f.way) },
 	})
@@ -262,12 +260,15 @@ func (t *cudaSelftest) drawnTest(f cuda.Family, i int, of cuda.Format, seed uint
 	if group == 0 {
 		group = k
 	}
-	rows := []int{1, 2, 3 + r.IntN(5), 8, 9 + r.IntN(8), 17 + r.IntN(40)}
 	like := f.Like(of, n, k)
-	var kernels []driver.Kernel
-	for _, m := range rows {
-		for _, config := range t.engine.Configs(like, m) {
-			kernels = append(kernels, like.Kernels(t.engine.GPU(), config, min(m, cuda.MaxRows))...)
+	var kernels []driver.Kernel // for all numbers of rows, each once
+	for m := range cuda.MaxRows {
+		for _, config := range t.engine.Configs(like, m+1) {
+			for _, k := range like.Kernels(t.engine.GPU(), config, m+1) {
+				if !slices.ContainsFunc(kernels, func(other driver.Kernel) bool { return t.key(other) == t.key(k) }) {
+					kernels = append(kernels, k)
+				}
+			}
 		}
 	}
 	variant := kernelVariant{Format: of, kind: f.Kind()}
@@ -277,8 +278,15 @@ func (t *cudaSelftest) drawnTest(f cuda.Family, i int, of cuda.Format, seed uint
 	if l, ok := f.(interface{ Loosened() float64 }); ok {
 		bound *= l.Loosened()
 	}
-	test.fillAs(func() weight.Matrix { return conform.KindOf(f.Kind()).Random(r, n, k, of.Bits, group, of.Scale) }, func(context.Context) error {
-		for _, m := range rows {
+	kind := conform.KindOf(f.Kind())
+	test.fillAs(func() (weight.Matrix, error) {
+		m := kind.Random(r, n, k, of.Bits, group, of.Scale)
+		if i%3 == 2 {
+			return kind.Bare(m)
+		}
+		return m, nil
+	}, func(context.Context) error {
+		for _, m := range drawnRows(r, like.AtOnce(t.engine.GPU(), cuda.MaxRows)) {
 			worst, err := test.repeat(r, repeated{
 				what: fmt.Sprintf("%s, %+v, %d×%d, %d rows", f.Name(), of, n, k, m),
 				rows: m, n: n, k: k, dtype: of.Type, bound: bound, scratch: t.engine.NeedsOf(test.w.Tiles, cuda.InTurns, m).Scratch(m, k),
@@ -296,4 +304,12 @@ func (t *cudaSelftest) drawnTest(f cuda.Family, i int, of cuda.Format, seed uint
 		return nil
 	})
 	return test
+}
+
+// drawnRows returns numbers of rows of X for a kernel that takes up to so many in a launch: one launch and several.
+func drawnRows(r *rand.Rand, most int) []int {
+	if most < cuda.MaxRows {
+		return []int{1, most, 2*most + 1}
+	}
+	return []int{1, 2 + r.IntN(most/2-2), most / 2, most/2 + 1 + r.IntN(most/2), most + 1 + r.IntN(40)}
 }

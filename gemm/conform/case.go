@@ -63,6 +63,7 @@ type Case struct {
 	Format
 	N, K     int
 	Rows     []int // of X that the matrix is multiplied by
+	Many     Many  // and by how many besides
 	Matrix   *lut.Matrix
 	Sparse   *lut24.Matrix // of [DrawSparse], what Matrix stands for as well
 	Products []*Product
@@ -70,6 +71,19 @@ type Case struct {
 	seed, number uint64
 	sparse       bool
 }
+
+// Many says by how many rows of X a matrix is multiplied in one of the ways for as many.
+type Many struct {
+	Rows  int
+	Way   int  // of those that are worth trying, modulo their number
+	Turns bool // whether turns of a kernel for few rows are one of them
+}
+
+// The fewest and the most rows of [Many].
+const (
+	fewestMany = 17
+	mostMany   = 600
+)
 
 // Product is one to be multiplied. Operands are of the type of the format, row-major.
 type Product struct {
@@ -94,6 +108,11 @@ func Draw(seed uint64, i int, f Format) *Case {
 	least := max((s.Units-1)*unitCols, f.Group) + 32
 	c.K = from(least/32, max(least, s.Units*unitCols)/32) * 32
 	c.Rows = []int{1, from(2, 4), from(5, 7), 8, from(9, 15), 16, from(17, 24), from(25, 32), from(33, 70)}
+	r = rand.New(rand.NewPCG(seed, uint64(i)))
+	c.Many = Many{Rows: fewestMany + r.IntN(100), Way: i / 3, Turns: true}
+	if i%2 == 0 {
+		c.Many.Rows = fewestMany + r.IntN(mostMany-fewestMany+1)
+	}
 	return c
 }
 
@@ -103,11 +122,10 @@ func DrawSparse(seed uint64, i int, kept Format) *Case {
 	kept.Group *= 2
 	c := Draw(seed, i, kept)
 	c.sparse = true
+	r := rand.New(rand.NewPCG(seed, uint64(i)))
+	c.Many = Many{Rows: fewestMany + r.IntN(mostMany-fewestMany+1), Way: i}
 	return c
 }
-
-// Seed returns that of the case.
-func (c *Case) Seed() uint64 { return c.seed }
 
 // Weights returns the matrix as it is quantized.
 func (c *Case) Weights() weight.Matrix {

@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 
@@ -22,6 +23,26 @@ type Kind struct {
 	Cases func(bits int, shapes [][2]int) []func(r *rand.Rand) weight.Matrix
 }
 
+// Bare returns a matrix without the parts that are optional in its kind, which stands for other weights then.
+func (k Kind) Bare(m weight.Matrix) (weight.Matrix, error) {
+	stored, ok := m.(interface{ Spec() weight.Spec })
+	if !ok {
+		return nil, fmt.Errorf("a matrix of kind %s does not tell how it is stored", m.Kind())
+	}
+	rows, columns := m.Shape()
+	parts, err := k.Parts(stored.Spec(), rows, columns)
+	if err != nil {
+		return nil, err
+	}
+	data := m.Parts()
+	for i, p := range parts {
+		if p.Optional {
+			data[i] = nil
+		}
+	}
+	return k.Open(stored.Spec(), rows, columns, data)
+}
+
 // KindOf returns that of a name, or nil.
 func KindOf(name string) *Kind {
 	for _, k := range Kinds() {
@@ -39,7 +60,7 @@ func Kinds() []Kind {
 			return RandomMatrix(r, n, k, bits, group, st)
 		}, Draw, tableCases},
 		{bcq.Kind{}, func(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) weight.Matrix {
-			return RandomBCQ(r, n, k, bits, group, st, n%tileRows == 0 || n%3 != 2) // without offsets for some heights that no layer has
+			return RandomBCQ(r, n, k, bits, group, st, true)
 		}, nil, bcqCases},
 		{lut24.Kind{}, func(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) weight.Matrix {
 			return RandomSparse(r, n, k, bits, group, st)
