@@ -122,7 +122,7 @@ func TestImports(t *testing.T) {
 		{"gemm/conform", []string{"formats/weight/", "formats/num", "gemm/fp8", "gemm/ref", "gemm/cuda/driver"}},
 		{"gemm/cpu", []string{"repack", "formats/num", "gemm/cpu/", "gemm/lookup", "formats/weight/"}},
 		{"gemm/cuda/driver", []string{"formats/input"}},
-		{"gemm/cuda/cudatest", []string{"formats/weight/", "gemm/conform", "gemm/cuda", "gemm/cuda/"}},
+		{"gemm/cuda/cudatest", []string{"formats/input", "formats/weight/", "gemm/conform", "gemm/cuda", "gemm/cuda/"}},
 		{"gemm/cuda", []string{"repack", "formats/num", "gemm/cuda/", "gemm/fp8", "formats/weight/"}},
 		{"gemm/fp8", []string{"formats/num"}},
 		{"gemm/lookup", []string{"formats/weight/", "formats/num"}},

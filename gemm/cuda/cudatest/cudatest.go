@@ -7,11 +7,11 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/conform"
@@ -211,7 +211,7 @@ func (g *GPU) CheckWays(t testing.TB, what string, w *cuda.Matrix, p *conform.Pr
 
 // ModelShapes returns the shapes of layers of known models, or some where the list is not at hand.
 func ModelShapes(t testing.TB) (shapes [][2]int) {
-	f, err := os.Open("../../../../shared/configs/shapes.tsv")
+	f, err := input.Open("../../../../shared/configs/shapes.tsv")
 	if err != nil {
 		return [][2]int{{4096, 4096}, {1024, 4096}, {14336, 4096}, {4096, 14336}, {192, 576}, {128256, 4096}, {28672, 8192}}
 	}
