@@ -11,10 +11,6 @@
 //
 // GROUP is not 32. The power of Work takes back the factor.
 
-// Registers of a thread that multiplies and of one that does not: in all what the block begins with.
-constexpr u32 MULTIPLYING = GROUPS4 == 2 ? 232 : 152, ASKING = GROUPS4 == 2 ? 40 : 56;
-static_assert(4 * GROUPS4 * MULTIPLYING + 4 * ASKING <= 65536 / THREADS / 8 * 8 * WARPS, "or warps wait for registers for ever");
-
 struct alignas(8) Floats2 { float f[2]; };
 
 // ---- weights ----
@@ -148,46 +144,31 @@ __device__ __forceinline__ void take_back(float (&sums)[COLUMNS / 2], const Para
 
 // ---- kernel ----
 
+struct Bytes8 {
+    // Registers of a thread that multiplies and of one that does not: in all what the block begins with.
+    static constexpr u32 MULTIPLYING = GROUPS4 == 2 ? 232 : 152, ASKING = GROUPS4 == 2 ? 40 : 56;
+    static_assert(4 * GROUPS4 * MULTIPLYING + 4 * ASKING <= 65536 / THREADS / 8 * 8 * WARPS, "or warps wait for registers for ever");
+
+    const Params& p;
+    const Work& w;
+    const float* row_scales;
+    Table table;
+
+    static __device__ __forceinline__ void fill(const Params& p) { fill_table(p); }
+
+    __device__ __forceinline__ Bytes8(const Params& p, const Work& w, const float* row_scales, u32 lane) : p(p), w(w), row_scales(row_scales), table{} {
+        table.self = lane * (BITS == 2 ? 8 : 4);
+    }
+
+    __device__ __forceinline__ void multiply(float (&sums)[COLUMNS / 2], const Work&, const Piece& piece, Stages& stage, Codes& place, u32 tile, u32 lane) const {
+        ::multiply(sums, piece, stage, place, tile, lane, table);
+    }
+
+    __device__ __forceinline__ void finish(float (&sums)[COLUMNS / 2], const Piece& piece, u32 lane) const {
+        take_back(sums, p, w, row_scales, piece, lane);
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) lutfp8(const __grid_constant__ Params p, const __grid_constant__ Work w, const float* row_scales) {
-    launch_next();
-    check_base();
-    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (threadIdx.x < STAGES + ATOMS) {
-        begin_phases(PHASES_BASE + 16 * threadIdx.x, threadIdx.x < STAGES ? 1 : 32 * CODING);
-        begin_phases(PHASES_BASE + 16 * threadIdx.x + 8, TILES);
-        show_phases();
-    }
-    fill_table(p);
-    __syncthreads();
-    // Those of a block are neighbours, for all before them to be its own or of blocks before.
-    const u32 begin = (u32)((u64)w.workers * blockIdx.x / gridDim.x), end = (u32)((u64)w.workers * (blockIdx.x + 1) / gridDim.x);
-    Stages stage = {0, 0};
-    Codes place = {0, 0};
-    if (warp >= TILES) {
-        fewer_registers<ASKING>();
-        for (u32 worker = begin; worker < end; worker++) {
-            if (warp == TILES && lane == 0) ask_x(p, w, stage, worker);
-            if (warp > TILES) ask_codes(p, w, place, worker, warp - TILES - 1, lane);
-        }
-        return;
-    }
-    more_registers<MULTIPLYING>();
-    Table table = {};
-    table.self = lane * (BITS == 2 ? 8 : 4);
-    float sums[COLUMNS / 2];
-    for (u32 worker = begin; worker < end; worker++) {
-        Share share = share_of(w, worker);
-        Piece piece;
-        while (take(piece, share, w)) {
-            multiply(sums, piece, stage, place, warp, lane, table);
-            wait_previous();  // long over, for X has been there
-            if (piece.to < w.atoms) {
-                leave(sums, w, worker, warp, lane);
-                continue;
-            }
-            if (piece.from > 0) collect(sums, w, piece, worker, warp, lane);
-            take_back(sums, p, w, row_scales, piece, lane);
-            write(sums, p, w, piece, warp, lane);
-        }
-    }
+    run_block<Bytes8>(p, w, row_scales);
 }

@@ -95,7 +95,7 @@ func (k fp8Kernel) Kernel() driver.Kernel {
 	stages, atoms := k.rings(k.Format)
 	return driver.Kernel{
 		Name:   fmt.Sprintf("%s.%s.cu", fp8Name, k.name()),
-		Source: Source() + ptx.WGMMA() + ptx.Fields() + fp8Source,
+		Source: Source() + ptx.WGMMA() + ptx.Fields() + blockSource + fp8Source,
 		Options: driver.CompileOptions{Defines: append(k.Defines(), "NT=2", "DEPTH=1", "FP8=1", fmt.Sprintf("WARPS=%d", k.threads()/32),
 			fmt.Sprintf("COLUMNS=%d", k.Columns), fmt.Sprintf("GROUPS4=%d", k.Groups), fmt.Sprintf("STAGES=%d", stages), fmt.Sprintf("ATOMS=%d", atoms),
 			"PLANES=0", "WIDE_ROWS=1", "OF_ATOM=1")},

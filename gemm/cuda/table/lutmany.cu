@@ -12,9 +12,6 @@
 //
 // PLANES is for 4 bits. With DECODE 1 (lutsym.cuh) there is no table, and with PLANES and WIDE_ROWS 0.
 
-// Registers of a thread that multiplies and of one that does not: in all what the block begins with.
-constexpr u32 MULTIPLYING = GROUPS4 == 2 ? 232 : GROUPS4 == 3 ? 144 : 104, ASKING = GROUPS4 == 2 ? 40 : GROUPS4 == 3 ? 80 : 64;
-
 // ---- weights ----
 
 // Bytes holds the table's low bytes and its high ones, for codes of 4 bits.
@@ -241,54 +238,37 @@ __device__ __forceinline__ void multiply(float (&sums)[COLUMNS / 2], const Piece
 
 // ---- kernel ----
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) lutmany(const __grid_constant__ Params p, const __grid_constant__ Work w) {
-    launch_next();
-    check_base();
-    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (threadIdx.x < STAGES + ATOMS) {
-        begin_phases(PHASES_BASE + 16 * threadIdx.x, threadIdx.x < STAGES ? 1 : 32 * CODING);
-        begin_phases(PHASES_BASE + 16 * threadIdx.x + 8, TILES);
-        show_phases();
-    }
-    if (WIDE_ROWS || DECODE)
-        fill_table(p);
-    else if (!PLANES)
-        fill_pairs(p);
+struct Many {
+    // Registers of a thread that multiplies and of one that does not: in all what the block begins with.
+    static constexpr u32 MULTIPLYING = GROUPS4 == 2 ? 232 : GROUPS4 == 3 ? 144 : 104, ASKING = GROUPS4 == 2 ? 40 : GROUPS4 == 3 ? 80 : 64;
+
+    Table table;
+    Bytes bytes;
+
+    static __device__ __forceinline__ void fill(const Params& p) {
+        if (WIDE_ROWS || DECODE)
+            fill_table(p);
+        else if (!PLANES)
+            fill_pairs(p);
 #if SPARSE
-    fill_patterns();
+        fill_patterns();
 #endif
-    __syncthreads();
-    // Those of a block are neighbours, for all before them to be its own or of blocks before.
-    const u32 begin = (u32)((u64)w.workers * blockIdx.x / gridDim.x), end = (u32)((u64)w.workers * (blockIdx.x + 1) / gridDim.x);
-    Stages stage = {0, 0};
-    Codes place = {0, 0};
-    if (warp >= TILES) {
-        fewer_registers<ASKING>();
-        for (u32 worker = begin; worker < end; worker++) {
-            if (warp == TILES && lane == 0) ask_x(p, w, stage, worker);
-            if (warp > TILES) ask_codes(p, w, place, worker, warp - TILES - 1, lane);
-        }
-        return;
     }
-    more_registers<MULTIPLYING>();
-    Table table = {};
+
+    __device__ __forceinline__ Many(const Params& p, const Work&, const float*, u32 lane) : table{} {
 #if !DECODE
-    table.self = lane * (WIDE_ROWS && BITS == 2 ? 8 : 4);
+        table.self = lane * (WIDE_ROWS && BITS == 2 ? 8 : 4);
 #endif
-    const Bytes bytes = bytes_of(p);
-    float sums[COLUMNS / 2];
-    for (u32 worker = begin; worker < end; worker++) {
-        Share share = share_of(w, worker);
-        Piece piece;
-        while (take(piece, share, w)) {
-            multiply(sums, piece, stage, place, warp, lane, w.power, table, bytes);
-            wait_previous();  // long over, for X has been there
-            if (piece.to < w.atoms) {
-                leave(sums, w, worker, warp, lane);
-                continue;
-            }
-            if (piece.from > 0) collect(sums, w, piece, worker, warp, lane);
-            write(sums, p, w, piece, warp, lane);
-        }
+        bytes = bytes_of(p);
     }
+
+    __device__ __forceinline__ void multiply(float (&sums)[COLUMNS / 2], const Work& w, const Piece& piece, Stages& stage, Codes& place, u32 tile, u32 lane) const {
+        ::multiply(sums, piece, stage, place, tile, lane, w.power, table, bytes);
+    }
+
+    __device__ __forceinline__ void finish(float (&)[COLUMNS / 2], const Piece&, u32) const {}
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) lutmany(const __grid_constant__ Params p, const __grid_constant__ Work w) {
+    run_block<Many>(p, w, nullptr);
 }
