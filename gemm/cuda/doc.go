@@ -21,8 +21,8 @@
 //
 // # Another kind of weight
 //
-// A new kind of weight takes a layout in package repack, a folder beside this file, and a line in package families. The folder has the
-// .cu files and two types: one that implements [Family], and one that implements [Tiles], for which [Base] has most methods. The kernel
+// A new kind of weight takes a layout in package repack, a folder beside this file, a line in package families, and random matrices for
+// tests in package conform. The folder has the .cu files and two types: one that implements [Family], and one that implements [Tiles], for which [Base] has most methods. The kernel
 // may begin with the sources of package ptx. The self-test, the benchmark, the checks that kernels compile, and models then know of it.
 //
 // # Numbers
