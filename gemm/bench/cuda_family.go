@@ -81,10 +81,13 @@ func pack(f cuda.Family, l Layer, t driver.DType) (tiles cuda.Tiles, parts [][]b
 			return tiles, parts, err
 		}
 	}
-	if tiles, parts, err = f.Pack(l.Matrix, t); tiles == nil && err == nil {
-		err = fmt.Errorf("no kernel %s for it", f.Name())
+	if tiles, parts, err = f.Pack(l.Matrix, t); tiles != nil || err != nil {
+		return tiles, parts, err
 	}
-	return tiles, parts, err
+	if _, k := l.Matrix.Shape(); k%32 != 0 { // as all kernels want
+		return nil, nil, fmt.Errorf("%d input features: the kernel wants a multiple of 32", k)
+	}
+	return nil, nil, fmt.Errorf("no kernel %s for it", f.Name())
 }
 
 // turn is a ring with a lookup, if one is asked for, of which rows are measured from some rows of X on.
