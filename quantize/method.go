@@ -299,7 +299,7 @@ func (l Layer) table() lut.Format {
 	return lut.Format{Codebook: l.Codebook, Group: l.Columns(l.K), Scale: l.Scale, ScaleType: l.ScaleType}
 }
 
-// binary is package bcq's quantizer. It needs nothing, and is its own state.
+// binary is package planes' quantizer. It needs nothing, and is its own state.
 type binary struct{ BCQOptions }
 
 func (b binary) Name() string                          { return methodBCQ }

@@ -21,7 +21,7 @@ type Options struct {
 	Requantize bool
 	Force      bool // replace an output that lutq wrote
 	// NewRounder returns what rounds rows of weights to a table, as package quantize/rtn does.
-	NewRounder func(f lut.Format) (func(parts [][]byte, w []float32, n int) error, error)
+	NewRounder func(f lut.Format) (foreign.Round, error)
 	// Progress, if set, is told of bytes that are written. It is called from several goroutines, one
 	// at a time.
 	Progress func(done int64, name string)
@@ -75,7 +75,7 @@ func (p *Plan) Run(ctx context.Context, out string, o Options) (written int64, e
 // reader implements [foreign.Source].
 type reader struct {
 	*Plan
-	newRounder func(f lut.Format) (func(parts [][]byte, w []float32, n int) error, error)
+	newRounder func(f lut.Format) (foreign.Round, error)
 	progress   func(done int64, name string)
 
 	mu      sync.Mutex

@@ -144,7 +144,7 @@ const (
 )
 
 // Round finds the codes and scales of n rows of weights and writes them to parts, which lie as [lut.Kind.Parts] has them.
-type Round func(parts [][]byte, w []float32, n int) error
+type Round = func(parts [][]byte, w []float32, n int) error
 
 // Source hands out what is to be written. Its methods may be called from several goroutines.
 type Source interface {

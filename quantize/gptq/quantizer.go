@@ -13,7 +13,7 @@ import (
 const rowsAtOnce = 128
 
 // A Rounder rounds weights to what a kind of layer can hold. That of
-// package lut is one.
+// package rtn is one.
 type Rounder interface {
 	rounding.Quantizer
 	// CheckParts reports parts that n rows of k columns have no place in.

@@ -86,7 +86,7 @@ func open(t testing.TB, s weight.Spec, n, k int, parts [][]byte) *lut24.Matrix {
 }
 
 // TestRows: what is stored has two of four weights, +0 for the others, the error that is told, and codes and
-// scales as package lut finds them for the kept weights alone.
+// scales as package rtn finds them for the kept weights alone.
 func TestRows(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		bits := rapid.IntRange(lut.MinBits, lut.MaxBits).Draw(rt, "bits")

@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/source/modeltest"
+	"github.com/lutq/lutq/gemm/cuda/cudatest"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -71,7 +72,7 @@ func TestGPULengths(t *testing.T) {
 
 // usual reports whether the i-th type of activations is the one of most models, or all are to be gone through.
 func usual(i int) bool {
-	return types[i].acts == driver.F16 || set("long")
+	return types[i].acts == driver.F16 || *cudatest.Long
 }
 
 // TestGPUSoak writes a long text.

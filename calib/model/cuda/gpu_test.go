@@ -21,6 +21,7 @@ import (
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/cudatest"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/quantize/rtn"
 )
@@ -62,26 +63,7 @@ func onGPU(t *testing.T, test func(t *testing.T, o *Ops, i int)) {
 
 func onGPUWith(t *testing.T, options driver.Options, test func(t *testing.T, o *Ops, i int)) {
 	t.Helper()
-	c, err := driver.Open(options)
-	if err != nil {
-		t.Skip(err)
-	}
-	n, err := c.DeviceCount()
-	if err != nil {
-		t.Skip(err)
-	}
-	if n == 0 {
-		t.Skip("no GPU")
-	}
-	d, err := c.OpenDevice(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	c, d := cudatest.First(t, options)
 	var e *gemmcuda.Engine
 	if err := d.Do(func() (err error) { e, err = gemmcuda.New(d, c.Cache()); return err }); err != nil {
 		t.Skip(err)

@@ -1,20 +1,17 @@
 package cuda
 
 import (
-	"flag"
 	"slices"
 	"testing"
 
 	"github.com/lutq/lutq/calib/model/opstest"
+	"github.com/lutq/lutq/gemm/cuda/cudatest"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 )
 
-// set reports whether a flag of the tests is.
-func set(flagName string) bool { return flag.Lookup(flagName).Value.String() == "true" }
-
 // hostStamps returns the stamps of a test, and what asks them about a subtest with the kernels for the i-th type of activations.
 func hostStamps(t *testing.T, arch int) (due func(t *testing.T, i int)) {
-	s := kerneltest.NewStamps(t, kerneltest.StampOptions{Update: set("update"), All: set("long")})
+	s := kerneltest.NewStamps(t, kerneltest.StampOptions{Update: *cudatest.Update, All: *cudatest.Long})
 	return func(t *testing.T, i int) {
 		t.Helper()
 		s.Due(t, kerneltest.Modules(arch, Kernels(types[i].acts)...)...)
@@ -32,7 +29,7 @@ func hostFamilies() []string {
 // TestHost compares operations with float64 on the host, with kernels compiled for it: in
 // float32, and of 16 bits what differs there.
 func TestHost(t *testing.T) {
-	if set("long") {
+	if *cudatest.Long {
 		t.Skip("with -long TestHostLong does so in all types")
 	}
 	const arch = 800
@@ -78,7 +75,7 @@ func TestHost(t *testing.T) {
 
 // TestHostLong runs all tests for a GPU on the host, in all types and in either order of a block's threads.
 func TestHostLong(t *testing.T) {
-	if !set("long") {
+	if !*cudatest.Long {
 		t.Skip("with -long")
 	}
 	for _, order := range []struct {

@@ -1,7 +1,6 @@
 package cuda_test
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -9,11 +8,10 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model/cuda"
+	"github.com/lutq/lutq/gemm/cuda/cudatest"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 )
-
-var long = flag.Bool("long", false, "compile all kernels")
 
 // TestCompile compiles the kernels as the program does: for one type of activations and the newer
 // architecture, or with -long for all. PTX of the others is built ahead, and assembled by [TestPrebuilt].
@@ -21,7 +19,7 @@ func TestCompile(t *testing.T) {
 	var variants []kerneltest.Variant
 	for i, acts := range []driver.DType{driver.F16, driver.BF16, driver.F32} {
 		for j, arch := range []string{"sm_90a", "sm_80"} {
-			if i+j > 0 && !*long {
+			if i+j > 0 && !*cudatest.Long {
 				continue
 			}
 			for _, k := range cuda.Kernels(acts) {
@@ -30,7 +28,7 @@ func TestCompile(t *testing.T) {
 			}
 		}
 	}
-	kerneltest.Compile(t, kerneltest.Compiler(t, *long), variants)
+	kerneltest.Compile(t, kerneltest.Compiler(t, *cudatest.Long), variants)
 }
 
 // TestNoHeaders holds the kernels to what NVRTC has without a toolkit.

@@ -1,15 +1,13 @@
 package cuda_test
 
 import (
-	"flag"
 	"testing"
 
 	"github.com/lutq/lutq/calib/model/cuda"
+	"github.com/lutq/lutq/gemm/cuda/cudatest"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 )
-
-var update = flag.Bool("update", false, "write prebuilt.gz")
 
 // TestPrebuilt checks, and with -update writes, the PTX that stands in where there
 // is no compiler.
@@ -26,5 +24,5 @@ func TestPrebuilt(t *testing.T) {
 			}
 		}
 	}
-	kerneltest.Prebuilt(t, "prebuilt.gz", kernels, *update, *long)
+	kerneltest.Prebuilt(t, "prebuilt.gz", kernels, *cudatest.Update, *cudatest.Long)
 }

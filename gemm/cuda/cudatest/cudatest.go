@@ -41,14 +41,8 @@ type GPU struct {
 	Stream *driver.Stream
 }
 
-// OnGPU runs a test inside Do of the first GPU.
-func OnGPU(t testing.TB, test func(g *GPU)) {
-	t.Helper()
-	OnGPUWith(t, driver.Options{CacheDir: t.TempDir()}, test)
-}
-
-// OnGPUWith is OnGPU with options.
-func OnGPUWith(t testing.TB, o driver.Options, test func(g *GPU)) {
+// First opens the first GPU until the test ends, and skips the test where there is none.
+func First(t testing.TB, o driver.Options) (*driver.CUDA, *driver.Device) {
 	t.Helper()
 	c, err := driver.Open(o)
 	if err != nil {
@@ -65,12 +59,25 @@ func OnGPUWith(t testing.TB, o driver.Options, test func(g *GPU)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
-	err = d.Do(func() error {
+	})
+	return c, d
+}
+
+// OnGPU runs a test inside Do of the first GPU.
+func OnGPU(t testing.TB, test func(g *GPU)) {
+	t.Helper()
+	OnGPUWith(t, driver.Options{CacheDir: t.TempDir()}, test)
+}
+
+// OnGPUWith is OnGPU with options.
+func OnGPUWith(t testing.TB, o driver.Options, test func(g *GPU)) {
+	t.Helper()
+	c, d := First(t, o)
+	err := d.Do(func() error {
 		e, err := cuda.New(d, c.Cache())
 		if err != nil {
 			t.Skip(err)
