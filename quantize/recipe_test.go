@@ -39,7 +39,7 @@ func TestParseRule(t *testing.T) {
 		{text: "a=4:64:nf:max", fail: `unknown scale method "max"`},
 		{text: "a=4:64:nf:mse:f8", fail: `unknown scale type "f8"`},
 		{text: "a=", fail: "after the ="},
-		{text: "a=4:64:nf:mse:f16:x", fail: `unknown kind "x" of weights: want lut, bcq or lut24`},
+		{text: "a=4:64:nf:mse:f16:x", fail: `unknown kind "x" of weights: want lut, bcq, lut24 or trellis`},
 		{text: "a=::::::gptq", match: "a", want: weight.Spec{Method: "gptq"}},
 		{text: "a=3:64:file:x:mse:f16:lut:rtn", match: "a", want: weight.Spec{Bits: 3, Group: 64, Codebook: "file:x", Scale: weight.MSE, ScaleType: weight.F16, Kind: "lut", Method: "rtn"}},
 		{text: "a=4:64:nf:mse:f16:lut:x", fail: `unknown method "x"`},

@@ -96,7 +96,7 @@ func TestUsageErrors(t *testing.T) {
 		{"quantize none out --method bcq --codebook nf", "--codebook is not read by method bcq: it is for weights of kind lut or weights of kind lut24"},
 		{"quantize none out --method bcq --tensor down=3:64:nf", "weights of kind bcq have neither"},
 		{"quantize none out --tensor down=:::mse::bcq", "weights of kind bcq have neither"},
-		{"quantize none out --tensor down=:::::zip", `unknown kind "zip" of weights: want lut, bcq or lut24`},
+		{"quantize none out --tensor down=:::::zip", `unknown kind "zip" of weights: want lut, bcq, lut24 or trellis`},
 		{"quantize none out --bcq-rounds 3", "--bcq-rounds is not read by method rtn: it is for weights of kind bcq"},
 		{"quantize none out --bits", "flag needs an argument: --bits"},
 		{"quantize none out --codebook nf5", "lutq: --codebook \"nf5\": want auto, nf, int, fp, kbit, jt, js, q2, q3, q4, q5, sym, iq4nl, e2m1 or file:…\nhint: did you mean nf?\n"},

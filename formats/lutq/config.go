@@ -9,16 +9,18 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/trellis"
 )
 
 // Method is the value of quant_method.
 const Method = "lutq"
 
 // The versions of the container that this package reads. Version 2 adds kinds of
-// layers; [Config.AddTo] writes version 1 where there are none but the first.
+// layers, and version 3 the kind trellis. [Config.AddTo] writes the first that knows all that there is.
 const (
 	Version1 = 1
 	Version2 = 2
+	Version3 = 3
 )
 
 // spec completes the spec of a tensor: by the defaults and its kind.
@@ -150,11 +152,15 @@ func ParseConfig(quantization json.RawMessage) (*Config, error) {
 	if err := json.Unmarshal(quantization, &c); err != nil {
 		return nil, fmt.Errorf("quantization_config: %w", err)
 	}
-	if c.Version != Version1 && c.Version != Version2 {
-		return nil, fmt.Errorf("container version %d: this lutq reads versions %d and %d", c.Version, Version1, Version2)
+	if c.Version < Version1 || c.Version > Version3 {
+		return nil, fmt.Errorf("container version %d: this lutq reads versions %d to %d", c.Version, Version1, Version3)
 	}
-	if c.Version == Version1 && c.kinds() {
+	switch needs := c.needs(); {
+	case c.Version >= needs:
+	case c.Version == Version1:
 		return nil, fmt.Errorf("quantization_config: version %d knows no kinds of layers", Version1)
+	default:
+		return nil, fmt.Errorf("quantization_config: version %d knows no layers of kind %s", c.Version, trellis.Name)
 	}
 	if err := check(c.spec(weight.Spec{})); err != nil {
 		return nil, fmt.Errorf("quantization_config: %w", err)
@@ -174,14 +180,23 @@ func ParseConfig(quantization json.RawMessage) (*Config, error) {
 	return &c, nil
 }
 
-// kinds reports whether anything names a kind.
-func (c *Config) kinds() bool {
-	for _, t := range c.Tensors {
-		if t.Kind != "" {
-			return true
+// needs returns the first version that knows all kinds that are named.
+func (c *Config) needs() int {
+	version := Version1
+	name := func(kind string) {
+		switch kind {
+		case "":
+		case trellis.Name:
+			version = Version3
+		default:
+			version = max(version, Version2)
 		}
 	}
-	return c.Kind != ""
+	name(c.Kind)
+	for _, t := range c.Tensors {
+		name(t.Kind)
+	}
+	return version
 }
 
 // AddTo returns config.json with an auto_map that names [Code] and the quantization_config added as its last
@@ -200,9 +215,7 @@ func (c *Config) AddTo(configJSON []byte) ([]byte, error) {
 	if sealing.Kind == Kinds()[0].Name() {
 		sealing.Kind = ""
 	}
-	if sealing.Version = Version1; sealing.kinds() {
-		sealing.Version = Version2
-	}
+	sealing.Version = sealing.needs()
 	if c.Digests != nil {
 		sealing.Seal = unsealed
 	}

@@ -8,12 +8,13 @@ import (
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/formats/weight/lut24"
+	"github.com/lutq/lutq/formats/weight/trellis"
 )
 
 // Kinds lists the kinds of layers that a container may have. The first is what a
 // layer is whose configuration names none.
 func Kinds() []weight.Kind {
-	return []weight.Kind{lut.Kind{}, bcq.Kind{}, lut24.Kind{}}
+	return []weight.Kind{lut.Kind{}, bcq.Kind{}, lut24.Kind{}, trellis.Kind{}}
 }
 
 // KindOf returns the kind of a name, "" for the first.

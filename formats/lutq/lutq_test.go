@@ -148,7 +148,8 @@ func TestOpen(t *testing.T) {
 		edit func(q map[string]any)
 		want string
 	}{
-		{"version", func(q map[string]any) { q["version"] = 3 }, "container version 3: this lutq reads versions 1 and 2"},
+		{"version", func(q map[string]any) { q["version"] = 4 }, "container version 4: this lutq reads versions 1 to 3"},
+		{"kind of version 3 before that", func(q map[string]any) { q["version"] = 2; tensor(q)["kind"] = "trellis" }, "version 2 knows no layers of kind trellis"},
 		{"kind before there were any", func(q map[string]any) { tensor(q)["kind"] = "bcq" }, "version 1 knows no kinds of layers"},
 		{"default kind before there were any", func(q map[string]any) { q["kind"] = "lut" }, "version 1 knows no kinds of layers"},
 		{"unknown kind", func(q map[string]any) { q["version"] = 2; tensor(q)["kind"] = "zip" }, `unknown kind "zip"`},

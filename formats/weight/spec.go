@@ -12,6 +12,7 @@ import (
 type Spec struct {
 	Kind      string      `json:"kind,omitempty"` // [Kind.Name]
 	Bits      int         `json:"bits,omitempty"`
+	Half      bool        `json:"half,omitempty"`  // half a bit more, of kinds that have it
 	Group     int         `json:"group,omitempty"` // columns that share a scale, or RowGroup
 	Codebook  string      `json:"codebook,omitempty"`
 	Method    string      `json:"method,omitempty"`
@@ -57,6 +58,17 @@ func GroupName(g int) string {
 	return strconv.Itoa(g)
 }
 
+// Rate returns the bits of two weights' codes.
+func (s Spec) Rate() int {
+	if s.Half {
+		return 2*s.Bits + 1
+	}
+	return 2 * s.Bits
+}
+
+// Width returns the bits of a weight's code, in words.
+func (s Spec) Width() string { return strconv.FormatFloat(float64(s.Rate())/2, 'g', -1, 64) }
+
 // Columns returns the number of columns that share a scale in rows of k.
 func (s Spec) Columns(k int) int {
 	if s.Group == RowGroup {
@@ -71,7 +83,9 @@ func GroupsIn(k, group int) int { return (k + group - 1) / group }
 // Or returns s with its zero fields taken from defaults.
 func (s Spec) Or(defaults Spec) Spec {
 	or(&s.Kind, defaults.Kind)
-	or(&s.Bits, defaults.Bits)
+	if s.Bits == 0 { // a width is a field of two
+		s.Bits, s.Half = defaults.Bits, defaults.Half
+	}
 	or(&s.Group, defaults.Group)
 	or(&s.Codebook, defaults.Codebook)
 	or(&s.Method, defaults.Method)
@@ -91,7 +105,9 @@ func or[T comparable](field *T, value T) {
 // inverse of [Spec.Or].
 func (s Spec) Without(defaults Spec) Spec {
 	without(&s.Kind, defaults.Kind)
-	without(&s.Bits, defaults.Bits)
+	if s.Rate() == defaults.Rate() {
+		s.Bits, s.Half = 0, false
+	}
 	without(&s.Group, defaults.Group)
 	without(&s.Codebook, defaults.Codebook)
 	without(&s.Method, defaults.Method)
@@ -112,7 +128,7 @@ func without[T comparable](field *T, value T) {
 func (s Spec) Fields() string {
 	var f [7]string
 	if s.Bits != 0 {
-		f[0] = strconv.Itoa(s.Bits)
+		f[0] = s.Width()
 	}
 	if s.Group != 0 {
 		f[1] = GroupName(s.Group)

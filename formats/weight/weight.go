@@ -31,6 +31,7 @@ type Part struct {
 	DType    string // as safetensors spell it
 	Shape    []int
 	Rows     bool // the first axis is the layer's rows
+	Per      int  // rows that share an entry of that axis, the last of which may have fewer; 0 is 1
 	Optional bool // may be left out
 }
 
@@ -73,12 +74,34 @@ func CheckShape(n, k, bits, group, least, most int) error {
 	return nil
 }
 
+// Entries returns how many entries n rows have in a part that has rows.
+func (p Part) Entries(n int) int {
+	per := max(p.Per, 1)
+	return (n + per - 1) / per
+}
+
+// Several is implemented by matrices whose rows are read faster together.
+type Several interface {
+	// RowsTo writes n rows from a first one on to dst [n, K], each as Row does. Several goroutines may call it.
+	RowsTo(dst []float32, first, n int)
+}
+
+// RowsTo writes n rows of a matrix from a first one on to dst [n, K].
+func RowsTo(dst []float32, m Matrix, first, n int) {
+	if s, ok := m.(Several); ok {
+		s.RowsTo(dst, first, n)
+		return
+	}
+	_, k := m.Shape()
+	for i := range n {
+		m.Row(dst[i*k:(i+1)*k], first+i)
+	}
+}
+
 // Dequantize returns all weights of a matrix, row by row.
 func Dequantize(m Matrix) []float32 {
 	n, k := m.Shape()
 	w := make([]float32, n*k)
-	for i := range n {
-		m.Row(w[i*k:(i+1)*k], i)
-	}
+	RowsTo(w, m, 0, n)
 	return w
 }
