@@ -1,6 +1,7 @@
 package lutq_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,10 +75,15 @@ func FuzzKinds(f *testing.F) {
 	f.Add(uint8(0), uint8(2), int16(32), uint8(weight.F32), uint8(1), uint8(1), []byte{0, 0, 0x80, 0x3f}, false)
 	f.Add(uint8(1), uint8(8), int16(7), uint8(weight.BF16), uint8(1), uint8(9), []byte{0x80, 0x7f}, false)
 	f.Add(uint8(2), uint8(4), int16(32), uint8(weight.F16), uint8(2), uint8(71), []byte{0x44}, true)
+	f.Add(uint8(3), uint8(2|0x80), int16(-1), uint8(weight.F16), uint8(9), uint8(140), []byte{7, 0x2A, 0x91}, true)
+	f.Add(uint8(3|4<<2), uint8(2|0x80), int16(-1), uint8(weight.F32), uint8(1), uint8(9), []byte{0xFF, 0x7B}, false)
 	f.Fuzz(func(t *testing.T, which, bits uint8, group int16, st, n, k uint8, fill []byte, all bool) {
 		kinds := lutq.Kinds()
 		kind := kinds[int(which)%len(kinds)]
-		s := weight.Spec{Kind: kind.Name(), Bits: int(bits), Group: int(group), ScaleType: weight.ScaleType(st)}
+		s := weight.Spec{Kind: kind.Name(), Bits: int(bits & 0x7F), Half: bits > 0x7F, Group: int(group), ScaleType: weight.ScaleType(st)}
+		if books := trellis.Codebooks(); kind.Name() == trellis.Name && int(which)/len(kinds) > 0 {
+			s.Codebook = books[int(which)/len(kinds)%len(books)]
+		}
 		rows, cols := int(n)+1, int(k)+1
 		parts, err := kind.Parts(s, rows, cols)
 		if err != nil {
@@ -117,6 +123,10 @@ func FuzzKinds(f *testing.F) {
 			}
 		}
 		_ = m.CheckPadding() // does not fail otherwise
+		several := make([]float32, rows*cols)
+		if weight.RowsTo(several, m, 0, rows); !slices.Equal(several[(rows-1)*cols:], row) {
+			t.Fatal("the last row is another one among all")
+		}
 		if one := m.Rows(rows-1, 1, 1); one.Validate() != nil || len(one.Parts()) < len(data) {
 			t.Fatal("a row that is no matrix")
 		}

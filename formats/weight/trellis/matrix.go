@@ -128,7 +128,7 @@ func (m *Matrix) Validate() error {
 // checkValues reports the first scale or factor with which a weight may not be finite: one that is not, or that is beyond what float32
 // holds times the sums that it stands in front of.
 func (m *Matrix) checkValues() error {
-	const most = 1 << 100
+	const most = 1 << 88 // float32 ends at 2^128: sums have 2^23, times √128 in a small block less, and factors 2^16
 	scales := make([]float32, len(m.Scales)/m.ScaleType.Size())
 	m.ScaleType.Decode(scales, m.Scales)
 	for i, s := range scales {
