@@ -3,7 +3,7 @@
 the SHA-256 of what every weight is in float32. What writes and dequantizes is the program
 itself where it is a library that runs on a CPU, and numpy where that takes a GPU.
 
-    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4|marlin|marlin24|kbit|lutgemm|kbit_golden …
+    rivals.py ct|bnb|mlx|gptq|awq|modelopt|mxfp4|marlin|marlin24|kbit|lutgemm|exl3|kbit_golden …
 
 takes torch, safetensors and numpy, and compressed-tensors==0.17.0, bitsandbytes==0.50.2 or mlx==0.32.4."""
 import hashlib
@@ -391,6 +391,97 @@ def marlin24():
 
     folder("groups", 72, 256, 256, 128)
     folder("rows", 73, 256, 128, 128)
+
+
+def exl3_values(words, book, rows, cols):
+    """What tiles [cols / 16, rows / 16, words] of exllamav3 stand for before rotation, [cols, rows], as its kernels
+    reconstruct them: bits from the highest of each word of 32 on, states that end at theirs."""
+    bits = 256 * words.shape[2] // 16  # of a tile
+    steps = np.arange(256)
+    whole, half = divmod(2 * bits // 256, 2)
+    ends = np.cumsum(whole + half * (steps % 2))
+    string = np.unpackbits(np.ascontiguousarray(words).view("<u4").astype(">u4").view(np.uint8), axis=2)
+    window = string[:, :, (ends[:, None] - 16 + np.arange(16)) % bits].astype(np.uint32)
+    s = (window << np.arange(15, -1, -1, dtype=np.uint32)).sum(3, dtype=np.uint32)
+    if book == "mul1":
+        p = s * np.uint32(0x83DCD12D)
+        total = sum(p >> np.uint32(8 * i) & np.uint32(255) for i in range(4))
+        h = np.array([0x1EEE, 0xC931], np.uint16).view(np.float16).astype(float)
+        values = ((1024.0 + total) * h[0] + h[1]).astype(np.float16)
+    else:
+        x = s * np.uint32(0xCBAC1FED) if book == "mcg" else s * np.uint32(89226354) + np.uint32(64248484)
+        x = np.ascontiguousarray(x & np.uint32(0x8FFF8FFF) ^ np.uint32(0x3B603B60)).view(np.uint16).reshape(*s.shape, 2).view(np.float16)
+        values = x[..., 0] + x[..., 1]
+    lane, j = steps >> 3, steps & 7
+    tiles = np.empty((*words.shape[:2], 16, 16), np.float16)
+    tiles[:, :, 2 * (lane & 3) + (j & 1) + 8 * (j >> 1 & 1), (lane >> 2) + 8 * (j >> 2)] = values
+    return tiles.transpose(0, 2, 1, 3).reshape(cols, rows).astype(np.float32)
+
+
+def exl3_mix(w):
+    """Hadamard matrices of 128 down the first axis, not normed: sums of float32 in the order of butterflies."""
+    w, h = w.reshape(-1, 128, w.shape[1]), 1
+    while h < 128:
+        v = w.reshape(w.shape[0], 128 // (2 * h), 2, h, w.shape[2])
+        w, h = np.stack([v[:, :, 0] + v[:, :, 1], v[:, :, 0] - v[:, :, 1]], 2).reshape(w.shape), 2 * h
+    return w.reshape(-1, w.shape[2])
+
+
+def exl3():
+    """As exllamav3 1.6.5 stores and reconstructs, which takes a GPU: scripts/exl3_check.py holds its own folders against lutq. Any
+    bits are a tile."""
+    from safetensors.numpy import save_file
+
+    def layer(r, n, k, bits, book, signs=False):
+        """The tensors of a layer, and its weights [n, k]."""
+        rows, cols = -(-n // 128) * 128, -(-k // 128) * 128
+        words = r.integers(0, 1 << 16, (cols // 16, rows // 16, int(16 * bits)), np.uint16)
+        suh = (0.03 * r.standard_normal(cols)).astype(np.float16)
+        svh = (r.choice([-1, 1], rows) * (0.5 + r.random(rows))).astype(np.float16)
+        tensors = {"trellis": words.view(np.int16)}
+        if signs:
+            suh, svh = (r.choice([-1, 1], size).astype(np.float16) for size in (cols, rows))
+            tensors |= {name: np.packbits(v < 0, bitorder="little").view(np.int16) for name, v in (("su", suh), ("sv", svh))}
+        else:
+            tensors |= {"suh": suh, "svh": svh}
+        mark = {"mul1": 0x83DCD12D, "mcg": 0xCBAC1FED}.get(book)
+        if mark:
+            tensors[book] = np.array(mark, np.uint32).view(np.int32)
+        w = exl3_mix(exl3_values(words, book, rows, cols))
+        w = np.ascontiguousarray(exl3_mix(np.ascontiguousarray(w.T))) * np.float32(1 / 128)  # [rows, cols]
+        return tensors, ((w * svh.astype(np.float32)[:, None]) * suh.astype(np.float32))[:n, :k]
+
+    def folder(case, seed, layers, kept, config):
+        r, tensors, want = np.random.default_rng(seed), dict(kept), {}
+        for name, (n, k, bits, book, *signs) in layers.items():
+            parts, want[f"{name}.weight"] = layer(r, n, k, bits, book, *signs)
+            tensors |= {f"{name}.{part}": data for part, data in parts.items()}
+            bias = tensors.get(f"{name}.bias")
+            if bias is not None and len(bias) > n:
+                want[f"{name}.bias"] = bias[:n].astype(np.float32)
+        quantization = {"quant_method": "exl3", "version": "1.6.5", "bits": 2.5, "head_bits": 6, "out_scales": "always"}
+        write("exl3", case, tensors, config | {"quantization_config": quantization}, want, save_file)
+
+    # Of a model that is known, whose matrices are not of multiples of 128.
+    hidden, inter, vocab, p = 96, 160, 40, "model.layers.0."
+    r = np.random.default_rng(100)
+    half = lambda *shape: (0.1 * r.standard_normal(shape)).astype(np.float16)
+    kept = {"model.embed_tokens.weight": half(vocab, hidden), "model.norm.weight": 1 + half(hidden),
+            p + "input_layernorm.weight": 1 + half(hidden), p + "post_attention_layernorm.weight": 1 + half(hidden)}
+    for proj, n in (("q", 96), ("k", 48), ("v", 48), ("o", 96)):
+        kept[f"{p}self_attn.{proj}_proj.bias"] = np.concatenate([half(n), np.zeros(128 - n, np.float16)])
+    folder("padded", 101, {
+        p + "self_attn.q_proj": (96, hidden, 1, "mul1"), p + "self_attn.k_proj": (48, hidden, 1.5, "mul1"),
+        p + "self_attn.v_proj": (48, hidden, 2, "mul1"), p + "self_attn.o_proj": (hidden, 96, 2.5, "mul1"),
+        p + "mlp.gate_proj": (inter, hidden, 3, "mul1"), p + "mlp.up_proj": (inter, hidden, 3.5, "mul1"),
+        p + "mlp.down_proj": (hidden, inter, 4, "mcg"), "lm_head": (vocab, hidden, 6, "mul1"),
+    }, kept, {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden, "intermediate_size": inter,
+              "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "vocab_size": vocab,
+              "rms_norm_eps": 1e-5, "attention_bias": True, "tie_word_embeddings": False, "max_position_embeddings": 64})
+    folder("books", 102, {
+        "a.q_proj": (128, 256, 8, "mul1"), "a.k_proj": (128, 128, 5, "mcg"), "a.v_proj": (128, 128, 1, "3inst"),
+        "a.o_proj": (256, 128, 3, "3inst", True), "a.up_proj": (128, 128, 7, "mcg"),
+    }, {"norm.weight": np.ones(128, np.float16)}, {})
 
 
 def kbit_codebook(bits):

@@ -124,7 +124,7 @@ const mlxKey = "quantization"
 
 // sideFilesOfCodes are the files that say how weights were quantized.
 func sideFilesOfCodes() []string {
-	return []string{"quantize_config.json", "quant_config.json", "hf_quant_config.json"}
+	return []string{"quantize_config.json", "quant_config.json", "hf_quant_config.json", "quantization_config.json"}
 }
 
 // stored returns the folder for schemes to look at.

@@ -4,6 +4,7 @@ import (
 	"github.com/lutq/lutq/formats/awq"
 	"github.com/lutq/lutq/formats/bnb"
 	"github.com/lutq/lutq/formats/ct"
+	"github.com/lutq/lutq/formats/exl3"
 	"github.com/lutq/lutq/formats/gptq"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/kernels"
@@ -27,5 +28,6 @@ func schemes() []hf.Scheme {
 		bnb.Scheme{},
 		mlx.Scheme{},
 		modelopt.Scheme{},
+		exl3.Scheme{},
 	)
 }
