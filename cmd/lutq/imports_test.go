@@ -113,6 +113,7 @@ func TestImports(t *testing.T) {
 		{"quantize/rounding", []string{"formats/weight"}},
 		{"quantize/rtn", []string{"formats/num", "formats/weight/", "quantize/rounding"}},
 		{"quantize/planes", []string{"formats/weight/", "quantize/rounding"}},
+		{"quantize/viterbi", []string{"formats/weight/trellis"}},
 		{"quantize/prune", []string{"formats/weight/", "quantize/rounding", "quantize/rtn"}},
 		{"quantize/gptq", []string{"formats/weight", "quantize/rounding", "gemm/cpu"}},
 		{"quantize", []string{"formats/", "quantize/"}},

@@ -1,0 +1,6 @@
+package viterbi
+
+const assembled = false
+
+// available lists the kernels that run here, the fastest first.
+func available() []kernels { return []kernels{portable()} }
