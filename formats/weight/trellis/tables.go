@@ -11,16 +11,16 @@ import (
 const Entries = 1 << 8
 
 // What a window is multiplied by, in 32 bits, and the bits of the product that turn over bits of a pair: signs, and
-// of each mantissa two.
+// two of the second mantissa.
 const (
 	hashFactor = 0xCBAC1FED
-	flipMask   = 0x81808180
+	flipMask   = 0x81808000
 )
 
 // Hash returns the pair of the table that a window stands for, and the bits in which its two float16 are turned over.
 func Hash(x uint16) (index, flip uint32) {
 	y := uint32(x) * hashFactor
-	return y >> 16 & (Entries - 1), y & flipMask
+	return y >> 7 & (Entries - 1), y & flipMask
 }
 
 // builtin returns the table of a rate.
