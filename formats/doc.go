@@ -22,7 +22,7 @@
 //	foreign          what those formats have in common; foreign/codes decodes their codes
 //	kernels          layouts of other programs' kernels, byte for byte
 //
-// Package racetest is for tests. Every other folder is one format of another program: ct (compressed-tensors), gptq, awq, bnb, mlx, modelopt, mxfp4,
+// Package racetest is for tests. Every other folder is one format of another program: ct (compressed-tensors), gptq, awq, bnb, exl3, mlx, modelopt, mxfp4,
 // dense, marlin, marlin24, kbit, lutgemm.
 //
 // A weight passes through here twice. Package source opens the model and hands out each tensor as float32, when it is

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/exl3"
 	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/foreign/codes"
 	"github.com/lutq/lutq/formats/hf"
@@ -107,7 +108,7 @@ func (p *Plan) mostCommon() weight.Spec {
 func (p *Plan) imported(t *hf.Tensor, origins map[string]foreign.Origin, o ImportOptions) (it Item, why string, err error) {
 	it = Item{Tensor: t, Kept: p.names.kept(t)}
 	e := t.Encoding()
-	if e == nil {
+	if e == nil || isBias(e) {
 		if it.Kept == KeptType && t.Packed() {
 			return it, "", &PackedError{Type: t.DType}
 		}
@@ -129,14 +130,7 @@ func (p *Plan) imported(t *hf.Tensor, origins map[string]foreign.Origin, o Impor
 	it.Layer, it.N, it.K, it.Experts, it.Kept = as.Path, as.Matrices()*as.N, as.K, as.Experts, ""
 	it.taken = of
 	it.Format, it.Codebook = of.format(e.Type)
-	plain, err := p.Recipe.Methods.plain(it.Format.Kind)
-	if err != nil {
-		return it, "", err
-	}
-	it.method = plain
-	if it.plain, err = plain.Prepare(nil); err != nil {
-		return it, "", err
-	}
+	it.method = nearest(methodImport) // which is not asked for anything
 	kind, err := lutq.KindOf(it.Format.Kind)
 	if err != nil {
 		return it, "", err
@@ -146,6 +140,12 @@ func (p *Plan) imported(t *hf.Tensor, origins map[string]foreign.Origin, o Impor
 	}
 	it.parts = slices.DeleteFunc(it.parts, func(p weight.Part) bool { return p.Optional && !of.optional() })
 	return it, "", it.store(lutq.Entries(it.Layer, it.parts)...)
+}
+
+// isBias reports whether a tensor is plain numbers with some behind them that do not count.
+func isBias(e *hf.Encoding) bool {
+	_, is := e.Codec.(exl3.Bias)
+	return is
 }
 
 // taken is how what another program quantized becomes a layer.
@@ -168,6 +168,8 @@ func take(t *hf.Tensor, as arch.Stored, was foreign.Origin, o ImportOptions) (of
 		n, k, of = m.N, m.K, &takenTable{from: m, factor: 1, merged: 1}
 	case *codes.Binary:
 		n, k, of = m.N, m.K, &takenPlanes{m}
+	case *exl3.Layer:
+		n, k, of = m.N, m.K, &takenRings{m}
 	default:
 		return nil, "its weights are no table's times a scale", nil
 	}
@@ -441,9 +443,9 @@ func (w *worker) transcribe(b block) error {
 	if err != nil {
 		return err
 	}
-	row := make([]float32, it.K)
+	back := weight.Dequantize(m)
 	for i := range n {
-		m.Row(row, i)
+		row := back[i*it.K:][:it.K]
 		for k, v := range weights[i*it.K:][:it.K] {
 			if v != row[k] && !it.taken.rounds() || v-v != 0 || row[k]-row[k] != 0 {
 				return fmt.Errorf("weight [%d, %d] is %v, and would become %v", b.from+i, k, v, row[k])
@@ -715,5 +717,33 @@ func (t *takenPlanes) rows(parts [][]byte, first, n int) (weight.Matrix, error) 
 		return nil, err
 	}
 	m.ScaleType.Encode(m.Offsets, factors)
+	return m, nil
+}
+
+// takenRings is how the tiles of EXL3 become those of a layer of the kind trellis, byte for byte.
+type takenRings struct{ from *exl3.Layer }
+
+// format implements [taken].
+func (t *takenRings) format(string) (weight.Spec, lut.Codebook) {
+	s := t.from.Spec()
+	s.Method = methodImport
+	return s, lut.Codebook{}
+}
+
+// optional implements [taken].
+func (t *takenRings) optional() bool { return true }
+
+// rounds implements [taken].
+func (t *takenRings) rounds() bool { return false }
+
+// rows implements [taken].
+func (t *takenRings) rows(parts [][]byte, first, n int) (weight.Matrix, error) {
+	m, err := t.from.Matrix(first, n)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range m.Parts() {
+		copy(parts[i], p)
+	}
 	return m, nil
 }

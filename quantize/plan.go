@@ -57,13 +57,17 @@ type stored struct {
 	size int64 // of the data in bytes
 }
 
-// unit is the number of rows that have to be read together: the columns of a
-// matrix that is stored transposed lie side by side.
+// unit is the number of rows that are read and written together: the columns of a
+// matrix that is stored transposed lie side by side, and rows may share an entry of a part.
 func (it *Item) unit() int {
 	if it.Transposed {
 		return it.N / max(it.Experts, 1)
 	}
-	return 1
+	unit := 1
+	for _, p := range it.parts {
+		unit = max(unit, p.Per)
+	}
+	return unit
 }
 
 // Quantized reports whether the item is quantized rather than copied.

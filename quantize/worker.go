@@ -120,7 +120,7 @@ func (w *worker) buffers(it *Item, n int) [][]byte {
 	for i, p := range it.parts {
 		size := int(it.stored[i].size)
 		if p.Rows {
-			size = n * it.rowBytes(i)
+			size = it.rowsBytes(i, n)
 		}
 		w.parts[i] = grow(&w.parts[i], size)
 	}
@@ -150,7 +150,7 @@ func (w *worker) store(b block, parts [][]byte) error {
 	it := b.item
 	for i, p := range it.parts {
 		if p.Rows && parts[i] != nil {
-			if err := w.writeChecked(it.stored[i].Name, parts[i], int64(b.from)*int64(it.rowBytes(i))); err != nil {
+			if err := w.writeChecked(it.stored[i].Name, parts[i], int64(it.rowsBytes(i, b.from))); err != nil {
 				return err
 			}
 		}
@@ -242,3 +242,9 @@ func grow[T any](buf *[]T, n int) []T {
 
 // rowBytes returns the bytes that a row takes in one of the item's parts that have rows.
 func (it *Item) rowBytes(part int) int { return int(it.stored[part].size) / it.N }
+
+// rowsBytes returns the bytes that the first n rows take in such a part.
+func (it *Item) rowsBytes(part, n int) int {
+	p := it.parts[part]
+	return p.Entries(n) * (int(it.stored[part].size) / p.Entries(it.N))
+}

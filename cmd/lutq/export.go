@@ -51,6 +51,7 @@ other programs:
   mlx    MLX, integers of 2 to 5 bits: mlx-lm
   nvfp4  compressed-tensors, E2M1 codes and E4M3 scales: vLLM, transformers
   mxfp4  compressed-tensors, E2M1 codes and powers of two: vLLM, transformers
+  exl3   EXL3, kind trellis with codebook mul1, mcg or 3inst: exllamav3
   gguf   one file, model.gguf: llama.cpp and its kin, transformers
   dense  weights of 16 or 32 bits: every program
 

@@ -36,6 +36,7 @@ quantizes them anew.) It reads
 
   compressed-tensors  integers, NVFP4, MXFP4
   GPTQ, AWQ           all widths
+  EXL3                all widths and codebooks
   bitsandbytes        4 bits, NF4 and FP4, nested or not
   MLX                 all widths, NVFP4, MXFP4
   Model Optimizer     NVFP4
@@ -47,7 +48,8 @@ Integers of up to 5 bits become a table times scales. Integers with zero points
 or offsets for each group, and those of more bits, become binary codes with
 offsets ("lutq help methods"), which hold them exactly. Their factors get a type
 of 16 bits if one holds all digits, else 32 bits. --scale-type f16 rounds them,
-as LUT-GEMM's layout needs it, and the report tells the error.
+as LUT-GEMM's layout needs it, and the report tells the error. EXL3's tiles
+become layers of kind trellis, byte for byte.
 
 Some weights have no exact form: those whose columns were reordered, and those
 whose sums would round. They are listed before anything is written. They are an

@@ -2,8 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/lutq/lutq/formats/hf"
 )
 
 // TestImportAgain: what is exported and taken over again has the codes, scales and tables that it
@@ -51,5 +56,84 @@ func TestImportAgain(t *testing.T) {
 				t.Errorf("taken over again it is %s: it was %s", got, want)
 			}
 		})
+	}
+}
+
+// TestEXL3Again: what is taken over from EXL3 and exported again has the tensors that it had, byte for byte, but signs of old
+// files, which become factors.
+func TestEXL3Again(t *testing.T) {
+	for _, name := range []string{"padded", "books"} {
+		t.Run(name, func(t *testing.T) {
+			from := filepath.Join("../../formats/exl3/testdata", name)
+			made, out := filepath.Join(t.TempDir(), "made"), filepath.Join(t.TempDir(), "out")
+			for _, args := range [][]string{{"import", from, made}, {"verify", made}, {"export", made, out, "--to", "exl3"}} {
+				if code, _, stderr := exec(args...); code != 0 {
+					t.Fatalf("%v: %s", args, stderr)
+				}
+			}
+			was, is := tensors(t, from), tensors(t, out)
+			for tensor, data := range was {
+				again, old := tensor, false
+				for _, suffix := range []string{".su", ".sv"} {
+					if strings.HasSuffix(tensor, suffix) {
+						again, old = tensor+"h", true
+					}
+				}
+				switch {
+				case is[again] == "":
+					t.Errorf("%s is gone", tensor)
+				case !old && is[again] != data:
+					t.Errorf("%s is another", tensor)
+				}
+				delete(is, again)
+			}
+			for tensor := range is {
+				t.Errorf("%s is new", tensor)
+			}
+		})
+	}
+}
+
+// tensors returns type, shape and data of all tensors of a folder's files.
+func tensors(t *testing.T, dir string) map[string]string {
+	c, err := hf.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	all := make(map[string]string)
+	for _, x := range c.Tensors() {
+		data := make([]byte, x.Bytes())
+		if _, err := x.ReadAt(data, 0); err != nil {
+			t.Fatal(err)
+		}
+		all[x.Name] = fmt.Sprintf("%s %v %x", x.DType, x.Shape, data)
+	}
+	return all
+}
+
+// TestEXL3Dense: the weights of a folder of EXL3, of what is taken over from it and of what that is exported to are the same.
+func TestEXL3Dense(t *testing.T) {
+	from := "../../formats/exl3/testdata/padded"
+	dir := t.TempDir()
+	made, again := filepath.Join(dir, "made"), filepath.Join(dir, "again")
+	var want map[string]string
+	for _, args := range [][]string{{"import", from, made}, {"export", made, again, "--to", "exl3"}} {
+		if code, _, stderr := exec(args...); code != 0 {
+			t.Fatalf("%v: %s", args, stderr)
+		}
+	}
+	for i, model := range []string{from, made, again} {
+		out := filepath.Join(dir, fmt.Sprint(i))
+		if code, _, stderr := exec("export", model, out, "--to", "dense", "--dtype", "f32"); code != 0 {
+			t.Fatalf("%s: %s", model, stderr)
+		}
+		got := tensors(t, out)
+		if i == 0 {
+			want = got
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("%s has other weights than %s", model, from)
+		}
 	}
 }

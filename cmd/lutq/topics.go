@@ -102,9 +102,10 @@ another. So they get the same bits, group and kind unless --split-fused is set.
 
 Sources. Every command reads models that other programs quantized, and decodes
 them: FP8 (scales for blocks, rows or layers), gpt-oss's MXFP4, GPTQ, AWQ
-(gemm), bitsandbytes in 4 bits, MLX, Model Optimizer's NVFP4, and the integers,
-NVFP4 and MXFP4 of compressed-tensors. quantize writes the tensors that it keeps
-of them as float32, MXFP4 in 16 bits. "lutq import" copies codes without loss.`
+(gemm), EXL3, bitsandbytes in 4 bits, MLX, Model Optimizer's NVFP4, and the
+integers, NVFP4 and MXFP4 of compressed-tensors. quantize writes the tensors
+that it keeps of them as float32, MXFP4 in 16 bits. "lutq import" copies codes
+without loss.`
 
 const methodsTopic = `A method (--method) chooses the codes of a layer. These need no text:
 

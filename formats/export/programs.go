@@ -23,6 +23,7 @@ func programs() []program {
 		{names: []string{"gptqmodel", "autogptq", "auto-gptq"}, opens: []string{"gptq"}},
 		{names: []string{"autoawq", "auto-awq"}, opens: []string{"awq"}},
 		{names: []string{"mlx-lm", "mlx_lm"}, opens: []string{"mlx"}},
+		{names: []string{"exllamav3", "exllama", "tabbyapi"}, opens: []string{"exl3"}},
 		{names: []string{"vllm"}, shown: "vLLM", opens: []string{"ct", "gptq", "awq", "nvfp4", "mxfp4"}, note: "of 4 bits"},
 		{names: []string{"transformers", "hf", "huggingface"}, shown: "transformers", opens: []string{"ct", "bnb", "nvfp4", "mxfp4"}},
 	}

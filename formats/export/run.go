@@ -31,6 +31,8 @@ type Options struct {
 type UnfitError struct {
 	Target string
 	Unfit  []Unfit
+
+	hint string
 }
 
 func (e *UnfitError) Error() string {
@@ -42,14 +44,16 @@ func (e *UnfitError) Error() string {
 }
 
 // Hint says how to export the model nevertheless.
-func (e *UnfitError) Hint() string {
-	return fmt.Sprintf("--requantize quantizes them anew; quantize --for %s makes a model whose layers fit", e.Target)
-}
+func (e *UnfitError) Hint() string { return e.hint }
 
 // Check returns the error with which [Plan.Run] would refuse the plan.
 func (p *Plan) Check(o Options) error {
 	if u := p.Unfit(); len(u) > 0 && !o.Requantize {
-		return &UnfitError{p.Target.Name(), u}
+		hint := fmt.Sprintf("--requantize quantizes them anew; quantize --for %s makes a model whose layers fit", p.Target.Name())
+		if h, ok := p.Target.(foreign.Hinter); ok {
+			hint = h.Hint()
+		}
+		return &UnfitError{p.Target.Name(), u, hint}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/lutq/lutq/formats/bnb"
 	"github.com/lutq/lutq/formats/ct"
 	"github.com/lutq/lutq/formats/dense"
+	"github.com/lutq/lutq/formats/exl3"
 	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/gguf"
 	"github.com/lutq/lutq/formats/gptq"
@@ -25,6 +26,7 @@ func Targets() []foreign.Target {
 		mlx.Target{},
 		ct.NVFP4{},
 		ct.MXFP4{},
+		exl3.Target{},
 		dense.Target{},
 		gguf.Target{},
 	}

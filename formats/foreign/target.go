@@ -67,6 +67,12 @@ type Written struct {
 // Universal is a target that takes any model, and not only one that lutq has quantized.
 type Universal interface{ Universal() }
 
+// Hinter is a target for whose layers there is no preset of quantize.
+type Hinter interface {
+	// Hint says what makes layers that fit, and what becomes of others with --requantize.
+	Hint() string
+}
+
 // Lacker is a format whose programs have no place for something that a model has beside its weights.
 type Lacker interface {
 	// Lacks returns what they have, as in "no rope type dynamic".

@@ -38,6 +38,8 @@ type Folder struct {
 	Metadata map[string]string // of the shards; nil is {"format": "pt"}
 	// Kept is the type that a kept tensor is stored in; nil leaves all as they are.
 	Kept func(t *hf.Tensor) hf.DType
+	// Skip tells of kept tensors that are written with a layer; nil is for none.
+	Skip func(t *hf.Tensor) bool
 }
 
 // WriteFolder writes a model as a Hugging Face folder: layers as the packer has them, kept tensors
@@ -45,7 +47,11 @@ type Folder struct {
 func WriteFolder(ctx context.Context, dir string, s Source, p Packer, f Folder) error {
 	m := s.Model()
 	w := &folderWriter{source: s, packer: p, kept: f.Kept}
-	entries, err := w.plan(m)
+	copied := m.Kept
+	if f.Skip != nil {
+		copied = slices.DeleteFunc(slices.Clone(copied), f.Skip)
+	}
+	entries, err := w.plan(m, copied)
 	if err != nil {
 		return err
 	}
@@ -62,7 +68,7 @@ func WriteFolder(ctx context.Context, dir string, s Source, p Packer, f Folder) 
 	for _, l := range m.Layers {
 		group.Go(func() error { return w.layer(ctx, l) })
 	}
-	for _, t := range m.Kept {
+	for _, t := range copied {
 		group.Go(func() error { return w.keep(ctx, t) })
 	}
 	if err := group.Wait(); err != nil {
@@ -142,8 +148,8 @@ type folderWriter struct {
 	writer *hf.Writer
 }
 
-// plan returns all tensors of the folder: the layers', and those that are kept.
-func (w *folderWriter) plan(m *Model) ([]hf.Entry, error) {
+// plan returns all tensors of the folder: the layers', and those that are copied.
+func (w *folderWriter) plan(m *Model, copied []*hf.Tensor) ([]hf.Entry, error) {
 	var all []hf.Entry
 	for _, l := range m.Layers {
 		entries, err := w.entries(l)
@@ -152,7 +158,7 @@ func (w *folderWriter) plan(m *Model) ([]hf.Entry, error) {
 		}
 		all = append(all, entries...)
 	}
-	for _, t := range m.Kept {
+	for _, t := range copied {
 		all = append(all, hf.Entry{Name: t.Name, DType: w.dtype(t), Shape: t.Shape})
 	}
 	return all, nil
