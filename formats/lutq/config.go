@@ -74,6 +74,7 @@ type Config struct {
 	Command string                  `json:"command,omitempty"` // that makes the same bytes again from the same model
 	Calib   *Calibration            `json:"calib,omitempty"`   // nil: no text took part in quantizing
 	Learn   *Learning               `json:"learn,omitempty"`   // nil: nothing was learned
+	Tables  Tables                  `json:"tables,omitempty"`  // of trellis layers that store none
 	SHA256  string                  `json:"sha256"`
 	Tensors map[string]TensorConfig `json:"tensors"`
 	Digests *Digests                `json:"digests,omitempty"` // nil: written before there were any
@@ -177,6 +178,9 @@ func ParseConfig(quantization json.RawMessage) (*Config, error) {
 			return nil, fmt.Errorf("quantization_config: %s: %w", name, err)
 		}
 	}
+	if err := c.checkTables(); err != nil {
+		return nil, fmt.Errorf("quantization_config: %w", err)
+	}
 	return &c, nil
 }
 
@@ -200,7 +204,7 @@ func (c *Config) needs() int {
 }
 
 // AddTo returns config.json with an auto_map that names [Code] and the quantization_config added as its last
-// keys, and everything else as it stands, an auto_map too. It sets the version, and leaves the first kind unnamed
+// keys, and everything else as it stands, an auto_map too. It sets the version and the tables, and leaves the first kind unnamed
 // where it is the default. Where c has digests, it adds the one of
 // the result itself.
 func (c *Config) AddTo(configJSON []byte) ([]byte, error) {
@@ -216,6 +220,11 @@ func (c *Config) AddTo(configJSON []byte) ([]byte, error) {
 		sealing.Kind = ""
 	}
 	sealing.Version = sealing.needs()
+	tables, err := c.tables()
+	if err != nil {
+		return nil, err
+	}
+	sealing.Tables = tables
 	if c.Digests != nil {
 		sealing.Seal = unsealed
 	}

@@ -448,10 +448,25 @@ func TestOpen(t *testing.T) {
 			if n, k := m.Shape(); n != 9 || k != 170 || m.Kind() != trellis.Name || m.Bytes() != int64(size) || len(back) != len(data) {
 				t.Errorf("%d×%d of kind %s, %d bytes in %d parts: want %d in %d", n, k, m.Kind(), m.Bytes(), len(back), size, len(data))
 			}
+			if m.CheckPadding() != nil || m.Farther(8, make([]float32, 170)) != -1 {
+				t.Error("some bits are padding, or some code is not the nearest")
+			}
 			if got := m.(*trellis.Matrix).Spec(); got != tc.spec {
 				t.Errorf("stored as %+v, read as %+v", tc.spec, got)
 			}
 		})
+	}
+}
+
+// TestOpenNoKind: what has no parts does not open either.
+func TestOpenNoKind(t *testing.T) {
+	for _, s := range []weight.Spec{
+		trellistest.Spec("nf", 4, weight.F16), trellistest.Spec(trellis.MCG, 5, weight.F16), trellistest.Spec(trellis.Pairs, 4, weight.E8M0),
+		trellistest.Spec(trellis.Pairs, 18, weight.F16),
+	} {
+		if m, err := (trellis.Kind{}).Open(s, 1, 1, make([][]byte, 4)); err == nil {
+			t.Errorf("%+v opens as %+v", s, m)
+		}
 	}
 }
 
