@@ -291,10 +291,9 @@ func (p *Plan) top(l *foreign.Layer, w *lut.Matrix) (float32, error) {
 	if err != nil {
 		return 0, err
 	}
-	row := make([]float32, l.K)
+	read := weight.NewReader(mat)
 	for n := range l.N {
-		mat.Row(row, n)
-		for _, v := range row {
+		for _, v := range read.Row(n) {
 			top = max(top, float32(math.Abs(float64(v))))
 		}
 	}

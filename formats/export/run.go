@@ -126,12 +126,12 @@ func (s *reader) anew(l *foreign.Layer, m weight.Matrix) (*lut.Matrix, error) {
 	rowBytes, scaleBytes := w.RowBytes(), w.Groups()*o.ScaleType.Size()
 	w.Codes, w.Scales = make([]byte, l.N*rowBytes), make([]byte, l.N*scaleBytes)
 	step := max(1, anewRows/l.K)
-	values := make([]float32, step*l.K)
+	values, read := make([]float32, step*l.K), weight.NewReader(m)
 	parts := make([][]byte, lut.CodesPart+1)
 	for n := 0; n < l.N; n += step {
 		rows := min(step, l.N-n)
 		for i := range rows {
-			m.Row(values[i*l.K:(i+1)*l.K], n+i)
+			copy(values[i*l.K:], read.Row(n+i))
 		}
 		parts[lut.CodesPart] = w.Codes[n*rowBytes : (n+rows)*rowBytes]
 		parts[lut.ScalesPart] = w.Scales[n*scaleBytes : (n+rows)*scaleBytes]

@@ -231,14 +231,14 @@ func (w *folderWriter) dense(ctx context.Context, l *Layer) error {
 		step = rows
 	}
 	values, turned := make([]float32, step*l.K), []float32(nil)
-	data := make([]byte, step*l.K*t.Size())
+	data, read := make([]byte, step*l.K*t.Size()), weight.NewReader(mat)
 	for n := 0; n < l.N; n += step {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		step := min(step, l.N-n)
 		for i := range step {
-			mat.Row(values[i*l.K:(i+1)*l.K], n+i)
+			copy(values[i*l.K:], read.Row(n+i))
 		}
 		v := values[:step*l.K]
 		if l.Transposed {

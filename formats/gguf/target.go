@@ -622,8 +622,9 @@ func (j *job) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		read := weight.NewReader(mat)
 		return j.weights(ctx, func(dst []float32, row int) error {
-			mat.Row(dst, row)
+			copy(dst, read.Row(row))
 			return nil
 		})
 	}

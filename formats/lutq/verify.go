@@ -295,22 +295,21 @@ func (v *verifier) against(layer string, m weight.Matrix) error {
 	if tc.Transposed {
 		unit = n / tc.Experts
 	}
-	rows, row := make([]float32, unit*k), make([]float32, k)
+	rows, read := make([]float32, unit*k), weight.NewReader(m)
 	var energy, squared float64
 	for n := range n {
 		if n%unit == 0 {
 			at := int64(n) * int64(k)
-			read := func() error { return t.ReadFloat32(rows, at) }
+			original := func() error { return t.ReadFloat32(rows, at) }
 			if tc.Transposed {
-				read = func() error { return t.ReadTransposed(rows, at, k, unit) }
+				original = func() error { return t.ReadTransposed(rows, at, k, unit) }
 			}
-			if err := read(); err != nil {
+			if err := original(); err != nil {
 				return err
 			}
 		}
 		w := rows[n%unit*k:][:k]
-		m.Row(row, n)
-		for i, v := range row {
+		for i, v := range read.Row(n) {
 			d := float64(w[i]) - float64(v)
 			energy += float64(w[i]) * float64(w[i])
 			squared += d * d

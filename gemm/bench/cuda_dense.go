@@ -109,15 +109,13 @@ func denseHalves(m weight.Matrix, t driver.DType) []uint16 {
 	rows, k := m.Shape()
 	data := make([]uint16, rows*k)
 	var group errgroup.Group
-	workers := runtime.GOMAXPROCS(0)
-	for w := range workers {
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for from := 0; from < rows; from += weight.Together {
 		group.Go(func() error {
-			row := make([]float32, k)
-			for n := w; n < rows; n += workers {
-				m.Row(row, n)
-				for i, v := range row {
-					data[n*k+i] = conform.ToHalf(t, v)
-				}
+			some := make([]float32, min(weight.Together, rows-from)*k)
+			weight.RowsTo(some, m, from, len(some)/k)
+			for i, v := range some {
+				data[from*k+i] = conform.ToHalf(t, v)
 			}
 			return nil
 		})

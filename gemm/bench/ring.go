@@ -271,13 +271,12 @@ func (b *bench) densePool(ctx context.Context, m weight.Matrix, dtype string) (p
 		r, most, width, encode = &b.rings.f16, b.plan.f16, 2, num.EncodeF16
 	}
 	return b.copyAll(ctx, r, most, width*rows*k, func(first []byte) error {
-		row := make([]float32, k)
+		read := weight.NewReader(m)
 		for n := range rows {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			m.Row(row, n)
-			encode(first[width*k*n:][:width*k], row)
+			encode(first[width*k*n:][:width*k], read.Row(n))
 		}
 		return nil
 	}, func(part []byte) (cpu.Weights, error) { return cpu.NewDense(rows, k, dtype, part) })

@@ -132,12 +132,11 @@ func (c *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 	}
 	n, k := m.Shape()
 	data := make([]byte, 4*n*k)
-	c.overRows(n, func(worker, from, to int) {
-		row := c.row(worker, k)
-		for i := from; i < to; i++ {
-			m.Row(row, i)
-			num.EncodeF32(data[4*i*k:4*(i+1)*k], row)
-		}
+	c.engine.Parallel((n+weight.Together-1)/weight.Together, func(_, i int) {
+		from, to := i*weight.Together, min((i+1)*weight.Together, n)
+		rows := make([]float32, (to-from)*k)
+		weight.RowsTo(rows, m, from, to-from)
+		num.EncodeF32(data[4*from*k:4*to*k], rows)
 	})
 	return c.Dense(n, k, hf.F32, data)
 }

@@ -3,7 +3,10 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/hf"
@@ -168,11 +171,18 @@ func (o *Ops) uploaded(tiles gemmcuda.Tiles, parts [][]byte) (model.Weight, erro
 func (o *Ops) dequantize(m weight.Matrix) []byte {
 	size := o.acts.Size()
 	n, k := m.Shape()
-	data, row := make([]byte, n*k*size), make([]float32, k)
-	for i := range n {
-		m.Row(row, i)
-		encodeAs(o.acts, data[i*k*size:], row)
+	data := make([]byte, n*k*size)
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for from := 0; from < n; from += weight.Together {
+		group.Go(func() error {
+			rows := make([]float32, min(weight.Together, n-from)*k)
+			weight.RowsTo(rows, m, from, len(rows)/k)
+			encodeAs(o.acts, data[from*k*size:], rows)
+			return nil
+		})
 	}
+	_ = group.Wait() // no row fails
 	return data
 }
 

@@ -356,6 +356,33 @@ func TestRows(t *testing.T) {
 	})
 }
 
+// single hides that rows are read faster together.
+type single struct{ weight.Matrix }
+
+// TestReader: rows that are read near each other, in any order, are those of the matrix; and so are they of a kind whose rows are read one
+// by one.
+func TestReader(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	m, err := trellistest.Matrix(rng, trellistest.Spec(trellis.Pairs, 4, weight.F16), 2*weight.Together+3, 24, true, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := make([]float32, m.K)
+	for _, of := range []weight.Matrix{m, single{m}, m.Rows(1, 2, weight.Together+1), m.Rows(weight.Together, 1, 5)} {
+		read := weight.NewReader(of)
+		rows, _ := of.Shape()
+		for i := range 3 * rows {
+			n := i
+			if i >= rows {
+				n = rng.IntN(rows)
+			}
+			if of.Row(want, n); !slices.Equal(read.Row(n), want) {
+				t.Fatalf("row %d of %d is another one", n, rows)
+			}
+		}
+	}
+}
+
 // TestWholeRows: bands are a matrix of their own, which takes no more than its rows do.
 func TestWholeRows(t *testing.T) {
 	for codebook, band := range map[string]int{trellis.Pairs: 8, trellis.Mul1: 128} {
