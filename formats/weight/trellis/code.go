@@ -49,7 +49,7 @@ func (c *Code) Layout() Layout { return must(layoutOf(c.Codebook, c.Rate)) }
 func (c *Code) Pair(x uint16) uint32 {
 	switch c.Codebook {
 	case Pairs:
-		index, flip := Hash(x)
+		index, flip := Hash(x, c.Rate)
 		return c.Table[index] ^ flip
 	case Mul1:
 		return uint32(mul1(uint32(x)))
@@ -116,7 +116,7 @@ func layoutOf(codebook string, rate int) (Layout, error) {
 	switch {
 	case !slices.Contains(Codebooks(), codebook):
 		return Layout{}, fmt.Errorf("unknown trellis codebook %q", codebook)
-	case codebook == Pairs && (rate < 2 || rate > 12):
+	case codebook == Pairs && !slices.Contains(Rates(), rate):
 		return Layout{}, fmt.Errorf("%v bits a weight: codebook %s has 1 to 6", float64(rate)/2, codebook)
 	case codebook == Pairs:
 		return Layout{Rate: rate, Rows: RingRows, Cols: RingCols, Together: 2, Band: RingRows, Pad: RingCols, pair: true}, nil
