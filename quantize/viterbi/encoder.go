@@ -11,8 +11,9 @@ const (
 	states = 1 << trellis.Window
 	run    = 32 // states whose values lie together
 
-	// Steps of swept or more bits go through all states in order, with a minimum for each remainder by 1<<swept, and keep
-	// the minima of each chunk of the states, so that a state is soon found again.
+	// Steps of so many bits or more, which few edges follow, go through all states in order, with a minimum for each remainder of the
+	// state by 1<<swept, and keep the minima of each chunk of the states: among many that lead to an edge, the best is soon
+	// found again. Rings whose steps differ have fewer bits.
 	swept  = 8
 	chunks = 16
 )
@@ -24,31 +25,31 @@ type Encoder struct {
 	ints      []int16     // [states/run][weights of a step][run] values in units
 	units     float32     // of 1
 	limit     int16       // of weights and values in units
-	doublings int         // of differences, by which small ones weigh more and large ones saturate
-	around    int         // steps of the first pass on each side of the beginning
+	doublings int         // of differences
 	steps     []step      // in the order of the trellis
 	kernels   kernels
 }
 
 // step is one of a ring.
 type step struct {
-	at, count int // of its weights in the ring
-	number    int // of the symbol
-	bits      int // that come in
-	next      int // bits that come in at the next step
+	at     int // of its first weight in the ring
+	symbol int // number of its symbol
+	bits   int // that come in
+	next   int // bits that come in at the next step
 }
 
-// edges are those of the states before a step.
-func (s *step) edges() int { return states >> s.bits }
+// before and after are the edges of the states before a step and of its own.
+func (s *step) before() int { return states >> s.bits }
+func (s *step) after() int  { return states >> s.next }
 
-// New returns the encoder of a code. The environment variable LUTQ_ISA chooses its implementation.
+// New returns the encoder of a code. The environment variable LUTQ_ISA, one of avx512, avx2 and generic, chooses its implementation.
 func New(code *trellis.Code) (*Encoder, error) {
 	kernels, err := chooseKernels()
 	if err != nil {
 		return nil, err
 	}
-	l := code.Layout()
-	e := &Encoder{layout: l, values: code.Values(), kernels: kernels}
+	e := &Encoder{layout: code.Layout(), values: code.Values(), kernels: kernels}
+	e.limit, e.doublings = precision(e.layout)
 	var most float64
 	for _, values := range e.values {
 		for x, v := range values {
@@ -59,8 +60,8 @@ func New(code *trellis.Code) (*Encoder, error) {
 			most = max(most, a)
 		}
 	}
-	e.precision(most)
-	e.ints = make([]int16, states*l.Together)
+	e.units = float32(float64(e.limit) / max(most, 0x1p-24))
+	e.ints = make([]int16, states*e.layout.Together)
 	for i, values := range e.values {
 		for x, v := range values {
 			e.ints[e.at(x)+run*i] = e.quantize(v)
@@ -70,11 +71,16 @@ func New(code *trellis.Code) (*Encoder, error) {
 	return e, nil
 }
 
-// precision sets units for values up to the most.
-func (e *Encoder) precision(most float64) {
-	e.limit = math.MaxInt16
-	e.units = float32(math.MaxInt16 / max(most, 0x1p-14))
-	e.doublings = max(e.layout.Rate/2-3, 0)
+// precision returns how large weights and values may be in units, and how often differences are doubled. NOTES.md has what it costs. Where
+// the limit is half of what 16 bits hold, differences do not saturate, which the assembly takes for granted.
+func precision(l trellis.Layout) (limit int16, doublings int) {
+	switch {
+	case l.Together > 1 && l.Rate < swept:
+		return math.MaxInt16 / 2, 0
+	case l.Together == 1 && l.Rate >= 12:
+		return math.MaxInt16, 1
+	}
+	return math.MaxInt16, 0
 }
 
 // order lists the steps of a ring.
@@ -82,17 +88,16 @@ func (e *Encoder) order() {
 	n := e.layout.Steps()
 	e.steps = make([]step, n)
 	for i := range e.steps {
-		number := i
-		if e.layout.Together > 1 { // a window of pairs begins with the step's own bits
-			number = n - 1 - i
+		symbol := i
+		if e.layout.Together > 1 { // a window of pairs begins with its step's own bits
+			symbol = n - 1 - i
 		}
-		row, col := e.layout.At(number)
-		e.steps[i] = step{at: row*e.layout.Cols + col, count: e.layout.Together, number: number, bits: e.layout.Bits(number)}
+		row, col := e.layout.At(symbol)
+		e.steps[i] = step{at: row*e.layout.Cols + col, symbol: symbol, bits: e.layout.Bits(symbol)}
 	}
 	for i := range e.steps {
 		e.steps[i].next = e.steps[(i+1)%n].bits
 	}
-	e.around = n / 2
 }
 
 // at returns where the values of a state are.
@@ -114,35 +119,33 @@ func (e *Encoder) quantize(v float32) int16 {
 }
 
 // cost is that of a state at a step.
-func (e *Encoder) cost(state int, w *[2]int16) uint16 {
-	values := e.ints[e.at(state):]
-	sum := e.square(w[0], values[0])
+func (e *Encoder) cost(state int, w *[2]int16) uint32 {
+	at := e.at(state)
+	sum := square(w[0], e.ints[at], e.doublings)
 	if e.layout.Together > 1 {
-		sum += e.square(w[1], values[run])
+		sum += square(w[1], e.ints[at+run], e.doublings)
 	}
-	return uint16(min(sum, math.MaxUint16))
+	return sum
 }
 
-func (e *Encoder) square(w, v int16) int32 {
-	d := int32(w) - int32(v)
-	d = min(max(d, math.MinInt16), math.MaxInt16)
-	for range e.doublings {
-		d = min(max(2*d, math.MinInt16), math.MaxInt16)
-	}
-	return (d*d + 1<<14) >> 15
+// square is that of a difference, at most 1<<15.
+func square(w, v int16, doublings int) uint32 {
+	d := min(max((int32(w)-int32(v))<<doublings, math.MinInt16), math.MaxInt16)
+	return uint32(d*d+1<<14) >> 15
 }
 
 // Worker is what a goroutine needs to encode.
 type Worker struct {
 	e       *Encoder
-	weights [][2]int16 // of each step
-	history []moment
-	path    []int // states of the steps
+	weights [][2]int16 // [steps]
+	history []moment   // before the steps of a pass, and after the last
+	trace   []int      // [2·steps] states of a pass
+	path    []int      // [steps] states of the ring
 }
 
 // moment is what is known before a step.
 type moment struct {
-	m     []uint16 // [edges] of the best path to an edge
+	m     []uint16 // [edges] least costs of paths
 	least uint16   // of m
 	parts []uint16 // [chunks][1<<swept] minima that m is of, where the step before is swept
 }
@@ -150,121 +153,142 @@ type moment struct {
 // Worker returns a new one.
 func (e *Encoder) Worker() *Worker {
 	n := len(e.steps)
-	w := &Worker{e: e, weights: make([][2]int16, n), history: make([]moment, n+1), path: make([]int, n)}
-	edges, parts := 0, 0
-	for i := range e.steps {
-		edges = max(edges, e.steps[i].edges())
-		if e.steps[i].bits >= swept {
-			parts = chunks << swept
-		}
-	}
-	const pad = 32 // of a vector
-	all := make([]uint16, (n+1)*(max(edges, pad)+parts))
+	w := &Worker{e: e, weights: make([][2]int16, n), history: make([]moment, 2*n+1), trace: make([]int, 2*n), path: make([]int, n)}
 	for i := range w.history {
-		take := func(n int) []uint16 {
-			s := all[:n:n]
-			all = all[n:]
-			return s
+		s := &e.steps[i%n]
+		w.history[i].m = make([]uint16, s.before())
+		if s.bits >= swept {
+			w.history[i].parts = make([]uint16, chunks<<swept)
 		}
-		w.history[i] = moment{m: take(max(edges, pad)), parts: take(parts)}
 	}
 	return w
 }
 
 // Encode chooses the codes of a ring [Rows, Cols] of weights, in the units of the code's values. It writes the symbols of all steps, as
-// [trellis.Layout.Pack] takes them, and what they stand for to values [Rows, Cols]. What is farther out than all values counts
+// [trellis.Layout.Pack] takes them, and what they stand for to values [Rows, Cols]. A weight farther out than all values counts
 // as the farthest, and NaN as 0.
 func (w *Worker) Encode(symbols []uint16, values, ring []float32) {
 	e := w.e
-	n := len(e.steps)
 	for i := range e.steps {
 		s := &e.steps[i]
 		w.weights[i] = [2]int16{}
-		for j := range s.count {
+		for j := range e.layout.Together {
 			w.weights[i][j] = e.quantize(ring[s.at+j])
 		}
 	}
-	first := n - e.around
-	clear(w.history[0].m)
-	w.history[0].least = 0
-	w.forward(first, 2*e.around)
-	edge := w.back(first, e.around, 2*e.around, w.best(first+2*e.around), -1)
-
-	begin := &w.history[0]
-	for i := range begin.m {
-		begin.m[i] = math.MaxUint16
-	}
-	begin.m[edge], begin.least = 0, 0
-	w.forward(0, n)
-	w.back(0, 0, n, edge, edge)
+	w.find()
 	for i, state := range w.path {
 		s := &e.steps[i]
-		symbols[s.number] = uint16(state & (1<<s.bits - 1))
-		for j := range s.count {
+		symbols[s.symbol] = uint16(state & (1<<s.bits - 1))
+		for j := range e.layout.Together {
 			values[s.at+j] = e.values[j][state]
 		}
 	}
 }
 
-// forward goes through n steps from one on, and leaves in history what is known before each of them and after the last.
-func (w *Worker) forward(first, n int) {
-	for i := range n {
-		p := (first + i) % len(w.e.steps)
-		w.e.kernels.step(w.e, &w.e.steps[p], &w.weights[p], &w.history[i+1], &w.history[i])
+// find sets path to the states of a ring. A pass of one ring and a half that is free at both ends often comes to the edge that it had a ring
+// before; if not, it goes on to two rings. If it still does not, the edge in its middle begins and ends another pass.
+func (w *Worker) find() {
+	n := len(w.e.steps)
+	begin := &w.history[0]
+	clear(begin.m)
+	begin.least = 0
+	done := 0
+	for _, to := range []int{n + n/2, 2 * n} {
+		w.forward(done, to)
+		w.back(to, w.best(to), -1)
+		if at, ok := w.closed(to); ok {
+			for i, state := range w.trace[at : at+n] {
+				w.path[(at+i)%n] = state
+			}
+			return
+		}
+		done = to
+	}
+	edge := w.edge(n)
+	for i := range begin.m {
+		begin.m[i] = math.MaxUint16
+	}
+	begin.m[edge] = 0
+	w.forward(0, n)
+	w.back(n, edge, edge)
+	copy(w.path, w.trace)
+}
+
+// forward goes through steps of a pass.
+func (w *Worker) forward(from, to int) {
+	for i := from; i < to; i++ {
+		at := i % len(w.e.steps)
+		w.e.kernels.step(w.e, &w.e.steps[at], &w.weights[at], &w.history[i+1], &w.history[i])
 	}
 }
 
-// best returns the edge of least cost before step p, where a pass of the free steps ended.
-func (w *Worker) best(p int) int {
-	e := w.e
-	last := &w.history[2*e.around]
-	for i, m := range last.m[:e.steps[p%len(e.steps)].edges()] {
+// best returns the edge of least cost after so many steps, the lowest where some are equal.
+func (w *Worker) best(n int) int {
+	last := &w.history[n]
+	for i, m := range last.m {
 		if m == last.least {
 			return i
 		}
 	}
-	return 0 // unreachable: the least is one of them
+	panic("no edge has the least cost")
 }
 
-// back finds the states from the end of a pass, which began with a step, to its from-th: those of the path to an edge. It writes them to
-// path and returns the edge before them. A begin of 0 or more is the edge in which the pass began: a path through costs that are
-// saturated must begin there as well.
-func (w *Worker) back(first, from, to, edge, begin int) int {
-	e := w.e
-	for i := to - 1; i >= from; i-- {
-		p := (first + i) % len(e.steps)
-		s := &e.steps[p]
-		known, keep := 0, trellis.Window // bits of the begin that the state still has, and where they are
-		if begin >= 0 {
-			keep = 0
-			for j := 0; j <= i && keep < trellis.Window; j++ {
-				keep += e.steps[(first+j)%len(e.steps)].bits
+// edge returns that of a trace before a step.
+func (w *Worker) edge(i int) int { return w.trace[i] >> w.e.steps[i%len(w.e.steps)].bits }
+
+// closed returns the step of a trace of so many steps that is the first of a ring, the nearest to the middle.
+func (w *Worker) closed(to int) (at int, ok bool) {
+	n := len(w.e.steps)
+	middle := (to - n) / 2
+	for d := range middle {
+		for _, at := range []int{middle - d, middle + d} {
+			if w.edge(at) == w.edge(at+n) {
+				return at, true
 			}
-			keep = min(keep, trellis.Window)
-			known = begin & (1<<(trellis.Window-keep) - 1)
 		}
-		low, high := 0, states
-		if keep == trellis.Window && s.next >= swept {
-			low = w.history[i+1].chunk(edge, states>>s.next)
-			high = low + states/chunks
+	}
+	return 0, false
+}
+
+// back sets the trace to the states of the best path of a pass of n steps to an edge, the lowest where some are equal. A begin that is not
+// negative is the edge in which the pass began: a path must begin there even if all costs are saturated.
+func (w *Worker) back(n, edge, begin int) {
+	e := w.e
+	for i := n - 1; i >= 0; i-- {
+		at := i % len(e.steps)
+		s, weights := &e.steps[at], &w.weights[at]
+		from, to, kept := edge, states, trellis.Window // the lowest bit that the state has of begin
+		if begin >= 0 && i < trellis.Window {
+			kept = w.shifted(i)
 		}
-		best, state := uint32(math.MaxUint32), 0
-		prev := w.history[i].m
-		for x := low | edge; x < high; x += states >> s.next {
-			if x>>keep != known {
+		if kept == trellis.Window && s.next >= swept {
+			from += w.history[i+1].chunk(edge, s.after())
+			to = from - edge + states/chunks
+		}
+		best, prev := uint32(math.MaxUint32), w.history[i].m
+		for x := from; x < to; x += s.after() {
+			if kept < trellis.Window && x>>kept != begin&(states>>kept-1) {
 				continue
 			}
-			if c := min(uint32(e.cost(x, &w.weights[p]))+uint32(prev[x>>s.bits]), math.MaxUint16); c < best {
-				best, state = c, x
+			if c := min(e.cost(x, weights)+uint32(prev[x>>s.bits]), math.MaxUint16); c < best {
+				best, w.trace[i] = c, x
 			}
 		}
-		w.path[p] = state
-		edge = state >> s.bits
+		edge = w.edge(i)
 	}
-	return edge
 }
 
-// chunk returns the first state of the first chunk that has a state of least cost to an edge.
+// shifted returns how many bits come in up to a step of a pass from the ring's beginning, at most those of a window.
+func (w *Worker) shifted(i int) int {
+	sum := 0
+	for _, s := range w.e.steps[:i+1] {
+		sum += s.bits
+	}
+	return min(sum, trellis.Window)
+}
+
+// chunk returns the first state of the first chunk that has a path of least cost to an edge.
 func (m *moment) chunk(edge, edges int) int {
 	best, at := uint32(math.MaxUint32), 0
 	for c := range chunks {

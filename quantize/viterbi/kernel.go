@@ -37,44 +37,50 @@ func chooseKernels() (kernels, error) {
 
 func stepGeneric(e *Encoder, s *step, w *[2]int16, after, before *moment) {
 	if s.next < swept {
-		edges := states >> s.next
-		minima(e, s, w, after.m[:edges], before.m, 0, states)
-		after.less(before.least, edges)
-		return
+		e.minima(s, w, after.m, before.m, 0, states)
+	} else {
+		fill(after.m)
+		for c := range chunks {
+			part := after.parts[c<<swept:][:1<<swept]
+			e.minima(s, w, part, before.m, c*(states/chunks), states/chunks)
+			for i, v := range part {
+				m := &after.m[i&(len(after.m)-1)]
+				*m = min(*m, v)
+			}
+		}
 	}
+	after.least = math.MaxUint16
 	for i := range after.m {
-		after.m[i] = math.MaxUint16
-	}
-	edges := states >> s.next
-	for c := range chunks {
-		part := after.parts[c<<swept:][:1<<swept]
-		minima(e, s, w, part, before.m, c*(states/chunks), states/chunks)
-		for i, v := range part {
-			after.m[i&(edges-1)] = min(after.m[i&(edges-1)], v)
-		}
-	}
-	after.less(before.least, edges)
-}
-
-// minima writes the least costs of n states from one on, by the remainder of the state by so many as dst has.
-func minima(e *Encoder, s *step, w *[2]int16, dst, prev []uint16, first, n int) {
-	for i := range dst {
-		dst[i] = math.MaxUint16
-	}
-	mask := len(dst) - 1
-	for x := first; x < first+n; x++ {
-		c := uint16(min(uint32(e.cost(x, w))+uint32(prev[x>>s.bits]), math.MaxUint16))
-		if c < dst[x&mask] {
-			dst[x&mask] = c
-		}
+		after.m[i] -= before.least
+		after.least = min(after.least, after.m[i])
 	}
 }
 
-// less takes a number that none of the edges' is below off each of them.
-func (m *moment) less(by uint16, edges int) {
-	m.least = math.MaxUint16
-	for i := range m.m[:edges] {
-		m.m[i] -= by
-		m.least = min(m.least, m.m[i])
+// minima writes the least costs of n states from one on, by the remainder of the state by so many as dst has, a multiple of run.
+func (e *Encoder) minima(s *step, w *[2]int16, dst, prev []uint16, first, n int) {
+	fill(dst)
+	a, b := w[0], w[1]
+	for x := first; x < first+n; x += run {
+		values, least := e.ints[e.at(x):], (*[run]uint16)(dst[x&(len(dst)-1):])
+		one := (*[run]int16)(values)
+		if e.layout.Together == 1 {
+			for i, v := range one {
+				c := square(a, v, e.doublings) + uint32(prev[(x+i)>>s.bits])
+				least[i] = uint16(min(c, uint32(least[i])))
+			}
+			continue
+		}
+		two := (*[run]int16)(values[run:])
+		for i, v := range one {
+			c := square(a, v, e.doublings) + square(b, two[i], e.doublings) + uint32(prev[(x+i)>>s.bits])
+			least[i] = uint16(min(c, uint32(least[i])))
+		}
+	}
+}
+
+// fill writes the largest cost.
+func fill(m []uint16) {
+	for i := range m {
+		m[i] = math.MaxUint16
 	}
 }

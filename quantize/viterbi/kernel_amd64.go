@@ -1,0 +1,88 @@
+//go:build !noasm
+
+package viterbi
+
+import "golang.org/x/sys/cpu"
+
+const assembled = true
+
+// available lists the kernels that run here, the fastest first.
+func available() []kernels {
+	var all []kernels
+	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL && cpu.X86.HasAVX2 {
+		all = append(all, kernels{"avx512", stepAVX512})
+	}
+	if cpu.X86.HasAVX2 {
+		all = append(all, kernels{"avx2", stepAVX2})
+	}
+	return append(all, portable())
+}
+
+// The assembly trusts its arguments, so that these check the lengths. It has the precision of each layout built in.
+
+func stepAVX512(e *Encoder, s *step, w *[2]int16, after, before *moment) {
+	_, _, _ = after.m[s.after()-1], before.m[s.before()-1], e.ints[states*e.layout.Together-1]
+	m, b, v := &after.m[0], &before.m[0], &e.ints[0]
+	switch singles := e.layout.Together == 1; {
+	case s.next < swept && singles:
+		after.least = step1AVX512(m, b, v, w, s.bits, s.next, before.least)
+		return
+	case s.next < swept:
+		after.least = step2AVX512(m, b, v, w, s.bits, s.next, before.least)
+		return
+	case singles:
+		sweep1AVX512((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
+	default:
+		sweep2AVX512((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
+	}
+	after.least = foldAVX2(m, (*[chunks << swept]uint16)(after.parts), s.after(), before.least)
+}
+
+func stepAVX2(e *Encoder, s *step, w *[2]int16, after, before *moment) {
+	_, _, _ = after.m[s.after()-1], before.m[s.before()-1], e.ints[states*e.layout.Together-1]
+	m, b, v := &after.m[0], &before.m[0], &e.ints[0]
+	switch singles := e.layout.Together == 1; {
+	case s.next < swept && singles:
+		after.least = step1AVX2(m, b, v, w, s.bits, s.next, before.least)
+		return
+	case s.next < swept:
+		after.least = step2AVX2(m, b, v, w, s.bits, s.next, before.least)
+		return
+	case singles:
+		sweep1AVX2((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
+	default:
+		sweep2AVX2((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
+	}
+	after.least = foldAVX2(m, (*[chunks << swept]uint16)(after.parts), s.after(), before.least)
+}
+
+// Steps write the minima of all edges after a step, less a number, and return the least.
+
+//go:noescape
+func step1AVX512(dst, before *uint16, values *int16, w *[2]int16, in, out int, less uint16) uint16
+
+//go:noescape
+func step2AVX512(dst, before *uint16, values *int16, w *[2]int16, in, out int, less uint16) uint16
+
+//go:noescape
+func step1AVX2(dst, before *uint16, values *int16, w *[2]int16, in, out int, less uint16) uint16
+
+//go:noescape
+func step2AVX2(dst, before *uint16, values *int16, w *[2]int16, in, out int, less uint16) uint16
+
+// Sweeps write the minima of chunks of all states, which a fold takes together.
+
+//go:noescape
+func sweep1AVX512(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
+
+//go:noescape
+func sweep2AVX512(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
+
+//go:noescape
+func sweep1AVX2(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
+
+//go:noescape
+func sweep2AVX2(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
+
+//go:noescape
+func foldAVX2(dst *uint16, parts *[chunks << swept]uint16, edges int, less uint16) uint16
