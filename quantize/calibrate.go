@@ -79,29 +79,29 @@ func (v *Visitor) Quantize(ctx context.Context, layers []string, stats []roundin
 // quantize does one matrix of each task. States are as large as statistics, so those of one
 // expert go before those of the next come.
 func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats rounding.Stats) error {
-	states := make(map[string]State) // by method
+	states := make(map[preparation]State)
 	defer func() {
 		for _, s := range states {
 			s.Close()
 		}
 	}()
 	for _, t := range tasks {
-		m := t.item.method
-		if states[m.Name()] != nil {
+		as := t.item.preparation()
+		if states[as] != nil {
 			continue
 		}
-		s, err := m.Prepare(stats)
+		s, err := t.item.method.Prepare(stats, as.kind)
 		if err != nil {
 			return fmt.Errorf("%s: %w", t.item.Tensor.Name, err)
 		}
-		states[m.Name()] = s
+		states[as] = s
 	}
-	if err := v.choose(ctx, tasks, stats, func(it *Item) State { return states[it.method.Name()] }); err != nil {
+	if err := v.choose(ctx, tasks, stats, func(it *Item) State { return states[it.preparation()] }); err != nil {
 		return err
 	}
 	return v.run.work(ctx, func(send func(b block) error) error {
 		for _, t := range tasks {
-			state := states[t.item.method.Name()]
+			state := states[t.item.preparation()]
 			if r := state.Remark(); r != (Remark{}) {
 				r.Expert = expert
 				t.record.Remarks = append(t.record.Remarks, r)
@@ -117,6 +117,11 @@ func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats
 		return nil
 	}, (*worker).do)
 }
+
+// preparation names a state that a method prepares.
+type preparation struct{ method, kind string }
+
+func (it *Item) preparation() preparation { return preparation{it.method.Name(), it.Format.Kind} }
 
 // choose chooses tables where that is left, by what a method makes of samples of rows.
 func (v *Visitor) choose(ctx context.Context, tasks []*task, stats rounding.Stats, state func(it *Item) State) error {

@@ -79,7 +79,10 @@ func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
 
 // secondsPerWeight times the item's format on normal weights.
 func (it *Item) secondsPerWeight() (float64, error) {
-	const k, n = 4096, 16
+	k, n := 4096, 16
+	if per := it.per(); per > 1 { // whose codes take long
+		k, n = 512, per
+	}
 	q, err := it.plain.Quantizer(it.layer(it.Codebook))
 	if err != nil {
 		return 0, err
@@ -101,7 +104,7 @@ func (it *Item) secondsPerWeight() (float64, error) {
 	if err := q.Rows(parts, make([]rounding.RowError, n), w); err != nil {
 		return 0, err
 	}
-	return time.Since(begin).Seconds() / (n * k), nil
+	return time.Since(begin).Seconds() / float64(n*k), nil
 }
 
 // secondsPerByte times a read of the source's largest tensor, with its decoding.

@@ -9,7 +9,8 @@ import (
 // memory is how a run's buffers are sized.
 type memory struct {
 	workers int
-	block   int // weights that a worker holds at a time
+	block   int  // weights that a worker holds at a time
+	wide    bool // a device takes many of them best
 	// Bytes that are stored of a weight, at most.
 	stored float64
 	// Bytes that a calibrator takes beside the workers, and a refiner after them; 0 where
@@ -22,6 +23,9 @@ type memory struct {
 // blockWeights is what a worker holds where memory is no concern: enough to
 // make a read worth its call, and little enough to stay in cache.
 const blockWeights = 1 << 18
+
+// sharedBands is how often the rows that are stored together a worker takes at a time.
+const sharedBands = 4
 
 // bytesPerWeight bounds what a worker holds for one weight of its block but for what is
 // stored: the source's bytes, a float32 and a byte of code.
@@ -67,7 +71,7 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 	}
 	if c := p.Recipe.Calibrate; c != nil {
 		m.calibrator = c.Memory()
-		m.block = max(m.block, c.Block())
+		m.block, m.wide = max(m.block, c.Block()), c.Block() > 0
 	}
 	if o.MaxRAM == 0 {
 		return m, nil

@@ -9,8 +9,10 @@ import (
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/formats/weight/lut24"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/quantize/gptq"
 	"github.com/lutq/lutq/quantize/planes"
+	"github.com/lutq/lutq/quantize/rings"
 	"github.com/lutq/lutq/quantize/rounding"
 	"github.com/lutq/lutq/quantize/rtn"
 )
@@ -25,9 +27,9 @@ type Method interface {
 	Kinds() []string
 	// Needs says what it has to know of a state, which layers read.
 	Needs() Needs
-	// Prepare takes in what it needs, which is nil where that is [Nothing]. The stats are gone
+	// Prepare takes in what it needs for layers of a kind, which is nil where that is [Nothing]. The stats are gone
 	// when it returns.
-	Prepare(stats rounding.Stats) (State, error)
+	Prepare(stats rounding.Stats, kind string) (State, error)
 }
 
 // Needs is what a method has to know of what layers read.
@@ -157,10 +159,11 @@ type Setting struct {
 // Settings lists what methods read besides bits, groups and the type of scales, which all do.
 func Settings() []Setting {
 	tables := []string{lut.Name, lut24.Name}
+	named := append(slices.Clone(tables), trellis.Name)
 	text := []string{methodGPTQ, methodWanda, methodSparseGPT} // which is run for them
 	hessian := []string{methodGPTQ, methodSparseGPT}
 	return []Setting{
-		{Flag: "codebook", Kinds: tables},
+		{Flag: "codebook", Kinds: named},
 		{Flag: "scale", Kinds: tables},
 		{Flag: "bcq-rounds", Kinds: []string{bcq.Name}},
 		{Flag: "bcq-offset", Kinds: []string{bcq.Name}},
@@ -284,14 +287,33 @@ func learnedMethod(f weight.Spec) string {
 // nearest is rounding to nearest, by its name. It needs nothing, and is its own state.
 type nearest string
 
-func (n nearest) Name() string                          { return string(n) }
-func (n nearest) Kinds() []string                       { return []string{lut.Name} }
-func (n nearest) Needs() Needs                          { return Nothing }
-func (n nearest) Prepare(rounding.Stats) (State, error) { return n, nil }
-func (n nearest) Remark() Remark                        { return Remark{} }
-func (n nearest) Close()                                {}
+func (n nearest) Name() string                                  { return string(n) }
+func (n nearest) Needs() Needs                                  { return Nothing }
+func (n nearest) Prepare(rounding.Stats, string) (State, error) { return n, nil }
+func (n nearest) Remark() Remark                                { return Remark{} }
+func (n nearest) Close()                                        {}
+
+func (n nearest) Kinds() []string {
+	if n == methodNFL {
+		return []string{lut.Name}
+	}
+	return []string{lut.Name, trellis.Name}
+}
+
 func (n nearest) Quantizer(l Layer) (rounding.Quantizer, error) {
+	if l.Kind == trellis.Name {
+		return l.rings()
+	}
 	return rtn.NewQuantizer(l.table())
+}
+
+// rings returns what makes rings of the layer.
+func (l Layer) rings() (*rings.Quantizer, error) {
+	c, err := trellis.NewCode(l.Spec.Codebook, l.Rate())
+	if err != nil {
+		return nil, err
+	}
+	return rings.NewQuantizer(rings.Options{Code: c, ScaleType: l.ScaleType})
 }
 
 // table returns the layer as one of a table.
@@ -302,12 +324,12 @@ func (l Layer) table() lut.Format {
 // binary is package planes' quantizer. It needs nothing, and is its own state.
 type binary struct{ BCQOptions }
 
-func (b binary) Name() string                          { return methodBCQ }
-func (b binary) Kinds() []string                       { return []string{bcq.Name} }
-func (b binary) Needs() Needs                          { return Nothing }
-func (b binary) Prepare(rounding.Stats) (State, error) { return b, nil }
-func (b binary) Remark() Remark                        { return Remark{} }
-func (b binary) Close()                                {}
+func (b binary) Name() string                                  { return methodBCQ }
+func (b binary) Kinds() []string                               { return []string{bcq.Name} }
+func (b binary) Needs() Needs                                  { return Nothing }
+func (b binary) Prepare(rounding.Stats, string) (State, error) { return b, nil }
+func (b binary) Remark() Remark                                { return Remark{} }
+func (b binary) Close()                                        {}
 func (b binary) Quantizer(l Layer) (rounding.Quantizer, error) {
 	return planes.NewQuantizer(l.planes(b.BCQOptions))
 }
@@ -321,11 +343,15 @@ func (l Layer) planes(o BCQOptions) planes.Options {
 type feedback struct{ MethodOptions }
 
 func (f feedback) Name() string    { return methodGPTQ }
-func (f feedback) Kinds() []string { return []string{lut.Name, bcq.Name} }
+func (f feedback) Kinds() []string { return []string{lut.Name, bcq.Name, trellis.Name} }
 func (f feedback) Needs() Needs    { return Hessian }
 
-func (f feedback) Prepare(stats rounding.Stats) (State, error) {
-	s, err := gptq.NewState(stats, f.GPTQ)
+func (f feedback) Prepare(stats rounding.Stats, kind string) (State, error) {
+	o := f.GPTQ
+	if kind == trellis.Name {
+		stats, o.Block = rings.NewRotation(stats.K()).Stats(stats), trellis.RingCols
+	}
+	s, err := gptq.NewState(stats, o)
 	if err != nil {
 		return nil, err
 	}
@@ -358,6 +384,13 @@ func (s feedbackState) Remark() Remark {
 }
 
 func (s feedbackState) Quantizer(l Layer) (rounding.Quantizer, error) {
+	if l.Kind == trellis.Name {
+		q, err := l.rings()
+		if err != nil {
+			return nil, err
+		}
+		return s.Blocks(q)
+	}
 	var q gptq.Rounder
 	var err error
 	if l.Kind == bcq.Name {

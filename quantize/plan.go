@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
 )
 
@@ -57,17 +58,22 @@ type stored struct {
 	size int64 // of the data in bytes
 }
 
-// unit is the number of rows that are read and written together: the columns of a
-// matrix that is stored transposed lie side by side, and rows may share an entry of a part.
+// unit is the number of rows that have to be read together: the columns of a
+// matrix that is stored transposed lie side by side, and some kinds store rows together.
 func (it *Item) unit() int {
 	if it.Transposed {
 		return it.N / max(it.Experts, 1)
 	}
-	unit := 1
+	return it.per()
+}
+
+// per is the number of rows that are stored together.
+func (it *Item) per() int {
+	per := 1
 	for _, p := range it.parts {
-		unit = max(unit, p.Per)
+		per = max(per, p.Per)
 	}
-	return unit
+	return per
 }
 
 // Quantized reports whether the item is quantized rather than copied.
@@ -162,8 +168,11 @@ func (r Recipe) item(t *hf.Tensor, names *modelNames, matched []bool) (Item, err
 	if it.parts, err = kind.Parts(it.Format, it.N, it.K); err != nil {
 		return it, err
 	}
-	if !r.Methods.BCQ.Offset { // which is what may be left out
+	if it.Format.Kind != bcq.Name || !r.Methods.BCQ.Offset { // which is what may be left out
 		it.parts = slices.DeleteFunc(it.parts, func(p weight.Part) bool { return p.Optional })
+	}
+	if rows := it.N / max(it.Experts, 1); it.Experts > 0 && rows%it.per() != 0 {
+		return it, fmt.Errorf("experts of %d rows: weights of kind %s are stored %d rows together: name another kind with --tensor, or keep it", rows, it.Format.Kind, it.per())
 	}
 	if err := it.resolve(); err != nil {
 		return it, err
@@ -209,7 +218,7 @@ func (it *Item) choose(r Recipe, names *modelNames) error {
 		plain = m
 	}
 	it.method = m
-	it.plain, err = plain.Prepare(nil)
+	it.plain, err = plain.Prepare(nil, it.Format.Kind)
 	return err
 }
 
@@ -221,7 +230,7 @@ func (it *Item) resolve() error {
 			return err
 		}
 		it.Format.Codebook = AutoCodebook
-	} else if it.Format.Codebook != "" {
+	} else if tabled(it.Format.Kind) {
 		cb, err := codebook(it.Format, it.K)
 		if err != nil {
 			return err
@@ -251,7 +260,7 @@ func (p *Plan) checkFused() error {
 			first[set] = it
 			continue
 		}
-		if a, b := other.Format, it.Format; a.Bits != b.Bits || a.Group != b.Group || a.Kind != b.Kind {
+		if a, b := other.Format, it.Format; a.Rate() != b.Rate() || a.Group != b.Group || a.Kind != b.Kind {
 			return fmt.Errorf("%s and %s would differ in bits, group or kind, but runtimes fuse them: give them the same, or allow it with --split-fused",
 				other.Tensor.Name, it.Tensor.Name)
 		}

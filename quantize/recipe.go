@@ -18,6 +18,7 @@ import (
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/trellis"
 )
 
 // A Recipe says how each tensor of a checkpoint is stored.
@@ -86,6 +87,9 @@ func (r Recipe) complete() Recipe {
 	}
 	if d.Kind == "" {
 		d.Kind = r.kindFor(d.Method)
+		if ringed(d.Codebook) {
+			d.Kind = trellis.Name
+		}
 	}
 	switch {
 	case !tabled(d.Kind):
@@ -98,14 +102,27 @@ func (r Recipe) complete() Recipe {
 		}
 	}
 	*d = d.Or(r.defaults(d.Kind, d.Bits))
+	if kind, err := lutq.KindOf(d.Kind); err == nil {
+		*d = kind.Fit(*d)
+	}
 	return r
 }
 
-// tabled reports whether weights of a kind have a table.
+// tabled reports whether weights of a kind are those of a table, times scales that a method finds.
 func tabled(kind string) bool {
 	k, err := lutq.KindOf(kind)
-	return err == nil && k.Fit(weight.Spec{Codebook: "js"}).Codebook != ""
+	return err == nil && k.Fit(weight.Spec{Scale: weight.MSE}).Scale != 0
 }
+
+// grouped reports whether groups of columns share scales in weights of a kind.
+func grouped(kind string) bool {
+	group := weight.Groups()[0]
+	k, err := lutq.KindOf(kind)
+	return err == nil && k.Fit(weight.Spec{Group: group}).Group == group
+}
+
+// ringed reports whether a codebook is one of rings.
+func ringed(codebook string) bool { return slices.Contains(trellis.Codebooks(), codebook) }
 
 // kindFor names the kind that a method makes.
 func (r Recipe) kindFor(method string) string {
@@ -128,6 +145,9 @@ func (r Recipe) defaults(kind string, bits int) weight.Spec {
 	if m, err := r.Methods.plain(kind); err == nil {
 		f.Method = m.Name()
 	}
+	if k, err := lutq.KindOf(kind); err == nil {
+		f = k.Fit(f)
+	}
 	return f
 }
 
@@ -140,7 +160,10 @@ func (r Recipe) spec(own weight.Spec) (weight.Spec, weight.Kind, error) {
 	}
 	if own.Kind == "" {
 		own.Kind = d.Kind
-		if !slices.Contains(m.Kinds(), d.Kind) {
+		switch {
+		case ringed(own.Codebook):
+			own.Kind = trellis.Name
+		case !slices.Contains(m.Kinds(), d.Kind), d.Kind == trellis.Name && own.Codebook != "":
 			own.Kind = m.Kinds()[0]
 		}
 	}
@@ -156,7 +179,10 @@ func (r Recipe) spec(own weight.Spec) (weight.Spec, weight.Kind, error) {
 		if tabled(own.Kind) && tabled(d.Kind) && d.Codebook != r.defaults(d.Kind, d.Bits).Codebook {
 			of.Codebook, of.Scale = d.Codebook, d.Scale // which were named
 		}
-		of.Bits, of.Group, of.ScaleType = d.Bits, d.Group, d.ScaleType
+		of.Bits, of.Half, of.ScaleType = d.Bits, d.Half, d.ScaleType
+		if grouped(d.Kind) {
+			of.Group = d.Group
+		}
 		d = of
 	}
 	if own.Codebook != "" && own.Scale == 0 && own.Codebook != d.Codebook {
@@ -177,8 +203,16 @@ func (r Recipe) Check() error {
 		if err != nil {
 			return err
 		}
-		if kind.Fit(own) != own {
-			return noTableError(s.Kind)
+		if err := unfit(own, kind); err != nil {
+			return err
+		}
+		if s.Half && s.Kind != trellis.Name {
+			return halfError(s)
+		}
+		if s.Kind == trellis.Name {
+			if _, err := kind.Parts(s, trellis.Block, trellis.Block); err != nil {
+				return err
+			}
 		}
 		if s.Method == MethodKBit {
 			if err := (blockwise{}).check(s); err != nil {
@@ -206,9 +240,22 @@ func (r Recipe) Check() error {
 	return nil
 }
 
-// noTableError means that a spec says something of tables about a kind without one.
-func noTableError(kind string) error {
-	return fmt.Errorf("weights of kind %s have neither a codebook nor a scale method", kind)
+// unfit reports a field of a spec that says of a kind what its layers have not.
+func unfit(s weight.Spec, kind weight.Kind) error {
+	switch fit := kind.Fit(s); {
+	case s.Codebook != "" && fit.Codebook == "" || fit.Scale != s.Scale && fit.Codebook == "":
+		return fmt.Errorf("weights of kind %s have neither a codebook nor a scale method", kind.Name())
+	case fit.Scale != s.Scale:
+		return fmt.Errorf("weights of kind %s have no scale method", kind.Name())
+	case s.Group != 0 && fit.Group != s.Group:
+		return fmt.Errorf("weights of kind %s have one scale a row: no group of %d", kind.Name(), s.Group)
+	}
+	return nil
+}
+
+// halfError means that a spec asks for half a bit of a kind that has whole ones.
+func halfError(s weight.Spec) error {
+	return fmt.Errorf("%s bits: weights of kind %s have whole ones, and half a bit more is for --codebook %s", s.Width(), s.Kind, trellis.Pairs)
 }
 
 // ParseRule reads REGEX=FORMAT. FORMAT is "keep", or bits, group, codebook,
@@ -241,10 +288,7 @@ func ParseRule(s string) (Rule, error) {
 		}
 		switch i {
 		case 0:
-			rule.Format.Bits, err = strconv.Atoi(f)
-			if err != nil || rule.Format.Bits == 0 {
-				err = fmt.Errorf("bits %q: want a number", f)
-			}
+			rule.Format.Bits, rule.Format.Half, err = weight.ParseWidth(f)
 		case 1:
 			rule.Format.Group, err = weight.ParseGroup(f)
 		case 2:
@@ -277,13 +321,16 @@ func checkFormat(f weight.Spec) error {
 		if err != nil {
 			return err
 		}
-		if kind.Fit(f) != f {
-			return noTableError(f.Kind)
+		if err := unfit(f, kind); err != nil {
+			return err
+		}
+		if f.Half && f.Kind != trellis.Name {
+			return halfError(f)
 		}
 		kinds = []weight.Kind{kind}
 	}
 	if least, most := widths(kinds); f.Bits != 0 && (f.Bits < least || f.Bits > most) {
-		return fmt.Errorf("%d bits: want %d to %d", f.Bits, least, most)
+		return fmt.Errorf("%s bits: want %d to %d", f.Width(), least, most)
 	}
 	if namesTable(f.Codebook) {
 		bits := lut.MinBits
@@ -315,7 +362,7 @@ func widths(of []weight.Kind) (least, most int) {
 // formatJSON is a format as recipe files spell it.
 type formatJSON struct {
 	Kind      string             `json:"kind"`
-	Bits      int                `json:"bits"`
+	Bits      float64            `json:"bits"`
 	Group     json.RawMessage    `json:"group"` // a number or "row"
 	Codebook  string             `json:"codebook"`
 	Method    string             `json:"method"`
@@ -324,7 +371,13 @@ type formatJSON struct {
 }
 
 func (f formatJSON) format() (weight.Spec, error) {
-	out := weight.Spec{Kind: f.Kind, Bits: f.Bits, Codebook: f.Codebook, Method: f.Method, Scale: f.Scale, ScaleType: f.ScaleType}
+	out := weight.Spec{Kind: f.Kind, Codebook: f.Codebook, Method: f.Method, Scale: f.Scale, ScaleType: f.ScaleType}
+	if f.Bits != 0 {
+		var err error
+		if out.Bits, out.Half, err = weight.ParseWidth(strconv.FormatFloat(f.Bits, 'g', -1, 64)); err != nil {
+			return out, err
+		}
+	}
 	if f.Group != nil {
 		var err error
 		if out.Group, err = weight.ParseGroup(strings.Trim(string(f.Group), `"`)); err != nil {
@@ -392,7 +445,7 @@ func ParseRecipe(data []byte) (Recipe, error) {
 // part in the result, and no other.
 func (r Recipe) Command() string {
 	d := r.Default
-	args := []string{"lutq quantize MODEL OUT", "--bits", strconv.Itoa(d.Bits), "--group", weight.GroupName(d.Group)}
+	args := []string{"lutq quantize MODEL OUT", "--bits", d.Width(), "--group", weight.GroupName(d.Group)}
 	if d.Codebook != "" {
 		args = append(args, "--codebook", d.Codebook)
 	}
@@ -445,7 +498,7 @@ const filePrefix = "file:"
 
 // namesTable reports whether a codebook is that of one built-in table.
 func namesTable(codebook string) bool {
-	return codebook != "" && codebook != AutoCodebook && !strings.HasPrefix(codebook, filePrefix)
+	return codebook != "" && codebook != AutoCodebook && !ringed(codebook) && !strings.HasPrefix(codebook, filePrefix)
 }
 
 // CodebookFiles returns the paths of the files that codebooks are read from.

@@ -440,6 +440,9 @@ func (r *run) blocks(t *task, from, to int) []block {
 		return []block{{task: t}}
 	}
 	rows := max(it.unit(), r.memory.block/it.K/it.unit()*it.unit())
+	if it.per() > 1 && !r.memory.wide { // whose codes take long: so that workers share a small layer evenly
+		rows = min(rows, max(it.unit(), sharedBands*it.per()))
+	}
 	var bs []block
 	for ; from < to; from += rows {
 		bs = append(bs, block{task: t, from: from, to: min(from+rows, to), state: it.plain})

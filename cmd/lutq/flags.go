@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lutq/lutq/formats/export"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/quantize"
 )
 
 // word is a flag that takes one of a few words. What is none of them is refused
@@ -118,6 +120,25 @@ func (n *number) Set(s string) error {
 		return nil
 	}
 	return fmt.Errorf("want a whole number, %d to %d", n.least, n.most)
+}
+
+// width is a flag that takes the bits of a code, of which some kinds of weights have half ones.
+type width weight.Spec
+
+func (w *width) String() string { return weight.Spec(*w).Width() }
+
+// Type names the flag's value in help texts.
+func (w *width) Type() string { return "width" }
+
+// Set implements pflag.Value.
+func (w *width) Set(s string) error {
+	least, most := quantize.Widths()
+	bits, half, err := weight.ParseWidth(s)
+	if err != nil || bits < least || bits > most || half && bits == most {
+		return fmt.Errorf("want a number, %d to %d, or half a bit more", least, most)
+	}
+	w.Bits, w.Half = bits, half
+	return nil
 }
 
 // usage makes a mistake in the command line of what its format names.

@@ -30,13 +30,15 @@ import (
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/formats/weight/lut24"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/planes"
 	"github.com/lutq/lutq/quantize/rounding"
 )
 
 type quantizeOptions struct {
-	bits, threads                             int
+	threads                                   int
+	bits                                      width
 	group, codebook, method, scale, scaleType string
 	recipe, target, kbitEncode                string
 	rules                                     []string
@@ -89,12 +91,12 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	}
 	d := quantize.DefaultFormat(quantize.DefaultBits)
 	f := c.Flags()
-	least, most := quantize.Widths()
-	f.Var(newNumber(&o.bits, d.Bits, least, most), "bits", "`BITS` of a code: 2 to 5, bcq 1 to 8")
+	o.bits.Bits = d.Bits
+	f.Var(&o.bits, "bits", "`BITS` of a code: 2 to 5, some 1 to 8 and 2.5")
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
-	codebook := newWord(&o.codebook, "", append([]string{quantize.AutoCodebook}, lut.CodebookNames()...)...)
+	codebook := newWord(&o.codebook, "", append([]string{quantize.AutoCodebook, trellis.Pairs}, lut.CodebookNames()...)...)
 	codebook.also = "file:"
-	f.Var(codebook, "codebook", "table `NAME` (default auto: js or nf, by layer)")
+	f.Var(codebook, "codebook", "table `NAME`, or trellis (default js or nf)")
 	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE` of scales: f16, bf16, f32, e4m4, …")
 	f.Var(newTarget(&o.target, export.PresetNames()), "for", "set what export --to `NAME` copies without loss")
 	f.StringArrayVar(&o.rules, "tensor", nil, "exception: `RULE`, as down_proj=4; repeatable")
@@ -150,6 +152,8 @@ func (o *quantizeOptions) check(r quantize.Recipe, after evaluation) error {
 		return usage("scales are learned where there is a table: weights of kind bcq have none")
 	case learned && r.Makes(lut24.Name):
 		return usage("scales are learned of weights of kind lut: those of kind lut24 are not")
+	case learned && r.Makes(trellis.Name):
+		return usage("scales are learned of weights of kind lut: those of kind trellis are not")
 	case o.learn.control && after.wanted():
 		return usage("--learn-control and --eval-text do not go together")
 	case o.learn.control && calibrated:
@@ -181,6 +185,8 @@ func (o *quantizeOptions) fill(r *quantize.Recipe, open func() (*source.Model, e
 		return usage("--for %s: binary codes have no table", o.target)
 	case r.Makes(lut24.Name):
 		return usage("--for %s: it has no place for a pattern of zeros", o.target)
+	case r.Makes(trellis.Name):
+		return usage("--for %s: it has no place for rings", o.target)
 	case r.Default.Method == "nfl" && preset.Tables[4] != "nf":
 		return usage("--for %s: method nfl is for the codebook nf: another is refined with --learn", o.target)
 	}
@@ -253,7 +259,7 @@ func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 		}
 	}
 	if o.given("bits") {
-		r.Default.Bits = o.bits
+		r.Default.Bits, r.Default.Half = o.bits.Bits, o.bits.Half
 	}
 	if o.given("group") {
 		g, err := weight.ParseGroup(o.group)
@@ -785,6 +791,10 @@ func (u *ui) warnRuin(res *quantize.Result) {
 	}
 	if slices.ContainsFunc(res.Layers, func(l quantize.LayerResult) bool { return l.Format.Kind == lut24.Name }) {
 		fmt.Fprintln(u.stderr, "hint: 2:4 sparse weights have such errors: 3 bits without zeros take the same bytes")
+		return
+	}
+	if slices.ContainsFunc(res.Layers, func(l quantize.LayerResult) bool { return l.Format.Kind == trellis.Name }) {
+		fmt.Fprintln(u.stderr, "hint: more --bits, by halves, or fitting to a text (--method gptq --calib FILE) help")
 		return
 	}
 	fmt.Fprintln(u.stderr, ruinHint)

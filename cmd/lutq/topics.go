@@ -72,6 +72,10 @@ Codebooks (--codebook):
   iq4nl      the 4-bit table of llama.cpp's IQ4_NL, -127 to 113
   e2m1       fp at 4 bits with values up to 6, as NVFP4 and MXFP4 have them
   file:PATH  2^bits ascending numbers in a JSON array
+  trellis    no table of weights by themselves: a code is a window on a ring of
+             bits, which its neighbours share, of rotated weights. It has the
+             least error at 1 to 6 bits and half bits, as --bits 2.5, and one
+             scale a row
 
 Tables q2 to q5, iq4nl and e2m1 have one width, so --bits can be left out. They
 are those of other programs' formats: "lutq export" copies their codes and
@@ -92,8 +96,8 @@ sign, s1e4m3 has one, and e8m0 is a power of two, as MXFP4 has it.
 Exceptions (--tensor, repeatable) set the format of tensors whose name matches:
 REGEX=bits:group:codebook:scale:scale-type:kind:method. Any field may be left
 out. REGEX=keep leaves the tensors as they are. The kind is lut (a table), bcq
-(binary codes) or lut24 (2:4 sparse); see "lutq help methods". Later rules win.
-A pattern that matches nothing is an error.
+(binary codes), lut24 (2:4 sparse) or trellis; see "lutq help methods". Later
+rules win. A pattern that matches nothing is an error.
 
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4' --tensor 'layers\.0\.=keep'
 

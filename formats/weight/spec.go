@@ -69,6 +69,15 @@ func (s Spec) Rate() int {
 // Width returns the bits of a weight's code, in words.
 func (s Spec) Width() string { return strconv.FormatFloat(float64(s.Rate())/2, 'g', -1, 64) }
 
+// ParseWidth is the inverse of [Spec.Width].
+func ParseWidth(s string) (bits int, half bool, err error) {
+	whole, half := strings.CutSuffix(s, ".5")
+	if bits, err = strconv.Atoi(whole); err != nil || bits < 1 {
+		return 0, false, fmt.Errorf("bits %q: want a number", s)
+	}
+	return bits, half, nil
+}
+
 // Columns returns the number of columns that share a scale in rows of k.
 func (s Spec) Columns(k int) int {
 	if s.Group == RowGroup {

@@ -49,13 +49,11 @@ type Pruner interface {
 
 // quantizer implements [rounding.Quantizer].
 type quantizer struct {
-	*State
+	products
 	Rounder
 	pruner Pruner // the same, where chunks are pruned, or nil
-	engine *cpu.Engine
 
-	// Scratch for rowsAtOnce rows. All but target are in the order of columns.
-	target  []float32 // W*, where it is not W
+	// Scratch for rowsAtOnce rows, in the order of columns.
 	goal    []float32 // W* again
 	value   []float32 // v, of columns that are done and that are not
 	nearest []uint8   // codes
@@ -64,7 +62,6 @@ type quantizer struct {
 	stored  []float32 // what they stand for
 	errors  []float32 // of a block
 	off     []float32 // by which the nearest ones are
-	product []float32
 	losses  []loss
 	codes   []uint8 // of a row, in the order of the layer
 }
@@ -93,11 +90,26 @@ func (s *State) Quantizer(r Rounder) (rounding.Quantizer, error) {
 			return nil, errors.New("weights that cannot be pruned")
 		}
 	}
-	engine, err := cpu.New(cpu.Options{Threads: 1})
+	p, err := s.products()
 	if err != nil {
 		return nil, err
 	}
-	return &quantizer{State: s, Rounder: r, pruner: pruner, engine: engine, codes: make([]uint8, s.k)}, nil
+	return &quantizer{products: p, Rounder: r, pruner: pruner, codes: make([]uint8, s.k)}, nil
+}
+
+// products multiplies rows by what a state holds.
+type products struct {
+	*State
+	engine *cpu.Engine
+
+	// Scratch.
+	target  []float32 // W*, where it is not W
+	product []float32
+}
+
+func (s *State) products() (products, error) {
+	engine, err := cpu.New(cpu.Options{Threads: 1})
+	return products{State: s, engine: engine}, err
 }
 
 // Rows implements [rounding.Quantizer].
@@ -105,9 +117,13 @@ func (q *quantizer) Rows(parts [][]byte, errs []rounding.RowError, w []float32) 
 	if err := q.CheckParts(parts, len(errs), q.k); err != nil {
 		return err
 	}
-	for from := 0; from < len(errs); from += rowsAtOnce {
-		to := min(from+rowsAtOnce, len(errs))
-		err := q.rows(parts, from, errs[from:to], w[from*q.k:to*q.k])
+	return someRows(len(errs), func(from, to int) error { return q.rows(parts, from, errs[from:to], w[from*q.k:to*q.k]) })
+}
+
+// someRows calls do for some of n rows at a time, and counts those of its errors from the first of all.
+func someRows(n int, do func(from, to int) error) error {
+	for from := 0; from < n; from += rowsAtOnce {
+		err := do(from, min(from+rowsAtOnce, n))
 		var bad *rounding.NotFiniteError
 		if errors.As(err, &bad) {
 			bad.Row += from
@@ -158,7 +174,7 @@ func (q *quantizer) rows(parts [][]byte, first int, errs []rounding.RowError, w 
 }
 
 // retargeted returns W* of n rows.
-func (q *quantizer) retargeted(w []float32, n int) []float32 {
+func (q *products) retargeted(w []float32, n int) []float32 {
 	if q.shift == nil {
 		return w
 	}
@@ -277,7 +293,7 @@ func (q *quantizer) feedBlock(e, v []float32, r, from int) (loss float64) {
 
 // add adds e·Aᵀ to the columns of value from a first one on, where a holds A's
 // columns as rows.
-func (q *quantizer) add(value []float32, from int, e []float32, n int, a *cpu.Plain) {
+func (q *products) add(value []float32, from int, e []float32, n int, a *cpu.Plain) {
 	columns := a.Rows()
 	product := grow(&q.product, n*columns)
 	q.engine.MatMul(product, e, n, a)

@@ -32,6 +32,10 @@ type Options struct {
 	// Chunk is the number of consecutive columns that come one after the other, of which a
 	// [Pruner] makes some 0: a power of two up to 64 that divides the columns, or 0 for none.
 	Chunk int
+
+	// Block is the number of columns that a [Blocker] rounds together, with no errors carried among them: a power of two up to
+	// 64, or 0 where each is rounded by itself. The last columns may be fewer.
+	Block int
 }
 
 // Check reports the first option that makes no sense.
@@ -46,6 +50,9 @@ func (o Options) Check() error {
 	}
 	if o.Chunk < 0 || o.Chunk > 64 || o.Chunk&(o.Chunk-1) != 0 {
 		return fmt.Errorf("chunks of %d columns", o.Chunk)
+	}
+	if o.Block < 0 || o.Block > 64 || o.Block&(o.Block-1) != 0 || o.Block > 0 && o.Chunk > 1 {
+		return fmt.Errorf("blocks of %d columns", o.Block)
 	}
 	return nil
 }
@@ -65,6 +72,7 @@ const (
 type State struct {
 	k      int
 	chunk  int     // columns that stay together, 1 where each is by itself
+	block  int     // columns that are rounded together, 0 where each is rounded by itself
 	mean   float64 // of H's diagonal
 	added  float64 // to it, over the number of tokens
 	report Report
@@ -75,6 +83,8 @@ type State struct {
 	carry   []float32    // [K, width]: A[i, …] to the columns of i's block, 0 up to i
 	blocks  []*cpu.Plain // A[block, block and after]ᵀ, with its ones
 	after   []*cpu.Plain // A[block, after]ᵀ; nil for the last
+	corners []float64    // [K, block] of a state with blocks: R[block, block], over the root of the number of tokens
+	damped  []float64    // of a state with blocks: H's diagonal as it was factored, in the order of columns, over the number of tokens
 	shift   *cpu.Plain   // α·(D·H⁻¹)ᵀ, or nil
 	weights []float32    // of columns where scales are searched, or nil
 }
@@ -101,7 +111,7 @@ func NewState(stats rounding.Stats, o Options) (*State, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &State{k: stats.K(), chunk: max(o.Chunk, 1)}
+	s := &State{k: stats.K(), chunk: max(o.Chunk, 1), block: o.Block}
 	if s.k%s.chunk != 0 {
 		return nil, fmt.Errorf("%d columns in chunks of %d", s.k, s.chunk)
 	}
@@ -127,23 +137,23 @@ func NewState(stats rounding.Stats, o Options) (*State, error) {
 		s.report.Nearest = "all inputs are zero"
 		return s, nil
 	}
-	s.order = falling(diagonal, s.chunk)
+	s.order = falling(diagonal, max(s.chunk, s.block))
 	if o.WeighScales {
 		s.weights = make([]float32, s.k)
 		for i, v := range diagonal {
 			s.weights[i] = float32(float64(v)/s.mean + leastWeight)
 		}
 	}
-	if device, ok := stats.(rounding.Device); ok && s.chunk == 1 { // which prunes nothing
+	if device, ok := stats.(rounding.Device); ok && s.chunk == 1 && s.block == 0 { // which prunes nothing
 		return s, s.onDevice(device, o)
 	}
 	return s, s.onHost(stats, o)
 }
 
-// falling returns columns in chunks in the order of the falling sums of their diagonals.
+// falling returns columns in chunks in the order of the falling sums of their diagonals. Those that make no chunk come last.
 func falling(diagonal []float32, chunk int) []int {
 	chunks, sums := make([]int, len(diagonal)/chunk), make([]float64, len(diagonal)/chunk)
-	for i, v := range diagonal {
+	for i, v := range diagonal[:len(chunks)*chunk] {
 		chunks[i/chunk] = i / chunk
 		sums[i/chunk] += float64(v)
 	}
@@ -153,6 +163,9 @@ func falling(diagonal []float32, chunk int) []int {
 		for i := range chunk {
 			order = append(order, c*chunk+i)
 		}
+	}
+	for i := len(order); i < len(diagonal); i++ {
+		order = append(order, i)
 	}
 	return order
 }
@@ -210,6 +223,10 @@ func (s *State) onHost(stats rounding.Stats, o Options) error {
 		if err := s.retarget(d, l, reversed, o.Retarget); err != nil {
 			return err
 		}
+	}
+	if s.block > 0 {
+		s.unfoldBlocks(l, stats.Tokens())
+		return nil
 	}
 	s.unfold(l, stats.Tokens())
 	return nil

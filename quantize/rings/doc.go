@@ -1,0 +1,14 @@
+// Package rings makes weights of the kind trellis: rows are rotated, scaled and coded ring by ring.
+//
+// # Rotation
+//
+// The rows of a layer are divided by the factors of its columns and multiplied by normed Hadamard matrices, in float64, as package
+// formats/weight/trellis has them the other way: w′ = w·D⁻¹·B. What such a layer reads is x′ = x·D·B, so that x′·w′ᵀ = x·wᵀ, and
+// second moments of x are turned the same way. With factors of ±1, which is what they are unless a layer has its own, squared
+// errors of w′ are those of w.
+//
+// # Scales
+//
+// Tables are made for values of unit variance. So a row's scale is the root of its mean square, times a gain that was measured for each
+// rate, see NOTES.md. It is rounded to its stored type before codes are chosen.
+package rings
