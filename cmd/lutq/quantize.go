@@ -92,7 +92,7 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	d := quantize.DefaultFormat(quantize.DefaultBits)
 	f := c.Flags()
 	o.bits.Bits = d.Bits
-	f.Var(&o.bits, "bits", "`BITS` of a code: 2 to 5, some 1 to 8 and 2.5")
+	f.Var(&o.bits, "bits", "`BITS` of a code: 1 to 8, or as 2.5")
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
 	codebook := newWord(&o.codebook, "", append([]string{quantize.AutoCodebook, trellis.Pairs}, lut.CodebookNames()...)...)
 	codebook.also = "file:"
