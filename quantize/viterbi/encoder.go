@@ -74,10 +74,12 @@ func New(code *trellis.Code) (*Encoder, error) {
 // precision returns how large weights and values may be in units, and how often differences are doubled. NOTES.md has what it costs. Where
 // the limit is half of what 16 bits hold, differences do not saturate, which the assembly takes for granted.
 func precision(l trellis.Layout) (limit int16, doublings int) {
-	switch {
-	case l.Together > 1 && l.Rate < swept:
+	switch pair := l.Together > 1; {
+	case pair && l.Rate <= 6:
 		return math.MaxInt16 / 2, 0
-	case l.Together == 1 && l.Rate >= 12:
+	case !pair && l.Rate == 16:
+		return math.MaxInt16, 2
+	case pair && l.Rate >= 10, !pair && l.Rate >= 12:
 		return math.MaxInt16, 1
 	}
 	return math.MaxInt16, 0
@@ -130,7 +132,7 @@ func (e *Encoder) cost(state int, w *[2]int16) uint32 {
 
 // square is that of a difference, at most 1<<15.
 func square(w, v int16, doublings int) uint32 {
-	d := min(max((int32(w)-int32(v))<<doublings, math.MinInt16), math.MaxInt16)
+	d := min(max((int32(w)-int32(v))<<(doublings&3), math.MinInt16), math.MaxInt16)
 	return uint32(d*d+1<<14) >> 15
 }
 
@@ -186,24 +188,22 @@ func (w *Worker) Encode(symbols []uint16, values, ring []float32) {
 	}
 }
 
-// find sets path to the states of a ring. A pass of one ring and a half that is free at both ends often comes to the edge that it had a ring
-// before; if not, it goes on to two rings. If it still does not, the edge in its middle begins and ends another pass.
+// find sets path to the states of a ring. A pass that is free at both ends often comes to the edge that it had a ring before. Where it does
+// not within two rings, the edge in its middle begins and ends another pass.
 func (w *Worker) find() {
 	n := len(w.e.steps)
 	begin := &w.history[0]
 	clear(begin.m)
 	begin.least = 0
-	done := 0
-	for _, to := range []int{n + n/2, 2 * n} {
-		w.forward(done, to)
-		w.back(to, w.best(to), -1)
+	for from, to := 0, n+n/4; to <= 2*n; from, to = to, to+n/8 {
+		w.forward(from, to)
+		w.back(to, w.best(to), -1, from)
 		if at, ok := w.closed(to); ok {
 			for i, state := range w.trace[at : at+n] {
 				w.path[(at+i)%n] = state
 			}
 			return
 		}
-		done = to
 	}
 	edge := w.edge(n)
 	for i := range begin.m {
@@ -211,7 +211,7 @@ func (w *Worker) find() {
 	}
 	begin.m[edge] = 0
 	w.forward(0, n)
-	w.back(n, edge, edge)
+	w.back(n, edge, edge, 0)
 	copy(w.path, w.trace)
 }
 
@@ -252,37 +252,57 @@ func (w *Worker) closed(to int) (at int, ok bool) {
 }
 
 // back sets the trace to the states of the best path of a pass of n steps to an edge, the lowest where some are equal. A begin that is not
-// negative is the edge in which the pass began: a path must begin there even if all costs are saturated.
-func (w *Worker) back(n, edge, begin int) {
+// negative is the edge in which the pass began: a path must begin there even if all costs are saturated. Of so many steps as
+// are known the trace has those to another edge, and where the paths meet they stay together.
+func (w *Worker) back(n, edge, begin, known int) {
 	e := w.e
 	for i := n - 1; i >= 0; i-- {
 		at := i % len(e.steps)
-		s, weights := &e.steps[at], &w.weights[at]
-		from, to, kept := edge, states, trellis.Window // the lowest bit that the state has of begin
-		if begin >= 0 && i < trellis.Window {
-			kept = w.shifted(i)
+		s := &e.steps[at]
+		if i < known && w.trace[i]&(s.after()-1) == edge {
+			return
 		}
-		if kept == trellis.Window && s.next >= swept {
-			from += w.history[i+1].chunk(edge, s.after())
-			to = from - edge + states/chunks
-		}
-		best, prev := uint32(math.MaxUint32), w.history[i].m
-		for x := from; x < to; x += s.after() {
-			if kept < trellis.Window && x>>kept != begin&(states>>kept-1) {
-				continue
+		from, to := edge, states
+		if kept := w.shifted(i); begin >= 0 && kept < trellis.Window {
+			w.trace[i] = w.lowest(i, from, to, kept, begin&(states>>kept-1))
+		} else {
+			if s.next >= swept {
+				from += w.history[i+1].chunk(edge, s.after())
+				to = from - edge + states/chunks
 			}
-			if c := min(e.cost(x, weights)+uint32(prev[x>>s.bits]), math.MaxUint16); c < best {
-				best, w.trace[i] = c, x
-			}
+			w.trace[i] = w.lowest(i, from, to, trellis.Window, 0)
 		}
 		edge = w.edge(i)
 	}
 }
 
+// lowest returns the state of least cost at a step among those that lead to the same edge, from one on, and whose bits from
+// kept on are high.
+func (w *Worker) lowest(i, from, to, kept, high int) int {
+	e := w.e
+	at := i % len(e.steps)
+	s, pair, weights := &e.steps[at], e.layout.Together > 1, w.weights[at]
+	least, state, prev := uint32(math.MaxUint32), 0, w.history[i].m
+	for x := from; x < to; x += s.after() {
+		if x>>kept != high {
+			continue
+		}
+		v := e.at(x)
+		c := uint32(prev[x>>s.bits]) + square(weights[0], e.ints[v], e.doublings)
+		if pair {
+			c += square(weights[1], e.ints[v+run], e.doublings)
+		}
+		if c = min(c, math.MaxUint16); c < least {
+			least, state = c, x
+		}
+	}
+	return state
+}
+
 // shifted returns how many bits come in up to a step of a pass from the ring's beginning, at most those of a window.
 func (w *Worker) shifted(i int) int {
 	sum := 0
-	for _, s := range w.e.steps[:i+1] {
+	for _, s := range w.e.steps[:min(i+1, trellis.Window)] {
 		sum += s.bits
 	}
 	return min(sum, trellis.Window)

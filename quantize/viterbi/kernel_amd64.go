@@ -31,9 +31,11 @@ func stepAVX512(e *Encoder, s *step, w *[2]int16, after, before *moment) {
 		after.least = step2AVX512(m, b, v, w, s.bits, s.next, before.least)
 		return
 	case singles:
-		sweep1AVX512((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
+		sweep8Of1AVX512((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
+	case s.bits < 10:
+		sweep8Of2AVX512((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
 	default:
-		sweep2AVX512((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
+		sweep10Of2AVX512((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
 	}
 	after.least = foldAVX2(m, (*[chunks << swept]uint16)(after.parts), s.after(), before.least)
 }
@@ -49,9 +51,11 @@ func stepAVX2(e *Encoder, s *step, w *[2]int16, after, before *moment) {
 		after.least = step2AVX2(m, b, v, w, s.bits, s.next, before.least)
 		return
 	case singles:
-		sweep1AVX2((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
+		sweep8Of1AVX2((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
+	case s.bits < 10:
+		sweep8Of2AVX2((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
 	default:
-		sweep2AVX2((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
+		sweep10Of2AVX2((*[chunks << swept]uint16)(after.parts), b, v, w, s.bits)
 	}
 	after.least = foldAVX2(m, (*[chunks << swept]uint16)(after.parts), s.after(), before.least)
 }
@@ -70,19 +74,25 @@ func step1AVX2(dst, before *uint16, values *int16, w *[2]int16, in, out int, les
 //go:noescape
 func step2AVX2(dst, before *uint16, values *int16, w *[2]int16, in, out int, less uint16) uint16
 
-// Sweeps write the minima of chunks of all states, which a fold takes together.
+// Sweeps write the minima of chunks of all states, which a fold takes together. One is for steps of so many bits or more.
 
 //go:noescape
-func sweep1AVX512(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
+func sweep8Of1AVX512(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
 
 //go:noescape
-func sweep2AVX512(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
+func sweep8Of2AVX512(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
 
 //go:noescape
-func sweep1AVX2(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
+func sweep10Of2AVX512(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
 
 //go:noescape
-func sweep2AVX2(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
+func sweep8Of1AVX2(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
+
+//go:noescape
+func sweep8Of2AVX2(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
+
+//go:noescape
+func sweep10Of2AVX2(dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)
 
 //go:noescape
 func foldAVX2(dst *uint16, parts *[chunks << swept]uint16, edges int, less uint16) uint16

@@ -59,7 +59,10 @@ func file() []byte {
 		}
 		for together := 1; together <= 2; together++ {
 			g.step(kernel{v, together})
-			g.sweep(kernel{v, together})
+		}
+		g.sweep(kernel{v, 1}, 8)
+		for _, in := range []int{8, 10} {
+			g.sweep(kernel{v, 2}, in)
 		}
 	}
 	g.fold()
@@ -135,14 +138,23 @@ type kernel struct {
 
 func (k kernel) name(what string) string { return fmt.Sprint(what, k.together, k.isa) }
 
-// saturates reports whether differences do with so many bits of a step, and doublings returns how often they are doubled.
-func (k kernel) saturates(in int) bool { return k.together == 1 || in >= swept }
+// precision is how differences are squared: whether they may saturate, and how often they are doubled.
+type precision struct {
+	saturates bool
+	doublings int
+}
 
-func (k kernel) doublings(in int) int {
-	if k.together == 1 && in >= 6 {
-		return 1
+// precision is that of steps of so many bits, as package viterbi has it.
+func (k kernel) precision(in int) precision {
+	switch {
+	case k.together == 2 && in <= 6:
+		return precision{false, 0}
+	case k.together == 1 && in == 8:
+		return precision{true, 2}
+	case k.together == 2 && in >= 10, k.together == 1 && in >= 6:
+		return precision{true, 1}
 	}
-	return 0
+	return precision{true, 0}
 }
 
 // begin loads what steps and sweeps have in common.
@@ -158,7 +170,7 @@ func (g *gen) begin(k kernel) {
 }
 
 // turn emits the cost of a state in each lane of all minima, and takes the minima. The values are at R9.
-func (g *gen) turn(k kernel, in int, edges func(state int) string) {
+func (g *gen) turn(k kernel, p precision, edges func(state int) string) {
 	for j := range sums {
 		state := j * k.lanes
 		cost := edges(state)
@@ -166,13 +178,13 @@ func (g *gen) turn(k kernel, in int, edges func(state int) string) {
 			return fmt.Sprintf("%d(R9)", word*(state/run*run*k.together+run*i+state%run))
 		}
 		sub, add := "VPSUBW", "VPADDW"
-		if k.saturates(in) {
+		if p.saturates {
 			sub, add = "VPSUBSW", "VPADDUSW"
 		}
 		for i := range k.together {
 			d := k.r(first + i)
 			g.i("%s %s, %s, %s", sub, at(i), k.r(weight+i), d)
-			for range k.doublings(in) {
+			for range p.doublings {
 				g.i("VPADDSW %s, %s, %s", d, d, d)
 			}
 			g.i("VPMULHRSW %s, %s, %s", d, d, d)
@@ -253,7 +265,7 @@ func (g *gen) step(k kernel) {
 		g.i("MOVQ SI, R10")
 		g.i("MOVQ R13, AX")
 		g.label("turn%d", in)
-		g.turn(k, in, func(state int) string { return g.spread(k, in, state) })
+		g.turn(k, k.precision(in), func(state int) string { return g.spread(k, in, state) })
 		g.i("ADDQ R8, R9")
 		g.i("ADDQ R11, R10")
 		g.i("DECQ AX")
@@ -293,8 +305,8 @@ func (g *gen) smallest(ret string) {
 }
 
 // sweep emits a step of many bits: all states in order, whose minima by the remainder by 1<<swept are written for each chunk.
-func (g *gen) sweep(k kernel) {
-	g.text(k.name("sweep"), "dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)", 40)
+func (g *gen) sweep(k kernel, in int) {
+	g.text(k.name(fmt.Sprintf("sweep%dOf", in)), "dst *[chunks << swept]uint16, before *uint16, values *int16, w *[2]int16, in int)", 40)
 	g.begin(k)
 	g.i("SUBQ $%d, CX", swept)
 	share := 1 << swept / (sums * k.lanes) // of the remainders in registers
@@ -313,7 +325,7 @@ func (g *gen) sweep(k kernel) {
 		g.i("SHRQ CX, R10")
 		g.i("VPBROADCASTW (SI)(R10*%d), %s", word, k.r(shared))
 		g.i("MOVQ BX, R9")
-		g.turn(k, swept, func(int) string { return k.r(shared) })
+		g.turn(k, k.precision(in), func(int) string { return k.r(shared) })
 		g.i("ADDQ $%d, BX", word*k.together<<swept)
 		g.i("INCQ R8")
 		g.i("TESTQ $%d, R8", states/chunks>>swept-1)
