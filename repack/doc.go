@@ -1,7 +1,7 @@
 // Package repack lays quantized matrices out for the kernels that multiply by them, and back.
 //
-// [CPU] and [CUDA] take a [lut.Matrix], [Planes] and [BCQ] one of binary codes, [SparseCUDA] one that is 2:4 sparse.
-// Each layout takes exactly Bits bits a weight apart from padding, and turns back into the same matrix bit for bit.
+// [CPU] and [CUDA] take a [lut.Matrix], [Planes] and [BCQ] one of binary codes, [SparseCUDA] one that is 2:4 sparse, [Rings] one of
+// pairs by windows on rings. Each layout takes exactly Bits bits a weight apart from padding, and turns back into the same matrix bit for bit.
 // Package repack/tiles keeps laid-out layers on disk. Packages gemm/cpu and gemm/cuda multiply by them.
 //
 // # CPU panels
@@ -49,9 +49,21 @@
 //
 // Factors lie apart, [panels][groups][Bits][16], with the offset before them if there are offsets.
 //
+// # CPU panels of rings
+//
+// Rings of the kind trellis, in its layout of pairs, lie 16 side by side, a ring of 8 rows to a lane: lane r of panel p has
+// rows 128·p + 8·r … 128·p + 8·r + 7. A block is the 16 rings of 16 columns, and a panel its blocks in order of k. Of the ring's string
+// of bits, steps 0 to 31 are the first half and 32 to 63 the second. Word j of 16 bits of half h of lane r, j from 0 to
+// 2·Rate − 1, begins at byte
+//
+//	4·(16·j + r) + 2·h
+//
+// of a block. So one shift of vectors of words gives a window of both halves of all rings: those of a row and of columns
+// that are 8 apart. Bits a weight are those of the ring. Scales and factors lie as the matrix has them.
+//
 // # Padding
 //
-// Rows beyond N and columns beyond K are padding: their codes are 0, and the
-// scales and factors of the rows are 0, so that every weight of a padded row is 0. Kernels
-// do not read padded columns.
+// Rings beyond the last row are 0. In the other layouts, rows beyond N and columns beyond K are
+// padding: their codes are 0, and the scales and factors of the rows are 0, so that every weight
+// of a padded row is 0. Kernels do not read padded columns.
 package repack

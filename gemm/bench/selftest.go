@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/ref"
@@ -83,7 +84,8 @@ func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m weight.
 	if err != nil {
 		return err
 	}
-	n, k, units := f.n, f.k, f.kind != lut.Name
+	n, k, tables := f.n, f.k, f.kind == lut.Name
+	units := !tables && f.kind != trellis.Name // whose rotated x is not 0 elsewhere
 	where := fmt.Sprintf("%s of %d×%d, %d bits, group %d, scales %v", f.kind, n, k, f.bits, f.group, f.scale)
 	packed, err := cpu.Pack(m)
 	if err != nil {
@@ -100,7 +102,7 @@ func (res *SelftestResult) matrix(r *rand.Rand, engines []*cpu.Engine, m weight.
 		return func(e *cpu.Engine, y, x []float32, rows int) { e.MatMul(y, x, rows, w) }
 	}
 	all := []multiplier{{packed.Kernel(), "float32", maxRelErr, units, by(packed)}}
-	if !units {
+	if tables {
 		data := make([]byte, 4*n*k)
 		num.EncodeF32(data, weights)
 		dense, err := cpu.NewDense(n, k, "F32", data)

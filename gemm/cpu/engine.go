@@ -41,6 +41,7 @@ type Engine struct {
 	rows          []rowOp         // of the product at hand
 	planes        []planesOp      // of the product at hand
 	planeTables   PlaneTables     // of the product at hand
+	rings         ringsScratch    // of the product at hand
 	fusedScratch  []fusedScratch  // by worker
 	fixedScratch  []*fixedScratch // by worker
 	tableScratch  []tableScratch  // by worker

@@ -57,6 +57,10 @@ func (e *Engine) MatMulMany(x []float32, m int, ops ...Op) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	rings, ops := e.takeRings(ops)
+	if len(rings) > 0 {
+		e.ringsProduct(x, k, m, rings)
+	}
 	fixed, ops := e.takeFixed(ops)
 	if m <= fixedFew && len(fixed) > 0 {
 		e.fixedProduct(x, k, m, fixed)

@@ -708,3 +708,9 @@ func (s isa) planesDecode(dst []float32, words []byte, factors *[planeFactors][1
 	_ = words[64*bits*halves-1]
 	planesDecodeAVX2(&dst[0], &words[0], &factors[0][0], bits, halves)
 }
+
+// rings computes the product c; see ringsGeneric.
+func (s isa) rings(y []float32, c *ringsCall) { ringsGeneric(y, c) }
+
+// rotate mixes a row of x; see rotateGeneric.
+func (s isa) rotate(dst, x, factors []float32, by float32) { rotateGeneric(dst, x, factors, by) }

@@ -90,3 +90,7 @@ func (s isa) tableEntries(tables []byte, units, entries []float32) {
 func (s isa) planesDecode(dst []float32, words []byte, factors *[planeFactors][16]float32, bits int) {
 	planesDecodeGeneric(dst, words, factors, bits)
 }
+
+func (s isa) rings(y []float32, c *ringsCall) { ringsGeneric(y, c) }
+
+func (s isa) rotate(dst, x, factors []float32, by float32) { rotateGeneric(dst, x, factors, by) }

@@ -4,6 +4,7 @@ import (
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/gemm/lookup"
 	"github.com/lutq/lutq/repack"
 )
@@ -34,7 +35,7 @@ type Rounded struct {
 	By func(e *Engine, x []float32, rows int) func(y []float32, w Weights)
 }
 
-// Pack lays a matrix out, or returns nil where there are no kernels for its kind: it is multiplied by as dense weights.
+// Pack lays a matrix out, or returns nil where there are no kernels for its kind, or none for some of its rows: it is multiplied by as dense weights.
 func Pack(m weight.Matrix) (Packed, error) {
 	switch m := m.(type) {
 	case *lut.Matrix:
@@ -49,6 +50,15 @@ func Pack(m weight.Matrix) (Packed, error) {
 			return nil, err
 		}
 		return NewPlanes(panels)
+	case *trellis.Matrix:
+		if m.Code.Codebook != trellis.Pairs || !m.Whole() {
+			return nil, nil
+		}
+		panels, err := repack.Rings(m)
+		if err != nil {
+			return nil, err
+		}
+		return NewRings(panels)
 	}
 	return nil, nil
 }
@@ -73,6 +83,11 @@ func MemoryFor(s weight.Spec, n, k int, optional, fixes bool) Memory {
 	case bcq.Name:
 		p := repack.CPUPlanes{N: n, K: k, Bits: s.Bits, Group: s.Columns(k), ScaleType: s.ScaleType, Offsets: optional}
 		return Memory{Packed: p.PanelCount() * (p.PanelBytes() + p.PanelFactorBytes()), Column: 10} // of its tables
+	case trellis.Name:
+		if s = (trellis.Kind{}).Fit(s); s.Codebook == trellis.Pairs {
+			p := repack.CPURings{N: n, K: k, Code: &trellis.Code{Rate: s.Rate()}}
+			return Memory{Packed: p.PanelCount()*p.PanelBytes() + n*s.ScaleType.Size(), Column: 4} // rotated
+		}
 	}
 	return Memory{}
 }
@@ -149,3 +164,24 @@ func (w *Planes) Rounded() *Rounded {
 		},
 	}
 }
+
+// Kernel implements [Packed].
+func (w *Rings) Kernel() string { return "rings" }
+
+// Parts implements [Packed]: rings and scales.
+func (w *Rings) Parts() [][]byte { return [][]byte{w.p.Panels, w.p.Scales} }
+
+// Over implements [Packed].
+func (w *Rings) Over(mem []byte) Packed {
+	to, p := *w, *w.p
+	rings := len(p.Panels)
+	p.Panels, p.Scales = mem[:rings:rings], mem[rings:]
+	to.p = &p
+	return &to
+}
+
+// Matrix implements [Packed].
+func (w *Rings) Matrix() (weight.Matrix, error) { return w.p.Matrix() }
+
+// Rounded implements [Packed]: there are no such products.
+func (w *Rings) Rounded() *Rounded { return nil }

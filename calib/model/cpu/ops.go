@@ -11,6 +11,7 @@ import (
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	gemmcpu "github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/repack"
 )
@@ -117,7 +118,7 @@ func (c *Ops) Dense(n, k int, t hf.DType, data []byte) (model.Weight, error) {
 	return stored{w}, nil
 }
 
-// Packed implements [model.Ops]. There are kernels for the kinds lut and bcq; others
+// Packed implements [model.Ops]. There are kernels for the kinds lut and bcq, and for pairs of trellis; others
 // become float32.
 func (c *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 	w, err := gemmcpu.Pack(m)
@@ -141,8 +142,10 @@ func (c *Ops) Packed(m weight.Matrix) (model.Weight, error) {
 	return c.Dense(n, k, hf.F32, data)
 }
 
-// Multiplies implements [model.Ops].
-func (c *Ops) Multiplies(kind string) bool { return kind == lut.Name || kind == bcq.Name }
+// Multiplies implements [model.Ops]. Of kind trellis, EXL3's layouts become float32 all the same.
+func (c *Ops) Multiplies(kind string) bool {
+	return kind == lut.Name || kind == bcq.Name || kind == trellis.Name
+}
 
 // Layout implements [model.Ops]. It keeps panels.
 func (c *Ops) Layout(l lut.Layout) (model.Weight, error) {

@@ -1,0 +1,348 @@
+package cpu
+
+import (
+	"encoding/binary"
+
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/weight/trellis"
+	"github.com/lutq/lutq/repack"
+)
+
+const (
+	// ringsFew is the largest number of rows of x for which windows go straight into the sums. Values of more are unpacked once for all.
+	ringsFew = 4
+
+	// ringsBlocks is the number of blocks of 16 columns that are summed from zero, see kBlock.
+	ringsBlocks = kBlock / trellis.RingCols
+
+	// ringsX is what x is multiplied by for the kernels, and what their sums are. They take the bits of a float16 for those of a float32, which
+	// stand for as much times 2^-112; so halves of that keep x, values and sums away from the ends of the range.
+	ringsX = 0x1p56
+)
+
+// Rings is a matrix of the kind trellis, of pairs, in the CPU layout of package repack. What its rings hold is rotated, and so x is for
+// products by it.
+type Rings struct {
+	p       *repack.CPURings
+	factors []float32 // of columns
+	table   ringTable
+}
+
+// ringTable is a table of pairs.
+type ringTable struct {
+	pairs [trellis.Entries]uint32
+}
+
+// NewRings wraps p, which it keeps.
+func NewRings(p *repack.CPURings) (*Rings, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	w := &Rings{p: p}
+	m := trellis.Matrix{K: p.K, Factors: p.Factors}
+	w.factors = m.ColumnFactors()
+	copy(w.table.pairs[:], p.Code.Table)
+	return w, nil
+}
+
+// Rows returns N.
+func (w *Rings) Rows() int { return w.p.N }
+
+// Cols returns K.
+func (w *Rings) Cols() int { return w.p.K }
+
+// Bytes returns the size of rings, scales and factors, and of a table of the layer's own.
+func (w *Rings) Bytes() int64 { return w.p.Bytes() }
+
+// scales writes those of rows from one on.
+func (w *Rings) scales(dst []float32, first int) {
+	size := w.p.ScaleType.Size()
+	w.p.ScaleType.Decode(dst, w.p.Scales[first*size:][:len(dst)*size])
+}
+
+// decode writes weights: what rings hold, mixed and scaled.
+func (w *Rings) decode(s isa, dst []float32, panel, k0, kc int) {
+	w.unpack(s, dst, panel, k0, kc)
+	trellis.Blocks(kc, func(from, to int) {
+		v := dst[16*from : 16*to]
+		for h := 16; h < len(v); h *= 2 { // [trellis.Hadamard] of 16 rows
+			for i := 0; i < len(v); i += 2 * h {
+				lo, hi := v[i:i+h:i+h], v[i+h:i+2*h:i+2*h]
+				for j, a := range lo {
+					b := hi[j]
+					lo[j], hi[j] = a+b, a-b
+				}
+			}
+		}
+		if by := trellis.Even(to - from); by != 1 {
+			for i := range v {
+				v[i] *= by
+			}
+		}
+	})
+	var scales [16]float32
+	w.scales(scales[:min(16, w.p.N-16*panel)], 16*panel)
+	for k, f := range w.factors[k0 : k0+kc] {
+		row := (*[16]float32)(dst[16*k:])
+		for i, c := range scales {
+			row[i] = float32(row[i]*c) * f
+		}
+	}
+}
+
+// unpack writes what rings hold of 16 rows, as decode has them.
+func (w *Rings) unpack(_ isa, dst []float32, panel, k0, kc int) {
+	p := w.p
+	var ring [trellis.RingRows * trellis.RingCols]float32
+	for half := range 2 { // of the rows: a ring's
+		lane := panel%8*2 + half
+		for c := range ceilDiv(kc, trellis.RingCols) {
+			at := panel/8*p.PanelBytes() + (k0/trellis.RingCols+c)*p.BlockBytes()
+			w.table.ring(&ring, p.Panels[at+4*lane:], p.Code.Rate)
+			out := dst[256*c+8*half:]
+			for k := range min(trellis.RingCols, kc-trellis.RingCols*c) {
+				copy(out[16*k:][:8], ring[8*k:])
+			}
+		}
+	}
+}
+
+// raw are the values that rings hold as weights.
+type raw struct{ *Rings }
+
+func (w raw) decode(s isa, dst []float32, panel, k0, kc int) { w.unpack(s, dst, panel, k0, kc) }
+
+// ring decodes a ring to [columns][rows]. words are those of its block from its lane on.
+func (t *ringTable) ring(dst *[trellis.RingRows * trellis.RingCols]float32, words []byte, rate int) {
+	at := func(half, j int) uint32 {
+		if j == 2*rate { // the other half follows
+			half, j = 1-half, 0
+		}
+		return uint32(binary.LittleEndian.Uint16(words[4*repack.Lanes*j+2*half:]))
+	}
+	for half := range 2 {
+		for i := range 32 {
+			j, shift := i*rate/16, i*rate%16
+			x := at(half, j) >> shift
+			if shift > 0 {
+				x |= at(half, j+1) << (16 - shift)
+			}
+			index, flip := trellis.Hash(uint16(x), rate)
+			pair := t.pairs[index] ^ flip
+			row, col := ringStep(32*half + i)
+			dst[8*col+row] = num.F16ToF32(uint16(pair))
+			dst[8*(col+1)+row] = num.F16ToF32(uint16(pair >> 16))
+		}
+	}
+}
+
+// ringStep returns the row and the column of the first weight of a step, see [trellis.Layout.At].
+func ringStep(step int) (row, col int) { return step>>2&3<<1 | step&1, step>>4<<2 | step&2 }
+
+// ringsCall is the product of m ≤ ringsFew rows of x, ldx elements apart, and some blocks of a panel.
+type ringsCall struct {
+	m, ldx int
+	x      []float32 // rotated, times ringsX, of whole blocks
+	words  []byte
+	blocks int
+	rate   int
+	table  *ringTable
+}
+
+// ringsOrder is the order in which columns of a block are added up: windows of both halves of a ring come together.
+func ringsOrder() [trellis.RingCols]int {
+	return [...]int{0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15}
+}
+
+// ringsGeneric is the definition of the product: y[m][8][16], for row 8·lane + r of the panel at [r][lane], is
+//
+//	Σ fma(x[k], value, …)
+//
+// from zero over the blocks in order, with the columns of each in ringsOrder. Values are times 2^-112.
+func ringsGeneric(y []float32, c *ringsCall) {
+	clear(y)
+	var values [trellis.RingRows][16 * trellis.RingCols]float32 // [rows][columns in order][lanes]
+	var ring [trellis.RingRows * trellis.RingCols]float32
+	var x [trellis.RingCols]float32
+	order := ringsOrder()
+	for b := range c.blocks {
+		words := c.words[b*repack.Lanes*8*c.rate:]
+		for lane := range repack.Lanes {
+			c.table.ring(&ring, words[4*lane:], c.rate)
+			for r := range values {
+				for i, k := range order {
+					values[r][16*i+lane] = ring[8*k+r] * 0x1p-112
+				}
+			}
+		}
+		for m := range c.m {
+			for i, k := range order {
+				x[i] = c.x[m*c.ldx+trellis.RingCols*b+k]
+			}
+			for r := range values {
+				sums := y[(m*8+r)*16:]
+				for i := 0; i < 16; i += 4 {
+					madd((*[4]float32)(sums[i:]), x[:], values[r][i:])
+				}
+			}
+		}
+	}
+}
+
+// ringsProduct computes products of m rows of x by matrices of rings. x is rotated once for those that have the factors of their
+// columns in common.
+func (e *Engine) ringsProduct(x []float32, k, m int, ops []Op) {
+	few := m <= ringsFew
+	ldx, by := k, float32(1)
+	if few {
+		ldx, by = ceilDiv(k, trellis.RingCols)*trellis.RingCols, ringsX
+	}
+	turns := max(1, ceilDiv(m*ldx, xElements))
+	for len(ops) > 0 {
+		first := ops[0].W.(*Rings)
+		same, rest := e.rings.same[:0], ops[:0]
+		for _, op := range ops {
+			switch w := op.W.(*Rings); {
+			case !first.p.SameFactors(w.p):
+				rest = append(rest, op)
+			case few:
+				same = append(same, op)
+			default:
+				same = append(same, Op{op.Y, raw{w}})
+			}
+		}
+		e.rings.same, ops = same, rest
+		for t := range turns {
+			m0, m1 := m*t/turns, m*(t+1)/turns
+			rotated := e.rotate(x[m0*k:m1*k], first.factors, m1-m0, ldx, by)
+			if few {
+				e.ringsRows(rotated, ldx, m, same)
+				continue
+			}
+			e.product(rotated, k, k, m0, m1-m0, same, false)
+		}
+		if !few {
+			e.scaleRows(m, same)
+		}
+	}
+}
+
+// ringsScratch is what products by rings need beside their arguments.
+type ringsScratch struct {
+	ops, others []Op      // of the product at hand
+	same        []Op      // of those, by one rotated x
+	x           []float32 // rotated
+}
+
+// takeRings parts the products by rings from the others.
+func (e *Engine) takeRings(ops []Op) (rings, others []Op) {
+	rings, others = e.rings.ops[:0], e.rings.others[:0]
+	for _, op := range ops {
+		if _, ok := op.W.(*Rings); ok {
+			rings = append(rings, op)
+		} else {
+			others = append(others, op)
+		}
+	}
+	e.rings.ops, e.rings.others = rings, others
+	return rings, others
+}
+
+// rotate returns rows of x times the factors of columns and by, mixed, ldx elements apart with zeros between.
+func (e *Engine) rotate(x, factors []float32, m, ldx int, by float32) []float32 {
+	if cap(e.rings.x) < m*ldx {
+		e.rings.x = make([]float32, m*ldx)
+	}
+	dst, k := e.rings.x[:m*ldx], len(factors)
+	e.parallel(m, func(_, r int) {
+		row := dst[r*ldx:][:ldx]
+		clear(row[k:])
+		e.isa.rotate(row[:k], x[r*k:][:k], factors, by)
+	})
+	return dst
+}
+
+// rotateGeneric writes x times factors, mixed, times by to dst: [trellis.Rotate] without its norm, which rows' scales are for.
+func rotateGeneric(dst, x, factors []float32, by float32) {
+	for i, f := range factors {
+		dst[i] = x[i] * f
+	}
+	trellis.Blocks(len(dst), func(from, to int) {
+		v := dst[from:to]
+		trellis.Hadamard(v)
+		if c := by * trellis.Even(to-from); c != 1 {
+			for i := range v {
+				v[i] *= c
+			}
+		}
+	})
+}
+
+// ringsRows computes products of few rows of x, which is as in ringsCall.
+func (e *Engine) ringsRows(x []float32, ldx, m int, ops []Op) {
+	panels := 0
+	for _, op := range ops {
+		panels += op.W.(*Rings).p.PanelCount()
+	}
+	e.split(panels, func(_, p0, p1 int) {
+		for _, op := range ops {
+			w := op.W.(*Rings)
+			own := w.p.PanelCount()
+			for p := max(0, p0); p < min(own, p1); p++ {
+				w.panelRows(e.isa, op.Y, x, ldx, m, p)
+			}
+			p0, p1 = p0-own, p1-own
+		}
+	})
+}
+
+// panelRows computes the rows of a panel of y[m,N].
+func (w *Rings) panelRows(s isa, y, x []float32, ldx, m, panel int) {
+	const size = 16 * trellis.RingRows
+	var sums, part [ringsFew * size]float32
+	p := w.p
+	words := p.Panels[panel*p.PanelBytes():][:p.PanelBytes()]
+	total := sums[:m*size]
+	for b := 0; b < p.Columns(); b += ringsBlocks {
+		c := ringsCall{
+			m: m, ldx: ldx, x: x[b*trellis.RingCols:], words: words[b*p.BlockBytes():],
+			blocks: min(ringsBlocks, p.Columns()-b), rate: p.Code.Rate, table: &w.table,
+		}
+		if b == 0 {
+			s.rings(total, &c)
+			continue
+		}
+		s.rings(part[:m*size], &c)
+		s.add(total, total, part[:m*size])
+	}
+	var scales [repack.RingPanelRows]float32
+	n0 := panel * repack.RingPanelRows
+	n := min(repack.RingPanelRows, p.N-n0)
+	w.scales(scales[:n], n0)
+	for r := range m {
+		out := y[r*p.N+n0:][:n]
+		for i := range out {
+			out[i] = float32(total[r*size+i%8*16+i/8]*ringsX) * scales[i]
+		}
+	}
+}
+
+// scaleRows multiplies y[m,N] by the scales of the matrices' rows.
+func (e *Engine) scaleRows(m int, ops []Op) {
+	for _, op := range ops {
+		w := op.W.(raw)
+		n := w.p.N
+		scales := make([]float32, n)
+		w.scales(scales, 0)
+		whole := n &^ 15
+		e.split(m, func(_, r0, r1 int) {
+			for r := r0; r < r1; r++ {
+				row := op.Y[r*n:][:n]
+				if whole > 0 {
+					e.isa.scaleMul(row[:whole], row[:whole], scales[:whole], 1)
+				}
+				scaleMulGeneric(row[whole:], row[whole:], scales[whole:], 1)
+			}
+		})
+	}
+}

@@ -1,0 +1,140 @@
+package cpu
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/trellis"
+	"github.com/lutq/lutq/formats/weight/trellis/trellistest"
+	"github.com/lutq/lutq/gemm/ref"
+	"github.com/lutq/lutq/repack"
+)
+
+func drawRings(t *rapid.T, r *rand.Rand, n, k int) (*Rings, *trellis.Matrix) {
+	rate := rapid.SampledFrom(trellistest.Rates(trellis.Pairs)).Draw(t, "rate")
+	scales := rapid.SampledFrom(trellis.Kind{}.ScaleTypes()).Draw(t, "scales")
+	m, err := trellistest.Matrix(r, trellistest.Spec(trellis.Pairs, rate, scales), n, k, rapid.Bool().Draw(t, "factors"), rapid.Bool().Draw(t, "table"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ringsOf(t, m), m
+}
+
+func ringsOf(t interface{ Fatal(...any) }, m *trellis.Matrix) *Rings {
+	p, err := repack.Rings(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := NewRings(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// TestRings: products by rings are those of the weights, with the same bits on every instruction set and any threads, and of few rows
+// with those of each row alone. Weights themselves have the bits that define them.
+func TestRings(t *testing.T) {
+	es := engines(t)
+	rapid.Check(t, func(t *rapid.T) {
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		n := rapid.OneOf(rapid.IntRange(1, 40), rapid.SampledFrom([]int{64, 127, 128, 129, 200, 260})).Draw(t, "n")
+		k := rapid.OneOf(rapid.IntRange(1, 100), rapid.SampledFrom([]int{128, 160, 255, 256, 257, 544, 700})).Draw(t, "k")
+		w, q := drawRings(t, r, n, k)
+		m := rapid.OneOf(rapid.IntRange(1, ringsFew+3), rapid.Just(20)).Draw(t, "m")
+		x := normal(r, m*k)
+		factor := float32(math.Exp2(float64(rapid.IntRange(-40, 40).Draw(t, "size of x"))))
+		for i := range x {
+			x[i] *= factor
+		}
+		dense := weight.Dequantize(q)
+		want := ref.MatMul(x, dense, m, n, k)
+		shrunk := cancelled(want, x, dense, n, k)
+		var first []float32
+		for _, e := range es {
+			y := poisoned(m*n + 3)
+			e.MatMul(y, x, m, w)
+			for i, v := range y[m*n:] {
+				if v == v {
+					t.Fatalf("%s: wrote %d elements past the end", e.label(), i+1)
+				}
+			}
+			y = y[:m*n]
+			if first == nil {
+				first = y
+			} else if i := diff(y, first); i >= 0 {
+				t.Fatalf("%s: row %d, column %d: got %g, %s has %g", e.label(), i/n, i%n, y[i], es[0].label(), first[i])
+			}
+			if err := ref.RelErr(y, want) * shrunk; !(err <= tolerance(m*n)) {
+				t.Fatalf("%s: relative error %g", e.label(), err)
+			}
+			if m <= ringsFew {
+				last := poisoned(n)
+				e.MatMul(last, x[(m-1)*k:], 1, w)
+				if i := diff(last, y[(m-1)*n:]); i >= 0 {
+					t.Fatalf("%s: column %d of the last row alone: got %g, want %g", e.label(), i, last[i], y[(m-1)*n+i])
+				}
+			}
+			rows, at := poisoned(2*k), []int{n - 1, 0}
+			e.Gather(rows, w, at)
+			for i, n := range at {
+				if j := diff(rows[i*k:], dense[n*k:][:k]); j >= 0 {
+					t.Fatalf("%s: weight %d,%d: got %g, want %g", e.label(), n, j, rows[i*k+j], dense[n*k+j])
+				}
+			}
+		}
+	})
+}
+
+// TestRingsShare: products of one x by matrices whose columns have the same factors, others, and other weights are those of each alone.
+func TestRingsShare(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	const k = 300
+	matrix := func(n int, factors bool) *Rings {
+		m, err := trellistest.Matrix(r, trellistest.Spec(trellis.Pairs, 6, weight.F16), n, k, factors, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ringsOf(t, m)
+	}
+	dense, _, err := denseCase("F32").make(r, 20, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []Weights{matrix(140, false), matrix(30, true), dense, matrix(16, false), matrix(9, true)}
+	for _, e := range engines(t) {
+		for _, m := range []int{1, 3, 40} {
+			x := normal(r, m*k)
+			var ops []Op
+			for _, w := range all {
+				ops = append(ops, Op{poisoned(m * w.Rows()), w})
+			}
+			e.MatMulMany(x, m, ops...)
+			for i, op := range ops {
+				want := poisoned(m * op.W.Rows())
+				e.MatMul(want, x, m, op.W)
+				if j := diff(op.Y, want); j >= 0 {
+					t.Errorf("%s, %d rows, product %d: element %d: got %g, want %g as alone", e.label(), m, i, j, op.Y[j], want[j])
+				}
+			}
+		}
+	}
+}
+
+// TestRingStep: steps are at the rows and columns of the format.
+func TestRingStep(t *testing.T) {
+	c, err := trellis.NewCode(trellis.Pairs, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step := range c.Layout().Steps() {
+		row, col := ringStep(step)
+		if r, k := c.Layout().At(step); r != row || k != col {
+			t.Errorf("step %d at %d,%d: want %d,%d", step, row, col, r, k)
+		}
+	}
+}
