@@ -74,20 +74,24 @@ type FeedbackOps interface {
 	// Diagonal writes the diagonal of h, floats [k, k], to d.
 	Diagonal(d, h Array, k int)
 	// Feedback prepares for rounding by H and D, which may be nil. It returns nil if H is not
-	// positive definite with what is added to it.
-	Feedback(h, d Array, o rounding.FeedbackOptions) rounding.Feedback
+	// positive definite with what is added to it. Factors are those that H and D were turned by,
+	// nil where they were not.
+	Feedback(h, d Array, factors []float32, o rounding.FeedbackOptions) rounding.Feedback
+	// Rotate writes h, floats [k, k], turned on both sides, to dst: columns and rows times their factors, and mixed.
+	Rotate(dst, h Array, factors []float32)
 }
 
-// deviceStats implements [rounding.Device].
+// deviceStats implements [rounding.Rotator], and [rounding.Rotated].
 type deviceStats struct {
 	*Stats
-	ops FeedbackOps
+	ops     FeedbackOps
+	factors []float32 // that they were turned by, nil where they were not
 }
 
 // handed returns statistics as methods are given them.
 func (s *Stats) handed() rounding.Stats {
 	if ops, ok := s.ops.(FeedbackOps); ok {
-		return deviceStats{s, ops}
+		return deviceStats{Stats: s, ops: ops}
 	}
 	return s
 }
@@ -105,6 +109,30 @@ func (s deviceStats) Feedback(o rounding.FeedbackOptions) (rounding.Feedback, er
 	if o.Retarget > 0 && s.D == nil {
 		return nil, errors.New("retargeting needs the original model's inputs")
 	}
-	f := s.ops.Feedback(s.H, s.D, o)
+	f := s.ops.Feedback(s.H, s.D, s.factors, o)
 	return f, s.ops.Err()
 }
+
+// Rotated implements [rounding.Rotator].
+func (s deviceStats) Rotated(factors []float32) (rounding.Rotated, error) {
+	if s.factors != nil {
+		return nil, errors.New("statistics are turned twice")
+	}
+	turn := func(a Array) Array {
+		if a == nil {
+			return nil
+		}
+		dst := s.ops.Floats(a.Len())
+		s.ops.Rotate(dst, a, factors)
+		return dst
+	}
+	r := deviceStats{Stats: &Stats{ops: s.ops, k: s.k, tokens: s.tokens, H: turn(s.H), D: turn(s.D)}, ops: s.ops, factors: factors}
+	if err := s.ops.Err(); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// Close implements [rounding.Rotated].
+func (s deviceStats) Close() { s.ops.Free(s.H, s.D) }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/trellis"
 )
 
 // A Quantizer turns the rows of one layer into the data of its parts. Rows do
@@ -89,6 +90,24 @@ type FeedbackOptions struct {
 	Tokens int     // that losses are a mean over
 
 	Retarget float32 // the share of the way to the weights that make up for earlier losses, 0 for none
+
+	// Block is the number of columns that are rounded together, so that none feeds its error into others of its block: those of a
+	// ring, for [Feedback.Rings], or 0. Order has them beside each other.
+	Block int
+}
+
+// Rotator are statistics on a device that can be turned there.
+type Rotator interface {
+	Device
+	// Rotated returns those of inputs whose columns are multiplied by factors and mixed by normed Hadamard matrices, see
+	// [trellis.Blocks]. Their feedback takes weights as they are, and turns them as well.
+	Rotated(factors []float32) (Rotated, error)
+}
+
+// Rotated are statistics that were turned. They take as much memory as those that they were made of, until Close.
+type Rotated interface {
+	Device
+	Close()
 }
 
 // Feedback rounds the columns of layers that read one state on a device. Goroutines may share it.
@@ -100,6 +119,9 @@ type Feedback interface {
 	// after it, and without. levels' index is the code, and the lower one the nearer of equals. outputs is the
 	// loss of weights that are all 0, of each row.
 	Round(fed, nearest Rounded, outputs, w, levels []float32, group, count int) error
+	// Rings rounds rows of weights ring by ring, with the error of each block of columns fed into those after it. It retargets them
+	// itself.
+	Rings(r Rings, w []float32) error
 	// Close gives the device's memory back.
 	Close()
 }
@@ -108,6 +130,26 @@ type Feedback interface {
 type Rounded struct {
 	Codes []uint8   // [rows, K]
 	Loss  []float32 // as RowError has it, of each row
+}
+
+// Rings says how rows of weights become rings, and holds what became of them.
+type Rings struct {
+	Code *trellis.Code
+	// Scales returns what each row is divided by, given its mean of squares.
+	Scales func(means []float32) ([]float32, error)
+
+	Bytes []byte     // of rings: [rows/layout's rows, rings across, bytes of a ring]
+	Sums  []RingSums // of each row
+}
+
+// RingSums are those over a row, in terms of rotated weights w, those that were aimed at, g, what they were when their turn came,
+// v, and ŵ. H is damped, over the number of tokens.
+type RingSums struct {
+	Squared                    float64 // Σ w²
+	Off, OffStored, Stored     float64 // Σ (w-ŵ)², Σ (w-ŵ)·ŵ, Σ ŵ²
+	Goal, Missed, MissedStored float64 // Σ g², Σ (g-ŵ)², Σ (g-ŵ)·ŵ
+	ByChance                   float64 // Σ H[k,k]·(v-ŵ)², which is what were lost if errors were independent
+	Output, OutputMissed, Loss float64 // g·H·gᵀ, g·H·(g-ŵ)ᵀ, (g-ŵ)·H·(g-ŵ)ᵀ
 }
 
 // ScaleError reports a scale, or another factor of a group, that is too large for its type.

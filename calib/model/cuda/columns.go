@@ -36,25 +36,38 @@ type feedback struct {
 	squares model.Array // R[j, j]² over the number of tokens
 	shift   model.Array // D·H⁻¹, or nil
 	share   float32     // of the shift
+
+	// Where columns are rounded in blocks.
+	fed     model.Array // A with the identity in the blocks of its diagonal
+	damped  model.Array // H's diagonal, with what was added, in order
+	tokens  int
+	factors driver.Ptr // by which columns of weights are turned, 0 where they are not
 }
 
 // Feedback prepares a state on the device from its statistics, floats [k, k], of which d may be nil. It
-// returns nil if h is not positive definite.
-func (o *Ops) Feedback(h, d model.Array, s rounding.FeedbackOptions) rounding.Feedback {
+// returns nil if h is not positive definite. Factors are those that the statistics were turned by, or nil.
+func (o *Ops) Feedback(h, d model.Array, factors []float32, s rounding.FeedbackOptions) rounding.Feedback {
 	o.rounding.Lock()
 	defer o.rounding.Unlock()
 	k := len(s.Order)
-	f := &feedback{o: o, k: k, unit: o.Floats(k * k), squares: o.Floats(k), share: s.Retarget}
+	f := &feedback{o: o, k: k, unit: o.Floats(k * k), squares: o.Floats(k), share: s.Retarget, tokens: s.Tokens}
 	factor := o.Floats(k * k)
 	defer o.Free(factor)
 	reversed := slices.Clone(s.Order)
 	slices.Reverse(reversed)
 	o.Reorder(factor, h, reversed, s.Add, k)
+	if s.Block > 0 {
+		f.prepareBlocks(factor, factors, s.Block)
+	}
 	if !o.Cholesky(factor, k) {
-		o.Free(f.unit, f.squares)
+		o.Free(f.unit, f.squares, f.fed, f.damped)
+		o.do(func() { o.release(f.factors) })
 		return nil
 	}
 	o.UnitUpper(f.unit, factor, k)
+	if s.Block > 0 {
+		f.unitBlocks()
+	}
 	o.do(func() {
 		grid, block := pieces(k)
 		o.launch("pivots", grid, block, f.squares, factor, 1/float32(s.Tokens), k)
@@ -88,8 +101,11 @@ func (o *Ops) reorderColumns(dst, src model.Array, order []int, k int) {
 func (f *feedback) Close() {
 	f.o.rounding.Lock()
 	defer f.o.rounding.Unlock()
-	f.o.Free(f.unit, f.squares, f.shift)
-	f.o.do(func() { f.o.release(f.order) })
+	f.o.Free(f.unit, f.squares, f.shift, f.fed, f.damped)
+	f.o.do(func() {
+		f.o.release(f.order)
+		f.o.release(f.factors)
+	})
 }
 
 // Retarget implements [rounding.Feedback].
@@ -153,14 +169,7 @@ func (f *feedback) Round(fed, nearest rounding.Rounded, outputs, w, levels []flo
 	})
 	f.read(fed, codes, loss)
 	weigh := func(off model.Array) {
-		for from := 0; from < k; from += strip { // below its diagonal A is zero
-			to := min(from+strip, k)
-			o.gemm(driver.GEMM{
-				M: rows, N: to - from, K: to, In: driver.F32, Out: driver.F32, Alpha: 1,
-				A: driver.Operand{Ptr: ptr(off), Ld: k}, B: driver.Operand{Ptr: at(f.unit, from), Ld: k},
-				C: driver.Operand{Ptr: at(value, from), Ld: k},
-			})
-		}
+		f.weighed(value, off, rows)
 		o.launch("weigh", driver.Dim{X: uint32(rows)}, driver.Dim{X: gradThreads}, loss, value, f.squares, k)
 	}
 	o.do(func() {

@@ -47,7 +47,7 @@ func (s deviceStats) Diagonal() ([]float32, error) {
 }
 
 func (s deviceStats) Feedback(o rounding.FeedbackOptions) (rounding.Feedback, error) {
-	f := s.o.Feedback(s.h, s.d, o)
+	f := s.o.Feedback(s.h, s.d, nil, o)
 	return f, s.o.Err()
 }
 

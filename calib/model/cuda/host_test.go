@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model/opstest"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/gemm/cuda/cudatest"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
 )
@@ -73,6 +74,36 @@ func TestHost(t *testing.T) {
 	})
 }
 
+// TestHostRings does so with what rounds rings, whose kernels are compiled for each rate.
+func TestHostRings(t *testing.T) {
+	if *cudatest.Long {
+		t.Skip("with -long TestHostLong does so")
+	}
+	const arch = 900
+	stamps := kerneltest.NewStamps(t, kerneltest.StampOptions{Update: *cudatest.Update, All: *cudatest.Long})
+	kerneltest.HostGPU(t, arch/100, false)
+	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		if i != 0 {
+			return
+		}
+		run := func(name string, rate int, test func(t *testing.T)) {
+			t.Run(name, func(t *testing.T) {
+				code, err := trellis.NewCode(trellis.Pairs, rate)
+				if err != nil {
+					t.Fatal(err)
+				}
+				stamps.Due(t, kerneltest.Modules(arch, RingKernels(code.Layout())...)...)
+				test(t)
+			})
+		}
+		run("Rotate", 2, func(t *testing.T) { testRotate(t, o) })
+		run("Viterbi 2", 2, func(t *testing.T) { testViterbi(t, o, trellis.Pairs, 2, 1) })
+		run("Viterbi 6", 6, func(t *testing.T) { testViterbi(t, o, trellis.Pairs, 6, 3) })
+		run("Viterbi 12", 12, func(t *testing.T) { testViterbi(t, o, trellis.Pairs, 12, 1) })
+		run("Rings", 8, func(t *testing.T) { testRings(t, o, ringCases()[0]) })
+	})
+}
+
 // TestHostLong runs all tests for a GPU on the host, in all types and in either order of a block's threads.
 func TestHostLong(t *testing.T) {
 	if !*cudatest.Long {
@@ -107,6 +138,10 @@ func TestHostLong(t *testing.T) {
 					t.Run("Rank", func(t *testing.T) { testRank(t, o) })
 					t.Run("Mix", func(t *testing.T) { testMix(t, o, i) })
 					t.Run("Columns", func(t *testing.T) { testColumns(t, o) })
+					t.Run("Rotate", func(t *testing.T) { testRotate(t, o) })
+					testViterbi(t, o, trellis.Pairs, 6, 3)
+					testViterbi(t, o, trellis.MCG, 8, 1)
+					testRings(t, o, ringCases()[0])
 				}
 			})
 			t.Run("Families", func(t *testing.T) {

@@ -46,6 +46,10 @@ var (
 	solveSource string
 	//go:embed columns.cu
 	columnsSource string
+	//go:embed rings.cu
+	ringsSource string
+	//go:embed trellis.cu
+	trellisSource string
 )
 
 // actsDefine is what ACTS is in the kernels.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model/cuda"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/gemm/cuda/cudatest"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
@@ -22,7 +23,11 @@ func TestCompile(t *testing.T) {
 			if i+j > 0 && !*cudatest.Long {
 				continue
 			}
-			for _, k := range cuda.Kernels(acts) {
+			kernels := cuda.Kernels(acts)
+			if acts == driver.F16 {
+				kernels = append(kernels, cuda.RingKernels(layouts(t, *cudatest.Long)...)...)
+			}
+			for _, k := range kernels {
 				k.Options.Arch = arch
 				variants = append(variants, kerneltest.Variant{Group: k.Name, Kernel: k})
 			}
@@ -31,9 +36,25 @@ func TestCompile(t *testing.T) {
 	kerneltest.Compile(t, kerneltest.Compiler(t, *cudatest.Long), variants)
 }
 
+// layouts returns those of rings that kernels are compiled for, or some.
+func layouts(t *testing.T, all bool) (layouts []trellis.Layout) {
+	for _, codebook := range []string{trellis.Pairs, trellis.MCG} {
+		for rate := 2; rate <= 16; rate++ {
+			c, err := trellis.NewCode(codebook, rate)
+			if err == nil && (all || codebook == trellis.Pairs && rate%5 == 2) {
+				layouts = append(layouts, c.Layout())
+			}
+		}
+	}
+	if len(layouts) == 0 {
+		t.Fatal("no code has a layout")
+	}
+	return layouts
+}
+
 // TestNoHeaders holds the kernels to what NVRTC has without a toolkit.
 func TestNoHeaders(t *testing.T) {
-	for _, k := range cuda.Kernels(driver.F16) {
+	for _, k := range append(cuda.Kernels(driver.F16), cuda.RingKernels(layouts(t, false)...)...) {
 		if strings.Contains(k.Source, "#include") {
 			t.Errorf("%s includes a header", k.Name)
 		}
@@ -44,7 +65,7 @@ func TestNoHeaders(t *testing.T) {
 // stand-in for a GPU does not run products of packed weights, which launch some of them.
 func TestKernelNames(t *testing.T) {
 	var sources strings.Builder
-	for _, k := range cuda.Kernels(driver.F16) {
+	for _, k := range append(cuda.Kernels(driver.F16), cuda.RingKernels(layouts(t, false)...)...) {
 		sources.WriteString(k.Source)
 	}
 	files, err := filepath.Glob("*.go")

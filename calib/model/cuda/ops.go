@@ -41,6 +41,7 @@ type Ops struct {
 	modules   []*driver.Module
 	functions map[string]*driver.Function
 	flashes   map[flashShape]*driver.Function // nil where there is none
+	trellises map[string]*driver.Module       // by name
 	args      driver.Args
 
 	pool    pool
@@ -71,7 +72,7 @@ func New(dev *driver.Device, e *gemmcuda.Engine, o Options) (*Ops, error) {
 	if _, ok := actsDefine[o.Type]; !ok {
 		return nil, fmt.Errorf("activations of type %v: want f16, bf16 or f32", o.Type)
 	}
-	ops := &Ops{dev: dev, engine: e, acts: o.Type, limit: o.Resident, reserve: o.Reserve, functions: map[string]*driver.Function{}, flashes: map[flashShape]*driver.Function{}}
+	ops := &Ops{dev: dev, engine: e, acts: o.Type, limit: o.Resident, reserve: o.Reserve, functions: map[string]*driver.Function{}, flashes: map[flashShape]*driver.Function{}, trellises: map[string]*driver.Module{}}
 	ops.homes.buffers = map[*driver.HostBuffer]struct{}{}
 	ops.pool.init()
 	if err := dev.Do(ops.open); err != nil {
@@ -94,7 +95,7 @@ func (o *Ops) open() (err error) {
 		return err
 	}
 	// The rest is loaded when it is first needed.
-	o.kernels = modules(o.acts)
+	o.kernels = append(modules(o.acts), ringsKernel())
 	return o.load()
 }
 
