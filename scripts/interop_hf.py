@@ -46,10 +46,13 @@ FORMATS = {
     "bcq, 2 bits, rows, bf16": {"method": "bcq", "bits": 2, "group": "row", "scale_type": "bf16"},
     "lut24, 4 bits": {"method": "magnitude", "group": 128},
     "lut24, 3 bits, rows, bf16": {"method": "magnitude", "bits": 3, "group": "row", "scale_type": "bf16"},
+    "trellis, 2 bits": {"codebook": "trellis", "bits": 2},
+    "trellis, 3.5 bits, bf16": {"codebook": "trellis", "bits": 3.5, "scale_type": "bf16", "tensors": [{"match": "embed", "bits": 5}]},
     "mixed": {
         "bits": 4, "tensors": [
             {"match": "down_proj", "bits": 3, "group": 32, "scale_type": "e4m4"}, {"match": "embed|lm_head", "bits": 5},
             {"match": "layers\\.0\\.", "keep": True}, {"match": "o_proj", "kind": "bcq", "bits": 2},
+            {"match": "gate_proj|up_proj", "kind": "trellis", "bits": 2, "codebook": "trellis"},
         ],
     },
 }  # fmt: skip
@@ -69,7 +72,7 @@ def dense(container: Path, out: Path) -> Path:
     quantized = config.pop("quantization_config")
     config.pop("auto_map")
     (out / "config.json").write_text(json.dumps(config))
-    stored = [f"{layer}.{part}" for layer in quantized["tensors"] for part in ("codes", "scales", "codebook", "planes", "alphas", "offsets", "pattern")]
+    stored = [f"{layer}.{part}" for layer in quantized["tensors"] for part in ("codes", "scales", "codebook", "planes", "alphas", "offsets", "pattern", "rings", "factors", "pairs")]
     tensors = {}
     for shard in container.glob("*.safetensors"):
         with safe_open(shard, "pt") as f:
@@ -154,12 +157,12 @@ def others(container: Path, work: Path) -> dict[str, str]:
     importlib.import_module("lutq_hf")
     imported = AutoModelForCausalLM.from_pretrained(container, dtype=torch.float32)
     out["opens where lutq_hf.py is imported"] = apart(imported(input_ids=ids).logits, want)
-    stored = {n: b.dtype for n, b in model.named_buffers() if n.endswith(("codes", "scales", "codebook"))}
+    stored = {n: b.dtype for n, b in model.named_buffers() if n.endswith(("codes", "scales", "codebook", "rings"))}
     torch.nn.Module.half(model)
     kept = all(b.dtype == stored[n] for n, b in model.named_buffers() if n in stored)
     half = model(input_ids=ids).logits
     out["half() keeps what is stored"] = "" if stored and kept and half.dtype == torch.float16 else f"{half.dtype}"
-    out["version"] = refused(container, work, lambda c: c.update(version=3), "versions 1 and 2, not 3")
+    out["version"] = refused(container, work, lambda c: c.update(version=4), "versions 1 to 3, not 4")
     out["kind"] = refused(container, work, lambda c: next(iter(c["tensors"].values())).update(kind="tree"), "knows no tree")
     out["scale type"] = refused(container, work, lambda c: c.update(scale_type="f8"), "scales of type f8")
     out["layer"] = refused(container, work, lambda c: c["tensors"].update(x=next(iter(c["tensors"].values()))), "x is quantized")
@@ -189,9 +192,9 @@ def main() -> int:
                 work.mkdir()
                 quantize(args.lutq, model, work / "out", recipe)
                 say(f"{model.name}, {name}", f"{difference(work / 'out', work):.3g}")
-                if i == 0:
+                if i == 0 or recipe.get("codebook") == "trellis" and "tensors" not in recipe:
                     for what, found in others(work / "out", work).items():
-                        say(f"{model.name}: {what}", found)
+                        say(f"{model.name}, {name}: {what}", found)
                 shutil.rmtree(work)
         for name in families.VARIANTS:
             if not re.search(args.only, name):

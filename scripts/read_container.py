@@ -9,12 +9,14 @@ A quantized linear P is P.codes (U8, each row a little-endian bit stream), P.sca
 or U8 for the byte types) and P.codebook (F32); the weights are codebook[code] * scale, one float32
 product. In version 2 a layer may be of another kind: of kind bcq it is P.planes, P.alphas and, unless left out,
 P.offsets; the weights are offset ± alpha for one plane after the other, float32 sums. Of kind lut24 it has
-P.pattern as well, a nibble for four columns with the two that have codes; the others are 0. A layer's SHA-256 is over its [N, K] float32 weights, little endian, row by row; the total is
+P.pattern as well, a nibble for four columns with the two that have codes; the others are 0. In version 3 it may be of kind
+trellis, P.rings, P.scales, and where they are stored P.factors and P.pairs: see formats/lutq/doc.go. A layer's SHA-256 is over its [N, K] float32 weights, little endian, row by row; the total is
 over all layers' bytes, sorted by name. The digests in config.json, of what was quantized and, where there
 are any, of every tensor, header and file, are recomputed and compared; the exit code is 3 when one differs.
 """
 
 import argparse
+import base64
 import hashlib
 import json
 import struct
@@ -57,6 +59,87 @@ def sparse(codes: np.ndarray, scales: np.ndarray, codebook: np.ndarray, pattern:
         for i, column in enumerate((pair & 3, pair >> 2)):
             w[np.arange(len(w)), 4 * c + column] = kept[:, 2 * c + i]
     return w
+
+
+def float16(words: np.ndarray) -> np.ndarray:
+    return words.astype("<u2").view("<f2").astype(np.float32)
+
+
+def ring_values(codebook: str, rate: int, pairs: np.ndarray | None) -> np.ndarray:
+    """What each window of 16 bits stands for: [65536, 2] of the codebook trellis, else [65536, 1]."""
+    x = np.arange(1 << 16, dtype=np.uint32)
+    if codebook == "trellis":
+        y = x * np.uint32(0xCBAC1FED)
+        word = pairs[y >> 7 & 255] ^ y & np.uint32(0x83C08060 if rate > 8 else 0x81808000)
+        return np.stack([float16(word & 0xFFFF), float16(word >> 16)], axis=1)
+    if codebook == "mul1":
+        total = (x * np.uint32(0x83DCD12D)).view(np.uint8).reshape(-1, 4).sum(axis=1)
+        scale, offset = float16(np.array([0x1EEE, 0xC931])).astype(np.float64)
+        return ((1024 + total) * scale + offset).astype(np.float16).astype(np.float32)[:, None]
+    y = x * np.uint32(0xCBAC1FED) if codebook == "mcg" else x * np.uint32(89226354) + np.uint32(64248484)
+    y = y & np.uint32(0x8FFF8FFF) ^ np.uint32(0x3B603B60)
+    return (float16(y & 0xFFFF) + float16(y >> 16)).astype(np.float16).astype(np.float32)[:, None]
+
+
+def ring_windows(rings: np.ndarray, codebook: str, rate: int) -> np.ndarray:
+    """The windows of rings [..., bytes], a step after the other."""
+    if codebook == "trellis":
+        bits = np.unpackbits(rings, axis=-1, bitorder="little")
+        first = np.arange(64) * rate
+        places = [(first + i) % bits.shape[-1] for i in range(16)]  # the lowest bit first
+    else:
+        bits = np.unpackbits(rings.reshape(*rings.shape[:-1], -1, 4)[..., ::-1].reshape(rings.shape), axis=-1)
+        adds = np.array([(rate + i % 2) // 2 for i in range(256)])
+        places = [(adds.cumsum() - 1 - i) % bits.shape[-1] for i in range(16)]
+    return sum(bits[..., place].astype(np.int32) << i for i, place in enumerate(places))
+
+
+def hadamard(v: np.ndarray) -> np.ndarray:
+    """Rows times the matrix of ±1, in float32 sums of two numbers 1, 2, 4 and so on apart."""
+    v, h = v.copy(), 1
+    while h < v.shape[1]:
+        for i in range(0, v.shape[1], 2 * h):
+            a, b = v[:, i : i + h].copy(), v[:, i + h : i + 2 * h].copy()
+            v[:, i : i + h], v[:, i + h : i + 2 * h] = a + b, a - b
+        h *= 2
+    return v
+
+
+def trellis(
+    rings: np.ndarray, scales: np.ndarray, factors: np.ndarray | None, pairs: np.ndarray | None, n: int, k: int, codebook: str, rate: int
+) -> np.ndarray:
+    """The float32 weights [N, K] of one linear of kind trellis. pairs are 32 bits each."""
+    bands, down, across, _ = rings.shape
+    value = ring_values(codebook, rate, pairs)[ring_windows(rings, codebook, rate)]  # [bands, down, across, steps, together]
+    side = 8 if codebook == "trellis" else 16
+    r = np.zeros((bands, down, side, across, 16), np.float32)
+    for step in range(value.shape[3]):
+        if codebook == "trellis":
+            row, col = (step >> 2 & 3) * 2 + (step & 1), (step >> 4) * 4 + (step & 2)
+        else:
+            lane, j = step >> 3, step & 7
+            row, col = (lane >> 2) + 8 * (j >> 2), 2 * (lane & 3) + (j & 1) + 8 * (j >> 1 & 1)
+        for i in range(value.shape[4]):
+            r[:, :, row, :, col + i] = value[..., step, i]
+    r = r.reshape(bands * down * side, across * 16)
+    mixed = k if codebook == "trellis" else r.shape[1]
+    at, size = 0, 128
+    while at < mixed:
+        while size > mixed - at:
+            size //= 2
+        r[:, at : at + size] = hadamard(r[:, at : at + size])
+        if size < 128:
+            r[:, at : at + size] *= np.float32(np.sqrt(128 / size))
+        at += size
+    if codebook != "trellis":
+        for at in range(0, len(r), 128):
+            r[at : at + 128] = hadamard(r[at : at + 128].T).T
+        r *= np.float32(1 / 128)
+    if factors is None:
+        x = np.arange(1, k + 1, dtype=np.uint32) * np.uint32(0x9E3779B1)
+        x = (x ^ x >> 15) * np.uint32(0x85EBCA77)
+        factors = np.where(x >> 16 & 1, np.float32(-1), np.float32(1))
+    return r[:n, :k] * scales.reshape(-1)[:n, None] * factors[:k].astype(np.float32)
 
 
 def scale_bytes(b: np.ndarray, kind: str) -> np.ndarray:
@@ -115,6 +198,17 @@ def layers(path: Path) -> Iterator[tuple[str, np.ndarray]]:
             yield name, binary(folder.array(f"{name}.planes"), alphas, offsets, c["shape"][1], c["group"])
             continue
         scales = folder.array(f"{name}.scales", c["scale_type"])
+        if c.get("kind") == "trellis":
+            own = config["tensors"][name]
+            half = own.get("half", False) if "bits" in own else config.get("half", False)
+            factors = folder.array(f"{name}.factors") if f"{name}.factors" in folder.where else None
+            pairs = None
+            if f"{name}.pairs" in folder.where:
+                pairs = np.frombuffer(folder.raw(f"{name}.pairs")[2], "<u4")
+            elif c["codebook"] == "trellis":
+                pairs = np.frombuffer(base64.b64decode(config["tables"][f"{c['bits']}{'.5' if half else ''}"]), "<u4")
+            yield name, trellis(folder.array(f"{name}.rings"), scales, factors, pairs, *c["shape"], c["codebook"], 2 * c["bits"] + half)
+            continue
         if c.get("kind") == "lut24":
             codes, codebook, pattern = (folder.array(f"{name}.{part}") for part in ("codes", "codebook", "pattern"))
             yield name, sparse(codes, scales, codebook, pattern, c["shape"][1], c["group"])
@@ -127,15 +221,15 @@ def layers(path: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 def quantization(path: Path) -> dict:
     config = json.loads((path / "config.json").read_text(encoding="utf-8")).get("quantization_config", {})
-    if config.get("quant_method") != "lutq" or config.get("version") not in (1, 2):
-        sys.exit(f"read_container.py: {path} is not a lutq container of version 1 or 2")
+    if config.get("quant_method") != "lutq" or config.get("version") not in (1, 2, 3):
+        sys.exit(f"read_container.py: {path} is not a lutq container of version 1, 2 or 3")
     return config
 
 
 def digest(path: Path) -> str:
     """SHA-256 of what is stored: one line for each tensor, as formats/lutq describes it."""
     folder, h = Folder(path), hashlib.sha256()
-    suffixes = ("codebook", "codes", "scales", "planes", "alphas", "offsets", "pattern")
+    suffixes = ("codebook", "codes", "scales", "planes", "alphas", "offsets", "pattern", "rings", "factors", "pairs")
     parts = (f"{p}.{part}" for p in quantization(path)["tensors"] for part in suffixes)
     for name in sorted(p for p in parts if p in folder.where):
         dtype, shape, data = folder.raw(name)

@@ -34,7 +34,7 @@
 // # Kinds
 //
 // The above is the kind "lut". A container whose layers all have it is written in version 1, which names no kinds. In
-// version 2 a layer may have another kind, which its configuration names under "kind".
+// version 2 and later a layer may have another kind, which its configuration names under "kind".
 //
 // A layer of the kind "bcq" with q bits is
 //
@@ -53,6 +53,50 @@
 //
 // and means that columns 4c+i0 and 4c+i1 have the weights of the row's codes 2c and 2c+1, and the other two are exactly
 // 0.
+//
+// In version 3 a layer may be of the kind "trellis" as well, with b bits a weight; b is "bits", and half a bit more where its
+// configuration says "half". It has one scale a row. Its "codebook" is "trellis", with 1 ≤ b ≤ 6 and
+//
+//	P.rings    U8 [⌈N/8⌉, 1, ⌈K/16⌉, 16·b]  rings of 8 rows × 16 columns
+//	P.scales   F16, BF16 or F32 [N]
+//	P.factors  F16 [K]  may be left out
+//	P.pairs    F16 [256, 2]  may be left out
+//
+// or EXL3's "mul1", "mcg" or "3inst", with 1 ≤ b ≤ 8, of which mul1 alone has halves, 1.5 to 3.5. With N and K rounded up to multiples of 128
+// it is then
+//
+//	P.rings    U8 [N/128, 8, K/16, 32·b]  rings of 16 × 16
+//	P.scales   F16, BF16 or F32 [N/128, 128]
+//	P.factors  F16 [K]
+//
+// A ring is a string of bits whose end joins its beginning. Its step i adds bits to those of the steps before, and has a window of 16
+// bits x, a number that a value v follows from:
+//
+//	trellis  The string is little-endian: its bit i is bit i%8 of byte i/8. A step adds 2b bits. x is bits 2b·i to 2b·i+15, the first of which is
+//	         the lowest. With y = x·0xCBAC1FED in 32 bits, two weights are the float16 in the low and the high half of
+//	         pairs[y>>7 & 255] ^ (y & m), where m is 0x81808000, and for b > 4 0x83C08060. They are columns c and c+1
+//	         of row r of the ring, r = (i>>2 & 3)·2 + (i & 1), c = (i>>4)·4 + (i & 2). There are 64 steps.
+//	EXL3     The string's bit i is bit 31−i%32 of the little-endian word i/32. A step adds b bits; with half a bit, ⌊b⌋ where i is even, ⌈b⌉
+//	         where it is odd. x is the 16 bits that end with the step's last, which is the lowest. With l = i>>3 and j = i&7, the
+//	         weight is in row (l>>2) + 8·(j>>2), column 2·(l & 3) + (j & 1) + 8·(j>>1 & 1). There are 256 steps.
+//	mul1     y = x·0x83DCD12D; v is the sum of 1024 and y's four bytes, times h(0x1EEE), plus h(0xC931), rounded once to float16
+//	mcg      y = (x·0xCBAC1FED & 0x8FFF8FFF) ^ 0x3B603B60; v is the sum of the float16 in its halves, rounded to float16
+//	3inst    likewise with x·89226354 + 64248484 in the place of the product
+//
+// h is the float16 of some bits, and all products are modulo 2³². Where P.pairs is left out, the table is that of "tables" in the configuration, which
+// has them in base64, as P.pairs are stored, by b in words, such as "2.5". Where P.factors is left out, that of column k is −1 where bit
+// 16 of (z ^ z>>15)·0x85EBCA77 is set, z = (k+1)·0x9E3779B1, and else 1.
+//
+// With r[n,k] for what rings hold, H[i,j] = −1 where i & j has an odd number of bits, else 1, and sums that begin and end with blocks of
+// columns, or of rows, which i, j, n and k count from:
+//
+//	trellis  ŵ[n,k] = Σⱼ H[j,k] · r[n,j] · scale[n] · factor[k]
+//	EXL3     ŵ[n,k] = Σᵢⱼ H[i,n] · H[j,k] · r[i,j] / 128 · scale[n] · factor[k]
+//
+// Blocks have 128 columns. What 128 does not divide of K is blocks of powers of two, the largest first; sums of a block of s < 128 columns are
+// multiplied by √(128/s), a float32, at once. All is float32. Of the sums of a block numbers 1 apart are made into their sum and their difference, in the place of the
+// first and the second; then those that are 2 apart, 4 and so on; then, of EXL3, the same is done to blocks of 128 rows, and the result is divided by
+// 128. Products follow from left to right.
 //
 // # Stacks
 //

@@ -16,12 +16,15 @@ import (
 	"github.com/lutq/lutq/formats/weight"
 )
 
+// binaryCodes stands for a container with offsets, and a layer with a table; randomRings for one of rings of every codebook.
+const (
+	binaryCodes = "binary codes"
+	randomRings = "random rings"
+)
+
 // TestPythonReader compares the weights of containers in many formats, bit for
 // bit, with those that scripts/read_container.py reads with numpy and the
 // Python safetensors library.
-// binaryCodes stands for a container with offsets, and a layer with a table.
-const binaryCodes = "binary codes"
-
 func TestPythonReader(t *testing.T) {
 	racetest.Skip(t)
 	python, err := filepath.Abs("../../.venv/bin/python")
@@ -42,15 +45,20 @@ func TestPythonReader(t *testing.T) {
 		`{"codebook": "iq4nl", "group": 32}`,
 		`{"method": "bcq", "bits": 3, "group": 32}`,
 		binaryCodes,
+		randomRings,
+		`{"codebook": "trellis", "bits": 2, "tensors": [{"match": "down_proj", "bits": 3.5}]}`,
 		`{"method": "magnitude", "bits": 3, "group": 32}`,
 		`{"method": "magnitude", "group": "row", "scale_type": "e4m4"}`,
 		`{"bits": 4, "group": 128, "codebook": "fp", "tensors": [{"match": "down_proj", "bits": 3, "group": 32, "codebook": "kbit", "scale_type": "e4m4"}, {"match": "embed", "bits": 5}]}`,
 	} {
 		t.Run(recipe, func(t *testing.T) {
 			var dir string
-			if recipe == binaryCodes {
+			switch recipe {
+			case binaryCodes:
 				dir = binary(t, true)
-			} else {
+			case randomRings:
+				dir = rings(t)
+			default:
 				dir = container(t, recipe)
 			}
 			cmd := exec.Command(python, "../../scripts/read_container.py", dir, "--json")

@@ -12,7 +12,9 @@ LUTQ_TORCH=FOLDER in the environment, a folder that `lutq repack MODEL FOLDER --
 GPU multiplies by the packed weights instead.
 """
 
+import base64
 import importlib.util
+import math
 import os
 import re
 import sys
@@ -28,8 +30,14 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"lutq_hf.py is for transformers 5 and later: this is {transformers.__version__}")
 
-VERSIONS = (1, 2)  # of the container
-PARTS = {"lut": ("codes", "scales", "codebook"), "bcq": ("planes", "alphas", "offsets"), "lut24": ("codes", "scales", "codebook", "pattern")}
+VERSIONS = (1, 2, 3)  # of the container
+PARTS = {
+    "lut": ("codes", "scales", "codebook"),
+    "bcq": ("planes", "alphas", "offsets"),
+    "lut24": ("codes", "scales", "codebook", "pattern"),
+    "trellis": ("rings", "scales", "factors", "pairs"),
+}
+OPTIONAL = ("offsets", "factors", "pairs")
 CHUNK = 1 << 22  # weights that are unpacked at a time
 
 
@@ -92,6 +100,112 @@ def sparse(codes: Tensor, scales: Tensor, codebook: Tensor, pattern: Tensor, k: 
     return kept.new_zeros(kept.shape[0], k).scatter(1, columns.flatten(1), kept)
 
 
+WINDOW, BLOCK, ENTRIES = 16, 128, 256  # bits, columns that are mixed, and pairs of a table, of the kind trellis
+
+
+def hashed(x: Tensor, rate: int) -> tuple[Tensor, Tensor]:
+    """The pairs of a table that windows stand for, and the bits in which their two float16 are turned over."""
+    y = x * 0xCBAC1FED
+    return y >> 7 & ENTRIES - 1, y & (0x83C08060 if rate > 8 else 0x81808000)
+
+
+def halves(y: Tensor) -> Tensor:
+    """The two float16 of 32 bits, the low one first, in float32."""
+    return y.to(torch.int32).view(torch.float16).view(-1, 2).float()
+
+
+def values(codebook: str, rate: int, pairs: Tensor | None, device: torch.device) -> Tensor:
+    """What all windows stand for [65536, 2], or [65536, 1] of EXL3's codebooks."""
+    x = torch.arange(1 << WINDOW, device=device)
+    if codebook == "trellis":
+        index, flip = hashed(x, rate)
+        return halves(pairs.view(torch.int32).flatten()[index] ^ flip)
+    if codebook == "mul1":  # numbers whose products and sums float32 holds
+        y = x * 0x83DCD12D
+        total = (y & 255) + (y >> 8 & 255) + (y >> 16 & 255) + (y >> 24 & 255)
+        value = (1024 + total).float() * (1774 * 2.0**-18) - 10.3828125
+    else:
+        y = x * 0xCBAC1FED if codebook == "mcg" else x * 89226354 + 64248484
+        value = halves(y & 0x8FFF8FFF ^ 0x3B603B60).sum(dim=1)
+    return value.half().float()[:, None]
+
+
+def windows(rings: Tensor, codebook: str, rate: int) -> Tensor:
+    """The windows of rings [..., bytes] in the order of weights: [..., rows, columns], where a column of the codebook trellis is two."""
+    size = rings.shape[-1]
+    if codebook == "trellis":
+        row, col = torch.arange(8, device=rings.device)[:, None], torch.arange(8, device=rings.device)
+        at = ((col >> 1) << 4 | (row >> 1) << 2 | (col & 1) << 1 | row & 1) * rate
+        byte = [rings[..., (at // 8 + i) % size].int() << 8 * i for i in range(3)]
+        return (byte[0] | byte[1] | byte[2]) >> at % 8 & 0xFFFF
+    row, col = torch.arange(16, device=rings.device)[:, None], torch.arange(16, device=rings.device)
+    step = (row & 7) << 5 | (col & 6) << 2 | (row & 8) >> 1 | (col & 8) >> 2 | col & 1
+    end = (step + 2) // 2 * (rate // 2) + (step + 1) // 2 * (rate - rate // 2)
+    at = (end - WINDOW) % (8 * size)
+    # Bits come from the highest of a word of four bytes on, which is little-endian.
+    byte = [rings[..., (at // 8 + i) % size ^ 3].int() << 16 - 8 * i for i in range(3)]
+    return (byte[0] | byte[1] | byte[2]) >> 8 - at % 8 & 0xFFFF
+
+
+def mixed(v: Tensor) -> Tensor:
+    """Hadamard's matrix of ±1 times the last dimension, a power of two: distances 1, 2, 4 and so on."""
+    h = 1
+    while h < v.shape[-1]:
+        a, b = v.unflatten(-1, (-1, 2, h)).unbind(-2)
+        v = torch.stack([a + b, a - b], dim=-2).flatten(-3)
+        h *= 2
+    return v
+
+
+def across(w: Tensor) -> Tensor:
+    """Rows that are mixed, by blocks of BLOCK columns and then of smaller powers of two, all to the same size."""
+    k = w.shape[1]
+    at, done = k - k % BLOCK, []
+    if at:
+        done.append(mixed(w[:, :at].unflatten(1, (-1, BLOCK))).flatten(1))
+    size = BLOCK
+    while at < k:
+        while size > k - at:
+            size //= 2
+        done.append(mixed(w[:, at : at + size]) * math.sqrt(BLOCK / size))
+        at += size
+    return torch.cat(done, dim=1)
+
+
+def signs(k: int, device: torch.device) -> Tensor:
+    """The factors of columns where none are stored."""
+    x = torch.arange(1, k + 1, device=device) * 0x9E3779B1 & 0xFFFFFFFF
+    x = (x ^ x >> 15) * 0x85EBCA77
+    return 1 - (x >> 15 & 2).float()
+
+
+def rotated(rings: Tensor, scales: Tensor, factors: Tensor, table: Tensor, k: int, codebook: str, rate: int) -> Tensor:
+    """Weights [bands * band, k] in float32 of rings [bands, rings down, rings across, bytes] and scales [bands, band]."""
+    r = F.embedding(windows(rings, codebook, rate), table).flatten(-2)  # [bands, down, across, rows, columns]
+    r = r.transpose(2, 3).flatten(3).flatten(0, 2)
+    if codebook == "trellis":
+        r = across(r[:, :k])
+    else:
+        r = across(r).unflatten(0, (-1, BLOCK)).transpose(1, 2)
+        r = (mixed(r) / BLOCK).transpose(1, 2).flatten(0, 1)[:, :k]
+    return r * scales.float().flatten()[:, None] * factors[:k]
+
+
+def unwind(
+    rings: Tensor, scales: Tensor, factors: Tensor | None, pairs: Tensor | None, k: int, codebook: str, rate: int, dtype: torch.dtype
+) -> Tensor:
+    """Weights of the kind trellis, rounded to dtype: as rotated has them, some bands at a time."""
+    bands, band = scales.shape
+    table = values(codebook, rate, pairs, rings.device)
+    signed = signs(k, rings.device) if factors is None else factors.float()
+    step = max(1, CHUNK // (k * band))
+    out = torch.empty(bands * band, k, dtype=dtype, device=rings.device)
+    for at in range(0, bands, step):
+        some = slice(at, at + step)
+        out[at * band : (at + step) * band] = rotated(rings[some], scales[some], signed, table, k, codebook, rate)
+    return out
+
+
 def weights(
     first: Tensor, scales: Tensor, third: Tensor | None, pattern: Tensor | None, k: int, group: int, kind: str, scale_type: str
 ) -> Tensor:
@@ -130,12 +244,16 @@ if not hasattr(torch.ops.lutq, "dequantize"):
     torch.library.custom_op("lutq::dequantize", dequantize, mutates_args=()).register_fake(
         lambda first, scales, third, pattern, k, group, kind, scale_type, dtype: first.new_empty(first.shape[0], k, dtype=dtype)
     )
+if not hasattr(torch.ops.lutq, "unwind"):
+    torch.library.custom_op("lutq::unwind", unwind, mutates_args=()).register_fake(
+        lambda rings, scales, factors, pairs, k, codebook, rate, dtype: rings.new_empty(scales.numel(), k, dtype=dtype)
+    )
 
 
 class Packed(nn.Module):
     """A quantized matrix [n, k], or a stack of `experts` of them, as it is stored."""
 
-    def __init__(self, name: str, config: dict, like: Tensor, optional: bool):
+    def __init__(self, name: str, config: dict, like: Tensor, stored: set[str]):
         super().__init__()
         self.like, device = like.dtype, like.device  # what it computes in where it is not told
         self.name, (self.rows, self.k) = name, config["shape"]
@@ -150,11 +268,21 @@ class Packed(nn.Module):
             codes, pattern = -(-self.k // 2 * config["bits"] // 8), (self.k // 4 + 1) // 2
             shapes = [self.rows, codes], [self.rows, groups], [1 << config["bits"]], [self.rows, pattern]
             types = torch.uint8, scale, torch.float32, torch.uint8
+        elif self.kind == "trellis":
+            self.codebook, self.rate = config["codebook"], 2 * config["bits"] + config.get("half", False)
+            fast = self.codebook == "trellis"
+            self.band, side, pad = (8, 8, 16) if fast else (BLOCK, 16, BLOCK)  # rows of a band and of a ring, columns
+            bands, columns = -(-self.rows // self.band), -(-self.k // pad) * pad
+            shapes = [bands, self.band // side, columns // 16, side * self.rate], [self.rows], [self.k], [ENTRIES, 2]
+            if not fast:
+                shapes = shapes[0], [bands, self.band], [columns], [ENTRIES, 2]
+            types = torch.uint8, scale, torch.float16, torch.float16
+            self.table = config.get("table")  # of pairs, where the layer stores none: as text, and later as integers
         else:
             shapes = [self.rows, config["bits"], -(-self.k // 8)], [self.rows, groups, config["bits"]], [self.rows, groups]
             types = torch.uint8, scale, scale
         for part, shape, dtype in zip(PARTS[self.kind], shapes, types):
-            empty = None if part == "offsets" and not optional else torch.empty(shape, dtype=dtype, device=device)
+            empty = None if part in OPTIONAL and part not in stored else torch.empty(shape, dtype=dtype, device=device)
             self.register_buffer(part, empty)
 
     def parts(self) -> list[Tensor | None]:
@@ -162,11 +290,37 @@ class Packed(nn.Module):
 
     def dense(self, dtype: torch.dtype, rows: slice | Tensor | None = None) -> Tensor:
         """The matrix, or some of its rows."""
+        if self.kind == "trellis":
+            return self._unwound(dtype, rows)
         parts = self.parts()
         if rows is not None:
             parts = [p[rows] if p is not None and part != "codebook" else p for p, part in zip(parts, PARTS[self.kind])]
         op = torch.ops.lutq.dequantize if torch.compiler.is_compiling() else dequantize
         return op(*parts, *[None] * (4 - len(parts)), self.k, self.group, self.kind, self.scale_type, dtype)
+
+    def _unwound(self, dtype: torch.dtype, rows: slice | Tensor | None) -> Tensor:
+        """Rows of the kind trellis, by way of the bands that have them."""
+        scales = self.scales.flatten()
+        scales = F.pad(scales, (0, len(self.rings) * self.band - len(scales))).view(-1, self.band)
+        op = torch.ops.lutq.unwind if torch.compiler.is_compiling() else unwind
+        pairs = self.table if self.pairs is None else self.pairs
+
+        def bands(which: slice | Tensor) -> Tensor:
+            return op(self.rings[which], scales[which], self.factors, pairs, self.k, self.codebook, self.rate, dtype)
+
+        if isinstance(rows, Tensor):
+            if rows.numel() * self.band > self.rows:
+                return bands(slice(None))[rows]
+            return bands(rows // self.band).unflatten(0, (-1, self.band))[torch.arange(rows.numel(), device=rows.device), rows % self.band]
+        first, last, _ = (rows or slice(None)).indices(self.rows)
+        at = first // self.band
+        return bands(slice(at, -(-last // self.band)))[first - at * self.band : last - at * self.band]
+
+    def loaded(self):
+        """Readies what is not loaded: the table that is not stored."""
+        if self.kind == "trellis" and self.pairs is None and isinstance(self.table, str):
+            words = torch.frombuffer(bytearray(base64.b64decode(self.table)), dtype=torch.int32)
+            self.table = words.to(self.rings.device)
 
     @property
     def weight(self) -> Tensor:
@@ -181,6 +335,8 @@ class Packed(nn.Module):
         super()._apply(fn, recurse)
         for name, dtype in types.items():
             self._buffers[name] = self._buffers[name].view(dtype)
+        if isinstance(getattr(self, "table", None), Tensor):
+            self.table = fn(self.table)
         self.like = fn(torch.empty(0, dtype=self.like)).dtype
         return self
 
@@ -191,8 +347,8 @@ class Packed(nn.Module):
 class LutqLinear(Packed):
     """Stands for nn.Linear."""
 
-    def __init__(self, name: str, config: dict, linear: nn.Module, optional: bool):
-        super().__init__(name, config, linear.weight, optional)
+    def __init__(self, name: str, config: dict, linear: nn.Module, stored: set[str]):
+        super().__init__(name, config, linear.weight, stored)
         self.in_features, self.out_features, self.bias = self.k, self.rows, linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
@@ -202,8 +358,8 @@ class LutqLinear(Packed):
 class LutqEmbedding(Packed):
     """Stands for nn.Embedding, and those of models that scale it."""
 
-    def __init__(self, name: str, config: dict, embedding: nn.Embedding, optional: bool):
-        super().__init__(name, config, embedding.weight, optional)
+    def __init__(self, name: str, config: dict, embedding: nn.Embedding, stored: set[str]):
+        super().__init__(name, config, embedding.weight, stored)
         self.num_embeddings, self.embedding_dim, self.padding_idx = self.rows, self.k, embedding.padding_idx
         self.scale = getattr(embedding, "scalar_embed_scale", None)
 
@@ -249,16 +405,23 @@ class LutqConfig(QuantizationConfigMixin):
     def __init__(self, **keys):
         version = keys.get("version")
         if version not in VERSIONS:
-            raise ValueError(f"lutq_hf.py reads lutq containers of versions 1 and 2, not {version!r}: take the file from a newer lutq")
+            raise ValueError(f"lutq_hf.py reads lutq containers of versions 1 to 3, not {version!r}: take the file from a newer lutq")
         self.__dict__.update(keys)
         self.quant_method = "lutq"
 
     def of(self, layer: str) -> dict:
         """The complete configuration of a layer."""
-        c = {**self.__dict__, **self.tensors[layer]}
+        own = self.tensors[layer]
+        c = {**self.__dict__, **own}
+        if "bits" in own:  # which half a bit goes with
+            c["half"] = own.get("half", False)
         kind, scale = c.get("kind") or "lut", c["scale_type"]
         if kind not in PARTS or scale not in ("f16", "bf16", "f32", "e4m4", "s1e4m3", "e8m0"):
             raise ValueError(f"{layer}: lutq_hf.py knows no {kind} with scales of type {scale}: take the file from a newer lutq")
+        if kind == "trellis":
+            if c["codebook"] not in ("trellis", "mul1", "mcg", "3inst"):
+                raise ValueError(f"{layer}: lutq_hf.py knows no codebook {c['codebook']}: take the file from a newer lutq")
+            c["table"] = self.__dict__.get("tables", {}).get(f"{c['bits']}{'.5' if c.get('half') else ''}")
         return c
 
 
@@ -293,7 +456,7 @@ class LutqQuantizer(HfQuantizer):
         config = self.quantization_config
         self.types = {name: p.dtype for name, p in model.named_parameters()}
         place, renamed = names_in(model)
-        # Only containers with digests say whether offsets were left out.
+        # Only containers with digests say what was left out.
         stored = (getattr(config, "digests", None) or {}).get("tensors")
         for layer in config.tensors:
             c = config.of(layer)
@@ -305,7 +468,7 @@ class LutqQuantizer(HfQuantizer):
                 old = getattr(module, leaf)
             except AttributeError:
                 raise ValueError(f"{layer} is quantized, and {type(model).__name__} has no such layer") from None
-            optional = stored is None or f"{layer}.offsets" in stored
+            there = {part for part in OPTIONAL if (part == "offsets" if stored is None else f"{layer}.{part}" in stored)}
             if c.get("experts"):
                 self._eager(module)
                 delattr(module, leaf)
@@ -314,18 +477,18 @@ class LutqQuantizer(HfQuantizer):
                 n, k = c["shape"][0] // c["experts"], c["shape"][1]
                 if old.shape != (c["experts"], *((k, n) if c["transposed"] else (n, k))):
                     raise ValueError(f"{layer}: {type(module).__name__} has it as {list(old.shape)}, not {c['experts']} of {n}x{k}")
-                setattr(module, leaf, Stack(layer, c, old, optional))
+                setattr(module, leaf, Stack(layer, c, old, there))
             elif expert is not None:
-                self._gather(module, leaf, layer, c, expert, part, renamed(layer).rpartition(".")[2], optional)
+                self._gather(module, leaf, layer, c, expert, part, renamed(layer).rpartition(".")[2], there)
             elif leaf == "weight" and isinstance(module, (nn.Linear, nn.Embedding)):
-                new = (LutqLinear if isinstance(module, nn.Linear) else LutqEmbedding)(layer, c, module, optional)
+                new = (LutqLinear if isinstance(module, nn.Linear) else LutqEmbedding)(layer, c, module, there)
                 replace(model, path, new)
             else:
                 raise ValueError(f"{layer}: lutq_hf.py cannot put it in the place of {name}, a part of {type(module).__name__}")
         self._tie(model)
         return model
 
-    def _gather(self, module, leaf, layer, c, expert, part, own, optional):
+    def _gather(self, module, leaf, layer, c, expert, part, own, there):
         """Puts an expert's matrix under its own name, and beside it what the module's code indexes."""
         self._eager(module)
         if leaf in module._parameters:
@@ -333,7 +496,7 @@ class LutqQuantizer(HfQuantizer):
             delattr(module, leaf)
             setattr(module, leaf, Gathered(weight))
         gathered = getattr(module, leaf)
-        packed = Packed(layer, c, gathered.weight, optional)
+        packed = Packed(layer, c, gathered.weight, there)
         gathered.matrices.setdefault(expert, {})[part] = packed
         if not hasattr(module, str(expert)):
             module.add_module(str(expert), nn.Module())
@@ -360,6 +523,9 @@ class LutqQuantizer(HfQuantizer):
         if not hasattr(HfQuantizer, "get_new_dtype"):  # then what has another name on disk keeps its type
             for name, p in model.named_parameters():
                 p.data = p.data.to(self.types.get(name, p.dtype))
+        for module in model.modules():
+            if isinstance(module, Packed):
+                module.loaded()
         if folder := os.environ.get("LUTQ_TORCH"):
             kernels(folder).use(model, folder)
         return model
