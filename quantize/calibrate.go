@@ -8,6 +8,7 @@ import (
 
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/quantize/rings"
 	"github.com/lutq/lutq/quantize/rounding"
 )
 
@@ -90,7 +91,11 @@ func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats
 		if states[as] != nil {
 			continue
 		}
-		s, err := t.item.method.Prepare(stats, as.kind)
+		of := stats
+		if as.padded {
+			of = rings.PaddedStats(stats)
+		}
+		s, err := t.item.method.Prepare(of, as.kind)
 		if err != nil {
 			return fmt.Errorf("%s: %w", t.item.Tensor.Name, err)
 		}
@@ -119,9 +124,14 @@ func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats
 }
 
 // preparation names a state that a method prepares.
-type preparation struct{ method, kind string }
+type preparation struct {
+	method, kind string
+	padded       bool // of statistics with padding
+}
 
-func (it *Item) preparation() preparation { return preparation{it.method.Name(), it.Format.Kind} }
+func (it *Item) preparation() preparation {
+	return preparation{it.method.Name(), it.Format.Kind, mixed(it.Format)}
+}
 
 // choose chooses tables where that is left, by what a method makes of samples of rows.
 func (v *Visitor) choose(ctx context.Context, tasks []*task, stats rounding.Stats, state func(it *Item) State) error {

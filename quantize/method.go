@@ -58,6 +58,7 @@ type Layer struct {
 	weight.Spec              // complete
 	Codebook    lut.Codebook // of a layer with a table
 	K           int          // columns
+	Blocks      []float32    // of a layer whose rows are mixed, see [rings.MixedOptions]
 }
 
 // Remark says what was out of the ordinary about what a layer reads. It is zero where nothing
@@ -302,19 +303,30 @@ func (n nearest) Kinds() []string {
 
 func (n nearest) Quantizer(l Layer) (rounding.Quantizer, error) {
 	if l.Kind == trellis.Name {
-		return l.rings()
+		q, err := l.rings()
+		if err != nil || !mixed(l.Spec) {
+			return q, err
+		}
+		return rings.Padded(q, l.K), nil
 	}
 	return rtn.NewQuantizer(l.table())
 }
 
 // rings returns what makes rings of the layer.
-func (l Layer) rings() (*rings.Quantizer, error) {
+func (l Layer) rings() (gptq.Blocker, error) {
 	c, err := trellis.NewCode(l.Spec.Codebook, l.Rate())
 	if err != nil {
 		return nil, err
 	}
-	return rings.NewQuantizer(rings.Options{Code: c, ScaleType: l.ScaleType})
+	o := rings.Options{Code: c, ScaleType: l.ScaleType}
+	if mixed(l.Spec) {
+		return rings.NewMixed(rings.MixedOptions{Options: o, K: l.K, Blocks: l.Blocks})
+	}
+	return rings.NewQuantizer(o)
 }
+
+// mixed reports whether rows of layers of a spec are mixed, in blocks with padding.
+func mixed(s weight.Spec) bool { return s.Kind == trellis.Name && s.Codebook != trellis.Pairs }
 
 // table returns the layer as one of a table.
 func (l Layer) table() lut.Format {
@@ -385,11 +397,15 @@ func (s feedbackState) Remark() Remark {
 
 func (s feedbackState) Quantizer(l Layer) (rounding.Quantizer, error) {
 	if l.Kind == trellis.Name {
-		q, err := l.rings()
+		b, err := l.rings()
 		if err != nil {
 			return nil, err
 		}
-		return s.Blocks(q)
+		q, err := s.Blocks(b)
+		if err != nil || !mixed(l.Spec) {
+			return q, err
+		}
+		return rings.Padded(q, l.K), nil
 	}
 	var q gptq.Rounder
 	var err error

@@ -410,6 +410,7 @@ type task struct {
 	left    atomic.Int64        // rows that are not written
 	errs    []rounding.RowError // of every row
 	scaled  func() (lut.Codebook, error)
+	blocks  func() ([]float32, error) // of its columns, where rows are mixed
 }
 
 // block is a piece of work: some rows of a quantized item, or all of a copied
@@ -429,6 +430,7 @@ func (r *run) begin(i int) *task {
 	if it.Quantized() {
 		t.errs = make([]rounding.RowError, it.N)
 		t.scaled = sync.OnceValues(func() (lut.Codebook, error) { return r.scaledCodebook(it) })
+		t.blocks = sync.OnceValues(func() ([]float32, error) { return r.columnBlocks(it) })
 	}
 	return t
 }

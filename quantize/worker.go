@@ -9,6 +9,7 @@ import (
 
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize/rings"
 	"github.com/lutq/lutq/quantize/rounding"
 )
 
@@ -63,6 +64,24 @@ func (it *Item) scaledTo(top float32) lut.Codebook {
 	return it.Codebook.Scaled(float32(math.Ldexp(1, exp)))
 }
 
+// columnBlocks returns how large blocks of an item's columns are beside each other, where its rows are mixed.
+func (r *run) columnBlocks(it *Item) ([]float32, error) {
+	if !mixed(it.Format) {
+		return nil, nil
+	}
+	sizes := rings.NewSizes(it.K)
+	rows := max(r.memory.block/it.K/it.unit()*it.unit(), it.unit())
+	w := worker{run: r}
+	for from := 0; from < it.N; from += rows {
+		weights, err := w.rows(it, from, min(from+rows, it.N))
+		if err != nil {
+			return nil, err
+		}
+		sizes.Rows(weights)
+	}
+	return sizes.Blocks(), nil
+}
+
 // worker does blocks one after the other with buffers of its own.
 type worker struct {
 	*run
@@ -88,7 +107,11 @@ func (w *worker) do(b block) error {
 		if err != nil {
 			return err
 		}
-		if w.quantizer, err = b.state.Quantizer(it.layer(cb)); err != nil {
+		l := it.layer(cb)
+		if l.Blocks, err = b.blocks(); err != nil {
+			return err
+		}
+		if w.quantizer, err = b.state.Quantizer(l); err != nil {
 			return err
 		}
 		w.task, w.state = b.task, b.state

@@ -114,7 +114,7 @@ func TestImports(t *testing.T) {
 		{"quantize/rtn", []string{"formats/num", "formats/weight/", "quantize/rounding"}},
 		{"quantize/planes", []string{"formats/weight/", "quantize/rounding"}},
 		{"quantize/viterbi", []string{"formats/weight/trellis"}},
-		{"quantize/rings", []string{"formats/weight/", "formats/weight", "quantize/rounding", "quantize/viterbi"}},
+		{"quantize/rings", []string{"formats/num", "formats/weight/", "formats/weight", "quantize/rounding", "quantize/viterbi"}},
 		{"quantize/prune", []string{"formats/weight/", "quantize/rounding", "quantize/rtn"}},
 		{"quantize/gptq", []string{"formats/weight", "quantize/rounding", "gemm/cpu"}},
 		{"quantize", []string{"formats/", "quantize/"}},

@@ -94,7 +94,7 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	o.bits.Bits = d.Bits
 	f.Var(&o.bits, "bits", "`BITS` of a code: 1 to 8, or as 2.5")
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
-	codebook := newWord(&o.codebook, "", append([]string{quantize.AutoCodebook, trellis.Pairs}, lut.CodebookNames()...)...)
+	codebook := newWord(&o.codebook, "", slices.Concat([]string{quantize.AutoCodebook}, trellis.Codebooks(), lut.CodebookNames())...)
 	codebook.also = "file:"
 	f.Var(codebook, "codebook", "table `NAME`, or trellis (default js or nf)")
 	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE` of scales: f16, bf16, f32, e4m4, …")
@@ -185,7 +185,7 @@ func (o *quantizeOptions) fill(r *quantize.Recipe, open func() (*source.Model, e
 		return usage("--for %s: binary codes have no table", o.target)
 	case r.Makes(lut24.Name):
 		return usage("--for %s: it has no place for a pattern of zeros", o.target)
-	case r.Makes(trellis.Name):
+	case r.Makes(trellis.Name) && preset.Rings == nil:
 		return usage("--for %s: it has no place for rings", o.target)
 	case r.Default.Method == "nfl" && preset.Tables[4] != "nf":
 		return usage("--for %s: method nfl is for the codebook nf: another is refined with --learn", o.target)

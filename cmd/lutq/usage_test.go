@@ -111,7 +111,7 @@ func TestUsageErrors(t *testing.T) {
 		{"quantize none out --tensor down=:::::zip", `unknown kind "zip" of weights: want lut, bcq, lut24 or trellis`},
 		{"quantize none out --bcq-rounds 3", "--bcq-rounds is not read by method rtn: it is for weights of kind bcq"},
 		{"quantize none out --bits", "flag needs an argument: --bits"},
-		{"quantize none out --codebook nf5", "lutq: --codebook \"nf5\": want auto, trellis, nf, int, fp, kbit, jt, js, q2, q3, q4, q5, sym, iq4nl, e2m1 or file:…\nhint: did you mean nf?\n"},
+		{"quantize none out --codebook nf5", "lutq: --codebook \"nf5\": want auto, trellis, mul1, mcg, 3inst, nf, int, fp, kbit, jt, js, q2, q3, q4, q5, sym, iq4nl, e2m1 or file:…\nhint: did you mean nf?\n"},
 		{"quantize none out --codebook q4 --bits 3", "lutq: codebook q4 has 4 bits, not 3\n"},
 		{"quantize none out --codebook e2m1 --bits 5", "codebook e2m1 has 4 bits, not 5"},
 		{"quantize none out --codebook q6", "did you mean q2?"},

@@ -26,7 +26,7 @@ func (Target) Name() string { return "exl3" }
 
 // Hint implements [foreign.Hinter].
 func (Target) Hint() string {
-	return "quantize --codebook mul1 makes a model whose layers fit; --requantize stores others in 16 bits, which exllamav3 takes"
+	return "quantize --for exl3 makes a model whose layers fit; --requantize stores others in 16 bits, which exllamav3 takes"
 }
 
 // Format implements [foreign.Target].

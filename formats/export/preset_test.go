@@ -17,7 +17,7 @@ import (
 func TestPresets(t *testing.T) {
 	// gptqmodel and AutoAWQ have groups of 128, bitsandbytes 64, mlx-lm 64 (mlx.core.quantize); llm-compressor's W4A16 128. GGUF has
 	// blocks of 32, MX groups of 32, and NVFP4 16, of which ours have two with a scale.
-	groups := map[string]int{"gguf": 32, "ct": 128, "bnb": 64, "gptq": 128, "awq": 128, "mlx": 64, "nvfp4": 32, "mxfp4": 32}
+	groups := map[string]int{"gguf": 32, "ct": 128, "bnb": 64, "gptq": 128, "awq": 128, "mlx": 64, "nvfp4": 32, "mxfp4": 32, "exl3": weight.RowGroup}
 	for _, p := range export.Presets() {
 		t.Run(p.Target, func(t *testing.T) {
 			var s weight.Spec
@@ -36,6 +36,19 @@ func TestPresets(t *testing.T) {
 				scales = []weight.ScaleType{weight.BF16}
 			}
 			const n, k = 64, 512
+			for _, book := range p.Rings {
+				if s.Codebook = book; p.Check(s, weight.BF16) != nil {
+					t.Errorf("%v is refused", s)
+				}
+				l := &foreign.Layer{Name: "a.b", Tensor: "a.b.weight", N: n, K: k, Stored: s}
+				f, err := to.Format(&foreign.Model{DType: weight.BF16, Layers: []*foreign.Layer{l}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if fit := f.Fit(l, nil); fit.Why != "" || fit.Change > 0 {
+					t.Errorf("%s: %+v", book, fit)
+				}
+			}
 			for bits, name := range p.Tables {
 				cb, err := lut.NewCodebook(name, bits, 64)
 				if err != nil {

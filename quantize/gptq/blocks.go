@@ -32,6 +32,12 @@ type Blocker interface {
 	Store(parts [][]byte, to int)
 }
 
+// Adder is a [Blocker] whose rotation changes how much rows count beside each other. So it adds the errors of weights itself.
+type Adder interface {
+	// Add adds to the errors of the rows fitted those of their weights w, given what their rotated weights are stored as.
+	Add(errs []rounding.RowError, w, stored []float32)
+}
+
 // blockQuantizer implements [rounding.Quantizer].
 type blockQuantizer struct {
 	products
@@ -90,14 +96,26 @@ func (q *blockQuantizer) rows(parts [][]byte, first int, errs []rounding.RowErro
 	losses := grow(&q.losses, n)
 	q.feed(losses)
 	q.stretch(losses)
+	adder, _ := q.Blocker.(Adder)
 	for r, l := range losses {
 		e := rounding.RowError{Loss: l.fed, NearestLoss: l.nearest, Output: l.all, Wants: q.Wants(r)}
 		stored := q.stored[r*k : (r+1)*k]
-		for i, c := range q.order {
-			e.Add(rotated[r*k+c], stored[i])
+		if adder == nil {
+			for i, c := range q.order {
+				e.Add(rotated[r*k+c], stored[i])
+			}
 		}
 		q.undamp(&e, q.goal[r*k:(r+1)*k], func(i int) float32 { return stored[i] })
 		errs[r] = e
+	}
+	if adder != nil {
+		ordered := grow(&q.value, n*k) // which is done with
+		for r := range n {
+			for i, c := range q.order {
+				ordered[r*k+c] = q.stored[r*k+i]
+			}
+		}
+		adder.Add(errs, w, ordered)
 	}
 	q.Store(parts, first)
 	return nil
