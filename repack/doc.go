@@ -1,7 +1,7 @@
 // Package repack lays quantized matrices out for the kernels that multiply by them, and back.
 //
-// [CPU] and [CUDA] take a [lut.Matrix], [Planes] and [BCQ] one of binary codes, [SparseCUDA] one that is 2:4 sparse, [Rings] one of
-// pairs by windows on rings. Each layout takes exactly Bits bits a weight apart from padding, and turns back into the same matrix bit for bit.
+// [CPU] and [CUDA] take a [lut.Matrix], [Planes] and [BCQ] one of binary codes, [SparseCUDA] one that is 2:4 sparse, [Rings] and
+// [Trellis] one of pairs by windows on rings. Each layout takes exactly Bits bits a weight apart from padding, and turns back into the same matrix bit for bit.
 // Package repack/tiles keeps laid-out layers on disk. Packages gemm/cpu and gemm/cuda multiply by them.
 //
 // # CPU panels

@@ -175,7 +175,7 @@ func (b *cudaBench) choose(f cuda.Family, asked string, ring []*cuda.Matrix, o c
 	if size := needs.Scratch(o.M, k); size > 0 && o.Scratch == 0 {
 		o.Scratch = mem.alloc(size)
 	}
-	if form := needs.Form; form != nil && form.Written(k) {
+	if form := needs.Form; form != nil && (form.Written(k) || by == cuda.InTurns) { // as a model has it, once for all that read it
 		x := o.X
 		o.X, o.Form = mem.alloc(form.Bytes(o.M, k)), form
 		c.prepare = func(int) error { return b.engine.Prepare(b.stream, form, b.dtype, o.X, x, o.M, k) }
@@ -202,11 +202,13 @@ func (b *cudaBench) choose(f cuda.Family, asked string, ring []*cuda.Matrix, o c
 func (b *cudaBench) way(ring []*cuda.Matrix, o *cuda.Operands, u *cuda.Unpacked, mem *memory) (cuda.Way, error) {
 	t := ring[0].Tiles
 	ways := []cuda.Way{cuda.InTurns}
+	most := b.engine.TuneScratch(t, o.M)
 	if o.M > cuda.MaxRows && b.Kernel == "" {
 		ways = b.engine.Ways(t, o.M)
-		if most := b.engine.MostScratch(t, o.M); most > 0 {
-			o.Scratch = mem.alloc(most)
-		}
+		most = max(most, b.engine.MostScratch(t, o.M))
+	}
+	if most > 0 {
+		o.Scratch = mem.alloc(most)
 	}
 	if mem.err != nil {
 		return nil, mem.err

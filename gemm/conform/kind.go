@@ -9,6 +9,7 @@ import (
 	"github.com/lutq/lutq/formats/weight/bcq"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/formats/weight/lut24"
+	"github.com/lutq/lutq/formats/weight/trellis"
 )
 
 // Kind is a kind of weights of which there are random matrices.
@@ -65,6 +66,9 @@ func Kinds() []Kind {
 		{lut24.Kind{}, func(r *rand.Rand, n, k, bits, group int, st weight.ScaleType) weight.Matrix {
 			return RandomSparse(r, n, k, bits, group, st)
 		}, DrawSparse, nil},
+		{trellis.Kind{}, func(r *rand.Rand, n, k, bits, _ int, st weight.ScaleType) weight.Matrix {
+			return randomTrellis(r, n, k, 2*bits, st)
+		}, nil, nil},
 	}
 }
 

@@ -142,18 +142,22 @@ func (e *Engine) Prefer(t Tiles, m int, by Way) {
 // [Engine.MatMul].
 func (e *Engine) Unpacks(t Tiles, m int) bool { return e.Way(t, m) == AsNumbers }
 
-// NeedsOf returns what m rows of X need in a way.
+// NeedsOf returns what m rows of X need in a way. Of several turns each prepares its own rows, if they are to be.
 func (e *Engine) NeedsOf(t Tiles, by Way, m int) Needs {
 	n, k := t.Shape()
-	if by == InTurns {
-		m = t.AtOnce(e.gpu, m)
-		config, err := e.choice(t, m)
-		if err != nil {
-			return Needs{} // the product fails
-		}
-		by = config
+	if by != InTurns {
+		return by.Needs(n, k, m)
 	}
-	return by.Needs(n, k, m)
+	once := t.AtOnce(e.gpu, m)
+	config, err := e.choice(t, once)
+	if err != nil {
+		return Needs{} // the product fails
+	}
+	needs := config.Needs(n, k, once)
+	if once < m && needs.Form != nil {
+		needs.Form, needs.Sums = nil, needs.Scratch(once, k)
+	}
+	return needs
 }
 
 // Needs returns what [Engine.MatMul] needs for m rows of X: with scratch memory it reads them in the form, which it prepares unless

@@ -23,7 +23,7 @@ const tuneReplays = 7
 // shape and format, used in turn as a decoder does its layers': together they
 // should be several times as large as the level-2 cache. The fastest one is used
 // from now on and kept in the cache. It returns the timings, medians, fastest first.
-// Y is overwritten; no choice changes its bits.
+// Y is overwritten; no choice changes its bits. Scratch memory is that of [Engine.TuneScratch].
 func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, error) {
 	if err := o.checkRing(ring); err != nil {
 		return nil, err
@@ -35,10 +35,47 @@ func (e *Engine) Tune(s *driver.Stream, ring []*Matrix, o Operands) ([]Timing, e
 		return nil, err
 	}
 	e.dev.Prepare(e.kernels(t, o.M, configs))
+	if o, err = e.prepared(s, t, o, configs); err != nil {
+		return nil, err
+	}
 	rows := bucket(o.M)
 	return e.tune(s, choice{ofConfig, t.Key(e.gpu, rows)}, t, rows, configs, len(ring), func(by Way, i int) error {
 		return e.MatMulWay(s, ring[i], o, by)
 	})
+}
+
+// prepared returns operands with X in the form that some ways read it in, if all read it in one: behind the sums in scratch memory.
+func (e *Engine) prepared(s *driver.Stream, t Tiles, o Operands, ways []Way) (Operands, error) {
+	n, k := t.Shape()
+	form, sums := ways[0].Needs(n, k, o.M).Form, 0
+	for _, by := range ways {
+		needs := by.Needs(n, k, o.M)
+		if needs.Form != form {
+			return o, nil
+		}
+		sums = max(sums, needs.Sums)
+	}
+	if form == nil || o.Form != nil || o.Scratch == 0 {
+		return o, nil
+	}
+	sums = (sums + 15) / 16 * 16
+	to := o.Scratch + driver.Ptr(sums)
+	if err := e.Prepare(s, form, t.Format().Type, to, o.X, o.M, k); err != nil {
+		return o, err
+	}
+	o.X, o.Form = to, form
+	return o, nil
+}
+
+// TuneScratch returns the scratch memory that [Engine.Tune] wants for m rows of X.
+func (e *Engine) TuneScratch(t Tiles, m int) int {
+	n, k := t.Shape()
+	m = t.AtOnce(e.gpu, m)
+	most := 0
+	for _, by := range e.Configs(t, m) {
+		most = max(most, by.Needs(n, k, m).Scratch(m, k)+15)
+	}
+	return most
 }
 
 // checkRing returns an error unless the matrices of a ring are alike, and may be multiplied by.

@@ -12,6 +12,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/gather"
 	"github.com/lutq/lutq/gemm/cuda/sparse"
 	"github.com/lutq/lutq/gemm/cuda/table"
+	"github.com/lutq/lutq/gemm/cuda/trellis"
 )
 
 // All returns every family, of one kind that first which models are multiplied by. A new one is a line here.
@@ -22,6 +23,7 @@ func All() []cuda.Family {
 		sparse.Family{},
 		gather.Family{},
 		gather.Family{Half: true},
+		trellis.Family{},
 	}
 }
 

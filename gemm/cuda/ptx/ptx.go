@@ -9,6 +9,10 @@ var (
 	instructions string
 	//go:embed wgmma.cuh
 	wgmma string
+	//go:embed far.cuh
+	far string
+	//go:embed numbers.cuh
+	numbers string
 	//go:embed fields.cuh
 	fields string
 	//go:embed slots.cuh
@@ -27,7 +31,10 @@ var (
 func Instructions() string { return instructions }
 
 // WGMMA returns Hopper's products of a warpgroup and what copies their operands. It follows [Instructions].
-func WGMMA() string { return wgmma }
+func WGMMA() string { return wgmma + far + numbers }
+
+// Far returns how blocks tell each other of sums, which [WGMMA] has as well. It follows [Instructions].
+func Far() string { return far }
 
 // Fields returns how kernels for very many rows of X divide a product among blocks and add up sums. It follows [WGMMA] and lut.cuh.
 func Fields() string { return fields }

@@ -1,0 +1,202 @@
+package trellis
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/lutq/lutq/formats/weight"
+	codes "github.com/lutq/lutq/formats/weight/trellis"
+	"github.com/lutq/lutq/gemm/conform"
+	"github.com/lutq/lutq/gemm/cuda"
+	"github.com/lutq/lutq/gemm/cuda/cudatest"
+	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/kerneltest"
+)
+
+// bound is the relative error that a product may have, of which rotated activations are rounded beside the result.
+func bound(t driver.DType) float64 { return Family{}.Loosened() * conform.Bound(t) }
+
+// onH200 is what kernels are planned for, with so many multiprocessors.
+func onH200(sms int) cuda.GPU {
+	g := cuda.GPU{DeviceInfo: cuda.GPUs()[0]}
+	g.SMs = sms
+	return g
+}
+
+// TestHash holds what the kernels make of windows to package trellis.
+func TestHash(t *testing.T) {
+	for _, rate := range codes.Rates() {
+		for x := range uint32(1 << codes.Window) {
+			y := x * factor
+			if index, flip := codes.Hash(uint16(x), rate); index != y>>7&(codes.Entries-1) || flip != y&codes.Flips(rate) {
+				t.Fatalf("rate %d: window %#x is pair %d, turned over in %#x", rate, x, index, flip)
+			}
+		}
+	}
+}
+
+// TestCompileTrellis compiles the kernels for rings of some rates, or with -long of all.
+func TestCompileTrellis(t *testing.T) {
+	var variants2 []kerneltest.Variant
+	add := func(group, arch string, k driver.Kernel) {
+		k.Options.Arch = arch
+		variants2 = append(variants2, kerneltest.Variant{Group: group, Kernel: k})
+	}
+	for rate := leastRate; rate <= mostRate; rate++ {
+		if !*cudatest.Long && !slices.Contains([]int{4, 6, 7, 8, 12}, rate) {
+			continue
+		}
+		for _, m := range []int{1, cuda.MaxRows} {
+			for _, w := range variants(rate, m, false) {
+				add(fmt.Sprintf("rate %d, %v", rate, w), "sm_90a", product{rate, driver.F16, w.compiled()}.Kernel())
+			}
+		}
+		add(fmt.Sprintf("rows of rate %d", rate), "sm_80", rows{rate, driver.BF16, driver.BF16}.Kernel())
+	}
+	add("rotation", "sm_80", rotation{driver.BF16}.Kernel())
+	kerneltest.Compile(t, kerneltest.Compiler(t, *cudatest.Long || *cudatest.Cover), variants2)
+}
+
+// hostTests are matrices: of fields of a band and of several, of less than a tile and of many; where 64 does not divide K they have factors.
+func hostTests() []struct{ rate, n, k, m, slices int } {
+	return []struct{ rate, n, k, m, slices int }{
+		{6, 128, 576, 1, 4},
+		{4, 200, 352, 8, 16},
+		{8, 64, 1312, 3, 16},
+		{8, 350, 128, 7, 2},
+		{7, 130, 224, 5, 8},
+		{3, 31, 32, 2, 16},
+		{12, 70, 160, 8, 4},
+		{2, 320, 96, 4, 4},
+		{6, 192, 192, 16, 2},
+		{4, 65, 416, 9, 8},
+		{5, 256, 96, 12, 1},
+	}
+}
+
+// TestHostTrellis rotates X and multiplies by rings on the host's processor, on as many blocks as there are workers and on few.
+func TestHostTrellis(t *testing.T) {
+	stamps := cudatest.Stamps(t)
+	for i, test := range hostTests() {
+		dtype := []driver.DType{driver.F16, driver.BF16}[i%2]
+		t.Run(fmt.Sprintf("%d of %dx%d", test.rate, test.n, test.k), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(5, uint64(i)))
+			of := conform.RandomTrellis(r, test.n, test.k, test.rate)
+			packed, parts, err := Family{}.Pack(of, dtype)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tiles := packed.(*Tiles)
+			w := tiles.configsOf(onH200(workers), test.m)[0].(byRings)
+			w.slices = test.slices
+			stamps.Due(t, kerneltest.Modules(900, tiles.Kernels(onH200(workers), w, test.m)...)...)
+			p := cudatest.Product(test.n, test.k, test.m, dtype, i%3 != 1)
+			want := conform.NewRowReference(r, of, p.X, p.Bias, test.m, 1, dtype)
+			var first []byte
+			for _, sms := range []int{workers, 3} {
+				var mem kerneltest.Memory
+				var at []driver.Ptr
+				for _, part := range parts {
+					at = append(at, mem.Upload(part))
+				}
+				y := make([]uint16, test.m*test.n)
+				for i := range y {
+					y[i] = 0xffff
+				}
+				needs := w.Needs(test.n, test.k, test.m)
+				flags := make([]byte, 4*workers*w.warps)
+				alignment := 16
+				if sms == 3 {
+					alignment = 2
+				}
+				o := cuda.Operands{M: test.m, X: mem.Upload(driver.Bytes(p.X)), Y: mem.UploadAligned(driver.Bytes(y), alignment)}
+				o.Scratch, o.Flags = mem.Upload(slices.Repeat([]byte{0xff}, needs.Sums)), mem.Upload(flags)
+				if p.Bias != nil {
+					o.Bias = mem.UploadAligned(driver.Bytes(p.Bias), alignment)
+				}
+				launch := func(l cuda.Launch) {
+					cudatest.Launch(t, stamps.OnHost(t, l.Of.Kernel(), 900), &mem, l, sms == 3)
+				}
+				if needs.Form != nil {
+					to := mem.Upload(slices.Repeat([]byte{0xff}, needs.Form.Bytes(test.m, test.k)))
+					launch(needs.Form.Prepare(onH200(sms), dtype, to, o.X, test.m, test.k))
+					o.X = to
+				}
+				for _, by := range []cuda.Way{twin{w}, w} {
+					all, err := tiles.Launch(onH200(sms), at, by, o)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, l := range all {
+						launch(l)
+					}
+					if _, read := by.(twin); read && !slices.Equal(mem.Read(o.Y), driver.Bytes(y)) {
+						t.Error("the twin that only reads writes")
+					}
+				}
+				copy(driver.Bytes(y), mem.Read(o.Y))
+				if rel, _ := want.Errors(y); !(rel <= bound(dtype)) {
+					t.Errorf("relative error %.3g", rel)
+				}
+				if first == nil {
+					first = slices.Clone(driver.Bytes(y))
+				} else if !slices.Equal(first, driver.Bytes(y)) {
+					t.Error("other bits on few blocks")
+				}
+				if !slices.Equal(mem.Read(o.Flags), flags) {
+					t.Error("flags are left")
+				}
+			}
+		})
+	}
+}
+
+// TestHostTrellisRows writes weights as numbers on the host's processor, which are those of package trellis to the bit.
+func TestHostTrellisRows(t *testing.T) {
+	stamps := cudatest.Stamps(t)
+	for i, test := range []struct{ rate, n, k int }{{6, 64, 224}, {7, 75, 96}, {4, 21, 320}, {12, 128, 64}} {
+		dtype := []driver.DType{driver.F16, driver.BF16}[i%2]
+		t.Run(fmt.Sprintf("%d of %dx%d", test.rate, test.n, test.k), func(t *testing.T) {
+			t.Parallel()
+			halves, floats := rows{test.rate, dtype, dtype}.Kernel(), rows{test.rate, dtype, driver.F32}.Kernel()
+			stamps.Due(t, kerneltest.Modules(800, halves, floats)...)
+			of := conform.RandomTrellis(rand.New(rand.NewPCG(6, uint64(i))), test.n, test.k, test.rate)
+			tiles, parts, err := Family{}.Pack(of, dtype)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := weight.Dequantize(of)
+			var mem kerneltest.Memory
+			var at []driver.Ptr
+			for _, part := range parts {
+				at = append(at, mem.Upload(part))
+			}
+			launch := func(r cuda.Rows) {
+				l := cudatest.Must(tiles.Rows(onH200(1), at, r))(t)
+				cudatest.Launch(t, stamps.OnHost(t, l.Of.Kernel(), 800), &mem, l, false)
+			}
+			written := make([]uint16, (test.n-5)*test.k)
+			dst := mem.UploadAligned(driver.Bytes(written), []int{16, 2}[i%2])
+			launch(cuda.Rows{To: dst, Type: dtype, First: 5, Count: test.n - 5})
+			copy(driver.Bytes(written), mem.Read(dst))
+			for j, v := range written {
+				if half := conform.ToHalf(dtype, want[5*test.k+j]); v != half {
+					t.Fatalf("weight %d,%d is %#x, want %#x", 5+j/test.k, j%test.k, v, half)
+				}
+			}
+			index := []uint32{20, 0, 17, 17, 5}
+			picked := make([]float32, len(index)*test.k)
+			dst = mem.Upload(driver.Bytes(picked))
+			launch(cuda.Rows{To: dst, Type: driver.F32, Index: mem.Upload(driver.Bytes(index)), Count: len(index)})
+			copy(driver.Bytes(picked), mem.Read(dst))
+			for j, v := range picked {
+				if want := want[int(index[j/test.k])*test.k+j%test.k]; v != want {
+					t.Fatalf("element %d of row %d is %g, want %g", j%test.k, index[j/test.k], v, want)
+				}
+			}
+		})
+	}
+}
