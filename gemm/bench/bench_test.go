@@ -334,7 +334,7 @@ func TestBenchKinds(t *testing.T) {
 	}
 	for want, o := range map[string]Options{
 		`kind "nf": want bcq, lut24, trellis`: {Kind: "nf"},
-		"9 bits a code: want 1 to 8": {Kind: bcq.Name, Bits: []int{9}},
+		"9 bits a code: want 1 to 8":          {Kind: bcq.Name, Bits: []int{9}},
 	} {
 		if _, err := CPU(context.Background(), o); err == nil || err.Error() != want {
 			t.Errorf("got error %v, want %s", err, want)
