@@ -326,7 +326,7 @@ func (u *ui) warnRuined(r *evalReport) {
 			input.Name(r.models[i]), digits(res.KLMean, 3), digits(math.Exp(res.LnRatio), 3), eval.RuinKL, eval.RuinRatio)
 	}
 	if any {
-		fmt.Fprintln(u.stderr, ruinHint)
+		fmt.Fprintln(u.stderr, "hint: more --bits, or fitting to a text (--method gptq or --learn, and --calib FILE) help")
 	}
 }
 

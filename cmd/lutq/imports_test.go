@@ -110,7 +110,7 @@ func TestImports(t *testing.T) {
 		{"formats/arch", []string{"formats/input"}},
 		{"formats/weight", []string{"formats/num", "formats/weight/"}},
 		{"formats", []string{"formats/"}},
-		{"quantize/rounding", []string{"formats/weight"}},
+		{"quantize/rounding", []string{"formats/weight", "formats/weight/trellis"}},
 		{"quantize/rtn", []string{"formats/num", "formats/weight/", "quantize/rounding"}},
 		{"quantize/planes", []string{"formats/weight/", "quantize/rounding"}},
 		{"quantize/viterbi", []string{"formats/weight/trellis"}},

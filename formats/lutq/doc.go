@@ -54,7 +54,7 @@
 // and means that columns 4c+i0 and 4c+i1 have the weights of the row's codes 2c and 2c+1, and the other two are exactly
 // 0.
 //
-// In version 3 a layer may be of the kind "trellis" as well, with b bits a weight; b is "bits", and half a bit more where its
+// In version 3 a layer may be of the kind "trellis" as well, with b bits a weight: "bits", and half a bit more where its
 // configuration says "half". It has one scale a row. Its "codebook" is "trellis", with 1 ≤ b ≤ 6 and
 //
 //	P.rings    U8 [⌈N/8⌉, 1, ⌈K/16⌉, 16·b]  rings of 8 rows × 16 columns
@@ -62,41 +62,46 @@
 //	P.factors  F16 [K]  may be left out
 //	P.pairs    F16 [256, 2]  may be left out
 //
-// or EXL3's "mul1", "mcg" or "3inst", with 1 ≤ b ≤ 8, of which mul1 alone has halves, 1.5 to 3.5. With N and K rounded up to multiples of 128
-// it is then
+// or EXL3's "mul1", "mcg" or "3inst", with 1 ≤ b ≤ 8, of which mul1 alone has halves, 1.5 to 3.5. With N and K rounded up to
+// multiples of 128 it is then
 //
 //	P.rings    U8 [N/128, 8, K/16, 32·b]  rings of 16 × 16
 //	P.scales   F16, BF16 or F32 [N/128, 128]
 //	P.factors  F16 [K]
 //
-// A ring is a string of bits whose end joins its beginning. Its step i adds bits to those of the steps before, and has a window of 16
-// bits x, a number that a value v follows from:
+// A ring is a string of bits whose end joins its beginning. Each of its steps adds bits to those of the steps before, and has a
+// window x of 16 bits, from which one weight follows, or two. Of the codebook trellis:
 //
-//	trellis  The string is little-endian: its bit i is bit i%8 of byte i/8. A step adds 2b bits. x is bits 2b·i to 2b·i+15, the first of which is
-//	         the lowest. With y = x·0xCBAC1FED in 32 bits, two weights are the float16 in the low and the high half of
-//	         pairs[y>>7 & 255] ^ (y & m), where m is 0x81808000, and for b > 4 0x83C08060. They are columns c and c+1
-//	         of row r of the ring, r = (i>>2 & 3)·2 + (i & 1), c = (i>>4)·4 + (i & 2). There are 64 steps.
-//	EXL3     The string's bit i is bit 31−i%32 of the little-endian word i/32. A step adds b bits; with half a bit, ⌊b⌋ where i is even, ⌈b⌉
-//	         where it is odd. x is the 16 bits that end with the step's last, which is the lowest. With l = i>>3 and j = i&7, the
-//	         weight is in row (l>>2) + 8·(j>>2), column 2·(l & 3) + (j & 1) + 8·(j>>1 & 1). There are 256 steps.
-//	mul1     y = x·0x83DCD12D; v is the sum of 1024 and y's four bytes, times h(0x1EEE), plus h(0xC931), rounded once to float16
-//	mcg      y = (x·0xCBAC1FED & 0x8FFF8FFF) ^ 0x3B603B60; v is the sum of the float16 in its halves, rounded to float16
-//	3inst    likewise with x·89226354 + 64248484 in the place of the product
+//	string    bit i is bit i%8 of byte i/8, from the lowest
+//	step i    of 64 adds 2b bits; x is bits 2b·i to 2b·i+15, the first of which is the lowest
+//	weights   r = 2·(i>>2 & 3) + (i & 1) is their row, c = 4·(i>>4) + (i & 2) the first's column, c+1 the second's
+//	values    pairs[y>>7 & 255] ^ (y & m), y = x·0xCBAC1FED: two float16, the first in the low half
+//	m         0x81808000, or 0x83C08060 for b > 4
 //
-// h is the float16 of some bits, and all products are modulo 2³². Where P.pairs is left out, the table is that of "tables" in the configuration, which
-// has them in base64, as P.pairs are stored, by b in words, such as "2.5". Where P.factors is left out, that of column k is −1 where bit
-// 16 of (z ^ z>>15)·0x85EBCA77 is set, z = (k+1)·0x9E3779B1, and else 1.
+// and of EXL3's:
 //
-// With r[n,k] for what rings hold, H[i,j] = −1 where i & j has an odd number of bits, else 1, and sums that begin and end with blocks of
-// columns, or of rows, which i, j, n and k count from:
+//	string    bit i is bit 31-i%32 of the little-endian word i/32 of 32 bits
+//	step i    of 256 adds b bits; of b with a half, ⌊b⌋ where i is even and ⌈b⌉ where it is odd. x is the 16 bits that end
+//	          with the step's last, which is the lowest
+//	weight    with l = i>>3 and j = i & 7, its row is (l>>2) + 8·(j>>2), its column 2·(l & 3) + (j & 1) + 8·(j>>1 & 1)
+//	mul1      y = x·0x83DCD12D: 1024 plus the sum of y's four bytes, times h(0x1EEE), plus h(0xC931), rounded once to float16
+//	mcg       y = x·0xCBAC1FED & 0x8FFF8FFF ^ 0x3B603B60: the sum of the float16 in y's halves, rounded to float16
+//	3inst     the same with x·89226354 + 64248484 in the place of the product
+//
+// Products are modulo 2^32, and h is the float16 of some bits. Where P.pairs is left out, "tables" in the configuration has them, by b
+// in words, such as "2.5": in base64, as P.pairs are stored. Where P.factors is left out, that of column k is -1 where bit 16 of
+// (z ^ z>>15)·0x85EBCA77 is set for z = (k+1)·0x9E3779B1, and else 1.
+//
+// Let r[n,k] be what rings hold, and H[i,j] -1 where i & j has an odd number of bits that are set, else 1, with i, j, n and k counted
+// from the beginning of a block of columns or rows. The weights are sums over blocks:
 //
 //	trellis  ŵ[n,k] = Σⱼ H[j,k] · r[n,j] · scale[n] · factor[k]
 //	EXL3     ŵ[n,k] = Σᵢⱼ H[i,n] · H[j,k] · r[i,j] / 128 · scale[n] · factor[k]
 //
-// Blocks have 128 columns. What 128 does not divide of K is blocks of powers of two, the largest first; sums of a block of s < 128 columns are
-// multiplied by √(128/s), a float32, at once. All is float32. Of the sums of a block numbers 1 apart are made into their sum and their difference, in the place of the
-// first and the second; then those that are 2 apart, 4 and so on; then, of EXL3, the same is done to blocks of 128 rows, and the result is divided by
-// 128. Products follow from left to right.
+// Blocks have 128 columns, as many as there are; the rest is blocks of powers of two, the largest first. Everything is float32, in this order.
+// Of the numbers of a block of columns, those that are 1 apart become their sum and their difference; then those that are 2
+// apart, 4 and so on. A block of s < 128 columns is multiplied by √(128/s). Of EXL3's, the same is done to
+// blocks of 128 rows, and the result is divided by 128. Then come the scale, and last the factor.
 //
 // # Stacks
 //
