@@ -14,13 +14,15 @@ constexpr u32 WORDS = OWN * TOGETHER / 2;                        // of their val
 constexpr u32 IN_REGISTERS = ENDS * (3 - TOGETHER) > 32 ? 32 : 64;  // of these; the others are in shared memory
 constexpr u32 METRICS = EDGES * 4 * 2 > (64 << 10) ? 1 : 2;      // rooms for M
 constexpr u32 INFINITE = 0x7c007c00;
-constexpr u32 RENEWED = 8;  // steps after which M is made small
+constexpr u32 RENEWED = BITS < 9 ? 8 : 2;  // steps after which M is made small: a weight far out would take bits from what follows
 
 extern __shared__ __align__(128) u8 shared[];
 
-struct alignas(16) Four {
-    u32 w[4];
+template <u32 N>
+struct alignas(4 * N) Several {
+    u32 w[N];
 };
+typedef Several<4> Four;
 
 __device__ __forceinline__ u32 sum(u32 a, u32 b) {
     u32 d;
@@ -204,10 +206,14 @@ extern "C" __global__ void __launch_bounds__(512) viterbi_forward(u32* history, 
             } else {
                 if (METRICS == 1) __syncthreads();  // all have read it
                 if (writes) {
+                    constexpr u32 SIZE = LEFT < 4 ? LEFT : 4;
 #pragma unroll
-                    for (u32 i = 0; i < LEFT; i++) {
-                        after[edge + mine + i] = best[i];
-                        if (keeps) past[edge + mine + i] = best[i];
+                    for (u32 i = 0; i < LEFT; i += SIZE) {
+                        Several<SIZE> some;
+#pragma unroll
+                        for (u32 j = 0; j < SIZE; j++) some.w[j] = best[i + j];
+                        *(Several<SIZE>*)(after + edge + mine + i) = some;
+                        if (keeps) *(Several<SIZE>*)(past + edge + mine + i) = some;
                     }
                 }
             }

@@ -209,11 +209,11 @@ func (v *viterbi) release(w *work) {
 // choose queues the choice of windows for the steps of w.
 func (v *viterbi) choose(w *work) {
 	steps, bits := v.layout.Steps(), v.layout.Bits(0)
-	team := 32
+	team, block := 32, 128
 	if bits > 8 {
 		team = 1 << bits / 8
+		block = team
 	}
-	block := max(team, 128)
 	pass := func(from, pairs, first, keep int, begin, windows driver.Ptr) {
 		at := w.steps + driver.Ptr(4*v.size()*from)
 		v.o.start(v.forward, driver.Launch{Grid: driver.Dim{X: uint32(min(pairs, v.o.dev.Info.SMs))}, Block: driver.Dim{X: viterbiThreads}, Shared: v.shared},
