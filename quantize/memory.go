@@ -24,6 +24,13 @@ type memory struct {
 // make a read worth its call, and little enough to stay in cache.
 const blockWeights = 1 << 18
 
+// A device that chooses codes of rings takes whole layers best, a column of rings after the other: so many times the weights that it
+// takes best of others. Its workers take turns, so that few are enough.
+const (
+	ringsTimes  = 16
+	ringWorkers = 3
+)
+
 // sharedBands is how often the rows that are stored together a worker takes at a time.
 const sharedBands = 4
 
@@ -54,10 +61,10 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 	if m.workers <= 0 {
 		m.workers = runtime.GOMAXPROCS(0)
 	}
-	widest := 0
+	widest, bands := 0, false
 	for i := range p.Items {
 		if it := &p.Items[i]; it.Quantized() {
-			widest = max(widest, it.unit()*it.K)
+			widest, bands = max(widest, it.unit()*it.K), bands || it.per() > 1
 			m.stored = max(m.stored, float64(it.BytesOut)/float64(it.Tensor.Elements()))
 		}
 	}
@@ -72,6 +79,9 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 	if c := p.Recipe.Calibrate; c != nil {
 		m.calibrator = c.Memory()
 		m.block, m.wide = max(m.block, c.Block()), c.Block() > 0
+		if m.wide && bands {
+			m.block, m.workers = max(m.block, ringsTimes*c.Block()), min(m.workers, ringWorkers)
+		}
 	}
 	if o.MaxRAM == 0 {
 		return m, nil

@@ -361,7 +361,18 @@ func (f feedback) Needs() Needs    { return Hessian }
 func (f feedback) Prepare(stats rounding.Stats, kind string) (State, error) {
 	o := f.GPTQ
 	if kind == trellis.Name {
-		stats, o.Block = rings.NewRotation(stats.K()).Stats(stats), trellis.RingCols
+		rotation := rings.NewRotation(stats.K())
+		o.Block = trellis.RingCols
+		if device, ok := stats.(rounding.Rotator); ok {
+			turned, err := device.Rotated(rotation.Factors())
+			if err != nil {
+				return nil, err
+			}
+			defer turned.Close() // what is kept of them is another matrix
+			stats = turned
+		} else {
+			stats = rotation.Stats(stats)
+		}
 	}
 	s, err := gptq.NewState(stats, o)
 	if err != nil {

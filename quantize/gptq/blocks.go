@@ -1,6 +1,7 @@
 package gptq
 
 import (
+	"errors"
 	"math"
 	"runtime"
 
@@ -60,6 +61,13 @@ type blockQuantizer struct {
 func (s *State) Blocks(b Blocker) (rounding.Quantizer, error) {
 	if s.report.Nearest != "" {
 		return b, nil
+	}
+	if s.device != nil {
+		ringed, ok := b.(Ringed)
+		if !ok {
+			return nil, errors.New("blocks that no device can round")
+		}
+		return &deviceRings{State: s, Ringed: ringed}, nil
 	}
 	p, err := s.products()
 	if err != nil {

@@ -58,3 +58,52 @@ func (q *deviceQuantizer) Rows(parts [][]byte, errs []rounding.RowError, w []flo
 	}
 	return nil
 }
+
+// A Ringed is a Blocker whose blocks are columns of rings, which a device can choose. Its rotation is that of the state's statistics.
+type Ringed interface {
+	Blocker
+	// Rings returns what a device makes rings of n rows of k columns by, and where it puts them. With its scales rows are fitted.
+	Rings(n, k int) rounding.Rings
+}
+
+// deviceRings implements [rounding.Quantizer] for rings where the state lies on a device.
+type deviceRings struct {
+	*State
+	Ringed
+	sums []rounding.RingSums // of the rows at hand
+}
+
+// Rows implements [rounding.Quantizer].
+func (q *deviceRings) Rows(parts [][]byte, errs []rounding.RowError, w []float32) error {
+	n, k := len(errs), q.k
+	if err := q.CheckParts(parts, n, k); err != nil {
+		return err
+	}
+	for i, v := range w {
+		if v-v != 0 {
+			return &rounding.NotFiniteError{Row: i / k, Col: i % k, Value: v}
+		}
+	}
+	r := q.Rings(n, k)
+	r.Sums = grow(&q.sums, n)
+	if err := q.device.Rings(r, w); err != nil {
+		return err
+	}
+	for i, s := range r.Sums {
+		own := s.Output - 2*s.OutputMissed + s.Loss // ŵ·H·ŵᵀ
+		left := 0.                                  // what stretching takes off ŵ, as a share of it
+		if both := s.Output - s.OutputMissed; both > 0 && own > 0 {
+			left = 1 - q.Stretch(i, both/own)
+		}
+		stretched := func(off, stored, squared float64) float64 { return max(off+2*left*stored+left*left*squared, 0) }
+		loss := stretched(s.Loss, s.OutputMissed-s.Loss, own)
+		errs[i] = rounding.RowError{
+			Energy: s.Squared, Squared: stretched(s.Off, s.OffStored, s.Stored),
+			Loss: loss, NearestLoss: s.ByChance, Wants: q.Wants(i),
+			Output:        max(s.Output-q.added*s.Goal, 0),
+			OutputSquared: max(loss-q.added*stretched(s.Missed, s.MissedStored, s.Stored), 0),
+		}
+	}
+	q.Store(parts, 0)
+	return nil
+}

@@ -144,7 +144,7 @@ func NewState(stats rounding.Stats, o Options) (*State, error) {
 			s.weights[i] = float32(float64(v)/s.mean + leastWeight)
 		}
 	}
-	if device, ok := stats.(rounding.Device); ok && s.chunk == 1 && s.block == 0 { // which prunes nothing
+	if device, ok := stats.(rounding.Device); ok && s.chunk == 1 { // which prunes nothing
 		return s, s.onDevice(device, o)
 	}
 	return s, s.onHost(stats, o)
@@ -181,7 +181,7 @@ const notFinite = "the Hessian is not finite"
 func (s *State) onDevice(stats rounding.Device, o Options) error {
 	err := s.raise(o.Damp, stats.Tokens(), func(damp float64) (ok bool, err error) {
 		s.device, err = stats.Feedback(rounding.FeedbackOptions{
-			Order: s.order, Tokens: stats.Tokens(), Add: float32(damp * s.mean), Retarget: float32(o.Retarget),
+			Order: s.order, Tokens: stats.Tokens(), Add: float32(damp * s.mean), Retarget: float32(o.Retarget), Block: o.Block,
 		})
 		return s.device != nil, err
 	})

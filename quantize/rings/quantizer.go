@@ -142,11 +142,7 @@ const unit = 8 * math.Sqrt2 // √128
 
 // Fit finds the scales of n rows of rotated weights, and keeps them until the next call.
 func (q *Quantizer) Fit(rotated []float32, n int) error {
-	q.n, q.k = n, len(rotated)/n
-	grow(&q.rings, q.bands(n)*q.across(q.k)*q.layout.Bytes())
-	q.wants = slices.Grow(q.wants[:0], n)[:n]
-	grow(&q.scales, n)
-	grow(&q.stored, n*q.o.ScaleType.Size())
+	q.room(n, len(rotated)/n)
 	for r := range n {
 		var squares float64
 		for _, v := range rotated[r*q.k : (r+1)*q.k] {
@@ -157,6 +153,28 @@ func (q *Quantizer) Fit(rotated []float32, n int) error {
 		}
 	}
 	return nil
+}
+
+// room makes room for n rows of k columns.
+func (q *Quantizer) room(n, k int) {
+	q.n, q.k = n, k
+	grow(&q.rings, q.bands(n)*q.across(k)*q.layout.Bytes())
+	q.wants = slices.Grow(q.wants[:0], n)[:n]
+	grow(&q.scales, n)
+	grow(&q.stored, n*q.o.ScaleType.Size())
+}
+
+// Rings returns what a device makes rings of n rows of k columns by, in the place of [Quantizer.Fit] and [Quantizer.Round].
+func (q *Quantizer) Rings(n, k int) rounding.Rings {
+	q.room(n, k)
+	return rounding.Rings{Code: q.o.Code, Bytes: q.rings, Scales: func(means []float32) ([]float32, error) {
+		for r, v := range means {
+			if err := q.setScale(r, q.gain*math.Sqrt(float64(v))); err != nil {
+				return nil, err
+			}
+		}
+		return q.scales, nil
+	}}
 }
 
 // setScale stores the scale of a row of w′.

@@ -24,6 +24,15 @@ func NewRotation(k int) *Rotation {
 	return r
 }
 
+// Factors returns those of columns.
+func (r *Rotation) Factors() []float32 {
+	factors := make([]float32, len(r.factors))
+	for i, f := range r.factors {
+		factors[i] = float32(f)
+	}
+	return factors
+}
+
 // Rows writes w′ of rows of weights w, as many numbers as dst has.
 func (r *Rotation) Rows(dst, w []float32) {
 	k := len(r.factors)

@@ -9,7 +9,10 @@ import (
 	"gonum.org/v1/gonum/mat"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/trellis"
+	"github.com/lutq/lutq/quantize/gptq"
+	"github.com/lutq/lutq/quantize/rings"
 	"github.com/lutq/lutq/quantize/rounding"
 )
 
@@ -21,6 +24,7 @@ func TestGPURings(t *testing.T) {
 			for _, c := range ringCases() {
 				testRings(t, o, c)
 			}
+			testRingsByState(t, o, 64, 200, 6)
 		}
 	})
 }
@@ -323,4 +327,134 @@ func testRings(t *testing.T, o *Ops, c ringCase) {
 			t.Error("other rings the second time")
 		}
 	})
+}
+
+// rotatedStats are statistics on a device, as package calib/model turns them.
+type rotatedStats struct {
+	deviceStats
+	factors []float32
+}
+
+func (s rotatedStats) Feedback(o rounding.FeedbackOptions) (rounding.Feedback, error) {
+	f := s.o.Feedback(s.h, s.d, s.factors, o)
+	return f, s.o.Err()
+}
+
+// testRingsByState compares what a layer loses by package gptq on a device with what it loses on the host.
+func testRingsByState(t *testing.T, o *Ops, n, k, rate int) {
+	r := rand.New(rand.NewPCG(8, 1))
+	host := hostStats{k, 3 * k, make([]float32, k*k), make([]float32, k*k)}
+	for range host.tokens {
+		common := r.NormFloat64()
+		x, drift := make([]float64, k), make([]float64, k)
+		for i := range x {
+			x[i] = (1 + float64(i%5)) * (r.NormFloat64() + common)
+			drift[i] = .1 * (x[i] + r.NormFloat64())
+		}
+		for i := range x {
+			for j := range x {
+				host.h[i*k+j] += float32(x[i] * x[j])
+				host.d[i*k+j] += float32(drift[i] * x[j])
+			}
+		}
+	}
+	w := make([]float32, n*k)
+	for i := range w {
+		w[i] = float32(r.NormFloat64()) * (1 + float32(i/k%3))
+	}
+	rotation := rings.NewRotation(k)
+	spec := weight.Spec{Kind: trellis.Name, Bits: rate / 2, Half: rate%2 != 0, Codebook: trellis.Pairs, ScaleType: weight.F16}
+	parts, err := trellis.Kind{}.Parts(spec, n, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := trellis.NewCode(trellis.Pairs, rate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quantize := func(stats rounding.Stats) (errs []rounding.RowError) {
+		s, err := gptq.NewState(stats, gptq.Options{Damp: .1, Retarget: .5, Block: trellis.RingCols})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		inner, err := rings.NewQuantizer(rings.Options{Code: code, ScaleType: weight.F16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := s.Blocks(inner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data := make([][]byte, len(parts))
+		for i, p := range parts {
+			if p.Rows {
+				size := 1
+				for _, d := range p.Shape {
+					size *= d
+				}
+				data[i] = make([]byte, size*map[string]int{"U8": 1, "F16": 2}[p.DType])
+			}
+		}
+		errs = make([]rounding.RowError, n)
+		if err := q.Rows(data, errs, w); err != nil {
+			t.Fatal(err)
+		}
+		m, err := trellis.Kind{}.Open(spec, n, k, data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := make([]float32, n*k)
+		weight.RowsTo(stored, m, 0, n)
+		for row, e := range errs {
+			var squared float64
+			for i := row * k; i < (row+1)*k; i++ {
+				squared += (float64(w[i]) - float64(stored[i])) * (float64(w[i]) - float64(stored[i]))
+			}
+			if !(math.Abs(squared/e.Squared-1) <= 1e-3) {
+				t.Errorf("row %d is off by %v: want what is stored, %v", row, e.Squared, squared)
+			}
+		}
+		return errs
+	}
+	device := deviceStats{host, o, o.Floats(k * k), o.Floats(k * k)}
+	raw := o.Floats(k * k)
+	for to, v := range map[model.Array][]float32{device.h: host.h, device.d: host.d} {
+		o.Write(raw, v)
+		o.Rotate(to, raw, rotation.Factors())
+	}
+	defer o.Free(raw, device.h, device.d)
+	got, want := quantize(rotatedStats{device, rotation.Factors()}), quantize(rotation.Stats(host))
+	var sums [2]rounding.RowError
+	for i, errs := range [][]rounding.RowError{got, want} {
+		for _, e := range errs {
+			s := &sums[i]
+			s.Energy += e.Energy
+			s.Squared += e.Squared
+			s.Loss += e.Loss
+			s.NearestLoss += e.NearestLoss
+			s.Output += e.Output
+			s.OutputSquared += e.OutputSquared
+		}
+	}
+	// Of a few rings errors differ by chance: what is chosen for one changes all that come after it.
+	chance := .5 / math.Sqrt(float64(ceil(n, trellis.RingRows)*ceil(k, trellis.RingCols)))
+	for _, c := range []struct {
+		name              string
+		got, want, within float64
+	}{
+		{"energy", sums[0].Energy, sums[1].Energy, 1e-5},
+		{"squared error", sums[0].Squared, sums[1].Squared, chance},
+		{"loss", sums[0].Loss, sums[1].Loss, chance},
+		{"loss to nearest", sums[0].NearestLoss, sums[1].NearestLoss, chance},
+		{"output", sums[0].Output, sums[1].Output, 1e-3},
+		{"error of outputs", sums[0].OutputSquared, sums[1].OutputSquared, chance},
+	} {
+		if !(math.Abs(c.got/c.want-1) <= c.within) {
+			t.Errorf("%s %v, want %v", c.name, c.got, c.want)
+		}
+	}
+	if !(sums[0].Loss < .8*sums[0].NearestLoss) {
+		t.Errorf("loss %v, by chance %v: want less", sums[0].Loss, sums[0].NearestLoss)
+	}
 }
