@@ -5,7 +5,7 @@
 
 Quantizes every MODEL for each target (`quantize --for`), exports it there and as plain weights (`--to dense`), opens both
 and compares the logits of random tokens: by transformers in bfloat16 for compressed-tensors, bitsandbytes, NVFP4 and MXFP4, where
-they must be equal, and by mlx-lm in float32. GPTQ and AWQ are decoded here with numpy, and the weights must be those of the
+they must be equal, and by mlx-lm in float32. GPTQ, AWQ and EXL3 are decoded here with numpy, and the weights must be those of the
 float32 export; where gptqmodel is installed, which wants a compiler (requirements-gptqmodel.txt), they are opened by it and by
 transformers through it too, in float16. Prints a line for each; the exit code is 3 when one does not hold.
 """
@@ -33,6 +33,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
+import rivals
+
 # target, flags of quantize, how it is compared, the largest difference
 CASES = [
     ("ct", ["--bits", "2"], "bfloat16", 0),
@@ -58,6 +60,8 @@ CASES = [
     ("awq", [], "weights", 0),
     ("awq", ["--group", "32"], "weights", 0),
     ("awq", ["--tensor", "down_proj=keep", "--tensor", "layers.0.self_attn=keep"], "weights", 0),
+    ("exl3", ["--bits", "4"], "weights", 0),
+    ("exl3", ["--bits", "2.5", "--tensor", "down_proj=3::mcg", "--tensor", "layers.0.self_attn=5::3inst"], "weights", 0),
 ]
 CLIENT_BOUND = 2e-5  # the divergence that float16 products make, which gptqmodel does in another order than torch
 
@@ -87,6 +91,15 @@ def awq(t, layer, config):
     return ((columns(t[layer + ".qweight"]) - columns(t[layer + ".qzeros"])[index]) * scales[index]).T
 
 
+def exl3(t, layer, config):
+    """The weights of a layer of EXL3, with padding."""
+    tiles, suh, svh = t[layer + ".trellis"], t[layer + ".suh"], t[layer + ".svh"]
+    book = next((b for b in ("mul1", "mcg") if layer + "." + b in t), "3inst")
+    w = rivals.exl3_mix(rivals.exl3_values(tiles.view(np.uint16), book, len(svh), len(suh)))
+    w = rivals.exl3_mix(np.ascontiguousarray(w.T)) * np.float32(1 / 128)
+    return w * svh.astype(np.float32)[:, None] * suh.astype(np.float32)
+
+
 def tensors(folder):
     """All tensors, of bfloat16 as float32."""
     all = {k: v for f in sorted(Path(folder).glob("*.safetensors")) for k, v in load_file(f).items()}
@@ -95,12 +108,16 @@ def tensors(folder):
 
 def compare_weights(target, out, dense):
     """The largest difference of a weight."""
-    decode = {"gptq": gptq, "awq": awq}[target]
+    decode, suffix = {"gptq": (gptq, ".qweight"), "awq": (awq, ".qweight"), "exl3": (exl3, ".trellis")}[target]
     config = json.loads((out / "config.json").read_text())["quantization_config"]
     t, d = tensors(out), tensors(dense)
-    layers = [k.removesuffix(".qweight") for k in t if k.endswith(".qweight")]
+    layers = [k.removesuffix(suffix) for k in t if k.endswith(suffix)]
     assert layers
-    return max(float(np.abs(decode(t, l, config) - d[l + ".weight"]).max()) for l in layers)
+
+    def off(layer):
+        want = d[layer + ".weight"]
+        return float(np.abs(decode(t, layer, config)[: len(want), : want.shape[1]] - want).max())
+    return max(map(off, layers))
 
 
 def transformers_model(folder, dtype):
@@ -196,7 +213,7 @@ def main():
                 lutq("export", made, dense, "--to", "dense", "--force", "--quiet", *([] if how == "bfloat16" else ["--dtype", "f32"]))
                 if how == "weights":
                     found = [(how, compare_weights(target, out, dense), bound)]
-                    if client:
+                    if client and target != "exl3":  # which takes a GPU: exl3_check.py
                         with contextlib.redirect_stdout(sys.stderr):  # where it tells of its progress
                             found.append(("gptqmodel", compare_gptqmodel(out, dense, tokens), CLIENT_BOUND))
                 elif how == "mlx":

@@ -21,7 +21,7 @@ if [ $# -gt 0 ]; then
     "$python" scripts/interop_gguf.py "$lutq" "$work" "${gguf[@]}"
 else
     # A case a target.
-    "$python" scripts/interop.py "${models[@]}" --lutq "$lutq" --only '^(ct --bits 4|bnb|nvfp4|mxfp4|mlx --bits 4|gptq --bits 4|awq)$'
+    "$python" scripts/interop.py "${models[@]}" --lutq "$lutq" --only '^(ct --bits 4|bnb|nvfp4|mxfp4|mlx --bits 4|gptq --bits 4|awq|exl3 --bits 4)$'
     "$python" scripts/interop_gguf.py "$lutq" "$work" "${gguf[@]:0:4}" --only '^iq4_nl$'
 fi
 "$python" scripts/interop_hf.py --lutq "$lutq" --model "${models[0]}" --only '^$' # none of the families

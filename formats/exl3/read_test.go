@@ -14,6 +14,8 @@ import (
 	"github.com/lutq/lutq/formats/weight/trellis"
 )
 
+// TestGolden: of the folders in testdata, scripts/rivals.py makes two, and converted has a layer that exllamav3 1.6.5 converted. Its
+// kernels' weights are those of values.json in all three, see scripts/exl3_check.py.
 func TestGolden(t *testing.T) { sourcetest.Golden(t, Scheme{}) }
 
 func FuzzRead(f *testing.F) { sourcetest.Fuzz(f, Scheme{}) }
