@@ -2,16 +2,19 @@
 """Opens containers in transformers with the code that lutq writes into them: the logits must be those of the dense model.
 
     scripts/interop_hf.py --lutq ./lutq [--model MODEL]… [--only REGEX] [--work FOLDER]
+    scripts/interop_hf.py --container FOLDER
 
 Quantizes every MODEL in many formats, and the tiny random checkpoint of each family of families.py. A container is opened with
 trust_remote_code, and its weights, as read_container.py reads them, as a dense checkpoint under their first names; the logits of
 random tokens by both, in float32 and bfloat16, must be equal. It also opens one with lutq_hf.py imported by the program,
-opens folders twice, generates, and looks at what is said of versions and types that the file does not know. Prints
+opens folders twice, generates, and looks at what is said of versions and types that the file does not know. Of a container that
+is there already it holds all weights, and some rows of each layer, against those of read_container.py. Prints
 the largest difference for each; the exit code is 3 when one is not 0.
 """
 
 import argparse
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -24,6 +27,7 @@ from pathlib import Path
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -169,9 +173,38 @@ def others(container: Path, work: Path) -> dict[str, str]:
     return out
 
 
+def packed(container: Path) -> dict[str, float]:
+    """How far the weights of each layer are from what they should be: all, a stretch of rows, and rows by their numbers."""
+    spec = importlib.util.spec_from_file_location("lutq_hf", container / "lutq_hf.py")
+    lutq_hf = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(lutq_hf)
+    config, folder = lutq_hf.LutqConfig(**read_container.quantization(container)), read_container.Folder(container)
+    found = {}
+    for name, w in read_container.layers(container):
+        w = torch.from_numpy(np.ascontiguousarray(w))
+        layer = lutq_hf.Packed(name, config.of(name), torch.empty(0), {p for p in lutq_hf.OPTIONAL if f"{name}.{p}" in folder.where})
+        for part, stored in layer.named_buffers():
+            shape, data = folder.raw(f"{name}.{part}")[1:]
+            if list(stored.shape) != shape:
+                sys.exit(f"interop_hf.py: {name}.{part} is {shape}, not {list(stored.shape)}")
+            stored.copy_(torch.frombuffer(bytearray(data), dtype=stored.dtype).view(shape))
+        layer.loaded()
+        n, worst, whole = layer.rows, 0.0, lutq_hf.CHUNK
+        for chunk, dtype, rows in (
+            (whole, torch.float32, slice(None)), (1 << 13, torch.bfloat16, slice(None)), (whole, torch.float32, slice(n // 3, n // 3 + 5)),
+            (whole, torch.float32, slice(n - 1, n)), (whole, torch.float32, torch.tensor([n - 1, 0, n // 2])), (whole, torch.float32, torch.arange(0, n, 3)),
+        ):  # fmt: skip
+            lutq_hf.CHUNK = chunk
+            worst = max(worst, (layer.dense(dtype, rows).float() - w[rows].to(dtype).float()).abs().max().item())
+        lutq_hf.CHUNK = whole
+        found[layer.extra_repr()] = worst
+    return found
+
+
 def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--lutq", required=True, help="the binary")
+    p.add_argument("--lutq", help="the binary")
+    p.add_argument("--container", type=Path, help="a container to look at the weights of, and at nothing else")
     p.add_argument("--model", type=Path, action="append", default=[], help="a checkpoint to quantize in many formats; repeatable")
     p.add_argument("--only", default="", metavar="REGEX", help="of the families")
     p.add_argument("--work", type=Path, help="folder to work in (default a temporary one)")
@@ -184,6 +217,12 @@ def main() -> int:
         bad += found not in ("", "0")
         print(f"{what:60} {found or 'yes'}", flush=True)
 
+    if args.container:
+        for what, worst in packed(args.container).items():
+            say(what, f"{worst:.3g}")
+        return 3 if bad else 0
+    if not args.lutq:
+        p.error("want --lutq or --container")
     with tempfile.TemporaryDirectory(dir=args.work) as tmp:
         dynamic_module_utils.HF_MODULES_CACHE = f"{tmp}/modules"  # where code of folders is copied to
         for model in args.model:

@@ -40,7 +40,11 @@ func check(s weight.Spec) error {
 	if err != nil {
 		return err
 	}
-	return s.Check(kind)
+	if err := s.Check(kind); err != nil || s.Kind != trellis.Name {
+		return err
+	}
+	_, err = kind.Parts(s, 1, 1) // which not every codebook has at all widths
+	return err
 }
 
 // TensorConfig describes one quantized layer.

@@ -27,13 +27,7 @@ const (
 // Python safetensors library.
 func TestPythonReader(t *testing.T) {
 	racetest.Skip(t)
-	python, err := filepath.Abs("../../.venv/bin/python")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(python); err != nil {
-		t.Skip("no .venv: scripts/venv.sh makes it")
-	}
+	python := interpreter(t)
 	for _, recipe := range []string{
 		`{}`,
 		`{"bits": 3, "group": 32, "codebook": "js", "scale_type": "bf16"}`,
@@ -98,4 +92,34 @@ func TestPythonReader(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPythonLoader holds the weights of rings of every codebook, as the file for transformers unpacks them, against those of
+// scripts/read_container.py: all, and some rows.
+func TestPythonLoader(t *testing.T) {
+	racetest.Skip(t)
+	python := interpreter(t)
+	if err := exec.Command(python, "-c", "import importlib.util as u; assert u.find_spec('torch') and u.find_spec('transformers')").Run(); err != nil {
+		t.Skip("no PyTorch or no transformers: scripts/venv.sh interop installs them")
+	}
+	out, err := exec.Command(python, "../../scripts/interop_hf.py", "--container", rings(t)).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if lines := bytes.Count(out, []byte("model.")); lines != 29 {
+		t.Errorf("%d layers:\n%s", lines, out)
+	}
+}
+
+// interpreter returns the one that has what scripts need.
+func interpreter(t *testing.T) string {
+	t.Helper()
+	python, err := filepath.Abs("../../.venv/bin/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(python); err != nil {
+		t.Skip("no .venv: scripts/venv.sh makes it")
+	}
+	return python
 }

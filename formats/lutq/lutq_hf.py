@@ -341,7 +341,8 @@ class Packed(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        return f"{self.name}, {self.rows}x{self.k}, {self.kind}, group {self.group}, {self.scale_type}"
+        how = f"{self.codebook}, {self.rate / 2:g} bits" if self.kind == "trellis" else f"group {self.group}"
+        return f"{self.name}, {self.rows}x{self.k}, {self.kind}, {how}, {self.scale_type}"
 
 
 class LutqLinear(Packed):

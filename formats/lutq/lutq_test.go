@@ -343,6 +343,8 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"quant_method": "lutq", "version": 2, "kind": "bcq", "bits": 7, "group": 64, "scale_type": "f32", "sha256": "", "tensors": {"a": {"shape": [4, 5], "error": 0.1, "kind": "lut", "bits": 3}, "b": {"shape": [1, 1]}}}`))
 	f.Add([]byte(`{"quant_method": "lutq", "version": 2, "bits": 4, "group": 64, "scale_type": "e4m4", "tensors": {"a": {"shape": [4, 5], "kind": "bcq"}}}`))
 	f.Add([]byte(`{"quant_method": "gptq", "bits": 4}`))
+	f.Add([]byte(`{"quant_method": "lutq", "version": 3, "kind": "trellis", "bits": 2, "half": true, "group": -1, "codebook": "mul1", "scale_type": "f16", "sha256": "", "tensors": {"a": {"shape": [4, 5], "error": 0.1, "bits": 7}, "b": {"shape": [1, 1], "codebook": "mcg", "bits": 1}}}`))
+	f.Add([]byte(`{"quant_method": "lutq", "version": 3, "bits": 2, "group": -1, "codebook": "nf", "scale_type": "f16", "tables": {"2": "AAAA"}, "tensors": {"a": {"shape": [4, 5], "kind": "trellis", "codebook": "trellis"}, "b": {"shape": [4, 5], "kind": "trellis"}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := lutq.ParseConfig(data)
 		if err != nil {

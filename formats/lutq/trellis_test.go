@@ -165,6 +165,8 @@ func TestTables(t *testing.T) {
 		{"another", func(q map[string]any) { q["tables"].(map[string]any)["3"] = "AAAA" }, "the table for 3 bits is not the one that this lutq has"},
 		{"no base64", func(q map[string]any) { q["tables"].(map[string]any)["3"] = "A" }, "illegal base64"},
 		{"one more", func(q map[string]any) { q["tables"].(map[string]any)["7"] = "AAAA" }, ""},
+		{"another kind's codebook", func(q map[string]any) { q["codebook"] = "nf" }, `unknown trellis codebook "nf"`},
+		{"a width that there is not", func(q map[string]any) { q["bits"] = 7 }, "7 bits a weight: codebook trellis has 1 to 6"},
 		{"version 2", func(q map[string]any) { q["version"] = 2 }, "version 2 knows no layers of kind trellis"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
