@@ -152,8 +152,11 @@ def mixed(v: Tensor) -> Tensor:
     h = 1
     while h < v.shape[-1]:
         a, b = v.unflatten(-1, (-1, 2, h)).unbind(-2)
-        v = torch.stack([a + b, a - b], dim=-2).flatten(-3)
-        h *= 2
+        out = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+        plus, minus = out.unflatten(-1, (-1, 2, h)).unbind(-2)
+        torch.add(a, b, out=plus)
+        torch.sub(a, b, out=minus)
+        v, h = out, 2 * h
     return v
 
 
