@@ -8,6 +8,7 @@ import (
 
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/quantize/rings"
 	"github.com/lutq/lutq/quantize/rounding"
 )
@@ -126,11 +127,11 @@ func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats
 // preparation names a state that a method prepares.
 type preparation struct {
 	method, kind string
-	padded       bool // of statistics with padding
+	padded       bool // of statistics with padding, which are none of a device
 }
 
 func (it *Item) preparation() preparation {
-	return preparation{it.method.Name(), it.Format.Kind, mixed(it.Format)}
+	return preparation{it.method.Name(), it.Format.Kind, mixed(it.Format) && (it.K%trellis.Block != 0 || it.Format.Half)}
 }
 
 // choose chooses tables where that is left, by what a method makes of samples of rows.

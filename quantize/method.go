@@ -408,6 +408,9 @@ func (s feedbackState) Remark() Remark {
 
 func (s feedbackState) Quantizer(l Layer) (rounding.Quantizer, error) {
 	if l.Kind == trellis.Name {
+		if s.OnDevice() {
+			l.Blocks = nil // whose sizes devices do not know
+		}
 		b, err := l.rings()
 		if err != nil {
 			return nil, err

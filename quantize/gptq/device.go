@@ -66,11 +66,20 @@ type Ringed interface {
 	Rings(n, k int) rounding.Rings
 }
 
+// A Mixer is a Ringed that mixes rows before a device rotates their columns, so that sums over those tell nothing of its weights' errors.
+type Mixer interface {
+	// Mix writes what a device rotates and rounds of n rows of weights to dst.
+	Mix(dst, w []float32, n int) error
+	// Errors adds to the errors of the rows fitted those of their weights w, by the rings that were chosen.
+	Errors(errs []rounding.RowError, w []float32)
+}
+
 // deviceRings implements [rounding.Quantizer] for rings where the state lies on a device.
 type deviceRings struct {
 	*State
 	Ringed
-	sums []rounding.RingSums // of the rows at hand
+	sums  []rounding.RingSums // of the rows at hand
+	mixed []float32           // of a [Mixer]
 }
 
 // Rows implements [rounding.Quantizer].
@@ -86,7 +95,15 @@ func (q *deviceRings) Rows(parts [][]byte, errs []rounding.RowError, w []float32
 	}
 	r := q.Rings(n, k)
 	r.Sums = grow(&q.sums, n)
-	if err := q.device.Rings(r, w); err != nil {
+	rows := w
+	mixer, mixes := q.Ringed.(Mixer)
+	if mixes {
+		rows = grow(&q.mixed, n*k)
+		if err := mixer.Mix(rows, w, n); err != nil {
+			return err
+		}
+	}
+	if err := q.device.Rings(r, rows); err != nil {
 		return err
 	}
 	for i, s := range r.Sums {
@@ -104,6 +121,15 @@ func (q *deviceRings) Rows(parts [][]byte, errs []rounding.RowError, w []float32
 			OutputSquared: max(loss-q.added*stretched(s.Missed, s.MissedStored, s.Stored), 0),
 		}
 	}
+	if mixes {
+		for i := range errs {
+			errs[i].Energy, errs[i].Squared = 0, 0
+		}
+		mixer.Errors(errs, w)
+	}
 	q.Store(parts, 0)
 	return nil
 }
+
+// OnDevice reports whether layers are rounded on a device.
+func (s *State) OnDevice() bool { return s.device != nil }

@@ -49,6 +49,7 @@ type Mixed struct {
 	band       []float64 // [Block, wide]
 	ring, back []float32
 	symbols    []uint16
+	values     []float32 // of windows, once a device has chosen some
 }
 
 // NewMixed returns a quantizer.
@@ -148,7 +149,12 @@ func (q *Mixed) CheckParts(parts [][]byte, n, k int) error {
 func (q *Mixed) across() int { return q.wide / q.layout.Cols }
 
 // Rotate writes n rows of weights, divided by their scales and mixed both ways, to dst. It keeps the scales until the next call.
-func (q *Mixed) Rotate(dst, w []float32, n int) error {
+func (q *Mixed) Rotate(dst, w []float32, n int) error { return q.mix(dst, w, n, true) }
+
+// Mix is [Mixed.Rotate] without the rotation of columns, for a device that does that.
+func (q *Mixed) Mix(dst, w []float32, n int) error { return q.mix(dst, w, n, false) }
+
+func (q *Mixed) mix(dst, w []float32, n int, columns bool) error {
 	for i, v := range w {
 		if v-v != 0 {
 			return &rounding.NotFiniteError{Row: i / q.wide, Col: i % q.wide, Value: v}
@@ -175,9 +181,14 @@ func (q *Mixed) Rotate(dst, w []float32, n int) error {
 			clear(out)
 			if s := float64(q.scales[first+r]); s != 0 {
 				for i, v := range row {
-					out[i] = float64(v) * q.signs[i] / s
+					out[i] = float64(v) / s
 				}
-				mix(out)
+				if columns {
+					for i, sign := range q.signs {
+						out[i] *= sign
+					}
+					mix(out)
+				}
 			}
 		}
 		q.mixRows()
@@ -248,6 +259,37 @@ func (q *Mixed) Fit(_ []float32, n int) error {
 	q.n = n
 	grow(&q.rings, n/q.layout.Rows*q.across()*q.layout.Bytes())
 	return nil
+}
+
+// Rings returns what a device makes rings of n rows of k columns by that [Mixed.Mix] has made, in the place of [Mixed.Fit] and
+// [Mixed.Round]. All blocks of columns have one size there.
+func (q *Mixed) Rings(n, _ int) rounding.Rings {
+	_ = q.Fit(nil, n)
+	return rounding.Rings{Code: q.o.Code, Bytes: q.rings, Scales: func(means []float32) ([]float32, error) {
+		if q.o.Blocks != nil {
+			return nil, errors.New("blocks of columns of their own sizes on a device")
+		}
+		return slices.Repeat(q.steps[:1], len(means)), nil
+	}}
+}
+
+// Errors adds to the errors of the rows at hand those of weights w, by the rings that a device has chosen.
+func (q *Mixed) Errors(errs []rounding.RowError, w []float32) {
+	if q.values == nil {
+		q.values = q.o.Code.Values()[0]
+	}
+	l, stored := q.layout, grow(&q.ŵ, q.n*q.wide)
+	for at := 0; at < len(q.rings); at += l.Bytes() {
+		ring := q.rings[at:][:l.Bytes()]
+		tile := at / l.Bytes()
+		first := tile/q.across()*l.Rows*q.wide + tile%q.across()*l.Cols
+		step := q.steps[tile%q.across()*l.Cols/trellis.Block]
+		for i := range l.Steps() {
+			row, col := l.At(i)
+			stored[first+row*q.wide+col] = q.values[l.Window(ring, i)] * step
+		}
+	}
+	q.Add(errs, w, stored)
 }
 
 // Stretch changes nothing: mixed rows have no scale of their own.
