@@ -141,7 +141,7 @@ def write(out: Path, tensors: dict[str, Shape], shard_bytes: int, seed: int, thr
 
 
 def tokenizer() -> dict:
-    """A byte-level BPE without merges, its bytes spelled as GPT-2 does."""
+    """A byte-level BPE without merges, its bytes spelled as GPT-2 does. BOS is in its vocabulary: elsewhere it would be token 256."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in printable]
     spelling = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
@@ -166,7 +166,7 @@ def tokenizer() -> dict:
         "model": {
             "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
             "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-            "vocab": {spelling[b]: b for b in range(256)}, "merges": [],
+            "vocab": {spelling[b]: b for b in range(256)} | {bos: BOS}, "merges": [],
         },
     }  # fmt: skip
 

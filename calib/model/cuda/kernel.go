@@ -5,6 +5,8 @@ import (
 	_ "embed"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/gemm/cuda/driver"
@@ -101,6 +103,20 @@ func modules(acts driver.DType) []driver.Kernel {
 		}
 		all = append(all, k)
 	}
+	return all
+}
+
+// loading returns them in the order in which they are loaded until a kernel is found: last those that one learns by, which take a
+// compiler as long as all others.
+func loading(acts driver.DType) []driver.Kernel {
+	all := append(modules(acts), ringsKernel())
+	learns := func(k driver.Kernel) int {
+		if strings.HasPrefix(k.Name, "grad.") || strings.HasPrefix(k.Name, "train.") {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(all, func(a, b driver.Kernel) int { return cmp.Compare(learns(a), learns(b)) })
 	return all
 }
 

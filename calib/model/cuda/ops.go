@@ -95,7 +95,7 @@ func (o *Ops) open() (err error) {
 		return err
 	}
 	// The rest is loaded when it is first needed.
-	o.kernels = append(modules(o.acts), ringsKernel())
+	o.kernels = loading(o.acts)
 	return o.load()
 }
 
