@@ -74,6 +74,9 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 		if err != nil {
 			return m, err
 		}
+		if err := r.Check(shapes); err != nil {
+			return m, err
+		}
 		m.refiner = r.Memory(shapes)
 	}
 	if c := p.Recipe.Calibrate; c != nil {

@@ -10,12 +10,14 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/outdir"
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/quantize/rounding"
 )
 
@@ -27,15 +29,17 @@ type Refiner interface {
 	// Key names all that its result depends on besides the layers it is given.
 	Key() string
 	// Memory returns about how many bytes Refine takes at most for layers of these
-	// shapes, and Seconds about how long it takes.
-	Memory(shapes map[string]*lut.Matrix) int64
+	// shapes, see [Plan.Shapes], and Seconds about how long it takes.
+	Memory(shapes map[string]weight.Matrix) int64
 	Seconds(ctx context.Context) (float64, error)
+	// Check reports what it cannot do for layers of these shapes.
+	Check(shapes map[string]weight.Matrix) error
 	// Recodes reports whether Refine may write other codes as well.
 	Recodes() bool
-	// Refine writes what is better for some of the layers. Shapes are theirs, without codes
-	// and scales. Between runs that are interrupted it may keep what it has in the file
+	// Refine writes what is better for some of the layers. Shapes are theirs, see [Plan.Shapes].
+	// Between runs that are interrupted it may keep what it has in the file
 	// state, which goes away with the last of them.
-	Refine(ctx context.Context, shapes map[string]*lut.Matrix, layers *Layers, state string) (*lutq.Learning, error)
+	Refine(ctx context.Context, shapes map[string]weight.Matrix, layers *Layers, state string) (*lutq.Learning, error)
 }
 
 // The files beside an output being built that a refiner keeps its state in, and that has
@@ -86,12 +90,19 @@ func (p *Plan) refinedBytes() (size int64) {
 		if !it.Quantized() {
 			continue
 		}
-		size += it.stored[lut.CodebookPart].size + it.stored[lut.ScalesPart].size
-		if p.Recipe.Refine.Recodes() {
-			size += it.stored[lut.CodesPart].size
+		for i := range it.stored {
+			if !it.hasCodes(i) || p.Recipe.Refine.Recodes() {
+				size += it.stored[i].size
+			}
 		}
 	}
 	return size
+}
+
+// hasCodes reports whether a part of the item has its codes.
+func (it *Item) hasCodes(part int) bool {
+	kind, err := lutq.KindOf(it.Format.Kind)
+	return err == nil && it.parts[part].Suffix == kind.Suffix()
 }
 
 // openRefined opens the result that an earlier run's refiner left, nil where there is
@@ -158,27 +169,33 @@ type Layers struct {
 }
 
 // Read reads a layer, which is the caller's then.
-func (l *Layers) Read(layer string) (*lut.Matrix, error) {
+func (l *Layers) Read(layer string) (weight.Matrix, error) {
 	it := l.items[layer]
 	if it == nil {
 		return nil, fmt.Errorf("%s is not quantized", layer)
 	}
-	m := it.matrix()
-	table := make([]byte, it.stored[lut.CodebookPart].size)
-	m.Codes, m.Scales = make([]byte, it.stored[lut.CodesPart].size), make([]byte, it.stored[lut.ScalesPart].size)
-	for part, data := range map[int][]byte{lut.CodebookPart: table, lut.CodesPart: m.Codes, lut.ScalesPart: m.Scales} {
-		if err := l.run.writer.ReadAt(it.stored[part].Name, data, 0); err != nil {
+	data := make([][]byte, len(it.stored))
+	for i, s := range it.stored {
+		data[i] = make([]byte, s.size)
+		if err := l.run.writer.ReadAt(s.Name, data[i], 0); err != nil {
 			return nil, err
 		}
 	}
-	m.Codebook = make([]float32, len(table)/4)
-	num.DecodeF32(m.Codebook, table)
-	return m, m.Validate()
+	return it.open(it.N, data)
+}
+
+// open returns the matrix of some rows whose parts these are.
+func (it *Item) open(rows int, data [][]byte) (weight.Matrix, error) {
+	kind, err := lutq.KindOf(it.Format.Kind)
+	if err != nil {
+		return nil, err
+	}
+	return kind.Open(it.Format, rows, it.K, data)
 }
 
 // Write takes what is better for a layer, of the same shape and format and with sound
-// scales. Codes that are nil stay what they are.
-func (l *Layers) Write(layer string, m *lut.Matrix) error {
+// scales. Parts that are nil, or that are not stored, stay what they are.
+func (l *Layers) Write(layer string, m weight.Matrix) error {
 	it := l.items[layer]
 	if it == nil {
 		return fmt.Errorf("%s is not quantized", layer)
@@ -186,31 +203,45 @@ func (l *Layers) Write(layer string, m *lut.Matrix) error {
 	if err := it.fits(m); err != nil {
 		return fmt.Errorf("%s: refined: %w", layer, err)
 	}
-	table := make([]byte, 4*len(m.Codebook))
-	num.EncodeF32(table, m.Codebook)
-	for part, data := range [...][]byte{lut.CodebookPart: table, lut.ScalesPart: m.Scales, lut.CodesPart: m.Codes} {
-		if data == nil {
+	parts := m.Parts()
+	for i, s := range it.stored {
+		if parts[i] == nil {
 			continue
 		}
-		l.parts = append(l.parts, it.stored[part].Name)
-		if _, err := l.out.Write(data); err != nil {
+		l.parts = append(l.parts, s.Name)
+		if _, err := l.out.Write(parts[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// specified are matrices that say how they are stored: those of all kinds that are refined.
+type specified interface {
+	weight.Matrix
+	Spec() weight.Spec
+}
+
 // fits reports a refined matrix that cannot take the item's place.
-func (it *Item) fits(m *lut.Matrix) error {
-	old := it.matrix()
-	if m.N != old.N || m.K != old.K || m.Bits != old.Bits || m.Group != old.Group || m.ScaleType != old.ScaleType {
+func (it *Item) fits(m weight.Matrix) error {
+	old, err := it.shape()
+	if err != nil {
+		return err
+	}
+	n, k := m.Shape()
+	if oldN, oldK := old.Shape(); n != oldN || k != oldK || m.Kind() != it.Format.Kind || m.(specified).Spec() != old.Spec() {
 		return errors.New("the format is not the one that was asked for")
 	}
-	codes, scales := it.stored[lut.CodesPart].size, it.stored[lut.ScalesPart].size
-	if m.Codes != nil && int64(len(m.Codes)) != codes || int64(len(m.Scales)) != scales {
-		return fmt.Errorf("codes take %d bytes and scales %d: want %d and %d", len(m.Codes), len(m.Scales), codes, scales)
+	parts := m.Parts()
+	for i, s := range it.stored {
+		if got := int64(len(parts[i])); parts[i] != nil && got != s.size {
+			return fmt.Errorf("%s takes %d bytes: want %d", s.Name, got, s.size)
+		}
 	}
-	return lut.Codebook{Name: "table", Values: m.Codebook}.Check(m.Bits)
+	if m, ok := m.(*lut.Matrix); ok {
+		return lut.Codebook{Name: "table", Values: m.Codebook}.Check(m.Bits)
+	}
+	return nil
 }
 
 // refine has the plan's refiner improve what is written, and puts its result in place.
@@ -224,7 +255,7 @@ func (r *run) refine(ctx context.Context, work *outdir.Work) error {
 	left := r.plan.Totals().BytesIn
 	for i := range r.plan.Items {
 		it := &r.plan.Items[i]
-		if it.Quantized() && r.refined.has(it.stored[lut.ScalesPart]) {
+		if it.Quantized() && slices.ContainsFunc(it.stored, r.refined.has) {
 			changed = append(changed, i)
 			left -= it.Tensor.StoredBytes()
 		}
@@ -273,30 +304,28 @@ func (r *run) placed(i int) (bool, error) { return r.stands(i, r.journal.refined
 
 // replace puts a block of a refined item in its place, and notes its error.
 func (w *worker) replace(b block) error {
-	it := b.item
-	m := it.matrix()
-	m.N = b.to - b.from
-	parts := w.buffers(it, m.N)
-	table := parts[lut.CodebookPart]
-	m.Codes, m.Scales = parts[lut.CodesPart], parts[lut.ScalesPart]
-	if err := w.part(table, it.stored[lut.CodebookPart], 0); err != nil {
-		return err
+	it, rows := b.item, b.to-b.from
+	parts := w.buffers(it, rows)
+	for i, p := range it.parts {
+		var off int64
+		if p.Rows {
+			off = int64(it.rowsBytes(i, b.from))
+		}
+		if err := w.part(parts[i], it.stored[i], off); err != nil {
+			return err
+		}
 	}
-	m.Codebook = make([]float32, len(table)/4)
-	num.DecodeF32(m.Codebook, table)
-	if err := w.part(m.Codes, it.stored[lut.CodesPart], int64(b.from*it.rowBytes(lut.CodesPart))); err != nil {
-		return err
-	}
-	if err := w.part(m.Scales, it.stored[lut.ScalesPart], int64(b.from*it.rowBytes(lut.ScalesPart))); err != nil {
+	m, err := it.open(rows, parts)
+	if err != nil {
 		return err
 	}
 	all, err := w.rows(it, b.from, b.to)
 	if err != nil {
 		return err
 	}
-	row := make([]float32, it.K)
-	for n := range m.N {
-		m.Row(row, n)
+	reader := weight.NewReader(m)
+	for n := range rows {
+		row := reader.Row(n)
 		var e rounding.RowError
 		for k, v := range all[n*it.K:][:it.K] {
 			d := float64(v) - float64(row[k])
@@ -306,8 +335,10 @@ func (w *worker) replace(b block) error {
 		b.errs[b.from+n] = e
 	}
 	w.advance(b.bytes(), it.Tensor.Name)
-	if !w.refined.has(it.stored[lut.CodesPart]) {
-		parts[lut.CodesPart] = nil
+	for i, s := range it.stored {
+		if !w.refined.has(s) {
+			parts[i] = nil
+		}
 	}
 	return w.store(b, parts)
 }
@@ -321,24 +352,31 @@ func (r *run) part(dst []byte, s stored, off int64) error {
 	return err
 }
 
-// Shapes returns the plan's layers as matrices without codes and scales. It fails where one
-// is of another kind.
-func (p *Plan) Shapes() (map[string]*lut.Matrix, error) {
-	all := make(map[string]*lut.Matrix)
+// Shapes returns the plan's layers as matrices without what has rows: codes and scales. It fails where one
+// is of a kind whose numbers are not learned.
+func (p *Plan) Shapes() (map[string]weight.Matrix, error) {
+	all := make(map[string]weight.Matrix)
 	for i := range p.Items {
 		if it := &p.Items[i]; it.Quantized() {
-			if it.Format.Kind != lut.Name {
-				return nil, fmt.Errorf("%s: there are no scales to learn in weights of kind %s", it.Tensor.Name, it.Format.Kind)
+			m, err := it.shape()
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", it.Tensor.Name, err)
 			}
-			all[it.Layer] = it.matrix()
+			all[it.Layer] = m
 		}
 	}
 	return all, nil
 }
 
-// matrix returns the item's matrix without codes and scales.
-func (it *Item) matrix() *lut.Matrix {
-	return &lut.Matrix{
-		N: it.N, K: it.K, Bits: it.Format.Bits, Group: it.Format.Columns(it.K), ScaleType: it.Format.ScaleType, Codebook: it.Codebook.Values,
+// shape returns the item's matrix without codes and scales.
+func (it *Item) shape() (specified, error) {
+	f := it.Format
+	switch f.Kind {
+	case lut.Name:
+		return &lut.Matrix{N: it.N, K: it.K, Bits: f.Bits, Group: f.Columns(it.K), ScaleType: f.ScaleType, Codebook: it.Codebook.Values}, nil
+	case trellis.Name:
+		code, err := trellis.NewCode(f.Codebook, f.Rate())
+		return &trellis.Matrix{N: it.N, K: it.K, Code: code, ScaleType: f.ScaleType}, err
 	}
+	return nil, fmt.Errorf("there are no scales to learn in weights of kind %s", f.Kind)
 }

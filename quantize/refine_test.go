@@ -19,6 +19,7 @@ import (
 	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/trellis"
 )
 
 // halver is a refiner that halves the scales of the layers it knows.
@@ -27,20 +28,23 @@ type halver struct {
 	spoil  func(m *lut.Matrix)
 	before func(state string) error
 	memory int64 // bytes
+	cannot error
 	key    string
 	calls  int
 	// recodes changes codes as well
 	recodes bool
 }
 
-func (h *halver) Memory(map[string]*lut.Matrix) int64 { return h.memory }
+func (h *halver) Memory(map[string]weight.Matrix) int64 { return h.memory }
+
+func (h *halver) Check(map[string]weight.Matrix) error { return h.cannot }
 
 func (h *halver) Seconds(context.Context) (float64, error) { return 1e6, nil }
 
 func (h *halver) Flags() []string { return []string{"--halve"} }
 func (h *halver) Key() string     { return "halve" + h.key }
 
-func (h *halver) Refine(_ context.Context, shapes map[string]*lut.Matrix, layers *Layers, state string) (*lutq.Learning, error) {
+func (h *halver) Refine(_ context.Context, shapes map[string]weight.Matrix, layers *Layers, state string) (*lutq.Learning, error) {
 	h.calls++
 	if h.before != nil {
 		if err := h.before(state); err != nil {
@@ -51,10 +55,24 @@ func (h *halver) Refine(_ context.Context, shapes map[string]*lut.Matrix, layers
 		if !h.knows(layer) {
 			continue
 		}
-		m, err := layers.Read(layer)
+		read, err := layers.Read(layer)
 		if err != nil {
 			return nil, err
 		}
+		if m, ok := read.(*trellis.Matrix); ok {
+			s := make([]float32, m.N)
+			m.ScaleType.Decode(s, m.Scales)
+			for i := range s {
+				s[i] /= 2
+			}
+			m.ScaleType.Encode(m.Scales, s)
+			m.Rings = nil
+			if err := layers.Write(layer, m); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		m := read.(*lut.Matrix)
 		s := make([]float32, m.N*m.Groups())
 		m.ScaleType.Decode(s, m.Scales)
 		for i := range s {
@@ -205,7 +223,7 @@ func TestRefineBad(t *testing.T) {
 		{"no refiner", "no text to learn from", nil, `{"method": "nfl"}`},
 		{"not normal", "nfl is for the codebook nf", &halver{knows: all}, `{"method": "nfl", "codebook": "int"}`},
 		{"other format", "format is not the one", &halver{knows: all, spoil: func(m *lut.Matrix) { m.Group = 32 }}, `{}`},
-		{"short", "codes take", &halver{knows: all, recodes: true, spoil: func(m *lut.Matrix) { m.Codes = m.Codes[1:] }}, `{}`},
+		{"short", "_proj.codes takes", &halver{knows: all, recodes: true, spoil: func(m *lut.Matrix) { m.Codes = m.Codes[1:] }}, `{}`},
 		{"table", "is below the one before", &halver{knows: all, spoil: func(m *lut.Matrix) {
 			m.Codebook = slices.Clone(m.Codebook)
 			slices.Reverse(m.Codebook)

@@ -182,7 +182,7 @@ func (w *worker) store(b block, parts [][]byte) error {
 		return nil
 	}
 	for i, p := range it.parts {
-		if !p.Rows {
+		if !p.Rows && parts[i] != nil {
 			if err := w.writeChecked(it.stored[i].Name, parts[i], 0); err != nil {
 				return err
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/outdir"
 	"github.com/lutq/lutq/formats/source"
-	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize"
 )
 
@@ -73,7 +73,7 @@ func (l *Learner) Flags() []string {
 func (l *Learner) Key() string { return key(l.Flags(), l.text) }
 
 // Refine implements [quantize.Refiner].
-func (l *Learner) Refine(ctx context.Context, shapes map[string]*lut.Matrix, layers *quantize.Layers, state string) (record *lutq.Learning, err error) {
+func (l *Learner) Refine(ctx context.Context, shapes map[string]weight.Matrix, layers *quantize.Layers, state string) (record *lutq.Learning, err error) {
 	err = l.begun(func() (err error) {
 		record, err = l.Refiner.Refine(ctx, shapes, layers, state)
 		return err

@@ -3,7 +3,7 @@ package learn
 import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // What learning takes on the host besides arrays: the program with its texts,
@@ -17,14 +17,23 @@ const (
 
 // HostMemory returns about how many bytes of the host learning on the device
 // takes at most, for a model of so many bytes of weights and layers of these shapes.
-func HostMemory(d *arch.Decoder, weights int64, shapes map[string]*lut.Matrix, device string, o Options) int64 {
+func HostMemory(d *arch.Decoder, weights int64, shapes map[string]weight.Matrix, device string, o Options) int64 {
 	var layers, scales, largest int64
 	for _, m := range shapes {
-		n, k, groups := int64(m.N), int64(m.K), int64(m.Groups())
-		// Codes and their values, and parameters as the optimizer has them.
-		layers += n * (k + 4*k + 9*4*groups)
+		st, err := storedOf(m)
+		if err != nil {
+			continue // of which nothing is learned
+		}
+		s := st.shape()
+		n, k, groups := int64(s.n), int64(s.k), int64(s.groups())
+		each, read := int64(1), int64(1) // bytes of what is in the place of a weight, and of what it is made of
+		if s.entries == 0 {
+			each, read = 4, 8
+		}
+		// Codes, or what else is multiplied, and values, and parameters as the optimizer has them.
+		layers += n * (each*k + 4*k + 9*4*groups)
 		scales += n * groups
-		largest = max(largest, n*(int64(m.RowBytes())+k+groups*int64(m.ScaleType.Size()+4)))
+		largest = max(largest, s.data+n*(read*k+groups*int64(s.scaleType.Size()+4)))
 	}
 	if device != "cpu" {
 		// The model streams through to the device, a matrix at a time, of which the

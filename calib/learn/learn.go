@@ -29,7 +29,7 @@ import (
 	"time"
 
 	"github.com/lutq/lutq/calib/model"
-	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // Mode is a way to learn.
@@ -143,13 +143,17 @@ type Validation struct {
 // cost it little, twice as much more.
 func DefaultRate(bits int) float64 {
 	switch bits {
-	case 2:
+	case 1, 2:
 		return 1.6e-2
 	case 3:
 		return 6e-3
 	}
 	return 3e-3
 }
+
+// RingRate is that share of it for weights of rings, whose scales are of whole rows. The same model did best with 0.002 to
+// 0.005 at 2 bits and below 0.005 at 3.
+const RingRate = 1. / 4
 
 // settings are options with everything said.
 type settings struct {
@@ -164,8 +168,8 @@ type settings struct {
 	steps  int
 }
 
-// resolve checks the options and fills them in.
-func (o Options) resolve(bits int) (*settings, error) {
+// resolve checks the options and fills them in. rate is that of mode lutq where none is given.
+func (o Options) resolve(rate float64) (*settings, error) {
 	s := &settings{Options: o}
 	mode, err := ParseMode(string(o.Mode))
 	if err != nil {
@@ -177,7 +181,7 @@ func (o Options) resolve(bits int) (*settings, error) {
 	defaults := Options{Epochs: 1, Batch: 1, Rate: 1e-4, Recode: 1}
 	s.b2 = 0.999
 	if mode == Lutq {
-		defaults = Options{Epochs: 1, Batch: 1, Rate: DefaultRate(bits)}
+		defaults = Options{Epochs: 1, Batch: 1, Rate: rate}
 		s.log, s.warmup, s.cosine, s.clip, s.b2, s.best = true, 0.05, true, 1, 0.99, true
 	}
 	s.Objective = o.objective()
@@ -224,9 +228,9 @@ const validations = 4
 type Layers interface {
 	// Read reads a stored layer, which is the caller's then. It is what was quantized,
 	// whatever has been written.
-	Read(path string) (*lut.Matrix, error)
-	// Write takes what was learned for one. Codes that are nil are as they were.
-	Write(path string, m *lut.Matrix) error
+	Read(path string) (weight.Matrix, error)
+	// Write takes what was learned for one. Parts that are nil are as they were.
+	Write(path string, m weight.Matrix) error
 }
 
 // Run learns the scales of the quantized layers of m, which holds the original
@@ -236,7 +240,7 @@ type Layers interface {
 //
 // Where there are held-out windows, mode lutq writes the layers as they were
 // sooner than ones that do worse on them. A run that ctx ends keeps its state.
-func Run(ctx context.Context, m *model.Model, shapes map[string]*lut.Matrix, layers Layers, o Options) (*Report, error) {
+func Run(ctx context.Context, m *model.Model, shapes map[string]weight.Matrix, layers Layers, o Options) (*Report, error) {
 	t, err := newTrainer(m, shapes, layers, o)
 	if err != nil {
 		return nil, err
@@ -260,7 +264,7 @@ type Factors struct {
 // original weights: what is gained by them is the text's part in the gain of
 // learned scales, not the repair of what quantization did. With the objective
 // KL there is nothing to learn.
-func Control(ctx context.Context, m *model.Model, shapes map[string]*lut.Matrix, o Options) (map[string]Factors, *Report, error) {
+func Control(ctx context.Context, m *model.Model, shapes map[string]weight.Matrix, o Options) (map[string]Factors, *Report, error) {
 	t, err := newTrainer(m, shapes, nil, o)
 	if err != nil {
 		return nil, nil, err

@@ -102,11 +102,12 @@ func texts(t testing.TB, windows, valid, ctx int) (train, hold [][]int) {
 // inMemory are layers as a test quantized them, and what was learned for them.
 type inMemory struct{ initial, learned map[string]*lut.Matrix }
 
-func (l *inMemory) Read(path string) (*lut.Matrix, error) {
+func (l *inMemory) Read(path string) (weight.Matrix, error) {
 	return copies(map[string]*lut.Matrix{path: l.initial[path]})[path], nil
 }
 
-func (l *inMemory) Write(path string, m *lut.Matrix) error {
+func (l *inMemory) Write(path string, of weight.Matrix) error {
+	m := of.(*lut.Matrix)
 	if m.Codes == nil {
 		m.Codes = l.initial[path].Codes
 	}
@@ -125,8 +126,8 @@ func learned(ctx context.Context, m *model.Model, initial map[string]*lut.Matrix
 }
 
 // shapes returns matrices without codes and scales.
-func shapes(in map[string]*lut.Matrix) map[string]*lut.Matrix {
-	out := make(map[string]*lut.Matrix)
+func shapes(in map[string]*lut.Matrix) map[string]weight.Matrix {
+	out := make(map[string]weight.Matrix)
 	for path, m := range in {
 		s := *m
 		s.Codes, s.Scales = nil, nil
@@ -525,7 +526,7 @@ func TestBadOptions(t *testing.T) {
 }
 
 func TestRate(t *testing.T) {
-	s, err := Options{Mode: Lutq, Rate: 1e-2, Windows: make2(100)}.resolve(4)
+	s, err := Options{Mode: Lutq, Rate: 1e-2, Windows: make2(100)}.resolve(DefaultRate(4))
 	if err != nil {
 		t.Fatal(err)
 	}

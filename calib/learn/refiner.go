@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/model"
@@ -11,7 +13,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
-	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // RefinerOptions say what a model's scales are learned on, and how.
@@ -59,7 +61,7 @@ func (r *Refiner) Recodes() bool { return r.o.Recode > 0 || r.o.Mode == Flute }
 
 // Refine learns the scales of the quantized layers, as [Run] does, and returns what
 // the container says of it. state is [Options] State.
-func (r *Refiner) Refine(ctx context.Context, shapes map[string]*lut.Matrix, layers Layers, state string) (*lutq.Learning, error) {
+func (r *Refiner) Refine(ctx context.Context, shapes map[string]weight.Matrix, layers Layers, state string) (*lutq.Learning, error) {
 	err := r.run(Memory(shapes), func(m *model.Model) (*Report, error) {
 		o := r.o.Options
 		o.State = state
@@ -85,7 +87,7 @@ func (r *Refiner) Refine(ctx context.Context, shapes map[string]*lut.Matrix, lay
 // the checkpoint itself, with as many factors learned for its weights as matrices of
 // these shapes have scales. What it gains on a text is not the repair of
 // quantization. Its layers are of type F32, so that the factors are exact.
-func (r *Refiner) WriteControl(ctx context.Context, dir string, shapes map[string]*lut.Matrix, state string) error {
+func (r *Refiner) WriteControl(ctx context.Context, dir string, shapes map[string]weight.Matrix, state string) error {
 	var factors map[string]Factors
 	err := r.run(Memory(shapes), func(m *model.Model) (rep *Report, err error) {
 		o := r.o.Options
@@ -97,6 +99,20 @@ func (r *Refiner) WriteControl(ctx context.Context, dir string, shapes map[strin
 		return err
 	}
 	return writeMultiplied(ctx, r.src, dir, factors)
+}
+
+// Check reports what cannot be learned of layers of these shapes.
+func (r *Refiner) Check(shapes map[string]weight.Matrix) error {
+	for _, path := range slices.Sorted(maps.Keys(shapes)) {
+		s, err := storedOf(shapes[path])
+		if err == nil {
+			err = r.o.check(s.shape())
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return nil
 }
 
 // run opens the model and has do learn with it, in so many bytes of the device's memory
@@ -120,7 +136,7 @@ func (r *Refiner) run(memory int64, do func(*model.Model) (*Report, error)) (err
 }
 
 // Memory returns about how many bytes of the host Refine takes, see [HostMemory].
-func (r *Refiner) Memory(shapes map[string]*lut.Matrix) int64 {
+func (r *Refiner) Memory(shapes map[string]weight.Matrix) int64 {
 	var weights int64
 	for _, t := range r.src.Tensors() {
 		weights += t.Bytes()

@@ -110,15 +110,15 @@ func TestWriteControl(t *testing.T) {
 	racetest.Skip(t)
 	r, open := refiner(t, Options{Mode: Lutq, Objective: NLL})
 	const layer = "model.layers.1.self_attn.q_proj"
-	shape := shapes(quantized(t, "layers.1.self_attn.q_proj", 2, 32, weight.F16))[layer]
+	shape := shapes(quantized(t, "layers.1.self_attn.q_proj", 2, 32, weight.F16))[layer].(*lut.Matrix)
 	dir := t.TempDir()
-	if err := r.WriteControl(context.Background(), dir, map[string]*lut.Matrix{layer: shape}, ""); err != nil {
+	if err := r.WriteControl(context.Background(), dir, map[string]weight.Matrix{layer: shape}, ""); err != nil {
 		t.Fatal(err)
 	}
 	if shape.ScaleType != weight.F16 || shape.Codes != nil || shape.Scales != nil || *open != 0 {
 		t.Errorf("shape %+v, %d devices open", shape, *open)
 	}
-	factors, _, err := Control(context.Background(), openTiny(t, 2), map[string]*lut.Matrix{layer: shape}, r.o.Options)
+	factors, _, err := Control(context.Background(), openTiny(t, 2), map[string]weight.Matrix{layer: shape}, r.o.Options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestHostMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shapes := make(map[string]*lut.Matrix)
+	shapes := make(map[string]weight.Matrix)
 	for l := range d.Linears() {
 		shapes[l.Stored.Path] = &lut.Matrix{N: l.N, K: l.K, Bits: 4, Group: 64, ScaleType: weight.F16}
 	}

@@ -5,8 +5,6 @@ import (
 	"math"
 	"slices"
 	"time"
-
-	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 func (t *trainer) report() *Report {
@@ -75,59 +73,53 @@ func (t *trainer) write(layers Layers) error {
 		return err
 	}
 	return t.eachStored(func(path string, parts []*layer) error {
-		var all *lut.Matrix
-		for _, l := range parts {
-			m, err := t.matrix(l)
-			if err != nil {
+		m, err := layers.Read(path)
+		if err != nil {
+			return err
+		}
+		all, err := storedOf(m)
+		if err != nil {
+			return err
+		}
+		var of outcome
+		for _, l := range parts { // rows that are no layer's stay what they are
+			if of, err = t.outcome(l); err != nil {
 				return err
 			}
-			if l.of.Whole() {
-				all = m
-				break
-			}
-			if all == nil { // rows that are no layer's stay what they are
-				if all, err = layers.Read(path); err != nil {
-					return err
-				}
-				all.Codebook = m.Codebook
-			}
-			all.SetRows(m, firstRow(l.of), l.of.Step)
+			all.set(of, firstRow(l.of), l.of.Step)
 		}
-		if !t.now.recoded {
-			all.Codes = nil
-		}
-		return layers.Write(path, all)
+		all.only(of)
+		return layers.Write(path, m)
 	})
 }
 
-// matrix returns a layer as it was learned. Codes that were never chosen anew are
+// outcome returns what was learned for a layer. Codes that were never chosen anew are
 // left out.
-func (t *trainer) matrix(l *layer) (*lut.Matrix, error) {
-	m := *l.shape
-	m.Codebook = slices.Clone(m.Codebook)
+func (t *trainer) outcome(l *layer) (outcome, error) {
+	s := &l.shape
+	of := outcome{rows: s.n}
 	switch {
 	case t.BF16:
-		roundBF16(m.Codebook)
+		of.table = slices.Clone(l.table)
+		roundBF16(of.table)
 	case t.Table:
-		t.ops.Read(m.Codebook, t.now.p.Slice(l.tableAt, l.tableAt+len(m.Codebook)))
+		of.table = make([]float32, s.entries)
+		t.ops.Read(of.table, t.now.p.Slice(l.tableAt, l.tableAt+s.entries))
 	}
 	scales := t.readScales(l)
-	m.Scales = make([]byte, m.ScaleType.Size()*len(scales))
-	m.ScaleType.Encode(m.Scales, scales)
-	m.ScaleType.Decode(scales, m.Scales)
+	of.scales = make([]byte, s.scaleType.Size()*len(scales))
+	s.scaleType.Encode(of.scales, scales)
+	s.scaleType.Decode(scales, of.scales)
 	for j, s := range scales {
 		if math.IsNaN(float64(s)) || math.IsInf(float64(s), 0) {
-			return nil, fmt.Errorf("%s: learned scale %d is %v", l.name, j, s)
+			return of, fmt.Errorf("%s: learned scale %d is %v", l.name, j, s)
 		}
 	}
 	if t.now.recoded {
-		codes := make([]uint8, m.N*m.K)
-		t.ops.Codes(codes, l.weight)
-		rb := m.RowBytes()
-		m.Codes = make([]byte, m.N*rb)
-		parallel(m.N, func(n int) { lut.PackCodes(m.Codes[n*rb:(n+1)*rb], codes[n*m.K:(n+1)*m.K], m.Bits) })
+		of.codes = make([]uint8, s.n*s.k)
+		t.ops.Codes(of.codes, l.weight)
 	}
-	return &m, t.ops.Err()
+	return of, t.ops.Err()
 }
 
 // factors returns what the weights of a control are multiplied by.
@@ -139,10 +131,10 @@ func (t *trainer) factors() (map[string]Factors, error) {
 	for i := range t.layers {
 		l := &t.layers[i]
 		values := t.readScales(l)
-		s, groups := l.of.Stored, l.shape.Groups()
+		s, groups := l.of.Stored, l.shape.groups()
 		f, ok := out[s.Path]
 		if !ok {
-			f = Factors{Group: l.shape.Group, Values: make([]float32, s.Matrices()*s.N*groups)}
+			f = Factors{Group: l.shape.group, Values: make([]float32, s.Matrices()*s.N*groups)}
 			out[s.Path] = f
 		}
 		for i := range l.of.N {
@@ -158,7 +150,7 @@ func (t *trainer) readScales(l *layer) []float32 {
 	if t.log {
 		from = t.scales
 	}
-	s := make([]float32, l.shape.N*l.shape.Groups())
+	s := make([]float32, l.shape.n*l.shape.groups())
 	t.ops.Read(s, from.Slice(l.scaleAt, l.scaleEnd()))
 	return s
 }

@@ -4,13 +4,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
@@ -18,34 +16,48 @@ import (
 
 // newTrainer brings the layers of these shapes to the device: as layers has them or, where
 // that is nil, the original ones with factors of 1.
-func newTrainer(m *model.Model, shapes map[string]*lut.Matrix, layers Layers, o Options) (*trainer, error) {
+func newTrainer(m *model.Model, shapes map[string]weight.Matrix, layers Layers, o Options) (*trainer, error) {
 	ops, ok := m.Ops().(Ops)
 	if !ok {
 		return nil, fmt.Errorf("scales cannot be learned on the device %s", m.Ops().Name())
 	}
 	t := &trainer{ops: ops, control: layers == nil, grads: make(map[string]model.Grad)}
-	bits := lut.MaxBits
+	bits, rings := lut.MaxBits, false
 	for l := range m.Decoder().Linears() {
-		shape, ok := shapes[l.Stored.Path]
+		m, ok := shapes[l.Stored.Path]
 		if !ok {
 			continue
+		}
+		st, err := storedOf(m)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", l.Name, err)
+		}
+		own := st.shape()
+		if !t.control {
+			if err := o.check(own); err != nil {
+				return nil, fmt.Errorf("%s: %w", l.Name, err)
+			}
 		}
 		if !l.Whole() && o.Table {
 			return nil, fmt.Errorf("%s: its table is that of other layers too: tables cannot be learned", l.Name)
 		}
-		bits = min(bits, shape.Bits)
-		own := *shape
-		own.N = l.N
+		bits = min(bits, own.bits)
+		rings = rings || own.entries == 0
+		own.n = l.N
 		if t.control {
-			own.ScaleType = weight.F32 // in which factors are exact
+			own.scaleType = weight.F32 // in which factors are exact
 		}
-		t.layers = append(t.layers, layer{name: l.Name, of: l, shape: &own})
+		t.layers = append(t.layers, layer{name: l.Name, of: l, shape: own})
 	}
 	if len(t.layers) == 0 {
 		return nil, errors.New("no linear layer of the model is quantized: there is nothing to learn")
 	}
+	rate := DefaultRate(bits)
+	if rings {
+		rate *= RingRate
+	}
 	var err error
-	if t.settings, err = o.resolve(bits); err != nil {
+	if t.settings, err = o.resolve(rate); err != nil {
 		return nil, err
 	}
 	if t.control {
@@ -62,11 +74,11 @@ func newTrainer(m *model.Model, shapes map[string]*lut.Matrix, layers Layers, o 
 }
 
 // partOf returns the rows of a stored matrix that are a layer's.
-func partOf(m *lut.Matrix, l *arch.Linear) *lut.Matrix {
-	if l.Whole() {
-		return m
+func partOf(m weight.Matrix, l *arch.Linear) (stored, error) {
+	if !l.Whole() {
+		m = m.Rows(firstRow(l), l.Step, l.N)
 	}
-	return m.Rows(firstRow(l), l.Step, l.N).(*lut.Matrix) // rows are of the matrix's kind
+	return storedOf(m)
 }
 
 // firstRow returns the row of what is stored that is a layer's first.
@@ -96,13 +108,13 @@ func (t *trainer) upload(m *model.Model, layers Layers) error {
 	for i := range t.layers {
 		l := &t.layers[i]
 		l.scaleAt = t.scaleCount
-		t.scaleCount += l.shape.N * l.shape.Groups()
+		t.scaleCount += l.shape.n * l.shape.groups()
 	}
 	for i := range t.layers {
 		l := &t.layers[i]
 		l.tableAt = t.scaleCount + t.tableCount
 		if t.Table {
-			t.tableCount += len(l.shape.Codebook)
+			t.tableCount += l.shape.entries
 		}
 	}
 	total := t.scaleCount + t.tableCount
@@ -122,7 +134,7 @@ func (t *trainer) upload(m *model.Model, layers Layers) error {
 	key := t.digest(m)
 	weights := make(map[string]model.Weight, len(t.layers))
 	err := t.eachStored(func(path string, parts []*layer) error {
-		var all *lut.Matrix
+		var all weight.Matrix
 		if !t.control {
 			var err error
 			if all, err = layers.Read(path); err != nil {
@@ -140,7 +152,7 @@ func (t *trainer) upload(m *model.Model, layers Layers) error {
 			weights[l.name] = l.weight
 			g := model.Grad{Scales: t.g.Slice(l.scaleAt, l.scaleEnd()), LSQ: t.LSQ}
 			if t.Table {
-				g.Table = t.g.Slice(l.tableAt, l.tableAt+len(l.shape.Codebook))
+				g.Table = t.g.Slice(l.tableAt, l.tableAt+l.shape.entries)
 			}
 			t.grads[l.name] = g
 		}
@@ -155,38 +167,56 @@ func (t *trainer) upload(m *model.Model, layers Layers) error {
 }
 
 // Memory returns about how many bytes of a device's memory learning takes for the
-// layers of these shapes, the model itself left out: a byte for each code, and up to
+// layers of these shapes, the model itself left out: a byte for each code or a number for what else scales multiply, and up to
 // eight numbers for each scale.
-func Memory(shapes map[string]*lut.Matrix) int64 {
+func Memory(shapes map[string]weight.Matrix) int64 {
 	var n int64
 	for _, m := range shapes {
-		n += int64(m.N) * (int64(m.K) + 8*4*int64(m.Groups()))
+		st, err := storedOf(m)
+		if err != nil {
+			continue // of which nothing is learned
+		}
+		s := st.shape()
+		each := int64(1)
+		if s.entries == 0 {
+			each = 4
+		}
+		n += int64(s.n) * (each*int64(s.k) + 8*4*int64(s.groups()))
 	}
 	return n
 }
 
-func (l *layer) scaleEnd() int { return l.scaleAt + l.shape.N*l.shape.Groups() }
+func (l *layer) scaleEnd() int { return l.scaleAt + l.shape.n*l.shape.groups() }
 
 // keepsBest reports whether the state that is best on held-out windows is the result.
 func (t *trainer) keepsBest() bool { return t.settings.best && len(t.Valid) > 0 }
 
 // uploadLayer makes a weight of the layer's rows of all that is stored, and sets its
 // parameters.
-func (t *trainer) uploadLayer(l *layer, all *lut.Matrix, m *model.Model) error {
-	s := l.shape
-	tr := model.Trainable{N: s.N, K: s.K, Group: s.Group, Scales: make([]float32, s.N*s.Groups()), ScaleType: s.ScaleType}
+func (t *trainer) uploadLayer(l *layer, all weight.Matrix, m *model.Model) error {
+	s := &l.shape
+	tr := model.Trainable{N: s.n, K: s.k, Group: s.group, Scales: make([]float32, s.n*s.groups()), ScaleType: s.scaleType}
 	if t.control {
 		for i := range tr.Scales {
 			tr.Scales[i] = 1
 		}
 	} else {
-		mat := partOf(all, l.of)
-		s.Codebook = mat.Codebook // which scales of one byte may have multiplied
-		tr.Codes, tr.Table = make([]uint8, mat.N*mat.K), slices.Clone(mat.Codebook)
-		parallel(mat.N, func(n int) {
-			mat.RowCodes(tr.Codes[n*mat.K:(n+1)*mat.K], n)
-			mat.RowScales(tr.Scales[n*mat.Groups():(n+1)*mat.Groups()], n)
-		})
+		st, err := partOf(all, l.of)
+		if err != nil {
+			return err
+		}
+		if values := st.weights(&tr); values != nil {
+			data := make([]byte, 4*len(values))
+			num.EncodeF32(data, values)
+			if l.base, err = t.ops.Dense(s.n, s.k, hf.F32, data); err != nil {
+				return err
+			}
+			tr.Original = l.base
+		}
+		if tr.Table != nil {
+			l.table = slices.Clone(tr.Table) // which scales of one byte may have multiplied
+			l.tableMax = float64(lut.Codebook{Values: l.table}.Max())
+		}
 	}
 	if t.BF16 {
 		roundBF16(tr.Table)
@@ -207,23 +237,7 @@ func (t *trainer) uploadLayer(l *layer, all *lut.Matrix, m *model.Model) error {
 	if t.Table {
 		t.ops.Write(t.now.p.Slice(l.tableAt, l.tableAt+len(tr.Table)), tr.Table)
 	}
-	l.tableMax = float64(lut.Codebook{Values: s.Codebook}.Max())
 	return nil
-}
-
-// parallel calls f for 0 to n−1 on all processors.
-func parallel(n int, f func(i int)) {
-	var group errgroup.Group
-	parts := min(n, runtime.GOMAXPROCS(0))
-	for p := range parts {
-		group.Go(func() error {
-			for i := p * n / parts; i < (p+1)*n/parts; i++ {
-				f(i)
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // nothing fails
 }
 
 // roundBF16 rounds numbers to bfloat16, in place.
@@ -239,8 +253,10 @@ func (t *trainer) close() {
 		t.student.Close()
 	}
 	for i := range t.layers {
-		if w := t.layers[i].weight; w != nil {
-			t.ops.FreeWeight(w)
+		for _, w := range []model.Weight{t.layers[i].weight, t.layers[i].base} {
+			if w != nil {
+				t.ops.FreeWeight(w)
+			}
 		}
 	}
 	for _, a := range []model.Array{t.now.p, t.now.coded, t.best.p, t.best.coded, t.m, t.v, t.g, t.scales, t.base} {

@@ -17,7 +17,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/num"
-	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight"
 )
 
 // The state file is
@@ -237,15 +237,17 @@ func (t *trainer) digest(m *model.Model) hash.Hash {
 		}
 	}
 	for i := range t.layers {
-		x := t.layers[i].shape
-		fmt.Fprintf(h, "%s %d %d %d %d %v\n", t.layers[i].name, x.N, x.K, x.Bits, x.Group, x.ScaleType)
+		x := &t.layers[i].shape
+		fmt.Fprintf(h, "%s %d %d %d %d %v\n", t.layers[i].name, x.n, x.k, x.bits, x.group, x.scaleType)
 	}
 	return h
 }
 
-// addMatrix adds the numbers of what is stored to a sum.
-func addMatrix(h hash.Hash, m *lut.Matrix) {
-	fmt.Fprintln(h, m.Codebook)
-	h.Write(m.Codes)
-	h.Write(m.Scales)
+// addMatrix adds what is stored to a sum.
+func addMatrix(h hash.Hash, m weight.Matrix) {
+	fmt.Fprintln(h, m.Kind())
+	for _, part := range m.Parts() {
+		fmt.Fprintln(h, len(part))
+		h.Write(part)
+	}
 }

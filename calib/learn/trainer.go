@@ -10,7 +10,6 @@ import (
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
-	"github.com/lutq/lutq/formats/weight/lut"
 )
 
 // trainer is a model whose scales are being learned.
@@ -45,9 +44,11 @@ type trainer struct {
 type layer struct {
 	name             string
 	of               *arch.Linear
-	shape            *lut.Matrix // its rows, without codes and scales
+	shape            shape // of its rows
 	weight           model.Weight
-	scaleAt, tableAt int // of its part in the parameters
+	base             model.Weight // what its scales multiply, where that is no table; else nil
+	scaleAt, tableAt int          // of its part in the parameters
+	table            []float32    // as it was
 	tableMax         float64
 }
 
@@ -184,7 +185,7 @@ func (t *trainer) update(scale float64) {
 	}
 	for i := range t.layers {
 		l := &t.layers[i]
-		step(l.tableAt, l.tableAt+len(l.shape.Codebook), 0.1*rate*l.tableMax)
+		step(l.tableAt, l.tableAt+l.shape.entries, 0.1*rate*l.tableMax)
 	}
 	t.sortTables()
 }
@@ -197,7 +198,7 @@ func (t *trainer) sortTables() {
 	t.ops.Read(values, all)
 	for i := range t.layers {
 		l := &t.layers[i]
-		v := values[l.tableAt-t.scaleCount:][:len(l.shape.Codebook)]
+		v := values[l.tableAt-t.scaleCount:][:l.shape.entries]
 		for j := 1; j < len(v); j++ {
 			v[j] = max(v[j], v[j-1])
 		}
@@ -228,7 +229,7 @@ func (t *trainer) apply() {
 		l := &t.layers[i]
 		t.ops.SetScales(l.weight, scales.Slice(l.scaleAt, l.scaleEnd()))
 		if t.Table {
-			t.ops.SetTable(l.weight, t.now.p.Slice(l.tableAt, l.tableAt+len(l.shape.Codebook)))
+			t.ops.SetTable(l.weight, t.now.p.Slice(l.tableAt, l.tableAt+l.shape.entries))
 		}
 	}
 }

@@ -151,9 +151,7 @@ func (o *quantizeOptions) check(r quantize.Recipe, after evaluation) error {
 	case learned && r.Makes(bcq.Name):
 		return usage("scales are learned where there is a table: weights of kind bcq have none")
 	case learned && r.Makes(lut24.Name):
-		return usage("scales are learned of weights of kind lut: those of kind lut24 are not")
-	case learned && r.Makes(trellis.Name):
-		return usage("scales are learned of weights of kind lut: those of kind trellis are not")
+		return usage("scales are learned of weights of kinds lut and trellis: those of kind lut24 are not")
 	case o.learn.control && after.wanted():
 		return usage("--learn-control and --eval-text do not go together")
 	case o.learn.control && calibrated:

@@ -95,7 +95,6 @@ func TestUsageErrors(t *testing.T) {
 		{"quantize none out --codebook trellis --scale mse", "--scale is not read by method rtn: it is for weights of kind lut or weights of kind lut24"},
 		{"quantize none out --codebook trellis --method bcq", "method bcq makes no weights of kind trellis"},
 		{"quantize none out --codebook trellis --scale-type e4m4", "scale type is e4m4: want f16, bf16, f32"},
-		{"quantize none out --codebook trellis --learn --calib text", "scales are learned of weights of kind lut: those of kind trellis are not"},
 		{"quantize none out --codebook trellis --for gguf", "--for gguf: it has no place for rings"},
 		{"quantize none out --tensor down_proj=2.5:::::lut", "2.5 bits: weights of kind lut have whole ones"},
 		{"quantize none out --tensor down_proj=2.5", "2.5 bits: weights of kind lut have whole ones"},
