@@ -232,6 +232,12 @@ func tableEntriesAVX2(dst *byte, units, entries *float32, halves int)
 //go:noescape
 func planesDecodeAVX2(dst *float32, words *byte, factors *float32, bits, halves int)
 
+//go:noescape
+func ringsAVX512(m int, y, x *float32, ldx int, words *byte, blocks, size int, table *byte, steps *ringStep, hash *ringHash, scratch *byte)
+
+//go:noescape
+func ringsAVX2(m int, y, x *float32, ldx int, words *byte, blocks, size int, table *byte, steps *ringStep, hash *ringHash, scratch *byte)
+
 // gemm computes y[m, 16·panels] = [y +] alpha · x[m,k] · b for panels b0 and,
 // where the kernel takes two, b1. The callers in gemm.go keep every access in
 // bounds.
@@ -710,7 +716,25 @@ func (s isa) planesDecode(dst []float32, words []byte, factors *[planeFactors][1
 }
 
 // rings computes the product c; see ringsGeneric.
-func (s isa) rings(y []float32, c *ringsCall) { ringsGeneric(y, c) }
+func (s isa) rings(y []float32, c *ringsCall) {
+	if s == generic {
+		ringsGeneric(y, c)
+		return
+	}
+	t := c.table
+	size := 64 * 2 * t.rate
+	_ = y[128*c.m-1]
+	_ = c.x[(c.m-1)*c.ldx+16*c.blocks-1]
+	_ = c.words[c.blocks*size-1]
+	if s == avx512 && hasVBMI() {
+		ringsAVX512(c.m, &y[0], &c.x[0], c.ldx, &c.words[0], c.blocks, size, &t.planes[0][0], &t.steps[0], &t.hash, &c.scratch[0])
+		return
+	}
+	ringsAVX2(c.m, &y[0], &c.x[0], c.ldx, &c.words[0], c.blocks, size, (*byte)(unsafe.Pointer(&t.pairs[0])), &t.steps[0], &t.hash, &c.scratch[0])
+}
+
+// hasVBMI reports whether AVX-512 has what rings take of it: permutations of bytes, and shifts of two words as one.
+func hasVBMI() bool { return cpu.X86.HasAVX512VBMI && cpu.X86.HasAVX512VBMI2 }
 
 // rotate mixes a row of x; see rotateGeneric.
 func (s isa) rotate(dst, x, factors []float32, by float32) { rotateGeneric(dst, x, factors, by) }

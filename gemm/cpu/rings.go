@@ -15,6 +15,12 @@ const (
 	// ringsBlocks is the number of blocks of 16 columns that are summed from zero, see kBlock.
 	ringsBlocks = kBlock / trellis.RingCols
 
+	// ringsScratchBytes is what kernels need to hold the words of a block, from the beginning of a line on.
+	ringsScratchBytes = 64 * (2*12 + 2)
+
+	// ringsFactor is what [trellis.Hash] multiplies windows by.
+	ringsFactor = 0xCBAC1FED
+
 	// ringsX is what x is multiplied by for the kernels, and what their sums are. They take the bits of a float16 for those of a float32, which
 	// stand for as much times 2^-112; so halves of that keep x, values and sums away from the ends of the range.
 	ringsX = 0x1p56
@@ -25,12 +31,46 @@ const (
 type Rings struct {
 	p       *repack.CPURings
 	factors []float32 // of columns
-	table   ringTable
+	table   *ringTable
 }
 
-// ringTable is a table of pairs.
+// ringTable is a table of pairs, and how windows name them.
 type ringTable struct {
-	pairs [trellis.Entries]uint32
+	planes [4][trellis.Entries]byte // the bytes of pairs, first so that they begin a line of a cache
+	pairs  [trellis.Entries]uint32
+	steps  [32]ringStep // of either half of a ring, see ringsOrder
+	hash   ringHash
+	rate   int
+}
+
+// ringStep is where the windows of a step are.
+type ringStep struct {
+	at    uint32 // bytes from the first words of a block, of 16 rings
+	words uint32 // by how many bits words are shifted, twice
+	bits  uint32 // and once
+	_     uint32
+}
+
+// ringHash is [trellis.Hash]: the factor and what is turned over, in halves that are each in both halves of 32 bits, and as they are.
+type ringHash struct{ low, high, flipLow, flipHigh, factor, flip uint32 }
+
+func newRingTable(c *trellis.Code) *ringTable {
+	t := &ringTable{rate: c.Rate}
+	copy(t.pairs[:], c.Table)
+	for i, pair := range t.pairs {
+		for b := range t.planes {
+			t.planes[b][i] = byte(pair >> (8 * b))
+		}
+	}
+	for i := range t.steps {
+		step := i>>2&1<<4 | i>>3<<2 | i&1<<1 | i>>1&1
+		bit := step * c.Rate
+		t.steps[i] = ringStep{at: uint32(bit / 16 * 64), words: uint32(bit % 16 * 0x10001), bits: uint32(bit % 16)}
+	}
+	twice := func(v uint32) uint32 { return v&0xFFFF | v<<16 }
+	flips := trellis.Flips(c.Rate)
+	t.hash = ringHash{twice(ringsFactor), twice(ringsFactor >> 16), twice(flips), twice(flips >> 16), ringsFactor, flips}
+	return t
 }
 
 // NewRings wraps p, which it keeps.
@@ -41,7 +81,7 @@ func NewRings(p *repack.CPURings) (*Rings, error) {
 	w := &Rings{p: p}
 	m := trellis.Matrix{K: p.K, Factors: p.Factors}
 	w.factors = m.ColumnFactors()
-	copy(w.table.pairs[:], p.Code.Table)
+	w.table = newRingTable(p.Code)
 	return w, nil
 }
 
@@ -98,7 +138,7 @@ func (w *Rings) unpack(_ isa, dst []float32, panel, k0, kc int) {
 		lane := panel%8*2 + half
 		for c := range ceilDiv(kc, trellis.RingCols) {
 			at := panel/8*p.PanelBytes() + (k0/trellis.RingCols+c)*p.BlockBytes()
-			w.table.ring(&ring, p.Panels[at+4*lane:], p.Code.Rate)
+			w.table.ring(&ring, p.Panels[at+4*lane:])
 			out := dst[256*c+8*half:]
 			for k := range min(trellis.RingCols, kc-trellis.RingCols*c) {
 				copy(out[16*k:][:8], ring[8*k:])
@@ -113,7 +153,8 @@ type raw struct{ *Rings }
 func (w raw) decode(s isa, dst []float32, panel, k0, kc int) { w.unpack(s, dst, panel, k0, kc) }
 
 // ring decodes a ring to [columns][rows]. words are those of its block from its lane on.
-func (t *ringTable) ring(dst *[trellis.RingRows * trellis.RingCols]float32, words []byte, rate int) {
+func (t *ringTable) ring(dst *[trellis.RingRows * trellis.RingCols]float32, words []byte) {
+	rate := t.rate
 	at := func(half, j int) uint32 {
 		if j == 2*rate { // the other half follows
 			half, j = 1-half, 0
@@ -129,15 +170,15 @@ func (t *ringTable) ring(dst *[trellis.RingRows * trellis.RingCols]float32, word
 			}
 			index, flip := trellis.Hash(uint16(x), rate)
 			pair := t.pairs[index] ^ flip
-			row, col := ringStep(32*half + i)
+			row, col := ringAt(32*half + i)
 			dst[8*col+row] = num.F16ToF32(uint16(pair))
 			dst[8*(col+1)+row] = num.F16ToF32(uint16(pair >> 16))
 		}
 	}
 }
 
-// ringStep returns the row and the column of the first weight of a step, see [trellis.Layout.At].
-func ringStep(step int) (row, col int) { return step>>2&3<<1 | step&1, step>>4<<2 | step&2 }
+// ringAt returns the row and the column of the first weight of a step, see [trellis.Layout.At].
+func ringAt(step int) (row, col int) { return step>>2&3<<1 | step&1, step>>4<<2 | step&2 }
 
 // ringsCall is the product of m ≤ ringsFew rows of x, ldx elements apart, and some blocks of a panel.
 type ringsCall struct {
@@ -145,8 +186,9 @@ type ringsCall struct {
 	x      []float32 // rotated, times ringsX, of whole blocks
 	words  []byte
 	blocks int
-	rate   int
 	table  *ringTable
+
+	scratch *[ringsScratchBytes]byte
 }
 
 // ringsOrder is the order in which columns of a block are added up: windows of both halves of a ring come together.
@@ -166,9 +208,9 @@ func ringsGeneric(y []float32, c *ringsCall) {
 	var x [trellis.RingCols]float32
 	order := ringsOrder()
 	for b := range c.blocks {
-		words := c.words[b*repack.Lanes*8*c.rate:]
+		words := c.words[b*repack.Lanes*8*c.table.rate:]
 		for lane := range repack.Lanes {
-			c.table.ring(&ring, words[4*lane:], c.rate)
+			c.table.ring(&ring, words[4*lane:])
 			for r := range values {
 				for i, k := range order {
 					values[r][16*i+lane] = ring[8*k+r] * 0x1p-112
@@ -300,13 +342,14 @@ func (e *Engine) ringsRows(x []float32, ldx, m int, ops []Op) {
 func (w *Rings) panelRows(s isa, y, x []float32, ldx, m, panel int) {
 	const size = 16 * trellis.RingRows
 	var sums, part [ringsFew * size]float32
+	var scratch [ringsScratchBytes]byte
 	p := w.p
 	words := p.Panels[panel*p.PanelBytes():][:p.PanelBytes()]
 	total := sums[:m*size]
 	for b := 0; b < p.Columns(); b += ringsBlocks {
 		c := ringsCall{
 			m: m, ldx: ldx, x: x[b*trellis.RingCols:], words: words[b*p.BlockBytes():],
-			blocks: min(ringsBlocks, p.Columns()-b), rate: p.Code.Rate, table: &w.table,
+			blocks: min(ringsBlocks, p.Columns()-b), table: w.table, scratch: &scratch,
 		}
 		if b == 0 {
 			s.rings(total, &c)

@@ -125,16 +125,37 @@ func TestRingsShare(t *testing.T) {
 	}
 }
 
-// TestRingStep: steps are at the rows and columns of the format.
-func TestRingStep(t *testing.T) {
+// TestRingAt: steps are at the rows and columns of the format.
+func TestRingAt(t *testing.T) {
 	c, err := trellis.NewCode(trellis.Pairs, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for step := range c.Layout().Steps() {
-		row, col := ringStep(step)
+		row, col := ringAt(step)
 		if r, k := c.Layout().At(step); r != row || k != col {
 			t.Errorf("step %d at %d,%d: want %d,%d", step, row, col, r, k)
+		}
+	}
+}
+
+// TestRingHash: what kernels know of the hash is so.
+func TestRingHash(t *testing.T) {
+	for _, rate := range trellis.Rates() {
+		c, err := trellis.NewCode(trellis.Pairs, rate)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := newRingTable(c).hash
+		for x := range uint32(1 << trellis.Window) {
+			y := x*(h.low&0xFFFF) + x*(h.high&0xFFFF)<<16
+			index, flip := trellis.Hash(uint16(x), rate)
+			if got := y >> 7 & 255; got != index {
+				t.Fatalf("rate %d, window %#x: pair %d, want %d", rate, x, got, index)
+			}
+			if got := y&0xFFFF&h.flipLow | y&^0xFFFF&h.flipHigh; got != flip {
+				t.Fatalf("rate %d, window %#x: flips %#x, want %#x", rate, x, got, flip)
+			}
 		}
 	}
 }

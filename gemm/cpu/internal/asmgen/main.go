@@ -76,6 +76,10 @@ func Files() map[string][]byte {
 			g.tableEntries()
 			g.planesDecode()
 		}),
+		"rings_amd64.s": file(func(g *gen) {
+			g.ringsAVX512()
+			g.ringsAVX2()
+		}),
 		"row_amd64.s": file(func(g *gen) {
 			g.row("F16")
 			g.row("BF16")
