@@ -37,7 +37,9 @@ type Rings struct {
 // ringTable is a table of pairs, and how windows name them.
 type ringTable struct {
 	planes [4][trellis.Entries]byte // the bytes of pairs, first so that they begin a line of a cache
+	shift  [16]uint32               // 1<<13, by which a product of words is a shift
 	pairs  [trellis.Entries]uint32
+	again  [16]uint32   // shift
 	steps  [32]ringStep // of either half of a ring, see ringsOrder
 	hash   ringHash
 	rate   int
@@ -52,7 +54,8 @@ type ringStep struct {
 }
 
 // ringHash is [trellis.Hash]: the factor and what is turned over, in halves that are each in both halves of 32 bits, and as they are.
-type ringHash struct{ low, high, flipLow, flipHigh, factor, flip uint32 }
+// number has the bits of a float16 that was shifted to where a float32 has them.
+type ringHash struct{ low, high, flipLow, flipHigh, factor, flip, number uint32 }
 
 func newRingTable(c *trellis.Code) *ringTable {
 	t := &ringTable{rate: c.Rate}
@@ -62,14 +65,17 @@ func newRingTable(c *trellis.Code) *ringTable {
 			t.planes[b][i] = byte(pair >> (8 * b))
 		}
 	}
+	for i := range t.shift {
+		t.shift[i], t.again[i] = 1<<13, 1<<13
+	}
 	for i := range t.steps {
-		step := i>>2&1<<4 | i>>3<<2 | i&1<<1 | i>>1&1
+		step := i>>2&1<<4 | i>>3<<2 | i&3
 		bit := step * c.Rate
 		t.steps[i] = ringStep{at: uint32(bit / 16 * 64), words: uint32(bit % 16 * 0x10001), bits: uint32(bit % 16)}
 	}
 	twice := func(v uint32) uint32 { return v&0xFFFF | v<<16 }
 	flips := trellis.Flips(c.Rate)
-	t.hash = ringHash{twice(ringsFactor), twice(ringsFactor >> 16), twice(flips), twice(flips >> 16), ringsFactor, flips}
+	t.hash = ringHash{twice(ringsFactor), twice(ringsFactor >> 16), twice(flips), twice(flips >> 16), ringsFactor, flips, 0x8FFFE000}
 	return t
 }
 

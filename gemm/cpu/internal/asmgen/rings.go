@@ -15,42 +15,31 @@ const (
 	// ringsAhead is the distance of the prefetches in bytes. Panels follow each other.
 	ringsAhead = 4096
 
-	ringStepBytes = 16 // of a step
-	ringNumber    = 0x8FFFE000
+	ringStepBytes = 16   // of a step
+	ringNumberAt  = 24   // of the bits of a number, in a hash
+	ringShiftAt   = 1024 // of the shift of lower words, behind the planes
+	ringShiftBy   = 1024 // of that behind the pairs
 )
 
-// ringOrder is a half-step of the kernels: two steps of one row, and the columns of their first weights in either half.
-type ringOrder struct{ row, col int }
+// ringCols are the columns of the first weights of the steps of a row, but for those of the second half. Steps of two rows follow
+// each other.
+func ringCols() []int { return []int{0, 2, 4, 6} }
 
-// ringOrders are those of two rows of a ring, in the order of their steps.
-func ringOrders() (all []ringOrder) {
-	for u := range 2 {
-		for row := range 2 {
-			all = append(all, ringOrder{row, 4 * u})
-		}
-	}
-	return all
-}
+// Registers of ringsAVX512, behind the sums.
+const (
+	ringTemps   = 8  // from here: those of two batches
+	ringTempsOf = 10 // each
+	ringFlip    = 28 // of the first value, and of the second: 29
+	ringFactor  = 30 // lower half of the factor, and 31
+)
 
 // ringsAVX512 emits y[m][8][16] = x · rings for some blocks of a panel of the CPU layout of package repack, in the arithmetic of
 // rings.go in package cpu. The bytes of values are looked up in four planes of 256 bytes, of which each is four permutations: 64
-// windows at a time, which are those of two steps and both halves of 16 rings.
+// windows at a time, a batch, which are those of two steps and both halves of 16 rings.
+//
+// A batch takes longer from its first instruction to its last than the processor looks ahead, so the first half of each comes between
+// the instructions of the second half of the one before.
 func (g *gen) ringsAVX512() {
-	const (
-		acc  = 0  // of two rows of the rings for each of x
-		x    = 8  // windows, and 9
-		hi   = 10 // and 11
-		low  = 12 // lower halves of the products, and 13
-		high = 14 // and 15
-		idx  = 16
-		tmp  = 17
-		look = 18 // bytes that were looked up, to 21
-		word = 22 // float16, to 25
-		num  = 26 // values
-		mask = 27
-		flip = 28 // of the first value, and of the second: 29
-		hash = 30 // lower half of the factor, and 31
-	)
 	g.text("ringsAVX512", ringsSig, ringsArgs)
 	g.i("MOVQ y+8(FP), DI")
 	g.i("MOVQ x+16(FP), BX")
@@ -59,12 +48,10 @@ func (g *gen) ringsAVX512() {
 	g.i("MOVQ words+32(FP), SI")
 	g.i("MOVQ blocks+40(FP), R13")
 	g.i("MOVQ table+56(FP), R11")
-	g.i("MOVQ hash+72(FP), AX")
-	for i, r := range []int{hash, hash + 1, flip, flip + 1} {
-		g.i("VPBROADCASTD %d(AX), Z%d", 4*i, r)
+	g.i("MOVQ hash+72(FP), R12")
+	for i, r := range []int{ringFactor, ringFactor + 1, ringFlip, ringFlip + 1} {
+		g.i("VPBROADCASTD %d(R12), Z%d", 4*i, r)
 	}
-	g.i("MOVL $0x%08x, AX", ringNumber)
-	g.i("VPBROADCASTD AX, Z%d", mask)
 	g.i("MOVQ scratch+80(FP), R14")
 	g.i("ADDQ $63, R14")
 	g.i("ANDQ $~63, R14")
@@ -78,97 +65,167 @@ func (g *gen) ringsAVX512() {
 		name := func(s string) string { return fmt.Sprintf("%s%d", s, m) }
 		g.label(name("rows"))
 		xs.setup(g, m)
-		g.i("VPXORQ Z%d, Z%d, Z%d", tmp, tmp, tmp)
 		for i := range 8 * m {
-			g.i("VMOVUPS Z%d, %d(DI)", tmp, 64*i)
+			if m == 1 { // sums stay in registers
+				g.i("VPXORQ Z%d, Z%d, Z%d", i, i, i)
+				continue
+			}
+			if i == 0 {
+				g.i("VPXORQ Z%d, Z%d, Z%d", i, i, i)
+			}
+			g.i("VMOVUPS Z0, %d(DI)", 64*i)
 		}
 
 		g.label(name("block"))
-		g.ringCopy(name("copy"), "Z", 64, tmp)
+		g.ringCopy(name("copy"), "Z", 64, ringTemps)
 		g.i("MOVQ steps+64(FP), R8")
-		g.i("MOVQ DI, DX")
-		g.i("MOVQ $4, CX")
-		g.label(name("pair"))
-		for r := range m {
-			for row := range 2 {
-				g.i("VMOVUPS %d(DX), Z%d", 64*(8*r+row), acc+2*r+row)
+		if m == 1 {
+			var batches [][]string
+			for t := range 4 {
+				batches = append(batches, ringBatches(xs, m, 2*t, 8*ringStepBytes*t)...)
 			}
-		}
-		for i, o := range ringOrders() {
-			for s := range 2 {
-				at := ringStepBytes * (2*i + s)
-				g.i("MOVL %d(R8), AX", at)
-				g.i("VMOVDQU64 (R14)(AX*1), Z%d", x+s)
-				g.i("VMOVDQU64 64(R14)(AX*1), Z%d", hi+s)
-				g.i("VPBROADCASTD %d(R8), Z%d", at+4, tmp)
-				g.i("VPSHRDVW Z%d, Z%d, Z%d", tmp, hi+s, x+s)
-			}
-			for s := range 2 {
-				g.i("VPMULLW Z%d, Z%d, Z%d", hash, x+s, low+s)
-				g.i("VPMULHUW Z%d, Z%d, Z%d", hash, x+s, high+s)
-				g.i("VPMULLW Z%d, Z%d, Z%d", hash+1, x+s, x+s)
-				g.i("VPADDW Z%d, Z%d, Z%d", x+s, high+s, high+s)
-				g.i("VPSLLW $1, Z%d, Z%d", low+s, hi+s)
-				g.i("VPSRLW $8, Z%d, Z%d", hi+s, hi+s)
-			}
-			g.i("VPACKUSWB Z%d, Z%d, Z%d", hi+1, hi, idx)
-			g.i("VPMOVB2M Z%d, K1", idx)
-			g.i("VPADDB Z%d, Z%d, Z%d", idx, idx, tmp)
-			g.i("VPMOVB2M Z%d, K2", tmp)
-			g.i("KANDNQ K2, K1, K3") // ¬K1 ∧ K2
-			g.i("KANDNQ K1, K2, K4")
-			g.i("KANDQ  K1, K2, K5")
-			for p := range 4 {
-				g.i("VPERMB %d(R11), Z%d, Z%d", 256*p, idx, look+p)
-			}
-			for q := 1; q < 4; q++ {
-				for p := range 4 {
-					g.i("VPERMB %d(R11), Z%d, K%d, Z%d", 256*p+64*q, idx, q+2, look+p)
-				}
-			}
-			for v := range 2 { // of a pair
-				for s, half := range []string{"L", "H"} {
-					w := word + 2*s + v
-					g.i("VPUNPCK%sBW Z%d, Z%d, Z%d", half, look+2*v+1, look+2*v, w)
-					g.i("VPTERNLOGD $0x78, Z%d, Z%d, Z%d", flip+v, []int{low, high}[v]+s, w)
-				}
-			}
-			for s := range 2 {
-				for half := range 2 {
-					for v := range 2 {
-						w := word + 2*s + v
-						to := num
-						if half == 0 {
-							g.i("VPSLLD $16, Z%d, Z%d", w, to)
-							g.i("VPSRAD $3, Z%d, Z%d", to, to)
-						} else {
-							to = w
-							g.i("VPSRAD $3, Z%d, Z%d", w, to)
-						}
-						g.i("VPANDD Z%d, Z%d, Z%d", mask, to, to)
-						for r := range m {
-							g.i("VFMADD231PS.BCST %s, Z%d, Z%d", xs.at(r, 4*(o.col+2*s+8*half+v)), to, acc+2*r+o.row)
-						}
+			g.interleave(batches)
+		} else {
+			g.i("MOVQ DI, DX")
+			g.i("MOVQ $4, CX")
+			g.label(name("pair"))
+			sums := func(move string) {
+				for r := range m {
+					for row := range 2 {
+						g.i(move, 64*(8*r+row), 2*r+row)
 					}
 				}
 			}
+			sums("VMOVUPS %d(DX), Z%d")
+			g.interleave(ringBatches(xs, m, 0, 0))
+			sums("VMOVUPS Z%[2]d, %[1]d(DX)")
+			g.i("ADDQ $128, DX")
+			g.i("ADDQ $%d, R8", 8*ringStepBytes)
+			g.i("DECQ CX")
+			g.i("JNE  %s", name("pair"))
 		}
-		for r := range m {
-			for row := range 2 {
-				g.i("VMOVUPS Z%d, %d(DX)", acc+2*r+row, 64*(8*r+row))
-			}
-		}
-		g.i("ADDQ $128, DX")
-		g.i("ADDQ $%d, R8", 8*ringStepBytes)
-		g.i("DECQ CX")
-		g.i("JNE  %s", name("pair"))
 		for i := 0; 3*i < m; i++ {
 			g.i("ADDQ $64, %s", xs.bases[i])
 		}
 		g.i("DECQ R13")
 		g.i("JNE  %s", name("block"))
+		if m == 1 {
+			for i := range 8 {
+				g.i("VMOVUPS Z%d, %d(DI)", i, 64*i)
+			}
+		}
 		g.i("VZEROUPPER")
 		g.i("RET")
+	}
+}
+
+// ringBatches returns the instructions of the batches of two rows of the rings: sums of those are in two registers from acc on for each
+// row of x, and their steps begin at an offset.
+func ringBatches(xs rows, m, acc, steps int) (batches [][]string) {
+	for i, col := range ringCols() {
+		var list []string
+		add := func(format string, a ...any) { list = append(list, fmt.Sprintf(format, a...)) }
+		t := ringTemps + i%2*ringTempsOf
+		k := 3 * (i % 2) // masks
+		word := ringLookup(add, t, k, steps+2*ringStepBytes*i)
+		for half := range 2 {
+			for v := range 2 {
+				for s := range 2 {
+					to := t + 8 + s
+					if half == 0 {
+						add("VPMADDWD %d(R11), Z%d, Z%d", ringShiftAt, word[s][v], to) // the lower word, shifted by 13
+					} else {
+						to = word[s][v]
+						add("VPSRAD $3, Z%d, Z%d", to, to)
+					}
+					add("VPANDD.BCST %d(R12), Z%d, Z%d", ringNumberAt, to, to)
+					for r := range m {
+						add("VFMADD231PS.BCST %s, Z%d, Z%d", xs.at(r, 4*(col+8*half+v)), to, acc+2*r+s)
+					}
+				}
+			}
+		}
+		batches = append(batches, list)
+	}
+	return batches
+}
+
+// ringLookup adds the instructions that look up the pairs of two steps at an offset. It returns the registers of words: of each step, the
+// first values of pairs and the second ones, those of the first halves of rings below those of the second. It uses 10
+// registers from t on, of which the last two are free thereafter, and three masks behind k.
+func ringLookup(add func(string, ...any), t, k, steps int) (word [2][2]int) {
+	x, next, low, high := t, t+2, t+4, t+6 // two each
+	for s := range 2 {
+		at := steps + ringStepBytes*s
+		add("MOVL %d(R8), %s", at, []string{"AX", "R15"}[s])
+		add("VMOVDQU64 (R14)(%s*1), Z%d", []string{"AX", "R15"}[s], x+s)
+		add("VMOVDQU64 64(R14)(%s*1), Z%d", []string{"AX", "R15"}[s], next+s)
+		add("VPBROADCASTD %d(R8), Z%d", at+4, t+8)
+		add("VPSHRDVW Z%d, Z%d, Z%d", t+8, next+s, x+s)
+	}
+	for s := range 2 {
+		add("VPMULLW Z%d, Z%d, Z%d", ringFactor, x+s, low+s)
+	}
+	for s := range 2 {
+		add("VPSLLW $1, Z%d, Z%d", low+s, next+s)
+	}
+	for s := range 2 {
+		add("VPSRLW $8, Z%d, Z%d", next+s, next+s)
+	}
+	idx := next
+	add("VPACKUSWB Z%d, Z%d, Z%d", next+1, next, idx)
+	add("VPADDB Z%d, Z%d, Z%d", idx, idx, next+1)
+	add("VPMOVB2M Z%d, K%d", idx, k+1)
+	add("VPMOVB2M Z%d, K%d", next+1, k+2)
+	for s := range 2 {
+		add("VPMULHUW Z%d, Z%d, Z%d", ringFactor, x+s, high+s)
+		add("VPMULLW Z%d, Z%d, Z%d", ringFactor+1, x+s, x+s)
+		add("VPADDW Z%d, Z%d, Z%d", x+s, high+s, high+s)
+	}
+	add("KANDNQ K%d, K%d, K%d", k+2, k+1, k+3) // only the lower of the two bits
+	add("KANDQ K%d, K%d, K%d", k+2, k+1, k+2)  // both
+	add("KXORQ K%d, K%d, K%d", k+2, k+1, k+1)  // only the upper
+	look := []int{x, x + 1, next + 1, t + 8}
+	for p, r := range look {
+		add("VPERMB %d(R11), Z%d, Z%d", 256*p, idx, r)
+	}
+	for q, mask := range []int{k + 3, k + 1, k + 2} {
+		for p, r := range look {
+			add("VPERMB %d(R11), Z%d, K%d, Z%d", 256*p+64*(q+1), idx, mask, r)
+		}
+	}
+	word = [2][2]int{{next, x + 1}, {x, next + 1}}
+	for v := range 2 { // of a pair
+		for s, half := range []string{"L", "H"} {
+			add("VPUNPCK%sBW Z%d, Z%d, Z%d", half, look[2*v+1], look[2*v], word[s][v])
+		}
+	}
+	for v := range 2 {
+		for s := range 2 {
+			add("VPTERNLOGD $0x78, Z%d, Z%d, Z%d", ringFlip+v, []int{low, high}[v]+s, word[s][v])
+		}
+	}
+	return word
+}
+
+// interleave emits batches, each half of one between what is left of the one before.
+func (g *gen) interleave(batches [][]string) {
+	var rest []string
+	for _, b := range batches {
+		half := len(b) / 2
+		first := b[:half]
+		for i := range max(len(first), len(rest)) {
+			if i < len(rest) {
+				g.i("%s", rest[i])
+			}
+			if i < len(first) {
+				g.i("%s", first[i])
+			}
+		}
+		rest = b[half:]
+	}
+	for _, line := range rest {
+		g.i("%s", line)
 	}
 }
 
@@ -211,14 +268,9 @@ func (g *gen) ringsAVX2() {
 	g.i("MOVQ hash+72(FP), AX")
 	g.i("VPBROADCASTD 16(AX), Y%d", factor)
 	g.i("VPBROADCASTD 20(AX), Y%d", flip)
-	for _, c := range []struct {
-		bits uint32
-		to   int
-	}{{ringNumber, number}, {0xFFFF, window}} {
-		g.i("MOVL $0x%08x, AX", c.bits)
-		g.i("VMOVD AX, X%d", c.to)
-		g.i("VPBROADCASTD X%d, Y%d", c.to, c.to)
-	}
+	g.i("VPBROADCASTD %d(AX), Y%d", ringNumberAt, number)
+	g.i("VPCMPEQD Y%d, Y%d, Y%d", window, window, window)
+	g.i("VPSRLD $16, Y%d, Y%d", window, window)
 	g.i("MOVQ scratch+80(FP), R14")
 	g.i("ADDQ $63, R14")
 	g.i("ANDQ $~63, R14")
@@ -250,7 +302,7 @@ func (g *gen) ringsAVX2() {
 				g.i("VMOVUPS %d(DX), Y%d", 64*(8*r+row), acc+2*r+row)
 			}
 		}
-		for i, o := range ringOrders() {
+		for i, col := range ringCols() {
 			for s := range 2 {
 				at := ringStepBytes * (2*i + s)
 				g.i("MOVL %d(R8), AX", at)
@@ -270,13 +322,14 @@ func (g *gen) ringsAVX2() {
 						to := pair
 						if v == 0 {
 							to = tmp
-							g.i("VPSLLD $16, Y%d, Y%d", pair, tmp)
+							g.i("VPMADDWD %d(R11), Y%d, Y%d", ringShiftBy, pair, tmp)
+						} else {
+							g.i("VPSRAD $3, Y%d, Y%d", to, to)
 						}
-						g.i("VPSRAD $3, Y%d, Y%d", to, to)
 						g.i("VPAND Y%d, Y%d, Y%d", number, to, to)
 						for r := range m {
-							g.i("VBROADCASTSS %s, Y%d", xs.at(r, 4*(o.col+2*s+8*half+v)), ones)
-							g.i("VFMADD231PS Y%d, Y%d, Y%d", ones, to, acc+2*r+o.row)
+							g.i("VBROADCASTSS %s, Y%d", xs.at(r, 4*(col+8*half+v)), ones)
+							g.i("VFMADD231PS Y%d, Y%d, Y%d", ones, to, acc+2*r+s)
 						}
 					}
 				}
