@@ -42,7 +42,7 @@ class Weight(torch.nn.Parameter):
 
     def __init__(self, data, input_dim, output_dim, weight_loader):
         assert (input_dim, output_dim) == (1, 0)
-        self.weight_loader = weight_loader
+        self.weight_loader, self.input_dim = weight_loader, input_dim
 
 
 def stand_ins() -> dict:
@@ -71,6 +71,7 @@ def by_hand(args: argparse.Namespace, work: Path) -> int:
     lutq_vllm.register()
     bad = 0
     for name, options in {
+        "rings": ["--codebook", "trellis", "--bits", "2.5"], "rings, bf16": ["--codebook", "trellis", "--bits", "5", "--scale-type", "bf16"],
         "4 bits": [], "3 bits, groups of 32, e4m4": ["--bits", "3", "--group", "32", "--scale-type", "e4m4"], "2 bits, rows": ["--bits", "2", "--group", "row"],
     }.items():  # fmt: skip
         out = work / name.replace(" ", "")
@@ -81,34 +82,43 @@ def by_hand(args: argparse.Namespace, work: Path) -> int:
 
         def tensor(layer: str, part: str) -> torch.Tensor:
             dtype, shape, data = folder.raw(f"{layer}.{part}")
-            return torch.frombuffer(bytearray(data), dtype={"U8": torch.uint8, "F16": torch.float16, "F32": torch.float32}[dtype]).view(shape)
+            return torch.frombuffer(bytearray(data), dtype={"U8": torch.uint8, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}[dtype]).view(shape)
 
         for leaf, parts in {"self_attn.qkv_proj": "qkv", "mlp.gate_up_proj": ("gate", "up"), "mlp.down_proj": None, "self_attn.o_proj": None}.items():
             prefix = f"model.layers.0.{leaf}"
             layers = [prefix] if parts is None else [f"{prefix.rpartition('.')[0]}.{p}_proj" for p in parts]
-            for gpus in (1, 2):
+            for gpus in (1, 2, 3) if leaf == "mlp.down_proj" else (1, 2):
                 columns = gpus > 1 and parts is None  # row-parallel: each GPU has some columns
                 x = torch.randn(3, dense[layers[0]].shape[1])
                 ys = []
                 try:
                     for gpu in range(gpus):
                         layer = vllm["LinearBase"]()
+                        layer.tp_rank = gpu
                         method = config.get_quant_method(layer, prefix)
                         sizes = [dense[p].shape[0] // (1 if columns else gpus) for p in layers]
                         k = x.shape[1] // (gpus if columns else 1)
                         method.create_weights(layer, k, sizes, x.shape[1], sum(sizes), torch.float32, weight_loader=None)
-                        for part in ("codes", "scales"):
-                            param, at = getattr(layer, part), 0
-                            for p, n in zip(layers, sizes):
+                        for part, param in layer.named_parameters():
+                            at = 0
+                            for i, (p, n) in enumerate(zip(layers, sizes)):
+                                if f"{p}.{part}" not in folder.where:
+                                    continue
                                 whole = tensor(p, part)
-                                mine = whole.chunk(gpus, 1)[gpu] if columns else whole.chunk(gpus, 0)[gpu]
-                                param.data[at : at + n].copy_(mine)
+                                if param.weight_loader is not None:
+                                    param.weight_loader(param, whole, *([] if parts is None else [parts[i] if parts == "qkv" else i]))
+                                    continue
+                                if columns and hasattr(param, "input_dim"):
+                                    whole = whole.chunk(gpus, param.input_dim)[gpu]
+                                elif not columns:
+                                    whole = whole.chunk(gpus, 0)[gpu]
+                                n //= getattr(param, "packed_factor", 1)
+                                param.data[at : at + n].copy_(whole)
                                 at += n
-                        for i, p in enumerate(layers):
-                            layer.codebook.weight_loader(layer.codebook, tensor(p, "codebook"), *([] if parts is None else [parts[i] if parts == "qkv" else i]))
+                        method.process_weights_after_loading(layer)
                         ys.append(method.apply(layer, x[:, gpu * k : (gpu + 1) * k] if columns else x))
                 except ValueError as e:
-                    refused = columns and "use fewer GPUs" in str(e) and name == "2 bits, rows"
+                    refused = columns and "use fewer GPUs" in str(e) and (name == "2 bits, rows" or name.startswith("rings") and k % 128)
                     bad += not refused
                     print(f"{name}: {leaf}, {gpus} GPUs: {'refused as it must be' if refused else f'BAD: {e}'}")
                     continue
@@ -167,8 +177,10 @@ def in_vllm(args: argparse.Namespace, work: Path) -> int:
     for name, model, options, processes in (
         ("4 bits, an engine of its own process", args.model, ["--bits", "4"], 1),
         ("q, k and v in one matrix on disk, 3 bits", phi3, ["--bits", "3", "--group", "32"], 0),
+        ("rings of 2.5 bits", args.model, ["--codebook", "trellis", "--bits", "2.5"], 0),
+        ("rings of 3 bits, q, k and v in one matrix on disk", phi3, ["--codebook", "trellis", "--bits", "3"], 0),
     ):
-        out = work / f"out{processes}"
+        out = work / name.replace(" ", "")
         quantize(args.lutq, model, out, *options)
         want = reference(args.lutq, out, ids)
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(processes)

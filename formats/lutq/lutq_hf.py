@@ -130,6 +130,11 @@ def values(codebook: str, rate: int, pairs: Tensor | None, device: torch.device)
     return value.half().float()[:, None]
 
 
+def table(text: str) -> Tensor:
+    """The pairs of a table in a configuration, 32 bits each."""
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.int32)
+
+
 def windows(rings: Tensor, codebook: str, rate: int) -> Tensor:
     """The windows of rings [..., bytes] in the order of weights: [..., rows, columns], where a column of the codebook trellis is two."""
     size = rings.shape[-1]
@@ -175,16 +180,17 @@ def across(w: Tensor) -> Tensor:
     return torch.cat(done, dim=1)
 
 
-def signs(k: int, device: torch.device) -> Tensor:
-    """The factors of columns where none are stored."""
-    x = torch.arange(1, k + 1, device=device) * 0x9E3779B1 & 0xFFFFFFFF
+def signs(k: int, device: torch.device, first: int = 0) -> Tensor:
+    """The factors of k columns from a first one on, where none are stored."""
+    x = torch.arange(first + 1, first + k + 1, device=device) * 0x9E3779B1 & 0xFFFFFFFF
     x = (x ^ x >> 15) * 0x85EBCA77
     return 1 - (x >> 15 & 2).float()
 
 
-def rotated(rings: Tensor, scales: Tensor, factors: Tensor, table: Tensor, k: int, codebook: str, rate: int) -> Tensor:
-    """Weights [bands * band, k] in float32 of rings [bands, rings down, rings across, bytes] and scales [bands, band]."""
-    r = F.embedding(windows(rings, codebook, rate), table).flatten(-2)  # [bands, down, across, rows, columns]
+def rotated(rings: Tensor, scales: Tensor, factors: Tensor, each: Tensor, k: int, codebook: str, rate: int) -> Tensor:
+    """Weights [bands * band, k] in float32 of rings [bands, rings down, rings across, bytes] and scales [bands, band]. each has
+    what each window stands for."""
+    r = F.embedding(windows(rings, codebook, rate), each).flatten(-2)  # [bands, down, across, rows, columns]
     r = r.transpose(2, 3).flatten(3).flatten(0, 2)
     if codebook == "trellis":
         r = across(r[:, :k])
@@ -199,13 +205,13 @@ def unwind(
 ) -> Tensor:
     """Weights of the kind trellis, rounded to dtype: as rotated has them, some bands at a time."""
     bands, band = scales.shape
-    table = values(codebook, rate, pairs, rings.device)
+    each = values(codebook, rate, pairs, rings.device)
     signed = signs(k, rings.device) if factors is None else factors.float()
     step = max(1, CHUNK // (k * band))
     out = torch.empty(bands * band, k, dtype=dtype, device=rings.device)
     for at in range(0, bands, step):
         some = slice(at, at + step)
-        out[at * band : (at + step) * band] = rotated(rings[some], scales[some], signed, table, k, codebook, rate)
+        out[at * band : (at + step) * band] = rotated(rings[some], scales[some], signed, each, k, codebook, rate)
     return out
 
 
@@ -322,8 +328,7 @@ class Packed(nn.Module):
     def loaded(self):
         """Readies what is not loaded: the table that is not stored."""
         if self.kind == "trellis" and self.pairs is None and isinstance(self.table, str):
-            words = torch.frombuffer(bytearray(base64.b64decode(self.table)), dtype=torch.int32)
-            self.table = words.to(self.rings.device)
+            self.table = table(self.table).to(self.rings.device)
 
     @property
     def weight(self) -> Tensor:
