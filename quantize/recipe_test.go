@@ -31,6 +31,13 @@ func TestParseRule(t *testing.T) {
 		{text: "a=0", fail: `bits "0"`},
 		{text: "a=:::::bcq", match: "a", want: weight.Spec{Kind: "bcq"}},
 		{text: "a=8:row:::f32:bcq", match: "a", want: weight.Spec{Kind: "bcq", Bits: 8, Group: weight.RowGroup, ScaleType: weight.F32}},
+		{text: "a=2.5::trellis", match: "a", want: weight.Spec{Bits: 2, Half: true, Codebook: "trellis"}},
+		{text: "a=3.5:row:::f32:trellis", match: "a", want: weight.Spec{Kind: "trellis", Bits: 3, Half: true, Group: weight.RowGroup, ScaleType: weight.F32}},
+		{text: "a=2.5:::::lut", fail: "2.5 bits: weights of kind lut have whole ones, and half a bit more is for --codebook trellis"},
+		{text: "a=2.25", fail: `bits "2.25": want a number`},
+		{text: "a=2.50", fail: `bits "2.50": want a number`},
+		{text: "a=3:64:trellis:::trellis", fail: "weights of kind trellis have one scale a row: no group of 64"},
+		{text: "a=3::trellis:mse::trellis", fail: "weights of kind trellis have no scale method"},
 		{text: "a=6:::::lut", fail: "6 bits: want 2 to 5"},
 		{text: "a=9", fail: "9 bits: want 1 to 8"},
 		{text: "a=4:64:nf:::bcq", fail: "weights of kind bcq have neither a codebook nor a scale method"},
@@ -137,6 +144,32 @@ func TestNewPlan(t *testing.T) {
 		{name: "unknown method", recipe: `{"method": "magic"}`, fail: `unknown method "magic"`},
 		{name: "unknown scale", recipe: `{"scale": "max"}`, fail: `unknown scale method "max"`},
 		{name: "unknown scale type", recipe: `{"scale_type": "f8"}`, fail: `unknown scale type "f8"`},
+		{name: "rings", recipe: `{"codebook": "trellis", "bits": 2.5}`, want: map[string]string{up0: "2.5 row trellis ScaleMethod(0) f16 trellis rtn"}},
+		{name: "rings of half a bit more by a rule", recipe: `{"codebook": "trellis", "bits": 2, "tensors": [{"match": "down", "bits": 3.5, "scale_type": "bf16"}]}`, want: map[string]string{
+			up0: "2 row trellis ScaleMethod(0) f16 trellis rtn", down0: "3.5 row trellis ScaleMethod(0) bf16 trellis rtn",
+		}},
+		{name: "rings by a rule's codebook", recipe: `{"bits": 3, "group": 32, "tensors": [{"match": "down", "codebook": "trellis"}]}`, want: map[string]string{
+			up0: "3 32 auto mse f16", down0: "3 row trellis ScaleMethod(0) f16 trellis rtn",
+		}},
+		{name: "rings by a rule's kind", recipe: `{"codebook": "nf", "tensors": [{"match": "down", "kind": "trellis", "bits": 1.5}]}`, want: map[string]string{
+			up0: "4 64 nf absmax f16", down0: "1.5 row trellis ScaleMethod(0) f16 trellis rtn",
+		}},
+		{name: "a table by a rule beside rings", recipe: `{"kind": "trellis", "bits": 3, "tensors": [{"match": "down", "codebook": "nf"}]}`, want: map[string]string{
+			up0: "3 row trellis ScaleMethod(0) f16 trellis rtn", down0: "3 64 nf absmax f16",
+		}},
+		{name: "and a kind of tables", recipe: `{"codebook": "trellis", "bits": 3, "tensors": [{"match": "down", "kind": "lut", "bits": 4}]}`, want: map[string]string{down0: "4 64 auto mse f16"}},
+		{name: "half a bit beside rings", recipe: `{"codebook": "trellis", "bits": 2.5, "tensors": [{"match": "down", "kind": "lut"}]}`, fail: `rule "down=:::::lut": 2.5 bits: weights of kind lut have whole ones`},
+		{name: "half a bit of a table", recipe: `{"bits": 3.5}`, fail: "3.5 bits: weights of kind lut have whole ones"},
+		{name: "a quarter of a bit", recipe: `{"codebook": "trellis", "bits": 2.25}`, fail: `bits "2.25": want a number`},
+		{name: "more bits than rings have", recipe: `{"codebook": "trellis", "bits": 6.5}`, fail: "6.5 bits a weight: codebook trellis has 1 to 6"},
+		{name: "rings of a table", recipe: `{"kind": "trellis", "codebook": "js"}`, fail: `unknown trellis codebook "js"`},
+		{name: "a table of rings", recipe: `{"kind": "lut", "codebook": "trellis"}`, fail: `unknown codebook "trellis"`},
+		{name: "rings with groups", recipe: `{"codebook": "trellis", "group": 64}`, fail: "weights of kind trellis have one scale a row: no group of 64"},
+		{name: "rings with a scale method", recipe: `{"codebook": "trellis", "scale": "absmax"}`, fail: "weights of kind trellis have no scale method"},
+		{name: "rings by another method", recipe: `{"codebook": "trellis", "method": "bcq"}`, fail: "method bcq makes no weights of kind trellis"},
+		{name: "learned rings", recipe: `{"codebook": "trellis", "method": "nfl"}`, fail: "method nfl makes no weights of kind trellis"},
+		{name: "rings by a text", recipe: `{"codebook": "trellis", "method": "gptq"}`, fail: "method gptq: there is no text to learn from"},
+		{name: "fused layers that differ by half a bit", recipe: `{"codebook": "trellis", "bits": 2, "tensors": [{"match": "v_proj", "bits": 2.5}]}`, fail: "would differ in bits, group or kind"},
 		{name: "missing codebook file", recipe: `{"codebook": "file:testdata/none.json"}`, fail: "none.json"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -168,7 +201,7 @@ func TestNewPlan(t *testing.T) {
 						got[it.Tensor.Name] = fmt.Sprintf("%d %d %v %s %s", f.Bits, f.Group, f.ScaleType, f.Method, f.Kind)
 						continue
 					}
-					got[it.Tensor.Name] = strings.Join([]string{string(rune('0' + f.Bits)), weight.GroupName(f.Group), f.Codebook, f.Scale.String(), f.ScaleType.String()}, " ")
+					got[it.Tensor.Name] = strings.Join([]string{f.Width(), weight.GroupName(f.Group), f.Codebook, f.Scale.String(), f.ScaleType.String()}, " ")
 					if f.Kind != "lut" {
 						got[it.Tensor.Name] += " " + f.Kind + " " + f.Method
 					}
@@ -201,7 +234,7 @@ func sameCommand(t *testing.T, p *Plan) {
 		var err error
 		switch flag {
 		case "--bits":
-			r.Default.Bits, err = strconv.Atoi(value)
+			r.Default.Bits, r.Default.Half, err = weight.ParseWidth(value)
 		case "--group":
 			r.Default.Group, err = weight.ParseGroup(value)
 		case "--codebook":
@@ -241,6 +274,7 @@ func FuzzParseRecipe(f *testing.F) {
 	f.Add([]byte(`{"tensors": [{"match": "down_proj", "bits": 4, "group": 32}, {"match": "a", "keep": true}]}`))
 	f.Add([]byte(`{"tensors": [{"match": "("}]} {`))
 	f.Add([]byte(`{"group": 64.5, "bits": -1}`))
+	f.Add([]byte(`{"codebook": "trellis", "bits": 2.5, "tensors": [{"match": "down_proj", "bits": 1e9}]}`))
 	tinyModel := modeltest.Open(f, tiny)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := ParseRecipe(data)

@@ -97,9 +97,17 @@ func TestTinyWeights(t *testing.T) {
 			{`"method": "sparsegpt"`, 1, true},
 			{`"method": "sparsegpt", "scale_type": "f32"`, .6, false},
 			{`"method": "bnb-kbit"`, 1, true},
+			{`"method": "rtn", "codebook": "trellis"`, 1, true},
+			{`"method": "rtn", "codebook": "trellis", "scale_type": "f32"`, .15, false},
+			{`"method": "gptq", "codebook": "trellis"`, 1, true},
+			{`"method": "gptq", "codebook": "trellis", "scale_type": "f32"`, .3, false},
 		} {
 			t.Run(fmt.Sprint(factor, tc.recipe), func(t *testing.T) {
-				recipe := "{" + tc.recipe + `, "group": 32}`
+				group := `, "group": 32}`
+				if strings.Contains(tc.recipe, "trellis") {
+					group = "}" // which is the row
+				}
+				recipe := "{" + tc.recipe + group
 				p := textPlan(t, dir, recipe, newText(t, dir), nil)
 				out := filepath.Join(t.TempDir(), "out")
 				res, err := p.Run(t.Context(), out, RunOptions{})
