@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+
+	"github.com/lutq/lutq/formats/weight/trellis"
 )
 
 // memory is how a run's buffers are sized.
@@ -17,6 +19,7 @@ type memory struct {
 	// there is none.
 	calibrator, refiner int64
 	tensors             int
+	bands               bool // rows are stored together, as rings
 	limited             bool // garbage is collected in time
 }
 
@@ -46,6 +49,14 @@ const storedPerWeight = 5.0/8 + 4.0/32
 // float32 and two codes.
 const feedbackPerWeight = 4 + 4 + 1 + 1
 
+// ringPerWeight is what a quantizer of rings holds besides, with errors fed or not: rows as they are rotated, aimed at, valued by now,
+// stored, and times the Hessian's factor. ringRAM is what chooses the codes of one ring: the values of all windows, and the costs
+// of all edges at each step.
+const (
+	ringPerWeight = 6*4 + 2*8
+	ringRAM       = 4 << 20
+)
+
 // baseRAM is what the program takes besides the workers' buffers, and tensorRAM what it knows of a tensor. Where memory has no
 // limit there is garbage beside both: baseGarbage, and as much again for a tensor. Measured with 30 and 18,600 tensors, with a
 // tenth more.
@@ -61,10 +72,13 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 	if m.workers <= 0 {
 		m.workers = runtime.GOMAXPROCS(0)
 	}
-	widest, bands := 0, false
+	widest, turned := 0, 0 // turned: columns whose statistics are rotated
 	for i := range p.Items {
 		if it := &p.Items[i]; it.Quantized() {
-			widest, bands = max(widest, it.unit()*it.K), bands || it.per() > 1
+			widest, m.bands = max(widest, it.unit()*it.K), m.bands || it.per() > 1
+			if it.calibrated() && it.Format.Kind == trellis.Name {
+				turned = max(turned, it.K)
+			}
 			m.stored = max(m.stored, float64(it.BytesOut)/float64(it.Tensor.Elements()))
 		}
 	}
@@ -82,8 +96,11 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 	if c := p.Recipe.Calibrate; c != nil {
 		m.calibrator = c.Memory()
 		m.block, m.wide = max(m.block, c.Block()), c.Block() > 0
-		if m.wide && bands {
+		if m.wide && m.bands {
 			m.block, m.workers = max(m.block, ringsTimes*c.Block()), min(m.workers, ringWorkers)
+		}
+		if !m.wide { // a device has them in its own memory
+			m.calibrator += 2 * 4 * int64(turned) * int64(turned)
 		}
 	}
 	if o.MaxRAM == 0 {
@@ -115,14 +132,19 @@ func (p *Plan) CheckMemory(o RunOptions) error {
 // workers take their turns.
 func (m memory) peak() int64 {
 	each := bytesPerWeight + 2*m.stored // which is read back
-	if m.calibrator > 0 {
+	worker := 0.
+	switch {
+	case m.bands && !m.wide:
+		each += ringPerWeight
+		worker = ringRAM
+	case m.calibrator > 0:
 		each += feedbackPerWeight
 	}
 	base := int64(baseRAM + tensorRAM*m.tensors)
 	if !m.limited {
 		base += int64(baseGarbage + tensorRAM*m.tensors)
 	}
-	return max(m.refiner, m.calibrator+base+int64(float64(m.workers)*float64(m.block)*each))
+	return max(m.refiner, m.calibrator+base+int64(float64(m.workers)*(worker+float64(m.block)*each)))
 }
 
 // MemoryError means that a calibrator or refiner takes more than a run may.

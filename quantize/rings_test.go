@@ -34,7 +34,7 @@ func TestRings(t *testing.T) {
 				racetest.Skip(t)
 			}
 			var want map[string]string
-			for _, o := range []RunOptions{{Threads: 1}, {Threads: 2}, {Threads: 3, MaxRAM: littleRAM}} {
+			for _, o := range []RunOptions{{Threads: 1}, {Threads: 2}, {Threads: 3, MaxRAM: littleRAM + ringRAM + 2*4*128*128}} {
 				out := filepath.Join(t.TempDir(), "out")
 				x := newText(t, dir)
 				x.block = (o.Threads - 1) << 14
