@@ -123,7 +123,7 @@ def convert(o, bits, out):
     for d in (work, out):
         shutil.rmtree(d, ignore_errors=True)
         d.mkdir(parents=True)
-    args = ["-i", str(o.model), "-w", str(work), "-o", str(out), "-b", str(bits), "-cr", str(o.rows), "-cc", "512"]
+    args = ["-i", str(o.model), "-w", str(work), "-o", str(out), "-b", str(bits), "-hb", str(o.head), "-cr", str(o.rows), "-cc", "512"]
     args += ["-cd", str(o.calib)] if o.calib else []
     in_args, state, ok, err = convert_model.prepare(convert_model.parser.parse_args(args))
     if not ok:
@@ -139,6 +139,7 @@ def main():
     p.add_argument("--lutq", default="./lutq", help="the program")
     p.add_argument("--text", type=Path)
     p.add_argument("--bits", nargs="*", type=float, default=[], help="that exllamav3 converts the model to")
+    p.add_argument("--head", type=float, default=6, help="bits of the output head there; 16 leaves it as it is")
     p.add_argument("--made", nargs="*", type=Path, default=[], help="containers of the model")
     p.add_argument("--tiles", action="store_true")
     p.add_argument("--rows", type=int, default=64, help="of 512 tokens that exllamav3 calibrates on")
