@@ -168,6 +168,8 @@ func take(t *hf.Tensor, as arch.Stored, was foreign.Origin, o ImportOptions) (of
 		n, k, of = m.N, m.K, &takenTable{from: m, factor: 1, merged: 1}
 	case *codes.Binary:
 		n, k, of = m.N, m.K, &takenPlanes{m}
+	case *exl3.Stack:
+		return nil, "it is several layers, whose columns have factors of their own", nil
 	case *exl3.Layer:
 		n, k, of = m.N, m.K, &takenRings{m}
 	default:

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/source/sourcetest"
 )
 
 // TestImportAgain: what is exported and taken over again has the codes, scales and tables that it
@@ -135,5 +137,69 @@ func TestEXL3Dense(t *testing.T) {
 		if !maps.Equal(got, want) {
 			t.Errorf("%s has other weights than %s", model, from)
 		}
+	}
+}
+
+// TestEXL3Fused: what exllamav3 has as several layers is one matrix of ours that comes back, its weights the same. Where one of the
+// layers would begin within a band of rows it is refused.
+func TestEXL3Fused(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	model := func(heads int) string {
+		q := 64 * heads
+		config := fmt.Sprintf(`{"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "hidden_size": %d, "intermediate_size": 128, "num_hidden_layers": 1,
+			"num_attention_heads": %d, "num_key_value_heads": %d, "vocab_size": 40, "pad_token_id": 0, "tie_word_embeddings": false}`, q, heads, heads)
+		var all []sourcetest.Tensor
+		for name, shape := range map[string][]int{
+			"model.embed_tokens.weight": {40, q}, "lm_head.weight": {40, q}, "model.norm.weight": {q},
+			"model.layers.0.input_layernorm.weight": {q}, "model.layers.0.post_attention_layernorm.weight": {q},
+			"model.layers.0.self_attn.qkv_proj.weight": {3 * q, q}, "model.layers.0.self_attn.o_proj.weight": {q, q},
+			"model.layers.0.mlp.gate_up_proj.weight": {256, q}, "model.layers.0.mlp.down_proj.weight": {q, 128},
+		} {
+			n := shape[0]
+			if len(shape) > 1 {
+				n *= shape[1]
+			}
+			v := make([]float32, n)
+			for i := range v {
+				v[i] = float32(r.NormFloat64())
+			}
+			all = append(all, sourcetest.F16(name, shape, v...))
+		}
+		return sourcetest.Folder(t, config, all...)
+	}
+	dir := t.TempDir()
+	made, out := filepath.Join(dir, "made"), filepath.Join(dir, "out")
+	for _, args := range [][]string{{"quantize", model(2), made, "--for", "exl3", "--bits", "4"}, {"export", made, out, "--to", "exl3"}} {
+		if code, _, stderr := exec(args...); code != 0 {
+			t.Fatalf("%v: %s", args, stderr)
+		}
+	}
+	stored := tensors(t, out)
+	for _, name := range []string{"self_attn.q_proj", "self_attn.v_proj", "mlp.up_proj"} {
+		if want := "I16 [8 8 64]"; !strings.HasPrefix(stored["model.layers.0."+name+".trellis"], want) {
+			t.Errorf("%s is not stored as %s", name, want)
+		}
+	}
+	var want map[string]string
+	for i, from := range []string{made, out} {
+		plain := filepath.Join(dir, fmt.Sprint(i))
+		if code, _, stderr := exec("export", from, plain, "--to", "dense", "--dtype", "f32"); code != 0 {
+			t.Fatal(stderr)
+		}
+		if got := tensors(t, plain); i == 0 {
+			want = got
+		} else if !maps.Equal(got, want) {
+			t.Error("other weights come back")
+		}
+	}
+	if code, _, stderr := exec("import", out, filepath.Join(dir, "back")); code == 0 || !strings.Contains(stderr, "several layers, whose columns have factors of their own") {
+		t.Errorf("import: %d, %s", code, stderr)
+	}
+	small := filepath.Join(dir, "small")
+	if code, _, stderr := exec("quantize", model(1), small, "--for", "exl3"); code != 0 {
+		t.Fatal(stderr)
+	}
+	if code, _, stderr := exec("export", small, filepath.Join(dir, "none"), "--to", "exl3"); code == 0 || !strings.Contains(stderr, "of which model.layers.0.self_attn.k_proj begins within rows that are mixed") {
+		t.Errorf("export: %d, %s", code, stderr)
 	}
 }

@@ -13,7 +13,8 @@
 //
 // What rings and codebooks are, and what they mean, package [trellis] has: its rings are these tiles, byte for byte, in
 // the order of outputs first. How many rows and columns are not padding the model's config.json tells. Other
-// tensors have the names and types of any Hugging Face folder, and an output head is never left out for the embedding.
+// tensors have the names and types of any Hugging Face folder, and an output head is never left out for the embedding. Matrices that a
+// model has for several layers at once, such as qkv_proj of Phi-3, are stored as these layers.
 //
 // config.json says under quantization_config that quant_method is exl3. quantization_config.json repeats that, with a list of all
 // tensors. Programs go by the tensors. The source of all this is the code of exllamav3 1.6.5.

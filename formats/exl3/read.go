@@ -53,11 +53,22 @@ func (Scheme) Decode(s *hf.Stored) (found []hf.Encoded, ok bool, err error) {
 	if c.Codebook != "" && (c.Codebook == trellis.Pairs || !slices.Contains(trellis.Codebooks(), c.Codebook)) {
 		return nil, false, fmt.Errorf("config.json: %s: codebook %.40q is not supported: want mul1, mcg or 3inst", s.Key, c.Codebook)
 	}
-	shapes := shapesOf(s)
+	m := modelOf(s)
 	for _, t := range s.Tensors {
 		layer, is := strings.CutSuffix(t.Name, tilesSuffix)
 		if is {
-			all, err := encoded(s, layer, t, shapes[layer+weightSuffix])
+			if of := m.part[layer]; of != nil {
+				if layer != of.parts[0].name {
+					continue
+				}
+				e, err := of.encoded(s)
+				if err != nil {
+					return nil, false, err
+				}
+				found = append(found, e)
+				continue
+			}
+			all, err := encoded(s, layer, t, m.stored[layer+weightSuffix])
 			if err != nil {
 				return nil, false, err
 			}
@@ -73,45 +84,60 @@ func (Scheme) Decode(s *hf.Stored) (found []hf.Encoded, ok bool, err error) {
 	return found, true, nil
 }
 
-// shapesOf returns how the matrices of a model are stored that is of a known family, by their tensors.
-func shapesOf(s *hf.Stored) map[string]*arch.Stored {
+// known is what is known of a model of a known family.
+type known struct {
+	stored map[string]*arch.Stored // matrices by their tensors
+	part   map[string]*fused       // by layers that are parts of a matrix, and stored as such
+}
+
+// modelOf returns what is known of a model.
+func modelOf(s *hf.Stored) known {
+	m := known{make(map[string]*arch.Stored), make(map[string]*fused)}
 	config, err := input.ReadFile(filepath.Join(s.Dir, "config.json"), input.Config)
 	if err != nil {
-		return nil
+		return m
 	}
+	has := func(layer string) bool { return s.Tensor(layer+tilesSuffix) != nil }
 	d, err := arch.Describe(config, func(name string) bool {
 		layer, is := strings.CutSuffix(name, weightSuffix)
-		return s.Tensor(name) != nil || is && s.Tensor(layer+tilesSuffix) != nil
+		return s.Tensor(name) != nil || is && has(layer)
 	})
 	if err != nil {
-		return nil // what needs a description says why there is none
+		return m // what needs a description says why there is none
 	}
-	all := make(map[string]*arch.Stored)
-	for m := range d.AllStored() {
-		all[m.Tensor] = m
+	for as := range d.AllStored() {
+		m.stored[as.Tensor] = as
 	}
-	return all
+	for _, f := range fusedIn(d) {
+		missing := func(p part) bool { return !has(p.name) }
+		if has(f.as.Path) || s.Tensor(f.as.Tensor) != nil || slices.ContainsFunc(f.parts, missing) {
+			continue
+		}
+		for _, p := range f.parts {
+			m.part[p.name] = f
+		}
+	}
+	return m
 }
 
 // encoded returns the weight of a layer whose tiles are t, and its bias where that is padded. as is the matrix of the
 // model, nil where it is not known.
-func encoded(s *hf.Stored, name string, t *hf.Tensor, as *arch.Stored) ([]hf.Encoded, error) {
-	l, parts, err := open(s, name, t)
+func encoded(s *hf.Stored, layer string, t *hf.Tensor, as *arch.Stored) ([]hf.Encoded, error) {
+	l, parts, err := open(s, layer, t)
 	if err != nil {
 		return nil, err
 	}
 	if as != nil && as.Experts == 0 && padded(as.N) == l.rows && padded(as.K) == l.cols {
 		l.N, l.K = as.N, as.K
 	}
-	spec := l.Spec()
 	all := []hf.Encoded{{
-		Name: name + weightSuffix, DType: hf.F32, Shape: []int{l.N, l.K},
+		Name: layer + weightSuffix, DType: hf.F32, Shape: []int{l.N, l.K},
 		Encoding: &hf.Encoding{
-			Type: fmt.Sprintf("EXL3 %s, %s bits", spec.Codebook, spec.Width()),
+			Type: name(l),
 			Rows: 1, Cols: l.K, N: l.N, K: l.K, Parts: parts, Codec: l,
 		},
 	}}
-	bias := s.Tensor(name + biasSuffix)
+	bias := s.Tensor(layer + biasSuffix)
 	switch {
 	case bias == nil:
 	case len(bias.Shape) != 1 || bias.Shape[0] != l.N && bias.Shape[0] != l.rows:
@@ -125,6 +151,12 @@ func encoded(s *hf.Stored, name string, t *hf.Tensor, as *arch.Stored) ([]hf.Enc
 		})
 	}
 	return all, nil
+}
+
+// name says what a layer's codes are.
+func name(l *Layer) string {
+	s := l.Spec()
+	return fmt.Sprintf("EXL3 %s, %s bits", s.Codebook, s.Width())
 }
 
 // Bias is the beginning of a bias that is padded. It implements [hf.Codec].

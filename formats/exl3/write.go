@@ -31,7 +31,12 @@ func (Target) Hint() string {
 
 // Format implements [foreign.Target].
 func (Target) Format(m *foreign.Model) (foreign.Format, error) {
-	f := &output{model: m, biases: make(map[string]*hf.Tensor)}
+	f := &output{model: m, biases: make(map[string]*hf.Tensor), parts: make(map[string][]part)}
+	if m.Decoder != nil {
+		for _, of := range fusedIn(m.Decoder) {
+			f.parts[of.as.Path] = of.parts
+		}
+	}
 	layers := make(map[string]bool)
 	for _, l := range m.Layers {
 		layers[l.Name] = true
@@ -47,6 +52,15 @@ func (Target) Format(m *foreign.Model) (foreign.Format, error) {
 type output struct {
 	model  *foreign.Model
 	biases map[string]*hf.Tensor // of layers, by their names
+	parts  map[string][]part     // that matrices become, by the names of their layers
+}
+
+// layers returns those that a layer becomes.
+func (f *output) layers(l *foreign.Layer) []part {
+	if parts := f.parts[l.Name]; parts != nil {
+		return parts
+	}
+	return []part{{l.Name, 0, l.N}}
 }
 
 // Fit implements [foreign.Format]: rings go as they are.
@@ -62,6 +76,14 @@ func (f *output) Fit(l *foreign.Layer, _ *lut.Matrix) foreign.Fit {
 	case s.ScaleType != weight.F16:
 		return foreign.Fit{Why: fmt.Sprintf("its scales are of type %v: want f16", s.ScaleType)}
 	}
+	for _, p := range f.parts[l.Name] {
+		if p.row%trellis.Block != 0 {
+			return foreign.Fit{Why: fmt.Sprintf("exllamav3 has it as several layers, of which %s begins within rows that are mixed", p.name)}
+		}
+		if f.biases[l.Name] != nil {
+			return foreign.Fit{Why: "exllamav3 has it as several layers, and its bias is one"}
+		}
+	}
 	return foreign.Fit{Stored: true}
 }
 
@@ -70,13 +92,13 @@ func (f *output) Anew(*foreign.Layer) (lut.Format, error) {
 	return lut.Format{}, errors.New("no table is a trellis")
 }
 
-// shape returns the tiles of a layer, and what a spec's rings are.
-func shape(l *foreign.Layer) (across, down int, layout trellis.Layout, err error) {
+// shape returns the tiles of rows of a layer, and what a spec's rings are.
+func shape(l *foreign.Layer, rows int) (across, down int, layout trellis.Layout, err error) {
 	c, err := trellis.NewCode(l.Stored.Codebook, l.Stored.Rate())
 	if err != nil {
 		return 0, 0, trellis.Layout{}, err
 	}
-	return padded(l.K) / tile, padded(l.N) / tile, c.Layout(), nil
+	return padded(l.K) / tile, padded(rows) / tile, c.Layout(), nil
 }
 
 // marker returns the tensor that marks a codebook, if one does.
@@ -91,49 +113,66 @@ func marker(codebook string) (suffix string, mark uint32) {
 }
 
 // Entries implements [foreign.Packer].
-func (f *output) Entries(l *foreign.Layer) ([]hf.Entry, error) {
-	across, down, layout, err := shape(l)
+func (f *output) Entries(l *foreign.Layer) (all []hf.Entry, err error) {
+	for _, p := range f.layers(l) {
+		entries, err := f.entries(l, p)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, entries...)
+	}
+	return all, nil
+}
+
+// entries returns the tensors of a part of a layer.
+func (f *output) entries(l *foreign.Layer, p part) ([]hf.Entry, error) {
+	across, down, layout, err := shape(l, p.n)
 	if err != nil {
 		return nil, err
 	}
 	all := []hf.Entry{
-		{Name: l.Name + tilesSuffix, DType: "I16", Shape: []int{across, down, layout.Bytes() / 2}},
-		{Name: l.Name + inputsSuffix, DType: hf.F16, Shape: []int{across * tile}},
-		{Name: l.Name + outputsSuffix, DType: hf.F16, Shape: []int{down * tile}},
+		{Name: p.name + tilesSuffix, DType: "I16", Shape: []int{across, down, layout.Bytes() / 2}},
+		{Name: p.name + inputsSuffix, DType: hf.F16, Shape: []int{across * tile}},
+		{Name: p.name + outputsSuffix, DType: hf.F16, Shape: []int{down * tile}},
 	}
 	if f.biases[l.Name] != nil {
-		all = append(all, hf.Entry{Name: l.Name + biasSuffix, DType: hf.F16, Shape: []int{down * tile}})
+		all = append(all, hf.Entry{Name: p.name + biasSuffix, DType: hf.F16, Shape: []int{down * tile}})
 	}
 	if suffix, _ := marker(l.Stored.Codebook); suffix != "" {
-		all = append(all, hf.Entry{Name: l.Name + suffix, DType: "I32", Shape: []int{}})
+		all = append(all, hf.Entry{Name: p.name + suffix, DType: "I32", Shape: []int{}})
 	}
 	return all, nil
 }
 
 // Pack implements [foreign.Packer].
-func (f *output) Pack(l *foreign.Layer, s foreign.Source) ([][]byte, error) {
+func (f *output) Pack(l *foreign.Layer, s foreign.Source) (data [][]byte, err error) {
 	stored, err := s.Weights(l)
 	if err != nil {
 		return nil, err
 	}
-	m, err := trellis.Of(stored)
-	if err != nil {
-		return nil, err
-	}
-	across, down, layout, err := shape(l)
-	if err != nil {
-		return nil, err
-	}
-	data := [][]byte{foreign.Transpose(m.Rings, down, across, layout.Bytes()), m.Factors, m.Scales}
-	if t := f.biases[l.Name]; t != nil {
-		bias, err := f.bias(t, s, down*tile)
+	for _, p := range f.layers(l) {
+		m, err := trellis.Of(stored.Rows(p.row, 1, p.n))
 		if err != nil {
 			return nil, err
 		}
-		data = append(data, bias)
-	}
-	if suffix, mark := marker(l.Stored.Codebook); suffix != "" {
-		data = append(data, binary.LittleEndian.AppendUint32(nil, mark))
+		if !m.Whole() {
+			return nil, fmt.Errorf("rows %d to %d are no bands", p.row, p.row+p.n)
+		}
+		across, down, layout, err := shape(l, p.n)
+		if err != nil {
+			return nil, err
+		}
+		data = append(data, foreign.Transpose(m.Rings, down, across, layout.Bytes()), m.Factors, m.Scales)
+		if t := f.biases[l.Name]; t != nil {
+			bias, err := f.bias(t, s, down*tile)
+			if err != nil {
+				return nil, err
+			}
+			data = append(data, bias)
+		}
+		if suffix, mark := marker(l.Stored.Codebook); suffix != "" {
+			data = append(data, binary.LittleEndian.AppendUint32(nil, mark))
+		}
 	}
 	return data, nil
 }
@@ -260,6 +299,7 @@ func (f *output) config() (written, map[string]module, error) {
 	}
 	head := f.model.Head()
 	for _, l := range f.model.Layers {
+		width := float64(l.Stored.Rate()) / 2
 		if l.As == foreign.Dense {
 			e := hf.Entry{Name: l.Tensor, DType: hf.DType(f.model.DType.DType()), Shape: l.Shape}
 			if err := add(moduleOf(l.Tensor), e); err != nil {
@@ -267,30 +307,32 @@ func (f *output) config() (written, map[string]module, error) {
 			}
 			continue
 		}
-		entries, err := f.Entries(l)
-		if err != nil {
-			return c, nil, err
-		}
-		for _, e := range entries {
-			if err := add(l.Name, e); err != nil {
+		for _, p := range f.layers(l) {
+			entries, err := f.entries(l, p)
+			if err != nil {
 				return c, nil, err
 			}
+			for _, e := range entries {
+				if err := add(p.name, e); err != nil {
+					return c, nil, err
+				}
+			}
+			m := storage[p.name]
+			m.Format, m.Bits = "exl3", width
+			switch l.Stored.Codebook {
+			case trellis.Mul1:
+				m.Mul1 = mul1Mark
+			case trellis.MCG:
+				m.MCG = mcgMark
+			}
+			storage[p.name] = m
 		}
-		m := storage[l.Name]
-		m.Format, m.Bits = "exl3", float64(l.Stored.Rate())/2
-		switch l.Stored.Codebook {
-		case trellis.Mul1:
-			m.Mul1 = mul1Mark
-		case trellis.MCG:
-			m.MCG = mcgMark
-		}
-		storage[l.Name] = m
 		if l.Name == head {
-			c.Head = m.Bits
+			c.Head = width
 			continue
 		}
 		books[l.Stored.Codebook]++
-		bits, weights = bits+m.Bits*float64(l.N)*float64(l.K), weights+float64(l.N)*float64(l.K)
+		bits, weights = bits+width*float64(l.N)*float64(l.K), weights+float64(l.N)*float64(l.K)
 	}
 	for _, t := range f.model.Kept {
 		name := moduleOf(t.Name)
