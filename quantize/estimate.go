@@ -20,6 +20,9 @@ type Estimate struct {
 // probeBytes is how much of the source is read to tell the disk's speed.
 const probeBytes = 64 << 20
 
+// deviceRings is how many seconds a device takes to choose codes of rings, a weight: an H200 at 2 to 4 bits, see package calib/model/cuda.
+const deviceRings = 1e-8
+
 // Estimate tells what a run of the plan would take. It reads a small part of
 // the source and quantizes some random weights in each of the plan's formats,
 // which takes a second or so.
@@ -30,7 +33,7 @@ func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
 	}
 	e := Estimate{PeakRAM: mem.peak()}
 	perWeight := make(map[weight.Spec]float64) // seconds
-	var work float64
+	var work, device float64
 	for i := range p.Items {
 		it := &p.Items[i]
 		if !it.Quantized() {
@@ -38,6 +41,10 @@ func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
 		}
 		if err := ctx.Err(); err != nil {
 			return Estimate{}, err
+		}
+		if mem.wide && it.per() > 1 && it.calibrated() {
+			device += deviceRings * float64(it.Tensor.Elements())
+			continue
 		}
 		s, ok := perWeight[it.Format]
 		if !ok {
@@ -53,7 +60,7 @@ func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
 		return Estimate{}, err
 	}
 	t := p.Totals()
-	e.Seconds = work/float64(mem.workers) + read*float64(t.BytesIn+t.BytesOut)
+	e.Seconds = work/float64(mem.workers) + device + read*float64(t.BytesIn+t.BytesOut)
 	if c := p.Recipe.Calibrate; c != nil {
 		var products float64 // of errors with columns, and of the factorization
 		calibrated, _ := p.byCalibration()

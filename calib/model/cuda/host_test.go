@@ -100,6 +100,7 @@ func TestHostRings(t *testing.T) {
 		run("Viterbi 2", 2, func(t *testing.T) { testViterbi(t, o, trellis.Pairs, 2, 1) })
 		run("Viterbi 6", 6, func(t *testing.T) { testViterbi(t, o, trellis.Pairs, 6, 3) })
 		run("Viterbi 12", 12, func(t *testing.T) { testViterbi(t, o, trellis.Pairs, 12, 1) })
+		run("Viterbi far", 4, func(t *testing.T) { testViterbiFar(t, o) })
 		run("Rings", 8, func(t *testing.T) { testRings(t, o, ringCases()[0]) })
 		run("Rings by a state", 6, func(t *testing.T) { testRingsByState(t, o, 16, 72, 6) })
 	})

@@ -1,7 +1,7 @@
 // Codes of rings of package formats/weight/trellis, by Viterbi's algorithm over all windows of 16 bits: see package
 // quantize/viterbi, whose words these are.
 //
-// BITS come in at a step, a step has TOGETHER weights, and a ring STEPS steps, in the order in which windows are shifted. All
+// FAR is whether values lie in memory that shared memory has no room for. BITS come in at a step, a step has TOGETHER weights, and a ring STEPS steps, in the order in which windows are shifted. All
 // numbers are float16, two rings in the halves of a word, so that one instruction does both.
 
 constexpr u32 THREADS = 512, WARPS = THREADS / 32;
@@ -11,7 +11,8 @@ constexpr u32 BRANCHES = 1 << BITS < 16 ? 1 << BITS : 16;        // so many to e
 constexpr u32 ENDS = OWN / BRANCHES;                             // of so many edges that follow each other;
 constexpr u32 SHARERS = (1 << BITS) / BRANCHES;                  // so many threads have the other windows to these.
 constexpr u32 WORDS = OWN * TOGETHER / 2;                        // of their values
-constexpr u32 IN_REGISTERS = ENDS * (3 - TOGETHER) > 32 ? 32 : 64;  // of these; the others are in shared memory
+constexpr u32 IN_REGISTERS = ENDS * (3 - TOGETHER) > 32 ? 32 : 64;  // of these, where there are as many:
+constexpr u32 FIRST = IN_REGISTERS < WORDS ? IN_REGISTERS : WORDS;  // the others are in shared memory, or not
 constexpr u32 METRICS = EDGES * 4 * 2 > (64 << 10) ? 1 : 2;      // rooms for M
 constexpr u32 INFINITE = 0x7c007c00;
 constexpr u32 RENEWED = BITS < 9 ? 8 : 2;  // steps after which M is made small: a weight far out would take bits from what follows
@@ -89,28 +90,37 @@ __device__ __forceinline__ void weights(u32 (&w)[TOGETHER], const u32* steps, u3
     for (u32 i = 0; i < TOGETHER; i++) w[i] = steps[step * TOGETHER + i];
 }
 
+// four returns the n-th and the three behind it.
+__device__ __forceinline__ Four four(const u32* table, u32 thread, u32 n) {
+    Four f;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) f.w[i] = word(table, thread, n + i);
+    return f;
+}
+
+// viterbi_far writes the values that no register holds to far [(WORDS - FIRST) / 4][THREADS].
+extern "C" __global__ void __launch_bounds__(512) viterbi_far(Four* far, const u32* table) {
+    for (u32 n = FIRST; n < WORDS; n += 4) far[(n - FIRST) / 4 * THREADS + threadIdx.x] = four(table, threadIdx.x, n);
+}
+
 // viterbi_forward goes through count steps of pairs of rings from one on, and writes M of all edges before each step from the keep-th
 // on, and after the last, to history [pairs][count − keep + 1][EDGES]. steps [pairs][STEPS][TOGETHER] are the negated weights. Paths
-// begin in the edges begin [2·pairs], or anywhere without it. table has the values of windows, one or two float16 each.
-extern "C" __global__ void __launch_bounds__(512) viterbi_forward(u32* history, const u32* steps, const u32* table, const u32* begin, u32 first,
-                                                                  u32 count, u32 keep, u32 pairs) {
+// begin in the edges begin [2·pairs], or anywhere without it. table has the values of windows, one or two float16 each; far is read
+// with FAR.
+extern "C" __global__ void __launch_bounds__(512) viterbi_forward(u32* history, const u32* steps, const u32* table, const Four* far,
+                                                                  const u32* begin, u32 first, u32 count, u32 keep, u32 pairs) {
     const u32 thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     u32* metric = (u32*)shared;                      // [METRICS][EDGES]
     u32* parts = metric + METRICS * EDGES;           // [WARPS][ENDS], where more than a warp has windows to an edge
     u32* lows = parts + (SHARERS > 32 ? WARPS * ENDS : 0);  // [WARPS]
-    Four* rest = (Four*)(lows + WARPS);              // [(WORDS − IN_REGISTERS) / 4][THREADS]
+    Four* near = (Four*)(lows + WARPS);              // [(WORDS − FIRST) / 4][THREADS]
+    const Four* rest = FAR ? far : near;
 
-    constexpr u32 FIRST = IN_REGISTERS < WORDS ? IN_REGISTERS : WORDS;
     u32 own[FIRST];
 #pragma unroll
     for (u32 n = 0; n < FIRST; n++) own[n] = kept(word(table, thread, n));
 #pragma unroll 1
-    for (u32 n = FIRST; n < WORDS; n += 4) {
-        Four f;
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) f.w[i] = word(table, thread, n + i);
-        rest[(n - FIRST) / 4 * THREADS + thread] = f;
-    }
+    for (u32 n = FAR ? WORDS : FIRST; n < WORDS; n += 4) near[(n - FIRST) / 4 * THREADS + thread] = four(table, thread, n);
     const u32 edge = thread / SHARERS * ENDS;                                        // its first
     const u32 from = (thread % SHARERS * EDGES + edge) >> BITS;                      // the edge before its first window
     constexpr u32 HERE = SHARERS < 32 ? SHARERS : 32;                                // lanes that share edges
@@ -144,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(512) viterbi_forward(u32* history, 
 #pragma unroll
             for (u32 i = 0; i < BRANCHES; i++) {
                 u32 m = 0;
-                Four four;
+                Four some;
 #pragma unroll
                 for (u32 j = 0; j < ENDS; j++) {
                     if (j % (1 << BITS) == 0) m = before[i * (WINDOWS / BRANCHES >> BITS) + from + (j >> BITS)];
@@ -153,8 +163,8 @@ extern "C" __global__ void __launch_bounds__(512) viterbi_forward(u32* history, 
                     if (n < FIRST) {
                         v = own[n];
                     } else {
-                        if (n % 4 == 0 && (TOGETHER == 2 || j % 2 == 0)) four = rest[(n - FIRST) / 4 * THREADS + thread];
-                        v = four.w[n % 4];
+                        if (n % 4 == 0 && (TOGETHER == 2 || j % 2 == 0)) some = rest[(n - FIRST) / 4 * THREADS + thread];
+                        v = some.w[n % 4];
                     }
                     best[j] = less(best[j], cost(v, j % 2, w, m));
                 }
@@ -209,11 +219,11 @@ extern "C" __global__ void __launch_bounds__(512) viterbi_forward(u32* history, 
                     constexpr u32 SIZE = LEFT < 4 ? LEFT : 4;
 #pragma unroll
                     for (u32 i = 0; i < LEFT; i += SIZE) {
-                        Several<SIZE> some;
+                        Several<SIZE> row;
 #pragma unroll
-                        for (u32 j = 0; j < SIZE; j++) some.w[j] = best[i + j];
-                        *(Several<SIZE>*)(after + edge + mine + i) = some;
-                        if (keeps) *(Several<SIZE>*)(past + edge + mine + i) = some;
+                        for (u32 j = 0; j < SIZE; j++) row.w[j] = best[i + j];
+                        *(Several<SIZE>*)(after + edge + mine + i) = row;
+                        if (keeps) *(Several<SIZE>*)(past + edge + mine + i) = row;
                     }
                 }
             }

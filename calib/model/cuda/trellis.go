@@ -14,7 +14,7 @@ import (
 func RingKernels(layouts ...trellis.Layout) []driver.Kernel {
 	all := []driver.Kernel{ringsKernel()}
 	for _, l := range layouts {
-		all = append(all, trellisKernel(l))
+		all = append(all, trellisKernel(l, false), trellisKernel(l, true))
 	}
 	return all
 }
@@ -24,13 +24,14 @@ func ringsKernel() driver.Kernel {
 	return driver.Kernel{Name: "rings.cu", Source: prelude() + ringsSource, Options: driver.CompileOptions{Defines: []string{"ACTS=0"}}}
 }
 
-// trellisKernel returns what chooses windows, all steps of which add as many bits.
-func trellisKernel(l trellis.Layout) driver.Kernel {
+// trellisKernel returns what chooses windows, all steps of which add as many bits. With far, it is for devices of little shared memory.
+func trellisKernel(l trellis.Layout, far bool) driver.Kernel {
 	return driver.Kernel{
-		Name:   fmt.Sprintf("trellis.%d.%d.cu", l.Together, l.Bits(0)),
+		Name:   fmt.Sprintf("trellis.%d.%d.%d.cu", l.Together, l.Bits(0), truth(far)),
 		Source: prelude() + trellisSource,
 		Options: driver.CompileOptions{Defines: []string{
 			"ACTS=0", fmt.Sprintf("BITS=%d", l.Bits(0)), fmt.Sprintf("TOGETHER=%d", l.Together), fmt.Sprintf("STEPS=%d", l.Steps()),
+			fmt.Sprintf("FAR=%d", truth(far)),
 		}},
 	}
 }
@@ -46,10 +47,12 @@ type viterbi struct {
 	o             *Ops
 	code          *trellis.Code
 	layout        trellis.Layout
+	far           bool // values lie in memory
 	forward, back *driver.Function
 	shared        int        // bytes of shared memory of forward
 	edges         int        // before a step
 	table, place  driver.Ptr // values of windows, and where in a ring weights are, in the order of steps
+	others        driver.Ptr // values that are far
 	unit, limit   float32    // what weights are multiplied by for the table, and the most that they are then
 }
 
@@ -67,15 +70,19 @@ func (o *Ops) newViterbi(code *trellis.Code) *viterbi {
 		o.fail(fmt.Errorf("codes of %v bits a weight are not made on a GPU", float64(l.Rate)/2))
 		return nil
 	}
-	v.shared = v.sharedBytes()
-	if v.shared > o.dev.Info.SharedPerBlock {
-		o.fail(fmt.Errorf("rings are coded in %d bytes of shared memory: %s has %d", v.shared, o.dev.Info.Name, o.dev.Info.SharedPerBlock))
+	most := o.dev.Info.SharedPerBlock
+	if v.shared = v.sharedBytes(); v.shared > most {
+		v.far = true
+		v.shared = v.sharedBytes()
+	}
+	if v.shared > most {
+		o.fail(fmt.Errorf("rings are coded in %d bytes of shared memory: %s has %d", v.shared, o.dev.Info.Name, most))
 		return nil
 	}
-	if v.forward = o.trellisFunction(l, "viterbi_forward"); v.forward != nil {
+	if v.forward = v.function("viterbi_forward"); v.forward != nil {
 		o.fail(v.forward.SetMaxDynamicShared(v.shared))
 	}
-	v.back = o.trellisFunction(l, "viterbi_back")
+	v.back = v.function("viterbi_back")
 	v.upload()
 	if o.err != nil {
 		v.close()
@@ -84,9 +91,9 @@ func (o *Ops) newViterbi(code *trellis.Code) *viterbi {
 	return v
 }
 
-// trellisFunction returns a kernel of rings, nil where there is none.
-func (o *Ops) trellisFunction(l trellis.Layout, name string) *driver.Function {
-	k := trellisKernel(l)
+// function returns a kernel, nil where something has failed.
+func (v *viterbi) function(name string) *driver.Function {
+	o, k := v.o, trellisKernel(v.layout, v.far)
 	key := k.Name + " " + name
 	if f, ok := o.functions[key]; ok || o.err != nil {
 		return f
@@ -109,7 +116,7 @@ func (o *Ops) trellisFunction(l trellis.Layout, name string) *driver.Function {
 // sharedBytes are those of a block of viterbi_forward.
 func (v *viterbi) sharedBytes() int {
 	branches := min(1<<v.layout.Bits(0), 16)
-	ends, words := viterbiOwn/branches, viterbiOwn*v.layout.Together/2
+	ends := viterbiOwn / branches
 	sharers := 1 << v.layout.Bits(0) / branches
 	n := 2 * 4 * v.edges
 	if n > 64<<10 {
@@ -118,11 +125,20 @@ func (v *viterbi) sharedBytes() int {
 	if sharers > 32 {
 		n += 4 * viterbiThreads / 32 * ends
 	}
-	kept := 64
+	n += 4 * viterbiThreads / 32
+	if !v.far {
+		n += v.othersBytes()
+	}
+	return n
+}
+
+// othersBytes are those of values that no register holds.
+func (v *viterbi) othersBytes() int {
+	ends, kept := viterbiOwn/min(1<<v.layout.Bits(0), 16), 64
 	if ends*(3-v.layout.Together) > 32 {
 		kept = 32
 	}
-	return n + 4*viterbiThreads/32 + 4*viterbiThreads*max(words-kept, 0)
+	return 4 * viterbiThreads * max(viterbiOwn*v.layout.Together/2-kept, 0)
 }
 
 // upload writes the tables.
@@ -147,6 +163,12 @@ func (v *viterbi) upload() {
 	}
 	v.table = v.o.scratch(2 * len(table))
 	v.o.upload(v.table, driver.Bytes(table))
+	if v.far {
+		v.others = v.o.scratch(v.othersBytes())
+		if f := v.function("viterbi_far"); f != nil {
+			v.o.start(f, driver.Launch{Grid: driver.Dim{X: 1}, Block: driver.Dim{X: viterbiThreads}}, []any{v.others, v.table})
+		}
+	}
 	place := make([]int, 0, v.layout.Rows*v.layout.Cols)
 	for i := range v.layout.Steps() {
 		row, col := v.layout.At(v.number(i))
@@ -171,6 +193,7 @@ func (v *viterbi) size() int { return v.layout.Rows * v.layout.Cols }
 func (v *viterbi) close() {
 	v.o.release(v.table)
 	v.o.release(v.place)
+	v.o.release(v.others)
 }
 
 // historyBytes is what M of rings that are coded at a time takes at most.
@@ -217,7 +240,7 @@ func (v *viterbi) choose(w *work) {
 	pass := func(from, pairs, first, keep int, begin, windows driver.Ptr) {
 		at := w.steps + driver.Ptr(4*v.size()*from)
 		v.o.start(v.forward, driver.Launch{Grid: driver.Dim{X: uint32(min(pairs, v.o.dev.Info.SMs))}, Block: driver.Dim{X: viterbiThreads}, Shared: v.shared},
-			[]any{w.history, at, v.table, begin, first, steps, keep, pairs})
+			[]any{w.history, at, v.table, v.others, begin, first, steps, keep, pairs})
 		v.o.start(v.back, driver.Launch{Grid: driver.Dim{X: uint32(ceil(2*pairs*team, block))}, Block: driver.Dim{X: uint32(block)}},
 			[]any{windows, w.edges + driver.Ptr(8*from), w.history, at, v.table, first, steps, keep, 2 * pairs})
 	}

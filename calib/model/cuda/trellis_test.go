@@ -24,7 +24,16 @@ func TestGPUViterbi(t *testing.T) {
 		for _, rate := range []int{2, 4, 6, 8, 12, 16} {
 			testViterbi(t, o, trellis.MCG, rate, 3)
 		}
+		testViterbiFar(t, o)
 	})
+}
+
+// testViterbiFar codes rings where shared memory has no room for values.
+func testViterbiFar(t *testing.T, o *Ops) {
+	most := o.dev.Info.SharedPerBlock
+	defer func() { o.dev.Info.SharedPerBlock = most }()
+	o.dev.Info.SharedPerBlock = 99 << 10
+	testViterbi(t, o, trellis.Pairs, 4, 2)
 }
 
 // testViterbi codes some rings, and the same again.
