@@ -166,6 +166,30 @@ func (l Layout) Window(ring []byte, step int) uint16 {
 	return uint16((uint64(word)<<32 | uint64(next)) >> (48 - at%32))
 }
 
+// windows writes those of all steps of a ring, as [Layout.Window] has them, to dst.
+func (l Layout) windows(dst []uint16, ring []byte) {
+	var room [260]byte // the longest ring, and what it is joined to
+	if l.pair {
+		copy(room[copy(room[:], ring):], ring[:2])
+		at := 0
+		for step := range dst {
+			dst[step] = uint16(binary.LittleEndian.Uint32(room[at/8:]) >> (at % 8))
+			at += l.Rate
+		}
+		return
+	}
+	// The string from its last 16 bits on, with the first bit in the highest of a byte.
+	for i := 0; i < len(ring); i += 4 {
+		binary.BigEndian.PutUint32(room[2+i:], binary.LittleEndian.Uint32(ring[i:]))
+	}
+	copy(room[:2], room[len(ring):])
+	end := 0 // where the 16 bits begin that end with a step's last: the string is 16 bits later in room
+	for step := range dst {
+		end += l.Bits(step)
+		dst[step] = uint16(binary.BigEndian.Uint32(room[end/8:]) >> (16 - end%8))
+	}
+}
+
 func window(ring []byte, at int) uint16 {
 	var x uint32
 	for i := range 3 {

@@ -176,15 +176,25 @@ func (m *Matrix) Columns() int { return up(m.K, m.Code.Layout().Pad) }
 func (m *Matrix) Decode(dst []float32, ringRow int) {
 	l, cols := m.Code.Layout(), m.Columns()
 	size := l.Bytes()
+	places := make([]int, l.Steps()) // of steps' weights
+	for step := range places {
+		row, col := l.At(step)
+		places[step] = row*cols + col
+	}
+	windows := make([]uint16, l.Steps())
 	for c := range cols / l.Cols {
-		ring := m.Rings[(ringRow*(cols/l.Cols)+c)*size:][:size]
-		for step := range l.Steps() {
-			row, col := l.At(step)
-			pair := m.Code.Pair(l.Window(ring, step))
-			at := row*cols + c*l.Cols + col
-			for i := range l.Together {
-				dst[at+i] = num.F16ToF32(uint16(pair >> (16 * i)))
+		l.windows(windows, m.Rings[(ringRow*(cols/l.Cols)+c)*size:][:size])
+		to := dst[c*l.Cols:]
+		if !l.pair {
+			for step, x := range windows {
+				to[places[step]] = num.F16ToF32(uint16(m.Code.Pair(x)))
 			}
+			continue
+		}
+		for step, x := range windows {
+			pair := m.Code.Pair(x)
+			at := to[places[step]:][:2]
+			at[0], at[1] = num.F16ToF32(uint16(pair)), num.F16ToF32(uint16(pair>>16))
 		}
 	}
 }

@@ -69,6 +69,7 @@ func TestPack(t *testing.T) {
 					t.Fatalf("%d steps with %d bits in %d bytes", len(symbols), len(text), len(ring))
 				}
 				text = append(text, text...)
+				windows := trellis.Windows(l, ring)
 				for i := range symbols {
 					var want uint16
 					for b := range trellis.Window {
@@ -78,8 +79,8 @@ func TestPack(t *testing.T) {
 						}
 						want |= uint16(text[len(text)/2+ends[i]-1-b]-'0') << b // up to the step's last
 					}
-					if got := l.Window(ring, i); got != want {
-						t.Fatalf("the window of step %d is %04x: want %04x", i, got, want)
+					if got := l.Window(ring, i); got != want || windows[i] != want {
+						t.Fatalf("the window of step %d is %04x, among all %04x: want %04x", i, got, windows[i], want)
 					}
 				}
 			}))
