@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/bcq"
@@ -68,7 +69,7 @@ func Kinds() []Kind {
 		}, DrawSparse, nil},
 		{trellis.Kind{}, func(r *rand.Rand, n, k, bits, _ int, st weight.ScaleType) weight.Matrix {
 			return randomTrellis(r, n, k, 2*bits, st)
-		}, nil, nil},
+		}, nil, trellisCases},
 	}
 }
 
@@ -94,6 +95,19 @@ func bcqCases(bits int, shapes [][2]int) (all []func(r *rand.Rand) weight.Matrix
 	for i, s := range shapes {
 		group := []int{32, 64, 50, math.MaxInt32}[(i+bits)%4]
 		all = append(all, func(r *rand.Rand) weight.Matrix { return RandomBCQ(r, s[0], s[1], bits, group, weight.F16, true) })
+	}
+	return all
+}
+
+// trellisCases are of a type of scales for each shape, with half a bit more for every other, as far as there are such matrices.
+func trellisCases(bits int, shapes [][2]int) (all []func(r *rand.Rand) weight.Matrix) {
+	types, rates := trellis.Kind{}.ScaleTypes(), trellis.Rates()
+	for i, s := range shapes {
+		if rate := 2*bits + i%2; slices.Contains(rates, rate) {
+			all = append(all, func(r *rand.Rand) weight.Matrix {
+				return randomTrellis(r, s[0], s[1], rate, types[(i+bits)%len(types)])
+			})
+		}
 	}
 	return all
 }

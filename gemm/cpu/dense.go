@@ -76,7 +76,7 @@ func (w *Dense) Bytes() int64 { return int64(len(w.data)) }
 //
 // The numbers of dense weights are put into the panels that products read. Decoding them, which is most of such a
 // product, then takes a fraction of the time, and no bit of a result changes. Quantized weights go over to fixed
-// point, see [LUT.Fix], where that is faster: see [Engine.Fixes].
+// point, see [LUT.Fix], where that is faster: see [Engine.Fixes]. So do [Rings], where AVX-512 has whole numbers and float16.
 func (e *Engine) Arrange(w Weights) {
 	switch w := w.(type) {
 	case *Dense:
@@ -85,6 +85,8 @@ func (e *Engine) Arrange(w Weights) {
 		if e.Fixes() {
 			w.Fix()
 		}
+	case *Rings:
+		w.fixed = e.fixesRings()
 	}
 }
 

@@ -68,6 +68,7 @@ func New(o Options) (*Engine, error) {
 		fixedScratch: make([]*fixedScratch, threads),
 		tableScratch: make([]tableScratch, threads),
 	}
+	e.rings.native = s.fixesRings()
 	var spin time.Duration
 	if threads <= runtime.GOMAXPROCS(0) {
 		spin = spinTime

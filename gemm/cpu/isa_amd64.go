@@ -236,6 +236,11 @@ func planesDecodeAVX2(dst *float32, words *byte, factors *float32, bits, halves 
 func ringsAVX512(m int, y, x *float32, ldx int, words *byte, blocks, size int, table *byte, steps *ringStep, hash *ringHash, scratch *byte)
 
 //go:noescape
+func ringsFixedAVX512(m int, y *float32, x *ringX, ldx int, words *byte, blocks, size int, table *byte, steps *ringStep, hash *ringHash, scratch *byte)
+
+func cpuHasFP16() (has bool)
+
+//go:noescape
 func ringsAVX2(m int, y, x *float32, ldx int, words *byte, blocks, size int, table *byte, steps *ringStep, hash *ringHash, scratch *byte)
 
 // gemm computes y[m, 16·panels] = [y +] alpha · x[m,k] · b for panels b0 and,
@@ -731,6 +736,25 @@ func (s isa) rings(y []float32, c *ringsCall) {
 		return
 	}
 	ringsAVX2(c.m, &y[0], &c.x[0], c.ldx, &c.words[0], c.blocks, size, (*byte)(unsafe.Pointer(&t.pairs[0])), &t.steps[0], &t.hash, &c.scratch[0])
+}
+
+// ringsFixed computes the product c; see ringsFixedGeneric.
+func (s isa) ringsFixed(y []float32, c *ringsFixedCall) {
+	if !c.native {
+		ringsFixedGeneric(y, c)
+		return
+	}
+	t := c.table
+	size := 64 * 2 * t.rate
+	_ = y[128*c.m-1]
+	_ = c.x[(c.m-1)*c.ldx+c.blocks-1]
+	_ = c.words[c.blocks*size-1]
+	ringsFixedAVX512(c.m, &y[0], &c.x[0], c.ldx, &c.words[0], c.blocks, size, &t.planes[0][0], &t.steps[0], &t.hash, &c.scratch[0])
+}
+
+// fixesRings reports whether there is a kernel for products by rings in fixed point. That takes long to find out.
+func (s isa) fixesRings() bool {
+	return s == avx512 && hasVBMI() && cpu.X86.HasAVX512VNNI && cpuHasFP16()
 }
 
 // hasVBMI reports whether AVX-512 has what rings take of it: permutations of bytes, and shifts of two words as one.

@@ -94,3 +94,7 @@ func (s isa) planesDecode(dst []float32, words []byte, factors *[planeFactors][1
 func (s isa) rings(y []float32, c *ringsCall) { ringsGeneric(y, c) }
 
 func (s isa) rotate(dst, x, factors []float32, by float32) { rotateGeneric(dst, x, factors, by) }
+
+func (s isa) ringsFixed(y []float32, c *ringsFixedCall) { ringsFixedGeneric(y, c) }
+
+func (s isa) fixesRings() bool { return false }

@@ -183,5 +183,16 @@ func (w *Rings) Over(mem []byte) Packed {
 // Matrix implements [Packed].
 func (w *Rings) Matrix() (weight.Matrix, error) { return w.p.Matrix() }
 
-// Rounded implements [Packed]: there are no such products.
-func (w *Rings) Rounded() *Rounded { return nil }
+// Rounded implements [Packed] by fixed point.
+func (w *Rings) Rounded() *Rounded {
+	return &Rounded{
+		Kernel: "fixed", Error: FixedError, Weights: w, Serves: (*Engine).fixesRings,
+		By: func(e *Engine, x []float32, rows int) func(y []float32, w Weights) {
+			return func(y []float32, w Weights) {
+				fixed := *w.(*Rings)
+				fixed.fixed = true
+				e.MatMul(y, x, rows, &fixed)
+			}
+		},
+	}
+}

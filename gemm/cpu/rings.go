@@ -32,6 +32,8 @@ type Rings struct {
 	p       *repack.CPURings
 	factors []float32 // of columns
 	table   *ringTable
+	whole   *ringTable // in fixed point
+	fixed   bool       // products of few rows of x are in fixed point, see Arrange
 }
 
 // ringTable is a table of pairs, and how windows name them.
@@ -43,6 +45,7 @@ type ringTable struct {
 	steps  [32]ringStep // of either half of a ring, see ringsOrder
 	hash   ringHash
 	rate   int
+	unit   float32 // in fixed point: what 1 stands for
 }
 
 // ringStep is where the windows of a step are.
@@ -57,9 +60,9 @@ type ringStep struct {
 // number has the bits of a float16 that was shifted to where a float32 has them.
 type ringHash struct{ low, high, flipLow, flipHigh, factor, flip, number uint32 }
 
-func newRingTable(c *trellis.Code) *ringTable {
-	t := &ringTable{rate: c.Rate}
-	copy(t.pairs[:], c.Table)
+func newRingTable(rate int, pairs []uint32) *ringTable {
+	t := &ringTable{rate: rate}
+	copy(t.pairs[:], pairs)
 	for i, pair := range t.pairs {
 		for b := range t.planes {
 			t.planes[b][i] = byte(pair >> (8 * b))
@@ -70,11 +73,11 @@ func newRingTable(c *trellis.Code) *ringTable {
 	}
 	for i := range t.steps {
 		step := i>>2&1<<4 | i>>3<<2 | i&3
-		bit := step * c.Rate
+		bit := step * rate
 		t.steps[i] = ringStep{at: uint32(bit / 16 * 64), words: uint32(bit % 16 * 0x10001), bits: uint32(bit % 16)}
 	}
 	twice := func(v uint32) uint32 { return v&0xFFFF | v<<16 }
-	flips := trellis.Flips(c.Rate)
+	flips := trellis.Flips(rate)
 	t.hash = ringHash{twice(ringsFactor), twice(ringsFactor >> 16), twice(flips), twice(flips >> 16), ringsFactor, flips, 0x8FFFE000}
 	return t
 }
@@ -87,7 +90,8 @@ func NewRings(p *repack.CPURings) (*Rings, error) {
 	w := &Rings{p: p}
 	m := trellis.Matrix{K: p.K, Factors: p.Factors}
 	w.factors = m.ColumnFactors()
-	w.table = newRingTable(p.Code)
+	w.table = newRingTable(p.Code.Rate, p.Code.Table)
+	w.whole = newWholeTable(p.Code)
 	return w, nil
 }
 
@@ -160,6 +164,14 @@ func (w raw) decode(s isa, dst []float32, panel, k0, kc int) { w.unpack(s, dst, 
 
 // ring decodes a ring to [columns][rows]. words are those of its block from its lane on.
 func (t *ringTable) ring(dst *[trellis.RingRows * trellis.RingCols]float32, words []byte) {
+	t.eachPair(words, func(row, col int, pair uint32) {
+		dst[8*col+row] = num.F16ToF32(uint16(pair))
+		dst[8*(col+1)+row] = num.F16ToF32(uint16(pair >> 16))
+	})
+}
+
+// eachPair calls f for the pairs of a ring, with the row and the column of the first of its values.
+func (t *ringTable) eachPair(words []byte, f func(row, col int, pair uint32)) {
 	rate := t.rate
 	at := func(half, j int) uint32 {
 		if j == 2*rate { // the other half follows
@@ -175,10 +187,8 @@ func (t *ringTable) ring(dst *[trellis.RingRows * trellis.RingCols]float32, word
 				x |= at(half, j+1) << (16 - shift)
 			}
 			index, flip := trellis.Hash(uint16(x), rate)
-			pair := t.pairs[index] ^ flip
 			row, col := ringAt(32*half + i)
-			dst[8*col+row] = num.F16ToF32(uint16(pair))
-			dst[8*(col+1)+row] = num.F16ToF32(uint16(pair >> 16))
+			f(row, col, t.pairs[index]^flip)
 		}
 	}
 }
@@ -241,9 +251,9 @@ func ringsGeneric(y []float32, c *ringsCall) {
 // columns in common.
 func (e *Engine) ringsProduct(x []float32, k, m int, ops []Op) {
 	few := m <= ringsFew
-	ldx, by := k, float32(1)
+	ldx := k
 	if few {
-		ldx, by = ceilDiv(k, trellis.RingCols)*trellis.RingCols, ringsX
+		ldx = ceilDiv(k, trellis.RingCols) * trellis.RingCols
 	}
 	turns := max(1, ceilDiv(m*ldx, xElements))
 	for len(ops) > 0 {
@@ -251,7 +261,7 @@ func (e *Engine) ringsProduct(x []float32, k, m int, ops []Op) {
 		same, rest := e.rings.same[:0], ops[:0]
 		for _, op := range ops {
 			switch w := op.W.(*Rings); {
-			case !first.p.SameFactors(w.p):
+			case !first.p.SameFactors(w.p), few && w.fixed != first.fixed:
 				rest = append(rest, op)
 			case few:
 				same = append(same, op)
@@ -262,8 +272,15 @@ func (e *Engine) ringsProduct(x []float32, k, m int, ops []Op) {
 		e.rings.same, ops = same, rest
 		for t := range turns {
 			m0, m1 := m*t/turns, m*(t+1)/turns
+			by := float32(1)
+			if few && !first.fixed {
+				by = ringsX
+			}
 			rotated := e.rotate(x[m0*k:m1*k], first.factors, m1-m0, ldx, by)
 			if few {
+				if first.fixed {
+					e.roundRings(rotated, m, ldx)
+				}
 				e.ringsRows(rotated, ldx, m, same)
 				continue
 			}
@@ -280,6 +297,8 @@ type ringsScratch struct {
 	ops, others []Op      // of the product at hand
 	same        []Op      // of those, by one rotated x
 	x           []float32 // rotated
+	fixed       []ringX   // in fixed point
+	native      bool      // there is a kernel for that
 }
 
 // takeRings parts the products by rings from the others.
@@ -337,32 +356,41 @@ func (e *Engine) ringsRows(x []float32, ldx, m int, ops []Op) {
 			w := op.W.(*Rings)
 			own := w.p.PanelCount()
 			for p := max(0, p0); p < min(own, p1); p++ {
-				w.panelRows(e.isa, op.Y, x, ldx, m, p)
+				w.panelRows(e, op.Y, x, ldx, m, p)
 			}
 			p0, p1 = p0-own, p1-own
 		}
 	})
 }
 
-// panelRows computes the rows of a panel of y[m,N].
-func (w *Rings) panelRows(s isa, y, x []float32, ldx, m, panel int) {
+// panelRows computes the rows of a panel of y[m,N], from x or from the engine's in fixed point.
+func (w *Rings) panelRows(e *Engine, y, x []float32, ldx, m, panel int) {
 	const size = 16 * trellis.RingRows
 	var sums, part [ringsFew * size]float32
 	var scratch [ringsScratchBytes]byte
 	p := w.p
 	words := p.Panels[panel*p.PanelBytes():][:p.PanelBytes()]
 	total := sums[:m*size]
+	unit := float32(ringsX)
 	for b := 0; b < p.Columns(); b += ringsBlocks {
-		c := ringsCall{
-			m: m, ldx: ldx, x: x[b*trellis.RingCols:], words: words[b*p.BlockBytes():],
-			blocks: min(ringsBlocks, p.Columns()-b), table: w.table, scratch: &scratch,
+		to, blocks, at := total, min(ringsBlocks, p.Columns()-b), words[b*p.BlockBytes():]
+		if b > 0 {
+			to = part[:m*size]
 		}
-		if b == 0 {
-			s.rings(total, &c)
-			continue
+		if w.fixed {
+			unit = w.whole.unit
+			e.isa.ringsFixed(to, &ringsFixedCall{
+				m: m, ldx: p.Columns(), x: e.rings.fixed[b:], words: at, blocks: blocks, table: w.whole, scratch: &scratch,
+				native: e.rings.native,
+			})
+		} else {
+			e.isa.rings(to, &ringsCall{
+				m: m, ldx: ldx, x: x[b*trellis.RingCols:], words: at, blocks: blocks, table: w.table, scratch: &scratch,
+			})
 		}
-		s.rings(part[:m*size], &c)
-		s.add(total, total, part[:m*size])
+		if b > 0 {
+			e.isa.add(total, total, to)
+		}
 	}
 	var scales [repack.RingPanelRows]float32
 	n0 := panel * repack.RingPanelRows
@@ -371,7 +399,7 @@ func (w *Rings) panelRows(s isa, y, x []float32, ldx, m, panel int) {
 	for r := range m {
 		out := y[r*p.N+n0:][:n]
 		for i := range out {
-			out[i] = float32(total[r*size+i%8*16+i/8]*ringsX) * scales[i]
+			out[i] = float32(total[r*size+i%8*16+i/8]*unit) * scales[i]
 		}
 	}
 }

@@ -146,7 +146,7 @@ func TestRingHash(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := newRingTable(c).hash
+		h := newRingTable(rate, c.Table).hash
 		for x := range uint32(1 << trellis.Window) {
 			y := x*(h.low&0xFFFF) + x*(h.high&0xFFFF)<<16
 			index, flip := trellis.Hash(uint16(x), rate)
@@ -156,6 +156,83 @@ func TestRingHash(t *testing.T) {
 			if got := y&0xFFFF&h.flipLow | y&^0xFFFF&h.flipHigh; got != flip {
 				t.Fatalf("rate %d, window %#x: flips %#x, want %#x", rate, x, got, flip)
 			}
+		}
+	}
+}
+
+// TestRingsFixed: products in fixed point are near those of the weights, with the same bits on every instruction set and of each row
+// alone, also where x or the table is very large or small and in front of what is no number.
+func TestRingsFixed(t *testing.T) {
+	es := engines(t)
+	rapid.Check(t, func(t *rapid.T) {
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		n := rapid.SampledFrom([]int{1, 9, 127, 128, 129, 200}).Draw(t, "n")
+		k := rapid.OneOf(rapid.IntRange(64, 100), rapid.SampledFrom([]int{128, 160, 255, 256, 257, 544})).Draw(t, "k")
+		w, q := drawRings(t, r, n, k)
+		how := w.Rounded()
+		m := rapid.IntRange(1, ringsFew).Draw(t, "m")
+		x := normal(r, m*k)
+		factor := float32(math.Exp2(float64(rapid.IntRange(-40, 40).Draw(t, "size of x"))))
+		for i := range x {
+			x[i] *= factor
+		}
+		dense := weight.Dequantize(q)
+		want := ref.MatMul(x, dense, m, n, k)
+		shrunk := cancelled(want, x, dense, n, k)
+		bad := rapid.IntRange(-1, m-1).Draw(t, "row with what is no number")
+		if bad >= 0 {
+			x[bad*k] = float32(math.NaN())
+		}
+		var first []float32
+		for _, e := range es {
+			y := poisoned(m * n)
+			how.By(e, x, m)(y, how.Weights)
+			if first == nil {
+				first = y
+			} else if i := diff(y, first); i >= 0 {
+				t.Fatalf("%s: row %d, column %d: got %g, %s has %g", e.label(), i/n, i%n, y[i], es[0].label(), first[i])
+			}
+			last := poisoned(n)
+			how.By(e, x[(m-1)*k:], 1)(last, how.Weights)
+			if i := diff(last, y[(m-1)*n:]); i >= 0 {
+				t.Fatalf("%s: column %d of the last row alone: got %g, want %g", e.label(), i, last[i], y[(m-1)*n+i])
+			}
+			switch {
+			case bad >= 0 && y[bad*n] == y[bad*n]:
+				t.Fatalf("%s: row %d, with a NaN, became %g", e.label(), bad, y[bad*n])
+			case bad < 0:
+				if err := ref.RelErr(y, want) * shrunk; !(err <= FixedError) {
+					t.Fatalf("%s: relative error %g", e.label(), err)
+				}
+			}
+		}
+	})
+}
+
+// TestRingsFixedError holds the relative error of products in fixed point to a part of its bound.
+func TestRingsFixedError(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	const n, k = 256, 2048
+	e := engines(t)[0]
+	for _, rate := range trellis.Rates() {
+		m, err := trellistest.Matrix(r, trellistest.Spec(trellis.Pairs, rate, weight.F16), n, k, false, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := ringsOf(t, m)
+		for name, outliers := range map[string]float32{"normal": 1, "outliers": 50} {
+			x := normal(r, k)
+			for i := 7; i < k; i += 200 {
+				x[i] *= outliers
+			}
+			y := poisoned(n)
+			how := w.Rounded()
+			how.By(e, x, 1)(y, how.Weights)
+			got := ref.RelErr(y, ref.MatMul(x, weight.Dequantize(m), 1, n, k))
+			if !(got < 1.2e-4) || got < 1e-6 {
+				t.Errorf("rate %d, %s: relative error %g", rate, name, got)
+			}
+			t.Logf("rate %d, %s: %.2g", rate, name, got)
 		}
 	}
 }

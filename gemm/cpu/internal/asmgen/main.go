@@ -77,7 +77,9 @@ func Files() map[string][]byte {
 			g.planesDecode()
 		}),
 		"rings_amd64.s": file(func(g *gen) {
-			g.ringsAVX512()
+			g.ringsAVX512(false)
+			g.ringsAVX512(true)
+			g.hasFP16()
 			g.ringsAVX2()
 		}),
 		"row_amd64.s": file(func(g *gen) {

@@ -1,6 +1,9 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // The signature of the kernels for rings. Offsets in words and steps are in bytes; size is of the vectors of words of a block.
 const (
@@ -16,6 +19,7 @@ const (
 	ringsAhead = 4096
 
 	ringStepBytes = 16   // of a step
+	ringScaleAt   = 32   // of that of a block of x
 	ringNumberAt  = 24   // of the bits of a number, in a hash
 	ringShiftAt   = 1024 // of the shift of lower words, behind the planes
 	ringShiftBy   = 1024 // of that behind the pairs
@@ -25,32 +29,40 @@ const (
 // each other.
 func ringCols() []int { return []int{0, 2, 4, 6} }
 
-// Registers of ringsAVX512, behind the sums.
+// Registers of the kernels for rings at 512 bits, behind the sums.
 const (
-	ringTemps   = 8  // from here: those of two batches
+	ringSums    = 8  // whole numbers of two rows, of one row of x
+	ringTemps   = 10 // from here: those of two batches
 	ringTempsOf = 10 // each
-	ringFlip    = 28 // of the first value, and of the second: 29
 	ringFactor  = 30 // lower half of the factor, and 31
 )
 
 // ringsAVX512 emits y[m][8][16] = x · rings for some blocks of a panel of the CPU layout of package repack, in the arithmetic of
-// rings.go in package cpu. The bytes of values are looked up in four planes of 256 bytes, of which each is four permutations: 64
-// windows at a time, a batch, which are those of two steps and both halves of 16 rings.
+// rings.go in package cpu: in float32, or in fixed point. The bytes of values are looked up in four planes of 256 bytes, of which each is
+// four permutations: 64 windows at a time, a batch, which are those of two steps and both halves of 16 rings.
 //
 // A batch takes longer from its first instruction to its last than the processor looks ahead, so the first half of each comes between
 // the instructions of the second half of the one before.
-func (g *gen) ringsAVX512() {
-	g.text("ringsAVX512", ringsSig, ringsArgs)
+func (g *gen) ringsAVX512(fixed bool) {
+	if fixed {
+		g.text("ringsFixedAVX512", strings.Replace(ringsSig, "y, x *float32", "y *float32, x *ringX", 1), ringsArgs)
+	} else {
+		g.text("ringsAVX512", ringsSig, ringsArgs)
+	}
 	g.i("MOVQ y+8(FP), DI")
 	g.i("MOVQ x+16(FP), BX")
 	g.i("MOVQ ldx+24(FP), R9")
-	g.i("SHLQ $2, R9")
+	if fixed {
+		g.i("SHLQ $6, R9")
+	} else {
+		g.i("SHLQ $2, R9")
+	}
 	g.i("MOVQ words+32(FP), SI")
 	g.i("MOVQ blocks+40(FP), R13")
 	g.i("MOVQ table+56(FP), R11")
 	g.i("MOVQ hash+72(FP), R12")
-	for i, r := range []int{ringFactor, ringFactor + 1, ringFlip, ringFlip + 1} {
-		g.i("VPBROADCASTD %d(R12), Z%d", 4*i, r)
+	for i := range 2 {
+		g.i("VPBROADCASTD %d(R12), Z%d", 4*i, ringFactor+i)
 	}
 	g.i("MOVQ scratch+80(FP), R14")
 	g.i("ADDQ $63, R14")
@@ -82,23 +94,24 @@ func (g *gen) ringsAVX512() {
 		if m == 1 {
 			var batches [][]string
 			for t := range 4 {
-				batches = append(batches, ringBatches(xs, m, 2*t, 8*ringStepBytes*t)...)
+				if fixed {
+					batches = append(batches, ringFixedBatches(xs, m, 2*t, 8*ringStepBytes*t)...)
+				} else {
+					batches = append(batches, ringBatches(xs, m, 2*t, 8*ringStepBytes*t)...)
+				}
 			}
 			g.interleave(batches)
 		} else {
 			g.i("MOVQ DI, DX")
 			g.i("MOVQ $4, CX")
 			g.label(name("pair"))
-			sums := func(move string) {
-				for r := range m {
-					for row := range 2 {
-						g.i(move, 64*(8*r+row), 2*r+row)
-					}
-				}
+			if fixed {
+				g.interleave(ringFixedBatches(xs, m, 0, 0))
+			} else {
+				g.ringSums(m, "VMOVUPS %d(DX), Z%d")
+				g.interleave(ringBatches(xs, m, 0, 0))
+				g.ringSums(m, "VMOVUPS Z%[2]d, %[1]d(DX)")
 			}
-			sums("VMOVUPS %d(DX), Z%d")
-			g.interleave(ringBatches(xs, m, 0, 0))
-			sums("VMOVUPS Z%[2]d, %[1]d(DX)")
 			g.i("ADDQ $128, DX")
 			g.i("ADDQ $%d, R8", 8*ringStepBytes)
 			g.i("DECQ CX")
@@ -117,6 +130,78 @@ func (g *gen) ringsAVX512() {
 		g.i("VZEROUPPER")
 		g.i("RET")
 	}
+}
+
+// ringSums emits moves of the sums of two rows of the rings, of m rows of x each.
+func (g *gen) ringSums(m int, move string) {
+	for r := range m {
+		for row := range 2 {
+			g.i(move, 64*(8*r+row), 2*r+row)
+		}
+	}
+}
+
+// ringFixedBatches is ringBatches in fixed point. Products of whole numbers are summed over a block, and then go into the sums: of one row
+// of x in registers, of several in memory.
+func ringFixedBatches(xs rows, m, acc, steps int) (batches [][]string) {
+	whole := 0
+	if m == 1 {
+		whole = ringSums
+	}
+	for i, col := range ringCols() {
+		var list []string
+		add := func(format string, a ...any) { list = append(list, fmt.Sprintf(format, a...)) }
+		t := ringTemps + i%2*ringTempsOf
+		word := ringLookup(add, t, 3*(i%2), steps+2*ringStepBytes*i)
+		for v := range 2 {
+			for s := range 2 {
+				add("%s", toWords(word[s][v]))
+			}
+		}
+		if i == 0 {
+			for r := range 2 * m {
+				add("VPXORQ Z%d, Z%d, Z%d", whole+r, whole+r, whole+r)
+			}
+		}
+		for v := range 2 {
+			for s := range 2 {
+				for r := range m {
+					add("VPDPWSSD.BCST %s, Z%d, Z%d", xs.at(r, 4*(col+v)), word[s][v], whole+2*r+s)
+				}
+			}
+		}
+		if i == len(ringCols())-1 {
+			for r := range m {
+				for s := range 2 {
+					sum := acc + s
+					if m > 1 {
+						sum = t + s
+						add("VMOVUPS %d(DX), Z%d", 64*(8*r+s), sum)
+					}
+					add("VCVTDQ2PS Z%d, Z%d", whole+2*r+s, t+8+s)
+					add("VFMADD231PS.BCST %s, Z%d, Z%d", xs.at(r, ringScaleAt), t+8+s, sum)
+					if m > 1 {
+						add("VMOVUPS Z%d, %d(DX)", sum, 64*(8*r+s))
+					}
+				}
+			}
+		}
+		batches = append(batches, list)
+	}
+	return batches
+}
+
+// toWords returns the bytes of VCVTPH2W of a register in place, which Go's assembler does not know: float16 become whole numbers, rounded
+// to even.
+func toWords(z int) string {
+	low, high := z&7<<3|z&7, byte(0)
+	if z&8 == 0 {
+		high |= 0x80 | 0x20 // R and B, inverted
+	}
+	if z&16 == 0 {
+		high |= 0x40 | 0x10 // X and R'
+	}
+	return fmt.Sprintf("BYTE $0x62; BYTE $0x%02x; BYTE $0x7D; BYTE $0x48; BYTE $0x7D; BYTE $0x%02x // VCVTPH2W Z%d, Z%d", high|5, 0xC0|low, z, z)
 }
 
 // ringBatches returns the instructions of the batches of two rows of the rings: sums of those are in two registers from acc on for each
@@ -182,14 +267,12 @@ func ringLookup(add func(string, ...any), t, k, steps int) (word [2][2]int) {
 		add("VPMULLW Z%d, Z%d, Z%d", ringFactor+1, x+s, x+s)
 		add("VPADDW Z%d, Z%d, Z%d", x+s, high+s, high+s)
 	}
-	add("KANDNQ K%d, K%d, K%d", k+2, k+1, k+3) // only the lower of the two bits
-	add("KANDQ K%d, K%d, K%d", k+2, k+1, k+2)  // both
-	add("KXORQ K%d, K%d, K%d", k+2, k+1, k+1)  // only the upper
+	add("KANDQ K%d, K%d, K%d", k+2, k+1, k+3)
 	look := []int{x, x + 1, next + 1, t + 8}
 	for p, r := range look {
 		add("VPERMB %d(R11), Z%d, Z%d", 256*p, idx, r)
 	}
-	for q, mask := range []int{k + 3, k + 1, k + 2} {
+	for q, mask := range []int{k + 2, k + 1, k + 3} { // each over what the one before has put there
 		for p, r := range look {
 			add("VPERMB %d(R11), Z%d, K%d, Z%d", 256*p+64*(q+1), idx, mask, r)
 		}
@@ -202,7 +285,7 @@ func ringLookup(add func(string, ...any), t, k, steps int) (word [2][2]int) {
 	}
 	for v := range 2 {
 		for s := range 2 {
-			add("VPTERNLOGD $0x78, Z%d, Z%d, Z%d", ringFlip+v, []int{low, high}[v]+s, word[s][v])
+			add("VPTERNLOGD.BCST $0x78, %d(R12), Z%d, Z%d", 4*(2+v), []int{low, high}[v]+s, word[s][v])
 		}
 	}
 	return word
@@ -212,7 +295,7 @@ func ringLookup(add func(string, ...any), t, k, steps int) (word [2][2]int) {
 func (g *gen) interleave(batches [][]string) {
 	var rest []string
 	for _, b := range batches {
-		half := len(b) / 2
+		half := len(b) * 2 / 5
 		first := b[:half]
 		for i := range max(len(first), len(rest)) {
 			if i < len(rest) {
@@ -391,4 +474,16 @@ func (g *gen) ringSpread(label string) {
 	g.i("JNE  %s", label)
 	g.i("VMOVDQA Y%d, Y%d", first, b)
 	write()
+}
+
+// hasFP16 emits the question whether the processor has AVX512-FP16.
+func (g *gen) hasFP16() {
+	g.text("cpuHasFP16", ") (has bool", 1)
+	g.i("MOVL $7, AX")
+	g.i("XORL CX, CX")
+	g.i("CPUID")
+	g.i("SHRL $23, DX")
+	g.i("ANDL $1, DX")
+	g.i("MOVB DX, has+0(FP)")
+	g.i("RET")
 }

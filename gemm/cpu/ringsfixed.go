@@ -1,0 +1,124 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/lutq/lutq/formats/num"
+	"github.com/lutq/lutq/formats/weight/trellis"
+	"github.com/lutq/lutq/repack"
+)
+
+const (
+	// ringsWhole is the largest value of a table in fixed point, a power of two, and ringsWholeX the largest column of x in a block: 8 times that
+	// is the sum of all, but for rounding. So the sum of 16 products stays below 2^31.
+	ringsWhole  = 1 << 14
+	ringsWholeX = 1<<14 - 4
+)
+
+// ringX is a block of 16 columns of a row of x in fixed point, as large as a line of a cache.
+type ringX struct {
+	pairs [8][2]int16 // of columns that are 8 apart
+	scale float32
+	_     [28]byte
+}
+
+// newWholeTable returns a table whose float16 stand for whole numbers of units when they are rounded: by a power of two, so that bits are turned
+// over as in the table that it is made of.
+func newWholeTable(c *trellis.Code) *ringTable {
+	least := uint32(1) // the largest exponent, as float16 have it
+	for _, pair := range c.Table {
+		least = max(least, pair>>10&31, pair>>26&31)
+	}
+	// Values below 2^(least-14) become some below 2^14, whatever mantissa they have.
+	shift := 28 - int(least)
+	scaled := make([]uint32, len(c.Table))
+	by := float32(math.Exp2(float64(shift)))
+	half := func(h uint32) uint32 { return uint32(num.F32ToF16(num.F16ToF32(uint16(h)) * by)) }
+	for i, pair := range c.Table {
+		scaled[i] = half(pair) | half(pair>>16)<<16
+	}
+	t := newRingTable(c.Rate, scaled)
+	t.unit = 1 / by
+	return t
+}
+
+// fixesRings reports whether [Engine.Arrange] has products by rings done in fixed point: where AVX-512 has float16, which
+// float32 is twice the work of, unless Options.Exact forbids it.
+func (e *Engine) fixesRings() bool { return e.rings.native && !e.exact }
+
+// roundRings rounds rotated rows of x, ldx elements apart, for products in fixed point.
+func (e *Engine) roundRings(x []float32, m, ldx int) {
+	blocks := ldx / trellis.RingCols
+	if cap(e.rings.fixed) < m*blocks {
+		e.rings.fixed = make([]ringX, m*blocks)
+	}
+	to := e.rings.fixed[:m*blocks]
+	e.rings.fixed = to
+	e.parallel(m, func(_, r int) {
+		for b := range blocks {
+			to[r*blocks+b].round((*[trellis.RingCols]float32)(x[r*ldx+b*trellis.RingCols:]))
+		}
+	})
+}
+
+// round sets a block: whole numbers of 15 bits, rounded to even, times the largest column, or an eighth of the sum of all if
+// that is more.
+func (b *ringX) round(x *[trellis.RingCols]float32) {
+	most, sum := float32(fixedTiny), float32(0)
+	for _, v := range x {
+		a := math.Float32frombits(math.Float32bits(v) &^ (1 << 31))
+		most = max(most, a)
+		sum += a
+	}
+	most = max(most, sum*(1./8))
+	inverse := ringsWholeX / most
+	b.scale = most * (1. / ringsWholeX)
+	for j, v := range x {
+		q := math.RoundToEven(float64(float32(v * inverse)))
+		if !(q >= -ringsWholeX && q <= ringsWholeX) {
+			q = math.MinInt16 // of NaN and infinity
+		}
+		b.pairs[j%8][j/8] = int16(q)
+	}
+}
+
+// ringsFixedCall is ringsCall in fixed point. ldx is in blocks.
+type ringsFixedCall struct {
+	m, ldx  int
+	x       []ringX
+	words   []byte
+	blocks  int
+	table   *ringTable
+	scratch *[ringsScratchBytes]byte
+	native  bool // the instruction set has a kernel
+}
+
+// ringsFixedGeneric is the definition of the product in fixed point: y[m][8][16], see ringsGeneric, is
+//
+//	y = fma(float32(Σ q·value), scale of x, y)
+//
+// block by block, from zero, with values rounded to whole numbers.
+func ringsFixedGeneric(y []float32, c *ringsFixedCall) {
+	clear(y)
+	for b := range c.blocks {
+		words := c.words[b*repack.Lanes*8*c.table.rate:]
+		for lane := range repack.Lanes {
+			var sums [ringsFew][trellis.RingRows]int32
+			c.table.eachPair(words[4*lane:], func(row, col int, pair uint32) {
+				for v := range 2 {
+					w := int32(math.RoundToEven(float64(num.F16ToF32(uint16(pair >> (16 * v))))))
+					k := col + v
+					for r := range c.m {
+						sums[r][row] += w * int32(c.x[r*c.ldx+b].pairs[k%8][k/8])
+					}
+				}
+			})
+			for r := range c.m {
+				for row, sum := range sums[r][:] {
+					out := &y[(8*r+row)*16+lane]
+					*out = fma32(float32(sum), c.x[r*c.ldx+b].scale, *out)
+				}
+			}
+		}
+	}
+}
