@@ -74,7 +74,10 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 		for _, l := range in.Layers {
 			how, e := l.DType, ""
 			if e := l.encodingJSON; e != nil {
-				how += fmt.Sprintf(", a scale per %s, read as %s", shapeName(e.ScaleBlock[:]), e.ReadAs)
+				if e.ScaleBlock[0] > 0 {
+					how += ", a scale per " + shapeName(e.ScaleBlock[:])
+				}
+				how += ", read as " + string(e.ReadAs)
 			}
 			if how == "" {
 				how, e = formatName(l.Spec), fmt.Sprintf("%.3f %%", 100*l.Error)

@@ -146,7 +146,7 @@ func encoded(s *hf.Stored, layer string, t *hf.Tensor, as *arch.Stored) ([]hf.En
 		all = append(all, hf.Encoded{
 			Name: bias.Name, DType: bias.DType, Shape: []int{l.N},
 			Encoding: &hf.Encoding{
-				Type: string(bias.DType) + " with padding", Rows: 1, Cols: l.N, N: 1, K: l.N, Parts: []*hf.Tensor{bias}, Codec: Bias{bias},
+				Type: string(bias.DType) + " with padding", N: 1, K: l.N, Parts: []*hf.Tensor{bias}, Codec: Bias{bias},
 			},
 		})
 	}

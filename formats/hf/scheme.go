@@ -69,7 +69,7 @@ type Encoding struct {
 	Type string // what the codes are, such as F8_E4M3 or "GPTQ, 4 bits"
 
 	// Rows and Cols are the block of a matrix that shares a scale, cut off at the
-	// matrix's end.
+	// matrix's end; 0 where there are no scales.
 	Rows, Cols int
 	N, K       int // of a matrix, of which a tensor of three dimensions has several
 
@@ -94,8 +94,8 @@ type Codec interface {
 // String names the encoding, as in "F8_E4M3, a scale per 128×128".
 func (e *Encoding) String() string {
 	switch {
-	case e.Type == "MXFP4":
-		return e.Type // whose block is a part of the name
+	case e.Type == "MXFP4" || e.Rows == 0:
+		return e.Type // whose block is a part of the name, or which has no scales
 	case e.Rows >= e.N && e.Cols >= e.K:
 		return e.Type + ", one scale"
 	case e.Rows == 1 && e.Cols >= e.K:
