@@ -114,6 +114,9 @@ func tabled(kind string) bool {
 	return err == nil && k.Fit(weight.Spec{Scale: weight.MSE}).Scale != 0
 }
 
+// Scaled reports whether a scale method finds the scales of layers that no rule is for.
+func (r Recipe) Scaled() bool { return tabled(r.complete().Default.Kind) }
+
 // grouped reports whether groups of columns share scales in weights of a kind.
 func grouped(kind string) bool {
 	group := weight.Groups()[0]

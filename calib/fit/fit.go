@@ -76,7 +76,7 @@ func To(m *source.Model, r *quantize.Recipe, o Options) (*Learner, error) {
 	if o.Learn.BF16 && r.Default.ScaleType == 0 {
 		r.Default.ScaleType = weight.BF16 // which the learned ones are
 	}
-	if o.Learn.Mode == learn.Lutq && r.Default.Scale == 0 {
+	if o.Learn.Mode == learn.Lutq && r.Default.Scale == 0 && r.Scaled() {
 		r.Default.Scale = weight.MSE // codes stay as they begin, so they had better begin well
 	}
 	r.Refine = l

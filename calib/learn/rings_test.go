@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/trellis"
+	"github.com/lutq/lutq/formats/weight/trellis/trellistest"
 	"github.com/lutq/lutq/quantize/rings"
 	"github.com/lutq/lutq/quantize/rounding"
 )
@@ -178,9 +180,14 @@ func TestRingsRefused(t *testing.T) {
 // TestStoredRows: what a part of a matrix is made of, and what is set of it, are those rows of the matrix.
 func TestStoredRows(t *testing.T) {
 	const first, step = 3, 2
+	exl3, err := trellistest.Matrix(rand.New(rand.NewPCG(1, 2)), trellistest.Spec(trellis.Mul1, 5, weight.F16), 150, 136, true, false)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, m := range map[string]weight.Matrix{
-		"rings": ringedTiny(t, "layers.0.self_attn.k_proj", 4, weight.F16).initial["model.layers.0.self_attn.k_proj"],
-		"table": quantized(t, "layers.0.self_attn.k_proj", 3, 32, weight.F16)["model.layers.0.self_attn.k_proj"],
+		"EXL3's rings, with factors": exl3,
+		"rings":                      ringedTiny(t, "layers.0.self_attn.k_proj", 4, weight.F16).initial["model.layers.0.self_attn.k_proj"],
+		"table":                      quantized(t, "layers.0.self_attn.k_proj", 3, 32, weight.F16)["model.layers.0.self_attn.k_proj"],
 	} {
 		t.Run(name, func(t *testing.T) {
 			all, k := m.Shape()
@@ -209,8 +216,9 @@ func TestStoredRows(t *testing.T) {
 					} else {
 						v = w.Table[w.Codes[n*k+i]]
 					}
-					if got := v * w.Scales[n*s.groups()+i/s.group]; got != want[(first+n*step)*k+i] {
-						t.Fatalf("weight %d of row %d is %v: want %v", i, n, got, want[(first+n*step)*k+i])
+					got, want := float64(v)*float64(w.Scales[n*s.groups()+i/s.group]), float64(want[(first+n*step)*k+i])
+					if math.Abs(got-want) > 1e-6*math.Abs(want) {
+						t.Fatalf("weight %d of row %d is %v: want %v", i, n, got, want)
 					}
 				}
 			}

@@ -143,7 +143,7 @@ func (r ringed) set(of outcome, first, step int) {
 	}
 }
 
-func (r ringed) only(outcome) { r.Rings = nil }
+func (r ringed) only(outcome) { r.Rings, r.Factors = nil, nil }
 
 // parallel calls f for 0 to n−1 on all processors.
 func parallel(n int, f func(i int)) {

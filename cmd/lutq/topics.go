@@ -174,12 +174,14 @@ windows are held out to measure progress, and the best state on them is kept.
                       published
   --learn-objective   kl: the divergence from MODEL, in mode lutq the default;
                       nll: the text's negative log-likelihood, in mode flute
-  --learn-rate        in mode lutq 0.016 at 2 bits, 0.006 at 3 and 0.003 above;
-                      in mode flute 1e-4
+  --learn-rate        in mode lutq 0.016 at 2 bits, 0.006 at 3 and 0.003 above,
+                      and a quarter of that for kind trellis; in mode flute 1e-4
   --learn-grad        ste: the gradient holds codes fixed; lsq: codes move with
                       the scale
   --learn-recode N    chooses codes anew every N steps
   --learn-table       learns the tables too (mode lutq)
+Of kind trellis the scales of rows are learned, in mode lutq, and codes and
+tables stay. Kinds bcq and lut24 are not learned.
 
 The same seed, text and device give the same bytes. An interrupted run goes on
 where it stopped, GPTQ at the block.`
