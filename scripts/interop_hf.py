@@ -52,6 +52,7 @@ FORMATS = {
     "lut24, 3 bits, rows, bf16": {"method": "magnitude", "bits": 3, "group": "row", "scale_type": "bf16"},
     "trellis, 2 bits": {"codebook": "trellis", "bits": 2},
     "trellis, 3.5 bits, bf16": {"codebook": "trellis", "bits": 3.5, "scale_type": "bf16", "tensors": [{"match": "embed", "bits": 5}]},
+    "mul1, 2.5 bits": {"codebook": "mul1", "bits": 2.5},
     "mixed": {
         "bits": 4, "tensors": [
             {"match": "down_proj", "bits": 3, "group": 32, "scale_type": "e4m4"}, {"match": "embed|lm_head", "bits": 5},
