@@ -2,7 +2,7 @@
 """Opens containers in transformers with the code that lutq writes into them: the logits must be those of the dense model.
 
     scripts/interop_hf.py --lutq ./lutq [--model MODEL]… [--only REGEX] [--work FOLDER]
-    scripts/interop_hf.py --container FOLDER
+    scripts/interop_hf.py --container FOLDER [--container FOLDER]…
 
 Quantizes every MODEL in many formats, and the tiny random checkpoint of each family of families.py. A container is opened with
 trust_remote_code, and its weights, as read_container.py reads them, as a dense checkpoint under their first names; the logits of
@@ -205,7 +205,7 @@ def packed(container: Path) -> dict[str, float]:
 def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--lutq", help="the binary")
-    p.add_argument("--container", type=Path, help="a container to look at the weights of, and at nothing else")
+    p.add_argument("--container", type=Path, action="append", help="a container to look at the weights of, and at nothing else; repeatable")
     p.add_argument("--model", type=Path, action="append", default=[], help="a checkpoint to quantize in many formats; repeatable")
     p.add_argument("--only", default="", metavar="REGEX", help="of the families")
     p.add_argument("--work", type=Path, help="folder to work in (default a temporary one)")
@@ -219,8 +219,9 @@ def main() -> int:
         print(f"{what:60} {found or 'yes'}", flush=True)
 
     if args.container:
-        for what, worst in packed(args.container).items():
-            say(what, f"{worst:.3g}")
+        for container in args.container:
+            for what, worst in packed(container).items():
+                say(what, f"{worst:.3g}")
         return 3 if bad else 0
     if not args.lutq:
         p.error("want --lutq or --container")

@@ -16,10 +16,12 @@ import (
 	"github.com/lutq/lutq/formats/weight"
 )
 
-// binaryCodes stands for a container with offsets, and a layer with a table; randomRings for one of rings of every codebook.
+// binaryCodes stands for a container with offsets, and a layer with a table; randomRings for one of rings of every
+// codebook, and oddRings for shapes that nothing divides.
 const (
 	binaryCodes = "binary codes"
 	randomRings = "random rings"
+	oddRings    = "rings of odd shapes"
 )
 
 // TestPythonReader compares the weights of containers in many formats, bit for
@@ -40,6 +42,7 @@ func TestPythonReader(t *testing.T) {
 		`{"method": "bcq", "bits": 3, "group": 32}`,
 		binaryCodes,
 		randomRings,
+		oddRings,
 		`{"codebook": "trellis", "bits": 2, "tensors": [{"match": "down_proj", "bits": 3.5}]}`,
 		`{"method": "magnitude", "bits": 3, "group": 32}`,
 		`{"method": "magnitude", "group": "row", "scale_type": "e4m4"}`,
@@ -52,6 +55,8 @@ func TestPythonReader(t *testing.T) {
 				dir = binary(t, true)
 			case randomRings:
 				dir = rings(t)
+			case oddRings:
+				dir = odd(t)
 			default:
 				dir = container(t, recipe)
 			}
@@ -102,11 +107,11 @@ func TestPythonLoader(t *testing.T) {
 	if err := exec.Command(python, "-c", "import importlib.util as u; assert u.find_spec('torch') and u.find_spec('transformers')").Run(); err != nil {
 		t.Skip("no PyTorch or no transformers: scripts/venv.sh interop installs them")
 	}
-	out, err := exec.Command(python, "../../scripts/interop_hf.py", "--container", rings(t)).CombinedOutput()
+	out, err := exec.Command(python, "../../scripts/interop_hf.py", "--container", rings(t), "--container", odd(t)).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if lines := bytes.Count(out, []byte("model.")); lines != 29 {
+	if lines := bytes.Count(out, []byte("model.")); lines != 29+48 {
 		t.Errorf("%d layers:\n%s", lines, out)
 	}
 }

@@ -2,14 +2,17 @@ package lutq_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/lutq/lutqtest"
+	"github.com/lutq/lutq/formats/source/sourcetest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/formats/weight/trellis/trellistest"
@@ -42,6 +45,29 @@ func rings(t testing.TB) string {
 		l := lutqtest.Layer{Spec: trellistest.Spec(c.codebook, c.rate, types[i%len(types)]), Factors: i%2 == 0, Table: i%4 < 2}
 		i++
 		return l
+	})
+}
+
+// odd writes matrices of shapes that nothing divides as random rings of every codebook.
+func odd(t testing.TB) string {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(7, 7))
+	var tensors []sourcetest.Tensor
+	for i, shape := range [][]int{{1, 1}, {7, 3}, {9, 130}, {40, 176}, {131, 200}, {130, 255}} {
+		for _, codebook := range trellis.Codebooks() {
+			for _, stored := range []string{"plain", "stored"} {
+				w := make([]float32, shape[0]*shape[1])
+				for j := range w {
+					w[j] = float32(rng.NormFloat64())
+				}
+				tensors = append(tensors, sourcetest.Of(fmt.Sprintf("model.%s.%s.%d.weight", codebook, stored, i), hf.F32, shape, w...))
+			}
+		}
+	}
+	return lutqtest.Trellis(t, sourcetest.Folder(t, "{}", tensors...), func(layer string) lutqtest.Layer {
+		f := strings.Split(layer, ".")
+		stored := f[2] == "stored"
+		return lutqtest.Layer{Spec: trellistest.Spec(f[1], 6, weight.F16), Factors: stored, Table: stored}
 	})
 }
 

@@ -188,7 +188,7 @@ func layers(t *rapid.T) *trellis.Matrix {
 	codebook := rapid.SampledFrom(trellis.Codebooks()).Draw(t, "codebook")
 	rate := rapid.SampledFrom(trellistest.Rates(codebook)).Draw(t, "rate")
 	n := rapid.SampledFrom([]int{1, 7, 9, 40, 131}).Draw(t, "rows")
-	k := rapid.SampledFrom([]int{1, 3, 16, 130, 200, 384}).Draw(t, "columns")
+	k := rapid.SampledFrom([]int{1, 3, 16, 130, 176, 200, 384}).Draw(t, "columns")
 	s := trellistest.Spec(codebook, rate, rapid.SampledFrom(trellis.Kind{}.ScaleTypes()).Draw(t, "scales"))
 	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 	m, err := trellistest.Matrix(rng, s, n, k, rapid.Bool().Draw(t, "factors"), rapid.Bool().Draw(t, "table"))
@@ -265,7 +265,7 @@ func TestRow(t *testing.T) {
 
 // TestRotate: the product by what rings hold of a rotated x is that by the weights.
 func TestRotate(t *testing.T) {
-	for _, k := range []int{1, 3, 130, 200, 384} {
+	for _, k := range []int{1, 3, 130, 176, 200, 384} {
 		for _, n := range []int{1, 7, 9} {
 			rng := rand.New(rand.NewPCG(uint64(k), uint64(n)))
 			m, err := trellistest.Matrix(rng, trellistest.Spec(trellis.Pairs, 5, weight.F32), n, k, n == 7, true)
