@@ -267,7 +267,7 @@ func TestComplete(t *testing.T) {
 		want []string
 		then cobra.ShellCompDirective
 	}{
-		{"quantize --codebook ", []string{"auto", "nf", "int", "fp", "kbit", "jt", "js", "q2", "q3", "q4", "q5", "sym", "iq4nl", "e2m1"}, cobra.ShellCompDirectiveNoFileComp},
+		{"quantize --codebook ", []string{"auto", "trellis", "mul1", "mcg", "3inst", "nf", "int", "fp", "kbit", "jt", "js", "q2", "q3", "q4", "q5", "sym", "iq4nl", "e2m1"}, cobra.ShellCompDirectiveNoFileComp},
 		{"quantize --scale ", []string{"absmax", "mse"}, cobra.ShellCompDirectiveNoFileComp},
 		{"quantize --scale-type ", []string{"f16", "bf16", "f32", "e4m4", "s1e4m3", "e8m0", "e4m3"}, cobra.ShellCompDirectiveNoFileComp},
 		{"quantize --method ", []string{"rtn", "nfl", "gptq", "bcq", "bnb-kbit", "magnitude", "wanda", "sparsegpt"}, cobra.ShellCompDirectiveNoFileComp},
