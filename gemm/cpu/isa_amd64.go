@@ -241,6 +241,12 @@ func ringsFixedAVX512(m int, y *float32, x *ringX, ldx int, words *byte, blocks,
 func cpuHasFP16() (has bool)
 
 //go:noescape
+func unpackRingsAVX512(dst *float32, stride int, words *byte, blocks, size int, table *byte, steps *ringStep, hash *ringHash, scratch *byte)
+
+//go:noescape
+func unpackRingsAVX2(dst *float32, stride int, words *byte, blocks, size int, table *byte, steps *ringStep, hash *ringHash, scratch *byte)
+
+//go:noescape
 func ringsAVX2(m int, y, x *float32, ldx int, words *byte, blocks, size int, table *byte, steps *ringStep, hash *ringHash, scratch *byte)
 
 // gemm computes y[m, 16·panels] = [y +] alpha · x[m,k] · b for panels b0 and,
@@ -736,6 +742,21 @@ func (s isa) rings(y []float32, c *ringsCall) {
 		return
 	}
 	ringsAVX2(c.m, &y[0], &c.x[0], c.ldx, &c.words[0], c.blocks, size, (*byte)(unsafe.Pointer(&t.pairs[0])), &t.steps[0], &t.hash, &c.scratch[0])
+}
+
+// unpackRings writes the values of blocks of a panel; see unpackRingsGeneric.
+func (s isa) unpackRings(dst []float32, stride int, words []byte, blocks int, t *ringTable, scratch *[ringsScratchBytes]byte) {
+	if s == generic {
+		unpackRingsGeneric(dst, stride, words, blocks, t)
+		return
+	}
+	size := 64 * 2 * t.rate
+	_, _ = dst[7*stride+256*blocks-1], words[blocks*size-1]
+	if s == avx512 && hasVBMI() {
+		unpackRingsAVX512(&dst[0], stride, &words[0], blocks, size, &t.planes[0][0], &t.steps[0], &t.hash, &scratch[0])
+		return
+	}
+	unpackRingsAVX2(&dst[0], stride, &words[0], blocks, size, (*byte)(unsafe.Pointer(&t.pairs[0])), &t.steps[0], &t.hash, &scratch[0])
 }
 
 // ringsFixed computes the product c; see ringsFixedGeneric.

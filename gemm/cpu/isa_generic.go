@@ -98,3 +98,7 @@ func (s isa) rotate(dst, x, factors []float32, by float32) { rotateGeneric(dst, 
 func (s isa) ringsFixed(y []float32, c *ringsFixedCall) { ringsFixedGeneric(y, c) }
 
 func (s isa) fixesRings() bool { return false }
+
+func (s isa) unpackRings(dst []float32, stride int, words []byte, blocks int, t *ringTable, _ *[ringsScratchBytes]byte) {
+	unpackRingsGeneric(dst, stride, words, blocks, t)
+}

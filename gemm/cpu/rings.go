@@ -111,8 +111,8 @@ func (w *Rings) scales(dst []float32, first int) {
 }
 
 // decode writes weights: what rings hold, mixed and scaled.
-func (w *Rings) decode(s isa, dst []float32, panel, k0, kc int) {
-	w.unpack(s, dst, panel, k0, kc)
+func (w *Rings) decode(_ isa, dst []float32, panel, k0, kc int) {
+	w.unpack(dst, panel, k0, kc)
 	trellis.Blocks(kc, func(from, to int) {
 		v := dst[16*from : 16*to]
 		for h := 16; h < len(v); h *= 2 { // [trellis.Hadamard] of 16 rows
@@ -141,33 +141,22 @@ func (w *Rings) decode(s isa, dst []float32, panel, k0, kc int) {
 }
 
 // unpack writes what rings hold of 16 rows, as decode has them.
-func (w *Rings) unpack(_ isa, dst []float32, panel, k0, kc int) {
+func (w *Rings) unpack(dst []float32, panel, k0, kc int) {
 	p := w.p
-	var ring [trellis.RingRows * trellis.RingCols]float32
 	for half := range 2 { // of the rows: a ring's
 		lane := panel%8*2 + half
 		for c := range ceilDiv(kc, trellis.RingCols) {
 			at := panel/8*p.PanelBytes() + (k0/trellis.RingCols+c)*p.BlockBytes()
-			w.table.ring(&ring, p.Panels[at+4*lane:])
 			out := dst[256*c+8*half:]
-			for k := range min(trellis.RingCols, kc-trellis.RingCols*c) {
-				copy(out[16*k:][:8], ring[8*k:])
-			}
+			w.table.eachPair(p.Panels[at+4*lane:], func(row, col int, pair uint32) {
+				for i := range 2 {
+					if k := col + i; k < kc-trellis.RingCols*c {
+						out[16*k+row] = num.F16ToF32(uint16(pair >> (16 * i)))
+					}
+				}
+			})
 		}
 	}
-}
-
-// raw are the values that rings hold as weights.
-type raw struct{ *Rings }
-
-func (w raw) decode(s isa, dst []float32, panel, k0, kc int) { w.unpack(s, dst, panel, k0, kc) }
-
-// ring decodes a ring to [columns][rows]. words are those of its block from its lane on.
-func (t *ringTable) ring(dst *[trellis.RingRows * trellis.RingCols]float32, words []byte) {
-	t.eachPair(words, func(row, col int, pair uint32) {
-		dst[8*col+row] = num.F16ToF32(uint16(pair))
-		dst[8*(col+1)+row] = num.F16ToF32(uint16(pair >> 16))
-	})
 }
 
 // eachPair calls f for the pairs of a ring, with the row and the column of the first of its values.
@@ -219,30 +208,43 @@ func ringsOrder() [trellis.RingCols]int {
 // from zero over the blocks in order, with the columns of each in ringsOrder. Values are times 2^-112.
 func ringsGeneric(y []float32, c *ringsCall) {
 	clear(y)
-	var values [trellis.RingRows][16 * trellis.RingCols]float32 // [rows][columns in order][lanes]
-	var ring [trellis.RingRows * trellis.RingCols]float32
+	var values, ordered [trellis.RingRows * trellis.RingCols * repack.Lanes]float32 // [rows][columns][lanes]
 	var x [trellis.RingCols]float32
 	order := ringsOrder()
 	for b := range c.blocks {
-		words := c.words[b*repack.Lanes*8*c.table.rate:]
-		for lane := range repack.Lanes {
-			c.table.ring(&ring, words[4*lane:])
-			for r := range values {
-				for i, k := range order {
-					values[r][16*i+lane] = ring[8*k+r] * 0x1p-112
-				}
+		unpackRingsGeneric(values[:], 16*trellis.RingCols, c.words[b*repack.Lanes*8*c.table.rate:], 1, c.table)
+		for r := range trellis.RingRows {
+			at := r * 16 * trellis.RingCols
+			for i, k := range order {
+				copy(ordered[at+16*i:][:16], values[at+16*k:])
 			}
 		}
 		for m := range c.m {
 			for i, k := range order {
 				x[i] = c.x[m*c.ldx+trellis.RingCols*b+k]
 			}
-			for r := range values {
+			for r := range trellis.RingRows {
 				sums := y[(m*8+r)*16:]
 				for i := 0; i < 16; i += 4 {
-					madd((*[4]float32)(sums[i:]), x[:], values[r][i:])
+					madd((*[4]float32)(sums[i:]), x[:], ordered[r*16*trellis.RingCols+i:])
 				}
 			}
+		}
+	}
+}
+
+// unpackRingsGeneric writes the values of blocks of a panel, times 2^-112, to dst[8][columns][16], for row 8·lane + r of the panel at
+// [r][…][lane]; what belongs to one r begins stride elements behind the one before.
+func unpackRingsGeneric(dst []float32, stride int, words []byte, blocks int, t *ringTable) {
+	for b := range blocks {
+		block := words[b*repack.Lanes*8*t.rate:]
+		for lane := range repack.Lanes {
+			out := dst[16*trellis.RingCols*b+lane:]
+			t.eachPair(block[4*lane:], func(row, col int, pair uint32) {
+				at := row*stride + 16*col
+				out[at] = num.F16ToF32(uint16(pair)) * 0x1p-112
+				out[at+16] = num.F16ToF32(uint16(pair>>16)) * 0x1p-112
+			})
 		}
 	}
 }
@@ -258,36 +260,31 @@ func (e *Engine) ringsProduct(x []float32, k, m int, ops []Op) {
 	turns := max(1, ceilDiv(m*ldx, xElements))
 	for len(ops) > 0 {
 		first := ops[0].W.(*Rings)
+		fixed := few && first.fixed
 		same, rest := e.rings.same[:0], ops[:0]
 		for _, op := range ops {
-			switch w := op.W.(*Rings); {
-			case !first.p.SameFactors(w.p), few && w.fixed != first.fixed:
-				rest = append(rest, op)
-			case few:
+			if w := op.W.(*Rings); first.p.SameFactors(w.p) && (few && w.fixed) == fixed {
 				same = append(same, op)
-			default:
-				same = append(same, Op{op.Y, raw{w}})
+			} else {
+				rest = append(rest, op)
 			}
 		}
 		e.rings.same, ops = same, rest
+		by := float32(ringsX)
+		if fixed {
+			by = 1
+		}
 		for t := range turns {
 			m0, m1 := m*t/turns, m*(t+1)/turns
-			by := float32(1)
-			if few && !first.fixed {
-				by = ringsX
-			}
 			rotated := e.rotate(x[m0*k:m1*k], first.factors, m1-m0, ldx, by)
-			if few {
-				if first.fixed {
-					e.roundRings(rotated, m, ldx)
-				}
-				e.ringsRows(rotated, ldx, m, same)
-				continue
+			if fixed {
+				e.roundRings(rotated, m, ldx)
 			}
-			e.product(rotated, k, k, m0, m1-m0, same, false)
-		}
-		if !few {
-			e.scaleRows(m, same)
+			if few {
+				e.ringsRows(rotated, ldx, m, same)
+			} else {
+				e.ringsMany(rotated, k, m0, m1-m0, same)
+			}
 		}
 	}
 }
@@ -392,34 +389,79 @@ func (w *Rings) panelRows(e *Engine, y, x []float32, ldx, m, panel int) {
 			e.isa.add(total, total, to)
 		}
 	}
-	var scales [repack.RingPanelRows]float32
-	n0 := panel * repack.RingPanelRows
-	n := min(repack.RingPanelRows, p.N-n0)
-	w.scales(scales[:n], n0)
-	for r := range m {
-		out := y[r*p.N+n0:][:n]
-		for i := range out {
-			out[i] = float32(total[r*size+i%8*16+i/8]*unit) * scales[i]
-		}
-	}
+	w.finish(y, total, m, panel, unit)
 }
 
-// scaleRows multiplies y[m,N] by the scales of the matrices' rows.
-func (e *Engine) scaleRows(m int, ops []Op) {
+// ringsMany computes rows m0 to m0+m of products of many rows of x, which is rotated, times ringsX: what rings hold is unpacked once for a
+// worker's rows. Rows that are the same in each ring of a panel are side by side there, and so they are multiplied.
+func (e *Engine) ringsMany(x []float32, k, m0, m int, ops []Op) {
+	ldx := k
+	xAt := func(k0 int) []float32 { return x[k0:] }
+	if m > e.isa.rows() {
+		xp := e.packX(x, m, k, k)
+		xAt, ldx = func(k0 int) []float32 { return xp[k0/kBlock*m*xStride:] }, xStride
+	}
+	units := e.ringsUnits(m, ops)
+	e.parallel(len(units), func(worker, i int) {
+		u := units[i]
+		op := ops[u.op]
+		w := op.W.(*Rings)
+		const decoded = repack.RingPanelRows * kBlock
+		rows := u.m1 - u.m0
+		buf := e.buffer(worker, decoded+rows*repack.RingPanelRows)
+		tile := buf[decoded:]
+		words := w.p.Panels[u.p0*w.p.PanelBytes():][:w.p.PanelBytes()]
+		var scratch [ringsScratchBytes]byte
+		for k0 := 0; k0 < k; k0 += kBlock {
+			kc := min(kBlock, k-k0)
+			blocks := ceilDiv(kc, trellis.RingCols)
+			stride := 16 * trellis.RingCols * blocks
+			e.isa.unpackRings(buf[:trellis.RingRows*stride], stride, words[k0/trellis.RingCols*w.p.BlockBytes():], blocks, w.table, &scratch)
+			e.isa.sweep(sweep{
+				y: tile, ldy: repack.RingPanelRows,
+				x: xAt(k0)[u.m0*ldx:], ldx: ldx, m: rows,
+				b: buf, stride: stride, n: repack.RingPanelRows, k: kc,
+				alpha: 1, add: k0 > 0,
+			}, &e.tiles[worker])
+		}
+		w.finish(op.Y[(m0+u.m0)*w.p.N:], tile, rows, u.p0, ringsX)
+	})
+}
+
+// ringsUnits cuts products into panels, by so many rows of x that all workers have some and that unpacking is little beside.
+func (e *Engine) ringsUnits(m int, ops []Op) []unit {
+	const least = 32
+	panels := 0
 	for _, op := range ops {
-		w := op.W.(raw)
-		n := w.p.N
-		scales := make([]float32, n)
-		w.scales(scales, 0)
-		whole := n &^ 15
-		e.split(m, func(_, r0, r1 int) {
-			for r := r0; r < r1; r++ {
-				row := op.Y[r*n:][:n]
-				if whole > 0 {
-					e.isa.scaleMul(row[:whole], row[:whole], scales[:whole], 1)
-				}
-				scaleMulGeneric(row[whole:], row[whole:], scales[whole:], 1)
+		panels += op.W.(*Rings).p.PanelCount()
+	}
+	parts := ceilDiv(m, unitRows)
+	for panels*parts < 4*e.threads && m/(2*parts) >= least {
+		parts *= 2
+	}
+	units := e.units[:0]
+	for t := range parts {
+		for i, op := range ops {
+			for p := range op.W.(*Rings).p.PanelCount() {
+				units = append(units, unit{op: i, m0: m * t / parts, m1: m * (t + 1) / parts, p0: p, p1: p + 1})
 			}
-		})
+		}
+	}
+	e.units = units
+	return units
+}
+
+// finish writes the rows of a panel of y[m,N], whose sums are [m][8][16], in units.
+func (w *Rings) finish(y, sums []float32, m, panel int, unit float32) {
+	const size = repack.RingPanelRows
+	var scales [size]float32
+	n0 := panel * size
+	n := min(size, w.p.N-n0)
+	w.scales(scales[:n], n0)
+	for r := range m {
+		row, from := y[r*w.p.N+n0:], sums[r*size:][:size]
+		for i, c := range scales[:n] {
+			row[i] = float32(from[i%8*16+i/8]*unit) * c
+		}
 	}
 }

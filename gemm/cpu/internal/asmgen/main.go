@@ -81,6 +81,8 @@ func Files() map[string][]byte {
 			g.ringsAVX512(true)
 			g.hasFP16()
 			g.ringsAVX2()
+			g.unpackRings(avx512())
+			g.unpackRings(avx2())
 		}),
 		"row_amd64.s": file(func(g *gen) {
 			g.row("F16")

@@ -5,10 +5,13 @@ import (
 	"strings"
 )
 
-// The signature of the kernels for rings. Offsets in words and steps are in bytes; size is of the vectors of words of a block.
+// The signature of the kernels for rings. The stride is in elements. Offsets in words and steps are in bytes; size is of the vectors of words of a block.
 const (
 	ringsSig  = "m int, y, x *float32, ldx int, words *byte, blocks, size int, table *byte, steps *ringStep, hash *ringHash, scratch *byte"
 	ringsArgs = 88
+
+	unpackRingsSig  = "dst *float32, stride int, words *byte, blocks, size int, table *byte, steps *ringStep, hash *ringHash, scratch *byte"
+	unpackRingsArgs = 72
 )
 
 const (
@@ -89,7 +92,7 @@ func (g *gen) ringsAVX512(fixed bool) {
 		}
 
 		g.label(name("block"))
-		g.ringCopy(name("copy"), "Z", 64, ringTemps)
+		g.ringCopy(name("copy"), "Z", 64, ringTemps, "size+48(FP)")
 		g.i("MOVQ steps+64(FP), R8")
 		if m == 1 {
 			var batches [][]string
@@ -206,7 +209,17 @@ func toWords(z int) string {
 
 // ringBatches returns the instructions of the batches of two rows of the rings: sums of those are in two registers from acc on for each
 // row of x, and their steps begin at an offset.
-func ringBatches(xs rows, m, acc, steps int) (batches [][]string) {
+func ringBatches(xs rows, m, acc, steps int) [][]string {
+	return ringNumbers(steps, func(add func(string, ...any), value, row, col int) {
+		for r := range m {
+			add("VFMADD231PS.BCST %s, Z%d, Z%d", xs.at(r, 4*col), value, acc+2*r+row)
+		}
+	})
+}
+
+// ringNumbers returns the instructions of the batches of two rows of the rings that make float32 of their values, with those that use
+// adds for each register of them, by row and column.
+func ringNumbers(steps int, use func(add func(string, ...any), value, row, col int)) (batches [][]string) {
 	for i, col := range ringCols() {
 		var list []string
 		add := func(format string, a ...any) { list = append(list, fmt.Sprintf(format, a...)) }
@@ -224,9 +237,7 @@ func ringBatches(xs rows, m, acc, steps int) (batches [][]string) {
 						add("VPSRAD $3, Z%d, Z%d", to, to)
 					}
 					add("VPANDD.BCST %d(R12), Z%d, Z%d", ringNumberAt, to, to)
-					for r := range m {
-						add("VFMADD231PS.BCST %s, Z%d, Z%d", xs.at(r, 4*(col+8*half+v)), to, acc+2*r+s)
-					}
+					use(add, to, s, col+8*half+v)
 				}
 			}
 		}
@@ -313,8 +324,8 @@ func (g *gen) interleave(batches [][]string) {
 }
 
 // ringCopy emits a copy of the words of a block to scratch, with those behind them that windows go on with: the other half's first.
-func (g *gen) ringCopy(label, reg string, bytes, tmp int) {
-	g.i("MOVQ size+48(FP), CX")
+func (g *gen) ringCopy(label, reg string, bytes, tmp int, size string) {
+	g.i("MOVQ %s, CX", size)
 	g.i("MOVQ R14, DX")
 	g.i("VPROLD $16, (SI), %s%d", reg, tmp)
 	g.i("VMOVDQU64 %s%d, (R14)(CX*1)", reg, tmp)
@@ -328,18 +339,61 @@ func (g *gen) ringCopy(label, reg string, bytes, tmp int) {
 	g.i("JNE  %s", label)
 }
 
+// Registers of the kernels for rings at 256 bits, behind the sums of two rows of the rings for each of x.
+const (
+	ringY    = 8 // windows, then products
+	ringTmp  = 9
+	ringPair = 10
+	ringOnes = 11
+	// Constants.
+	ringNumber = 12
+	ringFlip   = 13
+	ringWindow = 14
+	ringWhole  = 15 // the factor
+)
+
+// ringConstants emits constants, of a hash that a register points to.
+func (g *gen) ringConstants(hash string) {
+	for _, c := range []struct{ at, to int }{{ringNumberAt, ringNumber}, {20, ringFlip}, {16, ringWhole}} {
+		g.i("VPBROADCASTD %d(%s), Y%d", c.at, hash, c.to)
+	}
+	g.i("VPCMPEQD Y%d, Y%d, Y%d", ringWindow, ringWindow, ringWindow)
+	g.i("VPSRLD $16, Y%d, Y%d", ringWindow, ringWindow)
+}
+
+// ringGather emits the values of a step at an offset, of 8 rings, and calls use for each register of them, with how far its column
+// is behind that of the step.
+func (g *gen) ringGather(at int, use func(value, col int)) {
+	g.i("MOVL %d(R8), AX", at)
+	for half := range 2 {
+		g.i("VMOVDQA %d(R14)(AX*1), Y%d", 32*half, ringY)
+		g.i("VPBROADCASTD %d(R8), Y%d", at+8, ringTmp)
+		g.i("VPSRLVD Y%d, Y%d, Y%d", ringTmp, ringY, ringY)
+		g.i("VPAND Y%d, Y%d, Y%d", ringWindow, ringY, ringY)
+		g.i("VPMULLD Y%d, Y%d, Y%d", ringWhole, ringY, ringY)
+		g.i("VPSLLD $17, Y%d, Y%d", ringY, ringTmp)
+		g.i("VPSRLD $24, Y%d, Y%d", ringTmp, ringTmp)
+		g.i("VPCMPEQD Y%d, Y%d, Y%d", ringOnes, ringOnes, ringOnes)
+		g.i("VPGATHERDD Y%d, (R11)(Y%d*4), Y%d", ringOnes, ringTmp, ringPair)
+		g.i("VPAND Y%d, Y%d, Y%d", ringFlip, ringY, ringY)
+		g.i("VPXOR Y%d, Y%d, Y%d", ringY, ringPair, ringPair)
+		for v := range 2 {
+			to := ringPair
+			if v == 0 {
+				to = ringTmp
+				g.i("VPMADDWD %d(R11), Y%d, Y%d", ringShiftBy, ringPair, to)
+			} else {
+				g.i("VPSRAD $3, Y%d, Y%d", to, to)
+			}
+			g.i("VPAND Y%d, Y%d, Y%d", ringNumber, to, to)
+			use(to, 8*half+v)
+		}
+	}
+}
+
 // ringsAVX2 is ringsAVX512 at 256 bits: pairs are gathered, for 8 rings at a time. Words of 16 bits, which the kernel would have to shift two as
 // one, are first put into words of 32 with those behind them.
 func (g *gen) ringsAVX2() {
-	const (
-		acc  = 0 // of two rows of the rings for each of x
-		y    = 8 // windows, then products
-		tmp  = 9
-		pair = 10
-		ones = 11
-		// Constants.
-		number, flip, window, factor = 12, 13, 14, 15
-	)
 	g.text("ringsAVX2", ringsSig, ringsArgs)
 	g.i("MOVQ y+8(FP), DI")
 	g.i("MOVQ x+16(FP), BX")
@@ -349,11 +403,7 @@ func (g *gen) ringsAVX2() {
 	g.i("MOVQ blocks+40(FP), R13")
 	g.i("MOVQ table+56(FP), R11")
 	g.i("MOVQ hash+72(FP), AX")
-	g.i("VPBROADCASTD 16(AX), Y%d", factor)
-	g.i("VPBROADCASTD 20(AX), Y%d", flip)
-	g.i("VPBROADCASTD %d(AX), Y%d", ringNumberAt, number)
-	g.i("VPCMPEQD Y%d, Y%d, Y%d", window, window, window)
-	g.i("VPSRLD $16, Y%d, Y%d", window, window)
+	g.ringConstants("AX")
 	g.i("MOVQ scratch+80(FP), R14")
 	g.i("ADDQ $63, R14")
 	g.i("ANDQ $~63, R14")
@@ -367,62 +417,31 @@ func (g *gen) ringsAVX2() {
 		name := func(s string) string { return fmt.Sprintf("%s%d", s, m) }
 		g.label(name("rows"))
 		xs.setup(g, m)
-		g.i("VPXOR Y%d, Y%d, Y%d", tmp, tmp, tmp)
+		g.i("VPXOR Y%d, Y%d, Y%d", ringTmp, ringTmp, ringTmp)
 		for i := range 16 * m {
-			g.i("VMOVDQU Y%d, %d(DI)", tmp, 32*i)
+			g.i("VMOVDQU Y%d, %d(DI)", ringTmp, 32*i)
 		}
 
 		g.label(name("block"))
 		g.i("MOVQ $2, R12") // halves of the rings
 		g.label(name("half"))
-		g.ringSpread(name("spread"))
+		g.ringSpread(name("spread"), "size+48(FP)")
 		g.i("MOVQ steps+64(FP), R8")
 		g.i("MOVQ DI, DX")
 		g.i("MOVQ $4, CX")
 		g.label(name("pair"))
-		for r := range m {
-			for row := range 2 {
-				g.i("VMOVUPS %d(DX), Y%d", 64*(8*r+row), acc+2*r+row)
-			}
-		}
+		g.ringSums(m, "VMOVUPS %d(DX), Y%d")
 		for i, col := range ringCols() {
 			for s := range 2 {
-				at := ringStepBytes * (2*i + s)
-				g.i("MOVL %d(R8), AX", at)
-				for half := range 2 {
-					g.i("VMOVDQA %d(R14)(AX*1), Y%d", 32*half, y)
-					g.i("VPBROADCASTD %d(R8), Y%d", at+8, tmp)
-					g.i("VPSRLVD Y%d, Y%d, Y%d", tmp, y, y)
-					g.i("VPAND Y%d, Y%d, Y%d", window, y, y)
-					g.i("VPMULLD Y%d, Y%d, Y%d", factor, y, y)
-					g.i("VPSLLD $17, Y%d, Y%d", y, tmp)
-					g.i("VPSRLD $24, Y%d, Y%d", tmp, tmp)
-					g.i("VPCMPEQD Y%d, Y%d, Y%d", ones, ones, ones)
-					g.i("VPGATHERDD Y%d, (R11)(Y%d*4), Y%d", ones, tmp, pair)
-					g.i("VPAND Y%d, Y%d, Y%d", flip, y, y)
-					g.i("VPXOR Y%d, Y%d, Y%d", y, pair, pair)
-					for v := range 2 {
-						to := pair
-						if v == 0 {
-							to = tmp
-							g.i("VPMADDWD %d(R11), Y%d, Y%d", ringShiftBy, pair, tmp)
-						} else {
-							g.i("VPSRAD $3, Y%d, Y%d", to, to)
-						}
-						g.i("VPAND Y%d, Y%d, Y%d", number, to, to)
-						for r := range m {
-							g.i("VBROADCASTSS %s, Y%d", xs.at(r, 4*(col+8*half+v)), ones)
-							g.i("VFMADD231PS Y%d, Y%d, Y%d", ones, to, acc+2*r+s)
-						}
+				g.ringGather(ringStepBytes*(2*i+s), func(value, behind int) {
+					for r := range m {
+						g.i("VBROADCASTSS %s, Y%d", xs.at(r, 4*(col+behind)), ringOnes)
+						g.i("VFMADD231PS Y%d, Y%d, Y%d", ringOnes, value, 2*r+s)
 					}
-				}
+				})
 			}
 		}
-		for r := range m {
-			for row := range 2 {
-				g.i("VMOVUPS Y%d, %d(DX)", acc+2*r+row, 64*(8*r+row))
-			}
-		}
+		g.ringSums(m, "VMOVUPS Y%[2]d, %[1]d(DX)")
 		g.i("ADDQ $128, DX")
 		g.i("ADDQ $%d, R8", 8*ringStepBytes)
 		g.i("DECQ CX")
@@ -445,9 +464,9 @@ func (g *gen) ringsAVX2() {
 }
 
 // ringSpread emits the words of 8 rings of a block to scratch, as words of 32 bits: of the first halves and of the second.
-func (g *gen) ringSpread(label string) {
+func (g *gen) ringSpread(label, size string) {
 	const a, b, low, high, first = 8, 9, 10, 11, 0
-	g.i("MOVQ size+48(FP), CX")
+	g.i("MOVQ %s, CX", size)
 	g.i("MOVQ R14, DX")
 	g.i("MOVQ SI, AX")
 	g.i("VMOVDQU (SI), Y%d", a)
@@ -474,6 +493,65 @@ func (g *gen) ringSpread(label string) {
 	g.i("JNE  %s", label)
 	g.i("VMOVDQA Y%d, Y%d", first, b)
 	write()
+}
+
+// unpackRings emits dst[8][k][16], row after row of rings and stride elements apart, of the values in some blocks of a panel.
+func (g *gen) unpackRings(v vec) {
+	g.text("unpackRings"+v.suffix, unpackRingsSig, unpackRingsArgs)
+	g.i("MOVQ dst+0(FP), DI")
+	g.i("MOVQ stride+8(FP), R9")
+	g.i("SHLQ $2, R9")
+	g.i("MOVQ words+16(FP), SI")
+	g.i("MOVQ blocks+24(FP), R13")
+	g.i("MOVQ table+40(FP), R11")
+	g.i("MOVQ hash+56(FP), R12")
+	g.i("MOVQ scratch+64(FP), R14")
+	g.i("ADDQ $63, R14")
+	g.i("ANDQ $~63, R14")
+	g.i("MOVQ steps+48(FP), R8")
+	to := rows{bases: []string{"DI", "BX", "R10"}, stride: "R9"}
+	to.setup(g, 8)
+	if v.reg == "Z" {
+		for i := range 2 {
+			g.i("VPBROADCASTD %d(R12), Z%d", 4*i, ringFactor+i)
+		}
+	} else {
+		g.ringConstants("R12")
+	}
+	g.label("block")
+	if v.reg == "Z" {
+		g.ringCopy("copy", "Z", 64, ringTemps, "size+32(FP)")
+		var batches [][]string
+		for t := range 4 {
+			batches = append(batches, ringNumbers(8*ringStepBytes*t, func(add func(string, ...any), value, row, col int) {
+				add("VMOVUPS Z%d, %s", value, to.at(2*t+row, 64*col))
+			})...)
+		}
+		g.interleave(batches)
+	} else {
+		for half := range 2 {
+			g.ringSpread(fmt.Sprintf("spread%d", half), "size+32(FP)")
+			for t := range 4 {
+				for i, col := range ringCols() {
+					for s := range 2 {
+						g.ringGather(ringStepBytes*(8*t+2*i+s), func(value, col2 int) {
+							g.i("VMOVUPS Y%d, %s", value, to.at(2*t+s, 64*(col+col2)+32*half))
+						})
+					}
+				}
+			}
+			g.i("ADDQ $32, SI")
+		}
+		g.i("SUBQ $64, SI")
+		g.i("ADDQ size+32(FP), SI")
+	}
+	for _, base := range to.bases {
+		g.i("ADDQ $1024, %s", base)
+	}
+	g.i("DECQ R13")
+	g.i("JNE  block")
+	g.i("VZEROUPPER")
+	g.i("RET")
 }
 
 // hasFP16 emits the question whether the processor has AVX512-FP16.
