@@ -20,8 +20,8 @@ type Estimate struct {
 // probeBytes is how much of the source is read to tell the disk's speed.
 const probeBytes = 64 << 20
 
-// deviceRings is how many seconds a device takes to choose codes of rings, a weight: an H200 at 2 to 4 bits, see package calib/model/cuda.
-const deviceRings = 1e-8
+// deviceRings is how many seconds a device takes to choose codes of rings, a weight: an H100 at 2 to 4 bits, see package calib/model/cuda.
+const deviceRings = 1.3e-8
 
 // Estimate tells what a run of the plan would take. It reads a small part of
 // the source and quantizes some random weights in each of the plan's formats,

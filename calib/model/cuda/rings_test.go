@@ -273,7 +273,7 @@ func testRings(t *testing.T, o *Ops, c ringCase) {
 					}
 				}
 				if rows <= 20 { // which takes long
-					least += leastCost(values, l.Rate, weights)
+					least += leastCost(code, weights)
 				}
 			}
 		}

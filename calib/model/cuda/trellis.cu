@@ -1,8 +1,8 @@
 // Codes of rings of package formats/weight/trellis, by Viterbi's algorithm over all windows of 16 bits: see package
 // quantize/viterbi, whose words these are.
 //
-// FAR is whether values lie in memory that shared memory has no room for. BITS come in at a step, a step has TOGETHER weights, and a ring STEPS steps, in the order in which windows are shifted. All
-// numbers are float16, two rings in the halves of a word, so that one instruction does both.
+// BITS come in at a step, a step has TOGETHER weights, and a ring STEPS steps, in the order in which windows are shifted. All numbers are
+// float16, two rings in the halves of a word, so that one instruction does both. FAR is whether shared memory has no room for values.
 
 constexpr u32 THREADS = 512, WARPS = THREADS / 32;
 constexpr u32 WINDOWS = 1 << 16, EDGES = WINDOWS >> BITS;

@@ -229,24 +229,36 @@ func (v *viterbi) release(w *work) {
 	}
 }
 
+// ahead is how many steps the first pass, which is free, has on each side of a ring's beginning. The fewer bits a step adds, the longer a
+// path depends on where it began.
+func (v *viterbi) ahead() int {
+	switch {
+	case v.layout.Together == 1:
+		return 64
+	case v.layout.Rate <= 6:
+		return 48
+	}
+	return 32
+}
+
 // choose queues the choice of windows for the steps of w.
 func (v *viterbi) choose(w *work) {
-	steps, bits := v.layout.Steps(), v.layout.Bits(0)
+	steps, bits, ahead := v.layout.Steps(), v.layout.Bits(0), v.ahead()
 	team, block := 32, 128
 	if bits > 8 {
 		team = 1 << bits / 8
 		block = team
 	}
-	pass := func(from, pairs, first, keep int, begin, windows driver.Ptr) {
+	pass := func(from, pairs, first, count, keep int, begin, windows driver.Ptr) {
 		at := w.steps + driver.Ptr(4*v.size()*from)
 		v.o.start(v.forward, driver.Launch{Grid: driver.Dim{X: uint32(min(pairs, v.o.dev.Info.SMs))}, Block: driver.Dim{X: viterbiThreads}, Shared: v.shared},
-			[]any{w.history, at, v.table, v.others, begin, first, steps, keep, pairs})
+			[]any{w.history, at, v.table, v.others, begin, first, count, keep, pairs})
 		v.o.start(v.back, driver.Launch{Grid: driver.Dim{X: uint32(ceil(2*pairs*team, block))}, Block: driver.Dim{X: uint32(block)}},
-			[]any{windows, w.edges + driver.Ptr(8*from), w.history, at, v.table, first, steps, keep, 2 * pairs})
+			[]any{windows, w.edges + driver.Ptr(8*from), w.history, at, v.table, first, count, keep, 2 * pairs})
 	}
 	for from, all := 0, ceil(w.rings, 2); from < all; from += w.some {
 		pairs := min(w.some, all-from)
-		pass(from, pairs, steps/2, steps/2, 0, 0)
-		pass(from, pairs, 0, 0, w.edges+driver.Ptr(8*from), w.windows+driver.Ptr(2*2*from*steps))
+		pass(from, pairs, steps-ahead, 2*ahead, ahead, 0, 0)
+		pass(from, pairs, 0, steps, 0, w.edges+driver.Ptr(8*from), w.windows+driver.Ptr(2*2*from*steps))
 	}
 }

@@ -72,10 +72,11 @@ func testViterbi(t *testing.T, o *Ops, codebook string, rate, rings int) {
 					got += d * d
 				}
 			}
-			want += leastCost(values, bits, w)
+			want += leastCost(code, w)
 		}
 		t.Logf("mean squared error %.5f, in float64 %.5f", got/float64(len(weights)), want/float64(len(weights)))
-		if d := got/want - 1; !(math.Abs(d) <= .005) {
+		// Paths around a beginning that cost nearly the same may leave it by different edges: of one ring that is not little.
+		if d := got/want - 1; !(math.Abs(d) <= .005+.01/float64(rings)) {
 			t.Errorf("cost %v, want %v", got, want)
 		}
 	})
@@ -106,11 +107,11 @@ func encodeRings(t *testing.T, o *Ops, code *trellis.Code, weights []float32) []
 	return windows
 }
 
-// leastCost is that of a ring by Viterbi's algorithm in float64: a pass from the middle around to it gives the edge between the last step and
-// the first, and one from there to there the cost.
-func leastCost(values [][]float32, bits int, w []float32) float64 {
-	together := len(values)
-	steps := len(w) / together
+// leastCost is that of a ring by Viterbi's algorithm in float64: a pass around the beginning gives the edge there, and one from there to there
+// the cost.
+func leastCost(code *trellis.Code, w []float32) float64 {
+	l := code.Layout()
+	values, bits, together, steps, ahead := code.Values(), l.Bits(0), l.Together, l.Steps(), (&viterbi{layout: l}).ahead()
 	edges := 1 << trellis.Window >> bits
 	cost := func(step, x int) float64 {
 		var sum float64
@@ -120,8 +121,8 @@ func leastCost(values [][]float32, bits int, w []float32) float64 {
 		}
 		return sum
 	}
-	pass := func(first int, m []float64) (last []float64, from [][]uint16) {
-		for i := range steps {
+	pass := func(first, count int, m []float64) (last []float64, from [][]uint16) {
+		for i := range count {
 			next, by := make([]float64, edges), make([]uint16, edges)
 			for e := range next {
 				next[e] = math.Inf(1)
@@ -136,19 +137,19 @@ func leastCost(values [][]float32, bits int, w []float32) float64 {
 		}
 		return m, from
 	}
-	m, from := pass(steps/2, make([]float64, edges))
+	m, from := pass(steps-ahead, 2*ahead, make([]float64, edges))
 	edge := 0
 	for e, c := range m {
 		if c < m[edge] {
 			edge = e
 		}
 	}
-	for i := steps - 1; i >= steps/2; i-- {
+	for i := 2*ahead - 1; i >= ahead; i-- {
 		edge = int(from[i][edge]) >> bits
 	}
 	begin := slices.Repeat([]float64{math.Inf(1)}, edges)
 	begin[edge] = 0
-	m, _ = pass(0, begin)
+	m, _ = pass(0, steps, begin)
 	return m[edge]
 }
 
