@@ -61,7 +61,11 @@ FORMATS = {
         ],
     },
 }  # fmt: skip
-FAMILY = {"bits": 3, "group": 64, "tensors": [{"match": "down_proj|w2", "bits": 4, "group": "row"}, {"match": "lm_head|embed", "bits": 5}]}
+FAMILY = {
+    "bits": 3, "group": 64, "tensors": [
+        {"match": "o_proj", "bits": 4, "group": "row"}, {"match": "down_proj|w2", "kind": "trellis", "codebook": "trellis", "bits": 3.5}, {"match": "lm_head|embed", "bits": 5},
+    ],
+}  # fmt: skip
 
 
 def quantize(lutq: str, model: Path, out: Path, recipe: dict) -> None:
@@ -176,6 +180,7 @@ def others(container: Path, work: Path) -> dict[str, str]:
 
 def packed(container: Path) -> dict[str, float]:
     """How far the weights of each layer are from what they should be: all, a stretch of rows, and rows by their numbers."""
+    torch.set_num_threads(1)  # for these sizes
     spec = importlib.util.spec_from_file_location("lutq_hf", container / "lutq_hf.py")
     lutq_hf = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(lutq_hf)
@@ -192,7 +197,7 @@ def packed(container: Path) -> dict[str, float]:
         layer.loaded()
         n, worst, whole = layer.rows, 0.0, lutq_hf.CHUNK
         for chunk, dtype, rows in (
-            (whole, torch.float32, slice(None)), (1 << 13, torch.bfloat16, slice(None)), (whole, torch.float32, slice(n // 3, n // 3 + 5)),
+            (whole, torch.float32, slice(None)), (1 << 15, torch.bfloat16, slice(None)), (whole, torch.float32, slice(n // 3, n // 3 + 5)),
             (whole, torch.float32, slice(n - 1, n)), (whole, torch.float32, torch.tensor([n - 1, 0, n // 2])), (whole, torch.float32, torch.arange(0, n, 3)),
         ):  # fmt: skip
             lutq_hf.CHUNK = chunk
