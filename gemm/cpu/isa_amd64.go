@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/cpu"
 
 	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/trellis"
 )
 
 // available reports whether the machine and this build can run s.
@@ -239,6 +240,12 @@ func ringsAVX512(m int, y, x *float32, ldx int, words *byte, blocks, size int, t
 func ringsFixedAVX512(m int, y *float32, x *ringX, ldx int, words *byte, blocks, size int, table *byte, steps *ringStep, hash *ringHash, scratch *byte)
 
 func cpuHasFP16() (has bool)
+
+//go:noescape
+func rotateRingsAVX2(dst, x, factors *float32, blocks int, by float32)
+
+//go:noescape
+func roundRingsAVX2(dst *ringX, x *float32, blocks int)
 
 //go:noescape
 func unpackRingsAVX512(dst *float32, stride int, words *byte, blocks, size int, table *byte, steps *ringStep, hash *ringHash, scratch *byte)
@@ -782,4 +789,26 @@ func (s isa) fixesRings() bool {
 func hasVBMI() bool { return cpu.X86.HasAVX512VBMI && cpu.X86.HasAVX512VBMI2 }
 
 // rotate mixes a row of x; see rotateGeneric.
-func (s isa) rotate(dst, x, factors []float32, by float32) { rotateGeneric(dst, x, factors, by) }
+func (s isa) rotate(dst, x, factors []float32, by float32) {
+	blocks := len(dst) / trellis.Block
+	if s == generic || blocks == 0 {
+		rotateGeneric(dst, x, factors, by)
+		return
+	}
+	whole := trellis.Block * blocks
+	_, _ = x[len(dst)-1], factors[len(dst)-1]
+	rotateRingsAVX2(&dst[0], &x[0], &factors[0], blocks, by)
+	if whole < len(dst) {
+		rotateGeneric(dst[whole:], x[whole:], factors[whole:], by)
+	}
+}
+
+// roundRings rounds blocks of x; see roundRingsGeneric.
+func (s isa) roundRings(dst []ringX, x []float32) {
+	if s == generic || len(dst) == 0 {
+		roundRingsGeneric(dst, x)
+		return
+	}
+	_ = x[16*len(dst)-1]
+	roundRingsAVX2(&dst[0], &x[0], len(dst))
+}

@@ -102,3 +102,5 @@ func (s isa) fixesRings() bool { return false }
 func (s isa) unpackRings(dst []float32, stride int, words []byte, blocks int, t *ringTable, _ *[ringsScratchBytes]byte) {
 	unpackRingsGeneric(dst, stride, words, blocks, t)
 }
+
+func (s isa) roundRings(dst []ringX, x []float32) { roundRingsGeneric(dst, x) }

@@ -328,16 +328,15 @@ func (e *Engine) rotate(x, factors []float32, m, ldx int, by float32) []float32 
 
 // rotateGeneric writes x times factors, mixed, times by to dst: [trellis.Rotate] without its norm, which rows' scales are for.
 func rotateGeneric(dst, x, factors []float32, by float32) {
-	for i, f := range factors {
-		dst[i] = x[i] * f
+	for i := range dst {
+		dst[i] = x[i] * factors[i]
 	}
 	trellis.Blocks(len(dst), func(from, to int) {
 		v := dst[from:to]
 		trellis.Hadamard(v)
-		if c := by * trellis.Even(to-from); c != 1 {
-			for i := range v {
-				v[i] *= c
-			}
+		c := by * trellis.Even(to-from)
+		for i := range v {
+			v[i] *= c
 		}
 	})
 }

@@ -55,24 +55,36 @@ func (e *Engine) roundRings(x []float32, m, ldx int) {
 	to := e.rings.fixed[:m*blocks]
 	e.rings.fixed = to
 	e.parallel(m, func(_, r int) {
-		for b := range blocks {
-			to[r*blocks+b].round((*[trellis.RingCols]float32)(x[r*ldx+b*trellis.RingCols:]))
-		}
+		e.isa.roundRings(to[r*blocks:(r+1)*blocks], x[r*ldx:])
 	})
+}
+
+// roundRingsGeneric rounds blocks of x.
+func roundRingsGeneric(dst []ringX, x []float32) {
+	for i := range dst {
+		dst[i].round((*[trellis.RingCols]float32)(x[i*trellis.RingCols:]))
+	}
 }
 
 // round sets a block: whole numbers of 15 bits, rounded to even, times the largest column, or an eighth of the sum of all if
 // that is more.
 func (b *ringX) round(x *[trellis.RingCols]float32) {
-	most, sum := float32(fixedTiny), float32(0)
-	for _, v := range x {
-		a := math.Float32frombits(math.Float32bits(v) &^ (1 << 31))
-		most = max(most, a)
-		sum += a
+	// As whole numbers, absolute values are in order, and no NaN is lost.
+	most := math.Float32bits(fixedTiny)
+	abs := func(i int) float32 { return math.Float32frombits(math.Float32bits(x[i]) &^ (1 << 31)) }
+	var sums [8]float32
+	for i := range sums {
+		sums[i] = abs(i) + abs(8+i)
+		most = max(most, math.Float32bits(abs(i)), math.Float32bits(abs(8+i)))
 	}
-	most = max(most, sum*(1./8))
-	inverse := ringsWholeX / most
-	b.scale = most * (1. / ringsWholeX)
+	for n := 4; n > 0; n /= 2 {
+		for i := range n {
+			sums[i] += sums[n+i]
+		}
+	}
+	most = max(most, math.Float32bits(sums[0]*(1./8)))
+	inverse := ringsWholeX / math.Float32frombits(most)
+	b.scale = math.Float32frombits(most) * (1 / float32(ringsWholeX))
 	for j, v := range x {
 		q := math.RoundToEven(float64(float32(v * inverse)))
 		if !(q >= -ringsWholeX && q <= ringsWholeX) {

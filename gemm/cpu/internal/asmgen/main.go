@@ -79,6 +79,9 @@ func Files() map[string][]byte {
 		"rings_amd64.s": file(func(g *gen) {
 			g.ringsAVX512(false)
 			g.ringsAVX512(true)
+			g.ringData()
+			g.rotateRings()
+			g.roundRings()
 			g.hasFP16()
 			g.ringsAVX2()
 			g.unpackRings(avx512())

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -549,6 +550,158 @@ func (g *gen) unpackRings(v vec) {
 		g.i("ADDQ $1024, %s", base)
 	}
 	g.i("DECQ R13")
+	g.i("JNE  block")
+	g.i("VZEROUPPER")
+	g.i("RET")
+}
+
+// ringData emits constants: the signs of the halves of 2, 4 and 8 numbers that butterflies subtract, and an order of bytes by which words
+// of two vectors that are packed, four of either, come to alternate.
+func (g *gen) ringData() {
+	for level := range 3 {
+		for i := range 8 {
+			g.raw("DATA ringSigns<>+%d(SB)/4, $0x%08x", 32*level+4*i, uint32(i>>level&1)<<31)
+		}
+	}
+	g.raw("GLOBL ringSigns<>(SB), RODATA|NOPTR, $96")
+	for i := range 32 {
+		word := i % 16 / 2
+		g.raw("DATA ringWords<>+%d(SB)/1, $0x%02x", i, 2*(word%2*4+word/2)+i%2)
+	}
+	g.raw("GLOBL ringWords<>(SB), RODATA|NOPTR, $32")
+}
+
+// rotateRings emits dst = x · factors, mixed in blocks of 128, times by: the butterflies of 64 numbers in registers, then those of both
+// halves.
+func (g *gen) rotateRings() {
+	g.text("rotateRingsAVX2", "dst, x, factors *float32, blocks int, by float32", 36)
+	g.i("MOVQ dst+0(FP), DI")
+	g.i("MOVQ x+8(FP), SI")
+	g.i("MOVQ factors+16(FP), AX")
+	g.i("MOVQ blocks+24(FP), CX")
+	const signs, tmp, by = 12, 8, 15
+	for level := range 3 {
+		g.i("VMOVUPS ringSigns<>+%d(SB), Y%d", 32*level, signs+level)
+	}
+	g.i("VBROADCASTSS by+32(FP), Y%d", by)
+	g.label("block")
+	for half := range 2 {
+		v := []int{0, 1, 2, 3, 4, 5, 6, 7}
+		for i, r := range v {
+			at := 256*half + 32*i
+			g.i("VMOVUPS %d(SI), Y%d", at, r)
+			g.i("VMULPS %d(AX), Y%d, Y%d", at, r, r)
+		}
+		for level := range 3 {
+			for i, r := range v {
+				t := tmp + i%2
+				switch level {
+				case 0:
+					g.i("VPERMILPS $0xB1, Y%d, Y%d", r, t)
+				case 1:
+					g.i("VPERMILPS $0x4E, Y%d, Y%d", r, t)
+				default:
+					g.i("VPERM2F128 $0x01, Y%d, Y%d, Y%d", r, r, t)
+				}
+				g.i("VXORPS Y%d, Y%d, Y%d", signs+level, r, r)
+				g.i("VADDPS Y%d, Y%d, Y%d", r, t, r)
+			}
+		}
+		spare := tmp
+		for h := 1; h < 8; h *= 2 {
+			for i := range v {
+				if i&h == 0 {
+					g.i("VSUBPS Y%d, Y%d, Y%d", v[i+h], v[i], spare)
+					g.i("VADDPS Y%d, Y%d, Y%d", v[i+h], v[i], v[i])
+					v[i+h], spare = spare, v[i+h]
+				}
+			}
+		}
+		for i, r := range v {
+			g.i("VMOVUPS Y%d, %d(DI)", r, 256*half+32*i)
+		}
+	}
+	for i := range 8 {
+		g.i("VMOVUPS %d(DI), Y%d", 32*i, i)
+		g.i("VMOVUPS %d(DI), Y%d", 256+32*i, tmp)
+		g.i("VSUBPS Y%d, Y%d, Y%d", tmp, i, tmp+1)
+		g.i("VADDPS Y%d, Y%d, Y%d", tmp, i, i)
+		g.i("VMULPS Y%d, Y%d, Y%d", by, tmp+1, tmp+1)
+		g.i("VMULPS Y%d, Y%d, Y%d", by, i, i)
+		g.i("VMOVUPS Y%d, %d(DI)", i, 32*i)
+		g.i("VMOVUPS Y%d, %d(DI)", tmp+1, 256+32*i)
+	}
+	for _, r := range []string{"DI", "SI", "AX"} {
+		g.i("ADDQ $512, %s", r)
+	}
+	g.i("DECQ CX")
+	g.i("JNE  block")
+	g.i("VZEROUPPER")
+	g.i("RET")
+}
+
+// The numbers that x is rounded by, which package cpu has as well.
+const (
+	ringWholeX = 1<<14 - 4
+	ringTiny   = 0x1p-111
+)
+
+// roundRings emits the rounding of blocks of 16 columns of x, in the arithmetic of ringX.round in package cpu.
+func (g *gen) roundRings() {
+	g.text("roundRingsAVX2", "dst *ringX, x *float32, blocks int", 24)
+	g.i("MOVQ dst+0(FP), DI")
+	g.i("MOVQ x+8(FP), SI")
+	g.i("MOVQ blocks+16(FP), CX")
+	const (
+		low, high     = 0, 1
+		absLow, abs   = 2, 3
+		sum, most     = 4, 5
+		words, eighth = 9, 10
+		whole, part   = 11, 12
+		tiny, mask    = 13, 14
+		tmp           = 6
+	)
+	g.i("VMOVDQU ringWords<>(SB), Y%d", words)
+	for _, c := range []struct {
+		to    int
+		value float32
+	}{{eighth, 1. / 8}, {whole, ringWholeX}, {part, float32(1) / ringWholeX}, {tiny, ringTiny}} {
+		g.i("MOVL $0x%08x, AX", math.Float32bits(c.value))
+		g.i("VMOVD AX, X%d", c.to)
+	}
+	g.i("VPCMPEQD Y%d, Y%d, Y%d", mask, mask, mask)
+	g.i("VPSRLD $1, Y%d, Y%d", mask, mask)
+	g.label("block")
+	g.i("VMOVUPS (SI), Y%d", low)
+	g.i("VMOVUPS 32(SI), Y%d", high)
+	g.i("VANDPS Y%d, Y%d, Y%d", mask, low, absLow)
+	g.i("VANDPS Y%d, Y%d, Y%d", mask, high, abs)
+	g.i("VADDPS Y%d, Y%d, Y%d", abs, absLow, sum)
+	g.i("VPMAXSD Y%d, Y%d, Y%d", abs, absLow, most)
+	// Halves onto each other, in four, two and one.
+	for _, move := range []string{"VEXTRACTF128 $1, Y%d, X%d", "VPSHUFD $0x4E, X%d, X%d", "VPSHUFD $0xB1, X%d, X%d"} {
+		g.i(move, sum, tmp)
+		g.i("VADDPS X%d, X%d, X%d", tmp, sum, sum)
+		g.i(move, most, tmp)
+		g.i("VPMAXSD X%d, X%d, X%d", tmp, most, most)
+	}
+	g.i("VMULSS X%d, X%d, X%d", eighth, sum, sum)
+	g.i("VPMAXSD X%d, X%d, X%d", sum, most, most)
+	g.i("VPMAXSD X%d, X%d, X%d", tiny, most, most)
+	g.i("VDIVSS X%d, X%d, X%d", most, whole, tmp)
+	g.i("VMULSS X%d, X%d, X%d", part, most, most)
+	g.i("VMOVSS X%d, %d(DI)", most, ringScaleAt)
+	g.i("VBROADCASTSS X%d, Y%d", tmp, tmp)
+	for _, r := range []int{low, high} {
+		g.i("VMULPS Y%d, Y%d, Y%d", tmp, r, r)
+		g.i("VCVTPS2DQ Y%d, Y%d", r, r)
+	}
+	g.i("VPACKSSDW Y%d, Y%d, Y%d", high, low, low)
+	g.i("VPSHUFB Y%d, Y%d, Y%d", words, low, low)
+	g.i("VMOVDQU Y%d, (DI)", low)
+	g.i("ADDQ $64, SI")
+	g.i("ADDQ $64, DI")
+	g.i("DECQ CX")
 	g.i("JNE  block")
 	g.i("VZEROUPPER")
 	g.i("RET")
