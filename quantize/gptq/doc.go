@@ -17,6 +17,17 @@
 // found and rounded to their stored type beforehand, so that the order of columns
 // does not show in what is stored.
 //
+// # Blocks
+//
+// Weights whose codes are chosen together, such as rings, are rounded by blocks of columns. With R[B,B] the part of R that a block has on
+// the diagonal,
+//
+//	v[n,B] = w[n,B] + Σ_{b<B} (w[n,b] − ŵ[n,b])·R[b,B]·R[B,B]⁻¹
+//
+// is exact, and the error is Σ_B |(v[n,B] − ŵ[n,B])·R[B,B]|²: no errors are carried within a block. Rows then get the scale with which
+// their codes lose least, s = ŵHwᵀ/ŵHŵᵀ. What rounding to nearest would lose is not tried, for it takes as long again: it is said to be
+// what the same errors v − ŵ would lose if they did not depend on each other.
+//
 // # Retargeting
 //
 // The blocks before a layer are quantized, so that it reads x̂ in place of x. The

@@ -9,6 +9,6 @@
 //
 // # Scales
 //
-// Tables are made for values of unit variance. So a row's scale is the root of its mean square, times a gain that was measured for each
-// rate, see NOTES.md. It is rounded to its stored type before codes are chosen.
+// Tables are made for values of unit variance. So a row's scale is the root of its mean square, rounded to its stored type before codes are
+// chosen. NOTES.md has what else was tried.
 package rings

@@ -23,7 +23,6 @@ type Quantizer struct {
 	o      Options
 	layout trellis.Layout
 	worker *viterbi.Worker
-	gain   float64
 
 	rotation *Rotation // of the columns of the rows at hand
 
@@ -54,7 +53,7 @@ func NewQuantizer(o Options) (*Quantizer, error) {
 		return nil, err
 	}
 	return &Quantizer{
-		o: o, layout: l, worker: v.Worker(), gain: gain(l.Rate),
+		o: o, layout: l, worker: v.Worker(),
 		ring: make([]float32, l.Rows*l.Cols), back: make([]float32, l.Rows*l.Cols), symbols: make([]uint16, l.Steps()),
 	}, nil
 }
@@ -148,7 +147,7 @@ func (q *Quantizer) Fit(rotated []float32, n int) error {
 		for _, v := range rotated[r*q.k : (r+1)*q.k] {
 			squares += float64(v) * float64(v)
 		}
-		if err := q.setScale(r, q.gain*math.Sqrt(squares/float64(q.k))); err != nil {
+		if err := q.setScale(r, math.Sqrt(squares/float64(q.k))); err != nil {
 			return err
 		}
 	}
@@ -169,7 +168,7 @@ func (q *Quantizer) Rings(n, k int) rounding.Rings {
 	q.room(n, k)
 	return rounding.Rings{Code: q.o.Code, Bytes: q.rings, Scales: func(means []float32) ([]float32, error) {
 		for r, v := range means {
-			if err := q.setScale(r, q.gain*math.Sqrt(float64(v))); err != nil {
+			if err := q.setScale(r, math.Sqrt(float64(v))); err != nil {
 				return nil, err
 			}
 		}
