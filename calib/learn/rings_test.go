@@ -3,9 +3,11 @@ package learn
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -146,6 +148,56 @@ func TestRings(t *testing.T) {
 		if was, is := ringLoss(t, m, layers.initial, windows), ringLoss(t, m, layers.learned, windows); !(is < was) {
 			t.Errorf("the loss on %s went from %v to %v", what, was, is)
 		}
+	}
+}
+
+// TestRingsResume stops a run at every step: continued, it ends as one that was left alone. A state of other rings is put aside.
+func TestRingsResume(t *testing.T) {
+	train, hold := texts(t, 5, 1, 24)
+	o := Options{Mode: Lutq, Rate: .01, Windows: train, Valid: hold}
+	layers := ringedTiny(t, "layers.1.self_attn.", 4, weight.F16)
+	if _, err := Run(t.Context(), openTiny(t, 1), layers.shapes(), layers, o); err != nil {
+		t.Fatal(err)
+	}
+	want := layers.learned
+	layers.learned = make(map[string]*trellis.Matrix)
+	o.State = filepath.Join(t.TempDir(), "state")
+	var warned []string
+	o.Warn = func(s string) { warned = append(warned, s) }
+	m, stopped := openTiny(t, 2), 0
+	for len(layers.learned) == 0 {
+		ctx, cancel := context.WithCancel(t.Context())
+		left := 2
+		o.Progress = func(Progress) {
+			if left--; left == 0 {
+				cancel()
+			}
+		}
+		_, err := Run(ctx, m, layers.shapes(), layers, o)
+		cancel()
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		stopped++
+	}
+	for name, m := range want {
+		if got := layers.learned[name]; got == nil || !bytes.Equal(got.Scales, m.Scales) {
+			t.Errorf("%s differs from that of a run that was left alone", name)
+		}
+	}
+	if stopped < 2 || len(warned) > 0 {
+		t.Errorf("stopped %d times, warned %q", stopped, warned)
+	}
+	other := ringedTiny(t, "layers.1.self_attn.", 4, weight.F16)
+	for _, m := range other.initial {
+		m.Rings[0] ^= 1
+	}
+	o.Progress = nil
+	if _, err := Run(t.Context(), m, other.shapes(), other, o); err != nil || len(warned) != 1 || !strings.Contains(warned[0], "other options") {
+		t.Errorf("with other rings: error %v, warned %q", err, warned)
 	}
 }
 
