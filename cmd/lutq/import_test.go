@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/source/sourcetest"
 )
@@ -199,7 +200,38 @@ func TestEXL3Fused(t *testing.T) {
 	if code, _, stderr := exec("quantize", model(1), small, "--for", "exl3"); code != 0 {
 		t.Fatal(stderr)
 	}
-	if code, _, stderr := exec("export", small, filepath.Join(dir, "none"), "--to", "exl3"); code == 0 || !strings.Contains(stderr, "of which model.layers.0.self_attn.k_proj begins within rows that are mixed") {
+	if code, _, stderr := exec("export", small, filepath.Join(dir, "none"), "--to", "exl3"); code == 0 || !strings.Contains(stderr, "one of which begins within rows that are mixed") {
 		t.Errorf("export: %d, %s", code, stderr)
+	}
+}
+
+// TestEXL3Biases: a model with biases, whose matrices are not of multiples of 128, comes back as it was.
+func TestEXL3Biases(t *testing.T) {
+	for _, g := range archtest.Goldens(t) {
+		if g.Name != "qwen2" {
+			continue
+		}
+		dir := t.TempDir()
+		model, made, out, back := t.TempDir(), filepath.Join(dir, "made"), filepath.Join(dir, "out"), filepath.Join(dir, "back")
+		g.Write(t, model)
+		for _, args := range [][]string{
+			{"quantize", model, made, "--for", "exl3", "--bits", "4"}, {"export", made, out, "--to", "exl3"}, {"import", out, back},
+		} {
+			if code, _, stderr := exec(args...); code != 0 {
+				t.Fatalf("%v: %s", args, stderr)
+			}
+		}
+		want, got := tensors(t, made), tensors(t, back)
+		for name, data := range want {
+			if strings.HasSuffix(name, ".bias") { // which become float16
+				continue
+			}
+			if got[name] != data {
+				t.Errorf("%s is another", name)
+			}
+		}
+		if bias := tensors(t, out)["model.layers.0.self_attn.q_proj.bias"]; !strings.HasPrefix(bias, "F16 [128] ") {
+			t.Errorf("a bias is stored as %.20s", bias)
+		}
 	}
 }

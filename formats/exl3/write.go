@@ -78,7 +78,7 @@ func (f *output) Fit(l *foreign.Layer, _ *lut.Matrix) foreign.Fit {
 	}
 	for _, p := range f.parts[l.Name] {
 		if p.row%trellis.Block != 0 {
-			return foreign.Fit{Why: fmt.Sprintf("exllamav3 has it as several layers, of which %s begins within rows that are mixed", p.name)}
+			return foreign.Fit{Why: "exllamav3 has it as several layers, one of which begins within rows that are mixed"}
 		}
 		if f.biases[l.Name] != nil {
 			return foreign.Fit{Why: "exllamav3 has it as several layers, and its bias is one"}
