@@ -11,4 +11,10 @@
 //
 // Tables are made for values of unit variance. So a row's scale is the root of its mean square, rounded to its stored type before codes are
 // chosen. NOTES.md has what else was tried.
+//
+// # Mixed rows
+//
+// In EXL3's layouts rows are mixed as well, in bands of 128, after each was divided by its scale: see [Mixed]. Rows that were mixed have no
+// scale of their own. What a column of theirs errs is fed into later columns as of other rows, for a product by Hadamard matrices
+// from the left changes nothing of that. Rows and columns are padded by zeros, see [Padded].
 package rings
