@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-r"""Times Y = X·Ŵᵀ on an NVIDIA GPU: cuBLAS in float16, bitsandbytes, Humming and lutq in one run.
+r"""Times Y = X·Ŵᵀ on an NVIDIA GPU: cuBLAS in float16, bitsandbytes, Humming or EXL3, and lutq in one run.
 
     scripts/compare_gpu.py --shapes 28672x4096,8192x8192 --bits 4,3,2 --m 1,2,4,8,16 --lutq ./lutq
 
@@ -14,6 +14,8 @@ of a ring multiply the same X, which stays in the L2 cache as activations do in 
     bnb NF4    bitsandbytes.matmul_4bit, NormalFloat, float32 scales of blocks of 64
     Humming    humming-kernels: uniform integers, symmetric, float16 scales of --group columns, under its own
                heuristics, not tuned
+    EXL3       exllamav3's kernel by random rings of its codebook mul1, which rotates X before and Y behind in one launch; for
+               --kind trellis, and only cuBLAS beside it
     read       a Triton kernel that only reads as many bytes as codes and float16 scales have, in the best of
                four block sizes; plain launches
     lutq       `lutq bench --device cuda`, which follows the same protocol by itself; it runs between the two
@@ -33,16 +35,18 @@ A machine without a network that has PyTorch 2.11 for CUDA 13, Triton, a CUDA to
 requirements-gpu.txt names wants one wheel, of .6 MB, carried there (and for bitsandbytes one more, of 43 MB):
 
     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux_2_28_x86_64 \
-        -d wheels humming-kernels==0.1.19
+        -d wheels humming-kernels==0.1.19 exllamav3==1.6.5
     python3 -m pip install -q --no-index --no-deps --target /tmp/site wheels/*.whl           # there, and
     PYTHONPATH=/tmp/site scripts/compare_gpu.py --shapes 8192x8192,28672x4096 --bits 4 --group 128 --replays 20 \
         --m 32,64,128,256,512,1024,2048,4096,8192 --lutq ./lutq --json rows.json
 """
 
 import argparse
+import importlib
 import importlib.metadata
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -50,6 +54,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -201,6 +206,34 @@ def humming(n: int, k: int, bits: int, group: int, ms: list[int], ring_bytes: in
     )
 
 
+def exllama() -> ModuleType:
+    """exllamav3's extension, which is compiled for this GPU, in a minute on 16 processors, without what its package asks for besides."""
+    version("exllamav3")
+    files = importlib.metadata.distribution("exllamav3").locate_file("exllamav3")
+    for name in ("exllamav3", "exllamav3.util"):  # whose own __init__ import whole models
+        package = sys.modules.setdefault(name, ModuleType(name))
+        package.__path__ = [str(Path(files, *name.split(".")[1:]))]
+    major, minor = torch.cuda.get_device_capability()
+    os.environ.setdefault("TORCH_CUDA_ARCH_LIST", f"{major}.{minor}")
+    return importlib.import_module("exllamav3.ext").exllamav3_ext
+
+
+def exl3(n: int, k: int, bits: int, ring_bytes: int, g: torch.Generator) -> Arm:
+    ext = exllama()
+    size = n * k * bits // 8
+    slots = slots_of(size, ring_bytes)
+    shape = (k // 16, n // 16, 16 * bits)
+    ring = [torch.randint(-32768, 32768, shape, dtype=torch.int16, device="cuda", generator=g) for _ in range(slots)]
+    suh, svh = (torch.randn(c, device="cuda", generator=g).sign().half() for c in (k, n))
+
+    def call(i: int, x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty(x.shape[0], n, dtype=torch.float16, device="cuda")
+        ext.exl3_gemm(x, ring[i], y, suh, torch.empty_like(x), svh, -1, False, True, 0)
+        return y
+
+    return Arm(name=f"EXL3 {bits} bit", bits=bits, group=None, bytes=size + 2 * (n + k), slots=slots, call=call)
+
+
 if triton:
 
     @triton.jit
@@ -305,7 +338,8 @@ def measure(timed: list[Timed], replays: int) -> None:
 def run_lutq(args: argparse.Namespace, n: int, k: int) -> list[dict]:
     """Rows of `lutq bench`, one per width and M."""
     command = [args.lutq, "bench", "--device", "cuda", "--shapes", f"{n}x{k}", "--dtype", "f16", "--json"]
-    command += ["--bits", ",".join(map(str, args.bits)), "--group", str(args.group), "--m", ",".join(map(str, args.m))]
+    command += ["--bits", ",".join(map(str, args.bits)), "--m", ",".join(map(str, args.m))]
+    command += ["--kind", args.kind] if args.kind == "trellis" else ["--group", str(args.group)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout)
     except (OSError, subprocess.TimeoutExpired) as e:
@@ -358,9 +392,12 @@ def rows_of_lutq(rows: list[dict]) -> list[dict]:
 def shape_rows(args: argparse.Namespace, n: int, k: int, skip: Callable[[str, Exception], None]) -> list[dict]:
     g = torch.Generator("cuda").manual_seed(args.seed)
     makers = [("cuBLAS", lambda: cublas(n, k, args.ring, g))]
-    if 4 in args.bits:
+    if 4 in args.bits and args.kind == "lut":
         makers.append(("bitsandbytes", lambda: bitsandbytes(n, k, args.ring, g)))
     for bits in args.bits:
+        if args.kind == "trellis":
+            makers.append((f"EXL3 {bits} bit", lambda b=bits: exl3(n, k, b, args.ring, g)))
+            continue
         size = n * k * bits // 8 + n * k // args.group * 2
         makers.append((f"Humming int{bits}", lambda b=bits: humming(n, k, b, args.group, args.m, args.ring, g)))
         makers.append((f"read {bits} bit", lambda b=bits, s=size: read_only(s, b, args.group, args.ring, g)))
@@ -416,7 +453,7 @@ def tables(rows: list[dict], args: argparse.Namespace) -> str:
     for shape in dict.fromkeys(s for s, _ in cells):
         for bits in args.bits:
             ours = cells.get((shape, f"lutq {bits} bit"), {})
-            against = ["cuBLAS fp16", f"Humming int{bits}", f"read {bits} bit", f"read {bits} bit, by lutq"]
+            against = ["cuBLAS fp16", f"Humming int{bits}", f"EXL3 {bits} bit", f"read {bits} bit", f"read {bits} bit, by lutq"]
             if bits == 4:
                 against.insert(2, f"bnb NF4 g{BNB_BLOCK}")
             for other in against:
@@ -468,6 +505,7 @@ def main() -> None:
         "--shapes", type=shapes, default="28672x4096,8192x8192", metavar="NxK,…", help="(default %(default)s)"
     )
     p.add_argument("--bits", type=numbers, default="4", metavar="LIST", help="widths of a code (default 4)")
+    p.add_argument("--kind", choices=("lut", "trellis"), default="lut", help="weights of lutq (default lut)")
     p.add_argument("--group", type=int, default=128, help="columns that share a scale, not bitsandbytes' (default 128)")
     p.add_argument("--m", type=numbers, default="1,2,4,8,16", metavar="LIST", help="rows of X (default %(default)s)")
     p.add_argument("--replays", type=int, default=30, help="timed replays of each graph, at least 20 (default 30)")
@@ -497,7 +535,7 @@ def main() -> None:
         print(f"compare_gpu.py: left out {skipped[-1]}", file=sys.stderr)
 
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
-    for package in ("bitsandbytes", "humming-kernels", "triton"):
+    for package in ("bitsandbytes", "humming-kernels", "exllamav3", "triton"):
         try:
             versions[package] = version(package)
         except Skipped:

@@ -13,12 +13,14 @@ import (
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/repack"
 )
 
 // RandomOptions say what weights [NewRandom] makes up.
 type RandomOptions struct {
-	Bits     int      // of a code of the layers, 2 to 5; 0: numbers of type DType
+	Kind     string   // of the layers: tables or, with [trellis.Name], rings
+	Bits     int      // of a code of the layers, 2 to 5, of rings 1 to 6; 0: numbers of type DType
 	Group    int      // columns that share a scale, or [weight.RowGroup]
 	HeadBits int      // of a code of the output head, 2 to 5; 0: numbers of type DType
 	DType    hf.DType // of what is not quantized: F16 or BF16
@@ -41,8 +43,8 @@ type Random struct {
 	filled  map[string]float32 // tensors of one value
 	tables  map[int]lut.Codebook
 
-	once                   sync.Once // fills:
-	codes, scales, numbers pool
+	once                               sync.Once // fills:
+	codes, scales, numbers, ringScales pool
 }
 
 var _ model.Source = (*Random)(nil)
@@ -56,7 +58,11 @@ func NewRandom(name string, d *arch.Decoder, o RandomOptions) (*Random, error) {
 		name: name, desc: d, o: o, packed: make(map[string]*arch.Stored), cut: make(map[string]bool), tensors: make(map[string]*hf.Tensor),
 		filled: make(map[string]float32), tables: make(map[int]lut.Codebook),
 	}
-	for _, bits := range []int{o.Bits, o.HeadBits} {
+	widths := []int{o.HeadBits}
+	if o.Kind != trellis.Name {
+		widths = append(widths, o.Bits)
+	}
+	for _, bits := range widths {
 		if bits == 0 {
 			continue
 		}
@@ -67,6 +73,11 @@ func NewRandom(name string, d *arch.Decoder, o RandomOptions) (*Random, error) {
 		}
 		r.tables[bits] = table
 	}
+	if o.Kind == trellis.Name && o.Bits > 0 {
+		if _, err := trellis.NewCode(trellis.Pairs, 2*o.Bits); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
 	if err := r.describe(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -76,6 +87,11 @@ func NewRandom(name string, d *arch.Decoder, o RandomOptions) (*Random, error) {
 // needs returns how large the pools must be.
 func (r *Random) needs() (codes, scales, numbers int) {
 	for _, s := range r.packed {
+		if r.rings(s) {
+			parts := r.ringParts(s)
+			codes, scales = max(codes, partBytes(parts[trellis.RingsPart])), max(scales, partBytes(parts[trellis.ScalesPart]))
+			continue
+		}
 		t := r.tiles(s) // no layout takes more
 		codes, scales = max(codes, t.Tiles()*t.TileBytes()), max(scales, t.Tiles()*t.TileScaleBytes(), 2*t.N*weight.GroupsIn(t.K, t.Group))
 	}
@@ -106,6 +122,11 @@ func (r *Random) fill() {
 	r.scales = newPool(scales, func(some []byte) {
 		encode(weight.F16, some, func() float32 { return spread * (0.5 + random.Float32()) })
 	})
+	if r.o.Kind == trellis.Name { // whose values have a deviation of 1, and are mixed
+		r.ringScales = newPool(scales, func(some []byte) {
+			encode(weight.F16, some, func() float32 { return spread / 20 * (0.5 + random.Float32()) })
+		})
+	}
 	r.numbers = newPool(numbers, func(some []byte) {
 		encode(r.scaleType(), some, func() float32 { return spread * (2*random.Float32() - 1) })
 	})
@@ -246,6 +267,36 @@ func (r *Random) bits(s *arch.Stored) int {
 	return r.o.Bits
 }
 
+// rings reports whether a quantized matrix is one of rings.
+func (r *Random) rings(s *arch.Stored) bool {
+	return r.o.Kind == trellis.Name && s.Path != r.desc.Head.Stored.Path && s.Path != r.desc.Embed
+}
+
+// ringParts returns the parts of a matrix of rings. Its shape is one that a model has, and its width has been checked.
+func (r *Random) ringParts(s *arch.Stored) []weight.Part {
+	parts, err := trellis.Kind{}.Parts(r.ringSpec(), s.Matrices()*s.N, s.K)
+	if err != nil {
+		panic(err)
+	}
+	return parts
+}
+
+// partBytes returns what a part takes, of bytes or of numbers of 16 bits.
+func partBytes(p weight.Part) int {
+	n := 1
+	for _, d := range p.Shape {
+		n *= d
+	}
+	if p.DType == "U8" {
+		return n
+	}
+	return 2 * n
+}
+
+func (r *Random) ringSpec() weight.Spec {
+	return weight.Spec{Kind: trellis.Name, Bits: r.o.Bits, ScaleType: weight.F16}
+}
+
 // tiles returns a matrix as tiles, without data.
 func (r *Random) tiles(s *arch.Stored) *repack.CUDATiles {
 	bits := r.bits(s)
@@ -260,7 +311,10 @@ func (r *Random) Sizes() Sizes {
 	sizes := make(Sizes)
 	stored(r.desc, func(s *arch.Stored) {
 		n := int64(s.Matrices()) * int64(s.N)
-		if _, ok := r.packed[s.Path]; ok {
+		if _, ok := r.packed[s.Path]; ok && r.rings(s) {
+			parts := r.ringParts(s)
+			sizes[s.Path] = Size{int64(partBytes(parts[trellis.RingsPart]) + partBytes(parts[trellis.ScalesPart])), r.o.Bits}
+		} else if ok {
 			t := r.tiles(s)
 			sizes[s.Path] = Size{n*int64(lut.RowBytes(s.K, t.Bits)) + 2*n*int64(weight.GroupsIn(s.K, t.Group)), t.Bits}
 		} else if _, ok := r.tensors[s.Tensor]; ok {
@@ -298,7 +352,7 @@ func (r *Random) Read(t *hf.Tensor) ([]byte, error) {
 // layers are parts of it.
 func (r *Random) Layout(layer string) (lut.Layout, error) {
 	s, ok := r.packed[layer]
-	if !ok || !r.o.Upload || r.cut[layer] || s.N%repack.TileRows != 0 || s.K%repack.UnitCols != 0 {
+	if !ok || r.rings(s) || !r.o.Upload || r.cut[layer] || s.N%repack.TileRows != 0 || s.K%repack.UnitCols != 0 {
 		return nil, nil
 	}
 	r.once.Do(r.fill)
@@ -315,6 +369,11 @@ func (r *Random) Quantized(layer string) (weight.Matrix, error) {
 		return nil, nil
 	}
 	r.once.Do(r.fill)
+	if r.rings(s) {
+		parts := r.ringParts(s)
+		rings := r.codes.take(layer, partBytes(parts[trellis.RingsPart]), !r.o.Upload)
+		return trellis.Kind{}.Open(r.ringSpec(), s.Matrices()*s.N, s.K, [][]byte{rings, r.ringScales.take(layer, partBytes(parts[trellis.ScalesPart]), !r.o.Upload)})
+	}
 	t := r.tiles(s)
 	m := &lut.Matrix{N: t.N, K: t.K, Bits: t.Bits, Group: t.Group, ScaleType: t.ScaleType, Codebook: t.Codebook}
 	m.Codes = r.codes.take(layer, m.N*m.RowBytes(), !r.o.Upload)

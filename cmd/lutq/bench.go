@@ -21,6 +21,7 @@ import (
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda/driver"
@@ -267,8 +268,8 @@ func (o *benchOptions) check(model string) error {
 		return usage("--kernel is for the weights of a --kind on cuda")
 	case o.device == "cuda" && o.dtype == "f32":
 		return usage("type f32: cuda multiplies in f16 or bf16")
-	case o.kind != "" && (o.decode.on || len(o.shapes) == 0):
-		return usage("--kind is for the random weights of --shapes")
+	case o.kind != "" && o.kind != trellis.Name && (o.decode.on || len(o.shapes) == 0), o.kind != "" && !o.decode.on && len(o.shapes) == 0:
+		return usage("--kind is for the random weights of --shapes, and %s for those of --decode", trellis.Name)
 	case len(o.formats) > 0 && (len(o.shapes) == 0 || o.kind != "" || o.given("group") || o.summary):
 		return usage("--formats is for --shapes of --kind lut, without --group and --summary")
 	case o.fp8() && o.kind != "":

@@ -205,7 +205,7 @@ func (o *benchOptions) timedModels(u *ui, path, dtype string) ([]timedModel, err
 		}
 	}
 	if container || weights {
-		for _, name := range []string{"bits", "group"} {
+		for _, name := range []string{"bits", "group", "kind"} {
 			if o.given(name) {
 				return nil, usage("--%s is for a config.json: %s has weights", name, path)
 			}
@@ -241,7 +241,7 @@ func (o *benchOptions) timedModels(u *ui, path, dtype string) ([]timedModel, err
 			if err != nil {
 				return nil, err
 			}
-			ro := decodebench.RandomOptions{Bits: bits, Group: group, HeadBits: quantizedHead(o.decode.headBits), DType: denseType(dtype)}
+			ro := decodebench.RandomOptions{Kind: o.kind, Bits: bits, Group: group, HeadBits: quantizedHead(o.decode.headBits), DType: denseType(dtype)}
 			all = append(all, timedModel{name: path, bits: bits, group: group, prepare: randomModel(path, d, ro)})
 		}
 	}

@@ -199,7 +199,7 @@ func TestUsageErrors(t *testing.T) {
 		{"bench none --decode --no-dense --against none", "--no-dense and --against do not go together"},
 		{"bench none --batch 3", "--batch is for --decode"},
 		{"bench --shapes 64x64 --kind bcq --bits 9", `--bits "9": want a whole number, 1 to 8`},
-		{"bench none --kind bcq", "--kind is for the random weights of --shapes"},
+		{"bench none --kind bcq", "--kind is for the random weights of --shapes, and trellis for those of --decode"},
 		{"bench --selftest --shapes 64x64", "--selftest and --shapes"},
 		{"bench --selftest=half", "want all, sources or a share as 3/4"},
 		{"bench --selftest=5/4", "want all, sources or a share as 3/4"},

@@ -38,6 +38,9 @@ const (
 	leastColumns  = 64
 )
 
+// severalWork is about how many times as long as a product by it a row takes that is stored with others.
+const severalWork = 16
+
 // NewReference multiplies the rows of x, m by K, with the weights of w, and adds a bias unless
 // that is nil; both are of type t. Weights are exact products of a scale and a table value
 // rounded to t. share is the number of references that have the work to share: large matrices
@@ -89,6 +92,9 @@ func newReference(r *rand.Rand, w *lut.Matrix, x, values, rounded []float32, bia
 // NewRowReference is NewReference with the weights of a matrix of any kind, as its rows have them.
 func NewRowReference(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *Reference {
 	n, k := w.Shape()
+	if _, ok := w.(weight.Several); ok {
+		share *= severalWork
+	}
 	f := &Reference{n: n, t: t, columns: Sample(r, n, max(leastColumns, referenceWork/(k*m*share))), want: make([][]float64, m)}
 	values := fromHalves(t, x)
 	weights, row := make([]float32, k), make([]float64, k)

@@ -94,10 +94,14 @@ func (e *Engine) MatMul(s *driver.Stream, w *Matrix, o Operands) error {
 func (e *Engine) MatMulWay(s *driver.Stream, w *Matrix, o Operands, by Way) error {
 	n, k := w.Shape()
 	if by == InTurns {
-		if err := o.check(w); err != nil {
+		rows := w.AtOnce(e.gpu, o.M)
+		checked := o
+		if o.M <= rows {
+			checked.Form = nil // which the one launch is asked about
+		}
+		if err := checked.check(w); err != nil {
 			return err
 		}
-		rows := w.AtOnce(e.gpu, o.M)
 		config, err := e.choice(w.Tiles, rows)
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package trellis
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -199,4 +200,48 @@ func TestHostTrellisRows(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestGPUTrellis multiplies by rings of every rate on a GPU, as the engine chooses and in other ways, on as many blocks as the GPU takes and on few, and
+// writes them as numbers.
+func TestGPUTrellis(t *testing.T) {
+	cudatest.OnGPU(t, func(g *cudatest.GPU) {
+		for rate := leastRate; rate <= mostRate; rate++ {
+			if !*cudatest.Long && !slices.Contains([]int{3, 4, 6, 8, 9}, rate) {
+				continue
+			}
+			r := rand.New(rand.NewPCG(7, uint64(rate)))
+			for i, shape := range [][2]int{{1 + r.IntN(9000), 32 * (1 + r.IntN(300))}, {64 * (1 + r.IntN(400)), 64 * (1 + r.IntN(200))}} {
+				n, k := shape[0], shape[1]
+				dtype := []driver.DType{driver.F16, driver.BF16}[(rate+i)%2]
+				of := conform.RandomTrellis(r, n, k, rate)
+				tiles, parts, err := Family{}.Pack(of, dtype)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w := g.Upload(t, tiles, parts)
+				for _, rows := range []int{1, 2, 3, 8, 11, 16, 37} {
+					what := fmt.Sprintf("rate %d, %d rows of %d×%d", rate, rows, n, k)
+					p := cudatest.Product(n, k, rows, dtype, rows%2 == 1)
+					want := conform.NewRowReference(rand.New(rand.NewPCG(4, uint64(rows))), of, p.X, p.Bias, rows, 1, dtype)
+					g.Check(t, what, w, p, want, bound(dtype), func(o cuda.Operands) error { return g.MatMul(g.Stream, w, o) })
+					if rows <= cuda.MaxRows {
+						ways := slices.Concat(g.Configs(tiles, rows), g.Others(tiles, rows))
+						g.CheckWays(t, what, w, p, want, bound(dtype), ways, []int{g.Dev.Info.SMs, 7, g.Dev.Info.SMs})
+					}
+				}
+				all, row := make([]float32, n*k), make([]float32, k)
+				dst := cudatest.Must(g.Dev.Alloc(4 * n * k))(t)
+				err = errors.Join(w.Rows(g.Stream, cuda.Rows{To: dst, Type: driver.F32, Count: n}), g.Stream.Sync(), g.Dev.Read(driver.Bytes(all), dst), g.Dev.Free(dst), w.Close())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, i := range conform.Sample(r, n, 50) {
+					if of.Row(row, i); !slices.Equal(row, all[i*k:(i+1)*k]) {
+						t.Errorf("rate %d: row %d of %d×%d differs", rate, i, n, k)
+					}
+				}
+			}
+		}
+	})
 }
