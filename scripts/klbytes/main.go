@@ -41,8 +41,9 @@ var all = []series{
 	{"bnb", "bitsandbytes", "other", false, 0, -8, -12, "start"},
 	{"llamacpp", "llama.cpp", "other", false, 0, 10, 13, "start"},
 	{"rounded", "lutq, rounded", "plain", true, 0, 10, 2, "start"},
-	{"fitted", "lutq, fitted", "own", true, 3, 10, 8, "start"},
-	{"exl3", "EXL3", "rival", true, 0, -8, 18, "end"},
+	{"fitted", "lutq, tables", "own", true, 5, 10, 8, "start"},
+	{"exl3", "EXL3", "rival", true, 0, 12, 2, "start"},
+	{"rings", "lutq, trellis", "own", true, 2, -8, 16, "end"},
 }
 
 // The picture is small, so that its letters can be read where a page is narrow; pages scale it.
