@@ -76,8 +76,8 @@ The output head may be a fifth of what is read for a token. --head-bits
 quantizes it to nearest values when the model is opened.
 
 On a cpu with AVX2 but without AVX-512, products are in fixed point: several
-times faster for single tokens, and off by up to 2e-4. --exact computes in
-float32.
+times faster for single tokens, and off by up to 2e-4. So are those by rings
+where AVX-512 has float16. --exact computes in float32.
 
 A quantized model is checked while it is read, and read from tiles where lutq
 repack has made them, as by eval-ppl. "lutq help fp8" explains --act, "lutq help

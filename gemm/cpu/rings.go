@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/weight/trellis"
@@ -45,7 +46,8 @@ type ringTable struct {
 	steps  [32]ringStep // of either half of a ring, see ringsOrder
 	hash   ringHash
 	rate   int
-	unit   float32 // in fixed point: what 1 stands for
+	unit   float32 // what sums are times
+	value  float32 // what pairs are times
 }
 
 // ringStep is where the windows of a step are.
@@ -60,8 +62,42 @@ type ringStep struct {
 // number has the bits of a float16 that was shifted to where a float32 has them.
 type ringHash struct{ low, high, flipLow, flipHigh, factor, flip, number uint32 }
 
+// newRingTable returns a table of pairs for kernels in float32. Values that are subnormal, which cost much time, are none after they are
+// multiplied by a power of two. That can be done where none of their mantissas' bits are turned over.
 func newRingTable(rate int, pairs []uint32) *ringTable {
-	t := &ringTable{rate: rate}
+	most, subnormal, flips := uint32(0), false, trellis.Flips(rate)
+	for _, pair := range pairs {
+		for half := range 2 {
+			h := pair >> (16 * half)
+			most = max(most, h>>10&31)
+			if h&0x7C00 == 0 && h&0x3FF != 0 {
+				subnormal = true
+				if flips>>(16*half)&0x7FFF != 0 {
+					return ringTableOf(rate, pairs, 1)
+				}
+			}
+		}
+	}
+	if !subnormal {
+		return ringTableOf(rate, pairs, 1)
+	}
+	return ringTableOf(rate, scaledPairs(pairs, 30-int(most)), float32(math.Exp2(float64(int(most)-30))))
+}
+
+// scaledPairs returns pairs times a power of two.
+func scaledPairs(pairs []uint32, exponent int) []uint32 {
+	by := float32(math.Exp2(float64(exponent)))
+	half := func(h uint32) uint32 { return uint32(num.F32ToF16(num.F16ToF32(uint16(h)) * by)) }
+	scaled := make([]uint32, len(pairs))
+	for i, pair := range pairs {
+		scaled[i] = half(pair) | half(pair>>16)<<16
+	}
+	return scaled
+}
+
+// ringTableOf returns a table of pairs that are times value.
+func ringTableOf(rate int, pairs []uint32, value float32) *ringTable {
+	t := &ringTable{rate: rate, unit: ringsX * value, value: value}
 	copy(t.pairs[:], pairs)
 	for i, pair := range t.pairs {
 		for b := range t.planes {
@@ -151,7 +187,7 @@ func (w *Rings) unpack(dst []float32, panel, k0, kc int) {
 			w.table.eachPair(p.Panels[at+4*lane:], func(row, col int, pair uint32) {
 				for i := range 2 {
 					if k := col + i; k < kc-trellis.RingCols*c {
-						out[16*k+row] = num.F16ToF32(uint16(pair >> (16 * i)))
+						out[16*k+row] = num.F16ToF32(uint16(pair>>(16*i))) * w.table.value
 					}
 				}
 			})
@@ -367,7 +403,7 @@ func (w *Rings) panelRows(e *Engine, y, x []float32, ldx, m, panel int) {
 	p := w.p
 	words := p.Panels[panel*p.PanelBytes():][:p.PanelBytes()]
 	total := sums[:m*size]
-	unit := float32(ringsX)
+	unit := w.table.unit
 	for b := 0; b < p.Columns(); b += ringsBlocks {
 		to, blocks, at := total, min(ringsBlocks, p.Columns()-b), words[b*p.BlockBytes():]
 		if b > 0 {
@@ -423,7 +459,7 @@ func (e *Engine) ringsMany(x []float32, k, m0, m int, ops []Op) {
 				alpha: 1, add: k0 > 0,
 			}, &e.tiles[worker])
 		}
-		w.finish(op.Y[(m0+u.m0)*w.p.N:], tile, rows, u.p0, ringsX)
+		w.finish(op.Y[(m0+u.m0)*w.p.N:], tile, rows, u.p0, w.table.unit)
 	})
 }
 

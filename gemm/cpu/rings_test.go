@@ -236,3 +236,57 @@ func TestRingsFixedError(t *testing.T) {
 		}
 	}
 }
+
+// TestRingsSubnormal: values of a table that are subnormal are what they are, and none is left to the kernels where that can be avoided.
+func TestRingsSubnormal(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	const n, k = 40, 300
+	for name, test := range map[string]struct {
+		rate  int
+		pair  uint32
+		left  bool
+		value float32
+	}{
+		"none":                          {6, 0x3C003C00, false, 1},
+		"zero":                          {6, 0x00008000, false, 1},
+		"a first value":                 {6, 0x3C0003A6, false, 0x1p-14},
+		"the least":                     {6, 0x3C008001, false, 0x1p-14},
+		"a second value":                {6, 0x03A63C00, true, 1},
+		"a first value, turned over":    {10, 0x3C0003A6, true, 1},
+		"in a table of large and small": {6, 0x78000001, true, 1},
+	} {
+		m, err := trellistest.Matrix(r, trellistest.Spec(trellis.Pairs, test.rate, weight.F16), n, k, false, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range m.Code.Table {
+			m.Code.Table[i] = 0x3C00BC00 // 1 and -1
+		}
+		for i := 0; i < trellis.Entries; i += 3 {
+			m.Code.Table[i] = test.pair
+		}
+		m.Code.Table[1] = 0x40004000 // 2
+		w := ringsOf(t, m)
+		left := false
+		for _, pair := range w.table.pairs {
+			for _, h := range []uint32{pair, pair >> 16} {
+				left = left || h&0x7C00 == 0 && h&0x3FF != 0
+			}
+		}
+		if left != test.left || w.table.value != test.value {
+			t.Errorf("%s: subnormal values left: %v, times %g: want %v, %g", name, left, w.table.value, test.left, test.value)
+		}
+		x, dense := normal(r, k), weight.Dequantize(m)
+		for _, e := range engines(t) {
+			y, row := poisoned(n), poisoned(k)
+			e.MatMul(y, x, 1, w)
+			if err := ref.RelErr(y, ref.MatMul(x, dense, 1, n, k)); !(err < 4e-6) {
+				t.Errorf("%s, %s: relative error %g", name, e.label(), err)
+			}
+			e.Gather(row, w, []int{5})
+			if i := diff(row, dense[5*k:6*k]); i >= 0 {
+				t.Errorf("%s, %s: weight %d is %g, want %g", name, e.label(), i, row[i], dense[5*k+i])
+			}
+		}
+	}
+}

@@ -31,14 +31,8 @@ func newWholeTable(c *trellis.Code) *ringTable {
 	}
 	// Values below 2^(least-14) become some below 2^14, whatever mantissa they have.
 	shift := 28 - int(least)
-	scaled := make([]uint32, len(c.Table))
-	by := float32(math.Exp2(float64(shift)))
-	half := func(h uint32) uint32 { return uint32(num.F32ToF16(num.F16ToF32(uint16(h)) * by)) }
-	for i, pair := range c.Table {
-		scaled[i] = half(pair) | half(pair>>16)<<16
-	}
-	t := newRingTable(c.Rate, scaled)
-	t.unit = 1 / by
+	t := ringTableOf(c.Rate, scaledPairs(c.Table, shift), 1)
+	t.unit = float32(math.Exp2(float64(-shift)))
 	return t
 }
 
