@@ -96,6 +96,12 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
 	codebook := newWord(&o.codebook, "", slices.Concat([]string{quantize.AutoCodebook}, trellis.Codebooks(), lut.CodebookNames())...)
 	codebook.also = "file:"
+	codebook.meant = func(name string) (string, error) {
+		if name == "exl3" { // by which people know it
+			return trellis.Mul1, nil
+		}
+		return "", nil
+	}
 	f.Var(codebook, "codebook", "table `NAME`, or trellis (default js or nf)")
 	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE` of scales: f16, bf16, f32, e4m4, …")
 	f.Var(newTarget(&o.target, export.PresetNames()), "for", "set what export --to `NAME` copies without loss")

@@ -78,7 +78,7 @@ Codebooks (--codebook):
              scale a row
   mul1, mcg, 3inst
              the rings of EXL3, at 1 to 8 bits, mul1 at 1.5, 2.5 and 3.5: for
-             other programs (--for exl3). Rows are rotated too
+             other programs (--for exl3). Rows are rotated too. exl3 is mul1
 
 Tables q2 to q5, iq4nl and e2m1 have one width, so --bits can be left out. They
 are those of other programs' formats: "lutq export" copies their codes and
