@@ -263,9 +263,6 @@ func grow[T any](buf *[]T, n int) []T {
 	return (*buf)[:n]
 }
 
-// rowBytes returns the bytes that a row takes in one of the item's parts that have rows.
-func (it *Item) rowBytes(part int) int { return int(it.stored[part].size) / it.N }
-
 // rowsBytes returns the bytes that the first n rows take in such a part.
 func (it *Item) rowsBytes(part, n int) int {
 	p := it.parts[part]
