@@ -263,7 +263,7 @@ func grow[T any](buf *[]T, n int) []T {
 	return (*buf)[:n]
 }
 
-// rowsBytes returns the bytes that the first n rows take in such a part.
+// rowsBytes returns the bytes that the first n rows take in one of the item's parts that have rows.
 func (it *Item) rowsBytes(part, n int) int {
 	p := it.parts[part]
 	return p.Entries(n) * (int(it.stored[part].size) / p.Entries(it.N))
