@@ -90,7 +90,9 @@ func (it *Item) secondsPerWeight() (float64, error) {
 	if per := it.per(); per > 1 { // whose codes take long
 		k, n = 512, per
 	}
-	q, err := it.plain.Quantizer(it.layer(it.Codebook))
+	layer := it.layer(it.Codebook)
+	layer.K = k
+	q, err := it.plain.Quantizer(layer)
 	if err != nil {
 		return 0, err
 	}
