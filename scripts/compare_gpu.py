@@ -207,7 +207,7 @@ def humming(n: int, k: int, bits: int, group: int, ms: list[int], ring_bytes: in
 
 
 def exllama() -> ModuleType:
-    """exllamav3's extension, which is compiled for this GPU, in a minute on 16 processors, without what its package asks for besides."""
+    """exllamav3's extension, which is compiled for this GPU, in several minutes on 16 processors, without what its package asks for besides."""
     version("exllamav3")
     files = importlib.metadata.distribution("exllamav3").locate_file("exllamav3")
     for name in ("exllamav3", "exllamav3.util"):  # whose own __init__ import whole models

@@ -20,6 +20,7 @@ import (
 	"github.com/lutq/lutq/gemm/conform"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/trellis"
 	"github.com/lutq/lutq/gemm/ref"
 )
 
@@ -40,6 +41,8 @@ func (r *Row) ErrorBound() float64 {
 		return 1e-5
 	case r.Kernel == unpackedKernel, strings.HasPrefix(r.Kernel, manyKernel), strings.HasPrefix(r.Kernel, keptKernel), strings.HasPrefix(r.Kernel, gatherKernel):
 		return 1.5 * conform.Bound(t)
+	case strings.HasPrefix(r.Kernel, ringsKernel):
+		return trellis.Family{}.Loosened() * conform.Bound(t)
 	}
 	return conform.Bound(t)
 }
@@ -49,6 +52,9 @@ const (
 	fixedKernel  = "fixed-"
 	tabledKernel = "int8-"
 )
+
+// ringsKernel begins the name of a GPU's kernel by rings, for which activations are rounded once more.
+const ringsKernel = "rings m"
 
 // maxRelErr is the relative error that float32 sums stay below.
 const maxRelErr = 4e-6

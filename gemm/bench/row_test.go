@@ -23,6 +23,8 @@ func TestErrorBound(t *testing.T) {
 		{sparse.Family{}.Names()[0], "f16", f16},
 		{"planes", "f16", f16},
 		{gatherKernel + ":half", "f16", 1.5 * f16},
+		{ringsKernel + "8 w16 k4", "f16", 1.6 * f16},
+		{"rings-avx2", "f32", 1e-5},
 		{fixedKernel + "avx2", "f32", cpu.FixedError},
 		{"lut-avx2", "f32", 1e-5},
 	} {

@@ -2,7 +2,6 @@ package trellis
 
 import (
 	_ "embed"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -48,14 +47,17 @@ const workers = 132
 
 // defines returns what trellis.cuh takes.
 func defines(rate int, t driver.DType) []string {
-	bf16 := 0
-	if t == driver.BF16 {
-		bf16 = 1
-	}
 	return []string{
 		fmt.Sprintf("RATE=%d", rate), fmt.Sprintf("FACTOR=%#xu", uint32(factor)), fmt.Sprintf("ENTRIES=%d", codes.Entries),
-		fmt.Sprintf("FLIPS=%#xu", codes.Flips(rate)), fmt.Sprintf("BF16=%d", bf16),
+		fmt.Sprintf("FLIPS=%#xu", codes.Flips(rate)), fmt.Sprintf("BF16=%d", truth(t == driver.BF16)),
 	}
+}
+
+func truth(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // factor is what [codes.Hash] multiplies windows by.
@@ -82,7 +84,7 @@ func (w byRings) compiled() byRings {
 
 // String implements [cuda.Way].
 func (w byRings) String() string {
-	return fmt.Sprintf("rings m%d w%d d%d k%d", w.rows, w.warps, w.depth, w.slices)
+	return fmt.Sprintf("rings m%d w%d k%d", w.rows, w.warps, w.slices)
 }
 
 // Rows implements [cuda.Way].
@@ -103,8 +105,8 @@ func (w byRings) bands() int { return w.warps / w.slices }
 // sumBytes is what all workers leave of sums.
 func (w byRings) sumBytes() int { return workers * w.bands() * w.rows * rowBytes }
 
-// shared is what a block takes of shared memory for m rows of X: the table and slots.
-func (w byRings) shared(m int) int { return codes.Entries*copies + w.warps*m*rowBytes }
+// shared is what a block takes of shared memory for m rows of X: the table, phases, and slots of two pieces.
+func (w byRings) shared(m int) int { return codes.Entries*copies + 16 + 2*w.warps*m*rowBytes }
 
 // slicesIn returns into how many slices the warps of a block can divide a piece.
 func slicesIn(warps int) []int {
@@ -117,39 +119,43 @@ func slicesIn(warps int) []int {
 	return all
 }
 
-// slicesOf returns into how many slices a piece of an n×k matrix is divided: so that it is of few bands, whose sums few workers share,
-// unless a worker would have many pieces.
-func slicesOf(n, k, warps int) int {
-	bands := (n + repack.TrellisRows - 1) / repack.TrellisRows
-	if bands >= 2*workers {
+// slicesOf returns into how many slices a piece of a matrix of n rows is divided: as many as there are warps, so that a field is one band, whose sums
+// few workers share; but where a worker would have many pieces, so that a field is of four.
+func slicesOf(n, warps int) int {
+	if (n+repack.TrellisRows-1)/repack.TrellisRows >= 2*workers {
 		return warps / 4
 	}
 	return warps
 }
 
-// variants returns what kernels are compiled as for up to m rows of X, the best guess first, or what is built ahead of time. All have as many warps.
-func variants(rate, m int, prebuilt bool) []byRings {
+// variantOf returns what is compiled for up to m rows of X, or what is built ahead of time, for any number of them. There is one of each: others, of more
+// tiles ahead and more or fewer warps, are slower for all shapes (NOTES.md).
+func variantOf(rate, m int, prebuilt bool) byRings {
 	switch {
 	case prebuilt:
-		return []byRings{{rows: cuda.MaxRows, warps: 8, depth: 2}}
+		return byRings{rows: cuda.MaxRows, warps: 8, depth: 2}
 	case m > rowsOfB:
-		return []byRings{{rows: cuda.MaxRows, warps: 8, depth: 2}}
-	case rate > 8:
-		return []byRings{{rows: rowsOfB, warps: 16, depth: 1}}
+		return byRings{rows: cuda.MaxRows, warps: 12, depth: 2}
+	case rate > 8: // whose rings take the registers
+		return byRings{rows: rowsOfB, warps: 16, depth: 1}
 	}
-	return []byRings{{rows: rowsOfB, warps: 16, depth: 2}, {rows: rowsOfB, warps: 16, depth: 1}}
+	return byRings{rows: rowsOfB, warps: 16, depth: 2}
 }
 
 // prebuilt reports whether kernels of a rate are built ahead of time.
 func prebuilt(rate int) bool { return rate == 4 || rate == 6 || rate == 8 }
 
-// params is the argument of trellisgemm.cu in front of the table.
+// params is the argument of trellisgemm.cu.
 type params struct {
-	Rings                              uint64
-	Columns, Slices, Inverse, Together uint32
-	Bands, Workers, Each, Over         uint32
-	N, M, Groups, _                    uint32
-	X, Scales, Y, Bias, Sums, Flags    uint64
+	Rings                           uint64
+	Columns, ColumnsInverse         uint32
+	Slices, Inverse                 uint32
+	Each, Over                      uint32
+	Together, TogetherInverse       uint32
+	Bands, Workers                  uint32
+	N, M, Groups, _                 uint32
+	Table                           uint64
+	X, Scales, Y, Bias, Sums, Flags uint64
 }
 
 func columnsOf(k int) int { return (k + repack.TrellisCols - 1) / repack.TrellisCols }
@@ -159,9 +165,14 @@ func (t *Tiles) params(w byRings, o cuda.Operands) params {
 	bands, columns := (t.N+repack.TrellisRows-1)/repack.TrellisRows, columnsOf(t.K)
 	all := (bands + w.bands() - 1) / w.bands() * columns
 	of := max(1, min(workers, all/w.slices))
+	inverse := 0
+	if all*columns < 1<<32 && columns > 1 {
+		inverse = (1<<32 + columns - 1) / columns
+	}
 	return params{
-		Columns: uint32(columns), Slices: uint32(w.slices), Inverse: uint32((1<<16 + w.slices - 1) / w.slices), Together: uint32(w.bands()),
-		Bands: uint32(bands), Workers: uint32(of), Each: uint32(all / of), Over: uint32(all % of),
+		Columns: uint32(columns), ColumnsInverse: uint32(inverse), Slices: uint32(w.slices), Inverse: uint32((1<<16 + w.slices - 1) / w.slices),
+		Each: uint32(all / of), Over: uint32(all % of), Together: uint32(w.bands()), TogetherInverse: uint32((1<<16 + w.bands() - 1) / w.bands()),
+		Bands: uint32(bands), Workers: uint32(of),
 		N: uint32(t.N), M: uint32(o.M), Groups: uint32((o.M + rowsOfB - 1) / rowsOfB),
 		X: uint64(o.X), Y: uint64(o.Y), Bias: uint64(o.Bias), Sums: uint64(o.Scratch), Flags: uint64(o.Flags),
 	}
@@ -183,7 +194,7 @@ func (p product) Kernel() driver.Kernel {
 			fmt.Sprintf("NT=%d", p.byRings.rows/rowsOfB), fmt.Sprintf("WARPS=%d", p.warps), fmt.Sprintf("DEPTH=%d", p.depth))},
 	}
 	k.PTX = func(i driver.DeviceInfo) ([]byte, error) { return cuda.Prebuilt(k, i) }
-	if !prebuilt(p.rate) || p.byRings != variants(p.rate, 1, true)[0] {
+	if !prebuilt(p.rate) || p.byRings != variantOf(p.rate, 1, true) {
 		k.PTX = noPTX
 	}
 	return k
@@ -213,13 +224,12 @@ func (r rotation) launch(to, x, factors driver.Ptr, m, k int) cuda.Launch {
 		X, To, Factors        uint64
 		M, K, Columns, Groups uint32
 	}{uint64(x), uint64(to), uint64(factors), uint32(m), uint32(k), uint32(columnsOf(k)), uint32((m + rowsOfB - 1) / rowsOfB)}
-	b, _ := binary.Append(nil, binary.LittleEndian, p)
 	const warps = 4 // of a block, each for 128 columns of a row
 	return cuda.Launch{
 		Launch: driver.Launch{
 			Grid:  driver.Dim{X: uint32((m*((k+codes.Block-1)/codes.Block) + warps - 1) / warps)},
 			Block: driver.Dim{X: 32 * warps}, Programmatic: true,
-		}, Of: r, Function: rotationName, Args: [][]byte{b},
+		}, Of: r, Function: rotationName, Args: [][]byte{bytesOf(&p)},
 	}
 }
 
@@ -231,14 +241,10 @@ type rows struct {
 
 // Kernel implements [cuda.Kernel].
 func (r rows) Kernel() driver.Kernel {
-	same := 0
-	if r.out == r.dtype {
-		same = 1
-	}
 	k := driver.Kernel{
 		Name:    fmt.Sprintf("%s.%d-%v-%v.cu", rowsName, r.rate, r.dtype, r.out),
 		Source:  ptx.Instructions() + headerSource + rowsSource,
-		Options: driver.CompileOptions{Defines: append(defines(r.rate, r.dtype), fmt.Sprintf("OUT=%d", same))},
+		Options: driver.CompileOptions{Defines: append(defines(r.rate, r.dtype), fmt.Sprintf("OUT=%d", truth(r.out == r.dtype)))},
 	}
 	k.PTX = func(i driver.DeviceInfo) ([]byte, error) { return cuda.Prebuilt(k, i) }
 	if !prebuilt(r.rate) {
@@ -247,10 +253,11 @@ func (r rows) Kernel() driver.Kernel {
 	return k
 }
 
-// rowParams is the argument of trellisrows.cu in front of the table.
+// rowParams is the argument of trellisrows.cu.
 type rowParams struct {
 	Rings, Scales, Factors, Out, Index uint64
 	First, Count, K, Columns           uint32
+	Table                              uint64
 }
 
 // Rotated is the form in which products read X: rotated by the formula's signs. It implements [cuda.Form].

@@ -64,7 +64,7 @@ func (Family) Pack(w weight.Matrix, t driver.DType) (cuda.Tiles, [][]byte, error
 	tiles.table = m.Code.Table
 	scales := make([]byte, 4*laid.Bands()*repack.TrellisRows)
 	weight.F32.Encode(scales, m.RowScales())
-	parts := [][]byte{laid.Rings, scales}
+	parts := [][]byte{laid.Rings, scales, codes.EncodeTable(m.Code.Table)}
 	if m.Factors != nil {
 		parts = append(parts, m.Factors)
 	}
@@ -76,20 +76,28 @@ func (Family) Like(f cuda.Format, n, k int) cuda.Tiles { return like(2*f.Bits, n
 
 func like(rate, n, k int, t driver.DType, factors bool) *Tiles {
 	laid := repack.TrellisTiles{N: n, K: k, Code: &codes.Code{Codebook: codes.Pairs, Rate: rate}}
-	parts := []int{laid.Bands() * laid.Columns() * laid.TileBytes(), 4 * laid.Bands() * repack.TrellisRows}
+	parts := []int{laid.Bands() * laid.Columns() * laid.TileBytes(), 4 * laid.Bands() * repack.TrellisRows, 4 * codes.Entries}
 	if factors {
 		parts = append(parts, 2*k)
 	}
 	return &Tiles{
 		Base: cuda.Base{Family: Family{}.Name(), N: n, K: k, Of: formatOf(rate, t), Parts: parts},
-		rate: rate, table: make([]uint32, codes.Entries), factors: factors,
+		rate: rate, factors: factors,
 	}
 }
 
 // Loosened says how many times as large errors may be: rotated activations are rounded as well.
 func (Family) Loosened() float64 { return 1.6 }
 
-// Tiles is a matrix as rings. Its parts are those, scales in float32, and factors in float16 if it has them.
+// The parts of [Tiles].
+const (
+	ringsPart = iota
+	scalesPart
+	tablePart
+	factorsPart
+)
+
+// Tiles is a matrix as rings. Its parts are those, scales in float32, the table, and factors in float16 if it has them.
 type Tiles struct {
 	cuda.Base
 	rate    int
@@ -125,6 +133,7 @@ func (t *Tiles) Join(all []cuda.Tiles) cuda.Tiles {
 	}
 	joined := like(t.rate, n, t.K, t.Of.Type, false)
 	joined.table = t.table
+	joined.Parts[tablePart] *= len(all) // of which the first is read
 	return joined
 }
 
@@ -141,63 +150,54 @@ func (t *Tiles) Runs(g cuda.GPU) error {
 
 // AtOnce implements [cuda.Tiles]: all, or eight where a block has no room for the sums of more.
 func (t *Tiles) AtOnce(g cuda.GPU, m int) int {
-	if t.configsOf(g, cuda.MaxRows) == nil {
+	if t.way(g, cuda.MaxRows).shared(cuda.MaxRows) > g.SharedPerBlock {
 		return cuda.Parts(m, rowsOfB)
 	}
 	return t.Base.AtOnce(g, m)
 }
 
-// configsOf returns how m rows of X are multiplied in a launch: ways of the same order.
-func (t *Tiles) configsOf(g cuda.GPU, m int) []cuda.Way {
-	var all []cuda.Way
-	for _, w := range variants(t.rate, m, g.NoCompiler != nil) {
-		w.slices, w.factors = slicesOf(t.N, t.K, w.warps), t.factors
-		if w.shared(m) <= g.SharedPerBlock {
-			all = append(all, w)
-		}
-	}
-	return all
+// way returns how m rows of X are multiplied in a launch.
+func (t *Tiles) way(g cuda.GPU, m int) byRings {
+	w := variantOf(t.rate, m, g.NoCompiler != nil)
+	w.slices, w.factors = slicesOf(t.N, w.warps), t.factors
+	return w
 }
 
 // Configs implements [cuda.Tiles].
 func (t *Tiles) Configs(g cuda.GPU, m int) ([]cuda.Way, error) {
-	if all := t.configsOf(g, m); len(all) > 0 {
-		return all, nil
+	w := t.way(g, m)
+	if w.shared(m) > g.SharedPerBlock {
+		return nil, fmt.Errorf("%d rows of rings need more shared memory than a block has here", m)
 	}
-	return nil, fmt.Errorf("%d rows of rings need more shared memory than a block has here", m)
+	return []cuda.Way{w}, nil
 }
 
 // Others implements [cuda.Tiles]: those that divide a piece otherwise.
 func (t *Tiles) Others(g cuda.GPU, m int) []cuda.Way {
 	var all []cuda.Way
-	for _, by := range t.configsOf(g, m) {
-		w := by.(byRings)
-		for _, slices := range slicesIn(w.warps) {
-			if other := w; slices != w.slices {
-				other.slices = slices
-				all = append(all, other)
-			}
+	w := t.way(g, m)
+	if w.shared(m) > g.SharedPerBlock {
+		return nil
+	}
+	for _, slices := range slicesIn(w.warps) {
+		if other := w; slices != w.slices {
+			other.slices = slices
+			all = append(all, other)
 		}
 	}
 	return all
 }
 
 // Twins implements [cuda.Tiles].
-func (t *Tiles) Twins(g cuda.GPU, m int) []cuda.Way {
-	var all []cuda.Way
-	for _, by := range t.configsOf(g, m) {
-		all = append(all, twin{by.(byRings)})
-	}
-	return all
-}
+func (t *Tiles) Twins(g cuda.GPU, m int) []cuda.Way { return []cuda.Way{twin{t.way(g, m)}} }
 
 // Order implements [cuda.Tiles]: how a piece is divided among warps.
-func (t *Tiles) Order(_ cuda.GPU, by cuda.Way, m int) int {
-	if w, ok := by.(byRings); ok {
-		return w.warps<<8 | w.slices
+func (t *Tiles) Order(g cuda.GPU, by cuda.Way, m int) int {
+	w, ok := by.(byRings)
+	if !ok {
+		w = t.way(g, m)
 	}
-	w := variants(t.rate, m, false)[0]
-	return w.warps<<8 | slicesOf(t.N, t.K, w.warps)
+	return w.warps<<8 | w.slices
 }
 
 // Kernels implements [cuda.Tiles].
@@ -235,45 +235,41 @@ func (t *Tiles) Launch(g cuda.GPU, at []driver.Ptr, by cuda.Way, o cuda.Operands
 	var all []cuda.Launch
 	if t.factors && function == productName {
 		to := o.Scratch + driver.Ptr(w.sumBytes())
-		all = append(all, rotation{t.Of.Type}.launch(to, o.X, at[2], o.M, t.K))
+		all = append(all, rotation{t.Of.Type}.launch(to, o.X, at[factorsPart], o.M, t.K))
 		o.X = to
 	}
 	p := t.params(w, o)
-	p.Rings, p.Scales = uint64(at[0]), uint64(at[1])
+	p.Rings, p.Scales, p.Table = uint64(at[ringsPart]), uint64(at[scalesPart]), uint64(at[tablePart])
 	return append(all, cuda.Launch{
 		Launch: driver.Launch{
 			Grid:   driver.Dim{X: uint32(min(int(p.Workers), g.SMs))},
 			Block:  driver.Dim{X: uint32(32 * w.warps)},
 			Shared: w.shared(o.M), Programmatic: true,
-		}, Of: product{t.rate, t.Of.Type, w.compiled()}, Function: function, Args: [][]byte{withTable(&p, t.table)},
+		}, Of: product{t.rate, t.Of.Type, w.compiled()}, Function: function, Args: [][]byte{bytesOf(&p)},
 	}), nil
 }
 
 // Rows implements [cuda.Tiles].
 func (t *Tiles) Rows(_ cuda.GPU, at []driver.Ptr, r cuda.Rows) (cuda.Launch, error) {
 	p := rowParams{
-		Rings: uint64(at[0]), Scales: uint64(at[1]), Out: uint64(r.To), Index: uint64(r.Index),
+		Rings: uint64(at[ringsPart]), Scales: uint64(at[scalesPart]), Table: uint64(at[tablePart]), Out: uint64(r.To), Index: uint64(r.Index),
 		First: uint32(r.First), Count: uint32(r.Count), K: uint32(t.K), Columns: uint32(columnsOf(t.K)),
 	}
 	if t.factors {
-		p.Factors = uint64(at[2])
+		p.Factors = uint64(at[factorsPart])
 	}
 	const warps, most = 8, 64 // of a block, a row each; blocks for those
 	return cuda.Launch{
 		Launch: driver.Launch{
 			Grid:  driver.Dim{X: uint32((r.Count + warps - 1) / warps), Y: uint32(min((t.K+codes.Block-1)/codes.Block, most))},
 			Block: driver.Dim{X: 32 * warps},
-		}, Of: rows{t.rate, t.Of.Type, r.Type}, Function: rowsName, Args: [][]byte{withTable(&p, t.table)},
+		}, Of: rows{t.rate, t.Of.Type, r.Type}, Function: rowsName, Args: [][]byte{bytesOf(&p)},
 	}, nil
 }
 
-// withTable returns the memory of a kernel's argument, which ends with the table.
-func withTable(p any, table []uint32) []byte {
+// bytesOf returns the memory of a kernel's argument.
+func bytesOf(p any) []byte {
 	b, _ := binary.Append(nil, binary.LittleEndian, p) // which has a size
-	b, _ = binary.Append(b, binary.LittleEndian, table)
-	for len(b)%8 != 0 { // the struct's alignment
-		b = append(b, 0)
-	}
 	return b
 }
 
@@ -293,9 +289,7 @@ func (Family) Prebuilt() []driver.Kernel {
 		if !prebuilt(rate) {
 			continue
 		}
-		for _, w := range variants(rate, 1, true) {
-			add(product{rate, f.Type, w.compiled()}.Kernel(), driver.PrebuiltArchs()...)
-		}
+		add(product{rate, f.Type, variantOf(rate, 1, true)}.Kernel(), driver.PrebuiltArchs()...)
 		for _, out := range []driver.DType{f.Type, driver.F32} {
 			add(rows{rate, f.Type, out}.Kernel(), "compute_80")
 		}

@@ -13,7 +13,8 @@
 // a field from the last to the first.
 //
 // Latency. Rings come straight from memory to registers, DEPTH tiles ahead: the port of shared memory is busy with the table, of which
-// each lane has a copy. The first loads are out before the table is filled and the kernel waits for the one in front of it.
+// each lane has a copy. The first loads are out before the table is filled and the kernel waits for the one in front of it. Of a piece that
+// ends warps only leave their sums in slots, and go on with the next: those are added up when each has multiplied a tile of that.
 //
 // Set by the host, beside what trellis.cuh names:
 //   NT      tiles of 8 rows of X: 1 or 2
@@ -25,33 +26,37 @@ constexpr u32 THREADS = WARPS * 32;
 struct Params {
     const u8* rings;
     u32 columns;   // of tiles: ⌈k/64⌉
+    u32 columns_inverse;  // ⌈2^32/columns⌉, or 0 where products of columns would not fit 32 bits
     u32 slices;    // of a piece
     u32 inverse;   // ⌈65536/slices⌉, to divide numbers up to 65536 by it
+    u32 each, over;  // columns of tiles that a worker has; the first so many have one more
     u32 together;  // bands of a field: WARPS/slices
+    u32 together_inverse;  // ⌈65536/together⌉
     u32 bands;     // ⌈n/64⌉
     u32 workers;
-    u32 each, over;  // columns of tiles that a worker has; the first so many have one more
     u32 n, m;
     u32 groups;    // ⌈m/8⌉, each 1024 bytes of X for a column of tiles
     u32 unused;
+    const u32* table;     // [ENTRIES]
     const u8* x;   // rotated: [columns][groups][2][8 rows][4][16 bytes] of float16, 16 columns in two halves
     const float* scales;  // of rows: [64·bands]
     u16* y;               // [m][n]
     const u16* bias;      // [n] or null
     Floats4* sums;        // [workers][bands of a field·m·16]
     u32* flags;           // [workers][WARPS], 0 before and after
-    u32 table[ENTRIES];
 };
 
 extern __shared__ __align__(128) u8 shared[];
 
-// Where that lies, which the addresses of the table hold as a constant. It is the table, 32 copies side by side, and slots.
+// Where that lies, which the addresses of the table hold as a constant. It is the table, 32 copies side by side, 16 bytes for phases, and slots of two
+// pieces.
 #if __CUDA_ARCH__ >= 900
 constexpr u32 SHARED_BASE = 1024;
 #else
 constexpr u32 SHARED_BASE = 0;
 #endif
-constexpr u32 SLOTS = ENTRIES * 128;
+constexpr u32 PHASES = ENTRIES * 128;
+constexpr u32 SLOTS = PHASES + 16;
 
 // ---- work ----
 
@@ -64,35 +69,43 @@ __device__ __forceinline__ Warp warp_of(const Params& p) {
     return {threadIdx.x % 32, band, warp - band * p.slices};
 }
 
-// Piece is a part of a field, or all of it.
-struct Piece {
-    u32 field, from, to;  // columns of tiles
-};
-
 // before returns how many columns of tiles the workers before one have.
 __device__ __forceinline__ u32 before(const Params& p, u32 worker) { return worker * p.each + min(worker, p.over); }
 
-// Share is what a worker has yet to do.
-struct Share {
-    u32 begin, end;
+// Piece is a part of a field, or all of it.
+struct Piece {
+    u32 field, from, to;  // columns of tiles
+    u32 slice;            // of the warp: those of a worker's pieces follow each other, for none to have more to do than others
 };
 
-__device__ __forceinline__ Share share_of(const Params& p, u32 worker) { return {before(p, worker), before(p, worker + 1)}; }
+// Share is what a worker has yet to do: so many columns of tiles, from the end of a field's on.
+struct Share {
+    u32 left, field, to;
+    u32 slice;  // of the warp in the next piece
+};
+
+__device__ __forceinline__ Share share_of(const Params& p, const Warp& w, u32 worker) {
+    const u32 begin = before(p, worker), end = before(p, worker + 1);
+    const u32 field = p.columns_inverse ? __umulhi(end - 1, p.columns_inverse) : (end - 1) / p.columns;
+    return {end - begin, field, end - field * p.columns, w.slice};
+}
 
 // take returns whether there is another piece.
 __device__ __forceinline__ bool take(Piece& piece, Share& s, const Params& p) {
-    if (s.begin >= s.end) return false;
-    piece.field = (s.end - 1) / p.columns;
-    const u32 first = piece.field * p.columns;
-    piece.from = max(s.begin, first) - first;
-    piece.to = s.end - first;
-    s.end = first + piece.from;
+    if (s.left == 0) return false;
+    piece = {s.field, s.to > s.left ? s.to - s.left : 0, s.to, s.slice};
+    const u32 taken = piece.to - piece.from;
+    s.left -= taken;
+    s.field--;
+    s.to = p.columns;
+    const u32 past = taken - (taken * p.inverse >> 16) * p.slices;
+    s.slice = s.slice >= past ? s.slice - past : s.slice + p.slices - past;
     return true;
 }
 
 // tiles_of returns how many tiles of a piece a warp has.
 __device__ __forceinline__ u32 tiles_of(const Params& p, const Warp& w, const Piece& piece) {
-    const u32 first = piece.from + w.slice;
+    const u32 first = piece.from + piece.slice;
     if (first >= piece.to || piece.field * p.together + w.band >= p.bands) return 0;
     return (piece.to - first + p.slices - 1) * p.inverse >> 16;
 }
@@ -112,7 +125,7 @@ __device__ __forceinline__ void seek(Cursor& c, const Params& p, const Warp& w) 
     while (c.left == 0 && take(piece, c.share, p)) {
         c.left = tiles_of(p, w, piece);
         const u32 band = piece.field * p.together + w.band;
-        c.at = p.rings + ((u64)band * p.columns + piece.from + w.slice) * TILE_BYTES + w.lane * 16;
+        c.at = p.rings + ((u64)band * p.columns + piece.from + piece.slice) * TILE_BYTES + w.lane * 16;
     }
 }
 
@@ -163,8 +176,19 @@ __device__ __forceinline__ void rotate(Ring& ring) {
 
 // ---- windows ----
 
-// product returns that of a step's window. Where a window begins with a byte, one instruction has it twice, in both halves of a word, which is
-// multiplied by another factor for it; else it is shifted to a byte with the word that it is in, and so are others of that word.
+// dp2a_lo_u32_u32 is what a host runs in place of the instruction below.
+[[maybe_unused]] __device__ __forceinline__ void dp2a_lo_u32_u32(u32& d, u32 a, u32 b, u32 c) { d = (a & 0xffff) * (b & 0xff) + (a >> 16) * (b >> 8 & 0xff) + c; }
+
+// half returns the low half of a word, or the high one: as a sum of products, for which there is another pipe than for what moves bits.
+__device__ __forceinline__ u32 half(u32 word, bool high) {
+    u32 d;
+    asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(word), "r"(high ? 0x0100u : 0x0001u), "r"(0u));
+    return d;
+}
+
+// product returns that of a step's window. A window is shifted to a byte with the word that it is in, and so are others of that word. Where it is
+// half of a word then it is taken by itself; else one instruction has it twice, in both halves, which are multiplied by another factor
+// for it. The three instructions that each pair takes besides are of the pipe that moves bits, so that half of the windows in the other are the most even.
 __device__ __forceinline__ u32 product(const u32 (&w)[WORDS], u32 step) {
     constexpr u32 twice = (u32)FACTOR - ((u32)FACTOR << 16);  // FACTOR over 65537
     const u32 bit = step * RATE % 32, i = step * RATE / 32, byte = bit / 8, shift = bit % 8;
@@ -173,6 +197,7 @@ __device__ __forceinline__ u32 product(const u32 (&w)[WORDS], u32 step) {
         if (byte == 3) hi = funnel(hi, w[(i + 2) % WORDS], shift);
         lo = funnel(lo, w[(i + 1) % WORDS], shift);
     }
+    if (byte % 2 == 0) return half(lo, byte == 2) * (u32)FACTOR;
     return prmt(lo, hi, 0x1010 + byte * 0x1111) * twice;
 }
 
@@ -182,9 +207,13 @@ __device__ __forceinline__ u32 pair(const u32 (&w)[WORDS], u32 step, u32 self) {
     return lookup<SHARED_BASE>(masked_or<INDEX>(y, self)) ^ (y & (u32)FLIPS);
 }
 
-__device__ __forceinline__ void fill_table(const Params& p, const Warp& w) {
-    for (u32 i = threadIdx.x / 32; i < ENTRIES; i += WARPS) *(u32*)(shared + i * 128 + w.lane * 4) = p.table[i];
+// fill_table writes a pair, of which each thread has one, 32 times; neighbours begin at different 16 bytes, which are in different banks.
+__device__ __forceinline__ void fill_table(u32 pair) {
+    if (threadIdx.x >= ENTRIES) return;
+#pragma unroll
+    for (u32 j = 0; j < 8; j++) *(Words4*)(shared + threadIdx.x * 128 + (j + threadIdx.x) % 8 * 16) = {{pair, pair, pair, pair}};
 }
+static_assert(ENTRIES <= THREADS);
 
 // ---- multiply ----
 
@@ -221,12 +250,12 @@ __device__ __forceinline__ void multiply(Sums& sums, const u32 (&w)[WORDS], cons
 
 // slot returns where 16 bytes of the sums of a slice of a piece lie: four rows of a band of the field, part g·2 + h for rows 8g + 4h on, for
 // a row of X. Parts are turned so that neither those who write nor those who read share banks.
-__device__ __forceinline__ u32 slot(const Params& p, u32 slice, u32 band, u32 m, u32 part) {
+__device__ __forceinline__ u32 slot(const Params& p, u32 odd, u32 slice, u32 band, u32 m, u32 part) {
     const u32 q = m / 2;
-    return SLOTS + (((slice * p.together + band) * p.m + m) * 16 + (part ^ (q & 1) ^ (q & 2) * 2)) * 16;
+    return SLOTS + ((((odd * p.slices + slice) * p.together + band) * p.m + m) * 16 + (part ^ (q & 1) ^ (q & 2) * 2)) * 16;
 }
 
-__device__ __forceinline__ void put(const Params& p, const Warp& w, const Sums& sums) {
+__device__ __forceinline__ void put(const Params& p, const Warp& w, const Sums& sums, u32 odd, u32 slice) {
 #pragma unroll
     for (u32 n = 0; n < NT; n++)
 #pragma unroll
@@ -235,23 +264,38 @@ __device__ __forceinline__ void put(const Params& p, const Warp& w, const Sums& 
             if (m >= p.m) continue;
 #pragma unroll
             for (u32 h = 0; h < 2; h++)
-                *(Floats4*)(shared + slot(p, w.slice, w.band, m, w.lane / 4 * 2 + h)) = {
+                *(Floats4*)(shared + slot(p, odd, slice, w.band, m, w.lane / 4 * 2 + h)) = {
                     {sums.c[n][2 * h][j], sums.c[n][2 * h][2 + j], sums.c[n][2 * h + 1][j], sums.c[n][2 * h + 1][2 + j]}};
         }
+}
+
+__device__ __forceinline__ void add(Floats4& to, const Floats4& v) {
+#pragma unroll
+    for (u32 j = 0; j < 4; j++) to.f[j] += v.f[j];
+}
+
+// add_slices adds up the slices of a part, four at a time.
+__device__ __forceinline__ Floats4 add_slices(const Params& p, u32 at, u32 slices) {
+    const u32 pitch = p.together * p.m * 256;
+    Floats4 sum = {};
+    for (u32 s = 0; s < slices; s += 4) {
+        Floats4 v[4] = {};
+#pragma unroll
+        for (u32 i = 0; i < 4; i++)
+            if (s + i < slices) v[i] = *(const Floats4*)(shared + at + (s + i) * pitch);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) add(sum, v[i]);
+    }
+    return sum;
 }
 
 struct alignas(8) Four { u16 h[4]; };
 
 // write rounds the sums of four rows to Y.
-__device__ __forceinline__ void write(const Params& p, u32 row, u32 m, const Floats4& v) {
-    if (row >= p.n) return;
-    const Floats4 scale = *(const Floats4*)(p.scales + row);
+__device__ __forceinline__ void write(const Params& p, u32 row, u32 m, const Floats4& v, const Floats4& scale, const float (&bias)[4]) {
     Four r;
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        const float bias = p.bias && row + i < p.n ? float_of(p.bias[row + i]) : 0.0f;
-        r.h[i] = rounded_of(fmaf(v.f[i], scale.f[i] * ROOT, bias));
-    }
+    for (u32 i = 0; i < 4; i++) r.h[i] = rounded_of(fmaf(v.f[i], scale.f[i] * ROOT, bias[i]));
     u16* y = p.y + ((u64)m * p.n + row);
     if (row + 4 <= p.n && (u64)y % 8 == 0) {
         *(Four*)y = r;
@@ -262,39 +306,54 @@ __device__ __forceinline__ void write(const Params& p, u32 row, u32 m, const Flo
         if (row + i < p.n) y[i] = r.h[i];
 }
 
-// finish adds up the slices of a piece, which is not the first if again. Where the field ends with it, what others have left is added and Y is
-// written; else it is left. Of other workers' sums a warp needs those that the same warp of theirs has left.
-__device__ __forceinline__ void finish(const Params& p, const Warp& w, const Piece& piece, u32 worker, const Sums& sums, bool any, bool again) {
-    const u32 bands = p.together, parts = bands * p.m * 16, warp = threadIdx.x / 32;
+// Pending is a piece whose sums are in slots, or will be when all warps have put theirs there.
+struct Pending {
+    Piece piece;
+    u32 odd;   // of how many it is
+    bool any;  // whether there is one
+};
+
+// finish adds up the slices of a piece. Where the field ends with it, what others have left is added and Y is written; else it is left. Of other workers' sums a
+// warp needs those that the same warp of theirs has left. What is far is asked for before all warps have come.
+__device__ __forceinline__ void finish(const Params& p, const Warp& w, Pending& pending, u32 worker) {
+    if (!pending.any) return;
+    pending.any = false;
+    const Piece& piece = pending.piece;
+    const u32 parts = p.together * p.m * 16, warp = threadIdx.x / 32, phases = SHARED_BASE + PHASES;
     const u32 slices = min(p.slices, piece.to - piece.from), first = piece.field * p.columns;
     const bool ends = piece.to == p.columns, others = ends && piece.from > 0;
-    if (again) __syncthreads();  // before the slots are written again
-    if (any) put(p, w, sums);
     if (others && warp * 32 < parts)
         for (u32 i = w.lane; i < worker && before(p, worker - i) > first; i += 32) lower(p.flags + (worker - 1 - i) * WARPS + warp);
-    __syncthreads();
+    __syncwarp();
+    bool waited = false;
     for (u32 i = threadIdx.x; i < parts; i += THREADS) {
-        const u32 part = i % 16, band = i / 16 % bands, m = i / 16 / bands;
-        const u32 row = (piece.field * bands + band) * TILE + part * 4;
-        if (row >= p.bands * TILE) continue;
-        Floats4 v = {};
-        for (u32 s = 0; s < slices; s++) {
-            const Floats4 of = *(const Floats4*)(shared + slot(p, s, band, m, part));
+        const u32 part = i % 16, m = i / 16 * p.together_inverse >> 16, band = i / 16 - m * p.together;
+        const u32 row = (piece.field * p.together + band) * TILE + part * 4;
+        if (row >= p.n) continue;
+        Floats4 scale = {}, far = {};
+        float bias[4] = {};
+        if (ends) {
+            scale = *(const Floats4*)(p.scales + row);
+            if (p.bias)
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) v.f[j] += of.f[j];
+                for (u32 j = 0; j < 4; j++)
+                    if (row + j < p.n) bias[j] = float_of(p.bias[row + j]);
         }
         if (others)
             for (u32 other = worker; other-- > 0;) {
-                const Floats4 of = load_far(p.sums + (u64)other * parts + i);
-#pragma unroll
-                for (u32 j = 0; j < 4; j++) v.f[j] += of.f[j];
+                add(far, load_far(p.sums + (u64)other * parts + i));
                 if (before(p, other) <= first) break;
             }
+        if (!waited) wait_phase(phases, pending.odd);
+        waited = true;
+        Floats4 v = add_slices(p, slot(p, pending.odd, 0, band, m, part), slices);
+        add(v, far);
         if (ends)
-            write(p, row, m, v);
+            write(p, row, m, v, scale, bias);
         else
             p.sums[(u64)worker * parts + i] = v;
     }
+    if (!waited) wait_phase(phases, pending.odd);
     if (!ends) {
         __syncwarp();
         if (w.lane == 0 && warp * 32 < parts) raise(p.flags + worker * WARPS + warp);
@@ -312,46 +371,60 @@ __device__ __forceinline__ void columns_at(const u8* (&at)[NT], const Params& p,
     }
 }
 
+// prefetch_scales brings those of a worker's rows into the level-2 cache.
+__device__ __forceinline__ void prefetch_scales(const Params& p, const Share& s) {
+    const u32 fields = (s.left + p.columns - 1) / p.columns + 1, row = (s.field + 1) * p.together * TILE;
+    const u32 i = (threadIdx.x + 1) * 32;
+    if (i <= fields * p.together * TILE && i <= row && row - i < p.bands * TILE) prefetch(p.scales + (row - i));
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) trellisgemm(const __grid_constant__ Params p) {
     launch_next();
     const Warp w = warp_of(p);
-    const u32 self = w.lane * 4, last = (blockIdx.x + 1) * p.workers / gridDim.x;
-    bool again = false;
+    const u32 self = w.lane * 4, last = (blockIdx.x + 1) * p.workers / gridDim.x, phases = SHARED_BASE + PHASES;
+    bool begun = false;
+    u32 odd = 0;
     for (u32 worker = blockIdx.x * p.workers / gridDim.x; worker < last; worker++) {
-        Cursor ahead = {share_of(p, worker), nullptr, 0};
+        Share share = share_of(p, w, worker);
+        Cursor ahead = {share, nullptr, 0};
         seek(ahead, p, w);
         Ring ring = {};
         fill_ring(ring, ahead, p, w);
-        if (!again) {
+        prefetch_scales(p, share);
+        if (!begun) {
+            u32 pair = 0;
+            if (threadIdx.x < ENTRIES) pair = p.table[threadIdx.x];
             if (shared_address(shared) != SHARED_BASE) __trap();
-            fill_table(p, w);
+            if (threadIdx.x == 0) begin_phases(phases, WARPS);
+            fill_table(pair);
             __syncthreads();
             wait_previous();
         }
+        begun = true;
         const u8* x[NT];
         columns_at(x, p, w.lane);
         const u64 step = (u64)p.groups * 1024;
-        Share share = share_of(p, worker);
-        Piece piece;
-        for (; take(piece, share, p); again = true) {
+        Piece piece = {};
+        Pending pending = {};
+        for (;;) {
+            const bool more = take(piece, share, p);
             Sums sums = {};
-            const u32 tiles = tiles_of(p, w, piece);
-            u64 offset = (piece.from + w.slice) * step;
+            u64 offset = (piece.from + piece.slice) * step;
+            const u32 tiles = more ? tiles_of(p, w, piece) : 0;
             u32 left = tiles;
-            Columns now = {};
-            if (left) load_columns(now, x, offset);
+            Columns columns = {};
+            if (left) load_columns(columns, x, offset);
             while (left) {
 #pragma unroll
                 for (u32 d = 0; d < DEPTH; d++) {
-                    Columns next = now;
                     offset += p.slices * step;
-                    if (left > 1) load_columns(next, x, offset);
-                    multiply(sums, ring.w[d], now, self);
-                    now = next;
+                    multiply(sums, ring.w[d], columns, self);
+                    if (left > 1) load_columns(columns, x, offset);
                     if (ahead.left) {
                         load_ring(ring.w[d], ahead.at, w.lane);
                         advance(ahead, p, w);
                     }
+                    if (d == 0) finish(p, w, pending, worker);
                     if (--left == 0) {
 #pragma unroll
                         for (u32 i = 0; i < (d + 1) % DEPTH; i++) rotate(ring);
@@ -359,7 +432,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) trellisgemm(const __gri
                     }
                 }
             }
-            finish(p, w, piece, worker, sums, tiles != 0, again);
+            finish(p, w, pending, worker);
+            if (!more) break;
+            if (tiles) put(p, w, sums, odd, piece.slice);
+            __syncwarp();
+            if (w.lane == 0) arrive(phases);
+            pending = {piece, odd, true};
+            odd ^= 1;
         }
     }
 }
@@ -371,7 +450,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) trellisread(const __gri
     const u32 last = (blockIdx.x + 1) * p.workers / gridDim.x;
     u32 sink = 0;
     for (u32 worker = blockIdx.x * p.workers / gridDim.x; worker < last; worker++) {
-        Cursor ahead = {share_of(p, worker), nullptr, 0};
+        const Share share = share_of(p, w, worker);
+        Cursor ahead = {share, nullptr, 0};
         seek(ahead, p, w);
         Ring ring = {};
         u32 left = 0;  // tiles in the ring
@@ -382,6 +462,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) trellisread(const __gri
                 advance(ahead, p, w);
                 left++;
             }
+        prefetch_scales(p, share);
         wait_previous();
         while (left) {
 #pragma unroll

@@ -15,7 +15,7 @@ struct Rows {
     const u32* index;    // of the rows, or null for those from first on
     u32 first, count, k;
     u32 columns;         // of tiles: ⌈k/64⌉
-    u32 table[ENTRIES];
+    const u32* table;    // [ENTRIES]
 };
 
 struct alignas(8) Halves { u32 w[2]; };
