@@ -287,3 +287,50 @@ func TestHostEngine(t *testing.T) {
 		cudatest.Must(0, w.Close())(t)
 	})
 }
+
+// TestHostJoin multiplies by matrices that are joined, which gives the rows that each gives.
+func TestHostJoin(t *testing.T) {
+	kerneltest.HostGPU(t, 9, true)
+	cudatest.OnGPU(t, func(g *cudatest.GPU) {
+		const k, m = 128, 3
+		r := rand.New(rand.NewPCG(9, 9))
+		table := conform.RandomTrellis(r, 1, k, 6).Code.Table
+		p := cudatest.Product(1, k, m, driver.F16, false)
+		var parts []*cuda.Matrix
+		var of []*codes.Matrix
+		for _, n := range []int{64, 128, 70} {
+			one := conform.RandomTrellis(r, n, k, 6)
+			one.Code.Table = table
+			tiles, data, err := Family{}.Pack(one, driver.F16)
+			if err != nil {
+				t.Fatal(err)
+			}
+			of, parts = append(of, one), append(parts, g.Upload(t, tiles, data))
+		}
+		if cuda.Joined(parts[2], parts[0]) != nil {
+			t.Error("70 rows are joined with others behind them")
+		}
+		all := cudatest.Must(g.Join(parts...))(t)
+		n, _ := all.Shape()
+		o := g.Operands(t, p, conform.Poisoned(m*n))
+		o.Scratch = cudatest.Must(g.Dev.Alloc(g.ScratchBytes(all.Tiles, m)))(t)
+		y := make([]uint16, m*n)
+		if err := errors.Join(g.MatMul(g.Stream, all, o), g.Stream.Sync(), g.Dev.Read(driver.Bytes(y), o.Y)); err != nil {
+			t.Fatal(err)
+		}
+		from := 0
+		for i, one := range of {
+			want := conform.NewRowReference(r, one, p.X, nil, m, 1, driver.F16)
+			var part []uint16
+			for row := range m {
+				part = append(part, y[row*n+from:][:one.N]...)
+			}
+			if rel, _ := want.Errors(part); !(rel <= bound(driver.F16)) {
+				t.Errorf("part %d: relative error %.3g", i, rel)
+			}
+			from += one.N
+		}
+		g.Free(t, o)
+		cudatest.Must(0, all.Close())(t)
+	})
+}
