@@ -43,3 +43,22 @@ func TestRuined(t *testing.T) {
 		})
 	}
 }
+
+// TestRuinedFitted: what is fitted to a text may have larger errors.
+func TestRuinedFitted(t *testing.T) {
+	for _, tc := range []struct {
+		error, layer float64
+		fitted       int
+		all, worst   bool
+	}{
+		{.31, .46, 0, true, true},
+		{.31, .46, 8, false, false},
+		{.35, .52, 8, true, true},
+	} {
+		f := Fit{Rows: tc.fitted}
+		r := &Result{Error: tc.error, Fit: f, Layers: []LayerResult{{Layer: "a", Error: tc.layer, Fit: f}}}
+		if worst, all := r.Ruined(); all != tc.all || (worst != nil) != tc.worst {
+			t.Errorf("%+v: ruined %v, a layer %v", tc, all, worst)
+		}
+	}
+}
