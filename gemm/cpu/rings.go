@@ -179,43 +179,50 @@ func (w *Rings) decode(_ isa, dst []float32, panel, k0, kc int) {
 // unpack writes what rings hold of 16 rows, as decode has them.
 func (w *Rings) unpack(dst []float32, panel, k0, kc int) {
 	p := w.p
+	var pairs [64]uint32
 	for half := range 2 { // of the rows: a ring's
 		lane := panel%8*2 + half
 		for c := range ceilDiv(kc, trellis.RingCols) {
 			at := panel/8*p.PanelBytes() + (k0/trellis.RingCols+c)*p.BlockBytes()
 			out := dst[256*c+8*half:]
-			w.table.eachPair(p.Panels[at+4*lane:], func(row, col int, pair uint32) {
+			w.table.ring(&pairs, p.Panels[at+4*lane:])
+			for step, pair := range pairs {
+				row, col := ringAt(step)
 				for i := range 2 {
 					if k := col + i; k < kc-trellis.RingCols*c {
 						out[16*k+row] = num.F16ToF32(uint16(pair>>(16*i))) * w.table.value
 					}
 				}
-			})
+			}
 		}
 	}
 }
 
-// eachPair calls f for the pairs of a ring, with the row and the column of the first of its values.
-func (t *ringTable) eachPair(words []byte, f func(row, col int, pair uint32)) {
-	rate := t.rate
-	at := func(half, j int) uint32 {
-		if j == 2*rate { // the other half follows
-			half, j = 1-half, 0
-		}
-		return uint32(binary.LittleEndian.Uint16(words[4*repack.Lanes*j+2*half:]))
-	}
+// ring writes the pairs of a ring by step. words are those of its block from its lane on.
+func (t *ringTable) ring(pairs *[64]uint32, words []byte) {
+	n := 2 * t.rate
+	var of [2][25]uint32 // words of each half, and the first of the other
 	for half := range 2 {
-		for i := range 32 {
-			j, shift := i*rate/16, i*rate%16
-			x := at(half, j) >> shift
-			if shift > 0 {
-				x |= at(half, j+1) << (16 - shift)
-			}
-			index, flip := trellis.Hash(uint16(x), rate)
-			row, col := ringAt(32*half + i)
-			f(row, col, t.pairs[index]^flip)
+		for j := range n {
+			of[half][j] = uint32(binary.LittleEndian.Uint16(words[4*repack.Lanes*j+2*half:]))
 		}
 	}
+	of[0][n], of[1][n] = of[1][0], of[0][0]
+	flips := t.hash.flip
+	for half := range 2 {
+		bit := 0
+		for i := range 32 {
+			j := bit / 16
+			y := (of[half][j] | of[half][j+1]<<16) >> (bit % 16) & 0xFFFF * ringsFactor // [trellis.Hash]
+			pairs[32*half+i] = t.pairs[y>>7&(trellis.Entries-1)] ^ y&flips
+			bit += t.rate
+		}
+	}
+}
+
+// ringNumber returns a float16 times 2^-112: its bits where a float32 has them.
+func ringNumber(half uint32) float32 {
+	return math.Float32frombits(uint32(int32(half<<16)>>3) & 0x8FFFE000)
 }
 
 // ringAt returns the row and the column of the first weight of a step, see [trellis.Layout.At].
@@ -272,15 +279,17 @@ func ringsGeneric(y []float32, c *ringsCall) {
 // unpackRingsGeneric writes the values of blocks of a panel, times 2^-112, to dst[8][columns][16], for row 8·lane + r of the panel at
 // [r][…][lane]; what belongs to one r begins stride elements behind the one before.
 func unpackRingsGeneric(dst []float32, stride int, words []byte, blocks int, t *ringTable) {
+	var pairs [64]uint32
 	for b := range blocks {
 		block := words[b*repack.Lanes*8*t.rate:]
 		for lane := range repack.Lanes {
 			out := dst[16*trellis.RingCols*b+lane:]
-			t.eachPair(block[4*lane:], func(row, col int, pair uint32) {
+			t.ring(&pairs, block[4*lane:])
+			for step, pair := range pairs {
+				row, col := ringAt(step)
 				at := row*stride + 16*col
-				out[at] = num.F16ToF32(uint16(pair)) * 0x1p-112
-				out[at+16] = num.F16ToF32(uint16(pair>>16)) * 0x1p-112
-			})
+				out[at], out[at+16] = ringNumber(pair&0xFFFF), ringNumber(pair>>16)
+			}
 		}
 	}
 }

@@ -106,11 +106,14 @@ type ringsFixedCall struct {
 // block by block, from zero, with values rounded to whole numbers.
 func ringsFixedGeneric(y []float32, c *ringsFixedCall) {
 	clear(y)
+	var pairs [64]uint32
 	for b := range c.blocks {
 		words := c.words[b*repack.Lanes*8*c.table.rate:]
 		for lane := range repack.Lanes {
 			var sums [ringsFew][trellis.RingRows]int32
-			c.table.eachPair(words[4*lane:], func(row, col int, pair uint32) {
+			c.table.ring(&pairs, words[4*lane:])
+			for step, pair := range pairs {
+				row, col := ringAt(step)
 				for v := range 2 {
 					w := int32(math.RoundToEven(float64(num.F16ToF32(uint16(pair >> (16 * v))))))
 					k := col + v
@@ -118,7 +121,7 @@ func ringsFixedGeneric(y []float32, c *ringsFixedCall) {
 						sums[r][row] += w * int32(c.x[r*c.ldx+b].pairs[k%8][k/8])
 					}
 				}
-			})
+			}
 			for r := range c.m {
 				for row, sum := range sums[r][:] {
 					out := &y[(8*r+row)*16+lane]
