@@ -95,12 +95,7 @@ func (q *blockQuantizer) rows(parts [][]byte, first int, errs []rounding.RowErro
 	if err := q.Fit(target, n); err != nil {
 		return err
 	}
-	goal := grow(&q.goal, n*k)
-	for r := range n {
-		for i, c := range q.order {
-			goal[r*k+i] = target[r*k+c]
-		}
-	}
+	q.arrange(grow(&q.goal, n*k), target)
 	losses := grow(&q.losses, n)
 	q.feed(losses)
 	q.stretch(losses)

@@ -146,12 +146,7 @@ func (q *quantizer) rows(parts [][]byte, first int, errs []rounding.RowError, w 
 	if err := q.Fit(target, n); err != nil {
 		return err
 	}
-	goal := grow(&q.goal, n*k)
-	for r := range n {
-		for i, c := range q.order {
-			goal[r*k+i] = target[r*k+c]
-		}
-	}
+	q.arrange(grow(&q.goal, n*k), target)
 	losses := grow(&q.losses, n)
 	q.roundAll(losses)
 	q.feed(losses)

@@ -253,6 +253,15 @@ func (s *State) raise(damp float64, tokens int, f func(damp float64) (ok bool, e
 	}
 }
 
+// arrange writes rows of weights to dst in the order of columns.
+func (s *State) arrange(dst, rows []float32) {
+	for from := 0; from < len(rows); from += s.k {
+		for i, c := range s.order {
+			dst[from+i] = rows[from+c]
+		}
+	}
+}
+
 // Close gives back what lies on a device. Quantizers of the state are no use then.
 func (s *State) Close() {
 	if s.device != nil {

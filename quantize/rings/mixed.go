@@ -234,17 +234,7 @@ func (q *Mixed) setScale(n int, wanted float32) error {
 
 // mixRows multiplies the band by a normed Hadamard matrix down its columns.
 func (q *Mixed) mixRows() {
-	for h := 1; h < trellis.Block; h *= 2 {
-		for i := 0; i < trellis.Block; i += 2 * h {
-			for r := i; r < i+h; r++ {
-				lo, hi := q.band[r*q.wide:(r+1)*q.wide], q.band[(r+h)*q.wide:(r+h+1)*q.wide]
-				for j, a := range lo {
-					b := hi[j]
-					lo[j], hi[j] = a+b, a-b
-				}
-			}
-		}
-	}
+	trellis.HadamardRows(q.band, q.wide)
 	norm := 1 / math.Sqrt(trellis.Block)
 	for i := range q.band {
 		q.band[i] *= norm

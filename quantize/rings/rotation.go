@@ -52,7 +52,7 @@ func (r *Rotation) Rows(dst, w []float32) {
 func mix(row []float64) {
 	trellis.Blocks(len(row), func(from, to int) {
 		block := row[from:to]
-		trellis.Hadamard64(block)
+		trellis.Hadamard(block)
 		norm := 1 / math.Sqrt(float64(len(block)))
 		for i := range block {
 			block[i] *= norm

@@ -55,7 +55,7 @@ func turnedBy(x []float64, factors []float32) []float64 {
 		y[i] = v * float64(factors[i])
 	}
 	trellis.Blocks(len(y), func(from, to int) {
-		trellis.Hadamard64(y[from:to])
+		trellis.Hadamard(y[from:to])
 		for i := from; i < to; i++ {
 			y[i] /= math.Sqrt(float64(to - from))
 		}

@@ -7,21 +7,11 @@ const Block = 128
 
 // Hadamard multiplies v, of a power of two elements, by the Hadamard matrix of ±1 in Sylvester's order, in place: butterflies of
 // distance 1 first, then 2, 4 and so on, each (a+b, a−b). It is not normed, and symmetric.
-func Hadamard(v []float32) {
-	for h := 1; h < len(v); h *= 2 {
-		for i := 0; i < len(v); i += 2 * h {
-			lo, hi := v[i:i+h:i+h], v[i+h:i+2*h:i+2*h]
-			for j, a := range lo {
-				b := hi[j]
-				lo[j], hi[j] = a+b, a-b
-			}
-		}
-	}
-}
+func Hadamard[T float32 | float64](v []T) { HadamardRows(v, 1) }
 
-// Hadamard64 is [Hadamard] in float64.
-func Hadamard64(v []float64) {
-	for h := 1; h < len(v); h *= 2 {
+// HadamardRows multiplies rows of so many columns, a power of two of them, by the matrix of [Hadamard] in place: each column of v is mixed.
+func HadamardRows[T float32 | float64](v []T, columns int) {
+	for h := columns; h < len(v); h *= 2 {
 		for i := 0; i < len(v); i += 2 * h {
 			lo, hi := v[i:i+h:i+h], v[i+h:i+2*h:i+2*h]
 			for j, a := range lo {

@@ -247,17 +247,7 @@ func (m *Matrix) mix(band []float32, cols int) {
 	if pair {
 		return
 	}
-	for h := 1; h < Block; h *= 2 { // [Hadamard] down the columns
-		for i := 0; i < Block; i += 2 * h {
-			for r := i; r < i+h; r++ {
-				lo, hi := band[r*cols:(r+1)*cols], band[(r+h)*cols:(r+h+1)*cols]
-				for j, a := range lo {
-					b := hi[j]
-					lo[j], hi[j] = a+b, a-b
-				}
-			}
-		}
-	}
+	HadamardRows(band, cols)
 	for i := range band {
 		band[i] *= 1. / Block
 	}

@@ -122,7 +122,7 @@ func TestHadamard(t *testing.T) {
 			}
 		}
 		trellis.Hadamard(v)
-		trellis.Hadamard64(v64)
+		trellis.Hadamard(v64)
 		for i := range want {
 			if float64(v[i]) != want[i] || v64[i] != want[i] {
 				t.Fatalf("%d numbers: number %d is %v, %v in float64: want %v", n, i, v[i], v64[i], want[i])
