@@ -67,7 +67,9 @@ func TestMemory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if total := int64(p.total()); most > total || last-everBefore < total*3/4 {
+			// Beside what is planned goroutines and the test itself take a little, by how they happen to run.
+			const others = 256 << 10
+			if total := int64(p.total()) + others; most > total || last-everBefore < total*3/4 {
 				t.Errorf("%s, %s: %d bytes were taken at once, %d in all: %d are planned: %+v", test.name, isa, most, last-everBefore, total, p)
 			}
 			copies := p.f32 + p.f16 + p.packed + p.rounded
@@ -75,10 +77,10 @@ func TestMemory(t *testing.T) {
 				t.Errorf("%s, %s: rings of %d bytes", test.name, isa, copies)
 			}
 			// After the first width only matrices are made, not rings.
-			if more := last - first; more > int64(len(o.Bits)*p.rest) {
+			if more := last - first; more > int64(len(o.Bits)*p.rest)+others {
 				t.Errorf("%s, %s: later widths took %d bytes more, of a ring are %d", test.name, isa, more, copies)
 			}
-			if everAfter := last - everBefore; everAfter > int64(p.total()+len(o.Bits)*p.rest) {
+			if everAfter := last - everBefore; everAfter > int64(p.total()+len(o.Bits)*p.rest)+others {
 				t.Errorf("%s, %s: %d bytes were taken in all", test.name, isa, everAfter)
 			}
 		}
