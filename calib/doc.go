@@ -2,7 +2,7 @@
 //
 //	tokenizer    text to token ids and back
 //	chat         messages into a model's chat template
-//	corpus       a text file into windows of tokens
+//	corpus       a text file into windows of tokens; corpus/bundled has a text to calibrate with
 //	model        the decoder: forward, backward, and one block at a time for calibration. Its operations lie in
 //	             model/cpu and model/cuda; model/opstest checks both
 //	eval         perplexity, and the distance from another model, on windows

@@ -1,4 +1,4 @@
 package bundled
 
 // digest is that of the text.
-const digest = "f376c49032af0f6ec1a5ff218d1cb05b032bfbe68781eea7f3300b696ec63a88"
+const digest = "50b969e6ad0eee5ae41ec2771a92724ad4ee0d8da83dae9103ef97bfefd8347f"
