@@ -1,4 +1,4 @@
 package bundled
 
 // digest is that of the text.
-const digest = "50b969e6ad0eee5ae41ec2771a92724ad4ee0d8da83dae9103ef97bfefd8347f"
+const digest = "d9e0c7acaf78b3755a048a64a5625d41d37438b5529638434a8dbc9fac08c1b5"
