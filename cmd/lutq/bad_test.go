@@ -431,7 +431,7 @@ func TestNoVerify(t *testing.T) {
 	}
 	// Of bench, what reads: the rest takes long.
 	var o bench.Options
-	if err := (&benchOptions{noVerify: true}).addLayers(t.Context(), &o, m.dir, "cpu"); err != nil || len(o.Layers) != 28 {
+	if err := (&benchOptions{noVerify: true}).addLayers(t.Context(), &ui{}, &o, m.dir, "cpu"); err != nil || len(o.Layers) != 28 {
 		t.Errorf("%d layers to time, %v", len(o.Layers), err)
 	}
 }

@@ -180,7 +180,7 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 		if gpu {
 			device = "cuda"
 		}
-		if err := o.addLayers(ctx, &bo, model, device); err != nil {
+		if err := o.addLayers(ctx, u, &bo, model, device); err != nil {
 			return hintDiffers(err)
 		}
 	}
@@ -418,8 +418,12 @@ func (o *benchOptions) parseLookups() ([]table.Lookup, error) {
 
 // addLayers adds the layers of a container, as they are laid out for a device where they
 // are, or the shapes of a model.
-func (o *benchOptions) addLayers(ctx context.Context, b *bench.Options, path, device string) error {
-	from, err := source.Open(path, source.Options{Unchecked: o.noVerify})
+func (o *benchOptions) addLayers(ctx context.Context, u *ui, b *bench.Options, path, device string) error {
+	dir, err := u.find.path(path, true) // shapes need no weights
+	if err != nil {
+		return err
+	}
+	from, err := source.Open(dir, source.Options{Unchecked: o.noVerify})
 	if err != nil {
 		return err
 	}
@@ -431,6 +435,9 @@ func (o *benchOptions) addLayers(ctx context.Context, b *bench.Options, path, de
 		}
 	}
 	if container {
+		if _, err := u.find.path(path, false); err != nil { // which lie in the same folder
+			return err
+		}
 		m, err := from.Container()
 		if err != nil {
 			return err

@@ -59,7 +59,7 @@ func (u *ui) benchSummary(ctx context.Context, models []string, o benchOptions) 
 		}
 		for _, model := range models {
 			var of bench.Options
-			if err := o.addLayers(ctx, &of, model, device); err != nil {
+			if err := o.addLayers(ctx, u, &of, model, device); err != nil {
 				return hintDiffers(err)
 			}
 			if len(of.Layers) > 0 {

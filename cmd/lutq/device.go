@@ -11,7 +11,6 @@ import (
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	modelcuda "github.com/lutq/lutq/calib/model/cuda"
 	"github.com/lutq/lutq/formats/hf"
-	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cpu"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
@@ -74,12 +73,21 @@ func openOps(device, dtype string, o cpu.Options, reserve int64) (ops model.Ops,
 	return modelcpu.New(engine), func() error { engine.Close(); return nil }, nil
 }
 
-// open opens a model, each once in a command, which says what is odd about it and closes it in its end.
-func (u *ui) open(path string, o source.Options) (*source.Model, error) {
-	if m := u.models[path]; m != nil {
+// open opens a model by its path or its name, each once in a command, which says what is odd about it and closes it in its end.
+func (u *ui) open(name string, o source.Options) (*source.Model, error) {
+	return u.openParts(name, o, false)
+}
+
+// openParts is open, and without weights it does not download them.
+func (u *ui) openParts(name string, o source.Options, besideWeights bool) (*source.Model, error) {
+	if m := u.models[name]; m != nil {
 		return m, nil
 	}
-	o.Note = func(line string) { fmt.Fprintf(u.stderr, "lutq: %s\n", input.Message(line)) }
+	o.Note = u.tell
+	path, err := u.find.path(name, besideWeights)
+	if err != nil {
+		return nil, err
+	}
 	m, err := source.Open(path, o)
 	if err != nil {
 		return nil, err
@@ -87,7 +95,7 @@ func (u *ui) open(path string, o source.Options) (*source.Model, error) {
 	if u.models == nil {
 		u.models = make(map[string]*source.Model)
 	}
-	u.models[path] = m
+	u.models[name] = m
 	return m, nil
 }
 
@@ -98,6 +106,7 @@ func (u *ui) closing(run func(c *cobra.Command, args []string) error) func(c *co
 		return nil
 	}
 	return func(c *cobra.Command, args []string) error {
+		u.find = u.finder(c.Context())
 		err := run(c, args)
 		if c.Context().Err() == nil {
 			for _, m := range u.models {

@@ -106,6 +106,7 @@ func TestImports(t *testing.T) {
 		{"formats/input", nil},
 		{"formats/outdir", []string{"formats/input"}},
 		{"formats/hf", []string{"formats/input", "formats/num"}},
+		{"formats/hub", []string{"formats/hf", "formats/input"}},
 		{"formats/arch/archtest", []string{"formats/hf", "formats/num"}},
 		{"formats/arch", []string{"formats/input"}},
 		{"formats/weight", []string{"formats/num", "formats/weight/"}},
@@ -155,6 +156,7 @@ func TestImports(t *testing.T) {
 		"golang.org/x/text/unicode/norm":     "calib/tokenizer",
 		"github.com/dlclark/regexp2/v2":      "calib/tokenizer",
 		"github.com/stretchr/testify/assert": "none",
+		"net/http":                           "formats/hub",
 	}
 	parsers := make(map[string]int) // files that import the safetensors parser
 	walkSources(t, parser.ImportsOnly, func(rel string, file *ast.File) {

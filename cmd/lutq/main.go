@@ -151,8 +151,9 @@ formats of other programs.
   lutq inspect OUT                                list what is stored, and how
   lutq verify OUT --against MODEL                 check every tensor
 
-MODEL is a folder with config.json, tokenizer.json and safetensors files, or a
-GGUF file.
+MODEL is a folder with config.json, tokenizer.json and safetensors files, a GGUF
+file, or the name of a model on the Hugging Face hub, as Qwen/Qwen3-0.6B ("lutq
+help names").
 
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 130 interrupted.`,
@@ -198,6 +199,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 	for _, c := range root.Commands() {
 		c.Args, c.RunE = usageArgs(c.Args), u.closing(c.RunE)
 		c.Flags().SortFlags = false // but in the order of the source
+		u.addOffline(c)
 		completeFlags(c)
 	}
 	return root

@@ -26,6 +26,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv("HF_HUB_OFFLINE") == "" {
+		os.Setenv("HF_HUB_OFFLINE", "1") // tests have no network, but for one of their own
+	}
 	testscript.Main(m, map[string]func(){"lutq": main})
 }
 
@@ -52,6 +55,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
+			e.Setenv("HF_HUB_OFFLINE", "1") // scripts have no network
 			e.Setenv("DATA", data)
 			e.Setenv("SOURCES", sources)
 			e.Setenv("FORMATS", formats)

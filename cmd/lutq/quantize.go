@@ -60,7 +60,7 @@ func newQuantizeCommand(u *ui) *cobra.Command {
 		Long: `Quantize writes a smaller copy of the model MODEL to the folder OUT. Each weight
 of a linear layer becomes a code of a few bits. The code chooses a number from a
 table, and a scale, which neighbouring weights of a row share, multiplies it.
-All other tensors are copied. MODEL is a Hugging Face folder or a GGUF file.
+All other tensors are copied. MODEL is a folder, a GGUF file or org/name.
 
   lutq quantize MODEL OUT --bits 4
   lutq quantize MODEL OUT --bits 3 --method gptq --calib wiki.txt
@@ -69,10 +69,9 @@ All other tensors are copied. MODEL is a Hugging Face folder or a GGUF file.
 "lutq help formats" explains tables, scales and exceptions, "lutq help methods"
 how codes are chosen, "lutq help learning" what a text is for.`,
 		Annotations: more(withLimits(`OUT is a Hugging Face folder. A quantized layer P is three tensors: P.codes,
-P.scales and P.codebook. The report lists the tensors that were not quantized,
-and why. OUT also holds lutq_hf.py, with which transformers opens it
-(trust_remote_code=True). Interrupted, the same command goes on, to the same
-bytes.
+P.scales and P.codebook. The report lists what was not quantized, and why. With
+lutq_hf.py, which it also holds, transformers opens it (trust_remote_code=True).
+Interrupted, the same command goes on, to the same bytes.
 
 Exceptions. --tensor REGEX=bits:group:codebook:scale:scale-type:kind:method sets
 the format of the tensors whose name matches. Any field may be left out.

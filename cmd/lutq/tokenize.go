@@ -46,7 +46,7 @@ func readTokenizer(m *source.Model) (*tokenizer.Tokenizer, error) {
 }
 
 func (u *ui) tokenize(ctx context.Context, model, file string, special, asJSON bool) error {
-	m, err := u.open(model, source.Options{})
+	m, err := u.openParts(model, source.Options{}, true)
 	if err != nil {
 		return err
 	}

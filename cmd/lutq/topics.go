@@ -28,6 +28,7 @@ func topics() []topic {
 		{"fp8", "What --act fp8 rounds, and what it costs", "eval-ppl", "", fp8Topic},
 		{"timing", "How bench times products", "bench", "", timingTopic},
 		{"decode", "How bench --decode times whole models", "bench", "", decodeTopic},
+		{"names", "Models by their names on the Hugging Face hub", "lutq", "", namesTopic},
 		{"environment", "The environment variables that lutq reads", "lutq", "", environmentTopic},
 		{"research", "Flags that answer questions of research", "lutq", researchTitle, researchTopic},
 		{"tables", "Products through tables of activations, and LUT Tensor Core", "eval-ppl", researchTitle, tablesTopic},
@@ -452,10 +453,39 @@ The control of an experiment:
 
 "lutq COMMAND --help --all" lists the flags.`
 
+const namesTopic = `A MODEL that is no path may be the name of one on the Hugging Face hub:
+
+  lutq quantize Qwen/Qwen3-0.6B OUT               of the main branch
+  lutq inspect Qwen/Qwen3-0.6B@refs/pr/1          of a branch, tag or commit
+  lutq inspect hf://Qwen/Qwen3-0.6B               never a folder of that name
+
+A folder here comes before a model of the same name. Otherwise the cache that
+transformers and other programs use is looked up: what it has is taken as it is,
+and the server is not asked whether there is something newer. What it lacks is
+downloaded into it, so that they find it too. Of a model, that is config.json
+and what else names its settings, the safetensors files, tokenizer and chat
+templates, licence and own code. tokenize takes no weights, and bench none of a
+model whose shapes it times.
+
+An interrupted download goes on with the same command. Every file is held
+against its hash before it gets its name. With --offline nothing is downloaded.
+
+  HF_HUB_CACHE    the cache (default hub in HF_HOME)
+  HF_HOME         default huggingface in XDG_CACHE_HOME or $HOME/.cache
+  HF_ENDPOINT     the server (default https://huggingface.co)
+  HF_TOKEN        your token, for models that are not for all (default what the
+                  file HF_TOKEN_PATH has, or token in HF_HOME). It is sent to
+                  the server alone
+  HF_HUB_OFFLINE  1: as --offline
+  HTTPS_PROXY     a proxy, as NO_PROXY says where none is used`
+
 const environmentTopic = `Lutq reads these environment variables:
 
   LUTQ_ISA        instruction set of the processor's kernels: avx512, avx2 or
                   generic (default the best that the processor has)
+  HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HUB_OFFLINE
+                  where models lie that are given by name, and come from: "lutq
+                  help names"
   LUTQ_CUDA_PATH  folders with CUDA libraries, separated by colons. Lutq looks
                   here first
   VIRTUAL_ENV, CONDA_PREFIX

@@ -27,6 +27,9 @@ type ui struct {
 	columns int // of the terminal that stdout is; 0: it is none
 
 	models map[string]*source.Model // that the command opened, by path
+
+	offline bool
+	find    finder
 }
 
 // stdinOf returns the standard input, which is something of a kind. Reading it

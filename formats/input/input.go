@@ -31,6 +31,7 @@ const (
 	Mark      Kind = "mark of a folder"
 	State     Kind = "header of the learning state"
 	Kernel    Kind = "cached kernel"
+	Listing   Kind = "list of a repository's files"
 	System    Kind = "system file" // of /proc and /sys, which say that they are empty
 )
 
@@ -50,7 +51,7 @@ func (k Kind) Limit() int64 {
 		return 16e6
 	case Codebook, System:
 		return 1e6
-	case Journal, State:
+	case Journal, State, Listing:
 		return 64e6
 	case Kernel:
 		return 64e6

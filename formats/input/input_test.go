@@ -17,7 +17,7 @@ import (
 func kinds() []input.Kind {
 	return []input.Kind{
 		input.Config, input.Index, input.Header, input.Tokenizer, input.Text, input.Recipe, input.Codebook,
-		input.Journal, input.State, input.Kernel, input.System,
+		input.Journal, input.State, input.Kernel, input.Listing, input.System,
 	}
 }
 

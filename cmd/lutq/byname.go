@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lutq/lutq/formats/hub"
+	"github.com/lutq/lutq/formats/input"
+)
+
+// finder returns the path of a model that the command line names, with its weights or without. It may download it. None, for a
+// command that is not run as such, takes names for paths.
+type finder func(name string, besideWeights bool) (string, error)
+
+func (f finder) path(name string, besideWeights bool) (string, error) {
+	if f == nil {
+		return name, nil
+	}
+	return f(name, besideWeights)
+}
+
+// addOffline adds --offline to a command that takes a model.
+func (u *ui) addOffline(c *cobra.Command) {
+	const name = "offline"
+	if !strings.Contains(c.Use, "MODEL") {
+		return
+	}
+	c.Flags().BoolVar(&u.offline, name, false, "download nothing: a MODEL by name is in the cache")
+	setLater(c.Flags(), name)
+}
+
+// tell tells what is odd about a model.
+func (u *ui) tell(line string) { fmt.Fprintf(u.stderr, "lutq: %s\n", input.Message(line)) }
+
+// finder returns the finder of a command.
+func (u *ui) finder(ctx context.Context) finder {
+	return func(name string, besideWeights bool) (string, error) {
+		o := hub.FromEnv(os.Getenv)
+		o.Offline = o.Offline || u.offline
+		o.BesideWeights = besideWeights
+		o.Note = u.tell
+		var bar *progress
+		o.Progress = func(done, total int64, item string) {
+			if bar == nil {
+				bar = u.startProgress("downloading", total, true)
+			}
+			bar.set(done, item)
+		}
+		dir, err := hub.Resolve(ctx, name, o)
+		if bar != nil {
+			bar.finish()
+			if err == nil {
+				u.note("%s lies in %s now", input.Name(name), input.Name(dir))
+			}
+		}
+		return dir, err
+	}
+}
