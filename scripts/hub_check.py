@@ -65,13 +65,22 @@ def serve(folder):
                     siblings.append(f)
                 self.answer(200, json.dumps({"id": "org/tiny", "sha": COMMIT, "siblings": siblings}).encode(), Content_Type="application/json")
                 return
+            if path == f"/api/models/org/tiny/tree/{COMMIT}":
+                tree = []
+                for name, data in files.items():
+                    f = {"type": "file", "path": name, "size": len(data), "oid": git_sum(data)}
+                    if large(name):
+                        f["lfs"] = {"oid": sum_of(name), "size": len(data), "pointerSize": 134}
+                    tree.append(f)
+                self.answer(200, json.dumps(tree).encode(), Content_Type="application/json")
+                return
             for revision in ("main", COMMIT):
                 start = f"/org/tiny/resolve/{revision}/"
                 if path.startswith(start) and path.removeprefix(start) in files:
                     name = path.removeprefix(start)
                     self.answer(200, files[name], ETag=f'"{sum_of(name)}"', X_Repo_Commit=COMMIT)
                     return
-            self.answer(404, X_Error_Code="EntryNotFound" if path.startswith("/org/tiny/") else "RepoNotFound", X_Repo_Commit=COMMIT)
+            self.answer(404, X_Error_Code="EntryNotFound" if "/org/tiny/" in path else "RepoNotFound", X_Repo_Commit=COMMIT)
 
         do_HEAD = do_GET
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -134,6 +135,9 @@ func shardsIn(dir string) ([]string, error) {
 	return []string{singleName}, nil
 }
 
+// beside returns a name for what gets another when it is whole.
+func beside(path string) string { return fmt.Sprintf("%s.%016x.tmp", path, rand.Uint64()) }
+
 // link gives a file of a commit its name, in one step.
 func (p place) link(commit, name, sum string) error {
 	path := filepath.Join(p.snapshot(commit), filepath.FromSlash(name))
@@ -147,7 +151,7 @@ func (p place) link(commit, name, sum string) error {
 	if now, err := os.Readlink(path); err == nil && now == target {
 		return nil
 	}
-	fresh := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
+	fresh := beside(path)
 	if err := os.Symlink(target, fresh); err != nil {
 		// A file system without links of this kind may have the other.
 		if hard := os.Link(p.blob(sum), fresh); hard != nil {
@@ -172,7 +176,7 @@ func (p place) writeRef(revision, commit string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
-	fresh := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
+	fresh := beside(path)
 	err := os.WriteFile(fresh, []byte(commit), 0o666)
 	if err == nil {
 		err = os.Rename(fresh, path)

@@ -86,8 +86,8 @@ func (d *download) run(ctx context.Context, revision string) (string, error) {
 	if err := d.files(ctx, l.commit, all); err != nil {
 		return "", err
 	}
-	err = errors.Join(d.place.writeRef(d.name.Revision, l.commit), d.place.noteAbsent(l))
-	return d.place.snapshot(l.commit), d.failed("the cache", err)
+	_ = d.place.noteAbsent(l) // which saves a question at most
+	return d.place.snapshot(l.commit), d.failed("the cache", d.place.writeRef(d.name.Revision, l.commit))
 }
 
 // weights returns the files that the weights are in. It downloads an index, since that names them.

@@ -108,10 +108,10 @@ func (d *download) refused(res *http.Response, what string) error {
 		e.hint = "set HF_TOKEN to another, or unset it and delete the token file for a public model"
 	case (status == http.StatusNotFound || status == http.StatusUnauthorized) && !token:
 		e.Reason = what + "there is no such model, or it is private"
-		e.hint = "check the name; for a private one set HF_TOKEN to a token of yours"
+		e.hint = "check the name, which is no folder here either; for a private model set HF_TOKEN to a token of yours"
 	case status == http.StatusNotFound || status == http.StatusUnauthorized:
 		e.Reason = what + "there is no such model, or your token has no access to it"
-		e.hint = "check the name"
+		e.hint = "check the name, which is no folder here either"
 	case status == http.StatusForbidden:
 		e.Reason = what + "the server forbids it"
 		e.hint = "set HF_TOKEN to a token with access to it"

@@ -162,13 +162,14 @@ func Resolve(ctx context.Context, name string, o Options) (dir string, err error
 	case o.Cache == "":
 		return "", &Error{Model: n.String(), Reason: "there is no folder to download it into", hint: "set HF_HUB_CACHE or HOME"}
 	}
+	revision := n.Revision
+	if have { // what may be missing beside it is that of the same commit, and not worth waiting for
+		revision = h.commit
+		o.Tries, o.Stall = min(o.Tries, 2), min(o.Stall, 5*time.Second)
+	}
 	d, err := newDownload(n, p, o)
 	if err != nil {
 		return "", err
-	}
-	revision := n.Revision
-	if have { // what may be missing beside it is that of the same commit
-		revision = h.commit
 	}
 	dir, err = d.run(ctx, revision)
 	if err != nil && have && ctx.Err() == nil {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -837,6 +838,31 @@ func TestRenamed(t *testing.T) {
 	// This server redirects the list alone.
 	if err == nil || !strings.Contains(err.Error(), "does not have it") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestEncrypted: a server whose certificate nobody vouches for gets no token, and an encrypted connection is not left.
+func TestEncrypted(t *testing.T) {
+	plain := newServer(t)
+	asked := 0
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		http.Redirect(w, r, plain.URL+r.URL.Path, http.StatusFound)
+	}))
+	defer s.Close()
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	o := plain.options(t)
+	o.Endpoint = s.URL
+	if _, err := Resolve(t.Context(), "org/name", o); err == nil || !strings.Contains(err.Error(), "certificate") || asked > 0 {
+		t.Errorf("error %v after %d requests", err, asked)
+	}
+	d, err := newDownload(Name{Owner: "org", Model: "name", Revision: "main"}, placeOf(o.Cache, Name{}), o.withDefaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.client.Transport = s.Client().Transport
+	if _, err := d.list(t.Context(), "main"); err == nil || !strings.Contains(err.Error(), "which is not encrypted") || len(plain.calls) > 0 {
+		t.Errorf("error %v after %v", err, plain.calls)
 	}
 }
 
