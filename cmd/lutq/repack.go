@@ -146,7 +146,7 @@ func (u *ui) repack(ctx context.Context, dir, out string, o repackOptions) (err 
 		}
 	}
 	// A run that was killed is not gone on with: it takes seconds.
-	work, err := outdir.Create(out, outdir.Options{Inputs: []string{dir}, Force: o.force, Plan: "repack"})
+	work, err := outdir.Create(out, outdir.Options{Inputs: []string{model.Path()}, Force: o.force, Plan: "repack"})
 	if err != nil {
 		return outputHint(err)
 	}

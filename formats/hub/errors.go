@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"strconv"
 	"syscall"
@@ -19,14 +20,13 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	text := e.Model + ": " + e.Reason
-	if e.Err != nil && e.Reason != "" {
-		text += ": "
+	switch {
+	case e.Err == nil || e.Reason != "" && e.Err == fs.ErrNotExist: // which the reason has said
+		return e.Model + ": " + e.Reason
+	case e.Reason == "":
+		return e.Model + ": " + e.Err.Error()
 	}
-	if e.Err != nil {
-		text += e.Err.Error()
-	}
-	return text
+	return e.Model + ": " + e.Reason + ": " + e.Err.Error()
 }
 
 // Unwrap returns what lies below the error.

@@ -542,7 +542,7 @@ func TestFailures(t *testing.T) {
 				w.(http.Flusher).Flush()
 				<-r.Context().Done()
 			})(s, o)
-		}, shard + ": ", "goes on"},
+		}, shard + ": the server sent nothing for 30ms", "goes on"},
 		{"never answers", "org/name", func(s *server, o *Options) {
 			o.Stall, o.Tries = 30*time.Millisecond, 2
 			s.api = func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true }
