@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
@@ -277,13 +278,25 @@ type Totals struct {
 	BytesIn       int64
 	BytesOut      int64
 	BitsPerWeight float64 // stored bits over all parameters
+	// Those of the linear layers alone, scales and tables included: of what is quantized but for the ends, see [Ends].
+	LinearBits float64
+	EndBytes   int64 // of the ends in 16 bits or more
 }
 
 // Totals sums up the plan.
 func (p *Plan) Totals() Totals {
 	var t Totals
+	var linear, stored int64
 	for i := range p.Items {
 		it := &p.Items[i]
+		role := p.names.role(it.Tensor)
+		switch end := role == arch.EmbeddingWeight || role == arch.HeadWeight; {
+		case !end && it.Quantized():
+			linear += it.Tensor.Elements()
+			stored += it.BytesOut
+		case end && !it.Quantized() && !p.names.outside(it.Tensor.Name):
+			t.EndBytes += it.BytesOut
+		}
 		t.Tensors++
 		t.Parameters += it.Tensor.Elements()
 		t.BytesIn += it.Tensor.StoredBytes()
@@ -294,6 +307,7 @@ func (p *Plan) Totals() Totals {
 		}
 	}
 	t.BitsPerWeight = 8 * float64(t.BytesOut) / float64(max(t.Parameters, 1))
+	t.LinearBits = 8 * float64(stored) / float64(max(linear, 1))
 	return t
 }
 

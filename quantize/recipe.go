@@ -108,6 +108,9 @@ func (r Recipe) complete() Recipe {
 	return r
 }
 
+// Complete returns the recipe with its defaults filled in.
+func (r Recipe) Complete() Recipe { return r.complete() }
+
 // tabled reports whether weights of a kind are those of a table, times scales that a method finds.
 func tabled(kind string) bool {
 	k, err := lutq.KindOf(kind)

@@ -26,8 +26,8 @@ func (o *calibOptions) register(f *pflag.FlagSet) {
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
 	f.Uint64Var(&o.seed, "seed", 0, "number `N` that windows are drawn by (default 0)")
 	o.addDevice(f, "a GPU if any")
-	f.Float64Var(&o.damp, "damp", 0.1, "gptq: add `SHARE` of the mean square of inputs to each one's")
-	f.Float64Var(&o.retarget, "retarget", 0.5, "gptq: make up for `SHARE` of earlier layers' errors")
+	f.Float64Var(&o.damp, "damp", 0.1, "gptq: add `SHARE` of mean squares to each")
+	f.Float64Var(&o.retarget, "retarget", 0.5, "gptq: make up for `SHARE` of errors before")
 }
 
 // check refuses flags that are no use together, or without others.

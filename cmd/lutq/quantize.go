@@ -44,6 +44,7 @@ type quantizeOptions struct {
 	rules                                     []string
 	maxRAM, maxShard                          size
 	dryRun, force, splitFused, json           bool
+	embedBits                                 embedWidth
 
 	calib calibOptions
 	bcq   quantize.BCQOptions
@@ -93,6 +94,7 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	o.bits.Bits = d.Bits
 	f.Var(&o.bits, "bits", "`BITS` of a code: 1 to 8, or as 2.5")
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
+	f.Var(&o.embedBits, "embed-bits", "`BITS` of embedding and head: 2 to 6 (default 16)")
 	codebook := newWord(&o.codebook, "", slices.Concat([]string{quantize.AutoCodebook}, trellis.Codebooks(), lut.CodebookNames())...)
 	codebook.also = "file:"
 	codebook.meant = func(name string) (string, error) {
@@ -102,7 +104,7 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 		return "", nil
 	}
 	f.Var(codebook, "codebook", "table `NAME`, or trellis (default js or nf)")
-	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE` of scales: f16, bf16, f32, e4m4, …")
+	f.Var(newWord(&o.scaleType, d.ScaleType.String(), append(weight.ScaleTypes(), "e4m3")...), "scale-type", "`TYPE` of scales: f16, bf16, f32, …")
 	f.Var(newTarget(&o.target, export.PresetNames()), "for", "set what export --to `NAME` copies without loss")
 	f.StringArrayVar(&o.rules, "tensor", nil, "exception: `RULE`, as down_proj=4; repeatable")
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
@@ -110,8 +112,8 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "choose codes by `NAME`: rtn, gptq, bcq, …")
 	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "choose scales by `NAME`: absmax or mse (default by table)")
 	o.learn.registerSwitch(f)
-	f.Var(newNumber(&o.bcq.Rounds, planes.DefaultRounds, 0, maxRounds), "bcq-rounds", "fit binary codes `N` times at most; 0: greedily")
-	f.BoolVar(&o.bcq.Offset, "bcq-offset", true, "give each group of binary codes an offset")
+	f.Var(newNumber(&o.bcq.Rounds, planes.DefaultRounds, 0, maxRounds), "bcq-rounds", "fit binary codes `N` times at most")
+	f.BoolVar(&o.bcq.Offset, "bcq-offset", true, "give binary codes an offset")
 	o.calib.register(f)
 	f.StringVar(&after.text, "eval-text", "", "evaluate OUT beside MODEL on text `FILE` at the end")
 	o.learn.register(f)
@@ -122,11 +124,11 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.BoolVar(&o.dryRun, "dry-run", false, "print sizes, memory and time; write nothing")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
-	setGroup(f, "What to store", "bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused")
+	setGroup(f, "What to store", "bits", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused")
 	setGroup(f, "How", "method", "scale", "learn", "bcq-rounds", "bcq-offset", "damp", "retarget")
 	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "seed", "device", "eval-text")
 	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "dry-run", "force", "json")
-	setLater(f, "split-fused", "bcq-rounds", "bcq-offset", "damp", "retarget", "seed", "max-shard-size")
+	setLater(f, "scale-type", "split-fused", "bcq-rounds", "bcq-offset", "damp", "retarget", "seed", "max-shard-size")
 	setResearch(f, "kbit-encode", "learn-control")
 	return c
 }
@@ -342,6 +344,9 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 		// What is freed is collected in time.
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(max(int64(o.maxRAM)-programBytes, 1)))
 	}
+	if err := o.embed(&recipe, m); err != nil {
+		return err
+	}
 	var pause pauser
 	learner, err := u.fit(m, &recipe, o, &pause)
 	if err != nil {
@@ -546,6 +551,7 @@ type quantizeJSON struct {
 	Resumed       int         `json:"resumed"`
 	Parameters    int64       `json:"parameters"`
 	BitsPerWeight float64     `json:"bits_per_weight"`
+	LinearBits    float64     `json:"linear_bits_per_weight"`
 	BytesIn       int64       `json:"bytes_in"`
 	BytesOut      int64       `json:"bytes_out"`
 	Error         float64     `json:"error"`
@@ -564,6 +570,8 @@ type quantizeJSON struct {
 	quantize.Fit                    // of all layers
 	// What was out of the ordinary about what layers read.
 	Remarks []quantize.LayerRemark `json:"remarks,omitempty"`
+
+	totals quantize.Totals
 }
 
 // layerJSON is one stored tensor or layer.
@@ -602,7 +610,7 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 	worst, all := res.Ruined()
 	j := quantizeJSON{
 		Tensors: res.Tensors, Quantized: res.Quantized, Resumed: res.Resumed, Parameters: res.Parameters,
-		BitsPerWeight: res.BitsPerWeight, BytesIn: res.BytesIn, BytesOut: res.BytesOut,
+		BitsPerWeight: res.BitsPerWeight, LinearBits: res.LinearBits, totals: res.Totals, BytesIn: res.BytesIn, BytesOut: res.BytesOut,
 		Error: res.Error, OutputError: res.OutputError, Ruined: all || worst != nil, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Family: res.Family, Kept: res.Kept, Decoded: res.Decoded,
 		Calib: res.Calib, Remarks: res.Remarks, Fit: res.Fit,
 	}
@@ -620,7 +628,7 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		fmt.Fprintf(w, "family\t%s\n", familyName(q.Family))
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", q.Tensors, q.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s (%.2fx smaller)\n", formatBytes(q.BytesIn), formatBytes(q.BytesOut), float64(q.BytesIn)/float64(q.BytesOut))
-		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", q.BitsPerWeight, q.Parameters)
+		printBits(w, q.totals)
 		printDecoded(w, q.Decoded)
 		printKept(w, q.Kept)
 		printTables(w, q.Layers)
@@ -652,6 +660,14 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		fmt.Fprintf(w, "sha256\t%s\n", q.SHA256)
 		fmt.Fprintf(w, "time, memory\t%.1f s, %s\n", q.Seconds, formatBytes(q.PeakRSS))
 	})
+}
+
+// printBits prints what a weight takes, of all and of linear layers, and what share of the bytes is not quantized at the model's ends.
+func printBits(w io.Writer, t quantize.Totals) {
+	fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters, %.3f in linear layers\n", t.BitsPerWeight, t.Parameters, t.LinearBits)
+	if line := endsLine(t); line != "" {
+		fmt.Fprintf(w, "embedding, head\t%s\n", line)
+	}
 }
 
 // printTables prints what tables layers have, that of most first, and which the others are of.
@@ -855,6 +871,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 			Quantized     int         `json:"quantized"`
 			Parameters    int64       `json:"parameters"`
 			BitsPerWeight float64     `json:"bits_per_weight"`
+			LinearBits    float64     `json:"linear_bits_per_weight"`
 			BytesIn       int64       `json:"bytes_in"`
 			BytesOut      int64       `json:"bytes_out"`
 			PeakRAM       int64       `json:"peak_ram_bytes"`
@@ -864,7 +881,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 			Family  string             `json:"family,omitempty"`
 			Kept    []quantize.Kept    `json:"kept"`
 			Decoded []quantize.Decoded `json:"decoded,omitempty"`
-		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, "", plan.Kept(), plan.Decoded()}
+		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.LinearBits, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, "", plan.Kept(), plan.Decoded()}
 		out.Family, _ = plan.Family()
 		out.Layers = plannedLayers(plan)
 		return u.printJSON(out)
@@ -878,7 +895,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 		fmt.Fprintf(w, "family\t%s\n", familyName(family))
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", t.Tensors, t.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(t.BytesIn), formatBytes(t.BytesOut))
-		fmt.Fprintf(w, "bits per weight\t%.3f over all %d parameters\n", t.BitsPerWeight, t.Parameters)
+		printBits(w, t)
 		printDecoded(w, plan.Decoded())
 		printKept(w, plan.Kept())
 		fmt.Fprintf(w, "expected memory\t%s at most\n", formatBytes(est.PeakRAM))

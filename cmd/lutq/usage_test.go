@@ -99,6 +99,7 @@ func TestUsageErrors(t *testing.T) {
 		{"quantize none out --tensor down_proj=2.5:::::lut", "2.5 bits: weights of kind lut have whole ones"},
 		{"quantize none out --tensor down_proj=2.5", "2.5 bits: weights of kind lut have whole ones"},
 		{"quantize none out --bits 0", "1 to 8"},
+		{"quantize none out --embed-bits 7", `lutq: --embed-bits "7": want 2 to 6, or 16, which leaves them as they are`},
 		{"quantize none out --bits 6", "bits is 6: want 2 to 5"},
 		{"quantize none out --kbit-encode bnb --method rtn", "lutq: --kbit-encode is a method of its own: without --method and --learn\n"},
 		{"quantize none out --kbit-encode bnb --learn --calib none", "lutq: --kbit-encode is a method of its own: without --method and --learn\n"},
