@@ -119,6 +119,9 @@ func (j *journal) close() { j.file.Close() }
 func (p *Plan) fingerprint(maxShard int64) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "lutq 1\n%s\nshard %d\n", p.Command(), maxShard)
+	if p.Recipe.Transform != nil {
+		fmt.Fprintf(h, "transform %s\n", p.Recipe.Transform.Key())
+	}
 	if p.Recipe.Calibrate != nil {
 		fmt.Fprintf(h, "calibrate %s\n", p.Recipe.Calibrate.Key())
 	}

@@ -82,7 +82,7 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 	}
 	digests.Tensors = res.sums
 	for _, name := range p.Source.SideFiles() {
-		if name == configName || name == lutq.CodeName {
+		if name == configName || name == lutq.CodeName || name == lutq.FactorsName {
 			continue
 		}
 		in, err := p.Source.OpenFile(name)
@@ -100,10 +100,22 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 		return err
 	}
 	digests.Files[lutq.CodeName] = sha256.Sum256(code)
+	var transform *lutq.Transform
+	if t := p.Recipe.Transform; t != nil {
+		transform = t.Record()
+		factors, err := t.File()
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(work, lutq.FactorsName), factors, 0o644); err != nil {
+			return err
+		}
+		digests.Files[lutq.FactorsName] = sha256.Sum256(factors)
+	}
 	c := lutq.Config{
 		QuantMethod: lutq.Method,
 		Spec:        p.Recipe.Default, Command: p.Command(), SHA256: res.SHA256,
-		Calib: res.Calib, Learn: res.Learn, Digests: digests, Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
+		Transform: transform, Calib: res.Calib, Learn: res.Learn, Digests: digests, Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
 	}
 	if p.Recipe.Refine != nil {
 		c.Method = learnedMethod(c.Spec)

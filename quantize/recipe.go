@@ -33,6 +33,8 @@ type Recipe struct {
 	// Methods are the settings of methods, and Calibrate runs a text for those that need it.
 	Methods   MethodOptions
 	Calibrate Calibrator
+	// Transform, if set, is what was done to the weights of the model that a plan is made of.
+	Transform Transform
 	// Refine, if set, improves the quantized layers when they are written.
 	// The method nfl, learned scales on NormalFloat tables, needs one.
 	Refine Refiner
@@ -468,6 +470,9 @@ func (r Recipe) Command() string {
 	}
 	if r.Makes(bcq.Name) {
 		args = append(args, "--bcq-rounds", strconv.Itoa(r.Methods.BCQ.Rounds), "--bcq-offset="+strconv.FormatBool(r.Methods.BCQ.Offset))
+	}
+	if r.Transform != nil {
+		args = append(args, r.Transform.Flags()...)
 	}
 	if r.Calibrate != nil {
 		args = append(args, r.Calibrate.Flags()...)

@@ -86,8 +86,13 @@ func (c *calibrator) walk() model.WalkOptions {
 }
 
 // Walk implements [quantize.Calibrator].
-func (c *calibrator) Walk(ctx context.Context, v *quantize.Visitor) (err error) {
-	defer c.o.Begin("calibrating")()
+func (c *calibrator) Walk(ctx context.Context, v *quantize.Visitor) error {
+	return c.walkWith(ctx, "calibrating", v)
+}
+
+// walkWith shows v what the layers that it wants read.
+func (c *calibrator) walkWith(ctx context.Context, doing string, v model.Visitor) (err error) {
+	defer c.o.Begin(doing)()
 	ops, done, err := c.o.Open(0)
 	if err != nil {
 		return err

@@ -25,7 +25,8 @@ type Options struct {
 	GPTQ             gptq.Options
 	Learn            *Learning // nil: no scales are learned
 
-	Device string // cpu or cuda, which Open opens
+	Device  string // cpu or cuda, which Open opens
+	Threads int    // of the search of [Transform]; 0: one
 	// Open returns the device's operations, which leave that many bytes of its memory
 	// free for more than the model. done is called when the text is through.
 	Open func(reserve int64) (ops model.Ops, done func() error, err error)
@@ -35,6 +36,8 @@ type Options struct {
 	Begin func(doing string) (end func())
 	// Progress is told of calibrating: the work done of all that there is, and the block at hand, from 1 on.
 	Progress func(done, all, block, blocks int)
+
+	text *corpus.Mixture // that was read already
 }
 
 // Learning says how scales are learned.
@@ -55,9 +58,11 @@ func To(m *source.Model, r *quantize.Recipe, o Options) (*Learner, error) {
 	if !calibrated && o.Learn == nil {
 		return nil, nil
 	}
-	text, err := o.read(m)
-	if err != nil {
-		return nil, err
+	text, err := o.text, error(nil)
+	if text == nil {
+		if text, err = o.read(m); err != nil {
+			return nil, err
+		}
 	}
 	if calibrated {
 		c, err := newCalibrator(m, text, o, r.Unread("damp", o.Learn != nil) == nil)

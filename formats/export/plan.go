@@ -93,7 +93,7 @@ func (p *Plan) take(m *source.Model) error {
 		l.Role, l.Fuse = p.Model.Role(l.Tensor), fuse(e.Name)
 		p.Model.Layers = append(p.Model.Layers, l)
 	}
-	p.Model.Side = slices.DeleteFunc(p.Model.Side, func(name string) bool { return name == lutq.CodeName })
+	p.Model.Side = slices.DeleteFunc(p.Model.Side, func(name string) bool { return name == lutq.CodeName || name == lutq.FactorsName })
 	p.Model.DType = foreign.DTypeOf(config, p.Model.Kept)
 	return nil
 }

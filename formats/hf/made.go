@@ -72,6 +72,31 @@ func Make(m Made) (*Checkpoint, error) {
 	return c, nil
 }
 
+// With returns the checkpoint with other values for some of its tensors, which have the names of those they replace and
+// take what these take in the files. Files stay the checkpoint's own: it is closed last, and alone.
+func (c *Checkpoint) With(changed []MadeTensor) (*Checkpoint, error) {
+	n := *c
+	n.tensors, n.byName = slices.Clone(c.tensors), maps.Clone(c.byName)
+	at := make(map[string]int, len(n.tensors))
+	for i, t := range n.tensors {
+		at[t.Name] = i
+	}
+	for _, x := range changed {
+		i, ok := at[x.Name]
+		if !ok {
+			return nil, fmt.Errorf("%s: no tensor %q", c.dir, x.Name)
+		}
+		old := n.tensors[i]
+		t := &Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape, Shard: old.Shard, codec: x.Codec, storedSize: old.StoredBytes()}
+		var err error
+		if t.elements, t.size, err = sizeOf(t.DType, t.Shape); err != nil {
+			return nil, t.wrap(err)
+		}
+		n.tensors[i], n.byName[x.Name] = t, t
+	}
+	return &n, nil
+}
+
 // SetConfig puts a config.json in the place of the model's own for all who read it from the checkpoint, and notes why.
 func (c *Checkpoint) SetConfig(text []byte, why string) {
 	c.newConfig = text

@@ -27,6 +27,7 @@ const (
 	Text      Kind = "text"
 	Recipe    Kind = "recipe"
 	Codebook  Kind = "codebook file"
+	Factors   Kind = "file of factors"
 	Journal   Kind = "journal"
 	Mark      Kind = "mark of a folder"
 	State     Kind = "header of the learning state"
@@ -43,6 +44,8 @@ func (k Kind) Limit() int64 {
 		return 64e6
 	case Index, Header: // the format's own limit for a header
 		return 100e6
+	case Factors: // six bytes for each component of a state
+		return 256e6
 	case Tokenizer, GGUF: // whose largest part is a tokenizer
 		return 256e6
 	case Text:

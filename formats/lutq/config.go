@@ -76,7 +76,9 @@ type Config struct {
 	Version     int    `json:"version"`
 	weight.Spec
 	Command string                  `json:"command,omitempty"` // that makes the same bytes again from the same model
-	Calib   *Calibration            `json:"calib,omitempty"`   // nil: no text took part in quantizing
+	// Transform says what was done to the model before it was quantized; nil: nothing.
+	Transform *Transform   `json:"transform,omitempty"`
+	Calib     *Calibration `json:"calib,omitempty"` // nil: no text took part in quantizing
 	Learn   *Learning               `json:"learn,omitempty"`   // nil: nothing was learned
 	Tables  Tables                  `json:"tables,omitempty"`  // of trellis layers that store none
 	SHA256  string                  `json:"sha256"`
@@ -97,6 +99,17 @@ type Calibration struct {
 	Seed     uint64      `json:"seed"`
 	Device   string      `json:"device"`
 }
+
+// Transform says how weights were changed before they were quantized, so that the model computes the same: states that layers
+// read are divided by factors, which the file [FactorsName] beside the weights has.
+type Transform struct {
+	Name   string       `json:"name"`   // awq
+	States int          `json:"states"` // that are divided
+	Calib  *Calibration `json:"calib"`  // the text that says by what
+}
+
+// FactorsName is the name of the file of a container that has the factors of its [Transform].
+const FactorsName = "lutq_factors.json"
 
 // Learning says how the scales of a container were learned.
 type Learning struct {

@@ -167,6 +167,16 @@ func (m *Model) AgreedConfig() ([]byte, error) {
 	return Agree(m.path, config, originalTensors{c})
 }
 
+// With returns the model with other weights, which are made of its own and named as they are: all else is as it was. The
+// model stays open as long as both are used, and is closed alone.
+func (m *Model) With(weights *hf.Checkpoint) *Model {
+	n := *m
+	n.openFile, n.openWeights = nil, nil
+	n.weights = func() (*hf.Checkpoint, error) { return weights, nil }
+	n.stored = n.weights
+	return &n
+}
+
 // tell tells what is odd.
 func (m *Model) tell(lines []string) {
 	if m.o.Note == nil {
