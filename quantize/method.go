@@ -155,6 +155,8 @@ type Setting struct {
 	Methods []string // that read it
 	Learned bool     // what learns scales reads it
 	Kinds   []string // that are made with it, by whatever method
+
+	Transform bool // what changes the model before reads it
 }
 
 // Settings lists what methods read besides bits, groups and the type of scales, which all do.
@@ -168,11 +170,11 @@ func Settings() []Setting {
 		{Flag: "scale", Kinds: tables},
 		{Flag: "bcq-rounds", Kinds: []string{bcq.Name}},
 		{Flag: "bcq-offset", Kinds: []string{bcq.Name}},
-		{Flag: "calib", Methods: text, Learned: true},
-		{Flag: "calib-windows", Methods: text, Learned: true},
-		{Flag: "calib-ctx", Methods: text, Learned: true},
-		{Flag: "seed", Methods: text, Learned: true},
-		{Flag: "device", Methods: text, Learned: true},
+		{Flag: "calib", Methods: text, Learned: true, Transform: true},
+		{Flag: "calib-windows", Methods: text, Learned: true, Transform: true},
+		{Flag: "calib-ctx", Methods: text, Learned: true, Transform: true},
+		{Flag: "seed", Methods: text, Learned: true, Transform: true},
+		{Flag: "device", Methods: text, Learned: true, Transform: true},
 		{Flag: "damp", Methods: hessian},
 		{Flag: "retarget", Methods: hessian},
 		{Flag: "learn", Methods: []string{methodRTN, methodNFL, methodGPTQ}},
@@ -209,6 +211,9 @@ func (r Recipe) Unread(flag string, learned bool) error {
 	readers := slices.Clone(s.Methods)
 	if s.Learned {
 		readers = append(readers, methodNFL, "--learn")
+	}
+	if s.Transform {
+		readers = append(readers, "--transform")
 	}
 	for _, kind := range s.Kinds {
 		readers = append(readers, "weights of kind "+kind)

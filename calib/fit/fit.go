@@ -26,7 +26,7 @@ type Options struct {
 	Learn            *Learning // nil: no scales are learned
 
 	Device  string // cpu or cuda, which Open opens
-	Threads int    // of the search of [Transform]; 0: one
+	Threads int    // of the search of [Transform]; 0: one for each processor
 	// Open returns the device's operations, which leave that many bytes of its memory
 	// free for more than the model. done is called when the text is through.
 	Open func(reserve int64) (ops model.Ops, done func() error, err error)

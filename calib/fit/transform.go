@@ -1,11 +1,13 @@
 package fit
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 
 	"github.com/lutq/lutq/formats/arch"
@@ -150,7 +152,7 @@ func (s *search) Quantize(ctx context.Context, paths []string, stats []rounding.
 	if err != nil {
 		return err
 	}
-	found, err := awq.Search(ctx, layers, h, stats[0].Tokens(), s.o.Threads, set.Tie)
+	found, err := awq.Search(ctx, layers, h, stats[0].Tokens(), cmp.Or(s.o.Threads, runtime.GOMAXPROCS(0)), set.Tie)
 	if err != nil {
 		return fmt.Errorf("%s: %w", set.Name, err)
 	}

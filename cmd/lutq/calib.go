@@ -49,7 +49,7 @@ func (o *calibOptions) check(what string) error {
 func (o *calibOptions) options(device string, threads int) fit.Options {
 	return fit.Options{
 		Files: o.texts, Windows: o.windows, Context: o.ctx, Seed: o.seed, GPTQ: gptq.Options{Damp: o.damp, Retarget: o.retarget},
-		Device: device,
+		Device: device, Threads: threads,
 		Open: func(reserve int64) (model.Ops, func() error, error) {
 			return openOps(device, "bf16", cpu.Options{Threads: threads}, reserve)
 		},

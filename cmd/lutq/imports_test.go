@@ -118,6 +118,7 @@ func TestImports(t *testing.T) {
 		{"quantize/rings", []string{"formats/num", "formats/weight/", "formats/weight", "quantize/rounding", "quantize/viterbi"}},
 		{"quantize/prune", []string{"formats/weight/", "quantize/rounding", "quantize/rtn"}},
 		{"quantize/gptq", []string{"formats/weight", "quantize/rounding", "gemm/cpu"}},
+		{"quantize/awq", []string{"gemm/cpu"}},
 		{"quantize", []string{"formats/", "quantize/"}},
 		{"repack/tiles", []string{"formats/", "repack"}},
 		{"repack", []string{"formats/weight/", "formats/num"}},
@@ -142,7 +143,7 @@ func TestImports(t *testing.T) {
 		{"calib/decodebench", []string{"calib/corpus", "calib/decode", "calib/eval", "calib/model", "formats/", "repack"}},
 		{"calib/chat", []string{"calib/chat/jinja"}},
 		{"calib/eval", []string{"calib/model", "calib/corpus"}},
-		{"calib/fit", []string{"calib/corpus", "calib/learn", "calib/model", "calib/tokenizer", "formats/", "quantize", "quantize/gptq"}},
+		{"calib/fit", []string{"calib/corpus", "calib/learn", "calib/model", "calib/tokenizer", "formats/", "quantize", "quantize/awq", "quantize/gptq", "quantize/rounding", "quantize/transform"}},
 		{"calib/learn", []string{"calib/model", "calib/corpus", "calib/tokenizer", "formats/"}},
 		{"cmd", []string{"formats/", "quantize/", "repack/", "gemm/", "calib/"}},
 	}

@@ -46,10 +46,11 @@ type quantizeOptions struct {
 	dryRun, force, splitFused, json           bool
 	embedBits                                 embedWidth
 
-	calib calibOptions
-	bcq   quantize.BCQOptions
-	learn learnOptions
-	given func(flag string) bool // whether a flag is in the command line
+	calib     calibOptions
+	transform transformOptions
+	bcq       quantize.BCQOptions
+	learn     learnOptions
+	given     func(flag string) bool // whether a flag is in the command line
 }
 
 func newQuantizeCommand(u *ui) *cobra.Command {
@@ -115,6 +116,7 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.Var(newNumber(&o.bcq.Rounds, planes.DefaultRounds, 0, maxRounds), "bcq-rounds", "fit binary codes `N` times at most")
 	f.BoolVar(&o.bcq.Offset, "bcq-offset", true, "give binary codes an offset")
 	o.calib.register(f)
+	o.transform.register(f)
 	f.StringVar(&after.text, "eval-text", "", "evaluate OUT beside MODEL on text `FILE` at the end")
 	o.learn.register(f)
 	f.Var(newWord(&o.kbitEncode, "", "bnb"), "kbit-encode", "k-bit codes as `NAME` makes them: bnb (default none)")
@@ -125,10 +127,10 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	setGroup(f, "What to store", "bits", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused")
-	setGroup(f, "How", "method", "scale", "learn", "bcq-rounds", "bcq-offset", "damp", "retarget")
+	setGroup(f, "How", "method", "scale", "learn", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget")
 	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "seed", "device", "eval-text")
 	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "dry-run", "force", "json")
-	setLater(f, "scale-type", "split-fused", "bcq-rounds", "bcq-offset", "damp", "retarget", "seed", "max-shard-size")
+	setLater(f, "scale-type", "split-fused", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "seed", "max-shard-size")
 	setResearch(f, "kbit-encode", "learn-control")
 	return c
 }
@@ -140,7 +142,7 @@ func (o *quantizeOptions) check(r quantize.Recipe, after evaluation) error {
 		return usage("--kbit-encode is a method of its own: without --method and --learn")
 	}
 	for _, s := range quantize.Settings() {
-		if o.given(s.Flag) {
+		if o.given(s.Flag) && !(s.Transform && o.transform.name != "") {
 			if err := r.Unread(s.Flag, learned); err != nil {
 				return usageError{err}
 			}
@@ -173,9 +175,11 @@ func (o *quantizeOptions) check(r quantize.Recipe, after evaluation) error {
 		}
 	}
 	if learned {
-		return o.learn.check(o.given)
+		if err := o.learn.check(o.given); err != nil {
+			return err
+		}
 	}
-	return nil
+	return o.checkTransform(r)
 }
 
 // fill completes a recipe, if it is one for a target, so that the target holds what it makes of a model. It
@@ -348,11 +352,11 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 		return err
 	}
 	var pause pauser
-	learner, err := u.fit(m, &recipe, o, &pause)
+	changed, learner, err := u.fit(ctx, m, &recipe, o, &pause)
 	if err != nil {
 		return err
 	}
-	plan, err := quantize.NewPlan(m, recipe)
+	plan, err := quantize.NewPlan(changed, recipe)
 	if err != nil {
 		return err
 	}
@@ -471,15 +475,16 @@ func (u *ui) run(ctx context.Context, plan *quantize.Plan, out string, ro quanti
 // heap does not count.
 const programBytes = 24 << 20
 
-// fit adds what fits weights to a text to a recipe that asks for it. It returns what learns scales, or nil.
-func (u *ui) fit(m *source.Model, r *quantize.Recipe, o quantizeOptions, p *pauser) (*fit.Learner, error) {
+// fit adds what fits weights to a text to a recipe that asks for it. It returns the model to quantize, and what learns
+// scales, or nil.
+func (u *ui) fit(ctx context.Context, m *source.Model, r *quantize.Recipe, o quantizeOptions, p *pauser) (*source.Model, *fit.Learner, error) {
 	learned := o.learned(*r)
-	if !learned && !r.Calibrated() {
-		return nil, nil
+	if !learned && !r.Calibrated() && o.transform.name == "" {
+		return m, nil, nil
 	}
 	device, err := chooseDevice(o.calib.device)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var bar *progress
 	fo := o.calib.options(device, o.threads)
@@ -509,7 +514,13 @@ func (u *ui) fit(m *source.Model, r *quantize.Recipe, o quantizeOptions, p *paus
 			return checkMemory(src, device == "cpu")
 		}
 	}
-	return fit.To(m, r, fo)
+	if o.transform.name != "" && !o.dryRun {
+		if m, err = fit.Transform(ctx, m, r, &fo); err != nil {
+			return nil, nil, err
+		}
+	}
+	learner, err := fit.To(m, r, fo)
+	return m, learner, err
 }
 
 // files returns the files besides the model that the options name, and the

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/pflag"
 
 	"github.com/lutq/lutq/calib/fit"
@@ -18,7 +16,7 @@ import (
 type transformOptions struct{ name string }
 
 func (o *transformOptions) register(f *pflag.FlagSet) {
-	f.Var(newWord(&o.name, "", fit.AWQ), "transform", "multiply columns first, as `NAME` does: awq (default none)")
+	f.Var(newWord(&o.name, "", fit.AWQ), "transform", "multiply columns first: awq (default none)")
 }
 
 // check refuses what is of no use together.
@@ -32,14 +30,6 @@ func (o *quantizeOptions) checkTransform(r quantize.Recipe) error {
 		return usage("--learn-control is a model that is not quantized: --transform has no part in it")
 	}
 	return o.calib.check("--transform needs")
-}
-
-// transformed returns the model that is quantized in the place of m.
-func (u *ui) transformed(ctx context.Context, m *source.Model, r *quantize.Recipe, o *fit.Options, wanted string) (*source.Model, error) {
-	if wanted == "" {
-		return m, nil
-	}
-	return fit.Transform(ctx, m, r, o)
 }
 
 // untransformed returns the model that a container's layers were made from, given the one that was quantized.

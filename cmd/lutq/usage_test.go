@@ -132,7 +132,7 @@ func TestUsageErrors(t *testing.T) {
 		{"quantize none out --tensor down=3 --recipe none.json --tensor up=9", "9 bits"},
 		{"quantize none out --method nfl", "learned scales need a text"},
 		{"quantize none out --method nfl --codebook js --calib none", "method nfl is for the codebook nf"},
-		{"quantize none out --calib none", "--calib is not read by method rtn: it is for gptq, wanda, sparsegpt, nfl or --learn"},
+		{"quantize none out --calib none", "--calib is not read by method rtn: it is for gptq, wanda, sparsegpt, nfl, --learn or --transform"},
 		{"quantize none out --learn --calib none --learn-params bf16", "--learn-mode flute"},
 		{"quantize none out --learn --calib none --learn-table --learn-mode flute", "--learn-mode lutq"},
 		{"quantize none out --learn --calib none --learn-rate 1", "--learn-rate"},

@@ -78,6 +78,9 @@ func (u *ui) verify(ctx context.Context, dir string, o verifyOptions) error {
 		if err != nil {
 			return err
 		}
+		if original, err = untransformed(m, model, original); err != nil {
+			return err
+		}
 		if vo.Original, err = original.Stored(); err != nil {
 			return err
 		}

@@ -75,16 +75,16 @@ type Config struct {
 	QuantMethod string `json:"quant_method"`
 	Version     int    `json:"version"`
 	weight.Spec
-	Command string                  `json:"command,omitempty"` // that makes the same bytes again from the same model
+	Command string `json:"command,omitempty"` // that makes the same bytes again from the same model
 	// Transform says what was done to the model before it was quantized; nil: nothing.
-	Transform *Transform   `json:"transform,omitempty"`
-	Calib     *Calibration `json:"calib,omitempty"` // nil: no text took part in quantizing
-	Learn   *Learning               `json:"learn,omitempty"`   // nil: nothing was learned
-	Tables  Tables                  `json:"tables,omitempty"`  // of trellis layers that store none
-	SHA256  string                  `json:"sha256"`
-	Tensors map[string]TensorConfig `json:"tensors"`
-	Digests *Digests                `json:"digests,omitempty"` // nil: written before there were any
-	Seal    string                  `json:"config_sha256,omitempty"`
+	Transform *Transform              `json:"transform,omitempty"`
+	Calib     *Calibration            `json:"calib,omitempty"`  // nil: no text took part in quantizing
+	Learn     *Learning               `json:"learn,omitempty"`  // nil: nothing was learned
+	Tables    Tables                  `json:"tables,omitempty"` // of trellis layers that store none
+	SHA256    string                  `json:"sha256"`
+	Tensors   map[string]TensorConfig `json:"tensors"`
+	Digests   *Digests                `json:"digests,omitempty"` // nil: written before there were any
+	Seal      string                  `json:"config_sha256,omitempty"`
 }
 
 // Calibration says on what text layers were quantized.

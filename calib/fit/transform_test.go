@@ -1,0 +1,98 @@
+package fit
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lutq/lutq/calib/learn"
+	"github.com/lutq/lutq/calib/model"
+	modelcpu "github.com/lutq/lutq/calib/model/cpu"
+	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/source/modeltest"
+	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/gptq"
+	"github.com/lutq/lutq/quantize/transform"
+)
+
+// transformTiny finds factors for a recipe on a short text.
+func transformTiny(t *testing.T, recipe string, l *Learning) (m, changed *source.Model, r quantize.Recipe, o Options) {
+	t.Helper()
+	r, err := quantize.ParseRecipe([]byte(recipe))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = modeltest.Open(t, "../testdata/lutq-tiny")
+	o = Options{
+		Files: []string{"../testdata/harbour.txt"}, Windows: 3, Context: 64, Seed: 7, GPTQ: gptq.Options{Damp: 0.1, Retarget: 0.5}, Learn: l, Device: "cpu",
+		Open: func(int64) (model.Ops, func() error, error) {
+			e, err := cpu.New(cpu.Options{Threads: 2})
+			return modelcpu.New(e), func() error { e.Close(); return nil }, err
+		},
+		Begin:    func(string) func() { return func() {} },
+		Progress: func(int, int, int, int) {},
+	}
+	if changed, err = Transform(t.Context(), m, &r, &o); err != nil {
+		t.Fatal(err)
+	}
+	return m, changed, r, o
+}
+
+// TestTransform: all states that can be divided get factors that are not all alike, which are recorded, and whose flags ask for
+// the text where nothing else does.
+func TestTransform(t *testing.T) {
+	const text = " --calib harbour.txt --calib-windows 3 --calib-ctx 64 --seed 7 --device cpu"
+	for _, tc := range []struct {
+		recipe string
+		learn  *Learning
+		flags  string
+		states int
+	}{
+		{`{"bits": 3, "codebook": "nf"}`, nil, "--transform awq" + text, 16},
+		{`{"bits": 3, "codebook": "nf", "method": "gptq"}`, nil, "--transform awq", 16},
+		{`{"bits": 3, "codebook": "nf"}`, &Learning{Options: learn.Options{Mode: learn.Lutq}, After: true, Valid: 1}, "--transform awq", 16},
+		{`{"bits": 3, "codebook": "nf", "tensors": [{"match": "down_proj", "keep": true}]}`, nil, "--transform awq" + text, 12},
+	} {
+		m, changed, r, o := transformTiny(t, tc.recipe, tc.learn)
+		if got := strings.Join(r.Transform.Flags(), " "); got != tc.flags {
+			t.Errorf("%s: flags %q, want %q", tc.recipe, got, tc.flags)
+		}
+		if rec := r.Transform.Record(); rec.Name != AWQ || rec.States != tc.states || rec.Calib.Windows != 3 || rec.Calib.Texts[0].Name != "harbour.txt" {
+			t.Errorf("%s: recorded as %+v", tc.recipe, rec)
+		}
+		data, err := r.Transform.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := transform.Parse(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(f) != tc.states {
+			t.Errorf("%s: factors of %d states", tc.recipe, len(f))
+		}
+		uneven := 0
+		for _, of := range maps.All(f) {
+			if slices.Max(of) > 1.1*slices.Min(of) {
+				uneven++
+			}
+		}
+		if uneven < tc.states/2 {
+			t.Errorf("%s: %d of %d states are divided", tc.recipe, uneven, tc.states)
+		}
+		if changed == m {
+			t.Errorf("%s: the model is as it was", tc.recipe)
+		}
+		// What comes after takes the text that was read.
+		o.Files = nil
+		if _, err := To(changed, &r, o); err != nil {
+			t.Error(err)
+		}
+		_, _, again, _ := transformTiny(t, tc.recipe, tc.learn)
+		if again.Transform.Key() != r.Transform.Key() {
+			t.Errorf("%s: other factors the second time", tc.recipe)
+		}
+	}
+}
