@@ -24,6 +24,9 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 	if c := p.Recipe.Calibrate; c != nil {
 		res.Calib = c.Record()
 	}
+	if t := p.Recipe.Transform; t != nil {
+		res.Transform = t.Record()
+	}
 	res.sums = make(map[string]lutq.Sum)
 	var sums []lutq.TensorSum
 	var energy, squared float64
@@ -100,9 +103,7 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 		return err
 	}
 	digests.Files[lutq.CodeName] = sha256.Sum256(code)
-	var transform *lutq.Transform
 	if t := p.Recipe.Transform; t != nil {
-		transform = t.Record()
 		factors, err := t.File()
 		if err != nil {
 			return err
@@ -115,7 +116,7 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 	c := lutq.Config{
 		QuantMethod: lutq.Method,
 		Spec:        p.Recipe.Default, Command: p.Command(), SHA256: res.SHA256,
-		Transform: transform, Calib: res.Calib, Learn: res.Learn, Digests: digests, Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
+		Transform: res.Transform, Calib: res.Calib, Learn: res.Learn, Digests: digests, Tensors: make(map[string]lutq.TensorConfig, len(res.Layers)),
 	}
 	if p.Recipe.Refine != nil {
 		c.Method = learnedMethod(c.Spec)

@@ -41,6 +41,7 @@ func TestEvaluationLeft(t *testing.T) {
 	}{
 		{"rtn", []string{"--bits", "3"}, false},
 		{"failed", []string{"--bits", "2", "--max-shard-size", "300kB"}, true},
+		{"transformed", []string{"--bits", "3", "--codebook", "nf", "--transform", "awq", "--calib-windows", "6"}, false},
 		{"learned after gptq", []string{"--method", "gptq", "--learn", "--calib-windows", "6", "--valid-windows", "1"}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -48,7 +48,8 @@ type inspection struct {
 	Digests       bool    `json:"digests,omitempty"`      // whether there are those of everything else
 	Command       string  `json:"command,omitempty"`
 
-	Calib *lutq.Calibration `json:"calib,omitempty"` // the text that layers were quantized for
+	Transform *lutq.Transform   `json:"transform,omitempty"` // what was done to the model before
+	Calib     *lutq.Calibration `json:"calib,omitempty"`     // the text that layers were quantized for
 
 	// Encodings counts what other programs quantized, by how it is stored.
 	Encodings map[string]int `json:"encodings,omitempty"`
@@ -103,6 +104,7 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 				digests = "of the quantized tensors alone"
 			}
 			fmt.Fprintf(w, "digests\t%s\n", digests)
+			printTransform(w, in.Transform)
 			if c := in.Calib; c != nil {
 				fmt.Fprintf(w, "fitted to\t%s\n", calibName(c))
 			}
@@ -170,6 +172,7 @@ func (in *inspection) addOrigin(m *source.Model) error {
 		}
 		config := c.Config()
 		in.Format, in.SHA256, in.Command, in.Digests, in.Calib = lutq.Method, config.SHA256, config.Command, config.Digests != nil, config.Calib
+		in.Transform = config.Transform
 		return nil
 	}
 	ckpt, err := m.Stored()

@@ -576,6 +576,7 @@ type quantizeJSON struct {
 	Family       string             `json:"family,omitempty"` // of the model, where it is known
 	Kept         []quantize.Kept    `json:"kept"`
 	Decoded      []quantize.Decoded `json:"decoded,omitempty"` // of a source that stores codes
+	Transform    *lutq.Transform    `json:"transform,omitempty"`
 	Calib        *lutq.Calibration  `json:"calib,omitempty"`
 	Learn        *learn.Report      `json:"learn,omitempty"`
 	quantize.Fit                    // of all layers
@@ -623,7 +624,7 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 		Tensors: res.Tensors, Quantized: res.Quantized, Resumed: res.Resumed, Parameters: res.Parameters,
 		BitsPerWeight: res.BitsPerWeight, LinearBits: res.LinearBits, totals: res.Totals, BytesIn: res.BytesIn, BytesOut: res.BytesOut,
 		Error: res.Error, OutputError: res.OutputError, Ruined: all || worst != nil, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Family: res.Family, Kept: res.Kept, Decoded: res.Decoded,
-		Calib: res.Calib, Remarks: res.Remarks, Fit: res.Fit,
+		Transform: res.Transform, Calib: res.Calib, Remarks: res.Remarks, Fit: res.Fit,
 	}
 	for _, l := range res.Layers {
 		j.Layers = append(j.Layers, layerJSON{
@@ -647,6 +648,7 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		if q.OutputError > 0 {
 			fmt.Fprintf(w, "output error\t%.3f %% of what layers put out on the text%s\n", 100*q.OutputError, beforeLearning(q.Learn))
 		}
+		printTransform(w, q.Transform)
 		if c := q.Calib; c != nil {
 			fmt.Fprintf(w, "fitted\tto %s on %s%s\n", windowsName(c), c.Device, nearestCount(q.Remarks))
 			if q.Fit.Rows > 0 {

@@ -133,10 +133,10 @@ These fit the codes to a text, which --calib names (lutq help learning):
 
 --learn refines the scales after rtn or gptq.
 
---transform awq multiplies the columns of layers by factors before, so that those
-of large inputs lose less, and divides by the factors what the layers read: in
-norms, and in rows of the layers before. The text says by what. The model stays
-one of its family, and computes the same but for what is rounded.
+--transform awq multiplies columns of layers by factors first, so that those of
+large inputs lose less, and divides what the layers read by them: in norms, and
+in rows of the layers before. The text says by what. The model stays one of its
+family, and computes the same but for what is rounded.
 
 Binary codes (--method bcq, weights of kind bcq). A weight of b bits is a sum:
 each bit adds or subtracts a factor, and an offset may be added. A group of

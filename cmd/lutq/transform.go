@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"io"
+
 	"github.com/spf13/pflag"
 
 	"github.com/lutq/lutq/calib/fit"
@@ -30,6 +33,18 @@ func (o *quantizeOptions) checkTransform(r quantize.Recipe) error {
 		return usage("--learn-control is a model that is not quantized: --transform has no part in it")
 	}
 	return o.calib.check("--transform needs")
+}
+
+// printTransform prints what was done to a model before it was quantized.
+func printTransform(w io.Writer, t *lutq.Transform) {
+	if t == nil {
+		return
+	}
+	by := ""
+	if t.Calib != nil {
+		by = ", by " + windowsName(t.Calib)
+	}
+	fmt.Fprintf(w, "transformed\tby %s: %d states are divided%s\n", input.Name(t.Name), t.States, by)
 }
 
 // untransformed returns the model that a container's layers were made from, given the one that was quantized.
