@@ -40,6 +40,8 @@ type MixOptions struct {
 	// InOrder takes the first windows of every text. Otherwise they are drawn from all of it.
 	InOrder bool
 	Seed    uint64
+	// Made are texts that are no files, by the paths that mean them.
+	Made map[string]Text
 }
 
 // MixFiles reads texts and mixes them as [Mix] does. Files named .jsonl are of documents.
@@ -57,6 +59,10 @@ func MixFiles(paths []string, tok Tokenizer, o MixOptions) (*Mixture, error) {
 	var texts []Text
 	var sums []hash.Hash
 	for _, path := range paths {
+		if text, ok := o.Made[path]; ok {
+			texts, sums = append(texts, text), append(sums, nil)
+			continue
+		}
 		f, err := Open(path, most)
 		if err != nil {
 			return nil, err
@@ -72,11 +78,19 @@ func MixFiles(paths []string, tok Tokenizer, o MixOptions) (*Mixture, error) {
 		return nil, err
 	}
 	for i, text := range texts {
+		if text.Windows != nil {
+			m.Texts = append(m.Texts, File{Name: text.Name, SHA256: text.SHA256})
+			continue
+		}
 		// The sum is of the whole file, also where a part of it sufficed.
 		if _, err := io.Copy(io.Discard, text.Text); err != nil {
 			return nil, fmt.Errorf("%s: %w", text.Name, err)
 		}
-		m.Texts = append(m.Texts, File{Name: filepath.Base(text.Name), SHA256: hex.EncodeToString(sums[i].Sum(nil))})
+		name := filepath.Base(text.Name)
+		if _, ok := o.Made[name]; ok {
+			name = "./" + name // which is the file
+		}
+		m.Texts = append(m.Texts, File{Name: name, SHA256: hex.EncodeToString(sums[i].Sum(nil))})
 	}
 	return m, nil
 }
@@ -88,6 +102,9 @@ type Text struct {
 	// Documents says that it is many, in JSON lines, each an object whose "text" it is. No window has tokens of
 	// two, and the last of each may be shorter than others.
 	Documents bool
+	// Windows, if set, makes windows in place of Text: the first of it, most at most. They are taken in their order.
+	Windows func(context, most int, bos BOS) ([][]int, error)
+	SHA256  string // of a text with Windows
 }
 
 // Mix cuts texts into windows of tokens. Every text gives an equal part of
@@ -107,34 +124,27 @@ func Mix(texts []Text, tok Tokenizer, o MixOptions) (train, valid [][]int, err e
 		if o.InOrder {
 			co.MaxWindows = learn + hold
 		}
-		build := Build
-		if text.Documents {
-			build = buildDocuments
-		}
-		set, err := build(text.Text, tok, co)
+		windows, err := text.windows(tok, co, learn+hold)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", text.Name, err)
 		}
-		if len(set.Windows) < learn+hold {
+		if len(windows) < learn+hold {
 			of := ""
 			if text.Documents {
 				of = "up to "
 			}
 			return nil, nil, fmt.Errorf("%s has %d windows of %s%d tokens: want %d to learn on and %d to hold out",
-				text.Name, len(set.Windows), of, set.Context, learn, hold)
+				text.Name, len(windows), of, o.Context, learn, hold)
 		}
-		order := rand.New(rand.NewPCG(o.Seed, uint64(i))).Perm(len(set.Windows))
-		for j := range learn + hold {
-			at := order[j]
-			if o.InOrder {
-				at = j
+		if !o.InOrder && text.Windows == nil {
+			order := rand.New(rand.NewPCG(o.Seed, uint64(i))).Perm(len(windows))
+			drawn := make([][]int, learn+hold)
+			for j := range drawn {
+				drawn[j] = windows[order[j]]
 			}
-			which := 0
-			if j >= learn {
-				which = 1
-			}
-			parts[i][which] = append(parts[i][which], set.Windows[at].Tokens)
+			windows = drawn
 		}
+		parts[i] = [2][][]int{windows[:learn], windows[learn : learn+hold]}
 	}
 	var out [2][][]int
 	for which := range out {
@@ -147,6 +157,26 @@ func Mix(texts []Text, tok Tokenizer, o MixOptions) (train, valid [][]int, err e
 		}
 	}
 	return out[0], out[1], nil
+}
+
+// windows cuts a text, of which so many windows are needed.
+func (t *Text) windows(tok Tokenizer, o Options, need int) ([][]int, error) {
+	if t.Windows != nil {
+		return t.Windows(o.Context, need, o.BOS)
+	}
+	build := Build
+	if t.Documents {
+		build = buildDocuments
+	}
+	set, err := build(t.Text, tok, o)
+	if err != nil {
+		return nil, err
+	}
+	windows := make([][]int, len(set.Windows))
+	for i, w := range set.Windows {
+		windows[i] = w.Tokens
+	}
+	return windows, nil
 }
 
 // share is the i-th of parts nearly equal parts of n.

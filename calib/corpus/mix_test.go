@@ -112,6 +112,39 @@ func TestMixBad(t *testing.T) {
 	}
 }
 
+// TestMixMade: a text that is no file gives its first windows in their order whatever the seed, and takes its turn. A file by
+// the same name is called by its folder.
+func TestMixMade(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "made")
+	if err := os.WriteFile(file, []byte(strings.Repeat("a", 64)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	made := Text{Name: "made", SHA256: "sum", Windows: func(context, most int, bos BOS) (windows [][]int, err error) {
+		if context != 8 || bos != BOSNone {
+			t.Errorf("windows of %d tokens, BOS %s", context, bos)
+		}
+		for i := range most {
+			windows = append(windows, []int{i})
+		}
+		return windows, nil
+	}}
+	m, err := MixFiles([]string{file, "made"}, letters{}, MixOptions{Windows: 4, Valid: 2, Context: 8, Seed: 3, Made: map[string]Text{"made": made}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Windows) != 4 || m.Windows[1][0] != 0 || m.Windows[3][0] != 1 || m.Valid[1][0] != 2 {
+		t.Errorf("mixed as %v and %v", m.Windows, m.Valid)
+	}
+	if m.Texts[0].Name != "./made" || m.Texts[1] != (File{"made", "sum"}) {
+		t.Errorf("the texts are %v", m.Texts)
+	}
+	made.Windows = func(int, int, BOS) ([][]int, error) { return make([][]int, 2), nil }
+	_, err = MixFiles([]string{"made"}, letters{}, MixOptions{Windows: 3, Context: 8, Made: map[string]Text{"made": made}})
+	if err == nil || !strings.Contains(err.Error(), "made has 2 windows of 8 tokens: want 3") {
+		t.Errorf("error %v of a text that is too short", err)
+	}
+}
+
 // TestDocuments: no window goes beyond the end of a document, and short ones are windows of their own length, each of which
 // is drawn once.
 func TestDocuments(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lutq/lutq/calib/corpus"
+	"github.com/lutq/lutq/calib/corpus/bundled"
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
@@ -19,7 +20,7 @@ import (
 
 // Options say to what text weights are fitted, how and where.
 type Options struct {
-	Files            []string // texts, mixed in equal parts
+	Texts            []string // files, [Bundled] or [Self], mixed in equal parts
 	Windows, Context int      // that all texts are cut into, and the tokens of one
 	Seed             uint64   // that windows are drawn by
 	GPTQ             gptq.Options
@@ -31,6 +32,8 @@ type Options struct {
 	// free for more than the model. done is called when the text is through.
 	Open func(reserve int64) (ops model.Ops, done func() error, err error)
 
+	// Warn is told of what is worth a message; may be nil.
+	Warn func(string)
 	// Begin is told when the text begins to be run through the model, with what is done to that, such as "calibrating". It
 	// returns what is called in the end.
 	Begin func(doing string) (end func())
@@ -108,7 +111,14 @@ func (o *Options) read(m *source.Model) (*corpus.Mixture, error) {
 	if mo.InOrder {
 		mo.BOS = corpus.BOSWindow
 	}
-	return corpus.MixFiles(o.Files, tok, mo)
+	digest, err := bundled.Digest()
+	if err != nil {
+		return nil, err
+	}
+	mo.Made = map[string]corpus.Text{
+		Bundled: {Name: Bundled, SHA256: digest, Windows: (&bundledText{m: m, tok: tok, bos: d.BOS, warn: o.Warn}).windows},
+	}
+	return corpus.MixFiles(o.Texts, tok, mo)
 }
 
 // textFlags are those that ask for the text again. Of a file the name is given, not its folder.

@@ -26,7 +26,7 @@ func transformTiny(t *testing.T, recipe string, l *Learning) (m, changed *source
 	}
 	m = modeltest.Open(t, "../testdata/lutq-tiny")
 	o = Options{
-		Files: []string{"../testdata/harbour.txt"}, Windows: 3, Context: 64, Seed: 7, GPTQ: gptq.Options{Damp: 0.1, Retarget: 0.5}, Learn: l, Device: "cpu",
+		Texts: []string{"../testdata/harbour.txt"}, Windows: 3, Context: 64, Seed: 7, GPTQ: gptq.Options{Damp: 0.1, Retarget: 0.5}, Learn: l, Device: "cpu",
 		Open: func(int64) (model.Ops, func() error, error) {
 			e, err := cpu.New(cpu.Options{Threads: 2})
 			return modelcpu.New(e), func() error { e.Close(); return nil }, err
@@ -86,7 +86,7 @@ func TestTransform(t *testing.T) {
 			t.Errorf("%s: the model is as it was", tc.recipe)
 		}
 		// What comes after takes the text that was read.
-		o.Files = nil
+		o.Texts = nil
 		if _, err := To(changed, &r, o); err != nil {
 			t.Error(err)
 		}

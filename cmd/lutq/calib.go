@@ -13,6 +13,7 @@ import (
 type calibOptions struct {
 	deviceFlags
 	texts        []string
+	unnamed      bool // nothing says what text
 	windows, ctx int
 	seed         uint64
 	damp         float64
@@ -21,7 +22,7 @@ type calibOptions struct {
 
 // register adds the flags.
 func (o *calibOptions) register(f *pflag.FlagSet) {
-	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` to fit to; repeatable")
+	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` to fit to, or bundled (default); repeatable")
 	f.Var(newNumber(&o.windows, 128, 1, maxWindows), "calib-windows", "`N` windows, of all texts together")
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
 	f.Uint64Var(&o.seed, "seed", 0, "number `N` that windows are drawn by (default 0)")
@@ -30,11 +31,12 @@ func (o *calibOptions) register(f *pflag.FlagSet) {
 	f.Float64Var(&o.retarget, "retarget", 0.5, "gptq: make up for `SHARE` of errors before")
 }
 
-// check refuses flags that are no use together, or without others.
-func (o *calibOptions) check(what string) error {
+// check names the text where none is named, and refuses flags that are no use together.
+func (o *calibOptions) check() error {
+	if len(o.texts) == 0 {
+		o.texts, o.unnamed = []string{fit.Bundled}, true
+	}
 	switch {
-	case len(o.texts) == 0:
-		return usage("%s a text: name it with --calib FILE", what)
 	case o.windows < len(o.texts):
 		return usage("%d texts need as many windows at least: --calib-windows is %d", len(o.texts), o.windows)
 	case !(o.damp >= 0 && o.damp <= 100):
@@ -45,10 +47,27 @@ func (o *calibOptions) check(what string) error {
 	return nil
 }
 
+// files are the texts that are files.
+func (o *calibOptions) files() (files []string) {
+	for _, f := range o.texts {
+		if f != fit.Bundled && f != fit.Self {
+			files = append(files, f)
+		}
+	}
+	return files
+}
+
+// say says what text is taken where none is named.
+func (o *calibOptions) say(u *ui) {
+	if o.unnamed {
+		u.note("no text is named: fitting to the bundled one, %d windows of %d tokens (--calib FILE names another)", o.windows, o.ctx)
+	}
+}
+
 // options are what the flags say, for a device.
 func (o *calibOptions) options(device string, threads int) fit.Options {
 	return fit.Options{
-		Files: o.texts, Windows: o.windows, Context: o.ctx, Seed: o.seed, GPTQ: gptq.Options{Damp: o.damp, Retarget: o.retarget},
+		Texts: o.texts, Windows: o.windows, Context: o.ctx, Seed: o.seed, GPTQ: gptq.Options{Damp: o.damp, Retarget: o.retarget},
 		Device: device, Threads: threads,
 		Open: func(reserve int64) (model.Ops, func() error, error) {
 			return openOps(device, "bf16", cpu.Options{Threads: threads}, reserve)

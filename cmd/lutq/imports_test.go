@@ -143,7 +143,7 @@ func TestImports(t *testing.T) {
 		{"calib/decodebench", []string{"calib/corpus", "calib/decode", "calib/eval", "calib/model", "formats/", "repack"}},
 		{"calib/chat", []string{"calib/chat/jinja"}},
 		{"calib/eval", []string{"calib/model", "calib/corpus"}},
-		{"calib/fit", []string{"calib/corpus", "calib/learn", "calib/model", "calib/tokenizer", "formats/", "quantize", "quantize/awq", "quantize/gptq", "quantize/rounding", "quantize/transform"}},
+		{"calib/fit", []string{"calib/chat", "calib/corpus", "calib/corpus/bundled", "calib/decode", "calib/learn", "calib/model", "calib/tokenizer", "formats/", "quantize", "quantize/awq", "quantize/gptq", "quantize/rounding", "quantize/transform"}},
 		{"calib/learn", []string{"calib/model", "calib/corpus", "calib/tokenizer", "formats/"}},
 		{"cmd", []string{"formats/", "quantize/", "repack/", "gemm/", "calib/"}},
 	}

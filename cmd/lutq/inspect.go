@@ -115,15 +115,20 @@ func (u *ui) inspect(dir string, asJSON bool) error {
 
 // calibName says on what text layers were quantized, and how closely they follow it.
 func calibName(c *lutq.Calibration) string {
-	var names []string
-	for _, t := range c.Texts {
-		names = append(names, input.Name(t.Name))
-	}
 	closely := ""
 	if c.Damp != 0 || c.Retarget != 0 { // which not all methods read
 		closely = fmt.Sprintf(", damped by %v, retargeted by %v", c.Damp, c.Retarget)
 	}
-	return fmt.Sprintf("%s: %s%s, on %s", strings.Join(names, ", "), windowsName(c), closely, input.Name(c.Device))
+	return fmt.Sprintf("%s: %s%s, on %s", textNames(c.Texts), windowsName(c), closely, input.Name(c.Device))
+}
+
+// textNames lists texts by their names.
+func textNames(texts []lutq.CalibText) string {
+	var names []string
+	for _, t := range texts {
+		names = append(names, input.Name(t.Name))
+	}
+	return strings.Join(names, ", ")
 }
 
 // windowsName says how many windows layers were quantized on, and how long they are.

@@ -65,7 +65,7 @@ table, and a scale, which neighbouring weights of a row share, multiplies it.
 All other tensors are copied. MODEL is a folder, a GGUF file or org/name.
 
   lutq quantize MODEL OUT --bits 4
-  lutq quantize MODEL OUT --bits 3 --method gptq --calib wiki.txt
+  lutq quantize MODEL OUT --bits 3 --method gptq
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4'
 
 "lutq help formats" explains tables, scales and exceptions, "lutq help methods"
@@ -165,12 +165,8 @@ func (o *quantizeOptions) check(r quantize.Recipe, after evaluation) error {
 		return usage("--learn-control and --eval-text do not go together")
 	case o.learn.control && calibrated:
 		return usage("--learn-control is a model that is not quantized: a method with a text has no part in it")
-	case calibrated:
-		if err := o.calib.check("the method needs"); err != nil {
-			return err
-		}
-	case learned:
-		if err := o.calib.check("learned scales need"); err != nil {
+	case calibrated, learned:
+		if err := o.calib.check(); err != nil {
 			return err
 		}
 	}
@@ -486,8 +482,10 @@ func (u *ui) fit(ctx context.Context, m *source.Model, r *quantize.Recipe, o qua
 	if err != nil {
 		return nil, nil, err
 	}
+	o.calib.say(u)
 	var bar *progress
 	fo := o.calib.options(device, o.threads)
+	fo.Warn = func(s string) { fmt.Fprintf(u.stderr, "lutq: %s\n", s) }
 	fo.Begin = func(doing string) func() {
 		resume := p.paused()
 		bar = u.startProgress(doing, 1, false)
@@ -527,7 +525,7 @@ func (u *ui) fit(ctx context.Context, m *source.Model, r *quantize.Recipe, o qua
 // recipe made of them.
 func (o *quantizeOptions) files(r *quantize.Recipe) []string {
 	files := r.CodebookFiles()
-	for _, f := range append([]string{o.recipe}, o.calib.texts...) {
+	for _, f := range append([]string{o.recipe}, o.calib.files()...) {
 		if f != "" {
 			files = append(files, f)
 		}
@@ -650,7 +648,7 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		}
 		printTransform(w, q.Transform)
 		if c := q.Calib; c != nil {
-			fmt.Fprintf(w, "fitted\tto %s on %s%s\n", windowsName(c), c.Device, nearestCount(q.Remarks))
+			fmt.Fprintf(w, "fitted\tto %s, %s, on %s%s\n", textNames(c.Texts), windowsName(c), c.Device, nearestCount(q.Remarks))
 			if q.Fit.Rows > 0 {
 				fmt.Fprintf(w, "squared loss\t%.1f %% of that of rounding to nearest; %d of %d rows are rounded to nearest\n",
 					100*q.Fit.Loss/q.Fit.NearestLoss, q.Fit.NearestRows, q.Fit.Rows)
@@ -826,7 +824,7 @@ func (u *ui) warnRuin(res *quantize.Result) {
 		return
 	}
 	if slices.ContainsFunc(res.Layers, func(l quantize.LayerResult) bool { return l.Format.Kind == trellis.Name }) {
-		fmt.Fprintln(u.stderr, "hint: more --bits, by halves, or fitting to a text (--method gptq --calib FILE) help")
+		fmt.Fprintln(u.stderr, "hint: more --bits, by halves, or fitting to a text (--method gptq) help")
 		return
 	}
 	fmt.Fprintln(u.stderr, ruinHint)
@@ -843,7 +841,7 @@ func (u *ui) warnLearned(q *quantizeJSON) {
 
 // What helps where a model is ruined, without learned scales and with them.
 const (
-	ruinHint  = "hint: more --bits, smaller groups (--group 32), or scales learned from text (--learn --calib FILE) help"
+	ruinHint  = "hint: more --bits, smaller groups (--group 32), or scales learned from text (--learn) help"
 	learnHint = "hint: more --bits, smaller groups (--group 32) or more text (--calib, --calib-windows) help"
 )
 

@@ -123,7 +123,7 @@ const methodsTopic = `A method (--method) chooses the codes of a layer. These ne
   bnb-kbit   makes the codes of bitsandbytes' k-bit encoder; --kbit-encode bnb
              sets it (lutq help research)
 
-These fit the codes to a text, which --calib names (lutq help learning):
+These fit the codes to a text (--calib, lutq help learning):
 
   gptq       rounds column by column. Each column makes up for the errors of
              those before it
@@ -149,11 +149,15 @@ stores one scale for a group and not b + 1 numbers, and a GPU multiplies by it
 faster, about twice from 3 rows of activations on. Learned scales are not for
 binary codes.`
 
-const learningTopic = `Some methods fit weights to text. --calib FILE names a text file, and may be
-repeated: each file gives an equal share of the windows. Several styles of text
-serve better than more of one. A file FILE.jsonl holds one text a line, {"text":
-…}: a window never spans two of them, and may be shorter than --calib-ctx
-tokens.
+const learningTopic = `Some methods fit weights to text. --calib says which, and may be repeated: each
+text gives an equal share of the windows. Several styles of text serve better
+than more of one.
+  bundled  where none is named: prose in many languages, chats, code, maths and
+           web pages, which the program holds. Chats are as the model's chat
+           template has them
+  FILE     a text file; ./bundled is one of that name. FILE.jsonl holds one text
+           a line, {"text": …}: a window never spans two of them, and may be
+           shorter than --calib-ctx tokens
 
 GPTQ (--method gptq) runs the windows through the model block by block. It
 rounds a layer column by column. Each column changes to make up for the errors
@@ -166,7 +170,7 @@ of those before it, as far as the inputs of the layer tell:
 A layer or expert that reads too few tokens is rounded to nearest. The report
 counts these.
 
-  lutq quantize MODEL OUT --bits 3 --method gptq --calib wiki.txt --calib books.txt
+  lutq quantize MODEL OUT --bits 3 --method gptq --calib bundled --calib mine.txt
 
 Learned scales (--learn after rtn or gptq, or --method nfl) refine the scales of
 all layers together by gradient descent on the text. --valid-windows more

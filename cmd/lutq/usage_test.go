@@ -130,7 +130,6 @@ func TestUsageErrors(t *testing.T) {
 		{"quantize none out --tensor down=4:64:nf:max", `unknown scale method "max"`},
 		{"quantize none out --tensor down=4:64:nf:mse:f8", `unknown scale type "f8"`},
 		{"quantize none out --tensor down=3 --recipe none.json --tensor up=9", "9 bits"},
-		{"quantize none out --method nfl", "learned scales need a text"},
 		{"quantize none out --method nfl --codebook js --calib none", "method nfl is for the codebook nf"},
 		{"quantize none out --calib none", "--calib is not read by method rtn: it is for gptq, wanda, sparsegpt, nfl, --learn or --transform"},
 		{"quantize none out --learn --calib none --learn-params bf16", "--learn-mode flute"},
