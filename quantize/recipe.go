@@ -59,23 +59,10 @@ const AutoCodebook = "auto"
 
 // DefaultFormat is what an empty recipe means for codes of so many bits: the
 // tables and scales whose worst result was best among the models measured, see NOTES.md.
-// Other formats of the same width differ from it only where a recipe says so.
+// Other formats of the same width differ from it only where a recipe says so: naming a table
+// changes no scales.
 func DefaultFormat(bits int) weight.Spec {
 	return weight.Spec{Bits: bits, Group: 64, Codebook: AutoCodebook, Method: methodRTN, Scale: weight.MSE, ScaleType: weight.F16}
-}
-
-// DefaultScale is the scale method for a codebook that is named without one:
-// the joint tables were fitted together with a searched scale, and the tables of
-// other programs' formats are of use with one.
-func DefaultScale(codebook string) weight.ScaleMethod {
-	switch codebook {
-	case AutoCodebook, "jt", "js", "sym":
-		return weight.MSE
-	}
-	if lut.OnlyBits(codebook) != 0 {
-		return weight.MSE
-	}
-	return weight.Absmax
 }
 
 // complete fills in the defaults.
@@ -93,15 +80,8 @@ func (r Recipe) complete() Recipe {
 			d.Kind = trellis.Name
 		}
 	}
-	switch {
-	case !tabled(d.Kind):
-	case d.Codebook != "" && d.Scale == 0:
-		d.Scale = DefaultScale(d.Codebook)
-	case d.Codebook == "" && d.Method == methodNFL:
+	if d.Codebook == "" && d.Method == methodNFL && tabled(d.Kind) {
 		d.Codebook = "nf"
-		if d.Scale == 0 {
-			d.Scale = DefaultScale("nf")
-		}
 	}
 	*d = d.Or(r.defaults(d.Kind, d.Bits))
 	if kind, err := lutq.KindOf(d.Kind); err == nil {
@@ -192,9 +172,6 @@ func (r Recipe) spec(own weight.Spec) (weight.Spec, weight.Kind, error) {
 			of.Group = d.Group
 		}
 		d = of
-	}
-	if own.Codebook != "" && own.Scale == 0 && own.Codebook != d.Codebook {
-		own.Scale = DefaultScale(own.Codebook)
 	}
 	s := own.Or(d)
 	if m, err = r.Methods.method(s.Method); err == nil && !slices.Contains(m.Kinds(), s.Kind) {

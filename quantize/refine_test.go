@@ -301,8 +301,8 @@ func TestRefineDefaults(t *testing.T) {
 	for recipe, want := range map[string]weight.Spec{
 		`{"bits": 3}`:                  {Codebook: AutoCodebook, Scale: weight.MSE},
 		`{"bits": 4}`:                  {Codebook: AutoCodebook, Scale: weight.MSE},
-		`{"bits": 3, "method": "nfl"}`: {Codebook: "nf", Scale: weight.Absmax},
-		`{"bits": 3, "method": "nfl", "scale": "mse"}`: {Codebook: "nf", Scale: weight.MSE},
+		`{"bits": 3, "method": "nfl"}`: {Codebook: "nf", Scale: weight.MSE},
+		`{"bits": 3, "method": "nfl", "scale": "absmax"}`: {Codebook: "nf", Scale: weight.Absmax},
 	} {
 		for _, it := range refinePlan(t, tiny, recipe, &halver{}).Items {
 			if got := (weight.Spec{Codebook: it.Format.Codebook, Scale: it.Format.Scale}); it.Quantized() && got != want {

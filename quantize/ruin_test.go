@@ -19,9 +19,9 @@ func TestRuined(t *testing.T) {
 		{`{"bits": 3}`, false, ""},
 		{`{"bits": 3, "codebook": "int"}`, false, ""},
 		{`{"bits": 2}`, true, ""},
-		{`{"bits": 2, "codebook": "nf"}`, true, "model.layers.2.self_attn.k_proj"},
+		{`{"bits": 2, "codebook": "nf", "scale": "absmax"}`, true, "model.layers.2.self_attn.k_proj"},
 		{`{"tensors": [{"match": "layers\\.1\\.mlp\\.down", "bits": 2}]}`, false, ""},
-		{`{"tensors": [{"match": "layers\\.1\\.mlp\\.down", "bits": 2, "codebook": "nf"}]}`, false, "model.layers.1.mlp.down_proj"},
+		{`{"tensors": [{"match": "layers\\.1\\.mlp\\.down", "bits": 2, "codebook": "nf", "scale": "absmax"}]}`, false, "model.layers.1.mlp.down_proj"},
 	} {
 		t.Run(tc.recipe, func(t *testing.T) {
 			res, err := plan(t, tiny, tc.recipe).Run(t.Context(), filepath.Join(t.TempDir(), "out"), RunOptions{})

@@ -5,7 +5,7 @@
 
 It writes a checkpoint of hard cases (normals, outliers, subnormal and zero blocks, values on and next
 to the midpoints between table values, random bit patterns) and one of plain bfloat16 normals for
-timing, quantizes both with `lutq quantize --bits 4 --group 64 --codebook nf --scale-type f32` and with
+timing, quantizes both with `lutq quantize --bits 4 --group 64 --codebook nf --scale absmax --scale-type f32` and with
 bitsandbytes.functional.quantize_4bit, and compares every code and every scale. One JSON object on
 stdout; the exit code is 3 when anything differs.
 

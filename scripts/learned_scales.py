@@ -20,7 +20,7 @@ from pathlib import Path
 
 
 def ways(a: argparse.Namespace) -> dict[str, list[str]]:
-    w = {"int": ["--codebook", "int"], "nf": ["--codebook", "nf"], "nf, mse": ["--codebook", "nf", "--scale", "mse"]}
+    w = {"int": ["--codebook", "int", "--scale", "absmax"], "nf": ["--codebook", "nf", "--scale", "absmax"], "nf, mse": ["--codebook", "nf", "--scale", "mse"]}
     texts = {a.calib.stem.split(".")[0]: [a.calib]}
     if a.mix:
         texts["mix"] = [a.calib, *a.mix]

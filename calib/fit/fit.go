@@ -84,8 +84,8 @@ func To(m *source.Model, r *quantize.Recipe, o Options) (*Learner, error) {
 	if o.Learn.BF16 && r.Default.ScaleType == 0 {
 		r.Default.ScaleType = weight.BF16 // which the learned ones are
 	}
-	if o.Learn.Mode == learn.Lutq && r.Default.Scale == 0 && r.Scaled() {
-		r.Default.Scale = weight.MSE // codes stay as they begin, so they had better begin well
+	if o.Learn.Mode == learn.Flute && r.Default.Method == "nfl" && r.Default.Scale == 0 {
+		r.Default.Scale = weight.Absmax // where FLUTE begins, which chooses codes anew
 	}
 	r.Refine = l
 	return l, nil

@@ -34,6 +34,7 @@ func TestTo(t *testing.T) {
 			"scales as FLUTE has them", `{}`, learned(learn.Options{Mode: learn.Flute, BF16: true, LSQ: true, Rate: 0.25, Recode: 2, Objective: learn.KL}), "",
 			"--learn " + text + " --valid-windows 1 --learn-mode flute --learn-objective kl --learn-rate 0.25 --learn-recode 2 --learn-grad lsq --learn-params bf16 --device cpu",
 		},
+		{"codes as FLUTE has them", `{"method": "nfl"}`, learned(learn.Options{Mode: learn.Flute}), "", "--learn " + text + " --valid-windows 1 --learn-mode flute --device cpu"},
 		{
 			"both", `{"method": "gptq"}`, learned(learn.Options{Mode: learn.Lutq, Table: true}), text + " --damp 0.1 --retarget 0.5 --seed 7 --device cpu",
 			"--learn --valid-windows 1 --learn-mode lutq --learn-table",
@@ -68,6 +69,9 @@ func TestTo(t *testing.T) {
 			}
 			if tc.learn != nil && (r.Default.ScaleType == weight.BF16) != tc.learn.BF16 {
 				t.Errorf("scales are of type %v", r.Default.ScaleType)
+			}
+			if flute := r.Default.Method == "nfl"; (r.Default.Scale == weight.Absmax) != flute {
+				t.Errorf("scales are found by %v", r.Default.Scale)
 			}
 		})
 	}

@@ -111,7 +111,7 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
 	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v, or gate/up, differ in bits, group or kind")
 	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "choose codes by `NAME`: rtn, gptq, bcq, …")
-	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "choose scales by `NAME`: absmax or mse (default by table)")
+	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "choose scales by `NAME`: absmax or mse (default mse)")
 	o.learn.registerSwitch(f)
 	f.Var(newNumber(&o.bcq.Rounds, planes.DefaultRounds, 0, maxRounds), "bcq-rounds", "fit binary codes `N` times at most")
 	f.BoolVar(&o.bcq.Offset, "bcq-offset", true, "give binary codes an offset")

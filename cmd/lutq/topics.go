@@ -91,9 +91,8 @@ Other flags may choose among what the target can hold. Any method goes with it.
 
 Scales (--scale):
   absmax  makes the largest weight of a group exact (sym: half a step off)
-  mse     searches the scale with the smallest squared error. It is the default
-          for auto, jt, js, q2 to q5, sym, iq4nl and e2m1, and before scales are
-          learned in mode lutq
+  mse     searches the scale with the smallest squared error. It is the default,
+          but for --method nfl --learn-mode flute, which begins with absmax
 --scale-type stores a scale in 32 bits (f32), 16 (f16, bf16) or 8: e4m4 has no
 sign, s1e4m3 has one, and e8m0 is a power of two, as MXFP4 has it.
 
