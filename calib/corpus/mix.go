@@ -79,7 +79,7 @@ func MixFiles(paths []string, tok Tokenizer, o MixOptions) (*Mixture, error) {
 	}
 	for i, text := range texts {
 		if text.Windows != nil {
-			m.Texts = append(m.Texts, File{Name: text.Name, SHA256: text.SHA256})
+			m.Texts = append(m.Texts, File{Name: text.Name, SHA256: text.sum})
 			continue
 		}
 		// The sum is of the whole file, also where a part of it sufficed.
@@ -102,9 +102,11 @@ type Text struct {
 	// Documents says that it is many, in JSON lines, each an object whose "text" it is. No window has tokens of
 	// two, and the last of each may be shorter than others.
 	Documents bool
-	// Windows, if set, makes windows in place of Text: the first of it, most at most. They are taken in their order.
-	Windows func(context, most int, bos BOS) ([][]int, error)
-	SHA256  string // of a text with Windows
+	// Windows, if set, makes windows in place of Text: the first of it, most at most. They are taken in their order. It returns
+	// the SHA-256 of the text too.
+	Windows func(context, most int, bos BOS) (windows [][]int, sum string, err error)
+
+	sum string // that Windows returned
 }
 
 // Mix cuts texts into windows of tokens. Every text gives an equal part of
@@ -118,7 +120,8 @@ func Mix(texts []Text, tok Tokenizer, o MixOptions) (train, valid [][]int, err e
 		return nil, nil, fmt.Errorf("%d held-out windows: want 0 or more", o.Valid)
 	}
 	parts := make([][2][][]int, len(texts))
-	for i, text := range texts {
+	for i := range texts {
+		text := &texts[i]
 		learn, hold := share(o.Windows, len(texts), i), share(o.Valid, len(texts), i)
 		co := Options{BOS: o.BOS, Context: o.Context, BOSToken: o.BOSToken}
 		if o.InOrder {
@@ -160,9 +163,10 @@ func Mix(texts []Text, tok Tokenizer, o MixOptions) (train, valid [][]int, err e
 }
 
 // windows cuts a text, of which so many windows are needed.
-func (t *Text) windows(tok Tokenizer, o Options, need int) ([][]int, error) {
+func (t *Text) windows(tok Tokenizer, o Options, need int) (windows [][]int, err error) {
 	if t.Windows != nil {
-		return t.Windows(o.Context, need, o.BOS)
+		windows, t.sum, err = t.Windows(o.Context, need, o.BOS)
+		return windows, err
 	}
 	build := Build
 	if t.Documents {
@@ -172,9 +176,8 @@ func (t *Text) windows(tok Tokenizer, o Options, need int) ([][]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	windows := make([][]int, len(set.Windows))
-	for i, w := range set.Windows {
-		windows[i] = w.Tokens
+	for _, w := range set.Windows {
+		windows = append(windows, w.Tokens)
 	}
 	return windows, nil
 }

@@ -119,14 +119,14 @@ func TestMixMade(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Repeat("a", 64)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	made := Text{Name: "made", SHA256: "sum", Windows: func(context, most int, bos BOS) (windows [][]int, err error) {
+	made := Text{Name: "made", Windows: func(context, most int, bos BOS) (windows [][]int, sum string, err error) {
 		if context != 8 || bos != BOSNone {
 			t.Errorf("windows of %d tokens, BOS %s", context, bos)
 		}
 		for i := range most {
 			windows = append(windows, []int{i})
 		}
-		return windows, nil
+		return windows, "sum", nil
 	}}
 	m, err := MixFiles([]string{file, "made"}, letters{}, MixOptions{Windows: 4, Valid: 2, Context: 8, Seed: 3, Made: map[string]Text{"made": made}})
 	if err != nil {
@@ -138,7 +138,7 @@ func TestMixMade(t *testing.T) {
 	if m.Texts[0].Name != "./made" || m.Texts[1] != (File{"made", "sum"}) {
 		t.Errorf("the texts are %v", m.Texts)
 	}
-	made.Windows = func(int, int, BOS) ([][]int, error) { return make([][]int, 2), nil }
+	made.Windows = func(int, int, BOS) ([][]int, string, error) { return make([][]int, 2), "", nil }
 	_, err = MixFiles([]string{"made"}, letters{}, MixOptions{Windows: 3, Context: 8, Made: map[string]Text{"made": made}})
 	if err == nil || !strings.Contains(err.Error(), "made has 2 windows of 8 tokens: want 3") {
 		t.Errorf("error %v of a text that is too short", err)

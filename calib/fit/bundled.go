@@ -30,26 +30,30 @@ type bundledText struct {
 // windowBytes is how many bytes of a document fill a token of a window: documents are cut where they fill about one.
 const windowBytes = 4
 
-// windows makes windows of documents one behind the other.
-func (b *bundledText) windows(size, most int, bos corpus.BOS) ([][]int, error) {
+// windows makes windows of documents one behind the other. It returns the digest of the bundled text.
+func (b *bundledText) windows(size, most int, bos corpus.BOS) (windows [][]int, digest string, err error) {
 	docs, err := bundled.Documents(min(max(windowBytes*size, 256), 1<<20))
 	if err != nil {
-		return nil, err
+		return nil, "", err
+	}
+	if digest, err = bundled.Digest(); err != nil {
+		return nil, "", err
 	}
 	template := b.template()
 	var first *int
 	if bos == corpus.BOSWindow {
 		if first, err = b.first(); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 	}
-	return corpus.Pack(func(yield func([]int, error) bool) {
+	windows, err = corpus.Pack(func(yield func([]int, error) bool) {
 		for i := range docs {
 			if !yield(b.tokens(&docs[i], template)) {
 				return
 			}
 		}
 	}, size, most, first)
+	return windows, digest, err
 }
 
 // template returns the model's chat template, nil where there is none that can be read.
@@ -78,18 +82,27 @@ func (b *bundledText) first() (*int, error) {
 // tokens are those of a document: of a chat as the template has it, if there is one that takes it.
 func (b *bundledText) tokens(d *bundled.Document, template *chat.Template) ([]int, error) {
 	if template != nil && d.Messages != nil {
-		for from := range min(2, len(d.Messages)) { // without the system's message, which not all templates take
-			if from > 0 && d.Messages[0].Role != "system" {
-				break
-			}
-			// The date that some templates write is one, so that the text is the same tomorrow.
-			text, err := template.Render(context.Background(), d.Messages[from:], chat.Options{Now: time.Unix(templateTime, 0).UTC()})
-			if err == nil {
-				return b.tok.Encode(text, false)
-			}
+		if ids, ok, err := b.render(template, d.Messages, false); ok || err != nil {
+			return ids, err
 		}
 	}
 	return b.tok.Encode(d.Text, false)
+}
+
+// render returns messages as a template has them, without the system's, which not all take, if need be. It returns false
+// where the template takes neither.
+func (b *bundledText) render(template *chat.Template, messages []chat.Message, ask bool) (ids []int, ok bool, err error) {
+	// The date that some templates write is one, so that the text is the same tomorrow.
+	o := chat.Options{AddGenerationPrompt: ask, Now: time.Unix(templateTime, 0).UTC()}
+	text, err := template.Render(context.Background(), messages, o)
+	if err != nil && messages[0].Role == "system" {
+		text, err = template.Render(context.Background(), messages[1:], o)
+	}
+	if err != nil {
+		return nil, false, nil
+	}
+	ids, err = b.tok.Encode(text, false)
+	return ids, true, err
 }
 
 // templateTime is the time that templates write, in seconds: 2025-01-01.

@@ -82,7 +82,7 @@ func TestBundled(t *testing.T) {
 		size, most int
 		bos        corpus.BOS
 	}{{2048, 128 + 16, corpus.BOSWindow}, {64, 40, corpus.BOSNone}} {
-		windows, err := b.windows(tc.size, tc.most, tc.bos)
+		windows, _, err := b.windows(tc.size, tc.most, tc.bos)
 		if err != nil || len(windows) != tc.most {
 			t.Fatalf("%d windows, error %v: want %d", len(windows), err, tc.most)
 		}

@@ -3,12 +3,12 @@
 package fit
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/lutq/lutq/calib/corpus"
-	"github.com/lutq/lutq/calib/corpus/bundled"
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/tokenizer"
@@ -20,7 +20,7 @@ import (
 
 // Options say to what text weights are fitted, how and where.
 type Options struct {
-	Texts            []string // files, [Bundled] or [Self], mixed in equal parts
+	Texts            []string // files, [Bundled], or what [ParseSelf] takes, mixed in equal parts
 	Windows, Context int      // that all texts are cut into, and the tokens of one
 	Seed             uint64   // that windows are drawn by
 	GPTQ             gptq.Options
@@ -39,6 +39,13 @@ type Options struct {
 	Begin func(doing string) (end func())
 	// Progress is told of calibrating: the work done of all that there is, and the block at hand, from 1 on.
 	Progress func(done, all, block, blocks int)
+	// Written, unless nil, is told of a text that the model writes: the tokens done of all that there are.
+	Written func(done, all int)
+
+	// Unwritten leaves out to write that text: a plan that is not carried out needs but the shapes of its windows.
+	Unwritten bool
+	// Keep is the folder that such texts are kept in, so that the next run need not write them again; "" is that of [SelfDir].
+	Keep string
 
 	text *corpus.Mixture // that was read already
 }
@@ -56,14 +63,14 @@ type Learning struct {
 // To adds what fits weights to a text to a recipe whose methods ask for it, or whose scales are to be learned, and what
 // follows from that. The model stays open as long as the recipe is used. What learns scales is returned, nil where nothing
 // does.
-func To(m *source.Model, r *quantize.Recipe, o Options) (*Learner, error) {
+func To(ctx context.Context, m *source.Model, r *quantize.Recipe, o Options) (*Learner, error) {
 	calibrated := r.Calibrated()
 	if !calibrated && o.Learn == nil {
 		return nil, nil
 	}
 	text, err := o.text, error(nil)
 	if text == nil {
-		if text, err = o.read(m); err != nil {
+		if text, err = o.read(ctx, m); err != nil {
 			return nil, err
 		}
 	}
@@ -95,7 +102,7 @@ func To(m *source.Model, r *quantize.Recipe, o Options) (*Learner, error) {
 func (o *Options) inOrder() bool { return o.Learn != nil && o.Learn.Mode == learn.Flute }
 
 // read reads the texts for a model.
-func (o *Options) read(m *source.Model) (*corpus.Mixture, error) {
+func (o *Options) read(ctx context.Context, m *source.Model) (*corpus.Mixture, error) {
 	d, err := m.Decoder()
 	if err != nil {
 		return nil, fmt.Errorf("%s: no text can be run through the model: %w", m.Dir(), err)
@@ -111,12 +118,18 @@ func (o *Options) read(m *source.Model) (*corpus.Mixture, error) {
 	if mo.InOrder {
 		mo.BOS = corpus.BOSWindow
 	}
-	digest, err := bundled.Digest()
-	if err != nil {
-		return nil, err
-	}
-	mo.Made = map[string]corpus.Text{
-		Bundled: {Name: Bundled, SHA256: digest, Windows: (&bundledText{m: m, tok: tok, bos: d.BOS, warn: o.Warn}).windows},
+	mo.Made = map[string]corpus.Text{Bundled: {Name: Bundled, Windows: (&bundledText{m: m, tok: tok, bos: d.BOS, warn: o.Warn}).windows}}
+	for _, name := range append([]string{Self}, o.Texts...) {
+		temperature, ok, err := ParseSelf(name)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			s := &selfText{o: o, m: m, tok: tok, bos: d.BOS, temperature: temperature}
+			mo.Made[name] = corpus.Text{Name: name, Windows: func(size, most int, bos corpus.BOS) ([][]int, string, error) {
+				return s.windows(ctx, size, most, bos)
+			}}
+		}
 	}
 	return corpus.MixFiles(o.Texts, tok, mo)
 }

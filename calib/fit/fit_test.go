@@ -45,7 +45,7 @@ func TestTo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l, err := To(modeltest.Open(t, "../testdata/lutq-tiny"), &r, Options{
+			l, err := To(t.Context(), modeltest.Open(t, "../testdata/lutq-tiny"), &r, Options{
 				Texts: []string{"../testdata/harbour.txt"}, Windows: 3, Context: 32, Seed: 7, GPTQ: gptq.Options{Damp: 0.1, Retarget: 0.5}, Learn: tc.learn, Device: "cpu",
 			})
 			if err != nil {
@@ -81,7 +81,7 @@ func TestTo(t *testing.T) {
 func TestReady(t *testing.T) {
 	var r quantize.Recipe
 	stop := errors.New("no memory")
-	l, err := To(modeltest.Open(t, "../testdata/lutq-tiny"), &r, Options{
+	l, err := To(t.Context(), modeltest.Open(t, "../testdata/lutq-tiny"), &r, Options{
 		Texts: []string{"../testdata/harbour.txt"}, Windows: 2, Context: 32, Device: "cpu",
 		Learn: &Learning{Options: learn.Options{Mode: learn.Lutq}, Ready: func() error { return stop }},
 		Open: func(int64) (model.Ops, func() error, error) {

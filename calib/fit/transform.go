@@ -28,7 +28,7 @@ const AWQ = "awq"
 // stay as they are, and so do those that several MLPs read: experts have statistics of their own tokens each.
 func Transform(ctx context.Context, m *source.Model, r *quantize.Recipe, o *Options) (*source.Model, error) {
 	var err error
-	if o.text, err = o.read(m); err != nil {
+	if o.text, err = o.read(ctx, m); err != nil {
 		return nil, err
 	}
 	calibrated := r.Calibrated()

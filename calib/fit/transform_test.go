@@ -87,7 +87,7 @@ func TestTransform(t *testing.T) {
 		}
 		// What comes after takes the text that was read.
 		o.Texts = nil
-		if _, err := To(changed, &r, o); err != nil {
+		if _, err := To(t.Context(), changed, &r, o); err != nil {
 			t.Error(err)
 		}
 		_, _, again, _ := transformTiny(t, tc.recipe, tc.learn)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/spf13/pflag"
 
 	"github.com/lutq/lutq/calib/fit"
@@ -22,7 +24,7 @@ type calibOptions struct {
 
 // register adds the flags.
 func (o *calibOptions) register(f *pflag.FlagSet) {
-	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` to fit to, or bundled (default); repeatable")
+	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` to fit to, bundled (default) or self; repeatable")
 	f.Var(newNumber(&o.windows, 128, 1, maxWindows), "calib-windows", "`N` windows, of all texts together")
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
 	f.Uint64Var(&o.seed, "seed", 0, "number `N` that windows are drawn by (default 0)")
@@ -35,6 +37,15 @@ func (o *calibOptions) register(f *pflag.FlagSet) {
 func (o *calibOptions) check() error {
 	if len(o.texts) == 0 {
 		o.texts, o.unnamed = []string{fit.Bundled}, true
+	}
+	for i, f := range o.texts {
+		_, self, err := fit.ParseSelf(f)
+		switch {
+		case err != nil:
+			return usage("--calib %w", err)
+		case (self || f == fit.Bundled) && slices.Contains(o.texts[:i], f):
+			return usage("--calib %s is named twice", f)
+		}
 	}
 	switch {
 	case o.windows < len(o.texts):
@@ -50,11 +61,19 @@ func (o *calibOptions) check() error {
 // files are the texts that are files.
 func (o *calibOptions) files() (files []string) {
 	for _, f := range o.texts {
-		if f != fit.Bundled && f != fit.Self {
+		if _, self, _ := fit.ParseSelf(f); f != fit.Bundled && !self {
 			files = append(files, f)
 		}
 	}
 	return files
+}
+
+// self reports whether the model writes a text itself.
+func (o *calibOptions) self() bool {
+	return slices.ContainsFunc(o.texts, func(f string) bool {
+		_, self, _ := fit.ParseSelf(f)
+		return self
+	})
 }
 
 // say says what text is taken where none is named.

@@ -498,18 +498,28 @@ func (u *ui) fit(ctx context.Context, m *source.Model, r *quantize.Recipe, o qua
 		bar.resize(int64(all))
 		bar.set(int64(done), item)
 	}
+	fo.Written = func(done, all int) { show(done, all, fmt.Sprintf("%d of %d tokens", done, all)) }
+	fo.Unwritten = o.dryRun
 	fo.Progress = func(done, all, block, blocks int) { show(done, all, fmt.Sprintf("block %d of %d", block, blocks)) }
+	ready := func() error {
+		src, err := m.Weights()
+		if err != nil {
+			return err
+		}
+		return checkMemory(src, device == "cpu")
+	}
 	if learned {
 		fo.Learn = o.learn.options(o.calib.seed)
 		fo.Learn.Progress = func(p learn.Progress) { show(p.Step, p.Steps, progressLine(p)) }
 		fo.Learn.Resumed = func(step, steps int) { u.note("going on where learning stopped: %d of %d steps are done", step, steps) }
 		fo.Learn.Warn = func(s string) { fmt.Fprintf(u.stderr, "lutq: %s\n", s) }
-		fo.Learn.Ready = func() error {
-			src, err := m.Weights()
-			if err != nil {
-				return err
-			}
-			return checkMemory(src, device == "cpu")
+		fo.Learn.Ready = ready
+	}
+	if o.calib.self() {
+		if o.dryRun {
+			u.note("what the model writes itself is written first, in a time that is not counted here")
+		} else if err := ready(); err != nil {
+			return nil, nil, err
 		}
 	}
 	if o.transform.name != "" && !o.dryRun {
@@ -517,7 +527,7 @@ func (u *ui) fit(ctx context.Context, m *source.Model, r *quantize.Recipe, o qua
 			return nil, nil, err
 		}
 	}
-	learner, err := fit.To(m, r, fo)
+	learner, err := fit.To(ctx, m, r, fo)
 	return m, learner, err
 }
 

@@ -154,6 +154,10 @@ than more of one.
   bundled  where none is named: prose in many languages, chats, code, maths and
            web pages, which the program holds. Chats are as the model's chat
            template has them
+  self     what MODEL writes itself at temperature 1, or as self:0.7: answers to
+           users of the bundled chats if it has a chat template, else texts from
+           their first token on. They are kept for the next run (lutq help
+           environment)
   FILE     a text file; ./bundled is one of that name. FILE.jsonl holds one text
            a line, {"text": …}: a window never spans two of them, and may be
            shorter than --calib-ctx tokens
@@ -499,9 +503,10 @@ const environmentTopic = `Lutq reads these environment variables:
   VIRTUAL_ENV, CONDA_PREFIX
                   Python environments. Lutq finds their CUDA packages too
   XDG_CACHE_HOME  where caches lie: compiled kernels in lutq/kernels, tiles in
-                  lutq/tiles (default $HOME/.cache; on macOS always
-                  $HOME/Library/Caches). Both can be deleted. Lutq does not use
-                  a folder that another user can write to
+                  lutq/tiles, texts of --calib self in lutq/self (default
+                  $HOME/.cache; on macOS always $HOME/Library/Caches). All can
+                  be deleted. Lutq does not use a folder that another user can
+                  write to
   HOME            the user's folder: for the default above, and for Python
                   packages that were installed for the user
   TMPDIR          where caches lie if neither of these is set

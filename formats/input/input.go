@@ -32,6 +32,7 @@ const (
 	Mark      Kind = "mark of a folder"
 	State     Kind = "header of the learning state"
 	Kernel    Kind = "cached kernel"
+	Written   Kind = "cached text"
 	Listing   Kind = "list of a repository's files"
 	System    Kind = "system file" // of /proc and /sys, which say that they are empty
 )
@@ -48,7 +49,7 @@ func (k Kind) Limit() int64 {
 		return 256e6
 	case Tokenizer, GGUF: // whose largest part is a tokenizer
 		return 256e6
-	case Text:
+	case Text, Written:
 		return 500e6
 	case Recipe, Mark:
 		return 16e6
