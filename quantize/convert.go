@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lutq/lutq/formats/card"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/outdir"
@@ -242,12 +243,20 @@ func (c *conversion) sideFiles(dir string, sums map[string]lutq.Sum) error {
 		return err
 	}
 	digests.Tensors = sums
+	origin, ours, err := readCard(from.Dir())
+	if err != nil {
+		return err
+	}
 	for _, name := range from.SideFiles() {
-		if name == configName {
+		if name == configName || name == card.FileName && ours {
 			continue
 		}
-		if digests.Files[name], err = outdir.CopyFile(filepath.Join(dir, name), filepath.Join(from.Dir(), name)); err != nil {
+		sum, err := outdir.CopyFile(filepath.Join(dir, name), filepath.Join(from.Dir(), name))
+		if err != nil {
 			return err
+		}
+		if name != card.FileName {
+			digests.Files[name] = sum
 		}
 	}
 	config := *c.model.Config()
@@ -295,7 +304,10 @@ func (c *conversion) sideFiles(dir string, sums map[string]lutq.Sum) error {
 	if text, err = config.AddTo(text); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, configName), text, 0o644)
+	if err := os.WriteFile(filepath.Join(dir, configName), text, 0o644); err != nil || !ours {
+		return err
+	}
+	return writeCard(dir, origin, nil)
 }
 
 // convert returns the matrix of a kind that stands for the same weights as m, and its spec.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lutq/lutq/formats/card"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/outdir"
@@ -84,19 +85,29 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 		return err
 	}
 	digests.Tensors = res.sums
+	origin, original, err := p.origin()
+	if err != nil {
+		return err
+	}
 	for _, name := range p.Source.SideFiles() {
-		if name == configName || name == lutq.CodeName || name == lutq.FactorsName {
+		to := name
+		switch {
+		case name == configName || name == lutq.CodeName || name == lutq.FactorsName:
 			continue
+		case name == card.FileName && original == "":
+			continue
+		case name == card.FileName:
+			to = original
 		}
 		in, err := p.Source.OpenFile(name)
 		if err != nil {
 			return err
 		}
-		sum, err := outdir.Copy(filepath.Join(work, name), in)
+		sum, err := outdir.Copy(filepath.Join(work, to), in)
 		if err != nil {
 			return err
 		}
-		digests.Files[name] = sum
+		digests.Files[to] = sum
 	}
 	code := lutq.Code()
 	if err := os.WriteFile(filepath.Join(work, lutq.CodeName), code, 0o644); err != nil {
@@ -135,7 +146,10 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 		return err
 	}
 	res.OwnCode = lutq.OwnCode(config)
-	return os.WriteFile(filepath.Join(work, configName), config, 0o644)
+	if err := os.WriteFile(filepath.Join(work, configName), config, 0o644); err != nil {
+		return err
+	}
+	return writeCard(work, origin, nil)
 }
 
 // mostChosen returns the table of [autoTables] that most layers have, the first of equals.

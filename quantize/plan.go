@@ -21,6 +21,10 @@ type Plan struct {
 	Recipe Recipe         // with every default filled in
 	Items  []Item         // a tensor of the source each, in the source's order
 
+	// Repo is the name of the source on the Hugging Face hub, and Commit which one it is there, for the card; "" where they
+	// are not known.
+	Repo, Commit string
+
 	names   *modelNames
 	command string // that makes it again, in the place of the recipe's
 }

@@ -110,6 +110,12 @@ func TestByName(t *testing.T) {
 	if !strings.Contains(stderr, "lutq: org/tiny lies in ") {
 		t.Errorf("quantize does not say where the model lies:\n%s", stderr)
 	}
+	card, err := os.ReadFile(filepath.Join("out", "README.md"))
+	for _, want := range []string{"\nbase_model: org/tiny\n", "\n# tiny, quantized by lutq\n", "    lutq quantize org/tiny@" + strings.Repeat("c", 40) + " OUT --bits 4 "} {
+		if err != nil || !strings.Contains("\n"+string(card), want) {
+			t.Errorf("the card lacks %q (%v):\n%s", want, err, card)
+		}
+	}
 	if n := counts(); n["model.safetensors"] != 1 || n["tokenizer.json"] != 0 {
 		t.Errorf("quantize asked for %v", n)
 	}

@@ -99,8 +99,16 @@ func TestEvaluationLeft(t *testing.T) {
 			if before[".lutq"] == after[".lutq"] {
 				t.Error("the mark does not tell that nothing is left")
 			}
-			delete(before, ".lutq")
-			delete(after, ".lutq")
+			if card, err := os.ReadFile(filepath.Join(out, "README.md")); err != nil || before["README.md"] == after["README.md"] || !strings.Contains(string(card), "| KL, mean over tokens |") {
+				t.Errorf("the card does not tell what was measured (%v):\n%s", err, card)
+			}
+			if code, stdout, _ := exec("verify", out, "--against", tiny); code != exitDone {
+				t.Errorf("with what was measured it does not hold:\n%s", stdout)
+			}
+			for _, name := range []string{".lutq", "README.md"} {
+				delete(before, name)
+				delete(after, name)
+			}
 			for name, file := range before {
 				if after[name] != file {
 					t.Errorf("%s was written again", name)

@@ -100,6 +100,7 @@ func (u *ui) takeOver(ctx context.Context, dir, out string, so source.Options, o
 	if err != nil {
 		return err
 	}
+	nameSource(plan, m)
 	u.warnFamily(plan)
 	if !o.json {
 		u.listHomeless(homeless)

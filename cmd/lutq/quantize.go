@@ -356,6 +356,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 	if err != nil {
 		return err
 	}
+	nameSource(plan, m)
 	if err := after.check(m); err != nil {
 		return err
 	}
@@ -392,9 +393,12 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 		if o.json {
 			return u.printJSON(done)
 		}
-		return nil
+		return u.ending(model, out, false)
 	}
 	report, err := after.run(ctx, u, out, m)
+	if err == nil {
+		err = addMeasured(out, report)
+	}
 	if err != nil {
 		return leftHint(err, out)
 	}
@@ -407,10 +411,13 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 		fmt.Fprintln(u.stdout)
 		err = u.printEval(report)
 	}
-	if err != nil {
+	if err == nil {
+		err = outdir.Settle(out)
+	}
+	if err != nil || o.json {
 		return err
 	}
-	return outdir.Settle(out)
+	return u.ending(model, out, true)
 }
 
 // carryOut carries a plan out and says what is out of the ordinary about the result. What this very command made before it was

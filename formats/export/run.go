@@ -73,6 +73,9 @@ func (p *Plan) Run(ctx context.Context, out string, o Options) (written int64, e
 	if err := p.format.Write(ctx, work.Dir(), s); err != nil {
 		return 0, err
 	}
+	if err := p.writeCard(work.Dir(), o); err != nil {
+		return 0, err
+	}
 	return s.written, work.Install()
 }
 

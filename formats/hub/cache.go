@@ -40,6 +40,24 @@ func (p place) absent(commit, name string) string {
 	return filepath.Join(p.dir, ".no_exist", commit, filepath.FromSlash(name))
 }
 
+// At names the model, and its commit, whose folder in a cache a path is; "" where it is no such folder.
+func At(path string) (repo, commit string) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", ""
+	}
+	parts := strings.Split(filepath.ToSlash(path), "/")
+	if len(parts) < 3 || parts[len(parts)-2] != "snapshots" || !isCommit(parts[len(parts)-1]) {
+		return "", ""
+	}
+	name, ok := strings.CutPrefix(parts[len(parts)-3], "models--")
+	n, isName := ParseName("hf://" + strings.Replace(name, "--", "/", 1))
+	if !ok || !isName {
+		return "", ""
+	}
+	return n.Repo(), parts[len(parts)-1]
+}
+
 // commit returns the commit that the cache has of a revision, "" where it has none.
 func (p place) commit(revision string) (string, error) {
 	if isCommit(revision) {

@@ -40,6 +40,7 @@ func repoFiles() map[string]string {
 		"tokenizer_config.json":        `{}`,
 		"chat_template.jinja":          `{{ messages }}`,
 		"modeling_own.py":              "x = 1\n",
+		"README.md":                    "---\nlicense: mit\n---\n",
 		"model.safetensors.index.json": `{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}`,
 
 		"model-00001-of-00002.safetensors": strings.Repeat("first shard ", 100_000),
@@ -48,7 +49,7 @@ func repoFiles() map[string]string {
 		"additional_chat_templates/tools.jinja": `{{ tools }}`,
 	}
 	for _, name := range []string{
-		"README.md", "pytorch_model.bin", "pytorch_model.bin.index.json", "onnx/model.onnx", "original/consolidated.safetensors", "consolidated.safetensors",
+		"pytorch_model.bin", "pytorch_model.bin.index.json", "onnx/model.onnx", "original/consolidated.safetensors", "consolidated.safetensors",
 		"model-q4.gguf", "tf_model.h5", "original/params.json", "training_args.bin", "model.fp16.safetensors", ".gitattributes",
 	} {
 		files[name] = "not needed"
@@ -968,6 +969,23 @@ func TestParseName(t *testing.T) {
 		n, ok := ParseName(tc.in)
 		if ok != (tc.want != "") || ok && n.String() != tc.want {
 			t.Errorf("%q becomes %q, %v", tc.in, n, ok)
+		}
+	}
+}
+
+func TestAt(t *testing.T) {
+	for _, tc := range []struct{ path, repo, commit string }{
+		{"/c/hub/models--Qwen--Qwen3-0.6B/snapshots/" + commitA, "Qwen/Qwen3-0.6B", commitA},
+		{"/c/hub/models--Qwen--Qwen3-0.6B/snapshots/../snapshots/" + commitA + "/", "Qwen/Qwen3-0.6B", commitA},
+		{"/c/hub/models--a--b--c/snapshots/" + commitA, "", ""},
+		{"/c/hub/datasets--a--b/snapshots/" + commitA, "", ""},
+		{"/c/hub/models--Qwen--Qwen3-0.6B/snapshots/main", "", ""},
+		{"/c/hub/models--Qwen--Qwen3-0.6B/blobs/" + commitA, "", ""},
+		{"/models/" + commitA, "", ""},
+		{"/", "", ""},
+	} {
+		if repo, commit := At(tc.path); repo != tc.repo || commit != tc.commit {
+			t.Errorf("%s is %q at %q, want %q at %q", tc.path, repo, commit, tc.repo, tc.commit)
 		}
 	}
 }

@@ -98,7 +98,7 @@ const (
 func besideNames() []string {
 	return []string{
 		configName, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-		"chat_template.jinja", "chat_template.json",
+		"chat_template.jinja", "chat_template.json", "README.md",
 	}
 }
 
@@ -108,7 +108,7 @@ func isBeside(name string) bool {
 	others := []string{
 		"vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json",
 		"quantize_config.json", "quant_config.json", "hf_quant_config.json", "quantization_config.json",
-		"LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE",
+		"LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "ORIGINAL_README.md",
 	}
 	switch folder, base := path.Split(name); {
 	case folder == "additional_chat_templates/":

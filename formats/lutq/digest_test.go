@@ -198,7 +198,7 @@ func TestDamageAround(t *testing.T) {
 	}
 }
 
-// TestFlips turns a random bit over in a random file: verification finds it
+// TestFlips turns a random bit over in a random file but the card, which may be edited: verification finds it
 // wherever it is, and reading does in the tensors and config.json.
 func TestFlips(t *testing.T) {
 	racetest.Skip(t)
@@ -207,6 +207,7 @@ func TestFlips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return e.Name() == lutq.CardName })
 	rapid.Check(t, func(rt *rapid.T) {
 		e := rapid.SampledFrom(entries).Draw(rt, "file")
 		info, err := e.Info()

@@ -10,7 +10,8 @@
 //   - config.json: the original's, with the key "quantization_config" added. Where it has no "auto_map", that is added too and
 //     names lutq_hf.py.
 //   - lutq_hf.py, with which transformers opens the folder.
-//   - the side files of the original, byte for byte.
+//   - the side files of the original, byte for byte. Its README.md is called ORIGINAL_README.md.
+//   - README.md, a model card, which may be edited or left out.
 //   - .lutq, which lists the others. Lutq replaces no folder that holds other files than those; see package outdir. It may be left
 //     out.
 //
@@ -136,7 +137,7 @@
 //
 //	"tensors"  by name, of the data of every tensor in the shards, quantized or copied
 //	"headers"  by shard, of the length and the JSON before the data
-//	"files"    by name, of every side file and of the shards' index
+//	"files"    by name, of every side file and of the shards' index, but for README.md
 //
 // "config_sha256", the last key, is that of config.json itself, with 64 zeros for these digits. The two keys are there
 // together or not at all: older containers have neither, and are read as they are. Nothing else belongs in the folder,

@@ -14,6 +14,9 @@ import (
 // configName is the file that holds a container's configuration.
 const configName = "config.json"
 
+// CardName is the file that tells people about a model. Who publishes it edits that, so that there is no digest of it.
+const CardName = "README.md"
+
 // WeightSuffix is that of a layer's tensor in the original.
 const WeightSuffix = ".weight"
 

@@ -1,0 +1,158 @@
+package export
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/card"
+	"github.com/lutq/lutq/formats/foreign"
+	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/trellis"
+)
+
+// OpensIn says what opens a container, by how its layers are stored.
+func OpensIn(m *lutq.Model) (o card.Opens, err error) {
+	config, err := m.Checkpoint().ConfigJSON()
+	if err != nil {
+		return o, err
+	}
+	d, err := arch.Describe(config, m.Has)
+	o.Family = err == nil
+	o.OwnCode = lutq.OwnCode(config)
+	if o.Chat, err = hasChatTemplate(m.Checkpoint()); err != nil {
+		return o, err
+	}
+	o.VLLM = o.Family && !o.OwnCode && vllm(m, d)
+	o.Exports = holders(m, config)
+	return o, nil
+}
+
+// hasChatTemplate reports whether a model says how a conversation is written.
+func hasChatTemplate(c *hf.Checkpoint) (bool, error) {
+	side := c.SideFiles()
+	if slices.Contains(side, "chat_template.jinja") || slices.Contains(side, "chat_template.json") {
+		return true, nil
+	}
+	config, err := c.File("tokenizer_config.json", input.Tokenizer)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return bytes.Contains(config, []byte(`"chat_template"`)), nil
+}
+
+// holders lists the targets whose presets all layers are of.
+func holders(m *lutq.Model, config []byte) []string {
+	var kept []*hf.Tensor
+	for _, t := range m.Checkpoint().Tensors() {
+		if m.LayerOf(t.Name) == "" {
+			kept = append(kept, t)
+		}
+	}
+	dtype := foreign.DTypeOf(config, kept)
+	var names []string
+	for _, p := range Presets() {
+		fits := func(layer string) bool { return p.Check(m.Spec(layer), dtype) == nil }
+		if !slices.ContainsFunc(m.Linears(), func(layer string) bool { return !fits(layer) }) {
+			names = append(names, p.Target)
+		}
+	}
+	return names
+}
+
+// vllm reports whether lutq_vllm.py loads all layers: what vLLM fuses is stored alike, and nothing but linear layers of the blocks,
+// outside experts, is quantized.
+func vllm(m *lutq.Model, d *arch.Decoder) bool {
+	fuse := make(map[string]string)
+	for l := range d.Linears() {
+		if l.Stored.Experts == 0 {
+			fuse[l.Stored.Path] = l.Fuse
+		}
+	}
+	stored := make(map[string]weight.Spec)
+	for _, layer := range m.Linears() {
+		s := m.Spec(layer)
+		of, inBlock := fuse[layer]
+		switch {
+		case !inBlock || strings.Contains(layer, ".experts.") || layer == d.Head.Stored.Path:
+			return false
+		case s.Kind != lut.Name && (s.Kind != trellis.Name || s.Codebook != trellis.Pairs):
+			return false
+		case of == "":
+			continue
+		}
+		s.Codebook, s.Method, s.Scale = "", "", 0 // each part has its own table
+		if before, ok := stored[of]; ok && before != s {
+			return false
+		}
+		stored[of] = s
+	}
+	return true
+}
+
+// writeCard writes the card of what was exported of a container in the place of the container's.
+func (p *Plan) writeCard(dir string, o Options) error {
+	if p.input == nil {
+		return nil
+	}
+	text, err := p.ckpt.File(card.FileName, input.Text)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	origin, ours := card.Read(text)
+	if !ours {
+		return nil // which was copied where the format copies files
+	}
+	e := card.Export{Target: p.Target.Name(), Programs: openedBy(p.Target.Name()), Library: library(p.Target.Name())}
+	if c := p.input.Config().Command; c != "" {
+		then := "lutq export OUT OTHER --to " + p.Target.Name()
+		if o.Requantize && len(p.Unfit()) > 0 {
+			then += " --requantize"
+		}
+		e.Commands = []string{c, then}
+	}
+	if _, err := os.Stat(filepath.Join(dir, card.OriginalName)); err == nil {
+		e.Original = true
+	}
+	data, err := card.OfExport(origin, e)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, card.FileName), data, 0o666)
+}
+
+// openedBy names the programs that open a target.
+func openedBy(target string) (names []string) {
+	for _, p := range programs() {
+		if slices.Contains(p.opens, target) {
+			name := p.shown
+			if name == "" {
+				name = p.names[0]
+			}
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// library is what the hub calls what opens a target, "" where it knows by the files.
+func library(target string) string {
+	switch target {
+	case "gguf":
+		return ""
+	case "mlx":
+		return "mlx"
+	case "exl3":
+		return "exllamav3"
+	}
+	return "transformers"
+}
