@@ -214,6 +214,9 @@ func (w *writer) made(c *lutq.Config, o Origin) {
 	if c.Command != "" {
 		w.code(o.command(c.Command))
 	}
+	if t := c.Transform; t != nil && t.Calib != nil {
+		w.paragraph("Before that %d states were divided by factors (%s), which %s told, without a change of what the model computes.", t.States, input.Name(t.Name), texts(t.Calib.Texts))
+	}
 	if f := c.Calib; f != nil {
 		w.paragraph("Codes were fitted to %d windows of %d tokens of %s.", f.Windows, f.Context, texts(f.Texts))
 	}
@@ -227,7 +230,14 @@ func (w *writer) made(c *lutq.Config, o Origin) {
 func texts(all []lutq.CalibText) string {
 	var names []string
 	for _, t := range all {
-		names = append(names, fmt.Sprintf("%s (SHA-256 `%.16s…`)", quote(t.Name), t.SHA256))
+		name := quote(t.Name)
+		switch t.Name {
+		case "bundled":
+			name = "the text that lutq brings along"
+		case "self":
+			name = "text of the original's own"
+		}
+		names = append(names, fmt.Sprintf("%s (SHA-256 `%.16s…`)", name, t.SHA256))
 	}
 	return strings.Join(names, " and ")
 }
