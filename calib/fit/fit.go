@@ -68,11 +68,9 @@ func To(ctx context.Context, m *source.Model, r *quantize.Recipe, o Options) (*L
 	if !calibrated && o.Learn == nil {
 		return nil, nil
 	}
-	text, err := o.text, error(nil)
-	if text == nil {
-		if text, err = o.read(ctx, m); err != nil {
-			return nil, err
-		}
+	text, err := o.mixture(ctx, m)
+	if err != nil {
+		return nil, err
 	}
 	if calibrated {
 		c, err := newCalibrator(m, text, o, r.Unread("damp", o.Learn != nil) == nil)
@@ -100,6 +98,14 @@ func To(ctx context.Context, m *source.Model, r *quantize.Recipe, o Options) (*L
 
 // inOrder reports whether windows are the first ones after BOS, as FLUTE takes them, and not drawn by the seed.
 func (o *Options) inOrder() bool { return o.Learn != nil && o.Learn.Mode == learn.Flute }
+
+// mixture returns the texts for a model, which are read once.
+func (o *Options) mixture(ctx context.Context, m *source.Model) (text *corpus.Mixture, err error) {
+	if o.text == nil {
+		o.text, err = o.read(ctx, m)
+	}
+	return o.text, err
+}
 
 // read reads the texts for a model.
 func (o *Options) read(ctx context.Context, m *source.Model) (*corpus.Mixture, error) {

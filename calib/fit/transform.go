@@ -27,12 +27,12 @@ const AWQ = "awq"
 // returns the model to quantize, and completes the recipe. The options keep the text for [To]. States that nothing can divide
 // stay as they are, and so do those that several MLPs read: experts have statistics of their own tokens each.
 func Transform(ctx context.Context, m *source.Model, r *quantize.Recipe, o *Options) (*source.Model, error) {
-	var err error
-	if o.text, err = o.read(ctx, m); err != nil {
+	text, err := o.mixture(ctx, m)
+	if err != nil {
 		return nil, err
 	}
 	calibrated := r.Calibrated()
-	c, err := newCalibrator(m, o.text, *o, false)
+	c, err := newCalibrator(m, text, *o, false)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func Transform(ctx context.Context, m *source.Model, r *quantize.Recipe, o *Opti
 	t := &transformed{factors: s.factors, record: &lutq.Transform{Name: AWQ, States: len(s.factors), Calib: c.Record()}}
 	t.flags = []string{"--transform", AWQ}
 	if !calibrated && o.Learn == nil { // what else asks for the text says which
-		t.flags = slices.Concat(t.flags, o.textFlags(o.text), o.whereFlags())
+		t.flags = slices.Concat(t.flags, o.textFlags(text), o.whereFlags())
 	}
 	r.Transform = t
 	return s.factors.Of(m)

@@ -6,9 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/learn"
 	"github.com/lutq/lutq/calib/model"
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/arch/archtest"
+	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -25,8 +29,18 @@ func transformTiny(t *testing.T, recipe string, l *Learning) (m, changed *source
 		t.Fatal(err)
 	}
 	m = modeltest.Open(t, "../testdata/lutq-tiny")
-	o = Options{
-		Texts: []string{"../testdata/harbour.txt"}, Windows: 3, Context: 64, Seed: 7, GPTQ: gptq.Options{Damp: 0.1, Retarget: 0.5}, Learn: l, Device: "cpu",
+	o = tinyOptions()
+	o.Learn = l
+	if changed, err = Transform(t.Context(), m, &r, &o); err != nil {
+		t.Fatal(err)
+	}
+	return m, changed, r, o
+}
+
+// tinyOptions are those of a short text on the CPU.
+func tinyOptions() Options {
+	return Options{
+		Texts: []string{"../testdata/harbour.txt"}, Windows: 3, Context: 64, Seed: 7, GPTQ: gptq.Options{Damp: 0.1, Retarget: 0.5}, Device: "cpu",
 		Open: func(int64) (model.Ops, func() error, error) {
 			e, err := cpu.New(cpu.Options{Threads: 2})
 			return modelcpu.New(e), func() error { e.Close(); return nil }, err
@@ -34,10 +48,62 @@ func transformTiny(t *testing.T, recipe string, l *Learning) (m, changed *source
 		Begin:    func(string) func() { return func() {} },
 		Progress: func(int, int, int, int) {},
 	}
-	if changed, err = Transform(t.Context(), m, &r, &o); err != nil {
-		t.Fatal(err)
+}
+
+// TestTransformFamilies: every family has states that factors are found for. Those that experts read in common are not among them,
+// nor what is stored in stacks.
+func TestTransformFamilies(t *testing.T) {
+	racetest.Skip(t)
+	families := []string{"gemma2", "gemma3", "gpt-oss", "llama-bias", "llama-fp8", "mixtral", "mixtral-fused", "phi3", "qwen2-moe", "qwen3"}
+	for _, g := range archtest.Goldens(t) {
+		if !slices.Contains(families, g.Name) {
+			continue
+		}
+		families = slices.DeleteFunc(families, func(name string) bool { return name == g.Name })
+		t.Run(g.Name, func(t *testing.T) {
+			dir := t.TempDir()
+			g.Write(t, dir)
+			m := modeltest.Open(t, dir)
+			d, err := m.Decoder()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := quantize.ParseRecipe([]byte(`{"bits": 3, "codebook": "nf"}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := tinyOptions()
+			o.text = &corpus.Mixture{Windows: [][]int{g.Tokens}, Context: len(g.Tokens)}
+			if _, err := Transform(t.Context(), m, &r, &o); err != nil {
+				t.Fatal(err)
+			}
+			data, err := r.Transform.File()
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := transform.Parse(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range d.Blocks {
+				b := &d.Blocks[i]
+				states := []*arch.State{b.Attn.Q.Reads, b.Attn.O.Reads}
+				if b.MoE == nil {
+					states = append(states, b.MLP.Up.Reads, b.MLP.Down.Reads)
+				} else if f[b.MoE.Router.Reads.Name] != nil {
+					t.Errorf("%s is divided", b.MoE.Router.Reads.Name)
+				}
+				for _, s := range states {
+					if len(f[s.Name]) != s.Width {
+						t.Errorf("%s has %d factors: want %d", s.Name, len(f[s.Name]), s.Width)
+					}
+				}
+			}
+		})
 	}
-	return m, changed, r, o
+	if len(families) > 0 {
+		t.Errorf("there are no families %v", families)
+	}
 }
 
 // TestTransform: all states that can be divided get factors that are not all alike, which are recorded, and whose flags ask for
