@@ -1,6 +1,7 @@
 package quantize
 
 import (
+	"regexp"
 	"slices"
 
 	"github.com/lutq/lutq/formats/arch"
@@ -13,6 +14,9 @@ type Ends struct{ Embed, Head []string }
 
 // All lists both.
 func (e Ends) All() []string { return slices.Concat(e.Embed, e.Head) }
+
+// Exactly returns the expression that matches one name.
+func Exactly(name string) string { return "^" + regexp.QuoteMeta(name) + "$" }
 
 // EndsOf finds the ends of a model: by the description of its family, or by names where that is not known.
 func EndsOf(m *source.Model) (Ends, error) {

@@ -26,7 +26,8 @@ type Plan struct {
 	Repo, Commit string
 
 	names   *modelNames
-	command string // that makes it again, in the place of the recipe's
+	at      map[string]int // of items by tensor, once that was asked for
+	command string         // that makes it again, in the place of the recipe's
 }
 
 // Command returns the command that makes the same bytes again from the same model.

@@ -41,7 +41,7 @@ func (w *embedWidth) Set(s string) error {
 // rule is what the width makes of some tensors whose other layers are stored as a spec says: tables up to 5 bits, and rings
 // above them or where all else is rings.
 func (w embedWidth) rule(tensor string, of weight.Spec) quantize.Rule {
-	r := quantize.Rule{Match: exactly(tensor)}
+	r := quantize.Rule{Match: regexp.MustCompile(quantize.Exactly(tensor))}
 	if w == keptEmbed {
 		r.Keep = true
 		return r
@@ -55,11 +55,6 @@ func (w embedWidth) rule(tensor string, of weight.Spec) quantize.Rule {
 		r.Format.Kind = lut.Name
 	}
 	return r
-}
-
-// exactly matches one name.
-func exactly(name string) *regexp.Regexp {
-	return regexp.MustCompile("^" + regexp.QuoteMeta(name) + "$")
 }
 
 // embed adds what --embed-bits asks for to a recipe, before its other rules, which so may say otherwise.
