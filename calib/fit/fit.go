@@ -140,6 +140,20 @@ func (o *Options) read(ctx context.Context, m *source.Model) (*corpus.Mixture, e
 	return corpus.MixFiles(o.Texts, tok, mo)
 }
 
+// Hold reads the texts for a model as they are fitted to, and n windows more, which nothing is fitted to.
+func (o Options) Hold(m *source.Model, n int) (text *corpus.Mixture, held [][]int, err error) {
+	own := Learning{}
+	if o.Learn != nil {
+		own = *o.Learn
+	}
+	own.Valid += n
+	o.Learn = &own
+	if text, err = o.read(m); err != nil {
+		return nil, nil, err
+	}
+	return text, text.Valid[len(text.Valid)-n:], nil
+}
+
 // textFlags are those that ask for the text again. Of a file the name is given, not its folder.
 func (o *Options) textFlags(text *corpus.Mixture) []string {
 	var args []string

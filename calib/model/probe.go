@@ -122,7 +122,7 @@ type prober struct {
 	block owned // of the original at hand
 	other owned // of what stands in its place
 
-	begins []int // of each set, the block: -1 of the embedding, and the number of blocks of the head
+	begins []int     // of each set, the block: -1 of the embedding, and the number of blocks of the head
 	tied   []bool    // of each set, whether the head is replaced with the embedding
 	h      [][]Array // of the original, then of each set, by window; nil where a set has not begun
 	sums   []float64 // of divergences, by set

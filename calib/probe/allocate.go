@@ -147,7 +147,7 @@ func (a *Allocation) add(ctx context.Context, m *source.Model, r quantize.Recipe
 	of := make([][]quantize.Rule, len(a.Parts))
 	var all []quantize.Rule
 	for i := range a.Parts {
-		if p := &a.Parts[i]; p.End == ends && f.Bits != 0 {
+		if p := &a.Parts[i]; p.End == ends && f.Bits != 0 && !decided(r.Rules, p.Tensors) {
 			of[i] = rulesFor(p.Tensors, f)
 			all = append(all, of[i]...)
 		}
@@ -166,20 +166,24 @@ func (a *Allocation) add(ctx context.Context, m *source.Model, r quantize.Recipe
 		if err != nil {
 			return err
 		}
-		choice := Choice{rules: of[i]}
+		choice := Choice{rules: of[i], Choice: mix.Choice{Loss: p.lossOf(e)}}
 		for _, t := range p.Tensors {
 			spec, n := plan.Stored(t)
 			choice.Spec = spec
 			choice.Bytes += n
-		}
-		if e > 0 {
-			choice.Loss = min(p.KL*p.Fitted*e/p.Error, math.MaxFloat32)
 		}
 		if !slices.ContainsFunc(p.Choices, func(c Choice) bool { return c.Spec == choice.Spec }) {
 			p.Choices = append(p.Choices, choice)
 		}
 	}
 	return nil
+}
+
+// decided reports whether rules say how wide one of some tensors is.
+func decided(rules []quantize.Rule, tensors []string) bool {
+	return slices.ContainsFunc(rules, func(r quantize.Rule) bool {
+		return (r.Keep || r.Format.Bits != 0) && slices.ContainsFunc(tensors, r.Match.MatchString)
+	})
 }
 
 // Allocate takes the best choices whose bytes are within a budget, of the sets for which that is wanted; others keep theirs.
@@ -200,6 +204,31 @@ func (a *Allocation) Allocate(budget int64) error {
 	return nil
 }
 
+// Uniform returns the bytes and the predicted divergence of all sets as a plan stores them.
+func (a *Allocation) Uniform(ctx context.Context, plan *quantize.Plan) (t mix.Choice, err error) {
+	for i := range a.Parts {
+		p := &a.Parts[i]
+		e, err := setError(ctx, plan, &p.Set)
+		if err != nil {
+			return t, err
+		}
+		for _, tensor := range p.Tensors {
+			_, n := plan.Stored(tensor)
+			t.Bytes += n
+		}
+		t.Loss += p.lossOf(e)
+	}
+	return t, nil
+}
+
+// lossOf returns the divergence that an error of the set's weights is predicted to make.
+func (p *Part) lossOf(e float64) float64 {
+	if e == 0 {
+		return 0
+	}
+	return min(p.KL*p.Fitted*e/p.Error, math.MaxFloat32)
+}
+
 // Linear returns the bytes and weights of the sets that are quantized and no ends, as they are chosen.
 func (a *Allocation) Linear() (bytes, weights int64) {
 	for _, p := range a.Parts {
@@ -210,7 +239,7 @@ func (a *Allocation) Linear() (bytes, weights int64) {
 	return bytes, weights
 }
 
-// Apply makes the choices ordinary rules of a recipe, before those that it has, and the format that most weights get its default.
+// Apply makes the choices ordinary rules of a recipe, before those that it has, and the width that most weights get its default.
 func (a *Allocation) Apply(r *quantize.Recipe) {
 	weights := make(map[weight.Spec]int64)
 	tensors := make(map[weight.Spec][]string)
@@ -233,10 +262,11 @@ func (a *Allocation) Apply(r *quantize.Recipe) {
 	formats := slices.SortedFunc(maps.Keys(weights), order)
 	if len(formats) > 0 {
 		most := slices.MaxFunc(formats, func(a, b weight.Spec) int { return cmp.Or(cmp.Compare(weights[a], weights[b]), order(a, b)) })
-		r.Default = most.Or(r.Default)
+		r.Default.Bits, r.Default.Half = most.Bits, most.Half
 	}
+	d := r.Complete().Default // whose group stays, since other rules may leave it to that
 	for _, f := range formats {
-		own := f.Without(r.Default)
+		own := f.Without(d)
 		if own != (weight.Spec{}) {
 			if own.Bits == 0 { // as a rule has to say
 				own.Bits, own.Half = f.Bits, f.Half

@@ -4,6 +4,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -16,7 +17,8 @@ import (
 // Options say how sets are probed.
 type Options struct {
 	Windows [][]int // of a text's tokens
-	// Format is what layers are rounded to, of the kind lut, and EndBits the width of the ends.
+	// Format is what layers are rounded to, of the kind lut, and EndBits the width of the ends; DefaultBits and DefaultEndBits where
+	// nothing is said.
 	Format  weight.Spec
 	EndBits int
 	Run     quantize.RunOptions // of rounding: threads and memory
@@ -77,13 +79,13 @@ func Measure(ctx context.Context, m *source.Model, ops model.Ops, sets []quantiz
 
 // reference returns the plan that rounds sets to the reference.
 func reference(m *source.Model, sets []quantize.Set, o Options) (*quantize.Plan, error) {
-	r := quantize.Recipe{Default: o.Format}
+	r := quantize.Recipe{Default: o.Format.Or(weight.Spec{Bits: DefaultBits})}
 	for _, s := range sets {
 		if !s.End {
 			continue
 		}
 		for _, t := range s.Tensors {
-			rule, err := quantize.ParseRule(fmt.Sprintf("%s=%d", quantize.Exactly(t), o.EndBits))
+			rule, err := quantize.ParseRule(fmt.Sprintf("%s=%d", quantize.Exactly(t), cmp.Or(o.EndBits, DefaultEndBits)))
 			if err != nil {
 				return nil, err
 			}

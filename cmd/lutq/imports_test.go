@@ -119,6 +119,7 @@ func TestImports(t *testing.T) {
 		{"quantize/prune", []string{"formats/weight/", "quantize/rounding", "quantize/rtn"}},
 		{"quantize/gptq", []string{"formats/weight", "quantize/rounding", "gemm/cpu"}},
 		{"quantize/awq", []string{"gemm/cpu"}},
+		{"quantize/mix", nil},
 		{"quantize", []string{"formats/", "quantize/"}},
 		{"repack/tiles", []string{"formats/", "repack"}},
 		{"repack", []string{"formats/weight/", "formats/num"}},
@@ -144,6 +145,7 @@ func TestImports(t *testing.T) {
 		{"calib/chat", []string{"calib/chat/jinja"}},
 		{"calib/eval", []string{"calib/model", "calib/corpus"}},
 		{"calib/fit", []string{"calib/chat", "calib/corpus", "calib/corpus/bundled", "calib/decode", "calib/learn", "calib/model", "calib/tokenizer", "formats/", "quantize", "quantize/awq", "quantize/gptq", "quantize/rounding", "quantize/transform"}},
+		{"calib/probe", []string{"calib/model", "formats/", "quantize", "quantize/mix", "quantize/rounding"}},
 		{"calib/learn", []string{"calib/model", "calib/corpus", "calib/tokenizer", "formats/"}},
 		{"cmd", []string{"formats/", "quantize/", "repack/", "gemm/", "calib/"}},
 	}

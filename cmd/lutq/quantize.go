@@ -38,13 +38,14 @@ import (
 
 type quantizeOptions struct {
 	threads                                   int
-	bits                                      width
+	bits                                      bitsFlag
 	group, codebook, method, scale, scaleType string
 	recipe, target, kbitEncode                string
 	rules                                     []string
 	maxRAM, maxShard                          size
 	dryRun, force, splitFused, json           bool
 	embedBits                                 embedWidth
+	mix                                       mixOptions
 
 	calib     calibOptions
 	transform transformOptions
@@ -93,9 +94,10 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	d := quantize.DefaultFormat(quantize.DefaultBits)
 	f := c.Flags()
 	o.bits.Bits = d.Bits
-	f.Var(&o.bits, "bits", "`BITS` of a code: 1 to 8, or as 2.5")
+	f.Var(&o.bits, "bits", "`BITS` of a code: 1 to 8; as 3.25: a mean")
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
 	f.Var(&o.embedBits, "embed-bits", "`BITS` of embedding and head: 2 to 6 (default 16)")
+	o.mix.register(f)
 	codebook := newWord(&o.codebook, "", slices.Concat([]string{quantize.AutoCodebook}, trellis.Codebooks(), lut.CodebookNames())...)
 	codebook.also = "file:"
 	codebook.meant = func(name string) (string, error) {
@@ -126,7 +128,7 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.BoolVar(&o.dryRun, "dry-run", false, "print sizes, memory and time; write nothing")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
-	setGroup(f, "What to store", "bits", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused")
+	setGroup(f, "What to store", "bits", "mix", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused")
 	setGroup(f, "How", "method", "scale", "learn", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget")
 	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "seed", "device", "eval-text")
 	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "dry-run", "force", "json")
@@ -138,12 +140,15 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 // check refuses flags that are no use together. It opens nothing.
 func (o *quantizeOptions) check(r quantize.Recipe, after evaluation) error {
 	learned, calibrated := o.learned(r), r.Calibrated()
+	if err := o.checkMix(r); err != nil {
+		return err
+	}
 	if o.given("kbit-encode") && (o.given("method") || learned) {
 		return usage("--kbit-encode is a method of its own: without --method and --learn")
 	}
 	for _, s := range quantize.Settings() {
 		if o.given(s.Flag) && !(s.Transform && o.transform.name != "") {
-			if err := r.Unread(s.Flag, learned); err != nil {
+			if err := r.Unread(s.Flag, learned); err != nil && !(o.mixed() && s.Transform) {
 				return usageError{err}
 			}
 		}
@@ -165,7 +170,7 @@ func (o *quantizeOptions) check(r quantize.Recipe, after evaluation) error {
 		return usage("--learn-control and --eval-text do not go together")
 	case o.learn.control && calibrated:
 		return usage("--learn-control is a model that is not quantized: a method with a text has no part in it")
-	case calibrated, learned:
+	case calibrated, learned, o.mixed():
 		if err := o.calib.check(); err != nil {
 			return err
 		}
@@ -300,6 +305,7 @@ func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 	if o.given("kbit-encode") {
 		r.Default.Method = quantize.MethodKBit
 	}
+	o.widen(&r)
 	r.Rules = append(r.Rules, rules...)
 	r.SplitFused = r.SplitFused || o.splitFused
 	r.Methods.BCQ = o.bcq
@@ -352,6 +358,10 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 	if err != nil {
 		return err
 	}
+	mixed, err := u.mixWidths(ctx, changed, &recipe, o)
+	if err != nil {
+		return err
+	}
 	plan, err := quantize.NewPlan(changed, recipe)
 	if err != nil {
 		return err
@@ -363,7 +373,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 	u.warnFamily(plan)
 	u.warnStacks(plan)
 	if o.dryRun {
-		return u.dryRun(ctx, plan, ro, o.json)
+		return u.dryRun(ctx, plan, mixed, ro, o.json)
 	}
 	if o.learn.control {
 		if err := plan.CheckMemory(ro); err != nil {
@@ -379,7 +389,11 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 	if err != nil {
 		return err
 	}
+	if err := mixed.measure(ctx, u, out, m, &o); err != nil {
+		return err
+	}
 	done := newQuantizeJSON(res, time.Since(begin).Seconds())
+	done.mixed, done.Mix = mixed, mixed.json()
 	if learner != nil {
 		done.Learn = learner.ReportOf(res)
 		u.warnLearned(&done)
@@ -598,7 +612,10 @@ type quantizeJSON struct {
 	// What was out of the ordinary about what layers read.
 	Remarks []quantize.LayerRemark `json:"remarks,omitempty"`
 
+	Mix *mixJSON `json:"mix,omitempty"` // of widths over layers
+
 	totals quantize.Totals
+	mixed  *mixture
 }
 
 // layerJSON is one stored tensor or layer.
@@ -656,6 +673,9 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", q.Tensors, q.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s (%.2fx smaller)\n", formatBytes(q.BytesIn), formatBytes(q.BytesOut), float64(q.BytesIn)/float64(q.BytesOut))
 		printBits(w, q.totals)
+		if q.mixed != nil {
+			q.mixed.print(w)
+		}
 		printDecoded(w, q.Decoded)
 		printKept(w, q.Kept)
 		printTables(w, q.Layers)
@@ -884,13 +904,16 @@ func printKept(w io.Writer, kept []quantize.Kept) {
 }
 
 // dryRun prints the plan.
-func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOptions, asJSON bool) error {
+func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, mixed *mixture, o quantize.RunOptions, asJSON bool) error {
 	if err := plan.Choose(ctx, o); err != nil {
 		return err
 	}
 	est, err := plan.Estimate(ctx, o)
 	if err != nil {
 		return err
+	}
+	if mixed != nil {
+		est.Seconds += mixed.seconds
 	}
 	t := plan.Totals()
 	if asJSON {
@@ -909,7 +932,9 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 			Family  string             `json:"family,omitempty"`
 			Kept    []quantize.Kept    `json:"kept"`
 			Decoded []quantize.Decoded `json:"decoded,omitempty"`
-		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.LinearBits, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, "", plan.Kept(), plan.Decoded()}
+
+			Mix *mixJSON `json:"mix,omitempty"`
+		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.LinearBits, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, "", plan.Kept(), plan.Decoded(), mixed.json()}
 		out.Family, _ = plan.Family()
 		out.Layers = plannedLayers(plan)
 		return u.printJSON(out)
@@ -918,12 +943,21 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, o quantize.RunOpti
 		return err
 	}
 	fmt.Fprintln(u.stdout)
+	if mixed != nil {
+		if err := u.printSets(mixed); err != nil {
+			return err
+		}
+		fmt.Fprintln(u.stdout)
+	}
 	family, _ := plan.Family()
 	return u.facts(func(w io.Writer) {
 		fmt.Fprintf(w, "family\t%s\n", familyName(family))
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", t.Tensors, t.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(t.BytesIn), formatBytes(t.BytesOut))
 		printBits(w, t)
+		if mixed != nil {
+			mixed.print(w)
+		}
 		printDecoded(w, plan.Decoded())
 		printKept(w, plan.Kept())
 		fmt.Fprintf(w, "expected memory\t%s at most\n", formatBytes(est.PeakRAM))

@@ -88,7 +88,7 @@ func TestUsageErrors(t *testing.T) {
 		{"quantize none EMPTY", "quantize: an argument is empty"},
 		{"quantize none out --bit 3", "lutq: unknown flag --bit\nhint: did you mean --bits?\n"},
 		{"quantize none out --bits 9", `lutq: --bits "9": want a number, 1 to 8, or half a bit more`},
-		{"quantize none out --bits 2.5", "2.5 bits: weights of kind lut have whole ones, and half a bit more is for --codebook trellis"},
+		{"quantize none out --bits 2.5 --mix=false", "--bits 2.5 is a mean of widths, which --mix=false leaves alike: name a width"},
 		{"quantize none out --bits 3.5 --method bcq", "3.5 bits: weights of kind bcq have whole ones"},
 		{"quantize none out --bits 7 --codebook trellis", "7 bits a weight: codebook trellis has 1 to 6"},
 		{"quantize none out --codebook trellis --group 64", "weights of kind trellis have one scale a row: no group of 64"},

@@ -1,0 +1,432 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lutq/lutq/calib/corpus"
+	"github.com/lutq/lutq/calib/eval"
+	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/calib/probe"
+	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/weight"
+	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/gemm/cpu"
+	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/mix"
+)
+
+// bitsFlag takes the width of a code, or as a mean over layers a number of bits for each weight of a linear layer.
+type bitsFlag struct {
+	width
+	mean float64 // 0 where a width was given
+}
+
+func (b *bitsFlag) String() string {
+	if b.mean != 0 {
+		return strconv.FormatFloat(b.mean, 'g', -1, 64)
+	}
+	return b.width.String()
+}
+
+// Set implements pflag.Value.
+func (b *bitsFlag) Set(s string) error {
+	err := b.width.Set(s)
+	if err == nil {
+		b.mean = 0
+		return nil
+	}
+	v, mean := strconv.ParseFloat(s, 64)
+	if least, most := quantize.Widths(); mean != nil || v < float64(least) || v > float64(most) || v == math.Trunc(v) {
+		return err
+	}
+	b.mean, b.Bits, b.Half = v, 0, false
+	return nil
+}
+
+// mixOptions are the flags of bits that are mixed over layers.
+type mixOptions struct {
+	on        bool // --mix
+	size      size
+	fit       size
+	fitCtx    int
+	fitTarget string
+}
+
+// register adds the flags.
+func (o *mixOptions) register(f *pflag.FlagSet) {
+	f.BoolVar(&o.on, "mix", false, "mix widths over layers, in as many bytes as --bits alone takes")
+	setLater(f, "mix")
+}
+
+// mixed reports whether widths are mixed over layers.
+func (o *quantizeOptions) mixed() bool { return o.bits.mean != 0 || o.mix.on }
+
+// widen takes what is no width of tables for a mean of widths: 2.5 bits, which only rings have as they are.
+func (o *quantizeOptions) widen(r *quantize.Recipe) {
+	if r.Default.Half && o.given("bits") && o.recipe == "" && r.Complete().Default.Kind == lut.Name {
+		o.bits.mean = float64(r.Default.Rate()) / 2
+	}
+	if o.bits.mean != 0 {
+		r.Default.Bits, r.Default.Half = 0, false
+	}
+}
+
+// checkMix refuses flags that are no use with mixed widths.
+func (o *quantizeOptions) checkMix(r quantize.Recipe) error {
+	switch {
+	case o.given("mix") && !o.mix.on && o.bits.mean != 0:
+		return usage("--bits %v is a mean of widths, which --mix=false leaves alike: name a width", &o.bits)
+	case !o.mixed():
+		return nil
+	case o.target != "":
+		return usage("--for %s takes one width: without --mix, and with whole --bits", o.target)
+	}
+	if _, err := probe.CandidatesFor(r, false); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// Sets are probed with about probeTokens, of windows of probeContext at most that are drawn evenly from the text. Half as many tokens change
+// what a set loses by 3 % in the mean. Where that is more than so many multiplications on the processors of a host, it is half of
+// that, or a quarter or an eighth.
+const (
+	probeTokens  = 4096
+	probeContext = 256
+	probeWork    = 6e12
+	heldWindows  = 16 // to measure the result on
+)
+
+// mixture is what was made of mixed widths.
+type mixture struct {
+	*probe.Allocation
+	goal     string
+	uniform  float64 // predicted divergence with the same width throughout, 0 where that is no part of the goal
+	seconds  float64
+	tokens   int // probed with
+	held     [][]int
+	device   string
+	measured *eval.Comparison
+}
+
+// mixWidths measures how much a model loses by each set of its layers, and makes what that says the rules of a recipe, which is complete but
+// for them. It is nil where widths are not mixed.
+func (u *ui) mixWidths(ctx context.Context, m *source.Model, r *quantize.Recipe, o quantizeOptions) (*mixture, error) {
+	if !o.mixed() {
+		return nil, nil
+	}
+	begin := time.Now()
+	sets, err := quantize.SetsOf(m)
+	if err != nil {
+		return nil, hintError{fmt.Errorf("widths are mixed by what the model loses, and it cannot be run: %w", err), "whole --bits need no text, and --tensor gives layers widths by hand"}
+	}
+	candidates, err := probe.CandidatesFor(*r, false)
+	if err != nil {
+		return nil, err
+	}
+	x := &mixture{}
+	if x.device, err = chooseDevice(o.calib.device); err != nil {
+		return nil, err
+	}
+	windows, err := x.read(u, m, o, r.Calibrated())
+	if err != nil {
+		return nil, err
+	}
+	ops, done, err := openOps(x.device, "f32", cpu.Options{Threads: o.threads}, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	po := probe.Options{Windows: windows, Run: quantize.RunOptions{Threads: o.threads}}
+	var paths [][]string
+	for _, s := range sets {
+		paths = append(paths, s.Layers)
+	}
+	d, err := m.Decoder()
+	if err != nil {
+		return nil, err
+	}
+	for x.device == "cpu" && len(po.Windows) > probeTokens/probeContext/8 && model.ProbeWork(d, model.ProbeOptions{Windows: po.Windows, Sets: paths}) > probeWork {
+		po.Windows = evenly(po.Windows, len(po.Windows)/2)
+	}
+	for _, w := range po.Windows {
+		x.tokens += len(w)
+	}
+	bar := u.startProgress("probing", 1, false)
+	po.Progress = func(done, all int) {
+		bar.resize(int64(all))
+		bar.set(int64(done), "")
+	}
+	s, err := probe.Measure(ctx, m, ops, sets, po)
+	if stats, ok := ops.(model.StatsOps); ok && err == nil && r.Calibrated() {
+		err = probe.Fitted(ctx, m, stats, sets, s, o.calib.damp, o.calib.retarget, po)
+	}
+	bar.finish()
+	if err != nil {
+		return nil, err
+	}
+	if x.Allocation, err = probe.NewAllocation(ctx, m, *r, sets, s, candidates); err != nil {
+		return nil, err
+	}
+	if err := x.toBits(ctx, m, r, &o); err != nil {
+		return nil, err
+	}
+	x.Apply(r)
+	x.seconds = time.Since(begin).Seconds()
+	return x, nil
+}
+
+// read reads the windows to probe with, and those to measure the result on, which nothing is fitted to.
+func (x *mixture) read(u *ui, m *source.Model, o quantizeOptions, calibrated bool) (windows [][]int, err error) {
+	fo := o.calib.options(x.device, o.threads)
+	fo.Warn = func(s string) { fmt.Fprintf(u.stderr, "lutq: %s\n", s) }
+	if !calibrated && !o.learn.on {
+		if o.calib.unnamed {
+			u.note("no text is named: probing with the bundled one (--calib FILE names another)")
+		}
+		fo.Context = min(fo.Context, probeContext)
+		fo.Windows = max(probeTokens/max(fo.Context, 2), len(fo.Texts))
+	}
+	if o.learn.on {
+		fo.Learn = o.learn.options(o.calib.seed)
+	}
+	var text *corpus.Mixture
+	for held := heldWindows; ; held /= 2 { // a text may be short
+		if text, x.held, err = fo.Hold(m, held); err == nil {
+			break
+		}
+		if held == 0 && (calibrated || fo.Windows == 1) {
+			return nil, err
+		}
+		if held == 0 {
+			fo.Windows, held = max(fo.Windows/2, 1), 1
+		}
+	}
+	for _, w := range evenly(text.Windows, max(probeTokens/min(text.Context, probeContext), 1)) {
+		if w = w[:min(len(w), probeContext)]; len(w) > 1 {
+			windows = append(windows, w)
+		}
+	}
+	for i, w := range x.held {
+		x.held[i] = w[:min(len(w), probeContext)]
+	}
+	return windows, nil
+}
+
+// evenly returns n windows of all, as far from each other as can be.
+func evenly(all [][]int, n int) (some [][]int) {
+	n = max(min(n, len(all)), 1)
+	for i := range n {
+		some = append(some, all[i*len(all)/n])
+	}
+	return some
+}
+
+// toBits divides what the mean of bits gives linear layers, or one width for all would.
+func (x *mixture) toBits(ctx context.Context, m *source.Model, r *quantize.Recipe, o *quantizeOptions) error {
+	var ends, weights int64
+	for _, p := range x.Parts {
+		switch {
+		case p.End:
+			ends += p.Choices[0].Bytes
+		case p.Choices[0].Bits != 0:
+			weights += p.Weights
+		default:
+			ends += p.Choices[0].Bytes // kept by a rule
+		}
+	}
+	if weights == 0 {
+		return errors.New("no linear layer is left to mix widths over")
+	}
+	var budget int64
+	if o.bits.mean != 0 {
+		x.goal = fmt.Sprintf("%v bits a weight of linear layers", &o.bits)
+		budget = int64(o.bits.mean * float64(weights) / 8)
+	} else {
+		alike, err := quantize.NewPlan(m, *r)
+		if err != nil {
+			return err
+		}
+		uniform, err := x.Uniform(ctx, alike)
+		if err != nil {
+			return err
+		}
+		budget, x.uniform = uniform.Bytes-ends, uniform.Loss
+		x.goal = fmt.Sprintf("the bytes of %s bits throughout", r.Complete().Default.Width())
+	}
+	err := x.Allocate(budget + ends)
+	var short *mix.BudgetError
+	if errors.As(err, &short) {
+		least := 8 * float64(short.Least-ends) / float64(weights)
+		return hintError{
+			fmt.Errorf("--bits %v: linear layers take %v bits a weight at least, scales included", &o.bits, math.Ceil(least*1000)/1000),
+			fewerHint(r),
+		}
+	}
+	return err
+}
+
+// fewerHint says what takes fewer bits than the least that a recipe's kind is mixed of.
+func fewerHint(r *quantize.Recipe) string {
+	if r.Complete().Default.Kind == lut.Name {
+		return "--codebook trellis goes down to 1.5 bits"
+	}
+	return "--bits 1 takes less"
+}
+
+// print says what was divided.
+func (x *mixture) print(w io.Writer) {
+	t := x.Chosen()
+	fmt.Fprintf(w, "mixed widths\tto %s: %s\n", x.goal, x.summary())
+	fmt.Fprintf(w, "predicted KL\t%s", digits(t.Loss, 3))
+	if x.uniform > 0 {
+		fmt.Fprintf(w, ", and %s with one width", digits(x.uniform, 3))
+	}
+	fmt.Fprintf(w, " (probed with %d tokens in %.1f s)\n", x.tokens, x.seconds)
+	if c := x.measured; c != nil {
+		fmt.Fprintf(w, "measured KL\t%s", digits(c.KLMean, 3))
+		if c.KLMeanCI != nil {
+			fmt.Fprintf(w, " (%s to %s)", digits(c.KLMeanCI[0], 3), digits(c.KLMeanCI[1], 3))
+		}
+		fmt.Fprintf(w, " on %d windows held out\n", len(x.held))
+	}
+}
+
+// summary says how many sets have which width.
+func (x *mixture) summary() string {
+	counts := make(map[string]int)
+	var order []string
+	for rate := 2; rate <= 32; rate++ {
+		for _, p := range x.Parts {
+			if c := p.Choices[p.Chosen]; !p.End && c.Rate() == rate {
+				name := c.Width()
+				if counts[name] == 0 {
+					order = append(order, name)
+				}
+				counts[name]++
+			}
+		}
+	}
+	s := ""
+	for i, name := range order {
+		if i > 0 {
+			s += ", "
+		}
+		s += fmt.Sprintf("%s bits in %d sets", name, counts[name])
+	}
+	return s
+}
+
+// mixJSON is what is said of mixed widths as JSON.
+type mixJSON struct {
+	Goal        string       `json:"goal"`
+	Bytes       int64        `json:"bytes"` // of the sets
+	PredictedKL float64      `json:"predicted_kl"`
+	UniformKL   float64      `json:"uniform_kl,omitempty"` // predicted, with one width in as many bytes
+	MeasuredKL  float64      `json:"measured_kl,omitempty"`
+	MeasuredCI  *[2]float64  `json:"measured_kl_ci,omitempty"`
+	HeldWindows int          `json:"held_windows,omitempty"`
+	Tokens      int          `json:"probe_tokens"`
+	Seconds     float64      `json:"probe_seconds"`
+	Sets        []mixSetJSON `json:"sets"`
+}
+
+type mixSetJSON struct {
+	Layers      []string `json:"layers"`
+	Weights     int64    `json:"weights"`
+	Bytes       int64    `json:"bytes"`
+	ProbedKL    float64  `json:"probed_kl"` // rounded to the width of reference
+	PredictedKL float64  `json:"predicted_kl"`
+	weight.Spec
+}
+
+func (x *mixture) json() *mixJSON {
+	if x == nil {
+		return nil
+	}
+	t := x.Chosen()
+	j := &mixJSON{Goal: x.goal, Bytes: t.Bytes, PredictedKL: t.Loss, UniformKL: x.uniform, Tokens: x.tokens, Seconds: x.seconds}
+	if c := x.measured; c != nil {
+		j.MeasuredKL, j.MeasuredCI, j.HeldWindows = c.KLMean, c.KLMeanCI, len(x.held)
+	}
+	for _, p := range x.Parts {
+		c := p.Choices[p.Chosen]
+		j.Sets = append(j.Sets, mixSetJSON{p.Layers, p.Weights, c.Bytes, p.KL, c.Loss, c.Spec})
+	}
+	return j
+}
+
+// printSets prints what each set gets.
+func (u *ui) printSets(x *mixture) error {
+	return u.table(tableShape{names: []string{"layers"}, drop: []string{"probed KL"}}, func(w io.Writer) {
+		fmt.Fprintln(w, "layers\tto\tsize\tpredicted KL\tprobed KL")
+		for _, p := range x.Parts {
+			c := p.Choices[p.Chosen]
+			to := "as it is"
+			if c.Bits != 0 {
+				to = formatName(c.Spec)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", input.Name(p.Name()), to, formatBytes(c.Bytes), digits(c.Loss, 3), digits(p.KL, 3))
+		}
+	})
+}
+
+// measure evaluates a container beside its original on the windows that were held out.
+func (x *mixture) measure(ctx context.Context, u *ui, out string, original *source.Model, o *quantizeOptions) (err error) {
+	if x == nil || len(x.held) == 0 {
+		return nil
+	}
+	src, err := original.Weights()
+	if err != nil {
+		return err
+	}
+	if checkMemory(src, x.device == "cpu") != nil {
+		return nil // which is worth no failure
+	}
+	ops, done, err := openOps(x.device, "f32", cpu.Options{Threads: o.threads}, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	made, err := source.Open(out, source.Options{})
+	if err != nil {
+		return err
+	}
+	defer made.Close()
+	ref, err := model.Open(original, ops, model.OpenOptions{})
+	if err != nil {
+		return err
+	}
+	defer ref.Close()
+	candidate, err := model.Open(made, ops, model.OpenOptions{})
+	if err != nil {
+		return err
+	}
+	defer candidate.Close()
+	set := &corpus.Set{}
+	for _, w := range x.held {
+		if len(w) > 1 {
+			set.Windows = append(set.Windows, corpus.Window{Tokens: w, ScoreFrom: 1})
+			set.Context = max(set.Context, len(w))
+		}
+	}
+	bar := u.startProgress("measuring", int64(len(set.Windows)), false)
+	res, err := eval.Run(ctx, ref, []eval.Model{candidate}, set, eval.Options{
+		Ops: ops, Progress: func(p eval.Progress) { bar.set(int64(p.Done), "") },
+	})
+	bar.finish()
+	if err != nil {
+		return err
+	}
+	x.measured = res[0].Comparison
+	return nil
+}
