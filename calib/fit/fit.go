@@ -5,6 +5,7 @@ package fit
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -140,15 +141,23 @@ func (o *Options) read(ctx context.Context, m *source.Model) (*corpus.Mixture, e
 	return corpus.MixFiles(o.Texts, tok, mo)
 }
 
-// Hold reads the texts for a model as they are fitted to, and n windows more, which nothing is fitted to.
-func (o Options) Hold(m *source.Model, n int) (text *corpus.Mixture, held [][]int, err error) {
+// Hold reads the texts for a model as they are fitted to, and n windows more, which nothing is fitted to. What the model would have to
+// write first is left out; where nothing is left the bundled text stands in for it.
+func (o Options) Hold(ctx context.Context, m *source.Model, n int) (text *corpus.Mixture, held [][]int, err error) {
 	own := Learning{}
 	if o.Learn != nil {
 		own = *o.Learn
 	}
 	own.Valid += n
 	o.Learn = &own
-	if text, err = o.read(m); err != nil {
+	o.Texts = slices.DeleteFunc(slices.Clone(o.Texts), func(name string) bool {
+		_, self, err := ParseSelf(name)
+		return self && err == nil
+	})
+	if len(o.Texts) == 0 {
+		o.Texts = []string{Bundled}
+	}
+	if text, err = o.read(ctx, m); err != nil {
 		return nil, nil, err
 	}
 	return text, text.Valid[len(text.Valid)-n:], nil

@@ -137,7 +137,7 @@ func (u *ui) mixWidths(ctx context.Context, m *source.Model, r *quantize.Recipe,
 	if x.device, err = chooseDevice(o.calib.device); err != nil {
 		return nil, err
 	}
-	windows, err := x.read(u, m, o, r.Calibrated())
+	windows, err := x.read(ctx, u, m, o, r.Calibrated())
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (u *ui) mixWidths(ctx context.Context, m *source.Model, r *quantize.Recipe,
 }
 
 // read reads the windows to probe with, and those to measure the result on, which nothing is fitted to.
-func (x *mixture) read(u *ui, m *source.Model, o quantizeOptions, calibrated bool) (windows [][]int, err error) {
+func (x *mixture) read(ctx context.Context, u *ui, m *source.Model, o quantizeOptions, calibrated bool) (windows [][]int, err error) {
 	fo := o.calib.options(x.device, o.threads)
 	fo.Warn = func(s string) { fmt.Fprintf(u.stderr, "lutq: %s\n", s) }
 	if !calibrated && !o.learn.on {
@@ -201,7 +201,7 @@ func (x *mixture) read(u *ui, m *source.Model, o quantizeOptions, calibrated boo
 	}
 	var text *corpus.Mixture
 	for held := heldWindows; ; held /= 2 { // a text may be short
-		if text, x.held, err = fo.Hold(m, held); err == nil {
+		if text, x.held, err = fo.Hold(ctx, m, held); err == nil {
 			break
 		}
 		if held == 0 && (calibrated || fo.Windows == 1) {
