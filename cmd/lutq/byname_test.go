@@ -143,6 +143,13 @@ func TestByName(t *testing.T) {
 		t.Errorf("of what was in the cache %v was asked for", n)
 	}
 
+	// What lutq quantized is whole, whatever other files it has.
+	published, _ := hubServer(t, "out")
+	t.Setenv("HF_ENDPOINT", published)
+	t.Setenv("HF_HUB_CACHE", filepath.Join(t.TempDir(), "hub"))
+	do("generate", "org/tiny", "--prompt", "a", "--max-tokens", "2", "--device", "cpu")
+	do("verify", "org/tiny", "--against", tiny)
+
 	code, _, stderr := exec("inspect", "org/other")
 	if code != exitFailed || !strings.HasPrefix(stderr, "lutq: org/other: there is no such model, or it is private") {
 		t.Errorf("exit code %d\n%s", code, stderr)

@@ -74,7 +74,9 @@ how codes are chosen, "lutq help learning" what a text is for.`,
 		Annotations: more(withLimits(`OUT is a Hugging Face folder. A quantized layer P is three tensors: P.codes,
 P.scales and P.codebook. The report lists what was not quantized, and why. With
 lutq_hf.py, which it also holds, transformers opens it (trust_remote_code=True).
-Interrupted, the same command goes on, to the same bytes.
+README.md is a model card, with what --eval-text measured; you may edit it. That
+of MODEL becomes ORIGINAL_README.md. Interrupted, the same command goes on, to
+the same bytes.
 
 Exceptions. --tensor REGEX=bits:group:codebook:scale:scale-type:kind:method sets
 the format of the tensors whose name matches. Any field may be left out.

@@ -476,8 +476,8 @@ transformers and other programs use is looked up: what it has is taken as it is,
 and the server is not asked whether there is something newer. What it lacks is
 downloaded into it, so that they find it too. Of a model, that is config.json
 and what else names its settings, the safetensors files, tokenizer and chat
-templates, licence and own code. tokenize takes no weights, and bench none of a
-model whose shapes it times.
+templates, model card, licence and own code. tokenize takes no weights, and
+bench none of a model whose shapes it times.
 
 An interrupted download goes on with the same command. Every file is held
 against its hash before it gets its name. With --offline nothing is downloaded.

@@ -6,13 +6,16 @@ import (
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -78,7 +81,15 @@ func (d *download) run(ctx context.Context, revision string) (string, error) {
 		if l.files[configName].name == "" {
 			return "", &Error{Model: d.name.String(), Reason: "has no " + configName}
 		}
-		all = append(all, weights...)
+		others, err := d.ofContainer(ctx, l)
+		if err != nil {
+			return "", err
+		}
+		for _, f := range append(weights, others...) {
+			if !slices.ContainsFunc(all, func(has file) bool { return has.name == f.name }) {
+				all = append(all, f)
+			}
+		}
 	}
 	if all, err = d.measure(ctx, l.commit, all); err != nil {
 		return "", err
@@ -88,6 +99,40 @@ func (d *download) run(ctx context.Context, revision string) (string, error) {
 	}
 	_ = d.place.noteAbsent(l) // which saves a question at most
 	return d.place.snapshot(l.commit), d.failed("the cache", d.place.writeRef(d.name.Revision, l.commit))
+}
+
+// ofContainer returns the files of which the config.json of a model that lutq quantized has digests, so that it can be verified.
+// It downloads that, since it names them.
+func (d *download) ofContainer(ctx context.Context, l *listing) ([]file, error) {
+	config, err := d.ask(ctx, l.commit, l.files[configName])
+	if err != nil {
+		return nil, err
+	}
+	if err := d.file(ctx, l.commit, config); err != nil {
+		return nil, err
+	}
+	data, err := input.ReadFile(filepath.Join(d.place.snapshot(l.commit), configName), input.Config)
+	if err != nil {
+		return nil, &Error{Model: d.name.String(), Err: err}
+	}
+	var c struct {
+		Quantization struct {
+			Method  string `json:"quant_method"`
+			Digests struct {
+				Files map[string]any `json:"files"`
+			} `json:"digests"`
+		} `json:"quantization_config"`
+	}
+	if json.Unmarshal(data, &c) != nil || c.Quantization.Method != "lutq" {
+		return nil, nil
+	}
+	var all []file
+	for _, name := range slices.Sorted(maps.Keys(c.Quantization.Digests.Files)) {
+		if f, ok := l.files[name]; ok {
+			all = append(all, f)
+		}
+	}
+	return all, nil
 }
 
 // weights returns the files that the weights are in. It downloads an index, since that names them.

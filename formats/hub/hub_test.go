@@ -286,6 +286,14 @@ func TestDownload(t *testing.T) {
 			}
 			s.files[singleName] = "weights"
 		}},
+		{name: "what lutq quantized", model: "org/name", ref: "main", change: func(s *server) {
+			s.files["config.json"] = `{"quantization_config": {"quant_method": "lutq", "digests": {"files": {"golden.json": "", "ORIGINAL_README.md": "", "none.json": "", "tokenizer.json": "", "model.safetensors.index.json": ""}}}}`
+			s.files["golden.json"], s.files["ORIGINAL_README.md"], s.files["other.json"] = "[]", "# a", "not needed"
+		}},
+		{name: "what another program quantized", model: "org/name", ref: "main", change: func(s *server) {
+			s.files["config.json"] = `{"quantization_config": {"quant_method": "other", "digests": {"files": {"golden.json": ""}}}}`
+			s.files["golden.json"] = "not needed"
+		}},
 		{name: "an empty file", model: "org/name", ref: "main", change: func(s *server) { s.files["merges.txt"] = "" }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

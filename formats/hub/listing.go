@@ -108,7 +108,7 @@ func isBeside(name string) bool {
 	others := []string{
 		"vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json",
 		"quantize_config.json", "quant_config.json", "hf_quant_config.json", "quantization_config.json",
-		"LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "ORIGINAL_README.md",
+		"LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE",
 	}
 	switch folder, base := path.Split(name); {
 	case folder == "additional_chat_templates/":
