@@ -243,6 +243,12 @@ func (o MethodOptions) method(name string) (Method, error) {
 	return nil, fmt.Errorf("unknown method %q: want %s", name, oneOf(Methods()))
 }
 
+// MakesKind reports whether a method, by its name, makes weights of a kind. What has no name yet may.
+func MakesKind(method, kind string) bool {
+	m, err := MethodOptions{}.method(method)
+	return method == "" || err == nil && slices.Contains(m.Kinds(), kind)
+}
+
 // plain returns the method that makes a kind of weights of nothing but them.
 func (o MethodOptions) plain(kind string) (Method, error) {
 	for _, m := range methods(o) {

@@ -160,6 +160,13 @@ func (r *run) note(plan string) ([]byte, error) {
 	return append(data, '\n'), err
 }
 
+// Begun reports whether an interrupted run of this plan left something of an output to go on with.
+func (p *Plan) Begun(out string, o RunOptions) bool {
+	var left finishedRun
+	plan := p.fingerprint(o.MaxShardSize)
+	return outdir.Begun(out) == plan || json.Unmarshal(outdir.Left(out), &left) == nil && left.Plan == plan
+}
+
 // Finished returns the result of the run that made an output, if it was one of this plan and something is left to
 // do with the output, else nil.
 func (p *Plan) Finished(out string, o RunOptions) (*Result, error) {

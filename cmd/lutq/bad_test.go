@@ -146,8 +146,8 @@ func badInputs() []badInput {
 		return func(m victim) { m.shard(`{"metadata": {"total_size": 1}, "weight_map": ` + weightMap + `}`) }
 	}
 	return []badInput{
-		{name: "no folder", args: []string{"quantize", "DIR/none", "OUT"}, want: "no such file"},
-		{name: "a file for a folder", args: []string{"quantize", "MODEL/config.json", "OUT"}, want: "config.json"},
+		{name: "no folder", args: []string{"quantize", "--preset", "fast", "DIR/none", "OUT"}, want: "no such file"},
+		{name: "a file for a folder", args: []string{"quantize", "--preset", "fast", "MODEL/config.json", "OUT"}, want: "config.json"},
 		{name: "empty folder", damage: func(m victim) {
 			if err := os.RemoveAll(m.dir); err != nil {
 				m.t.Fatal(err)
@@ -205,26 +205,26 @@ func badInputs() []badInput {
 		},
 		{
 			name: "evaluation of another family", damage: func(m victim) { m.family("MambaForCausalLM") },
-			args: []string{"quantize", "MODEL", "OUT", "--eval-text", "TEXT"}, want: "architecture \"MambaForCausalLM\" is not one that is known",
+			args: []string{"quantize", "--preset", "fast", "MODEL", "OUT", "--eval-text", "TEXT"}, want: "architecture \"MambaForCausalLM\" is not one that is known",
 		},
 		{
 			name: "evaluation without a tokenizer", damage: func(m victim) { m.remove(tokJSON) },
-			args: []string{"quantize", "MODEL", "OUT", "--eval-text", "TEXT"}, want: tokJSON,
+			args: []string{"quantize", "--preset", "fast", "MODEL", "OUT", "--eval-text", "TEXT"}, want: tokJSON,
 		},
-		{name: "evaluation on no text", args: []string{"quantize", "MODEL", "OUT", "--eval-text", "DIR/none"}, want: "no such file"},
+		{name: "evaluation on no text", args: []string{"quantize", "--preset", "fast", "MODEL", "OUT", "--eval-text", "DIR/none"}, want: "no such file"},
 		{
 			name: "evaluation on too little text", damage: func(m victim) { m.write("short", []byte("a b c")) },
-			args: []string{"quantize", "MODEL", "OUT", "--eval-text", "MODEL/short"}, want: "fewer than one window",
+			args: []string{"quantize", "--preset", "fast", "MODEL", "OUT", "--eval-text", "MODEL/short"}, want: "fewer than one window",
 		},
 		{name: "no config", damage: func(m victim) { m.remove(config) }, want: config},
 		{name: "config that is no JSON", damage: func(m victim) { m.write(config, []byte("{\"a\": ")) }, want: config},
 		{name: "config that is an array", damage: func(m victim) { m.write(config, []byte("[]")) }, want: config},
 		{name: "quantized already", container: true, want: "MODEL: already quantized by lutq: "},
-		{name: "pattern that matches nothing", args: []string{"quantize", "MODEL", "OUT", "--tensor", "dwn_proj=3"}, want: "dwn_proj"},
-		{name: "pattern that is none", args: []string{"quantize", "MODEL", "OUT", "--tensor", "(=3"}, code: 2, want: "missing closing"},
-		{name: "bits out of range", args: []string{"quantize", "MODEL", "OUT", "--bits", "6"}, code: 2, want: "2 to 5"},
+		{name: "pattern that matches nothing", args: []string{"quantize", "--preset", "fast", "MODEL", "OUT", "--tensor", "dwn_proj=3"}, want: "dwn_proj"},
+		{name: "pattern that is none", args: []string{"quantize", "--preset", "fast", "MODEL", "OUT", "--tensor", "(=3"}, code: 2, want: "missing closing"},
+		{name: "bits out of range", args: []string{"quantize", "MODEL", "OUT", "--bits", "7"}, code: 2, want: "no codes of 7 bits"},
 		{name: "bits that are no number", args: []string{"quantize", "MODEL", "OUT", "--bits", "four"}, code: 2, want: "four"},
-		{name: "group that is not offered", args: []string{"quantize", "MODEL", "OUT", "--group", "48"}, code: 2, want: "48"},
+		{name: "group that is not offered", args: []string{"quantize", "--preset", "fast", "MODEL", "OUT", "--group", "48"}, code: 2, want: "48"},
 		{name: "unknown codebook", args: []string{"quantize", "MODEL", "OUT", "--codebook", "nf4"}, code: 2, want: "nf4"},
 		{
 			name: "codebook file with too few values", damage: func(m victim) { m.write("cb.json", []byte("[-1, 1]")) },
@@ -242,15 +242,15 @@ func badInputs() []badInput {
 			name: "recipe that flags contradict", damage: func(m victim) { m.write("r.json", []byte(`{"codebook": "js"}`)) },
 			args: []string{"quantize", "MODEL", "OUT", "--recipe", "MODEL/r.json", "--method", "nfl", "--calib", "TEXT", "--calib-ctx", "32"}, want: "method nfl is for the codebook nf",
 		},
-		{name: "fused layers that differ", args: []string{"quantize", "MODEL", "OUT", "--tensor", "k_proj=5"}, want: "would differ in bits, group or kind"},
-		{name: "too little memory", args: []string{"quantize", "MODEL", "OUT", "--max-ram", "1MB"}, want: "memory"},
+		{name: "fused layers that differ", args: []string{"quantize", "--preset", "fast", "MODEL", "OUT", "--tensor", "k_proj=5"}, want: "would differ in bits, group or kind"},
+		{name: "too little memory", args: []string{"quantize", "--preset", "fast", "MODEL", "OUT", "--max-ram", "1MB"}, want: "memory"},
 		{name: "size without sense", args: []string{"quantize", "MODEL", "OUT", "--max-ram", "lots"}, code: 2, want: "lots"},
-		{name: "output that exists", args: []string{"quantize", "MODEL", "DIR/model"}, want: "DIR/model"},
-		{name: "output under a file", args: []string{"quantize", "MODEL", "MODEL/config.json/out"}, want: "not a directory"},
-		{name: "output on a read-only system", args: []string{"quantize", "MODEL", "/sys/lutq"}, want: "/sys/lutq"},
-		{name: "output under what cannot be quantized", container: true, args: []string{"quantize", "MODEL", "DIR/a/b/out"}, want: "quantized"},
-		{name: "output without a name", args: []string{"quantize", "MODEL", ""}, code: 2, want: "an argument is empty"},
-		{name: "output without a name, dry", args: []string{"quantize", "MODEL", "", "--dry-run"}, code: 2, want: "an argument is empty"},
+		{name: "output that exists", args: []string{"quantize", "--preset", "fast", "MODEL", "DIR/model"}, want: "DIR/model"},
+		{name: "output under a file", args: []string{"quantize", "--preset", "fast", "MODEL", "MODEL/config.json/out"}, want: "not a directory"},
+		{name: "output on a read-only system", args: []string{"quantize", "--preset", "fast", "MODEL", "/sys/lutq"}, want: "/sys/lutq"},
+		{name: "output under what cannot be quantized", container: true, args: []string{"quantize", "--preset", "fast", "MODEL", "DIR/a/b/out"}, want: "quantized"},
+		{name: "output without a name", args: []string{"quantize", "--preset", "fast", "MODEL", ""}, code: 2, want: "an argument is empty"},
+		{name: "output without a name, dry", args: []string{"quantize", "--preset", "fast", "MODEL", "", "--dry-run"}, code: 2, want: "an argument is empty"},
 		{name: "output that is a file", args: []string{"quantize", "MODEL", "TEXT", "--force"}, want: "text.txt: is a file"},
 		{name: "output that is the model", args: []string{"quantize", "MODEL", "MODEL", "--force"}, want: "is the input"},
 		{name: "output that is the model in another spelling", args: []string{"quantize", "MODEL", "MODEL/../model/", "--force"}, want: "is the input"},
@@ -286,8 +286,8 @@ func badInputs() []badInput {
 			name: "control over what lutq did not write", damage: func(m victim) { m.folder("other", "notes") },
 			args: []string{"quantize", "MODEL", "DIR/other", "--force", "--learn", "--learn-control", "--calib", "TEXT"}, want: "lutq did not write it",
 		},
-		{name: "unknown flag", args: []string{"quantize", "MODEL", "OUT", "--bit", "4"}, code: 2, want: "--bit"},
-		{name: "missing argument", args: []string{"quantize", "MODEL"}, code: 2, want: "accepts 2 arg"},
+		{name: "unknown flag", args: []string{"quantize", "--preset", "fast", "MODEL", "OUT", "--bit", "4"}, code: 2, want: "--bit"},
+		{name: "missing argument", args: []string{"quantize", "--preset", "fast", "MODEL"}, code: 2, want: "accepts 2 arg"},
 		{name: "unknown command", args: []string{"quantise", "MODEL"}, code: 2, want: "quantise"},
 
 		{name: "digest", container: true, damage: func(m victim) { m.replace(config, `"sha256": "`, `"sha256": "0`) }, args: verify, code: 3, want: "config.json differs from what was written"},
@@ -365,7 +365,7 @@ func TestBadInput(t *testing.T) {
 	}
 	base := t.TempDir()
 	container := filepath.Join(base, "container")
-	if code, _, stderr := exec("quantize", tiny, container); code != 0 {
+	if code, _, stderr := exec("quantize", "--preset", "fast", tiny, container); code != 0 {
 		t.Fatal(stderr)
 	}
 	for _, tc := range badInputs() {
@@ -388,7 +388,7 @@ func TestBadInput(t *testing.T) {
 			}
 			args := slices.Clone(tc.args)
 			if args == nil {
-				args = []string{"quantize", "MODEL", "OUT"}
+				args = []string{"quantize", "--preset", "fast", "MODEL", "OUT"}
 			}
 			names := strings.NewReplacer("MODEL", m.dir, "OUT", filepath.Join(dir, "out"), "TEXT", textFile, "DIR", dir)
 			for i := range args {
@@ -411,7 +411,7 @@ func TestBadInput(t *testing.T) {
 func TestNoVerify(t *testing.T) {
 	dir := t.TempDir()
 	m := victim{t, filepath.Join(dir, "model")}
-	if code, _, stderr := exec("quantize", tiny, m.dir); code != 0 {
+	if code, _, stderr := exec("quantize", "--preset", "fast", tiny, m.dir); code != 0 {
 		t.Fatal(stderr)
 	}
 	m.data("model.norm.weight", []byte{1})
@@ -501,7 +501,7 @@ func TestStacks(t *testing.T) {
 	m.header(func(s string) string {
 		return strings.Replace(s, `"model.layers.0.mlp.up_proj.weight":{"dtype":"BF16","shape":[384,128]`, `"model.layers.0.mlp.experts.up_proj":{"dtype":"BF16","shape":[3,128,128]`, 1)
 	})
-	code, stdout, stderr := exec("quantize", m.dir, filepath.Join(dir, "out"))
+	code, stdout, stderr := exec("quantize", "--preset", "fast", m.dir, filepath.Join(dir, "out"))
 	if want := "lutq: 98.3 kB of 2.62 MB stay as they are: stacks of matrices in one tensor are not quantized (model.layers.*.mlp.experts.up_proj)\n"; code != 0 || stderr != want {
 		t.Errorf("exit code %d, stderr %q, want %q", code, stderr, want)
 	}

@@ -106,7 +106,7 @@ func TestByName(t *testing.T) {
 		t.Errorf("tokenize and bench asked for %v", n)
 	}
 
-	_, stderr := do("quantize", "org/tiny", "out")
+	_, stderr := do("quantize", "--preset", "fast", "org/tiny", "out")
 	if !strings.Contains(stderr, "lutq: org/tiny lies in ") {
 		t.Errorf("quantize does not say where the model lies:\n%s", stderr)
 	}
@@ -119,7 +119,7 @@ func TestByName(t *testing.T) {
 	if n := counts(); n["model.safetensors"] != 1 || n["tokenizer.json"] != 0 {
 		t.Errorf("quantize asked for %v", n)
 	}
-	do("quantize", tiny, "want")
+	do("quantize", "--preset", "fast", tiny, "want")
 	for _, name := range []string{"model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"} {
 		got, err := os.ReadFile(filepath.Join("out", name))
 		if err != nil {

@@ -25,7 +25,7 @@ func TestEmbedBits(t *testing.T) {
 		{"kept against a rule", "--bits 3 --embed-bits 16 --tensor embed_tokens=4", "4 lut", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			args := append([]string{"quantize", tiny, filepath.Join(t.TempDir(), "out"), "--dry-run"}, strings.Fields(tc.args)...)
+			args := append([]string{"quantize", "--preset", "fast", tiny, filepath.Join(t.TempDir(), "out"), "--dry-run"}, strings.Fields(tc.args)...)
 			code, stdout, stderr := exec(append(args, "--json")...)
 			if code != 0 {
 				t.Fatal(stderr)

@@ -20,7 +20,7 @@ func TestEvalDevices(t *testing.T) {
 	}
 	const data = "../../calib/testdata/"
 	packed := filepath.Join(t.TempDir(), "packed")
-	if code, _, stderr := exec("quantize", data+"lutq-tiny", packed, "--bits", "3"); code != 0 {
+	if code, _, stderr := exec("quantize", "--preset", "fast", data+"lutq-tiny", packed, "--bits", "3"); code != 0 {
 		t.Fatal(stderr)
 	}
 	type result struct {

@@ -50,7 +50,7 @@ func TestEvaluationLeft(t *testing.T) {
 			if err := os.WriteFile(text, harbour[:9000], 0o644); err != nil {
 				t.Fatal(err)
 			}
-			args := append([]string{"quantize", tiny, out, "--eval-text", text}, tc.args...)
+			args := append([]string{"quantize", "--preset", "fast", tiny, out, "--eval-text", text}, tc.args...)
 			if len(tc.args) > 2 && !tc.fail {
 				args = append(args, "--calib", "../../calib/testdata/harbour.txt", "--calib-ctx", "32", "--device", "cpu")
 			}
@@ -149,7 +149,7 @@ func TestEvaluationLeftJSON(t *testing.T) {
 	if err := os.WriteFile(text, harbour[:9000], 0o644); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"quantize", tiny, out, "--eval-text", text, "--force"}
+	args := []string{"quantize", "--preset", "fast", tiny, out, "--eval-text", text, "--force"}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	root := newRoot(nil, &hooked{io.Discard, cancel}, io.Discard)

@@ -30,7 +30,7 @@ func TestFullDisk(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			code, _, stderr := exec("quantize", tiny, filepath.Join(dir, "out"))
+			code, _, stderr := exec("quantize", "--preset", "fast", tiny, filepath.Join(dir, "out"))
 			checkRefused(t, exitFailed, code, stderr)
 			if !strings.Contains(stderr, tc.want) {
 				t.Errorf("the message does not say %q:\n%s", tc.want, stderr)

@@ -50,7 +50,7 @@ func oddFiles() []replaceFile {
 func TestOddFiles(t *testing.T) {
 	base := t.TempDir()
 	container := filepath.Join(base, "container")
-	if code, _, stderr := exec("quantize", tiny, container); code != 0 {
+	if code, _, stderr := exec("quantize", "--preset", "fast", tiny, container); code != 0 {
 		t.Fatal(stderr)
 	}
 	const harbour = "../../calib/testdata/harbour.txt"
@@ -62,9 +62,9 @@ func TestOddFiles(t *testing.T) {
 		any       bool // its size is not limited, only what is read of it
 		args      []string
 	}{
-		{name: "quantize config", file: config, args: []string{"quantize", "MODEL", "OUT"}},
-		{name: "quantize weights", file: weights, any: true, args: []string{"quantize", "MODEL", "OUT"}},
-		{name: "quantize index", file: "model.safetensors.index.json", args: []string{"quantize", "MODEL", "OUT"}},
+		{name: "quantize config", file: config, args: []string{"quantize", "--preset", "fast", "MODEL", "OUT"}},
+		{name: "quantize weights", file: weights, any: true, args: []string{"quantize", "--preset", "fast", "MODEL", "OUT"}},
+		{name: "quantize index", file: "model.safetensors.index.json", args: []string{"quantize", "--preset", "fast", "MODEL", "OUT"}},
 		{name: "quantize recipe", file: "recipe.json", args: []string{"quantize", "MODEL", "OUT", "--recipe", "MODEL/recipe.json"}},
 		{name: "quantize codebook", file: "cb.json", args: []string{"quantize", "MODEL", "OUT", "--codebook", "file:MODEL/cb.json"}},
 		{name: "quantize calibration text", file: "text", any: true, args: []string{"quantize", "MODEL", "OUT", "--learn", "--calib", "MODEL/text", "--device", "cpu"}},
@@ -235,8 +235,8 @@ func TestHostileNames(t *testing.T) {
 			rename(m, downProj, hostileLayer)
 			m.write(config, bytes.Replace(m.read(config), []byte(downProj), []byte(quoted(hostileLayer)), 1))
 		}, args: []string{"inspect", "MODEL"}},
-		{name: "dry run", damage: func(m victim) { rename(m, downProj, hostileLayer) }, args: []string{"quantize", "MODEL", "OUT", "--dry-run"}},
-		{name: "quantize", damage: func(m victim) { rename(m, norm, hostileName) }, args: []string{"quantize", "MODEL", "OUT"}},
+		{name: "dry run", damage: func(m victim) { rename(m, downProj, hostileLayer) }, args: []string{"quantize", "--preset", "fast", "MODEL", "OUT", "--dry-run"}},
+		{name: "quantize", damage: func(m victim) { rename(m, norm, hostileName) }, args: []string{"quantize", "--preset", "fast", "MODEL", "OUT"}},
 		{name: "verify", container: true, damage: func(m victim) {
 			rename(m, downProj, hostileLayer)
 			m.write(config, bytes.Replace(m.read(config), []byte(downProj), []byte(quoted(hostileLayer)), 1))
@@ -245,7 +245,7 @@ func TestHostileNames(t *testing.T) {
 		{name: "not a number", damage: func(m victim) {
 			rename(m, downProj, hostileLayer)
 			m.data(hostileLayer+".weight", []byte{0xc0, 0x7f})
-		}, args: []string{"quantize", "MODEL", "OUT"}, code: exitFailed},
+		}, args: []string{"quantize", "--preset", "fast", "MODEL", "OUT"}, code: exitFailed},
 		{name: "shard", damage: func(m victim) {
 			m.shard(`{"weight_map": {"a": "` + quoted(hostileName) + `.safetensors"}}`)
 		}, args: []string{"inspect", "MODEL"}, code: exitFailed},
@@ -261,7 +261,7 @@ func TestHostileNames(t *testing.T) {
 			}
 			if tc.container {
 				made := filepath.Join(dir, "made")
-				if code, _, stderr := exec("quantize", m.dir, made); code != 0 {
+				if code, _, stderr := exec("quantize", "--preset", "fast", m.dir, made); code != 0 {
 					t.Fatal(stderr)
 				}
 				m.dir = made
@@ -310,7 +310,7 @@ func TestHostileNumbers(t *testing.T) {
 	// Those that make sense, and fail for want of a folder.
 	const sizes = "seed max-ram max-shard-size"
 	valid := map[string]string{
-		"0": "seed learn-rate threads learn-recode valid-windows windows", "1e9": "max-ram max-shard-size",
+		"0": "seed damp retarget learn-rate threads learn-recode valid-windows windows", "1e9": "max-ram max-shard-size",
 		"2147483648": sizes, "4611686018427387904": sizes, "9223372036854775807": "seed", "9223372036854775808": "seed",
 	}
 	seen := 0
@@ -443,7 +443,7 @@ func TestHugeModel(t *testing.T) {
 	}
 
 	made := victim{t, filepath.Join(dir, "made")}
-	if code, _, stderr := exec("quantize", tiny, made.dir); code != 0 {
+	if code, _, stderr := exec("quantize", "--preset", "fast", tiny, made.dir); code != 0 {
 		t.Fatal(stderr)
 	}
 	const codes = 64

@@ -51,7 +51,7 @@ func TestImportAgain(t *testing.T) {
 		t.Run(tt.target+" "+tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			made, out, back := filepath.Join(dir, "made"), filepath.Join(dir, "out"), filepath.Join(dir, "back")
-			want := sum(t, append([]string{"quantize", tiny, made}, tt.flags...)...)
+			want := sum(t, append([]string{"quantize", "--preset", "fast", tiny, made}, tt.flags...)...)
 			if code, _, stderr := exec("export", made, out, "--to", tt.target); code != 0 {
 				t.Fatal(stderr)
 			}

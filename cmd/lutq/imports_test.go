@@ -120,6 +120,7 @@ func TestImports(t *testing.T) {
 		{"quantize/gptq", []string{"formats/weight", "quantize/rounding", "gemm/cpu"}},
 		{"quantize/awq", []string{"gemm/cpu"}},
 		{"quantize/mix", nil},
+		{"quantize/preset", []string{"formats/weight", "formats/weight/", "quantize"}},
 		{"quantize", []string{"formats/", "quantize/"}},
 		{"repack/tiles", []string{"formats/", "repack"}},
 		{"repack", []string{"formats/weight/", "formats/num"}},

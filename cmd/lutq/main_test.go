@@ -220,7 +220,7 @@ func TestNarrowScales(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tc.size, tc.args), func(t *testing.T) {
 			dir, out := syntheticOf(t, 1, 8, 64, tc.size), filepath.Join(t.TempDir(), "out")
-			code, _, stderr := exec(append([]string{"quantize", dir, out, "--quiet"}, tc.args...)...)
+			code, _, stderr := exec(append([]string{"quantize", "--preset", "fast", dir, out, "--quiet"}, tc.args...)...)
 			if code != tc.code || !strings.Contains(stderr, tc.want) || tc.want == "" && strings.Contains(stderr, "hint") {
 				t.Errorf("exit code %d, want %d; stderr is\n%swant in it\n%s", code, tc.code, stderr, tc.want)
 			}
@@ -252,7 +252,7 @@ func TestKill(t *testing.T) {
 	}
 	random := synthetic(t, 24, 512, 1024)
 	quantized := filepath.Join(t.TempDir(), "quantized")
-	if code, _, stderr := exec("quantize", random, quantized); code != 0 {
+	if code, _, stderr := exec("quantize", "--preset", "fast", random, quantized); code != 0 {
 		t.Fatal(stderr)
 	}
 	learning := []string{"quantize", tiny, "OUT", "--method", "nfl", "--calib", text, "--calib-windows", "12", "--calib-ctx", "64", "--valid-windows", "1", "--device", "cpu"}
@@ -430,7 +430,7 @@ func TestLearnMemory(t *testing.T) {
 
 // TestLeastMemory: the least that --max-ram may be is what a run takes, and a little.
 func TestLeastMemory(t *testing.T) {
-	args := []string{"quantize", tiny, filepath.Join(t.TempDir(), "out"), "--json", "--quiet", "--max-ram"}
+	args := []string{"quantize", "--preset", "fast", tiny, filepath.Join(t.TempDir(), "out"), "--json", "--quiet", "--max-ram"}
 	code, _, stderr := exec(append(args, "30MB")...)
 	said := regexp.MustCompile(`^lutq: 30.0 MB of memory are not enough: the program and a row of 384 weights take ([0-9.]+) MB\n$`).FindStringSubmatch(stderr)
 	if code != exitFailed || said == nil {

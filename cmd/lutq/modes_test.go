@@ -115,7 +115,7 @@ func TestModes(t *testing.T) {
 	}
 	use := func(model string) (r result, out string) {
 		out = filepath.Join(t.TempDir(), "out")
-		lutqJSON(t, &r.quantized, "quantize", model, out)
+		lutqJSON(t, &r.quantized, "quantize", "--preset", "fast", model, out)
 		lutqJSON(t, &struct{}{}, "verify", out, "--against", model)
 		lutqJSON(t, &r.ppl, "eval-ppl", out, "--text", text, "--ctx", "64", "--windows", "2", "--device", "cpu")
 		lutqJSON(t, &r.gen, "generate", out, "--prompt", "The harbour", "--max-tokens", "5", "--temperature", "0", "--device", "cpu")

@@ -33,6 +33,7 @@ import (
 	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/planes"
+	"github.com/lutq/lutq/quantize/preset"
 	"github.com/lutq/lutq/quantize/rounding"
 )
 
@@ -40,7 +41,7 @@ type quantizeOptions struct {
 	threads                                   int
 	bits                                      bitsFlag
 	group, codebook, method, scale, scaleType string
-	recipe, target, kbitEncode                string
+	recipe, target, kbitEncode, preset        string
 	rules                                     []string
 	maxRAM, maxShard                          size
 	dryRun, force, splitFused, json           bool
@@ -66,11 +67,11 @@ table, and a scale, which neighbouring weights of a row share, multiplies it.
 All other tensors are copied. MODEL is a folder, a GGUF file or org/name.
 
   lutq quantize MODEL OUT --bits 4
-  lutq quantize MODEL OUT --bits 3 --method gptq
+  lutq quantize MODEL OUT --bits 3 --preset best
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4'
 
-"lutq help formats" explains tables, scales and exceptions, "lutq help methods"
-how codes are chosen, "lutq help learning" what a text is for.`,
+"lutq help presets" tells what a preset does, "lutq help formats" of tables,
+scales and exceptions, "lutq help methods" how codes are chosen.`,
 		Annotations: more(withLimits(`OUT is a Hugging Face folder. A quantized layer P is three tensors: P.codes,
 P.scales and P.codebook. The report lists what was not quantized, and why. With
 lutq_hf.py, which it also holds, transformers opens it (trust_remote_code=True).
@@ -95,6 +96,7 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	}
 	d := quantize.DefaultFormat(quantize.DefaultBits)
 	f := c.Flags()
+	f.Var(newWord(&o.preset, "", preset.Names()...), "preset", "recipe `NAME`: fast, good or best (default good)")
 	o.bits.Bits = d.Bits
 	f.Var(&o.bits, "bits", "`BITS` of a code: 1 to 8; as 3.25: a mean")
 	f.Var(newWord(&o.group, fmt.Sprint(d.Group), weight.GroupNames()...), "group", "`COLUMNS` to a scale: 32 to 256, or row")
@@ -130,11 +132,11 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.BoolVar(&o.dryRun, "dry-run", false, "print sizes, memory and time; write nothing")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
-	setGroup(f, "What to store", "bits", "mix", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused")
+	setGroup(f, "What to store", "preset", "bits", "mix", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused")
 	setGroup(f, "How", "method", "scale", "learn", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget")
 	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "seed", "device", "eval-text")
 	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "dry-run", "force", "json")
-	setLater(f, "scale-type", "split-fused", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "seed", "max-shard-size")
+	setLater(f, "scale-type", "scale", "split-fused", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "seed", "max-shard-size")
 	setResearch(f, "kbit-encode", "learn-control")
 	return c
 }
@@ -322,6 +324,10 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 		return err
 	}
 	open := func() (*source.Model, error) { return u.open(model, source.Options{}) }
+	way, err := o.way(&recipe)
+	if err != nil {
+		return err
+	}
 	if err := o.fill(&recipe, open); err != nil {
 		return err
 	}
@@ -352,19 +358,8 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 		// What is freed is collected in time.
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(max(int64(o.maxRAM)-programBytes, 1)))
 	}
-	if err := o.embed(&recipe, m); err != nil {
-		return err
-	}
 	var pause pauser
-	changed, learner, err := u.fit(ctx, m, &recipe, o, &pause)
-	if err != nil {
-		return err
-	}
-	mixed, err := u.mixWidths(ctx, changed, &recipe, o)
-	if err != nil {
-		return err
-	}
-	plan, err := quantize.NewPlan(changed, recipe)
+	plan, learner, mixed, err := u.plan(ctx, m, &way, recipe, o, out, ro, &pause)
 	if err != nil {
 		return err
 	}
@@ -375,7 +370,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 	u.warnFamily(plan)
 	u.warnStacks(plan)
 	if o.dryRun {
-		return u.dryRun(ctx, plan, mixed, ro, o.json)
+		return u.dryRun(ctx, plan, way.preset, mixed, ro, o.json)
 	}
 	if o.learn.control {
 		if err := plan.CheckMemory(ro); err != nil {
@@ -396,6 +391,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 	}
 	done := newQuantizeJSON(res, time.Since(begin).Seconds())
 	done.mixed, done.Mix = mixed, mixed.json()
+	done.Preset = way.preset
 	if learner != nil {
 		done.Learn = learner.ReportOf(res)
 		u.warnLearned(&done)
@@ -604,6 +600,7 @@ type quantizeJSON struct {
 	Seconds       float64     `json:"seconds"`
 	Layers        []layerJSON `json:"layers"`
 
+	Preset       preset.Recipe      `json:"preset,omitzero"`
 	Family       string             `json:"family,omitempty"` // of the model, where it is known
 	Kept         []quantize.Kept    `json:"kept"`
 	Decoded      []quantize.Decoded `json:"decoded,omitempty"` // of a source that stores codes
@@ -671,6 +668,7 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 func (u *ui) printQuantized(out string, q quantizeJSON) error {
 	return u.facts(func(w io.Writer) {
 		fmt.Fprintf(w, "output\t%s\n", out)
+		printPreset(w, q.Preset)
 		fmt.Fprintf(w, "family\t%s\n", familyName(q.Family))
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", q.Tensors, q.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s (%.2fx smaller)\n", formatBytes(q.BytesIn), formatBytes(q.BytesOut), float64(q.BytesIn)/float64(q.BytesOut))
@@ -906,7 +904,7 @@ func printKept(w io.Writer, kept []quantize.Kept) {
 }
 
 // dryRun prints the plan.
-func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, mixed *mixture, o quantize.RunOptions, asJSON bool) error {
+func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, as preset.Recipe, mixed *mixture, o quantize.RunOptions, asJSON bool) error {
 	if err := plan.Choose(ctx, o); err != nil {
 		return err
 	}
@@ -931,12 +929,13 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, mixed *mixture, o 
 			Seconds       float64     `json:"expected_seconds"`
 			Layers        []layerJSON `json:"layers"`
 
+			Preset  preset.Recipe      `json:"preset,omitzero"`
 			Family  string             `json:"family,omitempty"`
 			Kept    []quantize.Kept    `json:"kept"`
 			Decoded []quantize.Decoded `json:"decoded,omitempty"`
 
 			Mix *mixJSON `json:"mix,omitempty"`
-		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.LinearBits, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, "", plan.Kept(), plan.Decoded(), mixed.json()}
+		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.LinearBits, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, as, "", plan.Kept(), plan.Decoded(), mixed.json()}
 		out.Family, _ = plan.Family()
 		out.Layers = plannedLayers(plan)
 		return u.printJSON(out)
@@ -953,6 +952,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, mixed *mixture, o 
 	}
 	family, _ := plan.Family()
 	return u.facts(func(w io.Writer) {
+		printPreset(w, as)
 		fmt.Fprintf(w, "family\t%s\n", familyName(family))
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized\n", t.Tensors, t.Quantized)
 		fmt.Fprintf(w, "size\t%s → %s\n", formatBytes(t.BytesIn), formatBytes(t.BytesOut))

@@ -122,7 +122,7 @@ func TestSettingsOfRules(t *testing.T) {
 		{"--method nfl --calib none --learn-mode flute --seed 3", "lutq: --seed is not read by --learn-mode flute: it takes the first windows in their order\n"},
 	} {
 		t.Run(tc.line, func(t *testing.T) {
-			code, _, stderr := exec(append([]string{"quantize", "none", "out"}, strings.Fields(tc.line)...)...)
+			code, _, stderr := exec(append([]string{"quantize", "--preset", "fast", "none", "out"}, strings.Fields(tc.line)...)...)
 			if want := exitFailed; code != want && strings.HasPrefix(tc.want, "lutq: open") || code != exitUsage && strings.HasPrefix(tc.want, "lutq: --") || !strings.HasPrefix(stderr, tc.want) {
 				t.Errorf("exit code %d, stderr\n%swant\n%s", code, stderr, tc.want)
 			}

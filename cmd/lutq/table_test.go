@@ -34,7 +34,7 @@ func widest(text string) int {
 func TestNarrow(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "a-model-of-a-rather-long-name-4bit")
 	const text = "../../calib/testdata/harbour.txt"
-	if code, _, stderr := exec("quantize", tiny, out, "--quiet"); code != 0 {
+	if code, _, stderr := exec("quantize", "--preset", "fast", tiny, out, "--quiet"); code != 0 {
 		t.Fatal(stderr)
 	}
 	for _, tc := range []struct {
@@ -47,13 +47,13 @@ func TestNarrow(t *testing.T) {
 	}{
 		{
 			"quantize",
-			[]string{"quantize", tiny, out, "--force", "--quiet"},
+			[]string{"quantize", "--preset", "fast", tiny, out, "--force", "--quiet"},
 			[]string{"output ", "sha256 ", "bits per weight "},
 			"", "", true,
 		},
 		{
 			"plan",
-			[]string{"quantize", tiny, out + "2", "--dry-run", "--quiet"},
+			[]string{"quantize", "--preset", "fast", tiny, out + "2", "--dry-run", "--quiet"},
 			[]string{"0.mlp.down_proj.weight", "4:64:js:mse:f16"},
 			"before, shape, from, after", "shape", true,
 		},

@@ -50,8 +50,8 @@ func TestTiles(t *testing.T) {
 		}
 	}
 
-	run("quantize", data+"lutq-tiny", path("model"), "--bits", "3", "--quiet")
-	run("quantize", data+"lutq-tiny", path("other"), "--bits", "4", "--quiet")
+	run("quantize", "--preset", "fast", data+"lutq-tiny", path("model"), "--bits", "3", "--quiet")
+	run("quantize", "--preset", "fast", data+"lutq-tiny", path("other"), "--bits", "4", "--quiet")
 	want, _, _ := evaluate()
 	run("repack", path("model"))
 	run("repack", path("model"), path("panels"))

@@ -2,11 +2,13 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lutq/lutq/formats/export"
+	"github.com/lutq/lutq/quantize/preset"
 )
 
 // topic is a text that "lutq help NAME" prints and that no command does.
@@ -20,6 +22,7 @@ type topic struct {
 func topics() []topic {
 	formats := strings.Replace(formatsTopic, "@presets\n", presetLines(), 1)
 	return []topic{
+		{"presets", "The recipes that --preset names", "quantize", "", strings.Replace(presetsTopic, "@recipes\n", recipeLines(), 1)},
 		{"formats", "Codebooks, scales, exceptions, and models that lutq reads", "quantize", "", formats},
 		{"methods", "How quantize chooses codes", "quantize", "", methodsTopic},
 		{"learning", "How quantize fits weights to text", "quantize", "", learningTopic},
@@ -52,6 +55,39 @@ func presetLines() string {
 	}
 	return b.String()
 }
+
+// recipeLines says what each preset makes of each width.
+func recipeLines() string {
+	var b strings.Builder
+	last := ""
+	for _, r := range preset.Recipes() {
+		from := "up to"
+		name := r.Preset
+		if name == last {
+			name = ""
+		}
+		last = r.Preset
+		fmt.Fprintf(&b, "  %-5s %s %-4s %v\n", name, from, strconv.FormatFloat(r.Most, 'g', -1, 64), r)
+	}
+	return b.String()
+}
+
+const presetsTopic = `A preset is a recipe by one word. By the bits of a code it says:
+
+@recipes
+
+fast reads no text. good takes some minutes for what a machine can hold, and is
+what quantize does where no flag says how: where it would take longer than ten
+minutes by the plan's own estimate, or where no text can be run through a model,
+that is fast, and a line says so. best has the least divergence at a size. Its
+codes are decoded by lutq and by transformers; products of few rows take 1.4 to
+1.6 times as long as by tables on a GPU. Other programs' formats have tables:
+see --for and export.
+
+Flags override a part: --preset best --codebook js keeps a table, --preset best
+--learn=false spends no time on learning. --group and --scale are of tables.
+The text is --calib's. What a preset chose is in OUT's config.json, as flags.
+`
 
 const formatsTopic = `A quantized weight is a code of --bits bits. The code chooses one of 2^bits
 numbers from a table, the codebook. The weight is that number times a scale,

@@ -120,6 +120,19 @@ func Left(out string) []byte {
 	return left
 }
 
+// Begun returns the plan of the unfinished run that stands beside an output, "" where there is none that can be read.
+func Begun(out string) string {
+	data, err := input.ReadFile(filepath.Join(filepath.Clean(out)+partialSuffix, MarkName), input.Mark)
+	if err != nil {
+		return ""
+	}
+	m, _, err := parseWork(data)
+	if err != nil || m == nil || m.Kind != kindWork {
+		return ""
+	}
+	return m.Plan
+}
+
 // Settle notes that nothing is left to do with an output.
 func Settle(out string) error {
 	path := filepath.Join(out, MarkName)
