@@ -104,7 +104,7 @@ class Sides:
             join_rows(source / "model.gguf", joined)
         matrix_file = self.work / "importance.npz"
         if not matrix_file.exists():
-            np.savez(matrix_file, **importance(self.model, self.calib()))
+            np.savez(matrix_file, **importance(self.model, self.calib(), self.a.importance))
         matrix = dict(np.load(matrix_file))
         del library
         for ftype, number in FILE_TYPES.items():
@@ -288,20 +288,20 @@ def stored_bits(folder: Path) -> float:
     return 8 * stored / weights
 
 
-def importance(model: Path, text: list[list[int]]) -> dict[str, np.ndarray]:
+def importance(model: Path, text: list[list[int]], dtype: str) -> dict[str, np.ndarray]:
     """The mean square of each layer's inputs, by the names of a GGUF's tensors, as llama-imatrix has it."""
     import torch
     from transformers import AutoModelForCausalLM
 
     names = {theirs: ours for ours, theirs in MODULES.items()}
-    m = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    m = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
     sums = {}
     for name, module in m.named_modules():
         if isinstance(module, torch.nn.Linear) and name.startswith("model.layers."):
             _, _, block, rest = name.split(".", 3)
 
             def add(_module, inputs, name=f"blk.{block}.{names[rest]}.weight"):
-                x = inputs[0].reshape(-1, inputs[0].shape[-1])
+                x = inputs[0].reshape(-1, inputs[0].shape[-1]).float()
                 sums[name] = sums.get(name, 0) + (x * x).sum(0).double()
 
             module.register_forward_pre_hook(add)
@@ -382,20 +382,24 @@ def llama_library(libs: Path):
 
 
 def measure(a: argparse.Namespace) -> None:
-    """Runs eval-ppl on all that WORK has, and replaces the model's rows of the CSV file."""
-    folders = sorted(p.parent for p in a.work.glob("*/rival.json"))
+    """Runs eval-ppl on what WORK has and was not measured yet, and replaces the model's rows of the CSV file."""
+    folders = [p.parent for p in a.work.glob("*/rival.json")]
     notes = {p.name: json.loads((p / "rival.json").read_text()) for p in folders}
-    folders.sort(key=lambda p: notes[p.name]["bits"])
     rows = []
     if a.csv.exists():
         with a.csv.open() as f:
             rows = [r for r in csv.DictReader(f) if r["model"] != a.model.name]
     for text in a.text:
-        args = ["--against", a.model, "--text", text, "--windows", a.windows, "--ctx", a.ctx, "--device", a.device, "--dtype", "f32"]
-        out = subprocess.run([a.lutq, "eval-ppl", *folders, *map(str, args), "--json", "--quiet"], check=True, stdout=subprocess.PIPE).stdout
-        (a.work / f"measured-{text.name}.json").write_bytes(out)
-        for r in json.loads(out)["results"]:
-            n = notes[Path(r["model"]).name]
+        file = a.work / f"measured-{text.stem}-{a.windows}x{a.ctx}.json"
+        done = json.loads(file.read_text()) if file.exists() else {}
+        if new := sorted(p for p in folders if p.name not in done):
+            args = ["--against", a.model, "--text", text, "--windows", a.windows, "--ctx", a.ctx, "--device", a.device, "--json", "--quiet"]
+            args += ["--dtype", "f32"] if a.device != "cpu" else []
+            out = json.loads(subprocess.run([a.lutq, "eval-ppl", *new, *map(str, args)], check=True, stdout=subprocess.PIPE).stdout)
+            done |= {Path(r["model"]).name: r for r in out.get("results", [out])}
+            file.write_text(json.dumps(done, indent=1))
+        for name, n in sorted(notes.items(), key=lambda i: (i[1]["series"], i[1]["bits"], i[0])):
+            r = done[name]
             values = [r["kl_mean"], *r["kl_mean_ci"], r["ln_ratio"], *r["ln_ratio_ci"], r["top1"]]
             rows.append(dict(zip(COLUMNS, [a.model.name, text.stem, n["series"], n["recipe"], n["version"], n["bits"], *(f"{v:.5f}" for v in values), n["seconds"]])))
     with a.csv.open("w", newline="") as f:
@@ -414,6 +418,7 @@ def main() -> None:
     p.add_argument("--calib", type=Path, action="append", default=[])
     p.add_argument("--calib-windows", type=int, default=256, help="of the calibration texts together (256)")
     p.add_argument("--calib-ctx", type=int, default=512)
+    p.add_argument("--importance", default="float32", help="what the importance matrix is computed in; bfloat16 is faster on processors that multiply it")
     p.add_argument("--rounds", type=int, default=200, help="iterations of auto-round for each block (200)")
     p.add_argument("--best", action="append", default=[], metavar="BITS", help="lutq: --preset best at BITS; repeatable")
     p.add_argument("--only", action="append", default=[], metavar="PART", help="of the folders, those whose name has PART; repeatable")
