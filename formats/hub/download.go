@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha1"
 	"crypto/sha256"
@@ -296,7 +295,10 @@ func (d *download) blob(ctx context.Context, commit string, f file) error {
 	}
 	defer open.Close() // once more, where all went well
 	p := &partial{File: open, want: f}
-	if err := p.resume(); err != nil {
+	if err := p.resume(ctx, func() { d.has(f, p.size) }); err != nil {
+		if ctx.Err() != nil {
+			return d.ended(ctx)
+		}
 		return d.failed(f.name, err)
 	}
 	wrong := 0
@@ -341,8 +343,8 @@ func newSum(f file) hash.Hash {
 	return h
 }
 
-// resume reads what is there.
-func (p *partial) resume() error {
+// resume reads what is there, which may be much, and calls read after each piece.
+func (p *partial) resume(ctx context.Context, read func()) error {
 	info, err := p.Stat()
 	if err != nil {
 		return err
@@ -351,8 +353,21 @@ func (p *partial) resume() error {
 		return p.restart()
 	}
 	p.sum = newSum(p.want)
-	p.size, err = io.Copy(p.sum, bufio.NewReaderSize(p.File, 1<<20))
-	return err
+	buf := make([]byte, 1<<20)
+	for {
+		n, err := p.Read(buf)
+		p.sum.Write(buf[:n])
+		p.size += int64(n)
+		read()
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+	}
 }
 
 // restart forgets what is there.
