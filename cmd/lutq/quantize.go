@@ -73,11 +73,9 @@ All other tensors are copied. MODEL is a folder, a GGUF file or org/name.
 "lutq help presets" tells what a preset does, "lutq help formats" of tables,
 scales and exceptions, "lutq help methods" how codes are chosen.`,
 		Annotations: more(withLimits(`OUT is a Hugging Face folder. A quantized layer P is three tensors: P.codes,
-P.scales and P.codebook. The report lists what was not quantized, and why. With
-lutq_hf.py, which it also holds, transformers opens it (trust_remote_code=True).
-README.md is a model card, with what --eval-text measured; you may edit it. That
-of MODEL becomes ORIGINAL_README.md. Interrupted, the same command goes on, to
-the same bytes.
+P.scales and P.codebook. With lutq_hf.py, which it also holds, transformers
+opens it (trust_remote_code=True). README.md is a model card, yours to edit.
+Interrupted, the same command goes on, to the same bytes.
 
 Exceptions. --tensor REGEX=bits:group:codebook:scale:scale-type:kind:method sets
 the format of the tensors whose name matches. Any field may be left out.
