@@ -173,6 +173,7 @@ func Settings() []Setting {
 		{Flag: "calib", Methods: text, Learned: true, Transform: true},
 		{Flag: "calib-windows", Methods: text, Learned: true, Transform: true},
 		{Flag: "calib-ctx", Methods: text, Learned: true, Transform: true},
+		{Flag: "calib-bos", Methods: text, Learned: true, Transform: true},
 		{Flag: "seed", Methods: text, Learned: true, Transform: true},
 		{Flag: "device", Methods: text, Learned: true, Transform: true},
 		{Flag: "damp", Methods: hessian},

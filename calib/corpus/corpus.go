@@ -74,6 +74,7 @@ const (
 	BOSNone    BOS = "none"   // nowhere
 	BOSStart   BOS = "start"  // once, before the text
 	BOSWindow  BOS = "window" // first in every window
+	BOSHalf    BOS = "half"   // first in every second window of each text, of those to fit on
 )
 
 // ParseBOS checks the spelling of a placement; "" is the protocol's own.

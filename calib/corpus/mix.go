@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 )
 
 // Mixture is the windows of one or more texts, of which each gives an equal part: what
@@ -15,7 +16,7 @@ import (
 type Mixture struct {
 	Windows, Valid [][]int // of tokens: to fit on, and to hold out
 	Context        int     // tokens of a window, BOS included; of documents the most
-	BOS            BOS     // where it went: none or window
+	BOS            BOS     // where it went: none, window or half
 	Texts          []File
 }
 
@@ -35,7 +36,7 @@ func (m *Mixture) Tokens() int {
 type MixOptions struct {
 	Windows, Valid int  // to fit on, and to hold out
 	Context        int  // tokens of a window, BOS included
-	BOS            BOS  // BOSDefault: first in every window where the tokenizer adds one
+	BOS            BOS  // BOSDefault: BOSHalf where the tokenizer adds one, for models are run with BOS and in the middle of texts
 	BOSToken       *int // as in [Options]
 	// InOrder takes the first windows of every text. Otherwise they are drawn from all of it.
 	InOrder bool
@@ -49,7 +50,7 @@ func MixFiles(paths []string, tok Tokenizer, o MixOptions) (*Mixture, error) {
 	if o.BOS == BOSDefault {
 		o.BOS = BOSNone
 		if _, added := tok.BOS(); added {
-			o.BOS = BOSWindow
+			o.BOS = BOSHalf
 		}
 	}
 	most := 0 // windows are drawn from all of a text
@@ -124,6 +125,9 @@ func Mix(texts []Text, tok Tokenizer, o MixOptions) (train, valid [][]int, err e
 		text := &texts[i]
 		learn, hold := share(o.Windows, len(texts), i), share(o.Valid, len(texts), i)
 		co := Options{BOS: o.BOS, Context: o.Context, BOSToken: o.BOSToken}
+		if o.BOS == BOSHalf {
+			co.BOS = BOSWindow
+		}
 		if o.InOrder {
 			co.MaxWindows = learn + hold
 		}
@@ -147,6 +151,9 @@ func Mix(texts []Text, tok Tokenizer, o MixOptions) (train, valid [][]int, err e
 			}
 			windows = drawn
 		}
+		if o.BOS == BOSHalf {
+			windows = halved(windows)
+		}
 		parts[i] = [2][][]int{windows[:learn], windows[learn : learn+hold]}
 	}
 	var out [2][][]int
@@ -160,6 +167,17 @@ func Mix(texts []Text, tok Tokenizer, o MixOptions) (train, valid [][]int, err e
 		}
 	}
 	return out[0], out[1], nil
+}
+
+// halved returns windows without the first token of every second one, of those that have two more.
+func halved(windows [][]int) [][]int {
+	windows = slices.Clone(windows)
+	for i := 1; i < len(windows); i += 2 {
+		if w := windows[i]; len(w) > 2 {
+			windows[i] = w[1:]
+		}
+	}
+	return windows
 }
 
 // windows cuts a text, of which so many windows are needed.

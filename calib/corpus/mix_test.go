@@ -173,6 +173,9 @@ func TestDocuments(t *testing.T) {
 	if got, want := draw(letters{bos: true}, MixOptions{Windows: 6, Context: 8, BOS: BOSWindow}), "\x01aaaaaaa \x01aaabb \x01cc \x01d \x01eee \x01eeeeeee"; got != want {
 		t.Errorf("windows with BOS are %q: want %q", got, want)
 	}
+	if got, want := draw(letters{bos: true}, MixOptions{Windows: 6, Context: 8, BOS: BOSHalf}), "\x01aaaaaaa \x01d \x01eee aaabb cc eeeeeee"; got != want {
+		t.Errorf("windows half of which have BOS are %q: want %q", got, want)
+	}
 	for _, tc := range []struct{ text, want string }{
 		{lines, "docs has 4 windows of up to 10 tokens: want 9"},
 		{`{"text": "a"}`, "docs: no text has two tokens"},
@@ -227,14 +230,15 @@ func TestMixFiles(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct {
-		adds bool
-		bos  BOS
-	}{{false, BOSNone}, {true, BOSWindow}} {
+		adds   bool
+		bos    BOS
+		tokens int
+	}{{false, BOSNone, 27}, {true, BOSHalf, 26}} {
 		m, err := MixFiles([]string{a, b}, letters{bos: tc.adds}, MixOptions{Windows: 3, Valid: 1, Context: 9, InOrder: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m.BOS != tc.bos || len(m.Windows) != 3 || len(m.Valid) != 1 || m.Tokens() != 27 || (m.Windows[0][0] == 1) != tc.adds {
+		if m.BOS != tc.bos || len(m.Windows) != 3 || len(m.Valid) != 1 || m.Tokens() != tc.tokens || (m.Windows[0][0] == 1) != tc.adds {
 			t.Errorf("got %+v", m)
 		}
 		sum := sha256.Sum256([]byte(strings.Repeat("a", 900)))

@@ -21,9 +21,10 @@ import (
 
 // Options say to what text weights are fitted, how and where.
 type Options struct {
-	Texts            []string // files, [Bundled], or what [ParseSelf] takes, mixed in equal parts
-	Windows, Context int      // that all texts are cut into, and the tokens of one
-	Seed             uint64   // that windows are drawn by
+	Texts            []string   // files, [Bundled], or what [ParseSelf] takes, mixed in equal parts
+	Windows, Context int        // that all texts are cut into, and the tokens of one
+	BOS              corpus.BOS // where it goes: half, window or none; empty: as the tokenizer and the way of learning say
+	Seed             uint64     // that windows are drawn by
 	GPTQ             gptq.Options
 	Learn            *Learning // nil: no scales are learned
 
@@ -118,11 +119,11 @@ func (o *Options) read(ctx context.Context, m *source.Model) (*corpus.Mixture, e
 	if err != nil {
 		return nil, err
 	}
-	mo := corpus.MixOptions{Windows: o.Windows, Context: o.Context, BOSToken: d.BOS, InOrder: o.inOrder(), Seed: o.Seed}
+	mo := corpus.MixOptions{Windows: o.Windows, Context: o.Context, BOSToken: d.BOS, BOS: o.BOS, InOrder: o.inOrder(), Seed: o.Seed}
 	if o.Learn != nil {
 		mo.Valid = o.Learn.Valid
 	}
-	if mo.InOrder {
+	if mo.InOrder && mo.BOS == corpus.BOSDefault {
 		mo.BOS = corpus.BOSWindow
 	}
 	mo.Made = map[string]corpus.Text{Bundled: {Name: Bundled, Windows: (&bundledText{m: m, tok: tok, bos: d.BOS, warn: o.Warn}).windows}}
@@ -169,7 +170,11 @@ func (o *Options) textFlags(text *corpus.Mixture) []string {
 	for _, t := range text.Texts {
 		args = append(args, "--calib", quoted(t.Name))
 	}
-	return append(args, "--calib-windows", strconv.Itoa(o.Windows), "--calib-ctx", strconv.Itoa(o.Context))
+	args = append(args, "--calib-windows", strconv.Itoa(o.Windows), "--calib-ctx", strconv.Itoa(o.Context))
+	if text.BOS != corpus.BOSNone || o.BOS != corpus.BOSDefault {
+		args = append(args, "--calib-bos", string(text.BOS))
+	}
+	return args
 }
 
 // whereFlags are those of what windows were drawn by, and of the device.

@@ -150,7 +150,7 @@ func TestSelfTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := strings.Join(o.textFlags(text), " "), "--calib self:0.7 --calib bundled --calib-windows 4 --calib-ctx 32"; got != want {
+	if got, want := strings.Join(o.textFlags(text), " "), "--calib self:0.7 --calib bundled --calib-windows 4 --calib-ctx 32 --calib-bos half"; got != want {
 		t.Errorf("flags are %s, want %s", got, want)
 	}
 	for _, f := range text.Texts {

@@ -109,7 +109,7 @@ func TestTransformFamilies(t *testing.T) {
 // TestTransform: all states that can be divided get factors that are not all alike, which are recorded, and whose flags ask for
 // the text where nothing else does.
 func TestTransform(t *testing.T) {
-	const text = " --calib harbour.txt --calib-windows 3 --calib-ctx 64 --seed 7 --device cpu"
+	const text = " --calib harbour.txt --calib-windows 3 --calib-ctx 64 --calib-bos half --seed 7 --device cpu"
 	for _, tc := range []struct {
 		recipe string
 		learn  *Learning

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/fit"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -17,6 +18,7 @@ type calibOptions struct {
 	texts        []string
 	unnamed      bool // nothing says what text
 	windows, ctx int
+	bos          string
 	seed         uint64
 	damp         float64
 	retarget     float64
@@ -27,6 +29,7 @@ func (o *calibOptions) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` to fit to, bundled (default) or self; repeatable")
 	f.Var(newNumber(&o.windows, 128, 1, maxWindows), "calib-windows", "`N` windows, of all texts together")
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
+	f.Var(newWord(&o.bos, "", string(corpus.BOSHalf), string(corpus.BOSWindow), string(corpus.BOSNone)), "calib-bos", "in which windows `BOS` is: half, window (all), none")
 	f.Uint64Var(&o.seed, "seed", 0, "number `N` that windows are drawn by (default 0)")
 	o.addDevice(f, "a GPU if any")
 	f.Float64Var(&o.damp, "damp", 0.1, "gptq: add `SHARE` of mean squares to each")
@@ -86,7 +89,7 @@ func (o *calibOptions) say(u *ui) {
 // options are what the flags say, for a device.
 func (o *calibOptions) options(device string, threads int) fit.Options {
 	return fit.Options{
-		Texts: o.texts, Windows: o.windows, Context: o.ctx, Seed: o.seed, GPTQ: gptq.Options{Damp: o.damp, Retarget: o.retarget},
+		Texts: o.texts, Windows: o.windows, Context: o.ctx, BOS: corpus.BOS(o.bos), Seed: o.seed, GPTQ: gptq.Options{Damp: o.damp, Retarget: o.retarget},
 		Device: device, Threads: threads,
 		Open: func(reserve int64) (model.Ops, func() error, error) {
 			return openOps(device, "bf16", cpu.Options{Threads: threads}, reserve)

@@ -132,9 +132,9 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	setGroup(f, "What to store", "preset", "bits", "mix", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused")
 	setGroup(f, "How", "method", "scale", "learn", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget")
-	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "seed", "device", "eval-text")
+	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "calib-bos", "seed", "device", "eval-text")
 	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "dry-run", "force", "json")
-	setLater(f, "scale-type", "scale", "split-fused", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "seed", "max-shard-size")
+	setLater(f, "scale-type", "scale", "split-fused", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "calib-bos", "seed", "max-shard-size")
 	setResearch(f, "kbit-encode", "learn-control")
 	return c
 }

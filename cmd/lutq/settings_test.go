@@ -24,6 +24,7 @@ bcq-offset       .   .    .   x     .         .       .       .
 calib            l   x    x   .     .         .       x       x
 calib-windows    l   x    x   .     .         .       x       x
 calib-ctx        l   x    x   .     .         .       x       x
+calib-bos        l   x    x   .     .         .       x       x
 seed             l   x    x   .     .         .       x       x
 device           l   x    x   .     .         .       x       x
 damp             .   .    x   .     .         .       .       x
@@ -57,7 +58,7 @@ func TestSettings(t *testing.T) {
 	values := map[string]string{
 		"codebook": "nf", "scale": "absmax", "bcq-offset": "true", "calib": "none", "device": "cpu", "learn": "true", "learn-mode": "lutq",
 		"learn-objective": "kl", "learn-rate": "0.001", "learn-grad": "lsq", "learn-params": "f32", "learn-table": "true", "learn-control": "true",
-		"damp": "0.2", "retarget": "0.2", "calib-ctx": "64",
+		"damp": "0.2", "retarget": "0.2", "calib-ctx": "64", "calib-bos": "none",
 	}
 	for _, line := range lines[1:] {
 		fields := strings.Fields(line)

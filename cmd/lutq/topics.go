@@ -198,6 +198,11 @@ than more of one.
            a line, {"text": …}: a window never spans two of them, and may be
            shorter than --calib-ctx tokens
 
+Where the tokenizer puts BOS before a text, half of the windows begin with it:
+models read texts from their beginning and from the middle. --calib-bos window
+puts it before each, as lutq did until 2026-11-25 (commands recorded then do not
+say so), and --calib-bos none before none.
+
 GPTQ (--method gptq) runs the windows through the model block by block. It
 rounds a layer column by column. Each column changes to make up for the errors
 of those before it, as far as the inputs of the layer tell:

@@ -92,7 +92,7 @@ type Calibration struct {
 	Texts    []CalibText `json:"texts"`   // mixed in equal parts
 	Windows  int         `json:"windows"` // that statistics are of
 	Context  int         `json:"context"` // tokens of a window
-	BOS      string      `json:"bos"`     // where it went: none or window
+	BOS      string      `json:"bos"`     // where it went: none, window or half
 	Tokens   int         `json:"tokens"`
 	Damp     float64     `json:"damp"`     // of the mean of the Hessian's diagonal
 	Retarget float64     `json:"retarget"` // part of the way to the original model's outputs
@@ -118,7 +118,7 @@ type Learning struct {
 	Texts     []CalibText `json:"texts"`     // mixed in equal parts
 	Windows   int         `json:"windows"`   // that steps were taken on
 	Context   int         `json:"context"`   // tokens of a window
-	BOS       string      `json:"bos"`       // where it went: none or window
+	BOS       string      `json:"bos"`       // where it went: none, window or half
 	Tokens    int         `json:"tokens"`    // of all steps
 	Steps     int         `json:"steps"`
 	Rate      float64     `json:"rate"`
