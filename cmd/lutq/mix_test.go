@@ -43,7 +43,7 @@ const mixText = " --calib ../../calib/testdata/harbour.txt --calib-ctx 128 --cal
 // predicted one, and the command that the container holds makes the same bytes again without a probe.
 func TestMix(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
-	r := runMixed(t, out+" --bits 3.25"+mixText)
+	r := runMixed(t, out+" --preset fast --bits 3.25"+mixText)
 	if r.LinearBits > 3.25 || r.LinearBits < 3.2 {
 		t.Errorf("%v bits in linear layers", r.LinearBits)
 	}
@@ -106,7 +106,7 @@ func TestMixWhole(t *testing.T) {
 // TestMixBad: what cannot be reached is said with what can.
 func TestMixBad(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
-		{"--bits 1.5" + mixText, "--bits 1.5: linear layers take 2.13 bits a weight at least, scales included\nhint: --codebook trellis"},
+		{"--preset fast --bits 1.6" + mixText, "--bits 1.6: linear layers take 2.13 bits a weight at least, scales included\nhint: --codebook trellis"},
 		{"--bits 3.25 --mix=false", "--bits 3.25 is a mean of widths, which --mix=false leaves alike"},
 		{"--bits 3.25 --for gguf", "--for gguf takes one width"},
 		{"--bits 3.25 --codebook q4", "codebook q4 has one width"},

@@ -34,7 +34,7 @@ func TestFlagValues(t *testing.T) {
 	nonsense := map[string][]string{
 		"bool":        {"maybe", ""},
 		"int":         {"x", "-3", "1e3", ""},
-		"width":       {"x", "-3", "1e3", "0", "2.25", "8.5", ".5", ""},
+		"width":       {"x", "-3", "1e3", "0", "8.5", "2.x", ".5", ""},
 		"uint64":      {"x", "-3", ""},
 		"float64":     {"x", "-3", ""},
 		"SIZE":        {"lots", "-3", "0", "1 XB", ""},
@@ -324,7 +324,7 @@ func (full) Write([]byte) (int, error) { return 0, os.ErrClosed }
 // TestFullOutput: whatever prints and cannot fails, with a line.
 func TestFullOutput(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
-	if code, _, stderr := exec("quantize", tiny, out); code != 0 {
+	if code, _, stderr := exec("quantize", "--preset", "fast", tiny, out); code != 0 {
 		t.Fatal(stderr)
 	}
 	text := "testdata/script/usage.txt"
@@ -344,9 +344,9 @@ func TestFullOutput(t *testing.T) {
 		{"inspect", out, "--json"},
 		{"verify", out},
 		{"verify", out, "--json"},
-		{"quantize", tiny, out + "2", "--dry-run"},
-		{"quantize", tiny, out + "3"},
-		{"quantize", tiny, out + "4", "--json"},
+		{"quantize", "--preset", "fast", tiny, out + "2", "--dry-run"},
+		{"quantize", "--preset", "fast", tiny, out + "3"},
+		{"quantize", "--preset", "fast", tiny, out + "4", "--json"},
 		{"tokenize", tiny, "--text", text},
 		{"tokenize", tiny, "--text", text, "--json"},
 		{"generate", tiny, "--prompt", "Once", "--max-tokens", "4", "--device", "cpu", "--quiet"},
