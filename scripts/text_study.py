@@ -11,18 +11,19 @@ stand behind a colon), so that differences from the mixture --base at as many wi
 
     (cd $(go env GOROOT)/src && cat sort/sort.go bufio/scan.go strings/builder.go net/url/url.go container/list/list.go encoding/csv/reader.go text/template/exec.go time/format.go) | head -c 120000 > code.txt
 
-The CSV has a line for each model and text; what it has of others stays. Needs nothing but Python.
+The CSV has a line for each model and text; what it has of others stays. Seconds are those of the clock, and of all processors. Needs nothing but Python.
 """
 
 import argparse
 import csv
 import json
+import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-COLUMNS = ["model", "bits", "texts", "windows", "ctx", "text", "kl", "kl_low", "kl_high", "over_base", "difference_low", "difference_high", "ln_ratio", "seconds", "device", "options"]
+COLUMNS = ["model", "bits", "texts", "windows", "ctx", "text", "kl", "kl_low", "kl_high", "over_base", "difference_low", "difference_high", "ln_ratio", "seconds", "cpu_seconds", "device", "options"]
 
 
 def main() -> int:
@@ -52,20 +53,21 @@ def main() -> int:
             raise RuntimeError(f"lutq {' '.join(args)}: {r.stderr.strip()}")
         return json.loads(r.stdout)
 
-    def quantize(bits: str, name: str, n: int) -> tuple[Path, float]:
+    def quantize(bits: str, name: str, n: int) -> tuple[Path, list[str]]:  # and the seconds that it took
         out = a.work / "-".join([bits, a.codebook, name, str(n), str(a.calib_ctx), *a.options.replace("-", "").split()])
         took = out.with_suffix(".seconds")
         if out.is_dir() and took.exists():
-            return out, float(took.read_text())
+            return out, [*took.read_text().split(), ""][:2]
         texts = [x for t in mixes[name] for x in ("--calib", t)]
-        begin = time.monotonic()
+        begin, cpu = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
         run("quantize", str(a.model), str(out), "--force", "--bits", bits, "--codebook", a.codebook, "--method", "gptq", *texts,
             "--calib-windows", str(n), "--calib-ctx", str(a.calib_ctx), *a.options.split())
-        took.write_text(f"{time.monotonic() - begin:.1f}")
-        print(out.name, took.read_text(), "s", file=sys.stderr)
-        return out, float(took.read_text())
+        now = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.write_text(f"{time.monotonic() - begin:.1f} {now.ru_utime + now.ru_stime - cpu.ru_utime - cpu.ru_stime:.1f}")
+        print(out.name, took.read_text(), file=sys.stderr)
+        return out, took.read_text().split()
 
-    rows = {}
+    rows: dict[tuple[str, ...], dict] = {}
     if a.csv.exists():
         with a.csv.open() as f:
             for r in csv.DictReader(f):
@@ -97,7 +99,7 @@ def main() -> int:
                     "model": a.model.name, "bits": bits, "texts": name, "windows": n, "ctx": a.calib_ctx, "text": Path(file).name,
                     "kl": f"{r['kl_mean']:.4f}", "kl_low": f"{low:.4f}", "kl_high": f"{high:.4f}",
                     "over_base": f"{1 + d[0] / scale:.3f}" if d else "", "difference_low": f"{d[1]:.4f}" if d else "", "difference_high": f"{d[2]:.4f}" if d else "",
-                    "ln_ratio": f"{r['ln_ratio']:.4f}", "seconds": made[name, n][1], "device": r["device"], "options": a.options,
+                    "ln_ratio": f"{r['ln_ratio']:.4f}", "seconds": made[name, n][1][0], "cpu_seconds": made[name, n][1][1], "device": r["device"], "options": a.options,
                 }
             with a.csv.open("w", newline="") as f:
                 w = csv.DictWriter(f, COLUMNS, lineterminator="\n")
