@@ -133,7 +133,7 @@ type Learning struct {
 
 // CalibText is a text that scales were learned on.
 type CalibText struct {
-	Name   string `json:"name"` // of the file, without its folder
+	Name   string `json:"name"` // of the file, without its folder; or bundled, or self, of which the sum is that of the windows
 	SHA256 string `json:"sha256"`
 }
 
