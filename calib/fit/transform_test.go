@@ -162,3 +162,51 @@ func TestTransform(t *testing.T) {
 		}
 	}
 }
+
+// TestTransformOutliers: components that are thirty times what they were, which the layers that read them make up for, get the
+// largest factors, and others about the same.
+func TestTransformOutliers(t *testing.T) {
+	m := modeltest.Open(t, "../testdata/lutq-tiny")
+	d, err := m.Decoder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := []int{5, 70}
+	f := make(transform.Factors)
+	for _, s := range transform.Sets(d) {
+		of := slices.Repeat([]float32{1}, s.Width)
+		for _, i := range large {
+			of[i] = 1. / 30
+		}
+		s.Tie(of)
+		f[s.Name] = of
+	}
+	if m, err = f.Of(m); err != nil {
+		t.Fatal(err)
+	}
+	r, err := quantize.ParseRecipe([]byte(`{"bits": 4, "codebook": "nf", "scale": "absmax"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := tinyOptions()
+	if _, err := Transform(t.Context(), m, &r, &o); err != nil {
+		t.Fatal(err)
+	}
+	data, err := r.Transform.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err = transform.Parse(data); err != nil {
+		t.Fatal(err)
+	}
+	for i := range d.Blocks {
+		for _, s := range []*arch.State{d.Blocks[i].Attn.Q.Reads, d.Blocks[i].MLP.Up.Reads} {
+			middle := slices.Sorted(slices.Values(f[s.Name]))[s.Width/2]
+			for _, j := range large {
+				if v := f[s.Name][j] / middle; !(v > 3 && v < 100) {
+					t.Errorf("%s: component %d has %v times the factor of others", s.Name, j, v)
+				}
+			}
+		}
+	}
+}
