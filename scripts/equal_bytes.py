@@ -382,13 +382,18 @@ def llama_library(libs: Path):
 
 
 def measure(a: argparse.Namespace) -> None:
-    """Runs eval-ppl on what WORK has and was not measured yet, and replaces the model's rows of the CSV file."""
+    """Runs eval-ppl on what WORK has and was not measured yet, and puts it into the CSV file in place of rows of the same recipes."""
     folders = [p.parent for p in a.work.glob("*/rival.json")]
     notes = {p.name: json.loads((p / "rival.json").read_text()) for p in folders}
-    rows = []
+    rows = {}
+
+    def put(r: dict) -> None:
+        rows[r["model"], r["text"], r["series"], r["recipe"]] = r
+
     if a.csv.exists():
         with a.csv.open() as f:
-            rows = [r for r in csv.DictReader(f) if r["model"] != a.model.name]
+            for r in csv.DictReader(f):
+                put(r)
     for text in a.text:
         file = a.work / f"measured-{text.stem}-{a.windows}x{a.ctx}.json"
         done = json.loads(file.read_text()) if file.exists() else {}
@@ -398,14 +403,14 @@ def measure(a: argparse.Namespace) -> None:
             out = json.loads(subprocess.run([a.lutq, "eval-ppl", *new, *map(str, args)], check=True, stdout=subprocess.PIPE).stdout)
             done |= {Path(r["model"]).name: r for r in out.get("results", [out])}
             file.write_text(json.dumps(done, indent=1))
-        for name, n in sorted(notes.items(), key=lambda i: (i[1]["series"], i[1]["bits"], i[0])):
+        for name, n in notes.items():
             r = done[name]
             values = [r["kl_mean"], *r["kl_mean_ci"], r["ln_ratio"], *r["ln_ratio_ci"], r["top1"]]
-            rows.append(dict(zip(COLUMNS, [a.model.name, text.stem, n["series"], n["recipe"], n["version"], n["bits"], *(f"{v:.5f}" for v in values), n["seconds"]])))
+            put(dict(zip(COLUMNS, [a.model.name, text.stem, n["series"], n["recipe"], n["version"], n["bits"], *(f"{v:.5f}" for v in values), n["seconds"]])))
     with a.csv.open("w", newline="") as f:
         w = csv.DictWriter(f, COLUMNS, lineterminator="\n")
         w.writeheader()
-        w.writerows(rows)
+        w.writerows(sorted(rows.values(), key=lambda r: (r["model"], r["text"], r["series"], float(r["bits"]), r["recipe"])))
 
 
 def main() -> None:

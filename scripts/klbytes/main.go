@@ -39,9 +39,9 @@ type series struct {
 var all = []series{
 	{"gptqmodel", "GPTQModel", "other", true, 0, 10, -2, "start"},
 	{"bnb", "bitsandbytes", "other", false, 0, -8, -12, "start"},
-	{"llamacpp", "llama.cpp", "other", false, 0, 10, 13, "start"},
+	{"llamacpp", "llama.cpp", "other", true, 7, 4, -10, "middle"},
 	{"rounded", "lutq, rounded", "plain", true, 0, 10, 2, "start"},
-	{"fitted", "lutq, tables", "own", true, 5, 10, 8, "start"},
+	{"fitted", "lutq, tables", "own", true, 5, 2, 20, "start"},
 	{"exl3", "EXL3", "rival", true, 0, 12, 2, "start"},
 	{"rings", "lutq, trellis", "own", true, 2, -8, 16, "end"},
 }
