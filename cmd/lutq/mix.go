@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -96,12 +97,12 @@ func (o *quantizeOptions) checkMix(r quantize.Recipe) error {
 	return nil
 }
 
-// Sets are probed with about probeTokens, of windows of probeContext at most that are drawn evenly from the text. Half as many tokens change
+// Sets are probed with about probeTokens, of windows of probeContext at most that are drawn from the text. Half as many tokens change
 // what a set loses by 3 % in the mean. Where that is more than so many multiplications on the processors of a host, it is half of
 // that, or a quarter or an eighth.
 const (
 	probeTokens  = 4096
-	probeContext = 256
+	probeContext = 512
 	probeWork    = 6e12
 	heldWindows  = 16 // to measure the result on
 )
@@ -156,7 +157,7 @@ func (u *ui) mixWidths(ctx context.Context, m *source.Model, r *quantize.Recipe,
 		return nil, err
 	}
 	for x.device == "cpu" && len(po.Windows) > probeTokens/probeContext/8 && model.ProbeWork(d, model.ProbeOptions{Windows: po.Windows, Sets: paths}) > probeWork {
-		po.Windows = evenly(po.Windows, len(po.Windows)/2)
+		po.Windows = po.Windows[:len(po.Windows)/2]
 	}
 	for _, w := range po.Windows {
 		x.tokens += len(w)
@@ -211,7 +212,7 @@ func (x *mixture) read(ctx context.Context, u *ui, m *source.Model, o quantizeOp
 			fo.Windows, held = max(fo.Windows/2, 1), 1
 		}
 	}
-	for _, w := range evenly(text.Windows, max(probeTokens/min(text.Context, probeContext), 1)) {
+	for _, w := range drawn(text.Windows, max(probeTokens/min(text.Context, probeContext), 1)) {
 		if w = w[:min(len(w), probeContext)]; len(w) > 1 {
 			windows = append(windows, w)
 		}
@@ -222,11 +223,11 @@ func (x *mixture) read(ctx context.Context, u *ui, m *source.Model, o quantizeOp
 	return windows, nil
 }
 
-// evenly returns n windows of all, as far from each other as can be.
-func evenly(all [][]int, n int) (some [][]int) {
+// drawn returns n windows of all, the same whenever they are drawn. Windows are not in any order that has a meaning, but texts take turns.
+func drawn(all [][]int, n int) (some [][]int) {
 	n = max(min(n, len(all)), 1)
-	for i := range n {
-		some = append(some, all[i*len(all)/n])
+	for _, i := range rand.New(rand.NewPCG(1, uint64(len(all)))).Perm(len(all))[:n] {
+		some = append(some, all[i])
 	}
 	return some
 }
