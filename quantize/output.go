@@ -2,7 +2,9 @@ package quantize
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -124,6 +126,20 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 		}
 		digests.Files[lutq.FactorsName] = sha256.Sum256(factors)
 	}
+	c := p.config(res, digests)
+	config, err := p.configJSON(&c)
+	if err != nil {
+		return err
+	}
+	res.OwnCode = lutq.OwnCode(config)
+	if err := os.WriteFile(filepath.Join(work, configName), config, 0o644); err != nil {
+		return err
+	}
+	return writeCard(work, origin, nil)
+}
+
+// config returns what config.json says of a result.
+func (p *Plan) config(res *Result, digests *lutq.Digests) lutq.Config {
 	c := lutq.Config{
 		QuantMethod: lutq.Method,
 		Spec:        p.Recipe.Default, Command: p.Command(), SHA256: res.SHA256,
@@ -141,15 +157,76 @@ func (p *Plan) sideFiles(work string, res *Result) error {
 			Shape: [2]int{l.N, l.K}, Experts: l.Experts, Transposed: l.Transposed, Error: round6(l.Error), Spec: l.Format.Without(c.Spec),
 		}
 	}
+	return c
+}
+
+// What the size of an output has room for besides what is known before it is made: the card, which has the command as well, the mark
+// of the folder, and what is said of learned scales.
+const (
+	cardRoom = 8 << 10
+	markRoom = 4 << 10
+)
+
+// OutBytes returns what all files of the plan's output take, at most: tensors with their headers and index, side files, config.json, the code
+// for transformers and the card.
+func (p *Plan) OutBytes(o RunOptions) (int64, error) {
+	sum, err := hf.WrittenBytes(p.entries(), hf.WriterOptions{MaxShardSize: o.MaxShardSize})
+	if err != nil {
+		return 0, err
+	}
+	digests := &lutq.Digests{Headers: make(map[string]lutq.Sum), Files: make(map[string]lutq.Sum)}
+	for _, name := range p.Source.SideFiles() {
+		if name == configName || name == lutq.CodeName || name == lutq.FactorsName {
+			continue
+		}
+		n, err := p.sideBytes(name)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+		digests.Files[name] = lutq.Sum{}
+	}
+	if t := p.Recipe.Transform; t != nil {
+		factors, err := t.File()
+		if err != nil {
+			return 0, err
+		}
+		sum += int64(len(factors))
+	}
+	records := make([]record, len(p.Items))
+	for i := range p.Items {
+		records[i] = record{Sums: make([]lutq.Sum, len(p.Items[i].stored)), Energy: 1, Squared: 0.015241} // of six digits
+	}
+	res := p.result(records, 0, nil)
+	res.SHA256 = lutq.Digest(nil)
+	digests.Tensors = res.sums
+	const shard = "model-00000-of-00000.safetensors"
+	per := o.MaxShardSize
+	if per == 0 {
+		per = defaultShardBytes
+	}
+	for i := range 2*(sum/per) + 1 { // files that are half full at worst
+		digests.Headers[fmt.Sprint(shard, i)] = lutq.Sum{}
+	}
+	c := p.config(res, digests)
 	config, err := p.configJSON(&c)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	res.OwnCode = lutq.OwnCode(config)
-	if err := os.WriteFile(filepath.Join(work, configName), config, 0o644); err != nil {
-		return err
+	return sum + int64(len(config)+len(lutq.Code())+cardRoom+markRoom+len(p.Command())), nil
+}
+
+// defaultShardBytes is what a file of tensors has at most where nothing is said, or less.
+const defaultShardBytes = 4 << 30
+
+// sideBytes returns the size of a side file.
+func (p *Plan) sideBytes(name string) (int64, error) {
+	in, err := p.Source.OpenFile(name)
+	if err != nil {
+		return 0, err
 	}
-	return writeCard(work, origin, nil)
+	n, err := io.Copy(io.Discard, in)
+	return n, errors.Join(err, in.Close())
 }
 
 // mostChosen returns the table of [autoTables] that most layers have, the first of equals.

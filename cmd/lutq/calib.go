@@ -26,7 +26,7 @@ type calibOptions struct {
 
 // register adds the flags.
 func (o *calibOptions) register(f *pflag.FlagSet) {
-	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE` to fit to, bundled (default) or self; repeatable")
+	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE`, bundled (default) or self; repeatable")
 	f.Var(newNumber(&o.windows, 128, 1, maxWindows), "calib-windows", "`N` windows, of all texts together")
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
 	f.Var(newWord(&o.bos, "", string(corpus.BOSHalf), string(corpus.BOSWindow), string(corpus.BOSNone)), "calib-bos", "in which windows `BOS` is: half, window (all), none")

@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/probe"
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight"
@@ -55,21 +56,28 @@ func (b *bitsFlag) Set(s string) error {
 
 // mixOptions are the flags of bits that are mixed over layers.
 type mixOptions struct {
-	on        bool // --mix
-	size      size
-	fit       size
-	fitCtx    int
-	fitTarget string
+	on      bool // --mix
+	size    size // of all of the output
+	fit     size // of memory
+	fitCtx  int
+	runtime string
 }
 
 // register adds the flags.
 func (o *mixOptions) register(f *pflag.FlagSet) {
-	f.BoolVar(&o.on, "mix", false, "mix widths over layers, in as many bytes as --bits alone takes")
-	setLater(f, "mix")
+	f.BoolVar(&o.on, "mix", false, "mix widths in as many bytes as --bits takes")
+	f.Var(&o.size, "size", "mix widths so that OUT has `SIZE`, as 4.6GB")
+	f.Var(&o.fit, "fit", "mix widths so that OUT runs in `SIZE` of memory")
+	f.Var(newNumber(&o.fitCtx, 0, 1, maxContext), "fit-ctx", "with texts of `N` tokens (default 8192 at most)")
+	f.Var(newWord(&o.runtime, string(probe.Lutq), probe.Runtimes()...), "fit-runtime", "by program `NAME`: lutq, vllm, …")
+	setLater(f, "mix", "fit-ctx", "fit-runtime")
 }
 
 // mixed reports whether widths are mixed over layers.
-func (o *quantizeOptions) mixed() bool { return o.bits.mean != 0 || o.mix.on }
+func (o *quantizeOptions) mixed() bool { return o.bits.mean != 0 || o.mix.on || o.mix.whole() }
+
+// whole reports whether the goal is of the whole model, of which embedding and head are a part.
+func (o *mixOptions) whole() bool { return o.size != 0 || o.fit != 0 }
 
 // widen takes what is no width of tables for a mean of widths: 2.5 bits, which only rings have as they are.
 func (o *quantizeOptions) widen(r *quantize.Recipe) {
@@ -86,8 +94,16 @@ func (o *quantizeOptions) checkMix(r quantize.Recipe) error {
 	switch {
 	case o.given("mix") && !o.mix.on && o.bits.mean != 0:
 		return usage("--bits %v is a mean of widths, which --mix=false leaves alike: name a width", &o.bits)
+	case o.given("mix") && !o.mix.on && o.mix.whole():
+		return usage("--size and --fit mix widths, which --mix=false forbids")
+	case (o.given("fit-ctx") || o.given("fit-runtime")) && o.mix.fit == 0:
+		return usage("--fit-ctx and --fit-runtime are for --fit")
 	case !o.mixed():
 		return nil
+	case o.mix.size != 0 && o.mix.fit != 0:
+		return usage("--size and --fit are two goals: name one")
+	case o.given("bits") && o.mix.whole():
+		return usage("--size and --fit say how many bits there are: without --bits")
 	case o.target != "":
 		return usage("--for %s takes one width: without --mix, and with whole --bits", o.target)
 	}
@@ -110,6 +126,8 @@ const (
 // mixture is what was made of mixed widths.
 type mixture struct {
 	*probe.Allocation
+	memory   *probe.Memory // where that is the goal
+	size     int64         // of all files, where that is
 	goal     string
 	uniform  float64 // predicted divergence with the same width throughout, 0 where that is no part of the goal
 	seconds  float64
@@ -130,7 +148,7 @@ func (u *ui) mixWidths(ctx context.Context, m *source.Model, r *quantize.Recipe,
 	if err != nil {
 		return nil, hintError{fmt.Errorf("widths are mixed by what the model loses, and it cannot be run: %w", err), "whole --bits need no text, and --tensor gives layers widths by hand"}
 	}
-	candidates, err := probe.CandidatesFor(*r, false)
+	candidates, err := probe.CandidatesFor(*r, o.mix.whole())
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +196,15 @@ func (u *ui) mixWidths(ctx context.Context, m *source.Model, r *quantize.Recipe,
 	if x.Allocation, err = probe.NewAllocation(ctx, m, *r, sets, s, candidates); err != nil {
 		return nil, err
 	}
-	if err := x.toBits(ctx, m, r, &o); err != nil {
+	switch {
+	case o.mix.size != 0:
+		err = x.toSize(m, r, &o)
+	case o.mix.fit != 0:
+		err = x.toMemory(d, r, &o)
+	default:
+		err = x.toBits(ctx, m, r, &o)
+	}
+	if err != nil {
 		return nil, err
 	}
 	x.Apply(r)
@@ -195,7 +221,7 @@ func (x *mixture) read(ctx context.Context, u *ui, m *source.Model, o quantizeOp
 			u.note("no text is named: probing with the bundled one (--calib FILE names another)")
 		}
 		fo.Context = min(fo.Context, probeContext)
-		fo.Windows = max(probeTokens/max(fo.Context, 2), len(fo.Texts))
+		fo.Windows = max(min(fo.Windows, probeTokens/max(fo.Context, 2)), len(fo.Texts))
 	}
 	if o.learn.on {
 		fo.Learn = o.learn.options(o.calib.seed)
@@ -212,7 +238,7 @@ func (x *mixture) read(ctx context.Context, u *ui, m *source.Model, o quantizeOp
 			fo.Windows, held = max(fo.Windows/2, 1), 1
 		}
 	}
-	for _, w := range drawn(text.Windows, max(probeTokens/min(text.Context, probeContext), 1)) {
+	for _, w := range drawnWindows(text.Windows, max(probeTokens/min(text.Context, probeContext), 1)) {
 		if w = w[:min(len(w), probeContext)]; len(w) > 1 {
 			windows = append(windows, w)
 		}
@@ -223,8 +249,8 @@ func (x *mixture) read(ctx context.Context, u *ui, m *source.Model, o quantizeOp
 	return windows, nil
 }
 
-// drawn returns n windows of all, the same whenever they are drawn. Windows are not in any order that has a meaning, but texts take turns.
-func drawn(all [][]int, n int) (some [][]int) {
+// drawnWindows returns n windows of all, the same whenever they are drawn. Windows are not in any order that has a meaning, but texts take turns.
+func drawnWindows(all [][]int, n int) (some [][]int) {
 	n = max(min(n, len(all)), 1)
 	for _, i := range rand.New(rand.NewPCG(1, uint64(len(all)))).Perm(len(all))[:n] {
 		some = append(some, all[i])
@@ -276,6 +302,101 @@ func (x *mixture) toBits(ctx context.Context, m *source.Model, r *quantize.Recip
 	return err
 }
 
+// toSize divides what is left of a size for all files. What stands around the tensors depends on the choices by a little, so they are made
+// again where it came out larger.
+func (x *mixture) toSize(m *source.Model, r *quantize.Recipe, o *quantizeOptions) error {
+	goal := int64(o.mix.size)
+	x.goal = formatBytes(goal) + " of files"
+	ro := quantize.RunOptions{MaxShardSize: int64(o.maxShard)}
+	alike, err := quantize.NewPlan(m, *r)
+	if err != nil {
+		return err
+	}
+	around, err := alike.OutBytes(ro)
+	if err != nil {
+		return err
+	}
+	around -= alike.Totals().BytesOut
+	for range 8 {
+		err := x.Allocate(goal - around - x.Fixed)
+		var short *mix.BudgetError
+		if errors.As(err, &short) {
+			least := short.Least + around + x.Fixed
+			return hintError{
+				fmt.Errorf("--size %s: the least possible is %s, of which other files and tensors that stay take %s", formatBytes(goal), formatBytes(least), formatBytes(around+x.Fixed+x.kept())),
+				x.smallerHint(r, o),
+			}
+		}
+		if err != nil {
+			return err
+		}
+		as := *r
+		x.Apply(&as)
+		plan, err := quantize.NewPlan(m, as)
+		if err != nil {
+			return err
+		}
+		if x.size, err = plan.OutBytes(ro); err != nil {
+			return err
+		}
+		if x.size <= goal {
+			return nil
+		}
+		around = max(around+1, x.size-plan.Totals().BytesOut)
+	}
+	return fmt.Errorf("--size %s: no division of it was found", formatBytes(goal))
+}
+
+// kept returns the bytes of sets that have no choice but to stay as they are.
+func (x *mixture) kept() (n int64) {
+	for _, p := range x.Parts {
+		if len(p.Choices) == 1 && p.Choices[0].Bits == 0 {
+			n += p.Choices[0].Bytes
+		}
+	}
+	return n
+}
+
+// toMemory divides what is left of a size of memory when a text is run.
+func (x *mixture) toMemory(d *arch.Decoder, r *quantize.Recipe, o *quantizeOptions) error {
+	goal, runtime, tokens := int64(o.mix.fit), probe.Runtime(o.mix.runtime), o.mix.fitCtx
+	if tokens == 0 {
+		tokens = probe.FitContext(d)
+	}
+	x.goal = fmt.Sprintf("%s of memory", formatBytes(goal))
+	err := x.Allocate(probe.WeightsFor(runtime, d, goal, tokens) - x.Fixed)
+	var short *mix.BudgetError
+	if errors.As(err, &short) {
+		least := probe.MemoryFor(runtime, d, short.Least+x.Fixed, tokens)
+		hint := x.smallerHint(r, o)
+		if least.Cache > least.Total/20 {
+			hint = "--fit-ctx N, with fewer tokens, takes less; " + hint
+		}
+		return hintError{
+			fmt.Errorf("--fit %s: %s takes %s at least: weights %s, %d tokens of cache %s, working %s",
+				formatBytes(goal), runtime, formatBytes(least.Total), formatBytes(least.Weights), tokens, formatBytes(least.Cache), formatBytes(least.Working)),
+			hint,
+		}
+	}
+	if err != nil {
+		return err
+	}
+	memory := probe.MemoryFor(runtime, d, x.Chosen().Bytes+x.Fixed, tokens)
+	x.memory = &memory
+	return nil
+}
+
+// smallerHint says what makes the least size smaller.
+func (x *mixture) smallerHint(r *quantize.Recipe, o *quantizeOptions) string {
+	switch {
+	case o.embedBits > leastEmbed:
+		return fmt.Sprintf("--embed-bits %d takes less, and so does leaving it out", leastEmbed)
+	case r.Complete().Default.Kind == lut.Name:
+		return "--codebook trellis goes down to 1.5 bits"
+	}
+	return "a smaller model is better at such sizes"
+}
+
 // fewerHint says what takes fewer bits than the least that a recipe's kind is mixed of.
 func fewerHint(r *quantize.Recipe) string {
 	if r.Complete().Default.Kind == lut.Name {
@@ -293,6 +414,13 @@ func (x *mixture) print(w io.Writer) {
 		fmt.Fprintf(w, ", and %s with one width", digits(x.uniform, 3))
 	}
 	fmt.Fprintf(w, " (probed with %d tokens in %.1f s)\n", x.tokens, x.seconds)
+	if x.size > 0 {
+		fmt.Fprintf(w, "all files\t%s at most\n", formatBytes(x.size))
+	}
+	if m := x.memory; m != nil {
+		fmt.Fprintf(w, "memory\t%s by estimate in %s: weights %s, %d tokens of cache %s, working %s\n",
+			formatBytes(m.Total), m.Runtime, formatBytes(m.Weights), m.Context, formatBytes(m.Cache), formatBytes(m.Working))
+	}
 	if c := x.measured; c != nil {
 		fmt.Fprintf(w, "measured KL\t%s", digits(c.KLMean, 3))
 		if c.KLMeanCI != nil {
@@ -329,16 +457,18 @@ func (x *mixture) summary() string {
 
 // mixJSON is what is said of mixed widths as JSON.
 type mixJSON struct {
-	Goal        string       `json:"goal"`
-	Bytes       int64        `json:"bytes"` // of the sets
-	PredictedKL float64      `json:"predicted_kl"`
-	UniformKL   float64      `json:"uniform_kl,omitempty"` // predicted, with one width in as many bytes
-	MeasuredKL  float64      `json:"measured_kl,omitempty"`
-	MeasuredCI  *[2]float64  `json:"measured_kl_ci,omitempty"`
-	HeldWindows int          `json:"held_windows,omitempty"`
-	Tokens      int          `json:"probe_tokens"`
-	Seconds     float64      `json:"probe_seconds"`
-	Sets        []mixSetJSON `json:"sets"`
+	Goal        string        `json:"goal"`
+	Bytes       int64         `json:"bytes"`                    // of the sets
+	Files       int64         `json:"bytes_of_files,omitempty"` // of all, at most, where that is the goal
+	Memory      *probe.Memory `json:"memory,omitempty"`         // by estimate, where that is
+	PredictedKL float64       `json:"predicted_kl"`
+	UniformKL   float64       `json:"uniform_kl,omitempty"` // predicted, with one width in as many bytes
+	MeasuredKL  float64       `json:"measured_kl,omitempty"`
+	MeasuredCI  *[2]float64   `json:"measured_kl_ci,omitempty"`
+	HeldWindows int           `json:"held_windows,omitempty"`
+	Tokens      int           `json:"probe_tokens"`
+	Seconds     float64       `json:"probe_seconds"`
+	Sets        []mixSetJSON  `json:"sets"`
 }
 
 type mixSetJSON struct {
@@ -355,7 +485,7 @@ func (x *mixture) json() *mixJSON {
 		return nil
 	}
 	t := x.Chosen()
-	j := &mixJSON{Goal: x.goal, Bytes: t.Bytes, PredictedKL: t.Loss, UniformKL: x.uniform, Tokens: x.tokens, Seconds: x.seconds}
+	j := &mixJSON{Goal: x.goal, Bytes: t.Bytes, PredictedKL: t.Loss, UniformKL: x.uniform, Tokens: x.tokens, Seconds: x.seconds, Files: x.size, Memory: x.memory}
 	if c := x.measured; c != nil {
 		j.MeasuredKL, j.MeasuredCI, j.HeldWindows = c.KLMean, c.KLMeanCI, len(x.held)
 	}

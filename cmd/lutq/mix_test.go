@@ -18,7 +18,12 @@ type mixedRun struct {
 		PredictedKL float64 `json:"predicted_kl"`
 		UniformKL   float64 `json:"uniform_kl"`
 		MeasuredKL  float64 `json:"measured_kl"`
-		Sets        []struct {
+		Memory      *struct {
+			Runtime                        string
+			Ctx                            int
+			Total, Weights, Cache, Working int64
+		}
+		Sets []struct {
 			Layers []string
 			Bits   int
 		}
@@ -37,7 +42,7 @@ func runMixed(t *testing.T, args string) (r mixedRun) {
 	return r
 }
 
-const mixText = " --calib ../../calib/testdata/harbour.txt --calib-ctx 128 --calib-windows 8 --device cpu"
+const mixText = " --calib ../../calib/testdata/harbour.txt --calib-ctx 128 --calib-windows 4 --device cpu"
 
 // TestMix: a mean of bits is kept to and not missed by much, several widths make it up, the measured divergence is near the
 // predicted one, and the command that the container holds makes the same bytes again without a probe.
@@ -103,6 +108,53 @@ func TestMixWhole(t *testing.T) {
 	}
 }
 
+// TestMixSize: all files of an output are within its size, and near it; the embedding is among the choices, but where its width is
+// named. Shards and their index count as well.
+func TestMixSize(t *testing.T) {
+	for _, tc := range []struct {
+		args string
+		goal int64
+	}{
+		{"--size 1MB", 1e6},
+		{"--size 1.7MB --embed-bits 16", 1.7e6},
+		{"--size 900kB --max-shard-size 100kB", 900e3},
+	} {
+		out := filepath.Join(t.TempDir(), "out")
+		r := runMixed(t, out+" "+tc.args+mixText)
+		var sum int64
+		files, err := os.ReadDir(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			info, err := f.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += info.Size()
+		}
+		if sum > tc.goal || sum < tc.goal*96/100 {
+			t.Errorf("%s: %d bytes", tc.args, sum)
+		}
+		kept := r.Mix.Sets[16].Bits == 0
+		if kept != strings.Contains(tc.args, "embed-bits") {
+			t.Errorf("%s: the embedding is kept: %v", tc.args, kept)
+		}
+	}
+}
+
+// TestMixFit: what an output is estimated to take in memory is within the goal, and near it.
+func TestMixFit(t *testing.T) {
+	for _, runtime := range []string{"lutq", "vllm"} {
+		const goal = 2_000_000_000
+		r := runMixed(t, filepath.Join(t.TempDir(), "out")+" --dry-run --fit 2GB --fit-ctx 512 --fit-runtime "+runtime+mixText)
+		m := r.Mix.Memory
+		if m == nil || m.Total > goal || m.Weights != r.BytesOut || m.Weights+m.Cache+m.Working > m.Total || m.Ctx != 512 || m.Runtime != runtime {
+			t.Errorf("%s: %+v", runtime, m)
+		}
+	}
+}
+
 // TestMixBad: what cannot be reached is said with what can.
 func TestMixBad(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
@@ -111,6 +163,13 @@ func TestMixBad(t *testing.T) {
 		{"--bits 3.25 --for gguf", "--for gguf takes one width"},
 		{"--bits 3.25 --codebook q4", "codebook q4 has one width"},
 		{"--bits 3 --mix --method bcq", "weights of kind bcq are not mixed"},
+		{"--size 600kB" + mixText, "lutq: --size 600 kB: the least possible is "},
+		{"--size 1.2MB --embed-bits 16" + mixText, "other files and tensors that stay take"},
+		{"--fit 600MB" + mixText, "lutq: --fit 600 MB: lutq takes 633 MB at least: weights"},
+		{"--fit 1GB --size 1GB", "--size and --fit are two goals"},
+		{"--size 1GB --bits 3", "without --bits"},
+		{"--size 1GB --mix=false", "which --mix=false forbids"},
+		{"--fit-ctx 100", "--fit-ctx and --fit-runtime are for --fit"},
 		{"--bits 9.5", "want a number, 1 to 8"},
 	} {
 		code, _, stderr := exec(append(strings.Fields("quantize "+tiny+" out --dry-run"), strings.Fields(tc.args)...)...)

@@ -79,12 +79,7 @@ func NewWriter(dir string, entries []Entry, o WriterOptions) (*Writer, error) {
 	if o.MaxShardSize < 0 {
 		return nil, fmt.Errorf("shard size of %d bytes is negative", o.MaxShardSize)
 	}
-	if o.MaxShardSize == 0 {
-		o.MaxShardSize = defaultShardSize
-	}
-	if o.Metadata == nil {
-		o.Metadata = map[string]string{"format": "pt"}
-	}
+	o = o.complete()
 	shards, err := layOut(entries, o.MaxShardSize, o.Metadata)
 	if err != nil {
 		return nil, fmt.Errorf("lay out checkpoint: %w", err)
@@ -315,27 +310,69 @@ func (w *Writer) Commit() error {
 	return nil
 }
 
-// writeIndex writes the index under another name first: it appears whole.
-func (w *Writer) writeIndex() error {
+// indexText returns the index of tensors in some files.
+func indexText(total int64, files map[string]string) ([]byte, error) {
 	type metadata struct {
 		TotalSize int64 `json:"total_size"`
 	}
 	x := struct {
 		Metadata  metadata          `json:"metadata"`
 		WeightMap map[string]string `json:"weight_map"`
-	}{metadata{w.total}, make(map[string]string, len(w.places))}
-	for name, t := range w.places {
-		x.WeightMap[name] = t.file.name
-	}
+	}{metadata{total}, files}
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	if err := enc.Encode(x); err != nil {
+	err := enc.Encode(x)
+	return text.Bytes(), err
+}
+
+// WrittenBytes returns what all files of a checkpoint of some tensors take, the index included.
+func WrittenBytes(entries []Entry, o WriterOptions) (int64, error) {
+	o = o.complete()
+	shards, err := layOut(entries, o.MaxShardSize, o.Metadata)
+	if err != nil {
+		return 0, err
+	}
+	var sum, total int64
+	files := make(map[string]string)
+	for i := range shards {
+		sum += shards[i].size
+		for _, e := range shards[i].entries {
+			total += e.size
+			files[e.Name] = shards[i].name
+		}
+	}
+	if len(shards) == 1 {
+		return sum, nil
+	}
+	text, err := indexText(total, files)
+	return sum + int64(len(text)), err
+}
+
+// complete fills in the defaults.
+func (o WriterOptions) complete() WriterOptions {
+	if o.MaxShardSize == 0 {
+		o.MaxShardSize = defaultShardSize
+	}
+	if o.Metadata == nil {
+		o.Metadata = map[string]string{"format": "pt"}
+	}
+	return o
+}
+
+// writeIndex writes the index under another name first: it appears whole.
+func (w *Writer) writeIndex() error {
+	files := make(map[string]string, len(w.places))
+	for name, t := range w.places {
+		files[name] = t.file.name
+	}
+	text, err := indexText(w.total, files)
+	if err != nil {
 		return err
 	}
 	path := filepath.Join(w.dir, "."+indexName+".tmp")
-	err := writeSynced(path, text.Bytes())
+	err = writeSynced(path, text)
 	if err == nil {
 		err = os.Rename(path, filepath.Join(w.dir, indexName))
 	}
