@@ -42,7 +42,7 @@ func runMixed(t *testing.T, args string) (r mixedRun) {
 	return r
 }
 
-const mixText = " --calib ../../calib/testdata/harbour.txt --calib-ctx 128 --calib-windows 4 --device cpu"
+const mixText = " --preset fast --calib ../../calib/testdata/harbour.txt --calib-ctx 128 --calib-windows 4 --device cpu"
 
 // TestMix: a mean of bits is kept to and not missed by much, several widths make it up, the measured divergence is near the
 // predicted one, and the command that the container holds makes the same bytes again without a probe.
@@ -158,7 +158,7 @@ func TestMixFit(t *testing.T) {
 // TestMixBad: what cannot be reached is said with what can.
 func TestMixBad(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
-		{"--preset fast --bits 1.6" + mixText, "--bits 1.6: linear layers take 2.13 bits a weight at least, scales included\nhint: --codebook trellis"},
+		{"--bits 1.5 --codebook js" + mixText, "--bits 1.5: linear layers take 2.13 bits a weight at least, scales included\nhint: --codebook trellis"},
 		{"--bits 3.25 --mix=false", "--bits 3.25 is a mean of widths, which --mix=false leaves alike"},
 		{"--bits 3.25 --for gguf", "--for gguf takes one width"},
 		{"--bits 3.25 --codebook q4", "codebook q4 has one width"},
