@@ -64,7 +64,7 @@ tags:
 
 # tiny, quantized by lutq
 
-[org/tiny](https://huggingface.co/org/tiny) with weights of a few bits, made by [lutq](https://github.com/lutq/lutq): 1.39 MB, 8.480 bits a weight over all 1311872 parameters.
+[org/tiny](https://huggingface.co/org/tiny) with weights of 3 to 4 bits, made by [lutq](https://github.com/lutq/lutq): 1.39 MB, 8.480 bits a weight over all 1311872 parameters, 3.456 over the linear layers.
 
 ## What is in it
 
@@ -95,7 +95,7 @@ vLLM, with the plugin from a clone of lutq:
 
 ## How it was made
 
-    lutq quantize org/tiny@0123456789012345678901234567890123456789 OUT --bits 3 --group 64 --codebook nf --method rtn --scale absmax --scale-type f16 --tensor 'down_proj=4::trellis'
+    lutq quantize org/tiny@0123456789012345678901234567890123456789 OUT --bits 3 --group 64 --codebook nf --method rtn --scale mse --scale-type f16 --tensor 'down_proj=4::trellis'
 
 The same command makes the same bytes of the same model. ` + "`lutq verify FOLDER`" + ` checks every tensor and file but this one. The SHA-256 of what was quantized is ` + "`SUM`" + `.
 

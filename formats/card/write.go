@@ -3,6 +3,7 @@ package card
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -125,29 +126,38 @@ func Of(m *lutq.Model, o Origin, opens Opens, measured *Measured) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
-	var weights, size int64
-	widths := make(map[string]bool)
+	var weights, size, layers, layerBytes int64
+	var rates []int
 	for _, p := range all {
 		weights, size = weights+p.weights, size+p.bytes
-		if p.width != "" {
-			widths[p.width] = true
+		if p.rate > 0 {
+			rates = append(rates, p.rate)
+		}
+		if p.name == linear {
+			layers, layerBytes = layers+p.weights, layerBytes+p.bytes
 		}
 	}
 	var tags []string
-	in := "a few bits"
-	if len(widths) == 1 {
-		for width := range widths {
-			in = width + " bits"
-			if !strings.Contains(width, ".") {
-				tags = append(tags, width+"-bit")
-			}
-		}
+	if len(rates) == 0 {
+		return nil, errors.New("no layer is quantized")
+	}
+	least, most := width(slices.Min(rates)), width(slices.Max(rates))
+	in := least + " bits"
+	switch {
+	case least != most:
+		in = least + " to " + most + " bits"
+	case !strings.Contains(least, "."):
+		tags = append(tags, least+"-bit")
+	}
+	mean := ""
+	if layers > 0 {
+		mean = fmt.Sprintf(", %.3f over the linear layers", bits(layerBytes, layers))
 	}
 	var w writer
 	w.front(o, "transformers", tags...)
 	w.paragraph("# %s, quantized by lutq", o.Name)
-	w.paragraph("%s with weights of %s, made by [lutq](https://github.com/lutq/lutq): %s, %.3f bits a weight over all %d parameters.",
-		o.link(), in, formatBytes(size), bits(size, weights), weights)
+	w.paragraph("%s with weights of %s, made by [lutq](https://github.com/lutq/lutq): %s, %.3f bits a weight over all %d parameters%s.",
+		o.link(), in, formatBytes(size), bits(size, weights), weights, mean)
 	if measured != nil {
 		w.measured(*measured)
 	}
@@ -156,7 +166,7 @@ func Of(m *lutq.Model, o Origin, opens Opens, measured *Measured) ([]byte, error
 	w.line("| part | weights | stored in | bits a weight | size |")
 	w.line("|---|--:|---|--:|--:|")
 	for _, p := range all {
-		w.line("| %s | %d | %s | %.3f | %s |", p.name, p.weights, p.stored, bits(p.bytes, p.weights), formatBytes(p.bytes))
+		w.line("| %s | %d | %s | %.3f | %s |", p.label(), p.weights, p.description(), bits(p.bytes, p.weights), formatBytes(p.bytes))
 	}
 	w.line("| all | %d | | %.3f | %s |\n", weights, bits(size, weights), formatBytes(size))
 
@@ -242,13 +252,52 @@ func texts(all []lutq.CalibText) string {
 	return strings.Join(names, " and ")
 }
 
-// part is some tensors of a container that are stored alike.
+// part is some tensors of a container that are stored alike, but for the columns that share a scale.
 type part struct {
-	name, stored, width string // the width of codes; "": there are none
-	weights, bytes      int64
+	name, stored, method string
+	rate                 int // of codes, see [weight.Spec.Rate]; 0: there are none
 
-	tensors, order int
+	groups         []int // columns that share a scale, sorted, where they are not of the kind
+	weights, bytes int64
+	tensors        int
 }
+
+// linear is the name of the part that quantizing is about.
+const linear = "linear layers"
+
+// label names a part, with the number of its tensors where that tells something.
+func (p *part) label() string {
+	switch {
+	case p.name != linear:
+		return p.name
+	case p.tensors == 1:
+		return "1 linear layer"
+	}
+	return fmt.Sprintf("%d %s", p.tensors, p.name)
+}
+
+// description says how a part is stored.
+func (p *part) description() string {
+	what := p.stored
+	if len(p.groups) > 0 {
+		var names []string
+		for _, g := range p.groups {
+			if g == weight.RowGroup {
+				names = append(names, "a row")
+			} else {
+				names = append(names, strconv.Itoa(g))
+			}
+		}
+		what += ", groups of " + strings.Join(names, " or ")
+	}
+	if p.method != "" {
+		what += ", " + input.Name(p.method)
+	}
+	return what
+}
+
+// width spells bits of a code.
+func width(rate int) string { return strconv.FormatFloat(float64(rate)/2, 'g', -1, 64) }
 
 // partsOf groups the tensors of a container: quantized ones by how they are stored, the others by what they are.
 func partsOf(m *lutq.Model) ([]part, error) {
@@ -271,13 +320,20 @@ func partsOf(m *lutq.Model) ([]part, error) {
 		}
 		return ""
 	}
-	groups := make(map[part]*part)
-	add := func(key part, weights, bytes int64) {
-		p := groups[key]
-		if p == nil {
-			fresh := key
-			p = &fresh
-			groups[key] = p
+	var all []part
+	add := func(name string, s weight.Spec, stored string, weights, bytes int64) {
+		fresh := part{name: name, stored: stored, method: s.Method, rate: s.Rate()}
+		at := slices.IndexFunc(all, func(p part) bool {
+			return p.name == name && p.stored == stored && p.method == fresh.method && p.rate == fresh.rate
+		})
+		if at < 0 {
+			at = len(all)
+			all = append(all, fresh)
+		}
+		p := &all[at]
+		if s.Group != 0 && s.Kind != trellis.Name && !slices.Contains(p.groups, s.Group) {
+			p.groups = append(p.groups, s.Group)
+			slices.Sort(p.groups)
 		}
 		p.tensors++
 		p.weights += weights
@@ -292,55 +348,36 @@ func partsOf(m *lutq.Model) ([]part, error) {
 			}
 		}
 		tensor, _ := tc.Original(layer)
-		add(part{name: cmp.Or(role(tensor), "linear layers"), stored: storedIn(s), width: s.Width()}, int64(tc.Shape[0])*int64(tc.Shape[1]), size)
+		add(cmp.Or(role(tensor), linear), s, storedIn(s), int64(tc.Shape[0])*int64(tc.Shape[1]), size)
 	}
 	for _, t := range m.Checkpoint().Tensors() {
 		if m.LayerOf(t.Name) == "" {
-			name := role(t.Name)
-			if name == "" {
-				name = "the rest"
-			}
-			add(part{name: name, stored: string(t.DType), order: 1}, t.Elements(), t.Bytes())
+			add(cmp.Or(role(t.Name), "the rest"), weight.Spec{}, string(t.DType), t.Elements(), t.Bytes())
 		}
-	}
-	var all []part
-	for _, p := range groups {
-		if p.name == "linear layers" {
-			p.name = fmt.Sprintf("%d linear layers", p.tensors)
-		}
-		all = append(all, *p)
 	}
 	slices.SortFunc(all, func(a, b part) int {
-		return cmp.Or(a.order-b.order, cmp.Compare(b.bytes, a.bytes), strings.Compare(a.name+a.stored, b.name+b.stored))
+		codes := func(p part) int { return min(p.rate, 1) } // which come first
+		return cmp.Or(codes(b)-codes(a), cmp.Compare(b.bytes, a.bytes), strings.Compare(a.name+a.stored, b.name+b.stored))
 	})
 	return all, nil
 }
 
-// storedIn says how a quantized layer is stored, and found.
+// storedIn says what the codes of a quantized layer are.
 func storedIn(s weight.Spec) string {
-	var what string
 	switch s.Kind {
 	case trellis.Name:
-		what = s.Width() + " bits, trellis codes"
 		if s.Codebook != trellis.Pairs {
-			what += " " + s.Codebook
+			return s.Width() + " bits, trellis codes " + s.Codebook
 		}
+		return s.Width() + " bits, trellis codes"
 	case bcq.Name:
-		what = s.Width() + " binary codes"
-	default:
-		what = s.Width() + " bits, table " + strings.ReplaceAll(quote(s.Codebook), "|", `\|`)
-		if s.Kind == lut24.Name {
-			what += ", 2 of 4 weights"
-		}
+		return s.Width() + " binary codes"
 	}
-	switch {
-	case s.Kind == trellis.Name:
-	case s.Group == weight.RowGroup:
-		what += ", a scale a row"
-	default:
-		what += fmt.Sprintf(", groups of %d", s.Group)
+	what := s.Width() + " bits, table " + strings.ReplaceAll(quote(s.Codebook), "|", `\|`)
+	if s.Kind == lut24.Name {
+		what += ", 2 of 4 weights"
 	}
-	return what + ", " + input.Name(s.Method)
+	return what
 }
 
 // Export is what a folder in another program's format was made from, and by.
