@@ -450,7 +450,11 @@ func (x *mixture) summary() string {
 		if i > 0 {
 			s += ", "
 		}
-		s += fmt.Sprintf("%s bits in %d sets", name, counts[name])
+		sets := "sets"
+		if counts[name] == 1 {
+			sets = "set"
+		}
+		s += fmt.Sprintf("%s bits in %d %s", name, counts[name], sets)
 	}
 	return s
 }
@@ -561,3 +565,50 @@ func (x *mixture) measure(ctx context.Context, u *ui, out string, original *sour
 	x.measured = res[0].Comparison
 	return nil
 }
+
+const mixTopic = `Layers differ in how much a model loses by them: a bit more for one may gain
+what two bits cost another. So lutq mixes widths where --bits is no width by
+itself, as 3.25, which is the mean of stored bits for each weight of the linear
+layers, scales included; where --size or --fit gives a size; and with --mix, in
+as many bytes as one width takes.
+
+How. Each set of layers that runtimes fuse (queries, keys and values; what
+comes after them; gate and up; down; the experts of a block alike), and with
+--size and --fit embedding and head, is rounded to 3 bits alone (embedding and
+head: 4). A few thousand tokens of the text (--calib) run through the model
+with it, and the divergence from the original's predictions is what the set
+costs. What other widths cost follows from the squared errors of weights, and
+where layers are fitted (--method gptq) from what that leaves of the errors of
+outputs. Then bytes are divided so that the sum of divergences is least. Sums
+hold for small ones: the report has the predicted divergence, and beside it the
+one that was measured on windows of the text that nothing was fitted to.
+
+What sets may get: tables of 2 to 5 bits in groups of 64 or 128 columns, or of
+--group; trellis codes of 1.5 to 6 bits by halves. Embedding and head: tables
+of 3 to 5 bits, trellis codes of 3 to 6, or the 16 bits that they have. What a
+--tensor rule or --embed-bits gives bits stays as it says. The result is rules
+by layer, which the recorded command has: it makes the same bytes again without
+probing. --dry-run probes too, and prints what each set gets.
+
+  lutq quantize MODEL OUT --bits 3.25
+  lutq quantize MODEL OUT --size 4.6GB --preset best
+  lutq quantize MODEL OUT --fit 8GB --fit-ctx 16384 --fit-runtime vllm
+
+--size counts all files of OUT. The model card has room to be edited in.
+
+--fit counts on one GPU that runs one text of --fit-ctx tokens:
+
+  weights   as they are stored. Runtimes that lutq exports to have other sizes
+  cache     4 bytes x KV heads x head size x tokens, for each block; with a
+            window no more tokens than that has
+  working   600 MiB for the driver and libraries, 2 bytes x r x (4 hidden +
+            2 MLP + queries + 2 keys) for r tokens of a prompt at once, and 4
+            bytes for each logit:
+              lutq          r = 512; logits of one token
+              transformers  r = all tokens; 80 MiB to unpack weights, and the
+                            cache of a block twice more
+              vllm          r = 2048; logits of 256 tokens, 1 GiB of graphs, and
+                            all that is 9/10 of the total
+              llama.cpp     r = 512; logits of as many
+
+The numbers of working memory are rules of thumb and not measured.`

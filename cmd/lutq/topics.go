@@ -24,6 +24,7 @@ func topics() []topic {
 	return []topic{
 		{"presets", "The recipes that --preset names", "quantize", "", strings.Replace(presetsTopic, "@recipes\n", recipeLines(), 1)},
 		{"formats", "Codebooks, scales, exceptions, and models that lutq reads", "quantize", "", formats},
+		{"mixing", "Widths that differ by layer: --bits 3.25, --size, --fit", "quantize", "", mixTopic},
 		{"methods", "How quantize chooses codes", "quantize", "", methodsTopic},
 		{"learning", "How quantize fits weights to text", "quantize", "", learningTopic},
 		{"sparse", "How quantize keeps two weights of four", "quantize", "", sparseTopic},
