@@ -272,6 +272,7 @@ func TestCardConverted(t *testing.T) {
 			if !strings.Contains(text, tc.want) || strings.Contains(text, "4 binary codes") != (tc.card == "") {
 				t.Errorf("card:\n%s", text)
 			}
+			writeFile(t, filepath.Join(out, card.FileName), text+"More.\n")
 			if found := problems(t, out); len(found) > 0 {
 				t.Errorf("problems: %v", found)
 			}
