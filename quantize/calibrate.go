@@ -96,7 +96,7 @@ func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats
 		if as.padded {
 			of = rings.PaddedStats(stats)
 		}
-		s, err := t.item.method.Prepare(of, as.kind)
+		s, err := t.item.method.Prepare(of, as.kind, as.group)
 		if err != nil {
 			return fmt.Errorf("%s: %w", t.item.Tensor.Name, err)
 		}
@@ -127,11 +127,12 @@ func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats
 // preparation names a state that a method prepares.
 type preparation struct {
 	method, kind string
+	group        int  // of columns
 	padded       bool // of statistics with padding, which are none of a device
 }
 
 func (it *Item) preparation() preparation {
-	return preparation{it.method.Name(), it.Format.Kind, mixed(it.Format) && (it.K%trellis.Block != 0 || it.Format.Half)}
+	return preparation{it.method.Name(), it.Format.Kind, it.Format.Columns(it.K), mixed(it.Format) && (it.K%trellis.Block != 0 || it.Format.Half)}
 }
 
 // choose chooses tables where that is left, by what a method makes of samples of rows.

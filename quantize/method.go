@@ -27,9 +27,9 @@ type Method interface {
 	Kinds() []string
 	// Needs says what it has to know of a state, which layers read.
 	Needs() Needs
-	// Prepare takes in what it needs for layers of a kind, which is nil where that is [Nothing]. The stats are gone
-	// when it returns.
-	Prepare(stats rounding.Stats, kind string) (State, error)
+	// Prepare takes in what it needs for layers of a kind, and columns in a group, which is nil where that is [Nothing]. The
+	// stats are gone when it returns.
+	Prepare(stats rounding.Stats, kind string, group int) (State, error)
 }
 
 // Needs is what a method has to know of what layers read.
@@ -178,6 +178,7 @@ func Settings() []Setting {
 		{Flag: "device", Methods: text, Learned: true, Transform: true},
 		{Flag: "damp", Methods: hessian},
 		{Flag: "retarget", Methods: hessian},
+		{Flag: "rescale", Methods: []string{methodGPTQ}},
 		{Flag: "learn", Methods: []string{methodRTN, methodNFL, methodGPTQ}},
 		{Flag: "valid-windows", Learned: true},
 		{Flag: "learn-mode", Learned: true},
@@ -300,11 +301,11 @@ func learnedMethod(f weight.Spec) string {
 // nearest is rounding to nearest, by its name. It needs nothing, and is its own state.
 type nearest string
 
-func (n nearest) Name() string                                  { return string(n) }
-func (n nearest) Needs() Needs                                  { return Nothing }
-func (n nearest) Prepare(rounding.Stats, string) (State, error) { return n, nil }
-func (n nearest) Remark() Remark                                { return Remark{} }
-func (n nearest) Close()                                        {}
+func (n nearest) Name() string                                       { return string(n) }
+func (n nearest) Needs() Needs                                       { return Nothing }
+func (n nearest) Prepare(rounding.Stats, string, int) (State, error) { return n, nil }
+func (n nearest) Remark() Remark                                     { return Remark{} }
+func (n nearest) Close()                                             {}
 
 func (n nearest) Kinds() []string {
 	if n == methodNFL {
@@ -348,12 +349,12 @@ func (l Layer) table() lut.Format {
 // binary is package planes' quantizer. It needs nothing, and is its own state.
 type binary struct{ BCQOptions }
 
-func (b binary) Name() string                                  { return methodBCQ }
-func (b binary) Kinds() []string                               { return []string{bcq.Name} }
-func (b binary) Needs() Needs                                  { return Nothing }
-func (b binary) Prepare(rounding.Stats, string) (State, error) { return b, nil }
-func (b binary) Remark() Remark                                { return Remark{} }
-func (b binary) Close()                                        {}
+func (b binary) Name() string                                       { return methodBCQ }
+func (b binary) Kinds() []string                                    { return []string{bcq.Name} }
+func (b binary) Needs() Needs                                       { return Nothing }
+func (b binary) Prepare(rounding.Stats, string, int) (State, error) { return b, nil }
+func (b binary) Remark() Remark                                     { return Remark{} }
+func (b binary) Close()                                             {}
 func (b binary) Quantizer(l Layer) (rounding.Quantizer, error) {
 	return planes.NewQuantizer(l.planes(b.BCQOptions))
 }
@@ -370,8 +371,11 @@ func (f feedback) Name() string    { return methodGPTQ }
 func (f feedback) Kinds() []string { return []string{lut.Name, bcq.Name, trellis.Name} }
 func (f feedback) Needs() Needs    { return Hessian }
 
-func (f feedback) Prepare(stats rounding.Stats, kind string) (State, error) {
+func (f feedback) Prepare(stats rounding.Stats, kind string, group int) (State, error) {
 	o := f.GPTQ
+	if o.Rescale && kind == lut.Name && group >= 16 && group <= 128 && stats.K()%group == 0 {
+		o.Group = group
+	}
 	if kind == trellis.Name {
 		rotation := rings.NewRotation(stats.K())
 		o.Block = trellis.RingCols
@@ -444,6 +448,9 @@ func (s feedbackState) Quantizer(l Layer) (rounding.Quantizer, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if l.Scale == weight.Absmax && !s.OnDevice() {
+		q = struct{ gptq.Rounder }{q} // whose scales stay
 	}
 	return s.State.Quantizer(q)
 }

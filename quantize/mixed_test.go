@@ -58,7 +58,7 @@ func TestMixedFeedback(t *testing.T) {
 	m := drawInputs(1, k, 600)
 	l := Layer{Spec: weight.Spec{Kind: trellis.Name, Bits: 3, Group: weight.RowGroup, Codebook: trellis.Mul1, ScaleType: weight.F16}, K: k}
 	output := func(method Method, of rounding.Stats) float64 {
-		s, err := method.Prepare(of, trellis.Name)
+		s, err := method.Prepare(of, trellis.Name, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func TestMixedDevice(t *testing.T) {
 		Spec: weight.Spec{Kind: trellis.Name, Bits: 3, Group: weight.RowGroup, Codebook: trellis.Mul1, ScaleType: weight.F16}, K: k,
 		Blocks: []float32{1.2, 0.7}, // which a device does not take
 	}
-	s, err := feedback{MethodOptions{GPTQ: gptq.Options{Damp: 0.01}}}.Prepare(d, trellis.Name)
+	s, err := feedback{MethodOptions{GPTQ: gptq.Options{Damp: 0.01}}}.Prepare(d, trellis.Name, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -224,7 +224,7 @@ func (it *Item) choose(r Recipe, names *modelNames) error {
 		plain = m
 	}
 	it.method = m
-	it.plain, err = plain.Prepare(nil, it.Format.Kind)
+	it.plain, err = plain.Prepare(nil, it.Format.Kind, it.Format.Group)
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/model"
@@ -17,6 +18,7 @@ import (
 type calibrator struct {
 	o       Options
 	hessian bool // a method reads o.GPTQ
+	rescale bool // and what it says of scales
 	src     *model.Checkpoint
 	text    *corpus.Mixture
 }
@@ -37,6 +39,9 @@ func (c *calibrator) Flags() []string {
 	args := c.o.textFlags(c.text)
 	if c.hessian {
 		args = append(args, "--damp", number(c.o.GPTQ.Damp), "--retarget", number(c.o.GPTQ.Retarget))
+	}
+	if c.rescale {
+		args = append(args, "--rescale="+strconv.FormatBool(c.o.GPTQ.Rescale))
 	}
 	return append(args, c.o.whereFlags()...)
 }

@@ -79,6 +79,7 @@ func To(ctx context.Context, m *source.Model, r *quantize.Recipe, o Options) (*L
 		if err != nil {
 			return nil, err
 		}
+		c.rescale = r.Unread("rescale", o.Learn != nil) == nil
 		r.Calibrate, r.Methods.GPTQ = c, c.o.GPTQ
 	}
 	if o.Learn == nil {

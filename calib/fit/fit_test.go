@@ -26,8 +26,8 @@ func TestTo(t *testing.T) {
 		calibrate, refine string // flags
 	}{
 		{"nothing", `{}`, nil, "", ""},
-		{"second moments", `{"method": "gptq"}`, nil, text + " --damp 0.1 --retarget 0.5 --seed 7 --device cpu", ""},
-		{"a rule alone", `{"tensors": [{"match": "down_proj", "method": "gptq"}]}`, nil, text + " --damp 0.1 --retarget 0.5 --seed 7 --device cpu", ""},
+		{"second moments", `{"method": "gptq"}`, nil, text + " --damp 0.1 --retarget 0.5 --rescale=false --seed 7 --device cpu", ""},
+		{"a rule alone", `{"tensors": [{"match": "down_proj", "method": "gptq"}]}`, nil, text + " --damp 0.1 --retarget 0.5 --rescale=false --seed 7 --device cpu", ""},
 		{"the diagonal alone", `{"method": "wanda"}`, nil, text + " --seed 7 --device cpu", ""},
 		{"scales", `{}`, learned(learn.Options{Mode: learn.Lutq}), "", "--learn " + text + " --valid-windows 1 --learn-mode lutq --seed 7 --device cpu"},
 		{
@@ -36,7 +36,7 @@ func TestTo(t *testing.T) {
 		},
 		{"codes as FLUTE has them", `{"method": "nfl"}`, learned(learn.Options{Mode: learn.Flute}), "", "--learn " + each + " --valid-windows 1 --learn-mode flute --device cpu"},
 		{
-			"both", `{"method": "gptq"}`, learned(learn.Options{Mode: learn.Lutq, Table: true}), text + " --damp 0.1 --retarget 0.5 --seed 7 --device cpu",
+			"both", `{"method": "gptq"}`, learned(learn.Options{Mode: learn.Lutq, Table: true}), text + " --damp 0.1 --retarget 0.5 --rescale=false --seed 7 --device cpu",
 			"--learn --valid-windows 1 --learn-mode lutq --learn-table",
 		},
 	} {

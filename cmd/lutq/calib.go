@@ -22,6 +22,7 @@ type calibOptions struct {
 	seed         uint64
 	damp         float64
 	retarget     float64
+	rescale      bool
 }
 
 // register adds the flags.
@@ -33,6 +34,7 @@ func (o *calibOptions) register(f *pflag.FlagSet) {
 	f.Uint64Var(&o.seed, "seed", 0, "number `N` that windows are drawn by (default 0)")
 	o.addDevice(f, "a GPU if any")
 	f.Float64Var(&o.damp, "damp", 0.1, "gptq: add `SHARE` of mean squares to each")
+	f.BoolVar(&o.rescale, "rescale", true, "gptq: choose scales of tables anew, but on a GPU")
 	f.Float64Var(&o.retarget, "retarget", 0.5, "gptq: make up for `SHARE` of errors before")
 }
 
@@ -89,7 +91,7 @@ func (o *calibOptions) say(u *ui) {
 // options are what the flags say, for a device.
 func (o *calibOptions) options(device string, threads int) fit.Options {
 	return fit.Options{
-		Texts: o.texts, Windows: o.windows, Context: o.ctx, BOS: corpus.BOS(o.bos), Seed: o.seed, GPTQ: gptq.Options{Damp: o.damp, Retarget: o.retarget},
+		Texts: o.texts, Windows: o.windows, Context: o.ctx, BOS: corpus.BOS(o.bos), Seed: o.seed, GPTQ: gptq.Options{Damp: o.damp, Retarget: o.retarget, Rescale: o.rescale && device == "cpu"},
 		Device: device, Threads: threads,
 		Open: func(reserve int64) (model.Ops, func() error, error) {
 			return openOps(device, "bf16", cpu.Options{Threads: threads}, reserve)

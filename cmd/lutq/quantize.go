@@ -131,10 +131,10 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	setGroup(f, "What to store", "preset", "bits", "size", "fit", "fit-ctx", "fit-runtime", "mix", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused")
-	setGroup(f, "How", "method", "scale", "learn", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget")
+	setGroup(f, "How", "method", "scale", "learn", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale")
 	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "calib-bos", "seed", "device", "eval-text")
 	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "dry-run", "force", "json")
-	setLater(f, "scale-type", "scale", "split-fused", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "calib-bos", "seed", "max-shard-size")
+	setLater(f, "scale-type", "scale", "split-fused", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale", "calib-bos", "seed", "max-shard-size")
 	setResearch(f, "kbit-encode", "learn-control")
 	return c
 }

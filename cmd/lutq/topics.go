@@ -212,6 +212,9 @@ of those before it, as far as the inputs of the layer tell:
                     (default 0.1). More follows the text less closely
   --retarget SHARE  how far weights also make up for the errors of the layers
                     before, from 0 to 1 (default 0.5)
+  --rescale=false   leaves scales of tables as they are found beforehand. Else
+                    groups up to 128 choose theirs anew (not on a GPU). Commands
+                    that do not say are from before 2026-11-25, and did not
 A layer or expert that reads too few tokens is rounded to nearest. The report
 counts these.
 

@@ -17,6 +17,12 @@
 // found and rounded to their stored type beforehand, so that the order of columns
 // does not show in what is stored.
 //
+// # Scales
+//
+// With [Options.Group] the columns of a group come one after the other, groups in the order of their falling sums of H[k,k]. When
+// a group comes, its columns are tried with its scale times each of some factors, and the scale with which they lose least on the
+// values v that they have by then is kept.
+//
 // # Blocks
 //
 // Weights whose codes are chosen together, such as rings, are rounded by blocks of columns. With R[B,B] the part of R that a block has on

@@ -280,12 +280,16 @@ func TestLoss(t *testing.T) {
 		x := inputs(rng, tokens, k)
 		h := gram(x, x, k)
 		w := normal(rng, n*k)
-		s := state(t, fixed{k: k, tokens: tokens, h: h}, Options{Damp: damp})
+		so := Options{Damp: damp}
+		if group <= 128 && k%group == 0 && group%32 == 0 && rapid.Bool().Draw(r, "rescale") {
+			so.Group = group
+		}
+		s := state(t, fixed{k: k, tokens: tokens, h: h}, so)
 		if s.report != (Report{Damp: damp}) {
 			r.Fatalf("prepared as %+v", s.report)
 		}
 		got, plain := quantize(t, s, o, w, k, n), toNearest(t, o, w, k)
-		if !bytes.Equal(got.m.Scales, plain.m.Scales) {
+		if so.Group == 0 && !bytes.Equal(got.m.Scales, plain.m.Scales) {
 			r.Error("scales are not those of rounding to nearest")
 		}
 		for _, c := range []struct {
@@ -345,6 +349,81 @@ func TestLoss(t *testing.T) {
 
 func first(a, _ float64) float64  { return a }
 func second(_, b float64) float64 { return b }
+
+// TestRescale: scales that are chosen again are those fitted times one of some factors, as they are stored, and codes lose
+// less with them. Those of a Rounder that chooses none again stay.
+func TestRescale(t *testing.T) {
+	const k, n, group = 256, 40, 64
+	rng := rand.New(rand.NewPCG(3, 0))
+	x := inputs(rng, 2*k, k)
+	stats, w := fixed{k: k, tokens: 2 * k, h: gram(x, x, k)}, normal(rng, n*k)
+	o := lut.Format{Codebook: table(t, "js", 3, group), Group: group, ScaleType: weight.F16, Scale: weight.MSE}
+	plain := quantize(t, state(t, stats, Options{Damp: .1}), o, w, k, n)
+	s := state(t, stats, Options{Damp: .1, Group: group})
+	got := quantize(t, s, o, w, k, n)
+	if loss, before := first(got.sum()), first(plain.sum()); loss > .95*before {
+		t.Errorf("loss %v with scales chosen again, %v without", loss, before)
+	}
+	scales, begun := make([]float32, n*k/group), make([]float32, n*k/group)
+	o.ScaleType.Decode(scales, got.m.Scales)
+	o.ScaleType.Decode(begun, plain.m.Scales)
+	changed := 0
+	for i, v := range scales {
+		stored := make([]byte, 2)
+		if !slices.ContainsFunc(factors[:], func(by float32) bool {
+			o.ScaleType.Encode(stored, []float32{by * begun[i]})
+			return bytes.Equal(stored, got.m.Scales[2*i:2*i+2])
+		}) {
+			t.Errorf("scale %d is %v, of %v", i, v, begun[i])
+		}
+		if v != begun[i] {
+			changed++
+		}
+	}
+	if changed < len(scales)/4 {
+		t.Errorf("%d of %d scales are others", changed, len(scales))
+	}
+
+	inner, err := rtn.NewQuantizer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := s.Quantizer(struct{ Rounder }{inner})
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := [][]byte{lut.ScalesPart: make([]byte, len(plain.m.Scales)), lut.CodesPart: make([]byte, len(plain.m.Codes))}
+	if err := q.Rows(parts, make([]rounding.RowError, n), w); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(parts[lut.ScalesPart], plain.m.Scales) {
+		t.Error("scales that stay are others")
+	}
+}
+
+// TestRescaleBack: a row that goes back to the nearest codes goes back to the scales that these were found with.
+func TestRescaleBack(t *testing.T) {
+	const k, n, group = 32, 3000, 16
+	rng := rand.New(rand.NewPCG(4, 0))
+	x := inputs(rng, 2*k, k)
+	w := normal(rng, n*k)
+	o := lut.Format{Codebook: table(t, "nf", 4, group), Group: group, ScaleType: weight.F16, Scale: weight.MSE}
+	got := quantize(t, state(t, fixed{k: k, tokens: 2 * k, h: gram(x, x, k)}, Options{Damp: 100, Group: group}), o, w, k, n)
+	want := toNearest(t, o, w, k)
+	back, size := 0, k/group*o.ScaleType.Size()
+	for i, e := range got.errs {
+		if e.Loss != e.NearestLoss {
+			continue
+		}
+		back++
+		if !bytes.Equal(got.m.Scales[i*size:(i+1)*size], want.m.Scales[i*size:(i+1)*size]) {
+			t.Errorf("row %d has the codes of rounding to nearest, and other scales", i)
+		}
+	}
+	if back == 0 {
+		t.Error("no row went back")
+	}
+}
 
 // TestManyRows crosses what goes through the columns together.
 func TestManyRows(t *testing.T) {
@@ -624,7 +703,7 @@ func TestWrongParts(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []Options{{Damp: -1}, {Damp: math.NaN()}, {Retarget: math.Inf(1)}, {Retarget: -.1}} {
+	for _, o := range []Options{{Damp: -1}, {Damp: math.NaN()}, {Retarget: math.Inf(1)}, {Retarget: -.1}, {Group: 8}, {Group: 48}, {Group: 256}, {Group: 64, Chunk: 4}, {Group: 64, Block: 16}, {Group: 64}} {
 		if _, err := NewState(fixed{k: 1, tokens: 1, h: []float32{1}}, o); err == nil {
 			t.Errorf("options %+v are taken", o)
 		}

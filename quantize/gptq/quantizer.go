@@ -2,6 +2,7 @@ package gptq
 
 import (
 	"errors"
+	"math"
 
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/cpu"
@@ -47,11 +48,20 @@ type Pruner interface {
 	Keep(row, col int, v []float32, h []float64)
 }
 
+// A Rescaler is a Rounder whose columns share scales by [Options.Group].
+type Rescaler interface {
+	Rounder
+	// Rescale gives the group that a column of one of the rows fitted is in its fitted scale times a factor, as it is stored,
+	// and reports whether that can be stored. Otherwise nothing changes. A factor of 1 gives the fitted scale back.
+	Rescale(row, col int, by float32) bool
+}
+
 // quantizer implements [rounding.Quantizer].
 type quantizer struct {
 	products
 	Rounder
-	pruner Pruner // the same, where chunks are pruned, or nil
+	pruner   Pruner   // the same, where chunks are pruned, or nil
+	rescaler Rescaler // the same, where scales are chosen again, or nil
 
 	// Scratch for rowsAtOnce rows, in the order of columns.
 	goal    []float32 // W* again
@@ -90,11 +100,15 @@ func (s *State) Quantizer(r Rounder) (rounding.Quantizer, error) {
 			return nil, errors.New("weights that cannot be pruned")
 		}
 	}
+	var rescaler Rescaler
+	if s.group > 0 {
+		rescaler, _ = r.(Rescaler)
+	}
 	p, err := s.products()
 	if err != nil {
 		return nil, err
 	}
-	return &quantizer{products: p, Rounder: r, pruner: pruner, codes: make([]uint8, s.k)}, nil
+	return &quantizer{products: p, Rounder: r, pruner: pruner, rescaler: rescaler, codes: make([]uint8, s.k)}, nil
 }
 
 // products multiplies rows by what a state holds.
@@ -155,6 +169,11 @@ func (q *quantizer) rows(parts [][]byte, first int, errs []rounding.RowError, w 
 		codes, stored := q.fed[r*k:(r+1)*k], q.stored[r*k:(r+1)*k]
 		if !(l.fed < l.nearest) {
 			codes, stored, e.Loss = q.nearest[r*k:(r+1)*k], q.rounded[r*k:(r+1)*k], l.nearest
+			if q.rescaler != nil { // which they were rounded with
+				for c := 0; c < k; c += q.group {
+					q.rescaler.Rescale(r, c, 1)
+				}
+			}
 		}
 		goal := q.goal[r*k : (r+1)*k]
 		for i, c := range q.order {
@@ -269,7 +288,38 @@ func (q *quantizer) feed(losses []loss) {
 func (q *quantizer) feedBlock(e, v []float32, r, from int) (loss float64) {
 	var values [width]float32 // with zeros, for Axpy to begin and end at whole vectors
 	copy(values[:], v)
-	for i := range e {
+	if q.rescaler == nil {
+		return q.feedColumns(e, &values, r, from, 0, len(e), width)
+	}
+	for i := 0; i < len(e); i += q.group {
+		q.rescale(e, &values, r, from, i)
+		loss += q.feedColumns(e, &values, r, from, i, i+q.group, width)
+	}
+	return loss
+}
+
+// factors are what a scale is multiplied by when it is chosen again: 1 first, which wins where none is better.
+var factors = [...]float32{1, 0.8, 0.85, 0.9, 0.94, 0.97, 1.03, 1.06, 1.1, 1.15}
+
+// rescale chooses the scale of the group of row r that begins with column i of a block again: the one with which its columns,
+// each making up for those before it, lose least on the values that they have by now.
+func (q *quantizer) rescale(e []float32, values *[width]float32, r, from, i int) {
+	col, best, least := q.order[from+i], float32(1), math.Inf(1)
+	for _, by := range factors {
+		if !q.rescaler.Rescale(r, col, by) {
+			continue
+		}
+		tried := *values
+		if loss := q.feedColumns(e, &tried, r, from, i, i+q.group, i+q.group); loss < least {
+			best, least = by, loss
+		}
+	}
+	q.rescaler.Rescale(r, col, best)
+}
+
+// feedColumns does columns start to end of a block and carries their errors on to those before the column limit.
+func (q *quantizer) feedColumns(e []float32, values *[width]float32, r, from, start, end, limit int) (loss float64) {
+	for i := start; i < end; i++ {
 		at := r*q.k + from + i
 		if q.pruner != nil && i%q.chunk == 0 {
 			to := i + q.chunk
@@ -280,8 +330,8 @@ func (q *quantizer) feedBlock(e, v []float32, r, from int) (loss float64) {
 		loss += q.squares[from+i] * d * d
 		e[i] = q.goal[at] - q.stored[at]
 		const vector = 16
-		start := (i + 1) &^ (vector - 1)
-		q.engine.Axpy(e[i], q.carry[(from+i)*width+start:(from+i+1)*width], values[start:])
+		first := (i + 1) &^ (vector - 1)
+		q.engine.Axpy(e[i], q.carry[(from+i)*width+first:(from+i)*width+limit], values[first:limit])
 	}
 	return loss
 }

@@ -26,8 +26,15 @@ type Options struct {
 	// the error of what they read. 0 is off, and needs no Drift.
 	Retarget float64
 
+	// Rescale has scales of tables chosen again where their group comes: what uses a state sets Group by it.
+	Rescale bool
+
 	// WeighScales has scales searched with columns weighted by the diagonal of H.
 	WeighScales bool
+
+	// Group is the number of consecutive columns that share a scale which a [Rescaler] chooses again when they come: a power of
+	// two from 16 to 128 that divides the columns, or 0 where scales stay as they were found beforehand. A device leaves them as they are.
+	Group int
 
 	// Chunk is the number of consecutive columns that come one after the other, of which a
 	// [Pruner] makes some 0: a power of two up to 64 that divides the columns, or 0 for none.
@@ -51,6 +58,9 @@ func (o Options) Check() error {
 	if o.Chunk < 0 || o.Chunk > 64 || o.Chunk&(o.Chunk-1) != 0 {
 		return fmt.Errorf("chunks of %d columns", o.Chunk)
 	}
+	if o.Group != 0 && (o.Group < 16 || o.Group > width) || o.Group&(o.Group-1) != 0 || o.Group > 0 && (o.Chunk > 1 || o.Block > 0) {
+		return fmt.Errorf("groups of %d columns", o.Group)
+	}
 	if o.Block < 0 || o.Block > 64 || o.Block&(o.Block-1) != 0 || o.Block > 0 && o.Chunk > 1 {
 		return fmt.Errorf("blocks of %d columns", o.Block)
 	}
@@ -73,6 +83,7 @@ type State struct {
 	k      int
 	chunk  int     // columns that stay together, 1 where each is by itself
 	block  int     // columns that are rounded together, 0 where each is rounded by itself
+	group  int     // columns that share a scale which is chosen again, 0 where scales stay
 	mean   float64 // of H's diagonal
 	added  float64 // to it, over the number of tokens
 	report Report
@@ -112,6 +123,13 @@ func NewState(stats rounding.Stats, o Options) (*State, error) {
 		return nil, err
 	}
 	s := &State{k: stats.K(), chunk: max(o.Chunk, 1), block: o.Block}
+	device, onDevice := stats.(rounding.Device)
+	if !onDevice {
+		s.group = o.Group
+	}
+	if s.group > 0 && s.k%s.group != 0 {
+		return nil, fmt.Errorf("%d columns in groups of %d", s.k, s.group)
+	}
 	if s.k%s.chunk != 0 {
 		return nil, fmt.Errorf("%d columns in chunks of %d", s.k, s.chunk)
 	}
@@ -137,14 +155,19 @@ func NewState(stats rounding.Stats, o Options) (*State, error) {
 		s.report.Nearest = "all inputs are zero"
 		return s, nil
 	}
-	s.order = falling(diagonal, max(s.chunk, s.block))
+	s.order = falling(diagonal, max(s.chunk, s.block, s.group))
+	if s.group > 0 { // and within groups as well
+		for from := 0; from < s.k; from += s.group {
+			slices.SortStableFunc(s.order[from:from+s.group], func(a, b int) int { return cmp.Compare(diagonal[b], diagonal[a]) })
+		}
+	}
 	if o.WeighScales {
 		s.weights = make([]float32, s.k)
 		for i, v := range diagonal {
 			s.weights[i] = float32(float64(v)/s.mean + leastWeight)
 		}
 	}
-	if device, ok := stats.(rounding.Device); ok && s.chunk == 1 { // which prunes nothing
+	if onDevice && s.chunk == 1 { // which prunes nothing
 		return s, s.onDevice(device, o)
 	}
 	return s, s.onHost(stats, o)

@@ -11,7 +11,10 @@ import (
 type fitted struct {
 	groups int
 	scales []float32
-	stored []byte // as they are stored
+	stored []byte     // as they are stored
+	begun  []float32  // scales as Fit found them
+	scale  [1]float32 // scratch for one
+	bytes  [4]byte    // and as it is stored
 	levels []float32
 	wants  []weight.ScaleType // of a row
 }
@@ -32,6 +35,7 @@ func (q *Quantizer) Fit(w []float32, n int) error {
 		copy(f.scales[r*groups:], q.scales[:groups])
 		f.wants[r] = q.wants
 	}
+	f.begun = append(f.begun[:0], f.scales...)
 	return nil
 }
 
@@ -41,6 +45,24 @@ func (q *Quantizer) Nearest(row, col int, w float32) (code uint8, stored float32
 	scale := q.fitted.scales[row*q.fitted.groups+col/q.opt.Group]
 	code = q.table.code(quotient(w, scale))
 	return code, q.table.values[code&(1<<lut.MaxBits-1)] * scale
+}
+
+// Rescale gives the group of a column of one of the rows fitted its fitted scale times a factor, as it is stored, and
+// reports whether the type holds that. Otherwise nothing changes. A factor of 1 gives the fitted scale back.
+func (q *Quantizer) Rescale(row, col int, by float32) bool {
+	f := &q.fitted
+	at := row*f.groups + col/q.opt.Group
+	size := q.opt.ScaleType.Size()
+	stored, scale := f.bytes[:size], f.scale[:]
+	scale[0] = f.begun[at] * by
+	q.opt.ScaleType.Encode(stored, scale)
+	q.opt.ScaleType.Decode(scale, stored)
+	if s := scale[0]; by != 1 && (s == 0 || !(max(s, -s) <= q.most) || !q.holds(s)) {
+		return false
+	}
+	f.scales[at] = scale[0]
+	copy(f.stored[at*size:(at+1)*size], stored)
+	return true
 }
 
 // Wants returns what [rounding.RowError] wants for one of the rows fitted.

@@ -695,3 +695,40 @@ func TestSearch(t *testing.T) {
 		}
 	}
 }
+
+// TestRescale: a scale is the fitted one times the last factor, as it is stored, and codes are by it. What the type does not hold
+// changes nothing.
+func TestRescale(t *testing.T) {
+	const k, group = 128, 64
+	cb, err := lut.NewCodebook("nf", 3, group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := NewQuantizer(lut.Format{Codebook: cb, Group: group, Scale: weight.Absmax, ScaleType: weight.F16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := make([]float32, 2*k)
+	for i := range w {
+		w[i] = float32(i%group-20) / 10
+	}
+	if err := q.Fit(w, 2); err != nil {
+		t.Fatal(err)
+	}
+	const row, col = 1, 70
+	_, before := q.Nearest(row, col, 100)
+	for _, tc := range []struct {
+		by, want float32
+		ok       bool
+	}{{.5, .5, true}, {2, 2, true}, {1e9, 2, false}, {1e-12, 2, false}, {1, 1, true}} {
+		if ok := q.Rescale(row, col, tc.by); ok != tc.ok {
+			t.Errorf("by %v: %v", tc.by, ok)
+		}
+		if _, got := q.Nearest(row, col, 100); got != tc.want*before {
+			t.Errorf("by %v: the largest weight is %v, of %v", tc.by, got, before)
+		}
+		if _, got := q.Nearest(row, col-group, 100); got != before {
+			t.Errorf("by %v: another group's is %v", tc.by, got)
+		}
+	}
+}
