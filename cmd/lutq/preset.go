@@ -67,6 +67,23 @@ func (u *ui) plan(ctx context.Context, m *source.Model, w *way, r quantize.Recip
 		}
 		return plan, learner, x, err
 	}
+	if size := max(o.mix.size, o.mix.fit); size > 0 && w.preset.Preset != "" {
+		// What bits that comes to is known when they are divided; the recipe goes by what it would be throughout.
+		src, err := m.Weights()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		var weights int64
+		for _, t := range src.Tensors() {
+			weights += t.Elements()
+		}
+		least, _ := quantize.Widths()
+		o.aim = min(max(8*float64(size)/float64(weights), float64(least)), preset.Most(w.preset.Preset))
+		r = w.said
+		if w.preset, err = o.usePreset(&r, w.preset.Preset); err != nil {
+			return nil, nil, nil, err
+		}
+	}
 	if !w.unnamed {
 		return make(r, true)
 	}
@@ -139,7 +156,10 @@ func (o *quantizeOptions) usePreset(r *quantize.Recipe, name string) (preset.Rec
 
 // meanBits returns the bits that a recipe's codes have, of all layers together.
 func (o *quantizeOptions) meanBits(r *quantize.Recipe) float64 {
-	if o.bits.mean != 0 {
+	switch {
+	case o.aim != 0:
+		return o.aim
+	case o.bits.mean != 0:
 		return o.bits.mean
 	}
 	if r.Default.Bits == 0 {

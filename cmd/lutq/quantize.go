@@ -42,6 +42,7 @@ type quantizeOptions struct {
 	bits                                      bitsFlag
 	group, codebook, method, scale, scaleType string
 	recipe, target, kbitEncode, preset        string
+	aim                                       float64 // bits that a size is for, 0 where none is named
 	rules                                     []string
 	maxRAM, maxShard                          size
 	dryRun, force, splitFused, json           bool

@@ -64,6 +64,16 @@ func Of(name string, bits float64) (Recipe, error) {
 	return Recipe{}, fmt.Errorf("preset %s has no codes of %g bits", name, bits)
 }
 
+// Most returns the bits of the widest codes of a preset.
+func Most(name string) (bits float64) {
+	for _, r := range Recipes() {
+		if r.Preset == name {
+			bits = max(bits, r.Most)
+		}
+	}
+	return bits
+}
+
 // Fill gives a format what the preset says of fields that are open. Learn and Mix are not a format's.
 func (r Recipe) Fill(s weight.Spec) weight.Spec {
 	s.Method = cmp.Or(s.Method, r.Method)
