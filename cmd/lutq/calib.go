@@ -8,6 +8,7 @@ import (
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/fit"
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize/gptq"
 )
@@ -28,7 +29,7 @@ type calibOptions struct {
 // register adds the flags.
 func (o *calibOptions) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE`, bundled (default) or self; repeatable")
-	f.Var(newNumber(&o.windows, 128, 1, maxWindows), "calib-windows", "`N` windows, of all texts together")
+	f.Var(newNumber(&o.windows, 0, 1, maxWindows), "calib-windows", "`N` windows, of all texts (default 32 to 128 by width)")
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
 	f.Var(newWord(&o.bos, "", string(corpus.BOSHalf), string(corpus.BOSWindow), string(corpus.BOSNone)), "calib-bos", "in which windows `BOS` is: half, window (all), none")
 	f.Uint64Var(&o.seed, "seed", 0, "number `N` that windows are drawn by (default 0)")
@@ -53,7 +54,7 @@ func (o *calibOptions) check() error {
 		}
 	}
 	switch {
-	case o.windows < len(o.texts):
+	case o.windows > 0 && o.windows < len(o.texts):
 		return usage("%d texts need as many windows at least: --calib-windows is %d", len(o.texts), o.windows)
 	case !(o.damp >= 0 && o.damp <= 100):
 		return usage("--damp takes a number from 0 to 100")
@@ -61,6 +62,19 @@ func (o *calibOptions) check() error {
 		return usage("--retarget takes a number from 0 to 1")
 	}
 	return nil
+}
+
+// settle says how many windows there are where nothing else does: as many as steps that scales are learned by, or as the layers
+// of the model need.
+func (o *calibOptions) settle(m *source.Model, learned bool) {
+	if o.windows > 0 {
+		return
+	}
+	o.windows = fit.MostWindows
+	if d, err := m.Decoder(); err == nil && !learned { // else what reads the text says why not
+		o.windows = fit.Windows(d, o.ctx)
+	}
+	o.windows = max(o.windows, len(o.texts))
 }
 
 // files are the texts that are files.

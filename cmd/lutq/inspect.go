@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
@@ -133,8 +134,11 @@ func textNames(texts []lutq.CalibText) string {
 
 // windowsName says how many windows layers were quantized on, and how long they are.
 func windowsName(c *lutq.Calibration) string {
-	of := ""
-	if c.Tokens < c.Windows*c.Context {
+	of, without := "", 0
+	if c.BOS == string(corpus.BOSHalf) {
+		without = c.Windows / 2 // have a token less, which is BOS
+	}
+	if c.Tokens < c.Windows*c.Context-without {
 		of = "up to "
 	}
 	return fmt.Sprintf("%d windows of %s%d tokens", c.Windows, of, c.Context)

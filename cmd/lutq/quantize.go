@@ -353,6 +353,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 	if _, err := m.Weights(); err != nil {
 		return err
 	}
+	o.calib.settle(m, o.learned(recipe))
 	if o.maxRAM > 0 {
 		// What is freed is collected in time.
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(max(int64(o.maxRAM)-programBytes, 1)))
