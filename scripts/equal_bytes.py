@@ -150,7 +150,8 @@ class Sides:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "" if self.a.device == "cpu" else "0")
         processors = os.cpu_count()
         os.cpu_count = lambda: max(processors, 4)  # with fewer its thread pools do not fit each other
-        for bits, group, symmetric in ((4, 64, True), (3, 64, True), (2, 64, True), (4, 128, True), (3, 128, True), (2, 32, True), (4, 32, True), (3, 32, True)):
+        model, text = str(self.model.resolve()), self.calib()
+        for bits, group in ((4, 64), (3, 64), (2, 64), (4, 128), (3, 128), (2, 32)):
             name = f"gptqmodel-{bits}b-g{group}"
             if not self.missing(name):
                 continue
@@ -161,14 +162,14 @@ class Sides:
                 import torch
                 from gptqmodel import GPTQModel, QuantizeConfig
 
-                config = QuantizeConfig(bits=bits, group_size=group, sym=symmetric, desc_act=True, device=self.a.device, offload_to_disk=False)
-                m = GPTQModel.load(str(self.model.resolve()), config, dtype=torch.float32)
+                config = QuantizeConfig(bits=bits, group_size=group, sym=True, desc_act=True, device=self.a.device, offload_to_disk=False)
+                m = GPTQModel.load(model, config, dtype=torch.float32)
                 begin = time.time()
-                m.quantize([{"input_ids": w, "attention_mask": [1] * len(w)} for w in self.calib()], batch_size=1)
+                m.quantize([{"input_ids": w, "attention_mask": [1] * len(w)} for w in text], batch_size=1)
                 took = time.time() - begin
                 m.save(str(out))
                 del m
-            self.finish(name, "gptqmodel", f"GPTQ desc_act group {group}", f"gptqmodel {importlib.metadata.version('gptqmodel')}", stored_bits(out), took)
+            self.finish(name, "gptqmodel", f"{bits} bits, group {group}, desc_act", f"gptqmodel {importlib.metadata.version('gptqmodel')}", stored_bits(out), took)
 
     def autoround(self) -> None:
         import importlib.metadata
@@ -196,7 +197,7 @@ class Sides:
                 took = time.time() - begin
                 rounder.save_quantized(str(out), format="auto_gptq", inplace=True)
             version = f"auto-round {importlib.metadata.version('auto-round')}"
-            self.finish(name, "auto-round", f"{self.a.rounds} iterations of 8 windows, group {group}", version, stored_bits(out), took)
+            self.finish(name, "auto-round", f"{bits} bits, group {group}, {self.a.rounds} iterations of 8 windows", version, stored_bits(out), took)
 
     # bitsandbytes
 
@@ -234,9 +235,8 @@ class Sides:
             fit += ["--calib", t]
         begin = time.time()
         report = json.loads(self.lutq("quantize", self.model, self.work / name, "--force", "--json", *flags, *fit))
-        version = subprocess.run(["git", "describe", "--always", "--abbrev=7"], cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True, check=True)
         took = time.time() - begin
-        self.finish(name, series, " ".join(flags), f"lutq {version.stdout.strip()}", report["linear_bits_per_weight"], took)
+        self.finish(name, series, " ".join(flags), f"lutq {self.a.commit}".strip(), report["linear_bits_per_weight"], took)
 
     def flute(self) -> None:
         for bits in ("4", "3", "2"):
@@ -419,7 +419,8 @@ def main() -> None:
     p.add_argument("model", type=Path)
     p.add_argument("work", type=Path)
     p.add_argument("--lutq", required=True)
-    p.add_argument("--node", type=Path)
+    p.add_argument("--commit", default="", help="of lutq, for the table")
+    p.add_argument("--node", type=Path, help="folder with node_modules/node-llama-cpp")
     p.add_argument("--calib", type=Path, action="append", default=[])
     p.add_argument("--calib-windows", type=int, default=256, help="of the calibration texts together (256)")
     p.add_argument("--calib-ctx", type=int, default=512)
