@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -61,6 +62,10 @@ func TestMix(t *testing.T) {
 	}
 	if ratio := r.Mix.PredictedKL / r.Mix.MeasuredKL; ratio < 0.5 || ratio > 2 {
 		t.Errorf("%v is predicted, %v measured", r.Mix.PredictedKL, r.Mix.MeasuredKL)
+	}
+	// So an interrupted run goes on.
+	if p := runMixed(t, filepath.Join(t.TempDir(), "out")+" --dry-run --threads 1 --bits 3.25"+mixText); p.Mix.PredictedKL != r.Mix.PredictedKL || !reflect.DeepEqual(p.Mix.Sets, r.Mix.Sets) {
+		t.Errorf("on one thread %+v, want %+v", p.Mix, r.Mix)
 	}
 	var config struct {
 		Quantization struct {
