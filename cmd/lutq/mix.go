@@ -183,7 +183,7 @@ func (u *ui) mixWidths(ctx context.Context, m *source.Model, r *quantize.Recipe,
 	bar := u.startProgress("probing", 1, false)
 	po.Progress = func(done, all int) {
 		bar.resize(int64(all))
-		bar.set(int64(done), "")
+		bar.set(int64(done), fmt.Sprintf("%d sets of layers", len(sets)))
 	}
 	s, err := probe.Measure(ctx, m, ops, sets, po)
 	if stats, ok := ops.(model.StatsOps); ok && err == nil && r.Calibrated() {
@@ -556,7 +556,7 @@ func (x *mixture) measure(ctx context.Context, u *ui, out string, original *sour
 	}
 	bar := u.startProgress("measuring", int64(len(set.Windows)), false)
 	res, err := eval.Run(ctx, ref, []eval.Model{candidate}, set, eval.Options{
-		Ops: ops, Progress: func(p eval.Progress) { bar.set(int64(p.Done), "") },
+		Ops: ops, Progress: func(p eval.Progress) { bar.set(int64(p.Done), "beside the original") },
 	})
 	bar.finish()
 	if err != nil {
