@@ -19,6 +19,7 @@ import subprocess
 import sys
 
 AWQ = ["--transform", "awq"]
+BEFORE = ["--method", "gptq", "--calib-bos", "window", "--rescale=false"]  # as fitting was before 2026-11-25
 RUNGS = {  # name: flags, and whether they read a text
     "int absmax": (["--codebook", "int", "--scale", "absmax"], False),
     "int absmax, awq": (["--codebook", "int", "--scale", "absmax", *AWQ], True),
@@ -29,10 +30,14 @@ RUNGS = {  # name: flags, and whether they read a text
     "nf searched, awq": (["--codebook", "nf", "--scale", "mse", *AWQ], True),
     "js searched": (["--codebook", "js"], False),
     "js searched, awq": (["--codebook", "js", *AWQ], True),
-    "js gptq": (["--codebook", "js", "--method", "gptq"], True),
-    "js gptq, awq": (["--codebook", "js", "--method", "gptq", *AWQ], True),
+    "js gptq": (["--codebook", "js", *BEFORE], True),
+    "js gptq, awq": (["--codebook", "js", *BEFORE, *AWQ], True),
+    "js gptq, BOS in half": (["--codebook", "js", "--method", "gptq", "--rescale=false"], True),
+    "js gptq, BOS in half, scales again": (["--codebook", "js", "--method", "gptq"], True),
 }
-PAIRS = [(a + ", awq", a) for a in ("int absmax", "nf absmax", "nf searched", "js searched", "js gptq")] + [("nfl", "nf absmax, awq"), ("nf absmax", "int absmax")]
+PAIRS = [(a + ", awq", a) for a in ("int absmax", "nf absmax", "nf searched", "js searched", "js gptq")] + [
+    ("nfl", "nf absmax, awq"), ("nf absmax", "int absmax"), ("js gptq, BOS in half", "js gptq"), ("js gptq, BOS in half, scales again", "js gptq, BOS in half"),
+]
 
 
 def quantize(a, bits, flags, reads, out):
