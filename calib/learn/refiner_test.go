@@ -75,7 +75,7 @@ func TestRefiner(t *testing.T) {
 		t.Fatal(err)
 	}
 	train, hold, err := corpus.Mix([]corpus.Text{{Name: "harbour.txt", Text: bytes.NewReader(text)}}, tok, corpus.MixOptions{
-		Windows: 3, Valid: 1, Context: 32, BOS: corpus.BOSWindow, Seed: 5,
+		Windows: 3, Valid: 1, Context: 32, BOS: corpus.BOSHalf, Seed: 5,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestRefiner(t *testing.T) {
 	sum := sha256.Sum256(text)
 	diff := cmp.Diff(&lutq.Learning{
 		Mode: "lutq", Objective: "kl", Texts: []lutq.CalibText{{Name: "harbour.txt", SHA256: hex.EncodeToString(sum[:])}},
-		Windows: 3, Context: 32, BOS: string(corpus.BOSWindow), Tokens: 96, Steps: 3, Rate: report.Rate, Seed: 5, Device: "cpu",
+		Windows: 3, Context: 32, BOS: string(corpus.BOSHalf), Tokens: 95, Steps: 3, Rate: report.Rate, Seed: 5, Device: "cpu",
 		ValidWindows: 1, InitialLoss: report.InitialLoss, Loss: report.Loss, BestStep: report.BestStep,
 	}, record)
 	if diff != "" {
