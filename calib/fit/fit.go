@@ -85,6 +85,9 @@ func To(ctx context.Context, m *source.Model, r *quantize.Recipe, o Options) (*L
 	if o.Learn == nil {
 		return nil, nil
 	}
+	own := *o.Learn
+	own.Fitted = calibrated && r.Unread("damp", true) == nil
+	o.Learn = &own
 	l, err := newLearner(m, text, o, !calibrated)
 	if err != nil {
 		return nil, err

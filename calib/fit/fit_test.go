@@ -67,6 +67,9 @@ func TestTo(t *testing.T) {
 			if calibrate != tc.calibrate || refine != tc.refine || (l == nil) != (tc.learn == nil) {
 				t.Errorf("flags are %q and %q: want %q and %q", calibrate, refine, tc.calibrate, tc.refine)
 			}
+			if tc.learn != nil && l.o.Learn.Fitted != (tc.calibrate != "") {
+				t.Errorf("learned after fitting: %v", l.o.Learn.Fitted)
+			}
 			if tc.learn != nil && (r.Default.ScaleType == weight.BF16) != tc.learn.BF16 {
 				t.Errorf("scales are of type %v", r.Default.ScaleType)
 			}

@@ -82,6 +82,7 @@ type Options struct {
 	Epochs  int     // passes over Windows; 1
 	Batch   int     // 1
 	Rate    float64 // of Adam; lutq: see DefaultRate, flute: 1e-4
+	Fitted  bool    // codes were fitted to the text before, see FittedRate
 	Recode  int     // choose codes anew every so many steps; lutq: never, flute: 1
 	Seed    uint64  // of the order of windows in lutq
 
@@ -154,6 +155,22 @@ func DefaultRate(bits int) float64 {
 // RingRate is that share of it for weights of rings, whose scales are of whole rows. On texts of the kind that was learned twice as
 // much does as well, on others less well, see NOTES.md.
 const RingRate = 1. / 8
+
+// FittedRate is that share of it after gptq, from 3 bits on: what is left to gain is little, and steps that suit rounded codes
+// lose it again on texts that were not learned, see NOTES.md.
+const FittedRate = 1. / 4
+
+// rateOf is the rate of mode lutq where none is named.
+func rateOf(bits int, rings, fitted bool) float64 {
+	switch rate := DefaultRate(bits); {
+	case rings:
+		return rate * RingRate
+	case fitted && bits > 2:
+		return rate * FittedRate
+	default:
+		return rate
+	}
+}
 
 // settings are options with everything said.
 type settings struct {

@@ -525,6 +525,27 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
+// TestRateOf: after fitting steps are shorter from 3 bits on, and those of rings are of their own length.
+func TestRateOf(t *testing.T) {
+	for _, tc := range []struct {
+		bits          int
+		rings, fitted bool
+		want          float64
+	}{
+		{2, false, false, 0.016},
+		{2, false, true, 0.016},
+		{3, false, false, 0.006},
+		{3, false, true, 0.0015},
+		{4, false, true, 0.00075},
+		{3, true, true, 0.00075},
+		{2, true, false, 0.002},
+	} {
+		if got := rateOf(tc.bits, tc.rings, tc.fitted); got != tc.want {
+			t.Errorf("%d bits, rings %v, fitted %v: %v, want %v", tc.bits, tc.rings, tc.fitted, got, tc.want)
+		}
+	}
+}
+
 func TestRate(t *testing.T) {
 	s, err := Options{Mode: Lutq, Rate: 1e-2, Windows: make2(100)}.resolve(DefaultRate(4))
 	if err != nil {

@@ -52,12 +52,8 @@ func newTrainer(m *model.Model, shapes map[string]weight.Matrix, layers Layers, 
 	if len(t.layers) == 0 {
 		return nil, errors.New("no linear layer of the model is quantized: there is nothing to learn")
 	}
-	rate := DefaultRate(bits)
-	if rings {
-		rate *= RingRate
-	}
 	var err error
-	if t.settings, err = o.resolve(rate); err != nil {
+	if t.settings, err = o.resolve(rateOf(bits, rings, o.Fitted)); err != nil {
 		return nil, err
 	}
 	if t.control {

@@ -236,7 +236,8 @@ windows are held out to measure progress, and the best state on them is kept.
   --learn-objective   kl: the divergence from MODEL, in mode lutq the default;
                       nll: the text's negative log-likelihood, in mode flute
   --learn-rate        in mode lutq 0.016 at 2 bits, 0.006 at 3 and 0.003 above,
-                      and an eighth of that for kind trellis; in mode flute 1e-4
+                      a fourth of that after gptq from 3 bits on (since
+                      2026-11-25), an eighth for kind trellis; in mode flute 1e-4
   --learn-grad        ste: the gradient holds codes fixed; lsq: codes move with
                       the scale
   --learn-recode N    chooses codes anew every N steps
