@@ -237,7 +237,7 @@ windows are held out to measure progress, and the best state on them is kept.
                       nll: the text's negative log-likelihood, in mode flute
   --learn-rate        in mode lutq 0.016 at 2 bits, 0.006 at 3 and 0.003 above,
                       a fourth of that after gptq from 3 bits on (since
-                      2026-11-25), an eighth for kind trellis; in mode flute 1e-4
+                      2026-11-25), an eighth for kind trellis; 1e-4 in flute
   --learn-grad        ste: the gradient holds codes fixed; lsq: codes move with
                       the scale
   --learn-recode N    chooses codes anew every N steps
