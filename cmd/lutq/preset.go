@@ -148,6 +148,9 @@ func (o *quantizeOptions) usePreset(r *quantize.Recipe, name string) (preset.Rec
 	if !o.given("learn") && r.Unread("learn", false) == nil {
 		o.learn.on = p.Learn
 	}
+	if p.Self && !o.given("calib") {
+		o.calib.texts = []string{fit.Bundled, fit.Self}
+	}
 	if _, err := probe.CandidatesFor(*r, false); err == nil && p.Mix && o.target == "" && !o.given("mix") {
 		o.mix.on = true
 	}

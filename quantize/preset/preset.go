@@ -30,6 +30,7 @@ type Recipe struct {
 	Most     float64 `json:"-"`        // bits of the widest code that it is for
 	Codebook string  `json:"codebook"` // table, or codes on rings
 	Method   string  `json:"method"`
+	Self     bool    `json:"self"`  // half of the text is what the model writes itself, where no text is named
 	Learn    bool    `json:"learn"` // scales are refined on the text after that
 	Mix      bool    `json:"mix"`   // layers differ in bits, at the bytes of layers that do not
 }
@@ -46,8 +47,8 @@ func Recipes() []Recipe {
 		{Preset: Good, Most: 5, Codebook: table, Method: "gptq"},
 		{Preset: Good, Most: 6, Codebook: ring, Method: "gptq"},
 
-		{Preset: Best, Most: 3.5, Codebook: ring, Method: "gptq", Learn: true, Mix: true},
-		{Preset: Best, Most: 6, Codebook: ring, Method: "gptq", Mix: true},
+		{Preset: Best, Most: 3.5, Codebook: ring, Method: "gptq", Self: true, Learn: true, Mix: true},
+		{Preset: Best, Most: 6, Codebook: ring, Method: "gptq", Self: true, Mix: true},
 	}
 }
 
