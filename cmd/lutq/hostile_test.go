@@ -308,9 +308,9 @@ func TestHostileNames(t *testing.T) {
 func TestHostileNumbers(t *testing.T) {
 	numbers := map[string]bool{"int": true, "float64": true, "uint64": true, "SIZE": true}
 	// Those that make sense, and fail for want of a folder.
-	const sizes = "seed max-ram max-shard-size"
+	const sizes = "seed max-ram max-shard-size size fit"
 	valid := map[string]string{
-		"0": "seed damp retarget learn-rate threads learn-recode valid-windows windows", "1e9": "max-ram max-shard-size",
+		"0": "seed damp retarget learn-rate threads learn-recode valid-windows windows", "1e9": "max-ram max-shard-size size fit",
 		"2147483648": sizes, "4611686018427387904": sizes, "9223372036854775807": "seed", "9223372036854775808": "seed",
 	}
 	seen := 0

@@ -87,9 +87,9 @@ see --for and export.
 
 Flags override a part: --preset best --codebook js keeps a table, --preset best
 --learn=false spends no time on learning. --group and --scale are of tables.
-The text is --calib's, else the bundled one; of best half of it is what the model
-writes itself (--calib self), which leaves 5 to 13 % less. What a preset chose is
-in OUT's config.json, as flags.
+The text is --calib's, else the bundled one. For best half of it is what the
+model writes itself (--calib self), which leaves 5 to 13 % less. What a preset
+chose is in OUT's config.json, as flags.
 `
 
 const formatsTopic = `A quantized weight is a code of --bits bits. The code chooses one of 2^bits

@@ -3,7 +3,6 @@ package card
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -138,16 +137,16 @@ func Of(m *lutq.Model, o Origin, opens Opens, measured *Measured) ([]byte, error
 		}
 	}
 	var tags []string
-	if len(rates) == 0 {
-		return nil, errors.New("no layer is quantized")
-	}
-	least, most := width(slices.Min(rates)), width(slices.Max(rates))
-	in := least + " bits"
-	switch {
-	case least != most:
-		in = least + " to " + most + " bits"
-	case !strings.Contains(least, "."):
-		tags = append(tags, least+"-bit")
+	in := "the types below" // of what was imported as numbers, and of nothing else
+	if len(rates) > 0 {
+		least, most := width(slices.Min(rates)), width(slices.Max(rates))
+		in = least + " bits"
+		switch {
+		case least != most:
+			in = least + " to " + most + " bits"
+		case !strings.Contains(least, "."):
+			tags = append(tags, least+"-bit")
+		}
 	}
 	mean := ""
 	if layers > 0 {
