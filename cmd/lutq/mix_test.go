@@ -125,7 +125,7 @@ func TestMixSize(t *testing.T) {
 		{"--size 900kB --max-shard-size 100kB", 900e3},
 	} {
 		out := filepath.Join(t.TempDir(), "out")
-		r := runMixed(t, out+" "+tc.args+mixText)
+		r := runMixed(t, out+" --preset fast "+tc.args+mixText)
 		var sum int64
 		files, err := os.ReadDir(out)
 		if err != nil {
@@ -152,7 +152,7 @@ func TestMixSize(t *testing.T) {
 func TestMixFit(t *testing.T) {
 	for _, runtime := range []string{"lutq", "vllm"} {
 		const goal = 2_000_000_000
-		r := runMixed(t, filepath.Join(t.TempDir(), "out")+" --dry-run --fit 2GB --fit-ctx 512 --fit-runtime "+runtime+mixText)
+		r := runMixed(t, filepath.Join(t.TempDir(), "out")+" --preset fast --dry-run --fit 2GB --fit-ctx 512 --fit-runtime "+runtime+mixText)
 		m := r.Mix.Memory
 		if m == nil || m.Total > goal || m.Weights != r.BytesOut || m.Weights+m.Cache+m.Working > m.Total || m.Ctx != 512 || m.Runtime != runtime {
 			t.Errorf("%s: %+v", runtime, m)
