@@ -21,7 +21,7 @@ step() { printf '\n== %s\n' "$*"; }
 
 mkdir -p "$work"
 step "quantize: $bits bits, group $group"
-"$lutq" quantize "$model" "$work/model" --bits "$bits" --group "$group" --force
+"$lutq" quantize --preset fast "$model" "$work/model" --bits "$bits" --group "$group" --force
 "$lutq" verify "$work/model" --against "$model"
 
 step "repack for cuda"

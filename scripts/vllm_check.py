@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def quantize(lutq: str, model: Path, out: Path, *options: str) -> None:
-    subprocess.run([lutq, "quantize", str(model), str(out), *options], check=True, capture_output=True)
+    subprocess.run([lutq, "quantize", str(model), str(out), "--preset", "fast", *options], check=True, capture_output=True)
 
 
 class Weight(torch.nn.Parameter):
