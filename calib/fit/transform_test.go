@@ -18,20 +18,19 @@ import (
 	"github.com/lutq/lutq/gemm/cpu"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/gptq"
+	"github.com/lutq/lutq/quantize/quantizetest"
 	"github.com/lutq/lutq/quantize/transform"
 )
 
 // transformTiny finds factors for a recipe on a short text.
 func transformTiny(t *testing.T, recipe string, l *Learning) (m, changed *source.Model, r quantize.Recipe, o Options) {
 	t.Helper()
-	r, err := quantize.ParseRecipe([]byte(recipe))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r = quantizetest.Recipe(t, recipe)
 	m = modeltest.Open(t, "../testdata/lutq-tiny")
 	o = tinyOptions()
 	o.Learn = l
-	if changed, err = Transform(t.Context(), m, &r, &o); err != nil {
+	changed, err := Transform(t.Context(), m, &r, &o)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return m, changed, r, o

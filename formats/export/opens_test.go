@@ -12,7 +12,7 @@ import (
 	"github.com/lutq/lutq/formats/export"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source/modeltest"
-	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/quantizetest"
 )
 
 // tinyWith is the tiny model with other files beside it.
@@ -33,19 +33,7 @@ func tinyWith(t *testing.T, files map[string]string) string {
 // quantized quantizes a model by a recipe in JSON.
 func quantized(t *testing.T, dir, recipe string) string {
 	t.Helper()
-	r, err := quantize.ParseRecipe([]byte(recipe))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := quantize.NewPlan(modeltest.Open(t, dir), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := filepath.Join(t.TempDir(), "out")
-	if _, err := p.Run(t.Context(), out, quantize.RunOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return quantizetest.Container(t, dir, quantizetest.Recipe(t, recipe))
 }
 
 // TestOpensIn: a container opens in what its layers are for.

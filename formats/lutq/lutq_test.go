@@ -17,6 +17,7 @@ import (
 	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/quantizetest"
 )
 
 const tiny = "../../calib/testdata/lutq-tiny"
@@ -24,19 +25,7 @@ const tiny = "../../calib/testdata/lutq-tiny"
 // container quantizes the tiny model.
 func container(t testing.TB, recipe string) string {
 	t.Helper()
-	r, err := quantize.ParseRecipe([]byte(recipe))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := quantize.NewPlan(modeltest.Open(t, tiny), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := filepath.Join(t.TempDir(), "out")
-	if _, err := p.Run(t.Context(), out, quantize.RunOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return quantizetest.Container(t, tiny, quantizetest.Recipe(t, recipe))
 }
 
 // binary quantizes the tiny model into a container with binary codes and, in one layer,

@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/source/sourcetest"
 	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/quantizetest"
 )
 
 const tiny = "../../calib/testdata/lutq-tiny"
@@ -30,15 +31,7 @@ func container(t *testing.T, dir string, rules ...string) string {
 		}
 		r.Rules = append(r.Rules, rule)
 	}
-	p, err := quantize.NewPlan(modeltest.Open(t, dir), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := filepath.Join(t.TempDir(), "out")
-	if _, err := p.Run(t.Context(), out, quantize.RunOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return quantizetest.Container(t, dir, r)
 }
 
 // TestOnce: what is opened and decided is so once, and told of once.

@@ -12,27 +12,14 @@ import (
 
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/racetest"
-	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight/lut"
-	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/quantizetest"
 )
 
 // container returns the tiny model quantized by a recipe, open.
 func container(t testing.TB, recipe string) *lutq.Model {
 	t.Helper()
-	r, err := quantize.ParseRecipe([]byte(recipe))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := quantize.NewPlan(modeltest.Open(t, "../../calib/testdata/lutq-tiny"), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := filepath.Join(t.TempDir(), "out")
-	if _, err := p.Run(t.Context(), out, quantize.RunOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	m, err := lutq.Open(out)
+	m, err := lutq.Open(quantizetest.Container(t, "../../calib/testdata/lutq-tiny", quantizetest.Recipe(t, recipe)))
 	if err != nil {
 		t.Fatal(err)
 	}
