@@ -31,7 +31,7 @@ func (o *calibOptions) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.texts, "calib", nil, "text `FILE`, bundled (default) or self; repeatable")
 	f.Var(newNumber(&o.windows, 0, 1, maxWindows), "calib-windows", "`N` windows, of all texts (default 32 to 128 by width)")
 	f.Var(newNumber(&o.ctx, 2048, 3, maxContext), "calib-ctx", "`TOKENS` in a window")
-	f.Var(newWord(&o.bos, "", string(corpus.BOSHalf), string(corpus.BOSWindow), string(corpus.BOSNone)), "calib-bos", "in which windows `BOS` is: half, window (all), none")
+	f.Var(newWord(&o.bos, "", string(corpus.BOSHalf), string(corpus.BOSWindow), string(corpus.BOSNone)), "calib-bos", "windows with `BOS`: half (default), window (all), none")
 	f.Uint64Var(&o.seed, "seed", 0, "number `N` that windows are drawn by (default 0)")
 	o.addDevice(f, "a GPU if any")
 	f.Float64Var(&o.damp, "damp", 0.1, "gptq: add `SHARE` of mean squares to each")

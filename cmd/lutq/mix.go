@@ -386,13 +386,16 @@ func (x *mixture) toMemory(d *arch.Decoder, r *quantize.Recipe, o *quantizeOptio
 	return nil
 }
 
+// ringsHint says what takes less than tables do.
+const ringsHint = "--codebook trellis goes down to 1.5 bits"
+
 // smallerHint says what makes the least size smaller.
 func (x *mixture) smallerHint(r *quantize.Recipe, o *quantizeOptions) string {
 	switch {
 	case o.embedBits > leastEmbed:
 		return fmt.Sprintf("--embed-bits %d takes less, and so does leaving it out", leastEmbed)
 	case r.Complete().Default.Kind == lut.Name:
-		return "--codebook trellis goes down to 1.5 bits"
+		return ringsHint
 	}
 	return "a smaller model is better at such sizes"
 }
@@ -400,7 +403,7 @@ func (x *mixture) smallerHint(r *quantize.Recipe, o *quantizeOptions) string {
 // fewerHint says what takes fewer bits than the least that a recipe's kind is mixed of.
 func fewerHint(r *quantize.Recipe) string {
 	if r.Complete().Default.Kind == lut.Name {
-		return "--codebook trellis goes down to 1.5 bits"
+		return ringsHint
 	}
 	return "--bits 1 takes less"
 }
