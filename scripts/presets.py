@@ -9,26 +9,13 @@ written once it is there, and what is there is not run again. Models are named b
 
 import argparse
 import csv
-import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from lutq_json import lutq, own_and_passed
+
 COLUMNS = ["model", "preset", "bits", "linear_bits", "bytes", "seconds", "text", "kl", "kl_low", "kl_high", "ppl", "reference_ppl", "top1"]
-
-
-def lutq(binary: str, *args: str) -> dict:
-    r = subprocess.run([binary, *args, "--quiet", "--json"], stdout=subprocess.PIPE, text=True)  # messages go on to the terminal
-    if r.returncode:
-        sys.exit(f"presets: lutq {' '.join(args)} ended with {r.returncode}")
-    return json.loads(r.stdout)
-
-
-def linear_bits(q: dict) -> float:
-    """The stored bits of a weight of what is quantized, scales included."""
-    of = [r for r in q["layers"] if not r.get("dtype") and "embed" not in r["name"] and "lm_head" not in r["name"]]
-    return 8 * sum(r["bytes_out"] for r in of) / sum(r["shape"][0] * r["shape"][1] for r in of)
 
 
 def device(a: argparse.Namespace, preset: str) -> list[str]:
@@ -36,10 +23,7 @@ def device(a: argparse.Namespace, preset: str) -> list[str]:
 
 
 def main() -> int:
-    own, options = sys.argv[1:], []
-    if "--" in own:
-        at = own.index("--")
-        own, options = own[:at], own[at + 1 :]
+    own, options = own_and_passed(sys.argv[1:])
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("out", type=Path)
     p.add_argument("--lutq", required=True)
@@ -69,7 +53,7 @@ def main() -> int:
                     for text in a.text:
                         e = lutq(a.lutq, "eval-ppl", out, "--against", str(model), "--text", str(text), "--windows", a.windows, "--ctx", a.ctx, "--device", a.device)
                         low, high = e["kl_mean_ci"]
-                        rows.append([model.name, preset, bits, round(linear_bits(q), 3), q["bytes_out"], round(q["seconds"], 1), text.name,
+                        rows.append([model.name, preset, bits, round(q["linear_bits_per_weight"], 3), q["bytes_out"], round(q["seconds"], 1), text.name,
                                      e["kl_mean"], low, high, e["ppl"], e["reference_ppl"], e["top1"]])
                 with a.out.open("a", newline="") as f:
                     csv.writer(f, lineterminator="\n").writerows(rows)

@@ -13,18 +13,12 @@ import argparse
 import csv
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+from lutq_json import lutq, own_and_passed
+
 COLUMNS = ["bits", "group", "bits_per_weight", "bytes", "error", "ppl", "ppl_stderr", "reference_ppl", "ln_ratio", "kl_mean", "kl_median", "kl_p99", "top1"]
-
-
-def lutq(binary: str, *args: str) -> dict:
-    r = subprocess.run([binary, *args, "--quiet", "--json"], stdout=subprocess.PIPE, text=True)  # messages go on to the terminal
-    if r.returncode:
-        sys.exit(f"sweep: lutq {args[0]} ended with {r.returncode}")
-    return json.loads(r.stdout)
 
 
 def measured(path: Path) -> dict[tuple[str, str], dict]:
@@ -54,10 +48,7 @@ def settle(path: Path, settings: dict) -> None:
 
 
 def main() -> int:
-    own, options = sys.argv[1:], []
-    if "--" in own:
-        at = own.index("--")
-        own, options = own[:at], own[at + 1 :]
+    own, options = own_and_passed(sys.argv[1:])
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", type=Path)
     p.add_argument("work", type=Path, help="takes sweep.csv and the quantized model at hand")
