@@ -61,8 +61,9 @@ func SetsOf(m *source.Model) ([]Set, error) {
 	}
 	for i := range names.model.Blocks {
 		b := &names.model.Blocks[i]
-		add(b.Attn.Q, b.Attn.K, b.Attn.V)
-		add(b.Attn.O)
+		for _, stage := range b.Mixer.Stages() {
+			add(stage...)
+		}
 		var in, out []*arch.Linear
 		for _, mlp := range b.MLPs() {
 			if b.MoE != nil && mlp == b.MoE.Shared {

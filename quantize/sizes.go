@@ -88,29 +88,36 @@ func readable(t *hf.Tensor) bool {
 // block goes through a block: of has what its layers read then.
 func (z *sizes) block(ctx context.Context, b *arch.Block) error {
 	z.of = make(map[*arch.State][]float64)
-	if err := z.attention(ctx, b); err != nil {
+	if err := z.mixer(ctx, b); err != nil {
 		return err
 	}
 	return z.mlps(ctx, b)
 }
 
-func (z *sizes) attention(ctx context.Context, b *arch.Block) error {
+func (z *sizes) mixer(ctx context.Context, b *arch.Block) error {
 	in, err := z.normed(b.AttnNorm)
 	if err != nil {
 		return err
 	}
-	z.of[b.Attn.V.Reads] = in
-	values, err := z.output(ctx, b.Attn.V, in)
-	if err != nil {
-		return err
+	stages := b.Mixer.Stages()
+	z.of[stages[0][0].Reads] = in
+	out := stages[len(stages)-1][0]
+	mixed := ones(out.K)
+	if a := b.Attn(); a != nil {
+		values, err := z.output(ctx, a.V, in)
+		if err != nil {
+			return err
+		}
+		for i := range mixed {
+			mixed[i] = values[out.Reads.Source(i)-out.Reads.From]
+		}
+	} else { // of which all that is known is that they are normalized somewhere on the way
+		for _, stage := range stages[1 : len(stages)-1] {
+			z.of[stage[0].Reads] = ones(stage[0].K)
+		}
 	}
-	s := b.Attn.O.Reads
-	mixed := make([]float64, s.Width)
-	for i := range mixed {
-		mixed[i] = values[s.Source(i)-s.From]
-	}
-	z.of[s] = mixed
-	added, err := z.output(ctx, b.Attn.O, mixed)
+	z.of[out.Reads] = mixed
+	added, err := z.output(ctx, out, mixed)
 	if err != nil {
 		return err
 	}
@@ -192,6 +199,9 @@ func (z *sizes) add(x []float64, through *arch.Norm) error {
 func (z *sizes) normed(n arch.Norm) ([]float64, error) { return z.norm(n, z.h) }
 
 func (z *sizes) norm(n arch.Norm, x []float64) ([]float64, error) {
+	if n.None() {
+		return x, nil
+	}
 	var mean float64
 	for _, v := range x {
 		mean += v / float64(len(x))

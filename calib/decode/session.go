@@ -88,7 +88,7 @@ func NewSession(m *model.Model, o Options) (*Session, error) {
 // Longest returns the most tokens of a text that a model was made for, 0 where nothing limits it.
 func Longest(d *arch.Decoder) int {
 	for i := range d.Blocks {
-		if d.Blocks[i].Attn.Rope.Type == "dynamic" { // which stretches as far as need be
+		if a := d.Blocks[i].Attn(); a != nil && a.Rope != nil && a.Rope.Type == "dynamic" { // which stretches as far as need be
 			return 0
 		}
 	}

@@ -41,11 +41,8 @@ func stored(d *arch.Decoder, f func(s *arch.Stored)) {
 		f(d.Head.Stored)
 	}
 	for i := range d.Blocks {
-		if moe := d.Blocks[i].MoE; moe != nil {
-			f(moe.Router.Stored)
-			if moe.SharedGate != nil {
-				f(moe.SharedGate.Stored)
-			}
+		for _, l := range d.Blocks[i].Gates() {
+			f(l.Stored)
 		}
 	}
 }
@@ -130,7 +127,14 @@ func (s Sizes) layers(d *arch.Decoder, rows int) float64 {
 	var sum float64
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		sum += s.of(b.Attn.Q) + s.of(b.Attn.K) + s.of(b.Attn.V) + s.of(b.Attn.O)
+		for _, stage := range b.Mixer.Stages() {
+			for _, l := range stage {
+				sum += s.of(l)
+			}
+		}
+		for _, l := range b.Gates() {
+			sum += s.of(l)
+		}
 		if b.MLP != nil {
 			sum += s.mlp(b.MLP)
 			continue
@@ -140,24 +144,19 @@ func (s Sizes) layers(d *arch.Decoder, rows int) float64 {
 			experts += s.mlp(&b.MoE.Experts[j])
 		}
 		missed := math.Pow(1-float64(b.MoE.Top)/float64(len(b.MoE.Experts)), float64(rows))
-		sum += s.of(b.MoE.Router) + experts*(1-missed)
+		sum += experts * (1 - missed)
 		if b.MoE.Shared != nil {
-			sum += s.mlp(b.MoE.Shared) + s.of(b.MoE.SharedGate)
+			sum += s.mlp(b.MoE.Shared)
 		}
 	}
 	return sum
 }
 
-// kept returns what is read of keys and values for a token at a position, its own included.
+// kept returns what is read of what is kept of a text for a token at a position, its own included.
 func kept(d *arch.Decoder, position, actBytes int) float64 {
 	var sum float64
 	for i := range d.Blocks {
-		a := &d.Blocks[i].Attn
-		seen := position + 1
-		if a.Window > 0 {
-			seen = min(seen, a.Window)
-		}
-		sum += float64(2 * a.KVHeads * a.Dim * actBytes * seen)
+		sum += float64(d.Blocks[i].Mixer.Kept(position+1) * actBytes)
 	}
 	return sum
 }

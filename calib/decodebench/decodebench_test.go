@@ -241,7 +241,7 @@ func TestExperts(t *testing.T) {
 			for _, m := range b.MLPs() {
 				experts += 2 * float64(m.Gate.N*m.Gate.K+m.Up.N*m.Up.K+m.Down.N*m.Down.K)
 			}
-			kept += float64(2 * 4 * 2 * b.Attn.KVHeads * b.Attn.Dim)
+			kept += float64(2 * 4 * 2 * b.Attn().KVHeads * b.Attn().Dim)
 		}
 		all := experts
 		for _, m := range r.Sizes() {

@@ -246,14 +246,18 @@ func (r *Random) describe() error {
 		for _, n := range []*arch.Norm{&b.AttnNorm, b.AttnOut, &b.MLPNorm, b.MLPOut} {
 			norm(n, d.Hidden)
 		}
-		norm(b.Attn.QNorm, b.Attn.Dim)
-		norm(b.Attn.KNorm, b.Attn.Dim)
-		fill(b.Attn.Sinks, 0, b.Attn.Heads)
-		if b.MoE != nil {
-			matrix(b.MoE.Router.Stored, 0)
-			if b.MoE.SharedGate != nil {
-				matrix(b.MoE.SharedGate.Stored, 0)
+		for _, v := range b.Mixer.Vectors() {
+			if v.Norm != nil {
+				norm(v.Norm, v.Shape[0])
+			} else {
+				fill(v.Tensor, 0, v.Shape...)
 			}
+		}
+		for _, l := range b.Gates() {
+			matrix(l.Stored, 0)
+		}
+		if b.MoE != nil {
+			fill(b.MoE.Routing.Correction, 0, len(b.MoE.Experts))
 		}
 	}
 	return err

@@ -86,7 +86,7 @@ func TestTransformFamilies(t *testing.T) {
 			}
 			for i := range d.Blocks {
 				b := &d.Blocks[i]
-				states := []*arch.State{b.Attn.Q.Reads, b.Attn.O.Reads}
+				states := []*arch.State{b.Attn().Q.Reads, b.Attn().O.Reads}
 				if b.MoE == nil {
 					states = append(states, b.MLP.Up.Reads, b.MLP.Down.Reads)
 				} else if f[b.MoE.Router.Reads.Name] != nil {
@@ -199,7 +199,7 @@ func TestTransformOutliers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range d.Blocks {
-		for _, s := range []*arch.State{d.Blocks[i].Attn.Q.Reads, d.Blocks[i].MLP.Up.Reads} {
+		for _, s := range []*arch.State{d.Blocks[i].Attn().Q.Reads, d.Blocks[i].MLP.Up.Reads} {
 			middle := slices.Sorted(slices.Values(f[s.Name]))[s.Width/2]
 			for _, j := range large {
 				if v := f[s.Name][j] / middle; !(v > 3 && v < 100) {

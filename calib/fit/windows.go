@@ -16,11 +16,13 @@ func Windows(d *arch.Decoder, context int) int {
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
 		for _, l := range b.Linears() {
-			k := l.K
-			if b.MoE != nil && l != b.Attn.Q && l != b.Attn.K && l != b.Attn.V && l != b.Attn.O {
-				k = k * len(b.MoE.Experts) / max(b.MoE.Top, 1)
-			}
-			columns = max(columns, k)
+			columns = max(columns, l.K)
+		}
+		if b.MoE == nil {
+			continue
+		}
+		for _, m := range b.MLPs() {
+			columns = max(columns, max(m.Gate.K, m.Down.K)*len(b.MoE.Experts)/max(b.MoE.Top, 1))
 		}
 	}
 	return min(max((tokensPerColumn*columns+context-1)/context, leastWindows), MostWindows)

@@ -8,15 +8,15 @@ import (
 
 // TestWindows: a window has its part of 64 tokens a column of the widest layer, of which an expert reads its part.
 func TestWindows(t *testing.T) {
-	attn := arch.Attention{Q: &arch.Linear{K: 512}, K: &arch.Linear{K: 512}, V: &arch.Linear{K: 512}, O: &arch.Linear{K: 640}}
+	attn := &arch.Attention{Q: &arch.Linear{K: 512}, K: &arch.Linear{K: 512}, V: &arch.Linear{K: 512}, O: &arch.Linear{K: 640}}
 	mlp := func(wide int) arch.MLP {
 		return arch.MLP{Gate: &arch.Linear{K: 512}, Up: &arch.Linear{K: 512}, Down: &arch.Linear{K: wide}}
 	}
 	dense := func(wide int) *arch.Decoder {
 		m := mlp(wide)
-		return &arch.Decoder{Blocks: []arch.Block{{Attn: attn, MLP: &m}}}
+		return &arch.Decoder{Blocks: []arch.Block{{Mixer: attn, MLP: &m}}}
 	}
-	experts := &arch.Decoder{Blocks: []arch.Block{{Attn: attn, MoE: &arch.MoE{Top: 2, Experts: []arch.MLP{mlp(400), mlp(400), mlp(400), mlp(400), mlp(400)}}}}}
+	experts := &arch.Decoder{Blocks: []arch.Block{{Mixer: attn, MoE: &arch.MoE{Top: 2, Experts: []arch.MLP{mlp(400), mlp(400), mlp(400), mlp(400), mlp(400)}}}}}
 	for _, tc := range []struct {
 		name    string
 		d       *arch.Decoder

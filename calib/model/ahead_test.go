@@ -59,8 +59,8 @@ func TestAhead(t *testing.T) {
 				of[j] = linear(fmt.Sprint(i, ".", j))
 			}
 			src.desc.Blocks = append(src.desc.Blocks, arch.Block{
-				Attn: arch.Attention{Q: of[0], K: of[1], V: of[2], O: of[3]},
-				MLP:  &arch.MLP{Gate: of[4], Up: of[5], Down: of[6]},
+				Mixer: &arch.Attention{Q: of[0], K: of[1], V: of[2], O: of[3]},
+				MLP:   &arch.MLP{Gate: of[4], Up: of[5], Down: of[6]},
 			})
 		}
 		all := src.desc.Stored()

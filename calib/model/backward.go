@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"slices"
 
 	"github.com/lutq/lutq/formats/arch"
 )
@@ -54,7 +55,7 @@ type trainScratch struct {
 	o, do, dq      Array   // acts [t, heads·head_dim]
 	dk, dv         Array   // acts [t, kv_heads·head_dim]
 	q0, k0         Array   // queries and keys before their norm; nil: none
-	lse            Array   // floats [heads, t]
+	lse            Array   // floats [heads, t] of the most heads
 	gate, up       Array   // acts [t, intermediate]
 	product, dprod Array   // acts [t, intermediate], of act(gate) and up
 	attnOut        Array   // floats [t, hidden], what the attention adds, before its norm; nil: none has one
@@ -76,10 +77,10 @@ func (m *Model) reserve(t, layers int) *trainScratch {
 		*s = trainScratch{
 			t: t, dh: ops.Floats(hidden), dn: ops.Floats(hidden), dy: ops.Acts(hidden), n: ops.Acts(hidden),
 			o: ops.Acts(q), do: ops.Acts(q), dq: ops.Acts(q), dk: ops.Acts(kv), dv: ops.Acts(kv),
-			lse:  ops.Floats(m.desc.Blocks[0].Attn.Heads * t),
+			lse:  ops.Floats(w.heads * t),
 			gate: ops.Acts(inter), up: ops.Acts(inter), product: ops.Acts(inter), dprod: ops.Acts(inter),
 		}
-		if m.layers[0].qNorm != nil {
+		if slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool { return b.Attn().QNorm != nil }) {
 			s.q0, s.k0 = ops.Acts(q), ops.Acts(kv)
 		}
 		if m.normsOutputs() {
@@ -135,22 +136,30 @@ func (b *backward) layers(ctx context.Context) error {
 // again computes what lies within a layer once more, up to the input of its MLP.
 func (b *backward) again(d *layer, input Array) {
 	m, a, ops := b.m, b.a, b.ops
-	ops.RMSNorm(a.n, input, d.attnNorm, a.t, d.block.AttnNorm.Eps)
-	if d.qNorm != nil {
-		m.queries(a, d, a.n, b.q0, b.k0)
-	} else {
-		m.queries(a, d, a.n, a.q, a.k)
-	}
-	ops.Attention(b.o, b.lse, a.q, a.k, a.v, d.attention(a.t))
+	m.norms(a.n, input, d.attnNorm, a.t, d.block.AttnNorm.Eps)
+	o := b.mixAgain(d.mixer.(*attention))
 	ops.Copy(a.h, input)
 	if d.attnOut == nil {
-		ops.Linear(b.o, a.t, d.o.into(a.h, true))
+		ops.Linear(o, a.t, d.out().into(a.h, true))
 	} else {
-		ops.Linear(b.o, a.t, d.o.to(b.attnOut))
-		ops.RMSNorm(b.n, b.attnOut, d.attnOut, a.t, d.block.AttnNorm.Eps)
+		ops.Linear(o, a.t, d.out().to(b.attnOut))
+		ops.RMSNorm(b.n, b.attnOut, d.attnOut, a.t, d.block.AttnOut.Eps)
 		ops.AddTo(a.h, b.n)
 	}
-	ops.RMSNorm(b.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
+	m.norms(b.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
+}
+
+// mixAgain computes the mixtures of values once more, with what the way back needs of them.
+func (b *backward) mixAgain(at *attention) Array {
+	a := at.fit(b.a)
+	q0, k0 := a.q, a.k
+	if at.qNorm != nil {
+		q0, k0 = b.q0.Slice(0, a.q.Len()), b.k0.Slice(0, a.k.Len())
+	}
+	at.queries(b.m, a, a.n, q0, k0)
+	o := b.o.Slice(0, a.q.Len())
+	b.ops.Attention(o, b.lse.Slice(0, a.t*at.desc.Heads), a.q, a.k, a.v, at.shape(a.t))
+	return o
 }
 
 // output returns dh as the gradient of what is added to the residual stream: through the
@@ -172,9 +181,18 @@ func (b *backward) feed(d *layer) {
 		size := b.a.t * width(d.mlp.gate.w)
 		b.ops.Linear(b.product.Slice(0, size), b.a.t, d.mlp.down.to(b.a.y))
 	}
-	dy := b.output(d.mlpOut, b.a.y, d.block.MLPNorm.Eps)
+	dy := b.output(d.mlpOut, b.a.y, outEps(d.block.MLPOut))
 	b.mlp(d.mlp, b.dn, dy, b.n, b.a.t, false)
-	b.ops.RMSNormBack(b.dh, b.dn, b.a.h, d.mlpNorm, b.a.t, d.block.MLPNorm.Eps, true)
+	b.normBack(b.a.h, d.mlpNorm, d.block.MLPNorm.Eps)
+}
+
+// normBack takes dn through a norm of x and adds it to dh.
+func (b *backward) normBack(x, norm Array, eps float64) {
+	if norm == nil {
+		b.ops.AddTo(b.dh, b.dn)
+		return
+	}
+	b.ops.RMSNormBack(b.dh, b.dn, x, norm, b.a.t, eps, true)
 }
 
 // hidden computes what lies within an MLP of rows states n.
@@ -239,12 +257,14 @@ func (b *backward) mixture(d *layer) {
 	b.small(&d.moe.router, r.back(dweights, d.moe))
 	if d.moe.shared != nil {
 		dgate := one(d.moe.shared, all(t), r.shared)
-		for i, s := range r.shared {
-			dgate[i] *= s * (1 - s)
+		if r.shared != nil {
+			for i, s := range r.shared {
+				dgate[i] *= s * (1 - s)
+			}
+			b.small(&d.moe.sharedGate, dgate)
 		}
-		b.small(&d.moe.sharedGate, dgate)
 	}
-	ops.RMSNormBack(b.dh, b.dn, b.a.h, d.mlpNorm, t, d.block.MLPNorm.Eps, true)
+	b.normBack(b.a.h, d.mlpNorm, d.block.MLPNorm.Eps)
 }
 
 // small adds the gradient of a layer's result, which the host has, to that of the MLP's input.
@@ -256,34 +276,40 @@ func (b *backward) small(l *linear, dy []float32) {
 }
 
 // back takes the gradient by the weights of experts, [t, experts], to that by the router's logits.
-// With p the softmax, w[e] = p[e]/total over the chosen ones, total their sum or 1, and c = Σ dw[e]·w[e],
+// With p the scores, f the factor of all weights, w[e] = f·p[e]/total over the chosen ones, total their sum or 1, and
+// c = Σ dw[e]·p[e]/total, of the softmax
 //
-//	dlogit[e] = w[e]·(dw[e] − c)                       where weights sum to 1
-//	dlogit[e] = p[e]·(dw[e] of the chosen or 0 − c)    otherwise
+//	dlogit[e] = w[e]·(dw[e] − c)                         where weights sum to f
+//	dlogit[e] = f·p[e]·(dw[e] of the chosen or 0 − c)    otherwise
+//
+// and of sigmoids, for chosen ones alone, without c where weights do not sum to f,
+//
+//	dlogit[e] = w[e]·(1 − p[e])·(dw[e] − c)
 func (r *routing) back(dw []float32, d *moe) []float32 {
-	experts, top := len(d.experts), d.desc.Top
+	experts, top, factor := len(d.experts), d.desc.Top, d.desc.Routing.Factor()
 	out := make([]float32, len(dw))
 	for t := range len(dw) / experts {
 		chosen, p, g := r.chosen[t*top:(t+1)*top], r.probs[t*experts:(t+1)*experts], dw[t*experts:(t+1)*experts]
-		total := 1.0
-		if d.desc.Normalize {
-			total = 0
-			for _, e := range chosen {
-				total += p[e]
-			}
-		}
+		total := d.total(p, chosen)
 		var mean float64
 		for _, e := range chosen {
 			mean += float64(g[e]) * p[e] / total
 		}
-		if !d.desc.Normalize {
+		if !d.desc.Normalize && !d.desc.Routing.Sigmoid {
 			for e := range p {
-				out[t*experts+e] = float32(p[e] * (float64(g[e]) - mean)) // g is 0 where e is not chosen
+				out[t*experts+e] = float32(factor * p[e] * (float64(g[e]) - mean)) // g is 0 where e is not chosen
 			}
 			continue
 		}
 		for _, e := range chosen {
-			out[t*experts+e] = float32(p[e] / total * (float64(g[e]) - mean))
+			slope := 1.0
+			if d.desc.Routing.Sigmoid {
+				slope = 1 - p[e]
+				if !d.desc.Normalize {
+					mean = 0
+				}
+			}
+			out[t*experts+e] = float32(factor * p[e] / total * slope * (float64(g[e]) - mean))
 		}
 	}
 	return out
@@ -292,28 +318,36 @@ func (r *routing) back(dw []float32, d *moe) []float32 {
 // attention takes dh through the attention half of a layer, to the layer's
 // input where there is more below.
 func (b *backward) attention(d *layer, input Array, more bool) {
-	m, a, ops, at := b.m, b.a, b.ops, &d.block.Attn
-	dy := b.output(d.attnOut, b.attnOut, d.block.AttnNorm.Eps)
-	b.scales(&d.o, dy, b.o, a.t)
-	ops.LinearBack(b.do, dy, a.t, d.o.w, false)
-	ops.AttentionBack(b.dq, b.dk, b.dv, b.do, b.o, b.lse, a.q, a.k, a.v, d.attention(a.t))
-	dq, dk := b.dq, b.dk
-	m.rotate(d, dq, dk, a.t, true)
-	if d.qNorm != nil {
-		dq, dk = a.q, a.k
-		ops.RMSNormBack(dq, b.dq, b.q0, d.qNorm, a.t*at.Heads, at.QNorm.Eps, false)
-		ops.RMSNormBack(dk, b.dk, b.k0, d.kNorm, a.t*at.KVHeads, at.KNorm.Eps, false)
+	at := d.mixer.(*attention)
+	m, a, ops, s := b.m, at.fit(b.a), b.ops, at.shape(b.a.t)
+	q, kv := a.q.Len(), a.k.Len()
+	o, do, dq, dk, dv := b.o.Slice(0, q), b.do.Slice(0, q), b.dq.Slice(0, q), b.dk.Slice(0, kv), b.dv.Slice(0, kv)
+	dy := b.output(d.attnOut, b.attnOut, outEps(d.block.AttnOut))
+	b.scales(&at.o, dy, o, a.t)
+	ops.LinearBack(do, dy, a.t, at.o.w, false)
+	ops.AttentionBack(dq, dk, dv, do, o, b.lse.Slice(0, a.t*s.Heads), a.q, a.k, a.v, s)
+	if !at.desc.NormLast {
+		at.rotate(m, dq, dk, a.t, true)
 	}
-	b.scales(&d.q, dq, a.n, a.t)
-	b.scales(&d.k, dk, a.n, a.t)
-	b.scales(&d.v, b.dv, a.n, a.t)
+	if at.qNorm != nil {
+		rowsQ, rowsK := at.normRows(a.t)
+		ops.RMSNormBack(a.q, dq, b.q0.Slice(0, q), at.qNorm, rowsQ, at.desc.QNorm.Eps, false)
+		ops.RMSNormBack(a.k, dk, b.k0.Slice(0, kv), at.kNorm, rowsK, at.desc.KNorm.Eps, false)
+		dq, dk = a.q, a.k
+	}
+	if at.desc.NormLast {
+		at.rotate(m, dq, dk, a.t, true)
+	}
+	b.scales(&at.q, dq, a.n, a.t)
+	b.scales(&at.k, dk, a.n, a.t)
+	b.scales(&at.v, dv, a.n, a.t)
 	if !more {
 		return
 	}
-	ops.LinearBack(b.dn, dq, a.t, d.q.w, false)
-	ops.LinearBack(b.dn, dk, a.t, d.k.w, true)
-	ops.LinearBack(b.dn, b.dv, a.t, d.v.w, true)
-	ops.RMSNormBack(b.dh, b.dn, input, d.attnNorm, a.t, d.block.AttnNorm.Eps, true)
+	ops.LinearBack(b.dn, dq, a.t, at.q.w, false)
+	ops.LinearBack(b.dn, dk, a.t, at.k.w, true)
+	ops.LinearBack(b.dn, dv, a.t, at.v.w, true)
+	b.normBack(input, d.attnNorm, d.block.AttnNorm.Eps)
 }
 
 // scales adds the gradient of a layer's scales where it is wanted.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"github.com/lutq/lutq/formats/arch"
 )
 
 // Cache keeps what attention needs of texts, so that they can go on: the keys and values of every
@@ -23,12 +21,6 @@ type Cache struct {
 	logits    Array                 // floats, of the last one
 	recorded  map[int]*recordedStep // by the number of texts
 	tables    map[*rope]*rope       // of all positions, where steps are recorded
-}
-
-// kept are keys and values of a layer.
-type kept struct {
-	shape        CacheShape
-	keys, values Array
 }
 
 // places are where the rows of a step stand, with what their rotary embeddings need.
@@ -52,9 +44,9 @@ type turn struct {
 }
 
 // frequencies returns those of a window of so many tokens, which are worked out again where they differ from the last.
-func (t *turn) frequencies(r *arch.Rope, tokens int) []float64 {
-	if stage := r.Stage(tokens); t.freqs == nil || stage != t.stage {
-		t.freqs, t.stage = r.Frequencies(tokens), stage
+func (t *turn) frequencies(r *rope, tokens int) []float64 {
+	if stage := r.stageOf(tokens); t.freqs == nil || stage != t.stage {
+		t.freqs, t.stage = r.frequencies(tokens), stage
 	}
 	return t.freqs
 }
@@ -108,9 +100,7 @@ func (m *Model) NewCache(slots, positions int) (*Cache, error) {
 	}
 	c := &Cache{m: m, positions: positions, lengths: make([]int, slots), recorded: make(map[int]*recordedStep)}
 	for i := range m.layers {
-		k := kept{shape: m.cacheShape(i, slots, positions)}
-		k.keys, k.values = m.ops.Acts(k.shape.Elements()), m.ops.Acts(k.shape.Elements())
-		c.layers = append(c.layers, k)
+		c.layers = append(c.layers, m.layers[i].mixer.keep(m.ops, slots, positions))
 	}
 	c.places = c.newPlaces()
 	if a, ok := m.ops.(Arranger); ok {
@@ -126,16 +116,11 @@ func (m *Model) NewCache(slots, positions int) (*Cache, error) {
 	return c, nil
 }
 
-func (m *Model) cacheShape(layer, slots, positions int) CacheShape {
-	at := &m.desc.Blocks[layer].Attn
-	return CacheShape{Slots: slots, Positions: positions, KVHeads: at.KVHeads, Dim: at.Dim}
-}
-
 // CacheElements returns how many numbers, of the device's type of activations, a cache holds.
 func (m *Model) CacheElements(slots, positions int) int64 {
 	var n int64
-	for i := range m.desc.Blocks {
-		n += 2 * int64(m.cacheShape(i, slots, positions).Elements())
+	for i := range m.layers {
+		n += m.layers[i].mixer.keeps(slots, positions)
 	}
 	return n
 }
@@ -143,7 +128,7 @@ func (m *Model) CacheElements(slots, positions int) int64 {
 // Close gives the cache's memory back.
 func (c *Cache) Close() {
 	for _, k := range c.layers {
-		c.m.ops.Free(k.keys, k.values)
+		c.m.ops.Free(k.arrays...)
 	}
 	for _, r := range c.recorded {
 		r.close(c.m.ops)
@@ -210,14 +195,8 @@ func (c *Cache) Continue(ctx context.Context, parts ...Part) (Array, error) {
 
 // layer takes the states of a step through a layer.
 func (c *Cache) layer(a activations, i int, at Step, p places) {
-	m, d, k := c.m, &c.m.layers[i], &c.layers[i]
-	turn := p.turns[d.rope]
-	m.project(a, d, m.attentionIn(a, d), a.q, a.k)
-	m.rotateBy(d, a.q, a.k, a.t, turn.cos.dev, turn.sin.dev, false)
-	m.ops.Keep(k.keys, k.values, a.k, a.v, at, k.shape)
-	y := m.input(a, a.q, a.t, d.o.w)
-	m.ops.Recall(y, a.q, k.keys, k.values, at, k.shape, d.attention(a.t))
-	m.attentionOut(a, d, y)
+	m, d := c.m, &c.m.layers[i]
+	m.mixed(a, d, d.mixer.recall(m, a, m.mixerIn(a, d), c.layers[i], at, p))
 	m.feed(a, d)
 }
 
@@ -262,6 +241,9 @@ func (c *Cache) newPlaces() places {
 	return p
 }
 
+// angles returns those of the rows of a step.
+func (p *places) angles(r *rope) angles { return angles{p.turns[r].cos.dev, p.turns[r].sin.dev} }
+
 func (p *places) free(ops Ops) {
 	ops.Free(p.rows.dev)
 	for _, t := range p.turns {
@@ -289,7 +271,7 @@ func (p *places) find(runs []Run) {
 		for pos := r.From; pos < r.From+r.Rows; pos++ {
 			p.rows.host = append(p.rows.host, float32(r.Slot), float32(pos))
 			for rope, t := range p.turns {
-				freqs := t.frequencies(rope.desc, r.Whole)
+				freqs := t.frequencies(rope, r.Whole)
 				t.cos.host, t.sin.host = rope.angles(t.cos.host, t.sin.host, freqs, pos)
 			}
 		}

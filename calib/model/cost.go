@@ -9,13 +9,17 @@ import (
 )
 
 // widths are the most columns of a decoder's activations, and query heads, in any layer.
-type widths struct{ q, kv, heads, mlp int }
+type widths struct{ q, kv, dim, heads, mlp int }
 
 func widthsOf(d *arch.Decoder) widths {
 	var w widths
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		w.q, w.kv, w.heads = max(w.q, b.Attn.Q.N), max(w.kv, b.Attn.K.N), max(w.heads, b.Attn.Heads)
+		stages := b.Mixer.Stages()
+		w.q = max(w.q, stages[len(stages)-1][0].K)
+		if a := b.Attn(); a != nil {
+			w.kv, w.dim, w.heads = max(w.kv, a.K.N), max(w.dim, a.Dim), max(w.heads, a.Heads)
+		}
 		for _, m := range b.MLPs() {
 			w.mlp = max(w.mlp, m.Gate.N)
 		}
@@ -39,7 +43,7 @@ func GradientBytes(d *arch.Decoder, t int, teacher bool) int64 {
 		models, logits = 2, 4
 	}
 	forward := int64(t)*(2*hidden+q+2*kv) + int64(min(t, HostMLPRows))*2*inter
-	back := int64(t) * (4*hidden + 3*q + 2*kv + 4*inter + int64(len(d.Blocks))*hidden + int64(d.Blocks[0].Attn.Heads))
+	back := int64(t) * (4*hidden + 3*q + 2*kv + 4*inter + int64(len(d.Blocks))*hidden + int64(w.heads))
 	if d.Blocks[0].MoE != nil || d.Blocks[0].AttnOut != nil {
 		forward += int64(t) * 2 * hidden
 		back += int64(t) * 4 * hidden
@@ -72,8 +76,12 @@ func work(d *arch.Decoder, t int) (linear, attention float64) {
 	size := func(l *arch.Linear) float64 { return float64(l.N) * float64(l.K) }
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		a := &b.Attn
-		perToken := size(a.Q) + size(a.K) + size(a.V) + size(a.O)
+		var perToken float64
+		for _, stage := range b.Mixer.Stages() {
+			for _, l := range stage {
+				perToken += size(l)
+			}
+		}
 		for _, m := range b.MLPs() {
 			perToken += size(m.Gate) + size(m.Up) + size(m.Down)
 		}
@@ -85,7 +93,9 @@ func work(d *arch.Decoder, t int) (linear, attention float64) {
 		}
 		linear += float64(t) * perToken
 		// A token sees half of the window on average, for scores and for values.
-		attention += float64(a.Q.N) * float64(t) * float64(t)
+		if a := b.Attn(); a != nil {
+			attention += float64(a.Heads) * float64(a.Dim) * float64(t) * float64(t)
+		}
 	}
 	return linear, attention
 }
@@ -130,7 +140,9 @@ func WalkWork(d *arch.Decoder, o WalkOptions) float64 {
 	var squares float64 // of the inputs of a token
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		squares += square(b.Attn.Q.K) + square(b.Attn.O.K)
+		for _, stage := range b.Mixer.Stages() {
+			squares += square(stage[0].K)
+		}
 		for j, m := range b.MLPs() {
 			if b.MoE == nil || j < b.MoE.Top || j >= len(b.MoE.Experts) {
 				squares += square(m.Gate.K) + square(m.Down.K)

@@ -15,18 +15,19 @@ type moe struct {
 	experts    []mlp
 	shared     *mlp // nil: none
 	sharedGate linear
-	mixture    Mixture // of steps that are recorded, or nil
+	correction []float32 // [experts], of scores where experts are chosen; nil: none
+	mixture    Mixture   // of steps that are recorded, or nil
 }
 
 // routing says which experts the tokens of a window go to. It is made on the
 // host: what it takes is small beside the experts.
 type routing struct {
-	probs  []float64 // [t, experts], the softmax over all
-	chosen []int     // [t, top], in the order of their logits
+	probs  []float64 // [t, experts], the softmax over all, or the sigmoid of each
+	chosen []int     // [t, top], the best first
 	// Of every expert, the tokens that it is chosen by, in order, and its weight for each.
 	tokens  [][]int
 	weights [][]float32
-	shared  []float32 // [t], the weight of the shared expert; nil: none
+	shared  []float32 // [t], the weight of the shared expert; nil: none, or 1
 }
 
 // route reads the router's logits of the states n of t tokens.
@@ -37,37 +38,92 @@ func (m *Model) route(n Array, t int, d *moe) *routing {
 		probs: make([]float64, t*experts), chosen: make([]int, 0, t*top),
 		tokens: make([][]int, experts), weights: make([][]float32, experts),
 	}
-	order := make([]int, experts)
+	order, scores := make([]int, experts), make([]float64, experts)
 	for i := range t {
 		probs := r.probs[i*experts : (i+1)*experts]
-		softmax(probs, logits[i*experts:(i+1)*experts])
+		d.scores(scores, probs, logits[i*experts:(i+1)*experts])
 		for e := range order {
 			order[e] = e
 		}
 		// Of equals the first is chosen.
-		slices.SortStableFunc(order, func(a, b int) int {
-			return cmp.Compare(logits[i*experts+b], logits[i*experts+a])
-		})
+		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
 		chosen := order[:top]
-		total := 1.0
-		if d.desc.Normalize {
-			total = 0
-			for _, e := range chosen {
-				total += probs[e]
-			}
-		}
+		total := d.total(probs, chosen)
 		for _, e := range chosen {
 			r.tokens[e] = append(r.tokens[e], i)
-			r.weights[e] = append(r.weights[e], float32(probs[e]/total))
+			r.weights[e] = append(r.weights[e], float32(d.desc.Routing.Factor()*probs[e]/total))
 		}
 		r.chosen = append(r.chosen, chosen...)
 	}
-	if d.shared != nil {
+	if d.desc.SharedGate != nil {
 		for _, x := range m.hostLinear(n, t, &d.sharedGate) {
 			r.shared = append(r.shared, float32(logistic(float64(x))))
 		}
 	}
 	return r
+}
+
+// scores writes what experts are chosen by, and what they are weighed by, for the logits of a token.
+func (d *moe) scores(scores, probs []float64, logits []float32) {
+	r := &d.desc.Routing
+	if r.Sigmoid {
+		for e, x := range logits {
+			probs[e] = logistic(float64(x))
+		}
+		copy(scores, probs)
+	} else {
+		softmax(probs, logits)
+		for e, x := range logits { // which are in the same order, and exact
+			scores[e] = float64(x)
+		}
+	}
+	if d.correction != nil {
+		for e, c := range d.correction {
+			scores[e] = probs[e] + float64(c)
+		}
+	}
+	if r.Groups > 0 {
+		r := regions(scores, r.Groups, r.TopGroups)
+		for e := range scores {
+			if !r[e*len(r)/len(scores)] {
+				scores[e] = math.Inf(-1)
+			}
+		}
+	}
+}
+
+// regions says which groups of scores can be chosen from: those whose two best sum to the most.
+func regions(scores []float64, groups, top int) []bool {
+	size := len(scores) / groups
+	sums, order := make([]float64, groups), all(groups)
+	for g := range sums {
+		best, next := math.Inf(-1), math.Inf(-1)
+		for _, s := range scores[g*size : (g+1)*size] {
+			best, next = max(best, s), max(next, min(best, s))
+		}
+		sums[g] = best
+		if size > 1 {
+			sums[g] += next
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(sums[b], sums[a]) })
+	in := make([]bool, groups)
+	for _, g := range order[:top] {
+		in[g] = true
+	}
+	return in
+}
+
+// total is what the scores of those that are chosen are divided by.
+func (d *moe) total(probs []float64, chosen []int) float64 {
+	if !d.desc.Normalize {
+		return 1
+	}
+	var total float64
+	for _, e := range chosen {
+		total += probs[e]
+	}
+	return total
 }
 
 // logistic is 1/(1+e^−x).
@@ -96,8 +152,8 @@ func (m *Model) hostLinear(n Array, rows int, l *linear) []float32 {
 	return v
 }
 
-// mixture adds a mixture of experts of a.n to the residual stream.
-func (m *Model) mixture(a activations, d *moe) {
+// mixture adds a mixture of experts of a.n to h [t, hidden], floats.
+func (m *Model) mixture(h Array, a activations, d *moe) {
 	r := m.route(a.n, a.t, d)
 	hidden := m.desc.Hidden
 	x, y := m.ops.Acts(a.t*hidden), m.ops.Floats(a.t*hidden)
@@ -110,11 +166,11 @@ func (m *Model) mixture(a activations, d *moe) {
 		in, out := x.Slice(0, rows*hidden), y.Slice(0, rows*hidden)
 		m.ops.Gather(in, a.n, r.tokens[e], nil)
 		m.mlp(out, in, a, &d.experts[e], rows, false)
-		m.ops.Scatter(a.h, out, r.tokens[e], r.weights[e])
+		m.ops.Scatter(h, out, r.tokens[e], r.weights[e])
 	}
 	if d.shared != nil {
 		m.mlp(y, a.n, a, d.shared, a.t, false)
-		m.ops.Scatter(a.h, y, all(a.t), r.shared)
+		m.ops.Scatter(h, y, all(a.t), r.shared)
 	}
 }
 

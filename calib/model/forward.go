@@ -12,14 +12,10 @@ import (
 // layer is one decoder block. Norms that it has not are nil.
 type layer struct {
 	block *arch.Block
-	rope  *rope
+	mixer mixer
 
 	attnNorm, attnOut Array
 	mlpNorm, mlpOut   Array
-	q, k, v, o        linear
-	qkv               joined
-	qNorm, kNorm      Array
-	sinks             Array
 
 	mlp *mlp // or
 	moe *moe
@@ -53,7 +49,7 @@ type activations struct {
 	h        Array // floats [t, hidden], the residual stream
 	y        Array // floats [t, hidden], what is added to it, where that is not added at once; else nil
 	n        Array // [t, hidden]
-	q        Array // [t, heads·head_dim]; attention leaves its result there
+	q        Array // [t, widest input of a mixer's last layer]; a mixer leaves its result there
 	k, v     Array // [t, kv_heads·head_dim]
 	gate, up Array // [mlpRows, intermediate]
 	input    Array // room for what products read next in the device's own order; nil: they read all row by row
@@ -147,7 +143,7 @@ func (m *Model) extend(t int) {
 // cpu besides the weights.
 func (m *Model) ActivationBytes(tokens int) int64 {
 	w := widthsOf(m.desc)
-	row := 2*m.desc.Hidden + w.q + 4*w.kv + m.desc.Blocks[0].Attn.Dim // keys and values are packed as well
+	row := 2*m.desc.Hidden + w.q + 4*w.kv + w.dim // keys and values are packed as well
 	if m.normsOutputs() || m.desc.Blocks[0].MoE != nil {
 		row += 2 * m.desc.Hidden
 	}
@@ -178,7 +174,7 @@ func (m *Model) forward(ctx context.Context, a activations, tokens []int, before
 			if before != nil {
 				before(i)
 			}
-			m.attend(a, &m.layers[i])
+			m.mix(a, &m.layers[i])
 			m.feed(a, &m.layers[i])
 		}
 	})
@@ -214,7 +210,7 @@ var ErrNotFinite = errors.New("not finite")
 func (m *Model) notFinite(a activations, tokens []int) error {
 	m.ops.Embed(a.h, tokens, m.embed, float32(m.desc.EmbedScale))
 	for i := range m.layers {
-		m.attend(a, &m.layers[i])
+		m.mix(a, &m.layers[i])
 		m.feed(a, &m.layers[i])
 		if at := m.ops.NotFinite(a.h, a.t, m.desc.Hidden); at >= 0 {
 			return fmt.Errorf("%s: the hidden state of token %d is %w after layer %d", m.name, at, ErrNotFinite, i)
@@ -273,88 +269,50 @@ func (m *Model) input(a activations, x Array, rows int, by ...Weight) Array {
 	return m.ops.(Preparer).Prepared(x, a.input, rows, by...)
 }
 
-// attend adds the attention half of a layer to the residual stream.
-func (m *Model) attend(a activations, d *layer) {
-	m.attentionOut(a, d, m.mix(a, d, m.attentionIn(a, d)))
+// mix adds the mixer's half of a layer to the residual stream.
+func (m *Model) mix(a activations, d *layer) {
+	m.mixed(a, d, d.mixer.reads(m, a, m.mixerIn(a, d), d.last()))
 }
 
-// attentionIn returns what queries, keys and values are made of, in a.n.
-func (m *Model) attentionIn(a activations, d *layer) Array {
-	return m.normFor(a, d.attnNorm, d.block.AttnNorm.Eps, d.q.w, d.k.w, d.v.w)
+// mixerIn returns what a mixer reads, in a.n.
+func (m *Model) mixerIn(a activations, d *layer) Array {
+	return m.normFor(a, d.attnNorm, d.block.AttnNorm.Eps, d.mixer.in()...)
 }
 
-// mix returns the mixtures of values, in a.q.
-func (m *Model) mix(a activations, d *layer, x Array) Array {
-	m.queries(a, d, x, a.q, a.k)
-	y := m.input(a, a.q, a.t, d.o.w)
-	m.ops.Attention(y, nil, a.q, a.k, a.v, d.attention(a.t))
-	return y
-}
-
-// attentionOut adds what becomes of them to the residual stream.
-func (m *Model) attentionOut(a activations, d *layer, x Array) {
-	m.residual(a, d.attnOut, d.block.AttnNorm.Eps, func(y Array, add bool) {
-		m.ops.Linear(x, a.t, d.o.into(y, add))
+// mixed adds what becomes of what the last layer of a mixer reads to the residual stream.
+func (m *Model) mixed(a activations, d *layer, x Array) {
+	m.residual(a, d.attnOut, outEps(d.block.AttnOut), func(y Array, add bool) {
+		m.ops.Linear(x, a.t, d.out().into(y, add))
 	})
 }
 
-// queries computes queries, keys and values of x. q0 and k0 take queries and
-// keys as they are before their norm; they are a.q and a.k where that is not to be kept.
-func (m *Model) queries(a activations, d *layer, x, q0, k0 Array) {
-	m.project(a, d, x, q0, k0)
-	m.rotate(d, a.q, a.k, a.t, false)
-}
-
-// project is queries without positions.
-func (m *Model) project(a activations, d *layer, x, q0, k0 Array) {
-	m.ops.Linear(x, a.t, d.q.to(q0), d.k.to(k0), d.v.to(a.v))
-	m.normHeads(a, d, q0, k0)
-}
-
-// normHeads applies the norms of queries and keys, if there are any.
-func (m *Model) normHeads(a activations, d *layer, q0, k0 Array) {
-	if d.qNorm != nil {
-		at := &d.block.Attn
-		m.ops.RMSNorm(a.q, q0, d.qNorm, a.t*at.Heads, at.QNorm.Eps)
-		m.ops.RMSNorm(a.k, k0, d.kNorm, a.t*at.KVHeads, at.KNorm.Eps)
+// outEps is that of a norm of what a half of a layer adds.
+func outEps(n *arch.Norm) float64 {
+	if n == nil {
+		return 0
 	}
-}
-
-// rotate applies the rotary embedding to queries and keys of a window.
-func (m *Model) rotate(d *layer, q, k Array, t int, back bool) {
-	m.rotateBy(d, q, k, t, d.rope.cos, d.rope.sin, back)
-}
-
-// rotateBy is rotate with given cosines and sines of each row.
-func (m *Model) rotateBy(d *layer, q, k Array, t int, cos, sin Array, back bool) {
-	half, at := d.rope.half(), &d.block.Attn
-	m.ops.Rope(q, t, at.Heads, half, cos, sin, back)
-	m.ops.Rope(k, t, at.KVHeads, half, cos, sin, back)
-}
-
-// attention returns the sizes of the attention over a window of t tokens.
-func (d *layer) attention(t int) AttentionShape {
-	at := &d.block.Attn
-	return AttentionShape{
-		T: t, Heads: at.Heads, KVHeads: at.KVHeads, Dim: at.Dim, Window: at.Window,
-		Scale: float32(at.Scale), Cap: float32(at.ScoreCap), Sinks: d.sinks,
-	}
+	return n.Eps
 }
 
 // feed adds the MLP half of a layer to the residual stream.
 func (m *Model) feed(a activations, d *layer) {
 	x := m.mlpIn(a, d)
-	if d.moe != nil {
-		m.mixture(a, d.moe)
-		return
-	}
-	m.residual(a, d.mlpOut, d.block.MLPNorm.Eps, func(y Array, add bool) { m.mlp(y, x, a, d.mlp, a.t, add) })
+	m.residual(a, d.mlpOut, outEps(d.block.MLPOut), func(y Array, add bool) {
+		if d.moe == nil {
+			m.mlp(y, x, a, d.mlp, a.t, add)
+			return
+		}
+		if !add {
+			m.ops.Zero(y)
+		}
+		m.mixture(y, a, d.moe)
+	})
 }
 
 // mlpIn returns what the MLP reads, in a.n.
 func (m *Model) mlpIn(a activations, d *layer) Array {
 	if d.moe != nil { // whose experts read other rows
-		m.ops.RMSNorm(a.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
+		m.norms(a.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
 		return a.n
 	}
 	return m.normFor(a, d.mlpNorm, d.block.MLPNorm.Eps, d.mlp.gate.w, d.mlp.up.w)
@@ -369,13 +327,26 @@ type Normer interface {
 
 // normFor returns the norm of the residual stream, in a.n, for products by some weights, in this order.
 func (m *Model) normFor(a activations, norm Array, eps float64, by ...Weight) Array {
-	if n, ok := m.ops.(Normer); ok {
+	if n, ok := m.ops.(Normer); ok && norm != nil {
 		n.NormFor(by[0], a.n, a.h, norm, a.t, eps)
+		return a.n
+	}
+	if norm == nil {
+		m.ops.Copy(a.n, a.h)
 		return a.n
 	}
 	y := m.input(a, a.n, a.t, by...)
 	m.ops.RMSNorm(y, a.h, norm, a.t, eps)
 	return y
+}
+
+// norms writes a norm of x [rows, hidden], or x where there is none.
+func (m *Model) norms(y, x, norm Array, rows int, eps float64) {
+	if norm == nil {
+		m.ops.Copy(y, x)
+		return
+	}
+	m.ops.RMSNorm(y, x, norm, rows, eps)
 }
 
 // mlp adds an MLP of rows states n to y, or writes it, some rows at a time.

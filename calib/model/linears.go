@@ -9,7 +9,7 @@ import (
 // linears returns the linear layers of a block whose scales can be learned, in the order of
 // arch.Block's.
 func (d *layer) linears() []*linear {
-	ls := []*linear{&d.q, &d.k, &d.v, &d.o}
+	ls := d.mixer.linears()
 	for _, m := range d.mlps() {
 		ls = append(ls, &m.gate, &m.up, &m.down)
 	}
@@ -34,6 +34,7 @@ func (d *layer) mlps() []*mlp {
 // clone returns a layer whose linear layers can be replaced.
 func (d *layer) clone() layer {
 	c := *d
+	c.mixer = d.mixer.clone()
 	if d.mlp != nil {
 		own := *d.mlp
 		c.mlp = &own
@@ -96,7 +97,7 @@ func (m *Model) With(weights map[string]Weight) (*Model, error) {
 	}
 	for i := range m.layers {
 		l := m.layers[i].clone()
-		l.rope = shared[l.rope.desc]
+		l.mixer.bind(shared)
 		w.layers = append(w.layers, l)
 	}
 	if err := known(m, weights); err != nil {

@@ -48,7 +48,7 @@ func (l *loader) model(m *Model) {
 	d := m.desc
 	l.last = make(map[*arch.Stored]rows)
 	l.embeddings(m)
-	m.norm = l.norm(&d.Norm, d.Hidden)
+	m.norm = l.lastNorm(d)
 	shared := ropes(d)
 	for _, r := range shared {
 		m.ropes = append(m.ropes, r)
@@ -56,13 +56,19 @@ func (l *loader) model(m *Model) {
 	m.layers = make([]layer, len(d.Blocks))
 	for i := range m.layers {
 		l.layer(&m.layers[i], &d.Blocks[i], d.Hidden)
-		m.layers[i].rope = shared[d.Blocks[i].Attn.Rope]
+		if l.err != nil {
+			return
+		}
+		m.layers[i].mixer.bind(shared)
 	}
 }
 
 // layer reads a decoder block.
 func (l *loader) layer(to *layer, b *arch.Block, hidden int) {
 	l.frame(to, b, hidden)
+	if l.err != nil {
+		return
+	}
 	slots := to.linears()
 	for i, from := range b.Linears() {
 		*slots[i] = l.linear(from)
@@ -72,19 +78,18 @@ func (l *loader) layer(to *layer, b *arch.Block, hidden int) {
 // frame reads a decoder block but for its linear layers.
 func (l *loader) frame(to *layer, b *arch.Block, hidden int) {
 	l.last = make(map[*arch.Stored]rows)
-	*to = layer{block: b, attnNorm: l.norm(&b.AttnNorm, hidden), mlpNorm: l.norm(&b.MLPNorm, hidden)}
+	*to = layer{block: b, mixer: l.mixer(b.Mixer)}
+	if !b.AttnNorm.None() {
+		to.attnNorm = l.norm(&b.AttnNorm, hidden)
+	}
+	if !b.MLPNorm.None() {
+		to.mlpNorm = l.norm(&b.MLPNorm, hidden)
+	}
 	if b.AttnOut != nil {
 		to.attnOut = l.norm(b.AttnOut, hidden)
 	}
 	if b.MLPOut != nil {
 		to.mlpOut = l.norm(b.MLPOut, hidden)
-	}
-	a := &b.Attn
-	if a.QNorm != nil {
-		to.qNorm, to.kNorm = l.norm(a.QNorm, a.Dim), l.norm(a.KNorm, a.Dim)
-	}
-	if a.Sinks != "" {
-		to.sinks = l.vector(a.Sinks, 0, a.Heads)
 	}
 	if b.MLP != nil {
 		to.mlp = &mlp{act: b.MLP.Act}
@@ -94,8 +99,14 @@ func (l *loader) frame(to *layer, b *arch.Block, hidden int) {
 	for i := range b.MoE.Experts {
 		to.moe.experts = append(to.moe.experts, mlp{act: b.MoE.Experts[i].Act})
 	}
+	if b.MoE.Routing.Correction != "" {
+		to.moe.correction = l.floats(b.MoE.Routing.Correction, len(b.MoE.Experts))
+	}
 	if b.MoE.Shared != nil {
-		to.moe.shared, to.moe.sharedGate = &mlp{act: b.MoE.Shared.Act}, l.linear(b.MoE.SharedGate)
+		to.moe.shared = &mlp{act: b.MoE.Shared.Act}
+	}
+	if b.MoE.SharedGate != nil {
+		to.moe.sharedGate = l.linear(b.MoE.SharedGate)
 	}
 }
 
@@ -260,6 +271,18 @@ func transpose(data []byte, n, k int) []byte {
 
 // norm reads the factors of a norm.
 func (l *loader) norm(n *arch.Norm, width int) Array { return l.vector(n.Tensor, n.Offset, width) }
+
+// lastNorm reads the factors of the norm before the output head, which take the scale of logits as well.
+func (l *loader) lastNorm(d *arch.Decoder) Array {
+	v := l.floats(d.Norm.Tensor, d.Hidden)
+	if l.err != nil {
+		return nil
+	}
+	for i := range v {
+		v[i] = (v[i] + d.Norm.Offset) * float32(d.LogitScale)
+	}
+	return l.upload(v)
+}
 
 // vector reads n numbers as floats and adds an offset to each.
 func (l *loader) vector(name string, offset float32, n int) Array {

@@ -239,7 +239,7 @@ func (p *prober) through(ctx context.Context, i int, windows [][]int) error {
 	if p.full.err != nil {
 		return p.full.err
 	}
-	l.rope = p.ropeOf[b.Attn.Rope]
+	l.mixer.bind(p.ropeOf)
 	for set, at := range p.begins {
 		if at < i {
 			if err := p.run(ctx, set+1, &l, windows); err != nil {
@@ -285,7 +285,7 @@ func (p *prober) run(ctx context.Context, stream int, l *layer, windows [][]int)
 		a := p.room(len(tokens))
 		a.h = p.h[stream][w]
 		p.queue(func() {
-			p.attend(a, l)
+			p.mix(a, l)
 			p.feed(a, l)
 		})
 		p.progress()
@@ -296,7 +296,7 @@ func (p *prober) run(ctx context.Context, stream int, l *layer, windows [][]int)
 // compare adds up the divergences of all streams from the original.
 func (p *prober) compare(ctx context.Context, windows [][]int) error {
 	defer p.release()
-	p.norm = p.full.norm(&p.desc.Norm, p.desc.Hidden)
+	p.norm = p.full.lastNorm(p.desc)
 	p.full.last = make(map[*arch.Stored]rows)
 	head := func(l *loader) (linear, error) {
 		if p.desc.Tied {

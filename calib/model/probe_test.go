@@ -30,8 +30,8 @@ func probeSets(d *arch.Decoder) [][]string {
 	}
 	for _, i := range []int{0, len(d.Blocks) - 1} {
 		b := &d.Blocks[i]
-		add(b.Attn.Q, b.Attn.K, b.Attn.V)
-		add(b.Attn.O)
+		add(b.Attn().Q, b.Attn().K, b.Attn().V)
+		add(b.Attn().O)
 		var in, out []*arch.Linear
 		for _, m := range b.MLPs() {
 			in, out = append(in, m.Gate, m.Up), append(out, m.Down)
@@ -202,7 +202,7 @@ func TestProbeBad(t *testing.T) {
 	src := openCheckpoint(t, "../testdata/lutq-tiny")
 	stop := errors.New("no replacement")
 	window := []int{1, 2, 3}
-	q := src.Decoder().Blocks[0].Attn.Q.Stored.Path
+	q := src.Decoder().Blocks[0].Attn().Q.Stored.Path
 	for name, tc := range map[string]struct {
 		sets    [][]string
 		windows [][]int
@@ -210,7 +210,7 @@ func TestProbeBad(t *testing.T) {
 	}{
 		"nothing":     {[][]string{{}}, [][]int{window}, "a set of no layers"},
 		"unknown":     {[][]string{{"nose"}}, [][]int{window}, "no layer nose"},
-		"two blocks":  {[][]string{{q, src.Decoder().Blocks[1].Attn.Q.Stored.Path}}, [][]int{window}, "is not of the block of"},
+		"two blocks":  {[][]string{{q, src.Decoder().Blocks[1].Attn().Q.Stored.Path}}, [][]int{window}, "is not of the block of"},
 		"one token":   {[][]string{{q}}, [][]int{{1}}, "two tokens at least"},
 		"no windows":  {[][]string{{q}}, nil, "no windows"},
 		"replacement": {[][]string{{q}}, [][]int{window}, stop.Error()},

@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/lutq/lutq/formats/arch"
 )
@@ -193,17 +194,29 @@ type joined struct {
 	bias Array // or nil
 }
 
+// usual reports whether the layers of a step are those that devices have operations of several parts for: of attention between
+// norms before it and before the MLP, all as wide as the first.
+func (m *Model) usual() bool {
+	return !slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool {
+		a, first := b.Attn(), m.desc.Blocks[0].Attn()
+		return a == nil || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None() ||
+			a.Heads != first.Heads || a.KVHeads != first.KVHeads || a.Dim != first.Dim
+	})
+}
+
 // join joins the layers that read the same.
 func (m *Model) join(rec Recorder) error {
 	for i := range m.layers {
 		d := &m.layers[i]
-		if err := m.joinTo(rec, &d.qkv, &d.q, &d.k, &d.v); err != nil {
-			return err
+		if at, ok := d.mixer.(*attention); ok {
+			if err := m.joinTo(rec, &at.qkv, &at.q, &at.k, &at.v); err != nil {
+				return err
+			}
 		}
 		every := d.mlp
 		if d.moe != nil {
 			every = d.moe.shared
-			if err := m.mixed(rec, d.moe); err != nil {
+			if err := m.mixtureOf(rec, d.moe); err != nil {
 				return err
 			}
 		}
@@ -216,8 +229,11 @@ func (m *Model) join(rec Recorder) error {
 	return nil
 }
 
-// mixed prepares a mixture.
-func (m *Model) mixed(rec Recorder, d *moe) (err error) {
+// mixtureOf prepares a mixture whose routing devices have.
+func (m *Model) mixtureOf(rec Recorder, d *moe) (err error) {
+	if !d.desc.Routing.Plain() || d.shared != nil && d.desc.SharedGate == nil {
+		return nil
+	}
 	w := MixtureWeights{Router: d.router.w, RouterBias: d.router.bias, Act: d.experts[0].act, Top: d.desc.Top, Normalize: d.desc.Normalize}
 	add := func(weights *[]Weight, biases *[]Array, l *linear) {
 		*weights = append(*weights, l.w)
@@ -281,7 +297,7 @@ func (m *Model) recorder(rows int) (Recorder, error) {
 		}
 	}
 	for i := range m.layers {
-		if d := m.layers[i].moe; d != nil && (d.mixture == nil || rows > d.mixture.Rows() || m.normsOutputs()) {
+		if d := m.layers[i].moe; d != nil && (d.mixture == nil || rows > d.mixture.Rows() || !m.usual()) {
 			return nil, nil
 		}
 	}
@@ -441,7 +457,7 @@ func (a *Ahead) Close() {
 func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 	m := c.m
 	rec.EmbedAt(r.h, r.tokens, m.embed, float32(m.desc.EmbedScale))
-	if m.normsOutputs() {
+	if !m.usual() {
 		for i := range m.layers {
 			c.layer(r.activations, i, at, r.places)
 		}
@@ -474,7 +490,7 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 // recordLayer asks for a layer that adds what it computes as it is: from its norm x to the next one, y, both in r.n.
 func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, x, y, next Array, eps float64) {
 	d, rows := &c.m.layers[i], r.t
-	rec.Linear(c.recordAttention(rec, r, i, at, x), rows, d.o.to(r.sum))
+	rec.Linear(c.recordAttention(rec, r, i, at, x), rows, d.out().to(r.sum))
 	if d.moe == nil {
 		in := c.m.input(r.activations, r.n, rows, d.mlp.gate.w, d.mlp.up.w)
 		rec.AddNorm(in, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
@@ -514,49 +530,57 @@ func (c *Cache) recordMLP(rec Recorder, r *recordedStep, d *mlp, x Array) {
 // attentionIn returns what the attention of a layer reads, in r.n.
 func (c *Cache) attentionIn(rec Recorder, r *recordedStep, i int) Array {
 	d := &c.m.layers[i]
-	if c.joins(rec, r, d) {
-		return c.m.input(r.activations, r.n, r.t, d.qkv.w)
+	if t := d.mixer.(*attention); c.joins(rec, r, t) {
+		return c.m.input(r.activations, r.n, r.t, t.qkv.w)
 	}
-	return c.m.input(r.activations, r.n, r.t, d.q.w, d.k.w, d.v.w)
+	return c.m.input(r.activations, r.n, r.t, d.mixer.in()...)
 }
 
 // joins reports whether queries, keys and values of a layer are one product.
-func (c *Cache) joins(rec Recorder, r *recordedStep, d *layer) bool {
-	return d.qkv.w != nil && (r.t == 1 || rec.Attends(d.attention(r.t)))
+func (c *Cache) joins(rec Recorder, r *recordedStep, t *attention) bool {
+	return t.qkv.w != nil && (r.t == 1 || t.usual() && rec.Attends(t.shape(r.t)))
 }
 
 // recordAttention asks for what a layer of x mixes of the values, and returns it.
 func (c *Cache) recordAttention(rec Recorder, r *recordedStep, i int, at Step, x Array) Array {
-	d, k := &c.m.layers[i], &c.layers[i]
-	s, turn, rows := d.attention(r.t), r.places.turns[d.rope], r.t
-	joined := c.joins(rec, r, d)
-	if !rec.Attends(s) {
+	t, kept := c.m.layers[i].mixer.(*attention), c.layers[i].arrays
+	keys, values, shape := kept[0], kept[1], t.cache(len(c.lengths), c.positions)
+	s, turn, rows := t.shape(r.t), r.places.angles(t.rope), r.t
+	joined := c.joins(rec, r, t)
+	if !rec.Attends(s) || !t.usual() {
 		if joined {
-			rec.Linear(x, rows, Product{Y: r.qkv, W: d.qkv.w, Bias: d.qkv.bias})
+			rec.Linear(x, rows, Product{Y: r.qkv, W: t.qkv.w, Bias: t.qkv.bias})
 		} else {
-			rec.Linear(x, rows, d.q.to(r.q), d.k.to(r.k), d.v.to(r.v))
+			rec.Linear(x, rows, t.q.to(r.q), t.k.to(r.k), t.v.to(r.v))
 		}
-		c.m.normHeads(r.activations, d, r.q, r.k)
-		rec.TurnKeep(r.q, k.keys, k.values, r.k, r.v, turn.cos.dev, turn.sin.dev, d.rope.half(), at, k.shape)
-		rec.Recall(r.q, r.q, k.keys, k.values, at, k.shape, s)
+		if t.usual() {
+			t.finish(c.m, r.activations, r.q, r.k, func(_, _ Array) {})
+			rec.TurnKeep(r.q, keys, values, r.k, r.v, turn.cos, turn.sin, t.rope.half(), at, shape)
+		} else {
+			t.finish(c.m, r.activations, r.q, r.k, func(q, k Array) {
+				t.turn(c.m, q, k, rows, r.places.angles(t.queryRope), turn, false)
+			})
+			rec.Keep(keys, values, r.k, r.v, at, shape)
+		}
+		rec.Recall(r.q, r.q, keys, values, at, shape, s)
 		return r.q
 	}
 	wide, narrow := s.Heads*s.Dim, s.KVHeads*s.Dim
 	h := StepHeads{
-		Q: r.q, K: r.k, V: r.v, QPitch: wide, KVPitch: narrow, QBias: d.q.bias, KBias: d.k.bias, VBias: d.v.bias,
-		QNorm: d.qNorm, KNorm: d.kNorm, Cos: turn.cos.dev, Sin: turn.sin.dev, Half: d.rope.half(),
+		Q: r.q, K: r.k, V: r.v, QPitch: wide, KVPitch: narrow, QBias: t.q.bias, KBias: t.k.bias, VBias: t.v.bias,
+		QNorm: t.qNorm, KNorm: t.kNorm, Cos: turn.cos, Sin: turn.sin, Half: t.rope.half(),
 	}
-	if d.qNorm != nil {
-		h.QEps, h.KEps = d.block.Attn.QNorm.Eps, d.block.Attn.KNorm.Eps
+	if t.qNorm != nil {
+		h.QEps, h.KEps = t.desc.QNorm.Eps, t.desc.KNorm.Eps
 	}
 	if joined {
 		h.Q, h.K, h.V = r.qkv, r.qkv.Slice(wide, r.qkv.Len()), r.qkv.Slice(wide+narrow, r.qkv.Len())
 		h.QPitch, h.KVPitch = wide+2*narrow, wide+2*narrow
-		rec.Linear(x, rows, Product{Y: r.qkv, W: d.qkv.w})
+		rec.Linear(x, rows, Product{Y: r.qkv, W: t.qkv.w})
 	} else {
-		rec.Linear(x, rows, Product{Y: r.q, W: d.q.w}, Product{Y: r.k, W: d.k.w}, Product{Y: r.v, W: d.v.w})
+		rec.Linear(x, rows, Product{Y: r.q, W: t.q.w}, Product{Y: r.k, W: t.k.w}, Product{Y: r.v, W: t.v.w})
 	}
-	y := c.m.input(r.activations, r.mixed, rows, d.o.w)
-	rec.Attend(y, k.keys, k.values, h, at, k.shape, s, r.arrived)
+	y := c.m.input(r.activations, r.mixed, rows, t.o.w)
+	rec.Attend(y, keys, values, h, at, shape, s, r.arrived)
 	return y
 }

@@ -26,7 +26,7 @@ type referenceConfig struct {
 
 func newReferenceConfig(t testing.TB, dir string) referenceConfig {
 	d := openCheckpoint(t, dir).Decoder()
-	a := &d.Blocks[0].Attn
+	a := d.Blocks[0].Attn()
 	return referenceConfig{
 		HiddenSize: d.Hidden, Layers: len(d.Blocks), Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: a.Dim, SlidingWindow: a.Window,
 		RMSNormEps: d.Norm.Eps, TieEmbeddings: d.Tied, QKNorm: a.QNorm != nil, Rope: a.Rope,

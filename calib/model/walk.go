@@ -91,8 +91,8 @@ type readers struct {
 	stats  *Stats // while they are taken
 }
 
-// passes is how often the windows pass through a part of a block.
-const passes = 5
+// passes is how often the windows pass through a part of a block: once for each stage of its mixer, and thrice for its MLP.
+func passes(b *arch.Block) int { return len(b.Mixer.Stages()) + 3 }
 
 func (w *walker) walk(ctx context.Context, blocks int) error {
 	for i, tokens := range w.o.Windows {
@@ -103,7 +103,9 @@ func (w *walker) walk(ctx context.Context, blocks int) error {
 	if blocks == 0 {
 		return nil
 	}
-	w.all = blocks * passes * len(w.o.Windows)
+	for i := range blocks {
+		w.all += passes(&w.desc.Blocks[i]) * len(w.o.Windows)
+	}
 	if err := w.embed(); err != nil {
 		return err
 	}
@@ -138,7 +140,7 @@ func (w *walker) originals(blocks int) []*arch.Stored {
 	}
 	all, end := w.desc.Stored(), w.desc.Head.Stored
 	if blocks < len(w.desc.Blocks) {
-		end = w.desc.Blocks[blocks].Attn.Q.Stored
+		end = w.desc.Blocks[blocks].Linears()[0].Stored
 	}
 	if i := slices.Index(all, end); i >= 0 {
 		all = all[:i]
@@ -192,7 +194,7 @@ func (w *walker) load(i int) error {
 	if w.full.err != nil {
 		return w.full.err
 	}
-	l.rope = w.ropeOf[b.Attn.Rope]
+	l.mixer.bind(w.ropeOf)
 	for _, s := range w.streams {
 		s.layer = l.clone()
 	}
@@ -234,34 +236,29 @@ func (w *walker) through(ctx context.Context, i int) error {
 		return err
 	}
 	b := &w.desc.Blocks[i]
-	in, out := readersOf(b.Attn.Q, b.Attn.K, b.Attn.V), readersOf(b.Attn.O)
 	var mlpIn, mid []*readers
 	for _, m := range b.MLPs() {
 		mlpIn, mid = append(mlpIn, readersOf(m.Gate, m.Up)), append(mid, readersOf(m.Down))
 	}
 
-	err := w.visit(ctx, false, func(at []activations) {
-		for s, a := range at {
-			w.attentionIn(a, &w.streams[s].layer)
+	stages := b.Mixer.Stages()
+	for stage, layers := range stages {
+		rs, last := readersOf(layers...), stage == len(stages)-1
+		err := w.visit(ctx, last, func(at []activations) { // what the last one reads stays
+			x := make([]Array, len(at))
+			for s, a := range at {
+				l := &w.streams[s].layer
+				x[s] = l.mixer.reads(w.Model, a, w.mixerIn(a, l), stage)
+			}
+			w.tap(rs, x...)
+		}, rs)
+		if err != nil {
+			return err
 		}
-		w.tap(in, inStreams(at, states)...)
-	}, in)
-	if err != nil {
-		return err
 	}
-	err = w.visit(ctx, true, func(at []activations) {
+	err := w.visit(ctx, true, func(at []activations) {
 		for s, a := range at {
-			l := &w.streams[s].layer
-			w.mix(a, l, w.attentionIn(a, l))
-		}
-		w.tap(out, inStreams(at, mixtures)...)
-	}, out)
-	if err != nil {
-		return err
-	}
-	err = w.visit(ctx, true, func(at []activations) {
-		for s, a := range at {
-			w.attentionOut(a, &w.streams[s].layer, a.q)
+			w.mixed(a, &w.streams[s].layer, first(a.q, a.t*stages[len(stages)-1][0].K))
 			w.mlpIn(a, &w.streams[s].layer)
 		}
 		w.eachMLP(at, mlpIn, func(m int, in []Array) { w.tap(mlpIn[m], in...) })
@@ -293,7 +290,7 @@ func (w *walker) through(ctx context.Context, i int) error {
 func (w *walker) visitHead(ctx context.Context) error {
 	defer w.release()
 	w.full.last = make(map[*arch.Stored]rows)
-	if w.norm = w.full.norm(&w.desc.Norm, w.desc.Hidden); w.full.err != nil {
+	if w.norm = w.full.lastNorm(w.desc); w.full.err != nil {
 		return w.full.err
 	}
 	head := readersOf(w.desc.Head)
@@ -389,9 +386,8 @@ func (w *walker) begin(r *readers) {
 	}
 }
 
-// states and mixtures are what layers read of activations.
-func states(a activations) Array   { return a.n }
-func mixtures(a activations) Array { return a.q }
+// states are what most layers read of activations.
+func states(a activations) Array { return a.n }
 
 // inStreams returns what is read in every stream.
 func inStreams(at []activations, read func(activations) Array) []Array {

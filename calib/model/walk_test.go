@@ -311,7 +311,7 @@ func compareWalk(t *testing.T, d *arch.Decoder, v *visitor, original *model.Mode
 	}
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		for _, l := range []*arch.Linear{b.Attn.Q, b.Attn.K, b.Attn.V, b.Attn.O} {
+		for _, l := range []*arch.Linear{b.Attn().Q, b.Attn().K, b.Attn().V, b.Attn().O} {
 			compare(l, x[l.Name])
 		}
 		for j, m := range b.MLPs() {

@@ -47,7 +47,7 @@ const (
 // MemoryFor returns what a runtime takes for a text of so many tokens, by
 //
 //	weights   as they are stored
-//	cache     2 bytes · 2 · Σ over blocks of KV heads · head size · tokens, or of the window where a block has one
+//	cache     2 bytes · Σ over blocks of what each keeps: of an attention 2 · KV heads · head size · tokens, or of its window
 //	working   600 MiB, and for r tokens of a prompt at once r · (4·hidden + 2·MLP + Q + 2·KV) · 2 bytes, and logits of 4 bytes:
 //	          lutq           r = 512, logits of one token
 //	          transformers   r = the whole text, logits of one token, 5 · 16 MiB to unpack weights, and the cache of a block twice more
@@ -60,14 +60,18 @@ func MemoryFor(r Runtime, d *arch.Decoder, weights int64, tokens int) Memory {
 	var q, kv, mlp, block int64
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		seen := tokens
-		if b.Attn.Window > 0 {
-			seen = min(seen, b.Attn.Window)
-		}
-		one := 2 * 2 * int64(b.Attn.KVHeads) * int64(b.Attn.Dim) * int64(seen)
+		one := 2 * int64(b.Mixer.Kept(tokens))
 		m.Cache += one
 		block = max(block, one)
-		q, kv = max(q, int64(b.Attn.Q.N)), max(kv, int64(b.Attn.K.N))
+		if a := b.Attn(); a != nil {
+			q, kv = max(q, int64(a.Q.N)), max(kv, int64(a.K.N))
+		} else {
+			var wide int64
+			for _, l := range b.Mixer.Stages()[0] {
+				wide += int64(l.N)
+			}
+			q = max(q, wide)
+		}
 		for _, x := range b.MLPs() {
 			mlp = max(mlp, int64(x.Gate.N))
 		}

@@ -486,7 +486,9 @@ func layerShapes(d *arch.Decoder, joins bool) []bench.Shape {
 		if !joins {
 			continue
 		}
-		add(b.Attn.Q.N+b.Attn.K.N+b.Attn.V.N, b.Attn.Q.K)
+		if a := b.Attn(); a != nil {
+			add(a.Q.N+a.K.N+a.V.N, a.Q.K)
+		}
 		if b.MLP != nil {
 			add(b.MLP.Gate.N+b.MLP.Up.N, b.MLP.Gate.K)
 		}

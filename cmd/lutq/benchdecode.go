@@ -498,7 +498,7 @@ func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, de
 	}
 	bits, group := tm.bits, tm.group
 	if bits == 0 {
-		bits = sizes[m.Decoder().Blocks[0].Attn.Q.Stored.Path].Bits
+		bits = sizes[m.Decoder().Stored()[0].Path].Bits
 	}
 	var failed error
 	do.Done = func(r decodebench.Result) {

@@ -9,12 +9,12 @@ import (
 //
 //	h = EmbedScale · embed[token]
 //	for each block:
-//	    h += AttnOut(O · attention(rope(QNorm(Q·n)), rope(KNorm(K·n)), V·n))    n = AttnNorm(h)
-//	    h += MLPOut(mlp(n))                                                     n = MLPNorm(h)
-//	logits = cap(Head · Norm(h))
+//	    h += AttnOut(Mixer(n))    n = AttnNorm(h)
+//	    h += MLPOut(mlp(n))       n = MLPNorm(h)
+//	logits = cap(LogitScale · Head · Norm(h))
 //
 // with mlp(n) = Down · (act(Gate·n) ∘ Up·n), or the sum of such over the experts
-// that a router chooses. What a block has not is the identity.
+// that a router chooses, and a [Mixer] of the states of tokens. What a block has not is the identity.
 type Decoder struct {
 	Family       string // the name of a file of this package, such as "llama"
 	Architecture string // the first of the config's "architectures"; may be empty
@@ -25,8 +25,12 @@ type Decoder struct {
 
 	Embed      string  // module path of the token embedding, [Vocab, Hidden]
 	EmbedScale float64 // 1 for most
-	Tied       bool    // Head is the embedding; the one matrix may lie under either name
+	// Residual, if not 0, is what a model multiplies by what its blocks add. Here h is divided by it instead, which
+	// comes to the same: EmbedScale and the Eps of norms of h have it in them.
+	Residual   float64
+	Tied       bool // Head is the embedding; the one matrix may lie under either name
 	Head       *Linear
+	LogitScale float64 // 1 for most
 	LogitCap   float64 // c in c·tanh(logit/c); 0: none
 	Norm       Norm
 	Blocks     []Block
@@ -51,7 +55,7 @@ type Decoder struct {
 type Block struct {
 	Path     string // of the module, such as "model.layers.0"
 	AttnNorm Norm
-	Attn     Attention
+	Mixer    Mixer
 	AttnOut  *Norm // nil: none
 	MLPNorm  Norm
 	MLP      *MLP // nil where MoE is not
@@ -59,24 +63,15 @@ type Block struct {
 	MLPOut   *Norm // nil: none
 }
 
-// Norm is x/√(mean x² + Eps) · (Offset + weight).
+// Norm is x/√(mean x² + Eps) · (Offset + weight), or x where Tensor is "".
 type Norm struct {
 	Tensor string
 	Eps    float64
 	Offset float32
 }
 
-// Attention is causal attention of Heads queries over KVHeads keys and values of Dim elements.
-type Attention struct {
-	Heads, KVHeads, Dim int
-	Q, K, V, O          *Linear
-	QNorm, KNorm        *Norm // of each head, before it is turned; nil: none
-	Rope                *Rope
-	Window              int     // positions that a token sees, itself among them; 0: all before it
-	Scale               float64 // of the scores
-	ScoreCap            float64 // c in c·tanh(score/c); 0: none
-	Sinks               string  // tensor [Heads] of logits that take part in each softmax, without a value; or ""
-}
+// None reports whether a norm is the identity.
+func (n *Norm) None() bool { return n.Tensor == "" }
 
 // Activation is the function of a gate.
 type Activation string
@@ -110,10 +105,36 @@ type MoE struct {
 	Experts   []MLP
 	Top       int
 	Normalize bool
-	// Shared is an expert of every token; the sigmoid of SharedGate, [1], is its weight. nil: none.
+	// Routing is how experts are chosen where that is not by the logits alone.
+	Routing Routing
+	// Shared is an expert of every token; the sigmoid of SharedGate, [1], is its weight, or 1 where that is nil. nil: none.
 	Shared     *MLP
 	SharedGate *Linear
 }
+
+// Routing is how a mixture goes from logits to weights. The zero value is the softmax, of which the largest choose.
+type Routing struct {
+	// Sigmoid says that the score of an expert is the sigmoid of its logit; else it is its part of the softmax.
+	Sigmoid bool
+	// Correction is a tensor [experts] that is added to the scores where experts are chosen, but not where they are weighed;
+	// "": none.
+	Correction string
+	// Groups that follow each other have as many experts each. Only those of the TopGroups groups can be chosen whose
+	// two best scores sum to the most. 0: all can.
+	Groups, TopGroups int
+	Scale             float64 // that weights are multiplied by; 0: 1
+}
+
+// Factor returns what weights are multiplied by.
+func (r *Routing) Factor() float64 {
+	if r.Scale == 0 {
+		return 1
+	}
+	return r.Scale
+}
+
+// Plain reports whether it is the softmax alone.
+func (r *Routing) Plain() bool { return *r == Routing{} }
 
 // Linear is y = x·Wᵀ + b as a model computes it. Its weight is all of what is
 // stored, or rows of it.
@@ -206,7 +227,7 @@ const (
 	LinearWeight
 	EmbeddingWeight
 	HeadWeight
-	RouterWeight // of a mixture, and the gates of shared experts
+	RouterWeight // of a mixture, and small gates, which are never quantized
 	NormWeight
 	BiasVector
 	SinkVector
@@ -239,9 +260,25 @@ func (d *Decoder) Linears() iter.Seq[*Linear] {
 
 // Linears returns the layers of a block in order, without routers.
 func (b *Block) Linears() []*Linear {
-	ls := []*Linear{b.Attn.Q, b.Attn.K, b.Attn.V, b.Attn.O}
+	var ls []*Linear
+	for _, stage := range b.Mixer.Stages() {
+		ls = append(ls, stage...)
+	}
 	for _, m := range b.MLPs() {
 		ls = append(ls, m.Gate, m.Up, m.Down)
+	}
+	return ls
+}
+
+// Gates returns the small layers of a block that are never quantized: gates of its mixer, the router, and the gate of the
+// shared expert.
+func (b *Block) Gates() []*Linear {
+	ls := b.Mixer.Gates()
+	if b.MoE != nil {
+		ls = append(ls, b.MoE.Router)
+		if b.MoE.SharedGate != nil {
+			ls = append(ls, b.MoE.SharedGate)
+		}
 	}
 	return ls
 }
@@ -281,14 +318,7 @@ func (d *Decoder) AllStored() iter.Seq[*Stored] {
 	return func(yield func(*Stored) bool) {
 		for i := range d.Blocks {
 			b := &d.Blocks[i]
-			all := b.Linears()
-			if b.MoE != nil {
-				all = append(all, b.MoE.Router)
-				if b.MoE.Shared != nil {
-					all = append(all, b.MoE.SharedGate)
-				}
-			}
-			for _, l := range all {
+			for _, l := range append(b.Linears(), b.Gates()...) {
 				if !yield(l.Stored) {
 					return
 				}

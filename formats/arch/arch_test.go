@@ -191,20 +191,20 @@ func TestRoles(t *testing.T) {
 // goes where the state comes from.
 func TestStates(t *testing.T) {
 	b := &describe(t, config(nil)).Blocks[0]
-	if b.Attn.Q.Reads != b.Attn.V.Reads || b.Attn.Q.Reads == b.Attn.O.Reads || b.MLP.Gate.Reads != b.MLP.Up.Reads {
+	if b.Attn().Q.Reads != b.Attn().V.Reads || b.Attn().Q.Reads == b.Attn().O.Reads || b.MLP.Gate.Reads != b.MLP.Up.Reads {
 		t.Error("the states that layers share are others than those they read")
 	}
-	if got := b.Attn.K.Reads.Absorb; !slices.Equal(got, []string{"model.layers.0.input_layernorm.weight"}) {
+	if got := b.Attn().K.Reads.Absorb; !slices.Equal(got, []string{"model.layers.0.input_layernorm.weight"}) {
 		t.Errorf("the input of k is absorbed by %q", got)
 	}
 	// 8 heads of 8 over 4: heads 2j and 2j+1 read the values of head j.
 	for i, want := range map[int]int{0: 0, 7: 7, 8: 0, 15: 7, 16: 8, 63: 31} {
-		if got := b.Attn.O.Reads.Source(i); got != want {
+		if got := b.Attn().O.Reads.Source(i); got != want {
 			t.Errorf("component %d of the input of o comes from row %d of v: want %d", i, got, want)
 		}
 	}
 	phi := &describe(t, config(of("Phi3ForCausalLM", "phi3"))).Blocks[0]
-	if got := phi.Attn.O.Reads.Source(8); got != 96 {
+	if got := phi.Attn().O.Reads.Source(8); got != 96 {
 		t.Errorf("component 8 of the input of o comes from row %d of qkv: want 96", got)
 	}
 	if got := phi.MLP.Down.Reads.Source(3); got != 175 {
@@ -235,7 +235,7 @@ func TestWindows(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []int
 			for _, b := range describe(t, config(tc.changes)).Blocks {
-				got = append(got, b.Attn.Window)
+				got = append(got, b.Attn().Window)
 			}
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("windows %v: want %v", got, tc.want)
@@ -288,13 +288,13 @@ func TestRope(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, describe(t, config(tc.changes)).Blocks[0].Attn.Rope); diff != "" {
+			if diff := cmp.Diff(tc.want, describe(t, config(tc.changes)).Blocks[0].Attn().Rope); diff != "" {
 				t.Errorf("rope (-want +got):\n%s", diff)
 			}
 		})
 	}
 	gemma := describe(t, config(of("Gemma3ForCausalLM", "gemma3_text", "num_hidden_layers", "6", "rope_scaling", `{"rope_type":"linear","factor":8}`)))
-	local, global := gemma.Blocks[0].Attn.Rope, gemma.Blocks[5].Attn.Rope
+	local, global := gemma.Blocks[0].Attn().Rope, gemma.Blocks[5].Attn().Rope
 	if local.Theta != 1e4 || local.Type != "default" || global.Theta != 1e6 || global.Factor != 8 {
 		t.Errorf("gemma3 turns by %+v and %+v", local, global)
 	}
@@ -359,7 +359,7 @@ func TestNestedConfigs(t *testing.T) {
 			d := describe(t, []byte(tc.config), tc.tensor+"embed_tokens.weight")
 			b := d.Blocks[0]
 			inter := b.MLP.Down.K
-			got := fmt.Sprintf("%s %d of %d/%d, %d/%dx%d, vocab %d, tied %v", d.Family, len(d.Blocks), d.Hidden, inter, b.Attn.Heads, b.Attn.KVHeads, b.Attn.Dim, d.Vocab, d.Tied)
+			got := fmt.Sprintf("%s %d of %d/%d, %d/%dx%d, vocab %d, tied %v", d.Family, len(d.Blocks), d.Hidden, inter, b.Attn().Heads, b.Attn().KVHeads, b.Attn().Dim, d.Vocab, d.Tied)
 			if got != tc.want {
 				t.Errorf("got %s\nwant %s", got, tc.want)
 			}
@@ -368,7 +368,7 @@ func TestNestedConfigs(t *testing.T) {
 			}
 			for name, want := range map[string]bool{
 				"vision_tower.layers.0.fc1.weight": true, "model.visual.blocks.0.attn.qkv.weight": true, "mlp1.0.bias": true,
-				d.Embed + ".weight": false, d.Norm.Tensor: false, b.Attn.Q.Stored.Tensor: false, b.MLP.Up.Stored.Path + ".extra": false,
+				d.Embed + ".weight": false, d.Norm.Tensor: false, b.Attn().Q.Stored.Tensor: false, b.MLP.Up.Stored.Path + ".extra": false,
 			} {
 				if d.Outside(name) != want {
 					t.Errorf("%s is outside the language model: %v, want %v", name, !want, want)
@@ -384,7 +384,7 @@ func TestNested(t *testing.T) {
 		`"text_config":{"model_type":"gemma3_text","hidden_size":64,"intermediate_size":128,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,"head_dim":32}}`
 	for _, root := range []string{"language_model.model.", "model.language_model."} {
 		d := describe(t, []byte(text), root+"embed_tokens.weight")
-		if got := d.Blocks[0].Attn.Q.Stored.Tensor; got != root+"layers.0.self_attn.q_proj.weight" {
+		if got := d.Blocks[0].Attn().Q.Stored.Tensor; got != root+"layers.0.self_attn.q_proj.weight" {
 			t.Errorf("q is in %s", got)
 		}
 		if !slices.Equal(d.EOS, []int{1, 106}) || d.Family != "gemma3" || !d.Tied {
@@ -526,7 +526,7 @@ func TestDefaults(t *testing.T) {
 				inter = fmt.Sprintf("%d of %d of %d", b.MoE.Top, len(b.MoE.Experts), b.MoE.Experts[0].Gate.N)
 			}
 			got := fmt.Sprintf("%d of %d/%s, %d/%dx%d, vocab %d, window %d, tied %v, eps %v", len(d.Blocks), d.Hidden, inter,
-				b.Attn.Heads, b.Attn.KVHeads, b.Attn.Dim, d.Vocab, b.Attn.Window, d.Tied, b.AttnNorm.Eps)
+				b.Attn().Heads, b.Attn().KVHeads, b.Attn().Dim, d.Vocab, b.Attn().Window, d.Tied, b.AttnNorm.Eps)
 			if got != tc.want {
 				t.Errorf("%s\nwant %s", got, tc.want)
 			}
@@ -567,7 +567,7 @@ func TestPublished(t *testing.T) {
 		d := describe(t, text)
 		b := d.Blocks[0]
 		got := fmt.Sprintf("%s %d of %d/%d, %d/%dx%d, vocab %d, rope %s %v, window %d, tied %v", d.Family, len(d.Blocks), d.Hidden, b.MLP.Gate.N,
-			b.Attn.Heads, b.Attn.KVHeads, b.Attn.Dim, d.Vocab, b.Attn.Rope.Type, b.Attn.Rope.Theta, b.Attn.Window, d.Tied)
+			b.Attn().Heads, b.Attn().KVHeads, b.Attn().Dim, d.Vocab, b.Attn().Rope.Type, b.Attn().Rope.Theta, b.Attn().Window, d.Tied)
 		if got != want {
 			t.Errorf("%s: %s\nwant %s", file, got, want)
 		}
@@ -632,7 +632,7 @@ func sound(t *testing.T, d *arch.Decoder) {
 	var last *arch.Rope
 	for i := range d.Blocks {
 		blk := &d.Blocks[i]
-		a := &blk.Attn
+		a := blk.Attn()
 		if a.Heads <= 0 || a.KVHeads <= 0 || a.Heads%a.KVHeads != 0 || a.Dim <= 0 || a.Heads*a.Dim > most || a.Rope.Dim <= 0 || a.Rope.Dim%2 != 0 || a.Rope.Dim > a.Dim || a.Window < 0 {
 			t.Fatalf("attention %+v", a)
 		}

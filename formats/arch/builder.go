@@ -205,7 +205,7 @@ type biases struct{ qkv, o bool }
 func (b *builder) attention(blk *Block, bias biases) {
 	p := blk.Path + ".self_attn."
 	q, kv := b.heads*b.headDim, b.kvHeads*b.headDim
-	in := &State{Name: p + "in", Width: b.d.Hidden, Absorb: []string{blk.AttnNorm.Tensor}, Offset: b.offset}
+	in := b.normed(p+"in", &blk.AttnNorm)
 	out := &State{
 		Name: p + "out", Width: q, Absorb: []string{p + "v_proj.weight"},
 		Heads: b.heads, KVHeads: b.kvHeads, Dim: b.headDim,
@@ -216,7 +216,7 @@ func (b *builder) attention(blk *Block, bias biases) {
 	qkv := func(name string, n int) *Linear {
 		return b.whole(b.matrix(p+name, n, b.d.Hidden, bias.qkv, LinearWeight), in, SplitRows, p+"qkv")
 	}
-	blk.Attn = Attention{
+	blk.Mixer = &Attention{
 		Heads: b.heads, KVHeads: b.kvHeads, Dim: b.headDim, Scale: 1 / math.Sqrt(float64(b.headDim)),
 		Q: qkv("q_proj", q), K: qkv("k_proj", kv), V: qkv("v_proj", kv),
 		O: b.whole(b.matrix(p+"o_proj", b.d.Hidden, q, bias.o, LinearWeight), out, SplitColumns, ""),
@@ -226,7 +226,7 @@ func (b *builder) attention(blk *Block, bias biases) {
 // qkNorm describes norms of the heads of queries and keys.
 func (b *builder) qkNorm(blk *Block) {
 	q, k := b.norm(blk.Path+".self_attn.q_norm"), b.norm(blk.Path+".self_attn.k_norm")
-	blk.Attn.QNorm, blk.Attn.KNorm = &q, &k
+	blk.Attn().QNorm, blk.Attn().KNorm = &q, &k
 }
 
 // mlpNames are what the three projections of an MLP are called.
@@ -252,7 +252,16 @@ func (b *builder) mlp(path string, names mlpNames, inter int, bias bool, act Gat
 
 // mlpState is what the MLP of a block reads.
 func (b *builder) mlpState(blk *Block) *State {
-	return &State{Name: blk.Path + ".mlp.in", Width: b.d.Hidden, Absorb: []string{blk.MLPNorm.Tensor}, Offset: b.offset}
+	return b.normed(blk.Path+".mlp.in", &blk.MLPNorm)
+}
+
+// normed is what a norm of the residual stream gives.
+func (b *builder) normed(name string, n *Norm) *State {
+	s := &State{Name: name, Width: b.d.Hidden, Offset: b.offset}
+	if !n.None() {
+		s.Absorb = []string{n.Tensor}
+	}
+	return s
 }
 
 // mixture is what families with experts differ in.

@@ -13,7 +13,7 @@ func gemma2() family {
 			windows := b.windows(b.slidingOrNull(4096), func(layer int) bool { return layer%2 == 0 })
 			rope := b.rope("", 1e4)
 			b.gemmaBlocks(func(i int, blk *Block) {
-				blk.Attn.Rope, blk.Attn.Window, blk.Attn.ScoreCap = rope, windows[i], scoreCap
+				blk.Attn().Rope, blk.Attn().Window, blk.Attn().ScoreCap = rope, windows[i], scoreCap
 			})
 		},
 	}
@@ -45,7 +45,7 @@ func (b *builder) gemmaBlocks(more func(i int, blk *Block)) {
 		blk.AttnOut, blk.MLPOut = &attnOut, &mlpOut
 		blk.MLPNorm = b.norm(blk.Path + ".pre_feedforward_layernorm")
 		b.attention(blk, biases{bias, bias})
-		blk.Attn.Scale = scale
+		blk.Attn().Scale = scale
 		blk.MLP = b.mlp(blk.Path+".mlp", projNames(), b.inter, false, act, b.mlpState(blk))
 		more(i, blk)
 	})

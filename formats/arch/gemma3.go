@@ -19,9 +19,9 @@ func gemma3() family {
 			local := b.localRope()
 			b.gemmaBlocks(func(i int, blk *Block) {
 				b.qkNorm(blk)
-				blk.Attn.Rope, blk.Attn.Window = global, windows[i]
+				blk.Attn().Rope, blk.Attn().Window = global, windows[i]
 				if windows[i] > 0 {
-					blk.Attn.Rope = local
+					blk.Attn().Rope = local
 				}
 			})
 		},

@@ -18,9 +18,9 @@ func gptOSS() family {
 			top := b.size("num_experts_per_tok", b.size("experts_per_token", 4))
 			b.blocks(func(i int, blk *Block) {
 				b.attention(blk, biases{bias, bias})
-				blk.Attn.Rope, blk.Attn.Window = rope, windows[i]
-				blk.Attn.Sinks = blk.Path + ".self_attn.sinks"
-				b.d.roles[blk.Attn.Sinks] = SinkVector
+				blk.Attn().Rope, blk.Attn().Window = rope, windows[i]
+				blk.Attn().Sinks = blk.Path + ".self_attn.sinks"
+				b.d.roles[blk.Attn().Sinks] = SinkVector
 				path := blk.Path + ".mlp"
 				blk.MoE = b.moe(mixture{
 					path: path, router: "router", experts: experts, top: top, inter: b.inter,

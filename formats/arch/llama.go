@@ -11,7 +11,7 @@ func llama() family {
 			act, rope := b.activation("hidden_act", "silu"), b.rope("", 1e4)
 			b.blocks(func(_ int, blk *Block) {
 				b.attention(blk, biases{bias, bias})
-				blk.Attn.Rope = rope
+				blk.Attn().Rope = rope
 				blk.MLP = b.mlp(blk.Path+".mlp", projNames(), b.inter, mlpBias, act, b.mlpState(blk))
 			})
 		},

@@ -10,7 +10,7 @@ func mistral() family {
 			act, rope := b.activation("hidden_act", "silu"), b.rope("", 1e4)
 			b.blocks(func(_ int, blk *Block) {
 				b.attention(blk, biases{})
-				blk.Attn.Rope, blk.Attn.Window = rope, window
+				blk.Attn().Rope, blk.Attn().Window = rope, window
 				blk.MLP = b.mlp(blk.Path+".mlp", projNames(), b.inter, false, act, b.mlpState(blk))
 			})
 		},

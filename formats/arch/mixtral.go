@@ -14,7 +14,7 @@ func mixtral() family {
 			act, rope := b.activation("hidden_act", "silu"), b.rope("", 1e6)
 			b.blocks(func(_ int, blk *Block) {
 				b.attention(blk, biases{})
-				blk.Attn.Rope, blk.Attn.Window = rope, window
+				blk.Attn().Rope, blk.Attn().Window = rope, window
 				// Version 5 of transformers has the modules under mlp, and stacks them.
 				path := blk.Path + ".block_sparse_moe"
 				if b.exists(blk.Path + ".mlp.gate.weight") {

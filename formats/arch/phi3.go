@@ -22,7 +22,7 @@ func phi3() family {
 			}
 			b.blocks(func(_ int, blk *Block) {
 				b.fusedAttention(blk)
-				blk.Attn.Rope, blk.Attn.Window = rope, window
+				blk.Attn().Rope, blk.Attn().Window = rope, window
 				blk.MLP = b.fusedMLP(blk, act)
 			})
 		},
@@ -33,13 +33,13 @@ func phi3() family {
 func (b *builder) fusedAttention(blk *Block) {
 	p := blk.Path + ".self_attn."
 	q, kv := b.heads*b.headDim, b.kvHeads*b.headDim
-	in := &State{Name: p + "in", Width: b.d.Hidden, Absorb: []string{blk.AttnNorm.Tensor}}
+	in := b.normed(p+"in", &blk.AttnNorm)
 	s := b.matrix(p+"qkv_proj", q+2*kv, b.d.Hidden, false, LinearWeight)
 	out := &State{
 		Name: p + "out", Width: q, Absorb: []string{s.Tensor}, From: q + kv,
 		Heads: b.heads, KVHeads: b.kvHeads, Dim: b.headDim,
 	}
-	blk.Attn = Attention{
+	blk.Mixer = &Attention{
 		Heads: b.heads, KVHeads: b.kvHeads, Dim: b.headDim, Scale: 1 / math.Sqrt(float64(b.headDim)),
 		Q: part(s, "q", 0, 0, 1, q, in, SplitRows), K: part(s, "k", 0, q, 1, kv, in, SplitRows), V: part(s, "v", 0, q+kv, 1, kv, in, SplitRows),
 		O: b.whole(b.matrix(p+"o_proj", b.d.Hidden, q, false, LinearWeight), out, SplitColumns, ""),

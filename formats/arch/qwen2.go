@@ -12,7 +12,7 @@ func qwen2() family {
 			act, rope := b.activation("hidden_act", "silu"), b.rope("", 1e4)
 			b.blocks(func(i int, blk *Block) {
 				b.attention(blk, biases{qkv: true})
-				blk.Attn.Rope, blk.Attn.Window = rope, windows[i]
+				blk.Attn().Rope, blk.Attn().Window = rope, windows[i]
 				blk.MLP = b.mlp(blk.Path+".mlp", projNames(), b.inter, false, act, b.mlpState(blk))
 			})
 		},

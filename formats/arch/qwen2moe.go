@@ -17,7 +17,7 @@ func qwen2MoE() family {
 			}
 			b.blocks(func(i int, blk *Block) {
 				b.attention(blk, biases{qkv: bias})
-				blk.Attn.Rope, blk.Attn.Window = rope, windows[i]
+				blk.Attn().Rope, blk.Attn().Window = rope, windows[i]
 				in := b.mlpState(blk)
 				if !sparse(i) {
 					blk.MLP = b.mlp(blk.Path+".mlp", projNames(), b.inter, false, act, in)

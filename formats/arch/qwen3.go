@@ -11,7 +11,7 @@ func qwen3() family {
 			b.blocks(func(i int, blk *Block) {
 				b.attention(blk, biases{bias, bias})
 				b.qkNorm(blk)
-				blk.Attn.Rope, blk.Attn.Window = rope, windows[i]
+				blk.Attn().Rope, blk.Attn().Window = rope, windows[i]
 				blk.MLP = b.mlp(blk.Path+".mlp", projNames(), b.inter, false, act, b.mlpState(blk))
 			})
 		},

@@ -16,7 +16,7 @@ func qwen3MoE() family {
 			b.blocks(func(i int, blk *Block) {
 				b.attention(blk, biases{bias, bias})
 				b.qkNorm(blk)
-				blk.Attn.Rope, blk.Attn.Window = rope, window
+				blk.Attn().Rope, blk.Attn().Window = rope, window
 				in := b.mlpState(blk)
 				if !sparse(i) {
 					blk.MLP = b.mlp(blk.Path+".mlp", projNames(), b.inter, false, act, in)

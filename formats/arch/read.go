@@ -121,7 +121,7 @@ func Describe(config []byte, has func(tensor string) bool) (*Decoder, error) {
 	_, several := multis()[outer.text("model_type", "")]
 	b := &builder{
 		fields: in, hasTensor: has, modes: nested || several, nested: nested,
-		d: &Decoder{Family: f.name, Architecture: arch, ModelType: modelType, EmbedScale: 1, roles: make(map[string]Role)},
+		d: &Decoder{Family: f.name, Architecture: arch, ModelType: modelType, EmbedScale: 1, LogitScale: 1, roles: make(map[string]Role)},
 	}
 	b.names()
 	b.tie(outer)

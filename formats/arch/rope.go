@@ -31,6 +31,17 @@ type Rope struct {
 
 	// Amplitude is what cosines and sines are multiplied by, in types yarn and longrope; 1 elsewhere.
 	Amplitude float64
+
+	// Growth, if not 0, is β of an amplitude that grows by 1 + β·ln(1 + ⌊position/Original⌋), as that of queries does in Llama 4.
+	Growth float64
+}
+
+// AmplitudeAt is what cosines and sines of a position are multiplied by.
+func (r *Rope) AmplitudeAt(pos int) float64 {
+	if r.Growth == 0 {
+		return r.Amplitude
+	}
+	return r.Amplitude * (1 + r.Growth*math.Log1p(float64(pos/max(r.Original, 1))))
 }
 
 // Frequencies returns the Dim/2 frequencies, in radians per position, of a

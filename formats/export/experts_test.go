@@ -15,7 +15,7 @@ func TestExpertWarnings(t *testing.T) {
 	m := &foreign.Model{
 		Config: []byte("{}"),
 		Decoder: &arch.Decoder{Head: stored("lm_head"), Blocks: []arch.Block{
-			{Attn: arch.Attention{Q: stored("q"), K: stored("k"), V: stored("v"), O: stored("o")}, MoE: &arch.MoE{Experts: []arch.MLP{{Gate: stored("e.gate"), Up: stored("e.up"), Down: stored("e.down")}}}},
+			{Mixer: &arch.Attention{Q: stored("q"), K: stored("k"), V: stored("v"), O: stored("o")}, MoE: &arch.MoE{Experts: []arch.MLP{{Gate: stored("e.gate"), Up: stored("e.up"), Down: stored("e.down")}}}},
 		}},
 		Layers: []*foreign.Layer{{Name: "e.gate", Tensor: "e.gate.weight", N: 32, K: 64, Bits: 4, Group: 64}},
 	}

@@ -16,7 +16,7 @@ type hparam struct {
 
 // hparams lists the pairs that describe a model, but for its rotary embedding, which [ropeKVs] describes.
 func hparams() []hparam {
-	attn := func(d *arch.Decoder) *arch.Attention { return &d.Blocks[0].Attn }
+	attn := func(d *arch.Decoder) *arch.Attention { return d.Blocks[0].Attn() }
 	moe := func(of func(m *arch.MoE) int) func(d *arch.Decoder) any {
 		return func(d *arch.Decoder) any {
 			if m := d.Blocks[0].MoE; m != nil {
@@ -92,7 +92,7 @@ func feedForward(d *arch.Decoder) int {
 // there: 0 is for none.
 func slidingWindow(d *arch.Decoder) any {
 	for i := range d.Blocks {
-		if w := d.Blocks[i].Attn.Window; w > 0 {
+		if w := d.Blocks[i].Attn().Window; w > 0 {
 			return uint32(w)
 		}
 	}
@@ -114,7 +114,7 @@ func Describe(d *arch.Decoder) ([]KV, error) {
 			kvs = append(kvs, KV{f.arch + "." + h.key, v})
 		}
 	}
-	if a := &d.Blocks[0].Attn; f.attnScale && !near(a.Scale, f.scale(d)) {
+	if a := d.Blocks[0].Attn(); f.attnScale && !near(a.Scale, f.scale(d)) {
 		kvs = append(kvs, KV{f.arch + ".attention.scale", float32(a.Scale)})
 	}
 	return append(kvs, ropeKVs(f.arch, d)...), nil
@@ -124,7 +124,7 @@ func Describe(d *arch.Decoder) ([]KV, error) {
 func ropeKVs(name string, d *arch.Decoder) []KV {
 	var global, local *arch.Rope
 	for i := range d.Blocks {
-		if a := &d.Blocks[i].Attn; a.Window > 0 {
+		if a := d.Blocks[i].Attn(); a.Window > 0 {
 			local = a.Rope
 		} else {
 			global = a.Rope

@@ -123,7 +123,7 @@ func Tensors(d *arch.Decoder) ([]Tensor, error) {
 	if !d.Tied {
 		l.linears("output", d.Head)
 	}
-	l.rope(d.Blocks[0].Attn.Rope)
+	l.rope(d.Blocks[0].Attn().Rope)
 	return l.tensors, l.err
 }
 
@@ -196,7 +196,7 @@ func (l *layout) rotary(name string, x *arch.Linear, heads int) {
 }
 
 func (l *layout) block(p string, b *arch.Block) {
-	a := &b.Attn
+	a := b.Attn()
 	l.norm(p+"attn_norm", &b.AttnNorm, l.hidden)
 	if a.Q.Stored == a.K.Stored {
 		l.linears(p+"attn_qkv", a.Q, a.K, a.V)
@@ -241,9 +241,11 @@ func (l *layout) moe(p string, m *arch.MoE) {
 	l.experts(p+"ffn_gate_exps", m, func(e *arch.MLP) *arch.Linear { return e.Gate })
 	l.experts(p+"ffn_up_exps", m, func(e *arch.MLP) *arch.Linear { return e.Up })
 	l.experts(p+"ffn_down_exps", m, func(e *arch.MLP) *arch.Linear { return e.Down })
-	if m.Shared != nil {
+	if m.SharedGate != nil {
 		// A matrix of one row, as a vector.
 		l.add(Tensor{Name: p + "ffn_gate_inp_shexp.weight", Shape: []int{m.SharedGate.K}, Source: m.SharedGate.Stored.Tensor, Float: true})
+	}
+	if m.Shared != nil {
 		l.mlp(p, "_shexp", m.Shared)
 	}
 }
@@ -284,7 +286,7 @@ func (f family) check(d *arch.Decoder) error {
 }
 
 func (f family) checkBlock(d *arch.Decoder, i int) error {
-	b, a := &d.Blocks[i], &d.Blocks[i].Attn
+	b, a := &d.Blocks[i], d.Blocks[i].Attn()
 	r := a.Rope
 	switch {
 	case f.permuted && r.Dim != a.Dim:
@@ -321,12 +323,12 @@ func (f family) windowOf(d *arch.Decoder, i int) int {
 	if (i+1)%f.window == 0 {
 		return 0
 	}
-	return d.Blocks[0].Attn.Window
+	return d.Blocks[0].Attn().Window
 }
 
 // scale is what llama.cpp multiplies scores by. Of Gemma's largest models it is not that of a head.
 func (f family) scale(d *arch.Decoder) float64 {
-	a := &d.Blocks[0].Attn
+	a := d.Blocks[0].Attn()
 	if f.arch == "gemma2" && len(d.Blocks) == 46 || f.arch == "gemma3" && len(d.Blocks) == 62 {
 		return 1 / math.Sqrt(float64(d.Hidden/a.Heads))
 	}

@@ -73,11 +73,11 @@ func (f *format) preview() (*File, error) {
 
 // numbers lists what a description computes with besides weights, in an order of its own.
 func numbers(d *arch.Decoder) []any {
-	all := []any{d.Hidden, d.Vocab, d.MaxPositions, d.Tied, d.Reread, d.EmbedScale, d.LogitCap, d.Norm.Eps, d.Norm.Offset}
+	all := []any{d.Hidden, d.Vocab, d.MaxPositions, d.Tied, d.Reread, d.EmbedScale, d.Residual, d.LogitScale, d.LogitCap, d.Norm.Eps, d.Norm.Offset}
 	turns := make(map[*arch.Rope][]any)
 	for i := range d.Blocks {
-		b, a := &d.Blocks[i], &d.Blocks[i].Attn
-		all = append(all, a.Heads, a.KVHeads, a.Dim, a.Window, a.Scale, a.ScoreCap, a.Sinks != "", b.AttnNorm.Eps, b.MLPNorm.Eps)
+		b, a := &d.Blocks[i], d.Blocks[i].Attn()
+		all = append(all, a.Heads, a.KVHeads, a.Dim, a.Window, a.Scale, a.ScoreCap, a.Sinks != "", a.NormWhole, a.NormLast, b.AttnNorm.Eps, b.MLPNorm.Eps)
 		if turns[a.Rope] == nil {
 			turns[a.Rope] = []any{a.Rope.Amplitude}
 			for _, tokens := range []int{1, a.Rope.Original, a.Rope.Original + 1, d.MaxPositions, 2*d.MaxPositions + 1} {
@@ -91,7 +91,8 @@ func numbers(d *arch.Decoder) []any {
 			all = append(all, string(m.Act.Act), m.Act.Alpha, m.Act.Limit)
 		}
 		if b.MoE != nil {
-			all = append(all, b.MoE.Top, b.MoE.Normalize, b.MoE.Shared != nil)
+			r := &b.MoE.Routing
+			all = append(all, b.MoE.Top, b.MoE.Normalize, b.MoE.Shared != nil, r.Sigmoid, r.Correction != "", r.Groups, r.TopGroups, r.Factor())
 		}
 	}
 	return all
@@ -165,7 +166,7 @@ func (f family) lacks(d *arch.Decoder) (all []lack) {
 			all = append(all, lack{"no swiglu_limit but 7", "it computes otherwise"})
 		}
 	}
-	switch r := d.Blocks[0].Attn.Rope; {
+	switch r := d.Blocks[0].Attn().Rope; {
 	case r.Type == "dynamic":
 		all = append(all, lack{"no rope type dynamic", fmt.Sprintf("beyond %d tokens it computes otherwise", r.Original)})
 	case r.Type == "yarn" && !r.Truncate:

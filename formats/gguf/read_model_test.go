@@ -201,11 +201,11 @@ func TestCheckpoint(t *testing.T) {
 			for i := range e.Blocks {
 				a, b := &e.Blocks[i], &d.Blocks[i]
 				pairs[a.AttnNorm.Tensor], pairs[a.MLPNorm.Tensor] = b.AttnNorm.Tensor, b.MLPNorm.Tensor
-				if a.Attn.QNorm != nil {
-					pairs[a.Attn.QNorm.Tensor] = b.Attn.QNorm.Tensor
+				if a.Attn().QNorm != nil {
+					pairs[a.Attn().QNorm.Tensor] = b.Attn().QNorm.Tensor
 				}
-				if a.Attn.Sinks != "" {
-					pairs[a.Attn.Sinks] = b.Attn.Sinks
+				if a.Attn().Sinks != "" {
+					pairs[a.Attn().Sinks] = b.Attn().Sinks
 				}
 			}
 			for x, y := range pairs {
@@ -243,8 +243,8 @@ func compareDecoders(t *testing.T, got, want *arch.Decoder) {
 		s := fmt.Sprintln(d.Vocab, d.Hidden, d.MaxPositions, d.EmbedScale, d.Tied, d.LogitCap, d.Norm.Eps, d.Norm.Offset)
 		for i := range d.Blocks {
 			b := &d.Blocks[i]
-			r := *b.Attn.Rope
-			s += fmt.Sprintln(b.Attn.Heads, b.Attn.KVHeads, b.Attn.Dim, b.Attn.Scale, b.Attn.ScoreCap, b.Attn.Window, len(b.MLPs()), b.MLPs()[0].Act)
+			r := *b.Attn().Rope
+			s += fmt.Sprintln(b.Attn().Heads, b.Attn().KVHeads, b.Attn().Dim, b.Attn().Scale, b.Attn().ScoreCap, b.Attn().Window, len(b.MLPs()), b.MLPs()[0].Act)
 			s += fmt.Sprintf("%s %d %.6g %.5g", r.Type, r.Dim, r.Theta, r.Amplitude)
 			for _, f := range r.Frequencies(16) {
 				s += fmt.Sprintf(" %.4g", f)
@@ -397,7 +397,7 @@ func TestCheckpointBad(t *testing.T) {
 			return kvs, append(slices.Clone(x), content{"blk.0.attn_sub_norm.weight", []int{1}, F32, make([]byte, 4)})
 		}},
 		{"frequencies of its own", "rope_freqs.weight", func(kvs []KV, x []content) ([]KV, []content) {
-			v := slices.Repeat([]float32{3}, d.Blocks[0].Attn.Dim/2)
+			v := slices.Repeat([]float32{3}, d.Blocks[0].Attn().Dim/2)
 			return kvs, append(slices.Clone(x), content{"rope_freqs.weight", []int{len(v)}, F32, float32Bytes(v)})
 		}},
 	}

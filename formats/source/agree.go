@@ -99,7 +99,7 @@ func unnamed(d *arch.Decoder) iter.Seq[string] {
 		}
 		for i := range d.Blocks {
 			b := &d.Blocks[i]
-			if b.Attn.QNorm == nil && !(yield(b.Path+".self_attn.q_norm.weight") && yield(b.Path+".self_attn.k_norm.weight")) {
+			if a := b.Attn(); a != nil && a.QNorm == nil && !(yield(b.Path+".self_attn.q_norm.weight") && yield(b.Path+".self_attn.k_norm.weight")) {
 				return
 			}
 		}

@@ -37,7 +37,7 @@ func Sets(d *arch.Decoder) []Set {
 	at := make(map[*arch.State]int)
 	add := func(ls ...*arch.Linear) {
 		for _, l := range ls {
-			if l == nil || len(l.Reads.Absorb) == 0 {
+			if len(l.Reads.Absorb) == 0 {
 				continue
 			}
 			i, ok := at[l.Reads]
@@ -51,9 +51,7 @@ func Sets(d *arch.Decoder) []Set {
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
 		add(b.Linears()...)
-		if b.MoE != nil {
-			add(b.MoE.Router, b.MoE.SharedGate)
-		}
+		add(b.Gates()...)
 	}
 	return all
 }

@@ -1,0 +1,155 @@
+package model
+
+import "github.com/lutq/lutq/formats/arch"
+
+// attention implements [mixer] by softmax attention. Norms and sinks that it has not are nil.
+type attention struct {
+	desc         *arch.Attention
+	rope         *rope
+	queryRope    *rope // rope where queries turn as keys do
+	q, k, v, o   linear
+	qkv          joined
+	qNorm, kNorm Array
+	sinks        Array
+}
+
+// attention reads an attention but for its linear layers.
+func (l *loader) attention(from *arch.Attention) *attention {
+	t := &attention{desc: from}
+	if from.QNorm != nil {
+		q, k := from.Dim, from.Dim
+		if from.NormWhole {
+			q, k = from.Heads*from.Dim, from.KVHeads*from.Dim
+		}
+		t.qNorm, t.kNorm = l.norm(from.QNorm, q), l.norm(from.KNorm, k)
+	}
+	if from.Sinks != "" {
+		t.sinks = l.vector(from.Sinks, 0, from.Heads)
+	}
+	return t
+}
+
+func (t *attention) linears() []*linear { return []*linear{&t.q, &t.k, &t.v, &t.o} }
+
+func (t *attention) clone() mixer {
+	c := *t
+	return &c
+}
+
+func (t *attention) bind(ropes map[*arch.Rope]*rope) {
+	t.rope, t.queryRope = ropes[t.desc.Rope], ropes[t.desc.Rope]
+	if t.desc.QueryRope != nil {
+		t.queryRope = ropes[t.desc.QueryRope]
+	}
+}
+
+func (t *attention) in() []Weight { return []Weight{t.q.w, t.k.w, t.v.w} }
+
+func (t *attention) reads(m *Model, a activations, x Array, stage int) Array {
+	if stage == 0 {
+		return x
+	}
+	a = t.fit(a)
+	t.queries(m, a, x, a.q, a.k)
+	y := m.input(a, a.q, a.t, t.o.w)
+	m.ops.Attention(y, nil, a.q, a.k, a.v, t.shape(a.t))
+	return y
+}
+
+func (t *attention) recall(m *Model, a activations, x Array, k kept, at Step, p places) Array {
+	a = t.fit(a)
+	t.project(m, a, x, a.q, a.k, func(q, k Array) { t.turn(m, q, k, a.t, p.angles(t.queryRope), p.angles(t.rope), false) })
+	shape := t.cache(k.slots, k.positions)
+	m.ops.Keep(k.arrays[0], k.arrays[1], a.k, a.v, at, shape)
+	y := m.input(a, a.q, a.t, t.o.w)
+	m.ops.Recall(y, a.q, k.arrays[0], k.arrays[1], at, shape, t.shape(a.t))
+	return y
+}
+
+func (t *attention) cache(slots, positions int) CacheShape {
+	return CacheShape{Slots: slots, Positions: positions, KVHeads: t.desc.KVHeads, Dim: t.desc.Dim}
+}
+
+// keep allocates keys and values.
+func (t *attention) keep(ops Ops, slots, positions int) kept {
+	n := t.cache(slots, positions).Elements()
+	return kept{slots, positions, []Array{ops.Acts(n), ops.Acts(n)}}
+}
+
+func (t *attention) keeps(slots, positions int) int64 {
+	return 2 * int64(t.cache(slots, positions).Elements())
+}
+
+// fit returns activations of this attention's widths.
+func (t *attention) fit(a activations) activations {
+	q, kv := a.t*t.desc.Heads*t.desc.Dim, a.t*t.desc.KVHeads*t.desc.Dim
+	a.q, a.k, a.v = a.q.Slice(0, q), a.k.Slice(0, kv), a.v.Slice(0, kv)
+	return a
+}
+
+// queries computes queries, keys and values of a window's x. q0 and k0 take queries and
+// keys as they are before their norm; they are a.q and a.k where that is not to be kept.
+func (t *attention) queries(m *Model, a activations, x, q0, k0 Array) {
+	t.project(m, a, x, q0, k0, func(q, k Array) { t.rotate(m, q, k, a.t, false) })
+}
+
+// project is queries with a way to turn them.
+func (t *attention) project(m *Model, a activations, x, q0, k0 Array, turn func(q, k Array)) {
+	m.ops.Linear(x, a.t, t.q.to(q0), t.k.to(k0), t.v.to(a.v))
+	t.finish(m, a, q0, k0, turn)
+}
+
+// finish norms and turns queries and keys, in the order of the description.
+func (t *attention) finish(m *Model, a activations, q0, k0 Array, turn func(q, k Array)) {
+	if t.desc.NormLast {
+		turn(q0, k0)
+	}
+	if t.qNorm != nil {
+		q, k := t.normRows(a.t)
+		m.ops.RMSNorm(a.q, q0, t.qNorm, q, t.desc.QNorm.Eps)
+		m.ops.RMSNorm(a.k, k0, t.kNorm, k, t.desc.KNorm.Eps)
+	}
+	if !t.desc.NormLast {
+		turn(a.q, a.k)
+	}
+}
+
+// normRows returns how many rows the norms of queries and keys have for so many tokens.
+func (t *attention) normRows(tokens int) (q, k int) {
+	if t.desc.NormWhole {
+		return tokens, tokens
+	}
+	return tokens * t.desc.Heads, tokens * t.desc.KVHeads
+}
+
+// rotate applies the rotary embedding to queries and keys of a window.
+func (t *attention) rotate(m *Model, q, k Array, tokens int, back bool) {
+	t.turn(m, q, k, tokens, angles{t.queryRope.cos, t.queryRope.sin}, angles{t.rope.cos, t.rope.sin}, back)
+}
+
+// angles are cosines and sines of rows.
+type angles struct{ cos, sin Array }
+
+// turn turns queries and keys by given angles of each row.
+func (t *attention) turn(m *Model, q, k Array, tokens int, ofQ, ofK angles, back bool) {
+	if t.desc.Rope == nil {
+		return
+	}
+	half := t.rope.half()
+	m.ops.Rope(q, tokens, t.desc.Heads, half, ofQ.cos, ofQ.sin, back)
+	m.ops.Rope(k, tokens, t.desc.KVHeads, half, ofK.cos, ofK.sin, back)
+}
+
+// shape returns the sizes of the attention over a window of so many tokens.
+func (t *attention) shape(tokens int) AttentionShape {
+	d := t.desc
+	return AttentionShape{
+		T: tokens, Heads: d.Heads, KVHeads: d.KVHeads, Dim: d.Dim, Window: d.Window,
+		Scale: float32(d.Scale), Cap: float32(d.ScoreCap), Sinks: t.sinks,
+	}
+}
+
+// usual reports whether kernels that norm and turn heads on their way to the cache compute it.
+func (t *attention) usual() bool {
+	return !t.desc.NormWhole && !t.desc.NormLast && t.queryRope == t.rope
+}

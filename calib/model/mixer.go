@@ -1,0 +1,65 @@
+package model
+
+import (
+	"fmt"
+
+	"github.com/lutq/lutq/formats/arch"
+)
+
+// mixer is what a layer mixes the states of tokens by. A kind of its own is a file of its own, and a line in [loader.mixer].
+type mixer interface {
+	// linears returns the linear layers in the order of arch.Mixer's stages, the last of which adds to the residual stream.
+	linears() []*linear
+	// clone returns a mixer whose linear layers can be replaced.
+	clone() mixer
+	// bind takes rotary embeddings from those of a model.
+	bind(ropes map[*arch.Rope]*rope)
+	// in returns the weights that read the mixer's input.
+	in() []Weight
+
+	// reads returns what the layers of a stage read, see [arch.Mixer], of a window whose states are x after their norm: x for
+	// the first stage. What the last one reads is at a.q, or where [Model.input] has it instead.
+	reads(m *Model, a activations, x Array, stage int) Array
+	// recall is reads of the last stage for rows x of a step, which follow texts that are kept in k.
+	recall(m *Model, a activations, x Array, k kept, at Step, p places) Array
+
+	// keep allocates what so many texts of so many tokens are kept as.
+	keep(ops Ops, slots, positions int) kept
+	// keeps is how many numbers of the device's type of activations that takes.
+	keeps(slots, positions int) int64
+}
+
+// kept is what a layer keeps of texts.
+type kept struct {
+	slots, positions int
+	arrays           []Array
+}
+
+// out is the linear layer of a mixer that adds to the residual stream.
+func (d *layer) out() *linear {
+	all := d.mixer.linears()
+	return all[len(all)-1]
+}
+
+// last is the stage of it.
+func (d *layer) last() int { return len(d.block.Mixer.Stages()) - 1 }
+
+// mixer reads a mixer but for its linear layers.
+func (l *loader) mixer(from arch.Mixer) mixer {
+	switch from := from.(type) {
+	case *arch.Attention:
+		return l.attention(from)
+	}
+	l.fail(fmt.Errorf("%s: no way to run a %T", l.src.Name(), from))
+	return nil
+}
+
+// Learnable fails on models that have no gradients of their scales.
+func Learnable(d *arch.Decoder) error {
+	for i := range d.Blocks {
+		if d.Blocks[i].Attn() == nil {
+			return fmt.Errorf("%s: scales cannot be learned: there are no gradients of its way to mix tokens", d.Blocks[i].Path)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package arch
+
+// Mixer is what mixes the states of the tokens of a text: the first half of a block. It is an [Attention].
+type Mixer interface {
+	// Stages returns its linear layers in the order in which they are computed: those of a stage read the same. The last stage
+	// has one, whose result is added to the residual stream.
+	Stages() [][]*Linear
+	// Gates returns its small layers, which read what the first stage does and are never quantized.
+	Gates() []*Linear
+	// Vectors returns its tensors that no layer has, such as norms, with their shapes.
+	Vectors() []Vector
+	// Ropes returns the rotary embeddings that it turns by, nil for one that does not turn.
+	Ropes() []*Rope
+	// Kept returns how many numbers a text of so many tokens is kept as, so that it can go on.
+	Kept(tokens int) int
+}
+
+// Vector is a small tensor.
+type Vector struct {
+	Tensor string
+	Shape  []int
+	Norm   *Norm // that it is of, or nil
+}
+
+// Attn returns the attention that a block mixes tokens by, or nil.
+func (b *Block) Attn() *Attention {
+	a, _ := b.Mixer.(*Attention)
+	return a
+}
+
+// Attention is causal attention of Heads queries over KVHeads keys and values of Dim elements:
+//
+//	O · attention(rope(QNorm(Q·n)), rope(KNorm(K·n)), V·n)
+type Attention struct {
+	Heads, KVHeads, Dim int
+	Q, K, V, O          *Linear
+	QNorm, KNorm        *Norm   // of each head; nil: none
+	NormWhole           bool    // they are of all heads at once
+	NormLast            bool    // they come after the heads are turned, not before
+	Rope                *Rope   // nil: positions do not count
+	QueryRope           *Rope   // of queries, where they turn otherwise than keys; nil: as they do
+	Window              int     // positions that a token sees, itself among them; 0: all before it
+	Scale               float64 // of the scores
+	ScoreCap            float64 // c in c·tanh(score/c); 0: none
+	Sinks               string  // tensor [Heads] of logits that take part in each softmax, without a value; or ""
+}
+
+// Stages implements [Mixer].
+func (a *Attention) Stages() [][]*Linear { return [][]*Linear{{a.Q, a.K, a.V}, {a.O}} }
+
+// Gates implements [Mixer].
+func (a *Attention) Gates() []*Linear { return nil }
+
+// Ropes implements [Mixer].
+func (a *Attention) Ropes() []*Rope {
+	if a.QueryRope != nil {
+		return []*Rope{a.Rope, a.QueryRope}
+	}
+	return []*Rope{a.Rope}
+}
+
+// Vectors implements [Mixer].
+func (a *Attention) Vectors() []Vector {
+	var all []Vector
+	add := func(n *Norm, heads int) {
+		if n != nil {
+			all = append(all, Vector{n.Tensor, []int{a.normed(heads)}, n})
+		}
+	}
+	add(a.QNorm, a.Heads)
+	add(a.KNorm, a.KVHeads)
+	if a.Sinks != "" {
+		all = append(all, Vector{a.Sinks, []int{a.Heads}, nil})
+	}
+	return all
+}
+
+// normed returns how many elements a norm of so many heads has.
+func (a *Attention) normed(heads int) int {
+	if a.NormWhole {
+		return heads * a.Dim
+	}
+	return a.Dim
+}
+
+// Kept implements [Mixer]: keys and values of what is seen.
+func (a *Attention) Kept(tokens int) int {
+	if a.Window > 0 {
+		tokens = min(tokens, a.Window)
+	}
+	return 2 * a.KVHeads * a.Dim * tokens
+}
