@@ -206,6 +206,10 @@ QWEN2, QWEN3 = transformers.Qwen2Config, transformers.Qwen3Config
 QWEN2_MOE, QWEN3_MOE = transformers.Qwen2MoeConfig, transformers.Qwen3MoeConfig
 GEMMA2, GEMMA3, GEMMA3_NESTED = transformers.Gemma2Config, transformers.Gemma3TextConfig, transformers.Gemma3Config
 PHI3, GPT_OSS = transformers.Phi3Config, transformers.GptOssConfig
+SMOLLM3, OLMO2, OLMO3 = transformers.SmolLM3Config, transformers.Olmo2Config, transformers.Olmo3Config
+SEED_OSS, GRANITE, ERNIE4_5 = transformers.SeedOssConfig, transformers.GraniteConfig, transformers.Ernie4_5Config
+HUNYUAN, MINISTRAL3 = transformers.HunYuanDenseV1Config, transformers.Ministral3Config
+GLM4_MOE, MINIMAX_M2 = transformers.Glm4MoeConfig, transformers.MiniMaxM2Config
 
 SLIDING = dict(use_sliding_window=True, sliding_window=WINDOW)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
@@ -251,6 +255,17 @@ PHI3_LONG = dict(
 HARMONY = dict(
     head_dim=16, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=WINDOW,
     **rope("yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=ORIGINAL),
+)  # fmt: skip
+GROWING = rope(
+    "yarn", factor=4.0, original_max_position_embeddings=ORIGINAL, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.5,
+)  # fmt: skip
+MISTRAL3_SEES = dict(
+    text_config=BASE | GROWING | dict(model_type="ministral3", head_dim=32, tie_word_embeddings=False),
+    vision_config=VISION | dict(model_type="pixtral", head_dim=8), image_token_index=63, tie_word_embeddings=False,
+)  # fmt: skip
+GLM4_EXPERTS = dict(
+    head_dim=32, attention_bias=True, use_qk_norm=True, num_hidden_layers=3, n_routed_experts=8, num_experts_per_tok=3,
+    moe_intermediate_size=32, n_group=4, topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=1,
 )  # fmt: skip
 
 VARIANTS = {
@@ -360,6 +375,34 @@ VARIANTS = {
     "phi3-short": Variant(PHI3, PHI3_LONG, length=ORIGINAL - 8, old_config=True),
     "gpt-oss": Variant(GPT_OSS, dict(swiglu_limit=2.0, **HARMONY)),
     "gpt-oss-bare": Variant(GPT_OSS, dict(num_hidden_layers=1, **HARMONY), change=lambda config: config.pop("rope_parameters")),
+    "smollm3": Variant(SMOLLM3, dict(num_hidden_layers=4)),
+    "smollm3-sliding": Variant(
+        SMOLLM3, dict(no_rope_layers=[1, 0], use_sliding_window=True, sliding_window=WINDOW, tie_word_embeddings=False)
+    ),
+    "olmo2": Variant(OLMO2),
+    "olmo3": Variant(
+        OLMO3,
+        dict(
+            num_hidden_layers=4, sliding_window=WINDOW,
+            rope_parameters=dict(
+                full_attention=dict(rope_type="yarn", factor=4.0, rope_theta=5e5, original_max_position_embeddings=ORIGINAL),
+                sliding_attention=dict(rope_type="default", rope_theta=5e5),
+            ),
+        ),
+    ),
+    "seed-oss": Variant(SEED_OSS, dict(head_dim=32)),
+    "granite": Variant(
+        GRANITE, dict(embedding_multiplier=6.0, attention_multiplier=0.125, residual_multiplier=0.25, logits_scaling=4.0)
+    ),
+    "ernie4-5": Variant(ERNIE4_5, dict(head_dim=32, tie_word_embeddings=True)),
+    "hunyuan": Variant(HUNYUAN, dict(head_dim=32, **rope("dynamic", factor=1.0, alpha=50.0))),
+    "ministral3": Variant(MINISTRAL3, dict(head_dim=32, **GROWING)),
+    "mistral3": Variant(transformers.Mistral3Config, MISTRAL3_SEES),
+    "mistral3-inner": Variant(transformers.Mistral3Config, MISTRAL3_SEES, original_format=False),
+    "glm4-moe": Variant(GLM4_MOE, GLM4_EXPERTS),
+    "glm4-moe-fused": Variant(GLM4_MOE, GLM4_EXPERTS | dict(n_group=1, topk_group=1, norm_topk_prob=False, use_qk_norm=False), original_format=False),
+    "minimax-m2": Variant(MINIMAX_M2, dict(head_dim=32, rotary_dim=16, num_experts_per_tok=2, **MIXTRAL_EXPERTS)),
+    "minimax-m2-fused": Variant(MINIMAX_M2, dict(head_dim=32, rotary_dim=16, num_experts_per_tok=2, **MIXTRAL_EXPERTS), original_format=False),
     "gpt-oss-mxfp4": Variant(GPT_OSS, HARMONY, quantize=mxfp4, old_config=True),
 }  # fmt: skip
 
@@ -476,11 +519,24 @@ def margin(model: Any, ids: torch.Tensor) -> float:
     """The smallest lead of a router's last choice over the next expert."""
     leads = []
 
-    def hook(module: Any, _: Any, out: Any) -> None:
-        logits = out[0].sort(-1, descending=True).values
-        leads.append(float(((logits[:, module.top_k - 1] - logits[:, module.top_k]) / logits.std()).min()))
+    def lead(scores: torch.Tensor, top: int) -> None:
+        if top < scores.shape[-1]:
+            ordered = scores.sort(-1, descending=True).values
+            leads.append(float(((ordered[:, top - 1] - ordered[:, top]) / scores[scores.isfinite()].std()).min()))
 
-    hooks = [m.register_forward_hook(hook) for m in model.modules() if type(m).__name__.endswith("TopKRouter")]
+    def hook(module: Any, inputs: Any, out: Any) -> None:
+        scores, bias = out[0], getattr(module, "e_score_correction_bias", inputs[-1] if len(inputs) > 1 else None)
+        if bias is not None:
+            scores = scores.sigmoid() + bias
+        if (groups := getattr(module, "num_group", 1)) > 1:
+            by_group = scores.view(len(scores), groups, -1)
+            best = by_group.topk(2, -1).values.sum(-1)
+            lead(best, module.topk_group)
+            chosen = torch.zeros_like(best).scatter_(1, best.topk(module.topk_group).indices, 1).bool()
+            scores = by_group.masked_fill(~chosen[..., None], -math.inf).flatten(1)
+        lead(scores, module.top_k)
+
+    hooks = [m.register_forward_hook(hook) for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
     with torch.no_grad():
         model(ids)
     for h in hooks:

@@ -135,9 +135,10 @@ func (t *attention) turn(m *Model, q, k Array, tokens int, ofQ, ofK angles, back
 	if t.desc.Rope == nil {
 		return
 	}
-	half := t.rope.half()
-	m.ops.Rope(q, tokens, t.desc.Heads, half, ofQ.cos, ofQ.sin, back)
-	m.ops.Rope(k, tokens, t.desc.KVHeads, half, ofK.cos, ofK.sin, back)
+	s := RopeShape{Rows: tokens, Heads: t.desc.Heads, Dim: t.desc.Dim, Half: t.rope.half(), Adjacent: t.desc.Rope.Adjacent}
+	m.ops.Rope(q, s, ofQ.cos, ofQ.sin, back)
+	s.Heads = t.desc.KVHeads
+	m.ops.Rope(k, s, ofK.cos, ofK.sin, back)
 }
 
 // shape returns the sizes of the attention over a window of so many tokens.
@@ -151,5 +152,5 @@ func (t *attention) shape(tokens int) AttentionShape {
 
 // usual reports whether kernels that norm and turn heads on their way to the cache compute it.
 func (t *attention) usual() bool {
-	return !t.desc.NormWhole && !t.desc.NormLast && t.queryRope == t.rope
+	return !t.desc.NormWhole && !t.desc.NormLast && t.queryRope == t.rope && (t.desc.Rope == nil || !t.desc.Rope.Adjacent)
 }

@@ -55,10 +55,10 @@ type Ops interface {
 	RMSNorm(y, x, w Array, rows int, eps float64)
 	// Linear multiplies x [rows, K], acts, by several weights of equal K.
 	Linear(x Array, rows int, to ...Product)
-	// Rope rotates the first 2·half elements of the heads of x [rows, heads, dim], acts, in
-	// place: (a, b) at (i, i+half) becomes (a·cos − b·sin, b·cos + a·sin) with cos and sin
+	// Rope rotates the first 2·s.Half elements of the heads of x, acts, in place: (a, b) at (i, i+half), or where s.Adjacent
+	// is set at (2i, 2i+1), becomes (a·cos − b·sin, b·cos + a·sin) with cos and sin
 	// at [row, i] of two floats [≥ rows, half]. back takes −sin, which is the gradient.
-	Rope(x Array, rows, heads, half int, cos, sin Array, back bool)
+	Rope(x Array, s RopeShape, cos, sin Array, back bool)
 	// Attention is causal attention: token i sees tokens max(0, i−Window+1) to i.
 	// q and o are acts [T, Heads, Dim], k and v acts [T, KVHeads, Dim]. lse, floats [Heads, T] or nil,
 	// takes ln Σ exp of the scores, a sink's among them, which the gradient needs. o may be q where lse is nil.
@@ -121,6 +121,13 @@ type Product struct {
 	W    Weight
 	Bias Array
 	Add  bool
+}
+
+// RopeShape are the sizes of what turns: [Rows, Heads, Dim], of which x may begin within a head, so that its last has less.
+type RopeShape struct {
+	Rows, Heads, Dim int
+	Half             int // pairs of a head
+	Adjacent         bool
 }
 
 // AttentionShape are the sizes of an attention.

@@ -13,9 +13,11 @@ type builder struct {
 	d         *Decoder
 	hasTensor func(string) bool // nil: not known
 
-	modes   bool // one part of a model of several
-	nested  bool // described by a part of a config, which may leave out what is as its class has it
-	partial bool // heads may turn in part
+	modes   bool    // one part of a model of several
+	nested  bool    // described by a part of a config, which may leave out what is as its class has it
+	partial bool    // heads may turn in part
+	share   float64 // of a head that turns where a config does not say; 0: all
+	su      bool    // rope type yarn is what others call longrope
 
 	root, headPath string // of the decoder's modules, such as "model.", and of the head where it is no part of them
 	inter, heads, kvHeads, headDim,
@@ -277,6 +279,15 @@ type mixture struct {
 	transposed    bool // a stack's matrices are stored [K, N]
 	interleaved   bool // rows of gate and up take turns in a stack
 	alwaysStacked bool
+
+	routing    Routing
+	correction string // where it is below path; "": none
+}
+
+// at is a mixture of the same at a path.
+func (x mixture) at(path string) mixture {
+	x.path = path
+	return x
 }
 
 // maxExperts bounds what a config alone can make a description allocate.
@@ -292,8 +303,15 @@ func (b *builder) moe(x mixture, in *State) *MoE {
 		b.fail("num_experts", fmt.Errorf("%d in each of %d layers are too many", x.experts, b.layers))
 		return &MoE{}
 	}
+	if g := x.routing.Groups; g > 0 && (x.experts%g != 0 || x.routing.TopGroups > g || x.top > x.routing.TopGroups*(x.experts/g)) {
+		b.fail("n_group", fmt.Errorf("%d of %d experts from %d of %d groups", x.top, x.experts, x.routing.TopGroups, g))
+	}
+	if x.correction != "" {
+		x.routing.Correction = x.path + "." + x.correction
+		b.d.roles[x.routing.Correction] = BiasVector
+	}
 	m := &MoE{
-		Top: x.top, Normalize: x.normalize,
+		Top: x.top, Normalize: x.normalize, Routing: x.routing,
 		Router: b.whole(b.matrix(x.path+"."+x.router, x.experts, b.d.Hidden, x.routerBias, RouterWeight), in, Replicated, ""),
 	}
 	stacks := x.path + ".experts"
@@ -382,6 +400,22 @@ func (b *builder) windows(window int, sliding func(layer int) bool) []int {
 		}
 	}
 	return w
+}
+
+// layerNumbers reads a number for each layer, or takes those of a rule.
+func (b *builder) layerNumbers(key string, rule func(layer int) int) []int {
+	all := b.naturals(key)
+	if all != nil && len(all) == b.layers {
+		return all
+	}
+	if all != nil && b.layers > 0 {
+		b.fail(key, fmt.Errorf("%d layers: want %d", len(all), b.layers))
+	}
+	all = make([]int, b.layers)
+	for i := range all {
+		all[i] = rule(i)
+	}
+	return all
 }
 
 // tokens reads the special tokens, which models of several modes may have outside.

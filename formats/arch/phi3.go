@@ -15,7 +15,7 @@ func phi3() family {
 			if !b.has("original_max_position_embeddings") {
 				b.values["original_max_position_embeddings"] = []byte("4096")
 			}
-			b.partial = true
+			b.partial, b.su = true, true
 			act, rope := b.activation("hidden_act", "silu"), b.rope("", 1e4)
 			if rope.Type == "longrope" || rope.Type == "dynamic" {
 				b.d.Reread = b.size("original_max_position_embeddings", 4096)

@@ -24,6 +24,8 @@ func families() []family {
 		llama(), mistral(), qwen2(), qwen3(),
 		mixtral(), qwen2MoE(), qwen3MoE(),
 		gemma2(), gemma3(), phi3(), gptOSS(),
+		smolLM3(), olmo2(), olmo3(), seedOSS(), granite(), ernie45(), hunyuan(), ministral3(),
+		glm4MoE(), miniMaxM2(),
 	}
 }
 

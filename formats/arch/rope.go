@@ -34,6 +34,8 @@ type Rope struct {
 
 	// Growth, if not 0, is β of an amplitude that grows by 1 + β·ln(1 + ⌊position/Original⌋), as that of queries does in Llama 4.
 	Growth float64
+
+	Adjacent bool // the pairs are (2i, 2i+1) instead
 }
 
 // AmplitudeAt is what cosines and sines of a position are multiplied by.
@@ -140,6 +142,12 @@ func (b *builder) rope(kind string, theta float64) *Rope {
 	return b.plainRope(b.positiveFloat("rope_theta", theta))
 }
 
+// partialRope is rope for heads that turn in part: by the share of a family where a config has none.
+func (b *builder) partialRope(theta, share float64) *Rope {
+	b.partial, b.share = true, share
+	return b.rope("", theta)
+}
+
 // plainRope is a rotary embedding of type default.
 func (b *builder) plainRope(theta float64) *Rope {
 	r := &Rope{Type: "default", Factor: 1, Amplitude: 1, Theta: theta}
@@ -186,11 +194,19 @@ func (b *builder) partialFactor(in *fields, typ string) float64 {
 	if !b.partial && typ == "default" {
 		return 1
 	}
-	share := in.positiveFloat(key, b.positiveFloat(key, 1))
+	share := in.positiveFloat(key, b.positiveFloat(key, b.shareOr1()))
 	if !b.partial && share != 1 {
 		b.fail(key, fmt.Errorf("%v: heads of this family turn as a whole", share))
 	}
 	return share
+}
+
+// shareOr1 is the share of a head that turns in a family.
+func (b *builder) shareOr1() float64 {
+	if b.share == 0 {
+		return 1
+	}
+	return b.share
 }
 
 // rotated returns how many elements of a head turn.
@@ -242,7 +258,7 @@ func (b *builder) readRope(r *Rope, in *fields) {
 	case "su": // what Phi-3 called it first
 		r.Type = "longrope"
 	case "yarn", "longrope":
-		if b.partial && r.Type == "yarn" { // and what it called it then
+		if b.su && r.Type == "yarn" { // and what it called it then
 			r.Type = "longrope"
 		}
 	case "mrope": // turns by three positions, which are one in text

@@ -80,27 +80,41 @@ func (c *Ops) addBias(y []float32, rows int, bias []float32) {
 }
 
 // Rope implements [model.Ops].
-func (c *Ops) Rope(x model.Array, rows, heads, half int, cos, sin model.Array, back bool) {
-	if rows == 0 || heads == 0 {
+func (c *Ops) Rope(x model.Array, s model.RopeShape, cos, sin model.Array, back bool) {
+	if s.Rows == 0 || s.Heads == 0 {
 		return
 	}
-	v, cosines, sines := host(x), host(cos), host(sin)
-	dim := len(v) / (rows * heads)
-	if len(v) != rows*heads*dim || dim < 2*half || len(cosines) < rows*half || len(sines) < rows*half {
+	v, cosines, sines, half := host(x), host(cos), host(sin), s.Half
+	if len(v) <= (s.Rows*s.Heads-1)*s.Dim+2*half-1 || s.Dim < 2*half || len(cosines) < s.Rows*half || len(sines) < s.Rows*half {
 		panic(badSize)
 	}
-	c.overRows(rows, func(_, from, to int) {
+	c.overRows(s.Rows, func(_, from, to int) {
 		for r := from; r < to; r++ {
 			co, si := cosines[r*half:(r+1)*half], sines[r*half:(r+1)*half]
-			for row := v[r*heads*dim : (r+1)*heads*dim]; len(row) > 0; row = row[dim:] {
-				if back {
-					rotateBack(row[:half], row[half:2*half], co, si)
-				} else {
-					rotate(row[:half], row[half:2*half], co, si)
+			for h := r * s.Heads; h < (r+1)*s.Heads; h++ {
+				head := v[h*s.Dim : h*s.Dim+2*half]
+				switch {
+				case s.Adjacent:
+					rotatePairs(head, co, si, back)
+				case back:
+					rotateBack(head[:half], head[half:], co, si)
+				default:
+					rotate(head[:half], head[half:], co, si)
 				}
 			}
 		}
 	})
+}
+
+// rotatePairs turns the pairs (x[2i], x[2i+1]).
+func rotatePairs(x, cos, sin []float32, back bool) {
+	for i, c := range cos {
+		a, b, s := x[2*i], x[2*i+1], sin[i]
+		if back {
+			s = -s
+		}
+		x[2*i], x[2*i+1] = float32(a*c)-float32(b*s), float32(b*c)+float32(a*s)
+	}
 }
 
 // rotate turns the pairs (x[i], y[i]).

@@ -59,20 +59,24 @@ func (o *Ops) RMSNorm(y, x, w model.Array, rows int, eps float64) {
 }
 
 // Rope rotates heads.
-func (o *Ops) Rope(x model.Array, rows, heads, half int, cos, sin model.Array, back bool) {
-	if rows == 0 || half == 0 {
+func (o *Ops) Rope(x model.Array, s model.RopeShape, cos, sin model.Array, back bool) {
+	if s.Rows == 0 || s.Half == 0 {
 		return
 	}
-	dim := x.Len() / rows / heads
-	check(x.Len() == rows*heads*dim && dim >= 2*half, "%d elements for %d rows of %d heads of %d pairs", x.Len(), rows, heads, half)
-	check(cos.Len() >= rows*half && sin.Len() >= rows*half, "%d and %d angles for %d rows of %d", cos.Len(), sin.Len(), rows, half)
+	n := s.Rows * s.Heads
+	check(x.Len() > (n-1)*s.Dim+2*s.Half-1 && s.Dim >= 2*s.Half, "%d elements for %d rows of %d heads of %d pairs", x.Len(), s.Rows, s.Heads, s.Half)
+	check(cos.Len() >= s.Rows*s.Half && sin.Len() >= s.Rows*s.Half, "%d and %d angles for %d rows of %d", cos.Len(), sin.Len(), s.Rows, s.Half)
 	sign := float32(1)
 	if back {
 		sign = -1
 	}
-	n := rows * heads
-	grid, block := ofHeads(n, half)
-	o.do(func() { o.launch("rope", grid, block, x, cos, sin, heads, half, dim, sign, n) })
+	kernel := "rope"
+	grid, block := ofHeads(n, s.Half)
+	if s.Adjacent {
+		kernel = "rope_pairs"
+		grid, block = overAll(n * s.Half)
+	}
+	o.do(func() { o.launch(kernel, grid, block, x, cos, sin, s.Heads, s.Half, s.Dim, sign, n) })
 }
 
 // GLU writes act(g)∘u.

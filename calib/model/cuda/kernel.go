@@ -20,6 +20,8 @@ var (
 	inputsSource string
 	//go:embed elements.cu
 	elementsSource string
+	//go:embed mixers.cu
+	mixersSource string
 	//go:embed cache.cu
 	cacheSource string
 	//go:embed tiles.cuh
@@ -79,6 +81,7 @@ func modules(acts driver.DType) []driver.Kernel {
 	}{
 		{"elements", inputs() + elementsSource, true},
 		{"rows", inputs() + rowsSource, true},
+		{"mixers", mixersSource, true},
 		{"cache", cacheSource, true},
 		{"step", inputs() + stepSource, true},
 		{"attend", tiles() + attendSource, true},
@@ -220,6 +223,12 @@ func ofHeads(n, each int) (grid, block driver.Dim) {
 	threads := n * ceil(each, elementEach)
 	check(threads < 1<<32-elementThreads, "%d heads of %d elements", n, each)
 	return driver.Dim{X: uint32(ceil(threads, elementThreads))}, driver.Dim{X: elementThreads}
+}
+
+// overAll returns grid and block for a thread each of n.
+func overAll(n int) (grid, block driver.Dim) {
+	check(n < 1<<32-elementThreads, "%d elements", n)
+	return driver.Dim{X: uint32(ceil(n, elementThreads))}, driver.Dim{X: elementThreads}
 }
 
 // perRow returns grid and block for a block a row of cols elements.

@@ -164,10 +164,10 @@ func (t twin) NotFinite(x model.Array, rows, cols int) int {
 
 // ---- back ----
 
-func (t twin) Rope(x model.Array, rows, heads, half int, cos, sin model.Array, back bool) {
-	t.Ops.Rope(device(x), rows, heads, half, device(cos), device(sin), back)
+func (t twin) Rope(x model.Array, s model.RopeShape, cos, sin model.Array, back bool) {
+	t.Ops.Rope(device(x), s, device(cos), device(sin), back)
 	if back {
-		t.ref.Rope(exact(x), rows, heads, half, exact(cos), exact(sin), back)
+		t.ref.Rope(exact(x), s, exact(cos), exact(sin), back)
 	} else {
 		t.follow(x)
 	}

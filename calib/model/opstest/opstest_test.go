@@ -58,8 +58,9 @@ func gradients(r *rand.Rand) []gradient {
 			back: func(d []Array, dy Array) { ref.LinearBack(d[0], dy, rows, w, false) },
 		})
 	}
-	{
+	for _, adjacent := range []bool{false, true} {
 		const rows, heads, half, dim = 4, 3, 5, 12
+		shape := model.RopeShape{Rows: rows, Heads: heads, Dim: dim, Half: half, Adjacent: adjacent}
 		cos, sin := make(Array, rows*half), make(Array, rows*half)
 		for i := range cos {
 			sin[i], cos[i] = math.Sincos(float64(i))
@@ -68,11 +69,11 @@ func gradients(r *rand.Rand) []gradient {
 			name: "Rope", in: []Array{random(r, rows*heads*dim, 1)}, out: rows * heads * dim,
 			f: func(y Array, in []Array) {
 				copy(y, in[0])
-				ref.Rope(y, rows, heads, half, cos, sin, false)
+				ref.Rope(y, shape, cos, sin, false)
 			},
 			back: func(d []Array, dy Array) {
 				copy(d[0], dy)
-				ref.Rope(d[0], rows, heads, half, cos, sin, true)
+				ref.Rope(d[0], shape, cos, sin, true)
 			},
 		})
 	}

@@ -150,23 +150,22 @@ func (Reference) Linear(x model.Array, rows int, to ...model.Product) {
 }
 
 // Rope implements [model.Ops].
-func (Reference) Rope(x model.Array, rows, heads, half int, cos, sin model.Array, back bool) {
-	xv, c, s := values(x), values(cos), values(sin)
-	if rows == 0 || heads == 0 {
-		return
-	}
-	dim := len(xv) / (rows * heads)
-	exactly(rows*heads*dim, "x", xv)
-	for r := range rows {
-		for h := range heads {
-			head := xv[(r*heads+h)*dim:][:2*half]
-			for i := range half {
-				cos, sin := c[r*half+i], s[r*half+i]
+func (Reference) Rope(x model.Array, s model.RopeShape, cos, sin model.Array, back bool) {
+	xv, c, sines := values(x), values(cos), values(sin)
+	for r := range s.Rows {
+		for h := range s.Heads {
+			head := xv[(r*s.Heads+h)*s.Dim:]
+			for i := range s.Half {
+				cos, sin := c[r*s.Half+i], sines[r*s.Half+i]
 				if back {
 					sin = -sin
 				}
-				a, b := head[i], head[i+half]
-				head[i], head[i+half] = a*cos-b*sin, b*cos+a*sin
+				lo, hi := i, i+s.Half
+				if s.Adjacent {
+					lo, hi = 2*i, 2*i+1
+				}
+				a, b := head[lo], head[hi]
+				head[lo], head[hi] = a*cos-b*sin, b*cos+a*sin
 			}
 		}
 	}

@@ -356,9 +356,19 @@ func testLinear(t *testing.T, ops Ops, o Options) {
 }
 
 func testRope(t *testing.T, ops Ops, o Options) {
-	for _, size := range [][4]int{{1, 1, 4, 8}, {7, 3, 12, 24}, {33, 9, 32, 64}, {130, 2, 64, 128}, {9, 3, 12, 32}, {17, 2, 48, 128}} {
-		rows, heads, half, dim := size[0], size[1], size[2], size[3]
-		t.Run(fmt.Sprintf("rows %d heads %d half %d of %d", rows, heads, half, dim), func(t *testing.T) {
+	for _, shape := range []model.RopeShape{
+		{Rows: 1, Heads: 1, Half: 4, Dim: 8},
+		{Rows: 7, Heads: 3, Half: 12, Dim: 24},
+		{Rows: 33, Heads: 9, Half: 32, Dim: 64},
+		{Rows: 130, Heads: 2, Half: 64, Dim: 128},
+		{Rows: 9, Heads: 3, Half: 12, Dim: 32},
+		{Rows: 17, Heads: 2, Half: 48, Dim: 128},
+		{Rows: 1, Heads: 1, Half: 4, Dim: 8, Adjacent: true},
+		{Rows: 9, Heads: 3, Half: 12, Dim: 32, Adjacent: true},
+		{Rows: 130, Heads: 2, Half: 64, Dim: 128, Adjacent: true},
+	} {
+		rows, heads, half, dim := shape.Rows, shape.Heads, shape.Half, shape.Dim
+		t.Run(fmt.Sprintf("%+v", shape), func(t *testing.T) {
 			c := o.check(t, ops, uint64(rows))
 			defer c.done()
 			cos, sin := make([]float32, (rows+3)*half), make([]float32, (rows+3)*half)
@@ -369,8 +379,8 @@ func testRope(t *testing.T, ops Ops, o Options) {
 			ct, st := c.floats("cos", cos), c.floats("sin", sin)
 			x, back := c.acts("x", c.normal(rows*heads*dim, 1)).out(0), c.acts("x turned back", c.normal(rows*heads*dim, 1)).out(0)
 			c.both(func(s side) {
-				s.Rope(s.a(x), rows, heads, half, s.a(ct), s.a(st), false)
-				s.Rope(s.a(back), rows, heads, half, s.a(ct), s.a(st), true)
+				s.Rope(s.a(x), shape, s.a(ct), s.a(st), false)
+				s.Rope(s.a(back), shape, s.a(ct), s.a(st), true)
 			})
 			c.compare(o.Acts)
 		})

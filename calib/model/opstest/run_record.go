@@ -145,8 +145,8 @@ func Attend(t *testing.T, ops Ops, o Options) {
 						return to
 					}
 					turnedQ, turnedK := head(q, qBias, qNorm, s.Heads, qEps), head(k, kBias, kNorm, s.KVHeads, kEps)
-					side.Rope(turnedQ, n, s.Heads, test.half, cos.ref, sin.ref, false)
-					side.Rope(turnedK, n, s.KVHeads, test.half, cos.ref, sin.ref, false)
+					side.Rope(turnedQ, model.RopeShape{Rows: n, Heads: s.Heads, Dim: s.Dim, Half: test.half}, cos.ref, sin.ref, false)
+					side.Rope(turnedK, model.RopeShape{Rows: n, Heads: s.KVHeads, Dim: s.Dim, Half: test.half}, cos.ref, sin.ref, false)
 					side.Keep(refKeys, refValues, turnedK, head(v, vBias, nil, s.KVHeads, 0), step, test.c)
 					side.Recall(y.ref, turnedQ, refKeys, refValues, step, test.c, s)
 				})
