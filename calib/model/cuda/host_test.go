@@ -24,6 +24,7 @@ func hostFamilies() []string {
 	return []string{
 		"llama", "llama-bias", "llama-gelu", "llama-tied", "mistral-head-dim", "phi3", "qwen2-sliding",
 		"qwen3", "gemma2", "gemma3", "mixtral", "qwen2-moe", "qwen3-moe-mixed", "gpt-oss",
+		"smollm3", "olmo2", "ernie4-5", "hunyuan", "ministral3", "glm4-moe", "minimax-m2",
 	}
 }
 
@@ -61,6 +62,9 @@ func TestHost(t *testing.T) {
 			}
 			for _, family := range []string{"mixtral", "qwen2-moe", "gpt-oss"} {
 				run("Mixtures "+family, func(t *testing.T) { opstest.Steps(t, o, familyBounds(i), family) })
+			}
+			for _, family := range []string{"smollm3", "olmo2", "ernie4-5", "ministral3"} {
+				run("Steps "+family, func(t *testing.T) { opstest.Steps(t, o, familyBounds(i), family) })
 			}
 		case 1:
 			run("Flash", func(t *testing.T) {
