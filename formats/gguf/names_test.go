@@ -15,7 +15,7 @@ import (
 
 // refused are the golden models that llama.cpp computes otherwise, or not at all, and a word of the reason.
 func refused() map[string]string {
-	return map[string]string{
+	all := map[string]string{
 		"llama-gelu":        "activation",
 		"llama-gelu-new":    "activation",
 		"llama-gelu-tanh":   "activation",
@@ -25,6 +25,13 @@ func refused() map[string]string {
 		"qwen2-moe-fused":   "dense",
 		"qwen3-sliding":     "bias",
 	}
+	for _, name := range []string{
+		"smollm3", "smollm3-sliding", "olmo2", "olmo3", "seed-oss", "granite", "ernie4-5", "hunyuan", "ministral3",
+		"mistral3", "mistral3-inner", "glm4-moe", "glm4-moe-fused", "minimax-m2", "minimax-m2-fused",
+	} {
+		all[name] = "no GGUF"
+	}
+	return all
 }
 
 // open writes a golden checkpoint and describes it.
