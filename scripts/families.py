@@ -119,7 +119,10 @@ def fill(name: str, shape: tuple[int, ...], dtype: str, family: str, tied: bool)
     if name.endswith("weight_scale_inv"):
         return Fill(base=96, exp=-12)
     if "norm" in name and name.endswith("weight") and len(shape) == 1:
-        return Fill(exp=-8) if family.startswith("gemma") else Fill(base=128, exp=-7)
+        around0 = family.startswith(("gemma", "qwen3_next", "qwen3_5")) and "linear_attn" not in name and "visual" not in name
+        return Fill(exp=-8) if around0 else Fill(base=128, exp=-7)
+    if name.endswith("A_log"):  # so that states last for some tokens
+        return Fill(base=-160, exp=-6)
     if name.endswith("sinks"):
         return Fill(exp=-5)
     if name.endswith("bias"):
@@ -210,6 +213,7 @@ SMOLLM3, OLMO2, OLMO3 = transformers.SmolLM3Config, transformers.Olmo2Config, tr
 SEED_OSS, GRANITE, ERNIE4_5 = transformers.SeedOssConfig, transformers.GraniteConfig, transformers.Ernie4_5Config
 HUNYUAN, MINISTRAL3 = transformers.HunYuanDenseV1Config, transformers.Ministral3Config
 GLM4_MOE, MINIMAX_M2 = transformers.Glm4MoeConfig, transformers.MiniMaxM2Config
+QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE = transformers.Qwen3NextConfig, transformers.Qwen3_5TextConfig, transformers.Qwen3_5MoeTextConfig
 
 SLIDING = dict(use_sliding_window=True, sliding_window=WINDOW)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
@@ -266,6 +270,15 @@ MISTRAL3_SEES = dict(
 GLM4_EXPERTS = dict(
     head_dim=32, attention_bias=True, use_qk_norm=True, num_hidden_layers=3, n_routed_experts=8, num_experts_per_tok=3,
     moe_intermediate_size=32, n_group=4, topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=1,
+)  # fmt: skip
+DELTA = dict(
+    head_dim=32, num_hidden_layers=4, layer_types=None, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+    linear_value_head_dim=24, linear_conv_kernel_dim=4,
+)  # fmt: skip
+QWEN3_5_SEES = dict(
+    text_config=BASE | DELTA | rope("default", mrope_section=[2, 1, 1], mrope_interleaved=True, partial_rotary_factor=0.25),
+    vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=64, patch_size=14, num_position_embeddings=16),
+    **SEES,
 )  # fmt: skip
 
 VARIANTS = {
@@ -403,6 +416,13 @@ VARIANTS = {
     "glm4-moe-fused": Variant(GLM4_MOE, GLM4_EXPERTS | dict(n_group=1, topk_group=1, norm_topk_prob=False, use_qk_norm=False), original_format=False),
     "minimax-m2": Variant(MINIMAX_M2, dict(head_dim=32, rotary_dim=16, num_experts_per_tok=2, **MIXTRAL_EXPERTS)),
     "minimax-m2-fused": Variant(MINIMAX_M2, dict(head_dim=32, rotary_dim=16, num_experts_per_tok=2, **MIXTRAL_EXPERTS), original_format=False),
+    "qwen3-next": Variant(QWEN3_NEXT, DELTA | SHARED | dict(mlp_only_layers=[1])),
+    "qwen3-next-fused": Variant(
+        QWEN3_NEXT, DELTA | SHARED | dict(num_hidden_layers=2, layer_types=["full_attention", "linear_attention"]), original_format=False
+    ),
+    "qwen3-5": Variant(QWEN3_5, DELTA),
+    "qwen3-5-sees": Variant(transformers.Qwen3_5Config, QWEN3_5_SEES),
+    "qwen3-5-moe": Variant(QWEN3_5_MOE, DELTA | SHARED),
     "gpt-oss-mxfp4": Variant(GPT_OSS, HARMONY, quantize=mxfp4, old_config=True),
 }  # fmt: skip
 
@@ -411,7 +431,7 @@ def is_linear(name: str, dimensions: int) -> bool:
     """Matrices of a decoder's blocks and its head; not embeddings, routers or gates of shared experts."""
     if "vision_tower" in name or "multi_modal" in name or "visual." in name:
         return False
-    return dimensions > 1 and re.search(r"(_proj|\.w[123]|lm_head)(\.weight)?$", name) is not None
+    return dimensions > 1 and re.search(r"(_proj|_proj_qkvz?|_proj_z|\.w[123]|lm_head)(\.weight)?$", name) is not None
 
 
 def older(config: Config, options: Config) -> Config:

@@ -39,7 +39,9 @@ type Session struct {
 	m     *model.Model
 	cache *model.Cache
 	chunk int
-	texts [][]int // what the cache has of each, where texts are read again
+	texts [][]int // what the cache has of each where texts are read again, and what it is to have where the model forgets
+
+	forgets bool // see arch.Decoder's Forgets
 
 	logits model.Array // floats [vocabulary], of what follows a prompt
 	best   model.Array // floats [rows]
@@ -76,7 +78,7 @@ func NewSession(m *model.Model, o Options) (*Session, error) {
 		return nil, err
 	}
 	ops := m.Ops()
-	s := &Session{m: m, cache: cache, chunk: min(chunk, o.Context), texts: make([][]int, slots), logits: ops.Floats(m.Vocab())}
+	s := &Session{m: m, cache: cache, chunk: min(chunk, o.Context), forgets: m.Decoder().Forgets(), texts: make([][]int, slots), logits: ops.Floats(m.Vocab())}
 	s.best = ops.Floats(s.Together())
 	if err := ops.Err(); err != nil {
 		s.Close()
@@ -105,20 +107,32 @@ func (s *Session) Close() {
 func (s *Session) Slots() int { return s.cache.Slots() }
 
 // Len returns how many tokens of a text the session has read.
-func (s *Session) Len(slot int) int { return s.cache.Len(slot) }
+func (s *Session) Len(slot int) int {
+	if s.forgets && slot >= 0 && slot < len(s.texts) {
+		return len(s.texts[slot])
+	}
+	return s.cache.Len(slot)
+}
 
 // Context returns the most tokens of a text.
 func (s *Session) Context() int { return s.cache.Positions() }
 
-// Cut forgets the tokens of a text from the n-th on.
+// Cut forgets the tokens of a text from the n-th on. Where the model forgets those before as well they are read again
+// when the text goes on.
 func (s *Session) Cut(slot, n int) {
 	s.cache.Cut(slot, n)
+	if s.forgets {
+		s.texts[slot] = s.texts[slot][:min(n, len(s.texts[slot]))]
+		return
+	}
 	s.keep(slot, nil)
 }
 
 // keep notes tokens that a text was taken further by, and forgets those that the cache has not.
 func (s *Session) keep(slot int, tokens []int) {
-	if s.m.Decoder().Reread > 0 {
+	if s.forgets {
+		s.texts[slot] = append(s.texts[slot], tokens...)
+	} else if s.m.Decoder().Reread > 0 {
 		s.texts[slot] = append(s.texts[slot], tokens...)[:s.Len(slot)]
 	}
 }
@@ -167,6 +181,9 @@ func (s *Session) read(ctx context.Context, slot int, tokens []int, whole int) (
 
 // reread reads the text in a slot again if it is about to grow, by so many tokens, to a length at which the model does.
 func (s *Session) reread(ctx context.Context, slot, more int) error {
+	if s.forgets {
+		return s.remind(ctx, slot)
+	}
 	most := s.m.Decoder().Reread
 	if most == 0 || slot < 0 || slot >= s.Slots() { // there is none: the cache says so
 		return nil
@@ -178,6 +195,17 @@ func (s *Session) reread(ctx context.Context, slot, more int) error {
 	text := slices.Clone(s.texts[slot])
 	s.Cut(slot, 0)
 	_, err := s.read(ctx, slot, text, had+more)
+	return err
+}
+
+// remind reads the text in a slot again if the model has forgotten it.
+func (s *Session) remind(ctx context.Context, slot int) error {
+	if slot < 0 || slot >= s.Slots() || s.cache.Len(slot) == len(s.texts[slot]) {
+		return nil
+	}
+	text := slices.Clone(s.texts[slot])
+	s.Cut(slot, 0)
+	_, err := s.read(ctx, slot, text, len(text))
 	return err
 }
 

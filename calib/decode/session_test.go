@@ -316,3 +316,54 @@ func TestEnds(t *testing.T) {
 		t.Errorf("interrupted: %+v", got)
 	}
 }
+
+// TestForgets: texts of a model that cannot take them back are read again where they are cut, and go on as fresh ones.
+func TestForgets(t *testing.T) {
+	racetest.Skip(t)
+	ctx := context.Background()
+	for _, g := range archtest.Goldens(t) {
+		if g.Name != "qwen3-5" {
+			continue
+		}
+		dir := t.TempDir()
+		g.Write(t, dir)
+		m := open(t, dir)
+		s, fresh := session(t, m, decode.Options{Slots: 2, Context: 30, Chunk: 4}), session(t, m, decode.Options{Context: 30})
+		logits := func(next *decode.Next, err error) []float32 {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.Clone(next.Logits())
+		}
+		logits(s.Prompt(ctx, 1, g.Tokens[:9]))
+		logits(s.Step(ctx, []int{1}, g.Tokens[9:10]))
+		s.Cut(1, 6)
+		if s.Len(1) != 6 {
+			t.Fatalf("%d tokens after a cut: want 6", s.Len(1))
+		}
+		got := logits(s.Prompt(ctx, 1, g.Tokens[20:25]))
+		want := logits(fresh.Prompt(ctx, 0, slices.Concat(g.Tokens[:6], g.Tokens[20:25])))
+		if e := apart(got, want); e > 1e-5 || s.Len(1) != 11 {
+			t.Errorf("a text of %d tokens that was cut is %.2g from a fresh one of 11", s.Len(1), e)
+		}
+		s.Cut(1, 10)
+		a, err := s.Ahead(ctx, []int{1}, g.Tokens[24:25], 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		best, err := a.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i := slices.Index(want, slices.Max(want)); best[0] != i {
+			t.Errorf("token %d follows a text that was cut: want %d", best[0], i)
+		}
+		a.Close()
+		if s.Len(1) != 11 {
+			t.Errorf("%d tokens after a step: want 11", s.Len(1))
+		}
+		return
+	}
+	t.Fatal("no golden qwen3-5")
+}

@@ -49,6 +49,9 @@ func NewRefiner(m *source.Model, o RefinerOptions) (*Refiner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: scales cannot be learned: %w", m.Dir(), err)
 	}
+	if err := model.Learnable(d); err != nil {
+		return nil, fmt.Errorf("%s: %w", m.Dir(), err)
+	}
 	o.Windows, o.Valid = o.Text.Windows, o.Text.Valid
 	return &Refiner{o: o, model: m, src: src, decoder: d}, nil
 }

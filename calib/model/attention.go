@@ -29,6 +29,14 @@ func (l *loader) attention(from *arch.Attention) *attention {
 	return t
 }
 
+// attentionRoom is what a token takes on the way: what Q makes of gates and queries together, and the gates.
+func attentionRoom(d *arch.Attention) tokenRoom {
+	if !d.Gated {
+		return tokenRoom{}
+	}
+	return tokenRoom{acts: 3 * d.Heads * d.Dim}
+}
+
 func (t *attention) linears() []*linear { return []*linear{&t.q, &t.k, &t.v, &t.o} }
 
 func (t *attention) clone() mixer {
@@ -51,9 +59,7 @@ func (t *attention) reads(m *Model, a activations, x Array, stage int) Array {
 	}
 	a = t.fit(a)
 	t.queries(m, a, x, a.q, a.k)
-	y := m.input(a, a.q, a.t, t.o.w)
-	m.ops.Attention(y, nil, a.q, a.k, a.v, t.shape(a.t))
-	return y
+	return t.gated(m, a, func(y Array) { m.ops.Attention(y, nil, a.q, a.k, a.v, t.shape(a.t)) })
 }
 
 func (t *attention) recall(m *Model, a activations, x Array, k kept, at Step, p places) Array {
@@ -61,9 +67,7 @@ func (t *attention) recall(m *Model, a activations, x Array, k kept, at Step, p 
 	t.project(m, a, x, a.q, a.k, func(q, k Array) { t.turn(m, q, k, a.t, p.angles(t.queryRope), p.angles(t.rope), false) })
 	shape := t.cache(k.slots, k.positions)
 	m.ops.Keep(k.arrays[0], k.arrays[1], a.k, a.v, at, shape)
-	y := m.input(a, a.q, a.t, t.o.w)
-	m.ops.Recall(y, a.q, k.arrays[0], k.arrays[1], at, shape, t.shape(a.t))
-	return y
+	return t.gated(m, a, func(y Array) { m.ops.Recall(y, a.q, k.arrays[0], k.arrays[1], at, shape, t.shape(a.t)) })
 }
 
 func (t *attention) cache(slots, positions int) CacheShape {
@@ -93,9 +97,32 @@ func (t *attention) queries(m *Model, a activations, x, q0, k0 Array) {
 	t.project(m, a, x, q0, k0, func(q, k Array) { t.rotate(m, q, k, a.t, false) })
 }
 
+// gated returns what mix writes, in place of a.q, behind its gates where there are any.
+func (t *attention) gated(m *Model, a activations, mix func(y Array)) Array {
+	y := m.input(a, a.q, a.t, t.o.w)
+	if !t.desc.Gated {
+		mix(y)
+		return y
+	}
+	mix(a.q)
+	m.ops.GLU(y, t.gates(a), a.q, arch.Gating{Act: arch.Sigmoid})
+	return y
+}
+
+// gates is the room of gates.
+func (t *attention) gates(a activations) Array { return a.more.Slice(2*a.q.Len(), 3*a.q.Len()) }
+
 // project is queries with a way to turn them.
 func (t *attention) project(m *Model, a activations, x, q0, k0 Array, turn func(q, k Array)) {
-	m.ops.Linear(x, a.t, t.q.to(q0), t.k.to(k0), t.v.to(a.v))
+	if t.desc.Gated {
+		both, d := a.more.Slice(0, 2*a.q.Len()), t.desc.Dim
+		m.ops.Linear(x, a.t, t.q.to(both), t.k.to(k0), t.v.to(a.v))
+		s := HeadsShape{Rows: a.t, Heads: t.desc.Heads, Width: d, ToRow: t.desc.Heads * d, ToHead: d, FromRow: 2 * t.desc.Heads * d, FromHead: 2 * d}
+		m.ops.CopyHeads(q0, both, s)
+		m.ops.CopyHeads(t.gates(a), both.Slice(d, both.Len()), s)
+	} else {
+		m.ops.Linear(x, a.t, t.q.to(q0), t.k.to(k0), t.v.to(a.v))
+	}
 	t.finish(m, a, q0, k0, turn)
 }
 

@@ -150,13 +150,30 @@ func (c *Cache) Positions() int { return c.positions }
 // Len returns how many tokens of a text are kept.
 func (c *Cache) Len(slot int) int { return c.lengths[slot] }
 
-// Cut forgets the tokens of a text from the n-th on.
-func (c *Cache) Cut(slot, n int) { c.lengths[slot] = min(n, c.lengths[slot]) }
+// Cut forgets the tokens of a text from the n-th on, or all of them where the model forgets, see arch.Decoder's Forgets.
+func (c *Cache) Cut(slot, n int) {
+	switch {
+	case n >= c.lengths[slot]:
+	case c.m.desc.Forgets():
+		c.lengths[slot] = 0
+	default:
+		c.lengths[slot] = n
+	}
+}
+
+// spoil forgets texts that more was read of than is known.
+func (c *Cache) spoil(runs []Run) {
+	for _, r := range runs {
+		if c.m.desc.Forgets() {
+			c.lengths[r.Slot] = 0
+		}
+	}
+}
 
 // Continue takes texts further by some tokens each and returns the states, acts [tokens, hidden], after the
 // final norm, part by part. They stay valid until the next call of a method of the model.
 // Parts are of different slots. A text that would grow beyond the cache gives an error with [ErrFull] in it;
-// after any error the texts are as they were.
+// after any error the texts are as they were, or empty where the model forgets and some was read.
 func (c *Cache) Continue(ctx context.Context, parts ...Part) (Array, error) {
 	m := c.m
 	tokens, runs, err := c.runs(parts)
@@ -178,13 +195,16 @@ func (c *Cache) Continue(ctx context.Context, parts ...Part) (Array, error) {
 		}
 	})
 	if err != nil {
+		c.spoil(runs)
 		return nil, err
 	}
 	row := m.ops.NotFinite(a.h, a.t, m.desc.Hidden)
 	if err := m.ops.Err(); err != nil {
+		c.spoil(runs)
 		return nil, err
 	}
 	if row >= 0 {
+		c.spoil(runs)
 		return nil, fmt.Errorf("%s: the hidden state of token %d is %w", m.name, position(runs, row), ErrNotFinite)
 	}
 	for _, r := range runs {

@@ -51,6 +51,8 @@ type activations struct {
 	n        Array // [t, hidden]
 	q        Array // [t, widest input of a mixer's last layer]; a mixer leaves its result there
 	k, v     Array // [t, kv_heads·head_dim]
+	more     Array // [t, tokenRoom.acts], of mixers; nil: none needs it
+	small    Array // floats [t, tokenRoom.floats], likewise
 	gate, up Array // [mlpRows, intermediate]
 	input    Array // room for what products read next in the device's own order; nil: they read all row by row
 }
@@ -66,7 +68,9 @@ func (s *scratch) free(ops Ops) {
 	*s = scratch{}
 }
 
-func (a *activations) free(ops Ops) { ops.Free(a.h, a.y, a.n, a.q, a.k, a.v, a.gate, a.up, a.input) }
+func (a *activations) free(ops Ops) {
+	ops.Free(a.h, a.y, a.n, a.q, a.k, a.v, a.gate, a.up, a.more, a.small, a.input)
+}
 
 // normsOutputs reports whether what a layer adds to the residual stream is normalized.
 func (m *Model) normsOutputs() bool {
@@ -118,7 +122,19 @@ func (m *Model) newActivations(t int) activations {
 	if m.normsOutputs() {
 		a.y = m.ops.Floats(t * m.desc.Hidden)
 	}
+	m.mixerRoom(&a, t)
 	return a
+}
+
+// mixerRoom makes the room that mixers need for t tokens.
+func (m *Model) mixerRoom(a *activations, t int) {
+	r := roomOf(m.desc)
+	if r.acts > 0 {
+		a.more = m.ops.Acts(t * r.acts)
+	}
+	if r.floats > 0 {
+		a.small = m.ops.Floats(t * r.floats)
+	}
 }
 
 // first returns the activations of the first t tokens.
@@ -128,7 +144,7 @@ func (m *Model) first(a activations, t int) activations {
 	return activations{
 		t: t, h: first(a.h, hidden), y: first(a.y, hidden), n: first(a.n, hidden),
 		q: first(a.q, t*w.q), k: first(a.k, kv), v: first(a.v, kv),
-		gate: first(a.gate, mlp), up: first(a.up, mlp), input: a.input,
+		gate: first(a.gate, mlp), up: first(a.up, mlp), more: a.more, small: a.small, input: a.input,
 	}
 }
 
@@ -144,6 +160,7 @@ func (m *Model) extend(t int) {
 func (m *Model) ActivationBytes(tokens int) int64 {
 	w := widthsOf(m.desc)
 	row := 2*m.desc.Hidden + w.q + 4*w.kv + w.dim // keys and values are packed as well
+	row += roomOf(m.desc).acts + roomOf(m.desc).floats
 	if m.normsOutputs() || m.desc.Blocks[0].MoE != nil {
 		row += 2 * m.desc.Hidden
 	}

@@ -49,16 +49,45 @@ func (l *loader) mixer(from arch.Mixer) mixer {
 	switch from := from.(type) {
 	case *arch.Attention:
 		return l.attention(from)
+	case *arch.DeltaNet:
+		return l.delta(from)
 	}
 	l.fail(fmt.Errorf("%s: no way to run a %T", l.src.Name(), from))
 	return nil
 }
 
+// tokenRoom is what a mixer has room for on the way, for each token: activations, and floats.
+type tokenRoom struct{ acts, floats int }
+
+// roomOf returns the most that the mixers of a model take.
+func roomOf(d *arch.Decoder) (most tokenRoom) {
+	for i := range d.Blocks {
+		var r tokenRoom
+		switch from := d.Blocks[i].Mixer.(type) {
+		case *arch.Attention:
+			r = attentionRoom(from)
+		case *arch.DeltaNet:
+			r = deltaRoom(from)
+		}
+		most = tokenRoom{max(most.acts, r.acts), max(most.floats, r.floats)}
+	}
+	return most
+}
+
+// taker hands out an array in parts.
+type taker struct{ left Array }
+
+func (t *taker) take(n int) Array {
+	a := t.left.Slice(0, n)
+	t.left = t.left.Slice(n, t.left.Len())
+	return a
+}
+
 // Learnable fails on models that have no gradients of their scales.
 func Learnable(d *arch.Decoder) error {
 	for i := range d.Blocks {
-		if d.Blocks[i].Attn() == nil {
-			return fmt.Errorf("%s: scales cannot be learned: there are no gradients of its way to mix tokens", d.Blocks[i].Path)
+		if a := d.Blocks[i].Attn(); a == nil || a.Gated {
+			return fmt.Errorf("%s: scales cannot be learned: its way to mix tokens has no gradients", d.Blocks[i].Path)
 		}
 	}
 	return nil

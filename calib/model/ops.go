@@ -59,6 +59,9 @@ type Ops interface {
 	// is set at (2i, 2i+1), becomes (a·cos − b·sin, b·cos + a·sin) with cos and sin
 	// at [row, i] of two floats [≥ rows, half]. back takes −sin, which is the gradient.
 	Rope(x Array, s RopeShape, cos, sin Array, back bool)
+	// CopyHeads copies heads of rows to where they stand in other ones, both acts or both floats: elements r·FromRow + h·FromHead to +Width
+	// of src to r·ToRow + h·ToHead of dst.
+	CopyHeads(dst, src Array, s HeadsShape)
 	// Attention is causal attention: token i sees tokens max(0, i−Window+1) to i.
 	// q and o are acts [T, Heads, Dim], k and v acts [T, KVHeads, Dim]. lse, floats [Heads, T] or nil,
 	// takes ln Σ exp of the scores, a sink's among them, which the gradient needs. o may be q where lse is nil.
@@ -128,6 +131,21 @@ type RopeShape struct {
 	Rows, Heads, Dim int
 	Half             int // pairs of a head
 	Adjacent         bool
+}
+
+// HeadsShape says where the heads of rows stand, of Width elements each: how far rows, and heads, are apart.
+type HeadsShape struct {
+	Rows, Heads, Width int
+	ToRow, ToHead      int
+	FromRow, FromHead  int
+}
+
+// Spans returns how many elements they take of what they are copied to, and from.
+func (s HeadsShape) Spans() (to, from int) {
+	if s.Rows*s.Heads*s.Width == 0 {
+		return 0, 0
+	}
+	return (s.Rows-1)*s.ToRow + (s.Heads-1)*s.ToHead + s.Width, (s.Rows-1)*s.FromRow + (s.Heads-1)*s.FromHead + s.Width
 }
 
 // AttentionShape are the sizes of an attention.

@@ -30,8 +30,9 @@ func probeSets(d *arch.Decoder) [][]string {
 	}
 	for _, i := range []int{0, len(d.Blocks) - 1} {
 		b := &d.Blocks[i]
-		add(b.Attn().Q, b.Attn().K, b.Attn().V)
-		add(b.Attn().O)
+		for _, stage := range b.Mixer.Stages() {
+			add(stage...)
+		}
 		var in, out []*arch.Linear
 		for _, m := range b.MLPs() {
 			in, out = append(in, m.Gate, m.Up), append(out, m.Down)

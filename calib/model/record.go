@@ -155,6 +155,7 @@ func (c *Cache) newStep(rec Recorder, n int) *recordedStep {
 	if m.normsOutputs() {
 		r.y = rec.Floats(n * m.desc.Hidden)
 	}
+	m.mixerRoom(&r.activations, n)
 	r.input = m.inputRoom(n)
 	r.q, r.k, r.v = r.qkv.Slice(0, n*w.q), r.qkv.Slice(n*w.q, n*(w.q+w.kv)), r.qkv.Slice(n*(w.q+w.kv), n*(w.q+2*w.kv))
 	r.gate, r.up = r.both.Slice(0, n*w.mlp), r.both.Slice(n*w.mlp, 2*n*w.mlp)
@@ -165,7 +166,7 @@ func (r *recordedStep) close(ops Ops) {
 	if r.again != nil {
 		r.again.Close()
 	}
-	ops.Free(r.h, r.y, r.n, r.input, r.qkv, r.both, r.mixed, r.arrived, r.sum, r.in.dev, r.logits, r.marks, r.shared)
+	ops.Free(r.h, r.y, r.n, r.more, r.small, r.input, r.qkv, r.both, r.mixed, r.arrived, r.sum, r.in.dev, r.logits, r.marks, r.shared)
 }
 
 // begin tells the device at once what a step begins with.
@@ -199,7 +200,7 @@ type joined struct {
 func (m *Model) usual() bool {
 	return !slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool {
 		a, first := b.Attn(), m.desc.Blocks[0].Attn()
-		return a == nil || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None() ||
+		return a == nil || a.Gated || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None() ||
 			a.Heads != first.Heads || a.KVHeads != first.KVHeads || a.Dim != first.Dim
 	})
 }
@@ -379,10 +380,12 @@ func (c *Cache) begin(ctx context.Context, rec Recorder, parts []Part) (*recorde
 func (c *Cache) end(r *recordedStep, runs []Run) (best []int, err error) {
 	out := make([]float32, 2*r.t)
 	if err := r.again.Read(out); err != nil {
+		c.spoil(runs)
 		return nil, err
 	}
 	for row, bad := range out[:r.t] {
 		if bad != 0 {
+			c.spoil(runs)
 			return nil, fmt.Errorf("%s: the hidden state of token %d is %w", c.m.name, position(runs, row), ErrNotFinite)
 		}
 		best = append(best, int(out[r.t+row]))
@@ -446,8 +449,11 @@ func (a *Ahead) Next(ctx context.Context) ([]int, error) {
 	return best, err
 }
 
-// Close leaves the texts as the last step that was read has made them.
+// Close leaves the texts as the last step that was read has made them, or empty where the model forgets and there were more.
 func (a *Ahead) Close() {
+	if a.queued > 0 {
+		a.c.spoil(a.runs)
+	}
 	for ; a.queued > 0; a.queued-- {
 		_ = a.r.again.Read(make([]float32, 2*a.r.t)) // nobody asks what came of it
 	}

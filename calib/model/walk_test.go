@@ -311,8 +311,10 @@ func compareWalk(t *testing.T, d *arch.Decoder, v *visitor, original *model.Mode
 	}
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		for _, l := range []*arch.Linear{b.Attn().Q, b.Attn().K, b.Attn().V, b.Attn().O} {
-			compare(l, x[l.Name])
+		for _, stage := range b.Mixer.Stages() {
+			for _, l := range stage {
+				compare(l, x[l.Name])
+			}
 		}
 		for j, m := range b.MLPs() {
 			in, mid := x[m.Gate.Name], x[m.Down.Name]

@@ -3,6 +3,7 @@ package arch
 import (
 	"encoding/json"
 	"iter"
+	"slices"
 )
 
 // Decoder describes a decoder language model:
@@ -83,6 +84,7 @@ const (
 	GELUTanh  Activation = "gelu_tanh" // its approximation by tanh
 	ReLU      Activation = "relu"
 	SwiGLUOAI Activation = "swiglu_oai"
+	Sigmoid   Activation = "sigmoid" // 1/(1+e^−x), of gates that stand alone
 )
 
 // Gating is how the gate g and the other factor u of an MLP become one: Act(g)·u. For SwiGLUOAI it is
@@ -268,6 +270,11 @@ func (b *Block) Linears() []*Linear {
 		ls = append(ls, m.Gate, m.Up, m.Down)
 	}
 	return ls
+}
+
+// Forgets reports whether a text cannot be taken back to a shorter one where it goes on, see [Mixer].
+func (d *Decoder) Forgets() bool {
+	return slices.ContainsFunc(d.Blocks, func(b Block) bool { return b.Mixer.Forgets() })
 }
 
 // Gates returns the small layers of a block that are never quantized: gates of its mixer, the router, and the gate of the

@@ -204,9 +204,18 @@ func part(s *Stored, name string, expert, row, step, n int, reads *State, split 
 type biases struct{ qkv, o bool }
 
 // attention describes the attention of a block with a projection each for queries, keys and values.
-func (b *builder) attention(blk *Block, bias biases) {
+func (b *builder) attention(blk *Block, bias biases) { b.anyAttention(blk, bias, false) }
+
+// gatedAttention is attention whose queries have gates of what they mix beside them.
+func (b *builder) gatedAttention(blk *Block, bias biases) { b.anyAttention(blk, bias, true) }
+
+func (b *builder) anyAttention(blk *Block, bias biases, gated bool) {
 	p := blk.Path + ".self_attn."
 	q, kv := b.heads*b.headDim, b.kvHeads*b.headDim
+	rows := q
+	if gated {
+		rows *= 2
+	}
 	in := b.normed(p+"in", &blk.AttnNorm)
 	out := &State{
 		Name: p + "out", Width: q, Absorb: []string{p + "v_proj.weight"},
@@ -220,7 +229,8 @@ func (b *builder) attention(blk *Block, bias biases) {
 	}
 	blk.Mixer = &Attention{
 		Heads: b.heads, KVHeads: b.kvHeads, Dim: b.headDim, Scale: 1 / math.Sqrt(float64(b.headDim)),
-		Q: qkv("q_proj", q), K: qkv("k_proj", kv), V: qkv("v_proj", kv),
+		Gated: gated,
+		Q:     qkv("q_proj", rows), K: qkv("k_proj", kv), V: qkv("v_proj", kv),
 		O: b.whole(b.matrix(p+"o_proj", b.d.Hidden, q, bias.o, LinearWeight), out, SplitColumns, ""),
 	}
 }

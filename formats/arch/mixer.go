@@ -1,6 +1,7 @@
 package arch
 
-// Mixer is what mixes the states of the tokens of a text: the first half of a block. It is an [Attention].
+// Mixer is what mixes the states of the tokens of a text: the first half of a block. It is an [Attention] or a
+// [DeltaNet].
 type Mixer interface {
 	// Stages returns its linear layers in the order in which they are computed: those of a stage read the same. The last stage
 	// has one, whose result is added to the residual stream.
@@ -13,6 +14,8 @@ type Mixer interface {
 	Ropes() []*Rope
 	// Kept returns how many numbers a text of so many tokens is kept as, so that it can go on.
 	Kept(tokens int) int
+	// Forgets reports whether what is kept of a text cannot be taken back to a shorter one.
+	Forgets() bool
 }
 
 // Vector is a small tensor.
@@ -34,6 +37,7 @@ func (b *Block) Attn() *Attention {
 type Attention struct {
 	Heads, KVHeads, Dim int
 	Q, K, V, O          *Linear
+	Gated               bool    // Q makes of each head Dim elements more, whose sigmoids its mixture is multiplied by
 	QNorm, KNorm        *Norm   // of each head; nil: none
 	NormWhole           bool    // they are of all heads at once
 	NormLast            bool    // they come after the heads are turned, not before
@@ -82,6 +86,9 @@ func (a *Attention) normed(heads int) int {
 	}
 	return a.Dim
 }
+
+// Forgets implements [Mixer].
+func (a *Attention) Forgets() bool { return false }
 
 // Kept implements [Mixer]: keys and values of what is seen.
 func (a *Attention) Kept(tokens int) int {

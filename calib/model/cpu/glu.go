@@ -69,6 +69,9 @@ func activate(act arch.Gating, g, u float64) (value, slope, factor, through floa
 			return g, 1, u, 1
 		}
 		return 0, 0, u, 1
+	case arch.Sigmoid:
+		s := logistic(g)
+		return s, s * (1 - s), u, 1
 	case arch.SwiGLUOAI:
 		alpha, limit, through := act.Alpha, act.Limit, 1.0
 		if u > limit || u < -limit {

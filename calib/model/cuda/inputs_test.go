@@ -56,7 +56,7 @@ func testInputs(t *testing.T, o *Ops, long bool) {
 			o.Free(sum)
 		})
 		up := acts(4, n)
-		for _, a := range []arch.Activation{arch.SiLU, arch.GELU, arch.GELUTanh, arch.ReLU, arch.SwiGLUOAI} {
+		for _, a := range []arch.Activation{arch.SiLU, arch.GELU, arch.GELUTanh, arch.ReLU, arch.Sigmoid, arch.SwiGLUOAI} {
 			c.check(string(a), true, func(y model.Array) { o.GLU(y, x, up, arch.Gating{Act: a, Alpha: 1.7, Limit: 1}) })
 		}
 		o.Free(x, h, w, up)

@@ -81,7 +81,7 @@ func modules(acts driver.DType) []driver.Kernel {
 	}{
 		{"elements", inputs() + elementsSource, true},
 		{"rows", inputs() + rowsSource, true},
-		{"mixers", mixersSource, true},
+		{"mixers", inputs() + mixersSource, true},
 		{"cache", cacheSource, true},
 		{"step", inputs() + stepSource, true},
 		{"attend", tiles() + attendSource, true},

@@ -133,6 +133,11 @@ func (t twin) Attention(o, lse, q, k, v model.Array, s model.AttentionShape) {
 	t.follow(o, lse)
 }
 
+func (t twin) CopyHeads(dst, src model.Array, s model.HeadsShape) {
+	t.Ops.CopyHeads(device(dst), device(src), s)
+	t.follow(dst)
+}
+
 func (t twin) GLU(y, g, u model.Array, act arch.Gating) {
 	t.Ops.GLU(device(y), device(g), device(u), act)
 	t.follow(y)

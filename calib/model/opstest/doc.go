@@ -15,5 +15,6 @@ import (
 type Ops interface {
 	model.BackwardOps
 	model.StatsOps
+	model.RecurrentOps
 	learn.Ops
 }

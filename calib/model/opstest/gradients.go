@@ -132,6 +132,9 @@ func gluBack(act arch.Gating, g, u float64) (byGate, byUp float64) {
 			return u, g
 		}
 		return 0, 0
+	case arch.Sigmoid:
+		s := sigmoid(g)
+		return u * s * (1 - s), s
 	case arch.SwiGLUOAI:
 		top, alpha := act.Limit, act.Alpha
 		byUp = min(g, top) * sigmoid(alpha*min(g, top))

@@ -98,7 +98,7 @@ func gradients(r *rand.Rand) []gradient {
 		})
 	}
 	for _, act := range []arch.Gating{
-		{Act: arch.SiLU}, {Act: arch.GELU}, {Act: arch.GELUTanh}, {Act: arch.ReLU}, {Act: arch.SwiGLUOAI, Alpha: 1.702, Limit: 7},
+		{Act: arch.SiLU}, {Act: arch.GELU}, {Act: arch.GELUTanh}, {Act: arch.ReLU}, {Act: arch.Sigmoid}, {Act: arch.SwiGLUOAI, Alpha: 1.702, Limit: 7},
 	} {
 		in := []Array{random(r, 50, 3), random(r, 50, 4)}
 		list = append(list, gradient{

@@ -171,6 +171,102 @@ func (Reference) Rope(x model.Array, s model.RopeShape, cos, sin model.Array, ba
 	}
 }
 
+// CopyHeads implements [model.Ops].
+func (Reference) CopyHeads(dst, src model.Array, s model.HeadsShape) {
+	to, from := values(dst), values(src)
+	for r := range s.Rows {
+		for h := range s.Heads {
+			copy(to[r*s.ToRow+h*s.ToHead:][:s.Width], from[r*s.FromRow+h*s.FromHead:][:s.Width])
+		}
+	}
+}
+
+// Convolve implements [model.RecurrentOps]. The inputs of a text are kept with the last first.
+func (Reference) Convolve(y, x, w, bias, kept model.Array, at model.Step, s model.ConvShape) {
+	out, in, weights := values(y), values(x), values(w)
+	row := 0
+	for _, run := range at.Runs {
+		past := make(Array, (s.Width-1)*s.Channels)
+		if kept != nil {
+			past = values(kept)[run.Slot*len(past):][:len(past)]
+		}
+		if run.From == 0 {
+			clear(past)
+		}
+		for range run.Rows {
+			token := in[row*s.Channels:][:s.Channels]
+			for c := range s.Channels {
+				sum := weights[c*s.Width+s.Width-1] * token[c]
+				if bias != nil {
+					sum += values(bias)[c]
+				}
+				for j := range s.Width - 1 {
+					sum += weights[c*s.Width+s.Width-2-j] * past[j*s.Channels+c]
+				}
+				if s.SiLU {
+					sum *= sigmoid(sum)
+				}
+				out[row*s.Channels+c] = sum
+			}
+			copy(past[min(s.Channels, len(past)):], past)
+			copy(past, token)
+			row++
+		}
+	}
+}
+
+// DeltaRule implements [model.RecurrentOps], as arch.DeltaNet says it.
+func (Reference) DeltaRule(o, x, a, b, aLog, bias, state model.Array, at model.Step, s model.DeltaShape) {
+	out, in := values(o), values(x)
+	size, keys := s.KDim*s.VDim, s.KHeads*s.KDim
+	channels := 2*keys + s.VHeads*s.VDim
+	row := 0
+	unit := func(x Array) Array {
+		var sum float64
+		for _, v := range x {
+			sum += v * v
+		}
+		u := make(Array, len(x))
+		for i, v := range x {
+			u[i] = v / math.Sqrt(sum+1e-6)
+		}
+		return u
+	}
+	for _, run := range at.Runs {
+		all := make(Array, s.VHeads*size)
+		if state != nil {
+			all = values(state)[run.Slot*len(all):][:len(all)]
+		}
+		if run.From == 0 {
+			clear(all)
+		}
+		for range run.Rows {
+			token := in[row*channels:][:channels]
+			for h := range s.VHeads {
+				m, of := all[h*size:][:size], h/(s.VHeads/s.KHeads)*s.KDim
+				q, k, v := unit(token[of:][:s.KDim]), unit(token[keys+of:][:s.KDim]), token[2*keys+h*s.VDim:][:s.VDim]
+				i := row*s.VHeads + h
+				decay := math.Exp(-math.Exp(values(aLog)[h]) * math.Log1p(math.Exp(values(a)[i]+values(bias)[h])))
+				for j := range s.VDim {
+					var found float64
+					for i := range s.KDim {
+						m[i*s.VDim+j] *= decay
+						found += m[i*s.VDim+j] * k[i]
+					}
+					d := sigmoid(values(b)[i]) * (v[j] - found)
+					var sum float64
+					for i := range s.KDim {
+						m[i*s.VDim+j] += k[i] * d
+						sum += m[i*s.VDim+j] * q[i]
+					}
+					out[i*s.VDim+j] = sum / math.Sqrt(float64(s.KDim))
+				}
+			}
+			row++
+		}
+	}
+}
+
 // sees returns the first token that token i attends to.
 func sees(s model.AttentionShape, i int) int {
 	if s.Window > 0 {
@@ -336,6 +432,8 @@ func glu(act arch.Gating, g, u float64) float64 {
 		return 0.5 * g * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(g+0.044715*math.Pow(g, 3)))) * u
 	case arch.ReLU:
 		return max(g, 0) * u
+	case arch.Sigmoid:
+		return sigmoid(g) * u
 	case arch.SwiGLUOAI:
 		g, u = min(g, act.Limit), min(max(u, -act.Limit), act.Limit)
 		return g * sigmoid(act.Alpha*g) * (u + 1)
