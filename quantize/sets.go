@@ -77,6 +77,10 @@ func SetsOf(m *source.Model) ([]Set, error) {
 			add(b.MoE.Shared.Gate, b.MoE.Shared.Up)
 			add(b.MoE.Shared.Down)
 		}
+		if b.Told != nil {
+			add(b.Told.Gate)
+			add(b.Told.Proj)
+		}
 	}
 	ends, err := EndsOf(m)
 	if err != nil {

@@ -91,7 +91,44 @@ func (z *sizes) block(ctx context.Context, b *arch.Block) error {
 	if err := z.mixer(ctx, b); err != nil {
 		return err
 	}
-	return z.mlps(ctx, b)
+	if err := z.mlps(ctx, b); err != nil {
+		return err
+	}
+	return z.end(ctx, b)
+}
+
+// end goes through what comes after the MLP.
+func (z *sizes) end(ctx context.Context, b *arch.Block) error {
+	if t := b.Told; t != nil {
+		z.of[t.Gate.Reads] = slices.Clone(z.h)
+		mid, err := z.output(ctx, t.Gate, z.h)
+		if err != nil {
+			return err
+		}
+		for i, g := range mid { // what it is told is normalized
+			mid[i] = g * g * g
+		}
+		z.of[t.Proj.Reads] = mid
+		added, err := z.output(ctx, t.Proj, mid)
+		if err != nil {
+			return err
+		}
+		if err := z.add(added, &t.Out); err != nil {
+			return err
+		}
+	}
+	scale, ok := z.src.Tensor(b.Scale)
+	if !ok || scale.Elements() != 1 || !readable(scale) {
+		return nil
+	}
+	var by [1]float32
+	if err := scale.ReadFloat32(by[:], 0); err != nil {
+		return err
+	}
+	for k := range z.h {
+		z.h[k] *= float64(by[0]) * float64(by[0])
+	}
+	return nil
 }
 
 func (z *sizes) mixer(ctx context.Context, b *arch.Block) error {
@@ -103,7 +140,7 @@ func (z *sizes) mixer(ctx context.Context, b *arch.Block) error {
 	z.of[stages[0][0].Reads] = in
 	out := stages[len(stages)-1][0]
 	mixed := ones(out.K)
-	if a := b.Attn(); a != nil {
+	if a := b.Attn(); a != nil && a.ValueEps == 0 && a.From == nil && a.V != nil {
 		values, err := z.output(ctx, a.V, in)
 		if err != nil {
 			return err
@@ -155,10 +192,28 @@ func (z *sizes) mlps(ctx context.Context, b *arch.Block) error {
 			return err
 		}
 	}
-	if b.MoE.Shared != nil {
-		if err := one(b.MoE.Shared, 1); err != nil {
+	if b.MoE.Shared == nil {
+		return z.add(all, b.MLPOut)
+	}
+	if x := b.MoE.Apart; x != nil { // parts are as large as their norms make them
+		if all, err = z.norm(x.ExpertsOut, all); err != nil {
 			return err
 		}
+		if in, err = z.normed(x.Shared); err != nil {
+			return err
+		}
+		added, err := z.mlp(ctx, b.MoE.Shared, in)
+		if err != nil {
+			return err
+		}
+		if added, err = z.norm(x.SharedOut, added); err != nil {
+			return err
+		}
+		for k := range added {
+			all[k] += added[k]
+		}
+	} else if err := one(b.MoE.Shared, 1); err != nil {
+		return err
 	}
 	return z.add(all, b.MLPOut)
 }

@@ -118,11 +118,17 @@ def fill(name: str, shape: tuple[int, ...], dtype: str, family: str, tied: bool)
         return Fill(span=0x58)
     if name.endswith("weight_scale_inv"):
         return Fill(base=96, exp=-12)
+    if name.endswith(("q_norm.weight", "k_norm.weight")) and family.startswith("gemma4"):  # whose scores have no scale
+        return Fill(base=64, exp=-8)
     if "norm" in name and name.endswith("weight") and len(shape) == 1:
-        around0 = family.startswith(("gemma", "qwen3_next", "qwen3_5")) and "linear_attn" not in name and "visual" not in name
+        around0 = family.startswith(("gemma2", "gemma3", "qwen3_next", "qwen3_5")) and "linear_attn" not in name and "visual" not in name
         return Fill(exp=-8) if around0 else Fill(base=128, exp=-7)
     if name.endswith("A_log"):  # so that states last for some tokens
         return Fill(base=-160, exp=-6)
+    if name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
+        return Fill(base=96, exp=-7)
+    if name.endswith("router.proj.weight"):  # which reads what has a norm of 1
+        return Fill(exp=-5)
     if name.endswith("sinks"):
         return Fill(exp=-5)
     if name.endswith("bias"):
@@ -134,7 +140,7 @@ def fill(name: str, shape: tuple[int, ...], dtype: str, family: str, tied: bool)
     if name.endswith(("experts.gate_up_proj", "experts.down_proj")) and family == "gpt_oss":
         columns = shape[-2]
     else:
-        columns = shape[-1]
+        columns = shape[-1] if shape else 1
     return Fill(exp=round(math.log2(2.6 / math.sqrt(columns))) - 6)
 
 
@@ -208,6 +214,7 @@ LLAMA, MISTRAL, MIXTRAL = transformers.LlamaConfig, transformers.MistralConfig, 
 QWEN2, QWEN3 = transformers.Qwen2Config, transformers.Qwen3Config
 QWEN2_MOE, QWEN3_MOE = transformers.Qwen2MoeConfig, transformers.Qwen3MoeConfig
 GEMMA2, GEMMA3, GEMMA3_NESTED = transformers.Gemma2Config, transformers.Gemma3TextConfig, transformers.Gemma3Config
+GEMMA4, GEMMA4_NESTED = transformers.Gemma4TextConfig, transformers.Gemma4Config
 PHI3, GPT_OSS = transformers.Phi3Config, transformers.GptOssConfig
 SMOLLM3, OLMO2, OLMO3 = transformers.SmolLM3Config, transformers.Olmo2Config, transformers.Olmo3Config
 SEED_OSS, GRANITE, ERNIE4_5 = transformers.SeedOssConfig, transformers.GraniteConfig, transformers.Ernie4_5Config
@@ -228,6 +235,26 @@ GEMMA3_OPTIONS = dict(
 VISION = dict(
     hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14,
     vision_use_head=False,
+)  # fmt: skip
+GEMMA4_OPTIONS = dict(
+    num_hidden_layers=5, layer_types=["sliding_attention", "full_attention"] * 2 + ["full_attention"], head_dim=16, global_head_dim=32,
+    sliding_window=WINDOW, hidden_size_per_layer_input=16, vocab_size_per_layer_input=64, num_kv_shared_layers=3,
+    use_double_wide_mlp=True, final_logit_softcapping=3.0, tie_word_embeddings=True,
+)  # fmt: skip
+GEMMA4_LARGE = dict(
+    num_hidden_layers=3, layer_types=["sliding_attention"] * 2 + ["full_attention"], head_dim=16, global_head_dim=32,
+    sliding_window=WINDOW, hidden_size_per_layer_input=0, attention_k_eq_v=True, num_global_key_value_heads=1,
+    tie_word_embeddings=True,
+)  # fmt: skip
+GEMMA4_SEES = dict(
+    text_config=BASE | GEMMA4_OPTIONS | dict(pad_token_id=0), tie_word_embeddings=True,
+    vision_config=dict(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
+        patch_size=4, position_embedding_size=16,
+    ),
+    audio_config=dict(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, subsampling_conv_channels=[4, 4], output_proj_dims=24,
+    ),
 )  # fmt: skip
 NESTED = dict(
     text_config=BASE | GEMMA3_OPTIONS, vision_config=VISION, mm_tokens_per_image=4,
@@ -374,6 +401,12 @@ VARIANTS = {
     "gemma3-old-config": Variant(GEMMA3, GEMMA3_OPTIONS, old_config=True),
     "gemma3-nested": Variant(GEMMA3_NESTED, NESTED),
     "gemma3-nested-inner": Variant(GEMMA3_NESTED, NESTED, original_format=False),
+    "gemma4": Variant(GEMMA4, GEMMA4_OPTIONS),
+    "gemma4-large": Variant(GEMMA4, GEMMA4_LARGE),
+    "gemma4-moe": Variant(
+        GEMMA4, GEMMA4_LARGE | dict(enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=32)
+    ),
+    "gemma4-sees": Variant(GEMMA4_NESTED, GEMMA4_SEES),
     "llava": Variant(transformers.LlavaConfig, LLAVA),
     "llava-inner": Variant(
         transformers.LlavaConfig,
@@ -554,9 +587,9 @@ def margin(model: Any, ids: torch.Tensor) -> float:
             lead(best, module.topk_group)
             chosen = torch.zeros_like(best).scatter_(1, best.topk(module.topk_group).indices, 1).bool()
             scores = by_group.masked_fill(~chosen[..., None], -math.inf).flatten(1)
-        lead(scores, module.top_k)
+        lead(scores, top if (top := getattr(module, "top_k", None)) else module.config.top_k_experts)
 
-    hooks = [m.register_forward_hook(hook) for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
+    hooks = [m.register_forward_hook(hook) for m in model.modules() if type(m).__name__.lower().endswith(("topkrouter", "gemma4textrouter"))]
     with torch.no_grad():
         model(ids)
     for h in hooks:
@@ -699,7 +732,7 @@ def golden(name: str, v: Variant) -> tuple[str, dict[str, float]]:
                 "dtype": alike[spread[0]][0],
                 "shape": alike[spread[0]][1],
                 **{k: n for k, n in vars(alike[spread[0]][2]).items() if n},
-                "crc32": zlib.crc32(b"".join(weights[n].view(torch.uint8).numpy().tobytes() for n in spread)),
+                "crc32": zlib.crc32(b"".join(weights[n].reshape(-1).view(torch.uint8).numpy().tobytes() for n in spread)),
             }
             for names, spread in fold(alike)
         ],

@@ -40,6 +40,10 @@ func stored(d *arch.Decoder, f func(s *arch.Stored)) {
 	if d.Tied {
 		f(d.Head.Stored)
 	}
+	if d.Tokens != nil {
+		f(d.Tokens.Embed)
+		f(d.Tokens.Project.Stored)
+	}
 	for i := range d.Blocks {
 		for _, l := range d.Blocks[i].Gates() {
 			f(l.Stored)
@@ -125,8 +129,14 @@ func (s Sizes) mlp(m *arch.MLP) float64 { return s.of(m.Gate) + s.of(m.Up) + s.o
 // as many as rows meet that choose evenly.
 func (s Sizes) layers(d *arch.Decoder, rows int) float64 {
 	var sum float64
+	if d.Tokens != nil {
+		sum += s.of(d.Tokens.Project)
+	}
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
+		if b.Told != nil {
+			sum += s.of(b.Told.Gate) + s.of(b.Told.Proj)
+		}
 		for _, stage := range b.Mixer.Stages() {
 			for _, l := range stage {
 				sum += s.of(l)

@@ -241,9 +241,14 @@ func (r *Random) describe() error {
 		matrix(d.Head.Stored, r.o.HeadBits)
 	}
 	norm(&d.Norm, d.Hidden)
+	if d.Tokens != nil {
+		matrix(d.Tokens.Embed, 0)
+		matrix(d.Tokens.Project.Stored, 0)
+		norm(&d.Tokens.Norm, d.Tokens.Width)
+	}
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		for _, n := range []*arch.Norm{&b.AttnNorm, b.AttnOut, &b.MLPNorm, b.MLPOut} {
+		for _, n := range b.Norms() {
 			norm(n, d.Hidden)
 		}
 		for _, v := range b.Mixer.Vectors() {
@@ -256,8 +261,12 @@ func (r *Random) describe() error {
 		for _, l := range b.Gates() {
 			matrix(l.Stored, 0)
 		}
+		fill(b.Scale, 1, 1)
 		if b.MoE != nil {
 			fill(b.MoE.Routing.Correction, 0, len(b.MoE.Experts))
+			if b.MoE.Apart != nil {
+				fill(b.MoE.Apart.ExpertScale, 1, len(b.MoE.Experts))
+			}
 		}
 	}
 	return err

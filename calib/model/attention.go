@@ -1,6 +1,10 @@
 package model
 
-import "github.com/lutq/lutq/formats/arch"
+import (
+	"slices"
+
+	"github.com/lutq/lutq/formats/arch"
+)
 
 // attention implements [mixer] by softmax attention. Norms and sinks that it has not are nil.
 type attention struct {
@@ -10,6 +14,7 @@ type attention struct {
 	q, k, v, o   linear
 	qkv          joined
 	qNorm, kNorm Array
+	ones         Array // factors of the norm of values; nil: none
 	sinks        Array
 }
 
@@ -21,7 +26,13 @@ func (l *loader) attention(from *arch.Attention) *attention {
 		if from.NormWhole {
 			q, k = from.Heads*from.Dim, from.KVHeads*from.Dim
 		}
-		t.qNorm, t.kNorm = l.norm(from.QNorm, q), l.norm(from.KNorm, k)
+		t.qNorm = l.norm(from.QNorm, q)
+		if from.KNorm != nil {
+			t.kNorm = l.norm(from.KNorm, k)
+		}
+	}
+	if from.ValueEps > 0 && from.From == nil && l.err == nil {
+		t.ones = l.upload(slices.Repeat([]float32{1}, from.Dim))
 	}
 	if from.Sinks != "" {
 		t.sinks = l.vector(from.Sinks, 0, from.Heads)
@@ -37,7 +48,19 @@ func attentionRoom(d *arch.Attention) tokenRoom {
 	return tokenRoom{acts: 3 * d.Heads * d.Dim}
 }
 
-func (t *attention) linears() []*linear { return []*linear{&t.q, &t.k, &t.v, &t.o} }
+func (t *attention) linears() []*linear { return append(t.first(), &t.o) }
+
+// first returns the layers of the first stage.
+func (t *attention) first() []*linear {
+	ls := []*linear{&t.q}
+	if t.desc.K != nil {
+		ls = append(ls, &t.k)
+	}
+	if t.desc.V != nil {
+		ls = append(ls, &t.v)
+	}
+	return ls
+}
 
 func (t *attention) clone() mixer {
 	c := *t
@@ -51,7 +74,13 @@ func (t *attention) bind(ropes map[*arch.Rope]*rope) {
 	}
 }
 
-func (t *attention) in() []Weight { return []Weight{t.q.w, t.k.w, t.v.w} }
+func (t *attention) in() []Weight {
+	var ws []Weight
+	for _, l := range t.first() {
+		ws = append(ws, l.w)
+	}
+	return ws
+}
 
 func (t *attention) reads(m *Model, a activations, x Array, stage int) Array {
 	if stage == 0 {
@@ -66,7 +95,9 @@ func (t *attention) recall(m *Model, a activations, x Array, k kept, at Step, p 
 	a = t.fit(a)
 	t.project(m, a, x, a.q, a.k, func(q, k Array) { t.turn(m, q, k, a.t, p.angles(t.queryRope), p.angles(t.rope), false) })
 	shape := t.cache(k.slots, k.positions)
-	m.ops.Keep(k.arrays[0], k.arrays[1], a.k, a.v, at, shape)
+	if t.desc.From == nil { // else that has kept them
+		m.ops.Keep(k.arrays[0], k.arrays[1], a.k, a.v, at, shape)
+	}
 	return t.gated(m, a, func(y Array) { m.ops.Recall(y, a.q, k.arrays[0], k.arrays[1], at, shape, t.shape(a.t)) })
 }
 
@@ -74,19 +105,28 @@ func (t *attention) cache(slots, positions int) CacheShape {
 	return CacheShape{Slots: slots, Positions: positions, KVHeads: t.desc.KVHeads, Dim: t.desc.Dim}
 }
 
-// keep allocates keys and values.
+// keep allocates keys and values, unless they are another's.
 func (t *attention) keep(ops Ops, slots, positions int) kept {
+	if t.desc.From != nil {
+		return kept{}
+	}
 	n := t.cache(slots, positions).Elements()
-	return kept{slots, positions, []Array{ops.Acts(n), ops.Acts(n)}}
+	return kept{slots: slots, positions: positions, arrays: []Array{ops.Acts(n), ops.Acts(n)}}
 }
 
 func (t *attention) keeps(slots, positions int) int64 {
+	if t.desc.From != nil {
+		return 0
+	}
 	return 2 * int64(t.cache(slots, positions).Elements())
 }
 
 // fit returns activations of this attention's widths.
 func (t *attention) fit(a activations) activations {
 	q, kv := a.t*t.desc.Heads*t.desc.Dim, a.t*t.desc.KVHeads*t.desc.Dim
+	if s, ok := a.shared[t.desc.Source()]; ok {
+		a.k, a.v = s.keys, s.values
+	}
 	a.q, a.k, a.v = a.q.Slice(0, q), a.k.Slice(0, kv), a.v.Slice(0, kv)
 	return a
 }
@@ -116,25 +156,52 @@ func (t *attention) gates(a activations) Array { return a.more.Slice(2*a.q.Len()
 func (t *attention) project(m *Model, a activations, x, q0, k0 Array, turn func(q, k Array)) {
 	if t.desc.Gated {
 		both, d := a.more.Slice(0, 2*a.q.Len()), t.desc.Dim
-		m.ops.Linear(x, a.t, t.q.to(both), t.k.to(k0), t.v.to(a.v))
+		m.ops.Linear(x, a.t, t.products(both, k0, a.v)...)
 		s := HeadsShape{Rows: a.t, Heads: t.desc.Heads, Width: d, ToRow: t.desc.Heads * d, ToHead: d, FromRow: 2 * t.desc.Heads * d, FromHead: 2 * d}
 		m.ops.CopyHeads(q0, both, s)
 		m.ops.CopyHeads(t.gates(a), both.Slice(d, both.Len()), s)
 	} else {
-		m.ops.Linear(x, a.t, t.q.to(q0), t.k.to(k0), t.v.to(a.v))
+		m.ops.Linear(x, a.t, t.products(q0, k0, a.v)...)
 	}
 	t.finish(m, a, q0, k0, turn)
 }
 
+// products asks for the layers of the first stage.
+func (t *attention) products(q, k, v Array) []Product {
+	ps, to := []Product{}, map[*linear]Array{&t.q: q, &t.k: k, &t.v: v}
+	for _, l := range t.first() {
+		ps = append(ps, l.to(to[l]))
+	}
+	return ps
+}
+
+// value norms values, or takes keys for them.
+func (t *attention) value(m *Model, a activations, k0 Array) {
+	v := a.v
+	if t.desc.V == nil {
+		v = k0
+	}
+	switch {
+	case t.desc.From != nil:
+	case t.ones != nil:
+		m.ops.RMSNorm(a.v, v, t.ones, a.t*t.desc.KVHeads, t.desc.ValueEps)
+	case t.desc.V == nil:
+		m.ops.Copy(a.v, v)
+	}
+}
+
 // finish norms and turns queries and keys, in the order of the description.
 func (t *attention) finish(m *Model, a activations, q0, k0 Array, turn func(q, k Array)) {
+	t.value(m, a, k0)
 	if t.desc.NormLast {
 		turn(q0, k0)
 	}
 	if t.qNorm != nil {
 		q, k := t.normRows(a.t)
 		m.ops.RMSNorm(a.q, q0, t.qNorm, q, t.desc.QNorm.Eps)
-		m.ops.RMSNorm(a.k, k0, t.kNorm, k, t.desc.KNorm.Eps)
+		if t.kNorm != nil {
+			m.ops.RMSNorm(a.k, k0, t.kNorm, k, t.desc.KNorm.Eps)
+		}
 	}
 	if !t.desc.NormLast {
 		turn(a.q, a.k)
@@ -164,6 +231,9 @@ func (t *attention) turn(m *Model, q, k Array, tokens int, ofQ, ofK angles, back
 	}
 	s := RopeShape{Rows: tokens, Heads: t.desc.Heads, Dim: t.desc.Dim, Half: t.rope.half(), Adjacent: t.desc.Rope.Adjacent}
 	m.ops.Rope(q, s, ofQ.cos, ofQ.sin, back)
+	if t.desc.From != nil {
+		return
+	}
 	s.Heads = t.desc.KVHeads
 	m.ops.Rope(k, s, ofK.cos, ofK.sin, back)
 }
@@ -179,5 +249,5 @@ func (t *attention) shape(tokens int) AttentionShape {
 
 // usual reports whether kernels that norm and turn heads on their way to the cache compute it.
 func (t *attention) usual() bool {
-	return !t.desc.NormWhole && !t.desc.NormLast && t.queryRope == t.rope && (t.desc.Rope == nil || !t.desc.Rope.Adjacent)
+	return !t.desc.NormWhole && t.desc.ValueEps == 0 && t.desc.From == nil && t.desc.V != nil && !t.desc.NormLast && t.queryRope == t.rope && (t.desc.Rope == nil || !t.desc.Rope.Adjacent)
 }

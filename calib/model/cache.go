@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/lutq/lutq/formats/arch"
 )
 
 // Cache keeps what attention needs of texts, so that they can go on: the keys and values of every
@@ -99,8 +101,14 @@ func (m *Model) NewCache(slots, positions int) (*Cache, error) {
 		return nil, fmt.Errorf("%s: a cache of %d slots of %d tokens", m.name, slots, positions)
 	}
 	c := &Cache{m: m, positions: positions, lengths: make([]int, slots), recorded: make(map[int]*recordedStep)}
+	at := make(map[arch.Mixer]int)
 	for i := range m.layers {
-		c.layers = append(c.layers, m.layers[i].mixer.keep(m.ops, slots, positions))
+		from := m.desc.Blocks[i].Mixer
+		c.layers, at[from] = append(c.layers, m.layers[i].mixer.keep(m.ops, slots, positions)), i
+		if a := m.desc.Blocks[i].Attn(); a != nil && a.From != nil {
+			c.layers[i] = c.layers[at[a.From]]
+			c.layers[i].lent = true
+		}
 	}
 	c.places = c.newPlaces()
 	if a, ok := m.ops.(Arranger); ok {
@@ -128,6 +136,9 @@ func (m *Model) CacheElements(slots, positions int) int64 {
 // Close gives the cache's memory back.
 func (c *Cache) Close() {
 	for _, k := range c.layers {
+		if k.lent {
+			continue
+		}
 		c.m.ops.Free(k.arrays...)
 	}
 	for _, r := range c.recorded {
@@ -186,7 +197,7 @@ func (c *Cache) Continue(ctx context.Context, parts ...Part) (Array, error) {
 	a := m.room(len(tokens))
 	at := c.places.set(m.ops, runs)
 	m.queue(func() {
-		m.ops.Embed(a.h, tokens, m.embed, float32(m.desc.EmbedScale))
+		m.enter(a, tokens)
 		for i := range m.layers {
 			if err = ctx.Err(); err != nil {
 				return

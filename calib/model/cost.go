@@ -18,7 +18,7 @@ func widthsOf(d *arch.Decoder) widths {
 		stages := b.Mixer.Stages()
 		w.q = max(w.q, stages[len(stages)-1][0].K)
 		if a := b.Attn(); a != nil {
-			w.kv, w.dim, w.heads = max(w.kv, a.K.N), max(w.dim, a.Dim), max(w.heads, a.Heads)
+			w.kv, w.dim, w.heads = max(w.kv, a.KVHeads*a.Dim), max(w.dim, a.Dim), max(w.heads, a.Heads)
 		}
 		for _, m := range b.MLPs() {
 			w.mlp = max(w.mlp, m.Gate.N)
@@ -91,6 +91,9 @@ func work(d *arch.Decoder, t int) (linear, attention float64) {
 				perToken -= size(m.Gate) + size(m.Up) + size(m.Down)
 			}
 		}
+		if b.Told != nil {
+			perToken += size(b.Told.Gate) + size(b.Told.Proj) + size(d.Tokens.Project)/float64(len(d.Blocks))
+		}
 		linear += float64(t) * perToken
 		// A token sees half of the window on average, for scores and for values.
 		if a := b.Attn(); a != nil {
@@ -148,6 +151,9 @@ func WalkWork(d *arch.Decoder, o WalkOptions) float64 {
 				squares += square(m.Gate.K) + square(m.Down.K)
 			}
 		}
+		if b.Told != nil {
+			squares += square(b.Told.Gate.K) + square(b.Told.Proj.K)
+		}
 	}
 	var all float64
 	for _, w := range o.Windows {
@@ -187,6 +193,9 @@ func WalkMemory(src Source, o WalkOptions, device string) int64 {
 		block, stats = max(block, weights), max(stats, readers)
 	}
 	embedding := 2 * int64(d.Vocab) * int64(d.Hidden)
+	if d.Tokens != nil {
+		embedding += 2 * int64(d.Tokens.Embed.N) * int64(d.Tokens.Embed.K)
+	}
 	if device != "cpu" {
 		return walkBytes + int64(uncollected*float64(max(embedding, streams*block)))
 	}
@@ -198,7 +207,7 @@ func WalkMemory(src Source, o WalkOptions, device string) int64 {
 		tokens, longest = tokens+int64(len(t)), max(longest, int64(len(t)))
 	}
 	hidden, q, kv, inter := int64(d.Hidden), int64(w.q), int64(w.kv), int64(w.mlp)
-	states := 4 * streams * (tokens*(hidden+q) + longest*(3*hidden+2*q+2*kv) + min(longest, HostMLPRows)*2*inter)
+	states := 4 * streams * (tokens*(hidden+q+int64(besideWidth(d))) + longest*(3*hidden+2*q+2*kv) + min(longest, HostMLPRows)*2*inter)
 	return walkBytes + int64(uncollected*float64(states+max(embedding, (streams+1)*block+4*sums*stats+fitted)))
 }
 

@@ -143,7 +143,7 @@ func (t *deltaNet) part(m *Model, mixed, gates, all Array, rows int) {
 // keep allocates the last inputs of convolutions, and states.
 func (t *deltaNet) keep(ops Ops, slots, positions int) kept {
 	d := t.desc
-	return kept{slots, positions, []Array{ops.Acts(slots * (d.Width - 1) * d.Channels()), ops.Floats(slots * d.VHeads * d.KDim * d.VDim)}}
+	return kept{slots: slots, positions: positions, arrays: []Array{ops.Acts(slots * (d.Width - 1) * d.Channels()), ops.Floats(slots * d.VHeads * d.KDim * d.VDim)}}
 }
 
 func (t *deltaNet) keeps(slots, _ int) int64 { return int64(slots) * int64(t.desc.Kept(1)) }

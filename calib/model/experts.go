@@ -15,6 +15,7 @@ type moe struct {
 	experts    []mlp
 	shared     *mlp // nil: none
 	sharedGate linear
+	apart      *apart    // nil: parts read one norm
 	correction []float32 // [experts], of scores where experts are chosen; nil: none
 	mixture    Mixture   // of steps that are recorded, or nil
 }
@@ -28,6 +29,46 @@ type routing struct {
 	tokens  [][]int
 	weights [][]float32
 	shared  []float32 // [t], the weight of the shared expert; nil: none, or 1
+}
+
+// apart are the norms of parts of a mixture, see [arch.Apart].
+type apart struct {
+	router, shared, sharedOut, expertsOut Array
+	scales                                []float32 // [experts]
+}
+
+// apart reads them.
+func (l *loader) apart(d *arch.MoE, hidden int) *apart {
+	x := d.Apart
+	router := l.floats(x.Router.Tensor, hidden)
+	scales := l.floats(x.ExpertScale, len(d.Experts))
+	if l.err != nil {
+		return nil
+	}
+	for i := range router {
+		router[i] *= float32(x.Scale)
+	}
+	return &apart{l.upload(router), l.norm(&x.Shared, hidden), l.norm(&x.SharedOut, hidden), l.norm(&x.ExpertsOut, hidden), scales}
+}
+
+// chosen says where the tokens go whose residual stream is a.h and whose norm is a.n.
+func (m *Model) chosen(a activations, d *moe) *routing {
+	if d.apart == nil {
+		return m.route(a.n, a.t, d)
+	}
+	x := m.ops.Acts(a.t * m.desc.Hidden)
+	defer m.ops.Free(x)
+	m.ops.RMSNorm(x, a.h, d.apart.router, a.t, d.desc.Apart.Router.Eps)
+	return m.route(x, a.t, d)
+}
+
+// sharedIn returns what the expert of all tokens reads: a.n, or written to room.
+func (m *Model) sharedIn(a activations, d *moe, room Array) Array {
+	if d.apart == nil {
+		return a.n
+	}
+	m.ops.RMSNorm(room, a.h, d.apart.shared, a.t, d.desc.Apart.Shared.Eps)
+	return room
 }
 
 // route reads the router's logits of the states n of t tokens.
@@ -51,7 +92,11 @@ func (m *Model) route(n Array, t int, d *moe) *routing {
 		total := d.total(probs, chosen)
 		for _, e := range chosen {
 			r.tokens[e] = append(r.tokens[e], i)
-			r.weights[e] = append(r.weights[e], float32(d.desc.Routing.Factor()*probs[e]/total))
+			weight := float32(d.desc.Routing.Factor() * probs[e] / total)
+			if d.apart != nil {
+				weight *= d.apart.scales[e]
+			}
+			r.weights[e] = append(r.weights[e], weight)
 		}
 		r.chosen = append(r.chosen, chosen...)
 	}
@@ -152,12 +197,17 @@ func (m *Model) hostLinear(n Array, rows int, l *linear) []float32 {
 	return v
 }
 
-// mixture adds a mixture of experts of a.n to h [t, hidden], floats.
-func (m *Model) mixture(h Array, a activations, d *moe) {
-	r := m.route(a.n, a.t, d)
+// mixture adds a mixture of experts of a.n to an array [t, hidden] of floats.
+func (m *Model) mixture(to Array, a activations, d *moe) {
+	r := m.chosen(a, d)
 	hidden := m.desc.Hidden
 	x, y := m.ops.Acts(a.t*hidden), m.ops.Floats(a.t*hidden)
 	defer m.ops.Free(x, y)
+	h := to
+	if d.apart != nil {
+		h = m.ops.Floats(a.t * hidden)
+		defer m.ops.Free(h)
+	}
 	for e := range d.experts {
 		rows := len(r.tokens[e])
 		if rows == 0 {
@@ -167,6 +217,16 @@ func (m *Model) mixture(h Array, a activations, d *moe) {
 		m.ops.Gather(in, a.n, r.tokens[e], nil)
 		m.mlp(out, in, a, &d.experts[e], rows, false)
 		m.ops.Scatter(h, out, r.tokens[e], r.weights[e])
+	}
+	if d.apart != nil {
+		add := func(sum, norm Array, of *arch.Norm) {
+			m.ops.RMSNorm(x, sum, norm, a.t, of.Eps)
+			m.ops.AddTo(to, x)
+		}
+		add(h, d.apart.expertsOut, &d.desc.Apart.ExpertsOut)
+		m.mlp(y, m.sharedIn(a, d, x), a, d.shared, a.t, false)
+		add(y, d.apart.sharedOut, &d.desc.Apart.SharedOut)
+		return
 	}
 	if d.shared != nil {
 		m.mlp(y, a.n, a, d.shared, a.t, false)

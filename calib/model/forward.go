@@ -19,6 +19,9 @@ type layer struct {
 
 	mlp *mlp // or
 	moe *moe
+
+	told  *told    // nil: none
+	scale *float32 // of the residual stream at the end; nil: 1
 }
 
 // mlp is down · (act(gate·x) ∘ up·x).
@@ -54,6 +57,7 @@ type activations struct {
 	more     Array // [t, tokenRoom.acts], of mixers; nil: none needs it
 	small    Array // floats [t, tokenRoom.floats], likewise
 	gate, up Array // [mlpRows, intermediate]
+	beside         // of a window on its way through the layers
 	input    Array // room for what products read next in the device's own order; nil: they read all row by row
 }
 
@@ -64,6 +68,7 @@ type scratch struct {
 }
 
 func (s *scratch) free(ops Ops) {
+	ops.Free(s.arrays...)
 	s.activations.free(ops)
 	*s = scratch{}
 }
@@ -93,7 +98,7 @@ func (m *Model) room(t int) activations {
 		m.scratch.free(m.ops)
 		m.scratch = scratch{tokens: t, activations: m.newActivations(t)}
 		m.scratch.h, m.scratch.q = m.ops.Floats(t*m.desc.Hidden), m.ops.Acts(t*widthsOf(m.desc).q)
-		m.scratch.input = m.inputRoom(t)
+		m.scratch.input, m.scratch.beside = m.inputRoom(t), m.newBeside(t)
 	}
 	return m.first(m.scratch.activations, t)
 }
@@ -111,7 +116,7 @@ func (m *Model) check(tokens []int) error {
 	return nil
 }
 
-// newActivations returns those of t tokens, without h, q and input.
+// newActivations returns those of t tokens, without h, q, input and what is beside.
 func (m *Model) newActivations(t int) activations {
 	w := widthsOf(m.desc)
 	a := activations{
@@ -144,7 +149,7 @@ func (m *Model) first(a activations, t int) activations {
 	return activations{
 		t: t, h: first(a.h, hidden), y: first(a.y, hidden), n: first(a.n, hidden),
 		q: first(a.q, t*w.q), k: first(a.k, kv), v: first(a.v, kv),
-		gate: first(a.gate, mlp), up: first(a.up, mlp), more: a.more, small: a.small, input: a.input,
+		gate: first(a.gate, mlp), up: first(a.up, mlp), more: a.more, small: a.small, beside: a.beside.first(m.desc, t), input: a.input,
 	}
 }
 
@@ -160,7 +165,7 @@ func (m *Model) extend(t int) {
 func (m *Model) ActivationBytes(tokens int) int64 {
 	w := widthsOf(m.desc)
 	row := 2*m.desc.Hidden + w.q + 4*w.kv + w.dim // keys and values are packed as well
-	row += roomOf(m.desc).acts + roomOf(m.desc).floats
+	row += besideWidth(m.desc) + roomOf(m.desc).acts + roomOf(m.desc).floats
 	if m.normsOutputs() || m.desc.Blocks[0].MoE != nil {
 		row += 2 * m.desc.Hidden
 	}
@@ -183,7 +188,7 @@ func (m *Model) mlpRows(t int) int {
 func (m *Model) forward(ctx context.Context, a activations, tokens []int, before func(layer int)) error {
 	var err error
 	m.queue(func() {
-		m.ops.Embed(a.h, tokens, m.embed, float32(m.desc.EmbedScale))
+		m.enter(a, tokens)
 		for i := range m.layers {
 			if err = ctx.Err(); err != nil {
 				return
@@ -225,7 +230,7 @@ var ErrNotFinite = errors.New("not finite")
 
 // notFinite finds the layer after which the residual stream is not finite.
 func (m *Model) notFinite(a activations, tokens []int) error {
-	m.ops.Embed(a.h, tokens, m.embed, float32(m.desc.EmbedScale))
+	m.enter(a, tokens)
 	for i := range m.layers {
 		m.mix(a, &m.layers[i])
 		m.feed(a, &m.layers[i])
@@ -311,8 +316,24 @@ func outEps(n *arch.Norm) float64 {
 	return n.Eps
 }
 
-// feed adds the MLP half of a layer to the residual stream.
+// feed adds the MLP half of a layer to the residual stream, and what comes after it.
 func (m *Model) feed(a activations, d *layer) {
+	m.fed(a, d)
+	if d.told != nil {
+		m.tell(a, d, m.toldMid(a, d, m.toldIn(a)))
+	}
+	m.leave(a, d)
+}
+
+// leave is the end of a layer.
+func (m *Model) leave(a activations, d *layer) {
+	if d.scale != nil {
+		m.ops.Scale(a.h, *d.scale)
+	}
+}
+
+// fed adds the MLP half of a layer to the residual stream.
+func (m *Model) fed(a activations, d *layer) {
 	x := m.mlpIn(a, d)
 	m.residual(a, d.mlpOut, outEps(d.block.MLPOut), func(y Array, add bool) {
 		if d.moe == nil {

@@ -13,6 +13,9 @@ func (d *layer) linears() []*linear {
 	for _, m := range d.mlps() {
 		ls = append(ls, &m.gate, &m.up, &m.down)
 	}
+	if d.told != nil {
+		ls = append(ls, &d.told.gate, &d.told.proj)
+	}
 	return ls
 }
 
@@ -38,6 +41,10 @@ func (d *layer) clone() layer {
 	if d.mlp != nil {
 		own := *d.mlp
 		c.mlp = &own
+	}
+	if d.told != nil {
+		own := *d.told
+		c.told = &own
 	}
 	if d.moe != nil {
 		own := *d.moe
@@ -90,7 +97,7 @@ func (m *Model) Weight(name string) Weight {
 // their names. It shares everything else with m, and ends when m is closed; the
 // given weights stay the caller's. It has activations of its own, so that both can be run in turn.
 func (m *Model) With(weights map[string]Weight) (*Model, error) {
-	w := &Model{name: m.name, desc: m.desc, ops: m.ops, embed: m.embed, norm: m.norm, head: m.head, lossRows: m.lossRows}
+	w := &Model{name: m.name, desc: m.desc, ops: m.ops, embed: m.embed, tokens: m.tokens, norm: m.norm, head: m.head, lossRows: m.lossRows}
 	shared := ropes(m.desc)
 	for _, r := range shared {
 		w.ropes = append(w.ropes, r)

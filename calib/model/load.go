@@ -48,6 +48,7 @@ func (l *loader) model(m *Model) {
 	d := m.desc
 	l.last = make(map[*arch.Stored]rows)
 	l.embeddings(m)
+	m.tokens = l.tokenInputs(d)
 	m.norm = l.lastNorm(d)
 	shared := ropes(d)
 	for _, r := range shared {
@@ -91,6 +92,14 @@ func (l *loader) frame(to *layer, b *arch.Block, hidden int) {
 	if b.MLPOut != nil {
 		to.mlpOut = l.norm(b.MLPOut, hidden)
 	}
+	if b.Told != nil {
+		to.told = &told{out: l.norm(&b.Told.Out, hidden)}
+	}
+	if b.Scale != "" {
+		if v := l.floats(b.Scale, 1); l.err == nil {
+			to.scale = &v[0]
+		}
+	}
 	if b.MLP != nil {
 		to.mlp = &mlp{act: b.MLP.Act}
 		return
@@ -107,6 +116,9 @@ func (l *loader) frame(to *layer, b *arch.Block, hidden int) {
 	}
 	if b.MoE.SharedGate != nil {
 		to.moe.sharedGate = l.linear(b.MoE.SharedGate)
+	}
+	if b.MoE.Apart != nil {
+		to.moe.apart = l.apart(b.MoE, hidden)
 	}
 }
 

@@ -33,6 +33,7 @@ type mixer interface {
 type kept struct {
 	slots, positions int
 	arrays           []Array
+	lent             bool // whether it is another layer's
 }
 
 // out is the linear layer of a mixer that adds to the residual stream.
@@ -71,6 +72,9 @@ func roomOf(d *arch.Decoder) (most tokenRoom) {
 		}
 		most = tokenRoom{max(most.acts, r.acts), max(most.floats, r.floats)}
 	}
+	if d.Tokens != nil {
+		most = tokenRoom{max(most.acts, 2*d.Tokens.Width), max(most.floats, besideWidth(d))}
+	}
 	return most
 }
 
@@ -86,8 +90,12 @@ func (t *taker) take(n int) Array {
 // Learnable fails on models that have no gradients of their scales.
 func Learnable(d *arch.Decoder) error {
 	for i := range d.Blocks {
-		if a := d.Blocks[i].Attn(); a == nil || a.Gated {
-			return fmt.Errorf("%s: scales cannot be learned: its way to mix tokens has no gradients", d.Blocks[i].Path)
+		b := &d.Blocks[i]
+		if a := b.Attn(); a == nil || a.Gated || a.ValueEps > 0 || a.From != nil || a.V == nil {
+			return fmt.Errorf("%s: scales cannot be learned: its way to mix tokens has no gradients", b.Path)
+		}
+		if b.Told != nil || b.Scale != "" || b.MoE != nil && b.MoE.Apart != nil {
+			return fmt.Errorf("%s: scales cannot be learned: what it adds has no gradients", b.Path)
 		}
 	}
 	return nil

@@ -25,6 +25,7 @@ type Model struct {
 	ops  Ops
 
 	embed  Weight
+	tokens tokenInputs
 	layers []layer
 	norm   Array
 	head   linear  // its weight is embed where they are tied

@@ -79,6 +79,8 @@ type Ops interface {
 	GLU(y, g, u Array, act arch.Gating)
 	// SoftCap writes x = c·tanh(x/c), floats.
 	SoftCap(x Array, c float64)
+	// Scale multiplies x, floats, by a number.
+	Scale(x Array, by float32)
 	// AddTo adds x, acts or floats, to h, floats.
 	AddTo(h, x Array)
 	// Gather writes rows[i] of src, acts or floats, times weights[i] where those are not nil, to row

@@ -122,10 +122,11 @@ type prober struct {
 	block owned // of the original at hand
 	other owned // of what stands in its place
 
-	begins []int     // of each set, the block: -1 of the embedding, and the number of blocks of the head
-	tied   []bool    // of each set, whether the head is replaced with the embedding
-	h      [][]Array // of the original, then of each set, by window; nil where a set has not begun
-	sums   []float64 // of divergences, by set
+	begins []int      // of each set, the block: -1 of the embedding, and the number of blocks of the head
+	tied   []bool     // of each set, whether the head is replaced with the embedding
+	h      [][]Array  // of the original, then of each set, by window; nil where a set has not begun
+	side   [][]beside // likewise
+	sums   []float64  // of divergences, by set
 
 	done, all int
 }
@@ -145,7 +146,7 @@ func (p *prober) find() error {
 		at, ok := of[set[0]]
 		end := !ok && len(set) == 1
 		switch {
-		case end && set[0] == embedding:
+		case end && (set[0] == embedding || p.desc.Tokens != nil && set[0] == p.desc.Tokens.Embed.Path):
 			at = -1
 		case end && !p.desc.Tied && set[0] == p.desc.Head.Stored.Path:
 			at = len(p.desc.Blocks)
@@ -158,7 +159,7 @@ func (p *prober) find() error {
 			}
 		}
 		p.begins = append(p.begins, at)
-		p.tied = append(p.tied, at == -1 && p.desc.Tied)
+		p.tied = append(p.tied, at == -1 && p.desc.Tied && set[0] == embedding)
 	}
 	return nil
 }
@@ -186,7 +187,7 @@ func (p *prober) some(ctx context.Context, windows [][]int) error {
 	p.ahead = newAhead(p.src, p.desc.Stored())
 	defer p.ahead.wait()
 	p.full = loader{src: p.src, take: p.ahead.take, ops: p.ops, own: &p.block, last: make(map[*arch.Stored]rows)}
-	p.h = make([][]Array, len(p.o.Sets)+1)
+	p.h, p.side = make([][]Array, len(p.o.Sets)+1), make([][]beside, len(p.o.Sets)+1)
 	defer p.forget()
 	if err := p.embed(ctx, windows); err != nil {
 		return err
@@ -204,14 +205,17 @@ func (p *prober) embed(ctx context.Context, windows [][]int) error {
 	defer p.release()
 	s := p.full.embedding(p.desc)
 	put := func(l *loader, stream int) error {
-		w := l.weight(s, 0, whole(s))
+		p.Model.embed, p.tokens = l.weight(s, 0, whole(s)), l.tokenInputs(p.desc)
 		if l.err != nil {
 			return l.err
 		}
 		for _, tokens := range windows {
 			h := p.ops.Floats(len(tokens) * p.desc.Hidden)
 			p.h[stream] = append(p.h[stream], h)
-			p.ops.Embed(h, tokens, w, float32(p.desc.EmbedScale))
+			a := p.room(len(tokens))
+			a.h, a.beside = h, p.newBeside(len(tokens))
+			p.side[stream] = append(p.side[stream], a.beside)
+			p.enter(a, tokens)
 		}
 		return p.ops.Err()
 	}
@@ -267,6 +271,13 @@ func (p *prober) through(ctx context.Context, i int, windows [][]int) error {
 			p.ops.Copy(c, h)
 			p.h[set+1] = append(p.h[set+1], c)
 		}
+		for w, tokens := range windows {
+			side := p.newBeside(len(tokens))
+			p.side[set+1] = append(p.side[set+1], side)
+			for j, a := range side.arrays {
+				p.ops.Copy(a, p.side[0][w].arrays[j])
+			}
+		}
 		if err := p.run(ctx, set+1, &own, windows); err != nil {
 			return err
 		}
@@ -283,7 +294,7 @@ func (p *prober) run(ctx context.Context, stream int, l *layer, windows [][]int)
 		}
 		p.extend(len(tokens))
 		a := p.room(len(tokens))
-		a.h = p.h[stream][w]
+		a.h, a.beside = p.h[stream][w], p.side[stream][w]
 		p.queue(func() {
 			p.mix(a, l)
 			p.feed(a, l)
@@ -404,7 +415,12 @@ func (p *prober) forget() {
 	for _, stream := range p.h {
 		p.ops.Free(stream...)
 	}
-	p.h = nil
+	for _, stream := range p.side {
+		for _, side := range stream {
+			p.ops.Free(side.arrays...)
+		}
+	}
+	p.h, p.side = nil, nil
 }
 
 func (p *prober) close() {

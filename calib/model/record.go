@@ -156,6 +156,7 @@ func (c *Cache) newStep(rec Recorder, n int) *recordedStep {
 		r.y = rec.Floats(n * m.desc.Hidden)
 	}
 	m.mixerRoom(&r.activations, n)
+	r.beside = m.newBeside(n)
 	r.input = m.inputRoom(n)
 	r.q, r.k, r.v = r.qkv.Slice(0, n*w.q), r.qkv.Slice(n*w.q, n*(w.q+w.kv)), r.qkv.Slice(n*(w.q+w.kv), n*(w.q+2*w.kv))
 	r.gate, r.up = r.both.Slice(0, n*w.mlp), r.both.Slice(n*w.mlp, 2*n*w.mlp)
@@ -166,6 +167,7 @@ func (r *recordedStep) close(ops Ops) {
 	if r.again != nil {
 		r.again.Close()
 	}
+	ops.Free(r.arrays...)
 	ops.Free(r.h, r.y, r.n, r.more, r.small, r.input, r.qkv, r.both, r.mixed, r.arrived, r.sum, r.in.dev, r.logits, r.marks, r.shared)
 }
 
@@ -200,7 +202,7 @@ type joined struct {
 func (m *Model) usual() bool {
 	return !slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool {
 		a, first := b.Attn(), m.desc.Blocks[0].Attn()
-		return a == nil || a.Gated || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None() ||
+		return a == nil || a.Gated || a.ValueEps > 0 || a.From != nil || a.V == nil || b.Told != nil || b.Scale != "" || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None() ||
 			a.Heads != first.Heads || a.KVHeads != first.KVHeads || a.Dim != first.Dim
 	})
 }
@@ -209,7 +211,7 @@ func (m *Model) usual() bool {
 func (m *Model) join(rec Recorder) error {
 	for i := range m.layers {
 		d := &m.layers[i]
-		if at, ok := d.mixer.(*attention); ok {
+		if at, ok := d.mixer.(*attention); ok && len(at.first()) == 3 {
 			if err := m.joinTo(rec, &at.qkv, &at.q, &at.k, &at.v); err != nil {
 				return err
 			}
@@ -232,7 +234,7 @@ func (m *Model) join(rec Recorder) error {
 
 // mixtureOf prepares a mixture whose routing devices have.
 func (m *Model) mixtureOf(rec Recorder, d *moe) (err error) {
-	if !d.desc.Routing.Plain() || d.shared != nil && d.desc.SharedGate == nil {
+	if d.apart != nil || !d.desc.Routing.Plain() || d.shared != nil && d.desc.SharedGate == nil {
 		return nil
 	}
 	w := MixtureWeights{Router: d.router.w, RouterBias: d.router.bias, Act: d.experts[0].act, Top: d.desc.Top, Normalize: d.desc.Normalize}
@@ -462,7 +464,7 @@ func (a *Ahead) Close() {
 // record asks for a step.
 func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 	m := c.m
-	rec.EmbedAt(r.h, r.tokens, m.embed, float32(m.desc.EmbedScale))
+	m.entered(r.activations, func(h Array, w Weight, scale float64) { rec.EmbedAt(h, r.tokens, w, float32(scale)) })
 	if !m.usual() {
 		for i := range m.layers {
 			c.layer(r.activations, i, at, r.places)

@@ -82,6 +82,7 @@ type walker struct {
 type stream struct {
 	layer layer       // the block at hand
 	h, q  []Array     // of every window, see [activations]
+	side  []beside    // likewise
 	room  activations // for the rest
 }
 
@@ -92,7 +93,14 @@ type readers struct {
 }
 
 // passes is how often the windows pass through a part of a block: once for each stage of its mixer, and thrice for its MLP.
-func passes(b *arch.Block) int { return len(b.Mixer.Stages()) + 3 }
+// And what the block is told takes two.
+func passes(b *arch.Block) int {
+	n := len(b.Mixer.Stages()) + 3
+	if b.Told != nil {
+		n += 2
+	}
+	return n
+}
 
 func (w *walker) walk(ctx context.Context, blocks int) error {
 	for i, tokens := range w.o.Windows {
@@ -160,7 +168,8 @@ func (w *walker) embed() error {
 	}
 	w.full.last = make(map[*arch.Stored]rows)
 	stored := w.full.embedding(w.desc)
-	embedding := w.full.weight(stored, 0, whole(stored))
+	w.Model.embed = w.full.weight(stored, 0, whole(stored))
+	w.tokens = w.full.tokenInputs(w.desc)
 	defer w.release()
 	if w.full.err != nil {
 		return w.full.err
@@ -176,7 +185,11 @@ func (w *walker) embed() error {
 		for _, tokens := range w.o.Windows {
 			h := w.ops.Floats(len(tokens) * w.desc.Hidden)
 			s.h, s.q = append(s.h, h), append(s.q, w.ops.Acts(len(tokens)*width))
-			w.ops.Embed(h, tokens, embedding, float32(w.desc.EmbedScale))
+			side := w.newBeside(len(tokens))
+			s.side = append(s.side, side)
+			a := s.room
+			a.h, a.beside = h, side
+			w.enter(w.first(a, len(tokens)), tokens)
 		}
 	}
 	return w.ops.Err()
@@ -224,6 +237,9 @@ func (w *walker) close() {
 	for _, s := range w.streams {
 		w.ops.Free(s.h...)
 		w.ops.Free(s.q...)
+		for _, side := range s.side {
+			w.ops.Free(side.arrays...)
+		}
 		s.room.free(w.ops)
 	}
 	w.Close()
@@ -275,15 +291,48 @@ func (w *walker) through(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
+	end := func(a activations, d *layer) { w.feed(a, d) }
+	if b.Told != nil {
+		if err := w.visitTold(ctx, b.Told); err != nil {
+			return err
+		}
+		end = func(a activations, d *layer) {
+			w.tell(a, d, w.toldMid(a, d, w.toldIn(a)))
+			w.leave(a, d)
+		}
+	}
 	return w.pass(ctx, func(window int, at []activations) error {
 		for s, a := range at {
-			w.feed(a, &w.streams[s].layer)
+			end(a, &w.streams[s].layer)
 			if token := w.ops.NotFinite(a.h, a.t, w.desc.Hidden); token >= 0 {
 				return fmt.Errorf("%s: the hidden state of token %d of window %d is %w after layer %d", w.name, token, window, ErrNotFinite, i)
 			}
 		}
 		return nil
 	})
+}
+
+// visitTold ends with the MLP half of the block at hand, and visits the layers of what it is told.
+func (w *walker) visitTold(ctx context.Context, t *arch.Told) error {
+	gate, proj := readersOf(t.Gate), readersOf(t.Proj)
+	err := w.visit(ctx, true, func(at []activations) {
+		x := make([]Array, len(at))
+		for s, a := range at {
+			w.fed(a, &w.streams[s].layer)
+			x[s] = w.toldIn(a)
+		}
+		w.tap(gate, x...)
+	}, gate)
+	if err != nil {
+		return err
+	}
+	return w.visit(ctx, false, func(at []activations) {
+		x := make([]Array, len(at))
+		for s, a := range at {
+			x[s] = w.toldMid(a, &w.streams[s].layer, w.toldIn(a))
+		}
+		w.tap(proj, x...)
+	}, proj)
 }
 
 // visitHead takes the statistics of the final states.
@@ -320,7 +369,7 @@ func (w *walker) pass(ctx context.Context, f func(window int, at []activations) 
 		at := make([]activations, len(w.streams))
 		for s, stream := range w.streams {
 			a := stream.room
-			a.h, a.q = stream.h[i], stream.q[i]
+			a.h, a.q, a.beside = stream.h[i], stream.q[i], stream.side[i]
 			at[s] = w.first(a, len(tokens))
 		}
 		if err := f(i, at); err != nil {
@@ -440,7 +489,7 @@ func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Arr
 		gathered[s] = w.ops.Acts(a.t * hidden)
 	}
 	defer w.ops.Free(gathered...)
-	for e, tokens := range w.route(at[0].n, at[0].t, moe).tokens {
+	for e, tokens := range w.chosen(at[0], moe).tokens {
 		if len(tokens) == 0 || rs[e].stats == nil {
 			continue
 		}
@@ -452,7 +501,11 @@ func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Arr
 		f(e, in)
 	}
 	if shared := len(moe.experts); shared < len(rs) && rs[shared].stats != nil {
-		f(shared, inStreams(at, states))
+		in := make([]Array, len(at))
+		for s, a := range at {
+			in[s] = w.sharedIn(a, moe, gathered[s])
+		}
+		f(shared, in)
 	}
 }
 

@@ -64,7 +64,7 @@ func MemoryFor(r Runtime, d *arch.Decoder, weights int64, tokens int) Memory {
 		m.Cache += one
 		block = max(block, one)
 		if a := b.Attn(); a != nil {
-			q, kv = max(q, int64(a.Q.N)), max(kv, int64(a.K.N))
+			q, kv = max(q, int64(a.Q.N)), max(kv, int64(a.KVHeads*a.Dim))
 		} else {
 			var wide int64
 			for _, l := range b.Mixer.Stages()[0] {

@@ -486,7 +486,7 @@ func layerShapes(d *arch.Decoder, joins bool) []bench.Shape {
 		if !joins {
 			continue
 		}
-		if a := b.Attn(); a != nil {
+		if a := b.Attn(); a != nil && a.K != nil && a.V != nil {
 			add(a.Q.N+a.K.N+a.V.N, a.Q.K)
 		}
 		if b.MLP != nil {

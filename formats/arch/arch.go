@@ -12,6 +12,8 @@ import (
 //	for each block:
 //	    h += AttnOut(Mixer(n))    n = AttnNorm(h)
 //	    h += MLPOut(mlp(n))       n = MLPNorm(h)
+//	    h += Told.Out(told(h))    see [Told]
+//	    h *= Scale
 //	logits = cap(LogitScale · Head · Norm(h))
 //
 // with mlp(n) = Down · (act(Gate·n) ∘ Up·n), or the sum of such over the experts
@@ -35,6 +37,9 @@ type Decoder struct {
 	LogitCap   float64 // c in c·tanh(logit/c); 0: none
 	Norm       Norm
 	Blocks     []Block
+
+	// Tokens is what blocks are told of tokens besides the residual stream; nil: nothing.
+	Tokens *TokenInputs
 
 	// Reread, if not 0, is how many tokens a text may have before it is read once more: when it grows beyond them, what was
 	// read of it with the frequencies of shorter ones is given up. In other families that stays as it is.
@@ -61,7 +66,29 @@ type Block struct {
 	MLPNorm  Norm
 	MLP      *MLP // nil where MoE is not
 	MoE      *MoE
-	MLPOut   *Norm // nil: none
+	MLPOut   *Norm  // nil: none
+	Told     *Told  // nil: none
+	Scale    string // tensor [1] that the residual stream is multiplied by at the end; "": none
+}
+
+// TokenInputs are what the blocks of a decoder are told of each token, Width numbers each, all blocks' in a row:
+//
+//	u = (Norm(Project·e) + √Width · Embed[token]) / √2    e = EmbedScale · embed[token]
+//
+// as Gemma 3n and 4 have it (transformers' modeling_gemma4.py, project_per_layer_inputs). The norm is of each block's.
+type TokenInputs struct {
+	Width   int
+	Embed   *Stored // [Vocab, blocks·Width]
+	Project *Linear // never quantized by itself
+	Norm    Norm    // Eps is that of what Project gives
+}
+
+// Told is what a block makes of what it is told of a token: Proj · (Act(Gate·h) ∘ u), with h the residual stream as it is.
+type Told struct {
+	Gate, Proj *Linear
+	Act        Gating
+	Out        Norm
+	At         int // which block it is
 }
 
 // Norm is x/√(mean x² + Eps) · (Offset + weight), or x where Tensor is "".
@@ -112,6 +139,18 @@ type MoE struct {
 	// Shared is an expert of every token; the sigmoid of SharedGate, [1], is its weight, or 1 where that is nil. nil: none.
 	Shared     *MLP
 	SharedGate *Linear
+	// Apart, if not nil, says how the shared expert, the others and the router read the residual stream and add to it each by norms
+	// of their own. The block's MLPNorm is then the experts'.
+	Apart *Apart
+}
+
+// Apart are the norms of the parts of a mixture, as Gemma 4 has them.
+type Apart struct {
+	Router                Norm    // factors of what the router reads, which Scale multiplies
+	Scale                 float64 // of them
+	Shared                Norm    // of what the shared expert reads
+	SharedOut, ExpertsOut Norm    // of what they add
+	ExpertScale           string  // tensor [experts] that the weight of each is multiplied by
 }
 
 // Routing is how a mixture goes from logits to weights. The zero value is the softmax, of which the largest choose.
@@ -220,6 +259,24 @@ func (s *State) Source(i int) int {
 	return s.From + i
 }
 
+// Norms returns the norms of a block that are as wide as the residual stream. Some may be the identity.
+func (b *Block) Norms() []*Norm {
+	all := []*Norm{&b.AttnNorm, &b.MLPNorm}
+	for _, n := range []*Norm{b.AttnOut, b.MLPOut} {
+		if n != nil {
+			all = append(all, n)
+		}
+	}
+	if b.MoE != nil && b.MoE.Apart != nil {
+		x := b.MoE.Apart
+		all = append(all, &x.Router, &x.Shared, &x.SharedOut, &x.ExpertsOut)
+	}
+	if b.Told != nil {
+		all = append(all, &b.Told.Out)
+	}
+	return all
+}
+
 // Role is what a tensor is for.
 type Role int
 
@@ -268,6 +325,9 @@ func (b *Block) Linears() []*Linear {
 	}
 	for _, m := range b.MLPs() {
 		ls = append(ls, m.Gate, m.Up, m.Down)
+	}
+	if b.Told != nil {
+		ls = append(ls, b.Told.Gate, b.Told.Proj)
 	}
 	return ls
 }
@@ -330,6 +390,9 @@ func (d *Decoder) AllStored() iter.Seq[*Stored] {
 					return
 				}
 			}
+		}
+		if d.Tokens != nil && !(yield(d.Tokens.Embed) && yield(d.Tokens.Project.Stored)) {
+			return
 		}
 		yield(d.Head.Stored)
 	}

@@ -1,5 +1,7 @@
 package arch
 
+import "slices"
+
 // Mixer is what mixes the states of the tokens of a text: the first half of a block. It is an [Attention] or a
 // [DeltaNet].
 type Mixer interface {
@@ -42,15 +44,29 @@ type Attention struct {
 	NormWhole           bool    // they are of all heads at once
 	NormLast            bool    // they come after the heads are turned, not before
 	Rope                *Rope   // nil: positions do not count
-	QueryRope           *Rope   // of queries, where they turn otherwise than keys; nil: as they do
-	Window              int     // positions that a token sees, itself among them; 0: all before it
-	Scale               float64 // of the scores
-	ScoreCap            float64 // c in c·tanh(score/c); 0: none
-	Sinks               string  // tensor [Heads] of logits that take part in each softmax, without a value; or ""
+	ValueEps            float64 // of a norm of each head's values, without factors; 0: none
+	// From is the attention of a block before, whose keys and values it attends to; K and V are nil then. Where V alone is nil,
+	// values are what K gives.
+	From      *Attention
+	QueryRope *Rope   // of queries, where they turn otherwise than keys; nil: as they do
+	Window    int     // positions that a token sees, itself among them; 0: all before it
+	Scale     float64 // of the scores
+	ScoreCap  float64 // c in c·tanh(score/c); 0: none
+	Sinks     string  // tensor [Heads] of logits that take part in each softmax, without a value; or ""
 }
 
 // Stages implements [Mixer].
-func (a *Attention) Stages() [][]*Linear { return [][]*Linear{{a.Q, a.K, a.V}, {a.O}} }
+func (a *Attention) Stages() [][]*Linear {
+	return [][]*Linear{slices.DeleteFunc([]*Linear{a.Q, a.K, a.V}, func(l *Linear) bool { return l == nil }), {a.O}}
+}
+
+// Source returns the attention whose keys and values it attends to.
+func (a *Attention) Source() *Attention {
+	if a.From != nil {
+		return a.From
+	}
+	return a
+}
 
 // Gates implements [Mixer].
 func (a *Attention) Gates() []*Linear { return nil }
@@ -92,6 +108,9 @@ func (a *Attention) Forgets() bool { return false }
 
 // Kept implements [Mixer]: keys and values of what is seen.
 func (a *Attention) Kept(tokens int) int {
+	if a.From != nil {
+		return 0
+	}
 	if a.Window > 0 {
 		tokens = min(tokens, a.Window)
 	}

@@ -10,7 +10,7 @@ import (
 // turn by position · frequency i. Formulas are those of transformers'
 // modeling_rope_utils.
 type Rope struct {
-	Type  string // default, linear, dynamic, llama3, yarn or longrope
+	Type  string // default, linear, dynamic, llama3, yarn, longrope or proportional
 	Dim   int
 	Theta float64
 
@@ -28,6 +28,9 @@ type Rope struct {
 
 	// Type longrope: divisors of the frequencies [Dim/2], Short up to the original context and Long beyond.
 	Short, Long []float64
+
+	// Type proportional: only the first Turning pairs turn, by the frequencies that they have where all do.
+	Turning int
 
 	// Amplitude is what cosines and sines are multiplied by, in types yarn and longrope; 1 elsewhere.
 	Amplitude float64
@@ -75,6 +78,11 @@ func (r *Rope) Frequencies(tokens int) []float64 {
 		for i := range f {
 			f[i] /= divisors[i]
 		}
+	case "proportional":
+		for i := range f {
+			f[i] /= r.Factor
+		}
+		clear(f[r.Turning:])
 	}
 	return f
 }
@@ -160,7 +168,16 @@ func (b *builder) plainRope(theta float64) *Rope {
 func (b *builder) ropeOf(key string, in *fields, theta float64) *Rope {
 	r := &Rope{Type: in.text("rope_type", in.text("type", "default")), Factor: 1, Amplitude: 1}
 	r.Theta = in.positiveFloat("rope_theta", b.positiveFloat("rope_theta", theta))
-	r.Dim = b.rotated(b.partialFactor(in, r.Type))
+	if r.Type == "proportional" {
+		r.Dim = b.rotated(1)
+		r.Turning = int(in.positiveFloat("partial_rotary_factor", 1) * float64(r.Dim) / 2)
+		if r.Turning > r.Dim/2 {
+			in.fail("partial_rotary_factor", errors.New("want at most 1"))
+			r.Turning = 0
+		}
+	} else {
+		r.Dim = b.rotated(b.partialFactor(in, r.Type))
+	}
 	if b.err == nil {
 		b.readRope(r, in)
 	}
@@ -176,7 +193,7 @@ func (b *builder) checkFinite(key string, r *Rope) {
 	if b.err != nil {
 		return
 	}
-	sound := func(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
+	sound := func(v float64) bool { return (v > 0 || v == 0 && r.Type == "proportional") && !math.IsInf(v, 0) }
 	for _, tokens := range []int{1, r.Original + 1} {
 		for _, f := range r.Frequencies(tokens) {
 			if !sound(f) || !sound(r.Amplitude) {
@@ -251,6 +268,9 @@ func (b *builder) readRope(r *Rope, in *fields) {
 	switch r.Type {
 	case "default":
 		return
+	case "proportional":
+		r.Factor = in.positiveFloat("factor", 1)
+		return
 	case "linear", "dynamic":
 		in.require("factor")
 	case "llama3":
@@ -268,7 +288,7 @@ func (b *builder) readRope(r *Rope, in *fields) {
 		r.Type = "default"
 		return
 	default:
-		in.fail("rope_type", fmt.Errorf("%.40q is not supported: want default, linear, dynamic, llama3, yarn or longrope", r.Type))
+		in.fail("rope_type", fmt.Errorf("%.40q is not supported: want default, linear, dynamic, llama3, yarn, longrope or proportional", r.Type))
 		return
 	}
 	if r.Type != "linear" && r.Type != "dynamic" {

@@ -120,6 +120,16 @@ func softCap(x []float32, limit float64) {
 	}
 }
 
+// Scale implements [model.Ops].
+func (c *Ops) Scale(x model.Array, by float32) {
+	v := host(x)
+	c.overElements(len(v), func(from, to int) {
+		for i := from; i < to; i++ {
+			v[i] *= by
+		}
+	})
+}
+
 // SoftCapBack implements [model.BackwardOps].
 func (c *Ops) SoftCapBack(dx, y model.Array, limit float64) {
 	d, v := host(dx), host(y)

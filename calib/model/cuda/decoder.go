@@ -99,6 +99,11 @@ func (o *Ops) SoftCap(x model.Array, limit float64) {
 	o.elementwise("soft_cap", floats(x).n, x, float32(limit))
 }
 
+// Scale multiplies x.
+func (o *Ops) Scale(x model.Array, by float32) {
+	o.elementwise("scale", floats(x).n, x, by)
+}
+
 // AddTo adds x to h.
 func (o *Ops) AddTo(h, x model.Array) {
 	check(floats(h).n == x.Len(), "adding %d elements to %d", x.Len(), h.Len())

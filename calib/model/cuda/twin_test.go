@@ -143,6 +143,11 @@ func (t twin) GLU(y, g, u model.Array, act arch.Gating) {
 	t.follow(y)
 }
 
+func (t twin) Scale(x model.Array, by float32) {
+	t.Ops.Scale(device(x), by)
+	t.follow(x)
+}
+
 func (t twin) SoftCap(x model.Array, c float64) {
 	t.Ops.SoftCap(device(x), c)
 	t.follow(x)

@@ -448,6 +448,13 @@ func (Reference) SoftCap(x model.Array, c float64) {
 	}
 }
 
+// Scale implements [model.Ops].
+func (Reference) Scale(x model.Array, by float32) {
+	for i := range values(x) {
+		values(x)[i] *= float64(by)
+	}
+}
+
 // AddTo implements [model.Ops].
 func (Reference) AddTo(h, x model.Array) {
 	d, s := values(h), values(x)

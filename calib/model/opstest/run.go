@@ -54,7 +54,7 @@ func Run(t *testing.T, ops Ops, o Options) {
 		{"Cache", testCache},
 		{"Attend", Attend},
 		{"GLU", testGLU},
-		{"SoftCap", testSoftCap},
+		{"SoftCap and Scale", testSoftCap},
 		{"Rows", testRows},
 		{"Stats", testStats},
 		{"CrossEntropy", testCrossEntropy},
@@ -501,10 +501,11 @@ func testSoftCap(t *testing.T, ops Ops, o Options) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			c := o.check(t, ops, uint64(n))
 			defer c.done()
-			x := c.floats("x", c.normal(n, 40)).out(0)
+			x, z := c.floats("x", c.normal(n, 40)).out(0), c.floats("z", c.normal(n, 1)).out(0)
 			y, dx := c.floats("y", c.uniform(n, 30)), c.acts("dx", c.normal(n, 1)).out(1e-4)
 			c.both(func(s side) {
 				s.SoftCap(s.a(x), 30)
+				s.Scale(s.a(z), 0.3)
 				s.SoftCapBack(s.a(dx), s.a(y), 30)
 			})
 			c.compare(o.Acts)
