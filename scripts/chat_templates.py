@@ -3,7 +3,7 @@
 
     scripts/chat_templates.py calib/testdata/lutq-tiny calib/chat/testdata
 
-The templates have the forms of SmolLM2's, Llama 3's, Qwen 2.5's and 3's and Gemma 2's and 3's, and everything.jinja has
+The templates have the forms of SmolLM2's, Llama 3's, Qwen 2.5's and 3's and Gemma 2's to 4's, and everything.jinja has
 what others use besides. Needs transformers and jinja2.
 """
 
@@ -34,6 +34,7 @@ CONVERSATIONS = [
     [message("user", "first"), message("user", "second")],
     [message("tool", "{\"rain\": true}"), message("skip", "x"), message("user", "banana")],
     [message("system", "only")],
+    [message("user", "a"), message("assistant", "<|channel>thought\nhm<channel|> b "), message("user", "c")],
 ]
 
 

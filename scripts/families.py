@@ -16,6 +16,9 @@ bfloat16 and float16 hold exactly. The file has the config.json, the tensors' na
 and where rotary frequencies depend on the length of a text
 
     stepped     the logits when the text is read token by token, keys and values being kept
+
+and there, and where a variant greedily writes
+
     written     what generate writes behind its first tokens, taking the most likely one: as many as asked for, each
                 number of tokens giving the beginning of more
 
@@ -55,6 +58,7 @@ OUT = Path(__file__).parent.parent / "formats" / "arch" / "archtest" / "testdata
 
 WINDOW, ORIGINAL, LENGTH = 16, 32, 48  # of attention, of the context before it was extended, of the text
 WRITTEN = 40  # tokens behind a prompt
+GREEDY = 64  # likewise, where that is all that is asked for
 MARGIN = 0.02  # of routers, in standard deviations of their logits
 FLOAT32 = 1e-5  # what transformers' float32 may differ by, relative to the largest number
 BLOCK = 128  # side of a block of fp8 weights with one scale
@@ -157,6 +161,7 @@ class Variant:
     dtype: str = "BF16"
     length: int = LENGTH
     original_format: bool = True  # names of tensors as the family's first checkpoints have them
+    greedily: bool = False  # writes
     old_config: bool = False  # config.json as transformers 4 spells it
     change: Callable[[Config], None] = lambda config: None  # what of config.json is spelled otherwise yet
     quantize: Callable[["Variant", Config, list[Entry]], list[Entry]] | None = None
@@ -244,7 +249,7 @@ GEMMA4_OPTIONS = dict(
 GEMMA4_LARGE = dict(
     num_hidden_layers=3, layer_types=["sliding_attention"] * 2 + ["full_attention"], head_dim=16, global_head_dim=32,
     sliding_window=WINDOW, hidden_size_per_layer_input=0, attention_k_eq_v=True, num_global_key_value_heads=1,
-    tie_word_embeddings=True,
+    tie_word_embeddings=False,
 )  # fmt: skip
 GEMMA4_SEES = dict(
     text_config=BASE | GEMMA4_OPTIONS | dict(pad_token_id=0), tie_word_embeddings=True,
@@ -401,10 +406,10 @@ VARIANTS = {
     "gemma3-old-config": Variant(GEMMA3, GEMMA3_OPTIONS, old_config=True),
     "gemma3-nested": Variant(GEMMA3_NESTED, NESTED),
     "gemma3-nested-inner": Variant(GEMMA3_NESTED, NESTED, original_format=False),
-    "gemma4": Variant(GEMMA4, GEMMA4_OPTIONS),
-    "gemma4-large": Variant(GEMMA4, GEMMA4_LARGE),
+    "gemma4": Variant(GEMMA4, GEMMA4_OPTIONS | dict(tie_word_embeddings=False), greedily=True),
+    "gemma4-large": Variant(GEMMA4, GEMMA4_LARGE, greedily=True),
     "gemma4-moe": Variant(
-        GEMMA4, GEMMA4_LARGE | dict(enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=32)
+        GEMMA4, GEMMA4_LARGE | dict(enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=32), greedily=True
     ),
     "gemma4-sees": Variant(GEMMA4_NESTED, GEMMA4_SEES),
     "llava": Variant(transformers.LlavaConfig, LLAVA),
@@ -621,14 +626,14 @@ def stepped(model: Any, ids: torch.Tensor) -> torch.Tensor:
     return torch.stack(out)
 
 
-def written(models: list[Any], ids: torch.Tensor) -> list[dict[str, Any]]:
+def written(models: list[Any], ids: torch.Tensor, prompts: tuple[int, ...], most: int) -> list[dict[str, Any]]:
     """What generate writes behind the beginnings of a text, which all models have to agree on."""
     out = []
-    for prompt in (4, ORIGINAL - 1, ORIGINAL, ORIGINAL + 1, ORIGINAL + 8):
+    for prompt in prompts:
         texts = []
         for model in models:
             model.generation_config.eos_token_id = None
-            for tokens in (1, ORIGINAL - prompt, ORIGINAL + 1 - prompt, ORIGINAL + 2 - prompt, WRITTEN):
+            for tokens in (1, ORIGINAL - prompt, ORIGINAL + 1 - prompt, ORIGINAL + 2 - prompt, most):
                 if tokens > 0:
                     model(ids[:, :1])  # or dynamic frequencies would be those of the text before
                     text = model.generate(ids[:, :prompt], max_new_tokens=tokens, do_sample=False, pad_token_id=0)
@@ -717,7 +722,10 @@ def golden(name: str, v: Variant) -> tuple[str, dict[str, float]]:
         if single.config.get_text_config().rope_parameters.get("rope_type") in ("dynamic", "longrope") and v.length > ORIGINAL:
             with double():
                 by_length["stepped"] = packed(stepped(model, ids)[positions])
-                by_length["written"] = written([single, model], ids)
+                by_length["written"] = written([single, model], ids, (4, ORIGINAL - 1, ORIGINAL, ORIGINAL + 1, ORIGINAL + 8), WRITTEN)
+        elif v.greedily:
+            with double():
+                by_length["written"] = written([single, model], ids, (6, WINDOW + 3), GREEDY)
         rows = by_rows(gradients(model, v, path), weights, config)
 
     alike = {e.name: (e.dtype, e.shape, e.fill) for e in entries}

@@ -110,7 +110,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// TestLengths: where frequencies depend on the length of a text, it goes on as transformers' generate has it, however many
+// TestLengths: a text goes on as transformers' generate has it, also where frequencies depend on its length, however many
 // tokens are asked for, whether it is prompted in chunks, or grows beside others.
 func TestLengths(t *testing.T) {
 	ctx := context.Background()

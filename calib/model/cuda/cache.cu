@@ -16,15 +16,17 @@ keep(Act* keys, Act* values, const Act* k, const Act* v, const float* rows, u32 
     place.store(values, value);
 }
 
-// The warps of a block of recall, the most elements of a head, and the keys that a part of a warp has at a time.
+// The warps of a block of recall, the elements of a head that they have at once, and the keys that a part of a warp has at a
+// time, or of heads that are wider half as many.
 constexpr u32 RECALL_WARPS = 16, RECALL_DIM = 256, RECALL_KEYS = 4;
 
-// Mixed are values mixed by the exponentials of scores beside the largest of these: their sum, and EACH elements.
+// Mixed are values mixed by the exponentials of scores beside the largest of these: their sum, and N elements.
+template <u32 N>
 struct Mixed {
-    float top, sum, at[EACH];
+    float top, sum, at[N];
     __device__ __forceinline__ Mixed() : top(LOWEST), sum(0) {
 #pragma unroll
-        for (u32 i = 0; i < EACH; i++) at[i] = 0;
+        for (u32 i = 0; i < N; i++) at[i] = 0;
     }
     // rise makes top the largest score, which shrinks what there is.
     __device__ __forceinline__ void rise(float score) {
@@ -32,18 +34,19 @@ struct Mixed {
         top = above;
         sum *= shrink;
 #pragma unroll
-        for (u32 i = 0; i < EACH; i++) at[i] *= shrink;
+        for (u32 i = 0; i < N; i++) at[i] *= shrink;
     }
 };
 
 // recall is the attention of one query, head blockIdx.y of row blockIdx.x, over a part of what is kept, one of gridDim.z. As
-// many lanes as it takes have a key together, EACH elements each, and RECALL_KEYS of them at a time; what they and the
+// many lanes as it takes have a key together, SPANS times EACH elements each, and some of them at a time; what they and the
 // warps have mixed is added up in the end. Where there are several parts, these write the
 // mixture, its sum and the largest score to parts [rows][heads][gridDim.z][dim + 2], for recall_sum. out may be q.
-template <bool CAPPED>
+template <bool CAPPED, u32 SPANS>
 __device__ __forceinline__ void recall(Act* out, float* parts, const Act* q, const Act* keys, const Act* vals, const float* rows, u32 heads,
                                        u32 group, u32 dim, u64 head, u32 window, const float* sinks, float scale, float cap) {
-    __shared__ float mixtures[RECALL_WARPS * RECALL_DIM];
+    constexpr u32 DIM = RECALL_DIM * SPANS, KEYS = RECALL_KEYS / SPANS;
+    __shared__ float mixtures[RECALL_WARPS * DIM];
     __shared__ float tops[RECALL_WARPS], sums[RECALL_WARPS];
     begin();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -56,24 +59,30 @@ __device__ __forceinline__ void recall(Act* out, float* parts, const Act* q, con
 
     const u32 lanes = dim <= 8 * EACH ? 8 : dim <= 16 * EACH ? 16 : 32, each = 32 / lanes;
     const u32 d = lane % lanes * EACH;
-    float x[EACH];
-    Elements(at * dim + d, (at + 1) * dim).load(x, q);
-    Mixed m;
-    for (u32 base = first + warp * each * RECALL_KEYS; base < end; base += RECALL_WARPS * each * RECALL_KEYS) {
-        Pack<Act> k[RECALL_KEYS], v[RECALL_KEYS];
-        float s[RECALL_KEYS], top = LOWEST;
+    float x[SPANS][EACH];
 #pragma unroll
-        for (u32 i = 0; i < RECALL_KEYS; i++) {
+    for (u32 p = 0; p < SPANS; p++) Elements(at * dim + d + p * RECALL_DIM, (at + 1) * dim).load(x[p], q);
+    Mixed<SPANS * EACH> m;
+    for (u32 base = first + warp * each * KEYS; base < end; base += RECALL_WARPS * each * KEYS) {
+        Pack<Act> k[KEYS][SPANS], v[KEYS][SPANS];
+        float s[KEYS], top = LOWEST;
+#pragma unroll
+        for (u32 i = 0; i < KEYS; i++) {
             const u64 key = from + (u64)min(base + i * each + lane / lanes, end - 1) * dim;
-            const Elements e(key + d, key + dim);
-            k[i] = e.read(keys);
-            v[i] = e.read(vals);
+#pragma unroll
+            for (u32 p = 0; p < SPANS; p++) {
+                const Elements e(key + d + p * RECALL_DIM, key + dim);
+                k[i][p] = e.read(keys);
+                v[i][p] = e.read(vals);
+            }
         }
 #pragma unroll
-        for (u32 i = 0; i < RECALL_KEYS; i++) {
+        for (u32 i = 0; i < KEYS; i++) {
             s[i] = 0;
 #pragma unroll
-            for (u32 j = 0; j < EACH; j++) s[i] = fmaf(x[j], value(k[i].at[j]), s[i]);
+            for (u32 p = 0; p < SPANS; p++)
+#pragma unroll
+                for (u32 j = 0; j < EACH; j++) s[i] = fmaf(x[p][j], value(k[i][p].at[j]), s[i]);
 #pragma unroll
             for (u32 half = 16; half > 0; half /= 2) {
                 const float other = __shfl_xor_sync(0xffffffff, s[i], half);
@@ -85,11 +94,13 @@ __device__ __forceinline__ void recall(Act* out, float* parts, const Act* q, con
         }
         m.rise(top);
 #pragma unroll
-        for (u32 i = 0; i < RECALL_KEYS; i++) {
-            const float p = base + i * each + lane / lanes < end ? __expf(s[i] - m.top) : 0;
-            m.sum += p;
+        for (u32 i = 0; i < KEYS; i++) {
+            const float e = base + i * each + lane / lanes < end ? __expf(s[i] - m.top) : 0;
+            m.sum += e;
 #pragma unroll
-            for (u32 j = 0; j < EACH; j++) m.at[j] = fmaf(p, value(v[i].at[j]), m.at[j]);
+            for (u32 p = 0; p < SPANS; p++)
+#pragma unroll
+                for (u32 j = 0; j < EACH; j++) m.at[p * EACH + j] = fmaf(e, value(v[i][p].at[j]), m.at[p * EACH + j]);
         }
     }
 #pragma unroll
@@ -99,15 +110,17 @@ __device__ __forceinline__ void recall(Act* out, float* parts, const Act* q, con
         const float sum = __shfl_xor_sync(0xffffffff, m.sum, half);
         if (half >= lanes) m.sum += sum;
 #pragma unroll
-        for (u32 j = 0; j < EACH; j++) {
+        for (u32 j = 0; j < SPANS * EACH; j++) {
             const float other = __shfl_xor_sync(0xffffffff, m.at[j], half);
             if (half >= lanes) m.at[j] += other;
         }
     }
     if (lane < lanes)
 #pragma unroll
-        for (u32 j = 0; j < EACH; j++)
-            if (d + j < dim) mixtures[warp * RECALL_DIM + d + j] = m.at[j];
+        for (u32 p = 0; p < SPANS; p++)
+#pragma unroll
+            for (u32 j = 0; j < EACH; j++)
+                if (d + p * RECALL_DIM + j < dim) mixtures[warp * DIM + d + p * RECALL_DIM + j] = m.at[p * EACH + j];
     if (lane == 0) {
         tops[warp] = m.top;
         sums[warp] = m.sum;
@@ -133,7 +146,7 @@ __device__ __forceinline__ void recall(Act* out, float* parts, const Act* q, con
 #pragma unroll
         for (u32 w = 0; w < RECALL_WARPS; w++) {
             const float share = __shfl_sync(0xffffffff, weight, w);
-            if (i + lane < dim) v = fmaf(share, mixtures[w * RECALL_DIM + i + lane], v);
+            if (i + lane < dim) v = fmaf(share, mixtures[w * DIM + i + lane], v);
         }
         if (i + lane >= dim) continue;
         if (whole)
@@ -146,15 +159,17 @@ __device__ __forceinline__ void recall(Act* out, float* parts, const Act* q, con
         part[dim + 1] = top;
     }
 }
-#define RECALL(NAME, CAPPED)                                                                                                                \
+#define RECALL(NAME, CAPPED, SPANS)                                                                                                         \
     extern "C" __global__ void __launch_bounds__(32 * RECALL_WARPS) NAME(Act* out, float* parts, const Act* q, const Act* keys,             \
                                                                          const Act* values, const float* rows, u32 heads, u32 group,        \
                                                                          u32 dim, u64 head, u32 window, const float* sinks, float scale,    \
                                                                          float cap) {                                                       \
-        recall<CAPPED>(out, parts, q, keys, values, rows, heads, group, dim, head, window, sinks, scale, cap);                              \
+        recall<CAPPED, SPANS>(out, parts, q, keys, values, rows, heads, group, dim, head, window, sinks, scale, cap);                       \
     }
-RECALL(recall_plain, false)
-RECALL(recall_capped, true)
+RECALL(recall_plain, false, 1)
+RECALL(recall_capped, true, 1)
+RECALL(recall_wide_plain, false, 2)
+RECALL(recall_wide_capped, true, 2)
 
 // recall_sum adds up the parts of a query, head blockIdx.y of row blockIdx.x.
 extern "C" __global__ void __launch_bounds__(128) recall_sum(Act* out, const float* parts, u32 heads, u32 dim, u32 count, const float* sinks) {

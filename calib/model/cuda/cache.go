@@ -8,7 +8,8 @@ import (
 // What the kernel recall is made for.
 const (
 	recallThreads = 512
-	recallDim     = 256 // the most elements of a head
+	recallDim     = 512 // the most elements of a head
+	recallNarrow  = 256 // those of a head for which there are kernels that take less room
 )
 
 // recallRows is from how many rows of a text on their scores are products of matrices, whose keys are
@@ -83,7 +84,11 @@ func (o *Ops) recall(out, q, keys, values, rows model.Array, c model.CacheShape,
 		at = o.scratch(4 * n * s.Heads * parts * (s.Dim + 2))
 		defer o.release(at)
 	}
-	o.launchEarly("recall_"+capName(s.Cap > 0), grid, driver.Dim{X: recallThreads}, out, at, q, keys, values, rows,
+	name := "recall_"
+	if s.Dim > recallNarrow {
+		name = "recall_wide_"
+	}
+	o.launchEarly(name+capName(s.Cap > 0), grid, driver.Dim{X: recallThreads}, out, at, q, keys, values, rows,
 		s.Heads, s.Heads/s.KVHeads, s.Dim, int64(c.Head()), s.Window, s.Sinks, s.Scale, s.Cap)
 	if parts > 1 {
 		o.launchEarly("recall_sum", driver.Dim{X: uint32(n), Y: uint32(s.Heads)}, driver.Dim{X: 128}, out, at, s.Heads, s.Dim, parts, s.Sinks)

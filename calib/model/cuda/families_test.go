@@ -48,10 +48,10 @@ func TestGPULengths(t *testing.T) {
 			}
 			defer m.Close()
 			var prompts [][]int
+			tokens := 0 // as many behind each
 			for _, w := range g.Written {
-				prompts = append(prompts, g.Tokens[:w.Prompt])
+				prompts, tokens = append(prompts, g.Tokens[:w.Prompt]), len(w.Tokens)
 			}
-			const tokens = 40
 			s, err := decode.NewSession(m, decode.Options{Slots: len(prompts), Context: len(g.Tokens) + tokens})
 			if err != nil {
 				t.Fatal(err)

@@ -37,6 +37,14 @@ func testCache(t *testing.T, ops Ops, o Options) {
 			steps: [][][3]int{{{0, 0, 2}}, {{0, 2, 1}}, {{0, 3, 9}}, {{0, 12, 1}}},
 		},
 		{
+			c: model.CacheShape{Slots: 1, Positions: 40, KVHeads: 1, Dim: 512}, heads: 2,
+			steps: [][][3]int{{{0, 0, 20}}, {{0, 20, 1}}, {{0, 21, 9}}, {{0, 30, 1}}},
+		},
+		{
+			c: model.CacheShape{Slots: 2, Positions: 30, KVHeads: 2, Dim: 296}, heads: 4, s: model.AttentionShape{Window: 9, Cap: 5}, sunk: true,
+			steps: [][][3]int{{{1, 0, 2}}, {{1, 2, 1}}, {{1, 3, 9}, {0, 0, 3}}, {{1, 12, 1}, {0, 3, 1}}},
+		},
+		{
 			c: model.CacheShape{Slots: 2, Positions: 290, KVHeads: 1, Dim: 80}, heads: 1,
 			steps: [][][3]int{{{1, 0, 259}}, {{1, 259, 1}}, {{1, 100, 1}}},
 		},

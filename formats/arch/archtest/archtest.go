@@ -37,9 +37,9 @@ type Golden struct {
 	Loss      float64     // mean of NLL
 	Gradients []Gradient  // of Loss
 
-	// Where frequencies depend on the length of a text; else nil.
-	Stepped [][]float32 // Logits when it is read token by token
-	Written []Written   // by transformers' generate
+	// Logits when it is read token by token, where frequencies depend on the length of a text; else nil.
+	Stepped [][]float32
+	Written []Written // by transformers' generate; nil of many
 
 	seed    uint64
 	tensors []tensors
