@@ -38,6 +38,7 @@ type series struct {
 // all are drawn in this order, the last on top.
 var all = []series{
 	{"gptqmodel", "GPTQModel", "other", true, 0, 10, -2, "start"},
+	{"autoround", "auto-round", "other", true, 0, 10, -4, "start"},
 	{"bnb", "bitsandbytes", "other", false, 0, -8, -12, "start"},
 	{"llamacpp", "llama.cpp", "other", true, 7, 4, -10, "middle"},
 	{"rounded", "lutq, rounded", "plain", true, 0, 10, 2, "start"},

@@ -45,7 +45,7 @@ func TestWrongTables(t *testing.T) {
 		{"too large", "exl3\t2\t1.5", "outside"},
 		{"too few bits", "exl3\t1\t0.5", "outside"},
 		{"no points", "exl3\t2\t0.5", "gptqmodel: 0 points"},
-		{"unknown", "gptqmodel\t4\t.1\nbnb\t4\t.1\nrounded\t4\t.1\n" + strings.Repeat("llamacpp\t4\t.1\n", 8) + strings.Repeat("fitted\t4\t.1\n", 6) + "exl3\t4\t.1\n" + strings.Repeat("rings\t4\t.1\n", 3) + "new\t4\t.1", `no series is called "new"`},
+		{"unknown", "gptqmodel\t4\t.1\nautoround\t4\t.1\nbnb\t4\t.1\nrounded\t4\t.1\n" + strings.Repeat("llamacpp\t4\t.1\n", 8) + strings.Repeat("fitted\t4\t.1\n", 6) + "exl3\t4\t.1\n" + strings.Repeat("rings\t4\t.1\n", 3) + "new\t4\t.1", `no series is called "new"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if err := run(strings.NewReader(c.table), io.Discard); err == nil || !strings.Contains(err.Error(), c.want) {
