@@ -28,6 +28,7 @@ const (
 	KeptOther     Reason = "no linear layer"
 	KeptOutside   Reason = "outside the decoder's blocks"
 	KeptTower     Reason = "outside the language model" // of a model of several modes: what sees, hears or joins
+	KeptFurther   Reason = "layers that predict further tokens"
 )
 
 // PackedError means that a tensor looks like weights that another program has
@@ -47,12 +48,14 @@ var number = regexp.MustCompile(`\b\d+\b`)
 // kept returns why a tensor is copied where no rule names it, "" for those that
 // are quantized: the linear layers of the decoder's blocks.
 func (m *modelNames) kept(t *hf.Tensor) Reason {
-	role := m.role(t)
+	role, part := m.role(t), m.part(t.Name)
 	switch {
 	case t.Elements() == 0:
 		return KeptEmpty
-	case m.outside(t.Name):
-		return KeptTower
+	case part != "" && m.also[part] && linearByName(t):
+		return ""
+	case part != "":
+		return part
 	case role == arch.NormWeight:
 		return KeptNorm
 	case !slices.Contains([]hf.DType{hf.F64, hf.F32, hf.F16, hf.BF16}, t.DType):
@@ -84,8 +87,26 @@ func (m *modelNames) quantizable(t *hf.Tensor) bool {
 	switch m.kept(t) {
 	case "", KeptEmbedding, KeptHead, KeptOutside:
 		return true
+	case KeptFurther:
+		return linearByName(t)
 	}
 	return false
+}
+
+// part returns the reason to keep a tensor of a part of the model that takes no part in text, "" for others.
+func (m *modelNames) part(tensor string) Reason {
+	switch {
+	case m.further(tensor):
+		return KeptFurther
+	case m.outside(tensor):
+		return KeptTower
+	}
+	return ""
+}
+
+// linearByName reports whether a tensor of such a part looks like a linear layer.
+func linearByName(t *hf.Tensor) bool {
+	return len(t.Shape) == 2 && slices.Contains([]hf.DType{hf.F64, hf.F32, hf.F16, hf.BF16}, t.DType) && arch.LinearByName(t.Name)
 }
 
 // Kept are the tensors that a plan copies for one reason.
@@ -113,8 +134,11 @@ func (p *Plan) Kept() []Kept {
 		k.Tensors++
 		k.Bytes += it.BytesOut
 		name := number.ReplaceAllString(it.Tensor.Name, "*")
-		if it.Kept == KeptTower { // of which nobody wants to know each module
+		switch it.Kept { // of which nobody wants to know each module
+		case KeptTower:
 			name = towerName(it.Tensor.Name)
+		case KeptFurther:
+			name = furtherName(it.Tensor.Name)
 		}
 		if !slices.Contains(k.Names, name) {
 			k.Names = append(k.Names, name)
@@ -176,3 +200,15 @@ func (p *Plan) keptInShort() string {
 	}
 	return strings.Join(parts, ", ")
 }
+
+// furtherName names the layers that a tensor of those that predict further tokens is in.
+func furtherName(tensor string) string {
+	if part := layered.FindString(tensor); part != "" && !arch.FurtherByName(part) {
+		return part + "*"
+	}
+	part, _, _ := strings.Cut(tensor, ".")
+	return part + ".*"
+}
+
+// layered matches the beginning of a name up to the number of a layer.
+var layered = regexp.MustCompile(`^.*?\blayers\.\d+\.`)

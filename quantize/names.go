@@ -18,6 +18,7 @@ type modelNames struct {
 	why    error         // then
 	stored map[string]*arch.Stored
 	fuse   map[string]string // of stored paths; see [arch.Linear]
+	also   map[Reason]bool   // parts whose linear layers are quantized as well, by their names
 }
 
 // newNames takes the description of a model and its weights. A model that is not
@@ -77,6 +78,14 @@ func (m *modelNames) outside(tensor string) bool {
 		return arch.OutsideByName(tensor)
 	}
 	return m.model.Outside(tensor)
+}
+
+// further reports whether a tensor is of layers that predict tokens behind the next one.
+func (m *modelNames) further(tensor string) bool {
+	if m.model == nil {
+		return arch.FurtherByName(tensor)
+	}
+	return m.model.Further(tensor)
 }
 
 // layer says how the tensor of a quantized item is stored: as the description

@@ -80,6 +80,27 @@ func relative(squared, energy float64) float64 {
 	return math.Sqrt(squared / energy)
 }
 
+// complete fails where a tensor of the source is neither in an output nor are the tensors that replace it.
+func (p *Plan) complete(dir string) error {
+	out, err := hf.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	for _, t := range p.Source.Tensors() {
+		it := p.item(t.Name)
+		if it == nil || len(it.stored) == 0 {
+			return fmt.Errorf("%s: %s would be missing from the output", p.Source.Dir(), t.Name)
+		}
+		for _, s := range it.stored {
+			if got, ok := out.Tensor(s.Name); !ok || got.DType != s.DType || !slices.Equal(got.Shape, s.Shape) {
+				return fmt.Errorf("%s: %s of %s is missing from the output, or of another shape", p.Source.Dir(), s.Name, t.Name)
+			}
+		}
+	}
+	return nil
+}
+
 // sideFiles copies what is no tensor, and writes the code for transformers and the new config.json.
 func (p *Plan) sideFiles(work string, res *Result) error {
 	digests, err := frameDigests(work)

@@ -104,6 +104,9 @@ func NewPlan(m *source.Model, r Recipe) (*Plan, error) {
 		return nil, fmt.Errorf("method nfl is for the codebook nf: %s is refined with method rtn", r.Default.Codebook)
 	}
 	p := &Plan{Source: src, Recipe: r, names: newNames(m, src)}
+	if err := p.names.ask(r, src); err != nil {
+		return nil, err
+	}
 	matched := make([]bool, len(r.Rules))
 	for _, t := range src.Tensors() {
 		it, err := r.item(t, p.names, matched)
@@ -130,6 +133,27 @@ func NewPlan(m *source.Model, r Recipe) (*Plan, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// ask has parts of a model quantized that a recipe asks for. A model that has none is an error.
+func (m *modelNames) ask(r Recipe, src *hf.Checkpoint) error {
+	m.also = make(map[Reason]bool)
+	for _, part := range []struct {
+		asked  bool
+		reason Reason
+		flag   string
+	}{{r.Vision, KeptTower, "--vision"}, {r.MTP, KeptFurther, "--mtp"}} {
+		if !part.asked {
+			continue
+		}
+		if !slices.ContainsFunc(src.Tensors(), func(t *hf.Tensor) bool { return m.part(t.Name) == part.reason && linearByName(t) }) {
+			return fmt.Errorf("%s: %s has no linear layers %s", part.flag, src.Dir(), map[Reason]string{
+				KeptTower: "outside its language model", KeptFurther: "that predict further tokens",
+			}[part.reason])
+		}
+		m.also[part.reason] = true
+	}
+	return nil
 }
 
 // item applies the recipe to one tensor and marks the rules that matched.

@@ -30,6 +30,9 @@ type Recipe struct {
 	// SplitFused allows the layers that runtimes fuse, q/k/v and gate/up, to
 	// differ in bits and group.
 	SplitFused bool
+	// Vision and MTP have the linear layers of what sees, hears or joins, and of layers that predict further tokens, quantized as
+	// well: those that look like it by their names, each weight to the nearest value.
+	Vision, MTP bool
 	// Methods are the settings of methods, and Calibrate runs a text for those that need it.
 	Methods   MethodOptions
 	Calibrate Calibrator
@@ -376,6 +379,8 @@ func (f formatJSON) format() (weight.Spec, error) {
 type recipeJSON struct {
 	formatJSON
 	SplitFused bool `json:"split_fused"`
+	Vision     bool `json:"vision"`
+	MTP        bool `json:"mtp"`
 	Tensors    []struct {
 		Match string `json:"match"`
 		Keep  bool   `json:"keep"`
@@ -402,7 +407,7 @@ func ParseRecipe(data []byte) (Recipe, error) {
 	if _, err := dec.Token(); err != io.EOF {
 		return Recipe{}, errors.New("recipe: more follows the JSON object")
 	}
-	r := Recipe{SplitFused: file.SplitFused}
+	r := Recipe{SplitFused: file.SplitFused, Vision: file.Vision, MTP: file.MTP}
 	var err error
 	if r.Default, err = file.format(); err != nil {
 		return Recipe{}, fmt.Errorf("recipe: %w", err)
@@ -444,6 +449,12 @@ func (r Recipe) Command() string {
 	}
 	if r.SplitFused {
 		args = append(args, "--split-fused")
+	}
+	if r.Vision {
+		args = append(args, "--vision")
+	}
+	if r.MTP {
+		args = append(args, "--mtp")
 	}
 	if r.Makes(bcq.Name) {
 		args = append(args, "--bcq-rounds", strconv.Itoa(r.Methods.BCQ.Rounds), "--bcq-offset="+strconv.FormatBool(r.Methods.BCQ.Offset))

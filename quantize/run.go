@@ -127,6 +127,9 @@ func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, 
 	if err := p.sideFiles(work.Dir(), res); err != nil {
 		return nil, err
 	}
+	if err := r.plan.complete(work.Dir()); err != nil {
+		return nil, err
+	}
 	if o.Leave {
 		note, err := r.note(plan)
 		if err != nil {

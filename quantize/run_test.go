@@ -494,6 +494,10 @@ func TestConfig(t *testing.T) {
 func TestCode(t *testing.T) {
 	for _, c := range []struct{ name, config, want string }{
 		{"named", `{"architectures": ["PhiNew_2"]}`, `{"AutoConfig": "lutq_hf.LutqPhiNew_2Config", "AutoModelForCausalLM": "lutq_hf.LutqPhiNew_2"}`},
+		{
+			"seeing", `{"architectures": ["XForConditionalGeneration"]}`,
+			`{"AutoConfig": "lutq_hf.LutqXForConditionalGenerationConfig", "AutoModelForCausalLM": "lutq_hf.LutqXForConditionalGeneration", "AutoModelForImageTextToText": "lutq_hf.LutqXForConditionalGeneration"}`,
+		},
 		{"no class", `{"model_type": "llama"}`, ""},
 		{"no list", `{"architectures": "X"}`, ""},
 		{"no name", `{"architectures": ["a\"}.b"]}`, ""},

@@ -46,6 +46,7 @@ type quantizeOptions struct {
 	rules                                     []string
 	maxRAM, maxShard                          size
 	dryRun, force, splitFused, json           bool
+	vision, mtp                               bool
 	embedBits                                 embedWidth
 	mix                                       mixOptions
 
@@ -77,6 +78,11 @@ means of bits, "lutq help formats" of tables and exceptions.`,
 P.scales and P.codebook. With lutq_hf.py, which it also holds, transformers
 opens it (trust_remote_code=True). README.md is a model card, yours to edit.
 Interrupted, the same command goes on, to the same bytes.
+
+Towers that see or hear, projectors and layers that predict further tokens (MTP)
+stay as they are. --vision and --mtp round those of their matrices that are
+linear layers by their names. Every tensor of MODEL is in OUT, or what replaces
+it is; verify OUT --against MODEL checks that too.
 
 Exceptions. --tensor REGEX=bits:group:codebook:scale:scale-type:kind:method sets
 the format of the tensors whose name matches. Any field may be left out.
@@ -115,6 +121,8 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.StringArrayVar(&o.rules, "tensor", nil, "exception: `RULE`, as down_proj=4; repeatable")
 	f.StringVar(&o.recipe, "recipe", "", "JSON `FILE` with all of the above")
 	f.BoolVar(&o.splitFused, "split-fused", false, "let q/k/v, or gate/up, differ in bits, group or kind")
+	f.BoolVar(&o.vision, "vision", false, "quantize what sees and hears as well, to the nearest")
+	f.BoolVar(&o.mtp, "mtp", false, "quantize layers that predict further tokens as well")
 	f.Var(newWord(&o.method, d.Method, quantize.Methods()...), "method", "choose codes by `NAME`: rtn, gptq, …")
 	f.Var(newWord(&o.scale, "", weight.ScaleMethods()...), "scale", "choose scales by `NAME`: absmax or mse (default mse)")
 	o.learn.registerSwitch(f)
@@ -131,11 +139,11 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.BoolVar(&o.dryRun, "dry-run", false, "print sizes, memory and time; write nothing")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
-	setGroup(f, "What to store", "preset", "bits", "size", "fit", "fit-ctx", "fit-runtime", "mix", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused")
+	setGroup(f, "What to store", "preset", "bits", "size", "fit", "fit-ctx", "fit-runtime", "mix", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused", "vision", "mtp")
 	setGroup(f, "How", "method", "scale", "learn", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale")
 	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "calib-bos", "seed", "device", "eval-text")
 	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "dry-run", "force", "json")
-	setLater(f, "scale-type", "scale", "split-fused", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale", "calib-bos", "seed", "max-shard-size")
+	setLater(f, "scale-type", "scale", "split-fused", "vision", "mtp", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale", "calib-bos", "seed", "max-shard-size")
 	setResearch(f, "kbit-encode", "learn-control")
 	return c
 }
@@ -311,6 +319,7 @@ func (o *quantizeOptions) parseRecipe() (quantize.Recipe, error) {
 	o.widen(&r)
 	r.Rules = append(r.Rules, rules...)
 	r.SplitFused = r.SplitFused || o.splitFused
+	r.Vision, r.MTP = r.Vision || o.vision, r.MTP || o.mtp
 	r.Methods.BCQ = o.bcq
 	return r, nil
 }

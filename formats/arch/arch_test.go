@@ -828,3 +828,38 @@ func TestByName(t *testing.T) {
 		}
 	}
 }
+
+// TestPartsByName: names of parts that no description covers.
+func TestPartsByName(t *testing.T) {
+	for name, want := range map[string]struct{ further, linear bool }{
+		"mtp.layers.0.self_attn.q_proj.weight":                           {true, true},
+		"mtp.fc.weight":                                                  {true, true},
+		"model.mtp_layers.0.mlp.up_proj.weight":                          {true, true},
+		"mtp.layers.0.mlp.gate.weight":                                   {true, false},
+		"mtp.norm.weight":                                                {true, false},
+		"mtp.embed_tokens.weight":                                        {true, false},
+		"model.layers.61.shared_head.head.weight":                        {false, false},
+		"model.nextn_predict.0.eh_proj.weight":                           {true, true},
+		"model.layers.0.self_attn.q_proj.weight":                         {false, true},
+		"vision_tower.encoder.layers.0.self_attn.q_proj.linear.weight":   {false, true},
+		"model.embed_vision.embedding_projection.weight":                 {false, true},
+		"visual.merger.mlp.2.weight":                                     {false, true},
+		"multi_modal_projector.linear_1.weight":                          {false, true},
+		"multi_modal_projector.linear_1.bias":                            {false, false},
+		"visual.patch_embed.proj.weight":                                 {false, false},
+		"vision_model.embeddings.position_embedding.weight":              {false, false},
+		"audio_tower.subsample_conv_projection.input_proj_linear.weight": {false, false},
+		"audio_tower.layers.0.lconv1d.linear_start.linear.weight":        {false, true},
+		"vision_model.encoder.layers.0.layer_norm1.weight":               {false, false},
+		"vision_model.pre_layrnorm.weight":                               {false, false},
+		"vision_tower.blocks.0.ln_1.weight":                              {false, false},
+		"vision_tower.blocks.0.mlp.router.weight":                        {false, false},
+	} {
+		if got := arch.FurtherByName(name); got != want.further {
+			t.Errorf("%s predicts further tokens: %v", name, got)
+		}
+		if got := arch.LinearByName(name); got != want.linear {
+			t.Errorf("%s is linear: %v", name, got)
+		}
+	}
+}

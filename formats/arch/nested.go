@@ -3,6 +3,7 @@ package arch
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -102,5 +103,20 @@ func (d *Decoder) Within(has func(tensor string) bool) bool {
 // Outside reports whether a tensor is of another part of a model of several modes than its language model, such as the tower
 // that sees: by where the language model's modules are.
 func (d *Decoder) Outside(tensor string) bool {
-	return d.roles[tensor] == Other && (d.modes && !strings.HasPrefix(tensor, d.root) || OutsideByName(tensor))
+	return d.roles[tensor] == Other && !d.Further(tensor) && (d.modes && !strings.HasPrefix(tensor, d.root) || OutsideByName(tensor))
+}
+
+// Further reports whether a tensor is of layers that predict tokens behind the next one (multi-token prediction), which no step of
+// the model passes: by its name, or as a layer behind the last one.
+func (d *Decoder) Further(tensor string) bool {
+	if d.roles[tensor] != Other {
+		return false
+	}
+	if rest, ok := strings.CutPrefix(tensor, d.root+"layers."); ok {
+		number, _, _ := strings.Cut(rest, ".")
+		if n, err := strconv.Atoi(number); err == nil && n >= len(d.Blocks) {
+			return true
+		}
+	}
+	return FurtherByName(tensor)
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/lutq/lutq/formats/input"
 )
@@ -52,8 +51,12 @@ func (e *UnknownError) Error() string {
 	if name == "" {
 		return "config names no architecture"
 	}
-	return fmt.Sprintf("architecture %.80q is not one that is known: want one of the families %s", name, strings.Join(Names(), ", "))
+	names := Names()
+	return fmt.Sprintf("architecture %.80q is not one that is known: want one of %d families, from %s to %s", name, len(names), names[0], names[len(names)-1])
 }
+
+// Hint says where they are named.
+func (e *UnknownError) Hint() string { return "lutq help eval-ppl names the families" }
 
 // Read reads the description of the model in a folder, or of a config.json; see [Describe].
 func Read(path string, has func(tensor string) bool) (*Decoder, error) {

@@ -16,6 +16,26 @@ var outside = regexp.MustCompile(`(^|\.)(vision\w*|visual\w*|vit|video_\w+|image
 // OutsideByName is [Decoder.Outside] by a name alone.
 func OutsideByName(tensor string) bool { return outside.MatchString(tensor) }
 
+// further matches names of what predicts tokens behind the next one: layers that take part in no step of the model itself.
+var further = regexp.MustCompile(`(^|\.)(mtp\w*|nextn\w*|eagle\w*|medusa\w*)\.`)
+
+// FurtherByName is [Decoder.Further] by a name alone.
+func FurtherByName(tensor string) bool { return further.MatchString(tensor) }
+
+// Of a part that no description covers: names of modules that are no linear layers, or are so small or so far in front that
+// nothing is gained by fewer bits, and of what such modules lie in.
+var (
+	unlikeLinear = regexp.MustCompile(`norm|^ln(_|\d|$)|^gate$|^router$|_gate$|position|pos_emb|^conv|^patch|^embed(ding)?s?(_tokens|_positions)|embed(ding)?s?$|^wte$|^wpe$|head$|table$|^codebook`)
+	within       = regexp.MustCompile(`(^|\.)(patch_embed\w*|patchify|embeddings|subsample\w*|conv\w*|shared_head|router)\.`)
+)
+
+// LinearByName reports whether a matrix of a part that no description covers, such as a tower that sees, looks like the weight of
+// a linear layer.
+func LinearByName(tensor string) bool {
+	layer, ok := strings.CutSuffix(tensor, ".weight")
+	return ok && !within.MatchString(layer) && !unlikeLinear.MatchString(layer[strings.LastIndexByte(layer, '.')+1:])
+}
+
 // ByName says what a matrix is for by its name alone. It is the rule for models of
 // families that this package does not know: a ".weight" below a numbered layer is a linear layer,
 // unless it is called a norm, a gate or a router, or is in a part that sees or hears; embeddings and heads are those that are called so.

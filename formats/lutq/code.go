@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 const codeModule = "lutq_hf" // as auto_map names it
@@ -34,7 +35,11 @@ func autoMap(keys map[string]json.RawMessage) []byte {
 		return nil
 	}
 	class := codeModule + ".Lutq" + names[0]
-	return fmt.Appendf(nil, `{"AutoConfig": "%sConfig", "AutoModelForCausalLM": "%s"}`, class, class)
+	also := ""
+	if strings.HasSuffix(names[0], "ForConditionalGeneration") { // as which models that see are opened
+		also = fmt.Sprintf(`, "AutoModelForImageTextToText": "%s"`, class)
+	}
+	return fmt.Appendf(nil, `{"AutoConfig": "%sConfig", "AutoModelForCausalLM": "%s"%s}`, class, class, also)
 }
 
 // identifier reports whether a name is that of a class.
