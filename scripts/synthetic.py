@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a synthetic checkpoint shaped like Llama-3-8B, for trying large inputs: quantizing,
-resuming, memory limits, learned scales. It needs numpy and little memory, and writes on all processors as fast as
-the disk takes it.
+"""Writes a synthetic checkpoint shaped like Llama-3-8B, or like Qwen3-30B-A3B, which has 128 experts a layer, for
+trying large inputs: quantizing, resuming, memory limits, learned scales. It needs numpy and little memory, and
+writes on all processors as fast as the disk takes it.
 
     scripts/synthetic.py OUTDIR --gigabytes 16      32 layers, the size of the original
     scripts/synthetic.py OUTDIR --gigabytes 1       fewer layers: the first ones of the same model
+    scripts/synthetic.py OUTDIR --like qwen3-30b-a3b --gigabytes 8    6 of 48 layers
 
 Weights are bfloat16, normal with a deviation around 0.02, as such models are initialized, so that activations stay
 in range and the loss on any text is that of guessing, about 12.6 nats. A pool of normals is drawn once and kept in
@@ -23,11 +24,29 @@ import sys
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCAB, BOS = 4096, 14336, 32, 8, 128, 128256, 128000
+
+@dataclass(frozen=True)
+class Model:
+    hidden: int
+    intermediate: int  # of the MLP, or of each expert
+    heads: int
+    kv_heads: int
+    vocab: int
+    experts: int = 0
+    chosen: int = 0  # experts of a token
+    head_dim: int = 128
+
+
+MODELS = {
+    "llama-3-8b": Model(4096, 14336, 32, 8, 128256),
+    "qwen3-30b-a3b": Model(2048, 768, 32, 4, 151936, experts=128, chosen=8),
+}
+BOS = 128000
 POOL = 1 << 23  # values; 16 MB for each of the spreads
 SPREADS = (0.7, 0.85, 1.0, 1.2, 1.4)
 PIECE = 1 << 20  # values of a tensor that share a start, a sign and a spread
@@ -35,32 +54,38 @@ PIECE = 1 << 20  # values of a tensor that share a start, a sign and a spread
 Shape = tuple[int, ...]
 
 
-def shapes(layers: int) -> dict[str, Shape]:
-    out: dict[str, Shape] = {"model.embed_tokens.weight": (VOCAB, HIDDEN)}
+def shapes(m: Model, layers: int) -> dict[str, Shape]:
+    out: dict[str, Shape] = {"model.embed_tokens.weight": (m.vocab, m.hidden)}
     for i in range(layers):
         p = f"model.layers.{i}"
         out |= {
-            f"{p}.input_layernorm.weight": (HIDDEN,),
-            f"{p}.self_attn.q_proj.weight": (HEADS * HEAD_DIM, HIDDEN),
-            f"{p}.self_attn.k_proj.weight": (KV_HEADS * HEAD_DIM, HIDDEN),
-            f"{p}.self_attn.v_proj.weight": (KV_HEADS * HEAD_DIM, HIDDEN),
-            f"{p}.self_attn.o_proj.weight": (HIDDEN, HEADS * HEAD_DIM),
-            f"{p}.post_attention_layernorm.weight": (HIDDEN,),
-            f"{p}.mlp.gate_proj.weight": (INTERMEDIATE, HIDDEN),
-            f"{p}.mlp.up_proj.weight": (INTERMEDIATE, HIDDEN),
-            f"{p}.mlp.down_proj.weight": (HIDDEN, INTERMEDIATE),
+            f"{p}.input_layernorm.weight": (m.hidden,),
+            f"{p}.self_attn.q_proj.weight": (m.heads * m.head_dim, m.hidden),
+            f"{p}.self_attn.k_proj.weight": (m.kv_heads * m.head_dim, m.hidden),
+            f"{p}.self_attn.v_proj.weight": (m.kv_heads * m.head_dim, m.hidden),
+            f"{p}.self_attn.o_proj.weight": (m.hidden, m.heads * m.head_dim),
+            f"{p}.post_attention_layernorm.weight": (m.hidden,),
         }
-    return out | {"model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCAB, HIDDEN)}
+        if m.experts:
+            out |= {f"{p}.self_attn.{n}_norm.weight": (m.head_dim,) for n in "qk"}
+            out[f"{p}.mlp.gate.weight"] = (m.experts, m.hidden)
+        for mlp in [f"{p}.mlp.experts.{e}" for e in range(m.experts)] or [f"{p}.mlp"]:
+            out |= {
+                f"{mlp}.gate_proj.weight": (m.intermediate, m.hidden),
+                f"{mlp}.up_proj.weight": (m.intermediate, m.hidden),
+                f"{mlp}.down_proj.weight": (m.hidden, m.intermediate),
+            }
+    return out | {"model.norm.weight": (m.hidden,), "lm_head.weight": (m.vocab, m.hidden)}
 
 
 def size(shape: Shape) -> int:
     return 2 * int(np.prod(shape))
 
 
-def layers_for(gigabytes: float) -> int:
+def layers_for(m: Model, gigabytes: float) -> int:
     """The layers that come closest to a size in 10^9 bytes; at least 1."""
-    outside = sum(map(size, shapes(0).values()))
-    layer = sum(map(size, shapes(1).values())) - outside
+    outside = sum(map(size, shapes(m, 0).values()))
+    layer = sum(map(size, shapes(m, 1).values())) - outside
     return max(1, round((gigabytes * 1e9 - outside) / layer))
 
 
@@ -171,44 +196,58 @@ def tokenizer() -> dict:
     }  # fmt: skip
 
 
-def config(layers: int) -> dict:
-    return {
+def config(m: Model, layers: int) -> dict:
+    c = {
         "architectures": ["LlamaForCausalLM"],
         "attention_bias": False,
         "bos_token_id": BOS,
         "dtype": "bfloat16",
         "eos_token_id": 128001,
-        "head_dim": HEAD_DIM,
+        "head_dim": m.head_dim,
         "hidden_act": "silu",
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
+        "hidden_size": m.hidden,
+        "intermediate_size": m.intermediate,
         "max_position_embeddings": 8192,
         "mlp_bias": False,
         "model_type": "llama",
-        "num_attention_heads": HEADS,
+        "num_attention_heads": m.heads,
         "num_hidden_layers": layers,
-        "num_key_value_heads": KV_HEADS,
+        "num_key_value_heads": m.kv_heads,
         "rms_norm_eps": 1e-05,
         "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
         "tie_word_embeddings": False,
-        "vocab_size": VOCAB,
+        "vocab_size": m.vocab,
     }
+    if m.experts:
+        c |= {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "model_type": "qwen3_moe",
+            "moe_intermediate_size": m.intermediate,
+            "norm_topk_prob": True,
+            "num_experts": m.experts,
+            "num_experts_per_tok": m.chosen,
+        }
+    return c
 
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("outdir", type=Path)
+    p.add_argument("--like", choices=MODELS, default="llama-3-8b", help="model whose shape it has (default llama-3-8b)")
     p.add_argument("--gigabytes", type=float, default=16, help="about this size, in 10^9 bytes (default 16: 32 layers)")
     p.add_argument("--shard", type=float, default=5, help="largest shard in 10^9 bytes (default 5)")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--threads", type=int, default=min(os.cpu_count() or 1, 16), help="tensors written at a time (default one a processor)")
     args = p.parse_args()
 
-    layers = layers_for(args.gigabytes)
+    model = MODELS[args.like]
+    layers = layers_for(model, args.gigabytes)
     args.outdir.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    total = write(args.outdir, shapes(layers), int(args.shard * 1e9), args.seed, args.threads)
-    (args.outdir / "config.json").write_text(json.dumps(config(layers), indent=2) + "\n", encoding="utf-8")
+    total = write(args.outdir, shapes(model, layers), int(args.shard * 1e9), args.seed, args.threads)
+    (args.outdir / "config.json").write_text(json.dumps(config(model, layers), indent=2) + "\n", encoding="utf-8")
     (args.outdir / "tokenizer.json").write_text(json.dumps(tokenizer(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     took = time.perf_counter() - start
     print(f"{args.outdir}: {layers} layers, {total / 1e9:.2f} GB in {took:.0f} s ({total / 1e9 / took:.2f} GB/s)")
