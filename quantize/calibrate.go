@@ -88,6 +88,9 @@ func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats
 		}
 	}()
 	for _, t := range tasks {
+		if s, ok := stats.(routed); ok && s.Routed() >= 0 {
+			t.record.Routed = append(t.record.Routed, s.Routed())
+		}
 		as := t.item.preparation()
 		if states[as] != nil {
 			continue

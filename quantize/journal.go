@@ -32,6 +32,7 @@ type record struct {
 	Narrow
 	Outputs
 	Remarks []Remark `json:"remarks,omitempty"`
+	Routed  []int    `json:"routed,omitempty"`  // tokens of each expert of a stack, or of the one
 	Refined bool     `json:"refined,omitempty"` // and in its place
 }
 

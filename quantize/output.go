@@ -67,6 +67,7 @@ func (p *Plan) result(records []record, resumed int, ref *refined) *Result {
 		}
 	}
 	res.OutputError = relative(outputs, fitted)
+	res.Experts = p.experts(records)
 	res.Family, _ = p.Family()
 	res.SHA256 = lutq.Digest(sums)
 	res.Error = relative(squared, energy)

@@ -54,6 +54,7 @@ type Result struct {
 	Decoded     []Decoded     // what the source does not store in 16 bits or more
 	Resumed     int           // tensors that an earlier run had finished
 	Remarks     []LayerRemark
+	Experts     []Experts         // blocks whose experts were fitted to a text
 	Transform   *lutq.Transform   // what was done to the model before, if anything was
 	Calib       *lutq.Calibration // the text that layers were quantized for, if they were
 	Learn       *lutq.Learning    // how scales were learned, if they were

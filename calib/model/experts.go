@@ -28,6 +28,7 @@ type routing struct {
 	// Of every expert, the tokens that it is chosen by, in order, and its weight for each.
 	tokens  [][]int
 	weights [][]float32
+	next    [][]int   // of every expert, the tokens that it would be chosen by as well if twice as many were
 	shared  []float32 // [t], the weight of the shared expert; nil: none, or 1
 }
 
@@ -77,7 +78,7 @@ func (m *Model) route(n Array, t int, d *moe) *routing {
 	logits := m.hostLinear(n, t, &d.router)
 	r := &routing{
 		probs: make([]float64, t*experts), chosen: make([]int, 0, t*top),
-		tokens: make([][]int, experts), weights: make([][]float32, experts),
+		tokens: make([][]int, experts), weights: make([][]float32, experts), next: make([][]int, experts),
 	}
 	order, scores := make([]int, experts), make([]float64, experts)
 	for i := range t {
@@ -99,6 +100,11 @@ func (m *Model) route(n Array, t int, d *moe) *routing {
 			r.weights[e] = append(r.weights[e], weight)
 		}
 		r.chosen = append(r.chosen, chosen...)
+		for _, e := range order[top:min(2*top, experts)] {
+			if !math.IsInf(scores[e], -1) {
+				r.next[e] = append(r.next[e], i)
+			}
+		}
 	}
 	if d.desc.SharedGate != nil {
 		for _, x := range m.hostLinear(n, t, &d.sharedGate) {

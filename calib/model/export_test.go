@@ -32,3 +32,13 @@ func (m *Model) Gated(block, mlp int, states []float32) []float32 {
 	m.ops.Read(v, mid)
 	return v
 }
+
+// Route returns the tokens of each expert of a block, by what its router reads, and those that it would have besides if twice as
+// many were chosen.
+func (m *Model) Route(block int, states []float32) (tokens, next [][]int) {
+	x := m.ops.Acts(len(states))
+	defer m.ops.Free(x)
+	m.ops.Write(x, states)
+	r := m.route(x, len(states)/m.desc.Hidden, m.layers[block].moe)
+	return r.tokens, r.next
+}

@@ -25,6 +25,7 @@ type StatsOps interface {
 type Stats struct {
 	ops       Ops
 	k, tokens int
+	routed    int // of them, those that a router sends to the layer's expert; −1 of other layers
 
 	H Array // Σ x̂·x̂ᵀ, floats [K, K]
 	D Array // Σ (x − x̂)·x̂ᵀ, floats [K, K]; nil where the original model was not run
@@ -35,6 +36,10 @@ func (s *Stats) K() int { return s.k }
 
 // Tokens returns the inputs that were seen.
 func (s *Stats) Tokens() int { return s.tokens }
+
+// Routed returns how many of them the router of an expert sends there: others fill up what is too little, see [Walk]. Of other
+// layers it is −1.
+func (s *Stats) Routed() int { return s.routed }
 
 // Diagonal reads Σ x̂ₖ², [K].
 func (s *Stats) Diagonal() ([]float32, error) {

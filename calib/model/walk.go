@@ -34,7 +34,7 @@ type Visitor interface {
 // Walk takes windows of text through a decoder, one block at a time, and lets v quantize the
 // layers of a block in order: what reads the attention's input, its result, the MLP's
 // input, and what is gated. What comes after goes on from the quantized layers. An expert has statistics of the
-// tokens that are routed to it in the quantized model.
+// tokens that are routed to it in the quantized model, and of others where these are too few.
 //
 // Besides the states of the windows there is one block of the model on the device: the
 // original one if o.Original is set, and as much of it as is quantized. The walk
@@ -75,6 +75,10 @@ type walker struct {
 	block           owned
 	slots           map[*arch.Linear]*linear // of the quantized block
 
+	window int      // at hand
+	routes []routes // of every window, where there are experts
+	routed []int    // tokens of each expert, in all windows
+
 	done, all int
 }
 
@@ -96,6 +100,9 @@ type readers struct {
 // And what the block is told takes two.
 func passes(b *arch.Block) int {
 	n := len(b.Mixer.Stages()) + 3
+	if b.MoE != nil { // which are chosen first
+		n++
+	}
 	if b.Told != nil {
 		n += 2
 	}
@@ -226,7 +233,7 @@ func (w *walker) release() {
 	}
 	w.ops.Free(w.block.arrays...)
 	w.block = owned{}
-	w.full.last, w.quantized.last = nil, nil
+	w.full.last, w.quantized.last, w.routes = nil, nil, nil
 	for _, s := range w.streams {
 		s.layer = layer{}
 	}
@@ -272,9 +279,28 @@ func (w *walker) through(ctx context.Context, i int) error {
 			return err
 		}
 	}
-	err := w.visit(ctx, true, func(at []activations) {
+	mix := func(at []activations) {
 		for s, a := range at {
 			w.mixed(a, &w.streams[s].layer, first(a.q, a.t*stages[len(stages)-1][0].K))
+		}
+	}
+	if b.MoE != nil {
+		err := w.pass(ctx, func(_ int, at []activations) error {
+			mix(at)
+			w.mlpIn(at[0], &w.streams[0].layer)
+			w.choose(at[0])
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		w.feedStarved(b.MoE)
+	}
+	err := w.visit(ctx, true, func(at []activations) {
+		if b.MoE == nil {
+			mix(at)
+		}
+		for s, a := range at {
 			w.mlpIn(a, &w.streams[s].layer)
 		}
 		w.eachMLP(at, mlpIn, func(m int, in []Array) { w.tap(mlpIn[m], in...) })
@@ -365,6 +391,7 @@ func (w *walker) pass(ctx context.Context, f func(window int, at []activations) 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		w.window = i
 		w.extend(len(tokens))
 		at := make([]activations, len(w.streams))
 		for s, stream := range w.streams {
@@ -429,7 +456,7 @@ func (w *walker) begin(r *readers) {
 		return
 	}
 	k := r.layers[0].K
-	r.stats = &Stats{ops: w.ops, k: k, H: w.ops.Floats(k * k)}
+	r.stats = &Stats{ops: w.ops, k: k, routed: -1, H: w.ops.Floats(k * k)}
 	if w.o.Original {
 		r.stats.D = w.ops.Floats(k * k)
 	}
@@ -489,8 +516,12 @@ func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Arr
 		gathered[s] = w.ops.Acts(a.t * hidden)
 	}
 	defer w.ops.Free(gathered...)
-	for e, tokens := range w.chosen(at[0], moe).tokens {
-		if len(tokens) == 0 || rs[e].stats == nil {
+	for e, tokens := range w.routes[w.window].tokens {
+		if rs[e].stats == nil {
+			continue
+		}
+		rs[e].stats.routed = w.routed[e]
+		if len(tokens) == 0 {
 			continue
 		}
 		in := make([]Array, len(at))
@@ -506,6 +537,43 @@ func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Arr
 			in[s] = w.sharedIn(a, moe, gathered[s])
 		}
 		f(shared, in)
+	}
+}
+
+// routes are the tokens of a window that go to each expert, and those that would if twice as many were chosen.
+type routes struct{ tokens, next [][]int }
+
+// choose notes where the tokens of the window at hand go.
+func (w *walker) choose(a activations) {
+	r := w.chosen(a, w.streams[0].layer.moe)
+	w.routes = append(w.routes, routes{r.tokens, r.next})
+}
+
+// feedStarved counts the tokens of experts. Those that have fewer than a layer of theirs has inputs, which say too little of it,
+// get the tokens as well that would be theirs if twice as many were chosen; and where these are too few, all. NOTES.md of
+// package gptq has what that gains.
+func (w *walker) feedStarved(d *arch.MoE) {
+	w.routed = make([]int, len(d.Experts))
+	wider := make([]int, len(d.Experts))
+	for _, r := range w.routes {
+		for e, tokens := range r.tokens {
+			w.routed[e] += len(tokens)
+			wider[e] += len(tokens) + len(r.next[e])
+		}
+	}
+	for e := range d.Experts {
+		inputs := max(d.Experts[e].Gate.K, d.Experts[e].Down.K)
+		if w.routed[e] >= inputs {
+			continue
+		}
+		for i, r := range w.routes {
+			if wider[e] < inputs {
+				r.tokens[e] = all(len(w.o.Windows[i]))
+				continue
+			}
+			r.tokens[e] = append(r.tokens[e], r.next[e]...)
+			slices.Sort(r.tokens[e])
+		}
 	}
 }
 

@@ -88,8 +88,8 @@ type visitor struct {
 
 // hostStats are statistics that were read.
 type hostStats struct {
-	tokens int
-	h, d   []float32
+	tokens, routed int
+	h, d           []float32
 }
 
 func newVisitor(t testing.TB, src *model.Checkpoint) *visitor {
@@ -108,7 +108,7 @@ func (v *visitor) Quantize(_ context.Context, paths []string, stats []rounding.S
 			v.visit(path)
 		}
 		for _, s := range stats {
-			host := hostStats{tokens: s.Tokens()}
+			host := hostStats{tokens: s.Tokens(), routed: s.(interface{ Routed() int }).Routed()}
 			var err error
 			if host.h, err = s.Hessian(); err != nil {
 				return err
@@ -269,11 +269,11 @@ func TestWalk(t *testing.T) {
 					if ops.weights != 0 || ops.floats != 0 {
 						t.Errorf("%d weights and %d elements of arrays are left on the device", ops.weights, ops.floats)
 					}
-					xq := x
+					xq, quantized := x, original
 					if !c.nothing {
-						_, xq = captured(t, &quantizedSource{Checkpoint: src, layers: v.layers}, windows)
+						quantized, xq = captured(t, &quantizedSource{Checkpoint: src, layers: v.layers}, windows)
 					}
-					compareWalk(t, src.Decoder(), v, original, x, xq, c.original_)
+					compareWalk(t, src.Decoder(), v, original, quantized, x, xq, c.original_)
 				})
 			}
 		})
@@ -282,14 +282,17 @@ func TestWalk(t *testing.T) {
 
 // compareWalk compares what a visitor saw with what the layers of the original model (x) and the
 // quantized one (xq) read.
-func compareWalk(t *testing.T, d *arch.Decoder, v *visitor, original *model.Model, x, xq map[string][][]float32, cross bool) {
+func compareWalk(t *testing.T, d *arch.Decoder, v *visitor, original, quantized *model.Model, x, xq map[string][][]float32, cross bool) {
 	ops := newOps(t, 1)
-	compare := func(l *arch.Linear, x [][]float32) {
+	compare := func(l *arch.Linear, read, x [][]float32, routed int) {
 		all := v.stats[l.Stored.Path]
 		if len(all) != l.Stored.Matrices() {
 			t.Fatalf("%s: statistics of %d matrices: want %d", l.Stored.Path, len(all), l.Stored.Matrices())
 		}
-		got, read := all[l.Expert], xq[l.Name]
+		got := all[l.Expert]
+		if got.routed != routed {
+			t.Errorf("%s: %d tokens were routed to it: want %d", l.Name, got.routed, routed)
+		}
 		want := sums(ops, l.K, read, x)
 		if got.tokens != want.tokens {
 			t.Errorf("%s: statistics of %d tokens: want %d", l.Name, got.tokens, want.tokens)
@@ -313,29 +316,44 @@ func compareWalk(t *testing.T, d *arch.Decoder, v *visitor, original *model.Mode
 		b := &d.Blocks[i]
 		for _, stage := range b.Mixer.Stages() {
 			for _, l := range stage {
-				compare(l, x[l.Name])
+				compare(l, xq[l.Name], x[l.Name], -1)
 			}
+		}
+		var given *routing
+		if b.MoE != nil {
+			given = routingOf(original, i, xq[b.Path])
 		}
 		for j, m := range b.MLPs() {
-			in, mid := x[m.Gate.Name], x[m.Down.Name]
-			if b.MoE != nil && j < len(b.MoE.Experts) {
-				if b.MoE.Apart != nil { // whose routers read other states
-					in, mid = nil, nil
-				} else {
-					in, mid = routedStates(original, i, j, x[b.Path], xq[b.Path], xq[m.Gate.Name])
-				}
+			if b.MoE == nil || j >= len(b.MoE.Experts) {
+				compare(m.Gate, xq[m.Gate.Name], x[m.Gate.Name], -1)
+				compare(m.Up, xq[m.Up.Name], x[m.Up.Name], -1)
+				compare(m.Down, xq[m.Down.Name], x[m.Down.Name], -1)
+				continue
 			}
-			compare(m.Gate, in)
-			compare(m.Up, in)
-			compare(m.Down, mid)
+			if b.MoE.Apart != nil { // whose routers read other states
+				if given.filled[j] {
+					continue
+				}
+				compare(m.Gate, xq[m.Gate.Name], nil, given.routed[j])
+				compare(m.Down, xq[m.Down.Name], nil, given.routed[j])
+				continue
+			}
+			in, mid := given.states(original, i, j, x[b.Path])
+			inQ, midQ := given.states(quantized, i, j, xq[b.Path])
+			if !given.filled[j] && !slices.EqualFunc(slices.Concat(inQ, midQ), slices.Concat(padded(xq[m.Gate.Name], inQ), padded(xq[m.Down.Name], midQ)), slices.Equal) {
+				t.Errorf("%s reads what is not routed to it", m.Gate.Name)
+			}
+			compare(m.Gate, inQ, in, given.routed[j])
+			compare(m.Up, inQ, in, given.routed[j])
+			compare(m.Down, midQ, mid, given.routed[j])
 		}
 		if b.Told != nil {
-			compare(b.Told.Gate, x[b.Told.Gate.Name])
-			compare(b.Told.Proj, x[b.Told.Proj.Name])
+			compare(b.Told.Gate, xq[b.Told.Gate.Name], x[b.Told.Gate.Name], -1)
+			compare(b.Told.Proj, xq[b.Told.Proj.Name], x[b.Told.Proj.Name], -1)
 		}
 	}
 	if !d.Tied {
-		compare(d.Head, x[d.Head.Name])
+		compare(d.Head, xq[d.Head.Name], x[d.Head.Name], -1)
 	}
 	want := len(d.Stored())
 	if len(v.order) != want {
@@ -343,21 +361,69 @@ func compareWalk(t *testing.T, d *arch.Decoder, v *visitor, original *model.Mode
 	}
 }
 
-// routedStates returns what an expert of the original model reads and makes of it, of the tokens that
-// the quantized model routes to it: those of whose states xq, which the router reads, it reads.
-func routedStates(m *model.Model, block, expert int, x, xq, routed [][]float32) (in, mid [][]float32) {
-	width := m.Decoder().Hidden
-	for i := range routed {
-		var states []float32
-		for r, at := 0, 0; r < len(xq[i])/width && at < len(routed[i]); r++ {
-			if slices.Equal(xq[i][r*width:(r+1)*width], routed[i][at:at+width]) {
-				states = append(states, x[i][r*width:(r+1)*width]...)
-				at += width
+// routing is where the tokens of windows go in a block: to each expert, in every window.
+type routing struct {
+	tokens [][][]int
+	routed []int  // how many a router sends to each
+	filled []bool // whether it has others as well
+}
+
+// routingOf works it out of what a router reads in every window. An expert with fewer tokens than inputs has those of the next
+// choice as well, and one with too few of these has all.
+func routingOf(m *model.Model, block int, read [][]float32) *routing {
+	moe := m.Decoder().Blocks[block].MoE
+	n := len(moe.Experts)
+	r := &routing{tokens: make([][][]int, n), routed: make([]int, n), filled: make([]bool, n)}
+	wider := make([]int, n)
+	each := make([][][2][]int, n)
+	for _, states := range read {
+		tokens, next := m.Route(block, states)
+		for e := range n {
+			each[e] = append(each[e], [2][]int{tokens[e], next[e]})
+			r.routed[e] += len(tokens[e])
+			wider[e] += len(tokens[e]) + len(next[e])
+		}
+	}
+	for e := range n {
+		inputs := max(moe.Experts[e].Gate.K, moe.Experts[e].Down.K)
+		r.filled[e] = r.routed[e] < inputs
+		for i, of := range each[e] {
+			list := of[0]
+			if r.filled[e] {
+				list = slices.Concat(of[0], of[1])
+				if wider[e] < inputs {
+					list = nil
+					for t := range len(read[i]) / m.Decoder().Hidden {
+						list = append(list, t)
+					}
+				}
+				slices.Sort(list)
 			}
+			r.tokens[e] = append(r.tokens[e], list)
+		}
+	}
+	return r
+}
+
+// states returns what an expert of a model reads and makes of it, given what the router reads.
+func (r *routing) states(m *model.Model, block, expert int, read [][]float32) (in, mid [][]float32) {
+	width := m.Decoder().Hidden
+	for i, tokens := range r.tokens[expert] {
+		var states []float32
+		for _, t := range tokens {
+			states = append(states, read[i][t*width:(t+1)*width]...)
 		}
 		in, mid = append(in, states), append(mid, m.Gated(block, expert, states))
 	}
 	return in, mid
+}
+
+// padded has an empty window at the end where an expert has read nothing in the last ones.
+func padded(read, like [][]float32) [][]float32 {
+	for len(read) < len(like) {
+		read = append(read, nil)
+	}
+	return read
 }
 
 func firstDiff(a, b []float32) int {

@@ -593,21 +593,22 @@ func scaleHint(t, wants weight.ScaleType) string {
 
 // quantizeJSON is what quantize --json prints.
 type quantizeJSON struct {
-	Tensors       int         `json:"tensors"`
-	Quantized     int         `json:"quantized"`
-	Resumed       int         `json:"resumed"`
-	Parameters    int64       `json:"parameters"`
-	BitsPerWeight float64     `json:"bits_per_weight"`
-	LinearBits    float64     `json:"linear_bits_per_weight"`
-	BytesIn       int64       `json:"bytes_in"`
-	BytesOut      int64       `json:"bytes_out"`
-	Error         float64     `json:"error"`
-	Ruined        bool        `json:"ruined"`                 // by the errors
-	OutputError   float64     `json:"output_error,omitempty"` // of layers that were fitted to a text, as root mean square
-	SHA256        string      `json:"sha256"`
-	PeakRSS       int64       `json:"peak_rss_bytes"`
-	Seconds       float64     `json:"seconds"`
-	Layers        []layerJSON `json:"layers"`
+	Tensors       int                `json:"tensors"`
+	Quantized     int                `json:"quantized"`
+	Resumed       int                `json:"resumed"`
+	Parameters    int64              `json:"parameters"`
+	BitsPerWeight float64            `json:"bits_per_weight"`
+	LinearBits    float64            `json:"linear_bits_per_weight"`
+	BytesIn       int64              `json:"bytes_in"`
+	BytesOut      int64              `json:"bytes_out"`
+	Error         float64            `json:"error"`
+	Ruined        bool               `json:"ruined"`                 // by the errors
+	Experts       []quantize.Experts `json:"experts,omitempty"`      // of blocks whose experts were fitted to a text
+	OutputError   float64            `json:"output_error,omitempty"` // of layers that were fitted to a text, as root mean square
+	SHA256        string             `json:"sha256"`
+	PeakRSS       int64              `json:"peak_rss_bytes"`
+	Seconds       float64            `json:"seconds"`
+	Layers        []layerJSON        `json:"layers"`
 
 	Preset       preset.Recipe      `json:"preset,omitzero"`
 	Family       string             `json:"family,omitempty"` // of the model, where it is known
@@ -663,7 +664,7 @@ func newQuantizeJSON(res *quantize.Result, seconds float64) quantizeJSON {
 	j := quantizeJSON{
 		Tensors: res.Tensors, Quantized: res.Quantized, Resumed: res.Resumed, Parameters: res.Parameters,
 		BitsPerWeight: res.BitsPerWeight, LinearBits: res.LinearBits, totals: res.Totals, BytesIn: res.BytesIn, BytesOut: res.BytesOut,
-		Error: res.Error, OutputError: res.OutputError, Ruined: all || worst != nil, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Family: res.Family, Kept: res.Kept, Decoded: res.Decoded,
+		Error: res.Error, OutputError: res.OutputError, Experts: res.Experts, Ruined: all || worst != nil, SHA256: res.SHA256, PeakRSS: peakRSS(), Seconds: seconds, Family: res.Family, Kept: res.Kept, Decoded: res.Decoded,
 		Transform: res.Transform, Calib: res.Calib, Remarks: res.Remarks, Fit: res.Fit,
 	}
 	for _, l := range res.Layers {
@@ -695,6 +696,7 @@ func (u *ui) printQuantized(out string, q quantizeJSON) error {
 		printTransform(w, q.Transform)
 		if c := q.Calib; c != nil {
 			fmt.Fprintf(w, "fitted\tto %s, %s, on %s%s\n", textNames(c.Texts), windowsName(c), c.Device, nearestCount(q.Remarks))
+			printExperts(w, q.Experts)
 			if q.Fit.Rows > 0 {
 				fmt.Fprintf(w, "squared loss\t%.1f %% of that of rounding to nearest; %d of %d rows are rounded to nearest\n",
 					100*q.Fit.Loss/q.Fit.NearestLoss, q.Fit.NearestRows, q.Fit.Rows)
@@ -1037,4 +1039,28 @@ func shapeName(shape []int) string {
 		dims[i] = fmt.Sprint(d)
 	}
 	return strings.Join(dims, "×")
+}
+
+// printExperts prints how the tokens of a text lie over experts: a line for all blocks, and one for each of the few that had the least.
+func printExperts(w io.Writer, all []quantize.Experts) {
+	if len(all) == 0 {
+		return
+	}
+	experts, never, filled := 0, 0, 0
+	for _, x := range all {
+		experts, filled = experts+len(x.Tokens), filled+x.Filled
+		for _, n := range x.Tokens {
+			if n == 0 {
+				never++
+			}
+		}
+	}
+	fmt.Fprintf(w, "experts\t%d in %d layers, %d to a token; never chosen: %.1f %%; with too few tokens, fitted to others' too: %.1f %%\n",
+		experts, len(all), all[0].Top, 100*float64(never)/float64(experts), 100*float64(filled)/float64(experts))
+	const most = 3
+	few := slices.Clone(all)
+	slices.SortStableFunc(few, func(a, b quantize.Experts) int { return cmp.Compare(a.Least, b.Least) })
+	for _, x := range few[:min(most, len(few))] {
+		fmt.Fprintf(w, "\t%s: %d tokens at least, %d at the median, %.1f %% never chosen\n", x.Block, x.Least, x.Median, 100*x.Never)
+	}
 }
