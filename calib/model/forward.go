@@ -259,13 +259,13 @@ func (m *Model) residual(a activations, out Array, eps float64, product func(y A
 	m.ops.AddTo(a.h, a.n)
 }
 
-// Preparer is implemented by [Ops] whose products of many rows read them in an order of the device's own, so that they
-// had best be written in it.
+// Preparer is implemented by [Ops] of which some products read rows in an order of the device's own, or turned, so that they
+// had best be written so.
 type Preparer interface {
-	// PreparedLen returns how many acts have room for rows of up to k in that order, 0 where no product reads so many so.
+	// PreparedLen returns how many acts have room for rows of up to k as some products read them, 0 where none reads so many so.
 	PreparedLen(rows, k int) int
-	// Prepared returns what stands for x, acts [rows, K], where nothing but products by some weights reads it: x, or acts in
-	// the device's order at room, or both. Linear reads it, and as a whole RMSNorm, AddNorm, GLU, Attention, Recall
+	// Prepared returns what stands for x, acts [rows, K], where nothing but products by some weights reads it: x, or acts as
+	// these read them at room, or both. Linear reads it, and as a whole RMSNorm, AddNorm, GLU, Attention, Recall
 	// and Attend write it.
 	Prepared(x, room Array, rows int, by ...Weight) Array
 }

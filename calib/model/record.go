@@ -34,6 +34,8 @@ type Recorder interface {
 	// Gated writes GLU of the gates and what they are multiplied by, x [rows, K] times either half of the rows of w, which
 	// were joined, to y, acts [rows, N/2].
 	Gated(y, x Array, rows int, w Weight, act arch.Gating)
+	// GLURows is GLU of both, acts [rows, 2·N], of which each row has gates and behind them what they are multiplied by, to y, acts [rows, N].
+	GLURows(y, both Array, rows int, act arch.Gating)
 	// Mixture prepares a mixture of experts for Mix. It returns nil where it cannot.
 	Mixture(w MixtureWeights) (Mixture, error)
 	// Mix adds to h what the experts make of x that the router chooses, and writes RMSNorm of the sum.
@@ -117,7 +119,7 @@ const MaxQueued = 4
 // recordedStep takes texts further by a token each, so many at once.
 type recordedStep struct {
 	activations
-	qkv, both Array  // q, k and v, one behind the other, and gate and up
+	qkv, both Array  // q, k and v, one behind the other, and gate, up, and where these are of one product what comes of them
 	mixed     Array  // acts [rows, heads·head_dim], what attention leaves of q, k and v where it takes these at once
 	arrived   Array  // floats [rows, heads]: zeros between operations
 	sum       Array  // acts [rows, hidden], what is added to h next
@@ -135,7 +137,7 @@ func (c *Cache) newStep(rec Recorder, n int) *recordedStep {
 	m, w := c.m, widthsOf(c.m.desc)
 	r := &recordedStep{
 		activations: activations{t: n, h: rec.Floats(n * m.desc.Hidden), n: rec.Acts(n * m.desc.Hidden)},
-		qkv:         rec.Acts(n * (w.q + 2*w.kv)), both: rec.Acts(2 * n * w.mlp), sum: rec.Acts(n * m.desc.Hidden),
+		qkv:         rec.Acts(n * (w.q + 2*w.kv)), both: rec.Acts(3 * n * w.mlp), sum: rec.Acts(n * m.desc.Hidden),
 		mixed: rec.Acts(n * w.q), arrived: rec.Floats(n * w.heads),
 		places: c.newPlaces(), logits: rec.Floats(n * m.Vocab()), marks: rec.Floats(n), shared: rec.Floats(n),
 	}
@@ -524,9 +526,11 @@ func (c *Cache) recordMLP(rec Recorder, r *recordedStep, d *mlp, x Array) {
 	switch both := d.both; {
 	case both.w != nil && both.bias == nil && rec.Gates(rows, both.w, d.act):
 		rec.Gated(y, x, rows, both.w, d.act)
-	case both.w != nil && rows == 1:
-		rec.Linear(x, rows, Product{Y: r.both.Slice(0, 2*n), W: both.w, Bias: both.bias})
-		rec.GLU(y, gate, up, d.act)
+	case both.w != nil:
+		joined := r.both.Slice(0, 2*n)
+		rec.Linear(x, rows, Product{Y: joined, W: both.w, Bias: both.bias})
+		y = c.m.input(r.activations, r.both.Slice(2*n, 3*n), rows, d.down.w)
+		rec.GLURows(y, joined, rows, d.act)
 	default:
 		rec.Linear(x, rows, d.gate.to(gate), d.up.to(up))
 		y = c.m.input(r.activations, gate, rows, d.down.w)

@@ -27,7 +27,8 @@ struct alignas(16) Part { u32 w[4]; };
 // AttendArgs are the arguments of attend.
 struct AttendArgs {
     Act* out;           // [rows][heads][dim], or
-    u8* prepared;       // the same as prepared.cuh has it, if not null
+    u8* prepared;       // the same as prepared.cuh has it, if not null, or
+    u8* rotated;        // as rotated.cuh has it, where a block has heads of whole blocks of 128 elements
     float* parts;       // [rows][heads][gridDim.z][dim + 2], where there are several
     u32* arrived;       // [rows][gridDim.y], zeros, which they are left
     const Act *q, *k, *v;  // of each row, pitches apart
@@ -40,13 +41,35 @@ struct AttendArgs {
     u32 q_pitch, kv_pitch, heads, group, half, window;
     float q_eps, k_eps, scale, cap;
 
-    // write writes two elements of a head, the first of which is even.
+    // write writes two elements of a head, the first of which is even. mixed has room for all heads of a block, from head0 on, that are yet to be
+    // rotated.
     template <u32 DIM>
-    __device__ __forceinline__ void write(u32 row, u32 head, u32 d, u32 two) const {
-        if (prepared)
+    __device__ __forceinline__ void write(u32 row, u32 head, u32 d, u32 two, Act* mixed, u32 head0) const {
+        if (rotated)
+            *(u32*)(mixed + (head - head0) * DIM + d) = two;
+        else if (prepared)
             *(u32*)(prepared + prepared_at(row, head * DIM + d, (gridDim.x + 7) / 8)) = two;
         else
             *(u32*)(out + ((u64)row * heads + head) * DIM + d) = two;
+    }
+
+    // rotate writes what is yet to be of so many heads. All threads of a block call it.
+    template <u32 DIM>
+    __device__ __forceinline__ void rotate(u32 row, const Act* mixed, u32 head0, u32 count) const {
+        if (!rotated) return;
+        __syncthreads();
+        const u32 n = count * DIM;
+        for (u32 from = threadIdx.x / 32 * 256; from < n; from += blockDim.x * 8) {
+            const u32 i = from + threadIdx.x % 32 * 8;
+            float v[8] = {};
+            if (i < n) {
+                struct alignas(16) Eight { Act at[8]; };
+                const Eight eight = *(const Eight*)(mixed + i);
+#pragma unroll
+                for (u32 j = 0; j < 8; j++) v[j] = value(eight.at[j]);
+            }
+            write_rotated(rotated, (gridDim.x + 7) / 8, row, head0 * DIM + i, v, i < n);
+        }
     }
 };
 
@@ -303,14 +326,17 @@ __device__ __forceinline__ void attend(const AttendArgs& p) {
             hi = fmaf(weight, two.at[1], hi);
         }
         if (whole) {
-            p.write<DIM>(row, head0 + h, d, pair(lo / sum, hi / sum));
+            p.write<DIM>(row, head0 + h, d, pair(lo / sum, hi / sum), turned, head0);
             continue;
         }
         float* part = p.parts + ((at + h) * gridDim.z + blockIdx.z) * pitch;
         *(Two*)(part + d) = {{lo, hi}};
         if (n == 0) *(Two*)(part + DIM) = {{sum, top}};
     }
-    if (parts == 1) return;
+    if (parts == 1) {
+        p.rotate<DIM>(row, turned, head0, count);
+        return;
+    }
 
     __threadfence();
     __syncthreads();
@@ -333,8 +359,9 @@ __device__ __forceinline__ void attend(const AttendArgs& p) {
             lo = fmaf(weight, part[z * pitch + d], lo);
             hi = fmaf(weight, part[z * pitch + d + 1], hi);
         }
-        p.write<DIM>(row, head0 + h, d, pair(lo / sum, hi / sum));
+        p.write<DIM>(row, head0 + h, d, pair(lo / sum, hi / sum), turned, head0);
     }
+    p.rotate<DIM>(row, turned, head0, count);
 }
 #define ATTEND(DIM) \
     extern "C" __global__ void __launch_bounds__(32 * ATTEND_WARPS, 2) attend_##DIM(const __grid_constant__ AttendArgs p) { attend<DIM>(p); }

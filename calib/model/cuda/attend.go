@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -20,7 +21,8 @@ const (
 
 // attendArgs is AttendArgs in attend.cu.
 type attendArgs struct {
-	out, prepared, parts, arrived     driver.Ptr
+	out, prepared, rotated            driver.Ptr
+	parts, arrived                    driver.Ptr
 	q, k, v                           driver.Ptr
 	qBias, kBias, vBias, qNorm, kNorm driver.Ptr
 	cos, sin, rows, keys, values      driver.Ptr
@@ -50,26 +52,40 @@ func (o *Ops) Attend(out, keys, values model.Array, h model.StepHeads, at model.
 	}{{h.QBias, wide}, {h.KBias, narrow}, {h.VBias, narrow}, {h.QNorm, s.Dim}, {h.KNorm, s.Dim}, {s.Sinks, s.Heads}} {
 		check(some.a == nil || some.a.Len() == some.n, "biases, norms or sinks of %+v have another length", s)
 	}
+	o.do(func() {
+		if in, ok := out.(*input); ok && in.form == rotated && !attendsBlocks(s) {
+			o.rowByRow(out, func(out model.Array) { o.attendStep(out, keys, values, h, at, rows, c, s, arrived) })
+			return
+		}
+		o.attendStep(out, keys, values, h, at, rows, c, s, arrived)
+	})
+}
+
+// attendsBlocks reports whether heads that a block of attend.cu has are whole blocks of what rotations mix.
+func attendsBlocks(s model.AttentionShape) bool {
+	return trellis.Block%s.Dim == 0 && s.Heads/s.KVHeads*s.Dim%trellis.Block == 0
+}
+
+// attendStep queues attention of some rows. It is called inside do.
+func (o *Ops) attendStep(out, keys, values model.Array, h model.StepHeads, at model.Step, rows int, c model.CacheShape, s model.AttentionShape, arrived model.Array) {
 	group := s.Heads / s.KVHeads
 	blocks := s.KVHeads * ceil(group, attendHeads)
 	parts := min(ceil(c.Positions, attendChunk), max(attendBlocks/blocks, 1))
-	plain, prepared := inputOf(out).at()
-	check(plain == 0 || prepared == 0, "attention is read in two forms")
-	o.do(func() {
-		var room driver.Ptr
-		if parts > 1 {
-			room = o.scratch(4 * rows * s.Heads * parts * (s.Dim + 2))
-			defer o.release(room)
-		}
-		args, err := binary.Append(nil, binary.LittleEndian, attendArgs{
-			out: plain, prepared: prepared, parts: room, arrived: ptr(arrived), q: ptr(h.Q), k: ptr(h.K), v: ptr(h.V),
-			qBias: ptr(h.QBias), kBias: ptr(h.KBias), vBias: ptr(h.VBias), qNorm: ptr(h.QNorm), kNorm: ptr(h.KNorm),
-			cos: ptr(h.Cos), sin: ptr(h.Sin), rows: ptr(at.Rows), keys: ptr(keys), values: ptr(values), sinks: ptr(s.Sinks),
-			head: uint64(c.Head()), qPitch: uint32(h.QPitch), kvPitch: uint32(h.KVPitch), heads: uint32(s.Heads), group: uint32(group),
-			half: uint32(h.Half), window: uint32(s.Window), qEps: float32(h.QEps), kEps: float32(h.KEps), scale: s.Scale, limit: s.Cap,
-		})
-		o.fail(err)
-		grid := driver.Dim{X: uint32(rows), Y: uint32(blocks), Z: uint32(parts)}
-		o.launchEarly(fmt.Sprintf("attend_%d", s.Dim), grid, driver.Dim{X: attendThreads}, args)
+	plain, prepared, turned := inputOf(out).at()
+	check(plain == 0 || prepared|turned == 0, "attention is read in two forms")
+	var room driver.Ptr
+	if parts > 1 {
+		room = o.scratch(4 * rows * s.Heads * parts * (s.Dim + 2))
+		defer o.release(room)
+	}
+	args, err := binary.Append(nil, binary.LittleEndian, attendArgs{
+		out: plain, prepared: prepared, rotated: turned, parts: room, arrived: ptr(arrived), q: ptr(h.Q), k: ptr(h.K), v: ptr(h.V),
+		qBias: ptr(h.QBias), kBias: ptr(h.KBias), vBias: ptr(h.VBias), qNorm: ptr(h.QNorm), kNorm: ptr(h.KNorm),
+		cos: ptr(h.Cos), sin: ptr(h.Sin), rows: ptr(at.Rows), keys: ptr(keys), values: ptr(values), sinks: ptr(s.Sinks),
+		head: uint64(c.Head()), qPitch: uint32(h.QPitch), kvPitch: uint32(h.KVPitch), heads: uint32(s.Heads), group: uint32(group),
+		half: uint32(h.Half), window: uint32(s.Window), qEps: float32(h.QEps), kEps: float32(h.KEps), scale: s.Scale, limit: s.Cap,
 	})
+	o.fail(err)
+	grid := driver.Dim{X: uint32(rows), Y: uint32(blocks), Z: uint32(parts)}
+	o.launchEarly(fmt.Sprintf("attend_%d", s.Dim), grid, driver.Dim{X: attendThreads}, args)
 }

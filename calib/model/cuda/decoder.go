@@ -54,8 +54,10 @@ func (o *Ops) RMSNorm(y, x, w model.Array, rows int, eps float64) {
 		return
 	}
 	grid, block := perRow(rows, cols)
-	plain, prepared := inputOf(y).at()
-	o.do(func() { o.launchEarly(o.of("rmsnorm", x), grid, block, plain, prepared, x, w, cols, float32(eps)) })
+	plain, prepared, turned := inputOf(y).at()
+	o.do(func() {
+		o.launchEarly(o.of("rmsnorm", x), grid, block, plain, prepared, turned, x, w, cols, float32(eps))
+	})
 }
 
 // Rope rotates heads.
@@ -82,16 +84,22 @@ func (o *Ops) Rope(x model.Array, s model.RopeShape, cos, sin model.Array, back 
 // GLU writes act(g)∘u.
 func (o *Ops) GLU(y, g, u model.Array, act arch.Gating) {
 	check(y.Len() == g.Len() && y.Len() == u.Len(), "glu of %d and %d to %d elements", g.Len(), u.Len(), y.Len())
-	n := y.Len()
-	if n == 0 {
+	if y.Len() == 0 {
 		return
 	}
-	grid, block := elements(n)
-	in := inputOf(y)
-	plain, prepared := in.at()
-	o.do(func() {
-		o.launchEarly("glu_"+string(act.Act), grid, block, plain, prepared, g, u, float32(act.Alpha), float32(act.Limit), in.k, in.groups(), int64(n))
-	})
+	rows := 1
+	if in, ok := y.(*input); ok {
+		rows = in.n / in.k
+	}
+	o.do(func() { o.glu(y, ptr(g), ptr(u), rows, y.Len()/rows, act) })
+}
+
+// glu queues the same of gates and other factors whose rows are pitch elements apart. It is called inside do.
+func (o *Ops) glu(y model.Array, g, u driver.Ptr, rows, pitch int, act arch.Gating) {
+	cols := y.Len() / rows
+	grid, block := elements(rows * ceil(cols, elementEach) * elementEach)
+	plain, prepared, turned := inputOf(y).at()
+	o.launchEarly("glu_"+string(act.Act), grid, block, plain, prepared, turned, g, u, float32(act.Alpha), float32(act.Limit), int64(pitch), int64(cols), rows)
 }
 
 // SoftCap writes c·tanh(x/c).

@@ -60,29 +60,24 @@ __device__ __forceinline__ void bias(T* y, const float* b, u32 cols, u64 n) {
 extern "C" __global__ void __launch_bounds__(256) bias_f(F32* y, const float* b, u32 cols, u64 n) { bias(y, b, cols, n); }
 extern "C" __global__ void __launch_bounds__(256) bias_a(Act* y, const float* b, u32 cols, u64 n) { bias(y, b, cols, n); }
 
-// glu applies an activation to the gates and multiplies by the other factor. Rows of cols, in groups of eight, count where they are
-// prepared.
+// glu applies an activation to the gates and multiplies by the other factor, of rows of cols: those of gates and of other factors are
+// pitch elements apart.
 template <Activation A>
-__device__ __forceinline__ void glu(Act* y, u8* prepared, const Act* g, const Act* u, Gating gating, u32 cols, u32 groups, u64 n) {
+__device__ __forceinline__ void glu(const Inputs& to, const Act* g, const Act* u, Gating gating, u64 pitch, u64 cols, u32 rows) {
     begin();
-    Elements e(n);
-    const Pack<Act> gates = e.read(g), others = e.read(u);
+    const Share share(cols, pitch, rows);
+    const Pack<Act> gates = share.from.read(g), others = share.from.read(u);
     float a[EACH], b[EACH];
     values(a, gates);
     values(b, others);
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) a[i] = activated<A>(a[i], gating) * other_factor<A>(b[i], gating);
-    if (!prepared) {
-        e.store(y, a);
-        return;
-    }
-    const u32 part = blockIdx.x * blockDim.x + threadIdx.x, parts = cols / EACH;  // of a row
-    Inputs{y, prepared, groups}.store(e, part / parts, part % parts * EACH, a);
+    to.store(share.to, share.row, (u32)share.column, a);
 }
-#define GLU(NAME, A)                                                                                                               \
-    extern "C" __global__ void __launch_bounds__(256)                                                                              \
-    glu_##NAME(Act* y, u8* prepared, const Act* g, const Act* u, float alpha, float limit, u32 cols, u32 groups, u64 n) {          \
-        glu<A>(y, prepared, g, u, {alpha, limit}, cols, groups, n);                                                                \
+#define GLU(NAME, A)                                                                                                                         \
+    extern "C" __global__ void __launch_bounds__(256)                                                                                        \
+    glu_##NAME(Act* y, u8* prepared, u8* rotated, const Act* g, const Act* u, float alpha, float limit, u64 pitch, u64 cols, u32 rows) {    \
+        glu<A>({y, prepared, rotated, (rows + 7) / 8}, g, u, {alpha, limit}, pitch, cols, rows);                                             \
     }
 GLU(silu, SILU)
 GLU(gelu, GELU)

@@ -58,8 +58,8 @@ func (o *Ops) flash(out, q model.Array, s model.AttentionShape, seen past) bool 
 	if o.acts == driver.F32 || s.Dim%8 != 0 || !(s.Scale > 0) {
 		return false
 	}
-	plain, prepared := inputOf(out).at()
-	if plain != 0 && prepared != 0 || prepared != 0 && s.Dim%32 != 0 || (ptr(q)|plain|keys.ptr|values.ptr)%16 != 0 {
+	plain, prepared, turned := inputOf(out).at()
+	if turned != 0 || plain != 0 && prepared != 0 || prepared != 0 && s.Dim%32 != 0 || (ptr(q)|plain|keys.ptr|values.ptr)%16 != 0 {
 		return false
 	}
 	for _, shape := range flashShapes() {

@@ -74,6 +74,8 @@ func TestHost(t *testing.T) {
 				testFlashElsewhere(t, o, i)
 			})
 			run("Inputs", func(t *testing.T) { testInputs(t, o, false) })
+			run("GLURows", func(t *testing.T) { testGLURows(t, o) })
+			run("RingInputs", func(t *testing.T) { testRingInputs(t, o, 1, 3, 9) })
 			run("Attend", func(t *testing.T) { opstest.Attend(t, o, options) }) // for what is of 16 bits alone
 		}
 	})
@@ -137,6 +139,8 @@ func TestHostLong(t *testing.T) {
 				}
 				if i > 0 {
 					t.Run("Inputs", func(t *testing.T) { testInputs(t, o, true) })
+					t.Run("GLURows", func(t *testing.T) { testGLURows(t, o) })
+					t.Run("RingInputs", func(t *testing.T) { testRingInputs(t, o, 1, 3, 8, 9, 16) })
 				}
 				if i == 0 {
 					t.Run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })

@@ -5,17 +5,25 @@ import (
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/table"
+	"github.com/lutq/lutq/gemm/cuda/trellis"
 )
 
 var _ model.Preparer = (*Ops)(nil)
 
 // input is what products read, in another form than an [array]: operations that take no such thing panic.
 type input struct {
-	rows     *array     // where some read it row by row, else nil
-	prepared driver.Ptr // in the form Columns
-	k        int        // of a row that is prepared
-	n        int        // in all
+	rows *array        // where some read it row by row, else nil
+	form gemmcuda.Form // that others read it in, one of those that kernels write, or nil
+	room driver.Ptr    // in the form
+	k    int           // of a row in the form
+	n    int           // in all
 }
+
+// The forms that kernels write: table.Columns for many rows, and for those of a launch that by rings.
+var (
+	columns gemmcuda.Form = table.Columns
+	rotated gemmcuda.Form = trellis.Rotated{}
+)
 
 // Len returns the number of elements.
 func (i *input) Len() int { return i.n }
@@ -24,14 +32,6 @@ func (i *input) Len() int { return i.n }
 func (i *input) Slice(from, to int) model.Array {
 	check(from == 0 && to == i.n, "elements %d to %d of %d that are prepared", from, to, i.n)
 	return i
-}
-
-// groups is how many groups of eight rows are prepared.
-func (i *input) groups() int {
-	if i.prepared == 0 {
-		return 0
-	}
-	return ceil(i.n/i.k, 8)
 }
 
 // inputOf returns an array as what products read.
@@ -44,28 +44,51 @@ func inputOf(a model.Array) *input {
 }
 
 // at returns where kernels write it, each 0 where they do not.
-func (i *input) at() (rows, prepared driver.Ptr) {
+func (i *input) at() (rows, prepared, turned driver.Ptr) {
 	if i.rows != nil {
 		rows = i.rows.ptr
 	}
-	return rows, i.prepared
+	switch i.form {
+	case columns:
+		prepared = i.room
+	case rotated:
+		turned = i.room
+	}
+	return rows, prepared, turned
 }
 
 // PreparedLen implements [model.Preparer].
 func (o *Ops) PreparedLen(rows, k int) int {
-	if o.acts == driver.F32 || o.dev.Info.Major != 9 || rows <= gemmcuda.MaxRows {
+	form := o.formFor(rows)
+	if form == nil {
 		return 0
 	}
-	return table.Columns.Bytes(rows, k) / o.acts.Size()
+	return form.Bytes(rows, k) / o.acts.Size()
 }
 
-// Prepared implements [model.Preparer], for rows of whole atoms, so that those who write them have nothing to fill up.
+// formFor returns the form in which kernels write so many rows where products read it, or nil.
+func (o *Ops) formFor(rows int) gemmcuda.Form {
+	switch {
+	case o.acts == driver.F32:
+		return nil
+	case rows <= gemmcuda.MaxRows:
+		return rotated
+	case o.dev.Info.Major == 9:
+		return columns
+	}
+	return nil
+}
+
+// Prepared implements [model.Preparer], for rows of whole atoms or blocks, so that those who write them have nothing to fill up.
 func (o *Ops) Prepared(x, room model.Array, rows int, by ...model.Weight) model.Array {
 	prepared, others := false, false
-	k := width(by[0])
+	k, form := width(by[0]), o.formFor(rows)
+	if form == nil || !form.Written(k) {
+		return x
+	}
 	o.do(func() {
 		for _, w := range by {
-			if f := o.formOf(w, rows); f != nil && f.Written(k) {
+			if o.formOf(w, rows) == form {
 				prepared = true
 			} else {
 				others = true
@@ -77,7 +100,7 @@ func (o *Ops) Prepared(x, room model.Array, rows int, by ...model.Weight) model.
 	}
 	from, to := x.(*array), room.(*array)
 	check(from.n == rows*k && to.n >= o.PreparedLen(rows, k), "%d elements, and room for %d, of %d rows of %d", from.n, to.n, rows, k)
-	in := &input{prepared: to.ptr, k: k, n: from.n}
+	in := &input{form: form, room: to.ptr, k: k, n: from.n}
 	if others {
 		in.rows = from
 	}
@@ -105,7 +128,7 @@ func (o *Ops) rowByRow(y model.Array, f func(y model.Array)) {
 		defer o.release(to.ptr)
 	}
 	f(to)
-	o.prepare(table.Columns, in.prepared, to.ptr, in.n/in.k, in.k)
+	o.prepare(in.form, in.room, to.ptr, in.n/in.k, in.k)
 }
 
 // prepare queues the writing of rows of k activations in a form.
@@ -136,8 +159,8 @@ func (r *reading) as(f gemmcuda.Form) driver.Ptr {
 	switch {
 	case ok || r.o.err != nil:
 		return at
-	case f == table.Columns && r.in.prepared != 0:
-		at = r.in.prepared
+	case f != nil && f == r.in.form:
+		at = r.in.room
 	case f != nil:
 		from := r.as(nil)
 		at = r.room(f.Bytes(r.rows, r.k))

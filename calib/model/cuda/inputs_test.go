@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/formats/weight/trellis"
 	"github.com/lutq/lutq/gemm/conform"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
@@ -24,8 +25,13 @@ import (
 
 func TestGPUInputs(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) {
-		if i > 0 && o.dev.Info.Major == 9 {
-			testInputs(t, o, true)
+		if i == 0 {
+			return
+		}
+		testInputs(t, o, true)
+		t.Run("GLURows", func(t *testing.T) { testGLURows(t, o) })
+		t.Run("Rings", func(t *testing.T) { testRingInputs(t, o, 1, 3, 8, 9, 16) })
+		if o.dev.Info.Major == 9 {
 			t.Run("Model", func(t *testing.T) { testModelInputs(t, o) })
 			t.Run("Forms", func(t *testing.T) { testForms(t, o) })
 		}
@@ -56,6 +62,12 @@ func testInputs(t *testing.T, o *Ops, long bool) {
 			o.Free(sum)
 		})
 		up := acts(4, n)
+		both := o.Acts(2 * n)
+		o.Write(both, randoms(10, 2*n, 1))
+		c.check("rows of gates and factors", true, func(y model.Array) {
+			o.GLURows(y, both, test.rows, arch.Gating{Act: arch.SiLU})
+		})
+		o.Free(both)
 		for _, a := range []arch.Activation{arch.SiLU, arch.GELU, arch.GELUTanh, arch.ReLU, arch.Sigmoid, arch.SwiGLUOAI} {
 			c.check(string(a), true, func(y model.Array) { o.GLU(y, x, up, arch.Gating{Act: a, Alpha: 1.7, Limit: 1}) })
 		}
@@ -103,6 +115,32 @@ func testInputs(t *testing.T, o *Ops, long bool) {
 	}
 }
 
+// testGLURows holds gates and factors that are rows of one product to those of two.
+func testGLURows(t *testing.T, o *Ops) {
+	for _, test := range []struct{ rows, cols int }{{1, 1}, {1, 64}, {3, 13}, {16, 2056}, {5, 2304}} {
+		n := test.rows * test.cols
+		gates, factors := randoms(1, n, 3), randoms(2, n, 3)
+		var joined []float32
+		for i := 0; i < n; i += test.cols {
+			joined = append(append(joined, gates[i:i+test.cols]...), factors[i:i+test.cols]...)
+		}
+		g, u, both, want, got := o.Acts(n), o.Acts(n), o.Acts(2*n), o.Acts(n), o.Acts(n)
+		o.Write(g, gates)
+		o.Write(u, factors)
+		o.Write(both, joined)
+		act := arch.Gating{Act: arch.SwiGLUOAI, Alpha: 1.7, Limit: 2}
+		o.GLU(want, g, u, act)
+		o.GLURows(got, both, test.rows, act)
+		a, b := make([]float32, n), make([]float32, n)
+		o.Read(a, want)
+		o.Read(b, got)
+		if !slices.Equal(a, b) || !slices.ContainsFunc(a, func(x float32) bool { return x != 0 }) {
+			t.Errorf("%d rows of %d are others by one product", test.rows, test.cols)
+		}
+		o.Free(g, u, both, want, got)
+	}
+}
+
 // places returns where the rows of a step stand.
 func places(o *Ops, runs []model.Run) model.Step {
 	var at []float32
@@ -123,8 +161,15 @@ type inputCheck struct {
 	rows, k int
 }
 
-// check has rows written as they are, prepared, and if it can be both at once.
+// check has rows written as they are, in each form that kernels write, and if it can be both at once.
 func (c inputCheck) check(what string, both bool, write func(y model.Array)) {
+	c.t.Helper()
+	// Of eight rows in turn there are so many bytes, and behind the last row zeros or what was there.
+	c.checkForm(what, columns, 128, both, write)
+	c.checkForm(what+", rotated", rotated, 64, both, write)
+}
+
+func (c inputCheck) checkForm(what string, form gemmcuda.Form, each int, both bool, write func(y model.Array)) {
 	c.t.Helper()
 	o, n := c.o, c.rows*c.k
 	plain := o.Acts(n).(*array)
@@ -133,7 +178,7 @@ func (c inputCheck) check(what string, both bool, write func(y model.Array)) {
 	if !slices.ContainsFunc(raw, func(b byte) bool { return b != 0 }) {
 		c.t.Errorf("%s: nothing was written", what)
 	}
-	size := table.Columns.Bytes(c.rows, c.k)
+	size := form.Bytes(c.rows, c.k)
 	room := func() driver.Ptr {
 		at := o.scratch(size)
 		o.fail(o.stream.Fill8(at, 0xff, size))
@@ -142,14 +187,13 @@ func (c inputCheck) check(what string, both bool, write func(y model.Array)) {
 	var want, got driver.Ptr
 	o.do(func() {
 		want = room()
-		o.prepare(table.Columns, want, plain.ptr, c.rows, c.k)
+		o.prepare(form, want, plain.ptr, c.rows, c.k)
 	})
-	// Of eight rows in turn there are 128 bytes, and behind the last row zeros or what was there.
 	lines := func(at driver.Ptr) []byte {
 		all := c.bytes(at, size)
-		for i := 0; i < size; i += 128 {
-			line := all[i : i+128]
-			if i/1024%((c.rows+7)/8)*8+i/128%8 >= c.rows && bytes.Equal(line, bytes.Repeat([]byte{0xff}, 128)) {
+		for i := 0; i < size; i += each {
+			line := all[i : i+each]
+			if i/1024%((c.rows+7)/8)*8+i/each%8 >= c.rows && bytes.Equal(line, bytes.Repeat([]byte{0xff}, each)) {
 				clear(line)
 			}
 		}
@@ -161,7 +205,7 @@ func (c inputCheck) check(what string, both bool, write func(y model.Array)) {
 			break
 		}
 		o.do(func() { got = room() })
-		in := &input{prepared: got, k: c.k, n: n}
+		in := &input{form: form, room: got, k: c.k, n: n}
 		if rowsToo {
 			in.rows = plain
 			o.Zero(plain)
@@ -252,12 +296,16 @@ func testForms(t *testing.T, o *Ops) {
 	}
 }
 
-// preferring multiplies so many rows, and a few more or less, by the kernel that reads them prepared, but for square weights.
-// It counts inputs that are prepared, and those that are read row by row as well.
-type preferring struct {
+// counting counts inputs that are prepared, and those that are read row by row as well.
+type counting struct {
 	*Ops
-	rows           int
 	prepared, both int
+}
+
+// preferring multiplies so many rows, and a few more or less, by the kernel that reads them prepared, but for square weights.
+type preferring struct {
+	counting
+	rows int
 }
 
 func (o *preferring) Packed(m weight.Matrix) (model.Weight, error) { return o.prefer(o.Ops.Packed(m)) }
@@ -287,7 +335,7 @@ func (o *preferring) prefer(w model.Weight, err error) (model.Weight, error) {
 	return w, err
 }
 
-func (o *preferring) Prepared(x, room model.Array, rows int, by ...model.Weight) model.Array {
+func (o *counting) Prepared(x, room model.Array, rows int, by ...model.Weight) model.Array {
 	y := o.Ops.Prepared(x, room, rows, by...)
 	if in, ok := y.(*input); ok {
 		o.prepared++
@@ -311,7 +359,7 @@ func testModelInputs(t *testing.T, o *Ops) {
 		t.Fatal(err)
 	}
 	const rows = 35 // more than go in one launch
-	prefers := &preferring{Ops: o, rows: rows}
+	prefers := &preferring{counting{Ops: o}, rows}
 	var tokens []int
 	for i := range rows {
 		tokens = append(tokens, i*37%d.Vocab)
@@ -352,6 +400,58 @@ func testModelInputs(t *testing.T, o *Ops) {
 	for i := range want {
 		if !slices.Equal(got[i], want[i]) {
 			t.Errorf("result %d has other bits", i)
+		}
+	}
+}
+
+// testRingInputs compares the logits of steps of so many texts, whose products are by rings, with those of operations that write rows,
+// which are rotated after. Of gates and factors one product is made.
+func testRingInputs(t *testing.T, o *Ops, texts ...int) {
+	for _, test := range []struct {
+		name                            string
+		heads, kvHeads, dim, mlp, parts int // inputs of a layer that are written rotated
+	}{
+		{"heads of 128", 2, 1, 128, 384, 4},
+		{"heads of 64", 4, 2, 64, 256, 4},
+		{"heads of 64, of which none share keys", 2, 2, 64, 320, 3}, // attention by a launch more, and factors row by row
+	} {
+		config := fmt.Sprintf(`{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128, "num_attention_heads": %d,
+			"num_key_value_heads": %d, "head_dim": %d, "num_hidden_layers": 2, "vocab_size": 96, "intermediate_size": %d, "rms_norm_eps": 1e-5,
+			"tie_word_embeddings": false}`, test.heads, test.kvHeads, test.dim, test.mlp)
+		d, err := arch.Describe([]byte(config), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		src, err := decodebench.NewRandom("llama", d, decodebench.RandomOptions{Kind: trellis.Name, Bits: 3, DType: hf.F16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range texts {
+			t.Run(fmt.Sprintf("%s, %d texts", test.name, n), func(t *testing.T) {
+				counts := &counting{Ops: o}
+				steps := func(ops model.Ops) [][]float32 {
+					m, err := model.New(src, ops)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer m.Close()
+					all := make([][]int, n)
+					for i := range all {
+						all[i] = []int{i * 37 % d.Vocab, (i*5 + 1) % d.Vocab}
+					}
+					return mixtureSteps(t, m, all)
+				}
+				want := steps(rowwise{o})
+				got := steps(counts)
+				if counts.prepared != 2*2*test.parts || counts.both != 0 { // a step is asked for twice
+					t.Errorf("%d inputs are rotated, %d of them read row by row as well: want %d", counts.prepared, counts.both, 2*2*test.parts)
+				}
+				for i := range want {
+					if !slices.Equal(got[i], want[i]) {
+						t.Errorf("text %d has other bits", i)
+					}
+				}
+			})
 		}
 	}
 }

@@ -84,7 +84,7 @@ func modules(acts driver.DType) []driver.Kernel {
 		{"mixers", inputs() + mixersSource, true},
 		{"cache", cacheSource, true},
 		{"step", inputs() + stepSource, true},
-		{"attend", tiles() + attendSource, true},
+		{"attend", tiles() + ptx.Rotated() + attendSource, true},
 		{"next", nextSource, true},
 		{"mixture", mixtureSource, true},
 		{"grad", vectorsSource + gradSource, false},
@@ -130,7 +130,7 @@ func prelude() string { return ptx.GLU() + preludeSource }
 func tiles() string { return ptx.Instructions() + ptx.Prepared() + tilesSource }
 
 // inputs is what kernels have that write what products read.
-func inputs() string { return ptx.Prepared() + inputsSource }
+func inputs() string { return ptx.Instructions() + ptx.Prepared() + ptx.Rotated() + inputsSource }
 
 // load loads the next module.
 func (o *Ops) load() error {

@@ -14,20 +14,15 @@ rope_pairs(Act* x, const float* cos, const float* sin, u32 heads, u32 half, u32 
 
 // glu_sigmoid multiplies by the sigmoids of gates, as the kernels glu of elements.cu do by other activations.
 extern "C" __global__ void __launch_bounds__(256)
-glu_sigmoid(Act* y, u8* prepared, const Act* g, const Act* u, float, float, u32 cols, u32 groups, u64 n) {
+glu_sigmoid(Act* y, u8* prepared, u8* rotated, const Act* g, const Act* u, float, float, u64 pitch, u64 cols, u32 rows) {
     begin();
-    const Elements e(n);
+    const Share share(cols, pitch, rows);
     float a[EACH], b[EACH];
-    e.load(a, g);
-    e.load(b, u);
+    share.from.load(a, g);
+    share.from.load(b, u);
 #pragma unroll
     for (u32 i = 0; i < EACH; i++) b[i] /= 1.0f + __expf(-a[i]);
-    if (!prepared) {
-        e.store(y, b);
-        return;
-    }
-    const u32 part = blockIdx.x * blockDim.x + threadIdx.x, parts = cols / EACH;  // of a row
-    Inputs{y, prepared, groups}.store(e, part / parts, part % parts * EACH, b);
+    Inputs{y, prepared, rotated, (rows + 7) / 8}.store(share.to, share.row, (u32)share.column, b);
 }
 
 // copy_heads copies n elements: heads of width, as many of a row as there are heads, from where they stand in rows to where they stand in

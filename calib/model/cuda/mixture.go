@@ -229,9 +229,7 @@ func (o *Ops) Mix(mix model.Mixture, s model.MixStep) {
 			up := o.scratch(c.pairs * m.inter * o.acts.Size())
 			o.someExperts(mid, in.ptr, m.gates, c, c.row, m.inter, m.hidden)
 			o.someExperts(up, in.ptr, m.ups, c, c.row, m.inter, m.hidden)
-			n := c.pairs * m.inter
-			grid, block := elements(n)
-			o.launchEarly("glu_"+string(m.act.Act), grid, block, mid, nil, mid, up, float32(m.act.Alpha), float32(m.act.Limit), 0, 0, int64(n))
+			o.glu(&array{mid, c.pairs * m.inter, o.acts}, mid, up, c.pairs, m.inter, m.act)
 			o.release(up)
 		}
 		if m.downs.packed != nil {

@@ -210,13 +210,20 @@ func (o *Ops) Gated(y, x model.Array, rows int, w model.Weight, act arch.Gating)
 	})
 }
 
+// GLURows writes act(g)∘u of rows that have one behind the other.
+func (o *Ops) GLURows(y, both model.Array, rows int, act arch.Gating) {
+	check(both.Len() == 2*y.Len() && y.Len()%rows == 0, "glu of %d rows of %d to %d elements", rows, both.Len(), y.Len())
+	cols := y.Len() / rows
+	o.do(func() { o.glu(y, ptr(both), ptr(both.Slice(cols, both.Len())), rows, 2*cols, act) })
+}
+
 // AddNorm adds to h and normalizes the sum.
 func (o *Ops) AddNorm(y, h, x, w model.Array, rows int, eps float64) {
 	cols := w.Len()
 	check(y.Len() == rows*cols && floats(h).n == rows*cols && x.Len() == rows*cols, "norm of %d rows of %d: %d and %d to %d elements", rows, cols, h.Len(), x.Len(), y.Len())
 	grid, block := perRow(rows, cols)
-	plain, prepared := inputOf(y).at()
-	o.do(func() { o.launchEarly("add_norm", grid, block, plain, prepared, h, x, w, cols, float32(eps)) })
+	plain, prepared, turned := inputOf(y).at()
+	o.do(func() { o.launchEarly("add_norm", grid, block, plain, prepared, turned, h, x, w, cols, float32(eps)) })
 }
 
 // TurnKeep turns queries and keys, and keeps keys and values.

@@ -43,11 +43,11 @@ extern "C" __global__ void __launch_bounds__(1024) row_dots_af(float* dst, const
 extern "C" __global__ void __launch_bounds__(1024) row_dots_aa(float* dst, const Act* a, const Act* b, u32 cols) { row_dots(dst, a, b, cols); }
 
 template <class T>
-__device__ __forceinline__ void rmsnorm(Act* y, u8* prepared, const T* x, const float* w, u32 cols, float eps) {
+__device__ __forceinline__ void rmsnorm(Act* y, u8* prepared, u8* rotated, const T* x, const float* w, u32 cols, float eps) {
     begin();
     const u64 row = (u64)blockIdx.x * cols, end = row + cols;
     const u32 first = threadIdx.x * EACH, stride = blockDim.x * EACH, before = threadIdx.x % 32 * EACH;
-    const Inputs to = {y, prepared, (gridDim.x + 7) / 8};
+    const Inputs to = {y, prepared, rotated, (gridDim.x + 7) / 8};
     float kept[EACH] = {}, sum = 0;  // the first of a thread's, mostly all of them
     for (u32 i = first; i < cols; i += stride) {
         float v[EACH];
@@ -69,8 +69,13 @@ __device__ __forceinline__ void rmsnorm(Act* y, u8* prepared, const T* x, const 
         to.store(e, blockIdx.x, i, kept);
     }
 }
-extern "C" __global__ void __launch_bounds__(1024) rmsnorm_f(Act* y, u8* prepared, const F32* x, const float* w, u32 cols, float eps) { rmsnorm(y, prepared, x, w, cols, eps); }
-extern "C" __global__ void __launch_bounds__(1024) rmsnorm_a(Act* y, u8* prepared, const Act* x, const float* w, u32 cols, float eps) { rmsnorm(y, prepared, x, w, cols, eps); }
+#define RMSNORM(NAME, T)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(1024)                                                         \
+    rmsnorm_##NAME(Act* y, u8* prepared, u8* rotated, const T* x, const float* w, u32 cols, float eps) {       \
+        rmsnorm(y, prepared, rotated, x, w, cols, eps);                                                        \
+    }
+RMSNORM(f, F32)
+RMSNORM(a, Act)
 
 // score is one under the cap.
 template <bool CAPPED>

@@ -1,10 +1,10 @@
 // What a step of one token a text has to do between products, in few kernels.
 
 // add_norm adds rows of x to h and writes the RMS norm of the sums.
-extern "C" __global__ void __launch_bounds__(1024) add_norm(Act* y, u8* prepared, F32* h, const Act* x, const float* w, u32 cols, float eps) {
+extern "C" __global__ void __launch_bounds__(1024) add_norm(Act* y, u8* prepared, u8* rotated, F32* h, const Act* x, const float* w, u32 cols, float eps) {
     const u64 row = (u64)blockIdx.x * cols, end = row + cols;
     const u32 first = threadIdx.x * EACH, stride = blockDim.x * EACH, before = threadIdx.x % 32 * EACH;
-    const Inputs inputs = {y, prepared, (gridDim.x + 7) / 8};
+    const Inputs inputs = {y, prepared, rotated, (gridDim.x + 7) / 8};
     float kept[EACH] = {}, factors[EACH], sum = 0;  // the first of a thread's, mostly all of them
     Elements(first, cols).load(factors, (const F32*)w);  // which no kernel writes
     begin();

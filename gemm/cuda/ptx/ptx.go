@@ -25,6 +25,8 @@ var (
 	glu string
 	//go:embed prepared.cuh
 	prepared string
+	//go:embed rotated.cuh
+	rotated string
 )
 
 // Instructions returns the types of integers and one PTX instruction each under its own name.
@@ -55,3 +57,7 @@ func GLU() string { return glu }
 // Prepared returns how kernels write X as those for many rows read it: functions prepared_at and prepare, of which rows of whole atoms of
 // 128 columns take no more. It has [Quad] in front, and follows [Instructions], or types of the same names.
 func Prepared() string { return quad + prepared }
+
+// Rotated returns how kernels write X as those for rings read it: a function write_rotated for blocks of 128 columns, and what it is made of. It
+// follows [Instructions].
+func Rotated() string { return rotated }

@@ -14,13 +14,15 @@ import (
 
 var (
 	//go:embed trellis.cuh
-	headerSource string
+	ringsSource string
 	//go:embed trellisgemm.cu
 	productSource string
 	//go:embed trellisrotate.cu
 	rotationSource string
 	//go:embed trellisrows.cu
 	rowsSource string
+
+	headerSource = ptx.Rotated() + ringsSource
 )
 
 // The functions of the kernels.
@@ -260,14 +262,14 @@ type rowParams struct {
 	Table                              uint64
 }
 
-// Rotated is the form in which products read X: rotated by the formula's signs. It implements [cuda.Form].
+// Rotated is the form in which products read X: rotated by the formula's signs, that of rotated.cuh. It implements [cuda.Form].
 type Rotated struct{}
 
 // Bytes implements [cuda.Form].
 func (Rotated) Bytes(m, k int) int { return columnsOf(k) * ((m + rowsOfB - 1) / rowsOfB) * groupSize }
 
-// Written implements [cuda.Form].
-func (Rotated) Written(int) bool { return false }
+// Written implements [cuda.Form]: norms, gates and attention write blocks of one size, which leave nothing to fill up.
+func (Rotated) Written(k int) bool { return k%codes.Block == 0 }
 
 // Prepare implements [cuda.Form].
 func (Rotated) Prepare(_ cuda.GPU, t driver.DType, to, x driver.Ptr, m, k int) cuda.Launch {

@@ -1,5 +1,5 @@
 // What the kernels for weights that are windows on rings of bits have in common (formats/weight/trellis): the layout of
-// repack.TrellisTiles, and what becomes of a window.
+// repack.TrellisTiles, and what becomes of a window. It follows rotated.cuh.
 //
 // A tile is 64 rows of R by 64 columns. Lane 4·g + q of a warp has the ring of its rows 8g to 8g + 7 and columns 16q to 16q + 15, of
 // which four steps are its share of an mma of 16 × 16 weights: those of step 16u + 4t are of rows 2t and 2t + 1 and of columns 4u to
@@ -16,7 +16,7 @@ constexpr u32 TILE = 64;            // rows and columns of a tile
 constexpr u32 WORDS = 2 * RATE;     // of a ring
 [[maybe_unused]] constexpr u32 TILE_BYTES = 32 * 4 * WORDS;
 [[maybe_unused]] constexpr u32 INDEX = (ENTRIES - 1) << 7;
-[[maybe_unused]] constexpr float NORM = 0.088388346f, ROOT = 11.313708f;  // 1/√128, √128
+[[maybe_unused]] constexpr float ROOT = 11.313708f;  // √128
 
 // funnel returns 32 bits of two words, from bit n of the first on.
 __device__ __forceinline__ u32 funnel(u32 lo, u32 hi, u32 n) {
@@ -53,14 +53,6 @@ __device__ __forceinline__ void mix(float (&v)[4], u32 block, u32 lane) {
 
 // even is trellis.Even.
 __device__ __forceinline__ float even(u32 block) { return block == 128 ? 1.0f : block == 64 ? 1.4142135f : 2.0f; }
-
-// sign_of is trellis.Sign of a column.
-__device__ __forceinline__ float sign_of(u32 k) {
-    u32 x = (k + 1) * 0x9E3779B1u;
-    x ^= x >> 15;
-    x *= 0x85EBCA77u;
-    return x >> 16 & 1 ? -1.0f : 1.0f;
-}
 
 // factors_of returns those of four columns, stored or by the formula.
 __device__ __forceinline__ void factors_of(float (&f)[4], const u16* stored, u32 k) {

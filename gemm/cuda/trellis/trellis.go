@@ -1,6 +1,7 @@
 // Package trellis has the kernels for matrices of windows on rings of bits.
 //
-// X is rotated before it is multiplied, once for all matrices that read it and have no factors of their own. Products are of float16, whatever
+// X is rotated before it is multiplied, once for all matrices that read it and have no factors of their own: by what writes it, in a model, where 128
+// divides K, or else by a launch. Products are of float16, whatever
 // the activations: what rings hold is float16 exactly, and rotated numbers are rounded to it, of which bfloat16 would keep fewer bits.
 // Those beyond its range, 65504, become that.
 package trellis

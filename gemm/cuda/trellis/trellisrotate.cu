@@ -5,14 +5,12 @@
 
 struct Rotation {
     const u8* x;         // [m][k], of 16-bit numbers
-    u8* to;              // [⌈k/64⌉][⌈m/8⌉][2][8 rows][4][16 bytes]
+    u8* to;              // as rotated.cuh has it
     const u16* factors;  // of columns, in float16, or null for those of the formula
     u32 m, k;            // k is a multiple of 32
     u32 columns;         // of tiles: ⌈k/64⌉
     u32 groups;          // ⌈m/8⌉
 };
-
-__device__ __forceinline__ float bounded(float f) { return f > 65504.0f ? 65504.0f : f < -65504.0f ? -65504.0f : f; }  // NaN stays
 
 struct alignas(8) Pairs { u32 w[2]; };
 
@@ -35,7 +33,5 @@ extern "C" __global__ void __launch_bounds__(128) trellisrotate(const __grid_con
 #pragma unroll
     for (u32 j = 0; j < 4; j++) v[j] = column < p.k ? bounded(v[j] * by) : 0.0f;
     if (tile >= p.columns) return;
-    const u32 c = column % TILE;
-    u8* to = p.to + (((u64)tile * p.groups + row / 8) * 2 + c / 8 % 2) * 512 + row % 8 * 64 + c / 16 * 16 + c % 8 * 2;
-    *(Pairs*)to = {{f16x2_of_f32(v[0], v[1]), f16x2_of_f32(v[2], v[3])}};
+    *(Pairs*)(p.to + rotated_at(row, column, p.groups)) = {{f16x2_of_f32(v[0], v[1]), f16x2_of_f32(v[2], v[3])}};
 }
