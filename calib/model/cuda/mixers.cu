@@ -98,19 +98,19 @@ __device__ __forceinline__ float over_quad(float x) {
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// The most elements of a key.
-constexpr u32 DELTA_KEY = 256;
+// The most elements of a key, and threads of a block.
+constexpr u32 DELTA_KEY = 256, DELTA_THREADS = 256;
 
 // delta_rule takes the state of value head blockIdx.y through the rows of the run that begins at row blockIdx.x. Four threads have a
 // column of the state [kDim][vDim], every fourth element of it each, in registers; queries and keys pass through shared memory, in
-// two places by turns, so that a token takes one barrier.
+// two places by turns, so that a token takes one barrier. Blocks share out the columns, since the longest keys take the registers.
 template <u32 EACH_KEY>
 __device__ __forceinline__ void delta_rule(Act* o, const Act* x, const float* a, const float* b, const float* aLog, const float* bias, float* state,
                                            const float* rows, u32 kHeads, u32 vHeads, u32 kDim, u32 vDim, u32 n) {
     __shared__ float places[2][2 * DELTA_KEY];
     const Run run(rows, blockIdx.x, n);
     if (!run.begins()) return;
-    const u32 h = blockIdx.y, part = threadIdx.x % 4, j = min(threadIdx.x / 4, vDim - 1), keys = kHeads * kDim;
+    const u32 h = blockIdx.y, part = threadIdx.x % 4, column = (blockIdx.z * blockDim.x + threadIdx.x) / 4, j = min(column, vDim - 1), keys = kHeads * kDim;
     const u64 channels = 2 * keys + vHeads * vDim, of = h / (vHeads / kHeads) * kDim;
     float* kept = state + ((u64)run.slot * vHeads + h) * kDim * vDim + j;
     float s[EACH_KEY];
@@ -120,16 +120,15 @@ __device__ __forceinline__ void delta_rule(Act* o, const Act* x, const float* a,
     for (u32 row = run.first; run.has(row); row++) {
         float* place = places[row % 2];
         const Act* token = x + row * channels;
-        for (u32 i = threadIdx.x; i < kDim; i += blockDim.x) {
-            place[i] = value(token[of + i]);
-            place[DELTA_KEY + i] = value(token[keys + of + i]);
+        for (u32 i = threadIdx.x; i < 4 * EACH_KEY; i += blockDim.x) {
+            place[i] = i < kDim ? value(token[of + i]) : 0;
+            place[DELTA_KEY + i] = i < kDim ? value(token[keys + of + i]) : 0;
         }
         __syncthreads();
         float qq = 0, kk = 0, found = 0;
 #pragma unroll
         for (u32 i = 0; i < EACH_KEY; i++) {
-            const u32 at = 4 * i + part;
-            const float q = at < kDim ? place[at] : 0, k = at < kDim ? place[DELTA_KEY + at] : 0;
+            const float q = place[4 * i + part], k = place[DELTA_KEY + 4 * i + part];
             qq = fmaf(q, q, qq);
             kk = fmaf(k, k, kk);
             found = fmaf(s[i], k, found);
@@ -142,23 +141,20 @@ __device__ __forceinline__ void delta_rule(Act* o, const Act* x, const float* a,
         float sum = 0;
 #pragma unroll
         for (u32 i = 0; i < EACH_KEY; i++) {
-            const u32 at = 4 * i + part;
-            if (at < kDim) {
-                s[i] = fmaf(place[DELTA_KEY + at], d, s[i] * decay);
-                sum = fmaf(s[i], place[at], sum);
-            }
+            s[i] = fmaf(place[DELTA_KEY + 4 * i + part], d, s[i] * decay);
+            sum = fmaf(s[i], place[4 * i + part], sum);
         }
         sum = over_quad(sum) * byQuery;
-        if (part == 0 && threadIdx.x / 4 < vDim) set(o[gate * vDim + j], sum);
+        if (part == 0 && column < vDim) set(o[gate * vDim + j], sum);
     }
-    if (!state || threadIdx.x / 4 >= vDim) return;
+    if (!state || column >= vDim) return;
 #pragma unroll
     for (u32 i = 0; i < EACH_KEY; i++) {
         if (4 * i + part < kDim) kept[(u64)(4 * i + part) * vDim] = s[i];
     }
 }
 #define DELTA_RULE(KEY)                                                                                                                       \
-    extern "C" __global__ void __launch_bounds__(1024)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(DELTA_THREADS, 1)                                                                            \
     delta_rule_##KEY(Act* o, const Act* x, const float* a, const float* b, const float* aLog, const float* bias, float* state,                \
                      const float* rows, u32 kHeads, u32 vHeads, u32 kDim, u32 vDim, u32 n) {                                                  \
         delta_rule<KEY / 4>(o, x, a, b, aLog, bias, state, rows, kHeads, vHeads, kDim, vDim, n);                                              \

@@ -13,6 +13,7 @@ var _ model.RecurrentOps = (*Ops)(nil)
 const (
 	mostConvolved = 8   // tokens
 	mostDelta     = 256 // elements of a head
+	deltaThreads  = 256 // of a block
 )
 
 // CopyHeads copies heads of rows.
@@ -80,7 +81,8 @@ func (o *Ops) DeltaRule(out, x, a, b, aLog, bias, state model.Array, at model.St
 	for key < s.KDim {
 		key *= 2
 	}
-	grid, block := driver.Dim{X: starts(n, rows), Y: uint32(s.VHeads)}, driver.Dim{X: uint32(ceil(4*s.VDim, 32) * 32)}
+	threads := ceil(4*s.VDim, 32) * 32
+	grid, block := driver.Dim{X: starts(n, rows), Y: uint32(s.VHeads), Z: uint32(ceil(threads, deltaThreads))}, driver.Dim{X: uint32(min(threads, deltaThreads))}
 	o.do(func() {
 		o.launch(fmt.Sprintf("delta_rule_%d", key), grid, block, out, x, a, b, aLog, bias, state, rows, s.KHeads, s.VHeads, s.KDim, s.VDim, n)
 	})
