@@ -241,12 +241,13 @@ func TestPrebuiltCovers(t *testing.T) {
 					runs++
 					kernels := like.RowKernels()
 					for rows := 1; rows <= cuda.MaxRows; rows += 5 {
-						configs, err := like.Configs(g, rows)
+						once := like.AtOnce(g, rows)
+						configs, err := like.Configs(g, once)
 						if err != nil {
 							t.Fatal(err)
 						}
-						for _, by := range slices.Concat(configs, like.Others(g, rows), like.Twins(g, rows)) {
-							kernels = append(kernels, like.Kernels(g, by, rows)...)
+						for _, by := range slices.Concat(configs, like.Others(g, once), like.Twins(g, once)) {
+							kernels = append(kernels, like.Kernels(g, by, once)...)
 						}
 					}
 					for _, k := range kernels {

@@ -65,6 +65,10 @@ __device__ __forceinline__ void read_shared(u32 (&w)[4], u32 address) {
 __device__ __forceinline__ void copy_async(u32 to, const void* from, u32 bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+// copy_weights is copy_async of 16 bytes of what no kernel writes: it need not stay behind wait_previous.
+__device__ __forceinline__ void copy_weights(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <u32 LEFT>
 __device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }

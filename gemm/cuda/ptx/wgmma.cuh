@@ -115,11 +115,6 @@ __device__ __forceinline__ void arrive_expecting(u32 at, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 %0, [%1], %2;" : "=l"(state) : "r"(at), "r"(bytes) : "memory");
 }
 
-// copy_weights is copy_async of 16 bytes of what no kernel writes: it need not stay behind wait_previous.
-__device__ __forceinline__ void copy_weights(u32 to, const void* from) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
 // store writes 16 bytes.
 __device__ __forceinline__ void store(void* p, const u32 (&w)[4]) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");

@@ -42,7 +42,7 @@ const (
 )
 
 // maxColumns is the number of input features up to which pieces are divided among slices right.
-const maxColumns = 1 << 21
+const maxColumns = 1 << 18
 
 // workers is the number that work is divided among: the multiprocessors of an H100.
 const workers = 132
@@ -67,9 +67,9 @@ const factor = 0xCBAC1FED
 
 // byRings is a way to multiply up to as many rows of X as rows says.
 type byRings struct {
-	rows, warps, depth int
-	slices             int  // of a piece
-	factors            bool // whether the matrix has its own, and so its own rotated X
+	rows, warps int
+	slices      int  // of a piece
+	factors     bool // whether the matrix has its own, and so its own rotated X
 }
 
 // twin only reads, as a way does.
@@ -107,8 +107,14 @@ func (w byRings) bands() int { return w.warps / w.slices }
 // sumBytes is what all workers leave of sums.
 func (w byRings) sumBytes() int { return workers * w.bands() * w.rows * rowBytes }
 
-// shared is what a block takes of shared memory for m rows of X: the table, phases, and slots of two pieces.
-func (w byRings) shared(m int) int { return codes.Entries*copies + 16 + 2*w.warps*m*rowBytes }
+// shared is what a block takes of shared memory for m rows of X: the table, phases, slots of two pieces, and what is kept for the end of a field, scales and
+// others' sums.
+func (w byRings) shared(m int) int {
+	return codes.Entries*copies + 16 + 2*(w.warps+w.bands())*m*rowBytes
+}
+
+// fits reports whether a block has shared memory for m rows of X.
+func (w byRings) fits(g cuda.GPU, m int) bool { return w.shared(m) <= g.SharedPerBlock }
 
 // slicesIn returns into how many slices the warps of a block can divide a piece.
 func slicesIn(warps int) []int {
@@ -130,18 +136,16 @@ func slicesOf(n, warps int) int {
 	return warps
 }
 
-// variantOf returns what is compiled for up to m rows of X, or what is built ahead of time, for any number of them. There is one of each: others, of more
-// tiles ahead and more or fewer warps, are slower for all shapes (NOTES.md).
+// variantOf returns what is compiled for up to m rows of X, or what is built ahead of time, for any number of them. There is one of each: more or fewer
+// warps are slower (NOTES.md), but twelve have no registers for wide rings and many rows of X.
 func variantOf(rate, m int, prebuilt bool) byRings {
-	switch {
-	case prebuilt:
-		return byRings{rows: cuda.MaxRows, warps: 8, depth: 2}
-	case m > rowsOfB:
-		return byRings{rows: cuda.MaxRows, warps: 12, depth: 2}
-	case rate > 8: // whose rings take the registers
-		return byRings{rows: rowsOfB, warps: 16, depth: 1}
+	switch many := m > rowsOfB || prebuilt; {
+	case many && rate > 8:
+		return byRings{rows: cuda.MaxRows, warps: 8}
+	case many:
+		return byRings{rows: cuda.MaxRows, warps: 12}
 	}
-	return byRings{rows: rowsOfB, warps: 16, depth: 2}
+	return byRings{rows: rowsOfB, warps: 12}
 }
 
 // prebuilt reports whether kernels of a rate are built ahead of time.
@@ -160,6 +164,9 @@ type params struct {
 	X, Scales, Y, Bias, Sums, Flags uint64
 }
 
+// inverseOf returns what numbers are multiplied by, and shifted by 16, to be divided by n, which is right as long as they are columns of tiles.
+func inverseOf(n int) int { return (1<<16 + n - 1) / n }
+
 func columnsOf(k int) int { return (k + repack.TrellisCols - 1) / repack.TrellisCols }
 
 // params returns the argument of a product, without the parts of the matrix.
@@ -172,8 +179,8 @@ func (t *Tiles) params(w byRings, o cuda.Operands) params {
 		inverse = (1<<32 + columns - 1) / columns
 	}
 	return params{
-		Columns: uint32(columns), ColumnsInverse: uint32(inverse), Slices: uint32(w.slices), Inverse: uint32((1<<16 + w.slices - 1) / w.slices),
-		Each: uint32(all / of), Over: uint32(all % of), Together: uint32(w.bands()), TogetherInverse: uint32((1<<16 + w.bands() - 1) / w.bands()),
+		Columns: uint32(columns), ColumnsInverse: uint32(inverse), Slices: uint32(w.slices), Inverse: uint32(inverseOf(w.slices)),
+		Each: uint32(all / of), Over: uint32(all % of), Together: uint32(w.bands()), TogetherInverse: uint32(inverseOf(w.bands())),
 		Bands: uint32(bands), Workers: uint32(of),
 		N: uint32(t.N), M: uint32(o.M), Groups: uint32((o.M + rowsOfB - 1) / rowsOfB),
 		X: uint64(o.X), Y: uint64(o.Y), Bias: uint64(o.Bias), Sums: uint64(o.Scratch), Flags: uint64(o.Flags),
@@ -193,7 +200,7 @@ func (p product) Kernel() driver.Kernel {
 		Name:   fmt.Sprintf("%s.%d-%v.cu", productName, p.rate, p.dtype),
 		Source: ptx.Instructions() + ptx.Far() + headerSource + productSource,
 		Options: driver.CompileOptions{Defines: append(defines(p.rate, p.dtype),
-			fmt.Sprintf("NT=%d", p.byRings.rows/rowsOfB), fmt.Sprintf("WARPS=%d", p.warps), fmt.Sprintf("DEPTH=%d", p.depth))},
+			fmt.Sprintf("NT=%d", p.byRings.rows/rowsOfB), fmt.Sprintf("WARPS=%d", p.warps))},
 	}
 	k.PTX = func(i driver.DeviceInfo) ([]byte, error) { return cuda.Prebuilt(k, i) }
 	if !prebuilt(p.rate) || p.byRings != variantOf(p.rate, 1, true) {

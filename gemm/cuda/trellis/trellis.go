@@ -151,7 +151,7 @@ func (t *Tiles) Runs(g cuda.GPU) error {
 
 // AtOnce implements [cuda.Tiles]: all, or eight where a block has no room for the sums of more.
 func (t *Tiles) AtOnce(g cuda.GPU, m int) int {
-	if t.way(g, cuda.MaxRows).shared(cuda.MaxRows) > g.SharedPerBlock {
+	if !t.way(g, cuda.MaxRows).fits(g, cuda.MaxRows) {
 		return cuda.Parts(m, rowsOfB)
 	}
 	return t.Base.AtOnce(g, m)
@@ -167,7 +167,7 @@ func (t *Tiles) way(g cuda.GPU, m int) byRings {
 // Configs implements [cuda.Tiles].
 func (t *Tiles) Configs(g cuda.GPU, m int) ([]cuda.Way, error) {
 	w := t.way(g, m)
-	if w.shared(m) > g.SharedPerBlock {
+	if !w.fits(g, m) {
 		return nil, fmt.Errorf("%d rows of rings need more shared memory than a block has here", m)
 	}
 	return []cuda.Way{w}, nil
@@ -177,12 +177,9 @@ func (t *Tiles) Configs(g cuda.GPU, m int) ([]cuda.Way, error) {
 func (t *Tiles) Others(g cuda.GPU, m int) []cuda.Way {
 	var all []cuda.Way
 	w := t.way(g, m)
-	if w.shared(m) > g.SharedPerBlock {
-		return nil
-	}
 	for _, slices := range slicesIn(w.warps) {
-		if other := w; slices != w.slices {
-			other.slices = slices
+		other := w
+		if other.slices = slices; slices != w.slices && other.fits(g, m) {
 			all = append(all, other)
 		}
 	}

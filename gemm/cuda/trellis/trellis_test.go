@@ -14,6 +14,7 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/cudatest"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/kerneltest"
+	"github.com/lutq/lutq/repack"
 )
 
 // bound is the relative error that a product may have, of which rotated activations are rounded beside the result.
@@ -33,6 +34,40 @@ func TestHash(t *testing.T) {
 			y := x * factor
 			if index, flip := codes.Hash(uint16(x), rate); index != y>>7&(codes.Entries-1) || flip != y&codes.Flips(rate) {
 				t.Fatalf("rate %d: window %#x is pair %d, turned over in %#x", rate, x, index, flip)
+			}
+		}
+	}
+}
+
+// TestInverseOf divides all columns that there may be among slices, as kernels do.
+func TestInverseOf(t *testing.T) {
+	for _, warps := range []int{8, 12} {
+		for _, slices := range slicesIn(warps) {
+			for n := range maxColumns/repack.TrellisCols + slices {
+				if got := n * inverseOf(slices) >> 16; got != n/slices {
+					t.Fatalf("%d columns in %d slices: %d each, want %d", n, slices, got, n/slices)
+				}
+			}
+		}
+	}
+}
+
+// TestOthersFit has no way be offered that a block has no shared memory for.
+func TestOthersFit(t *testing.T) {
+	for _, room := range []int{99 << 10, 163 << 10, 227 << 10} {
+		g := onH200(workers)
+		g.SharedPerBlock = room
+		for _, m := range []int{1, rowsOfB, cuda.MaxRows} {
+			one := like(6, 8192, 8192, driver.F16, false)
+			ways := one.Others(g, m)
+			if m == 1 && len(ways) != len(slicesIn(12))-1 {
+				t.Errorf("%d bytes: %d other ways for a row", room, len(ways))
+			}
+			for _, by := range ways {
+				l, err := one.Launch(g, make([]driver.Ptr, len(one.Parts)), by, cuda.Operands{M: m})
+				if err != nil || l[0].Shared > room {
+					t.Errorf("%d rows by %v take %d bytes of %d: %v", m, by, l[0].Shared, room, err)
+				}
 			}
 		}
 	}
@@ -63,16 +98,17 @@ func TestCompileTrellis(t *testing.T) {
 func hostTests() []struct{ rate, n, k, m, slices int } {
 	return []struct{ rate, n, k, m, slices int }{
 		{6, 128, 576, 1, 4},
-		{4, 200, 352, 8, 16},
-		{8, 64, 1312, 3, 16},
+		{4, 200, 352, 8, 12},
+		{8, 64, 1312, 3, 12},
 		{8, 350, 128, 7, 2},
-		{7, 130, 224, 5, 8},
-		{3, 31, 32, 2, 16},
+		{7, 130, 224, 5, 6},
+		{3, 31, 32, 2, 12},
 		{12, 70, 160, 8, 4},
 		{2, 320, 96, 4, 4},
 		{6, 192, 192, 16, 3},
 		{4, 65, 416, 9, 6},
 		{5, 256, 96, 12, 1},
+		{9, 100, 288, 11, 2},
 	}
 }
 
