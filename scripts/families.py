@@ -225,6 +225,7 @@ SMOLLM3, OLMO2, OLMO3 = transformers.SmolLM3Config, transformers.Olmo2Config, tr
 SEED_OSS, GRANITE, ERNIE4_5 = transformers.SeedOssConfig, transformers.GraniteConfig, transformers.Ernie4_5Config
 HUNYUAN, MINISTRAL3 = transformers.HunYuanDenseV1Config, transformers.Ministral3Config
 GLM4_MOE, MINIMAX_M2 = transformers.Glm4MoeConfig, transformers.MiniMaxM2Config
+DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K25 = transformers.DeepseekV3Config, transformers.Glm4MoeLiteConfig, transformers.Kimi_K25Config
 QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE = transformers.Qwen3NextConfig, transformers.Qwen3_5TextConfig, transformers.Qwen3_5MoeTextConfig
 
 SLIDING = dict(use_sliding_window=True, sliding_window=WINDOW)
@@ -302,6 +303,20 @@ MISTRAL3_SEES = dict(
 GLM4_EXPERTS = dict(
     head_dim=32, attention_bias=True, use_qk_norm=True, num_hidden_layers=3, n_routed_experts=8, num_experts_per_tok=3,
     moe_intermediate_size=32, n_group=4, topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=1,
+)  # fmt: skip
+LATENT = dict(
+    num_hidden_layers=3, num_key_value_heads=4, q_lora_rank=40, kv_lora_rank=48, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=32,
+    n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, n_shared_experts=2, num_mtp_layers=0,
+)  # fmt: skip
+DEEPSEEK = LATENT | dict(n_group=4, topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=1)
+STRETCHED = rope("yarn", factor=4.0, original_max_position_embeddings=ORIGINAL, mscale=1.0, mscale_all_dim=0.8)
+KIMI_SEES = dict(
+    text_config=BASE | DEEPSEEK | dict(model_type="deepseek_v3", n_group=1, topk_group=1, tie_word_embeddings=False),
+    vision_config=dict(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, patch_size=4, pos_emb_height=4, pos_emb_width=4,
+    ),
+    projection_hidden_size=16, image_token_id=63, video_token_id=62, vision_start_token_id=61, vision_end_token_id=60,
+    tie_word_embeddings=False,
 )  # fmt: skip
 DELTA = dict(
     head_dim=32, num_hidden_layers=4, layer_types=None, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
@@ -454,6 +469,15 @@ VARIANTS = {
     "glm4-moe-fused": Variant(GLM4_MOE, GLM4_EXPERTS | dict(n_group=1, topk_group=1, norm_topk_prob=False, use_qk_norm=False), original_format=False),
     "minimax-m2": Variant(MINIMAX_M2, dict(head_dim=32, rotary_dim=16, num_experts_per_tok=2, **MIXTRAL_EXPERTS)),
     "minimax-m2-fused": Variant(MINIMAX_M2, dict(head_dim=32, rotary_dim=16, num_experts_per_tok=2, **MIXTRAL_EXPERTS), original_format=False),
+    "deepseek-v3": Variant(DEEPSEEK_V3, DEEPSEEK | STRETCHED, greedily=True),
+    "deepseek-v3-plain": Variant(
+        DEEPSEEK_V3,
+        DEEPSEEK | dict(q_lora_rank=None, rope_interleave=False, attention_bias=True, v_head_dim=24, n_group=1, topk_group=1, norm_topk_prob=False),
+        original_format=False, greedily=True,
+    ),
+    "deepseek-v3-fp8": Variant(DEEPSEEK_V3, DEEPSEEK | dict(num_hidden_layers=2, hidden_size=160), quantize=fp8("F32")),
+    "kimi-k25": Variant(KIMI_K25, KIMI_SEES),
+    "glm4-moe-lite": Variant(GLM4_MOE_LITE, LATENT | dict(v_head_dim=40, routed_scaling_factor=1.8), greedily=True),
     "qwen3-next": Variant(QWEN3_NEXT, DELTA | SHARED | dict(mlp_only_layers=[1])),
     "qwen3-next-fused": Variant(
         QWEN3_NEXT, DELTA | SHARED | dict(num_hidden_layers=2, layer_types=["full_attention", "linear_attention"]), original_format=False
@@ -469,7 +493,7 @@ def is_linear(name: str, dimensions: int) -> bool:
     """Matrices of a decoder's blocks and its head; not embeddings, routers or gates of shared experts."""
     if "vision_tower" in name or "multi_modal" in name or "visual." in name:
         return False
-    return dimensions > 1 and re.search(r"(_proj|_proj_qkvz?|_proj_z|\.w[123]|lm_head)(\.weight)?$", name) is not None
+    return dimensions > 1 and re.search(r"(_proj|_proj_with_mqa|_proj_qkvz?|_proj_z|\.w[123]|lm_head)(\.weight)?$", name) is not None
 
 
 def older(config: Config, options: Config) -> Config:
@@ -518,6 +542,11 @@ def double() -> Iterator[None]:
 EAGER = dict(attn_implementation="eager", experts_implementation="eager")
 
 
+def published(name: str) -> str:
+    """The name that a tensor has where a model is published: for Kimi K2.5, transformers writes what it does not read."""
+    return re.sub(r"^language_model\.model\.blocks\.", "language_model.model.layers.", name)
+
+
 def write(v: Variant, path: Path) -> tuple[Config, list[Entry]]:
     """Has transformers write a checkpoint, and returns what the golden file has of it."""
     options = v.options if "text_config" in v.options else BASE | v.options
@@ -534,6 +563,7 @@ def write(v: Variant, path: Path) -> tuple[Config, list[Entry]]:
         for name in f.keys():
             s = f.get_slice(name)
             shape, dtype = tuple(s.get_shape()), s.get_dtype()
+            name = published(name)
             entries.append(Entry(name, dtype, shape, fill(name, shape, dtype, written["model_type"], tied)))
     if v.old_config:
         written = older(written, options)
@@ -612,7 +642,7 @@ def gradients(model: Any, v: Variant, path: Path) -> Tensors:
         p.data = torch.zeros_like(p) if p.grad is None else p.grad
     model.save_pretrained(path, save_original_format=v.original_format)
     with safe_open(path / "model.safetensors", "pt") as f:
-        return {name: f.get_tensor(name) for name in f.keys()}
+        return {published(name): f.get_tensor(name) for name in f.keys()}
 
 
 def stepped(model: Any, ids: torch.Tensor) -> torch.Tensor:

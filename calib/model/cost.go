@@ -96,8 +96,11 @@ func work(d *arch.Decoder, t int) (linear, attention float64) {
 		}
 		linear += float64(t) * perToken
 		// A token sees half of the window on average, for scores and for values.
-		if a := b.Attn(); a != nil {
+		switch a := b.Mixer.(type) {
+		case *arch.Attention:
 			attention += float64(a.Heads) * float64(a.Dim) * float64(t) * float64(t)
+		case *arch.Latent:
+			attention += float64(a.Heads) * float64(a.Dim()) * float64(t) * float64(t)
 		}
 	}
 	return linear, attention

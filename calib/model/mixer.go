@@ -52,6 +52,8 @@ func (l *loader) mixer(from arch.Mixer) mixer {
 		return l.attention(from)
 	case *arch.DeltaNet:
 		return l.delta(from)
+	case *arch.Latent:
+		return l.latent(from)
 	}
 	l.fail(fmt.Errorf("%s: no way to run a %T", l.src.Name(), from))
 	return nil
@@ -69,6 +71,8 @@ func roomOf(d *arch.Decoder) (most tokenRoom) {
 			r = attentionRoom(from)
 		case *arch.DeltaNet:
 			r = deltaRoom(from)
+		case *arch.Latent:
+			r = latentRoom(from)
 		}
 		most = tokenRoom{max(most.acts, r.acts), max(most.floats, r.floats)}
 	}

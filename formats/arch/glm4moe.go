@@ -33,10 +33,13 @@ func glm4MoE() family {
 }
 
 // grouped reads the routing by sigmoids that DeepSeek-V3 has, and others after it.
-func (b *builder) grouped() Routing {
-	r := Routing{Sigmoid: true, Scale: b.positiveFloat("routed_scaling_factor", 1)}
-	if groups := b.size("n_group", 1); groups > 1 {
-		r.Groups, r.TopGroups = groups, b.size("topk_group", 1)
+func (b *builder) grouped() Routing { return b.groupedBy(1, 1, 1) }
+
+// groupedBy is grouped with what a config's class has where a config leaves it out.
+func (b *builder) groupedBy(scale float64, groups, top int) Routing {
+	r := Routing{Sigmoid: true, Scale: b.positiveFloat("routed_scaling_factor", scale)}
+	if groups := b.size("n_group", groups); groups > 1 {
+		r.Groups, r.TopGroups = groups, b.size("topk_group", top)
 	}
 	return r
 }

@@ -52,7 +52,8 @@ func multis() map[string]multi {
 		"qwen2_vl": {"qwen2_vl_text", false}, "qwen2_5_vl": {"qwen2_5_vl_text", false}, "qwen2_5_omni_thinker": {"qwen2_5_omni_text", false},
 		"qwen3_vl": {"qwen3_vl_text", false}, "qianfan_ocr": {"qwen3", false}, "lighton_ocr": {"qwen3", true}, "qwen3_asr": {"qwen3", true},
 		"qwen3_5": {"qwen3_5_text", false}, "qwen3_5_moe": {"qwen3_5_moe_text", false},
-		"gemma3": {"gemma3_text", true}, "gemma4": {"gemma4_text", true}, "shieldgemma2": {"gemma3_text", true},
+		"kimi_k25": {"deepseek_v3", true},
+		"gemma3":   {"gemma3_text", true}, "gemma4": {"gemma4_text", true}, "shieldgemma2": {"gemma3_text", true},
 	}
 }
 

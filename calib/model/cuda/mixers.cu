@@ -162,3 +162,28 @@ __device__ __forceinline__ void delta_rule(Act* o, const Act* x, const float* a,
 DELTA_RULE(64)
 DELTA_RULE(128)
 DELTA_RULE(256)
+
+// The rows that a warp of by_heads has at a time.
+constexpr u32 BY_HEADS_ROWS = 4;
+
+// by_heads multiplies head blockIdx.y of rows x by its matrix w [heads][n][k]. A warp has a row of the matrix, and some rows of x.
+extern "C" __global__ void __launch_bounds__(256)
+by_heads(Act* y, const Act* x, const Act* w, u32 rows, u32 n, u32 k, u32 toRow, u32 toHead, u32 fromRow, u32 fromHead) {
+    const u32 i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, first = blockIdx.z * BY_HEADS_ROWS;
+    if (i >= n) return;
+    const Act* by = w + ((u64)h * n + i) * k;
+    const Act* from = x + (u64)h * fromHead;
+    float sums[BY_HEADS_ROWS] = {};
+    for (u32 j = lane; j < k; j += 32) {
+        const float factor = value(by[j]);
+#pragma unroll
+        for (u32 r = 0; r < BY_HEADS_ROWS; r++) {
+            if (first + r < rows) sums[r] = fmaf(value(from[(u64)(first + r) * fromRow + j]), factor, sums[r]);
+        }
+    }
+#pragma unroll
+    for (u32 r = 0; r < BY_HEADS_ROWS; r++) {
+        for (u32 o = 16; o > 0; o /= 2) sums[r] += __shfl_xor_sync(0xffffffff, sums[r], o);
+        if (lane == 0 && first + r < rows) set(y[(u64)(first + r) * toRow + (u64)h * toHead + i], sums[r]);
+    }
+}

@@ -16,5 +16,6 @@ type Ops interface {
 	model.BackwardOps
 	model.StatsOps
 	model.RecurrentOps
+	model.LatentOps
 	learn.Ops
 }

@@ -181,6 +181,22 @@ func (Reference) CopyHeads(dst, src model.Array, s model.HeadsShape) {
 	}
 }
 
+// ByHeads implements [model.LatentOps].
+func (Reference) ByHeads(y, x, w model.Array, s model.ByHeadsShape) {
+	out, in, ws := values(y), values(x), values(w)
+	for r := range s.Rows {
+		for h := range s.Heads {
+			for n := range s.N {
+				sum := 0.0
+				for k := range s.K {
+					sum += in[r*s.FromRow+h*s.FromHead+k] * ws[(h*s.N+n)*s.K+k]
+				}
+				out[r*s.ToRow+h*s.ToHead+n] = sum
+			}
+		}
+	}
+}
+
 // Convolve implements [model.RecurrentOps]. The inputs of a text are kept with the last first.
 func (Reference) Convolve(y, x, w, bias, kept model.Array, at model.Step, s model.ConvShape) {
 	out, in, weights := values(y), values(x), values(w)

@@ -40,6 +40,10 @@ func testCache(t *testing.T, ops Ops, o Options) {
 			c: model.CacheShape{Slots: 1, Positions: 40, KVHeads: 1, Dim: 512}, heads: 2,
 			steps: [][][3]int{{{0, 0, 20}}, {{0, 20, 1}}, {{0, 21, 9}}, {{0, 30, 1}}},
 		},
+		{ // what is kept of latents
+			c: model.CacheShape{Slots: 2, Positions: 40, KVHeads: 1, Dim: 576}, heads: 3,
+			steps: [][][3]int{{{1, 0, 20}}, {{1, 20, 1}, {0, 0, 2}}, {{0, 2, 1}, {1, 21, 9}}, {{1, 30, 1}}},
+		},
 		{
 			c: model.CacheShape{Slots: 2, Positions: 30, KVHeads: 2, Dim: 296}, heads: 4, s: model.AttentionShape{Window: 9, Cap: 5}, sunk: true,
 			steps: [][][3]int{{{1, 0, 2}}, {{1, 2, 1}}, {{1, 3, 9}, {0, 0, 3}}, {{1, 12, 1}, {0, 3, 1}}},

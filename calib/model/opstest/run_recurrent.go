@@ -13,6 +13,8 @@ func testCopyHeads(t *testing.T, ops Ops, o Options) {
 		{Rows: 7, Heads: 3, Width: 5, ToRow: 15, ToHead: 5, FromRow: 31, FromHead: 10},
 		{Rows: 33, Heads: 4, Width: 16, ToRow: 80, ToHead: 20, FromRow: 64, FromHead: 16},
 		{Rows: 300, Heads: 2, Width: 9, ToRow: 20, ToHead: 10, FromRow: 18, FromHead: 9},
+		{Rows: 5, Heads: 3, Width: 4, ToRow: 24, ToHead: 8, FromRow: 4},              // one head to all
+		{Rows: 6, Heads: 5, Width: 1, ToRow: 1, ToHead: 6, FromRow: 11, FromHead: 1}, // transposed
 	} {
 		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
 			c := o.check(t, ops, uint64(i))
@@ -119,6 +121,25 @@ func testDeltaRule(t *testing.T, ops Ops, o Options) {
 				c.compare(o.Acts)
 				c.done()
 			}
+		})
+	}
+}
+
+func testByHeads(t *testing.T, ops Ops, o Options) {
+	for i, s := range []model.ByHeadsShape{
+		{Rows: 1, Heads: 1, N: 1, K: 1, ToRow: 1, ToHead: 1, FromRow: 1, FromHead: 1},
+		{Rows: 7, Heads: 3, N: 9, K: 40, ToRow: 36, ToHead: 12, FromRow: 150, FromHead: 48},
+		{Rows: 3, Heads: 2, N: 512, K: 128, ToRow: 1152, ToHead: 576, FromRow: 384, FromHead: 192},
+		{Rows: 2, Heads: 4, N: 33, K: 513, ToRow: 132, ToHead: 33, FromRow: 2308, FromHead: 577},
+	} {
+		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
+			c := o.check(t, ops, uint64(i))
+			defer c.done()
+			to, from := s.Spans()
+			x, w := c.acts("x", c.normal(from, 1)), c.acts("w", c.normal(s.Heads*s.N*s.K, 1))
+			y := c.acts("y", c.normal(to, 1)).out(0)
+			c.both(func(side side) { side.ByHeads(side.a(y), side.a(x), side.a(w), s) })
+			c.compare(o.Acts)
 		})
 	}
 }

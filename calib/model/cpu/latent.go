@@ -1,0 +1,21 @@
+package cpu
+
+import "github.com/lutq/lutq/calib/model"
+
+var _ model.LatentOps = (*Ops)(nil)
+
+// ByHeads implements [model.LatentOps]. A task is a head, whose matrix is read once for some rows.
+func (c *Ops) ByHeads(y, x, w model.Array, s model.ByHeadsShape) {
+	out, in, ws := host(y), host(x), host(w)
+	if to, from := s.Spans(); len(out) < to || len(in) < from || len(ws) != s.Heads*s.N*s.K {
+		panic(badSize)
+	}
+	c.engine.Parallel(s.Heads, func(_, h int) {
+		for n := range s.N {
+			row := ws[(h*s.N+n)*s.K:][:s.K]
+			for r := range s.Rows {
+				out[r*s.ToRow+h*s.ToHead+n] = float32(c.engine.Dot(in[r*s.FromRow+h*s.FromHead:][:s.K], row))
+			}
+		}
+	})
+}

@@ -1,0 +1,209 @@
+package model
+
+import (
+	"fmt"
+
+	"github.com/lutq/lutq/formats/arch"
+)
+
+// LatentOps are the operations of latent attention over what is kept.
+type LatentOps interface {
+	Ops
+	// ByHeads writes y[r, h, n] = Σ_k x[r, h, k]·w[h, n, k], each head by a matrix of its own: x, w and y are acts.
+	ByHeads(y, x, w Array, s ByHeadsShape)
+}
+
+// ByHeadsShape are the sizes of products by heads: w is [Heads, N, K], and rows and heads of the others are as far apart as said.
+type ByHeadsShape struct {
+	Rows, Heads, N, K int
+	ToRow, ToHead     int
+	FromRow, FromHead int
+}
+
+// Spans returns how many elements they take of y, and of x.
+func (s ByHeadsShape) Spans() (to, from int) {
+	to, _ = HeadsShape{Rows: s.Rows, Heads: s.Heads, Width: s.N, ToRow: s.ToRow, ToHead: s.ToHead}.Spans()
+	_, from = HeadsShape{Rows: s.Rows, Heads: s.Heads, Width: s.K, FromRow: s.FromRow, FromHead: s.FromHead}.Spans()
+	return to, from
+}
+
+// latent implements [mixer] by latent attention. A window multiplies latents by Up. What is kept of a text are latents: of scores
+// q·(Up_k·c), Up_kᵀ·q is computed instead, and Up_v of what latents are mixed to.
+type latent struct {
+	desc *arch.Latent
+	ops  LatentOps
+	rope *rope
+
+	q, qDown, qUp, down, up, o linear // q is none where qDown is not, and the other way round
+	qNorm, kvNorm              Array
+}
+
+// latent reads a latent attention but for its linear layers.
+func (l *loader) latent(from *arch.Latent) *latent {
+	ops, ok := l.ops.(LatentOps)
+	if !ok {
+		l.fail(fmt.Errorf("%s: latent attention does not run on %s", l.src.Name(), l.ops.Name()))
+		return nil
+	}
+	t := &latent{desc: from, ops: ops, kvNorm: l.norm(&from.KVNorm, from.Rank)}
+	if from.QNorm != nil {
+		t.qNorm = l.norm(from.QNorm, from.QUp.K)
+	}
+	return t
+}
+
+func (t *latent) linears() []*linear {
+	if t.desc.Q != nil {
+		return []*linear{&t.q, &t.down, &t.up, &t.o}
+	}
+	return []*linear{&t.qDown, &t.down, &t.qUp, &t.up, &t.o}
+}
+
+func (t *latent) clone() mixer {
+	c := *t
+	return &c
+}
+
+func (t *latent) bind(ropes map[*arch.Rope]*rope) { t.rope = ropes[t.desc.Rope] }
+
+func (t *latent) in() []Weight { return []Weight{t.linears()[0].w, t.down.w} }
+
+// latentRoom is what a token takes on the way: queries and what Down makes, then either keys, values and what Up makes, or queries for
+// latents and what is kept.
+func latentRoom(d *arch.Latent) tokenRoom {
+	first := d.Heads*d.Dim() + 2*d.Width()
+	if d.QDown != nil {
+		first += d.QDown.N
+	}
+	return tokenRoom{acts: first + max(d.Heads*(2*d.Dim()+d.KeyDim+d.ValueDim), (d.Heads+1)*d.Width())}
+}
+
+// reads computes as much as a stage needs.
+func (t *latent) reads(m *Model, a activations, x Array, stage int) Array {
+	if stage == 0 {
+		return x
+	}
+	d, rows, room := t.desc, a.t, taker{a.more}
+	heads := func(width, toRow, fromRow, toHead, fromHead int) HeadsShape {
+		return HeadsShape{Rows: rows, Heads: d.Heads, Width: width, ToRow: toRow, ToHead: toHead, FromRow: fromRow, FromHead: fromHead}
+	}
+	q, c := t.first(m, &room, x, rows, angles{t.rope.cos, t.rope.sin}, stage)
+	switch last := t.lastStage(); {
+	case stage == last-2: // QUp's
+		return q
+	case stage == last-1: // Up's
+		return c[0]
+	}
+	dim, both := d.Dim(), d.KeyDim+d.ValueDim
+	k, v, made := room.take(rows*d.Heads*dim), room.take(rows*d.Heads*dim), room.take(rows*d.Heads*both)
+	m.ops.Linear(c[0], rows, t.up.to(made))
+	wide := d.Heads * dim
+	m.ops.CopyHeads(k, made, heads(d.KeyDim, wide, d.Heads*both, dim, both))
+	m.ops.CopyHeads(k.Slice(d.KeyDim, k.Len()), c[1], heads(d.RopeDim, wide, d.RopeDim, dim, 0))
+	// Values are as wide as keys for the attention: what stands before them in a row is mixed too, and nobody reads that.
+	before := dim - d.ValueDim
+	m.ops.CopyHeads(v, made.Slice(d.KeyDim-before, made.Len()), heads(dim, wide, d.Heads*both, dim, both))
+	m.ops.Attention(q, nil, q, k, v, AttentionShape{T: rows, Heads: d.Heads, KVHeads: d.Heads, Dim: dim, Scale: float32(d.Scale)})
+	y := a.q.Slice(0, rows*d.Heads*d.ValueDim)
+	m.ops.CopyHeads(y, q.Slice(before, q.Len()), heads(d.ValueDim, d.Heads*d.ValueDim, wide, d.ValueDim, dim))
+	return y
+}
+
+// first computes queries [rows, Heads, Dim], latents [rows, Rank] and the keys that heads share [rows, RopeDim], by the angles of rows. Of
+// a stage before the last it leaves out what that does not need: for QUp's, queries are what it reads.
+func (t *latent) first(m *Model, room *taker, x Array, rows int, by angles, stage int) (q Array, c [2]Array) {
+	d := t.desc
+	q = room.take(rows * d.Heads * d.Dim())
+	down, latents, keys := room.take(rows*d.Width()), room.take(rows*d.Rank), room.take(rows*d.RopeDim)
+	if d.Q != nil {
+		m.ops.Linear(x, rows, t.q.to(q), t.down.to(down))
+	} else {
+		low := room.take(rows * d.QDown.N)
+		m.ops.Linear(x, rows, t.qDown.to(low), t.down.to(down))
+		m.ops.RMSNorm(low, low, t.qNorm, rows, d.QNorm.Eps)
+		if stage == t.lastStage()-2 {
+			return low, c
+		}
+		m.ops.Linear(low, rows, t.qUp.to(q))
+	}
+	one := HeadsShape{Rows: rows, Heads: 1, Width: d.Rank, ToRow: d.Rank, FromRow: d.Width()}
+	m.ops.CopyHeads(latents, down, one)
+	m.ops.RMSNorm(latents, latents, t.kvNorm, rows, d.KVNorm.Eps)
+	one.Width, one.ToRow = d.RopeDim, d.RopeDim
+	m.ops.CopyHeads(keys, down.Slice(d.Rank, down.Len()), one)
+	s := RopeShape{Rows: rows, Heads: d.Heads, Dim: d.Dim(), Half: t.rope.half(), Adjacent: d.Rope.Adjacent}
+	m.ops.Rope(q.Slice(d.KeyDim, q.Len()), s, by.cos, by.sin, false)
+	s.Heads, s.Dim = 1, d.RopeDim
+	m.ops.Rope(keys, s, by.cos, by.sin, false)
+	return q, [2]Array{latents, keys}
+}
+
+func (t *latent) recall(m *Model, a activations, x Array, k kept, at Step, p places) Array {
+	d, rows, room := t.desc, a.t, taker{a.more}
+	q, c := t.first(m, &room, x, rows, p.angles(t.rope), t.lastStage())
+	width := d.Width()
+	queries, token := room.take(rows*d.Heads*width), room.take(rows*width)
+	one := HeadsShape{Rows: rows, Heads: 1, Width: d.Rank, ToRow: width, FromRow: d.Rank}
+	m.ops.CopyHeads(token, c[0], one)
+	one.Width, one.FromRow = d.RopeDim, d.RopeDim
+	m.ops.CopyHeads(token.Slice(d.Rank, token.Len()), c[1], one)
+	shape := t.cache(k.slots, k.positions)
+	m.ops.Keep(k.arrays[0], k.arrays[1], token, token, at, shape)
+
+	wide := d.Heads * d.Dim()
+	t.ops.ByHeads(queries, q, k.arrays[2], ByHeadsShape{
+		Rows: rows, Heads: d.Heads, N: d.Rank, K: d.KeyDim, ToRow: d.Heads * width, ToHead: width, FromRow: wide, FromHead: d.Dim(),
+	})
+	m.ops.CopyHeads(queries.Slice(d.Rank, queries.Len()), q.Slice(d.KeyDim, q.Len()), HeadsShape{
+		Rows: rows, Heads: d.Heads, Width: d.RopeDim, ToRow: d.Heads * width, ToHead: width, FromRow: wide, FromHead: d.Dim(),
+	})
+	m.ops.Recall(queries, queries, k.arrays[0], k.arrays[1], at, shape, AttentionShape{
+		T: rows, Heads: d.Heads, KVHeads: 1, Dim: width, Scale: float32(d.Scale),
+	})
+	y := a.q.Slice(0, rows*d.Heads*d.ValueDim)
+	t.ops.ByHeads(y, queries, k.arrays[3], ByHeadsShape{
+		Rows: rows, Heads: d.Heads, N: d.ValueDim, K: d.Rank, ToRow: d.Heads * d.ValueDim, ToHead: d.ValueDim, FromRow: d.Heads * width, FromHead: width,
+	})
+	return y
+}
+
+func (t *latent) lastStage() int { return len(t.desc.Stages()) - 1 }
+
+// cache is that of one head, whose keys and values are both latents and keys that turn.
+func (t *latent) cache(slots, positions int) CacheShape {
+	return CacheShape{Slots: slots, Positions: positions, KVHeads: 1, Dim: t.desc.Width()}
+}
+
+// keep allocates what is kept of texts, and takes Up apart: for each head what makes queries for latents of queries for keys, [Rank, KeyDim],
+// and what makes values of latents, [ValueDim, Rank].
+func (t *latent) keep(ops Ops, slots, positions int) kept {
+	d, n := t.desc, t.cache(slots, positions).Elements()
+	both := d.KeyDim + d.ValueDim
+	byKeys, values := ops.Acts(d.Heads*d.Rank*d.KeyDim), ops.Acts(d.Heads*d.ValueDim*d.Rank)
+	all, unit := ops.Acts(d.Rank*d.Heads*both), ops.Acts(d.Rank*d.Rank)
+	defer ops.Free(all, unit)
+	identity := make([]float32, d.Rank*d.Rank)
+	for i := range d.Rank {
+		identity[i*d.Rank+i] = 1
+	}
+	k := kept{slots: slots, positions: positions, arrays: []Array{ops.Acts(n), ops.Acts(n), byKeys, values}}
+	if ops.Err() != nil {
+		return k
+	}
+	ops.Write(unit, identity)
+	ops.Linear(unit, d.Rank, t.up.to(all)) // what Up is, transposed
+	ops.CopyHeads(byKeys, all, HeadsShape{
+		Rows: d.Rank, Heads: d.Heads, Width: d.KeyDim, ToRow: d.KeyDim, ToHead: d.Rank * d.KeyDim, FromRow: d.Heads * both, FromHead: both,
+	})
+	for h := range d.Heads {
+		ops.CopyHeads(values.Slice(h*d.ValueDim*d.Rank, (h+1)*d.ValueDim*d.Rank), all.Slice(h*both+d.KeyDim, all.Len()), HeadsShape{
+			Rows: d.Rank, Heads: d.ValueDim, Width: 1, ToRow: 1, ToHead: d.Rank, FromRow: d.Heads * both, FromHead: 1,
+		})
+	}
+	return k
+}
+
+func (t *latent) keeps(slots, positions int) int64 {
+	d := t.desc
+	return 2*int64(t.cache(slots, positions).Elements()) + int64(d.Heads)*int64(d.Rank)*int64(d.KeyDim+d.ValueDim)
+}

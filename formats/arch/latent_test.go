@@ -1,0 +1,113 @@
+package arch
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+const latentConfig = `"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64,
+	"qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 32, "n_routed_experts": 8, "n_group": 1, "moe_intermediate_size": 32`
+
+func describeLatent(t *testing.T, modelType, config string) (*Latent, *Decoder, error) {
+	t.Helper()
+	all := latentConfig
+	for key := range strings.SplitSeq(config, `"`) { // a key may not come twice
+		if i := strings.Index(all, `"`+key+`":`); i >= 0 && key != "" {
+			rest := all[i:]
+			if end := strings.Index(rest, ","); end >= 0 {
+				all = all[:i] + rest[end+1:]
+			}
+		}
+	}
+	d, err := Describe(fmt.Appendf(nil, `{%s, %s, "model_type": %q}`, all, config, modelType), nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return d.Blocks[0].Mixer.(*Latent), d, nil
+}
+
+// TestLatent reads latent attention as the configs of DeepSeek-V3, Kimi K2 and GLM-4.7-Flash have it.
+func TestLatent(t *testing.T) {
+	yarn := 0.1*math.Log(40) + 1
+	for _, test := range []struct {
+		name, modelType, config string
+		queries                 int // rank of, 0 for none
+		scale                   float64
+		adjacent                bool
+		stages                  int
+	}{
+		{name: "as the class has it", modelType: "deepseek_v3", config: `"rope_theta": 1e4`, queries: 1536, scale: 1, adjacent: true, stages: 4},
+		{name: "without a rank", modelType: "deepseek_v3", config: `"q_lora_rank": null`, scale: 1, adjacent: true, stages: 3},
+		{name: "by halves", modelType: "kimi_k2", config: `"q_lora_rank": 40, "rope_interleave": false`, queries: 40, scale: 1, stages: 4},
+		{
+			name: "stretched", modelType: "deepseek_v3", adjacent: true, queries: 1536, stages: 4, scale: yarn * yarn,
+			config: `"rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}`,
+		},
+		{
+			name: "stretched, scores as they are", modelType: "deepseek_v3", adjacent: true, queries: 1536, stages: 4, scale: 1,
+			config: `"rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}`,
+		},
+		{name: "glm", modelType: "glm4_moe_lite", config: `"mlp_layer_types": ["sparse", "dense"]`, queries: 768, scale: 1, adjacent: true, stages: 4},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a, d, err := describeLatent(t, test.modelType, test.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			queries := 0
+			if a.QDown != nil {
+				queries = a.QDown.N
+			}
+			if queries != test.queries || len(a.Stages()) != test.stages || a.Rope.Adjacent != test.adjacent || a.Rope.Dim != 16 {
+				t.Errorf("queries of rank %d in %d stages, pairs beside each other %v, %d turn: want %d, %d, %v, 16", queries, len(a.Stages()), a.Rope.Adjacent, a.Rope.Dim, test.queries, test.stages, test.adjacent)
+			}
+			if want := test.scale / math.Sqrt(40); math.Abs(a.Scale-want) > 1e-12 {
+				t.Errorf("scores are multiplied by %v, want %v", a.Scale, want)
+			}
+			if sparse := d.Blocks[0].MoE != nil; sparse != (test.name == "glm") {
+				t.Errorf("block 0 has experts: %v", sparse)
+			}
+		})
+	}
+}
+
+// TestKimi: kimi_k2 is another name for deepseek_v3.
+func TestKimi(t *testing.T) {
+	_, deepseek, err := describeLatent(t, "deepseek_v3", `"kv_lora_rank": 48`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, kimi, err := describeLatent(t, "kimi_k2", `"kv_lora_rank": 48`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kimi.ModelType = deepseek.ModelType
+	if !reflect.DeepEqual(kimi, deepseek) {
+		t.Error("it is described otherwise")
+	}
+}
+
+func TestLatentErrors(t *testing.T) {
+	for _, test := range []struct{ config, err string }{
+		{`"qk_rope_head_dim": 15`, "qk_rope_head_dim: 15: want pairs"},
+		{`"v_head_dim": 48`, "v_head_dim: heads of 24 + 16 and values of 48"},
+		{`"v_head_dim": 8`, "v_head_dim: heads of 24 + 16 and values of 8"},
+		{`"qk_nope_head_dim": 100000`, "v_head_dim: heads of 100000 + 16"},
+		{`"kv_lora_rank": 2000000000`, "kv_lora_rank: 4 heads of 40 over a rank of 2000000000 are too wide"},
+		{`"q_lora_rank": 2000000000`, "kv_lora_rank"},
+		{`"q_lora_rank": 0`, "q_lora_rank: 0 is outside"},
+		{`"n_group": 3, "first_k_dense_replace": 0`, "n_group: 8 of 8 experts from 4 of 3 groups"},
+		{`"n_shared_experts": 2000000000`, "n_shared_experts: 2000000000 of 32 are too wide"},
+		{`"mlp_layer_types": ["dense"]`, "mlp_layer_types: 1 layers: want 2"},
+		{`"rope_scaling": {"type": "yarn", "factor": -1}`, "rope_scaling: factor"},
+	} {
+		t.Run(test.config, func(t *testing.T) {
+			if _, _, err := describeLatent(t, "deepseek_v3", test.config); err == nil || !strings.Contains(err.Error(), test.err) {
+				t.Errorf("error %v: want one with %q", err, test.err)
+			}
+		})
+	}
+}
