@@ -82,7 +82,7 @@ what quantize does where no flag says how: where it would take longer than ten
 minutes by the plan's own estimate, or where no text can be run through a model,
 that is fast, and a line says so. best has the least divergence at a size. Its
 codes are decoded by lutq and by transformers; products of few rows take 1.4 to
-1.6 times as long as by tables on a GPU. Other programs' formats have tables:
+1.8 times as long as by tables on a GPU. Other programs' formats have tables:
 see --for and export.
 
 Flags override a part: --preset best --codebook js keeps a table, --preset best
