@@ -220,6 +220,7 @@ QWEN2, QWEN3 = transformers.Qwen2Config, transformers.Qwen3Config
 QWEN2_MOE, QWEN3_MOE = transformers.Qwen2MoeConfig, transformers.Qwen3MoeConfig
 GEMMA2, GEMMA3, GEMMA3_NESTED = transformers.Gemma2Config, transformers.Gemma3TextConfig, transformers.Gemma3Config
 GEMMA4, GEMMA4_NESTED = transformers.Gemma4TextConfig, transformers.Gemma4Config
+LLAMA4 = transformers.Llama4TextConfig
 PHI3, GPT_OSS = transformers.Phi3Config, transformers.GptOssConfig
 SMOLLM3, OLMO2, OLMO3 = transformers.SmolLM3Config, transformers.Olmo2Config, transformers.Olmo3Config
 SEED_OSS, GRANITE, ERNIE4_5 = transformers.SeedOssConfig, transformers.GraniteConfig, transformers.Ernie4_5Config
@@ -261,6 +262,11 @@ GEMMA4_SEES = dict(
     audio_config=dict(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, subsampling_conv_channels=[4, 4], output_proj_dims=24,
     ),
+)  # fmt: skip
+LLAMA4_OPTIONS = dict(
+    num_hidden_layers=4, head_dim=16, intermediate_size=32, intermediate_size_mlp=96, num_local_experts=6, num_experts_per_tok=1,
+    interleave_moe_layer_step=2, no_rope_layer_interval=3, attention_chunk_size=WINDOW, floor_scale=8, attn_scale=0.5,
+    tie_word_embeddings=False,
 )  # fmt: skip
 NESTED = dict(
     text_config=BASE | GEMMA3_OPTIONS, vision_config=VISION, mm_tokens_per_image=4,
@@ -427,6 +433,16 @@ VARIANTS = {
         GEMMA4, GEMMA4_LARGE | dict(enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=32), greedily=True
     ),
     "gemma4-sees": Variant(GEMMA4_NESTED, GEMMA4_SEES),
+    "llama4": Variant(LLAMA4, LLAMA4_OPTIONS, greedily=True),
+    "llama4-plain": Variant(
+        LLAMA4,
+        LLAMA4_OPTIONS
+        | dict(
+            num_experts_per_tok=2, interleave_moe_layer_step=1, use_qk_norm=False, attn_temperature_tuning=False, attention_chunk_size=None,
+            num_hidden_layers=3, **rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=ORIGINAL),
+        ),
+        greedily=True,
+    ),
     "llava": Variant(transformers.LlavaConfig, LLAVA),
     "llava-inner": Variant(
         transformers.LlavaConfig,
@@ -613,7 +629,8 @@ def margin(model: Any, ids: torch.Tensor) -> float:
             leads.append(float(((ordered[:, top - 1] - ordered[:, top]) / scores[scores.isfinite()].std()).min()))
 
     def hook(module: Any, inputs: Any, out: Any) -> None:
-        scores, bias = out[0], getattr(module, "e_score_correction_bias", inputs[-1] if len(inputs) > 1 else None)
+        scores = out[1] if type(module).__name__ == "Llama4Router" else out[0]
+        bias = getattr(module, "e_score_correction_bias", inputs[-1] if len(inputs) > 1 else None)
         if bias is not None:
             scores = scores.sigmoid() + bias
         if (groups := getattr(module, "num_group", 1)) > 1:
@@ -624,7 +641,7 @@ def margin(model: Any, ids: torch.Tensor) -> float:
             scores = by_group.masked_fill(~chosen[..., None], -math.inf).flatten(1)
         lead(scores, top if (top := getattr(module, "top_k", None)) else module.config.top_k_experts)
 
-    hooks = [m.register_forward_hook(hook) for m in model.modules() if type(m).__name__.lower().endswith(("topkrouter", "gemma4textrouter"))]
+    hooks = [m.register_forward_hook(hook) for m in model.modules() if type(m).__name__.lower().endswith(("topkrouter", "gemma4textrouter", "llama4router"))]
     with torch.no_grad():
         model(ids)
     for h in hooks:

@@ -26,18 +26,29 @@ func (l *loader) attention(from *arch.Attention) *attention {
 		if from.NormWhole {
 			q, k = from.Heads*from.Dim, from.KVHeads*from.Dim
 		}
-		t.qNorm = l.norm(from.QNorm, q)
+		t.qNorm = l.factors(from.QNorm, q)
 		if from.KNorm != nil {
-			t.kNorm = l.norm(from.KNorm, k)
+			t.kNorm = l.factors(from.KNorm, k)
 		}
 	}
-	if from.ValueEps > 0 && from.From == nil && l.err == nil {
-		t.ones = l.upload(slices.Repeat([]float32{1}, from.Dim))
+	if from.ValueEps > 0 && from.From == nil {
+		t.ones = l.factors(&arch.Norm{}, from.Dim)
 	}
 	if from.Sinks != "" {
 		t.sinks = l.vector(from.Sinks, 0, from.Heads)
 	}
 	return t
+}
+
+// factors reads those of a norm, which may have none.
+func (l *loader) factors(n *arch.Norm, width int) Array {
+	switch {
+	case !n.None():
+		return l.norm(n, width)
+	case l.err != nil:
+		return nil
+	}
+	return l.upload(slices.Repeat([]float32{1}, width))
 }
 
 // attentionRoom is what a token takes on the way: what Q makes of gates and queries together, and the gates.
@@ -88,20 +99,63 @@ func (t *attention) reads(m *Model, a activations, x Array, stage int) Array {
 	}
 	a = t.fit(a)
 	t.queries(m, a, x, a.q, a.k)
-	return t.gated(m, a, func(y Array) { m.ops.Attention(y, nil, a.q, a.k, a.v, t.shape(a.t)) })
+	return t.gated(m, a, func(y Array) { t.see(m, y, a) })
 }
 
 func (t *attention) recall(m *Model, a activations, x Array, k kept, at Step, p places) Array {
 	a = t.fit(a)
 	t.project(m, a, x, a.q, a.k, func(q, k Array) { t.turn(m, q, k, a.t, p.angles(t.queryRope), p.angles(t.rope), false) })
 	shape := t.cache(k.slots, k.positions)
+	at = t.parts(m, k, at)
 	if t.desc.From == nil { // else that has kept them
 		m.ops.Keep(k.arrays[0], k.arrays[1], a.k, a.v, at, shape)
 	}
 	return t.gated(m, a, func(y Array) { m.ops.Recall(y, a.q, k.arrays[0], k.arrays[1], at, shape, t.shape(a.t)) })
 }
 
+// see is attention over a window, or over each part of it.
+func (t *attention) see(m *Model, y Array, a activations) {
+	if !t.inParts(a.t) {
+		m.ops.Attention(y, nil, a.q, a.k, a.v, t.shape(a.t))
+		return
+	}
+	for from := 0; from < a.t; from += t.desc.Chunk {
+		to := min(from+t.desc.Chunk, a.t)
+		q := rowsOf(a.q, a.t, from, to)
+		m.ops.Attention(q, nil, q, rowsOf(a.k, a.t, from, to), rowsOf(a.v, a.t, from, to), t.shape(to-from))
+	}
+}
+
+// inParts reports whether texts of so many tokens are seen in parts.
+func (t *attention) inParts(positions int) bool { return t.desc.Chunk > 0 && positions > t.desc.Chunk }
+
+// parts says where rows of a step stand in a cache that has a slot for each part of a text.
+func (t *attention) parts(m *Model, k kept, at Step) Step {
+	chunk := t.desc.Chunk
+	if !t.inParts(k.positions) {
+		return at
+	}
+	each := (k.positions-1)/chunk + 1
+	var s Step
+	k.rows.host = k.rows.host[:0]
+	for _, r := range at.Runs {
+		for from := r.From; from < r.From+r.Rows; {
+			to := min((from/chunk+1)*chunk, r.From+r.Rows)
+			run := Run{Slot: r.Slot*each + from/chunk, From: from % chunk, Rows: to - from, Whole: r.Whole}
+			for i := range run.Rows {
+				k.rows.host = append(k.rows.host, float32(run.Slot), float32(run.From+i))
+			}
+			s.Runs, from = append(s.Runs, run), to
+		}
+	}
+	s.Rows = k.rows.write(m.ops)
+	return s
+}
+
 func (t *attention) cache(slots, positions int) CacheShape {
+	if t.inParts(positions) {
+		slots, positions = slots*((positions-1)/t.desc.Chunk+1), t.desc.Chunk
+	}
 	return CacheShape{Slots: slots, Positions: positions, KVHeads: t.desc.KVHeads, Dim: t.desc.Dim}
 }
 
@@ -111,7 +165,7 @@ func (t *attention) keep(ops Ops, slots, positions int) kept {
 		return kept{}
 	}
 	n := t.cache(slots, positions).Elements()
-	return kept{slots: slots, positions: positions, arrays: []Array{ops.Acts(n), ops.Acts(n)}}
+	return kept{slots: slots, positions: positions, arrays: []Array{ops.Acts(n), ops.Acts(n)}, rows: &floats{}}
 }
 
 func (t *attention) keeps(slots, positions int) int64 {
@@ -139,6 +193,10 @@ func (t *attention) queries(m *Model, a activations, x, q0, k0 Array) {
 
 // gated returns what mix writes, in place of a.q, behind its gates where there are any.
 func (t *attention) gated(m *Model, a activations, mix func(y Array)) Array {
+	if !t.desc.Gated && t.inParts(a.t) { // which are written one by one
+		mix(a.q)
+		return a.q
+	}
 	y := m.input(a, a.q, a.t, t.o.w)
 	if !t.desc.Gated {
 		mix(y)
@@ -226,15 +284,14 @@ type angles struct{ cos, sin Array }
 
 // turn turns queries and keys by given angles of each row.
 func (t *attention) turn(m *Model, q, k Array, tokens int, ofQ, ofK angles, back bool) {
-	if t.desc.Rope == nil {
+	s := RopeShape{Rows: tokens, Heads: t.desc.Heads, Dim: t.desc.Dim, Half: t.queryRope.half(), Adjacent: t.desc.Rope != nil && t.desc.Rope.Adjacent}
+	if t.queryRope.desc != nil {
+		m.ops.Rope(q, s, ofQ.cos, ofQ.sin, back)
+	}
+	if t.desc.Rope == nil || t.desc.From != nil {
 		return
 	}
-	s := RopeShape{Rows: tokens, Heads: t.desc.Heads, Dim: t.desc.Dim, Half: t.rope.half(), Adjacent: t.desc.Rope.Adjacent}
-	m.ops.Rope(q, s, ofQ.cos, ofQ.sin, back)
-	if t.desc.From != nil {
-		return
-	}
-	s.Heads = t.desc.KVHeads
+	s.Heads, s.Half = t.desc.KVHeads, t.rope.half()
 	m.ops.Rope(k, s, ofK.cos, ofK.sin, back)
 }
 
@@ -249,5 +306,5 @@ func (t *attention) shape(tokens int) AttentionShape {
 
 // usual reports whether kernels that norm and turn heads on their way to the cache compute it.
 func (t *attention) usual() bool {
-	return !t.desc.NormWhole && t.desc.ValueEps == 0 && t.desc.From == nil && t.desc.V != nil && !t.desc.NormLast && t.queryRope == t.rope && (t.desc.Rope == nil || !t.desc.Rope.Adjacent)
+	return t.desc.Chunk == 0 && !t.desc.NormWhole && t.desc.ValueEps == 0 && t.desc.From == nil && t.desc.V != nil && !t.desc.NormLast && t.queryRope == t.rope && (t.desc.Rope == nil || !t.desc.Rope.Adjacent)
 }

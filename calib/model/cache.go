@@ -140,6 +140,9 @@ func (c *Cache) Close() {
 			continue
 		}
 		c.m.ops.Free(k.arrays...)
+		if k.rows != nil {
+			c.m.ops.Free(k.rows.dev)
+		}
 	}
 	for _, r := range c.recorded {
 		r.close(c.m.ops)

@@ -220,9 +220,13 @@ func (m *Model) mixture(to Array, a activations, d *moe) {
 			continue
 		}
 		in, out := x.Slice(0, rows*hidden), y.Slice(0, rows*hidden)
-		m.ops.Gather(in, a.n, r.tokens[e], nil)
+		before, after := []float32(nil), r.weights[e]
+		if d.desc.Routing.OnInput {
+			before, after = after, nil
+		}
+		m.ops.Gather(in, a.n, r.tokens[e], before)
 		m.mlp(out, in, a, &d.experts[e], rows, false)
-		m.ops.Scatter(h, out, r.tokens[e], r.weights[e])
+		m.ops.Scatter(h, out, r.tokens[e], after)
 	}
 	if d.apart != nil {
 		add := func(sum, norm Array, of *arch.Norm) {

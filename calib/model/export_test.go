@@ -34,11 +34,11 @@ func (m *Model) Gated(block, mlp int, states []float32) []float32 {
 }
 
 // Route returns the tokens of each expert of a block, by what its router reads, and those that it would have besides if twice as
-// many were chosen.
-func (m *Model) Route(block int, states []float32) (tokens, next [][]int) {
+// many were chosen; and probabilities or scores [t, experts].
+func (m *Model) Route(block int, states []float32) (tokens, next [][]int, probs []float64) {
 	x := m.ops.Acts(len(states))
 	defer m.ops.Free(x)
 	m.ops.Write(x, states)
 	r := m.route(x, len(states)/m.desc.Hidden, m.layers[block].moe)
-	return r.tokens, r.next
+	return r.tokens, r.next, r.probs
 }

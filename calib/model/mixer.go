@@ -33,7 +33,8 @@ type mixer interface {
 type kept struct {
 	slots, positions int
 	arrays           []Array
-	lent             bool // whether it is another layer's
+	rows             *floats // room for where rows of a step stand, of attention to parts of texts
+	lent             bool    // whether it is another layer's
 }
 
 // out is the linear layer of a mixer that adds to the residual stream.
@@ -95,10 +96,10 @@ func (t *taker) take(n int) Array {
 func Learnable(d *arch.Decoder) error {
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		if a := b.Attn(); a == nil || a.Gated || a.ValueEps > 0 || a.From != nil || a.V == nil {
+		if a := b.Attn(); a == nil || a.Gated || a.ValueEps > 0 || a.From != nil || a.V == nil || a.Chunk > 0 || a.Rope == nil && a.QueryRope != nil {
 			return fmt.Errorf("%s: scales cannot be learned: its way to mix tokens has no gradients", b.Path)
 		}
-		if b.Told != nil || b.Scale != "" || b.MoE != nil && b.MoE.Apart != nil {
+		if b.Told != nil || b.Scale != "" || b.MoE != nil && (b.MoE.Apart != nil || b.MoE.Routing.OnInput) {
 			return fmt.Errorf("%s: scales cannot be learned: what it adds has no gradients", b.Path)
 		}
 	}

@@ -204,7 +204,7 @@ type joined struct {
 func (m *Model) usual() bool {
 	return !slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool {
 		a, first := b.Attn(), m.desc.Blocks[0].Attn()
-		return a == nil || a.Gated || a.ValueEps > 0 || a.From != nil || a.V == nil || b.Told != nil || b.Scale != "" || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None() ||
+		return a == nil || a.Gated || a.Chunk > 0 || a.QueryRope != nil && a.Rope == nil || a.ValueEps > 0 || a.From != nil || a.V == nil || b.Told != nil || b.Scale != "" || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None() ||
 			a.Heads != first.Heads || a.KVHeads != first.KVHeads || a.Dim != first.Dim
 	})
 }
@@ -302,6 +302,9 @@ func (m *Model) recorder(rows int) (Recorder, error) {
 		}
 	}
 	for i := range m.layers {
+		if a := m.desc.Blocks[i].Attn(); a != nil && a.Chunk > 0 { // of whose parts the host keeps account
+			return nil, nil
+		}
 		if d := m.layers[i].moe; d != nil && (d.mixture == nil || rows > d.mixture.Rows() || !m.usual()) {
 			return nil, nil
 		}

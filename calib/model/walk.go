@@ -524,10 +524,16 @@ func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Arr
 		if len(tokens) == 0 {
 			continue
 		}
+		var weights []float32
+		if probs := w.routes[w.window].probs; probs != nil {
+			for _, t := range tokens {
+				weights = append(weights, probs[t*len(moe.experts)+e])
+			}
+		}
 		in := make([]Array, len(at))
 		for s, a := range at {
 			in[s] = gathered[s].Slice(0, len(tokens)*hidden)
-			w.ops.Gather(in[s], a.n, tokens, nil)
+			w.ops.Gather(in[s], a.n, tokens, weights)
 		}
 		f(e, in)
 	}
@@ -541,12 +547,22 @@ func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Arr
 }
 
 // routes are the tokens of a window that go to each expert, and those that would if twice as many were chosen.
-type routes struct{ tokens, next [][]int }
+type routes struct {
+	tokens, next [][]int
+	probs        []float32 // [t, experts], what an expert's input is multiplied by; nil: nothing
+}
 
 // choose notes where the tokens of the window at hand go.
 func (w *walker) choose(a activations) {
 	r := w.chosen(a, w.streams[0].layer.moe)
-	w.routes = append(w.routes, routes{r.tokens, r.next})
+	of := routes{tokens: r.tokens, next: r.next}
+	if d := w.streams[0].layer.moe.desc; d.Routing.OnInput {
+		of.probs = make([]float32, len(r.probs))
+		for i, p := range r.probs {
+			of.probs[i] = float32(d.Routing.Factor() * p)
+		}
+	}
+	w.routes = append(w.routes, of)
 }
 
 // feedStarved counts the tokens of experts. Those that have fewer than a layer of theirs has inputs, which say too little of it,

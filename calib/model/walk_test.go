@@ -364,8 +364,9 @@ func compareWalk(t *testing.T, d *arch.Decoder, v *visitor, original, quantized 
 // routing is where the tokens of windows go in a block: to each expert, in every window.
 type routing struct {
 	tokens [][][]int
-	routed []int  // how many a router sends to each
-	filled []bool // whether it has others as well
+	probs  [][]float64 // [t, experts] of every window, that what experts read is multiplied by; nil: nothing
+	routed []int       // how many a router sends to each
+	filled []bool      // whether it has others as well
 }
 
 // routingOf works it out of what a router reads in every window. An expert with fewer tokens than inputs has those of the next
@@ -377,7 +378,10 @@ func routingOf(m *model.Model, block int, read [][]float32) *routing {
 	wider := make([]int, n)
 	each := make([][][2][]int, n)
 	for _, states := range read {
-		tokens, next := m.Route(block, states)
+		tokens, next, probs := m.Route(block, states)
+		if moe.Routing.OnInput {
+			r.probs = append(r.probs, probs)
+		}
 		for e := range n {
 			each[e] = append(each[e], [2][]int{tokens[e], next[e]})
 			r.routed[e] += len(tokens[e])
@@ -411,7 +415,13 @@ func (r *routing) states(m *model.Model, block, expert int, read [][]float32) (i
 	for i, tokens := range r.tokens[expert] {
 		var states []float32
 		for _, t := range tokens {
-			states = append(states, read[i][t*width:(t+1)*width]...)
+			row := slices.Clone(read[i][t*width : (t+1)*width])
+			if r.probs != nil {
+				for k := range row {
+					row[k] *= float32(r.probs[i][t*len(r.tokens)+expert])
+				}
+			}
+			states = append(states, row...)
 		}
 		in, mid = append(in, states), append(mid, m.Gated(block, expert, states))
 	}

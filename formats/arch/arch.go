@@ -164,6 +164,8 @@ type Routing struct {
 	// two best scores sum to the most. 0: all can.
 	Groups, TopGroups int
 	Scale             float64 // that weights are multiplied by; 0: 1
+	// OnInput says that a weight multiplies what its expert reads, not what it makes of it.
+	OnInput bool
 }
 
 // Factor returns what weights are multiplied by.

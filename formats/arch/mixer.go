@@ -40,7 +40,7 @@ type Attention struct {
 	Heads, KVHeads, Dim int
 	Q, K, V, O          *Linear
 	Gated               bool    // Q makes of each head Dim elements more, whose sigmoids its mixture is multiplied by
-	QNorm, KNorm        *Norm   // of each head; nil: none
+	QNorm, KNorm        *Norm   // of each head, without factors where Tensor is ""; nil: none
 	NormWhole           bool    // they are of all heads at once
 	NormLast            bool    // they come after the heads are turned, not before
 	Rope                *Rope   // nil: positions do not count
@@ -49,6 +49,7 @@ type Attention struct {
 	// values are what K gives.
 	From      *Attention
 	QueryRope *Rope   // of queries, where they turn otherwise than keys; nil: as they do
+	Chunk     int     // positions of a part of the text, of which a token sees its own up to itself; 0: all is one
 	Window    int     // positions that a token sees, itself among them; 0: all before it
 	Scale     float64 // of the scores
 	ScoreCap  float64 // c in c·tanh(score/c); 0: none
@@ -83,7 +84,7 @@ func (a *Attention) Ropes() []*Rope {
 func (a *Attention) Vectors() []Vector {
 	var all []Vector
 	add := func(n *Norm, heads int) {
-		if n != nil {
+		if n != nil && !n.None() {
 			all = append(all, Vector{n.Tensor, []int{a.normed(heads)}, n})
 		}
 	}
@@ -110,6 +111,9 @@ func (a *Attention) Forgets() bool { return false }
 func (a *Attention) Kept(tokens int) int {
 	if a.From != nil {
 		return 0
+	}
+	if a.Chunk > 0 {
+		tokens = min(tokens, a.Chunk)
 	}
 	if a.Window > 0 {
 		tokens = min(tokens, a.Window)

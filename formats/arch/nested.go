@@ -46,6 +46,7 @@ func multis() map[string]multi {
 		"video_llava": {"llama", false}, "idefics3": {"llama", false}, "smolvlm": {"llama", false}, "perception_lm": {"llama", false},
 		"voxtral": {"llama", false}, "deepseek_vl": {"llama", true}, "deepseek_vl_hybrid": {"llama", true}, "janus": {"llama", true},
 		"glmasr":   {"llama", true},
+		"llama4":   {"llama4_text", false},
 		"mistral3": {"mistral", true}, "idefics2": {"mistral", false},
 		"llava_onevision": {"qwen2", false}, "internvl": {"qwen2", true}, "qwen2_audio": {"qwen2", false}, "audioflamingo3": {"qwen2", false},
 		"got_ocr2": {"qwen2", true}, "ovis2": {"qwen2", true}, "fast_vlm": {"qwen2", false}, "video_llama_3": {"qwen2", false}, "vibevoice": {"qwen2", false},

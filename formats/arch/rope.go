@@ -37,6 +37,7 @@ type Rope struct {
 
 	// Growth, if not 0, is β of an amplitude that grows by 1 + β·ln(1 + ⌊position/Original⌋), as that of queries does in Llama 4.
 	Growth float64
+	Next   bool // the position is that of the next token there
 
 	Adjacent bool // the pairs are (2i, 2i+1) instead
 }
@@ -45,6 +46,9 @@ type Rope struct {
 func (r *Rope) AmplitudeAt(pos int) float64 {
 	if r.Growth == 0 {
 		return r.Amplitude
+	}
+	if r.Next {
+		pos++
 	}
 	return r.Amplitude * (1 + r.Growth*math.Log1p(float64(pos/max(r.Original, 1))))
 }

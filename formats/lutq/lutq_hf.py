@@ -389,7 +389,19 @@ class Tied(nn.Module):
 
 
 class Stack(Packed):
-    """Stands for experts' weights in one tensor: stack[e] is an expert's."""
+    """Stands for experts' weights in one tensor: stack[e] is an expert's. torch.bmm(x, stack) multiplies by all, one after the other."""
+
+    @property
+    def shape(self) -> torch.Size:
+        n = self.rows // self.experts
+        return torch.Size((self.experts, self.k, n) if self.transposed else (self.experts, n, self.k))
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is not torch.bmm or kwargs:
+            return NotImplemented
+        x, stack = args
+        return torch.stack([x[e] @ stack[e].to(x.dtype) for e in range(stack.experts)])
 
     def __getitem__(self, expert: int | Tensor) -> Tensor:
         n = self.rows // self.experts

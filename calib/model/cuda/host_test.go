@@ -25,7 +25,7 @@ func hostFamilies() []string {
 		"llama", "llama-bias", "llama-gelu", "llama-tied", "mistral-head-dim", "phi3", "qwen2-sliding",
 		"qwen3", "gemma2", "gemma3", "mixtral", "qwen2-moe", "qwen3-moe-mixed", "gpt-oss",
 		"smollm3", "olmo2", "ernie4-5", "hunyuan", "ministral3", "glm4-moe", "minimax-m2",
-		"qwen3-next", "qwen3-5", "gemma4", "gemma4-large", "gemma4-moe", "deepseek-v3", "deepseek-v3-plain",
+		"qwen3-next", "qwen3-5", "gemma4", "gemma4-large", "gemma4-moe", "deepseek-v3", "deepseek-v3-plain", "llama4",
 	}
 }
 
@@ -64,7 +64,7 @@ func TestHost(t *testing.T) {
 			for _, family := range []string{"mixtral", "qwen2-moe", "gpt-oss"} {
 				run("Mixtures "+family, func(t *testing.T) { opstest.Steps(t, o, familyBounds(i), family) })
 			}
-			for _, family := range []string{"smollm3", "olmo2", "ernie4-5", "ministral3", "qwen3-5", "gemma4", "deepseek-v3"} {
+			for _, family := range []string{"smollm3", "olmo2", "ernie4-5", "ministral3", "qwen3-5", "gemma4", "deepseek-v3", "llama4"} {
 				run("Steps "+family, func(t *testing.T) { opstest.Steps(t, o, familyBounds(i), family) })
 			}
 		case 1:
