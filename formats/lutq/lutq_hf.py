@@ -488,6 +488,9 @@ class LutqQuantizer(HfQuantizer):
                 module = model.get_submodule(path)
                 old = getattr(module, leaf)
             except AttributeError:
+                # Such as layers that predict further tokens.
+                if any(re.search(p, tensor) for p in getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()):
+                    continue
                 raise ValueError(f"{layer} is quantized, and {type(model).__name__} has no such layer") from None
             there = {part for part in OPTIONAL if (part == "offsets" if stored is None else f"{layer}.{part}" in stored)}
             if c.get("experts"):
