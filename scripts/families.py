@@ -226,7 +226,7 @@ SMOLLM3, OLMO2, OLMO3 = transformers.SmolLM3Config, transformers.Olmo2Config, tr
 SEED_OSS, GRANITE, ERNIE4_5 = transformers.SeedOssConfig, transformers.GraniteConfig, transformers.Ernie4_5Config
 HUNYUAN, MINISTRAL3 = transformers.HunYuanDenseV1Config, transformers.Ministral3Config
 GLM4_MOE, MINIMAX_M2 = transformers.Glm4MoeConfig, transformers.MiniMaxM2Config
-DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K25 = transformers.DeepseekV3Config, transformers.Glm4MoeLiteConfig, transformers.Kimi_K25Config
+DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K25 = transformers.DeepseekV2Config, transformers.DeepseekV3Config, transformers.Glm4MoeLiteConfig, transformers.Kimi_K25Config
 QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE = transformers.Qwen3NextConfig, transformers.Qwen3_5TextConfig, transformers.Qwen3_5MoeTextConfig
 
 SLIDING = dict(use_sliding_window=True, sliding_window=WINDOW)
@@ -485,6 +485,9 @@ VARIANTS = {
     "glm4-moe-fused": Variant(GLM4_MOE, GLM4_EXPERTS | dict(n_group=1, topk_group=1, norm_topk_prob=False, use_qk_norm=False), original_format=False),
     "minimax-m2": Variant(MINIMAX_M2, dict(head_dim=32, rotary_dim=16, num_experts_per_tok=2, **MIXTRAL_EXPERTS)),
     "minimax-m2-fused": Variant(MINIMAX_M2, dict(head_dim=32, rotary_dim=16, num_experts_per_tok=2, **MIXTRAL_EXPERTS), original_format=False),
+    "deepseek-v2": Variant(
+        DEEPSEEK_V2, LATENT | dict(q_lora_rank=None, routed_scaling_factor=2.0, first_k_dense_replace=1) | STRETCHED, greedily=True
+    ),
     "deepseek-v3": Variant(DEEPSEEK_V3, DEEPSEEK | STRETCHED, greedily=True),
     "deepseek-v3-plain": Variant(
         DEEPSEEK_V3,
@@ -633,7 +636,7 @@ def margin(model: Any, ids: torch.Tensor) -> float:
         bias = getattr(module, "e_score_correction_bias", inputs[-1] if len(inputs) > 1 else None)
         if bias is not None:
             scores = scores.sigmoid() + bias
-        if (groups := getattr(module, "num_group", 1)) > 1:
+        if (groups := getattr(module, "num_group", None) or 1) > 1:
             by_group = scores.view(len(scores), groups, -1)
             best = by_group.topk(2, -1).values.sum(-1)
             lead(best, module.topk_group)

@@ -42,6 +42,7 @@ func TestLatent(t *testing.T) {
 		{name: "as the class has it", modelType: "deepseek_v3", config: `"rope_theta": 1e4`, queries: 1536, scale: 1, adjacent: true, stages: 4},
 		{name: "without a rank", modelType: "deepseek_v3", config: `"q_lora_rank": null`, scale: 1, adjacent: true, stages: 3},
 		{name: "by halves", modelType: "kimi_k2", config: `"q_lora_rank": 40, "rope_interleave": false`, queries: 40, scale: 1, stages: 4},
+		{name: "v2", modelType: "deepseek_v2", config: `"q_lora_rank": null, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "rope_interleave": false`, scale: 1, adjacent: true, stages: 3},
 		{
 			name: "stretched", modelType: "deepseek_v3", adjacent: true, queries: 1536, stages: 4, scale: yarn * yarn,
 			config: `"rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}`,
@@ -92,6 +93,8 @@ func TestKimi(t *testing.T) {
 
 func TestLatentErrors(t *testing.T) {
 	for _, test := range []struct{ config, err string }{
+		{`"topk_method": "group_limited_greedy"`, `topk_method: "group_limited_greedy" is not supported`},
+		{`"norm_topk_prob": true, "first_k_dense_replace": 0`, "norm_topk_prob: true is not supported"},
 		{`"qk_rope_head_dim": 15`, "qk_rope_head_dim: 15: want pairs"},
 		{`"v_head_dim": 48`, "v_head_dim: heads of 24 + 16 and values of 48"},
 		{`"v_head_dim": 8`, "v_head_dim: heads of 24 + 16 and values of 8"},
@@ -105,7 +108,11 @@ func TestLatentErrors(t *testing.T) {
 		{`"rope_scaling": {"type": "yarn", "factor": -1}`, "rope_scaling: factor"},
 	} {
 		t.Run(test.config, func(t *testing.T) {
-			if _, _, err := describeLatent(t, "deepseek_v3", test.config); err == nil || !strings.Contains(err.Error(), test.err) {
+			modelType := "deepseek_v3"
+			if strings.Contains(test.err, "not supported") {
+				modelType = "deepseek_v2"
+			}
+			if _, _, err := describeLatent(t, modelType, test.config); err == nil || !strings.Contains(err.Error(), test.err) {
 				t.Errorf("error %v: want one with %q", err, test.err)
 			}
 		})
