@@ -27,8 +27,8 @@ func (s ByHeadsShape) Spans() (to, from int) {
 	return to, from
 }
 
-// latent implements [mixer] by latent attention. A window multiplies latents by Up. What is kept of a text are latents: of scores
-// q·(Up_k·c), Up_kᵀ·q is computed instead, and Up_v of what latents are mixed to.
+// latent implements [mixer] by latent attention. A window multiplies latents by Up. What is kept of a text are latents: where it goes on,
+// scores q·(Up_k·c) are (Up_kᵀ·q)·c, and Up_v is of what latents are mixed to.
 type latent struct {
 	desc *arch.Latent
 	ops  LatentOps
@@ -68,14 +68,14 @@ func (t *latent) bind(ropes map[*arch.Rope]*rope) { t.rope = ropes[t.desc.Rope] 
 
 func (t *latent) in() []Weight { return []Weight{t.linears()[0].w, t.down.w} }
 
-// latentRoom is what a token takes on the way: queries and what Down makes, then either keys, values and what Up makes, or queries for
-// latents and what is kept.
+// latentRoom is what a token takes on the way: queries, what Down makes and what is kept, then either keys, values and what Up makes, or
+// queries for latents.
 func latentRoom(d *arch.Latent) tokenRoom {
 	first := d.Heads*d.Dim() + 2*d.Width()
 	if d.QDown != nil {
 		first += d.QDown.N
 	}
-	return tokenRoom{acts: first + max(d.Heads*(2*d.Dim()+d.KeyDim+d.ValueDim), (d.Heads+1)*d.Width())}
+	return tokenRoom{acts: first + d.Width() + d.Heads*max(2*d.Dim()+d.KeyDim+d.ValueDim, d.Width())}
 }
 
 // reads computes as much as a stage needs.
@@ -83,18 +83,24 @@ func (t *latent) reads(m *Model, a activations, x Array, stage int) Array {
 	if stage == 0 {
 		return x
 	}
-	d, rows, room := t.desc, a.t, taker{a.more}
-	heads := func(width, toRow, fromRow, toHead, fromHead int) HeadsShape {
-		return HeadsShape{Rows: rows, Heads: d.Heads, Width: width, ToRow: toRow, ToHead: toHead, FromRow: fromRow, FromHead: fromHead}
-	}
-	q, c := t.first(m, &room, x, rows, angles{t.rope.cos, t.rope.sin}, stage)
+	room := taker{a.more}
+	q, c := t.first(m, &room, x, a.t, angles{t.rope.cos, t.rope.sin}, stage)
 	switch last := t.lastStage(); {
 	case stage == last-2: // QUp's
 		return q
 	case stage == last-1: // Up's
 		return c[0]
 	}
+	return t.window(m, a, &room, q, c)
+}
+
+// window attends to the keys and values of a text from its beginning, which Up makes.
+func (t *latent) window(m *Model, a activations, room *taker, q Array, c [2]Array) Array {
+	d, rows := t.desc, a.t
 	dim, both := d.Dim(), d.KeyDim+d.ValueDim
+	heads := func(width, toRow, fromRow, toHead, fromHead int) HeadsShape {
+		return HeadsShape{Rows: rows, Heads: d.Heads, Width: width, ToRow: toRow, ToHead: toHead, FromRow: fromRow, FromHead: fromHead}
+	}
 	k, v, made := room.take(rows*d.Heads*dim), room.take(rows*d.Heads*dim), room.take(rows*d.Heads*both)
 	m.ops.Linear(c[0], rows, t.up.to(made))
 	wide := d.Heads * dim
@@ -142,15 +148,18 @@ func (t *latent) recall(m *Model, a activations, x Array, k kept, at Step, p pla
 	d, rows, room := t.desc, a.t, taker{a.more}
 	q, c := t.first(m, &room, x, rows, p.angles(t.rope), t.lastStage())
 	width := d.Width()
-	queries, token := room.take(rows*d.Heads*width), room.take(rows*width)
+	token := room.take(rows * width)
 	one := HeadsShape{Rows: rows, Heads: 1, Width: d.Rank, ToRow: width, FromRow: d.Rank}
 	m.ops.CopyHeads(token, c[0], one)
 	one.Width, one.FromRow = d.RopeDim, d.RopeDim
 	m.ops.CopyHeads(token.Slice(d.Rank, token.Len()), c[1], one)
 	shape := t.cache(k.slots, k.positions)
 	m.ops.Keep(k.arrays[0], k.arrays[1], token, token, at, shape)
+	if len(at.Runs) == 1 && at.Runs[0].From == 0 { // which takes less where all is new
+		return t.window(m, a, &room, q, c)
+	}
 
-	wide := d.Heads * d.Dim()
+	queries, wide := room.take(rows*d.Heads*width), d.Heads*d.Dim()
 	t.ops.ByHeads(queries, q, k.arrays[2], ByHeadsShape{
 		Rows: rows, Heads: d.Heads, N: d.Rank, K: d.KeyDim, ToRow: d.Heads * width, ToHead: width, FromRow: wide, FromHead: d.Dim(),
 	})

@@ -305,6 +305,9 @@ func (m *Model) recorder(rows int) (Recorder, error) {
 		if a := m.desc.Blocks[i].Attn(); a != nil && a.Chunk > 0 { // of whose parts the host keeps account
 			return nil, nil
 		}
+		if _, ok := m.layers[i].mixer.(*latent); ok { // whose wide keys the host has multiplied by as many as there are
+			return nil, nil
+		}
 		if d := m.layers[i].moe; d != nil && (d.mixture == nil || rows > d.mixture.Rows() || !m.usual()) {
 			return nil, nil
 		}
