@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# requirements: tokenizers==0.23.3
+# requirements: tokenizers==0.23.3 mistral-common==1.13.1 tiktoken==0.14.0
 """Writes the ids that the Rust tokenizers library gives to fixed and to seeded random strings.
 
     pip install tokenizers==0.23.3
@@ -12,6 +12,9 @@ tokens, fallbacks) and leaves its vocabulary, which must hold the ids 0 and 1.
 --families does the same with the split patterns of model families, other regular expressions and the
 remaining components, on strings that also have characters of all Unicode versions. Its BASE, a byte-level
 tokenizer, should have tokens across every place where a pattern may cut; --train writes one.
+TOKENIZER may be a tekken.json too, whose ids are mistral-common's, or a tiktoken.model beside a
+tokenizer_config.json, whose ids are tiktoken's with the pattern of Kimi. --ranks writes small ones of both kinds
+from a byte-level BASE.
 --text adds the ids of a whole file and prints how fast the library found them, on one thread.
 Nothing outside OUT is written. The vectors in calib/tokenizer/testdata were written by
 
@@ -20,13 +23,17 @@ Nothing outside OUT is written. The vectors in calib/tokenizer/testdata were wri
     python ../../../scripts/tokenizer_fuzz.py . --variants bytelevel/tokenizer.json --variants sp/tokenizer.json --count 12 --no-fixed
     python ../../../scripts/tokenizer_fuzz.py . --train ../../testdata/harbour.txt families/tokenizer.json
     python ../../../scripts/tokenizer_fuzz.py . --families families/tokenizer.json --count 4 --no-fixed
+    python ../../../scripts/tokenizer_fuzz.py . tekken/tekken.json kimi/tiktoken.model --ranks families/tokenizer.json . --count 60
 """
 
 import argparse
+import base64
 import copy
+import importlib.metadata
 import json
 import os
 import random
+import re
 import sys
 import time
 
@@ -248,6 +255,10 @@ UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 LINES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{CONTRACTIONS}?"
          rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{LINES}")
+# tokenization_kimi.py of moonshotai/Kimi-K2-Instruct.
+KIMI_UPPER, KIMI_LOWER = (c[:-1] + r"&&[^\p{Han}]]" for c in (UPPER, LOWER))
+KIMI = (rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{KIMI_UPPER}*{KIMI_LOWER}+{CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?{KIMI_UPPER}+{KIMI_LOWER}*{CONTRACTIONS}?"
+        rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{LINES}")
 # The split patterns of families, each a sequence.
 FAMILIES = {
     "o200k": [O200K],  # gpt-oss, Llama 4
@@ -259,8 +270,7 @@ FAMILIES = {
                      r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+", r"\p{N}+"],
     "qwen35": [rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{LINES}"],
     "cl100k": [r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"],
-    "kimi": [r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
-             rf"{CONTRACTIONS}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{LINES}"],
+    "kimi": [KIMI],  # K2
     "bloom": [r" ?[^(\s|.,!?…。，、।۔،)]+"],
     "falcon": [r"[0-9][0-9][0-9]"],
 }
@@ -333,6 +343,106 @@ def train(text, path, args):
     t.save(path, pretty=False)
 
 
+def gpt2_bytes():
+    """The byte that each letter of GPT-2's alphabet stands for."""
+    plain = [b for b in range(256) if 0x21 <= b <= 0x7E or 0xA1 <= b <= 0xAC or b >= 0xAE]
+    rest = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
+
+
+def write_ranks(base, out):
+    """Writes tekken/tekken.json and kimi/tiktoken.model, with the tokens of a byte-level tokenizer in the order of its ids."""
+    alphabet = gpt2_bytes()
+    special = {t["content"] for t in base["added_tokens"]}
+    vocab = sorted((i, t) for t, i in base["model"]["vocab"].items() if t not in special)
+    tokens = [bytes(alphabet[c] for c in t) for _, t in vocab]
+    longer = [t for t in tokens if len(t) > 1]
+    tekken, kimi = ([bytes([b]) for b in range(256)] + longer, [t for t in tokens if len(t) == 1] + longer)
+    os.makedirs(os.path.join(out, "tekken"), exist_ok=True)
+    os.makedirs(os.path.join(out, "kimi"), exist_ok=True)
+
+    def text_of(token):
+        try:
+            return token.decode()
+        except UnicodeDecodeError:
+            return None
+
+    listed = [{"rank": i, "token_str": t, "is_control": t != "[THINK]"} for i, t in enumerate(["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[THINK]"])]
+    size = len(tekken) + 8 - 16  # the last tokens are cut off, as in published files
+    with open(os.path.join(out, "tekken", "tekken.json"), "w", encoding="utf-8") as f:
+        json.dump({"config": {"pattern": FAMILIES["tekken"][0], "num_vocab_tokens": len(tekken), "default_vocab_size": size,
+                              "default_num_special_tokens": 8, "version": "v11"},
+                   "vocab": [{"rank": i, "token_bytes": base64.b64encode(t).decode(), "token_str": text_of(t)} for i, t in enumerate(tekken)],
+                   "special_tokens": listed}, f, separators=(",", ":"))
+    with open(os.path.join(out, "kimi", "tiktoken.model"), "w") as f:
+        f.writelines(f"{base64.b64encode(t).decode()} {i}\n" for i, t in enumerate(kimi))
+    names = {0: "[BOS]", 1: "[EOS]", 2: "<|im_end|>", 3: "<|im_user|>", 9: "[EOT]", 254: "[UNK]", 255: "[PAD]"}
+    with open(os.path.join(out, "kimi", "tokenizer_config.json"), "w") as f:
+        flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+        json.dump({"added_tokens_decoder": {str(len(kimi) + i): {"content": t, **flags} for i, t in names.items()},
+                   "bos_token": "[BOS]", "eos_token": "[EOS]", "unk_token": "[UNK]", "pad_token": "[PAD]",
+                   "tokenizer_class": "TikTokenTokenizer"}, f, indent=1)
+        f.write("\n")
+
+
+def tekken_oracle(path):
+    """mistral-common's tokenizer. It takes no special token in a text for one: they are cut out before."""
+    from mistral_common.tokens.tokenizers.tekken import SpecialTokenPolicy, Tekkenizer
+    t = Tekkenizer.from_file(path)
+    special = {s["token_str"]: s["rank"] for s in t._all_special_tokens}
+    cut = re.compile("(" + "|".join(map(re.escape, sorted(special, key=len, reverse=True))) + ")")
+
+    def encode(text):
+        parts = cut.split(text)
+        return [i for n, p in enumerate(parts) for i in ([special[p]] if n % 2 else t.encode(p, bos=False, eos=False))]
+
+    def decode(ids):
+        return t.decode(ids, special_token_policy=SpecialTokenPolicy.KEEP)
+
+    return encode, decode, t.n_words, t.encode("", bos=True, eos=False), list(special)
+
+
+def tiktoken_oracle(path):
+    """tiktoken, with the pattern and the special tokens that tokenization_kimi.py gives it."""
+    import tiktoken
+    import tiktoken.load
+    ranks = tiktoken.load.load_tiktoken_bpe(path)
+    named = {int(i): t["content"] for i, t in load(os.path.join(os.path.dirname(path), "tokenizer_config.json"))["added_tokens_decoder"].items()}
+    special = {named.get(i, f"<|reserved_token_{i}|>"): i for i in range(len(ranks), len(ranks) + 256)}
+    t = tiktoken.Encoding(name="kimi", pat_str=KIMI, mergeable_ranks=ranks, special_tokens=special)
+    return lambda text: t.encode(text, allowed_special="all"), t.decode, t.n_vocab, [], [named[i] for i in sorted(named)]
+
+
+def ranks_suite(name, path, args):
+    """The answers of the library for a file of ranks."""
+    path = os.path.abspath(path)
+    encode, decode, size, prefix, specials = (tekken_oracle if path.endswith("tekken.json") else tiktoken_oracle)(path)
+    rng = random.Random(f"{args.seed} {name}")
+    texts = [random_text(rng, specials) for _ in range(args.count)]
+    texts = (FIXED + ["aba" * 20, "ababa abab babab", "aaaaaaa aaaaa aaa", "  " * 7 + "\n  \n   "] if not args.no_fixed else []) \
+        + texts + [with_newer(rng, text) for text in texts]
+    cases = []
+    for text in texts:
+        ids = encode(text)
+        case = {"text": text, "ids": ids}
+        if decode(ids) != text:
+            case["decoded"] = decode(ids)
+        cases.append(case)
+    for file in args.text:
+        with open(file, encoding="utf-8", newline="") as f:
+            text = f.read()
+        start = time.perf_counter()
+        ids = encode(text)
+        seconds = time.perf_counter() - start
+        print(f"{name}: {file}: {len(ids)} ids, {len(text.encode()) / seconds / 1e6:.2f} MB/s", file=sys.stderr)
+        cases.append({"file": os.path.relpath(file, args.out), "ids": ids})
+    for file in args.inp:
+        with open(file, encoding="utf-8", newline="") as f:
+            cases += [{"text": text, "ids": encode(text)} for text in f.read().split("\n__ggml_vocab_test__\n")]
+    return {"name": name, "tokenizer": os.path.relpath(path, os.path.abspath(args.out)), "changes": {},
+            "vocab_size": size, "prefix": prefix, "suffix": [], "cases": cases}
+
+
 def suite(name, path, base, changes, args, newer=False):
     """The library's answers for a tokenizer with changes."""
     t = tokenizers.Tokenizer.from_str(json.dumps(changed(base, **changes)))
@@ -370,13 +480,19 @@ def suite(name, path, base, changes, args, newer=False):
             "vocab_size": t.get_vocab_size(), "prefix": prefix, "suffix": suffix, "cases": cases}
 
 
+def library(path):
+    """Whose answers a file has."""
+    package = {"tekken.json": "mistral-common", "tiktoken.model": "tiktoken"}.get(os.path.basename(path), "tokenizers")
+    return f"{package} {importlib.metadata.version(package)}"
+
+
 def write(out, name, suites):
     parts = []
     for s in suites:
         cases = ",\n".join(json.dumps(c, separators=(",", ":")) for c in s.pop("cases"))
         parts.append(json.dumps(s, separators=(",", ":"))[:-1] + ',"cases":[\n' + cases + "]}")
     with open(os.path.join(out, f"{name}.vectors.json"), "w", encoding="utf-8") as f:
-        f.write(f'{{"library":"tokenizers {tokenizers.__version__}","suites":[\n' + ",\n".join(parts) + "]}\n")
+        f.write(f'{{"library":"{library(suites[0]["tokenizer"])}","suites":[\n' + ",\n".join(parts) + "]}\n")
 
 
 def load(path):
@@ -386,7 +502,7 @@ def load(path):
 
 def name_of(path):
     name = os.path.basename(path).removesuffix(".json")
-    return name if name != "tokenizer" else os.path.basename(os.path.dirname(os.path.abspath(path)))
+    return name if name not in ("tokenizer", "tekken", "tiktoken.model") else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
 def main():
@@ -396,15 +512,22 @@ def main():
     p.add_argument("--variants", metavar="BASE", action="append", default=[])
     p.add_argument("--families", metavar="BASE", action="append", default=[])
     p.add_argument("--train", nargs=2, metavar=("TEXT", "BASE"))
+    p.add_argument("--ranks", nargs=2, metavar=("BASE", "FOLDER"))
     p.add_argument("--count", type=int, default=3000, help="random strings per tokenizer")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--no-fixed", action="store_true", help="random strings only")
     p.add_argument("--text", metavar="FILE", action="append", default=[])
+    p.add_argument("--inp", metavar="FILE", action="append", default=[], help="texts as llama.cpp's tests have them, for files of ranks")
     args = p.parse_args()
     os.makedirs(args.out, exist_ok=True)
     if args.train:
         train(*args.train, args)
+    if args.ranks:
+        write_ranks(load(args.ranks[0]), args.ranks[1])
     for path in args.tokenizer:
+        if os.path.basename(path) in ("tekken.json", "tiktoken.model"):
+            write(args.out, name_of(path), [ranks_suite(name_of(path), path, args)])
+            continue
         write(args.out, name_of(path), [suite(name_of(path), path, load(path), {}, args)])
     for path in args.variants:
         base = load(path)

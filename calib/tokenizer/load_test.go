@@ -204,7 +204,7 @@ func FuzzEncodeDecode(f *testing.F) {
 		tok  *Tokenizer
 	}
 	var subjects []subject
-	for _, path := range []string{tinyFile, byteLevelFile, spFile} {
+	for _, path := range []string{tinyFile, byteLevelFile, spFile, tekkenDir, kimiDir} {
 		subjects = append(subjects, subject{path, load(f, path)})
 	}
 	f.Fuzz(func(t *testing.T, text string) {

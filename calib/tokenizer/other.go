@@ -35,7 +35,7 @@ func otherFormat(folder string, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	for _, files := range [][]string{{"tokenizer.model"}, {"vocab.json", "merges.txt"}, {"tiktoken.model"}, {"tekken.json"}, {"spiece.model"}} {
+	for _, files := range [][]string{{"tokenizer.model"}, {"vocab.json", "merges.txt"}, {"spiece.model"}} {
 		there := true
 		for _, name := range files {
 			_, err := os.Stat(filepath.Join(folder, name))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/ranks"
 )
 
 // A text is encoded in parts of about partBytes. Where there is no place to cut
@@ -109,7 +110,6 @@ const (
 	tekkenPattern   = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	qwen35Pattern   = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	cl100kPattern   = `'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s`
-	kimiPattern     = `[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	deepseekPattern = `[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_` + "`" + `{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	// DeepSeek's steps before that one.
 	threeDigits   = `\p{N}{1,3}`
@@ -119,7 +119,7 @@ const (
 // endsWords reports whether a split pattern ends a word at every cut.
 func endsWords(pattern string) bool {
 	switch pattern {
-	case gpt2Pattern, llama3Pattern, qwen2Pattern, o200kPattern, tekkenPattern, qwen35Pattern, cl100kPattern, kimiPattern, deepseekPattern:
+	case gpt2Pattern, llama3Pattern, qwen2Pattern, o200kPattern, tekkenPattern, qwen35Pattern, cl100kPattern, ranks.KimiPattern, deepseekPattern:
 		return true
 	}
 	return false

@@ -1,4 +1,5 @@
-// Package tokenizer turns text into token ids and back, as a Hugging Face tokenizer.json says.
+// Package tokenizer turns text into token ids and back, as a Hugging Face tokenizer.json says, or where there is none a
+// tekken.json or tiktoken.model.
 //
 // It implements byte-pair encoding, which language models use today: byte-level BPE (GPT-2, Llama 3 and 4, Qwen,
 // SmolLM2, Mistral's Tekken, gpt-oss, DeepSeek, Phi-4, Command R) and BPE as in SentencePiece, with byte fallback
@@ -45,6 +46,7 @@ import (
 
 	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/ranks"
 )
 
 // A Tokenizer encodes and decodes text. Its methods may be called from several
@@ -81,14 +83,14 @@ type entry struct {
 type Model interface {
 	// Dir is what messages call the model: its folder, or its only file.
 	Dir() string
-	// TokenizerFiles returns the names of the files to read: tokenizer.json first, and where others say more of added tokens,
-	// those of [added.Files].
+	// TokenizerFiles returns the names of the files to read: tokenizer.json first, or one of [ranks.Files] in its place, and where
+	// others say more of added tokens, those of [added.Files].
 	TokenizerFiles() []string
 	// File reads a file of the model. The error of one that is not there wraps [fs.ErrNotExist].
 	File(name string, kind input.Kind) ([]byte, error)
 }
 
-// Read reads the tokenizer of a model: tokenizer.json, and what tokenizer_config.json, special_tokens_map.json and
+// Read reads the tokenizer of a model: tokenizer.json, or one of [ranks.Files], and what tokenizer_config.json, special_tokens_map.json and
 // added_tokens.json say of added tokens, as transformers takes them. Its errors are one line long and name the file.
 func Read(m Model) (*Tokenizer, error) {
 	files := m.TokenizerFiles()
@@ -113,7 +115,7 @@ func Read(m Model) (*Tokenizer, error) {
 	return parseNamed(filepath.Join(m.Dir(), files[0]), data, beside)
 }
 
-// Load reads the tokenizer in a folder as [Read] does, or a tokenizer.json that is all of one.
+// Load reads the tokenizer in a folder as [Read] does, or a file that is all of one.
 func Load(path string) (*Tokenizer, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return Read(folder(path))
@@ -128,17 +130,27 @@ func Load(path string) (*Tokenizer, error) {
 // folder is a model in a folder.
 type folder string
 
-func (f folder) Dir() string              { return string(f) }
-func (f folder) TokenizerFiles() []string { return append([]string{fileName}, added.Files()...) }
+func (f folder) Dir() string { return string(f) }
+func (f folder) TokenizerFiles() []string {
+	return append([]string{cmp.Or(ranks.In(string(f)), fileName)}, added.Files()...)
+}
 func (f folder) File(name string, kind input.Kind) ([]byte, error) {
 	return input.ReadFile(filepath.Join(string(f), name), kind)
 }
 
-// Parse reads a tokenizer.json that lies in memory, is all of a tokenizer, and which errors call by a name.
+// Parse reads a file that lies in memory, is all of a tokenizer, and which errors call by a name: one of [ranks.Files] where the name
+// ends in that, and else a tokenizer.json.
 func Parse(name string, data []byte) (*Tokenizer, error) { return parseNamed(name, data, nil) }
 
 func parseNamed(name string, data []byte, beside *added.Beside) (*Tokenizer, error) {
-	t, err := parse(data, beside)
+	var t *Tokenizer
+	var err error
+	if base := filepath.Base(name); slices.Contains(ranks.Files(), base) {
+		data, err = ranks.TokenizerJSON(base, data, beside)
+	}
+	if err == nil {
+		t, err = parse(data, beside)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer %s: %w", name, err)
 	}

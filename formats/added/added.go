@@ -59,6 +59,7 @@ type Beside struct {
 	named    []special // the special tokens with a name
 	names    []string  // of them
 	extra    []special // special tokens without
+	class    string    // of the tokenizer
 	bad      *Error    // names a special token that every tokenizer may have, and whose value is none
 }
 
@@ -77,6 +78,12 @@ func Read(read func(name string) ([]byte, error)) (*Beside, error) {
 	}
 	return parse(files[ConfigFile], files[MapFile], files[AddedFile])
 }
+
+// Class returns the class that tokenizer_config.json names as the tokenizer's, "" for none.
+func (b *Beside) Class() string { return b.class }
+
+// Listed returns the tokens that the files list with ids of their own, as they stand there.
+func (b *Beside) Listed() []Token { return slices.Clone(b.decoder) }
 
 // Token returns the special token of a name, such as bos_token.
 func (b *Beside) Token(name string) (string, bool) {

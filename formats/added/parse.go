@@ -124,6 +124,9 @@ func parse(configData, mapData, addedData []byte) (*Beside, error) {
 		return nil, err
 	}
 	b := new(Beside)
+	if raw := config.get("tokenizer_class"); raw != nil && json.Unmarshal(raw, &b.class) != nil {
+		b.class = "" // transformers takes no other for one
+	}
 	if raw := config.get("added_tokens_decoder"); raw != nil {
 		b.explicit = true
 		if b.decoder, err = parseDecoder(raw); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/ranks"
 )
 
 // The types of tokens, as llama.cpp numbers them.
@@ -38,12 +39,12 @@ func (e *UnknownSplitError) Error() string {
 }
 
 // describeTokenizer returns the pairs that describe the tokenizer of a model folder, whose tokens are filled up to the model's
-// vocabulary. It reads tokenizer.json, tokenizer_config.json, generation_config.json and chat_template.jinja, of which all
+// vocabulary. It reads tokenizer.json or a file of ranks, tokenizer_config.json, generation_config.json and chat_template.jinja, of which all
 // but the first may be missing. It fails with an [UnknownSplitError], and on else that llama.cpp would do otherwise. What it has
 // not, but few texts need, is kept in pairs of our own and listed.
 func describeTokenizer(m *foreign.Model, d *arch.Decoder) (kvs []KV, lacks []lack, err error) {
-	const vocabulary, settings, generation = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
-	text, err := m.ReadFile(vocabulary, input.Tokenizer)
+	const settings, generation = "tokenizer_config.json", "generation_config.json"
+	vocabulary, text, err := readVocabulary(m)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -51,7 +52,13 @@ func describeTokenizer(m *foreign.Model, d *arch.Decoder) (kvs []KV, lacks []lac
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", m.Dir, err)
 	}
-	t, err := newTokenizer(text, beside, d)
+	if vocabulary != tokenizerName {
+		text, err = ranks.TokenizerJSON(vocabulary, text, beside)
+	}
+	var t *written
+	if err == nil {
+		t, err = newTokenizer(text, beside, d)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", filepath.Join(m.Dir, vocabulary), err)
 	}
@@ -77,6 +84,22 @@ func describeTokenizer(m *foreign.Model, d *arch.Decoder) (kvs []KV, lacks []lac
 		t.kvs = append(t.kvs, KV{chatTemplate, string(template)})
 	}
 	return t.kvs, t.lacks, nil
+}
+
+const tokenizerName = "tokenizer.json"
+
+// readVocabulary reads tokenizer.json, or the one of [ranks.Files] that the model has instead, and returns its name.
+func readVocabulary(m *foreign.Model) (name string, text []byte, err error) {
+	text, err = m.ReadFile(tokenizerName, input.Tokenizer)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return tokenizerName, text, err
+	}
+	for _, name := range ranks.Files() {
+		if text, other := m.ReadFile(name, input.Tokenizer); !errors.Is(other, fs.ErrNotExist) {
+			return name, text, other
+		}
+	}
+	return tokenizerName, nil, err
 }
 
 // written is a tokenizer on its way into pairs.
@@ -480,6 +503,8 @@ func splits() []split {
 		{"qwen35", false, []string{qwen35}},
 		{"tekken", true, []string{tekken}},
 		{"gpt-4o", false, []string{gpt4o}},
+		// It does not take words whole, but merges to the same: every token of Kimi's is what its bytes merge to.
+		{"kimi-k2", true, []string{ranks.KimiPattern}},
 		{"gpt-2", false, []string{gpt2Pattern}},
 		{"smollm", false, []string{digits, gpt2Pattern}},
 	}

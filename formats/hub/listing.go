@@ -106,7 +106,7 @@ func besideNames() []string {
 // code have.
 func isBeside(name string) bool {
 	others := []string{
-		"vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json",
+		"vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "tiktoken.model",
 		"quantize_config.json", "quant_config.json", "hf_quant_config.json", "quantization_config.json",
 		"LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE",
 	}

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/ranks"
 )
 
 // The files beside weights that a model is asked for by name.
@@ -71,13 +73,13 @@ func (m *Model) Check(names ...string) error {
 	return lutq.CheckFiles(m.path, config, names...)
 }
 
-// TokenizerFiles returns the names of the files that the model's tokenizer is read from, [TokenizerFile] first. That of a GGUF
-// file has all.
+// TokenizerFiles returns the names of the files that the model's tokenizer is read from, [TokenizerFile] first, or the one of
+// [ranks.Files] that the model has instead. That of a GGUF file has all.
 func (m *Model) TokenizerFiles() []string {
 	if m.file != "" {
 		return []string{TokenizerFile}
 	}
-	return append([]string{TokenizerFile}, added.Files()...)
+	return append([]string{cmp.Or(ranks.In(m.path), TokenizerFile)}, added.Files()...)
 }
 
 // TokenizerSum tells tokenizers apart: two models of the same sum read a text alike. The error of a model without a tokenizer
@@ -88,9 +90,9 @@ func (m *Model) TokenizerSum() (string, error) {
 		return "", err
 	}
 	h := sha256.New()
-	for _, name := range m.TokenizerFiles() {
+	for i, name := range m.TokenizerFiles() {
 		data, err := m.File(name, input.Tokenizer)
-		if err != nil && (name == TokenizerFile || !errors.Is(err, fs.ErrNotExist)) {
+		if err != nil && (i == 0 || !errors.Is(err, fs.ErrNotExist)) {
 			return "", err
 		}
 		fmt.Fprintf(h, "%s %d %t\n", name, len(data), err == nil)
@@ -111,6 +113,9 @@ func (m *Model) SpecialTokens() (map[string]string, error) {
 	}
 	if of, ok := errors.AsType[*added.Error](err); ok {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(m.path, of.File), of.Err)
+	}
+	if err == nil && m.file == "" && len(tokens) == 0 {
+		return ranks.SpecialTokens(ranks.In(m.path)), nil
 	}
 	return tokens, err
 }
