@@ -13,6 +13,7 @@
 //	source           any model, opened once: what it is, its tensors, what is quantized and how, as one value
 //	arch             which tensors of a model are what: linear layers, norms, experts
 //	added            the added tokens of a tokenizer
+//	ranks            a tekken.json or tiktoken.model, as a tokenizer.json
 //
 // What is written:
 //

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# requirements: tokenizers==0.23.3 mistral-common==1.13.1 tiktoken==0.14.0
+# requirements: tokenizers==0.23.3
 """Writes the ids that the Rust tokenizers library gives to fixed and to seeded random strings.
 
     pip install tokenizers==0.23.3
@@ -13,7 +13,7 @@ tokens, fallbacks) and leaves its vocabulary, which must hold the ids 0 and 1.
 remaining components, on strings that also have characters of all Unicode versions. Its BASE, a byte-level
 tokenizer, should have tokens across every place where a pattern may cut; --train writes one.
 TOKENIZER may be a tekken.json too, whose ids are mistral-common's, or a tiktoken.model beside a
-tokenizer_config.json, whose ids are tiktoken's with the pattern of Kimi. --ranks writes small ones of both kinds
+tokenizer_config.json, whose ids are tiktoken's with the pattern of Kimi (pip install mistral-common==1.13.1 tiktoken==0.14.0). --ranks writes small ones of both kinds
 from a byte-level BASE.
 --text adds the ids of a whole file and prints how fast the library found them, on one thread.
 Nothing outside OUT is written. The vectors in calib/tokenizer/testdata were written by

@@ -134,6 +134,7 @@ func (f folder) Dir() string { return string(f) }
 func (f folder) TokenizerFiles() []string {
 	return append([]string{cmp.Or(ranks.In(string(f)), fileName)}, added.Files()...)
 }
+
 func (f folder) File(name string, kind input.Kind) ([]byte, error) {
 	return input.ReadFile(filepath.Join(string(f), name), kind)
 }

@@ -444,7 +444,7 @@ func (u *ui) checkTokens(first readText, other *source.Model, o evalOptions) err
 	}
 	got, err := other.TokenizerSum()
 	if errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintf(u.stderr, "lutq: %s has no tokenizer.json: it reads the ids of %s\n", other.Path(), first.model.Path())
+		fmt.Fprintf(u.stderr, "lutq: %s has no tokenizer: it reads the ids of %s\n", other.Path(), first.model.Path())
 		return nil
 	}
 	if err != nil || got == want {

@@ -24,8 +24,10 @@ func newTokenizeCommand(u *ui) *cobra.Command {
 transformers' AutoTokenizer without padding and truncation. The tokens that
 tokenizer_config.json, special_tokens_map.json and added_tokens.json add are
 known too. The text is the file --text, byte for byte, or the standard input. It
-must be UTF-8. MODEL is a model folder, a GGUF file, or a tokenizer.json, which
-is then read alone.`, input.Tokenizer, input.GGUF, input.Text),
+must be UTF-8. MODEL is a model folder, a GGUF file, or a tokenizer.json or
+tekken.json, which is then read alone. A folder without tokenizer.json may have
+a tekken.json (Mistral) or tiktoken.model (Kimi): the ids are mistral-common's,
+tiktoken's.`, input.Tokenizer, input.GGUF, input.Text),
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return u.tokenize(c.Context(), args[0], text, special, asJSON)
@@ -37,7 +39,7 @@ is then read alone.`, input.Tokenizer, input.GGUF, input.Text),
 	return c
 }
 
-// readTokenizer reads the tokenizer of a model, or a tokenizer.json itself.
+// readTokenizer reads the tokenizer of a model, or a file of one itself.
 func readTokenizer(m *source.Model) (*tokenizer.Tokenizer, error) {
 	if m.Alone() {
 		return tokenizer.Load(m.Path())

@@ -53,7 +53,7 @@ func TestOneText(t *testing.T) {
 		{"a token beside", []string{tiny, "--against", beside}, exitFailed, `token 3 of window 2 is 1588 (" town") in the first and 222 (" ") in the second`},
 		{"other files, equal ids", []string{tiny, described}, exitDone, ""},
 		{"the same", []string{tiny, tiny}, exitDone, ""},
-		{"no tokenizer", []string{tiny, "--against", without}, exitDone, "B has no tokenizer.json: it reads the ids of A"},
+		{"no tokenizer", []string{tiny, "--against", without}, exitDone, "B has no tokenizer: it reads the ids of A"},
 		{"another BOS", []string{tiny, noBOS, "--bos", "window"}, exitFailed, `token 1 of window 1 is 0 ("<|begin_of_text|>") in the first and 1 ("<|end_of_text|>") in the second`},
 		{"another BOS that is not used", []string{tiny, noBOS}, exitDone, ""},
 	} {
@@ -162,7 +162,7 @@ func TestTextWriter(t *testing.T) {
 
 // TestOtherTokenizers: a folder whose tokenizer is in other files says how to make a tokenizer.json of it.
 func TestOtherTokenizers(t *testing.T) {
-	for _, files := range [][]string{{"tokenizer.model"}, {"vocab.json", "merges.txt"}, {"tekken.json"}} {
+	for _, files := range [][]string{{"tokenizer.model"}, {"vocab.json", "merges.txt"}, {"spiece.model"}} {
 		dir := tinyCopy(t, func(m victim) {
 			m.remove("tokenizer.json")
 			for _, name := range files {
@@ -180,5 +180,70 @@ func TestOtherTokenizers(t *testing.T) {
 				t.Errorf("%v: code %d, said %q", args, code, stderr)
 			}
 		}
+	}
+}
+
+// TestRankTokenizers: a model with tekken.json or tiktoken.model in place of a tokenizer.json does what others do. The ids are
+// mistral-common's 1.13.1 and tiktoken's 0.14.0.
+func TestRankTokenizers(t *testing.T) {
+	const (
+		testdata = "../../calib/tokenizer/testdata"
+		harbour  = "../../calib/testdata/harbour.txt"
+	)
+	for _, tc := range []struct {
+		name  string
+		files []string
+		ids   string // of "Hello world"
+		pre   string
+	}{
+		{"tekken", []string{"tekken.json"}, "80 109 351 119 40 127 304 116 108", "tekken"},
+		{"kimi", []string{"tiktoken.model", "tokenizer_config.json"}, "39 68 343 78 220 86 296 75 67", "kimi-k2"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := tinyCopy(t, func(m victim) {
+				for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+					m.remove(name)
+				}
+				for _, name := range tc.files {
+					data, err := os.ReadFile(filepath.Join(testdata, tc.name, name))
+					if err != nil {
+						t.Fatal(err)
+					}
+					m.write(name, data)
+				}
+			})
+			text := filepath.Join(t.TempDir(), "text")
+			if err := os.WriteFile(text, []byte("Hello world"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out := filepath.Join(t.TempDir(), "out")
+			gguf := filepath.Join(t.TempDir(), "model.gguf")
+			if code, _, stderr := exec("quantize", dir, out, "--preset", "fast"); code != 0 {
+				t.Fatalf("quantize: code %d, said %q", code, stderr)
+			}
+			for _, name := range tc.files {
+				want, err := os.ReadFile(filepath.Join(dir, name))
+				got, errOut := os.ReadFile(filepath.Join(out, name))
+				if err != nil || errOut != nil || !slices.Equal(got, want) {
+					t.Errorf("%s is not what it was: %v", name, errOut)
+				}
+			}
+			if code, _, stderr := exec("export", dir, gguf, "--to", "gguf"); code != 0 {
+				t.Fatalf("export: code %d, said %q", code, stderr)
+			}
+			for _, model := range []string{dir, out, gguf} {
+				if code, stdout, stderr := exec("tokenize", model, "--text", text); code != 0 || stdout != tc.ids+"\n" {
+					t.Errorf("tokenize %s: code %d, %q, said %q", model, code, stdout, stderr)
+				}
+			}
+			for _, args := range [][]string{
+				{"generate", out, "--prompt", "Hello", "--max-tokens", "3", "--device", "cpu"},
+				{"eval-ppl", dir, out, "--text", harbour, "--ctx", "64", "--windows", "2", "--device", "cpu"},
+			} {
+				if code, stdout, stderr := exec(args...); code != 0 || stdout == "" {
+					t.Errorf("%v: code %d, %q, said %q", args, code, stdout, stderr)
+				}
+			}
+		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/racetest"
 )
 
@@ -120,9 +121,60 @@ func TestTokenizerJSON(t *testing.T) {
 	}
 }
 
+// TestRanks takes files of ranks to the pairs of a file and back: the ids are those of mistral-common and tiktoken.
+func TestRanks(t *testing.T) {
+	racetest.Skip(t)
+	const dir = "../../calib/tokenizer/testdata"
+	for name, want := range map[string]map[string]any{
+		"tekken": {preKey: "tekken", "tokenizer.ggml.add_bos_token": true, "tokenizer.ggml.bos_token_id": uint32(1), "tokenizer.ggml.eos_token_id": uint32(2)},
+		"kimi":   {preKey: "kimi-k2", "tokenizer.ggml.add_bos_token": false, "tokenizer.ggml.bos_token_id": uint32(639), "tokenizer.ggml.eos_token_id": uint32(640)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kvs, lacks, err := describeTokenizer(&foreign.Model{Dir: filepath.Join(dir, name)}, &arch.Decoder{Vocab: 1000, EOS: []int{2}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := values(kvs)
+			for key, value := range want {
+				if got[key] != value {
+					t.Errorf("%s is %v: want %v", key, got[key], value)
+				}
+			}
+			if name == "tekken" && len(lacks) > 0 {
+				t.Errorf("lacks %v", lacks)
+			}
+			text, err := pairsFile(kvs).TokenizerJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			tok := load(t, text)
+			data, err := os.ReadFile(filepath.Join(dir, name+".vectors.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var vectors struct {
+				Suites []struct {
+					Cases []struct {
+						Text string
+						IDs  []int
+					}
+				}
+			}
+			if err := json.Unmarshal(data, &vectors); err != nil || len(vectors.Suites[0].Cases) < 150 {
+				t.Fatalf("%d cases, %v", len(vectors.Suites[0].Cases), err)
+			}
+			for _, c := range vectors.Suites[0].Cases {
+				if ids, err := tok.Encode(c.Text, false); err != nil || !slices.Equal(ids, c.IDs) {
+					t.Errorf("%q is %v, %v: want %v", c.Text, ids, err, c.IDs)
+				}
+			}
+		})
+	}
+}
+
 // TestSplits holds every name of a pre-tokenizer to one that the tokenizer knows.
 func TestSplits(t *testing.T) {
-	for _, name := range []string{"", "default", "llama-bpe", "llama3", "dbrx", "smaug-bpe", "qwen2", "stablelm2", "deepseek-r1-qwen", "qwen35", "tekken", "gpt-4o", "llama4", "gpt-2", "phi-2", "smollm", "starcoder", "refact", "command-r"} {
+	for _, name := range []string{"", "default", "llama-bpe", "llama3", "dbrx", "smaug-bpe", "qwen2", "stablelm2", "deepseek-r1-qwen", "qwen35", "tekken", "gpt-4o", "llama4", "kimi-k2", "gpt-2", "phi-2", "smollm", "starcoder", "refact", "command-r"} {
 		f := pairsFile([]KV{
 			{"tokenizer.ggml.model", "gpt2"},
 			{"tokenizer.ggml.pre", name},
@@ -137,7 +189,7 @@ func TestSplits(t *testing.T) {
 		}
 		want := []int{3, 4, 2, 0, 5} // the merge within a number is one of digits that stay together
 		switch name {
-		case "llama-bpe", "llama3", "dbrx", "smaug-bpe", "gpt-4o", "llama4", "gpt-2", "phi-2", "", "default":
+		case "llama-bpe", "llama3", "dbrx", "smaug-bpe", "gpt-4o", "llama4", "kimi-k2", "gpt-2", "phi-2", "", "default":
 		default:
 			want = []int{3, 2, 2, 2, 0, 5}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/foreign"
+	"github.com/lutq/lutq/formats/ranks"
 )
 
 // byteLevelJSON is a tokenizer.json of three bytes with a pre_tokenizer.
@@ -36,7 +37,7 @@ func values(kvs []KV) map[string]any {
 	return m
 }
 
-// The patterns are those of the models' tokenizer.json: Llama 3, Qwen2, GPT-2 and SmolLM, Mistral Nemo, gpt-oss.
+// The patterns are those of the models: Llama 3, Qwen2, GPT-2 and SmolLM, Mistral Nemo, gpt-oss, Kimi.
 func TestPreTokenizers(t *testing.T) {
 	const (
 		llama3 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
@@ -57,6 +58,7 @@ func TestPreTokenizers(t *testing.T) {
 		{"qwen2", splitJSON(qwen2), false, "qwen2"},
 		{"tekken", splitJSON(tekken), true, "tekken"},
 		{"gpt-4o", splitJSON(gpt4o), false, "gpt-4o"},
+		{"kimi-k2", splitJSON(ranks.KimiPattern), true, "kimi-k2"},
 		{"gpt-2", plain, false, "gpt-2"},
 		{"smollm", digits, false, "smollm"},
 		{"qwen2 that takes words", splitJSON(qwen2), true, "words that are tokens"},

@@ -2,15 +2,18 @@ package source_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/lutq/lutq/formats/added"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/ranks"
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/source/sourcetest"
@@ -193,5 +196,46 @@ func TestEntries(t *testing.T) {
 	}
 	if len(entries) != len(plain) || layers != len(c.Linears()) || told != stored {
 		t.Errorf("%d entries of %d bytes, %d of them layers", len(entries), told, layers)
+	}
+}
+
+// TestRanks: of a model without tokenizer.json, the file of ranks is what its tokenizer is read from.
+func TestRanks(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(tiny)); err != nil {
+		t.Fatal(err)
+	}
+	m := modeltest.Open(t, dir)
+	before, err := m.TokenizerSum()
+	if err != nil || m.TokenizerFiles()[0] != source.TokenizerFile {
+		t.Fatalf("%q, %v", m.TokenizerFiles(), err)
+	}
+	for _, name := range []string{source.TokenizerFile, added.ConfigFile} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.TokenizerSum(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a tokenizer: %v", err)
+	}
+	sums := []string{before}
+	for _, text := range []string{"{}", "{ }"} {
+		if err := os.WriteFile(filepath.Join(dir, ranks.TekkenFile), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		sum, err := m.TokenizerSum()
+		if err != nil || slices.Contains(sums, sum) || m.TokenizerFiles()[0] != ranks.TekkenFile {
+			t.Errorf("%q: another tokenizer has the same sum, or %v", m.TokenizerFiles(), err)
+		}
+		sums = append(sums, sum)
+	}
+	if tokens, err := m.SpecialTokens(); err != nil || tokens["bos_token"] != "<s>" || tokens["eos_token"] != "</s>" {
+		t.Errorf("special tokens %v, %v", tokens, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, added.ConfigFile), []byte(`{"bos_token": "[BOS]"}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if tokens, err := m.SpecialTokens(); err != nil || len(tokens) != 1 || tokens["bos_token"] != "[BOS]" {
+		t.Errorf("special tokens that are named %v, %v", tokens, err)
 	}
 }
