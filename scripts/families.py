@@ -227,6 +227,7 @@ SEED_OSS, GRANITE, ERNIE4_5 = transformers.SeedOssConfig, transformers.GraniteCo
 HUNYUAN, MINISTRAL3 = transformers.HunYuanDenseV1Config, transformers.Ministral3Config
 GLM4_MOE, MINIMAX_M2 = transformers.Glm4MoeConfig, transformers.MiniMaxM2Config
 DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K25 = transformers.DeepseekV2Config, transformers.DeepseekV3Config, transformers.Glm4MoeLiteConfig, transformers.Kimi_K25Config
+LFM2, GRANITE_HYBRID = transformers.Lfm2Config, transformers.GraniteMoeHybridConfig
 QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE = transformers.Qwen3NextConfig, transformers.Qwen3_5TextConfig, transformers.Qwen3_5MoeTextConfig
 
 SLIDING = dict(use_sliding_window=True, sliding_window=WINDOW)
@@ -267,6 +268,9 @@ LLAMA4_OPTIONS = dict(
     num_hidden_layers=4, head_dim=16, intermediate_size=32, intermediate_size_mlp=96, num_local_experts=6, num_experts_per_tok=1,
     interleave_moe_layer_step=2, no_rope_layer_interval=3, attention_chunk_size=WINDOW, floor_scale=8, attn_scale=0.5,
     tie_word_embeddings=False,
+)  # fmt: skip
+LFM2_OPTIONS = dict(
+    num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], norm_eps=1e-3, **rope("default"),
 )  # fmt: skip
 NESTED = dict(
     text_config=BASE | GEMMA3_OPTIONS, vision_config=VISION, mm_tokens_per_image=4,
@@ -504,6 +508,10 @@ VARIANTS = {
     "qwen3-5": Variant(QWEN3_5, DELTA),
     "qwen3-5-sees": Variant(transformers.Qwen3_5Config, QWEN3_5_SEES),
     "qwen3-5-moe": Variant(QWEN3_5_MOE, DELTA | SHARED),
+    "lfm2": Variant(LFM2, LFM2_OPTIONS | dict(intermediate_size=96, block_multiple_of=16)),
+    "lfm2-bias": Variant(
+        LFM2, LFM2_OPTIONS | dict(conv_bias=True, conv_L_cache=4, block_auto_adjust_ff_dim=False, tie_word_embeddings=False)
+    ),
     "gpt-oss-mxfp4": Variant(GPT_OSS, HARMONY, quantize=mxfp4, old_config=True),
 }  # fmt: skip
 

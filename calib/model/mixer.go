@@ -55,6 +55,8 @@ func (l *loader) mixer(from arch.Mixer) mixer {
 		return l.delta(from)
 	case *arch.Latent:
 		return l.latent(from)
+	case *arch.ShortConv:
+		return l.shortConv(from)
 	}
 	l.fail(fmt.Errorf("%s: no way to run a %T", l.src.Name(), from))
 	return nil
@@ -74,6 +76,8 @@ func roomOf(d *arch.Decoder) (most tokenRoom) {
 			r = deltaRoom(from)
 		case *arch.Latent:
 			r = latentRoom(from)
+		case *arch.ShortConv:
+			r = shortConvRoom(from)
 		}
 		most = tokenRoom{max(most.acts, r.acts), max(most.floats, r.floats)}
 	}
