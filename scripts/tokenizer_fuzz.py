@@ -39,6 +39,7 @@ import time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
+os.environ["TIKTOKEN_CACHE_DIR"] = ""  # which would go by the path of a file, whatever is in it
 
 import tokenizers  # noqa: E402
 
@@ -356,7 +357,8 @@ def write_ranks(base, out):
     special = {t["content"] for t in base["added_tokens"]}
     vocab = sorted((i, t) for t, i in base["model"]["vocab"].items() if t not in special)
     tokens = [bytes(alphabet[c] for c in t) for _, t in vocab]
-    longer = [t for t in tokens if len(t) > 1]
+    # Those with a special token in them are no others' merges.
+    longer = [t for t in tokens if len(t) > 1 and not any(s.encode() in t for s in special)]
     tekken, kimi = ([bytes([b]) for b in range(256)] + longer, [t for t in tokens if len(t) == 1] + longer)
     os.makedirs(os.path.join(out, "tekken"), exist_ok=True)
     os.makedirs(os.path.join(out, "kimi"), exist_ok=True)

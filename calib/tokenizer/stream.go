@@ -116,9 +116,12 @@ const (
 	deepseekKanji = `[一-龥぀-ゟ゠-ヿ]+`
 )
 
+// escaped writes ends of lines in a pattern as escapes. DeepSeek's files have the characters themselves.
+var escaped = strings.NewReplacer("\r", `\r`, "\n", `\n`)
+
 // endsWords reports whether a split pattern ends a word at every cut.
 func endsWords(pattern string) bool {
-	switch pattern {
+	switch escaped.Replace(pattern) {
 	case gpt2Pattern, llama3Pattern, qwen2Pattern, o200kPattern, tekkenPattern, qwen35Pattern, cl100kPattern, ranks.KimiPattern, deepseekPattern:
 		return true
 	}

@@ -316,3 +316,10 @@ func FuzzStream(f *testing.F) {
 		}
 	})
 }
+
+// TestEndsWords: DeepSeek's files have a carriage return and a newline in a pattern where others have escapes.
+func TestEndsWords(t *testing.T) {
+	if raw := strings.NewReplacer(`\r`, "\r", `\n`, "\n").Replace(deepseekPattern); raw == deepseekPattern || !endsWords(raw) || endsWords(raw+"|x") {
+		t.Errorf("%q", raw)
+	}
+}

@@ -127,7 +127,7 @@ func TestRanks(t *testing.T) {
 	const dir = "../../calib/tokenizer/testdata"
 	for name, want := range map[string]map[string]any{
 		"tekken": {preKey: "tekken", "tokenizer.ggml.add_bos_token": true, "tokenizer.ggml.bos_token_id": uint32(1), "tokenizer.ggml.eos_token_id": uint32(2)},
-		"kimi":   {preKey: "kimi-k2", "tokenizer.ggml.add_bos_token": false, "tokenizer.ggml.bos_token_id": uint32(639), "tokenizer.ggml.eos_token_id": uint32(640)},
+		"kimi":   {preKey: "kimi-k2", "tokenizer.ggml.add_bos_token": false, "tokenizer.ggml.bos_token_id": uint32(635), "tokenizer.ggml.eos_token_id": uint32(636)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kvs, lacks, err := describeTokenizer(&foreign.Model{Dir: filepath.Join(dir, name)}, &arch.Decoder{Vocab: 1000, EOS: []int{2}})
@@ -140,7 +140,7 @@ func TestRanks(t *testing.T) {
 					t.Errorf("%s is %v: want %v", key, got[key], value)
 				}
 			}
-			if name == "tekken" && len(lacks) > 0 {
+			if len(lacks) == 0 || !strings.Contains(lacks[0].what, "combining marks") || name == "tekken" && len(lacks) > 1 {
 				t.Errorf("lacks %v", lacks)
 			}
 			text, err := pairsFile(kvs).TokenizerJSON()
@@ -174,7 +174,7 @@ func TestRanks(t *testing.T) {
 
 // TestSplits holds every name of a pre-tokenizer to one that the tokenizer knows.
 func TestSplits(t *testing.T) {
-	for _, name := range []string{"", "default", "llama-bpe", "llama3", "dbrx", "smaug-bpe", "qwen2", "stablelm2", "deepseek-r1-qwen", "qwen35", "tekken", "gpt-4o", "llama4", "kimi-k2", "gpt-2", "phi-2", "smollm", "starcoder", "refact", "command-r"} {
+	for _, name := range []string{"", "default", "llama-bpe", "llama3", "dbrx", "smaug-bpe", "qwen2", "stablelm2", "deepseek-r1-qwen", "qwen35", "tekken", "gpt-4o", "llama4", "kimi-k2", "deepseek-v3", "gpt-2", "phi-2", "smollm", "starcoder", "refact", "command-r"} {
 		f := pairsFile([]KV{
 			{"tokenizer.ggml.model", "gpt2"},
 			{"tokenizer.ggml.pre", name},
@@ -189,7 +189,7 @@ func TestSplits(t *testing.T) {
 		}
 		want := []int{3, 4, 2, 0, 5} // the merge within a number is one of digits that stay together
 		switch name {
-		case "llama-bpe", "llama3", "dbrx", "smaug-bpe", "gpt-4o", "llama4", "kimi-k2", "gpt-2", "phi-2", "", "default":
+		case "llama-bpe", "llama3", "dbrx", "smaug-bpe", "gpt-4o", "llama4", "kimi-k2", "deepseek-v3", "gpt-2", "phi-2", "", "default":
 		default:
 			want = []int{3, 2, 2, 2, 0, 5}
 		}

@@ -246,6 +246,7 @@ func newTokenizer(text []byte, beside *added.Beside, d *arch.Decoder) (*written,
 	if m.ByteFallback {
 		t.kvs, err = f.sentencePiece(v)
 	} else if t.kvs, err = f.byteLevel(v); err == nil {
+		t.marks()
 		err = t.normalizer(text, f.Normalizer)
 	}
 	if err != nil {
@@ -495,6 +496,9 @@ func splits() []split {
 		qwen35 = contractions + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 		tekken = lower + upper + `|\p{N}` + slashes
 		gpt4o  = lower + contractions + `?` + upper + contractions + `?|\p{N}{1,3}` + slashes
+
+		kana     = "[一-龥\u3040-ゟ゠-ヿ]+"
+		deepseek = `[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_` + "`" + `{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	)
 	return []split{
 		{"llama-bpe", true, []string{llama3}},
@@ -503,8 +507,8 @@ func splits() []split {
 		{"qwen35", false, []string{qwen35}},
 		{"tekken", true, []string{tekken}},
 		{"gpt-4o", false, []string{gpt4o}},
-		// It does not take words whole, but merges to the same: every token of Kimi's is what its bytes merge to.
-		{"kimi-k2", true, []string{ranks.KimiPattern}},
+		{"kimi-k2", false, []string{ranks.KimiPattern}},
+		{"deepseek-v3", false, []string{`\p{N}{1,3}`, kana, deepseek}},
 		{"gpt-2", false, []string{gpt2Pattern}},
 		{"smollm", false, []string{digits, gpt2Pattern}},
 	}
@@ -520,7 +524,7 @@ func (f *tokenizerFile) pre() (string, error) {
 			if s.Behavior != "Isolated" && s.Behavior != "Removed" || s.Behavior == "Removed" != s.Invert || s.Pattern.Regex == "" {
 				return "", fmt.Errorf("pre_tokenizer Split with behavior %.20q is not supported", s.Behavior)
 			}
-			steps = append(steps, s.Pattern.Regex)
+			steps = append(steps, escaped.Replace(s.Pattern.Regex))
 		case "Digits":
 			if !s.Digits {
 				return "", &UnknownSplitError{append(steps, "numbers")}
@@ -541,15 +545,65 @@ func (f *tokenizerFile) pre() (string, error) {
 	if !bytes {
 		return "", errors.New("pre_tokenizer has no ByteLevel, and the model no fallback to bytes")
 	}
-	for _, s := range splits() {
-		if s.ignore == f.Model.IgnoreMerges && slices.Equal(s.steps, steps) {
-			return s.name, nil
+	for _, whole := range []bool{f.Model.IgnoreMerges, false} {
+		for _, s := range splits() {
+			if s.ignore == whole && slices.Equal(s.steps, steps) && (whole == f.Model.IgnoreMerges || f.mergesWhole()) {
+				return s.name, nil
+			}
 		}
 	}
 	if f.Model.IgnoreMerges {
 		steps = append(steps, "words that are tokens")
 	}
 	return "", &UnknownSplitError{steps}
+}
+
+// escaped writes ends of lines in a pattern as escapes. Some files have the characters themselves.
+var escaped = strings.NewReplacer("\r", `\r`, "\n", `\n`)
+
+// maxMerging bounds the squares of the lengths of tokens, in all. Published vocabularies stay below a tenth of it.
+const maxMerging = 1 << 28
+
+// mergesWhole reports whether merging makes every token of its letters. Then it does not matter whether words that are tokens are
+// merged or taken whole.
+func (f *tokenizerFile) mergesWhole() bool {
+	ranks := make(map[merge]int, len(f.Model.Merges))
+	for rank, m := range f.Model.Merges {
+		ranks[m] = rank
+	}
+	special := make(map[string]bool)
+	for _, a := range f.Added {
+		special[a.Content] = true // is found before words are
+	}
+	work := 0
+	for token := range f.Model.Vocab {
+		parts := strings.Split(token, "")
+		if work += len(parts) * len(parts); work > maxMerging {
+			return false
+		}
+		for len(parts) > 1 && !special[token] {
+			at, best := -1, len(f.Model.Merges)
+			for i := 1; i < len(parts); i++ {
+				if rank, ok := ranks[merge{parts[i-1], parts[i]}]; ok && rank < best {
+					at, best = i, rank
+				}
+			}
+			if at < 0 {
+				return false
+			}
+			parts = slices.Replace(parts, at-1, at+1, parts[at-1]+parts[at])
+		}
+	}
+	return true
+}
+
+// marks tells of combining marks, which llama.cpp's splitters of these names take for no part of a word, though their patterns do.
+func (t *written) marks() {
+	for _, kv := range t.kvs {
+		if kv.Key == preKey && slices.Contains([]any{"tekken", "gpt-4o", "kimi-k2"}, kv.Value) {
+			t.lacks = append(t.lacks, lack{fmt.Sprintf("no combining marks in the words of its pre-tokenizer %s", kv.Value), "it cuts Hindi, Thai and accents that stand by themselves otherwise"})
+		}
+	}
 }
 
 // id returns the id of a token.

@@ -24,9 +24,12 @@ func byteLevelJSON(pre string, ignore bool) string {
  "model": {"type": "BPE", "ignore_merges": %v, "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}}`, pre, ignore)
 }
 
-func splitJSON(regex string) string {
-	return fmt.Sprintf(`{"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": %q}, "behavior": "Isolated", "invert": false},
-  {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]}`, regex)
+func splitJSON(regexes ...string) string {
+	steps := ""
+	for _, r := range regexes {
+		steps += fmt.Sprintf(`{"type": "Split", "pattern": {"Regex": %q}, "behavior": "Isolated", "invert": false},`, r)
+	}
+	return `{"type": "Sequence", "pretokenizers": [` + steps + `{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]}`
 }
 
 func values(kvs []KV) map[string]any {
@@ -61,7 +64,10 @@ func TestPreTokenizers(t *testing.T) {
 		{"kimi-k2", splitJSON(ranks.KimiPattern), true, "kimi-k2"},
 		{"gpt-2", plain, false, "gpt-2"},
 		{"smollm", digits, false, "smollm"},
-		{"qwen2 that takes words", splitJSON(qwen2), true, "words that are tokens"},
+		{"qwen2 that takes words, which merge to the same", splitJSON(qwen2), true, "qwen2"},
+		{"deepseek-v3, with ends of lines as they are", splitJSON(`\p{N}{1,3}`, "[一-龥\u3040-ゟ゠-ヿ]+",
+			"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"), false, "deepseek-v3"},
+		{"gpt-4o that takes words, as gpt-oss does", splitJSON(gpt4o), true, "gpt-4o"},
 		{"another", splitJSON(llama3 + `|x`), false, `splits by (?i:`},
 		{"a space before", `{"type": "ByteLevel", "add_prefix_space": true}`, false, "adds a space"},
 		{"none", `null`, false, "no ByteLevel"},
@@ -92,6 +98,11 @@ func TestPreTokenizers(t *testing.T) {
 	}
 	_, err := newTokenizer([]byte(byteLevelJSON(splitJSON(`\w+`), false)), nil, &arch.Decoder{Vocab: 6})
 	if split, ok := errors.AsType[*UnknownSplitError](err); !ok || split.Steps[0] != `\w+` {
+		t.Errorf("error %v", err)
+	}
+	// No merge makes the token "ab": who takes words whole has it, who merges has not.
+	text := strings.Replace(byteLevelJSON(splitJSON(qwen2), true), `["a", "b"]`, ``, 1)
+	if _, err = newTokenizer([]byte(text), nil, &arch.Decoder{Vocab: 6}); err == nil || !strings.Contains(err.Error(), "words that are tokens") {
 		t.Errorf("error %v", err)
 	}
 }
