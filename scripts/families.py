@@ -139,7 +139,7 @@ def fill(name: str, shape: tuple[int, ...], dtype: str, family: str, tied: bool)
         return Fill(exp=-7)
     if "embed_tokens" in name:
         return Fill(exp=-7 if tied else -6)
-    if name.endswith(("router.weight", "mlp.gate.weight", "block_sparse_moe.gate.weight")):
+    if name.endswith(("router.weight", "router.layer.weight", "mlp.gate.weight", "block_sparse_moe.gate.weight")):
         return Fill(exp=-7)
     if name.endswith(("experts.gate_up_proj", "experts.down_proj")) and family == "gpt_oss":
         columns = shape[-2]
@@ -268,6 +268,11 @@ LLAMA4_OPTIONS = dict(
     num_hidden_layers=4, head_dim=16, intermediate_size=32, intermediate_size_mlp=96, num_local_experts=6, num_experts_per_tok=1,
     interleave_moe_layer_step=2, no_rope_layer_interval=3, attention_chunk_size=WINDOW, floor_scale=8, attn_scale=0.5,
     tie_word_embeddings=False,
+)  # fmt: skip
+GRANITE4 = dict(
+    num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"], intermediate_size=32,
+    num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=48, mamba_n_heads=8, mamba_n_groups=2, mamba_d_state=12,
+    embedding_multiplier=6.0, attention_multiplier=0.125, residual_multiplier=0.25, logits_scaling=4.0,
 )  # fmt: skip
 LFM2_OPTIONS = dict(
     num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], norm_eps=1e-3, **rope("default"),
@@ -511,6 +516,12 @@ VARIANTS = {
     "lfm2": Variant(LFM2, LFM2_OPTIONS | dict(intermediate_size=96, block_multiple_of=16)),
     "lfm2-bias": Variant(
         LFM2, LFM2_OPTIONS | dict(conv_bias=True, conv_L_cache=4, block_auto_adjust_ff_dim=False, tie_word_embeddings=False)
+    ),
+    "granite-hybrid": Variant(GRANITE_HYBRID, GRANITE4),
+    "granite-hybrid-fused": Variant(GRANITE_HYBRID, GRANITE4, original_format=False),
+    "granite-hybrid-dense": Variant(
+        GRANITE_HYBRID,
+        GRANITE4 | dict(num_local_experts=0, mamba_n_groups=1, mamba_conv_bias=False, mamba_proj_bias=True, position_embedding_type="rope"),
     ),
     "gpt-oss-mxfp4": Variant(GPT_OSS, HARMONY, quantize=mxfp4, old_config=True),
 }  # fmt: skip

@@ -57,6 +57,8 @@ func (l *loader) mixer(from arch.Mixer) mixer {
 		return l.latent(from)
 	case *arch.ShortConv:
 		return l.shortConv(from)
+	case *arch.Mamba2:
+		return l.mamba2(from)
 	}
 	l.fail(fmt.Errorf("%s: no way to run a %T", l.src.Name(), from))
 	return nil
@@ -78,6 +80,8 @@ func roomOf(d *arch.Decoder) (most tokenRoom) {
 			r = latentRoom(from)
 		case *arch.ShortConv:
 			r = shortConvRoom(from)
+		case *arch.Mamba2:
+			r = mamba2Room(from)
 		}
 		most = tokenRoom{max(most.acts, r.acts), max(most.floats, r.floats)}
 	}

@@ -289,6 +289,7 @@ type mixture struct {
 	transposed    bool // a stack's matrices are stored [K, N]
 	interleaved   bool // rows of gate and up take turns in a stack
 	alwaysStacked bool
+	stacks        [2]string // tensors below path where that is not as transformers has them
 
 	routing    Routing
 	correction string // where it is below path; "": none
@@ -344,6 +345,10 @@ func (b *builder) stacked(m *MoE, path string, x mixture, in *State) {
 	down := &Stored{
 		Path: path + ".down_proj", Tensor: path + ".down_proj",
 		Experts: x.experts, N: b.d.Hidden, K: x.inter, Transposed: x.transposed, Role: LinearWeight,
+	}
+	if x.stacks[0] != "" {
+		gateUp.Tensor, down.Tensor = x.path+"."+x.stacks[0], x.path+"."+x.stacks[1]
+		gateUp.Path, down.Path = gateUp.Tensor, down.Tensor
 	}
 	if x.bias {
 		gateUp.Bias, down.Bias = gateUp.Path+"_bias", down.Path+"_bias"

@@ -3,7 +3,7 @@ package arch
 import "slices"
 
 // Mixer is what mixes the states of the tokens of a text: the first half of a block. It is an [Attention], a
-// [Latent] attention, a [DeltaNet] or a [ShortConv].
+// [Latent] attention, a [DeltaNet], a [ShortConv] or a [Mamba2].
 type Mixer interface {
 	// Stages returns its linear layers in the order in which they are computed: those of a stage read the same. The last stage
 	// has one, whose result is added to the residual stream.

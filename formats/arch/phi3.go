@@ -48,13 +48,18 @@ func (b *builder) fusedAttention(blk *Block) {
 
 // fusedMLP describes an MLP with one matrix gate_up_proj.
 func (b *builder) fusedMLP(blk *Block, act Gating) *MLP {
-	p, in := blk.Path+".mlp.", b.mlpState(blk)
-	s := b.matrix(p+"gate_up_proj", 2*b.inter, b.d.Hidden, false, LinearWeight)
-	mid := &State{Name: p + "mid", Width: b.inter, Absorb: []string{s.Tensor}, From: b.inter}
+	p := blk.Path + ".mlp."
+	return b.joinedMLP(p+"gate_up_proj", p+"down_proj", p+"mid", b.inter, act, b.mlpState(blk))
+}
+
+// joinedMLP describes an MLP whose gate and up are one matrix, gate first. between names what down reads.
+func (b *builder) joinedMLP(gateUp, down, between string, inter int, act Gating, in *State) *MLP {
+	s := b.matrix(gateUp, 2*inter, b.d.Hidden, false, LinearWeight)
+	mid := &State{Name: between, Width: inter, Absorb: []string{s.Tensor}, From: inter}
 	return &MLP{
 		Act:  act,
-		Gate: part(s, "gate", 0, 0, 1, b.inter, in, SplitRows),
-		Up:   part(s, "up", 0, b.inter, 1, b.inter, in, SplitRows),
-		Down: b.whole(b.matrix(p+"down_proj", b.d.Hidden, b.inter, false, LinearWeight), mid, SplitColumns, ""),
+		Gate: part(s, "gate", 0, 0, 1, inter, in, SplitRows),
+		Up:   part(s, "up", 0, inter, 1, inter, in, SplitRows),
+		Down: b.whole(b.matrix(down, b.d.Hidden, inter, false, LinearWeight), mid, SplitColumns, ""),
 	}
 }

@@ -30,7 +30,7 @@ func refused() map[string]string {
 		"mistral3", "mistral3-inner", "glm4-moe", "glm4-moe-fused", "minimax-m2", "minimax-m2-fused",
 		"qwen3-next", "qwen3-next-fused", "qwen3-5", "qwen3-5-sees", "qwen3-5-moe",
 		"gemma4", "gemma4-large", "gemma4-moe", "gemma4-sees", "llama4", "llama4-plain",
-		"lfm2", "lfm2-bias", "deepseek-v2", "deepseek-v3", "deepseek-v3-plain", "deepseek-v3-fp8", "kimi-k25", "glm4-moe-lite",
+		"lfm2", "lfm2-bias", "granite-hybrid", "granite-hybrid-fused", "granite-hybrid-dense", "deepseek-v2", "deepseek-v3", "deepseek-v3-plain", "deepseek-v3-fp8", "kimi-k25", "glm4-moe-lite",
 	} {
 		all[name] = "no GGUF"
 	}

@@ -1,8 +1,15 @@
 package cpu
 
-import "github.com/lutq/lutq/calib/model"
+import (
+	"math"
 
-var _ model.ShortConvOps = (*Ops)(nil)
+	"github.com/lutq/lutq/calib/model"
+)
+
+var (
+	_ model.ShortConvOps  = (*Ops)(nil)
+	_ model.StateSpaceOps = (*Ops)(nil)
+)
 
 // Multiply implements [model.ShortConvOps].
 func (c *Ops) Multiply(y, a, b model.Array) {
@@ -12,5 +19,86 @@ func (c *Ops) Multiply(y, a, b model.Array) {
 	}
 	for i, v := range x {
 		out[i] = v * by[i]
+	}
+}
+
+// NormGroups implements [model.StateSpaceOps].
+func (c *Ops) NormGroups(y, x, w model.Array, rows, groups int, eps float64) {
+	out, in, factors := host(y), host(x), host(w)
+	width := len(factors) / groups
+	c.overRows(rows*groups, func(_, first, end int) {
+		for g := first; g < end; g++ {
+			to, from, by := out[g*width:(g+1)*width], in[g*width:(g+1)*width], factors[g%groups*width:][:width]
+			var sum float64
+			for _, v := range from {
+				sum += float64(v) * float64(v)
+			}
+			scale := float32(1 / math.Sqrt(sum/float64(width)+eps))
+			for i, v := range from {
+				to[i] = v * scale * by[i]
+			}
+		}
+	})
+}
+
+// StateSpace implements [model.StateSpaceOps].
+func (c *Ops) StateSpace(y, x, dt, aLog, bias, d, state model.Array, at model.Step, s model.StateSpaceShape) {
+	out, in, steps, logs, offsets, direct := host(y), host(x), host(dt), host(aLog), host(bias), host(d)
+	size, inner := s.Dim*s.State, s.Heads*s.Dim
+	channels := inner + 2*s.Groups*s.State
+	var states []float32
+	if state != nil {
+		states = host(state)
+	}
+	row := 0
+	for _, run := range at.Runs {
+		first := row
+		row += run.Rows
+		c.engine.Parallel(s.Heads, func(worker, h int) {
+			var m []float32
+			if states == nil {
+				m = c.row(worker, size)[:size]
+			} else {
+				m = states[(run.Slot*s.Heads+h)*size:][:size]
+			}
+			if states == nil || run.From == 0 {
+				clear(m)
+			}
+			of := h / (s.Heads / s.Groups) * s.State
+			rate := math.Exp(float64(logs[h]))
+			for r := first; r < row; r++ {
+				token := in[r*channels : (r+1)*channels]
+				v, b, q := token[h*s.Dim:(h+1)*s.Dim], token[inner+of:][:s.State], token[inner+s.Groups*s.State+of:][:s.State]
+				step := softplus(float64(steps[r*s.Heads+h]) + float64(offsets[h]))
+				stateStep(out[r*inner+h*s.Dim:][:s.Dim], m, v, b, q, float32(math.Exp(-step*rate)), float32(step), direct[h])
+			}
+		})
+	}
+}
+
+// stateStep takes a state m [len(v), len(b)] a token further and writes what q finds.
+func stateStep(o, m, v, b, q []float32, decay, step, direct float32) {
+	q = q[:len(b)]
+	for j, x := range v {
+		row := m[j*len(b) : (j+1)*len(b)]
+		add := x * step
+		var s [4]float32
+		i := 0
+		for ; i+4 <= len(row); i += 4 {
+			r, key, query := row[i:i+4:i+4], b[i:i+4:i+4], q[i:i+4:i+4]
+			r[0] = float32(r[0]*decay) + float32(add*key[0])
+			r[1] = float32(r[1]*decay) + float32(add*key[1])
+			r[2] = float32(r[2]*decay) + float32(add*key[2])
+			r[3] = float32(r[3]*decay) + float32(add*key[3])
+			s[0] += float32(r[0] * query[0])
+			s[1] += float32(r[1] * query[1])
+			s[2] += float32(r[2] * query[2])
+			s[3] += float32(r[3] * query[3])
+		}
+		for ; i < len(row); i++ {
+			row[i] = float32(row[i]*decay) + float32(add*b[i])
+			s[0] += float32(row[i] * q[i])
+		}
+		o[j] = s[0] + s[1] + s[2] + s[3] + float32(direct*x)
 	}
 }
