@@ -48,8 +48,10 @@ type Recorder interface {
 
 // MixtureWeights are those of a mixture of experts, of each in order. Biases are floats, and nil where there are none.
 type MixtureWeights struct {
-	Router                     Weight // of logits, the largest Top of which choose
+	Router                     Weight // of logits, of whose scores the largest Top choose
 	RouterBias                 Array
+	Routing                    arch.Routing
+	Correction                 Array // floats [experts] of Routing, or nil
 	Gates, Ups, Downs          []Weight
 	GateBias, UpBias, DownBias []Array
 	Act                        arch.Gating
@@ -70,7 +72,7 @@ type MixStep struct {
 	H          Array // floats [Rows, hidden]
 	Rows       int
 	Shared     Array // acts [Rows, hidden], what an expert of all tokens makes, and
-	SharedGate Array // floats [Rows], of which the sigmoid is its weight; nil: none
+	SharedGate Array // floats [Rows], of which the sigmoid is its weight; nil: 1, or none
 	Norm       Array // floats [hidden]
 	Eps        float64
 }
@@ -236,15 +238,20 @@ func (m *Model) join(rec Recorder) error {
 
 // mixtureOf prepares a mixture whose routing devices have.
 func (m *Model) mixtureOf(rec Recorder, d *moe) (err error) {
-	if d.apart != nil || !d.desc.Routing.Plain() || d.shared != nil && d.desc.SharedGate == nil {
+	if d.apart != nil {
 		return nil
 	}
-	w := MixtureWeights{Router: d.router.w, RouterBias: d.router.bias, Act: d.experts[0].act, Top: d.desc.Top, Normalize: d.desc.Normalize}
+	w := MixtureWeights{Router: d.router.w, RouterBias: d.router.bias, Routing: d.desc.Routing, Act: d.experts[0].act, Top: d.desc.Top, Normalize: d.desc.Normalize}
 	add := func(weights *[]Weight, biases *[]Array, l *linear) {
 		*weights = append(*weights, l.w)
 		if l.bias != nil {
 			*biases = append(*biases, l.bias)
 		}
+	}
+	if d.correction != nil {
+		w.Correction = rec.Floats(len(d.correction))
+		m.own.arrays = append(m.own.arrays, w.Correction)
+		rec.Write(w.Correction, d.correction)
 	}
 	for e := range d.experts {
 		x := &d.experts[e]
@@ -308,7 +315,7 @@ func (m *Model) recorder(rows int) (Recorder, error) {
 		if _, ok := m.layers[i].mixer.(*latent); ok { // whose wide keys the host has multiplied by as many as there are
 			return nil, nil
 		}
-		if d := m.layers[i].moe; d != nil && (d.mixture == nil || rows > d.mixture.Rows() || !m.usual()) {
+		if d := &m.layers[i]; d.moe != nil && (d.moe.mixture == nil || rows > d.moe.mixture.Rows() || d.mlpOut != nil || d.told != nil) {
 			return nil, nil
 		}
 	}
@@ -475,7 +482,11 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 	m.entered(r.activations, func(h Array, w Weight, scale float64) { rec.EmbedAt(h, r.tokens, w, float32(scale)) })
 	if !m.usual() {
 		for i := range m.layers {
-			c.layer(r.activations, i, at, r.places)
+			if m.layers[i].moe == nil {
+				c.layer(r.activations, i, at, r.places)
+			} else {
+				c.recordExperts(rec, r, i, at)
+			}
 		}
 		m.states(r.activations)
 	} else {
@@ -515,11 +526,28 @@ func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, x, y,
 		return
 	}
 	rec.AddNorm(r.n, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
-	mix := MixStep{Y: r.n, H: r.h, X: r.n, Rows: rows, Norm: next, Eps: eps}
+	c.recordMix(rec, r, d, next, eps)
+}
+
+// recordExperts asks for [Cache.layer] of one that has a mixture.
+func (c *Cache) recordExperts(rec Recorder, r *recordedStep, i int, at Step) {
+	m, d, a := c.m, &c.m.layers[i], r.activations
+	m.mixed(a, d, d.mixer.recall(m, a, m.mixerIn(a, d), c.layers[i], at, r.places))
+	m.mlpIn(a, d)
+	c.recordMix(rec, r, d, m.norm, m.desc.Norm.Eps) // which nobody reads: what comes next writes its own
+	m.leave(a, d)
+}
+
+// recordMix asks for the mixture of a layer of r.n, which takes the next norm.
+func (c *Cache) recordMix(rec Recorder, r *recordedStep, d *layer, next Array, eps float64) {
+	mix := MixStep{Y: r.n, H: r.h, X: r.n, Rows: r.t, Norm: next, Eps: eps}
 	if d.moe.shared != nil {
 		c.recordMLP(rec, r, d.moe.shared, r.n)
-		rec.Linear(r.n, rows, d.moe.sharedGate.to(r.shared))
-		mix.Shared, mix.SharedGate = r.sum, r.shared
+		mix.Shared = r.sum
+		if d.moe.desc.SharedGate != nil {
+			rec.Linear(r.n, r.t, d.moe.sharedGate.to(r.shared))
+			mix.SharedGate = r.shared
+		}
 	}
 	rec.Mix(d.moe.mixture, mix)
 }

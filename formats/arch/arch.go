@@ -176,9 +176,6 @@ func (r *Routing) Factor() float64 {
 	return r.Scale
 }
 
-// Plain reports whether it is the softmax alone.
-func (r *Routing) Plain() bool { return *r == Routing{} }
-
 // Linear is y = x·Wᵀ + b as a model computes it. Its weight is all of what is
 // stored, or rows of it.
 type Linear struct {

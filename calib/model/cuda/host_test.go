@@ -58,11 +58,13 @@ func TestHost(t *testing.T) {
 			for _, family := range hostFamilies() {
 				run("Families "+family, func(t *testing.T) { opstest.Families(t, o, familyBounds(i), family) })
 			}
-			for _, family := range []string{"llama-llama3", "qwen3-moe-mixed", "qwen3-5"} {
+			for _, family := range []string{"llama-llama3", "qwen3-moe-mixed", "glm4-moe", "qwen3-5"} {
 				run("Ahead "+family, func(t *testing.T) { opstest.Ahead(t, o, family) })
 			}
-			for _, family := range []string{"mixtral", "qwen2-moe", "gpt-oss"} {
-				run("Mixtures "+family, func(t *testing.T) { opstest.Steps(t, o, familyBounds(i), family) })
+			for _, family := range []string{"mixtral", "qwen2-moe", "gpt-oss", "glm4-moe", "minimax-m2", "qwen3-next"} {
+				b := familyBounds(i)
+				b.Recorded = true
+				run("Mixtures "+family, func(t *testing.T) { opstest.Steps(t, o, b, family) })
 			}
 			for _, family := range []string{"smollm3", "olmo2", "ernie4-5", "ministral3", "qwen3-5", "gemma4", "deepseek-v3", "llama4"} {
 				run("Steps "+family, func(t *testing.T) { opstest.Steps(t, o, familyBounds(i), family) })

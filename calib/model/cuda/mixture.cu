@@ -45,9 +45,15 @@ struct ChooseArgs {
     const Act* x;       // [rows][cols]
     const Act* router;  // [experts][cols]
     const float* bias;  // [experts] or null
+    const float* correction;  // [experts] of the scores that choose, or null
     u32 rows, cols, experts, top;
     u32 normalize;
+    u32 sigmoid;              // scores are the sigmoids of logits; correction and regions are for these only
+    u32 regions, top_regions; // at most 32, as many experts each, of which those with the best two of the most are chosen from; 0: all are
+    float scale;              // of weights
 };
+
+__device__ __forceinline__ float logistic(float v) { return 1 / (1 + expf(-v)); }
 
 // order_of is a number by which logits can be compared, above 0; what is not a number is less than others, as it must be some expert.
 __device__ __forceinline__ u32 order_of(float v) {
@@ -56,11 +62,50 @@ __device__ __forceinline__ u32 order_of(float v) {
 }
 __device__ __forceinline__ float logit_of(u32 order) { return __int_as_float((int)(order >> 31 ? order & 0x7fffffff : ~order)); }
 
-// choose writes a row's experts in order, and their weights: the largest logits, of equals the first. A warp does so.
+// regions returns a bit for each region that can be chosen from: those whose two best scores sum to the most, of equals the first. A
+// warp does so, with what score returns of an expert.
+template <class Score>
+__device__ __forceinline__ u32 regions(const ChooseArgs& a, Score score) {
+    const u32 lane = threadIdx.x % 32, size = a.experts / a.regions;
+    float mine = LOWEST;
+    for (u32 r = 0; r < a.regions; r++) {
+        float best = LOWEST, next = LOWEST;
+        for (u32 e = lane; e < size; e += 32) {
+            const float s = score(r * size + e);
+            next = fmaxf(next, fminf(best, s));
+            best = fmaxf(best, s);
+        }
+#pragma unroll
+        for (u32 o = 16; o > 0; o /= 2) {
+            const float b = __shfl_xor_sync(0xffffffff, best, o), n = __shfl_xor_sync(0xffffffff, next, o);
+            next = fmaxf(fmaxf(next, n), fminf(best, b));
+            best = fmaxf(best, b);
+        }
+        if (lane == r) mine = size > 1 ? best + next : best;
+    }
+    u32 ahead = 0, in = 0;
+    for (u32 r = 0; r < a.regions; r++) {
+        const float other = __shfl_sync(0xffffffff, mine, r);
+        ahead += other > mine || other == mine && r < lane;
+    }
+    for (u32 r = 0; r < a.regions; r++) in |= (__shfl_sync(0xffffffff, ahead, r) < a.top_regions ? 1u : 0u) << r;
+    return in;
+}
+
+// choose writes a row's experts in order, and their weights: the largest scores, of equals the first. A warp does so. Logits stand for
+// scores where these have the same order.
 __device__ __forceinline__ void choose(const ChooseArgs& a, u32 row, u16* chosen) {
     const u32 lane = threadIdx.x % 32;
     const volatile float* logits = a.logits + (u64)row * a.experts;
-    const auto read = [&](u32 i) { return 32 * i + lane < a.experts ? order_of(logits[32 * i + lane]) : 0; };
+    const bool scored = a.correction || a.regions;
+    const auto score = [&](u32 e) { return logistic(logits[e]) + (a.correction ? a.correction[e] : 0.0f); };
+    const u32 size = a.regions ? a.experts / a.regions : 1, in = a.regions ? regions(a, score) : 0;
+    const auto read = [&](u32 i) {
+        const u32 e = 32 * i + lane;
+        if (e >= a.experts) return 0u;
+        if (!scored) return order_of(logits[e]);
+        return order_of(!a.regions || in >> e / size & 1 ? score(e) : LOWEST);
+    };
     u32 held[HELD];
 #pragma unroll
     for (u32 i = 0; i < HELD; i++) held[i] = read(i);
@@ -80,16 +125,17 @@ __device__ __forceinline__ void choose(const ChooseArgs& a, u32 row, u16* chosen
         const u32 largest = __reduce_max_sync(0xffffffff, best);
         const u32 e = __reduce_min_sync(0xffffffff, best == largest ? 32 * at + lane : ~0u);
         if (e % 32 == lane) taken |= 1u << e / 32;
-        const float logit = logit_of(largest);
+        const float logit = a.sigmoid ? logits[e] : logit_of(largest);
         if (j == 0) most = logit;
-        const float power = expf(logit - most);
+        const float power = a.sigmoid ? logistic(logit) : expf(logit - most);
         total += power;
         if (lane == j) {
             mine = e;
             own = power;
         }
     }
-    if (!a.normalize) {
+    if (!a.normalize && a.sigmoid) total = 1;
+    if (!a.normalize && !a.sigmoid) {
         total = 0;
         for (u32 i = 0; 32 * i + lane < a.experts; i++) total += expf(logit_of(read(i)) - most);
         total = sum_of_warp(total);
@@ -98,7 +144,7 @@ __device__ __forceinline__ void choose(const ChooseArgs& a, u32 row, u16* chosen
     for (u32 j = 0; j < a.top; j++) rank += __shfl_sync(0xffffffff, mine, j) < mine;
     if (lane < a.top) {
         chosen[row * a.top + rank] = (u16)mine;
-        a.weight[row * a.top + rank] = own / total;
+        a.weight[row * a.top + rank] = own / total * a.scale;
     }
 }
 
@@ -212,8 +258,8 @@ expert_rows(Act* y, const Act* x, const u64* weights, const u64* biases, const u
         }
 }
 
-// add_mixture adds what its experts have made of a row to h, and what a shared one has by the sigmoid of its gate, and writes the
-// RMS norm of the sum.
+// add_mixture adds what its experts have made of a row to h, and what a shared one has, by the sigmoid of its gate where it has one, and
+// writes the RMS norm of the sum.
 extern "C" __global__ void __launch_bounds__(512)
 add_mixture(Act* y, F32* h, const Act* parts, const u32* pair, const float* weight, const Act* shared, const float* shared_gate, const float* w,
             u32 top, u32 cols, float eps) {
@@ -246,7 +292,7 @@ add_mixture(Act* y, F32* h, const Act* parts, const u32* pair, const float* weig
                 }
         }
         if (shared) {
-            const float share = 1 / (1 + expf(-shared_gate[blockIdx.x]));
+            const float share = shared_gate ? logistic(shared_gate[blockIdx.x]) : 1.0f;
             float b[EACH];
             e.load(b, shared);
 #pragma unroll

@@ -15,6 +15,7 @@ const (
 	mixtureRows   = 64
 	mostExperts   = 1024
 	mostChosen    = 32
+	mostRegions   = 32
 	chooseThreads = 1024
 	rowsThreads   = 256
 
@@ -28,6 +29,8 @@ type mixture struct {
 	routerBias    model.Array
 	top           int
 	normalize     bool
+	routing       arch.Routing
+	correction    model.Array
 	act           arch.Gating
 	hidden, inter int
 
@@ -47,19 +50,23 @@ type experts struct {
 // chooseArgs is ChooseArgs in mixture.cu.
 type chooseArgs struct {
 	logits, arrived, groups, row, pair, weight driver.Ptr
-	x, router, bias                            driver.Ptr
+	x, router, bias, correction                driver.Ptr
 	rows, cols, experts, top                   uint32
-	normalize, _                               uint32
+	normalize, sigmoid, regions, topRegions    uint32
+	scale                                      float32
+	_                                          uint32
 }
 
 // Mixture prepares a mixture whose weights lie on the device and are all packed alike, or dense.
 func (o *Ops) Mixture(w model.MixtureWeights) (model.Mixture, error) {
 	count := len(w.Gates)
 	router := w.Router.(operand).base()
-	if count > mostExperts || w.Top > min(mostChosen, count) || router.packed != nil || router.home != nil {
+	r := w.Routing
+	if count > mostExperts || w.Top > min(mostChosen, count) || router.packed != nil || router.home != nil ||
+		r.OnInput || r.Groups > mostRegions || !r.Sigmoid && (w.Correction != nil || r.Groups > 0) {
 		return nil, nil
 	}
-	m := &mixture{o: o, router: router, routerBias: w.RouterBias, top: w.Top, normalize: w.Normalize, act: w.Act}
+	m := &mixture{o: o, router: router, routerBias: w.RouterBias, top: w.Top, normalize: w.Normalize, routing: r, correction: w.Correction, act: w.Act}
 	m.inter, m.hidden = w.Gates[0].Shape()
 	var both []model.Weight // in turns
 	for e := range count {
@@ -203,7 +210,7 @@ func (o *Ops) Mix(mix model.Mixture, s model.MixStep) {
 	in, wide := s.X.(*array), s.Rows*m.hidden
 	check(0 < s.Rows && s.Rows <= m.Rows() && in.dtype == o.acts && in.n == wide && s.Y.Len() == wide && floats(s.H).n == wide && s.Norm.Len() == m.hidden,
 		"a mixture of %d rows of %d: %d, %d and %d elements", s.Rows, m.hidden, s.X.Len(), s.Y.Len(), s.H.Len())
-	check((s.Shared == nil) == (s.SharedGate == nil) && (s.Shared == nil || s.Shared.Len() == wide && floats(s.SharedGate).n == s.Rows),
+	check((s.Shared == nil || s.Shared.Len() == wide) && (s.SharedGate == nil || s.Shared != nil && floats(s.SharedGate).n == s.Rows),
 		"what an expert of all tokens has made of %d rows has another length", s.Rows)
 	o.do(func() {
 		c := chosen{rows: s.Rows, pairs: s.Rows * m.top}
@@ -218,8 +225,9 @@ func (o *Ops) Mix(mix model.Mixture, s model.MixStep) {
 		}()
 		args, err := binary.Append(nil, binary.LittleEndian, chooseArgs{
 			logits: logits, arrived: m.arrived, groups: c.list, row: c.row, pair: c.pair, weight: c.weights,
-			x: in.ptr, router: m.router.dense, bias: ptr(m.routerBias),
+			x: in.ptr, router: m.router.dense, bias: ptr(m.routerBias), correction: ptr(m.correction),
 			rows: uint32(s.Rows), cols: uint32(m.hidden), experts: uint32(count), top: uint32(m.top), normalize: uint32(truth(m.normalize)),
+			sigmoid: uint32(truth(m.routing.Sigmoid)), regions: uint32(m.routing.Groups), topRegions: uint32(m.routing.TopGroups), scale: float32(m.routing.Factor()),
 		})
 		o.fail(err)
 		o.launchEarly("choose_experts", driver.Dim{X: uint32(count)}, driver.Dim{X: chooseThreads}, args)

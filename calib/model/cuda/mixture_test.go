@@ -48,11 +48,19 @@ func testMix(t *testing.T, o *Ops, i int) {
 	for _, c := range []struct {
 		rows, experts, top, hidden, inter int
 		normalize, biased, shared         bool
+		routing                           arch.Routing
+		corrected, ungated                bool
 	}{
 		{rows: 1, experts: 4, top: 2, hidden: 72, inter: 40, normalize: true},
 		{rows: 21, experts: 5, top: 2, hidden: 64, inter: 24, biased: true}, // groups of more rows than one has
 		{rows: 35, experts: 300, top: 7, hidden: 40, inter: 8, shared: true},
 		{rows: 64, experts: 3, top: 3, hidden: 2200, inter: 16, normalize: true},
+		{rows: 9, experts: 6, top: 2, hidden: 40, inter: 16, routing: arch.Routing{Scale: 2.5}, shared: true, ungated: true},
+		{rows: 5, experts: 7, top: 3, hidden: 40, inter: 16, routing: arch.Routing{Sigmoid: true}},
+		{rows: 33, experts: 40, top: 6, hidden: 64, inter: 16, normalize: true, routing: arch.Routing{Sigmoid: true, Scale: 1.5}, corrected: true, shared: true, ungated: true},
+		{rows: 20, experts: 320, top: 8, hidden: 40, inter: 8, normalize: true, routing: arch.Routing{Sigmoid: true, Groups: 8, TopGroups: 3, Scale: 2.5}, corrected: true},
+		{rows: 3, experts: 12, top: 5, hidden: 40, inter: 8, routing: arch.Routing{Sigmoid: true, Groups: 4, TopGroups: 1}, biased: true}, // of more than can be chosen from
+		{rows: 3, experts: 32, top: 4, hidden: 40, inter: 8, normalize: true, routing: arch.Routing{Sigmoid: true, Groups: 32, TopGroups: 9}},
 	} {
 		r := rand.New(rand.NewPCG(uint64(c.rows), 4))
 		var weights []model.Weight
@@ -90,7 +98,13 @@ func testMix(t *testing.T, o *Ops, i int) {
 			routerBias = random(c.experts, 3)
 			routerBias[1] = routerBias[0]
 		}
-		w := model.MixtureWeights{Router: dense(c.experts, c.hidden, router), Act: arch.Gating{Act: arch.SiLU}, Top: c.top, Normalize: c.normalize}
+		w := model.MixtureWeights{Router: dense(c.experts, c.hidden, router), Act: arch.Gating{Act: arch.SiLU}, Top: c.top, Normalize: c.normalize, Routing: c.routing}
+		correction := make([]float32, c.experts)
+		if c.corrected {
+			correction = random(c.experts, .3)
+			correction[1] = correction[0]
+			w.Correction = array(o.Floats, correction)
+		}
 		type layer struct{ w, b []float32 }
 		var gates, ups, downs []layer
 		sigma := 1 / math.Sqrt(float64(c.hidden))
@@ -116,7 +130,10 @@ func testMix(t *testing.T, o *Ops, i int) {
 		shared, sharedGate := make([]float32, len(x)), make([]float32, c.rows)
 		if c.shared {
 			shared, sharedGate = random(len(x), 1), random(c.rows, 2)
-			step.Shared, step.SharedGate = array(o.Acts, shared), array(o.Floats, sharedGate)
+			step.Shared = array(o.Acts, shared)
+			if !c.ungated {
+				step.SharedGate = array(o.Floats, sharedGate)
+			}
 		}
 
 		product := func(l layer, x []float64, k int) []float64 {
@@ -136,14 +153,39 @@ func testMix(t *testing.T, o *Ops, i int) {
 				in[j], sum[j] = float64(x[row*c.hidden+j]), float64(h[row*c.hidden+j])
 			}
 			logits, order, total := product(layer{router, routerBias}, in, c.hidden), make([]int, c.experts), 0.0
-			for e := range order {
-				order[e] = e
+			probs, scores := make([]float64, c.experts), make([]float64, c.experts)
+			for e, x := range logits {
+				order[e], probs[e] = e, math.Exp(x-slices.Max(logits))
+				if c.routing.Sigmoid {
+					probs[e] = 1 / (1 + math.Exp(-x))
+				}
+				scores[e] = probs[e] + float64(correction[e])
 			}
-			slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(logits[b], logits[a]) })
+			if groups := c.routing.Groups; groups > 0 {
+				size, regions := c.experts/groups, make([]int, groups)
+				sums := make([]float64, groups)
+				for g := range regions {
+					best := slices.Sorted(slices.Values(scores[g*size : (g+1)*size]))
+					for _, s := range best[max(0, size-2):] {
+						sums[g] += s
+					}
+					regions[g] = g
+				}
+				slices.SortStableFunc(regions, func(a, b int) int { return cmp.Compare(sums[b], sums[a]) })
+				for _, g := range regions[c.routing.TopGroups:] {
+					for e := g * size; e < (g+1)*size; e++ {
+						scores[e] = math.Inf(-1)
+					}
+				}
+			}
+			slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
 			for at, e := range order {
 				if at < c.top || !c.normalize {
-					total += math.Exp(logits[e] - logits[order[0]])
+					total += probs[e]
 				}
+			}
+			if c.routing.Sigmoid && !c.normalize {
+				total = 1
 			}
 			for _, e := range order[:c.top] {
 				g, u := product(gates[e], in, c.hidden), product(ups[e], in, c.hidden)
@@ -151,12 +193,15 @@ func testMix(t *testing.T, o *Ops, i int) {
 					g[j] *= u[j] / (1 + math.Exp(-g[j]))
 				}
 				for j, y := range product(downs[e], g, c.inter) {
-					sum[j] += math.Exp(logits[e]-logits[order[0]]) / total * y
+					sum[j] += c.routing.Factor() * probs[e] / total * y
 				}
 			}
 			squares := 0.0
 			for j := range sum {
-				if c.shared {
+				switch {
+				case c.ungated:
+					sum[j] += float64(shared[row*c.hidden+j])
+				case c.shared:
 					sum[j] += float64(shared[row*c.hidden+j]) / (1 + math.Exp(-float64(sharedGate[row])))
 				}
 				squares += sum[j] * sum[j] / float64(c.hidden)

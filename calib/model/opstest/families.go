@@ -21,6 +21,7 @@ type FamilyBounds struct {
 	Logits    float64 // ‖got − want‖/‖want‖ of the logits of a position
 	Loss      float64 // relative
 	Gradients float64 // of a layer's gradient, relative to its norm; 0: not compared
+	Recorded  bool    // whether steps are to be recorded
 }
 
 // eachFamily opens a tiny model of every family on ops, or of those named.
@@ -88,6 +89,9 @@ func Steps(t *testing.T, ops model.Ops, b FamilyBounds, families ...string) {
 			logits, best, err := c.Step(context.Background(), slots, tokens)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if b.Recorded && best == nil {
+				t.Fatalf("the host has taken part in step %d", at)
 			}
 			got := make([]float32, len(slots)*vocab)
 			ops.Read(got, logits)
