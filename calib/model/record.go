@@ -482,10 +482,10 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 	m.entered(r.activations, func(h Array, w Weight, scale float64) { rec.EmbedAt(h, r.tokens, w, float32(scale)) })
 	if !m.usual() {
 		for i := range m.layers {
-			if m.layers[i].moe == nil {
+			if d := &m.layers[i]; d.mlpOut != nil || d.told != nil {
 				c.layer(r.activations, i, at, r.places)
 			} else {
-				c.recordExperts(rec, r, i, at)
+				c.recordPlain(rec, r, i, at)
 			}
 		}
 		m.states(r.activations)
@@ -521,7 +521,7 @@ func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, x, y,
 	if d.moe == nil {
 		in := c.m.input(r.activations, r.n, rows, d.mlp.gate.w, d.mlp.up.w)
 		rec.AddNorm(in, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
-		c.recordMLP(rec, r, d.mlp, in)
+		c.recordMLP(rec, r, d.mlp, in, d.mlp.down.to(r.sum))
 		rec.AddNorm(y, r.h, r.sum, next, rows, eps)
 		return
 	}
@@ -529,12 +529,15 @@ func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, x, y,
 	c.recordMix(rec, r, d, next, eps)
 }
 
-// recordExperts asks for [Cache.layer] of one that has a mixture.
-func (c *Cache) recordExperts(rec Recorder, r *recordedStep, i int, at Step) {
+// recordPlain asks for [Cache.layer] of one that adds what its MLP or its mixture computes as it is.
+func (c *Cache) recordPlain(rec Recorder, r *recordedStep, i int, at Step) {
 	m, d, a := c.m, &c.m.layers[i], r.activations
 	m.mixed(a, d, d.mixer.recall(m, a, m.mixerIn(a, d), c.layers[i], at, r.places))
-	m.mlpIn(a, d)
-	c.recordMix(rec, r, d, m.norm, m.desc.Norm.Eps) // which nobody reads: what comes next writes its own
+	if x := m.mlpIn(a, d); d.moe == nil {
+		c.recordMLP(rec, r, d.mlp, x, d.mlp.down.into(r.h, true))
+	} else {
+		c.recordMix(rec, r, d, m.norm, m.desc.Norm.Eps) // which nobody reads: what comes next writes its own
+	}
 	m.leave(a, d)
 }
 
@@ -542,7 +545,7 @@ func (c *Cache) recordExperts(rec Recorder, r *recordedStep, i int, at Step) {
 func (c *Cache) recordMix(rec Recorder, r *recordedStep, d *layer, next Array, eps float64) {
 	mix := MixStep{Y: r.n, H: r.h, X: r.n, Rows: r.t, Norm: next, Eps: eps}
 	if d.moe.shared != nil {
-		c.recordMLP(rec, r, d.moe.shared, r.n)
+		c.recordMLP(rec, r, d.moe.shared, r.n, d.moe.shared.down.to(r.sum))
 		mix.Shared = r.sum
 		if d.moe.desc.SharedGate != nil {
 			rec.Linear(r.n, r.t, d.moe.sharedGate.to(r.shared))
@@ -552,8 +555,8 @@ func (c *Cache) recordMix(rec Recorder, r *recordedStep, d *layer, next Array, e
 	rec.Mix(d.moe.mixture, mix)
 }
 
-// recordMLP asks for what an MLP makes of x, in r.sum.
-func (c *Cache) recordMLP(rec Recorder, r *recordedStep, d *mlp, x Array) {
+// recordMLP asks for what an MLP makes of x, whose last product is down.
+func (c *Cache) recordMLP(rec Recorder, r *recordedStep, d *mlp, x Array, down Product) {
 	rows, n := r.t, r.t*width(d.gate.w)
 	gate, up := r.both.Slice(0, n), r.both.Slice(n, 2*n)
 	y := gate
@@ -570,7 +573,7 @@ func (c *Cache) recordMLP(rec Recorder, r *recordedStep, d *mlp, x Array) {
 		y = c.m.input(r.activations, gate, rows, d.down.w)
 		rec.GLU(y, gate, up, d.act)
 	}
-	rec.Linear(y, rows, d.down.to(r.sum))
+	rec.Linear(y, rows, down)
 }
 
 // attentionIn returns what the attention of a layer reads, in r.n.
