@@ -139,7 +139,8 @@ func familyBounds(i int) opstest.FamilyBounds {
 	case driver.F16:
 		return opstest.FamilyBounds{Logits: 2e-2, Loss: 2e-3}
 	case driver.BF16:
-		return opstest.FamilyBounds{Logits: 1e-1, Loss: 2e-2}
+		// The goldens' routers lead by .02 to .03 of what their scores spread.
+		return opstest.FamilyBounds{Logits: 1e-1, Loss: 2e-2, Near: []string{"glm4-moe-lite", "llama4-plain"}}
 	}
 	return opstest.FamilyBounds{Logits: 1e-4, Loss: 1e-4, Gradients: 2e-4}
 }

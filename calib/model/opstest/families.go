@@ -18,10 +18,11 @@ import (
 // FamilyBounds say how close a tiny model of every family has to be to what transformers
 // computes of it in float64.
 type FamilyBounds struct {
-	Logits    float64 // ‖got − want‖/‖want‖ of the logits of a position
-	Loss      float64 // relative
-	Gradients float64 // of a layer's gradient, relative to its norm; 0: not compared
-	Recorded  bool    // whether steps are to be recorded
+	Logits    float64  // ‖got − want‖/‖want‖ of the logits of a position
+	Loss      float64  // relative
+	Gradients float64  // of a layer's gradient, relative to its norm; 0: not compared
+	Recorded  bool     // whether steps are to be recorded
+	Near      []string // families whose routers' last choice leads the next by less than activations are rounded: left out of Families
 }
 
 // eachFamily opens a tiny model of every family on ops, or of those named.
@@ -55,6 +56,9 @@ func eachFamily(t *testing.T, ops model.Ops, test func(t *testing.T, m *model.Mo
 // Families compares a tiny model of every family, or of those named, on ops with transformers.
 func Families(t *testing.T, ops model.Ops, b FamilyBounds, families ...string) {
 	eachFamily(t, ops, func(t *testing.T, m *model.Model, g archtest.Golden) {
+		if slices.Contains(b.Near, g.Name) {
+			t.Skip("rounded activations choose other experts")
+		}
 		b.logits(t, m, g)
 		b.continued(t, m, g)
 		loss, err := m.Loss(context.Background(), g.Tokens, nil)
