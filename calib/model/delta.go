@@ -50,9 +50,7 @@ func (l *loader) delta(from *arch.DeltaNet) *deltaNet {
 	if from.A != nil {
 		t.a = l.linear(from.A)
 	}
-	if v := l.floats(from.Conv, from.Channels(), 1, from.Width); l.err == nil {
-		t.conv = l.upload(v)
-	}
+	t.conv, _ = l.convolution(from.Conv, "", from.Channels(), from.Width)
 	t.aLog, t.dtBias, t.norm = l.vector(from.ALog, 0, from.VHeads), l.vector(from.DtBias, 0, from.VHeads), l.norm(&from.Norm, from.VDim)
 	return t
 }

@@ -109,7 +109,7 @@ func (o *Ops) SoftCap(x model.Array, limit float64) {
 
 // Scale multiplies x.
 func (o *Ops) Scale(x model.Array, by float32) {
-	o.elementwise("scale", floats(x).n, x, by)
+	o.elementwise("multiply", floats(x).n, x, by)
 }
 
 // AddTo adds x to h.

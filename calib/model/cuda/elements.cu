@@ -94,15 +94,6 @@ extern "C" __global__ void __launch_bounds__(256) soft_cap(F32* x, float cap, u6
     e.store(x, a);
 }
 
-extern "C" __global__ void __launch_bounds__(256) scale(F32* x, float by, u64 n) {
-    Elements e(n);
-    float a[EACH];
-    e.load(a, x);
-#pragma unroll
-    for (u32 i = 0; i < EACH; i++) a[i] *= by;
-    e.store(x, a);
-}
-
 // soft_cap_back multiplies by 1 − tanh², y being what soft_cap wrote.
 extern "C" __global__ void __launch_bounds__(256) soft_cap_back(Act* dx, const F32* y, float cap, u64 n) {
     Elements e(n);
