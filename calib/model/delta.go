@@ -43,7 +43,7 @@ type deltaNet struct {
 func (l *loader) delta(from *arch.DeltaNet) *deltaNet {
 	ops, ok := l.ops.(RecurrentOps)
 	if !ok {
-		l.fail(fmt.Errorf("%s: gated delta rules %w", l.src.Name(), ErrCPUOnly))
+		l.fail(fmt.Errorf("%s: gated delta rules do not run on %s", l.src.Name(), l.ops.Name()))
 		return nil
 	}
 	t := &deltaNet{desc: from, ops: ops, b: l.linear(from.B)}

@@ -265,8 +265,8 @@ type Preparer interface {
 	// PreparedLen returns how many acts have room for rows of up to k as some products read them, 0 where none reads so many so.
 	PreparedLen(rows, k int) int
 	// Prepared returns what stands for x, acts [rows, K], where nothing but products by some weights reads it: x, or acts as
-	// these read them at room, or both. Linear reads it, and as a whole RMSNorm, AddNorm, GLU, Attention, Recall
-	// and Attend write it.
+	// these read them at room, or both. Linear reads it, and as a whole RMSNorm, NormGroups, AddNorm, GLU, ShortConv, Attention,
+	// Recall and Attend write it.
 	Prepared(x, room Array, rows int, by ...Weight) Array
 }
 

@@ -1,20 +1,18 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/lutq/lutq/formats/arch"
 )
 
-// ErrCPUOnly is the error for models with a mixer that a device has no operations for.
-var ErrCPUOnly = errors.New("run on the cpu only")
-
 // ShortConvOps are the operations of short convolutions.
 type ShortConvOps interface {
-	RecurrentOps
-	// Multiply writes y = a∘b, acts. y may be either.
-	Multiply(y, a, b Array)
+	Ops
+	// ShortConv writes the c ∘ conv(b ∘ x) of arch.ShortConv, acts [rows, Channels], for what In makes of the rows of a step: made, acts
+	// [rows, 3·Channels], has b, c and x. w is floats [Channels, Width], bias floats [Channels] or nil. kept, acts [slots, Width, Channels] in
+	// an order of the device's own, or nil, is as [RecurrentOps] has it. s.SiLU is not read.
+	ShortConv(y, made, w, bias, kept Array, at Step, s ConvShape)
 }
 
 // shortConv implements [mixer] by a short convolution.
@@ -30,7 +28,7 @@ type shortConv struct {
 func (l *loader) shortConv(from *arch.ShortConv) *shortConv {
 	ops, ok := l.ops.(ShortConvOps)
 	if !ok {
-		l.fail(fmt.Errorf("%s: short convolutions %w", l.src.Name(), ErrCPUOnly))
+		l.fail(fmt.Errorf("%s: short convolutions do not run on %s", l.src.Name(), l.ops.Name()))
 		return nil
 	}
 	t := &shortConv{desc: from, ops: ops}
@@ -60,8 +58,8 @@ func (t *shortConv) bind(map[*arch.Rope]*rope) {}
 
 func (t *shortConv) in() []Weight { return []Weight{t.made.w} }
 
-// shortConvRoom is what a token takes on the way: what In makes, together and apart.
-func shortConvRoom(c *arch.ShortConv) tokenRoom { return tokenRoom{acts: 6 * c.Channels} }
+// shortConvRoom is what a token takes on the way: what In makes.
+func shortConvRoom(c *arch.ShortConv) tokenRoom { return tokenRoom{acts: 3 * c.Channels} }
 
 func (t *shortConv) reads(m *Model, a activations, x Array, stage int) Array {
 	if stage == 0 {
@@ -77,19 +75,10 @@ func (t *shortConv) recall(m *Model, a activations, x Array, k kept, at Step, _ 
 // mix computes what Out reads, in a.q.
 func (t *shortConv) mix(m *Model, a activations, x, inputs Array, at Step) Array {
 	rows, wide := a.t, t.desc.Channels
-	acts := taker{a.more}
-	made := acts.take(rows * 3 * wide)
+	made := a.more.Slice(0, rows*3*wide)
 	m.ops.Linear(x, rows, t.made.to(made))
-	var parts [3]Array
-	for i := range parts {
-		parts[i] = acts.take(rows * wide)
-		m.ops.CopyHeads(parts[i], made.Slice(i*wide, made.Len()), HeadsShape{Rows: rows, Heads: 1, Width: wide, ToRow: wide, FromRow: 3 * wide})
-	}
-	t.ops.Multiply(parts[0], parts[0], parts[2])
-	o := a.q.Slice(0, rows*wide)
-	t.ops.Convolve(o, parts[0], t.conv, t.bias, inputs, at, ConvShape{Channels: wide, Width: t.desc.Width})
-	y := m.input(a, o, rows, t.out.w)
-	t.ops.Multiply(y, o, parts[1])
+	y := m.input(a, a.q.Slice(0, rows*wide), rows, t.out.w)
+	t.ops.ShortConv(y, made, t.conv, t.bias, inputs, at, ConvShape{Channels: wide, Width: t.desc.Width})
 	return y
 }
 

@@ -57,7 +57,7 @@ func (m *Mamba2) Vectors() []Vector {
 }
 
 // Kept implements [Mixer]: states in float32, and the last inputs of the convolution.
-func (m *Mamba2) Kept(int) int { return 2*m.Inner()*m.State + (m.Width-1)*m.Channels() }
+func (m *Mamba2) Kept(int) int { return 2*m.Inner()*m.State + m.Width*m.Channels() }
 
 // Forgets implements [Mixer].
 func (m *Mamba2) Forgets() bool { return true }

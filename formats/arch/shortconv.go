@@ -32,7 +32,7 @@ func (c *ShortConv) Vectors() []Vector {
 }
 
 // Kept implements [Mixer]: the last inputs of the convolution.
-func (c *ShortConv) Kept(int) int { return (c.Width - 1) * c.Channels }
+func (c *ShortConv) Kept(int) int { return c.Width * c.Channels }
 
 // Forgets implements [Mixer].
 func (c *ShortConv) Forgets() bool { return true }

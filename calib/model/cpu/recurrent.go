@@ -26,48 +26,50 @@ func (c *Ops) CopyHeads(dst, src model.Array, s model.HeadsShape) {
 // channelsPerTask is how many channels of a convolution a task takes, of all tokens.
 const channelsPerTask = 256
 
-// Convolve implements [model.RecurrentOps]. The input of position p is kept in row p mod Width−1.
-func (c *Ops) Convolve(y, x, w, bias, kept model.Array, at model.Step, s model.ConvShape) {
-	out, in, weights, past := host(y), host(x), host(w), s.Width-1
-	var offsets, ring []float32
-	if bias != nil {
-		offsets = host(bias)
-	}
-	if kept != nil {
-		ring = host(kept)
-	}
+// convolution is one of the rows of a step.
+type convolution struct {
+	model.ConvShape
+	w, bias []float32
+	in      func(row int) (x, by []float32) // inputs of a row, times others or nil
+	ring    []float32                       // [slots, keeps, Channels], of position p in row p mod keeps; nil: nothing is kept
+	keeps   int
+}
+
+// convolve writes [rows, Channels].
+func (c *Ops) convolve(out []float32, at model.Step, s convolution) {
 	tasks := (s.Channels + channelsPerTask - 1) / channelsPerTask
-	row := 0
+	before, row := s.Width-1, 0
 	for _, run := range at.Runs {
-		out, in := out[row*s.Channels:(row+run.Rows)*s.Channels], in[row*s.Channels:(row+run.Rows)*s.Channels]
+		first := row
 		row += run.Rows
-		from, before := 0, func(int) []float32 { return nil } // of a position before the run, its inputs
-		if ring != nil {
-			from = run.From
-			before = func(pos int) []float32 {
-				if pos < 0 {
-					return nil
-				}
-				return ring[(run.Slot*past+pos%past)*s.Channels:][:s.Channels]
-			}
+		from := run.From
+		if s.ring == nil {
+			from = 0
 		}
+		kept := func(pos int) []float32 { return s.ring[(run.Slot*s.keeps+pos%s.keeps)*s.Channels:][:s.Channels] }
 		c.engine.Parallel(tasks, func(_, task int) {
 			lo, hi := task*channelsPerTask, min((task+1)*channelsPerTask, s.Channels)
 			for t := range run.Rows {
-				to := out[t*s.Channels+lo : t*s.Channels+hi]
+				to := out[(first+t)*s.Channels+lo : (first+t)*s.Channels+hi]
 				clear(to)
-				if offsets != nil {
-					copy(to, offsets[lo:hi])
+				if s.bias != nil {
+					copy(to, s.bias[lo:hi])
 				}
 				for j := range s.Width {
-					var x []float32
-					if at := t - past + j; at >= 0 {
-						x = in[at*s.Channels:][:s.Channels]
-					} else if x = before(from + at); x == nil {
+					var x, by []float32
+					switch past := t - before + j; {
+					case past >= 0:
+						x, by = s.in(first + past)
+					case from+past < 0:
 						continue
+					default:
+						x = kept(from + past)
 					}
 					for i, v := range x[lo:hi] {
-						to[i] += float32(v * weights[(lo+i)*s.Width+j])
+						if by != nil {
+							v *= by[lo+i]
+						}
+						to[i] += float32(v * s.w[(lo+i)*s.Width+j])
 					}
 				}
 				if s.SiLU {
@@ -76,13 +78,35 @@ func (c *Ops) Convolve(y, x, w, bias, kept model.Array, at model.Step, s model.C
 					}
 				}
 			}
-			if ring != nil {
-				for t := max(run.Rows-past, 0); t < run.Rows; t++ {
-					copy(before(from + t)[lo:hi], in[t*s.Channels+lo:t*s.Channels+hi])
+			for t := max(run.Rows-before, 0); t < run.Rows && s.ring != nil; t++ {
+				x, by := s.in(first + t)
+				to := kept(from + t)[lo:hi]
+				copy(to, x[lo:hi])
+				for i := range to {
+					if by != nil {
+						to[i] *= by[lo+i]
+					}
 				}
 			}
 		})
 	}
+}
+
+// optional is what an array holds, or nil of none.
+func optional(a model.Array) []float32 {
+	if a == nil {
+		return nil
+	}
+	return host(a)
+}
+
+// Convolve implements [model.RecurrentOps].
+func (c *Ops) Convolve(y, x, w, bias, kept model.Array, at model.Step, s model.ConvShape) {
+	in := host(x)
+	c.convolve(host(y), at, convolution{
+		ConvShape: s, w: host(w), bias: optional(bias), ring: optional(kept), keeps: s.Width - 1,
+		in: func(row int) (x, by []float32) { return in[row*s.Channels:][:s.Channels], nil },
+	})
 }
 
 // DeltaRule implements [model.RecurrentOps]. States are kept by values: [slots, VHeads, VDim, KDim].

@@ -11,15 +11,23 @@ var (
 	_ model.StateSpaceOps = (*Ops)(nil)
 )
 
-// Multiply implements [model.ShortConvOps].
-func (c *Ops) Multiply(y, a, b model.Array) {
-	out, x, by := host(y), host(a), host(b)
-	if len(out) != len(x) || len(out) != len(by) {
-		panic(badSize)
-	}
-	for i, v := range x {
-		out[i] = v * by[i]
-	}
+// ShortConv implements [model.ShortConvOps].
+func (c *Ops) ShortConv(y, made, w, bias, kept model.Array, at model.Step, s model.ConvShape) {
+	out, in, n := host(y), host(made), s.Channels
+	part := func(row, i int) []float32 { return in[(3*row+i)*n:][:n] }
+	s.SiLU = false
+	c.convolve(out, at, convolution{
+		ConvShape: s, w: host(w), bias: optional(bias), ring: optional(kept), keeps: s.Width,
+		in: func(row int) (x, by []float32) { return part(row, 2), part(row, 0) },
+	})
+	c.overRows(len(out)/n, func(_, first, end int) {
+		for r := first; r < end; r++ {
+			to := out[r*n : (r+1)*n]
+			for i, v := range part(r, 1) {
+				to[i] *= v
+			}
+		}
+	})
 }
 
 // NormGroups implements [model.StateSpaceOps].
@@ -42,14 +50,14 @@ func (c *Ops) NormGroups(y, x, w model.Array, rows, groups int, eps float64) {
 }
 
 // StateSpace implements [model.StateSpaceOps].
-func (c *Ops) StateSpace(y, x, dt, aLog, bias, d, state model.Array, at model.Step, s model.StateSpaceShape) {
-	out, in, steps, logs, offsets, direct := host(y), host(x), host(dt), host(aLog), host(bias), host(d)
-	size, inner := s.Dim*s.State, s.Heads*s.Dim
-	channels := inner + 2*s.Groups*s.State
-	var states []float32
-	if state != nil {
-		states = host(state)
-	}
+func (c *Ops) StateSpace(y, made, room model.Array, w model.StateSpaceWeights, inputs, state model.Array, at model.Step, s model.StateSpaceShape) {
+	out, all, in, logs, offsets, direct, states := host(y), host(made), host(room), host(w.ALog), host(w.DtBias), host(w.D), optional(state)
+	size, inner, channels := s.Dim*s.State, s.Heads*s.Dim, s.Channels()
+	c.convolve(in, at, convolution{
+		ConvShape: model.ConvShape{Channels: channels, Width: s.Width, SiLU: true},
+		w:         host(w.Conv), bias: optional(w.ConvBias), ring: optional(inputs), keeps: s.Width,
+		in: func(row int) (x, by []float32) { return all[row*s.Made()+inner:][:channels], nil },
+	})
 	row := 0
 	for _, run := range at.Runs {
 		first := row
@@ -67,10 +75,14 @@ func (c *Ops) StateSpace(y, x, dt, aLog, bias, d, state model.Array, at model.St
 			of := h / (s.Heads / s.Groups) * s.State
 			rate := math.Exp(float64(logs[h]))
 			for r := first; r < row; r++ {
-				token := in[r*channels : (r+1)*channels]
+				token, made := in[r*channels:(r+1)*channels], all[r*s.Made():(r+1)*s.Made()]
 				v, b, q := token[h*s.Dim:(h+1)*s.Dim], token[inner+of:][:s.State], token[inner+s.Groups*s.State+of:][:s.State]
-				step := softplus(float64(steps[r*s.Heads+h]) + float64(offsets[h]))
-				stateStep(out[r*inner+h*s.Dim:][:s.Dim], m, v, b, q, float32(math.Exp(-step*rate)), float32(step), direct[h])
+				step := softplus(float64(made[inner+channels+h]) + float64(offsets[h]))
+				o := out[r*inner+h*s.Dim:][:s.Dim]
+				stateStep(o, m, v, b, q, float32(math.Exp(-step*rate)), float32(step), direct[h])
+				for i, z := range made[h*s.Dim : (h+1)*s.Dim] {
+					o[i] *= float32(float64(z) * logistic(float64(z)))
+				}
 			}
 		})
 	}

@@ -48,15 +48,29 @@ func (o *Ops) embed(h model.Array, rows driver.Ptr, n int, w model.Weight, scale
 
 // RMSNorm normalizes rows.
 func (o *Ops) RMSNorm(y, x, w model.Array, rows int, eps float64) {
-	cols := w.Len()
-	check(y.Len() == rows*cols && x.Len() == rows*cols, "norm of %d rows of %d: %d to %d elements", rows, cols, x.Len(), y.Len())
+	o.NormGroups(y, x, w, rows, 1, eps)
+}
+
+// NormGroups normalizes groups of rows.
+func (o *Ops) NormGroups(y, x, w model.Array, rows, groups int, eps float64) {
+	cols := w.Len() / groups
+	n := rows * groups * cols
+	check(y.Len() == n && x.Len() == n, "norm of %d rows of %d groups of %d: %d to %d elements", rows, groups, cols, x.Len(), y.Len())
 	if rows == 0 {
 		return
 	}
 	grid, block := perRow(rows, cols)
-	plain, prepared, turned := inputOf(y).at()
-	o.do(func() {
+	grid.Y = uint32(groups)
+	norm := func(y model.Array) {
+		plain, prepared, turned := inputOf(y).at()
 		o.launchEarly(o.of("rmsnorm", x), grid, block, plain, prepared, turned, x, w, cols, float32(eps))
+	}
+	o.do(func() {
+		if groups > 1 && cols%preparedColumns != 0 {
+			o.rowByRow(y, norm)
+		} else {
+			norm(y)
+		}
 	})
 }
 

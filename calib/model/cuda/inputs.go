@@ -25,6 +25,9 @@ var (
 	rotated gemmcuda.Form = trellis.Rotated{}
 )
 
+// preparedColumns are those of a row that a warp writes in these forms at once.
+const preparedColumns = 128
+
 // Len returns the number of elements.
 func (i *input) Len() int { return i.n }
 

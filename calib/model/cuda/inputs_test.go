@@ -56,6 +56,7 @@ func testInputs(t *testing.T, o *Ops, long bool) {
 		x, h, w := acts(1, n), floats(2, n), floats(3, test.k)
 		c.check("norm of floats", true, func(y model.Array) { o.RMSNorm(y, h, w, test.rows, 1e-5) })
 		c.check("norm of acts", true, func(y model.Array) { o.RMSNorm(y, x, w, test.rows, 1e-5) })
+		c.check("norms of groups", true, func(y model.Array) { o.NormGroups(y, x, w, test.rows, 2, 1e-5) })
 		c.check("sum and norm", true, func(y model.Array) {
 			sum := floats(2, n)
 			o.AddNorm(y, sum, x, w, test.rows, 1e-5)
@@ -72,6 +73,26 @@ func testInputs(t *testing.T, o *Ops, long bool) {
 			c.check(string(a), true, func(y model.Array) { o.GLU(y, x, up, arch.Gating{Act: a, Alpha: 1.7, Limit: 1}) })
 		}
 		o.Free(x, h, w, up)
+
+		made, taps, ring := acts(4, 3*n), floats(5, 3*test.k), acts(6, test.rows*3*test.k)
+		for what, runs := range map[string][]model.Run{"a text": {{From: 5, Rows: test.rows}}, "texts": {{Slot: 1, Rows: test.rows / 3}, {From: 2, Rows: test.rows - test.rows/3}}} {
+			at := places(o, runs)
+			c.check("short convolution of "+what, true, func(y model.Array) {
+				o.Write(ring, randoms(6, ring.Len(), 1))
+				o.ShortConv(y, made, taps, nil, ring, at, model.ConvShape{Channels: test.k, Width: 3})
+			})
+			o.Free(at.Rows)
+		}
+		var steps []model.Run
+		for slot := range test.rows {
+			steps = append(steps, model.Run{Slot: slot, From: slot + 7, Rows: 1})
+		}
+		at := places(o, steps)
+		c.check("steps of short convolutions", true, func(y model.Array) {
+			o.Write(ring, randoms(6, ring.Len(), 1))
+			o.ShortConv(y, made, taps, nil, ring, at, model.ConvShape{Channels: test.k, Width: 3})
+		})
+		o.Free(at.Rows, made, taps, ring)
 	}
 
 	// Heads of 24 and 80 elements are mixed row by row, as in parts of several texts.

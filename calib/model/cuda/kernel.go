@@ -22,6 +22,8 @@ var (
 	elementsSource string
 	//go:embed mixers.cu
 	mixersSource string
+	//go:embed statespace.cu
+	stateSpaceSource string
 	//go:embed cache.cu
 	cacheSource string
 	//go:embed tiles.cuh
@@ -82,6 +84,7 @@ func modules(acts driver.DType) []driver.Kernel {
 		{"elements", inputs() + elementsSource, true},
 		{"rows", inputs() + rowsSource, true},
 		{"mixers", inputs() + mixersSource, true},
+		{"statespace", inputs() + stateSpaceSource, true},
 		{"cache", cacheSource, true},
 		{"step", inputs() + stepSource, true},
 		{"attend", tiles() + ptx.Rotated() + attendSource, true},

@@ -42,10 +42,12 @@ extern "C" __global__ void __launch_bounds__(1024) row_dots_fa(float* dst, const
 extern "C" __global__ void __launch_bounds__(1024) row_dots_af(float* dst, const Act* a, const F32* b, u32 cols) { row_dots(dst, a, b, cols); }
 extern "C" __global__ void __launch_bounds__(1024) row_dots_aa(float* dst, const Act* a, const Act* b, u32 cols) { row_dots(dst, a, b, cols); }
 
+// rmsnorm normalizes group blockIdx.y of row blockIdx.x, of cols each.
 template <class T>
 __device__ __forceinline__ void rmsnorm(Act* y, u8* prepared, u8* rotated, const T* x, const float* w, u32 cols, float eps) {
     begin();
-    const u64 row = (u64)blockIdx.x * cols, end = row + cols;
+    const u32 column = blockIdx.y * cols;
+    const u64 row = (u64)blockIdx.x * gridDim.y * cols + column, end = row + cols;
     const u32 first = threadIdx.x * EACH, stride = blockDim.x * EACH, before = threadIdx.x % 32 * EACH;
     const Inputs to = {y, prepared, rotated, (gridDim.x + 7) / 8};
     float kept[EACH] = {}, sum = 0;  // the first of a thread's, mostly all of them
@@ -62,11 +64,11 @@ __device__ __forceinline__ void rmsnorm(Act* y, u8* prepared, u8* rotated, const
     for (u32 i = first; i - before < cols; i += stride) {  // by whole warps
         const Elements e(row + i, end);
         float factors[EACH];
-        Elements(i, cols).load(factors, (const F32*)w);
+        Elements(column + i, column + cols).load(factors, (const F32*)w);
         if (i != first) e.load(kept, x);
 #pragma unroll
         for (u32 j = 0; j < EACH; j++) kept[j] *= scale * factors[j];
-        to.store(e, blockIdx.x, i, kept);
+        to.store(e, blockIdx.x, column + i, kept);
     }
 }
 #define RMSNORM(NAME, T)                                                                                       \

@@ -16,6 +16,8 @@ type Ops interface {
 	model.BackwardOps
 	model.StatsOps
 	model.RecurrentOps
+	model.ShortConvOps
+	model.StateSpaceOps
 	model.LatentOps
 	learn.Ops
 }

@@ -41,9 +41,6 @@ func eachFamily(t *testing.T, ops model.Ops, test func(t *testing.T, m *model.Mo
 			dir := t.TempDir()
 			g.Write(t, dir)
 			m, err := model.Open(modeltest.Open(t, dir), ops, model.OpenOptions{})
-			if errors.Is(err, model.ErrCPUOnly) {
-				t.Skip(err)
-			}
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -283,6 +283,72 @@ func (Reference) DeltaRule(o, x, a, b, aLog, bias, state model.Array, at model.S
 	}
 }
 
+// ShortConv implements [model.ShortConvOps], as arch.ShortConv says it.
+func (r Reference) ShortConv(y, made, w, bias, kept model.Array, at model.Step, s model.ConvShape) {
+	out, in := values(y), values(made)
+	x := make(Array, len(out))
+	for i := range x {
+		token := in[i/s.Channels*3*s.Channels+i%s.Channels:]
+		x[i] = token[0] * token[2*s.Channels]
+	}
+	s.SiLU = false
+	r.Convolve(y, x, w, bias, kept, at, s)
+	for i := range out {
+		out[i] *= in[i/s.Channels*3*s.Channels+s.Channels+i%s.Channels]
+	}
+}
+
+// StateSpace implements [model.StateSpaceOps], as arch.Mamba2 says it.
+func (r Reference) StateSpace(y, made, _ model.Array, w model.StateSpaceWeights, inputs, state model.Array, at model.Step, s model.StateSpaceShape) {
+	out, in := values(y), values(made)
+	inner, channels := s.Heads*s.Dim, s.Channels()
+	passed := make(Array, len(in)/s.Made()*channels)
+	r.CopyHeads(passed, made.Slice(inner, made.Len()), model.HeadsShape{Rows: len(in) / s.Made(), Heads: 1, Width: channels, ToRow: channels, FromRow: s.Made()})
+	r.Convolve(passed, append(Array(nil), passed...), w.Conv, w.ConvBias, inputs, at, model.ConvShape{Channels: channels, Width: s.Width, SiLU: true})
+	row := 0
+	for _, run := range at.Runs {
+		all := make(Array, inner*s.State)
+		if state != nil {
+			all = values(state)[run.Slot*len(all):][:len(all)]
+		}
+		if run.From == 0 {
+			clear(all)
+		}
+		for range run.Rows {
+			token := in[row*s.Made():][:s.Made()]
+			x := passed[row*channels:][:channels]
+			for h := range s.Heads {
+				of := inner + h/(s.Heads/s.Groups)*s.State
+				b, c := x[of:][:s.State], x[of+s.Groups*s.State:][:s.State]
+				step := math.Log1p(math.Exp(token[inner+channels+h] + values(w.DtBias)[h]))
+				for i := h * s.Dim; i < (h+1)*s.Dim; i++ {
+					sum := values(w.D)[h] * x[i]
+					for j := range s.State {
+						m := &all[i*s.State+j]
+						*m = *m*math.Exp(-step*math.Exp(values(w.ALog)[h])) + step*x[i]*b[j]
+						sum += *m * c[j]
+					}
+					out[row*inner+i] = sum * token[i] * sigmoid(token[i])
+				}
+			}
+			row++
+		}
+	}
+}
+
+// NormGroups implements [model.StateSpaceOps].
+func (Reference) NormGroups(y, x, w model.Array, rows, groups int, eps float64) {
+	out, in, factors := values(y), values(x), values(w)
+	width := len(factors) / groups
+	for g := range rows * groups {
+		from := in[g*width : (g+1)*width]
+		by := inverseRMS(from, eps)
+		for i, v := range from {
+			out[g*width+i] = v * by * factors[g%groups*width+i]
+		}
+	}
+}
+
 // sees returns the first token that token i attends to.
 func sees(s model.AttentionShape, i int) int {
 	if s.Window > 0 {

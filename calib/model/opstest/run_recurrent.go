@@ -50,38 +50,86 @@ func (c *check) step(runs [][3]int) (at model.Step, rows int) {
 	return at, rows
 }
 
+// texts are what an operation has before it goes through texts in a few slots, or through one of which nothing is kept.
+type texts struct {
+	*check
+	at   model.Step
+	rows int
+	kept []past
+}
+
+// past is what a device keeps of texts, and the reference.
+type past struct {
+	dev model.Array // nil: nothing
+	ref Array
+}
+
+// of is what a side keeps.
+func (k past) of(s side) model.Array {
+	switch {
+	case k.dev == nil:
+		return nil
+	case s.reference:
+		return k.ref
+	}
+	return k.dev
+}
+
+// throughTexts runs test for each step of texts in slots, whose arrays hold anything first, and for one of alone rows of which nothing is kept.
+func (o Options) throughTexts(t *testing.T, ops Ops, seed uint64, alone int, test func(c texts), arrays ...model.Array) {
+	all := make([]past, len(arrays))
+	for i, a := range arrays {
+		defer ops.Free(a)
+		ops.Write(a, poison(a.Len()))
+		all[i] = past{a, make(Array, a.Len())}
+	}
+	for j, runs := range append(recurrentSteps(), nil) {
+		c := texts{check: o.check(t, ops, seed*10+uint64(j)), at: model.Step{Runs: []model.Run{{Rows: alone}}}, rows: alone, kept: make([]past, len(arrays))}
+		if runs != nil {
+			c.at, c.rows = c.step(runs)
+			c.kept = all
+		}
+		test(c)
+		c.compare(o.Acts)
+		c.done()
+	}
+}
+
+// slots is how many texts recurrentSteps have.
+const slots = 3
+
 func testConvolve(t *testing.T, ops Ops, o Options) {
 	for i, s := range []model.ConvShape{{Channels: 1, Width: 2}, {Channels: 24, Width: 4, SiLU: true}, {Channels: 300, Width: 3}, {Channels: 65, Width: 8, SiLU: true}} {
 		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
-			const slots = 3
-			kept := ops.Acts(slots * (s.Width - 1) * s.Channels)
-			defer ops.Free(kept)
-			ops.Write(kept, poison(kept.Len()))
-			ref := make(Array, kept.Len())
-			for j, runs := range append(recurrentSteps(), nil) {
-				c := o.check(t, ops, uint64(10*i+j))
-				at, n := model.Step{Runs: []model.Run{{Rows: 37}}}, 37
-				past := kept
-				if runs != nil {
-					at, n = c.step(runs)
-				} else {
-					past = nil
-				}
-				x, w, y := c.acts("x", c.normal(n*s.Channels, 1)), c.floats("w", c.normal(s.Channels*s.Width, 1)), c.actsOut("y", n*s.Channels)
-				var bias *tensor
-				if j%2 == 0 {
-					bias = c.floats("bias", c.normal(s.Channels, 1))
-				}
+			o.throughTexts(t, ops, uint64(i), 37, func(c texts) {
+				x, w, y := c.acts("x", c.normal(c.rows*s.Channels, 1)), c.floats("w", c.normal(s.Channels*s.Width, 1)), c.actsOut("y", c.rows*s.Channels)
+				bias := c.bias(s.Channels)
 				c.both(func(side side) {
-					in, place := past, at
-					if side.reference && past != nil {
-						in = ref
-					}
-					side.Convolve(side.a(y), side.a(x), side.a(w), side.a(bias), in, place, s)
+					side.Convolve(side.a(y), side.a(x), side.a(w), side.a(bias), c.kept[0].of(side), c.at, s)
 				})
-				c.compare(o.Acts)
-				c.done()
-			}
+			}, ops.Acts(slots*(s.Width-1)*s.Channels))
+		})
+	}
+}
+
+// bias is one or, of every other step, none.
+func (c texts) bias(n int) *tensor {
+	if c.rows%2 == 0 {
+		return nil
+	}
+	return c.floats("bias", c.normal(n, 1))
+}
+
+func testShortConv(t *testing.T, ops Ops, o Options) {
+	for i, s := range []model.ConvShape{{Channels: 1, Width: 1}, {Channels: 24, Width: 3}, {Channels: 300, Width: 4}, {Channels: 65, Width: 8}} {
+		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
+			o.throughTexts(t, ops, uint64(i), 37, func(c texts) {
+				made, w, y := c.acts("made", c.normal(3*c.rows*s.Channels, 1)), c.floats("w", c.normal(s.Channels*s.Width, 1)), c.actsOut("y", c.rows*s.Channels)
+				bias := c.bias(s.Channels)
+				c.both(func(side side) {
+					side.ShortConv(side.a(y), side.a(made), side.a(w), side.a(bias), c.kept[0].of(side), c.at, s)
+				})
+			}, ops.Acts(slots*s.Width*s.Channels))
 		})
 	}
 }
@@ -94,33 +142,56 @@ func testDeltaRule(t *testing.T, ops Ops, o Options) {
 		{KHeads: 2, VHeads: 2, KDim: 150, VDim: 128},
 	} {
 		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
-			const slots = 3
 			size, channels := s.VHeads*s.KDim*s.VDim, 2*s.KHeads*s.KDim+s.VHeads*s.VDim
-			state := ops.Floats(slots * size)
-			defer ops.Free(state)
-			ops.Write(state, poison(state.Len()))
-			ref := make(Array, state.Len())
-			for j, runs := range append(recurrentSteps(), nil) {
-				c := o.check(t, ops, uint64(10*i+j))
-				at, n := model.Step{Runs: []model.Run{{Rows: 21}}}, 21
-				var past model.Array
-				if runs != nil {
-					at, n = c.step(runs)
-					past = state
-				}
-				x, y := c.acts("x", c.normal(n*channels, 1)), c.actsOut("o", n*s.VHeads*s.VDim)
-				a, b := c.floats("a", c.normal(n*s.VHeads, 2)), c.floats("b", c.normal(n*s.VHeads, 2))
+			o.throughTexts(t, ops, uint64(i), 21, func(c texts) {
+				x, y := c.acts("x", c.normal(c.rows*channels, 1)), c.actsOut("o", c.rows*s.VHeads*s.VDim)
+				a, b := c.floats("a", c.normal(c.rows*s.VHeads, 2)), c.floats("b", c.normal(c.rows*s.VHeads, 2))
 				logs, bias := c.floats("logs", c.uniform(s.VHeads, 1)), c.floats("bias", c.uniform(s.VHeads, 2))
 				c.both(func(side side) {
-					in := past
-					if side.reference && past != nil {
-						in = ref
-					}
-					side.DeltaRule(side.a(y), side.a(x), side.a(a), side.a(b), side.a(logs), side.a(bias), in, at, s)
+					side.DeltaRule(side.a(y), side.a(x), side.a(a), side.a(b), side.a(logs), side.a(bias), c.kept[0].of(side), c.at, s)
 				})
-				c.compare(o.Acts)
-				c.done()
-			}
+			}, ops.Floats(slots*size))
+		})
+	}
+}
+
+func testStateSpace(t *testing.T, ops Ops, o Options) {
+	for i, s := range []model.StateSpaceShape{
+		{Heads: 1, Dim: 1, Groups: 1, State: 1, Width: 1},
+		{Heads: 6, Dim: 5, Groups: 2, State: 7, Width: 4},
+		{Heads: 2, Dim: 64, Groups: 2, State: 128, Width: 4},
+		{Heads: 3, Dim: 40, Groups: 1, State: 33, Width: 2},
+		{Heads: 1, Dim: 9, Groups: 1, State: 256, Width: 8},
+	} {
+		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
+			inner := s.Heads * s.Dim
+			o.throughTexts(t, ops, uint64(i), 21, func(c texts) {
+				made, y, room := c.acts("made", c.normal(c.rows*s.Made(), 1)), c.actsOut("y", c.rows*inner), ops.Acts(c.rows*s.Channels())
+				defer ops.Free(room)
+				conv, bias := c.floats("conv", c.normal(s.Channels()*s.Width, 1)), c.bias(s.Channels())
+				logs, steps, d := c.floats("logs", c.uniform(s.Heads, 1)), c.floats("steps", c.uniform(s.Heads, 2)), c.floats("d", c.normal(s.Heads, 1))
+				c.both(func(side side) {
+					w := model.StateSpaceWeights{Conv: side.a(conv), ConvBias: side.a(bias), ALog: side.a(logs), DtBias: side.a(steps), D: side.a(d)}
+					side.StateSpace(side.a(y), side.a(made), room, w, c.kept[0].of(side), c.kept[1].of(side), c.at, s)
+				})
+			}, ops.Acts(slots*s.Width*s.Channels()), ops.Floats(slots*inner*s.State))
+		})
+	}
+}
+
+func testNormGroups(t *testing.T, ops Ops, o Options) {
+	for i, test := range []struct{ rows, groups, width int }{{1, 1, 1}, {7, 3, 24}, {2, 2, 1100}, {130, 4, 64}} {
+		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
+			c := o.check(t, ops, uint64(i))
+			defer c.done()
+			n := test.rows * test.groups * test.width
+			x, w, y := c.acts("x", c.normal(n, 0.3)), c.floats("w", c.normal(test.groups*test.width, 1)), c.actsOut("y", n)
+			in := c.acts("x in place", c.normal(n, 3)).out(0)
+			c.both(func(side side) {
+				side.NormGroups(side.a(y), side.a(x), side.a(w), test.rows, test.groups, 1e-5)
+				side.NormGroups(side.a(in), side.a(in), side.a(w), test.rows, test.groups, 1e-5)
+			})
+			c.compare(o.Acts)
 		})
 	}
 }
