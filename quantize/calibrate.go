@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/weight"
@@ -47,52 +48,72 @@ func (v *Visitor) Wants(layer string) bool {
 	return ok
 }
 
-// Quantize quantizes layers that read the same and writes them, with statistics of that: of a
-// stack of experts those of each.
-func (v *Visitor) Quantize(ctx context.Context, layers []string, stats []rounding.Stats) error {
+// Quantize quantizes layers and writes them, with statistics of what they read.
+func (v *Visitor) Quantize(ctx context.Context, all []rounding.Readers) error {
+	room := newRoom(v.statesOf(all))
+	defer room.close()
+	err := v.run.work(ctx, func(send func(b block) error) error {
+		for _, of := range all {
+			if err := v.readers(ctx, of, room, send); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func(w *worker, b block) error {
+		defer b.states.done()
+		return w.do(b)
+	})
+	if err != nil {
+		return err
+	}
+	for _, of := range all {
+		for _, layer := range of.Layers {
+			delete(v.left, layer)
+		}
+	}
+	return nil
+}
+
+// readers sends the work on layers that read the same.
+func (v *Visitor) readers(ctx context.Context, of rounding.Readers, room *room, send func(b block) error) error {
 	var tasks []*task
-	for _, layer := range layers {
+	for _, layer := range of.Layers {
 		i, ok := v.left[layer]
 		if !ok {
 			return fmt.Errorf("%s is not to be quantized", layer)
 		}
 		it := &v.run.plan.Items[i]
-		if len(stats) != max(it.Experts, 1) {
-			return fmt.Errorf("%s: %d statistics of %d matrices", layer, len(stats), max(it.Experts, 1))
+		if len(of.Stats) != max(it.Experts, 1) {
+			return fmt.Errorf("%s: %d statistics of %d matrices", layer, len(of.Stats), max(it.Experts, 1))
 		}
 		tasks = append(tasks, v.run.begin(i))
 	}
-	if len(stats) > 1 {
-		if err := v.chooseStacks(ctx, tasks, stats); err != nil {
+	if len(of.Stats) > 1 {
+		if err := v.chooseStacks(ctx, tasks, of.Stats); err != nil {
 			return err
 		}
 	}
-	for expert, s := range stats {
-		if err := v.quantize(ctx, tasks, expert, s); err != nil {
+	for expert, s := range of.Stats {
+		states, err := room.take(ctx)
+		if err != nil {
 			return err
 		}
-	}
-	for _, layer := range layers {
-		delete(v.left, layer)
+		if err := v.matrices(ctx, tasks, expert, s, states, send); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// quantize does one matrix of each task. States are as large as statistics, so those of one
-// expert go before those of the next come.
-func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats rounding.Stats) error {
-	states := make(map[preparation]State)
-	defer func() {
-		for _, s := range states {
-			s.Close()
-		}
-	}()
+// matrices sends the work on one matrix of each task.
+func (v *Visitor) matrices(ctx context.Context, tasks []*task, expert int, stats rounding.Stats, states *states, send func(b block) error) error {
+	defer states.done() // for what is sent here
 	for _, t := range tasks {
 		if s, ok := stats.(routed); ok && s.Routed() >= 0 {
 			t.record.Routed = append(t.record.Routed, s.Routed())
 		}
 		as := t.item.preparation()
-		if states[as] != nil {
+		if states.of[as] != nil {
 			continue
 		}
 		of := stats
@@ -103,28 +124,101 @@ func (v *Visitor) quantize(ctx context.Context, tasks []*task, expert int, stats
 		if err != nil {
 			return fmt.Errorf("%s: %w", t.item.Tensor.Name, err)
 		}
-		states[as] = s
+		states.of[as] = s
 	}
-	if err := v.choose(ctx, tasks, stats, func(it *Item) State { return states[it.preparation()] }); err != nil {
+	if err := v.choose(ctx, tasks, stats, func(it *Item) State { return states.of[it.preparation()] }); err != nil {
 		return err
 	}
-	return v.run.work(ctx, func(send func(b block) error) error {
-		for _, t := range tasks {
-			state := states[t.item.preparation()]
-			if r := state.Remark(); r != (Remark{}) {
-				r.Expert = expert
-				t.record.Remarks = append(t.record.Remarks, r)
-			}
-			rows := t.item.N / max(t.item.Experts, 1)
-			for _, b := range v.run.blocks(t, expert*rows, (expert+1)*rows) {
-				b.state = state
-				if err := send(b); err != nil {
-					return err
-				}
+	for _, t := range tasks {
+		state := states.of[t.item.preparation()]
+		if r := state.Remark(); r != (Remark{}) {
+			r.Expert = expert
+			t.record.Remarks = append(t.record.Remarks, r)
+		}
+		rows := t.item.N / max(t.item.Experts, 1)
+		for _, b := range v.run.blocks(t, expert*rows, (expert+1)*rows) {
+			b.state, b.states = state, states
+			states.left.Add(1)
+			if err := send(b); err != nil {
+				return err
 			}
 		}
-		return nil
-	}, (*worker).do)
+	}
+	return nil
+}
+
+// states are those that the blocks of matrices are done with which read the same. They are as large as statistics.
+type states struct {
+	of   map[preparation]State
+	left atomic.Int64 // blocks that are not done, and who sends them
+	room *room
+}
+
+// done closes the states after the last.
+func (s *states) done() {
+	if s == nil || s.left.Add(-1) > 0 {
+		return
+	}
+	for _, state := range s.of {
+		state.Close()
+	}
+	s.of = nil
+	<-s.room.taken
+}
+
+// statesBytes bounds the memory of a device that states take whose layers are quantized beside each other.
+const statesBytes = 4 << 30
+
+// statesOf returns how many states may exist at a time: on a device as many as workers can be at work on and one more, and on the host
+// one, whose rows workers share.
+func (v *Visitor) statesOf(all []rounding.Readers) int {
+	n := v.run.memory.workers + 1
+	for _, of := range all {
+		for _, layer := range of.Layers {
+			if i, ok := v.left[layer]; ok && !v.run.onDevice(&v.run.plan.Items[i]) {
+				return 1
+			}
+		}
+		for _, s := range of.Stats {
+			n = min(n, max(statesBytes/(2*4*s.K()*s.K()), 1)) // of two matrices
+		}
+	}
+	return n
+}
+
+// onDevice reports whether what an item's method knows of what it reads stays on a device.
+func (r *run) onDevice(it *Item) bool {
+	return r.memory.wide && it.method.Name() == methodGPTQ && !it.preparation().padded
+}
+
+// room bounds how many states exist at a time.
+type room struct {
+	taken chan struct{}
+	all   []*states
+}
+
+func newRoom(n int) *room { return &room{taken: make(chan struct{}, n)} }
+
+// take waits for room.
+func (r *room) take(ctx context.Context) (*states, error) {
+	select {
+	case r.taken <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s := &states{of: make(map[preparation]State), room: r}
+	s.left.Add(1)
+	r.all = append(r.all, s)
+	return s, nil
+}
+
+// close closes the states that are left where something failed.
+func (r *room) close() {
+	for _, s := range r.all {
+		for _, state := range s.of {
+			state.Close()
+		}
+	}
 }
 
 // preparation names a state that a method prepares.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash"
 	"hash/fnv"
 	"io"
 	"math"
@@ -57,7 +58,7 @@ func (x *text) Memory() int64             { return x.memory }
 
 func (x *text) Seconds(_ context.Context, products float64) (float64, error) { return products, nil }
 
-// Walk comes by queries, keys and values together, and by everything else alone.
+// Walk comes by layers that read the same: queries, keys and values, and everything else alone. It shows all experts of a block at a time.
 func (x *text) Walk(ctx context.Context, v *Visitor) error {
 	var states [][]*arch.Stored
 	seen := make(map[*arch.Stored]bool)
@@ -72,7 +73,27 @@ func (x *text) Walk(ctx context.Context, v *Visitor) error {
 			states = append(states, []*arch.Stored{l.Stored})
 		}
 	}
+	var groups [][][]*arch.Stored
+	for i, state := range states {
+		block, _, of := strings.Cut(state[0].Path, ".experts.")
+		if i > 0 && of && strings.HasPrefix(states[i-1][0].Path, block+".experts.") {
+			groups[len(groups)-1] = append(groups[len(groups)-1], state)
+		} else {
+			groups = append(groups, [][]*arch.Stored{state})
+		}
+	}
 	before := fnv.New64()
+	for _, group := range groups {
+		if err := x.come(ctx, v, group, before); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// come comes by some states.
+func (x *text) come(ctx context.Context, v *Visitor, states [][]*arch.Stored, before hash.Hash64) error {
+	var all []rounding.Readers
 	for _, state := range states {
 		var paths []string
 		for _, s := range state {
@@ -93,10 +114,15 @@ func (x *text) Walk(ctx context.Context, v *Visitor) error {
 			if x.change != nil {
 				stats = x.change(stats)
 			}
-			if err := v.Quantize(ctx, paths, stats); err != nil {
-				return err
-			}
+			all = append(all, rounding.Readers{Layers: paths, Stats: stats})
 		}
+	}
+	if len(all) > 0 {
+		if err := v.Quantize(ctx, all); err != nil {
+			return err
+		}
+	}
+	for _, state := range states {
 		for _, s := range state {
 			if v.Wants(s.Path) {
 				continue
@@ -116,7 +142,7 @@ func (x *text) Walk(ctx context.Context, v *Visitor) error {
 			}
 		}
 	}
-	return ctx.Err()
+	return nil
 }
 
 // seen are statistics in memory.
@@ -187,7 +213,7 @@ func textModels(t *testing.T) map[string]string {
 	dirs := make(map[string]string)
 	for _, g := range archtest.Goldens(t) {
 		switch g.Name {
-		case "llama", "mixtral-fused", "gpt-oss":
+		case "llama", "mixtral-fused", "gpt-oss", "qwen3-moe":
 			dirs[g.Name] = t.TempDir()
 			g.Write(t, dirs[g.Name])
 		}
@@ -200,7 +226,7 @@ func textModels(t *testing.T) map[string]string {
 func TestCalibrated(t *testing.T) {
 	for name, dir := range textModels(t) {
 		t.Run(name, func(t *testing.T) {
-			if name != "mixtral-fused" {
+			if name != "mixtral-fused" && name != "qwen3-moe" {
 				racetest.Skip(t)
 			}
 			var want map[string]string

@@ -429,8 +429,9 @@ type task struct {
 // one.
 type block struct {
 	*task
-	from, to int   // rows
-	state    State // of the item's method, for these rows
+	from, to int     // rows
+	state    State   // of the item's method, for these rows
+	states   *states // that it is one of, nil where it lasts
 }
 
 // begin begins the work on an item.

@@ -128,7 +128,17 @@ func (s *search) Wants(path string) bool {
 func (s *search) Weight(string) (weight.Matrix, error) { return nil, nil }
 
 // Quantize implements the visitor, and quantizes nothing.
-func (s *search) Quantize(ctx context.Context, paths []string, stats []rounding.Stats) error {
+func (s *search) Quantize(ctx context.Context, all []rounding.Readers) error {
+	for _, of := range all {
+		if err := s.search(ctx, of.Layers, of.Stats); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// search finds the factors of a state.
+func (s *search) search(ctx context.Context, paths []string, stats []rounding.Stats) error {
 	set := s.sets[paths[0]]
 	if len(stats) != 1 {
 		return fmt.Errorf("%s: %d statistics of one state", set.Name, len(stats))

@@ -3,7 +3,10 @@ package model
 import (
 	"cmp"
 	"math"
+	"runtime"
 	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/formats/arch"
 )
@@ -80,28 +83,37 @@ func (m *Model) route(n Array, t int, d *moe) *routing {
 		probs: make([]float64, t*experts), chosen: make([]int, 0, t*top),
 		tokens: make([][]int, experts), weights: make([][]float32, experts), next: make([][]int, experts),
 	}
-	order, scores := make([]int, experts), make([]float64, experts)
-	for i := range t {
-		probs := r.probs[i*experts : (i+1)*experts]
-		d.scores(scores, probs, logits[i*experts:(i+1)*experts])
-		for e := range order {
-			order[e] = e
-		}
-		// Of equals the first is chosen.
-		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
-		chosen := order[:top]
-		total := d.total(probs, chosen)
-		for _, e := range chosen {
-			r.tokens[e] = append(r.tokens[e], i)
-			weight := float32(d.desc.Routing.Factor() * probs[e] / total)
-			if d.apart != nil {
-				weight *= d.apart.scales[e]
+	most := min(2*top, experts)
+	best, weights := make([]int, t*most), make([]float32, t*top)
+	inParts(t, func(from, to int) {
+		scores := make([]float64, experts)
+		for i := from; i < to; i++ {
+			probs, best := r.probs[i*experts:(i+1)*experts], best[i*most:(i+1)*most]
+			d.scores(scores, probs, logits[i*experts:(i+1)*experts])
+			largest(best, scores)
+			total := d.total(probs, best[:top])
+			for j, e := range best[:top] {
+				weight := float32(d.desc.Routing.Factor() * probs[e] / total)
+				if d.apart != nil {
+					weight *= d.apart.scales[e]
+				}
+				weights[i*top+j] = weight
 			}
-			r.weights[e] = append(r.weights[e], weight)
+			for j, e := range best[top:] {
+				if math.IsInf(scores[e], -1) {
+					best[top+j] = -1 // which cannot be chosen
+				}
+			}
 		}
-		r.chosen = append(r.chosen, chosen...)
-		for _, e := range order[top:min(2*top, experts)] {
-			if !math.IsInf(scores[e], -1) {
+	})
+	for i := range t {
+		best := best[i*most : (i+1)*most]
+		for j, e := range best[:top] {
+			r.tokens[e], r.weights[e] = append(r.tokens[e], i), append(r.weights[e], weights[i*top+j])
+		}
+		r.chosen = append(r.chosen, best[:top]...)
+		for _, e := range best[top:] {
+			if e >= 0 {
 				r.next[e] = append(r.next[e], i)
 			}
 		}
@@ -112,6 +124,43 @@ func (m *Model) route(n Array, t int, d *moe) *routing {
 		}
 	}
 	return r
+}
+
+// inParts calls f for parts of n tokens, on all processors where they are many.
+func inParts(n int, f func(from, to int)) {
+	const part = 256
+	if n <= part {
+		f(0, n)
+		return
+	}
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for from := 0; from < n; from += part {
+		g.Go(func() error {
+			f(from, min(from+part, n))
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+}
+
+// largest writes the indices of the largest of v to dst, the largest first and of equals the first.
+func largest(dst []int, v []float64) {
+	n := 0
+	for i, x := range v {
+		if n == len(dst) {
+			if cmp.Compare(x, v[dst[n-1]]) <= 0 {
+				continue
+			}
+			n--
+		}
+		at := n
+		for ; at > 0 && cmp.Compare(x, v[dst[at-1]]) > 0; at-- {
+			dst[at] = dst[at-1]
+		}
+		dst[at] = i
+		n++
+	}
 }
 
 // scores writes what experts are chosen by, and what they are weighed by, for the logits of a token.
@@ -205,7 +254,10 @@ func (m *Model) hostLinear(n Array, rows int, l *linear) []float32 {
 
 // mixture adds a mixture of experts of a.n to an array [t, hidden] of floats.
 func (m *Model) mixture(to Array, a activations, d *moe) {
-	r := m.chosen(a, d)
+	r := a.routing
+	if r == nil {
+		r = m.chosen(a, d)
+	}
 	hidden := m.desc.Hidden
 	x, y := m.ops.Acts(a.t*hidden), m.ops.Floats(a.t*hidden)
 	defer m.ops.Free(x, y)

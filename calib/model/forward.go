@@ -49,16 +49,17 @@ func (l *linear) into(y Array, add bool) Product {
 // activations are those of a window of t tokens. All but h and y are acts.
 type activations struct {
 	t        int
-	h        Array // floats [t, hidden], the residual stream
-	y        Array // floats [t, hidden], what is added to it, where that is not added at once; else nil
-	n        Array // [t, hidden]
-	q        Array // [t, widest input of a mixer's last layer]; a mixer leaves its result there
-	k, v     Array // [t, kv_heads·head_dim]
-	more     Array // [t, tokenRoom.acts], of mixers; nil: none needs it
-	small    Array // floats [t, tokenRoom.floats], likewise
-	gate, up Array // [mlpRows, intermediate]
-	beside         // of a window on its way through the layers
-	input    Array // room for what products read next in the device's own order; nil: they read all row by row
+	h        Array    // floats [t, hidden], the residual stream
+	y        Array    // floats [t, hidden], what is added to it, where that is not added at once; else nil
+	n        Array    // [t, hidden]
+	q        Array    // [t, widest input of a mixer's last layer]; a mixer leaves its result there
+	k, v     Array    // [t, kv_heads·head_dim]
+	more     Array    // [t, tokenRoom.acts], of mixers; nil: none needs it
+	small    Array    // floats [t, tokenRoom.floats], likewise
+	gate, up Array    // [mlpRows, intermediate]
+	beside            // of a window on its way through the layers
+	routing  *routing // of the experts at hand, where it is known; else nil
+	input    Array    // room for what products read next in the device's own order; nil: they read all row by row
 }
 
 // scratch holds activations for windows of tokens and shorter ones.
@@ -174,8 +175,10 @@ func (m *Model) ActivationBytes(tokens int) int64 {
 
 // mlpRows is how many of t tokens pass through the MLP at a time.
 func (m *Model) mlpRows(t int) int {
-	if rows := m.ops.MLPRows(); rows > 0 {
-		return min(rows, t)
+	for _, most := range []int{m.ops.MLPRows(), m.mostRows} {
+		if most > 0 {
+			t = min(t, most)
+		}
 	}
 	return t
 }

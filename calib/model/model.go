@@ -36,6 +36,7 @@ type Model struct {
 	scratch  scratch
 	losses   lossScratch
 	lossRows int // positions whose logits exist at a time
+	mostRows int // that pass through an MLP at a time where no gradient is wanted; 0: as many as the device takes
 	train    trainScratch
 }
 

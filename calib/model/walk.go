@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,6 +16,12 @@ type WalkOptions struct {
 	Windows [][]int // of tokens
 	// Original runs the windows through the original model as well, which [Stats].D takes.
 	Original bool
+	// Together is how many tokens of windows that follow each other pass through a mixture of experts at a time, so that each expert
+	// has many; no less than a window. 0 is one window. Sums over tokens are then taken in another order.
+	Together int
+	// StatsBytes bounds the statistics of experts that exist at a time, where one has no more; experts of a stack come together all
+	// the same. 0 is 8 GiB.
+	StatsBytes int64
 	// Progress is told of the work done, of all that there is; may be nil.
 	Progress func(done, all int)
 }
@@ -23,10 +30,9 @@ type WalkOptions struct {
 type Visitor interface {
 	// Wants reports whether a layer is to be quantized by statistics.
 	Wants(path string) bool
-	// Quantize quantizes layers that read the same, by statistics of that. A stack of experts
-	// comes alone, with statistics for each expert, and any other layers with one. They are gone when
-	// Quantize returns.
-	Quantize(ctx context.Context, paths []string, stats []rounding.Stats) error
+	// Quantize quantizes layers by statistics of what they read: several, none of which reads what another makes. The
+	// statistics are gone when it returns.
+	Quantize(ctx context.Context, all []rounding.Readers) error
 	// Weight returns a layer as it is quantized, or nil where it stays as it is.
 	Weight(path string) (weight.Matrix, error)
 }
@@ -47,6 +53,7 @@ func Walk(ctx context.Context, src Source, ops StatsOps, v Visitor, o WalkOption
 	for _, r := range w.ropeOf {
 		w.ropes = append(w.ropes, r)
 	}
+	w.divide()
 	blocks := w.wantedBlocks()
 	ahead := newAhead(src, w.originals(blocks))
 	defer ahead.wait()
@@ -75,19 +82,29 @@ type walker struct {
 	block           owned
 	slots           map[*arch.Linear]*linear // of the quantized block
 
-	window int      // at hand
-	routes []routes // of every window, where there are experts
-	routed []int    // tokens of each expert, in all windows
+	windows []span // each by itself
+	spans   []span // of windows that pass through experts together
+	within  []int  // the span that a window is in
+
+	at     int        // the span at hand, of those that a pass goes through
+	routes []routes   // of every span, where there are experts
+	chose  []*routing // likewise, of the quantized model
+	routed []int      // tokens of each expert, in all windows
 
 	done, all int
 }
 
+// span is some windows that follow each other: from, from+1, … to-1. They have so many tokens, which begin at a token of all.
+type span struct{ from, to, tokens, first int }
+
 // stream is what the windows are in one of the models.
 type stream struct {
 	layer layer       // the block at hand
-	h, q  []Array     // of every window, see [activations]
+	h     []Array     // of every span, see [activations]
+	q     []Array     // of every window
 	side  []beside    // likewise
-	room  activations // for the rest
+	room  activations // for the rest of a window
+	wide  activations // and of a span of several
 }
 
 // readers are layers that read the same.
@@ -96,12 +113,12 @@ type readers struct {
 	stats  *Stats // while they are taken
 }
 
-// passes is how often the windows pass through a part of a block: once for each stage of its mixer, and thrice for its MLP.
-// And what the block is told takes two.
-func passes(b *arch.Block) int {
+// passes is how often the windows pass through a part of a block: once for each stage of its mixer, and thrice for its MLP, of
+// which two are for each group of experts. And what the block is told takes two.
+func (w *walker) passes(b *arch.Block) int {
 	n := len(b.Mixer.Stages()) + 3
 	if b.MoE != nil { // which are chosen first
-		n++
+		n += 1 + 2*(len(w.expertGroups(b))-1)
 	}
 	if b.Told != nil {
 		n += 2
@@ -119,7 +136,7 @@ func (w *walker) walk(ctx context.Context, blocks int) error {
 		return nil
 	}
 	for i := range blocks {
-		w.all += passes(&w.desc.Blocks[i]) * len(w.o.Windows)
+		w.all += w.passes(&w.desc.Blocks[i]) * len(w.o.Windows)
 	}
 	if err := w.embed(); err != nil {
 		return err
@@ -167,11 +184,31 @@ func (w *walker) wants(l *arch.Linear) bool { return w.visitor.Wants(l.Stored.Pa
 
 func (w *walker) wantsHead() bool { return !w.desc.Tied && w.wants(w.desc.Head) }
 
+// divide divides the windows into spans, of which none is longer than what goes together, or a window.
+func (w *walker) divide() {
+	var of span
+	for i, tokens := range w.o.Windows {
+		alone := span{i, i + 1, len(tokens), of.first + of.tokens}
+		w.windows = append(w.windows, alone)
+		w.mostRows = max(w.mostRows, len(tokens))
+		if i > 0 && of.tokens+len(tokens) <= w.o.Together {
+			of.to, of.tokens = i+1, of.tokens+len(tokens)
+			w.spans[len(w.spans)-1] = of
+		} else {
+			of = alone
+			w.spans = append(w.spans, of)
+		}
+		w.within = append(w.within, len(w.spans)-1)
+	}
+}
+
 // embed embeds the windows.
 func (w *walker) embed() error {
-	longest := 0
-	for _, tokens := range w.o.Windows {
-		longest = max(longest, len(tokens))
+	widest := 0
+	for _, of := range w.spans {
+		if of.to-of.from > 1 {
+			widest = max(widest, of.tokens)
+		}
 	}
 	w.full.last = make(map[*arch.Stored]rows)
 	stored := w.full.embedding(w.desc)
@@ -187,16 +224,24 @@ func (w *walker) embed() error {
 	}
 	width := widthsOf(w.desc).q
 	for range count {
-		s := &stream{room: w.newActivations(longest)}
+		s := &stream{room: w.newActivations(w.mostRows)}
 		w.streams = append(w.streams, s)
+		if widest > 0 && slices.ContainsFunc(w.desc.Blocks, goesTogether) {
+			s.wide = activations{n: w.ops.Acts(widest * w.desc.Hidden), gate: s.room.gate, up: s.room.up}
+			if s.room.y != nil {
+				s.wide.y = w.ops.Floats(widest * w.desc.Hidden)
+			}
+		}
+		for _, of := range w.spans {
+			s.h = append(s.h, w.ops.Floats(of.tokens*w.desc.Hidden))
+		}
 		for _, tokens := range w.o.Windows {
-			h := w.ops.Floats(len(tokens) * w.desc.Hidden)
-			s.h, s.q = append(s.h, h), append(s.q, w.ops.Acts(len(tokens)*width))
-			side := w.newBeside(len(tokens))
-			s.side = append(s.side, side)
-			a := s.room
-			a.h, a.beside = h, side
-			w.enter(w.first(a, len(tokens)), tokens)
+			s.q, s.side = append(s.q, w.ops.Acts(len(tokens)*width)), append(s.side, w.newBeside(len(tokens)))
+		}
+	}
+	for i, tokens := range w.o.Windows {
+		for _, a := range w.activations(w.windows[i]) {
+			w.enter(a, tokens)
 		}
 	}
 	return w.ops.Err()
@@ -233,7 +278,7 @@ func (w *walker) release() {
 	}
 	w.ops.Free(w.block.arrays...)
 	w.block = owned{}
-	w.full.last, w.quantized.last, w.routes = nil, nil, nil
+	w.full.last, w.quantized.last, w.routes, w.chose = nil, nil, nil, nil
 	for _, s := range w.streams {
 		s.layer = layer{}
 	}
@@ -248,6 +293,7 @@ func (w *walker) close() {
 			w.ops.Free(side.arrays...)
 		}
 		s.room.free(w.ops)
+		w.ops.Free(s.wide.n, s.wide.y)
 	}
 	w.Close()
 }
@@ -259,15 +305,10 @@ func (w *walker) through(ctx context.Context, i int) error {
 		return err
 	}
 	b := &w.desc.Blocks[i]
-	var mlpIn, mid []*readers
-	for _, m := range b.MLPs() {
-		mlpIn, mid = append(mlpIn, readersOf(m.Gate, m.Up)), append(mid, readersOf(m.Down))
-	}
-
 	stages := b.Mixer.Stages()
 	for stage, layers := range stages {
 		rs, last := readersOf(layers...), stage == len(stages)-1
-		err := w.visit(ctx, last, func(at []activations) { // what the last one reads stays
+		err := w.visit(ctx, w.windows, last, func(at []activations) { // what the last one reads stays
 			x := make([]Array, len(at))
 			for s, a := range at {
 				l := &w.streams[s].layer
@@ -284,9 +325,15 @@ func (w *walker) through(ctx context.Context, i int) error {
 			w.mixed(a, &w.streams[s].layer, first(a.q, a.t*stages[len(stages)-1][0].K))
 		}
 	}
+	spans := w.windows
+	if goesTogether(*b) {
+		spans = w.spans
+	}
 	if b.MoE != nil {
-		err := w.pass(ctx, func(_ int, at []activations) error {
-			mix(at)
+		err := w.pass(ctx, spans, func(at []activations) error {
+			for i := spans[w.at].from; i < spans[w.at].to; i++ {
+				mix(w.activations(w.windows[i]))
+			}
 			w.mlpIn(at[0], &w.streams[0].layer)
 			w.choose(at[0])
 			return nil
@@ -294,27 +341,9 @@ func (w *walker) through(ctx context.Context, i int) error {
 		if err != nil {
 			return err
 		}
-		w.feedStarved(b.MoE)
+		w.feedStarved(b.MoE, spans)
 	}
-	err := w.visit(ctx, true, func(at []activations) {
-		if b.MoE == nil {
-			mix(at)
-		}
-		for s, a := range at {
-			w.mlpIn(a, &w.streams[s].layer)
-		}
-		w.eachMLP(at, mlpIn, func(m int, in []Array) { w.tap(mlpIn[m], in...) })
-	}, mlpIn...)
-	if err != nil {
-		return err
-	}
-	err = w.visit(ctx, false, func(at []activations) {
-		for s, a := range at {
-			w.mlpIn(a, &w.streams[s].layer)
-		}
-		w.eachMLP(at, mid, func(m int, in []Array) { w.tapGated(mid[m], at, m, in) })
-	}, mid...)
-	if err != nil {
+	if err := w.visitMLPs(ctx, b, spans, mix); err != nil {
 		return err
 	}
 	end := func(a activations, d *layer) { w.feed(a, d) }
@@ -327,10 +356,17 @@ func (w *walker) through(ctx context.Context, i int) error {
 			w.leave(a, d)
 		}
 	}
-	return w.pass(ctx, func(window int, at []activations) error {
+	return w.pass(ctx, spans, func(at []activations) error {
 		for s, a := range at {
+			if s == 0 && b.MoE != nil {
+				a.routing = w.chose[w.at]
+			}
 			end(a, &w.streams[s].layer)
 			if token := w.ops.NotFinite(a.h, a.t, w.desc.Hidden); token >= 0 {
+				window := spans[w.at].from
+				for ; token >= w.windows[window].tokens; window++ {
+					token -= w.windows[window].tokens
+				}
 				return fmt.Errorf("%s: the hidden state of token %d of window %d is %w after layer %d", w.name, token, window, ErrNotFinite, i)
 			}
 		}
@@ -338,10 +374,72 @@ func (w *walker) through(ctx context.Context, i int) error {
 	})
 }
 
+// goesTogether reports whether several windows may pass through the MLP half of a block at a time.
+func goesTogether(b arch.Block) bool { return b.MoE != nil && b.Told == nil }
+
+// visitMLPs visits the layers of a block's MLPs. mix is what the windows of a block without experts still need before.
+func (w *walker) visitMLPs(ctx context.Context, b *arch.Block, spans []span, mix func(at []activations)) error {
+	var mlpIn, mid []*readers
+	for _, m := range b.MLPs() {
+		mlpIn, mid = append(mlpIn, readersOf(m.Gate, m.Up)), append(mid, readersOf(m.Down))
+	}
+	for _, g := range w.expertGroups(b) {
+		err := w.visit(ctx, spans, b.MoE == nil, func(at []activations) {
+			if b.MoE == nil {
+				mix(at)
+			}
+			for s, a := range at {
+				w.mlpIn(a, &w.streams[s].layer)
+			}
+			w.eachMLP(at, mlpIn, g, func(m int, in []Array) { w.tap(mlpIn[m], in...) })
+		}, mlpIn[g.from:g.to]...)
+		if err != nil {
+			return err
+		}
+		err = w.visit(ctx, spans, false, func(at []activations) {
+			for s, a := range at {
+				w.mlpIn(a, &w.streams[s].layer)
+			}
+			w.eachMLP(at, mid, g, func(m int, in []Array) { w.tapGated(mid[m], at, m, in) })
+		}, mid[g.from:g.to]...)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// group is some of a block's MLPs.
+type group struct{ from, to int }
+
+// statsBytes is [WalkOptions.StatsBytes] where nothing is said.
+const statsBytes = 8 << 30
+
+// expertGroups divides the MLPs of a block into those whose statistics are taken at a time. Experts of a stack are in one group.
+func (w *walker) expertGroups(b *arch.Block) []group { return expertGroups(b, w.o) }
+
+func expertGroups(b *arch.Block, o WalkOptions) []group {
+	all, most, sums := b.MLPs(), cmp.Or(o.StatsBytes, statsBytes), int64(1)
+	if o.Original {
+		sums = 2
+	}
+	var groups []group
+	var bytes int64
+	for i, m := range all {
+		own := 4 * sums * int64(max(square(m.Gate.K), square(m.Down.K)))
+		stacked := i > 0 && (m.Gate.Stored == all[i-1].Gate.Stored || m.Down.Stored == all[i-1].Down.Stored)
+		if len(groups) == 0 || !stacked && bytes+own > most {
+			groups, bytes = append(groups, group{i, i}), 0
+		}
+		groups[len(groups)-1].to, bytes = i+1, bytes+own
+	}
+	return groups
+}
+
 // visitTold ends with the MLP half of the block at hand, and visits the layers of what it is told.
 func (w *walker) visitTold(ctx context.Context, t *arch.Told) error {
 	gate, proj := readersOf(t.Gate), readersOf(t.Proj)
-	err := w.visit(ctx, true, func(at []activations) {
+	err := w.visit(ctx, w.windows, true, func(at []activations) {
 		x := make([]Array, len(at))
 		for s, a := range at {
 			w.fed(a, &w.streams[s].layer)
@@ -352,7 +450,7 @@ func (w *walker) visitTold(ctx context.Context, t *arch.Told) error {
 	if err != nil {
 		return err
 	}
-	return w.visit(ctx, false, func(at []activations) {
+	return w.visit(ctx, w.windows, false, func(at []activations) {
 		x := make([]Array, len(at))
 		for s, a := range at {
 			x[s] = w.toldMid(a, &w.streams[s].layer, w.toldIn(a))
@@ -372,7 +470,7 @@ func (w *walker) visitHead(ctx context.Context) error {
 	w.begin(head)
 	defer w.forget(head)
 	w.all += len(w.o.Windows)
-	err := w.pass(ctx, func(_ int, at []activations) error {
+	err := w.pass(ctx, w.windows, func(at []activations) error {
 		for _, a := range at {
 			w.Model.states(a)
 		}
@@ -385,26 +483,43 @@ func (w *walker) visitHead(ctx context.Context) error {
 	return w.quantize(ctx, []*readers{head})
 }
 
-// pass calls f for every window, with its activations in every stream.
-func (w *walker) pass(ctx context.Context, f func(window int, at []activations) error) error {
-	for i, tokens := range w.o.Windows {
+// pass calls f for every span, which is the one at hand, with its activations in every stream.
+func (w *walker) pass(ctx context.Context, spans []span, f func(at []activations) error) error {
+	for i, of := range spans {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		w.window = i
-		w.extend(len(tokens))
-		at := make([]activations, len(w.streams))
-		for s, stream := range w.streams {
-			a := stream.room
-			a.h, a.q, a.beside = stream.h[i], stream.q[i], stream.side[i]
-			at[s] = w.first(a, len(tokens))
-		}
-		if err := f(i, at); err != nil {
+		var err error
+		w.at = i
+		w.queue(func() {
+			if of.to-of.from == 1 {
+				w.extend(of.tokens)
+			}
+			err = f(w.activations(of))
+		})
+		if err != nil {
 			return err
 		}
-		w.progress(1)
+		w.progress(of.to - of.from)
 	}
 	return w.ops.Err()
+}
+
+// activations returns those of a window, or of some that go together, in every stream.
+func (w *walker) activations(of span) []activations {
+	at := make([]activations, len(w.streams))
+	in := w.within[of.from]
+	from := (of.first - w.spans[in].first) * w.desc.Hidden
+	for s, stream := range w.streams {
+		a := stream.wide
+		if of.to-of.from == 1 {
+			a = stream.room
+			a.q, a.beside = stream.q[of.from], stream.side[of.from]
+		}
+		a.h = stream.h[in].Slice(from, from+of.tokens*w.desc.Hidden)
+		at[s] = w.first(a, of.tokens)
+	}
+	return at
 }
 
 func (w *walker) progress(windows int) {
@@ -416,13 +531,13 @@ func (w *walker) progress(windows int) {
 
 // visit passes the windows through f, which taps what some layers read, has those layers quantized and
 // puts them in place. A pass that is not always needed is left out where none of them wants statistics.
-func (w *walker) visit(ctx context.Context, always bool, f func(at []activations), rs ...*readers) error {
+func (w *walker) visit(ctx context.Context, spans []span, always bool, f func(at []activations), rs ...*readers) error {
 	for _, r := range rs {
 		w.begin(r)
 		defer w.forget(r)
 	}
 	if always || slices.ContainsFunc(rs, counts) {
-		err := w.pass(ctx, func(_ int, at []activations) error {
+		err := w.pass(ctx, spans, func(at []activations) error {
 			f(at)
 			return nil
 		})
@@ -500,11 +615,11 @@ func (w *walker) tapGated(r *readers, at []activations, m int, in []Array) {
 	}
 }
 
-// eachMLP calls f for each MLP of the block at hand whose reading has statistics, with what it reads in
+// eachMLP calls f for each MLP of a group of the block at hand whose reading has statistics, with what it reads in
 // every stream. An expert's are those that the quantized model routes to it.
-func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Array)) {
+func (w *walker) eachMLP(at []activations, rs []*readers, g group, f func(m int, in []Array)) {
 	moe := w.streams[0].layer.moe
-	if !slices.ContainsFunc(rs, counts) {
+	if !slices.ContainsFunc(rs[g.from:g.to], counts) {
 		return
 	}
 	if moe == nil {
@@ -516,7 +631,9 @@ func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Arr
 		gathered[s] = w.ops.Acts(a.t * hidden)
 	}
 	defer w.ops.Free(gathered...)
-	for e, tokens := range w.routes[w.window].tokens {
+	given := w.routes[w.at]
+	for e := g.from; e < min(g.to, len(moe.experts)); e++ {
+		tokens := given.tokens[e]
 		if rs[e].stats == nil {
 			continue
 		}
@@ -525,9 +642,9 @@ func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Arr
 			continue
 		}
 		var weights []float32
-		if probs := w.routes[w.window].probs; probs != nil {
+		if given.probs != nil {
 			for _, t := range tokens {
-				weights = append(weights, probs[t*len(moe.experts)+e])
+				weights = append(weights, given.probs[t*len(moe.experts)+e])
 			}
 		}
 		in := make([]Array, len(at))
@@ -537,7 +654,7 @@ func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Arr
 		}
 		f(e, in)
 	}
-	if shared := len(moe.experts); shared < len(rs) && rs[shared].stats != nil {
+	if shared := len(moe.experts); shared < g.to && rs[shared].stats != nil {
 		in := make([]Array, len(at))
 		for s, a := range at {
 			in[s] = w.sharedIn(a, moe, gathered[s])
@@ -546,29 +663,30 @@ func (w *walker) eachMLP(at []activations, rs []*readers, f func(m int, in []Arr
 	}
 }
 
-// routes are the tokens of a window that go to each expert, and those that would if twice as many were chosen.
+// routes are the tokens of a span that go to each expert, and those that would if twice as many were chosen.
 type routes struct {
 	tokens, next [][]int
 	probs        []float32 // [t, experts], what an expert's input is multiplied by; nil: nothing
 }
 
-// choose notes where the tokens of the window at hand go.
+// choose notes where the tokens of the span at hand go.
 func (w *walker) choose(a activations) {
 	r := w.chosen(a, w.streams[0].layer.moe)
-	of := routes{tokens: r.tokens, next: r.next}
+	of := routes{tokens: slices.Clone(r.tokens), next: r.next} // which others are added to
 	if d := w.streams[0].layer.moe.desc; d.Routing.OnInput {
 		of.probs = make([]float32, len(r.probs))
 		for i, p := range r.probs {
 			of.probs[i] = float32(d.Routing.Factor() * p)
 		}
 	}
-	w.routes = append(w.routes, of)
+	r.probs, r.chosen, r.next = nil, nil, nil
+	w.routes, w.chose = append(w.routes, of), append(w.chose, r)
 }
 
 // feedStarved counts the tokens of experts. Those that have fewer than a layer of theirs has inputs, which say too little of it,
 // get the tokens as well that would be theirs if twice as many were chosen; and where these are too few, all. NOTES.md of
 // package gptq has what that gains.
-func (w *walker) feedStarved(d *arch.MoE) {
+func (w *walker) feedStarved(d *arch.MoE, spans []span) {
 	w.routed = make([]int, len(d.Experts))
 	wider := make([]int, len(d.Experts))
 	for _, r := range w.routes {
@@ -584,10 +702,10 @@ func (w *walker) feedStarved(d *arch.MoE) {
 		}
 		for i, r := range w.routes {
 			if wider[e] < inputs {
-				r.tokens[e] = all(len(w.o.Windows[i]))
+				r.tokens[e] = all(spans[i].tokens)
 				continue
 			}
-			r.tokens[e] = append(r.tokens[e], r.next[e]...)
+			r.tokens[e] = slices.Concat(r.tokens[e], r.next[e])
 			slices.Sort(r.tokens[e])
 		}
 	}
@@ -595,34 +713,37 @@ func (w *walker) feedStarved(d *arch.MoE) {
 
 // quantize has the layers of readings quantized, those of one stack together.
 func (w *walker) quantize(ctx context.Context, rs []*readers) error {
-	for len(rs) > 0 {
+	var all []rounding.Readers
+	for left := rs; len(left) > 0; {
 		n := 1
-		if s := rs[0].layers[0].Stored; s.Experts > 0 {
+		if s := left[0].layers[0].Stored; s.Experts > 0 {
 			n = s.Experts
 		}
-		var paths []string
-		for _, l := range rs[0].layers {
-			if w.wants(l) && !slices.Contains(paths, l.Stored.Path) {
-				paths = append(paths, l.Stored.Path)
+		var of rounding.Readers
+		for _, l := range left[0].layers {
+			if w.wants(l) && !slices.Contains(of.Layers, l.Stored.Path) {
+				of.Layers = append(of.Layers, l.Stored.Path)
 			}
 		}
-		if len(paths) > 0 {
-			var stats []rounding.Stats
-			for _, r := range rs[:n] {
+		if len(of.Layers) > 0 {
+			for _, r := range left[:n] {
 				w.stats.Mirror(r.stats.H, r.stats.k)
-				stats = append(stats, r.stats.handed())
+				of.Stats = append(of.Stats, r.stats.handed())
 			}
-			if err := w.ops.Err(); err != nil {
-				return err
-			}
-			if err := w.visitor.Quantize(ctx, paths, stats); err != nil {
-				return err
-			}
+			all = append(all, of)
 		}
-		for _, r := range rs[:n] {
-			w.forget(r)
+		left = left[n:]
+	}
+	if len(all) > 0 {
+		if err := w.ops.Err(); err != nil {
+			return err
 		}
-		rs = rs[n:]
+		if err := w.visitor.Quantize(ctx, all); err != nil {
+			return err
+		}
+	}
+	for _, r := range rs {
+		w.forget(r)
 	}
 	return nil
 }

@@ -101,7 +101,16 @@ func newVisitor(t testing.TB, src *model.Checkpoint) *visitor {
 
 func (v *visitor) Wants(path string) bool { return v.wants(path) }
 
-func (v *visitor) Quantize(_ context.Context, paths []string, stats []rounding.Stats) error {
+func (v *visitor) Quantize(_ context.Context, all []rounding.Readers) error {
+	for _, of := range all {
+		if err := v.quantize(of.Layers, of.Stats); err != nil {
+			return err
+		}
+	}
+	return v.err
+}
+
+func (v *visitor) quantize(paths []string, stats []rounding.Stats) error {
 	for _, path := range paths {
 		v.order = append(v.order, path)
 		if v.visit != nil {
@@ -126,7 +135,7 @@ func (v *visitor) Quantize(_ context.Context, paths []string, stats []rounding.S
 			v.layers[path] = v.nearest(path)
 		}
 	}
-	return v.err
+	return nil
 }
 
 func (v *visitor) Weight(path string) (weight.Matrix, error) { return v.layers[path], nil }
@@ -571,4 +580,72 @@ func TestWalkEnds(t *testing.T) {
 	if want := "10 of 10"; err != nil || last != want {
 		t.Errorf("error %v, the last progress was %s: want %s", err, last, want)
 	}
+}
+
+// TestWalkTogether: experts whose statistics are taken in groups have the same, bit for bit. Those of windows that pass through experts
+// together are of the same tokens, but for how their sums are rounded.
+func TestWalkTogether(t *testing.T) {
+	racetest.Skip(t)
+	for _, g := range archtest.Goldens(t) {
+		dir := t.TempDir()
+		g.Write(t, dir)
+		src := openCheckpoint(t, dir)
+		d := src.Decoder()
+		if !slices.ContainsFunc(d.Blocks, func(b arch.Block) bool { return b.MoE != nil }) {
+			continue
+		}
+		t.Run(g.Name, func(t *testing.T) {
+			run := func(o model.WalkOptions) *visitor {
+				ops, v, last := &watched{Ops: newOps(t, 2)}, newVisitor(t, src), ""
+				o.Windows, o.Original = walkWindows(g.Tokens), true
+				o.Progress = func(done, all int) { last = fmt.Sprint(all - done) }
+				if err := model.Walk(context.Background(), src, ops, v, o); err != nil {
+					t.Fatal(err)
+				}
+				if ops.weights != 0 || ops.floats != 0 || last != "0" {
+					t.Errorf("%d weights and %d elements of arrays are left on the device, and %s of the work", ops.weights, ops.floats, last)
+				}
+				return v
+			}
+			alone := run(model.WalkOptions{})
+			for _, c := range []struct {
+				name  string
+				o     model.WalkOptions
+				exact bool
+			}{
+				{"in groups", model.WalkOptions{StatsBytes: 1}, true},
+				{"two windows", model.WalkOptions{Together: len(g.Tokens) * 3 / 2}, false},
+				{"all windows in groups", model.WalkOptions{Together: 4 * len(g.Tokens), StatsBytes: int64(3 * 8 * d.Hidden * d.Hidden)}, false},
+			} {
+				got := run(c.o)
+				if len(got.order) != len(alone.order) {
+					t.Fatalf("%s: came by %d layers: want %d", c.name, len(got.order), len(alone.order))
+				}
+				for path, all := range alone.stats {
+					for e, want := range all {
+						s := got.stats[path][e]
+						if s.tokens != want.tokens || s.routed != want.routed {
+							t.Fatalf("%s: %s: %d tokens and %d routed: want %d and %d", c.name, path, s.tokens, s.routed, want.tokens, want.routed)
+						}
+						if c.exact && (firstDiff(s.h, want.h) >= 0 || firstDiff(s.d, want.d) >= 0) {
+							t.Fatalf("%s: %s has other statistics", c.name, path)
+						}
+						if h, d := apart(s.h, want.h), apart(s.d, want.d); h > 1e-6 || d > 1e-4 {
+							t.Errorf("%s: %s: H is %.2g and D %.2g apart", c.name, path, h, d)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// apart returns the distance of two vectors, as a share of the second.
+func apart(a, b []float32) float64 {
+	var sum, all float64
+	for i := range b {
+		sum += math.Pow(float64(a[i])-float64(b[i]), 2)
+		all += math.Pow(float64(b[i]), 2)
+	}
+	return math.Sqrt(sum / max(all, 1e-30))
 }

@@ -111,13 +111,15 @@ type fitVisitor struct {
 func (v *fitVisitor) Wants(path string) bool { return v.wanted[path] }
 
 // Quantize implements [model.Visitor].
-func (v *fitVisitor) Quantize(ctx context.Context, paths []string, stats []rounding.Stats) error {
-	for _, path := range paths {
-		f, err := v.plan.SampleFit(ctx, path, stats, v.damp)
-		if err != nil {
-			return fmt.Errorf("fits: %w", err)
+func (v *fitVisitor) Quantize(ctx context.Context, all []rounding.Readers) error {
+	for _, of := range all {
+		for _, path := range of.Layers {
+			f, err := v.plan.SampleFit(ctx, path, of.Stats, v.damp)
+			if err != nil {
+				return fmt.Errorf("fits: %w", err)
+			}
+			v.fits[path] = f
 		}
-		v.fits[path] = f
 	}
 	return nil
 }

@@ -285,11 +285,12 @@ func (s *State) arrange(dst, rows []float32) {
 	}
 }
 
-// Close gives back what lies on a device. Quantizers of the state are no use then.
+// Close gives back what the state holds, also on a device. Quantizers of the state are no use then.
 func (s *State) Close() {
 	if s.device != nil {
 		s.device.Close()
 	}
+	*s = State{k: s.k, report: s.report} // who still has a quantizer keeps no matrices by it
 }
 
 // leastWeight is what a column counts at least where scales are searched, against a

@@ -74,6 +74,13 @@ type Stats interface {
 	Drift() ([]float32, error)
 }
 
+// Readers are layers that read the same, by the paths that they are stored under. A stack of experts comes alone, with statistics of
+// each expert, and others with one.
+type Readers struct {
+	Layers []string
+	Stats  []Stats
+}
+
 // Device are statistics on a device that columns can be rounded on as well, see package
 // gptq.
 type Device interface {

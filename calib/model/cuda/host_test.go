@@ -52,6 +52,7 @@ func TestHost(t *testing.T) {
 			opstest.Run(t, o, options)
 			run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
 			run("Walk", func(t *testing.T) { testWalk(t, o, i) })
+			run("Experts", func(t *testing.T) { testExperts(t, o) })
 			run("Score", func(t *testing.T) { testScore(t, o) })
 			run("Rank", func(t *testing.T) { testRank(t, o) })
 			run("Mix", func(t *testing.T) { testMix(t, o, i) })
@@ -148,6 +149,7 @@ func TestHostLong(t *testing.T) {
 				if i == 0 {
 					t.Run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
 					t.Run("Walk", func(t *testing.T) { testWalk(t, o, i) })
+					t.Run("Experts", func(t *testing.T) { testExperts(t, o) })
 					t.Run("Score", func(t *testing.T) { testScore(t, o) })
 					t.Run("Rank", func(t *testing.T) { testRank(t, o) })
 					t.Run("Mix", func(t *testing.T) { testMix(t, o, i) })

@@ -1,15 +1,24 @@
 package cuda
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch/archtest"
+	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
+	"github.com/lutq/lutq/quantize"
+	"github.com/lutq/lutq/quantize/gptq"
 	"github.com/lutq/lutq/quantize/rounding"
 )
 
@@ -24,13 +33,17 @@ func (k *taker) Wants(string) bool { return true }
 
 func (k *taker) Weight(path string) (weight.Matrix, error) { return k.layers[path], nil }
 
-func (k *taker) Quantize(_ context.Context, paths []string, stats []rounding.Stats) (err error) {
-	k.order = append(k.order, paths...)
-	if k.h[paths[0]], err = stats[0].Hessian(); err != nil {
-		return err
+func (k *taker) Quantize(_ context.Context, all []rounding.Readers) (err error) {
+	for _, of := range all {
+		k.order = append(k.order, of.Layers...)
+		if k.h[of.Layers[0]], err = of.Stats[0].Hessian(); err != nil {
+			return err
+		}
+		if k.d[of.Layers[0]], err = of.Stats[0].Drift(); err != nil {
+			return err
+		}
 	}
-	k.d[paths[0]], err = stats[0].Drift()
-	return err
+	return nil
 }
 
 func walk(t testing.TB, o model.StatsOps) *taker {
@@ -118,7 +131,7 @@ type timer struct {
 	least   int64 // bytes of the device's memory that were free
 }
 
-func (k *timer) Quantize(context.Context, []string, []rounding.Stats) error {
+func (k *timer) Quantize(context.Context, []rounding.Readers) error {
 	if err := k.o.Err(); err != nil {
 		return err
 	}
@@ -150,3 +163,84 @@ func random8B(b *testing.B, n, k int) *lut.Matrix {
 	m.ScaleType.Encode(m.Scales, scales)
 	return m
 }
+
+// TestGPUExperts fits a model with experts to windows.
+func TestGPUExperts(t *testing.T) {
+	onGPU(t, func(t *testing.T, o *Ops, i int) {
+		if i == 0 {
+			testExperts(t, o)
+		}
+	})
+}
+
+// testExperts: what is made of a model with experts does not depend on how many are fitted beside each other, and little on how many
+// windows pass through them at a time.
+func testExperts(t *testing.T, o *Ops) {
+	for _, g := range archtest.Goldens(t) {
+		if g.Name != "qwen3-moe-mixed" {
+			continue
+		}
+		dir := t.TempDir()
+		g.Write(t, dir)
+		m := modeltest.Open(t, dir)
+		fitted := func(threads, together int) (*quantize.Result, []byte) {
+			r, err := quantize.ParseRecipe([]byte(`{"bits": 4, "group": 32, "method": "gptq", "codebook": "nf"}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			src, err := model.NewCheckpoint(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &walkCalibrator{src: src, o: o, walk: model.WalkOptions{Original: true, Together: together}}
+			for i := range 4 {
+				c.walk.Windows = append(c.walk.Windows, slices.Concat(g.Tokens[i:], g.Tokens[:i]))
+			}
+			r.Methods.GPTQ, r.Calibrate = gptq.Options{Damp: .1, Retarget: .5}, c
+			p, err := quantize.NewPlan(m, r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := filepath.Join(t.TempDir(), "out")
+			res, err := p.Run(t.Context(), out, quantize.RunOptions{Threads: threads})
+			if err != nil {
+				t.Fatal(err)
+			}
+			data, err := os.ReadFile(filepath.Join(out, "model.safetensors"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res, data
+		}
+		want, data := fitted(1, 0)
+		if want.Fit.Rows == 0 {
+			t.Fatal("no row was fitted")
+		}
+		if _, again := fitted(4, 0); !bytes.Equal(again, data) {
+			t.Error("four workers make other weights than one")
+		}
+		got, _ := fitted(4, 3*len(g.Tokens))
+		if math.Abs(got.OutputError-want.OutputError) > .01*want.OutputError || got.Fit.Rows != want.Fit.Rows {
+			t.Errorf("together: error %v of %d rows: want %v of %d", got.OutputError, got.Fit.Rows, want.OutputError, want.Fit.Rows)
+		}
+		return
+	}
+	t.Fatal("there is no such model")
+}
+
+// walkCalibrator implements [quantize.Calibrator] by a walk.
+type walkCalibrator struct {
+	src  model.Source
+	o    *Ops
+	walk model.WalkOptions
+}
+
+func (c *walkCalibrator) Flags() []string           { return nil }
+func (c *walkCalibrator) Key() string               { return "" }
+func (c *walkCalibrator) Record() *lutq.Calibration { return &lutq.Calibration{} }
+func (c *walkCalibrator) Block() int                { return 1 << 20 }
+func (c *walkCalibrator) Memory() int64             { return 0 }
+func (c *walkCalibrator) Walk(ctx context.Context, v *quantize.Visitor) error {
+	return model.Walk(ctx, c.src, c.o, v, c.walk)
+}
+func (c *walkCalibrator) Seconds(context.Context, float64) (float64, error) { return 0, nil }
