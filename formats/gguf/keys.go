@@ -1,6 +1,7 @@
 package gguf
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/lutq/lutq/formats/arch"
@@ -16,10 +17,17 @@ type hparam struct {
 
 // hparams lists the pairs that describe a model, but for its rotary embedding, which [ropeKVs] describes.
 func hparams() []hparam {
-	attn := func(d *arch.Decoder) *arch.Attention { return d.Blocks[0].Attn() }
+	attn := func(of func(a *arch.Attention) any) func(d *arch.Decoder) any {
+		return func(d *arch.Decoder) any {
+			if a := attention(d); a != nil {
+				return of(a)
+			}
+			return nil
+		}
+	}
 	moe := func(of func(m *arch.MoE) int) func(d *arch.Decoder) any {
 		return func(d *arch.Decoder) any {
-			if m := d.Blocks[0].MoE; m != nil {
+			if m := mixture(d); m != nil {
 				return positive(of(m))
 			}
 			return nil
@@ -30,19 +38,22 @@ func hparams() []hparam {
 		{"embedding_length", "hidden_size", func(d *arch.Decoder) any { return uint32(d.Hidden) }},
 		{"block_count", "num_hidden_layers", func(d *arch.Decoder) any { return uint32(len(d.Blocks)) }},
 		{"feed_forward_length", "intermediate_size", func(d *arch.Decoder) any { return uint32(feedForward(d)) }},
-		{"attention.head_count", "num_attention_heads", func(d *arch.Decoder) any { return uint32(attn(d).Heads) }},
-		{"attention.head_count_kv", "num_key_value_heads", func(d *arch.Decoder) any { return uint32(attn(d).KVHeads) }},
-		{"attention.key_length", "head_dim", func(d *arch.Decoder) any { return uint32(attn(d).Dim) }},
-		{"attention.value_length", "head_dim", func(d *arch.Decoder) any { return uint32(attn(d).Dim) }},
-		{"attention.layer_norm_rms_epsilon", "rms_norm_eps", func(d *arch.Decoder) any { return float32(d.Norm.Eps) }},
+		{"attention.head_count", "num_attention_heads", attn(func(a *arch.Attention) any { return uint32(a.Heads) })},
+		{"attention.head_count_kv", "num_key_value_heads", keyHeads},
+		{"attention.key_length", "head_dim", attn(func(a *arch.Attention) any { return uint32(a.Dim) })},
+		{"attention.value_length", "head_dim", attn(func(a *arch.Attention) any { return uint32(a.Dim) })},
+		{"attention.layer_norm_rms_epsilon", "rms_norm_eps", func(d *arch.Decoder) any { return float32(d.Norm.Eps * residual(d) * residual(d)) }},
 		{"attention.sliding_window", "sliding_window", func(d *arch.Decoder) any { return slidingWindow(d) }},
-		{"attn_logit_softcapping", "attn_logit_softcapping", func(d *arch.Decoder) any { return capped(attn(d).ScoreCap) }},
+		{"attn_logit_softcapping", "attn_logit_softcapping", attn(func(a *arch.Attention) any { return capped(a.ScoreCap) })},
 		{"final_logit_softcapping", "final_logit_softcapping", func(d *arch.Decoder) any { return capped(d.LogitCap) }},
 		{"vocab_size", "vocab_size", func(d *arch.Decoder) any { return uint32(d.Vocab) }},
 		{"expert_count", expertsKey, moe(func(m *arch.MoE) int { return len(m.Experts) })},
 		{"expert_used_count", "num_experts_per_tok", moe(func(m *arch.MoE) int { return m.Top })},
 		{"expert_feed_forward_length", "moe_intermediate_size", func(d *arch.Decoder) any {
-			if m := d.Blocks[0].MoE; m != nil && d.Family != "mixtral" { // which has feed_forward_length
+			if f, err := familyOf(d); err != nil || f.expertFF {
+				return nil
+			}
+			if m := mixture(d); m != nil {
 				return uint32(m.Experts[0].Gate.N)
 			}
 			return nil
@@ -54,6 +65,47 @@ func hparams() []hparam {
 			return m.Shared.Gate.N
 		})},
 	}
+}
+
+// attention returns the first attention of a model, nil where none of its mixers is one.
+func attention(d *arch.Decoder) *arch.Attention {
+	for i := range d.Blocks {
+		if a := d.Blocks[i].Attn(); a != nil {
+			return a
+		}
+	}
+	return nil
+}
+
+// mixture returns the first one of a model, or nil.
+func mixture(d *arch.Decoder) *arch.MoE {
+	for i := range d.Blocks {
+		if m := d.Blocks[i].MoE; m != nil {
+			return m
+		}
+	}
+	return nil
+}
+
+// residual is what is multiplied by what blocks add.
+func residual(d *arch.Decoder) float64 { return cmp.Or(d.Residual, 1) }
+
+// keyHeads is how many heads of keys the attentions have, for each block where those differ: 0 where there is none.
+func keyHeads(d *arch.Decoder) any {
+	each, same := make([]uint32, len(d.Blocks)), true
+	for i := range d.Blocks {
+		if a := d.Blocks[i].Attn(); a != nil {
+			each[i] = uint32(a.KVHeads)
+		}
+		same = same && each[i] == each[0]
+	}
+	switch f, err := familyOf(d); {
+	case attention(d) == nil || err != nil:
+		return nil
+	case same || f.uniform:
+		return uint32(attention(d).KVHeads)
+	}
+	return each
 }
 
 // expertsKey is what Qwen calls the number of experts. Mixtral and gpt-oss have num_local_experts.
@@ -81,7 +133,7 @@ func feedForward(d *arch.Decoder) int {
 			return m.Gate.N
 		}
 	}
-	m := d.Blocks[0].MoE
+	m := mixture(d)
 	if d.Family == "qwen2_moe" || d.Family == "qwen3_moe" {
 		return m.Experts[0].Gate.N * m.Top
 	}
@@ -92,8 +144,8 @@ func feedForward(d *arch.Decoder) int {
 // there: 0 is for none.
 func slidingWindow(d *arch.Decoder) any {
 	for i := range d.Blocks {
-		if w := d.Blocks[i].Attn().Window; w > 0 {
-			return uint32(w)
+		if a := d.Blocks[i].Attn(); a != nil && a.Window > 0 {
+			return uint32(a.Window)
 		}
 	}
 	if d.Family == "phi3" {
@@ -114,27 +166,56 @@ func Describe(d *arch.Decoder) ([]KV, error) {
 			kvs = append(kvs, KV{f.arch + "." + h.key, v})
 		}
 	}
-	if a := d.Blocks[0].Attn(); f.attnScale && !near(a.Scale, f.scale(d)) {
-		kvs = append(kvs, KV{f.arch + ".attention.scale", float32(a.Scale)})
+	add := func(key string, value any) { kvs = append(kvs, KV{f.arch + "." + key, value}) }
+	if f.attnScale && !near(attention(d).Scale, f.scale(d)) {
+		add("attention.scale", float32(attention(d).Scale))
+	}
+	if f.pattern && slidingWindow(d) != nil {
+		slides := make([]bool, len(d.Blocks))
+		for i := range d.Blocks {
+			slides[i] = d.Blocks[i].Attn().Window > 0
+		}
+		add("attention.sliding_window_pattern", slides)
+	}
+	if f.more != nil {
+		for _, kv := range f.more(d) {
+			add(kv.Key, kv.Value)
+		}
 	}
 	return append(kvs, ropeKVs(f.arch, d)...), nil
 }
 
-// ropeKVs describes the rotary embedding: that of the layers that see all, where others have their own.
-func ropeKVs(name string, d *arch.Decoder) []KV {
-	var global, local *arch.Rope
+// ropes are the rotary embeddings of a model: of the layers that see all, or else of those that do not, and of those where others
+// do. Each may be nil.
+type ropes struct{ global, local *arch.Rope }
+
+func ropesOf(d *arch.Decoder) (r ropes) {
 	for i := range d.Blocks {
-		if a := d.Blocks[i].Attn(); a.Window > 0 {
-			local = a.Rope
-		} else {
-			global = a.Rope
+		all := d.Blocks[i].Mixer.Ropes()
+		switch a := d.Blocks[i].Attn(); {
+		case len(all) == 0 || all[0] == nil:
+		case a != nil && (a.Window > 0 || a.Chunk > 0):
+			r.local = all[0]
+		default:
+			r.global = all[0]
 		}
 	}
-	if global == nil {
-		global = local
+	if r.global == nil {
+		r.global = r.local
 	}
+	return r
+}
+
+// ropeKVs describes the rotary embedding: that of the layers that see all, where others have their own.
+func ropeKVs(name string, d *arch.Decoder) []KV {
+	r := ropesOf(d)
+	global, local := r.global, r.local
 	var kvs []KV
 	add := func(key string, value any) { kvs = append(kvs, KV{name + ".rope." + key, value}) }
+	if global == nil { // then nothing turns
+		add("dimension_count", uint32(attention(d).Dim))
+		return kvs
+	}
 	add("dimension_count", uint32(global.Dim))
 	add("freq_base", float32(global.Theta))
 	if local != nil && (local.Theta != global.Theta || d.Family == "gemma3") { // which has one of its own otherwise

@@ -1,7 +1,7 @@
 package gguf
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -14,7 +14,7 @@ import (
 //
 //   - Layers: the rows of their weights, or with Bias the elements of their biases, one layer after the other.
 //     Where Shape has three dimensions, [experts, N, K], each expert is one.
-//   - Source: a tensor of the model, with Offset added to each element.
+//   - Source: a tensor of the model, of which [Tensor.To] is written.
 //   - Values: what follows from config.json.
 type Tensor struct {
 	Name  string
@@ -22,12 +22,18 @@ type Tensor struct {
 
 	Layers []*arch.Linear
 	Bias   bool
-	// Heads, if not 0, says that rows, or elements of a bias, have been permuted within so many heads: row i of
-	// the tensor is the layer's row [Tensor.Row](i).
-	Heads int
+	// Order, if not nil, says which rows the tensor has of its one layer, which elements of its bias, or which rows of
+	// Source: row i is row Order[i]. Those that are not in it have another tensor.
+	Order []int
+	// Columns, if not nil, says the same of columns, of which the tensor has all.
+	Columns []int
+	// Turned says that each matrix of a stack has as columns what are rows of the layer: as many of Order as it is wide, in turn.
+	Turned bool
 
 	Source string
-	Offset float32
+	Of     []int   // the shape of Source; nil: that of the tensor
+	Offset float32 // see [Tensor.To]
+	Decay  bool    // see [Tensor.To]
 
 	Values []float32
 
@@ -47,61 +53,52 @@ func (t *Tensor) Rows() int {
 	return rows
 }
 
-// Row returns which row of the model's layer row i of the tensor is. A head of 2h rows has them in the order
-// 0, h, 1, h+1, …, so that the pairs that turn together stand side by side.
+// Row returns which row of the model's layer, or of Source, row i of the tensor is.
 func (t *Tensor) Row(i int) int {
-	if t.Heads == 0 {
+	if t.Order == nil {
 		return i
 	}
-	dim := t.Rows() / t.Heads
-	head, at := i/dim*dim, i%dim
-	return head + at%2*dim/2 + at/2
+	return t.Order[i]
 }
 
-// family is how llama.cpp runs a family of models.
-type family struct {
-	name     string // of package arch
-	arch     string // general.architecture
-	permuted bool   // the pairs (2i, 2i+1) of a head turn, not (i, i+h)
-	act      arch.Activation
-	biases   []string // tensors that may have one; others are refused
-	window   int      // every window-th layer sees all, those between slide; 0: none slides
-
-	normalize bool // weights of experts sum to 1
-	freqs     bool // takes rope_freqs
-	longrope  bool // takes rope_factors_long and rope_factors_short
-	attnScale bool // takes attention.scale
-}
-
-// families lists the families that can be written. A new one is a line here; what no line tells is in [Tensors].
-func families() []family {
-	attn := []string{"attn_q", "attn_k", "attn_v"}
-	llama := slices.Concat(attn, []string{"attn_output", "ffn_gate", "ffn_up", "ffn_down"})
-	oss := slices.Concat(attn, []string{"attn_output", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"})
-	return []family{
-		{name: "llama", arch: "llama", permuted: true, act: arch.SiLU, biases: llama, freqs: true, longrope: true, attnScale: true},
-		{name: "mistral", arch: "llama", permuted: true, act: arch.SiLU, freqs: true, longrope: true, attnScale: true},
-		{name: "mixtral", arch: "llama", permuted: true, act: arch.SiLU, normalize: true, freqs: true, longrope: true, attnScale: true},
-		{name: "qwen2", arch: "qwen2", act: arch.SiLU, biases: attn},
-		{name: "qwen2_moe", arch: "qwen2moe", act: arch.SiLU, biases: attn},
-		{name: "qwen3", arch: "qwen3", act: arch.SiLU},
-		{name: "qwen3_moe", arch: "qwen3moe", act: arch.SiLU, normalize: true},
-		{name: "gemma2", arch: "gemma2", act: arch.GELUTanh, window: 2},
-		{name: "gemma3", arch: "gemma3", act: arch.GELUTanh, window: 6},
-		{name: "phi3", arch: "phi3", act: arch.SiLU, longrope: true},
-		{name: "gpt_oss", arch: "gpt-oss", act: arch.SwiGLUOAI, biases: oss, window: 2, normalize: true},
+// Taken returns how many rows of a layer the tensor has.
+func (t *Tensor) Taken(l *arch.Linear) int {
+	if t.Order == nil {
+		return l.N
 	}
+	return len(t.Order)
 }
 
-func familyOf(d *arch.Decoder) (family, error) {
-	var names []string
-	for _, f := range families() {
-		if f.name == d.Family {
-			return f, nil
-		}
-		names = append(names, f.name)
+// To returns what is written of an element of Source: it and Offset, or with Decay −e^x.
+func (t *Tensor) To(x float32) float32 {
+	if t.Decay {
+		return float32(-math.Exp(float64(x)))
 	}
-	return family{}, fmt.Errorf("models of the family %s have no GGUF: want one of %v", d.Family, names)
+	return x + t.Offset
+}
+
+// From undoes [Tensor.To].
+func (t *Tensor) From(x float32) float32 {
+	if t.Decay {
+		return float32(math.Log(-float64(x)))
+	}
+	return x - t.Offset
+}
+
+// asStored reports whether the tensor has all that its layer or Source has, as it is.
+func (t *Tensor) asStored() bool {
+	return t.Order == nil && t.Columns == nil && t.Offset == 0 && !t.Decay
+}
+
+// sideBySide is the order of rows in which the pairs of each head that turn together, i and i+h of 2h rows, stand side by side:
+// 0, h, 1, h+1, …
+func sideBySide(rows, heads int) []int {
+	order, dim := make([]int, rows), rows/heads
+	for i := range order {
+		at := i % dim
+		order[i] = i - at + at%2*dim/2 + at/2
+	}
+	return order
 }
 
 // Tensors returns the tensors of a model's file, in the order in which they are written. It fails on a model that
@@ -119,11 +116,13 @@ func Tensors(d *arch.Decoder) ([]Tensor, error) {
 	for i := range d.Blocks {
 		l.block(fmt.Sprintf("blk.%d.", i), &d.Blocks[i])
 	}
-	l.norm("output_norm", &d.Norm, d.Hidden)
+	l.norm(cmp.Or(l.lastNorm, "output_norm"), &d.Norm, d.Hidden)
 	if !d.Tied {
 		l.linears("output", d.Head)
 	}
-	l.rope(d.Blocks[0].Attn().Rope)
+	if r := ropesOf(d).global; r != nil {
+		l.rope(r)
+	}
 	return l.tensors, l.err
 }
 
@@ -138,7 +137,7 @@ type layout struct {
 func (l *layout) add(t Tensor) { l.tensors = append(l.tensors, t) }
 
 func (l *layout) norm(name string, n *arch.Norm, size int) {
-	if n != nil {
+	if n != nil && !n.None() {
 		l.add(Tensor{Name: name + ".weight", Shape: []int{size}, Source: n.Tensor, Offset: n.Offset, Float: true})
 	}
 }
@@ -152,7 +151,7 @@ func (l *layout) matrix(t Tensor) {
 	name, first := t.Name, t.Layers[0]
 	n := 0
 	for _, x := range t.Layers {
-		n += x.N
+		n += t.Taken(x)
 	}
 	t.Name, t.Shape = name+".weight", []int{n, first.K}
 	l.add(t)
@@ -160,7 +159,7 @@ func (l *layout) matrix(t Tensor) {
 		return
 	}
 	l.bias(name)
-	t.Name, t.Shape, t.Bias, t.Float = name+".bias", []int{n}, true, true
+	t.Name, t.Shape, t.Columns, t.Bias, t.Float = name+".bias", []int{n}, nil, true, true
 	l.add(t)
 }
 
@@ -190,33 +189,26 @@ func (l *layout) experts(name string, m *arch.MoE, layer func(*arch.MLP) *arch.L
 func (l *layout) rotary(name string, x *arch.Linear, heads int) {
 	t := Tensor{Name: name, Layers: []*arch.Linear{x}}
 	if l.permuted {
-		t.Heads = heads
+		t.Order = sideBySide(x.N, heads)
 	}
 	l.matrix(t)
 }
 
+// vector adds a tensor that is no matrix. shape is the file's, of that of the model where it is another.
+func (l *layout) vector(name, source string, shape []int, of ...int) {
+	l.add(Tensor{Name: name, Shape: shape, Source: source, Of: of, Float: true})
+}
+
 func (l *layout) block(p string, b *arch.Block) {
-	a := b.Attn()
 	l.norm(p+"attn_norm", &b.AttnNorm, l.hidden)
-	if a.Q.Stored == a.K.Stored {
-		l.linears(p+"attn_qkv", a.Q, a.K, a.V)
-	} else {
-		l.rotary(p+"attn_q", a.Q, a.Heads)
-		l.rotary(p+"attn_k", a.K, a.KVHeads)
-		l.linears(p+"attn_v", a.V)
-	}
-	l.norm(p+"attn_q_norm", a.QNorm, a.Dim)
-	l.norm(p+"attn_k_norm", a.KNorm, a.Dim)
-	l.linears(p+"attn_output", a.O)
-	if a.Sinks != "" {
-		l.add(Tensor{Name: p + "attn_sinks.weight", Shape: []int{a.Heads}, Source: a.Sinks, Float: true})
-	}
-	mlpNorm := "ffn_norm"
-	if l.arch == "gpt-oss" {
-		mlpNorm = "post_attention_norm"
+	switch m := b.Mixer.(type) {
+	case *arch.Attention:
+		l.attention(p, m)
+	default:
+		l.err = cmp.Or(l.err, fmt.Errorf("%s is no attention: not supported in models of the architecture %s", b.Path, l.arch))
 	}
 	l.norm(p+"post_attention_norm", b.AttnOut, l.hidden)
-	l.norm(p+mlpNorm, &b.MLPNorm, l.hidden)
+	l.norm(p+cmp.Or(l.mlpNorm, "ffn_norm"), &b.MLPNorm, l.hidden)
 	if b.MLP != nil {
 		l.mlp(p, "", b.MLP)
 	} else {
@@ -225,9 +217,29 @@ func (l *layout) block(p string, b *arch.Block) {
 	l.norm(p+"post_ffw_norm", b.MLPOut, l.hidden)
 }
 
-// mlp adds an MLP. Where gate and up are one matrix, that is called up.
+func (l *layout) attention(p string, a *arch.Attention) {
+	if a.Q.Stored == a.K.Stored {
+		l.linears(p+"attn_qkv", a.Q, a.K, a.V)
+	} else {
+		l.rotary(p+"attn_q", a.Q, a.Heads)
+		l.rotary(p+"attn_k", a.K, a.KVHeads)
+		l.linears(p+"attn_v", a.V)
+	}
+	q, k := a.Dim, a.Dim
+	if a.NormWhole {
+		q, k = a.Heads*a.Dim, a.KVHeads*a.Dim
+	}
+	l.norm(p+"attn_q_norm", a.QNorm, q)
+	l.norm(p+"attn_k_norm", a.KNorm, k)
+	l.linears(p+"attn_output", a.O)
+	if a.Sinks != "" {
+		l.vector(p+"attn_sinks.weight", a.Sinks, []int{a.Heads})
+	}
+}
+
+// mlp adds an MLP. Where gate and up are one matrix in llama.cpp too, that is called up.
 func (l *layout) mlp(p, suffix string, m *arch.MLP) {
-	if m.Gate.Stored == m.Up.Stored {
+	if m.Gate.Stored == m.Up.Stored && l.joined {
 		l.linears(p+"ffn_up"+suffix, m.Gate, m.Up)
 	} else {
 		l.linears(p+"ffn_gate"+suffix, m.Gate)
@@ -238,12 +250,15 @@ func (l *layout) mlp(p, suffix string, m *arch.MLP) {
 
 func (l *layout) moe(p string, m *arch.MoE) {
 	l.matrix(Tensor{Name: p + "ffn_gate_inp", Layers: []*arch.Linear{m.Router}, Float: true})
+	if m.Routing.Correction != "" {
+		l.vector(p+"exp_probs_b.bias", m.Routing.Correction, []int{len(m.Experts)})
+	}
 	l.experts(p+"ffn_gate_exps", m, func(e *arch.MLP) *arch.Linear { return e.Gate })
 	l.experts(p+"ffn_up_exps", m, func(e *arch.MLP) *arch.Linear { return e.Up })
 	l.experts(p+"ffn_down_exps", m, func(e *arch.MLP) *arch.Linear { return e.Down })
 	if m.SharedGate != nil {
 		// A matrix of one row, as a vector.
-		l.add(Tensor{Name: p + "ffn_gate_inp_shexp.weight", Shape: []int{m.SharedGate.K}, Source: m.SharedGate.Stored.Tensor, Float: true})
+		l.vector(p+"ffn_gate_inp_shexp.weight", m.SharedGate.Stored.Tensor, []int{m.SharedGate.K}, 1, m.SharedGate.K)
 	}
 	if m.Shared != nil {
 		l.mlp(p, "_shexp", m.Shared)
@@ -271,68 +286,3 @@ func (l *layout) rope(r *arch.Rope) {
 		vector("rope_factors_short", r.Short)
 	}
 }
-
-// check refuses a model that llama.cpp would compute otherwise.
-func (f family) check(d *arch.Decoder) error {
-	if len(d.Blocks) == 0 {
-		return errors.New("a model without layers")
-	}
-	for i := range d.Blocks {
-		if err := f.checkBlock(d, i); err != nil {
-			return fmt.Errorf("%s: %w", d.Blocks[i].Path, err)
-		}
-	}
-	return nil
-}
-
-func (f family) checkBlock(d *arch.Decoder, i int) error {
-	b, a := &d.Blocks[i], d.Blocks[i].Attn()
-	r := a.Rope
-	switch {
-	case f.permuted && r.Dim != a.Dim:
-		return fmt.Errorf("%d of a head's %d elements turn: llama.cpp turns all", r.Dim, a.Dim)
-	case r.Type == "llama3" && !f.freqs, r.Type == "longrope" && !f.longrope:
-		return fmt.Errorf("rope type %s: llama.cpp has none in models of the architecture %s", r.Type, f.arch)
-	case r.Type == "yarn" && !r.Truncate && f.arch != "gpt-oss":
-		return errors.New("rope type yarn without truncate: llama.cpp has none")
-	case f.arch == "gemma3" && a.Window > 0 && r.Type != "default":
-		return fmt.Errorf("rope type %s in layers with a window: llama.cpp has none there", r.Type)
-	case a.ScoreCap != 0 && f.arch != "gemma2":
-		return fmt.Errorf("scores have a cap: llama.cpp has none in models of the architecture %s", f.arch)
-	case f.window > 0 && a.Window != f.windowOf(d, i):
-		return fmt.Errorf("window of %d: in models of the architecture %s llama.cpp slides otherwise", a.Window, f.arch)
-	case !f.attnScale && !near(a.Scale, f.scale(d)):
-		return fmt.Errorf("scores are scaled by %.4g: llama.cpp takes %.4g", a.Scale, f.scale(d))
-	}
-	for _, m := range b.MLPs() {
-		if m.Act.Act != f.act {
-			return fmt.Errorf("activation %s: llama.cpp takes %s in models of the architecture %s", m.Act.Act, f.act, f.arch)
-		}
-	}
-	switch sparse := f.arch == "qwen2moe" || f.arch == "qwen3moe"; {
-	case sparse && b.MoE == nil:
-		return fmt.Errorf("is dense: llama.cpp wants experts in all layers of the architecture %s", f.arch)
-	case b.MoE != nil && b.MoE.Normalize != f.normalize:
-		return fmt.Errorf("norm_topk_prob is %v: llama.cpp takes %v in models of the architecture %s", b.MoE.Normalize, f.normalize, f.arch)
-	}
-	return nil
-}
-
-// windowOf is the window that llama.cpp gives a layer: that of the first, which slides if any does, or none.
-func (f family) windowOf(d *arch.Decoder, i int) int {
-	if (i+1)%f.window == 0 {
-		return 0
-	}
-	return d.Blocks[0].Attn().Window
-}
-
-// scale is what llama.cpp multiplies scores by. Of Gemma's largest models it is not that of a head.
-func (f family) scale(d *arch.Decoder) float64 {
-	a := d.Blocks[0].Attn()
-	if f.arch == "gemma2" && len(d.Blocks) == 46 || f.arch == "gemma3" && len(d.Blocks) == 62 {
-		return 1 / math.Sqrt(float64(d.Hidden/a.Heads))
-	}
-	return 1 / math.Sqrt(float64(a.Dim))
-}
-
-func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) }

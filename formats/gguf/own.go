@@ -76,17 +76,24 @@ func numbers(d *arch.Decoder) []any {
 	all := []any{d.Hidden, d.Vocab, d.MaxPositions, d.Tied, d.Reread, d.EmbedScale, d.Residual, d.LogitScale, d.LogitCap, d.Norm.Eps, d.Norm.Offset}
 	turns := make(map[*arch.Rope][]any)
 	for i := range d.Blocks {
-		b, a := &d.Blocks[i], d.Blocks[i].Attn()
-		all = append(all, a.Heads, a.KVHeads, a.Dim, a.Window, a.Scale, a.ScoreCap, a.Sinks != "", a.NormWhole, a.NormLast, b.AttnNorm.Eps, b.MLPNorm.Eps)
-		if turns[a.Rope] == nil {
-			turns[a.Rope] = []any{a.Rope.Amplitude}
-			for _, tokens := range []int{1, a.Rope.Original, a.Rope.Original + 1, d.MaxPositions, 2*d.MaxPositions + 1} {
-				for _, f := range a.Rope.Frequencies(tokens) {
-					turns[a.Rope] = append(turns[a.Rope], f)
+		b := &d.Blocks[i]
+		all = append(all, b.AttnNorm.Eps, b.MLPNorm.Eps)
+		all = append(all, mixing(b.Mixer)...)
+		for _, r := range b.Mixer.Ropes() {
+			if r == nil {
+				all = append(all, "none")
+				continue
+			}
+			if turns[r] == nil {
+				turns[r] = []any{r.Amplitude, r.Growth, r.Adjacent}
+				for _, tokens := range []int{1, r.Original, r.Original + 1, d.MaxPositions, 2*d.MaxPositions + 1} {
+					for _, f := range r.Frequencies(tokens) {
+						turns[r] = append(turns[r], f)
+					}
 				}
 			}
+			all = append(all, turns[r]...)
 		}
-		all = append(all, turns[a.Rope]...)
 		for _, m := range b.MLPs() {
 			all = append(all, string(m.Act.Act), m.Act.Alpha, m.Act.Limit)
 		}
@@ -96,6 +103,18 @@ func numbers(d *arch.Decoder) []any {
 		}
 	}
 	return all
+}
+
+// mixing lists what a mixer computes with besides weights and rotary embeddings.
+func mixing(m arch.Mixer) []any {
+	switch m := m.(type) {
+	case *arch.Attention:
+		return []any{
+			m.Heads, m.KVHeads, m.Dim, m.Window, m.Chunk, m.Scale, m.ScoreCap, m.Sinks != "", m.Gated, m.QNorm != nil, m.NormWhole, m.NormLast, m.ValueEps,
+			m.From != nil, m.V == nil,
+		}
+	}
+	return []any{fmt.Sprintf("%T", m)}
 }
 
 // alike compares descriptions, but for digits that a float32 has not.
@@ -158,7 +177,7 @@ const swigluLimit = 7
 
 // lacks lists what llama.cpp computes otherwise than a model.
 func (f family) lacks(d *arch.Decoder) (all []lack) {
-	if w, ok := slidingWindow(d).(uint32); ok && f.window == 0 && w > 0 && int(w) < d.MaxPositions {
+	if w, ok := slidingWindow(d).(uint32); ok && f.window == 0 && !f.pattern && w > 0 && int(w) < d.MaxPositions {
 		all = append(all, lack{"no windows in models of the architecture " + f.arch, fmt.Sprintf("beyond %d tokens it computes otherwise", w)})
 	}
 	for _, m := range d.Blocks[0].MLPs()[:1] {
@@ -166,7 +185,8 @@ func (f family) lacks(d *arch.Decoder) (all []lack) {
 			all = append(all, lack{"no swiglu_limit but 7", "it computes otherwise"})
 		}
 	}
-	switch r := d.Blocks[0].Attn().Rope; {
+	switch r := ropesOf(d).global; {
+	case r == nil:
 	case r.Type == "dynamic":
 		all = append(all, lack{"no rope type dynamic", fmt.Sprintf("beyond %d tokens it computes otherwise", r.Original)})
 	case r.Type == "yarn" && !r.Truncate:

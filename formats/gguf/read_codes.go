@@ -33,12 +33,22 @@ func (v *View) matrix() *codes.Matrix {
 	default:
 		return nil
 	}
-	if v.offset != 0 || len(v.Shape) < 2 {
+	if v.of != nil || len(v.Shape) < 2 || !v.plain() && !v.wholeBlocks() {
 		return nil
 	}
 	m.Codes = blockField(v, func(dst []uint8, b []byte) { blockCodes(t, dst, b) }, block)
 	m.Scales = blockField(v, func(dst []float32, b []byte) { dst[0] = blockScale(t, b) }, 1)
 	return m
+}
+
+// wholeBlocks reports whether columns stand in another order, but whole blocks of them together.
+func (v *View) wholeBlocks() bool {
+	for i, at := range v.places {
+		if i%block != 0 && at != v.places[i-1]+1 || i%block == 0 && at%block != 0 {
+			return false
+		}
+	}
+	return v.places != nil
 }
 
 // blockScale returns what the levels of a block are multiplied by.
@@ -79,7 +89,7 @@ func blockField[T any](v *View, read func(dst []T, b []byte), per int) codes.Fie
 		raw, all := make([]byte, (last-first+1)*size), make([]T, (last-first+1)*per)
 		for r := range b.Rows {
 			from, at := v.find(int64(b.Row + r))
-			if _, err := from.ReadAt(raw, at*rowBytes+int64(first*size)); err != nil {
+			if err := v.readBlocks(raw, from.raw, at*rowBytes, first, size); err != nil {
 				return err
 			}
 			for i := range last - first + 1 {
@@ -89,4 +99,19 @@ func blockField[T any](v *View, read func(dst []T, b []byte), per int) codes.Fie
 		}
 		return nil
 	}
+}
+
+// readBlocks reads blocks of size bytes from one on of a row that begins at off.
+func (v *View) readBlocks(dst []byte, from *Raw, off int64, first, size int) error {
+	if v.places == nil {
+		_, err := from.ReadAt(dst, off+int64(first*size))
+		return err
+	}
+	for i := range len(dst) / size {
+		at := v.places[(first+i)*block] / block
+		if _, err := from.ReadAt(dst[i*size:(i+1)*size], off+int64(at*size)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

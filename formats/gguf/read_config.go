@@ -1,40 +1,15 @@
 package gguf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/lutq/lutq/formats/arch"
 )
-
-// reading is how a model of an architecture is described to transformers. What a line
-// does not tell is in [hparams].
-type reading struct {
-	arch         string // general.architecture
-	modelType    string
-	architecture string
-	act          string // the value of hidden_act, or what takes its place
-	more         func(c *configReader)
-}
-
-// readings lists the architectures that are read. Those that llama.cpp calls llama are
-// Mixtral where they have experts.
-func readings() []reading {
-	return []reading{
-		{"llama", "llama", "LlamaForCausalLM", "silu", (*configReader).llama},
-		{"mixtral", "mixtral", "MixtralForCausalLM", "silu", (*configReader).mixtral},
-		{"qwen2", "qwen2", "Qwen2ForCausalLM", "silu", func(*configReader) {}},
-		{"qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", "silu", (*configReader).experts},
-		{"qwen3", "qwen3", "Qwen3ForCausalLM", "silu", func(*configReader) {}},
-		{"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", "silu", (*configReader).experts},
-		{"gemma2", "gemma2", "Gemma2ForCausalLM", "gelu_pytorch_tanh", (*configReader).gemma},
-		{"gemma3", "gemma3_text", "Gemma3ForCausalLM", "gelu_pytorch_tanh", (*configReader).gemma},
-		{"phi3", "phi3", "Phi3ForCausalLM", "silu", (*configReader).phi},
-		{"gpt-oss", "gpt_oss", "GptOssForCausalLM", "silu", (*configReader).gptOSS},
-	}
-}
 
 // configReader makes a config.json of a file's pairs, and of what tensors it has. The
 // first error is kept.
@@ -42,6 +17,7 @@ type configReader struct {
 	file   *File
 	arch   string
 	config map[string]any
+	varies bool // numbers may differ between layers
 	err    error
 }
 
@@ -57,33 +33,60 @@ func (f *File) ConfigJSON() ([]byte, error) {
 	if !ok {
 		return nil, errors.New("no general.architecture: not a language model")
 	}
-	kind := name
-	if n, _ := f.Meta.Int("llama.expert_count"); name == "llama" && n > 0 {
-		kind = "mixtral"
-	}
+	kind := f.kind(name)
 	var known []string
-	for _, r := range readings() {
-		if r.arch != kind {
-			known = append(known, r.arch)
+	for _, r := range families() {
+		if r.modelType == "" {
 			continue
 		}
-		c := &configReader{file: f, arch: name, config: map[string]any{"model_type": r.modelType, "architectures": []string{r.architecture}}}
-		key := "hidden_act"
-		if strings.HasPrefix(name, "gemma") {
-			key = "hidden_activation"
+		if of := cmp.Or(r.kind, r.arch); of != kind {
+			if !slices.Contains(known, of) {
+				known = append(known, of)
+			}
+			continue
 		}
-		c.config[key] = r.act
+		c := &configReader{file: f, arch: name, config: map[string]any{"model_type": r.modelType, "architectures": []string{r.class}}}
+		c.act(cmp.Or(r.act, arch.SiLU))
 		if own, err := f.config(c.dtype()); own != nil || err != nil {
 			return own, err
 		}
 		c.read()
-		r.more(c)
+		if r.config != nil {
+			r.config(c)
+		}
 		if c.err != nil {
 			return nil, c.err
 		}
 		return marshal(c.config)
 	}
 	return nil, fmt.Errorf("general.architecture %.40q is not one that is known: want one of %s", name, strings.Join(known, ", "))
+}
+
+// kind tells models apart that have one architecture in llama.cpp.
+func (f *File) kind(name string) string {
+	n := func(key string) int64 {
+		v, _ := f.Meta.Int(name + "." + key)
+		return v
+	}
+	switch {
+	case name == "llama" && n("expert_count") > 0:
+		return "mixtral"
+	case name == "olmo2" && n("attention.sliding_window") > 0:
+		return "olmo3"
+	}
+	return name
+}
+
+// act notes the activation. It is gpt-oss' own where the config has no name for it.
+func (c *configReader) act(a arch.Activation) {
+	key, name := "hidden_act", "silu"
+	if a == arch.GELUTanh {
+		name = "gelu_pytorch_tanh"
+	}
+	if strings.HasPrefix(c.arch, "gemma") {
+		key = "hidden_activation"
+	}
+	c.config[key] = name
 }
 
 // read reads what all architectures have.
@@ -115,15 +118,16 @@ func (c *configReader) read() {
 	c.rope()
 }
 
-// number returns the number under a key. Where there is one for each layer they must be the same.
+// number returns the number under a key. Where there is one for each layer they must be the same, or 0.
 func (c *configReader) number(key string, v any) any {
 	if list, err := c.file.Meta.ints(c.arch + "." + key); err == nil && len(list) > 0 {
+		most := slices.Max(list)
 		for _, n := range list {
-			if n != list[0] {
-				c.fail(fmt.Errorf("%s.%s differs between layers: %d and %d", c.arch, key, list[0], n))
+			if n != most && n != 0 && !c.varies { // 0 is for layers that have none
+				c.fail(fmt.Errorf("%s.%s differs between layers: %d and %d", c.arch, key, most, n))
 			}
 		}
-		return list[0]
+		return most
 	}
 	switch v.(type) {
 	case float32, float64:
@@ -405,19 +409,31 @@ func (c *configReader) gemma() {
 	if theta, ok := c.float("rope.freq_base_swa"); ok {
 		c.config["rope_local_base_freq"] = theta
 	}
-	pattern := int64(6)
-	if n, ok := c.file.Meta.Int(c.arch + ".attention.sliding_window_pattern"); ok && n > 0 {
-		pattern = n
-	}
+	c.layerTypes(6)
+}
+
+// layerTypes reads which layers slide: those that a list names, or all but each of a number that is a multiple of what the file says, or
+// of pattern.
+func (c *configReader) layerTypes(pattern int64) {
+	const key = ".attention.sliding_window_pattern"
+	layers := c.int("num_hidden_layers")
 	if layers > maxLayers {
 		c.fail(fmt.Errorf("%s.block_count %d: want at most %d", c.arch, layers, maxLayers))
 		return
 	}
+	slides, listed := c.file.Meta[c.arch+key].([]bool)
+	if n, ok := c.file.Meta.Int(c.arch + key); ok && n > 0 {
+		pattern = n
+	}
+	if listed && int64(len(slides)) < layers {
+		c.fail(fmt.Errorf("%s%s: %d of %d layers", c.arch, key, len(slides), layers))
+		return
+	}
 	types := make([]string, layers)
 	for i := range types {
-		types[i] = "sliding_attention"
-		if (int64(i)+1)%pattern == 0 {
-			types[i] = "full_attention"
+		types[i] = "full_attention"
+		if listed && slides[i] || !listed && (int64(i)+1)%pattern != 0 {
+			types[i] = "sliding_attention"
 		}
 	}
 	c.config["layer_types"] = types

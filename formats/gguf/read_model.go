@@ -37,16 +37,17 @@ type View struct {
 
 	n, k   int // of a matrix, of which a stack has several; a vector is a matrix of one column
 	pieces [][]piece
-	offset float32 // taken from every element
+	of     *Tensor // that it is a source of, whose elements differ; or nil
+	places []int   // where each column lies; nil: in order
 }
 
 // piece says which rows of a matrix a tensor has.
 type piece struct {
 	raw  *Raw
-	from int // its row that is the layer's first
-	rows int // the layer's
-	of   func(row int) (int, bool)
-	at   func(row int) int // where the layer's row lies, counted from its first
+	from int                       // its row that is the layer's first
+	rows int                       // the layer's
+	of   func(row int) (int, bool) // where the matrix's row lies, counted from its first
+	wide int                       // if not 0, that row is a column of matrices of so many, counted on from one to the next
 }
 
 // Model is a model's description and its tensors under the names of a Hugging Face folder.
@@ -101,7 +102,7 @@ func (f *File) Model() (*Model, error) {
 				v.DType = "F32"
 			}
 		}
-		if v.offset != 0 {
+		if v.of != nil {
 			v.DType = "F32"
 		}
 		if err := v.check(); err != nil {
@@ -214,11 +215,17 @@ func (m *Model) view(views map[string]*View, name string, shape []int, matrices 
 
 // add adds what a tensor holds to the views of what it is made of.
 func (m *Model) add(views map[string]*View, t *Tensor, raw *Raw) {
+	place := t.places()
 	if t.Source != "" {
-		v := m.view(views, t.Source, raw.Shape, 1, raw)
-		v.offset = t.Offset
-		same := func(row int) int { return row }
-		v.pieces[0] = []piece{{raw: raw, rows: v.n, at: same, of: func(row int) (int, bool) { return row, true }}}
+		shape := raw.Shape
+		if t.Of != nil {
+			shape = t.Of
+		}
+		v := m.view(views, t.Source, shape, 1, raw)
+		if t.Offset != 0 || t.Decay {
+			v.of = t
+		}
+		v.pieces[0] = []piece{{raw: raw, rows: v.n, of: func(row int) (int, bool) { return place(row), true }}}
 		return
 	}
 	from := 0
@@ -232,31 +239,54 @@ func (m *Model) add(views map[string]*View, t *Tensor, raw *Raw) {
 		if t.Bias { // a stack of biases is [experts, N], each element a row
 			v.k, v.n = 1, s.N
 		}
+		if t.Columns != nil {
+			v.places = inverse(t.Columns, len(t.Columns))
+		}
 		v.Turned = s.Experts > 0 && !t.Bias && m.Decoder.Family == "gpt_oss"
-		v.pieces[l.Expert] = append(v.pieces[l.Expert], piece{
-			raw: raw, from: from, rows: l.N, at: t.inverse(),
+		p := piece{
+			raw: raw, from: from, rows: t.Taken(l),
 			of: func(row int) (int, bool) {
 				i := row - l.Row
-				return i / l.Step, i >= 0 && i%l.Step == 0 && i/l.Step < l.N
+				if i < 0 || i%l.Step != 0 || i/l.Step >= l.N {
+					return 0, false
+				}
+				i = place(i / l.Step)
+				return i, i >= 0
 			},
-		})
-		from += l.N
+		}
+		if t.Turned {
+			p.wide = t.Shape[len(t.Shape)-1]
+		}
+		v.pieces[l.Expert] = append(v.pieces[l.Expert], p)
+		from += p.rows
 	}
 }
 
-// inverse returns what undoes [Tensor.Row].
-func (t *Tensor) inverse() func(row int) int {
-	if t.Heads == 0 {
+// places undoes [Tensor.Row]. Of a row that the tensor has not it returns -1.
+func (t *Tensor) places() func(row int) int {
+	if t.Order == nil {
 		return func(row int) int { return row }
 	}
-	dim := t.Rows() / t.Heads
-	return func(row int) int {
-		at := row % dim
-		if at < dim/2 {
-			return row - at + 2*at
-		}
-		return row - at + 2*(at-dim/2) + 1
+	most := 0
+	for _, row := range t.Order {
+		most = max(most, row)
 	}
+	at := inverse(t.Order, most+1)
+	return func(row int) int {
+		if row >= len(at) {
+			return -1
+		}
+		return at[row]
+	}
+}
+
+// inverse returns where each of n is in order, -1 for what is not.
+func inverse(order []int, n int) []int {
+	at := slices.Repeat([]int{-1}, n)
+	for i, x := range order {
+		at[x] = i
+	}
+	return at
 }
 
 // check fails where a row of a view lies nowhere.
@@ -274,36 +304,83 @@ func (v *View) check() error {
 }
 
 // find returns where a row of all matrices lies.
-func (v *View) find(row int64) (raw *Raw, at int64) {
+func (v *View) find(row int64) (p *piece, at int64) {
 	matrix, r := int(row/int64(v.n)), int(row%int64(v.n))
-	for _, p := range v.pieces[matrix] {
-		if i, ok := p.of(r); ok {
-			return p.raw, int64(p.from + p.at(i))
+	for i := range v.pieces[matrix] {
+		p := &v.pieces[matrix][i]
+		if at, ok := p.of(r); ok {
+			return p, int64(p.from + at)
 		}
 	}
 	panic("gguf: a row that check found is not there")
 }
 
+// plain reports whether rows lie as rows do, and columns in order.
+func (v *View) plain() bool {
+	return v.places == nil && !slices.ContainsFunc(v.pieces, func(all []piece) bool {
+		return slices.ContainsFunc(all, func(p piece) bool { return p.wide != 0 })
+	})
+}
+
 // ReadFloat32 reads the elements [start, start+len(dst)), which exist, in row-major order.
 func (v *View) ReadFloat32(dst []float32, start int64) error {
+	if !v.plain() {
+		return v.gather(dst, start)
+	}
 	for k := int64(v.k); len(dst) > 0; {
 		row, col := start/k, start%k
-		raw, at := v.find(row)
+		p, at := v.find(row)
 		n := min(int64(len(dst)), k-col)
 		for next := row + 1; n < int64(len(dst)); next++ { // rows that follow here and there
 			r, i := v.find(next)
-			if r != raw || i != at+next-row {
+			if r.raw != p.raw || i != at+next-row {
 				break
 			}
 			n = min(int64(len(dst)), n+k)
 		}
-		if err := raw.ReadFloat32(dst[:n], at*k+col); err != nil {
+		if err := p.raw.ReadFloat32(dst[:n], at*k+col); err != nil {
 			return err
 		}
-		if v.offset != 0 {
+		if v.of != nil {
 			for i := range dst[:n] {
-				dst[i] -= v.offset
+				dst[i] = v.of.From(dst[i])
 			}
+		}
+		dst, start = dst[n:], start+n
+	}
+	return nil
+}
+
+// gather reads elements row by row, those of rows that are columns of a matrix from all of it.
+func (v *View) gather(dst []float32, start int64) error {
+	k := int64(v.k)
+	row := make([]float32, k)
+	var turned []float32 // matrix of the piece
+	var of *piece
+	matrix := int64(-1)
+	for len(dst) > 0 {
+		p, at := v.find(start / k)
+		if wide := int64(p.wide); wide != 0 {
+			if p != of || at/wide != matrix {
+				turned, of, matrix = slices.Grow(turned[:0], int(k*wide))[:k*wide], p, at/wide
+				if err := p.raw.ReadFloat32(turned, matrix*k*wide); err != nil {
+					return err
+				}
+			}
+			for i := range row {
+				row[i] = turned[int64(i)*wide+at%wide]
+			}
+		} else if err := p.raw.ReadFloat32(row, at*k); err != nil {
+			return err
+		}
+		col := start % k
+		n := min(int64(len(dst)), k-col)
+		for i := range dst[:n] {
+			from := int(col) + i
+			if v.places != nil {
+				from = v.places[from]
+			}
+			dst[i] = row[from]
 		}
 		dst, start = dst[n:], start+n
 	}

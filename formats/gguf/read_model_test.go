@@ -32,6 +32,10 @@ func (f *rawFile) putPair(kv KV) {
 		f.put(kv.Key, String, v)
 	case []string:
 		f.put(kv.Key, Array, v)
+	case []uint32:
+		f.put(kv.Key, Array, U32, uint64(len(v)), v)
+	case []bool:
+		f.put(kv.Key, Array, Bool, uint64(len(v)), v)
 	case []int32:
 		f.put(kv.Key, Array, I32, uint64(len(v)), v)
 	case []float32:
@@ -120,12 +124,13 @@ func contents(t *testing.T, c *hf.Checkpoint, d *arch.Decoder) []content {
 		case x.Values != nil:
 			v = x.Values
 		case x.Source != "":
-			v = floats(t, c, x.Source, false)
-			for i := range v {
-				v[i] += x.Offset
+			w := floats(t, c, x.Source, false)
+			k := len(w) / x.Rows()
+			for i := range x.Rows() {
+				for _, e := range w[x.Row(i)*k : (x.Row(i)+1)*k] {
+					v = append(v, x.To(e))
+				}
 			}
-			s, _ := c.Tensor(x.Source)
-			shape = s.Shape
 		}
 		for _, l := range x.Layers {
 			s := l.Stored
@@ -134,18 +139,38 @@ func contents(t *testing.T, c *hf.Checkpoint, d *arch.Decoder) []content {
 				name, k = s.Bias, 1
 			}
 			w := floats(t, c, name, s.Transposed && !x.Bias)
-			for i := range l.N {
-				at := i
-				if x.Heads != 0 {
-					at = x.Row(i)
+			for i := range x.Taken(l) {
+				row := l.Expert*s.N + l.Row + x.Row(i)*l.Step
+				e := w[row*k : (row+1)*k]
+				if x.Columns != nil {
+					e = make([]float32, k)
+					for j, from := range x.Columns {
+						e[j] = w[row*k+from]
+					}
 				}
-				row := l.Expert*s.N + l.Row + at*l.Step
-				v = append(v, w[row*k:(row+1)*k]...)
+				v = append(v, e...)
 			}
+		}
+		if x.Turned {
+			v = turned(v, x.Shape)
 		}
 		all = append(all, content{x.Name, shape, F32, float32Bytes(v)})
 	}
 	return all
+}
+
+// turned makes matrices of a shape out of their columns.
+func turned(v []float32, shape []int) []float32 {
+	rows, wide := shape[1], shape[2]
+	w := make([]float32, len(v))
+	for m := range shape[0] {
+		for c := range wide {
+			for r := range rows {
+				w[(m*rows+r)*wide+c] = v[(m*wide+c)*rows+r]
+			}
+		}
+	}
+	return w
 }
 
 // openModel opens a file as a checkpoint.
@@ -200,17 +225,21 @@ func TestCheckpoint(t *testing.T) {
 			pairs := map[string]string{e.Embed + ".weight": d.Embed + ".weight", e.Norm.Tensor: d.Norm.Tensor}
 			for i := range e.Blocks {
 				a, b := &e.Blocks[i], &d.Blocks[i]
-				pairs[a.AttnNorm.Tensor], pairs[a.MLPNorm.Tensor] = b.AttnNorm.Tensor, b.MLPNorm.Tensor
-				if a.Attn().QNorm != nil {
-					pairs[a.Attn().QNorm.Tensor] = b.Attn().QNorm.Tensor
+				for j, n := range a.Norms() {
+					pairs[n.Tensor] = b.Norms()[j].Tensor
 				}
-				if a.Attn().Sinks != "" {
-					pairs[a.Attn().Sinks] = b.Attn().Sinks
+				vectors := b.Mixer.Vectors()
+				for j, v := range a.Mixer.Vectors() {
+					pairs[v.Tensor] = vectors[j].Tensor
+				}
+				if a.MoE != nil && a.MoE.Routing.Correction != "" {
+					pairs[a.MoE.Routing.Correction] = b.MoE.Routing.Correction
 				}
 			}
+			delete(pairs, "")
 			for x, y := range pairs {
-				// 1 is added to Gemma's norms and taken away: that rounds.
-				if v, w := floats(t, got, x, false), floats(t, c, y, false); !slices.EqualFunc(v, w, func(a, b float32) bool { return abs32(a-b) <= 0x1p-23 }) {
+				// 1 is added to norms and taken away, and decays are exponentiated: that rounds.
+				if v, w := floats(t, got, x, false), floats(t, c, y, false); !slices.EqualFunc(v, w, func(a, b float32) bool { return abs32(a-b) <= 0x1p-22 }) {
 					t.Errorf("%s differs: %v, want %v", x, v[:4], w[:4])
 				}
 			}
@@ -239,29 +268,17 @@ func compareDecoders(t *testing.T, got, want *arch.Decoder) {
 	if len(got.Blocks) != len(want.Blocks) {
 		t.Fatalf("%d blocks: want %d", len(got.Blocks), len(want.Blocks))
 	}
-	line := func(d *arch.Decoder) string {
-		s := fmt.Sprintln(d.Vocab, d.Hidden, d.MaxPositions, d.EmbedScale, d.Tied, d.LogitCap, d.Norm.Eps, d.Norm.Offset)
-		for i := range d.Blocks {
-			b := &d.Blocks[i]
-			r := *b.Attn().Rope
-			s += fmt.Sprintln(b.Attn().Heads, b.Attn().KVHeads, b.Attn().Dim, b.Attn().Scale, b.Attn().ScoreCap, b.Attn().Window, len(b.MLPs()), b.MLPs()[0].Act)
-			s += fmt.Sprintf("%s %d %.6g %.5g", r.Type, r.Dim, r.Theta, r.Amplitude)
-			for _, f := range r.Frequencies(16) {
-				s += fmt.Sprintf(" %.4g", f)
-			}
-			if m := b.MoE; m != nil {
-				s += fmt.Sprintln(m.Top, m.Normalize, m.Shared != nil)
-			}
-		}
-		return s
+	g, w := numbers(got), numbers(want)
+	if alike(got, want) {
+		return
 	}
-	if g, w := strings.Split(line(got), "\n"), strings.Split(line(want), "\n"); !slices.Equal(g, w) {
-		for i := range min(len(g), len(w)) {
-			if g[i] != w[i] {
-				t.Errorf("decoder: %s\nwant     %s", g[i], w[i])
-			}
+	for i := range min(len(g), len(w)) {
+		if f, ok := g[i].(float64); g[i] != w[i] && !(ok && near(f, w[i].(float64))) {
+			t.Errorf("number %d of the decoder is %v: want %v", i, g[i], w[i])
+			break
 		}
 	}
+	t.Errorf("decoder of %d numbers: want %d", len(g), len(w))
 }
 
 // compareLayers holds rows of a layer in one checkpoint against those in another, which may store it otherwise.

@@ -125,9 +125,12 @@ func (f *format) resolve() error {
 			t.Source = d.Head.Stored.Tensor
 		}
 		if t.Source != "" {
-			has := f.kept[t.Source].Shape
-			if row := len(has) == 2 && has[0] == 1 && slices.Equal(has[1:], t.Shape); !row && !slices.Equal(has, t.Shape) {
-				return shapeError(t.Source, has, t.Shape)
+			has, want := f.kept[t.Source].Shape, t.Shape
+			if t.Of != nil {
+				want = t.Of
+			}
+			if !slices.Equal(has, want) {
+				return shapeError(t.Source, has, want)
 			}
 		}
 		for _, l := range t.Layers {
@@ -223,6 +226,9 @@ func (f *format) Fit(l *foreign.Layer, w *lut.Matrix) foreign.Fit {
 		return foreign.Fit{Why: "it has no table"}
 	}
 	types, fit := fitBlocks(w)
+	if why := f.divided(l); why != nil && fit.Why == "" {
+		fit = foreign.Fit{Why: why.Error()}
+	}
 	if f.retype && fit.Why == "" {
 		if !slices.Contains(types, f.typ) {
 			fit = foreign.Fit{Why: "it is to be of type " + f.typ.String()}
@@ -240,6 +246,9 @@ func (f *format) Anew(l *foreign.Layer) (lut.Format, error) {
 	if l.K%block != 0 {
 		return lut.Format{}, fmt.Errorf("rows of %d weights are no whole blocks of %d", l.K, block)
 	}
+	if err := f.divided(l); err != nil {
+		return lut.Format{}, err
+	}
 	o := lut.Format{Codebook: f.anewType(l).codebook(), Group: block, Scale: weight.MSE, ScaleType: weight.F16}
 	if o.Codebook.Values == nil {
 		return o, &foreign.OwnError{Type: f.fallback(l.K).String()}
@@ -248,6 +257,22 @@ func (f *format) Anew(l *foreign.Layer) (lut.Format, error) {
 		return lut.Format{}, fmt.Errorf("weights of %v are beyond F16", l.Top)
 	}
 	return o, nil
+}
+
+// divided refuses codes of a layer whose columns stand in another order in the file, if that divides blocks.
+func (f *format) divided(l *foreign.Layer) error {
+	for i := range f.tensors {
+		t := &f.tensors[i]
+		if t.Columns == nil || t.Layers[0].Stored.Tensor != l.Tensor {
+			continue
+		}
+		for j, from := range t.Columns {
+			if j%block == 0 && from%block != 0 || j%block != 0 && from != t.Columns[j-1]+1 {
+				return errors.New("llama.cpp has its columns in another order, which divides blocks of 32")
+			}
+		}
+	}
+	return nil
 }
 
 // anewType is the type that a layer is quantized to anew.
@@ -425,6 +450,8 @@ func (f *format) typeOf(t *Tensor) (Type, error) {
 	for i, l := range t.Layers {
 		layer := f.layers[l.Stored.Tensor]
 		switch {
+		case t.Turned: // which codes along rows cannot be
+			return f.typeOfTurned(l, layer, t.Shape[len(t.Shape)-1])
 		case layer == nil || layer.As == foreign.Dense:
 			typ, err := f.typeOfDense(l, layer)
 			if err != nil {
@@ -464,6 +491,20 @@ func (f *format) typeOfDense(l *arch.Linear, layer *foreign.Layer) (Type, error)
 		return f.typeOfKept(f.kept[l.Stored.Tensor])
 	}
 	return denseType(f.model.DType), nil
+}
+
+// typeOfTurned returns the type of matrices with k columns that are rows of a layer: of one that has codes, F16.
+func (f *format) typeOfTurned(l *arch.Linear, layer *foreign.Layer, k int) (Type, error) {
+	switch elements, _ := f.keptType.Block(); {
+	case f.retype:
+		return f.fallback(k), nil
+	case f.keep && k%elements == 0:
+		return f.keptType, nil
+	case layer != nil:
+		return F16, nil
+	}
+	s, err := scaleType(f.kept[l.Stored.Tensor].DType)
+	return denseType(s), err
 }
 
 // fallback returns the type that rows of k weights get, which are to be of the one that was asked for.
@@ -549,14 +590,14 @@ func (w *fileWriter) write(ctx context.Context, entries []Entry) error {
 		at := 0
 		for _, l := range t.Layers {
 			s := l.Stored
-			p := part{tensor: t, typ: typ, at: at, first: l.Expert*s.N + l.Row, step: l.Step, rows: l.N}
+			p := part{tensor: t, typ: typ, at: at, first: l.Expert*s.N + l.Row, step: l.Step, rows: t.Taken(l)}
 			if t.Bias {
 				add(s.Bias, p)
 			} else {
 				p.stored = s
 				add(s.Tensor, p)
 			}
-			at += l.N
+			at += p.rows
 		}
 	}
 	for _, j := range order {
@@ -634,18 +675,42 @@ func (j *job) run(ctx context.Context) error {
 	}
 	for i := range j.parts {
 		p := &j.parts[i]
+		if p.tensor.Turned {
+			if err := j.turn(ctx, p, func(dst []float32, row int) error {
+				mat.Row(dst, row)
+				return nil
+			}); err != nil {
+				return err
+			}
+			continue
+		}
 		pack, err := newPacker(p.typ, mat)
 		if err != nil {
 			return err
 		}
+		scratch := make([]byte, p.typ.RowBytes(p.columns()))
 		if err := j.rows(ctx, p, func(dst []byte, row int) error {
 			pack.row(dst, row)
+			moveBlocks(dst, scratch, p.tensor.Columns)
 			return nil
 		}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// moveBlocks puts the blocks of a row into the order of columns, nil where it has that.
+func moveBlocks(row, scratch []byte, columns []int) {
+	if columns == nil {
+		return
+	}
+	copy(scratch, row)
+	size := len(row) / (len(columns) / block)
+	for b := range len(columns) / block {
+		from := columns[b*block] / block
+		copy(row[b*size:(b+1)*size], scratch[from*size:(from+1)*size])
+	}
 }
 
 // runKept writes what is made of a tensor that is not quantized.
@@ -655,7 +720,7 @@ func (j *job) runKept(ctx context.Context, t *hf.Tensor) error {
 		return err
 	}
 	p := &j.parts[0]
-	if t.DType != hf.F64 && len(j.parts) == 1 && p.typ == denseType(st) && p.tensor.Heads == 0 && p.tensor.Offset == 0 && p.step == 1 &&
+	if t.DType != hf.F64 && len(j.parts) == 1 && p.typ == denseType(st) && p.tensor.asStored() && p.step == 1 &&
 		(p.stored == nil || !p.stored.Transposed && p.stored.Experts == 0) {
 		from := int64(p.at) * int64(p.typ.RowBytes(p.columns()))
 		return j.source.Copy(t, func(data []byte, off int64) error {
@@ -705,7 +770,13 @@ func transposed(data []byte, st weight.ScaleType, s *arch.Stored) func(dst []flo
 func (j *job) weights(ctx context.Context, read func(dst []float32, row int) error) error {
 	for i := range j.parts {
 		p := &j.parts[i]
-		row := make([]float32, p.columns())
+		if p.tensor.Turned {
+			if err := j.turn(ctx, p, read); err != nil {
+				return err
+			}
+			continue
+		}
+		row, scratch := make([]float32, p.columns()), make([]float32, p.columns())
 		encode, err := p.typ.rounder(p.columns(), j.source.Rounder)
 		if err != nil {
 			return err
@@ -714,13 +785,55 @@ func (j *job) weights(ctx context.Context, read func(dst []float32, row int) err
 			if err := read(row, n); err != nil {
 				return err
 			}
-			for k := range row {
-				row[k] += p.tensor.Offset
+			if p.tensor.Source != "" {
+				for k := range row {
+					row[k] = p.tensor.To(row[k])
+				}
 			}
-			return encode(dst, row)
+			if p.tensor.Columns == nil {
+				return encode(dst, row)
+			}
+			for k, from := range p.tensor.Columns {
+				scratch[k] = row[from]
+			}
+			return encode(dst, scratch)
 		}); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// turn writes a part of which read gives what are columns of matrices.
+func (j *job) turn(ctx context.Context, p *part, read func(dst []float32, row int) error) error {
+	wide, k := p.columns(), p.stored.K
+	encode, err := p.typ.rounder(wide, j.source.Rounder)
+	if err != nil {
+		return err
+	}
+	size := p.typ.RowBytes(wide)
+	row, turned, data := make([]float32, k), make([]float32, k*wide), make([]byte, k*size)
+	for at := 0; at < p.rows; at += wide {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		for c := range wide {
+			if err := read(row, p.source(at+c)); err != nil {
+				return err
+			}
+			for i, x := range row {
+				turned[i*wide+c] = x
+			}
+		}
+		for i := range k {
+			if err := encode(data[i*size:(i+1)*size], turned[i*wide:(i+1)*wide]); err != nil {
+				return fmt.Errorf("column %d: %w", i, err)
+			}
+		}
+		if err := j.out.WriteAt(p.tensor.Name, data, int64(at/wide)*int64(len(data))); err != nil {
+			return err
+		}
+		j.source.Wrote(int64(len(data)), j.name)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
+	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/racetest"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/formats/weight/lut"
@@ -251,17 +252,35 @@ func compare(t *testing.T, path string, s *memory, want Type, blocks bool) {
 			if err := source.ReadFloat32(w, 0); err != nil {
 				t.Fatal(err)
 			}
-			for i := range w {
-				w[i] += x.Offset
+			k := len(w) / x.Rows()
+			for i := range x.Rows() {
+				for _, v := range w[x.Row(i)*k : (x.Row(i)+1)*k] {
+					expect([]float32{x.To(v)})
+				}
 			}
-			expect(w)
 		}
+		var rows []float32
 		for _, l := range x.Layers {
-			for n := range l.N {
-				row := l.Expert*l.Stored.N + l.Row + l.Step*x.Row(n)
-				expect(rowOf(t, x, l, layers[l.Stored.Tensor], s, kept, row))
+			for n := range x.Taken(l) {
+				row := rowOf(t, x, l, layers[l.Stored.Tensor], s, kept, l.Expert*l.Stored.N+l.Row+l.Step*x.Row(n))
+				for j := range row {
+					if at := j; x.Columns == nil {
+						rows = append(rows, row[at])
+					} else {
+						rows = append(rows, row[x.Columns[j]])
+					}
+				}
 			}
 		}
+		if x.Turned { // in F16, which codes times scales are rounded to
+			rows = turned(rows, x.Shape)
+			for i, v := range rows {
+				if raw.Type == F16 {
+					rows[i] = num.F16ToF32(num.F32ToF16(v))
+				}
+			}
+		}
+		expect(rows)
 		if at != len(got) {
 			t.Errorf("%s has %d elements, of which %d were looked at", x.Name, len(got), at)
 		}
