@@ -30,7 +30,8 @@
 // # Names
 //
 // [Tensors] says for a model which tensors a file has, and which of the model's tensors each is made of. The writer
-// reads this in one direction and the reader in the other. Two things differ besides names. Where llama.cpp rotates the
-// pairs (2i, 2i+1) of a head, rows of queries and keys stand in that order. And norms of Gemma, whose weights count 1
-// more than is stored in the model, are stored here with the 1 added.
+// reads this in one direction and the reader in the other. Some things differ besides names. Where llama.cpp rotates the
+// pairs (2i, 2i+1) of a head, rows of queries and keys stand in that order. Norms of Gemma, whose weights count 1
+// more than is stored in the model, are stored here with the 1 added. What a family has of its own is in the file of its name,
+// or a line of families.
 package gguf
