@@ -337,6 +337,7 @@ DELTA = dict(
     head_dim=32, num_hidden_layers=4, layer_types=None, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
     linear_value_head_dim=24, linear_conv_kernel_dim=4,
 )  # fmt: skip
+EVEN = dict(linear_key_head_dim=32, linear_value_head_dim=32, linear_num_value_heads=6)
 QWEN3_5_SEES = dict(
     text_config=BASE | DELTA | rope("default", mrope_section=[2, 1, 1], mrope_interleaved=True, partial_rotary_factor=0.25),
     vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=64, patch_size=14, num_position_embeddings=16),
@@ -513,6 +514,10 @@ VARIANTS = {
     "qwen3-5": Variant(QWEN3_5, DELTA),
     "qwen3-5-sees": Variant(transformers.Qwen3_5Config, QWEN3_5_SEES),
     "qwen3-5-moe": Variant(QWEN3_5_MOE, DELTA | SHARED),
+    # Heads of one size, as published models have them, and llama.cpp wants them.
+    "qwen3-next-even": Variant(QWEN3_NEXT, DELTA | SHARED | EVEN),
+    "qwen3-5-even": Variant(QWEN3_5, DELTA | EVEN),
+    "qwen3-5-moe-even": Variant(QWEN3_5_MOE, DELTA | SHARED | EVEN | dict(linear_num_value_heads=2)),
     "lfm2": Variant(LFM2, LFM2_OPTIONS | dict(intermediate_size=96, block_multiple_of=16)),
     "lfm2-bias": Variant(
         LFM2, LFM2_OPTIONS | dict(conv_bias=True, conv_L_cache=4, block_auto_adjust_ff_dim=False, tie_word_embeddings=False)

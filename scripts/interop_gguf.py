@@ -248,6 +248,10 @@ def families() -> dict:
         rope_type="longrope", rope_theta=1e4, short_factor=[1 + i / 8 for i in range(16)], long_factor=[2 + i / 4 for i in range(16)],
         original_max_position_embeddings=256, factor=2.0,
     )  # fmt: skip
+    hybrid = dict(
+        base, num_hidden_layers=4, head_dim=64, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=32, linear_value_head_dim=32,
+        linear_conv_kernel_dim=4, layer_types=["linear_attention"] * 3 + ["full_attention"],
+    )  # fmt: skip
     glm = dict(
         n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=64, first_k_dense_replace=1, n_group=4, topk_group=2,
         routed_scaling_factor=1.5, norm_topk_prob=True,
@@ -289,6 +293,9 @@ def families() -> dict:
             **dict(base, intermediate_size=64), head_dim=64, num_local_experts=8, num_experts_per_tok=3, rotary_dim=32,
             rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
         ),
+        "qwen3-next": tf.Qwen3NextConfig(**hybrid, **moe, norm_topk_prob=True, shared_expert_intermediate_size=96),
+        "qwen3-5": tf.Qwen3_5TextConfig(**hybrid),
+        "qwen3-5-moe": tf.Qwen3_5MoeTextConfig(**hybrid, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, shared_expert_intermediate_size=96),
     }  # fmt: skip
 
 
@@ -316,7 +323,7 @@ def check_families(check: Checks, lutq: Path, work: Path, node: Path, only: str)
             out = export(lutq, path, work / "family-gguf", "--to", "gguf", "--kept", kept)
             _, p = llama_cpp(node, out / "model.gguf", [], windows, config.vocab_size, work)
             # A router near a tie may choose otherwise for a rounding, so that of mixtures the mean says little.
-            median = "moe" in name or name in ("mixtral", "gpt-oss", "minimax-m2")
+            median = getattr(config, "num_experts_per_tok", None) is not None
             check(f"{name} {kept}: KL divergence of llama.cpp", divergence(want, p, median), most)
 
 

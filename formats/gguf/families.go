@@ -103,6 +103,9 @@ func families() []family {
 			modelType: "hunyuan_v1_dense", class: "HunYuanDenseV1ForCausalLM", config: (*configReader).attentionBias,
 		},
 		glm4MoE(attn), miniMaxM2(),
+		qwenDelta("qwen3_next", "qwen3next", "qwen3_next", "Qwen3NextForCausalLM"),
+		qwenDelta("qwen3_5", "qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM"),
+		qwenDelta("qwen3_5_moe", "qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"),
 	}
 }
 

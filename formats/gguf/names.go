@@ -204,6 +204,8 @@ func (l *layout) block(p string, b *arch.Block) {
 	switch m := b.Mixer.(type) {
 	case *arch.Attention:
 		l.attention(p, m)
+	case *arch.DeltaNet:
+		l.delta(p, m)
 	default:
 		l.err = cmp.Or(l.err, fmt.Errorf("%s is no attention: not supported in models of the architecture %s", b.Path, l.arch))
 	}

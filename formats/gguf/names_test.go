@@ -25,9 +25,13 @@ func refused() map[string]string {
 		"qwen2-moe-fused":   "dense",
 		"qwen3-sliding":     "bias",
 		"smollm3-sliding":   "every fourth",
+		"qwen3-next":        "dense",
+		"qwen3-next-fused":  "values of 24",
+		"qwen3-5":           "values of 24",
+		"qwen3-5-sees":      "values of 24",
+		"qwen3-5-moe":       "values of 24",
 	}
 	for _, name := range []string{
-		"qwen3-next", "qwen3-next-fused", "qwen3-5", "qwen3-5-sees", "qwen3-5-moe",
 		"gemma4", "gemma4-large", "gemma4-moe", "gemma4-sees", "llama4", "llama4-plain",
 		"lfm2", "lfm2-bias", "granite-hybrid", "granite-hybrid-fused", "granite-hybrid-dense", "deepseek-v2", "deepseek-v3", "deepseek-v3-plain", "deepseek-v3-fp8", "kimi-k25", "glm4-moe-lite",
 	} {

@@ -113,6 +113,8 @@ func mixing(m arch.Mixer) []any {
 			m.Heads, m.KVHeads, m.Dim, m.Window, m.Chunk, m.Scale, m.ScoreCap, m.Sinks != "", m.Gated, m.QNorm != nil, m.NormWhole, m.NormLast, m.ValueEps,
 			m.From != nil, m.V == nil,
 		}
+	case *arch.DeltaNet:
+		return []any{m.KHeads, m.VHeads, m.KDim, m.VDim, m.Width, m.Grouped, m.Norm.Eps}
 	}
 	return []any{fmt.Sprintf("%T", m)}
 }

@@ -417,10 +417,6 @@ func (c *configReader) gemma() {
 func (c *configReader) layerTypes(pattern int64) {
 	const key = ".attention.sliding_window_pattern"
 	layers := c.int("num_hidden_layers")
-	if layers > maxLayers {
-		c.fail(fmt.Errorf("%s.block_count %d: want at most %d", c.arch, layers, maxLayers))
-		return
-	}
 	slides, listed := c.file.Meta[c.arch+key].([]bool)
 	if n, ok := c.file.Meta.Int(c.arch + key); ok && n > 0 {
 		pattern = n
@@ -429,14 +425,7 @@ func (c *configReader) layerTypes(pattern int64) {
 		c.fail(fmt.Errorf("%s%s: %d of %d layers", c.arch, key, len(slides), layers))
 		return
 	}
-	types := make([]string, layers)
-	for i := range types {
-		types[i] = "full_attention"
-		if listed && slides[i] || !listed && (int64(i)+1)%pattern != 0 {
-			types[i] = "sliding_attention"
-		}
-	}
-	c.config["layer_types"] = types
+	c.kinds("sliding_attention", "full_attention", func(i int) bool { return listed && slides[i] || !listed && (int64(i)+1)%pattern != 0 })
 }
 
 // maxLayers bounds what one pair can make a config.json allocate.
