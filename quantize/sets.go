@@ -69,12 +69,12 @@ func SetsOf(m *source.Model) ([]Set, error) {
 			if b.MoE != nil && mlp == b.MoE.Shared {
 				continue
 			}
-			in, out = append(in, mlp.Gate, mlp.Up), append(out, mlp.Down)
+			in, out = append(in, mlp.In()...), append(out, mlp.Down)
 		}
 		add(in...)
 		add(out...)
 		if b.MoE != nil && b.MoE.Shared != nil {
-			add(b.MoE.Shared.Gate, b.MoE.Shared.Up)
+			add(b.MoE.Shared.In()...)
 			add(b.MoE.Shared.Down)
 		}
 		if b.Told != nil {

@@ -17,7 +17,7 @@ import (
 //	a norm's result           h²ₖ / mean h² · (Offset+wₖ)²
 //	a layer's output, row i   Σₖ Wᵢₖ² x²ₖ + bᵢ²
 //	values, mixed             as they are
-//	gate and up, multiplied   up² · (gate²)³
+//	gate and up, multiplied   up² · (gate²)³, or where they are one up² · up²
 //	what a block adds         as it is, or by the norm that comes after
 //
 // The power of the gate's is what was measured: what is gated has heavy tails. The units that are largest on some
@@ -137,6 +137,9 @@ func (z *sizes) mixer(ctx context.Context, b *arch.Block) error {
 		return err
 	}
 	stages := b.Mixer.Stages()
+	if len(stages) == 0 {
+		return nil
+	}
 	z.of[stages[0][0].Reads] = in
 	out := stages[len(stages)-1][0]
 	mixed := ones(out.K)
@@ -182,6 +185,9 @@ func (z *sizes) mlps(ctx context.Context, b *arch.Block) error {
 		}
 		return z.add(all, b.MLPOut)
 	}
+	if b.MoE == nil {
+		return nil
+	}
 	experts := len(b.MoE.Experts)
 	looked := evenly(experts, experts)
 	if experts > 0 && b.MoE.Experts[0].Down.Stored.Experts > 0 {
@@ -221,16 +227,22 @@ func (z *sizes) mlps(ctx context.Context, b *arch.Block) error {
 // mlp returns what one MLP gives.
 func (z *sizes) mlp(ctx context.Context, m *arch.MLP, in []float64) ([]float64, error) {
 	z.of[m.Up.Reads] = in
-	gate, err := z.output(ctx, m.Gate, in)
-	if err != nil {
-		return nil, err
-	}
 	mid, err := z.output(ctx, m.Up, in)
 	if err != nil {
 		return nil, err
 	}
-	for i, g := range gate {
-		mid[i] *= g * g * g
+	if m.Gate == m.Up {
+		for i, g := range mid {
+			mid[i] *= g
+		}
+	} else {
+		gate, err := z.output(ctx, m.Gate, in)
+		if err != nil {
+			return nil, err
+		}
+		for i, g := range gate {
+			mid[i] *= g * g * g
+		}
 	}
 	z.of[m.Down.Reads] = mid
 	return z.output(ctx, m.Down, mid)

@@ -137,9 +137,9 @@ def fill(name: str, shape: tuple[int, ...], dtype: str, family: str, tied: bool)
         return Fill(exp=-5)
     if name.endswith("bias"):
         return Fill(exp=-7)
-    if "embed_tokens" in name:
+    if "embed_tokens" in name or name.endswith("embeddings.weight"):
         return Fill(exp=-7 if tied else -6)
-    if name.endswith(("router.weight", "router.layer.weight", "mlp.gate.weight", "block_sparse_moe.gate.weight")):
+    if name.endswith(("router.weight", "router.layer.weight", "mlp.gate.weight", "block_sparse_moe.gate.weight", "mixer.gate.weight", "feed_forward.gate.weight")):
         return Fill(exp=-7)
     if name.endswith(("experts.gate_up_proj", "experts.down_proj")) and family == "gpt_oss":
         columns = shape[-2]
@@ -169,6 +169,21 @@ class Variant:
 
 def rope(kind: str, **options: Any) -> Config:
     return dict(rope_parameters=dict(rope_type=kind, rope_theta=10000.0, **options))
+
+
+def pattern(letters: str) -> list[str]:
+    return [{"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}[x] for x in letters]
+
+
+def by_pattern(letters: str) -> Callable[[Config], None]:
+    """As NVIDIA publishes Nemotron-H."""
+
+    def change(config: Config) -> None:
+        config.pop("layers_block_type", None)
+        config.pop("layer_types", None)
+        config |= dict(hybrid_override_pattern=letters, num_hidden_layers=len(letters))
+
+    return change
 
 
 def factors(n: int, step: float) -> list[float]:
@@ -227,7 +242,8 @@ SEED_OSS, GRANITE, ERNIE4_5 = transformers.SeedOssConfig, transformers.GraniteCo
 HUNYUAN, MINISTRAL3 = transformers.HunYuanDenseV1Config, transformers.Ministral3Config
 GLM4_MOE, MINIMAX_M2 = transformers.Glm4MoeConfig, transformers.MiniMaxM2Config
 DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K25 = transformers.DeepseekV2Config, transformers.DeepseekV3Config, transformers.Glm4MoeLiteConfig, transformers.Kimi_K25Config
-LFM2, GRANITE_HYBRID = transformers.Lfm2Config, transformers.GraniteMoeHybridConfig
+LFM2, LFM2_MOE = transformers.Lfm2Config, transformers.Lfm2MoeConfig
+GRANITE_HYBRID, NEMOTRON_H = transformers.GraniteMoeHybridConfig, transformers.NemotronHConfig
 QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE = transformers.Qwen3NextConfig, transformers.Qwen3_5TextConfig, transformers.Qwen3_5MoeTextConfig
 
 SLIDING = dict(use_sliding_window=True, sliding_window=WINDOW)
@@ -276,6 +292,12 @@ GRANITE4 = dict(
 )  # fmt: skip
 LFM2_OPTIONS = dict(
     num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], norm_eps=1e-3, **rope("default"),
+)  # fmt: skip
+LFM2_EXPERTS = LFM2_OPTIONS | dict(num_dense_layers=1, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, routed_scaling_factor=1.5)
+NEMOTRON = dict(
+    layer_norm_epsilon=1e-3, head_dim=16, mamba_num_heads=8, mamba_head_dim=16, n_groups=2, ssm_state_size=12, chunk_size=16,
+    n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, moe_shared_expert_intermediate_size=48, n_group=4, topk_group=2,
+    routed_scaling_factor=1.5,
 )  # fmt: skip
 NESTED = dict(
     text_config=BASE | GEMMA3_OPTIONS, vision_config=VISION, mm_tokens_per_image=4,
@@ -528,6 +550,14 @@ VARIANTS = {
         GRANITE_HYBRID,
         GRANITE4 | dict(num_local_experts=0, mamba_n_groups=1, mamba_conv_bias=False, mamba_proj_bias=True, position_embedding_type="rope"),
     ),
+    "lfm2-moe": Variant(LFM2_MOE, LFM2_EXPERTS, greedily=True),
+    "lfm2-moe-fused": Variant(LFM2_MOE, LFM2_EXPERTS | dict(use_expert_bias=False, norm_topk_prob=False), original_format=False),
+    "nemotron-h": Variant(NEMOTRON_H, NEMOTRON | dict(layers_block_type=pattern("-MM*M-")), greedily=True),
+    "nemotron-h-pattern": Variant(
+        NEMOTRON_H, NEMOTRON | dict(layers_block_type=pattern("M*-"), use_bias=True, mlp_bias=True, use_conv_bias=False), change=by_pattern("M*-")
+    ),
+    "nemotron-h-moe": Variant(NEMOTRON_H, NEMOTRON | dict(layers_block_type=pattern("MEM*E")), greedily=True),
+    "nemotron-h-moe-fused": Variant(NEMOTRON_H, NEMOTRON | dict(layers_block_type=pattern("E*M"), n_group=1, topk_group=1), original_format=False),
     "gpt-oss-mxfp4": Variant(GPT_OSS, HARMONY, quantize=mxfp4, old_config=True),
 }  # fmt: skip
 
@@ -793,7 +823,7 @@ def golden(name: str, v: Variant) -> tuple[str, dict[str, float]]:
         errors = {"logits": relative(logits32, logits), "nll": relative(nll(logits32, ids), each)}
         assert max(errors.values()) < FLOAT32, f"{name}: float32 differs by {errors}"
         by_length = {}
-        if single.config.get_text_config().rope_parameters.get("rope_type") in ("dynamic", "longrope") and v.length > ORIGINAL:
+        if (getattr(single.config.get_text_config(), "rope_parameters", None) or {}).get("rope_type") in ("dynamic", "longrope") and v.length > ORIGINAL:
             with double():
                 by_length["stepped"] = packed(stepped(model, ids)[positions])
                 by_length["written"] = written([single, model], ids, (4, ORIGINAL - 1, ORIGINAL, ORIGINAL + 1, ORIGINAL + 8), WRITTEN)

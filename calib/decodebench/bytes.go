@@ -123,7 +123,12 @@ func (s Sizes) of(l *arch.Linear) float64 {
 }
 
 // mlp returns the bytes of an MLP.
-func (s Sizes) mlp(m *arch.MLP) float64 { return s.of(m.Gate) + s.of(m.Up) + s.of(m.Down) }
+func (s Sizes) mlp(m *arch.MLP) (sum float64) {
+	for _, l := range m.Linears() {
+		sum += s.of(l)
+	}
+	return sum
+}
 
 // layers returns what a step of some rows reads of the weights of all layers, each once: of experts
 // as many as rows meet that choose evenly.
@@ -147,6 +152,8 @@ func (s Sizes) layers(d *arch.Decoder, rows int) float64 {
 		}
 		if b.MLP != nil {
 			sum += s.mlp(b.MLP)
+		}
+		if b.MoE == nil {
 			continue
 		}
 		var experts float64

@@ -229,9 +229,15 @@ func (c *Cache) Continue(ctx context.Context, parts ...Part) (Array, error) {
 
 // layer takes the states of a step through a layer.
 func (c *Cache) layer(a activations, i int, at Step, p places) {
-	m, d := c.m, &c.m.layers[i]
-	m.mixed(a, d, d.mixer.recall(m, a, m.mixerIn(a, d), c.layers[i], at, p))
-	m.feed(a, d)
+	c.mix(a, i, at, p)
+	c.m.feed(a, &c.m.layers[i])
+}
+
+// mix is [Model.mix] of a step.
+func (c *Cache) mix(a activations, i int, at Step, p places) {
+	if m, d := c.m, &c.m.layers[i]; d.mixes() {
+		m.mixed(a, d, d.mixer.recall(m, a, m.mixerIn(a, d), c.layers[i], at, p))
+	}
 }
 
 // runs returns the tokens of all parts, and where they stand.

@@ -15,8 +15,9 @@ func widthsOf(d *arch.Decoder) widths {
 	var w widths
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		stages := b.Mixer.Stages()
-		w.q = max(w.q, stages[len(stages)-1][0].K)
+		if stages := b.Mixer.Stages(); len(stages) > 0 {
+			w.q = max(w.q, stages[len(stages)-1][0].K)
+		}
 		if a := b.Attn(); a != nil {
 			w.kv, w.dim, w.heads = max(w.kv, a.KVHeads*a.Dim), max(w.dim, a.Dim), max(w.heads, a.Heads)
 		}
@@ -83,12 +84,15 @@ func work(d *arch.Decoder, t int) (linear, attention float64) {
 			}
 		}
 		for _, m := range b.MLPs() {
-			perToken += size(m.Gate) + size(m.Up) + size(m.Down)
+			for _, l := range m.Linears() {
+				perToken += size(l)
+			}
 		}
 		if b.MoE != nil { // a token passes some of the experts only
 			for i := b.MoE.Top; i < len(b.MoE.Experts); i++ {
-				m := &b.MoE.Experts[i]
-				perToken -= size(m.Gate) + size(m.Up) + size(m.Down)
+				for _, l := range b.MoE.Experts[i].Linears() {
+					perToken -= size(l)
+				}
 			}
 		}
 		if b.Told != nil {
@@ -109,8 +113,13 @@ func work(d *arch.Decoder, t int) (linear, attention float64) {
 // Speed returns the multiplications of a device in a second, which it times at a product
 // of the model's own width with so many rows.
 func Speed(ops Ops, d *arch.Decoder, rows int) (float64, error) {
-	gate := d.Blocks[0].MLPs()[0].Gate
-	n, k := gate.N, gate.K
+	wide := d.Head
+	for i := len(d.Blocks) - 1; i >= 0; i-- {
+		if all := d.Blocks[i].MLPs(); len(all) > 0 {
+			wide = all[0].Gate
+		}
+	}
+	n, k := wide.N, wide.K
 	if n < 1 || k < 1 || rows < 1 {
 		return 0, errors.New("a model without a width")
 	}

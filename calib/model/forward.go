@@ -9,7 +9,7 @@ import (
 	"github.com/lutq/lutq/formats/arch"
 )
 
-// layer is one decoder block. Norms that it has not are nil.
+// layer is one decoder block. Norms that it has not are nil, and so are its MLP and its mixture where it has neither.
 type layer struct {
 	block *arch.Block
 	mixer mixer
@@ -29,6 +29,17 @@ type mlp struct {
 	gate, up, down linear
 	both           joined // gate and up
 	act            arch.Gating
+	single         bool // up is the gate as well, and gate is none
+}
+
+func newMLP(from *arch.MLP) mlp { return mlp{act: from.Act, single: from.Gate == from.Up} }
+
+// in returns the weights that read what the MLP reads.
+func (d *mlp) in() []Weight {
+	if d.single {
+		return []Weight{d.up.w}
+	}
+	return []Weight{d.gate.w, d.up.w}
 }
 
 // linear is y = x·Wᵀ + bias.
@@ -296,7 +307,9 @@ func (m *Model) input(a activations, x Array, rows int, by ...Weight) Array {
 
 // mix adds the mixer's half of a layer to the residual stream.
 func (m *Model) mix(a activations, d *layer) {
-	m.mixed(a, d, d.mixer.reads(m, a, m.mixerIn(a, d), d.last()))
+	if d.mixes() {
+		m.mixed(a, d, d.mixer.reads(m, a, m.mixerIn(a, d), d.last()))
+	}
 }
 
 // mixerIn returns what a mixer reads, in a.n.
@@ -337,6 +350,9 @@ func (m *Model) leave(a activations, d *layer) {
 
 // fed adds the MLP half of a layer to the residual stream.
 func (m *Model) fed(a activations, d *layer) {
+	if !d.feeds() {
+		return
+	}
 	x := m.mlpIn(a, d)
 	m.residual(a, d.mlpOut, outEps(d.block.MLPOut), func(y Array, add bool) {
 		if d.moe == nil {
@@ -356,7 +372,7 @@ func (m *Model) mlpIn(a activations, d *layer) Array {
 		m.norms(a.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
 		return a.n
 	}
-	return m.normFor(a, d.mlpNorm, d.block.MLPNorm.Eps, d.mlp.gate.w, d.mlp.up.w)
+	return m.normFor(a, d.mlpNorm, d.block.MLPNorm.Eps, d.mlp.in()...)
 }
 
 // Normer is implemented by [Ops] that prepare for a Linear where its input is written.
@@ -403,12 +419,22 @@ func (m *Model) mlp(y, n Array, a activations, d *mlp, rows int, add bool) {
 // gated returns what the last layer of an MLP reads, for rows states n, as many as pass
 // through at a time.
 func (m *Model) gated(n Array, a activations, d *mlp, rows int) Array {
-	inter := width(d.gate.w)
+	inter := width(d.up.w)
 	gate, up := a.gate.Slice(0, rows*inter), a.up.Slice(0, rows*inter)
-	m.ops.Linear(n, rows, d.gate.to(gate), d.up.to(up))
 	y := m.input(a, gate, rows, d.down.w)
-	m.ops.GLU(y, gate, up, d.act)
+	m.gates(d, y, gate, up, n, rows)
 	return y
+}
+
+// gates writes act(gate·n) ∘ up·n to y, which may be gate; gate and up are room.
+func (m *Model) gates(d *mlp, y, gate, up, n Array, rows int) {
+	if d.single {
+		m.ops.Linear(n, rows, d.up.to(up))
+		m.ops.GLU(y, up, up, d.act)
+		return
+	}
+	m.ops.Linear(n, rows, d.gate.to(gate), d.up.to(up))
+	m.ops.GLU(y, gate, up, d.act)
 }
 
 // width is the number of features that a weight makes.

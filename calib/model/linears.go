@@ -11,7 +11,10 @@ import (
 func (d *layer) linears() []*linear {
 	ls := d.mixer.linears()
 	for _, m := range d.mlps() {
-		ls = append(ls, &m.gate, &m.up, &m.down)
+		if !m.single {
+			ls = append(ls, &m.gate)
+		}
+		ls = append(ls, &m.up, &m.down)
 	}
 	if d.told != nil {
 		ls = append(ls, &d.told.gate, &d.told.proj)
@@ -23,6 +26,9 @@ func (d *layer) linears() []*linear {
 func (d *layer) mlps() []*mlp {
 	if d.mlp != nil {
 		return []*mlp{d.mlp}
+	}
+	if d.moe == nil {
+		return nil
 	}
 	var all []*mlp
 	for i := range d.moe.experts {

@@ -101,18 +101,22 @@ func (l *loader) frame(to *layer, b *arch.Block, hidden int) {
 		}
 	}
 	if b.MLP != nil {
-		to.mlp = &mlp{act: b.MLP.Act}
+		own := newMLP(b.MLP)
+		to.mlp = &own
+	}
+	if b.MoE == nil {
 		return
 	}
 	to.moe = &moe{desc: b.MoE, router: l.linear(b.MoE.Router)}
 	for i := range b.MoE.Experts {
-		to.moe.experts = append(to.moe.experts, mlp{act: b.MoE.Experts[i].Act})
+		to.moe.experts = append(to.moe.experts, newMLP(&b.MoE.Experts[i]))
 	}
 	if b.MoE.Routing.Correction != "" {
 		to.moe.correction = l.floats(b.MoE.Routing.Correction, len(b.MoE.Experts))
 	}
 	if b.MoE.Shared != nil {
-		to.moe.shared = &mlp{act: b.MoE.Shared.Act}
+		own := newMLP(b.MoE.Shared)
+		to.moe.shared = &own
 	}
 	if b.MoE.SharedGate != nil {
 		to.moe.sharedGate = l.linear(b.MoE.SharedGate)

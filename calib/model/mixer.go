@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/lutq/lutq/formats/arch"
 )
@@ -46,6 +47,22 @@ func (d *layer) out() *linear {
 // last is the stage of it.
 func (d *layer) last() int { return len(d.block.Mixer.Stages()) - 1 }
 
+// mixes and feeds report whether a layer has a mixer, and whether it has an MLP or a mixture.
+func (d *layer) mixes() bool { return d.last() >= 0 }
+func (d *layer) feeds() bool { return d.mlp != nil || d.moe != nil }
+
+// nothing implements [mixer] of layers that have none: what reads and recalls is not asked for.
+type nothing struct{}
+
+func (nothing) linears() []*linear                                          { return nil }
+func (nothing) clone() mixer                                                { return nothing{} }
+func (nothing) bind(map[*arch.Rope]*rope)                                   {}
+func (nothing) in() []Weight                                                { return nil }
+func (nothing) reads(*Model, activations, Array, int) Array                 { return nil }
+func (nothing) recall(*Model, activations, Array, kept, Step, places) Array { return nil }
+func (nothing) keep(Ops, int, int) kept                                     { return kept{} }
+func (nothing) keeps(int, int) int64                                        { return 0 }
+
 // mixer reads a mixer but for its linear layers.
 func (l *loader) mixer(from arch.Mixer) mixer {
 	switch from := from.(type) {
@@ -59,6 +76,8 @@ func (l *loader) mixer(from arch.Mixer) mixer {
 		return l.shortConv(from)
 	case *arch.Mamba2:
 		return l.mamba2(from)
+	case arch.Nothing:
+		return nothing{}
 	}
 	l.fail(fmt.Errorf("%s: no way to run a %T", l.src.Name(), from))
 	return nil
@@ -106,6 +125,9 @@ func Learnable(d *arch.Decoder) error {
 		b := &d.Blocks[i]
 		if a := b.Attn(); a == nil || a.Gated || a.ValueEps > 0 || a.From != nil || a.V == nil || a.Chunk > 0 || a.Rope == nil && a.QueryRope != nil {
 			return fmt.Errorf("%s: scales cannot be learned: its way to mix tokens has no gradients", b.Path)
+		}
+		if len(b.MLPs()) == 0 || slices.ContainsFunc(b.MLPs(), func(m *arch.MLP) bool { return m.Gate == m.Up }) {
+			return fmt.Errorf("%s: scales cannot be learned: its MLP has no gradients", b.Path)
 		}
 		if b.Told != nil || b.Scale != "" || b.MoE != nil && (b.MoE.Apart != nil || b.MoE.Routing.OnInput) {
 			return fmt.Errorf("%s: scales cannot be learned: what it adds has no gradients", b.Path)

@@ -26,7 +26,9 @@ func probeSets(d *arch.Decoder) [][]string {
 				paths = append(paths, l.Stored.Path)
 			}
 		}
-		sets = append(sets, paths)
+		if len(paths) > 0 {
+			sets = append(sets, paths)
+		}
 	}
 	for _, i := range []int{0, len(d.Blocks) - 1} {
 		b := &d.Blocks[i]
@@ -35,7 +37,7 @@ func probeSets(d *arch.Decoder) [][]string {
 		}
 		var in, out []*arch.Linear
 		for _, m := range b.MLPs() {
-			in, out = append(in, m.Gate, m.Up), append(out, m.Down)
+			in, out = append(in, m.In()...), append(out, m.Down)
 		}
 		add(in...)
 		add(out...)

@@ -206,7 +206,7 @@ type joined struct {
 func (m *Model) usual() bool {
 	return !slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool {
 		a, first := b.Attn(), m.desc.Blocks[0].Attn()
-		return a == nil || a.Gated || a.Chunk > 0 || a.QueryRope != nil && a.Rope == nil || a.ValueEps > 0 || a.From != nil || a.V == nil || b.Told != nil || b.Scale != "" || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None() ||
+		return a == nil || b.MLP == nil && b.MoE == nil || a.Gated || a.Chunk > 0 || a.QueryRope != nil && a.Rope == nil || a.ValueEps > 0 || a.From != nil || a.V == nil || b.Told != nil || b.Scale != "" || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None() ||
 			a.Heads != first.Heads || a.KVHeads != first.KVHeads || a.Dim != first.Dim
 	})
 }
@@ -227,7 +227,7 @@ func (m *Model) join(rec Recorder) error {
 				return err
 			}
 		}
-		if every != nil {
+		if every != nil && !every.single {
 			if err := m.joinTo(rec, &every.both, &every.gate, &every.up); err != nil {
 				return err
 			}
@@ -238,7 +238,7 @@ func (m *Model) join(rec Recorder) error {
 
 // mixtureOf prepares a mixture whose routing devices have.
 func (m *Model) mixtureOf(rec Recorder, d *moe) (err error) {
-	if d.apart != nil {
+	if d.apart != nil || d.experts[0].single {
 		return nil
 	}
 	w := MixtureWeights{Router: d.router.w, RouterBias: d.router.bias, Routing: d.desc.Routing, Act: d.experts[0].act, Top: d.desc.Top, Normalize: d.desc.Normalize}
@@ -519,7 +519,7 @@ func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, x, y,
 	d, rows := &c.m.layers[i], r.t
 	rec.Linear(c.recordAttention(rec, r, i, at, x), rows, d.out().to(r.sum))
 	if d.moe == nil {
-		in := c.m.input(r.activations, r.n, rows, d.mlp.gate.w, d.mlp.up.w)
+		in := c.m.input(r.activations, r.n, rows, d.mlp.in()...)
 		rec.AddNorm(in, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
 		c.recordMLP(rec, r, d.mlp, in, d.mlp.down.to(r.sum))
 		rec.AddNorm(y, r.h, r.sum, next, rows, eps)
@@ -532,11 +532,14 @@ func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, x, y,
 // recordPlain asks for [Cache.layer] of one that adds what its MLP or its mixture computes as it is.
 func (c *Cache) recordPlain(rec Recorder, r *recordedStep, i int, at Step) {
 	m, d, a := c.m, &c.m.layers[i], r.activations
-	m.mixed(a, d, d.mixer.recall(m, a, m.mixerIn(a, d), c.layers[i], at, r.places))
-	if x := m.mlpIn(a, d); d.moe == nil {
-		c.recordMLP(rec, r, d.mlp, x, d.mlp.down.into(r.h, true))
-	} else {
-		c.recordMix(rec, r, d, m.norm, m.desc.Norm.Eps) // which nobody reads: what comes next writes its own
+	c.mix(a, i, at, r.places)
+	if d.feeds() {
+		x := m.mlpIn(a, d)
+		if d.moe == nil {
+			c.recordMLP(rec, r, d.mlp, x, d.mlp.down.into(r.h, true))
+		} else {
+			c.recordMix(rec, r, d, m.norm, m.desc.Norm.Eps) // which nobody reads: what comes next writes its own
+		}
 	}
 	m.leave(a, d)
 }
@@ -557,7 +560,7 @@ func (c *Cache) recordMix(rec Recorder, r *recordedStep, d *layer, next Array, e
 
 // recordMLP asks for what an MLP makes of x, whose last product is down.
 func (c *Cache) recordMLP(rec Recorder, r *recordedStep, d *mlp, x Array, down Product) {
-	rows, n := r.t, r.t*width(d.gate.w)
+	rows, n := r.t, r.t*width(d.up.w)
 	gate, up := r.both.Slice(0, n), r.both.Slice(n, 2*n)
 	y := gate
 	switch both := d.both; {
@@ -569,9 +572,8 @@ func (c *Cache) recordMLP(rec Recorder, r *recordedStep, d *mlp, x Array, down P
 		y = c.m.input(r.activations, r.both.Slice(2*n, 3*n), rows, d.down.w)
 		rec.GLURows(y, joined, rows, d.act)
 	default:
-		rec.Linear(x, rows, d.gate.to(gate), d.up.to(up))
 		y = c.m.input(r.activations, gate, rows, d.down.w)
-		rec.GLU(y, gate, up, d.act)
+		c.m.gates(d, y, gate, up, x, rows)
 	}
 	rec.Linear(y, rows, down)
 }

@@ -113,12 +113,12 @@ type readers struct {
 	stats  *Stats // while they are taken
 }
 
-// passes is how often the windows pass through a part of a block: once for each stage of its mixer, and thrice for its MLP, of
-// which two are for each group of experts. And what the block is told takes two.
+// passes is how often the windows pass through a part of a block: once for each stage of its mixer, twice for its MLP or each group of
+// its experts, and once for the end. And what the block is told takes two.
 func (w *walker) passes(b *arch.Block) int {
-	n := len(b.Mixer.Stages()) + 3
+	n := len(b.Mixer.Stages()) + 2*len(w.expertGroups(b)) + 1
 	if b.MoE != nil { // which are chosen first
-		n += 1 + 2*(len(w.expertGroups(b))-1)
+		n++
 	}
 	if b.Told != nil {
 		n += 2
@@ -322,7 +322,9 @@ func (w *walker) through(ctx context.Context, i int) error {
 	}
 	mix := func(at []activations) {
 		for s, a := range at {
-			w.mixed(a, &w.streams[s].layer, first(a.q, a.t*stages[len(stages)-1][0].K))
+			if l := &w.streams[s].layer; l.mixes() {
+				w.mixed(a, l, first(a.q, a.t*stages[len(stages)-1][0].K))
+			}
 		}
 	}
 	spans := w.windows
@@ -357,6 +359,9 @@ func (w *walker) through(ctx context.Context, i int) error {
 		}
 	}
 	return w.pass(ctx, spans, func(at []activations) error {
+		if len(b.MLPs()) == 0 {
+			mix(at)
+		}
 		for s, a := range at {
 			if s == 0 && b.MoE != nil {
 				a.routing = w.chose[w.at]
@@ -381,7 +386,7 @@ func goesTogether(b arch.Block) bool { return b.MoE != nil && b.Told == nil }
 func (w *walker) visitMLPs(ctx context.Context, b *arch.Block, spans []span, mix func(at []activations)) error {
 	var mlpIn, mid []*readers
 	for _, m := range b.MLPs() {
-		mlpIn, mid = append(mlpIn, readersOf(m.Gate, m.Up)), append(mid, readersOf(m.Down))
+		mlpIn, mid = append(mlpIn, readersOf(m.In()...)), append(mid, readersOf(m.Down))
 	}
 	for _, g := range w.expertGroups(b) {
 		err := w.visit(ctx, spans, b.MoE == nil, func(at []activations) {

@@ -65,9 +65,9 @@ func MemoryFor(r Runtime, d *arch.Decoder, weights int64, tokens int) Memory {
 		block = max(block, one)
 		if a := b.Attn(); a != nil {
 			q, kv = max(q, int64(a.Q.N)), max(kv, int64(a.KVHeads*a.Dim))
-		} else {
+		} else if stages := b.Mixer.Stages(); len(stages) > 0 {
 			var wide int64
-			for _, l := range b.Mixer.Stages()[0] {
+			for _, l := range stages[0] {
 				wide += int64(l.N)
 			}
 			q = max(q, wide)

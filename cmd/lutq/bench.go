@@ -489,7 +489,7 @@ func layerShapes(d *arch.Decoder, joins bool) []bench.Shape {
 		if a := b.Attn(); a != nil && a.K != nil && a.V != nil {
 			add(a.Q.N+a.K.N+a.V.N, a.Q.K)
 		}
-		if b.MLP != nil {
+		if b.MLP != nil && b.MLP.Gate != b.MLP.Up {
 			add(b.MLP.Gate.N+b.MLP.Up.N, b.MLP.Gate.K)
 		}
 	}

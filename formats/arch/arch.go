@@ -17,7 +17,8 @@ import (
 //	logits = cap(LogitScale · Head · Norm(h))
 //
 // with mlp(n) = Down · (act(Gate·n) ∘ Up·n), or the sum of such over the experts
-// that a router chooses, and a [Mixer] of the states of tokens. What a block has not is the identity.
+// that a router chooses, and a [Mixer] of the states of tokens. A norm that a block has not is the identity, and a mixer or an MLP
+// that it has not adds nothing.
 type Decoder struct {
 	Family       string // the name of a file of this package, such as "llama"
 	Architecture string // the first of the config's "architectures"; may be empty
@@ -61,11 +62,11 @@ type Decoder struct {
 type Block struct {
 	Path     string // of the module, such as "model.layers.0"
 	AttnNorm Norm
-	Mixer    Mixer
+	Mixer    Mixer // [Nothing] where it has none
 	AttnOut  *Norm // nil: none
 	MLPNorm  Norm
-	MLP      *MLP // nil where MoE is not
-	MoE      *MoE
+	MLP      *MLP   // or
+	MoE      *MoE   // or neither
 	MLPOut   *Norm  // nil: none
 	Told     *Told  // nil: none
 	Scale    string // tensor [1] that the residual stream is multiplied by at the end; "": none
@@ -121,11 +122,21 @@ type Gating struct {
 	Alpha, Limit float64 // of SwiGLUOAI
 }
 
-// MLP is Down · (Act(Gate·x) ∘ Up·x).
+// MLP is Down · (Act(Gate·x) ∘ Up·x). Gate may be Up: with [ReLU] the MLP is of the squares of what is above 0.
 type MLP struct {
 	Gate, Up, Down *Linear
 	Act            Gating
 }
+
+// In returns the layers that read what the MLP reads, and Linears these and Down.
+func (m *MLP) In() []*Linear {
+	if m.Gate == m.Up {
+		return []*Linear{m.Up}
+	}
+	return []*Linear{m.Gate, m.Up}
+}
+
+func (m *MLP) Linears() []*Linear { return append(m.In(), m.Down) }
 
 // MoE is a mixture: of the Top experts whose router logits are largest, the sum
 // weighted by the softmax of the logits over all experts, which Normalize makes sum to 1.
@@ -323,7 +334,7 @@ func (b *Block) Linears() []*Linear {
 		ls = append(ls, stage...)
 	}
 	for _, m := range b.MLPs() {
-		ls = append(ls, m.Gate, m.Up, m.Down)
+		ls = append(ls, m.Linears()...)
 	}
 	if b.Told != nil {
 		ls = append(ls, b.Told.Gate, b.Told.Proj)
@@ -349,10 +360,13 @@ func (b *Block) Gates() []*Linear {
 	return ls
 }
 
-// MLPs returns the MLPs of a block: one, or every expert and the shared one after them.
+// MLPs returns the MLPs of a block: none, one, or every expert and the shared one after them.
 func (b *Block) MLPs() []*MLP {
 	if b.MLP != nil {
 		return []*MLP{b.MLP}
+	}
+	if b.MoE == nil {
+		return nil
 	}
 	var all []*MLP
 	for i := range b.MoE.Experts {

@@ -204,13 +204,16 @@ func part(s *Stored, name string, expert, row, step, n int, reads *State, split 
 type biases struct{ qkv, o bool }
 
 // attention describes the attention of a block with a projection each for queries, keys and values.
-func (b *builder) attention(blk *Block, bias biases) { b.anyAttention(blk, bias, false) }
+func (b *builder) attention(blk *Block, bias biases) { b.anyAttention(blk, selfAttn, bias, false) }
 
 // gatedAttention is attention whose queries have gates of what they mix beside them.
-func (b *builder) gatedAttention(blk *Block, bias biases) { b.anyAttention(blk, bias, true) }
+func (b *builder) gatedAttention(blk *Block, bias biases) { b.anyAttention(blk, selfAttn, bias, true) }
 
-func (b *builder) anyAttention(blk *Block, bias biases, gated bool) {
-	p := blk.Path + ".self_attn."
+// selfAttn is what the module of an attention is called in most families.
+const selfAttn = "self_attn"
+
+func (b *builder) anyAttention(blk *Block, name string, bias biases, gated bool) {
+	p := blk.Path + "." + name + "."
 	q, kv := b.heads*b.headDim, b.kvHeads*b.headDim
 	rows := q
 	if gated {
@@ -289,6 +292,7 @@ type mixture struct {
 	transposed    bool // a stack's matrices are stored [K, N]
 	interleaved   bool // rows of gate and up take turns in a stack
 	alwaysStacked bool
+	squared       bool      // experts are MLPs of squares, without gates
 	stacks        [2]string // tensors below path where that is not as transformers has them
 
 	routing    Routing
@@ -330,8 +334,17 @@ func (b *builder) moe(x mixture, in *State) *MoE {
 		b.stacked(m, stacks, x, in)
 		return m
 	}
+	if x.squared && b.exists(stacks+".up_proj") {
+		b.stackedSquares(m, stacks, x, in)
+		return m
+	}
 	for e := range x.experts {
-		m.Experts = append(m.Experts, *b.mlp(fmt.Sprintf("%s.experts.%d", x.path, e), x.names, x.inter, x.bias, x.act, in))
+		path := fmt.Sprintf("%s.experts.%d", x.path, e)
+		if x.squared {
+			m.Experts = append(m.Experts, *b.squaredMLP(path, x.inter, x.bias, in))
+		} else {
+			m.Experts = append(m.Experts, *b.mlp(path, x.names, x.inter, x.bias, x.act, in))
+		}
 	}
 	return m
 }

@@ -31,7 +31,7 @@ func graniteHybrid() family {
 					b.attention(blk, biases{bias, bias})
 					blk.Attn().Rope, blk.Attn().Scale = rope, scale
 				} else {
-					b.stateSpace(blk, m, convBias, projBias, eps)
+					b.stateSpace(blk, "mamba", m, convBias, projBias, eps)
 				}
 				in, p := b.mlpState(blk), blk.Path+".shared_mlp."
 				mlp := b.joinedMLP(p+"input_linear", p+"output_linear", p+"mid", shared, act, in)

@@ -16,24 +16,63 @@ func lfm2() family {
 				b.rename("intermediate_size", "block_ff_dim")
 			}
 			b.read(sizes{hidden: 2560, inter: 12288, layers: 32, heads: 32, vocab: 65536, positions: 128000, kvHeads: 8, eps: 1e-5, tied: true})
-			b.lastNorm("embedding_norm")
-			inter, bias, width := b.adjusted(b.inter), b.boolean("conv_bias", false), b.convolutionWidth("conv_L_cache", 3)
-			rope, attends := b.rope("", 1e6), b.attending("conv")
-			b.blocks(func(i int, blk *Block) {
-				b.blockNorms(blk, "operator_norm", "ffn_norm")
-				if attends[i] {
-					b.attention(blk, biases{})
-					b.attentionOut(blk, "out_proj")
-					p, a := blk.Path+".self_attn.", blk.Attn()
-					q, k := b.norm(p+"q_layernorm"), b.norm(p+"k_layernorm")
-					a.Rope, a.QNorm, a.KNorm = rope, &q, &k
-				} else {
-					b.shortConv(blk, width, bias)
-				}
-				blk.MLP = b.mlp(blk.Path+".feed_forward", mlpNames{"w1", "w3", "w2"}, inter, false, Gating{Act: SiLU}, b.mlpState(blk))
+			inter := b.adjusted(b.inter)
+			b.shortConvBlocks(func(_ int, blk *Block, path string, names mlpNames) {
+				blk.MLP = b.mlp(path, names, inter, false, Gating{Act: SiLU}, b.mlpState(blk))
 			})
 		},
 	}
+}
+
+// lfm2MoE is LFM2 with experts behind its first layers, by sigmoids with a correction.
+func lfm2MoE() family {
+	return family{
+		name: "lfm2_moe", architectures: []string{"Lfm2MoeForCausalLM"}, modelTypes: []string{"lfm2_moe"},
+		describe: func(b *builder) {
+			b.rename("rms_norm_eps", "norm_eps")
+			b.rename("tie_word_embeddings", "tie_embedding")
+			b.read(sizes{hidden: 2048, inter: 7168, layers: 32, heads: 32, vocab: 65536, positions: 128000, kvHeads: 8, eps: 1e-5, tied: true})
+			dense, act := b.natural("num_dense_layers", 2), Gating{Act: SiLU}
+			x := mixture{
+				router: "gate", experts: b.size("num_experts", 32), top: b.size("num_experts_per_tok", 4),
+				inter: b.size("moe_intermediate_size", 1792), normalize: b.boolean("norm_topk_prob", true), act: act,
+				routing: Routing{Sigmoid: true, Scale: b.positiveFloat("routed_scaling_factor", 1)},
+			}
+			if b.boolean("use_expert_bias", true) {
+				x.correction = "expert_bias"
+			}
+			b.shortConvBlocks(func(i int, blk *Block, path string, names mlpNames) {
+				in := b.mlpState(blk)
+				if i < dense {
+					blk.MLP = b.mlp(path, names, b.inter, false, act, in)
+					return
+				}
+				x := x.at(path)
+				x.names = names
+				blk.MoE = b.moe(x, in)
+			})
+		},
+	}
+}
+
+// shortConvBlocks describes the blocks of LFM2 but for what feed does, of which it tells the path and the names of an MLP.
+func (b *builder) shortConvBlocks(feed func(i int, blk *Block, path string, names mlpNames)) {
+	b.lastNorm("embedding_norm")
+	bias, width := b.boolean("conv_bias", false), b.convolutionWidth("conv_L_cache", 3)
+	rope, attends := b.rope("", 1e6), b.attending("conv")
+	b.blocks(func(i int, blk *Block) {
+		b.blockNorms(blk, "operator_norm", "ffn_norm")
+		if attends[i] {
+			b.attention(blk, biases{})
+			b.attentionOut(blk, "out_proj")
+			p, a := blk.Path+".self_attn.", blk.Attn()
+			q, k := b.norm(p+"q_layernorm"), b.norm(p+"k_layernorm")
+			a.Rope, a.QNorm, a.KNorm = rope, &q, &k
+		} else {
+			b.shortConv(blk, width, bias)
+		}
+		feed(i, blk, blk.Path+".feed_forward", mlpNames{"w1", "w3", "w2"})
+	})
 }
 
 // rename takes a value from where the configs of a family have it.

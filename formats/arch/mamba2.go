@@ -68,25 +68,34 @@ func (b *builder) mamba2() Mamba2 {
 		Heads: b.size("mamba_n_heads", 128), Groups: b.size("mamba_n_groups", 1), State: b.size("mamba_d_state", 256),
 		Width: b.convolutionWidth("mamba_d_conv", 4),
 	}
-	b.unlimitedSteps()
 	inner := int64(b.size("mamba_expand", 2)) * int64(b.d.Hidden)
-	switch {
-	case inner > maxSize/8 || int64(m.Groups)*int64(m.State) > maxSize/8 || inner*int64(m.State) > maxSize:
-		b.fail("mamba_d_state", fmt.Errorf("%d elements with states of %d are too wide", inner, m.State))
-	case m.Heads%m.Groups != 0:
-		b.fail("mamba_n_heads", fmt.Errorf("%d is not a multiple of %d mamba_n_groups", m.Heads, m.Groups))
-	case inner%int64(m.Heads) != 0:
+	m.Dim = int(min(inner/int64(m.Heads), maxSize))
+	if inner%int64(m.Heads) != 0 {
 		b.fail("mamba_n_heads", fmt.Errorf("%d elements do not make %d heads", inner, m.Heads))
+	} else if string(b.values["mamba_d_head"]) != `"auto"` && b.size("mamba_d_head", m.Dim) != m.Dim {
+		b.fail("mamba_d_head", fmt.Errorf("%.40s: want %d", b.values["mamba_d_head"], m.Dim))
+	}
+	return b.bounded(m, "mamba_n_heads", "mamba_d_state")
+}
+
+// bounded returns a state space whose sizes fit each other, by the keys that have them; there are no layers where they do not.
+func (b *builder) bounded(m Mamba2, heads, state string) Mamba2 {
+	b.unlimitedSteps()
+	inner := int64(m.Heads) * int64(m.Dim)
+	switch {
+	case inner < 1 || inner > maxSize/8 || int64(m.Groups)*int64(m.State) > maxSize/8 || inner*int64(m.State) > maxSize || m.State > maxState:
+		b.fail(state, fmt.Errorf("%d elements with states of %d are too wide", inner, m.State))
+	case m.Heads%m.Groups != 0:
+		b.fail(heads, fmt.Errorf("%d is not a multiple of %d groups", m.Heads, m.Groups))
 	default:
-		m.Dim = int(inner) / m.Heads
-		if string(b.values["mamba_d_head"]) != `"auto"` && b.size("mamba_d_head", m.Dim) != m.Dim {
-			b.fail("mamba_d_head", fmt.Errorf("%.40s: want %d", b.values["mamba_d_head"], m.Dim))
-		}
 		return m
 	}
 	b.layers = 0
 	return Mamba2{Heads: 1, Dim: 1, Groups: 1, State: 1, Width: 1}
 }
+
+// maxState is the widest state of an element that devices have room for; published models have 128 or 256.
+const maxState = 256
 
 // unlimitedSteps refuses bounds of d, which published models do not have.
 func (b *builder) unlimitedSteps() {
@@ -104,9 +113,9 @@ func (b *builder) unlimitedSteps() {
 	b.fail(key, fmt.Errorf("%.40s is not supported: want none", b.values[key]))
 }
 
-// stateSpace describes the state space of a block. eps is its norm's.
-func (b *builder) stateSpace(blk *Block, m Mamba2, convBias, bias bool, eps float64) {
-	p, inner := blk.Path+".mamba.", m.Inner()
+// stateSpace describes the state space of a block, a module of some name. eps is its norm's.
+func (b *builder) stateSpace(blk *Block, name string, m Mamba2, convBias, bias bool, eps float64) {
+	p, inner := blk.Path+"."+name+".", m.Inner()
 	m.In = b.whole(b.matrix(p+"in_proj", m.Made(), b.d.Hidden, bias, LinearWeight), b.normed(p+"in", &blk.AttnNorm), SplitRows, "")
 	m.Conv, m.ALog, m.DtBias, m.D = p+"conv1d.weight", p+"A_log", p+"dt_bias", p+"D"
 	m.Norm = Norm{Tensor: p + "norm.weight", Eps: eps}

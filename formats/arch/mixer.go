@@ -3,10 +3,10 @@ package arch
 import "slices"
 
 // Mixer is what mixes the states of the tokens of a text: the first half of a block. It is an [Attention], a
-// [Latent] attention, a [DeltaNet], a [ShortConv] or a [Mamba2].
+// [Latent] attention, a [DeltaNet], a [ShortConv] or a [Mamba2], or [Nothing].
 type Mixer interface {
 	// Stages returns its linear layers in the order in which they are computed: those of a stage read the same. The last stage
-	// has one, whose result is added to the residual stream.
+	// has one, whose result is added to the residual stream. Without any the mixer adds nothing.
 	Stages() [][]*Linear
 	// Gates returns its small layers, which read what the first stage does and are never quantized.
 	Gates() []*Linear
@@ -19,6 +19,16 @@ type Mixer interface {
 	// Forgets reports whether what is kept of a text cannot be taken back to a shorter one.
 	Forgets() bool
 }
+
+// Nothing is the mixer of blocks that have none: nothing is read, kept and added.
+type Nothing struct{}
+
+func (Nothing) Stages() [][]*Linear { return nil }
+func (Nothing) Gates() []*Linear    { return nil }
+func (Nothing) Vectors() []Vector   { return nil }
+func (Nothing) Ropes() []*Rope      { return nil }
+func (Nothing) Kept(int) int        { return 0 }
+func (Nothing) Forgets() bool       { return false }
 
 // Vector is a small tensor.
 type Vector struct {

@@ -118,7 +118,7 @@ func (m *Model) Experts() int {
 			continue
 		}
 		for _, e := range b.MoE.Experts {
-			for _, l := range []*arch.Linear{e.Gate, e.Up, e.Down} {
+			for _, l := range e.Linears() {
 				expert[l.Stored.Path] = true
 			}
 		}

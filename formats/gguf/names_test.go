@@ -33,7 +33,8 @@ func refused() map[string]string {
 	}
 	for _, name := range []string{
 		"gemma4", "gemma4-large", "gemma4-moe", "gemma4-sees", "llama4", "llama4-plain",
-		"lfm2", "lfm2-bias", "granite-hybrid", "granite-hybrid-fused", "granite-hybrid-dense", "deepseek-v2", "deepseek-v3", "deepseek-v3-plain", "deepseek-v3-fp8", "kimi-k25", "glm4-moe-lite",
+		"lfm2", "lfm2-bias", "lfm2-moe", "lfm2-moe-fused", "granite-hybrid", "granite-hybrid-fused", "granite-hybrid-dense",
+		"nemotron-h", "nemotron-h-pattern", "nemotron-h-moe", "nemotron-h-moe-fused", "deepseek-v2", "deepseek-v3", "deepseek-v3-plain", "deepseek-v3-fp8", "kimi-k25", "glm4-moe-lite",
 	} {
 		all[name] = "no GGUF"
 	}

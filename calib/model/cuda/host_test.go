@@ -26,7 +26,7 @@ func hostFamilies() []string {
 		"qwen3", "gemma2", "gemma3", "mixtral", "qwen2-moe", "qwen3-moe-mixed", "gpt-oss",
 		"smollm3", "olmo2", "ernie4-5", "hunyuan", "ministral3", "glm4-moe", "minimax-m2",
 		"qwen3-next", "qwen3-5", "gemma4", "gemma4-large", "gemma4-moe", "deepseek-v3", "deepseek-v3-plain", "llama4",
-		"lfm2", "granite-hybrid",
+		"lfm2", "granite-hybrid", "lfm2-moe", "nemotron-h", "nemotron-h-moe",
 	}
 }
 
@@ -63,12 +63,12 @@ func TestHost(t *testing.T) {
 			for _, family := range []string{"llama-llama3", "qwen3-moe-mixed", "glm4-moe", "qwen3-5"} {
 				run("Ahead "+family, func(t *testing.T) { opstest.Ahead(t, o, family) })
 			}
-			for _, family := range []string{"mixtral", "qwen2-moe", "gpt-oss", "glm4-moe", "minimax-m2", "qwen3-next", "granite-hybrid", "lfm2"} {
+			for _, family := range []string{"mixtral", "qwen2-moe", "gpt-oss", "glm4-moe", "minimax-m2", "qwen3-next", "granite-hybrid", "lfm2", "lfm2-moe", "nemotron-h"} {
 				b := familyBounds(i)
 				b.Recorded = true
 				run("Recorded "+family, func(t *testing.T) { opstest.Steps(t, o, b, family) })
 			}
-			for _, family := range []string{"smollm3", "olmo2", "ernie4-5", "ministral3", "qwen3-5", "gemma4", "deepseek-v3", "llama4"} {
+			for _, family := range []string{"smollm3", "olmo2", "ernie4-5", "ministral3", "qwen3-5", "gemma4", "deepseek-v3", "llama4", "nemotron-h-moe"} {
 				run("Steps "+family, func(t *testing.T) { opstest.Steps(t, o, familyBounds(i), family) })
 			}
 		case 1:
