@@ -25,13 +25,42 @@ type Calibrator interface {
 	Record() *lutq.Calibration
 	// Block returns how many weights methods take best at a time, 0 where it does not matter.
 	Block() int
-	// Memory returns about how many bytes of the host Walk takes at most, and Seconds
-	// about how long it takes together with what the methods multiply.
-	Memory() int64
-	Seconds(ctx context.Context, products float64) (float64, error)
+	// Memory returns about how many bytes of the host Walk takes at most, and of a device together with what the methods prepare there:
+	// 0 where there is none. Seconds returns about how long it takes together with what the methods do, but for their work on the host.
+	Memory(f Fitting) (host, device int64)
+	Seconds(ctx context.Context, f Fitting) (float64, error)
 	// Walk takes the text through the model, one block of it at a time, shows v what
 	// the layers that it wants read, and goes on from what v made of them.
 	Walk(ctx context.Context, v *Visitor) error
+}
+
+// Fitting is what becomes of the layers that a [Calibrator] comes by.
+type Fitting struct {
+	Share    float64 // of 16 bits, that a weight of theirs takes when it is quantized
+	Beside   int64   // states of layers that a device holds at a time, at most
+	Prepared int64   // and the bytes that these take
+	Matrices int     // of all layers, each expert's by itself
+	Weights  float64 // of those whose columns are rounded one by one
+	Products float64 // multiplications by the methods: of errors with columns, and of factorizations
+}
+
+// fitting sums up the calibrated layers.
+func (p *Plan) fitting(m memory) Fitting {
+	f := Fitting{Beside: int64(m.workers) + 1, Prepared: statesBytes}
+	var bytes, all float64
+	calibrated, _ := p.byCalibration()
+	for _, i := range calibrated {
+		it := &p.Items[i]
+		n, k, matrices := float64(it.N), float64(it.K), max(it.Experts, 1)
+		f.Matrices += matrices
+		if all += n * k; it.per() == 1 {
+			f.Weights += n * k
+		}
+		f.Products += n*k*k + k*k*k*float64(matrices)
+		bytes += float64(it.BytesOut)
+	}
+	f.Share = bytes / 2 / max(all, 1)
+	return f
 }
 
 // Visitor quantizes layers as a [Calibrator] comes by, and writes them. Layers are named by

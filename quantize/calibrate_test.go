@@ -50,13 +50,13 @@ func newText(t *testing.T, dir string) *text {
 	return &text{decoder: d}
 }
 
-func (x *text) Flags() []string           { return []string{"--text"} }
-func (x *text) Key() string               { return x.key }
-func (x *text) Record() *lutq.Calibration { return &lutq.Calibration{Windows: 3, Device: "none"} }
-func (x *text) Block() int                { return x.block }
-func (x *text) Memory() int64             { return x.memory }
+func (x *text) Flags() []string                     { return []string{"--text"} }
+func (x *text) Key() string                         { return x.key }
+func (x *text) Record() *lutq.Calibration           { return &lutq.Calibration{Windows: 3, Device: "none"} }
+func (x *text) Block() int                          { return x.block }
+func (x *text) Memory(Fitting) (host, device int64) { return x.memory, 0 }
 
-func (x *text) Seconds(_ context.Context, products float64) (float64, error) { return products, nil }
+func (x *text) Seconds(_ context.Context, f Fitting) (float64, error) { return f.Products, nil }
 
 // Walk comes by layers that read the same: queries, keys and values, and everything else alone. It shows all experts of a block at a time.
 func (x *text) Walk(ctx context.Context, v *Visitor) error {

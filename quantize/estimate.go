@@ -14,6 +14,7 @@ import (
 // Estimate is what a run is expected to take.
 type Estimate struct {
 	PeakRAM int64   // bytes
+	Device  int64   // of a device's memory that a text takes which is run there; 0: none
 	Seconds float64 // of wall time
 }
 
@@ -31,7 +32,7 @@ func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
 	if err != nil {
 		return Estimate{}, err
 	}
-	e := Estimate{PeakRAM: mem.peak()}
+	e := Estimate{PeakRAM: mem.peak(), Device: mem.device}
 	perWeight := make(map[weight.Spec]float64) // seconds
 	var work, device float64
 	for i := range p.Items {
@@ -62,13 +63,7 @@ func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
 	t := p.Totals()
 	e.Seconds = work/float64(mem.workers) + device + read*float64(t.BytesIn+t.BytesOut)
 	if c := p.Recipe.Calibrate; c != nil {
-		var products float64 // of errors with columns, and of the factorization
-		calibrated, _ := p.byCalibration()
-		for _, i := range calibrated {
-			n, k := float64(p.Items[i].N), float64(p.Items[i].K)
-			products += n*k*k + k*k*k*float64(max(p.Items[i].Experts, 1))
-		}
-		calibrating, err := c.Seconds(ctx, products)
+		calibrating, err := c.Seconds(ctx, p.fitting(mem))
 		if err != nil {
 			return Estimate{}, err
 		}

@@ -18,6 +18,7 @@ type memory struct {
 	// Bytes that a calibrator takes beside the workers, and a refiner after them; 0 where
 	// there is none.
 	calibrator, refiner int64
+	device              int64 // that a calibrator takes of a device
 	tensors             int
 	bands               bool // rows are stored together, as rings
 	limited             bool // garbage is collected in time
@@ -94,7 +95,7 @@ func (p *Plan) memory(o RunOptions) (memory, error) {
 		m.refiner = r.Memory(shapes)
 	}
 	if c := p.Recipe.Calibrate; c != nil {
-		m.calibrator = c.Memory()
+		m.calibrator, m.device = c.Memory(p.fitting(m))
 		m.block, m.wide = max(m.block, c.Block()), c.Block() > 0
 		if m.wide && m.bands {
 			m.block, m.workers = max(m.block, ringsTimes*c.Block()), min(m.workers, ringWorkers)

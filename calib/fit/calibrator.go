@@ -70,20 +70,44 @@ func (c *calibrator) Block() int {
 }
 
 // Memory implements [quantize.Calibrator].
-func (c *calibrator) Memory() int64 {
-	return model.WalkMemory(c.src, c.walk(), c.o.Device)
+func (c *calibrator) Memory(f quantize.Fitting) (host, device int64) {
+	o := c.walk()
+	if c.o.Device != "cpu" {
+		device = model.WalkDeviceMemory(c.src.Decoder(), o, f.Share, f.Beside, f.Prepared)
+	}
+	return model.WalkMemory(c.src, o, c.o.Device), device
 }
 
 // Seconds implements [quantize.Calibrator].
-func (c *calibrator) Seconds(_ context.Context, products float64) (seconds float64, err error) {
+func (c *calibrator) Seconds(_ context.Context, f quantize.Fitting) (seconds float64, err error) {
 	ops, done, err := c.o.Open(0)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	perSecond, err := model.Speed(ops, c.src.Decoder(), min(c.text.Context, 512))
-	return (model.WalkWork(c.src.Decoder(), c.walk()) + products) / perSecond, err
+	d, o, rows := c.src.Decoder(), c.walk(), min(c.text.Context, 512)
+	if c.o.Device == "cpu" {
+		perSecond, err := model.Speed(ops, d, rows)
+		return (model.WalkWork(d, o) + f.Products) / perSecond, err
+	}
+	gate := d.Blocks[0].MLPs()[0].Gate
+	perSecond, err := model.Speed(ops, d, max(rows, min(timedProducts/(gate.N*gate.K), mostTimedRows)))
+	return gpuStart + (model.WalkWork(d, o)+gpuFloats*f.Products)/perSecond + gpuLaunch*model.WalkLaunches(d, o) +
+		gpuMatrix*float64(f.Matrices) + gpuWeight*f.Weights, err
 }
+
+// What a GPU takes besides products of activations, in seconds but for gpuFloats: measured on an H200, see NOTES.md of package gptq.
+const (
+	gpuStart  = 5    // kernels that are compiled already
+	gpuLaunch = 1e-5 // an operation that the host asks for
+	gpuMatrix = 1e-3 // a matrix, and
+	gpuWeight = 1e-8 // each of its weights, that columns are rounded of, with the copies to the host and back
+
+	gpuFloats = 12 // products of floats take so many times as long as of activations
+
+	timedProducts = 1 << 36 // multiplications of which one product is timed, so that it takes far longer than to ask for it
+	mostTimedRows = 1 << 15
+)
 
 // walk says how the text is run.
 func (c *calibrator) walk() model.WalkOptions {

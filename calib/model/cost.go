@@ -2,6 +2,8 @@ package model
 
 import (
 	"errors"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/lutq/lutq/formats/arch"
@@ -177,6 +179,25 @@ func WalkWork(d *arch.Decoder, o WalkOptions) float64 {
 	return all
 }
 
+// WalkLaunches returns about how many operations [Walk] asks a device for.
+func WalkLaunches(d *arch.Decoder, o WalkOptions) (n float64) {
+	streams := 1.
+	if o.Original {
+		streams = 2
+	}
+	tokens, longest := tokensOf(o)
+	spans := math.Ceil(float64(tokens) / float64(max(int64(o.Together), longest, 1)))
+	for i := range d.Blocks {
+		b := &d.Blocks[i]
+		passes, mlps := float64(len(b.Mixer.Stages())+3), float64(len(b.MLPs()))
+		n += float64(len(o.Windows)) * passes * 5 * streams
+		if b.MoE != nil {
+			n += spans * mlps * (15*streams + 6) // rows gathered thrice, three products twice, and sums
+		}
+	}
+	return n
+}
+
 func square(k int) float64 { return float64(k) * float64(k) }
 
 // WalkMemory returns about how many bytes of the host [Walk] takes on a device, what quantizes
@@ -188,39 +209,114 @@ func WalkMemory(src Source, o WalkOptions, device string) int64 {
 	if o.Original {
 		streams, sums = 2, 2
 	}
-	var block, stats, largest int64 // bytes of weights; sums of a block at once; sums of a layer
+	var block, stats, largest, read int64 // bytes of weights; sums of a block at once; sums of a layer; what is read of a block at once
 	for i := range d.Blocks {
-		var weights, readers int64
-		stored := make(map[*arch.Stored]bool)
-		for _, l := range d.Blocks[i].Linears() {
-			largest = max(largest, int64(l.K)*int64(l.K))
-			if !stored[l.Stored] {
-				stored[l.Stored] = true
-				weights += storedBytes(src, l.Stored)
+		b := &d.Blocks[i]
+		largest = max(largest, mostSquares(b.Linears()))
+		all, kept, most := storedIn(src, b)
+		block = max(block, all)
+		read = max(read, kept+min(all-kept, max(most, int64(readAhead*float64(all)/float64(max(weightsIn(b), 1))))))
+		for _, g := range expertGroups(b, o) {
+			var of int64
+			for _, m := range b.MLPs()[g.from:g.to] {
+				of += max(int64(m.Gate.K)*int64(m.Gate.K), int64(m.Down.K)*int64(m.Down.K))
 			}
+			stats = max(stats, of)
 		}
-		for _, m := range d.Blocks[i].MLPs() {
-			readers += max(int64(m.Gate.K)*int64(m.Gate.K), int64(m.Down.K)*int64(m.Down.K))
-		}
-		block, stats = max(block, weights), max(stats, readers)
 	}
 	embedding := 2 * int64(d.Vocab) * int64(d.Hidden)
 	if d.Tokens != nil {
 		embedding += 2 * int64(d.Tokens.Embed.N) * int64(d.Tokens.Embed.K)
 	}
 	if device != "cpu" {
-		return walkBytes + int64(uncollected*float64(max(embedding, streams*block)))
+		return walkBytes + int64(uncollected*float64(max(embedding, read)))
 	}
 	// What is read of the statistics, H and its factor in float64, the factor's columns, and
 	// what weights are shifted by.
 	fitted := largest * (4*sums + 8 + 8 + 4*sums)
-	var tokens, longest int64
-	for _, t := range o.Windows {
-		tokens, longest = tokens+int64(len(t)), max(longest, int64(len(t)))
-	}
+	tokens, longest := tokensOf(o)
 	hidden, q, kv, inter := int64(d.Hidden), int64(w.q), int64(w.kv), int64(w.mlp)
 	states := 4 * streams * (tokens*(hidden+q+int64(besideWidth(d))) + longest*(3*hidden+2*q+2*kv) + min(longest, HostMLPRows)*2*inter)
 	return walkBytes + int64(uncollected*float64(states+max(embedding, (streams+1)*block+4*sums*stats+fitted)))
+}
+
+// WalkDeviceMemory returns about how many bytes of a GPU [Walk] takes with activations in 16 bits, where layers become as large as share of
+// what they are in 16 bits, and up to beside are prepared at a time, but no more than some bytes of them.
+func WalkDeviceMemory(d *arch.Decoder, o WalkOptions, share float64, beside, prepared int64) int64 {
+	w, room := widthsOf(d), roomOf(d)
+	streams := int64(1)
+	weights := share // of a weight, in units of 2 bytes
+	if o.Original {
+		streams, weights = 2, 1+share
+	}
+	var most int64 // of a block
+	for i := range d.Blocks {
+		b := &d.Blocks[i]
+		var stats int64
+		for _, stage := range b.Mixer.Stages() {
+			stats = max(stats, 4*streams*int64(square(stage[0].K)))
+		}
+		for _, g := range expertGroups(b, o) {
+			var in, mid int64
+			for _, m := range b.MLPs()[g.from:g.to] {
+				in, mid = in+4*streams*int64(square(m.Gate.K)), mid+4*streams*int64(square(m.Down.K))
+			}
+			stats = max(stats, in, mid)
+		}
+		// A state is as large as the sums that it is made of, and takes two more while it is made.
+		one := 8 * mostSquares(b.Linears())
+		most = max(most, int64(2*weights*float64(weightsIn(b)))+stats+max(one, min(prepared, min(beside, int64(len(b.MLPs())))*one))+one)
+	}
+	tokens, longest := tokensOf(o)
+	hidden, q, wide := int64(d.Hidden), int64(w.q), int64(0)
+	if o.Together > 0 && slices.ContainsFunc(d.Blocks, goesTogether) {
+		wide = int64(o.Together) * hidden * (2 + 2 + (2 + 4)) // inputs, those of an expert; what one reads and makes, of a stream
+	}
+	windows := streams * tokens * (4*hidden + 2*(q+int64(besideWidth(d))))
+	rooms := streams*longest*(2*hidden+4*int64(w.kv)+4*int64(w.mlp)+2*int64(room.acts)+4*int64(room.floats)) + streams*wide
+	return windows + rooms + max(most, 2*int64(d.Vocab)*hidden)
+}
+
+// tokensOf returns the tokens of all windows, and of the longest.
+func tokensOf(o WalkOptions) (all, longest int64) {
+	for _, t := range o.Windows {
+		all, longest = all+int64(len(t)), max(longest, int64(len(t)))
+	}
+	return all, longest
+}
+
+// mostSquares returns the elements of the largest sum over what one of some layers reads.
+func mostSquares(ls []*arch.Linear) (most int64) {
+	for _, l := range ls {
+		most = max(most, int64(l.K)*int64(l.K))
+	}
+	return most
+}
+
+// weightsIn is how many weights the layers of a block have.
+func weightsIn(b *arch.Block) (n int) {
+	for _, l := range b.Linears() {
+		n += l.N * l.K
+	}
+	return n
+}
+
+// storedIn returns the bytes that a block's layers are stored in, those of them that are read in parts and so kept until the last,
+// and those of the largest matrix or stack.
+func storedIn(src Source, b *arch.Block) (all, kept, most int64) {
+	seen := make(map[*arch.Stored]bool)
+	for _, l := range b.Linears() {
+		if seen[l.Stored] {
+			continue
+		}
+		seen[l.Stored] = true
+		n := storedBytes(src, l.Stored)
+		all, most = all+n, max(most, n)
+		if !l.Whole() {
+			kept += n
+		}
+	}
+	return all, kept, most
 }
 
 // What a walk takes on the host besides: the program with its texts, and what is freed but not

@@ -178,6 +178,9 @@ func (l *loader) linear(from *arch.Linear) linear {
 	if s.Bias != "" {
 		lin.bias = l.bias(s, from.Expert, p)
 	}
+	if from.Whole() { // of which no other layer takes a part
+		delete(l.last, s)
+	}
 	return lin
 }
 

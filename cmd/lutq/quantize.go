@@ -937,6 +937,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, as preset.Recipe, 
 			BytesIn       int64       `json:"bytes_in"`
 			BytesOut      int64       `json:"bytes_out"`
 			PeakRAM       int64       `json:"peak_ram_bytes"`
+			Device        int64       `json:"gpu_bytes,omitempty"`
 			Seconds       float64     `json:"expected_seconds"`
 			Layers        []layerJSON `json:"layers"`
 
@@ -946,7 +947,7 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, as preset.Recipe, 
 			Decoded []quantize.Decoded `json:"decoded,omitempty"`
 
 			Mix *mixJSON `json:"mix,omitempty"`
-		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.LinearBits, t.BytesIn, t.BytesOut, est.PeakRAM, est.Seconds, nil, as, "", plan.Kept(), plan.Decoded(), mixed.json()}
+		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.LinearBits, t.BytesIn, t.BytesOut, est.PeakRAM, est.Device, est.Seconds, nil, as, "", plan.Kept(), plan.Decoded(), mixed.json()}
 		out.Family, _ = plan.Family()
 		out.Layers = plannedLayers(plan)
 		return u.printJSON(out)
@@ -974,6 +975,9 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, as preset.Recipe, 
 		printDecoded(w, plan.Decoded())
 		printKept(w, plan.Kept())
 		fmt.Fprintf(w, "expected memory\t%s at most\n", formatBytes(est.PeakRAM))
+		if est.Device > 0 {
+			fmt.Fprintf(w, "of the GPU\tabout %s for calibration\n", formatBytes(est.Device))
+		}
 		learning := ""
 		switch {
 		case plan.Recipe.Refine != nil:

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"errors"
+	"math/bits"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/num"
@@ -39,20 +40,28 @@ func ptr(a model.Array) driver.Ptr {
 type pool struct {
 	sizes map[driver.Ptr]int
 	free  map[int][]driver.Ptr
+	idle  int64 // bytes that are free
 }
 
 func (p *pool) init() {
-	p.sizes, p.free = map[driver.Ptr]int{}, map[int][]driver.Ptr{}
+	p.sizes, p.free, p.idle = map[driver.Ptr]int{}, map[int][]driver.Ptr{}, 0
 }
 
-// poolStep is what sizes are rounded up to.
+// poolStep is what sizes are rounded up to at least.
 const poolStep = 512
+
+// pooled rounds a size up to one of 16 between a power of two and the next, so that arrays of about as many rows share memory.
+func pooled(n int) int {
+	step := max(poolStep, 1<<bits.Len(uint(max(n-1, 0)))/32)
+	return max(ceil(n, step), 1) * step
+}
 
 // take returns memory of n bytes, which holds anything.
 func (p *pool) take(d *driver.Device, n int) (driver.Ptr, error) {
-	n = max(ceil(n, poolStep), 1) * poolStep
+	n = pooled(n)
 	if list := p.free[n]; len(list) > 0 {
 		p.free[n] = list[:len(list)-1]
+		p.idle -= int64(n)
 		return list[len(list)-1], nil
 	}
 	at, err := d.Alloc(n)
@@ -73,6 +82,7 @@ func (p *pool) take(d *driver.Device, n int) (driver.Ptr, error) {
 func (p *pool) give(at driver.Ptr) {
 	if n, ok := p.sizes[at]; ok {
 		p.free[n] = append(p.free[n], at)
+		p.idle += int64(n)
 	}
 }
 
@@ -86,6 +96,7 @@ func (p *pool) trim(d *driver.Device) error {
 		}
 	}
 	clear(p.free)
+	p.idle = 0
 	return errors.Join(errs...)
 }
 

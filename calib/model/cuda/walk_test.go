@@ -235,12 +235,13 @@ type walkCalibrator struct {
 	walk model.WalkOptions
 }
 
-func (c *walkCalibrator) Flags() []string           { return nil }
-func (c *walkCalibrator) Key() string               { return "" }
-func (c *walkCalibrator) Record() *lutq.Calibration { return &lutq.Calibration{} }
-func (c *walkCalibrator) Block() int                { return 1 << 20 }
-func (c *walkCalibrator) Memory() int64             { return 0 }
+func (c *walkCalibrator) Flags() []string                              { return nil }
+func (c *walkCalibrator) Key() string                                  { return "" }
+func (c *walkCalibrator) Record() *lutq.Calibration                    { return &lutq.Calibration{} }
+func (c *walkCalibrator) Block() int                                   { return 1 << 20 }
+func (c *walkCalibrator) Memory(quantize.Fitting) (host, device int64) { return 0, 0 }
 func (c *walkCalibrator) Walk(ctx context.Context, v *quantize.Visitor) error {
 	return model.Walk(ctx, c.src, c.o, v, c.walk)
 }
-func (c *walkCalibrator) Seconds(context.Context, float64) (float64, error) { return 0, nil }
+
+func (c *walkCalibrator) Seconds(context.Context, quantize.Fitting) (float64, error) { return 0, nil }
