@@ -231,6 +231,12 @@ func ropeKVs(name string, d *arch.Decoder) []KV {
 		add("scaling.original_context_length", uint32(global.Original))
 		add("scaling.yarn_beta_fast", float32(global.BetaFast))
 		add("scaling.yarn_beta_slow", float32(global.BetaSlow))
+		if a := latentOf(d); a != nil {
+			for _, kv := range latentYarn(a) {
+				add("scaling."+kv.Key, kv.Value)
+			}
+			break
+		}
 		// llama.cpp multiplies by the amplitude that the paper has.
 		if own := 1 + 0.1*math.Log(global.Factor); !near(global.Amplitude, own) {
 			add("scaling.attn_factor", float32(global.Amplitude/own))

@@ -206,6 +206,8 @@ func (l *layout) block(p string, b *arch.Block) {
 		l.attention(p, m)
 	case *arch.DeltaNet:
 		l.delta(p, m)
+	case *arch.Latent:
+		l.latent(p, m)
 	default:
 		l.err = cmp.Or(l.err, fmt.Errorf("%s is no attention: not supported in models of the architecture %s", b.Path, l.arch))
 	}

@@ -25,6 +25,7 @@ func refused() map[string]string {
 		"qwen2-moe-fused":   "dense",
 		"qwen3-sliding":     "bias",
 		"smollm3-sliding":   "every fourth",
+		"deepseek-v3-plain": "neighbours",
 		"qwen3-next":        "dense",
 		"qwen3-next-fused":  "values of 24",
 		"qwen3-5":           "values of 24",
@@ -34,7 +35,7 @@ func refused() map[string]string {
 	for _, name := range []string{
 		"gemma4", "gemma4-large", "gemma4-moe", "gemma4-sees", "llama4", "llama4-plain",
 		"lfm2", "lfm2-bias", "lfm2-moe", "lfm2-moe-fused", "granite-hybrid", "granite-hybrid-fused", "granite-hybrid-dense",
-		"nemotron-h", "nemotron-h-pattern", "nemotron-h-moe", "nemotron-h-moe-fused", "deepseek-v2", "deepseek-v3", "deepseek-v3-plain", "deepseek-v3-fp8", "kimi-k25", "glm4-moe-lite",
+		"nemotron-h", "nemotron-h-pattern", "nemotron-h-moe", "nemotron-h-moe-fused",
 	} {
 		all[name] = "no GGUF"
 	}

@@ -113,6 +113,12 @@ func mixing(m arch.Mixer) []any {
 			m.Heads, m.KVHeads, m.Dim, m.Window, m.Chunk, m.Scale, m.ScoreCap, m.Sinks != "", m.Gated, m.QNorm != nil, m.NormWhole, m.NormLast, m.ValueEps,
 			m.From != nil, m.V == nil,
 		}
+	case *arch.Latent:
+		rank := 0
+		if m.QDown != nil {
+			rank = m.QDown.N
+		}
+		return []any{m.Heads, m.KeyDim, m.RopeDim, m.ValueDim, m.Rank, rank, m.Scale, m.KVNorm.Eps}
 	case *arch.DeltaNet:
 		return []any{m.KHeads, m.VHeads, m.KDim, m.VDim, m.Width, m.Grouped, m.Norm.Eps}
 	}
@@ -186,6 +192,9 @@ func (f family) lacks(d *arch.Decoder) (all []lack) {
 		if m.Act.Act == arch.SwiGLUOAI && m.Act.Limit != swigluLimit {
 			all = append(all, lack{"no swiglu_limit but 7", "it computes otherwise"})
 		}
+	}
+	if a := latentOf(d); a != nil && a.KVNorm.Eps != d.Norm.Eps {
+		all = append(all, lack{"no other epsilon for norms within attention", "it computes a little otherwise"})
 	}
 	switch r := ropesOf(d).global; {
 	case r == nil:

@@ -71,6 +71,12 @@ func (f *File) kind(name string) string {
 	switch {
 	case name == "llama" && n("expert_count") > 0:
 		return "mixtral"
+	case name == "deepseek2" && n("expert_gating_func") == gatingSigmoid:
+		return "deepseek_v3"
+	case name == "deepseek2" && n("block_count") > 0 && f.byName[fmt.Sprintf("blk.%d.exp_probs_b.bias", n("leading_dense_block_count"))] != nil:
+		return "deepseek_v3"
+	case name == "deepseek2":
+		return "deepseek_v2"
 	case name == "olmo2" && n("attention.sliding_window") > 0:
 		return "olmo3"
 	}

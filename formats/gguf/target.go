@@ -298,6 +298,9 @@ func (f *format) Rounds() bool {
 		for _, l := range t.Layers {
 			sources = append(sources, f.kept[l.Stored.Tensor])
 		}
+		if t.Turned && f.layers[t.Layers[0].Stored.Tensor] != nil && (f.keep || f.retype) {
+			return true
+		}
 		for j, k := range sources {
 			if k == nil {
 				continue
@@ -493,7 +496,7 @@ func (f *format) typeOfDense(l *arch.Linear, layer *foreign.Layer) (Type, error)
 	return denseType(f.model.DType), nil
 }
 
-// typeOfTurned returns the type of matrices with k columns that are rows of a layer: of one that has codes, F16.
+// typeOfTurned returns the type of matrices with k columns that are rows of a layer: of one that has codes, F32, which holds them.
 func (f *format) typeOfTurned(l *arch.Linear, layer *foreign.Layer, k int) (Type, error) {
 	switch elements, _ := f.keptType.Block(); {
 	case f.retype:
@@ -501,7 +504,7 @@ func (f *format) typeOfTurned(l *arch.Linear, layer *foreign.Layer, k int) (Type
 	case f.keep && k%elements == 0:
 		return f.keptType, nil
 	case layer != nil:
-		return F16, nil
+		return F32, nil
 	}
 	s, err := scaleType(f.kept[l.Stored.Tensor].DType)
 	return denseType(s), err
