@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/foreign"
@@ -184,6 +186,14 @@ type args struct {
 	ZeroType       *string   `json:"zp_dtype,omitempty"`
 }
 
+// target is what a group says of a layer: its name, or of Nemotron-H, whose modules transformers and NVIDIA's code call otherwise, a pattern.
+func target(layer string) string {
+	if rest, ok := strings.CutPrefix(layer, "backbone."); ok {
+		return "re:(backbone|model)[.]" + regexp.QuoteMeta(rest) + "$"
+	}
+	return layer
+}
+
 // config returns the quantization_config. One that names the class of layers is for all but those
 // that it ignores; where layers differ each is named.
 func (f *output) config() quantization {
@@ -202,7 +212,7 @@ func (f *output) config() quantization {
 		if byKey[k] == nil {
 			order = append(order, k)
 		}
-		byKey[k] = append(byKey[k], l.Name)
+		byKey[k] = append(byKey[k], target(l.Name))
 		head = head || l.Role == arch.HeadWeight
 	}
 	c := quantization{Method: "compressed-tensors", Format: packed, Status: "compressed", Ignore: f.model.Unquantized(), Groups: make(map[string]scheme)}
