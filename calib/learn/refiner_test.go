@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,6 +17,7 @@ import (
 	modelcpu "github.com/lutq/lutq/calib/model/cpu"
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/racetest"
@@ -182,5 +184,20 @@ func TestHostMemory(t *testing.T) {
 	o := Options{Mode: Lutq, Windows: [][]int{make([]int, 2048)}}
 	if gpu, cpu := HostMemory(d, 16e9, shapes, "cuda", o), HostMemory(d, 16e9, shapes, "cpu", o); gpu > 6e9 || cpu < 10*gpu {
 		t.Errorf("learning takes %d bytes beside a GPU and %d without", gpu, cpu)
+	}
+}
+
+// TestRefinerRefuses: a model without gradients is refused before anything is opened.
+func TestRefinerRefuses(t *testing.T) {
+	for _, g := range archtest.Goldens(t) {
+		if g.Name != "qwen3-next" && g.Name != "lfm2" && g.Name != "granite-hybrid" {
+			continue
+		}
+		dir := t.TempDir()
+		g.Write(t, dir)
+		_, err := NewRefiner(modeltest.Open(t, dir), RefinerOptions{Device: "cpu"})
+		if err == nil || !strings.Contains(err.Error(), "scales cannot be learned") {
+			t.Errorf("%s: error %v", g.Name, err)
+		}
 	}
 }

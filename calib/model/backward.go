@@ -22,6 +22,9 @@ type BackwardOps interface {
 	GLUBack(dg, du, dy, g, u Array, act arch.Gating)
 	// SoftCapBack multiplies dx, acts, by 1 − (y/c)², with y, floats, what [Ops] SoftCap wrote.
 	SoftCapBack(dx, y Array, c float64)
+	// SumHeads writes the sum of the heads of rows, elements r·FromRow + h·FromHead to +Width of x over h, to r·ToRow of y, both acts:
+	// the gradient of what [Ops] CopyHeads gave all heads.
+	SumHeads(y, x Array, s HeadsShape)
 	// RowDots writes Σ a[i]·b[i] of each row of a and b, acts or floats, to dst, floats [rows].
 	RowDots(dst, a, b Array, rows int)
 
@@ -31,6 +34,16 @@ type BackwardOps interface {
 	// and v outside, as where scale is 0.
 	// dtable, floats or nil, takes Σ G[n,k]·scale over the weights of each code in addition.
 	ScaleGrad(ds, dtable, dy, x Array, rows int, w Weight, lsq bool)
+}
+
+// learner is a [mixer] that has gradients.
+type learner interface {
+	mixer
+	// again computes what the last layer reads of a window whose states are b.a.n after their norm, and leaves what back needs.
+	again(b *backward) Array
+	// back takes dy, acts, the gradient of what the last layer makes, to the scales of all layers, and where more is set writes that of
+	// b.a.n to b.dn.
+	back(b *backward, dy Array, more bool)
 }
 
 // backward takes the gradient of a window through a model.
@@ -58,13 +71,14 @@ type trainScratch struct {
 	lse            Array   // floats [heads, t] of the most heads
 	gate, up       Array   // acts [t, intermediate]
 	product, dprod Array   // acts [t, intermediate], of act(gate) and up
+	more           Array   // acts [t, trainRoom], of mixers; nil: none needs it
 	attnOut        Array   // floats [t, hidden], what the attention adds, before its norm; nil: none has one
 	d32            Array   // floats [t, hidden], its gradient; nil likewise
 }
 
 func (s *trainScratch) free(ops Ops) {
 	ops.Free(s.inputs...)
-	ops.Free(s.dh, s.dn, s.dy, s.n, s.o, s.do, s.dq, s.dk, s.dv, s.q0, s.k0, s.lse, s.gate, s.up, s.product, s.dprod, s.attnOut, s.d32)
+	ops.Free(s.dh, s.dn, s.dy, s.n, s.o, s.do, s.dq, s.dk, s.dv, s.q0, s.k0, s.lse, s.gate, s.up, s.product, s.dprod, s.more, s.attnOut, s.d32)
 	*s = trainScratch{}
 }
 
@@ -80,7 +94,10 @@ func (m *Model) reserve(t, layers int) *trainScratch {
 			lse:  ops.Floats(w.heads * t),
 			gate: ops.Acts(inter), up: ops.Acts(inter), product: ops.Acts(inter), dprod: ops.Acts(inter),
 		}
-		if slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool { return b.Attn().QNorm != nil }) {
+		if n := trainRoom(m.desc); n > 0 {
+			s.more = ops.Acts(t * n)
+		}
+		if slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool { return b.Attn() != nil && b.Attn().QNorm != nil }) {
 			s.q0, s.k0 = ops.Acts(q), ops.Acts(kv)
 		}
 		if m.normsOutputs() {
@@ -128,7 +145,7 @@ func (b *backward) layers(ctx context.Context) error {
 		} else {
 			b.feed(d)
 		}
-		b.attention(d, input, i > b.lowest)
+		b.mixer(d, input, i > b.lowest)
 	}
 	return nil
 }
@@ -137,7 +154,7 @@ func (b *backward) layers(ctx context.Context) error {
 func (b *backward) again(d *layer, input Array) {
 	m, a, ops := b.m, b.a, b.ops
 	m.norms(a.n, input, d.attnNorm, a.t, d.block.AttnNorm.Eps)
-	o := b.mixAgain(d.mixer.(*attention))
+	o := d.mixer.(learner).again(b)
 	ops.Copy(a.h, input)
 	if d.attnOut == nil {
 		ops.Linear(o, a.t, d.out().into(a.h, true))
@@ -147,19 +164,6 @@ func (b *backward) again(d *layer, input Array) {
 		ops.AddTo(a.h, b.n)
 	}
 	m.norms(b.n, a.h, d.mlpNorm, a.t, d.block.MLPNorm.Eps)
-}
-
-// mixAgain computes the mixtures of values once more, with what the way back needs of them.
-func (b *backward) mixAgain(at *attention) Array {
-	a := at.fit(b.a)
-	q0, k0 := a.q, a.k
-	if at.qNorm != nil {
-		q0, k0 = b.q0.Slice(0, a.q.Len()), b.k0.Slice(0, a.k.Len())
-	}
-	at.queries(b.m, a, a.n, q0, k0)
-	o := b.o.Slice(0, a.q.Len())
-	b.ops.Attention(o, b.lse.Slice(0, a.t*at.desc.Heads), a.q, a.k, a.v, at.shape(a.t))
-	return o
 }
 
 // output returns dh as the gradient of what is added to the residual stream: through the
@@ -315,39 +319,12 @@ func (r *routing) back(dw []float32, d *moe) []float32 {
 	return out
 }
 
-// attention takes dh through the attention half of a layer, to the layer's
-// input where there is more below.
-func (b *backward) attention(d *layer, input Array, more bool) {
-	at := d.mixer.(*attention)
-	m, a, ops, s := b.m, at.fit(b.a), b.ops, at.shape(b.a.t)
-	q, kv := a.q.Len(), a.k.Len()
-	o, do, dq, dk, dv := b.o.Slice(0, q), b.do.Slice(0, q), b.dq.Slice(0, q), b.dk.Slice(0, kv), b.dv.Slice(0, kv)
-	dy := b.output(d.attnOut, b.attnOut, outEps(d.block.AttnOut))
-	b.scales(&at.o, dy, o, a.t)
-	ops.LinearBack(do, dy, a.t, at.o.w, false)
-	ops.AttentionBack(dq, dk, dv, do, o, b.lse.Slice(0, a.t*s.Heads), a.q, a.k, a.v, s)
-	if !at.desc.NormLast {
-		at.rotate(m, dq, dk, a.t, true)
+// mixer takes dh through the mixer's half of a layer, to the layer's input where there is more below.
+func (b *backward) mixer(d *layer, input Array, more bool) {
+	d.mixer.(learner).back(b, b.output(d.attnOut, b.attnOut, outEps(d.block.AttnOut)), more)
+	if more {
+		b.normBack(input, d.attnNorm, d.block.AttnNorm.Eps)
 	}
-	if at.qNorm != nil {
-		rowsQ, rowsK := at.normRows(a.t)
-		ops.RMSNormBack(a.q, dq, b.q0.Slice(0, q), at.qNorm, rowsQ, at.desc.QNorm.Eps, false)
-		ops.RMSNormBack(a.k, dk, b.k0.Slice(0, kv), at.kNorm, rowsK, at.desc.KNorm.Eps, false)
-		dq, dk = a.q, a.k
-	}
-	if at.desc.NormLast {
-		at.rotate(m, dq, dk, a.t, true)
-	}
-	b.scales(&at.q, dq, a.n, a.t)
-	b.scales(&at.k, dk, a.n, a.t)
-	b.scales(&at.v, dv, a.n, a.t)
-	if !more {
-		return
-	}
-	ops.LinearBack(b.dn, dq, a.t, at.q.w, false)
-	ops.LinearBack(b.dn, dk, a.t, at.k.w, true)
-	ops.LinearBack(b.dn, dv, a.t, at.v.w, true)
-	b.normBack(input, d.attnNorm, d.block.AttnNorm.Eps)
 }
 
 // scales adds the gradient of a layer's scales where it is wanted.

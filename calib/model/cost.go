@@ -20,8 +20,11 @@ func widthsOf(d *arch.Decoder) widths {
 		if stages := b.Mixer.Stages(); len(stages) > 0 {
 			w.q = max(w.q, stages[len(stages)-1][0].K)
 		}
-		if a := b.Attn(); a != nil {
+		switch a := b.Mixer.(type) {
+		case *arch.Attention:
 			w.kv, w.dim, w.heads = max(w.kv, a.KVHeads*a.Dim), max(w.dim, a.Dim), max(w.heads, a.Heads)
+		case *arch.Latent:
+			w.heads = max(w.heads, a.Heads)
 		}
 		for _, m := range b.MLPs() {
 			w.mlp = max(w.mlp, m.Gate.N)
@@ -45,8 +48,8 @@ func GradientBytes(d *arch.Decoder, t int, teacher bool) int64 {
 	if teacher {
 		models, logits = 2, 4
 	}
-	forward := int64(t)*(2*hidden+q+2*kv) + int64(min(t, HostMLPRows))*2*inter
-	back := int64(t) * (4*hidden + 3*q + 2*kv + 4*inter + int64(len(d.Blocks))*hidden + int64(w.heads))
+	forward := int64(t)*(2*hidden+q+2*kv+int64(roomOf(d).acts)) + int64(min(t, HostMLPRows))*2*inter
+	back := int64(t) * (4*hidden + 3*q + 2*kv + 4*inter + int64(len(d.Blocks))*hidden + int64(w.heads) + int64(trainRoom(d)))
 	if d.Blocks[0].MoE != nil || d.Blocks[0].AttnOut != nil {
 		forward += int64(t) * 2 * hidden
 		back += int64(t) * 4 * hidden

@@ -84,86 +84,138 @@ func (t *latent) reads(m *Model, a activations, x Array, stage int) Array {
 		return x
 	}
 	room := taker{a.more}
-	q, c := t.first(m, &room, x, a.t, angles{t.rope.cos, t.rope.sin}, stage)
+	r := t.rows(&room, a.t, false)
+	t.first(m, r, x, a.t, angles{t.rope.cos, t.rope.sin}, stage)
 	switch last := t.lastStage(); {
 	case stage == last-2: // QUp's
-		return q
+		return r.low
 	case stage == last-1: // Up's
-		return c[0]
+		return r.latents
 	}
-	return t.window(m, a, &room, q, c)
+	return t.window(m, a, &room, r)
+}
+
+// latentRows are rows on their way to an attention. What is as it was before its norm lies where that is where it need not be kept.
+type latentRows struct {
+	low0, low         Array // [rows, queries' rank], before and after their norm; empty: none
+	q                 Array // [rows, heads, dim]
+	down              Array // [rows, width]
+	latents0, latents Array // [rows, rank]
+	keys              Array // [rows, rope dim], which heads share
+}
+
+// rows takes room for them.
+func (t *latent) rows(room *taker, rows int, kept bool) (r latentRows) {
+	d := t.desc
+	r.q, r.down, r.latents, r.keys = room.take(rows*d.Heads*d.Dim()), room.take(rows*d.Width()), room.take(rows*d.Rank), room.take(rows*d.RopeDim)
+	r.latents0 = r.latents
+	if kept {
+		r.latents0 = room.take(rows * d.Rank)
+	}
+	if d.QDown == nil {
+		return r
+	}
+	r.low = room.take(rows * d.QDown.N)
+	r.low0 = r.low
+	if kept {
+		r.low0 = room.take(rows * d.QDown.N)
+	}
+	return r
 }
 
 // window attends to the keys and values of a text from its beginning, which Up makes.
-func (t *latent) window(m *Model, a activations, room *taker, q Array, c [2]Array) Array {
+func (t *latent) window(m *Model, a activations, room *taker, r latentRows) Array {
 	d, rows := t.desc, a.t
-	dim, both := d.Dim(), d.KeyDim+d.ValueDim
-	heads := func(width, toRow, fromRow, toHead, fromHead int) HeadsShape {
-		return HeadsShape{Rows: rows, Heads: d.Heads, Width: width, ToRow: toRow, ToHead: toHead, FromRow: fromRow, FromHead: fromHead}
-	}
-	k, v, made := room.take(rows*d.Heads*dim), room.take(rows*d.Heads*dim), room.take(rows*d.Heads*both)
-	m.ops.Linear(c[0], rows, t.up.to(made))
-	wide := d.Heads * dim
-	m.ops.CopyHeads(k, made, heads(d.KeyDim, wide, d.Heads*both, dim, both))
-	m.ops.CopyHeads(k.Slice(d.KeyDim, k.Len()), c[1], heads(d.RopeDim, wide, d.RopeDim, dim, 0))
-	// Values are as wide as keys for the attention: what stands before them in a row is mixed too, and nobody reads that.
-	before := dim - d.ValueDim
-	m.ops.CopyHeads(v, made.Slice(d.KeyDim-before, made.Len()), heads(dim, wide, d.Heads*both, dim, both))
-	m.ops.Attention(q, nil, q, k, v, AttentionShape{T: rows, Heads: d.Heads, KVHeads: d.Heads, Dim: dim, Scale: float32(d.Scale)})
+	wide := rows * d.Heads * d.Dim()
+	k, v := room.take(wide), room.take(wide)
+	t.spread(m, k, v, room.take(rows*width(t.up.w)), r, rows)
+	m.ops.Attention(r.q, nil, r.q, k, v, t.shape(rows))
 	y := a.q.Slice(0, rows*d.Heads*d.ValueDim)
-	m.ops.CopyHeads(y, q.Slice(before, q.Len()), heads(d.ValueDim, d.Heads*d.ValueDim, wide, d.ValueDim, dim))
+	t.values(m, y, r.q, rows)
 	return y
 }
 
-// first computes queries [rows, Heads, Dim], latents [rows, Rank] and the keys that heads share [rows, RopeDim], by the angles of rows. Of
-// a stage before the last it leaves out what that does not need: for QUp's, queries are what it reads.
-func (t *latent) first(m *Model, room *taker, x Array, rows int, by angles, stage int) (q Array, c [2]Array) {
+// shape is that of an attention to what Up makes.
+func (t *latent) shape(rows int) AttentionShape {
 	d := t.desc
-	q = room.take(rows * d.Heads * d.Dim())
-	down, latents, keys := room.take(rows*d.Width()), room.take(rows*d.Rank), room.take(rows*d.RopeDim)
+	return AttentionShape{T: rows, Heads: d.Heads, KVHeads: d.Heads, Dim: d.Dim(), Scale: float32(d.Scale)}
+}
+
+// spread makes keys and values of latents. Values are as wide as keys for the attention: what stands before them in a row is mixed too,
+// and nobody reads that.
+func (t *latent) spread(m *Model, k, v, made Array, r latentRows, rows int) {
+	d := t.desc
+	dim, both := d.Dim(), d.KeyDim+d.ValueDim
+	heads := func(width, fromRow, fromHead int) HeadsShape {
+		return HeadsShape{Rows: rows, Heads: d.Heads, Width: width, ToRow: d.Heads * dim, ToHead: dim, FromRow: fromRow, FromHead: fromHead}
+	}
+	m.ops.Linear(r.latents, rows, t.up.to(made))
+	m.ops.CopyHeads(k, made, heads(d.KeyDim, d.Heads*both, both))
+	m.ops.CopyHeads(k.Slice(d.KeyDim, k.Len()), r.keys, heads(d.RopeDim, d.RopeDim, 0))
+	before := dim - d.ValueDim
+	m.ops.CopyHeads(v, made.Slice(d.KeyDim-before, made.Len()), heads(dim, d.Heads*both, both))
+}
+
+// values takes them from what such an attention has mixed.
+func (t *latent) values(m *Model, y, mixed Array, rows int) {
+	d := t.desc
+	m.ops.CopyHeads(y, mixed.Slice(d.Dim()-d.ValueDim, mixed.Len()), HeadsShape{
+		Rows: rows, Heads: d.Heads, Width: d.ValueDim, ToRow: d.Heads * d.ValueDim, ToHead: d.ValueDim, FromRow: d.Heads * d.Dim(), FromHead: d.Dim(),
+	})
+}
+
+// first computes queries, latents and the keys that heads share, by the angles of rows. Of a stage before the last it leaves out what
+// that does not need.
+func (t *latent) first(m *Model, r latentRows, x Array, rows int, by angles, stage int) {
+	d := t.desc
 	if d.Q != nil {
-		m.ops.Linear(x, rows, t.q.to(q), t.down.to(down))
+		m.ops.Linear(x, rows, t.q.to(r.q), t.down.to(r.down))
 	} else {
-		low := room.take(rows * d.QDown.N)
-		m.ops.Linear(x, rows, t.qDown.to(low), t.down.to(down))
-		m.ops.RMSNorm(low, low, t.qNorm, rows, d.QNorm.Eps)
+		m.ops.Linear(x, rows, t.qDown.to(r.low0), t.down.to(r.down))
+		m.ops.RMSNorm(r.low, r.low0, t.qNorm, rows, d.QNorm.Eps)
 		if stage == t.lastStage()-2 {
-			return low, c
+			return
 		}
-		m.ops.Linear(low, rows, t.qUp.to(q))
+		m.ops.Linear(r.low, rows, t.qUp.to(r.q))
 	}
 	one := HeadsShape{Rows: rows, Heads: 1, Width: d.Rank, ToRow: d.Rank, FromRow: d.Width()}
-	m.ops.CopyHeads(latents, down, one)
-	m.ops.RMSNorm(latents, latents, t.kvNorm, rows, d.KVNorm.Eps)
+	m.ops.CopyHeads(r.latents0, r.down, one)
+	m.ops.RMSNorm(r.latents, r.latents0, t.kvNorm, rows, d.KVNorm.Eps)
 	one.Width, one.ToRow = d.RopeDim, d.RopeDim
-	m.ops.CopyHeads(keys, down.Slice(d.Rank, down.Len()), one)
+	m.ops.CopyHeads(r.keys, r.down.Slice(d.Rank, r.down.Len()), one)
+	t.turn(m, r.q, r.keys, rows, by, false)
+}
+
+// turn turns queries and the keys that heads share.
+func (t *latent) turn(m *Model, q, keys Array, rows int, by angles, back bool) {
+	d := t.desc
 	s := RopeShape{Rows: rows, Heads: d.Heads, Dim: d.Dim(), Half: t.rope.half(), Adjacent: d.Rope.Adjacent}
-	m.ops.Rope(q.Slice(d.KeyDim, q.Len()), s, by.cos, by.sin, false)
+	m.ops.Rope(q.Slice(d.KeyDim, q.Len()), s, by.cos, by.sin, back)
 	s.Heads, s.Dim = 1, d.RopeDim
-	m.ops.Rope(keys, s, by.cos, by.sin, false)
-	return q, [2]Array{latents, keys}
+	m.ops.Rope(keys, s, by.cos, by.sin, back)
 }
 
 func (t *latent) recall(m *Model, a activations, x Array, k kept, at Step, p places) Array {
 	d, rows, room := t.desc, a.t, taker{a.more}
-	q, c := t.first(m, &room, x, rows, p.angles(t.rope), t.lastStage())
+	r := t.rows(&room, rows, false)
+	t.first(m, r, x, rows, p.angles(t.rope), t.lastStage())
 	width := d.Width()
 	token := room.take(rows * width)
 	one := HeadsShape{Rows: rows, Heads: 1, Width: d.Rank, ToRow: width, FromRow: d.Rank}
-	m.ops.CopyHeads(token, c[0], one)
+	m.ops.CopyHeads(token, r.latents, one)
 	one.Width, one.FromRow = d.RopeDim, d.RopeDim
-	m.ops.CopyHeads(token.Slice(d.Rank, token.Len()), c[1], one)
+	m.ops.CopyHeads(token.Slice(d.Rank, token.Len()), r.keys, one)
 	shape := t.cache(k.slots, k.positions)
 	m.ops.Keep(k.arrays[0], k.arrays[1], token, token, at, shape)
 	if len(at.Runs) == 1 && at.Runs[0].From == 0 { // which takes less where all is new
-		return t.window(m, a, &room, q, c)
+		return t.window(m, a, &room, r)
 	}
 
 	queries, wide := room.take(rows*d.Heads*width), d.Heads*d.Dim()
-	t.ops.ByHeads(queries, q, k.arrays[2], ByHeadsShape{
+	t.ops.ByHeads(queries, r.q, k.arrays[2], ByHeadsShape{
 		Rows: rows, Heads: d.Heads, N: d.Rank, K: d.KeyDim, ToRow: d.Heads * width, ToHead: width, FromRow: wide, FromHead: d.Dim(),
 	})
-	m.ops.CopyHeads(queries.Slice(d.Rank, queries.Len()), q.Slice(d.KeyDim, q.Len()), HeadsShape{
+	m.ops.CopyHeads(queries.Slice(d.Rank, queries.Len()), r.q.Slice(d.KeyDim, r.q.Len()), HeadsShape{
 		Rows: rows, Heads: d.Heads, Width: d.RopeDim, ToRow: d.Heads * width, ToHead: width, FromRow: wide, FromHead: d.Dim(),
 	})
 	m.ops.Recall(queries, queries, k.arrays[0], k.arrays[1], at, shape, AttentionShape{

@@ -119,11 +119,28 @@ func (t *taker) take(n int) Array {
 	return a
 }
 
+// trainRoom is how many activations of a token the mixers of a model have room for on the way back.
+func trainRoom(d *arch.Decoder) (most int) {
+	for i := range d.Blocks {
+		if from, ok := d.Blocks[i].Mixer.(*arch.Latent); ok {
+			most = max(most, latentTrainRoom(from))
+		}
+	}
+	return most
+}
+
 // Learnable fails on models that have no gradients of their scales.
 func Learnable(d *arch.Decoder) error {
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		if a := b.Attn(); a == nil || a.Gated || a.ValueEps > 0 || a.From != nil || a.V == nil || a.Chunk > 0 || a.Rope == nil && a.QueryRope != nil {
+		learns := false
+		switch a := b.Mixer.(type) {
+		case *arch.Attention:
+			learns = !(a.Gated || a.ValueEps > 0 || a.From != nil || a.V == nil || a.Chunk > 0 || a.Rope == nil && a.QueryRope != nil)
+		case *arch.Latent:
+			learns = true
+		}
+		if !learns {
 			return fmt.Errorf("%s: scales cannot be learned: its way to mix tokens has no gradients", b.Path)
 		}
 		if len(b.MLPs()) == 0 || slices.ContainsFunc(b.MLPs(), func(m *arch.MLP) bool { return m.Gate == m.Up }) {

@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/arch/archtest"
+	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/formats/weight"
 )
 
@@ -43,6 +46,34 @@ func TestTrainableValidate(t *testing.T) {
 			err := x.Validate()
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("got error %v: want one with %q", err, test.want)
+			}
+		})
+	}
+}
+
+// TestLearnable: what has no gradients is refused in one line that says where, and all else is not.
+func TestLearnable(t *testing.T) {
+	for _, g := range archtest.Goldens(t) {
+		t.Run(g.Name, func(t *testing.T) {
+			dir := t.TempDir()
+			g.Write(t, dir)
+			d, err := modeltest.Open(t, dir).Decoder()
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused := d.Family == "gemma4" || d.Family == "llama4"
+			for i := range d.Blocks {
+				switch d.Blocks[i].Mixer.(type) {
+				case *arch.Attention, *arch.Latent:
+				default:
+					refused = true
+				}
+			}
+			switch err := model.Learnable(d); {
+			case refused != (err != nil):
+				t.Errorf("refused %v, error %v", refused, err)
+			case err != nil && (!strings.Contains(err.Error(), "layers.") || !strings.Contains(err.Error(), "scales cannot be learned") || strings.Contains(err.Error(), "\n")):
+				t.Errorf("error %q", err)
 			}
 		})
 	}

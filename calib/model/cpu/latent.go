@@ -19,3 +19,22 @@ func (c *Ops) ByHeads(y, x, w model.Array, s model.ByHeadsShape) {
 		}
 	})
 }
+
+// SumHeads implements [model.BackwardOps], in float64.
+func (c *Ops) SumHeads(y, x model.Array, s model.HeadsShape) {
+	to, from := host(y), host(x)
+	if t, f := s.Spans(); len(to) < t || len(from) < f {
+		panic(badSize)
+	}
+	c.overRows(s.Rows, func(_, first, end int) {
+		for r := first; r < end; r++ {
+			for i := range s.Width {
+				var sum float64
+				for h := range s.Heads {
+					sum += float64(from[r*s.FromRow+h*s.FromHead+i])
+				}
+				to[r*s.ToRow+i] = float32(sum)
+			}
+		}
+	})
+}

@@ -285,3 +285,16 @@ SOFTMAX_BACK(plain, 4, false)
 SOFTMAX_BACK(capped, 1, true)
 SOFTMAX_BACK(capped, 2, true)
 SOFTMAX_BACK(capped, 4, true)
+
+// ---- heads ----
+
+// sum_heads adds up the heads of rows, n sums of width elements each. A thread has one.
+extern "C" __global__ void __launch_bounds__(THREADS)
+sum_heads(Act* y, const Act* x, u32 heads, u32 width, u32 toRow, u32 fromRow, u32 fromHead, u32 n) {
+    const u32 at = blockIdx.x * blockDim.x + threadIdx.x, i = at % width;
+    const u64 row = at / width;
+    if (at >= n) return;
+    float sum = 0;
+    for (u32 h = 0; h < heads; h++) sum += value(x[row * fromRow + (u64)h * fromHead + i]);
+    set(y[row * toRow + i], sum);
+}

@@ -25,3 +25,15 @@ func (o *Ops) ByHeads(y, x, w model.Array, s model.ByHeadsShape) {
 		o.launch("by_heads", grid, block, y, x, w, s.Rows, s.N, s.K, s.ToRow, s.ToHead, s.FromRow, s.FromHead)
 	})
 }
+
+// SumHeads adds up the heads of rows.
+func (o *Ops) SumHeads(y, x model.Array, s model.HeadsShape) {
+	to, from := s.Spans()
+	check(y.Len() >= to && x.Len() >= from, "sums of heads %+v of %d elements to %d", s, x.Len(), y.Len())
+	n := s.Rows * s.Width
+	if n == 0 {
+		return
+	}
+	grid, block := overAll(n)
+	o.do(func() { o.launch("sum_heads", grid, block, y, x, s.Heads, s.Width, s.ToRow, s.FromRow, s.FromHead, n) })
+}

@@ -11,11 +11,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/calib/model/opstest"
 	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/arch/archtest"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/num"
 	"github.com/lutq/lutq/formats/source/modeltest"
@@ -148,9 +150,12 @@ type learning struct {
 	weights map[string]model.Weight
 }
 
-// learn makes the layers of the tiny model trainable at 4 bits.
-func learn(t testing.TB, ops opstest.Ops, lsq bool) *learning {
+// learn makes the layers of the tiny model trainable at 4 bits, or of a family's the weights themselves by a scale of each row.
+func learn(t testing.TB, ops opstest.Ops, family string, lsq bool) *learning {
 	t.Helper()
+	if family != "" {
+		return learnRows(t, ops, family)
+	}
 	dense, packed := source(t, 0, 0, false), source(t, 4, 64, false).(*quantized)
 	base, err := model.New(dense, ops)
 	if err != nil {
@@ -181,6 +186,36 @@ func learn(t testing.TB, ops opstest.Ops, lsq bool) *learning {
 	return l
 }
 
+// golden returns a family's tiny model.
+func golden(t testing.TB, family string) *archtest.Golden {
+	t.Helper()
+	all := archtest.Goldens(t)
+	return &all[slices.IndexFunc(all, func(g archtest.Golden) bool { return g.Name == family })]
+}
+
+func learnRows(t testing.TB, ops opstest.Ops, family string) *learning {
+	t.Helper()
+	dir := t.TempDir()
+	golden(t, family).Write(t, dir)
+	base, err := model.Open(modeltest.Open(t, dir), ops, model.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &learning{base: base, grads: map[string]model.Grad{}, weights: map[string]model.Weight{}}
+	for _, path := range base.Linears() {
+		n, k := base.Weight(path).Shape()
+		w := model.Trainable{N: n, K: k, Group: k, Scales: slices.Repeat([]float32{1}, n), ScaleType: weight.F32, Original: base.Weight(path)}
+		if l.weights[path], err = ops.Trainable(w); err != nil {
+			t.Fatal(err)
+		}
+		l.grads[path] = model.Grad{Scales: ops.Floats(n)}
+	}
+	if l.m, err = base.With(l.weights); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
 func (l *learning) close(ops model.Ops) {
 	l.m.Close()
 	l.base.Close()
@@ -192,9 +227,9 @@ func (l *learning) close(ops model.Ops) {
 
 // gradient is the gradient of a window's loss by the scales and tables of all layers, as
 // read reads it.
-func gradient(t testing.TB, ops opstest.Ops, tokens []int, teacher, lsq bool, read ...func(dst []float32, src model.Array)) (loss float64, all []map[string][]float32) {
+func gradient(t testing.TB, ops opstest.Ops, family string, tokens []int, teacher, lsq bool, read ...func(dst []float32, src model.Array)) (loss float64, all []map[string][]float32) {
 	t.Helper()
-	l := learn(t, ops, lsq)
+	l := learn(t, ops, family, lsq)
 	defer l.close(ops)
 	var other *model.Model
 	if teacher {
@@ -207,9 +242,12 @@ func gradient(t testing.TB, ops opstest.Ops, tokens []int, teacher, lsq bool, re
 	for _, read := range read {
 		m := map[string][]float32{}
 		for path, g := range l.grads {
-			m[path], m[path+" table"] = make([]float32, g.Scales.Len()), make([]float32, g.Table.Len())
+			m[path] = make([]float32, g.Scales.Len())
 			read(m[path], g.Scales)
-			read(m[path+" table"], g.Table)
+			if g.Table != nil {
+				m[path+" table"] = make([]float32, g.Table.Len())
+				read(m[path+" table"], g.Table)
+			}
 		}
 		all = append(all, m)
 	}
@@ -225,22 +263,27 @@ func gradient(t testing.TB, ops opstest.Ops, tokens []int, teacher, lsq bool, re
 func TestGPUGradient(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) {
 		for _, test := range []struct {
+			family       string
 			teacher, lsq bool
 			same, own    [3]float64 // tolerances in float32, float16 and bfloat16
 		}{
-			{false, false, [...]float64{1e-5, 6e-3, 2e-2}, [...]float64{1e-5, 8e-3, 4e-2}},
-			{true, true, [...]float64{1e-5, 6e-3, 2e-2}, [...]float64{2e-5, 2e-2, 0.1}},
+			{"", false, false, [...]float64{1e-5, 6e-3, 2e-2}, [...]float64{1e-5, 8e-3, 4e-2}},
+			{"", true, true, [...]float64{1e-5, 6e-3, 2e-2}, [...]float64{2e-5, 2e-2, 0.1}},
+			{"deepseek-v3", false, false, [...]float64{1e-5, 6e-3, 2e-2}, [...]float64{1e-4, 0.15, 0.4}}, // of experts with few tokens
 		} {
-			t.Run(fmt.Sprintf("teacher %v, lsq %v", test.teacher, test.lsq), func(t *testing.T) {
+			t.Run(strings.TrimSpace(fmt.Sprintf("%s teacher %v, lsq %v", test.family, test.teacher, test.lsq)), func(t *testing.T) {
 				tokens := window(t, 48)
-				loss, got := gradient(t, o, tokens, test.teacher, test.lsq, o.Read)
+				if test.family != "" {
+					tokens = golden(t, test.family).Tokens
+				}
+				loss, got := gradient(t, o, test.family, tokens, test.teacher, test.lsq, o.Read)
 				both := twin{Ops: o}
-				sameLoss, same := gradient(t, both, tokens, test.teacher, test.lsq, both.Read, both.readExact)
+				sameLoss, same := gradient(t, both, test.family, tokens, test.teacher, test.lsq, both.Read, both.readExact)
 				if loss != sameLoss || !maps.EqualFunc(same[0], got[0], slices.Equal) {
 					t.Error("other bits the second time")
 				}
 				ref := opstest.Reference{}
-				ownLoss, own := gradient(t, ref, tokens, test.teacher, test.lsq, ref.Read)
+				ownLoss, own := gradient(t, ref, test.family, tokens, test.teacher, test.lsq, ref.Read)
 				t.Logf("loss %.6f differs by %.2g", ownLoss, loss-ownLoss)
 				if !(math.Abs(loss-ownLoss) <= test.own[i]*ownLoss) {
 					t.Errorf("loss %.6f: want %.6f within %.2g of it", loss, ownLoss, test.own[i])

@@ -84,6 +84,12 @@ func (t twin) Copy(dst, src model.Array) {
 	t.ref.Copy(exact(dst), exact(src))
 }
 
+// CopyHeads likewise.
+func (t twin) CopyHeads(dst, src model.Array, s model.HeadsShape) {
+	t.Ops.CopyHeads(device(dst), device(src), s)
+	t.ref.CopyHeads(exact(dst), exact(src), s)
+}
+
 func (t twin) Zero(a model.Array) {
 	t.Ops.Zero(device(a))
 	t.ref.Zero(exact(a))
@@ -131,11 +137,6 @@ func (t twin) Attention(o, lse, q, k, v model.Array, s model.AttentionShape) {
 	s.Sinks = device(s.Sinks)
 	t.Ops.Attention(device(o), device(lse), device(q), device(k), device(v), s)
 	t.follow(o, lse)
-}
-
-func (t twin) CopyHeads(dst, src model.Array, s model.HeadsShape) {
-	t.Ops.CopyHeads(device(dst), device(src), s)
-	t.follow(dst)
 }
 
 func (t twin) GLU(y, g, u model.Array, act arch.Gating) {
@@ -219,6 +220,11 @@ func (t twin) GLUBack(dg, du, dy, g, u model.Array, act arch.Gating) {
 func (t twin) SoftCapBack(dx, y model.Array, c float64) {
 	t.Ops.SoftCapBack(device(dx), device(y), c)
 	t.ref.SoftCapBack(exact(dx), exact(y), c)
+}
+
+func (t twin) SumHeads(y, x model.Array, s model.HeadsShape) {
+	t.Ops.SumHeads(device(y), device(x), s)
+	t.ref.SumHeads(exact(y), exact(x), s)
 }
 
 func (t twin) RowDots(dst, a, b model.Array, rows int) {

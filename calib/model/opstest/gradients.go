@@ -159,6 +159,20 @@ func (Reference) SoftCapBack(dx, y model.Array, c float64) {
 	}
 }
 
+// SumHeads implements [model.BackwardOps].
+func (Reference) SumHeads(y, x model.Array, s model.HeadsShape) {
+	to, from := values(y), values(x)
+	for r := range s.Rows {
+		for i := range s.Width {
+			sum := 0.0
+			for h := range s.Heads {
+				sum += from[r*s.FromRow+h*s.FromHead+i]
+			}
+			to[r*s.ToRow+i] = sum
+		}
+	}
+}
+
 // RowDots implements [model.BackwardOps].
 func (Reference) RowDots(dst, a, b model.Array, rows int) {
 	d, av, bv := values(dst), values(a), values(b)

@@ -48,6 +48,7 @@ func Run(t *testing.T, ops Ops, o Options) {
 		{"Linear", testLinear},
 		{"Rope", testRope},
 		{"CopyHeads", testCopyHeads},
+		{"SumHeads", testSumHeads},
 		{"ByHeads", testByHeads},
 		{"Convolve", testConvolve},
 		{"DeltaRule", testDeltaRule},

@@ -31,6 +31,23 @@ func testCopyHeads(t *testing.T, ops Ops, o Options) {
 	}
 }
 
+func testSumHeads(t *testing.T, ops Ops, o Options) {
+	for i, s := range []model.HeadsShape{
+		{Rows: 1, Heads: 1, Width: 1, ToRow: 1, FromRow: 1, FromHead: 1},
+		{Rows: 7, Heads: 3, Width: 5, ToRow: 8, FromRow: 31, FromHead: 10},
+		{Rows: 70, Heads: 16, Width: 64, ToRow: 64, FromRow: 16 * 192, FromHead: 192},
+	} {
+		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
+			c := o.check(t, ops, uint64(i))
+			defer c.done()
+			to, from := s.Spans()
+			x, y := c.acts("x", c.normal(from, 1)), c.acts("y", c.normal(to, 1)).out(1)
+			c.both(func(side side) { side.SumHeads(side.a(y), side.a(x), s) })
+			c.compare(o.Acts)
+		})
+	}
+}
+
 // recurrentSteps are those of some texts, the rows of each: of slot, first position and rows. One begins again.
 func recurrentSteps() [][][3]int {
 	return [][][3]int{{{2, 0, 7}, {0, 0, 2}}, {{1, 0, 1}, {0, 2, 1}, {2, 7, 1}}, {{2, 8, 9}}, {{0, 3, 1}, {2, 17, 1}}, {{2, 0, 3}, {1, 1, 4}}, {{1, 5, 1}, {2, 3, 1}}}
