@@ -11,6 +11,9 @@ type LatentOps interface {
 	Ops
 	// ByHeads writes y[r, h, n] = Σ_k x[r, h, k]·w[h, n, k], each head by a matrix of its own: x, w and y are acts.
 	ByHeads(y, x, w Array, s ByHeadsShape)
+	// OneOrder reports whether the keys and the values of a cache lie in the same order, so that one array may be both where they are
+	// the same.
+	OneOrder() bool
 }
 
 // ByHeadsShape are the sizes of products by heads: w is [Heads, N, K], and rows and heads of the others are as far apart as said.
@@ -206,23 +209,27 @@ func (t *latent) recall(m *Model, a activations, x Array, k kept, at Step, p pla
 	one.Width, one.FromRow = d.RopeDim, d.RopeDim
 	m.ops.CopyHeads(token.Slice(d.Rank, token.Len()), r.keys, one)
 	shape := t.cache(k.slots, k.positions)
-	m.ops.Keep(k.arrays[0], k.arrays[1], token, token, at, shape)
-	if len(at.Runs) == 1 && at.Runs[0].From == 0 { // which takes less where all is new
+	keys, values := k.arrays[0], k.arrays[len(k.arrays)-1]
+	if t.ops.OneOrder() {
+		values = keys
+	}
+	m.ops.Keep(keys, values, token, token, at, shape)
+	if len(at.Runs) == 1 && at.Runs[0].From == 0 && rows > 1 { // which takes less where all is new
 		return t.window(m, a, &room, r)
 	}
 
 	queries, wide := room.take(rows*d.Heads*width), d.Heads*d.Dim()
-	t.ops.ByHeads(queries, r.q, k.arrays[2], ByHeadsShape{
+	t.ops.ByHeads(queries, r.q, k.arrays[1], ByHeadsShape{
 		Rows: rows, Heads: d.Heads, N: d.Rank, K: d.KeyDim, ToRow: d.Heads * width, ToHead: width, FromRow: wide, FromHead: d.Dim(),
 	})
 	m.ops.CopyHeads(queries.Slice(d.Rank, queries.Len()), r.q.Slice(d.KeyDim, r.q.Len()), HeadsShape{
 		Rows: rows, Heads: d.Heads, Width: d.RopeDim, ToRow: d.Heads * width, ToHead: width, FromRow: wide, FromHead: d.Dim(),
 	})
-	m.ops.Recall(queries, queries, k.arrays[0], k.arrays[1], at, shape, AttentionShape{
+	m.ops.Recall(queries, queries, keys, values, at, shape, AttentionShape{
 		T: rows, Heads: d.Heads, KVHeads: 1, Dim: width, Scale: float32(d.Scale),
 	})
 	y := a.q.Slice(0, rows*d.Heads*d.ValueDim)
-	t.ops.ByHeads(y, queries, k.arrays[3], ByHeadsShape{
+	t.ops.ByHeads(y, queries, k.arrays[2], ByHeadsShape{
 		Rows: rows, Heads: d.Heads, N: d.ValueDim, K: d.Rank, ToRow: d.Heads * d.ValueDim, ToHead: d.ValueDim, FromRow: d.Heads * width, FromHead: width,
 	})
 	return y
@@ -235,7 +242,7 @@ func (t *latent) cache(slots, positions int) CacheShape {
 	return CacheShape{Slots: slots, Positions: positions, KVHeads: 1, Dim: t.desc.Width()}
 }
 
-// keep allocates what is kept of texts, and takes Up apart: for each head what makes queries for latents of queries for keys, [Rank, KeyDim],
+// keep allocates what is kept of texts, once or in the orders of keys and of values, and takes Up apart: for each head what makes queries for latents of queries for keys, [Rank, KeyDim],
 // and what makes values of latents, [ValueDim, Rank].
 func (t *latent) keep(ops Ops, slots, positions int) kept {
 	d, n := t.desc, t.cache(slots, positions).Elements()
@@ -247,7 +254,10 @@ func (t *latent) keep(ops Ops, slots, positions int) kept {
 	for i := range d.Rank {
 		identity[i*d.Rank+i] = 1
 	}
-	k := kept{slots: slots, positions: positions, arrays: []Array{ops.Acts(n), ops.Acts(n), byKeys, values}}
+	k := kept{slots: slots, positions: positions, arrays: []Array{ops.Acts(n), byKeys, values}}
+	if !t.ops.OneOrder() {
+		k.arrays = append(k.arrays, ops.Acts(n))
+	}
 	if ops.Err() != nil {
 		return k
 	}
@@ -265,6 +275,9 @@ func (t *latent) keep(ops Ops, slots, positions int) kept {
 }
 
 func (t *latent) keeps(slots, positions int) int64 {
-	d := t.desc
-	return 2*int64(t.cache(slots, positions).Elements()) + int64(d.Heads)*int64(d.Rank)*int64(d.KeyDim+d.ValueDim)
+	d, n := t.desc, int64(t.cache(slots, positions).Elements())
+	if !t.ops.OneOrder() {
+		n *= 2
+	}
+	return n + int64(d.Heads)*int64(d.Rank)*int64(d.KeyDim+d.ValueDim)
 }

@@ -24,6 +24,8 @@ type Recorder interface {
 	AddNorm(y, h, x, w Array, rows int, eps float64)
 	// TurnKeep is Rope of q and k by the angles of their rows, and Keep of k and v. k may be left as it is.
 	TurnKeep(q, keys, values, k, v, cos, sin Array, half int, at Step, c CacheShape)
+	// Recalls reports whether Recall of a row of each text over keys that are values as well, in one array, takes no part of the host.
+	Recalls(c CacheShape) bool
 	// Attends reports whether Attend is for such an attention.
 	Attends(s AttentionShape) bool
 	// Attend writes to out, acts [rows, Heads, Dim], what TurnKeep and Recall do of the heads of a step of one token a
@@ -312,7 +314,7 @@ func (m *Model) recorder(rows int) (Recorder, error) {
 		if a := m.desc.Blocks[i].Attn(); a != nil && a.Chunk > 0 { // of whose parts the host keeps account
 			return nil, nil
 		}
-		if _, ok := m.layers[i].mixer.(*latent); ok { // whose wide keys the host has multiplied by as many as there are
+		if t, ok := m.layers[i].mixer.(*latent); ok && !rec.Recalls(t.cache(1, 1)) { // whose keys the host has multiplied by as many as there are
 			return nil, nil
 		}
 		if d := &m.layers[i]; d.moe != nil && (d.moe.mixture == nil || rows > d.moe.mixture.Rows() || d.mlpOut != nil || d.told != nil) {

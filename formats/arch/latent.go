@@ -54,8 +54,8 @@ func (a *Latent) Vectors() []Vector {
 	return all
 }
 
-// Kept implements [Mixer]: it is kept twice, in the order that keys have and in that of values.
-func (a *Latent) Kept(tokens int) int { return 2 * a.Width() * tokens }
+// Kept implements [Mixer]. Where keys lie in another order than values, on the cpu, it is kept twice.
+func (a *Latent) Kept(tokens int) int { return a.Width() * tokens }
 
 // Forgets implements [Mixer].
 func (a *Latent) Forgets() bool { return false }

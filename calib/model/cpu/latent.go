@@ -4,6 +4,9 @@ import "github.com/lutq/lutq/calib/model"
 
 var _ model.LatentOps = (*Ops)(nil)
 
+// OneOrder implements [model.LatentOps]: keys lie in columns, and values in rows.
+func (c *Ops) OneOrder() bool { return false }
+
 // ByHeads implements [model.LatentOps]. A task is a head, whose matrix is read once for some rows.
 func (c *Ops) ByHeads(y, x, w model.Array, s model.ByHeadsShape) {
 	out, in, ws := host(y), host(x), host(w)

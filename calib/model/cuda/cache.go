@@ -40,7 +40,8 @@ func (o *Ops) Recall(out, q, keys, values model.Array, at model.Step, c model.Ca
 		s.T = run.Rows
 		o.attend(out, nil, q, s, past{tokens: run.From, keys: keptBy(keys, run.Slot, c), values: keptBy(values, run.Slot, c)})
 	}
-	single := func(run model.Run) bool { return run.Rows < recallRows && s.Dim <= recallDim }
+	once := ptr(keys) == ptr(values) && o.Recalls(c)
+	single := func(run model.Run) bool { return run.Rows < recallRows && (once || s.Dim <= recallDim) }
 	o.do(func() {
 		if len(at.Runs) == 1 && !single(at.Runs[0]) {
 			attend(out, q, at.Runs[0])
@@ -52,7 +53,12 @@ func (o *Ops) Recall(out, q, keys, values model.Array, at model.Step, c model.Ca
 			flush := func() {
 				if few > 0 {
 					from := row - few
-					o.recall(out.Slice(from*wide, row*wide), q.Slice(from*wide, row*wide), keys, values, at.Rows.Slice(2*from, 2*row), c, s)
+					out, q, rows := out.Slice(from*wide, row*wide), q.Slice(from*wide, row*wide), at.Rows.Slice(2*from, 2*row)
+					if once {
+						o.latents(out, q, keys, rows, c, s)
+					} else {
+						o.recall(out, q, keys, values, rows, c, s)
+					}
 				}
 				few = 0
 			}

@@ -26,6 +26,8 @@ var (
 	stateSpaceSource string
 	//go:embed cache.cu
 	cacheSource string
+	//go:embed latent.cu
+	latentSource string
 	//go:embed tiles.cuh
 	tilesSource string
 	//go:embed flash.cu
@@ -86,6 +88,7 @@ func modules(acts driver.DType) []driver.Kernel {
 		{"mixers", inputs() + mixersSource, true},
 		{"statespace", inputs() + stateSpaceSource, true},
 		{"cache", cacheSource, true},
+		{"latent", latentSource, true},
 		{"step", inputs() + stepSource, true},
 		{"attend", tiles() + ptx.Rotated() + attendSource, true},
 		{"next", nextSource, true},

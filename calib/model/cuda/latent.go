@@ -13,6 +13,39 @@ const (
 	byHeadsRows  = 4
 )
 
+// What the kernel latent is made for.
+const (
+	latentWarps  = 8   // of a block, a query head each
+	latentWidth  = 576 // the most that is kept of a token
+	latentChunk  = 64  // positions of a part of a text that has several, and
+	latentBlocks = 256 // about how many blocks a row has then at most
+)
+
+// OneOrder reports that keys and values lie in the same order.
+func (o *Ops) OneOrder() bool { return true }
+
+// Recalls reports whether the kernel latent is for what is kept.
+func (o *Ops) Recalls(c model.CacheShape) bool {
+	return c.KVHeads == 1 && c.Dim <= latentWidth && c.Dim%2 == 0
+}
+
+// latents queues the kernel. How long texts are does not matter to what is asked for, so that it can be recorded. It is called inside do.
+func (o *Ops) latents(out, q, kept, rows model.Array, c model.CacheShape, s model.AttentionShape) {
+	check(s.Window == 0 && s.Cap == 0 && s.Sinks == nil, "attention %+v to latents", s)
+	n, groups := rows.Len()/2, ceil(s.Heads, latentWarps)
+	most := min(ceil(c.Positions, latentChunk), max(latentBlocks/groups, 1))
+	var parts driver.Ptr
+	if most > 1 {
+		parts = o.scratch(4 * n * s.Heads * most * (s.Dim + 2))
+		defer o.release(parts)
+	}
+	grid := driver.Dim{X: uint32(n), Y: uint32(groups), Z: uint32(most)}
+	o.launchEarly("latent", grid, driver.Dim{X: 32 * latentWarps}, out, parts, q, kept, rows, s.Heads, s.Dim, int64(c.Head()), s.Scale)
+	if most > 1 {
+		o.launchEarly("latent_sum", driver.Dim{X: uint32(n), Y: uint32(s.Heads)}, driver.Dim{X: 128}, out, parts, rows, s.Heads, s.Dim, most)
+	}
+}
+
 // ByHeads multiplies each head by a matrix of its own.
 func (o *Ops) ByHeads(y, x, w model.Array, s model.ByHeadsShape) {
 	to, from := s.Spans()

@@ -181,6 +181,9 @@ func (Reference) CopyHeads(dst, src model.Array, s model.HeadsShape) {
 	}
 }
 
+// OneOrder implements [model.LatentOps].
+func (Reference) OneOrder() bool { return true }
+
 // ByHeads implements [model.LatentOps].
 func (Reference) ByHeads(y, x, w model.Array, s model.ByHeadsShape) {
 	out, in, ws := values(y), values(x), values(w)

@@ -15,6 +15,7 @@ func testCache(t *testing.T, ops Ops, o Options) {
 		heads int
 		s     model.AttentionShape
 		sunk  bool
+		once  bool       // keys are values as well, in one array where these lie in one order
 		steps [][][3]int // of slot, first position and rows
 	}{
 		{c: model.CacheShape{Slots: 1, Positions: 1, KVHeads: 1, Dim: 32}, heads: 1, steps: [][][3]int{{{0, 0, 1}}}},
@@ -45,6 +46,14 @@ func testCache(t *testing.T, ops Ops, o Options) {
 			steps: [][][3]int{{{1, 0, 20}}, {{1, 20, 1}, {0, 0, 2}}, {{0, 2, 1}, {1, 21, 9}}, {{1, 30, 1}}},
 		},
 		{
+			c: model.CacheShape{Slots: 2, Positions: 290, KVHeads: 1, Dim: 576}, heads: 20, once: true,
+			steps: [][][3]int{{{1, 0, 250}}, {{1, 250, 1}, {0, 0, 2}}, {{0, 2, 1}, {1, 251, 9}}, {{0, 3, 1}, {1, 60, 1}}},
+		},
+		{
+			c: model.CacheShape{Slots: 3, Positions: 40, KVHeads: 1, Dim: 42}, heads: 3, once: true,
+			steps: [][][3]int{{{1, 0, 20}}, {{1, 20, 1}, {0, 0, 1}}, {{1, 21, 1}, {0, 1, 3}, {2, 0, 1}}},
+		},
+		{
 			c: model.CacheShape{Slots: 2, Positions: 30, KVHeads: 2, Dim: 296}, heads: 4, s: model.AttentionShape{Window: 9, Cap: 5}, sunk: true,
 			steps: [][][3]int{{{1, 0, 2}}, {{1, 2, 1}}, {{1, 3, 9}, {0, 0, 3}}, {{1, 12, 1}, {0, 3, 1}}},
 		},
@@ -58,13 +67,17 @@ func testCache(t *testing.T, ops Ops, o Options) {
 		}
 		s := test.s
 		s.Heads, s.KVHeads, s.Dim, s.Scale = test.heads, test.c.KVHeads, test.c.Dim, float32(1/math.Sqrt(float64(test.c.Dim)))
-		t.Run(fmt.Sprintf("%+v heads %d window %d cap %v sinks %v", test.c, s.Heads, s.Window, s.Cap, test.sunk), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%+v heads %d window %d cap %v sinks %v once %v", test.c, s.Heads, s.Window, s.Cap, test.sunk, test.once), func(t *testing.T) {
 			// What was never kept is not to be looked at.
 			keys, values := ops.Acts(test.c.Elements()), ops.Acts(test.c.Elements())
 			defer ops.Free(keys, values)
 			ops.Write(keys, poison(keys.Len()))
 			ops.Write(values, poison(keys.Len()))
 			refKeys, refValues := make(Array, keys.Len()), make(Array, keys.Len())
+			of := values
+			if test.once && ops.OneOrder() {
+				of = keys
+			}
 			for j, step := range test.steps {
 				c := o.check(t, ops, uint64(10*i+j))
 				var runs []model.Run
@@ -80,6 +93,9 @@ func testCache(t *testing.T, ops Ops, o Options) {
 				at := c.floats("rows", places)
 				q := c.acts("q", c.normal(rows*s.Heads*s.Dim, 4))
 				k, v := c.acts("k", c.normal(rows*s.KVHeads*s.Dim, 1)), c.acts("v", c.normal(rows*s.KVHeads*s.Dim, 1))
+				if test.once {
+					v = k
+				}
 				in, y := c.acts("q in place", c.before(q)).out(0), c.actsOut("o", rows*s.Heads*s.Dim)
 				sinks := make([]float32, s.Heads)
 				for h := range sinks {
@@ -91,7 +107,7 @@ func testCache(t *testing.T, ops Ops, o Options) {
 					if test.sunk {
 						s.Sinks = side.a(sink)
 					}
-					keys, values := keys, values
+					keys, values := keys, of
 					if side.reference {
 						keys, values = refKeys, refValues
 					}
