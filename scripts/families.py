@@ -550,7 +550,11 @@ VARIANTS = {
         GRANITE_HYBRID,
         GRANITE4 | dict(num_local_experts=0, mamba_n_groups=1, mamba_conv_bias=False, mamba_proj_bias=True, position_embedding_type="rope"),
     ),
+    "granite-hybrid-attends": Variant(
+        GRANITE_HYBRID, GRANITE4 | dict(num_local_experts=0, layer_types=["full_attention"] * 3, position_embedding_type="rope"),
+    ),
     "lfm2-moe": Variant(LFM2_MOE, LFM2_EXPERTS, greedily=True),
+    "lfm2-moe-even": Variant(LFM2_MOE, LFM2_EXPERTS | dict(routed_scaling_factor=1.0)),
     "lfm2-moe-fused": Variant(LFM2_MOE, LFM2_EXPERTS | dict(use_expert_bias=False, norm_topk_prob=False), original_format=False),
     "nemotron-h": Variant(NEMOTRON_H, NEMOTRON | dict(layers_block_type=pattern("-MM*M-")), greedily=True),
     "nemotron-h-pattern": Variant(

@@ -251,6 +251,11 @@ def families() -> dict:
     latent = dict(
         base, num_key_value_heads=4, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=32, v_head_dim=32, rms_norm_eps=1e-6,
     )  # fmt: skip
+    conv = dict(base, norm_eps=1e-5, layer_types=["conv", "full_attention", "conv"], rope_parameters=dict(rope_type="default", rope_theta=1e4))
+    granite4 = dict(
+        base, intermediate_size=64, shared_intermediate_size=96, layer_types=["mamba", "attention", "mamba"], mamba_n_heads=4, mamba_d_state=32,
+        mamba_n_groups=2, embedding_multiplier=6.0, residual_multiplier=0.4, logits_scaling=2.0, attention_multiplier=0.1,
+    )  # fmt: skip
     hybrid = dict(
         base, num_hidden_layers=4, head_dim=64, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=32, linear_value_head_dim=32,
         linear_conv_kernel_dim=4, layer_types=["linear_attention"] * 3 + ["full_attention"],
@@ -306,6 +311,10 @@ def families() -> dict:
             **latent, **{k: v for k, v in glm.items() if k != "first_k_dense_replace"} | dict(n_group=1, topk_group=1), q_lora_rank=64,
             mlp_layer_types=["dense", "sparse", "sparse"], rope_parameters=dict(rope_type="default", rope_theta=1e4),
         ),
+        "lfm2": tf.Lfm2Config(**conv, block_auto_adjust_ff_dim=False),
+        "lfm2-moe": tf.Lfm2MoeConfig(**conv, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=64, num_dense_layers=1),
+        "granite-hybrid": tf.GraniteMoeHybridConfig(**granite4, num_local_experts=4, num_experts_per_tok=2),
+        "granite-hybrid-dense": tf.GraniteMoeHybridConfig(**granite4, num_local_experts=0),
         "qwen3-next": tf.Qwen3NextConfig(**hybrid, **moe, norm_topk_prob=True, shared_expert_intermediate_size=96),
         "qwen3-5": tf.Qwen3_5TextConfig(**hybrid),
         "qwen3-5-moe": tf.Qwen3_5MoeTextConfig(**hybrid, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, shared_expert_intermediate_size=96),

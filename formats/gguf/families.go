@@ -106,6 +106,8 @@ func families() []family {
 		deepseek("deepseek_v3", "deepseek_v3", "deepseek_v3", "DeepseekV3ForCausalLM"),
 		deepseek("deepseek_v2", "deepseek_v2", "deepseek_v2", "DeepseekV2ForCausalLM"),
 		deepseek("glm4_moe_lite", "", "", ""),
+		lfm2("lfm2", "lfm2", "Lfm2ForCausalLM"), lfm2("lfm2_moe", "lfm2moe", "Lfm2MoeForCausalLM"),
+		graniteHybrid(), graniteAttending(llama),
 		qwenDelta("qwen3_next", "qwen3next", "qwen3_next", "Qwen3NextForCausalLM"),
 		qwenDelta("qwen3_5", "qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM"),
 		qwenDelta("qwen3_5_moe", "qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"),

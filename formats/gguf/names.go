@@ -208,14 +208,19 @@ func (l *layout) block(p string, b *arch.Block) {
 		l.delta(p, m)
 	case *arch.Latent:
 		l.latent(p, m)
+	case *arch.ShortConv:
+		l.shortConv(p, m)
+	case *arch.Mamba2:
+		l.stateSpace(p, m)
 	default:
 		l.err = cmp.Or(l.err, fmt.Errorf("%s is no attention: not supported in models of the architecture %s", b.Path, l.arch))
 	}
 	l.norm(p+"post_attention_norm", b.AttnOut, l.hidden)
 	l.norm(p+cmp.Or(l.mlpNorm, "ffn_norm"), &b.MLPNorm, l.hidden)
-	if b.MLP != nil {
+	switch {
+	case b.MLP != nil:
 		l.mlp(p, "", b.MLP)
-	} else {
+	case b.MoE != nil:
 		l.moe(p, b.MoE)
 	}
 	l.norm(p+"post_ffw_norm", b.MLPOut, l.hidden)

@@ -119,6 +119,10 @@ func mixing(m arch.Mixer) []any {
 			rank = m.QDown.N
 		}
 		return []any{m.Heads, m.KeyDim, m.RopeDim, m.ValueDim, m.Rank, rank, m.Scale, m.KVNorm.Eps}
+	case *arch.ShortConv:
+		return []any{m.Channels, m.Width, m.ConvBias != ""}
+	case *arch.Mamba2:
+		return []any{m.Heads, m.Dim, m.Groups, m.State, m.Width, m.ConvBias != "", m.Norm.Eps}
 	case *arch.DeltaNet:
 		return []any{m.KHeads, m.VHeads, m.KDim, m.VDim, m.Width, m.Grouped, m.Norm.Eps}
 	}
