@@ -85,13 +85,15 @@ func (c *calibrator) Seconds(_ context.Context, f quantize.Fitting) (seconds flo
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	d, o, rows := c.src.Decoder(), c.walk(), min(c.text.Context, 512)
+	d, o := c.src.Decoder(), c.walk()
+	least := 0
+	if c.o.Device != "cpu" {
+		least = gpuTimed
+	}
+	perSecond, err := model.Speed(ops, d, min(c.text.Context, 512), least)
 	if c.o.Device == "cpu" {
-		perSecond, err := model.Speed(ops, d, rows)
 		return (model.WalkWork(d, o) + f.Products) / perSecond, err
 	}
-	gate := d.Blocks[0].MLPs()[0].Gate
-	perSecond, err := model.Speed(ops, d, max(rows, min(timedProducts/(gate.N*gate.K), mostTimedRows)))
 	return gpuStart + (model.WalkWork(d, o)+gpuFloats*f.Products)/perSecond + gpuLaunch*model.WalkLaunches(d, o) +
 		gpuMatrix*float64(f.Matrices) + gpuWeight*f.Weights, err
 }
@@ -103,10 +105,8 @@ const (
 	gpuMatrix = 1e-3 // a matrix, and
 	gpuWeight = 1e-8 // each of its weights, that columns are rounded of, with the copies to the host and back
 
-	gpuFloats = 12 // products of floats take so many times as long as of activations
-
-	timedProducts = 1 << 36 // multiplications of which one product is timed, so that it takes far longer than to ask for it
-	mostTimedRows = 1 << 15
+	gpuFloats = 12      // products of floats take so many times as long as of activations
+	gpuTimed  = 1 << 36 // multiplications of a product that takes far longer than to ask for it
 )
 
 // walk says how the text is run.

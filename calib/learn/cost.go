@@ -73,7 +73,7 @@ func Seconds(ops model.Ops, d *arch.Decoder, o Options) (float64, error) {
 	for _, w := range o.Valid {
 		work += (validations + 1) * model.LossWork(d, len(w), teacher)
 	}
-	perSecond, err := model.Speed(ops, d, min(window, 512))
+	perSecond, err := model.Speed(ops, d, min(window, 512), 0)
 	if err != nil {
 		return 0, err
 	}

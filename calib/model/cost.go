@@ -116,8 +116,8 @@ func work(d *arch.Decoder, t int) (linear, attention float64) {
 }
 
 // Speed returns the multiplications of a device in a second, which it times at a product
-// of the model's own width with so many rows.
-func Speed(ops Ops, d *arch.Decoder, rows int) (float64, error) {
+// of the model's own width with so many rows, or with more for at least so many multiplications.
+func Speed(ops Ops, d *arch.Decoder, rows, least int) (float64, error) {
 	wide := d.Head
 	for i := len(d.Blocks) - 1; i >= 0; i-- {
 		if all := d.Blocks[i].MLPs(); len(all) > 0 {
@@ -128,6 +128,8 @@ func Speed(ops Ops, d *arch.Decoder, rows int) (float64, error) {
 	if n < 1 || k < 1 || rows < 1 {
 		return 0, errors.New("a model without a width")
 	}
+	const most = 1 << 15
+	rows = max(rows, min(least/(n*k), most))
 	w, err := ops.Dense(n, k, hf.BF16, make([]byte, 2*n*k))
 	if err != nil {
 		return 0, err
