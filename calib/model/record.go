@@ -53,8 +53,8 @@ type MixtureWeights struct {
 	Router                     Weight // of logits, of whose scores the largest Top choose
 	RouterBias                 Array
 	Routing                    arch.Routing
-	Correction                 Array // floats [experts] of Routing, or nil
-	Gates, Ups, Downs          []Weight
+	Correction                 Array    // floats [experts] of Routing, or nil
+	Gates, Ups, Downs          []Weight // Gates are none where Ups are the gates as well
 	GateBias, UpBias, DownBias []Array
 	Act                        arch.Gating
 	Top                        int
@@ -240,7 +240,7 @@ func (m *Model) join(rec Recorder) error {
 
 // mixtureOf prepares a mixture whose routing devices have.
 func (m *Model) mixtureOf(rec Recorder, d *moe) (err error) {
-	if d.apart != nil || d.experts[0].single {
+	if d.apart != nil {
 		return nil
 	}
 	w := MixtureWeights{Router: d.router.w, RouterBias: d.router.bias, Routing: d.desc.Routing, Act: d.experts[0].act, Top: d.desc.Top, Normalize: d.desc.Normalize}
@@ -257,7 +257,9 @@ func (m *Model) mixtureOf(rec Recorder, d *moe) (err error) {
 	}
 	for e := range d.experts {
 		x := &d.experts[e]
-		add(&w.Gates, &w.GateBias, &x.gate)
+		if !x.single {
+			add(&w.Gates, &w.GateBias, &x.gate)
+		}
 		add(&w.Ups, &w.UpBias, &x.up)
 		add(&w.Downs, &w.DownBias, &x.down)
 	}

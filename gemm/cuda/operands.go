@@ -46,7 +46,7 @@ type Experts struct {
 
 	// Rows are the rows of X, uint32 [rows of Y], that Y's are of; 0: the same ones. Groups is how many there are, and three words
 	// that mean nothing; and for each an expert, the first row of Y, how many, at most [GroupRows], and a word that means nothing: uint32
-	// [1 + groups, 4]. What makes both is at least two kernels in front of the product, or the one in front.
+	// [1 + groups, 4]. What makes both is the kernel in front of the product, or where Rows is 0 one before that.
 	Rows, Groups driver.Ptr
 
 	Most int // groups that there may be

@@ -63,12 +63,12 @@ func TestHost(t *testing.T) {
 			for _, family := range []string{"llama-llama3", "qwen3-moe-mixed", "glm4-moe", "qwen3-5", "deepseek-v3-plain"} {
 				run("Ahead "+family, func(t *testing.T) { opstest.Ahead(t, o, family) })
 			}
-			for _, family := range []string{"mixtral", "qwen2-moe", "gpt-oss", "glm4-moe", "minimax-m2", "qwen3-next", "granite-hybrid", "lfm2", "lfm2-moe", "nemotron-h", "deepseek-v3"} {
+			for _, family := range []string{"mixtral", "qwen2-moe", "gpt-oss", "glm4-moe", "minimax-m2", "qwen3-next", "granite-hybrid", "lfm2", "lfm2-moe", "nemotron-h", "nemotron-h-moe", "deepseek-v3"} {
 				b := familyBounds(i)
 				b.Recorded = true
 				run("Recorded "+family, func(t *testing.T) { opstest.Steps(t, o, b, family) })
 			}
-			for _, family := range []string{"smollm3", "olmo2", "ernie4-5", "ministral3", "qwen3-5", "gemma4", "llama4", "nemotron-h-moe"} {
+			for _, family := range []string{"smollm3", "olmo2", "ernie4-5", "ministral3", "qwen3-5", "gemma4", "llama4"} {
 				run("Steps "+family, func(t *testing.T) { opstest.Steps(t, o, familyBounds(i), family) })
 			}
 		case 1:

@@ -34,7 +34,9 @@ type mixture struct {
 	act           arch.Gating
 	hidden, inter int
 
-	gates, ups, downs experts // ups are none where gates are packed, which has both
+	// first are gates, and where they are packed ups in turns with them, which else are apart; or where there are no gates ups.
+	first, ups, downs experts
+	single            bool // there are no gates
 	arrived           driver.Ptr
 }
 
@@ -59,31 +61,37 @@ type chooseArgs struct {
 
 // Mixture prepares a mixture whose weights lie on the device and are all packed alike, or dense.
 func (o *Ops) Mixture(w model.MixtureWeights) (model.Mixture, error) {
-	count := len(w.Gates)
+	count := len(w.Ups)
 	router := w.Router.(operand).base()
 	r := w.Routing
 	if count > mostExperts || w.Top > min(mostChosen, count) || router.packed != nil || router.home != nil ||
 		r.OnInput || r.Groups > mostRegions || !r.Sigmoid && (w.Correction != nil || r.Groups > 0) {
 		return nil, nil
 	}
-	m := &mixture{o: o, router: router, routerBias: w.RouterBias, top: w.Top, normalize: w.Normalize, routing: r, correction: w.Correction, act: w.Act}
-	m.inter, m.hidden = w.Gates[0].Shape()
-	var both []model.Weight // in turns
-	for e := range count {
-		both = append(both, w.Gates[e], w.Ups[e])
+	m := &mixture{o: o, router: router, routerBias: w.RouterBias, top: w.Top, normalize: w.Normalize, routing: r, correction: w.Correction, act: w.Act, single: len(w.Gates) == 0}
+	m.inter, m.hidden = w.Ups[0].Shape()
+	first, biases := w.Ups, [][]model.Array{w.UpBias}
+	if !m.single {
+		first, biases = nil, [][]model.Array{w.GateBias, w.UpBias}
+		for e := range count {
+			first = append(first, w.Gates[e], w.Ups[e])
+		}
 	}
 	err := o.now(func() {
-		packed, alike := o.alike(both, count, gates(w.Act))
+		packed, alike := o.alike(first, count, m.gates())
 		packedDowns, alikeDowns := o.alike(w.Downs, count, gemmcuda.Gates{})
-		// The kernel of packed downs begins when that of packed gates has seen who is chosen.
+		// The kernel of packed downs begins when the first packed one has seen who is chosen.
 		if !alike || !alikeDowns || packedDowns && !packed {
 			m = nil
 			return
 		}
-		if packed {
-			m.gates = o.joinExperts(both, count, w.GateBias, w.UpBias)
-		} else {
-			m.gates, m.ups = o.listExperts(w.Gates, w.GateBias), o.listExperts(w.Ups, w.UpBias)
+		switch {
+		case packed:
+			m.first = o.joinExperts(first, count, biases...)
+		case m.single:
+			m.first = o.listExperts(w.Ups, w.UpBias)
+		default:
+			m.first, m.ups = o.listExperts(w.Gates, w.GateBias), o.listExperts(w.Ups, w.UpBias)
 		}
 		if packedDowns {
 			m.downs = o.joinExperts(w.Downs, count, w.DownBias)
@@ -98,6 +106,14 @@ func (o *Ops) Mixture(w model.MixtureWeights) (model.Mixture, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// gates is what the first product does.
+func (m *mixture) gates() gemmcuda.Gates {
+	if m.single {
+		return gemmcuda.Gates{}
+	}
+	return gates(m.act)
 }
 
 // alike reports whether weights of so many experts are packed, and whether they all are so that they can be multiplied by, or all dense. It is
@@ -186,7 +202,7 @@ func (m *mixture) Rows() int { return mixtureRows }
 func (m *mixture) Close() {
 	_ = m.o.dev.Do(func() error { // after a failure too
 		m.o.release(m.arrived)
-		for _, x := range []experts{m.gates, m.ups, m.downs} {
+		for _, x := range []experts{m.first, m.ups, m.downs} {
 			m.o.release(x.weights)
 			m.o.release(x.biases)
 			m.o.Free(x.bias)
@@ -214,7 +230,7 @@ func (o *Ops) Mix(mix model.Mixture, s model.MixStep) {
 		"what an expert of all tokens has made of %d rows has another length", s.Rows)
 	o.do(func() {
 		c := chosen{rows: s.Rows, pairs: s.Rows * m.top}
-		count := m.gates.count
+		count := m.first.count
 		c.groups = min(c.pairs, count+c.pairs/gemmcuda.GroupRows)
 		c.list, c.row, c.pair, c.weights = o.scratch(16*(1+c.groups)), o.scratch(4*c.pairs), o.scratch(4*c.pairs), o.scratch(4*c.pairs)
 		logits, mid, out := o.scratch(4*s.Rows*count), o.scratch(c.pairs*m.inter*o.acts.Size()), o.scratch(wide*m.top*o.acts.Size())
@@ -231,14 +247,19 @@ func (o *Ops) Mix(mix model.Mixture, s model.MixStep) {
 		})
 		o.fail(err)
 		o.launchEarly("choose_experts", driver.Dim{X: uint32(count)}, driver.Dim{X: chooseThreads}, args)
-		if m.gates.packed != nil {
-			o.mixed(mid, in.ptr, m.gates, c, c.row, gates(m.act))
+		up := mid
+		if m.first.packed != nil {
+			o.mixed(mid, in.ptr, m.first, c, c.row, m.gates())
 		} else {
-			up := o.scratch(c.pairs * m.inter * o.acts.Size())
-			o.someExperts(mid, in.ptr, m.gates, c, c.row, m.inter, m.hidden)
-			o.someExperts(up, in.ptr, m.ups, c, c.row, m.inter, m.hidden)
+			o.someExperts(mid, in.ptr, m.first, c, c.row, m.inter, m.hidden)
+			if !m.single {
+				up = o.scratch(c.pairs * m.inter * o.acts.Size())
+				defer o.release(up)
+				o.someExperts(up, in.ptr, m.ups, c, c.row, m.inter, m.hidden)
+			}
+		}
+		if m.single || m.first.packed == nil {
 			o.glu(&array{mid, c.pairs * m.inter, o.acts}, mid, up, c.pairs, m.inter, m.act)
-			o.release(up)
 		}
 		if m.downs.packed != nil {
 			o.mixed(out, mid, m.downs, c, 0, gemmcuda.Gates{})

@@ -36,6 +36,9 @@ func mixtureCases() []mixtureCase {
 			"num_local_experts": 4, "num_experts_per_tok": 2}`, 4, 64},
 		{"gpt_oss", `{"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], ` + sizes + `,
 			"num_local_experts": 8, "num_experts_per_tok": 4, "rope_parameters": {"rope_type": "default"}}`, 4, 32},
+		{"nemotron_h", `{"model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"], ` + sizes + `, "hybrid_override_pattern": "*E-E*",
+			"n_routed_experts": 9, "num_experts_per_tok": 3,
+			"moe_intermediate_size": 96, "moe_shared_expert_intermediate_size": 160}`, 4, 32},
 		{"dense", `{"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], ` + sizes + `,
 			"num_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 80, "norm_topk_prob": false}`, 0, 64},
 	}
@@ -49,7 +52,7 @@ func testMix(t *testing.T, o *Ops, i int) {
 		rows, experts, top, hidden, inter int
 		normalize, biased, shared         bool
 		routing                           arch.Routing
-		corrected, ungated                bool
+		corrected, ungated, squares       bool
 	}{
 		{rows: 1, experts: 4, top: 2, hidden: 72, inter: 40, normalize: true},
 		{rows: 21, experts: 5, top: 2, hidden: 64, inter: 24, biased: true}, // groups of more rows than one has
@@ -60,6 +63,7 @@ func testMix(t *testing.T, o *Ops, i int) {
 		{rows: 33, experts: 40, top: 6, hidden: 64, inter: 16, normalize: true, routing: arch.Routing{Sigmoid: true, Scale: 1.5}, corrected: true, shared: true, ungated: true},
 		{rows: 20, experts: 320, top: 8, hidden: 40, inter: 8, normalize: true, routing: arch.Routing{Sigmoid: true, Groups: 8, TopGroups: 3, Scale: 2.5}, corrected: true},
 		{rows: 3, experts: 12, top: 5, hidden: 40, inter: 8, routing: arch.Routing{Sigmoid: true, Groups: 4, TopGroups: 1}, biased: true}, // of more than can be chosen from
+		{rows: 19, experts: 7, top: 3, hidden: 40, inter: 16, routing: arch.Routing{Sigmoid: true}, squares: true, biased: true},
 		{rows: 3, experts: 32, top: 4, hidden: 40, inter: 8, normalize: true, routing: arch.Routing{Sigmoid: true, Groups: 32, TopGroups: 9}},
 	} {
 		r := rand.New(rand.NewPCG(uint64(c.rows), 4))
@@ -104,6 +108,9 @@ func testMix(t *testing.T, o *Ops, i int) {
 			correction = random(c.experts, .3)
 			correction[1] = correction[0]
 			w.Correction = array(o.Floats, correction)
+		}
+		if c.squares {
+			w.Act.Act = arch.ReLU
 		}
 		type layer struct{ w, b []float32 }
 		var gates, ups, downs []layer
@@ -190,7 +197,11 @@ func testMix(t *testing.T, o *Ops, i int) {
 			for _, e := range order[:c.top] {
 				g, u := product(gates[e], in, c.hidden), product(ups[e], in, c.hidden)
 				for j := range g {
-					g[j] *= u[j] / (1 + math.Exp(-g[j]))
+					if c.squares {
+						g[j] = u[j] * max(u[j], 0)
+					} else {
+						g[j] *= u[j] / (1 + math.Exp(-g[j]))
+					}
 				}
 				for j, y := range product(downs[e], g, c.inter) {
 					sum[j] += c.routing.Factor() * probs[e] / total * y
@@ -211,6 +222,9 @@ func testMix(t *testing.T, o *Ops, i int) {
 			}
 		}
 
+		if c.squares {
+			w.Gates, w.GateBias = nil, nil
+		}
 		mix, err := o.Mixture(w)
 		if err != nil || mix == nil {
 			t.Fatalf("%+v: no mixture, %v", c, err)

@@ -43,6 +43,7 @@ func expertCases() []expertCase {
 		{f: four, n: 64, k: 96, groups: [][2]int{{0, 1}, {1, 4}, {2, 1}, {3, 1}, {4, 5}}, blocks: 7, act: "gelu", reverse: true},
 		{f: three, n: 80, k: 1056, groups: [][2]int{{4, 4}, {0, 1}}, blocks: 5, same: true, biased: true},
 		{f: whole, n: 64, k: 800, groups: [][2]int{{2, 5}, {3, 1}}, blocks: 1, act: "relu", biased: true},
+		{f: four, n: 64, k: 544, groups: [][2]int{{3, 1}, {1, 6}}, blocks: 3},
 		{f: whole, n: 32, k: 4352, groups: [][2]int{{4, 1}}, blocks: 3, same: true},
 		{f: two, n: 96, k: 1024, groups: [][2]int{{0, 1}, {4, 6}}, blocks: 2, act: "silu"},
 	}

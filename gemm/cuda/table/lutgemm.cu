@@ -307,7 +307,7 @@ __device__ __forceinline__ Group group_at(const Params& p, u32 number) {
 }
 
 // The tiles of the experts of all groups are shared out to the blocks, as even as they go. What makes groups is in front of the
-// kernel with gates, and the one without is behind that, which lets it begin no sooner than groups are there.
+// kernel that reads rows by them, and the other is behind that, which lets it begin no sooner than groups are there.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_constant__ Params all) {
     check_base();
     fill_table(all);
@@ -318,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) lutgemm(const __grid_co
         if (wait) launch_next();
         wait = false;
     };
-    if (GATES) begin();
+    if (GATES || all.rows) begin();
 
     // Each lane has one of the first groups, so that a block mostly waits once for them.
     Group first = {};
