@@ -73,13 +73,18 @@ func (c *configReader) groupedExperts() {
 	delete(c.config, expertsKey)
 	delete(c.config, "shared_expert_intermediate_size")
 	for key, name := range map[string]string{
-		"leading_dense_block_count": "first_k_dense_replace", "expert_shared_count": "n_shared_experts",
-		"expert_group_count": "n_group", "expert_group_used_count": "topk_group",
+		"expert_shared_count": "n_shared_experts",
+		"expert_group_count":  "n_group", "expert_group_used_count": "topk_group",
 	} {
 		if n, ok := c.file.Meta.Int(c.arch + "." + key); ok {
 			c.config[name] = n
 		}
 	}
+	dense, layers := 0, int(min(c.int("num_hidden_layers"), maxLayers))
+	for dense < layers && !c.has(fmt.Sprintf("blk.%d.ffn_gate_inp.weight", dense)) {
+		dense++
+	}
+	c.config["first_k_dense_replace"] = dense
 	if scale, ok := c.float("expert_weights_scale"); ok && scale != 0 {
 		c.config["routed_scaling_factor"] = scale
 	} else {

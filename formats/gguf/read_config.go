@@ -71,9 +71,7 @@ func (f *File) kind(name string) string {
 	switch {
 	case name == "llama" && n("expert_count") > 0:
 		return "mixtral"
-	case name == "deepseek2" && n("expert_gating_func") == gatingSigmoid:
-		return "deepseek_v3"
-	case name == "deepseek2" && n("block_count") > 0 && f.byName[fmt.Sprintf("blk.%d.exp_probs_b.bias", n("leading_dense_block_count"))] != nil:
+	case name == "deepseek2" && slices.ContainsFunc(f.Tensors, func(t *Raw) bool { return strings.HasSuffix(t.Name, ".exp_probs_b.bias") }):
 		return "deepseek_v3"
 	case name == "deepseek2":
 		return "deepseek_v2"
@@ -106,6 +104,9 @@ func (c *configReader) read() {
 			c.config[h.config] = c.number(h.key, v)
 		}
 	}
+	if further := c.further(); further > 0 {
+		c.config["num_hidden_layers"] = c.int("num_hidden_layers") - further
+	}
 	for _, key := range []string{"hidden_size", "num_hidden_layers", "num_attention_heads", "rms_norm_eps", "max_position_embeddings"} {
 		if c.config[key] == nil {
 			c.fail(fmt.Errorf("no pair for %s", key))
@@ -122,6 +123,12 @@ func (c *configReader) read() {
 	c.config["dtype"] = c.dtype()
 	c.special()
 	c.rope()
+}
+
+// further returns how many layers there are for tokens behind the next one, which llama.cpp counts among the blocks, at their end.
+func (c *configReader) further() int64 {
+	n, _ := c.file.Meta.Int(c.arch + ".nextn_predict_layers")
+	return max(n, 0)
 }
 
 // number returns the number under a key. Where there is one for each layer they must be the same, or 0.

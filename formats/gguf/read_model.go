@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lutq/lutq/formats/arch"
@@ -92,7 +93,7 @@ func (f *File) Model() (*Model, error) {
 		}
 	}
 	for _, raw := range f.Tensors {
-		if !used[raw] && raw.Name != "rope_freqs.weight" { // of ones, where the config has none
+		if !used[raw] && raw.Name != "rope_freqs.weight" && !f.further(raw.Name) { // of ones, where the config has none
 			return nil, raw.wrap(errors.New("has no place in a model of these pairs"))
 		}
 	}
@@ -110,6 +111,17 @@ func (f *File) Model() (*Model, error) {
 		}
 	}
 	return m, nil
+}
+
+// further reports whether a tensor is of a layer for tokens behind the next one, which are left out.
+func (f *File) further(tensor string) bool {
+	arch, _ := f.Meta.Text("general.architecture")
+	blocks, _ := f.Meta.Int(arch + ".block_count")
+	layers, _ := f.Meta.Int(arch + ".nextn_predict_layers")
+	rest, ok := strings.CutPrefix(tensor, "blk.")
+	number, _, dot := strings.Cut(rest, ".")
+	n, err := strconv.ParseInt(number, 10, 32)
+	return ok && dot && err == nil && layers > 0 && n >= blocks-layers && n < blocks
 }
 
 // StoredByRows reports whether a name is one that tells package arch that stacks of

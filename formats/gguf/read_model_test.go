@@ -436,3 +436,56 @@ func TestCheckpointBad(t *testing.T) {
 		})
 	}
 }
+
+// TestPairsOfOthers reads files whose pairs say what llama.cpp's converter has them say, where Describe has other words for it.
+func TestPairsOfOthers(t *testing.T) {
+	drop := func(keys ...string) func(kvs []KV, x []content) ([]KV, []content) {
+		return func(kvs []KV, x []content) ([]KV, []content) {
+			return slices.DeleteFunc(kvs, func(kv KV) bool {
+				return slices.ContainsFunc(keys, func(key string) bool { return strings.HasSuffix(kv.Key, "."+key) })
+			}), x
+		}
+	}
+	tests := []struct {
+		name, golden string
+		change       func(kvs []KV, x []content) ([]KV, []content)
+	}{
+		{"a further layer", "glm4-moe", func(kvs []KV, x []content) ([]KV, []content) {
+			for i := range kvs {
+				if kvs[i].Key == "glm4moe.block_count" {
+					kvs[i].Value = kvs[i].Value.(uint32) + 1
+				}
+			}
+			further := content{"blk.3.nextn.eh_proj.weight", []int{1}, F32, make([]byte, 4)}
+			return append(kvs, KV{"glm4moe.nextn_predict_layers", uint32(1)}), append(x, further)
+		}},
+		{"no way of scoring", "deepseek-v3", drop("expert_gating_func")},
+		{"no count of dense layers", "deepseek-v3", drop("leading_dense_block_count")},
+		{"one group", "glm4-moe-lite", func(kvs []KV, x []content) ([]KV, []content) {
+			return append(kvs, KV{"deepseek2.expert_group_count", uint32(1)}, KV{"deepseek2.expert_group_used_count", uint32(1)}), x
+		}},
+		{"an amplitude by a multiplier", "ministral3", func(kvs []KV, x []content) ([]KV, []content) {
+			kvs, x = drop("attn_factor")(kvs, x)
+			return append(kvs, KV{"mistral3.rope.scaling.yarn_log_multiplier", float32(1)}), x
+		}},
+		{"every fourth layer attends", "qwen3-5-even", drop("attention.recurrent_layers", "full_attention_interval")},
+		{"no sizes of heads", "olmo3", drop("key_length", "value_length", "dimension_count")},
+		{"no sizes of heads between others", "lfm2", drop("key_length", "value_length", "dimension_count")},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c, d := open(t, golden(t, tt.golden))
+			kvs, err := Describe(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kvs, tensors := tt.change(kvs, contents(t, c, d))
+			got := writeModel(t, kvs, tensors)
+			e, err := arch.ReadFrom(got, got.Has)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compareDecoders(t, e, d)
+		})
+	}
+}

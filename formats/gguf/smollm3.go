@@ -18,7 +18,12 @@ func smolLM3(biases []string) family {
 			}
 			return nil
 		},
-		modelType: "smollm3", class: "SmolLM3ForCausalLM", config: (*configReader).attentionBias,
+		modelType: "smollm3", class: "SmolLM3ForCausalLM", config: func(c *configReader) {
+			c.attentionBias()
+			if c.config["pad_token_id"] == nil { // not the class's own, which a smaller vocabulary has not
+				c.config["pad_token_id"] = nil
+			}
+		},
 	}
 }
 
