@@ -182,7 +182,7 @@ func (s *Session) read(ctx context.Context, slot int, tokens []int, whole int) (
 // reread reads the text in a slot again if it is about to grow, by so many tokens, to a length at which the model does.
 func (s *Session) reread(ctx context.Context, slot, more int) error {
 	if s.forgets {
-		return s.remind(ctx, slot)
+		return s.Remind(ctx, slot)
 	}
 	most := s.m.Decoder().Reread
 	if most == 0 || slot < 0 || slot >= s.Slots() { // there is none: the cache says so
@@ -198,9 +198,9 @@ func (s *Session) reread(ctx context.Context, slot, more int) error {
 	return err
 }
 
-// remind reads the text in a slot again if the model has forgotten it.
-func (s *Session) remind(ctx context.Context, slot int) error {
-	if slot < 0 || slot >= s.Slots() || s.cache.Len(slot) == len(s.texts[slot]) {
+// Remind reads the text in a slot again if the model has forgotten it, which else is done when the text goes on.
+func (s *Session) Remind(ctx context.Context, slot int) error {
+	if !s.forgets || slot < 0 || slot >= s.Slots() || s.cache.Len(slot) == len(s.texts[slot]) {
 		return nil
 	}
 	text := slices.Clone(s.texts[slot])

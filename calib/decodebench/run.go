@@ -160,6 +160,9 @@ func (o *Options) time(ctx context.Context, m *model.Model, t Test, batch int) (
 	for i := range o.Repeat + 1 {
 		for slot := range first {
 			s.Cut(slot, t.before())
+			if err := s.Remind(ctx, slot); err != nil { // which is not what is timed
+				return nil, err
+			}
 		}
 		begin := time.Now()
 		if t.Prompt > 0 {

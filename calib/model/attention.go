@@ -308,3 +308,83 @@ func (t *attention) shape(tokens int) AttentionShape {
 func (t *attention) usual() bool {
 	return t.desc.Chunk == 0 && !t.desc.NormWhole && t.desc.ValueEps == 0 && t.desc.From == nil && t.desc.V != nil && !t.desc.NormLast && t.queryRope == t.rope && (t.desc.Rope == nil || !t.desc.Rope.Adjacent)
 }
+
+// join implements [recorded].
+func (t *attention) join(m *Model, rec Recorder) error {
+	if len(t.first()) < 3 {
+		return nil
+	}
+	return m.joinTo(rec, &t.qkv, &t.q, &t.k, &t.v)
+}
+
+// recordIn implements [recorded].
+func (t *attention) recordIn(rec Recorder, rows int) []Weight {
+	if t.joins(rec, rows) {
+		return []Weight{t.qkv.w}
+	}
+	return t.in()
+}
+
+// attends reports whether a device has all of a step's attention at once.
+func (t *attention) attends(rec Recorder, rows int) bool {
+	return t.usual() && rec.Attends(t.shape(rows))
+}
+
+// joins reports whether queries, keys and values of a step are one product.
+func (t *attention) joins(rec Recorder, rows int) bool {
+	return t.qkv.w != nil && (t.attends(rec, rows) || rows == 1 && !t.apart())
+}
+
+// apart reports whether it has what only the operations of one thing each have.
+func (t *attention) apart() bool {
+	d := t.desc
+	return d.Gated || d.Chunk > 0 || d.QueryRope != nil && d.Rope == nil || d.ValueEps > 0 || d.From != nil || d.V == nil
+}
+
+// record implements [recorded].
+func (t *attention) record(m *Model, rec Recorder, r *recordedStep, x Array, k kept, at Step) Array {
+	rows := r.t
+	attends, joined := t.attends(rec, rows), t.joins(rec, rows)
+	if !attends && t.apart() {
+		return t.recall(m, r.activations, x, k, at, r.places)
+	}
+	keys, values, shape := k.arrays[0], k.arrays[1], t.cache(k.slots, k.positions)
+	s, turn := t.shape(rows), r.places.angles(t.rope)
+	wide, narrow := width(t.q.w), width(t.k.w)
+	all := r.first.Slice(0, rows*(wide+2*narrow))
+	q, keysNow, valuesNow := all.Slice(0, rows*wide), all.Slice(rows*wide, rows*(wide+narrow)), all.Slice(rows*(wide+narrow), all.Len())
+	h := StepHeads{Q: q, K: keysNow, V: valuesNow, QPitch: wide, KVPitch: narrow}
+	switch {
+	case joined && attends:
+		h.Q, h.K, h.V = all, all.Slice(wide, all.Len()), all.Slice(wide+narrow, all.Len())
+		h.QPitch, h.KVPitch = wide+2*narrow, wide+2*narrow
+		rec.Linear(x, rows, Product{Y: all, W: t.qkv.w})
+	case joined:
+		rec.Linear(x, rows, Product{Y: all, W: t.qkv.w, Bias: t.qkv.bias})
+	case attends:
+		rec.Linear(x, rows, Product{Y: q, W: t.q.w}, Product{Y: keysNow, W: t.k.w}, Product{Y: valuesNow, W: t.v.w})
+	default:
+		rec.Linear(x, rows, t.q.to(q), t.k.to(keysNow), t.v.to(valuesNow))
+	}
+	if attends {
+		h.QBias, h.KBias, h.VBias, h.QNorm, h.KNorm, h.Gated = t.q.bias, t.k.bias, t.v.bias, t.qNorm, t.kNorm, t.desc.Gated
+		h.Cos, h.Sin, h.Half = turn.cos, turn.sin, t.rope.half()
+		if t.qNorm != nil {
+			h.QEps, h.KEps = t.desc.QNorm.Eps, t.desc.KNorm.Eps
+		}
+		y := m.input(r.activations, r.mixed.Slice(0, rows*s.Heads*s.Dim), rows, t.o.w)
+		rec.Attend(y, keys, values, h, at, shape, s, r.arrived.Slice(0, rows*s.Heads))
+		return y
+	}
+	a := r.activations
+	a.q, a.k, a.v = q, keysNow, valuesNow
+	if t.usual() {
+		t.finish(m, a, a.q, a.k, func(_, _ Array) {})
+		rec.TurnKeep(a.q, keys, values, a.k, a.v, turn.cos, turn.sin, t.rope.half(), at, shape)
+	} else {
+		t.finish(m, a, a.q, a.k, func(q, k Array) { t.turn(m, q, k, rows, r.places.angles(t.queryRope), turn, false) })
+		rec.Keep(keys, values, a.k, a.v, at, shape)
+	}
+	rec.Recall(a.q, a.q, keys, values, at, shape, s)
+	return a.q
+}

@@ -10,8 +10,8 @@ import (
 // of a text each; one from position 0 begins with a state of zeros, and where kept or state is nil all runs are from there.
 type RecurrentOps interface {
 	Ops
-	// Convolve writes y[t, c] = Σ_j w[c, j]·x[t−Width+1+j, c] + bias[c], and of that SiLU where s says so, of the rows of a step, acts
-	// [rows, Channels]. w is floats [Channels, Width], bias floats [Channels] or nil. kept, acts [slots, Width−1, Channels] in an order of
+	// Convolve writes y[t, c] = Σ_j w[c, j]·x[t−Width+1+j, c] + bias[c], and of that SiLU, of the rows of a step, acts
+	// [rows, Channels]. w is floats [Channels, Width], bias floats [Channels] or nil. kept, acts [slots, Width, Channels] in an order of
 	// the device's own, has the inputs before a run, and takes its last ones. y may not be x.
 	Convolve(y, x, w, bias, kept Array, at Step, s ConvShape)
 	// DeltaRule writes the o of arch.DeltaNet, acts [rows, VHeads, VDim], for x, acts [rows, Channels], after the convolution: all
@@ -20,11 +20,32 @@ type RecurrentOps interface {
 	DeltaRule(o, x, a, b, aLog, bias, state Array, at Step, s DeltaShape)
 }
 
-// ConvShape are the sizes of a convolution of each channel by itself.
-type ConvShape struct {
-	Channels, Width int
-	SiLU            bool
+// DeltaStepper is implemented by [Ops] that do all at once that gated delta rules do between two products, of the newest token of each text.
+type DeltaStepper interface {
+	// DeltaSteps reports whether DeltaStep is for such sizes, and gates of such weights.
+	DeltaSteps(s DeltaShape, c ConvShape, gates ...Weight) bool
+	// DeltaStep writes GLU of Z and the RMSNorm by Norm and Eps of what DeltaRule makes after Convolve, acts [rows, VHeads, VDim]. y may be what
+	// [Preparer] gives.
+	DeltaStep(y Array, s DeltaStep, at Step)
 }
+
+// DeltaStep is what a [DeltaStepper] reads, and keeps.
+type DeltaStep struct {
+	Shape            DeltaShape
+	Conv             ConvShape
+	QKV, Z           Array  // acts, of the first row on
+	QKVPitch, ZPitch int    // elements from a row to the next
+	X                Array  // acts [rows, hidden], of which B and A make β and α
+	B, A             Weight // [VHeads, hidden]
+	Grouped          bool   // see arch.DeltaNet: B and A are one, and QKV has Z's too
+	Weights          Array  // floats [Channels, Width] of the convolution
+	ALog, Bias, Norm Array  // floats [VHeads], [VHeads] and [VDim]
+	Eps              float64
+	Kept, State      Array // as Convolve and DeltaRule keep them
+}
+
+// ConvShape are the sizes of a convolution of each channel by itself.
+type ConvShape struct{ Channels, Width int }
 
 // DeltaShape are the sizes of a gated delta rule.
 type DeltaShape struct{ KHeads, VHeads, KDim, VDim int }
@@ -35,6 +56,7 @@ type deltaNet struct {
 	ops  RecurrentOps
 
 	qkv, z, o, b, a    linear // z and a are none where qkv and b make theirs
+	qkvz               joined
 	conv, aLog, dtBias Array
 	norm               Array
 }
@@ -115,13 +137,81 @@ func (t *deltaNet) mix(m *Model, a activations, x, inputs, state Array, at Step)
 		m.ops.Linear(x, rows, t.qkv.to(mixed), t.z.to(gates), t.b.to(beta), t.a.to(alpha))
 		passed = acts.take(rows * channels)
 	}
-	t.ops.Convolve(passed, mixed, t.conv, nil, inputs, at, ConvShape{Channels: channels, Width: d.Width, SiLU: true})
+	t.ops.Convolve(passed, mixed, t.conv, nil, inputs, at, t.convolution())
 	o := a.q.Slice(0, rows*values)
-	t.ops.DeltaRule(o, passed, alpha, beta, t.aLog, t.dtBias, state, at, DeltaShape{d.KHeads, d.VHeads, d.KDim, d.VDim})
+	t.ops.DeltaRule(o, passed, alpha, beta, t.aLog, t.dtBias, state, at, t.shape())
 	m.ops.RMSNorm(o, o, t.norm, rows*d.VHeads, d.Norm.Eps)
 	y := m.input(a, o, rows, t.o.w)
 	m.ops.GLU(y, gates, o, arch.Gating{Act: arch.SiLU})
 	return y
+}
+
+// steps reports whether what the newest tokens of texts leave is one operation of a device.
+func (t *deltaNet) steps() (DeltaStepper, bool) {
+	s, ok := t.ops.(DeltaStepper)
+	return s, ok && s.DeltaSteps(t.shape(), t.convolution(), t.gates()...)
+}
+
+// gates returns the weights of β and α, which may be one.
+func (t *deltaNet) gates() []Weight {
+	if t.desc.Grouped {
+		return []Weight{t.b.w, t.b.w}
+	}
+	return []Weight{t.b.w, t.a.w}
+}
+
+func (t *deltaNet) shape() DeltaShape {
+	return DeltaShape{t.desc.KHeads, t.desc.VHeads, t.desc.KDim, t.desc.VDim}
+}
+
+func (t *deltaNet) convolution() ConvShape {
+	return ConvShape{Channels: t.desc.Channels(), Width: t.desc.Width}
+}
+
+// record implements [recorded].
+func (t *deltaNet) record(m *Model, _ Recorder, r *recordedStep, x Array, k kept, at Step) Array {
+	ops, ok := t.steps()
+	if !ok {
+		return t.recall(m, r.activations, x, k, at, r.places)
+	}
+	rows, d := r.t, t.desc
+	channels, values := d.Channels(), d.VHeads*d.VDim
+	gates := t.gates()
+	s := DeltaStep{
+		Shape: t.shape(), Conv: t.convolution(), X: x, B: gates[0], A: gates[1], Grouped: d.Grouped, Weights: t.conv, ALog: t.aLog, Bias: t.dtBias,
+		Norm: t.norm, Eps: d.Norm.Eps, Kept: k.arrays[0], State: k.arrays[1], QKVPitch: channels + values, ZPitch: channels + values,
+	}
+	s.QKV = r.first.Slice(0, rows*s.QKVPitch)
+	switch {
+	case d.Grouped:
+		m.ops.Linear(x, rows, t.qkv.to(s.QKV))
+		s.Z = s.QKV.Slice(2*d.KDim+values/d.KHeads, s.QKV.Len())
+	case t.qkvz.w != nil:
+		m.ops.Linear(x, rows, Product{Y: s.QKV, W: t.qkvz.w, Bias: t.qkvz.bias})
+		s.Z = s.QKV.Slice(channels, s.QKV.Len())
+	default:
+		s.QKV, s.Z, s.QKVPitch, s.ZPitch = r.first.Slice(0, rows*channels), r.first.Slice(rows*channels, rows*(channels+values)), channels, values
+		m.ops.Linear(x, rows, t.qkv.to(s.QKV), t.z.to(s.Z))
+	}
+	y := m.input(r.activations, r.mixed.Slice(0, rows*values), rows, t.o.w)
+	ops.DeltaStep(y, s, at)
+	return y
+}
+
+// recordIn implements [recorded].
+func (t *deltaNet) recordIn(Recorder, int) []Weight {
+	if t.qkvz.w != nil {
+		return append([]Weight{t.qkvz.w}, t.gates()...)
+	}
+	return t.in()
+}
+
+// join implements [recorded].
+func (t *deltaNet) join(m *Model, rec Recorder) error {
+	if t.desc.Grouped {
+		return nil
+	}
+	return m.joinTo(rec, &t.qkvz, &t.qkv, &t.z)
 }
 
 // part puts what stands by key heads one kind behind the other.
@@ -141,7 +231,7 @@ func (t *deltaNet) part(m *Model, mixed, gates, all Array, rows int) {
 // keep allocates the last inputs of convolutions, and states.
 func (t *deltaNet) keep(ops Ops, slots, positions int) kept {
 	d := t.desc
-	return kept{slots: slots, positions: positions, arrays: []Array{ops.Acts(slots * (d.Width - 1) * d.Channels()), ops.Floats(slots * d.VHeads * d.KDim * d.VDim)}}
+	return kept{slots: slots, positions: positions, arrays: []Array{ops.Acts(slots * d.Width * d.Channels()), ops.Floats(slots * d.VHeads * d.KDim * d.VDim)}}
 }
 
 func (t *deltaNet) keeps(slots, _ int) int64 { return int64(slots) * int64(t.desc.Kept(1)) }

@@ -99,6 +99,7 @@ type Angles struct {
 type StepHeads struct {
 	Q, K, V             Array
 	QPitch, KVPitch     int   // elements from a row to the next
+	Gated               bool  // whether behind each head of queries are the gates, of whose sigmoids and what it mixes the product is written
 	QBias, KBias, VBias Array // floats; nil: none
 	QNorm, KNorm        Array // floats [Dim]; nil: none
 	QEps, KEps          float64
@@ -123,17 +124,18 @@ const MaxQueued = 4
 // recordedStep takes texts further by a token each, so many at once.
 type recordedStep struct {
 	activations
-	qkv, both Array  // q, k and v, one behind the other, and gate, up, and where these are of one product what comes of them
-	mixed     Array  // acts [rows, heads·head_dim], what attention leaves of q, k and v where it takes these at once
-	arrived   Array  // floats [rows, heads]: zeros between operations
-	sum       Array  // acts [rows, hidden], what is added to h next
-	in        floats // what a step begins with: tokens [rows], and places
-	tokens    Array
-	places    places
-	logits    Array // floats [rows, vocabulary]
-	marks     Array // floats [rows], of MarkNotFinite
-	shared    Array // floats [rows], of the gate of an expert of all tokens
-	again     Recording
+	first   Array  // acts, what the layers of a mixer's first stage make
+	both    Array  // gate, up, and where these are of one product what comes of them
+	mixed   Array  // acts, what a mixer leaves where it takes these at once
+	arrived Array  // floats [rows, heads]: zeros between operations
+	sum     Array  // acts [rows, hidden], what is added to h next
+	in      floats // what a step begins with: tokens [rows], and places
+	tokens  Array
+	places  places
+	logits  Array // floats [rows, vocabulary]
+	marks   Array // floats [rows], of MarkNotFinite
+	shared  Array // floats [rows], of the gate of an expert of all tokens
+	again   Recording
 }
 
 // newStep returns a step of n texts that is not recorded yet.
@@ -141,7 +143,7 @@ func (c *Cache) newStep(rec Recorder, n int) *recordedStep {
 	m, w := c.m, widthsOf(c.m.desc)
 	r := &recordedStep{
 		activations: activations{t: n, h: rec.Floats(n * m.desc.Hidden), n: rec.Acts(n * m.desc.Hidden)},
-		qkv:         rec.Acts(n * (w.q + 2*w.kv)), both: rec.Acts(3 * n * w.mlp), sum: rec.Acts(n * m.desc.Hidden),
+		first:       rec.Acts(n * max(m.firstWidth(), w.q+2*w.kv)), both: rec.Acts(3 * n * w.mlp), sum: rec.Acts(n * m.desc.Hidden),
 		mixed: rec.Acts(n * w.q), arrived: rec.Floats(n * w.heads),
 		places: c.newPlaces(), logits: rec.Floats(n * m.Vocab()), marks: rec.Floats(n), shared: rec.Floats(n),
 	}
@@ -164,7 +166,7 @@ func (c *Cache) newStep(rec Recorder, n int) *recordedStep {
 	m.mixerRoom(&r.activations, n)
 	r.beside = m.newBeside(n)
 	r.input = m.inputRoom(n)
-	r.q, r.k, r.v = r.qkv.Slice(0, n*w.q), r.qkv.Slice(n*w.q, n*(w.q+w.kv)), r.qkv.Slice(n*(w.q+w.kv), n*(w.q+2*w.kv))
+	r.q, r.k, r.v = r.first.Slice(0, n*w.q), r.first.Slice(n*w.q, n*(w.q+w.kv)), r.first.Slice(n*(w.q+w.kv), n*(w.q+2*w.kv))
 	r.gate, r.up = r.both.Slice(0, n*w.mlp), r.both.Slice(n*w.mlp, 2*n*w.mlp)
 	return r
 }
@@ -174,7 +176,7 @@ func (r *recordedStep) close(ops Ops) {
 		r.again.Close()
 	}
 	ops.Free(r.arrays...)
-	ops.Free(r.h, r.y, r.n, r.more, r.small, r.input, r.qkv, r.both, r.mixed, r.arrived, r.sum, r.in.dev, r.logits, r.marks, r.shared)
+	ops.Free(r.h, r.y, r.n, r.more, r.small, r.input, r.first, r.both, r.mixed, r.arrived, r.sum, r.in.dev, r.logits, r.marks, r.shared)
 }
 
 // begin tells the device at once what a step begins with.
@@ -203,13 +205,36 @@ type joined struct {
 	bias Array // or nil
 }
 
-// usual reports whether the layers of a step are those that devices have operations of several parts for: of attention between
-// norms before it and before the MLP, all as wide as the first.
+// firstWidth is the most that the layers of a mixer's first stage make of a token.
+func (m *Model) firstWidth() (most int) {
+	for i := range m.desc.Blocks {
+		n := 0
+		if by := m.desc.Blocks[i].Mixer; by != nil {
+			for _, l := range by.Stages()[0] {
+				n += l.N
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// recorded is implemented by mixers whose part of a step is asked for by operations of several parts.
+type recorded interface {
+	mixer
+	// join joins layers that read the same.
+	join(m *Model, rec Recorder) error
+	// recordIn returns the weights that read the mixer's input in a step of so many rows.
+	recordIn(rec Recorder, rows int) []Weight
+	// record is recall of a step.
+	record(m *Model, rec Recorder, r *recordedStep, x Array, k kept, at Step) Array
+}
+
+// usual reports whether all layers have a mixer and an MLP and add what these make as it is, behind a norm each, so that each addition
+// takes the norm that comes next.
 func (m *Model) usual() bool {
 	return !slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool {
-		a, first := b.Attn(), m.desc.Blocks[0].Attn()
-		return a == nil || b.MLP == nil && b.MoE == nil || a.Gated || a.Chunk > 0 || a.QueryRope != nil && a.Rope == nil || a.ValueEps > 0 || a.From != nil || a.V == nil || b.Told != nil || b.Scale != "" || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None() ||
-			a.Heads != first.Heads || a.KVHeads != first.KVHeads || a.Dim != first.Dim
+		return b.Mixer == nil || b.MLP == nil && b.MoE == nil || b.Told != nil || b.Scale != "" || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None()
 	})
 }
 
@@ -217,8 +242,8 @@ func (m *Model) usual() bool {
 func (m *Model) join(rec Recorder) error {
 	for i := range m.layers {
 		d := &m.layers[i]
-		if at, ok := d.mixer.(*attention); ok && len(at.first()) == 3 {
-			if err := m.joinTo(rec, &at.qkv, &at.q, &at.k, &at.v); err != nil {
+		if t, ok := d.mixer.(recorded); ok {
+			if err := t.join(m, rec); err != nil {
 				return err
 			}
 		}
@@ -494,14 +519,14 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 		}
 		m.states(r.activations)
 	} else {
-		x := c.attentionIn(rec, r, 0)
+		x := c.recordIn(rec, r, 0)
 		m.ops.RMSNorm(x, r.h, m.layers[0].attnNorm, r.t, m.layers[0].block.AttnNorm.Eps)
 		for i := range m.layers {
 			y, norm, eps := r.n, m.norm, m.desc.Norm.Eps
 			if i+1 < len(m.layers) {
 				norm, eps = m.layers[i+1].attnNorm, m.layers[i+1].block.AttnNorm.Eps
 				if m.layers[i].moe == nil {
-					y = c.attentionIn(rec, r, i+1)
+					y = c.recordIn(rec, r, i+1)
 				}
 			}
 			c.recordLayer(rec, r, i, at, x, y, norm, eps)
@@ -521,7 +546,7 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 // recordLayer asks for a layer that adds what it computes as it is: from its norm x to the next one, y, both in r.n.
 func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, x, y, next Array, eps float64) {
 	d, rows := &c.m.layers[i], r.t
-	rec.Linear(c.recordAttention(rec, r, i, at, x), rows, d.out().to(r.sum))
+	rec.Linear(c.recordMixer(rec, r, i, at, x), rows, d.out().to(r.sum))
 	if d.moe == nil {
 		in := c.m.input(r.activations, r.n, rows, d.mlp.in()...)
 		rec.AddNorm(in, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
@@ -582,60 +607,19 @@ func (c *Cache) recordMLP(rec Recorder, r *recordedStep, d *mlp, x Array, down P
 	rec.Linear(y, rows, down)
 }
 
-// attentionIn returns what the attention of a layer reads, in r.n.
-func (c *Cache) attentionIn(rec Recorder, r *recordedStep, i int) Array {
-	d := &c.m.layers[i]
-	if t := d.mixer.(*attention); c.joins(rec, r, t) {
-		return c.m.input(r.activations, r.n, r.t, t.qkv.w)
+// recordIn returns what the mixer of a layer reads, in r.n.
+func (c *Cache) recordIn(rec Recorder, r *recordedStep, i int) Array {
+	by := c.m.layers[i].mixer.in()
+	if t, ok := c.m.layers[i].mixer.(recorded); ok {
+		by = t.recordIn(rec, r.t)
 	}
-	return c.m.input(r.activations, r.n, r.t, d.mixer.in()...)
+	return c.m.input(r.activations, r.n, r.t, by...)
 }
 
-// joins reports whether queries, keys and values of a layer are one product.
-func (c *Cache) joins(rec Recorder, r *recordedStep, t *attention) bool {
-	return t.qkv.w != nil && (r.t == 1 || t.usual() && rec.Attends(t.shape(r.t)))
-}
-
-// recordAttention asks for what a layer of x mixes of the values, and returns it.
-func (c *Cache) recordAttention(rec Recorder, r *recordedStep, i int, at Step, x Array) Array {
-	t, kept := c.m.layers[i].mixer.(*attention), c.layers[i].arrays
-	keys, values, shape := kept[0], kept[1], t.cache(len(c.lengths), c.positions)
-	s, turn, rows := t.shape(r.t), r.places.angles(t.rope), r.t
-	joined := c.joins(rec, r, t)
-	if !rec.Attends(s) || !t.usual() {
-		if joined {
-			rec.Linear(x, rows, Product{Y: r.qkv, W: t.qkv.w, Bias: t.qkv.bias})
-		} else {
-			rec.Linear(x, rows, t.q.to(r.q), t.k.to(r.k), t.v.to(r.v))
-		}
-		if t.usual() {
-			t.finish(c.m, r.activations, r.q, r.k, func(_, _ Array) {})
-			rec.TurnKeep(r.q, keys, values, r.k, r.v, turn.cos, turn.sin, t.rope.half(), at, shape)
-		} else {
-			t.finish(c.m, r.activations, r.q, r.k, func(q, k Array) {
-				t.turn(c.m, q, k, rows, r.places.angles(t.queryRope), turn, false)
-			})
-			rec.Keep(keys, values, r.k, r.v, at, shape)
-		}
-		rec.Recall(r.q, r.q, keys, values, at, shape, s)
-		return r.q
+// recordMixer asks for what the last layer of a mixer reads, of x.
+func (c *Cache) recordMixer(rec Recorder, r *recordedStep, i int, at Step, x Array) Array {
+	if t, ok := c.m.layers[i].mixer.(recorded); ok {
+		return t.record(c.m, rec, r, x, c.layers[i], at)
 	}
-	wide, narrow := s.Heads*s.Dim, s.KVHeads*s.Dim
-	h := StepHeads{
-		Q: r.q, K: r.k, V: r.v, QPitch: wide, KVPitch: narrow, QBias: t.q.bias, KBias: t.k.bias, VBias: t.v.bias,
-		QNorm: t.qNorm, KNorm: t.kNorm, Cos: turn.cos, Sin: turn.sin, Half: t.rope.half(),
-	}
-	if t.qNorm != nil {
-		h.QEps, h.KEps = t.desc.QNorm.Eps, t.desc.KNorm.Eps
-	}
-	if joined {
-		h.Q, h.K, h.V = r.qkv, r.qkv.Slice(wide, r.qkv.Len()), r.qkv.Slice(wide+narrow, r.qkv.Len())
-		h.QPitch, h.KVPitch = wide+2*narrow, wide+2*narrow
-		rec.Linear(x, rows, Product{Y: r.qkv, W: t.qkv.w})
-	} else {
-		rec.Linear(x, rows, Product{Y: r.q, W: t.q.w}, Product{Y: r.k, W: t.k.w}, Product{Y: r.v, W: t.v.w})
-	}
-	y := c.m.input(r.activations, r.mixed, rows, t.o.w)
-	rec.Attend(y, keys, values, h, at, shape, s, r.arrived)
-	return y
+	return c.m.layers[i].mixer.recall(c.m, r.activations, x, c.layers[i], at, r.places)
 }

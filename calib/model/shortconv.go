@@ -11,7 +11,7 @@ type ShortConvOps interface {
 	Ops
 	// ShortConv writes the c ∘ conv(b ∘ x) of arch.ShortConv, acts [rows, Channels], for what In makes of the rows of a step: made, acts
 	// [rows, 3·Channels], has b, c and x. w is floats [Channels, Width], bias floats [Channels] or nil. kept, acts [slots, Width, Channels] in
-	// an order of the device's own, or nil, is as [RecurrentOps] has it. s.SiLU is not read.
+	// an order of the device's own, or nil, is as [RecurrentOps] has it.
 	ShortConv(y, made, w, bias, kept Array, at Step, s ConvShape)
 }
 

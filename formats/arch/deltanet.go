@@ -59,7 +59,7 @@ func (d *DeltaNet) Vectors() []Vector {
 }
 
 // Kept implements [Mixer]: states in float32, and the last inputs of the convolution.
-func (d *DeltaNet) Kept(int) int { return 2*d.VHeads*d.KDim*d.VDim + (d.Width-1)*d.Channels() }
+func (d *DeltaNet) Kept(int) int { return 2*d.VHeads*d.KDim*d.VDim + d.Width*d.Channels() }
 
 // Forgets implements [Mixer].
 func (d *DeltaNet) Forgets() bool { return true }

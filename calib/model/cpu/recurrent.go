@@ -31,8 +31,8 @@ type convolution struct {
 	model.ConvShape
 	w, bias []float32
 	in      func(row int) (x, by []float32) // inputs of a row, times others or nil
-	ring    []float32                       // [slots, keeps, Channels], of position p in row p mod keeps; nil: nothing is kept
-	keeps   int
+	ring    []float32                       // [slots, Width, Channels], of position p in row p mod Width; nil: nothing is kept
+	silu    bool
 }
 
 // convolve writes [rows, Channels].
@@ -46,7 +46,7 @@ func (c *Ops) convolve(out []float32, at model.Step, s convolution) {
 		if s.ring == nil {
 			from = 0
 		}
-		kept := func(pos int) []float32 { return s.ring[(run.Slot*s.keeps+pos%s.keeps)*s.Channels:][:s.Channels] }
+		kept := func(pos int) []float32 { return s.ring[(run.Slot*s.Width+pos%s.Width)*s.Channels:][:s.Channels] }
 		c.engine.Parallel(tasks, func(_, task int) {
 			lo, hi := task*channelsPerTask, min((task+1)*channelsPerTask, s.Channels)
 			for t := range run.Rows {
@@ -72,7 +72,7 @@ func (c *Ops) convolve(out []float32, at model.Step, s convolution) {
 						to[i] += float32(v * s.w[(lo+i)*s.Width+j])
 					}
 				}
-				if s.SiLU {
+				if s.silu {
 					for i, v := range to {
 						to[i] = float32(float64(v) * logistic(float64(v)))
 					}
@@ -104,7 +104,7 @@ func optional(a model.Array) []float32 {
 func (c *Ops) Convolve(y, x, w, bias, kept model.Array, at model.Step, s model.ConvShape) {
 	in := host(x)
 	c.convolve(host(y), at, convolution{
-		ConvShape: s, w: host(w), bias: optional(bias), ring: optional(kept), keeps: s.Width - 1,
+		ConvShape: s, w: host(w), bias: optional(bias), ring: optional(kept), silu: true,
 		in: func(row int) (x, by []float32) { return in[row*s.Channels:][:s.Channels], nil },
 	})
 }

@@ -15,9 +15,8 @@ var (
 func (c *Ops) ShortConv(y, made, w, bias, kept model.Array, at model.Step, s model.ConvShape) {
 	out, in, n := host(y), host(made), s.Channels
 	part := func(row, i int) []float32 { return in[(3*row+i)*n:][:n] }
-	s.SiLU = false
 	c.convolve(out, at, convolution{
-		ConvShape: s, w: host(w), bias: optional(bias), ring: optional(kept), keeps: s.Width,
+		ConvShape: s, w: host(w), bias: optional(bias), ring: optional(kept),
 		in: func(row int) (x, by []float32) { return part(row, 2), part(row, 0) },
 	})
 	c.overRows(len(out)/n, func(_, first, end int) {
@@ -54,8 +53,8 @@ func (c *Ops) StateSpace(y, made, room model.Array, w model.StateSpaceWeights, i
 	out, all, in, logs, offsets, direct, states := host(y), host(made), host(room), host(w.ALog), host(w.DtBias), host(w.D), optional(state)
 	size, inner, channels := s.Dim*s.State, s.Heads*s.Dim, s.Channels()
 	c.convolve(in, at, convolution{
-		ConvShape: model.ConvShape{Channels: channels, Width: s.Width, SiLU: true},
-		w:         host(w.Conv), bias: optional(w.ConvBias), ring: optional(inputs), keeps: s.Width,
+		ConvShape: model.ConvShape{Channels: channels, Width: s.Width}, silu: true,
+		w: host(w.Conv), bias: optional(w.ConvBias), ring: optional(inputs),
 		in: func(row int) (x, by []float32) { return all[row*s.Made()+inner:][:channels], nil },
 	})
 	row := 0

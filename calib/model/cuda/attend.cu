@@ -3,8 +3,10 @@
 // For activations of 16 bits.
 
 // A block has some query heads of a head of keys and values, as many as an mma has columns, and its warps
-// 16 keys at a time each. So keys and values are read once for all of these heads.
-constexpr u32 ATTEND_WARPS = 8, ATTEND_HEADS = 8, ATTEND_KEYS = 16;
+// 16 keys at a time each. So keys and values are read once for all of these heads. Of heads of more than 128 elements there are
+// half as many warps, whose mixtures are all in shared memory.
+constexpr u32 ATTEND_HEADS = 8, ATTEND_KEYS = 16;
+__device__ __forceinline__ constexpr u32 attend_warps(u32 dim) { return dim > 128 ? 4 : 8; }
 
 // Elements from one head in shared memory to the next, so that lanes that read together do not share banks.
 __device__ __forceinline__ constexpr u32 attend_pitch(u32 dim) { return dim + 8; }
@@ -38,13 +40,24 @@ struct AttendArgs {
     Act *keys, *values;      // [slots][kv_heads][head], of which a head's positions follow each other
     const float* sinks;      // [heads], null: none
     u64 head;
+    u32 gated;  // whether behind each head of queries are gates
     u32 q_pitch, kv_pitch, heads, group, half, window;
     float q_eps, k_eps, scale, cap;
 
-    // write writes two elements of a head, the first of which is even. mixed has room for all heads of a block, from head0 on, that are yet to be
+    // query returns where a head of queries lies.
+    template <u32 DIM>
+    __device__ __forceinline__ const Act* query(u32 row, u32 head) const { return q + (u64)row * q_pitch + head * (gated ? 2 * DIM : DIM); }
+
+    // write writes two elements of a head, the first of which is even, behind their gates. mixed has room for all heads of a block, from head0 on, that are yet to be
     // rotated.
     template <u32 DIM>
-    __device__ __forceinline__ void write(u32 row, u32 head, u32 d, u32 two, Act* mixed, u32 head0) const {
+    __device__ __forceinline__ void write(u32 row, u32 head, u32 d, float lo, float hi, Act* mixed, u32 head0) const {
+        if (gated) {
+            const Act* gate = query<DIM>(row, head) + DIM + d;
+            lo /= 1.0f + __expf(-value(gate[0]));
+            hi /= 1.0f + __expf(-value(gate[1]));
+        }
+        const u32 two = pair(lo, hi);
         if (rotated)
             *(u32*)(mixed + (head - head0) * DIM + d) = two;
         else if (prepared)
@@ -225,10 +238,10 @@ struct Blended {
 // kept, places and angles are read before the kernels in front have ended: none of those right before may write them.
 template <u32 DIM>
 __device__ __forceinline__ void attend(const AttendArgs& p) {
-    constexpr u32 PITCH = attend_pitch(DIM), MIXTURE = DIM + 4, CHUNK = 256;
+    constexpr u32 PITCH = attend_pitch(DIM), MIXTURE = DIM + 4, CHUNK = 256, WARPS = attend_warps(DIM);
     __shared__ __align__(16) Act turned[(ATTEND_HEADS + 2) * PITCH];  // queries, the newest key, and its value
-    __shared__ __align__(16) float mixtures[ATTEND_WARPS * ATTEND_HEADS * MIXTURE];
-    __shared__ float tops[ATTEND_WARPS][ATTEND_HEADS], sums[ATTEND_WARPS][ATTEND_HEADS];
+    __shared__ __align__(16) float mixtures[WARPS * ATTEND_HEADS * MIXTURE];
+    __shared__ float tops[WARPS][ATTEND_HEADS], sums[WARPS][ATTEND_HEADS];
     __shared__ u32 order;
     Act* const newest = turned + ATTEND_HEADS * PITCH;
 
@@ -249,7 +262,7 @@ __device__ __forceinline__ void attend(const AttendArgs& p) {
     Tile<DIM> tile;
     u32 base = first + warp * ATTEND_KEYS;
     tile.load(keys, values, base, min(end, position), lane);
-    const u64 line = 128 / sizeof(Act), next = (u64)(first + ATTEND_WARPS * ATTEND_KEYS) * DIM + threadIdx.x * line;
+    const u64 line = 128 / sizeof(Act), next = (u64)(first + WARPS * ATTEND_KEYS) * DIM + threadIdx.x * line;
     if (next < (u64)min(end, position) * DIM) {
         prefetch(keys + next);
         prefetch(values + next);
@@ -258,9 +271,9 @@ __device__ __forceinline__ void attend(const AttendArgs& p) {
     for (u32 i = count * PITCH + threadIdx.x; i < ATTEND_HEADS * PITCH; i += blockDim.x) set(turned[i], 0);
     begin();
 
-    for (u32 h = warp; h <= count; h += ATTEND_WARPS) {
+    for (u32 h = warp; h <= count; h += WARPS) {
         if (h < count)
-            turn.head(turned + h * PITCH, p.q + (u64)row * p.q_pitch + (head0 + h) * DIM, p.q_bias ? p.q_bias + (head0 + h) * DIM : p.q_bias, p.q_norm,
+            turn.head(turned + h * PITCH, p.query<DIM>(row, head0 + h), p.q_bias ? p.q_bias + (head0 + h) * DIM : p.q_bias, p.q_norm,
                       p.q_eps, p.half, lane);
         else if (last)
             turn.head(newest, p.k + (u64)row * p.kv_pitch + kv * DIM, p.k_bias ? p.k_bias + kv * DIM : p.k_bias, p.k_norm, p.k_eps, p.half, lane);
@@ -284,7 +297,7 @@ __device__ __forceinline__ void attend(const AttendArgs& p) {
     while (base < end) {
         tile.replace(newest, newest + PITCH, base, position, lane);
         m.add(tile, turned, base, end, lane, p.scale, p.cap);
-        base += ATTEND_WARPS * ATTEND_KEYS;
+        base += WARPS * ATTEND_KEYS;
         if (base < end) tile.load(keys, values, base, min(end, position), lane);
     }
 
@@ -315,10 +328,10 @@ __device__ __forceinline__ void attend(const AttendArgs& p) {
         float top = whole && p.sinks ? p.sinks[head0 + h] : LOWEST;
         const float sink = top;
 #pragma unroll
-        for (u32 w = 0; w < ATTEND_WARPS; w++) top = fmaxf(top, tops[w][h]);
+        for (u32 w = 0; w < WARPS; w++) top = fmaxf(top, tops[w][h]);
         float sum = whole && p.sinks ? __expf(sink - top) : 0, lo = 0, hi = 0;
 #pragma unroll
-        for (u32 w = 0; w < ATTEND_WARPS; w++) {
+        for (u32 w = 0; w < WARPS; w++) {
             const float weight = __expf(tops[w][h] - top);
             const Two two = *(const Two*)(mixtures + (w * ATTEND_HEADS + h) * MIXTURE + 2 * n);
             sum = fmaf(weight, sums[w][h], sum);
@@ -326,7 +339,7 @@ __device__ __forceinline__ void attend(const AttendArgs& p) {
             hi = fmaf(weight, two.at[1], hi);
         }
         if (whole) {
-            p.write<DIM>(row, head0 + h, d, pair(lo / sum, hi / sum), turned, head0);
+            p.write<DIM>(row, head0 + h, d, lo / sum, hi / sum, turned, head0);
             continue;
         }
         float* part = p.parts + ((at + h) * gridDim.z + blockIdx.z) * pitch;
@@ -359,13 +372,14 @@ __device__ __forceinline__ void attend(const AttendArgs& p) {
             lo = fmaf(weight, part[z * pitch + d], lo);
             hi = fmaf(weight, part[z * pitch + d + 1], hi);
         }
-        p.write<DIM>(row, head0 + h, d, pair(lo / sum, hi / sum), turned, head0);
+        p.write<DIM>(row, head0 + h, d, lo / sum, hi / sum, turned, head0);
     }
     p.rotate<DIM>(row, turned, head0, count);
 }
-#define ATTEND(DIM) \
-    extern "C" __global__ void __launch_bounds__(32 * ATTEND_WARPS, 2) attend_##DIM(const __grid_constant__ AttendArgs p) { attend<DIM>(p); }
-ATTEND(32)
-ATTEND(64)
-ATTEND(96)
-ATTEND(128)
+#define ATTEND(DIM, THREADS, BLOCKS) \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attend_##DIM(const __grid_constant__ AttendArgs p) { attend<DIM>(p); }
+ATTEND(32, 256, 2)
+ATTEND(64, 256, 2)
+ATTEND(96, 256, 2)
+ATTEND(128, 256, 2)
+ATTEND(256, 128, 1)

@@ -11,9 +11,8 @@ import (
 
 // What attend.cu is built on; it has the same numbers.
 const (
-	attendThreads = 256
-	attendHeads   = 8   // of queries that share what is read, at most
-	attendChunk   = 256 // keys of a part of a text that has several
+	attendHeads = 8   // of queries that share what is read, at most
+	attendChunk = 256 // keys of a part of a text that has several
 
 	// Blocks that parts of texts make of a row at most, more than GPUs have multiprocessors.
 	attendBlocks = 256
@@ -28,22 +27,36 @@ type attendArgs struct {
 	cos, sin, rows, keys, values      driver.Ptr
 	sinks                             driver.Ptr
 	head                              uint64
+	gated                             uint32
 	qPitch, kvPitch, heads, group     uint32
 	half, window                      uint32
 	qEps, kEps, scale, limit          float32
+	_                                 uint32
+}
+
+// attendThreads are those of a block for heads of so many elements.
+func attendThreads(dim int) uint32 {
+	if dim > 128 {
+		return 128
+	}
+	return 256
 }
 
 // Attends implements [model.Recorder].
 func (o *Ops) Attends(s model.AttentionShape) bool {
-	return o.acts != driver.F32 && s.Dim%32 == 0 && s.Dim <= 128
+	return o.acts != driver.F32 && s.Dim%32 == 0 && (s.Dim <= 128 || s.Dim == 256)
 }
 
 // Attend is attention of a token a text.
 func (o *Ops) Attend(out, keys, values model.Array, h model.StepHeads, at model.Step, c model.CacheShape, s model.AttentionShape, arrived model.Array) {
 	rows, wide, narrow := checkStep(at, c, keys, values), s.Heads*s.Dim, s.KVHeads*s.Dim
+	queries := wide
+	if h.Gated {
+		queries *= 2
+	}
 	check(o.Attends(s) && s.KVHeads == c.KVHeads && s.Dim == c.Dim && s.Heads%s.KVHeads == 0 && 2*h.Half <= s.Dim, "attention %+v over %+v", s, c)
 	ends := func(a model.Array, pitch, width int) bool { return pitch >= width && a.Len() >= (rows-1)*pitch+width }
-	check(ends(h.Q, h.QPitch, wide) && ends(h.K, h.KVPitch, narrow) && ends(h.V, h.KVPitch, narrow) && out.Len() == rows*wide,
+	check(ends(h.Q, h.QPitch, queries) && ends(h.K, h.KVPitch, narrow) && ends(h.V, h.KVPitch, narrow) && out.Len() == rows*wide,
 		"%d queries, %d and %d elements, %d results of %d rows of %+v", h.Q.Len(), h.K.Len(), h.V.Len(), out.Len(), rows, s)
 	check(h.Cos.Len() >= rows*h.Half && h.Sin.Len() >= rows*h.Half && arrived.Len() >= rows*s.Heads, "%d and %d angles, room for %d of %d rows", h.Cos.Len(), h.Sin.Len(), arrived.Len(), rows)
 	for _, some := range []struct {
@@ -63,7 +76,7 @@ func (o *Ops) Attend(out, keys, values model.Array, h model.StepHeads, at model.
 
 // attendsBlocks reports whether heads that a block of attend.cu has are whole blocks of what rotations mix.
 func attendsBlocks(s model.AttentionShape) bool {
-	return trellis.Block%s.Dim == 0 && s.Heads/s.KVHeads*s.Dim%trellis.Block == 0
+	return (trellis.Block%s.Dim == 0 || s.Dim%trellis.Block == 0) && s.Heads/s.KVHeads*s.Dim%trellis.Block == 0
 }
 
 // attendStep queues attention of some rows. It is called inside do.
@@ -82,10 +95,10 @@ func (o *Ops) attendStep(out, keys, values model.Array, h model.StepHeads, at mo
 		out: plain, prepared: prepared, rotated: turned, parts: room, arrived: ptr(arrived), q: ptr(h.Q), k: ptr(h.K), v: ptr(h.V),
 		qBias: ptr(h.QBias), kBias: ptr(h.KBias), vBias: ptr(h.VBias), qNorm: ptr(h.QNorm), kNorm: ptr(h.KNorm),
 		cos: ptr(h.Cos), sin: ptr(h.Sin), rows: ptr(at.Rows), keys: ptr(keys), values: ptr(values), sinks: ptr(s.Sinks),
-		head: uint64(c.Head()), qPitch: uint32(h.QPitch), kvPitch: uint32(h.KVPitch), heads: uint32(s.Heads), group: uint32(group),
+		head: uint64(c.Head()), gated: uint32(truth(h.Gated)), qPitch: uint32(h.QPitch), kvPitch: uint32(h.KVPitch), heads: uint32(s.Heads), group: uint32(group),
 		half: uint32(h.Half), window: uint32(s.Window), qEps: float32(h.QEps), kEps: float32(h.KEps), scale: s.Scale, limit: s.Cap,
 	})
 	o.fail(err)
 	grid := driver.Dim{X: uint32(rows), Y: uint32(blocks), Z: uint32(parts)}
-	o.launchEarly(fmt.Sprintf("attend_%d", s.Dim), grid, driver.Dim{X: attendThreads}, args)
+	o.launchEarly(fmt.Sprintf("attend_%d", s.Dim), grid, driver.Dim{X: attendThreads(s.Dim)}, args)
 }

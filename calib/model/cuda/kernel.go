@@ -20,6 +20,8 @@ var (
 	inputsSource string
 	//go:embed elements.cu
 	elementsSource string
+	//go:embed delta.cu
+	deltaSource string
 	//go:embed mixers.cu
 	mixersSource string
 	//go:embed statespace.cu
@@ -86,6 +88,7 @@ func modules(acts driver.DType) []driver.Kernel {
 		{"elements", inputs() + elementsSource, true},
 		{"rows", inputs() + rowsSource, true},
 		{"mixers", inputs() + mixersSource, true},
+		{"delta", inputs() + deltaSource, true},
 		{"statespace", inputs() + stateSpaceSource, true},
 		{"cache", cacheSource, true},
 		{"latent", latentSource, true},

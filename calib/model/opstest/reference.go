@@ -200,8 +200,13 @@ func (Reference) ByHeads(y, x, w model.Array, s model.ByHeadsShape) {
 	}
 }
 
-// Convolve implements [model.RecurrentOps]. The inputs of a text are kept with the last first.
+// Convolve implements [model.RecurrentOps].
 func (Reference) Convolve(y, x, w, bias, kept model.Array, at model.Step, s model.ConvShape) {
+	convolve(y, x, w, bias, kept, at, s, true)
+}
+
+// convolve is it with SiLU or without. The inputs of a text are kept with the last first.
+func convolve(y, x, w, bias, kept model.Array, at model.Step, s model.ConvShape, silu bool) {
 	out, in, weights := values(y), values(x), values(w)
 	row := 0
 	for _, run := range at.Runs {
@@ -222,7 +227,7 @@ func (Reference) Convolve(y, x, w, bias, kept model.Array, at model.Step, s mode
 				for j := range s.Width - 1 {
 					sum += weights[c*s.Width+s.Width-2-j] * past[j*s.Channels+c]
 				}
-				if s.SiLU {
+				if silu {
 					sum *= sigmoid(sum)
 				}
 				out[row*s.Channels+c] = sum
@@ -294,8 +299,7 @@ func (r Reference) ShortConv(y, made, w, bias, kept model.Array, at model.Step, 
 		token := in[i/s.Channels*3*s.Channels+i%s.Channels:]
 		x[i] = token[0] * token[2*s.Channels]
 	}
-	s.SiLU = false
-	r.Convolve(y, x, w, bias, kept, at, s)
+	convolve(y, x, w, bias, kept, at, s, false)
 	for i := range out {
 		out[i] *= in[i/s.Channels*3*s.Channels+s.Channels+i%s.Channels]
 	}
@@ -307,7 +311,7 @@ func (r Reference) StateSpace(y, made, _ model.Array, w model.StateSpaceWeights,
 	inner, channels := s.Heads*s.Dim, s.Channels()
 	passed := make(Array, len(in)/s.Made()*channels)
 	r.CopyHeads(passed, made.Slice(inner, made.Len()), model.HeadsShape{Rows: len(in) / s.Made(), Heads: 1, Width: channels, ToRow: channels, FromRow: s.Made()})
-	r.Convolve(passed, append(Array(nil), passed...), w.Conv, w.ConvBias, inputs, at, model.ConvShape{Channels: channels, Width: s.Width, SiLU: true})
+	r.Convolve(passed, append(Array(nil), passed...), w.Conv, w.ConvBias, inputs, at, model.ConvShape{Channels: channels, Width: s.Width})
 	row := 0
 	for _, run := range at.Runs {
 		all := make(Array, inner*s.State)

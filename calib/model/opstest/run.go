@@ -52,6 +52,7 @@ func Run(t *testing.T, ops Ops, o Options) {
 		{"ByHeads", testByHeads},
 		{"Convolve", testConvolve},
 		{"DeltaRule", testDeltaRule},
+		{"DeltaStep", testDeltaStep},
 		{"ShortConv", testShortConv},
 		{"StateSpace", testStateSpace},
 		{"NormGroups", testNormGroups},

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
 )
 
 // Attend goes through texts in several slots, a token each at a time, by the operation of a [model.Recorder], and compares with
@@ -23,6 +24,7 @@ func Attend(t *testing.T, ops Ops, o Options) {
 		normed bool
 		biased bool
 		sunk   bool
+		gated  bool
 		apart  bool    // whether queries, keys and values lie apart
 		kept   int     // tokens that are kept of slot 0 at first; of the next one less
 		slots  [][]int // of each step, in turns
@@ -40,6 +42,11 @@ func Attend(t *testing.T, ops Ops, o Options) {
 			c: model.CacheShape{Slots: 2, Positions: 1500, KVHeads: 1, Dim: 64}, heads: 9, s: model.AttentionShape{Window: 700}, sunk: true,
 			kept: 1200, slots: [][]int{{0, 1}}, steps: 2,
 		},
+		{
+			c: model.CacheShape{Slots: 2, Positions: 700, KVHeads: 2, Dim: 256}, heads: 8, half: 32, normed: true, gated: true,
+			kept: 600, slots: [][]int{{0, 1}}, steps: 2,
+		},
+		{c: model.CacheShape{Slots: 2, Positions: 30, KVHeads: 1, Dim: 64}, heads: 2, gated: true, apart: true, kept: 3, slots: [][]int{{1, 0}}, steps: 5},
 	} {
 		s := test.s
 		s.Heads, s.KVHeads, s.Dim, s.Scale = test.heads, test.c.KVHeads, test.c.Dim, float32(1/math.Sqrt(float64(test.c.Dim)))
@@ -49,7 +56,7 @@ func Attend(t *testing.T, ops Ops, o Options) {
 		if test.half == 0 {
 			test.half = s.Dim / 2
 		}
-		t.Run(fmt.Sprintf("%+v heads %d window %d cap %v sinks %v", test.c, s.Heads, s.Window, s.Cap, test.sunk), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%+v heads %d window %d cap %v sinks %v gated %v", test.c, s.Heads, s.Window, s.Cap, test.sunk, test.gated), func(t *testing.T) {
 			wide, narrow := s.Heads*s.Dim, s.KVHeads*s.Dim
 			// What was never kept is not to be looked at.
 			keys, values, arrived := ops.Acts(test.c.Elements()), ops.Acts(test.c.Elements()), ops.Floats(test.c.Slots*s.Heads)
@@ -90,7 +97,11 @@ func Attend(t *testing.T, ops Ops, o Options) {
 				slots := test.slots[j%len(test.slots)]
 				n := len(slots)
 				step, rows := at(c, slots, 1)
-				all := wide + 2*narrow
+				of := 1 // of what is made of a head of queries, heads
+				if test.gated {
+					of = 2
+				}
+				all := of*wide + 2*narrow
 				joined := c.normal(n*all, 1)
 				part := func(from, width int) []float32 {
 					var v []float32
@@ -100,7 +111,17 @@ func Attend(t *testing.T, ops Ops, o Options) {
 					return v
 				}
 				qkv := c.acts("qkv", joined)
-				q, k, v := c.acts("q", part(0, wide)), c.acts("k", part(wide, narrow)), c.acts("v", part(wide+narrow, narrow))
+				heads := part(0, of*wide)
+				var queries, gates []float32
+				for i, x := range heads {
+					if i/s.Dim%of == 0 {
+						queries = append(queries, x)
+					} else {
+						gates = append(gates, x)
+					}
+				}
+				q, k, v := c.acts("q", heads), c.acts("k", part(of*wide, narrow)), c.acts("v", part(of*wide+narrow, narrow))
+				alone, gate := c.acts("queries", queries), c.acts("gates", gates)
 				cos, sin := c.floats("cos", c.uniform(n*test.half, 1)), c.floats("sin", c.uniform(n*test.half, 1))
 				optional := func(is bool, name string, n int) *tensor {
 					if !is {
@@ -122,12 +143,12 @@ func Attend(t *testing.T, ops Ops, o Options) {
 					step.Rows = side.a(rows)
 					if !side.reference {
 						h := model.StepHeads{
-							Q: side.a(q), K: side.a(k), V: side.a(v), QPitch: wide, KVPitch: narrow, Cos: side.a(cos), Sin: side.a(sin), Half: test.half,
+							Q: side.a(q), K: side.a(k), V: side.a(v), QPitch: of * wide, KVPitch: narrow, Gated: test.gated, Cos: side.a(cos), Sin: side.a(sin), Half: test.half,
 							QBias: side.a(qBias), KBias: side.a(kBias), VBias: side.a(vBias), QNorm: side.a(qNorm), KNorm: side.a(kNorm), QEps: qEps, KEps: kEps,
 						}
 						if !test.apart {
 							h.Q, h.QPitch, h.KVPitch = side.a(qkv), all, all
-							h.K, h.V = h.Q.Slice(wide, n*all), h.Q.Slice(wide+narrow, n*all)
+							h.K, h.V = h.Q.Slice(of*wide, n*all), h.Q.Slice(of*wide+narrow, n*all)
 						}
 						rec.Attend(side.a(y), keys, values, h, step, test.c, s, arrived.Slice(0, n*s.Heads))
 						return
@@ -144,11 +165,14 @@ func Attend(t *testing.T, ops Ops, o Options) {
 						}
 						return to
 					}
-					turnedQ, turnedK := head(q, qBias, qNorm, s.Heads, qEps), head(k, kBias, kNorm, s.KVHeads, kEps)
+					turnedQ, turnedK := head(alone, qBias, qNorm, s.Heads, qEps), head(k, kBias, kNorm, s.KVHeads, kEps)
 					side.Rope(turnedQ, model.RopeShape{Rows: n, Heads: s.Heads, Dim: s.Dim, Half: test.half}, cos.ref, sin.ref, false)
 					side.Rope(turnedK, model.RopeShape{Rows: n, Heads: s.KVHeads, Dim: s.Dim, Half: test.half}, cos.ref, sin.ref, false)
 					side.Keep(refKeys, refValues, turnedK, head(v, vBias, nil, s.KVHeads, 0), step, test.c)
 					side.Recall(y.ref, turnedQ, refKeys, refValues, step, test.c, s)
+					if test.gated {
+						side.GLU(y.ref, gate.ref, y.ref, arch.Gating{Act: arch.Sigmoid})
+					}
 				})
 				c.compare(o.Acts)
 				c.done()

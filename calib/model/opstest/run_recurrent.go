@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/lutq/lutq/calib/model"
+	"github.com/lutq/lutq/formats/arch"
+	"github.com/lutq/lutq/formats/hf"
 )
 
 func testCopyHeads(t *testing.T, ops Ops, o Options) {
@@ -116,7 +118,7 @@ func (o Options) throughTexts(t *testing.T, ops Ops, seed uint64, alone int, tes
 const slots = 3
 
 func testConvolve(t *testing.T, ops Ops, o Options) {
-	for i, s := range []model.ConvShape{{Channels: 1, Width: 2}, {Channels: 24, Width: 4, SiLU: true}, {Channels: 300, Width: 3}, {Channels: 65, Width: 8, SiLU: true}} {
+	for i, s := range []model.ConvShape{{Channels: 1, Width: 2}, {Channels: 24, Width: 4}, {Channels: 300, Width: 3}, {Channels: 65, Width: 8}} {
 		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
 			o.throughTexts(t, ops, uint64(i), 37, func(c texts) {
 				x, w, y := c.acts("x", c.normal(c.rows*s.Channels, 1)), c.floats("w", c.normal(s.Channels*s.Width, 1)), c.actsOut("y", c.rows*s.Channels)
@@ -124,7 +126,7 @@ func testConvolve(t *testing.T, ops Ops, o Options) {
 				c.both(func(side side) {
 					side.Convolve(side.a(y), side.a(x), side.a(w), side.a(bias), c.kept[0].of(side), c.at, s)
 				})
-			}, ops.Acts(slots*(s.Width-1)*s.Channels))
+			}, ops.Acts(slots*s.Width*s.Channels))
 		})
 	}
 }
@@ -209,6 +211,129 @@ func testNormGroups(t *testing.T, ops Ops, o Options) {
 				side.NormGroups(side.a(in), side.a(in), side.a(w), test.rows, test.groups, 1e-5)
 			})
 			c.compare(o.Acts)
+		})
+	}
+}
+
+// testDeltaStep goes through texts a token each at a time, and compares with the operations that it stands for.
+func testDeltaStep(t *testing.T, ops Ops, o Options) {
+	stepper, ok := ops.(model.DeltaStepper)
+	if !ok {
+		t.Skip("no steps of gated delta rules")
+	}
+	for i, test := range []struct {
+		s       model.DeltaShape
+		width   int
+		hidden  int
+		grouped bool
+		apart   bool // whether z lies apart
+	}{
+		{s: model.DeltaShape{KHeads: 2, VHeads: 4, KDim: 128, VDim: 128}, width: 4, hidden: 300},
+		{s: model.DeltaShape{KHeads: 2, VHeads: 4, KDim: 128, VDim: 128}, width: 4, hidden: 256, grouped: true},
+		{s: model.DeltaShape{KHeads: 1, VHeads: 3, KDim: 20, VDim: 32}, width: 2, hidden: 40, apart: true},
+		{s: model.DeltaShape{KHeads: 3, VHeads: 3, KDim: 48, VDim: 64}, width: 8, hidden: 1000},
+	} {
+		d := test.s
+		each, values := d.VHeads/d.KHeads, d.VHeads*d.VDim
+		c := model.ConvShape{Channels: 2*d.KHeads*d.KDim + values, Width: test.width}
+		t.Run(fmt.Sprintf("%+v of %d, grouped %v", test, test.hidden, test.grouped), func(t *testing.T) {
+			const slots = 3
+			kept, state := ops.Acts(slots*c.Width*c.Channels), ops.Floats(slots*d.VHeads*d.KDim*d.VDim)
+			defer ops.Free(kept, state)
+			ops.Write(kept, poison(kept.Len()))
+			ops.Write(state, poison(state.Len()))
+			refKept, refState := make(Array, kept.Len()), make(Array, state.Len())
+			lengths := make([]int, slots)
+			for j := range 7 {
+				k := o.check(t, ops, uint64(10*i+j))
+				var runs [][3]int
+				for slot := range slots {
+					if (slot+j)%3 > 0 {
+						runs = append([][3]int{{slot, lengths[slot], 1}}, runs...)
+						lengths[slot]++
+					}
+				}
+				at, n := k.step(runs)
+				of := d.VHeads // outputs of either gate's weights
+				if test.grouped {
+					of *= 2
+				}
+				b := k.dense(of, test.hidden, hf.F32)
+				a := b
+				if !test.grouped {
+					a = k.dense(of, test.hidden, hf.F32)
+				}
+				x := k.acts("x", k.normal(n*test.hidden, 1))
+				all := k.acts("qkvz", k.normal(n*(c.Channels+values), 1))
+				w, norm := k.floats("w", k.normal(c.Channels*c.Width, 1)), k.floats("norm", k.normal(d.VDim, 1))
+				logs, bias := k.floats("logs", k.uniform(d.VHeads, 1)), k.floats("bias", k.uniform(d.VHeads, 2))
+				y := k.actsOut("y", n*values)
+				const eps = 1e-3
+				k.both(func(side side) {
+					if !side.reference {
+						in := side.a(all)
+						s := model.DeltaStep{
+							Shape: d, Conv: c, QKV: in, QKVPitch: c.Channels + values, Z: in.Slice(c.Channels, in.Len()), ZPitch: c.Channels + values, X: side.a(x),
+							B: b.dev, A: a.dev, Grouped: test.grouped, Weights: side.a(w), ALog: side.a(logs), Bias: side.a(bias), Norm: side.a(norm), Eps: eps,
+							Kept: kept, State: state,
+						}
+						if test.grouped {
+							s.Z = in.Slice(2*d.KDim+each*d.VDim, in.Len())
+						}
+						if test.apart {
+							qkv, z := ops.Acts(n*c.Channels), ops.Acts(n*values)
+							defer ops.Free(qkv, z)
+							from := c.Channels + values
+							ops.CopyHeads(qkv, in, model.HeadsShape{Rows: n, Heads: 1, Width: c.Channels, ToRow: c.Channels, FromRow: from})
+							ops.CopyHeads(z, s.Z, model.HeadsShape{Rows: n, Heads: 1, Width: values, ToRow: values, FromRow: from})
+							s.QKV, s.Z, s.QKVPitch, s.ZPitch = qkv, z, c.Channels, values
+						}
+						if !stepper.DeltaSteps(d, c, s.B, s.A) {
+							t.Fatal("no step of such sizes")
+						}
+						stepper.DeltaStep(side.a(y), s, at)
+						return
+					}
+					alpha, beta := make(Array, n*d.VHeads), make(Array, n*d.VHeads)
+					qkv, z := make(Array, n*c.Channels), make(Array, n*values)
+					keys := d.KHeads * d.KDim
+					if test.grouped {
+						both := make(Array, 2*n*d.VHeads)
+						side.Linear(x.ref, n, model.Product{Y: both, W: b.ref})
+						from := 2*d.KDim + 2*each*d.VDim
+						for row := range n {
+							for head := range d.KHeads {
+								in := all.ref[row*(c.Channels+values)+head*from:]
+								copy(qkv[row*c.Channels+head*d.KDim:], in[:d.KDim])
+								copy(qkv[row*c.Channels+keys+head*d.KDim:], in[d.KDim:2*d.KDim])
+								copy(qkv[row*c.Channels+2*keys+head*each*d.VDim:], in[2*d.KDim:][:each*d.VDim])
+								copy(z[row*values+head*each*d.VDim:], in[2*d.KDim+each*d.VDim:][:each*d.VDim])
+								gates := both[2*(row*d.VHeads+head*each):]
+								copy(beta[row*d.VHeads+head*each:], gates[:each])
+								copy(alpha[row*d.VHeads+head*each:], gates[each:2*each])
+							}
+						}
+					} else {
+						side.Linear(x.ref, n, model.Product{Y: beta, W: b.ref}, model.Product{Y: alpha, W: a.ref})
+						for row := range n {
+							in := all.ref[row*(c.Channels+values):]
+							copy(qkv[row*c.Channels:], in[:c.Channels])
+							copy(z[row*values:], in[c.Channels:][:values])
+						}
+					}
+					passed := make(Array, len(qkv))
+					side.Convolve(passed, qkv, w.ref, nil, refKept, at, c)
+					side.DeltaRule(y.ref, passed, alpha, beta, logs.ref, bias.ref, refState, at, d)
+					side.RMSNorm(y.ref, y.ref, norm.ref, n*d.VHeads, eps)
+					side.GLU(y.ref, z, y.ref, arch.Gating{Act: arch.SiLU})
+				})
+				k.compare(o.Acts)
+				if test.grouped {
+					k.done(b)
+				} else {
+					k.done(b, a)
+				}
+			}
 		})
 	}
 }
