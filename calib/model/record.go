@@ -209,8 +209,8 @@ type joined struct {
 func (m *Model) firstWidth() (most int) {
 	for i := range m.desc.Blocks {
 		n := 0
-		if by := m.desc.Blocks[i].Mixer; by != nil {
-			for _, l := range by.Stages()[0] {
+		if stages := m.desc.Blocks[i].Mixer.Stages(); len(stages) > 0 {
+			for _, l := range stages[0] {
 				n += l.N
 			}
 		}
@@ -234,7 +234,7 @@ type recorded interface {
 // takes the norm that comes next.
 func (m *Model) usual() bool {
 	return !slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool {
-		return b.Mixer == nil || b.MLP == nil && b.MoE == nil || b.Told != nil || b.Scale != "" || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None()
+		return len(b.Mixer.Stages()) == 0 || b.MLP == nil && b.MoE == nil || b.Told != nil || b.Scale != "" || b.AttnOut != nil || b.MLPOut != nil || b.AttnNorm.None() || b.MLPNorm.None()
 	})
 }
 
