@@ -466,6 +466,7 @@ VARIANTS = {
     ),
     "gemma4-sees": Variant(GEMMA4_NESTED, GEMMA4_SEES),
     "llama4": Variant(LLAMA4, LLAMA4_OPTIONS, greedily=True),
+    "llama4-even": Variant(LLAMA4, LLAMA4_OPTIONS | dict(no_rope_layer_interval=4, attention_chunk_size=8192, floor_scale=8192, attn_scale=0.1)),
     "llama4-plain": Variant(
         LLAMA4,
         LLAMA4_OPTIONS

@@ -315,6 +315,10 @@ def families() -> dict:
         "lfm2-moe": tf.Lfm2MoeConfig(**conv, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=64, num_dense_layers=1),
         "granite-hybrid": tf.GraniteMoeHybridConfig(**granite4, num_local_experts=4, num_experts_per_tok=2),
         "granite-hybrid-dense": tf.GraniteMoeHybridConfig(**granite4, num_local_experts=0),
+        "llama4": tf.Llama4TextConfig(
+            **dict(base, num_hidden_layers=4, intermediate_size=64), intermediate_size_mlp=192, head_dim=32, num_local_experts=4, num_experts_per_tok=1,
+            interleave_moe_layer_step=2, attention_chunk_size=8192, rope_parameters=llama3,
+        ),
         "qwen3-next": tf.Qwen3NextConfig(**hybrid, **moe, norm_topk_prob=True, shared_expert_intermediate_size=96),
         "qwen3-5": tf.Qwen3_5TextConfig(**hybrid),
         "qwen3-5-moe": tf.Qwen3_5MoeTextConfig(**hybrid, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, shared_expert_intermediate_size=96),

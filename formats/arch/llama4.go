@@ -23,7 +23,7 @@ func llama4() family {
 			wide := b.size("intermediate_size_mlp", 16384)
 			x := mixture{
 				router: "router", experts: b.size("num_local_experts", 16), top: b.size("num_experts_per_tok", 1), inter: b.inter, act: act,
-				transposed: true, alwaysStacked: true, routing: Routing{Sigmoid: true, OnInput: true},
+				alwaysStacked: true, routing: Routing{Sigmoid: true, OnInput: true},
 			}
 			if b.err != nil {
 				return
@@ -46,7 +46,9 @@ func llama4() family {
 					blk.MLP = b.mlp(path, projNames(), wide, false, act, in)
 					return
 				}
-				blk.MoE = b.moe(x.at(path), in)
+				x := x.at(path)
+				x.transposed = !b.exists(path + ".experts.gate_up_proj_blocks") // by rows in GGUF files
+				blk.MoE = b.moe(x, in)
 				blk.MoE.Shared = b.mlp(path+".shared_expert", projNames(), b.inter, false, act, in)
 			})
 		},

@@ -32,6 +32,7 @@ type family struct {
 	sparse    bool // all layers have experts
 	normalize bool // weights of experts sum to 1
 	weighs    bool // whether they do is told
+	byColumns bool // experts are stacks that the model has by columns
 	expertFF  bool // experts are as wide as feed_forward_length says, and no other key does
 
 	freqs     bool // takes rope_freqs
@@ -86,7 +87,7 @@ func families() []family {
 			modelType: "phi3", class: "Phi3ForCausalLM", config: (*configReader).phi,
 		},
 		{
-			name: "gpt_oss", arch: "gpt-oss", act: arch.SwiGLUOAI, biases: oss, window: 2, mlpNorm: postNorm, normalize: true,
+			name: "gpt_oss", arch: "gpt-oss", byColumns: true, act: arch.SwiGLUOAI, biases: oss, window: 2, mlpNorm: postNorm, normalize: true,
 			modelType: "gpt_oss", class: "GptOssForCausalLM", config: (*configReader).gptOSS,
 		},
 		smolLM3(attn), olmo("olmo2"), olmo("olmo3"), granite(llama), ministral3(),
@@ -107,7 +108,7 @@ func families() []family {
 		deepseek("deepseek_v2", "deepseek_v2", "deepseek_v2", "DeepseekV2ForCausalLM"),
 		deepseek("glm4_moe_lite", "", "", ""),
 		lfm2("lfm2", "lfm2", "Lfm2ForCausalLM"), lfm2("lfm2_moe", "lfm2moe", "Lfm2MoeForCausalLM"),
-		graniteHybrid(), graniteAttending(llama),
+		graniteHybrid(), graniteAttending(llama), llama4(),
 		qwenDelta("qwen3_next", "qwen3next", "qwen3_next", "Qwen3NextForCausalLM"),
 		qwenDelta("qwen3_5", "qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM"),
 		qwenDelta("qwen3_5_moe", "qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"),

@@ -24,6 +24,8 @@ func refused() map[string]string {
 		"llama-yarn-mscale":    "truncate",
 		"qwen2-moe-fused":      "dense",
 		"qwen3-sliding":        "bias",
+		"llama4":               "parts of",
+		"llama4-plain":         "parts of",
 		"smollm3-sliding":      "every fourth",
 		"lfm2-bias":            "bias",
 		"lfm2-moe":             "factor",
@@ -37,7 +39,7 @@ func refused() map[string]string {
 		"qwen3-5-moe":          "values of 24",
 	}
 	for _, name := range []string{
-		"gemma4", "gemma4-large", "gemma4-moe", "gemma4-sees", "llama4", "llama4-plain",
+		"gemma4", "gemma4-large", "gemma4-moe", "gemma4-sees",
 		"nemotron-h", "nemotron-h-pattern", "nemotron-h-moe", "nemotron-h-moe-fused",
 	} {
 		all[name] = "no GGUF"

@@ -99,7 +99,7 @@ func numbers(d *arch.Decoder) []any {
 		}
 		if b.MoE != nil {
 			r := &b.MoE.Routing
-			all = append(all, b.MoE.Top, b.MoE.Normalize, b.MoE.Shared != nil, r.Sigmoid, r.Correction != "", r.Groups, r.TopGroups, r.Factor())
+			all = append(all, b.MoE.Top, b.MoE.Normalize, b.MoE.Shared != nil, r.Sigmoid, r.Correction != "", r.Groups, r.TopGroups, r.Factor(), r.OnInput)
 		}
 	}
 	return all

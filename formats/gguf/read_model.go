@@ -56,6 +56,8 @@ type Model struct {
 	Decoder *arch.Decoder
 	Config  []byte // config.json
 	Views   []*View
+
+	byColumns bool // see [family]
 }
 
 // Model finds the model in an open file: its config.json, and the tensors that it
@@ -66,7 +68,7 @@ func (f *File) Model() (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Stacks of experts are stored by rows, as gpt-oss has them in MXFP4.
+	// Stacks of experts are stored by rows, as gpt-oss has them in MXFP4, and no other model has a folder of.
 	d, err := arch.Describe(config, StoredByRows)
 	if err != nil {
 		return nil, fmt.Errorf("config.json made of the pairs: %w", err)
@@ -75,7 +77,11 @@ func (f *File) Model() (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Decoder: d, Config: config}
+	family, err := familyOf(d)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{Decoder: d, Config: config, byColumns: family.byColumns}
 	views := make(map[string]*View)
 	used := make(map[*Raw]bool)
 	for i := range tensors {
@@ -254,7 +260,7 @@ func (m *Model) add(views map[string]*View, t *Tensor, raw *Raw) {
 		if t.Columns != nil {
 			v.places = inverse(t.Columns, len(t.Columns))
 		}
-		v.Turned = s.Experts > 0 && !t.Bias && m.Decoder.Family == "gpt_oss"
+		v.Turned = s.Experts > 0 && !t.Bias && m.byColumns
 		p := piece{
 			raw: raw, from: from, rows: t.Taken(l),
 			of: func(row int) (int, bool) {
