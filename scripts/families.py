@@ -60,6 +60,7 @@ WINDOW, ORIGINAL, LENGTH = 16, 32, 48  # of attention, of the context before it 
 WRITTEN = 40  # tokens behind a prompt
 GREEDY = 64  # likewise, where that is all that is asked for
 MARGIN = 0.02  # of routers, in standard deviations of their logits
+INDEXED = 20  # how many times less the last of many tokens that are seen may lead
 FLOAT32 = 1e-5  # what transformers' float32 may differ by, relative to the largest number
 BLOCK = 128  # side of a block of fp8 weights with one scale
 
@@ -241,6 +242,7 @@ SMOLLM3, OLMO2, OLMO3 = transformers.SmolLM3Config, transformers.Olmo2Config, tr
 SEED_OSS, GRANITE, ERNIE4_5 = transformers.SeedOssConfig, transformers.GraniteConfig, transformers.Ernie4_5Config
 HUNYUAN, MINISTRAL3 = transformers.HunYuanDenseV1Config, transformers.Ministral3Config
 GLM4_MOE, MINIMAX_M2 = transformers.Glm4MoeConfig, transformers.MiniMaxM2Config
+DEEPSEEK_V32, GLM_MOE_DSA = transformers.DeepseekV32Config, transformers.GlmMoeDsaConfig
 DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, KIMI_K25 = transformers.DeepseekV2Config, transformers.DeepseekV3Config, transformers.Glm4MoeLiteConfig, transformers.Kimi_K25Config
 LFM2, LFM2_MOE = transformers.Lfm2Config, transformers.Lfm2MoeConfig
 GRANITE_HYBRID, NEMOTRON_H = transformers.GraniteMoeHybridConfig, transformers.NemotronHConfig
@@ -346,6 +348,7 @@ LATENT = dict(
     n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, n_shared_experts=2, num_mtp_layers=0,
 )  # fmt: skip
 DEEPSEEK = LATENT | dict(n_group=4, topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=1)
+INDEXER = dict(index_topk=12, index_head_dim=24, index_n_heads=8)
 STRETCHED = rope("yarn", factor=4.0, original_max_position_embeddings=ORIGINAL, mscale=1.0, mscale_all_dim=0.8)
 KIMI_SEES = dict(
     text_config=BASE | DEEPSEEK | dict(model_type="deepseek_v3", n_group=1, topk_group=1, tie_word_embeddings=False),
@@ -530,6 +533,12 @@ VARIANTS = {
     "deepseek-v3-fp8": Variant(DEEPSEEK_V3, DEEPSEEK | dict(num_hidden_layers=2, hidden_size=160), quantize=fp8("F32")),
     "kimi-k25": Variant(KIMI_K25, KIMI_SEES),
     "glm4-moe-lite": Variant(GLM4_MOE_LITE, LATENT | dict(v_head_dim=40, routed_scaling_factor=1.8), greedily=True),
+    "deepseek-v32": Variant(DEEPSEEK_V32, DEEPSEEK | STRETCHED | INDEXER, greedily=True),
+    "deepseek-v32-all": Variant(DEEPSEEK_V32, DEEPSEEK | dict(num_hidden_layers=2) | INDEXER | dict(index_topk=LENGTH)),
+    "glm-moe-dsa": Variant(
+        GLM_MOE_DSA, LATENT | dict(v_head_dim=40, routed_scaling_factor=1.8, first_k_dense_replace=1) | INDEXER | dict(indexer_types=["full", "shared", "full"]),
+        greedily=True,
+    ),
     "qwen3-next": Variant(QWEN3_NEXT, DELTA | SHARED | dict(mlp_only_layers=[1])),
     "qwen3-next-fused": Variant(
         QWEN3_NEXT, DELTA | SHARED | dict(num_hidden_layers=2, layer_types=["full_attention", "linear_attention"]), original_format=False
@@ -568,8 +577,8 @@ VARIANTS = {
 
 
 def is_linear(name: str, dimensions: int) -> bool:
-    """Matrices of a decoder's blocks and its head; not embeddings, routers or gates of shared experts."""
-    if "vision_tower" in name or "multi_modal" in name or "visual." in name:
+    """Matrices of a decoder's blocks and its head; not embeddings, routers, gates of shared experts or indexers."""
+    if "vision_tower" in name or "multi_modal" in name or "visual." in name or ".indexer." in name:
         return False
     return dimensions > 1 and re.search(r"(_proj|_proj_with_mqa|_proj_qkvz?|_proj_z|\.w[123]|lm_head)(\.weight)?$", name) is not None
 
@@ -703,8 +712,18 @@ def margin(model: Any, ids: torch.Tensor) -> float:
             scores = by_group.masked_fill(~chosen[..., None], -math.inf).flatten(1)
         lead(scores, top if (top := getattr(module, "top_k", None)) else module.config.top_k_experts)
 
+    def topk(self: torch.Tensor, k: int, *args: Any, **kwargs: Any) -> Any:
+        """Of an indexer, whose last choice leads by less: there are more of them, and nobody rounds what they are made of."""
+        if any(self.shape[-1] == len(ids[0]) and k == m.index_topk for m in indexers):
+            ordered = self.flatten(0, -2).sort(-1, descending=True).values
+            seen = ordered > torch.finfo(torch.float32).min / 2
+            gaps = (ordered[:, k - 1] - ordered[:, k])[seen[:, k]] if k < self.shape[-1] else torch.empty(0)
+            leads.append(float(INDEXED * gaps.min() / ordered[seen].std()) if len(gaps) else math.inf)
+        return chosen_by(self, k, *args, **kwargs)
+
+    indexers, chosen_by = [m for m in model.modules() if hasattr(m, "index_topk")], torch.Tensor.topk
     hooks = [m.register_forward_hook(hook) for m in model.modules() if type(m).__name__.lower().endswith(("topkrouter", "gemma4textrouter", "llama4router"))]
-    with torch.no_grad():
+    with torch.no_grad(), mock.patch.object(torch.Tensor, "topk", topk):
         model(ids)
     for h in hooks:
         h.remove()

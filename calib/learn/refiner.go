@@ -49,7 +49,11 @@ func NewRefiner(m *source.Model, o RefinerOptions) (*Refiner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: scales cannot be learned: %w", m.Dir(), err)
 	}
-	if err := model.Learnable(d); err != nil {
+	longest := 0
+	for _, w := range o.Text.Windows {
+		longest = max(longest, len(w))
+	}
+	if err := model.Learnable(d, longest); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.Dir(), err)
 	}
 	o.Windows, o.Valid = o.Text.Windows, o.Text.Valid

@@ -109,6 +109,9 @@ func (m *Model) NewCache(slots, positions int) (*Cache, error) {
 			c.layers[i] = c.layers[at[a.From]]
 			c.layers[i].lent = true
 		}
+		if a, ok := from.(*arch.Latent); ok && a.Chosen != nil {
+			c.layers[i].chosen = c.layers[at[a.Chosen]].chosen
+		}
 	}
 	c.places = c.newPlaces()
 	if a, ok := m.ops.(Arranger); ok {
@@ -140,6 +143,10 @@ func (c *Cache) Close() {
 			continue
 		}
 		c.m.ops.Free(k.arrays...)
+		if k.chosen != nil { // which others may have freed
+			c.m.ops.Free(k.chosen.array)
+			k.chosen.array = nil
+		}
 		if k.rows != nil {
 			c.m.ops.Free(k.rows.dev)
 		}

@@ -39,6 +39,9 @@ type latent struct {
 
 	q, qDown, qUp, down, up, o linear // q is none where qDown is not, and the other way round
 	qNorm, kvNorm              Array
+
+	index  *indexer   // nil: all tokens are seen, or those that another has chosen
+	sparse IndexedOps // nil: all are
 }
 
 // latent reads a latent attention but for its linear layers.
@@ -52,6 +55,7 @@ func (l *loader) latent(from *arch.Latent) *latent {
 	if from.QNorm != nil {
 		t.qNorm = l.norm(from.QNorm, from.QUp.K)
 	}
+	t.index, t.sparse = l.indexer(from)
 	return t
 }
 
@@ -64,12 +68,27 @@ func (t *latent) linears() []*linear {
 
 func (t *latent) clone() mixer {
 	c := *t
+	if t.index != nil {
+		own := *t.index
+		c.index = &own
+	}
 	return &c
 }
 
-func (t *latent) bind(ropes map[*arch.Rope]*rope) { t.rope = ropes[t.desc.Rope] }
+func (t *latent) bind(ropes map[*arch.Rope]*rope) {
+	t.rope = ropes[t.desc.Rope]
+	if t.index != nil {
+		t.index.rope = ropes[t.desc.Index.Rope]
+	}
+}
 
-func (t *latent) in() []Weight { return []Weight{t.linears()[0].w, t.down.w} }
+func (t *latent) in() []Weight {
+	ws := []Weight{t.linears()[0].w, t.down.w}
+	if t.index != nil {
+		ws = append(ws, t.index.k.w, t.index.weights.w)
+	}
+	return ws
+}
 
 // latentRoom is what a token takes on the way: queries, what Down makes and what is kept, then either keys, values and what Up makes, or
 // queries for latents.
@@ -78,7 +97,9 @@ func latentRoom(d *arch.Latent) tokenRoom {
 	if d.QDown != nil {
 		first += d.QDown.N
 	}
-	return tokenRoom{acts: first + d.Width() + d.Heads*max(2*d.Dim()+d.KeyDim+d.ValueDim, d.Width())}
+	r := indexRoom(d.Index)
+	r.acts += first + d.Width() + d.Heads*max(2*d.Dim()+d.KeyDim+d.ValueDim, d.Width())
+	return r
 }
 
 // reads computes as much as a stage needs.
@@ -95,7 +116,11 @@ func (t *latent) reads(m *Model, a activations, x Array, stage int) Array {
 	case stage == last-1: // Up's
 		return r.latents
 	}
-	return t.window(m, a, &room, r)
+	var key Array
+	if t.index != nil && a.t > t.desc.Top() {
+		key = t.index.key(m, &room, x, a.t, angles{t.index.rope.cos, t.index.rope.sin})
+	}
+	return t.window(m, a, &room, r, x, key)
 }
 
 // latentRows are rows on their way to an attention. What is as it was before its norm lies where that is where it need not be kept.
@@ -126,13 +151,22 @@ func (t *latent) rows(room *taker, rows int, kept bool) (r latentRows) {
 	return r
 }
 
-// window attends to the keys and values of a text from its beginning, which Up makes.
-func (t *latent) window(m *Model, a activations, room *taker, r latentRows) Array {
+// window attends to the keys and values of a text from its beginning, which Up makes. x and key are for an indexer, and not read where all
+// tokens are seen.
+func (t *latent) window(m *Model, a activations, room *taker, r latentRows, x, key Array) Array {
 	d, rows := t.desc, a.t
 	wide := rows * d.Heads * d.Dim()
 	k, v := room.take(wide), room.take(wide)
 	t.spread(m, k, v, room.take(rows*width(t.up.w)), r, rows)
-	m.ops.Attention(r.q, nil, r.q, k, v, t.shape(rows))
+	if top := d.Top(); top > 0 && rows > top {
+		at, chosen := Step{Runs: []Run{{Rows: rows}}}, a.chosen.Slice(0, rows*top)
+		if t.index != nil {
+			t.index.choose(m, a, room, chosen, x, r.low, key, angles{t.index.rope.cos, t.index.rope.sin}, at, rows)
+		}
+		t.sparse.RecallChosen(r.q, r.q, k, v, chosen, at, rows, t.shape(rows))
+	} else {
+		m.ops.Attention(r.q, nil, r.q, k, v, t.shape(rows))
+	}
 	y := a.q.Slice(0, rows*d.Heads*d.ValueDim)
 	t.values(m, y, r.q, rows)
 	return y
@@ -208,14 +242,9 @@ func (t *latent) recall(m *Model, a activations, x Array, k kept, at Step, p pla
 	m.ops.CopyHeads(token, r.latents, one)
 	one.Width, one.FromRow = d.RopeDim, d.RopeDim
 	m.ops.CopyHeads(token.Slice(d.Rank, token.Len()), r.keys, one)
-	shape := t.cache(k.slots, k.positions)
-	keys, values := k.arrays[0], k.arrays[len(k.arrays)-1]
-	if t.ops.OneOrder() {
-		values = keys
-	}
-	m.ops.Keep(keys, values, token, token, at, shape)
-	if len(at.Runs) == 1 && at.Runs[0].From == 0 && rows > 1 { // which takes less where all is new
-		return t.window(m, a, &room, r)
+	recall := t.keepRows(m, a, &room, r, x, token, k, at, p)
+	if len(at.Runs) == 1 && at.Runs[0].From == 0 && rows > 1 && (t.sparse == nil || rows <= d.Top()) { // which takes less where all is new
+		return t.window(m, a, &room, r, nil, nil)
 	}
 
 	queries, wide := room.take(rows*d.Heads*width), d.Heads*d.Dim()
@@ -225,14 +254,38 @@ func (t *latent) recall(m *Model, a activations, x Array, k kept, at Step, p pla
 	m.ops.CopyHeads(queries.Slice(d.Rank, queries.Len()), r.q.Slice(d.KeyDim, r.q.Len()), HeadsShape{
 		Rows: rows, Heads: d.Heads, Width: d.RopeDim, ToRow: d.Heads * width, ToHead: width, FromRow: wide, FromHead: d.Dim(),
 	})
-	m.ops.Recall(queries, queries, keys, values, at, shape, AttentionShape{
-		T: rows, Heads: d.Heads, KVHeads: 1, Dim: width, Scale: float32(d.Scale),
-	})
+	recall(queries, AttentionShape{T: rows, Heads: d.Heads, KVHeads: 1, Dim: width, Scale: float32(d.Scale)})
 	y := a.q.Slice(0, rows*d.Heads*d.ValueDim)
 	t.ops.ByHeads(y, queries, k.arrays[2], ByHeadsShape{
 		Rows: rows, Heads: d.Heads, N: d.ValueDim, K: d.Rank, ToRow: d.Heads * d.ValueDim, ToHead: d.ValueDim, FromRow: d.Heads * width, FromHead: width,
 	})
 	return y
+}
+
+// keepRows keeps a token of each row, and returns what attends to what is kept, in place of queries.
+func (t *latent) keepRows(m *Model, a activations, room *taker, r latentRows, x, token Array, k kept, at Step, p places) func(q Array, s AttentionShape) {
+	keys := k.arrays[0]
+	if t.sparse == nil {
+		values, shape := k.arrays[len(k.arrays)-1], t.cache(k.slots, k.positions)
+		if t.ops.OneOrder() {
+			values = keys
+		}
+		m.ops.Keep(keys, values, token, token, at, shape)
+		return func(q Array, s AttentionShape) { m.ops.Recall(q, q, keys, values, at, shape, s) }
+	}
+	t.sparse.Place(keys, token, at, k.positions, t.desc.Width())
+	var indexed Array
+	if t.index != nil {
+		indexed = k.arrays[len(k.arrays)-1]
+		t.sparse.Place(indexed, t.index.key(m, room, x, a.t, p.angles(t.index.rope)), at, k.positions, t.desc.Index.Dim)
+	}
+	return func(q Array, s AttentionShape) {
+		chosen := k.chosen.room(m.ops, a.t*t.desc.Top())
+		if t.index != nil {
+			t.index.choose(m, a, room, chosen, x, r.low, indexed, p.angles(t.index.rope), at, k.positions)
+		}
+		t.sparse.RecallChosen(q, q, keys, keys, chosen, at, k.positions, s)
+	}
 }
 
 func (t *latent) lastStage() int { return len(t.desc.Stages()) - 1 }
@@ -242,10 +295,13 @@ func (t *latent) cache(slots, positions int) CacheShape {
 	return CacheShape{Slots: slots, Positions: positions, KVHeads: 1, Dim: t.desc.Width()}
 }
 
-// keep allocates what is kept of texts, once or in the orders of keys and of values, and takes Up apart: for each head what makes queries for latents of queries for keys, [Rank, KeyDim],
-// and what makes values of latents, [ValueDim, Rank].
+// keep allocates what is kept of texts, once, or in the orders of keys and of values, and takes Up apart: for each head what makes queries
+// for latents of queries for keys, [Rank, KeyDim], and what makes values of latents, [ValueDim, Rank].
 func (t *latent) keep(ops Ops, slots, positions int) kept {
 	d, n := t.desc, t.cache(slots, positions).Elements()
+	if t.sparse != nil {
+		n = slots * positions * d.Width()
+	}
 	both := d.KeyDim + d.ValueDim
 	byKeys, values := ops.Acts(d.Heads*d.Rank*d.KeyDim), ops.Acts(d.Heads*d.ValueDim*d.Rank)
 	all, unit := ops.Acts(d.Rank*d.Heads*both), ops.Acts(d.Rank*d.Rank)
@@ -255,7 +311,10 @@ func (t *latent) keep(ops Ops, slots, positions int) kept {
 		identity[i*d.Rank+i] = 1
 	}
 	k := kept{slots: slots, positions: positions, arrays: []Array{ops.Acts(n), byKeys, values}}
-	if !t.ops.OneOrder() {
+	switch {
+	case t.index != nil:
+		k.arrays, k.chosen = append(k.arrays, ops.Acts(slots*positions*d.Index.Dim)), &lazily{}
+	case t.sparse == nil && !t.ops.OneOrder():
 		k.arrays = append(k.arrays, ops.Acts(n))
 	}
 	if ops.Err() != nil {
@@ -276,7 +335,10 @@ func (t *latent) keep(ops Ops, slots, positions int) kept {
 
 func (t *latent) keeps(slots, positions int) int64 {
 	d, n := t.desc, int64(t.cache(slots, positions).Elements())
-	if !t.ops.OneOrder() {
+	switch {
+	case t.sparse != nil:
+		n = int64(slots) * int64(positions) * int64(d.Kept(1))
+	case !t.ops.OneOrder():
 		n *= 2
 	}
 	return n + int64(d.Heads)*int64(d.Rank)*int64(d.KeyDim+d.ValueDim)

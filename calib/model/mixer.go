@@ -35,8 +35,14 @@ type kept struct {
 	slots, positions int
 	arrays           []Array
 	rows             *floats // room for where rows of a step stand, of attention to parts of texts
+	chosen           *lazily // floats [rows, top], of what is chosen for rows of a step; nil: all is seen
 	lent             bool    // whether it is another layer's
 }
+
+// lazily is an array that is made when it is needed, as long as it is needed.
+type lazily struct{ array Array }
+
+func (l *lazily) room(ops Ops, n int) Array { return room(ops, &l.array, n, ops.Floats) }
 
 // out is the linear layer of a mixer that adds to the residual stream.
 func (d *layer) out() *linear {
@@ -129,8 +135,11 @@ func trainRoom(d *arch.Decoder) (most int) {
 	return most
 }
 
-// Learnable fails on models that have no gradients of their scales.
-func Learnable(d *arch.Decoder) error {
+// Learnable fails on models that have no gradients of their scales from windows of so many tokens.
+func Learnable(d *arch.Decoder, tokens int) error {
+	if top := topOf(d); top > 0 && tokens > top {
+		return fmt.Errorf("scales cannot be learned from windows of %d tokens: attention sees %d of them, and which it chooses has no gradient", tokens, top)
+	}
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
 		learns := false

@@ -10,6 +10,7 @@ import (
 type beside struct {
 	told   Array                          // acts [t, blocks·width], see [arch.TokenInputs]; nil: nothing
 	shared map[*arch.Attention]keysValues // of attentions that others attend to
+	chosen Array                          // floats [t, top], what is seen of windows of more tokens than that; nil: all is
 	arrays []Array                        // all that was allocated, in order
 }
 
@@ -52,6 +53,10 @@ func (m *Model) newBeside(t int) (b beside) {
 		n := t * a.KVHeads * a.Dim
 		s := keysValues{m.ops.Acts(n), m.ops.Acts(n)}
 		b.shared[a], b.arrays = s, append(b.arrays, s.keys, s.values)
+	}
+	if top := topOf(m.desc); top > 0 && t > top {
+		b.chosen = m.ops.Floats(t * top)
+		b.arrays = append(b.arrays, b.chosen)
 	}
 	return b
 }

@@ -41,7 +41,7 @@ func (m *Model) Gradient(ctx context.Context, tokens []int, teacher *Model, grad
 	if !ok {
 		return 0, fmt.Errorf("%s: no gradients on device %s", m.name, m.ops.Name())
 	}
-	if err := Learnable(m.desc); err != nil {
+	if err := Learnable(m.desc, len(tokens)); err != nil {
 		return 0, fmt.Errorf("%s: %w", m.name, err)
 	}
 	if err := known(m, grads); err != nil {

@@ -14,7 +14,7 @@ func deepseekV3() family {
 			b.read(sizes{hidden: 7168, inter: 18432, layers: 61, heads: 128, vocab: 129280, positions: 4096, headDim: 64, eps: 1e-6})
 			b.latentExperts(latentSizes{1536, 512, 128, 64, 128}, mixture{
 				experts: 256, top: 8, inter: 2048, normalize: true, routing: b.groupedBy(2.5, 8, 4), correction: latentCorrection,
-			}, 3, 1)
+			}, 3, 1, nil)
 		},
 	}
 }
@@ -27,7 +27,7 @@ func glm4MoELite() family {
 			b.read(sizes{hidden: 2048, inter: 10240, layers: 47, heads: 20, vocab: 154880, positions: 202752, headDim: 64, eps: 1e-5})
 			b.latentExperts(latentSizes{768, 512, 192, 64, 256}, mixture{
 				experts: 64, top: 4, inter: 1536, normalize: true, routing: b.groupedBy(1.8, 1, 1), correction: latentCorrection,
-			}, 1, 1)
+			}, 1, 1, nil)
 		},
 	}
 }
@@ -48,7 +48,7 @@ func deepseekV2() family {
 			b.require("num_experts_per_tok")
 			b.values["rope_interleave"] = nil // it has no other way
 			routing := Routing{Scale: b.positiveFloat("routed_scaling_factor", 1)}
-			b.latentExperts(latentSizes{1536, 512, 128, 64, 128}, mixture{experts: 64, top: 1, inter: 1407, routing: routing}, 0, 2)
+			b.latentExperts(latentSizes{1536, 512, 128, 64, 128}, mixture{experts: 64, top: 1, inter: 1407, routing: routing}, 0, 2, nil)
 		},
 	}
 }
@@ -57,8 +57,8 @@ func deepseekV2() family {
 const latentCorrection = "gate.e_score_correction_bias"
 
 // latentExperts describes blocks of latent attention and, behind the first dense ones, experts. x has what the config's class has where a
-// config leaves it out.
-func (b *builder) latentExperts(s latentSizes, x mixture, dense, shared int) {
+// config leaves it out. index is nil where every token is seen.
+func (b *builder) latentExperts(s latentSizes, x mixture, dense, shared int, index *indexed) {
 	bias, act := b.boolean("attention_bias", false), b.activation("hidden_act", "silu")
 	a := b.latent(s)
 	dense = b.natural("first_k_dense_replace", dense)
@@ -77,6 +77,9 @@ func (b *builder) latentExperts(s latentSizes, x mixture, dense, shared int) {
 	}
 	b.blocks(func(i int, blk *Block) {
 		b.latentAttention(blk, a, bias)
+		if index != nil {
+			index.add(b, i, blk)
+		}
 		in, path := b.mlpState(blk), blk.Path+".mlp"
 		if kinds == nil && i < dense || kinds != nil && kinds[i] == "dense" {
 			blk.MLP = b.mlp(path, projNames(), b.inter, false, act, in)

@@ -23,6 +23,19 @@ type Latent struct {
 	KVNorm                    Norm
 	Rope                      *Rope
 	Scale                     float64
+	Index                     *Index  // of the tokens that are seen of many; nil: all, or
+	Chosen                    *Latent // those that the attention of a block before has chosen
+}
+
+// Top is how many tokens are seen at most, 0 for all.
+func (a *Latent) Top() int {
+	switch {
+	case a.Index != nil:
+		return a.Index.Top
+	case a.Chosen != nil:
+		return a.Chosen.Index.Top
+	}
+	return 0
 }
 
 // Dim is how many elements a head's queries and keys have.
@@ -40,10 +53,20 @@ func (a *Latent) Stages() [][]*Linear {
 }
 
 // Gates implements [Mixer].
-func (a *Latent) Gates() []*Linear { return nil }
+func (a *Latent) Gates() []*Linear {
+	if x := a.Index; x != nil {
+		return []*Linear{x.Q, x.K, x.Weights}
+	}
+	return nil
+}
 
 // Ropes implements [Mixer].
-func (a *Latent) Ropes() []*Rope { return []*Rope{a.Rope} }
+func (a *Latent) Ropes() []*Rope {
+	if a.Index != nil {
+		return []*Rope{a.Rope, a.Index.Rope}
+	}
+	return []*Rope{a.Rope}
+}
 
 // Vectors implements [Mixer].
 func (a *Latent) Vectors() []Vector {
@@ -51,11 +74,19 @@ func (a *Latent) Vectors() []Vector {
 	if a.QNorm != nil {
 		all = append(all, Vector{Tensor: a.QNorm.Tensor, Shape: []int{a.QUp.K}, Norm: a.QNorm})
 	}
+	if x := a.Index; x != nil {
+		all = append(all, Vector{Tensor: x.NormWeight, Shape: []int{x.Dim}}, Vector{Tensor: x.NormBias, Shape: []int{x.Dim}})
+	}
 	return all
 }
 
 // Kept implements [Mixer]. Where keys lie in another order than values, on the cpu, it is kept twice.
-func (a *Latent) Kept(tokens int) int { return a.Width() * tokens }
+func (a *Latent) Kept(tokens int) int {
+	if a.Index != nil {
+		return (a.Width() + a.Index.Dim) * tokens
+	}
+	return a.Width() * tokens
+}
 
 // Forgets implements [Mixer].
 func (a *Latent) Forgets() bool { return false }

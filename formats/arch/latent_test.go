@@ -118,3 +118,51 @@ func TestLatentErrors(t *testing.T) {
 		})
 	}
 }
+
+// TestIndex reads which layers choose what is seen, and how.
+func TestIndex(t *testing.T) {
+	for _, test := range []struct {
+		name, modelType, config string
+		top                     int
+		chooses                 [4]bool // of layers
+		err                     string
+	}{
+		{name: "DeepSeek-V3.2", modelType: "deepseek_v32", config: `"rope_theta": 1e4`, top: 2048, chooses: [4]bool{true, true, true, true}},
+		{name: "GLM-5", modelType: "glm_moe_dsa", config: `"index_topk": 12`, top: 12, chooses: [4]bool{true, true, true, true}},
+		{name: "GLM-5.2", modelType: "glm_moe_dsa", config: `"index_topk_freq": 3, "index_skip_topk_offset": 1`, top: 2048, chooses: [4]bool{true, false, false, true}},
+		{name: "a pattern", modelType: "glm_moe_dsa", config: `"index_topk_pattern": "FSFS"`, top: 2048, chooses: [4]bool{true, false, true, false}},
+		{name: "types", modelType: "glm_moe_dsa", config: `"indexer_types": ["full", "shared", "shared", "full"]`, top: 2048, chooses: [4]bool{true, false, false, true}},
+		{name: "too few types", modelType: "glm_moe_dsa", config: `"indexer_types": ["full"]`, err: "indexer_types: 1 layers: want 4"},
+		{name: "another type", modelType: "glm_moe_dsa", config: `"indexer_types": ["full", "none", "full", "full"]`, err: `indexer_types: "none" is not supported`},
+		{name: "nobody before", modelType: "glm_moe_dsa", config: `"index_topk_pattern": "SFFF"`, err: "indexer_types: the first layer"},
+		{name: "narrow heads", modelType: "deepseek_v32", config: `"index_head_dim": 8`, err: "index_head_dim: 64 heads of 8, of which 16 turn"},
+		{name: "many", modelType: "deepseek_v32", config: `"index_topk": 2000000000`, err: "index_topk: 2000000000 is too many"},
+		{name: "no rank", modelType: "deepseek_v32", config: `"q_lora_rank": null`, err: "q_lora_rank: missing"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a, d, err := describeLatent(t, test.modelType, test.config+`, "num_hidden_layers": 4`)
+			if test.err != "" {
+				if err == nil || !strings.Contains(err.Error(), test.err) {
+					t.Errorf("error %v: want one with %q", err, test.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Top() != test.top || a.Index.Rope.Adjacent != (test.modelType == "glm_moe_dsa") || !a.Rope.Adjacent {
+				t.Errorf("%d are seen, pairs beside each other %v and %v", a.Top(), a.Index.Rope.Adjacent, a.Rope.Adjacent)
+			}
+			var last *Latent
+			for i := range d.Blocks {
+				a := d.Blocks[i].Mixer.(*Latent)
+				if (a.Index != nil) != test.chooses[i] || a.Index == nil && a.Chosen != last || a.Top() != test.top {
+					t.Errorf("layer %d chooses: %v", i, a.Index != nil)
+				}
+				if a.Index != nil {
+					last = a
+				}
+			}
+		})
+	}
+}

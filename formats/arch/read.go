@@ -24,7 +24,7 @@ func families() []family {
 		mixtral(), qwen2MoE(), qwen3MoE(),
 		gemma2(), gemma3(), gemma4(), phi3(), gptOSS(),
 		smolLM3(), olmo2(), olmo3(), seedOSS(), granite(), ernie45(), hunyuan(), ministral3(),
-		llama4(), glm4MoE(), glm4MoELite(), miniMaxM2(), deepseekV2(), deepseekV3(), qwen3Next(), qwen35(), qwen35MoE(),
+		llama4(), glm4MoE(), glm4MoELite(), miniMaxM2(), deepseekV2(), deepseekV3(), deepseekV32(), glmMoeDSA(), qwen3Next(), qwen35(), qwen35MoE(),
 		lfm2(), lfm2MoE(), graniteHybrid(), nemotronH(),
 	}
 }

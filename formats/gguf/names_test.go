@@ -39,7 +39,7 @@ func refused() map[string]string {
 		"qwen3-5-moe":          "values of 24",
 	}
 	for _, name := range []string{
-		"gemma4", "gemma4-large", "gemma4-moe", "gemma4-sees",
+		"deepseek-v32", "deepseek-v32-all", "glm-moe-dsa", "gemma4", "gemma4-large", "gemma4-moe", "gemma4-sees",
 		"nemotron-h", "nemotron-h-pattern", "nemotron-h-moe", "nemotron-h-moe-fused",
 	} {
 		all[name] = "no GGUF"

@@ -50,6 +50,7 @@ func Run(t *testing.T, ops Ops, o Options) {
 		{"CopyHeads", testCopyHeads},
 		{"SumHeads", testSumHeads},
 		{"ByHeads", testByHeads},
+		{"Indexed", testIndexed},
 		{"Convolve", testConvolve},
 		{"DeltaRule", testDeltaRule},
 		{"DeltaStep", testDeltaStep},
