@@ -50,7 +50,6 @@ func Run(t *testing.T, ops Ops, o Options) {
 		{"CopyHeads", testCopyHeads},
 		{"SumHeads", testSumHeads},
 		{"ByHeads", testByHeads},
-		{"Indexed", testIndexed},
 		{"Convolve", testConvolve},
 		{"DeltaRule", testDeltaRule},
 		{"DeltaStep", testDeltaStep},
@@ -81,6 +80,9 @@ func Run(t *testing.T, ops Ops, o Options) {
 			}
 			test.run(t, ops, o)
 		})
+	}
+	if indexed, ok := ops.(IndexedOps); ok {
+		t.Run("Indexed", func(t *testing.T) { testIndexed(t, indexed, o) })
 	}
 	if err := ops.Err(); err != nil {
 		t.Errorf("operations failed: %v", err)
