@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
@@ -653,7 +652,7 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 		}
 		cells = append(cells, line)
 	}
-	err := u.printCells(format, header, cells, "dtype", "table err", "max err", "rel err", "GB/s", "prepare us", "blas ratio", "kernel", "group", "bits", "read ratio", "layer")
+	err := u.printCells(format, numbersShape("dtype", "table err", "max err", "rel err", "GB/s", "prepare us", "blas ratio", "kernel", "group", "bits", "read ratio", "layer"), header, cells)
 	if err != nil || format == "csv" {
 		return err
 	}
@@ -681,27 +680,12 @@ func (u *ui) printSeconds(format string, r bench.Row) error {
 		cells = append(cells, []string{strconv.Itoa(i + 1), digits(s.Us, 4), fmt.Sprintf("%.0f", s.MHz), fmt.Sprintf("%.3f", r.Seconds[0].Us/s.Us)})
 	}
 	fmt.Fprintf(u.prose(), "\n%dx%d, %d bits, m %d, over and over: rate of the last second over the first %.3f\n\n", r.N, r.K, r.Bits, r.M, r.Sustained())
-	return u.printCells(format, []string{"second", "us", "MHz", "of first"}, cells)
+	return u.printCells(format, numbersShape(), []string{"second", "us", "MHz", "of first"}, cells)
 }
 
-// printCells prints a table in the format table, md or csv. In a terminal that is too narrow for it, columns of drop are left
-// out, the first the first.
-func (u *ui) printCells(format string, header []string, cells [][]string, drop ...string) error {
-	switch format {
-	case "csv":
-		w := csv.NewWriter(u.stdout)
-		if err := w.Write(header); err != nil {
-			return err
-		}
-		return w.WriteAll(cells)
-	case "md":
-		fmt.Fprintf(u.stdout, "| %s |\n|%s\n", strings.Join(header, " | "), strings.Repeat("---|", len(header)))
-		for _, c := range cells {
-			fmt.Fprintf(u.stdout, "| %s |\n", strings.Join(c, " | "))
-		}
-		return nil
-	}
-	return u.grid(tableShape{right: true, names: []string{"layer", "kernel"}, drop: drop}, append([][]string{header}, cells...))
+// numbersShape is the shape of tables of measurements.
+func numbersShape(drop ...string) tableShape {
+	return tableShape{right: true, names: []string{"layer", "kernel"}, drop: drop}
 }
 
 // summarize shortens a list of layers: those that differ in numbers alone are

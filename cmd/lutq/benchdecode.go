@@ -606,7 +606,7 @@ func (u *ui) printDecode(rep *decodeReport, format string) error {
 			cells[i] = append(cells[i], strconv.FormatBool(r.noisy() || r.Dense != nil && r.Dense.noisy()))
 		}
 	}
-	if err := u.printCells(format, header, cells, "dense GB", "GPU GB", "MB/token", "dense tokens/s", "context", "head bits", "group", "bits", "read ratio"); err != nil || format == "csv" {
+	if err := u.printCells(format, numbersShape("dense GB", "GPU GB", "MB/token", "dense tokens/s", "context", "head bits", "group", "bits", "read ratio"), header, cells); err != nil || format == "csv" {
 		return err
 	}
 	return rep.printBelow(u.prose(), format)

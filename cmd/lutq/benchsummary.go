@@ -119,11 +119,11 @@ func (u *ui) printSummaries(all []bench.Summary, format string) error {
 	}
 	head := []string{"bits", "group", "m"}
 	under := fmt.Sprintf("below %.2f", bench.NearDense)
-	if err := u.printCells(format, append(slices.Clone(head), "shapes", "least", "median", "worst shape", "kernel", under), cells, "kernel", "shapes", "worst shape"); err != nil || len(below) == 0 {
+	if err := u.printCells(format, numbersShape("kernel", "shapes", "worst shape"), append(slices.Clone(head), "shapes", "least", "median", "worst shape", "kernel", under), cells); err != nil || len(below) == 0 {
 		return err
 	}
 	fmt.Fprintf(u.stdout, "\n%s of dense weights:\n\n", under)
-	return u.printCells(format, append(slices.Clone(head), "shape", "kernel", "us", "dense us", "ratio"), below, "kernel", "dense us", "us")
+	return u.printCells(format, numbersShape("kernel", "dense us", "us"), append(slices.Clone(head), "shape", "kernel", "us", "dense us", "ratio"), below)
 }
 
 // groupName returns the name of a group size as parse has it.

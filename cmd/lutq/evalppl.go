@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"path/filepath"
+	"slices"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -26,6 +27,7 @@ type evalOptions struct {
 	text, against, protocol, bos string
 	windows, ctx, threads        int
 	noVerify, json               bool
+	format                       string
 	deviceFlags
 	actFlag
 	tableFlag
@@ -91,14 +93,14 @@ ever; it may be MODEL itself.`, input.Config, input.Index, input.Header, input.G
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: completeFolders,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := o.checkFormat(c.Flags().Changed("format")); err != nil {
+				return err
+			}
 			rep, err := u.eval(c.Context(), args, o)
 			if err != nil {
 				return err
 			}
-			if o.json {
-				return u.printJSON(rep.json())
-			}
-			return u.printEval(rep)
+			return u.printEval(rep, o.format)
 		},
 	}
 	f := c.Flags()
@@ -115,9 +117,10 @@ ever; it may be MODEL itself.`, input.Config, input.Index, input.Header, input.G
 	o.addAct(f)
 	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check quantized models while reading them")
-	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
+	f.BoolVar(&o.json, "json", false, "the same as --format json")
 	setGroup(f, "What to evaluate", "text", "against", "protocol", "bos", "windows", "ctx")
-	setGroup(f, "Run", "threads", "device", "dtype", "act", "tiles", "no-verify", "json")
+	setGroup(f, "Run", "threads", "device", "dtype", "act", "tiles", "no-verify", "format", "json")
 	setLater(f, "bos", "act", "tiles", "no-verify")
 	setResearch(f, "act-table")
 	return c
@@ -477,7 +480,26 @@ func (u *ui) checkTokens(first readText, other *source.Model, o evalOptions) err
 	}
 }
 
-func (u *ui) printEval(r *evalReport) error {
+// checkFormat settles in which format the report is printed, one of which is given or is not.
+func (o *evalOptions) checkFormat(given bool) error {
+	if o.json {
+		if given && o.format != "json" {
+			return usage("--json and --format %s do not go together", o.format)
+		}
+		o.format = "json"
+	}
+	return nil
+}
+
+// printEval prints the report as one of the formats table, md, json or csv.
+func (u *ui) printEval(r *evalReport, format string) error {
+	switch format {
+	case "json":
+		return u.printJSON(r.json())
+	case "csv":
+		header, cells := r.csv()
+		return u.printCells(format, tableShape{}, header, cells)
+	}
 	s := r.set
 	bos := "no BOS"
 	if s.BOS != corpus.BOSNone {
@@ -503,11 +525,13 @@ func (u *ui) printEval(r *evalReport) error {
 		}
 	}
 	fmt.Fprintln(u.stdout)
-	if err := u.table(evalShape(), r.print); err != nil || len(r.results) < 2 {
+	header, cells := r.cells()
+	if err := u.printCells(format, evalShape(), header, cells); err != nil || len(r.results) < 2 {
 		return err
 	}
 	fmt.Fprintln(u.stdout)
-	return u.table(pairShape(), r.printPairs)
+	header, cells = r.pairCells()
+	return u.printCells(format, pairShape(), header, cells)
 }
 
 // evalShape: perplexity and mean divergence matter most.
@@ -531,35 +555,86 @@ func interval(x float64, ci *[2]float64) string {
 	return fmt.Sprintf("%+.4f (%+.4f to %+.4f)", x, ci[0], ci[1])
 }
 
-// printPairs prints what tells the models apart. An interval without zero does.
-func (r *evalReport) printPairs(w io.Writer) {
-	fmt.Fprint(w, "model\tagainst\tln ratio")
-	if r.against != "" {
-		fmt.Fprint(w, "\tKL mean\tsame top token")
-	}
-	fmt.Fprintln(w)
-	for _, p := range r.pairs() {
-		fmt.Fprintf(w, "%s\t%s\t%s", p.A, p.B, interval(p.LnRatio, p.LnRatioCI))
-		if p.Distance != nil {
-			fmt.Fprintf(w, "\t%s\t%+.2f %%", interval(p.KLMean, p.KLMeanCI), 100*p.Top1)
+// cells are what each model is measured to be.
+func (r *evalReport) cells() (header []string, cells [][]string) {
+	if r.against == "" {
+		for i, res := range r.results {
+			cells = append(cells, []string{r.models[i], plusMinus(res), digits(res.TokensPerSecond, 3)})
 		}
-		fmt.Fprintln(w)
+		return []string{"model", "perplexity", "tokens/s"}, cells
 	}
+	cells = append(cells, []string{r.against, fmt.Sprintf("%.4f", r.results[0].ReferencePPL), "", "", "", "", "", ""})
+	for i, res := range r.results {
+		cells = append(cells, []string{
+			r.models[i], plusMinus(res), interval(res.LnRatio, res.LnRatioCI), fmt.Sprintf("%.4f", res.KLMean), fmt.Sprintf("%.4f", res.KLMedian),
+			fmt.Sprintf("%.3f", res.KLP99), fmt.Sprintf("%.2f %%", 100*res.Top1), digits(res.TokensPerSecond, 3),
+		})
+	}
+	return []string{"model", "perplexity", "ln ratio to the original", "KL mean", "median", "99 %", "same top token", "tokens/s"}, cells
 }
 
-// print prints what each model is measured to be.
-func (r *evalReport) print(w io.Writer) {
-	if r.against == "" {
-		fmt.Fprintln(w, "model\tperplexity\ttokens/s")
-		for i, res := range r.results {
-			fmt.Fprintf(w, "%s\t%.4f ± %.4f\t%s\n", r.models[i], res.PPL, res.PPLStderr, digits(res.TokensPerSecond, 3))
+// plusMinus prints a perplexity and its standard error.
+func plusMinus(r eval.Result) string { return fmt.Sprintf("%.4f ± %.4f", r.PPL, r.PPLStderr) }
+
+// pairCells are what tells the models apart. An interval without zero does.
+func (r *evalReport) pairCells() (header []string, cells [][]string) {
+	header = []string{"model", "against", "ln ratio"}
+	if r.against != "" {
+		header = append(header, "KL mean", "same top token")
+	}
+	for _, p := range r.pairs() {
+		line := []string{p.A, p.B, interval(p.LnRatio, p.LnRatioCI)}
+		if p.Distance != nil {
+			line = append(line, interval(p.KLMean, p.KLMeanCI), fmt.Sprintf("%+.2f %%", 100*p.Top1))
 		}
-		return
+		cells = append(cells, line)
 	}
-	fmt.Fprintln(w, "model\tperplexity\tln ratio to the original\tKL mean\tmedian\t99 %\tsame top token\ttokens/s")
-	fmt.Fprintf(w, "%s\t%.4f\t\t\t\t\t\t\n", r.against, r.results[0].ReferencePPL)
+	return header, cells
+}
+
+// csv is all that is known, for programs: a row for each model, for the original, and for each pair of models, of which it has
+// the differences. Rows name what they are about, and on which tokens.
+func (r *evalReport) csv() (header []string, cells [][]string) {
+	header = []string{
+		"row", "model", "against", "ppl", "ppl_stderr", "ln_ratio", "ln_ratio_low", "ln_ratio_high", "kl_mean", "kl_mean_low", "kl_mean_high",
+		"kl_median", "kl_p99", "top1", "top1_low", "top1_high", "tokens_per_second",
+		"text", "protocol", "bos", "ctx", "windows", "tokens_scored", "device", "dtype",
+	}
+	number := func(x float64) string { return strconv.FormatFloat(x, 'g', 8, 64) }
+	ends := func(ci *[2]float64) []string {
+		if ci == nil {
+			return []string{"", ""}
+		}
+		return []string{number(ci[0]), number(ci[1])}
+	}
+	add := func(row, model, against string, numbers ...string) {
+		s, res := r.set, r.results[0]
+		cells = append(cells, slices.Concat([]string{row, model, against}, numbers, []string{
+			r.text, string(s.Protocol), string(s.BOS), strconv.Itoa(s.Context), strconv.Itoa(len(s.Windows)), strconv.Itoa(s.Targets()), res.Device, res.DType,
+		}))
+	}
+	none := func(n int) []string { return make([]string, n) }
+	if r.against != "" {
+		add("original", r.against, "", slices.Concat([]string{number(r.results[0].ReferencePPL)}, none(13))...)
+	}
 	for i, res := range r.results {
-		fmt.Fprintf(w, "%s\t%.4f ± %.4f\t%s\t%.4f\t%.4f\t%.3f\t%.2f %%\t%s\n", r.models[i], res.PPL, res.PPLStderr,
-			interval(res.LnRatio, res.LnRatioCI), res.KLMean, res.KLMedian, res.KLP99, 100*res.Top1, digits(res.TokensPerSecond, 3))
+		numbers := []string{number(res.PPL), number(res.PPLStderr)}
+		if c := res.Comparison; c != nil {
+			numbers = slices.Concat(numbers, []string{number(c.LnRatio)}, ends(c.LnRatioCI), []string{number(c.KLMean)}, ends(c.KLMeanCI),
+				[]string{number(c.KLMedian), number(c.KLP99), number(c.Top1)}, ends(c.Top1CI))
+		} else {
+			numbers = append(numbers, none(11)...)
+		}
+		add("model", r.models[i], r.against, append(numbers, number(res.TokensPerSecond))...)
 	}
+	for _, p := range r.pairs() {
+		numbers := slices.Concat(none(2), []string{number(p.LnRatio)}, ends(p.LnRatioCI))
+		if d := p.Distance; d != nil {
+			numbers = slices.Concat(numbers, []string{number(d.KLMean)}, ends(d.KLMeanCI), none(2), []string{number(d.Top1)}, ends(d.Top1CI), none(1))
+		} else {
+			numbers = append(numbers, none(9)...)
+		}
+		add("pair", p.A, p.B, numbers...)
+	}
+	return header, cells
 }

@@ -19,7 +19,7 @@ import (
 )
 
 func newInspectCommand(u *ui) *cobra.Command {
-	var asJSON bool
+	var asJSON, summary bool
 	c := &cobra.Command{
 		Use:   "inspect MODEL",
 		Short: "List what a model folder stores, and how",
@@ -27,11 +27,18 @@ func newInspectCommand(u *ui) *cobra.Command {
 layers it adds bits, group, codebook, scales, and the relative error ‖W-Ŵ‖/‖W‖
 that was noted when they were made (W is the original, Ŵ what is stored). It
 reads no weights; verify does. The tensors of a GGUF file get the names that
-they have in the model's own folder.`, input.Config, input.Index, input.Header, input.GGUF),
+they have in the model's own folder.
+
+With --summary it tells in ten lines where the bytes are: one for each kind of
+tensor, as the down projections of all blocks, the largest first. Bits are those
+of a weight with its scales, errors the mean over weights.
+
+  lutq inspect OUT --summary`, input.Config, input.Index, input.Header, input.GGUF),
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: folders(1),
-		RunE:              func(_ *cobra.Command, args []string) error { return u.inspect(args[0], asJSON) },
+		RunE:              func(_ *cobra.Command, args []string) error { return u.inspect(args[0], summary, asJSON) },
 	}
+	c.Flags().BoolVar(&summary, "summary", false, "sum up the tensors by their kinds, in ten lines")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the list as JSON")
 	return c
 }
@@ -55,7 +62,8 @@ type inspection struct {
 	// Encodings counts what other programs quantized, by how it is stored.
 	Encodings map[string]int `json:"encodings,omitempty"`
 
-	Layers []layerJSON `json:"layers"`
+	Layers []layerJSON `json:"layers,omitempty"`
+	Kinds  []*kindJSON `json:"kinds,omitempty"` // of a summary, instead
 }
 
 // inspectShape: how a tensor is stored matters more than how large it is.
@@ -63,34 +71,46 @@ func inspectShape() tableShape {
 	return tableShape{names: []string{"tensor", "stored as"}, drop: []string{"shape", "bytes", "error"}}
 }
 
-func (u *ui) inspect(dir string, asJSON bool) error {
+func (u *ui) inspect(dir string, summary, asJSON bool) error {
 	in, err := u.inspectModel(dir)
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	switch {
+	case asJSON && summary:
+		in.Kinds, _ = in.kinds(0)
+		in.Layers = nil
 		return u.printJSON(in)
+	case asJSON:
+		return u.printJSON(in)
+	case summary:
+		err = u.printSummary(in)
+	default:
+		err = u.printLayers(in)
 	}
-	err = u.table(inspectShape(), func(w io.Writer) {
-		fmt.Fprintln(w, "tensor\tshape\tstored as\tbytes\terror")
-		for _, l := range in.Layers {
-			how, e := l.DType, ""
-			if e := l.encodingJSON; e != nil {
-				if e.ScaleBlock[0] > 0 {
-					how += ", a scale per " + shapeName(e.ScaleBlock[:])
-				}
-				how += ", read as " + string(e.ReadAs)
-			}
-			if how == "" {
-				how, e = formatName(l.Spec), fmt.Sprintf("%.3f %%", 100*l.Error)
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", input.Name(l.Name), shapeName(l.Shape), input.Name(how), formatBytes(l.BytesOut), e)
-		}
-	})
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(u.stdout)
+	return u.printFacts(in)
+}
+
+// printLayers lists the tensors.
+func (u *ui) printLayers(in *inspection) error {
+	return u.table(inspectShape(), func(w io.Writer) {
+		fmt.Fprintln(w, "tensor\tshape\tstored as\tbytes\terror")
+		for _, l := range in.Layers {
+			e := ""
+			if l.DType == "" {
+				e = fmt.Sprintf("%.3f %%", 100*l.Error)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", input.Name(l.Name), shapeName(l.Shape), input.Name(l.storedAs()), formatBytes(l.BytesOut), e)
+		}
+	})
+}
+
+// printFacts prints what there is to say of all tensors.
+func (u *ui) printFacts(in *inspection) error {
 	return u.facts(func(w io.Writer) {
 		fmt.Fprintf(w, "tensors\t%d, %d of them quantized%s\n", in.Tensors, in.Quantized, in.encodings())
 		fmt.Fprintf(w, "size\t%s\n", formatBytes(in.Bytes))

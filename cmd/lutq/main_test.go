@@ -140,12 +140,12 @@ func TestSpellings(t *testing.T) {
 	root := newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{})
 	for command, flags := range map[string]string{
 		"quantize": "bits group codebook method scale scale-type tensor recipe calib calib-windows calib-ctx damp retarget device learn dry-run threads max-ram force eval-text json",
-		"inspect":  "json",
+		"inspect":  "summary json",
 		"verify":   "against quick json",
 		"tokenize": "text json",
 		"repack":   "target force json",
 		"bench":    "shapes bits group m dtype device act format selftest json limit cache decode tests batch against head-bits no-dense exact",
-		"eval-ppl": "text against protocol bos windows ctx device dtype act act-table json",
+		"eval-ppl": "text against protocol bos windows ctx device dtype act act-table format json",
 		"doctor":   "json",
 		"lmma":     "shape zeros seed format json",
 		"dse":      "bits products entry-bits format json",

@@ -430,7 +430,7 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 		}{done, report.json()})
 	} else {
 		fmt.Fprintln(u.stdout)
-		err = u.printEval(report)
+		err = u.printEval(report, "table")
 	}
 	if err == nil {
 		err = outdir.Settle(out)

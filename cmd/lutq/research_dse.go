@@ -92,7 +92,7 @@ func (u *ui) dse(o dseOptions) error {
 			Dots   []dse.Dot   `json:"dots"`
 		}{dse.Label, slices.Concat(spaces...), dse.Dots()})
 	case "csv":
-		return u.printCells("csv", dseHeader("label"), dseCells(slices.Concat(spaces...), dse.Label))
+		return u.printCells("csv", numbersShape(), dseHeader("label"), dseCells(slices.Concat(spaces...), dse.Label))
 	}
 	var best []dse.Point
 	for _, points := range spaces {
@@ -107,7 +107,7 @@ func (u *ui) dse(o dseOptions) error {
 		return err
 	}
 	fmt.Fprintln(u.stdout)
-	if err := u.printCells(o.format, dseHeader(), dseCells(best), "lookups", "weight bits", "table bits", "gates", "cycles", "k", "n", "m", "mm2"); err != nil {
+	if err := u.printCells(o.format, numbersShape("lookups", "weight bits", "table bits", "gates", "cycles", "k", "n", "m", "mm2"), dseHeader(), dseCells(best)); err != nil {
 		return err
 	}
 	fmt.Fprintf(u.stdout, "\nDot products of 4 elements by weights of 1 bit, TFLOPS/mm²\n\n")
@@ -119,7 +119,7 @@ func (u *ui) dse(o dseOptions) error {
 		}
 		cells = append(cells, []string{d.Name, digits(d.Flops, 3), published})
 	}
-	return u.printCells(o.format, []string{"unit", "here", "as published"}, cells)
+	return u.printCells(o.format, numbersShape(), []string{"unit", "here", "as published"}, cells)
 }
 
 // dseHeader names the columns of [dseCells], and more.

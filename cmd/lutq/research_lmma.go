@@ -119,7 +119,7 @@ func (u *ui) lmma(name string, o lmmaOptions) error {
 		cells = append(cells, append(line, digits(r.Reuse, 4)))
 	}
 	header := []string{"loops", "tables by", "tiles", "cycles", "tables", "table bytes", "table adds", "lookups", "adds", "reuse"}
-	if err := u.printCells(o.format, header, cells, "adds", "table adds", "lookups", "table bytes", "tiles", "reuse"); err != nil || o.format == "csv" {
+	if err := u.printCells(o.format, numbersShape("adds", "table adds", "lookups", "table bytes", "tiles", "reuse"), header, cells); err != nil || o.format == "csv" {
 		return err
 	}
 	result := fmt.Sprintf("the relative error against float64 is %.1e", relErr)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/csv"
 	"fmt"
 	"io"
 	"os"
@@ -61,6 +62,30 @@ func (u *ui) table(shape tableShape, print func(w io.Writer)) error {
 		rows = append(rows, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
 	}
 	return u.grid(shape, rows)
+}
+
+// printCells prints a table as one of the formats table, md or csv say.
+func (u *ui) printCells(format string, shape tableShape, header []string, cells [][]string) error {
+	switch format {
+	case "csv":
+		w := csv.NewWriter(u.stdout)
+		if err := w.Write(header); err != nil {
+			return err
+		}
+		return w.WriteAll(cells)
+	case "md":
+		to := visible{u.stdout}
+		fmt.Fprintf(to, "| %s |\n|%s\n", strings.Join(header, " | "), strings.Repeat("---|", len(header)))
+		for _, row := range cells {
+			line := "|"
+			for _, cell := range row {
+				line += " " + strings.ReplaceAll(cell, "|", `\|`) + " |"
+			}
+			fmt.Fprintln(to, line)
+		}
+		return nil
+	}
+	return u.grid(shape, append([][]string{header}, cells...))
 }
 
 // facts prints lines of a name, a tab and what there is to say, which goes on in the next line where a terminal is too narrow.
