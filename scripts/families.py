@@ -493,11 +493,11 @@ VARIANTS = {
     "phi3-short": Variant(PHI3, PHI3_LONG, length=ORIGINAL - 8, old_config=True),
     "gpt-oss": Variant(GPT_OSS, dict(swiglu_limit=2.0, **HARMONY)),
     "gpt-oss-bare": Variant(GPT_OSS, dict(num_hidden_layers=1, **HARMONY), change=lambda config: config.pop("rope_parameters")),
-    "smollm3": Variant(SMOLLM3, dict(num_hidden_layers=4)),
+    "smollm3": Variant(SMOLLM3, dict(num_hidden_layers=4), greedily=True),
     "smollm3-sliding": Variant(
         SMOLLM3, dict(no_rope_layers=[1, 0], use_sliding_window=True, sliding_window=WINDOW, tie_word_embeddings=False)
     ),
-    "olmo2": Variant(OLMO2),
+    "olmo2": Variant(OLMO2, greedily=True),
     "olmo3": Variant(
         OLMO3,
         dict(
@@ -507,19 +507,20 @@ VARIANTS = {
                 sliding_attention=dict(rope_type="default", rope_theta=5e5),
             ),
         ),
+        greedily=True,
     ),
-    "seed-oss": Variant(SEED_OSS, dict(head_dim=32)),
+    "seed-oss": Variant(SEED_OSS, dict(head_dim=32), greedily=True),
     "granite": Variant(
-        GRANITE, dict(embedding_multiplier=6.0, attention_multiplier=0.125, residual_multiplier=0.25, logits_scaling=4.0)
+        GRANITE, dict(embedding_multiplier=6.0, attention_multiplier=0.125, residual_multiplier=0.25, logits_scaling=4.0), greedily=True
     ),
-    "ernie4-5": Variant(ERNIE4_5, dict(head_dim=32, tie_word_embeddings=True)),
-    "hunyuan": Variant(HUNYUAN, dict(head_dim=32, **rope("dynamic", factor=1.0, alpha=50.0))),
-    "ministral3": Variant(MINISTRAL3, dict(head_dim=32, **GROWING)),
-    "mistral3": Variant(transformers.Mistral3Config, MISTRAL3_SEES),
+    "ernie4-5": Variant(ERNIE4_5, dict(head_dim=32, tie_word_embeddings=True), greedily=True),
+    "hunyuan": Variant(HUNYUAN, dict(head_dim=32, **rope("dynamic", factor=1.0, alpha=50.0)), greedily=True),
+    "ministral3": Variant(MINISTRAL3, dict(head_dim=32, **GROWING), greedily=True),
+    "mistral3": Variant(transformers.Mistral3Config, MISTRAL3_SEES, greedily=True),
     "mistral3-inner": Variant(transformers.Mistral3Config, MISTRAL3_SEES, original_format=False),
-    "glm4-moe": Variant(GLM4_MOE, GLM4_EXPERTS),
+    "glm4-moe": Variant(GLM4_MOE, GLM4_EXPERTS, greedily=True),
     "glm4-moe-fused": Variant(GLM4_MOE, GLM4_EXPERTS | dict(n_group=1, topk_group=1, norm_topk_prob=False, use_qk_norm=False), original_format=False),
-    "minimax-m2": Variant(MINIMAX_M2, dict(head_dim=32, rotary_dim=16, num_experts_per_tok=2, **MIXTRAL_EXPERTS)),
+    "minimax-m2": Variant(MINIMAX_M2, dict(head_dim=32, rotary_dim=16, num_experts_per_tok=2, **MIXTRAL_EXPERTS), greedily=True),
     "minimax-m2-fused": Variant(MINIMAX_M2, dict(head_dim=32, rotary_dim=16, num_experts_per_tok=2, **MIXTRAL_EXPERTS), original_format=False),
     "deepseek-v2": Variant(
         DEEPSEEK_V2, LATENT | dict(q_lora_rank=None, routed_scaling_factor=2.0, first_k_dense_replace=1) | STRETCHED, greedily=True
@@ -531,7 +532,7 @@ VARIANTS = {
         original_format=False, greedily=True,
     ),
     "deepseek-v3-fp8": Variant(DEEPSEEK_V3, DEEPSEEK | dict(num_hidden_layers=2, hidden_size=160), quantize=fp8("F32")),
-    "kimi-k25": Variant(KIMI_K25, KIMI_SEES),
+    "kimi-k25": Variant(KIMI_K25, KIMI_SEES),  # writes no text, since transformers embeds the tokens of pictures as another
     "glm4-moe-lite": Variant(GLM4_MOE_LITE, LATENT | dict(v_head_dim=40, routed_scaling_factor=1.8), greedily=True),
     "deepseek-v32": Variant(DEEPSEEK_V32, DEEPSEEK | STRETCHED | INDEXER, greedily=True),
     "deepseek-v32-all": Variant(DEEPSEEK_V32, DEEPSEEK | dict(num_hidden_layers=2) | INDEXER | dict(index_topk=LENGTH)),
@@ -539,22 +540,22 @@ VARIANTS = {
         GLM_MOE_DSA, LATENT | dict(v_head_dim=40, routed_scaling_factor=1.8, first_k_dense_replace=1) | INDEXER | dict(indexer_types=["full", "shared", "full"]),
         greedily=True,
     ),
-    "qwen3-next": Variant(QWEN3_NEXT, DELTA | SHARED | dict(mlp_only_layers=[1])),
+    "qwen3-next": Variant(QWEN3_NEXT, DELTA | SHARED | dict(mlp_only_layers=[1]), greedily=True),
     "qwen3-next-fused": Variant(
         QWEN3_NEXT, DELTA | SHARED | dict(num_hidden_layers=2, layer_types=["full_attention", "linear_attention"]), original_format=False
     ),
-    "qwen3-5": Variant(QWEN3_5, DELTA),
-    "qwen3-5-sees": Variant(transformers.Qwen3_5Config, QWEN3_5_SEES),
-    "qwen3-5-moe": Variant(QWEN3_5_MOE, DELTA | SHARED),
+    "qwen3-5": Variant(QWEN3_5, DELTA, greedily=True),
+    "qwen3-5-sees": Variant(transformers.Qwen3_5Config, QWEN3_5_SEES, greedily=True),
+    "qwen3-5-moe": Variant(QWEN3_5_MOE, DELTA | SHARED, greedily=True),
     # Heads of one size, as published models have them, and llama.cpp wants them.
     "qwen3-next-even": Variant(QWEN3_NEXT, DELTA | SHARED | EVEN),
     "qwen3-5-even": Variant(QWEN3_5, DELTA | EVEN),
     "qwen3-5-moe-even": Variant(QWEN3_5_MOE, DELTA | SHARED | EVEN | dict(linear_num_value_heads=2)),
-    "lfm2": Variant(LFM2, LFM2_OPTIONS | dict(intermediate_size=96, block_multiple_of=16)),
+    "lfm2": Variant(LFM2, LFM2_OPTIONS | dict(intermediate_size=96, block_multiple_of=16), greedily=True),
     "lfm2-bias": Variant(
         LFM2, LFM2_OPTIONS | dict(conv_bias=True, conv_L_cache=4, block_auto_adjust_ff_dim=False, tie_word_embeddings=False)
     ),
-    "granite-hybrid": Variant(GRANITE_HYBRID, GRANITE4),
+    "granite-hybrid": Variant(GRANITE_HYBRID, GRANITE4, greedily=True),
     "granite-hybrid-fused": Variant(GRANITE_HYBRID, GRANITE4, original_format=False),
     "granite-hybrid-dense": Variant(
         GRANITE_HYBRID,

@@ -30,8 +30,8 @@ func TestGPUAhead(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, _ int) { opstest.Ahead(t, o) })
 }
 
-// TestGPULengths goes on with texts whose rotary frequencies depend on how long they are, which the GPU takes further by itself until
-// one is read again, as transformers' generate does.
+// TestGPULengths goes on with texts by their most likely tokens as transformers' generate does, also where rotary frequencies depend on how long
+// they are: the GPU takes these further by itself until one is read again.
 func TestGPULengths(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, i int) {
 		if types[i].acts != driver.F32 { // in which what is most likely is so by more than rounding
