@@ -64,6 +64,10 @@ func SetsOf(m *source.Model) ([]Set, error) {
 		for _, stage := range b.Mixer.Stages() {
 			add(stage...)
 		}
+		latent := b.MoE != nil && b.MoE.Into != nil
+		if latent {
+			add(b.MoE.Into)
+		}
 		var in, out []*arch.Linear
 		for _, mlp := range b.MLPs() {
 			if b.MoE != nil && mlp == b.MoE.Shared {
@@ -73,6 +77,9 @@ func SetsOf(m *source.Model) ([]Set, error) {
 		}
 		add(in...)
 		add(out...)
+		if latent {
+			add(b.MoE.Back)
+		}
 		if b.MoE != nil && b.MoE.Shared != nil {
 			add(b.MoE.Shared.In()...)
 			add(b.MoE.Shared.Down)

@@ -171,7 +171,7 @@ func (z *sizes) mlps(ctx context.Context, b *arch.Block) error {
 	if err != nil {
 		return err
 	}
-	all := make([]float64, z.d.Hidden)
+	all, residual := make([]float64, z.d.Hidden), in
 	one := func(m *arch.MLP, share float64) error {
 		added, err := z.mlp(ctx, m, in)
 		for k := range added {
@@ -188,6 +188,13 @@ func (z *sizes) mlps(ctx context.Context, b *arch.Block) error {
 	if b.MoE == nil {
 		return nil
 	}
+	if into := b.MoE.Into; into != nil {
+		z.of[into.Reads] = in
+		if in, err = z.output(ctx, into, in); err != nil {
+			return err
+		}
+		all = make([]float64, into.N)
+	}
 	experts := len(b.MoE.Experts)
 	looked := evenly(experts, experts)
 	if experts > 0 && b.MoE.Experts[0].Down.Stored.Experts > 0 {
@@ -197,6 +204,13 @@ func (z *sizes) mlps(ctx context.Context, b *arch.Block) error {
 		if err := one(&b.MoE.Experts[e], 1/float64(len(looked)*max(b.MoE.Top, 1))); err != nil {
 			return err
 		}
+	}
+	if back := b.MoE.Back; back != nil {
+		z.of[back.Reads] = all
+		if all, err = z.output(ctx, back, all); err != nil {
+			return err
+		}
+		in = residual
 	}
 	if b.MoE.Shared == nil {
 		return z.add(all, b.MLPOut)

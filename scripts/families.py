@@ -572,6 +572,7 @@ VARIANTS = {
         NEMOTRON_H, NEMOTRON | dict(layers_block_type=pattern("M*-"), use_bias=True, mlp_bias=True, use_conv_bias=False), change=by_pattern("M*-")
     ),
     "nemotron-h-moe": Variant(NEMOTRON_H, NEMOTRON | dict(layers_block_type=pattern("MEM*E")), greedily=True),
+    "nemotron-h-latent": Variant(NEMOTRON_H, NEMOTRON | dict(layers_block_type=pattern("ME*E"), moe_latent_size=40, mlp_bias=True), greedily=True),
     "nemotron-h-moe-fused": Variant(NEMOTRON_H, NEMOTRON | dict(layers_block_type=pattern("E*M"), n_group=1, topk_group=1), original_format=False),
     "gpt-oss-mxfp4": Variant(GPT_OSS, HARMONY, quantize=mxfp4, old_config=True),
 }  # fmt: skip

@@ -162,6 +162,9 @@ func (s Sizes) layers(d *arch.Decoder, rows int) float64 {
 		}
 		missed := math.Pow(1-float64(b.MoE.Top)/float64(len(b.MoE.Experts)), float64(rows))
 		sum += experts * (1 - missed)
+		if b.MoE.Into != nil {
+			sum += s.of(b.MoE.Into) + s.of(b.MoE.Back)
+		}
 		if b.MoE.Shared != nil {
 			sum += s.mlp(b.MoE.Shared)
 		}

@@ -93,6 +93,9 @@ func work(d *arch.Decoder, t int) (linear, attention float64) {
 				perToken += size(l)
 			}
 		}
+		if b.MoE != nil && b.MoE.Into != nil {
+			perToken += size(b.MoE.Into) + size(b.MoE.Back)
+		}
 		if b.MoE != nil { // a token passes some of the experts only
 			for i := b.MoE.Top; i < len(b.MoE.Experts); i++ {
 				for _, l := range b.MoE.Experts[i].Linears() {
@@ -164,6 +167,9 @@ func WalkWork(d *arch.Decoder, o WalkOptions) float64 {
 		b := &d.Blocks[i]
 		for _, stage := range b.Mixer.Stages() {
 			squares += square(stage[0].K)
+		}
+		if b.MoE != nil && b.MoE.Into != nil {
+			squares += square(b.MoE.Into.K) + square(b.MoE.Back.K)
 		}
 		for j, m := range b.MLPs() {
 			if b.MoE == nil || j < b.MoE.Top || j >= len(b.MoE.Experts) {

@@ -18,6 +18,7 @@ type moe struct {
 	experts    []mlp
 	shared     *mlp // nil: none
 	sharedGate linear
+	into, back linear    // before and behind the experts, where desc has such
 	apart      *apart    // nil: parts read one norm
 	correction []float32 // [experts], of scores where experts are chosen; nil: none
 	mixture    Mixture   // of steps that are recorded, or nil
@@ -266,19 +267,12 @@ func (m *Model) mixture(to Array, a activations, d *moe) {
 		h = m.ops.Floats(a.t * hidden)
 		defer m.ops.Free(h)
 	}
-	for e := range d.experts {
-		rows := len(r.tokens[e])
-		if rows == 0 {
-			continue
-		}
-		in, out := x.Slice(0, rows*hidden), y.Slice(0, rows*hidden)
-		before, after := []float32(nil), r.weights[e]
-		if d.desc.Routing.OnInput {
-			before, after = after, nil
-		}
-		m.ops.Gather(in, a.n, r.tokens[e], before)
-		m.mlp(out, in, a, &d.experts[e], rows, false)
-		m.ops.Scatter(h, out, r.tokens[e], after)
+	if d.desc.Into != nil {
+		sum := m.latentSum(a, d, r)
+		m.ops.Linear(sum, a.t, d.back.into(h, true))
+		m.ops.Free(sum)
+	} else {
+		m.chosenExperts(h, a.n, a, d, r)
 	}
 	if d.apart != nil {
 		add := func(sum, norm Array, of *arch.Norm) {
@@ -294,6 +288,44 @@ func (m *Model) mixture(to Array, a activations, d *moe) {
 		m.mlp(y, a.n, a, d.shared, a.t, false)
 		m.ops.Scatter(h, y, all(a.t), r.shared)
 	}
+}
+
+// chosenExperts adds what the experts that tokens go to make of x, acts [t, width], to h, floats [t, width].
+func (m *Model) chosenExperts(h, x Array, a activations, d *moe, r *routing) {
+	width := x.Len() / a.t
+	ins, outs := m.ops.Acts(x.Len()), m.ops.Floats(x.Len())
+	defer m.ops.Free(ins, outs)
+	for e := range d.experts {
+		rows := len(r.tokens[e])
+		if rows == 0 {
+			continue
+		}
+		in, out := ins.Slice(0, rows*width), outs.Slice(0, rows*width)
+		before, after := []float32(nil), r.weights[e]
+		if d.desc.Routing.OnInput {
+			before, after = after, nil
+		}
+		m.ops.Gather(in, x, r.tokens[e], before)
+		m.mlp(out, in, a, &d.experts[e], rows, false)
+		m.ops.Scatter(h, out, r.tokens[e], after)
+	}
+}
+
+// latents returns what the experts behind a layer of their own read, acts [t, width], which the caller gives back.
+func (m *Model) latents(a activations, d *moe) Array {
+	x := m.ops.Acts(a.t * width(d.into.w))
+	m.ops.Linear(a.n, a.t, d.into.to(x))
+	return x
+}
+
+// latentSum returns the sum of what they make of it, likewise.
+func (m *Model) latentSum(a activations, d *moe, r *routing) Array {
+	x := m.latents(a, d)
+	sum := m.ops.Floats(x.Len())
+	defer m.ops.Free(sum)
+	m.chosenExperts(sum, x, a, d, r)
+	m.ops.Copy(x, sum)
+	return x
 }
 
 // all returns the numbers below n.

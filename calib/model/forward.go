@@ -406,13 +406,13 @@ func (m *Model) norms(y, x, norm Array, rows int, eps float64) {
 	m.ops.RMSNorm(y, x, norm, rows, eps)
 }
 
-// mlp adds an MLP of rows states n to y, or writes it, some rows at a time.
+// mlp adds an MLP of rows states n, which are as wide as what it makes, to y, or writes it, some rows at a time.
 func (m *Model) mlp(y, n Array, a activations, d *mlp, rows int, add bool) {
-	hidden, most := m.desc.Hidden, m.mlpRows(a.t)
+	wide, most := width(d.down.w), m.mlpRows(a.t)
 	for from := 0; from < rows; from += most {
 		to := min(from+most, rows)
-		mid := m.gated(n.Slice(from*hidden, to*hidden), a, d, to-from)
-		m.ops.Linear(mid, to-from, d.down.into(y.Slice(from*hidden, to*hidden), add))
+		mid := m.gated(n.Slice(from*wide, to*wide), a, d, to-from)
+		m.ops.Linear(mid, to-from, d.down.into(y.Slice(from*wide, to*wide), add))
 	}
 }
 

@@ -10,11 +10,18 @@ import (
 // arch.Block's.
 func (d *layer) linears() []*linear {
 	ls := d.mixer.linears()
+	latent := d.moe != nil && d.moe.desc.Into != nil
+	if latent {
+		ls = append(ls, &d.moe.into)
+	}
 	for _, m := range d.mlps() {
 		if !m.single {
 			ls = append(ls, &m.gate)
 		}
 		ls = append(ls, &m.up, &m.down)
+	}
+	if latent {
+		ls = append(ls, &d.moe.back)
 	}
 	if d.told != nil {
 		ls = append(ls, &d.told.gate, &d.told.proj)

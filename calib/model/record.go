@@ -265,7 +265,7 @@ func (m *Model) join(rec Recorder) error {
 
 // mixtureOf prepares a mixture whose routing devices have.
 func (m *Model) mixtureOf(rec Recorder, d *moe) (err error) {
-	if d.apart != nil {
+	if d.apart != nil || d.desc.Into != nil {
 		return nil
 	}
 	w := MixtureWeights{Router: d.router.w, RouterBias: d.router.bias, Routing: d.desc.Routing, Act: d.experts[0].act, Top: d.desc.Top, Normalize: d.desc.Normalize}

@@ -119,6 +119,9 @@ func (w *walker) passes(b *arch.Block) int {
 	n := len(b.Mixer.Stages()) + 2*len(w.expertGroups(b)) + 1
 	if b.MoE != nil { // which are chosen first
 		n++
+		if b.MoE.Into != nil {
+			n += 2
+		}
 	}
 	if b.Told != nil {
 		n += 2
@@ -388,30 +391,57 @@ func (w *walker) visitMLPs(ctx context.Context, b *arch.Block, spans []span, mix
 	for _, m := range b.MLPs() {
 		mlpIn, mid = append(mlpIn, readersOf(m.In()...)), append(mid, readersOf(m.Down))
 	}
+	if b.MoE != nil && b.MoE.Into != nil {
+		into := readersOf(b.MoE.Into)
+		err := w.visit(ctx, spans, false, func(at []activations) { w.tap(into, w.mlpsIn(at)...) }, into)
+		if err != nil {
+			return err
+		}
+	}
 	for _, g := range w.expertGroups(b) {
 		err := w.visit(ctx, spans, b.MoE == nil, func(at []activations) {
 			if b.MoE == nil {
 				mix(at)
 			}
-			for s, a := range at {
-				w.mlpIn(a, &w.streams[s].layer)
-			}
+			w.mlpsIn(at)
 			w.eachMLP(at, mlpIn, g, func(m int, in []Array) { w.tap(mlpIn[m], in...) })
 		}, mlpIn[g.from:g.to]...)
 		if err != nil {
 			return err
 		}
 		err = w.visit(ctx, spans, false, func(at []activations) {
-			for s, a := range at {
-				w.mlpIn(a, &w.streams[s].layer)
-			}
+			w.mlpsIn(at)
 			w.eachMLP(at, mid, g, func(m int, in []Array) { w.tapGated(mid[m], at, m, in) })
 		}, mid[g.from:g.to]...)
 		if err != nil {
 			return err
 		}
 	}
-	return nil
+	if b.MoE == nil || b.MoE.Back == nil {
+		return nil
+	}
+	back := readersOf(b.MoE.Back)
+	return w.visit(ctx, spans, false, func(at []activations) {
+		w.mlpsIn(at)
+		x := make([]Array, len(at))
+		for s, a := range at {
+			moe, r := w.streams[s].layer.moe, w.chose[w.at]
+			if s > 0 {
+				r = w.chosen(a, moe)
+			}
+			x[s] = w.latentSum(a, moe, r)
+		}
+		w.tap(back, x...)
+		w.ops.Free(x...)
+	}, back)
+}
+
+// mlpsIn is [Model.mlpIn] of every stream.
+func (w *walker) mlpsIn(at []activations) (all []Array) {
+	for s, a := range at {
+		all = append(all, w.mlpIn(a, &w.streams[s].layer))
+	}
+	return all
 }
 
 // group is some of a block's MLPs.
@@ -609,7 +639,8 @@ func (w *walker) tap(r *readers, x ...Array) {
 
 // tapGated is tap for what the last layer of MLP m reads, given what its first ones do.
 func (w *walker) tapGated(r *readers, at []activations, m int, in []Array) {
-	rows, most := in[0].Len()/w.desc.Hidden, w.mlpRows(at[0].t)
+	_, k := w.streams[0].layer.mlps()[m].up.w.Shape()
+	rows, most := in[0].Len()/k, w.mlpRows(at[0].t)
 	for from := 0; from < rows; from += most {
 		to := min(from+most, rows)
 		var x []Array
@@ -631,9 +662,16 @@ func (w *walker) eachMLP(at []activations, rs []*readers, g group, f func(m int,
 		f(0, inStreams(at, states))
 		return
 	}
-	hidden, gathered := w.desc.Hidden, make([]Array, len(at))
+	wide, from, gathered := w.desc.Hidden, inStreams(at, states), make([]Array, len(at))
+	if moe.desc.Into != nil && g.from < len(moe.experts) {
+		wide = moe.desc.Into.N
+		for s, a := range at {
+			from[s] = w.latents(a, w.streams[s].layer.moe)
+		}
+		defer w.ops.Free(from...)
+	}
 	for s, a := range at {
-		gathered[s] = w.ops.Acts(a.t * hidden)
+		gathered[s] = w.ops.Acts(a.t * max(wide, w.desc.Hidden))
 	}
 	defer w.ops.Free(gathered...)
 	given := w.routes[w.at]
@@ -653,9 +691,9 @@ func (w *walker) eachMLP(at []activations, rs []*readers, g group, f func(m int,
 			}
 		}
 		in := make([]Array, len(at))
-		for s, a := range at {
-			in[s] = gathered[s].Slice(0, len(tokens)*hidden)
-			w.ops.Gather(in[s], a.n, tokens, weights)
+		for s := range at {
+			in[s] = gathered[s].Slice(0, len(tokens)*wide)
+			w.ops.Gather(in[s], from[s], tokens, weights)
 		}
 		f(e, in)
 	}

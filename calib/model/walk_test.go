@@ -332,6 +332,10 @@ func compareWalk(t *testing.T, d *arch.Decoder, v *visitor, original, quantized 
 		if b.MoE != nil {
 			given = routingOf(original, i, xq[b.Path])
 		}
+		if b.MoE != nil && b.MoE.Into != nil {
+			compare(b.MoE.Into, xq[b.MoE.Into.Name], x[b.MoE.Into.Name], -1)
+			compare(b.MoE.Back, xq[b.MoE.Back.Name], x[b.MoE.Back.Name], -1)
+		}
 		for j, m := range b.MLPs() {
 			if b.MoE == nil || j >= len(b.MoE.Experts) {
 				compare(m.Gate, xq[m.Gate.Name], x[m.Gate.Name], -1)
@@ -339,7 +343,7 @@ func compareWalk(t *testing.T, d *arch.Decoder, v *visitor, original, quantized 
 				compare(m.Down, xq[m.Down.Name], x[m.Down.Name], -1)
 				continue
 			}
-			if b.MoE.Apart != nil { // whose routers read other states
+			if b.MoE.Apart != nil || b.MoE.Into != nil { // whose routers read other states
 				if given.filled[j] {
 					continue
 				}

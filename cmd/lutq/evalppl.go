@@ -75,7 +75,7 @@ It knows Llama, Mistral, Ministral 3, SmolLM2 and 3, Qwen2, 2.5 and 3, Gemma 2
 and 3, Phi-3 and 4, OLMo 2 and 3, Seed-OSS, Granite, ERNIE 4.5, Hunyuan, gpt-
 oss, Mixtral, Qwen2-MoE and Qwen3-MoE, GLM-4.5 to 4.7, MiniMax M2, Qwen3-Next,
 Qwen3.5, Gemma 4, DeepSeek-V2-Lite and V3, Kimi K2 and K2.5, GLM-4.7-Flash,
-Llama 4, LFM2 and its models of experts, Granite 4, Nemotron-H and 3 Nano, on
+Llama 4, LFM2 and its models of experts, Granite 4, Nemotron-H and 3, on
 the cpu DeepSeek-V3.2 and GLM-5, and the text model of those that see or hear.
 It reads weights that other programs quantized (lutq help formats).
 

@@ -150,6 +150,9 @@ type MoE struct {
 	// Shared is an expert of every token; the sigmoid of SharedGate, [1], is its weight, or 1 where that is nil. nil: none.
 	Shared     *MLP
 	SharedGate *Linear
+	// Into and Back, if not nil, are before and behind the experts, the shared one excepted: these read latents, Into·x, and Back makes
+	// what is added of their weighted sum.
+	Into, Back *Linear
 	// Apart, if not nil, says how the shared expert, the others and the router read the residual stream and add to it each by norms
 	// of their own. The block's MLPNorm is then the experts'.
 	Apart *Apart
@@ -333,8 +336,14 @@ func (b *Block) Linears() []*Linear {
 	for _, stage := range b.Mixer.Stages() {
 		ls = append(ls, stage...)
 	}
+	if b.MoE != nil && b.MoE.Into != nil {
+		ls = append(ls, b.MoE.Into)
+	}
 	for _, m := range b.MLPs() {
 		ls = append(ls, m.Linears()...)
+	}
+	if b.MoE != nil && b.MoE.Back != nil {
+		ls = append(ls, b.MoE.Back)
 	}
 	if b.Told != nil {
 		ls = append(ls, b.Told.Gate, b.Told.Proj)

@@ -293,6 +293,7 @@ type mixture struct {
 	interleaved   bool // rows of gate and up take turns in a stack
 	alwaysStacked bool
 	squared       bool      // experts are MLPs of squares, without gates
+	latent        int       // how wide what such read and make is; 0: as the residual stream
 	stacks        [2]string // tensors below path where that is not as transformers has them
 
 	routing    Routing
@@ -341,7 +342,7 @@ func (b *builder) moe(x mixture, in *State) *MoE {
 	for e := range x.experts {
 		path := fmt.Sprintf("%s.experts.%d", x.path, e)
 		if x.squared {
-			m.Experts = append(m.Experts, *b.squaredMLP(path, x.inter, x.bias, in))
+			m.Experts = append(m.Experts, *b.squaredMLP(path, x.width(b), x.inter, x.bias, in))
 		} else {
 			m.Experts = append(m.Experts, *b.mlp(path, x.names, x.inter, x.bias, x.act, in))
 		}

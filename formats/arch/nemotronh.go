@@ -30,12 +30,12 @@ func nemotronH() family {
 			var x mixture
 			shared := 0
 			if slices.Contains(kinds, moeBlock) {
-				if b.has("moe_latent_size") {
-					b.fail("moe_latent_size", fmt.Errorf("experts of latents are not supported"))
-				}
 				x = mixture{
 					router: "gate", experts: b.size("n_routed_experts", 8), top: b.size("num_experts_per_tok", 2), inter: b.size("moe_intermediate_size", 7688),
 					normalize: b.boolean("norm_topk_prob", true), squared: true, routing: b.grouped(), correction: "gate.e_score_correction_bias",
+				}
+				if b.has("moe_latent_size") {
+					x.latent = b.size("moe_latent_size", 0)
 				}
 				shared = b.size("moe_shared_expert_intermediate_size", 7688)
 			}
@@ -53,12 +53,15 @@ func nemotronH() family {
 					b.anyAttention(blk, "mixer", biases{attnBias, attnBias}, false)
 				case mlpBlock:
 					blk.MLPNorm = norm
-					blk.MLP = b.squaredMLP(path, b.inter, mlpBias, b.mlpState(blk))
+					blk.MLP = b.squaredMLP(path, b.d.Hidden, b.inter, mlpBias, b.mlpState(blk))
 				case moeBlock:
 					blk.MLPNorm = norm
 					in := b.mlpState(blk)
 					blk.MoE = b.moe(x.at(path), in)
-					blk.MoE.Shared = b.squaredMLP(path+".shared_experts", shared, mlpBias, in)
+					blk.MoE.Shared = b.squaredMLP(path+".shared_experts", b.d.Hidden, shared, mlpBias, in)
+					if x.latent > 0 {
+						b.latents(blk.MoE, path, x.latent, mlpBias, in)
+					}
 				}
 			})
 		},
@@ -129,12 +132,30 @@ func (b *builder) either(key, other string) string {
 	return other
 }
 
-// squaredMLP describes an MLP Down · relu(Up·x)², which is its own gate.
-func (b *builder) squaredMLP(path string, inter int, bias bool, in *State) *MLP {
-	up := b.whole(b.matrix(path+".up_proj", inter, b.d.Hidden, bias, LinearWeight), in, SplitRows, "")
+// squaredMLP describes an MLP Down · relu(Up·x)² of a state so wide, which is its own gate.
+func (b *builder) squaredMLP(path string, width, inter int, bias bool, in *State) *MLP {
+	up := b.whole(b.matrix(path+".up_proj", inter, width, bias, LinearWeight), in, SplitRows, "")
 	mid := &State{Name: path + ".mid", Width: inter}
-	down := b.whole(b.matrix(path+".down_proj", b.d.Hidden, inter, bias, LinearWeight), mid, SplitColumns, "")
+	down := b.whole(b.matrix(path+".down_proj", width, inter, bias, LinearWeight), mid, SplitColumns, "")
 	return &MLP{Act: Gating{Act: ReLU}, Gate: up, Up: up, Down: down}
+}
+
+// width is how wide what its experts read is.
+func (x mixture) width(b *builder) int {
+	if x.latent > 0 {
+		return x.latent
+	}
+	return b.d.Hidden
+}
+
+// latents describes what is before and behind experts of latents.
+func (b *builder) latents(m *MoE, path string, width int, bias bool, in *State) {
+	latent, sum := &State{Name: path + ".latent", Width: width}, &State{Name: path + ".sum", Width: width}
+	for i := range m.Experts {
+		m.Experts[i].Up.Reads = latent
+	}
+	m.Into = b.whole(b.matrix(path+".fc1_latent_proj", width, b.d.Hidden, bias, LinearWeight), in, Replicated, "")
+	m.Back = b.whole(b.matrix(path+".fc2_latent_proj", b.d.Hidden, width, bias, LinearWeight), sum, Replicated, "")
 }
 
 // stackedSquares describes experts of squares that are stored as two stacks.
@@ -144,10 +165,11 @@ func (b *builder) stackedSquares(m *MoE, path string, x mixture, in *State) {
 		b.stored(s)
 		return s
 	}
-	ups, downs := stack(".up_proj", x.inter, b.d.Hidden), stack(".down_proj", b.d.Hidden, x.inter)
+	width := x.width(b)
+	ups, downs := stack(".up_proj", x.inter, width), stack(".down_proj", width, x.inter)
 	for e := range x.experts {
 		up := part(ups, "up", e, 0, 1, x.inter, in, SplitRows)
 		mid := &State{Name: fmt.Sprintf("%s.%d.mid", path, e), Width: x.inter}
-		m.Experts = append(m.Experts, MLP{Act: Gating{Act: ReLU}, Gate: up, Up: up, Down: part(downs, "down", e, 0, 1, b.d.Hidden, mid, SplitColumns)})
+		m.Experts = append(m.Experts, MLP{Act: Gating{Act: ReLU}, Gate: up, Up: up, Down: part(downs, "down", e, 0, 1, width, mid, SplitColumns)})
 	}
 }

@@ -40,7 +40,7 @@ func refused() map[string]string {
 	}
 	for _, name := range []string{
 		"deepseek-v32", "deepseek-v32-all", "glm-moe-dsa", "gemma4", "gemma4-large", "gemma4-moe", "gemma4-sees",
-		"nemotron-h", "nemotron-h-pattern", "nemotron-h-moe", "nemotron-h-moe-fused",
+		"nemotron-h", "nemotron-h-pattern", "nemotron-h-moe", "nemotron-h-moe-fused", "nemotron-h-latent",
 	} {
 		all[name] = "no GGUF"
 	}

@@ -26,7 +26,7 @@ func hostFamilies() []string {
 		"qwen3", "gemma2", "gemma3", "mixtral", "qwen2-moe", "qwen3-moe-mixed", "gpt-oss",
 		"smollm3", "olmo2", "ernie4-5", "hunyuan", "ministral3", "glm4-moe", "minimax-m2",
 		"qwen3-next", "qwen3-5", "gemma4", "gemma4-large", "gemma4-moe", "deepseek-v3", "deepseek-v3-plain", "llama4",
-		"lfm2", "granite-hybrid", "lfm2-moe", "nemotron-h", "nemotron-h-moe",
+		"lfm2", "granite-hybrid", "lfm2-moe", "nemotron-h", "nemotron-h-moe", "nemotron-h-latent",
 	}
 }
 
