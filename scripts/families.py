@@ -580,9 +580,9 @@ VARIANTS = {
 
 def is_linear(name: str, dimensions: int) -> bool:
     """Matrices of a decoder's blocks and its head; not embeddings, routers, gates of shared experts or indexers."""
-    if "vision_tower" in name or "multi_modal" in name or "visual." in name or ".indexer." in name:
+    if re.search(r"vision_tower|audio_tower|multi_modal|visual\.|\.indexer\.", name):
         return False
-    return dimensions > 1 and re.search(r"(_proj|_proj_with_mqa|_proj_qkvz?|_proj_z|\.w[123]|lm_head)(\.weight)?$", name) is not None
+    return dimensions > 1 and re.search(r"(_proj|_proj_with_mqa|_proj_qkvz?|_proj_z|\.w[123]|per_layer_input_gate|per_layer_projection|lm_head)(\.weight)?$", name) is not None
 
 
 def older(config: Config, options: Config) -> Config:
@@ -781,7 +781,7 @@ def by_rows(grads: Tensors, weights: Tensors, config: Config) -> dict[str, list[
         if not is_linear(name, w.dim()):
             continue
         scaled = grads[name].double() * w.double()
-        if config["model_type"] == "gpt_oss" and w.dim() == 3:  # [experts, columns, rows]
+        if config["model_type"] in ("gpt_oss", "llama4_text") and w.dim() == 3:  # [experts, columns, rows]
             scaled = scaled.transpose(1, 2)
         rows = scaled.sum(-1)
         rows = rows if rows.dim() == 2 else rows[None]

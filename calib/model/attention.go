@@ -119,10 +119,20 @@ func (t *attention) see(m *Model, y Array, a activations) {
 		m.ops.Attention(y, nil, a.q, a.k, a.v, t.shape(a.t))
 		return
 	}
-	for from := 0; from < a.t; from += t.desc.Chunk {
-		to := min(from+t.desc.Chunk, a.t)
-		q := rowsOf(a.q, a.t, from, to)
-		m.ops.Attention(q, nil, q, rowsOf(a.k, a.t, from, to), rowsOf(a.v, a.t, from, to), t.shape(to-from))
+	t.eachPart(a.t, func(of func(Array) Array, s AttentionShape) {
+		m.ops.Attention(of(a.q), nil, of(a.q), of(a.k), of(a.v), s)
+	})
+}
+
+// eachPart calls f for each part of a window, with what takes its rows.
+func (t *attention) eachPart(tokens int, f func(of func(Array) Array, s AttentionShape)) {
+	if !t.inParts(tokens) {
+		f(func(x Array) Array { return x }, t.shape(tokens))
+		return
+	}
+	for from := 0; from < tokens; from += t.desc.Chunk {
+		to := min(from+t.desc.Chunk, tokens)
+		f(func(x Array) Array { return rowsOf(x, tokens, from, to) }, t.shape(to-from))
 	}
 }
 
@@ -214,12 +224,12 @@ func (t *attention) gates(a activations) Array { return a.more.Slice(2*a.q.Len()
 func (t *attention) project(m *Model, a activations, x, q0, k0 Array, turn func(q, k Array)) {
 	if t.desc.Gated {
 		both, d := a.more.Slice(0, 2*a.q.Len()), t.desc.Dim
-		m.ops.Linear(x, a.t, t.products(both, k0, a.v)...)
+		m.ops.Linear(x, a.t, t.products(both, k0, a.made())...)
 		s := HeadsShape{Rows: a.t, Heads: t.desc.Heads, Width: d, ToRow: t.desc.Heads * d, ToHead: d, FromRow: 2 * t.desc.Heads * d, FromHead: 2 * d}
 		m.ops.CopyHeads(q0, both, s)
 		m.ops.CopyHeads(t.gates(a), both.Slice(d, both.Len()), s)
 	} else {
-		m.ops.Linear(x, a.t, t.products(q0, k0, a.v)...)
+		m.ops.Linear(x, a.t, t.products(q0, k0, a.made())...)
 	}
 	t.finish(m, a, q0, k0, turn)
 }
@@ -235,7 +245,7 @@ func (t *attention) products(q, k, v Array) []Product {
 
 // value norms values, or takes keys for them.
 func (t *attention) value(m *Model, a activations, k0 Array) {
-	v := a.v
+	v := a.made()
 	if t.desc.V == nil {
 		v = k0
 	}

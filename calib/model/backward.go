@@ -67,18 +67,22 @@ type trainScratch struct {
 	n              Array   // acts [t, hidden], the MLP's input
 	o, do, dq      Array   // acts [t, heads·head_dim]
 	dk, dv         Array   // acts [t, kv_heads·head_dim]
-	q0, k0         Array   // queries and keys before their norm; nil: none
+	q0, k0, v0     Array   // queries, keys and values before their norm; nil: none
 	lse            Array   // floats [heads, t] of the most heads
 	gate, up       Array   // acts [t, intermediate]
 	product, dprod Array   // acts [t, intermediate], of act(gate) and up
 	more           Array   // acts [t, trainRoom], of mixers; nil: none needs it
 	attnOut        Array   // floats [t, hidden], what the attention adds, before its norm; nil: none has one
 	d32            Array   // floats [t, hidden], its gradient; nil likewise
+	shared         sharedGrads
+	toldScratch
 }
 
 func (s *trainScratch) free(ops Ops) {
 	ops.Free(s.inputs...)
-	ops.Free(s.dh, s.dn, s.dy, s.n, s.o, s.do, s.dq, s.dk, s.dv, s.q0, s.k0, s.lse, s.gate, s.up, s.product, s.dprod, s.more, s.attnOut, s.d32)
+	ops.Free(s.dh, s.dn, s.dy, s.n, s.o, s.do, s.dq, s.dk, s.dv, s.q0, s.k0, s.v0, s.lse, s.gate, s.up, s.product, s.dprod, s.more, s.attnOut, s.d32)
+	s.shared.free(ops)
+	s.toldScratch.free(ops)
 	*s = trainScratch{}
 }
 
@@ -100,6 +104,10 @@ func (m *Model) reserve(t, layers int) *trainScratch {
 		if slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool { return b.Attn() != nil && b.Attn().QNorm != nil }) {
 			s.q0, s.k0 = ops.Acts(q), ops.Acts(kv)
 		}
+		if normsValues(m.desc) {
+			s.v0 = ops.Acts(kv)
+		}
+		s.shared, s.toldScratch = m.newSharedGrads(t), m.newToldScratch(t)
 		if m.normsOutputs() {
 			s.attnOut, s.d32 = ops.Floats(hidden), ops.Floats(hidden)
 		}
@@ -134,12 +142,20 @@ func (b *backward) layers(ctx context.Context) error {
 	}
 	b.ops.Zero(rowsOf(b.dn, t, t-1, t)) // the last token predicts none
 	b.ops.RMSNormBack(b.dh, b.dn, b.a.h, m.norm, t, m.desc.Norm.Eps, false)
+	b.shared.clear(b.ops)
 	for i := len(m.layers) - 1; i >= b.lowest; i-- {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		d, input := &m.layers[i], b.inputs[i-b.lowest]
 		b.again(d, input)
+		if d.scale != nil {
+			b.ops.Scale(b.dh, *d.scale)
+		}
+		if d.told != nil {
+			b.tell(d)
+			m.norms(b.a.n, input, d.attnNorm, t, d.block.AttnNorm.Eps) // once more
+		}
 		if d.moe != nil {
 			b.mixture(d)
 		} else {
@@ -233,19 +249,29 @@ func (b *backward) mixture(d *layer) {
 	x, dy, y, dx := ops.Acts(t*hidden), ops.Acts(t*hidden), ops.Floats(t*hidden), ops.Floats(t*hidden)
 	dots := ops.Floats(t)
 	defer ops.Free(x, dy, y, dx, dots)
-	// one takes the gradient through an expert of some tokens, and returns that of its weights.
-	one := func(e *mlp, tokens []int, weights []float32) []float32 {
+	// one takes the gradient through an expert of some tokens, and returns that of its weights: of what it makes, or of what it reads.
+	one := func(e *mlp, tokens []int, weights []float32, onInput bool) []float32 {
 		rows := len(tokens)
 		size := rows * hidden
 		x, dy, y, dx, dots := x.Slice(0, size), dy.Slice(0, size), y.Slice(0, size), dx.Slice(0, size), dots.Slice(0, rows)
-		ops.Gather(x, b.n, tokens, nil)
+		before, after := []float32(nil), weights
+		if onInput {
+			before, after = weights, nil
+		}
+		ops.Gather(x, b.n, tokens, before)
 		b.hidden(e, x, rows)
-		ops.Linear(b.product.Slice(0, rows*width(e.gate.w)), rows, e.down.to(y))
-		ops.Gather(dy, b.dh, tokens, nil)
-		ops.RowDots(dots, dy, y, rows)
-		ops.Gather(dy, b.dh, tokens, weights)
+		if !onInput {
+			ops.Linear(b.product.Slice(0, rows*width(e.gate.w)), rows, e.down.to(y))
+			ops.Gather(dy, b.dh, tokens, nil)
+			ops.RowDots(dots, dy, y, rows)
+		}
+		ops.Gather(dy, b.dh, tokens, after)
 		b.mlp(e, dx, dy, x, rows, false)
-		ops.Scatter(b.dn, dx, tokens, nil)
+		if onInput {
+			ops.Gather(x, b.n, tokens, nil)
+			ops.RowDots(dots, x, dx, rows)
+		}
+		ops.Scatter(b.dn, dx, tokens, before)
 		v := make([]float32, rows)
 		ops.Read(v, dots)
 		return v
@@ -254,13 +280,13 @@ func (b *backward) mixture(d *layer) {
 		if len(r.tokens[e]) == 0 {
 			continue
 		}
-		for i, v := range one(&d.moe.experts[e], r.tokens[e], r.weights[e]) {
+		for i, v := range one(&d.moe.experts[e], r.tokens[e], r.weights[e], d.moe.desc.Routing.OnInput) {
 			dweights[r.tokens[e][i]*experts+e] = v
 		}
 	}
 	b.small(&d.moe.router, r.back(dweights, d.moe))
 	if d.moe.shared != nil {
-		dgate := one(d.moe.shared, all(t), r.shared)
+		dgate := one(d.moe.shared, all(t), r.shared, false)
 		if r.shared != nil {
 			for i, s := range r.shared {
 				dgate[i] *= s * (1 - s)

@@ -49,7 +49,7 @@ func GradientBytes(d *arch.Decoder, t int, teacher bool) int64 {
 		models, logits = 2, 4
 	}
 	forward := int64(t)*(2*hidden+q+2*kv+int64(roomOf(d).acts)) + int64(min(t, HostMLPRows))*2*inter
-	back := int64(t) * (4*hidden + 3*q + 2*kv + 4*inter + int64(len(d.Blocks))*hidden + int64(w.heads) + int64(trainRoom(d)))
+	back := int64(t) * (4*hidden + 3*q + 2*kv + 4*inter + int64(len(d.Blocks))*hidden + int64(w.heads) + int64(trainRoom(d)+2*besideWidth(d)))
 	if d.Blocks[0].MoE != nil || d.Blocks[0].AttnOut != nil {
 		forward += int64(t) * 2 * hidden
 		back += int64(t) * 4 * hidden

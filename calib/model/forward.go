@@ -65,12 +65,21 @@ type activations struct {
 	n        Array    // [t, hidden]
 	q        Array    // [t, widest input of a mixer's last layer]; a mixer leaves its result there
 	k, v     Array    // [t, kv_heads·head_dim]
+	v0       Array    // values before their norm, where those are kept; else nil
 	more     Array    // [t, tokenRoom.acts], of mixers; nil: none needs it
 	small    Array    // floats [t, tokenRoom.floats], likewise
 	gate, up Array    // [mlpRows, intermediate]
 	beside            // of a window on its way through the layers
 	routing  *routing // of the experts at hand, where it is known; else nil
 	input    Array    // room for what products read next in the device's own order; nil: they read all row by row
+}
+
+// made returns where values are made.
+func (a *activations) made() Array {
+	if a.v0 != nil {
+		return a.v0
+	}
+	return a.v
 }
 
 // scratch holds activations for windows of tokens and shorter ones.

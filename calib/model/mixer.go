@@ -145,7 +145,7 @@ func Learnable(d *arch.Decoder, tokens int) error {
 		learns := false
 		switch a := b.Mixer.(type) {
 		case *arch.Attention:
-			learns = !(a.Gated || a.ValueEps > 0 || a.From != nil || a.V == nil || a.Chunk > 0 || a.Rope == nil && a.QueryRope != nil)
+			learns = !a.Gated && (a.V != nil || a.ValueEps > 0)
 		case *arch.Latent:
 			learns = true
 		}
@@ -155,7 +155,7 @@ func Learnable(d *arch.Decoder, tokens int) error {
 		if len(b.MLPs()) == 0 || slices.ContainsFunc(b.MLPs(), func(m *arch.MLP) bool { return m.Gate == m.Up }) {
 			return fmt.Errorf("%s: scales cannot be learned: its MLP has no gradients", b.Path)
 		}
-		if b.Told != nil || b.Scale != "" || b.MoE != nil && (b.MoE.Apart != nil || b.MoE.Routing.OnInput) {
+		if b.MoE != nil && b.MoE.Apart != nil {
 			return fmt.Errorf("%s: scales cannot be learned: what it adds has no gradients", b.Path)
 		}
 	}

@@ -128,14 +128,18 @@ func (m *Model) toldIn(a activations) Array {
 
 // toldMid returns what its last layer reads.
 func (m *Model) toldMid(a activations, d *layer, x Array) Array {
-	of, all := d.block.Told, m.desc.Tokens.Embed.K
-	width := m.desc.Tokens.Width
-	n := a.t * width
+	n := a.t * m.desc.Tokens.Width
 	gate, u := a.more.Slice(0, n), a.more.Slice(n, 2*n)
 	m.ops.Linear(x, a.t, d.told.gate.to(gate))
-	m.ops.CopyHeads(u, a.told.Slice(of.At*width, a.told.Len()), HeadsShape{Rows: a.t, Heads: 1, Width: width, ToRow: width, ToHead: width, FromRow: all, FromHead: all})
-	m.ops.GLU(gate, gate, u, of.Act)
+	m.toldOf(u, a, d)
+	m.ops.GLU(gate, gate, u, d.block.Told.Act)
 	return gate
+}
+
+// toldOf writes what a layer is told of tokens.
+func (m *Model) toldOf(u Array, a activations, d *layer) {
+	width, all := m.desc.Tokens.Width, m.desc.Tokens.Embed.K
+	m.ops.CopyHeads(u, a.told.Slice(d.block.Told.At*width, a.told.Len()), HeadsShape{Rows: a.t, Heads: 1, Width: width, ToRow: width, ToHead: width, FromRow: all, FromHead: all})
 }
 
 // tell adds it to the residual stream.
