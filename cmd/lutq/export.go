@@ -74,8 +74,8 @@ one. --type has lutq search blocks of llama.cpp's own types (q4_k and others)
 for all linear layers. The report lists the type of every matrix, and the reason
 where it is not the one asked for. It also lists what llama.cpp has no place
 for, such as a third token that ends texts; lutq's own readers still find it in
-the file. Of the families that "lutq help eval-ppl" names, Gemma 4, Nemotron,
-DeepSeek-V3.2 and GLM-5 have no GGUF here.`, input.Config, input.Index, input.Header)),
+the file. Of the families that "lutq help eval-ppl" names, Nemotron, DeepSeek-
+V3.2 and GLM-5 have no GGUF here.`, input.Config, input.Index, input.Header)),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {

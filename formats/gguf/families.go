@@ -32,6 +32,7 @@ type family struct {
 	sparse    bool // all layers have experts
 	normalize bool // weights of experts sum to 1
 	weighs    bool // whether they do is told
+	varies    bool // heads and widths may differ between layers
 	byColumns bool // experts are stacks that the model has by columns
 	expertFF  bool // experts are as wide as feed_forward_length says, and no other key does
 
@@ -108,7 +109,7 @@ func families() []family {
 		deepseek("deepseek_v2", "deepseek_v2", "deepseek_v2", "DeepseekV2ForCausalLM"),
 		deepseek("glm4_moe_lite", "", "", ""),
 		lfm2("lfm2", "lfm2", "Lfm2ForCausalLM"), lfm2("lfm2_moe", "lfm2moe", "Lfm2MoeForCausalLM"),
-		graniteHybrid(), graniteAttending(llama), llama4(),
+		graniteHybrid(), graniteAttending(llama), llama4(), gemma4(),
 		qwenDelta("qwen3_next", "qwen3next", "qwen3_next", "Qwen3NextForCausalLM"),
 		qwenDelta("qwen3_5", "qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM"),
 		qwenDelta("qwen3_5_moe", "qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"),
@@ -210,6 +211,9 @@ func (f family) windowOf(d *arch.Decoder, i int) int {
 // scale is what llama.cpp multiplies scores by. Of Gemma's largest models it is not that of a head.
 func (f family) scale(d *arch.Decoder) float64 {
 	a := attention(d)
+	if f.arch == "gemma4" {
+		return 1
+	}
 	if f.arch == "gemma2" && len(d.Blocks) == 46 || f.arch == "gemma3" && len(d.Blocks) == 62 {
 		return 1 / math.Sqrt(float64(d.Hidden/a.Heads))
 	}

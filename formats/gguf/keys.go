@@ -37,11 +37,11 @@ func hparams() []hparam {
 		{"context_length", "max_position_embeddings", func(d *arch.Decoder) any { return uint32(d.MaxPositions) }},
 		{"embedding_length", "hidden_size", func(d *arch.Decoder) any { return uint32(d.Hidden) }},
 		{"block_count", "num_hidden_layers", func(d *arch.Decoder) any { return uint32(len(d.Blocks)) }},
-		{"feed_forward_length", "intermediate_size", func(d *arch.Decoder) any { return uint32(feedForward(d)) }},
+		{"feed_forward_length", "intermediate_size", feedForwards},
 		{"attention.head_count", "num_attention_heads", attn(func(a *arch.Attention) any { return uint32(a.Heads) })},
 		{"attention.head_count_kv", "num_key_value_heads", keyHeads},
-		{"attention.key_length", "head_dim", attn(func(a *arch.Attention) any { return uint32(a.Dim) })},
-		{"attention.value_length", "head_dim", attn(func(a *arch.Attention) any { return uint32(a.Dim) })},
+		{"attention.key_length", "head_dim", headDim},
+		{"attention.value_length", "head_dim", headDim},
 		{"attention.layer_norm_rms_epsilon", "rms_norm_eps", func(d *arch.Decoder) any { return float32(d.Norm.Eps * residual(d) * residual(d)) }},
 		{"attention.sliding_window", "sliding_window", func(d *arch.Decoder) any { return slidingWindow(d) }},
 		{"attn_logit_softcapping", "attn_logit_softcapping", attn(func(a *arch.Attention) any { return capped(a.ScoreCap) })},
@@ -87,6 +87,17 @@ func mixture(d *arch.Decoder) *arch.MoE {
 	return nil
 }
 
+// headDim is how wide a head is, of the layers that see all where others differ.
+func headDim(d *arch.Decoder) any {
+	var dim any
+	for i := range d.Blocks {
+		if a := d.Blocks[i].Attn(); a != nil && (dim == nil || a.Window == 0) {
+			dim = uint32(a.Dim)
+		}
+	}
+	return dim
+}
+
 // residual is what is multiplied by what blocks add.
 func residual(d *arch.Decoder) float64 { return cmp.Or(d.Residual, 1) }
 
@@ -123,6 +134,27 @@ func capped(c float64) any {
 		return nil
 	}
 	return float32(c)
+}
+
+// feedForwards is the width of the MLPs, for each block where those differ.
+func feedForwards(d *arch.Decoder) any {
+	f, err := familyOf(d)
+	if err != nil || !f.varies {
+		return uint32(feedForward(d))
+	}
+	each, same := make([]uint32, len(d.Blocks)), true
+	for i := range d.Blocks {
+		m := d.Blocks[i].MLP
+		if m == nil {
+			m = d.Blocks[i].MoE.Shared
+		}
+		each[i] = uint32(m.Gate.N)
+		same = same && each[i] == each[0]
+	}
+	if same {
+		return each[0]
+	}
+	return each
 }
 
 // feedForward is the width of an MLP. Of Qwen's mixtures it is that of layers without experts; where
@@ -218,7 +250,7 @@ func ropeKVs(name string, d *arch.Decoder) []KV {
 	}
 	add("dimension_count", uint32(global.Dim))
 	add("freq_base", float32(global.Theta))
-	if local != nil && (local.Theta != global.Theta || d.Family == "gemma3") { // which has one of its own otherwise
+	if local != nil && (local.Theta != global.Theta || d.Family == "gemma3" || d.Family == "gemma4") { // which has one of its own otherwise
 		add("freq_base_swa", float32(local.Theta))
 	}
 	switch global.Type {

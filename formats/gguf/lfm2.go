@@ -86,13 +86,8 @@ func (c *configReader) lfm2() {
 
 // headless returns which layers have no heads of keys, and so no attention.
 func (c *configReader) headless() func(layer int) bool {
-	const key = ".attention.head_count_kv"
-	heads, err := c.file.Meta.ints(c.arch + key)
-	if err != nil || heads == nil { // one number for all
-		return func(int) bool { return false }
-	}
-	if int64(len(heads)) < c.int("num_hidden_layers") {
-		c.fail(fmt.Errorf("%s%s: %d of %d layers", c.arch, key, len(heads), c.int("num_hidden_layers")))
+	heads := c.perLayer("attention.head_count_kv", int(min(c.int("num_hidden_layers"), maxLayers)))
+	if heads == nil {
 		return func(int) bool { return false }
 	}
 	return func(layer int) bool { return heads[layer] == 0 }

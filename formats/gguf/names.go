@@ -113,6 +113,9 @@ func Tensors(d *arch.Decoder) ([]Tensor, error) {
 	}
 	l := &layout{family: f, hidden: d.Hidden}
 	l.add(Tensor{Name: "token_embd.weight", Shape: []int{d.Vocab, d.Hidden}, Source: d.Embed + ".weight"})
+	if d.Tokens != nil {
+		l.tokens(d.Tokens)
+	}
 	for i := range d.Blocks {
 		l.block(fmt.Sprintf("blk.%d.", i), &d.Blocks[i])
 	}
@@ -216,23 +219,42 @@ func (l *layout) block(p string, b *arch.Block) {
 		l.err = cmp.Or(l.err, fmt.Errorf("%s is no attention: not supported in models of the architecture %s", b.Path, l.arch))
 	}
 	l.norm(p+"post_attention_norm", b.AttnOut, l.hidden)
-	l.norm(p+cmp.Or(l.mlpNorm, "ffn_norm"), &b.MLPNorm, l.hidden)
+	mlpNorm := cmp.Or(l.mlpNorm, "ffn_norm")
+	if b.MoE != nil && b.MoE.Apart != nil {
+		mlpNorm = "pre_ffw_norm_2"
+	}
+	l.norm(p+mlpNorm, &b.MLPNorm, l.hidden)
 	switch {
 	case b.MLP != nil:
 		l.mlp(p, "", b.MLP)
+	case b.MoE != nil && b.MoE.Apart != nil:
+		l.apart(p, b.MoE)
 	case b.MoE != nil:
 		l.moe(p, b.MoE)
 	}
 	l.norm(p+"post_ffw_norm", b.MLPOut, l.hidden)
+	if b.Told != nil {
+		l.told(p, b.Told)
+	}
+	if b.Scale != "" {
+		l.vector(p+layerScale, b.Scale, []int{1})
+	}
 }
 
+// layerScale is the tensor of what a block multiplies the residual stream by.
+const layerScale = "layer_output_scale.weight"
+
 func (l *layout) attention(p string, a *arch.Attention) {
-	if a.Q.Stored == a.K.Stored {
+	if a.K != nil && a.Q.Stored == a.K.Stored {
 		l.linears(p+"attn_qkv", a.Q, a.K, a.V)
 	} else {
 		l.rotary(p+"attn_q", a.Q, a.Heads)
-		l.rotary(p+"attn_k", a.K, a.KVHeads)
-		l.linears(p+"attn_v", a.V)
+		if a.K != nil {
+			l.rotary(p+"attn_k", a.K, a.KVHeads)
+		}
+		if a.V != nil {
+			l.linears(p+"attn_v", a.V)
+		}
 	}
 	q, k := a.Dim, a.Dim
 	if a.NormWhole {
@@ -288,6 +310,12 @@ func (l *layout) rope(r *arch.Rope) {
 		divisors := make([]float64, r.Dim/2)
 		for i, f := range r.Frequencies(1) {
 			divisors[i] = math.Pow(r.Theta, -2*float64(i)/float64(r.Dim)) / f
+		}
+		vector("rope_freqs", divisors)
+	case "proportional":
+		divisors := slices.Repeat([]float64{stillDivisor}, r.Dim/2)
+		for i := range r.Turning {
+			divisors[i] = 1
 		}
 		vector("rope_freqs", divisors)
 	case "longrope":

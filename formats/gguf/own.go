@@ -35,7 +35,7 @@ func (f *format) keepConfig() error {
 		return err
 	}
 	if config, err := read.ConfigJSON(); err == nil {
-		if d, err := arch.Describe(config, StoredByRows); err == nil && alike(d, f.model.Decoder) {
+		if d, err := arch.Describe(config, read.stores); err == nil && alike(d, f.model.Decoder) {
 			return nil
 		}
 	}
@@ -74,10 +74,13 @@ func (f *format) preview() (*File, error) {
 // numbers lists what a description computes with besides weights, in an order of its own.
 func numbers(d *arch.Decoder) []any {
 	all := []any{d.Hidden, d.Vocab, d.MaxPositions, d.Tied, d.Reread, d.EmbedScale, d.Residual, d.LogitScale, d.LogitCap, d.Norm.Eps, d.Norm.Offset}
+	if t := d.Tokens; t != nil {
+		all = append(all, t.Width, t.Embed.N, t.Norm.Eps)
+	}
 	turns := make(map[*arch.Rope][]any)
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		all = append(all, b.AttnNorm.Eps, b.MLPNorm.Eps)
+		all = append(all, b.AttnNorm.Eps, b.MLPNorm.Eps, b.Told != nil, b.Scale != "", b.MoE != nil && b.MoE.Apart != nil)
 		all = append(all, mixing(b.Mixer)...)
 		for _, r := range b.Mixer.Ropes() {
 			if r == nil {

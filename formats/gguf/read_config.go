@@ -2,10 +2,12 @@ package gguf
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lutq/lutq/formats/arch"
@@ -45,7 +47,7 @@ func (f *File) ConfigJSON() ([]byte, error) {
 			}
 			continue
 		}
-		c := &configReader{file: f, arch: name, config: map[string]any{"model_type": r.modelType, "architectures": []string{r.class}}}
+		c := &configReader{file: f, arch: name, varies: r.varies, config: map[string]any{"model_type": r.modelType, "architectures": []string{r.class}}}
 		c.act(cmp.Or(r.act, arch.SiLU))
 		if own, err := f.config(c.dtype()); own != nil || err != nil {
 			return own, err
@@ -57,9 +59,24 @@ func (f *File) ConfigJSON() ([]byte, error) {
 		if c.err != nil {
 			return nil, c.err
 		}
-		return marshal(c.config)
+		return marshal(decimals(c.config))
 	}
 	return nil, fmt.Errorf("general.architecture %.40q is not one that is known: want one of %s", name, strings.Join(known, ", "))
+}
+
+// decimals has whole numbers that are no integers written with a point, without which transformers' classes refuse them.
+func decimals(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, x := range v {
+			v[key] = decimals(x)
+		}
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1e15 {
+			return json.Number(strconv.FormatFloat(v, 'f', 1, 64))
+		}
+	}
+	return v
 }
 
 // kind tells models apart that have one architecture in llama.cpp.
@@ -264,7 +281,9 @@ func (c *configReader) rope() {
 		scaling["factor"] = factor
 	case "yarn":
 		scaling["factor"] = factor
-		copyTo("original_max_position_embeddings", "rope.scaling.original_context_length")
+		if n, ok := c.file.Meta.Int(c.arch + ".rope.scaling.original_context_length"); ok {
+			scaling["original_max_position_embeddings"] = n
+		}
 		copyTo("beta_fast", "rope.scaling.yarn_beta_fast")
 		copyTo("beta_slow", "rope.scaling.yarn_beta_slow")
 		if amplified { // llama.cpp multiplies it by what the paper has
@@ -278,7 +297,7 @@ func (c *configReader) rope() {
 	default:
 		c.fail(fmt.Errorf("%s.rope.scaling.type %.40q is not supported", c.arch, kind))
 	}
-	if c.has("rope_freqs.weight") && kind != "longrope" {
+	if c.has("rope_freqs.weight") && kind != "longrope" && c.arch != "gemma4" {
 		kind = c.llama3(scaling, kind, theta)
 	}
 	if kind == "" || kind == "none" {
@@ -461,7 +480,7 @@ func (c *configReader) gptOSS() {
 		delete(c.config, "moe_intermediate_size")
 	}
 	c.config["attention_bias"] = true
-	c.config["swiglu_limit"] = swigluLimit
+	c.config["swiglu_limit"] = float64(swigluLimit)
 	if scaling, ok := c.config["rope_scaling"].(map[string]any); ok {
 		scaling["truncate"] = false
 	}

@@ -69,7 +69,7 @@ func (f *File) Model() (*Model, error) {
 		return nil, err
 	}
 	// Stacks of experts are stored by rows, as gpt-oss has them in MXFP4, and no other model has a folder of.
-	d, err := arch.Describe(config, StoredByRows)
+	d, err := arch.Describe(config, f.stores)
 	if err != nil {
 		return nil, fmt.Errorf("config.json made of the pairs: %w", err)
 	}
@@ -117,6 +117,11 @@ func (f *File) Model() (*Model, error) {
 		}
 	}
 	return m, nil
+}
+
+// stores reports whether a folder of the model stores a tensor, of those that package arch asks for.
+func (f *File) stores(tensor string) bool {
+	return StoredByRows(tensor) || strings.HasSuffix(tensor, ".layer_scalar") && f.byName["blk.0."+layerScale] != nil
 }
 
 // further reports whether a tensor is of a layer for tokens behind the next one, which are left out.

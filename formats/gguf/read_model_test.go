@@ -489,3 +489,18 @@ func TestPairsOfOthers(t *testing.T) {
 		})
 	}
 }
+
+// Whole numbers that are no integers have a point in config.json, as the classes of transformers want it.
+func TestConfigHasPoints(t *testing.T) {
+	c, d := open(t, golden(t, "gpt-oss"))
+	kvs, err := Describe(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := string(configOf(t, writeModel(t, kvs, contents(t, c, d))))
+	for _, want := range []string{`"swiglu_limit": 7.0`, `"factor": 4.0`, `"original_max_position_embeddings": 32,`, `"num_hidden_layers": 2`} {
+		if !strings.Contains(config, want) {
+			t.Errorf("no %s in %s", want, config)
+		}
+	}
+}
