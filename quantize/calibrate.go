@@ -1,11 +1,15 @@
 package quantize
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/weight"
@@ -79,15 +83,19 @@ func (v *Visitor) Wants(layer string) bool {
 
 // Quantize quantizes layers and writes them, with statistics of what they read.
 func (v *Visitor) Quantize(ctx context.Context, all []rounding.Readers) error {
-	room := newRoom(v.statesOf(all))
+	n := v.statesOf(all)
+	room := newRoom(n)
 	defer room.close()
 	err := v.run.work(ctx, func(send func(b block) error) error {
+		group, inner := errgroup.WithContext(ctx)
+		group.SetLimit(min(n, preparedBeside))
 		for _, of := range all {
-			if err := v.readers(ctx, of, room, send); err != nil {
-				return err
+			if inner.Err() != nil {
+				break
 			}
+			group.Go(func() error { return v.readers(inner, of, room, send) })
 		}
-		return nil
+		return cmp.Or(group.Wait(), ctx.Err())
 	}, func(w *worker, b block) error {
 		defer b.states.done()
 		return w.do(b)
@@ -102,6 +110,9 @@ func (v *Visitor) Quantize(ctx context.Context, all []rounding.Readers) error {
 	}
 	return nil
 }
+
+// preparedBeside is how many states are prepared beside each other, at most: a device takes about as long for some as for one.
+const preparedBeside = 4
 
 // readers sends the work on layers that read the same.
 func (v *Visitor) readers(ctx context.Context, of rounding.Readers, room *room, send func(b block) error) error {
@@ -223,6 +234,7 @@ func (r *run) onDevice(it *Item) bool {
 // room bounds how many states exist at a time.
 type room struct {
 	taken chan struct{}
+	mu    sync.Mutex
 	all   []*states
 }
 
@@ -237,6 +249,8 @@ func (r *room) take(ctx context.Context) (*states, error) {
 	}
 	s := &states{of: make(map[preparation]State), room: r}
 	s.left.Add(1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.all = append(r.all, s)
 	return s, nil
 }
@@ -310,6 +324,8 @@ func (v *Visitor) chooseStacks(ctx context.Context, tasks []*task, stats []round
 // open returns the items whose tables are still to be chosen. Others of a set have theirs already where a
 // run was interrupted, or where a text has no part in them.
 func (v *Visitor) open(tasks []*task) (items []*Item, err error) {
+	v.run.choosing.Lock()
+	defer v.run.choosing.Unlock()
 	for _, t := range tasks {
 		if !t.item.undecided() {
 			continue

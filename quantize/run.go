@@ -232,6 +232,8 @@ type run struct {
 	refined  *refined // what came of a refiner, once it is done
 	progress func(done int64, tensor string)
 
+	choosing sync.Mutex // tables of the plan's items
+
 	mu   sync.Mutex
 	done int64
 }

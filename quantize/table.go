@@ -196,11 +196,14 @@ func (r *run) chooseSets(ctx context.Context, items []*Item, reads func(it *Item
 				best = t
 			}
 		}
+		r.choosing.Lock()
 		for _, i := range set {
 			if err := items[i].use(tables[best]); err != nil {
+				r.choosing.Unlock()
 				return err
 			}
 		}
+		r.choosing.Unlock()
 	}
 	return nil
 }

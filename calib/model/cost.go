@@ -260,23 +260,26 @@ func WalkDeviceMemory(d *arch.Decoder, o WalkOptions, share float64, beside, pre
 	if o.Original {
 		streams, weights = 2, 1+share
 	}
+	// What some readers of k elements take: their sums, states as large as they, and as much again of four that are being made.
+	fit := func(n, k int) int64 {
+		one := 8 * int64(square(k))
+		return int64(n)*4*streams*int64(square(k)) + max(one, min(prepared, min(beside, int64(n))*one)) + min(4, int64(n))*one
+	}
 	var most int64 // of a block
 	for i := range d.Blocks {
 		b := &d.Blocks[i]
-		var stats int64
+		var fitted int64
 		for _, stage := range b.Mixer.Stages() {
-			stats = max(stats, 4*streams*int64(square(stage[0].K)))
+			fitted = max(fitted, fit(1, stage[0].K))
 		}
 		for _, g := range expertGroups(b, o) {
-			var in, mid int64
+			in, mid := 0, 0
 			for _, m := range b.MLPs()[g.from:g.to] {
-				in, mid = in+4*streams*int64(square(m.Gate.K)), mid+4*streams*int64(square(m.Down.K))
+				in, mid = max(in, m.Gate.K), max(mid, m.Down.K)
 			}
-			stats = max(stats, in, mid)
+			fitted = max(fitted, fit(g.to-g.from, in), fit(g.to-g.from, mid))
 		}
-		// A state is as large as the sums that it is made of, and takes two more while it is made.
-		one := 8 * mostSquares(b.Linears())
-		most = max(most, int64(2*weights*float64(weightsIn(b)))+stats+max(one, min(prepared, min(beside, int64(len(b.MLPs())))*one))+one)
+		most = max(most, int64(2*weights*float64(weightsIn(b)))+fitted)
 	}
 	tokens, longest := tokensOf(o)
 	hidden, q, wide := int64(d.Hidden), int64(w.q), int64(0)

@@ -29,7 +29,8 @@ func (o *Ops) Diagonal(d, h model.Array, k int) {
 
 // feedback implements [rounding.Feedback].
 type feedback struct {
-	o       *Ops
+	o       *Ops // whose memory it has
+	main    *Ops
 	k       int
 	order   driver.Ptr
 	unit    model.Array // A, [k, k]
@@ -47,8 +48,31 @@ type feedback struct {
 // Feedback prepares a state on the device from its statistics, floats [k, k], of which d may be nil. It
 // returns nil if h is not positive definite. Factors are those that the statistics were turned by, or nil.
 func (o *Ops) Feedback(h, d model.Array, factors []float32, s rounding.FeedbackOptions) rounding.Feedback {
-	o.rounding.Lock()
-	defer o.rounding.Unlock()
+	main := o
+	if s.Block == 0 {
+		_ = main.Err() // so that what it sums is done
+		l, back := main.lane()
+		defer back()
+		o = l
+	} else { // rings take much memory
+		o.rounding.Lock()
+		defer o.rounding.Unlock()
+	}
+	var f *feedback
+	o.Queue(func() { f = o.feedback(h, d, factors, s) })
+	if o != main {
+		if err := o.Err(); err != nil {
+			main.do(func() { main.fail(err) })
+		}
+	}
+	if f == nil {
+		return nil
+	}
+	f.main = main
+	return f
+}
+
+func (o *Ops) feedback(h, d model.Array, factors []float32, s rounding.FeedbackOptions) *feedback {
 	k := len(s.Order)
 	f := &feedback{o: o, k: k, unit: o.Floats(k * k), squares: o.Floats(k), share: s.Retarget, tokens: s.Tokens}
 	factor := o.Floats(k * k)
@@ -99,8 +123,6 @@ func (o *Ops) reorderColumns(dst, src model.Array, order []int, k int) {
 
 // Close implements [rounding.Feedback].
 func (f *feedback) Close() {
-	f.o.rounding.Lock()
-	defer f.o.rounding.Unlock()
 	f.o.Free(f.unit, f.squares, f.shift, f.fed, f.damped)
 	f.o.do(func() {
 		f.o.release(f.order)
@@ -113,28 +135,36 @@ func (f *feedback) Retarget(w []float32) error {
 	if f.shift == nil {
 		return nil
 	}
-	f.o.rounding.Lock()
-	defer f.o.rounding.Unlock()
-	o, k, rows := f.o, f.k, len(w)/f.k
-	from, to := o.Floats(len(w)), o.Floats(len(w))
-	defer o.Free(from, to)
-	o.Write(from, w)
-	o.Copy(to, from)
-	o.do(func() {
-		o.gemm(driver.GEMM{
-			M: rows, N: k, K: k, A: driver.Operand{Ptr: ptr(from)}, B: driver.Operand{Ptr: ptr(f.shift)}, C: driver.Operand{Ptr: ptr(to)},
-			In: driver.F32, Out: driver.F32, Alpha: f.share, Beta: 1,
+	o, back := f.main.lane()
+	defer back()
+	k, rows := f.k, len(w)/f.k
+	o.Queue(func() {
+		from, to := o.Floats(len(w)), o.Floats(len(w))
+		defer o.Free(from, to)
+		o.Write(from, w)
+		o.Copy(to, from)
+		o.do(func() {
+			o.gemm(driver.GEMM{
+				M: rows, N: k, K: k, A: driver.Operand{Ptr: ptr(from)}, B: driver.Operand{Ptr: ptr(f.shift)}, C: driver.Operand{Ptr: ptr(to)},
+				In: driver.F32, Out: driver.F32, Alpha: f.share, Beta: 1,
+			})
+			o.fetch(driver.Bytes(w), ptr(to))
 		})
 	})
-	o.Read(w, to)
 	return o.Err()
 }
 
 // Round implements [rounding.Feedback].
 func (f *feedback) Round(fed, nearest rounding.Rounded, outputs, w, levels []float32, group, count int) error {
-	f.o.rounding.Lock()
-	defer f.o.rounding.Unlock()
-	o, k, rows := f.o, f.k, len(fed.Loss)
+	o, back := f.main.lane()
+	defer back()
+	o.Queue(func() { f.round(o, fed, nearest, outputs, w, levels, group, count) })
+	return o.Err()
+}
+
+// round is Round by some operations, inside do.
+func (f *feedback) round(o *Ops, fed, nearest rounding.Rounded, outputs, w, levels []float32, group, count int) {
+	k, rows := f.k, len(fed.Loss)
 	in, goal, value := o.Floats(rows*k), o.Floats(rows*k), o.Floats(rows*k)
 	errors := o.Floats(rows * max(k, columnWidth)) // of a block, and then of all columns
 	level, loss := o.Floats(len(levels)), o.Floats(rows)
@@ -167,9 +197,9 @@ func (f *feedback) Round(fed, nearest rounding.Rounded, outputs, w, levels []flo
 			}
 		}
 	})
-	f.read(fed, codes, loss)
+	o.fetchRounded(fed, codes, loss)
 	weigh := func(off model.Array) {
-		f.weighed(value, off, rows)
+		f.weighed(o, value, off, rows)
 		o.launch("weigh", driver.Dim{X: uint32(rows)}, driver.Dim{X: gradThreads}, loss, value, f.squares, k)
 	}
 	o.do(func() {
@@ -177,14 +207,17 @@ func (f *feedback) Round(fed, nearest rounding.Rounded, outputs, w, levels []flo
 		round(0, ceil(k, columnWidth), k, 0)
 		weigh(errors)
 	})
-	f.read(nearest, codes, loss)
-	o.do(func() { weigh(goal) })
-	o.Read(outputs, loss)
-	return o.Err()
+	o.fetchRounded(nearest, codes, loss)
+	o.do(func() {
+		weigh(goal)
+		o.fetch(driver.Bytes(outputs), ptr(loss))
+	})
 }
 
-// read reads what rows were rounded to.
-func (f *feedback) read(to rounding.Rounded, codes driver.Ptr, loss model.Array) {
-	f.o.do(func() { f.o.fail(f.o.dev.Read(to.Codes, codes)) })
-	f.o.Read(to.Loss, loss)
+// fetchRounded reads what rows were rounded to.
+func (o *Ops) fetchRounded(to rounding.Rounded, codes driver.Ptr, loss model.Array) {
+	o.do(func() {
+		o.fetch(to.Codes, codes)
+		o.fetch(driver.Bytes(to.Loss), ptr(loss))
+	})
 }

@@ -157,6 +157,13 @@ func (o *Ops) function(name string) (*driver.Function, error) {
 	if f, ok := o.functions[name]; ok {
 		return f, nil
 	}
+	if o.main != nil {
+		err := o.main.dev.Do(func() (err error) {
+			o.functions[name], err = o.main.function(name)
+			return err
+		})
+		return o.functions[name], err
+	}
 	var first error
 	for i := 0; ; i++ {
 		if i == len(o.modules) {

@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"math/bits"
+	"sync"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/num"
@@ -38,13 +39,14 @@ func ptr(a model.Array) driver.Ptr {
 // pool keeps memory that was given back, by size. Memory may be given back while
 // queued work uses it: what takes it next is queued behind.
 type pool struct {
+	mu    *sync.Mutex // of who trims those of others
 	sizes map[driver.Ptr]int
 	free  map[int][]driver.Ptr
 	idle  int64 // bytes that are free
 }
 
 func (p *pool) init() {
-	p.sizes, p.free, p.idle = map[driver.Ptr]int{}, map[int][]driver.Ptr{}, 0
+	p.mu, p.sizes, p.free, p.idle = new(sync.Mutex), map[driver.Ptr]int{}, map[int][]driver.Ptr{}, 0
 }
 
 // poolStep is what sizes are rounded up to at least.
@@ -56,38 +58,62 @@ func pooled(n int) int {
 	return max(ceil(n, step), 1) * step
 }
 
-// take returns memory of n bytes, which holds anything.
-func (p *pool) take(d *driver.Device, n int) (driver.Ptr, error) {
+// take returns memory of n bytes, which holds anything. Where the device has no more, all of its pools give back what is free.
+func (p *pool) take(o *Ops, n int) (driver.Ptr, error) {
 	n = pooled(n)
-	if list := p.free[n]; len(list) > 0 {
-		p.free[n] = list[:len(list)-1]
-		p.idle -= int64(n)
-		return list[len(list)-1], nil
+	if at := p.kept(n); at != 0 {
+		return at, nil
 	}
-	at, err := d.Alloc(n)
+	at, err := o.dev.Alloc(n)
 	if driver.IsOutOfMemory(err) {
-		if err := p.trim(d); err != nil {
-			return 0, err
+		for _, other := range o.pools() {
+			if err := other.trim(o.dev); err != nil {
+				return 0, err
+			}
 		}
-		at, err = d.Alloc(n)
+		at, err = o.dev.Alloc(n)
 	}
 	if err != nil {
 		return 0, err
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.sizes[at] = n
 	return at, nil
 }
 
+// kept takes memory that was given back, 0 if there is none of that size.
+func (p *pool) kept(n int) (at driver.Ptr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if list := p.free[n]; len(list) > 0 {
+		at, p.free[n] = list[len(list)-1], list[:len(list)-1]
+		p.idle -= int64(n)
+	}
+	return at
+}
+
 // give takes memory back.
 func (p *pool) give(at driver.Ptr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if n, ok := p.sizes[at]; ok {
 		p.free[n] = append(p.free[n], at)
 		p.idle += int64(n)
 	}
 }
 
+// left returns how many bytes were given back.
+func (p *pool) left() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.idle
+}
+
 // trim returns to the device what is free.
 func (p *pool) trim(d *driver.Device) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	errs := []error{d.Sync()}
 	for _, list := range p.free {
 		for _, at := range list {
@@ -116,7 +142,7 @@ func (o *Ops) scratch(n int) driver.Ptr {
 	if o.err != nil {
 		return 0
 	}
-	at, err := o.pool.take(o.dev, n)
+	at, err := o.pool.take(o, n)
 	o.fail(err)
 	return at
 }

@@ -49,14 +49,17 @@ type Ops struct {
 	limit   int64 // Options.Resident
 	reserve int64
 	staging *driver.HostBuffer
-	staged  int // bytes of staging that a queued copy may still read
+	staged  int                // bytes of staging that a queued copy may still read
+	fetched *driver.HostBuffer // the same the other way, or nil
 
 	dequantized struct { // the trainable weight at hand
 		at driver.Ptr
 		n  int // bytes
 	}
 
-	rounding sync.Mutex // columns are rounded by several goroutines, which take turns
+	rounding sync.Mutex // layers are rounded by several goroutines, which take turns
+	lanes    lanes      // where columns are
+	main     *Ops       // whose lane these are, or nil
 
 	recording *recording // what is being recorded
 
@@ -82,6 +85,15 @@ func New(dev *driver.Device, e *gemmcuda.Engine, o Options) (*Ops, error) {
 }
 
 func (o *Ops) open() (err error) {
+	if err = o.openStream(); err != nil {
+		return err
+	}
+	// The rest is loaded when it is first needed.
+	o.kernels = loading(o.acts)
+	return o.load()
+}
+
+func (o *Ops) openStream() (err error) {
 	if o.stream, err = o.dev.NewStream(); err != nil {
 		return err
 	}
@@ -91,18 +103,15 @@ func (o *Ops) open() (err error) {
 	if err = o.blas.SumInFloat32(); err != nil {
 		return err
 	}
-	if o.staging, err = o.dev.AllocHost(stagingBytes); err != nil {
-		return err
-	}
-	// The rest is loaded when it is first needed.
-	o.kernels = loading(o.acts)
-	return o.load()
+	o.staging, err = o.dev.AllocHost(stagingBytes)
+	return err
 }
 
 // Close waits for what is queued and gives everything back, but for packed weights
 // that were not freed.
 func (o *Ops) Close() error {
-	return o.dev.Do(func() error {
+	lanes := o.lanes.close()
+	return errors.Join(lanes, o.dev.Do(func() error {
 		var errs []error
 		if o.stream != nil {
 			errs = append(errs, o.stream.Sync())
@@ -111,8 +120,10 @@ func (o *Ops) Close() error {
 		for _, m := range o.modules {
 			errs = append(errs, m.Close())
 		}
-		if o.staging != nil {
-			errs = append(errs, o.staging.Close())
+		for _, b := range []*driver.HostBuffer{o.staging, o.fetched} {
+			if b != nil {
+				errs = append(errs, b.Close())
+			}
 		}
 		if o.blas != nil {
 			errs = append(errs, o.blas.Close())
@@ -121,7 +132,7 @@ func (o *Ops) Close() error {
 			errs = append(errs, o.stream.Close())
 		}
 		return errors.Join(errs...)
-	})
+	}))
 }
 
 // Name returns "cuda".

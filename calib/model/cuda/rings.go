@@ -134,7 +134,7 @@ func (f *feedback) Rings(r rounding.Rings, w []float32) error {
 		factor := 1 / float32(f.tokens)
 		o.launch("ring_sums", each, driver.Dim{X: ringThreads}, sums, own, goal, value, errors, f.damped, factor, k)
 		for _, product := range []struct{ to, of model.Array }{{own, goal}, {value, errors}} {
-			f.weighed(product.to, product.of, rows)
+			f.weighed(o, product.to, product.of, rows)
 		}
 		o.launch("ring_metric", each, driver.Dim{X: ringThreads}, sums, own, value, f.squares, k)
 	})
@@ -190,11 +190,11 @@ func (f *feedback) rings(v *viterbi, rows int, bytes []byte, value, goal, errors
 }
 
 // weighed queues the product of rows with A.
-func (f *feedback) weighed(dst, of model.Array, rows int) {
+func (f *feedback) weighed(o *Ops, dst, of model.Array, rows int) {
 	k := f.k
 	for from := 0; from < k; from += strip { // below its diagonal A is zero
 		to := min(from+strip, k)
-		f.o.gemm(driver.GEMM{
+		o.gemm(driver.GEMM{
 			M: rows, N: to - from, K: to, In: driver.F32, Out: driver.F32, Alpha: 1,
 			A: driver.Operand{Ptr: ptr(of), Ld: k}, B: driver.Operand{Ptr: ptr(f.unit) + driver.Ptr(4*from), Ld: k},
 			C: driver.Operand{Ptr: ptr(dst) + driver.Ptr(4*from), Ld: k},

@@ -53,7 +53,7 @@ func (o *Ops) Cholesky(h model.Array, k int) bool {
 		}
 	})
 	v := make([]float32, 1)
-	o.Read(v, failed)
+	o.do(func() { o.fetch(driver.Bytes(v), ptr(failed)) })
 	return v[0] == 0
 }
 

@@ -35,7 +35,7 @@ func (o *Ops) stays(n int) bool {
 	}
 	free, total, err := o.dev.Memory()
 	o.fail(err)
-	return float64(free+o.pool.idle-o.reserve-int64(n)) >= freePart*float64(total)
+	return float64(free+o.pool.left()-o.reserve-int64(n)) >= freePart*float64(total)
 }
 
 // settle puts the numbers of a dense weight where they are to be: bytes of a type, to be

@@ -54,6 +54,10 @@ func (c *CUDA) OpenDevice(i int) (*Device, error) {
 	return d, nil
 }
 
+// Beside returns the same GPU in use by another goroutine, beside which this one goes on. Both have one context, so that addresses, modules
+// and streams hold in either. It is closed by itself.
+func (d *Device) Beside() (*Device, error) { return d.cuda.OpenDevice(d.Info.Index) }
+
 // serve runs the device's goroutine.
 func (d *Device) serve(ready chan<- error) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and the context's thread state with it
