@@ -6,6 +6,7 @@
 //	model        the decoder: forward, backward, and one block at a time for calibration. Its operations lie in
 //	             model/cpu and model/cuda; model/opstest checks both
 //	eval         perplexity, and the distance from another model, on windows
+//	report       shows what an evaluation and a container tell as a page of pictures
 //	decode       writes text
 //	learn        refines scales of a quantized model by gradient descent
 //	fit          gives package quantize what it asks for of a model on a text

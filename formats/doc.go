@@ -22,6 +22,7 @@
 //	export           writes a container in another program's format
 //	foreign          what those formats have in common; foreign/codes decodes their codes
 //	kernels          layouts of other programs' kernels, byte for byte
+//	svg              pictures, in colors that everybody tells apart
 //
 // Package racetest is for tests. Every other folder is one format of another program: ct (compressed-tensors), gptq, awq, bnb, exl3, mlx, modelopt, mxfp4,
 // dense, marlin, marlin24, kbit, lutgemm.

@@ -50,6 +50,7 @@ type Options struct {
 	DType    string    // of activations, for the report; "" is f32
 	Seed     uint64    // of the bootstrap
 	Progress func(Progress)
+	Watch    Watcher // nil: nobody is told of tokens
 }
 
 // Progress is told after every window.
@@ -249,14 +250,15 @@ func (r *run) window(ctx context.Context, w corpus.Window) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		var refRows []rowStat
 		if r.ref != nil {
 			h := rowsOf(refHidden, len(w.Tokens), from-1, len(targets))
 			if err := r.ref.Logits(r.refLogits.Slice(0, len(targets)*r.vocab), h, len(targets)); err != nil {
 				return fmt.Errorf("reference: %w", err)
 			}
-			rows, err := r.reduceReference(targets)
-			if err == nil {
-				err = r.refTally.add(rows, from)
+			var err error
+			if refRows, err = r.reduceReference(targets); err == nil {
+				err = r.refTally.add(refRows, from)
 			}
 			if err != nil {
 				return fmt.Errorf("reference: %w", err)
@@ -276,6 +278,9 @@ func (r *run) window(ctx context.Context, w corpus.Window) error {
 				return fmt.Errorf("%s: %w", name(i, len(r.candidates)), err)
 			}
 			r.tallies[i].elapsed += time.Since(start)
+			if err := r.watch(i, from, targets, rows, refRows); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

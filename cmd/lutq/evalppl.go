@@ -219,10 +219,22 @@ func (e evaluation) run(ctx context.Context, u *ui, dir string, original *source
 	})
 }
 
-func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalReport, err error) {
+func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (*evalReport, error) {
 	if o.text == "" {
 		return nil, usage("eval-ppl: --text names the file to evaluate on")
 	}
+	reps, err := u.evalTexts(ctx, dirs, []string{o.text}, o, nil)
+	if err != nil {
+		return nil, err
+	}
+	return reps[0], nil
+}
+
+// watching returns who is told of tokens of a set that a tokenizer made.
+type watching func(set *corpus.Set, tok *tokenizer.Tokenizer) eval.Watcher
+
+// evalTexts evaluates models on some texts in turn. watch may be nil.
+func (u *ui) evalTexts(ctx context.Context, dirs, texts []string, o evalOptions, watch watching) (reps []*evalReport, err error) {
 	tables, err := o.tables(&o.deviceFlags, &o.actFlag)
 	if err != nil {
 		return nil, err
@@ -277,22 +289,45 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 		return nil, err
 	}
 	u.noteRounding(candidateOps)
-	set, tok, err := evalSet(from[0], o)
+	for _, o.text = range texts {
+		rep, err := u.evalText(ctx, evalModels{dirs, from, loaded, models, ref}, o, ops, watch)
+		if err != nil {
+			return nil, err
+		}
+		rep.tables = tables.report()
+		reps = append(reps, rep)
+	}
+	return reps, nil
+}
+
+// evalModels are models to be evaluated, in the order of their names, and the reference, nil without one, which is the last of
+// those that were loaded.
+type evalModels struct {
+	names  []string
+	from   []*source.Model
+	loaded []*model.Model
+	models []eval.Model
+	ref    eval.Model
+}
+
+// evalText evaluates models on the text that the options name.
+func (u *ui) evalText(ctx context.Context, of evalModels, o evalOptions, ops model.Ops, watch watching) (*evalReport, error) {
+	set, tok, err := evalSet(of.from[0], o)
 	if err != nil {
 		return nil, err
 	}
-	read := readText{from[0], tok, set}
-	for _, m := range from[1:] {
+	read := readText{of.from[0], tok, set}
+	for _, m := range of.from[1:] {
 		if err := u.checkTokens(read, m, o); err != nil {
 			return nil, err
 		}
 	}
-	if most := loaded[0].Decoder().MaxPositions; most > 0 && set.Context > most {
+	if most := of.loaded[0].Decoder().MaxPositions; most > 0 && set.Context > most {
 		fmt.Fprintf(u.stderr, "lutq: windows of %d tokens are longer than the %d that the model was made for\n", set.Context, most)
 	}
 	if ops.Name() == "cpu" {
 		need := int64(0)
-		for _, m := range loaded {
+		for _, m := range of.loaded {
 			need += m.ActivationBytes(set.Context)
 		}
 		if free := availableMemory(); free > 0 && need > free {
@@ -303,8 +338,12 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 		}
 	}
 	bar := u.startProgress("evaluating", int64(len(set.Windows)), false)
-	results, err := eval.Run(ctx, ref, models, set, eval.Options{
-		Ops: ops, DType: o.dtype,
+	var watcher eval.Watcher
+	if watch != nil {
+		watcher = watch(set, tok)
+	}
+	results, err := eval.Run(ctx, of.ref, of.models, set, eval.Options{
+		Ops: ops, DType: o.dtype, Watch: watcher,
 		Progress: func(p eval.Progress) {
 			bar.set(int64(p.Done), fmt.Sprintf("perplexity so far %.3f", math.Exp(p.NLL[0])))
 		},
@@ -313,7 +352,7 @@ func (u *ui) eval(ctx context.Context, dirs []string, o evalOptions) (rep *evalR
 	if err != nil {
 		return nil, err
 	}
-	rep = &evalReport{text: filepath.Base(o.text), set: set, models: dirs, against: o.against, results: results, tables: tables.report()}
+	rep := &evalReport{text: filepath.Base(o.text), set: set, models: of.names, against: o.against, results: results}
 	if o.fp8() {
 		rep.act = o.act
 	}

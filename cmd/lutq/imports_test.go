@@ -145,6 +145,7 @@ func TestImports(t *testing.T) {
 		{"calib/decodebench", []string{"calib/corpus", "calib/decode", "calib/eval", "calib/model", "formats/", "repack"}},
 		{"calib/chat", []string{"calib/chat/jinja"}},
 		{"calib/eval", []string{"calib/model", "calib/corpus"}},
+		{"calib/report", []string{"calib/corpus", "calib/eval", "formats/hf", "formats/svg", "quantize"}},
 		{"calib/fit", []string{"calib/chat", "calib/corpus", "calib/corpus/bundled", "calib/decode", "calib/learn", "calib/model", "calib/tokenizer", "formats/", "quantize", "quantize/awq", "quantize/gptq", "quantize/rounding", "quantize/transform"}},
 		{"calib/probe", []string{"calib/model", "formats/", "quantize", "quantize/mix", "quantize/rounding"}},
 		{"calib/learn", []string{"calib/model", "calib/corpus", "calib/tokenizer", "formats/"}},
