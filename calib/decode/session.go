@@ -1,7 +1,8 @@
 // Package decode writes text with a model: prompts go in, tokens come out, one at a time.
 //
 // A [Session] keeps the keys and values of some texts side by side, and says what follows each. [Write] goes on with
-// texts until they end. A [Sampler] chooses the tokens, and a [Printer] makes text of them.
+// texts until they end, and a [Dialog] with one that grows by turns. A [Sampler] chooses the tokens, and a [Printer] makes
+// text of them.
 package decode
 
 import (

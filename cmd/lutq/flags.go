@@ -260,7 +260,7 @@ func completeFlags(c *cobra.Command) {
 			complete = cobra.FixedCompletions(w.names, cobra.ShellCompDirectiveNoFileComp)
 		case name == "FILE" || name == "LIB":
 			return // what cobra offers by itself
-		case name == "FOLDER":
+		case name == "FOLDER" || name == "MODEL":
 			complete = completeFolders
 		}
 		_ = c.RegisterFlagCompletionFunc(f.Name, complete) // an error would be that there is no such flag

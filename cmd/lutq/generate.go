@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/lutq/lutq/calib/chat"
@@ -24,22 +25,74 @@ import (
 )
 
 type generateOptions struct {
-	prompt, file         string
-	chat, noVerify, json bool
-	exact                bool
-	maxTokens, threads   int
-	headBits             int
-	stops                []string
+	prompt, file string
+	chat         bool
+	writeFlags
+	tableFlag
+}
+
+// writeFlags say what a model writes, and on what.
+type writeFlags struct {
+	maxTokens, threads, headBits int
+	exact, noVerify, json        bool
+	stops                        []string
 	decode.Sampling
 	deviceFlags
 	actFlag
-	tableFlag
 
 	tiles tileFolders
 }
 
+// addText adds the flags of the text to a command's, with how long it may be if nothing is said.
+func (o *writeFlags) addText(f *pflag.FlagSet, maxTokens int) {
+	f.Var(newNumber(&o.maxTokens, maxTokens, 1, maxContext), "max-tokens", "write `N` tokens at most")
+	f.StringArrayVar(&o.stops, "stop", nil, "end before this `TEXT`; repeatable")
+	f.Float64Var(&o.Temperature, "temperature", 0, "divide logits by `T`; 0 (default): the most likely token")
+	f.Var(newNumber(&o.TopK, 0, 0, maxContext), "top-k", "draw from the `K` most likely tokens; 0 (default): all")
+	f.Float64Var(&o.TopP, "top-p", 0, "draw from the fewest that have share `P` together; 0 (default): all")
+	f.Float64Var(&o.MinP, "min-p", 0, "draw from those at least `P` times as likely as the first; 0 (default): all")
+	f.Uint64Var(&o.Seed, "seed", 0, "number `N` that tokens are drawn by (default 0)")
+	setGroup(f, "Text", "max-tokens", "stop", "temperature", "top-k", "top-p", "min-p", "seed")
+}
+
+// addRun adds those of the run.
+func (o *writeFlags) addRun(f *pflag.FlagSet) {
+	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
+	o.addDevice(f, "a GPU if any")
+	o.addDType(f, "activations on cuda: f16 (default), bf16 or f32")
+	o.addAct(f)
+	o.tiles.register(f)
+	addHeadBits(f, &o.headBits)
+	f.BoolVar(&o.exact, "exact", false, "compute in float32 where the cpu would in fixed point")
+	f.BoolVar(&o.noVerify, "no-verify", false, "do not check a quantized model while reading it")
+	f.BoolVar(&o.json, "json", false, "print text and numbers as JSON, at the end")
+	setGroup(f, "Run", "threads", "device", "dtype", "act", "tiles", "head-bits", "exact", "no-verify", "json")
+	setLater(f, "act", "tiles", "head-bits", "exact", "no-verify")
+}
+
+// checkText refuses what makes no sense together in a command.
+func (o *writeFlags) checkText(c *cobra.Command) error {
+	for _, name := range []string{"top-k", "top-p", "min-p"} {
+		if c.Flags().Changed(name) && o.Greedy() {
+			return usage("%s: --%s is for drawing tokens, with a --temperature above 0", c.Name(), name)
+		}
+	}
+	if err := o.Check(); err != nil {
+		return usageError{err}
+	}
+	return checkHeadBits(o.headBits)
+}
+
+// load loads a model that is to write.
+func (o *writeFlags) load(u *ui, from *source.Model, ops model.Ops) (*model.Model, error) {
+	return u.load(from, ops, model.OpenOptions{
+		HeadBits: quantizedHead(o.headBits),
+		Layouts:  func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
+	})
+}
+
 func newGenerateCommand(u *ui) *cobra.Command {
-	o := generateOptions{tiles: tileFolders{ui: u}}
+	o := generateOptions{writeFlags: writeFlags{tiles: tileFolders{ui: u}}}
 	c := &cobra.Command{
 		Use:   "generate MODEL [--prompt TEXT | --file FILE | -]",
 		Short: "Write text with a model",
@@ -102,10 +155,8 @@ tables" --act-table.`, input.Config, input.Index, input.Header, input.GGUF, inpu
 			if sources != 1 {
 				return usage("generate: want one of --prompt, --file and - for the prompt")
 			}
-			for _, name := range []string{"top-k", "top-p", "min-p"} {
-				if c.Flags().Changed(name) && o.Greedy() {
-					return usage("generate: --%s is for drawing tokens, with a --temperature above 0", name)
-				}
+			if err := o.checkText(c); err != nil {
+				return err
 			}
 			return u.generate(c.Context(), args[0], len(args) == 2, o)
 		},
@@ -114,27 +165,10 @@ tables" --act-table.`, input.Config, input.Index, input.Header, input.GGUF, inpu
 	f.StringVar(&o.prompt, "prompt", "", "the `TEXT` to go on with")
 	f.StringVar(&o.file, "file", "", "`FILE` with the text to go on with")
 	f.BoolVar(&o.chat, "chat", false, "put the prompt into the model's chat template")
-	f.Var(newNumber(&o.maxTokens, 256, 1, maxContext), "max-tokens", "write `N` tokens at most")
-	f.StringArrayVar(&o.stops, "stop", nil, "end before this `TEXT`; repeatable")
-	f.Float64Var(&o.Temperature, "temperature", 0, "divide logits by `T`; 0 (default): the most likely token")
-	f.Var(newNumber(&o.TopK, 0, 0, maxContext), "top-k", "draw from the `K` most likely tokens; 0 (default): all")
-	f.Float64Var(&o.TopP, "top-p", 0, "draw from the fewest that have share `P` together; 0 (default): all")
-	f.Float64Var(&o.MinP, "min-p", 0, "draw from those at least `P` times as likely as the first; 0 (default): all")
-	f.Uint64Var(&o.Seed, "seed", 0, "number `N` that tokens are drawn by (default 0)")
+	o.addText(f, 256)
 	o.addActTable(f)
-	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
-	o.addDevice(f, "a GPU if any")
-	o.addDType(f, "activations on cuda: f16 (default), bf16 or f32")
-	o.addAct(f)
-	o.tiles.register(f)
-	addHeadBits(f, &o.headBits)
-	f.BoolVar(&o.exact, "exact", false, "compute in float32 where the cpu would in fixed point")
-	f.BoolVar(&o.noVerify, "no-verify", false, "do not check a quantized model while reading it")
-	f.BoolVar(&o.json, "json", false, "print text and numbers as JSON, at the end")
+	o.addRun(f)
 	setGroup(f, "Prompt", "prompt", "file", "chat")
-	setGroup(f, "Text", "max-tokens", "stop", "temperature", "top-k", "top-p", "min-p", "seed")
-	setGroup(f, "Run", "threads", "device", "dtype", "act", "tiles", "head-bits", "exact", "no-verify", "json")
-	setLater(f, "act", "tiles", "head-bits", "exact", "no-verify")
 	setResearch(f, "act-table")
 	return c
 }
@@ -155,12 +189,6 @@ type generated struct {
 }
 
 func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOptions) (err error) {
-	if err := o.Check(); err != nil {
-		return usageError{err}
-	}
-	if err := checkHeadBits(o.headBits); err != nil {
-		return err
-	}
 	tables, err := o.tables(&o.deviceFlags, &o.actFlag)
 	if err != nil {
 		return err
@@ -180,15 +208,12 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(hintGenerate(err, o), done()) }()
+	defer func() { err = errors.Join(hintGenerate(err, o.dtype), done()) }()
 	if ops, err = o.rounding(ops); err != nil {
 		return err
 	}
 	ops = tables.over(ops)
-	m, err := u.load(from, ops, model.OpenOptions{
-		HeadBits: quantizedHead(o.headBits),
-		Layouts:  func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
-	})
+	m, err := o.load(u, from, ops)
 	if err != nil {
 		return err
 	}
@@ -369,7 +394,7 @@ func newGenerateSession(m *model.Model, prompt, more int) (*decode.Session, erro
 // checkTextMemory fails where a text of so many tokens, the first of which are a prompt, needs more memory than is free. 0 is
 // not known.
 func checkTextMemory(m *model.Model, prompt, all int, free int64) error {
-	need := 4*m.CacheElements(1, all) + m.ActivationBytes(min(prompt, decode.DefaultChunk(m)))
+	need := sessionBytes(m, prompt, all)
 	if free == 0 || need <= free {
 		return nil
 	}
@@ -379,10 +404,15 @@ func checkTextMemory(m *model.Model, prompt, all int, free int64) error {
 	}
 }
 
+// sessionBytes is what a text of so many tokens on the cpu takes besides the weights, the first of which are a prompt.
+func sessionBytes(m *model.Model, prompt, all int) int64 {
+	return 4*m.CacheElements(1, all) + m.ActivationBytes(min(prompt, decode.DefaultChunk(m)))
+}
+
 // hintGenerate adds what to do about an error.
-func hintGenerate(err error, o generateOptions) error {
+func hintGenerate(err error, dtype string) error {
 	switch {
-	case errors.Is(err, model.ErrNotFinite) && o.dtype == "f16":
+	case errors.Is(err, model.ErrNotFinite) && dtype == "f16":
 		return hintError{err, "--dtype bf16 has the range that this model may need"}
 	case driver.IsOutOfMemory(err):
 		return hintError{err, "--device cpu has the host's memory, and fewer --max-tokens need less"}

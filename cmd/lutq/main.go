@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -91,25 +92,61 @@ func printHint(w io.Writer, err error) {
 
 const interrupted = "lutq: interrupted"
 
+// interrupts says who takes Ctrl-C: a command that goes on after it, or else nobody, and the run ends.
+type interrupts struct {
+	mu   sync.Mutex
+	take func() bool
+}
+
+type interruptsKey struct{}
+
+// taken offers an interrupt to who takes them, and reports whether it was taken.
+func (i *interrupts) taken() bool {
+	i.mu.Lock()
+	take := i.take
+	i.mu.Unlock()
+	return take != nil && take()
+}
+
+// onInterrupt has take be asked whether it takes an interrupt of a run, until restore is called.
+func onInterrupt(ctx context.Context, take func() bool) (restore func()) {
+	i, ok := ctx.Value(interruptsKey{}).(*interrupts)
+	if !ok {
+		return func() {}
+	}
+	set := func(take func() bool) {
+		i.mu.Lock()
+		i.take = take
+		i.mu.Unlock()
+	}
+	set(take)
+	return func() { set(nil) }
+}
+
 // interruptible returns a context that the first signal to end cancels, so
 // that work comes to a good end. The second ends the process, since what
 // blocks may never look at a context.
 func interruptible(parent context.Context, stderr io.Writer) (ctx context.Context, stop func()) {
-	ctx, cancel := context.WithCancel(parent)
+	taker := &interrupts{}
+	ctx, cancel := context.WithCancel(context.WithValue(parent, interruptsKey{}, taker))
 	signals, done := make(chan os.Signal, 2), make(chan struct{})
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
-		select {
-		case <-signals:
+		for ending := false; ; {
+			select {
+			case s := <-signals:
+				if s == os.Interrupt && !ending && taker.taken() {
+					continue
+				}
+			case <-done:
+				return
+			}
+			if ending {
+				fmt.Fprintln(stderr, interrupted)
+				os.Exit(exitInterrupted)
+			}
+			ending = true
 			cancel()
-		case <-done:
-			return
-		}
-		select {
-		case <-signals:
-			fmt.Fprintln(stderr, interrupted)
-			os.Exit(exitInterrupted)
-		case <-done:
 		}
 	}()
 	return ctx, func() {
@@ -148,6 +185,7 @@ formats of other programs.
   lutq quantize MODEL OUT --bits 4                make a smaller copy of a model
   lutq eval-ppl OUT --text FILE --against MODEL   measure it beside the original
   lutq generate OUT --prompt 'Once upon a time'   let it write
+  lutq chat OUT --beside MODEL                    talk to both, side by side
   lutq inspect OUT                                list what is stored, and how
   lutq verify OUT --against MODEL                 check every tensor
 
@@ -189,6 +227,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 a check did not hold,
 		newEvalCommand(u),
 		newReportCommand(u),
 		newGenerateCommand(u),
+		newChatCommand(u),
 		newDSECommand(u),
 		newLMMACommand(u),
 		newDoctorCommand(u),

@@ -151,6 +151,7 @@ func TestSpellings(t *testing.T) {
 		"lmma":     "shape zeros seed format json",
 		"dse":      "bits products entry-bits format json",
 		"import":   "keep-dense force dry-run json",
+		"chat":     "beside system ctx max-tokens temperature top-p top-k min-p seed stop device dtype act exact json",
 		"generate": "prompt file chat max-tokens temperature top-p top-k min-p seed stop device dtype act act-table exact json",
 	} {
 		c, _, err := root.Find([]string{command})
