@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"encoding/csv"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -389,4 +390,29 @@ func FuzzParseQuantized(f *testing.F) {
 		r.Models[0].Add(q)
 		check(t, pageOf(t, r))
 	})
+}
+
+// TestCSV: each line has as many fields as the first, with a reference and without.
+func TestCSV(t *testing.T) {
+	r := synthetic(3, 1, 2, "a, \"b\"\n=c")
+	r.Texts[0].Results[1].KLMeanCI, r.Texts[0].Results[1].LnRatioCI = nil, nil
+	for _, against := range []bool{true, false} {
+		if !against {
+			for i := range r.Texts[0].Results {
+				r.Texts[0].Results[i].Comparison = nil
+			}
+		}
+		var b bytes.Buffer
+		if err := r.CSV(&b); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := csv.NewReader(&b).ReadAll()
+		if err != nil || len(rows) != 4 {
+			t.Fatalf("%d lines, %v", len(rows), err)
+		}
+		if got, want := rows[1][10] != "", against; got != want || rows[1][1] != r.Models[0].Name {
+			t.Errorf("%q", rows[1])
+		}
+	}
+	check(t, pageOf(t, &Report{Title: "t", Models: r.Models, Texts: r.Texts}))
 }

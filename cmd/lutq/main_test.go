@@ -147,6 +147,7 @@ func TestSpellings(t *testing.T) {
 		"bench":    "shapes bits group m dtype device act format selftest json limit cache decode tests batch against head-bits no-dense exact",
 		"eval-ppl": "text against protocol bos windows ctx device dtype act act-table format json",
 		"report":   "text against to quantized protocol bos windows ctx device dtype json",
+		"sweep":    "bits preset beside text against protocol bos windows ctx device dtype json",
 		"doctor":   "json",
 		"lmma":     "shape zeros seed format json",
 		"dse":      "bits products entry-bits format json",

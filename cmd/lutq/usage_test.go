@@ -299,7 +299,7 @@ func TestComplete(t *testing.T) {
 		{"repack --target ", []string{"cpu", "cuda", "torch", "marlin", "marlin24", "kbit", "kbit-tiled", "lutgemm"}, cobra.ShellCompDirectiveNoFileComp},
 		{"tokenize ", nil, cobra.ShellCompDirectiveDefault},
 		{"completion ", []string{"bash", "zsh", "fish", "powershell"}, cobra.ShellCompDirectiveNoFileComp},
-		{"help ", []string{"bench", "chat", "completion", "decode", "doctor", "dse", "environment", "eval-ppl", "export", "formats", "fp8", "generate", "help", "import", "inspect", "layouts", "learning", "lmma", "methods", "mixing", "names", "presets", "quantize", "repack", "report", "research", "sparse", "tables", "timing", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
+		{"help ", []string{"bench", "chat", "completion", "decode", "doctor", "dse", "environment", "eval-ppl", "export", "formats", "fp8", "generate", "help", "import", "inspect", "layouts", "learning", "lmma", "methods", "mixing", "names", "presets", "quantize", "repack", "report", "research", "sparse", "sweep", "tables", "timing", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
 		{"help --man ", nil, cobra.ShellCompDirectiveFilterDirs},
 		{"ver", []string{"verify"}, cobra.ShellCompDirectiveNoFileComp},
 	} {
