@@ -533,17 +533,17 @@ func (u *ui) selftest(ctx context.Context, o benchOptions, bo bench.Options) err
 		}
 	} else {
 		for _, f := range r.Failures {
-			fmt.Fprintln(u.stdout, f)
+			fmt.Fprintln(u.prose(), f)
 		}
 		if o.device != "cuda" {
 			fmt.Fprintf(u.prose(), "%d checks on %s, worst relative error %.2g\n", r.Checks, strings.Join(r.ISAs, ", "), r.WorstErr)
 		}
 		if g := r.GPU; g != nil {
-			fmt.Fprintf(u.stdout, "%d checks of %d of %d kernels on %s, worst relative error", g.Checks, g.Kernels, g.Of, g.Name)
+			line := fmt.Sprintf("%d checks of %d of %d kernels on %s, worst relative error", g.Checks, g.Kernels, g.Of, g.Name)
 			for _, t := range slices.Sorted(maps.Keys(g.WorstErr)) {
-				fmt.Fprintf(u.stdout, " %.2g (%s)", g.WorstErr[t], t)
+				line += fmt.Sprintf(" %.2g (%s)", g.WorstErr[t], t)
 			}
-			fmt.Fprintln(u.stdout)
+			fmt.Fprintln(u.prose(), line)
 		}
 	}
 	if n := len(r.Failures); n > 0 {

@@ -122,7 +122,7 @@ func (u *ui) printSummaries(all []bench.Summary, format string) error {
 	if err := u.printCells(format, numbersShape("kernel", "shapes", "worst shape"), append(slices.Clone(head), "shapes", "least", "median", "worst shape", "kernel", under), cells); err != nil || len(below) == 0 {
 		return err
 	}
-	fmt.Fprintf(u.stdout, "\n%s of dense weights:\n\n", under)
+	fmt.Fprintf(u.prose(), "\n%s of dense weights:\n\n", under)
 	return u.printCells(format, numbersShape("kernel", "dense us", "us"), append(slices.Clone(head), "shape", "kernel", "us", "dense us", "ratio"), below)
 }
 

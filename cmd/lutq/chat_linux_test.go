@@ -108,3 +108,17 @@ func TestChatTerminal(t *testing.T) {
 		t.Errorf("the session ended with %v", err)
 	}
 }
+
+// TestColumnsOfTerminal: a terminal has the width that it says, or that COLUMNS does.
+func TestColumnsOfTerminal(t *testing.T) {
+	_, terminal := pseudoTerminal(t)
+	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
+		t.Fatal(err)
+	}
+	for given, want := range map[string]int{"": 80, "60": 60, "0": 80, "-3": 80, "wide": 80} {
+		t.Setenv("COLUMNS", given)
+		if got := terminalColumns(terminal); got != want {
+			t.Errorf("with COLUMNS of %q a terminal of 80 columns has %d, want %d", given, got, want)
+		}
+	}
+}

@@ -67,7 +67,7 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("nothing reads %s", name)
 		}
 	}
-	for _, name := range []string{"XDG_CACHE_HOME", "HOME", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX"} {
+	for _, name := range []string{"XDG_CACHE_HOME", "HOME", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX", "COLUMNS", "NO_COLOR"} {
 		read[name] = "the standard library or a list"
 	}
 	code, topic, stderr := exec("help", "environment")

@@ -31,7 +31,8 @@ they have in the model's own folder.
 
 With --summary it tells in ten lines where the bytes are: one for each kind of
 tensor, as the down projections of all blocks, the largest first. Bits are those
-of a weight with its scales, errors the mean over weights.
+of a weight with its scales, errors the mean over weights; +1 stands for another
+way in which some are stored.
 
   lutq inspect OUT --summary`, input.Config, input.Index, input.Header, input.GGUF),
 		Args:              cobra.ExactArgs(1),

@@ -84,7 +84,6 @@ func (u *ui) printControl(out string, r *learn.Report, asJSON bool) error {
 			Learn *learn.Report `json:"learn"`
 		}{r})
 	}
-	fmt.Fprintf(u.stdout, "%s: %d factors learned; on held-out windows %s went from %.4f to %.4f\n",
+	return u.printLine("%s: %d factors learned; on held-out windows %s went from %.4f to %.4f",
 		out, r.Parameters, r.Objective, r.InitialLoss, r.Loss)
-	return nil
 }

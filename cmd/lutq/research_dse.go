@@ -110,7 +110,7 @@ func (u *ui) dse(o dseOptions) error {
 	if err := u.printCells(o.format, numbersShape("lookups", "weight bits", "table bits", "gates", "cycles", "k", "n", "m", "mm2"), dseHeader(), dseCells(best)); err != nil {
 		return err
 	}
-	fmt.Fprintf(u.stdout, "\nDot products of 4 elements by weights of 1 bit, TFLOPS/mm²\n\n")
+	fmt.Fprintf(u.prose(), "\nDot products of 4 elements by weights of 1 bit, TFLOPS/mm²\n\n")
 	var cells [][]string
 	for _, d := range dse.Dots() {
 		published := "–"

@@ -126,6 +126,6 @@ func (u *ui) lmma(name string, o lmmaOptions) error {
 	if in.A == lmma.I8 {
 		result = "the product is that of int64"
 	}
-	fmt.Fprintf(u.stdout, "\nSimulated: %s; orders agree to the bit\n", result)
+	fmt.Fprintf(u.prose(), "\nSimulated: %s; orders agree to the bit\n", result)
 	return nil
 }

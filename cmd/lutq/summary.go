@@ -119,7 +119,7 @@ func (l *layerJSON) storedAs() string {
 
 // summaryShape: what a kind takes matters more than of how many tensors and weights.
 func summaryShape() tableShape {
-	return tableShape{names: []string{"kind", "stored as"}, drop: []string{"tensors", "weights", "error", "share"}}
+	return tableShape{names: []string{"kind"}, drop: []string{"tensors", "weights", "error", "share"}}
 }
 
 // printSummary prints bytes and bits by kinds of tensors, in ten lines at most.
@@ -130,7 +130,7 @@ func (u *ui) printSummary(in *inspection) error {
 	for _, k := range append(all, sum) {
 		how, e := input.Name(k.StoredAs[0]), ""
 		if more := len(k.StoredAs) - 1; more > 0 {
-			how += fmt.Sprintf(" and %d more", more)
+			how += fmt.Sprintf(" +%d", more)
 		}
 		if k.quantized > 0 {
 			e = fmt.Sprintf("%.3f %%", 100*k.Error)

@@ -62,7 +62,7 @@ func TestKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `kind                  tensors  weights  stored as        bytes    share    bits    error
-mlp.experts.*.up_proj  6        24.6 k   4:64:nf and 1 more  10.5 kB  85.7 %   3.418   15.000 %
+mlp.experts.*.up_proj  6        24.6 k   4:64:nf +1  10.5 kB  85.7 %   3.418   15.000 %
 `
 	if got := strings.Join(strings.Fields(out.String()), " "); !strings.HasPrefix(got, strings.Join(strings.Fields(want), " ")) || strings.Count(out.String(), "\n") > 11 {
 		t.Errorf("printed\n%s, want\n%s", out.String(), want)

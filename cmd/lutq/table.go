@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -33,7 +34,8 @@ const (
 // gap is the space between columns.
 const gap = 2
 
-// terminalColumns returns the width of the terminal that w is, 0 where it is none. What is no file may tell its own.
+// terminalColumns returns the width of the terminal that w is, or that COLUMNS has it be; 0 where it is none. What is no file
+// may tell its own.
 func terminalColumns(w io.Writer) int {
 	if o, ok := w.(*output); ok {
 		w = o.w
@@ -44,6 +46,9 @@ func terminalColumns(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return 0
+	}
+	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
+		return n
 	}
 	width, _, err := term.GetSize(int(f.Fd()))
 	if err != nil {
@@ -120,7 +125,8 @@ func aligned(to io.Writer, flags uint, text []byte) error {
 	return w.Flush()
 }
 
-// grid prints cells in columns, the first row naming them: all of each unless that is too wide for the terminal.
+// grid prints cells in columns, the first row naming them: all of each unless that is too wide for the terminal. Where it is
+// with nothing left to leave out, each row becomes a block of lines.
 func (u *ui) grid(shape tableShape, rows [][]string) error {
 	left := []string(nil)
 	if u.columns > 0 && len(rows) > 0 {
@@ -129,7 +135,11 @@ func (u *ui) grid(shape tableShape, rows [][]string) error {
 				row[i] = input.Printable(row[i])
 			}
 		}
-		rows, left = shape.fit(rows, u.columns)
+		fitted, without, width := shape.fit(rows, u.columns)
+		if width > u.columns {
+			return u.blocks(rows)
+		}
+		rows, left = fitted, without
 	}
 	flags, end := uint(0), ""
 	if shape.right {
@@ -145,8 +155,48 @@ func (u *ui) grid(shape tableShape, rows [][]string) error {
 	return u.printLine("columns left out: %s; --json or a wider terminal shows them", strings.Join(left, ", "))
 }
 
-// fit returns the cells for a terminal of so many columns, and the names of what is left out.
-func (s *tableShape) fit(rows [][]string, columns int) (fitted [][]string, left []string) {
+// blocks prints each row as lines of a column's name and what the row has there, which stands below it where that leaves too
+// little room beside it, and an empty line between rows.
+func (u *ui) blocks(rows [][]string) error {
+	const leastBeside = 16
+	names := 0
+	for _, name := range rows[0] {
+		names = max(names, uniseg.StringWidth(name)+gap)
+	}
+	below := u.columns-names < leastBeside
+	for i, row := range rows[1:] {
+		var text bytes.Buffer
+		for j, cell := range row {
+			switch {
+			case j >= len(rows[0]) || cell == "":
+			case below:
+				fmt.Fprintf(&text, "%s\n", strings.Join(wrap(rows[0][j]+":", u.columns), "\n"))
+				for _, line := range wrap(cell, max(u.columns-gap, leastName)) {
+					fmt.Fprintf(&text, "%*s%s\n", gap, "", line)
+				}
+			default:
+				fmt.Fprintf(&text, "%s\t%s\n", rows[0][j], cell)
+			}
+		}
+		if i > 0 {
+			fmt.Fprintln(u.stdout)
+		}
+		var err error
+		if below {
+			_, err = u.stdout.Write(text.Bytes())
+		} else {
+			err = u.facts(func(w io.Writer) { _, _ = w.Write(text.Bytes()) }) // to memory
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fit returns the cells for a terminal of so many columns, the names of what is left out, and how wide they are: wider than
+// that where it does not suffice.
+func (s *tableShape) fit(rows [][]string, columns int) (fitted [][]string, left []string, width int) {
 	header := rows[0]
 	shown, full, folded := make([]bool, len(header)), make([]int, len(header)), make([]int, len(header))
 	for i, name := range header {
@@ -196,7 +246,7 @@ func (s *tableShape) fit(rows [][]string, columns int) (fitted [][]string, left 
 		}
 		fitted = append(fitted, line)
 	}
-	return fitted, left
+	return fitted, left, s.width(full, shown)
 }
 
 // width returns the columns of a terminal that some columns of a table take.

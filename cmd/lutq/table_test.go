@@ -65,6 +65,8 @@ func TestNarrow(t *testing.T) {
 			"tokens/s, 99 %, median, ln ratio to the original", "tokens/s, 99 %, same top token", true,
 		},
 		{"export", []string{"export", out, filepath.Join(t.TempDir(), "x"), "--to", "dense", "--dry-run"}, []string{"would be"}, "", "", false},
+		{"summary", []string{"inspect", out, "--summary"}, []string{"mlp.down_proj", "4:64:js:mse:f16", "4.260"}, "tensors, weights, error", "", true},
+		{"verify", []string{"verify", out, "--against", tiny}, []string{"28 layers", "sha256"}, "", "", true},
 		{"doctor", []string{"doctor"}, []string{"processor "}, "", "", false},
 	} {
 		print := func(columns int) string {

@@ -549,6 +549,9 @@ const environmentTopic = `Lutq reads these environment variables:
   HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HUB_OFFLINE
                   where models lie that are given by name, and come from: "lutq
                   help names"
+  COLUMNS         how wide a terminal is taken to be that tables and lines are
+                  fitted to. What is no terminal gets them whole
+  NO_COLOR        if set, chat has no colours. Nothing else has, but for the bar
   LUTQ_CUDA_PATH  folders with CUDA libraries, separated by colons. Lutq looks
                   here first
   VIRTUAL_ENV, CONDA_PREFIX
