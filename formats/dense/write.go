@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/foreign"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/weight"
@@ -56,7 +57,13 @@ func (f *output) Anew(*foreign.Layer) (lut.Format, error) {
 
 // Write implements [foreign.Format].
 func (f *output) Write(ctx context.Context, dir string, s foreign.Source) error {
-	o := foreign.Folder{}
+	turned := byRows(f.model)
+	for _, l := range f.model.Layers {
+		if turned[l.Tensor] {
+			l.Transposed, l.Shape = true, []int{l.Experts, l.K, l.N / l.Experts}
+		}
+	}
+	o := foreign.Folder{Turn: func(t *hf.Tensor) bool { return turned[t.Name] }}
 	if f.all {
 		o.Kept = func(t *hf.Tensor) hf.DType {
 			if _, err := foreign.ScaleType(t.DType); err != nil && t.DType != hf.F64 {
@@ -70,4 +77,34 @@ func (f *output) Write(ctx context.Context, dir string, s foreign.Source) error 
 		}
 	}
 	return foreign.WriteFolder(ctx, dir, s, nil, o)
+}
+
+// byRows returns the stacks of experts that a model has by rows where a folder of plain weights has them by columns: those of
+// MXFP4 and of GGUF files.
+func byRows(m *foreign.Model) map[string]bool {
+	turned := make(map[string]bool)
+	if m.Decoder == nil {
+		return turned
+	}
+	names := make(map[string]bool)
+	for _, l := range m.Layers {
+		names[l.Tensor] = true
+	}
+	for _, t := range m.Kept {
+		names[t.Name] = true
+	}
+	plain, err := arch.Describe(m.Config, func(tensor string) bool { return names[tensor] })
+	if err != nil { // it has been described before
+		return turned
+	}
+	rows := make(map[string]bool)
+	for _, s := range m.Decoder.Stored() {
+		rows[s.Tensor] = !s.Transposed
+	}
+	for _, s := range plain.Stored() {
+		if s.Transposed && rows[s.Tensor] {
+			turned[s.Tensor] = true
+		}
+	}
+	return turned
 }

@@ -38,6 +38,8 @@ type Folder struct {
 	Metadata map[string]string // of the shards; nil is {"format": "pt"}
 	// Kept is the type that a kept tensor is stored in; nil leaves all as they are.
 	Kept func(t *hf.Tensor) hf.DType
+	// Turn tells of kept stacks of matrices whose rows are to be columns; nil is for none.
+	Turn func(t *hf.Tensor) bool
 	// Skip tells of kept tensors that are written with a layer; nil is for none.
 	Skip func(t *hf.Tensor) bool
 }
@@ -46,7 +48,7 @@ type Folder struct {
 // bit for bit, side files as they are, and config.json as it is but for the edits.
 func WriteFolder(ctx context.Context, dir string, s Source, p Packer, f Folder) error {
 	m := s.Model()
-	w := &folderWriter{source: s, packer: p, kept: f.Kept}
+	w := &folderWriter{source: s, packer: p, kept: f.Kept, turn: f.Turn}
 	copied := m.Kept
 	if f.Skip != nil {
 		copied = slices.DeleteFunc(slices.Clone(copied), f.Skip)
@@ -145,6 +147,7 @@ type folderWriter struct {
 	source Source
 	packer Packer
 	kept   func(t *hf.Tensor) hf.DType
+	turn   func(t *hf.Tensor) bool
 	writer *hf.Writer
 }
 
@@ -159,7 +162,11 @@ func (w *folderWriter) plan(m *Model, copied []*hf.Tensor) ([]hf.Entry, error) {
 		all = append(all, entries...)
 	}
 	for _, t := range copied {
-		all = append(all, hf.Entry{Name: t.Name, DType: w.dtype(t), Shape: t.Shape})
+		e := hf.Entry{Name: t.Name, DType: w.dtype(t), Shape: t.Shape}
+		if w.turns(t) {
+			e.Shape = []int{t.Shape[0], t.Shape[2], t.Shape[1]}
+		}
+		all = append(all, e)
 	}
 	return all, nil
 }
@@ -274,6 +281,9 @@ func transposed(dst, values []float32, n, k int) []float32 {
 // keep copies a tensor, or its values in another type.
 func (w *folderWriter) keep(ctx context.Context, t *hf.Tensor) error {
 	to := w.dtype(t)
+	if w.turns(t) {
+		return w.keepTurned(ctx, t, to)
+	}
 	if to == t.DType {
 		return w.source.Copy(t, func(p []byte, off int64) error {
 			if err := ctx.Err(); err != nil {
@@ -302,6 +312,36 @@ func (w *folderWriter) keep(ctx context.Context, t *hf.Tensor) error {
 			return err
 		}
 		w.source.Wrote(int64(len(d)), t.Name)
+	}
+	return nil
+}
+
+// turns reports whether a tensor is a stack whose matrices are turned.
+func (w *folderWriter) turns(t *hf.Tensor) bool {
+	return w.turn != nil && len(t.Shape) == 3 && w.turn(t)
+}
+
+// keepTurned writes a stack of matrices with their rows for columns.
+func (w *folderWriter) keepTurned(ctx context.Context, t *hf.Tensor, to hf.DType) error {
+	st, err := ScaleType(to)
+	if err != nil {
+		return fmt.Errorf("%s: %w", t.Name, err)
+	}
+	n, k := t.Shape[1], t.Shape[2]
+	values, turned, data := make([]float32, n*k), []float32(nil), make([]byte, n*k*st.Size())
+	for e := range int64(t.Shape[0]) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := t.ReadFloat32(values, e*int64(len(values))); err != nil {
+			return err
+		}
+		turned = transposed(turned, values, n, k)
+		st.Encode(data, turned)
+		if err := w.writer.WriteAt(t.Name, data, e*int64(len(data))); err != nil {
+			return err
+		}
+		w.source.Wrote(int64(len(data)), t.Name)
 	}
 	return nil
 }
