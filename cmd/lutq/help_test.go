@@ -30,7 +30,8 @@ func TestLimits(t *testing.T) {
 		"inspect":  slices.Concat(files, []input.Kind{input.GGUF}), "verify": files, "repack": files, "bench": slices.Concat(files, []input.Kind{input.GGUF}),
 		"import":   slices.Concat(files, []input.Kind{input.GGUF}),
 		"eval-ppl": slices.Concat(files, text, []input.Kind{input.GGUF}), "sweep": slices.Concat(files, text, []input.Kind{input.GGUF}), "report": slices.Concat(files, text, []input.Kind{input.GGUF}), "tokenize": slices.Concat(text, []input.Kind{input.GGUF}), "generate": slices.Concat(files, text, []input.Kind{input.GGUF}),
-		"chat": slices.Concat(files, text, []input.Kind{input.GGUF}),
+		"chat":       slices.Concat(files, text, []input.Kind{input.GGUF}),
+		"eval-tasks": slices.Concat(files, text, []input.Kind{input.GGUF, input.Recipe}),
 	} {
 		code, help, stderr := exec("help", name, "--all")
 		if code != 0 {

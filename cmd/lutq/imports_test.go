@@ -144,6 +144,7 @@ func TestImports(t *testing.T) {
 		{"calib/decode", []string{"calib/model", "calib/tokenizer", "formats/arch"}},
 		{"calib/decodebench", []string{"calib/corpus", "calib/decode", "calib/eval", "calib/model", "formats/", "repack"}},
 		{"calib/chat", []string{"calib/chat/jinja"}},
+		{"calib/tasks", []string{"calib/chat/jinja", "calib/decode", "calib/model", "calib/tokenizer", "formats/input"}},
 		{"calib/eval", []string{"calib/model", "calib/corpus"}},
 		{"calib/report", []string{"calib/corpus", "calib/eval", "formats/hf", "formats/svg", "quantize"}},
 		{"calib/fit", []string{"calib/chat", "calib/corpus", "calib/corpus/bundled", "calib/decode", "calib/learn", "calib/model", "calib/tokenizer", "formats/", "quantize", "quantize/awq", "quantize/gptq", "quantize/rounding", "quantize/transform"}},

@@ -139,21 +139,22 @@ func TestHelp(t *testing.T) {
 func TestSpellings(t *testing.T) {
 	root := newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{})
 	for command, flags := range map[string]string{
-		"quantize": "bits group codebook method scale scale-type tensor recipe calib calib-windows calib-ctx damp retarget device learn dry-run threads max-ram force eval-text json",
-		"inspect":  "summary json",
-		"verify":   "against quick json",
-		"tokenize": "text json",
-		"repack":   "target force json",
-		"bench":    "shapes bits group m dtype device act format selftest json limit cache decode tests batch against head-bits no-dense exact",
-		"eval-ppl": "text against protocol bos windows ctx device dtype act act-table format json",
-		"report":   "text against to quantized protocol bos windows ctx device dtype json",
-		"sweep":    "bits preset beside text against protocol bos windows ctx device dtype json",
-		"doctor":   "json",
-		"lmma":     "shape zeros seed format json",
-		"dse":      "bits products entry-bits format json",
-		"import":   "keep-dense force dry-run json",
-		"chat":     "beside system ctx max-tokens temperature top-p top-k min-p seed stop device dtype act exact json",
-		"generate": "prompt file chat max-tokens temperature top-p top-k min-p seed stop device dtype act act-table exact json",
+		"quantize":   "bits group codebook method scale scale-type tensor recipe calib calib-windows calib-ctx damp retarget device learn dry-run threads max-ram force eval-text json",
+		"inspect":    "summary json",
+		"verify":     "against quick json",
+		"tokenize":   "text json",
+		"repack":     "target force json",
+		"bench":      "shapes bits group m dtype device act format selftest json limit cache decode tests batch against head-bits no-dense exact",
+		"eval-ppl":   "text against protocol bos windows ctx device dtype act act-table format json",
+		"report":     "text against to quantized protocol bos windows ctx device dtype json",
+		"sweep":      "bits preset beside text against protocol bos windows ctx device dtype json",
+		"doctor":     "json",
+		"lmma":       "shape zeros seed format json",
+		"dse":        "bits products entry-bits format json",
+		"import":     "keep-dense force dry-run json",
+		"chat":       "beside system ctx max-tokens temperature top-p top-k min-p seed stop device dtype act exact json",
+		"generate":   "prompt file chat max-tokens temperature top-p top-k min-p seed stop device dtype act act-table exact json",
+		"eval-tasks": "tasks shots limit seed agree device dtype format json",
 	} {
 		c, _, err := root.Find([]string{command})
 		if err != nil {

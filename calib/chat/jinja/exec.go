@@ -12,6 +12,7 @@ import (
 type state struct {
 	ctx      context.Context
 	options  Options
+	strict   bool // printing what is undefined fails
 	deadline time.Time
 	steps    int
 	memory   int // bytes of all that was made
@@ -205,7 +206,11 @@ func (n *output) exec(s *state) control {
 			s.print(d.text)
 			continue
 		}
-		s.print(s.str(x.eval(s)))
+		v := x.eval(s)
+		if u, ok := v.(*undefined); ok && s.strict {
+			s.fail("%s", u.why)
+		}
+		s.print(s.str(v))
 	}
 	return goOn
 }

@@ -102,16 +102,23 @@ func (o Options) withDefaults() Options {
 
 // Template is a parsed template. Its methods may be called from several goroutines at once.
 type Template struct {
-	body []stmt
-	fn   *fn
-	code *frameCode
+	body   []stmt
+	fn     *fn
+	code   *frameCode
+	strict bool
 }
 
 // mostSource is the most bytes of a template.
 const mostSource = 4 << 20
 
 // Parse reads a template. Its errors are of type [*Error].
-func Parse(source string) (t *Template, err error) {
+func Parse(source string) (t *Template, err error) { return read(source, false) }
+
+// ParsePlain reads a template as Jinja2's Environment does with keep_trailing_newline and StrictUndefined: white space
+// around tags stays, and printing what is undefined is an error.
+func ParsePlain(source string) (t *Template, err error) { return read(source, true) }
+
+func read(source string, plain bool) (t *Template, err error) {
 	defer recovered(&err)
 	if len(source) > mostSource {
 		return nil, &Error{Text: fmt.Sprintf("a template of more than %d bytes is not supported", mostSource), Unsupported: true}
@@ -119,7 +126,7 @@ func Parse(source string) (t *Template, err error) {
 	if !utf8.ValidString(source) {
 		return nil, &Error{Text: "it is no valid UTF-8"}
 	}
-	t = &Template{body: parse(source)}
+	t = &Template{body: parse(source, plain), strict: plain}
 	t.fn, t.code = compile(t.body)
 	return t, nil
 }
@@ -133,7 +140,7 @@ func (t *Template) Render(ctx context.Context, vars map[string]any, o Options) (
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	s := &state{ctx: ctx, options: o, deadline: time.Now().Add(o.Time), given: globals(), vars: map[string]Value{}, lib: &library{filters, tests, stringMethods, listMethods, dictMethods}}
+	s := &state{ctx: ctx, options: o, strict: t.strict, deadline: time.Now().Add(o.Time), given: globals(), vars: map[string]Value{}, lib: &library{filters, tests, stringMethods, listMethods, dictMethods}}
 	for name, v := range vars {
 		if s.given[name], err = fromGo(v); err != nil {
 			return "", &Error{Text: "the variable " + quote(name) + ": " + err.Error()}

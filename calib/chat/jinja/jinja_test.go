@@ -225,3 +225,30 @@ func FuzzRender(f *testing.F) {
 		}
 	})
 }
+
+// TestPlain: what Jinja2 makes of templates with keep_trailing_newline and StrictUndefined, and nothing else set.
+func TestPlain(t *testing.T) {
+	for _, c := range []struct{ name, source, want, err string }{
+		{name: "last line", source: "Answer:\n", want: "Answer:\n"},
+		{name: "blanks stay", source: "a\n  {% if n %}\nb{% endif %}\n", want: "a\n  \nb\n"},
+		{name: "blanks taken away", source: "a\n  {%- if n -%}\nb{% endif %}", want: "ab"},
+		{name: "sign", source: "{% if n +%}\nb{% endif %}", want: "\nb"},
+		{name: "undefined", source: "{{ nope }}", err: `chat template: "nope" is undefined`},
+		{name: "undefined by default", source: "{{ nope|default('x') }}", want: "x"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tpl, err := ParsePlain(c.source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := tpl.Render(t.Context(), map[string]any{"n": 3}, Options{})
+			if c.err != "" {
+				if err == nil || err.Error() != c.err {
+					t.Errorf("error %v: want %s", err, c.err)
+				}
+			} else if err != nil || got != c.want {
+				t.Errorf("got %q, %v: want %q", got, err, c.want)
+			}
+		})
+	}
+}

@@ -70,6 +70,7 @@ var operators = [...]string{
 // lexer cuts a template into tokens, with trim_blocks and lstrip_blocks.
 type lexer struct {
 	source   string
+	plain    bool // without these
 	at       int
 	line     int
 	newlines bool // what was read last ends with a line's end, so that blanks before a tag are a line's first
@@ -77,15 +78,18 @@ type lexer struct {
 	tokens   []token
 }
 
-// unixLines returns a template as it is read: with lines that end as on Unix, the last without an end.
-func unixLines(source string) string {
+// unixLines returns a template as it is read: with lines that end as on Unix, the last without an end unless it is plain.
+func unixLines(source string, plain bool) string {
 	source = strings.ReplaceAll(strings.ReplaceAll(source, "\r\n", "\n"), "\r", "\n")
+	if plain {
+		return source
+	}
 	return strings.TrimSuffix(source, "\n")
 }
 
 // lex returns the tokens of a template, of which the last is tEOF.
-func lex(source string) []token {
-	l := &lexer{source: unixLines(source), line: 1, newlines: true}
+func lex(source string, plain bool) []token {
+	l := &lexer{source: unixLines(source, plain), plain: plain, line: 1, newlines: true}
 	for l.at < len(l.source) {
 		l.root()
 	}
@@ -121,7 +125,7 @@ func (l *lexer) data(text string, sign byte, strips bool) {
 	switch {
 	case sign == '-':
 		kept = strings.TrimRightFunc(text, isSpace)
-	case sign != '+' && strips:
+	case sign != '+' && strips && !l.plain:
 		line := strings.LastIndexByte(text, '\n') + 1
 		if (line > 0 || l.newlines) && strings.TrimFunc(text[line:], isSpace) == "" {
 			kept = text[:line]
@@ -221,7 +225,7 @@ func (l *lexer) raw() {
 		}
 		n += len("endraw")
 		n += leadingSpace(rest[n:])
-		if end := closes(rest[n:], "%}", true); end > 0 {
+		if end := l.closes(rest[n:], "%}", true); end > 0 {
 			l.data(rest[:at], sign, true)
 			l.skip(n + end - at)
 			return
@@ -230,7 +234,7 @@ func (l *lexer) raw() {
 }
 
 // closes returns the length of a tag's end, with the blanks that it takes away, or 0 where there is none.
-func closes(text, end string, block bool) int {
+func (l *lexer) closes(text, end string, block bool) int {
 	switch {
 	case strings.HasPrefix(text, "-"+end):
 		n := len(end) + 1
@@ -238,7 +242,7 @@ func closes(text, end string, block bool) int {
 	case block && strings.HasPrefix(text, "+"+end):
 		return len(end) + 1
 	case strings.HasPrefix(text, end):
-		if n := len(end); block && strings.HasPrefix(text[n:], "\n") {
+		if n := len(end); block && !l.plain && strings.HasPrefix(text[n:], "\n") {
 			return n + 1
 		}
 		return len(end)
@@ -259,7 +263,7 @@ func (l *lexer) comment() {
 		end--
 	}
 	l.skip(end)
-	l.skip(closes(l.rest(), "#}", true))
+	l.skip(l.closes(l.rest(), "#}", true))
 }
 
 // tag reads what stands within a tag.
@@ -271,7 +275,7 @@ func (l *lexer) tag(end kind) {
 	for l.at < len(l.source) {
 		rest := l.rest()
 		if len(l.closing) == 0 {
-			if n := closes(rest, closing, block); n > 0 {
+			if n := l.closes(rest, closing, block); n > 0 {
 				l.emit(end, "")
 				l.skip(n)
 				return

@@ -162,8 +162,8 @@ func TestOracle(t *testing.T) {
 // printed and other names for variables of its own. It reports whether the template has tokens at all.
 func mutate(source string, r *rand.Rand) (mutated string, err error) {
 	defer recovered(&err)
-	tokens := lex(source)
-	source = unixLines(source)
+	tokens := lex(source, false)
+	source = unixLines(source, false)
 	names := map[string]string{}
 	for _, name := range []string{"x", "y", "ns"} {
 		if r.IntN(2) == 0 {

@@ -70,8 +70,8 @@ func (p *parser) expectKind(k kind) token {
 }
 
 // parse returns the statements of a template.
-func parse(source string) []stmt {
-	p := &parser{tokens: lex(source)}
+func parse(source string, plain bool) []stmt {
+	p := &parser{tokens: lex(source, plain)}
 	body, _ := p.body(0, "")
 	return body
 }
