@@ -155,7 +155,7 @@ func Learnable(d *arch.Decoder, tokens int) error {
 		if len(b.MLPs()) == 0 || slices.ContainsFunc(b.MLPs(), func(m *arch.MLP) bool { return m.Gate == m.Up }) {
 			return fmt.Errorf("%s: scales cannot be learned: its MLP has no gradients", b.Path)
 		}
-		if b.MoE != nil && b.MoE.Apart != nil {
+		if b.MoE != nil && b.MoE.Into != nil {
 			return fmt.Errorf("%s: scales cannot be learned: what it adds has no gradients", b.Path)
 		}
 	}
