@@ -585,6 +585,9 @@ func FuzzDescribe(f *testing.F) {
 		{"Phi3ForCausalLM", "phi3"},
 		{"GptOssForCausalLM", "gpt_oss"},
 		{"Qwen2MoeForCausalLM", "qwen2_moe"},
+		{"DeepseekV3ForCausalLM", "deepseek_v3"},
+		{"DeepseekV32ForCausalLM", "deepseek_v32"},
+		{"GlmMoeDsaForCausalLM", "glm_moe_dsa"},
 	} {
 		f.Add(config(of(a[0], a[1], "num_experts", "2", "num_local_experts", "2", "num_experts_per_tok", "1")), false)
 	}
@@ -632,7 +635,27 @@ func sound(t *testing.T, d *arch.Decoder) {
 	var last *arch.Rope
 	for i := range d.Blocks {
 		blk := &d.Blocks[i]
+		if m := blk.MoE; m != nil && (m.Top <= 0 || m.Top > len(m.Experts) || m.Router.N != len(m.Experts)) {
+			t.Fatalf("%d of %d experts", m.Top, len(m.Experts))
+		}
+		for _, l := range blk.Gates() {
+			if l.N <= 0 || l.N > most || l.K != l.Stored.K || l.Reads.Width != l.K || d.Role(l.Stored.Tensor) != arch.RouterWeight {
+				t.Fatalf("gate %+v of %+v reads %+v", l, l.Stored, l.Reads)
+			}
+		}
+		if n := blk.Mixer.Kept(10); n < 0 || n > 40*most {
+			t.Fatalf("%d numbers are kept of 10 tokens", n)
+		}
+		if l, ok := blk.Mixer.(*arch.Latent); ok {
+			if l.Top() < 0 || l.Top() > most || l.Index != nil && (l.Index.Q.N != l.Index.Heads*l.Index.Dim || l.Index.Rope.Dim > l.Index.Dim || l.Chosen != nil) {
+				t.Fatalf("attention %+v, which is chosen by %+v", l, l.Index)
+			}
+			finite("scale of scores", l.Scale)
+		}
 		a := blk.Attn()
+		if a == nil { // of whose sizes those of layers are made
+			continue
+		}
 		if a.Heads <= 0 || a.KVHeads <= 0 || a.Heads%a.KVHeads != 0 || a.Dim <= 0 || a.Heads*a.Dim > most || a.Rope.Dim <= 0 || a.Rope.Dim%2 != 0 || a.Rope.Dim > a.Dim || a.Window < 0 {
 			t.Fatalf("attention %+v", a)
 		}
@@ -651,9 +674,6 @@ func sound(t *testing.T, d *arch.Decoder) {
 				finite("frequency", v)
 			}
 			finite("amplitude", last.Amplitude)
-		}
-		if m := blk.MoE; m != nil && (m.Top <= 0 || m.Top > len(m.Experts) || m.Router.N != len(m.Experts)) {
-			t.Fatalf("%d of %d experts", m.Top, len(m.Experts))
 		}
 	}
 }
@@ -739,11 +759,11 @@ func ofFamilies(t testing.TB) map[string][]byte {
 	for _, g := range archtest.Goldens(t) {
 		switch g.Name {
 		case "llama-yarn", "llama-llama3-bare", "mistral", "mixtral", "qwen2-sliding", "qwen2-moe", "qwen3", "qwen3-moe-mixed", "gemma2", "gemma3", "gemma3-nested",
-			"phi3-long", "gpt-oss", "llava", "qwen2-vl", "qwen3-vl":
+			"phi3-long", "gpt-oss", "llava", "qwen2-vl", "qwen3-vl", "deepseek-v2", "deepseek-v3", "deepseek-v32", "glm-moe-dsa":
 			of[g.Name] = g.Config
 		}
 	}
-	if len(of) != 16 {
+	if len(of) != 20 {
 		t.Fatalf("configs of %v", slices.Sorted(maps.Keys(of)))
 	}
 	return of

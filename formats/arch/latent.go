@@ -143,6 +143,10 @@ func (b *builder) yarnScale() float64 {
 			return 1
 		}
 		m := 0.1*all*math.Log(factor) + 1
+		if math.IsInf(m*m, 0) {
+			b.fail(key, fmt.Errorf("mscale_all_dim: %g is too large", all))
+			return 1
+		}
 		return m * m
 	}
 	return 1

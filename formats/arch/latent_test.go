@@ -106,6 +106,7 @@ func TestLatentErrors(t *testing.T) {
 		{`"n_shared_experts": 2000000000`, "n_shared_experts: 2000000000 of 32 are too wide"},
 		{`"mlp_layer_types": ["dense"]`, "mlp_layer_types: 1 layers: want 2"},
 		{`"rope_scaling": {"type": "yarn", "factor": -1}`, "rope_scaling: factor"},
+		{`"rope_scaling": {"type": "yarn", "factor": 4, "mscale_all_dim": 1e300, "original_max_position_embeddings": 32}`, "rope_scaling: mscale_all_dim: 1e+300 is too large"},
 	} {
 		t.Run(test.config, func(t *testing.T) {
 			modelType := "deepseek_v3"
