@@ -56,7 +56,7 @@ func textsOf(at model.Step, kept model.Array) (all []textRows, n int) {
 	return all, n
 }
 
-// convRows are what the kernel conv_rows passes through a convolution: x, times by, of rows pitch elements apart.
+// convRows are what the kernels conv_rows pass through a convolution: x, times by, of rows pitch elements apart.
 type convRows struct {
 	x, by, gates   model.Array // by and gates may be nil
 	pitch          int
@@ -67,9 +67,13 @@ type convRows struct {
 // convolve queues it, and keeps the last inputs. It is called inside do.
 func (o *Ops) convolve(y model.Array, c convRows, texts []textRows, rows int) {
 	plain, prepared, turned := inputOf(y).at()
+	name := "conv_rows_4"
+	if c.width > 4 {
+		name = "conv_rows_8"
+	}
 	for _, t := range texts {
 		grid, block := overAll(t.n * ceil(c.columns, elementEach))
-		o.launchEarly("conv_rows", grid, block, plain, prepared, turned, c.x, c.by, c.gates, int64(c.pitch), c.w, c.bias, c.kept, t.rows,
+		o.launchEarly(name, grid, block, plain, prepared, turned, c.x, c.by, c.gates, int64(c.pitch), c.w, c.bias, c.kept, t.rows,
 			t.from, t.n, t.at.Slot, t.at.From, c.columns, c.width, ceil(rows, 8))
 		if c.kept != nil && t.rows == nil {
 			grid, block := overAll(c.columns)
@@ -82,7 +86,7 @@ func (o *Ops) convolve(y model.Array, c convRows, texts []textRows, rows int) {
 func (o *Ops) ShortConv(y, made, w, bias, kept model.Array, at model.Step, s model.ConvShape) {
 	texts, n := textsOf(at, kept)
 	size, part := n*s.Channels, func(i int) model.Array { return made.Slice(i*s.Channels, made.Len()) }
-	check(y.Len() == size && made.Len() == 3*size && w.Len() == s.Channels*s.Width, "short convolution %+v of %d elements to %d", s, made.Len(), y.Len())
+	check(y.Len() == size && made.Len() == 3*size && w.Len() == s.Channels*s.Width && s.Width <= mostConvolved, "short convolution %+v of %d elements to %d", s, made.Len(), y.Len())
 	if n == 0 {
 		return
 	}
@@ -97,7 +101,7 @@ func (o *Ops) ShortConv(y, made, w, bias, kept model.Array, at model.Step, s mod
 func (o *Ops) StateSpace(y, made, room model.Array, w model.StateSpaceWeights, inputs, state model.Array, at model.Step, s model.StateSpaceShape) {
 	texts, n := textsOf(at, state)
 	inner, channels := s.Heads*s.Dim, s.Channels()
-	check(y.Len() == n*inner && made.Len() == n*s.Made() && room.Len() == n*channels && s.State <= mostStates, "state space %+v of %d rows: %d elements to %d", s, n, made.Len(), y.Len())
+	check(y.Len() == n*inner && made.Len() == n*s.Made() && room.Len() == n*channels && s.State <= mostStates && s.Width <= mostConvolved, "state space %+v of %d rows: %d elements to %d", s, n, made.Len(), y.Len())
 	check((inputs == nil) == (state == nil), "either inputs or states are kept")
 	if n == 0 {
 		return
