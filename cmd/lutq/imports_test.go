@@ -133,7 +133,7 @@ func TestImports(t *testing.T) {
 		{"gemm/fp8", []string{"formats/num"}},
 		{"gemm/lookup", []string{"formats/weight/", "formats/num"}},
 		{"gemm/bench", []string{"repack", "formats/num", "formats/input", "formats/weight/", "gemm/conform", "gemm/cpu", "gemm/cuda/", "gemm/fp8", "gemm/lookup", "gemm/ref"}},
-		{"gemm/research", []string{"formats/num", "gemm/bench", "gemm/conform", "gemm/cpu", "gemm/cuda/", "gemm/lookup", "gemm/ref", "gemm/research/"}},
+		{"gemm/research", []string{"formats/svg", "formats/num", "gemm/bench", "gemm/conform", "gemm/cpu", "gemm/cuda/", "gemm/lookup", "gemm/ref", "gemm/research/"}},
 		{"calib/tokenizer", []string{"formats/added", "formats/input", "formats/ranks"}},
 		{"calib/corpus/bundled", []string{"calib/chat", "calib/corpus/bundled/"}},
 		{"calib/corpus", []string{"formats/input"}},

@@ -11,11 +11,10 @@ import (
 //go:embed style.css
 var Style string
 
-// Scale places values between two pixels.
+// Scale places values between two pixels: From at pixel At, and To at pixel End. Those of a logarithmic scale are decimal logarithms.
 type Scale struct {
-	from, to float64 // as they are placed: logarithms of a logarithmic one
-	at, end  float64
-	log      bool
+	From, To, At, End float64
+	log               bool
 }
 
 // Linear places from at pixel at, and to at pixel end.
@@ -40,30 +39,30 @@ func (s Scale) Place(v float64) float64 {
 	if s.log {
 		v = math.Log10(v)
 	}
-	v = min(max(v, s.from), s.to)
-	return s.at + (v-s.from)/(s.to-s.from)*(s.end-s.at)
+	v = min(max(v, s.From), s.To)
+	return s.At + (v-s.From)/(s.To-s.From)*(s.End-s.At)
 }
 
 // Ticks returns round values within the scale, at most about n.
 func (s Scale) Ticks(n int) (ticks []float64) {
 	if !s.log {
-		step := math.Pow(10, math.Floor(math.Log10((s.to-s.from)/float64(n))))
+		step := math.Pow(10, math.Floor(math.Log10((s.To-s.From)/float64(n))))
 		for _, by := range []float64{1, 2, 5, 10} {
-			if (s.to-s.from)/(step*by) <= float64(n) {
+			if (s.To-s.From)/(step*by) <= float64(n) {
 				step *= by
 				break
 			}
 		}
-		for i := math.Ceil(s.from/step - 1e-9); i*step <= s.to+1e-9*step; i++ {
+		for i := math.Ceil(s.From/step - 1e-9); i*step <= s.To+1e-9*step; i++ {
 			ticks = append(ticks, i*step+0) // not -0
 		}
 		return ticks
 	}
 	for _, within := range [][]float64{{1, 2, 3, 5, 7}, {1, 2, 5}, {1, 3}, {1}} {
 		ticks = nil
-		for d := math.Floor(s.from); d <= s.to; d++ {
+		for d := math.Floor(s.From); d <= s.To; d++ {
 			for _, m := range within {
-				if l := d + math.Log10(m); l >= s.from-1e-9 && l <= s.to+1e-9 {
+				if l := d + math.Log10(m); l >= s.From-1e-9 && l <= s.To+1e-9 {
 					ticks = append(ticks, m*math.Pow(10, d))
 				}
 			}
@@ -73,7 +72,7 @@ func (s Scale) Ticks(n int) (ticks []float64) {
 		}
 	}
 	if len(ticks) < 2 { // a narrow scale
-		return Linear(math.Pow(10, s.from), math.Pow(10, s.to), 0, 1).Ticks(n)
+		return Linear(math.Pow(10, s.From), math.Pow(10, s.To), 0, 1).Ticks(n)
 	}
 	return ticks
 }
@@ -111,7 +110,7 @@ func (p *Picture) Across(s Scale, top, bottom float64, n int, of string) {
 		p.Line(x, top, x, bottom, Grid)
 		p.Text(x, bottom+18, Middle, Label, Short(v))
 	}
-	p.Text((s.at+s.end)/2, bottom+38, Middle, Label, of)
+	p.Text((s.At+s.End)/2, bottom+38, Middle, Label, of)
 }
 
 // Down draws a vertical axis: lines of the grid from pixel left to right, and their values.

@@ -38,6 +38,7 @@ const (
 // Classes of what is drawn.
 const (
 	Label  = "lb" // of axes
+	Ink    = "in" // a line
 	Strong = "st" // a text
 	Grid   = "gr"
 )
@@ -70,6 +71,13 @@ func escape(s string) string {
 		return unicode.ReplacementChar
 	}, s)
 	return html.EscapeString(s)
+}
+
+// Below has draw draw what is moved down.
+func (p *Picture) Below(y float64, draw func()) {
+	fmt.Fprintf(&p.b, `<g transform="translate(0 %s)">`+"\n", number(y))
+	draw()
+	p.b.WriteString("</g>\n")
 }
 
 // Text writes a line at a point, which is its Start, Middle or End.

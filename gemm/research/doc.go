@@ -4,7 +4,6 @@
 //	dse              how large would a tensor core be that looks sums up instead of multiplying? (lutq dse)
 //	lmma             what does an instruction of such a core compute, and how many lookups does it take? (lutq lmma)
 //	roofline         how near do kernels come to what memory and arithmetic allow? (lutq bench --roofline)
-//	plot             draws the pictures of the others
 //
 // Some experiments are a few lines of what they compare with, and stay there:
 //

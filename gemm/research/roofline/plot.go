@@ -7,8 +7,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/lutq/lutq/formats/svg"
 	"github.com/lutq/lutq/gemm/bench"
-	"github.com/lutq/lutq/gemm/research/plot"
 )
 
 // The picture of a roofline, in pixels: its size, and the margins around the field, with the legend to the right.
@@ -20,42 +20,30 @@ const (
 	mostShapes            = 12 // in the legend
 )
 
-// seriesColors are those of series in turn; dense weights are gray.
-func seriesColors() []string {
-	return []string{"#0b62c4", "#d1332e", "#1e9e4a", "#e08a00", "#7d3cb5", "#0a9aa6", "#9c5a1d", "#d6449b"}
-}
-
-const (
-	denseColor = "#777"
-	roofColor  = "#000"
-	gridColor  = "#ddd"
-	faintColor = "#f2f2f2"
-)
-
 // Plot draws the roofs, and the points in a color for each series and a mark for each shape, over the operations a byte, as
 // an SVG. Points of a series and shape are joined in the order of M, which is written beside the first of them.
 func (l *Roofline) Plot(w io.Writer) error {
-	pic := plot.New(roofWidth, roofHeight)
+	pic := svg.New(roofWidth, roofHeight, "Products under the roofs of "+l.Device)
 	unit, name := 1e9, "GFLOP/s"
 	if l.mostRate() >= 1e12 {
 		unit, name = 1e12, "TFLOP/s"
 	}
 	x, y := l.axes(unit)
-	pic.Text(roofLeft, 24, plot.Start, "Products on %s", l.Device)
-	pic.Text(roofLeft, 42, plot.Start, "Roofs: %s by %s", byteRate(l.BytesPerS), l.Reads)
+	pic.Text(roofLeft, 24, svg.Start, "", "Products on "+l.Device)
+	pic.Text(roofLeft, 42, svg.Start, svg.Label, fmt.Sprintf("Roofs: %s by %s", byteRate(l.BytesPerS), l.Reads))
 	if l.FLOPPerS > 0 {
-		pic.Text(roofLeft, 58, plot.Start, "and %.3g %s by %s", l.FLOPPerS/unit, name, l.Multiplies)
+		pic.Text(roofLeft, 58, svg.Start, svg.Label, fmt.Sprintf("and %.3g %s by %s", l.FLOPPerS/unit, name, l.Multiplies))
 	}
-	grid(x, func(at float64, label string, color string) {
-		pic.Line(x.Place(at), y.At, x.Place(at), y.End, color)
-		pic.Text(x.Place(at), y.At+18, plot.Middle, "%s", label)
+	grid(x, func(at float64, label string) {
+		pic.Line(x.Place(at), y.At, x.Place(at), y.End, svg.Grid)
+		pic.Text(x.Place(at), y.At+18, svg.Middle, svg.Label, label)
 	})
-	grid(y, func(at float64, label string, color string) {
-		pic.Line(x.At, y.Place(at), x.End, y.Place(at), color)
-		pic.Text(x.At-8, y.Place(at)+4, plot.End, "%s", label)
+	grid(y, func(at float64, label string) {
+		pic.Line(x.At, y.Place(at), x.End, y.Place(at), svg.Grid)
+		pic.Text(x.At-8, y.Place(at)+4, svg.End, svg.Label, label)
 	})
-	pic.Text((x.At+x.End)/2, y.At+42, plot.Middle, "floating-point operations for each byte of codes, scales, X and Y")
-	pic.Upwards(26, (y.At+y.End)/2, "%s", name)
+	pic.Text((x.At+x.End)/2, y.At+42, svg.Middle, svg.Label, "floating-point operations for each byte of codes, scales, X and Y")
+	pic.Upwards(26, (y.At+y.End)/2, svg.Label, name)
 	l.drawRoofs(pic, x, y, unit)
 	l.drawPoints(pic, x, y, unit)
 	return pic.Write(w)
@@ -79,7 +67,7 @@ func (l *Roofline) mostRate() float64 {
 
 // axes returns those of the decimal logarithms of intensities and of rates in a unit, in halves of decades around the points and
 // the end of the slope of the roofs.
-func (l *Roofline) axes(unit float64) (x, y plot.Axis) {
+func (l *Roofline) axes(unit float64) (x, y svg.Scale) {
 	least, most, lowest := math.Inf(1), 0.0, math.Inf(1)
 	if l.FLOPPerS > 0 {
 		most = l.FLOPPerS / l.BytesPerS
@@ -90,42 +78,39 @@ func (l *Roofline) axes(unit float64) (x, y plot.Axis) {
 	}
 	down := func(v float64) float64 { return math.Floor(2*math.Log10(v)-.2) / 2 }
 	up := func(v float64) float64 { return math.Ceil(2*math.Log10(v)+.2) / 2 }
-	return plot.Axis{From: down(least), To: up(most), At: roofLeft, End: roofWidth - roofRight},
-		plot.Axis{From: down(lowest / unit), To: up(l.mostRate() / unit), At: roofHeight - roofBottom, End: roofTop}
+	return svg.Linear(down(least), up(most), roofLeft, roofWidth-roofRight),
+		svg.Linear(down(lowest/unit), up(l.mostRate()/unit), roofHeight-roofBottom, roofTop)
 }
 
 // grid calls f for each line of the grid of an axis.
-func grid(a plot.Axis, f func(at float64, label, color string)) {
+func grid(a svg.Scale, f func(at float64, label string)) {
 	for decade := math.Floor(a.From); decade <= a.To; decade++ {
 		for _, v := range []float64{1, 2, 5} {
 			at := decade + math.Log10(v)
-			color := gridColor
-			if v != 1 {
-				color = faintColor
-			}
 			if at >= a.From-1e-9 && at <= a.To+1e-9 {
-				f(at, fmt.Sprintf("%g", v*math.Pow(10, decade)), color)
+				f(at, fmt.Sprintf("%g", v*math.Pow(10, decade)))
 			}
 		}
 	}
 }
 
-func (l *Roofline) drawRoofs(pic *plot.Picture, x, y plot.Axis, unit float64) {
+func (l *Roofline) drawRoofs(pic *svg.Picture, x, y svg.Scale, unit float64) {
 	slope := func(log float64) float64 { return log + math.Log10(l.BytesPerS/unit) }
 	end, top := x.To, math.Inf(1)
 	if l.FLOPPerS > 0 {
 		end, top = math.Log10(l.FLOPPerS/l.BytesPerS), math.Log10(l.FLOPPerS/unit)
-		pic.Line(x.Place(end), y.Place(top), x.End, y.Place(top), roofColor)
+		pic.Line(x.Place(end), y.Place(top), x.End, y.Place(top), svg.Ink)
 	}
 	begin := max(x.From, y.From-math.Log10(l.BytesPerS/unit))
-	pic.Line(x.Place(begin), y.Place(slope(begin)), x.Place(end), y.Place(min(slope(end), top)), roofColor)
+	pic.Line(x.Place(begin), y.Place(slope(begin)), x.Place(end), y.Place(min(slope(end), top)), svg.Ink)
 }
 
-func (l *Roofline) drawPoints(pic *plot.Picture, x, y plot.Axis, unit float64) {
+func (l *Roofline) drawPoints(pic *svg.Picture, x, y svg.Scale, unit float64) {
 	names := l.allSeries()
+	dense := svg.Series(svg.SeriesCount - 1) // gray
 	colors := make(map[string]string)
 	for i, name := range names {
-		colors[name] = seriesColors()[i%len(seriesColors())]
+		colors[name] = svg.Series(i % (svg.SeriesCount - 1))
 	}
 	var shapes []bench.Shape
 	type chain struct {
@@ -141,7 +126,7 @@ func (l *Roofline) drawPoints(pic *plot.Picture, x, y plot.Axis, unit float64) {
 			shapes = append(shapes, s)
 		}
 		if p.Dense {
-			colors[p.Series] = denseColor
+			colors[p.Series] = dense
 		}
 		c := chain{p.Series, p.Row.Name, s, p.Row.Group}
 		if chains[c] == nil {
@@ -159,30 +144,30 @@ func (l *Roofline) drawPoints(pic *plot.Picture, x, y plot.Axis, unit float64) {
 			x1, y1 := at(p)
 			if i > 0 {
 				x0, y0 := at(points[i-1])
-				pic.Line(x0, y0, x1, y1, colors[c.series])
+				pic.Line(x0, y0, x1, y1, "th "+colors[c.series])
 			}
-			pic.Mark(slices.Index(shapes, c.shape), x1, y1, colors[c.series])
+			pic.Mark(slices.Index(shapes, c.shape), x1, y1, colors[c.series], "")
 			if c == order[0] && x1 >= free {
-				pic.Text(x1+7, y1+15, plot.Start, "M %d", p.Row.M)
+				pic.Text(x1+7, y1+15, svg.Start, svg.Label, fmt.Sprintf("M %d", p.Row.M))
 				free = x1 + 50
 			}
 		}
 	}
 	left, line := float64(roofWidth-roofRight+24), float64(roofTop+8)
 	for _, name := range names {
-		pic.Line(left-4, line-4, left+12, line-4, colors[name])
-		pic.Mark(0, left+4, line-4, colors[name])
-		pic.Text(left+20, line, plot.Start, "%s", name)
+		pic.Line(left-4, line-4, left+12, line-4, "th "+colors[name])
+		pic.Mark(0, left+4, line-4, colors[name], "")
+		pic.Text(left+20, line, svg.Start, "", name)
 		line += legendLine
 	}
 	line += legendLine
 	for i, s := range shapes {
 		if i == mostShapes && len(shapes) > mostShapes {
-			pic.Text(left+20, line, plot.Start, "and %d more", len(shapes)-mostShapes)
+			pic.Text(left+20, line, svg.Start, "", fmt.Sprintf("and %d more", len(shapes)-mostShapes))
 			break
 		}
-		pic.Mark(i, left+4, line-4, denseColor)
-		pic.Text(left+20, line, plot.Start, "%d×%d", s.N, s.K)
+		pic.Mark(i, left+4, line-4, dense, "")
+		pic.Text(left+20, line, svg.Start, "", fmt.Sprintf("%d×%d", s.N, s.K))
 		line += legendLine
 	}
 }
