@@ -12,6 +12,8 @@ import (
 
 	"github.com/lutq/lutq/calib/eval"
 	"github.com/lutq/lutq/calib/probe"
+	"github.com/lutq/lutq/calib/report"
+	"github.com/lutq/lutq/calib/tasks"
 	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/gemm/bench"
 	"github.com/lutq/lutq/gemm/cuda/timing"
@@ -29,14 +31,14 @@ func TestTables(t *testing.T) {
 	two := weight.Spec{Kind: "trellis", Bits: 2, Half: true}
 	ci := &[2]float64{-0.0123, 0.0456}
 	models := []string{"models/Meta-Llama-3.1-8B-Instruct-js-4bit-fitted", "models/Meta-Llama-3.1-8B-Instruct-trellis-2bit"}
-	report := &evalReport{models: models, against: "meta-llama/Meta-Llama-3.1-8B-Instruct"}
+	measured := &evalReport{models: models, against: "meta-llama/Meta-Llama-3.1-8B-Instruct"}
 	for range models {
 		r := eval.Result{PPL: 6.2414, PPLStderr: 0.0312, TokensPerSecond: 12345, Comparison: &eval.Comparison{
 			ReferencePPL: 6.1, LnRatio: 0.0229, LnRatioCI: ci, KLMean: 0.0312, KLMedian: 0.0101, KLP99: 0.412, Top1: 0.9312,
 		}}
-		report.results = append(report.results, r)
+		measured.results = append(measured.results, r)
 	}
-	alone := &evalReport{models: models, results: report.results}
+	alone := &evalReport{models: models, results: measured.results}
 	row := func(device string) bench.Row {
 		return bench.Row{
 			Name: "model.layers.0.mlp.gate_proj", Layers: []string{"model.layers.0.mlp.gate_proj", "model.layers.1.mlp.gate_proj", "model.layers.1.mlp.up_proj"},
@@ -68,6 +70,22 @@ func TestTables(t *testing.T) {
 		{Name: "model.language_model.layers.0.input_layernorm.weight", Shape: []int{4096}, DType: "BF16", BytesOut: 8192},
 	}}
 	in.sum()
+	swept := &report.Report{
+		Models: []report.Model{{Name: models[0], Bytes: 4567890123, BitsPerWeight: 4.25}, {Name: models[1], Bytes: 2567890123, BitsPerWeight: 2.5}},
+		Texts:  []report.Text{{Name: "wiki.test.raw", Results: measured.results}},
+	}
+	norm, stderr := 0.7123, 0.0123
+	asked := &tasksReport{
+		models: models,
+		Results: []taskResult{
+			{models[0], "arc_challenge", &tasks.Result{Items: 1172, Shots: 25, Accuracy: 0.5412, AccuracyStderr: stderr, AccuracyNorm: &norm, AccuracyNormStderr: &stderr, TokensPerSecond: 12345}},
+			{models[1], "lambada_openai", &tasks.Result{Items: 5153, Accuracy: 0.5412, AccuracyStderr: stderr, Perplexity: &norm, PerplexityStderr: &stderr, TokensPerSecond: 12345}},
+		},
+		Pairs: []taskPair{{[2]string{models[1], models[0]}, "arc_challenge", tasks.Difference{
+			Difference: -0.0123, Interval: *ci, P: 0.012, DifferenceNorm: &norm, IntervalNorm: ci, LnRatio: &norm, LnRatioCI: ci, SameAnswer: 0.9123,
+		}}},
+		Agree: []agreed{{Models: [2]string{models[1], models[0]}, Prompts: 128, Agreement: tasks.Agreement{Tokens: 256, Share: 0.2123, Interval: [2]float64{0.18, 0.25}}}},
+	}
 	cells := func(shape tableShape, of func() ([]string, [][]string)) func(u *ui) error {
 		return func(u *ui) error {
 			header, rows := of()
@@ -81,11 +99,13 @@ func TestTables(t *testing.T) {
 		{"inspect", func(u *ui) error { return u.printLayers(in) }},
 		{"inspect --summary", func(u *ui) error { return u.printSummary(in) }},
 		{"eval-ppl", cells(evalShape(), alone.cells)},
-		{"eval-ppl --against", cells(evalShape(), report.cells)},
+		{"eval-ppl --against", cells(evalShape(), measured.cells)},
 		{"eval-ppl, pairs", cells(pairShape(), func() ([]string, [][]string) {
 			return []string{"model", "against", "ln ratio", "KL mean", "same top token"},
 				[][]string{{models[1], models[0], interval(0.1234, ci), interval(0.0312, ci), "-1.23 %"}}
 		})},
+		{"eval-tasks", func(u *ui) error { return u.printTasks(asked, "table") }},
+		{"sweep", func(u *ui) error { return u.printSweep(swept, "models/sweep") }},
 		{"quantize, mixed widths", func(u *ui) error { return u.printSets(mixed) }},
 		{"bench, cpu", func(u *ui) error { return u.printRows([]bench.Row{row("cpu")}, "table") }},
 		{"bench, cuda", func(u *ui) error { return u.printRows([]bench.Row{row("cuda")}, "table") }},
