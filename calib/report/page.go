@@ -216,15 +216,15 @@ func interval(format string, x float64, ci *[2]float64) string {
 
 func resultsTable(r *Report, t *Text) *table {
 	if r.Against == "" {
-		out := newTable("model", ">bytes", ">perplexity", ">tokens/s")
+		out := newTable("model", ">bytes", ">perplexity")
 		for i, res := range t.Results {
-			out.add(r.Models[i].Name, bytesName(r.Models[i].Bytes), fmt.Sprintf("%.4f ± %.4f", res.PPL, res.PPLStderr), svg.Short(res.TokensPerSecond))
+			out.add(r.Models[i].Name, bytesName(r.Models[i].Bytes), fmt.Sprintf("%.4f ± %.4f", res.PPL, res.PPLStderr))
 		}
 		return out
 	}
-	out := newTable("model", ">bytes", ">bits", ">perplexity", ">ln ratio", ">KL mean", ">median", ">99 %", ">same top token, %", ">tokens/s")
+	out := newTable("model", ">bytes", ">bits", ">perplexity", ">ln ratio", ">KL mean", ">median", ">99 %", ">same top token, %")
 	if len(t.Results) > 0 && t.Results[0].Comparison != nil {
-		out.add(r.Against, "", "", fmt.Sprintf("%.4f", t.Results[0].ReferencePPL), "", "", "", "", "", "")
+		out.add(r.Against, "", "", fmt.Sprintf("%.4f", t.Results[0].ReferencePPL), "", "", "", "", "")
 	}
 	for i, res := range t.Results {
 		c := res.Comparison
@@ -237,7 +237,7 @@ func resultsTable(r *Report, t *Text) *table {
 		}
 		out.add(r.Models[i].Name, bytesName(r.Models[i].Bytes), fmt.Sprintf("%.3f", r.Models[i].BitsPerWeight), fmt.Sprintf("%.4f ± %.4f", res.PPL, res.PPLStderr),
 			interval("%+.4f", c.LnRatio, c.LnRatioCI), interval("%.4f", c.KLMean, c.KLMeanCI), fmt.Sprintf("%.4f", c.KLMedian), fmt.Sprintf("%.3f", c.KLP99),
-			interval("%.2f", 100*c.Top1, top), svg.Short(res.TokensPerSecond))
+			interval("%.2f", 100*c.Top1, top))
 	}
 	return out
 }

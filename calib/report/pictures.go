@@ -60,7 +60,7 @@ func partsPicture(m *Model) *Picture {
 		if !part.Quantized {
 			class = svg.Series(6)
 		}
-		p.Box(left, y+3, long, row-7, class, fmt.Sprintf("%s: %d tensors, %s", part.Name, part.Tensors, part.Stored))
+		p.Box(left, y+3, long, row-7, class, fmt.Sprintf("%s: %d tensors, %s", part.Name, part.Tensors, strings.Join(part.Stored, ", ")))
 		p.Text(left+long+6, y+16, svg.Start, svg.Label, fmt.Sprintf("%s, %.1f %%", bytesName(part.Bytes), 100*float64(part.Bytes)/float64(max(m.Bytes, 1))))
 	}
 	return &Picture{"parts", "Bytes by part. Grey is what is stored as it was.", p}

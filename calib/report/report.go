@@ -49,12 +49,12 @@ type Fact struct {
 
 // Part is some tensors of a model.
 type Part struct {
-	Name      string `json:"name"`
-	Stored    string `json:"stored"` // how
-	Quantized bool   `json:"quantized"`
-	Tensors   int    `json:"tensors"`
-	Bytes     int64  `json:"bytes"`
-	Weights   int64  `json:"weights"` // numbers
+	Name      string   `json:"name"`
+	Stored    []string `json:"stored"` // how: all ways that there are
+	Quantized bool     `json:"quantized"`
+	Tensors   int      `json:"tensors"`
+	Bytes     int64    `json:"bytes"`
+	Weights   int64    `json:"weights"` // numbers
 }
 
 // Layer is a quantized layer. What is not known is 0.
@@ -113,12 +113,15 @@ const maxBlocks = 2000
 // AddPart adds a tensor, or a layer, to the parts of a model.
 func (m *Model) AddPart(name, stored string, quantized bool, bytes, weights int64) {
 	_, kind := Place(name)
-	at := slices.IndexFunc(m.Parts, func(p Part) bool { return p.Name == kind && p.Stored == stored })
+	at := slices.IndexFunc(m.Parts, func(p Part) bool { return p.Name == kind && p.Quantized == quantized })
 	if at < 0 {
 		at = len(m.Parts)
-		m.Parts = append(m.Parts, Part{Name: kind, Stored: stored, Quantized: quantized})
+		m.Parts = append(m.Parts, Part{Name: kind, Quantized: quantized})
 	}
 	p := &m.Parts[at]
+	if !slices.Contains(p.Stored, stored) {
+		p.Stored = append(p.Stored, stored)
+	}
 	p.Tensors, p.Bytes, p.Weights = p.Tensors+1, p.Bytes+bytes, p.Weights+weights
 	m.Bytes, m.Parameters = m.Bytes+bytes, m.Parameters+weights
 }

@@ -416,3 +416,16 @@ func TestCSV(t *testing.T) {
 	}
 	check(t, pageOf(t, &Report{Title: "t", Models: r.Models, Texts: r.Texts}))
 }
+
+// TestParts: layers of a kind are one part, whatever tables they have.
+func TestParts(t *testing.T) {
+	var m Model
+	m.AddPart("model.layers.0.mlp.up_proj", "4:64:js", true, 10, 20)
+	m.AddPart("model.layers.1.mlp.up_proj", "4:64:nf", true, 30, 20)
+	m.AddPart("model.layers.2.mlp.up_proj", "4:64:nf", true, 1, 20)
+	m.AddPart("model.layers.3.mlp.up_proj", "BF16", false, 100, 20)
+	m.Sum()
+	if len(m.Parts) != 2 || m.Parts[0].Bytes != 100 || m.Parts[1].Bytes != 41 || m.Parts[1].Tensors != 3 || len(m.Parts[1].Stored) != 2 || m.BitsPerWeight != 8*141./80 {
+		t.Errorf("%+v", m)
+	}
+}

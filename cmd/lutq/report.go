@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -352,6 +355,32 @@ func (u *ui) reportModel(ctx context.Context, name string, original *hf.Checkpoi
 	return m, m.Sample(ctx, own, original)
 }
 
+// formats lists how quantized tensors are stored, the most frequent ways first.
+func formats(in *inspection) string {
+	counts := make(map[string]int)
+	for _, l := range in.Layers {
+		switch {
+		case l.Kind != "":
+			counts[formatName(l.Spec)]++
+		case l.encodingJSON != nil:
+			counts[l.DType]++
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	const most = 8
+	var all []string
+	for i, name := range names {
+		if i == most {
+			all = append(all, fmt.Sprintf("and %d other ways", len(names)-most))
+			break
+		}
+		all = append(all, fmt.Sprintf("%d as %s", counts[name], name))
+	}
+	return strings.Join(all, ", ")
+}
+
 // facts lists how a model was made.
 func facts(in *inspection) (all []report.Fact) {
 	add := func(what, is string) {
@@ -360,7 +389,8 @@ func facts(in *inspection) (all []report.Fact) {
 		}
 	}
 	add("format", in.Format)
-	add("tensors", fmt.Sprintf("%d, %d of them quantized%s", in.Tensors, in.Quantized, in.encodings()))
+	add("tensors", fmt.Sprintf("%d, %d of them quantized", in.Tensors, in.Quantized))
+	add("stored as", formats(in))
 	add("quantized by", in.QuantizedBy)
 	if t := in.Transform; t != nil {
 		add("transform", fmt.Sprintf("%s, %d states", t.Name, t.States))
