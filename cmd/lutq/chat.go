@@ -130,7 +130,9 @@ type speaker struct {
 	tok      *tokenizer.Tokenizer
 	template *chat.Template
 	ends     []int
+	now      time.Time // that templates print: one for all turns, so that what was read stays the same
 	dialog   *decode.Dialog
+	longest  int            // tokens that the model was made for; 0: any number
 	said     []chat.Message // behind the system prompt
 	close    func()
 }
@@ -206,7 +208,7 @@ func (u *ui) chat(ctx context.Context, dir string, o chatOptions) (err error) {
 		if err != nil {
 			return err
 		}
-		s.dialog = decode.NewDialog(session)
+		s.dialog, s.longest = decode.NewDialog(session), decode.Longest(m.Decoder())
 		s.close = func() { session.Close(); m.Close() }
 	}
 	u.noteRounding(ops)
@@ -241,7 +243,7 @@ func (c *conversation) newSpeaker(ctx context.Context, name string, m *source.Mo
 	if err := m.Check(files...); err != nil {
 		return nil, hintDiffers(err)
 	}
-	s := &speaker{name: name, close: func() {}}
+	s := &speaker{name: name, now: time.Now(), close: func() {}}
 	var err error
 	if s.template, err = chat.Load(m); err != nil {
 		if errors.Is(err, chat.ErrNone) {
@@ -260,9 +262,17 @@ func (c *conversation) newSpeaker(ctx context.Context, name string, m *source.Mo
 	return s, err
 }
 
+// makeRoom says what to do about a full context.
+func (s *speaker) makeRoom() string {
+	if s.longest > 0 && s.dialog.Context() >= s.longest {
+		return "/undo takes back a turn, and /reset begins anew; the model was made for no more tokens"
+	}
+	return "/undo takes back a turn, /reset begins anew, and a larger --ctx has more room"
+}
+
 // tokens returns the tokens of a conversation that an answer follows.
 func (s *speaker) tokens(ctx context.Context, messages []chat.Message) ([]int, error) {
-	text, err := s.template.Render(ctx, messages, chat.Options{AddGenerationPrompt: true, Now: time.Now()})
+	text, err := s.template.Render(ctx, messages, chat.Options{AddGenerationPrompt: true, Now: s.now})
 	if err != nil {
 		return nil, err
 	}
@@ -450,7 +460,7 @@ func (c *conversation) turn(ctx context.Context, text string) error {
 		if most := s.dialog.Context(); len(ids) >= most {
 			return hintError{
 				fmt.Errorf("%w: with this the conversation with %s has %d tokens of %d", errNoRoom, s.name, len(ids), most),
-				"/undo takes back a turn, /reset begins anew, and a larger --ctx has more room",
+				s.makeRoom(),
 			}
 		}
 		prompts[i] = ids
@@ -499,7 +509,7 @@ func (c *conversation) tell(t turnJSON) {
 		c.u.note("%s%d tokens (%s), %s tokens/s; %d of the prompt's %d were kept; %d of %d in the context", of, a.Tokens, a.Finish,
 			digits(a.TokensPerSecond, 3), a.KeptTokens, a.PromptTokens, min(has, most), most)
 		if a.Finish == decode.EndLength && a.Tokens < c.o.maxTokens {
-			fmt.Fprintf(c.u.stderr, "lutq: the context of %d tokens is full\nhint: /undo takes back a turn, /reset begins anew, and a larger --ctx has more room\n", most)
+			fmt.Fprintf(c.u.stderr, "lutq: the context of %d tokens is full\nhint: %s\n", most, c.speakers[i].makeRoom())
 		}
 	}
 }
