@@ -107,8 +107,8 @@ func (m *markdown) page(p *page) {
 	for _, t := range p.Texts {
 		fmt.Fprintf(&m.b, "\n## On %s\n\n%s\n", plain(t.Name), plain(t.Protocol))
 		m.table(t.Table)
-		m.table(t.Pairs)
 		m.pictures(t.Frontier)
+		m.table(t.Pairs)
 	}
 	for _, one := range p.Models {
 		fmt.Fprintf(&m.b, "\n## %s\n", plain(one.Name))

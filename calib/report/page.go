@@ -124,7 +124,7 @@ func spelled(s string) string {
 
 func newPage(r *Report) *page {
 	p := &page{Title: visible(r.Title), Against: visible(r.Against), Command: visible(r.Command)}
-	if len(r.Models) > 0 && len(r.Texts) > 0 {
+	if len(r.Models) == 1 && len(r.Texts) > 0 {
 		p.Key = keyFacts(r)
 	}
 	for i := range r.Texts {
@@ -175,7 +175,7 @@ func newPage(r *Report) *page {
 	return p
 }
 
-// keyFacts are what matters most of the first model, on the first text.
+// keyFacts are what matters most of a model, on the first text.
 func keyFacts(r *Report) []Fact {
 	m, res := &r.Models[0], &r.Texts[0].Results[0]
 	facts := []Fact{
@@ -186,11 +186,6 @@ func keyFacts(r *Report) []Fact {
 	if c := res.Comparison; c != nil {
 		facts[2].Is += fmt.Sprintf(", original %.4g", c.ReferencePPL)
 		facts = append(facts, Fact{"KL divergence, nats", fmt.Sprintf("%.4g", c.KLMean)}, Fact{"Same top token", fmt.Sprintf("%.2f %%", 100*c.Top1)})
-	}
-	if len(r.Models) > 1 {
-		for i := range facts {
-			facts[i].What += ", " + visible(fold(m.Name, 24))
-		}
 	}
 	return facts
 }

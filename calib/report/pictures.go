@@ -54,7 +54,7 @@ func partsPicture(m *Model) *Picture {
 	}
 	for i, part := range shown {
 		y := float64(row*i + 6)
-		long := max(float64(part.Bytes)/float64(largest)*(width-left-130), 1)
+		long := max(float64(part.Bytes)/float64(largest)*(width-left-144), 1)
 		p.Text(left-8, y+16, svg.End, "", fold(part.Name, 28))
 		class := svg.Series(0)
 		if !part.Quantized {
@@ -258,7 +258,7 @@ func classesPicture(t *Tokens) *Picture {
 	p := svg.New(width, float64(row*len(t.Classes)+12), "KL divergence by class of token")
 	for i, g := range t.Classes {
 		y := float64(row*i + 6)
-		long := max(g.KL/most*(width-left-160), 1)
+		long := max(g.KL/most*(width-left-184), 1)
 		p.Text(left-8, y+16, svg.End, "", g.Name)
 		p.Box(left, y+3, long, row-8, svg.Series(0), fmt.Sprintf("%d tokens", g.Tokens))
 		p.Text(left+long+6, y+16, svg.Start, svg.Label, fmt.Sprintf("%.4g, top-1 %.1f %%", g.KL, 100*g.Same))

@@ -11,8 +11,10 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/eval"
@@ -56,7 +58,7 @@ func synthetic(models, blocks, windows int, text string) *Report {
 			tokens.Positions = append(tokens.Positions, Group{Name: places(from, from), From: float64(from), Tokens: 40, KL: 0.1 + rng.Float64(), KLErr: 0.01})
 		}
 		for _, c := range classes {
-			tokens.Classes = append(tokens.Classes, Group{Name: c, Tokens: 100, KL: rng.Float64(), Same: 0.9, NLL: 2, Ref: 1.9})
+			tokens.Classes = append(tokens.Classes, Group{Name: c, Tokens: 100, KL: 0.01 + 0.08*rng.Float64(), Same: 0.9, NLL: 2, Ref: 1.9})
 		}
 		for _, from := range sizeEdges {
 			tokens.Sizes = append(tokens.Sizes, Group{From: from, Tokens: 100, KL: from})
@@ -141,7 +143,7 @@ func check(t *testing.T, page []byte) (pictures int) {
 func checkSVG(t *testing.T, svg []byte) {
 	t.Helper()
 	d := xml.NewDecoder(bytes.NewReader(svg))
-	shapes := 0
+	shapes, wide := 0, 0.
 	for {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) {
@@ -154,10 +156,34 @@ func checkSVG(t *testing.T, svg []byte) {
 		if !ok {
 			continue
 		}
+		attr := make(map[string]string)
+		for _, a := range e.Attr {
+			attr[a.Name.Local] = a.Value
+		}
 		switch e.Name.Local {
 		case "path", "rect", "circle":
 			shapes++
-		case "svg", "g", "text", "title", "style":
+		case "svg":
+			if _, err := fmt.Sscanf(attr["viewBox"], "0 0 %f ", &wide); err != nil {
+				t.Fatalf("%v: viewBox %q", err, attr["viewBox"])
+			}
+		case "text":
+			text, err := d.Token()
+			data, ok := text.(xml.CharData)
+			if err != nil || !ok || attr["x"] == "" {
+				continue // is empty, or stands upright
+			}
+			at, err := strconv.ParseFloat(attr["x"], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			const letter = 7.5 // the mean of a wide font
+			long := letter * float64(utf8.RuneCount(data))
+			from := at - long*map[string]float64{"": 0, "middle": 0.5, "end": 1}[attr["text-anchor"]]
+			if from < -2 || from+long > wide+2 {
+				t.Errorf("%q lies outside of its picture: from %.0f to %.0f of %.0f", data, from, from+long, wide)
+			}
+		case "g", "title", "style":
 		default:
 			t.Fatalf("a picture has a %s", e.Name.Local)
 		}
@@ -310,7 +336,7 @@ func TestPlace(t *testing.T) {
 func TestClassOf(t *testing.T) {
 	for text, want := range map[string]string{
 		" the": "word, its beginning", "ing": "word, further on", " Жи": "other scripts", "中": "other scripts", " 12": "digits", ",": "punctuation", " (": "punctuation",
-		"\n": "blanks and lines", "  ": "blanks and lines", "": "special or part of a character", "\ufffd": "special or part of a character", "é": "word, further on", "\x07": "special or part of a character",
+		"\n": "blanks and lines", "  ": "blanks and lines", "": "special or incomplete", "\ufffd": "special or incomplete", "é": "word, further on", "\x07": "special or incomplete",
 	} {
 		if got := classes[classOf(text)]; got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)

@@ -68,7 +68,7 @@ const (
 )
 
 // The classes of tokens, in the order of a report.
-var classes = []string{"word, its beginning", "word, further on", "other scripts", "digits", "punctuation", "blanks and lines", "special or part of a character"}
+var classes = []string{"word, its beginning", "word, further on", "other scripts", "digits", "punctuation", "blanks and lines", "special or incomplete"}
 
 // Watch gathers what a report tells of tokens during an evaluation. It implements [eval.Watcher].
 type Watch struct {
