@@ -122,7 +122,7 @@ func heat(m *Model, name, caption string, value func(l *Layer) float64, log bool
 	gap := min(1, across/8)
 	for k, kind := range kinds {
 		y := float64(top + row*k)
-		p.Text(left-8, y+15, svg.End, "", fold(strings.TrimSuffix(kind, ".weight"), 22))
+		p.Text(left-8, y+15, svg.End, "", fold(strings.TrimSuffix(kind, ".weight"), 21))
 		for at := range columns {
 			block := at
 			if at == blocks {
