@@ -22,6 +22,7 @@ import (
 	"github.com/lutq/lutq/calib/tokenizer"
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
+	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
 )
 
@@ -321,6 +322,9 @@ func (u *ui) reportModel(ctx context.Context, name string, original *hf.Checkpoi
 	if err != nil {
 		return nil, err
 	}
+	if strings.EqualFold(filepath.Ext(name), ".gguf") {
+		in.Format = "gguf"
+	}
 	m := &report.Model{Name: name, Format: in.Format, SHA256: in.SHA256, Command: in.Command, Recipe: facts(in)}
 	for _, l := range in.Layers {
 		weights := int64(1)
@@ -388,7 +392,7 @@ func facts(in *inspection) (all []report.Fact) {
 			all = append(all, report.Fact{What: what, Is: is})
 		}
 	}
-	add("format", in.Format)
+	add("format", map[string]string{lutq.Method: "lutq's container", "gguf": "GGUF file", "hf": "Hugging Face folder"}[in.Format])
 	add("tensors", fmt.Sprintf("%d, %d of them quantized", in.Tensors, in.Quantized))
 	add("stored as", formats(in))
 	add("quantized by", in.QuantizedBy)
