@@ -183,11 +183,15 @@ def by_lm_eval(work: Path, model: str, threads: int):
     os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_DATASETS_CACHE=str(work / "cache"))
     import lm_eval
     import torch
+    from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
+    from transformers import PreTrainedTokenizerFast
 
     torch.set_num_threads(threads)
+    # Some tokenizer classes of transformers 5 have steps of their own in place of those of tokenizer.json.
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(model)
     r = lm_eval.simple_evaluate(
-        model="hf", model_args={"pretrained": model, "dtype": "float32"}, tasks=list(TASKS), device="cpu", batch_size=8,
+        model=HFLM(pretrained=model, tokenizer=tokenizer, dtype="float32", device="cpu", batch_size=8), tasks=list(TASKS),
         task_manager=TaskManager(include_path=str(work), include_defaults=False), log_samples=True, bootstrap_iters=100,
     )
     out = {"lm_eval": lm_eval.__version__, "results": r["results"], "samples": {}}
