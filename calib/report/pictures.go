@@ -81,7 +81,7 @@ func heat(m *Model, name, caption string, value func(l *Layer) float64, log bool
 	for i := range m.Layers {
 		l := &m.Layers[i]
 		v := value(l)
-		if !(v > 0) || math.IsInf(v, 0) {
+		if !(v > 1e-30 && v < 1e30) {
 			continue
 		}
 		block, kind := Place(l.Name)
@@ -193,11 +193,11 @@ func sampledError(m *Model) string {
 	return fmt.Sprintf(", of up to %d rows of a layer", m.Sampled)
 }
 
-// bounds returns the least and the largest positive value, widened a little.
+// bounds returns the least and the largest positive value, widened a little, of those that a picture has room for.
 func bounds(values []float64) (least, most float64, ok bool) {
 	least, most = math.Inf(1), 0
 	for _, v := range values {
-		if v > 0 && !math.IsInf(v, 0) && !math.IsNaN(v) {
+		if v > 1e-30 && v < 1e30 {
 			least, most = min(least, v), max(most, v)
 		}
 	}
@@ -248,17 +248,19 @@ func positionsPicture(t *Tokens, context int) *Picture {
 // classesPicture shows the divergence by class of token, as bars.
 func classesPicture(t *Tokens) *Picture {
 	const row, left = 26, 216
-	most := 0.
+	var values []float64
 	for _, g := range t.Classes {
-		most = max(most, g.KL)
+		values = append(values, g.KL)
 	}
-	if most == 0 {
+	_, most, ok := bounds(values)
+	if !ok {
 		return nil
 	}
+	x := svg.Linear(0, most, 0, width-left-184)
 	p := svg.New(width, float64(row*len(t.Classes)+12), "KL divergence by class of token")
 	for i, g := range t.Classes {
 		y := float64(row*i + 6)
-		long := max(g.KL/most*(width-left-184), 1)
+		long := max(x.Place(g.KL), 1)
 		p.Text(left-8, y+16, svg.End, "", g.Name)
 		p.Box(left, y+3, long, row-8, svg.Series(0), fmt.Sprintf("%d tokens", g.Tokens))
 		p.Text(left+long+6, y+16, svg.Start, svg.Label, fmt.Sprintf("%.4g, top-1 %.1f %%", g.KL, 100*g.Same))

@@ -3,6 +3,7 @@ package svg
 import (
 	_ "embed" // the stylesheet
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -39,7 +40,10 @@ func (s Scale) Place(v float64) float64 {
 	if s.log {
 		v = math.Log10(v)
 	}
-	v = min(max(v, s.From), s.To)
+	if !(v >= s.From) { // or no number
+		v = s.From
+	}
+	v = min(v, s.To)
 	return s.At + (v-s.From)/(s.To-s.From)*(s.End-s.At)
 }
 
@@ -53,10 +57,15 @@ func (s Scale) Ticks(n int) (ticks []float64) {
 				break
 			}
 		}
-		for i := math.Ceil(s.From/step - 1e-9); i*step <= s.To+1e-9*step; i++ {
-			ticks = append(ticks, i*step+0) // not -0
+		first := math.Ceil(s.From/step - 1e-9)
+		for i := range 2*n + 1 { // bounded also where a step is too small to tell from none
+			v := (first+float64(i))*step + 0 // not -0
+			if !(v <= s.To+1e-9*step) {
+				break
+			}
+			ticks = append(ticks, v)
 		}
-		return ticks
+		return slices.Compact(ticks)
 	}
 	for _, within := range [][]float64{{1, 2, 3, 5, 7}, {1, 2, 5}, {1, 3}, {1}} {
 		ticks = nil

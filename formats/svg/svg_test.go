@@ -86,6 +86,15 @@ func TestTicks(t *testing.T) {
 	}
 }
 
+// TestFewTicks: where steps are lost in rounding there are few all the same.
+func TestFewTicks(t *testing.T) {
+	for _, s := range []Scale{Linear(0, 5e-324, 0, 1), Linear(1e17, 1e17+32, 0, 1), Linear(-math.MaxFloat64, math.MaxFloat64, 0, 1), Log(1e-300, 1e300, 0, 1)} {
+		if n := len(s.Ticks(5)); n > 700 {
+			t.Errorf("%+v: %d ticks", s, n)
+		}
+	}
+}
+
 func TestShort(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 0.12345: "0.123", 12.34: "12.3", 1234.4: "1234", 9999.4: "9999", 12345: "12.3 k", 1.5e6: "1.5 M", 2.5e12: "2.5 T", -3e9: "-3 G"} {
 		if got := Short(v); got != want {
@@ -96,7 +105,7 @@ func TestShort(t *testing.T) {
 
 func TestPlace(t *testing.T) {
 	s := Log(1, 100, 0, 200)
-	for v, want := range map[float64]float64{1: 0, 10: 100, 100: 200, 1000: 200, 0: 0} {
+	for v, want := range map[float64]float64{1: 0, 10: 100, 100: 200, 1000: 200, 0: 0, -1: 0, math.Inf(1): 200} {
 		if got := s.Place(v); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%v lies at %v, want %v", v, got, want)
 		}
