@@ -298,6 +298,9 @@ func TestGPUGradient(t *testing.T) {
 				} {
 					worst, where := 0.0, ""
 					for path, w := range want.grads {
+						if slices.Equal(got[0][path], w) { // as where an expert has no token
+							continue
+						}
 						if e := distance(got[0][path], w); !(e <= worst) {
 							worst, where = e, path
 						}

@@ -22,7 +22,7 @@ type FamilyBounds struct {
 	Loss      float64  // relative
 	Gradients float64  // of a layer's gradient, relative to its norm; 0: not compared
 	Recorded  bool     // whether steps are to be recorded
-	Near      []string // families whose routers' last choice leads the next by less than activations are rounded: left out of Families
+	Near      []string // families whose routers' last choice leads the next by less than activations are rounded: left out
 }
 
 // eachFamily opens a tiny model of every family on ops, or of those named.
@@ -56,9 +56,7 @@ func eachFamily(t *testing.T, ops model.Ops, test func(t *testing.T, m *model.Mo
 // Families compares a tiny model of every family, or of those named, on ops with transformers.
 func Families(t *testing.T, ops model.Ops, b FamilyBounds, families ...string) {
 	eachFamily(t, ops, func(t *testing.T, m *model.Model, g archtest.Golden) {
-		if slices.Contains(b.Near, g.Name) {
-			t.Skip("rounded activations choose other experts")
-		}
+		b.skipNear(t, g)
 		b.logits(t, m, g)
 		b.continued(t, m, g)
 		loss, err := m.Loss(context.Background(), g.Tokens, nil)
@@ -74,10 +72,18 @@ func Families(t *testing.T, ops model.Ops, b FamilyBounds, families ...string) {
 	}, families...)
 }
 
+func (b FamilyBounds) skipNear(t *testing.T, g archtest.Golden) {
+	t.Helper()
+	if slices.Contains(b.Near, g.Name) {
+		t.Skip("rounded activations choose other experts")
+	}
+}
+
 // Steps compares what models of every family, or of those named, say token by token, beside another text that begins later, with
 // transformers.
 func Steps(t *testing.T, ops model.Ops, b FamilyBounds, families ...string) {
 	eachFamily(t, ops, func(t *testing.T, m *model.Model, g archtest.Golden) {
+		b.skipNear(t, g)
 		c, err := m.NewCache(2, len(g.Tokens))
 		if err != nil {
 			t.Fatal(err)
