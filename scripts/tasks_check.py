@@ -252,7 +252,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("work", type=Path)
     p.add_argument("--lutq")
-    p.add_argument("--model", action="append", required=True)
+    p.add_argument("--model", action="append", default=[], help="none: only the items are made")
     p.add_argument("--text", required=True)
     p.add_argument("--items", type=int, default=200)
     p.add_argument("--threads", type=int, default=2)

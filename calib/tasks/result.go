@@ -97,8 +97,9 @@ func isRightNorm(c Choice) float64 { return number(c.RightNorm) }
 func mean(x []float64) (m, stderr float64) {
 	n := float64(len(x))
 	for _, v := range x {
-		m += v / n
+		m += v
 	}
+	m /= n
 	if n < 2 {
 		return m, 0
 	}
@@ -221,10 +222,10 @@ func Wilson(p, n float64) (low, high float64) {
 func Mean(results []*Result) (accuracy, stderr float64) {
 	n := float64(len(results))
 	for _, r := range results {
-		accuracy += r.Accuracy / n
+		accuracy += r.Accuracy
 		stderr += r.AccuracyStderr * r.AccuracyStderr
 	}
-	return accuracy, math.Sqrt(stderr) / n
+	return accuracy / n, math.Sqrt(stderr) / n
 }
 
 // CompareMean holds the mean accuracy of model a on several tasks against that of model b. The interval is 1.96 standard
