@@ -16,6 +16,21 @@ type LatentOps interface {
 	OneOrder() bool
 }
 
+// LatentKeeper is implemented by [LatentOps] of a device that begins operations late: it does at once what comes between two products.
+type LatentKeeper interface {
+	// KeepLatents keeps of rows of a step their latents after the norm, and the keys that heads share, turned: down [rows, c.Dim] has both. To
+	// queries [rows, Heads, c.Dim] it writes behind Rank elements the last ones of q [rows, Heads, Dim], turned. All are acts but norm
+	// [Rank], cos and sin [rows, Half], floats; what is kept is keys and values in one order.
+	KeepLatents(queries, kept, q, down, norm, cos, sin Array, at Step, c CacheShape, s LatentShape)
+}
+
+// LatentShape are the sizes of what is kept: Rank elements, and 2·Half that turn, as the last ones of Heads of Dim do.
+type LatentShape struct {
+	Heads, Dim, Rank, Half int
+	Adjacent               bool
+	Eps                    float64
+}
+
 // ByHeadsShape are the sizes of products by heads: w is [Heads, N, K], and rows and heads of the others are as far apart as said.
 type ByHeadsShape struct {
 	Rows, Heads, N, K int
@@ -205,15 +220,9 @@ func (t *latent) values(m *Model, y, mixed Array, rows int) {
 // that does not need.
 func (t *latent) first(m *Model, r latentRows, x Array, rows int, by angles, stage int) {
 	d := t.desc
-	if d.Q != nil {
-		m.ops.Linear(x, rows, t.q.to(r.q), t.down.to(r.down))
-	} else {
-		m.ops.Linear(x, rows, t.qDown.to(r.low0), t.down.to(r.down))
-		m.ops.RMSNorm(r.low, r.low0, t.qNorm, rows, d.QNorm.Eps)
-		if stage == t.lastStage()-2 {
-			return
-		}
-		m.ops.Linear(r.low, rows, t.qUp.to(r.q))
+	t.project(m, r, x, rows, stage)
+	if d.Q == nil && stage == t.lastStage()-2 {
+		return
 	}
 	one := HeadsShape{Rows: rows, Heads: 1, Width: d.Rank, ToRow: d.Rank, FromRow: d.Width()}
 	m.ops.CopyHeads(r.latents0, r.down, one)
@@ -221,6 +230,19 @@ func (t *latent) first(m *Model, r latentRows, x Array, rows int, by angles, sta
 	one.Width, one.ToRow = d.RopeDim, d.RopeDim
 	m.ops.CopyHeads(r.keys, r.down.Slice(d.Rank, r.down.Len()), one)
 	t.turn(m, r.q, r.keys, rows, by, false)
+}
+
+// project computes products of the first stages.
+func (t *latent) project(m *Model, r latentRows, x Array, rows, stage int) {
+	if t.desc.Q != nil {
+		m.ops.Linear(x, rows, t.q.to(r.q), t.down.to(r.down))
+		return
+	}
+	m.ops.Linear(x, rows, t.qDown.to(r.low0), t.down.to(r.down))
+	m.ops.RMSNorm(r.low, r.low0, t.qNorm, rows, t.desc.QNorm.Eps)
+	if stage > t.lastStage()-2 {
+		m.ops.Linear(r.low, rows, t.qUp.to(r.q))
+	}
 }
 
 // turn turns queries and the keys that heads share.
@@ -234,25 +256,36 @@ func (t *latent) turn(m *Model, q, keys Array, rows int, by angles, back bool) {
 
 func (t *latent) recall(m *Model, a activations, x Array, k kept, at Step, p places) Array {
 	d, rows, room := t.desc, a.t, taker{a.more}
-	r := t.rows(&room, rows, false)
-	t.first(m, r, x, rows, p.angles(t.rope), t.lastStage())
-	width := d.Width()
-	token := room.take(rows * width)
-	one := HeadsShape{Rows: rows, Heads: 1, Width: d.Rank, ToRow: width, FromRow: d.Rank}
-	m.ops.CopyHeads(token, r.latents, one)
-	one.Width, one.FromRow = d.RopeDim, d.RopeDim
-	m.ops.CopyHeads(token.Slice(d.Rank, token.Len()), r.keys, one)
-	recall := t.keepRows(m, a, &room, r, x, token, k, at, p)
-	if len(at.Runs) == 1 && at.Runs[0].From == 0 && rows > 1 && (t.sparse == nil || rows <= d.Top()) { // which takes less where all is new
-		return t.window(m, a, &room, r, nil, nil)
+	r, width, wide := t.rows(&room, rows, false), d.Width(), d.Heads*d.Dim()
+	whole := len(at.Runs) == 1 && at.Runs[0].From == 0 && rows > 1 && (t.sparse == nil || rows <= d.Top())
+	var queries Array
+	var recall func(q Array, s AttentionShape)
+	if keeper, ok := t.ops.(LatentKeeper); ok && !whole && t.sparse == nil && 2*t.rope.half() == d.RopeDim {
+		queries = room.take(rows * d.Heads * width)
+		t.project(m, r, x, rows, t.lastStage())
+		kept, shape, by := k.arrays[0], t.cache(k.slots, k.positions), p.angles(t.rope)
+		keeper.KeepLatents(queries, kept, r.q, r.down, t.kvNorm, by.cos, by.sin, at, shape, LatentShape{
+			Heads: d.Heads, Dim: d.Dim(), Rank: d.Rank, Half: t.rope.half(), Adjacent: d.Rope.Adjacent, Eps: d.KVNorm.Eps,
+		})
+		recall = func(q Array, s AttentionShape) { m.ops.Recall(q, q, kept, kept, at, shape, s) }
+	} else {
+		t.first(m, r, x, rows, p.angles(t.rope), t.lastStage())
+		token := room.take(rows * width)
+		one := HeadsShape{Rows: rows, Heads: 1, Width: d.Rank, ToRow: width, FromRow: d.Rank}
+		m.ops.CopyHeads(token, r.latents, one)
+		one.Width, one.FromRow = d.RopeDim, d.RopeDim
+		m.ops.CopyHeads(token.Slice(d.Rank, token.Len()), r.keys, one)
+		recall = t.keepRows(m, a, &room, r, x, token, k, at, p)
+		if whole { // which takes less
+			return t.window(m, a, &room, r, nil, nil)
+		}
+		queries = room.take(rows * d.Heads * width)
+		m.ops.CopyHeads(queries.Slice(d.Rank, queries.Len()), r.q.Slice(d.KeyDim, r.q.Len()), HeadsShape{
+			Rows: rows, Heads: d.Heads, Width: d.RopeDim, ToRow: d.Heads * width, ToHead: width, FromRow: wide, FromHead: d.Dim(),
+		})
 	}
-
-	queries, wide := room.take(rows*d.Heads*width), d.Heads*d.Dim()
 	t.ops.ByHeads(queries, r.q, k.arrays[1], ByHeadsShape{
 		Rows: rows, Heads: d.Heads, N: d.Rank, K: d.KeyDim, ToRow: d.Heads * width, ToHead: width, FromRow: wide, FromHead: d.Dim(),
-	})
-	m.ops.CopyHeads(queries.Slice(d.Rank, queries.Len()), r.q.Slice(d.KeyDim, r.q.Len()), HeadsShape{
-		Rows: rows, Heads: d.Heads, Width: d.RopeDim, ToRow: d.Heads * width, ToHead: width, FromRow: wide, FromHead: d.Dim(),
 	})
 	recall(queries, AttentionShape{T: rows, Heads: d.Heads, KVHeads: 1, Dim: width, Scale: float32(d.Scale)})
 	y := a.q.Slice(0, rows*d.Heads*d.ValueDim)

@@ -125,3 +125,27 @@ extern "C" __global__ void __launch_bounds__(128) latent_sum(Act* out, const flo
         set(out[at * dim + i], v / sum);
     }
 }
+
+// keep_latents writes what attention to latents reads of row blockIdx.x: to its place in kept a latent after its norm and the key that heads
+// share, of down [rows][rank + 2·half], and behind the first rank of queries [rows][heads][rank + 2·half] the last elements of q
+// [rows][heads][dim]; both turned, in pairs that are neighbours or half of what turns apart.
+extern "C" __global__ void __launch_bounds__(256)
+keep_latents(Act* queries, Act* kept, const Act* q, const Act* down, const float* norm, const float* cos, const float* sin, const float* rows, u64 head,
+             u32 heads, u32 dim, u32 rank, u32 half, u32 adjacent, float eps) {
+    begin();
+    const u32 row = blockIdx.x, width = rank + 2 * half;
+    const Act* const from = down + (u64)row * width;
+    Act* const to = kept + (u64)rows[2 * row] * head + (u64)rows[2 * row + 1] * width;
+    float squares = 0;
+    for (u32 i = threadIdx.x; i < rank; i += blockDim.x) squares = fmaf(value(from[i]), value(from[i]), squares);
+    const float scale = 1 / sqrtf(reduce(squares, Sum()) / rank + eps);
+    for (u32 i = threadIdx.x; i < rank; i += blockDim.x) set(to[i], value(from[i]) * scale * norm[i]);
+    for (u32 i = threadIdx.x; i < (heads + 1) * half; i += blockDim.x) { // the key, and each head
+        const u32 h = i / half, j = i % half, a = adjacent ? 2 * j : j, b = adjacent ? 2 * j + 1 : j + half;
+        const Act* const x = h == 0 ? from + rank : q + ((u64)row * heads + h) * dim - 2 * half;
+        Act* const y = h == 0 ? to + rank : queries + ((u64)row * heads + h - 1) * width + rank;
+        const float first = value(x[a]), second = value(x[b]), c = cos[row * half + j], s = sin[row * half + j];
+        set(y[a], first * c - second * s);
+        set(y[b], second * c + first * s);
+    }
+}

@@ -5,7 +5,10 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
-var _ model.LatentOps = (*Ops)(nil)
+var (
+	_ model.LatentOps    = (*Ops)(nil)
+	_ model.LatentKeeper = (*Ops)(nil)
+)
 
 // What the kernel by_heads is made for: the warps of a block, of a row of a matrix each, and the rows that one multiplies at a time.
 const (
@@ -27,6 +30,21 @@ func (o *Ops) OneOrder() bool { return true }
 // Recalls reports whether the kernel latent is for what is kept.
 func (o *Ops) Recalls(c model.CacheShape) bool {
 	return c.KVHeads == 1 && c.Dim <= latentWidth && c.Dim%2 == 0
+}
+
+// KeepLatents writes what attention to latents reads.
+func (o *Ops) KeepLatents(queries, kept, q, down, norm, cos, sin model.Array, at model.Step, c model.CacheShape, s model.LatentShape) {
+	rows := checkStep(at, c, kept, kept)
+	check(c.KVHeads == 1 && c.Dim == s.Rank+2*s.Half && s.Dim >= 2*s.Half && down.Len() == rows*c.Dim && q.Len() == rows*s.Heads*s.Dim &&
+		queries.Len() == rows*s.Heads*c.Dim && norm.Len() == s.Rank && cos.Len() >= rows*s.Half && sin.Len() >= rows*s.Half,
+		"keeping latents %+v of %d rows in %+v", s, rows, c)
+	if rows == 0 {
+		return
+	}
+	o.do(func() {
+		o.launchEarly("keep_latents", driver.Dim{X: uint32(rows)}, driver.Dim{X: 256}, queries, kept, q, down, norm, cos, sin, at.Rows, int64(c.Head()),
+			s.Heads, s.Dim, s.Rank, s.Half, truth(s.Adjacent), float32(s.Eps))
+	})
 }
 
 // latents queues the kernel. How long texts are does not matter to what is asked for, so that it can be recorded. It is called inside do.

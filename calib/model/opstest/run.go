@@ -81,6 +81,14 @@ func Run(t *testing.T, ops Ops, o Options) {
 			test.run(t, ops, o)
 		})
 	}
+	if keeper, ok := ops.(LatentKeeper); ok {
+		t.Run("KeepLatents", func(t *testing.T) {
+			if o.Each != nil {
+				o.Each(t)
+			}
+			testKeepLatents(t, keeper, o)
+		})
+	}
 	if indexed, ok := ops.(IndexedOps); ok {
 		t.Run("Indexed", func(t *testing.T) { testIndexed(t, indexed, o) })
 	}
