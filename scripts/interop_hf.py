@@ -63,7 +63,7 @@ FORMATS = {
 }  # fmt: skip
 FAMILY = {
     "bits": 3, "group": 64, "tensors": [
-        {"match": "o_proj", "bits": 4, "group": "row"}, {"match": "down_proj|w2", "kind": "trellis", "codebook": "trellis", "bits": 3.5}, {"match": "lm_head|embed", "bits": 5},
+        {"match": "o_proj|out_proj", "bits": 4, "group": "row"}, {"match": "down_proj|w2|output_linear", "kind": "trellis", "codebook": "trellis", "bits": 3.5}, {"match": "lm_head|embed", "bits": 5},
     ],
 }  # fmt: skip
 
