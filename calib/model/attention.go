@@ -335,9 +335,9 @@ func (t *attention) recordIn(rec Recorder, rows int) []Weight {
 	return t.in()
 }
 
-// attends reports whether a device has all of a step's attention at once.
+// attends reports whether a device has all of a step's attention at once, in which gates have no bias.
 func (t *attention) attends(rec Recorder, rows int) bool {
-	return t.usual() && rec.Attends(t.shape(rows))
+	return t.usual() && (!t.desc.Gated || t.q.bias == nil) && rec.Attends(t.shape(rows))
 }
 
 // joins reports whether queries, keys and values of a step are one product.
