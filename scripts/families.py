@@ -545,6 +545,7 @@ VARIANTS = {
         QWEN3_NEXT, DELTA | SHARED | dict(num_hidden_layers=2, layer_types=["full_attention", "linear_attention"]), original_format=False
     ),
     "qwen3-5": Variant(QWEN3_5, DELTA, greedily=True),
+    "qwen3-5-bias": Variant(QWEN3_5, DELTA | EVEN | dict(num_hidden_layers=2, layer_types=["full_attention", "linear_attention"], attention_bias=True)),
     "qwen3-5-sees": Variant(transformers.Qwen3_5Config, QWEN3_5_SEES, greedily=True),
     "qwen3-5-moe": Variant(QWEN3_5_MOE, DELTA | SHARED, greedily=True),
     # Heads of one size, as published models have them, and llama.cpp wants them.

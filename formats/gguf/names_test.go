@@ -36,6 +36,7 @@ func refused() map[string]string {
 		"qwen3-next-fused":     "values of 24",
 		"qwen3-5":              "values of 24",
 		"qwen3-5-sees":         "values of 24",
+		"qwen3-5-bias":         "bias",
 		"qwen3-5-moe":          "values of 24",
 	}
 	for _, name := range []string{

@@ -81,6 +81,9 @@ func TestHost(t *testing.T) {
 			run("GLURows", func(t *testing.T) { testGLURows(t, o) })
 			run("RingInputs", func(t *testing.T) { testRingInputs(t, o, 1, 3, 9) })
 			run("Attend", func(t *testing.T) { opstest.Attend(t, o, options) }) // for what is of 16 bits alone
+			for _, family := range []string{"qwen3-5", "qwen3-5-bias"} {
+				run("Steps "+family, func(t *testing.T) { opstest.Steps(t, o, familyBounds(i), family) })
+			}
 		}
 	})
 }
