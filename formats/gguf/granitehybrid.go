@@ -83,18 +83,11 @@ func (l *layout) stateSpace(p string, m *arch.Mamba2) {
 
 func (c *configReader) graniteHybrid() {
 	c.graniteScales()
-	n := make(map[string]int64)
-	for key, name := range map[string]string{
+	n := c.stateSizes(map[string]string{
 		"conv_kernel": "mamba_d_conv", "state_size": "mamba_d_state", "group_count": "mamba_n_groups", "time_step_rank": "mamba_n_heads", "inner_size": "",
-	} {
-		v, ok := c.file.Meta.Int(c.arch + ".ssm." + key)
-		if !ok || v < 1 {
-			c.fail(fmt.Errorf("no %s.ssm.%s", c.arch, key))
-			return
-		}
-		if n[key] = v; name != "" {
-			c.config[name] = v
-		}
+	})
+	if n == nil {
+		return
 	}
 	if hidden := c.int("hidden_size"); hidden > 0 {
 		c.config["mamba_expand"] = n["inner_size"] / hidden

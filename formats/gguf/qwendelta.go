@@ -129,19 +129,12 @@ func consecutive(from, n int) []int {
 
 // qwenDelta reads the pairs of Qwen3-Next and Qwen3.5.
 func (c *configReader) qwenDelta() {
-	n := make(map[string]int64)
-	for key, name := range map[string]string{
+	n := c.stateSizes(map[string]string{
 		"group_count": "linear_num_key_heads", "time_step_rank": "linear_num_value_heads", "state_size": "linear_key_head_dim",
 		"conv_kernel": "linear_conv_kernel_dim", "inner_size": "",
-	} {
-		v, ok := c.file.Meta.Int(c.arch + ".ssm." + key)
-		if !ok || v < 1 {
-			c.fail(fmt.Errorf("no %s.ssm.%s", c.arch, key))
-			return
-		}
-		if n[key] = v; name != "" {
-			c.config[name] = v
-		}
+	})
+	if n == nil {
+		return
 	}
 	c.config["linear_value_head_dim"] = n["inner_size"] / n["time_step_rank"]
 	every, ok := c.file.Meta.Int(c.arch + ".full_attention_interval")

@@ -485,3 +485,20 @@ func (c *configReader) gptOSS() {
 		scaling["truncate"] = false
 	}
 }
+
+// stateSizes returns the sizes of states that a file names, at least 1 each, and sets those of config.json whose names stand beside theirs. It
+// returns nil where one is missing.
+func (c *configReader) stateSizes(names map[string]string) map[string]int64 {
+	n := make(map[string]int64)
+	for key, name := range names {
+		v, ok := c.file.Meta.Int(c.arch + ".ssm." + key)
+		if !ok || v < 1 {
+			c.fail(fmt.Errorf("no %s.ssm.%s", c.arch, key))
+			return nil
+		}
+		if n[key] = v; name != "" {
+			c.config[name] = v
+		}
+	}
+	return n
+}

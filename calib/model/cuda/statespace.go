@@ -37,21 +37,17 @@ func (t textRows) texts() int {
 // textsOf returns the rows of a step, launch by launch: one where all texts have a row, and a text's otherwise. What is recorded is of
 // the first kind, since the host does not know then where its rows will be.
 func textsOf(at model.Step, kept model.Array) (all []textRows, n int) {
-	single := kept != nil
+	n, rows := rowsOf(at, kept)
+	single, from := rows != nil && n > 0, 0
 	for _, r := range at.Runs {
 		if r.Rows > 0 {
-			all = append(all, textRows{at: r, from: n, n: r.Rows})
+			all = append(all, textRows{at: r, from: from, n: r.Rows})
 		}
-		n += r.Rows
+		from += r.Rows
 		single = single && r.Rows == 1
 	}
-	if kept == nil {
-		check(len(at.Runs) == 1, "%d texts of which nothing is kept", len(at.Runs))
-		return all, n
-	}
-	check(at.Rows.Len() == 2*n, "%d places of %d rows", at.Rows.Len(), n)
-	if single && n > 0 {
-		return []textRows{{rows: at.Rows, n: n}}, n
+	if single {
+		return []textRows{{rows: rows, n: n}}, n
 	}
 	return all, n
 }
