@@ -2,14 +2,11 @@ package cuda
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"testing"
 
 	"github.com/lutq/lutq/calib/decode"
-	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch/archtest"
-	"github.com/lutq/lutq/formats/source/modeltest"
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
@@ -21,14 +18,9 @@ func TestGPUDialog(t *testing.T) {
 			return
 		}
 		for _, g := range archtest.Goldens(t) {
-			dir := t.TempDir()
-			g.Write(t, dir)
-			m, err := model.Open(modeltest.Open(t, dir), o, model.OpenOptions{})
-			if errors.Is(err, model.ErrCPUOnly) {
+			m := opened(t, o, g)
+			if m == nil {
 				continue
-			}
-			if err != nil {
-				t.Fatal(err)
 			}
 			session := func() *decode.Session {
 				s, err := decode.NewSession(m, decode.Options{Context: 48})

@@ -30,6 +30,21 @@ func TestGPUAhead(t *testing.T) {
 	onGPU(t, func(t *testing.T, o *Ops, _ int) { opstest.Ahead(t, o) })
 }
 
+// opened is the tiny checkpoint of a golden file on a GPU, nil where it runs on the CPU only.
+func opened(t *testing.T, o *Ops, g archtest.Golden) *model.Model {
+	t.Helper()
+	dir := t.TempDir()
+	g.Write(t, dir)
+	m, err := model.Open(modeltest.Open(t, dir), o, model.OpenOptions{})
+	if errors.Is(err, model.ErrCPUOnly) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 // TestGPULengths goes on with texts by their most likely tokens as transformers' generate does, also where rotary frequencies depend on how long
 // they are: the GPU takes these further by itself until one is read again.
 func TestGPULengths(t *testing.T) {
@@ -41,14 +56,9 @@ func TestGPULengths(t *testing.T) {
 			if g.Written == nil {
 				continue
 			}
-			dir := t.TempDir()
-			g.Write(t, dir)
-			m, err := model.Open(modeltest.Open(t, dir), o, model.OpenOptions{})
-			if errors.Is(err, model.ErrCPUOnly) {
+			m := opened(t, o, g)
+			if m == nil {
 				continue
-			}
-			if err != nil {
-				t.Fatal(err)
 			}
 			defer m.Close()
 			var prompts [][]int
