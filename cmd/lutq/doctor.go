@@ -30,8 +30,8 @@ and GPUs. It compiles a small kernel and runs it on each GPU.
 
 Lutq looks for libraries in the folders of $LUTQ_CUDA_PATH, on the loader's
 path, in the usual folders of CUDA, and in Python packages (nvidia-cuda-nvrtc
-and nvidia-cublas are enough). On the CPU nothing of CUDA is needed, so the exit
-code is 0 without it.`,
+and nvidia-cublas are enough; several GPUs also use nvidia-nccl). On the CPU
+nothing of CUDA is needed, so the exit code is 0 without it.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			d := diagnose()
@@ -73,6 +73,7 @@ type diagnosis struct {
 		Compiler  compilerFindings  `json:"compiler"`
 		GPUError  string            `json:"gpu_error,omitempty"` // why no GPU is listed
 		GPUs      []gpuFindings     `json:"gpus"`
+		Peers     []peerFindings    `json:"peers,omitempty"` // of several GPUs
 	} `json:"cuda"`
 }
 
@@ -98,6 +99,13 @@ type gpuFindings struct {
 	Free  int64  `json:"free_bytes"`
 	Works bool   `json:"works"`
 	Error string `json:"error,omitempty"`
+}
+
+// peerFindings tell which other GPUs' memory a GPU reads and writes.
+type peerFindings struct {
+	GPU     int    `json:"gpu"`
+	Reaches []int  `json:"reaches"`
+	Error   string `json:"error,omitempty"`
 }
 
 // diagnose gathers the findings. What cannot be found out is left out or says
@@ -176,6 +184,10 @@ func (d *diagnosis) findCUDA() {
 		d.CUDA.GPUs = append(d.CUDA.GPUs, g)
 	}
 
+	for i := 0; n > 1 && i < n; i++ {
+		d.CUDA.Peers = append(d.CUDA.Peers, findPeers(c, i, n))
+	}
+
 	took, err := c.ProbeCompiler(arch)
 	switch {
 	case errors.As(err, &missing):
@@ -185,6 +197,38 @@ func (d *diagnosis) findCUDA() {
 	default:
 		d.CUDA.Compiler = compilerFindings{Works: true, Arch: arch, MS: took.Seconds() * 1e3}
 	}
+}
+
+// findPeers tells which of n GPUs one reaches.
+func findPeers(c *driver.CUDA, gpu, n int) peerFindings {
+	f := peerFindings{GPU: gpu, Reaches: []int{}}
+	for to := range n {
+		if to == gpu {
+			continue
+		}
+		can, err := c.CanReach(gpu, to)
+		if err != nil {
+			f.Error = err.Error()
+			break
+		}
+		if can {
+			f.Reaches = append(f.Reaches, to)
+		}
+	}
+	return f
+}
+
+// line says what was found about the other n-1 GPUs.
+func (f *peerFindings) line(n int) string {
+	switch {
+	case f.Error != "":
+		return "its way to other GPUs' memory is unknown: " + f.Error
+	case len(f.Reaches) == n-1:
+		return "reaches the memory of all other GPUs"
+	case len(f.Reaches) == 0:
+		return "reaches no other GPU's memory"
+	}
+	return "reaches the memory of GPUs " + strings.Trim(fmt.Sprint(f.Reaches), "[]")
 }
 
 // examineGPU describes a GPU and runs a kernel on it.
@@ -262,7 +306,7 @@ func (d *diagnosis) print(w io.Writer) {
 	if d.CUDA.GPUError != "" {
 		row("GPU", "%s", d.CUDA.GPUError)
 	}
-	for _, g := range d.CUDA.GPUs {
+	for i, g := range d.CUDA.GPUs {
 		name := fmt.Sprintf("GPU %d", g.Index)
 		if g.Name != "" {
 			row(name, "%s, %s, CUDA %s", g.Name, g.Arch, g.CUDA)
@@ -274,6 +318,9 @@ func (d *diagnosis) print(w io.Writer) {
 			row(name, "runs kernels")
 		} else {
 			row(name, "does not run kernels: %s", g.Error)
+		}
+		if i < len(d.CUDA.Peers) {
+			row("", "%s", d.CUDA.Peers[i].line(len(d.CUDA.GPUs)))
 		}
 	}
 }

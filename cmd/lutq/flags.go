@@ -122,6 +122,36 @@ func (n *number) Set(s string) error {
 	return fmt.Errorf("want a whole number, %d to %d", n.least, n.most)
 }
 
+// gpuList is a flag that takes the numbers of GPUs, each once.
+type gpuList []int
+
+// maxGPU is far above what a machine has.
+const maxGPU = 1023
+
+func (l *gpuList) String() string {
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint([]int(*l)), "[]"), " ", ",")
+}
+
+// Type names the flag's value in help texts.
+func (l *gpuList) Type() string { return "LIST" }
+
+// Set implements pflag.Value.
+func (l *gpuList) Set(s string) error {
+	var all []int
+	for field := range strings.SplitSeq(s, ",") {
+		v, err := strconv.Atoi(field)
+		if err != nil || v < 0 || v > maxGPU {
+			return errors.New("want numbers of GPUs, as in 0,1")
+		}
+		if slices.Contains(all, v) {
+			return fmt.Errorf("GPU %d is named twice", v)
+		}
+		all = append(all, v)
+	}
+	*l = all
+	return nil
+}
+
 // width is a flag that takes the bits of a code, of which some kinds of weights have half ones.
 type width weight.Spec
 

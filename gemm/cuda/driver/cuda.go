@@ -29,6 +29,7 @@ type CUDA struct {
 	api    func() (*cudaAPI, error)
 	nvrtc  func() (*nvrtcAPI, error)
 	blas   func() (*blasAPI, error)
+	nccl   func() (*ncclAPI, error)
 }
 
 // Open prepares the use of CUDA. It opens nothing yet, and fails, with
@@ -53,6 +54,7 @@ func Open(o Options) (*CUDA, error) {
 		}
 	}
 	c.blas = sync.OnceValues(func() (*blasAPI, error) { return openBLAS(c.places, c.majors()) })
+	c.nccl = sync.OnceValues(func() (*ncclAPI, error) { return openNCCL(c.places) })
 	return c, nil
 }
 
@@ -98,7 +100,13 @@ func (c *CUDA) Libraries() []Library {
 	} else {
 		blas.Path, blas.Version = api.lib.path, api.version
 	}
-	return []Library{cu, rtc, blas}
+	nccl := Library{Name: "NCCL", Purpose: purposeNCCL}
+	if api, err := c.nccl(); err != nil {
+		nccl.Err = err
+	} else {
+		nccl.Path, nccl.Version = api.lib.path, api.version
+	}
+	return []Library{cu, rtc, blas, nccl}
 }
 
 // versionName prints 13020 as 13.2.
@@ -118,6 +126,7 @@ type cudaAPI struct {
 	memGetInfo, memAlloc, memFree, memHostAlloc, memFreeHost                        uintptr
 	memcpyHtoD, memcpyDtoH, memcpyDtoD                                              uintptr
 	memcpyHtoDAsync, memcpyDtoHAsync, memcpyDtoDAsync                               uintptr
+	deviceCanAccessPeer, ctxEnablePeerAccess, memcpyPeerAsync                       uintptr
 	memsetD8, memsetD32, memsetD8Async, memsetD32Async                              uintptr
 	streamCreate, streamDestroy, streamSynchronize, streamWaitEvent                 uintptr
 	streamBeginCapture, streamEndCapture                                            uintptr
@@ -161,6 +170,9 @@ func openCUDA(p places) (*cudaAPI, error) {
 		{"cuMemcpyHtoDAsync_v2", &a.memcpyHtoDAsync},
 		{"cuMemcpyDtoHAsync_v2", &a.memcpyDtoHAsync},
 		{"cuMemcpyDtoDAsync_v2", &a.memcpyDtoDAsync},
+		{"cuDeviceCanAccessPeer", &a.deviceCanAccessPeer},
+		{"cuCtxEnablePeerAccess", &a.ctxEnablePeerAccess},
+		{"cuMemcpyPeerAsync", &a.memcpyPeerAsync},
 		{"cuMemsetD8_v2", &a.memsetD8},
 		{"cuMemsetD32_v2", &a.memsetD32},
 		{"cuMemsetD8Async", &a.memsetD8Async},

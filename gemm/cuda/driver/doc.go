@@ -1,4 +1,4 @@
-// Package driver calls the CUDA driver, NVRTC and cuBLAS without cgo: the
+// Package driver calls the CUDA driver, NVRTC, cuBLAS and NCCL without cgo: the
 // libraries are opened when they are first needed, and a machine without them
 // gets an error that says where they were looked for.
 //
@@ -23,6 +23,10 @@
 // A context belongs to a thread, so each [Device] has one goroutine that is
 // locked to its own. Everything but [CUDA]'s methods, [Device.Do] and
 // [Device.Close] is called there, inside Do.
+//
+// Several GPUs are several devices ([CUDA.OpenDevices]), whose goroutines go on
+// beside each other. Once they are connected ([CUDA.ConnectPeers]), kernels of
+// one read and write the memory of another by its addresses.
 //
 // # Memory
 //

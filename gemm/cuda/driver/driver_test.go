@@ -421,6 +421,7 @@ func TestMissingEverything(t *testing.T) {
 	c.api = func() (*cudaAPI, error) { return nil, lost("libcuda") }
 	c.nvrtc = func() (*nvrtcAPI, error) { return nil, lost("libnvrtc") }
 	c.blas = func() (*blasAPI, error) { return nil, lost("libcublas") }
+	c.nccl = func() (*ncclAPI, error) { return nil, lost("libnccl") }
 	for _, l := range c.Libraries() {
 		if l.Err == nil || l.Path != "" || l.Version != "" || l.Purpose == "" {
 			t.Errorf("got %+v", l)
@@ -431,7 +432,8 @@ func TestMissingEverything(t *testing.T) {
 	_, errOpen := c.OpenDevice(0)
 	_, errCompile := c.Compile("", "k.cu", CompileOptions{Arch: "sm_80"})
 	_, _, errCubin := c.Cubin(Kernel{})
-	for i, err := range []error{errCount, errInfo, errOpen, errCompile, errCubin} {
+	_, errComms := c.NewComms(nil)
+	for i, err := range []error{errCount, errInfo, errOpen, errCompile, errCubin, errComms} {
 		var missing *MissingError
 		if !errors.As(err, &missing) {
 			t.Errorf("call %d: got error %v, want a MissingError", i, err)

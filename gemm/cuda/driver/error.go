@@ -41,6 +41,7 @@ const (
 	codeNoBinaryForGPU     = 209
 	codeInvalidPTX         = 218
 	codeUnsupportedPTX     = 222
+	codePeersAlready       = 704
 	codeNVRTCInvalidOption = 5
 )
 

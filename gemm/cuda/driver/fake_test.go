@@ -183,3 +183,68 @@ func TestLaunchReachesC(t *testing.T) {
 		t.Errorf("got error %v, want cuLaunchKernelEx's", err)
 	}
 }
+
+// TestPeersReachC copies between devices and lets one reach the other through the C calling convention.
+func TestPeersReachC(t *testing.T) {
+	d, peer := fakeDevice(t), fakeDevice(t)
+	defer d.Close()
+	defer peer.Close()
+	var saw [6]uintptr
+	d.api.memcpyPeerAsync = purego.NewCallback(func(dst, to, src, from, n, stream uintptr) uintptr {
+		saw = [6]uintptr{dst, to, src, from, n, stream}
+		return 0
+	})
+	var reached []uintptr
+	result := uintptr(0)
+	d.api.ctxEnablePeerAccess = purego.NewCallback(func(ctx uintptr, flags uint32) uintptr {
+		reached = append(reached, ctx, uintptr(flags))
+		return result
+	})
+	d.ctx, peer.ctx = 0xa, 0xb
+	s := &Stream{api: d.api, handle: 0x5}
+	err := d.Do(func() error {
+		return errors.Join(s.CopyPeer(0, peer, 0, d, 0), s.CopyPeer(1, peer, 2, d, 3), d.reach(peer))
+	})
+	if err != nil || saw != [6]uintptr{1, 0xb, 2, 0xa, 3, 5} || !slices.Equal(reached, []uintptr{0xb, 0}) {
+		t.Errorf("copied by %v, reached %v, error %v", saw, reached, err)
+	}
+	for _, tc := range []struct {
+		name   string
+		result uintptr
+		fails  bool
+	}{{"already", codePeersAlready, false}, {"refused", 217, true}} {
+		result = tc.result
+		if err := d.Do(func() error { return d.reach(peer) }); (err != nil) != tc.fails {
+			t.Errorf("%s: got error %v", tc.name, err)
+		}
+	}
+}
+
+// TestNCCLReachesC asks for sums through the C calling convention.
+func TestNCCLReachesC(t *testing.T) {
+	var saw []uintptr
+	text := []byte("unhandled\x00why\x00")
+	a := &ncclAPI{
+		allReduce: purego.NewCallback(func(src, dst, n uintptr, dtype, op int32, comm, stream uintptr) uintptr {
+			saw = []uintptr{src, dst, n, uintptr(dtype), uintptr(op), comm, stream}
+			return 0
+		}),
+		allGather: purego.NewCallback(func(src, dst, n uintptr, dtype int32, comm, stream uintptr) uintptr {
+			saw = []uintptr{src, dst, n, uintptr(dtype), comm, stream}
+			return 1
+		}),
+		getErrorString: purego.NewCallback(func(int32) uintptr { return uintptr(unsafe.Pointer(&text[0])) }),
+		getLastText:    purego.NewCallback(func(uintptr) uintptr { return uintptr(unsafe.Pointer(&text[10])) }),
+	}
+	m, s := &Comm{api: a, handle: 0xc}, &Stream{handle: 0x5}
+	if err := m.AllReduce(s, 2, 1, 9, F16); err != nil || !slices.Equal(saw, []uintptr{1, 2, 9, 6, 0, 0xc, 5}) {
+		t.Errorf("AllReduce: got %v, error %v", saw, err)
+	}
+	err := m.AllGather(s, 2, 1, 9, F32)
+	if !slices.Equal(saw, []uintptr{1, 2, 9, 7, 0xc, 5}) {
+		t.Errorf("AllGather: got %v", saw)
+	}
+	if err == nil || err.Error() != "ncclAllGather: unhandled (1): why" {
+		t.Errorf("AllGather: got error %v", err)
+	}
+}

@@ -71,7 +71,7 @@ func searchPlaces(extra []string) places {
 		p.behind = append(p.behind, existing(g)...)
 	}
 	for _, site := range pythonSites() {
-		for _, sub := range []string{"cu13/lib", "cuda_nvrtc/lib", "cublas/lib"} {
+		for _, sub := range []string{"cu13/lib", "cuda_nvrtc/lib", "cublas/lib", "nccl/lib"} {
 			p.behind = append(p.behind, existing(filepath.Join(site, "nvidia", sub))...)
 		}
 	}
