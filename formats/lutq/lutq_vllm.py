@@ -1,167 +1,196 @@
 """Opens models that lutq has quantized in vLLM: `pip install ./formats/lutq`, then `vllm serve FOLDER`.
 
-vLLM finds the plugin by its entry point. Layers of the kinds lut and trellis are loaded as they are stored, fused as vLLM fuses
-them, each part with its own table, and divided among GPUs by rows or columns. A layer is unpacked by lutq_hf.py's code
-when it is multiplied by, one part after the other. Experts, layers of other kinds and EXL3's codebooks are refused.
+vLLM finds the plugin by its entry point. Linear layers and output layers of every kind stay packed, fused as vLLM fuses them
+whatever their parts are, and divided among GPUs by rows or columns. A matrix is unpacked by lutq_hf.py's code when it is
+multiplied by. What vLLM has no place for that would hold packed weights, such as experts and embeddings, is unpacked while it
+is loaded, into as much memory as the model takes that is not quantized: a warning says what and how much.
 """
+
+import functools
+import math
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from lutq_hf import BLOCK, ENTRIES, LutqConfig, dequantize, signs, table, unwind
+from lutq_hf import BLOCK, OPTIONAL, PARTS, LutqConfig, Packed, signs
+from torch import Tensor, nn
+from vllm.config import get_current_vllm_config
+from vllm.logger import init_logger
 from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization import register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
-from vllm.model_executor.parameter import ModelWeightParameter
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-# What vLLM fuses, by the last name.
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-BAND = 8  # rows of a ring
-SCALES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+logger = init_logger("vllm.lutq")
 
-
-def parts_of(config: LutqConfig, prefix: str) -> list[dict]:
-    """The configurations of what a layer of vLLM is made of, none where it is not quantized."""
-    parent, _, leaf = prefix.rpartition(".")
-    names = [prefix] if prefix in config.tensors else [f"{parent}.{name}" for name in FUSED.get(leaf, ())]
-    found = [config.of(name) for name in names if name in config.tensors]
-    if not found:
-        return []
-    if len(found) < len(names):
-        raise ValueError(f"{prefix}: some of {', '.join(names)} are quantized and some are not: quantize without --split-fused")
-    kinds = {c.get("kind") or "lut" for c in found}
-    if not kinds <= {"lut", "trellis"} or any(c.get("experts") for c in found):
-        raise ValueError(f"{prefix}: lutq_vllm.py opens layers of the kinds lut and trellis alone, and no stacks of experts")
-    if "trellis" in kinds and {c["codebook"] for c in found} != {"trellis"}:
-        raise ValueError(f"{prefix}: lutq_vllm.py opens rings of codebook trellis alone: lutq export --to exl3 writes others for exllamav3")
-    if len(kinds) > 1 or len({(c["bits"], c.get("half", False), c["group"], c["scale_type"]) for c in found}) > 1:
-        raise ValueError(f"{prefix}: {', '.join(names)} differ in kind, bits, group or scale type: quantize without --split-fused")
-    return found
+# What vLLM fuses where a model's class does not say so, by the last name.
+FUSED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
+# What cannot stay packed, by the last name: vLLM reorders the rows of some as it loads them, and of others wants the weights.
+LOOSE = {"query_key_value", "wqkv", "kv_b_proj"}
+LOOSE_IN = {"llama4": {"q_proj", "k_proj"}, "llama4_text": {"q_proj", "k_proj"}}
+TRANSPOSED = {"gpt_oss"}  # the models that want stacks of experts as [experts, columns, rows] however they are stored
 
 
-def split(c: dict, k: int, whole: int) -> tuple[int, int, int]:
-    """Bytes of codes, scales and columns to a scale of k of a row's columns, or why they cannot be parted from the rest."""
-    group = c["group"] if c["group"] > 0 else k
-    if k < whole and (k * c["bits"] % 8 or c["group"] <= 0 or k % group):
-        raise ValueError(f"{k} of {whole} columns of {c['bits']} bits in groups of {c['group']}: use fewer GPUs")
-    return -(-k * c["bits"] // 8), -(-k // group), c["group"]
+class Share(Packed):
+    """A matrix of the folder, or what one GPU has of it."""
+
+    def __init__(self, name: str, config: dict, like: Tensor, rows: list[tuple[int, int]], columns: tuple[int, int]):
+        """rows are the (first, count) that the GPU has of each part that vLLM knows in the matrix, columns the one (first, count)."""
+        n, self.whole = config["shape"]
+        self.stretches = []  # of rows, none of which begins where another ends
+        for first, count in rows:
+            if self.stretches and sum(self.stretches[-1]) == first:
+                first, count = self.stretches[-1][0], self.stretches.pop()[1] + count
+            self.stretches.append((first, count))
+        self.first, count = columns
+        super().__init__(name, config | {"shape": [sum(count for _, count in rows), count]}, like, set())
+        self.bits, self.missing = config["bits"], set(PARTS[self.kind]) - set(OPTIONAL)
+        band = self.band if self.kind == "trellis" else 1
+        for at, size in self.stretches:
+            if at % band or size % band and at + size != n:
+                raise ValueError(f"{name}: {size} of {n} rows, of which {band} are stored together: use fewer GPUs")
+        if self.k < self.whole:
+            together = math.lcm(*(columns for _, columns, _ in self.along().values()), BLOCK if self.kind == "trellis" else 1)
+            if self.k % together:
+                raise ValueError(f"{name}: {self.k} of {self.whole} columns, of which {together} are stored together: use fewer GPUs")
+            if self.kind == "trellis":  # what is there where nothing is stored
+                self.factors = signs(self.k, torch.device("cpu"), self.first).half().to(like.device)
+
+    def along(self) -> dict[str, tuple[int, int, int]]:
+        """Of what is stored along columns: the dimension, and how many columns are how many entries."""
+        if self.kind == "trellis":
+            return {"rings": (2, 16, 1), "factors": (0, 1, 1)}
+        groups = {} if self.group < 0 else {part: (1, self.group, 1) for part in ("scales", "alphas", "offsets")}
+        codes = 16 if self.kind == "lut24" else 8
+        return groups | {"codes": (1, codes, self.bits), "planes": (2, 8, 1), "pattern": (1, 8, 1)}
+
+    def load(self, part: str, stored: Tensor) -> None:
+        """Takes its share of a tensor of the folder."""
+        if part not in PARTS[self.kind]:
+            raise ValueError(f"{self.name} is of kind {self.kind} and has a tensor {part}: it belongs to another layer")
+        if self.k < self.whole and part in self.along():
+            dimension, columns, entries = self.along()[part]
+            first, last = self.first * entries // columns, (self.first + self.k) * entries // columns
+            stored = stored.narrow(dimension, first, last - first)
+        if part not in ("codebook", "factors", "pairs"):
+            band = self.band if self.kind == "trellis" and (part == "rings" or stored.dim() > 1) else 1
+            stretches = [stored[at // band : -(-(at + count) // band)] for at, count in self.stretches]
+            stored = stretches[0] if len(stretches) == 1 else torch.cat(stretches)
+        if (own := getattr(self, part)) is None:
+            self._buffers[part] = stored.to(self.scales.device if self.kind != "bcq" else self.alphas.device, copy=True)
+        elif own.shape != stored.shape or own.dtype != stored.dtype:
+            raise ValueError(f"{self.name}.{part} is {stored.dtype} {list(stored.shape)}: want {own.dtype} {list(own.shape)}")
+        else:
+            own.copy_(stored)
+        self.missing.discard(part)
+
+    def loaded(self) -> None:
+        if self.kind == "trellis" and self.codebook == "trellis" and self.pairs is None and not self.table:
+            self.missing.add("pairs")
+        if self.missing:
+            raise ValueError(f"{self.name}: vLLM loaded no {' and no '.join(sorted(self.missing))}")
+        super().loaded()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.dense(x.dtype))
 
 
-def load_table(param: torch.nn.Parameter, loaded: torch.Tensor, shard: str | int | tuple[int, ...] | None = None) -> None:
-    """Loads the table of a part, of some of them, or of all: a matrix that is one in the checkpoint, such as Phi-3's
-    qkv_proj, has one for all. Every GPU has all tables, and of the factors of columns those of its own."""
-    if (first := getattr(param, "first", None)) is not None:
-        loaded = loaded[first : first + param.shape[1]]
-    parts = range(len(param)) if shard is None else shard if isinstance(shard, tuple) else (("q", "k", "v").index(shard) if isinstance(shard, str) else shard,)
-    for part in parts:
-        param.data[part].copy_(loaded)
+class Plain(nn.Module):
+    """The same of a part of a fused layer that is not quantized."""
+
+    def __init__(self, name: str, like: Tensor, rows: list[tuple[int, int]], columns: tuple[int, int]):
+        super().__init__()
+        self.name, self.stretches, self.columns, self.filled = name, rows, columns, False
+        self.rows = sum(count for _, count in rows)
+        self.register_buffer("weight", torch.empty(self.rows, columns[1], dtype=like.dtype, device=like.device))
+
+    def load(self, part: str, stored: Tensor) -> None:
+        if part != "weight":
+            raise ValueError(f"{self.name} is not quantized and has a tensor {part}: it belongs to another layer")
+        stored = stored.narrow(1, *self.columns)
+        self.weight.copy_(torch.cat([stored.narrow(0, *rows) for rows in self.stretches]))
+        self.filled = True
+
+    def loaded(self) -> None:
+        if not self.filled:
+            raise ValueError(f"{self.name}: vLLM loaded no weight")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight)
 
 
-def multiply(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, tables: torch.Tensor, rows: list[int], group: int, kind: str) -> torch.Tensor:
-    """x times the parts of a fused matrix, which have so many rows each."""
-    parts, at = [], 0
-    for n, table in zip(rows, tables):
-        w = dequantize(codes[at : at + n], scales[at : at + n], table, None, x.shape[-1], group, "lut", kind, x.dtype)
-        parts.append(F.linear(x, w))
-        at += n
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-
-def fake(x, codes, scales, tables, rows, group, kind):
-    return x.new_empty(*x.shape[:-1], sum(rows))
-
-
-if not hasattr(torch.ops.lutq, "multiply_parts"):
-    torch.library.custom_op(
-        "lutq::multiply_parts", multiply, mutates_args=(),
-        schema="(Tensor x, Tensor codes, Tensor scales, Tensor tables, int[] rows, int group, str kind) -> Tensor",
-    ).register_fake(fake)  # fmt: skip
-
-
-def multiply_rings(x: torch.Tensor, rings: torch.Tensor, scales: torch.Tensor, factors: torch.Tensor, pairs: torch.Tensor, rows: list[int], rate: int) -> torch.Tensor:
-    """The same of rings."""
-    parts, at = [], 0
-    for n, factor, pair in zip(rows, factors, pairs):
-        w = unwind(rings[at // BAND : (at + n) // BAND], scales[at : at + n].view(-1, BAND), factor, pair, x.shape[-1], "trellis", rate, x.dtype)
-        parts.append(F.linear(x, w))
-        at += n
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-
-if not hasattr(torch.ops.lutq, "multiply_rings"):
-    torch.library.custom_op(
-        "lutq::multiply_rings", multiply_rings, mutates_args=(),
-        schema="(Tensor x, Tensor rings, Tensor scales, Tensor factors, Tensor pairs, int[] rows, int rate) -> Tensor",
-    ).register_fake(lambda x, rings, scales, factors, pairs, rows, rate: x.new_empty(*x.shape[:-1], sum(rows)))  # fmt: skip
-
-
-# These are of the module, not of register, so that vLLM can send them to processes that it spawns by their names.
+def matrices(found: list[tuple[str, dict | None]], sizes: list[int]) -> list[list[int]]:
+    """Which of vLLM's parts, of so many rows in all, each matrix of the folder has."""
+    if len(found) == 1:
+        every = [list(range(len(sizes)))]
+    elif len(found) == len(sizes):
+        every = [[i] for i in range(len(sizes))]
+    else:  # some are several
+        every, part = [], 0
+        for name, c in found:
+            if c is None:
+                raise ValueError(f"{name} is not quantized, and what vLLM fuses with it is: quantize all of it or none")
+            own = []
+            while part < len(sizes) and sum(sizes[i] for i in own) < c["shape"][0]:
+                own.append(part)
+                part += 1
+            every.append(own)
+    for (name, c), own in zip(found, every):
+        if c is not None and sum(sizes[i] for i in own) != c["shape"][0]:
+            raise ValueError(f"{name} has {c['shape'][0]} rows, and vLLM's layer {sizes}")
+    return every
 
 
 class Method(LinearMethodBase):
-    """Holds and multiplies by a layer of vLLM, which has one part or several."""
+    """Holds and multiplies by a layer of vLLM: its matrices in the folder, one after the other, layer.packed."""
 
-    def __init__(self, parts: list[dict]):
-        self.parts = parts
-
-    def create_weights(self, layer, input_size_per_partition, output_partition_sizes, input_size, output_size, params_dtype, **extra):
-        c, rows = self.parts[0], output_partition_sizes
-        size, groups, self.group = split(c, input_size_per_partition, input_size)
-        self.rows, self.kind = list(rows), c["scale_type"]
-        for name, width, dtype in ("codes", size, torch.uint8), ("scales", groups, SCALES.get(self.kind, torch.uint8)):
-            data = torch.empty(sum(rows), width, dtype=dtype)
-            # One scale a row is every GPU's where columns are divided; split refuses that.
-            layer.register_parameter(name, ModelWeightParameter(data=data, input_dim=1, output_dim=0, weight_loader=extra["weight_loader"]))
-        # No table has NaN: one that still has it has not been loaded.
-        table = torch.nn.Parameter(torch.full((len(rows), 1 << c["bits"]), torch.nan, dtype=torch.float32), requires_grad=False)
-        table.weight_loader = load_table
-        layer.register_parameter("codebook", table)
-
-    def process_weights_after_loading(self, layer):
-        if missing := [i for i, table in enumerate(layer.codebook) if table.isnan().any()]:
-            raise ValueError(f"{getattr(layer, 'prefix', type(layer).__name__)}: no codebook was loaded for part {missing[0]} of {len(self.rows)}")
-
-    def apply(self, layer, x, bias=None):
-        y = torch.ops.lutq.multiply_parts(x, layer.codes, layer.scales, layer.codebook, self.rows, self.group, self.kind)
-        return y if bias is None else y + bias
-
-
-class Rings(LinearMethodBase):
-    """The same of layers of kind trellis."""
-
-    def __init__(self, parts: list[dict]):
-        self.parts = parts
+    def __init__(self, config: "Config", found: list[tuple[str, dict | None]]):
+        self.config, self.found = config, found
 
     def create_weights(self, layer, input_size_per_partition, output_partition_sizes, input_size, output_size, params_dtype, **extra):
-        c, k, rows = self.parts[0], input_size_per_partition, output_partition_sizes
-        if k < input_size and k % BLOCK:
-            raise ValueError(f"{k} of {input_size} columns, of which {BLOCK} are mixed: use fewer GPUs")
-        if uneven := [n for n in rows if n % BAND]:
-            raise ValueError(f"{uneven[0]} rows in rings of {BAND}: use fewer GPUs")
-        self.rows, self.rate = list(rows), 2 * c["bits"] + c.get("half", False)
-        first = k * getattr(layer, "tp_rank", 0) if k < input_size else 0
+        like = torch.empty(0, dtype=params_dtype)
+        rank, gpus, k = getattr(layer, "tp_rank", 0), getattr(layer, "tp_size", 1), input_size_per_partition
+        if isinstance(layer, ParallelLMHead):
+            own, sizes = layer.shard_indices, [layer.org_vocab_size]
+            rows = [(own.org_vocab_start_index, own.org_vocab_end_index - own.org_vocab_start_index)]
+        else:
+            sizes = getattr(layer, "output_sizes", None) or [output_size]
+            if hasattr(layer, "total_num_kv_heads"):  # of which vLLM gives GPUs copies where they are more than heads
+                heads, kv, size = layer.total_num_heads, layer.total_num_kv_heads, layer.head_size
+                sizes = [heads * size, kv * size, kv * getattr(layer, "v_head_size", size)]
+            rows = [(rank * (n // count) // gpus * count, count) for n, count in zip(sizes, output_partition_sizes)]
+        columns = (rank * k if k < input_size else 0, k)
+        packed, self.first = [], {}
+        for (name, c), own in zip(self.found, matrices(self.found, sizes)):
+            stretches = [(sum(sizes[own[0] : i]) + rows[i][0], rows[i][1]) for i in own]
+            self.first |= {i: len(packed) for i in own}
+            packed.append(Plain(name, like, stretches, columns) if c is None else Share(name, c, like, stretches, columns))
+        layer.packed = nn.ModuleList(packed)
+        self.padding = sum(output_partition_sizes) - sum(m.rows for m in packed)
+        # A model finds the names of tensors among parameters. These have no data: what is loaded goes to the matrices.
+        for part in {part for _, c in self.found for part in (("weight",) if c is None else PARTS[c.get("kind") or "lut"])}:
+            param = nn.Parameter(torch.empty(0), requires_grad=False)
+            param.weight_loader = functools.partial(self.load, layer, part)
+            layer.register_parameter(part, param)
 
-        def add(name: str, data: torch.Tensor, **attributes):
-            param = torch.nn.Parameter(data, requires_grad=False)
-            for key, value in attributes.items():
-                setattr(param, key, value)
-            layer.register_parameter(name, param)
-
-        rings = torch.empty(sum(rows) // BAND, 1, -(-k // 16), BAND * self.rate, dtype=torch.uint8)
-        add("rings", rings, input_dim=2, output_dim=0, packed_dim=0, packed_factor=BAND, weight_loader=extra["weight_loader"])
-        add("scales", torch.empty(sum(rows), dtype=SCALES[c["scale_type"]]), output_dim=0, weight_loader=extra["weight_loader"])
-        # What is not stored is there already. No table has NaN.
-        factors = signs(k, torch.device("cpu"), first).half().to(rings.device)
-        add("factors", factors.repeat(len(rows), 1), first=first, weight_loader=load_table)
-        known = [table(c["table"]).view(torch.float16).view(-1, 2) if c.get("table") else torch.full((ENTRIES, 2), torch.nan).half() for c in self.parts]
-        known *= len(rows) // len(known)  # a matrix that is one in the checkpoint has the same for all
-        add("pairs", torch.stack(known).to(rings.device), weight_loader=load_table)
+    def load(self, layer, part, param, stored, shard=None) -> None:
+        """Takes a tensor of the folder. shard says which of vLLM's parts it is of: a name, a number, the numbers of some, or all."""
+        if shard is None and len(layer.packed) > 1:
+            raise ValueError(f"vLLM loads a tensor {part} into all of {', '.join(m.name for m in layer.packed)} at once")
+        part_of = shard[0] if isinstance(shard, tuple) else "qkv".index(shard) if isinstance(shard, str) else shard or 0
+        layer.packed[self.first[part_of]].load(part, stored)
 
     def process_weights_after_loading(self, layer):
-        if layer.pairs.isnan().any():
-            raise ValueError(f"{getattr(layer, 'prefix', type(layer).__name__)}: no table was loaded")
+        self.config.done()
+        for matrix in layer.packed:
+            matrix.loaded()
 
     def apply(self, layer, x, bias=None):
-        y = torch.ops.lutq.multiply_rings(x, layer.rings, layer.scales, layer.factors, layer.pairs, self.rows, self.rate)
+        ys = [matrix(x) for matrix in layer.packed]
+        y = ys[0] if len(ys) == 1 else torch.cat(ys, dim=-1)
+        if self.padding:
+            y = F.pad(y, (0, self.padding))
         return y if bias is None else y + bias
 
 
@@ -172,6 +201,11 @@ class Config(QuantizationConfig):
     def __init__(self, config: LutqConfig):
         super().__init__()
         self.config = config
+        self.names = {name: name for name in config.tensors}  # in the folder, by vLLM's
+        self.asked = set()  # those that stay packed
+        self.read = False
+        for name in config.tensors:
+            config.of(name)  # refuses what this version does not know
 
     def get_name(self) -> str:
         return "lutq"
@@ -191,16 +225,104 @@ class Config(QuantizationConfig):
     def from_config(cls, config: dict) -> "Config":
         return cls(LutqConfig(**config))
 
-    def get_quant_method(self, layer: torch.nn.Module, prefix: str):
-        parts = parts_of(self.config, prefix)
-        if isinstance(layer, LinearBase):
+    def apply_vllm_mapper(self, hf_to_vllm_mapper) -> None:
+        """Renames layers as vLLM renames their tensors. What it drops keeps its name, which nothing asks for."""
+        renamed = {}
+        for name, stored in self.names.items():
+            suffix = "" if self.config.tensors[stored].get("experts") else ".weight"
+            new = hf_to_vllm_mapper.apply_list([name + suffix])
+            renamed[new[0].removesuffix(suffix) if new else name] = stored
+        self.names = renamed
+
+    def find(self, layer: nn.Module, prefix: str) -> list[tuple[str, dict | None]]:
+        """The folder's matrices that a layer of vLLM is made of, and None for what is not quantized; or nothing."""
+        parent, _, leaf = prefix.rpartition(".")
+        names = [prefix]
+        if prefix not in self.names:
+            names = [f"{parent}.{name}" for name in (FUSED | self.packed_modules_mapping).get(leaf, ())]
+        loose = LOOSE | LOOSE_IN.get(get_current_vllm_config().model_config.hf_text_config.model_type, set())
+        if type(layer).__name__ == "ColumnParallelLinear":
+            loose = loose | {"in_proj"}  # of Mamba-2, where GPUs share a group
+        found = []
+        for name in names:
+            stored = self.names.get(name)
+            if name.rpartition(".")[2] in loose or stored is None or self.config.tensors[stored].get("experts"):
+                found.append((name, None))
+            else:
+                found.append((stored, self.config.of(stored)))
+        return found if any(c for _, c in found) else []
+
+    def get_quant_method(self, layer: nn.Module, prefix: str):
+        if not isinstance(layer, LinearBase | ParallelLMHead):
+            return None
+        if not (found := self.find(layer, prefix)):
+            return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
+        self.asked |= {name for name, c in found if c is not None}
+        return Method(self, found)
+
+    def unpack(self, weights: Iterator[tuple[str, Tensor]], model: str, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+        """The folder's tensors, with the weights of layers in the place of what stores those that no layer of vLLM has asked for."""
+        digests = (getattr(self.config, "digests", None) or {}).get("tensors")  # only containers with digests say what was left out
+        layers: dict[str, tuple[Share, set[str]]] = {}
+        names, size = [], 0
+
+        def weight(layer: str) -> tuple[str, Tensor]:
+            nonlocal size
+            matrix, _ = layers.pop(layer)
+            matrix.loaded()
+            w, experts = matrix.dense(dtype), matrix.experts
+            names.append(layer)
+            size += w.numel() * w.element_size()
+            if not experts:
+                return layer + ".weight", w
+            w = w.unflatten(0, (experts, -1))
+            return layer, w.transpose(1, 2) if matrix.transposed or model in TRANSPOSED else w
+
+        for name, stored in weights:
+            layer, _, part = name.rpartition(".")
+            if layer in self.asked or layer not in self.config.tensors or part not in PARTS[(c := self.config.of(layer)).get("kind") or "lut"]:
+                yield name, stored
+                continue
+            if layer not in layers:
+                parts = {p for p in PARTS[c.get("kind") or "lut"] if digests is None or f"{layer}.{p}" in digests}
+                layers[layer] = Share(layer, c, torch.empty(0, dtype=dtype, device=device), [(0, c["shape"][0])], (0, c["shape"][1])), parts
+            matrix, parts = layers[layer]
+            matrix.load(part, stored)
+            parts.discard(part)
             if not parts:
-                return UnquantizedLinearMethod()
-            return (Rings if parts[0].get("kind") == "trellis" else Method)(parts)
-        moe = "MoE" in type(layer).__name__ and any(name.startswith(prefix + ".") for name in self.config.tensors)
-        if parts or moe:
-            raise ValueError(f"{prefix}: lutq_vllm.py opens linear layers alone, and this is a {type(layer).__name__}")
-        return None
+                yield weight(layer)
+        for layer in list(layers):
+            yield weight(layer)
+        self.read = True
+        if names:
+            logger.warning(
+                "%d of %d quantized layers are unpacked, into %.3g GB, for which vLLM has no layer that could hold them packed: %s%s",
+                len(names), len(self.config.tensors), size / 1e9, ", ".join(names[:3]), " and others" if len(names) > 3 else "",
+            )  # fmt: skip
+
+    def done(self) -> None:
+        """Refuses a model some of whose layers have not been seen."""
+        if not self.read and (rest := self.config.tensors.keys() - self.asked):
+            raise ValueError(f"{min(rest)} and others of {len(rest)} layers are to be unpacked while they are loaded: use --load-format auto")
+
+
+def unpacking(get_all_weights):
+    """vLLM's reading of a folder, by which layers that cannot stay packed are unpacked."""
+
+    @functools.wraps(get_all_weights)
+    def read(self, model_config, model):
+        weights = get_all_weights(self, model_config, model)
+        config = get_current_vllm_config().quant_config
+        if not isinstance(config, Config):
+            return weights
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        return config.unpack(weights, model_config.hf_text_config.model_type, model_config.dtype, device)
+
+    return read
+
+
+if not hasattr(DefaultModelLoader.get_all_weights, "__wrapped__"):
+    DefaultModelLoader.get_all_weights = unpacking(DefaultModelLoader.get_all_weights)
 
 
 def register() -> None:
