@@ -44,6 +44,7 @@ type benchOptions struct {
 	force            bool
 	threads          int
 	selftest         coverage
+	sums             bool
 	asJSON           bool
 	noVerify, noTune bool
 	summary          bool
@@ -117,6 +118,7 @@ for many rows of X.`, input.Config, input.Index, input.Header, input.GGUF)),
 	f.BoolVar(&o.summary, "summary", false, "sum up all layer shapes of MODELs")
 	f.Var(&o.selftest, "selftest", "check kernels instead of timing them")
 	f.Lookup("selftest").NoOptDefVal = coverPairs
+	f.BoolVar(&o.sums, "sums", false, "time sums over several GPUs instead of products")
 	o.decode.register(f)
 	f.StringVar(&o.kernel, "kernel", "", "`NAME` of a kernel on cuda. bcq: planes (default), gather:full, gather:half; lut24: mma.sp, wgmma.sp:c64g4")
 	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAMES` of table lookups on cuda: replicated, integers, shuffle, copies1 to copies16 (default chosen)")
@@ -124,12 +126,13 @@ for many rows of X.`, input.Config, input.Index, input.Header, input.GGUF)),
 	f.StringVar(&o.roofline, "roofline", "", "draw products below the device's roofs, in folder `OUT`")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	o.addDevice(f, "a GPU if any, unless --dtype is f32")
+	o.addDevices(f, "for --decode and --sums")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers on the cpu (default one for each processor)")
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
-	setGroup(f, "Products", "shapes", "bits", "group", "m", "dtype", "formats", "kind", "act", "time", "limit", "cache", "blas", "tiles", "no-verify", "no-tune", "summary", "selftest")
-	setGroup(f, "Run", "device", "threads", "format", "json")
-	setLater(f, "formats", "kind", "act", "time", "cache", "blas", "tiles", "no-verify", "no-tune")
+	setGroup(f, "Products", "shapes", "bits", "group", "m", "dtype", "formats", "kind", "act", "time", "limit", "cache", "blas", "tiles", "no-verify", "no-tune", "summary", "selftest", "sums")
+	setGroup(f, "Run", "device", "devices", "threads", "format", "json")
+	setLater(f, "formats", "kind", "act", "time", "cache", "blas", "tiles", "no-verify", "no-tune", "devices", "sums")
 	setResearch(f, "kernel", "lookup", "sustain", "roofline", "force")
 	return c
 }
@@ -148,6 +151,8 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	switch {
 	case o.selftest.on():
 		return u.selftest(ctx, o, bo)
+	case o.sums:
+		return u.benchSums(ctx, o)
 	case o.decode.on:
 		return u.benchDecode(ctx, model, o)
 	}
@@ -289,7 +294,11 @@ func (o *benchOptions) check(model string) error {
 		return usage("--time, --limit and --cache are for the cpu")
 	case o.asJSON && o.given("format") && o.format != "json":
 		return usage("--json and --format %s do not go together", o.format)
-	case !o.selftest.on() && !o.decode.on && len(o.shapes) == 0 && model == "":
+	case o.sums && (o.selftest.on() || o.decode.on || len(o.shapes) > 0 || model != "" || o.summary):
+		return usage("--sums times nothing else")
+	case len(o.devices) > 0 && !o.sums && !o.decode.on:
+		return usage("--devices is for --decode and --sums")
+	case !o.selftest.on() && !o.decode.on && !o.sums && len(o.shapes) == 0 && model == "":
 		return usage("bench: give a model folder, a config.json or --shapes")
 	case o.selftest.on() && o.fp8():
 		return usage("--selftest checks products in fp8 beside the others")
@@ -544,6 +553,12 @@ func (u *ui) selftest(ctx context.Context, o benchOptions, bo bench.Options) err
 				line += fmt.Sprintf(" %.2g (%s)", g.WorstErr[t], t)
 			}
 			fmt.Fprintln(u.prose(), line)
+			switch {
+			case g.NoSums != "":
+				fmt.Fprintf(u.prose(), "no sums over several GPUs: %s\n", g.NoSums)
+			case g.Sums > 0:
+				fmt.Fprintf(u.prose(), "%d sums over %d GPUs\n", g.Sums, g.SumsOver)
+			}
 		}
 	}
 	if n := len(r.Failures); n > 0 {
@@ -560,6 +575,10 @@ type gpuSelftest struct {
 	Of       int                `json:"kernels_in_all"`
 	Checks   int                `json:"checks"`
 	WorstErr map[string]float64 `json:"worst_rel_err"` // by type
+
+	Sums     int    `json:"sums"` // that were checked over several GPUs
+	SumsOver int    `json:"sums_over_gpus"`
+	NoSums   string `json:"no_sums,omitempty"` // why there were none
 
 	failures []string
 }
@@ -588,7 +607,11 @@ func (u *ui) selftestGPU(ctx context.Context, o benchOptions, bo bench.Options) 
 	if err != nil {
 		return nil, err
 	}
-	return &gpuSelftest{r.GPU, r.Formats, r.Kernels, r.Of, r.Checks, r.WorstErr, r.Failures}, nil
+	g := &gpuSelftest{Name: r.GPU, Formats: r.Formats, Kernels: r.Kernels, Of: r.Of, Checks: r.Checks, WorstErr: r.WorstErr, failures: r.Failures}
+	if g.Sums, g.SumsOver, g.NoSums, err = bench.SelftestPeers(bo.Seed); err != nil {
+		g.failures = append(g.failures, err.Error())
+	}
+	return g, nil
 }
 
 // printRows prints the measurements, all of one device, in one of the formats.

@@ -67,7 +67,7 @@ func TestOnGPU(t *testing.T) {
 		{"auto", "bf16", true},
 		{"cuda", "", true},
 	} {
-		got, err := (&benchOptions{deviceFlags: deviceFlags{test.device, test.dtype}}).onGPU()
+		got, err := (&benchOptions{deviceFlags: deviceFlags{device: test.device, dtype: test.dtype}}).onGPU()
 		if noGPU != nil && test.want {
 			if err == nil {
 				t.Errorf("%s, type %q: got error %v without a GPU", test.device, test.dtype, err)

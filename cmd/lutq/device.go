@@ -18,11 +18,19 @@ import (
 )
 
 // deviceFlags say where a command computes, and in which type.
-type deviceFlags struct{ device, dtype string }
+type deviceFlags struct {
+	device, dtype string
+	devices       gpuList // empty: the first GPU, where there is one
+}
 
 // addDevice adds --device to a command's flags, with what auto is there.
 func (d *deviceFlags) addDevice(f *pflag.FlagSet, auto string) {
 	f.Var(newWord(&d.device, "auto", "auto", "cpu", "cuda"), "device", "on `NAME`: cpu, cuda or auto, "+auto)
+}
+
+// addDevices adds --devices, for what is divided among several GPUs.
+func (d *deviceFlags) addDevices(f *pflag.FlagSet, what string) {
+	f.Var(&d.devices, "devices", "GPUs in a `LIST`, as 0,1, "+what)
 }
 
 // addDType adds --dtype, the type of what is computed.
@@ -34,6 +42,9 @@ func (d *deviceFlags) addDType(f *pflag.FlagSet, what string) {
 func (d *deviceFlags) check() error {
 	if d.device == "cpu" && d.dtype != "" && d.dtype != "f32" {
 		return usage("type %s: the cpu computes in f32", d.dtype)
+	}
+	if len(d.devices) > 0 && (d.device == "cpu" || d.dtype == "f32" && d.device == "auto") {
+		return usage("--devices names GPUs, and --device cpu none")
 	}
 	return nil
 }

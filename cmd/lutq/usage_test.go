@@ -43,6 +43,7 @@ func TestFlagValues(t *testing.T) {
 		"string":      {""},
 		"stringArray": {""},
 		"stringSlice": {""},
+		"LIST":        {"x", "-1", "0,0", "0,", ""},
 	}
 	root := newRoot(nil, &bytes.Buffer{}, &bytes.Buffer{})
 	for _, c := range root.Commands() {

@@ -27,6 +27,8 @@ var (
 	prepared string
 	//go:embed rotated.cuh
 	rotated string
+	//go:embed peers.cuh
+	peers string
 )
 
 // Instructions returns the types of integers and one PTX instruction each under its own name.
@@ -53,6 +55,9 @@ func Sparse() string { return sparse }
 // GLU returns the activations of gates, which are those of package arch: an enum Activation, and activated and other_factor.
 // It needs nothing in front.
 func GLU() string { return glu }
+
+// Peers returns how GPUs send each other small arrays. It follows [Instructions], or types of the same names.
+func Peers() string { return peers }
 
 // Prepared returns how kernels write X as those for many rows read it: functions prepared_at and prepare, of which rows of whole atoms of
 // 128 columns take no more. It has [Quad] in front, and follows [Instructions], or types of the same names.
