@@ -13,6 +13,8 @@
 //	what the layer reads  a Calibrator walks the model block by block and hands over statistics: quantize/gptq,
 //	                      and quantize/prune where columns do not count alike
 //
+// What needs to know nothing reads each tensor once, so that the files of a model may come one after the other: see [Shards].
+//
 // A [Calibrator] is given by the caller. Methods make codes through the interface [rounding.Quantizer]. After any method a [Refiner] may improve scales. Its
 // result lies in a file of its own until it is whole, and is then copied to its place.
 //

@@ -56,9 +56,12 @@ func (p *Plan) Estimate(ctx context.Context, o RunOptions) (Estimate, error) {
 		}
 		work += s * float64(it.Tensor.Elements())
 	}
-	read, err := p.secondsPerByte()
-	if err != nil {
-		return Estimate{}, err
+	var read float64
+	if o.Shards == nil { // or nobody knows how fast they come
+		var err error
+		if read, err = p.secondsPerByte(); err != nil {
+			return Estimate{}, err
+		}
 	}
 	t := p.Totals()
 	e.Seconds = work/float64(mem.workers) + device + read*float64(t.BytesIn+t.BytesOut)

@@ -134,11 +134,11 @@ func (p *Plan) fingerprint(maxShard int64) string {
 		fmt.Fprintf(h, "%s %s %v %s %+v %v\n", it.Tensor.Name, it.Tensor.DType, it.Tensor.Shape, it.Layer, it.Format, it.Codebook.Values)
 	}
 	for _, shard := range p.Source.Shards() {
-		info, err := p.Source.Stat(shard)
+		version, err := p.Source.Version(shard)
 		if err != nil {
 			continue // reading it will fail with a better message
 		}
-		fmt.Fprintf(h, "%s %d %d\n", shard, info.Size(), info.ModTime().UnixNano())
+		fmt.Fprintf(h, "%s %s\n", shard, version)
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }

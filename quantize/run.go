@@ -8,6 +8,7 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -29,6 +30,8 @@ type RunOptions struct {
 	MaxShardSize int64    // bytes; 0: 5 GB
 	Force        bool     // replace an output that lutq wrote
 	Inputs       []string // files that are read besides the model, which the output may not touch either
+	// Shards, unless nil, brings the files that the source's tensors lie in, which are not there. See [Recipe.CheckStreamed].
+	Shards Shards
 	// Leave notes that something is left to be done with the output, for [Plan.Finished] until [outdir.Settle].
 	Leave bool
 	// Resumed, if set, is told how many of the tensors an interrupted run says to
@@ -88,9 +91,14 @@ type LayerRemark struct {
 }
 
 // Run carries out the plan and moves the finished container to out, as
-// [outdir.Create] allows. When ctx is done it stops and keeps what is finished
+// [outdir.Create] allows. When ctx is done, or a file does not come, it stops and keeps what is finished
 // for the next run; after any other error nothing is left.
 func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, err error) {
+	if o.Shards != nil {
+		if err := p.Recipe.CheckStreamed(); err != nil {
+			return nil, err
+		}
+	}
 	mem, err := p.memory(o)
 	if err != nil {
 		return nil, err
@@ -104,7 +112,7 @@ func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, 
 		return nil, err
 	}
 	defer func() {
-		if err == nil || ctx.Err() != nil {
+		if _, late := errors.AsType[*FetchError](err); err == nil || late || ctx.Err() != nil {
 			err = errors.Join(err, work.Close())
 			return
 		}
@@ -121,7 +129,7 @@ func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, 
 	if err := dropSideFiles(work.Dir()); err != nil {
 		return nil, err
 	}
-	r := &run{plan: p.clone(), journal: j, memory: mem, progress: o.Progress}
+	r := &run{plan: p.clone(), journal: j, memory: mem, progress: o.Progress, shards: o.Shards}
 	if res, err = r.tensors(ctx, work, o.MaxShardSize); err != nil {
 		return nil, err
 	}
@@ -230,6 +238,8 @@ type run struct {
 	writer   *hf.Writer
 	records  []record // of the plan's items
 	refined  *refined // what came of a refiner, once it is done
+	shards   Shards   // nil: all are there
+	together int      // of them at a time
 	progress func(done int64, tensor string)
 
 	choosing sync.Mutex // tables of the plan's items
@@ -273,7 +283,11 @@ func (r *run) tensors(ctx context.Context, work *outdir.Work, maxShard int64) (*
 	if err != nil {
 		return nil, err
 	}
-	resumed, err := r.pass(ctx, rest, r.finished, (*worker).do)
+	all := func(ctx context.Context) (int, error) { return r.pass(ctx, rest, r.finished, (*worker).do) }
+	if r.shards != nil {
+		all = func(ctx context.Context) (int, error) { return r.stream(ctx, rest, work.Scratch(shardsName)) }
+	}
+	resumed, err := all(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -305,15 +319,27 @@ func (r *run) checkSpace(work *outdir.Work) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range append(files, work.Scratch(refinedName)) {
+	shards, err := filepath.Glob(filepath.Join(work.Scratch(shardsName), "*"))
+	if err != nil {
+		return err
+	}
+	for _, f := range slices.Concat(files, shards, []string{work.Scratch(refinedName)}) {
 		if info, err := os.Stat(f); err == nil {
 			have += allocated(info)
 		}
 	}
-	if need := r.plan.Totals().BytesOut + r.plan.refinedBytes(); need > free+have {
-		return fmt.Errorf("%s: not enough space: the output and what it is made of take %d bytes, %d are free", filepath.Dir(filepath.Dir(dir)), need, free)
+	out := r.plan.Totals().BytesOut + r.plan.refinedBytes()
+	for r.together = mostShards; ; r.together-- {
+		need := out + r.shardsSpace(r.together)
+		switch {
+		case need <= free+have:
+			return nil
+		case r.shards == nil:
+			return fmt.Errorf("%s: not enough space: the output and what it is made of take %d bytes, %d are free", filepath.Dir(filepath.Dir(dir)), need, free)
+		case r.together == 1:
+			return fmt.Errorf("%s: not enough space: the output and a file of the model take %d bytes, %d are free", filepath.Dir(filepath.Dir(dir)), need, free)
+		}
 	}
-	return nil
 }
 
 // pass hands out the work on some items, block by block in their order. Those that are

@@ -170,11 +170,11 @@ func (s *selfText) key(p *prompts, size, most int) (string, error) {
 	}
 	fmt.Fprintf(h, "lutq self 1\n%s\n%s\n", dir, s.o.Device)
 	for _, shard := range weights.Shards() {
-		info, err := weights.Stat(shard)
+		version, err := weights.Version(shard)
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(h, "%s %d %d\n", shard, info.Size(), info.ModTime().UnixNano())
+		fmt.Fprintf(h, "%s %s\n", shard, version)
 	}
 	sum, err := s.m.TokenizerSum()
 	if err != nil {

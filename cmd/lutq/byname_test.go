@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/json"
@@ -10,11 +11,26 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 )
 
-// hubServer serves a folder as model org/tiny of a hub, and counts the requests for each file.
-func hubServer(t *testing.T, dir string) (url string, counts func() map[string]int) {
+// standInHub is a hub with one model, org/tiny.
+type standInHub struct {
+	URL string
+	// during, unless nil, is called while a file is sent, after each piece of it. It may end the connection by a panic.
+	during func(name string)
+	// refuse, unless nil, reports whether a file is not given.
+	refuse func(name string) bool
+
+	mu       sync.Mutex
+	requests map[string]int   // by file, and of "list"
+	sent     map[string]int64 // bytes by file
+}
+
+// hubServer serves the files of a folder.
+func hubServer(t *testing.T, dir string) *standInHub {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -35,32 +51,61 @@ func hubServer(t *testing.T, dir string) (url string, counts func() map[string]i
 		}
 		siblings = append(siblings, f)
 	}
-	requests := make(chan string, 1000)
+	h := &standInHub{requests: make(map[string]int), sent: make(map[string]int64)}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, ok := strings.CutPrefix(r.URL.Path, "/org/tiny/resolve/"+commit+"/")
 		switch data, there := files[name]; {
-		case r.URL.Path == "/api/models/org/tiny/revision/main":
-			requests <- "list"
+		case r.URL.Path == "/api/models/org/tiny/revision/main" || r.URL.Path == "/api/models/org/tiny/revision/"+commit:
+			h.count("list", 0)
 			_ = json.NewEncoder(w).Encode(map[string]any{"id": "org/tiny", "sha": commit, "siblings": siblings}) // an error shows in the test
+		case ok && there && h.refuse != nil && h.refuse(name):
+			w.WriteHeader(http.StatusForbidden)
 		case ok && there:
-			requests <- name
-			_, _ = w.Write(data)
+			h.count(name, 0)
+			http.ServeContent(&countedWriter{w, h, name}, r, "", time.Time{}, bytes.NewReader(data))
 		default:
 			http.NotFound(w, r)
 		}
 	}))
 	t.Cleanup(s.Close)
-	return s.URL, func() map[string]int {
-		n := make(map[string]int)
-		for {
-			select {
-			case name := <-requests:
-				n[name]++
-			default:
-				return n
-			}
-		}
+	h.URL = s.URL
+	return h
+}
+
+// count counts a request, or bytes of an answer.
+func (h *standInHub) count(name string, n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.sent[name] += int64(n); n == 0 {
+		h.requests[name]++
 	}
+}
+
+// counts returns how many requests there were for each file, and what was sent of it, since it was asked last.
+func (h *standInHub) counts() (requests map[string]int, sent map[string]int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	requests, sent = h.requests, h.sent
+	h.requests, h.sent = make(map[string]int), make(map[string]int64)
+	return requests, sent
+}
+
+// countedWriter counts what is sent of a file.
+type countedWriter struct {
+	http.ResponseWriter
+	*standInHub
+	name string
+}
+
+func (w *countedWriter) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	if n > 0 {
+		w.count(w.name, n)
+	}
+	if w.during != nil {
+		w.during(w.name)
+	}
+	return n, err
 }
 
 // TestByName: a model is taken by its name as it is from its folder.
@@ -73,9 +118,13 @@ func TestByName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	url, counts := hubServer(t, tiny)
+	h := hubServer(t, tiny)
+	counts := func() map[string]int {
+		requests, _ := h.counts()
+		return requests
+	}
 	t.Chdir(t.TempDir())
-	t.Setenv("HF_ENDPOINT", url)
+	t.Setenv("HF_ENDPOINT", h.URL)
 	t.Setenv("HF_HUB_CACHE", filepath.Join(t.TempDir(), "hub"))
 	t.Setenv("HF_TOKEN", "")
 	do := func(args ...string) (stdout, stderr string) {
@@ -144,8 +193,7 @@ func TestByName(t *testing.T) {
 	}
 
 	// What lutq quantized is whole, whatever other files it has.
-	published, _ := hubServer(t, "out")
-	t.Setenv("HF_ENDPOINT", published)
+	t.Setenv("HF_ENDPOINT", hubServer(t, "out").URL)
 	t.Setenv("HF_HUB_CACHE", filepath.Join(t.TempDir(), "hub"))
 	do("generate", "org/tiny", "--prompt", "a", "--max-tokens", "2", "--device", "cpu")
 	do("verify", "org/tiny", "--against", tiny)

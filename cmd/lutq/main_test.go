@@ -259,6 +259,10 @@ func TestKill(t *testing.T) {
 	if code, _, stderr := exec("quantize", "--preset", "fast", random, quantized); code != 0 {
 		t.Fatal(stderr)
 	}
+	h := hubServer(t, synthetic(t, 8, 256, 512))
+	t.Setenv("HF_ENDPOINT", h.URL)
+	t.Setenv("HF_HUB_CACHE", t.TempDir())
+	t.Setenv("HF_HUB_OFFLINE", "0")
 	learning := []string{"quantize", tiny, "OUT", "--method", "nfl", "--calib", text, "--calib-windows", "12", "--calib-ctx", "64", "--valid-windows", "1", "--device", "cpu"}
 	more := func(args []string, more ...string) []string { return append(args[:len(args):len(args)], more...) }
 	for _, tc := range []struct {
@@ -266,6 +270,7 @@ func TestKill(t *testing.T) {
 		args []string
 	}{
 		{"rtn", []string{"quantize", random, "OUT", "--codebook", "jt"}},
+		{"files from a hub", []string{"quantize", "org/tiny", "OUT", "--codebook", "jt", "--shards-from", "hub"}},
 		{"learned", more(learning, "--bits", "3", "--learn-recode", "5")},
 		{"learned as FLUTE does", more(learning, "--learn-mode", "flute")},
 		{"the control of learning", more(learning, "--learn-control")},

@@ -45,6 +45,9 @@ func (o *quantizeOptions) way(r *quantize.Recipe) (w way, err error) {
 			return w, nil
 		}
 		name, w.unnamed = preset.Good, !slices.ContainsFunc(text(), o.given)
+		if o.shardsFrom != "" && w.unnamed { // where no text is read
+			name, w.unnamed = preset.Fast, false
+		}
 	}
 	w.preset, err = o.usePreset(r, name)
 	return w, err

@@ -85,6 +85,14 @@ func (p *progress) set(done int64, item string) {
 	p.show()
 }
 
+// note tells what is at hand where no more is done than before.
+func (p *progress) note(item string) {
+	p.mu.Lock()
+	done := p.at.done
+	p.mu.Unlock()
+	p.set(done, item)
+}
+
 // show shows what was told last, unless something was shown just before.
 func (p *progress) show() {
 	done, item := p.at.done, p.at.item

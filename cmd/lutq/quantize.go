@@ -42,6 +42,7 @@ type quantizeOptions struct {
 	bits                                      bitsFlag
 	group, codebook, method, scale, scaleType string
 	recipe, target, kbitEncode, preset        string
+	shardsFrom                                string  // "hub" or ""
 	aim                                       float64 // bits that a size is for, 0 where none is named
 	rules                                     []string
 	maxRAM, maxShard                          size
@@ -136,14 +137,15 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	f.Var(&o.maxRAM, "max-ram", "most memory, as 8GB (default what is fastest)")
 	f.Var(&o.maxShard, "max-shard-size", "most tensor data in a file (default 5GB)")
+	f.Var(newWord(&o.shardsFrom, "", "hub"), "shards-from", "hub: fetch a file of MODEL at a time, keep none")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print sizes, memory and time; write nothing")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	setGroup(f, "What to store", "preset", "bits", "size", "fit", "fit-ctx", "fit-runtime", "mix", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused", "vision", "mtp")
 	setGroup(f, "How", "method", "scale", "learn", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale")
 	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "calib-bos", "seed", "device", "eval-text")
-	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "dry-run", "force", "json")
-	setLater(f, "scale-type", "scale", "split-fused", "vision", "mtp", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale", "calib-bos", "seed", "max-shard-size")
+	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "shards-from", "dry-run", "force", "json")
+	setLater(f, "scale-type", "scale", "split-fused", "vision", "mtp", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale", "calib-bos", "seed", "max-shard-size", "shards-from")
 	setResearch(f, "kbit-encode", "learn-control")
 	return c
 }
@@ -332,6 +334,11 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 		return err
 	}
 	open := func() (*source.Model, error) { return u.open(model, source.Options{}) }
+	var shards *streamedShards
+	if o.shardsFrom != "" {
+		shards = &streamedShards{ui: u, model: model}
+		open = func() (*source.Model, error) { return shards.open(ctx) }
+	}
 	way, err := o.way(&recipe)
 	if err != nil {
 		return err
@@ -340,6 +347,9 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 		return err
 	}
 	if err := o.check(recipe, after); err != nil {
+		return err
+	}
+	if err := o.checkShards(recipe, after); err != nil {
 		return err
 	}
 	ro := quantize.RunOptions{
@@ -361,6 +371,9 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 	}
 	if _, err := m.Weights(); err != nil {
 		return err
+	}
+	if shards != nil {
+		ro.Shards = shards.remote
 	}
 	o.calib.settle(m, o.learned(recipe))
 	if o.maxRAM > 0 {
@@ -484,6 +497,7 @@ func (u *ui) run(ctx context.Context, plan *quantize.Plan, out string, ro quanti
 	bar := u.startProgress("quantizing", plan.Totals().BytesIn, true)
 	defer func() { bar.finish() }()
 	ro.Progress = func(done int64, tensor string) { bar.set(done, tensor) }
+	u.fetching = func(item string) { bar.note(item) }
 	ro.Resumed = func(tensors int) {
 		u.note("going on where an interrupted run stopped: %d of %d tensors are finished", tensors, len(plan.Items))
 	}
@@ -575,6 +589,9 @@ func (o *quantizeOptions) files(r *quantize.Recipe) []string {
 func quantizeHint(err error, out string) error {
 	if errors.Is(err, context.Canceled) {
 		return hintError{err, "the same command goes on where this one stopped; " + filepath.Clean(out) + ".partial holds what is done"}
+	}
+	if late, ok := errors.AsType[*quantize.FetchError](err); ok {
+		return late.Err // which has a hint of its own
 	}
 	var scale *rounding.ScaleError
 	if errors.As(err, &scale) {
@@ -927,6 +944,11 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, as preset.Recipe, 
 		est.Seconds += mixed.seconds
 	}
 	t := plan.Totals()
+	var fetchFiles int
+	var fetchBytes int64
+	if o.Shards != nil {
+		fetchFiles, fetchBytes = plan.FetchBytes(o.Shards)
+	}
 	if asJSON {
 		out := struct {
 			Tensors       int         `json:"tensors"`
@@ -947,7 +969,10 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, as preset.Recipe, 
 			Decoded []quantize.Decoded `json:"decoded,omitempty"`
 
 			Mix *mixJSON `json:"mix,omitempty"`
-		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.LinearBits, t.BytesIn, t.BytesOut, est.PeakRAM, est.Device, est.Seconds, nil, as, "", plan.Kept(), plan.Decoded(), mixed.json()}
+
+			FetchFiles int   `json:"fetch_files,omitempty"` // of the hub, one at a time
+			FetchBytes int64 `json:"fetch_bytes,omitempty"`
+		}{t.Tensors, t.Quantized, t.Parameters, t.BitsPerWeight, t.LinearBits, t.BytesIn, t.BytesOut, est.PeakRAM, est.Device, est.Seconds, nil, as, "", plan.Kept(), plan.Decoded(), mixed.json(), fetchFiles, fetchBytes}
 		out.Family, _ = plan.Family()
 		out.Layers = plannedLayers(plan)
 		return u.printJSON(out)
@@ -974,6 +999,9 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, as preset.Recipe, 
 		}
 		printDecoded(w, plan.Decoded())
 		printKept(w, plan.Kept())
+		if o.Shards != nil {
+			fmt.Fprintf(w, "to fetch\t%s in %d files\n", formatBytes(fetchBytes), fetchFiles)
+		}
 		fmt.Fprintf(w, "expected memory\t%s at most\n", formatBytes(est.PeakRAM))
 		if est.Device > 0 {
 			fmt.Fprintf(w, "of the GPU\tabout %s for calibration\n", formatBytes(est.Device))
@@ -984,6 +1012,8 @@ func (u *ui) dryRun(ctx context.Context, plan *quantize.Plan, as preset.Recipe, 
 			learning = ", learning included"
 		case plan.Recipe.Calibrate != nil:
 			learning = ", running the text included"
+		case o.Shards != nil:
+			learning = ", without the download"
 		}
 		fmt.Fprintf(w, "expected time\t%s%s\n", time.Duration(est.Seconds*float64(time.Second)).Round(100*time.Millisecond), learning)
 	})

@@ -29,7 +29,9 @@ type ui struct {
 	models map[string]*source.Model // that the command opened, by path
 
 	offline bool
-	find    finder
+
+	fetching func(item string) // what is coming beside the work at hand; nil: nobody shows it
+	find     finder
 }
 
 // stdinOf returns the standard input, which is something of a kind. Reading it

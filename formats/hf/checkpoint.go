@@ -28,10 +28,11 @@ const (
 // goroutines.
 type Checkpoint struct {
 	dir      string
-	shards   []string      // names of the files in the folder
-	files    []*input.File // they
-	headers  []int64       // their headers' sizes
-	index    bool          // whether there is one
+	given    map[string]Shard // files that do not lie there, by name; nil: all do
+	shards   []string         // names of the files in the folder
+	files    []shardFile      // they
+	headers  []int64          // their headers' sizes
+	index    bool             // whether there is one
 	tensors  []*Tensor
 	byName   map[string]*Tensor
 	stored   map[string]*Tensor // as the files have them
@@ -64,6 +65,12 @@ type Checkpoint struct {
 // A path that does not exist gives a [NotFoundError], and a folder without such files a
 // [NoWeightsError] or an [UnreadableError].
 func Open(dir string, schemes ...Scheme) (*Checkpoint, error) {
+	return OpenShards(dir, nil, schemes...)
+}
+
+// OpenShards is [Open] of a folder whose files of tensors are given, and do not lie in it: of those there are none but these.
+// They are closed with the checkpoint. nil is for a folder that has its own.
+func OpenShards(dir string, given []Shard, schemes ...Scheme) (*Checkpoint, error) {
 	info, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &NotFoundError{Model: dir}
@@ -75,6 +82,12 @@ func Open(dir string, schemes ...Scheme) (*Checkpoint, error) {
 		return nil, &NotFoundError{Model: dir, File: true}
 	}
 	c := &Checkpoint{dir: dir, stored: make(map[string]*Tensor)}
+	for _, s := range given {
+		if c.given == nil {
+			c.given = make(map[string]Shard)
+		}
+		c.given[s.Name()] = s
+	}
 	if c.side, err = sideFiles(dir); err != nil {
 		return nil, err
 	}
@@ -125,7 +138,7 @@ func (c *Checkpoint) find() (shards []string, index *index, err error) {
 	if index, err = readIndex(filepath.Join(c.dir, indexName)); err != nil {
 		return nil, nil, err
 	}
-	single, err := exists(filepath.Join(c.dir, singleName))
+	single, err := c.there(singleName)
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -137,7 +150,7 @@ func (c *Checkpoint) find() (shards []string, index *index, err error) {
 	case index != nil:
 		shards = slices.Sorted(maps.Keys(index.shards))
 	default:
-		found, err := weightFiles(c.dir)
+		found, err := c.weightFiles()
 		if err != nil {
 			return nil, nil, err
 		}
@@ -153,7 +166,7 @@ func (c *Checkpoint) find() (shards []string, index *index, err error) {
 func (c *Checkpoint) complete(shards []string) error {
 	var missing []string
 	for _, shard := range shards {
-		there, err := exists(filepath.Join(c.dir, shard))
+		there, err := c.there(shard)
 		if err != nil {
 			return fmt.Errorf("open shard: %w", err)
 		}
@@ -202,16 +215,12 @@ func andMore(n int) string {
 // addShard opens one file and adds its tensors.
 func (c *Checkpoint) addShard(shard string, d *double, buffers *sync.Pool, pool *input.Pool) error {
 	path := filepath.Join(c.dir, shard)
-	opened, err := input.Open(path)
-	if err != nil {
-		return fmt.Errorf("open shard: %w", err)
-	}
-	f, err := pool.Add(opened, os.O_RDONLY)
+	f, err := c.openFile(shard, pool)
 	if err != nil {
 		return fmt.Errorf("open shard: %w", err)
 	}
 	c.files, c.shards = append(c.files, f), append(c.shards, shard)
-	h, err := readHeader(f, f.Info().Size())
+	h, err := readHeader(f, f.Size())
 	if err != nil {
 		if other := standsFor(path, f); other != nil {
 			return other

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -47,11 +46,11 @@ type MadeTensor struct {
 // longer.
 func Make(m Made) (*Checkpoint, error) {
 	c := &Checkpoint{
-		dir: m.Path, files: m.Files, made: make(map[string]func() ([]byte, error)), alsoStores: m.Stores, notes: m.Notes,
+		dir: m.Path, made: make(map[string]func() ([]byte, error)), alsoStores: m.Stores, notes: m.Notes,
 		stored: make(map[string]*Tensor, len(m.Tensors)), side: slices.Sorted(maps.Keys(m.Side)),
 	}
 	for _, f := range m.Files {
-		c.shards = append(c.shards, filepath.Base(f.Name()))
+		c.shards, c.files = append(c.shards, filepath.Base(f.Name())), append(c.files, diskFile{f})
 	}
 	for name, make := range m.Side {
 		c.made[name] = sync.OnceValues(make)
@@ -131,16 +130,12 @@ func (c *Checkpoint) OpenFile(name string) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(data)), err
 }
 
-// Stat describes a file of [Checkpoint.Shards].
-func (c *Checkpoint) Stat(shard string) (info fs.FileInfo, err error) {
+// Version tells a file of [Checkpoint.Shards] from others of its name, as far as that goes without reading it.
+func (c *Checkpoint) Version(shard string) (string, error) {
 	if i := slices.Index(c.shards, shard); i >= 0 {
-		err := c.files[i].Do(func(f *os.File) error {
-			info, err = f.Stat()
-			return err
-		})
-		return info, err
+		return c.files[i].Version()
 	}
-	return nil, fmt.Errorf("%s: no shard %s", c.dir, shard)
+	return "", fmt.Errorf("%s: no shard %s", c.dir, shard)
 }
 
 // checkMade makes every file of a made checkpoint, so that what cannot be made is known in time.

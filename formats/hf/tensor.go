@@ -7,7 +7,6 @@ import (
 	"os"
 	"sync"
 
-	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/num"
 )
 
@@ -27,7 +26,7 @@ type Tensor struct {
 
 	elements, size int64
 	offset         int64 // of the data, in the file
-	file           *input.File
+	file           io.ReaderAt
 	buffers        *sync.Pool // of *[chunk]byte
 	encoding       *Encoding
 	codec          Codec // that decodes the data; nil where it is as it is read
@@ -46,6 +45,17 @@ func NewTensor(name string, d DType, shape ...int) (*Tensor, error) {
 // Bytes returns the size of the tensor's data, which is what
 // [Tensor.ReadAt] reads.
 func (t *Tensor) Bytes() int64 { return t.size }
+
+// Extent returns where the data of a tensor that is stored as it is read lies in its file: from which byte on, and how many.
+func (t *Tensor) Extent() (offset, size int64) { return t.offset, t.size }
+
+// Parts returns the tensors of files that the tensor is read from: itself, or those that its encoding has.
+func (t *Tensor) Parts() []*Tensor {
+	if t.encoding != nil && len(t.encoding.Parts) > 0 {
+		return t.encoding.Parts
+	}
+	return []*Tensor{t}
+}
 
 // Encoding returns how the tensor's values are stored, nil where that is as
 // they are read.

@@ -29,6 +29,7 @@ type download struct {
 	o      Options
 	token  string
 	client *http.Client
+	apart  bool // what comes lies on another disk than the cache
 
 	mu    sync.Mutex
 	total int64            // 0: not known
@@ -263,7 +264,7 @@ func (d *download) file(ctx context.Context, commit string, f file) error {
 			return d.failed("the cache", err)
 		}
 		if !d.blobThere(f) { // nor has another process brought it
-			err = d.blob(ctx, commit, f)
+			err = d.blob(ctx, commit, f, d.place.blob(f.sum))
 		}
 		if err = errors.Join(err, unlock()); err != nil {
 			return err
@@ -283,9 +284,9 @@ type partial struct {
 	size int64
 }
 
-// blob downloads a file. What has come of it before is gone on with.
-func (d *download) blob(ctx context.Context, commit string, f file) error {
-	path := d.place.blob(f.sum) + incomplete
+// blob downloads a file to a path. What has come of it before is gone on with.
+func (d *download) blob(ctx context.Context, commit string, f file, to string) error {
+	path := to + incomplete
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return d.failed("the cache", err)
 	}
@@ -330,7 +331,7 @@ func (d *download) blob(ctx context.Context, commit string, f file) error {
 	if err := errors.Join(p.Sync(), p.Close()); err != nil {
 		return d.failed(f.name, err)
 	}
-	return d.failed(f.name, os.Rename(path, d.place.blob(f.sum)))
+	return d.failed(f.name, os.Rename(path, to))
 }
 
 // newSum returns the hash by which a file is named.
@@ -380,7 +381,7 @@ func (p *partial) restart() error {
 // part asks for the rest of a file, and writes what comes.
 func (d *download) part(ctx context.Context, commit string, p *partial) error {
 	f := p.want
-	a, err := d.send(ctx, http.MethodGet, d.address(commit, f.name), f.name, p.size)
+	a, err := d.send(ctx, http.MethodGet, d.address(commit, f.name), f.name, span{from: p.size})
 	if err != nil {
 		return err
 	}

@@ -65,6 +65,8 @@ func (d *download) failed(what string, err error) error {
 	switch {
 	case err == nil || errors.As(err, &known):
 		return err
+	case d.apart && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)):
+		return &Error{Model: d.name.String(), Reason: what + ": the disk of the output is full", Err: err, hint: "make room; " + goesOn}
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return &Error{Model: d.name.String(), Reason: what + ": the disk of the cache is full", Err: err, hint: "make room, or name another folder by HF_HUB_CACHE; " + goesOn}
 	}

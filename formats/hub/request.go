@@ -120,9 +120,20 @@ func (w *watch) tell(err error) error {
 	return &temporary{error: err, dial: isOp && op.Op == "dial"}
 }
 
-// send sends a request and follows redirects. The token goes to the endpoint alone. What names the file, or is "". An answer
+// span is a part of a file: from a byte on, to its end or before another byte. The zero span is all of it.
+type span struct{ from, to int64 }
+
+// String returns the span as a Range.
+func (s span) String() string {
+	if s.to == 0 {
+		return fmt.Sprintf("bytes=%d-", s.from)
+	}
+	return fmt.Sprintf("bytes=%d-%d", s.from, s.to-1)
+}
+
+// send sends a request for a part and follows redirects. The token goes to the endpoint alone. What names the file, or is "". An answer
 // that is no success is an error, but for one that has no such range.
-func (d *download) send(ctx context.Context, method, address, what string, from int64) (a *answer, err error) {
+func (d *download) send(ctx context.Context, method, address, what string, part span) (a *answer, err error) {
 	at, err := url.Parse(address)
 	if err != nil {
 		return nil, fmt.Errorf("HF_ENDPOINT %s is no address", d.o.Endpoint)
@@ -148,8 +159,8 @@ func (d *download) send(ctx context.Context, method, address, what string, from 
 		if d.token != "" && at.Scheme == home.Scheme && at.Host == home.Host {
 			req.Header.Set("Authorization", "Bearer "+d.token)
 		}
-		if from > 0 {
-			req.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))
+		if part != (span{}) {
+			req.Header.Set("Range", part.String())
 		}
 		res, err := d.client.Do(req)
 		if err != nil {
@@ -191,7 +202,7 @@ const listingName = "its list of files"
 func (d *download) list(ctx context.Context, revision string) (l *listing, err error) {
 	address := fmt.Sprintf("%s/api/models/%s/revision/%s?blobs=true", d.o.Endpoint, d.name.Repo(), url.PathEscape(revision))
 	err = d.again(ctx, listingName, func() (int64, error) {
-		a, err := d.send(ctx, http.MethodGet, address, "", 0)
+		a, err := d.send(ctx, http.MethodGet, address, "", span{})
 		if err != nil {
 			return 0, err
 		}
@@ -230,7 +241,7 @@ func (d *download) ask(ctx context.Context, commit string, f file) (file, error)
 		return f, nil
 	}
 	err := d.again(ctx, f.name, func() (int64, error) {
-		a, err := d.send(ctx, http.MethodHead, d.address(commit, f.name), f.name, 0)
+		a, err := d.send(ctx, http.MethodHead, d.address(commit, f.name), f.name, span{})
 		if err != nil {
 			return 0, err
 		}

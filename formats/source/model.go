@@ -25,6 +25,8 @@ type Options struct {
 	Unchecked bool
 	// As, unless nil, is the one way in which another program may have stored the weights. Otherwise all that are known are.
 	As hf.Scheme
+	// Shards, unless nil, are the files of a folder's tensors, which do not lie in it.
+	Shards []hf.Shard
 	// Note, unless nil, is told what is odd about the model but has one reading, a line each, and each once.
 	Note func(line string)
 }
@@ -59,7 +61,7 @@ type Model struct {
 // be wrong is known when it is read.
 func Open(path string, o Options) (*Model, error) {
 	m := &Model{path: path, o: o}
-	if o.As == nil {
+	if o.As == nil && o.Shards == nil {
 		var err error
 		if m.file, err = ggufIn(path); err != nil {
 			return nil, err
@@ -212,7 +214,7 @@ func (m *Model) openFolder() (c *hf.Checkpoint, err error) {
 	} else if m.o.As != nil {
 		as = []hf.Scheme{m.o.As}
 	}
-	m.openWeights, err = hf.Open(m.path, as...)
+	m.openWeights, err = hf.OpenShards(m.path, m.o.Shards, as...)
 	return m.openWeights, err
 }
 
