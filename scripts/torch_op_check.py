@@ -38,9 +38,11 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import torch
 import torch.nn.functional as F
 import transformers
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
+ROOT = Path(__file__).parent.parent
 SMALL = dict(
     hidden_size=576, intermediate_size=1568, num_hidden_layers=1, num_attention_heads=9, num_key_value_heads=3, head_dim=60,
     vocab_size=512, attention_bias=True, tie_word_embeddings=True,
@@ -57,7 +59,7 @@ FORMATS = {
     "5 bits, groups of 32, e4m4": {"bits": 5, "group": 32, "scale_type": "e4m4"},
     "4 bits, groups of 64, s1e4m3": {"bits": 4, "group": 64, "scale_type": "s1e4m3"},
 }
-ROWS = [*range(1, 17), 17, 64, 129, 300]
+ROWS = [*range(1, 17), 17, 30, 33, 41, 64, 129, 300, 1025]
 TYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -311,29 +313,48 @@ class Looks:
     def launch(self, config, function, arguments, extra) -> int:
         c = self.module.Config.from_address(config)
         at = ctypes.c_void_p.from_address(arguments).value
-        self.launched.append((c.grid[0], c.block[0], c.shared, c.stream, c.count, c.attributes[0].id, ctypes.string_at(at, 92), at))
+        second = (ctypes.c_void_p * 2).from_address(arguments)[1]
+        self.launched.append((c.grid[0], c.block[0], c.shared, c.stream, c.count, c.attributes[0].id, ctypes.string_at(at, 92), at, ctypes.string_at(second, 24)))
         return 0
 
 
 def plan(args: argparse.Namespace, work: Path) -> int:
-    bad = seen = 0
+    sys.path.insert(0, str(ROOT / "formats" / "lutq"))
+    import lutq_kernels
+
+    bad = seen = wide = laid = 0
     for i, recipe in enumerate(FORMATS.values()):
         folder, tiles = container(args, work / f"plan{i}", SMALL, recipe, "cpu")
         lutq_torch = module(tiles)
         looks = Looks(lutq_torch)
         op = lutq_torch.Op(tiles, lutq_torch.Driver(looks))
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16, trust_remote_code=True)
+        with safe_open(next(tiles.glob("*.safetensors")), "pt") as stored:
+            for packed in model.modules():
+                if type(packed).__name__ != "LutqLinear":
+                    continue
+                # What is laid out on a GPU is what lutq has laid out.
+                bits = (packed.codebook.numel() - 1).bit_length()
+                for part, got in (
+                    ("tiles", lutq_kernels.tiles_of(packed.codes, bits, packed.k)),
+                    ("tile_scales", lutq_kernels.tile_scales_of(packed.scales, packed.k, packed.group)),
+                ):  # fmt: skip
+                    bad += not torch.equal(got, stored.get_tensor(f"{packed.name}.{part}").flatten().view(torch.uint8))
+                    laid += 1
         for packed in model.modules():
             if type(packed).__name__ != "LutqLinear" or not op.plan["layers"][packed.name].get("products"):
                 continue
             layer = lutq_torch.Layer(op, packed.name, packed.codebook)
             for dtype in TYPES.values():
-                launches = [lutq_torch.Launch(p, ctypes.c_void_p(1), layer.table(dtype)) for p in layer.products[dtype]["launches"]]
+                product = layer.plans[dtype]
+                launches = [lutq_torch.Launch(p, ctypes.c_void_p(1), layer.table(dtype)) for p in product["launches"]]
                 for m, launch in enumerate(launches, 1):
-                    launch(op.driver, 7, 1 << 40, 2 << 40, 3 << 40, 4 << 40, 5 << 40)
-                    grid, block, shared, stream, count, attribute, data, at = looks.launched[-1]
+                    a = launch.argument
+                    a[lutq_torch.CODES], a[lutq_torch.SCALES], a[lutq_torch.X], a[lutq_torch.Y], a[lutq_torch.BIAS] = (v << 40 for v in (1, 2, 3, 4, 5))
+                    launch(op.driver, 7)
+                    grid, block, shared, stream, count, attribute, data, at, _ = looks.launched[-1]
                     codes, scales, units, slices, groups, each, over, run, n, k, x, y, bias, rows, pairs, *_ = struct.unpack("<QQ8IQQQ5I", data)
-                    table = torch.tensor(struct.unpack(f"<{1 << op.plan['products'][0]['bits']}I", ctypes.string_at(at + 92, 4 << op.plan['products'][0]['bits'])))
+                    table = torch.tensor(struct.unpack(f"<{1 << product['bits']}I", ctypes.string_at(at + 92, 4 << product["bits"])))
                     good = (codes, scales, x, y, bias) == tuple(v << 40 for v in (1, 2, 3, 4, 5)) and stream == 7
                     good &= (n, k, rows, pairs, units) == (packed.rows, packed.k, m, (m + 1) // 2, -(-packed.k // 256))
                     good &= each * grid + over == -(-n // 16) and over < grid and slices * groups <= block // 32 and shared <= op.plan["gpu"]["shared_bytes"]
@@ -359,13 +380,40 @@ def plan(args: argparse.Namespace, work: Path) -> int:
             mock.patch.object(lutq_torch.Op, "driver", op.driver), mock.patch.object(lutq_torch.Op, "functions", lambda *_: lambda _: 1),
         ):  # fmt: skip
             for linear in kernels:
-                for rows, launches in {0: 0, 1: 1, 16: 1, 17: 2, 128: 8, 129: 1}.items():
-                    before = len(looks.launched)
+                layer = lutq_torch.LAYERS[linear.layer]
+                product = layer.plans[torch.float16]
+                few = len(product["launches"])
+                for rows in (0, 1, few, few + 1, few + 8, few + 9, 128, 129, 333, few + 8 * len(product["many"]), few + 8 * len(product["many"]) + 1):
+                    looks.launched.clear()
                     x = torch.randn(rows, linear.in_features, dtype=torch.float16)
-                    y = lutq_torch.LAYERS[linear.layer](x, linear.tiles, linear.tile_scales, linear.bias)
-                    bad += y.shape != (rows, linear.out_features) or len(looks.launched) != before + launches
-    print(f"{seen} launches, {bad} of them otherwise than planned")
+                    y = layer(x, linear.tiles, linear.tile_scales, linear.bias)
+                    at = -(-(rows - few) // 8) - 1
+                    how = product["many"][at] if 0 <= at < len(product["many"]) else {}
+                    counts = [struct.unpack("<I", launch[6][72:76])[0] for launch in looks.launched]
+                    if rows <= few or "turns" in how:
+                        good = sum(counts) == rows and all(c <= how.get("turns", few) for c in counts)
+                    elif "launch" in how:
+                        good, wide = many_as_planned(looks, how, rows, linear), wide + 1
+                    else:
+                        good = len(counts) == 1
+                    bad += y.shape != (rows, linear.out_features) or not good
+    print(f"{seen} launches and {wide} of many rows, {laid} tensors laid out, {bad} of all otherwise than planned")
     return bad or not seen
+
+
+def many_as_planned(looks: Looks, how: dict, rows: int, linear) -> bool:
+    """Whether activations are prepared, and then multiplied by."""
+    if len(looks.launched) != 2:
+        return False
+    prepare, multiply = looks.launched
+    source, to, m, k, *_ = struct.unpack("<QQII", prepare[6][:24])
+    codes, scales, *_, x, y, bias, m2, _ = struct.unpack("<QQ8IQQQII", multiply[6][:80])
+    sums, flags, power, back = struct.unpack("<QQff", multiply[8][:24])
+    good = (m, m2, k) == (rows, rows, linear.in_features) and to == x and source and y and sums and flags
+    good &= (codes, scales) == (linear.tiles.data_ptr(), linear.tile_scales.data_ptr()) and (bias == 0) == (linear.bias is None)
+    values = linear.tile_scales.flatten()  # of float16, or of other types by which nothing is multiplied here
+    good &= power * back == 1 and power.as_integer_ratio()[0].bit_count() == 1
+    return good and (values.dtype != torch.float16 or 2048 < float(values.abs().max()) * power < 8192 or power == 2.0**15)
 
 
 def packed_scales(folder: Path, packed) -> torch.Tensor:

@@ -12,13 +12,16 @@ The exit code is 3 when something differs.
 """
 
 import argparse
+import ctypes
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
 import types
 from pathlib import Path
+from unittest import mock
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -93,7 +96,7 @@ def by_hand(args: argparse.Namespace, work: Path) -> int:
     lutq_vllm.register()
     head = json.loads((args.model / "config.json").read_text())["head_dim"]
     phi3 = as_phi3(args.model, work / "phi3")
-    bad = 0
+    bad, widths = 0, set()
     for name, model, options in (
         ("rings, one matrix", phi3, ["--codebook", "trellis", "--bits", "2.5", "--scale-type", "bf16"]),
         ("EXL3's rings", args.model, ["--codebook", "mul1", "--bits", "3"]),
@@ -108,6 +111,9 @@ def by_hand(args: argparse.Namespace, work: Path) -> int:
         for tensor in folder.where:  # what is not quantized
             if tensor.endswith("_proj.weight"):
                 dense[tensor.removesuffix(".weight")] = torch.from_numpy(folder.array(tensor))
+        if isinstance(options, dict) or "--codebook" not in options:
+            found, wrong = laid_out(args.lutq, out, config.config)
+            widths, bad = widths | found, bad + wrong
         worst, refused = 0.0, []
         for leaf, parts, gpus in (
             ("self_attn.qkv_proj", "qkv", 1), ("self_attn.qkv_proj", "qkv", 2), ("self_attn.qkv_proj", "qkv", 4), ("mlp.gate_up_proj", ("gate", "up"), 2),
@@ -161,9 +167,138 @@ def by_hand(args: argparse.Namespace, work: Path) -> int:
         wrong = not worst < 1e-5
         bad += wrong
         print(f"{name}: {worst:.1g}{' BAD' if wrong else ''}{'; refused: ' if refused else ''}{', '.join(sorted(set(refused)))}")
+    print(f"laid out in tiles as lutq does: widths {sorted(widths)}")
+    bad += widths != {2, 3, 4, 5}
     kept = config.get_quant_method(base(), "lm_head")
     bad += type(kept).__name__ != "Unquantized" or config.get_quant_method(torch.nn.Identity(), "model.layers.0.self_attn.attn") is not None
     return bad
+
+
+def laid_out(lutq: str, out: Path, config) -> tuple[set[int], int]:
+    """Holds what is laid out for kernels in PyTorch against what lutq lays out. Returns the widths, and how many layers differ."""
+    from lutq_kernels import tile_scales_of, tiles_of
+
+    tiles = out.with_suffix(".tiles")
+    done = subprocess.run([lutq, "repack", str(out), str(tiles), "--target", "cuda"], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"vllm_check.py: {done.args}: {done.stderr}")
+    stored, folder, widths, bad = read_container.Folder(out), read_container.Folder(tiles), set(), 0
+    for layer in config.tensors:
+        c = config.of(layer)
+        if (c.get("kind") or "lut") != "lut" or f"{layer}.tiles" not in folder.where:
+            continue
+        codes, scales = (torch.from_numpy(np.frombuffer(data, np.uint8).reshape(shape[0], -1)) for _, shape, data in (stored.raw(f"{layer}.{p}") for p in ("codes", "scales")))
+        k, size = c["shape"][1], scales.shape[1] // (1 if c["group"] < 0 else -(-c["shape"][1] // c["group"]))
+        typed = scales.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[size])
+        bad += bytes(folder.raw(f"{layer}.tiles")[2]) != tiles_of(codes, c["bits"], k).numpy().tobytes()
+        bad += bytes(folder.raw(f"{layer}.tile_scales")[2]) != tile_scales_of(typed, k, c["group"]).numpy().tobytes()
+        widths.add(c["bits"])
+    return widths, bad
+
+
+class Driver:
+    """Stands for libcuda: it multiplies by the weights that a matrix's codes, by their address, are known to be."""
+
+    def __init__(self):
+        self.weights, self.prepared, self.names, self.counts = {}, {}, [], {}
+        self.cuFuncSetAttribute = self.cuModuleLoadData = lambda *args: 0
+        self.cuLaunchKernelEx = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(self.launch)
+
+    def cuModuleGetFunction(self, function, module, name) -> int:
+        self.names.append(name.decode())
+        function._obj.value = len(self.names)
+        return 0
+
+    def launch(self, config, function, arguments, extra) -> int:
+        name = self.names[function - 1]
+        self.counts[name] = self.counts.get(name, 0) + 1
+        first, second = (ctypes.c_void_p * 2).from_address(arguments)
+        if name == "lutcolumns":
+            x, to, m, k = struct.unpack("<QQII", ctypes.string_at(first, 24))
+            self.prepared[to] = self.numbers(x, m, k).clone()
+            return 0
+        codes, scales, *_, n, k, x, y, bias, m, _ = struct.unpack("<QQ8IQQQII", ctypes.string_at(first, 80))
+        w, dtype = self.weights[codes, scales], torch.bfloat16
+        assert w.shape == (n, k)
+        if name == "lutdense":
+            self.numbers(y, n, k).copy_(w)
+            return 0
+        if name == "lutmany":
+            sums, flags, power, back = struct.unpack("<QQff", ctypes.string_at(second, 24))
+            assert sums and power * back == 1 and not any(ctypes.string_at(flags, 132 * 16 * 4))
+            rows = self.prepared[x]
+        else:
+            rows = self.numbers(x, m, k)
+        product = rows.float() @ w.float().T
+        if bias:
+            product += self.numbers(bias, 1, n).float()
+        self.numbers(y, m, n).copy_(product.to(dtype))
+        return 0
+
+    @staticmethod
+    def numbers(at: int, m: int, k: int) -> torch.Tensor:
+        return torch.frombuffer((ctypes.c_char * (2 * m * k)).from_address(at), dtype=torch.bfloat16).view(m, k)
+
+
+def by_kernels(args: argparse.Namespace, work: Path) -> int:
+    """What becomes of layers on a GPU, with a stand-in for it: of all that kernels are told, addresses too, the products come out right."""
+    from types import SimpleNamespace
+
+    import lutq_hf
+    import lutq_kernels
+
+    bad, driver, cpu = 0, Driver(), torch.device("cpu")
+    g = torch.Generator().manual_seed(1)
+    fakes = mock.patch.multiple(torch.cuda, is_available=lambda: True, get_device_name=lambda d: "h200", get_device_capability=lambda d: (9, 0))
+    stream = mock.patch.object(torch.cuda, "current_stream", return_value=mock.Mock(cuda_stream=7))
+    with fakes, stream, mock.patch.object(torch.cuda, "device"), mock.patch.object(lutq_kernels, "DEVICE", "cpu"), mock.patch.dict(os.environ, LUTQ=args.lutq, XDG_CACHE_HOME=str(work)):
+        for name, sizes, tables, bias in ("one table", [1024, 256, 256], 1, True), ("a table each", [2560, 200], 2, False):
+            k, bits, group, parts = 2048, 4, 64, []
+            for i, n in enumerate(sizes):
+                codes = torch.randint(0, 256, (n, k * bits // 8), dtype=torch.uint8, generator=g)
+                scales = torch.rand(n, k // group, generator=g).half() * 0.05
+                parts.append(SimpleNamespace(rows=n, k=k, bits=bits, group=group, scale_type="f16", codes=codes, scales=scales, codebook=torch.linspace(-1, 1, 16) + min(i, tables - 1)))
+            lutq_kernels.want(parts, torch.bfloat16)
+            dense = [lutq_hf.dequantize(m.codes, m.scales, m.codebook.bfloat16().float(), None, k, group, "lut", "f16", torch.bfloat16) for m in parts]
+            packed = lutq_kernels.KERNELS.find  # kernels are loaded by the stand-in
+            with mock.patch.object(lutq_kernels.KERNELS, "find", lambda *a: by_driver(packed(*a), driver)):
+                tiles, numbers, rows = lutq_kernels.pack(parts, torch.bfloat16)
+            if rows != ([sum(sizes)] if tables == 1 else sizes):
+                bad += 1
+                print(f"{name}: BAD: multiplied by as {rows}")
+            at = tiles.data_ptr(), numbers.data_ptr()
+            for w, (_, codes, scales) in zip([torch.cat(dense)] if len(rows) == 1 else dense, lutq_kernels.HELD[tiles.data_ptr()]):
+                driver.weights[at] = w
+                at = at[0] + codes, at[1] + scales
+            b = torch.randn(sum(sizes), generator=g).bfloat16() if bias else None
+            for m in (1, 7, 16, 17, 32, 33, 57, 100, 1025):
+                x = torch.randn(m, k, generator=g).bfloat16()
+                want = x.float() @ torch.cat(dense).float().T + (b.float() if bias else 0)
+                got = torch.cat(lutq_kernels.multiply(x, tiles, numbers, b, rows), 1).float()
+                wrong = float(((got - want).abs() / want.abs().max()).max()) > 2**-8
+                bad += wrong
+                if wrong:
+                    print(f"{name}, {m} rows: BAD")
+            shapes = torch.ops.lutq.multiply_tiles(torch.empty(2, 3, k, device="meta"), tiles.to("meta"), numbers.to("meta"), None, rows)
+            bad += [s.shape for s in shapes] != [(2, 3, n) for n in rows]
+        lutq = mock.patch.dict(os.environ, LUTQ="", PATH="")
+        with lutq, mock.patch.object(lutq_kernels.LOG, "warning") as said:
+            kernels = lutq_kernels.Kernels()
+            absent = [kernels.find(f"{n}x64:4:64:f16", "bf16", cpu) for n in (64, 128)]
+        if absent != [None, None] or said.call_count != 1 or "LUTQ" not in str(said.call_args):
+            bad += 1
+            print("BAD: without lutq")
+    print(f"layers by kernels of a stand-in: {driver.counts}")
+    if set(driver.counts) != {"lutgemm", "lutcolumns", "lutmany", "lutdense"}:
+        bad += 1
+        print("BAD: want some of all")
+    return bad
+
+
+def by_driver(op, driver):
+    if op is not None:
+        op._driver = sys.modules["lutq_torch"].Driver(driver)
+    return op
 
 
 def as_phi3(model: Path, out: Path) -> Path:
@@ -276,7 +411,8 @@ def main() -> int:
     p.add_argument("--vllm", action="store_true", help="run vLLM itself")
     args = p.parse_args()
     with tempfile.TemporaryDirectory() as tmp:
-        return 3 if (in_vllm if args.vllm else by_hand)(args, Path(tmp)) else 0
+        work = Path(tmp)
+        return 3 if (in_vllm(args, work) if args.vllm else by_hand(args, work) + by_kernels(args, work)) else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Opens models that lutq has quantized in vLLM: `pip install ./formats/lutq`, then `vllm serve FOLDER`.
 
 vLLM finds the plugin by its entry point. Linear layers and output layers of every kind stay packed, fused as vLLM fuses them
-whatever their parts are, and divided among GPUs by rows or columns. A matrix is unpacked by lutq_hf.py's code when it is
-multiplied by. What vLLM has no place for that would hold packed weights, such as experts and embeddings, is unpacked while it
+whatever their parts are, and divided among GPUs by rows or columns. lutq_kernels.py has an NVIDIA GPU multiply by
+those of the kind lut as they are. Any other matrix is unpacked by lutq_hf.py's code when it is multiplied by. What vLLM has no place for that would hold packed weights, such as experts and embeddings, is unpacked while it
 is loaded, into as much memory as the model takes that is not quantized: a warning says what and how much.
 """
 
@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Iterator
 
+import lutq_kernels
 import torch
 import torch.nn.functional as F
 from lutq_hf import BLOCK, OPTIONAL, PARTS, LutqConfig, Packed, signs
@@ -168,6 +169,9 @@ class Method(LinearMethodBase):
             packed.append(Plain(name, like, stretches, columns) if c is None else Share(name, c, like, stretches, columns))
         layer.packed = nn.ModuleList(packed)
         self.padding = sum(output_partition_sizes) - sum(m.rows for m in packed)
+        self.dtype, self.held = params_dtype, []  # the rows of what kernels multiply by
+        if self.tabled(layer):
+            lutq_kernels.want(packed, params_dtype)
         # A model finds the names of tensors among parameters. These have no data: what is loaded goes to the matrices.
         for part in {part for _, c in self.found for part in (("weight",) if c is None else PARTS[c.get("kind") or "lut"])}:
             param = nn.Parameter(torch.empty(0), requires_grad=False)
@@ -185,9 +189,22 @@ class Method(LinearMethodBase):
         self.config.done()
         for matrix in layer.packed:
             matrix.loaded()
+        if self.tabled(layer) and (packed := lutq_kernels.pack(list(layer.packed), self.dtype)):
+            tiles, scales, self.held = packed
+            layer.tiles, layer.tile_scales = nn.Parameter(tiles, requires_grad=False), nn.Parameter(scales, requires_grad=False)
+            layer.packed = nn.ModuleList()
+
+    @staticmethod
+    def tabled(layer) -> bool:
+        return all(isinstance(matrix, Share) and matrix.kind == "lut" for matrix in layer.packed)
 
     def apply(self, layer, x, bias=None):
-        ys = [matrix(x) for matrix in layer.packed]
+        if self.held:
+            inside = bias if not self.padding else None
+            ys = torch.ops.lutq.multiply_tiles(x, layer.tiles, layer.tile_scales, inside, self.held)
+            bias = None if inside is not None else bias
+        else:
+            ys = [matrix(x) for matrix in layer.packed]
         y = ys[0] if len(ys) == 1 else torch.cat(ys, dim=-1)
         if self.padding:
             y = F.pad(y, (0, self.padding))

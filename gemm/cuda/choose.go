@@ -279,6 +279,9 @@ func (e *Engine) cacheKey(key choice, kernels []driver.Kernel) string {
 
 // kept returns the choice that the cache has, or the empty string.
 func (e *Engine) kept(key choice, t Tiles, rows int) string {
+	if e.cache == nil {
+		return ""
+	}
 	kept, _ := e.cache.Get(e.cacheKey(key, e.sources(key, t, rows)))
 	return string(kept)
 }

@@ -17,7 +17,7 @@ type Alone struct {
 	Fixed    []byte // the argument up to the table, without addresses
 }
 
-// Alone returns how m rows of X, at most [cuda.MaxRows], are multiplied where nothing is measured.
+// Alone returns how m rows of X are multiplied in one launch where nothing is measured.
 func (t *Tiles) Alone(g cuda.GPU, m int) (Alone, error) {
 	s := shapeOf(t.format, t.n, t.k, m)
 	configs, err := tried(s, g)
@@ -39,6 +39,32 @@ func (t *Tiles) Alone(g cuda.GPU, m int) (Alone, error) {
 	l.Programmatic = g.Major >= 9
 	name := fmt.Sprintf("%s.%s.%s-m%d", c.kernel().name(), t.format.name(), strings.ReplaceAll(c.String(), " ", "-"), c.Rows())
 	return Alone{l, name, kernel, gemmName, p.fixed()}, nil
+}
+
+// ManyAlone is how very many rows of X are multiplied: they are prepared first.
+type ManyAlone struct {
+	Alone
+	Work           []byte // the second argument, without the addresses of sums and flags at bytes 0 and 8
+	Prepare        Alone  // with the addresses of X and of what is prepared at bytes 0 and 8, and m at byte 16
+	Sums, Prepared int    // bytes of scratch memory
+}
+
+// PowersAt is where Work has the power of two by which scales are multiplied, and its inverse, of 4 bytes each. They are 1.
+const PowersAt = 16
+
+// ManyAlone returns how m rows of X, and as many as have the same multiple of 8 above them, are multiplied by a variant of lutmany.cu.
+func (t *Tiles) ManyAlone(g cuda.GPU, by Many, m int) ManyAlone {
+	l := t.many([]driver.Ptr{0, 0}, by, cuda.Operands{M: m}, Workers, g.SMs)
+	prepare := by.form().Prepare(g, t.format.Type, 0, 0, m, t.k)
+	return ManyAlone{
+		Alone: Alone{
+			l.Launch, fmt.Sprintf("%s.%s.%s", manyName, t.format.name(), strings.ReplaceAll(by.String(), " ", "-")),
+			l.Of.Kernel(), l.Function, l.Args[0][:len((&Params{}).fixed())],
+		},
+		Work:    l.Args[1],
+		Prepare: Alone{prepare.Launch, fmt.Sprintf("%s.order%d", columnsName, by.form()), prepare.Of.Kernel(), prepare.Function, prepare.Args[0]},
+		Sums:    by.SumBytes(Workers), Prepared: by.form().Bytes(m, t.k),
+	}
 }
 
 // DenseAlone returns how all weights are written as numbers.

@@ -9,14 +9,16 @@ kernels, and lutq_torch.json, which says how they are launched. Of MODEL opened 
 replaces the layers, and so does opening it with LUTQ_TORCH=FOLDER in the environment. Needs PyTorch and
 safetensors, and of NVIDIA's software the driver.
 
-The operation torch.ops.lutq.linear launches one kernel for up to 16 rows of activations. For more than MANY it
-writes the weights as numbers to memory of PyTorch's, and PyTorch multiplies. It waits for nothing and
-takes memory from PyTorch alone, so CUDA graphs can hold it; the first call loads the kernels, which a capture must
-not do.
+The operation torch.ops.lutq.linear launches one kernel for up to 16 or 32 rows of activations. For more it does what
+lutq_torch.json says: launches several, or one that prepares the activations and another, or writes the weights as numbers to
+memory of PyTorch's, by which PyTorch multiplies. It waits for nothing and takes memory from PyTorch alone, so CUDA
+graphs can hold it; the first call loads the kernels, which a capture must not do.
 """
 
 import ctypes
 import json
+import math
+import struct
 import sys
 from pathlib import Path
 
@@ -25,11 +27,13 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
 
-VERSION = 1  # of lutq_torch.json
-ROWS = 16  # of a launch
-MANY = 128  # rows beyond which unpacking is faster than ROWS at a time
+VERSION = 2  # of lutq_torch.json
 TYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
-CODES, SCALES, X, Y, BIAS = 0, 1, 6, 7, 8  # addresses in a kernel's argument, of 8 bytes each
+CODES, SCALES, X, Y, BIAS, ROWS = 0, 1, 6, 7, 8, 9  # addresses in a kernel's argument, of 8 bytes each, and rows
+SUMS, FLAGS, POWERS = 0, 1, 16  # addresses in the second one, and the byte of two numbers
+FROM, TO, HOW_MANY = 0, 1, 2  # addresses and rows in that of a kernel that prepares activations
+HELD = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}  # types of scales
+FLAG_WORDS, STREAMS = 132 * 16, 16  # by which the blocks of a launch tell each other of sums, for so many streams
 MAX_SHARED, PROGRAMMATIC = 8, 6  # of CUfunction_attribute and CUlaunchAttributeID
 
 
@@ -73,37 +77,132 @@ class Driver:
 
 
 class Launch:
-    """A kernel's launch by one layer, but for the addresses."""
+    """A kernel's launch, but for the addresses: they are put into `argument`, and into `second` where there is one."""
 
-    def __init__(self, plan: dict, function: ctypes.c_void_p, table: bytes):
-        data = bytes.fromhex(plan["arguments"]) + table
-        data += bytes(-len(data) % 8)
+    def __init__(self, plan: dict, function: ctypes.c_void_p, table: bytes = b"", second: bytes = b""):
         self.function, self.name = function, plan["kernel"]
-        self.argument = (ctypes.c_ulonglong * (len(data) // 8)).from_buffer_copy(data)
-        self.arguments = (ctypes.c_void_p * 1)(ctypes.addressof(self.argument))
+        self.argument = self.words(bytes.fromhex(plan["arguments"]) + table)
+        self.second = self.words(second)
+        self.arguments = (ctypes.c_void_p * 2)(ctypes.addressof(self.argument), ctypes.addressof(self.second))
         self.attribute = Attribute(PROGRAMMATIC, 0, (1,))
         self.config = Config(
             (plan["grid"], 1, 1), (plan["block"], 1, 1), plan["shared"], None, ctypes.pointer(self.attribute), int(plan.get("programmatic", False))
         )
         self.pointers = ctypes.addressof(self.config), ctypes.addressof(self.arguments)
 
-    def __call__(self, driver: Driver, stream: int, codes: int, scales: int, x: int, y: int, bias: int):
-        a = self.argument
-        a[CODES], a[SCALES], a[X], a[Y], a[BIAS] = codes, scales, x, y, bias
+    @staticmethod
+    def words(data: bytes) -> ctypes.Array:
+        data += bytes(-len(data) % 8)
+        return (ctypes.c_ulonglong * (len(data) // 8)).from_buffer_copy(data)
+
+    def rows(self, at: int, m: int):
+        """Puts a number of rows into the lower half of a word."""
+        self.argument[at] = self.argument[at] >> 32 << 32 | m
+
+    def __call__(self, driver: Driver, stream: int):
         self.config.stream = stream
         result = driver.launch(self.pointers[0], self.function, self.pointers[1], None)
         if result:
             driver.check(result, self.name)
 
 
+class Product:
+    """A layer's launches for a type of activations on a device, made when they are first needed."""
+
+    def __init__(self, layer: "Layer", plan: dict, dtype: torch.dtype, device: torch.device, scales: Tensor):
+        self.op, self.plan, self.n, self.k = layer.op, plan, plan["n"], plan["k"]
+        self.table, self.powers = layer.table(dtype), b""
+        many = [m["launch"] for m in plan["many"] if "launch" in m]
+        if many:
+            self.powers = struct.pack("<ff", *powers(plan, scales, layer.codebook))
+        find = self.op.functions(device)
+        names = {p["kernel"] for p in [*plan["launches"], *many, *(m["prepare"] for m in plan["many"] if "prepare" in m), plan["unpack"]]}
+        self.functions = {name: find(name) for name in sorted(names)}
+        self.few: list[Launch | None] = [None] * len(plan["launches"])
+        self.many: list[tuple[Launch, Launch] | None] = [None] * len(plan["many"])
+        self.unpack = Launch(plan["unpack"], self.functions[plan["unpack"]["kernel"]], self.table)
+
+    def __call__(self, x: Tensor, y: Tensor, codes: int, scales: int, bias: Tensor | None, prepared: dict):
+        """Writes x [m, k] times the matrix to y [m, n]. Activations that are prepared for one product stay in prepared for others."""
+        m, few = len(x), len(self.few)
+        stream = torch.cuda.current_stream(x.device).cuda_stream
+        by = 0 if bias is None else bias.data_ptr()
+        if m <= few:
+            self.turn(m, stream, codes, scales, x.data_ptr(), y.data_ptr(), by)
+            return
+        at = (m - few - 1) // 8
+        how = self.plan["many"][at] if at < len(self.many) else {}
+        if rows := how.get("turns"):
+            for first in range(0, m, rows):
+                self.turn(min(rows, m - first), stream, codes, scales, x.data_ptr() + 2 * first * self.k, y.data_ptr() + 2 * first * self.n, by)
+        elif "launch" in how:
+            self.wide(how, at, m, x, y, stream, codes, scales, by, prepared)
+        else:
+            w = x.new_empty(self.n, self.k)
+            a = self.unpack.argument
+            a[CODES], a[SCALES], a[Y] = codes, scales, w.data_ptr()
+            self.unpack(self.op.driver, stream)
+            if bias is None:
+                torch.mm(x.detach(), w.T, out=y)  # with an output there are no gradients
+            else:
+                torch.addmm(bias.detach(), x.detach(), w.T, out=y)
+
+    def turn(self, m: int, stream: int, codes: int, scales: int, x: int, y: int, bias: int):
+        launch = self.few[m - 1]
+        if launch is None:
+            plan = self.plan["launches"][m - 1]
+            launch = self.few[m - 1] = Launch(plan, self.functions[plan["kernel"]], self.table)
+        a = launch.argument
+        a[CODES], a[SCALES], a[X], a[Y], a[BIAS] = codes, scales, x, y, bias
+        launch(self.op.driver, stream)
+
+    def wide(self, how: dict, at: int, m: int, x: Tensor, y: Tensor, stream: int, codes: int, scales: int, bias: int, prepared: dict):
+        if self.many[at] is None:
+            work = bytes.fromhex(how["work"])
+            work = work[:POWERS] + self.powers + work[POWERS + len(self.powers) :]
+            first, second = how["prepare"], how["launch"]
+            self.many[at] = Launch(first, self.functions[first["kernel"]]), Launch(second, self.functions[second["kernel"]], self.table, work)
+        prepare, launch = self.many[at]
+        held = prepared.get(prepare.name)
+        if held is None:
+            held = prepared[prepare.name] = x.new_empty(how["prepared"] // 2)
+            a = prepare.argument
+            a[FROM], a[TO] = x.data_ptr(), held.data_ptr()
+            prepare.rows(HOW_MANY, m)
+            prepare(self.op.driver, stream)
+        sums = torch.empty(how["sums"], dtype=torch.uint8, device=x.device)
+        a, b = launch.argument, launch.second
+        a[CODES], a[SCALES], a[X], a[Y], a[BIAS] = codes, scales, held.data_ptr(), y.data_ptr(), bias
+        launch.rows(ROWS, m)
+        b[SUMS], b[FLAGS] = sums.data_ptr(), self.op.flags(x.device, stream)
+        launch(self.op.driver, stream)
+
+
+def powers(plan: dict, scales: Tensor, codebook: Tensor) -> tuple[float, float]:
+    """The power of two by which kernels for many rows multiply scales, for float16 to hold products with the table whole, and its inverse."""
+    if plan["type"] != "f16" or scales.numel() * scales.element_size() == plan["n"] * plan["scale_bytes"]:
+        return 1, 1
+    if values := plan.get("values"):
+        every = torch.tensor(values, device=scales.device)[scales.flatten().unique().int()]
+    else:
+        every = scales.flatten().view(HELD[plan["scale_type"]]).float()
+    largest = float(every.abs().max()) * max(1.0, float(codebook.abs().max()))
+    if not largest or not math.isfinite(largest):
+        return 1, 1
+    exponent = 13 - math.frexp(largest)[1]
+    low, high = (-14, 15) if plan["scale_type"] == "f16" else (-126, 126)  # as it is multiplied in that type
+    exponent = min(max(exponent, low), high)
+    return 2.0**exponent, 2.0**-exponent
+
+
 class Layer:
-    """How a layer is multiplied by: its launches by type of activations and device, made when they are first needed."""
+    """How a matrix is multiplied by: its products by type of activations and device, made when they are first needed."""
 
     def __init__(self, op: "Op", name: str, codebook: Tensor):
         self.op, self.name, self.codebook = op, name, codebook.cpu()
-        self.products = {TYPES[p["type"]]: p for p in (op.plan["products"][i] for i in op.plan["layers"][name]["products"])}
-        self.n, self.k = (next(iter(self.products.values()))[i] for i in "nk")
-        self.launches: dict[tuple, tuple[list[Launch], Launch]] = {}
+        self.plans = {TYPES[p["type"]]: p for p in (op.plan["products"][i] for i in op.plan["layers"][name]["products"])}
+        self.n, self.k = (next(iter(self.plans.values()))[i] for i in "nk")
+        self.products: dict[tuple, Product] = {}
 
     def table(self, dtype: torch.dtype) -> bytes:
         """The table in the kernel's argument: numbers of a type, in 32 bits each."""
@@ -112,38 +211,26 @@ class Layer:
             raise ValueError(f"{self.name}: the table does not fit in {dtype}")
         return b"".join((v & 0xFFFF).to_bytes(4, "little") for v in values.view(torch.int16).tolist())
 
-    def on(self, dtype: torch.dtype, device: torch.device) -> tuple[list[Launch], Launch]:
+    def on(self, dtype: torch.dtype, device: torch.device, scales: Tensor) -> Product:
         key = dtype, device
-        found = self.launches.get(key)
+        found = self.products.get(key)
         if found is None:
-            product = self.products.get(dtype)
-            if product is None:
-                raise TypeError(f"{self.name}: activations of {dtype}: the kernels are for float16 and bfloat16")
-            table = self.table(dtype)
-            functions = self.op.functions(device)
-            made = [Launch(p, functions(p["kernel"]), table) for p in [*product["launches"], product["unpack"]]]
-            found = self.launches[key] = made[:-1], made[-1]
+            plan = self.plans.get(dtype)
+            if plan is None:
+                raise TypeError(f"{self.name}: activations of {dtype}: the kernels are for {' and '.join(map(str, self.plans))}")
+            found = self.products[key] = Product(self, plan, dtype, device, scales)
         return found
 
-    def __call__(self, x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
+    def __call__(self, x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, prepared: dict | None = None) -> Tensor:
+        """x times the matrix whose codes and scales lie in two tensors. Others that x is multiplied by share what is prepared."""
         x = x.contiguous()
         y = x.new_empty(*x.shape[:-1], self.n)
-        m = y.numel() // self.n
-        if m == 0:
+        if y.numel() == 0:
             return y
         if x.data_ptr() % 16:
             x = x.clone()
-        launches, unpack = self.on(x.dtype, x.device)
-        driver, stream = self.op.driver, torch.cuda.current_stream(x.device).cuda_stream
-        at = codes.data_ptr(), scales.data_ptr()
-        if m > MANY:
-            w = x.new_empty(self.n, self.k)
-            unpack(driver, stream, *at, 0, w.data_ptr(), 0)
-            return F.linear(x, w, bias)
-        from_, to, by = x.data_ptr(), y.data_ptr(), 0 if bias is None else bias.data_ptr()
-        for first in range(0, m, ROWS):
-            rows = min(ROWS, m - first)
-            launches[rows - 1](driver, stream, *at, from_ + 2 * first * self.k, to + 2 * first * self.n, by)
+        product = self.on(x.dtype, x.device, scales)
+        product(x.view(-1, self.k), y.view(-1, self.n), codes.data_ptr(), scales.data_ptr(), bias, {} if prepared is None else prepared)
         return y
 
 
@@ -157,6 +244,8 @@ class Op:
             raise ValueError(f"{folder}: lutq_torch.json has version {self.plan.get('version')!r}, and lutq_torch.py knows {VERSION}: repack again")
         self._driver = driver
         self._functions: dict[tuple, ctypes.c_void_p] = {}
+        self._flags: dict[torch.device, Tensor] = {}
+        self._streams: dict[tuple, int] = {}
 
     @property
     def driver(self) -> Driver:
@@ -178,6 +267,16 @@ class Op:
             return self._functions[key]
 
         return function
+
+    def flags(self, device: torch.device, stream: int) -> int:
+        """Where words lie that are 0 before and after a launch, of a stream: launches of one follow each other."""
+        key = device, stream
+        if key not in self._streams:
+            slot = sum(d == device for d, _ in self._streams)
+            if slot % STREAMS == 0:  # at the first call, and so in no capture
+                self._flags[device] = torch.zeros(STREAMS, FLAG_WORDS, dtype=torch.int32, device=device)
+            self._streams[key] = self._flags[device][slot % STREAMS].data_ptr()
+        return self._streams[key]
 
     def held(self, name: str, scales: Tensor) -> Tensor:
         """Scales as the kernels read them: of a byte some are held in two."""

@@ -31,7 +31,11 @@ const (
 //go:embed lutq_torch.py
 var code []byte
 
-const version = 1
+const version = 2
+
+// mostRows are the rows of activations beyond which weights are unpacked: by the README of gemm/cuda it is then as fast to write
+// numbers and have cuBLAS multiply.
+const mostRows = 1024
 
 // Op is what PyTorch needs to multiply by matrices with the kernels, without lutq: machine code or PTX, and
 // how it is launched. lutq_torch.py reads it.
@@ -63,18 +67,32 @@ type Layer struct {
 
 // Product is a product by matrices of a shape and format.
 type Product struct {
-	Type      string   `json:"type"` // of activations: f16 or bf16
-	N         int      `json:"n"`
-	K         int      `json:"k"`
-	Bits      int      `json:"bits"`
-	ScaleSize int      `json:"scale_bytes"`      // of a scale in the GPU's memory
-	Scales    []int    `json:"scales,omitempty"` // where scales are stored in a byte and held in two: those of every byte
-	Launches  []Launch `json:"launches"`         // for 1 to 16 rows of activations
-	Unpack    Launch   `json:"unpack"`           // that writes the weights as numbers to y
+	Type      string    `json:"type"` // of activations: f16 or bf16
+	N         int       `json:"n"`
+	K         int       `json:"k"`
+	Bits      int       `json:"bits"`
+	ScaleSize int       `json:"scale_bytes"`      // of a scale in the GPU's memory
+	ScaleType string    `json:"scale_type"`       // of it there
+	Scales    []int     `json:"scales,omitempty"` // where scales are stored in a byte and held in two: those of every byte
+	Values    []float32 `json:"values,omitempty"` // where they are held in a byte: what every byte stands for
+	Launches  []Launch  `json:"launches"`         // for 1 row of activations, for 2 and so on, up to 16 or 32
+	Many      []Many    `json:"many"`             // for up to 8 more, 16 more and so on; for more than those weights are unpacked
+	Unpack    Launch    `json:"unpack"`           // that writes the weights as numbers to y
+}
+
+// Many says how a number of rows is multiplied. Where nothing is set, weights are unpacked.
+type Many struct {
+	Turns    int     `json:"turns,omitempty"` // rows of one of several launches
+	Launch   *Launch `json:"launch,omitempty"`
+	Work     string  `json:"work,omitempty"`     // the launch's second argument, as lutmany.cu's Work has it; addresses of sums and flags at bytes 0 and 8
+	Sums     int     `json:"sums,omitempty"`     // bytes of memory for sums
+	Prepare  *Launch `json:"prepare,omitempty"`  // that writes x to memory for the launch to read: addresses at bytes 0 and 8, rows at 16
+	Prepared int     `json:"prepared,omitempty"` // bytes of it
 }
 
 // Launch is a launch. Arguments is the memory of its argument, in hexadecimal digits, up to the table, as
 // lut.cuh's Params has it. The 64-bit addresses of codes, scales, x, y and bias are at bytes 0, 8, 48, 56 and 64 and zero.
+// The rows of activations are at byte 72.
 type Launch struct {
 	Kernel       string `json:"kernel"`
 	Grid         int    `json:"grid"`
@@ -90,9 +108,12 @@ type Kernel struct {
 	Function string `json:"function"`
 }
 
-// New compiles the kernels for the layers of a container, with this digest, on a GPU. Of the tiles only shapes and
-// formats count. Without a compiler the kernels are those that were built ahead of time.
-func New(ctx context.Context, c *driver.CUDA, gpu driver.DeviceInfo, sha256 string, layers map[string]*repack.CUDATiles) (*Op, error) {
+// Types returns those that activations can have.
+func Types() []driver.DType { return []driver.DType{driver.F16, driver.BF16} }
+
+// New compiles the kernels for the layers of a container, with this digest, and activations of some types on a GPU. Of the
+// tiles only shapes and formats count. Without a compiler the kernels are those that were built ahead of time.
+func New(ctx context.Context, c *driver.CUDA, gpu driver.DeviceInfo, sha256 string, layers map[string]*repack.CUDATiles, types ...driver.DType) (*Op, error) {
 	op := &Op{
 		Version: version, SHA256: sha256, GPU: GPU{gpu.Name, gpu.Arch(), gpu.SMs, gpu.SharedPerBlock},
 		Layers: make(map[string]Layer), Kernels: make(map[string]Kernel), files: make(map[string][]byte),
@@ -111,7 +132,7 @@ func New(ctx context.Context, c *driver.CUDA, gpu driver.DeviceInfo, sha256 stri
 	for _, name := range slices.Sorted(maps.Keys(layers)) {
 		t := layers[name]
 		var layer Layer
-		for _, dtype := range []driver.DType{driver.F16, driver.BF16} {
+		for _, dtype := range types {
 			f, err := table.FormatOf(t, dtype)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
@@ -137,39 +158,57 @@ func New(ctx context.Context, c *driver.CUDA, gpu driver.DeviceInfo, sha256 stri
 
 // product plans all launches for a matrix, and adds the kernels that they take.
 func product(f table.Format, t *repack.CUDATiles, gpu cuda.GPU, kernels map[string]table.Alone) (*Product, error) {
-	p := &Product{Type: f.Type.String(), N: t.N, K: t.K, Bits: t.Bits, ScaleSize: f.Scale.Size()}
-	if t.ScaleType.Size() == 1 && f.Scale.Size() == 2 {
+	p := &Product{Type: f.Type.String(), N: t.N, K: t.K, Bits: t.Bits, ScaleSize: f.Scale.Size(), ScaleType: f.Scale.String()}
+	bytes := make([]byte, 256)
+	for b := range bytes {
+		bytes[b] = byte(b)
+	}
+	switch {
+	case f.Scale.Size() == 1:
+		p.Values = make([]float32, len(bytes))
+		f.Scale.Decode(p.Values, bytes)
+	case t.ScaleType.Size() == 1:
 		every := *t
-		every.Scales = make([]byte, 256)
-		for b := range every.Scales {
-			every.Scales[b] = byte(b)
-		}
+		every.Scales = bytes
 		for held := f.Scales(&every); len(held) > 0; held = held[2:] {
 			p.Scales = append(p.Scales, int(held[0])|int(held[1])<<8)
 		}
 	}
 	tiles := table.Like(f, t.N, t.K)
 	all := make(map[string]table.Alone) // added where the product has them all
-	for m := range cuda.MaxRows {
-		l, err := tiles.Alone(gpu, m+1)
+	add := func(l table.Alone) Launch {
+		all[l.Name] = l
+		return Launch{l.Name, int(l.Grid.X), int(l.Block.X), l.Shared, l.Programmatic, hex.EncodeToString(l.Fixed)}
+	}
+	for m := 1; m <= cuda.MaxRows || tiles.AtOnce(gpu, m) == m; m++ {
+		l, err := tiles.Alone(gpu, m)
 		if err != nil {
 			return nil, err
 		}
-		all[l.Name] = l
-		p.Launches = append(p.Launches, launchOf(l))
+		p.Launches = append(p.Launches, add(l))
+	}
+	planner := cuda.Planner(gpu, nil)
+	for m := len(p.Launches) + 8; m <= mostRows; m += 8 {
+		var many Many
+		switch by := planner.Way(tiles, m).(type) {
+		case table.Many:
+			l := tiles.ManyAlone(gpu, by, m)
+			multiply, prepare := add(l.Alone), add(l.Prepare)
+			many = Many{Launch: &multiply, Work: hex.EncodeToString(l.Work), Sums: l.Sums, Prepare: &prepare, Prepared: l.Prepared}
+		default:
+			if by == cuda.InTurns {
+				many.Turns = tiles.AtOnce(gpu, m)
+			}
+		}
+		p.Many = append(p.Many, many)
 	}
 	l, err := tiles.DenseAlone(gpu)
 	if err != nil {
 		return nil, err
 	}
-	all[l.Name] = l
-	p.Unpack = launchOf(l)
+	p.Unpack = add(l)
 	maps.Copy(kernels, all)
 	return p, nil
-}
-
-func launchOf(l table.Alone) Launch {
-	return Launch{l.Name, int(l.Grid.X), int(l.Block.X), l.Shared, l.Programmatic, hex.EncodeToString(l.Fixed)}
 }
 
 // compile compiles kernels, or takes what was built of them ahead of time.

@@ -20,11 +20,12 @@ import (
 )
 
 // TestTorchLaunches holds every launch that is written for PyTorch to the engine's own, for the layers of
-// many models and up to 16 rows of X: the grid, the memory and, with addresses and a table where lutq_torch.py puts them,
+// many models and up to 1024 rows of X: the grid, the memory and, with addresses and a table where lutq_torch.py puts them,
 // each byte of the argument.
 func TestTorchLaunches(t *testing.T) {
 	gpu := cuda.GPU{DeviceInfo: cuda.GPUs()[0]}
-	e := cuda.Planner(gpu, driver.NewCache(t.TempDir()))
+	e := cuda.Planner(gpu, nil)
+	ways := make(map[string]int)
 	for i, shape := range cudatest.ModelShapes(t) {
 		f := table.Format{Bits: 2 + i%4, Group: []int{64, 128, 32, 0, 256}[i%5], Scale: []weight.ScaleType{weight.F16, weight.BF16}[i%2], Type: []driver.DType{driver.F16, driver.BF16}[i/2%2]}
 		tiles := &repack.CUDATiles{N: shape[0], K: shape[1], Bits: f.Bits, Group: f.Group, ScaleType: f.Scale}
@@ -36,8 +37,9 @@ func TestTorchLaunches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(p.Launches) != cuda.MaxRows || p.Scales != nil {
-			t.Fatalf("%v: %d launches", shape, len(p.Launches))
+		few := len(p.Launches)
+		if few != cuda.MaxRows && few != 2*cuda.MaxRows || few+8*len(p.Many) != mostRows || p.Scales != nil {
+			t.Fatalf("%v: %d launches and %d of many rows", shape, few, len(p.Many))
 		}
 		values := make([]float32, 1<<f.Bits)
 		for v := range values {
@@ -46,14 +48,14 @@ func TestTorchLaunches(t *testing.T) {
 		codebook := cudatest.Must(f.Table(values))(t)
 		w := cudatest.Must(table.New(f, tiles.N, tiles.K, values, nil))(t)
 		at := []driver.Ptr{1 << 40, 2 << 40}
-		for m := 1; m <= cuda.MaxRows; m++ {
+		for m := 1; m <= few; m++ {
 			c := cudatest.Must(e.Chosen(w, m))(t)
 			want := cudatest.Must(w.Launch(gpu, at, c, cuda.Operands{X: 3 << 40, Y: 4 << 40, Bias: 5 << 40, M: m}))(t)[0]
 			got := p.Launches[m-1]
 			if want.Grid.X != uint32(got.Grid) || want.Block.X != uint32(got.Block) || want.Shared != got.Shared || !got.Programmatic {
 				t.Errorf("%v, %d rows: %+v, want %+v", shape, m, got, want)
 			}
-			if !bytes.Equal(torchArgument(t, got, codebook), want.Args[0]) {
+			if !bytes.Equal(torchArgument(t, got, codebook, m), want.Args[0]) {
 				t.Errorf("%v, %d rows: the argument is another", shape, m)
 			}
 			of := want.Of.Kernel()
@@ -61,8 +63,46 @@ func TestTorchLaunches(t *testing.T) {
 				t.Errorf("%v, %d rows: %s is another kernel than %v", shape, m, got.Kernel, c)
 			}
 		}
+		for m := few + 1; m <= mostRows; m += 1 + m/5 {
+			got, by := p.Many[(m-few-1)/8], e.Way(table.Like(f, tiles.N, tiles.K), m)
+			if _, ok := by.(table.Many); ok != (got.Launch != nil) || (by == cuda.InTurns) != (got.Turns != 0) {
+				t.Fatalf("%v, %d rows: %+v, want %v", shape, m, got, by)
+			}
+			if by == cuda.InTurns && got.Turns > few {
+				t.Errorf("%v, %d rows: turns of %d", shape, m, got.Turns)
+			}
+			if got.Launch == nil {
+				continue
+			}
+			ways[by.String()]++
+			o := cuda.Operands{X: 3 << 40, Y: 4 << 40, Bias: 5 << 40, M: m, Scratch: 6 << 40, Flags: 7 << 40}
+			want := cudatest.Must(w.Launch(gpu, at, by, o))(t)[0]
+			power := want.Args[1][table.PowersAt:][:8]
+			if !bytes.Equal(torchArgument(t, *got.Launch, codebook, m), want.Args[0]) || !bytes.Equal(secondArgument(t, got.Work, power), want.Args[1]) {
+				t.Errorf("%v, %d rows: the arguments are others", shape, m)
+			}
+			needs := by.Needs(tiles.N, tiles.K, m)
+			prepare := needs.Form.Prepare(gpu, f.Type, 2<<40, 1<<40, m, tiles.K)
+			b, _ := hex.DecodeString(got.Prepare.Arguments)
+			binary.LittleEndian.PutUint64(b, 1<<40)
+			binary.LittleEndian.PutUint64(b[8:], 2<<40)
+			binary.LittleEndian.PutUint32(b[16:], uint32(m))
+			if !bytes.Equal(b, prepare.Args[0]) || got.Sums != needs.Sums || got.Prepared < needs.Form.Bytes(m, tiles.K) {
+				t.Errorf("%v, %d rows: activations are prepared otherwise: %+v", shape, m, got)
+			}
+			for _, l := range []struct {
+				got  Launch
+				want cuda.Launch
+			}{{*got.Launch, want}, {*got.Prepare, prepare}} {
+				k, of := kernels[l.got.Kernel], l.want.Of.Kernel()
+				if l.want.Grid.X != uint32(l.got.Grid) || l.want.Block.X != uint32(l.got.Block) || l.want.Shared != l.got.Shared || !l.got.Programmatic ||
+					k.Kernel.Source != of.Source || !slices.Equal(k.Kernel.Options.Defines, of.Options.Defines) || k.Function != l.want.Function {
+					t.Errorf("%v, %d rows: %+v, want %+v", shape, m, l.got, l.want.Launch)
+				}
+			}
+		}
 		want := cudatest.Must(w.Rows(gpu, []driver.Ptr{0, 0}, cuda.Rows{To: 4 << 40, Type: f.Type, Count: tiles.N}))(t)
-		args := torchArgument(t, p.Unpack, codebook)
+		args := torchArgument(t, p.Unpack, codebook, 0)
 		for _, at := range []int{0, 8, 48, 64} {
 			clear(args[at:][:8])
 		}
@@ -70,10 +110,26 @@ func TestTorchLaunches(t *testing.T) {
 			t.Errorf("%v: unpacking is launched otherwise: %+v", shape, p.Unpack)
 		}
 	}
+	if len(ways) < 5 {
+		t.Errorf("many rows are multiplied by %v alone", ways)
+	}
+}
+
+// secondArgument completes that of a launch for many rows.
+func secondArgument(t *testing.T, work string, powers []byte) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary.LittleEndian.PutUint64(b, 6<<40)
+	binary.LittleEndian.PutUint64(b[8:], 7<<40)
+	copy(b[table.PowersAt:], powers)
+	return b
 }
 
 // torchArgument completes a launch's argument as lutq_torch.py does.
-func torchArgument(t *testing.T, l Launch, codebook []uint32) []byte {
+func torchArgument(t *testing.T, l Launch, codebook []uint32, m int) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(l.Arguments)
 	if err != nil {
@@ -86,6 +142,7 @@ func torchArgument(t *testing.T, l Launch, codebook []uint32) []byte {
 	for i, at := range []int{0, 8, 48, 56, 64} { // codes, scales, x, y, bias
 		binary.LittleEndian.PutUint64(b[at:], uint64(i+1)<<40)
 	}
+	binary.LittleEndian.PutUint32(b[72:], uint32(m))
 	return b
 }
 
@@ -102,7 +159,7 @@ func TestTorchOp(t *testing.T) {
 	op, err := New(t.Context(), c, cuda.GPUs()[0], "digest", map[string]*repack.CUDATiles{
 		"a": tiles(4096, 4096, 4, 64, weight.F16), "b": tiles(4096, 4096, 4, 64, weight.F16), "bytes": tiles(4096, 4096, 4, 64, weight.S1E4M3),
 		"rare": tiles(64, 64, 3, 32, weight.F16), "odd": tiles(64, 81, 4, 64, weight.F16),
-	})
+	}, Types()...)
 	if err != nil {
 		t.Fatal(err)
 	}
