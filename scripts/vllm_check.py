@@ -43,6 +43,13 @@ MIXED = {
 }  # fmt: skip
 
 
+# Widths and groups of tiles.
+LAID_OUT = {
+    "q_proj": {"bits": 2, "group": 128}, "k_proj": {"bits": 3, "group": 32, "scale_type": "e4m4"}, "v_proj": {"bits": 5, "scale_type": "f32"},
+    "up_proj": {"bits": 3, "group": "row"}, "gate_proj": {"bits": 5, "group": 32}, "down_proj": {"bits": 2, "group": 256, "scale_type": "bf16"},
+}  # fmt: skip
+
+
 def quantize(lutq: str, model: Path, out: Path, options: list[str] | dict) -> Path:
     if isinstance(options, dict):
         out.with_suffix(".json").write_text(json.dumps(options))
@@ -96,7 +103,7 @@ def by_hand(args: argparse.Namespace, work: Path) -> int:
     lutq_vllm.register()
     head = json.loads((args.model / "config.json").read_text())["head_dim"]
     phi3 = as_phi3(args.model, work / "phi3")
-    bad, widths = 0, set()
+    bad = 0
     for name, model, options in (
         ("rings, one matrix", phi3, ["--codebook", "trellis", "--bits", "2.5", "--scale-type", "bf16"]),
         ("EXL3's rings", args.model, ["--codebook", "mul1", "--bits", "3"]),
@@ -111,9 +118,6 @@ def by_hand(args: argparse.Namespace, work: Path) -> int:
         for tensor in folder.where:  # what is not quantized
             if tensor.endswith("_proj.weight"):
                 dense[tensor.removesuffix(".weight")] = torch.from_numpy(folder.array(tensor))
-        if isinstance(options, dict) or "--codebook" not in options:
-            found, wrong = laid_out(args.lutq, out, config.config)
-            widths, bad = widths | found, bad + wrong
         worst, refused = 0.0, []
         for leaf, parts, gpus in (
             ("self_attn.qkv_proj", "qkv", 1), ("self_attn.qkv_proj", "qkv", 2), ("self_attn.qkv_proj", "qkv", 4), ("mlp.gate_up_proj", ("gate", "up"), 2),
@@ -167,8 +171,10 @@ def by_hand(args: argparse.Namespace, work: Path) -> int:
         wrong = not worst < 1e-5
         bad += wrong
         print(f"{name}: {worst:.1g}{' BAD' if wrong else ''}{'; refused: ' if refused else ''}{', '.join(sorted(set(refused)))}")
-    print(f"laid out in tiles as lutq does: widths {sorted(widths)}")
-    bad += widths != {2, 3, 4, 5}
+    widths = {"bits": 4, "tensors": [{"match": m, **c} for m, c in LAID_OUT.items()]}
+    seen, wrong = laid_out(args.lutq, out := quantize(args.lutq, args.model, work / "widths", widths), lutq_vllm.LutqConfig(**read_container.quantization(out)))
+    print(f"laid out in tiles as lutq does: widths {sorted(seen)}{f', {wrong} layers BAD' if wrong else ''}")
+    bad += wrong + (seen != {2, 3, 4, 5})
     kept = config.get_quant_method(base(), "lm_head")
     bad += type(kept).__name__ != "Unquantized" or config.get_quant_method(torch.nn.Identity(), "model.layers.0.self_attn.attn") is not None
     return bad
@@ -187,7 +193,7 @@ def laid_out(lutq: str, out: Path, config) -> tuple[set[int], int]:
         c = config.of(layer)
         if (c.get("kind") or "lut") != "lut" or f"{layer}.tiles" not in folder.where:
             continue
-        codes, scales = (torch.from_numpy(np.frombuffer(data, np.uint8).reshape(shape[0], -1)) for _, shape, data in (stored.raw(f"{layer}.{p}") for p in ("codes", "scales")))
+        codes, scales = (torch.from_numpy(np.frombuffer(bytearray(data), np.uint8).reshape(shape[0], -1)) for _, shape, data in (stored.raw(f"{layer}.{p}") for p in ("codes", "scales")))
         k, size = c["shape"][1], scales.shape[1] // (1 if c["group"] < 0 else -(-c["shape"][1] // c["group"]))
         typed = scales.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[size])
         bad += bytes(folder.raw(f"{layer}.tiles")[2]) != tiles_of(codes, c["bits"], k).numpy().tobytes()
