@@ -27,6 +27,8 @@ type Calibrator interface {
 	Key() string
 	// Record is what the container says of it.
 	Record() *lutq.Calibration
+	// Apart reports whether layers read what the original model makes of the text, whatever becomes of those before them.
+	Apart() bool
 	// Block returns how many weights methods take best at a time, 0 where it does not matter.
 	Block() int
 	// Memory returns about how many bytes of the host Walk takes at most, and of a device together with what the methods prepare there:

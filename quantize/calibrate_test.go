@@ -32,6 +32,7 @@ import (
 type text struct {
 	decoder *arch.Decoder
 	key     string
+	apart   bool // statistics follow from nothing
 	block   int
 	memory  int64
 	tokens  func(layer string, expert int) int // nil: enough
@@ -54,6 +55,7 @@ func (x *text) Flags() []string                     { return []string{"--text"} 
 func (x *text) Key() string                         { return x.key }
 func (x *text) Record() *lutq.Calibration           { return &lutq.Calibration{Windows: 3, Device: "none"} }
 func (x *text) Block() int                          { return x.block }
+func (x *text) Apart() bool                         { return x.apart }
 func (x *text) Memory(Fitting) (host, device int64) { return x.memory, 0 }
 
 func (x *text) Seconds(_ context.Context, f Fitting) (float64, error) { return f.Products, nil }
@@ -108,7 +110,11 @@ func (x *text) come(ctx context.Context, v *Visitor, states [][]*arch.Stored, be
 				if x.tokens != nil {
 					tokens = x.tokens(paths[0], e)
 				}
-				stats = append(stats, moments(before.Sum64()+uint64(e), state[0].K, tokens))
+				seed := before.Sum64() + uint64(e)
+				if x.apart {
+					seed = uint64(len(state[0].Path)) + uint64(state[0].N)<<16 + uint64(e)
+				}
+				stats = append(stats, moments(seed, state[0].K, tokens))
 			}
 			x.visited = append(x.visited, paths...)
 			if x.change != nil {
@@ -124,7 +130,7 @@ func (x *text) come(ctx context.Context, v *Visitor, states [][]*arch.Stored, be
 	}
 	for _, state := range states {
 		for _, s := range state {
-			if v.Wants(s.Path) {
+			if v.Wants(s.Path) || x.apart {
 				continue
 			}
 			m, err := v.Weight(s.Path)

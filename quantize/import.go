@@ -452,7 +452,7 @@ func (w *worker) transcribe(b block) error {
 			if v != row[k] && !it.taken.rounds() || v-v != 0 || row[k]-row[k] != 0 {
 				return fmt.Errorf("weight [%d, %d] is %v, and would become %v", b.from+i, k, v, row[k])
 			}
-			e := &b.errs[b.from+i]
+			e := &b.errs[b.from-b.at.from+i]
 			e.Energy += float64(v) * float64(v)
 			e.Squared += (float64(v) - float64(row[k])) * (float64(v) - float64(row[k]))
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
+	"github.com/lutq/lutq/quantize/rounding"
 )
 
 // journalName is the file beside an output being built that lists finished
@@ -22,18 +23,47 @@ const journalName = "lutq-journal"
 
 // A record says that a tensor is finished, and what its run found out.
 type record struct {
-	Tensor  string     `json:"tensor,omitempty"`
-	Sums    []lutq.Sum `json:"sums,omitempty"` // of the stored tensors
-	Energy  float64    `json:"energy,omitempty"`
-	Squared float64    `json:"squared,omitempty"`
+	Tensor string     `json:"tensor,omitempty"`
+	Sums   []lutq.Sum `json:"sums,omitempty"` // of the stored tensors
+	rowSums
 	// The table that was chosen for a layer by what it reads on a text.
-	Codebook string `json:"codebook,omitempty"`
+	Codebook string   `json:"codebook,omitempty"`
+	Remarks  []Remark `json:"remarks,omitempty"`
+	Routed   []int    `json:"routed,omitempty"`  // tokens of each expert of a stack, or of the one
+	Refined  bool     `json:"refined,omitempty"` // and in its place
+}
+
+// rowSums are sums over rows.
+type rowSums struct {
+	Energy  float64 `json:"energy,omitempty"`
+	Squared float64 `json:"squared,omitempty"`
 	Fit
 	Narrow
 	Outputs
-	Remarks []Remark `json:"remarks,omitempty"`
-	Routed  []int    `json:"routed,omitempty"`  // tokens of each expert of a stack, or of the one
-	Refined bool     `json:"refined,omitempty"` // and in its place
+}
+
+// add takes in a row.
+func (s *rowSums) add(e rounding.RowError) {
+	s.Energy += e.Energy
+	s.Squared += e.Squared
+	s.Fit.add(e)
+	s.Output += e.Output
+	s.OutputSquared += e.OutputSquared
+	if e.Wants != 0 {
+		s.Narrow.Rows++
+		s.Wants = max(s.Wants, e.Wants)
+	}
+}
+
+// addAll takes in the sums of other rows.
+func (s *rowSums) addAll(of rowSums) {
+	s.Energy += of.Energy
+	s.Squared += of.Squared
+	s.Fit.addAll(of.Fit)
+	s.Output += of.Output
+	s.OutputSquared += of.OutputSquared
+	s.Narrow.Rows += of.Narrow.Rows
+	s.Wants = max(s.Wants, of.Wants)
 }
 
 // entry is a line of a journal: a record, or what came of a refiner.
@@ -119,20 +149,8 @@ func (j *journal) close() { j.file.Close() }
 // files as far as they can be told apart without reading them.
 func (p *Plan) fingerprint(maxShard int64) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "lutq 1\n%s\nshard %d\n", p.Command(), maxShard)
-	if p.Recipe.Transform != nil {
-		fmt.Fprintf(h, "transform %s\n", p.Recipe.Transform.Key())
-	}
-	if p.Recipe.Calibrate != nil {
-		fmt.Fprintf(h, "calibrate %s\n", p.Recipe.Calibrate.Key())
-	}
-	if p.Recipe.Refine != nil {
-		fmt.Fprintf(h, "refine %s\n", p.Recipe.Refine.Key())
-	}
-	for i := range p.Items {
-		it := &p.Items[i]
-		fmt.Fprintf(h, "%s %s %v %s %+v %v\n", it.Tensor.Name, it.Tensor.DType, it.Tensor.Shape, it.Layer, it.Format, it.Codebook.Values)
-	}
+	p.write(h)
+	fmt.Fprintf(h, "shard %d\n", maxShard)
 	for _, shard := range p.Source.Shards() {
 		version, err := p.Source.Version(shard)
 		if err != nil {

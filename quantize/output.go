@@ -217,7 +217,7 @@ func (p *Plan) OutBytes(o RunOptions) (int64, error) {
 	}
 	records := make([]record, len(p.Items))
 	for i := range p.Items {
-		records[i] = record{Sums: make([]lutq.Sum, len(p.Items[i].stored)), Energy: 1, Squared: 0.015241} // of six digits
+		records[i] = record{Sums: make([]lutq.Sum, len(p.Items[i].stored)), rowSums: rowSums{Energy: 1, Squared: 0.015241}} // of six digits
 	}
 	res := p.result(records, 0, nil)
 	res.SHA256 = lutq.Digest(nil)

@@ -332,7 +332,7 @@ func (w *worker) replace(b block) error {
 			e.Energy += float64(v) * float64(v)
 			e.Squared += d * d
 		}
-		b.errs[b.from+n] = e
+		b.errs[b.from-b.at.from+n] = e
 	}
 	w.advance(b.bytes(), it.Tensor.Name)
 	for i, s := range it.stored {

@@ -93,12 +93,17 @@ type LayerRemark struct {
 // Run carries out the plan and moves the finished container to out, as
 // [outdir.Create] allows. When ctx is done, or a file does not come, it stops and keeps what is finished
 // for the next run; after any other error nothing is left.
-func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, err error) {
+func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (*Result, error) {
 	if o.Shards != nil {
 		if err := p.Recipe.CheckStreamed(); err != nil {
 			return nil, err
 		}
 	}
+	return p.build(ctx, out, o, nil)
+}
+
+// build carries out the plan, or gathers what parts have made of it.
+func (p *Plan) build(ctx context.Context, out string, o RunOptions, from *gathering) (res *Result, err error) {
 	mem, err := p.memory(o)
 	if err != nil {
 		return nil, err
@@ -129,7 +134,7 @@ func (p *Plan) Run(ctx context.Context, out string, o RunOptions) (res *Result, 
 	if err := dropSideFiles(work.Dir()); err != nil {
 		return nil, err
 	}
-	r := &run{plan: p.clone(), journal: j, memory: mem, progress: o.Progress, shards: o.Shards}
+	r := &run{plan: p.clone(), journal: j, memory: mem, progress: o.Progress, shards: o.Shards, from: from}
 	if res, err = r.tensors(ctx, work, o.MaxShardSize); err != nil {
 		return nil, err
 	}
@@ -235,12 +240,15 @@ type run struct {
 	plan     *Plan
 	journal  *journal
 	memory   memory
-	writer   *hf.Writer
+	writer   store
 	records  []record // of the plan's items
 	refined  *refined // what came of a refiner, once it is done
 	shards   Shards   // nil: all are there
 	together int      // of them at a time
 	progress func(done int64, tensor string)
+
+	from *gathering      // what parts have made; nil: nothing
+	lots map[int]*making // of one part, by the items that are calibrated
 
 	choosing sync.Mutex // tables of the plan's items
 
@@ -263,19 +271,28 @@ func (r *run) tensors(ctx context.Context, work *outdir.Work, maxShard int64) (*
 	if err := r.checkSpace(work); err != nil {
 		return nil, err
 	}
-	var err error
-	r.writer, err = hf.NewWriter(work.Dir(), r.plan.entries(), hf.WriterOptions{MaxShardSize: maxShard, Resume: true})
+	writer, err := hf.NewWriter(work.Dir(), r.plan.entries(), hf.WriterOptions{MaxShardSize: maxShard, Resume: true})
 	if err != nil {
 		return nil, err
 	}
-	defer r.writer.Abort() // does nothing after Commit
-
+	defer writer.Abort() // does nothing after Commit
+	r.writer = writer
 	r.records = make([]record, len(r.plan.Items))
+	if r.from != nil {
+		resumed, err := r.gather(ctx)
+		if err == nil {
+			err = writer.Commit()
+		}
+		if err != nil {
+			return nil, err
+		}
+		return r.plan.result(r.records, resumed, nil), nil
+	}
 	if r.refined, err = r.openRefined(work.Scratch(refinedName)); err != nil {
 		return nil, err
 	}
 	defer func() { r.refined.close() }()
-	if err := r.choose(ctx); err != nil {
+	if err := r.choose(ctx, func(*Item) bool { return true }); err != nil {
 		return nil, err
 	}
 	calibrated, rest := r.plan.byCalibration()
@@ -300,7 +317,7 @@ func (r *run) tensors(ctx context.Context, work *outdir.Work, maxShard int64) (*
 			return nil, err
 		}
 	}
-	if err := r.writer.Commit(); err != nil {
+	if err := writer.Commit(); err != nil {
 		return nil, err
 	}
 	return r.plan.result(r.records, resumed, r.refined), nil
@@ -419,7 +436,7 @@ func (r *run) stands(i int, records map[string]record, ask func(s stored) bool) 
 		if !ask(s) {
 			continue
 		}
-		sum, err := r.sum(s)
+		sum, err := sumOf(r.writer, s)
 		if err != nil {
 			return false, err
 		}
@@ -436,19 +453,29 @@ func (r *run) stands(i int, records map[string]record, ask func(s stored) bool) 
 	return true, nil
 }
 
-// sum returns the SHA-256 of a stored tensor, read back from its file.
-func (r *run) sum(s stored) (lutq.Sum, error) {
-	return lutq.SumOf(s.size, func(p []byte, off int64) error { return r.writer.ReadAt(s.Name, p, off) })
+// store is where tensors are written.
+type store interface {
+	WriteAt(name string, p []byte, off int64) error
+	ReadAt(name string, p []byte, off int64) error
 }
 
-// task is the shared state of an item's blocks.
+// sumOf returns the SHA-256 of a stored tensor, read back from where it was written.
+func sumOf(from store, s stored) (lutq.Sum, error) {
+	return lutq.SumOf(s.size, func(p []byte, off int64) error { return from.ReadAt(s.Name, p, off) })
+}
+
+// task is the shared state of an item's blocks, or of those of some of its matrices.
 type task struct {
 	item   *Item
 	record *record
+	at     piece
+	to     store
+	lot    *making  // that the piece is of, nil of an item that is written where it belongs
+	stored []stored // what the piece becomes
 	// The sums of what it was before it was refined; nil where it is written for the first time.
 	written []lutq.Sum
 	left    atomic.Int64        // rows that are not written
-	errs    []rounding.RowError // of every row
+	errs    []rounding.RowError // of every row, from the piece's first on
 	scaled  func() (lut.Codebook, error)
 	blocks  func() ([]float32, error) // of its columns, where rows are mixed
 }
@@ -465,11 +492,28 @@ type block struct {
 // begin begins the work on an item.
 func (r *run) begin(i int) *task {
 	it, rec := &r.plan.Items[i], &r.records[i]
-	t := &task{item: it, record: rec, written: rec.Sums}
-	*rec = record{Tensor: it.Tensor.Name, Codebook: rec.Codebook, Remarks: rec.Remarks, Fit: rec.Fit, Narrow: rec.Narrow, Outputs: rec.Outputs}
-	t.left.Store(int64(it.N))
+	if u := r.lots[i]; u != nil {
+		return r.task(it, new(record), piece{i, 0, it.N}, u)
+	}
+	t := r.task(it, rec, piece{i, 0, it.N}, nil)
+	t.written = rec.Sums
+	*rec = record{Tensor: it.Tensor.Name, Codebook: rec.Codebook, Remarks: rec.Remarks, rowSums: rec.rowSums}
+	rec.Energy, rec.Squared = 0, 0
+	return t
+}
+
+// task makes the task of a piece, which a lot takes or else the run's own files.
+func (r *run) task(it *Item, rec *record, at piece, u *making) *task {
+	t := &task{item: it, record: rec, at: at, to: r.writer, lot: u, stored: it.stored}
+	if u != nil {
+		t.to, t.stored, rec.Tensor = u, it.of(at), it.Tensor.Name
+		if it.auto && !it.undecided() {
+			rec.Codebook = it.Format.Codebook
+		}
+	}
+	t.left.Store(int64(at.to - at.from))
 	if it.Quantized() {
-		t.errs = make([]rounding.RowError, it.N)
+		t.errs = make([]rounding.RowError, at.to-at.from)
 		t.scaled = sync.OnceValues(func() (lut.Codebook, error) { return r.scaledCodebook(it) })
 		t.blocks = sync.OnceValues(func() ([]float32, error) { return r.columnBlocks(it) })
 	}
@@ -479,7 +523,7 @@ func (r *run) begin(i int) *task {
 // blocks divides the work on some rows of an item, or on one that is copied.
 func (r *run) blocks(t *task, from, to int) []block {
 	it := t.item
-	if !it.Quantized() {
+	if !it.Quantized() || r.from != nil {
 		return []block{{task: t}}
 	}
 	rows := max(it.unit(), r.memory.block/it.K/it.unit()*it.unit())

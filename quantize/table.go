@@ -49,7 +49,7 @@ func (p *Plan) Choose(ctx context.Context, o RunOptions) error {
 	if err != nil {
 		return err
 	}
-	return (&run{plan: p, memory: mem}).choose(ctx)
+	return (&run{plan: p, memory: mem}).choose(ctx, func(*Item) bool { return true })
 }
 
 // clone returns a plan with items of its own.
@@ -59,13 +59,13 @@ func (p *Plan) clone() *Plan {
 	return &c
 }
 
-// choose is [Plan.Choose].
-func (r *run) choose(ctx context.Context) error {
+// choose is [Plan.Choose] for the items that are asked for.
+func (r *run) choose(ctx context.Context, asked func(it *Item) bool) error {
 	open := make(map[*arch.Stored]*Item)
 	var other []*Item // that read nothing that is known
 	for i := range r.plan.Items {
 		it := &r.plan.Items[i]
-		if !it.undecided() || it.calibrated() {
+		if !it.undecided() || it.calibrated() || !asked(it) {
 			continue
 		}
 		if s := r.plan.names.stored[it.Tensor.Name]; s != nil && slices.Equal(it.Tensor.Shape, s.Shape()) {

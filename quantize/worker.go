@@ -101,6 +101,9 @@ func (w *worker) do(b block) error {
 	if b.item.taken != nil {
 		return w.transcribe(b)
 	}
+	if w.from != nil {
+		return w.fetch(b)
+	}
 	it := b.item
 	if w.task != b.task || w.state != b.state {
 		cb, err := b.scaled()
@@ -121,7 +124,7 @@ func (w *worker) do(b block) error {
 		return err
 	}
 	parts := w.buffers(it, b.to-b.from)
-	if err := w.quantizer.Rows(parts, b.errs[b.from:b.to], weights); err != nil {
+	if err := w.quantizer.Rows(parts, b.errs[b.from-b.at.from:b.to-b.at.from], weights); err != nil {
 		var bad *rounding.NotFiniteError
 		if errors.As(err, &bad) {
 			bad.Row += b.from
@@ -173,7 +176,7 @@ func (w *worker) store(b block, parts [][]byte) error {
 	it := b.item
 	for i, p := range it.parts {
 		if p.Rows && parts[i] != nil {
-			if err := w.writeChecked(it.stored[i].Name, parts[i], int64(it.rowsBytes(i, b.from))); err != nil {
+			if err := w.writeChecked(b.task.to, it.stored[i].Name, parts[i], int64(it.rowsBytes(i, b.from)-it.rowsBytes(i, b.at.from))); err != nil {
 				return err
 			}
 		}
@@ -183,7 +186,7 @@ func (w *worker) store(b block, parts [][]byte) error {
 	}
 	for i, p := range it.parts {
 		if !p.Rows && parts[i] != nil {
-			if err := w.writeChecked(it.stored[i].Name, parts[i], 0); err != nil {
+			if err := w.writeChecked(b.task.to, it.stored[i].Name, parts[i], 0); err != nil {
 				return err
 			}
 		}
@@ -192,12 +195,12 @@ func (w *worker) store(b block, parts [][]byte) error {
 }
 
 // writeChecked writes a piece of a stored tensor and reads it back.
-func (w *worker) writeChecked(name string, data []byte, off int64) error {
-	if err := w.writer.WriteAt(name, data, off); err != nil {
+func (w *worker) writeChecked(to store, name string, data []byte, off int64) error {
+	if err := to.WriteAt(name, data, off); err != nil {
 		return err
 	}
 	back := grow(&w.back, len(data))
-	if err := w.writer.ReadAt(name, back, off); err != nil {
+	if err := to.ReadAt(name, back, off); err != nil {
 		return err
 	}
 	if string(back) != string(data) {
@@ -220,7 +223,7 @@ func (w *worker) copy(b block) error {
 		if i := t.DType.FirstNotFinite(d); i >= 0 && b.item.Kept != KeptTower {
 			return fmt.Errorf("weight %d is not a number or infinite", off*8/int64(t.DType.Bits())+int64(i))
 		}
-		if err := w.writeChecked(t.Name, d, off); err != nil {
+		if err := w.writeChecked(b.task.to, t.Name, d, off); err != nil {
 			return err
 		}
 		w.advance(share(t, off+int64(len(d)), t.Bytes())-share(t, off, t.Bytes()), t.Name)
@@ -228,30 +231,36 @@ func (w *worker) copy(b block) error {
 	return w.finish(b.task)
 }
 
-// finish notes a finished item in the journal.
+// finish notes a finished item in the journal, or a piece of one in its unit. Rows are summed up matrix by matrix, so that it is
+// the same where these are apart.
 func (w *worker) finish(t *task) error {
 	t.record.Refined = t.written != nil
-	for i, s := range t.item.stored {
+	for i, s := range t.stored {
 		if t.record.Refined && !w.refined.has(s) {
 			t.record.Sums = append(t.record.Sums, t.written[i])
 			continue
 		}
-		sum, err := w.sum(s)
+		sum, err := sumOf(t.to, s)
 		if err != nil {
 			return err
 		}
 		t.record.Sums = append(t.record.Sums, sum)
 	}
-	for _, e := range t.errs {
-		t.record.Energy += e.Energy
-		t.record.Squared += e.Squared
-		t.record.Fit.add(e)
-		t.record.Output += e.Output
-		t.record.OutputSquared += e.OutputSquared
-		if e.Wants != 0 {
-			t.record.Narrow.Rows++
-			t.record.Narrow.Wants = max(t.record.Narrow.Wants, e.Wants)
+	var matrices []rowSums
+	if n := len(t.errs); n > 0 && w.from == nil {
+		for errs := range slices.Chunk(t.errs, t.item.N/max(t.item.Experts, 1)) {
+			var of rowSums
+			for _, e := range errs {
+				of.add(e)
+			}
+			matrices = append(matrices, of)
 		}
+	}
+	if t.lot != nil {
+		return t.lot.finish(pieceRecord{*t.record, t.at.from, t.at.to, matrices})
+	}
+	for _, of := range matrices {
+		t.record.addAll(of)
 	}
 	return w.journal.add(entry{record: *t.record})
 }

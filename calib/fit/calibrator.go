@@ -10,6 +10,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/lutq"
 	"github.com/lutq/lutq/formats/source"
+	"github.com/lutq/lutq/formats/weight"
 	"github.com/lutq/lutq/quantize"
 	"github.com/lutq/lutq/quantize/gptq"
 )
@@ -31,6 +32,9 @@ func newCalibrator(m *source.Model, text *corpus.Mixture, o Options, hessian boo
 	if !hessian {
 		o.GPTQ = gptq.Options{}
 	}
+	if o.Float {
+		o.GPTQ.Retarget = 0 // there are no errors before to make up for
+	}
 	return &calibrator{o: o, hessian: hessian, src: src, text: text}, nil
 }
 
@@ -38,7 +42,13 @@ func newCalibrator(m *source.Model, text *corpus.Mixture, o Options, hessian boo
 func (c *calibrator) Flags() []string {
 	args := c.o.textFlags(c.text)
 	if c.hessian {
-		args = append(args, "--damp", number(c.o.GPTQ.Damp), "--retarget", number(c.o.GPTQ.Retarget))
+		args = append(args, "--damp", number(c.o.GPTQ.Damp))
+		if !c.o.Float {
+			args = append(args, "--retarget", number(c.o.GPTQ.Retarget))
+		}
+	}
+	if c.o.Float {
+		args = append(args, "--stream", StreamFloat)
 	}
 	if c.rescale {
 		args = append(args, "--rescale="+strconv.FormatBool(c.o.GPTQ.Rescale))
@@ -55,11 +65,17 @@ func (c *calibrator) Record() *lutq.Calibration {
 		Windows: len(c.text.Windows), Context: c.text.Context, BOS: string(c.text.BOS), Tokens: c.text.Tokens(),
 		Damp: c.o.GPTQ.Damp, Retarget: c.o.GPTQ.Retarget, Seed: c.o.Seed, Device: c.o.Device,
 	}
+	if c.o.Float {
+		r.Stream = StreamFloat
+	}
 	for _, f := range c.text.Texts {
 		r.Texts = append(r.Texts, lutq.CalibText(f))
 	}
 	return r
 }
+
+// Apart implements [quantize.Calibrator].
+func (c *calibrator) Apart() bool { return c.o.Float }
 
 // Block implements [quantize.Calibrator]. A GPU rounds the columns of many rows at once.
 func (c *calibrator) Block() int {
@@ -124,8 +140,16 @@ const tokensTogether = 1 << 14
 
 // Walk implements [quantize.Calibrator].
 func (c *calibrator) Walk(ctx context.Context, v *quantize.Visitor) error {
+	if c.o.Float {
+		return c.walkWith(ctx, "calibrating", apart{v})
+	}
 	return c.walkWith(ctx, "calibrating", v)
 }
+
+// apart has a walk go on from the layers as they were.
+type apart struct{ model.Visitor }
+
+func (apart) Weight(string) (weight.Matrix, error) { return nil, nil }
 
 // walkWith shows v what the layers that it wants read.
 func (c *calibrator) walkWith(ctx context.Context, doing string, v model.Visitor) (err error) {

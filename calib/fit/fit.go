@@ -26,6 +26,9 @@ type Options struct {
 	BOS              corpus.BOS // where it goes: half, window or none; empty: as the tokenizer and the way of learning say
 	Seed             uint64     // that windows are drawn by
 	GPTQ             gptq.Options
+	// Float has layers fitted to what the original model makes of the text, so that none depends on another; else to what it
+	// makes of it when the layers before are quantized.
+	Float bool
 	Learn            *Learning // nil: no scales are learned
 
 	Device  string // cpu or cuda, which Open opens
@@ -51,6 +54,12 @@ type Options struct {
 
 	text *corpus.Mixture // that was read already
 }
+
+// The models that --stream names, which the text runs through.
+const (
+	StreamQuantized = "quantized" // as far as it is quantized by then
+	StreamFloat     = "float"     // the original one
+)
 
 // Learning says how scales are learned.
 type Learning struct {

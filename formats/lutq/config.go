@@ -98,6 +98,9 @@ type Calibration struct {
 	Retarget float64     `json:"retarget"` // part of the way to the original model's outputs
 	Seed     uint64      `json:"seed"`
 	Device   string      `json:"device"`
+	// Stream is "float" where layers were fitted to what the original model makes of the text, "" where it was quantized as far as
+	// the layers before.
+	Stream string `json:"stream,omitempty"`
 }
 
 // Transform says how weights were changed before they were quantized, so that the model computes the same: states that layers

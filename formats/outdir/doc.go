@@ -8,7 +8,8 @@
 //	OUT.partial/new     the folder being built, which becomes OUT
 //	OUT.partial/old     OUT as it was, for a moment, where two names cannot be exchanged in one step
 //
-// together with files that an interrupted run goes on from. Nothing ever lies elsewhere. So a run that is killed at any
+// together with files that an interrupted run goes on from. Several processes that make parts of OUT put these in OUT.parts
+// before, which has a mark too, see [Parts]. Nothing ever lies elsewhere. So a run that is killed at any
 // moment leaves nothing else, and the next run with the same OUT goes on with it or cleans it up. A folder of that name
 // without the mark belongs to somebody else, and is an error.
 //

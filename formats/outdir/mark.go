@@ -28,14 +28,15 @@ type mark struct {
 
 	Files []string `json:"files,omitempty"` // of an output: the names of its files
 
-	Out  string `json:"out,omitempty"`  // of a work folder: the output's name, without its folder
-	Plan string `json:"plan,omitempty"` // of a work folder: what is carried out in it
+	Out  string `json:"out,omitempty"`  // of a work folder, or one of parts: the output's name, without its folder
+	Plan string `json:"plan,omitempty"` // likewise: what is carried out in it
 }
 
 const (
 	markVersion = 1
 	kindOutput  = "output"
 	kindWork    = "work"
+	kindParts   = "parts"
 )
 
 // parseMark reads a mark.
@@ -44,7 +45,7 @@ func parseMark(data []byte) (*mark, error) {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return nil, err
 	}
-	if m.Kind != kindOutput && m.Kind != kindWork {
+	if m.Kind != kindOutput && m.Kind != kindWork && m.Kind != kindParts {
 		return nil, fmt.Errorf("kind %q", m.Kind)
 	}
 	if m.Version != markVersion {

@@ -9,15 +9,19 @@ import (
 	"strings"
 )
 
-// partialSuffix marks the folder that an output is built in.
-const partialSuffix = ".partial"
+// What stands behind an output's name in that of the folder that it is built in, and of the one that its parts lie in.
+const (
+	partialSuffix = ".partial"
+	partsSuffix   = ".parts"
+)
 
 // place is where an output goes: its name as it was given, for messages, and
 // without links or "..", for everything else.
 type place struct {
-	name string
-	out  string
-	work string
+	name  string
+	out   string
+	work  string
+	parts string
 }
 
 // locate finds the place of an output, which no input may share.
@@ -29,7 +33,7 @@ func locate(name string, inputs []string) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &place{name: name, out: out, work: out + partialSuffix}
+	p := &place{name: name, out: out, work: out + partialSuffix, parts: out + partsSuffix}
 	if trimmed := trim(name); trimmed != "" {
 		p.name = trimmed
 	}
@@ -110,7 +114,7 @@ func (p *place) apart(in string) error {
 	return nil
 }
 
-// holds refuses an output, or a work folder, that is something which must stay
+// holds refuses an output, or a folder that is made beside it, that is something which must stay
 // or contains it. Files are compared and not their names, which may be spelled
 // in several ways.
 func (p *place) holds(in, what string) error {
@@ -128,7 +132,7 @@ func (p *place) holds(in, what string) error {
 	if err != nil {
 		return err
 	}
-	for _, dir := range []struct{ path, name string }{{p.out, p.name}, {p.work, p.name + partialSuffix}} {
+	for _, dir := range []struct{ path, name string }{{p.out, p.name}, {p.work, p.name + partialSuffix}, {p.parts, p.name + partsSuffix}} {
 		of, err := os.Stat(dir.path)
 		switch {
 		case err != nil: // not there, most often

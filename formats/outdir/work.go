@@ -189,9 +189,10 @@ func (p *place) foreignWork() error {
 // hold locks the open mark and reads it. It returns false where the file was
 // deleted meanwhile.
 func (w *Work) hold() (bool, error) {
-	switch err := syscall.Flock(int(w.lockFile.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+	switch err := flock(int(w.lockFile.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		return false, fmt.Errorf("%s: %w", w.name, ErrBusy)
+	case lockless(err): // then nobody looks that there is one process alone
 	case err != nil:
 		return false, fmt.Errorf("lock %s: %w", w.lockFile.Name(), err)
 	}
@@ -221,6 +222,14 @@ func (w *Work) hold() (bool, error) {
 		return false, w.foreignWork()
 	}
 	return true, nil
+}
+
+// flock locks a file; tests stand in for file systems without locks.
+var flock = syscall.Flock
+
+// lockless reports whether a file system has no locks, as those of mounted object storage.
+func lockless(err error) bool {
+	return errors.Is(err, syscall.ENOLCK) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.ENOTSUP)
 }
 
 // begin marks a new work folder.

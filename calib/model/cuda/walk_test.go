@@ -238,6 +238,7 @@ type walkCalibrator struct {
 func (c *walkCalibrator) Flags() []string                              { return nil }
 func (c *walkCalibrator) Key() string                                  { return "" }
 func (c *walkCalibrator) Record() *lutq.Calibration                    { return &lutq.Calibration{} }
+func (c *walkCalibrator) Apart() bool                                  { return false }
 func (c *walkCalibrator) Block() int                                   { return 1 << 20 }
 func (c *walkCalibrator) Memory(quantize.Fitting) (host, device int64) { return 0, 0 }
 func (c *walkCalibrator) Walk(ctx context.Context, v *quantize.Visitor) error {
