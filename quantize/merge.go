@@ -99,6 +99,9 @@ type MissingError struct {
 }
 
 func (e *MissingError) Error() string {
+	if e.Files == e.All {
+		return e.Folder + ": no part is finished"
+	}
 	var parts []string
 	const most = 20
 	for i, p := range e.Parts {
@@ -108,16 +111,19 @@ func (e *MissingError) Error() string {
 		}
 		parts = append(parts, fmt.Sprint(p))
 	}
-	what := "parts"
+	what := "parts %s of %d are"
 	if len(parts) == 1 {
-		what = "part"
+		what = "part %s of %d is"
 	}
-	return fmt.Sprintf("%s: %s %s of %d is not finished: %d of %d files are missing, that of %s among them",
-		e.Folder, what, strings.Join(parts, ", "), e.N, e.Files, e.All, e.Layer)
+	return fmt.Sprintf("%s: "+what+" not finished: %d of %d files are missing, that of %s among them",
+		e.Folder, strings.Join(parts, ", "), e.N, e.Files, e.All, e.Layer)
 }
 
 // Hint says what to do.
 func (e *MissingError) Hint() string {
+	if e.Files == e.All {
+		return "--part I/N makes parts: lutq help cluster"
+	}
 	return fmt.Sprintf("run --part %d/%d again, which makes what is missing", e.Parts[0], e.N)
 }
 

@@ -176,6 +176,7 @@ func Settings() []Setting {
 		{Flag: "calib-bos", Methods: text, Learned: true, Transform: true},
 		{Flag: "seed", Methods: text, Learned: true, Transform: true},
 		{Flag: "device", Methods: text, Learned: true, Transform: true},
+		{Flag: "stream", Methods: text},
 		{Flag: "damp", Methods: hessian},
 		{Flag: "retarget", Methods: hessian},
 		{Flag: "rescale", Methods: []string{methodGPTQ}},

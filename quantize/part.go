@@ -38,7 +38,7 @@ func ParsePart(s string) (Part, error) {
 	i, err := strconv.Atoi(before)
 	n, err2 := strconv.Atoi(after)
 	if !ok || err != nil || err2 != nil || n < 1 || n > maxParts || i < 0 || i > n {
-		return Part{}, fmt.Errorf("%q: want I/N, as 3/8, with I from 1 to N and N at most %d", s, maxParts)
+		return Part{}, fmt.Errorf("want I/N, as 3/8, with I from 1 to N and N at most %d", maxParts)
 	}
 	return Part{cmp.Or(i, n), n}, nil
 }
@@ -351,6 +351,15 @@ type PartResult struct {
 	Bytes        int64 // written
 	All          int   // files of all parts
 	Done         int   // of these, that exist
+}
+
+// PartBytes returns how much of the source a part reads.
+func (p *Plan) PartBytes(part Part) (bytes int64) {
+	lots := p.lots()
+	for _, i := range part.of(lots) {
+		bytes += lots[i].bytes
+	}
+	return bytes
 }
 
 // RunPart quantizes the layers of one part, and puts them in the folder beside out that [outdir.Parts] is. It makes nothing

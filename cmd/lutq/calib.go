@@ -24,6 +24,7 @@ type calibOptions struct {
 	damp         float64
 	retarget     float64
 	rescale      bool
+	stream       string
 }
 
 // register adds the flags.
@@ -34,13 +35,14 @@ func (o *calibOptions) register(f *pflag.FlagSet) {
 	f.Var(newWord(&o.bos, "", string(corpus.BOSHalf), string(corpus.BOSWindow), string(corpus.BOSNone)), "calib-bos", "windows with `BOS`: half (default), window (all), none")
 	f.Uint64Var(&o.seed, "seed", 0, "number `N` that windows are drawn by (default 0)")
 	o.addDevice(f, "a GPU if any")
+	f.Var(newWord(&o.stream, fit.StreamQuantized, fit.StreamQuantized, fit.StreamFloat), "stream", "run the text through `MODEL`: quantized, or float for --part")
 	f.Float64Var(&o.damp, "damp", 0.1, "gptq: add `SHARE` of mean squares to each")
 	f.BoolVar(&o.rescale, "rescale", true, "gptq: choose scales of tables anew, but on a GPU")
 	f.Float64Var(&o.retarget, "retarget", 0.5, "gptq: make up for `SHARE` of errors before")
 }
 
 // check names the text where none is named, and refuses flags that are no use together.
-func (o *calibOptions) check() error {
+func (o *calibOptions) check(given func(flag string) bool) error {
 	if len(o.texts) == 0 {
 		o.texts, o.unnamed = []string{fit.Bundled}, true
 	}
@@ -60,6 +62,8 @@ func (o *calibOptions) check() error {
 		return usage("--damp takes a number from 0 to 100")
 	case !(o.retarget >= 0 && o.retarget <= 1):
 		return usage("--retarget takes a number from 0 to 1")
+	case o.stream == fit.StreamFloat && given("retarget"):
+		return usage("--retarget makes up for errors of the layers before, which --stream float does not see")
 	}
 	return nil
 }
@@ -106,7 +110,7 @@ func (o *calibOptions) say(u *ui) {
 func (o *calibOptions) options(device string, threads int) fit.Options {
 	return fit.Options{
 		Texts: o.texts, Windows: o.windows, Context: o.ctx, BOS: corpus.BOS(o.bos), Seed: o.seed, GPTQ: gptq.Options{Damp: o.damp, Retarget: o.retarget, Rescale: o.rescale && device == "cpu"},
-		Device: device, Threads: threads,
+		Float: o.stream == fit.StreamFloat, Device: device, Threads: threads,
 		Open: func(reserve int64) (model.Ops, func() error, error) {
 			return openOps(device, "bf16", cpu.Options{Threads: threads}, reserve)
 		},

@@ -26,7 +26,7 @@ func how() []string {
 
 // text are the flags of what a preset's text is, which ask for one that has a text.
 func text() []string {
-	return []string{"calib", "calib-windows", "calib-ctx", "calib-bos", "seed", "device", "damp", "retarget", "rescale"}
+	return []string{"calib", "calib-windows", "calib-ctx", "calib-bos", "seed", "device", "stream", "damp", "retarget", "rescale"}
 }
 
 // A way is how the preset of a command line came to be.
@@ -45,7 +45,10 @@ func (o *quantizeOptions) way(r *quantize.Recipe) (w way, err error) {
 			return w, nil
 		}
 		name, w.unnamed = preset.Good, !slices.ContainsFunc(text(), o.given)
-		if o.shardsFrom != "" && w.unnamed { // where no text is read
+		switch {
+		case w.unnamed && o.parts.on():
+			return w, hintError{usage("%s: which preset goes without saying depends on how fast a machine is: name one", o.parts.flag()), "--preset fast, or --preset good --stream float"}
+		case o.shardsFrom != "" && w.unnamed: // where no text is read
 			name, w.unnamed = preset.Fast, false
 		}
 	}

@@ -50,6 +50,7 @@ type quantizeOptions struct {
 	vision, mtp                               bool
 	embedBits                                 embedWidth
 	mix                                       mixOptions
+	parts                                     partOptions
 
 	calib     calibOptions
 	transform transformOptions
@@ -74,7 +75,8 @@ All other tensors are copied. MODEL is a folder, a GGUF file or org/name.
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4'
 
 "lutq help presets" tells what a preset does, "lutq help mixing" of --size and
-means of bits, "lutq help formats" of tables and exceptions.`,
+means of bits, "lutq help formats" of tables and exceptions, "lutq help cluster"
+of many machines.`,
 		Annotations: more(withLimits(`OUT is a Hugging Face folder. A quantized layer P is three tensors: P.codes,
 P.scales and P.codebook. With lutq_hf.py, which it also holds, transformers
 opens it (trust_remote_code=True). README.md is a model card, yours to edit.
@@ -141,11 +143,12 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	f.BoolVar(&o.dryRun, "dry-run", false, "print sizes, memory and time; write nothing")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
+	o.parts.register(f)
 	setGroup(f, "What to store", "preset", "bits", "size", "fit", "fit-ctx", "fit-runtime", "mix", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused", "vision", "mtp")
-	setGroup(f, "How", "method", "scale", "learn", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale")
+	setGroup(f, "How", "method", "scale", "learn", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale", "stream")
 	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "calib-bos", "seed", "device", "eval-text")
-	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "shards-from", "dry-run", "force", "json")
-	setLater(f, "scale-type", "scale", "split-fused", "vision", "mtp", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale", "calib-bos", "seed", "max-shard-size", "shards-from")
+	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "shards-from", "part", "merge", "dry-run", "force", "json")
+	setLater(f, "stream", "scale-type", "scale", "split-fused", "vision", "mtp", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale", "calib-bos", "seed", "max-shard-size", "shards-from")
 	setResearch(f, "kbit-encode", "learn-control")
 	return c
 }
@@ -184,7 +187,7 @@ func (o *quantizeOptions) check(r quantize.Recipe, after evaluation) error {
 	case o.learn.control && calibrated:
 		return usage("--learn-control is a model that is not quantized: a method with a text has no part in it")
 	case calibrated, learned, o.mixed():
-		if err := o.calib.check(); err != nil {
+		if err := o.calib.check(o.given); err != nil {
 			return err
 		}
 	}
@@ -192,6 +195,9 @@ func (o *quantizeOptions) check(r quantize.Recipe, after evaluation) error {
 		if err := o.learn.check(o.given); err != nil {
 			return err
 		}
+	}
+	if err := o.checkParts(r, after); err != nil {
+		return err
 	}
 	return o.checkTransform(r)
 }
@@ -358,8 +364,12 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 	}
 	var exists error
 	if !o.dryRun {
-		err := outdir.Check(out, outdir.Options{Inputs: append([]string{model}, ro.Inputs...), Force: o.force})
-		if errors.Is(err, outdir.ErrExists) && after.wanted() && outdir.Left(out) != nil {
+		check := outdir.Check
+		if o.parts.one() {
+			check = outdir.CheckParts
+		}
+		err := check(out, outdir.Options{Inputs: append([]string{model}, ro.Inputs...), Force: o.force})
+		if errors.Is(err, outdir.ErrExists) && (after.wanted() || o.parts.merge) && outdir.Left(out) != nil {
 			exists = err // unless it is what this command made, before it was interrupted
 		} else if err != nil {
 			return outputHint(err)
@@ -404,7 +414,10 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 		}
 		return u.printControl(out, r, o.json)
 	}
-	res, err := u.carryOut(ctx, plan, out, ro, &pause, exists)
+	if o.parts.one() {
+		return u.part(ctx, plan, out, ro, o, begin)
+	}
+	res, err := u.carryOut(ctx, plan, out, ro, &pause, exists, o.parts.merge)
 	if err != nil {
 		return err
 	}
@@ -456,8 +469,8 @@ func (u *ui) quantize(ctx context.Context, model, out string, o quantizeOptions,
 
 // carryOut carries a plan out and says what is out of the ordinary about the result. What this very command made before it was
 // interrupted, with something left to do, is gone on with; otherwise exists, unless nil, stands against it.
-func (u *ui) carryOut(ctx context.Context, plan *quantize.Plan, out string, ro quantize.RunOptions, others *pauser, exists error) (res *quantize.Result, err error) {
-	if ro.Leave {
+func (u *ui) carryOut(ctx context.Context, plan *quantize.Plan, out string, ro quantize.RunOptions, others *pauser, exists error, merge bool) (res *quantize.Result, err error) {
+	if ro.Leave && !merge {
 		if res, err = plan.Finished(out, ro); err != nil {
 			return nil, err
 		}
@@ -465,6 +478,10 @@ func (u *ui) carryOut(ctx context.Context, plan *quantize.Plan, out string, ro q
 	switch {
 	case res != nil:
 		u.note("%s is finished: going on with its evaluation", out)
+	case merge:
+		if res, err = u.mergeParts(ctx, plan, out, ro); err != nil {
+			return nil, quantizeHint(err, out)
+		}
 	case exists != nil:
 		return nil, outputHint(exists)
 	default:
@@ -520,9 +537,12 @@ func (u *ui) fit(ctx context.Context, m *source.Model, r *quantize.Recipe, o qua
 	if !learned && !r.Calibrated() && o.transform.name == "" {
 		return m, nil, nil
 	}
-	device, err := chooseDevice(o.calib.device)
-	if err != nil {
-		return nil, nil, err
+	device := o.calib.device
+	if !o.parts.merge { // which runs no text, so that any machine can merge
+		var err error
+		if device, err = chooseDevice(device); err != nil {
+			return nil, nil, err
+		}
 	}
 	o.calib.say(u)
 	var bar *progress
@@ -565,6 +585,7 @@ func (u *ui) fit(ctx context.Context, m *source.Model, r *quantize.Recipe, o qua
 		}
 	}
 	if o.transform.name != "" && !o.dryRun {
+		var err error
 		if m, err = fit.Transform(ctx, m, r, &fo); err != nil {
 			return nil, nil, err
 		}

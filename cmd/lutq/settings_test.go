@@ -27,6 +27,7 @@ calib-ctx        l   x    x   .     .         .       x       x
 calib-bos        l   x    x   .     .         .       x       x
 seed             l   x    x   .     .         .       x       x
 device           l   x    x   .     .         .       x       x
+stream           .   .    x   .     .         .       x       x
 damp             .   .    x   .     .         .       .       x
 retarget         .   .    x   .     .         .       .       x
 rescale          .   .    x   .     .         .       .       .
@@ -59,7 +60,7 @@ func TestSettings(t *testing.T) {
 	values := map[string]string{
 		"codebook": "nf", "scale": "absmax", "bcq-offset": "true", "calib": "none", "device": "cpu", "learn": "true", "learn-mode": "lutq",
 		"learn-objective": "kl", "learn-rate": "0.001", "learn-grad": "lsq", "learn-params": "f32", "learn-table": "true", "learn-control": "true",
-		"damp": "0.2", "retarget": "0.2", "calib-ctx": "64", "calib-bos": "none", "rescale": "true",
+		"damp": "0.2", "stream": "float", "retarget": "0.2", "calib-ctx": "64", "calib-bos": "none", "rescale": "true",
 	}
 	for _, line := range lines[1:] {
 		fields := strings.Fields(line)

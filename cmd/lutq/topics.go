@@ -27,6 +27,7 @@ func topics() []topic {
 		{"mixing", "Widths that differ by layer: --bits 3.25, --size, --fit", "quantize", "", mixTopic},
 		{"methods", "How quantize chooses codes", "quantize", "", methodsTopic},
 		{"learning", "How quantize fits weights to text", "quantize", "", learningTopic},
+		{"cluster", "Layers made by many machines: --part and --merge", "quantize", "", clusterTopic},
 		{"sparse", "How quantize keeps two weights of four", "quantize", "", sparseTopic},
 		{"layouts", "Other kernels' layouts, which repack writes and reads", "repack", "", layoutsTopic},
 		{"fp8", "What --act fp8 rounds, and what it costs", "eval-ppl", "", fp8Topic},
@@ -186,6 +187,60 @@ to 5 bits a table is better: it has less error at the same size, because it
 stores one scale for a group and not b + 1 numbers, and a GPU multiplies by it
 faster, about twice from 3 rows of activations on. Learned scales are not for
 binary codes.`
+
+const clusterTopic = `Several processes can make a model's layers, on machines that share a folder and
+nothing else. Each makes a part, and one puts the parts together:
+
+  lutq quantize MODEL OUT --preset fast --part 1/3
+  lutq quantize MODEL OUT --preset fast --part 2/3
+  lutq quantize MODEL OUT --preset fast --part 3/3
+  lutq quantize MODEL OUT --preset fast --merge
+
+OUT is the same to the byte as what the command makes without --part and
+--merge, and so is its sha256.
+
+Parts come in any order. They have layers of about as many bytes each; experts
+that a model stores in one tensor are layers of their own. --part 0/3 is
+--part 3/3, for schedulers that count from 0. A part whose process died is made
+by the same command, which goes on where that stopped; so is one that was begun
+twice. Who comes later may also take another number of parts: 1/2 makes what is
+left of the first half.
+
+--merge needs OUT.parts, MODEL's other tensors, and room for OUT. Where parts
+are not finished it says which, writes nothing, and its exit code is 3. So is it
+where a file is not as it was written: that is then made anew by its part.
+Other options, another model, and another build of lutq are refused.
+
+What can be divided: everything that takes no text, at once. Methods with a text
+(gptq, wanda, sparsegpt) fit a layer to what the layers before it make of the
+text, which are other parts'. With
+
+  --stream float
+
+the text runs through the original model, and no layer depends on another. That
+is another model than without it, of about as much divergence (quantize/gptq/
+NOTES.md has numbers): errors of the layers before are not made up for. Every
+part runs the text through all blocks up to its last one, so the last part takes
+longest, and there is little to gain beyond four to eight parts. All parts name
+the same --device; --merge names it too, and does not use it. Learned scales,
+mixed bits, --transform and texts that the model writes are of a whole model,
+and refused. Where no preset or method is named, which one it is depends on a
+machine's speed: --part wants one.
+
+What OUT.parts holds: NNNN.bin, the bytes of some layers, and NNNN.json, which
+says what they are and is written after them. A process writes a file under a
+name of its own, .NNNN.X, and renames it. There are no locks, and no time of a
+file is looked at, so clocks may differ. What is asked of the file system:
+
+  - a file that was closed and renamed is seen whole by who opens it after, as
+    on NFS, Lustre, GPFS, CephFS, and on buckets mounted by gcsfuse, JuiceFS,
+    s3fs or rclone (--vfs-cache-mode writes). A rename may be a copy: a copy
+    that was cut short is noticed, and made anew
+  - a file can be written at any place while it is open. Mounts that only append
+    (Mountpoint for S3) cannot hold OUT.parts
+  - where there are no locks, one process at a time merges
+
+scripts/cluster has a Slurm array and a Kubernetes Job that do all this.`
 
 const learningTopic = `Some methods fit weights to text. --calib says which, and may be repeated: each
 text gives an equal share of the windows. Several styles of text serve better

@@ -32,7 +32,7 @@ func (o *quantizeOptions) checkTransform(r quantize.Recipe) error {
 	case o.learn.control:
 		return usage("--learn-control is a model that is not quantized: --transform has no part in it")
 	}
-	return o.calib.check()
+	return o.calib.check(o.given)
 }
 
 // printTransform prints what was done to a model before it was quantized.

@@ -117,8 +117,10 @@ func Left(out string) []byte {
 	if err != nil {
 		return nil
 	}
-	_, left := firstLine(data)
-	return left
+	if _, left := firstLine(data); len(left) > 0 {
+		return left
+	}
+	return nil
 }
 
 // Begun returns the plan of the unfinished run that stands beside an output, "" where there is none that can be read.
