@@ -387,6 +387,8 @@ func (p *Plan) RunPart(ctx context.Context, out string, part Part, o RunOptions)
 	res := &PartResult{Part: part, All: len(lots)}
 	mine := part.of(lots)
 	res.Files = len(mine)
+	finished := make(map[string]bool)
+	sweep := func() error { return folder.Sweep(func(name string) bool { return finished[name] }) }
 	var todo []*making
 	var need int64
 	for _, i := range mine {
@@ -398,10 +400,14 @@ func (p *Plan) RunPart(ctx context.Context, out string, part Part, o RunOptions)
 		}
 		if _, err := u.read(); err == nil {
 			res.Found++
+			finished[u.name()] = true
 			r.advance(u.bytes, "")
 			continue
 		}
 		todo, need = append(todo, u), need+u.size
+	}
+	if err := sweep(); err != nil {
+		return nil, err
 	}
 	if o.Resumed != nil && res.Found > 0 {
 		o.Resumed(res.Found)
@@ -420,6 +426,10 @@ func (p *Plan) RunPart(ctx context.Context, out string, part Part, o RunOptions)
 	for _, u := range todo {
 		res.Layers += len(u.pieces)
 		res.Bytes += u.size
+		finished[u.name()] = true
+	}
+	if err := sweep(); err != nil {
+		return nil, err
 	}
 	for i := range lots {
 		if _, err := os.Stat(folder.Path(lotName(i) + recordSuffix)); err == nil {
@@ -585,7 +595,7 @@ func (u *making) finish(rec pieceRecord) error {
 		return err
 	}
 	u.done = true
-	return errors.Join(u.close(), u.folder.Sweep(u.name()))
+	return u.close()
 }
 
 func (u *making) publish() error {

@@ -29,7 +29,7 @@ type Options struct {
 	// Float has layers fitted to what the original model makes of the text, so that none depends on another; else to what it
 	// makes of it when the layers before are quantized.
 	Float bool
-	Learn            *Learning // nil: no scales are learned
+	Learn *Learning // nil: no scales are learned
 
 	Device  string // cpu or cuda, which Open opens
 	Threads int    // of the search of [Transform]; 0: one for each processor

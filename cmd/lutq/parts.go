@@ -20,7 +20,7 @@ type partOptions struct {
 }
 
 func (o *partOptions) register(f *pflag.FlagSet) {
-	f.Var((*partFlag)(&o.part), "part", "make part `I/N` of OUT alone, as 3/8 (lutq help cluster)")
+	f.Var((*partFlag)(&o.part), "part", "make `I/N` of OUT alone: lutq help cluster")
 	f.BoolVar(&o.merge, "merge", false, "make OUT of the parts that --part made")
 	setLater(f, "part", "merge")
 }
@@ -55,7 +55,7 @@ func (p *partFlag) Set(s string) error {
 	return err
 }
 
-func (*partFlag) Type() string { return "I/N" }
+func (*partFlag) Type() string { return "part" }
 
 // checkParts refuses what cannot be made in parts, and what differs from machine to machine.
 func (o *quantizeOptions) checkParts(r quantize.Recipe, after evaluation) error {

@@ -75,8 +75,7 @@ All other tensors are copied. MODEL is a folder, a GGUF file or org/name.
   lutq quantize MODEL OUT --bits 3 --tensor 'down_proj=4'
 
 "lutq help presets" tells what a preset does, "lutq help mixing" of --size and
-means of bits, "lutq help formats" of tables and exceptions, "lutq help cluster"
-of many machines.`,
+means of bits, "lutq help formats" of tables and exceptions.`,
 		Annotations: more(withLimits(`OUT is a Hugging Face folder. A quantized layer P is three tensors: P.codes,
 P.scales and P.codebook. With lutq_hf.py, which it also holds, transformers
 opens it (trust_remote_code=True). README.md is a model card, yours to edit.

@@ -35,6 +35,7 @@ func TestFlagValues(t *testing.T) {
 		"bool":        {"maybe", ""},
 		"int":         {"x", "-3", "1e3", ""},
 		"width":       {"x", "-3", "1e3", "0", "8.5", "2.x", ".5", ""},
+		"part":        {"x", "3", "3/2", "-1/2", "1/0", "1/x", "1/2/3", "1/99999", ""},
 		"uint64":      {"x", "-3", ""},
 		"float64":     {"x", "-3", ""},
 		"SIZE":        {"lots", "-3", "0", "1 XB", ""},
@@ -304,7 +305,7 @@ func TestComplete(t *testing.T) {
 		{"repack --target ", []string{"cpu", "cuda", "torch", "marlin", "marlin24", "kbit", "kbit-tiled", "lutgemm"}, cobra.ShellCompDirectiveNoFileComp},
 		{"tokenize ", nil, cobra.ShellCompDirectiveDefault},
 		{"completion ", []string{"bash", "zsh", "fish", "powershell"}, cobra.ShellCompDirectiveNoFileComp},
-		{"help ", []string{"bench", "chat", "completion", "decode", "doctor", "dse", "environment", "eval-ppl", "eval-tasks", "export", "formats", "fp8", "generate", "help", "import", "inspect", "layouts", "learning", "lmma", "methods", "mixing", "names", "presets", "quantize", "repack", "report", "research", "sparse", "sweep", "tables", "timing", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
+		{"help ", []string{"bench", "chat", "cluster", "completion", "decode", "doctor", "dse", "environment", "eval-ppl", "eval-tasks", "export", "formats", "fp8", "generate", "help", "import", "inspect", "layouts", "learning", "lmma", "methods", "mixing", "names", "presets", "quantize", "repack", "report", "research", "sparse", "sweep", "tables", "timing", "tokenize", "verify"}, cobra.ShellCompDirectiveNoFileComp},
 		{"help --man ", nil, cobra.ShellCompDirectiveFilterDirs},
 		{"ver", []string{"verify"}, cobra.ShellCompDirectiveNoFileComp},
 	} {

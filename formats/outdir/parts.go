@@ -105,15 +105,18 @@ func (p *Parts) Name() string { return p.name + partsSuffix }
 // begun reads the mark of the folder, nil where it has none yet. A folder that holds other things alone is somebody else's.
 func (p *Parts) begun() (*mark, error) {
 	foreign := fmt.Errorf("%s: is in the way and %w: parts of the output go there", p.Name(), ErrForeign)
+	info, err := os.Lstat(p.parts)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case !info.IsDir():
+		return nil, foreign
+	}
 	data, err := input.ReadFile(filepath.Join(p.parts, MarkName), input.Mark)
 	if errors.Is(err, fs.ErrNotExist) {
 		entries, err := os.ReadDir(p.parts)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		}
-		if info, statErr := os.Lstat(p.parts); statErr == nil && !info.IsDir() {
-			return nil, foreign
-		}
 		for _, e := range entries {
 			if !strings.HasPrefix(e.Name(), MarkName) { // or a mark that is being written
 				return nil, foreign
@@ -184,18 +187,16 @@ func (p *Parts) Put(file, name string) error {
 	return syncFile(p.parts)
 }
 
-// Sweep removes what processes of any machine have in the making of a name, which is of no more use.
-func (p *Parts) Sweep(name string) error {
-	left, err := filepath.Glob(filepath.Join(escaped(p.parts), "."+name+".*"))
-	for _, dir := range left {
-		err = errors.Join(err, os.RemoveAll(dir))
+// Sweep removes what processes of any machine have in the making of names that are asked for, which is of no more use.
+func (p *Parts) Sweep(asked func(name string) bool) error {
+	entries, err := os.ReadDir(p.parts)
+	for _, e := range entries {
+		name, making := strings.CutPrefix(e.Name(), ".")
+		if name, _, ok := strings.Cut(name, "."); making && ok && asked(name) {
+			err = errors.Join(err, os.RemoveAll(p.Path(e.Name())))
+		}
 	}
 	return err
-}
-
-// escaped returns a path as a pattern that matches nothing else.
-func escaped(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
 // Remove removes the folder, the mark last. A process that is still at work on a part may put something in meanwhile: it
