@@ -35,7 +35,7 @@ func (o *calibOptions) register(f *pflag.FlagSet) {
 	f.Var(newWord(&o.bos, "", string(corpus.BOSHalf), string(corpus.BOSWindow), string(corpus.BOSNone)), "calib-bos", "windows with `BOS`: half (default), window (all), none")
 	f.Uint64Var(&o.seed, "seed", 0, "number `N` that windows are drawn by (default 0)")
 	o.addDevice(f, "a GPU if any")
-	f.Var(newWord(&o.stream, fit.StreamQuantized, fit.StreamQuantized, fit.StreamFloat), "stream", "`NAME` runs the text: quantized, or the float model")
+	f.Var(newWord(&o.stream, "", fit.StreamQuantized, fit.StreamFloat), "stream", "fit to `NAME` model: quantized (default) or float")
 	f.Float64Var(&o.damp, "damp", 0.1, "gptq: add `SHARE` of mean squares to each")
 	f.BoolVar(&o.rescale, "rescale", true, "gptq: choose scales of tables anew, but on a GPU")
 	f.Float64Var(&o.retarget, "retarget", 0.5, "gptq: make up for `SHARE` of errors before")
