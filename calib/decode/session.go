@@ -154,28 +154,29 @@ func (s *Session) Prompt(ctx context.Context, slot int, tokens []int) (*Next, er
 	if err := s.reread(ctx, slot, len(tokens)); err != nil {
 		return nil, err
 	}
-	h, err := s.read(ctx, slot, tokens, whole)
+	last, err := s.read(ctx, slot, tokens, whole)
 	if err != nil {
 		return nil, err
 	}
-	return s.next(h, 1)
+	if err := s.m.LogitsOf(s.logits, last, 1); err != nil {
+		return nil, err
+	}
+	return &Next{s, s.logits, 1, nil}, nil
 }
 
-// read puts tokens behind the text in a slot, which will have whole tokens, a chunk at a time, and returns the state of the
-// last one.
-func (s *Session) read(ctx context.Context, slot int, tokens []int, whole int) (model.Array, error) {
+// read puts tokens behind the text in a slot, which will have whole tokens, a chunk at a time, and returns which of the states that
+// the model has left is that of the last one.
+func (s *Session) read(ctx context.Context, slot int, tokens []int, whole int) (last int, err error) {
 	had := s.Len(slot)
 	for from := 0; ; from += s.chunk {
 		to := min(from+s.chunk, len(tokens))
-		h, err := s.cache.Continue(ctx, model.Part{Slot: slot, Tokens: tokens[from:to], Whole: whole})
-		if err != nil {
+		if _, err := s.cache.Continue(ctx, model.Part{Slot: slot, Tokens: tokens[from:to], Whole: whole}); err != nil {
 			s.Cut(slot, had)
-			return nil, err
+			return 0, err
 		}
 		s.keep(slot, tokens[from:to])
 		if to == len(tokens) {
-			hidden := s.m.Decoder().Hidden
-			return h.Slice((to-from-1)*hidden, (to-from)*hidden), nil
+			return to - from - 1, nil
 		}
 	}
 }
@@ -303,14 +304,6 @@ func (a *Ahead) Close() {
 		a.dev.Close()
 		a.dev = nil
 	}
-}
-
-// next applies the output head to states.
-func (s *Session) next(h model.Array, rows int) (*Next, error) {
-	if err := s.m.Logits(s.logits, h, rows); err != nil {
-		return nil, err
-	}
-	return &Next{s, s.logits.Slice(0, rows*s.m.Vocab()), rows, nil}, nil
 }
 
 // Next says what follows texts. It is valid until the session's next step.

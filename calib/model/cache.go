@@ -21,8 +21,10 @@ type Cache struct {
 	layers    []kept
 	places    places                // of the rows of a step
 	logits    Array                 // floats, of the last one
+	some      Array                 // of a part of a divided head, likewise
 	recorded  map[int]*recordedStep // by the number of texts
 	tables    map[*rope]*rope       // of all positions, where steps are recorded
+	parts     []*Cache              // of all parts of a divided model, on the first; else nil
 }
 
 // places are where the rows of a step stand, with what their rotary embeddings need.
@@ -97,6 +99,28 @@ var ErrFull = errors.New("the cache is full")
 // NewCache allocates a cache for texts of at most so many tokens, and has the model's weights arranged
 // for steps of few of them.
 func (m *Model) NewCache(slots, positions int) (*Cache, error) {
+	parts := m.all()
+	all := make([]*Cache, len(parts))
+	err := together(len(parts), func(i int) (err error) {
+		all[i], err = parts[i].newCache(slots, positions)
+		return err
+	})
+	if err != nil {
+		for _, c := range all {
+			if c != nil {
+				c.Close()
+			}
+		}
+		return nil, err
+	}
+	if len(all) > 1 {
+		all[0].parts = all
+	}
+	return all[0], nil
+}
+
+// newCache is NewCache of a part.
+func (m *Model) newCache(slots, positions int) (*Cache, error) {
 	if slots < 1 || positions < 1 {
 		return nil, fmt.Errorf("%s: a cache of %d slots of %d tokens", m.name, slots, positions)
 	}
@@ -138,6 +162,11 @@ func (m *Model) CacheElements(slots, positions int) int64 {
 
 // Close gives the cache's memory back.
 func (c *Cache) Close() {
+	for _, p := range c.parts {
+		if p != c {
+			p.Close()
+		}
+	}
 	for _, k := range c.layers {
 		if k.lent {
 			continue
@@ -158,8 +187,8 @@ func (c *Cache) Close() {
 		t.free(c.m.ops)
 	}
 	c.places.free(c.m.ops)
-	c.m.ops.Free(c.logits)
-	c.layers, c.places, c.logits, c.recorded, c.tables = nil, places{}, nil, nil, nil
+	c.m.ops.Free(c.logits, c.some)
+	c.layers, c.places, c.logits, c.some, c.recorded, c.tables, c.parts = nil, places{}, nil, nil, nil, nil, nil
 }
 
 // Slots returns the number of texts that are kept.
@@ -173,6 +202,11 @@ func (c *Cache) Len(slot int) int { return c.lengths[slot] }
 
 // Cut forgets the tokens of a text from the n-th on, or all of them where the model forgets, see arch.Decoder's Forgets.
 func (c *Cache) Cut(slot, n int) {
+	for _, p := range c.parts {
+		if p != c {
+			p.Cut(slot, n)
+		}
+	}
 	switch {
 	case n >= c.lengths[slot]:
 	case c.m.desc.Forgets():
@@ -196,6 +230,24 @@ func (c *Cache) spoil(runs []Run) {
 // Parts are of different slots. A text that would grow beyond the cache gives an error with [ErrFull] in it;
 // after any error the texts are as they were, or empty where the model forgets and some was read.
 func (c *Cache) Continue(ctx context.Context, parts ...Part) (Array, error) {
+	all := c.all()
+	ctx, err := agreed(ctx, len(all))
+	if err != nil {
+		return nil, err
+	}
+	var h Array
+	err = together(len(all), func(i int) error {
+		n, err := all[i].goOn(ctx, parts)
+		if i == 0 {
+			h = n
+		}
+		return err
+	})
+	return h, err
+}
+
+// goOn is Continue of a part.
+func (c *Cache) goOn(ctx context.Context, parts []Part) (Array, error) {
 	m := c.m
 	tokens, runs, err := c.runs(parts)
 	if err != nil {

@@ -103,6 +103,9 @@ func (m *Model) normsOutputs() bool {
 	return slices.ContainsFunc(m.desc.Blocks, func(b arch.Block) bool { return b.AttnOut != nil || b.MLPOut != nil })
 }
 
+// addsLater reports whether what layers add to the residual stream is made beside it.
+func (m *Model) addsLater() bool { return m.normsOutputs() || m.division != nil }
+
 // start checks a window and returns room for its activations.
 func (m *Model) start(tokens []int) (activations, error) {
 	if err := m.check(tokens); err != nil {
@@ -145,7 +148,7 @@ func (m *Model) newActivations(t int) activations {
 		k: m.ops.Acts(t * w.kv), v: m.ops.Acts(t * w.kv),
 		gate: m.ops.Acts(m.mlpRows(t) * w.mlp), up: m.ops.Acts(m.mlpRows(t) * w.mlp),
 	}
-	if m.normsOutputs() {
+	if m.addsLater() {
 		a.y = m.ops.Floats(t * m.desc.Hidden)
 	}
 	m.mixerRoom(&a, t)
@@ -270,14 +273,19 @@ func (m *Model) states(a activations) Array {
 	return a.n
 }
 
-// residual adds what product writes to the residual stream, through norm out where
+// residual adds what product writes to the residual stream, and what it does on the devices of other parts, through norm out where
 // there is one. product adds to y, or writes it.
 func (m *Model) residual(a activations, out Array, eps float64, product func(y Array, add bool)) {
-	if out == nil {
+	if out == nil && m.division == nil {
 		product(a.h, true)
 		return
 	}
 	product(a.y, false)
+	m.sum(a.y)
+	if out == nil {
+		m.ops.AddTo(a.h, a.y)
+		return
+	}
 	m.ops.RMSNorm(a.n, a.y, out, a.t, eps)
 	m.ops.AddTo(a.h, a.n)
 }

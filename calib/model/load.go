@@ -137,11 +137,14 @@ func (l *loader) embeddings(m *Model) {
 	if l.headBits > 0 {
 		l.shrink(s, l.headBits)
 	}
+	some := m.division.head(m.desc.Vocab)
 	switch {
 	case !m.desc.Tied:
-		m.head = l.linear(m.desc.Head)
-	case l.headBits > 0:
-		m.head.w = l.weight(s, 0, whole(s))
+		own := *m.desc.Head
+		own.N, own.Row = some.n, some.first
+		m.head = l.linear(&own)
+	case l.headBits > 0 || some.n < s.N:
+		m.head.w = l.weight(s, 0, some)
 	}
 }
 

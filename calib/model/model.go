@@ -38,6 +38,11 @@ type Model struct {
 	lossRows int // positions whose logits exist at a time
 	mostRows int // that pass through an MLP at a time where no gradient is wanted; 0: as many as the device takes
 	train    trainScratch
+
+	division *division // nil: it is whole
+	team     *team     // of the first part of a divided model
+	some     Array     // of a part of a divided head: floats [rows, its own logits]
+	unread   Array     // floats, logits of a part that another is asked for
 }
 
 // owned is what a model gives back when it is closed.
@@ -81,8 +86,13 @@ func Open(from *source.Model, ops Ops, o OpenOptions) (*Model, error) {
 func New(src Source, ops Ops) (*Model, error) { return build(src, ops, 0) }
 
 func build(src Source, ops Ops, headBits int) (*Model, error) {
+	return buildPart(src, ops, headBits, nil)
+}
+
+// buildPart builds a model, or a part of one.
+func buildPart(src Source, ops Ops, headBits int, of *division) (*Model, error) {
 	d := src.Decoder()
-	m := &Model{name: src.Name(), desc: d, ops: ops, lossRows: max(lossBytes/4/d.Vocab, 1)}
+	m := &Model{name: src.Name(), desc: d, ops: ops, lossRows: max(lossBytes/4/d.Vocab, 1), division: of}
 	order := d.Stored()
 	if last := len(order) - 1; !d.Tied {
 		order = slices.Concat(order[last:], order[:last]) // the head is read with the embedding
@@ -109,6 +119,12 @@ func build(src Source, ops Ops, headBits int) (*Model, error) {
 // Close gives the model's memory back. Models that [Model.With] made of it go
 // with it.
 func (m *Model) Close() {
+	if t := m.team; t != nil {
+		for _, p := range t.parts[1:] {
+			p.Close()
+		}
+	}
+	m.ops.Free(m.some, m.unread)
 	for _, x := range m.own.mixtures {
 		x.Close()
 	}
@@ -133,7 +149,12 @@ func (m *Model) Unpacked() []string { return m.own.unpacked }
 func (m *Model) Ops() Ops { return m.ops }
 
 // Decoder returns the description that the model was built by.
-func (m *Model) Decoder() *arch.Decoder { return m.desc }
+func (m *Model) Decoder() *arch.Decoder {
+	if m.team != nil {
+		return m.team.desc
+	}
+	return m.desc
+}
 
 // Vocab returns the number of logits of a token.
 func (m *Model) Vocab() int { return m.desc.Vocab }
@@ -143,6 +164,24 @@ func (m *Model) Vocab() int { return m.desc.Vocab }
 // until the next call. It returns the context's error when that ends between
 // two layers, and fails when a state leaves the range of float32.
 func (m *Model) Hidden(ctx context.Context, tokens []int) (Array, error) {
+	parts := m.all()
+	ctx, err := agreed(ctx, len(parts))
+	if err != nil {
+		return nil, err
+	}
+	var h Array
+	err = together(len(parts), func(i int) error {
+		n, err := parts[i].hidden(ctx, tokens)
+		if i == 0 {
+			h = n
+		}
+		return err
+	})
+	return h, err
+}
+
+// hidden is Hidden of a part.
+func (m *Model) hidden(ctx context.Context, tokens []int) (Array, error) {
 	a, err := m.start(tokens)
 	if err != nil {
 		return nil, err
@@ -156,16 +195,25 @@ func (m *Model) Hidden(ctx context.Context, tokens []int) (Array, error) {
 // Logits applies the output head to rows states of [Model.Hidden] and writes
 // floats [rows, Vocab].
 func (m *Model) Logits(dst, h Array, rows int) error {
+	if m.team != nil {
+		return fmt.Errorf("%s: logits of a divided model are of the states that it has left", m.name)
+	}
 	if h.Len() != rows*m.desc.Hidden || dst.Len() < rows*m.desc.Vocab {
 		return fmt.Errorf("%d rows of logits: got %d states and room for %d", rows, h.Len()/m.desc.Hidden, dst.Len()/m.desc.Vocab)
 	}
-	m.logits(dst.Slice(0, rows*m.desc.Vocab), h, rows)
+	m.logits(dst.Slice(0, rows*m.desc.Vocab), nil, h, rows)
 	return m.ops.Err()
 }
 
-// logits queues the output head.
-func (m *Model) logits(dst, h Array, rows int) {
-	m.ops.Linear(h, rows, m.head.to(dst))
+// logits queues the output head. some has room for what a part of it makes, nil where it is whole.
+func (m *Model) logits(dst, some, h Array, rows int) {
+	if some == nil {
+		m.ops.Linear(h, rows, m.head.to(dst))
+	} else {
+		some = some.Slice(0, rows*m.division.head(m.desc.Vocab).n)
+		m.ops.Linear(h, rows, m.head.to(some))
+		m.division.Collect(dst, some, rows)
+	}
 	if m.desc.LogitCap > 0 {
 		m.ops.SoftCap(dst, m.desc.LogitCap)
 	}

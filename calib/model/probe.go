@@ -359,7 +359,7 @@ func (p *prober) divergences(ctx context.Context, w, t int, original linear, hea
 			n := a.n.Slice(0, rows*p.desc.Hidden)
 			p.ops.RMSNorm(n, rowsOf(h, t, from, to), p.norm, rows, p.desc.Norm.Eps)
 			p.head = head
-			p.logits(dst.Slice(0, rows*vocab), n, rows)
+			p.logits(dst.Slice(0, rows*vocab), nil, n, rows)
 		}
 		states(want, p.h[0][w], original)
 		for set, at := range p.begins {

@@ -133,6 +133,7 @@ type recordedStep struct {
 	tokens  Array
 	places  places
 	logits  Array // floats [rows, vocabulary]
+	some    Array // of a part of a divided head: floats [rows, its own logits]
 	marks   Array // floats [rows], of MarkNotFinite
 	shared  Array // floats [rows], of the gate of an expert of all tokens
 	again   Recording
@@ -160,9 +161,10 @@ func (c *Cache) newStep(rec Recorder, n int) *recordedStep {
 			c.tables[r].grow(c.positions, rec)
 		}
 	}
-	if m.normsOutputs() {
+	if m.addsLater() {
 		r.y = rec.Floats(n * m.desc.Hidden)
 	}
+	r.some = m.headRoom(n)
 	m.mixerRoom(&r.activations, n)
 	r.beside = m.newBeside(n)
 	r.input = m.inputRoom(n)
@@ -176,7 +178,7 @@ func (r *recordedStep) close(ops Ops) {
 		r.again.Close()
 	}
 	ops.Free(r.arrays...)
-	ops.Free(r.h, r.y, r.n, r.more, r.small, r.input, r.first, r.both, r.mixed, r.arrived, r.sum, r.in.dev, r.logits, r.marks, r.shared)
+	ops.Free(r.h, r.y, r.n, r.more, r.small, r.input, r.first, r.both, r.mixed, r.arrived, r.sum, r.in.dev, r.logits, r.some, r.marks, r.shared)
 }
 
 // begin tells the device at once what a step begins with.
@@ -355,6 +357,22 @@ func (m *Model) recorder(rows int) (Recorder, error) {
 // floats [texts, vocabulary], and where the device has found them the most likely tokens. The logits stay valid until the
 // next call of a method of the model.
 func (c *Cache) Step(ctx context.Context, slots, tokens []int) (logits Array, best []int, err error) {
+	parts := c.all()
+	if ctx, err = agreed(ctx, len(parts)); err != nil {
+		return nil, nil, err
+	}
+	err = together(len(parts), func(i int) error {
+		l, b, err := parts[i].step(ctx, slots, tokens)
+		if i == 0 {
+			logits, best = l, b
+		}
+		return err
+	})
+	return logits, best, err
+}
+
+// step is Step of a part.
+func (c *Cache) step(ctx context.Context, slots, tokens []int) (logits Array, best []int, err error) {
 	m, n := c.m, len(tokens)
 	rec, err := m.recorder(n)
 	if err != nil {
@@ -363,16 +381,17 @@ func (c *Cache) Step(ctx context.Context, slots, tokens []int) (logits Array, be
 	if rec != nil {
 		return c.stepAgain(ctx, rec, parts(slots, tokens))
 	}
-	h, err := c.Continue(ctx, parts(slots, tokens)...)
+	h, err := c.goOn(ctx, parts(slots, tokens))
 	if err != nil {
 		return nil, nil, err
 	}
 	if c.logits == nil || c.logits.Len() < n*m.Vocab() {
-		m.ops.Free(c.logits)
-		c.logits = m.ops.Floats(n * m.Vocab())
+		m.ops.Free(c.logits, c.some)
+		c.logits, c.some = m.ops.Floats(n*m.Vocab()), m.headRoom(n)
 	}
 	logits = c.logits.Slice(0, n*m.Vocab())
-	return logits, nil, m.Logits(logits, h, n)
+	m.logits(logits, c.some, h, n)
+	return logits, nil, m.ops.Err()
 }
 
 // parts returns texts with a token each.
@@ -445,6 +464,7 @@ func (c *Cache) end(r *recordedStep, runs []Run) (best []int, err error) {
 // Ahead is texts that go on by their most likely tokens, a step each. The device takes a step's tokens from the step before,
 // and has the next one at hand while the host reads them.
 type Ahead struct {
+	parts  []*Ahead // of all parts of a divided model, on the first; else nil
 	c      *Cache
 	r      *recordedStep
 	runs   []Run // of the step that is read next
@@ -458,6 +478,24 @@ const aheadSteps = 2
 // Ahead goes on with texts from a token each, as [Cache.Step] does, by so many steps at most. Until it is closed no other
 // method of the model or the cache may be called but Len. It returns nil where the host takes part in steps.
 func (c *Cache) Ahead(ctx context.Context, slots, tokens []int, steps int) (*Ahead, error) {
+	parts := c.all()
+	ctx, err := agreed(ctx, len(parts))
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*Ahead, len(parts))
+	err = together(len(parts), func(i int) (err error) {
+		all[i], err = parts[i].ahead(ctx, slots, tokens, steps)
+		return err
+	})
+	if err == nil && len(all) > 1 && all[0] != nil {
+		all[0].parts = all
+	}
+	return all[0], err
+}
+
+// ahead is Ahead of a part.
+func (c *Cache) ahead(ctx context.Context, slots, tokens []int, steps int) (*Ahead, error) {
 	rec, err := c.m.recorder(len(tokens))
 	if rec == nil || err != nil {
 		return nil, err
@@ -475,7 +513,25 @@ func (c *Cache) Ahead(ctx context.Context, slots, tokens []int, steps int) (*Ahe
 
 // Next returns the most likely tokens that follow, after one step more. Those that they follow have been read then. After
 // the last step there is an error.
-func (a *Ahead) Next(ctx context.Context) ([]int, error) {
+func (a *Ahead) Next(ctx context.Context) (best []int, err error) {
+	if a.parts == nil {
+		return a.next(ctx)
+	}
+	if ctx, err = agreed(ctx, len(a.parts)); err != nil {
+		return nil, err
+	}
+	err = together(len(a.parts), func(i int) error {
+		b, err := a.parts[i].next(ctx)
+		if i == 0 {
+			best = b
+		}
+		return err
+	})
+	return best, err
+}
+
+// next is Next of a part.
+func (a *Ahead) next(ctx context.Context) ([]int, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -497,6 +553,11 @@ func (a *Ahead) Next(ctx context.Context) ([]int, error) {
 
 // Close leaves the texts as the last step that was read has made them, or empty where the model forgets and there were more.
 func (a *Ahead) Close() {
+	for _, p := range a.parts {
+		if p != a {
+			p.Close()
+		}
+	}
 	if a.queued > 0 {
 		a.c.spoil(a.runs)
 	}
@@ -534,7 +595,7 @@ func (c *Cache) record(rec Recorder, r *recordedStep, at Step) {
 		}
 	}
 	rec.MarkNotFinite(r.marks, r.h, r.t, m.desc.Hidden)
-	m.logits(r.logits, r.n, r.t)
+	m.logits(r.logits, r.some, r.n, r.t)
 	end := StepEnd{Logits: r.logits, Marks: r.marks, Tokens: r.tokens, Places: r.places.rows.dev}
 	for _, rope := range r.places.order {
 		turn, table := r.places.turns[rope], c.tables[rope]
@@ -549,13 +610,29 @@ func (c *Cache) recordLayer(rec Recorder, r *recordedStep, i int, at Step, x, y,
 	rec.Linear(c.recordMixer(rec, r, i, at, x), rows, d.out().to(r.sum))
 	if d.moe == nil {
 		in := c.m.input(r.activations, r.n, rows, d.mlp.in()...)
-		rec.AddNorm(in, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
+		c.m.addNorm(rec, in, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
 		c.recordMLP(rec, r, d.mlp, in, d.mlp.down.to(r.sum))
-		rec.AddNorm(y, r.h, r.sum, next, rows, eps)
+		c.m.addNorm(rec, y, r.h, r.sum, next, rows, eps)
 		return
 	}
 	rec.AddNorm(r.n, r.h, r.sum, d.mlpNorm, rows, d.block.MLPNorm.Eps)
 	c.recordMix(rec, r, d, next, eps)
+}
+
+// addNorm asks for [Recorder.AddNorm] of what all parts make.
+func (m *Model) addNorm(rec Recorder, y, h, x, w Array, rows int, eps float64) {
+	if m.division == nil {
+		rec.AddNorm(y, h, x, w, rows, eps)
+	} else if s, ok := rec.(SumNormer); !ok || !s.SumAddNorm(y, h, x, w, rows, eps) {
+		m.sum(x)
+		rec.AddNorm(y, h, x, w, rows, eps)
+	}
+}
+
+// SumNormer is implemented by [Peer]s that add up over all devices on the way to a norm.
+type SumNormer interface {
+	// SumAddNorm is AddUp of x and AddNorm, or false where it is not for so many rows. x may stay as it was.
+	SumAddNorm(y, h, x, w Array, rows int, eps float64) bool
 }
 
 // recordPlain asks for [Cache.layer] of one that adds what its MLP or its mixture computes as it is.
@@ -565,7 +642,7 @@ func (c *Cache) recordPlain(rec Recorder, r *recordedStep, i int, at Step) {
 	if d.feeds() {
 		x := m.mlpIn(a, d)
 		if d.moe == nil {
-			c.recordMLP(rec, r, d.mlp, x, d.mlp.down.into(r.h, true))
+			m.residual(a, nil, 0, func(y Array, add bool) { c.recordMLP(rec, r, d.mlp, x, d.mlp.down.into(y, add)) })
 		} else {
 			c.recordMix(rec, r, d, m.norm, m.desc.Norm.Eps) // which nobody reads: what comes next writes its own
 		}

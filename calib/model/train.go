@@ -148,12 +148,12 @@ func (m *Model) loss(ctx context.Context, n Array, tokens []int, teacher *Model,
 		rows := to - from
 		loss, scale := losses.Slice(from, to), float32(1/float64(count))
 		logits, dlogits := logits.Slice(0, rows*vocab), first(dlogits, rows*vocab)
-		m.logits(logits, rowsOf(n, len(tokens), from, to), rows)
+		m.logits(logits, nil, rowsOf(n, len(tokens), from, to), rows)
 		if teacher == nil {
 			ops.CrossEntropy(loss, dlogits, logits, tokens[from+1:to+1], vocab, scale)
 		} else {
 			want := want.Slice(0, rows*vocab)
-			teacher.logits(want, rowsOf(ref, len(tokens), from, to), rows)
+			teacher.logits(want, nil, rowsOf(ref, len(tokens), from, to), rows)
 			ops.Divergence(loss, dlogits, logits, want, rows, vocab, scale)
 		}
 		if back != nil {

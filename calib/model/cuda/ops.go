@@ -8,6 +8,7 @@ import (
 	"github.com/lutq/lutq/calib/model"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/peers"
 )
 
 var (
@@ -26,6 +27,9 @@ type Options struct {
 	Reserve int64
 	// Resident, if not 0, is instead how many bytes of dense weights the device holds.
 	Resident int64
+
+	// Seat, if not nil, is the device's among several that have a part of a model each.
+	Seat *peers.Seat
 }
 
 // Ops are the operations on one device. They may be called from any goroutine, not
@@ -36,6 +40,7 @@ type Ops struct {
 	acts   driver.DType
 	stream *driver.Stream
 	blas   *driver.BLAS
+	seat   *peers.Seat // nil: it is by itself
 
 	kernels   []driver.Kernel // to be loaded
 	modules   []*driver.Module
@@ -75,7 +80,7 @@ func New(dev *driver.Device, e *gemmcuda.Engine, o Options) (*Ops, error) {
 	if _, ok := actsDefine[o.Type]; !ok {
 		return nil, fmt.Errorf("activations of type %v: want f16, bf16 or f32", o.Type)
 	}
-	ops := &Ops{dev: dev, engine: e, acts: o.Type, limit: o.Resident, reserve: o.Reserve, functions: map[string]*driver.Function{}, flashes: map[flashShape]*driver.Function{}, trellises: map[string]*driver.Module{}}
+	ops := &Ops{dev: dev, engine: e, acts: o.Type, seat: o.Seat, limit: o.Resident, reserve: o.Reserve, functions: map[string]*driver.Function{}, flashes: map[flashShape]*driver.Function{}, trellises: map[string]*driver.Module{}}
 	ops.homes.buffers = map[*driver.HostBuffer]struct{}{}
 	ops.pool.init()
 	if err := dev.Do(ops.open); err != nil {
@@ -90,7 +95,10 @@ func (o *Ops) open() (err error) {
 	}
 	// The rest is loaded when it is first needed.
 	o.kernels = loading(o.acts)
-	return o.load()
+	if err := o.load(); err != nil || o.seat == nil {
+		return err
+	}
+	return o.sit()
 }
 
 func (o *Ops) openStream() (err error) {
@@ -171,6 +179,9 @@ func (o *Ops) do(f func()) {
 
 // fail keeps the first error.
 func (o *Ops) fail(err error) {
+	if err != nil && o.seat != nil { // who waits for it
+		o.seat.Team().Fail()
+	}
 	if o.err == nil {
 		o.err = err
 	}

@@ -51,6 +51,9 @@ func (o *Ops) Record(f func()) (model.Recording, error) {
 			return err
 		}
 		r.exec, err = g.Instantiate()
+		if err == nil {
+			err = o.recorded(r.exec)
+		}
 		o.fail(err)
 		return errors.Join(err, g.Close())
 	})

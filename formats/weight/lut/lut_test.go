@@ -1,6 +1,7 @@
 package lut
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -265,4 +266,60 @@ func TestRow(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestColumns holds some columns of a matrix to the same of its rows, and refuses those that part a group.
+func TestColumns(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bits := rapid.IntRange(MinBits, MaxBits).Draw(t, "bits")
+		group := rapid.IntRange(1, 12).Draw(t, "group")
+		m := &Matrix{N: rapid.IntRange(1, 3).Draw(t, "n"), K: group * rapid.IntRange(1, 6).Draw(t, "groups"), Bits: bits, Group: group, ScaleType: weight.F32}
+		if rapid.Bool().Draw(t, "a scale a row") {
+			m.Group = m.K
+		}
+		for i := range 1 << bits {
+			m.Codebook = append(m.Codebook, float32(i))
+		}
+		codes := make([]uint8, m.K)
+		for range m.N {
+			for i := range codes {
+				codes[i] = uint8(rapid.IntRange(0, 1<<bits-1).Draw(t, "code"))
+			}
+			row := make([]byte, m.RowBytes())
+			PackCodes(row, codes, bits)
+			m.Codes = append(m.Codes, row...)
+		}
+		scales := make([]float32, m.N*m.Groups())
+		for i := range scales {
+			scales[i] = float32(i + 1)
+		}
+		m.Scales = make([]byte, 4*len(scales))
+		num.EncodeF32(m.Scales, scales)
+		from := rapid.IntRange(0, m.K-1).Draw(t, "from")
+		to := rapid.IntRange(from+1, m.K).Draw(t, "to")
+		c, err := m.Columns(from, to)
+		if parts := m.Group < m.K && (from%m.Group != 0 || to%m.Group != 0 && to != m.K); parts != (err != nil) {
+			t.Fatalf("columns %d to %d of groups of %d: error %v", from, to, m.Group, err)
+		}
+		if err != nil {
+			return
+		}
+		if err := errors.Join(c.Validate(), c.CheckPadding()); err != nil {
+			t.Fatal(err)
+		}
+		want, got := make([]float32, m.K), make([]float32, c.K)
+		for i := range m.N {
+			m.Row(want, i)
+			c.Row(got, i)
+			if !slices.Equal(got, want[from:to]) {
+				t.Fatalf("row %d is %v, want %v", i, got, want[from:to])
+			}
+		}
+	})
+	m := &Matrix{K: 8}
+	for _, of := range [][2]int{{-1, 4}, {4, 9}, {4, 4}} {
+		if _, err := m.Columns(of[0], of[1]); err == nil {
+			t.Errorf("columns %v: no error", of)
+		}
+	}
 }

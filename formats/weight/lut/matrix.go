@@ -144,3 +144,34 @@ func (m *Matrix) SetRows(part *Matrix, first, step int) {
 		copy(m.Scales[to*scales:(to+1)*scales], part.Scales[i*scales:])
 	}
 }
+
+// Columns returns the matrix of the columns [from, to), which must not part a group.
+func (m *Matrix) Columns(from, to int) (*Matrix, error) {
+	if from < 0 || to > m.K || from >= to {
+		return nil, fmt.Errorf("columns %d to %d of %d", from, to, m.K)
+	}
+	c := *m
+	c.K = to - from
+	firstScale, scales := 0, 1 // of a row
+	if m.Group < m.K {
+		if from%m.Group != 0 || to%m.Group != 0 && to != m.K {
+			return nil, fmt.Errorf("columns %d to %d part groups of %d", from, to, m.Group)
+		}
+		firstScale, scales = from/m.Group, weight.GroupsIn(c.K, m.Group)
+	}
+	c.Group = min(m.Group, c.K)
+	size, rb, own := m.ScaleType.Size(), m.RowBytes(), c.RowBytes()
+	c.Codes, c.Scales = make([]byte, c.N*own), make([]byte, c.N*scales*size)
+	codes := make([]uint8, m.K)
+	for i := range m.N {
+		row := m.Codes[i*rb : (i+1)*rb]
+		if from%8 == 0 && to%8 == 0 { // whole bytes
+			copy(c.Codes[i*own:(i+1)*own], row[from/8*m.Bits:])
+		} else {
+			UnpackCodes(codes, row, m.Bits)
+			PackCodes(c.Codes[i*own:(i+1)*own], codes[from:to], m.Bits)
+		}
+		copy(c.Scales[i*scales*size:(i+1)*scales*size], m.Scales[(i*m.Groups()+firstScale)*size:])
+	}
+	return &c, nil
+}

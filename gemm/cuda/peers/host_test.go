@@ -33,13 +33,13 @@ func TestHost(t *testing.T) {
 			var mem kerneltest.Memory
 			boxes, sent := make([]driver.Ptr, ranks), make([]driver.Ptr, ranks)
 			for i := range boxes {
-				boxes[i], sent[i] = mem.Upload(make([]byte, boxBytes(ranks, 3))), mem.Upload(make([]byte, 4*blocks))
+				boxes[i], sent[i] = mem.Upload(make([]byte, BoxBytes(ranks, 3))), mem.Upload(make([]byte, 4*blocks))
 			}
 			ended := mem.Upload(make([]byte, 64))
 			turns := func(kernel string, grid int, reverse bool, args func(rank int) []any) {
 				for _, does := range []int{sends, takes} {
 					for rank := range ranks {
-						all := append([]any{kerneltest.Struct(peersOf(boxes, sent[rank], ended, rank))}, args(rank)...)
+						all := append([]any{kerneltest.Struct(Bytes(boxes, sent[rank], ended, rank))}, args(rank)...)
 						l := driver.Launch{Grid: driver.Dim{X: uint32(grid)}, Block: driver.Dim{X: threads}, Programmatic: true}
 						host.Launch(t, &mem, kernel, l, reverse, append(all, does)...)
 					}

@@ -30,7 +30,7 @@ const (
 )
 
 // Small is the most bytes that are sent by kernels where there is NCCL.
-const Small = 512 << 10
+const Small = 1 << 20
 
 // Kernel returns the kernels.
 func Kernel() driver.Kernel {
@@ -173,11 +173,11 @@ func (s *Seat) Ranks() int { return len(s.team.devs) }
 // Team returns all.
 func (s *Seat) Team() *Team { return s.team }
 
-// boxBytes is the room of a GPU for what so many blocks of all are sent.
-func boxBytes(ranks, blocks int) int { return blocks * 2 * ranks * boxWords * 8 }
+// BoxBytes is the room of a GPU for what so many blocks of all are sent.
+func BoxBytes(ranks, blocks int) int { return blocks * 2 * ranks * boxWords * 8 }
 
 func (s *Seat) make() (err error) {
-	n := boxBytes(s.Ranks(), blocks)
+	n := BoxBytes(s.Ranks(), blocks)
 	if s.box, err = s.dev.Alloc(n); err != nil {
 		return err
 	}
@@ -213,10 +213,11 @@ func (s *Seat) Peers() []byte {
 	for i, other := range s.team.seats {
 		boxes[i] = other.box
 	}
-	return peersOf(boxes, s.sent, s.team.ended.Ptr(), s.Rank)
+	return Bytes(boxes, s.sent, s.team.ended.Ptr(), s.Rank)
 }
 
-func peersOf(boxes []driver.Ptr, sent, ended driver.Ptr, rank int) []byte {
+// Bytes returns it of one of some GPUs, with their boxes, what it counts messages by, and what says that one has failed.
+func Bytes(boxes []driver.Ptr, sent, ended driver.Ptr, rank int) []byte {
 	var b []byte
 	for i := range MaxRanks {
 		var at driver.Ptr
@@ -231,10 +232,12 @@ func peersOf(boxes []driver.Ptr, sent, ended driver.Ptr, rank int) []byte {
 	return binary.LittleEndian.AppendUint32(b, uint32(len(boxes)))
 }
 
-// MaxBlocks and MaxWords are what a message of kernels of another package has at most: blocks, and words of 4 bytes of each.
+// What kernels of other packages go by: a message has at most so many blocks, and of each so many words of 4 bytes. SendsAndTakes is what a
+// launch does as a whole.
 const (
-	MaxBlocks = blocks
-	MaxWords  = boxWords
+	MaxBlocks     = blocks
+	MaxWords      = boxWords
+	SendsAndTakes = sends | takes
 )
 
 // message is words of 4 bytes as blocks send them.
@@ -286,7 +289,7 @@ func (s *Seat) SumSmall(stream *driver.Stream, y, x driver.Ptr, n int, t driver.
 		some := min(most, n-from)
 		at := driver.Ptr(from * t.Size())
 		grid, each := message((some*t.Size() + 3) / 4)
-		err := s.launch(stream, kernels[t], grid, s.args.Reset().Struct(s.Peers()).Ptr(y+at).Ptr(x+at).I64(int64(some)).Int(each).Int(sends|takes))
+		err := s.launch(stream, kernels[t], grid, s.args.Reset().Struct(s.Peers()).Ptr(y+at).Ptr(x+at).I64(int64(some)).Int(each).Int(SendsAndTakes))
 		if err != nil {
 			return err
 		}
@@ -305,7 +308,7 @@ func (s *Seat) Gather(stream *driver.Stream, y, x driver.Ptr, rows, cols int) er
 		grid, each := message(some * cols)
 		toX, toY := driver.Ptr(4*from*cols), driver.Ptr(4*from*cols*s.Ranks())
 		err := s.launch(stream, "peers_gather", grid,
-			s.args.Reset().Struct(s.Peers()).Ptr(y+toY).Ptr(x+toX).I64(int64(some*cols)).Int(cols).Int(each).Int(sends|takes))
+			s.args.Reset().Struct(s.Peers()).Ptr(y+toY).Ptr(x+toX).I64(int64(some*cols)).Int(cols).Int(each).Int(SendsAndTakes))
 		if err != nil {
 			return err
 		}
