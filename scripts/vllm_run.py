@@ -68,7 +68,6 @@ FOLDERS = {
     "phi3": ("phi3-model", ["--bits", "4"], ""),
     "mixtral": ("mixtral-model", ["--bits", "4"], ""),
     "qwen3": ("qwen3-model", ["--bits", "4"], ""),
-    "mla": ("mla-model", ["--bits", "4"], ""),
 }  # fmt: skip
 
 ROWS = [
@@ -95,14 +94,13 @@ ROWS = [
     Row("lutq, Mixtral's experts in float32", "mixtral", "mixtral", dtype="float32", eager=True),
     Row("lutq, Mixtral's experts on two GPUs", "mixtral", "mixtral", eager=True, gpus=2, apart=True),
     Row("lutq, Qwen3's experts", "qwen3", "qwen3"),
-    Row("lutq, DeepSeek's latent attention", "mla", "mla", eager=True),
 ]
 
 
 def machine_code(library: bytearray, card: int) -> Iterator[tuple[int, int]]:
-    """The stretches of a library that are of other cards: its fat binaries have headers of 16 bytes, magic, version, size of
-    the header (16 bits) and of the rest (64), and entries with a header each: kind, version (16 bits), size of the header (32)
-    and of the rest (64), and at 28 the card (32)."""
+    """The stretches of a library that a card has no use for: what is of other cards, and PTX where there is something of its own.
+    A fat binary has a header of 16 bytes, magic, version, size of the header (16 bits) and of the rest (64), and entries with
+    a header each: kind (1 PTX, 2 machine code), version (16 bits), size of the header (32) and of the rest (64), and at 28 the card (32)."""
     at = 0
     while (at := library.find(struct.pack("<I", 0xBA55ED50), at)) >= 0:
         _, header, size = struct.unpack_from("<HHQ", library, at + 4)
@@ -110,12 +108,16 @@ def machine_code(library: bytearray, card: int) -> Iterator[tuple[int, int]]:
             at += 4
             continue
         entry, end = at + header, at + header + size
+        entries = []
         while entry < end:
-            own, length = struct.unpack_from("<IQ", library, entry + 4)
+            kind, _, own, length = struct.unpack_from("<HHIQ", library, entry)
             (of,) = struct.unpack_from("<I", library, entry + 28)
-            if of != card:
-                yield entry + own, entry + own + length
+            entries.append((kind, of, entry + own, entry + own + length))
             entry += own + length
+        compiled = any(kind == 2 and of == card for kind, of, _, _ in entries)
+        for kind, of, start, stop in entries:
+            if of != card and (kind == 2 or compiled or of > card) or kind == 1 and compiled:
+                yield start, stop
         at = end
 
 
@@ -144,7 +146,7 @@ def prepare(requirements: str, payload: str, card: str = "") -> None:
 
 
 def random_models(model: Path, folders: Path) -> None:
-    """Checkpoints of other forms, with the tokenizer's vocabulary: q, k and v in one matrix, experts, and latent attention."""
+    """Checkpoints of other forms, with the tokenizer's vocabulary: q, k and v in one matrix, and experts."""
     import torch
     import transformers
 
@@ -157,10 +159,6 @@ def random_models(model: Path, folders: Path) -> None:
         "phi3-model": transformers.Phi3Config(**common),
         "mixtral-model": transformers.MixtralConfig(**common | {"intermediate_size": 256}, num_local_experts=4, num_experts_per_tok=2, head_dim=64),
         "qwen3-model": transformers.Qwen3MoeConfig(**common, moe_intermediate_size=128, num_experts=16, num_experts_per_tok=4, head_dim=64),
-        "mla-model": transformers.DeepseekV3Config(
-            **common | {"num_key_value_heads": 4, "num_attention_heads": 4}, moe_intermediate_size=128, n_routed_experts=8, num_experts_per_tok=2, n_group=1,
-            topk_group=1, first_k_dense_replace=1, q_lora_rank=128, kv_lora_rank=512, qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128,
-        ),
     }.items():  # fmt: skip
         torch.manual_seed(1)
         transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folders / name)
@@ -259,8 +257,7 @@ def one(spec: str) -> None:
         vocabulary = json.loads(Path(spec["folders"], row.folder, "config.json").read_text())["vocab_size"]
         options = {} if row.eager else {"compilation_config": {"cudagraph_capture_sizes": [1, 2, 4]}}
         if torch.cuda.is_available():
-            latent = "kv_lora_rank" in Path(spec["folders"], row.folder, "config.json").read_text()
-            options["attention_backend"] = "TRITON_MLA" if latent else "TRITON_ATTN"
+            options["attention_backend"] = "TRITON_ATTN"  # the others' libraries are left out
         llm = LLM(
             f"{spec['folders']}/{row.folder}", dtype=row.dtype, enforce_eager=row.eager, tensor_parallel_size=row.gpus, max_model_len=512, max_num_seqs=PROMPTS,
             max_logprobs=-1, enable_prefix_caching=False, skip_tokenizer_init=True, gpu_memory_utilization=0.02, kv_cache_memory_bytes=1 << 28, seed=0,

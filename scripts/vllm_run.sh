@@ -5,7 +5,7 @@
 #   scripts/vllm_run.sh prepare PAYLOAD.tar.xz [CARD]    where there is a network: vLLM and what it imports, from PyPI
 #   scripts/vllm_run.sh run PAYLOAD.tar.xz LUTQ MODEL OUT [SECONDS]    on the machine, with torch for CUDA and transformers 5
 #
-# CARD, such as 90, keeps the machine code of cards of that compute capability alone: 30 MB for 200. MODEL is a checkpoint of a
+# CARD, such as 90, keeps the machine code of cards of that compute capability alone: 45 MB for 130. MODEL is a checkpoint of a
 # Llama and LUTQ the binary, which quantizes it in every way. Every folder is opened in a process of its own, all beside
 # each other, with FOLDER of the table in OUT/FOLDER.log; those that are divided take two GPUs where there are two. OUT/table.md is the
 # table. ONLY, a regular expression, chooses among its rows.
@@ -105,7 +105,7 @@ printf 'Metadata-Version: 2.1\nName: lutq-python\nVersion: 1\n' >"$work/first/lu
 
 # The card's, where the machine keeps it apart. Nothing leaves the machine.
 [ ! -d /usr/local/nvidia/lib64 ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/nvidia/lib64
-export HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 TOKENIZERS_PARALLELISM=false TRANSFORMERS_VERBOSITY=error OMP_NUM_THREADS=2
+export LUTQ=$lutq HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 TOKENIZERS_PARALLELISM=false TRANSFORMERS_VERBOSITY=error OMP_NUM_THREADS=2
 export VLLM_HOST_IP=127.0.0.1 GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo NCCL_NVLS_ENABLE=0
 export VLLM_USE_FLASHINFER_SAMPLER=0 VLLM_WORKER_MULTIPROC_METHOD=spawn TRITON_CACHE_DIR=$work/triton
 
