@@ -81,6 +81,7 @@ ROWS = [
     Row("nvfp4", "nvfp4.nvfp4", "nvfp4"),
     Row("mxfp4", "mxfp4.mxfp4", "mxfp4"),
     Row("lutq 4 bits", "4bit", "4bit"),
+    Row("lutq 4 bits, unpacked", "4bit", "4bit", env={"LUTQ": ""}),
     Row("lutq 3 bits", "3bit", "3bit"),
     Row("lutq in float32", "4bit", "4bit", dtype="float32", eager=True),
     Row("lutq, scales of a byte", "byte", "byte"),
@@ -239,7 +240,10 @@ def linear_methods(model) -> list[str]:
         method = getattr(module, "quant_method", None)
         if ".layers.0." in f"{name}." and method is not None and not type(method).__name__.startswith("Unquantized"):
             kernel = getattr(method, "kernel", None) or getattr(getattr(module, "scheme", None), "kernel", None) or getattr(module, "scheme", None)
-            found.add(type(kernel).__name__ if kernel is not None else type(method).__module__.rpartition(".")[2])
+            if kernel is None and hasattr(method, "held"):
+                found.add("lutq's kernels" if method.held else "unpacked")
+            else:
+                found.add(type(method if kernel is None else kernel).__name__)
     return sorted(found)
 
 
