@@ -247,53 +247,80 @@ class Driver:
 
 
 def by_kernels(args: argparse.Namespace, work: Path) -> int:
-    """What becomes of layers on a GPU, with a stand-in for it: of all that kernels are told, addresses too, the products come out right."""
-    from types import SimpleNamespace
-
+    """Layers of the plugin as on a GPU, with a stand-in for it: by all that kernels are told, addresses too, the products come out right."""
     import lutq_hf
     import lutq_kernels
+    import lutq_vllm
 
-    bad, driver, cpu = 0, Driver(), torch.device("cpu")
+    bad, driver, k = 0, Driver(), 2048
     g = torch.Generator().manual_seed(1)
+    layers = {"qkv_proj": ([1024, 256, 256], "qkv", 0), "gate_up_proj": ([2560, 208], (0, 1), 1), "down_proj": ([2560], None, 0)}
+    stored = {}
+    for name, (sizes, parts, apart) in layers.items():
+        for i, n in enumerate(sizes):
+            part = name if parts is None else f"{('qkv' if parts == 'qkv' else ('gate', 'up'))[i]}_proj"
+            stored["mlp." + part] = {
+                "codes": torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, generator=g), "scales": torch.rand(n, k // 64, generator=g).half() * 0.05,
+                "codebook": torch.linspace(-1, 1, 16).bfloat16().float() + apart * i,
+            }  # fmt: skip
+    tensors = {name: {"shape": [len(t["codes"]), k]} for name, t in stored.items()}
+    config = lutq_vllm.Config.from_config({"version": 1, "kind": "lut", "bits": 4, "group": 64, "scale_type": "f16", "codebook": "nf", "tensors": tensors})
+    config.read = True
+    dense = {name: lutq_hf.dequantize(t["codes"], t["scales"], t["codebook"], None, k, 64, "lut", "f16", torch.bfloat16) for name, t in stored.items()}
+    find = lutq_kernels.KERNELS.find
+    cpu = torch.library.Library("lutq", "FRAGMENT")
+    cpu.impl("multiply_tiles", lutq_kernels.multiply, "CPU")
     fakes = mock.patch.multiple(torch.cuda, is_available=lambda: True, get_device_name=lambda d: "h200", get_device_capability=lambda d: (9, 0))
     stream = mock.patch.object(torch.cuda, "current_stream", return_value=mock.Mock(cuda_stream=7))
-    with fakes, stream, mock.patch.object(torch.cuda, "device"), mock.patch.object(lutq_kernels, "DEVICE", "cpu"), mock.patch.dict(os.environ, LUTQ=args.lutq, XDG_CACHE_HOME=str(work)):
-        for name, sizes, tables, bias in ("one table", [1024, 256, 256], 1, True), ("a table each", [2560, 200], 2, False):
-            k, bits, group, parts = 2048, 4, 64, []
-            for i, n in enumerate(sizes):
-                codes = torch.randint(0, 256, (n, k * bits // 8), dtype=torch.uint8, generator=g)
-                scales = torch.rand(n, k // group, generator=g).half() * 0.05
-                parts.append(SimpleNamespace(rows=n, k=k, bits=bits, group=group, scale_type="f16", codes=codes, scales=scales, codebook=torch.linspace(-1, 1, 16) + min(i, tables - 1)))
-            lutq_kernels.want(parts, torch.bfloat16)
-            dense = [lutq_hf.dequantize(m.codes, m.scales, m.codebook.bfloat16().float(), None, k, group, "lut", "f16", torch.bfloat16) for m in parts]
-            packed = lutq_kernels.KERNELS.find  # kernels are loaded by the stand-in
-            with mock.patch.object(lutq_kernels.KERNELS, "find", lambda *a: by_driver(packed(*a), driver)):
-                tiles, numbers, rows = lutq_kernels.pack(parts, torch.bfloat16)
-            if rows != ([sum(sizes)] if tables == 1 else sizes):
+    here = mock.patch.multiple(lutq_kernels, DEVICE="cpu", AT_ONCE=1 << 20)
+    cache = mock.patch.dict(os.environ, LUTQ=args.lutq, XDG_CACHE_HOME=str(work))
+    kernels = mock.patch.object(lutq_kernels.KERNELS, "find", lambda *a: by_driver(find(*a), driver))
+    with fakes, stream, here, cache, kernels, mock.patch.object(torch.cuda, "device"):
+        made = []
+        for name, (sizes, parts, apart) in layers.items():
+            for gpu, gpus in (0, 1), (1, 2):
+                if parts:
+                    layer, own, rows = share(lutq_vllm.LinearBase, sizes, gpu, gpus, 128 if parts == "qkv" else 0)
+                else:
+                    layer, own, rows = share(lutq_vllm.LinearBase, sizes, 0, 1, 0)
+                    layer.tp_rank, layer.tp_size = gpu, gpus
+                columns = slice(0, k) if parts else slice(gpu * k // gpus, (gpu + 1) * k // gpus)
+                method = config.get_quant_method(layer, f"mlp.{name}")
+                method.create_weights(layer, columns.stop - columns.start, own, k, sum(sizes), torch.bfloat16, weight_loader=None)
+                made.append((name, gpus, layer, method, rows, columns))
+        for name, gpus, layer, method, rows, columns in made:
+            parts, apart = layers[name][1:]
+            params = dict(layer.named_parameters())
+            names = [matrix for matrix, _ in method.found]
+            for i, matrix in enumerate(names):
+                for part, tensor in stored[matrix].items():
+                    params[part].weight_loader(params[part], tensor, *([] if parts is None else [parts[i]]))
+            method.process_weights_after_loading(layer)
+            want = [dense[matrix][r, columns] for matrix, r in zip(names, rows)]
+            together = [torch.cat(want)] if not apart else want
+            if method.held != [len(w) for w in together] or len(layer.packed):
                 bad += 1
-                print(f"{name}: BAD: multiplied by as {rows}")
-            at = tiles.data_ptr(), numbers.data_ptr()
-            for w, (_, codes, scales) in zip([torch.cat(dense)] if len(rows) == 1 else dense, lutq_kernels.HELD[tiles.data_ptr()]):
+                print(f"{name} on {gpus}: BAD: multiplied by as {method.held}")
+                continue
+            at = layer.tiles.data_ptr(), layer.tile_scales.data_ptr()
+            for w, (_, codes, scales) in zip(together, lutq_kernels.HELD[at[0]]):
                 driver.weights[at] = w
                 at = at[0] + codes, at[1] + scales
-            b = torch.randn(sum(sizes), generator=g).bfloat16() if bias else None
-            for m in (1, 7, 16, 17, 32, 33, 57, 100, 1025):
-                x = torch.randn(m, k, generator=g).bfloat16()
-                want = x.float() @ torch.cat(dense).float().T + (b.float() if bias else 0)
-                got = torch.cat(lutq_kernels.multiply(x, tiles, numbers, b, rows), 1).float()
-                wrong = float(((got - want).abs() / want.abs().max()).max()) > 2**-8
-                bad += wrong
-                if wrong:
-                    print(f"{name}, {m} rows: BAD")
-            shapes = torch.ops.lutq.multiply_tiles(torch.empty(2, 3, k, device="meta"), tiles.to("meta"), numbers.to("meta"), None, rows)
-            bad += [s.shape for s in shapes] != [(2, 3, n) for n in rows]
-        lutq = mock.patch.dict(os.environ, LUTQ="", PATH="")
-        with lutq, mock.patch.object(lutq_kernels.LOG, "warning") as said:
-            kernels = lutq_kernels.Kernels()
-            absent = [kernels.find(f"{n}x64:4:64:f16", "bf16", cpu) for n in (64, 128)]
-        if absent != [None, None] or said.call_count != 1 or "LUTQ" not in str(said.call_args):
-            bad += 1
-            print("BAD: without lutq")
+            bias = torch.randn(sum(method.held), generator=g).bfloat16() if parts == "qkv" else None
+            for m in (1, 16, 17, 57, 100, 1025):
+                x = torch.randn(m, columns.stop - columns.start, generator=g).bfloat16()
+                right = x.float() @ torch.cat(want).float().T + (0 if bias is None else bias.float())
+                if not float((method.apply(layer, x, bias).float() - right).abs().max() / right.abs().max()) < 2**-8:
+                    bad += 1
+                    print(f"{name} on {gpus}, {m} rows: BAD")
+        shapes = torch.ops.lutq.multiply_tiles(torch.empty(2, 3, k, device="meta"), *(torch.empty(0, device="meta") for _ in "ts"), None, [16, 40])
+        bad += [s.shape for s in shapes] != [(2, 3, 16), (2, 3, 40)]
+    with mock.patch.dict(os.environ, LUTQ="", PATH=""), mock.patch.object(lutq_kernels.LOG, "warning") as said:
+        without = lutq_kernels.Kernels()
+        absent = [without.find(f"{n}x64:4:64:f16", "bf16", torch.device("cpu")) for n in (64, 128)]
+    if absent != [None, None] or said.call_count != 1 or "LUTQ" not in str(said.call_args):
+        bad += 1
+        print("BAD: without lutq")
     print(f"layers by kernels of a stand-in: {driver.counts}")
     if set(driver.counts) != {"lutgemm", "lutcolumns", "lutmany", "lutdense"}:
         bad += 1
