@@ -102,6 +102,18 @@ func (s Sizes) Sum() int64 {
 	return int64(min(sum, 1<<62))
 }
 
+// Part returns what one of several GPUs takes of them at most, of a model that each has a part of and one matrix, the embedding, whole.
+func (s Sizes) Part(gpus int) int64 {
+	if gpus < 2 {
+		return s.Sum()
+	}
+	var largest int64
+	for _, size := range s {
+		largest = max(largest, size.Bytes)
+	}
+	return s.Sum()/int64(gpus) + largest
+}
+
 // Head returns the size of the output head, which may be the embedding.
 func (s Sizes) Head(d *arch.Decoder) Size {
 	if size, ok := s[d.Head.Stored.Path]; ok {

@@ -222,8 +222,8 @@ func TestDividedPacked(t *testing.T) {
 		{"groups of 128", 128, 2, false, "model.layers.0.mlp.down_proj: a part of 2: columns 0 to 192 part groups of 128"},
 		{"groups of 96, which is a part of no row", 96, 2, false, "model.layers.0.self_attn.o_proj: a part of 2: columns 0 to 64 part groups of 96"},
 		{"another kind", 96, 2, true, ""},
-		{"three parts", 64, 3, false, "model.layers.0: 4 heads are not divided by 3 GPUs"},
-		{"four parts", 32, 4, false, "model.layers.0: 2 heads of keys and values are not divided by 4 GPUs"},
+		{"three parts", 64, 3, false, "model.layers.0: 4 heads are not as many for each of 3 GPUs"},
+		{"four parts", 32, 4, false, "model.layers.0: 2 heads of keys and values are not as many for each of 4 GPUs"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			src := quantizeWith(t, openCheckpoint(t, tiny), func(name string) bool { return strings.HasSuffix(name, "_proj.weight") }, func(w []float32, n, k int) *lut.Matrix {

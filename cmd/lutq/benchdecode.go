@@ -133,19 +133,27 @@ const maxBatch = 1 << 12
 // decodeDevice is a device that a model is timed on.
 type decodeDevice struct {
 	ops      model.Ops
+	gpus     int            // that have a part of a model each; 0: the cpu
 	gpu      *driver.Device // nil: the cpu
 	actBytes int
 	close    func() error
 }
 
 // openDecodeDevice opens a device anew, so that nothing of a model before takes its memory.
-func openDecodeDevice(device, dtype string, onCPU cpu.Options) (*decodeDevice, error) {
+func openDecodeDevice(device string, devices gpuList, dtype string, onCPU cpu.Options) (*decodeDevice, error) {
+	if len(devices) > 1 {
+		t, done, err := openTeam(devices, dtype)
+		if err != nil {
+			return nil, err
+		}
+		return &decodeDevice{ops: t, gpus: len(devices), gpu: t.devs[0], actBytes: 2, close: done}, nil
+	}
 	if device == "cuda" {
 		ops, dev, done, err := openCUDAOps(dtype, 0)
 		if err != nil {
 			return nil, hintDoctor(err)
 		}
-		return &decodeDevice{ops: ops, gpu: dev, actBytes: 2, close: done}, nil
+		return &decodeDevice{ops: ops, gpus: 1, gpu: dev, actBytes: 2, close: done}, nil
 	}
 	engine, err := cpu.New(onCPU)
 	if err != nil {
@@ -221,6 +229,9 @@ func (o *benchOptions) timedModels(u *ui, path, dtype string) ([]timedModel, err
 	if err != nil {
 		return nil, err
 	}
+	if err := divides(path, d, len(o.devices)); err != nil {
+		return nil, err
+	}
 	var all []timedModel
 	if container {
 		packed, err := m.Container()
@@ -278,7 +289,7 @@ func (o *benchOptions) stored(u *ui, m *source.Model, headBits int) func(*decode
 			return nil, nil, hintDiffers(err)
 		}
 		return sizes, func() (*model.Model, error) {
-			return u.load(m, d.ops, model.OpenOptions{
+			return u.loadOn(m, d.ops, model.OpenOptions{
 				HeadBits: quantizedHead(headBits),
 				Layouts:  func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, d.ops.Name()) },
 			})
@@ -313,6 +324,9 @@ func randomModel(name string, desc *arch.Decoder, ro decodebench.RandomOptions) 
 		return r.Sizes(), func() (*model.Model, error) {
 			if need, free := r.HostBytes(), availableMemory(); free > 0 && need > free {
 				return nil, fmt.Errorf("%s: random weights need %s of the host's memory: %s are available", name, formatBytes(need), formatBytes(free))
+			}
+			if t, ok := d.ops.(*teamOps); ok {
+				return t.dividedRandom(name, desc, ro)
 			}
 			return model.New(r, d.ops)
 		}, nil
@@ -381,6 +395,9 @@ func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error
 	if err != nil {
 		return err
 	}
+	if len(o.devices) > 1 && o.fp8() {
+		return usage("--act fp8 is for one GPU")
+	}
 	models, err := o.timedModels(u, path, dtype)
 	if err != nil {
 		return err
@@ -395,6 +412,14 @@ func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error
 			return hintDoctor(err)
 		}
 		rep.GPU = gpu.Name
+		if n := len(o.devices); n > 1 {
+			rep.GPU = fmt.Sprintf("%d × %s", n, gpu.Name)
+			one := readRate
+			readRate = func(ctx context.Context) (float64, error) {
+				rate, err := one(ctx)
+				return float64(n) * rate, err
+			}
+		}
 	} else {
 		rep.ISA, rep.Fixed = cpuKernels(o.decode.exact)
 	}
@@ -412,7 +437,7 @@ func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error
 	}
 	for _, m := range models {
 		err := unlessDone(ctx, func() error {
-			return u.timeModel(ctx, rep, m, device, cpu.Options{Threads: o.threads, Exact: o.decode.exact}, do, o.actFlag, step)
+			return u.timeModel(ctx, rep, m, device, o.devices, cpu.Options{Threads: o.threads, Exact: o.decode.exact}, do, o.actFlag, step)
 		})
 		if err != nil {
 			return hintDecode(err)
@@ -445,8 +470,8 @@ func hintDecode(err error) error {
 }
 
 // timeModel times a model and adds its rows to the report, or to the rows that are there what dense weights take.
-func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, device string, onCPU cpu.Options, do decodebench.Options, act actFlag, step func(item string)) (err error) {
-	d, err := openDecodeDevice(device, rep.DType, onCPU)
+func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, device string, devices gpuList, onCPU cpu.Options, do decodebench.Options, act actFlag, step func(item string)) (err error) {
+	d, err := openDecodeDevice(device, devices, rep.DType, onCPU)
 	if err != nil {
 		return err
 	}
@@ -463,7 +488,7 @@ func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, de
 		return err
 	}
 	const freePart = 8 // of all is left free, so that no dense weight has to stay on the host
-	if need := sizes.Sum() + total/freePart; free > 0 && need > free {
+	if need := sizes.Part(d.gpus) + total/freePart; free > 0 && need > free {
 		u.skip("%s: %s are not timed: with an eighth of the memory left for the rest they need %s: %s are free", tm.name, tm.weights(), formatBytes(need), formatBytes(free))
 		for range do.Count() {
 			step(tm.weights())

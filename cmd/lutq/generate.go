@@ -85,7 +85,7 @@ func (o *writeFlags) checkText(c *cobra.Command) error {
 
 // load loads a model that is to write.
 func (o *writeFlags) load(u *ui, from *source.Model, ops model.Ops) (*model.Model, error) {
-	return u.load(from, ops, model.OpenOptions{
+	return u.loadOn(from, ops, model.OpenOptions{
 		HeadBits: quantizedHead(o.headBits),
 		Layouts:  func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
 	})
@@ -128,6 +128,10 @@ device, dtype and head_bits.
 The output head may be a fifth of what is read for a token. --head-bits
 quantizes it to nearest values when the model is opened.
 
+--devices 0,1 is for models beyond one GPU: each has a part of all layers, as
+"lutq help decode" says. Models of experts, and of other mixers than attention,
+are refused.
+
 On a cpu with AVX2 but without AVX-512, products are in fixed point: several
 times faster for single tokens, and off by up to 2e-4. So are those by rings
 where AVX-512 has float16. --exact computes in float32.
@@ -168,6 +172,8 @@ tables" --act-table.`, input.Config, input.Index, input.Header, input.GGUF, inpu
 	o.addText(f, 256)
 	o.addActTable(f)
 	o.addRun(f)
+	o.addDevices(f, "each with a part of the model")
+	setGroup(f, "Run", "devices")
 	setGroup(f, "Prompt", "prompt", "file", "chat")
 	setResearch(f, "act-table")
 	return c
@@ -193,6 +199,9 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	if err != nil {
 		return err
 	}
+	if len(o.devices) > 1 && (tables != nil || o.fp8()) {
+		return usage("generate: --act and --act-table are for one GPU")
+	}
 	if tables != nil && quantizedHead(o.headBits) > 0 {
 		return usage("generate: --act-table takes equal steps, which a head that --head-bits quantizes has not")
 	}
@@ -204,7 +213,10 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	if err != nil {
 		return err
 	}
-	ops, done, err := u.openModelOps(&o.deviceFlags, cpu.Options{Threads: o.threads, Exact: o.exact}, "generating")
+	if err := checkDivided(from, len(o.devices)); err != nil {
+		return err
+	}
+	ops, done, err := u.openWriteOps(&o.deviceFlags, cpu.Options{Threads: o.threads, Exact: o.exact}, "generating")
 	if err != nil {
 		return err
 	}

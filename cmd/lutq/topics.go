@@ -470,6 +470,12 @@ bits; --head-bits sets the head's, and the embedding's where both are one
 matrix. Speed does not depend on the values of weights, but for experts: random
 ones are chosen evenly.
 
+--devices 0,1 shares a model out among GPUs that reach each other's memory: each
+has some heads of attention and features of an MLP, and they add up what these
+make. It takes attention and MLPs without experts, and as many heads of keys and
+values for each; no group of columns may be parted. The read rate is then that
+of all. "lutq bench --sums" times sums over GPUs by themselves, beside NCCL's.
+
 Dense weights stand beside them. --against names the folder of a quantized
 MODEL's original; else they are random, of 16 bits. A test that is too long for
 a model or too large for memory is left out, and a line says so.

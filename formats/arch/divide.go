@@ -66,7 +66,7 @@ func (p *Part) block(from *Block, mixers map[*Attention]*Attention) (b Block, er
 // even fails where n things are not as many for each.
 func (p *Part) even(n int, what string) error {
 	if n%p.Of != 0 {
-		return fmt.Errorf("%d %s are not divided by %d GPUs", n, what, p.Of)
+		return fmt.Errorf("%d %s are not as many for each of %d GPUs", n, what, p.Of)
 	}
 	return nil
 }
