@@ -2,8 +2,9 @@
 // finds most likely, and whether it finds the right one so.
 //
 // A [Task] is read from JSONL, from a task file of lm-evaluation-harness in YAML, or is one of [Names], of which this
-// package has the form and the user the data. It asks what lm-evaluation-harness 0.4.13 asks, to the letter: contexts,
-// examples drawn by the same seed, delimiters, and where a context ends and a continuation begins in tokens.
+// package has the form. Data is the user's, or that of a data set on a hub, which a [Fetcher] brings. A task asks what
+// lm-evaluation-harness 0.4.13 asks, to the letter: contexts, examples drawn by the same seed, delimiters, and where a
+// context ends and a continuation begins in tokens.
 //
 // # Definitions
 //

@@ -29,11 +29,19 @@ func formOf(name string) (*form, error) {
 		return nil, err
 	}
 	config, ok := forms[name].(map[string]any)
+	if subject, of := strings.CutPrefix(name, mmlu+"_"); !ok && of { // a subject by itself
+		if config, ok = forms[mmlu].(map[string]any); ok {
+			config["dataset_name"], config["divided_by"] = subject, nil
+		}
+	}
 	if !ok {
 		return nil, nil
 	}
 	return newForm(config)
 }
+
+// mmlu is the task whose subjects are tasks too, called mmlu_SUBJECT.
+const mmlu = "mmlu"
 
 // form says what is asked of a model about an item.
 type form struct {
@@ -50,6 +58,9 @@ type form struct {
 	splits      struct{ training, validation, test string }
 	process     func(context.Context, record) (record, error)
 	data        map[string][]string // files of splits
+	dataset     Split               // of a hub, without its name; "": none is known
+	columns     []string            // that it has
+	divided     string              // the field by which items of a hub are divided
 	uncounted   []string            // metrics that are not computed
 }
 
@@ -148,7 +159,7 @@ func newForm(config map[string]any) (*form, error) {
 	switch p := s.take("process_docs").(type) {
 	case nil:
 	case function:
-		if p == "utils.process_docs" && s.text("dataset_path", "") == "Rowan/hellaswag" {
+		if p == "utils.process_docs" && s.config["dataset_path"] == "Rowan/hellaswag" {
 			f.process = hellaswag
 			break
 		}
@@ -157,8 +168,9 @@ func newForm(config map[string]any) (*form, error) {
 		s.fail("process_docs: want a function")
 	}
 	f.files(s)
+	f.hub(s)
 	f.metrics(s)
-	s.unused("tag", "group", "task_alias", "dataset_path", "dataset_name", "should_decontaminate", "doc_to_decontamination_query",
+	s.unused("tag", "group", "task_alias", "should_decontaminate", "doc_to_decontamination_query",
 		"metadata", "generation_kwargs", "filter_list", "repeats", "unsafe_code")
 	switch {
 	case s.err != nil:
@@ -245,6 +257,23 @@ func (f *form) files(s *settings) {
 		}
 	default:
 		f.data = map[string][]string{"train": names(files)}
+	}
+}
+
+// hub reads which data set of a hub has the splits.
+func (f *form) hub(s *settings) {
+	f.dataset = Split{Repo: s.text("dataset_path", ""), Config: s.text("dataset_name", "")}
+	if f.data != nil || !strings.Contains(f.dataset.Repo, "/") { // as json, which is how files are read
+		f.dataset = Split{}
+	}
+	f.divided = s.text("divided_by", "")
+	columns, _ := s.take("columns").([]any)
+	for _, c := range columns {
+		name, ok := c.(string)
+		if !ok {
+			s.fail("columns: want names")
+		}
+		f.columns = append(f.columns, name)
 	}
 }
 

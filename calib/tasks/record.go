@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/lutq/lutq/calib/chat/jinja"
@@ -19,6 +21,18 @@ type record map[string]any
 
 // deepest is how deep the values of a record may lie in each other.
 const deepest = 32
+
+// readItems reads a file of items, JSONL or Parquet by its name.
+func readItems(path string) ([]record, error) {
+	if strings.EqualFold(filepath.Ext(path), ".parquet") {
+		records, err := readTable(path, nil)
+		if err == nil && len(records) == 0 {
+			err = fmt.Errorf("%s: no items", path)
+		}
+		return records, err
+	}
+	return readRecords(path)
+}
 
 // readRecords reads a JSONL file, one object a line. Empty lines are skipped.
 func readRecords(path string) ([]record, error) {

@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,8 @@ type Task struct {
 
 	// Uncounted are metrics that the task file asks for and that are not computed.
 	Uncounted []string
+	// Origins are the splits of a hub that items and examples are of.
+	Origins []Origin
 }
 
 // Item is a question: continuations, each behind its context, and which are right.
@@ -40,44 +43,46 @@ type Request struct {
 // Source says where a task comes from.
 type Source struct {
 	Spec  string // the name of a known task, a task file that ends in .yaml or .yml, or a JSONL file
-	Data  string // a JSONL file with the items; "": as the task file says
-	Shots string // a JSONL file with the examples; "": as the task file says, or the items
+	Data  string // a JSONL or Parquet file with the items; "": as the task file says, or from the hub
+	Shots string // a JSONL or Parquet file with the examples; "": as the task file says, from the hub, or the items
 }
 
 // Options adjust [Load].
 type Options struct {
 	Shots *int   // examples before each item; nil: as the task says, or none
-	Limit int    // the first so many items; 0: all
+	Limit int    // the first so many items, of each subject of mmlu; 0: all
 	Seed  uint64 // that examples are drawn by
+	// Fetch brings data that is not here, unless nil.
+	Fetch Fetcher
 }
 
 // Load reads a task. Its errors are one line that names the file.
 func Load(ctx context.Context, from Source, o Options) (*Task, error) {
-	f, where, err := from.form()
+	f, where, err := from.form(o.Fetch != nil)
 	if err != nil {
 		return nil, err
 	}
-	b := &builder{form: f, where: where, from: from}
+	b := &builder{form: f, where: where, from: from, fetcher: o.Fetch}
 	t, err := b.build(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	t.Uncounted = f.uncounted
+	t.Uncounted, t.Origins = f.uncounted, b.origins
 	return t, nil
 }
 
-// form returns the form of a task, and the file that it is in.
-func (s *Source) form() (*form, string, error) {
+// form returns the form of a task, and the file that it is in. hub says that data may come from there.
+func (s *Source) form(hub bool) (*form, string, error) {
 	known, err := formOf(s.Spec)
 	switch ext := strings.ToLower(filepath.Ext(s.Spec)); {
 	case err != nil:
 		return nil, "", err
 	case known != nil:
-		if s.Data == "" {
+		if s.Data == "" && !hub {
 			return nil, "", fmt.Errorf("task %s: this program has its form and not its data: give it as %s=FILE.jsonl", s.Spec, s.Spec)
 		}
 		known.task = s.Spec
-		return known, s.Data, nil
+		return known, cmp.Or(s.Data, known.dataset.Repo), nil
 	case ext == ".yaml" || ext == ".yml":
 		config, err := readYAML(s.Spec, 0)
 		if err != nil {
@@ -132,8 +137,10 @@ func plainForm(name string, apart bool) *form {
 // builder makes requests of items.
 type builder struct {
 	*form
-	where string // for messages
-	from  Source
+	where   string // for messages
+	from    Source
+	fetcher Fetcher
+	origins []Origin // of what was fetched
 
 	several bool     // the choices are contexts of one continuation
 	pool    []record // of examples
@@ -142,7 +149,7 @@ type builder struct {
 }
 
 func (b *builder) build(ctx context.Context, o Options) (*Task, error) {
-	items, where, err := b.items()
+	items, where, err := b.items(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -159,31 +166,37 @@ func (b *builder) build(ctx context.Context, o Options) (*Task, error) {
 			return nil, err
 		}
 	}
-	if o.Limit > 0 {
-		items = items[:min(o.Limit, len(items))]
+	parts, err := b.parts(items)
+	if err != nil {
+		return nil, err
 	}
-	b.random = newRandom(o.Seed)
-	for i, x := range items {
-		item, err := b.item(ctx, x, i == 0, t.Shots)
-		if err != nil {
-			return nil, fmt.Errorf("%s: item %d: %w", b.where, i+1, err)
+	for _, p := range parts {
+		b.random, b.pool = newRandom(o.Seed), p.pool
+		if o.Limit > 0 {
+			p.items = p.items[:min(o.Limit, len(p.items))]
 		}
-		t.Items = append(t.Items, item)
+		for i, x := range p.items {
+			item, err := b.item(ctx, x, i == 0, t.Shots)
+			if err != nil {
+				return nil, fmt.Errorf("%s: item %d: %w", b.where, i+1, err)
+			}
+			t.Items = append(t.Items, item)
+		}
 	}
 	return t, nil
 }
 
 // items reads those of the task, and returns the file that they are in.
-func (b *builder) items() ([]record, string, error) {
+func (b *builder) items(ctx context.Context) ([]record, string, error) {
 	if b.from.Data != "" {
-		items, err := readRecords(b.from.Data)
+		items, err := readItems(b.from.Data)
 		return items, b.from.Data, err
 	}
 	for _, split := range []string{b.splits.test, b.splits.validation} {
 		if split == "" {
 			continue
 		}
-		items, err := b.read(split)
+		items, err := b.read(ctx, split)
 		if err == nil && items == nil {
 			err = fmt.Errorf("%s: no file with the split %s: give the items as %s=FILE.jsonl", b.where, split, b.from.Spec)
 		}
@@ -194,7 +207,10 @@ func (b *builder) items() ([]record, string, error) {
 
 // read reads a split where the task file says that it is, nil where it says nothing. Names are relative to the task file, or
 // else to the current folder, as in the datasets library.
-func (b *builder) read(split string) ([]record, error) {
+func (b *builder) read(ctx context.Context, split string) ([]record, error) {
+	if b.dataset.Repo != "" && b.fetcher != nil && b.from.Data == "" {
+		return b.fetch(ctx, split)
+	}
 	var all []record
 	for _, name := range b.data[split] {
 		if beside := filepath.Join(filepath.Dir(b.from.Spec), name); !filepath.IsAbs(name) {
@@ -202,7 +218,7 @@ func (b *builder) read(split string) ([]record, error) {
 				name = beside
 			}
 		}
-		some, err := readRecords(name)
+		some, err := readItems(name)
 		if err != nil {
 			return nil, err
 		}
@@ -226,7 +242,7 @@ func (b *builder) examples(ctx context.Context, items []record) error {
 	var err error
 	switch {
 	case b.from.Shots != "":
-		b.pool, err = readRecords(b.from.Shots)
+		b.pool, err = readItems(b.from.Shots)
 	case b.split == "" && b.samples != nil:
 		for i, v := range b.samples {
 			m, ok := v.(map[string]any)
@@ -236,7 +252,7 @@ func (b *builder) examples(ctx context.Context, items []record) error {
 			b.pool = append(b.pool, record(m))
 		}
 	default:
-		if b.pool, err = b.read(split); err == nil && b.pool == nil {
+		if b.pool, err = b.read(ctx, split); err == nil && b.pool == nil {
 			if split != b.splits.test && !(b.splits.test == "" && split == b.splits.validation) {
 				return fmt.Errorf("task %s: no file with the split %s, which examples are of: --shots-from names one", b.task, split)
 			}

@@ -3,6 +3,7 @@ package tasks
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
 	"strconv"
@@ -106,6 +107,11 @@ func fromNode(n *yaml.Node, depth int, values *int) (any, error) {
 			}
 			if key.Kind != yaml.ScalarNode {
 				return nil, fmt.Errorf("line %d: a key is no name", key.Line)
+			}
+			if base, ok := v.(map[string]any); ok && key.ShortTag() == "!!merge" { // whose keys give way to those beside it
+				maps.Copy(base, m)
+				m = base
+				continue
 			}
 			m[key.Value] = v
 		}

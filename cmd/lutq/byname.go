@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lutq/lutq/calib/tasks"
 	"github.com/lutq/lutq/formats/hub"
 	"github.com/lutq/lutq/formats/input"
 )
@@ -38,25 +39,45 @@ func (u *ui) tell(line string) { fmt.Fprintf(u.stderr, "lutq: %s\n", input.Messa
 
 // finder returns the finder of a command.
 func (u *ui) finder(ctx context.Context) finder {
-	return func(name string, besideWeights bool) (string, error) {
-		o := hub.FromEnv(os.Getenv)
-		o.Offline = o.Offline || u.offline
-		o.BesideWeights = besideWeights
-		o.Note = u.tell
-		var bar *progress
-		o.Progress = func(done, total int64, item string) {
-			if bar == nil {
-				bar = u.startProgress("downloading", total, true)
-			}
-			bar.set(done, item)
-		}
-		dir, err := hub.Resolve(ctx, name, o)
-		if bar != nil {
-			bar.finish()
-			if err == nil {
-				u.note("%s lies in %s now", input.Name(name), input.Name(dir))
-			}
+	return func(name string, besideWeights bool) (dir string, err error) {
+		came := u.download(func(o hub.Options) {
+			o.BesideWeights = besideWeights
+			dir, err = hub.Resolve(ctx, name, o)
+		})
+		if came && err == nil {
+			u.note("%s lies in %s now", input.Name(name), input.Name(dir))
 		}
 		return dir, err
 	}
+}
+
+// download has do download something and shows its progress. It reports whether anything came.
+func (u *ui) download(do func(o hub.Options)) (came bool) {
+	o := hub.FromEnv(os.Getenv)
+	o.Offline = o.Offline || u.offline
+	o.Note = u.tell
+	var bar *progress
+	o.Progress = func(done, total int64, item string) {
+		if bar == nil {
+			bar = u.startProgress("downloading", total, true)
+		}
+		bar.set(done, item)
+	}
+	do(o)
+	if bar != nil {
+		bar.finish()
+	}
+	return bar != nil
+}
+
+// fetchSplit brings a split of a data set.
+func (u *ui) fetchSplit(ctx context.Context, s tasks.Split) (files []string, commit string, err error) {
+	var data *hub.Data
+	u.download(func(o hub.Options) {
+		data, err = hub.FindSplit(ctx, hub.Split{Repo: s.Repo, Config: s.Config, Name: s.Name}, o)
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return data.Files, data.Commit, nil
 }

@@ -53,10 +53,11 @@ func newEvalTasksCommand(u *ui) *cobra.Command {
 behind a text, and whether it is the right one. Of several models each is held
 against those before it, item by item.
 
-  lutq eval-tasks MODEL OUT --tasks arc_easy=test.jsonl,mine.jsonl
+  lutq eval-tasks MODEL OUT --tasks arc_easy,piqa,mine.jsonl
 
-TASK is a JSONL file, a task file of lm-evaluation-harness in YAML, or the name
-of a task and its data, NAME=FILE.jsonl. A line of a JSONL file is an item:
+TASK is the name of a task, whose data comes from the Hugging Face hub, or is
+NAME=FILE; a task file of lm-evaluation-harness in YAML; or a JSONL file, of
+which a line is an item:
   {"context": "The sky is", "choices": ["blue", "green"], "answer": 0}
 
 The report has the share of right answers (acc), the same with likelihoods over
@@ -66,14 +67,17 @@ lm-evaluation-harness on the same items.
 --agree needs no answers: models go on with parts of a text by their most likely
 tokens, and the report says how many texts are the same after 16, 64 and 256.`,
 		Annotations: more(withLimits(`Names are arc_easy, arc_challenge, boolq, hellaswag, lambada_openai, mmlu,
-openbookqa, piqa and winogrande. Their forms are part of the program, their data
-is not: FILE has the fields of the data set on the hub. mmlu takes a file for
-each subject.
+openbookqa, piqa and winogrande. Their forms are part of the program. Their data
+is that of the data sets that lm-evaluation-harness names, as Parquet; it lies
+in the cache of "lutq help names", and the report has its commit and SHA-256.
+Or FILE has it, JSONL or Parquet with the same fields. mmlu is all 57 subjects,
+each with its own examples and --limit, and mmlu_anatomy is one; of mmlu=FILE
+the file is one subject's.
 
 A task file says what is asked by templates: output_type multiple_choice or
 loglikelihood, doc_to_text, doc_to_choice, doc_to_target, and what else changes
 the prompt. Functions in Python are not run. Data is where its data_files say,
-or --tasks FILE.yaml=FILE.jsonl.
+in the data set of the hub that dataset_path names, or --tasks FILE.yaml=FILE.
 
 --shots puts items with their answers before each, from --shots-from, or from
 where the task has them; a plain JSONL file draws from its other items. They are
@@ -113,9 +117,9 @@ as by eval-ppl, whose help lists the families.`, input.Config, input.Index, inpu
 		},
 	}
 	f := c.Flags()
-	f.StringSliceVar(&o.tasks, "tasks", nil, "`TASKS` to ask: NAME=FILE, FILE.yaml or FILE.jsonl, with commas between")
+	f.StringSliceVar(&o.tasks, "tasks", nil, "`TASKS` to ask: NAME, NAME=FILE or FILE, with commas between")
 	f.Var(newNumber(&o.shots, 0, 0, 1000), "shots", "put `N` items with answers before each (default as the task says)")
-	f.StringSliceVar(&o.shotsFrom, "shots-from", nil, "JSONL `FILE` with these, or NAME=FILE for one task")
+	f.StringSliceVar(&o.shotsFrom, "shots-from", nil, "`FILE` with these, or NAME=FILE for one task")
 	f.Var(newNumber(&o.limit, 0, 0, maxWindows), "limit", "ask only the first `N` items of each task; 0: all (default)")
 	f.Uint64Var(&o.seed, "seed", 1234, "number `N` that shots are drawn by")
 	f.Var(newNumber(&o.ctx, 0, 0, maxContext), "ctx", "most `TOKENS` of a text (default as the model was made for)")
@@ -142,6 +146,7 @@ type tasksReport struct {
 	Device string `json:"device"`
 	DType  string `json:"dtype"`
 
+	Data    []taskData   `json:"data,omitempty"` // that came from a hub
 	Results []taskResult `json:"results"`
 	Pairs   []taskPair   `json:"pairs,omitempty"`
 	Means   []taskMean   `json:"means,omitempty"`
@@ -149,6 +154,12 @@ type tasksReport struct {
 
 	tasks  []*tasks.Task
 	models []string
+}
+
+// taskData says where items, or the examples before them, come from.
+type taskData struct {
+	Task string `json:"task"`
+	tasks.Origin
 }
 
 type taskResult struct {
@@ -200,7 +211,13 @@ func (u *ui) evalTasks(ctx context.Context, dirs []string, o evalTasksOptions) (
 		return nil, err
 	}
 	defer func() { err = errors.Join(hintEval(err, evalOptions{deviceFlags: o.deviceFlags}), done()) }()
-	r := &tasksRun{ui: u, o: o, ops: ops, text: text, rep: &tasksReport{Device: ops.Name(), DType: o.dtype, Results: []taskResult{}, tasks: all, models: dirs}}
+	rep = &tasksReport{Device: ops.Name(), DType: o.dtype, Results: []taskResult{}, tasks: all, models: dirs}
+	for _, t := range all {
+		for _, from := range t.Origins {
+			rep.Data = append(rep.Data, taskData{t.Name, from})
+		}
+	}
+	r := &tasksRun{ui: u, o: o, ops: ops, text: text, rep: rep}
 	for _, dir := range dirs {
 		if err := r.model(ctx, dir); err != nil {
 			return nil, err
@@ -247,7 +264,7 @@ func (u *ui) loadTasks(ctx context.Context, o evalTasksOptions) ([]*tasks.Task, 
 		}
 		shotsFor[name] = file
 	}
-	options := tasks.Options{Limit: o.limit, Seed: o.seed}
+	options := tasks.Options{Limit: o.limit, Seed: o.seed, Fetch: u.fetchSplit}
 	if o.hasShot {
 		options.Shots = &o.shots
 	}
@@ -504,6 +521,11 @@ func (u *ui) printTasks(r *tasksReport, format string) error {
 		}
 		if err := u.printLine("%d tasks, %d items, on %s in %s", len(r.tasks), items, r.Device, r.DType); err != nil {
 			return err
+		}
+		for _, d := range r.Data {
+			if err := u.printLine("%s: %v", d.Task, d.Origin); err != nil {
+				return err
+			}
 		}
 	}
 	first := format != "table" || len(r.tasks) == 0

@@ -591,6 +591,10 @@ and what else names its settings, the safetensors files, tokenizer and chat
 templates, model card, licence and own code. tokenize takes no weights, and
 bench none of a model whose shapes it times.
 
+The data of known tasks comes from the hub too, into the same cache:
+
+  lutq eval-tasks MODEL --tasks arc_easy,mmlu
+
 An interrupted download goes on with the same command. Every file is held
 against its hash before it gets its name. With --offline nothing is downloaded.
 

@@ -16,7 +16,8 @@ type Error struct {
 	Model  string
 	Reason string
 	hint   string
-	Err    error // what lies below it, or nil
+	code   string // that the server gave
+	Err    error  // what lies below it, or nil
 }
 
 func (e *Error) Error() string {
@@ -74,33 +75,36 @@ func (d *download) failed(what string, err error) error {
 	if t, ok := errors.AsType[*temporary](err); ok {
 		e.Err, e.hint = t.error, goesOn
 		if t.dial {
-			e.hint = "is there a network? HF_ENDPOINT names another server than " + d.o.Endpoint + "; a folder with the model needs none"
+			e.hint = "is there a network? HF_ENDPOINT names another server than " + d.o.Endpoint + "; " + d.name.here() + " needs none"
 		}
 	}
 	return e
 }
 
+// codeNoRevision is how a hub says that a repository has no such branch, tag or commit.
+const codeNoRevision = "RevisionNotFound"
+
 // refused makes the error of an answer that is no success. What names the file, or is "".
 func (d *download) refused(res *http.Response, what string) error {
-	repo, at := d.name.Repo(), d.o.Endpoint
-	e := &Error{Model: d.name.String()}
+	at := d.o.Endpoint
+	code := res.Header.Get("X-Error-Code")
+	e := &Error{Model: d.name.String(), code: code}
 	if what != "" {
 		what += ": "
 	}
-	code := res.Header.Get("X-Error-Code")
 	token := d.token != ""
 	switch status := res.StatusCode; {
 	case status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status == http.StatusTooEarly || status >= 500:
 		return &temporary{error: fmt.Errorf("the server answers %s", statusName(status)), after: retryAfter(res.Header.Get("Retry-After"), time.Now())}
 	case code == "GatedRepo" && !token:
 		e.Reason = what + "is gated: its owner asks for consent first"
-		e.hint = fmt.Sprintf("accept at %s/%s, and set HF_TOKEN to a token of yours", at, repo)
+		e.hint = fmt.Sprintf("accept at %s/%s, and set HF_TOKEN to a token of yours", at, d.name.page())
 	case code == "GatedRepo":
 		e.Reason = what + "is gated, and your token has no access to it"
-		e.hint = fmt.Sprintf("ask for it at %s/%s", at, repo)
+		e.hint = fmt.Sprintf("ask for it at %s/%s", at, d.name.page())
 	case code == "DisabledRepo":
 		e.Reason = what + "is disabled on the hub"
-	case code == "RevisionNotFound":
+	case code == codeNoRevision:
 		e.Reason = fmt.Sprintf("there is no revision %s", d.name.Revision)
 		e.hint = "name a branch, a tag or a commit"
 	case code == "EntryNotFound" || status == http.StatusNotFound && what != "":
@@ -109,10 +113,10 @@ func (d *download) refused(res *http.Response, what string) error {
 		e.Reason = what + "the server does not take your token"
 		e.hint = "set HF_TOKEN to another, or unset it and delete the token file for a public model"
 	case (status == http.StatusNotFound || status == http.StatusUnauthorized) && !token:
-		e.Reason = what + "there is no such model, or it is private"
-		e.hint = "check the name, which is no folder here either; for a private model set HF_TOKEN to a token of yours"
+		e.Reason = what + "there is no such " + d.name.what() + ", or it is private"
+		e.hint = "check the name, which is no folder here either; for a private " + d.name.what() + " set HF_TOKEN to a token of yours"
 	case status == http.StatusNotFound || status == http.StatusUnauthorized:
-		e.Reason = what + "there is no such model, or your token has no access to it"
+		e.Reason = what + "there is no such " + d.name.what() + ", or your token has no access to it"
 		e.hint = "check the name, which is no folder here either"
 	case status == http.StatusForbidden:
 		e.Reason = what + "the server forbids it"

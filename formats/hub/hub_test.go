@@ -426,7 +426,7 @@ func TestTroubles(t *testing.T) {
 				tc.change(s)
 			}
 			o := s.options(t)
-			p := placeOf(o.Cache, Name{"org", "name", "main", false})
+			p := placeOf(o.Cache, Name{Owner: "org", Model: "name", Revision: "main"})
 			if tc.before != "" {
 				write(t, p.blob(sumOf(shard, s.files[shard]))+incomplete, tc.before)
 			}

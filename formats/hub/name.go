@@ -11,6 +11,8 @@ type Name struct {
 	Owner, Model string
 	Revision     string // a branch, a tag or a commit
 	Certain      bool   // it was given as an address, and can be no path
+
+	dataset bool // and no model
 }
 
 // mainBranch is the revision of a name without one.
@@ -21,14 +23,45 @@ func (n Name) Repo() string { return n.Owner + "/" + n.Model }
 
 // String returns the name as it is given on a command line.
 func (n Name) String() string {
-	if n.Revision == mainBranch {
+	if n.Revision == mainBranch || n.dataset {
 		return n.Repo()
 	}
 	return n.Repo() + "@" + n.Revision
 }
 
 // folder is what the name's folder in the cache is called.
-func (n Name) folder() string { return "models--" + n.Owner + "--" + n.Model }
+func (n Name) folder() string { return n.kind() + "--" + n.Owner + "--" + n.Model }
+
+// kind is what a hub calls repositories like this one.
+func (n Name) kind() string {
+	if n.dataset {
+		return "datasets"
+	}
+	return "models"
+}
+
+// what is what messages call it, and here what of this machine is taken in its place.
+func (n Name) what() string {
+	if n.dataset {
+		return "data set"
+	}
+	return "model"
+}
+
+func (n Name) here() string {
+	if n.dataset {
+		return "a file with the data"
+	}
+	return "a folder with the model"
+}
+
+// page is the path of its files on a server.
+func (n Name) page() string {
+	if n.dataset {
+		return "datasets/" + n.Repo()
+	}
+	return n.Repo()
+}
 
 // ParseName reads org/name[@revision], hf://org/name[@revision], and the address of a model's page. The rules are those of
 // huggingface_hub 1.2 (validate_repo_id), for ASCII; ok is false for what is none. A file's path such as a/model.gguf is none.

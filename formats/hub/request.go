@@ -200,7 +200,7 @@ const listingName = "its list of files"
 
 // list asks the server for the files of a revision.
 func (d *download) list(ctx context.Context, revision string) (l *listing, err error) {
-	address := fmt.Sprintf("%s/api/models/%s/revision/%s?blobs=true", d.o.Endpoint, d.name.Repo(), url.PathEscape(revision))
+	address := fmt.Sprintf("%s/api/%s/%s/revision/%s?blobs=true", d.o.Endpoint, d.name.kind(), d.name.Repo(), url.PathEscape(revision))
 	err = d.again(ctx, listingName, func() (int64, error) {
 		a, err := d.send(ctx, http.MethodGet, address, "", span{})
 		if err != nil {
@@ -232,7 +232,7 @@ func (d *download) address(commit, name string) string {
 	for i := range parts {
 		parts[i] = url.PathEscape(parts[i])
 	}
-	return fmt.Sprintf("%s/%s/resolve/%s/%s", d.o.Endpoint, d.name.Repo(), commit, strings.Join(parts, "/"))
+	return fmt.Sprintf("%s/%s/resolve/%s/%s", d.o.Endpoint, d.name.page(), commit, strings.Join(parts, "/"))
 }
 
 // ask asks the server for what its list does not tell of a file.

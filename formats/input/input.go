@@ -34,6 +34,7 @@ const (
 	Kernel    Kind = "cached kernel"
 	Written   Kind = "cached text"
 	Listing   Kind = "list of a repository's files"
+	Table     Kind = "Parquet file"
 	System    Kind = "system file" // of /proc and /sys, which say that they are empty
 )
 
@@ -49,7 +50,7 @@ func (k Kind) Limit() int64 {
 		return 256e6
 	case Tokenizer, GGUF: // whose largest part is a tokenizer
 		return 256e6
-	case Text, Written:
+	case Text, Written, Table:
 		return 500e6
 	case Recipe, Mark:
 		return 16e6
