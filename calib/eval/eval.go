@@ -23,10 +23,14 @@
 package eval
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/calib/corpus"
 	"github.com/lutq/lutq/calib/model"
@@ -47,10 +51,18 @@ type Model interface {
 // Options of a run. Ops are required.
 type Options struct {
 	Ops      model.Ops // of the models; they reduce the logits
+	Beside   []Replica // the same models on further devices, among which windows are divided
 	DType    string    // of activations, for the report; "" is f32
 	Seed     uint64    // of the bootstrap
 	Progress func(Progress)
 	Watch    Watcher // nil: nobody is told of tokens
+}
+
+// Replica is the models of a run once more, on a device of their own.
+type Replica struct {
+	Ops        model.Ops
+	Ref        Model // nil where the run has none
+	Candidates []Model
 }
 
 // Progress is told after every window.
@@ -117,29 +129,43 @@ const (
 // Run evaluates the candidates on the windows of a set, and against the
 // reference unless that is nil. Each chunk of reference logits is computed
 // once for all candidates. The results are in the order of the candidates and
-// do not depend on the number of threads.
+// do not depend on the number of threads, nor on that of devices of one kind.
 func Run(ctx context.Context, ref Model, candidates []Model, set *corpus.Set, o Options) ([]Result, error) {
-	r, err := newRun(ref, candidates, set, o)
+	r, err := newRun(candidates, set, o)
 	if err != nil {
 		return nil, err
 	}
-	defer r.free()
-	for i, w := range set.Windows {
-		if err := r.window(ctx, w); err != nil {
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			return nil, fmt.Errorf("window %d of %d: %w", i+1, len(set.Windows), err)
+	r.compared = ref != nil
+	var devices []*device
+	defer func() {
+		for _, d := range devices {
+			d.free()
 		}
-		if o.Progress != nil {
-			p := Progress{Done: i + 1, Total: len(set.Windows), NLL: make([]float64, len(candidates))}
-			for c := range candidates {
-				p.NLL[c] = r.tallies[c].nll.mean()
-			}
-			o.Progress(p)
+	}()
+	for i, on := range append([]Replica{{o.Ops, ref, candidates}}, o.Beside...) {
+		d, err := r.device(i, on)
+		if err != nil {
+			return nil, r.named(on.Ops, err)
 		}
+		devices = append(devices, d)
+	}
+	group, inner := errgroup.WithContext(ctx)
+	defer context.AfterFunc(inner, r.wake)()
+	for _, d := range devices {
+		group.Go(func() error { return d.windows(inner) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, cmp.Or(ctx.Err(), err)
 	}
 	return r.results(), nil
+}
+
+// named says on which of several devices something failed.
+func (r *run) named(ops model.Ops, err error) error {
+	if len(r.o.Beside) == 0 {
+		return err
+	}
+	return model.On(ops, err)
 }
 
 // chunkBytes bounds the logits of one model that exist at a time. Other devices
@@ -162,55 +188,139 @@ func LogitBytes(ops model.Ops) int64 { return 2 * int64(chunkOf(ops)) }
 
 // run is the state of one [Run].
 type run struct {
-	o          Options
-	set        *corpus.Set
-	ref        Model
-	candidates []Model
-	vocab      int
-	rows       int // of logits computed at a time
+	o        Options
+	set      *corpus.Set
+	vocab    int
+	rows     int  // of logits computed at a time
+	compared bool // with a reference
+
+	refTally tally
+	tallies  []tally
+
+	mu      sync.Mutex
+	turn    sync.Cond         // told when next moves on, or a device fails
+	found   []*found          // of windows that are not added up yet
+	next    int               // window to be added up
+	elapsed [][]time.Duration // of each candidate on each device
+}
+
+// found is what a device found out about a window.
+type found struct {
+	window int
+	ref    []rowStat   // of all scored tokens
+	rows   [][]rowStat // likewise, of each candidate
+}
+
+// device is where some of the windows are evaluated.
+type device struct {
+	*run
+	Replica
+	index int
 
 	// Of the chunk at hand: floats [rows, vocab] and [3, rows].
 	refLogits, logits model.Array
 	scores            model.Array
 	refTop            []float32
-
-	refTally tally
-	tallies  []tally
 }
 
-func newRun(ref Model, candidates []Model, set *corpus.Set, o Options) (*run, error) {
+func newRun(candidates []Model, set *corpus.Set, o Options) (*run, error) {
 	switch {
 	case len(candidates) == 0:
 		return nil, errors.New("no model to evaluate")
 	case len(set.Windows) == 0:
 		return nil, errors.New("no windows to evaluate on")
 	}
-	vocab := candidates[0].Vocab()
-	if ref != nil {
-		vocab = ref.Vocab()
-	}
-	for i, c := range candidates {
-		if v := c.Vocab(); v != vocab {
-			return nil, fmt.Errorf("%s has a vocabulary of %d tokens: want %d as the others", name(i, len(candidates)), v, vocab)
-		}
-	}
 	if o.DType == "" {
 		o.DType = "f32"
 	}
-	rows := max(chunkOf(o.Ops)/4/vocab, 1)
 	r := &run{
-		o: o, set: set, ref: ref, candidates: candidates, vocab: vocab,
-		rows: min(rows, set.Context), tallies: make([]tally, len(candidates)),
+		o: o, set: set, vocab: candidates[0].Vocab(), tallies: make([]tally, len(candidates)),
+		found: make([]*found, len(set.Windows)),
 	}
-	r.logits, r.scores = o.Ops.Floats(r.rows*vocab), o.Ops.Floats(3*r.rows)
-	if ref != nil {
-		r.refLogits = o.Ops.Floats(r.rows * vocab)
+	r.turn.L = &r.mu
+	r.rows = min(max(chunkOf(o.Ops)/4/r.vocab, 1), set.Context)
+	return r, nil
+}
+
+// device prepares a device.
+func (r *run) device(index int, on Replica) (*device, error) {
+	if len(on.Candidates) != len(r.tallies) || (on.Ref != nil) != r.compared {
+		return nil, fmt.Errorf("%d models on a device: want %d", len(on.Candidates), len(r.tallies))
 	}
-	if err := o.Ops.Err(); err != nil {
-		r.free()
+	vocab := r.vocab
+	if on.Ref != nil {
+		vocab = on.Ref.Vocab()
+	}
+	for i, c := range on.Candidates {
+		if v := c.Vocab(); v != vocab {
+			return nil, fmt.Errorf("%s has a vocabulary of %d tokens: want %d as the others", name(i, len(on.Candidates)), v, vocab)
+		}
+	}
+	d := &device{run: r, Replica: on, index: index}
+	d.logits, d.scores = on.Ops.Floats(r.rows*vocab), on.Ops.Floats(3*r.rows)
+	if on.Ref != nil {
+		d.refLogits = on.Ops.Floats(r.rows * vocab)
+	}
+	r.elapsed = append(r.elapsed, make([]time.Duration, len(on.Candidates)))
+	if err := on.Ops.Err(); err != nil {
+		d.free()
 		return nil, err
 	}
-	return r, nil
+	return d, nil
+}
+
+// windows evaluates the device's share of the windows: one of as many as there are devices.
+func (d *device) windows(ctx context.Context) error {
+	all := d.set.Windows
+	for i := d.index; i < len(all); i += len(d.o.Beside) + 1 {
+		of, err := d.window(ctx, i)
+		if err != nil {
+			return d.named(d.Ops, fmt.Errorf("window %d of %d: %w", i+1, len(all), err))
+		}
+		d.add(of)
+	}
+	return nil
+}
+
+// add adds up what was found out about windows, in their order.
+func (r *run) add(of *found) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.found[of.window] = of; r.next < len(r.found) && r.found[r.next] != nil; r.next++ {
+		of := r.found[r.next]
+		if r.compared {
+			r.refTally.add(of.ref)
+		}
+		for c := range r.tallies {
+			r.tallies[c].add(of.rows[c])
+		}
+		of.ref, of.rows = nil, nil
+		if r.o.Progress != nil {
+			p := Progress{Done: r.next + 1, Total: len(r.found), NLL: make([]float64, len(r.tallies))}
+			for c := range r.tallies {
+				p.NLL[c] = r.tallies[c].nll.mean()
+			}
+			r.o.Progress(p)
+		}
+	}
+	r.turn.Broadcast()
+}
+
+// wake has devices look again whether they have to go on.
+func (r *run) wake() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turn.Broadcast()
+}
+
+// wait waits until all windows before one have been added up.
+func (r *run) wait(ctx context.Context, window int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.next != window && ctx.Err() == nil {
+		r.turn.Wait()
+	}
+	return ctx.Err()
 }
 
 // name refers to candidate i of n in a message.
@@ -221,69 +331,76 @@ func name(i, n int) string {
 	return fmt.Sprintf("model %d", i+1)
 }
 
-// window adds one window to the tallies.
-func (r *run) window(ctx context.Context, w corpus.Window) error {
+// window evaluates a window. Where a watcher is told of tokens, windows are scored one after the other.
+func (d *device) window(ctx context.Context, index int) (*found, error) {
+	w := d.set.Windows[index]
 	if w.ScoreFrom < 1 || w.Targets() < 1 {
-		return fmt.Errorf("%d tokens scored from %d", len(w.Tokens), w.ScoreFrom)
+		return nil, fmt.Errorf("%d tokens scored from %d", len(w.Tokens), w.ScoreFrom)
 	}
+	of := &found{window: index, rows: make([][]rowStat, len(d.Candidates))}
 	var refHidden model.Array
-	if r.ref != nil {
-		r.refTally.begin()
+	if d.Ref != nil {
 		var err error
-		if refHidden, err = r.ref.Hidden(ctx, w.Tokens); err != nil {
-			return fmt.Errorf("reference: %w", err)
+		if refHidden, err = d.Ref.Hidden(ctx, w.Tokens); err != nil {
+			return nil, fmt.Errorf("reference: %w", err)
 		}
 	}
-	hidden := make([]model.Array, len(r.candidates))
-	for i, c := range r.candidates {
-		r.tallies[i].begin()
+	hidden := make([]model.Array, len(d.Candidates))
+	for i, c := range d.Candidates {
 		start := time.Now()
 		var err error
 		if hidden[i], err = c.Hidden(ctx, w.Tokens); err != nil {
-			return fmt.Errorf("%s: %w", name(i, len(r.candidates)), err)
+			return nil, fmt.Errorf("%s: %w", name(i, len(d.Candidates)), err)
 		}
-		r.tallies[i].elapsed += time.Since(start)
+		d.elapsed[d.index][i] += time.Since(start)
+	}
+	if d.o.Watch != nil {
+		if err := d.wait(ctx, index); err != nil {
+			return nil, err
+		}
 	}
 	// The states at positions from−1 … len−2 predict the targets from … len−1.
-	for from := w.ScoreFrom; from < len(w.Tokens); from += r.rows {
-		targets := w.Tokens[from:min(from+r.rows, len(w.Tokens))]
+	for from := w.ScoreFrom; from < len(w.Tokens); from += d.rows {
+		targets := w.Tokens[from:min(from+d.rows, len(w.Tokens))]
 		if err := ctx.Err(); err != nil {
-			return err
+			return nil, err
 		}
 		var refRows []rowStat
-		if r.ref != nil {
+		if d.Ref != nil {
 			h := rowsOf(refHidden, len(w.Tokens), from-1, len(targets))
-			if err := r.ref.Logits(r.refLogits.Slice(0, len(targets)*r.vocab), h, len(targets)); err != nil {
-				return fmt.Errorf("reference: %w", err)
+			if err := d.Ref.Logits(d.refLogits.Slice(0, len(targets)*d.vocab), h, len(targets)); err != nil {
+				return nil, fmt.Errorf("reference: %w", err)
 			}
 			var err error
-			if refRows, err = r.reduceReference(targets); err == nil {
-				err = r.refTally.add(refRows, from)
+			if refRows, err = d.reduceReference(targets); err == nil {
+				err = checkRows(refRows, from)
 			}
 			if err != nil {
-				return fmt.Errorf("reference: %w", err)
+				return nil, fmt.Errorf("reference: %w", err)
 			}
+			of.ref = append(of.ref, refRows...)
 		}
-		for i, c := range r.candidates {
+		for i, c := range d.Candidates {
 			start := time.Now()
 			h := rowsOf(hidden[i], len(w.Tokens), from-1, len(targets))
-			if err := c.Logits(r.logits.Slice(0, len(targets)*r.vocab), h, len(targets)); err != nil {
-				return fmt.Errorf("%s: %w", name(i, len(r.candidates)), err)
+			if err := c.Logits(d.logits.Slice(0, len(targets)*d.vocab), h, len(targets)); err != nil {
+				return nil, fmt.Errorf("%s: %w", name(i, len(d.Candidates)), err)
 			}
-			rows, err := r.reduce(targets)
+			rows, err := d.reduce(targets)
 			if err == nil {
-				err = r.tallies[i].add(rows, from)
+				err = checkRows(rows, from)
 			}
 			if err != nil {
-				return fmt.Errorf("%s: %w", name(i, len(r.candidates)), err)
+				return nil, fmt.Errorf("%s: %w", name(i, len(d.Candidates)), err)
 			}
-			r.tallies[i].elapsed += time.Since(start)
-			if err := r.watch(i, from, targets, rows, refRows); err != nil {
-				return err
+			of.rows[i] = append(of.rows[i], rows...)
+			d.elapsed[d.index][i] += time.Since(start)
+			if err := d.watch(i, index, from, targets, rows, refRows); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return of, nil
 }
 
 // rowsOf returns n rows of the states [rows, width] from the first on.
@@ -293,7 +410,7 @@ func rowsOf(h model.Array, rows, first, n int) model.Array {
 }
 
 // free gives the memory of the chunks back.
-func (r *run) free() { r.o.Ops.Free(r.refLogits, r.logits, r.scores) }
+func (d *device) free() { d.Ops.Free(d.refLogits, d.logits, d.scores) }
 
 // rowStat is what remains of a row of logits.
 type rowStat struct {
@@ -302,22 +419,22 @@ type rowStat struct {
 }
 
 // reduceReference reduces the reference's logits for some targets.
-func (r *run) reduceReference(targets []int) ([]rowStat, error) {
-	s := r.score(r.refLogits, nil, targets)
-	r.refTop = s.best
-	return s.rows(), r.o.Ops.Err()
+func (d *device) reduceReference(targets []int) ([]rowStat, error) {
+	s := d.score(d.refLogits, nil, targets)
+	d.refTop = s.best
+	return s.rows(), d.Ops.Err()
 }
 
 // reduce reduces a candidate's logits, and compares them with the reference's.
-func (r *run) reduce(targets []int) ([]rowStat, error) {
-	s := r.score(r.logits, r.refLogits, targets)
+func (d *device) reduce(targets []int) ([]rowStat, error) {
+	s := d.score(d.logits, d.refLogits, targets)
 	rows := s.rows()
-	if r.ref != nil {
+	if d.Ref != nil {
 		for i, v := range s.kl {
-			rows[i].kl, rows[i].same = float64(v), s.best[i] == r.refTop[i]
+			rows[i].kl, rows[i].same = float64(v), s.best[i] == d.refTop[i]
 		}
 	}
-	return rows, r.o.Ops.Err()
+	return rows, d.Ops.Err()
 }
 
 // scores are what remains of the logits for some targets: −ln p of each, and where there is a reference the most likely token,
@@ -340,35 +457,35 @@ type scorer interface {
 }
 
 // score reduces logits. teacher, those of the reference, may be nil.
-func (r *run) score(logits, teacher model.Array, targets []int) scores {
-	n, ops := len(targets), r.o.Ops
-	logits = logits.Slice(0, n*r.vocab)
+func (d *device) score(logits, teacher model.Array, targets []int) scores {
+	n, ops := len(targets), d.Ops
+	logits = logits.Slice(0, n*d.vocab)
 	if teacher != nil {
-		teacher = teacher.Slice(0, n*r.vocab)
+		teacher = teacher.Slice(0, n*d.vocab)
 	}
 	if one, ok := ops.(scorer); ok {
-		all := r.scores.Slice(0, 3*n)
-		one.Score(all, logits, teacher, targets, r.vocab)
-		v := r.read(all)
+		all := d.scores.Slice(0, 3*n)
+		one.Score(all, logits, teacher, targets, d.vocab)
+		v := d.read(all)
 		return scores{v[:n], v[n : 2*n], v[2*n:]}
 	}
-	stat := r.scores.Slice(0, n)
-	ops.CrossEntropy(stat, nil, logits, targets, r.vocab, 1)
-	s := scores{nll: r.read(stat)}
-	if r.ref == nil {
+	stat := d.scores.Slice(0, n)
+	ops.CrossEntropy(stat, nil, logits, targets, d.vocab, 1)
+	s := scores{nll: d.read(stat)}
+	if d.Ref == nil {
 		return s
 	}
-	ops.ArgMax(stat, logits, n, r.vocab)
-	s.best = r.read(stat)
+	ops.ArgMax(stat, logits, n, d.vocab)
+	s.best = d.read(stat)
 	if teacher != nil {
-		ops.Divergence(stat, nil, logits, teacher, n, r.vocab, 1)
-		s.kl = r.read(stat)
+		ops.Divergence(stat, nil, logits, teacher, n, d.vocab, 1)
+		s.kl = d.read(stat)
 	}
 	return s
 }
 
-func (r *run) read(a model.Array) []float32 {
+func (d *device) read(a model.Array) []float32 {
 	v := make([]float32, a.Len())
-	r.o.Ops.Read(v, a)
+	d.Ops.Read(v, a)
 	return v
 }

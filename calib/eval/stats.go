@@ -56,23 +56,24 @@ func (s *sum) windowMeans() []float64 {
 type tally struct {
 	nll, kl, same sum
 	kls           []float32 // of each token
-	elapsed       time.Duration
 }
 
-// begin starts a window.
-func (t *tally) begin() {
-	for _, s := range []*sum{&t.nll, &t.kl, &t.same} {
-		s.windows = append(s.windows, part{})
-	}
-}
-
-// add takes in the rows of a chunk, whose first target is token from of the
-// window.
-func (t *tally) add(rows []rowStat, from int) error {
+// checkRows reports logits that are not finite in the rows of a chunk, whose first target is token from of the window.
+func checkRows(rows []rowStat, from int) error {
 	for i, r := range rows {
 		if !finite(r.nll) || !finite(r.kl) {
 			return fmt.Errorf("logits at token %d are %w", from+i-1, model.ErrNotFinite)
 		}
+	}
+	return nil
+}
+
+// add takes in the rows of a window.
+func (t *tally) add(rows []rowStat) {
+	for _, s := range []*sum{&t.nll, &t.kl, &t.same} {
+		s.windows = append(s.windows, part{})
+	}
+	for _, r := range rows {
 		t.nll.add(r.nll)
 		t.kl.add(r.kl)
 		t.kls = append(t.kls, float32(r.kl))
@@ -82,7 +83,6 @@ func (t *tally) add(rows []rowStat, from int) error {
 		}
 		t.same.add(agree)
 	}
-	return nil
 }
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
@@ -96,7 +96,7 @@ func (r *run) results() []Result {
 	if r.set.Whole {
 		textTokens = r.set.TextTokens
 	}
-	out := make([]Result, len(r.candidates))
+	out := make([]Result, len(r.tallies))
 	for i := range out {
 		t := &r.tallies[i]
 		ppl := perplexity(t.nll.mean())
@@ -108,10 +108,14 @@ func (r *run) results() []Result {
 			Device: r.o.Ops.Name(), DType: r.o.DType,
 			WindowNLL: t.nll.windowMeans(), tally: t,
 		}
-		if s := t.elapsed.Seconds(); s > 0 {
+		var longest time.Duration
+		for _, of := range r.elapsed {
+			longest = max(longest, of[i])
+		}
+		if s := longest.Seconds(); s > 0 {
 			out[i].TokensPerSecond = float64(r.set.Tokens()) / s
 		}
-		if r.ref != nil {
+		if r.compared {
 			out[i].Comparison = t.compare(&r.refTally, r.o.Seed)
 		}
 	}

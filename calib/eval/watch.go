@@ -2,7 +2,8 @@ package eval
 
 import "github.com/lutq/lutq/calib/model"
 
-// Watcher is told of every scored token while a run goes on. What it takes is not counted to any model.
+// Watcher is told of every scored token while a run goes on, in the order of windows and by one goroutine at a time. What it takes is not
+// counted to any model.
 type Watcher interface {
 	// Tokens is told of some tokens as one candidate predicts them. The chunk is valid until it returns.
 	Tokens(c *Chunk) error
@@ -15,7 +16,7 @@ type Chunk struct {
 	Targets       []int // their ids
 	Scores        []Score
 
-	run *run
+	on *device
 }
 
 // Score is what remains of the logits for a token. What compares with the reference is zero without one.
@@ -26,20 +27,20 @@ type Score struct {
 
 // Logits reads what the candidate, and the reference where there is one, gave to all tokens in the place of target i.
 func (c *Chunk) Logits(i int) (own, reference []float32, err error) {
-	row := func(a model.Array) []float32 { return c.run.read(a.Slice(i*c.run.vocab, (i+1)*c.run.vocab)) }
-	own = row(c.run.logits)
-	if c.run.ref != nil {
-		reference = row(c.run.refLogits)
+	row := func(a model.Array) []float32 { return c.on.read(a.Slice(i*c.on.vocab, (i+1)*c.on.vocab)) }
+	own = row(c.on.logits)
+	if c.on.Ref != nil {
+		reference = row(c.on.refLogits)
 	}
-	return own, reference, c.run.o.Ops.Err()
+	return own, reference, c.on.Ops.Err()
 }
 
 // watch tells the watcher of rows of a candidate. ref are those of the reference, nil without one.
-func (r *run) watch(candidate, from int, targets []int, rows, ref []rowStat) error {
-	if r.o.Watch == nil {
+func (d *device) watch(candidate, window, from int, targets []int, rows, ref []rowStat) error {
+	if d.o.Watch == nil {
 		return nil
 	}
-	c := &Chunk{Model: candidate, Window: len(r.tallies[candidate].nll.windows) - 1, From: from, Targets: targets, run: r}
+	c := &Chunk{Model: candidate, Window: window, From: from, Targets: targets, on: d}
 	for i, row := range rows {
 		s := Score{NLL: row.nll, KL: row.kl, Same: row.same}
 		if ref != nil {
@@ -47,5 +48,5 @@ func (r *run) watch(candidate, from int, targets []int, rows, ref []rowStat) err
 		}
 		c.Scores = append(c.Scores, s)
 	}
-	return r.o.Watch.Tokens(c)
+	return d.o.Watch.Tokens(c)
 }
