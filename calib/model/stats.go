@@ -2,6 +2,9 @@ package model
 
 import (
 	"errors"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/quantize/rounding"
 )
@@ -90,15 +93,21 @@ type FeedbackOps interface {
 type deviceStats struct {
 	*Stats
 	ops     FeedbackOps
-	factors []float32 // that they were turned by, nil where they were not
+	factors []float32     // that they were turned by, nil where they were not
+	others  []deviceStats // the same, on further devices that share the work
 }
 
-// handed returns statistics as methods are given them.
-func (s *Stats) handed() rounding.Stats {
-	if ops, ok := s.ops.(FeedbackOps); ok {
-		return deviceStats{Stats: s, ops: ops}
+// handed returns statistics as methods are given them. Others are the same on further devices.
+func (s *Stats) handed(others []*Stats) rounding.Stats {
+	ops, ok := s.ops.(FeedbackOps)
+	if !ok {
+		return s
 	}
-	return s
+	of := deviceStats{Stats: s, ops: ops}
+	for _, o := range others {
+		of.others = append(of.others, deviceStats{Stats: o, ops: o.ops.(FeedbackOps)})
+	}
+	return of
 }
 
 // Diagonal reads Σ x̂ₖ², [K].
@@ -114,8 +123,46 @@ func (s deviceStats) Feedback(o rounding.FeedbackOptions) (rounding.Feedback, er
 	if o.Retarget > 0 && s.D == nil {
 		return nil, errors.New("retargeting needs the original model's inputs")
 	}
-	f := s.ops.Feedback(s.H, s.D, s.factors, o)
-	return f, s.ops.Err()
+	if len(s.others) == 0 {
+		f := s.ops.Feedback(s.H, s.D, s.factors, o)
+		return f, s.ops.Err()
+	}
+	made := make([]rounding.Feedback, 1+len(s.others))
+	err := s.onEach(func(i int, s deviceStats) (err error) {
+		made[i], err = s.Feedback(o)
+		return err
+	})
+	if err != nil || slices.Contains(made, nil) {
+		for _, f := range made {
+			if f != nil {
+				f.Close()
+			}
+		}
+		return nil, err
+	}
+	return newSpread(s, made), nil
+}
+
+// onEach calls f for the statistics of each device, beside each other.
+func (s deviceStats) onEach(f func(i int, s deviceStats) error) error {
+	var g errgroup.Group
+	for i, of := range append([]deviceStats{{s.Stats, s.ops, s.factors, nil}}, s.others...) {
+		g.Go(func() error {
+			if err := f(i, of); err != nil {
+				return s.on(of.ops, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// on names the device of an error where there are several.
+func (s deviceStats) on(ops Ops, err error) error {
+	if len(s.others) == 0 || err == nil {
+		return err
+	}
+	return On(ops, err)
 }
 
 // Rotated implements [rounding.Rotator].
@@ -123,16 +170,22 @@ func (s deviceStats) Rotated(factors []float32) (rounding.Rotated, error) {
 	if s.factors != nil {
 		return nil, errors.New("statistics are turned twice")
 	}
-	turn := func(a Array) Array {
-		if a == nil {
-			return nil
+	made := make([]deviceStats, 1+len(s.others))
+	err := s.onEach(func(i int, s deviceStats) error {
+		turn := func(a Array) Array {
+			if a == nil {
+				return nil
+			}
+			dst := s.ops.Floats(a.Len())
+			s.ops.Rotate(dst, a, factors)
+			return dst
 		}
-		dst := s.ops.Floats(a.Len())
-		s.ops.Rotate(dst, a, factors)
-		return dst
-	}
-	r := deviceStats{Stats: &Stats{ops: s.ops, k: s.k, tokens: s.tokens, H: turn(s.H), D: turn(s.D)}, ops: s.ops, factors: factors}
-	if err := s.ops.Err(); err != nil {
+		made[i] = deviceStats{Stats: &Stats{ops: s.ops, k: s.k, tokens: s.tokens, H: turn(s.H), D: turn(s.D)}, ops: s.ops, factors: factors}
+		return s.ops.Err()
+	})
+	r := made[0]
+	r.others = made[1:]
+	if err != nil {
 		r.Close()
 		return nil, err
 	}
@@ -140,4 +193,62 @@ func (s deviceStats) Rotated(factors []float32) (rounding.Rotated, error) {
 }
 
 // Close implements [rounding.Rotated].
-func (s deviceStats) Close() { s.ops.Free(s.H, s.D) }
+func (s deviceStats) Close() {
+	s.ops.Free(s.H, s.D)
+	for _, o := range s.others {
+		o.Close()
+	}
+}
+
+// spread implements [rounding.Feedback] where several devices have a whole state each. Rows are rounded on whichever is free.
+type spread struct {
+	stats deviceStats
+	all   []rounding.Feedback
+	free  chan int // devices, each as often as it takes rows at a time
+}
+
+// spreadTurns is how many goroutines a device has rows of at a time.
+const spreadTurns = 4
+
+func newSpread(s deviceStats, all []rounding.Feedback) *spread {
+	f := &spread{stats: s, all: all, free: make(chan int, spreadTurns*len(all))}
+	for range spreadTurns {
+		for i := range all {
+			f.free <- i
+		}
+	}
+	return f
+}
+
+// somewhere calls do with the state of a device that is free.
+func (f *spread) somewhere(do func(of rounding.Feedback) error) error {
+	i := <-f.free
+	defer func() { f.free <- i }()
+	ops := f.stats.ops
+	if i > 0 {
+		ops = f.stats.others[i-1].ops
+	}
+	return f.stats.on(ops, do(f.all[i]))
+}
+
+// Retarget implements [rounding.Feedback].
+func (f *spread) Retarget(w []float32) error {
+	return f.somewhere(func(of rounding.Feedback) error { return of.Retarget(w) })
+}
+
+// Round implements [rounding.Feedback].
+func (f *spread) Round(fed, nearest rounding.Rounded, outputs, w, levels []float32, group, count int) error {
+	return f.somewhere(func(of rounding.Feedback) error { return of.Round(fed, nearest, outputs, w, levels, group, count) })
+}
+
+// Rings implements [rounding.Feedback].
+func (f *spread) Rings(r rounding.Rings, w []float32) error {
+	return f.somewhere(func(of rounding.Feedback) error { return of.Rings(r, w) })
+}
+
+// Close implements [rounding.Feedback].
+func (f *spread) Close() {
+	for _, of := range f.all {
+		of.Close()
+	}
+}

@@ -13,7 +13,8 @@ import (
 
 // WalkOptions say how to [Walk].
 type WalkOptions struct {
-	Windows [][]int // of tokens
+	Windows [][]int    // of tokens
+	Beside  []StatsOps // further devices, among which windows are divided
 	// Original runs the windows through the original model as well, which [Stats].D takes.
 	Original bool
 	// Together is how many tokens of windows that follow each other pass through a mixture of experts at a time, so that each expert
@@ -45,35 +46,39 @@ type Visitor interface {
 // Besides the states of the windows there is one block of the model on the device: the
 // original one if o.Original is set, and as much of it as is quantized. The walk
 // ends with the last layer that v wants.
+//
+// Several devices, whose arithmetic is the same, have some of the windows each, and statistics are added up between passes, in an
+// order that does not depend on their number up to [sumParts]: v is shown the same to the bit. Not so experts that tokens
+// are routed to, of which each device adds up its own tokens, so that sums are rounded otherwise.
 func Walk(ctx context.Context, src Source, ops StatsOps, v Visitor, o WalkOptions) error {
-	d := src.Decoder()
-	w := &walker{
-		Model: &Model{name: src.Name(), desc: d, ops: ops}, stats: ops, visitor: v, o: o, ropeOf: ropes(d),
-	}
-	for _, r := range w.ropeOf {
-		w.ropes = append(w.ropes, r)
-	}
-	w.divide()
-	blocks := w.wantedBlocks()
-	ahead := newAhead(src, w.originals(blocks))
-	defer ahead.wait()
-	w.full = loader{src: src, take: ahead.take, ops: ops, own: &w.block}
-	w.quantized = w.full
-	w.quantized.take = w.take
-	defer w.close()
-	if err := w.walk(ctx, blocks); err != nil {
+	c := newCrew(src, append([]StatsOps{ops}, o.Beside...), v, o)
+	if err := c.walk(ctx, src); err != nil {
 		return err
 	}
 	return src.Wait()
 }
 
-// walker is a walk. Its model has no blocks of its own.
+// goes is one walker's way.
+func (w *walker) goes(ctx context.Context, src Source) error {
+	ahead := newAhead(src, w.originals(w.blocks))
+	defer ahead.wait()
+	w.full = loader{src: src, take: ahead.take, ops: w.ops, own: &w.block}
+	w.quantized = w.full
+	w.quantized.take = w.take
+	defer w.close()
+	return w.walk(ctx)
+}
+
+// walker is a walk on one device. Its model has no blocks of its own.
 type walker struct {
 	*Model
-	stats   StatsOps
-	visitor Visitor
-	o       WalkOptions
-	ropeOf  map[*arch.Rope]*rope
+	*crew
+	rank   int
+	texts  [][]int      // its windows
+	offset int          // of the first, in all windows
+	ends   map[int]bool // how many of its windows there are up to the end of a part of all
+	stats  StatsOps
+	ropeOf map[*arch.Rope]*rope
 
 	streams []*stream // of the quantized model, and of the original one if that is run
 
@@ -89,9 +94,7 @@ type walker struct {
 	at     int        // the span at hand, of those that a pass goes through
 	routes []routes   // of every span, where there are experts
 	chose  []*routing // likewise, of the quantized model
-	routed []int      // tokens of each expert, in all windows
-
-	done, all int
+	routed []int      // tokens of each expert, in all windows of all devices
 }
 
 // span is some windows that follow each other: from, from+1, … to-1. They have so many tokens, which begin at a token of all.
@@ -110,13 +113,18 @@ type stream struct {
 // readers are layers that read the same.
 type readers struct {
 	layers []*arch.Linear
-	stats  *Stats // while they are taken
+	stats  *Stats // while they are taken: of the part of the windows at hand
+	whole  bool   // parts of the windows are not told apart
+	sums   []sums // of parts that are done
 }
+
+// sums are those of [Stats].
+type sums struct{ h, d Array }
 
 // passes is how often the windows pass through a part of a block: once for each stage of its mixer, twice for its MLP or each group of
 // its experts, and once for the end. And what the block is told takes two.
-func (w *walker) passes(b *arch.Block) int {
-	n := len(b.Mixer.Stages()) + 2*len(w.expertGroups(b)) + 1
+func passes(b *arch.Block, o WalkOptions) int {
+	n := len(b.Mixer.Stages()) + 2*len(expertGroups(b, o)) + 1
 	if b.MoE != nil { // which are chosen first
 		n++
 		if b.MoE.Into != nil {
@@ -129,43 +137,27 @@ func (w *walker) passes(b *arch.Block) int {
 	return n
 }
 
-func (w *walker) walk(ctx context.Context, blocks int) error {
-	for i, tokens := range w.o.Windows {
+func (w *walker) walk(ctx context.Context) error {
+	for i, tokens := range w.texts {
 		if err := w.check(tokens); err != nil {
-			return fmt.Errorf("window %d: %w", i, err)
+			return fmt.Errorf("window %d: %w", w.offset+i, err)
 		}
 	}
-	if blocks == 0 {
+	if w.blocks == 0 {
 		return nil
-	}
-	for i := range blocks {
-		w.all += w.passes(&w.desc.Blocks[i]) * len(w.o.Windows)
 	}
 	if err := w.embed(); err != nil {
 		return err
 	}
-	for i := range w.desc.Blocks[:blocks] {
+	for i := range w.desc.Blocks[:w.blocks] {
 		if err := w.through(ctx, i); err != nil {
 			return err
 		}
 	}
-	if w.wantsHead() {
+	if w.wantsHead(w.desc) {
 		return w.visitHead(ctx)
 	}
 	return nil
-}
-
-// wantedBlocks is how many blocks there are up to the last whose layers want statistics.
-func (w *walker) wantedBlocks() int {
-	if w.wantsHead() {
-		return len(w.desc.Blocks)
-	}
-	for i := len(w.desc.Blocks); i > 0; i-- {
-		if slices.ContainsFunc(w.desc.Blocks[i-1].Linears(), w.wants) {
-			return i
-		}
-	}
-	return 0
 }
 
 // originals returns what is read of the first blocks, in order, where the original model is run.
@@ -183,26 +175,35 @@ func (w *walker) originals(blocks int) []*arch.Stored {
 	return all
 }
 
-func (w *walker) wants(l *arch.Linear) bool { return w.visitor.Wants(l.Stored.Path) }
-
-func (w *walker) wantsHead() bool { return !w.desc.Tied && w.wants(w.desc.Head) }
-
 // divide divides the windows into spans, of which none is longer than what goes together, or a window.
 func (w *walker) divide() {
-	var of span
-	for i, tokens := range w.o.Windows {
-		alone := span{i, i + 1, len(tokens), of.first + of.tokens}
-		w.windows = append(w.windows, alone)
+	first := 0
+	for i, tokens := range w.texts {
+		w.windows = append(w.windows, span{i, i + 1, len(tokens), first})
 		w.mostRows = max(w.mostRows, len(tokens))
-		if i > 0 && of.tokens+len(tokens) <= w.o.Together {
-			of.to, of.tokens = i+1, of.tokens+len(tokens)
-			w.spans[len(w.spans)-1] = of
-		} else {
-			of = alone
-			w.spans = append(w.spans, of)
-		}
-		w.within = append(w.within, len(w.spans)-1)
+		first += len(tokens)
 	}
+	w.spans = spansOf(w.texts, w.together)
+	for i, of := range w.spans {
+		for range of.to - of.from {
+			w.within = append(w.within, i)
+		}
+	}
+}
+
+// spansOf divides windows into spans of no more tokens than go together, or of one window.
+func spansOf(windows [][]int, together int) (all []span) {
+	var of span
+	for i, tokens := range windows {
+		if i > 0 && of.tokens+len(tokens) <= together {
+			of.to, of.tokens = i+1, of.tokens+len(tokens)
+			all[len(all)-1] = of
+		} else {
+			of = span{i, i + 1, len(tokens), of.first + of.tokens}
+			all = append(all, of)
+		}
+	}
+	return all
 }
 
 // embed embeds the windows.
@@ -238,11 +239,11 @@ func (w *walker) embed() error {
 		for _, of := range w.spans {
 			s.h = append(s.h, w.ops.Floats(of.tokens*w.desc.Hidden))
 		}
-		for _, tokens := range w.o.Windows {
+		for _, tokens := range w.texts {
 			s.q, s.side = append(s.q, w.ops.Acts(len(tokens)*width)), append(s.side, w.newBeside(len(tokens)))
 		}
 	}
-	for i, tokens := range w.o.Windows {
+	for i, tokens := range w.texts {
 		for _, a := range w.activations(w.windows[i]) {
 			w.enter(a, tokens)
 		}
@@ -346,7 +347,9 @@ func (w *walker) through(ctx context.Context, i int) error {
 		if err != nil {
 			return err
 		}
-		w.feedStarved(b.MoE, spans)
+		if err := w.feedStarved(b.MoE, spans); err != nil {
+			return err
+		}
 	}
 	if err := w.visitMLPs(ctx, b, spans, mix); err != nil {
 		return err
@@ -375,7 +378,7 @@ func (w *walker) through(ctx context.Context, i int) error {
 				for ; token >= w.windows[window].tokens; window++ {
 					token -= w.windows[window].tokens
 				}
-				return fmt.Errorf("%s: the hidden state of token %d of window %d is %w after layer %d", w.name, token, window, ErrNotFinite, i)
+				return fmt.Errorf("%s: the hidden state of token %d of window %d is %w after layer %d", w.name, token, w.offset+window, ErrNotFinite, i)
 			}
 		}
 		return nil
@@ -398,7 +401,12 @@ func (w *walker) visitMLPs(ctx context.Context, b *arch.Block, spans []span, mix
 			return err
 		}
 	}
-	for _, g := range w.expertGroups(b) {
+	if b.MoE != nil {
+		for i := range b.MoE.Experts {
+			mlpIn[i].whole, mid[i].whole = true, true
+		}
+	}
+	for _, g := range expertGroups(b, w.o) {
 		err := w.visit(ctx, spans, b.MoE == nil, func(at []activations) {
 			if b.MoE == nil {
 				mix(at)
@@ -451,8 +459,6 @@ type group struct{ from, to int }
 const statsBytes = 8 << 30
 
 // expertGroups divides the MLPs of a block into those whose statistics are taken at a time. Experts of a stack are in one group.
-func (w *walker) expertGroups(b *arch.Block) []group { return expertGroups(b, w.o) }
-
 func expertGroups(b *arch.Block, o WalkOptions) []group {
 	all, most, sums := b.MLPs(), cmp.Or(o.StatsBytes, statsBytes), int64(1)
 	if o.Original {
@@ -504,12 +510,12 @@ func (w *walker) visitHead(ctx context.Context) error {
 	head := readersOf(w.desc.Head)
 	w.begin(head)
 	defer w.forget(head)
-	w.all += len(w.o.Windows)
 	err := w.pass(ctx, w.windows, func(at []activations) error {
 		for _, a := range at {
 			w.Model.states(a)
 		}
 		w.tap(head, inStreams(at, states)...)
+		w.part(w.windows, head)
 		return nil
 	})
 	if err != nil {
@@ -557,13 +563,6 @@ func (w *walker) activations(of span) []activations {
 	return at
 }
 
-func (w *walker) progress(windows int) {
-	w.done += windows
-	if w.o.Progress != nil {
-		w.o.Progress(w.done, w.all)
-	}
-}
-
 // visit passes the windows through f, which taps what some layers read, has those layers quantized and
 // puts them in place. A pass that is not always needed is left out where none of them wants statistics.
 func (w *walker) visit(ctx context.Context, spans []span, always bool, f func(at []activations), rs ...*readers) error {
@@ -574,13 +573,14 @@ func (w *walker) visit(ctx context.Context, spans []span, always bool, f func(at
 	if always || slices.ContainsFunc(rs, counts) {
 		err := w.pass(ctx, spans, func(at []activations) error {
 			f(at)
+			w.part(spans, rs...)
 			return nil
 		})
 		if err != nil {
 			return err
 		}
 	} else {
-		w.progress(len(w.o.Windows))
+		w.progress(len(w.texts))
 	}
 	if err := w.quantize(ctx, rs); err != nil {
 		return err
@@ -605,10 +605,38 @@ func (w *walker) begin(r *readers) {
 	if !slices.ContainsFunc(r.layers, w.wants) {
 		return
 	}
-	k := r.layers[0].K
-	r.stats = &Stats{ops: w.ops, k: k, routed: -1, H: w.ops.Floats(k * k)}
-	if w.o.Original {
-		r.stats.D = w.ops.Floats(k * k)
+	r.stats = &Stats{ops: w.ops, k: r.layers[0].K, routed: -1}
+}
+
+// part ends a part of the windows where the span at hand is its last: what was added up of it is set aside.
+func (w *walker) part(spans []span, rs ...*readers) {
+	if !w.ends[spans[w.at].to] {
+		return
+	}
+	for _, r := range rs {
+		if r.stats == nil || r.whole || r.stats.H == nil {
+			continue
+		}
+		own := sums{r.stats.H, r.stats.D}
+		if w.offset > 0 || len(r.sums) == 0 { // parts before them are of other devices
+			r.sums = append(r.sums, own)
+			r.stats.H, r.stats.D = nil, nil
+			continue
+		}
+		add(w.ops, r.sums[0], own)
+		for _, a := range []Array{own.h, own.d} {
+			if a != nil {
+				w.ops.Zero(a)
+			}
+		}
+	}
+}
+
+// add adds sums to others on the same device.
+func add(ops Ops, to, more sums) {
+	ops.AddTo(to.h, more.h)
+	if more.d != nil {
+		ops.AddTo(to.d, more.d)
 	}
 }
 
@@ -629,8 +657,15 @@ func (w *walker) tap(r *readers, x ...Array) {
 	if r.stats == nil {
 		return
 	}
-	rows := x[0].Len() / r.stats.k
+	k := r.stats.k
+	rows := x[0].Len() / k
 	r.stats.tokens += rows
+	if r.stats.H == nil {
+		r.stats.H = w.ops.Floats(k * k)
+		if w.o.Original {
+			r.stats.D = w.ops.Floats(k * k)
+		}
+	}
 	w.stats.Gram(r.stats.H, x[0], rows)
 	if len(x) > 1 {
 		w.stats.Cross(r.stats.D, x[1], x[0], rows)
@@ -729,15 +764,20 @@ func (w *walker) choose(a activations) {
 // feedStarved counts the tokens of experts. Those that have fewer than a layer of theirs has inputs, which say too little of it,
 // get the tokens as well that would be theirs if twice as many were chosen; and where these are too few, all. NOTES.md of
 // package gptq has what that gains.
-func (w *walker) feedStarved(d *arch.MoE, spans []span) {
-	w.routed = make([]int, len(d.Experts))
-	wider := make([]int, len(d.Experts))
+func (w *walker) feedStarved(d *arch.MoE, spans []span) error {
+	n := len(d.Experts)
+	counts := make([]int, 2*n)
 	for _, r := range w.routes {
 		for e, tokens := range r.tokens {
-			w.routed[e] += len(tokens)
-			wider[e] += len(tokens) + len(r.next[e])
+			counts[e] += len(tokens)
+			counts[n+e] += len(tokens) + len(r.next[e])
 		}
 	}
+	if err := w.count(w, counts); err != nil {
+		return err
+	}
+	wider := counts[n:]
+	w.routed = counts[:n]
 	for e := range d.Experts {
 		inputs := max(d.Experts[e].Gate.K, d.Experts[e].Down.K)
 		if w.routed[e] >= inputs {
@@ -752,38 +792,30 @@ func (w *walker) feedStarved(d *arch.MoE, spans []span) {
 			slices.Sort(r.tokens[e])
 		}
 	}
+	return nil
 }
 
 // quantize has the layers of readings quantized, those of one stack together.
 func (w *walker) quantize(ctx context.Context, rs []*readers) error {
-	var all []rounding.Readers
-	for left := rs; len(left) > 0; {
-		n := 1
-		if s := left[0].layers[0].Stored; s.Experts > 0 {
-			n = s.Experts
-		}
-		var of rounding.Readers
-		for _, l := range left[0].layers {
-			if w.wants(l) && !slices.Contains(of.Layers, l.Stored.Path) {
-				of.Layers = append(of.Layers, l.Stored.Path)
-			}
-		}
-		if len(of.Layers) > 0 {
-			for _, r := range left[:n] {
-				w.stats.Mirror(r.stats.H, r.stats.k)
-				of.Stats = append(of.Stats, r.stats.handed())
-			}
-			all = append(all, of)
-		}
-		left = left[n:]
+	if !slices.ContainsFunc(rs, counts) {
+		return nil
 	}
-	if len(all) > 0 {
-		if err := w.ops.Err(); err != nil {
-			return err
+	for _, r := range rs {
+		if r.stats == nil || r.stats.H == nil {
+			continue
 		}
-		if err := w.visitor.Quantize(ctx, all); err != nil {
-			return err
+		if own := (sums{r.stats.H, r.stats.D}); r.whole {
+			r.sums = append(r.sums, own)
+		} else { // room for a part that did not come
+			w.ops.Free(own.h, own.d)
 		}
+		r.stats.H, r.stats.D = nil, nil
+	}
+	if err := w.ops.Err(); err != nil {
+		return err
+	}
+	if err := w.crew.quantize(ctx, w, rs); err != nil {
+		return err
 	}
 	for _, r := range rs {
 		w.forget(r)
@@ -793,6 +825,10 @@ func (w *walker) quantize(ctx context.Context, rs []*readers) error {
 
 // forget gives the memory of statistics back.
 func (w *walker) forget(r *readers) {
+	for _, s := range r.sums {
+		w.ops.Free(s.h, s.d)
+	}
+	r.sums = nil
 	if r.stats != nil {
 		w.ops.Free(r.stats.H, r.stats.D)
 		r.stats = nil
