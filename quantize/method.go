@@ -177,6 +177,7 @@ func Settings() []Setting {
 		{Flag: "seed", Methods: text, Learned: true, Transform: true},
 		{Flag: "device", Methods: text, Learned: true, Transform: true},
 		{Flag: "stream", Methods: text},
+		{Flag: "devices", Methods: text, Learned: true, Transform: true},
 		{Flag: "damp", Methods: hessian},
 		{Flag: "retarget", Methods: hessian},
 		{Flag: "rescale", Methods: []string{methodGPTQ}},

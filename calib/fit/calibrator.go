@@ -96,10 +96,11 @@ func (c *calibrator) Memory(f quantize.Fitting) (host, device int64) {
 
 // Seconds implements [quantize.Calibrator].
 func (c *calibrator) Seconds(_ context.Context, f quantize.Fitting) (seconds float64, err error) {
-	ops, done, err := c.o.Open(0)
+	devices, done, err := c.o.Open(0)
 	if err != nil {
 		return 0, err
 	}
+	ops := devices[0]
 	defer func() { err = errors.Join(err, done()) }()
 	d, o := c.src.Decoder(), c.walk()
 	least := 0
@@ -154,16 +155,21 @@ func (apart) Weight(string) (weight.Matrix, error) { return nil, nil }
 // walkWith shows v what the layers that it wants read.
 func (c *calibrator) walkWith(ctx context.Context, doing string, v model.Visitor) (err error) {
 	defer c.o.Begin(doing)()
-	ops, done, err := c.o.Open(0)
+	devices, done, err := c.o.Open(0)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	stats, ok := ops.(model.StatsOps)
-	if !ok {
-		return fmt.Errorf("nothing can be calibrated on the device %s", ops.Name())
+	var stats []model.StatsOps
+	for _, ops := range devices {
+		s, ok := ops.(model.StatsOps)
+		if !ok {
+			return fmt.Errorf("nothing can be calibrated on the device %s", ops.Name())
+		}
+		stats = append(stats, s)
 	}
 	o, blocks := c.walk(), len(c.src.Decoder().Blocks)
+	o.Beside = stats[1:]
 	o.Progress = func(done, all int) { c.o.Progress(done, all, min(done*blocks/all+1, blocks), blocks) }
-	return model.Walk(ctx, c.src, stats, v, o)
+	return model.Walk(ctx, c.src, stats[0], v, o)
 }

@@ -23,9 +23,9 @@ func TestEstimates(t *testing.T) {
 			dir := t.TempDir()
 			g.Write(t, dir)
 			for _, device := range []string{"cpu", "cuda"} {
-				o := Options{Device: device, Open: func(int64) (model.Ops, func() error, error) {
+				o := Options{Device: device, Open: func(int64) ([]model.Ops, func() error, error) {
 					e, err := gemmcpu.New(gemmcpu.Options{Threads: 1})
-					return modelcpu.New(e), func() error { return nil }, err
+					return []model.Ops{modelcpu.New(e)}, func() error { return nil }, err
 				}}
 				c, err := newCalibrator(modeltest.Open(t, dir), &corpus.Mixture{Windows: [][]int{g.Tokens}, Context: len(g.Tokens)}, o, true)
 				if err != nil {

@@ -32,10 +32,11 @@ type Options struct {
 	Learn *Learning // nil: no scales are learned
 
 	Device  string // cpu or cuda, which Open opens
+	Devices int    // of that kind, among which windows and rows are divided; 0 is one
 	Threads int    // of the search of [Transform]; 0: one for each processor
-	// Open returns the device's operations, which leave that many bytes of its memory
+	// Open returns the devices' operations, which leave that many bytes of their memory
 	// free for more than the model. done is called when the text is through.
-	Open func(reserve int64) (ops model.Ops, done func() error, err error)
+	Open func(reserve int64) (devices []model.Ops, done func() error, err error)
 
 	// Warn is told of what is worth a message; may be nil.
 	Warn func(string)

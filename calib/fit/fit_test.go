@@ -87,7 +87,7 @@ func TestReady(t *testing.T) {
 	l, err := To(t.Context(), modeltest.Open(t, "../testdata/lutq-tiny"), &r, Options{
 		Texts: []string{"../testdata/harbour.txt"}, Windows: 2, Context: 32, Device: "cpu",
 		Learn: &Learning{Options: learn.Options{Mode: learn.Lutq}, Ready: func() error { return stop }},
-		Open: func(int64) (model.Ops, func() error, error) {
+		Open: func(int64) ([]model.Ops, func() error, error) {
 			t.Error("the device was opened")
 			return nil, nil, stop
 		},

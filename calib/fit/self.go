@@ -195,12 +195,12 @@ func (s *selfText) write(ctx context.Context, p *prompts, all [][]int, size, mos
 	if s.o.Begin != nil {
 		defer s.o.Begin("writing a text")()
 	}
-	ops, done, err := s.o.Open(0)
+	devices, done, err := s.o.Open(0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	m, err := model.Open(s.m, ops, model.OpenOptions{})
+	m, err := model.Open(s.m, devices[0], model.OpenOptions{})
 	if err != nil {
 		return nil, err
 	}

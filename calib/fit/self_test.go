@@ -42,13 +42,13 @@ func selfOf(t *testing.T, template, keep string) (s *selfText, opened *int) {
 	opened = new(int)
 	s = &selfText{m: b.m, tok: b.tok, temperature: 1, o: &Options{
 		Device: "cpu", Keep: keep, Seed: 3,
-		Open: func(int64) (model.Ops, func() error, error) {
+		Open: func(int64) ([]model.Ops, func() error, error) {
 			*opened++
 			e, err := cpu.New(cpu.Options{Threads: 2})
 			if err != nil {
 				return nil, nil, err
 			}
-			return modelcpu.New(e), func() error { e.Close(); return nil }, nil
+			return []model.Ops{modelcpu.New(e)}, func() error { e.Close(); return nil }, nil
 		},
 	}}
 	return s, opened
@@ -164,7 +164,7 @@ func TestSelfTo(t *testing.T) {
 	}
 	stop := errors.New("no device")
 	o.Texts, o.Seed = []string{"self"}, 9
-	o.Open = func(int64) (model.Ops, func() error, error) { return nil, nil, stop }
+	o.Open = func(int64) ([]model.Ops, func() error, error) { return nil, nil, stop }
 	if _, err := o.read(t.Context(), s.m); !errors.Is(err, stop) {
 		t.Errorf("error %v: want that of the device", err)
 	}

@@ -40,9 +40,9 @@ func transformTiny(t *testing.T, recipe string, l *Learning) (m, changed *source
 func tinyOptions() Options {
 	return Options{
 		Texts: []string{"../testdata/harbour.txt"}, Windows: 3, Context: 64, Seed: 7, GPTQ: gptq.Options{Damp: 0.1, Retarget: 0.5}, Device: "cpu",
-		Open: func(int64) (model.Ops, func() error, error) {
+		Open: func(int64) ([]model.Ops, func() error, error) {
 			e, err := cpu.New(cpu.Options{Threads: 2})
-			return modelcpu.New(e), func() error { e.Close(); return nil }, err
+			return []model.Ops{modelcpu.New(e)}, func() error { e.Close(); return nil }, err
 		},
 		Begin:    func(string) func() { return func() {} },
 		Progress: func(int, int, int, int) {},

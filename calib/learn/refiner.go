@@ -22,9 +22,9 @@ type RefinerOptions struct {
 	Text    *corpus.Mixture
 
 	Device string // cpu or cuda, which Open opens
-	// Open returns the device's operations, which leave that many bytes of its memory
+	// Open returns the devices' operations, which leave that many bytes of their memory
 	// free for more than the model. done is called when the model is closed.
-	Open func(reserve int64) (ops model.Ops, done func() error, err error)
+	Open func(reserve int64) (devices []model.Ops, done func() error, err error)
 	// Begin, unless nil, is called when the model is open.
 	Begin func()
 }
@@ -125,12 +125,12 @@ func (r *Refiner) Check(shapes map[string]weight.Matrix) error {
 // run opens the model and has do learn with it, in so many bytes of the device's memory
 // besides the model's.
 func (r *Refiner) run(memory int64, do func(*model.Model) (*Report, error)) (err error) {
-	ops, done, err := r.o.Open(memory)
+	devices, done, err := r.o.Open(memory)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	m, err := model.Open(r.model, ops, model.OpenOptions{})
+	m, err := model.Open(r.model, devices[0], model.OpenOptions{})
 	if err != nil {
 		return err
 	}
@@ -153,10 +153,10 @@ func (r *Refiner) Memory(shapes map[string]weight.Matrix) int64 {
 
 // Seconds returns about how long Refine takes, see [Seconds].
 func (r *Refiner) Seconds(context.Context) (seconds float64, err error) {
-	ops, done, err := r.o.Open(0)
+	devices, done, err := r.o.Open(0)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	return Seconds(ops, r.decoder, r.o.Options)
+	return Seconds(devices[0], r.decoder, r.o.Options)
 }

@@ -42,13 +42,13 @@ func refiner(t *testing.T, o Options) (r *Refiner, open *int) {
 	}
 	r, err = NewRefiner(modeltest.Open(t, tinyDir), RefinerOptions{
 		Options: o, Text: text, Device: "cpu",
-		Open: func(int64) (model.Ops, func() error, error) {
+		Open: func(int64) ([]model.Ops, func() error, error) {
 			e, err := cpu.New(cpu.Options{Threads: 2})
 			if err != nil {
 				return nil, nil, err
 			}
 			*open++
-			return modelcpu.New(e), func() error { *open--; e.Close(); return nil }, nil
+			return []model.Ops{modelcpu.New(e)}, func() error { *open--; e.Close(); return nil }, nil
 		},
 	})
 	if err != nil {

@@ -35,6 +35,7 @@ func (o *calibOptions) register(f *pflag.FlagSet) {
 	f.Var(newWord(&o.bos, "", string(corpus.BOSHalf), string(corpus.BOSWindow), string(corpus.BOSNone)), "calib-bos", "windows with `BOS`: half (default), window (all), none")
 	f.Uint64Var(&o.seed, "seed", 0, "number `N` that windows are drawn by (default 0)")
 	o.addDevice(f, "a GPU if any")
+	o.addDevices(f, "which share the work")
 	f.Var(newWord(&o.stream, "", fit.StreamQuantized, fit.StreamFloat), "stream", "fit to `NAME` model: quantized (default) or float")
 	f.Float64Var(&o.damp, "damp", 0.1, "gptq: add `SHARE` of mean squares to each")
 	f.BoolVar(&o.rescale, "rescale", true, "gptq: choose scales of tables anew, but on a GPU")
@@ -110,9 +111,9 @@ func (o *calibOptions) say(u *ui) {
 func (o *calibOptions) options(device string, threads int) fit.Options {
 	return fit.Options{
 		Texts: o.texts, Windows: o.windows, Context: o.ctx, BOS: corpus.BOS(o.bos), Seed: o.seed, GPTQ: gptq.Options{Damp: o.damp, Retarget: o.retarget, Rescale: o.rescale && device == "cpu"},
-		Float: o.stream == fit.StreamFloat, Device: device, Threads: threads,
-		Open: func(reserve int64) (model.Ops, func() error, error) {
-			return openOps(device, "bf16", cpu.Options{Threads: threads}, reserve)
+		Float: o.stream == fit.StreamFloat, Device: device, Devices: max(len(o.devices), 1), Threads: threads,
+		Open: func(reserve int64) ([]model.Ops, func() error, error) {
+			return o.openDevices(device, "bf16", cpu.Options{Threads: threads}, reserve)
 		},
 	}
 }

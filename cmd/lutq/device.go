@@ -38,7 +38,7 @@ func (d *deviceFlags) addDType(f *pflag.FlagSet, what string) {
 	f.Var(newWord(&d.dtype, "", "f32", "f16", "bf16"), "dtype", "`TYPE` of "+what)
 }
 
-// check refuses a type that the device does not compute in.
+// check refuses a type that the device does not compute in, and a list of GPUs on the cpu.
 func (d *deviceFlags) check() error {
 	if d.device == "cpu" && d.dtype != "" && d.dtype != "f32" {
 		return usage("type %s: the cpu computes in f32", d.dtype)
@@ -63,6 +63,40 @@ func chooseDevice(name string) (string, error) {
 		return "cpu", nil
 	}
 	return "", hintDoctor(err)
+}
+
+// choose resolves --device of commands that run a model, and checks the flags.
+func (d *deviceFlags) choose() (string, error) {
+	if err := d.check(); err != nil {
+		return "", err
+	}
+	if len(d.devices) > 0 {
+		return chooseDevice("cuda")
+	}
+	return chooseDevice(d.device)
+}
+
+// openDevices is [openOps] for all devices that the flags name.
+func (d *deviceFlags) openDevices(device, dtype string, o cpu.Options, reserve int64) (all []model.Ops, done func() error, err error) {
+	if len(d.devices) == 0 {
+		ops, done, err := openOps(device, dtype, o, reserve)
+		return []model.Ops{ops}, done, err
+	}
+	on, _, done, err := openGPUs(d.devices, dtype, reserve)
+	for _, ops := range on {
+		all = append(all, ops)
+	}
+	return all, done, hintDoctor(err)
+}
+
+// openFirst is openDevices for the first of them.
+func (d *deviceFlags) openFirst(device, dtype string, o cpu.Options, reserve int64) (ops model.Ops, done func() error, err error) {
+	one := deviceFlags{devices: d.devices[:min(len(d.devices), 1)]}
+	all, done, err := one.openDevices(device, dtype, o, reserve)
+	if err != nil {
+		return nil, nil, err
+	}
+	return all[0], done, nil
 }
 
 // openOps opens the operations that models are run by: those of the device auto,
@@ -157,7 +191,17 @@ func checkMemory(ckpt *hf.Checkpoint, all bool) error {
 	return nil
 }
 
+// openCUDAOps opens the operations of the first GPU.
 func openCUDAOps(dtype string, reserve int64) (ops *modelcuda.Ops, dev *driver.Device, done func() error, err error) {
+	all, devs, done, err := openGPUs([]int{0}, dtype, reserve)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return all[0], devs[0], done, nil
+}
+
+// openGPUs opens the operations of some GPUs, which reach each other's memory where they can.
+func openGPUs(indices []int, dtype string, reserve int64) (all []*modelcuda.Ops, devs []*driver.Device, done func() error, err error) {
 	types := map[string]driver.DType{"f16": driver.F16, "bf16": driver.BF16, "f32": driver.F32}
 	acts, ok := types[dtype]
 	if !ok {
@@ -167,29 +211,52 @@ func openCUDAOps(dtype string, reserve int64) (ops *modelcuda.Ops, dev *driver.D
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if dev, err = c.OpenDevice(0); err != nil {
+	n, err := c.DeviceCount()
+	if err != nil {
 		return nil, nil, nil, err
 	}
-	var engine *gemmcuda.Engine
+	for _, i := range indices {
+		if i >= n {
+			return nil, nil, nil, fmt.Errorf("there is no GPU %d: the machine has %d, from 0 on", i, n)
+		}
+	}
+	if devs, err = c.OpenDevices(indices); err != nil {
+		return nil, nil, nil, err
+	}
+	var engines []*gemmcuda.Engine
 	done = func() error {
 		var errs []error
-		if ops != nil {
+		for _, ops := range all {
 			errs = append(errs, ops.Close())
 		}
-		if engine != nil {
-			errs = append(errs, dev.Do(engine.Close))
+		for i, e := range engines {
+			errs = append(errs, devs[i].Do(e.Close))
 		}
-		return errors.Join(append(errs, dev.Close())...)
+		return errors.Join(append(errs, driver.CloseDevices(devs))...)
 	}
-	err = dev.Do(func() (err error) {
-		engine, err = gemmcuda.New(dev, c.Cache())
-		return err
-	})
-	if err == nil {
-		ops, err = modelcuda.New(dev, engine, modelcuda.Options{Type: acts, Reserve: reserve})
+	if err = c.ConnectPeers(devs); errors.Is(err, driver.ErrNoPeers) {
+		err = nil // copies go through the host's memory
+	}
+	for _, dev := range devs {
+		if err != nil {
+			break
+		}
+		var engine *gemmcuda.Engine
+		err = dev.Do(func() (err error) {
+			engine, err = gemmcuda.New(dev, c.Cache())
+			return err
+		})
+		if err != nil {
+			break
+		}
+		engines = append(engines, engine)
+		var ops *modelcuda.Ops
+		if ops, err = modelcuda.New(dev, engine, modelcuda.Options{Type: acts, Reserve: reserve}); err == nil {
+			all = append(all, ops)
+		}
 	}
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, done())
 	}
-	return ops, dev, done, nil
+	return all, devs, done, nil
 }

@@ -113,6 +113,7 @@ ever; it may be MODEL itself.`, input.Config, input.Index, input.Header, input.G
 	o.addActTable(f)
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	o.addDevice(f, "a GPU if any")
+	o.addDevices(f, "which share the work")
 	o.addDType(f, "activations on cuda: f16 (default), bf16 or f32")
 	o.addAct(f)
 	o.tiles.register(f)
@@ -120,8 +121,8 @@ ever; it may be MODEL itself.`, input.Config, input.Index, input.Header, input.G
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.BoolVar(&o.json, "json", false, "the same as --format json")
 	setGroup(f, "What to evaluate", "text", "against", "protocol", "bos", "windows", "ctx")
-	setGroup(f, "Run", "threads", "device", "dtype", "act", "tiles", "no-verify", "format", "json")
-	setLater(f, "bos", "act", "tiles", "no-verify")
+	setGroup(f, "Run", "threads", "device", "devices", "dtype", "act", "tiles", "no-verify", "format", "json")
+	setLater(f, "bos", "devices", "act", "tiles", "no-verify")
 	setResearch(f, "act-table")
 	return c
 }
@@ -239,58 +240,59 @@ func (u *ui) evalTexts(ctx context.Context, dirs, texts []string, o evalOptions,
 	if err != nil {
 		return nil, err
 	}
-	ops, done, err := u.openModelOps(&o.deviceFlags, cpu.Options{Threads: o.threads}, "evaluating")
+	devices, done, err := u.openModelDevices(&o.deviceFlags, cpu.Options{Threads: o.threads}, "evaluating")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(hintEval(err, o), done()) }()
-	// The reference is multiplied as it is.
-	candidateOps := ops
-	if candidateOps, err = o.rounding(ops); err != nil {
-		return nil, err
-	}
-	candidateOps = tables.over(candidateOps)
-	var from []*source.Model
-	var loaded []*model.Model // of them
-	defer func() {
-		for _, m := range loaded {
-			m.Close()
-		}
-	}()
-	mo := model.OpenOptions{
-		Layouts: func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
-	}
-	load := func(dir string, ops model.Ops) (*model.Model, error) {
-		m, err := u.open(dir, source.Options{Unchecked: o.noVerify})
+	of := evalModels{names: dirs}
+	defer of.close()
+	for _, ops := range devices {
+		// The reference is multiplied as it is.
+		candidateOps, err := o.rounding(ops)
 		if err != nil {
 			return nil, err
 		}
-		l, err := u.load(m, ops, mo)
-		if err == nil {
-			from, loaded = append(from, m), append(loaded, l)
+		candidateOps = tables.over(candidateOps)
+		on := eval.Replica{Ops: ops}
+		load := func(dir string, by model.Ops) (*model.Model, error) {
+			m, err := u.open(dir, source.Options{Unchecked: o.noVerify})
+			if err != nil {
+				return nil, err
+			}
+			l, err := u.load(m, by, model.OpenOptions{
+				Layouts: func(m *lutq.Model) (model.Layouts, error) { return o.tiles.of(m, ops.Name()) },
+			})
+			if err != nil {
+				return nil, onDevice(devices, ops, err)
+			}
+			if of.loaded = append(of.loaded, l); len(of.on) == 0 {
+				of.from = append(of.from, m)
+			}
+			return l, nil
 		}
-		return l, err
-	}
-	var models []eval.Model
-	for _, dir := range dirs {
-		m, err := load(dir, candidateOps)
-		if err != nil {
-			return nil, err
+		for _, dir := range dirs {
+			m, err := load(dir, candidateOps)
+			if err != nil {
+				return nil, err
+			}
+			on.Candidates = append(on.Candidates, m)
 		}
-		models = append(models, m)
-	}
-	var ref eval.Model
-	if o.against != "" {
-		if ref, err = load(o.against, ops); err != nil {
-			return nil, err
+		if o.against != "" {
+			if on.Ref, err = load(o.against, ops); err != nil {
+				return nil, err
+			}
 		}
+		if len(of.on) == 0 {
+			if err := o.tiles.unused(ops.Name()); err != nil {
+				return nil, err
+			}
+			u.noteRounding(candidateOps)
+		}
+		of.on = append(of.on, on)
 	}
-	if err := o.tiles.unused(ops.Name()); err != nil {
-		return nil, err
-	}
-	u.noteRounding(candidateOps)
 	for _, o.text = range texts {
-		rep, err := u.evalText(ctx, evalModels{dirs, from, loaded, models, ref}, o, ops, watch)
+		rep, err := u.evalText(ctx, of, o, watch)
 		if err != nil {
 			return nil, err
 		}
@@ -300,18 +302,31 @@ func (u *ui) evalTexts(ctx context.Context, dirs, texts []string, o evalOptions,
 	return reps, nil
 }
 
-// evalModels are models to be evaluated, in the order of their names, and the reference, nil without one, which is the last of
-// those that were loaded.
+// evalModels are models to be evaluated, in the order of their names, and the reference, if there is one, which is the last of
+// those that they are from.
 type evalModels struct {
 	names  []string
 	from   []*source.Model
-	loaded []*model.Model
-	models []eval.Model
-	ref    eval.Model
+	loaded []*model.Model // on all devices
+	on     []eval.Replica // the same, by devices
+}
+
+func (m *evalModels) close() {
+	for _, l := range m.loaded {
+		l.Close()
+	}
+}
+
+// onDevice names the device of an error where there are several.
+func onDevice(devices []model.Ops, ops model.Ops, err error) error {
+	if len(devices) == 1 {
+		return err
+	}
+	return model.On(ops, err)
 }
 
 // evalText evaluates models on the text that the options name.
-func (u *ui) evalText(ctx context.Context, of evalModels, o evalOptions, ops model.Ops, watch watching) (*evalReport, error) {
+func (u *ui) evalText(ctx context.Context, of evalModels, o evalOptions, watch watching) (*evalReport, error) {
 	set, tok, err := evalSet(of.from[0], o)
 	if err != nil {
 		return nil, err
@@ -325,7 +340,8 @@ func (u *ui) evalText(ctx context.Context, of evalModels, o evalOptions, ops mod
 	if most := of.loaded[0].Decoder().MaxPositions; most > 0 && set.Context > most {
 		fmt.Fprintf(u.stderr, "lutq: windows of %d tokens are longer than the %d that the model was made for\n", set.Context, most)
 	}
-	if ops.Name() == "cpu" {
+	first := of.on[0]
+	if first.Ops.Name() == "cpu" {
 		need := int64(0)
 		for _, m := range of.loaded {
 			need += m.ActivationBytes(set.Context)
@@ -342,8 +358,8 @@ func (u *ui) evalText(ctx context.Context, of evalModels, o evalOptions, ops mod
 	if watch != nil {
 		watcher = watch(set, tok)
 	}
-	results, err := eval.Run(ctx, of.ref, of.models, set, eval.Options{
-		Ops: ops, DType: o.dtype, Watch: watcher,
+	results, err := eval.Run(ctx, first.Ref, first.Candidates, set, eval.Options{
+		Ops: first.Ops, Beside: of.on[1:], DType: o.dtype, Watch: watcher,
 		Progress: func(p eval.Progress) {
 			bar.set(int64(p.Done), fmt.Sprintf("perplexity so far %.3f", math.Exp(p.NLL[0])))
 		},
@@ -394,10 +410,16 @@ func (u *ui) load(m *source.Model, ops model.Ops, o model.OpenOptions) (*model.M
 // openModelOps opens the device that the flags name for what a model does, and puts what has been
 // chosen into them.
 func (u *ui) openModelOps(d *deviceFlags, onCPU cpu.Options, doing string) (ops model.Ops, done func() error, err error) {
-	if err := d.check(); err != nil {
+	all, done, err := u.openModelDevices(d, onCPU, doing)
+	if err != nil {
 		return nil, nil, err
 	}
-	device, err := chooseDevice(d.device)
+	return all[0], done, nil
+}
+
+// openModelDevices is openModelOps for all devices that are named.
+func (u *ui) openModelDevices(d *deviceFlags, onCPU cpu.Options, doing string) (all []model.Ops, done func() error, err error) {
+	device, err := d.choose()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -406,11 +428,11 @@ func (u *ui) openModelOps(d *deviceFlags, onCPU cpu.Options, doing string) (ops 
 		if dtype == "" {
 			dtype = "f16"
 		}
-		ops, done, err = openOps(device, dtype, onCPU, 0)
+		all, done, err = d.openDevices(device, dtype, onCPU, 0)
 		var missing *driver.MissingError
 		if err == nil || d.device == "cuda" || !errors.As(err, &missing) {
 			d.dtype = dtype
-			return ops, done, err
+			return all, done, err
 		}
 		fmt.Fprintf(u.stderr, "lutq: the GPU is left alone: %v\n", err)
 	}
@@ -418,7 +440,7 @@ func (u *ui) openModelOps(d *deviceFlags, onCPU cpu.Options, doing string) (ops 
 		fmt.Fprintf(u.stderr, "lutq: %s on the cpu, in f32 instead of %s\n", doing, d.dtype)
 	}
 	d.dtype = "f32"
-	return openOps("cpu", d.dtype, onCPU, 0)
+	return d.openDevices("cpu", d.dtype, onCPU, 0)
 }
 
 // hintDiffers says that damage failed a check, and what to do about it.

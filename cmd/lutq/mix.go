@@ -153,14 +153,14 @@ func (u *ui) mixWidths(ctx context.Context, m *source.Model, r *quantize.Recipe,
 		return nil, err
 	}
 	x := &mixture{}
-	if x.device, err = chooseDevice(o.calib.device); err != nil {
+	if x.device, err = o.calib.choose(); err != nil {
 		return nil, err
 	}
 	windows, err := x.read(ctx, u, m, o, r.Calibrated())
 	if err != nil {
 		return nil, err
 	}
-	ops, done, err := openOps(x.device, "f32", cpu.Options{Threads: o.threads}, 0)
+	ops, done, err := o.calib.openFirst(x.device, "f32", cpu.Options{Threads: o.threads}, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -530,7 +530,7 @@ func (x *mixture) measure(ctx context.Context, u *ui, out string, original *sour
 	if checkMemory(src, x.device == "cpu") != nil {
 		return nil // which is worth no failure
 	}
-	ops, done, err := openOps(x.device, "f32", cpu.Options{Threads: o.threads}, 0)
+	ops, done, err := o.calib.openFirst(x.device, "f32", cpu.Options{Threads: o.threads}, 0)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func how() []string {
 
 // text are the flags of what a preset's text is, which ask for one that has a text.
 func text() []string {
-	return []string{"calib", "calib-windows", "calib-ctx", "calib-bos", "seed", "device", "stream", "damp", "retarget", "rescale"}
+	return []string{"calib", "calib-windows", "calib-ctx", "calib-bos", "seed", "device", "devices", "stream", "damp", "retarget", "rescale"}
 }
 
 // A way is how the preset of a command line came to be.

@@ -145,9 +145,9 @@ Flags override its defaults.`, input.Config, input.Index, input.Header, input.GG
 	o.parts.register(f)
 	setGroup(f, "What to store", "preset", "bits", "size", "fit", "fit-ctx", "fit-runtime", "mix", "embed-bits", "group", "codebook", "scale-type", "for", "tensor", "recipe", "split-fused", "vision", "mtp")
 	setGroup(f, "How", "method", "scale", "learn", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale", "stream")
-	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "calib-bos", "seed", "device", "eval-text")
+	setGroup(f, "Text (for gptq, wanda, sparsegpt, nfl and --learn)", "calib", "calib-windows", "calib-ctx", "calib-bos", "seed", "device", "devices", "eval-text")
 	setGroup(f, "Run", "threads", "max-ram", "max-shard-size", "shards-from", "part", "merge", "dry-run", "force", "json")
-	setLater(f, "stream", "scale-type", "scale", "split-fused", "vision", "mtp", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale", "calib-bos", "seed", "max-shard-size", "shards-from")
+	setLater(f, "stream", "scale-type", "scale", "split-fused", "vision", "mtp", "transform", "bcq-rounds", "bcq-offset", "damp", "retarget", "rescale", "calib-bos", "seed", "devices", "max-shard-size", "shards-from")
 	setResearch(f, "kbit-encode", "learn-control")
 	return c
 }
@@ -539,7 +539,7 @@ func (u *ui) fit(ctx context.Context, m *source.Model, r *quantize.Recipe, o qua
 	device := o.calib.device
 	if !o.parts.merge { // which runs no text, so that any machine can merge
 		var err error
-		if device, err = chooseDevice(device); err != nil {
+		if device, err = o.calib.choose(); err != nil {
 			return nil, nil, err
 		}
 	}

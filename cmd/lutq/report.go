@@ -76,8 +76,8 @@ A FILE that report wrote before is replaced; any other is with --force.`, input.
 	f.BoolVar(&o.json, "json", false, "print what the page shows as JSON")
 	setGroup(f, "What to show", "to", "title", "against", "text", "quantized")
 	setGroup(f, "Texts", "protocol", "bos", "windows", "ctx")
-	setGroup(f, "Run", "threads", "device", "dtype", "tiles", "no-verify", "force", "json")
-	setLater(f, "bos", "tiles", "no-verify")
+	setGroup(f, "Run", "threads", "device", "devices", "dtype", "tiles", "no-verify", "force", "json")
+	setLater(f, "bos", "devices", "tiles", "no-verify")
 	return c
 }
 
@@ -91,6 +91,7 @@ func (o *reportOptions) registerTexts(f *pflag.FlagSet, u *ui) {
 	f.Var(newNumber(&o.ctx, 0, 3, maxContext), "ctx", "`TOKENS` in a window (default 2048; llama.cpp 512)")
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	o.addDevice(f, "a GPU if any")
+	o.addDevices(f, "which share the work")
 	o.addDType(f, "activations on cuda: f16 (default), bf16 or f32")
 	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check quantized models while reading them")

@@ -28,6 +28,7 @@ calib-bos        l   x    x   .     .         .       x       x
 seed             l   x    x   .     .         .       x       x
 device           l   x    x   .     .         .       x       x
 stream           .   .    x   .     .         .       x       x
+devices          l   x    x   .     .         .       x       x
 damp             .   .    x   .     .         .       .       x
 retarget         .   .    x   .     .         .       .       x
 rescale          .   .    x   .     .         .       .       .
@@ -58,7 +59,7 @@ func TestSettings(t *testing.T) {
 		t.Errorf("the table has %d flags, want %d", len(lines)-1, len(quantize.Settings()))
 	}
 	values := map[string]string{
-		"codebook": "nf", "scale": "absmax", "bcq-offset": "true", "calib": "none", "device": "cpu", "learn": "true", "learn-mode": "lutq",
+		"codebook": "nf", "scale": "absmax", "bcq-offset": "true", "calib": "none", "device": "cpu", "devices": "0,1", "learn": "true", "learn-mode": "lutq",
 		"learn-objective": "kl", "learn-rate": "0.001", "learn-grad": "lsq", "learn-params": "f32", "learn-table": "true", "learn-control": "true",
 		"damp": "0.2", "stream": "float", "retarget": "0.2", "calib-ctx": "64", "calib-bos": "none", "rescale": "true",
 	}

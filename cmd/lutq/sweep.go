@@ -86,8 +86,8 @@ in memory at once.`, input.Config, input.Index, input.Header, input.GGUF, input.
 	f.Lookup("against").Usage = "compare with `FOLDER` (default MODEL)"
 	setGroup(f, "What to make", "bits", "preset", "beside")
 	setGroup(f, "Texts", "text", "against", "protocol", "bos", "windows", "ctx")
-	setGroup(f, "Run", "threads", "device", "dtype", "tiles", "no-verify", "json")
-	setLater(f, "bos", "tiles", "no-verify")
+	setGroup(f, "Run", "threads", "device", "devices", "dtype", "tiles", "no-verify", "json")
+	setLater(f, "bos", "devices", "tiles", "no-verify")
 	return c
 }
 
