@@ -87,11 +87,11 @@ func (c *calibrator) Block() int {
 
 // Memory implements [quantize.Calibrator].
 func (c *calibrator) Memory(f quantize.Fitting) (host, device int64) {
-	o := c.walk()
+	o, devices := c.walk(), max(c.o.Devices, 1)
 	if c.o.Device != "cpu" {
-		device = model.WalkDeviceMemory(c.src.Decoder(), o, f.Share, f.Beside, f.Prepared)
+		device = model.WalkDeviceMemory(c.src.Decoder(), o, devices, f.Share, f.Beside, f.Prepared)
 	}
-	return model.WalkMemory(c.src, o, c.o.Device), device
+	return model.WalkMemory(c.src, o, c.o.Device, devices), device
 }
 
 // Seconds implements [quantize.Calibrator].
@@ -111,8 +111,9 @@ func (c *calibrator) Seconds(_ context.Context, f quantize.Fitting) (seconds flo
 	if c.o.Device == "cpu" {
 		return (model.WalkWork(d, o) + f.Products) / perSecond, err
 	}
-	return gpuStart + (model.WalkWork(d, o)+gpuFloats*f.Products)/perSecond + gpuLaunch*model.WalkLaunches(d, o) +
-		gpuMatrix*float64(f.Matrices) + gpuWeight*f.Weights, err
+	work := (model.WalkWork(d, o)+gpuFloats*f.Products)/perSecond + gpuLaunch*model.WalkLaunches(d, o) +
+		gpuMatrix*float64(f.Matrices) + gpuWeight*f.Weights
+	return gpuStart + work/float64(max(c.o.Devices, 1)), err
 }
 
 // What a GPU takes besides products of activations, in seconds but for gpuFloats: measured on an H200, see NOTES.md of package gptq.

@@ -211,9 +211,9 @@ func WalkLaunches(d *arch.Decoder, o WalkOptions) (n float64) {
 
 func square(k int) float64 { return float64(k) * float64(k) }
 
-// WalkMemory returns about how many bytes of the host [Walk] takes on a device, what quantizes
+// WalkMemory returns about how many bytes of the host [Walk] takes on some devices of a kind, what quantizes
 // layers by the Hessian included, which on a GPU stays there.
-func WalkMemory(src Source, o WalkOptions, device string) int64 {
+func WalkMemory(src Source, o WalkOptions, device string, devices int) int64 {
 	d := src.Decoder()
 	w := widthsOf(d)
 	streams, sums := int64(1), int64(1)
@@ -240,7 +240,7 @@ func WalkMemory(src Source, o WalkOptions, device string) int64 {
 		embedding += 2 * int64(d.Tokens.Embed.N) * int64(d.Tokens.Embed.K)
 	}
 	if device != "cpu" {
-		return walkBytes + int64(uncollected*float64(max(embedding, read)))
+		return walkBytes + int64(uncollected*float64(int64(devices)*max(embedding, read))) // each reads for itself
 	}
 	// What is read of the statistics, H and its factor in float64, the factor's columns, and
 	// what weights are shifted by.
@@ -248,22 +248,30 @@ func WalkMemory(src Source, o WalkOptions, device string) int64 {
 	tokens, longest := tokensOf(o)
 	hidden, q, kv, inter := int64(d.Hidden), int64(w.q), int64(w.kv), int64(w.mlp)
 	states := 4 * streams * (tokens*(hidden+q+int64(besideWidth(d))) + longest*(3*hidden+2*q+2*kv) + min(longest, HostMLPRows)*2*inter)
-	return walkBytes + int64(uncollected*float64(states+max(embedding, (streams+1)*block+4*sums*stats+fitted)))
+	return walkBytes + int64(uncollected*float64(states+max(embedding, (streams+1)*block+4*sums*(stats+largest)+fitted)))
 }
 
-// WalkDeviceMemory returns about how many bytes of a GPU [Walk] takes with activations in 16 bits, where layers become as large as share of
-// what they are in 16 bits, and up to beside are prepared at a time, but no more than some bytes of them.
-func WalkDeviceMemory(d *arch.Decoder, o WalkOptions, share float64, beside, prepared int64) int64 {
+// WalkDeviceMemory returns about how many bytes of each of some GPUs [Walk] takes with activations in 16 bits, where layers become as large as
+// share of what they are in 16 bits, and up to beside are prepared at a time, but no more than some bytes of them.
+func WalkDeviceMemory(d *arch.Decoder, o WalkOptions, devices int, share float64, beside, prepared int64) int64 {
 	w, room := widthsOf(d), roomOf(d)
 	streams := int64(1)
 	weights := share // of a weight, in units of 2 bytes
 	if o.Original {
 		streams, weights = 2, 1+share
 	}
-	// What some readers of k elements take: their sums, states as large as they, and as much again of four that are being made.
+	// What some readers of k elements take: their sums, states as large as they, and as much again of four that are being made. Of
+	// one that is no expert there are the sums of parts of the windows as well.
 	fit := func(n, k int) int64 {
 		one := 8 * int64(square(k))
-		return int64(n)*4*streams*int64(square(k)) + max(one, min(prepared, min(beside, int64(n))*one)) + min(4, int64(n))*one
+		sums := int64(n)
+		switch {
+		case n == 1 && devices == 1:
+			sums = 2
+		case n == 1:
+			sums = int64(sumParts/devices) + 2 // of the last, which adds all up
+		}
+		return sums*4*streams*int64(square(k)) + max(one, min(prepared, min(beside, int64(n))*one)) + min(4, int64(n))*one
 	}
 	var most int64 // of a block
 	for i := range d.Blocks {
@@ -285,6 +293,9 @@ func WalkDeviceMemory(d *arch.Decoder, o WalkOptions, share float64, beside, pre
 	hidden, q, wide := int64(d.Hidden), int64(w.q), int64(0)
 	if o.Together > 0 && slices.ContainsFunc(d.Blocks, goesTogether) {
 		wide = int64(o.Together) * hidden * (2 + 2 + (2 + 4)) // inputs, those of an expert; what one reads and makes, of a stream
+	}
+	if devices > 1 {
+		tokens = tokens/int64(devices) + longest
 	}
 	windows := streams * tokens * (4*hidden + 2*(q+int64(besideWidth(d))))
 	rooms := streams*longest*(2*hidden+4*int64(w.kv)+4*int64(w.mlp)+2*int64(room.acts)+4*int64(room.floats)) + streams*wide

@@ -75,7 +75,10 @@ func TestWalkMemory(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			src := newDescribed(t, c.config, c.as)
 			o := model.WalkOptions{Windows: windows, Original: true, Together: 1 << 14}
-			host, device := float64(model.WalkMemory(src, o, "cuda"))/gb, float64(model.WalkDeviceMemory(src.d, o, 4.27/16, 17, 4<<30))/gb
+			host, device := float64(model.WalkMemory(src, o, "cuda", 1))/gb, float64(model.WalkDeviceMemory(src.d, o, 1, 4.27/16, 17, 4<<30))/gb
+			if two := float64(model.WalkDeviceMemory(src.d, o, 2, 4.27/16, 17, 4<<30)) / gb; two > .85*device || two < .5*device {
+				t.Errorf("%.1f GB of each of two devices, %.1f of one", two, device)
+			}
 			if host > c.host || host < c.host/2 {
 				t.Errorf("%.1f GB of the host: want at most %.1f", host, c.host)
 			}
