@@ -296,6 +296,8 @@ func (o *benchOptions) check(model string) error {
 		return usage("--json and --format %s do not go together", o.format)
 	case o.sums && (o.selftest.on() || o.decode.on || len(o.shapes) > 0 || model != "" || o.summary):
 		return usage("--sums times nothing else")
+	case len(o.devices) > 0 && o.dtype == "f32" && o.device == "auto": // which is the cpu
+		return usage("--devices names GPUs, and --device cpu none")
 	case len(o.devices) > 0 && !o.sums && !o.decode.on:
 		return usage("--devices is for --decode and --sums")
 	case !o.selftest.on() && !o.decode.on && !o.sums && len(o.shapes) == 0 && model == "":

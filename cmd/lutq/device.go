@@ -43,7 +43,7 @@ func (d *deviceFlags) check() error {
 	if d.device == "cpu" && d.dtype != "" && d.dtype != "f32" {
 		return usage("type %s: the cpu computes in f32", d.dtype)
 	}
-	if len(d.devices) > 0 && (d.device == "cpu" || d.dtype == "f32" && d.device == "auto") {
+	if len(d.devices) > 0 && d.device == "cpu" {
 		return usage("--devices names GPUs, and --device cpu none")
 	}
 	return nil

@@ -430,7 +430,7 @@ func (u *ui) openModelDevices(d *deviceFlags, onCPU cpu.Options, doing string) (
 		}
 		all, done, err = d.openDevices(device, dtype, onCPU, 0)
 		var missing *driver.MissingError
-		if err == nil || d.device == "cuda" || !errors.As(err, &missing) {
+		if err == nil || d.device == "cuda" || len(d.devices) > 0 || !errors.As(err, &missing) {
 			d.dtype = dtype
 			return all, done, err
 		}
