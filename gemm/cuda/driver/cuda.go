@@ -170,9 +170,6 @@ func openCUDA(p places) (*cudaAPI, error) {
 		{"cuMemcpyHtoDAsync_v2", &a.memcpyHtoDAsync},
 		{"cuMemcpyDtoHAsync_v2", &a.memcpyDtoHAsync},
 		{"cuMemcpyDtoDAsync_v2", &a.memcpyDtoDAsync},
-		{"cuDeviceCanAccessPeer", &a.deviceCanAccessPeer},
-		{"cuCtxEnablePeerAccess", &a.ctxEnablePeerAccess},
-		{"cuMemcpyPeerAsync", &a.memcpyPeerAsync},
 		{"cuMemsetD8_v2", &a.memsetD8},
 		{"cuMemsetD32_v2", &a.memsetD32},
 		{"cuMemsetD8Async", &a.memsetD8Async},
@@ -210,6 +207,14 @@ func openCUDA(p places) (*cudaAPI, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	peers := []symbol{
+		{"cuDeviceCanAccessPeer", &a.deviceCanAccessPeer},
+		{"cuCtxEnablePeerAccess", &a.ctxEnablePeerAccess},
+		{"cuMemcpyPeerAsync", &a.memcpyPeerAsync},
+	}
+	if lib.resolve(purposeCUDA, peers) != nil { // one GPU needs none of them
+		a.deviceCanAccessPeer, a.ctxEnablePeerAccess, a.memcpyPeerAsync = 0, 0, 0
 	}
 	var v int32
 	if err := a.check("cuDriverGetVersion", call(a.driverGetVersion, uintptr(unsafe.Pointer(&v)))); err != nil {

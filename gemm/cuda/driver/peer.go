@@ -39,7 +39,7 @@ func CloseDevices(devs []*Device) error {
 // CanReach tells whether one GPU can read and write another's memory.
 func (c *CUDA) CanReach(from, to int) (bool, error) {
 	a, err := c.ready()
-	if err != nil {
+	if err != nil || a.deviceCanAccessPeer == 0 {
 		return false, err
 	}
 	var devs [2]int32
@@ -90,8 +90,11 @@ func (d *Device) reach(peer *Device) error {
 // CopyPeer queues a copy of n bytes from one GPU's memory to another's, over the way between them where there is one and through
 // the host's memory where there is none. The stream may be of either.
 func (s *Stream) CopyPeer(dst Ptr, to *Device, src Ptr, from *Device, n int) error {
-	if n == 0 {
+	switch {
+	case n == 0:
 		return nil
+	case s.api.memcpyPeerAsync == 0:
+		return fmt.Errorf("GPUs %d and %d: the driver copies nothing between GPUs", from.Info.Index, to.Info.Index)
 	}
 	return s.api.check("cuMemcpyPeerAsync", call(s.api.memcpyPeerAsync, uintptr(dst), to.ctx, uintptr(src), from.ctx, uintptr(n), s.handle))
 }
