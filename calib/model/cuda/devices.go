@@ -26,7 +26,11 @@ func (o *Ops) Receive(dst model.Array, from model.Ops, src model.Array) bool {
 		return true // which the other device tells
 	}
 	o.do(func() {
-		o.fail(o.stream.CopyPeer(d.ptr, o.dev, s.ptr, other.dev, d.bytes()))
+		if o.dev.Info.Index == other.dev.Info.Index {
+			o.fail(o.stream.Copy(d.ptr, s.ptr, d.bytes()))
+		} else {
+			o.fail(o.stream.CopyPeer(d.ptr, o.dev, s.ptr, other.dev, d.bytes()))
+		}
 		if o.err == nil {
 			o.fail(o.stream.Sync())
 		}

@@ -53,6 +53,7 @@ func TestHost(t *testing.T) {
 			run("Solve", func(t *testing.T) { testSolves(t, o, 1, 5, 64, 65, 200) })
 			run("Walk", func(t *testing.T) { testWalk(t, o, i) })
 			run("Experts", func(t *testing.T) { testExperts(t, o) })
+			run("Devices", func(t *testing.T) { testDevices(t, o) })
 			run("Score", func(t *testing.T) { testScore(t, o) })
 			run("Rank", func(t *testing.T) { testRank(t, o) })
 			run("Mix", func(t *testing.T) { testMix(t, o, i) })
