@@ -82,17 +82,15 @@ opens it (trust_remote_code=True). README.md is a model card, yours to edit.
 Interrupted, the same command goes on, to the same bytes.
 
 Towers that see or hear, projectors and layers that predict further tokens (MTP)
-stay as they are. --vision and --mtp round those of their matrices that are
-linear layers by their names. Every tensor of MODEL is in OUT, or what replaces
-it is; verify OUT --against MODEL checks that too.
+stay as they are. --vision and --mtp round their linear layers. Every tensor of
+MODEL is in OUT, or what replaces it is: verify OUT --against MODEL checks it.
 
 Exceptions. --tensor REGEX=bits:group:codebook:scale:scale-type:kind:method sets
 the format of the tensors whose name matches. Any field may be left out.
-REGEX=keep leaves them as they are. A recipe file holds the same in JSON:
+REGEX=keep leaves them as they are. A recipe file holds the same in JSON, and
+flags override its defaults:
 
-  {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}
-
-Flags override its defaults.`, input.Config, input.Index, input.Header, input.GGUF, input.Recipe, input.Codebook, input.Tokenizer, input.Text)),
+  {"bits": 3, "codebook": "js", "tensors": [{"match": "down_proj", "bits": 4}]}`, input.Config, input.Index, input.Header, input.GGUF, input.Recipe, input.Codebook, input.Tokenizer, input.Text)),
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: folders(2),
 		RunE: func(c *cobra.Command, args []string) error {
