@@ -2,12 +2,12 @@ package export
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/lutq/lutq/formats/arch"
 	"github.com/lutq/lutq/formats/card"
@@ -15,9 +15,6 @@ import (
 	"github.com/lutq/lutq/formats/hf"
 	"github.com/lutq/lutq/formats/input"
 	"github.com/lutq/lutq/formats/lutq"
-	"github.com/lutq/lutq/formats/weight"
-	"github.com/lutq/lutq/formats/weight/lut"
-	"github.com/lutq/lutq/formats/weight/trellis"
 )
 
 // OpensIn says what opens a container, by how its layers are stored.
@@ -26,13 +23,13 @@ func OpensIn(m *lutq.Model) (o card.Opens, err error) {
 	if err != nil {
 		return o, err
 	}
-	d, err := arch.Describe(config, m.Has)
+	_, err = arch.Describe(config, m.Has)
 	o.Family = err == nil
 	o.OwnCode = lutq.OwnCode(config)
 	if o.Chat, err = hasChatTemplate(m.Checkpoint()); err != nil {
 		return o, err
 	}
-	o.VLLM = o.Family && !o.OwnCode && vllm(m, d)
+	o.VLLM = o.Family && !o.OwnCode && vllm(config)
 	o.Exports = holders(m, config)
 	return o, nil
 }
@@ -69,32 +66,18 @@ func holders(m *lutq.Model, config []byte) []string {
 	return names
 }
 
-// vllm reports whether lutq_vllm.py loads all layers: what vLLM fuses is stored alike, and nothing but linear layers of the blocks,
-// outside experts, is quantized.
-func vllm(m *lutq.Model, d *arch.Decoder) bool {
-	fuse := make(map[string]string)
-	for l := range d.Linears() {
-		if l.Stored.Experts == 0 {
-			fuse[l.Stored.Path] = l.Fuse
-		}
+// vllm reports whether vLLM has a model for a config.json's architecture. It has one for each of lutq's families but those that are
+// named. lutq_vllm.py opens layers of every kind.
+func vllm(config []byte) bool {
+	var c struct {
+		Architectures []string `json:"architectures"`
 	}
-	stored := make(map[string]weight.Spec)
-	for _, layer := range m.Linears() {
-		s := m.Spec(layer)
-		of, inBlock := fuse[layer]
-		switch {
-		case !inBlock || strings.Contains(layer, ".experts.") || layer == d.Head.Stored.Path:
-			return false
-		case s.Kind != lut.Name && (s.Kind != trellis.Name || s.Codebook != trellis.Pairs):
-			return false
-		case of == "":
-			continue
-		}
-		s.Codebook, s.Method, s.Scale = "", "", 0 // each part has its own table
-		if before, ok := stored[of]; ok && before != s {
-			return false
-		}
-		stored[of] = s
+	if json.Unmarshal(config, &c) != nil || len(c.Architectures) == 0 {
+		return false
+	}
+	switch c.Architectures[0] {
+	case "Kimi_K25ForConditionalGeneration", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM":
+		return false
 	}
 	return true
 }

@@ -30,6 +30,16 @@ func tinyWith(t *testing.T, files map[string]string) string {
 	return dir
 }
 
+// tinyConfig is the model's config.json.
+func tinyConfig(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile("../../calib/testdata/lutq-tiny/config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
 // quantized quantizes a model by a recipe in JSON.
 func quantized(t *testing.T, dir, recipe string) string {
 	t.Helper()
@@ -48,10 +58,11 @@ func TestOpensIn(t *testing.T) {
 		{"integers", `{"codebook": "q4", "group": 128, "scale_type": "bf16"}`, nil, card.Opens{Family: true, VLLM: true, Exports: []string{"ct", "mlx"}}},
 		{"two kinds of tables", `{"codebook": "q4", "group": 128, "scale_type": "bf16", "tensors": [{"match": "down_proj", "codebook": "nf"}]}`, nil, card.Opens{Family: true, VLLM: true}},
 		{"trellis codes", `{"bits": 2, "codebook": "trellis", "tensors": [{"match": "layers\\.[1-3]|[qkv]_proj|mlp", "keep": true}]}`, nil, card.Opens{Family: true, VLLM: true}},
-		{"EXL3's", `{"bits": 2, "codebook": "mul1", "tensors": [{"match": "layers\\.[1-3]|[qkv]_proj|mlp", "keep": true}]}`, nil, card.Opens{Family: true, Exports: []string{"exl3"}}},
-		{"binary codes", `{"bits": 2, "method": "bcq"}`, nil, card.Opens{Family: true}},
-		{"fused layers that differ", `{"bits": 3, "codebook": "js", "split_fused": true, "tensors": [{"match": "q_proj", "bits": 4}]}`, nil, card.Opens{Family: true}},
-		{"an embedding", `{"bits": 3, "codebook": "js", "tensors": [{"match": "embed_tokens", "bits": 4}]}`, nil, card.Opens{Family: true}},
+		{"EXL3's", `{"bits": 2, "codebook": "mul1", "tensors": [{"match": "layers\\.[1-3]|[qkv]_proj|mlp", "keep": true}]}`, nil, card.Opens{Family: true, VLLM: true, Exports: []string{"exl3"}}},
+		{"binary codes", `{"bits": 2, "method": "bcq"}`, nil, card.Opens{Family: true, VLLM: true}},
+		{"fused layers that differ", `{"bits": 3, "codebook": "js", "split_fused": true, "tensors": [{"match": "q_proj", "bits": 4}]}`, nil, card.Opens{Family: true, VLLM: true}},
+		{"an embedding", `{"bits": 3, "codebook": "js", "tensors": [{"match": "embed_tokens", "bits": 4}]}`, nil, card.Opens{Family: true, VLLM: true}},
+		{"an architecture that vLLM lacks", `{"bits": 3, "codebook": "js"}`, map[string]string{"config.json": strings.Replace(tinyConfig(t), "LlamaFor", "Qwen3_5For", 1)}, card.Opens{Family: true}},
 		{"a chat template", `{"bits": 3, "codebook": "js"}`, map[string]string{"chat_template.jinja": "{{ messages }}"}, card.Opens{Family: true, VLLM: true, Chat: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

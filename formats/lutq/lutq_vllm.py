@@ -271,11 +271,23 @@ class Config(QuantizationConfig):
 
     def get_quant_method(self, layer: nn.Module, prefix: str):
         if not isinstance(layer, LinearBase | ParallelLMHead):
+            if "MoE" in type(layer).__name__:
+                self.room(get_current_vllm_config())
             return None
         if not (found := self.find(layer, prefix)):
             return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
         self.asked |= {name for name, c in found if c is not None}
         return Method(self, found)
+
+    def room(self, vllm) -> None:
+        """Refuses experts that would not fit when they are unpacked, before anything is loaded."""
+        shapes = [self.config.tensors[name]["shape"] for name in self.names.values() if ".experts" in name]
+        need = sum(n * k for n, k in shapes) * vllm.model_config.dtype.itemsize / vllm.parallel_config.world_size
+        if torch.cuda.is_available() and need > (free := torch.cuda.mem_get_info()[0]):
+            raise ValueError(
+                f"experts are unpacked, into {need / 1e9:.3g} GB a GPU, of which {free / 1e9:.3g} are free: use more GPUs, or what lutq export "
+                "--to ct makes, whose experts vLLM keeps packed"
+            )
 
     def unpack(self, weights: Iterator[tuple[str, Tensor]], model: str, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Tensor]]:
         """The folder's tensors, with the weights of layers in the place of what stores those that no layer of vLLM has asked for."""
