@@ -174,7 +174,12 @@ func (u *ui) chat(ctx context.Context, dir string, o chatOptions) (err error) {
 		}
 		from, c.speakers = append(from, m), append(c.speakers, s)
 	}
-	ops, done, err := u.openModelOps(&o.deviceFlags, cpu.Options{Threads: o.threads, Exact: o.exact}, "chatting")
+	for _, m := range from {
+		if err := checkDivided(m, len(o.devices)); err != nil {
+			return err
+		}
+	}
+	ops, done, err := u.openWriteOps(&o.deviceFlags, cpu.Options{Threads: o.threads, Exact: o.exact}, "chatting")
 	if err != nil {
 		return err
 	}

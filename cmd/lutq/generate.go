@@ -59,6 +59,7 @@ func (o *writeFlags) addText(f *pflag.FlagSet, maxTokens int) {
 func (o *writeFlags) addRun(f *pflag.FlagSet) {
 	f.Var(newNumber(&o.threads, 0, 0, maxThreads), "threads", "`N` workers (default one for each processor)")
 	o.addDevice(f, "a GPU if any")
+	o.addDevices(f, "each with a part of the model")
 	o.addDType(f, "activations on cuda: f16 (default), bf16 or f32")
 	o.addAct(f)
 	o.tiles.register(f)
@@ -66,8 +67,8 @@ func (o *writeFlags) addRun(f *pflag.FlagSet) {
 	f.BoolVar(&o.exact, "exact", false, "compute in float32 where the cpu would in fixed point")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check a quantized model while reading it")
 	f.BoolVar(&o.json, "json", false, "print text and numbers as JSON, at the end")
-	setGroup(f, "Run", "threads", "device", "dtype", "act", "tiles", "head-bits", "exact", "no-verify", "json")
-	setLater(f, "act", "tiles", "head-bits", "exact", "no-verify")
+	setGroup(f, "Run", "threads", "device", "devices", "dtype", "act", "tiles", "head-bits", "exact", "no-verify", "json")
+	setLater(f, "devices", "act", "tiles", "head-bits", "exact", "no-verify")
 }
 
 // checkText refuses what makes no sense together in a command.
@@ -79,6 +80,9 @@ func (o *writeFlags) checkText(c *cobra.Command) error {
 	}
 	if err := o.Check(); err != nil {
 		return usageError{err}
+	}
+	if len(o.devices) > 1 && o.fp8() {
+		return usage("%s: --act fp8 is for one GPU", c.Name())
 	}
 	return checkHeadBits(o.headBits)
 }
@@ -172,8 +176,6 @@ tables" --act-table.`, input.Config, input.Index, input.Header, input.GGUF, inpu
 	o.addText(f, 256)
 	o.addActTable(f)
 	o.addRun(f)
-	o.addDevices(f, "each with a part of the model")
-	setGroup(f, "Run", "devices")
 	setGroup(f, "Prompt", "prompt", "file", "chat")
 	setResearch(f, "act-table")
 	return c
@@ -199,8 +201,8 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 	if err != nil {
 		return err
 	}
-	if len(o.devices) > 1 && (tables != nil || o.fp8()) {
-		return usage("generate: --act and --act-table are for one GPU")
+	if len(o.devices) > 1 && tables != nil {
+		return usage("generate: --act-table is for one GPU")
 	}
 	if tables != nil && quantizedHead(o.headBits) > 0 {
 		return usage("generate: --act-table takes equal steps, which a head that --head-bits quantizes has not")
