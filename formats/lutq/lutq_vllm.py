@@ -8,6 +8,7 @@ is loaded, into as much memory as the model takes that is not quantized: a warni
 
 import functools
 import math
+import zlib
 from collections.abc import Iterator
 
 import lutq_kernels
@@ -170,6 +171,7 @@ class Method(LinearMethodBase):
         layer.packed = nn.ModuleList(packed)
         self.padding = sum(output_partition_sizes) - sum(m.rows for m in packed)
         self.dtype, self.held = params_dtype, []  # the rows of what kernels multiply by
+        self.vllm = get_current_vllm_config()
         if self.tabled(layer):
             lutq_kernels.want(packed, params_dtype)
         # A model finds the names of tensors among parameters. These have no data: what is loaded goes to the matrices.
@@ -193,6 +195,9 @@ class Method(LinearMethodBase):
             tiles, scales, self.held = packed
             layer.tiles, layer.tile_scales = nn.Parameter(tiles, requires_grad=False), nn.Parameter(scales, requires_grad=False)
             layer.packed = nn.ModuleList()
+        # By this vLLM finds what it has compiled and kept, and that must have multiplied in the same way.
+        if isinstance(more := self.vllm.additional_config, dict):
+            more["lutq"] = zlib.crc32(str(self.held).encode(), more.get("lutq", 0))
 
     @staticmethod
     def tabled(layer) -> bool:
