@@ -42,6 +42,34 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// TestShardsFullDisk: where there is no place for two files of a model, one comes at a time.
+func TestShardsFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a small file system takes root")
+	}
+	model := filepath.Join(t.TempDir(), "model")
+	shard(t, synthetic(t, 8, 256, 1024), model) // of 512 KiB each, and an output of 1.1 MB
+	t.Setenv("HF_ENDPOINT", hubServer(t, model).URL)
+	t.Setenv("HF_HUB_OFFLINE", "0")
+	for size, want := range map[string]string{
+		"1500k": "not enough space: the output and a file of the model take",
+		"2000k": "",
+	} {
+		dir := t.TempDir()
+		t.Setenv("HF_HUB_CACHE", t.TempDir())
+		if err := syscall.Mount("lutq", dir, "tmpfs", 0, "size="+size); err != nil {
+			t.Skipf("cannot mount a small file system: %v", err)
+		}
+		code, _, stderr := exec("quantize", "org/tiny", filepath.Join(dir, "out"), "--codebook", "nf", "--shards-from", "hub", "--quiet")
+		if (code == exitDone) != (want == "") || !strings.Contains(stderr, want) {
+			t.Errorf("%s: exit code %d\n%swant %q", size, code, stderr, want)
+		}
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestExportFullDisk exports to a file system that is too small, and leaves nothing there.
 func TestExportFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {

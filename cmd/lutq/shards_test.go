@@ -120,7 +120,7 @@ func TestShardsFromHub(t *testing.T) {
 	}{
 		{"nearest", plain, "--codebook nf", true},
 		{"absmax, a layer kept", plain, "--codebook int --bits 3 --scale absmax --tensor layers\\.3=keep", true},
-		{"binary codes", plain, "--method bcq --bits 2", true},
+		{"binary codes", small, "--method bcq --bits 2", true},
 		{"rings", small, "--codebook trellis --bits 2", true},
 		{"bytes as scales", plain, "--codebook js --scale-type e4m3", true},
 		{"k-bit", plain, "--kbit-encode bnb", true},

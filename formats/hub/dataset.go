@@ -81,18 +81,15 @@ func FindSplit(ctx context.Context, s Split, o Options) (*Data, error) {
 			return data, nil
 		}
 		known, ok := errors.AsType[*Error](err)
-		if !ok || known.code != codeNoRevision && known.code != codeNoSplit {
+		if !ok || !known.absent {
 			return nil, err
 		}
-		if last == nil || known.code == codeNoSplit {
-			last = err
+		if last == nil || known.Model == s.String() {
+			last = err // what a branch has instead tells more than that there is none
 		}
 	}
 	return nil, last
 }
-
-// codeNoSplit stands for a revision without the files of a split.
-const codeNoSplit = "split"
 
 // split downloads a split of a revision.
 func (d *download) split(ctx context.Context, revision string, s Split) (*Data, error) {
@@ -129,7 +126,7 @@ func (d *download) split(ctx context.Context, revision string, s Split) (*Data, 
 
 // noSplit says what a data set has in the place of a split.
 func (d *download) noSplit(l *listing, s Split) error {
-	e := &Error{Model: s.String(), Reason: "there are no Parquet files of it", code: codeNoSplit}
+	e := &Error{Model: s.String(), Reason: "there are no Parquet files of it", absent: true}
 	var tables []string
 	for name := range l.files {
 		if path.Ext(name) == ".parquet" {

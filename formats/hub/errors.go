@@ -16,8 +16,8 @@ type Error struct {
 	Model  string
 	Reason string
 	hint   string
-	code   string // that the server gave
-	Err    error  // what lies below it, or nil
+	absent bool  // the server says that there is nothing of the name
+	Err    error // what lies below it, or nil
 }
 
 func (e *Error) Error() string {
@@ -88,7 +88,7 @@ const codeNoRevision = "RevisionNotFound"
 func (d *download) refused(res *http.Response, what string) error {
 	at := d.o.Endpoint
 	code := res.Header.Get("X-Error-Code")
-	e := &Error{Model: d.name.String(), code: code}
+	e := &Error{Model: d.name.String(), absent: code == codeNoRevision || res.StatusCode == http.StatusNotFound}
 	if what != "" {
 		what += ": "
 	}

@@ -175,7 +175,22 @@ type shard struct {
 	path  string   // of what is deleted in the end, "" for what the cache has
 	kept  []keptSpan
 	whole bool // else kept alone
+
+	asking sync.Mutex
+	pieces []piece // that came by requests of their own, the last in front
 }
+
+// piece is a part of a file in memory.
+type piece struct {
+	from int64
+	data []byte
+}
+
+// The most pieces of a file that are kept in memory, for two tensors that are read beside each other, and the most bytes of one.
+const (
+	mostPieces = 2
+	mostPiece  = 16 << 20
+)
 
 // keptSpan is a part of a file that lies in another, at a byte.
 type keptSpan struct{ from, size, at int64 }
@@ -235,7 +250,30 @@ func (s *shard) read(p []byte, off int64) (int, error) {
 			return s.local.ReadAt(p, k.at+off-k.from)
 		}
 	}
-	return s.request(s.ctx, p, off)
+	return s.ask(p, off)
+}
+
+// ask reads a part of a file that is not here. Who reads on is given more at a time, up to [mostPiece].
+func (s *shard) ask(p []byte, off int64) (int, error) {
+	s.asking.Lock()
+	defer s.asking.Unlock()
+	size, old := int64(len(p)), len(s.pieces)
+	for i, x := range s.pieces {
+		switch end := x.from + int64(len(x.data)); {
+		case x.from <= off && off+int64(len(p)) <= end:
+			return copy(p, x.data[off-x.from:]), nil
+		case x.from <= off && off <= end: // it goes on
+			size, old = max(size, min(2*int64(len(x.data)), mostPiece)), i
+		}
+	}
+	data := make([]byte, min(size, s.size-off))
+	if n, err := s.request(s.ctx, data, off); err != nil {
+		return copy(p, data[:n]), err
+	}
+	s.pieces = slices.Delete(s.pieces, old, min(old+1, len(s.pieces)))
+	s.pieces = slices.Insert(s.pieces, 0, piece{off, data})
+	s.pieces = s.pieces[:min(len(s.pieces), mostPieces)]
+	return copy(p, data), nil
 }
 
 // request asks the server for a part of the file.
@@ -324,6 +362,9 @@ func (s *shard) fetch(ctx context.Context) error {
 		return errors.Join(err, local.Close())
 	}
 	s.local, s.whole = local, true
+	s.asking.Lock()
+	s.pieces = nil
+	s.asking.Unlock()
 	if ours {
 		s.path = path
 	}

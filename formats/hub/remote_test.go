@@ -126,6 +126,34 @@ func TestRemote(t *testing.T) {
 	}
 }
 
+// TestRemoteAhead: two tensors of a file that is not here are read beside each other, by few requests.
+func TestRemoteAhead(t *testing.T) {
+	s := newServer(t)
+	a, b := strings.Repeat("a234567890", 300_000), strings.Repeat("b234567890", 300_000)
+	s.files[first], s.files[second] = weightsFile(a, b, 0), weightsFile("x", "y", 0)
+	_, c := openRemote(t, s.options(t))
+	before := s.tries[first]
+	var got [2][]byte
+	for i, name := range []string{"aa", "ba"} {
+		x, _ := c.Tensor(name)
+		got[i] = make([]byte, x.Bytes())
+	}
+	for at := 0; at < len(a); at += 10_000 {
+		for i, name := range []string{"aa", "ba"} {
+			x, _ := c.Tensor(name)
+			if _, err := x.ReadAt(got[i][at:at+10_000], int64(at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if string(got[0]) != a || string(got[1]) != b {
+		t.Error("what was read is not what is there")
+	}
+	if n := s.tries[first] - before; n > 24 {
+		t.Errorf("%d requests for 600 reads", n)
+	}
+}
+
 // TestRemoteCached: a file that the cache has is read there, and stays.
 func TestRemoteCached(t *testing.T) {
 	s := remoteServer(t)
