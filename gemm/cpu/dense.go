@@ -90,9 +90,9 @@ func (e *Engine) Arrange(w Weights) {
 	}
 }
 
-// Fixes reports whether [Engine.Arrange] has products by quantized weights done in fixed point: with AVX2 alone, unless
+// Fixes reports whether [Engine.Arrange] has products by quantized weights done in fixed point: with AVX2 alone and with NEON, unless
 // Options.Exact forbids it. With AVX-512 memory is the limit of most of them in float32 already.
-func (e *Engine) Fixes() bool { return e.isa == avx2 && !e.exact }
+func (e *Engine) Fixes() bool { return (e.isa == avx2 || e.isa == neon) && !e.exact }
 
 func (e *Engine) arrangeDense(w *Dense) {
 	if w.panels {

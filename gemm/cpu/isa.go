@@ -15,15 +15,16 @@ const (
 	generic isa = iota
 	avx2
 	avx512
+	neon
 )
 
-func (s isa) String() string { return [...]string{"generic", "avx2", "avx512"}[s] }
+func (s isa) String() string { return [...]string{"generic", "avx2", "avx512", "neon"}[s] }
 
 // ISAs returns the names of the instruction sets that this machine and build
 // can run, slowest first. The last is the one that [New] picks.
 func ISAs() []string {
 	var names []string
-	for s := generic; s <= avx512; s++ {
+	for s := generic; s <= neon; s++ {
 		if s.available() {
 			names = append(names, s.String())
 		}
@@ -38,7 +39,7 @@ func pickISA(name string) (isa, error) {
 		name = os.Getenv("LUTQ_ISA")
 	}
 	best := generic
-	for s := generic; s <= avx512; s++ {
+	for s := generic; s <= neon; s++ {
 		if s.available() {
 			best = s
 		}
@@ -50,16 +51,16 @@ func pickISA(name string) (isa, error) {
 		}
 	}
 	if name != "" {
-		return 0, fmt.Errorf("unknown instruction set %q: want avx512, avx2 or generic", name)
+		return 0, fmt.Errorf("unknown instruction set %q: want avx512, avx2, neon or generic", name)
 	}
 	return best, nil
 }
 
 // rows is the largest number of rows that the gemm kernel takes.
-func (s isa) rows() int { return [...]int{genericRows, 6, 14}[s] }
+func (s isa) rows() int { return [...]int{genericRows, 6, 14, 5}[s] }
 
 // panels is the number of panels of 16 columns that the gemm kernel takes.
-func (s isa) panels() int { return [...]int{1, 1, 2}[s] }
+func (s isa) panels() int { return [...]int{1, 1, 2, 1}[s] }
 
 // fusedPanels is the number of panels that the fused kernel takes for m rows.
 func (s isa) fusedPanels(bits, m int) int {

@@ -1,4 +1,4 @@
-// Command asmgen writes the amd64 assembly of package cpu.
+// Command asmgen writes the assembly of package cpu, for amd64 and arm64.
 //
 // It is a plain text emitter: each kernel is a Go function that prints
 // instructions, and loops over registers, rows and vector widths are Go loops.
@@ -90,6 +90,35 @@ func Files() map[string][]byte {
 		"row_amd64.s": file(func(g *gen) {
 			g.row("F16")
 			g.row("BF16")
+		}),
+		"vec_arm64.s": file((*gen).neonVec),
+		"gemm_arm64.s": file(func(g *gen) {
+			g.neonGemm()
+			for _, dtype := range []string{"F32", "F16", "BF16"} {
+				g.neonPack(dtype)
+			}
+			for _, dtype := range []string{"F16", "BF16"} {
+				g.neonWiden(dtype)
+				g.neonRow(dtype)
+			}
+		}),
+		"lut_arm64.s": file(func(g *gen) {
+			for bits := 2; bits <= 5; bits++ {
+				g.neonDecode(bits, false)
+				g.neonDecode(bits, true)
+				g.neonFused(bits)
+			}
+		}),
+		"fixed_arm64.s": file(func(g *gen) {
+			g.neonQuantize()
+			for _, dot := range []bool{true, false} {
+				for bits := 2; bits <= 5; bits++ {
+					f := &neonFixed{gen: g, bits: bits, dot: dot}
+					f.kernel()
+					f.unpack()
+				}
+				(&neonFixed{gen: g, dot: dot}).gemm()
+			}
 		}),
 		"vec_amd64.s": file(func(g *gen) {
 			g.constants()
