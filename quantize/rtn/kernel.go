@@ -113,14 +113,14 @@ func portable() kernels {
 // those that the environment variable LUTQ_ISA asks for.
 func chooseKernels() (kernels, error) {
 	isa := os.Getenv("LUTQ_ISA")
-	needs := map[string]string{"avx512": "AVX-512 F, BW and VL", "avx2": "AVX2", "generic": ""}
+	needs := map[string]string{"avx512": "AVX-512 F, BW and VL", "avx2": "AVX2", "neon": "NEON", "generic": ""}
 	for _, k := range available() {
 		if isa == "" || isa == k.isa {
 			return k, nil
 		}
 	}
 	if needs[isa] == "" {
-		return kernels{}, fmt.Errorf("LUTQ_ISA=%s: want avx512, avx2 or generic", isa)
+		return kernels{}, fmt.Errorf("LUTQ_ISA=%s: want avx512, avx2, neon or generic", isa)
 	}
 	if !assembled {
 		return kernels{}, fmt.Errorf("LUTQ_ISA=%s: this program was built without assembly", isa)

@@ -215,7 +215,7 @@ func TestChooseKernels(t *testing.T) {
 	for _, k := range available() {
 		have[k.isa] = true
 	}
-	for _, isa := range []string{"", "avx512", "avx2", "generic", "sse9"} {
+	for _, isa := range []string{"", "avx512", "avx2", "neon", "generic", "sse9"} {
 		t.Setenv("LUTQ_ISA", isa)
 		_, err := NewQuantizer(lut.Format{Codebook: builtin(t, "nf", 4, 64), Group: 64, Scale: weight.Absmax, ScaleType: weight.F16})
 		if got := err == nil; got != have[isa] {

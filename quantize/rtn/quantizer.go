@@ -52,7 +52,7 @@ type Quantizer struct {
 
 // NewQuantizer returns a quantizer for a format. It uses the fastest kernels
 // that the processor runs, all of which give the same bytes; the environment
-// variable LUTQ_ISA, one of avx512, avx2 and generic, asks for others, and it
+// variable LUTQ_ISA, one of avx512, avx2, neon and generic, asks for others, and it
 // is an error if the processor lacks them.
 func NewQuantizer(o lut.Format) (*Quantizer, error) {
 	bits := o.Codebook.Bits()

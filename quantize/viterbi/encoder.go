@@ -42,7 +42,7 @@ type step struct {
 func (s *step) before() int { return states >> s.bits }
 func (s *step) after() int  { return states >> s.next }
 
-// New returns the encoder of a code. The environment variable LUTQ_ISA, one of avx512, avx2 and generic, chooses its implementation.
+// New returns the encoder of a code. The environment variable LUTQ_ISA, one of avx512, avx2, neon and generic, chooses its implementation.
 func New(code *trellis.Code) (*Encoder, error) {
 	kernels, err := chooseKernels()
 	if err != nil {

@@ -212,7 +212,7 @@ func TestChooseKernels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, isa := range []string{"", "avx512", "avx2", "generic", "sse9"} {
+	for _, isa := range []string{"", "avx512", "avx2", "neon", "generic", "sse9"} {
 		t.Setenv("LUTQ_ISA", isa)
 		e, err := New(code)
 		if got := err == nil; got != have[isa] {
