@@ -26,16 +26,23 @@ type Options struct {
 	ActBytes int // of an activation on the device
 	// Free returns how many bytes of memory a session may take, 0 where that is not known; may be nil.
 	Free func() int64
+	// Energy has work done over and over, which returns how many tokens that were, and measures what the device takes for it. It is for
+	// what is read and written, not for windows; may be nil.
+	Energy func(ctx context.Context, work func() (tokens int, err error)) (Energy, error)
 	// Done is called after each result, and Skip for each that there is no room for; either may be nil.
 	Done func(Result)
 	Skip func(t Test, batch int, reason error)
 }
+
+// Energy is what a device takes while it works.
+type Energy struct{ JoulesPerToken, Watts float64 }
 
 // Result is what one test took.
 type Result struct {
 	Test
 	Batch   int
 	Seconds []float64 // of each repetition, sorted
+	Energy  Energy    // zero where it was not measured
 
 	BytesPerToken float64 // that are read of weights, keys and values, at least
 }
@@ -89,12 +96,12 @@ func Run(ctx context.Context, m *model.Model, o Options) ([]Result, error) {
 			if t.Window > 0 {
 				timed = o.timeWindow
 			}
-			seconds, err := timed(ctx, m, t, batch)
+			r, err := timed(ctx, m, t, batch)
 			if err != nil {
 				return all, fmt.Errorf("%v, %d side by side: %w", t, batch, err)
 			}
-			slices.Sort(seconds)
-			r := Result{Test: t, Batch: batch, Seconds: seconds, BytesPerToken: o.bytesPerToken(m, t, batch)}
+			slices.Sort(r.Seconds)
+			r.Test, r.Batch, r.BytesPerToken = t, batch, o.bytesPerToken(m, t, batch)
 			all = append(all, r)
 			if o.Done != nil {
 				o.Done(r)
@@ -126,11 +133,11 @@ func (o *Options) fits(m *model.Model, t Test, batch int) error {
 	return nil
 }
 
-// time returns the seconds of each repetition.
-func (o *Options) time(ctx context.Context, m *model.Model, t Test, batch int) ([]float64, error) {
+// time returns the seconds of each repetition, and the energy.
+func (o *Options) time(ctx context.Context, m *model.Model, t Test, batch int) (r Result, err error) {
 	s, err := decode.NewSession(m, decode.Options{Slots: batch, Context: t.Context()})
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	defer s.Close()
 	rng := rand.New(rand.NewPCG(1, uint64(batch)))
@@ -146,22 +153,21 @@ func (o *Options) time(ctx context.Context, m *model.Model, t Test, batch int) (
 		for slot := range first {
 			next, err := s.Prompt(ctx, slot, random(before))
 			if err != nil {
-				return nil, err
+				return r, err
 			}
 			best, err := next.Best()
 			if err != nil {
-				return nil, err
+				return r, err
 			}
 			first[slot] = best[0]
 		}
 	}
 	prompt := random(t.Prompt)
-	var seconds []float64
-	for i := range o.Repeat + 1 {
+	once := func() (took time.Duration, err error) {
 		for slot := range first {
 			s.Cut(slot, t.before())
 			if err := s.Remind(ctx, slot); err != nil { // which is not what is timed
-				return nil, err
+				return 0, err
 			}
 		}
 		begin := time.Now()
@@ -170,38 +176,47 @@ func (o *Options) time(ctx context.Context, m *model.Model, t Test, batch int) (
 		} else {
 			err = write(ctx, s, slices.Clone(first), t.Tokens)
 		}
+		return time.Since(begin), err
+	}
+	for i := range o.Repeat + 1 {
+		took, err := once()
 		if err != nil {
-			return nil, err
+			return r, err
 		}
 		if i > 0 {
-			seconds = append(seconds, time.Since(begin).Seconds())
+			r.Seconds = append(r.Seconds, took.Seconds())
 		}
 	}
-	return seconds, nil
+	if o.Energy != nil {
+		r.Energy, err = o.Energy(ctx, func() (int, error) {
+			_, err := once()
+			return batch * t.tokens(), err
+		})
+	}
+	return r, err
 }
 
 // timeWindow returns the seconds of each repetition: of the model alone, not of the reference.
-func (o *Options) timeWindow(ctx context.Context, m *model.Model, t Test, _ int) ([]float64, error) {
+func (o *Options) timeWindow(ctx context.Context, m *model.Model, t Test, _ int) (all Result, err error) {
 	rng := rand.New(rand.NewPCG(2, 1))
 	w := corpus.Window{Tokens: make([]int, t.Window), ScoreFrom: 1}
 	for i := range w.Tokens {
 		w.Tokens[i] = rng.IntN(m.Vocab())
 	}
 	set := &corpus.Set{Context: t.Window, Windows: []corpus.Window{w}}
-	var seconds []float64
 	for i := range o.Repeat + 1 {
 		r, err := eval.Run(ctx, m, []eval.Model{m}, set, eval.Options{Ops: m.Ops()})
 		if err != nil {
-			return nil, err
+			return all, err
 		}
 		if c := r[0].Comparison; c.Top1 != 1 || math.Abs(c.KLMean) > 1e-6 {
-			return nil, fmt.Errorf("the model differs from itself: KL %.3g, top-1 %v", c.KLMean, c.Top1)
+			return all, fmt.Errorf("the model differs from itself: KL %.3g, top-1 %v", c.KLMean, c.Top1)
 		}
 		if i > 0 {
-			seconds = append(seconds, float64(t.Window)/r[0].TokensPerSecond)
+			all.Seconds = append(all.Seconds, float64(t.Window)/r[0].TokensPerSecond)
 		}
 	}
-	return seconds, nil
+	return all, nil
 }
 
 // read has a session read a prompt, and choose what follows.

@@ -38,6 +38,7 @@ type benchOptions struct {
 	format           string
 	lookups          []string
 	sustain          time.Duration
+	energy           bool
 	least, limit     time.Duration // of a measurement on the cpu, and of all
 	cache            size
 	roofline         string
@@ -123,6 +124,7 @@ for many rows of X.`, input.Config, input.Index, input.Header, input.GGUF)),
 	f.StringVar(&o.kernel, "kernel", "", "`NAME` of a kernel on cuda. bcq: planes (default), gather:full, gather:half; lut24: mma.sp, wgmma.sp:c64g4")
 	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAMES` of table lookups on cuda: replicated, integers, shuffle, copies1 to copies16 (default chosen)")
 	f.DurationVar(&o.sustain, "sustain", 0, "call each product for `TIME` besides, as 10s (default none)")
+	f.BoolVar(&o.energy, "energy", false, "measure the energy of a GPU too, for a second or two each")
 	f.StringVar(&o.roofline, "roofline", "", "draw products below the device's roofs, in folder `OUT`")
 	f.BoolVar(&o.force, "force", false, "replace OUT if lutq wrote it")
 	o.addDevice(f, "a GPU if any, unless --dtype is f32")
@@ -131,8 +133,8 @@ for many rows of X.`, input.Config, input.Index, input.Header, input.GGUF)),
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.BoolVar(&o.asJSON, "json", false, "the same as --format json")
 	setGroup(f, "Products", "shapes", "bits", "group", "m", "dtype", "formats", "kind", "act", "time", "limit", "cache", "blas", "tiles", "no-verify", "no-tune", "summary", "selftest", "sums")
-	setGroup(f, "Run", "device", "devices", "threads", "format", "json")
-	setLater(f, "formats", "kind", "act", "time", "cache", "blas", "tiles", "no-verify", "no-tune", "devices", "sums")
+	setGroup(f, "Run", "device", "devices", "threads", "energy", "format", "json")
+	setLater(f, "energy", "formats", "kind", "act", "time", "cache", "blas", "tiles", "no-verify", "no-tune", "devices", "sums")
 	setResearch(f, "kernel", "lookup", "sustain", "roofline", "force")
 	return c
 }
@@ -202,10 +204,12 @@ func (u *ui) bench(ctx context.Context, model string, o benchOptions) error {
 	case gpu:
 		rows, err = bench.CUDA(ctx, bench.CUDAOptions{
 			Shapes: bo.Shapes, Bits: bo.Bits, Group: bo.Group, Layers: bo.Layers, M: bo.M,
-			Kind: o.kind, Kernel: o.kernel, DType: o.dtype, Lookups: lookups, Sustain: o.sustain, FP8: o.fp8(), Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
+			Kind: o.kind, Kernel: o.kernel, DType: o.dtype, Lookups: lookups, Sustain: o.sustain, Energy: o.energy, FP8: o.fp8(), Seed: bo.Seed, Memory: bo.Memory, Done: bo.Done,
 			NoTune: o.noTune, Doing: func(what string) { bar.set(done, what) },
 		})
 		err = hintDoctor(err)
+	case o.energy:
+		err = usage("--energy is for cuda: the cpu's is not measured")
 	case len(lookups) > 0:
 		err = usage("--lookup is for cuda")
 	case o.sustain > 0:
@@ -307,7 +311,7 @@ func (o *benchOptions) check(model string) error {
 	case o.selftest.on() && model != "":
 		return usage("--selftest takes no model: its data is random")
 	}
-	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup", "sustain", "formats", "time", "limit", "cache", "roofline", "no-tune"} {
+	for _, name := range []string{"shapes", "m", "blas", "kind", "lookup", "sustain", "energy", "formats", "time", "limit", "cache", "roofline", "no-tune"} {
 		if o.selftest.on() && o.given(name) {
 			return usage("--selftest and --%s do not go together", name)
 		}
@@ -644,6 +648,10 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 	if prepared {
 		header = append(header, "prepare us")
 	}
+	metered := slices.ContainsFunc(rows, func(r bench.Row) bool { return r.JoulesPerCall > 0 })
+	if metered {
+		header = append(header, "mJ", "dense mJ")
+	}
 	if format == "csv" {
 		header = append(header, "noisy")
 	}
@@ -672,12 +680,15 @@ func (u *ui) printRows(rows []bench.Row, format string) error {
 		if prepared {
 			line = append(line, digits(r.PrepareUs, 3))
 		}
+		if metered {
+			line = append(line, joules(1e3*r.JoulesPerCall), joules(1e3*r.DenseJoulesPerCall))
+		}
 		if format == "csv" {
 			line = append(line, strconv.FormatBool(r.Noisy))
 		}
 		cells = append(cells, line)
 	}
-	err := u.printCells(format, numbersShape("dtype", "table err", "max err", "rel err", "GB/s", "prepare us", "blas ratio", "kernel", "group", "bits", "read ratio", "layer"), header, cells)
+	err := u.printCells(format, numbersShape("dtype", "table err", "max err", "rel err", "GB/s", "prepare us", "blas ratio", "kernel", "group", "bits", "read ratio", "dense mJ", "mJ", "layer"), header, cells)
 	if err != nil || format == "csv" {
 		return err
 	}

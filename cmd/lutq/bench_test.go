@@ -19,7 +19,7 @@ func gpuRows() []bench.Row {
 			Name: "a.0.q", Layers: []string{"a.0.q", "a.0.o", "a.1.q", "a.1.o"},
 			Device: "cuda", GPU: "NVIDIA X", N: 64, K: 32, M: 1, Bits: 4, Group: 32, DType: "f16", Kernel: "a2 d2",
 			Us: 17.25, ReadOnlyUs: 15.5, ReadOnlyRatio: 0.8986, DenseUs: 54, DenseRatio: 3.13, GBPerS: 3500,
-			RelErr: 2e-4, TableRelErr: 1.5e-4, MaxErr: 1e-3,
+			RelErr: 2e-4, TableRelErr: 1.5e-4, MaxErr: 1e-3, JoulesPerCall: 0.00812, DenseJoulesPerCall: 0.0273, Watts: 470, DenseWatts: 505,
 		},
 		{Device: "cuda", GPU: "NVIDIA X", N: 64, K: 32, M: 8, Bits: 4, Group: 32, DType: "f16", Kernel: "a2 d2", Us: 18},
 	}
@@ -29,7 +29,7 @@ func TestPrintGPURows(t *testing.T) {
 	for format, wants := range map[string][]string{
 		"table": {"layer   n   k  m", "table err", "a.*.q (2), a.*.o (2)  64  32  1     4     32   a2 d2  17.25       0.899         3.13", "–"},
 		"md":    {"| layer | n |", "| a.*.q (2), a.*.o (2) | 64 |", "| 1.0e-03 | 1.5e-04 | f16 |"},
-		"csv":   {"layer,n,k", `"a.*.q (2), a.*.o (2)",64,32,1,4,32,a2 d2,17.25,0.899,3.13`},
+		"csv":   {",mJ,dense mJ,noisy\n", ",8.12,27.3,false\n", ",–,–,false\n", "layer,n,k", `"a.*.q (2), a.*.o (2)",64,32,1,4,32,a2 d2,17.25,0.899,3.13`},
 	} {
 		var out bytes.Buffer
 		if err := (&ui{stdout: &out}).printRows(gpuRows(), format); err != nil {
@@ -50,6 +50,9 @@ func TestPrintGPURows(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows, _ := got["rows"].([]any)
+	if r := rows[0].(map[string]any); r["joules_per_call"] != 0.00812 || r["dense_joules_per_call"] != 0.0273 || r["watts"] != 470.0 || r["dense_watts"] != 505.0 {
+		t.Errorf("energy: got %v", r)
+	}
 	if got["gpu"] != "NVIDIA X" || got["isa"] != nil || len(rows) != 2 {
 		t.Errorf("got %v", got)
 	}

@@ -7,7 +7,9 @@ import (
 	"io"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -371,6 +373,8 @@ type decodeTiming struct {
 	Spread          float64 `json:"spread"` // of repetitions
 	WeightBytes     int64   `json:"weight_bytes"`
 	GPUBytes        int64   `json:"gpu_bytes,omitempty"` // that the model and its tests have taken so far
+	JoulesPerToken  float64 `json:"joules_per_token,omitempty"`
+	Watts           float64 `json:"watts,omitempty"`
 }
 
 // maxDecodeSpread is how far repetitions may be apart before a row is marked.
@@ -383,6 +387,9 @@ func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error
 	cuda, err := o.onGPU()
 	if err != nil {
 		return err
+	}
+	if o.energy && !cuda {
+		return usage("--energy is for cuda: the cpu's is not measured")
 	}
 	device, dtype := "cpu", "f32"
 	if cuda {
@@ -437,7 +444,7 @@ func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error
 	}
 	for _, m := range models {
 		err := unlessDone(ctx, func() error {
-			return u.timeModel(ctx, rep, m, device, o.devices, cpu.Options{Threads: o.threads, Exact: o.decode.exact}, do, o.actFlag, step)
+			return u.timeModel(ctx, rep, m, device, o.devices, cpu.Options{Threads: o.threads, Exact: o.decode.exact}, do, o.actFlag, o.energy, step)
 		})
 		if err != nil {
 			return hintDecode(err)
@@ -470,7 +477,7 @@ func hintDecode(err error) error {
 }
 
 // timeModel times a model and adds its rows to the report, or to the rows that are there what dense weights take.
-func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, device string, devices gpuList, onCPU cpu.Options, do decodebench.Options, act actFlag, step func(item string)) (err error) {
+func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, device string, devices gpuList, onCPU cpu.Options, do decodebench.Options, act actFlag, energy bool, step func(item string)) (err error) {
 	d, err := openDecodeDevice(device, devices, rep.DType, onCPU)
 	if err != nil {
 		return err
@@ -517,6 +524,9 @@ func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, de
 		free, _, _ := d.memory() // which does not fail there
 		return free
 	}
+	if do.Energy, err = energyOf(d.gpu, energy); err != nil {
+		return hintDoctor(err)
+	}
 	do.Skip = func(t decodebench.Test, batch int, reason error) {
 		u.skip("%v, %d side by side, %s: not timed: %v", t, batch, tm.weights(), reason)
 		step(t.String())
@@ -529,6 +539,7 @@ func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, de
 	do.Done = func(r decodebench.Result) {
 		timing := decodeTiming{
 			TokensPerSecond: r.TokensPerSecond(), BytesPerToken: r.BytesPerToken, HeadBits: head, Spread: r.Spread(), WeightBytes: sizes.Sum(),
+			JoulesPerToken: r.Energy.JoulesPerToken, Watts: r.Energy.Watts,
 		}
 		if d.gpu != nil {
 			now, _, err := d.memory()
@@ -547,6 +558,27 @@ func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, de
 	}
 	_, err = decodebench.Run(ctx, m, do)
 	return errors.Join(err, failed)
+}
+
+// decodeEnergy is how long the energy of a test is measured at least: its repetitions are longer than a product.
+const decodeEnergy = 2 * time.Second
+
+// energyOf returns how the energy of a GPU is measured, or nil where it is not asked for.
+func energyOf(gpu *driver.Device, asked bool) (func(context.Context, func() (int, error)) (decodebench.Energy, error), error) {
+	if !asked {
+		return nil, nil
+	}
+	meter, err := gpu.Meter()
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, work func() (int, error)) (decodebench.Energy, error) {
+		e, err := meter.Over(ctx, decodeEnergy, work)
+		if err != nil {
+			return decodebench.Energy{}, err
+		}
+		return decodebench.Energy{JoulesPerToken: e.EachJoules(), Watts: e.Watts}, nil
+	}, nil
 }
 
 // weights names what a model is timed with.
@@ -597,6 +629,10 @@ func (u *ui) printDecode(rep *decodeReport, format string) error {
 	if rep.GPU != "" {
 		header = append(header, "GPU GB", "dense GB")
 	}
+	metered := slices.ContainsFunc(rep.Rows, func(r decodeRow) bool { return r.JoulesPerToken > 0 })
+	if metered {
+		header = append(header, "J/token", "dense J/token")
+	}
 	if format == "csv" {
 		header = append(header, "noisy")
 	}
@@ -615,10 +651,11 @@ func (u *ui) printDecode(rep *decodeReport, format string) error {
 			}
 			return ""
 		}
-		dense, ratio, denseGB := "–", "–", "–"
+		dense, ratio, denseGB, denseJoules := "–", "–", "–", "–"
 		if r.Dense != nil {
 			dense, ratio = digits(r.DenseTokensPerSecond, 4)+mark(r.Dense), fmt.Sprintf("%.2f", r.TokensPerSecond/r.DenseTokensPerSecond)
 			denseGB = digits(float64(r.Dense.GPUBytes)/1e9, 3)
+			denseJoules = joules(r.Dense.JoulesPerToken)
 		}
 		cells[i] = []string{
 			test, strconv.Itoa(r.Batch), strconv.Itoa(r.Bits), group, strconv.Itoa(r.HeadBits), strconv.Itoa(r.Context),
@@ -627,14 +664,25 @@ func (u *ui) printDecode(rep *decodeReport, format string) error {
 		if rep.GPU != "" {
 			cells[i] = append(cells[i], digits(float64(r.GPUBytes)/1e9, 3), denseGB)
 		}
+		if metered {
+			cells[i] = append(cells[i], joules(r.JoulesPerToken), denseJoules)
+		}
 		if format == "csv" {
 			cells[i] = append(cells[i], strconv.FormatBool(r.noisy() || r.Dense != nil && r.Dense.noisy()))
 		}
 	}
-	if err := u.printCells(format, numbersShape("dense GB", "GPU GB", "MB/token", "dense tokens/s", "context", "head bits", "group", "bits", "read ratio"), header, cells); err != nil || format == "csv" {
+	if err := u.printCells(format, numbersShape("dense GB", "GPU GB", "MB/token", "dense tokens/s", "context", "head bits", "group", "bits", "read ratio", "dense J/token", "J/token"), header, cells); err != nil || format == "csv" {
 		return err
 	}
 	return rep.printBelow(u.prose(), format)
+}
+
+// joules prints an energy, where it was measured.
+func joules(j float64) string {
+	if j == 0 {
+		return "–"
+	}
+	return digits(j, 3)
 }
 
 // printBelow says what holds for all rows.

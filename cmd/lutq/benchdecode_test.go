@@ -19,6 +19,7 @@ func decodeRows() *decodeReport {
 	r.Rows = []decodeRow{row(0, 4, timing(600, .01)), row(4096, 4, timing(500, .02)), row(0, 3, timing(700, .125)), row(4096, 3, timing(550, 0))}
 	r.addDense(&decodeRow{Device: "cuda", Test: "tg128", Batch: 1, Depth: 4096, decodeTiming: timing(200, .5)})
 	r.addDense(&decodeRow{Device: "cuda", Test: "tg128", Batch: 4, decodeTiming: timing(1, 0)})
+	r.Rows[1].JoulesPerToken, r.Rows[1].Watts, r.Rows[1].Dense.JoulesPerToken = 0.8123, 406, 2.5
 	r.finish(4e12)
 	return r
 }
@@ -26,13 +27,13 @@ func decodeRows() *decodeReport {
 func TestPrintDecode(t *testing.T) {
 	for format, wants := range map[string][]string{
 		"table": {
-			"tg128      1     4     64         16      129     600.0      4000       0.600               –            –    6.00         –",
-			"tg128@d4096      1     4     64         16     4225     500.0      4000       0.500          200.0*         2.50    6.00      6.00",
+			"tg128      1     4     64         16      129     600.0      4000       0.600               –            –    6.00         –        –              –",
+			"tg128@d4096      1     4     64         16     4225     500.0      4000       0.500          200.0*         2.50    6.00      6.00    0.812           2.50",
 			" 700.0* ", "\n\nOn NVIDIA X, activations f16, greedy, the median of 3; read rate 4000 GB/s; host memory at most ",
 			"\n* noisy: repetitions differ by up to 50 %\n",
 		},
-		"md":  {"| tg128@d4096 | 1 | 3 | 64 | 16 | 4225 | 550.0 | 4000 | 0.550 | 200.0* | 2.75 | 6.00 | 6.00 |\n", "\n\\* noisy"},
-		"csv": {",GPU GB,dense GB,noisy\n", "tg128,1,3,64,16,129,700.0,4000,0.700,–,–,6.00,–,true\n", "tg128,1,4,64,16,129,600.0,4000,0.600,–,–,6.00,–,false\n"},
+		"md":  {"| tg128@d4096 | 1 | 3 | 64 | 16 | 4225 | 550.0 | 4000 | 0.550 | 200.0* | 2.75 | 6.00 | 6.00 | – | 2.50 |\n", "\n\\* noisy"},
+		"csv": {",GPU GB,dense GB,J/token,dense J/token,noisy\n", "tg128,1,3,64,16,129,700.0,4000,0.700,–,–,6.00,–,–,–,true\n", "tg128,1,4,64,16,129,600.0,4000,0.600,–,–,6.00,–,–,–,false\n"},
 	} {
 		var out bytes.Buffer
 		if err := (&ui{stdout: &out}).printDecode(decodeRows(), format); err != nil {

@@ -19,7 +19,7 @@ var (
 
 // benchSummary times all shapes of several models and sums them up for each width, group size and number of rows of X.
 func (u *ui) benchSummary(ctx context.Context, models []string, o benchOptions) error {
-	for _, name := range []string{"selftest", "decode", "kind", "kernel", "lookup", "sustain", "roofline", "act", "blas"} {
+	for _, name := range []string{"selftest", "decode", "kind", "kernel", "lookup", "sustain", "energy", "roofline", "act", "blas"} {
 		if o.given(name) {
 			return usage("--summary and --%s do not go together", name)
 		}

@@ -43,14 +43,14 @@ func TestTables(t *testing.T) {
 		return bench.Row{
 			Name: "model.layers.0.mlp.gate_proj", Layers: []string{"model.layers.0.mlp.gate_proj", "model.layers.1.mlp.gate_proj", "model.layers.1.mlp.up_proj"},
 			Device: device, N: 28672, K: 8192, M: 1024, Bits: 4, Group: 128, DType: "bf16", Kernel: "wgmma c64g4 a2 d2 s3 split4", Lookup: "int8:16",
-			Us: 1725.25, ReadOnlyRatio: 0.8986, DenseUs: 5400, DenseRatio: 3.13, GBPerS: 3512.12, RelErr: 2e-4, MaxErr: 1e-3, TableRelErr: 2e-3, PrepareUs: 212, BLASUs: 3, BLASRatio: 1.21,
+			Us: 1725.25, ReadOnlyRatio: 0.8986, DenseUs: 5400, DenseRatio: 3.13, GBPerS: 3512.12, RelErr: 2e-4, MaxErr: 1e-3, TableRelErr: 2e-3, PrepareUs: 212, JoulesPerCall: 0.9123, DenseJoulesPerCall: 3.2123, BLASUs: 3, BLASRatio: 1.21,
 			Noisy: true, Spread: 0.2, OtherCPUs: 1.3, Repetitions: bench.Repetitions, Seconds: []timing.Second{{Us: 1725.25, MHz: 1980}, {Us: 1825.5, MHz: 1830}},
 		}
 	}
 	decoded := &decodeReport{Model: "m", GPU: "NVIDIA H200 141GB HBM3e", DType: "f16", Repeat: 3, ReadGBPerS: 4312, PeakRSS: 123456789, Rows: []decodeRow{{
 		Device: "cuda", Test: "tg128", Batch: 128, Depth: 16384, Context: 16512, Bits: 4, Group: 128, DenseTokensPerSecond: 12345,
-		decodeTiming: decodeTiming{TokensPerSecond: 23456, BytesPerToken: 4.21e9, ReadRatio: 0.812, HeadBits: 16, Spread: .2, GPUBytes: 123e9},
-		Dense:        &decodeTiming{TokensPerSecond: 12345, GPUBytes: 128e9},
+		decodeTiming: decodeTiming{TokensPerSecond: 23456, BytesPerToken: 4.21e9, ReadRatio: 0.812, HeadBits: 16, Spread: .2, GPUBytes: 123e9, JoulesPerToken: 0.01123},
+		Dense:        &decodeTiming{TokensPerSecond: 12345, GPUBytes: 128e9, JoulesPerToken: 0.0323},
 	}}}
 	sums := bench.Summary{Bits: 4, Group: 128, M: 1024, Shapes: 12, Least: 0.98, Median: 3.21, Worst: row("cuda"), Below: []bench.Row{row("cuda")}}
 	part := func(spec weight.Spec, bytes int64, kl float64, layers ...string) probe.Part {

@@ -433,6 +433,9 @@ Columns:
   rel err      the error, where the table as rounded to X's type is taken as
                true
   table err    the error that rounding the table to X's type adds
+  mJ           with --energy, on cuda: the GPU's energy for a product, of one
+               called over and over for a second, by the driver's own counter
+  dense mJ     the same with dense weights
 A star marks a noisy row: the middle half of its timings spans more than 10 % of
 the median, or other processes kept the cpu's processors busy.
 
@@ -489,7 +492,10 @@ Columns:
               the fastest kernel that only reads packed weights on cuda. It says
               nothing of weights that fit a cache
   GPU GB      GPU memory that the model and its tests took
-  dense GB    the same with dense weights`
+  dense GB    the same with dense weights
+  J/token     with --energy, on cuda: the GPU's energy for a token, of a test
+              gone through for two seconds. Tokens of all texts count
+  dense J/token  the same with dense weights`
 
 const tablesTopic = `A product can do without multiplications. Take four activations. Their sums with
 all choices of signs are 16 numbers, a table. Four bits of a weight's binary

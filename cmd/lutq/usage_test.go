@@ -220,6 +220,10 @@ func TestUsageErrors(t *testing.T) {
 		{"bench --selftest=1/4x", "want all, sources or a share as 3/4"},
 		{"bench --summary", "give model folders, config.json files or --shapes"},
 		{"bench --summary --shapes 64x64 --sustain 1s", "--summary and --sustain"},
+		{"bench --summary --shapes 64x64 --energy", "--summary and --energy"},
+		{"bench --selftest --energy", "--selftest and --energy"},
+		{"bench --shapes 64x64 --device cpu --energy", "--energy is for cuda"},
+		{"bench none --decode --device cpu --energy", "--energy is for cuda"},
 	} {
 		t.Run(tc.line, func(t *testing.T) {
 			args := strings.Fields(tc.line)

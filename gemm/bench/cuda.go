@@ -49,6 +49,9 @@ type CUDAOptions struct {
 	// Sustain is for how long each product is called over and over besides, as [Row.Seconds] tells: 0.
 	Sustain time.Duration
 
+	// Energy has the energy of each product measured besides, and that of dense weights: see [Row.JoulesPerCall].
+	Energy bool
+
 	// RingBytes is the least size of the ring that weights rotate through,
 	// unless that takes more than 4096 matrices: four times the level-2 cache.
 	RingBytes int
@@ -173,7 +176,8 @@ type cudaBench struct {
 	*gpu
 	dtype driver.DType
 	rand  *rand.Rand
-	dense *denseRing // of the last shape
+	dense *denseRing    // of the last shape
+	meter *driver.Meter // of Energy
 	total int
 	rows  []Row
 }
@@ -182,6 +186,11 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 	sets, err := layerSets(b.tables(b.Layers))
 	if err != nil {
 		return nil, err
+	}
+	if b.Energy {
+		if b.meter, err = b.dev.Meter(); err != nil {
+			return nil, err
+		}
 	}
 	b.compile()
 	products := max(len(b.Lookups), 1) * len(b.M)
@@ -449,10 +458,35 @@ func (b *cudaBench) time(ctx context.Context, row *Row, o cuda.Operands, denseY 
 		return fmt.Errorf("other bits in a graph than alone: %w", ErrMismatch)
 	}
 	row.times(product, probe, plain)
+	if b.meter != nil {
+		if err := b.energy(ctx, row, product, plain); err != nil {
+			return err
+		}
+	}
 	if b.Sustain > 0 {
 		row.Seconds, err = timing.Sustain(ctx, b.dev, b.stream, &timing.Arm{Call: multiply, Ring: row.Ring}, b.Sustain)
 	}
 	return err
+}
+
+// energyWindow is how long energy is measured at least: ten times the grain of the counter.
+const energyWindow = time.Second
+
+// energy fills in what a product takes of the GPU's energy, and what dense weights take, unless plain is nil.
+func (b *cudaBench) energy(ctx context.Context, row *Row, product, plain *timing.Arm) error {
+	e, err := timing.Energy(ctx, b.dev, b.stream, b.meter, product, energyWindow)
+	if err != nil {
+		return err
+	}
+	row.JoulesPerCall, row.Watts = e.EachJoules(), e.Watts
+	if plain == nil {
+		return nil
+	}
+	if e, err = timing.Energy(ctx, b.dev, b.stream, b.meter, plain, energyWindow); err != nil {
+		return err
+	}
+	row.DenseJoulesPerCall, row.DenseWatts = e.EachJoules(), e.Watts
+	return nil
 }
 
 // times fills in the times of a product, of its read-only twin and of dense weights, unless plain is nil, and what follows.

@@ -82,6 +82,13 @@ type Row struct {
 	// Seconds of the product over and over, where that was asked for.
 	Seconds []timing.Second `json:"seconds,omitempty"`
 
+	// JoulesPerCall is the energy that a GPU takes for a product, of calls over and over, and Watts its power meanwhile; the others are
+	// those with dense weights. They are there where they were asked for.
+	JoulesPerCall      float64 `json:"joules_per_call,omitempty"`
+	Watts              float64 `json:"watts,omitempty"`
+	DenseJoulesPerCall float64 `json:"dense_joules_per_call,omitempty"`
+	DenseWatts         float64 `json:"dense_watts,omitempty"`
+
 	// Ring is the number of copies that the weights rotated through.
 	Ring int `json:"ring,omitempty"`
 

@@ -30,6 +30,7 @@ type CUDA struct {
 	nvrtc  func() (*nvrtcAPI, error)
 	blas   func() (*blasAPI, error)
 	nccl   func() (*ncclAPI, error)
+	nvml   func() (*nvmlAPI, error)
 }
 
 // Open prepares the use of CUDA. It opens nothing yet, and fails, with
@@ -55,6 +56,7 @@ func Open(o Options) (*CUDA, error) {
 	}
 	c.blas = sync.OnceValues(func() (*blasAPI, error) { return openBLAS(c.places, c.majors()) })
 	c.nccl = sync.OnceValues(func() (*ncclAPI, error) { return openNCCL(c.places) })
+	c.nvml = sync.OnceValues(func() (*nvmlAPI, error) { return openNVML(c.places) })
 	return c, nil
 }
 
@@ -122,6 +124,7 @@ type cudaAPI struct {
 
 	getErrorName, getErrorString, init, driverGetVersion                            uintptr
 	deviceGetCount, deviceGet, deviceGetName, deviceGetAttribute, deviceTotalMem    uintptr
+	deviceGetPCIBusID                                                               uintptr
 	primaryCtxRetain, primaryCtxRelease, ctxSetCurrent, ctxSynchronize              uintptr
 	memGetInfo, memAlloc, memFree, memHostAlloc, memFreeHost                        uintptr
 	memcpyHtoD, memcpyDtoH, memcpyDtoD                                              uintptr
@@ -155,6 +158,7 @@ func openCUDA(p places) (*cudaAPI, error) {
 		{"cuDeviceGetName", &a.deviceGetName},
 		{"cuDeviceGetAttribute", &a.deviceGetAttribute},
 		{"cuDeviceTotalMem_v2", &a.deviceTotalMem},
+		{"cuDeviceGetPCIBusId", &a.deviceGetPCIBusID},
 		{"cuDevicePrimaryCtxRetain", &a.primaryCtxRetain},
 		{"cuDevicePrimaryCtxRelease_v2", &a.primaryCtxRelease},
 		{"cuCtxSetCurrent", &a.ctxSetCurrent},

@@ -1,4 +1,4 @@
-// Package driver calls the CUDA driver, NVRTC, cuBLAS and NCCL without cgo: the
+// Package driver calls the CUDA driver, NVRTC, cuBLAS, NCCL and NVML without cgo: the
 // libraries are opened when they are first needed, and a machine without them
 // gets an error that says where they were looked for.
 //

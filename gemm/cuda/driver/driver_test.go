@@ -422,6 +422,7 @@ func TestMissingEverything(t *testing.T) {
 	c.nvrtc = func() (*nvrtcAPI, error) { return nil, lost("libnvrtc") }
 	c.blas = func() (*blasAPI, error) { return nil, lost("libcublas") }
 	c.nccl = func() (*ncclAPI, error) { return nil, lost("libnccl") }
+	c.nvml = func() (*nvmlAPI, error) { return nil, lost("libnvidia-ml") }
 	for _, l := range c.Libraries() {
 		if l.Err == nil || l.Path != "" || l.Version != "" || l.Purpose == "" {
 			t.Errorf("got %+v", l)
@@ -433,7 +434,8 @@ func TestMissingEverything(t *testing.T) {
 	_, errCompile := c.Compile("", "k.cu", CompileOptions{Arch: "sm_80"})
 	_, _, errCubin := c.Cubin(Kernel{})
 	_, errComms := c.NewComms(nil)
-	for i, err := range []error{errCount, errInfo, errOpen, errCompile, errCubin, errComms} {
+	_, errMeter := (&Device{cuda: c}).Meter()
+	for i, err := range []error{errCount, errInfo, errOpen, errCompile, errCubin, errComms, errMeter} {
 		var missing *MissingError
 		if !errors.As(err, &missing) {
 			t.Errorf("call %d: got error %v, want a MissingError", i, err)
