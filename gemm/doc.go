@@ -3,7 +3,7 @@
 //
 // What multiplies:
 //
-//	cpu              on the processors, in float32: AVX-512 and AVX2 assembly, and plain Go
+//	cpu              on the processors, in float32: AVX-512, AVX2 and NEON assembly, and plain Go
 //	cuda             on an NVIDIA GPU: an engine, and families of kernels in a folder each
 //
 // What both build on:

@@ -388,8 +388,11 @@ func (u *ui) benchDecode(ctx context.Context, path string, o benchOptions) error
 	if err != nil {
 		return err
 	}
-	if o.energy && !cuda {
+	switch {
+	case o.energy && !cuda:
 		return usage("--energy is for cuda: the cpu's is not measured")
+	case o.energy && len(o.devices) > 1:
+		return usage("--energy is for one GPU")
 	}
 	device, dtype := "cpu", "f32"
 	if cuda {

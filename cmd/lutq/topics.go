@@ -410,7 +410,7 @@ and products by dense float32 weights. The best turn counts. Each takes --time
 at least (300ms). There are fewer turns where a row would take more than its
 share of --limit, and no more rows once that is over; bench says so. With AVX2
 but without AVX-512 there are two kernels: lut-avx2 in float32 and fixed-avx2 in
-fixed point. Rings have two where AVX-512 has float16. Models use the second, or
+fixed point. So it is with NEON. Rings have two where AVX-512 has float16. Models use the second, or
 with --exact the first.
 
 On cuda. Kernels are first compiled and tuned for each shape and range of M.
@@ -624,8 +624,8 @@ Interrupted, the same command goes on.
 
 const environmentTopic = `Lutq reads these environment variables:
 
-  LUTQ_ISA        instruction set of the processor's kernels: avx512, avx2 or
-                  generic (default the best that the processor has)
+  LUTQ_ISA        instruction set of the processor's kernels: avx512, avx2, neon
+                  or generic (default the best that the processor has)
   HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HUB_OFFLINE
                   where models lie that are given by name, and come from: "lutq
                   help names"

@@ -18,8 +18,8 @@
 //
 //   - Kernels for one row and dense numbers of 16 bits that [Engine.Arrange] has put in panels.
 //
-//   - Kernels in fixed point, after [LUT.Fix]. They are for AVX2 alone, where the fused kernels take longer than reading the
-//     codes does. For M ≤ 16 they take codes straight from memory. For more rows they decode 16 rows by up to 512 columns of whole
+//   - Kernels in fixed point, after [LUT.Fix]. They are for AVX2 alone and for NEON, where the fused kernels take longer than reading
+//     the codes does. For M ≤ 16 they take codes straight from memory. For more rows they decode 16 rows by up to 512 columns of whole
 //     numbers at a time.
 //
 //   - Kernels for M ≤ 4 and [Rings], in float32 or, after [Engine.Arrange], in fixed point where AVX-512 has float16.
@@ -98,7 +98,11 @@
 // Pairs of [Rings] are looked up 64 at a time in four planes of 256 bytes, by four VPERMB each, or 8 at a time by
 // VPGATHERDD where there is no AVX512-VBMI. Their bits go into float32 as they are, or become whole numbers by VCVTPH2W.
 //
-// The program in internal/asmgen writes the assembly in the _amd64.s files. The build tag noasm leaves it out. Without
+// With NEON, on arm64, the codes of four rows become the bytes that TBL looks up, of a float32 each. In fixed point TBL looks up low and
+// high bytes of 16 values. Where the processor has dot products of bytes, columns of x are bytes as well, both with signs: four SDOT
+// make 16 products of two bytes each. Elsewhere bytes are interleaved to words for SMLAL. Binary codes have no kernels there.
+//
+// The program in internal/asmgen writes the assembly in the _amd64.s and _arm64.s files. The build tag noasm leaves it out. Without
 // it, and on other processors, the Go twins in generic.go run.
 package cpu
 

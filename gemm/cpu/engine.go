@@ -13,7 +13,7 @@ type Options struct {
 	// means GOMAXPROCS.
 	Threads int
 
-	// ISA forces an instruction set: "avx512", "avx2" or "generic". Empty
+	// ISA forces an instruction set: "avx512", "avx2", "neon" or "generic". Empty
 	// means $LUTQ_ISA, and where that is unset the best that the machine has.
 	ISA string
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 	"unsafe"
 )
@@ -84,60 +86,142 @@ func (m *Meter) millijoules() (uint64, error) {
 type Energy struct {
 	Joules float64 // in all
 	Watts  float64 // on average
-	Units  int     // of work
+	Units  float64 // of work
 }
 
 // EachJoules returns what a unit of work took.
-func (e *Energy) EachJoules() float64 { return e.Joules / float64(e.Units) }
+func (e *Energy) EachJoules() float64 { return e.Joules / e.Units }
 
 // Limits of [Meter.Over].
 const (
 	meterStill = time.Second            // after which a counter that has not changed is not waited for
 	meterBegin = 300 * time.Millisecond // of work before the counter counts
+	meterPoll  = 2 * time.Millisecond
 )
 
 // Over has work done over and over, from one change of the counter to another that comes after at least some time, and returns what was taken
-// between. Work waits for the GPU, and returns how many units it did; what it took is known the better the shorter it is. Before the first
-// change the GPU is at work for a while, so that its clock and power are those that it keeps.
+// between. Work waits for the GPU, and returns how many units it did, at an even pace. The counter is read beside it, for that takes milliseconds
+// in which the GPU would have nothing to do. Before the first change the GPU is at work for a while, so that its clock and power are
+// those that it keeps.
 func (m *Meter) Over(ctx context.Context, least time.Duration, work func() (units int, err error)) (Energy, error) {
-	var e Energy
-	first, err := m.millijoules()
+	w, err := m.watch()
 	if err != nil {
-		return e, err
+		return Energy{}, err
 	}
+	defer w.stop()
 	begin := time.Now()
-	last, changed, counted := first, begin, false
-	var from time.Time
+	done := []progress{{0, 0}}
 	for {
 		if err := ctx.Err(); err != nil {
-			return e, err
+			return Energy{}, err
 		}
 		n, err := work()
 		if err != nil {
-			return e, err
+			return Energy{}, err
 		}
-		now, err := m.millijoules()
+		last := done[len(done)-1]
+		now := progress{time.Since(begin), last.units + float64(n)}
+		done = append(done, now)
+		changes, err := w.changes()
 		if err != nil {
-			return e, err
+			return Energy{}, err
 		}
-		at := time.Now()
-		e.Units += n
-		switch {
-		case now != last:
-			last, changed = now, at
-			if counted && at.Sub(from) >= least {
-				e.Joules = float64(now-first) / 1e3
-				e.Watts = e.Joules / at.Sub(from).Seconds()
-				if e.Units == 0 {
-					return e, errors.New("no work was done")
-				}
-				return e, nil
-			}
-			if !counted && at.Sub(begin) >= meterBegin {
-				first, from, counted, e.Units = now, at, true, 0
-			}
-		case at.Sub(changed) > meterStill:
-			return e, fmt.Errorf("the GPU's counter of energy stands still at %.1f J", float64(now)/1e3)
+		from := slices.IndexFunc(changes, func(c change) bool { return c.at.Sub(begin) >= meterBegin })
+		if from < 0 {
+			continue
 		}
+		to := slices.IndexFunc(changes, func(c change) bool { return c.at.Sub(changes[from].at) >= least })
+		if to < 0 || changes[to].at.Sub(begin) > now.at {
+			continue
+		}
+		first, second := changes[from], changes[to]
+		e := Energy{
+			Joules: float64(second.millijoules-first.millijoules) / 1e3,
+			Units:  unitsAt(done, second.at.Sub(begin)) - unitsAt(done, first.at.Sub(begin)),
+		}
+		e.Watts = e.Joules / second.at.Sub(first.at).Seconds()
+		if e.Units <= 0 {
+			return e, errors.New("no work was done")
+		}
+		return e, nil
 	}
+}
+
+// progress is how many units of work are done after some time.
+type progress struct {
+	at    time.Duration
+	units float64
+}
+
+// unitsAt returns how many units are done at a time, between two points by a line.
+func unitsAt(done []progress, at time.Duration) float64 {
+	i := slices.IndexFunc(done, func(p progress) bool { return p.at >= at })
+	if i <= 0 {
+		return 0
+	}
+	a, b := done[i-1], done[i]
+	return a.units + (b.units-a.units)*float64(at-a.at)/float64(b.at-a.at)
+}
+
+// change is one of the counter.
+type change struct {
+	at          time.Time
+	millijoules uint64
+}
+
+// watcher reads a counter over and over.
+type watcher struct {
+	mu   sync.Mutex
+	seen []change
+	err  error
+
+	quit chan struct{}
+	done sync.WaitGroup
+}
+
+// watch starts to read the counter.
+func (m *Meter) watch() (*watcher, error) {
+	last, err := m.millijoules()
+	if err != nil {
+		return nil, err
+	}
+	w := &watcher{quit: make(chan struct{})}
+	changed := time.Now()
+	w.done.Go(func() {
+		tick := time.NewTicker(meterPoll)
+		defer tick.Stop()
+		for {
+			select {
+			case <-w.quit:
+				return
+			case <-tick.C:
+			}
+			now, err := m.millijoules()
+			at := time.Now()
+			w.mu.Lock()
+			switch {
+			case err != nil:
+				w.err = err
+			case now != last:
+				last, changed = now, at
+				w.seen = append(w.seen, change{at, now})
+			case at.Sub(changed) > meterStill:
+				w.err = fmt.Errorf("the GPU's counter of energy stands still at %.1f J", float64(now)/1e3)
+			}
+			w.mu.Unlock()
+		}
+	})
+	return w, nil
+}
+
+// changes returns those so far.
+func (w *watcher) changes() ([]change, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.seen), w.err
+}
+
+func (w *watcher) stop() {
+	close(w.quit)
+	w.done.Wait()
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
 
-// energyTurn is how long the launches take between two readings of the counter, which has a coarser grain.
-const energyTurn = 10 * time.Millisecond
+// energyTurn is how long the launches take that are waited for at once: so long that waiting is nothing.
+const energyTurn = 50 * time.Millisecond
 
 // Energy calls an arm over and over for some time at least, and returns what the GPU takes for that; units are calls.
 func Energy(ctx context.Context, d *driver.Device, s *driver.Stream, m *driver.Meter, a *Arm, least time.Duration) (e driver.Energy, err error) {
