@@ -25,7 +25,6 @@ import (
 func TestMerge(t *testing.T) {
 	dirs := textModels(t)
 	dirs["tiny"] = tiny
-	dirs["granite-hybrid-fused"] = goldenModel(t, "granite-hybrid-fused")
 	const text = `"method": "gptq"`
 	for _, tc := range []struct{ name, model, recipe string }{
 		{"tables chosen", "tiny", `{"bits": 3}`},
@@ -35,11 +34,11 @@ func TestMerge(t *testing.T) {
 		{"sums of binary codes", "mixtral-fused", `{"bits": 3, "group": 32, "method": "bcq"}`},
 		{"k bits", "tiny", `{"bits": 4, "method": "bnb-kbit", "codebook": "kbit"}`},
 		{"two of four", "tiny", `{"bits": 4, "method": "magnitude"}`},
-		{"rings", "granite-hybrid-fused", `{"bits": 2, "codebook": "trellis"}`},
+		{"rings", "mixtral-fused", `{"bits": 2, "group": 32, "codebook": "nf", "tensors": [{"match": "layers\\.1\\..*down", "codebook": "trellis"}]}`},
 		{"an embedding", "llama", `{"bits": 4, "group": 32, "tensors": [{"match": "embed_tokens", "bits": 5}, {"match": "layers.0.*down", "keep": true}]}`},
 		{"fitted", "llama", `{"bits": 3, "group": 32, ` + text + `, "tensors": [{"match": "layers\\.1\\..*o_proj", "method": "rtn"}]}`},
 		{"fitted experts", "mixtral-fused", `{"bits": 3, "group": 32, ` + text + `}`},
-		{"fitted rings", "qwen3-moe", `{"bits": 2, "codebook": "trellis", ` + text + `}`},
+		{"fitted rings", "llama", `{"bits": 2, "group": 32, "codebook": "nf", ` + text + `, "tensors": [{"match": "layers\\.1\\..*o_proj", "codebook": "trellis"}]}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.model != "llama" {
@@ -319,5 +318,26 @@ func TestPartRefused(t *testing.T) {
 	other := scaledModel(t, "model.layers.1.mlp.up_proj.weight", 2)
 	if _, err := plan(t, other, `{}`).RunPart(t.Context(), out, Part{1, 1}, RunOptions{}); !errors.Is(err, outdir.ErrOtherRun) {
 		t.Errorf("another model's part: got error %v", err)
+	}
+}
+
+// TestPartsGone: a part that is at work when others were merged says so, in one line, and leaves nothing.
+func TestPartsGone(t *testing.T) {
+	for _, after := range []int32{1, 20} { // in the first file, and later
+		out := filepath.Join(t.TempDir(), "out")
+		var pieces atomic.Int32
+		_, err := plan(t, tiny, `{}`).RunPart(t.Context(), out, Part{1, 1}, RunOptions{Threads: 1, Progress: func(int64, string) {
+			if pieces.Add(1) == after {
+				if err := os.RemoveAll(out + ".parts"); err != nil {
+					t.Error(err)
+				}
+			}
+		}})
+		if err == nil || !strings.Contains(err.Error(), "out.parts is gone: the parts were merged, or the folder was deleted") {
+			t.Errorf("got error %v", err)
+		}
+		if left, err := os.ReadDir(filepath.Dir(out)); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, error %v", left, err)
+		}
 	}
 }

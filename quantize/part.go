@@ -98,8 +98,8 @@ func (p *Plan) lots() []lot {
 			}
 		}
 	}
-	fused := make(map[string]int)
-	for _, i := range sorted(rank) {
+	fused, order := make(map[string]int), sorted(rank)
+	for _, i := range order {
 		if it := &p.Items[i]; it.calibrated() {
 			if first, ok := fused[p.set(it)]; ok {
 				group.join(first, i)
@@ -130,23 +130,21 @@ func (p *Plan) lots() []lot {
 			end()
 		}
 	}
-	taken := make(map[int]bool)
-	order := sorted(rank)
+	members := make(map[int][]piece)
+	for _, i := range order {
+		of := group.of(i)
+		members[of] = append(members[of], piece{i, 0, p.Items[i].N})
+	}
 	for _, i := range order {
 		it := &p.Items[i]
-		switch first := group.of(i); {
-		case it.calibrated() && !taken[first]:
-			taken[first] = true
-			var pieces []piece
+		switch all := members[group.of(i)]; {
+		case it.calibrated() && all[0].item == i:
 			var bytes int64
-			for _, j := range order {
-				if group.of(j) == first {
-					pieces = append(pieces, piece{j, 0, p.Items[j].N})
-					bytes += p.Items[j].Tensor.StoredBytes()
-				}
+			for _, at := range all {
+				bytes += p.Items[at.item].Tensor.StoredBytes()
 			}
-			take(bytes, true, pieces...)
-		case it.calibrated():
+			take(bytes, true, all...)
+		case it.calibrated(): // with the first of its group
 		default:
 			n := max(it.Experts, 1)
 			for e := range n {
@@ -527,9 +525,14 @@ func (u *making) open() (err error) {
 		}
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s is gone: the parts were merged, or the folder was deleted", u.folder.Name())
+		return u.gone()
 	}
 	return err
+}
+
+// gone is the error where there is no folder for parts any more.
+func (u *making) gone() error {
+	return fmt.Errorf("%s is gone: the parts were merged, or the folder was deleted", u.folder.Name())
 }
 
 func (u *making) name() string { return lotName(u.index) }
@@ -587,8 +590,8 @@ func (u *making) finish(rec pieceRecord) error {
 	err := u.publish()
 	if errors.Is(err, os.ErrNotExist) {
 		// Another process that made the same was first, and removed what it found in the making.
-		if _, readErr := u.read(); readErr == nil {
-			err = nil
+		if _, err = u.read(); errors.Is(err, os.ErrNotExist) {
+			err = u.gone()
 		}
 	}
 	if err != nil {
