@@ -4,7 +4,8 @@
     scripts/hub_check.py --lutq .cache/lutq calib/testdata/lutq-tiny
 
 A server on loopback has the model as org/tiny. What lutq downloads, transformers opens offline by its name, and the other way
-round. While one program has the lock of a file, the other waits.
+round. While one program has the lock of a file, the other waits. The data of a task that lutq downloads, huggingface_hub finds in the
+branch of converted files, and the other way round.
 """
 
 import argparse
@@ -20,8 +21,11 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.parse
 
 COMMIT = "c" * 40
+DATA = pathlib.Path(__file__).resolve().parent.parent / "calib/tasks/testdata/hub"
+SET, BRANCH, SPLIT = "baber/piqa", "refs/convert/parquet", "default/validation/0000.parquet"
 
 
 def git_sum(data):
@@ -73,6 +77,15 @@ def serve(folder):
                         f["lfs"] = {"oid": sum_of(name), "size": len(data), "pointerSize": 134}
                     tree.append(f)
                 self.answer(200, json.dumps(tree).encode(), Content_Type="application/json")
+                return
+            table = (DATA / SET / SPLIT).read_bytes()
+            table_sum = hashlib.sha256(table).hexdigest()
+            if urllib.parse.unquote(path) in (f"/api/datasets/{SET}/revision/{BRANCH}", f"/api/datasets/{SET}/revision/{COMMIT}"):
+                siblings = [{"rfilename": SPLIT, "size": len(table), "lfs": {"sha256": table_sum, "size": len(table), "pointerSize": 134}}]
+                self.answer(200, json.dumps({"id": SET, "sha": COMMIT, "siblings": siblings}).encode(), Content_Type="application/json")
+                return
+            if urllib.parse.unquote(path) in (f"/datasets/{SET}/resolve/{BRANCH}/{SPLIT}", f"/datasets/{SET}/resolve/{COMMIT}/{SPLIT}"):
+                self.answer(200, table, ETag=f'"{table_sum}"', X_Repo_Commit=COMMIT)
                 return
             for revision in ("main", COMMIT):
                 start = f"/org/tiny/resolve/{revision}/"
@@ -155,6 +168,19 @@ def main():
         if theirs.get(name) != ours[name]:
             sys.exit(f"{name} -> {ours[name]!r}, and huggingface_hub has {theirs.get(name)!r}")
     print(f"{len(ours)} names and links are those of huggingface_hub, which has {len(theirs)}")
+
+    # The data of a task.
+    find = f"import huggingface_hub as h; print(h.hf_hub_download('{SET}', '{SPLIT}', repo_type='dataset', revision='{BRANCH}'))"
+    ask = [lutq, "eval-tasks", str(args.model.resolve()), "--tasks", "piqa", "--device", "cpu", "--json"]
+    ours = json.loads(run("our data", *ask))
+    found = run("our data", sys.executable, "-c", find, offline=True)
+    if pathlib.Path(found).read_bytes() != (DATA / SET / SPLIT).read_bytes():
+        sys.exit(f"huggingface_hub finds other data, {found}")
+    run("their data", sys.executable, "-c", find)
+    before = len(requests)
+    if json.loads(run("their data", *ask, offline=True))["data"] != ours["data"] or len(requests) > before:
+        sys.exit("lutq finds other data than it downloads")
+    print("of a task's data each finds what the other downloaded")
 
     # A lock that another program holds.
     name = hashlib.sha256((args.model / "model.safetensors").read_bytes()).hexdigest()
