@@ -192,6 +192,7 @@ func onTeam(t *testing.T, test func(t *testing.T, team []model.Peer, alone *Ops,
 // TestGPUDivided holds the logits of models that all GPUs have a part of to those of whole ones on one: of a window, of a prompt and of steps, which the GPUs
 // record, and what they go on with by themselves to what they say step by step. Again they say the same, to the bit.
 func TestGPUDivided(t *testing.T) {
+	some := []string{"llama", "llama-bias", "gemma3", "phi3", "qwen3", "smollm3"} // in 16 bits
 	onTeam(t, func(t *testing.T, team []model.Peer, alone *Ops, i int) {
 		for _, g := range archtest.Goldens(t) {
 			dir := t.TempDir()
@@ -201,7 +202,7 @@ func TestGPUDivided(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := arch.Divide(d, 0, len(team)); err != nil {
+			if _, err := arch.Divide(d, 0, len(team)); err != nil || i > 0 && !slices.Contains(some, g.Name) {
 				continue
 			}
 			t.Run(g.Name, func(t *testing.T) {

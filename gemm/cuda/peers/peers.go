@@ -10,7 +10,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 	"github.com/lutq/lutq/gemm/cuda/ptx"
@@ -51,10 +53,11 @@ type Team struct {
 	comms func() ([]*driver.Comm, error)
 	large []*driver.Comm // once they were asked for
 
-	mu      sync.Mutex
-	waiting int
-	open    chan struct{} // closed when all have come, or one has failed
-	failed  bool
+	mu       sync.Mutex
+	waiting  int
+	open     chan struct{} // closed when all have come, or one has failed
+	failed   bool
+	meetings atomic.Int64 // that have ended, by all having come or one having failed
 }
 
 // NewTeam connects devices, at most [MaxRanks], each of which has the rank of its place. It must not be called inside Do.
@@ -125,9 +128,13 @@ func (t *Team) fail() bool {
 		return false
 	}
 	t.failed = true
+	t.meetings.Add(1)
 	close(t.open)
 	return true
 }
+
+// awake is how often one looks for the others before it sleeps: some hundred microseconds.
+const awake = 1 << 18
 
 // ErrFailed is in the error of those that another has failed.
 var ErrFailed = errors.New("another GPU has failed")
@@ -140,12 +147,21 @@ func (t *Team) Meet() error {
 		t.mu.Unlock()
 		return ErrFailed
 	}
-	open := t.open
+	open, ended := t.open, t.meetings.Load()
 	if t.waiting++; t.waiting == len(t.devs) {
 		t.waiting, t.open = 0, make(chan struct{})
+		t.meetings.Add(1)
 		close(open)
 	}
 	t.mu.Unlock()
+	// To be woken takes as long as a layer of a prompt: those that come soon are waited for awake.
+	if runtime.GOMAXPROCS(0) > len(t.devs) {
+		for range awake {
+			if t.meetings.Load() != ended {
+				break
+			}
+		}
+	}
 	<-open
 	t.mu.Lock()
 	defer t.mu.Unlock()
