@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +97,10 @@ func (d *division) head(vocab int) part {
 	return part{vocab / d.of, d.rank * (vocab / d.of), 1}
 }
 
-// together runs f for each of n parts, beside each other, and returns the first error.
+// ErrPeer is in the error of operations that another device has failed.
+var ErrPeer = errors.New("another device has failed")
+
+// together runs f for each of n parts, beside each other, and returns the first error, of those that say why one has failed.
 func together(n int, f func(i int) error) error {
 	if n == 1 {
 		return f(0)
@@ -108,11 +112,11 @@ func together(n int, f func(i int) error) error {
 	}
 	wait.Wait()
 	for _, err := range errs {
-		if err != nil {
+		if err != nil && !errors.Is(err, ErrPeer) {
 			return err
 		}
 	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 // all returns the parts of a model, which may be one.

@@ -276,3 +276,27 @@ func TestDividedPacked(t *testing.T) {
 		})
 	}
 }
+
+// failing is a peer that fails on a window.
+type failing struct{ model.Peer }
+
+func (f failing) NotFinite(model.Array, int, int) int { return 0 }
+
+// TestDividedFails tells why the device that failed did.
+func TestDividedFails(t *testing.T) {
+	on := peers(t, 2)
+	on[1] = failing{on[1]}
+	m, err := model.OpenDivided(modeltest.Open(t, tiny), on, model.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	c, err := m.NewCache(1, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Continue(context.Background(), model.Part{Tokens: []int{3, 4}}); !errors.Is(err, model.ErrNotFinite) {
+		t.Errorf("got error %v", err)
+	}
+}

@@ -151,7 +151,11 @@ func openDecodeDevice(device string, devices gpuList, dtype string, onCPU cpu.Op
 		return &decodeDevice{ops: t, gpus: len(devices), gpu: t.devs[0], actBytes: 2, close: done}, nil
 	}
 	if device == "cuda" {
-		ops, dev, done, err := openCUDAOps(dtype, 0)
+		first := 0
+		if len(devices) > 0 {
+			first = devices[0]
+		}
+		ops, dev, done, err := openGPU(first, dtype, 0)
 		if err != nil {
 			return nil, hintDoctor(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/lutq/lutq/gemm/cpu"
 	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/cuda/peers"
 )
 
 // deviceFlags say where a command computes, and in which type.
@@ -82,7 +83,7 @@ func (d *deviceFlags) openDevices(device, dtype string, o cpu.Options, reserve i
 		ops, done, err := openOps(device, dtype, o, reserve)
 		return []model.Ops{ops}, done, err
 	}
-	on, _, done, err := openGPUs(d.devices, dtype, reserve)
+	on, _, done, err := openGPUs(d.devices, dtype, reserve, false)
 	for _, ops := range on {
 		all = append(all, ops)
 	}
@@ -193,15 +194,20 @@ func checkMemory(ckpt *hf.Checkpoint, all bool) error {
 
 // openCUDAOps opens the operations of the first GPU.
 func openCUDAOps(dtype string, reserve int64) (ops *modelcuda.Ops, dev *driver.Device, done func() error, err error) {
-	all, devs, done, err := openGPUs([]int{0}, dtype, reserve)
+	return openGPU(0, dtype, reserve)
+}
+
+// openGPU opens those of one GPU.
+func openGPU(index int, dtype string, reserve int64) (ops *modelcuda.Ops, dev *driver.Device, done func() error, err error) {
+	all, devs, done, err := openGPUs([]int{index}, dtype, reserve, false)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	return all[0], devs[0], done, nil
 }
 
-// openGPUs opens the operations of some GPUs, which reach each other's memory where they can.
-func openGPUs(indices []int, dtype string, reserve int64) (all []*modelcuda.Ops, devs []*driver.Device, done func() error, err error) {
+// openGPUs opens the operations of some GPUs, which reach each other's memory where they can, and must, where a model is divided among them.
+func openGPUs(indices []int, dtype string, reserve int64, divide bool) (all []*modelcuda.Ops, devs []*driver.Device, done func() error, err error) {
 	types := map[string]driver.DType{"f16": driver.F16, "bf16": driver.BF16, "f32": driver.F32}
 	acts, ok := types[dtype]
 	if !ok {
@@ -224,6 +230,7 @@ func openGPUs(indices []int, dtype string, reserve int64) (all []*modelcuda.Ops,
 		return nil, nil, nil, err
 	}
 	var engines []*gemmcuda.Engine
+	var team *peers.Team
 	done = func() error {
 		var errs []error
 		for _, ops := range all {
@@ -232,12 +239,17 @@ func openGPUs(indices []int, dtype string, reserve int64) (all []*modelcuda.Ops,
 		for i, e := range engines {
 			errs = append(errs, devs[i].Do(e.Close))
 		}
+		if team != nil {
+			errs = append(errs, team.Close())
+		}
 		return errors.Join(append(errs, driver.CloseDevices(devs))...)
 	}
-	if err = c.ConnectPeers(devs); errors.Is(err, driver.ErrNoPeers) {
+	if divide {
+		team, err = peers.NewTeam(c, devs)
+	} else if err = c.ConnectPeers(devs); errors.Is(err, driver.ErrNoPeers) {
 		err = nil // copies go through the host's memory
 	}
-	for _, dev := range devs {
+	for rank, dev := range devs {
 		if err != nil {
 			break
 		}
@@ -250,8 +262,12 @@ func openGPUs(indices []int, dtype string, reserve int64) (all []*modelcuda.Ops,
 			break
 		}
 		engines = append(engines, engine)
+		o := modelcuda.Options{Type: acts, Reserve: reserve}
+		if team != nil {
+			o.Seat = team.Seat(rank)
+		}
 		var ops *modelcuda.Ops
-		if ops, err = modelcuda.New(dev, engine, modelcuda.Options{Type: acts, Reserve: reserve}); err == nil {
+		if ops, err = modelcuda.New(dev, engine, o); err == nil {
 			all = append(all, ops)
 		}
 	}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/lutq/lutq/calib/decodebench"
 	"github.com/lutq/lutq/calib/model"
 	modelcuda "github.com/lutq/lutq/calib/model/cuda"
@@ -10,9 +8,7 @@ import (
 	"github.com/lutq/lutq/formats/source"
 	"github.com/lutq/lutq/formats/weight/lut"
 	"github.com/lutq/lutq/gemm/cpu"
-	gemmcuda "github.com/lutq/lutq/gemm/cuda"
 	"github.com/lutq/lutq/gemm/cuda/driver"
-	"github.com/lutq/lutq/gemm/cuda/peers"
 )
 
 // teamOps are the operations of the first of several GPUs that have a part of a model each, and of all.
@@ -23,65 +19,15 @@ type teamOps struct {
 }
 
 // openTeam opens several GPUs for models that each has a part of.
-func openTeam(indices []int, dtype string) (t *teamOps, done func() error, err error) {
-	acts, err := driver.ParseHalf(dtype)
-	if dtype == "f32" {
-		acts, err = driver.F32, nil
-	}
-	if err != nil {
-		return nil, nil, usageError{err}
-	}
-	c, err := driver.OpenGPU()
+func openTeam(indices []int, dtype string) (*teamOps, func() error, error) {
+	all, devs, done, err := openGPUs(indices, dtype, 0, true)
 	if err != nil {
 		return nil, nil, hintDoctor(err)
 	}
-	n, err := c.DeviceCount()
-	if err != nil {
-		return nil, nil, err
+	t := &teamOps{Ops: all[0], devs: devs}
+	for _, ops := range all {
+		t.all = append(t.all, ops)
 	}
-	for _, i := range indices {
-		if i >= n {
-			return nil, nil, usage("there is no GPU %d: the machine has %d, from 0 on", i, n)
-		}
-	}
-	t = &teamOps{}
-	if t.devs, err = c.OpenDevices(indices); err != nil {
-		return nil, nil, err
-	}
-	var crew *peers.Team
-	engines := make([]*gemmcuda.Engine, 0, len(t.devs))
-	done = func() error {
-		var errs []error
-		for _, ops := range t.all {
-			errs = append(errs, ops.(*modelcuda.Ops).Close())
-		}
-		for i, e := range engines {
-			errs = append(errs, t.devs[i].Do(e.Close))
-		}
-		if crew != nil {
-			errs = append(errs, crew.Close())
-		}
-		return errors.Join(append(errs, driver.CloseDevices(t.devs))...)
-	}
-	crew, err = peers.NewTeam(c, t.devs)
-	for rank, d := range t.devs {
-		if err != nil {
-			break
-		}
-		var e *gemmcuda.Engine
-		if err = d.Do(func() (err error) { e, err = gemmcuda.New(d, c.Cache()); return err }); err != nil {
-			break
-		}
-		engines = append(engines, e)
-		var ops *modelcuda.Ops
-		if ops, err = modelcuda.New(d, e, modelcuda.Options{Type: acts, Seat: crew.Seat(rank)}); err == nil {
-			t.all = append(t.all, ops)
-		}
-	}
-	if err != nil {
-		return nil, nil, errors.Join(hintDoctor(err), done())
-	}
-	t.Ops = t.all[0].(*modelcuda.Ops)
 	return t, done, nil
 }
 
@@ -90,7 +36,7 @@ func (u *ui) openWriteOps(d *deviceFlags, onCPU cpu.Options, doing string) (ops 
 	if len(d.devices) < 2 {
 		return u.openModelOps(d, onCPU, doing)
 	}
-	if err := d.check(); err != nil {
+	if _, err := d.choose(); err != nil {
 		return nil, nil, err
 	}
 	if d.dtype == "" {

@@ -48,8 +48,8 @@ func (o *Ops) sit() error {
 // meet waits for the others to have come as far. It is called inside do.
 func (o *Ops) meet() {
 	check(o.seat != nil, "a GPU by itself adds up with none")
-	if o.err == nil {
-		o.fail(o.seat.Team().Meet())
+	if o.err == nil && o.seat.Team().Meet() != nil {
+		o.fail(model.ErrPeer)
 	}
 }
 
