@@ -120,6 +120,7 @@ for many rows of X.`, input.Config, input.Index, input.Header, input.GGUF)),
 	f.Var(&o.selftest, "selftest", "check kernels instead of timing them")
 	f.Lookup("selftest").NoOptDefVal = coverPairs
 	f.BoolVar(&o.sums, "sums", false, "time sums over several GPUs instead of products")
+	o.addPrefill(f)
 	o.decode.register(f)
 	f.StringVar(&o.kernel, "kernel", "", "`NAME` of a kernel on cuda. bcq: planes (default), gather:full, gather:half; lut24: mma.sp, wgmma.sp:c64g4")
 	f.StringSliceVar(&o.lookups, "lookup", nil, "`NAMES` of table lookups on cuda: replicated, integers, shuffle, copies1 to copies16 (default chosen)")

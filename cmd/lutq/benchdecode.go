@@ -46,11 +46,11 @@ func (d *decodeFlags) register(f *pflag.FlagSet) {
 	f.BoolVar(&d.noDense, "no-dense", false, "leave dense weights out")
 	f.BoolVar(&d.exact, "exact", false, "compute in float32 where the cpu would in fixed point")
 	setGroup(f, "Whole models", d.names()...)
-	setLater(f, "no-dense", "exact")
+	setLater(f, "prefill-cache", "no-dense", "exact")
 }
 
 func (d *decodeFlags) names() []string {
-	return []string{"decode", "tests", "batch", "against", "head-bits", "no-dense", "exact"}
+	return []string{"decode", "tests", "batch", "against", "head-bits", "prefill-cache", "no-dense", "exact"}
 }
 
 // check refuses flags that are no use together.
@@ -564,6 +564,7 @@ func (u *ui) timeModel(ctx context.Context, rep *decodeReport, tm timedModel, de
 		step(fmt.Sprintf("%v, %d side by side, %s: %s tokens/s", r.Test, r.Batch, tm.weights(), digits(timing.TokensPerSecond, 3)))
 	}
 	_, err = decodebench.Run(ctx, m, do)
+	u.noteKept(d.ops)
 	return errors.Join(err, failed)
 }
 

@@ -225,6 +225,7 @@ func (u *ui) chat(ctx context.Context, dir string, o chatOptions) (err error) {
 		all := chatJSON{Turns: c.all, Context: context, Device: ops.Name(), DType: o.dtype}
 		err = errors.Join(u.printJSON(all), err)
 	}
+	u.noteKept(ops)
 	return err
 }
 

@@ -116,13 +116,14 @@ ever; it may be MODEL itself.`, input.Config, input.Index, input.Header, input.G
 	o.addDevices(f, "which share the work")
 	o.addDType(f, "activations on cuda: f16 (default), bf16 or f32")
 	o.addAct(f)
+	o.addPrefill(f)
 	o.tiles.register(f)
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check quantized models while reading them")
 	f.Var(newWord(&o.format, "table", "table", "md", "json", "csv"), "format", "output `NAME`: table, md, json or csv")
 	f.BoolVar(&o.json, "json", false, "the same as --format json")
 	setGroup(f, "What to evaluate", "text", "against", "protocol", "bos", "windows", "ctx")
-	setGroup(f, "Run", "threads", "device", "devices", "dtype", "act", "tiles", "no-verify", "format", "json")
-	setLater(f, "bos", "devices", "act", "tiles", "no-verify")
+	setGroup(f, "Run", "threads", "device", "devices", "dtype", "act", "prefill-cache", "tiles", "no-verify", "format", "json")
+	setLater(f, "bos", "devices", "act", "prefill-cache", "tiles", "no-verify")
 	setResearch(f, "act-table")
 	return c
 }
@@ -299,6 +300,7 @@ func (u *ui) evalTexts(ctx context.Context, dirs, texts []string, o evalOptions,
 		rep.tables = tables.report()
 		reps = append(reps, rep)
 	}
+	u.noteKept(devices...)
 	return reps, nil
 }
 

@@ -62,13 +62,14 @@ func (o *writeFlags) addRun(f *pflag.FlagSet) {
 	o.addDevices(f, "each with a part of the model")
 	o.addDType(f, "activations on cuda: f16 (default), bf16 or f32")
 	o.addAct(f)
+	o.addPrefill(f)
 	o.tiles.register(f)
 	addHeadBits(f, &o.headBits)
 	f.BoolVar(&o.exact, "exact", false, "compute in float32 where the cpu would in fixed point")
 	f.BoolVar(&o.noVerify, "no-verify", false, "do not check a quantized model while reading it")
 	f.BoolVar(&o.json, "json", false, "print text and numbers as JSON, at the end")
-	setGroup(f, "Run", "threads", "device", "devices", "dtype", "act", "tiles", "head-bits", "exact", "no-verify", "json")
-	setLater(f, "devices", "act", "tiles", "head-bits", "exact", "no-verify")
+	setGroup(f, "Run", "threads", "device", "devices", "dtype", "act", "prefill-cache", "tiles", "head-bits", "exact", "no-verify", "json")
+	setLater(f, "devices", "act", "prefill-cache", "tiles", "head-bits", "exact", "no-verify")
 }
 
 // checkText refuses what makes no sense together in a command.
@@ -292,7 +293,9 @@ func (u *ui) generate(ctx context.Context, dir string, stdin bool, o generateOpt
 		}
 		g.TokensPerSecond = rate(steps, ended.Sub(prompted))
 	}
-	return errors.Join(u.printGenerated(g, o.json), err)
+	err = errors.Join(u.printGenerated(g, o.json), err)
+	u.noteKept(ops)
+	return err
 }
 
 // actBytes is the size of an activation.

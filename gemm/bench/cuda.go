@@ -36,7 +36,7 @@ type CUDAOptions struct {
 
 	M     []int  // rows of X: 1
 	DType string // of X and Y: f16 or bf16; f16
-	FP8   bool   // measure products of many rows also with X and tables rounded to E4M3, in a row behind the other
+	FP8   bool   // measure products of many rows also with X and weights rounded to E4M3, in a row behind the other; where weights are folded in another that keeps them so
 	Seed  uint64 // of the random data
 
 	// Lookups compare how codes become weights: a row for each. Where [table.Integers] is among them random
@@ -178,6 +178,7 @@ type cudaBench struct {
 	rand  *rand.Rand
 	dense *denseRing    // of the last shape
 	meter *driver.Meter // of Energy
+	fp8   *driver.FP8BLAS
 	total int
 	rows  []Row
 }
@@ -196,6 +197,9 @@ func (b *cudaBench) run(ctx context.Context) ([]Row, error) {
 	products := max(len(b.Lookups), 1) * len(b.M)
 	for _, m := range b.M {
 		if b.FP8 && m >= fp8.FewestRows {
+			products++
+		}
+		if b.FP8 && m >= fp8.FoldedRows {
 			products++
 		}
 	}
@@ -326,6 +330,15 @@ func (b *cudaBench) set(ctx context.Context, set []Layer) (err error) {
 		ring = append(ring, w)
 	}
 	turns, err := b.turns(ring)
+	defer func() {
+		for _, t := range turns {
+			for _, w := range t.ring {
+				if t.own {
+					err = errors.Join(err, w.Close())
+				}
+			}
+		}
+	}()
 	if err != nil {
 		return err
 	}

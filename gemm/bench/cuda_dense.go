@@ -91,13 +91,17 @@ func (b *cudaBench) checkDense(m weight.Matrix) (err error) {
 }
 
 // close releases the dense weights.
-func (b *cudaBench) close() error {
+func (b *cudaBench) close() (err error) {
+	if b.fp8 != nil {
+		err = b.fp8.Close()
+		b.fp8 = nil
+	}
 	d := b.dense
 	if d == nil {
-		return nil
+		return err
 	}
 	b.dense = nil
-	err := d.mem.free()
+	err = errors.Join(err, d.mem.free())
 	if d.blas != nil {
 		err = errors.Join(err, d.blas.Close())
 	}

@@ -95,6 +95,7 @@ type turn struct {
 	ring   []*cuda.Matrix
 	lookup string
 	least  int
+	own    bool // the ring has memory of its own, beside what it has in common with others
 }
 
 // turns returns what is measured of a ring: as it is, rounded to E4M3 and with lookups, as they are asked for. It compiles what
@@ -110,7 +111,7 @@ func (b *cudaBench) turns(ring []*cuda.Matrix) ([]turn, error) {
 				return err
 			}
 		}
-		if all = append(all, turn{of, lookup, least}); lookup == "" {
+		if all = append(all, turn{ring: of, lookup: lookup, least: least}); lookup == "" {
 			like = append(like, of[0].Tiles)
 		}
 		return nil
@@ -127,6 +128,14 @@ func (b *cudaBench) turns(ring []*cuda.Matrix) ([]turn, error) {
 			}
 			return r, nil
 		}))
+	}
+	if n := len(all); b.FP8 && err == nil && b.engine.Folds(all[n-1].ring[0].Tiles, fp8.FoldedRows) {
+		err = add("", fp8.FoldedRows, func(w *cuda.Matrix) (*cuda.Matrix, error) {
+			r := w.As(w.Tiles)
+			b.engine.RoundToFP8(r)
+			return r, r.Keep(b.stream, driver.E4M3)
+		})
+		all[n-1].own, all[len(all)-1].own = true, true
 	}
 	for _, l := range b.Lookups {
 		if of := add(l.String(), 0, func(w *cuda.Matrix) (*cuda.Matrix, error) { return table.With(b.engine.GPU(), w, l) }); of != nil {
@@ -167,6 +176,10 @@ func (b *cudaBench) choose(f cuda.Family, asked string, ring []*cuda.Matrix, o c
 		c.kernel = cuda.Label(config)
 	case cuda.AsNumbers:
 		c.kernel = unpackedKernel
+	case cuda.InFP8:
+		if c.kernel = foldedKernel; ring[0].Kept() {
+			c.kernel = keptFolded
+		}
 	default:
 		c.kernel = cuda.Label(by)
 	}
@@ -186,7 +199,19 @@ func (b *cudaBench) choose(f cuda.Family, asked string, ring []*cuda.Matrix, o c
 	if err = errors.Join(err, mem.err); err != nil {
 		return c, err
 	}
+	var folded cuda.Folded
+	if by == cuda.InFP8 {
+		if folded, err = b.folded(ring[0], mem); err != nil {
+			return c, err
+		}
+	}
 	c.multiply = func(i int) error {
+		if by == cuda.InFP8 {
+			in := o
+			in.X, in.Form = o.Scratch, needs.Form
+			err := b.engine.Prepare(b.stream, needs.Form, b.dtype, in.X, o.X, o.M, k)
+			return errors.Join(err, folded.MatMul(b.stream, ring[i%len(ring)], in, b.dtype, false))
+		}
 		if by == cuda.AsNumbers {
 			return u.MatMul(b.stream, ring[i%len(ring)], o, b.dtype, false)
 		}
@@ -245,6 +270,18 @@ func (b *cudaBench) unpacked(t cuda.Tiles, m int, mem *memory) *cuda.Unpacked {
 	return &cuda.Unpacked{BLAS: b.dense.blas, Scratch: mem.alloc(size), Bytes: size}
 }
 
+// folded returns what folds a matrix and multiplies in E4M3.
+func (b *cudaBench) folded(w *cuda.Matrix, mem *memory) (f cuda.Folded, err error) {
+	if b.fp8 == nil {
+		if b.fp8, err = b.dev.NewFP8BLAS(); err != nil {
+			return f, err
+		}
+	}
+	f = cuda.Folded{BLAS: b.fp8, Bytes: cuda.FoldedScratch(w)}
+	f.Scratch = mem.alloc(f.Bytes)
+	return f, mem.err
+}
+
 // fastestRead returns the call of the read-only twin, for as many rows or for one, under the
 // configuration that it is fastest in. It reads the weights once, whatever M is.
 func (b *cudaBench) fastestRead(ring []*cuda.Matrix, o cuda.Operands) (func(i int) error, error) {
@@ -273,6 +310,9 @@ type newReference = func(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, sha
 func referenceOf(f cuda.Family, by cuda.Way) newReference {
 	return func(r *rand.Rand, w weight.Matrix, x, bias []uint16, m, share int, t driver.DType) *conform.Reference {
 		if l, ok := w.(*lut.Matrix); ok {
+			if by == cuda.InFP8 {
+				return conform.NewFoldedReference(r, l, x, bias, m, share, t)
+			}
 			if cuda.RoundsToFP8(by) {
 				return conform.NewFP8Reference(r, l, x, bias, m, share, t)
 			}

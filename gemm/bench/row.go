@@ -21,6 +21,12 @@ const gatherKernel = "gather"
 // fp8Kernel begins the name of one that rounds X and the table to E4M3.
 const fp8Kernel = manyKernel + "fp8 "
 
+// foldedKernel begins the name of one that multiplies by folded weights in E4M3, and keptFolded is that where they were written before.
+const (
+	foldedKernel = "fp8 folded, cuBLASLt"
+	keptFolded   = "fp8 folded and kept, cuBLASLt"
+)
+
 // Row is one measured product Y = X·Ŵᵀ. Times are those of one call, in
 // microseconds.
 type Row struct {
@@ -121,8 +127,10 @@ func (r *Row) Way() string {
 	switch {
 	case strings.HasPrefix(r.Kernel, fixedKernel), strings.HasPrefix(r.Kernel, tabledKernel), strings.HasPrefix(r.Kernel, gatherKernel):
 		return r.Kernel
-	case strings.HasPrefix(r.Kernel, fp8Kernel):
+	case strings.HasPrefix(r.Kernel, fp8Kernel), r.Kernel == foldedKernel:
 		return "fp8"
+	case r.Kernel == keptFolded:
+		return "fp8 kept"
 	}
 	return r.Lookup
 }

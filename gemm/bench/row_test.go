@@ -18,6 +18,7 @@ func TestErrorBound(t *testing.T) {
 		{"a2 d4", "f16", f16},
 		{"a2 d4", "bf16", bf16},
 		{unpackedKernel, "f16", 1.5 * f16},
+		{foldedKernel, "f16", 1.5 * f16},
 		{manyKernel + "c256 g2", "bf16", 1.5 * bf16},
 		{sparse.Family{}.Names()[1], "f16", 1.5 * f16},
 		{sparse.Family{}.Names()[0], "f16", f16},

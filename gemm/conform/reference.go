@@ -60,8 +60,39 @@ func NewFP8Reference(r *rand.Rand, w *lut.Matrix, x, bias []uint16, m, share int
 	return newReference(r, w, plain, values, fp8.RoundTable(w.Codebook), bias, m, share, t)
 }
 
+// NewFoldedReference is NewFP8Reference with weights that are folded, of the table rounded to t.
+func NewFoldedReference(r *rand.Rand, w *lut.Matrix, x, bias []uint16, m, share int, t driver.DType) *Reference {
+	plain := fromHalves(t, x)
+	values := make([]float32, len(plain))
+	for i := range m {
+		fp8.RoundRow(values[i*w.K:(i+1)*w.K], plain[i*w.K:(i+1)*w.K])
+	}
+	folder, held := fp8.NewFolder(w.Codebook), RoundedTable(w.Codebook, t)
+	folded := make([]float32, len(held))
+	return newTablesReference(r, w, plain, values, bias, m, share, t, func(scales []float32) func(group int) []float32 {
+		row := folder.Scale(scales)
+		return func(group int) []float32 {
+			fp8.FoldTable(folded, held, scales[group], row)
+			return folded
+		}
+	})
+}
+
 // newReference multiplies rows of x that have been rounded to values, with weights that have a table rounded.
 func newReference(r *rand.Rand, w *lut.Matrix, x, values, rounded []float32, bias []uint16, m, share int, t driver.DType) *Reference {
+	scaled := make([]float64, len(rounded))
+	return newTablesReference(r, w, x, values, bias, m, share, t, func(scales []float32) func(group int) []float64 {
+		return func(group int) []float64 {
+			for c, v := range rounded {
+				scaled[c] = float64(v) * float64(scales[group])
+			}
+			return scaled
+		}
+	})
+}
+
+// newTablesReference is newReference with the values of codes in each group of a row, whose scales tables is given.
+func newTablesReference[T float32 | float64](r *rand.Rand, w *lut.Matrix, x, values []float32, bias []uint16, m, share int, t driver.DType, tables func(scales []float32) func(group int) []T) *Reference {
 	most := max(leastColumns, referenceWork/(w.K*m*share))
 	f := &Reference{n: w.N, t: t, columns: Sample(r, w.N, most), want: make([][]float64, m)}
 	codes, scales := make([]uint8, w.K), make([]float32, w.Groups())
@@ -71,9 +102,12 @@ func newReference(r *rand.Rand, w *lut.Matrix, x, values, rounded []float32, bia
 	for _, n := range f.columns {
 		w.RowCodes(codes, n)
 		w.RowScales(scales, n)
-		for k, c := range codes {
-			s := float64(scales[k/w.Group])
-			row[k], plain[k] = float64(rounded[c])*s, float64(w.Codebook[c])*s
+		of := tables(scales)
+		for g, s := range scales {
+			table, first := of(g), g*w.Group
+			for k, c := range codes[first:min(first+w.Group, w.K)] {
+				row[first+k], plain[first+k] = float64(table[c]), float64(w.Codebook[c])*float64(s)
+			}
 		}
 		added := 0.0
 		if bias != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
+	"github.com/lutq/lutq/gemm/fp8"
 )
 
 // engineWay is one of the ways that the engine has for every matrix.
@@ -18,6 +19,8 @@ const (
 	InTurns engineWay = "packed"
 	// AsNumbers is [Unpacked.MatMul], for who asks for it.
 	AsNumbers engineWay = "unpacked"
+	// InFP8 is [Folded.MatMul], for who asks for it.
+	InFP8 engineWay = "fp8 folded, cuBLASLt"
 )
 
 // String implements [Way].
@@ -27,7 +30,15 @@ func (w engineWay) String() string { return string(w) }
 func (engineWay) Rows() int { return 0 }
 
 // Needs implements [Way].
-func (engineWay) Needs(int, int, int) Needs { return Needs{} }
+func (w engineWay) Needs(int, int, int) Needs {
+	if w == InFP8 {
+		return Needs{Form: InE4M3}
+	}
+	return Needs{}
+}
+
+// FP8 says whether X and what it is multiplied by are rounded to E4M3.
+func (w engineWay) FP8() bool { return w == InFP8 }
 
 // What choices are of. Up to 32 rows both are kept.
 const (
@@ -82,7 +93,12 @@ func (e *Engine) Twins(t Tiles, m int) []Way { return t.Twins(e.gpu, t.AtOnce(e.
 
 // Ways returns what is worth trying for m rows of X, more than [MaxRows], the best guess first. Those that round to E4M3 and those
 // that do not are never both among them: what results are rounded to does not hang on what was found to be faster.
-func (e *Engine) Ways(t Tiles, m int) []Way { return t.Ways(e.gpu, m) }
+func (e *Engine) Ways(t Tiles, m int) []Way {
+	if e.Folds(t, m) {
+		return []Way{InFP8}
+	}
+	return t.Ways(e.gpu, m)
+}
 
 // Order tells in which order sums are added for m rows of X under a configuration, or under what is chosen if that is nil. Configurations
 // of the same order give the same bits.
@@ -109,8 +125,11 @@ func (e *Engine) choice(t Tiles, m int) (Way, error) {
 // Way returns how m rows of X are multiplied: as [Engine.TuneWays] found, in this process or before, or the best guess.
 // The results of ways differ in how weights are rounded, and sums added.
 func (e *Engine) Way(t Tiles, m int) Way {
-	if m <= MaxRows {
+	switch {
+	case m <= MaxRows:
 		return InTurns
+	case e.Folds(t, m): // which hangs on m itself
+		return InFP8
 	}
 	rows := manyBucket(m)
 	key := choice{ofWay, t.Key(e.gpu, rows)}
@@ -141,6 +160,12 @@ func (e *Engine) Prefer(t Tiles, m int, by Way) {
 // Unpacks reports whether a product of m rows of X is taken to be faster by [Unpacked.MatMul] than by
 // [Engine.MatMul].
 func (e *Engine) Unpacks(t Tiles, m int) bool { return e.Way(t, m) == AsNumbers }
+
+// Folds reports whether a product of m rows of X is taken by [Folded.MatMul].
+func (e *Engine) Folds(t Tiles, m int) bool {
+	f, ok := t.(Folder)
+	return ok && m >= fp8.FoldedRows && f.Folds()
+}
 
 // NeedsOf returns what m rows of X need in a way. Of several turns each prepares its own rows, if they are to be.
 func (e *Engine) NeedsOf(t Tiles, by Way, m int) Needs {

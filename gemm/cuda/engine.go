@@ -67,7 +67,8 @@ func (e *Engine) Close() error {
 	return errors.Join(errs...)
 }
 
-// MatMul queues Y = X·Ŵᵀ + Bias, as was found to be the fastest or is the best guess, but never by [AsNumbers]: see [Unpacked]. Without
+// MatMul queues Y = X·Ŵᵀ + Bias, as was found to be the fastest or is the best guess, but never by [AsNumbers] or [InFP8]: see
+// [Unpacked] and [Folded]. Without
 // scratch memory it is done [InTurns]. Kernels are launched with programmatic dependent launch: one that follows and is launched so may
 // begin early, and must wait before it touches Y. They are compiled when they are first needed.
 func (e *Engine) MatMul(s *driver.Stream, w *Matrix, o Operands) error {
@@ -263,7 +264,7 @@ func (e *Engine) WaveEfficiency(t Tiles, m int) (float64, error) {
 	w, ok := t.(Waver)
 	by := e.Way(t, m)
 	switch {
-	case !ok || by == AsNumbers:
+	case !ok || by == AsNumbers || by == InFP8:
 		return 0, nil
 	case by == InTurns:
 		m = t.AtOnce(e.gpu, m)

@@ -159,10 +159,12 @@ type Launch struct {
 // Rows says which rows of a matrix are written as numbers, and where.
 type Rows struct {
 	To    driver.Ptr   // [Count, K]
-	Type  driver.DType // of the numbers: the format's or F32
+	Type  driver.DType // of the numbers: the format's or F32; or E4M3 of a [Folder], in terms of the scale of each row
 	Index driver.Ptr   // of the rows' numbers, 32 bits each; or 0:
-	First int          // the first of rows that follow each other
+	First int          // the first of rows that follow each other, of whole tiles in E4M3
 	Count int
+
+	Inverses driver.Ptr // float32 [N], of the scales of rows in E4M3
 }
 
 // Gater is implemented by tiles that have kernels with gates.
@@ -188,6 +190,14 @@ type Joiner interface {
 type Rounder interface {
 	// RoundToFP8 returns the same weights, multiplied by [fp8.FewestRows] rows of X and more so, or nil where there are no kernels for that.
 	RoundToFP8(g GPU) Tiles
+}
+
+// Folder is implemented by tiles whose rows may be written in E4M3 in terms of a scale each, as package fp8 folds them.
+type Folder interface {
+	// Folds reports whether products of [fp8.FoldedRows] rows of X and more are by such rows.
+	Folds() bool
+	// RowScales returns the scales [N], from the parts as they are in the GPU's memory.
+	RowScales(part func(i int) ([]byte, error)) ([]float32, error)
 }
 
 // Waver is implemented by tiles that tell how evenly work is divided.

@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/lutq/lutq/gemm/cuda/driver"
 )
@@ -14,6 +15,15 @@ type Matrix struct {
 	engine *Engine
 	at     []driver.Ptr // of the parts
 	part   bool         // of a matrix that has the memory
+
+	scales driver.Ptr // of folded rows, and their inverses: float32 [2, N]; 0 until they are needed
+	kept   kept
+}
+
+// kept are all rows of a matrix as numbers.
+type kept struct {
+	at driver.Ptr
+	of driver.DType
 }
 
 // Upload copies a matrix to the GPU.
@@ -60,9 +70,10 @@ func (e *Engine) Over(t Tiles, count int, at ...driver.Ptr) ([]*Matrix, error) {
 	return all, nil
 }
 
-// As returns the matrix with other tiles of the same layout. It has the memory in common with m, which is closed instead of it.
+// As returns the matrix with other tiles of the same layout. It has the memory in common with m, which is closed instead of it, but for what it
+// keeps or folds by.
 func (m *Matrix) As(t Tiles) *Matrix {
-	return &Matrix{Tiles: t, engine: m.engine, at: m.at, part: true}
+	return &Matrix{Tiles: t, engine: m.engine, at: slices.Clone(m.at), part: true}
 }
 
 // Type returns that of the activations, F16 or BF16.
@@ -87,7 +98,73 @@ func (m *Matrix) Close() error {
 		}
 		m.at[i] = 0
 	}
+	errs = append(errs, m.engine.dev.Free(m.scales), m.Drop())
+	m.scales = 0
 	return errors.Join(errs...)
+}
+
+// Keep queues the writing of all rows in a type, that of the matrix or E4M3 of a [Folder], to memory of its own beside what the matrix takes. Products that would
+// write them, by [Unpacked] or [Folded], read them there from now on.
+func (m *Matrix) Keep(s *driver.Stream, t driver.DType) error {
+	if err := m.Drop(); err != nil {
+		return err
+	}
+	n, k := m.Shape()
+	at, err := m.engine.dev.Alloc(n * k * t.Size())
+	if err != nil {
+		return err
+	}
+	r := Rows{To: at, Type: t, Count: n}
+	if t == driver.E4M3 {
+		_, r.Inverses, err = m.rowScales()
+	}
+	if err == nil {
+		err = m.Rows(s, r)
+	}
+	if err != nil {
+		return errors.Join(err, m.engine.dev.Free(at))
+	}
+	m.kept = kept{at, t}
+	return nil
+}
+
+// Kept reports whether rows are kept, and KeptType as what.
+func (m *Matrix) Kept() bool             { return m.kept.at != 0 }
+func (m *Matrix) KeptType() driver.DType { return m.kept.of }
+
+// ReadKept fills dst with the bytes of rows that are kept, once all that is queued is done.
+func (m *Matrix) ReadKept(dst []byte) error { return m.engine.dev.Read(dst, m.kept.at) }
+
+// Drop gives back what is kept, once what uses it is done.
+func (m *Matrix) Drop() error {
+	at := m.kept.at
+	m.kept = kept{}
+	return m.engine.dev.Free(at)
+}
+
+// rowScales returns the scales of folded rows and their inverses. The first time it waits for all that is queued.
+func (m *Matrix) rowScales() (scales, inverses driver.Ptr, err error) {
+	n, _ := m.Shape()
+	f, ok := m.Tiles.(Folder)
+	if !ok {
+		return 0, 0, fmt.Errorf("%s cannot be folded", m.Format().Name())
+	}
+	if m.scales == 0 {
+		all, err := f.RowScales(func(i int) ([]byte, error) {
+			raw := make([]byte, m.Sizes()[i])
+			return raw, m.engine.dev.Read(raw, m.at[i])
+		})
+		if err != nil {
+			return 0, 0, err
+		}
+		for _, s := range all[:n:n] {
+			all = append(all, 1/s)
+		}
+		if m.scales, err = m.engine.dev.Upload(driver.Bytes(all)); err != nil {
+			return 0, 0, err
+		}
+	}
+	return m.scales, m.scales + driver.Ptr(4*n), nil
 }
 
 // Rows queues the writing of some rows as numbers.
@@ -96,7 +173,9 @@ func (m *Matrix) Rows(s *driver.Stream, r Rows) error {
 	switch {
 	case len(m.at) == 0 || m.at[0] == 0:
 		return errors.New("the matrix has been closed")
-	case r.Type != m.Type() && r.Type != driver.F32:
+	case r.Type == driver.E4M3 && (r.Inverses == 0 || r.Index != 0 || r.First%16 != 0 || r.To%16 != 0):
+		return errors.New("rows in E4M3 want scales, and are of whole tiles")
+	case r.Type != m.Type() && r.Type != driver.F32 && r.Type != driver.E4M3:
 		return fmt.Errorf("rows of type %v of a matrix of type %v", r.Type, m.Type())
 	case r.First < 0 || r.Count < 0 || r.Index == 0 && r.First+r.Count > n:
 		return fmt.Errorf("%d rows from row %d of a matrix of %d", r.Count, r.First, n)

@@ -39,31 +39,42 @@ func (u *Unpacked) MatMul(s *driver.Stream, w *Matrix, o Operands, out driver.DT
 	case o.Bias != 0:
 		return errors.New("an unpacked product takes no bias")
 	}
-	rows, k := w.Shape()
-	size := k * w.Type().Size()
-	most := u.Bytes / size
-	if most < rows {
-		most -= most % unpackedRows
-	}
-	if most == 0 {
-		return fmt.Errorf("scratch memory of %d bytes for rows of %d: want %d rows", u.Bytes, size, unpackedRows)
-	}
 	beta := float32(0)
 	if add {
 		beta = 1
 	}
-	for first := 0; first < rows; first += most {
-		n := min(most, rows-first)
-		if err := w.Rows(s, Rows{To: u.Scratch, Type: w.Type(), First: first, Count: n}); err != nil {
-			return err
-		}
-		err := u.BLAS.GEMM(driver.GEMM{
+	rows, k := w.Shape()
+	return w.asNumbers(s, Rows{To: u.Scratch, Type: w.Type()}, u.Bytes, func(at driver.Ptr, first, n int) error {
+		return u.BLAS.GEMM(driver.GEMM{
 			M: o.M, N: n, K: k, TransB: true,
-			A: driver.Operand{Ptr: o.X}, B: driver.Operand{Ptr: u.Scratch},
+			A: driver.Operand{Ptr: o.X}, B: driver.Operand{Ptr: at},
 			C:  driver.Operand{Ptr: o.Y + driver.Ptr(first*out.Size()), Ld: rows},
 			In: w.Type(), Out: out, Alpha: 1, Beta: beta,
 		})
-		if err != nil {
+	})
+}
+
+// asNumbers calls f for rows that are written to scratch memory of some bytes as r says, as many at a time as that has room for, or once
+// for all where they are kept so.
+func (m *Matrix) asNumbers(s *driver.Stream, r Rows, bytes int, f func(at driver.Ptr, first, n int) error) error {
+	rows, k := m.Shape()
+	if m.kept.at != 0 && m.kept.of == r.Type {
+		return f(m.kept.at, 0, rows)
+	}
+	size := k * r.Type.Size()
+	most := bytes / size
+	if most < rows {
+		most -= most % unpackedRows
+	}
+	if most == 0 {
+		return fmt.Errorf("scratch memory of %d bytes for rows of %d: want %d rows", bytes, size, unpackedRows)
+	}
+	for r.First = 0; r.First < rows; r.First += most {
+		r.Count = min(most, rows-r.First)
+		if err := m.Rows(s, r); err != nil {
+			return err
+		}
+		if err := f(r.To, r.First, r.Count); err != nil {
 			return err
 		}
 	}

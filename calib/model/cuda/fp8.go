@@ -18,14 +18,23 @@ type FP8Ops struct {
 	others int
 }
 
-// NewFP8Ops returns operations that use those of o for what they do not do themselves. It fails where the GPU, or the type of
-// activations, has no such products.
+// NewFP8Ops returns operations that use those of o for what they do not do themselves. It fails where the GPU, the type of
+// activations or cuBLASLt has no such products.
 func NewFP8Ops(o *Ops) (*FP8Ops, error) {
 	switch {
 	case o.dev.Info.Major != 9:
 		return nil, errors.New("products in fp8 need a GPU of compute capability 9.0")
 	case o.acts == driver.F32:
 		return nil, errors.New("products in fp8 need activations of type f16 or bf16")
+	}
+	err := o.dev.Do(func() (err error) {
+		if o.fp8 == nil {
+			o.fp8, err = o.dev.NewFP8BLAS()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return &FP8Ops{Ops: o}, nil
 }

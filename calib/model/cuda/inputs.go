@@ -112,7 +112,7 @@ func (o *Ops) Prepared(x, room model.Array, rows int, by ...model.Weight) model.
 
 // formOf returns the form in which products by a weight read so many rows, nil if row by row. It is called inside do.
 func (o *Ops) formOf(w model.Weight, rows int) gemmcuda.Form {
-	if m, ok := w.(*matrix); ok && m.packed != nil {
+	if m, ok := w.(*matrix); ok && m.packed != nil && !o.kept.asNumbers(rows) {
 		return o.engine.Needs(m.packed.Tiles, rows).Form
 	}
 	return nil

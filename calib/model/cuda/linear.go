@@ -41,6 +41,7 @@ func (m *matrix) base() *matrix { return m }
 
 func (m *matrix) free(o *Ops) error {
 	if m.packed != nil {
+		o.kept.forget(m.packed)
 		err := m.packed.Close()
 		m.packed = nil
 		return err
@@ -206,7 +207,9 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 		for _, p := range to {
 			y, w := p.Y.(*array), p.W.(operand).base()
 			switch {
-			case w.packed != nil && o.engine.Unpacks(w.packed.Tiles, rows):
+			case w.packed != nil && o.engine.Folds(w.packed.Tiles, rows):
+				o.folded(y, &x, w, p.Add)
+			case w.packed != nil && (o.kept.asNumbers(rows) || o.engine.Unpacks(w.packed.Tiles, rows)):
 				o.unpacked(y, x.rowByRow(), rows, w, p.Add)
 			case w.packed != nil:
 				o.fused(y, &x, w, p.Add)
@@ -226,11 +229,28 @@ func (o *Ops) Linear(x model.Array, rows int, to ...model.Product) {
 
 // unpacked queues a product of many rows by a packed weight, as dense ones are multiplied.
 func (o *Ops) unpacked(y *array, x driver.Ptr, rows int, w *matrix, add bool) {
-	u := gemmcuda.Unpacked{BLAS: o.blas, Bytes: gemmcuda.UnpackedScratch(w.packed.Tiles)}
-	u.Scratch = o.scratch(u.Bytes)
-	defer o.release(u.Scratch)
+	u := gemmcuda.Unpacked{BLAS: o.blas}
+	if !o.kept.asNumbers(rows) || !o.keeps(w.packed, o.acts) {
+		u.Bytes = gemmcuda.UnpackedScratch(w.packed.Tiles)
+		u.Scratch = o.scratch(u.Bytes)
+		defer o.release(u.Scratch)
+	}
 	if o.err == nil {
 		o.fail(u.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: y.ptr, X: x, M: rows}, y.dtype, add))
+	}
+}
+
+// folded queues a product of many rows by a packed weight in E4M3.
+func (o *Ops) folded(y *array, x *reading, w *matrix, add bool) {
+	f := gemmcuda.Folded{BLAS: o.fp8}
+	if !o.keeps(w.packed, driver.E4M3) {
+		f.Bytes = gemmcuda.FoldedScratch(w.packed)
+		f.Scratch = o.scratch(f.Bytes)
+		defer o.release(f.Scratch)
+	}
+	from := x.as(gemmcuda.InE4M3)
+	if o.err == nil {
+		o.fail(f.MatMul(o.stream, w.packed, gemmcuda.Operands{Y: y.ptr, X: from, M: x.rows, Form: gemmcuda.InE4M3}, y.dtype, add))
 	}
 }
 

@@ -58,7 +58,8 @@ func pooled(n int) int {
 	return max(ceil(n, step), 1) * step
 }
 
-// take returns memory of n bytes, which holds anything. Where the device has no more, all of its pools give back what is free.
+// take returns memory of n bytes, which holds anything. Where the device has no more, all of its pools give back what is free, and then
+// weights are kept no more.
 func (p *pool) take(o *Ops, n int) (driver.Ptr, error) {
 	n = pooled(n)
 	if at := p.kept(n); at != 0 {
@@ -72,6 +73,13 @@ func (p *pool) take(o *Ops, n int) (driver.Ptr, error) {
 			}
 		}
 		at, err = o.dev.Alloc(n)
+	}
+	if driver.IsOutOfMemory(err) {
+		if had, dropErr := o.dropKept(); dropErr != nil {
+			return 0, dropErr
+		} else if had {
+			at, err = o.dev.Alloc(n)
+		}
 	}
 	if err != nil {
 		return 0, err

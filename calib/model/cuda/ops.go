@@ -40,6 +40,8 @@ type Ops struct {
 	acts   driver.DType
 	stream *driver.Stream
 	blas   *driver.BLAS
+	fp8    *driver.FP8BLAS // of [FP8Ops], or nil
+	kept   kept
 	seat   *peers.Seat // nil: it is by itself
 
 	kernels   []driver.Kernel // to be loaded
@@ -132,6 +134,9 @@ func (o *Ops) Close() error {
 			if b != nil {
 				errs = append(errs, b.Close())
 			}
+		}
+		if o.fp8 != nil {
+			errs = append(errs, o.fp8.Close())
 		}
 		if o.blas != nil {
 			errs = append(errs, o.blas.Close())

@@ -74,12 +74,16 @@ const (
 	F32  DType = 0
 	F16  DType = 2
 	BF16 DType = 14
+	E4M3 DType = 28 // of [Device.NewFP8BLAS] alone
 )
 
 // Size returns the bytes of an element.
 func (t DType) Size() int {
-	if t == F32 {
+	switch t {
+	case F32:
 		return 4
+	case E4M3:
+		return 1
 	}
 	return 2
 }
@@ -92,6 +96,8 @@ func (t DType) String() string {
 		return "f16"
 	case BF16:
 		return "bf16"
+	case E4M3:
+		return "e4m3"
 	}
 	return fmt.Sprintf("DType(%d)", int(t))
 }

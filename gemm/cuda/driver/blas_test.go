@@ -102,3 +102,84 @@ func TestGPUGEMM(t *testing.T) {
 		must(t, s.Close())
 	})
 }
+
+// TestGPUFP8GEMM multiplies small integers, which E4M3 has and tensor cores add up exactly, by scales that are powers of two.
+func TestGPUFP8GEMM(t *testing.T) {
+	onGPU(t, func(d *Device) {
+		b, err := d.NewFP8BLAS()
+		var missing *MissingError
+		if errors.As(err, &missing) || d.Info.Major < 9 {
+			t.Skip("no cuBLASLt for E4M3: ", err)
+		}
+		must(t, err)
+		s := got(d.NewStream())(t)
+		const m, n, k, ld = 37, 48, 96, 64
+		r := rand.New(rand.NewPCG(3, 4))
+		for _, out := range []DType{F16, BF16, F32} {
+			for _, add := range []bool{false, true} {
+				if add && out != F32 {
+					continue
+				}
+				draw := func(rows int) ([]float32, []byte, []float32) {
+					v, scales := make([]float32, rows*k), make([]float32, rows)
+					raw := make([]byte, len(v))
+					for i := range v {
+						v[i] = float32(r.IntN(5) - 2)
+						raw[i] = num.F32ToF8E4M3(v[i])
+					}
+					for i := range scales {
+						scales[i] = []float32{.5, 1, 2}[r.IntN(3)]
+					}
+					return v, raw, scales
+				}
+				x, xs, ofX := draw(m)
+				w, ws, ofW := draw(n)
+				y := make([]float32, m*ld)
+				for i := range y {
+					y[i] = float32(r.IntN(9) - 4)
+				}
+				want := slices.Clone(y)
+				for i := range m {
+					for j := range n {
+						var sum float32
+						for l := range k {
+							sum += x[i*k+l] * w[j*k+l]
+						}
+						sum *= ofX[i] * ofW[j]
+						if add {
+							sum += y[i*ld+j]
+						}
+						want[i*ld+j] = sum
+					}
+				}
+				raw := make([]byte, out.Size()*len(y))
+				encode, decode := num.EncodeF32, num.DecodeF32
+				switch out {
+				case F16:
+					encode, decode = num.EncodeF16, num.DecodeF16
+				case BF16: // which has 8 bits of a sum
+					encode, decode = num.EncodeBF16, num.DecodeBF16
+					rounded := make([]byte, 2*len(want))
+					encode(rounded, want)
+					decode(want, rounded)
+				}
+				encode(raw, y)
+				g := FP8GEMM{M: m, N: n, K: k, Ld: ld, Out: out, Add: add}
+				g.X, g.W, g.Y = got(d.Upload(xs))(t), got(d.Upload(ws))(t), got(d.Upload(raw))(t)
+				g.ScalesX, g.ScalesW = got(d.Upload(Bytes(ofX)))(t), got(d.Upload(Bytes(ofW)))(t)
+				must(t, b.GEMM(s, g))
+				must(t, d.Read(raw, g.Y))
+				result := make([]float32, len(y))
+				decode(result, raw)
+				if !slices.Equal(result, want) {
+					t.Errorf("to %v, added %v: the product is wrong", out, add)
+				}
+				for _, p := range []Ptr{g.X, g.W, g.Y, g.ScalesX, g.ScalesW} {
+					must(t, d.Free(p))
+				}
+			}
+		}
+		must(t, b.Close())
+		must(t, s.Close())
+	})
+}

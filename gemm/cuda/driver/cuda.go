@@ -29,6 +29,7 @@ type CUDA struct {
 	api    func() (*cudaAPI, error)
 	nvrtc  func() (*nvrtcAPI, error)
 	blas   func() (*blasAPI, error)
+	blasLt func() (*blasLtAPI, error)
 	nccl   func() (*ncclAPI, error)
 	nvml   func() (*nvmlAPI, error)
 }
@@ -55,6 +56,7 @@ func Open(o Options) (*CUDA, error) {
 		}
 	}
 	c.blas = sync.OnceValues(func() (*blasAPI, error) { return openBLAS(c.places, c.majors()) })
+	c.blasLt = sync.OnceValues(func() (*blasLtAPI, error) { return openBLASLt(c.places, c.majors()) })
 	c.nccl = sync.OnceValues(func() (*ncclAPI, error) { return openNCCL(c.places) })
 	c.nvml = sync.OnceValues(func() (*nvmlAPI, error) { return openNVML(c.places) })
 	return c, nil

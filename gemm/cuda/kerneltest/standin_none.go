@@ -9,3 +9,9 @@ func HostGPU(t *testing.T, _ int, _ bool) {
 	t.Helper()
 	t.Skip("a build without CUDA")
 }
+
+// HostFP8BLAS skips the test.
+func HostFP8BLAS(t *testing.T) {
+	t.Helper()
+	t.Skip("a build without CUDA")
+}

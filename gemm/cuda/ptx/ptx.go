@@ -37,6 +37,10 @@ func Instructions() string { return instructions }
 // WGMMA returns Hopper's products of a warpgroup and what copies their operands. It follows [Instructions].
 func WGMMA() string { return wgmma + far + numbers }
 
+// Numbers returns how numbers are rounded to E4M3, and products of two at once, which [WGMMA] has as well. It follows [Instructions], and
+// BF16 says of which type pairs are.
+func Numbers() string { return numbers }
+
 // Far returns how blocks tell each other of sums, which [WGMMA] has as well. It follows [Instructions].
 func Far() string { return far }
 

@@ -41,6 +41,9 @@ func (r lutrows) Kernel() driver.Kernel {
 // Whole tiles as numbers of the matrix's type are written at the speed of memory, others
 // one number at a time.
 func (t *Tiles) Rows(g cuda.GPU, at []driver.Ptr, r cuda.Rows) (cuda.Launch, error) {
+	if r.Type == driver.E4M3 {
+		return t.foldLaunch(at, r, g.SMs), nil
+	}
 	if r.Type == t.format.Type && r.Index == 0 && r.First%repack.TileRows == 0 && r.To%16 == 0 {
 		return t.denseLaunch(at, r.To, r.First, r.Count, g.SMs), nil
 	}

@@ -16,10 +16,11 @@ type Tiles struct {
 	format   Format
 	codebook []uint32
 	lookup   Lookup
-	integers bool     // whether the table is that of Integers
-	exponent int      // of the power of two by which lutmany.cu multiplies the scales
-	fp8      bool     // whether products of many rows are in E4M3
-	table8   []uint32 // of lutfp8.cu, with its factor
+	integers bool      // whether the table is that of Integers
+	exponent int       // of the power of two by which lutmany.cu multiplies the scales
+	fp8      bool      // whether products of many rows are in E4M3
+	values   []float32 // of the table, as they are
+	table8   []uint32  // of lutfp8.cu, with its factor
 	factor8  float32
 }
 
@@ -29,6 +30,7 @@ var (
 	_ cuda.Mixer   = (*Tiles)(nil)
 	_ cuda.Joiner  = (*Tiles)(nil)
 	_ cuda.Rounder = (*Tiles)(nil)
+	_ cuda.Folder  = (*Tiles)(nil)
 	_ cuda.Waver   = (*Tiles)(nil)
 )
 
@@ -36,6 +38,7 @@ var (
 // its scales, or all.
 func New(f Format, n, k int, codebook []float32, like []byte) (*Tiles, error) {
 	t := &Tiles{n: n, k: k, format: f, lookup: chosen, exponent: f.ScaleExponent(like, codebook)}
+	t.values = codebook
 	var err error
 	if t.codebook, err = f.Table(codebook); err != nil {
 		return nil, err
@@ -169,8 +172,11 @@ func (t *Tiles) Kernels(g cuda.GPU, by cuda.Way, m int) []driver.Kernel {
 	case fp8Variant:
 		return []driver.Kernel{lutbytes{t.format.Type}.Kernel(), fp8Kernel{t.format, by}.Kernel()}
 	}
-	if by == cuda.AsNumbers {
+	switch by {
+	case cuda.AsNumbers:
 		return []driver.Kernel{lutdense{t.format}.Kernel()}
+	case cuda.InFP8:
+		return []driver.Kernel{cuda.RoundedRowsKernel(t.format.Type), lutfold{t.format}.Kernel()}
 	}
 	return nil
 }
