@@ -112,6 +112,11 @@ func TestShardsFromHub(t *testing.T) {
 		shard(t, synthetic(t, layers, n, k), dir)
 		return dir
 	}
+	family := filepath.Join(t.TempDir(), "model")
+	shard(t, tiny, family)
+	if err := os.Remove(filepath.Join(family, "golden.json")); err != nil { // which the hub would keep
+		t.Fatal(err)
+	}
 	plain, small := apart(8, 256, 1024), apart(3, 128, 256)
 	for _, tc := range []struct {
 		name, dir string
@@ -122,6 +127,7 @@ func TestShardsFromHub(t *testing.T) {
 		{"absmax, a layer kept", plain, "--codebook int --bits 3 --scale absmax --tensor layers\\.3=keep", true},
 		{"binary codes", small, "--method bcq --bits 2", true},
 		{"rings", small, "--codebook trellis --bits 2", true},
+		{"a model of a family, with a tokenizer", family, "--codebook nf --bits 3 --embed-bits 4", false},
 		{"bytes as scales", plain, "--codebook js --scale-type e4m3", true},
 		{"k-bit", plain, "--kbit-encode bnb", true},
 		{"scales in the first file", eightBits(t, 8, 256, 1024, 1, true), "--codebook nf", true},
@@ -160,10 +166,11 @@ func TestShardsFromHub(t *testing.T) {
 			if peak < largest/2 || tc.bounded && peak > most {
 				t.Errorf("the disk holds %d bytes at most: want no more than %d", peak, most)
 			}
-			_, sent := h.counts()
+			requests, sent := h.counts()
 			for name, size := range sizes {
-				if n := sent[name]; n < size || n > size+64<<10 {
-					t.Errorf("%s of %d bytes was sent with %d", name, size, n)
+				// Its header, and all of it.
+				if n := sent[name]; requests[name] != 2 || n < size || n > size+64<<10 {
+					t.Errorf("%s of %d bytes was sent with %d, by %d requests", name, size, n, requests[name])
 				}
 			}
 			if left, _ := filepath.Glob("out.*"); len(left) > 0 {

@@ -209,5 +209,24 @@ func splitFiles(names []string, s Split) []string {
 			}
 		}
 	}
-	return nil
+	if s.Config != "default" {
+		return nil
+	}
+	// The only one may have another name.
+	only := ""
+	for _, n := range names {
+		dir := path.Dir(n)
+		config := path.Dir(dir)
+		if path.Base(dir) != s.Name || config == "." || strings.Contains(config, "/") || !inFolder.MatchString(path.Base(n)) {
+			continue
+		}
+		if only != "" && only != config {
+			return nil
+		}
+		only = config
+	}
+	if only == "" {
+		return nil
+	}
+	return splitFiles(names, Split{Config: only, Name: s.Name})
 }

@@ -89,6 +89,13 @@ func TestFindSplit(t *testing.T) {
 			[]string{"default/validation/0000.parquet"},
 		},
 		{
+			"the only one has a name",
+			map[string]map[string]string{converted: {"plain_text/test/0000.parquet": "a", "plain_text/train/0000.parquet": "b"}},
+			Split{"org/set", "", "test"},
+			converted,
+			[]string{"plain_text/test/0000.parquet"},
+		},
+		{
 			"not converted",
 			map[string]map[string]string{"main": {"main/test-00000-of-00002.parquet": "a", "main/test-00001-of-00002.parquet": "b", "additional/test-00000-of-00001.parquet": "c", "main/train-00000-of-00001.parquet": "d"}},
 			Split{"org/set", "main", "test"},
@@ -215,6 +222,17 @@ func TestSplitErrors(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v: error %v, want %q", tc.split, err, tc.want)
 		}
+	}
+}
+
+// TestSplitFiles: of several configurations none is taken for the one without a name.
+func TestSplitFiles(t *testing.T) {
+	names := []string{"a/test/0000.parquet", "b/test/0000.parquet"}
+	if found := splitFiles(names, Split{"org/set", "default", "test"}); found != nil {
+		t.Errorf("%v is taken", found)
+	}
+	if found := splitFiles(names, Split{"org/set", "b", "test"}); len(found) != 1 || found[0] != names[1] {
+		t.Errorf("%v is taken", found)
 	}
 }
 
