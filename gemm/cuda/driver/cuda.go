@@ -160,7 +160,6 @@ func openCUDA(p places) (*cudaAPI, error) {
 		{"cuDeviceGetName", &a.deviceGetName},
 		{"cuDeviceGetAttribute", &a.deviceGetAttribute},
 		{"cuDeviceTotalMem_v2", &a.deviceTotalMem},
-		{"cuDeviceGetPCIBusId", &a.deviceGetPCIBusID},
 		{"cuDevicePrimaryCtxRetain", &a.primaryCtxRetain},
 		{"cuDevicePrimaryCtxRelease_v2", &a.primaryCtxRelease},
 		{"cuCtxSetCurrent", &a.ctxSetCurrent},
@@ -221,6 +220,9 @@ func openCUDA(p places) (*cudaAPI, error) {
 	}
 	if lib.resolve(purposeCUDA, peers) != nil { // one GPU needs none of them
 		a.deviceCanAccessPeer, a.ctxEnablePeerAccess, a.memcpyPeerAsync = 0, 0, 0
+	}
+	if lib.resolve(purposeCUDA, []symbol{{"cuDeviceGetPCIBusId", &a.deviceGetPCIBusID}}) != nil { // a meter alone asks for it
+		a.deviceGetPCIBusID = 0
 	}
 	var v int32
 	if err := a.check("cuDriverGetVersion", call(a.driverGetVersion, uintptr(unsafe.Pointer(&v)))); err != nil {

@@ -61,6 +61,9 @@ func (d *Device) Meter() (*Meter, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d.api.deviceGetPCIBusID == 0 {
+		return nil, &MissingError{Library: "cuDeviceGetPCIBusId", Purpose: purposeNVML}
+	}
 	bus := make([]byte, maxBusID)
 	err = d.api.check("cuDeviceGetPCIBusId", call(d.api.deviceGetPCIBusID, uintptr(unsafe.Pointer(&bus[0])), maxBusID, uintptr(d.dev)))
 	if err != nil {
