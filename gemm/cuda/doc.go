@@ -17,7 +17,8 @@
 //     needed, by package driver, and launches it.
 //
 // Up to [MaxRows] rows take one launch. More rows are multiplied [InTurns], a launch after the other; by a kernel for many rows, if the
-// family has one; or [AsNumbers]: the weights are written as numbers first, and cuBLAS multiplies ([Unpacked]).
+// family has one; or [AsNumbers]: the weights are written as numbers first, and cuBLAS multiplies ([Unpacked]). Where E4M3 is asked for
+// ([Engine.RoundToFP8]), cuBLASLt multiplies by weights that are written so ([Folded]). Both read numbers that are kept, if any are ([Matrix.Keep]).
 //
 // # Another kind of weight
 //
