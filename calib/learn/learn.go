@@ -95,6 +95,10 @@ type Options struct {
 	// ctx is done, and at the end.
 	State string
 
+	// Beside are the same model on further devices, whose arithmetic is the same. The windows of a step are divided among
+	// devices, as are those that no step is taken on: what is learned does not depend on how many there are.
+	Beside []*model.Model
+
 	Progress func(Progress)        // told of every step; may be nil
 	Resumed  func(step, steps int) // told how many steps an earlier run had done, if any; may be nil
 	Warn     func(string)          // told of what is worth a message; may be nil

@@ -130,15 +130,23 @@ func (r *Refiner) run(memory int64, do func(*model.Model) (*Report, error)) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	m, err := model.Open(r.model, devices[0], model.OpenOptions{})
-	if err != nil {
-		return err
+	var all []*model.Model
+	for _, ops := range devices {
+		m, err := model.Open(r.model, ops, model.OpenOptions{})
+		if err != nil {
+			if len(devices) > 1 {
+				err = model.On(ops, err)
+			}
+			return err
+		}
+		defer m.Close()
+		all = append(all, m)
 	}
-	defer m.Close()
+	r.o.Beside = all[1:]
 	if r.o.Begin != nil {
 		r.o.Begin()
 	}
-	r.report, err = do(m)
+	r.report, err = do(all[0])
 	return err
 }
 

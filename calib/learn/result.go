@@ -60,9 +60,7 @@ func (t *trainer) restore() {
 		t.now.p = t.now.coded
 		t.apply()
 		t.now.p = p
-		for i := range t.layers {
-			t.ops.Recode(t.layers[i].weight, t.BF16)
-		}
+		t.chooseCodes()
 	}
 	t.apply()
 }

@@ -17,11 +17,31 @@ import (
 // newTrainer brings the layers of these shapes to the device: as layers has them or, where
 // that is nil, the original ones with factors of 1.
 func newTrainer(m *model.Model, shapes map[string]weight.Matrix, layers Layers, o Options) (*trainer, error) {
+	t, err := newTrainerOn(m, shapes, layers, o, false)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range o.Beside {
+		h, err := newTrainerOn(m, shapes, layers, o, true)
+		if err != nil {
+			t.close()
+			return nil, model.On(m.Ops(), err)
+		}
+		t.hands = append(t.hands, h)
+	}
+	if n := len(t.hands) + 1; t.Batch < n && t.Warn != nil {
+		t.Warn(fmt.Sprintf("a step takes %d of the windows, so that no more of the %d devices take part in it", t.Batch, n))
+	}
+	return t, nil
+}
+
+// newTrainerOn is newTrainer on one device, which may be a hand.
+func newTrainerOn(m *model.Model, shapes map[string]weight.Matrix, layers Layers, o Options, hand bool) (*trainer, error) {
 	ops, ok := m.Ops().(Ops)
 	if !ok {
 		return nil, fmt.Errorf("scales cannot be learned on the device %s", m.Ops().Name())
 	}
-	t := &trainer{ops: ops, control: layers == nil, grads: make(map[string]model.Grad)}
+	t := &trainer{ops: ops, isHand: hand, control: layers == nil, grads: make(map[string]model.Grad)}
 	bits, rings := lut.MaxBits, false
 	for l := range m.Decoder().Linears() {
 		m, ok := shapes[l.Stored.Path]
@@ -114,14 +134,17 @@ func (t *trainer) upload(m *model.Model, layers Layers) error {
 		}
 	}
 	total := t.scaleCount + t.tableCount
-	t.now.p, t.m, t.v, t.g = t.ops.Floats(total), t.ops.Floats(total), t.ops.Floats(total), t.ops.Floats(total)
+	t.now.p, t.g = t.ops.Floats(total), t.ops.Floats(total)
 	if t.log {
 		t.scales, t.base = t.ops.Floats(t.scaleCount), t.ops.Floats(t.scaleCount)
 	}
-	if t.Recode > 0 {
+	if !t.isHand {
+		t.m, t.v = t.ops.Floats(total), t.ops.Floats(total)
+	}
+	if t.Recode > 0 && !t.isHand {
 		t.now.coded = t.ops.Floats(total)
 	}
-	if t.keepsBest() {
+	if t.keepsBest() && !t.isHand {
 		t.best.p = t.ops.Floats(total)
 		if t.Recode > 0 {
 			t.best.coded = t.ops.Floats(total)
@@ -245,6 +268,9 @@ func roundBF16(v []float32) {
 
 // close gives the device's memory back.
 func (t *trainer) close() {
+	for _, h := range t.hands {
+		h.close()
+	}
 	if t.student != nil {
 		t.student.Close()
 	}

@@ -1,12 +1,15 @@
 package learn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lutq/lutq/calib/model"
 	"github.com/lutq/lutq/formats/arch"
@@ -26,6 +29,9 @@ type trainer struct {
 	grads   map[string]model.Grad
 	control bool
 	key     string // names all that the state depends on
+
+	hands  []*trainer // further devices: of a hand only the weights and the gradient are used
+	isHand bool
 
 	scaleCount, tableCount int
 
@@ -116,15 +122,14 @@ func (t *trainer) loop(ctx context.Context) error {
 
 // step takes one step of the optimizer and does what is due after it.
 func (t *trainer) step(ctx context.Context) error {
-	t.ops.Zero(t.g)
 	windows := t.windows(t.progress.Step)
+	losses, err := t.gradient(ctx, windows)
+	if err != nil {
+		return err
+	}
 	var loss float64
-	for _, w := range windows {
-		l, err := t.student.Gradient(ctx, w, t.teacher, t.grads)
-		if err != nil {
-			return err
-		}
-		loss += l / float64(len(windows))
+	for i, w := range windows {
+		loss += losses[i] / float64(len(windows))
 		t.seen += len(w)
 	}
 	if math.IsNaN(loss) || math.IsInf(loss, 0) {
@@ -153,6 +158,64 @@ func (t *trainer) step(ctx context.Context) error {
 	}
 	t.tell(loss)
 	return nil
+}
+
+// gradient takes the gradient of some windows, one after the other or on several devices, but added up in their order. It returns the
+// losses.
+func (t *trainer) gradient(ctx context.Context, windows [][]int) ([]float64, error) {
+	t.ops.Zero(t.g)
+	more := []model.Array{nil}
+	if len(t.hands) > 0 && len(windows) > 1 {
+		more[0] = t.ops.Floats(t.g.Len())
+		defer t.ops.Free(more...)
+	}
+	return t.divided(ctx, windows, func(ctx context.Context, on *trainer, w []int) (float64, error) {
+		if on != t {
+			on.ops.Zero(on.g)
+		}
+		return on.student.Gradient(ctx, w, on.teacher, on.grads)
+	}, func(h *trainer) {
+		model.Send(more[0], t.ops, h.g, h.ops)
+		t.ops.AddTo(t.g, more[0])
+	})
+}
+
+// divided calls do for windows, as many at a time as there are devices, and then join, unless nil, for the devices besides the first, in
+// order. It returns what do did, window by window.
+func (t *trainer) divided(ctx context.Context, windows [][]int, do func(ctx context.Context, on *trainer, w []int) (float64, error), join func(h *trainer)) ([]float64, error) {
+	all := append([]*trainer{t}, t.hands...)
+	found := make([]float64, len(windows))
+	for from := 0; from < len(windows); from += len(all) {
+		some := windows[from:min(from+len(all), len(windows))]
+		group, inner := errgroup.WithContext(ctx)
+		for i, w := range some {
+			group.Go(func() (err error) {
+				found[from+i], err = do(inner, all[i], w)
+				return t.on(all[i], err)
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return nil, cmp.Or(ctx.Err(), err)
+		}
+		if join == nil {
+			continue
+		}
+		for i := range some[1:] {
+			join(t.hands[i])
+			if err := t.on(t.hands[i], t.hands[i].ops.Err()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}
+
+// on names the device of an error where there are several.
+func (t *trainer) on(device *trainer, err error) error {
+	if len(t.hands) == 0 || err == nil {
+		return err
+	}
+	return model.On(device.ops, err)
 }
 
 // windows returns those of a step. In mode flute they come in the order given,
@@ -232,13 +295,25 @@ func (t *trainer) apply() {
 			t.ops.SetTable(l.weight, t.now.p.Slice(l.tableAt, l.tableAt+l.shape.entries))
 		}
 	}
+	for _, h := range t.hands {
+		model.Send(h.now.p, h.ops, t.now.p, t.ops)
+		h.apply()
+	}
+}
+
+// chooseCodes chooses codes with the scales that layers have.
+func (t *trainer) chooseCodes() {
+	for i := range t.layers {
+		t.ops.Recode(t.layers[i].weight, t.BF16)
+	}
+	for _, h := range t.hands {
+		h.chooseCodes()
+	}
 }
 
 // recode chooses codes with the scales at hand.
 func (t *trainer) recode() {
-	for i := range t.layers {
-		t.ops.Recode(t.layers[i].weight, t.BF16)
-	}
+	t.chooseCodes()
 	t.ops.Copy(t.now.coded, t.now.p)
 	t.now.recoded = true
 }
@@ -268,12 +343,14 @@ func (t *trainer) settle(ctx context.Context) error {
 // the best where it is.
 func (t *trainer) validate(ctx context.Context) error {
 	step := t.progress.Step
+	losses, err := t.divided(ctx, t.Valid, func(ctx context.Context, on *trainer, w []int) (float64, error) {
+		return on.student.Loss(ctx, w, on.teacher)
+	}, nil)
+	if err != nil {
+		return err
+	}
 	var loss float64
-	for _, w := range t.Valid {
-		l, err := t.student.Loss(ctx, w, t.teacher)
-		if err != nil {
-			return err
-		}
+	for _, l := range losses {
 		loss += l / float64(len(t.Valid))
 	}
 	if math.IsNaN(loss) || math.IsInf(loss, 0) {

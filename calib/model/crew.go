@@ -269,13 +269,6 @@ func (c *crew) addUp(reading int) rounding.Stats {
 	return s.handed(others)
 }
 
-// Receiver are operations of a device that another can send arrays to without the host.
-type Receiver interface {
-	// Receive copies src, floats of another device, to dst once what is queued there is done. It reports false where there is
-	// no way from that device. Both arrays may be used when it returns.
-	Receive(dst Array, from Ops, src Array) bool
-}
-
 // received returns sums of another device on a device.
 func received(to, from Ops, s sums) sums {
 	one := func(src Array) Array {
@@ -283,12 +276,7 @@ func received(to, from Ops, s sums) sums {
 			return nil
 		}
 		dst := to.Floats(src.Len())
-		if r, ok := to.(Receiver); ok && r.Receive(dst, from, src) {
-			return dst
-		}
-		v := make([]float32, src.Len())
-		from.Read(v, src)
-		to.Write(dst, v)
+		Send(dst, to, src, from)
 		return dst
 	}
 	return sums{one(s.h), one(s.d)}
